@@ -24,6 +24,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
 	"github.com/millwright-dev/millwright/internal/observe/explain"
 	"github.com/millwright-dev/millwright/internal/observe/explain/gather"
+	"github.com/millwright-dev/millwright/internal/observe/explain/pool"
 	"github.com/millwright-dev/millwright/internal/observe/explain/report"
 )
 
@@ -113,7 +114,7 @@ which Machines are not healthy and why, what happens next, and what you can do.`
 		example: `  millwright explain machineset pool-7d9f8`,
 		explain: func(ctx context.Context, from gather.Reader, key types.NamespacedName) (report.Report, error) {
 			facts, err := from.Set(ctx, key)
-			return explain.Pool(facts, time.Now()), err
+			return pool.Explain(facts, time.Now()), err
 		},
 	}, {
 		use: "machinedeployment", aliases: []string{"machinedeployments", "mcd"}, kind: "MachineDeployment",
@@ -124,7 +125,7 @@ next, and what you can do.` + onlyReads,
 		example: `  millwright explain machinedeployment pool`,
 		explain: func(ctx context.Context, from gather.Reader, key types.NamespacedName) (report.Report, error) {
 			facts, err := from.Deployment(ctx, key)
-			return explain.Pool(facts, time.Now()), err
+			return pool.Explain(facts, time.Now()), err
 		},
 	},
 }

@@ -41,28 +41,6 @@ func FuzzExplainMachine(f *testing.F) {
 	})
 }
 
-// FuzzExplainPool is the same for sets and deployments.
-func FuzzExplainPool(f *testing.F) {
-	absurd.Seed(f, func(data []byte) { f.Add(data, true); f.Add(data, false) })
-	f.Fuzz(func(t *testing.T, data []byte, deployment bool) {
-		set := fixture.MachineSet()
-		facts := PoolFacts{Kind: KindSet, Events: report.Events{{Reason: "R", Message: "m"}}, Lease: &coordinationv1.Lease{}}
-		facts.Key.Namespace, facts.Key.Name = set.Namespace, set.Name
-		if deployment {
-			facts.Kind, facts.Deployment = KindDeployment, fixture.MachineDeployment()
-			set = fixture.OwnedBy(facts.Deployment, set)
-		}
-		facts.Sets = []*v1alpha1.MachineSet{set}
-		facts.Machines = []*v1alpha1.Machine{fixture.Running(set, "m0"), fixture.Running(set, "m1")}
-		values := []any{set, facts.Machines[0], facts.Machines[1], facts.Lease, &facts.Events[0]}
-		if deployment {
-			values = append(values, facts.Deployment)
-		}
-		absurd.Distort(data, values...)
-		absurd.Within("explaining", func() { printed(t, Pool(facts, absurdNow)) })
-	})
-}
-
 func printed(t *testing.T, r report.Report) {
 	t.Helper()
 	if r.Answer == "" || r.Verdict == "" {

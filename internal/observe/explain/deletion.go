@@ -22,8 +22,6 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
-func leaving(object metav1.Object) bool { return object.GetDeletionTimestamp() != nil }
-
 func (e *explainer) deleting() {
 	e.Since = e.begin
 	e.replaced()
@@ -97,7 +95,7 @@ func (e *explainer) stepLeft(drained bool) string {
 // nodeLeaves reports whether the manager has given up the node, which is being deleted.
 func (e *explainer) nodeLeaves() bool {
 	n := e.Target.Node
-	return n != nil && leaving(n) && !slices.Contains(n.Finalizers, v1alpha1.FinalizerNode)
+	return n != nil && report.Leaves(n) && !slices.Contains(n.Finalizers, v1alpha1.FinalizerNode)
 }
 
 func (e *explainer) podsLeft() bool {
@@ -145,7 +143,7 @@ func (e *explainer) deletingInstance() {
 		e.Why(instanceDeleted, "", e.reported)
 	}
 	e.virtualMachine()
-	if vm := e.VM; vm != nil && leaving(vm) {
+	if vm := e.VM; vm != nil && report.Leaves(vm) {
 		object := "VirtualMachine " + vm.Namespace + "/" + vm.Name
 		e.Held(vm.Finalizers, object, object, vm)
 	}
@@ -170,7 +168,7 @@ func (e *explainer) deletingNode() {
 	case e.Target.Problem != "":
 		e.targetAway()
 		e.Next(time.Time{}, nodeGoesLater)
-	case n != nil && leaving(n):
+	case n != nil && report.Leaves(n):
 		e.Held(n.Finalizers, "Node "+n.Name, "Node "+n.Name, n)
 	default:
 		e.Say(report.Other, "", e.reported, e.says)
@@ -220,7 +218,7 @@ func (e *explainer) pods() bool {
 }
 
 func (e *explainer) pod(pod *corev1.Pod, name string) {
-	if leaving(pod) {
+	if report.Leaves(pod) {
 		e.podLeaves(pod, "Pod "+name)
 		return
 	}
@@ -276,7 +274,7 @@ func (e *explainer) attachments() {
 		switch failed := attachment.Status.DetachError; {
 		case failed != nil:
 			statement, since, text = detachFailed, failed.Time.Time, failed.Message
-		case leaving(attachment):
+		case report.Leaves(attachment):
 			statement, since = detaching, attachment.DeletionTimestamp.Time
 		}
 		e.Why(statement, "VolumeAttachment "+attachment.Name, since, "{volume}", ptr.Deref(attachment.Spec.Source.PersistentVolumeName, ""),

@@ -141,7 +141,7 @@ func (e *explainer) joining() {
 	case n == nil:
 		e.virtualMachine()
 		e.Why(notJoined, "", e.Since)
-		e.lookAt(notYet)
+		e.lookAt(NotYet)
 	default:
 		e.nodeConditions()
 		if !noderef.CriticalComponentsReady(n) {
@@ -172,9 +172,9 @@ func (e *explainer) replacement(when string) string {
 		return when + " nobody replaces it: no set owns it"
 	case set == nil:
 		return fmt.Sprintf("%s nobody replaces it: %s %s, which owns it, is gone", when, owner.Kind, owner.Name)
-	case leaving(set):
+	case report.Leaves(set):
 		return fmt.Sprintf("%s nobody replaces it: machine set %s is being deleted", when, owner.Name)
-	case setCondition(set, v1alpha1.MachineSetFrozen) != nil:
+	case SetCondition(set, v1alpha1.MachineSetFrozen) != nil:
 		return fmt.Sprintf("%s machine set %s deletes it. It creates another one when it is frozen no longer", when, owner.Name)
 	default:
 		return fmt.Sprintf("%s machine set %s deletes it and creates another one", when, set.Name)

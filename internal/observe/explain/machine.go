@@ -1,10 +1,10 @@
-// Package explain says why machines, sets and deployments are as they are: why a Machine is not
-// Running, why it was replaced, what its deletion waits for; why a set or deployment does not have
-// the Machines that it wants.
+// Package explain says why Machines are as they are: why one is not Running, why it was replaced,
+// what its deletion waits for. Package pool says why sets and deployments do not have the Machines that
+// they want.
 //
-// It is pure: gather reads the facts, this package makes findings of them, whose words are the
-// tables in words.go, and report prints them. It knows what objects and events say, and nothing that
-// only a running manager remembers: docs/design/0010-explain.md lists what that leaves out.
+// Both are pure: gather reads the facts, they make findings of them, whose words are the tables in
+// words.go, and report prints them. They know what objects and events say, and nothing that only a
+// running manager remembers: docs/design/0010-explain.md lists what that leaves out.
 package explain
 
 import (
@@ -59,13 +59,13 @@ func Machine(facts MachineFacts, now time.Time) report.Report {
 	} else {
 		e.last, e.begin = m.Status.LastOperation, m.CreationTimestamp.Time
 		e.reported, e.says = e.last.LastUpdateTime.Time, report.Description(e.last.Description, m.Name)
-		if leaving(m) {
+		if report.Leaves(m) {
 			e.begin = m.DeletionTimestamp.Time
 		}
 		if note := e.noted(e.begin); note != nil {
 			e.note = *note
 		}
-		if leaving(m) {
+		if report.Leaves(m) {
 			e.deleting()
 		} else {
 			e.living()
@@ -147,7 +147,7 @@ func (e *explainer) failure() (failure, bool) {
 }
 
 func (e *explainer) driverFinding(f failure) report.Finding {
-	why := say(v1alpha1.CauseDriverFailed, "{text}", adviceFor(f.code, f.method == timeouts.Create))
+	why := say(v1alpha1.CauseDriverFailed, "{text}", AdviceFor(f.code, f.method == timeouts.Create))
 	if e.elsewhere() {
 		why = vmElsewhere
 	}
@@ -232,5 +232,15 @@ func (e *explainer) concerns(event *corev1.Event) bool {
 	case event.InvolvedObject.Kind != KindDeployment || !report.ScaledDown(event, e.Identity.Set):
 		return false
 	}
-	return m == nil || leaving(m) && !at.After(m.DeletionTimestamp.Time)
+	return m == nil || report.Leaves(m) && !at.After(m.DeletionTimestamp.Time)
+}
+
+// SetCondition returns the condition of a set if it is True; nil otherwise.
+func SetCondition(set *v1alpha1.MachineSet, of v1alpha1.MachineSetConditionType) *v1alpha1.MachineSetCondition {
+	for i := range set.Status.Conditions {
+		if is := &set.Status.Conditions[i]; is.Type == of && is.Status == v1alpha1.ConditionTrue {
+			return is
+		}
+	}
+	return nil
 }

@@ -116,10 +116,10 @@ func (e *explainer) failures() []v1alpha1.MachineSummary {
 func (e *explainer) fromTraces() {
 	set, m, n := e.Set, e.Machine, e.Target.Node
 	switch {
-	case set != nil && leaving(set):
+	case set != nil && report.Leaves(set):
 		e.Because(setIsDeleted, "MachineSet "+set.Name, set.DeletionTimestamp.Time)
 	case m == nil:
-	case n != nil && leaving(n) && n.DeletionTimestamp.Before(m.DeletionTimestamp):
+	case n != nil && report.Leaves(n) && n.DeletionTimestamp.Before(m.DeletionTimestamp):
 		e.Because(nodeIsDeleted, "Node "+n.Name, n.DeletionTimestamp.Time)
 	case m.Annotations[v1alpha1.AnnotationKeyMachinePriority] == "1":
 		marked, _ := time.Parse(time.RFC3339, m.Annotations[v1alpha1.AnnotationKeyMarkedForDeletionTime])

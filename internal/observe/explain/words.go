@@ -6,16 +6,13 @@ import (
 	"github.com/millwright-dev/millwright/internal/observe/explain/report"
 )
 
-func say(cause report.Cause, text, advice string) report.Statement {
-	return report.Statement{Cause: cause, Text: text, Advice: advice}
-}
+var say = report.NewStatement
 
 // Words that several statements share.
 const (
 	condition    = "{type} is {status} ({reason}): {text}"
 	noEviction   = "it allows no eviction of pod {pod}"
 	deletedIt    = "machine set {set} deleted it: {text}"
-	correctField = "Correct the field that is named. Nothing is done before"
 	lookAtReason = "Look at the VM's console{console}: {reason}"
 )
 
@@ -101,56 +98,6 @@ var byCause = map[string]report.Statement{
 	v1alpha1.CauseOwnerDeleted:     say(v1alpha1.CauseOwnerDeleted, deletedIt, ""),
 }
 
-// byReason are the statements about conditions of a deployment by the condition's reason. Those of
-// its sets are said of the sets.
-var byReason = map[string]report.Statement{
-	v1alpha1.DeploymentReasonInvalid:        invalid,
-	v1alpha1.DeploymentReasonSelectsAll:     invalid,
-	v1alpha1.DeploymentReasonNotSupported:   say(report.NotSupported, "{text}", "Choose another strategy, or undo the change of the template"),
-	v1alpha1.DeploymentReasonSetCreateError: say(report.ReplicaFailure, "{text}", ""),
-	v1alpha1.DeploymentReasonSetUpdateError: say(report.ReplicaFailure, "{text}", ""),
-	v1alpha1.DeploymentReasonMutated: say(report.ReplicaFailure, "{text}",
-		"Keep mutating webhooks and policies from changing the templates of machinesets: their machines would not be what the deployment asks for"),
-	v1alpha1.DeploymentReasonMarkError: say(report.ReplicaFailure, "{text}",
-		"Look at policies, webhooks and rights on machines: one was named for deletion and cannot be marked, so its set is not scaled down"),
-}
-
-// byType are the statements about other conditions of a deployment, by the condition's type. None is
-// said again of what its sets say themselves.
-var byType = map[v1alpha1.MachineDeploymentConditionType]report.Statement{
-	v1alpha1.MachineDeploymentFrozen:          say(report.Frozen, "{text}", ""),
-	v1alpha1.MachineDeploymentReplicaFailure:  say(report.ReplicaFailure, "{text}", ""),
-	v1alpha1.MachineDeploymentProgressing:     say(report.Other, "{text}", ""),
-	v1alpha1.MachineDeploymentSelectorOverlap: say(report.SelectorOverlap, "{text}", ""),
-	v1alpha1.MachineDeploymentSetReleased: say(report.SetReleased, "{text}",
-		"To drain and delete the machines of a released set: kubectl -n {namespace} delete {machinesets} NAME. To have them back: change spec.selector so that it matches the set"),
-	v1alpha1.MachineDeploymentRollbackRefused: say(report.RollbackRefused, "{text}",
-		"See what one can go back to: millwright rollout history {name} -n {namespace}. The refusal is forgotten with the next change of the template"),
-}
-
-// Statements about sets and deployments.
-var (
-	notSeen      = say(report.NotStarted, "the manager has not acted yet on what was changed last (generation {generation}, it has seen {seen})", "")
-	paused       = say(report.Paused, "the deployment is paused: sizes change, and no machine of another template is made", "To go on: millwright rollout resume {name} -n {namespace}")
-	pausedWish   = say(report.Paused, "the wish to roll back (spec.rollbackTo) waits for the end of the pause", "")
-	rollbackWish = say(report.NotStarted, "the manager has not answered the wish to roll back to {revision} yet", "")
-	invalid      = say(v1alpha1.CauseInvalidSpec, "{text}", correctField)
-	noScaleUp    = say(report.ScaleUpDisabled, "it creates no machines: it has the label {label}", "If nobody needs it any more: kubectl -n {namespace} label {machinesets} {set} {label}-")
-	frozen       = say(report.Frozen, "it is frozen, and creates no machines: {text}",
-		"Find out who makes the machines that are too many. To go on all the same: kubectl -n {namespace} annotate {object} {annotation}=")
-	backOff    = say(report.BackOff, "it waits before it makes the next machines. {text}", "")
-	minReady   = say(report.MinReadySeconds, "{count} must stay ready for {wait} to count as available (spec.minReadySeconds)", "")
-	late       = say(report.ProgressDeadlineExceeded, "{text} There was no progress for {seconds}s (spec.progressDeadlineSeconds)", "")
-	rolling    = say(report.RolloutInProgress, "a rollout goes on: {count} {are} still to be replaced; {bounds}", "")
-	growing    = say(report.Scaling, "{exist} of {count} exist: the others are being made", "")
-	shrinking  = say(report.Scaling, "{count} exist, and {wanted} are wanted: the others are being deleted", "")
-	notCounted = say(report.Scaling, "all machines run, which the manager has not counted yet", "")
-	notDeleted = say(report.Scaling, "the deletion of {count} has not begun{others}", "")
-	moreCauses = say(report.Other, "{count} more are not well for other causes: kubectl -n {namespace} get {machines}", "")
-	setRemains = say(report.Other, "its machine set {set} is not gone yet", "")
-	orphaning  = say(report.Finalizer, "the garbage collector of Kubernetes has to let go of {what} first, and then of finalizer {finalizer}", "")
-)
-
 // What happens next.
 const (
 	timeoutsPause  = "Timeouts stand still as long as the manager gets no answer either, and begin anew then"
@@ -166,11 +113,6 @@ const (
 	becomesRunning = "It becomes Running as soon as the manager has seen that"
 	preservedUntil = "Its preservation ends"
 	askAgain       = "The driver is asked again {again}; at once when the machine, its class or its secret changes"
-
-	thaws     = "It creates machines again when enough of those that exist are gone"
-	nextMade  = "The next machines are made; at once when the class or the template changes"
-	lastReady = "The last of them counts as available, if it stays ready"
-	stalls    = "The rollout counts as stalled, unless it makes progress before; it goes on all the same"
 )
 
 // Further advice.
@@ -185,15 +127,13 @@ const (
 	moveSecret   = "Correct the reference in MachineClass {class}"
 	addUserData  = "Add the key to a secret of MachineClass {class}. It is tried at once then"
 
-	fixImage  = "Correct the image that MachineClass {class} names, or what its server answers: the VM has never run, so its console tells nothing"
-	freeHost  = "Free room on a host, or add one: the VM has not run yet, so its console tells nothing"
-	makeRoom  = "Make room on the storage of the disk of VirtualMachine {vm namespace}/{vm}: it goes on by itself"
-	lookAtVM  = "If it takes too long, look at the VM: kubectl -n {vm namespace} describe {virtualmachines} {vm}. It has not run yet, so its console tells nothing"
-	notYet    = "it cannot reach the API server, its user data is wrong, or it is slow"
+	fixImage = "Correct the image that MachineClass {class} names, or what its server answers: the VM has never run, so its console tells nothing"
+	freeHost = "Free room on a host, or add one: the VM has not run yet, so its console tells nothing"
+	makeRoom = "Make room on the storage of the disk of VirtualMachine {vm namespace}/{vm}: it goes on by itself"
+	lookAtVM = "If it takes too long, look at the VM: kubectl -n {vm namespace} describe {virtualmachines} {vm}. It has not run yet, so its console tells nothing"
+	// NotYet is why a VM that runs may not have joined.
+	NotYet    = "it cannot reach the API server, its user data is wrong, or it is slow"
 	notInTime = "it cannot reach the API server, its user data is wrong, or it was slow"
-
-	seeMore     = "See what happens next, and more: millwright explain machine -n {namespace} {machine}"
-	neverJoined = "See why they do not join while the next ones try: millwright explain machine -n {namespace} NAME, and look at the console of its VM: " + notYet
 )
 
 const (
@@ -223,7 +163,8 @@ var byCodeAtCreation = map[codes.Code]string{
 	codes.FailedPrecondition: "Have MachineClass {class} name another one of what the message says, or mend that at the provider: the VM needs something that is not there, or not in a state for it",
 }
 
-func adviceFor(code codes.Code, creation bool) string {
+// AdviceFor returns the advice against a code of a driver; empty if there is none.
+func AdviceFor(code codes.Code, creation bool) string {
 	if advice, differs := byCodeAtCreation[code]; creation && differs {
 		return advice
 	}

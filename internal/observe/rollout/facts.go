@@ -19,11 +19,12 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/revision"
 	"github.com/millwright-dev/millwright/internal/observe/explain"
+	"github.com/millwright-dev/millwright/internal/observe/explain/pool"
 )
 
 // Facts are what is known of a deployment at one moment. Nothing of them is changed.
 type Facts struct {
-	explain.PoolFacts
+	pool.Facts
 	// Problem is why changes are not seen now; empty if they are.
 	Problem string
 }
@@ -47,7 +48,7 @@ func Read(ctx context.Context, from client.Reader, key types.NamespacedName, opt
 
 // FactsOf selects what is the deployment's from the sets and machines of its namespace.
 func FactsOf(deployment *v1alpha1.MachineDeployment, sets []v1alpha1.MachineSet, machines []v1alpha1.Machine) Facts {
-	f := Facts{PoolFacts: explain.PoolFacts{Kind: explain.KindDeployment, Key: client.ObjectKeyFromObject(deployment), Deployment: deployment}}
+	f := Facts{Facts: pool.Facts{Kind: explain.KindDeployment, Key: client.ObjectKeyFromObject(deployment), Deployment: deployment}}
 	f.Own(sets)
 	f.OwnMachines(machines)
 	return f

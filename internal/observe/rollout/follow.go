@@ -13,8 +13,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/observe/explain"
 	"github.com/millwright-dev/millwright/internal/observe/explain/gather"
+	"github.com/millwright-dev/millwright/internal/observe/explain/pool"
 	"github.com/millwright-dev/millwright/internal/observe/follow"
 )
 
@@ -57,7 +57,7 @@ func (f *Follower) Follow(ctx context.Context, key types.NamespacedName, see fun
 	if err != nil {
 		return err
 	}
-	around, read := explain.PoolFacts{}, time.Time{}
+	around, read := pool.Facts{}, time.Time{}
 	return followed.Until(ctx, f.Pace, f.Beat, func() (bool, error) {
 		facts, err := Read(ctx, followed, key)
 		switch {
@@ -79,8 +79,8 @@ func (f *Follower) Follow(ctx context.Context, key types.NamespacedName, see fun
 const surroundingsTimeout = 3 * time.Second
 
 // around reads leases and events. What the user may not read, or is not answered, is missing.
-func (f *Follower) around(ctx context.Context, facts Facts) explain.PoolFacts {
+func (f *Follower) around(ctx context.Context, facts Facts) pool.Facts {
 	ctx, cancel := context.WithTimeout(ctx, surroundingsTimeout)
 	defer cancel()
-	return gather.Reader{Control: f.Client}.Around(ctx, facts.PoolFacts)
+	return gather.Reader{Control: f.Client}.Around(ctx, facts.Facts)
 }

@@ -11,7 +11,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/observe/explain"
+	"github.com/millwright-dev/millwright/internal/observe/explain/pool"
 )
 
 // noon is when tests look.
@@ -25,7 +25,7 @@ type given struct {
 	deployment *v1alpha1.MachineDeployment
 	sets       []*v1alpha1.MachineSet
 	machines   []*v1alpha1.Machine
-	around     explain.PoolFacts
+	around     pool.Facts
 	problem    string
 }
 

@@ -10,7 +10,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/revision"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/status"
-	"github.com/millwright-dev/millwright/internal/observe/explain"
+	"github.com/millwright-dev/millwright/internal/observe/explain/pool"
 	"github.com/millwright-dev/millwright/internal/observe/explain/report"
 )
 
@@ -47,13 +47,13 @@ type Status struct {
 
 // StatusOf returns how a rollout goes at a moment.
 func StatusOf(f Facts, now time.Time) Status {
-	d, explained := f.Deployment, explain.Pool(f.PoolFacts, now)
+	d, explained := f.Deployment, pool.Explain(f.Facts, now)
 	s := Status{Pool: *explained.Pool, Key: f.Key, Observed: d.Status.ObservedGeneration >= d.Generation}
 	if current := f.Current(); current != nil {
 		s.Revision = revision.Number(current)
 	}
 	s.Limit = time.Duration(ptr.Deref(d.Spec.ProgressDeadlineSeconds, 0)) * time.Second
-	s.Deadline = explain.Deadline(f.PoolFacts, now)
+	s.Deadline = pool.Deadline(f.Facts, now)
 	s.Outcome = outcome(f, s, explained)
 	if s.Outcome != Complete {
 		s.Waits = waits(f, explained, s.Outcome == Late)

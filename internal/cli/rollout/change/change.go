@@ -19,7 +19,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/revision"
-	"github.com/millwright-dev/millwright/internal/observe/explain"
+	"github.com/millwright-dev/millwright/internal/observe/explain/pool"
 	"github.com/millwright-dev/millwright/internal/observe/rollout"
 )
 
@@ -59,7 +59,7 @@ func Restart(ctx context.Context, c client.Client, key types.NamespacedName, now
 			return err
 		}
 		if d.Spec.RollbackTo != nil {
-			return fmt.Errorf("machine deployment %s cannot be restarted: the wish to roll back to %s is not answered yet, and would take the restart back. %s", key, explain.RollbackRevision(d.Spec.RollbackTo), Withdrawal(key))
+			return fmt.Errorf("machine deployment %s cannot be restarted: the wish to roll back to %s is not answered yet, and would take the restart back. %s", key, pool.RollbackRevision(d.Spec.RollbackTo), Withdrawal(key))
 		}
 		at := now.UTC().Format(time.RFC3339)
 		if d.Spec.Template.Annotations[AnnotationRestarted] == at {
@@ -162,7 +162,7 @@ var conflictBackoff = wait.Backoff{Steps: 10, Duration: 10 * time.Millisecond, F
 func write(ctx context.Context, c client.Client, key types.NamespacedName, do func(*v1alpha1.MachineDeployment) error) (*v1alpha1.MachineDeployment, error) {
 	var changed *v1alpha1.MachineDeployment
 	err := retry.RetryOnConflict(conflictBackoff, func() error {
-		read, err  := rollout.Get(ctx, c, key)
+		read, err := rollout.Get(ctx, c, key)
 		if err != nil {
 			return err
 		}

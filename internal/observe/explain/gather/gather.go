@@ -18,6 +18,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/observe/explain"
+	"github.com/millwright-dev/millwright/internal/observe/explain/pool"
 	"github.com/millwright-dev/millwright/internal/observe/explain/report"
 )
 
@@ -34,9 +35,9 @@ type Reader struct {
 }
 
 // Set reads the facts of a MachineSet.
-func (x Reader) Set(ctx context.Context, key types.NamespacedName) (explain.PoolFacts, error) {
+func (x Reader) Set(ctx context.Context, key types.NamespacedName) (pool.Facts, error) {
 	r, set := &reading{Reader: x, namespace: key.Namespace}, &v1alpha1.MachineSet{}
-	facts := explain.PoolFacts{Kind: explain.KindSet, Key: key}
+	facts := pool.Facts{Kind: explain.KindSet, Key: key}
 	if exists, err := r.exists(ctx, "machine set", key, set); err != nil {
 		return facts, err
 	} else if exists {
@@ -47,9 +48,9 @@ func (x Reader) Set(ctx context.Context, key types.NamespacedName) (explain.Pool
 }
 
 // Deployment reads the facts of a MachineDeployment.
-func (x Reader) Deployment(ctx context.Context, key types.NamespacedName) (explain.PoolFacts, error) {
+func (x Reader) Deployment(ctx context.Context, key types.NamespacedName) (pool.Facts, error) {
 	r, deployment := &reading{Reader: x, namespace: key.Namespace}, &v1alpha1.MachineDeployment{}
-	facts := explain.PoolFacts{Kind: explain.KindDeployment, Key: key}
+	facts := pool.Facts{Kind: explain.KindDeployment, Key: key}
 	if exists, err := r.exists(ctx, "machine deployment", key, deployment); err != nil {
 		return facts, err
 	} else if exists {
@@ -163,7 +164,7 @@ func (r *reading) eventsOf(ctx context.Context, from client.Reader, namespace, k
 func named(name string) metav1.Object { return &metav1.ObjectMeta{Name: name} }
 
 // pool reads what is around a set or deployment, its sets and its Machines.
-func (r *reading) pool(ctx context.Context, facts explain.PoolFacts) explain.PoolFacts {
+func (r *reading) pool(ctx context.Context, facts pool.Facts) pool.Facts {
 	if !facts.Exists() {
 		r.eventsOf(ctx, r.Control, r.namespace, facts.Kind, named(facts.Key.Name))
 		facts.Names = r.names(ctx, facts.Kind)
@@ -190,13 +191,13 @@ func (r *reading) pool(ctx context.Context, facts explain.PoolFacts) explain.Poo
 }
 
 // Around reads leases and events of a deployment whose sets and Machines are known.
-func (x Reader) Around(ctx context.Context, facts explain.PoolFacts) explain.PoolFacts {
+func (x Reader) Around(ctx context.Context, facts pool.Facts) pool.Facts {
 	(&reading{Reader: x, namespace: facts.Key.Namespace}).around(ctx, &facts)
 	return facts
 }
 
 // around reads leases and events. Those on Machines say at which steps deletions are.
-func (r *reading) around(ctx context.Context, facts *explain.PoolFacts) {
+func (r *reading) around(ctx context.Context, facts *pool.Facts) {
 	facts.Lease = r.lease(ctx, v1alpha1.LeaseMachineControllerManager)
 	facts.MachineLease = r.lease(ctx, v1alpha1.LeaseMachineController)
 	if facts.Exists() && facts.Kind == explain.KindDeployment {

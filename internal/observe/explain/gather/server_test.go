@@ -20,6 +20,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/observe/explain"
+	"github.com/millwright-dev/millwright/internal/observe/explain/pool"
 	"github.com/millwright-dev/millwright/internal/observe/explain/report"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 	"github.com/millwright-dev/millwright/test/env"
@@ -293,5 +294,5 @@ func (x explainer) Machine(ctx context.Context, key types.NamespacedName) (repor
 
 func (x explainer) Deployment(ctx context.Context, key types.NamespacedName) (report.Report, error) {
 	facts, err := x.Reader.Deployment(ctx, key)
-	return explain.Pool(facts, time.Now()), err
+	return pool.Explain(facts, time.Now()), err
 }

@@ -23,6 +23,12 @@ type Statement struct {
 	Advice string
 }
 
+// NewStatement returns a Statement.
+func NewStatement(cause Cause, text, advice string) Statement { return Statement{cause, text, advice} }
+
+// Leaves reports whether an object is being deleted.
+func Leaves(object metav1.Object) bool { return object.GetDeletionTimestamp() != nil }
+
 // Builder fills a report.
 type Builder struct {
 	Report

@@ -1,4 +1,4 @@
-package explain
+package pool
 
 import (
 	"cmp"
@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/observe/explain"
 	"github.com/millwright-dev/millwright/internal/observe/explain/report"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
@@ -22,7 +23,7 @@ const MostExamples = 4
 // usable reports whether a Machine is as far as it can come.
 func usable(machine *v1alpha1.Machine) bool {
 	phase := machine.Status.CurrentStatus.Phase
-	return !leaving(machine) && (phase == v1alpha1.MachineRunning || phase == v1alpha1.MachineAvailable)
+	return !report.Leaves(machine) && (phase == v1alpha1.MachineRunning || phase == v1alpha1.MachineAvailable)
 }
 
 // problem is why a Machine is not well, without the values of the sentence.
@@ -33,13 +34,13 @@ type problem struct {
 }
 
 // listed are the facts of a Machine of which only the object and some events are known.
-func listed(machine *v1alpha1.Machine, events report.Events) MachineFacts {
-	return MachineFacts{Key: client.ObjectKeyFromObject(machine), Machine: machine, Target: copied(machine), Events: events}
+func listed(machine *v1alpha1.Machine, events report.Events) explain.MachineFacts {
+	return explain.MachineFacts{Key: client.ObjectKeyFromObject(machine), Machine: machine, Target: explain.Copied(machine), Events: events}
 }
 
-// explained explains a Machine of a pool, and returns the finding that says why it is not well.
-func explained(facts MachineFacts, now time.Time) (report.Report, report.Finding) {
-	explained := Machine(facts, now)
+// explainOne explains a Machine of a pool, and returns the finding that says why it is not well.
+func explainOne(facts explain.MachineFacts, now time.Time) (report.Report, report.Finding) {
+	explained := explain.Machine(facts, now)
 	if i := slices.IndexFunc(explained.Why, func(f report.Finding) bool { return f.Cause != report.ManagerNotRunning }); i >= 0 {
 		return explained, explained.Why[i]
 	}
@@ -51,11 +52,11 @@ type group []*v1alpha1.Machine
 
 // groups returns the Machines that are not well by their problem: first those of the newest template,
 // which a rollout waits for, and last those that are being deleted; else the largest group first.
-func (f *PoolFacts) groups(machines []*v1alpha1.Machine, now time.Time) []group {
-	same, events := map[problem]group{}, f.Events.By(KindMachine)
+func (f *Facts) groups(machines []*v1alpha1.Machine, now time.Time) []group {
+	same, events := map[problem]group{}, f.Events.By(explain.KindMachine)
 	for _, machine := range machines {
 		if !usable(machine) {
-			explained, finding := explained(listed(machine, events[machine.Name]), now)
+			explained, finding := explainOne(listed(machine, events[machine.Name]), now)
 			p := problem{explained.Verdict, finding.Statement, finding.Code}
 			same[p] = append(same[p], machine)
 		}
@@ -69,7 +70,7 @@ func (f *PoolFacts) groups(machines []*v1alpha1.Machine, now time.Time) []group 
 func ordered(same map[problem]group, current *v1alpha1.MachineSet) []group {
 	rank := func(g group) int {
 		switch {
-		case leaving(g[0]):
+		case report.Leaves(g[0]):
 			return 2
 		case current != nil && slices.ContainsFunc(g, func(m *v1alpha1.Machine) bool { return metav1.IsControlledBy(m, current) }):
 			return 0
@@ -88,7 +89,7 @@ func ordered(same map[problem]group, current *v1alpha1.MachineSet) []group {
 }
 
 // Representatives returns one Machine for each of the first causes, the most important first.
-func (f *PoolFacts) Representatives(now time.Time) []*v1alpha1.Machine {
+func (f *Facts) Representatives(now time.Time) []*v1alpha1.Machine {
 	var some []*v1alpha1.Machine
 	for _, g := range f.groups(f.Machines, now) {
 		if len(some) < MostExamples {
@@ -99,7 +100,7 @@ func (f *PoolFacts) Representatives(now time.Time) []*v1alpha1.Machine {
 }
 
 // troubled adds a finding for each cause for which Machines are not well.
-func (e *poolExplainer) troubled(machines []*v1alpha1.Machine) {
+func (e *explainer) troubled(machines []*v1alpha1.Machine) {
 	more := 0
 	for i, g := range e.groups(machines, e.now) {
 		if i < MostExamples {
@@ -113,13 +114,13 @@ func (e *poolExplainer) troubled(machines []*v1alpha1.Machine) {
 	}
 }
 
-func (e *poolExplainer) group(g group) {
+func (e *explainer) group(g group) {
 	first := g[0]
 	facts, known := e.Examples[first.Name]
 	if !known {
 		facts = listed(first, e.Events)
 	}
-	explained, finding := explained(facts, e.now)
+	explained, finding := explainOne(facts, e.now)
 	is := map[report.Verdict]string{report.NotRunning: "not Running", report.Deleting: "being deleted"}[explained.Verdict]
 	if is == "" {
 		return // since its pool was listed

@@ -1,4 +1,4 @@
-package explain
+package pool
 
 import (
 	"time"
@@ -9,10 +9,23 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/observe/explain"
 )
 
-// poolFacts are those of a pool of three Machines that run.
-func poolFacts(kind string, change poolGiven) PoolFacts {
+// now is when questions are asked in these tests.
+var now = time.Date(2026, 11, 21, 3, 0, 0, 0, time.UTC)
+
+// ago is a time before now.
+func ago(d time.Duration) metav1.Time { return metav1.NewTime(now.Add(-d)) }
+
+const (
+	create = v1alpha1.MachineOperationCreate
+	failed = v1alpha1.MachineStateFailed
+	works  = v1alpha1.MachineStateProcessing
+)
+
+// facts are those of a pool of three Machines that run.
+func facts(kind string, change given) Facts {
 	template := v1alpha1.MachineTemplateSpec{Spec: v1alpha1.MachineSpec{Class: v1alpha1.ClassSpec{Kind: v1alpha1.MachineClassKind, Name: "pool-v1"}}}
 	revision := map[string]string{v1alpha1.AnnotationKeyRevision: "1"}
 	deployment := &v1alpha1.MachineDeployment{
@@ -25,11 +38,11 @@ func poolFacts(kind string, change poolGiven) PoolFacts {
 		Spec:       v1alpha1.MachineSetSpec{Replicas: 3, Template: template},
 		Status:     v1alpha1.MachineSetStatus{ObservedGeneration: 3, Replicas: 3, ReadyReplicas: 3, AvailableReplicas: 3},
 	}
-	made := PoolFacts{
+	made := Facts{
 		Kind: kind, Key: types.NamespacedName{Namespace: "machines", Name: deployment.Name}, Deployment: deployment,
-		Sets: []*v1alpha1.MachineSet{set}, Examples: map[string]MachineFacts{},
+		Sets: []*v1alpha1.MachineSet{set}, Examples: map[string]explain.MachineFacts{},
 	}
-	if kind == KindSet {
+	if kind == explain.KindSet {
 		made.Key.Name = set.Name
 	}
 	for _, suffix := range []string{"1", "2", "3"} {
@@ -45,7 +58,7 @@ func member(set *v1alpha1.MachineSet, name string) *v1alpha1.Machine {
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: "machines", Name: name, UID: types.UID(name), CreationTimestamp: ago(12 * time.Minute),
 			Labels: map[string]string{v1alpha1.NodeLabelKey: name}, Finalizers: []string{v1alpha1.FinalizerMCM},
-			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(set, v1alpha1.SchemeGroupVersion.WithKind(KindSet))},
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(set, v1alpha1.SchemeGroupVersion.WithKind(explain.KindSet))},
 		},
 		Spec:   v1alpha1.MachineSpec{Class: v1alpha1.ClassSpec{Kind: v1alpha1.MachineClassKind, Name: "pool-v1"}, ProviderID: "cloud:///" + name},
 		Status: v1alpha1.MachineStatus{CurrentStatus: v1alpha1.CurrentStatus{Phase: v1alpha1.MachineRunning, LastUpdateTime: ago(9 * time.Minute)}},
@@ -53,7 +66,7 @@ func member(set *v1alpha1.MachineSet, name string) *v1alpha1.Machine {
 }
 
 // poolLease has the manager of sets and deployments hold a lease since some time.
-func poolLease(f *PoolFacts, holder string, acquired time.Duration) {
+func poolLease(f *Facts, holder string, acquired time.Duration) {
 	f.Lease = &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "", Name: v1alpha1.LeaseMachineController},
 		Spec: coordinationv1.LeaseSpec{

@@ -1,4 +1,4 @@
-package explain
+package pool
 
 import (
 	"cmp"
@@ -15,6 +15,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/status"
 	machineset "github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
+	"github.com/millwright-dev/millwright/internal/observe/explain"
 	"github.com/millwright-dev/millwright/internal/observe/explain/report"
 	"github.com/millwright-dev/millwright/internal/reconcile/cascade"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
@@ -22,7 +23,7 @@ import (
 
 // deployment says what keeps a deployment from having its Machines. What its earlier sets that want
 // none fail to delete counts as well.
-func (e *poolExplainer) deployment() {
+func (e *explainer) deployment() {
 	for _, is := range e.complaints() {
 		if statement, known := byReason[is.Reason]; known {
 			e.condition(statement, is)
@@ -45,8 +46,8 @@ func (e *poolExplainer) deployment() {
 
 // complaints are the conditions of the explained deployment that say what is wrong. Numbers show
 // whether enough Machines are available, and that a rollout is late is not why.
-func (e *poolExplainer) complaints() []v1alpha1.MachineDeploymentCondition {
-	if e.Kind == KindSet {
+func (e *explainer) complaints() []v1alpha1.MachineDeploymentCondition {
+	if e.Kind == explain.KindSet {
 		return nil
 	}
 	return slices.DeleteFunc(slices.Clone(e.Deployment.Status.Conditions), func(is v1alpha1.MachineDeploymentCondition) bool {
@@ -60,12 +61,12 @@ func (e *poolExplainer) complaints() []v1alpha1.MachineDeploymentCondition {
 	})
 }
 
-func (e *poolExplainer) condition(statement report.Statement, is v1alpha1.MachineDeploymentCondition) {
+func (e *explainer) condition(statement report.Statement, is v1alpha1.MachineDeploymentCondition) {
 	e.Why(statement, "", is.LastTransitionTime.Time, "{text}", cmp.Or(is.Message, is.Reason))
 }
 
 // waiting says what a rollout or a rollback waits for before it begins.
-func (e *poolExplainer) waiting() {
+func (e *explainer) waiting() {
 	rolls, back := e.old() > 0 || e.current == nil && !e.SetsUnread, e.Deployment.Spec.RollbackTo
 	if e.Deployment.Spec.Paused && (rolls || back != nil) {
 		since := time.Time{}
@@ -91,18 +92,18 @@ func RollbackRevision(to *v1alpha1.RollbackConfig) string {
 	return fmt.Sprintf("revision %d", to.Revision)
 }
 
-func (e *poolExplainer) earlier() []*v1alpha1.MachineSet {
+func (e *explainer) earlier() []*v1alpha1.MachineSet {
 	return slices.DeleteFunc(slices.Clone(e.Sets), func(set *v1alpha1.MachineSet) bool { return set == e.current })
 }
 
 // old is how many Machines of earlier templates are to be replaced.
-func (e *poolExplainer) old() int32 {
+func (e *explainer) old() int32 {
 	return e.Pool.Exist - e.Pool.Updated - (e.Pool.Preserved - e.newest.Preserved)
 }
 
 // late says what does not cause that a rollout does not go on: that earlier sets, which it replaces,
 // wait, and that it is late.
-func (e *poolExplainer) late() {
+func (e *explainer) late() {
 	for _, set := range e.earlier() {
 		if set.Spec.Replicas > 0 {
 			e.backOff(set)
@@ -115,7 +116,7 @@ func (e *poolExplainer) late() {
 }
 
 // rollout says how far a rollout is.
-func (e *poolExplainer) rollout() {
+func (e *explainer) rollout() {
 	old := e.old()
 	if old == 0 || e.Deployment.Spec.Paused {
 		return
@@ -129,7 +130,7 @@ func (e *poolExplainer) rollout() {
 	if e.SetsUnread {
 		sets = []string{messages.Machines(old)}
 	}
-	if at := Deadline(e.PoolFacts, e.now); at.After(e.now) {
+	if at := Deadline(e.Facts, e.now); at.After(e.now) {
 		e.Next(at, stalls)
 	}
 	e.Why(rolling, "", time.Time{}, "{count}", strings.Join(sets, ", "), "{are}", messages.Are(old), "{bounds}", e.bounds())
@@ -137,7 +138,7 @@ func (e *poolExplainer) rollout() {
 
 // Deadline returns when a rollout without progress is late, or now if it is over; zero if no deadline
 // runs.
-func Deadline(f PoolFacts, now time.Time) time.Time {
+func Deadline(f Facts, now time.Time) time.Time {
 	left := status.DeadlineIn(planner.NewFacts(f.Deployment, f.Sets, now), f.Deployment.Status)
 	if left == 0 {
 		return time.Time{}
@@ -145,7 +146,7 @@ func Deadline(f PoolFacts, now time.Time) time.Time {
 	return now.Add(left - time.Second)
 }
 
-func (e *poolExplainer) bounds() string {
+func (e *explainer) bounds() string {
 	strategy := e.Deployment.Spec.Strategy
 	if strategy.Type != "" && strategy.Type != v1alpha1.RollingUpdateMachineDeploymentStrategyType {
 		return fmt.Sprintf("the strategy is %s", strategy.Type)
@@ -157,7 +158,7 @@ func (e *poolExplainer) bounds() string {
 
 // remarks repeats what conditions complain of and nothing else says. Of overlapping selectors a
 // deployment speaks for its sets.
-func (e *poolExplainer) remarks() {
+func (e *explainer) remarks() {
 	for _, is := range e.complaints() {
 		statement, known := byType[is.Type]
 		if _, said := byReason[is.Reason]; !said && !(known && e.said(statement.Cause)) {
@@ -166,16 +167,16 @@ func (e *poolExplainer) remarks() {
 	}
 	overlaps := e.said(report.SelectorOverlap)
 	for _, set := range e.Sets {
-		if is := setCondition(set, v1alpha1.MachineSetSelectorOverlap); is != nil && !overlaps {
+		if is := explain.SetCondition(set, v1alpha1.MachineSetSelectorOverlap); is != nil && !overlaps {
 			e.Say(report.SelectorOverlap, e.named(set), is.LastTransitionTime.Time, is.Message)
 		}
 	}
 }
 
-func (e *poolExplainer) deleting() {
+func (e *explainer) deleting() {
 	e.Since = e.object.GetDeletionTimestamp().Time
 	what, owned := "the set", "its machines"
-	if e.Kind == KindDeployment {
+	if e.Kind == explain.KindDeployment {
 		what, owned = "the deployment", "its machine sets"
 	}
 	if cascade.Orphaning(e.object) {
@@ -202,7 +203,7 @@ func (e *poolExplainer) deleting() {
 		return
 	}
 	for _, set := range e.Sets {
-		if e.Kind == KindDeployment {
+		if e.Kind == explain.KindDeployment {
 			e.remaining(set)
 		}
 	}
@@ -212,7 +213,7 @@ func (e *poolExplainer) deleting() {
 
 // undeletable says what keeps the manager from deleting, and reports whether something does. What a
 // deployment says of its rollout is older than its deletion, and what sets say is said of them.
-func (e *poolExplainer) undeletable() bool {
+func (e *explainer) undeletable() bool {
 	known := len(e.Report.Why)
 	for _, set := range e.Sets {
 		e.undeleted(set)
@@ -227,23 +228,23 @@ func (e *poolExplainer) undeletable() bool {
 
 // undeleted says what keeps the deletion of a set's Machines from beginning. What could not be
 // created does not matter any more.
-func (e *poolExplainer) undeleted(set *v1alpha1.MachineSet) {
+func (e *explainer) undeleted(set *v1alpha1.MachineSet) {
 	if e.staying(set) {
 		e.failing(set, v1alpha1.MachineSetReasonFailedCreate)
 	}
 }
 
 // staying reports whether a set has Machines whose deletion has not begun.
-func (e *poolExplainer) staying(set *v1alpha1.MachineSet) bool {
+func (e *explainer) staying(set *v1alpha1.MachineSet) bool {
 	if e.MachinesUnread {
 		return set.Status.Replicas > 0
 	}
 	return slices.ContainsFunc(e.Of(set), machineset.Active)
 }
 
-func (e *poolExplainer) remaining(set *v1alpha1.MachineSet) {
+func (e *explainer) remaining(set *v1alpha1.MachineSet) {
 	holders := foreign(set)
-	if !leaving(set) || len(holders) == 0 {
+	if !report.Leaves(set) || len(holders) == 0 {
 		e.Why(setRemains, "", e.Since, "{set}", set.Name)
 		return
 	}

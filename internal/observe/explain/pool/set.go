@@ -1,4 +1,4 @@
-package explain
+package pool
 
 import (
 	"time"
@@ -8,12 +8,13 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver/codes"
 	machineset "github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
+	"github.com/millwright-dev/millwright/internal/observe/explain"
 	"github.com/millwright-dev/millwright/internal/observe/explain/report"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
 // set says what keeps a set from having its Machines.
-func (e *poolExplainer) set(set *v1alpha1.MachineSet) {
+func (e *explainer) set(set *v1alpha1.MachineSet) {
 	e.refused(set)
 	e.frozen(set)
 	if _, disabled := set.Labels[v1alpha1.LabelKeyMachineSetScaleUpDisabled]; disabled {
@@ -26,41 +27,31 @@ func (e *poolExplainer) set(set *v1alpha1.MachineSet) {
 	e.minReady(set)
 }
 
-// setCondition returns the condition of a set if it is True; nil otherwise.
-func setCondition(set *v1alpha1.MachineSet, of v1alpha1.MachineSetConditionType) *v1alpha1.MachineSetCondition {
-	for i := range set.Status.Conditions {
-		if is := &set.Status.Conditions[i]; is.Type == of && is.Status == v1alpha1.ConditionTrue {
-			return is
-		}
-	}
-	return nil
-}
-
 // named names a set in a finding about its deployment.
-func (e *poolExplainer) named(set *v1alpha1.MachineSet) string {
-	if e.Kind == KindSet {
+func (e *explainer) named(set *v1alpha1.MachineSet) string {
+	if e.Kind == explain.KindSet {
 		return ""
 	}
 	return "MachineSet " + set.Name
 }
 
 // refused says that nothing is done for a set before its spec is corrected.
-func (e *poolExplainer) refused(set *v1alpha1.MachineSet) {
-	if is := setCondition(set, v1alpha1.MachineSetReplicaFailure); is != nil && is.Reason == v1alpha1.MachineSetReasonInvalidSpec {
+func (e *explainer) refused(set *v1alpha1.MachineSet) {
+	if is := explain.SetCondition(set, v1alpha1.MachineSetReplicaFailure); is != nil && is.Reason == v1alpha1.MachineSetReasonInvalidSpec {
 		e.Why(invalid, e.named(set), is.LastTransitionTime.Time, "{text}", is.Message)
 	}
 }
 
 // failing says what a set fails to do, but for one reason.
-func (e *poolExplainer) failing(set *v1alpha1.MachineSet, except string) {
-	is := setCondition(set, v1alpha1.MachineSetReplicaFailure)
+func (e *explainer) failing(set *v1alpha1.MachineSet, except string) {
+	is := explain.SetCondition(set, v1alpha1.MachineSetReplicaFailure)
 	if is != nil && is.Reason != v1alpha1.MachineSetReasonInvalidSpec && is.Reason != except {
 		e.Say(report.ReplicaFailure, e.named(set), is.LastTransitionTime.Time, is.Reason+": "+is.Message)
 	}
 }
 
-func (e *poolExplainer) frozen(set *v1alpha1.MachineSet) {
-	is := setCondition(set, v1alpha1.MachineSetFrozen)
+func (e *explainer) frozen(set *v1alpha1.MachineSet) {
+	is := explain.SetCondition(set, v1alpha1.MachineSetFrozen)
 	switch {
 	case is == nil && !machineset.Frozen(set):
 		return
@@ -77,8 +68,8 @@ func (e *poolExplainer) frozen(set *v1alpha1.MachineSet) {
 
 // backOff says until when a set waits whose Machines keep failing. Only its event tells; a manager
 // that has started since does not wait.
-func (e *poolExplainer) backOff(set *v1alpha1.MachineSet) {
-	event := e.Events.Newest(KindSet, func(event *corev1.Event) bool { return report.On(event, set.Name, set.UID) }, "BackOff")
+func (e *explainer) backOff(set *v1alpha1.MachineSet) {
+	event := e.Events.Newest(explain.KindSet, func(event *corev1.Event) bool { return report.On(event, set.Name, set.UID) }, "BackOff")
 	if event == nil || report.Led(e.Lease).After(report.Time(event)) {
 		return
 	}
@@ -89,7 +80,7 @@ func (e *poolExplainer) backOff(set *v1alpha1.MachineSet) {
 	statement := backOff
 	code := event.Annotations[v1alpha1.EventAnnotationCode]
 	if code != "" {
-		statement.Advice = adviceFor(codes.StringToCode(code), true)
+		statement.Advice = explain.AdviceFor(codes.StringToCode(code), true)
 	} else if event.Annotations[v1alpha1.EventAnnotationObjects] != "" {
 		statement.Advice = neverJoined
 	}
@@ -99,7 +90,7 @@ func (e *poolExplainer) backOff(set *v1alpha1.MachineSet) {
 	e.Next(until, nextMade)
 }
 
-func (e *poolExplainer) minReady(set *v1alpha1.MachineSet) {
+func (e *explainer) minReady(set *v1alpha1.MachineSet) {
 	wait := time.Duration(set.Spec.MinReadySeconds) * time.Second
 	if wait == 0 || set.Status.AvailableReplicas >= set.Status.ReadyReplicas {
 		return

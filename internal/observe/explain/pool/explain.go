@@ -1,4 +1,7 @@
-package explain
+// Package pool says why sets and deployments do not have the Machines that they want.
+//
+// It is pure, as package explain is: each Machine that is not well is explained there.
+package pool
 
 import (
 	"cmp"
@@ -13,12 +16,13 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
+	"github.com/millwright-dev/millwright/internal/observe/explain"
 	"github.com/millwright-dev/millwright/internal/observe/explain/report"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
-type poolExplainer struct {
-	PoolFacts
+type explainer struct {
+	Facts
 	*report.Builder
 	now time.Time
 	// object is the explained one; nil if it does not exist.
@@ -29,11 +33,11 @@ type poolExplainer struct {
 	newest  report.Part
 }
 
-// Pool explains a set or deployment: why it does not have the Machines that it wants.
-func Pool(facts PoolFacts, now time.Time) report.Report {
-	e := &poolExplainer{PoolFacts: facts, now: now}
+// Explain explains a set or deployment: why it does not have the Machines that it wants.
+func Explain(facts Facts, now time.Time) report.Report {
+	e := &explainer{Facts: facts, now: now}
 	empty := report.Report{Namespace: e.Key.Namespace, At: now, Unread: facts.Unread}
-	if e.Kind == KindSet {
+	if e.Kind == explain.KindSet {
 		empty.MachineSet = e.Key.Name
 	} else {
 		empty.MachineDeployment = e.Key.Name
@@ -42,7 +46,7 @@ func Pool(facts PoolFacts, now time.Time) report.Report {
 	switch {
 	case !e.Exists():
 		e.gone()
-	case e.Kind == KindDeployment:
+	case e.Kind == explain.KindDeployment:
 		e.object = e.Deployment
 		e.existing()
 	default:
@@ -52,12 +56,12 @@ func Pool(facts PoolFacts, now time.Time) report.Report {
 	// What only follows, as the annotations of sets those of their deployment, is not shown.
 	e.Show(e.Events, func(event *corev1.Event) bool {
 		kind := event.InvolvedObject.Kind
-		return kind != KindMachine && event.Type == corev1.EventTypeWarning || kind == e.Kind && event.Reason != "RefreshedMachineSet"
+		return kind != explain.KindMachine && event.Type == corev1.EventTypeWarning || kind == e.Kind && event.Reason != "RefreshedMachineSet"
 	})
 	return e.Report
 }
 
-func (e *poolExplainer) gone() {
+func (e *explainer) gone() {
 	if n := len(e.Events); n > 0 {
 		e.Since = report.Time(&e.Events[n-1])
 		e.Conclude(report.Gone, "is gone; its last event is from "+report.Clock(e.Since, e.now), nil)
@@ -67,23 +71,23 @@ func (e *poolExplainer) gone() {
 	e.Similar(e.Names, e.Key.Name, strings.ToLower(e.Kind)+"s")
 }
 
-func (e *poolExplainer) existing() {
-	e.current = e.PoolFacts.Current()
+func (e *explainer) existing() {
+	e.current = e.Facts.Current()
 	e.count()
 	e.Manager(e.Lease, "sets and deployments")
 	e.Manager(e.MachineLease, "machines")
-	if leaving(e.object) {
+	if report.Leaves(e.object) {
 		e.deleting()
 		return
 	}
-	if e.Kind == KindDeployment {
+	if e.Kind == explain.KindDeployment {
 		e.deployment()
 	} else {
 		e.set(e.current)
 		e.unseen(e.current.Status.ObservedGeneration)
 	}
 	e.troubled(e.Machines)
-	if e.Kind == KindDeployment {
+	if e.Kind == explain.KindDeployment {
 		e.late()
 		e.rollout()
 	}
@@ -91,7 +95,7 @@ func (e *poolExplainer) existing() {
 	e.answer()
 }
 
-func (e *poolExplainer) answer() {
+func (e *explainer) answer() {
 	p := e.Pool
 	complete := min(p.Available, e.newest.Available) >= p.Wanted && p.Exist-p.Preserved == p.Wanted && p.Updated-e.newest.Preserved == p.Wanted
 	what := e.has(complete)
@@ -108,7 +112,7 @@ func (e *poolExplainer) answer() {
 	}
 }
 
-func (e *poolExplainer) unlisted() string {
+func (e *explainer) unlisted() string {
 	switch {
 	case e.SetsUnread:
 		return "its machine sets"
@@ -118,7 +122,7 @@ func (e *poolExplainer) unlisted() string {
 	return ""
 }
 
-func (e *poolExplainer) has(complete bool) string {
+func (e *explainer) has(complete bool) string {
 	pool, wanted := e.Pool, messages.Machines(e.Pool.Wanted)
 	switch {
 	case pool.Wanted == 0 && pool.Exist == 0:
@@ -132,14 +136,14 @@ func (e *poolExplainer) has(complete bool) string {
 	if pool.Available > pool.Wanted {
 		what = fmt.Sprintf("wants %s and has %d available", wanted, pool.Available)
 	}
-	if e.Kind == KindDeployment && pool.Updated < pool.Exist {
+	if e.Kind == explain.KindDeployment && pool.Updated < pool.Exist {
 		what += fmt.Sprintf(" (%d of %d %s of its newest template)", pool.Updated, pool.Exist, messages.Are(pool.Updated))
 	}
 	return what
 }
 
 // count counts the Machines, or takes the numbers of the status if the sets cannot be read.
-func (e *poolExplainer) count() {
+func (e *explainer) count() {
 	pool := &report.Pool{}
 	e.Pool, e.Since = pool, e.object.GetCreationTimestamp().Time
 	for _, set := range e.Sets {
@@ -148,7 +152,7 @@ func (e *poolExplainer) count() {
 		if part.Current {
 			pool.Updated, e.newest = part.Exist, part
 		}
-		if e.Kind == KindDeployment && (part.Current || !part.Empty() || part.Leaving > 0) {
+		if e.Kind == explain.KindDeployment && (part.Current || !part.Empty() || part.Leaving > 0) {
 			pool.Sets = append(pool.Sets, part)
 		}
 	}
@@ -157,7 +161,7 @@ func (e *poolExplainer) count() {
 		pool.Exist, pool.Updated, pool.Ready, pool.Available = status.Replicas, status.UpdatedReplicas, status.ReadyReplicas, status.AvailableReplicas
 		e.newest.Available = min(status.AvailableReplicas, status.UpdatedReplicas)
 	}
-	if e.Kind == KindDeployment {
+	if e.Kind == explain.KindDeployment {
 		pool.Wanted, e.Identity.Class = e.Deployment.Spec.Replicas, e.Deployment.Spec.Template.Spec.Class.Name
 		return
 	}
@@ -169,7 +173,7 @@ func (e *poolExplainer) count() {
 
 // part counts the Machines of a set. Its status, which may be older than the list, says which are
 // available.
-func (e *poolExplainer) part(set *v1alpha1.MachineSet) report.Part {
+func (e *explainer) part(set *v1alpha1.MachineSet) report.Part {
 	part := report.Part{Name: set.Name, Revision: set.Annotations[v1alpha1.AnnotationKeyRevision], Current: set == e.current, Phases: map[string]int32{}}
 	part.Wanted = set.Spec.Replicas
 	if e.MachinesUnread {
@@ -179,7 +183,7 @@ func (e *poolExplainer) part(set *v1alpha1.MachineSet) report.Part {
 	machines := e.Of(set)
 	for _, machine := range machines {
 		phase := machine.Status.CurrentStatus.Phase
-		if leaving(machine) {
+		if report.Leaves(machine) {
 			part.Leaving++
 			part.Phases[string(v1alpha1.MachineTerminating)]++
 			continue
@@ -199,7 +203,7 @@ func (e *poolExplainer) part(set *v1alpha1.MachineSet) report.Part {
 }
 
 // numbers explains numbers that nothing else explains.
-func (e *poolExplainer) numbers() {
+func (e *explainer) numbers() {
 	if len(e.Report.Why) > 0 {
 		return
 	}
@@ -215,7 +219,7 @@ func (e *poolExplainer) numbers() {
 
 // unseen says that the manager has not acted on the last change, unless it was said that it failed
 // to, or refuses to: that does not count as seen.
-func (e *poolExplainer) unseen(observed int64) {
+func (e *explainer) unseen(observed int64) {
 	refused := e.said(report.ReplicaFailure) || e.said(v1alpha1.CauseInvalidSpec)
 	if generation := e.object.GetGeneration(); observed < generation && !refused {
 		e.Why(notSeen, "", time.Time{}, "{generation}", strconv.FormatInt(generation, 10), "{seen}", strconv.FormatInt(observed, 10))
@@ -223,6 +227,6 @@ func (e *poolExplainer) unseen(observed int64) {
 }
 
 // said reports whether there is a finding of a cause.
-func (e *poolExplainer) said(cause report.Cause) bool {
+func (e *explainer) said(cause report.Cause) bool {
 	return slices.ContainsFunc(e.Report.Why, func(f report.Finding) bool { return f.Cause == cause })
 }

@@ -1,4 +1,4 @@
-package explain
+package pool
 
 import (
 	"fmt"
@@ -8,23 +8,24 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/observe/explain"
 )
 
 // BenchmarkManyProblems is a pool of 500 machines none of which is well, and all events about them.
 func BenchmarkManyProblems(b *testing.B) {
-	f := poolFacts(KindDeployment, func(f *PoolFacts) {
+	f := facts(explain.KindDeployment, func(f *Facts) {
 		for i := range 500 {
 			machine := member(f.Sets[0], fmt.Sprint("pool-a-9", i))
 			machine.Status.CurrentStatus.Phase = v1alpha1.MachinePending
 			machine.Status.LastOperation = v1alpha1.LastOperation{State: failed, ErrorCode: "Internal"}
 			f.Machines = append(f.Machines, machine)
 			for range 6 {
-				f.Events = append(f.Events, poolEvent(KindMachine, machine.Name, corev1.EventTypeWarning, "FailedCreate", "no", time.Minute))
+				f.Events = append(f.Events, poolEvent(explain.KindMachine, machine.Name, corev1.EventTypeWarning, "FailedCreate", "no", time.Minute))
 			}
 		}
 	})
 	b.ReportAllocs()
 	for b.Loop() {
-		Pool(f, now)
+		Explain(f, now)
 	}
 }

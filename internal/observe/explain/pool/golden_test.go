@@ -1,0 +1,18 @@
+package pool
+
+import (
+	"testing"
+
+	"github.com/millwright-dev/millwright/test/explained"
+	"github.com/millwright-dev/millwright/test/golden"
+)
+
+// TestExplain: what an operator reads in each situation. Golden files hold it; -update writes them.
+func TestExplain(t *testing.T) {
+	files := map[string]bool{}
+	for name, s := range pools {
+		files[name+".txt"] = true
+		explained.Golden(t, name, Explain(facts(s.kind, s.given), now), s.verdict, s.cause)
+	}
+	golden.Only(t, "testdata/*", func(name string) bool { return files[name] })
+}
