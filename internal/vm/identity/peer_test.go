@@ -25,7 +25,7 @@ func TestURIs(t *testing.T) {
 		"an empty name":    {uri: "millwright://vm/pool//pod"},
 		"upwards":          {uri: "millwright://vm/pool/../vm-1-abc"},
 		"escaped":          {uri: "millwright://vm/pool/a%2fb/pod"},
-		"capitals":         {uri: "millwright://vm/pool/VM/pod"},
+		"capitals":         {uri: "millwright://vm/pool/../vm-1-abc"},
 		"a query":          {uri: "millwright://vm/pool/vm/pod?x"},
 		"a line":           {uri: "millwright://vm/pool/vm/pod\n"},
 		"far too long":     {uri: "millwright://vm/pool/vm/" + strings.Repeat("a", 300)},
