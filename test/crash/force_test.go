@@ -113,7 +113,7 @@ func outageOfBoth(ctx context.Context, r *run) error {
 	for _, server := range servers {
 		server.fault.Store(&serverFault{name: "is away", every: 1, concerns: anyRequest, answer: badGateway})
 	}
-	r.forces.begin(never)
+	r.forces.outage(time.Now())
 	r.hangUp()
 	r.gate.note("the API servers are away")
 	select {
@@ -133,8 +133,9 @@ func badGateway(w http.ResponseWriter, _ *http.Request, _ http.HandlerFunc) {
 	http.Error(w, "no server is available", http.StatusBadGateway)
 }
 
-// never is when drains begin whose time does not count at all.
-var never = time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)
+// unnoticed is how long a manager may work on after the API servers went away: it asks them once in
+// shortOutage, and what it began then is under way.
+const unnoticed = 2 * shortOutage
 
 // hangUp ends all connections of managers.
 func (r *run) hangUp() {
@@ -153,8 +154,9 @@ type forces struct {
 	exists func(machine string) (bool, error)
 
 	mu sync.Mutex
-	// since is when the drains began, or began anew.
-	since time.Time
+	// since is when the drains began, or began anew; away is when the API servers went away, zero while
+	// they are there.
+	since, away time.Time
 	// first is the first manager. Others may read in a Machine when its drain began anew, to the second.
 	first int
 	// forced are the Machines whose pods each manager deleted by force.
@@ -173,11 +175,19 @@ func (r *run) newForces(ctx context.Context) *forces {
 	}}
 }
 
-// begin notes that the drains begin, or begin anew.
+// begin notes that the drains begin, or begin anew: none is forced any more.
 func (f *forces) begin(since time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.since = since
+	f.since, f.away = since, time.Time{}
+	clear(f.forced)
+}
+
+// outage notes that the API servers are away, until the drains begin anew.
+func (f *forces) outage(at time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.away = at
 }
 
 // work notes that a manager begins to work.
@@ -205,7 +215,10 @@ func (f *forces) request(manager int, r *http.Request, at time.Time) {
 	if manager != f.first {
 		may = may.Add(-time.Second)
 	}
-	if at.Before(may) {
+	switch {
+	case !f.away.IsZero() && at.After(f.away.Add(unnoticed)):
+		f.wrong = append(f.wrong, fmt.Errorf("%w: %s, while the API servers are away", errForcedSoon, name))
+	case at.Before(may):
 		f.wrong = append(f.wrong, fmt.Errorf("%w: %s, %v too soon", errForcedSoon, name, may.Sub(at)))
 	}
 	for _, other := range f.forced[manager] {
@@ -291,22 +304,28 @@ func TestForces(t *testing.T) {
 		gone string
 		done []deletion
 		want error
+		away bool
 	}{
-		"none":                                 {"", nil, errNotForced},
-		"one, in time":                         {"", []deletion{{1, "a", at(10)}}, nil},
-		"one, too soon":                        {"", []deletion{{1, "a", at(9)}}, errForcedSoon},
-		"by another manager, to the second":    {"", []deletion{{2, "a", at(9)}}, nil},
-		"by another manager, too soon":         {"", []deletion{{2, "a", at(8)}}, errForcedSoon},
-		"one after another":                    {"a", []deletion{{1, "a", at(10)}, {1, "b", at(11)}}, nil},
-		"together":                             {"", []deletion{{1, "a", at(10)}, {1, "b", at(11)}}, errForcedTogether},
-		"the same again":                       {"", []deletion{{1, "a", at(10)}, {1, "a", at(11)}}, nil},
-		"together, by two that do not know it": {"", []deletion{{1, "a", at(10)}, {2, "b", at(11)}}, nil},
+		"none":                                 {"", nil, errNotForced, false},
+		"one, in time":                         {"", []deletion{{1, "a", at(10)}}, nil, false},
+		"one, too soon":                        {"", []deletion{{1, "a", at(9)}}, errForcedSoon, false},
+		"by another manager, to the second":    {"", []deletion{{2, "a", at(9)}}, nil, false},
+		"by another manager, too soon":         {"", []deletion{{2, "a", at(8)}}, errForcedSoon, false},
+		"one after another":                    {"a", []deletion{{1, "a", at(10)}, {1, "b", at(11)}}, nil, false},
+		"together":                             {"", []deletion{{1, "a", at(10)}, {1, "b", at(11)}}, errForcedTogether, false},
+		"the same again":                       {"", []deletion{{1, "a", at(10)}, {1, "a", at(11)}}, nil, false},
+		"before an outage is seen":             {"", []deletion{{1, "a", at(20)}}, nil, true},
+		"while the servers are away":           {"", []deletion{{1, "a", at(23)}}, errForcedSoon, true},
+		"together, by two that do not know it": {"", []deletion{{1, "a", at(10)}, {2, "b", at(11)}}, nil, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := &forces{timeout: timeout, forced: map[int][]string{}, exists: func(machine string) (bool, error) { return machine != tc.gone, nil }}
 			f.begin(began)
 			f.work(1)
 			f.work(2)
+			if tc.away {
+				f.outage(at(20))
+			}
 			for _, d := range tc.done {
 				r, err := http.NewRequestWithContext(t.Context(), http.MethodDelete, "/api/v1/namespaces/x/pods/"+d.pod, strings.NewReader("{}"))
 				if err != nil {

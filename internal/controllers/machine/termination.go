@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -238,12 +239,13 @@ func (c *Controller) drain(ctx context.Context, s *scope) flow.Result {
 		s.forceDrained(report)
 		return flow.Continue()
 	}
-	if problem := report.Problem(); problem != "" {
+	problem := report.Problem()
+	if problem != "" {
 		s.drainFailed(v1alpha1.CauseDrainFailed, problem)
 	} else {
 		s.drainWaits(report.Summary())
 	}
-	return flow.Wait(report.Wait, report.Summary())
+	return flow.Wait(report.Wait, cmp.Or(report.Summary(), problem))
 }
 
 const attachmentsRetry = 5 * time.Second

@@ -19,6 +19,17 @@ type emptiness struct {
 	// unseen are the pods that the cache did not show.
 	unseen  []types.NamespacedName
 	failure error
+	// failures is how many answers were errors, one after the other.
+	failures int
+}
+
+// again is when to ask again: soon after the first errors, as nothing else may hold up the Machine.
+func (e *emptiness) again() time.Time {
+	interval := failureInterval
+	if e.failures > 0 {
+		interval = min(interval, time.Second<<(min(e.failures, 4)-1))
+	}
+	return e.asked.Add(interval)
 }
 
 // confirmed reports that the node is empty: new pods do not come, as it is cordoned.
@@ -33,14 +44,14 @@ const confirmTimeout = 5 * time.Second
 // empty.
 func (d *Drainer) confirm(ctx context.Context, l *ledger, made *Report) {
 	now := d.Clock.Now()
-	if !l.empty.confirmed() && !now.Before(l.empty.asked.Add(failureInterval)) {
+	if !l.empty.confirmed() && !now.Before(l.empty.again()) {
 		l.empty = d.ask(ctx, l, now)
 	}
 	if l.empty.confirmed() {
 		return
 	}
 	made.Done = false
-	made.Wait = max(l.empty.asked.Add(failureInterval).Sub(now), time.Millisecond)
+	made.Wait = max(l.empty.again().Sub(now), time.Millisecond)
 	for _, pod := range l.empty.unseen {
 		made.Waiting = append(made.Waiting, Waiting{For: ForCache, Pod: pod, Next: now.Add(made.Wait)})
 	}
@@ -58,7 +69,11 @@ func (d *Drainer) ask(ctx context.Context, l *ledger, now time.Time) emptiness {
 		pods, _, failure := d.Evictor.Left(ctx, l.node, 0)
 		left, err = byNode(pods), failure
 	}
-	return emptiness{asked: now, unseen: left[l.node], failure: err}
+	answer := emptiness{asked: now, unseen: left[l.node], failure: err}
+	if err != nil {
+		answer.failures = l.empty.failures + 1
+	}
+	return answer
 }
 
 // Clusters of no more pods are listed as a whole, as that answers for all drains. How many there are

@@ -110,10 +110,15 @@ func TestConfirm(t *testing.T) {
 func TestConfirmWithoutAnAnswer(t *testing.T) {
 	c := confirmWith(t, &server{failure: errors.New("the API server is away")})
 	failing := c.begin("a")[0]
-	c.want(false, failing, failing)
-	c.asked("")
+	for _, interval := range []time.Duration{time.Second, 2 * time.Second, 4 * time.Second, failureInterval, failureInterval} {
+		c.want(false, failing, failing)
+		c.asked("")
+		c.clock.Step(interval - 1)
+		c.want(false, failing)
+		c.asked()
+		c.clock.Step(1)
+	}
 	c.api.failure = nil
-	c.clock.Step(failureInterval)
 	c.want(true, failing)
 	c.asked("")
 }
