@@ -84,6 +84,34 @@ func TestANamedMachineIsMarkedFirst(t *testing.T) {
 	}
 }
 
+// TestABareNameIsDeletedAtOnce: an autoscaler of before names a Machine, and writes neither when nor
+// other replicas. Its set learns that the name counts from now, which it compares with the mark.
+func TestABareNameIsDeletedAtOnce(t *testing.T) {
+	for form, test := range map[string]struct {
+		trigger string
+		want    bool
+	}{"bare": {"m-1", true}, "with a time": {"m-1~" + fixture.Later, false}} {
+		t.Run(form, func(t *testing.T) {
+			s := scaledByName(t, test.trigger)
+			s.change(func(d *v1alpha1.MachineDeployment) {
+				d.Spec.Replicas = 3
+				delete(d.Annotations, v1alpha1.AnnotationKeyLastReplicaChange)
+			})
+			for range 3 {
+				s.pass(t)
+			}
+			mark := s.machine(t, "m-1").Annotations[v1alpha1.AnnotationKeyMarkedForDeletionTime]
+			told, is := s.only(t).Annotations[v1alpha1.AnnotationKeyLastReplicaChange]
+			if mark == "" || is != test.want || is && told != mark {
+				t.Errorf("it is marked at %q, and its set was told %q", mark, told)
+			}
+			if replicas := s.only(t).Spec.Replicas; replicas != 3 {
+				t.Errorf("the set asks for %d", replicas)
+			}
+		})
+	}
+}
+
 // TestEntriesThatAreDropped: they mark nothing, and hold up nothing.
 func TestEntriesThatAreDropped(t *testing.T) {
 	phase := func(phase v1alpha1.MachinePhase) func(*v1alpha1.Machine) {

@@ -105,6 +105,19 @@ func pendingNames(f Facts) string {
 	return strings.Join(entries, ",")
 }
 
+// scaledAt returns when an autoscaler last scaled the deployment; empty if none did. One that names
+// Machines in the old form may not write that. Then it is the time that the names get, so that their sets
+// delete them at once, as in MCM.
+func scaledAt(f Facts) string {
+	at := f.Deployment.Annotations[v1alpha1.AnnotationKeyLastReplicaChange]
+	for _, n := range f.Named {
+		if at == "" && n.Time == "" && n.pending(f.Now) {
+			at = n.since(f)
+		}
+	}
+	return at
+}
+
 // setOf returns the set that controls a Machine; nil if none does.
 func (f Facts) setOf(machine *v1alpha1.Machine) *v1alpha1.MachineSet {
 	for _, set := range f.All() {

@@ -110,7 +110,7 @@ func WasComplete(f Facts) bool {
 }
 
 // Annotated returns the deployment with the metadata that follow from its sets: the revision, whether a
-// set is frozen, and which of the named Machines are still to be deleted.
+// set is frozen, which of the named Machines are still to be deleted, and since when.
 func Annotated(f Facts) *v1alpha1.MachineDeployment {
 	deployment := f.Deployment.DeepCopy()
 	if f.Current != nil && revision.Number(f.Current) > given(deployment) {
@@ -121,6 +121,9 @@ func Annotated(f Facts) *v1alpha1.MachineDeployment {
 		metav1.SetMetaDataLabel(&deployment.ObjectMeta, v1alpha1.LabelKeyFreeze, isTrue)
 	} else {
 		delete(deployment.Labels, v1alpha1.LabelKeyFreeze)
+	}
+	if at := scaledAt(f); at != "" {
+		metav1.SetMetaDataAnnotation(&deployment.ObjectMeta, v1alpha1.AnnotationKeyLastReplicaChange, at)
 	}
 	if names := pendingNames(f); names != "" {
 		metav1.SetMetaDataAnnotation(&deployment.ObjectMeta, v1alpha1.AnnotationKeyTriggerDeletion, names)
