@@ -2,6 +2,7 @@ package cli
 
 import (
 	"maps"
+	"slices"
 	"strings"
 	"testing"
 
@@ -167,6 +168,35 @@ func TestValuesOfMCMsFlags(t *testing.T) {
 			t.Errorf("%s: %q does not name --%s", name, err, tc.flag)
 		case err == nil && cmd.Flag(tc.flag).Value.String() != tc.want:
 			t.Errorf("%s: %s has the value %q, want %q", name, tc.given, cmd.Flag(tc.flag).Value, tc.want)
+		}
+	}
+}
+
+// freeText are the flags that have no nonsense: names of files, of objects and of the driver, which are
+// looked up later, and what has no effect.
+var freeText = []string{
+	"driver", "cloud-provider", "target-kubeconfig", "control-kubeconfig", "namespace", "leader-elect-namespace", "installation", "sim-dir",
+	"watch-filter", "webhook-cert-dir", "leader-elect-resource-name",
+	"vmodule", "alsologtostderrthreshold", "log-backtrace-at", "log-dir", "log-file", "log-json-info-buffer-size", "log-text-info-buffer-size",
+}
+
+// TestNonsenseInEachFlag: every flag of every process refuses it, by its name and before anything starts.
+func TestNonsenseInEachFlag(t *testing.T) {
+	for _, command := range []string{"machine-controller", "machine-controller-manager", "manager"} {
+		for name := range flagsOf(t, command) {
+			if name == "help" || slices.Contains(freeText, name) {
+				continue
+			}
+			var said strings.Builder
+			// Without a kubeconfig it ends with another status if the nonsense is accepted.
+			args := []string{command, "--driver=sim", "--target-kubeconfig=/nowhere/at/all", "--" + name + "=no sense!"}
+			if command == "machine-controller-manager" {
+				args = slices.Delete(args, 1, 2) // it has none
+			}
+			status := Main(Program{Version: "test", Name: "millwright", Args: args, Stdout: &said, Stderr: &said})
+			if status != 2 || !strings.Contains(said.String(), "--"+name) {
+				t.Errorf("%s: --%s ends with %d: %s", command, name, status, &said)
+			}
 		}
 	}
 }

@@ -4,11 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/intstr"
+	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/utils/ptr"
 
@@ -19,6 +21,9 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/orphans"
 	"github.com/millwright-dev/millwright/internal/manager"
 )
+
+// bootstrapGroup is the form of the groups of bootstrap tokens. API servers refuse tokens with others.
+var bootstrapGroup = regexp.MustCompile(`^system:bootstrappers:[a-z0-9:-]{0,255}[a-z0-9]$`)
 
 // validate returns all problems with the flags.
 func (f *Flags) validate() error {
@@ -79,6 +84,12 @@ func (f *Flags) validateMachines(wrong *args.Problems) {
 	wrong.If(c.Drain.Strategy != drain.Serial && c.Drain.Strategy != drain.Independent, "--drain-volume-pods: %q is neither serial nor independent", c.Drain.Strategy)
 	_, err := intstr.GetScaledValueFromIntOrPercent(ptr.To(intstr.Parse(f.replacements)), 100, false)
 	wrong.If(err != nil, "--machine-max-health-replacements: %q is neither a number nor a percentage", f.replacements)
+	for name := range strings.SplitSeq(f.nodeConditions, ",") {
+		wrong.If(f.nodeConditions != "" && len(utilvalidation.IsQualifiedName(name)) > 0, "--node-conditions: %q is not a type of condition", name)
+	}
+	for group := range strings.SplitSeq(c.BootstrapTokenGroups, ",") {
+		wrong.If(c.BootstrapTokenGroups != "" && !bootstrapGroup.MatchString(group), "--bootstrap-token-auth-extra-groups: %q does not match %s, so that its tokens would be refused", group, bootstrapGroup)
+	}
 	wrong.If(c.Health.OutagePeriod < c.Health.OutageTimeout, "--machine-safety-apiserver-statuscheck-period: %v is less than --machine-safety-apiserver-statuscheck-timeout, %v", c.Health.OutagePeriod, c.Health.OutageTimeout)
 }
 
