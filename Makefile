@@ -122,12 +122,16 @@ SOAK ?= 30m
 soak: controlplane ## Do random operations amid random faults (SOAK=30m)
 	MILLWRIGHT_SOAK=$(SOAK) go test -count=1 -timeout 24h -run 'TestSoak$$' -v ./test/crash
 
-# Tests that play a fault say so by the attribute "fault".
+# Tests that play a fault say so by the attribute "fault". FAULTS names packages, and RUN tests, to play
+# a part: the rows of other tests stay as they are. make reliability FAULTS=./test/crash RUN=TestSoak
+FAULTS ?=
+RUN ?= .
+FAULT_TESTS = $$(grep -rl 't.Attr("fault"' --include=*_test.go . | xargs -n1 dirname | sort -u)
 .PHONY: reliability
-reliability: controlplane qemu guest ## Play all faults, and write their table into docs/reliability.md (more than an hour; SOAK=30m)
+reliability: controlplane qemu guest ## Play all faults, and write their table into docs/reliability.md (more than an hour; SOAK=30m, FAULTS=PACKAGES, RUN=REGEXP)
 	@go build -o bin/reliability ./hack/reliability
-	MILLWRIGHT_CRASH=all MILLWRIGHT_SOAK=$(SOAK) go test -json -count=1 -p 1 -timeout 24h \
-		$$(grep -rl 't.Attr("fault"' --include=*_test.go . | xargs -n1 dirname | sort -u) | bin/reliability docs/reliability.md
+	MILLWRIGHT_CRASH=all MILLWRIGHT_SOAK=$(SOAK) go test -json -count=1 -p 1 -timeout 24h -run '$(RUN)' \
+		$(or $(FAULTS),$(FAULT_TESTS)) | bin/reliability $(if $(FAULTS)$(filter-out .,$(RUN)),-part) docs/reliability.md
 
 # How long each fuzz test runs, and which (a regular expression of PACKAGE.FuzzXxx):
 # make fuzz FUZZTIME=1m FUZZ=qmp

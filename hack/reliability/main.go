@@ -1,34 +1,39 @@
 // Command reliability writes a table of the faults that tests played, from what "go test -json"
 // printed, into a page.
 //
-//	go test -json … | reliability PAGE
+//	go test -json … | reliability [-part] PAGE
 //
 // A test tells its fault, and what came of it, by the attributes "fault" and "outcome" (testing.T.Attr).
-// The table replaces what stands in the page between two comments.
+// The table replaces what stands in the page between two comments. With -part, the rows of tests that
+// did not run stay.
 package main
 
 import (
 	"bufio"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 )
 
 func main() {
-	if len(os.Args) != 2 {
-		fmt.Fprintln(os.Stderr, "usage: go test -json … | reliability PAGE")
+	part := flag.Bool("part", false, "keep the rows of tests that did not run")
+	flag.Parse()
+	if flag.NArg() != 1 {
+		fmt.Fprintln(os.Stderr, "usage: go test -json … | reliability [-part] PAGE")
 		os.Exit(2)
 	}
-	if err := run(os.Stdin, os.Args[1]); err != nil {
+	if err := run(os.Stdin, flag.Arg(0), *part); err != nil {
 		fmt.Fprintln(os.Stderr, "reliability:", err)
 		os.Exit(1)
 	}
 }
 
-func run(events io.Reader, page string) error {
+func run(events io.Reader, page string, part bool) error {
 	faults, err := read(events)
 	if err != nil {
 		return err
@@ -40,10 +45,15 @@ func run(events io.Reader, page string) error {
 	if err != nil {
 		return err
 	}
-	after, err := replace(string(before), table(faults))
+	old, err := split(string(before))
 	if err != nil {
 		return fmt.Errorf("%s: %w", page, err)
 	}
+	rows := rowsOf(faults)
+	if part {
+		rows = merge(old.rows, rows)
+	}
+	after := old.head + begin + heading + strings.Join(rows, "") + end + old.tail
 	if err := os.WriteFile(page, []byte(after), 0o644); err != nil {
 		return err
 	}
@@ -96,14 +106,64 @@ func read(events io.Reader) ([]*fault, error) {
 // module is the import path of this module, which all packages begin with.
 const module = "github.com/millwright-dev/millwright/"
 
-func table(faults []*fault) string {
-	var text strings.Builder
-	fmt.Fprintf(&text, "| fault | what was seen | result | test |\n|---|---|---|---|\n")
+const heading = "| fault | what was seen | result | test |\n|---|---|---|---|\n"
+
+func rowsOf(faults []*fault) []string {
+	var rows []string
 	for _, f := range faults {
 		name, _, _ := strings.Cut(f.test, "/")
-		fmt.Fprintf(&text, "| %s | %s | %s | `%s` %s |\n", cell(f.name), cell(f.outcome), f.result, strings.TrimPrefix(f.pkg, module), name)
+		rows = append(rows, fmt.Sprintf("| %s | %s | %s | `%s` %s |\n", cell(f.name), cell(f.outcome), f.result, strings.TrimPrefix(f.pkg, module), name))
 	}
-	return text.String()
+	return rows
+}
+
+// testOf returns the last cell of a row: the package and the test.
+func testOf(row string) string {
+	cells := strings.Split(strings.TrimSuffix(row, " |\n"), " | ")
+	return cells[len(cells)-1]
+}
+
+// merge returns the old rows with those of each test that ran in their place, and those of tests that
+// have none after the others of their packages, or at the end.
+func merge(old, ran []string) []string {
+	byTest := map[string][]string{}
+	var tests []string
+	for _, row := range ran {
+		test := testOf(row)
+		if byTest[test] == nil {
+			tests = append(tests, test)
+		}
+		byTest[test] = append(byTest[test], row)
+	}
+	var merged []string
+	placed := map[string]bool{}
+	for _, row := range old {
+		test := testOf(row)
+		switch {
+		case byTest[test] == nil:
+			merged = append(merged, row)
+		case !placed[test]:
+			placed[test] = true
+			merged = append(merged, byTest[test]...)
+		}
+	}
+	for _, test := range tests {
+		if !placed[test] {
+			merged = slices.Insert(merged, endOf(merged, test), byTest[test]...)
+		}
+	}
+	return merged
+}
+
+// endOf returns the index after the last row of a test's package; that after all rows if there is none.
+func endOf(rows []string, test string) int {
+	pkg, _, _ := strings.Cut(test, " ")
+	for i, row := range slices.Backward(rows) {
+		if strings.HasPrefix(testOf(row), pkg+" ") {
+			return i + 1
+		}
+	}
+	return len(rows)
 }
 
 func cell(text string) string { return strings.NewReplacer("|", "\\|", "\n", " ").Replace(text) }
@@ -113,12 +173,22 @@ const (
 	end   = "<!-- faults: end -->"
 )
 
-// replace puts a text between the comments of a page.
-func replace(page, text string) (string, error) {
+// parts of a page. Rows end with a new line.
+type parts struct {
+	head, tail string
+	rows       []string
+}
+
+// split returns the rows between the comments of a page, and what is around them.
+func split(page string) (parts, error) {
 	head, rest, found := strings.Cut(page, begin)
-	_, tail, closed := strings.Cut(rest, end)
+	inner, tail, closed := strings.Cut(rest, end)
 	if !found || !closed {
-		return "", fmt.Errorf("there is no %q and %q", strings.TrimSpace(begin), end)
+		return parts{}, fmt.Errorf("there is no %q and %q", strings.TrimSpace(begin), end)
 	}
-	return head + begin + text + end + tail, nil
+	p := parts{head: head, tail: tail}
+	if _, rows, found := strings.Cut(inner, heading); found {
+		p.rows = slices.Collect(strings.Lines(rows))
+	}
+	return p, nil
 }

@@ -24,7 +24,7 @@ func TestRun(t *testing.T) {
 		if err := os.WriteFile(page, []byte("# Page\n"+begin+"old\n"+end+"\nmore\n"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		err := run(strings.NewReader(strings.ReplaceAll(played, "%", result)), page)
+		err := run(strings.NewReader(strings.ReplaceAll(played, "%", result)), page, false)
 		if (err == nil) != (result == "pass") {
 			t.Errorf("a test that ends with %s: error %v", result, err)
 		}
@@ -38,13 +38,50 @@ func TestRun(t *testing.T) {
 			t.Errorf("want - got +\n%s", diff)
 		}
 	}
-	if err := run(strings.NewReader(""), page); err == nil {
+	if err := run(strings.NewReader(""), page, false); err == nil {
 		t.Error("no error if no test told of a fault")
 	}
 	if err := os.WriteFile(page, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := run(strings.NewReader(played), page); err == nil {
+	if err := run(strings.NewReader(played), page, false); err == nil {
 		t.Error("no error if the page has no place for the table")
+	}
+}
+
+// TestPart: the rows of tests that did not run stay where they are.
+func TestPart(t *testing.T) {
+	const (
+		other   = "| packets \\| lost | a leader | pass | `test/scenario` TestCut |\n"
+		sibling = "| a death | 3 deaths | pass | `test/crash` TestExplore |\n"
+		stale   = "| an answer | 1 scenarios | fail | `test/crash` TestFaults |\n"
+		fresh   = "| an answer \\| late | 3 scenarios | pass | `test/crash` TestFaults |\n"
+	)
+	for name, tc := range map[string]struct{ before, want string }{
+		"in the place of its rows":      {stale + stale + other + sibling, fresh + other + sibling},
+		"after others of its package":   {sibling + other, sibling + fresh + other},
+		"at the end":                    {other, other + fresh},
+		"where there has been no table": {"", fresh},
+	} {
+		t.Run(name, func(t *testing.T) {
+			page := filepath.Join(t.TempDir(), "page.md")
+			before := begin + heading + tc.before + end
+			if tc.before == "" {
+				before = begin + end
+			}
+			if err := os.WriteFile(page, []byte(before), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if err := run(strings.NewReader(strings.ReplaceAll(played, "%", "pass")), page, true); err != nil {
+				t.Fatal(err)
+			}
+			got, err := os.ReadFile(page)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(begin+heading+tc.want+end, string(got)); diff != "" {
+				t.Errorf("want - got +\n%s", diff)
+			}
+		})
 	}
 }
