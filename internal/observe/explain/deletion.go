@@ -47,7 +47,10 @@ func (e *explainer) failedFor(cause string) bool {
 func (e *explainer) waiting() {
 	switch e.step() {
 	case v1alpha1.StepDrain:
-		e.draining()
+		if e.Target.Problem == "" && e.Target.Node != nil {
+			e.nodeConditions()
+		}
+		e.drain(drained{e.begin, v1alpha1.LabelKeyForceDeletion, ", and the VM with it"})
 	case v1alpha1.StepDeleteAttachments:
 		e.attachments()
 		e.Why(drainQuoted, "", e.reported, "{text}", e.says)
@@ -103,14 +106,15 @@ func (e *explainer) podsLeft() bool {
 }
 
 func (e *explainer) drainStep() string {
-	if !e.podsLeft() && e.force() != drain.NotForced {
+	if !e.podsLeft() && e.force(v1alpha1.LabelKeyForceDeletion) != drain.NotForced {
 		return v1alpha1.StepDeleteAttachments
 	}
 	return v1alpha1.StepDrain
 }
 
-func (e *explainer) force() drain.Force {
-	requested, _ := strconv.ParseBool(e.Machine.Labels[v1alpha1.LabelKeyForceDeletion])
+// force returns why a drain is forced that a label of the Machine forces.
+func (e *explainer) force(label string) drain.Force {
+	requested, _ := strconv.ParseBool(e.Machine.Labels[label])
 	return drain.ForceFor(requested, e.conditions(), e.now)
 }
 
@@ -175,19 +179,26 @@ func (e *explainer) deletingNode() {
 	}
 }
 
-func (e *explainer) draining() {
-	if e.Target.Problem != "" {
+// drained is the drain of the Machine's node.
+type drained struct {
+	begun time.Time
+	// label of the Machine forces it; then is what follows when its time is over.
+	label, then string
+}
+
+// drain says what a drain waits for, when it is forced, and how to force it.
+func (e *explainer) drain(d drained) {
+	switch {
+	case e.Target.Problem != "":
 		e.targetAway()
-	} else {
-		if e.Target.Node != nil {
-			e.nodeConditions()
-		}
-		if !e.pods() {
-			e.attachments()
-		}
+	case !e.pods():
+		e.attachments()
 	}
-	e.Why(drainQuoted, "", e.reported, "{text}", e.says)
-	if force := e.force(); force != drain.NotForced {
+	switch e.last.Type {
+	case v1alpha1.MachineOperationDelete, v1alpha1.MachineOperationDrainNode:
+		e.Why(drainQuoted, "", e.reported, "{text}", e.says)
+	}
+	if force := e.force(d.label); force != drain.NotForced {
 		e.Next(time.Time{}, forced, "{why}", string(force))
 		return
 	}
@@ -195,9 +206,9 @@ func (e *explainer) draining() {
 		e.Next(e.now.Add(due), forcedUnless)
 	}
 	t := timeouts.Drain(e.Machine, cmp.Or(e.Flags.Drain, timeouts.DefaultDrain))
-	since, _ := timeouts.DrainSince(e.Machine, e.now)
-	e.Next(t.Ends(since), drainTimesOut, "{timeout}", describe(t, "drain"))
-	e.Advise(forceDrain, "{label}", v1alpha1.LabelKeyForceDeletion)
+	since, _ := timeouts.DrainAnew(e.Machine, d.begun, e.now)
+	e.Next(t.Ends(since), drainTimesOut, "{timeout}", describe(t, "drain"), "{then}", d.then)
+	e.Advise(forceDrain, "{label}", d.label)
 }
 
 // severity orders what pods wait for: first what does not pass by itself, then what lasts longest.

@@ -63,8 +63,7 @@ type Target struct {
 	Node *corev1.Node
 	// Copied reports whether the node is only known from the conditions in the Machine's status.
 	Copied bool
-	// Pods, Budgets and Attachments are those of the node, and are read if the Machine is being
-	// deleted.
+	// Pods, Budgets and Attachments are those of the node, and are read if it is drained.
 	Pods        []corev1.Pod
 	Budgets     []policyv1.PodDisruptionBudget
 	Attachments []storagev1.VolumeAttachment

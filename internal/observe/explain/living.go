@@ -16,6 +16,7 @@ import (
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/lifecycle/bootstrap"
 	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
+	"github.com/millwright-dev/millwright/internal/lifecycle/preservation"
 	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
 	"github.com/millwright-dev/millwright/internal/observe/explain/report"
 	"github.com/millwright-dev/millwright/internal/reconcile/validation"
@@ -40,11 +41,14 @@ func (e *explainer) living() {
 	case v1alpha1.MachineFailed:
 		e.failed()
 	default: // updated in place, or in a phase that is not known here
-		e.update()
+		e.updating()
 		e.undecided()
 		e.nodeNow()
 	}
 	e.nodeTemplate()
+	if current.Phase != v1alpha1.MachineFailed { // which has said so
+		e.preserved()
+	}
 	e.Conclude(report.NotRunning, "is not Running", e.Report.Why)
 }
 
@@ -58,10 +62,15 @@ func (e *explainer) running(phase v1alpha1.MachinePhase) {
 		e.node(func() { e.Why(nodeAbsent, "", time.Time{}) })
 	}
 	e.nodeTemplate()
-	if len(e.Report.Why) > 0 {
+	e.updating()
+	if e.preserved() {
+		what += " and preserved"
+	}
+	trouble := slices.DeleteFunc(slices.Clone(e.Report.Why), func(f report.Finding) bool { return f.Cause == report.Preserved })
+	if len(trouble) > 0 {
 		what += ", but"
 	}
-	e.Conclude(report.Healthy, what, e.Report.Why)
+	e.Conclude(report.Healthy, what, trouble)
 }
 
 // creating explains a Machine without a VM, or with one whose creation is not complete.
@@ -168,6 +177,8 @@ func (e *explainer) givenUp(begin time.Time, t timeouts.Timeout, name, unless st
 func (e *explainer) replacement(when string) string {
 	owner := metav1.GetControllerOfNoCopy(e.Machine)
 	switch set := e.Set; {
+	case e.keptIfFailed():
+		return when + " it is kept until its preservation ends, and not replaced before"
 	case owner == nil:
 		return when + " nobody replaces it: no set owns it"
 	case set == nil:
@@ -179,6 +190,13 @@ func (e *explainer) replacement(when string) string {
 	default:
 		return fmt.Sprintf("%s machine set %s deletes it and creates another one", when, set.Name)
 	}
+}
+
+// keptIfFailed reports whether the Machine is preserved once it has failed.
+func (e *explainer) keptIfFailed() bool {
+	failed := *e.Machine
+	failed.Status.CurrentStatus.Phase = v1alpha1.MachineFailed
+	return preservation.Active(&failed, e.now)
 }
 
 // targetAway says that the nodes' cluster does not answer here. The manager may reach it.
@@ -194,7 +212,7 @@ func (e *explainer) unknown() {
 	if lost {
 		e.Why(instanceLost, "", e.Since)
 	}
-	e.update()
+	e.updating()
 	e.nodeNow()
 	// That its replacement waits for others is in its event, and follows if its health is reported
 	// again when its timeout is over.
@@ -206,6 +224,8 @@ func (e *explainer) unknown() {
 	case e.undecided(), e.Target.Problem != "":
 	case timeouts.HealthDisabled(e.Machine):
 		e.Next(time.Time{}, neverFails)
+	case e.Machine.Status.CurrentStatus.Phase == v1alpha1.MachineInPlaceUpdateFailed:
+		e.givenUp(e.Since, t, "health", "the agent of its node reports success before")
 	default:
 		e.givenUp(e.Since, t, "health", "its node is healthy before")
 	}
@@ -287,21 +307,8 @@ func (e *explainer) failed() {
 		e.Say(cause, "", e.reported, e.says)
 	}
 	e.nodeNow()
-	if until := e.Machine.Status.CurrentStatus.PreserveExpiryTime; until != nil && until.After(e.now) {
-		e.Why(kept, "", time.Time{}, "{annotation}", v1alpha1.AnnotationKeyPreserve)
-		e.Next(until.Time, preservedUntil)
-		return
-	}
-	e.Next(time.Time{}, e.replacement("Now"))
-}
-
-func (e *explainer) update() {
-	if kind := e.last.Type; kind != v1alpha1.MachineOperationInPlaceUpdate && kind != v1alpha1.MachineOperationDrainNode {
-		return
-	}
-	e.Say(report.InPlaceUpdate, "", e.reported, e.says)
-	if n := e.Target.Node; n != nil && n.Annotations[v1alpha1.AnnotationKeyMachineUpdateFailedReason] != "" {
-		e.Say(report.InPlaceUpdate, "Node "+n.Name, time.Time{}, n.Annotations[v1alpha1.AnnotationKeyMachineUpdateFailedReason])
+	if !e.preserved() {
+		e.Next(time.Time{}, e.replacement("Now"))
 	}
 }
 

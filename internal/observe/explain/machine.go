@@ -178,7 +178,8 @@ func (e *explainer) driverFailed(f failure) {
 }
 
 func describe(t timeouts.Timeout, name string) string {
-	source := "if the manager's --machine-" + name + "-timeout is that"
+	flag := map[string]string{"inPlaceUpdate": "inplace-update"}
+	source := "if the manager's --machine-" + cmp.Or(flag[name], name) + "-timeout is that"
 	switch t.Source {
 	case timeouts.Spec:
 		source = "spec." + name + "Timeout"

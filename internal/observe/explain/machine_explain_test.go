@@ -116,7 +116,23 @@ var living = map[string]situation{
 	"failed-no-owner":   {all(noOwner, phase(v1alpha1.MachineFailed, time.Second), noNode, last(create, failed, time.Second, "Machine pool-a-x7k2p failed to join the cluster in 20 minutes.", "")), report.NotRunning, v1alpha1.CauseCreationTimeout},
 	"failed-preserved":  {all(phase(v1alpha1.MachineFailed, time.Hour), silentKubelet(time.Hour), failedHealth(time.Hour), preserved), report.NotRunning, v1alpha1.CauseHealthTimeout},
 	"failed-frozen-set": {all(phase(v1alpha1.MachineFailed, time.Second), silentKubelet(10*time.Minute), failedHealth(time.Second), setIs(v1alpha1.MachineSetFrozen, "OverShooting", "5 machines exist, 3 are wanted")), report.NotRunning, v1alpha1.CauseHealthTimeout},
-	"update-failed":     {all(phase(v1alpha1.MachineInPlaceUpdateFailed, time.Minute), last(v1alpha1.MachineOperationInPlaceUpdate, failed, time.Minute, "Machine pool-a-x7k2p in-place update failed", ""), updateFailed), report.NotRunning, report.InPlaceUpdate},
+	"failed-preserved-pods": {all(phase(v1alpha1.MachineFailed, time.Hour), failedHealth(time.Hour), preserved, annotated(v1alpha1.AnnotationKeyPreserve, "auto-preserved"),
+		last(health, failed, time.Hour, "VM health checks failing since last 10m0s", ""), pod("db-0", nil), budget("db", policyv1.PodDisruptionBudgetStatus{ExpectedPods: 3, CurrentHealthy: 2, DesiredHealthy: 2})), report.NotRunning, v1alpha1.CauseHealthTimeout},
+	"failed-released":         {all(phase(v1alpha1.MachineFailed, time.Hour), failedHealth(time.Hour), preserved, annotated(v1alpha1.AnnotationKeyPreserve, "false")), report.NotRunning, v1alpha1.CauseHealthTimeout},
+	"preserved":               {preserved, report.Healthy, report.Preserved},
+	"preserved-by-node":       {all(preserved, preservedNode), report.Healthy, report.Preserved},
+	"preserved-invalid":       {annotated(v1alpha1.AnnotationKeyPreserve, "yes"), report.Healthy, report.Other},
+	"preserved-unwell":        {all(preserved, silentKubelet(20*time.Second)), report.Healthy, v1alpha1.CauseNodeUnhealthy},
+	"preserved-when-failed":   {all(phase(v1alpha1.MachineUnknown, time.Minute), silentKubelet(time.Minute), annotated(v1alpha1.AnnotationKeyPreserve, "when-failed")), report.NotRunning, v1alpha1.CauseNodeUnhealthy},
+	"update-candidate":        {updating(v1alpha1.CandidateForUpdate), report.Healthy, report.InPlaceUpdate},
+	"update-selected":         {all(updating(v1alpha1.SelectedForUpdate), last(v1alpha1.MachineOperationDrainNode, works, time.Minute, "Drain failed due to - pod disruption budget shop/db allows no eviction. Will retry in next sync.", ""), pod("db-0", nil), budget("db", policyv1.PodDisruptionBudgetStatus{ExpectedPods: 3, CurrentHealthy: 2, DesiredHealthy: 2})), report.Healthy, report.InPlaceUpdate},
+	"update-ready":            {all(phase(v1alpha1.MachineInPlaceUpdating, 3*time.Minute), updating(v1alpha1.ReadyForUpdate), silentKubelet(time.Minute)), report.NotRunning, report.InPlaceUpdate},
+	"update-ready-own-time":   {all(phase(v1alpha1.MachineInPlaceUpdating, 3*time.Minute), updating(v1alpha1.ReadyForUpdate), updateTimeout(5*time.Minute)), report.NotRunning, report.InPlaceUpdate},
+	"update-without-a-target": {all(phase(v1alpha1.MachineInPlaceUpdating, 3*time.Minute), noNode, targetProblem, last(v1alpha1.MachineOperationInPlaceUpdate, works, 3*time.Minute, "Machine pool-a-x7k2p is undergoing an in-place update", "")), report.NotRunning, report.InPlaceUpdate},
+	"update-timed-out":        {all(phase(v1alpha1.MachineInPlaceUpdateFailed, time.Minute), updating(v1alpha1.ReadyForUpdate)), report.NotRunning, report.InPlaceUpdate},
+	"update-succeeded":        {all(phase(v1alpha1.MachineInPlaceUpdateSuccessful, time.Minute), updating(v1alpha1.UpdateSuccessful), silentKubelet(time.Minute)), report.NotRunning, report.InPlaceUpdate},
+	"updated":                 {updating(v1alpha1.UpdateSuccessful), report.Healthy, ""},
+	"update-failed":           {all(phase(v1alpha1.MachineInPlaceUpdateFailed, time.Minute), last(v1alpha1.MachineOperationInPlaceUpdate, failed, time.Minute, "Machine pool-a-x7k2p in-place update failed", ""), updateFailed), report.NotRunning, report.InPlaceUpdate},
 }
 
 // going are situations of Machines that are being deleted.
@@ -272,6 +288,7 @@ func failedHealth(since time.Duration) given {
 }
 
 func preserved(f *MachineFacts) {
+	annotated(v1alpha1.AnnotationKeyPreserve, "now")(f)
 	f.Machine.Status.CurrentStatus.PreserveExpiryTime = ptr.To(metav1.NewTime(now.Add(95 * time.Hour)))
 }
 
@@ -283,7 +300,25 @@ func setIs(kind v1alpha1.MachineSetConditionType, reason, message string) given 
 	}
 }
 
+// updating has the update of the node be in a state for a minute.
+func updating(reason string) given {
+	return nodeCondition(v1alpha1.NodeInPlaceUpdate, corev1.ConditionTrue, reason, "", time.Minute)
+}
+
+func updateTimeout(d time.Duration) given {
+	return func(f *MachineFacts) {
+		f.Machine.Spec.MachineConfiguration = &v1alpha1.MachineConfiguration{MachineInPlaceUpdateTimeout: &metav1.Duration{Duration: d}}
+	}
+}
+
+// preservedNode has the node ask for the preservation.
+func preservedNode(f *MachineFacts) {
+	f.Machine.Annotations = map[string]string{v1alpha1.AnnotationKeyLastAppliedPreserve: "now"}
+	f.Target.Node.Annotations = map[string]string{v1alpha1.AnnotationKeyPreserve: "now"}
+}
+
 func updateFailed(f *MachineFacts) {
+	updating(v1alpha1.UpdateFailed)(f)
 	f.Target.Node.Annotations = map[string]string{v1alpha1.AnnotationKeyMachineUpdateFailedReason: "no space left on /boot"}
 }
 

@@ -3,6 +3,7 @@ package explain
 import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/internal/lifecycle/preservation"
 	"github.com/millwright-dev/millwright/internal/observe/explain/report"
 )
 
@@ -13,6 +14,8 @@ const (
 	condition    = "{type} is {status} ({reason}): {text}"
 	noEviction   = "it allows no eviction of pod {pod}"
 	deletedIt    = "machine set {set} deleted it: {text}"
+	keptWhy      = "it is preserved {why}: neither a rollout nor scaling nor a failure deletes it"
+	lookAtAgent  = "Look at the agent on node {node}, which in Gardener is gardener-node-agent. A success that it reports later counts"
 	lookAtReason = "Look at the VM's console{console}: {reason}"
 )
 
@@ -40,12 +43,36 @@ var (
 	templateLate    = say(report.NodeTemplateNotApplied, "{what} yet", "")
 	templateRefused = say(report.NodeTemplateNotApplied, "{what}. {text}",
 		"Look at policies and webhooks for nodes in the target cluster, or correct {source}. The manager tries again at least every 10m")
-	delayed = say(v1alpha1.CauseReplacementDelayed, "{text}", "Look why so many machines of the pool fail at once: kubectl -n {namespace} get {machines}")
-	kept    = say(report.Preserved, "it is kept for somebody to look at, although it failed",
-		"To have it replaced now, remove the annotation {annotation} from it and from its node")
-	vmElsewhere = say(v1alpha1.CauseInstanceElsewhere, "nobody knows whether its VM exists: {text}",
+	delayed      = say(v1alpha1.CauseReplacementDelayed, "{text}", "Look why so many machines of the pool fail at once: kubectl -n {namespace} get {machines}")
+	kept         = say(report.Preserved, keptWhy, "To end its preservation: {release}")
+	keptFailed   = say(report.Preserved, keptWhy, "To have it replaced now: {release}")
+	keptNoMore   = say(report.Preserved, "it is preserved, which ends when the manager has seen that nobody asks for it any more", "")
+	updateSilent = say(report.InPlaceUpdate, "the update of its node in place failed: the agent did not report in time", lookAtAgent)
+	updateQuoted = say(report.InPlaceUpdate, "the manager says: {text}", "")
+	vmElsewhere  = say(v1alpha1.CauseInstanceElsewhere, "nobody knows whether its VM exists: {text}",
 		"Undo what was changed in MachineClass {class} or its secret, or have them lead to where the VM is now. Only if there is no VM any more: kubectl -n {namespace} annotate {machines} {name} {annotation}-")
 )
+
+// keptFor says why a Machine is preserved, by the value of the annotation that counts.
+var keptFor = map[string]string{
+	preservation.Now:           "as the annotation {annotation} {whose} asks",
+	preservation.WhenFailed:    "as the annotation {annotation} {whose} asks for when it has failed",
+	preservation.AutoPreserved: "by its machine set, since it failed",
+}
+
+// ofWhom says whose annotation counts: the node's, or the Machine's.
+var ofWhom = map[bool]string{true: "of its node", false: "of the machine"}
+
+// updates are the statements about an update of a node in place, by the reason of the node's condition.
+var updates = map[string]report.Statement{
+	v1alpha1.CandidateForUpdate: say(report.InPlaceUpdate, "its node is to be updated in place, and waits to be selected",
+		"The strategy of the deployment selects nodes, or you do: kubectl label node {node} {label}=true"),
+	v1alpha1.SelectedForUpdate: say(report.InPlaceUpdate, "its node is selected for an update in place, and is drained first", ""),
+	v1alpha1.DrainSuccessful:   say(report.InPlaceUpdate, "its node is drained, and is about to be ready for its update in place", ""),
+	v1alpha1.ReadyForUpdate:    say(report.InPlaceUpdate, "its node is ready for its update in place, and waits for the agent to report the result", lookAtAgent),
+	v1alpha1.UpdateSuccessful:  say(report.InPlaceUpdate, "its node was updated in place; the machine is Running when the node is healthy", ""),
+	v1alpha1.UpdateFailed:      say(report.InPlaceUpdate, "the update of its node in place failed: {text}", lookAtAgent),
+}
 
 // Statements about a deletion.
 var (
@@ -106,17 +133,21 @@ const (
 	askedAgain     = "The provider is asked at least every minute whether it is gone"
 	forced         = "Pods are deleted without regard to budgets and grace: {why}"
 	forcedUnless   = "Pods are deleted without regard to budgets and grace, unless the node recovers before"
-	drainTimesOut  = "What is left then is deleted without regard to budgets and grace, and the VM with it: the drain timeout is {timeout}"
+	drainTimesOut  = "What is left then is deleted without regard to budgets and grace{then}: the drain timeout is {timeout}"
 	failsUnless    = "The machine becomes Failed unless {unless}: its timeout is {timeout}"
 	neverFails     = "It stays as it is until its node is healthy: spec.disableHealthTimeout is set"
 	failsAfter     = "It becomes Failed once the others are replaced, or Running if its node recovers"
 	becomesRunning = "It becomes Running as soon as the manager has seen that"
 	preservedUntil = "Its preservation ends"
+	updateTimesOut = "The update counts as failed unless the agent reports before: its timeout is {timeout}"
 	askAgain       = "The driver is asked again {again}; at once when the machine, its class or its secret changes"
 )
 
 // Further advice.
 const (
+	releaseMachine = "millwright machine release -n {namespace} {name}"
+	releaseNode    = "kubectl annotate node {node} {annotation}-"
+
 	forceDrain = "To go on at once, at the price of pods that end without grace: kubectl -n {namespace} label {machines} {name} {label}=True"
 	fixClass   = "MachineClass {class} can be corrected while the machine is being deleted, too: the deletion then goes on at once"
 	noInstance = "If no VM of it can exist, as where every creation was refused: kubectl -n {namespace} patch {machines} {name} --type=merge -p '{\"metadata\":{\"finalizers\":null}}'. A VM that exists nevertheless is removed as an orphan once the driver can read the class"

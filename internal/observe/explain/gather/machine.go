@@ -16,6 +16,8 @@ import (
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/lifecycle/bootstrap"
 	"github.com/millwright-dev/millwright/internal/lifecycle/drain"
+	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
+	"github.com/millwright-dev/millwright/internal/lifecycle/preservation"
 	"github.com/millwright-dev/millwright/internal/observe/explain"
 	"github.com/millwright-dev/millwright/internal/observe/explain/report"
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
@@ -153,9 +155,17 @@ func (r *machineReading) target(ctx context.Context, of *v1alpha1.Machine) {
 	}
 	// Events on nodes, which have no namespace, are written there.
 	r.eventsOf(ctx, r.Target, metav1.NamespaceDefault, "Node", named(name))
-	if found.Node != nil && !of.DeletionTimestamp.IsZero() {
+	if found.Node != nil && drained(of, found.Node) {
 		r.load(ctx, found, name)
 	}
+}
+
+// drained reports whether the node of a Machine is drained now: for a deletion, for an update in place,
+// or since the Machine failed and is preserved.
+func drained(of *v1alpha1.Machine, node *corev1.Node) bool {
+	update := noderef.Condition(node.Status.Conditions, v1alpha1.NodeInPlaceUpdate)
+	return !of.DeletionTimestamp.IsZero() || update != nil && update.Reason == v1alpha1.SelectedForUpdate ||
+		preservation.MayDrain(of) && !preservation.Drained(node)
 }
 
 func (r *machineReading) load(ctx context.Context, found *explain.Target, node string) {

@@ -1,0 +1,96 @@
+package explain
+
+import (
+	"cmp"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
+	"github.com/millwright-dev/millwright/internal/lifecycle/preservation"
+	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
+	"github.com/millwright-dev/millwright/internal/observe/explain/report"
+)
+
+// wish returns who asks for a preservation, by the rules of the controller.
+func (e *explainer) wish() preservation.Plan {
+	f := preservation.Facts{Machine: e.Machine, Node: e.Target.Node, Now: e.now, Timeout: timeouts.DefaultPreserve}
+	if f.Hidden = e.Target.Problem != "" || e.Target.Unread || e.Target.Copied; f.Hidden {
+		f.Node = nil
+	}
+	return preservation.Decide(f)
+}
+
+// preserved says why the Machine is kept, until when, and how to release it. It reports whether it is
+// kept.
+func (e *explainer) preserved() bool {
+	plan := e.wish()
+	if plan.Invalid != "" {
+		e.Say(report.Other, "", time.Time{}, strings.Replace(plan.Invalid, "The", "the", 1))
+	}
+	if !preservation.Active(e.Machine, e.now) {
+		return false
+	}
+	if plan.Action != preservation.Preserve {
+		e.Why(keptNoMore, "", time.Time{})
+		return true
+	}
+	statement, release := kept, releaseMachine
+	if e.Machine.Status.CurrentStatus.Phase == v1alpha1.MachineFailed {
+		statement = keptFailed
+	}
+	if plan.LastApplied != "" {
+		release = releaseNode
+	}
+	values := []string{"{annotation}", v1alpha1.AnnotationKeyPreserve, "{whose}", ofWhom[plan.LastApplied != ""]}
+	e.Why(statement, "", time.Time{}, append(values, "{why}", e.Text(keptFor[plan.Value], values...), "{release}", e.Text(release, values...))...)
+	if n := e.Target.Node; n != nil && preservation.MayDrain(e.Machine) && !preservation.Drained(n) {
+		e.drainLeft(drained{e.Since, v1alpha1.LabelKeyForceDrain, ""})
+	}
+	e.Next(plan.Expiry.Time, preservedUntil)
+	return true
+}
+
+// updating says how far an update of the node in place is, and what it waits for.
+func (e *explainer) updating() {
+	state, phase := noderef.Condition(e.conditions(), v1alpha1.NodeInPlaceUpdate), e.Machine.Status.CurrentStatus.Phase
+	if state == nil {
+		state = &corev1.NodeCondition{}
+	}
+	why := ""
+	if n := e.Target.Node; n != nil {
+		why = n.Annotations[v1alpha1.AnnotationKeyMachineUpdateFailedReason]
+	}
+	statement, known := updates[state.Reason]
+	switch failed := phase == v1alpha1.MachineInPlaceUpdateFailed; {
+	case failed && why != "":
+		statement, known = updates[v1alpha1.UpdateFailed], true
+	case failed && state.Reason != v1alpha1.UpdateFailed:
+		statement, known = updateSilent, true
+	case state.Reason == v1alpha1.UpdateSuccessful && phase != v1alpha1.MachineInPlaceUpdateSuccessful: // of before
+		return
+	}
+	if !known {
+		if is := e.last.Type; is == v1alpha1.MachineOperationInPlaceUpdate || is == v1alpha1.MachineOperationDrainNode {
+			e.Why(updateQuoted, "", e.reported, "{text}", e.says)
+		}
+		return
+	}
+	e.Why(statement, "", state.LastTransitionTime.Time, "{text}", cmp.Or(why, "its agent gives no reason"), "{label}", v1alpha1.LabelKeyNodeSelectedForUpdate)
+	switch {
+	case state.Reason == v1alpha1.SelectedForUpdate && phase != v1alpha1.MachineInPlaceUpdating:
+		e.drainLeft(drained{state.LastTransitionTime.Time, v1alpha1.LabelKeyForceDrain, ""})
+	case phase == v1alpha1.MachineInPlaceUpdating:
+		t := timeouts.InPlaceUpdate(e.Machine, timeouts.DefaultInPlaceUpdate)
+		e.Earliest(t.Ends(e.Since, report.Led(e.Lease)), updateTimesOut, "{timeout}", describe(t, "inPlaceUpdate"))
+	}
+}
+
+// drainLeft says what a drain waits for that precedes no deletion, if pods or volumes are left.
+func (e *explainer) drainLeft(d drained) {
+	if e.podsLeft() || len(e.Target.Attachments) > 0 {
+		e.drain(d)
+	}
+}
