@@ -52,8 +52,11 @@ var (
 	spoken   = regexp.MustCompile(`Draining, waiting for [^"]*\. (Initiate node drain)`)
 	duration = regexp.MustCompile(`\b(?:\d+h)?(?:\d+m)?\d+(?:\.\d+)?(?:ms|µs|s)\b`)
 	// conditions are told to people only, and MCM tells them as Go prints them.
-	conditions = regexp.MustCompile(`Node conditions: [^"]*`)
-	anyTime    = regexp.MustCompile(`[tT]ime$|creationTimestamp|deletionTimestamp`)
+	conditions = regexp.MustCompile(`Node [cC]onditions: [^"]*`)
+	// timeout is a duration, which MCM takes for a number of minutes.
+	timeout = regexp.MustCompile(`(since last T) minutes`)
+	expiry  = regexp.MustCompile(`(preserved until )[^".]*`)
+	anyTime = regexp.MustCompile(`[tT]ime$|timeAdded|creationTimestamp|deletionTimestamp`)
 )
 
 // essence is what a deployment's objects say, by kind and name, without names, times and
@@ -120,8 +123,9 @@ func (names drawn) replace(text string) string {
 
 // plain takes out what is said to people only.
 func plain(text string) string {
-	text = spoken.ReplaceAllString(text, "$1")
-	return conditions.ReplaceAllString(duration.ReplaceAllString(text, "T"), "Node conditions: C")
+	text = expiry.ReplaceAllString(spoken.ReplaceAllString(text, "$1"), "${1}T")
+	text = timeout.ReplaceAllString(duration.ReplaceAllString(text, "T"), "$1")
+	return conditions.ReplaceAllString(text, "Node conditions: C")
 }
 
 // strip takes out what is drawn, what the API server sets, and what is accepted.
@@ -199,6 +203,14 @@ type fleet struct {
 // provider is prepared before.
 func begin(t *testing.T, recording, deployment string, prepare ...func(*provider)) *fleet {
 	t.Helper()
+	f := declare(t, recording, deployment, prepare...)
+	run(t, f.Env, f.provider, f.gate)
+	return f
+}
+
+// declare is begin without our manager.
+func declare(t *testing.T, recording, deployment string, prepare ...func(*provider)) *fleet {
+	t.Helper()
 	e := env.New(t)
 	f := &fleet{Env: e, t: t, provider: newProvider(e), gate: &gate{}}
 	for _, change := range prepare {
@@ -226,7 +238,6 @@ func begin(t *testing.T, recording, deployment string, prepare ...func(*provider
 			dropNode(t, e, name)
 		}
 	})
-	run(t, e, f.provider, f.gate)
 	return f
 }
 
