@@ -17,7 +17,7 @@ var (
 )
 
 // Pages that say which test covers what.
-var coverage = []string{"mcm-coverage.md", "cluster-api.md"}
+var coverage = []string{"mcm-coverage.md", "cluster-api.md", "halves.md"}
 
 func TestThePagesNameTestsThatExist(t *testing.T) {
 	root, err := env.Root()

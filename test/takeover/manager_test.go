@@ -3,6 +3,7 @@ package takeover
 import (
 	"context"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -12,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
@@ -114,27 +116,43 @@ func (p *provider) did() (made, removed []string) {
 // are the default, under the roles that are shipped. All its requests go through the gate.
 func run(t *testing.T, e *env.Env, p *provider, g *gate) {
 	t.Helper()
+	start(t, e, p, access(t, e, g), manager.Config{})
+}
+
+// access is that of our manager, under the roles that are shipped, through the gate.
+func access(t *testing.T, e *env.Env, g *gate) *rest.Config {
+	t.Helper()
 	log.SetLogger(logr.Discard())
 	access := e.UserWith(t, "config/rbac/control-role.yaml", "config/rbac/target-role.yaml")
 	access.Wrap(g.around)
-	ctx, stop := context.WithCancel(context.Background()) // the test's own ends before its clean-up
+	return access
+}
+
+// start is run for the half and with the health timeout of the configuration. It returns a function
+// that ends the manager before the test ends.
+func start(t *testing.T, e *env.Env, p *provider, access *rest.Config, cfg manager.Config) (stop func()) {
+	t.Helper()
+	cfg.Control, cfg.Target, cfg.Namespace = access, access, e.Namespace
+	if cfg.Half != manager.HalfSets {
+		cfg.Driver = struct{ driver.Driver }{p}
+	}
+	cfg.ConcurrentSyncs, cfg.CreationTimeout, cfg.ResourceExhaustedRetry = 5, 20*time.Minute, 10*time.Minute
+	cfg.NodeConditions = []string{"KernelDeadlock", "ReadonlyFilesystem", "DiskPressure", "NetworkUnavailable"}
+	cfg.Overshoot, cfg.ProtectNodes, cfg.Log = machineset.Overshoot{Up: 2, Down: 1}, true, logr.Discard()
+	ctx, cancel := context.WithCancel(context.Background()) // the test's own ends before its clean-up
 	ended := make(chan error, 1)
-	go func() {
-		ended <- manager.Run(ctx, manager.Config{
-			Control: access, Target: access, Namespace: e.Namespace, Driver: struct{ driver.Driver }{p},
-			ConcurrentSyncs: 5, CreationTimeout: 20 * time.Minute, ResourceExhaustedRetry: 10 * time.Minute,
-			NodeConditions: []string{"KernelDeadlock", "ReadonlyFilesystem", "DiskPressure", "NetworkUnavailable"},
-			Overshoot:      machineset.Overshoot{Up: 2, Down: 1}, ProtectNodes: true,
-			Log: logr.Discard(),
-		})
-	}()
-	t.Cleanup(func() {
-		stop()
+	go func() { ended <- manager.Run(ctx, cfg) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
 		if err := <-ended; err != nil {
 			t.Errorf("the manager ends with %v", err)
 		}
 	})
-	awaitWork(t, e)
+	t.Cleanup(stop)
+	if cfg.Half != manager.HalfMachines {
+		awaitWork(t, e)
+	}
+	return stop
 }
 
 // awaitWork waits until the manager has worked on a set that is made for that. It looks at

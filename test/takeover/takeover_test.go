@@ -118,7 +118,11 @@ func (s state) complete() bool {
 // while, and tells what there is then.
 func idle(t *testing.T, e *env.Env, suffix string) state {
 	t.Helper()
-	const quiet = 3 * time.Second
+	return idleFor(t, e, suffix, 3*time.Second)
+}
+
+func idleFor(t *testing.T, e *env.Env, suffix string, quiet time.Duration) state {
+	t.Helper()
 	var last state
 	since := time.Now()
 	gomega.NewWithT(t).Eventually(func() time.Duration {
