@@ -43,6 +43,13 @@ func TestLogOnAFullDisk(t *testing.T) {
 	if lines := strings.Split(terminal.String(), "\n"); len(lines) != 2 || !strings.Contains(lines[0], path) {
 		t.Errorf("the terminal shows %q when there is room", lines)
 	}
+	wantWhole(t, path, line, 3)
+	t.Attr("outcome", "a sentence on the terminal that names the file, and another one when it is written again; everything goes on")
+}
+
+// wantWhole fails unless as many lines of a file are equal to one.
+func wantWhole(t *testing.T, path string, line []byte, want int) {
+	t.Helper()
 	content, err := os.ReadFile(path)
 	whole := 0
 	for got := range bytes.Lines(content) {
@@ -50,8 +57,7 @@ func TestLogOnAFullDisk(t *testing.T) {
 			whole++
 		}
 	}
-	if err != nil || whole != 3 {
-		t.Errorf("%d lines are whole (%v), want 3", whole, err)
+	if err != nil || whole != want {
+		t.Errorf("%d lines are whole (%v), want %d", whole, err, want)
 	}
-	t.Attr("outcome", "a sentence on the terminal that names the file, and another one when it is written again; everything goes on")
 }

@@ -55,6 +55,13 @@ func (f *Flags) validateAPIs() error {
 		return errors.New("--namespace: must not be empty, unless --apis is capi only")
 	case f.namespace == "" && c.Election.Enabled && c.Election.Namespace == "":
 		return errors.New("--leader-elect-namespace: required when --namespace is empty")
+	}
+	return f.validateClusterAPI()
+}
+
+func (f *Flags) validateClusterAPI() error {
+	c := f.Config
+	switch {
 	case slices.Contains([]string{v1alpha1.LeaseMachineController, v1alpha1.LeaseMachineControllerManager}, c.Election.ClusterAPILease):
 		return fmt.Errorf("--leader-elect-resource-name: %q is the lease of MCM's process of that name, which would stand by forever", c.Election.ClusterAPILease)
 	case c.ClusterAPI.WebhookPort < 0 || c.ClusterAPI.WebhookPort > 65535:

@@ -42,6 +42,9 @@ func TestStat(t *testing.T) {
 	if stat, err := Stat(named.Process.Pid); err != nil || stat.State == "Z" || stat.PPID != os.Getpid() {
 		t.Errorf("a process with parentheses in its name: %+v, %v", stat, err)
 	}
+}
+
+func TestStatOfNoProcess(t *testing.T) {
 	zombie := start(t, "true") // its parent does not wait for it yet
 	process, err := os.FindProcess(zombie.Process.Pid)
 	if err != nil {
