@@ -60,6 +60,9 @@ const (
 	// AnnotationKeyDrainSince is when the drain of a Machine has begun anew after its time was over,
 	// as nobody could drain before. It is written in RFC 3339, by our manager only.
 	AnnotationKeyDrainSince = "machine.millwright.dev/drain-since"
+	// AnnotationKeySkipValidation, "true", exempts an object of this group from the admission policies
+	// of config/policy. Controllers do not look at it.
+	AnnotationKeySkipValidation = "machine.millwright.dev/skip-validation"
 	// AnnotationKeyMachineEffectiveCreationTimeout outranks the creation timeout of spec and flag.
 	AnnotationKeyMachineEffectiveCreationTimeout = "node.machine.sapcloud.io/effective-creation-timeout"
 	// AnnotationKeyMachineUpdateFailedReason on a node says why its in-place update failed.
