@@ -9,7 +9,6 @@ import (
 	"maps"
 	"math"
 	"net/http"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -22,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/local/folder"
 	"github.com/millwright-dev/millwright/test/env"
 )
 
@@ -86,13 +86,13 @@ func round(number float64, digits int) float64 {
 	return math.Round(number*shift) / shift
 }
 
-// write writes the result as JSON.
+// write writes the result as JSON, in the place of an earlier one.
 func (r *result) write(path string) error {
 	content, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {
 		return fmt.Errorf("writing the result: %w", err)
 	}
-	return os.WriteFile(path, append(content, '\n'), 0o644)
+	return folder.WriteFile(path, append(content, '\n'))
 }
 
 // budget is the highest cost of a phase.

@@ -2,14 +2,17 @@ package hostrunner
 
 import (
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	clocktesting "k8s.io/utils/clock/testing"
 
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 	"github.com/millwright-dev/millwright/test/smallfs"
@@ -67,4 +70,31 @@ func TestRotationOnAFullDisk(t *testing.T) {
 	g.Expect(rotate(fs.Path("log"), 10_000)).To(gomega.Succeed())
 	fs.WantFiles(fs.Dir, "log", "log.1")
 	t.Attr("outcome", "an error that names the file, once in 15 s; no part of a copy stays; the log is rotated when there is room")
+}
+
+// A token that cannot be written stays as it is, and is renewed when there is room.
+func TestTokensOnAFullDisk(t *testing.T) {
+	fs := smallfs.New(t)
+	b := newTestHost(t)
+	t.Attr("fault", "disk full: a host renews the token of a Pod")
+	clock := clocktesting.NewFakeClock(time.Now())
+	b.config.Dir, b.config.Clock = fs.Dir, clock
+	b.start()
+	pod := b.pod("vm", "run", withVolume("token", filepath.Dir(vmpb.TokenPath), tokenVolume()))
+	b.awaitReady("vm")
+	path := filepath.Join(b.folder(pod).root(), vmpb.TokenPath)
+	first, _ := readToken(t, path)
+	fs.Fill(0)
+	clock.Step(9 * time.Minute) // it lives for ten, and is renewed after eight
+	b.awaitEvent(pod, eventVolumes)
+	if still, _ := readToken(t, path); still != first {
+		t.Error("the token has changed although there is no room")
+	}
+	fs.MakeRoom()
+	b.eventually("another token", func() (bool, any) {
+		clock.Step(10 * time.Second)
+		second, _ := readToken(t, path)
+		return second != first, clock.Now()
+	})
+	t.Attr("outcome", "the token stays, and an event of the Pod names the file; it is renewed when there is room")
 }

@@ -164,11 +164,18 @@ func (w *worker) start(ctx context.Context) flow.Result {
 // know yet that the Pod is on this host: events begin with the second.
 func (w *worker) hold(reason, event string, err error) flow.Result {
 	w.waiting = &corev1.ContainerStateWaiting{Reason: reason, Message: err.Error()}
-	if w.failures > 0 && w.announced != err.Error() {
+	if w.failures > 0 {
+		w.announce(event, err)
+	}
+	return flow.Fail(err)
+}
+
+// announce makes an event of an error, unless the last one was the same.
+func (w *worker) announce(event string, err error) {
+	if w.announced != err.Error() {
 		w.announced = err.Error()
 		w.events.Event(w.pod, corev1.EventTypeWarning, event, err.Error())
 	}
-	return flow.Fail(err)
 }
 
 // save writes the Pod into its folder: a later host runner may find it deleted.
@@ -255,8 +262,10 @@ func (w *worker) renewTokens(ctx context.Context) flow.Result {
 	if w.seen == viewLive && !w.renew.IsZero() {
 		if !w.Clock.Now().Before(w.renew) {
 			if err := w.issueTokens(ctx); err != nil {
+				w.announce(eventVolumes, err)
 				return flow.Fail(err)
 			}
+			w.announced = ""
 		}
 		if !w.renew.IsZero() {
 			wait = max(min(wait, w.renew.Sub(w.Clock.Now())), time.Millisecond)

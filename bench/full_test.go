@@ -1,0 +1,33 @@
+package main
+
+import (
+	"os"
+	"testing"
+
+	"github.com/millwright-dev/millwright/test/smallfs"
+)
+
+// TestFullDisk: an earlier result is not lost.
+func TestFullDisk(t *testing.T) {
+	t.Attr("fault", "disk full: the benchmark writes its result")
+	fs := smallfs.New(t)
+	path := fs.Path("result.json")
+	if err := (&result{Machines: 1}).write(path); err != nil {
+		t.Fatal(err)
+	}
+	before, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fs.Fill(0)
+	smallfs.WantNoSpace(t, (&result{Machines: 2}).write(path), path)
+	if after, err := os.ReadFile(path); string(after) != string(before) {
+		t.Errorf("the file has %q (%v)", after, err)
+	}
+	fs.WantFiles(fs.Dir, "result.json")
+	fs.MakeRoom()
+	if err := (&result{Machines: 2}).write(path); err != nil {
+		t.Errorf("with room again: %v", err)
+	}
+	t.Attr("outcome", "an error that names the file; the earlier result stays; the next write succeeds")
+}

@@ -1,0 +1,30 @@
+package main
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	"github.com/u-root/u-root/pkg/cpio"
+
+	"github.com/millwright-dev/millwright/test/smallfs"
+)
+
+// TestFullDisk: the build fails, and says for which file.
+func TestFullDisk(t *testing.T) {
+	t.Attr("fault", "disk full: the build of the guest writes its initrd and its disk")
+	records := []cpio.Record{cpio.StaticFile("init", strings.Repeat("program\n", 4096), 0o755)}
+	fs := smallfs.New(t)
+	for name, write := range map[string]func(path string) error{
+		"initrd":   func(path string) error { return writeArchive(path, records) },
+		"boot.raw": func(path string) error { return createSparse(path, bytes.Repeat([]byte{1}, sectorSize)) },
+	} {
+		fs.Fill(0)
+		smallfs.WantNoSpace(t, write(fs.Path(name)), fs.Path(name))
+		fs.MakeRoom()
+		if err := write(fs.Path(name)); err != nil {
+			t.Errorf("%s, with room again: %v", name, err)
+		}
+	}
+	t.Attr("outcome", "an error that names the file; hack/guest.sh keeps nothing of a build that fails; the next one succeeds")
+}

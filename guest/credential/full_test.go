@@ -1,0 +1,43 @@
+package credential
+
+import (
+	"errors"
+	"os"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/millwright-dev/millwright/test/smallfs"
+)
+
+// TestFullDisk: a disk that is a sparse file may have no room for a credential. One that is there can be
+// replaced all the same.
+func TestFullDisk(t *testing.T) {
+	t.Attr("fault", "disk full: a guest stores its credential on a disk that takes no more")
+	fs := smallfs.New(t)
+	disk := Store{fs.Path("disk")}
+	if err := errors.Join(os.WriteFile(disk.Path, nil, 0o600), os.Truncate(disk.Path, 1<<20)); err != nil {
+		t.Fatal(err)
+	}
+	large := example
+	large.Certificate = make([]byte, 3*os.Getpagesize())
+	for pages := range 3 {
+		fs.Fill(pages)
+		smallfs.WantNoSpace(t, disk.Save(large), disk.Path)
+		if _, err := disk.Load(); !errors.Is(err, ErrNone) && !errors.Is(err, ErrDamaged) {
+			t.Errorf("Load after a write that failed = %v, want ErrNone or ErrDamaged", err)
+		}
+		fs.MakeRoom()
+	}
+	if err := disk.Save(example); err != nil {
+		t.Fatalf("with room again: %v", err)
+	}
+	fs.Fill(0)
+	if err := disk.Save(large); err != nil {
+		t.Errorf("in the place of another: %v", err)
+	}
+	if got, err := disk.Load(); !cmp.Equal(got, large) {
+		t.Errorf("Load = %+v (%v)", got, err)
+	}
+	t.Attr("outcome", "an error that names the disk, and no credential; the next write succeeds, and from then on each renewal, also while the disk is full")
+}
