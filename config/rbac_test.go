@@ -15,17 +15,19 @@ type grant struct {
 	names            []string // nil is any name
 }
 
-// What MCM's installations grant, per role of ours. We must get by with that.
-var mcmGrants = map[[3]string][]grant{
-	{"rbac/control-role.yaml", "Role", "millwright"}: {
+// inControl is what they allow in the control cluster, where leases have these names.
+func inControl(leases ...string) []grant {
+	return []grant{
 		{group: "machine.sapcloud.io", resources: []string{"*"}, verbs: []string{"*"}},
 		{group: "", resources: []string{"secrets", "configmaps", "endpoints", "events", "pods"}, verbs: []string{"*"}},
 		{group: "coordination.k8s.io", resources: []string{"leases"}, verbs: []string{"create"}},
-		{
-			group: "coordination.k8s.io", resources: []string{"leases"}, verbs: []string{"get", "watch", "update"},
-			names: []string{"machine-controller", "machine-controller-manager"},
-		},
-	},
+		{group: "coordination.k8s.io", resources: []string{"leases"}, verbs: []string{"get", "watch", "update"}, names: leases},
+	}
+}
+
+// What MCM's installations grant, per role of ours. We must get by with that.
+var mcmGrants = map[[3]string][]grant{
+	{"rbac/control-role.yaml", "Role", "millwright"}: inControl("machine-controller", "machine-controller-manager"),
 	{"rbac/target-role.yaml", "ClusterRole", "millwright-target"}: {
 		{group: "", resources: []string{"nodes", "nodes/status"}, verbs: []string{"*"}},
 		{group: "", resources: []string{"pods"}, verbs: []string{"get", "list", "watch", "delete"}},
@@ -39,6 +41,11 @@ var mcmGrants = map[[3]string][]grant{
 	},
 	{"rbac/target-role.yaml", "Role", "millwright-bootstrap"}: {
 		{group: "", resources: []string{"secrets"}, verbs: []string{"create", "get", "list", "delete"}},
+	},
+	{"rbac/machine-controller-manager-role.yaml", "Role", "millwright-machine-controller-manager"}: inControl("machine-controller-manager"),
+	{"rbac/machine-controller-role.yaml", "Role", "millwright-machine-controller"}:                 inControl("machine-controller"),
+	{"rbac/machine-controller-manager-target-role.yaml", "ClusterRole", "millwright-machine-controller-manager-target"}: {
+		{group: "", resources: []string{"nodes"}, verbs: []string{"*"}},
 	},
 	{"rbac/target-role-sim.yaml", "ClusterRole", "millwright-target-sim"}: {
 		{group: "", resources: []string{"nodes", "nodes/status"}, verbs: []string{"*"}},

@@ -109,7 +109,7 @@ func (h *half) machines(g gomega.Gomega) []v1alpha1.Machine {
 // TestHalfOfSets: it makes the machines of a deployment without the rights and the driver of the other
 // half, and does nothing with them.
 func TestHalfOfSets(t *testing.T) {
-	h := startHalf(t, HalfSets, Config{}, "internal/manager/testdata/sets-role.yaml")
+	h := startHalf(t, HalfSets, Config{}, "config/rbac/machine-controller-manager-role.yaml", "config/rbac/machine-controller-manager-target-role.yaml")
 	gomega.NewWithT(t).Eventually(func(g gomega.Gomega) {
 		deployment := &v1alpha1.MachineDeployment{}
 		g.Expect(h.env.Client.Get(t.Context(), client.ObjectKey{Namespace: h.env.Namespace, Name: "one"}, deployment)).To(gomega.Succeed())
@@ -132,7 +132,7 @@ func TestHalfOfSets(t *testing.T) {
 // nothing with a deployment.
 func TestHalfOfMachines(t *testing.T) {
 	cfg := Config{Driver: sim.New(sim.Config{}), DriverName: "sim", CreationTimeout: time.Minute}
-	h := startHalf(t, HalfMachines, cfg, "internal/manager/testdata/machines-role.yaml", "config/rbac/target-role.yaml")
+	h := startHalf(t, HalfMachines, cfg, "config/rbac/machine-controller-role.yaml", "config/rbac/target-role.yaml")
 	gomega.NewWithT(t).Eventually(func(g gomega.Gomega) {
 		machines := h.machines(g)
 		g.Expect(machines).To(gomega.HaveLen(1))

@@ -106,14 +106,21 @@ func Root() (string, error) {
 	}
 }
 
-// UserWith returns a configuration, without rate limit and user agent, for a new user with the
-// rights of the Roles and ClusterRoles in the given manifests (paths relative to Root). Roles
+// UserWith returns a configuration, without rate limit and user agent, for the test's user, who gets
+// the rights of the Roles and ClusterRoles in the given manifests (paths relative to Root). Roles
 // without a namespace get the test's. Other kinds in the files are an error. The roles are removed
 // when the test ends.
 func (c *Cluster) UserWith(t testing.TB, paths ...string) *rest.Config {
 	t.Helper()
+	return c.NamedUserWith(t, "user", paths...)
+}
+
+// NamedUserWith is UserWith for a user with another name, which the test's namespace makes unique. No
+// two users can have the same role.
+func (c *Cluster) NamedUserWith(t testing.TB, name string, paths ...string) *rest.Config {
+	t.Helper()
 	ctx := context.Background()
-	user := "user-of-" + c.Namespace
+	user := name + "-of-" + c.Namespace
 	config, err := c.ControlPlane.UserConfig(user)
 	if err != nil {
 		t.Fatal(err)

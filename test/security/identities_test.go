@@ -9,6 +9,10 @@ const (
 	driverRole  = "config/rbac/driver-vm-role.yaml"
 	hostsRole   = "config/rbac/driver-vm-hosts-role.yaml"
 	vmRole      = "config/rbac/vm-controller-role.yaml"
+
+	setsRole       = "config/rbac/machine-controller-manager-role.yaml"
+	setsTargetRole = "config/rbac/machine-controller-manager-target-role.yaml"
+	machinesRole   = "config/rbac/machine-controller-role.yaml"
 )
 
 // ofNodes is what Kubernetes' authorizer lets any node do under some name. Its admission plug-in limits
@@ -45,6 +49,27 @@ var identities = map[string]identity{
 		"persistentvolumeclaims in everywhere: list",
 		"events in everywhere: create patch",
 		"volumeattachments.storage.k8s.io in everywhere: list delete",
+	}},
+	"machine-controller-manager in the control cluster": {roles: []string{setsRole}, want: []string{
+		"events in own: create patch",
+		"leases.coordination.k8s.io in own: create",
+		"machines.machine.sapcloud.io in own: get list create patch delete",
+		"machinesets.machine.sapcloud.io in own: get list create patch delete",
+		"machinedeployments.machine.sapcloud.io in own: get list patch",
+		"machineclasses.machine.sapcloud.io in own: list",
+	}},
+	"machine-controller-manager in the target cluster": {roles: []string{setsTargetRole}, want: []string{
+		"nodes in everywhere: list patch",
+	}},
+	"machine-controller in the control cluster": {roles: []string{machinesRole}, want: []string{
+		"secrets in own: list patch",
+		"events in own: create patch",
+		"leases.coordination.k8s.io in own: create",
+		"machines.machine.sapcloud.io in own: get list patch delete",
+		"machines/status.machine.sapcloud.io in own: patch",
+		"machinesets.machine.sapcloud.io in own: list",
+		"machinedeployments.machine.sapcloud.io in own: list",
+		"machineclasses.machine.sapcloud.io in own: list patch",
 	}},
 	"the manager that approves nodes": {roles: []string{approver}, want: []string{
 		"certificatesigningrequests.certificates.k8s.io in everywhere: list",

@@ -56,9 +56,12 @@ type managed struct {
 func (m *managed) manage(config manager.Config) {
 	m.t.Helper()
 	ctrl.SetLogger(logr.Discard())
-	simulated := sim.New(sim.Config{Cloud: m.cloud, Nodes: m.Target.Client})
-	config.Namespace, config.Driver, config.DriverName = m.Namespace, simulated, "sim"
-	config.Runnables = []ctrlmanager.Runnable{simulated}
+	config.Namespace = m.Namespace
+	if config.Half != manager.HalfSets {
+		simulated := sim.New(sim.Config{Cloud: m.cloud, Nodes: m.Target.Client})
+		config.Driver, config.DriverName = simulated, "sim"
+		config.Runnables = []ctrlmanager.Runnable{simulated}
+	}
 	config.ConcurrentSyncs, config.CreationTimeout = 5, 20*time.Minute
 	config.Orphans = manager.Orphans{Period: 300 * time.Millisecond}
 	config.Overshoot = machineset.Overshoot{Up: 2, Down: 1}

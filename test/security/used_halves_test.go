@@ -1,0 +1,68 @@
+package security
+
+import (
+	"slices"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/millwright-dev/millwright/driver/sim"
+	"github.com/millwright-dev/millwright/internal/manager"
+	"github.com/millwright-dev/millwright/test/env"
+)
+
+// TestHalvesUseWhatTheyMay: the lives of Machines under two processes need every permission of the
+// roles of each, or there is a reason for it. TestManagerUsesWhatItMay looks at the rights of
+// machine-controller in the target cluster, which are those of the whole.
+func TestHalvesUseWhatTheyMay(t *testing.T) {
+	t.Parallel()
+	m := &managed{Env: env.NewPair(t), t: t, cloud: sim.NewCloud(sim.CloudOptions{})}
+	m.admin = m.Client
+	if err := m.Target.ControlPlane.AllowJoining(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	sets := manager.Config{
+		Half:    manager.HalfSets,
+		Control: m.NamedUserWith(t, "sets", setsRole), Target: m.Target.NamedUserWith(t, "sets", setsTargetRole),
+	}
+	machines := manager.Config{
+		Half: manager.HalfMachines, NodeCertificates: manager.NodeCertificates{Approve: true},
+		Control: m.NamedUserWith(t, "machines", machinesRole), Target: m.Target.NamedUserWith(t, "machines", targetRole, approver),
+	}
+	var ofSets, inTarget env.Used
+	ofSets.Record(sets.Control)
+	inTarget.Record(sets.Target)
+	m.control.Record(machines.Control)
+	m.create(m.admin, slices.Concat(m.class(pool, `{}`), m.class("next", `{}`), m.class("silent", `{"join":"never"}`))...)
+	m.manage(machines)
+	m.manage(sets)
+
+	m.joins()
+	m.lives()
+	m.replicas()
+	m.follows()
+
+	const ownerReferences = "asked for by the admission plug-in OwnerReferencesPermissionEnforcement, which does not run here"
+	ofSets.Check(t, map[string]string{
+		"get machines.machine.sapcloud.io": "a Machine is read when its name is taken, so that a creation was sent twice: see TestACreationThatArrivesTwice of the MachineSet controller",
+		"patch events":                     "client-go patches an event that is repeated; none is here",
+		"update machinedeployments/finalizers.machine.sapcloud.io": ownerReferences,
+		"update machinesets/finalizers.machine.sapcloud.io":        ownerReferences,
+	}, setsRole)
+	inTarget.Check(t, nil, setsTargetRole)
+	m.control.Check(t, nil, machinesRole)
+}
+
+// follows has a Machine go with its node.
+func (m *managed) follows() {
+	m.t.Helper()
+	machine := m.machine("follows", pool)
+	m.create(m.admin, machine)
+	m.running(machine)
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: machine.Labels["node"]}}
+	if err := m.Target.Client.Delete(m.t.Context(), node); err != nil {
+		m.t.Fatal(err)
+	}
+	m.gone(m.admin, machine)
+}
