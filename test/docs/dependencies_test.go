@@ -38,7 +38,7 @@ func TestEveryDependencyHasAReason(t *testing.T) {
 		listed = append(listed, row[1])
 	}
 	var required []string
-	for _, module := range []string{"go.mod", "api/go.mod", "client/go.mod", "hack/image/go.mod", "test/monitoring/go.mod"} {
+	for _, module := range []string{"go.mod", "api/go.mod", "client/go.mod", "hack/image/go.mod", "test/chart/go.mod", "test/monitoring/go.mod"} {
 		required = append(required, direct(read(module))...)
 	}
 	slices.Sort(required)

@@ -1,0 +1,184 @@
+{{- define "millwright.labels" -}}
+app.kubernetes.io/name: millwright
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end }}
+
+{{- define "millwright.machineNamespace" -}}
+{{ .Values.machineNamespace | default .Release.Namespace }}
+{{- end }}
+
+{{/* An object that other installations in this cluster have, too. */}}
+{{- define "millwright.shared" -}}
+{{ index . 1 }}-{{ (index . 0).Release.Namespace }}
+{{- end }}
+
+{{/* What is installed: names of Deployments, roles and accounts. */}}
+{{- define "millwright.plan" -}}
+{{- $mcm := "machine-controller-manager" }}{{- $mc := "machine-controller" }}
+{{- $mode := .Values.mode }}
+{{- $control := and .Values.rbac.create (not .Values.control.kubeconfigSecret) }}
+{{- $target := and .Values.rbac.create (not .Values.target.kubeconfigSecret) (not .Values.target.none) }}
+{{- if eq $mode "one-pod" }}
+deployments: {{ dict $mcm (list $mcm $mc) | toJson }}
+control: {{ ternary (dict $mcm $mcm $mc $mcm) dict $control | toJson }}
+target: {{ ternary (dict "target" $mcm) dict $target | toJson }}
+accounts: [{{ $mcm }}]
+{{- else if eq $mode "two-deployments" }}
+deployments: {{ dict $mcm (list $mcm) $mc (list $mc) | toJson }}
+control: {{ ternary (dict $mcm $mcm $mc $mc) dict $control | toJson }}
+target: {{ ternary (dict "sets" $mcm "target" $mc) dict $target | toJson }}
+accounts: [{{ $mcm }}, {{ $mc }}]
+{{- else if eq $mode "whole" }}
+deployments: {{ dict $mcm (list "manager") | toJson }}
+control: {{ ternary (dict "whole" $mcm) dict $control | toJson }}
+target: {{ ternary (dict "target" $mcm) dict $target | toJson }}
+accounts: [{{ $mcm }}]
+{{- else if eq $mode $mcm }}
+deployments: {{ dict $mcm (list $mcm) | toJson }}
+control: {{ ternary (dict $mcm $mcm) dict $control | toJson }}
+target: {{ ternary (dict "sets" $mcm) dict $target | toJson }}
+accounts: [{{ $mcm }}]
+{{- else if eq $mode $mc }}
+deployments: {{ dict $mc (list $mc) | toJson }}
+control: {{ ternary (dict $mc $mc) dict $control | toJson }}
+target: {{ ternary (dict "target" $mc) dict $target | toJson }}
+accounts: [{{ $mc }}]
+{{- else if eq $mode "target" }}
+deployments: {}
+control: {}
+target: {target: {{ $mcm }}}
+accounts: [{{ $mcm }}]
+{{- else }}
+deployments: {}
+control: {}
+target: {sets: {{ $mcm }}, target: {{ $mc }}}
+accounts: [{{ $mcm }}, {{ $mc }}]
+{{- end }}
+{{- end }}
+
+{{/* Port of a container: name and number. */}}
+{{- define "millwright.port" -}}
+{{- if eq . "machine-controller" }}
+{name: providermetrics, number: 10259}
+{{- else if eq . "manager" }}
+{name: metrics, number: 10259}
+{{- else }}
+{name: metrics, number: 10258}
+{{- end }}
+{{- end }}
+
+{{/* The roles of a file, and their bindings to an account: root, file, account. */}}
+{{- define "millwright.roles" -}}
+{{- $root := index . 0 }}
+{{- $account := index . 2 }}
+{{- range splitList "\n---\n" ($root.Files.Get (printf "files/rbac/%s" (index . 1))) }}
+{{- $role := fromYaml . }}
+{{- $binding := dict "namespace" (include "millwright.machineNamespace" $root) "name" $role.metadata.name }}
+{{- if or $role.metadata.namespace (eq $role.kind "ClusterRole") }}
+{{- $binding = dict "name" (include "millwright.shared" (list $root $role.metadata.name)) }}
+{{- with $role.metadata.namespace }}
+{{- $_ := set $binding "namespace" . }}
+{{- end }}
+{{- end }}
+{{- $_ := set $binding "labels" (include "millwright.labels" $root | fromYaml) }}
+{{- $_ := set $role "metadata" $binding }}
+---
+{{ toYaml $role }}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: {{ $role.kind }}Binding
+metadata:
+  {{- toYaml $binding | nindent 2 }}
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: {{ $role.kind }}
+  name: {{ $binding.name }}
+subjects:
+- kind: ServiceAccount
+  name: {{ $account }}
+  namespace: {{ $root.Release.Namespace }}
+{{- end }}
+{{- end }}
+
+{{/* A container: root, name. */}}
+{{- define "millwright.container" -}}
+{{- $root := index . 0 }}{{- $name := index . 1 }}
+{{- $values := $root.Values }}
+{{- $port := include "millwright.port" $name | fromYaml }}
+{{- $own := $values.machineController }}
+{{- $repository := required "image.repository is required: where the image is" $values.image.repository }}
+{{- $tag := $values.image.tag | default $root.Chart.AppVersion }}
+{{- $command := list (printf "/%s" $name) }}
+{{- if eq $name "machine-controller" }}
+{{- $command = $own.command }}
+{{- if $own.image.repository }}
+{{- $repository = $own.image.repository }}
+{{- $tag = required "machineController.image.tag is required with a repository of its own" $own.image.tag }}
+{{- end }}
+{{- else if eq $name "manager" }}
+{{- $command = list "/usr/bin/millwright" "manager" }}
+{{- else }}
+{{- $own = $values.machineControllerManager }}
+{{- end }}
+- name: {{ ternary "machine-controller-manager" $name (eq $name "manager") }}
+  image: {{ printf "%s:%s" $repository $tag | quote }}
+  imagePullPolicy: {{ $values.image.pullPolicy }}
+  command: {{ toJson $command }}
+  args:
+  - --control-kubeconfig={{ ternary "/etc/millwright/control/kubeconfig" "inClusterConfig" (not (empty $values.control.kubeconfigSecret)) }}
+  - --target-kubeconfig={{ if $values.target.none }}none{{ else if $values.target.kubeconfigSecret }}/etc/millwright/target/kubeconfig{{ end }}
+  - --namespace={{ $values.machineNamespace | default "$(POD_NAMESPACE)" }}
+  - --port={{ $port.number }}
+  {{- if and $values.driver (ne $name "machine-controller-manager") }}
+  - --driver={{ $values.driver }}
+  {{- with $values.installation }}
+  - --installation={{ . }}
+  {{- end }}
+  {{- end }}
+  {{- range concat $values.extraArgs $own.extraArgs }}
+  - {{ . | quote }}
+  {{- end }}
+  env:
+  - name: POD_NAMESPACE
+    valueFrom:
+      fieldRef:
+        fieldPath: metadata.namespace
+  {{- with $values.extraEnv }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+  ports:
+  - name: {{ $port.name }}
+    containerPort: {{ $port.number }}
+  livenessProbe:
+    httpGet:
+      path: {{ ternary $own.livenessPath "/livez" (eq $name "machine-controller") }}
+      port: {{ $port.name }}
+  readinessProbe:
+    httpGet:
+      path: {{ ternary $own.readinessPath "/readyz" (eq $name "machine-controller") }}
+      port: {{ $port.name }}
+  {{- with $own.resources }}
+  resources:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  securityContext:
+    allowPrivilegeEscalation: false
+    readOnlyRootFilesystem: true
+    capabilities:
+      drop: [ALL]
+  {{- if or $values.control.kubeconfigSecret $values.target.kubeconfigSecret $values.extraVolumeMounts }}
+  volumeMounts:
+  {{- range $cluster := list "control" "target" }}
+  {{- if (index $values $cluster).kubeconfigSecret }}
+  - name: {{ $cluster }}
+    mountPath: /etc/millwright/{{ $cluster }}
+    readOnly: true
+  {{- end }}
+  {{- end }}
+  {{- with $values.extraVolumeMounts }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+  {{- end }}
+{{- end }}

@@ -1,0 +1,160 @@
+package chart
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/kustomize/api/krusty"
+	"sigs.k8s.io/kustomize/api/types"
+	"sigs.k8s.io/kustomize/kyaml/filesys"
+)
+
+// kustomized are the objects of a folder of config/machine with components laid over it, and with an image.
+func kustomized(t *testing.T, folder string, components ...string) []*unstructured.Unstructured {
+	t.Helper()
+	scratch := t.TempDir()
+	from, err := filepath.Rel(scratch, place(t, "config/machine"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := fmt.Sprintf("resources:\n- %s/%s\nimages:\n- {name: millwright, newName: registry.example.com/millwright, newTag: v0.1.0}\n", from, folder)
+	if len(components) > 0 {
+		text += "components:\n"
+	}
+	for _, component := range components {
+		text += fmt.Sprintf("- %s/%s\n", from, component)
+	}
+	if err := os.WriteFile(filepath.Join(scratch, "kustomization.yaml"), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	options := krusty.MakeDefaultOptions()
+	options.LoadRestrictions = types.LoadRestrictionsNone
+	rendered, err := krusty.MakeKustomizer(options).Run(filesys.MakeFsOnDisk(), scratch)
+	if err != nil {
+		t.Fatal(err)
+	}
+	manifests, err := rendered.AsYaml()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return objects(t, string(manifests))
+}
+
+// optional has the components and the values of what is not installed by default.
+var optional = []string{"flow-control", "monitoring", "network-policy"}
+
+func with(mode string, more values) values {
+	of := values{
+		"mode": mode, "image": values{"repository": "registry.example.com/millwright"},
+		"flowSchema": values{"enabled": true}, "serviceMonitor": values{"enabled": true}, "networkPolicy": values{"enabled": true},
+	}
+	for key, value := range more {
+		of[key] = value
+	}
+	return of
+}
+
+// TestChartIsWhatKustomizeMakes: the chart and the manifests for kustomize have the same objects.
+func TestChartIsWhatKustomizeMakes(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []string{"one-pod", "two-deployments", "whole"} {
+		target := map[string]string{"one-pod": "target", "two-deployments": "target-two-deployments", "whole": "target"}[mode]
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			control, nodes := kustomized(t, mode, optional...), kustomized(t, target)
+			t.Run("one cluster", func(t *testing.T) {
+				same(t, append(control, nodes...), charted(t, namespace, with(mode, nil)))
+			})
+			t.Run("the target", func(t *testing.T) {
+				same(t, nodes, charted(t, namespace, values{"mode": target}))
+			})
+			t.Run("another target", func(t *testing.T) {
+				components := append([]string{"target-kubeconfig"}, optional...)
+				if mode == "one-pod" {
+					components = append(components, "target-kubeconfig/sidecar")
+				}
+				elsewhere := with(mode, values{"target": values{"kubeconfigSecret": "machine-controller-manager-target"}})
+				same(t, kustomized(t, mode, components...), charted(t, namespace, elsewhere))
+			})
+		})
+	}
+}
+
+// TestChartHasTheCRDs: those that are generated.
+func TestChartHasTheCRDs(t *testing.T) {
+	t.Parallel()
+	var text strings.Builder
+	for _, crd := range load(t).CRDObjects() {
+		text.WriteString("---\n" + string(crd.File.Data))
+	}
+	var want []*unstructured.Unstructured
+	for _, object := range kustomized(t, "base") {
+		if object.GetKind() == "CustomResourceDefinition" {
+			want = append(want, object)
+		}
+	}
+	if diff := cmp.Diff(byName(want), byName(objects(t, text.String()))); diff != "" || len(want) != 4 {
+		t.Errorf("%d definitions; make generate copies them (-generated +chart):\n%s", len(want), diff)
+	}
+}
+
+// same checks objects of kustomize and of the chart, but for what is Helm's own.
+func same(t *testing.T, kustomized, charted []*unstructured.Unstructured) {
+	t.Helper()
+	if len(charted) == 0 {
+		t.Fatal("the chart has no objects")
+	}
+	if diff := cmp.Diff(byName(normal(kustomized)), byName(normal(charted))); diff != "" {
+		t.Errorf("(-kustomize +chart):\n%s", diff)
+	}
+}
+
+// normal leaves out what differs on purpose: Helm makes no Namespace of its release and has CRDs apart, it
+// labels objects and names a policy for images. Names that installations share end with their namespace.
+func normal(all []*unstructured.Unstructured) []*unstructured.Unstructured {
+	var kept []*unstructured.Unstructured
+	for _, object := range all {
+		switch object.GetKind() {
+		case "Namespace", "CustomResourceDefinition":
+			continue
+		}
+		object = object.DeepCopy()
+		object.SetName(strings.TrimSuffix(object.GetName(), "-"+namespace))
+		for _, path := range [][]string{{"roleRef", "name"}, {"spec", "priorityLevelConfiguration", "name"}} {
+			if name, found, _ := unstructured.NestedString(object.Object, path...); found {
+				unstructured.SetNestedField(object.Object, strings.TrimSuffix(name, "-"+namespace), path...)
+			}
+		}
+		labels := object.GetLabels()
+		for _, label := range []string{"app.kubernetes.io/name", "app.kubernetes.io/instance", "app.kubernetes.io/managed-by", "helm.sh/chart"} {
+			delete(labels, label)
+		}
+		if len(labels) == 0 {
+			labels = nil
+		}
+		object.SetLabels(labels)
+		containers, found, _ := unstructured.NestedSlice(object.Object, "spec", "template", "spec", "containers")
+		for _, container := range containers {
+			delete(container.(map[string]any), "imagePullPolicy")
+		}
+		if found {
+			unstructured.SetNestedSlice(object.Object, containers, "spec", "template", "spec", "containers")
+		}
+		kept = append(kept, object)
+	}
+	return kept
+}
+
+// byName has the contents of objects.
+func byName(all []*unstructured.Unstructured) map[string]any {
+	found := map[string]any{}
+	for _, object := range all {
+		found[object.GetKind()+" "+object.GetNamespace()+"/"+object.GetName()] = object.Object
+	}
+	return found
+}

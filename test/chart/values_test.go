@@ -1,0 +1,123 @@
+package chart
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"helm.sh/helm/v3/pkg/lint"
+	"helm.sh/helm/v3/pkg/lint/support"
+)
+
+// TestLint: as helm lint --strict, but for the advice of an icon.
+func TestLint(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []string{"one-pod", "two-deployments", "whole", "machine-controller-manager", "machine-controller", "target", "target-two-deployments"} {
+		for _, message := range lint.All(place(t, "charts/millwright"), with(mode, nil), namespace, true).Messages {
+			if message.Severity > support.InfoSev {
+				t.Errorf("%s: %s", mode, message)
+			}
+		}
+	}
+}
+
+// TestNonsenseIsRefused: with a sentence that names the value.
+func TestNonsenseIsRefused(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		of   values
+		says string
+	}{
+		"no image":         {values{"image": values{"repository": ""}}, "image.repository is required"},
+		"mode":             {values{"mode": "both"}, "mode"},
+		"misspelt":         {values{"replica": 1}, "replica"},
+		"misspelt below":   {values{"networkPolicy": values{"enable": true}}, "enable"},
+		"replicas":         {values{"replicas": -1}, "replicas"},
+		"text":             {values{"replicas": "two"}, "replicas"},
+		"driver":           {values{"driver": "aws"}, "driver"},
+		"namespace":        {values{"machineNamespace": "Not A Namespace"}, "machineNamespace"},
+		"tag in the image": {values{"image": values{"repository": "registry.example.com/millwright:v1"}}, "repository"},
+		"own image":        {values{"machineController": values{"image": values{"repository": "registry.example.com/own"}}}, "machineController.image.tag is required"},
+		"two targets":      {values{"target": values{"none": true, "kubeconfigSecret": "other"}}, "kubeconfigSecret"},
+		"flag":             {values{"extraArgs": []any{"v=2"}}, "extraArgs"},
+		"flags as text":    {values{"extraArgs": "--v=2"}, "extraArgs"},
+		"budget":           {values{"podDisruptionBudget": values{"maxUnavailable": "half"}}, "maxUnavailable"},
+		"interval":         {values{"serviceMonitor": values{"interval": "often"}}, "interval"},
+		"policy":           {values{"image": values{"pullPolicy": "Sometimes"}}, "pullPolicy"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, _, err := template(t, namespace, with("one-pod", tc.of))
+			if err == nil || !strings.Contains(err.Error(), tc.says) {
+				t.Errorf("it is refused with %v, which does not contain %q", err, tc.says)
+			}
+		})
+	}
+}
+
+// TestEveryValueIsInTheSchema: the defaults are valid, and nothing else is.
+func TestEveryValueIsInTheSchema(t *testing.T) {
+	t.Parallel()
+	loaded := load(t)
+	var schema struct{ Properties map[string]any }
+	if err := json.Unmarshal(loaded.Schema, &schema); err != nil {
+		t.Fatal(err)
+	}
+	for name := range schema.Properties {
+		if _, there := loaded.Values[name]; !there && name != "global" {
+			t.Errorf("%s has no default", name)
+		}
+	}
+	for name := range loaded.Values {
+		if _, there := schema.Properties[name]; !there {
+			t.Errorf("%s is not in the schema", name)
+		}
+	}
+}
+
+// TestEveryValueCounts: each of these is found in what is rendered.
+func TestEveryValueCounts(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		of   values
+		want []string
+	}{
+		"own image": {values{"driver": "", "machineController": values{
+			"image": values{"repository": "registry.example.com/aws", "tag": "v1"}, "command": []any{"./machine-controller"},
+			"livenessPath": "/healthz", "readinessPath": "/healthz",
+		}}, []string{`image: "registry.example.com/aws:v1"`, `command: ["./machine-controller"]`, "path: /healthz", `image: "registry.example.com/millwright:v0.1.0"`}},
+		"namespace":  {values{"machineNamespace": "shoot--a--b"}, []string{"--namespace=shoot--a--b", "namespace: shoot--a--b"}},
+		"kubeconfig": {values{"control": values{"kubeconfigSecret": "c"}}, []string{"--control-kubeconfig=/etc/millwright/control/kubeconfig", "secretName: c"}},
+		"no target":  {values{"target": values{"none": true}}, []string{"--target-kubeconfig=none"}},
+		"scheduling": {values{
+			"nodeSelector": values{"a": "b"}, "tolerations": []any{values{"key": "c"}}, "priorityClassName": "d", "affinity": values{"podAntiAffinity": values{}},
+			"podLabels": values{"e": "f"}, "podAnnotations": values{"g": "h"}, "imagePullSecrets": []any{values{"name": "i"}},
+		}, []string{"a: b", "key: c", "priorityClassName: d", "podAntiAffinity: {}", "e: f", "g: h", "- name: i"}},
+		"more": {values{
+			"installation": "prod", "extraArgs": []any{"--v=2"}, "extraEnv": []any{values{"name": "A", "value": "B"}},
+			"extraVolumes": []any{values{"name": "V"}}, "extraVolumeMounts": []any{values{"name": "V", "mountPath": "/v"}},
+			"machineController":        values{"extraArgs": []any{"--concurrent-syncs=7"}, "resources": values{"limits": values{"memory": "1Gi"}}},
+			"machineControllerManager": values{"extraArgs": []any{"--safety-up=3"}, "resources": values{}},
+		}, []string{"--installation=prod", "--v=2", "value: B", "mountPath: /v", "--concurrent-syncs=7", "memory: 1Gi", "--safety-up=3"}},
+		"monitoring": {values{"serviceMonitor": values{"enabled": true, "interval": "30s", "labels": values{"release": "p"}}}, []string{"interval: 30s", "release: p"}},
+		"flow":       {values{"flowSchema": values{"enabled": true, "concurrencyShares": 5}}, []string{"nominalConcurrencyShares: 5"}},
+		"budget":     {values{"podDisruptionBudget": values{"maxUnavailable": "50%"}}, []string{"maxUnavailable: 50%"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			manifests, notes, err := template(t, namespace, with("one-pod", tc.of))
+			if err != nil {
+				t.Fatal(err)
+			}
+			objects(t, manifests)
+			for _, want := range tc.want {
+				if !strings.Contains(manifests, want) {
+					t.Errorf("%q is not in\n%s", want, manifests)
+				}
+			}
+			if !strings.Contains(notes, "Machines are in namespace") {
+				t.Errorf("the notes are\n%s", notes)
+			}
+		})
+	}
+}
