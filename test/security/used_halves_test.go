@@ -1,12 +1,16 @@
 package security
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver/sim"
 	"github.com/millwright-dev/millwright/internal/manager"
 	"github.com/millwright-dev/millwright/test/env"
@@ -42,11 +46,11 @@ func TestHalvesUseWhatTheyMay(t *testing.T) {
 	m.lives()
 	m.replicas()
 	m.follows()
+	m.scales()
 
 	const ownerReferences = "asked for by the admission plug-in OwnerReferencesPermissionEnforcement, which does not run here"
 	ofSets.Check(t, map[string]string{
-		"get machines.machine.sapcloud.io": "a Machine is read when its name is taken, so that a creation was sent twice: see TestACreationThatArrivesTwice of the MachineSet controller",
-		"patch events":                     "client-go patches an event that is repeated; none is here",
+		"get machines.machine.sapcloud.io":                         "a Machine is read when its name is taken, so that a creation was sent twice: see TestACreationThatArrivesTwice of the MachineSet controller",
 		"update machinedeployments/finalizers.machine.sapcloud.io": ownerReferences,
 		"update machinesets/finalizers.machine.sapcloud.io":        ownerReferences,
 	}, setsRole)
@@ -65,4 +69,29 @@ func (m *managed) follows() {
 		m.t.Fatal(err)
 	}
 	m.gone(m.admin, machine)
+}
+
+// scales has events on a deployment and its set be repeated, which are then patched.
+func (m *managed) scales() {
+	m.t.Helper()
+	labels := map[string]string{"name": "scales"}
+	deployment := &v1alpha1.MachineDeployment{ObjectMeta: m.meta("scales")}
+	deployment.Spec = v1alpha1.MachineDeploymentSpec{Replicas: 1, Selector: &metav1.LabelSelector{MatchLabels: labels}}
+	deployment.Spec.Template = v1alpha1.MachineTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: m.machine("", pool).Spec}
+	m.create(m.admin, deployment)
+	has := func(want int32) {
+		m.eventually(fmt.Sprintf("the deployment has %d Machines", want), func() bool {
+			err := m.admin.Get(m.t.Context(), client.ObjectKeyFromObject(deployment), deployment)
+			return err == nil && deployment.Status.ObservedGeneration == deployment.Generation && deployment.Status.Replicas == want
+		})
+	}
+	has(1)
+	for range 2 {
+		m.patch(deployment, `{"spec":{"replicas":0}}`)
+		has(0)
+		m.patch(deployment, `{"spec":{"replicas":1}}`)
+		has(1)
+	}
+	m.delete(deployment)
+	m.gone(m.admin, deployment)
 }
