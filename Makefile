@@ -114,8 +114,9 @@ test-capi: controlplane qemu guest ## Run the tests against Cluster API with eve
 	done
 
 .PHONY: crash
-crash: controlplane ## Kill the manager at every point of every scenario (more than half an hour; make test does a part)
-	MILLWRIGHT_CRASH=all go test -count=1 -timeout 90m ./test/crash
+crash: controlplane ## Kill the manager at every point of every scenario, and say how far it is (more than half an hour; make test does a part)
+	go test -c -o bin/crash.test ./test/crash
+	cd test/crash && MILLWRIGHT_CRASH=all ../../bin/crash.test -test.timeout 90m
 
 SOAK ?= 30m
 .PHONY: soak

@@ -2,7 +2,6 @@ package crash
 
 import (
 	"fmt"
-	"sync"
 	"testing"
 
 	"github.com/millwright-dev/millwright/test/env"
@@ -19,11 +18,12 @@ const (
 // them if MILLWRIGHT_CRASH is "all", else at a part that is drawn by lot.
 func TestExplore(t *testing.T) {
 	sample, fleet := newSample(t), newFleet(t)
-	var total tally
+	total := newProgress(len(everywhere()))
 	t.Attr("fault", "a manager that is killed before, after or amid a write or a call of the driver")
 	t.Cleanup(func() { // when all are through
 		t.Attr("outcome", fmt.Sprintf("%d scenarios, %d deaths", len(everywhere()), total.hit))
 		t.Logf("all scenarios: %d deaths planned, %d at their point", total.planned, total.hit)
+		total.end()
 		if float64(total.hit) < hitShare*float64(total.planned) {
 			t.Errorf("only %d of %d planned points were reached", total.hit, total.planned)
 		}
@@ -31,38 +31,37 @@ func TestExplore(t *testing.T) {
 	for _, s := range everywhere() {
 		t.Run(s.name, func(t *testing.T) {
 			t.Parallel()
-			fleet.explore(t, s, sample, &total)
+			fleet.explore(t, s, sample, total)
 		})
-	}
-}
-
-// tally counts deaths.
-type tally struct {
-	mu           sync.Mutex
-	planned, hit int
-}
-
-func (c *tally) count(hit bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.planned++
-	if hit {
-		c.hit++
 	}
 }
 
 // fleet is the lanes that are free.
 type fleet chan *lane
 
-// newFleet makes lanes of both clusters of a pair.
+// newFleet makes lanes of both clusters of each pair.
 func newFleet(t *testing.T) fleet {
 	t.Helper()
-	pair := env.NewPair(t)
-	f := make(fleet, 2)
-	one, other := withClusterAPI(t, pair.Cluster), withClusterAPI(t, pair.Target)
-	f <- &lane{nodes: one, other: other}
-	f <- &lane{nodes: other, other: one}
+	pairs := make([]*env.Env, pairsOfClusters())
+	for i := range pairs {
+		pairs[i] = env.NewPair(t, env.WithNumber(i))
+	}
+	f := make(fleet, 2*len(pairs))
+	for _, pair := range pairs {
+		one, other := withClusterAPI(t, pair.Cluster), withClusterAPI(t, pair.Target)
+		f <- &lane{nodes: one, other: other}
+		f <- &lane{nodes: other, other: one}
+	}
 	return f
+}
+
+// pairsOfClusters is how many pairs of control planes there are, of two lanes each. A run mostly waits,
+// so that all deaths are through in half of the time with twice the lanes.
+func pairsOfClusters() int {
+	if allDeaths() {
+		return 2
+	}
+	return 1
 }
 
 // play plays a scenario on the next lane that is free.
@@ -90,23 +89,21 @@ func (f fleet) die(t *testing.T, s scenario, c *crash) (reached bool) {
 }
 
 // explore records a scenario and plays it again for each death of a sample.
-func (f fleet) explore(t *testing.T, s scenario, sample sample, total *tally) {
+func (f fleet) explore(t *testing.T, s scenario, sample sample, total *progress) {
 	recorded := f.play(t, s, nil, sound)
 	if recorded.err != nil {
 		t.Fatalf("without a crash: %v\n%s", recorded.err, recorded.transcript)
 	}
 	all := crashes(recorded.points)
 	deaths := sample.of(all)
-	var own tally
+	own := total.scenario(s.name, len(deaths))
 	t.Cleanup(func() { // when all are through
-		t.Logf("%d points recorded; %d deaths planned of %d, %d at their point", len(recorded.points), own.planned, len(all), own.hit)
+		t.Logf("%d points recorded; %d deaths planned of %d, %d at their point", len(recorded.points), len(deaths), len(all), own.hit)
 	})
 	for _, c := range deaths {
 		t.Run(c.String(), func(t *testing.T) {
 			t.Parallel()
-			reached := f.die(t, s, &c)
-			own.count(reached)
-			total.count(reached)
+			own.count(f.die(t, s, &c))
 		})
 	}
 }

@@ -34,6 +34,9 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
+	if allDeaths() {
+		env.AtATime(2 * pairsOfClusters())
+	}
 	env.Main(m)
 }
 

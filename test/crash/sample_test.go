@@ -22,11 +22,14 @@ type sample struct {
 	seed uint64
 }
 
+// allDeaths reports whether all are asked for.
+func allDeaths() bool { return os.Getenv("MILLWRIGHT_CRASH") == "all" }
+
 // newSample reads from the environment what is asked for. Without MILLWRIGHT_CRASH_SEED,
 // every run tries other deaths.
 func newSample(t *testing.T) sample {
 	t.Helper()
-	s := sample{seed: uint64(time.Now().UnixNano()), all: os.Getenv("MILLWRIGHT_CRASH") == "all"}
+	s := sample{seed: uint64(time.Now().UnixNano()), all: allDeaths()}
 	if text := os.Getenv("MILLWRIGHT_CRASH_SEED"); text != "" {
 		seed, err := strconv.ParseUint(text, 10, 64)
 		if err != nil {

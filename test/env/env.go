@@ -80,6 +80,7 @@ type Cluster struct {
 
 type options struct {
 	target, controllerManager, own, noWatchCache bool
+	number                                       int
 }
 
 // Option changes what New provides.
@@ -96,6 +97,10 @@ func WithOwn() Option { return func(o *options) { o.own = true } }
 // WithoutWatchCache provides control planes whose API servers answer lists and watches from etcd. See
 // Compact.
 func WithoutWatchCache() Option { return func(o *options) { o.noWatchCache = true } }
+
+// WithNumber provides further control planes, for tests of one package that would be in each other's
+// way: tests with the same number share them.
+func WithNumber(number int) Option { return func(o *options) { o.number = number } }
 
 // NewPair is New with a second control plane as target cluster.
 func NewPair(t testing.TB, opts ...Option) *Env {
@@ -117,7 +122,7 @@ func New(t testing.TB, opts ...Option) *Env {
 	for _, option := range opts {
 		option(&o)
 	}
-	variants := []variant{{controllerManager: o.controllerManager, noWatchCache: o.noWatchCache}}
+	variants := []variant{{controllerManager: o.controllerManager, noWatchCache: o.noWatchCache, number: o.number}}
 	if o.target {
 		target := variants[0]
 		target.target = true

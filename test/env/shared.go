@@ -28,6 +28,7 @@ type variant struct {
 	target            bool
 	controllerManager bool
 	noWatchCache      bool
+	number            int
 }
 
 func (v variant) String() string {
@@ -40,6 +41,9 @@ func (v variant) String() string {
 	}
 	if v.noWatchCache {
 		name += "-without-watch-cache"
+	}
+	if v.number > 0 {
+		name += fmt.Sprintf("-%d", v.number)
 	}
 	return name
 }
