@@ -67,5 +67,6 @@ var (
 	errNoID       = errors.New("a VM is said to be there whose ID is not known")
 	errTakenBack  = errors.New("what Cluster API was told is taken back")
 	errUnlocated  = errors.New("a VM has an ID, and it is not recorded where it is")
+	errPreserved  = errors.New("a preserved machine is deleted")
 	errNotReached = errors.New("what is declared is not reached")
 )

@@ -53,6 +53,13 @@ func pendingMachine(name string) *v1alpha1.Machine {
 	return machine
 }
 
+// keptMachine is preserved until so many years after Machines leave.
+func keptMachine(years int) *v1alpha1.Machine {
+	machine := runningMachine("kept", "old")
+	machine.Status.CurrentStatus.PreserveExpiryTime = &metav1.Time{Time: leavingMachine("").DeletionTimestamp.AddDate(years, 0, 0)}
+	return machine
+}
+
 func setFrozen(frozen string) *v1alpha1.MachineSet {
 	return &v1alpha1.MachineSet{ObjectMeta: metav1.ObjectMeta{Name: "set", Labels: map[string]string{v1alpha1.LabelKeyFreeze: frozen}}}
 }
@@ -128,6 +135,11 @@ func TestRules(t *testing.T) {
 		"ready before its ID":       {orderly, []change{at(20, infrastructure(isReady)), at(21, infrastructure(isReady, hasID))}, errNoID},
 		"ready no more":             {orderly, []change{at(1, infrastructure(hasID, isReady)), at(20, infrastructure(hasID))}, errTakenBack},
 		"another ID":                {orderly, []change{at(1, infrastructure(hasID)), at(20, infrastructure(hasOtherID))}, errTakenBack},
+		"preserved, and stays":      {keepPreserved, []change{at(1, keptMachine(1)), at(20, keptMachine(1))}, nil},
+		"preserved, and leaves":     {keepPreserved, []change{at(1, keptMachine(1)), at(20, leavingMachine("kept"))}, errPreserved},
+		"preserved, and gone":       {keepPreserved, []change{at(1, keptMachine(1)), goneAt(20, keptMachine(1))}, errPreserved},
+		"leaves when that is over":  {keepPreserved, []change{at(1, keptMachine(0)), at(20, leavingMachine("kept"))}, nil},
+		"released, and leaves":      {keepPreserved, []change{at(1, keptMachine(1)), at(19, runningMachine("kept", "old")), at(20, leavingMachine("kept"))}, nil},
 		"both, the second":          {both(most(9), least(1)), []change{at(1, old), goneAt(20, old)}, errTooFew},
 		"an ID, and where it is":    {located, []change{at(20, infrastructure(hasID, hasLocation))}, nil},
 		"an ID without that":        {located, []change{at(20, infrastructure(hasID))}, errUnlocated},
