@@ -81,8 +81,8 @@ type GetVolumeIDsResponse struct {
 }
 
 // ClassMigrator is implemented by drivers that had a kind of machine class of their own
-// before MachineClass existed. Without it, such classes are not migrated, and an event
-// says so once.
+// before MachineClass existed. No controller calls it, as in MCM since it has left MCM's
+// interface; it is for tools that migrate such classes.
 type ClassMigrator interface {
 	// GenerateMachineClassForMigration fills a MachineClass from an object of an older
 	// kind.

@@ -23,7 +23,7 @@ import (
 )
 
 // pages are run in this order, by one user in one cluster.
-var pages = []string{"machine.md", "machineset.md", "machinedeployment.md", "driver-sim.md"}
+var pages = []string{"machine.md", "machineset.md", "machinedeployment.md", "driver-sim.md", "faq.md"}
 
 // patience is how long a page may take.
 const patience = 5 * time.Minute
@@ -46,6 +46,7 @@ func TestWhatThePagesSayWorks(t *testing.T) {
 			place.isEmpty(t)
 		})
 	}
+	t.Run("from-mcm.md", place.migrate)
 }
 
 // place is a folder like a checkout: with bin/, examples/, and local mode in .millwright.

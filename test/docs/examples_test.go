@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -16,6 +17,7 @@ import (
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/yaml"
 
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/config"
 	"github.com/millwright-dev/millwright/test/env"
 )
@@ -85,6 +87,51 @@ func ownKinds(t *testing.T) map[schema.GroupKind]bool {
 		kinds[schema.GroupKind{Group: crd.Spec.Group, Kind: crd.Spec.Names.Kind}] = true
 	}
 	return kinds
+}
+
+// TestThereIsAnExampleOfEveryStrategy: and each folder of examples is in their list.
+func TestThereIsAnExampleOfEveryStrategy(t *testing.T) {
+	missing := map[v1alpha1.MachineDeploymentStrategyType]bool{
+		v1alpha1.RollingUpdateMachineDeploymentStrategyType: true,
+		v1alpha1.RecreateMachineDeploymentStrategyType:      true,
+		v1alpha1.InPlaceUpdateMachineDeploymentStrategyType: true,
+	}
+	root, err := env.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, err := os.ReadFile(filepath.Join(root, "examples", "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, document := range documents(t) {
+		var deployment v1alpha1.MachineDeployment
+		if document.kind.Kind == "MachineDeployment" && document.kind.Group == v1alpha1.SchemeGroupVersion.Group {
+			if err := yaml.Unmarshal(document.text, &deployment); err != nil {
+				t.Errorf("%s: %v", document.file, err)
+			}
+			delete(missing, deployment.Spec.Strategy.Type)
+		}
+		folder, err := filepath.Rel(filepath.Join(root, "examples"), filepath.Dir(document.file))
+		if err != nil || !bytes.Contains(list, []byte("]("+folder+"/")) && folder != "." && !strings.Contains(folder, "/") {
+			t.Errorf("the list of the examples has nothing in %s: %v", folder, err)
+		}
+		if !bytes.HasPrefix(fileOf(t, document), []byte("# ")) {
+			t.Errorf("%s does not say what it is for", document.file)
+		}
+	}
+	for strategy := range missing {
+		t.Errorf("no example of %s", strategy)
+	}
+}
+
+func fileOf(t *testing.T, d document) []byte {
+	t.Helper()
+	text, err := os.ReadFile(d.file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
 }
 
 func TestThereIsAnExampleOfEveryKind(t *testing.T) {

@@ -14,6 +14,9 @@ import (
 var (
 	testName = regexp.MustCompile(`\bTest[A-Z]\w*`)
 	testFunc = regexp.MustCompile(`(?m)^func (Test[A-Z]\w*)\(`)
+	literal  = regexp.MustCompile(`"([^"\n]+)"`)
+	// subtest is the name after a test or another subtest.
+	subtest = regexp.MustCompile(`(?:Test\w+|, )/([^\s|;]+)`)
 )
 
 // Pages that say which test covers what.
@@ -24,7 +27,7 @@ func TestThePagesNameTestsThatExist(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	there := tests(t, root)
+	there, literals := tests(t, root)
 	for _, page := range coverage {
 		text, err := os.ReadFile(filepath.Join(root, "docs", page))
 		if err != nil {
@@ -39,13 +42,19 @@ func TestThePagesNameTestsThatExist(t *testing.T) {
 				t.Errorf("%s names %s, which does not exist", page, name)
 			}
 		}
+		for _, found := range subtest.FindAllStringSubmatch(string(text), -1) {
+			name := strings.ReplaceAll(strings.TrimSuffix(found[1], ","), "_", " ")
+			if whole := !strings.Contains(name, "…"); whole && !literals[name] {
+				t.Errorf("%s names the subtest %q, which does not exist", page, name)
+			}
+		}
 	}
 }
 
-// tests are the names of all tests of the repository.
-func tests(t *testing.T, root string) map[string]bool {
+// tests are the names of all tests of the repository, and all texts in them, subtests' names among these.
+func tests(t *testing.T, root string) (names, literals map[string]bool) {
 	t.Helper()
-	names := map[string]bool{}
+	names, literals = map[string]bool{}, map[string]bool{}
 	err := filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
 		if err != nil || !strings.HasSuffix(path, "_test.go") {
 			return err
@@ -54,10 +63,13 @@ func tests(t *testing.T, root string) map[string]bool {
 		for _, found := range testFunc.FindAllSubmatch(text, -1) {
 			names[string(found[1])] = true
 		}
+		for _, found := range literal.FindAllSubmatch(text, -1) {
+			literals[string(found[1])] = true
+		}
 		return err
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return names
+	return names, literals
 }

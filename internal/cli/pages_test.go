@@ -1,0 +1,83 @@
+package cli
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/millwright-dev/millwright/test/env"
+)
+
+var (
+	// inline is a flag that a page names in its text, such as `--driver=sim`.
+	inline = regexp.MustCompile("`--([a-z][a-z0-9_-]*)[^`]*`")
+	// called is a line of a page with a command of ours.
+	called  = regexp.MustCompile(`(?m)^ *(?:\$ )?(?:\./|bin/)?(?:millwright|machine-controller|machine-controller-manager) ([^|\n]+)`)
+	oneFlag = regexp.MustCompile(`(?:^| )--([a-z][a-z0-9-]*)`)
+)
+
+// ofOthers are flags of other programs that pages name without their command.
+var ofOthers = map[string]string{
+	"cascade":         "kubectl delete",
+	"flavor":          "clusterctl generate cluster",
+	"manager-command": "the benchmark",
+	"profiles":        "the benchmark",
+	"provider-spec":   "the benchmark",
+	"pods":            "the benchmark",
+	"log-file":        "klog",
+}
+
+// TestPagesNameFlagsThatExist: a page names no flag that no command has.
+func TestPagesNameFlagsThatExist(t *testing.T) {
+	root, err := env.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := map[string]bool{"help": true, "version": true}
+	var visit func(cmd *cobra.Command)
+	visit = func(cmd *cobra.Command) {
+		cmd.Flags().VisitAll(func(flag *pflag.Flag) { known[flag.Name] = true })
+		for _, child := range cmd.Commands() {
+			visit(child)
+		}
+	}
+	visit(newRoot("test"))
+	pages, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
+	if err != nil || len(pages) < 20 {
+		t.Fatalf("%d pages: %v", len(pages), err)
+	}
+	named := 0
+	for _, page := range append(pages, filepath.Join(root, "README.md"), filepath.Join(root, "config", "README.md")) {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, flag := range flagsIn(string(text)) {
+			named++
+			if !known[flag] && ofOthers[flag] == "" {
+				t.Errorf("%s names --%s", filepath.Base(page), flag)
+			}
+		}
+	}
+	if named < 150 {
+		t.Errorf("%d flags are named: the form of the pages has changed", named)
+	}
+}
+
+// flagsIn are the flags of ours that a page names.
+func flagsIn(text string) (flags []string) {
+	for _, match := range inline.FindAllStringSubmatch(text, -1) {
+		flags = append(flags, strings.ReplaceAll(match[1], "_", "-"))
+	}
+	for _, match := range called.FindAllStringSubmatch(strings.ReplaceAll(text, "\\\n", " "), -1) {
+		for _, flag := range oneFlag.FindAllStringSubmatch(match[1], -1) {
+			flags = append(flags, flag[1])
+		}
+	}
+	return flags
+}
