@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/spf13/pflag"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -85,11 +86,12 @@ func (f *Flags) Load() (config *rest.Config, namespace string, err error) {
 }
 
 // Named reads the kubeconfig that a flag names, and returns the namespace of its context.
-// InCluster and an empty path mean the cluster that this process runs in.
+// InCluster and an empty path mean the cluster that this process runs in, and the namespace of its
+// Pod.
 func Named(flag, path, context string) (config *rest.Config, namespace string, err error) {
 	if path == "" || path == InCluster {
 		config, err = rest.InClusterConfig()
-		namespace = metav1.NamespaceDefault
+		namespace = ofPod()
 	} else {
 		config, namespace, err = read(&clientcmd.ClientConfigLoadingRules{ExplicitPath: path}, context)
 	}
@@ -98,6 +100,18 @@ func Named(flag, path, context string) (config *rest.Config, namespace string, e
 	}
 	config.UserAgent = userAgent
 	return config, namespace, nil
+}
+
+// podNamespace is where the namespace of a Pod is, beside the token of its service account.
+const podNamespace = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
+
+// ofPod returns the namespace of the Pod that this process runs in, or else "default".
+func ofPod() string {
+	text, err := os.ReadFile(podNamespace)
+	if err != nil {
+		return metav1.NamespaceDefault
+	}
+	return cmp.Or(strings.TrimSpace(string(text)), metav1.NamespaceDefault)
 }
 
 // read reads the kubeconfig that the rules find. An empty context means the current one.

@@ -81,7 +81,7 @@ func (f *Flags) addTuning(flags *pflag.FlagSet, d defaults) {
 	flags.BoolVar(&c.Election.Enabled, "leader-elect", true, "enable leader election")
 	flags.DurationVar(&c.Election.LeaseDuration, "leader-elect-lease-duration", 15*time.Second, "duration after which non-leaders may acquire a lease that was not renewed")
 	flags.DurationVar(&c.Election.RenewDeadline, "leader-elect-renew-deadline", 10*time.Second, "duration after which a leader that fails to renew a lease stops leading")
-	flags.DurationVar(&c.Election.RetryPeriod, "leader-elect-retry-period", 2*time.Second, "duration between attempts to acquire or renew a lease")
+	flags.DurationVar(&c.Election.RetryPeriod, "leader-elect-retry-period", 2*time.Second, "duration between renewals of a lease; others look four times as often whether it is released")
 	if d.half != manager.HalfSets {
 		f.addMachines(flags)
 		f.addHealth(flags)
