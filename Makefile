@@ -1,5 +1,5 @@
 # Targets for people and for continuous integration; "make help" lists them.
-# Needs: Go, git, bash and GNU make. QEMU and the guest's kernel come from the
+# Needs: Go, git, bash and GNU make. QEMU, containerd and the guest's kernel come from the
 # distribution; everything else is built from Go modules.
 
 SHELL := bash
@@ -74,6 +74,10 @@ controlplane: ## Build the Kubernetes control plane that local mode and tests st
 qemu: ## Install QEMU from the distribution, which some tests start (as root; done once)
 	@hack/install-qemu.sh
 
+.PHONY: containerd
+containerd: ## Install containerd, runc and CNI plug-ins from the distribution, for tests of Pods (as root; done once)
+	@hack/install-containerd.sh
+
 .PHONY: guest
 guest: ## Build the small guest that demo and tests boot (cached; fetches a kernel from the distribution)
 	@hack/guest.sh
@@ -95,7 +99,7 @@ capi: ## Build the core of Cluster API, the newest version, that tests run (cach
 .PHONY: test
 # API servers, etcd and the linker then need an eighth less, and more memory.
 test: export GOGC := 400
-test: controlplane capi qemu guest ## Run every test, and list the slowest; builds the control plane first if it changed
+test: controlplane capi qemu containerd guest ## Run every test, and list the slowest; builds the control plane first if it changed
 	@results=$$(mktemp); \
 	trap 'echo "the slowest tests:"; $(gotestsum) tool slowest --num 10 --jsonfile "$$results"; rm -f "$$results"' EXIT; \
 	{ $(call test_all,-json -count=1) } | \

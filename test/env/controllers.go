@@ -107,9 +107,7 @@ func Root() (string, error) {
 }
 
 // UserWith returns a configuration, without rate limit and user agent, for the test's user, who gets
-// the rights of the Roles and ClusterRoles in the given manifests (paths relative to Root). Roles
-// without a namespace get the test's. Other kinds in the files are an error. The roles are removed
-// when the test ends.
+// the rights of the Roles and ClusterRoles in the given manifests; see Grant.
 func (c *Cluster) UserWith(t testing.TB, paths ...string) *rest.Config {
 	t.Helper()
 	return c.NamedUserWith(t, "user", paths...)
@@ -119,13 +117,24 @@ func (c *Cluster) UserWith(t testing.TB, paths ...string) *rest.Config {
 // two users can have the same role.
 func (c *Cluster) NamedUserWith(t testing.TB, name string, paths ...string) *rest.Config {
 	t.Helper()
-	ctx := context.Background()
 	user := name + "-of-" + c.Namespace
 	config, err := c.ControlPlane.UserConfig(user)
 	if err != nil {
 		t.Fatal(err)
 	}
-	asUser, err := client.New(config, client.Options{Scheme: NewScheme()})
+	c.Grant(t, user, paths...)
+	return config
+}
+
+// Grant gives a user the rights of the Roles and ClusterRoles in the given manifests (paths relative
+// to Root). Roles without a namespace get the test's. Other kinds in the files are an error. The
+// roles are removed when the test ends.
+func (c *Cluster) Grant(t testing.TB, user string, paths ...string) {
+	t.Helper()
+	ctx := context.Background()
+	impersonating := rest.CopyConfig(c.Admin)
+	impersonating.Impersonate.UserName = user
+	asUser, err := client.New(impersonating, client.Options{Scheme: NewScheme()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -143,7 +152,6 @@ func (c *Cluster) NamedUserWith(t testing.TB, name string, paths ...string) *res
 			}
 		}
 	}
-	return config
 }
 
 // Kubeconfig writes a kubeconfig without credentials for a host, and returns its path.

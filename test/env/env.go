@@ -79,8 +79,8 @@ type Cluster struct {
 }
 
 type options struct {
-	target, controllerManager, own, noWatchCache bool
-	number                                       int
+	target, controllerManager, scheduler, own, noWatchCache bool
+	number                                                  int
 }
 
 // Option changes what New provides.
@@ -89,6 +89,11 @@ type Option func(*options)
 // WithControllerManager provides control planes that run kube-controller-manager
 // with its default controllers.
 func WithControllerManager() Option { return func(o *options) { o.controllerManager = true } }
+
+// WithScheduler provides control planes that run kube-scheduler and kube-controller-manager.
+func WithScheduler() Option {
+	return func(o *options) { o.scheduler, o.controllerManager = true, true }
+}
 
 // WithOwn provides control planes that this test does not share, so that it may stop their
 // components. Their start takes about three seconds.
@@ -122,7 +127,7 @@ func New(t testing.TB, opts ...Option) *Env {
 	for _, option := range opts {
 		option(&o)
 	}
-	variants := []variant{{controllerManager: o.controllerManager, noWatchCache: o.noWatchCache, number: o.number}}
+	variants := []variant{{controllerManager: o.controllerManager, scheduler: o.scheduler, noWatchCache: o.noWatchCache, number: o.number}}
 	if o.target {
 		target := variants[0]
 		target.target = true

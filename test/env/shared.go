@@ -27,6 +27,7 @@ import (
 type variant struct {
 	target            bool
 	controllerManager bool
+	scheduler         bool
 	noWatchCache      bool
 	number            int
 }
@@ -38,6 +39,9 @@ func (v variant) String() string {
 	}
 	if v.controllerManager {
 		name += "-with-controller-manager"
+	}
+	if v.scheduler {
+		name += "-with-scheduler"
 	}
 	if v.noWatchCache {
 		name += "-without-watch-cache"
@@ -142,7 +146,10 @@ func start(dir string, v variant, log logr.Logger) (*controlplane.ControlPlane, 
 	if err != nil {
 		return nil, err
 	}
-	without := []string{controlplane.Scheduler}
+	var without []string
+	if !v.scheduler {
+		without = append(without, controlplane.Scheduler)
+	}
 	if !v.controllerManager {
 		without = append(without, controlplane.ControllerManager)
 	}
