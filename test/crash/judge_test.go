@@ -44,7 +44,8 @@ func (r *run) judgeDeletions() error {
 	}
 	var wrong []error
 	for _, p := range r.gate.recorded() {
-		if p.verb == "delete" && strings.HasPrefix(p.object, "pods ") {
+		pod, found := strings.CutPrefix(p.object, "pods ")
+		if may := r.scenario.mayDelete; p.verb == "delete" && found && (may == nil || !may(pod)) {
 			wrong = append(wrong, fmt.Errorf("%w: %s", errNotEvicted, p))
 		}
 	}

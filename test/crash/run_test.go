@@ -1,6 +1,7 @@
 package crash
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -86,7 +87,7 @@ func (l *lane) play(t *testing.T, s scenario, plan *crash, broken fault) result 
 
 // prepare makes what a run needs, up to its first manager.
 func (l *lane) prepare(ctx context.Context, t *testing.T, s scenario, plan *crash, broken fault) (*run, error) {
-	r := &run{scenario: s, broken: broken, patience: patience, gate: newGate(plan), leaks: &leaks{}}
+	r := &run{scenario: s, broken: broken, patience: cmp.Or(s.patience, patience), gate: newGate(plan), leaks: &leaks{}}
 	if broken != sound && plan != nil {
 		r.patience = patienceWithBroken
 	}
@@ -260,6 +261,7 @@ func (r *run) await(ctx context.Context, what string, check func(context.Context
 	for {
 		err := check(ctx, r)
 		if err == nil {
+			r.gate.note("reached: %s", what)
 			return nil
 		}
 		if err := r.fallen(); err != nil {

@@ -50,6 +50,10 @@ type scenario struct {
 	given, act func(context.Context, *run) error
 	// want finds what is not as it shall be in the end.
 	want func(context.Context, *run) error
+	// patience is how long a manager may take to reach what is declared. Zero is what suits most.
+	patience time.Duration
+	// mayDelete reports whether a pod may be deleted, not evicted. Nil: none may.
+	mayDelete func(pod string) bool
 	// always is what has to hold from act to the end; nil if only the end counts.
 	always rule
 }

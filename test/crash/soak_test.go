@@ -12,7 +12,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver/codes"
@@ -28,6 +27,8 @@ const (
 	longestPause = 200 * time.Millisecond
 	// mostMachines is the most that is ever asked for.
 	mostMachines = 6
+	// soakPatience is longer than caches wait at the most when API servers have failed again and again.
+	soakPatience = 90 * time.Second
 	// soakHealthTimeout is how long a node may be unhealthy.
 	soakHealthTimeout = 2 * time.Second
 )
@@ -42,6 +43,15 @@ type soak struct {
 	// most is the most Machines that were wanted since the round began.
 	most   int32
 	rounds int
+	// held are the Machines that were to be preserved at some time of the round, removed those that the
+	// soak deletes, and forced those that it deletes by force.
+	held, removed, forced map[string]bool
+	// pods are the nodes of the pods.
+	pods map[string]string
+	// awaySince is when both API servers were away last.
+	awaySince time.Time
+	// secrets is how often the Secret was changed.
+	secrets int
 	// done counts operations by their names.
 	done map[string]int
 	// usage is what the manager used at the end of each round, since it was last killed.
@@ -54,7 +64,7 @@ type soakOperation struct {
 	do   func(*soak, context.Context, *run) error
 }
 
-var soakOperations = []soakOperation{
+var soakOperations = append([]soakOperation{
 	{"scale", (*soak).scale},
 	{"scale", (*soak).scale},
 	{"roll out another class", (*soak).rollOut},
@@ -67,14 +77,16 @@ var soakOperations = []soakOperation{
 	{"the API server misbehaves", (*soak).misbehave},
 	{"the API server misbehaves", (*soak).misbehave},
 	{"the API server behaves", (*soak).behave},
-}
+}, moreSoakOperations...)
 
 // TestSoak does random operations amid random faults, and kills the manager now and then in the
 // first half. All that is written has to obey the rules, everything has to be as declared after
 // each round, and in the second half the manager may not use more and more.
 func TestSoak(t *testing.T) {
 	sample, fleet := newSample(t), newFleet(t)
-	s := &soak{random: rand.New(rand.NewPCG(sample.seed, 0)), length: shortSoak, replicas: 3, class: pool, done: map[string]int{}}
+	s := &soak{random: rand.New(rand.NewPCG(sample.seed, 0)), length: shortSoak,
+		replicas: 3, class: pool,
+		done: map[string]int{}, held: map[string]bool{}, removed: map[string]bool{}, forced: map[string]bool{}, pods: map[string]string{}}
 	if text := os.Getenv("MILLWRIGHT_SOAK"); text != "" {
 		length, err := time.ParseDuration(text)
 		if err != nil {
@@ -85,10 +97,12 @@ func TestSoak(t *testing.T) {
 	t.Attr("fault", "random operations and faults for "+s.length.String())
 	result := fleet.play(t, scenario{
 		name: "soak", where: apart, orphanPeriod: time.Second, healthTimeout: soakHealthTimeout, metrics: true,
-		given:  givenBothClasses(s.replicas, rolling(1, 1)),
-		act:    s.rest,
-		want:   func(ctx context.Context, r *run) error { return allOf(int(s.replicas), s.class)(ctx, r) },
-		always: both(s.neverTooMany, frozenMakeNothing),
+		outageTimeout: shortOutage, patience: soakPatience,
+		given:     inTurn(givenBudget, givenBothClasses(s.replicas, rolling(1, 1))),
+		act:       s.rest,
+		want:      s.asDeclared,
+		always:    both(both(s.neverTooMany, frozenMakeNothing), s.keepPreserved),
+		mayDelete: s.mayDelete,
 	}, nil, sound)
 	t.Logf("%d rounds: %v", s.rounds, s.done)
 	if result.err != nil {
@@ -123,6 +137,7 @@ func (s *soak) rest(ctx context.Context, r *run) error {
 // round does some operations, and waits until everything is as declared.
 func (s *soak) round(ctx context.Context, r *run, kills bool) error {
 	s.most = s.replicas
+	clear(s.held)
 	killed := s.random.IntN(operationsPerRound)
 	for i := range operationsPerRound {
 		if kills && i == killed {
@@ -160,8 +175,16 @@ func (s *soak) settle(ctx context.Context, r *run) error {
 	if err := r.patchDeployment(ctx, `{"spec":{"paused":false}}`); err != nil {
 		return err
 	}
+	for _, do := range []func(context.Context, *run) error{s.release, s.evictable, s.rolledBack} {
+		if err := do(ctx, r); err != nil {
+			return err
+		}
+	}
 	r.gate.note("all faults are over")
 	if err := r.await(ctx, "what is declared", r.scenario.want); err != nil {
+		return err
+	}
+	if err := s.collectPods(ctx, r); err != nil {
 		return err
 	}
 	if err := r.await(ctx, "that all is known", complete); err != nil {
@@ -175,11 +198,25 @@ func (s *soak) settle(ctx context.Context, r *run) error {
 	return err
 }
 
-// neverTooMany is that no Machine is made beyond what was wanted in this round and the surge.
+// evictable lets all pods be evicted.
+func (s *soak) evictable(ctx context.Context, r *run) error {
+	return s.allow(ctx, r, int32(len(s.pods)+1))
+}
+
+// asDeclared checks that everything is as declared.
+func (s *soak) asDeclared(ctx context.Context, r *run) error {
+	if err := r.nobodyNamed(ctx); err != nil {
+		return err
+	}
+	return allOf(int(s.replicas), s.class)(ctx, r)
+}
+
+// neverTooMany is that no Machine is made beyond what was wanted in this round and the surge. Machines that
+// are preserved do not count.
 func (s *soak) neverTooMany(_ *run, was, is moment) error {
 	active := 0
-	for _, machine := range is.machines {
-		if machine.DeletionTimestamp.IsZero() {
+	for name, machine := range is.machines {
+		if machine.DeletionTimestamp.IsZero() && !s.held[name] {
 			active++
 		}
 	}
@@ -214,7 +251,7 @@ func (s *soak) deleteMachine(ctx context.Context, r *run) error {
 	if err != nil || machine == nil {
 		return err
 	}
-	return client.IgnoreNotFound(r.control.Client.Delete(ctx, machine))
+	return s.remove(ctx, r, machine)
 }
 
 // nameMachine does what an autoscaler does.
