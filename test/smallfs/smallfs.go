@@ -12,8 +12,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// defaultSize of a file system in bytes.
-const defaultSize = 256 << 10
+const (
+	// defaultSize of a file system in bytes.
+	defaultSize = 256 << 10
+	// maxFiles is how many files and folders it can have.
+	maxFiles = 512
+)
 
 // FS is a mounted file system.
 type FS struct {
@@ -33,7 +37,7 @@ func New(t *testing.T) *FS {
 func NewSize(t *testing.T, size int) *FS {
 	t.Helper()
 	f := &FS{Dir: t.TempDir(), size: size, t: t}
-	err := unix.Mount("smallfs", f.Dir, "tmpfs", 0, fmt.Sprintf("size=%d,mode=700", size))
+	err := unix.Mount("smallfs", f.Dir, "tmpfs", 0, fmt.Sprintf("size=%d,mode=700,nr_inodes=%d", size, maxFiles))
 	if errors.Is(err, unix.EPERM) {
 		t.Skip("this user may not mount a file system")
 	}
@@ -53,6 +57,20 @@ func (f *FS) Path(elements ...string) string {
 
 func (f *FS) filler() string { return f.Path("filler") }
 
+// FillFiles leaves room for no further file and folder, until MakeRoom.
+func (f *FS) FillFiles() {
+	f.t.Helper()
+	f.must(os.Mkdir(f.filler(), 0o700))
+	for i := range maxFiles {
+		err := os.WriteFile(filepath.Join(f.filler(), fmt.Sprint(i)), nil, 0o600)
+		if errors.Is(err, unix.ENOSPC) {
+			return
+		}
+		f.must(err)
+	}
+	f.t.Fatalf("there is room for more than %d files", maxFiles)
+}
+
 // Fill leaves that many pages free.
 func (f *FS) Fill(pages int) {
 	f.t.Helper()
@@ -66,10 +84,10 @@ func (f *FS) Fill(pages int) {
 	f.must(file.Truncate(max(0, int64(written)-int64(pages*os.Getpagesize()))))
 }
 
-// MakeRoom removes what Fill has written.
+// MakeRoom removes what Fill or FillFiles has written.
 func (f *FS) MakeRoom() {
 	f.t.Helper()
-	f.must(os.Remove(f.filler()))
+	f.must(os.RemoveAll(f.filler()))
 }
 
 // WantFiles fails the test unless a folder has these files, besides folders and Fill's.

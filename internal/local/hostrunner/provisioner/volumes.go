@@ -47,7 +47,9 @@ func (w *worker) provision(ctx context.Context, name item) error {
 		return nil // a change of the claim comes with an event
 	}
 	if err := w.makeFolder(string(claim.UID)); err != nil {
-		return fmt.Errorf("creating the folder of the volume: %w", err)
+		err = fmt.Errorf("creating the folder of the volume: %w", err)
+		w.events.Event(claim, corev1.EventTypeWarning, reasonFailed, err.Error())
+		return err
 	}
 	volume := w.volume(claim, filepath.Join(w.Dir, string(claim.UID)))
 	_, err = w.Client.CoreV1().PersistentVolumes().Create(ctx, volume, metav1.CreateOptions{})
