@@ -107,7 +107,7 @@ func (p Provisioner) Run(ctx context.Context) error {
 	for _, informer := range []cache.SharedIndexInformer{
 		core.PersistentVolumeClaims().Informer(), core.PersistentVolumes().Informer(),
 	} {
-		if _, err := informer.AddEventHandler(w.handler()); err != nil {
+		if _, err := informer.AddEventHandler(w.handler(ctx)); err != nil {
 			return err
 		}
 	}
@@ -150,7 +150,7 @@ func (w *worker) run(ctx context.Context) error {
 	return nil
 }
 
-func (w *worker) handler() cache.ResourceEventHandler {
+func (w *worker) handler(ctx context.Context) cache.ResourceEventHandler {
 	add := func(object any) {
 		if name, err := cache.ObjectToName(object); err == nil {
 			w.queue.Add(name)
@@ -159,7 +159,7 @@ func (w *worker) handler() cache.ResourceEventHandler {
 	return cache.ResourceEventHandlerFuncs{
 		AddFunc:    add,
 		UpdateFunc: func(_, object any) { add(object) },
-		DeleteFunc: w.forget,
+		DeleteFunc: func(object any) { w.forget(ctx, object) },
 	}
 }
 

@@ -158,7 +158,7 @@ func (w *worker) reclaim(ctx context.Context, name item) error {
 }
 
 // forget removes the folder of a volume that was deleted by another client after its claim.
-func (w *worker) forget(object any) {
+func (w *worker) forget(ctx context.Context, object any) {
 	if tombstone, ok := object.(cache.DeletedFinalStateUnknown); ok {
 		object = tombstone.Obj
 	}
@@ -166,14 +166,26 @@ func (w *worker) forget(object any) {
 	if !ok || !w.ours(volume) || volume.Status.Phase == corev1.VolumeBound && volume.DeletionTimestamp.IsZero() {
 		return
 	}
-	ref := volume.Spec.ClaimRef
-	claim, err := w.claims.PersistentVolumeClaims(ref.Namespace).Get(ref.Name)
-	if err == nil && claim.UID == ref.UID {
-		return // the claim still needs the data
+	claimed, err := w.claimed(ctx, volume.Spec.ClaimRef)
+	if err == nil && !claimed {
+		err = w.remove(volume)
 	}
-	if err := w.remove(volume); err != nil {
+	if err != nil {
 		w.Log.Error(err, "removing the folder of a deleted volume", "volume", volume.Name)
 	}
+}
+
+// claimed reports whether a claim exists, which needs the data. The cache of claims may be older than
+// that of volumes, so that it is believed only of claims that are gone.
+func (w *worker) claimed(ctx context.Context, ref *corev1.ObjectReference) (bool, error) {
+	claim, err := w.claims.PersistentVolumeClaims(ref.Namespace).Get(ref.Name)
+	if err == nil && claim.UID == ref.UID {
+		claim, err = w.Client.CoreV1().PersistentVolumeClaims(ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
+	}
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	return err == nil && claim.UID == ref.UID, err
 }
 
 // ours reports whether the provisioner created the volume, and deletes it with its claim.
