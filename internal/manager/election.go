@@ -68,7 +68,7 @@ func newLock(cfg Config, runner *tasks.Runner) (*lock, error) {
 		return nil, fmt.Errorf("leader election: %w", err)
 	}
 	identity := resourcelock.ResourceLockConfig{Identity: host + "_" + string(uuid.NewUUID())}
-	made := &lock{interval: cfg.Election.RetryPeriod, idle: runner.Idle, won: make(chan struct{}), lost: make(chan struct{}), log: cfg.Log.WithName("election")}
+	made := &lock{interval: cfg.Election.RetryPeriod, idle: runner.Idle, seen: make(chan struct{}), won: make(chan struct{}), lost: make(chan struct{}), log: cfg.Log.WithName("election")}
 	for _, name := range cfg.leases() {
 		one, err := resourcelock.New(resourcelock.LeasesResourceLock, cfg.leaseNamespace(), name, clients.CoreV1(), clients.CoordinationV1(), identity)
 		if err != nil {

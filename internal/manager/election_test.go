@@ -97,7 +97,7 @@ func electorOf(t *testing.T, election Election, one resourcelock.Interface, lead
 	options := &ctrl.Options{}
 	election.tell(options, &lock{
 		leases: []*lease{{Interface: one}}, interval: election.RetryPeriod, idle: (&tasks.Runner{}).Idle,
-		won: make(chan struct{}), lost: make(chan struct{}),
+		seen: make(chan struct{}), won: make(chan struct{}), lost: make(chan struct{}),
 	})
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
 		Lock: options.LeaderElectionResourceLockInterface, LeaseDuration: *options.LeaseDuration,

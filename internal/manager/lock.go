@@ -29,6 +29,9 @@ type lock struct {
 	renewed  time.Time
 	idle     func() bool
 	log      logr.Logger
+	// seen is closed when this process has read all leases, or that they do not exist.
+	seen   chan struct{}
+	seeing sync.Once
 	// won is closed when this process first holds all leases.
 	won chan struct{}
 	// lost is closed when this process, having held all leases, reads one that another holds.
@@ -72,6 +75,7 @@ func (l *lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []b
 		}
 		raw = append(raw, text)
 	}
+	l.seeing.Do(func() { close(l.seen) })
 	if foreign != nil && l.begun {
 		l.losing.Do(func() { close(l.lost) })
 	}

@@ -204,11 +204,12 @@ func run(ctx context.Context, cfg Config, pages *serving) error {
 	if err != nil {
 		return err
 	}
-	leads := make(chan struct{})
+	read, leads := make(chan struct{}), make(chan struct{})
 	leases, elects := options.LeaderElectionResourceLockInterface.(*lock)
 	if elects {
-		leads = leases.won
+		read, leads = leases.seen, leases.won
 	} else {
+		close(read)
 		close(leads)
 	}
 	options.NewCache, options.MapperProvider = newLeaderCache(ctx, leads), newMapper(ctx)
@@ -230,7 +231,7 @@ func run(ctx context.Context, cfg Config, pages *serving) error {
 			return err
 		}
 	}
-	if err := mgr.Add(pages.following(mgr, leads)); err != nil {
+	if err := mgr.Add(pages.following(mgr, read, leads)); err != nil {
 		return err
 	}
 	if err := mgr.Start(ctx); err != nil {

@@ -41,6 +41,7 @@ type serving struct {
 // What a manager may wait for.
 const (
 	missingControl = "waiting for the API server of the control cluster"
+	missingLeases  = "reading the leases"
 	missingCaches  = "filling the caches"
 )
 
@@ -102,10 +103,16 @@ func (s *serving) configuration(w http.ResponseWriter, _ *http.Request) {
 	_ = json.NewEncoder(w).Encode(map[string]any{"componentconfig": s.cfg.Flags}) // an error is the client's
 }
 
-// following returns what keeps up with the manager: one that stands by is ready, and a leader is when
-// its caches are filled.
-func (s *serving) following(mgr ctrl.Manager, leads <-chan struct{}) ctrlmanager.Runnable {
+// following returns what keeps up with the manager: one that stands by is ready when it has read the
+// leases, and a leader when its caches are filled.
+func (s *serving) following(mgr ctrl.Manager, read, leads <-chan struct{}) ctrlmanager.Runnable {
 	return standby(func(ctx context.Context) error {
+		s.missing.Store(missingLeases)
+		select {
+		case <-read:
+		case <-ctx.Done():
+			return nil
+		}
 		select {
 		case <-leads:
 		default:

@@ -92,24 +92,8 @@ func TestAManagerThatIsFirst(t *testing.T) {
 			return next.RoundTrip(request)
 		})
 	})
-	port, err := e.ControlPlane.PortFor("first", 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() {
-		ended <- Run(ctx, Config{
-			Control: access, Namespace: e.Namespace, Half: HalfSets, ConcurrentSyncs: 1, Address: "127.0.0.1", Port: port, Log: testr.New(t),
-		})
-	}()
+	page, stop := runWith(t, e, Config{Control: access})
 	g := gomega.NewWithT(t)
-	page := func(name string) func() string {
-		return func() string {
-			_, body := get(fmt.Sprintf("http://127.0.0.1:%d/%s", port, name))
-			return strings.TrimSpace(body)
-		}
-	}
 	g.Eventually(page("healthz")).WithTimeout(time.Minute).Should(gomega.Equal("OK"))
 	g.Expect(page("readyz")()).To(gomega.Equal(missingControl))
 	there.Store(true)
@@ -118,9 +102,67 @@ func TestAManagerThatIsFirst(t *testing.T) {
 		t.Error("/metrics lacks the latency of requests")
 	}
 	stop()
-	if err := <-ended; err != nil {
-		t.Errorf("the manager ends with %v", err)
+}
+
+// runWith runs a manager of sets until stop is called. A page is what it serves under a name.
+func runWith(t *testing.T, e *env.Env, cfg Config) (page func(name string) func() string, stop func()) {
+	t.Helper()
+	port, err := e.ControlPlane.PortFor(t.Name(), 0)
+	if err != nil {
+		t.Fatal(err)
 	}
+	cfg.Namespace, cfg.Half, cfg.ConcurrentSyncs = e.Namespace, HalfSets, 1
+	cfg.Address, cfg.Port, cfg.Log = "127.0.0.1", port, testr.New(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- Run(ctx, cfg) }()
+	page = func(name string) func() string {
+		return func() string {
+			_, body := get(fmt.Sprintf("http://127.0.0.1:%d/%s", port, name))
+			return strings.TrimSpace(body)
+		}
+	}
+	return page, func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("the manager ends with %v", err)
+		}
+	}
+}
+
+// TestAManagerThatMayNotReadTheLeases could never become the leader: it is not ready.
+func TestAManagerThatMayNotReadTheLeases(t *testing.T) {
+	t.Parallel()
+	e := env.New(t)
+	var may atomic.Bool
+	asked := make(chan struct{}, 1)
+	access := rest.CopyConfig(e.Admin)
+	access.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(request *http.Request) (*http.Response, error) {
+			if may.Load() || !strings.Contains(request.URL.Path, "/leases/") {
+				return next.RoundTrip(request)
+			}
+			select {
+			case asked <- struct{}{}:
+			default:
+			}
+			refused := httptest.NewRecorder()
+			refused.WriteHeader(http.StatusForbidden)
+			return refused.Result(), nil
+		})
+	})
+	page, stop := runWith(t, e, Config{
+		Control:  access,
+		Election: Election{Enabled: true, LeaseDuration: 3 * time.Second, RenewDeadline: 2 * time.Second, RetryPeriod: 400 * time.Millisecond},
+	})
+	g := gomega.NewWithT(t)
+	for range 3 {
+		<-asked // which is refused
+		g.Eventually(page("readyz")).WithTimeout(time.Minute).Should(gomega.Equal(missingLeases))
+	}
+	may.Store(true)
+	g.Eventually(page("readyz")).WithTimeout(time.Minute).Should(gomega.Equal("OK"))
+	stop()
 }
 
 // TestLatencyHasNoNames: every object would have series of its own.
