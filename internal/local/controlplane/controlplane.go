@@ -42,6 +42,7 @@ type ControlPlane struct {
 	log        logr.Logger
 	lock       *os.File
 	ports      ports
+	held       reservations // of ports
 	pki        pki
 	components []*supervisor.Child // in the order in which they start
 
@@ -91,7 +92,7 @@ func Start(ctx context.Context, config Config) (*ControlPlane, error) {
 // prepare writes all files.
 func (cp *ControlPlane) prepare() error {
 	var err error
-	if cp.ports, err = choosePorts(cp.dir.ports(), cp.config.APIServerPort); err != nil {
+	if cp.ports, err = choosePorts(cp.dir.ports(), cp.config.APIServerPort, &cp.held); err != nil {
 		return fmt.Errorf("choosing ports for %s: %w", cp.config.Name, err)
 	}
 	if cp.pki, err = ensurePKI(cp.dir, cp.config.ServerNames, time.Now()); err != nil {
@@ -143,7 +144,7 @@ func (cp *ControlPlane) Stop(ctx context.Context) error {
 		problems = append(problems, c.Stop(ctx))
 	}
 	// The lock goes last: then the folder may belong to another process.
-	problems = append(problems, cp.lock.Close())
+	problems = append(problems, cp.held.release(), cp.lock.Close())
 	return errors.Join(problems...)
 }
 

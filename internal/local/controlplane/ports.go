@@ -13,6 +13,8 @@ import (
 	"strconv"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/millwright-dev/millwright/internal/local/folder"
 	"github.com/millwright-dev/millwright/internal/local/proc"
 )
@@ -51,18 +53,18 @@ func (e *PortTakenError) Error() string {
 }
 
 // choosePorts takes the explicit port for kube-apiserver. It prefers the last ports, which
-// are in kubeconfigs, and takes free ones otherwise. Errors: *PortTakenError.
-func choosePorts(path string, explicit int) (ports, error) {
+// are in kubeconfigs, and reserves free ones otherwise. Errors: *PortTakenError.
+func choosePorts(path string, explicit int, held *reservations) (ports, error) {
 	chosen, err := loadPorts(path)
 	if err != nil {
 		return ports{}, err
 	}
 	taken := map[int]bool{}
-	if chosen.APIServer, err = choosePort(explicit, chosen.APIServer, taken); err != nil {
+	if chosen.APIServer, err = choosePort(explicit, chosen.APIServer, taken, held); err != nil {
 		return ports{}, err
 	}
 	for _, port := range []*int{&chosen.Etcd, &chosen.EtcdPeer, &chosen.ControllerManager, &chosen.Scheduler} {
-		if *port, err = choosePort(0, *port, taken); err != nil {
+		if *port, err = choosePort(0, *port, taken, held); err != nil {
 			return ports{}, err
 		}
 	}
@@ -71,7 +73,7 @@ func choosePorts(path string, explicit int) (ports, error) {
 
 // choosePort returns the explicit port, the last one or a free one, and adds it to those that
 // are taken. 0 means none.
-func choosePort(explicit, last int, taken map[int]bool) (int, error) {
+func choosePort(explicit, last int, taken map[int]bool, held *reservations) (int, error) {
 	port := explicit
 	switch {
 	case explicit != 0:
@@ -82,7 +84,7 @@ func choosePort(explicit, last int, taken map[int]bool) (int, error) {
 		port = last
 	default:
 		var err error
-		if port, err = freePort(taken); err != nil {
+		if port, err = held.freePort(); err != nil {
 			return 0, err
 		}
 	}
@@ -105,7 +107,7 @@ func (cp *ControlPlane) PortFor(name string, explicit int) (int, error) {
 	cp.mu.Lock()
 	defer cp.mu.Unlock()
 	last := cp.ports.Others[name]
-	port, err := choosePort(explicit, last, map[int]bool{})
+	port, err := choosePort(explicit, last, map[int]bool{}, &cp.held)
 	if err != nil || explicit != 0 || port == last {
 		return port, err
 	}
@@ -146,16 +148,52 @@ const (
 	lastPort  = 32767
 )
 
-// freePort chooses at random, so that control planes that start at the same time rarely
-// choose the same port.
-func freePort(taken map[int]bool) (int, error) {
+// reservations are ports that were chosen, until release. Between the choice of a port and the start of
+// who listens there, another process that starts a control plane could choose the same.
+type reservations struct{ sockets []int }
+
+// freePort reserves a port that nobody listens on or has reserved. It chooses at random, so that processes
+// that start at the same time rarely try the same one.
+func (r *reservations) freePort() (int, error) {
 	for range 200 {
 		port := firstPort + rand.IntN(lastPort-firstPort+1)
-		if !taken[port] && portFree(port) {
+		socket, err := reserve(port)
+		if err == nil {
+			r.sockets = append(r.sockets, socket)
 			return port, nil
+		}
+		if !errors.Is(err, unix.EADDRINUSE) {
+			return 0, fmt.Errorf("reserving port %d on %s: %w", port, loopback, err)
 		}
 	}
 	return 0, fmt.Errorf("found no free port between %d and %d on %s", firstPort, lastPort, loopback)
+}
+
+// reserve binds a socket, and does not listen. Without SO_REUSEADDR that fails if another socket is bound;
+// with it, as set afterwards, it lets those who also set it listen, which all servers do.
+func reserve(port int) (socket int, err error) {
+	socket, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return 0, err
+	}
+	err = unix.Bind(socket, &unix.SockaddrInet4{Port: port, Addr: [4]byte{127, 0, 0, 1}})
+	if err == nil {
+		err = unix.SetsockoptInt(socket, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
+	}
+	if err != nil {
+		return 0, errors.Join(err, unix.Close(socket))
+	}
+	return socket, nil
+}
+
+// release gives the ports back.
+func (r *reservations) release() error {
+	var problems []error
+	for _, socket := range r.sockets {
+		problems = append(problems, unix.Close(socket))
+	}
+	r.sockets = nil
+	return errors.Join(problems...)
 }
 
 // ServeFiles serves the disk images and kernels in a folder over HTTP on a port of 127.0.0.1

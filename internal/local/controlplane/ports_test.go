@@ -5,6 +5,8 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
+	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -17,15 +19,47 @@ func listen(t *testing.T, port int) int {
 	return listener.Addr().(*net.TCPAddr).Port
 }
 
+// held holds ports until the test has ended.
+func held(t *testing.T) *reservations {
+	t.Helper()
+	r := &reservations{}
+	t.Cleanup(func() { must(t, r.release()) })
+	return r
+}
+
+// TestReservedPorts: nobody else chooses a port that is reserved, but who it is for can listen there, and
+// again after it has ended.
+func TestReservedPorts(t *testing.T) {
+	ours := held(t)
+	port := value[int](t)(ours.freePort())
+	if _, err := reserve(port); !errors.Is(err, syscall.EADDRINUSE) {
+		t.Errorf("another process that chooses port %d gets %v", port, err)
+	}
+	for range 2 {
+		listener := value[net.Listener](t)(net.Listen("tcp4", net.JoinHostPort(loopback, strconv.Itoa(port))))
+		if _, err := reserve(port); !errors.Is(err, syscall.EADDRINUSE) {
+			t.Errorf("another process that chooses port %d, which is listened on, gets %v", port, err)
+		}
+		client := value[net.Conn](t)(net.Dial("tcp4", listener.Addr().String()))
+		must(t, value[net.Conn](t)(listener.Accept()).Close()) // so that the server's side waits for late packets
+		must(t, client.Close())
+		must(t, listener.Close())
+	}
+	must(t, ours.release())
+	if len(ours.sockets) > 0 {
+		t.Error("a port is still reserved")
+	}
+}
+
 func TestPortsAreKeptWhileTheyAreFree(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ports.json")
-	first := value[ports](t)(choosePorts(path, 0))
-	second := value[ports](t)(choosePorts(path, 0))
+	first := value[ports](t)(choosePorts(path, 0, held(t)))
+	second := value[ports](t)(choosePorts(path, 0, held(t)))
 	if diff := cmp.Diff(first, second); diff != "" {
 		t.Errorf("ports changed without need:\n%s", diff)
 	}
 	listen(t, first.Etcd)
-	third := value[ports](t)(choosePorts(path, 0))
+	third := value[ports](t)(choosePorts(path, 0, held(t)))
 	want := first
 	want.Etcd = third.Etcd
 	if third.Etcd == first.Etcd || !cmp.Equal(third, want) {
@@ -36,7 +70,7 @@ func TestPortsAreKeptWhileTheyAreFree(t *testing.T) {
 func TestPortsDiffer(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ports.json")
 	must(t, os.WriteFile(path, []byte(`{"apiserver":20001,"etcd":20001,"scheduler":20001}`), 0o600))
-	chosen := value[ports](t)(choosePorts(path, 0))
+	chosen := value[ports](t)(choosePorts(path, 0, held(t)))
 	seen := map[int]bool{}
 	for _, port := range []int{chosen.APIServer, chosen.Etcd, chosen.EtcdPeer, chosen.ControllerManager, chosen.Scheduler} {
 		if port < firstPort || port > lastPort || seen[port] {
@@ -48,12 +82,12 @@ func TestPortsDiffer(t *testing.T) {
 
 func TestExplicitPort(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ports.json")
-	free := value[int](t)(freePort(nil))
-	if chosen := value[ports](t)(choosePorts(path, free)); chosen.APIServer != free {
+	free := value[int](t)(held(t).freePort())
+	if chosen := value[ports](t)(choosePorts(path, free, held(t))); chosen.APIServer != free {
 		t.Errorf("want port %d, got %d", free, chosen.APIServer)
 	}
 	taken := listen(t, 0)
-	_, err := choosePorts(path, taken)
+	_, err := choosePorts(path, taken, held(t))
 	var problem *PortTakenError
 	if !errors.As(err, &problem) || problem.Port != taken || problem.PID != os.Getpid() {
 		t.Errorf("want port %d to be taken by this process %d, got %v", taken, os.Getpid(), err)
@@ -63,5 +97,5 @@ func TestExplicitPort(t *testing.T) {
 func TestUnreadablePortsAreNone(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ports.json")
 	must(t, os.WriteFile(path, []byte("{"), 0o600))
-	value[ports](t)(choosePorts(path, 0))
+	value[ports](t)(choosePorts(path, 0, held(t)))
 }

@@ -19,7 +19,7 @@ func TestServeFiles(t *testing.T) {
 	must(t, os.WriteFile(secret, []byte("secret"), 0o600))
 	must(t, os.Symlink(secret, filepath.Join(dir, "out")))
 	must(t, os.Symlink("kernel", filepath.Join(dir, "current")))
-	port := value[int](t)(freePort(map[int]bool{}))
+	port := value[int](t)(held(t).freePort())
 	ctx, cancel := context.WithCancel(t.Context())
 	served := value[<-chan error](t)(ServeFiles(ctx, dir, port))
 	for path, want := range map[string]int{"kernel": http.StatusOK, "other": http.StatusNotFound, "../../etc/passwd": http.StatusNotFound, "current": http.StatusOK} {

@@ -227,7 +227,6 @@ func madeQCOW2(t testing.TB) map[string][]byte {
 		"narrow references":    {"-o", "refcount_bits=1"},
 		"zstd":                 {"-o", "compression_type=zstd"},
 		"extended tables":      {"-o", "extended_l2=on"},
-		"with a password":      {"--object", "secret,id=key,data=word", "-o", "encrypt.format=luks,encrypt.key-secret=key,encrypt.iter-time=10"},
 		"with an old password": {"--object", "secret,id=key,data=word", "-o", "encrypt.format=aes,encrypt.key-secret=key"},
 	} {
 		path := filepath.Join(dir, name)
@@ -237,6 +236,10 @@ func madeQCOW2(t testing.TB) map[string][]byte {
 	path := filepath.Join(dir, "version 3")
 	qemuImg(t, "snapshot", "-c", "first", path)
 	images["with a snapshot"] = readFile(t, path)
+	// qemu-img cannot make this one on every machine: it measures the processor for the key.
+	luks := bytes.Clone(images["with an old password"])
+	binary.BigEndian.PutUint32(luks[32:], 2) // crypt_method
+	images["with a password"] = luks
 	return images
 }
 
