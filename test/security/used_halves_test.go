@@ -18,9 +18,9 @@ import (
 
 // TestHalvesUseWhatTheyMay: the lives of Machines under two processes need every permission of the
 // roles of each, or there is a reason for it. TestManagerUsesWhatItMay looks at the rights of
-// machine-controller in the target cluster, which are those of the whole.
+// machine-controller in the target cluster, which are those of the whole. The two tests have nodes of the
+// same names in one cluster, so that this one does not run beside it.
 func TestHalvesUseWhatTheyMay(t *testing.T) {
-	t.Parallel()
 	m := &managed{Env: env.NewPair(t), t: t, cloud: sim.NewCloud(sim.CloudOptions{})}
 	m.admin = m.Client
 	if err := m.Target.ControlPlane.AllowJoining(t.Context()); err != nil {
