@@ -10,7 +10,7 @@ import (
 
 // vulnerability is one in a function of the standard library, in the format of the database.
 const vulnerability = `{"schema_version": "1.3.1", "id": "GO-2026-0001", "modified": "2026-01-02T00:00:00Z", "published": "2026-01-01T00:00:00Z",
-	"summary": "an example", "details": "an example", "affected": [{"package": {"name": "stdlib", "ecosystem": "Go"},
+	"summary": "an example", "details": "an example", "database_specific": {"url": "https://example.org/GO-2026-0001"}, "affected": [{"package": {"name": "stdlib", "ecosystem": "Go"},
 	"ranges": [{"type": "SEMVER", "events": [{"introduced": "0"}]}],
 	"ecosystem_specific": {"imports": [{"path": "strings", "symbols": ["ToUpper"]}]}}]}`
 
@@ -32,7 +32,7 @@ func TestVulncheck(t *testing.T) {
 		fails    bool
 		says     string
 	}{
-		"vulnerable": {"file://" + known, true, "GO-2026-0001"},
+		"vulnerable": {"file://" + known, true, "Your code is affected by 1 vulnerability"},
 		"clean":      {"file://" + empty, false, "No vulnerabilities found"},
 		"offline":    {"http://127.0.0.1:1", false, "http://127.0.0.1:1 does not answer, so nothing was checked"},
 	} {
