@@ -159,6 +159,8 @@ type forces struct {
 	since, away time.Time
 	// first is the first manager. Others may read in a Machine when its drain began anew, to the second.
 	first int
+	// asked are the managers that asked whether an API server answers.
+	asked map[int]bool
 	// forced are the Machines whose pods each manager deleted by force.
 	forced map[int][]string
 	wrong  []error
@@ -169,7 +171,7 @@ func (r *run) newForces(ctx context.Context) *forces {
 	if r.scenario.drainTimeout == 0 {
 		return nil
 	}
-	return &forces{timeout: r.scenario.drainTimeout, forced: map[int][]string{}, exists: func(name string) (bool, error) {
+	return &forces{timeout: r.scenario.drainTimeout, asked: map[int]bool{}, forced: map[int][]string{}, exists: func(name string) (bool, error) {
 		err := r.control.Client.Get(ctx, client.ObjectKey{Namespace: r.control.Namespace, Name: name}, &v1alpha1.Machine{})
 		return err == nil, client.IgnoreNotFound(err)
 	}}
@@ -200,22 +202,32 @@ func (f *forces) work(manager int) {
 	f.first = cmp.Or(f.first, manager)
 }
 
-// request notes a request of a manager, if it deletes a pod: even one that is not answered.
+// request notes a request of a manager, even one that is not answered: a question whether the API server
+// answers, or the deletion of a pod.
 func (f *forces) request(manager int, r *http.Request, at time.Time) {
-	if f == nil || r.Method != http.MethodDelete {
+	if f == nil {
 		return
 	}
 	resource, name := objectOf(r.URL.Path, nil)
-	if resource != "pods" {
-		return
-	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	switch {
+	case name == outage.Nobody:
+		f.asked[manager] = true
+	case resource == "pods" && r.Method == http.MethodDelete:
+		f.deletion(manager, name, at)
+	}
+}
+
+// deletion notes that a manager deletes a pod.
+func (f *forces) deletion(manager int, name string, at time.Time) {
 	may := f.since.Add(f.timeout)
 	if manager != f.first {
 		may = may.Add(-time.Second)
 	}
 	switch {
+	case !f.asked[manager]:
+		f.wrong = append(f.wrong, fmt.Errorf("%w: %s, without a question whether the API servers answer", errForcedSoon, name))
 	case !f.away.IsZero() && at.After(f.away.Add(unnoticed)):
 		f.wrong = append(f.wrong, fmt.Errorf("%w: %s, while the API servers are away", errForcedSoon, name))
 	case at.Before(may):
@@ -316,10 +328,11 @@ func TestForces(t *testing.T) {
 		"the same again":                       {"", []deletion{{1, "a", at(10)}, {1, "a", at(11)}}, nil, false},
 		"before an outage is seen":             {"", []deletion{{1, "a", at(20)}}, nil, true},
 		"while the servers are away":           {"", []deletion{{1, "a", at(23)}}, errForcedSoon, true},
+		"by a manager that did not ask":        {"", []deletion{{3, "a", at(20)}}, errForcedSoon, false},
 		"together, by two that do not know it": {"", []deletion{{1, "a", at(10)}, {2, "b", at(11)}}, nil, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := &forces{timeout: timeout, forced: map[int][]string{}, exists: func(machine string) (bool, error) { return machine != tc.gone, nil }}
+			f := &forces{timeout: timeout, asked: map[int]bool{1: true, 2: true}, forced: map[int][]string{}, exists: func(machine string) (bool, error) { return machine != tc.gone, nil }}
 			f.begin(began)
 			f.work(1)
 			f.work(2)
