@@ -119,7 +119,7 @@ type cost struct {
 func (c cost) counters() int {
 	sum := 0
 	for answered, count := range c.totals {
-		if answered.Resource == "machinesets/status" || answered.Resource == "machinedeployments/status" {
+		if answered.Code != http.StatusConflict && (answered.Resource == "machinesets/status" || answered.Resource == "machinedeployments/status") {
 			sum += count
 		}
 	}
