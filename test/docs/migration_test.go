@@ -9,8 +9,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -20,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver/sim"
 	"github.com/millwright-dev/millwright/test/env"
 	"github.com/millwright-dev/millwright/test/program"
@@ -58,6 +62,32 @@ func (p *place) migrate(t *testing.T) {
 	must(t, err)
 	if len(vms) != 3 {
 		t.Errorf("%d VMs are left", len(vms))
+	}
+	fitForMCM(t, c)
+}
+
+// fitForMCM checks that MCM can go on: nobody holds its leases, and its Machines have what they had of it.
+func fitForMCM(t *testing.T, c client.Client) {
+	t.Helper()
+	gomega.NewWithT(t).Eventually(func() (free []string) {
+		leases := &coordinationv1.LeaseList{}
+		must(t, c.List(t.Context(), leases, client.InNamespace(machines)))
+		for _, lease := range leases.Items {
+			if holder := lease.Spec.HolderIdentity; holder == nil || *holder == "" {
+				free = append(free, lease.Name)
+			}
+		}
+		return free
+	}).WithTimeout(time.Minute).Should(gomega.ConsistOf("machine-controller", "machine-controller-manager"), "these leases are free")
+	all := &v1alpha1.MachineList{}
+	must(t, c.List(t.Context(), all, client.InNamespace(machines)))
+	if len(all.Items) != 3 {
+		t.Errorf("%d Machines", len(all.Items))
+	}
+	for _, machine := range all.Items {
+		if machine.Status.CurrentStatus.Phase != v1alpha1.MachineRunning || !slices.Equal(machine.Finalizers, []string{v1alpha1.FinalizerMCM}) {
+			t.Errorf("%s is %s, with the finalizers %v", machine.Name, machine.Status.CurrentStatus.Phase, machine.Finalizers)
+		}
 	}
 }
 
