@@ -210,6 +210,18 @@ func (n *Node) run(in *inside) {
 // Done is closed when the node has ended.
 func (n *Node) Done() <-chan struct{} { return n.process.Done() }
 
+// KillKubelet has the kubelet start anew, without what it kept in memory.
+func (n *Node) KillKubelet() {
+	n.t.Helper()
+	found := program.Processes(n.t, n.dir, "/kubelet --config=")
+	if len(found) != 1 {
+		n.t.Fatalf("kubelets: %v", found)
+	}
+	if err := unix.Kill(found[0].PID, unix.SIGKILL); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
 // Logs opens the newest log of the only container of a Pod, in the format of the kubelet.
 func (n *Node) Logs(namespace, pod, uid string) *os.File {
 	n.t.Helper()

@@ -2,7 +2,6 @@ package pod
 
 import (
 	"context"
-	"fmt"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -14,7 +13,6 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/ptr"
@@ -29,10 +27,9 @@ import (
 const (
 	image   = "registry.example.com/millwright"
 	version = "v0.1.0"
-	account = "machine-controller-manager"
 )
 
-// place is a namespace that enforces Pod Security "restricted", in a cluster with a node.
+// place is a namespace in a cluster with a node.
 type place struct {
 	*testing.T
 	env     *env.Env
@@ -54,27 +51,23 @@ func newPlace(t *testing.T) *place {
 	}
 	p := &place{T: t, env: e, clients: kubernetes.NewForConfigOrDie(e.Admin)}
 	p.node = node.Start(t, e.ControlPlane, layout)
-	restricted := client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"labels":{"pod-security.kubernetes.io/enforce":"restricted"}}}`))
-	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: e.Namespace}}
-	if err := e.Client.Patch(t.Context(), namespace, restricted); err != nil {
-		t.Fatal(err)
-	}
 	return p
 }
 
-// TestInAPod: two replicas of the manager in Pods.
+// TestInAPod: the manifests of config/machine, installed in a cluster that runs their Pods.
 func TestInAPod(t *testing.T) {
 	p := newPlace(t)
-	p.create(&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: account, Namespace: p.env.Namespace}})
-	p.env.Grant(t, fmt.Sprintf("system:serviceaccount:%s:%s", p.env.Namespace, account),
-		"config/rbac/control-role.yaml", "config/rbac/target-role.yaml", "config/rbac/target-role-sim.yaml")
-	p.create(p.deployment("manager", 2, nil))
-	p.awaitReady("manager", 2)
+	p.install()
+	p.enforcesPodSecurity()
+	p.awaitReady(installed, 2)
 	p.isConfined()
+	p.createMisconfigured()
 	p.makesMachine("first")
 	p.handOver()
 	p.makesMachine("second")
 	p.explains("second")
+	p.misconfigured()
+	p.readsItsTokenAgain()
 }
 
 func (p *place) create(object client.Object) {
@@ -84,45 +77,8 @@ func (p *place) create(object client.Object) {
 	}
 }
 
-// deployment is one of the manager, with as many replicas.
-func (p *place) deployment(name string, replicas int32, change func(*corev1.PodSpec)) *appsv1.Deployment {
-	labels := map[string]string{"app": name}
-	get := func(path string) *corev1.Probe {
-		return &corev1.Probe{PeriodSeconds: 1, FailureThreshold: 60, ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: path, Port: intstr.FromString("metrics")}}}
-	}
-	pod := corev1.PodSpec{
-		ServiceAccountName: account,
-		NodeSelector:       map[string]string{corev1.LabelHostname: node.Name}, // not one that is simulated
-		SecurityContext: &corev1.PodSecurityContext{
-			RunAsNonRoot: ptr.To(true), RunAsUser: ptr.To[int64](65532), RunAsGroup: ptr.To[int64](65532),
-			SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
-		},
-		Containers: []corev1.Container{{
-			Name: "manager", Image: image + ":" + version,
-			Args:           []string{"manager", "--driver=sim", "--namespace=$(POD_NAMESPACE)"},
-			Env:            []corev1.EnvVar{{Name: "POD_NAMESPACE", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.namespace"}}}},
-			Ports:          []corev1.ContainerPort{{Name: "metrics", ContainerPort: 10259}},
-			ReadinessProbe: get("/readyz"), LivenessProbe: get("/healthz"),
-			SecurityContext: &corev1.SecurityContext{
-				AllowPrivilegeEscalation: ptr.To(false), ReadOnlyRootFilesystem: ptr.To(true),
-				Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
-			},
-		}},
-	}
-	if change != nil {
-		change(&pod)
-	}
-	return &appsv1.Deployment{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: p.env.Namespace},
-		Spec: appsv1.DeploymentSpec{
-			Replicas: &replicas, Selector: &metav1.LabelSelector{MatchLabels: labels},
-			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: pod},
-		},
-	}
-}
-
 // patience is how long anything may take under load.
-const patience = time.Minute
+const patience = 2 * time.Minute
 
 func (p *place) eventually(check func(g gomega.Gomega)) {
 	p.Helper()
@@ -213,7 +169,7 @@ func (p *place) changesHands(leases <-chan watch.Event, leader string, began tim
 	}
 }
 
-// endsInOrder checks the exit status of the container of a Pod that is being deleted.
+// endsInOrder checks the exit status of the containers of a Pod that is being deleted.
 func (p *place) endsInOrder(pods <-chan watch.Event) {
 	p.Helper()
 	var last *corev1.Pod
@@ -223,8 +179,10 @@ func (p *place) endsInOrder(pods <-chan watch.Event) {
 			break
 		}
 	}
-	if ended := last.Status.ContainerStatuses[0].State.Terminated; ended == nil || ended.ExitCode != 0 {
-		p.Errorf("the leader ended with %+v", last.Status.ContainerStatuses[0].State)
+	for _, container := range last.Status.ContainerStatuses {
+		if ended := container.State.Terminated; ended == nil || ended.ExitCode != 0 {
+			p.Errorf("%s of the leader ended with %+v", container.Name, container.State)
+		}
 	}
 }
 
