@@ -21,6 +21,7 @@ import (
 	ctrlmanager "sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/driver/registry"
 	"github.com/millwright-dev/millwright/driver/sim"
 	"github.com/millwright-dev/millwright/internal/controllers/machineset"
 	"github.com/millwright-dev/millwright/internal/manager"
@@ -66,7 +67,7 @@ func (w *clusters) manage(changes ...func(*manager.Config)) (stop func()) {
 	simulated := sim.New(sim.Config{Cloud: w.cloud, Nodes: w.Target.Client, RequireInitialize: true})
 	config := manager.Config{
 		Control: w.access[0], Target: w.access[1],
-		Namespace: w.Namespace, Driver: simulated, Runnables: []ctrlmanager.Runnable{simulated},
+		Namespace: w.Namespace, Drivers: registry.Only(registry.AnyProvider, simulated), Runnables: []ctrlmanager.Runnable{simulated},
 		ConcurrentSyncs: 20, Overshoot: machineset.Overshoot{Up: 3, Down: 1}, EnforceMinReadySeconds: true,
 		Log: logr.Discard(),
 	}

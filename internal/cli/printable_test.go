@@ -11,7 +11,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/cli/kubeconfig"
+	"github.com/millwright-dev/millwright/internal/cli/connect"
 )
 
 // hostile is what a guest, a provider or a user may write to get at a terminal: it erases the
@@ -37,7 +37,7 @@ func TestNothingControlsTheTerminal(t *testing.T) {
 		InvolvedObject: corev1.ObjectReference{Kind: "Machine", Name: "m", Namespace: w.Namespace, UID: machine.UID}, Type: corev1.EventTypeWarning, Reason: "Odd", Message: hostile,
 	})
 	vm := &vmv1alpha1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Name: "vm", Namespace: w.Namespace}, Spec: vmv1alpha1.VirtualMachineSpec{CPUs: 1}}
-	vms, err := kubeconfig.NewClient(w.Admin)
+	vms, err := connect.NewClient(w.Admin)
 	if err != nil {
 		t.Fatal(err)
 	}

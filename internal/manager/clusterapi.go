@@ -16,7 +16,6 @@ import (
 	"github.com/go-logr/logr"
 
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
-	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/internal/controllers/capi"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/cluster"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
@@ -109,8 +108,7 @@ func discoverClusterAPI(ctx context.Context, log logr.Logger, config *rest.Confi
 // clusterAPIControllers are those of the API capi.
 func clusterAPIControllers(mgr ctrl.Manager, cfg Config, runner *tasks.Runner, events *events) []controller {
 	waker, asked := &tasks.Waker{}, &tasks.Waker{}
-	placer, _ := cfg.Driver.(driver.FailureDomains)
-	engine := instance.New(cfg.Driver, instance.Options{
+	engine := instance.New(cfg.Drivers, instance.Options{
 		Run: runner.Go, Wake: waker.Wake, Clock: clock.RealClock{},
 		Policy:     timeouts.Policy{ResourceExhausted: cfg.ResourceExhaustedRetry, CreationTimeout: cfg.CreationTimeout},
 		OutOfRange: cfg.outOfRange,
@@ -118,7 +116,7 @@ func clusterAPIControllers(mgr ctrl.Manager, cfg Config, runner *tasks.Runner, e
 	machines := capi.Options{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Engine: engine, TaskEnds: waker,
 		Events: events.recorder("millwrightmachine-controller"), Clock: clock.RealClock{}, Concurrency: cfg.ConcurrentSyncs,
-		Driver: cfg.DriverName, Installation: cfg.Installation, Placer: placer, WatchFilter: cfg.ClusterAPI.WatchFilter, JoinTimeout: cfg.CreationTimeout,
+		Drivers: cfg.Drivers, Installation: cfg.Installation, WatchFilter: cfg.ClusterAPI.WatchFilter, JoinTimeout: cfg.CreationTimeout,
 	}
 	if cfg.has(APIMCM) {
 		machines.OtherOwners = ownership.Machines(mgr.GetClient())
@@ -130,7 +128,7 @@ func clusterAPIControllers(mgr ctrl.Manager, cfg Config, runner *tasks.Runner, e
 		cluster.New(cluster.Options{
 			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Clock: clock.RealClock{}, Concurrency: cfg.ConcurrentSyncs,
 			WatchFilter: cfg.ClusterAPI.WatchFilter, FailureDomains: mgr.GetScheme().IsVersionRegistered(core.V1Beta2),
-			Driver: placer, DriverName: cfg.DriverName, Run: runner.Go, Wake: asked.Wake, TaskEnds: asked,
+			Drivers: cfg.Drivers, Run: runner.Go, Wake: asked.Wake, TaskEnds: asked,
 		}),
 		template.New(template.Options{Client: mgr.GetClient(), WatchFilter: cfg.ClusterAPI.WatchFilter}),
 		finalizers.NewForClasses(mgr.GetClient()),

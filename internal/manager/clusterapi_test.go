@@ -17,6 +17,7 @@ import (
 
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/driver/registry"
 	"github.com/millwright-dev/millwright/driver/sim"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
 	"github.com/millwright-dev/millwright/test/coretest"
@@ -54,7 +55,7 @@ func TestLeases(t *testing.T) {
 func TestWithoutClusterAPI(t *testing.T) {
 	e := env.New(t, env.WithOwn()) // the others of this package have it
 	err := Run(t.Context(), Config{
-		Control: e.Admin, Namespace: e.Namespace, APIs: []API{APICAPI}, Driver: sim.New(sim.Config{}), DriverName: "sim", ConcurrentSyncs: 1,
+		Control: e.Admin, Namespace: e.Namespace, APIs: []API{APICAPI}, Drivers: registry.Only("sim", sim.New(sim.Config{})), ConcurrentSyncs: 1,
 	})
 	for _, words := range []string{"does not serve", "cluster.x-k8s.io", "clusterctl init"} {
 		if err == nil || !strings.Contains(err.Error(), words) {
@@ -81,7 +82,7 @@ func TestBothAPIs(t *testing.T) {
 	go func() {
 		ended <- Run(ctx, Config{
 			Control: e.UserWith(t, "config/rbac/control-role.yaml", "config/rbac/capi-role.yaml"), Namespace: e.Namespace,
-			APIs: []API{APIMCM, APICAPI}, Driver: sim.New(sim.Config{Cloud: cloud}), DriverName: "sim",
+			APIs: []API{APIMCM, APICAPI}, Drivers: registry.Only("sim", sim.New(sim.Config{Cloud: cloud})),
 			ConcurrentSyncs: 5, CreationTimeout: time.Minute,
 			Election: Election{Enabled: true, LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 100 * time.Millisecond},
 			Log:      testr.New(t),

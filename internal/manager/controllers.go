@@ -101,7 +101,7 @@ func nodeControllers(mgr ctrl.Manager, cfg Config, joined *target.Cluster, token
 // machineOptions returns the options of the Machine controller, with its engine.
 func machineOptions(mgr ctrl.Manager, cfg Config, joined *target.Cluster, runner *tasks.Runner, events *events) (machine.Options, error) {
 	waker := &tasks.Waker{}
-	engine := instance.New(cfg.work.Driver(cfg.Driver), instance.Options{
+	engine := instance.New(cfg.work.Driver(cfg.Drivers), instance.Options{
 		Run: runner.Go, Wake: waker.Wake, Clock: clock.RealClock{},
 		Policy:     timeouts.Policy{ResourceExhausted: cfg.ResourceExhaustedRetry, CreationTimeout: cfg.CreationTimeout},
 		OutOfRange: cfg.outOfRange,
@@ -110,8 +110,8 @@ func machineOptions(mgr ctrl.Manager, cfg Config, joined *target.Cluster, runner
 		Client: mgr.GetClient(), Engine: engine, TaskEnds: waker,
 		Events: events.recorder("machine-controller"), Clock: clock.RealClock{}, Concurrency: cfg.ConcurrentSyncs,
 		CreationTimeout: cfg.CreationTimeout, PreserveTimeout: cfg.Timeouts.Preserve, InPlaceUpdateTimeout: cfg.Timeouts.InPlaceUpdate, NodeConditions: cfg.NodeConditions, Health: cfg.Health,
-		Drain:      machine.Drain{Timeout: cfg.Drain.Timeout, MaxEvictRetries: cfg.Drain.MaxEvictRetries},
-		DriverName: cfg.DriverName, Outages: cfg.outages,
+		Drain:   machine.Drain{Timeout: cfg.Drain.Timeout, MaxEvictRetries: cfg.Drain.MaxEvictRetries},
+		Drivers: cfg.Drivers, Outages: cfg.outages,
 	}
 	if cfg.has(APICAPI) {
 		options.OtherOwners = ownership.MillwrightMachines(mgr.GetClient())

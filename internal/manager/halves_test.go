@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/driver/registry"
 	"github.com/millwright-dev/millwright/driver/sim"
 )
 
@@ -131,7 +132,7 @@ func TestHalfOfSets(t *testing.T) {
 // TestHalfOfMachines: it makes the VM of a machine without the rights of the other half, and does
 // nothing with a deployment.
 func TestHalfOfMachines(t *testing.T) {
-	cfg := Config{Driver: sim.New(sim.Config{}), DriverName: "sim", CreationTimeout: time.Minute}
+	cfg := Config{Drivers: registry.Only("sim", sim.New(sim.Config{})), CreationTimeout: time.Minute}
 	h := startHalf(t, HalfMachines, cfg, "config/rbac/machine-controller-role.yaml", "config/rbac/target-role.yaml")
 	gomega.NewWithT(t).Eventually(func(g gomega.Gomega) {
 		machines := h.machines(g)

@@ -28,7 +28,7 @@ import (
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
-	"github.com/millwright-dev/millwright/driver"
+	"github.com/millwright-dev/millwright/driver/registry"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
 	"github.com/millwright-dev/millwright/internal/controllers/machine"
 	"github.com/millwright-dev/millwright/internal/controllers/machineset"
@@ -56,11 +56,10 @@ type Config struct {
 	Half Half
 	// ClusterAPI configures APICAPI.
 	ClusterAPI ClusterAPI
-	// Driver creates and deletes instances. Required, but for HalfSets.
-	Driver driver.Driver
-	// DriverName is the driver's name in classes and MillwrightMachines; the manager creates
-	// no VMs for others. Empty means that classes are not checked. Required for APICAPI.
-	DriverName string
+	// Drivers create and delete instances, by the providers of classes and MillwrightMachines.
+	// Drivers may come and go while the manager runs. Required, but for HalfSets; APICAPI needs
+	// drivers with names.
+	Drivers *registry.Registry
 	// Installation is the name by which the driver distinguishes its VMs from those of other
 	// installations.
 	Installation string

@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/driver/registry"
 	"github.com/millwright-dev/millwright/driver/sim"
 	"github.com/millwright-dev/millwright/test/env"
 )
@@ -58,7 +59,7 @@ func TestManagerFromStandByToEnd(t *testing.T) {
 	access := sets.on(e.env.UserWith(t, "config/rbac/control-role.yaml"))
 	go func() {
 		ended <- Run(ctx, Config{
-			Control: access, Namespace: e.env.Namespace, Driver: sim.New(sim.Config{}),
+			Control: access, Namespace: e.env.Namespace, Drivers: registry.Only(registry.AnyProvider, sim.New(sim.Config{})),
 			Address: "127.0.0.1", Port: port, ConcurrentSyncs: 5, CreationTimeout: time.Minute,
 			Election: Election{Enabled: true, LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 100 * time.Millisecond},
 			Log:      testr.New(t),
@@ -122,7 +123,7 @@ func TestManagerEndsWithItsLeadership(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() {
 		ended <- Run(t.Context(), Config{
-			Control: e.env.Admin, Namespace: e.env.Namespace, Driver: sim.New(sim.Config{}),
+			Control: e.env.Admin, Namespace: e.env.Namespace, Drivers: registry.Only(registry.AnyProvider, sim.New(sim.Config{})),
 			ConcurrentSyncs: 5, CreationTimeout: time.Minute,
 			Election: Election{Enabled: true, LeaseDuration: time.Hour, RenewDeadline: 50 * time.Minute, RetryPeriod: 100 * time.Millisecond},
 			Log:      testr.New(t),
@@ -158,7 +159,7 @@ func TestManagerEndsWithoutRights(t *testing.T) {
 	sets := &watchLog{plural: "/machinesets"}
 	go func() {
 		ended <- Run(ctx, Config{
-			Control: sets.on(access), Namespace: e.Namespace, Driver: sim.New(sim.Config{}),
+			Control: sets.on(access), Namespace: e.Namespace, Drivers: registry.Only(registry.AnyProvider, sim.New(sim.Config{})),
 			ConcurrentSyncs: 5, CreationTimeout: time.Minute, Log: testr.New(t),
 		})
 	}()
@@ -277,7 +278,7 @@ func TestBusyPortEndsTheManager(t *testing.T) {
 	defer listener.Close()
 	e := env.New(t)
 	err = Run(t.Context(), Config{
-		Control: e.Admin, Namespace: e.Namespace, Driver: sim.New(sim.Config{}), ConcurrentSyncs: 1,
+		Control: e.Admin, Namespace: e.Namespace, Drivers: registry.Only(registry.AnyProvider, sim.New(sim.Config{})), ConcurrentSyncs: 1,
 		Address: "127.0.0.1", Port: listener.Addr().(*net.TCPAddr).Port, Log: testr.New(t),
 	})
 	if !errors.Is(err, syscall.EADDRINUSE) {

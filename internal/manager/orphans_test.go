@@ -15,6 +15,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/registry"
 	"github.com/millwright-dev/millwright/driver/sim"
 	"github.com/millwright-dev/millwright/internal/lifecycle/orphans"
 	"github.com/millwright-dev/millwright/test/env"
@@ -28,7 +29,7 @@ func TestOutOfRangeBringsALookForOrphans(t *testing.T) {
 	cloud.Fail(sim.Fault{Method: sim.GetMachineStatus, Codes: []codes.Code{codes.OutOfRange}})
 	cfg := Config{
 		Control: e.UserWith(t, "config/rbac/control-role.yaml"), Namespace: e.Namespace,
-		Driver: sim.New(sim.Config{Cloud: cloud}), DriverName: "sim", ConcurrentSyncs: 5, CreationTimeout: time.Minute,
+		Drivers: registry.Only("sim", sim.New(sim.Config{Cloud: cloud})), ConcurrentSyncs: 5, CreationTimeout: time.Minute,
 		Log: testr.New(t),
 	}
 	cfg.Orphans.Mode, cfg.Orphans.Period = orphans.Report, time.Hour

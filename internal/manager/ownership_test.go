@@ -17,6 +17,7 @@ import (
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver/fake"
+	"github.com/millwright-dev/millwright/driver/registry"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
 	"github.com/millwright-dev/millwright/test/coretest"
 	"github.com/millwright-dev/millwright/test/env"
@@ -65,7 +66,7 @@ func newPair(t *testing.T) *pair {
 	go func() {
 		ended <- Run(ctx, Config{
 			Control: e.UserWith(t, "config/rbac/control-role.yaml", "config/rbac/capi-role.yaml"), Namespace: e.Namespace,
-			APIs: []API{APIMCM, APICAPI}, Driver: p.driver, DriverName: "sim",
+			APIs: []API{APIMCM, APICAPI}, Drivers: registry.Only("sim", p.driver),
 			ConcurrentSyncs: 5, CreationTimeout: time.Minute, Log: testr.New(t),
 		})
 	}()

@@ -11,7 +11,6 @@ import (
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/owners"
 	"github.com/millwright-dev/millwright/internal/lifecycle/drain"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
@@ -20,7 +19,6 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
 	"github.com/millwright-dev/millwright/internal/reconcile/target"
 	"github.com/millwright-dev/millwright/internal/reconcile/tasks"
-	"github.com/millwright-dev/millwright/internal/reconcile/validation"
 )
 
 // newDrainer returns the drainer of the target's nodes.
@@ -29,7 +27,7 @@ func newDrainer(cfg Config, joined *target.Cluster, runner *tasks.Runner, waker 
 	if err != nil {
 		return nil, fmt.Errorf("target cluster: %w", err)
 	}
-	volumes := instance.NewVolumes(cfg.Driver, runner.Go, waker.Wake)
+	volumes := instance.NewVolumes(cfg.Drivers, runner.Go, waker.Wake)
 	return drain.New(drain.Options{
 		Client: joined.Client(), Evictor: drain.NewEvictor(clients.CoreV1().RESTClient()),
 		Run: runner.Go, Wake: waker.Wake, Clock: clock.RealClock{},
@@ -45,7 +43,7 @@ func newCollector(mgr ctrl.Manager, cfg Config, events *events) *orphans.Collect
 		Live: mgr.GetAPIReader(), Mapper: mgr.GetRESTMapper(), Namespace: cfg.Namespace,
 		Secret: func(ctx context.Context, class *v1alpha1.MachineClass) (*corev1.Secret, string, error) {
 			// The VMs of another driver's class cannot be listed.
-			if sentence := validation.Driver(class, cfg.DriverName); sentence != "" {
+			if sentence := cfg.Drivers.Refusal(class); sentence != "" {
 				return nil, sentence, nil
 			}
 			return fieldindex.MergedSecret(ctx, mgr.GetClient(), class)
@@ -55,14 +53,13 @@ func newCollector(mgr ctrl.Manager, cfg Config, events *events) *orphans.Collect
 		machines.Cache = mgr.GetClient()
 	}
 	infrastructure := owners.MillwrightMachines{
-		Live: mgr.GetAPIReader(), Mapper: mgr.GetRESTMapper(), Namespace: cfg.Namespace, Driver: cfg.DriverName, WatchFilter: cfg.ClusterAPI.WatchFilter,
+		Live: mgr.GetAPIReader(), Mapper: mgr.GetRESTMapper(), Namespace: cfg.Namespace, Drivers: cfg.Drivers, WatchFilter: cfg.ClusterAPI.WatchFilter,
 	}
-	infrastructure.Placer, _ = cfg.Driver.(driver.FailureDomains)
 	if cfg.has(APICAPI) {
 		infrastructure.Cache = mgr.GetClient()
 	}
 	return orphans.New(orphans.Options{
-		APIs: []orphans.API{machines, infrastructure}, Driver: cfg.Driver, Mode: cfg.Orphans.Mode, Period: cfg.Orphans.Period,
+		APIs: []orphans.API{machines, infrastructure}, Driver: cfg.Drivers, Mode: cfg.Orphans.Mode, Period: cfg.Orphans.Period,
 		Events: events.recorder("orphan-collector"), Registerer: ctrlmetrics.Registry, Log: cfg.Log.WithName("orphans"),
 	})
 }

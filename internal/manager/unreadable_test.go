@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/driver/registry"
 	"github.com/millwright-dev/millwright/driver/sim"
 	"github.com/millwright-dev/millwright/test/env"
 )
@@ -39,7 +40,7 @@ func TestWhatCannotBeReadIsNamed(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() {
 		ended <- Run(ctx, Config{
-			Control: e.UserWith(t, "config/rbac/control-role.yaml"), Namespace: e.Namespace, Driver: sim.New(sim.Config{}),
+			Control: e.UserWith(t, "config/rbac/control-role.yaml"), Namespace: e.Namespace, Drivers: registry.Only(registry.AnyProvider, sim.New(sim.Config{})),
 			ConcurrentSyncs: 5, CreationTimeout: time.Minute, Log: testr.New(t),
 		})
 	}()

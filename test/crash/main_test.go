@@ -15,6 +15,7 @@ import (
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
 
+	"github.com/millwright-dev/millwright/driver/registry"
 	"github.com/millwright-dev/millwright/internal/controllers/machine"
 	"github.com/millwright-dev/millwright/internal/controllers/machineset"
 	"github.com/millwright-dev/millwright/internal/lifecycle/drain"
@@ -100,7 +101,7 @@ func manage() error {
 	}
 	return manager.Run(ctx, manager.Config{
 		Control: config, Target: target, Namespace: o.Namespace, APIs: []manager.API{api},
-		Driver: o.Broken.driver(remote{url: o.URL}), DriverName: simDriver,
+		Drivers: registry.Only(simDriver, o.Broken.driver(remote{url: o.URL})),
 		Orphans: manager.Orphans{Period: o.OrphanPeriod},
 		Health: machine.Health{
 			Timeout: o.HealthTimeout, MaxReplacements: o.Broken.replacements(), OutageTimeout: o.OutageTimeout, OutagePeriod: o.OutageTimeout,

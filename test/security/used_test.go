@@ -32,6 +32,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/registry"
 	"github.com/millwright-dev/millwright/driver/sim"
 	"github.com/millwright-dev/millwright/internal/controllers/machineset"
 	"github.com/millwright-dev/millwright/internal/lifecycle/drain"
@@ -59,7 +60,7 @@ func (m *managed) manage(config manager.Config) {
 	config.Namespace = m.Namespace
 	if config.Half != manager.HalfSets {
 		simulated := sim.New(sim.Config{Cloud: m.cloud, Nodes: m.Target.Client})
-		config.Driver, config.DriverName = simulated, "sim"
+		config.Drivers = registry.Only("sim", simulated)
 		config.Runnables = []ctrlmanager.Runnable{simulated}
 	}
 	config.ConcurrentSyncs, config.CreationTimeout = 5, 20*time.Minute

@@ -21,6 +21,7 @@ import (
 	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/driver/fake"
+	"github.com/millwright-dev/millwright/driver/registry"
 	"github.com/millwright-dev/millwright/driver/status"
 	"github.com/millwright-dev/millwright/internal/controllers/machineset"
 	"github.com/millwright-dev/millwright/internal/manager"
@@ -134,7 +135,7 @@ func start(t *testing.T, e *env.Env, p *provider, access *rest.Config, cfg manag
 	t.Helper()
 	cfg.Control, cfg.Target, cfg.Namespace = access, access, e.Namespace
 	if cfg.Half != manager.HalfSets {
-		cfg.Driver = struct{ driver.Driver }{p}
+		cfg.Drivers = registry.Only(registry.AnyProvider, struct{ driver.Driver }{p})
 	}
 	cfg.ConcurrentSyncs, cfg.CreationTimeout, cfg.ResourceExhaustedRetry = 5, 20*time.Minute, 10*time.Minute
 	cfg.NodeConditions = []string{"KernelDeadlock", "ReadonlyFilesystem", "DiskPressure", "NetworkUnavailable"}

@@ -23,7 +23,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/cli/args"
-	"github.com/millwright-dev/millwright/internal/cli/kubeconfig"
+	"github.com/millwright-dev/millwright/internal/cli/connect"
 	"github.com/millwright-dev/millwright/internal/local/controlplane"
 	"github.com/millwright-dev/millwright/internal/observe/follow"
 )
@@ -92,7 +92,7 @@ func (d *demo) prepare(ctx context.Context, mode *local) error {
 	config := mode.plane.RESTConfig()
 	config.UserAgent = "millwright-demo"
 	var err error
-	if d.client, err = kubeconfig.NewClient(config); err != nil {
+	if d.client, err = connect.NewClient(config); err != nil {
 		return err
 	}
 	d.follower, err = follow.Start(ctx, config, cache.Options{Scheme: d.client.Scheme()},

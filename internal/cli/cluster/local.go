@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/millwright-dev/millwright/config"
+	"github.com/millwright-dev/millwright/internal/cli/drivers"
 	"github.com/millwright-dev/millwright/internal/cli/folder"
 	managercmd "github.com/millwright-dev/millwright/internal/cli/manager"
 	"github.com/millwright-dev/millwright/internal/local/controlplane"
@@ -178,10 +179,11 @@ func (m *local) startMachines(ctx context.Context, group *errgroup.Group) error 
 		own.UserAgent = managercmd.Agent
 		*cluster = own
 	}
-	m.Driver.SimDir, m.Driver.SimHeartbeat, m.Driver.Installation = m.path("sim"), managercmd.DefaultHeartbeat, "local"
+	m.Driver.Installation = "local"
+	m.Driver.Kinds = drivers.With(&drivers.SimOptions{Dir: m.path("sim"), Heartbeat: drivers.DefaultHeartbeat})
 	m.Config.Namespace, m.Config.Log = localNamespace, m.log
 	m.Config.NodeCertificates = manager.NodeCertificates{Approve: true, Reserved: isHost}
-	if err := m.Complete(); err != nil {
+	if err := m.Complete(ctx); err != nil {
 		return err
 	}
 	group.Go(func() error { return m.Run(ctx) })

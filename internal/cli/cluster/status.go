@@ -18,6 +18,7 @@ import (
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	vmdriver "github.com/millwright-dev/millwright/drivers/vm"
 	"github.com/millwright-dev/millwright/internal/cli/args"
+	"github.com/millwright-dev/millwright/internal/cli/connect"
 	"github.com/millwright-dev/millwright/internal/cli/folder"
 	"github.com/millwright-dev/millwright/internal/cli/kubeconfig"
 	"github.com/millwright-dev/millwright/internal/cli/terminal"
@@ -53,7 +54,7 @@ func status(ctx context.Context, dir string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	c, err := kubeconfig.NewClient(config)
+	c, err := connect.NewClient(config)
 	if err != nil {
 		return err
 	}

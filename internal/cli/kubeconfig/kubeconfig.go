@@ -8,29 +8,17 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"github.com/spf13/pflag"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/internal/cli/args"
+	"github.com/millwright-dev/millwright/internal/cli/connect"
 	"github.com/millwright-dev/millwright/internal/cli/folder"
 	"github.com/millwright-dev/millwright/internal/local/controlplane"
-	"github.com/millwright-dev/millwright/internal/manager"
 )
-
-// Values of flags for kubeconfigs besides a path.
-const (
-	// InCluster means the cluster that this process runs in.
-	InCluster = "inClusterConfig"
-	// None means no cluster.
-	None = "none"
-)
-
-const userAgent = "millwright"
 
 // Flags select a cluster and a namespace.
 type Flags struct {
@@ -57,16 +45,7 @@ func (f *Flags) Client() (client.WithWatch, error) {
 	if err != nil {
 		return nil, err
 	}
-	return NewClient(config)
-}
-
-// NewClient returns a client for all kinds. It does not contact the cluster yet.
-func NewClient(config *rest.Config) (client.WithWatch, error) {
-	c, err := client.NewWithWatch(config, client.Options{Scheme: manager.Scheme()})
-	if err != nil {
-		return nil, fmt.Errorf("connecting to %s: %w", config.Host, err)
-	}
-	return c, nil
+	return connect.NewClient(config)
 }
 
 // Load reads the kubeconfig. The namespace is that of the flags, or else of the context, or
@@ -75,7 +54,7 @@ func (f *Flags) Load() (config *rest.Config, namespace string, err error) {
 	if f.File != "" && f.Dir != "" {
 		return nil, "", args.Wrongf("--kubeconfig: cannot be used with --dir")
 	}
-	config, namespace, err = read(f.rules(), f.Context)
+	config, namespace, err = connect.Read(f.rules(), f.Context)
 	switch {
 	case clientcmd.IsEmptyConfig(err), f.File == "" && errors.Is(err, fs.ErrNotExist):
 		return nil, "", f.noCluster()
@@ -83,48 +62,6 @@ func (f *Flags) Load() (config *rest.Config, namespace string, err error) {
 		return nil, "", fmt.Errorf("reading the kubeconfig: %w", err)
 	}
 	return config, cmp.Or(f.Namespace, namespace), nil
-}
-
-// Named reads the kubeconfig that a flag names, and returns the namespace of its context.
-// InCluster and an empty path mean the cluster that this process runs in, and the namespace of its
-// Pod.
-func Named(flag, path, context string) (config *rest.Config, namespace string, err error) {
-	if path == "" || path == InCluster {
-		config, err = rest.InClusterConfig()
-		namespace = ofPod()
-	} else {
-		config, namespace, err = read(&clientcmd.ClientConfigLoadingRules{ExplicitPath: path}, context)
-	}
-	if err != nil {
-		return nil, "", fmt.Errorf("%s: %w", flag, err)
-	}
-	config.UserAgent = userAgent
-	return config, namespace, nil
-}
-
-// podNamespace is where the namespace of a Pod is, beside the token of its service account.
-const podNamespace = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
-
-// ofPod returns the namespace of the Pod that this process runs in, or else "default".
-func ofPod() string {
-	text, err := os.ReadFile(podNamespace)
-	if err != nil {
-		return metav1.NamespaceDefault
-	}
-	return cmp.Or(strings.TrimSpace(string(text)), metav1.NamespaceDefault)
-}
-
-// read reads the kubeconfig that the rules find. An empty context means the current one.
-func read(rules *clientcmd.ClientConfigLoadingRules, context string) (config *rest.Config, namespace string, err error) {
-	loaded := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: context})
-	if config, err = loaded.ClientConfig(); err != nil {
-		return nil, "", err
-	}
-	if namespace, _, err = loaded.Namespace(); err != nil {
-		return nil, "", err
-	}
-	config.UserAgent = userAgent
-	return config, namespace, nil
 }
 
 // ExplainStopped returns an error that says how to start the local cluster if it is not running;

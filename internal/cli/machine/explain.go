@@ -19,6 +19,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/cli/args"
+	"github.com/millwright-dev/millwright/internal/cli/connect"
 	"github.com/millwright-dev/millwright/internal/cli/kubeconfig"
 	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
 	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
@@ -181,7 +182,7 @@ func (f *explainFlags) validate(flags *pflag.FlagSet) error {
 	var wrong args.Problems
 	wrong.If(f.output != outputText && f.output != outputJSON, "--output: %q is neither text nor json", f.output)
 	wrong.Negative(flags)
-	named := f.control != "" || f.target != "" && f.target != kubeconfig.None
+	named := f.control != "" || f.target != "" && f.target != connect.None
 	wrong.If(named && f.File != "", "--kubeconfig: cannot be used with --control-kubeconfig or --target-kubeconfig")
 	wrong.If(named && f.Dir != "", "--dir: cannot be used with --control-kubeconfig or --target-kubeconfig")
 	return wrong.Err()
@@ -230,11 +231,11 @@ func (f *explainFlags) gatherer() (made gather.Reader, namespace string, err err
 		return made, "", err
 	}
 	control.Timeout = requestTimeout
-	if made.Control, err = kubeconfig.NewClient(control); err != nil || target == nil {
+	if made.Control, err = connect.NewClient(control); err != nil || target == nil {
 		return made, namespace, err
 	}
 	target.Timeout = requestTimeout
-	made.Target, err = kubeconfig.NewClient(target)
+	made.Target, err = connect.NewClient(target)
 	return made, namespace, err
 }
 
@@ -243,9 +244,9 @@ func (f *explainFlags) gatherer() (made gather.Reader, namespace string, err err
 func (f *explainFlags) clusters() (control, target *rest.Config, namespace string, err error) {
 	switch {
 	case f.control != "":
-		control, namespace, err = kubeconfig.Named("--control-kubeconfig", f.control, f.Context)
-	case f.target != "" && f.target != kubeconfig.None:
-		control, namespace, err = kubeconfig.Named("--target-kubeconfig", f.target, f.Context)
+		control, namespace, err = connect.Named("--control-kubeconfig", f.control, f.Context)
+	case f.target != "" && f.target != connect.None:
+		control, namespace, err = connect.Named("--target-kubeconfig", f.target, f.Context)
 	default:
 		control, namespace, err = f.Load()
 	}
@@ -254,10 +255,10 @@ func (f *explainFlags) clusters() (control, target *rest.Config, namespace strin
 	}
 	target = control
 	switch {
-	case f.target == kubeconfig.None:
+	case f.target == connect.None:
 		target = nil
 	case f.target != "" && f.control != "":
-		target, _, err = kubeconfig.Named("--target-kubeconfig", f.target, "")
+		target, _, err = connect.Named("--target-kubeconfig", f.target, "")
 	}
 	return control, target, cmp.Or(f.Namespace, namespace), err
 }

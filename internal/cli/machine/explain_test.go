@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/pflag"
 	"k8s.io/client-go/rest"
 
+	"github.com/millwright-dev/millwright/internal/cli/connect"
 	"github.com/millwright-dev/millwright/internal/cli/kubeconfig"
 	"github.com/millwright-dev/millwright/test/env"
 )
@@ -44,7 +45,7 @@ func TestExplainWhichClusters(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			flags := &explainFlags{control: tc.control, target: tc.target, output: outputText}
-			if flags.File = tc.kubeconfig; tc.kubeconfig+tc.control+strings.TrimPrefix(tc.target, kubeconfig.None) == "" {
+			if flags.File = tc.kubeconfig; tc.kubeconfig+tc.control+strings.TrimPrefix(tc.target, connect.None) == "" {
 				flags.Dir = dir
 			}
 			if err := flags.validate(&pflag.FlagSet{}); err != nil {
@@ -86,7 +87,7 @@ func TestExplainWhichNamespace(t *testing.T) {
 		"of the context":           {explainFlags{Flags: kubeconfig.Flags{File: path, Context: "two"}}, "of-two"},
 		"the flag comes first":     {explainFlags{Flags: kubeconfig.Flags{File: path, Namespace: "mine", Context: "two"}}, "mine"},
 		"the context has none":     {explainFlags{Flags: kubeconfig.Flags{File: path}}, "default"},
-		"of the control cluster's": {explainFlags{control: path, target: kubeconfig.None, Flags: kubeconfig.Flags{Context: "two"}}, "of-two"},
+		"of the control cluster's": {explainFlags{control: path, target: connect.None, Flags: kubeconfig.Flags{Context: "two"}}, "of-two"},
 		"of the only cluster's":    {explainFlags{target: path, Flags: kubeconfig.Flags{Context: "two"}}, "of-two"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/cli/args"
+	"github.com/millwright-dev/millwright/internal/cli/connect"
 	"github.com/millwright-dev/millwright/internal/cli/kubeconfig"
 	"github.com/millwright-dev/millwright/internal/lifecycle/preservation"
 )
@@ -30,7 +31,7 @@ func open(flags *kubeconfig.Flags) (client.Client, string, error) {
 	if err != nil {
 		return nil, "", err
 	}
-	c, err := kubeconfig.NewClient(config)
+	c, err := connect.NewClient(config)
 	return c, namespace, err
 }
 

@@ -1,104 +1,113 @@
 package manager
 
 import (
+	"cmp"
+	"context"
 	"fmt"
-	"os"
-	"time"
+	"slices"
+	"strings"
 
 	"github.com/spf13/pflag"
-	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/driver/instrument"
-	"github.com/millwright-dev/millwright/driver/sim"
-	"github.com/millwright-dev/millwright/drivers/vm"
+	"github.com/millwright-dev/millwright/driver/registry"
 	"github.com/millwright-dev/millwright/internal/cli/args"
-	"github.com/millwright-dev/millwright/internal/cli/folder"
-	"github.com/millwright-dev/millwright/internal/cli/kubeconfig"
 	"github.com/millwright-dev/millwright/internal/manager"
 )
 
-// DriverFlags configure the driver.
+// DriverFlags configure the drivers.
 type DriverFlags struct {
-	// Name of the driver.
+	// Name of the driver, or names of several, separated by commas.
 	Name string
-	// Installation is the name by which the driver distinguishes its VMs from those of other
+	// Installation is the name by which drivers distinguish their VMs from those of other
 	// installations.
 	Installation string
-	// SimDir is the folder of the driver sim. Empty keeps its VMs in memory.
-	SimDir string
-	// SimHeartbeat is the time between two heartbeats of its nodes; 0 means none.
-	SimHeartbeat time.Duration
+	// Kinds are those that Name may name.
+	Kinds registry.Kinds
+	// Uninstrumented drivers measure their calls themselves.
+	Uninstrumented bool
 }
 
-func (f *DriverFlags) add(flags *pflag.FlagSet, name string) {
-	flags.StringVar(&f.Name, "driver", name, `driver of the machines: "vm" for VirtualMachines, "sim" for simulated ones`)
-	flags.StringVar(&f.Installation, "installation", "", "name of this installation, which labels the VirtualMachines of the driver vm; must not change")
-	flags.StringVar(&f.SimDir, "sim-dir", "", "directory in which the driver sim persists its VMs; empty for in memory")
-	flags.DurationVar(&f.SimHeartbeat, "sim-heartbeat", DefaultHeartbeat, "period of the heartbeats of the driver sim's nodes; 0 for none, so that kube-controller-manager marks them unreachable")
-}
-
-// DefaultHeartbeat is the kubelet's default.
-const DefaultHeartbeat = 10 * time.Second
-
-// open puts the driver into the manager's configuration.
-func (f *DriverFlags) open(config *manager.Config) error {
-	config.DriverName, config.Installation = f.Name, f.Installation
-	switch f.Name {
-	case folder.DriverSim:
-		return f.openSim(config)
-	case folder.DriverVM:
-		return f.openVM(config)
-	case "":
-		return args.Wrongf("--driver: required; known drivers: vm, sim")
-	default:
-		return args.Wrongf("--driver: there is no driver %q; known drivers: vm, sim", f.Name)
+// add adds the flags. A program with one kind of driver has no flag --driver.
+func (f *DriverFlags) add(flags *pflag.FlagSet, name string) error {
+	if err := f.Kinds.Check(); err != nil {
+		return err
 	}
+	if len(f.Kinds) > 1 {
+		flags.StringVar(&f.Name, "driver", cmp.Or(f.Name, name), f.usage())
+	}
+	flags.StringVar(&f.Installation, "installation", "", "name of this installation, by which drivers such as vm label their VMs; must not change")
+	return f.Kinds.AddFlags(flags)
 }
 
-func (f *DriverFlags) instrumented(d driver.Driver) driver.Driver {
-	return instrument.Wrap(d, instrument.Options{Provider: f.Name, Registerer: metrics.Registry})
+func (f *DriverFlags) usage() string {
+	text := "driver of the machines"
+	for i, kind := range f.Kinds {
+		separator := ","
+		if i == 0 {
+			separator = ":"
+		}
+		text += fmt.Sprintf("%s %q", separator, kind.Name)
+		if kind.Summary != "" {
+			text += " for " + kind.Summary
+		}
+	}
+	return text + "; several, separated by commas, are chosen by the provider of the MachineClass"
 }
 
-// openVM creates the driver vm. Its infrastructure is the control cluster, unless a class's Secret
-// has the kubeconfig of another.
-func (f *DriverFlags) openVM(config *manager.Config) error {
-	own := rest.CopyConfig(config.Control)
-	own.UserAgent = "millwright-driver-vm"
-	infrastructure, err := vm.NewClient(own)
+// chosen returns the kinds that the flag names.
+func (f *DriverFlags) chosen() (registry.Kinds, error) {
+	if len(f.Kinds) == 1 {
+		return f.Kinds, nil
+	}
+	if f.Name == "" {
+		return nil, args.Wrongf("--driver: required; known drivers: %s", f.Kinds.Names())
+	}
+	var chosen registry.Kinds
+	for name := range strings.SplitSeq(f.Name, ",") {
+		kind, known := f.Kinds.Find(name)
+		switch {
+		case !known:
+			return nil, args.Wrongf("--driver: there is no driver %q; known drivers: %s", name, f.Kinds.Names())
+		case slices.ContainsFunc(chosen, func(other registry.Kind) bool { return other.Name == kind.Name }):
+			return nil, args.Wrongf("--driver: %q is named twice", name)
+		}
+		chosen = append(chosen, kind)
+	}
+	return chosen, nil
+}
+
+// open puts the drivers into the manager's configuration.
+func (f *DriverFlags) open(ctx context.Context, config *manager.Config) error {
+	kinds, err := f.chosen()
 	if err != nil {
-		return fmt.Errorf("driver vm: %w", err)
+		return err
 	}
-	config.Driver = f.instrumented(vm.New(vm.Options{Client: infrastructure, Endpoint: vm.Endpoint(own), Installation: f.Installation}))
+	config.Installation = f.Installation
+	drivers := registry.New(registry.Options{Decorate: f.decorate, NameRequired: len(kinds) > 1})
+	env := registry.Environment{Control: config.Control, Target: config.Target, Installation: f.Installation}
+	for _, kind := range kinds {
+		opened, err := kind.Open(ctx, env)
+		if err != nil {
+			return err
+		}
+		if _, err := drivers.Register(kind.Name, opened); err != nil {
+			return err
+		}
+		if starter, ok := opened.(registry.Starter); ok {
+			config.Runnables = append(config.Runnables, starter)
+		}
+	}
+	config.Drivers = drivers
 	return nil
 }
 
-func (f *DriverFlags) openSim(config *manager.Config) error {
-	simulated := sim.Config{HeartbeatInterval: f.SimHeartbeat}
-	if f.SimDir != "" {
-		if err := os.MkdirAll(f.SimDir, 0o700); err != nil {
-			return fmt.Errorf("--sim-dir: folder %s cannot be used: %w", f.SimDir, err)
-		}
-		cloud, err := sim.OpenCloud(f.SimDir, sim.CloudOptions{})
-		if err != nil {
-			return fmt.Errorf("--sim-dir: %w", err)
-		}
-		simulated.Cloud = cloud
+func (f *DriverFlags) decorate(name string, d driver.Driver) driver.Driver {
+	options := instrument.Options{Provider: name}
+	if !f.Uninstrumented {
+		options.Registerer = metrics.Registry
 	}
-	if config.Target != nil {
-		// The simulated kubelets have a client of their own, as real ones do.
-		kubelets := rest.CopyConfig(config.Target)
-		kubelets.UserAgent = "millwright-sim-kubelet"
-		kubelets.QPS = -1
-		nodes, err := kubeconfig.NewClient(kubelets)
-		if err != nil {
-			return fmt.Errorf("driver sim: %w", err)
-		}
-		simulated.Nodes = nodes
-	}
-	d := sim.New(simulated)
-	config.Driver = f.instrumented(d)
-	config.Runnables = append(config.Runnables, d)
-	return nil
+	return instrument.Wrap(d, options)
 }

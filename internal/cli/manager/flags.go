@@ -7,7 +7,6 @@ import (
 
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/cli/args"
-	"github.com/millwright-dev/millwright/internal/cli/folder"
 	"github.com/millwright-dev/millwright/internal/controllers/machine"
 	"github.com/millwright-dev/millwright/internal/lifecycle/drain"
 	"github.com/millwright-dev/millwright/internal/lifecycle/orphans"
@@ -31,11 +30,11 @@ var (
 	// which Gardener runs MCM.
 	standard = defaults{port: 10259, concurrentSyncs: 50, qps: 100, burst: 200, minReadySeconds: true}
 	// Those of MCM. It has its driver compiled in.
-	machineController        = defaults{half: manager.HalfMachines, port: 10259, concurrentSyncs: 50, qps: 20, burst: 30, driver: folder.DriverVM}
+	machineController        = defaults{half: manager.HalfMachines, port: 10259, concurrentSyncs: 50, qps: 20, burst: 30, driver: "vm"}
 	machineControllerManager = defaults{half: manager.HalfSets, port: 10258, concurrentSyncs: 10, qps: 20, burst: 30}
 )
 
-func (f *Flags) add(flags *pflag.FlagSet, d defaults) {
+func (f *Flags) add(flags *pflag.FlagSet, d defaults) error {
 	flags.SetNormalizeFunc(dashes)
 	f.Config.Half = d.half
 	flags.StringVar(&f.control, "control-kubeconfig", "", `kubeconfig of the control cluster, which holds the Machines; "inClusterConfig" for the in-cluster config; defaults to --target-kubeconfig`)
@@ -60,11 +59,16 @@ func (f *Flags) add(flags *pflag.FlagSet, d defaults) {
 	}
 	if d.half != manager.HalfSets {
 		flags.BoolVar(&f.Config.NodeCertificates.Approve, "approve-node-certificates", false, "approve the certificate of the node of a Machine when its bootstrap token requests it, and deny that token all others; needs the ClusterRole millwright-node-certificates, and no other approver for bootstrap tokens")
-		f.Driver.add(flags, d.driver)
 	}
 	f.ignored.add(flags, d.half)
 	f.Logging.Add(flags)
+	if d.half != manager.HalfSets { // last: a driver must not take the name of another flag
+		if err := f.Driver.add(flags, d.driver); err != nil {
+			return err
+		}
+	}
 	args.BareSeconds(flags)
+	return nil
 }
 
 // AddTuning adds the flags that "millwright up" has too.

@@ -16,7 +16,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/millwright-dev/millwright/internal/cli/args"
-	"github.com/millwright-dev/millwright/internal/cli/kubeconfig"
+	"github.com/millwright-dev/millwright/internal/cli/connect"
 	"github.com/millwright-dev/millwright/internal/cli/logging"
 	"github.com/millwright-dev/millwright/internal/manager"
 )
@@ -25,7 +25,7 @@ import (
 type Flags struct {
 	// Config is filled by the flags; Complete adds the rest.
 	Config manager.Config
-	// Driver configures the driver.
+	// Driver configures the drivers.
 	Driver DriverFlags
 	// Logging configures the logger.
 	Logging logging.Flags
@@ -44,9 +44,9 @@ type Flags struct {
 // Agent is the user agent of the manager's requests.
 const Agent = "millwright-manager"
 
-// New returns "millwright manager".
-func New() *cobra.Command {
-	return newCommand(standard, &cobra.Command{
+// New returns the command "manager". The error names drivers that cannot be in one program.
+func New(drivers DriverFlags) (*cobra.Command, error) {
+	return newCommand(standard, drivers, &cobra.Command{
 		Use:   "manager",
 		Short: "Run the controllers of Machines, MachineSets and MachineDeployments",
 		Long: `Run the controllers of Machines, MachineSets and MachineDeployments.
@@ -57,9 +57,9 @@ same. Flags that Gardener's Machine Controller Manager has too mean what they me
 	})
 }
 
-// NewMachineController returns MCM's command "machine-controller".
-func NewMachineController() *cobra.Command {
-	return newCommand(machineController, &cobra.Command{
+// NewMachineController returns MCM's command "machine-controller", with drivers as New.
+func NewMachineController(drivers DriverFlags) (*cobra.Command, error) {
+	return newCommand(machineController, drivers, &cobra.Command{
 		Use:   string(manager.HalfMachines),
 		Short: "Run the controllers of Machines only, as MCM's machine-controller",
 		Long: `Run the controllers of Machines, MachineClasses and Nodes, with the flags, the defaults, the
@@ -70,8 +70,8 @@ machine-controller-manager.`,
 }
 
 // NewMachineControllerManager returns MCM's command "machine-controller-manager".
-func NewMachineControllerManager() *cobra.Command {
-	return newCommand(machineControllerManager, &cobra.Command{
+func NewMachineControllerManager() (*cobra.Command, error) {
+	return newCommand(machineControllerManager, DriverFlags{}, &cobra.Command{
 		Use:   string(manager.HalfSets),
 		Short: "Run the controllers of MachineSets and MachineDeployments only, as MCM's machine-controller-manager",
 		Long: `Run the controllers of MachineSets and MachineDeployments, with the flags, the defaults, the
@@ -80,17 +80,23 @@ port and the lease of MCM's machine-controller-manager. Machines are for machine
 	})
 }
 
-func newCommand(defaults defaults, cmd *cobra.Command) *cobra.Command {
-	flags := &Flags{}
+func newCommand(defaults defaults, drivers DriverFlags, cmd *cobra.Command) (*cobra.Command, error) {
+	flags := &Flags{Driver: drivers}
 	cmd.Args = args.None
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return flags.run(cmd.Context(), cmd.ErrOrStderr())
+		return flags.RunParsed(cmd.Context(), cmd.ErrOrStderr())
 	}
-	flags.add(cmd.Flags(), defaults)
-	return cmd
+	return cmd, flags.add(cmd.Flags(), defaults)
 }
 
-func (f *Flags) run(ctx context.Context, stderr io.Writer) error {
+// AddMachineController adds the flags of "machine-controller" to those of another program, which
+// calls RunParsed after they were parsed.
+func (f *Flags) AddMachineController(flags *pflag.FlagSet) error {
+	return f.add(flags, machineController)
+}
+
+// RunParsed runs what the flags say until the context ends. Logs go to stderr.
+func (f *Flags) RunParsed(ctx context.Context, stderr io.Writer) error {
 	if err := f.validate(); err != nil {
 		return args.Wrong(err)
 	}
@@ -109,14 +115,14 @@ func (f *Flags) run(ctx context.Context, stderr io.Writer) error {
 	f.Config.Log, f.Config.Flags = log, map[string]string{}
 	f.flags.VisitAll(func(flag *pflag.Flag) { f.Config.Flags[flag.Name] = flag.Value.String() })
 	f.ignored.say(log)
-	if err := f.Complete(); err != nil {
+	if err := f.Complete(ctx); err != nil {
 		return err
 	}
 	return f.Run(ctx)
 }
 
-// Complete opens the driver, and completes Config from the flags.
-func (f *Flags) Complete() error {
+// Complete opens the drivers, and completes Config from the flags.
+func (f *Flags) Complete(ctx context.Context) error {
 	if f.nodeConditions != "" {
 		f.Config.NodeConditions = strings.Split(f.nodeConditions, ",")
 	}
@@ -124,7 +130,7 @@ func (f *Flags) Complete() error {
 		return nil // it needs no driver
 	}
 	f.Config.Health.MaxReplacements = intstr.Parse(f.replacements)
-	return f.Driver.open(&f.Config)
+	return f.Driver.open(ctx, &f.Config)
 }
 
 // Run runs the manager until the context ends.
@@ -135,7 +141,7 @@ func (f *Flags) Run(ctx context.Context) error {
 // connect reads the kubeconfigs. It does not contact the clusters yet.
 func (f *Flags) connect() error {
 	var err error
-	if f.target != kubeconfig.None {
+	if f.target != connect.None {
 		if f.Config.Target, err = f.load("--target-kubeconfig", f.target); err != nil {
 			return err
 		}
@@ -145,7 +151,7 @@ func (f *Flags) connect() error {
 }
 
 func (f *Flags) load(flag, path string) (*rest.Config, error) {
-	config, _, err := kubeconfig.Named(flag, path, "")
+	config, _, err := connect.Named(flag, path, "")
 	if err != nil {
 		return nil, err
 	}

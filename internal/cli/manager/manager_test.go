@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/millwright-dev/millwright/internal/cli/args"
+	"github.com/millwright-dev/millwright/internal/cli/drivers"
 	"github.com/millwright-dev/millwright/internal/manager"
 	"github.com/millwright-dev/millwright/test/env"
 )
@@ -20,9 +21,11 @@ import (
 // parse makes the flags of a manager from arguments.
 func parse(t *testing.T, given ...string) *Flags {
 	t.Helper()
-	flags := &Flags{}
+	flags := &Flags{Driver: DriverFlags{Kinds: drivers.Kinds()}}
 	set := pflag.NewFlagSet("manager", pflag.ContinueOnError)
-	flags.add(set, standard)
+	if err := flags.add(set, standard); err != nil {
+		t.Fatal(err)
+	}
 	if err := set.Parse(given); err != nil {
 		t.Fatal(err)
 	}
@@ -177,13 +180,13 @@ func TestDrivers(t *testing.T) {
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			flags := parse(t, tc.args...)
-			err := flags.Driver.open(&flags.Config)
+			err := flags.Driver.open(t.Context(), &flags.Config)
 			var usage *args.UsageError
 			if (err == nil) != tc.ok || errors.As(err, &usage) != tc.usage {
 				t.Errorf("answers %v", err)
 			}
-			if (flags.Config.Driver != nil) != tc.ok {
-				t.Errorf("driver %v", flags.Config.Driver)
+			if (flags.Config.Drivers != nil) != tc.ok {
+				t.Errorf("driver %v", flags.Config.Drivers)
 			}
 		})
 	}

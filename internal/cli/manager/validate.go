@@ -16,7 +16,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/cli/args"
-	"github.com/millwright-dev/millwright/internal/cli/kubeconfig"
+	"github.com/millwright-dev/millwright/internal/cli/connect"
 	"github.com/millwright-dev/millwright/internal/lifecycle/drain"
 	"github.com/millwright-dev/millwright/internal/lifecycle/orphans"
 	"github.com/millwright-dev/millwright/internal/manager"
@@ -29,10 +29,10 @@ var bootstrapGroup = regexp.MustCompile(`^system:bootstrappers:[a-z0-9:-]{0,255}
 func (f *Flags) validate() error {
 	c := f.Config
 	var wrong args.Problems
-	wrong.If(f.target == kubeconfig.None && f.control == "", "--control-kubeconfig: required when --target-kubeconfig is none")
+	wrong.If(f.target == connect.None && f.control == "", "--control-kubeconfig: required when --target-kubeconfig is none")
 	wrong.Add(f.validateAPIs())
 	f.ignored.problems(&wrong)
-	wrong.If(c.NodeCertificates.Approve && (f.target == kubeconfig.None || !slices.Contains(f.apis, string(manager.APIMCM))), "--approve-node-certificates: needs a target cluster, and mcm among --apis")
+	wrong.If(c.NodeCertificates.Approve && (f.target == connect.None || !slices.Contains(f.apis, string(manager.APIMCM))), "--approve-node-certificates: needs a target cluster, and mcm among --apis")
 	wrong.If(net.ParseIP(c.Address) == nil, "--address: %q is not an IP address", c.Address)
 	wrong.Port("port", c.Port)
 	wrong.If(f.qps <= 0, "--kube-api-qps: must be above 0")

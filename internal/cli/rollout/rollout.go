@@ -13,6 +13,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/millwright-dev/millwright/internal/cli/args"
+	"github.com/millwright-dev/millwright/internal/cli/connect"
 	"github.com/millwright-dev/millwright/internal/cli/kubeconfig"
 	"github.com/millwright-dev/millwright/internal/observe/rollout"
 )
@@ -102,7 +103,7 @@ func open(flags *kubeconfig.Flags, given []string) (deployment, error) {
 	}
 	config.QPS, config.Burst = 50, 100 // a limit meant for controllers must not eat up a short --timeout
 	ctrl.SetLogger(logr.Discard())     // problems are shown; log lines would be drawn over
-	c, err := kubeconfig.NewClient(config)
+	c, err := connect.NewClient(config)
 	return deployment{
 		Follower: rollout.Follower{Config: config, Client: c},
 		key:      types.NamespacedName{Namespace: namespace, Name: name},

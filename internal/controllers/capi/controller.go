@@ -21,7 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
-	"github.com/millwright-dev/millwright/driver"
+	"github.com/millwright-dev/millwright/driver/registry"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/finalizers"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/inputs"
@@ -50,10 +50,8 @@ type Options struct {
 	Clock clock.PassiveClock
 	// Concurrency is how many objects are reconciled at the same time.
 	Concurrency int
-	// Driver is the name of the engine's driver. Required.
-	Driver string
-	// Placer is the engine's driver, if it supports failure domains; nil if it does not.
-	Placer driver.FailureDomains
+	// Drivers are those of the engine, by the values of spec.driver. Required.
+	Drivers *registry.Registry
 	// Installation is the name by which the driver tells its VMs from those of others. Empty:
 	// it has none.
 	Installation string
@@ -87,11 +85,11 @@ func New(opts Options) *Controller {
 	opts.JoinTimeout = cmp.Or(opts.JoinTimeout, 20*time.Minute)
 	c := &Controller{
 		Options: opts, begun: opts.Clock.Now(),
-		inputs:    inputs.Reader{Cache: opts.Client, Live: opts.Live, Placer: opts.Placer},
+		inputs:    inputs.Reader{Cache: opts.Client, Live: opts.Live, Placer: opts.Drivers},
 		instances: steps.Steps{Engine: opts.Engine, Owners: ownership.Index{ownership.MillwrightMachines(opts.Client), opts.OtherOwners}},
 	}
 	c.Secrets = finalizers.NewForSecrets(opts.Client, opts.Live, func(machine *infrav1.MillwrightMachine) bool {
-		return c.watched(machine) && machine.Spec.Driver == c.Driver
+		return c.watched(machine) && c.Drivers.Has(machine.Spec.Driver)
 	})
 	return c
 }

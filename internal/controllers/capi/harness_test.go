@@ -24,6 +24,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/driver/fake"
+	"github.com/millwright-dev/millwright/driver/registry"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
 	"github.com/millwright-dev/millwright/test/env"
@@ -167,7 +168,7 @@ func (h *harness) restart() {
 	h.engine = h.NewEngine(h.Driver)
 	recorded := h.Record(h.client, indexes())
 	h.controller = New(Options{
-		Client: recorded, Live: recorded, Engine: h.engine, Events: h.events, Clock: h.Clock, Driver: "test", JoinTimeout: joinTimeout,
+		Client: recorded, Live: recorded, Engine: h.engine, Events: h.events, Clock: h.Clock, Drivers: registry.Only("test", fake.New(fake.Config{})), JoinTimeout: joinTimeout,
 	})
 	h.Reconciler = h.controller
 }

@@ -22,7 +22,7 @@ import (
 func (c *Controller) steps(machine *infrav1.MillwrightMachine) []flow.Step[*scope] {
 	deleting := !machine.DeletionTimestamp.IsZero()
 	switch {
-	case machine.Spec.Driver != c.Driver:
+	case !c.Drivers.Has(machine.Spec.Driver):
 		return c.otherDriver(deleting)
 	case deleting:
 		return c.termination()

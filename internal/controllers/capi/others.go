@@ -37,7 +37,7 @@ func (c *Controller) reportUnknownDriver(_ context.Context, s *scope) flow.Resul
 }
 
 func (c *Controller) unknownDriver(s *scope) string {
-	return fmt.Sprintf("spec.driver is %q, and this manager has the driver %q only", s.machine.Spec.Driver, c.Driver)
+	return fmt.Sprintf("spec.driver is %q, and this manager has %s only", s.machine.Spec.Driver, c.Drivers)
 }
 
 // leaveToOtherManager leaves the deletion to the manager that has the driver. It removes the

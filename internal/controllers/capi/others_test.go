@@ -12,13 +12,14 @@ import (
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/driver/fake"
+	"github.com/millwright-dev/millwright/driver/registry"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
 )
 
 // other is the controller of a second manager, with another driver.
 func (h *harness) other() *Controller {
 	return New(Options{
-		Client: h.Record(h.client, indexes()), Live: h.Record(h.client, indexes()), Engine: h.engine, Events: h.events, Clock: h.Clock, Driver: "other", JoinTimeout: joinTimeout,
+		Client: h.Record(h.client, indexes()), Live: h.Record(h.client, indexes()), Engine: h.engine, Events: h.events, Clock: h.Clock, Drivers: registry.Only("other", fake.New(fake.Config{})), JoinTimeout: joinTimeout,
 	})
 }
 

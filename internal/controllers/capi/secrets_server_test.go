@@ -20,6 +20,8 @@ import (
 
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/driver/fake"
+	"github.com/millwright-dev/millwright/driver/registry"
 	"github.com/millwright-dev/millwright/driver/sim"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
@@ -72,7 +74,7 @@ func (h *secretsHarness) start(e *env.Env, scheme *runtime.Scheme) {
 	engine := instance.New(sim.New(sim.Config{}), instance.Options{Run: func(func(context.Context)) bool { return false }, Wake: waker.Wake})
 	machines := New(Options{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Engine: engine, TaskEnds: waker,
-		Events: record.NewFakeRecorder(100), Clock: clock.RealClock{}, Driver: "sim",
+		Events: record.NewFakeRecorder(100), Clock: clock.RealClock{}, Drivers: registry.Only("sim", fake.New(fake.Config{})),
 	})
 	for _, setup := range []func(ctrl.Manager) error{machines.SetupWithManager, machines.Secrets.SetupWithManager} {
 		if err := setup(mgr); err != nil {

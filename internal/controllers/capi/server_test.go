@@ -25,6 +25,8 @@ import (
 
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
 	"github.com/millwright-dev/millwright/driver"
+	"github.com/millwright-dev/millwright/driver/fake"
+	"github.com/millwright-dev/millwright/driver/registry"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
 	"github.com/millwright-dev/millwright/internal/reconcile/tasks"
@@ -270,7 +272,7 @@ func run(t *testing.T, e *env.Env, scheme *runtime.Scheme, d driver.Driver) {
 	})
 	controller := New(Options{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Engine: engine, TaskEnds: waker,
-		Events: record.NewFakeRecorder(100), Clock: clock.RealClock{}, Driver: "test",
+		Events: record.NewFakeRecorder(100), Clock: clock.RealClock{}, Drivers: registry.Only("test", fake.New(fake.Config{})),
 	})
 	if err := controller.SetupWithManager(mgr); err != nil {
 		t.Fatal(err)

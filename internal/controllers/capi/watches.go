@@ -23,6 +23,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/capi/marks"
 	"github.com/millwright-dev/millwright/internal/lifecycle/ownership"
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
+	"github.com/millwright-dev/millwright/internal/reconcile/tasks"
 )
 
 // byCluster is an index of MillwrightMachines in the cache: by the name of their Cluster.
@@ -56,6 +57,7 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&core.Cluster{}, mapped(c.ofCluster), builder.WithPredicates(clusterChanges())).
 		Watches(&v1alpha1.MachineClass{}, mapped(c.waitingForClass), builder.WithPredicates(classChanges())).
 		WatchesRawSource(c.TaskEnds).
+		WatchesRawSource(tasks.Registrations(c.Drivers, c.ofDriver)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: c.Concurrency, RateLimiter: expectations.RateLimiter()}).
 		Complete(c)
 	if err != nil {
@@ -75,6 +77,13 @@ func (c *Controller) ofMachine(_ context.Context, object client.Object) []reconc
 func (c *Controller) ofCluster(ctx context.Context, object client.Object) []reconcile.Request {
 	return core.Requests(ctx, c.Client, &infrav1.MillwrightMachineList{}, nil,
 		client.InNamespace(object.GetNamespace()), client.MatchingFields{byCluster: object.GetName()})
+}
+
+// ofDriver returns the MillwrightMachines of a driver.
+func (c *Controller) ofDriver(ctx context.Context, name string) []reconcile.Request {
+	return core.Requests(ctx, c.Client, &infrav1.MillwrightMachineList{}, func(object client.Object) bool {
+		return object.(*infrav1.MillwrightMachine).Spec.Driver == name
+	})
 }
 
 // waitingForClass returns the MillwrightMachines that may wait for a change of their class.

@@ -27,6 +27,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/driver/registry"
 	"github.com/millwright-dev/millwright/internal/controllers/machine/wake"
 	"github.com/millwright-dev/millwright/internal/lifecycle/bootstrap"
 	"github.com/millwright-dev/millwright/internal/lifecycle/drain"
@@ -39,6 +40,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 	"github.com/millwright-dev/millwright/internal/reconcile/target"
+	"github.com/millwright-dev/millwright/internal/reconcile/tasks"
 )
 
 // Options configure a Controller.
@@ -51,9 +53,9 @@ type Options struct {
 	Tokens *bootstrap.Tokens
 	// Engine creates and deletes instances.
 	Engine *instance.Engine
-	// DriverName is the provider in the classes of the engine's driver. Machines of other
-	// classes get no VM, and keep the one that they have. Empty means any.
-	DriverName string
+	// Drivers are those of the engine. Machines of classes that none of them serves get no VM, and
+	// keep the one that they have, until one is registered. Nil means that classes are not checked.
+	Drivers *registry.Registry
 	// TaskEnds is the source of events of the engine's Wake.
 	TaskEnds source.Source
 	// Events records events on Machines, NodeEvents those on nodes, unless it is nil.
@@ -159,6 +161,7 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&v1alpha1.MachineClass{}, mapped(of.OfClass), builder.WithPredicates(wake.CapacityChanges())).
 		Watches(&corev1.Secret{}, mapped(of.WaitingForSecret), builder.WithPredicates(wake.SecretChanges())).
 		WatchesRawSource(c.TaskEnds).
+		WatchesRawSource(tasks.Registrations(c.Drivers, of.WaitingForDriver)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: c.Concurrency, RateLimiter: expectations.RateLimiter()})
 	if c.Target != nil {
 		build.WatchesRawSource(c.Target.Watch(&corev1.Node{}, mapped(of.OfNode), wake.NodeChanges()))

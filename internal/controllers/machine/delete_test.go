@@ -12,6 +12,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/driver/fake"
+	"github.com/millwright-dev/millwright/driver/registry"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
@@ -108,10 +109,10 @@ func TestDeletionThatWaits(t *testing.T) {
 		"class of another driver": {
 			reason: "it would not find the VM and take it for deleted",
 			spoil: func(h *harness) {
-				h.controller.DriverName = "fake"
+				h.controller.Drivers = registry.Only("fake", fake.New(fake.Config{}))
 				change(h, newClass(h.Key.Namespace), func(c *v1alpha1.MachineClass) { c.Provider = "aws" })
 			},
-			repair: func(h *harness) { h.controller.DriverName = "aws" },
+			repair: func(h *harness) { h.controller.Drivers = registry.Only("aws", fake.New(fake.Config{})) },
 			want:   deleting(v1alpha1.MachineStateFailed, `VM sim:///m1 cannot be deleted: MachineClass "small" is for the driver "aws", and this manager has the driver "fake".`),
 			events: 1,
 		},

@@ -341,7 +341,7 @@ func (c *Controller) classInputs(ctx context.Context, machine *v1alpha1.Machine)
 		}
 		return classInputs{}, "", fmt.Errorf("reading MachineClass %s: %w", ref.Name, err)
 	}
-	if message := validation.Driver(class, c.DriverName); message != "" {
+	if message := c.Drivers.Refusal(class); message != "" {
 		return classInputs{}, message, nil
 	}
 	secret, missing, err := fieldindex.MergedSecret(ctx, c.Client, class)

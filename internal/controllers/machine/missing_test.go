@@ -12,6 +12,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/driver/fake"
+	"github.com/millwright-dev/millwright/driver/registry"
 )
 
 // TestWhatIsMissing: each thing that a creation needs and lacks is said in status and in
@@ -94,7 +95,7 @@ func TestWhatIsMissing(t *testing.T) {
 		},
 		"the right driver": {
 			spoil: func(h *harness) {
-				h.controller.DriverName = "fake"
+				h.controller.Drivers = registry.Only("fake", fake.New(fake.Config{}))
 				change(h, newClass(h.Key.Namespace), func(c *v1alpha1.MachineClass) { c.Provider = "aws" })
 			},
 			repair: func(h *harness) {
@@ -225,7 +226,7 @@ func TestClassGoesInMidCreation(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := newHarness(t)
-			h.controller.DriverName = "fake"
+			h.controller.Drivers = registry.Only("fake", fake.New(fake.Config{}))
 			h.Driver.Configure(func(config *fake.Config) { config.IgnoreContext = true })
 			if tc.fails {
 				h.Driver.Fail(fake.CreateMachine, codes.Unavailable)

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 )
 
 // Runner runs a bounded number of tasks at a time, between the start and the end of leadership:
@@ -127,4 +128,22 @@ func (w *Waker) Wake(key types.NamespacedName) {
 		return
 	}
 	w.queue.Add(request)
+}
+
+// Registry calls a function for each driver that is registered, as registry.Registry does.
+type Registry interface {
+	OnRegister(registered func(name string)) (stop func())
+}
+
+// Registrations returns the source of the requests that waited for a driver that is now registered.
+func Registrations(drivers Registry, waiting func(ctx context.Context, name string) []reconcile.Request) source.Source {
+	return source.Func(func(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+		stop := drivers.OnRegister(func(name string) {
+			for _, request := range waiting(ctx, name) {
+				queue.Add(request)
+			}
+		})
+		context.AfterFunc(ctx, stop)
+		return nil
+	})
 }

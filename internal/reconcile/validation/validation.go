@@ -5,7 +5,6 @@ package validation
 import (
 	"fmt"
 	"math"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -163,15 +162,6 @@ func bound(value *intstr.IntOrString, path *field.Path) field.ErrorList {
 		return field.ErrorList{field.Invalid(path, value.String(), fmt.Sprintf("must be between 0 and %d", math.MaxInt32))}
 	}
 	return nil
-}
-
-// Driver returns a message if a class names another driver than this one, which would not find its
-// VMs. Classes need not name a driver; an empty name means any.
-func Driver(class *v1alpha1.MachineClass, name string) string {
-	if name == "" || class.Provider == "" || strings.EqualFold(class.Provider, name) {
-		return ""
-	}
-	return fmt.Sprintf("MachineClass %q is for the driver %q, and this manager has the driver %q", class.Name, class.Provider, name)
 }
 
 // MachineClass validates a MachineClass.

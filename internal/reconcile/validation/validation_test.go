@@ -292,21 +292,3 @@ func TestTimesBelowZero(t *testing.T) {
 		}
 	}
 }
-
-func TestDriver(t *testing.T) {
-	for name, tc := range map[string]struct {
-		of, driver string
-		other      bool
-	}{
-		"the same":           {"vm", "vm", false},
-		"in capitals":        {"VM", "vm", false},
-		"another":            {"aws", "vm", true},
-		"class names none":   {"", "vm", false},
-		"driver has no name": {"aws", "", false},
-	} {
-		got := validation.Driver(&v1alpha1.MachineClass{Provider: tc.of}, tc.driver)
-		if (got != "") != tc.other {
-			t.Errorf("%s: %q", name, got)
-		}
-	}
-}

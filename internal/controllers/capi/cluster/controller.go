@@ -30,11 +30,12 @@ import (
 
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/driver"
+	"github.com/millwright-dev/millwright/driver/registry"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/inputs"
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
+	"github.com/millwright-dev/millwright/internal/reconcile/tasks"
 )
 
 // Options configure a Controller.
@@ -53,10 +54,8 @@ type Options struct {
 	// FailureDomains reports whether Cluster API reads failure domains in the form of contract
 	// v1beta2. Others are not written.
 	FailureDomains bool
-	// Driver lists failure domains; nil if the manager's driver does not support them.
-	Driver driver.FailureDomains
-	// DriverName is the name of the manager's driver. Required.
-	DriverName string
+	// Drivers list failure domains. Required.
+	Drivers *registry.Registry
 	// Run runs a call to the driver, as tasks.Runner.Go does. Required.
 	Run func(task func(ctx context.Context)) bool
 	// Wake is called when the driver has answered. Required.
@@ -92,6 +91,7 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&infrav1.MillwrightMachine{}, mapped(c.ofControlPlane), builder.WithPredicates(addressChanges())).
 		Watches(&v1alpha1.MachineClass{}, mapped(c.ofClass), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		WatchesRawSource(c.TaskEnds).
+		WatchesRawSource(tasks.Registrations(c.Drivers, c.ofDriver)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: c.Concurrency, RateLimiter: expectations.RateLimiter()}).
 		Complete(c)
 	if err != nil {
@@ -120,6 +120,14 @@ func (c *Controller) ofControlPlane(ctx context.Context, object client.Object) [
 		return nil
 	}
 	return c.ofCluster(ctx, cluster)
+}
+
+// ofDriver returns the MillwrightClusters whose failure domains come from a driver.
+func (c *Controller) ofDriver(ctx context.Context, name string) []reconcile.Request {
+	return core.Requests(ctx, c.Client, &infrav1.MillwrightClusterList{}, func(object client.Object) bool {
+		from := object.(*infrav1.MillwrightCluster).Spec.FailureDomainsFrom
+		return from != nil && from.Driver == name
+	})
 }
 
 func controlPlane(object client.Object) bool {

@@ -103,9 +103,9 @@ func (c *Controller) findFailureDomains(ctx context.Context, s *scope) flow.Resu
 // request identifies the request to the driver: it differs if the reference or the class does.
 func (c *Controller) request(ctx context.Context, s *scope) (string, error) {
 	from := s.infra.Spec.FailureDomainsFrom
-	if from.Driver != c.DriverName {
+	if !c.Drivers.Has(from.Driver) {
 		return "", &inputs.Error{Reason: infrav1.ReasonUnknownDriver, Message: fmt.Sprintf(
-			"spec.failureDomainsFrom.driver is %q, and this manager has the driver %q only", from.Driver, c.DriverName)}
+			"spec.failureDomainsFrom.driver is %q, and this manager has %s only", from.Driver, c.Drivers)}
 	}
 	text, err := json.Marshal(from)
 	if err != nil || from.MachineClassRef == nil {
@@ -186,9 +186,6 @@ func (k *call) stop() {
 // call calls the driver.
 func (c *Controller) call(ctx context.Context, machine *infrav1.MillwrightMachine) answer {
 	notSupported := answer{reason: infrav1.ReasonNotSupported, message: "The driver knows of no failure domains", listed: true, again: listEvery}
-	if c.Driver == nil {
-		return notSupported
-	}
 	read, err := c.inputs.Read(ctx, machine)
 	if missing := (*inputs.Error)(nil); errors.As(err, &missing) {
 		return answer{reason: missing.Reason, message: missing.Message, again: listSoon}
@@ -196,7 +193,7 @@ func (c *Controller) call(ctx context.Context, machine *infrav1.MillwrightMachin
 	if err != nil {
 		return answer{reason: infrav1.ReasonDriverCallFailed, message: err.Error(), again: listSoon}
 	}
-	resp, err := c.Driver.ListFailureDomains(ctx, &driver.ListFailureDomainsRequest{MachineClass: read.Class, Secret: read.Secret})
+	resp, err := c.Drivers.ListFailureDomains(ctx, &driver.ListFailureDomainsRequest{MachineClass: read.Class, Secret: read.Secret})
 	failed, _ := status.FromError(err)
 	again := listEvery
 	switch failed.Code() {

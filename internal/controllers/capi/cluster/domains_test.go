@@ -22,6 +22,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/registry"
 	"github.com/millwright-dev/millwright/driver/status"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
@@ -92,8 +93,12 @@ func newHarness(t *testing.T, changes ...func(*given)) *harness {
 // restart ends the manager and starts another one, whose driver may be nil.
 func (h *harness) restart(placer driver.FailureDomains) {
 	h.tasks = nil
+	drivers := registryOf(placer)
+	if placer == nil {
+		drivers = registry.Only("test", struct{ driver.Driver }{})
+	}
 	h.controller = New(Options{
-		Client: h.client, Live: h.client, Clock: h.clock, FailureDomains: true, Driver: placer, DriverName: "test",
+		Client: h.client, Live: h.client, Clock: h.clock, FailureDomains: true, Drivers: drivers,
 		Run: func(task func(context.Context)) bool {
 			h.tasks = append(h.tasks, task)
 			return true
@@ -104,6 +109,14 @@ func (h *harness) restart(placer driver.FailureDomains) {
 			}
 		},
 	})
+}
+
+// registryOf returns the drivers of a manager that has only this one.
+func registryOf(placer driver.FailureDomains) *registry.Registry {
+	return registry.Only("test", struct {
+		driver.Driver
+		driver.FailureDomains
+	}{nil, placer})
 }
 
 // pass takes one pass, and answers when the next one is to come at the latest.
@@ -371,7 +384,7 @@ func TestCallIsCancelled(t *testing.T) {
 	}
 	h.pass()
 	cancelled := false
-	h.controller.Driver = driverFunc(func(ctx context.Context) { cancelled = ctx.Err() != nil })
+	h.controller.Drivers = registryOf(driverFunc(func(ctx context.Context) { cancelled = ctx.Err() != nil }))
 	h.call()
 	if !cancelled || len(h.controller.calls) != 0 {
 		t.Errorf("cancelled: %v, remembered: %v", cancelled, h.controller.calls)

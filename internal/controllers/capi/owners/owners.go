@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
-	"github.com/millwright-dev/millwright/driver"
+	"github.com/millwright-dev/millwright/driver/registry"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/inputs"
 	"github.com/millwright-dev/millwright/internal/lifecycle/orphans"
@@ -28,10 +28,8 @@ type MillwrightMachines struct {
 	Cache, Live client.Reader
 	// Namespace of the objects. Empty: all namespaces.
 	Namespace string
-	// Driver is the name of the manager's driver: it cannot list the VMs of others. Placer is
-	// that driver, if it supports failure domains; nil if it does not.
-	Driver string
-	Placer driver.FailureDomains
+	// Drivers are the manager's: it cannot list the VMs of others. Required.
+	Drivers *registry.Registry
 	// WatchFilter is the value of the label core.LabelWatchFilter of the objects whose VMs are
 	// looked for. Empty: all objects.
 	WatchFilter string
@@ -160,7 +158,7 @@ func (f MillwrightMachines) descriptions(ctx context.Context) ([]description, er
 	}
 	var all []description
 	add := func(object client.Object, machine *infrav1.MillwrightMachine) {
-		if machine.Spec.Driver != f.Driver || !core.Watched(f.WatchFilter, object) {
+		if !f.Drivers.Has(machine.Spec.Driver) || !core.Watched(f.WatchFilter, object) {
 			return
 		}
 		all = append(all, description{object, machine})
@@ -194,7 +192,7 @@ func (f MillwrightMachines) paused(ctx context.Context, object client.Object) (b
 // class returns the inputs of the driver, or why there are none.
 func (f MillwrightMachines) class(ctx context.Context, key string, d description) (orphans.Class, error) {
 	class := orphans.Class{Key: key, Object: d.object}
-	read, err := inputs.Reader{Cache: f.Cache, Live: f.Live, Placer: f.Placer}.Read(ctx, d.machine)
+	read, err := inputs.Reader{Cache: f.Cache, Live: f.Live, Placer: f.Drivers}.Read(ctx, d.machine)
 	if read.MachineClass != nil {
 		class.Object = read.MachineClass
 	}

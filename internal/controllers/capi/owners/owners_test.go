@@ -24,6 +24,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/driver/fake"
+	"github.com/millwright-dev/millwright/driver/registry"
 	"github.com/millwright-dev/millwright/driver/sim"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
 	"github.com/millwright-dev/millwright/internal/lifecycle/orphans"
@@ -88,7 +89,7 @@ func (h *harness) manage(has apis) {
 	machines.Secret = func(context.Context, *v1alpha1.MachineClass) (*corev1.Secret, string, error) {
 		return &corev1.Secret{}, "", nil
 	}
-	infrastructure := MillwrightMachines{Live: h.live, Namespace: namespace, Driver: "fake"}
+	infrastructure := MillwrightMachines{Live: h.live, Namespace: namespace, Drivers: registry.Only("fake", h.driver)}
 	if has.mcm {
 		machines.Cache = h.client
 	}
@@ -331,7 +332,7 @@ func TestClassesAreListedOnce(t *testing.T) {
 		machine.Spec.FailureDomain = "b"
 		h.put(machine)
 	}
-	api := MillwrightMachines{Cache: h.client, Live: h.client, Namespace: namespace, Driver: "fake"}
+	api := MillwrightMachines{Cache: h.client, Live: h.client, Namespace: namespace, Drivers: registry.Only("fake", h.driver)}
 	classes, err := api.Classes(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -371,7 +372,7 @@ func TestClassInAFailureDomainOfTheDriver(t *testing.T) {
 		Driver: "fake", ProviderSpec: &runtime.RawExtension{Raw: []byte(`{"pool":"own"}`)}, FailureDomain: "a",
 	}
 	h.put(machine)
-	api := MillwrightMachines{Cache: h.client, Live: h.client, Namespace: namespace, Driver: "fake"}
+	api := MillwrightMachines{Cache: h.client, Live: h.client, Namespace: namespace, Drivers: registry.Only("fake", h.driver)}
 	for _, tc := range []struct{ skipped, spec string }{
 		{skipped: `failure domain "a" is not in spec.failureDomains`},
 		{spec: `{"pool":"own","zone":"a"}`},
@@ -394,6 +395,6 @@ func TestClassInAFailureDomainOfTheDriver(t *testing.T) {
 		if len(classes) != 2 {
 			t.Errorf("%d classes", len(classes))
 		}
-		api.Placer = sim.New(sim.Config{})
+		api.Drivers = registry.Only("fake", sim.New(sim.Config{}))
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/driver/registry"
 	"github.com/millwright-dev/millwright/internal/controllers/machine/inplace"
 	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
 	"github.com/millwright-dev/millwright/internal/lifecycle/ownership"
@@ -66,6 +67,21 @@ func (m Machines) WaitingForSecret(ctx context.Context, object client.Object) []
 	var requests []reconcile.Request
 	for i := range classes.Items {
 		requests = append(requests, m.WaitingForClass(ctx, &classes.Items[i])...)
+	}
+	return requests
+}
+
+// WaitingForDriver returns the Machines that may wait for the driver of that name to be registered.
+func (m Machines) WaitingForDriver(ctx context.Context, name string) []reconcile.Request {
+	classes := &v1alpha1.MachineClassList{}
+	if err := m.Cache.List(ctx, classes, client.UnsafeDisableDeepCopy); err != nil {
+		return nil
+	}
+	var requests []reconcile.Request
+	for i := range classes.Items {
+		if registry.Serves(name, &classes.Items[i]) {
+			requests = append(requests, m.WaitingForClass(ctx, &classes.Items[i])...)
+		}
 	}
 	return requests
 }

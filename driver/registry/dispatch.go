@@ -1,0 +1,160 @@
+package registry
+
+import (
+	"context"
+	"errors"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/driver"
+	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/status"
+)
+
+var (
+	_ driver.Driver            = (*Registry)(nil)
+	_ driver.Initializer       = (*Registry)(nil)
+	_ driver.VolumeIdentifier  = (*Registry)(nil)
+	_ driver.ClassMigrator     = (*Registry)(nil)
+	_ driver.FailureDomains    = (*Registry)(nil)
+	_ driver.Locator           = (*Registry)(nil)
+	_ driver.APIGroupSeparator = (*Registry)(nil)
+)
+
+// pass passes a request on to the driver of its class.
+func pass[Request, Response any](ctx context.Context, r *Registry, class *v1alpha1.MachineClass, req *Request,
+	method func(driver.Driver, context.Context, *Request) (*Response, error),
+) (*Response, error) {
+	d, err := r.For(class)
+	if err != nil {
+		return nil, err
+	}
+	return method(d, ctx, req)
+}
+
+// CreateMachine implements driver.Driver.
+func (r *Registry) CreateMachine(ctx context.Context, req *driver.CreateMachineRequest) (*driver.CreateMachineResponse, error) {
+	return pass(ctx, r, req.MachineClass, req, driver.Driver.CreateMachine)
+}
+
+// DeleteMachine implements driver.Driver.
+func (r *Registry) DeleteMachine(ctx context.Context, req *driver.DeleteMachineRequest) (*driver.DeleteMachineResponse, error) {
+	return pass(ctx, r, req.MachineClass, req, driver.Driver.DeleteMachine)
+}
+
+// GetMachineStatus implements driver.Driver.
+func (r *Registry) GetMachineStatus(ctx context.Context, req *driver.GetMachineStatusRequest) (*driver.GetMachineStatusResponse, error) {
+	return pass(ctx, r, req.MachineClass, req, driver.Driver.GetMachineStatus)
+}
+
+// ListMachines implements driver.Driver.
+func (r *Registry) ListMachines(ctx context.Context, req *driver.ListMachinesRequest) (*driver.ListMachinesResponse, error) {
+	return pass(ctx, r, req.MachineClass, req, driver.Driver.ListMachines)
+}
+
+// ability returns the driver of a class as an optional interface. The error is Unimplemented if it does
+// not have it.
+func ability[Ability any](r *Registry, class *v1alpha1.MachineClass) (Ability, error) {
+	var none Ability
+	d, err := r.For(class)
+	if err != nil {
+		return none, err
+	}
+	if able, ok := d.(Ability); ok {
+		return able, nil
+	}
+	return none, status.Error(codes.Unimplemented, "the driver does not implement this")
+}
+
+// InitializeMachine implements driver.Initializer.
+func (r *Registry) InitializeMachine(ctx context.Context, req *driver.InitializeMachineRequest) (*driver.InitializeMachineResponse, error) {
+	d, err := ability[driver.Initializer](r, req.MachineClass)
+	if err != nil {
+		return nil, err
+	}
+	return d.InitializeMachine(ctx, req)
+}
+
+// ListFailureDomains implements driver.FailureDomains.
+func (r *Registry) ListFailureDomains(ctx context.Context, req *driver.ListFailureDomainsRequest) (*driver.ListFailureDomainsResponse, error) {
+	d, err := ability[driver.FailureDomains](r, req.MachineClass)
+	if err != nil {
+		return nil, err
+	}
+	return d.ListFailureDomains(ctx, req)
+}
+
+// PlaceMachine implements driver.FailureDomains.
+func (r *Registry) PlaceMachine(req *driver.PlaceMachineRequest) (*driver.PlaceMachineResponse, error) {
+	d, err := ability[driver.FailureDomains](r, req.MachineClass)
+	if err != nil {
+		return nil, err
+	}
+	return d.PlaceMachine(req)
+}
+
+// LocateMachine implements driver.Locator.
+func (r *Registry) LocateMachine(ctx context.Context, req *driver.LocateMachineRequest) (*driver.LocateMachineResponse, error) {
+	d, err := ability[driver.Locator](r, req.MachineClass)
+	if err != nil {
+		return nil, err
+	}
+	return d.LocateMachine(ctx, req)
+}
+
+// GetVolumeIDs implements driver.VolumeIdentifier. Volumes have no class, so every driver is asked, and
+// the answer has what all of them know. It is an error if one that knows volumes fails: the volume
+// of a drained node might be among those that it did not name.
+func (r *Registry) GetVolumeIDs(ctx context.Context, req *driver.GetVolumeIDsRequest) (*driver.GetVolumeIDsResponse, error) {
+	all, known := &driver.GetVolumeIDsResponse{}, false
+	var failed []error
+	for _, e := range r.entries() {
+		d, ok := e.driver.(driver.VolumeIdentifier)
+		if !ok {
+			continue
+		}
+		resp, err := d.GetVolumeIDs(ctx, req)
+		switch {
+		case status.Code(err) == codes.Unimplemented:
+		case err != nil:
+			failed = append(failed, err)
+		case resp != nil:
+			known = true
+			all.VolumeIDs = append(all.VolumeIDs, resp.VolumeIDs...)
+		}
+	}
+	switch {
+	case len(failed) == 1:
+		return nil, failed[0]
+	case len(failed) > 1:
+		return nil, status.WrapError(status.Code(failed[0]), errors.Join(failed...).Error(), errors.Join(failed...))
+	case !known:
+		return nil, status.Error(codes.Unimplemented, "no driver implements GetVolumeIDs")
+	}
+	return all, nil
+}
+
+// GenerateMachineClassForMigration implements driver.ClassMigrator. The class to fill names no driver
+// yet, so drivers are asked in the order of their names until one does not answer Unimplemented.
+func (r *Registry) GenerateMachineClassForMigration(ctx context.Context, req *driver.GenerateMachineClassForMigrationRequest) (*driver.GenerateMachineClassForMigrationResponse, error) {
+	for _, e := range r.entries() {
+		d, ok := e.driver.(driver.ClassMigrator)
+		if !ok {
+			continue
+		}
+		if resp, err := d.GenerateMachineClassForMigration(ctx, req); status.Code(err) != codes.Unimplemented {
+			return resp, err
+		}
+	}
+	return nil, status.Error(codes.Unimplemented, "no driver migrates classes of this kind")
+}
+
+// SeparatesAPIGroups implements driver.APIGroupSeparator: whether all drivers do.
+func (r *Registry) SeparatesAPIGroups() bool {
+	all := r.entries()
+	for _, e := range all {
+		if !driver.SeparatesAPIGroups(e.driver) {
+			return false
+		}
+	}
+	return len(all) > 0
+}

@@ -1,0 +1,110 @@
+package registry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/pflag"
+	"k8s.io/client-go/rest"
+
+	"github.com/millwright-dev/millwright/driver"
+)
+
+// Kind is a kind of driver that a program contains.
+type Kind struct {
+	// Name is the provider of the classes that the driver serves, and its value of --driver.
+	Name string
+	// Summary says in a phrase what the driver creates, for the help of --driver. Optional.
+	Summary string
+	// Flags adds the driver's own flags. Their names should begin with that of the driver. Nil means
+	// that it has none.
+	Flags func(*pflag.FlagSet)
+	// Open returns the driver, after the flags were parsed. It should return soon; a provider that
+	// does not answer is no error yet. Required.
+	Open Opener
+}
+
+// Opener returns a new driver. A driver that implements [Starter] is started.
+type Opener func(ctx context.Context, env Environment) (driver.Driver, error)
+
+// Environment is what a program tells its drivers.
+type Environment struct {
+	// Control is the cluster where the Machines live. Nil means that there is none. It must not
+	// be changed.
+	Control *rest.Config
+	// Target is the cluster that nodes join. Nil means that there is none. It must not be changed.
+	Target *rest.Config
+	// Installation is the name by which a driver may distinguish its VMs from those of other
+	// installations. Empty means that it has none.
+	Installation string
+}
+
+// Starter is implemented by drivers that do something of their own accord.
+type Starter interface {
+	// Start is called once, when the process has become the leader. It returns when the context
+	// ends. An error ends the process.
+	Start(ctx context.Context) error
+}
+
+// Kinds are the kinds of driver that a program contains.
+type Kinds []Kind
+
+// Check returns an error if two kinds have the same name, or one has no valid name or no Opener.
+func (k Kinds) Check() error {
+	var problems []error
+	seen := map[string]bool{}
+	for _, kind := range k {
+		key := strings.ToLower(kind.Name)
+		switch err := CheckName(kind.Name); {
+		case err != nil:
+			problems = append(problems, err)
+		case kind.Open == nil:
+			problems = append(problems, fmt.Errorf("driver %q: cannot be opened", kind.Name))
+		case seen[key]:
+			problems = append(problems, fmt.Errorf("driver %q: %w", kind.Name, ErrTaken))
+		}
+		seen[key] = true
+	}
+	return errors.Join(problems...)
+}
+
+// Find returns the kind of that name.
+func (k Kinds) Find(name string) (Kind, bool) {
+	for _, kind := range k {
+		if strings.EqualFold(kind.Name, name) {
+			return kind, true
+		}
+	}
+	return Kind{}, false
+}
+
+// Names returns the names of the kinds in their order, separated by commas.
+func (k Kinds) Names() string {
+	names := make([]string, 0, len(k))
+	for _, kind := range k {
+		names = append(names, kind.Name)
+	}
+	return strings.Join(names, ", ")
+}
+
+// AddFlags adds the flags of all kinds. The error names a flag that is there already.
+func (k Kinds) AddFlags(flags *pflag.FlagSet) error {
+	var problems []error
+	for _, kind := range k {
+		if kind.Flags == nil {
+			continue
+		}
+		own := pflag.NewFlagSet(kind.Name, pflag.ContinueOnError)
+		own.SetNormalizeFunc(flags.GetNormalizeFunc())
+		kind.Flags(own)
+		own.VisitAll(func(flag *pflag.Flag) {
+			if flags.Lookup(flag.Name) != nil {
+				problems = append(problems, fmt.Errorf("driver %q: the flag --%s is the manager's or another driver's: choose another name", kind.Name, flag.Name))
+			}
+		})
+		flags.AddFlagSet(own)
+	}
+	return errors.Join(problems...)
+}

@@ -1,0 +1,223 @@
+// Package registry chooses among several drivers by the provider of a MachineClass.
+//
+// A [Registry] is itself a driver: it passes each request on to the driver that is registered under the
+// provider of the request's class. Drivers may be registered and removed while it is used, for
+// example those of other processes. A request for a provider that nobody serves is answered with
+// Unavailable, so nothing is taken for gone.
+//
+// A [Kind] is a kind of driver that a program contains: its name, its flags, and how to open it.
+package registry
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/driver"
+	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/status"
+)
+
+// AnyProvider is the name of a driver that serves the classes of all providers that no other driver
+// serves, as a driver of MCM does.
+const AnyProvider = ""
+
+// ErrTaken is the error for a name under which another driver is registered.
+var ErrTaken = errors.New("another driver is registered under this name")
+
+// name is the form of the names of drivers.
+var name = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._/-]{0,251}[A-Za-z0-9])?$`)
+
+// Options configure a Registry. The zero value is valid.
+type Options struct {
+	// Decorate wraps each driver when it is registered, for example by package instrument.
+	// Nil means that they are not wrapped.
+	Decorate func(name string, d driver.Driver) driver.Driver
+	// NameRequired refuses classes without a provider, also while there is one driver: others may
+	// be registered later. By default an only driver serves these classes.
+	NameRequired bool
+}
+
+// Registry is a set of drivers by name. Names are compared without case. Its methods may be called
+// concurrently. Make one with New. Methods that read are valid for a nil Registry, which serves all
+// providers and has no driver.
+type Registry struct {
+	options Options
+
+	mu        sync.RWMutex
+	drivers   map[string]*entry // by the name in lower case
+	listeners map[*listener]struct{}
+}
+
+type entry struct {
+	name   string
+	driver driver.Driver
+}
+
+type listener struct{ registered func(name string) }
+
+// New returns a Registry without drivers.
+func New(options Options) *Registry {
+	return &Registry{options: options, drivers: map[string]*entry{}, listeners: map[*listener]struct{}{}}
+}
+
+// Only returns a Registry with one driver. It panics if Register returns an error.
+func Only(name string, d driver.Driver) *Registry {
+	r := New(Options{})
+	if _, err := r.Register(name, d); err != nil {
+		panic(err)
+	}
+	return r
+}
+
+// Register adds a driver for the classes whose provider is that name. [AnyProvider] is valid, too.
+// The error is ErrTaken if there is one of that name, which stays. remove removes the driver;
+// calls that have begun go on. It may be called several times.
+func (r *Registry) Register(name string, d driver.Driver) (remove func(), err error) {
+	if err := CheckName(name); err != nil {
+		return nil, err
+	}
+	if d == nil {
+		return nil, fmt.Errorf("driver %q: is nil", name)
+	}
+	if r.options.Decorate != nil {
+		d = r.options.Decorate(name, d)
+	}
+	added, key := &entry{name: name, driver: d}, strings.ToLower(name)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if _, taken := r.drivers[key]; taken {
+		return nil, fmt.Errorf("driver %q: %w", name, ErrTaken)
+	}
+	r.drivers[key] = added
+	for l := range r.listeners {
+		go l.registered(name)
+	}
+	return func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if r.drivers[key] == added {
+			delete(r.drivers, key)
+		}
+	}, nil
+}
+
+// CheckName returns an error for a name that no driver can have. Valid are AnyProvider, and names of
+// 1 to 253 letters, digits and "-", "_", ".", "/" that begin and end with a letter or a digit.
+func CheckName(text string) error {
+	if text == AnyProvider || name.MatchString(text) {
+		return nil
+	}
+	return fmt.Errorf("driver %q: the name is not valid: use letters, digits and -, _, ., / between them", text)
+}
+
+// OnRegister calls a function, in a goroutine of its own, for each driver that is registered from now
+// on, until stop is called.
+func (r *Registry) OnRegister(registered func(name string)) (stop func()) {
+	if r == nil {
+		return func() {}
+	}
+	added := &listener{registered: registered}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.listeners[added] = struct{}{}
+	return func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		delete(r.listeners, added)
+	}
+}
+
+// Names returns the names of the drivers in order. AnyProvider is none of them.
+func (r *Registry) Names() []string {
+	var names []string
+	for _, e := range r.entries() {
+		if e.name != AnyProvider {
+			names = append(names, e.name)
+		}
+	}
+	return names
+}
+
+// Has reports whether a driver has exactly that name.
+func (r *Registry) Has(name string) bool { return slices.Contains(r.Names(), name) }
+
+// String says which drivers there are, for messages: `the driver "vm"`.
+func (r *Registry) String() string {
+	var quoted []string
+	for _, name := range r.Names() {
+		quoted = append(quoted, strconv.Quote(name))
+	}
+	switch last := len(quoted) - 1; last {
+	case -1:
+		return "no driver"
+	case 0:
+		return "the driver " + quoted[0]
+	default:
+		return "the drivers " + strings.Join(quoted[:last], ", ") + " and " + quoted[last]
+	}
+}
+
+// entries are the registered drivers by name.
+func (r *Registry) entries() []*entry {
+	if r == nil {
+		return nil
+	}
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	all := make([]*entry, 0, len(r.drivers))
+	for _, e := range r.drivers {
+		all = append(all, e)
+	}
+	slices.SortFunc(all, func(a, b *entry) int { return strings.Compare(a.name, b.name) })
+	return all
+}
+
+// Serves reports whether the driver of that name serves a class, if it is registered: whether the class
+// names it, or none.
+func Serves(name string, class *v1alpha1.MachineClass) bool {
+	return name == AnyProvider || class.Provider == "" || strings.EqualFold(class.Provider, name)
+}
+
+// Refusal returns why no driver serves a class; empty if one does. It is a sentence without the full
+// stop.
+func (r *Registry) Refusal(class *v1alpha1.MachineClass) string {
+	if r == nil || r.find(class.Provider) != nil {
+		return ""
+	}
+	if class.Provider == "" {
+		return fmt.Sprintf("MachineClass %q has no provider, and this manager has %s", class.Name, r)
+	}
+	return fmt.Sprintf("MachineClass %q is for the driver %q, and this manager has %s", class.Name, class.Provider, r)
+}
+
+// find returns the driver for a provider; nil if there is none.
+func (r *Registry) find(provider string) driver.Driver {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	if e, ok := r.drivers[strings.ToLower(provider)]; ok {
+		return e.driver
+	}
+	if e, ok := r.drivers[AnyProvider]; ok {
+		return e.driver
+	}
+	if provider == "" && len(r.drivers) == 1 && !r.options.NameRequired {
+		for _, e := range r.drivers {
+			return e.driver
+		}
+	}
+	return nil
+}
+
+// For returns the driver of a class. The error has the code Unavailable: a driver may be registered later.
+func (r *Registry) For(class *v1alpha1.MachineClass) (driver.Driver, error) {
+	if d := r.find(class.Provider); d != nil {
+		return d, nil
+	}
+	return nil, status.Error(codes.Unavailable, r.Refusal(class))
+}

@@ -1,0 +1,311 @@
+package registry_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/spf13/pflag"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/driver"
+	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/registry"
+	"github.com/millwright-dev/millwright/driver/status"
+)
+
+// named answers with its own name.
+type named struct {
+	driver.Driver
+	name string
+}
+
+func (d named) CreateMachine(context.Context, *driver.CreateMachineRequest) (*driver.CreateMachineResponse, error) {
+	return &driver.CreateMachineResponse{ProviderID: d.name}, nil
+}
+
+// able has optional abilities, too.
+type able struct {
+	named
+	volumes  []string
+	err      error
+	separate bool
+}
+
+func (d able) GetVolumeIDs(context.Context, *driver.GetVolumeIDsRequest) (*driver.GetVolumeIDsResponse, error) {
+	return &driver.GetVolumeIDsResponse{VolumeIDs: d.volumes}, d.err
+}
+
+func (d able) LocateMachine(context.Context, *driver.LocateMachineRequest) (*driver.LocateMachineResponse, error) {
+	return &driver.LocateMachineResponse{Location: d.name}, nil
+}
+
+func (d able) SeparatesAPIGroups() bool { return d.separate }
+
+func (d able) GenerateMachineClassForMigration(context.Context, *driver.GenerateMachineClassForMigrationRequest) (*driver.GenerateMachineClassForMigrationResponse, error) {
+	return nil, d.err
+}
+
+func class(provider string) *v1alpha1.MachineClass {
+	return &v1alpha1.MachineClass{ObjectMeta: metav1.ObjectMeta{Name: "small"}, Provider: provider}
+}
+
+// register registers drivers that answer with their names.
+func register(t *testing.T, r *registry.Registry, names ...string) (remove func()) {
+	t.Helper()
+	for _, name := range names {
+		var err error
+		if remove, err = r.Register(name, named{name: name}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return remove
+}
+
+// TestChoice: the provider of the class chooses, and an only driver need not be named.
+func TestChoice(t *testing.T) {
+	cases := map[string]struct {
+		drivers  []string
+		required bool
+		provider string
+		want     string // empty if none serves the class
+		refusal  string
+	}{
+		"the same":                 {[]string{"vm"}, false, "vm", "vm", ""},
+		"in capitals":              {[]string{"aws"}, false, "AWS", "aws", ""},
+		"another":                  {[]string{"vm"}, false, "aws", "", `MachineClass "small" is for the driver "aws", and this manager has the driver "vm"`},
+		"none named, one there":    {[]string{"vm"}, false, "", "vm", ""},
+		"none named, more to come": {[]string{"vm"}, true, "", "", `MachineClass "small" has no provider, and this manager has the driver "vm"`},
+		"one of two":               {[]string{"vm", "sim"}, false, "sim", "sim", ""},
+		"none of three":            {[]string{"vm", "sim", "aws"}, false, "gcp", "", `MachineClass "small" is for the driver "gcp", and this manager has the drivers "aws", "sim" and "vm"`},
+		"none named, two there":    {[]string{"vm", "sim"}, false, "", "", `MachineClass "small" has no provider, and this manager has the drivers "sim" and "vm"`},
+		"there is none":            {nil, false, "vm", "", `MachineClass "small" is for the driver "vm", and this manager has no driver`},
+		"MCM's way":                {[]string{""}, true, "aws", "", ""},
+		"MCM's way, none named":    {[]string{""}, true, "", "", ""},
+		"MCM's way, and another":   {[]string{"", "sim"}, true, "sim", "sim", ""},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			r := registry.New(registry.Options{NameRequired: tc.required})
+			register(t, r, tc.drivers...)
+			if got := r.Refusal(class(tc.provider)); got != tc.refusal {
+				t.Errorf("Refusal = %q, want %q", got, tc.refusal)
+			}
+			resp, err := r.CreateMachine(t.Context(), &driver.CreateMachineRequest{MachineClass: class(tc.provider)})
+			if tc.refusal != "" {
+				if !status.Is(err, codes.Unavailable) {
+					t.Errorf("CreateMachine: %v, want Unavailable", err)
+				}
+				return
+			}
+			if err != nil || resp.ProviderID != tc.want {
+				t.Errorf("CreateMachine: %v, %v; want %q", resp, err, tc.want)
+			}
+		})
+	}
+}
+
+// TestNobodyIsAsked: nothing is said about VMs while their driver is away. NotFound would have them
+// made twice, and Unimplemented believed to be gone.
+func TestNobodyIsAsked(t *testing.T) {
+	r, of, ctx := registry.New(registry.Options{}), class("gone"), t.Context()
+	register(t, r, "vm", "sim")
+	_, created := r.CreateMachine(ctx, &driver.CreateMachineRequest{MachineClass: of})
+	_, deleted := r.DeleteMachine(ctx, &driver.DeleteMachineRequest{MachineClass: of})
+	_, found := r.GetMachineStatus(ctx, &driver.GetMachineStatusRequest{MachineClass: of})
+	_, listed := r.ListMachines(ctx, &driver.ListMachinesRequest{MachineClass: of})
+	_, initialized := r.InitializeMachine(ctx, &driver.InitializeMachineRequest{MachineClass: of})
+	_, located := r.LocateMachine(ctx, &driver.LocateMachineRequest{MachineClass: of})
+	_, domains := r.ListFailureDomains(ctx, &driver.ListFailureDomainsRequest{MachineClass: of})
+	_, placed := r.PlaceMachine(&driver.PlaceMachineRequest{MachineClass: of})
+	for i, err := range []error{created, deleted, found, listed, initialized, located, domains, placed} {
+		if !status.Is(err, codes.Unavailable) {
+			t.Errorf("method %d: %v, want Unavailable", i, err)
+		}
+	}
+}
+
+// TestAbilities: each driver has its own.
+func TestAbilities(t *testing.T) {
+	r := registry.New(registry.Options{})
+	register(t, r, "bare")
+	if _, err := r.Register("able", able{named: named{name: "able"}, volumes: []string{"v1"}, separate: true}); err != nil {
+		t.Fatal(err)
+	}
+	if resp, err := r.LocateMachine(t.Context(), &driver.LocateMachineRequest{MachineClass: class("able")}); err != nil || resp.Location != "able" {
+		t.Errorf("LocateMachine of able: %v, %v", resp, err)
+	}
+	if _, err := r.LocateMachine(t.Context(), &driver.LocateMachineRequest{MachineClass: class("bare")}); !status.Is(err, codes.Unimplemented) {
+		t.Errorf("LocateMachine of bare: %v, want Unimplemented", err)
+	}
+	if driver.SeparatesAPIGroups(r) {
+		t.Error("the registry separates API groups, although a driver does not")
+	}
+	if of, err := r.For(class("able")); err != nil || !driver.SeparatesAPIGroups(of) {
+		t.Errorf("able does not separate API groups: %v", err)
+	}
+}
+
+// TestVolumes: volumes have no class, so what all drivers know counts.
+func TestVolumes(t *testing.T) {
+	unimplemented := status.Error(codes.Unimplemented, "not here")
+	cases := map[string]struct {
+		drivers []able
+		want    []string
+		code    codes.Code
+	}{
+		"nobody knows":     {nil, nil, codes.Unimplemented},
+		"one cannot":       {[]able{{err: unimplemented}}, nil, codes.Unimplemented},
+		"two know":         {[]able{{volumes: []string{"b"}}, {volumes: []string{"a"}}}, []string{"b", "a"}, codes.OK},
+		"one of two":       {[]able{{err: unimplemented}, {volumes: []string{"a"}}}, []string{"a"}, codes.OK},
+		"one of two fails": {[]able{{err: status.Error(codes.Unavailable, "down")}, {volumes: []string{"a"}}}, nil, codes.Unavailable},
+		"both fail":        {[]able{{err: status.Error(codes.Unavailable, "down")}, {err: status.Error(codes.Internal, "odd")}}, nil, codes.Unavailable},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			r := registry.New(registry.Options{})
+			register(t, r, "bare")
+			for i, d := range tc.drivers {
+				if _, err := r.Register("able-"+string(rune('a'+i)), d); err != nil {
+					t.Fatal(err)
+				}
+			}
+			resp, err := r.GetVolumeIDs(t.Context(), &driver.GetVolumeIDsRequest{PVSpecs: []*corev1.PersistentVolumeSpec{{}}})
+			if status.Code(err) != tc.code || err == nil && !slices.Equal(resp.VolumeIDs, tc.want) {
+				t.Errorf("answers %v, %v; want %v, %v", resp, err, tc.want, tc.code)
+			}
+		})
+	}
+}
+
+// TestMigration: the first driver that knows the kind answers.
+func TestMigration(t *testing.T) {
+	r := registry.New(registry.Options{})
+	register(t, r, "bare")
+	for name, err := range map[string]error{"a": status.Error(codes.Unimplemented, "unknown kind"), "b": status.Error(codes.Internal, "odd"), "c": nil} {
+		if _, err := r.Register(name, able{err: err}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := r.GenerateMachineClassForMigration(t.Context(), &driver.GenerateMachineClassForMigrationRequest{}); !status.Is(err, codes.Internal) {
+		t.Errorf("answers %v, want the error of b", err)
+	}
+}
+
+// TestTwoOfOneName: the second is refused and the first stays; a removed one makes room.
+func TestTwoOfOneName(t *testing.T) {
+	r := registry.New(registry.Options{})
+	remove := register(t, r, "aws")
+	if _, err := r.Register("AWS", named{name: "second"}); !errors.Is(err, registry.ErrTaken) {
+		t.Fatalf("answers %v, want ErrTaken", err)
+	}
+	remove()
+	register(t, r, "Aws")
+	remove() // again: it must not remove the new one
+	if got := r.Names(); !slices.Equal(got, []string{"Aws"}) {
+		t.Errorf("drivers %v", got)
+	}
+	if _, err := r.Register("no driver", nil); err == nil {
+		t.Error("a nil driver is accepted")
+	}
+	for _, name := range []string{"-", "a b", "vm,sim", strings.Repeat("a", 254), "ä"} {
+		if _, err := r.Register(name, named{}); err == nil {
+			t.Errorf("the name %q is accepted", name)
+		}
+	}
+}
+
+// TestOnRegister: whoever waits hears of a driver, until he stops.
+func TestOnRegister(t *testing.T) {
+	r, heard := registry.New(registry.Options{}), make(chan string, 2)
+	stop := r.OnRegister(func(name string) { heard <- name })
+	register(t, r, "vm")
+	if got := <-heard; got != "vm" {
+		t.Errorf("heard of %q", got)
+	}
+	stop()
+	register(t, r, "sim")
+	another := r.OnRegister(func(name string) { heard <- name })
+	defer another()
+	register(t, r, "aws")
+	if got := <-heard; got != "aws" {
+		t.Errorf("heard of %q after stop", got)
+	}
+}
+
+// TestDecorate: each driver is wrapped, with its name.
+func TestDecorate(t *testing.T) {
+	r := registry.New(registry.Options{Decorate: func(name string, _ driver.Driver) driver.Driver { return named{name: "wrapped " + name} }})
+	register(t, r, "vm")
+	resp, err := r.CreateMachine(t.Context(), &driver.CreateMachineRequest{MachineClass: class("vm")})
+	if err != nil || resp.ProviderID != "wrapped vm" {
+		t.Errorf("answers %v, %v", resp, err)
+	}
+}
+
+// TestNoRegistry: what has none checks no classes.
+func TestNoRegistry(t *testing.T) {
+	var r *registry.Registry
+	r.OnRegister(func(string) {})()
+	if r.Refusal(class("aws")) != "" || r.Has("aws") || len(r.Names()) > 0 {
+		t.Error("a nil registry refuses or has something")
+	}
+}
+
+// TestConcurrency: drivers come and go while they are used; for the race detector.
+func TestConcurrency(t *testing.T) {
+	r := registry.New(registry.Options{})
+	var group sync.WaitGroup
+	for range 4 {
+		group.Go(func() {
+			for range 50 {
+				if remove, err := r.Register("vm", named{name: "vm"}); err == nil {
+					remove()
+				}
+				if _, err := r.CreateMachine(context.Background(), &driver.CreateMachineRequest{MachineClass: class("vm")}); err != nil && !status.Is(err, codes.Unavailable) {
+					t.Error(err)
+				}
+				r.OnRegister(func(string) {})()
+			}
+		})
+	}
+	group.Wait()
+}
+
+// TestKinds: what cannot be in one program is found before anything is opened.
+func TestKinds(t *testing.T) {
+	open := func(context.Context, registry.Environment) (driver.Driver, error) { return named{}, nil }
+	adds := func(names ...string) func(*pflag.FlagSet) {
+		return func(flags *pflag.FlagSet) {
+			for _, name := range names {
+				flags.String(name, "", "")
+			}
+		}
+	}
+	cases := map[string]struct {
+		kinds registry.Kinds
+		wrong string // what the error names; empty if there is none
+	}{
+		"two":              {registry.Kinds{{Name: "a", Open: open, Flags: adds("a-region")}, {Name: "b", Open: open, Flags: adds("b-region")}}, ""},
+		"of the same name": {registry.Kinds{{Name: "a", Open: open}, {Name: "A", Open: open}}, `driver "A"`},
+		"no name":          {registry.Kinds{{Name: "a b", Open: open}}, `driver "a b"`},
+		"no opener":        {registry.Kinds{{Name: "a"}}, `driver "a"`},
+		"the same flag":    {registry.Kinds{{Name: "a", Open: open, Flags: adds("region")}, {Name: "b", Open: open, Flags: adds("region")}}, "--region"},
+		"a flag of ours":   {registry.Kinds{{Name: "a", Open: open, Flags: adds("port")}}, "--port"},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			flags := pflag.NewFlagSet("program", pflag.ContinueOnError)
+			flags.Int("port", 0, "")
+			err := errors.Join(tc.kinds.Check(), tc.kinds.AddFlags(flags))
+			if (err == nil) != (tc.wrong == "") || err != nil && !strings.Contains(err.Error(), tc.wrong) {
+				t.Errorf("answers %v, want an error about %q", err, tc.wrong)
+			}
+		})
+	}
+}

@@ -1,0 +1,77 @@
+// Package connect makes configurations of clients from the kubeconfigs that flags name.
+package connect
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/internal/manager"
+)
+
+// Values of flags for kubeconfigs besides a path.
+const (
+	// InCluster means the cluster that this process runs in.
+	InCluster = "inClusterConfig"
+	// None means no cluster.
+	None = "none"
+)
+
+const userAgent = "millwright"
+
+// NewClient returns a client for all kinds. It does not contact the cluster yet.
+func NewClient(config *rest.Config) (client.WithWatch, error) {
+	c, err := client.NewWithWatch(config, client.Options{Scheme: manager.Scheme()})
+	if err != nil {
+		return nil, fmt.Errorf("connecting to %s: %w", config.Host, err)
+	}
+	return c, nil
+}
+
+// Named reads the kubeconfig that a flag names, and returns the namespace of its context.
+// InCluster and an empty path mean the cluster that this process runs in, and the namespace of its
+// Pod.
+func Named(flag, path, context string) (config *rest.Config, namespace string, err error) {
+	if path == "" || path == InCluster {
+		config, err = rest.InClusterConfig()
+		namespace = ofPod()
+	} else {
+		config, namespace, err = Read(&clientcmd.ClientConfigLoadingRules{ExplicitPath: path}, context)
+	}
+	if err != nil {
+		return nil, "", fmt.Errorf("%s: %w", flag, err)
+	}
+	config.UserAgent = userAgent
+	return config, namespace, nil
+}
+
+// podNamespace is where the namespace of a Pod is, beside the token of its service account.
+const podNamespace = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
+
+// ofPod returns the namespace of the Pod that this process runs in, or else "default".
+func ofPod() string {
+	text, err := os.ReadFile(podNamespace)
+	if err != nil {
+		return metav1.NamespaceDefault
+	}
+	return cmp.Or(strings.TrimSpace(string(text)), metav1.NamespaceDefault)
+}
+
+// Read reads the kubeconfig that the rules find. An empty context means the current one.
+func Read(rules *clientcmd.ClientConfigLoadingRules, context string) (config *rest.Config, namespace string, err error) {
+	loaded := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: context})
+	if config, err = loaded.ClientConfig(); err != nil {
+		return nil, "", err
+	}
+	if namespace, _, err = loaded.Namespace(); err != nil {
+		return nil, "", err
+	}
+	config.UserAgent = userAgent
+	return config, namespace, nil
+}

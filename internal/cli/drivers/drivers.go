@@ -1,0 +1,86 @@
+// Package drivers lists the kinds of driver that millwright contains. They register like those of
+// other programs.
+package drivers
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/spf13/pflag"
+	"k8s.io/client-go/rest"
+
+	"github.com/millwright-dev/millwright/driver"
+	"github.com/millwright-dev/millwright/driver/registry"
+	"github.com/millwright-dev/millwright/driver/sim"
+	"github.com/millwright-dev/millwright/drivers/vm"
+	"github.com/millwright-dev/millwright/internal/cli/connect"
+	"github.com/millwright-dev/millwright/internal/cli/folder"
+)
+
+// Kinds returns all kinds. Each call returns kinds with flags of their own.
+func Kinds() registry.Kinds { return With(&SimOptions{}) }
+
+// With returns all kinds. The driver sim has these options, unless its flags are parsed.
+func With(simulated *SimOptions) registry.Kinds {
+	return registry.Kinds{
+		{Name: folder.DriverVM, Summary: "VirtualMachines", Open: openVM},
+		{Name: folder.DriverSim, Summary: "simulated machines", Flags: simulated.addFlags, Open: simulated.Open},
+	}
+}
+
+// openVM creates the driver vm. Its infrastructure is the control cluster, unless a class's Secret
+// has the kubeconfig of another.
+func openVM(_ context.Context, env registry.Environment) (driver.Driver, error) {
+	own := rest.CopyConfig(env.Control)
+	own.UserAgent = "millwright-driver-vm"
+	infrastructure, err := vm.NewClient(own)
+	if err != nil {
+		return nil, fmt.Errorf("driver vm: %w", err)
+	}
+	return vm.New(vm.Options{Client: infrastructure, Endpoint: vm.Endpoint(own), Installation: env.Installation}), nil
+}
+
+// DefaultHeartbeat is the kubelet's default.
+const DefaultHeartbeat = 10 * time.Second
+
+// SimOptions configure the driver sim.
+type SimOptions struct {
+	// Dir is the folder of its VMs. Empty keeps them in memory.
+	Dir string
+	// Heartbeat is the time between two heartbeats of its nodes; 0 means none.
+	Heartbeat time.Duration
+}
+
+func (o *SimOptions) addFlags(flags *pflag.FlagSet) {
+	flags.StringVar(&o.Dir, "sim-dir", "", "directory in which the driver sim persists its VMs; empty for in memory")
+	flags.DurationVar(&o.Heartbeat, "sim-heartbeat", DefaultHeartbeat, "period of the heartbeats of the driver sim's nodes; 0 for none, so that kube-controller-manager marks them unreachable")
+}
+
+// Open is the registry.Opener of the driver.
+func (o *SimOptions) Open(_ context.Context, env registry.Environment) (driver.Driver, error) {
+	simulated := sim.Config{HeartbeatInterval: o.Heartbeat}
+	if o.Dir != "" {
+		if err := os.MkdirAll(o.Dir, 0o700); err != nil {
+			return nil, fmt.Errorf("--sim-dir: folder %s cannot be used: %w", o.Dir, err)
+		}
+		cloud, err := sim.OpenCloud(o.Dir, sim.CloudOptions{})
+		if err != nil {
+			return nil, fmt.Errorf("--sim-dir: %w", err)
+		}
+		simulated.Cloud = cloud
+	}
+	if env.Target != nil {
+		// The simulated kubelets have a client of their own, as real ones do.
+		kubelets := rest.CopyConfig(env.Target)
+		kubelets.UserAgent = "millwright-sim-kubelet"
+		kubelets.QPS = -1
+		nodes, err := connect.NewClient(kubelets)
+		if err != nil {
+			return nil, fmt.Errorf("driver sim: %w", err)
+		}
+		simulated.Nodes = nodes
+	}
+	return sim.New(simulated), nil
+}

@@ -1,0 +1,121 @@
+// Package program runs a command as a process: signals, errors and the exit status.
+package program
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/millwright-dev/millwright/internal/cli/args"
+	"github.com/millwright-dev/millwright/internal/cli/terminal"
+	"github.com/millwright-dev/millwright/internal/reconcile/messages"
+)
+
+// Program is the input and output of a run.
+type Program struct {
+	// Version of the program.
+	Version string
+	// Name is the path by which the program was called. Optional.
+	Name string
+	// Args are the arguments without the name of the program.
+	Args []string
+	// Stdout is for results, Stderr for logs and errors.
+	Stdout, Stderr io.Writer
+}
+
+// Signals returns a context that ends with SIGINT or SIGTERM. A second one ends the process at once.
+func Signals() (ctx context.Context, stop context.CancelFunc) {
+	ctx, stop = signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop)
+	return ctx, stop
+}
+
+// Run runs the command of the arguments and returns the exit status: 0 for success, 1 for a
+// failure, 2 for invalid arguments. Errors are printed.
+func (p Program) Run(ctx context.Context, root *cobra.Command) int {
+	ran, err := p.Execute(ctx, root)
+	if err == nil {
+		return 0
+	}
+	// Several errors are printed in one line.
+	fmt.Fprintf(p.Stderr, "%s: %s\n", root.Name(), messages.Line(strings.ReplaceAll(err.Error(), "\n", "; ")))
+	if mistake, ok := errors.AsType[*args.UsageError](err); ok {
+		fmt.Fprintf(p.Stderr, "Run \"%s --help\" for usage.\n", cmp.Or(mistake.Command, ran).CommandPath())
+		return 2
+	}
+	return 1
+}
+
+// Execute runs the command of the arguments, and returns which it was.
+func (p Program) Execute(ctx context.Context, root *cobra.Command) (ran *cobra.Command, err error) {
+	root.SetArgs(p.Args)
+	root.SetOut(terminal.NewText(p.Stdout))
+	root.SetErr(terminal.NewText(p.Stderr))
+	return execute(ctx, root)
+}
+
+// Complete adds what every command of a program has. --version prints versionLine.
+func Complete(root *cobra.Command, versionLine string) *cobra.Command {
+	root.SilenceErrors, root.SilenceUsage = true, true
+	root.Version = versionLine
+	root.SetVersionTemplate("{{.Version}}\n")
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return args.Wrong(plainly(err)) })
+	return root
+}
+
+// execute runs the command of the arguments. It refuses --help after an unknown command, where
+// cobra prints the help of its parent.
+func execute(ctx context.Context, root *cobra.Command) (ran *cobra.Command, err error) {
+	var refused error
+	help := root.HelpFunc()
+	root.SetHelpFunc(func(cmd *cobra.Command, args []string) {
+		if names := cmd.Flags().Args(); cmd.HasSubCommands() && len(names) > 0 {
+			refused = cmd.ValidateArgs(names)
+		}
+		if refused == nil {
+			help(cmd, args)
+		}
+	})
+	ran, err = root.ExecuteContextC(ctx)
+	return ran, errors.Join(refused, err)
+}
+
+// plainly returns the error for a flag value of the wrong type in plain words.
+func plainly(err error) error {
+	var invalid *pflag.InvalidValueError
+	if !errors.As(err, &invalid) {
+		return err
+	}
+	flag, value := invalid.GetFlag(), invalid.GetValue()
+	if errors.Is(err, strconv.ErrRange) {
+		return fmt.Errorf("--%s: %s is out of range", flag.Name, value)
+	}
+	want, known := map[string]string{
+		"int": "a whole number", "int32": "a whole number", "int64": "a whole number", "float32": "a number",
+		"bool": "true or false", "duration": "a duration, such as 90s or 5m",
+	}[flag.Value.Type()]
+	if !known {
+		return err
+	}
+	return fmt.Errorf("--%s: %q is not %s", flag.Name, value, want)
+}
+
+// VersionLine returns the output of --version.
+func VersionLine(name, version string) string {
+	goVersion := ""
+	if info, ok := debug.ReadBuildInfo(); ok {
+		goVersion = info.GoVersion
+	}
+	return fmt.Sprintf("%s %s (%s)", name, version, goVersion)
+}

@@ -1,0 +1,162 @@
+// Package provider makes a complete machine controller out of a driver.
+//
+// [Main] is the main function of such a program. Without a command, it runs the machine half, with the
+// flags, defaults, port and lease of MCM's machine-controller: it stands beside a
+// machine-controller-manager, ours or MCM's. Its command "manager" runs all controllers in one
+// process, for both APIs (--apis). Leader election, metrics, health, logs and signals are as in
+// millwright's own commands of these names.
+package provider
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/millwright-dev/millwright/driver/registry"
+	"github.com/millwright-dev/millwright/internal/cli/args"
+	"github.com/millwright-dev/millwright/internal/cli/manager"
+	"github.com/millwright-dev/millwright/internal/cli/program"
+)
+
+// Environment is what the program tells the driver.
+type Environment = registry.Environment
+
+// NewDriver returns a new driver, after the flags were parsed. It should return soon; a provider that
+// does not answer is no error yet. A driver that implements registry.Starter is started.
+type NewDriver = registry.Opener
+
+// AnyClass is the name of a driver that serves the classes of all providers, as a driver of MCM does.
+const AnyClass = registry.AnyProvider
+
+// Main runs the program of a driver, and ends the process: with status 0 after SIGTERM or SIGINT, 1
+// after a failure, 2 for invalid arguments.
+//
+// The driver serves the classes whose provider is name, without regard to case, and those without a
+// provider; other classes are refused with a message. It is also spec.driver of MillwrightMachines, and
+// the label "provider" of the metrics.
+func Main(name string, newDriver NewDriver, options ...Option) {
+	p := New(name, newDriver, options...)
+	p.name = filepath.Base(os.Args[0])
+	ctx, stop := program.Signals()
+	status := exit(ctx, p, program.Program{Args: os.Args[1:], Stdout: os.Stdout, Stderr: os.Stderr})
+	stop()
+	os.Exit(status)
+}
+
+// Provider is the program of a driver. Make one with New.
+type Provider struct {
+	name    string
+	drivers manager.DriverFlags
+	version string
+	// parsed are the flags of AddFlags.
+	parsed *manager.Flags
+}
+
+// Option configures a Provider.
+type Option func(*Provider)
+
+// WithFlags adds flags of the driver. Their names should begin with that of the driver; that of another
+// flag is refused.
+func WithFlags(add func(*pflag.FlagSet)) Option {
+	return func(p *Provider) { p.drivers.Kinds[0].Flags = add }
+}
+
+// WithVersion sets what --version prints. The default is the version of the main module.
+func WithVersion(version string) Option {
+	return func(p *Provider) { p.version = version }
+}
+
+// WithDriver adds another driver. With several, the flag --driver names those to open, and the provider
+// of a class chooses among them; the first is the default.
+func WithDriver(kind registry.Kind) Option {
+	return func(p *Provider) { p.drivers.Kinds = append(p.drivers.Kinds, kind) }
+}
+
+// WithoutMetrics leaves the metrics of driver calls to the driver. Otherwise a driver that counts them
+// itself, as MCM's do, would have them counted twice.
+func WithoutMetrics() Option {
+	return func(p *Provider) { p.drivers.Uninstrumented = true }
+}
+
+// New returns the program of a driver, as Main runs it.
+func New(name string, newDriver NewDriver, options ...Option) *Provider {
+	p := &Provider{name: "machine-controller", version: moduleVersion(), drivers: manager.DriverFlags{
+		Kinds: registry.Kinds{{Name: name, Open: newDriver}},
+	}}
+	for _, option := range options {
+		option(p)
+	}
+	p.drivers.Name = name
+	return p
+}
+
+// Run runs the program with these arguments until ctx ends, and returns why it failed; nil if ctx has
+// ended. Results and the help go to standard output, logs to standard error.
+func (p *Provider) Run(ctx context.Context, arguments ...string) error {
+	root, err := p.command()
+	if err != nil {
+		return err
+	}
+	run := program.Program{Args: arguments, Stdout: os.Stdout, Stderr: os.Stderr}
+	_, err = run.Execute(ctx, root)
+	return err
+}
+
+// AddFlags adds the flags of the machine half to those of a program that has a command line of its own. It
+// calls RunParsed after it has parsed them. The error names drivers or flags that collide.
+func (p *Provider) AddFlags(flags *pflag.FlagSet) error {
+	p.parsed = &manager.Flags{Driver: p.drivers}
+	return p.parsed.AddMachineController(flags)
+}
+
+// RunParsed runs the machine half as the flags of AddFlags say until ctx ends. Logs go to stderr.
+func (p *Provider) RunParsed(ctx context.Context, stderr io.Writer) error {
+	if p.parsed == nil {
+		return errors.New("the flags were not added: call AddFlags first")
+	}
+	return p.parsed.RunParsed(ctx, stderr)
+}
+
+// command returns the command of the machine half, with that of the whole manager below it.
+func (p *Provider) command() (*cobra.Command, error) {
+	root, err := manager.NewMachineController(p.drivers)
+	if err != nil {
+		return nil, err
+	}
+	whole, err := manager.New(p.drivers)
+	if err != nil {
+		return nil, err
+	}
+	for _, cmd := range []*cobra.Command{root, whole} {
+		cmd.Example = ""
+	}
+	root.Use, root.Args = p.name, args.KnownCommand
+	root.Long += "\n\nThe command \"manager\" runs these, too, in the same process."
+	root.AddCommand(whole)
+	return program.Complete(root, program.VersionLine(p.name, p.version)), nil
+}
+
+// exit runs a program and returns the exit status.
+func exit(ctx context.Context, p *Provider, run program.Program) int {
+	root, err := p.command()
+	if err != nil {
+		fmt.Fprintf(run.Stderr, "%s: %v\n", p.name, err)
+		return 1
+	}
+	return run.Run(ctx, root)
+}
+
+// moduleVersion is the version of the main module, as the go command has found it.
+func moduleVersion() string {
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
+		return info.Main.Version
+	}
+	return "devel"
+}

@@ -1,0 +1,100 @@
+package provider_test
+
+import (
+	"bytes"
+	"context"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/spf13/pflag"
+
+	"github.com/millwright-dev/millwright/driver"
+	"github.com/millwright-dev/millwright/driver/fake"
+	"github.com/millwright-dev/millwright/driver/registry"
+	"github.com/millwright-dev/millwright/provider"
+)
+
+func newFake(context.Context, provider.Environment) (driver.Driver, error) {
+	return fake.New(fake.Config{}), nil
+}
+
+// addRegion adds a flag of a driver.
+func addRegion(flags *pflag.FlagSet) { flags.String("example-region", "", "region of the VMs") }
+
+// TestNothingElseIsLinked: a machine controller has neither local mode nor our drivers.
+func TestNothingElseIsLinked(t *testing.T) {
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", ".").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, part := range []string{"/internal/local", "/internal/vm/hypervisor", "/drivers/", "/driver/sim", "/internal/cli/folder", "/internal/cli/cluster"} {
+		for dependency := range strings.FieldsSeq(string(out)) {
+			if rest, ours := strings.CutPrefix(dependency, "github.com/millwright-dev/millwright"); ours && strings.HasPrefix(rest, part) {
+				t.Errorf("links %s", dependency)
+			}
+		}
+	}
+}
+
+// TestBadPrograms: what cannot be one program says why, before it does anything.
+func TestBadPrograms(t *testing.T) {
+	cases := map[string]struct {
+		program *provider.Provider
+		args    []string
+		says    string
+	}{
+		"no name that is valid":    {provider.New("my driver", newFake), nil, `driver "my driver"`},
+		"no driver":                {provider.New("example", nil), nil, `driver "example": cannot be opened`},
+		"two of the same name":     {provider.New("example", newFake, provider.WithDriver(registry.Kind{Name: "Example", Open: newFake})), nil, `driver "Example"`},
+		"a flag of the manager":    {provider.New("example", newFake, provider.WithFlags(func(f *pflag.FlagSet) { f.Int("port", 0, "") })), nil, "--port"},
+		"unknown flag":             {provider.New("example", newFake), []string{"--nonsense"}, "--nonsense"},
+		"unknown command":          {provider.New("example", newFake), []string{"mangaer"}, `no command "mangaer"`},
+		"bad value":                {provider.New("example", newFake), []string{"--concurrent-syncs=0"}, "--concurrent-syncs"},
+		"--driver where one is":    {provider.New("example", newFake), []string{"--driver=vm"}, "--driver"},
+		"unknown driver":           {provider.New("example", newFake, provider.WithDriver(registry.Kind{Name: "other", Open: newFake})), []string{"--driver=third", "--target-kubeconfig", "KUBECONFIG"}, `no driver "third"; known drivers: example, other`},
+		"named twice":              {provider.New("example", newFake, provider.WithDriver(registry.Kind{Name: "other", Open: newFake})), []string{"manager", "--driver=other,other", "--target-kubeconfig", "KUBECONFIG"}, `"other" is named twice`},
+		"nothing to connect to":    {provider.New("example", newFake), []string{"--target-kubeconfig=/nowhere/at/all"}, "--target-kubeconfig"},
+		"its own flag, and theirs": {provider.New("example", newFake, provider.WithFlags(addRegion)), []string{"manager", "--example-region=a", "--port=-1"}, "--port"},
+	}
+	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+	writeKubeconfig(t, kubeconfig)
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			for i, arg := range tc.args {
+				tc.args[i] = strings.ReplaceAll(arg, "KUBECONFIG", kubeconfig)
+			}
+			err := tc.program.Run(t.Context(), tc.args...)
+			if err == nil || !strings.Contains(err.Error(), tc.says) {
+				t.Errorf("answers %v, want %q", err, tc.says)
+			}
+		})
+	}
+}
+
+// TestFlags: a program with a command line of its own has MCM's flags and those of the driver.
+func TestFlags(t *testing.T) {
+	p := provider.New(provider.AnyClass, newFake, provider.WithFlags(addRegion), provider.WithoutMetrics())
+	if err := p.RunParsed(t.Context(), &bytes.Buffer{}); err == nil {
+		t.Error("runs without flags")
+	}
+	flags := pflag.NewFlagSet("program", pflag.ContinueOnError)
+	if err := p.AddFlags(flags); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{"port": "10259", "kube-api-qps": "20", "machine-creation-timeout": "20m0s", "example-region": ""} {
+		if flag := flags.Lookup(name); flag == nil || flag.DefValue != want {
+			t.Errorf("--%s: %+v, want the default %q", name, flag, want)
+		}
+	}
+	if flags.Lookup("driver") != nil || flags.Lookup("apis") != nil {
+		t.Error("has flags of millwright")
+	}
+	if err := flags.Parse([]string{"--target-kubeconfig=/nowhere/at/all"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.RunParsed(t.Context(), &bytes.Buffer{}); err == nil || !strings.Contains(err.Error(), "--target-kubeconfig") {
+		t.Errorf("answers %v", err)
+	}
+}
