@@ -8,53 +8,21 @@
 # Pods are skipped, it says so and does nothing.
 set -euo pipefail
 
-programs=(containerd ctr runc /usr/lib/cni/ptp /usr/lib/cni/host-local /usr/lib/cni/loopback)
+# shellcheck disable=SC2034 # they are for hack/packages.sh
+name=install-containerd
 packages=(containerd runc containernetworking-plugins)
-
-say() { printf '%s\n' "install-containerd: $*" >&2; }
+# shellcheck source=hack/packages.sh
+source "$(dirname "${BASH_SOURCE[0]}")/packages.sh"
 
 missing() {
 	local program
-	for program in "${programs[@]}"; do
-		command -v "$program" >/dev/null || { printf '%s\n' "$program" && return; }
+	for program in containerd ctr runc /usr/lib/cni/ptp /usr/lib/cni/host-local /usr/lib/cni/loopback; do
+		command -v "$program" >/dev/null || { printf '%s is missing' "$program" && return; }
 	done
 }
 
-# no_start_of_services has the packages' scripts start nothing: not every machine that runs
-# tests wants a container engine.
-no_start_of_services() {
-	[[ ! -e /usr/sbin/policy-rc.d ]] || return 0
-	printf '#!/bin/sh\nexit 101\n' >/usr/sbin/policy-rc.d
-	chmod 755 /usr/sbin/policy-rc.d
-	trap 'rm -f /usr/sbin/policy-rc.d' EXIT
-}
-
-main() {
-	local lacks
-	lacks=$(missing)
-	if [[ -z $lacks ]]; then
-		say "up to date"
-		return
-	fi
-	if [[ $EUID -ne 0 ]]; then
-		say "$lacks is missing; the tests that run Pods take root, and will be skipped"
-		return
-	fi
-	if ! command -v apt-get >/dev/null; then
-		say "$lacks is missing, and so is apt-get"
-		exit 1
-	fi
-	say "installing ${packages[*]}"
-	export DEBIAN_FRONTEND=noninteractive
-	no_start_of_services
-	apt-get -o DPkg::Lock::Timeout=300 update -qq >&2
-	apt-get -o DPkg::Lock::Timeout=300 install --yes --no-install-recommends -qq "${packages[@]}" >&2
-	lacks=$(missing)
-	if [[ -n $lacks ]]; then
-		say "installed, but $lacks is still missing"
-		exit 1
-	fi
-	say "done: $(containerd --version), $(runc --version | head -n 1)"
-}
-
-main
+if [[ $EUID -ne 0 && -n $(missing) ]]; then
+	say "$(missing); the tests that run Pods take root, and will be skipped"
+	exit
+fi
+install_packages
