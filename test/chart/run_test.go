@@ -132,7 +132,7 @@ func (i *installation) kubeconfig(account string) string {
 
 // start runs a container's program, and waits for its probes. What is different outside of a Pod: how the
 // API server is reached, and the port.
-func (i *installation) start(name string, container corev1.Container, kubeconfig string) {
+func (i *installation) start(name string, container corev1.Container, kubeconfig string) *program.Process {
 	i.t.Helper()
 	port, err := i.ControlPlane.PortFor(i.Namespace+"-"+name, 0)
 	if err != nil {
@@ -162,6 +162,7 @@ func (i *installation) start(name string, container corev1.Container, kubeconfig
 			g.Expect(response.StatusCode).To(gomega.Equal(http.StatusOK), url)
 		})
 	}
+	return process
 }
 
 func (i *installation) eventually(check func(gomega.Gomega)) {
@@ -169,8 +170,8 @@ func (i *installation) eventually(check func(gomega.Gomega)) {
 	gomega.NewWithT(i.t).Eventually(check).WithTimeout(patience).WithPolling(50 * time.Millisecond).Should(gomega.Succeed())
 }
 
-// makesMachines has a deployment make a Machine that runs, and be deleted.
-func (i *installation) makesMachines() {
+// createPool creates a deployment of one Machine.
+func (i *installation) createPool() *v1alpha1.MachineDeployment {
 	i.t.Helper()
 	meta := metav1.ObjectMeta{Namespace: i.Namespace, Name: "pool"}
 	labels := map[string]string{"name": "pool"}
@@ -184,21 +185,31 @@ func (i *installation) makesMachines() {
 	}
 	secret := &corev1.Secret{ObjectMeta: meta, Data: map[string][]byte{"userData": []byte("<<BOOTSTRAP_TOKEN>>")}}
 	for _, object := range []client.Object{secret, class, deployment} {
-		if err := i.Client.Create(i.t.Context(), object); err != nil {
-			i.t.Fatal(err)
-		}
+		must(i.t, i.Client.Create(i.t.Context(), object))
 	}
+	return deployment
+}
+
+// makesMachines has a deployment make a Machine that runs, and be deleted.
+func (i *installation) makesMachines() {
+	i.t.Helper()
+	deployment := i.createPool()
 	machines := &v1alpha1.MachineList{}
 	i.eventually(func(g gomega.Gomega) {
 		g.Expect(i.Client.List(i.t.Context(), machines, client.InNamespace(i.Namespace))).To(gomega.Succeed())
 		g.Expect(machines.Items).To(gomega.HaveLen(1))
 		g.Expect(machines.Items[0].Status.CurrentStatus.Phase).To(gomega.Equal(v1alpha1.MachineRunning))
 	})
-	if err := i.Client.Delete(i.t.Context(), deployment); err != nil {
-		i.t.Fatal(err)
-	}
+	must(i.t, i.Client.Delete(i.t.Context(), deployment))
 	i.eventually(func(g gomega.Gomega) {
 		g.Expect(i.Client.List(i.t.Context(), machines, client.InNamespace(i.Namespace))).To(gomega.Succeed())
 		g.Expect(machines.Items).To(gomega.BeEmpty())
 	})
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }
