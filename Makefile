@@ -197,6 +197,7 @@ lint: ## Format, vet, staticcheck, protocols, complexity, and what the tree must
 	done
 	@echo 'buf (proto)'; $(call tool,proto) buf lint
 	@$(call tool,proto) buf breaking --path metropolis/vm --against metropolis/vm/testdata/origin.txtpb
+	@$(call tool,proto) buf breaking --path driver --against driver/testdata/released.txtpb
 	@hack/complexity.sh $(CYCLO_WARN) $(CYCLO_FAIL)
 	@hack/standalone.sh
 

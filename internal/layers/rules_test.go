@@ -46,6 +46,7 @@ var rules = []rule{
 	{from: []string{"config"}},
 	{from: []string{"proto"}},
 	{from: []string{"driver"}, may: []string{"api"}, never: []string{"internal"}},
+	{from: []string{"driver/plugin"}, may: []string{"api", "driver", "proto"}, never: []string{"internal"}},
 
 	// Code that knows nothing of Kubernetes.
 	{from: []string{"internal/reconcile/flow"}, never: kubernetes},

@@ -1,0 +1,194 @@
+package plugin
+
+import (
+	"context"
+	"encoding/json"
+	"unicode/utf8"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/driver"
+	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/plugin/internal/wire"
+	"github.com/millwright-dev/millwright/driver/status"
+	driverpb "github.com/millwright-dev/millwright/proto/driver"
+)
+
+// method does an operation and fills the result, also next to an error.
+type method func(ctx context.Context, d driver.Driver, r *request, result *driverpb.OperationResult) error
+
+var methods = map[driverpb.OperationType]method{
+	driverpb.OperationType_OT_CREATE_MACHINE:                       create,
+	driverpb.OperationType_OT_DELETE_MACHINE:                       remove,
+	driverpb.OperationType_OT_LIST_MACHINES:                        list,
+	driverpb.OperationType_OT_GET_MACHINE_STATUS:                   getStatus,
+	driverpb.OperationType_OT_INITIALIZE_MACHINE:                   initialize,
+	driverpb.OperationType_OT_GET_VOLUME_IDS:                       volumes,
+	driverpb.OperationType_OT_LOCATE_MACHINE:                       locate,
+	driverpb.OperationType_OT_GENERATE_MACHINE_CLASS_FOR_MIGRATION: migrate,
+	driverpb.OperationType_OT_LIST_FAILURE_DOMAINS:                 domains,
+	driverpb.OperationType_OT_PLACE_MACHINE:                        place,
+}
+
+// empty is the answer of a driver that returns neither a response nor an error.
+func empty(err error) error {
+	if err != nil {
+		return err
+	}
+	return status.Error(codes.Internal, "the driver returned neither a response nor an error")
+}
+
+func unimplemented(name string) error {
+	return status.Error(codes.Unimplemented, "the driver does not implement "+name)
+}
+
+func create(ctx context.Context, d driver.Driver, r *request, result *driverpb.OperationResult) error {
+	resp, err := d.CreateMachine(ctx, &driver.CreateMachineRequest{Machine: r.machine, MachineClass: r.class, Secret: r.secret})
+	if resp == nil {
+		return empty(err)
+	}
+	result.ProviderId, result.NodeName, result.LastKnownState = resp.ProviderID, resp.NodeName, text(resp.LastKnownState)
+	result.Addresses = wire.ToAddresses(resp.Addresses)
+	return err
+}
+
+func remove(ctx context.Context, d driver.Driver, r *request, result *driverpb.OperationResult) error {
+	resp, err := d.DeleteMachine(ctx, &driver.DeleteMachineRequest{Machine: r.machine, MachineClass: r.class, Secret: r.secret})
+	if resp == nil {
+		return empty(err)
+	}
+	result.LastKnownState = text(resp.LastKnownState)
+	return err
+}
+
+func list(ctx context.Context, d driver.Driver, r *request, result *driverpb.OperationResult) error {
+	resp, err := d.ListMachines(ctx, &driver.ListMachinesRequest{MachineClass: r.class, Secret: r.secret})
+	if resp == nil {
+		return empty(err)
+	}
+	result.MachineList = resp.MachineList
+	return err
+}
+
+func getStatus(ctx context.Context, d driver.Driver, r *request, result *driverpb.OperationResult) error {
+	resp, err := d.GetMachineStatus(ctx, &driver.GetMachineStatusRequest{Machine: r.machine, MachineClass: r.class, Secret: r.secret})
+	if resp == nil {
+		if status.Is(err, codes.Uninitialized) {
+			return status.WrapError(codes.Internal, "the driver returned Uninitialized without a response", err)
+		}
+		return empty(err)
+	}
+	result.ProviderId, result.NodeName, result.Addresses = resp.ProviderID, resp.NodeName, wire.ToAddresses(resp.Addresses)
+	return err
+}
+
+func initialize(ctx context.Context, d driver.Driver, r *request, result *driverpb.OperationResult) error {
+	able, ok := d.(driver.Initializer)
+	if !ok {
+		return unimplemented("InitializeMachine")
+	}
+	resp, err := able.InitializeMachine(ctx, &driver.InitializeMachineRequest{Machine: r.machine, MachineClass: r.class, Secret: r.secret})
+	if resp == nil {
+		return empty(err)
+	}
+	result.ProviderId, result.NodeName, result.Addresses = resp.ProviderID, resp.NodeName, wire.ToAddresses(resp.Addresses)
+	return err
+}
+
+func volumes(ctx context.Context, d driver.Driver, r *request, result *driverpb.OperationResult) error {
+	able, ok := d.(driver.VolumeIdentifier)
+	if !ok {
+		return unimplemented("GetVolumeIDs")
+	}
+	req := &driver.GetVolumeIDsRequest{}
+	for _, raw := range r.GetVolumeSpecs() {
+		spec := &corev1.PersistentVolumeSpec{}
+		if err := decode("PersistentVolume", raw, spec); err != nil {
+			return err
+		}
+		req.PVSpecs = append(req.PVSpecs, spec)
+	}
+	resp, err := able.GetVolumeIDs(ctx, req)
+	if resp == nil {
+		return empty(err)
+	}
+	result.VolumeIds = resp.VolumeIDs
+	return err
+}
+
+func locate(ctx context.Context, d driver.Driver, r *request, result *driverpb.OperationResult) error {
+	able, ok := d.(driver.Locator)
+	if !ok {
+		return unimplemented("LocateMachine")
+	}
+	resp, err := able.LocateMachine(ctx, &driver.LocateMachineRequest{Machine: r.machine, MachineClass: r.class, Secret: r.secret})
+	if resp == nil {
+		return empty(err)
+	}
+	result.Location = resp.Location
+	return err
+}
+
+// migrate passes the object as *unstructured.Unstructured.
+func migrate(ctx context.Context, d driver.Driver, r *request, result *driverpb.OperationResult) error {
+	able, ok := d.(driver.ClassMigrator)
+	if !ok {
+		return unimplemented("GenerateMachineClassForMigration")
+	}
+	old := &unstructured.Unstructured{}
+	if err := decode("object to migrate", r.GetProviderSpecificMachineClass(), old); err != nil {
+		return err
+	}
+	kind := old.GroupVersionKind()
+	resp, err := able.GenerateMachineClassForMigration(ctx, &driver.GenerateMachineClassForMigrationRequest{
+		ProviderSpecificMachineClass: old, MachineClass: r.class,
+		ClassSpec: &v1alpha1.ClassSpec{APIGroup: kind.Group, Kind: kind.Kind, Name: old.GetName()},
+	})
+	if resp == nil || err != nil {
+		return empty(err)
+	}
+	filled := r.class.DeepCopy()
+	filled.TypeMeta = metav1.TypeMeta{APIVersion: wire.APIVersion, Kind: "MachineClass"}
+	result.Object, err = json.Marshal(filled)
+	return err
+}
+
+func domains(ctx context.Context, d driver.Driver, r *request, result *driverpb.OperationResult) error {
+	able, ok := d.(driver.FailureDomains)
+	if !ok {
+		return unimplemented("ListFailureDomains")
+	}
+	resp, err := able.ListFailureDomains(ctx, &driver.ListFailureDomainsRequest{MachineClass: r.class, Secret: r.secret})
+	if resp == nil {
+		return empty(err)
+	}
+	for _, one := range resp.FailureDomains {
+		result.FailureDomains = append(result.FailureDomains, &driverpb.FailureDomain{Name: one.Name, Attributes: one.Attributes})
+	}
+	return err
+}
+
+func place(_ context.Context, d driver.Driver, r *request, result *driverpb.OperationResult) error {
+	able, ok := d.(driver.FailureDomains)
+	if !ok {
+		return unimplemented("PlaceMachine")
+	}
+	resp, err := able.PlaceMachine(&driver.PlaceMachineRequest{MachineClass: r.class, FailureDomain: r.GetFailureDomain()})
+	if resp == nil {
+		return empty(err)
+	}
+	result.Object = resp.ProviderSpec.Raw
+	return err
+}
+
+// text returns a text that a message can carry, and empty for another one, which would not be stored
+// either.
+func text(s string) string {
+	if !utf8.ValidString(s) {
+		return ""
+	}
+	return s
+}

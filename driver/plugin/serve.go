@@ -1,0 +1,152 @@
+// Package plugin runs a driver in a process of its own: it registers the driver at a machine
+// manager, and does the operations that the manager sends.
+//
+//	err := plugin.Serve(ctx, myDriver, plugin.Options{Kind: "mycloud", Target: "unix:///run/millwright/drivers.sock"})
+//
+// When the connection is cut, all operations are cancelled, and the driver registers again. Both
+// processes may be restarted at any time. An operation whose result was lost is repeated by the
+// manager, which is why the contract of package driver demands that CreateMachine is idempotent.
+//
+// Package server is the manager's end; proto/driver/driver.proto describes what is between them,
+// for drivers in other languages.
+package plugin
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/status"
+	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/millwright-dev/millwright/driver"
+	"github.com/millwright-dev/millwright/driver/plugin/internal/wire"
+	driverpb "github.com/millwright-dev/millwright/proto/driver"
+)
+
+// Options configure [Serve].
+type Options struct {
+	// Kind of machines: the provider that MachineClasses name. Required.
+	Kind string
+	// Version of the driver, for the manager's log. Optional, at most 63 bytes.
+	Version string
+	// Target is where the manager serves drivers: "unix:///PATH" or "HOST:PORT". Required.
+	Target string
+	// Credentials for the connection, for example those of [TLS]. Required: there is no default, so
+	// that nobody sends Secrets in the clear by mistake. For a unix socket, use
+	// google.golang.org/grpc/credentials/insecure.
+	Credentials credentials.TransportCredentials
+	// MaxOperations is how many operations may run at the same time. Zero means 50; at most 1000.
+	MaxOperations int
+	// Log of the connection, also in the context of each operation. The zero value discards.
+	Log logr.Logger
+	// DialOptions are added to those of the connection. Optional.
+	DialOptions []grpc.DialOption
+}
+
+// Pauses between two tries to register.
+const (
+	firstPause = 200 * time.Millisecond
+	lastPause  = 5 * time.Second
+)
+
+// permanent are the codes of refusals that a later try does not change.
+var permanent = []codes.Code{codes.InvalidArgument, codes.FailedPrecondition, codes.PermissionDenied, codes.Unimplemented}
+
+// Serve runs a driver until the context ends, and then returns nil when all operations have
+// ended. A manager that does not answer is tried again for ever, and so is one that has another
+// driver of this kind. The error says why the manager refuses the driver for good.
+func Serve(ctx context.Context, d driver.Driver, options Options) error {
+	if options.Credentials == nil {
+		return errors.New("plugin: Credentials are required")
+	}
+	if options.Log.GetSink() == nil {
+		options.Log = logr.Discard()
+	}
+	registration := registrationOf(d, options)
+	var running sync.WaitGroup
+	defer running.Wait()
+	backoff := pauses()
+	for {
+		s := &session{driver: d, options: options, registration: registration, all: &running}
+		err := s.run(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if slices.Contains(permanent, status.Code(err)) {
+			return fmt.Errorf("registering at %s: %s", options.Target, status.Convert(err).Message())
+		}
+		if s.registered {
+			backoff = pauses()
+		}
+		pause := backoff.Step()
+		options.Log.Info("Not connected to the manager", "target", options.Target, "reason", status.Convert(err).Message(), "retryIn", pause.String())
+		timer := time.NewTimer(pause)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return nil
+		}
+	}
+}
+
+func pauses() wait.Backoff {
+	return wait.Backoff{Duration: firstPause, Factor: 2, Jitter: 0.5, Steps: 32, Cap: lastPause}
+}
+
+func registrationOf(d driver.Driver, options Options) *driverpb.Registration {
+	return &driverpb.Registration{
+		Kind: options.Kind, ApiVersion: wire.APIVersion, Instance: rand.Text(), Operations: operationsOf(d),
+		MaxOperations: uint32(options.limit()), SeparatesApiGroups: driver.SeparatesAPIGroups(d), Version: options.Version,
+	}
+}
+
+func (o Options) limit() int {
+	if o.MaxOperations <= 0 {
+		return wire.DefaultOperations
+	}
+	return min(o.MaxOperations, wire.MaxOperations)
+}
+
+// operationsOf returns what a driver implements. What it answers with Unimplemented is found out
+// when it is asked.
+func operationsOf(d driver.Driver) []driverpb.OperationType {
+	all := []driverpb.OperationType{
+		driverpb.OperationType_OT_CREATE_MACHINE, driverpb.OperationType_OT_DELETE_MACHINE,
+		driverpb.OperationType_OT_LIST_MACHINES, driverpb.OperationType_OT_GET_MACHINE_STATUS,
+	}
+	if _, ok := d.(driver.Initializer); ok {
+		all = append(all, driverpb.OperationType_OT_INITIALIZE_MACHINE)
+	}
+	if _, ok := d.(driver.VolumeIdentifier); ok {
+		all = append(all, driverpb.OperationType_OT_GET_VOLUME_IDS)
+	}
+	if _, ok := d.(driver.Locator); ok {
+		all = append(all, driverpb.OperationType_OT_LOCATE_MACHINE)
+	}
+	if _, ok := d.(driver.ClassMigrator); ok {
+		all = append(all, driverpb.OperationType_OT_GENERATE_MACHINE_CLASS_FOR_MIGRATION)
+	}
+	if _, ok := d.(driver.FailureDomains); ok {
+		all = append(all, driverpb.OperationType_OT_LIST_FAILURE_DOMAINS, driverpb.OperationType_OT_PLACE_MACHINE)
+	}
+	return all
+}
+
+func (o Options) dial() (*grpc.ClientConn, error) {
+	return grpc.NewClient(o.Target, append([]grpc.DialOption{
+		grpc.WithTransportCredentials(o.Credentials),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(wire.MaxMessage)),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: wire.KeepaliveTime, Timeout: wire.KeepaliveTime, PermitWithoutStream: true}),
+	}, o.DialOptions...)...)
+}

@@ -1,0 +1,303 @@
+package server_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	grpccodes "google.golang.org/grpc/codes"
+	grpcstatus "google.golang.org/grpc/status"
+
+	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/fake"
+	"github.com/millwright-dev/millwright/driver/plugin"
+	driverpb "github.com/millwright-dev/millwright/proto/driver"
+)
+
+func wantEnd(t *testing.T, err error, want grpccodes.Code) {
+	t.Helper()
+	if got := grpcstatus.Code(err); got != want {
+		t.Errorf("the stream ended with %v, want %v: %v", got, want, err)
+	}
+}
+
+func TestBadRegistrationsAreRefused(t *testing.T) {
+	for name, tt := range map[string]struct {
+		change func(*driverpb.Registration)
+		want   grpccodes.Code
+	}{
+		"no kind":             {func(r *driverpb.Registration) { r.Kind = "" }, grpccodes.InvalidArgument},
+		"kind is a path":      {func(r *driverpb.Registration) { r.Kind = "../vm" }, grpccodes.InvalidArgument},
+		"long kind":           {func(r *driverpb.Registration) { r.Kind = strings.Repeat("k", 64) }, grpccodes.InvalidArgument},
+		"kind of two lines":   {func(r *driverpb.Registration) { r.Kind = "a\nb" }, grpccodes.InvalidArgument},
+		"no instance":         {func(r *driverpb.Registration) { r.Instance = "" }, grpccodes.InvalidArgument},
+		"long instance":       {func(r *driverpb.Registration) { r.Instance = strings.Repeat("i", 65) }, grpccodes.InvalidArgument},
+		"too many operations": {func(r *driverpb.Registration) { r.MaxOperations = 1001 }, grpccodes.InvalidArgument},
+		"long version":        {func(r *driverpb.Registration) { r.Version = strings.Repeat("v", 64) }, grpccodes.InvalidArgument},
+		"no operations":       {func(r *driverpb.Registration) { r.Operations = nil }, grpccodes.InvalidArgument},
+		"no deletion":         {func(r *driverpb.Registration) { r.Operations = r.Operations[:1] }, grpccodes.InvalidArgument},
+		"no API version":      {func(r *driverpb.Registration) { r.ApiVersion = "" }, grpccodes.FailedPrecondition},
+		"later API version":   {func(r *driverpb.Registration) { r.ApiVersion = "machine.sapcloud.io/v2" }, grpccodes.FailedPrecondition},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newManager(t)
+			r := m.raw()
+			r.register(registration(tt.change))
+			wantEnd(t, r.ended(), tt.want)
+			if len(m.added) != 0 {
+				t.Error("it became a driver nevertheless")
+			}
+		})
+	}
+}
+
+func TestMessagesOutOfOrderEndTheStream(t *testing.T) {
+	for name, first := range map[string]*driverpb.DriverSide{
+		"nothing in it": {},
+		"a result":      {Content: &driverpb.DriverSide_Result{Result: &driverpb.OperationResult{OperationId: "x"}}},
+	} {
+		t.Run(name+" first", func(t *testing.T) {
+			r := newManager(t).raw()
+			r.send(first)
+			wantEnd(t, r.ended(), grpccodes.InvalidArgument)
+		})
+	}
+	for name, later := range map[string]*driverpb.DriverSide{
+		"nothing in it":    {},
+		"one registration": {Content: &driverpb.DriverSide_Registration{Registration: registration()}},
+	} {
+		t.Run(name+" later", func(t *testing.T) {
+			m := newManager(t)
+			r := m.raw()
+			r.registered(registration())
+			r.send(later)
+			wantEnd(t, r.ended(), grpccodes.InvalidArgument)
+			_, err := (<-m.added).GetMachineStatus(t.Context(), statusRequest("one"))
+			wantCode(t, err, codes.Unavailable)
+		})
+	}
+}
+
+// bytesCodec sends bytes as they are.
+type bytesCodec struct{}
+
+func (bytesCodec) Marshal(v any) ([]byte, error) {
+	if raw, ok := v.(*[]byte); ok {
+		return *raw, nil
+	}
+	return nil, errors.New("no bytes")
+}
+func (bytesCodec) Unmarshal([]byte, any) error { return nil }
+func (bytesCodec) Name() string                { return "proto" }
+
+func TestGarbageEndsTheStreamOnly(t *testing.T) {
+	m := newManager(t)
+	good := m.raw()
+	good.registered(registration(func(r *driverpb.Registration) { r.Kind = "good" }))
+	d := <-m.added
+	for name, garbage := range map[string][]byte{
+		"no protobuf": []byte("\xff\xff\xff\xff garbage"),
+		"huge":        make([]byte, 17<<20),
+	} {
+		t.Run(name, func(t *testing.T) {
+			bad := m.raw(grpc.WithDefaultCallOptions(grpc.ForceCodec(bytesCodec{})))
+			if err := bad.stream.SendMsg(&garbage); err != nil && len(garbage) < 1<<20 {
+				t.Fatal(err)
+			}
+			var answer []byte
+			if err := bad.stream.RecvMsg(&answer); err == nil {
+				t.Error("the stream goes on")
+			}
+		})
+	}
+	done := ask(soon(t), d, "one")
+	good.answer(good.receive().GetOperation())
+	wantCode(t, (<-done).err, codes.OK)
+}
+
+func TestAHugeResultFailsWhatRuns(t *testing.T) {
+	m := newManager(t)
+	r := m.raw()
+	r.registered(registration())
+	done := ask(soon(t), <-m.added, "one")
+	op := r.receive().GetOperation()
+	_ = r.stream.Send(&driverpb.DriverSide{Content: &driverpb.DriverSide_Result{Result: &driverpb.OperationResult{
+		OperationId: op.GetOperationId(), Object: make([]byte, 17<<20),
+	}}})
+	wantEnd(t, r.ended(), grpccodes.ResourceExhausted)
+	wantCode(t, (<-done).err, codes.Unavailable)
+}
+
+func TestStrangeResults(t *testing.T) {
+	for name, tt := range map[string]struct {
+		change func(*driverpb.OperationResult)
+		want   codes.Code
+	}{
+		"for another machine":    {func(r *driverpb.OperationResult) { r.MachineName = "two" }, codes.Internal},
+		"for no machine":         {func(r *driverpb.OperationResult) { r.MachineName = "" }, codes.Internal},
+		"of another operation":   {func(r *driverpb.OperationResult) { r.OperationType = driverpb.OperationType_OT_DELETE_MACHINE }, codes.Internal},
+		"of an unknown one":      {func(r *driverpb.OperationResult) { r.OperationType = 77 }, codes.Internal},
+		"with an unknown code":   {func(r *driverpb.OperationResult) { r.Code = 1 << 31 }, codes.Unknown},
+		"with NotFound":          {func(r *driverpb.OperationResult) { r.Code = 5 }, codes.NotFound},
+		"with a message, but OK": {func(r *driverpb.OperationResult) { r.Message = "failed" }, codes.OK},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newManager(t)
+			r := m.raw()
+			r.registered(registration())
+			d := <-m.added
+			done := ask(soon(t), d, "one")
+			r.answer(r.receive().GetOperation(), tt.change)
+			wantCode(t, (<-done).err, tt.want)
+
+			// The next operation is not disturbed.
+			done = ask(soon(t), d, "one")
+			r.answer(r.receive().GetOperation())
+			wantCode(t, (<-done).err, codes.OK)
+		})
+	}
+}
+
+func TestResultsThatNobodyAskedForAreIgnored(t *testing.T) {
+	m := newManager(t)
+	r := m.raw()
+	r.registered(registration())
+	d := <-m.added
+	r.answer(&driverpb.Operation{OperationId: "unknown"})
+	done := ask(soon(t), d, "one")
+	op := r.receive().GetOperation()
+	r.answer(op)
+	r.answer(op, func(result *driverpb.OperationResult) { result.ProviderId = "raw:///2" }) // twice
+	if got := <-done; got.err != nil || got.resp.ProviderID != "raw:///1" {
+		t.Errorf("got %+v", got)
+	}
+	done = ask(soon(t), d, "two")
+	r.answer(r.receive().GetOperation())
+	wantCode(t, (<-done).err, codes.OK)
+}
+
+func TestAFloodOfResultsIsCut(t *testing.T) {
+	r := newManager(t).raw()
+	r.registered(registration())
+	for range 20_000 {
+		if r.stream.Send(&driverpb.DriverSide{Content: &driverpb.DriverSide_Result{Result: &driverpb.OperationResult{OperationId: "x"}}}) != nil {
+			break
+		}
+	}
+	wantEnd(t, r.ended(), grpccodes.ResourceExhausted)
+}
+
+func TestADriverThatNeverAnswers(t *testing.T) {
+	m := newManager(t)
+	r := m.raw()
+	r.registered(registration()) // for two operations at once
+	d := <-m.added
+	short := func() context.Context {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+		t.Cleanup(cancel)
+		return ctx
+	}
+	_, err := d.GetMachineStatus(short(), statusRequest("one"))
+	wantCode(t, err, codes.Unavailable)
+	op := r.receive().GetOperation()
+	if cancel := r.receive().GetCancel(); cancel.GetOperationId() != op.GetOperationId() {
+		t.Errorf("the operation %s was not cancelled, but %v", op.GetOperationId(), cancel)
+	}
+	if op.GetTimeout().AsDuration() > 10*time.Millisecond {
+		t.Errorf("the driver was given %v", op.GetTimeout().AsDuration())
+	}
+	// What is not answered counts as running; when that is all, the driver is cut.
+	_, err = d.GetMachineStatus(short(), statusRequest("two"))
+	wantCode(t, err, codes.Unavailable)
+	wantEnd(t, r.ended(), grpccodes.ResourceExhausted)
+	_, err = d.GetMachineStatus(soon(t), statusRequest("three"))
+	wantCode(t, err, codes.Unavailable)
+}
+
+func TestADriverThatReadsNothing(t *testing.T) {
+	m := newManager(t)
+	r := m.raw()
+	r.registered(registration(func(r *driverpb.Registration) { r.MaxOperations = 20 }))
+	d := <-m.added
+	ctx, cancel := context.WithCancel(t.Context())
+	var all []<-chan outcome
+	for range 20 { // each far above the window of a stream
+		request := statusRequest("one")
+		request.Machine.Annotations = map[string]string{"long": strings.Repeat("x", 1<<20)}
+		done := make(chan outcome, 1)
+		go func() {
+			resp, err := d.GetMachineStatus(ctx, request)
+			done <- outcome{resp, err}
+		}()
+		all = append(all, done)
+	}
+	other := m.raw()
+	other.register(registration()) // the same instance, which replaces what hangs
+	if other.receive().GetRegistered() == nil {
+		t.Error("it could not register again")
+	}
+	for _, done := range all[:len(all)-1] {
+		select {
+		case got := <-done:
+			wantCode(t, got.err, codes.Unavailable)
+		case <-soon(t).Done():
+			t.Fatal("a call hangs")
+		}
+		break // the others may have begun with the new stream
+	}
+	cancel()
+	for _, done := range all[1:] {
+		<-done
+	}
+}
+
+func TestTheSecondDriverOfAKindIsRefused(t *testing.T) {
+	m := newManager(t)
+	first := m.raw()
+	first.registered(registration())
+	d := <-m.added
+	second := m.raw()
+	second.register(registration(func(r *driverpb.Registration) { r.Kind, r.Instance = "FAKE", "fedcba9876543210" }))
+	wantEnd(t, second.ended(), grpccodes.AlreadyExists)
+
+	// The first one is not disturbed, and when it goes, another may come.
+	done := ask(soon(t), d, "one")
+	first.answer(first.receive().GetOperation())
+	wantCode(t, (<-done).err, codes.OK)
+	if err := first.stream.CloseSend(); err != nil {
+		t.Fatal(err)
+	}
+	_ = first.ended()
+	m.serve(fake.New(fake.Config{}), m.options("fake"))
+	for soon := soon(t); soon.Err() == nil; {
+		_, err := d.GetMachineStatus(soon, statusRequest("one"))
+		if codes.NotFound == codeOf(err) {
+			return
+		}
+		wantCode(t, err, codes.Unavailable)
+	}
+	t.Error("no other driver could register")
+}
+
+func TestAKindThatTheManagerHasItselfIsRefused(t *testing.T) {
+	m := newManager(t)
+	m.refuse = errors.New("it is compiled in")
+	r := m.raw()
+	r.register(registration())
+	err := r.ended()
+	wantEnd(t, err, grpccodes.AlreadyExists)
+	if !strings.Contains(err.Error(), "it is compiled in") {
+		t.Errorf("the reason is missing: %v", err)
+	}
+}
+
+func TestAManagerThatRefusesForGood(t *testing.T) {
+	m := newManager(t)
+	err := plugin.Serve(soon(t), fake.New(fake.Config{}), m.options("not a kind"))
+	if err == nil || !strings.Contains(err.Error(), "kind: must have") {
+		t.Errorf("the plug-in ended with %v", err)
+	}
+}

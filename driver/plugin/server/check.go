@@ -1,0 +1,105 @@
+package server
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+
+	"github.com/millwright-dev/millwright/driver/plugin/internal/wire"
+	driverpb "github.com/millwright-dev/millwright/proto/driver"
+)
+
+// required are the operations that every driver must do.
+var required = []driverpb.OperationType{driverpb.OperationType_OT_CREATE_MACHINE, driverpb.OperationType_OT_DELETE_MACHINE}
+
+// check returns why a driver may not register, as a gRPC status.
+func (s *Server) check(ctx context.Context, r *driverpb.Registration) error {
+	switch {
+	case !wire.IsKind(r.GetKind()):
+		return status.Error(codes.InvalidArgument, "kind: must have 1 to 63 letters, digits, '-', '_' and '.', and begin and end with a letter or digit")
+	case len(r.GetInstance()) < wire.MinInstance || len(r.GetInstance()) > wire.MaxInstance:
+		return status.Errorf(codes.InvalidArgument, "instance: must have %d to %d bytes", wire.MinInstance, wire.MaxInstance)
+	case r.GetMaxOperations() > wire.MaxOperations:
+		return status.Errorf(codes.InvalidArgument, "max_operations: %d is above %d", r.GetMaxOperations(), wire.MaxOperations)
+	case len(r.GetVersion()) > wire.MaxVersion:
+		return status.Errorf(codes.InvalidArgument, "version: has more than %d bytes", wire.MaxVersion)
+	case r.GetApiVersion() != wire.APIVersion:
+		return status.Errorf(codes.FailedPrecondition, "api_version: this manager has %s only", wire.APIVersion)
+	}
+	for _, one := range required {
+		if !slices.Contains(r.GetOperations(), one) {
+			return status.Errorf(codes.InvalidArgument, "operations: %v is required", one)
+		}
+	}
+	return permit(ctx, r.GetKind())
+}
+
+// permit returns an error if the caller's certificate is not for a kind of driver. A caller without
+// a certificate is one whom the endpoint admits without.
+func permit(ctx context.Context, kind string) error {
+	caller, ok := peer.FromContext(ctx)
+	if !ok {
+		return status.Error(codes.Unauthenticated, "the caller is not known")
+	}
+	secured, ok := caller.AuthInfo.(credentials.TLSInfo)
+	if !ok {
+		return nil
+	}
+	if len(secured.State.VerifiedChains) == 0 || len(secured.State.VerifiedChains[0]) == 0 {
+		return status.Error(codes.Unauthenticated, "there is no client certificate")
+	}
+	leaf := secured.State.VerifiedChains[0][0]
+	for _, name := range append([]string{leaf.Subject.CommonName}, leaf.DNSNames...) {
+		if strings.EqualFold(name, kind) {
+			return nil
+		}
+	}
+	return status.Errorf(codes.PermissionDenied, "the client certificate is not for the kind %q: neither its common name nor a DNS name of it is that", kind)
+}
+
+// GetMachineClass implements driverpb.InfraServer.
+func (s *Server) GetMachineClass(ctx context.Context, meta *driverpb.MachineClassMeta) (*driverpb.MachineClass, error) {
+	found, err := s.running(ctx, meta.GetOperationId())
+	if err != nil {
+		return nil, err
+	}
+	given := found.message.GetMachineClass()
+	if found.class == nil || given.GetNamespace() != meta.GetNamespace() || given.GetName() != meta.GetName() || given.GetVersion() != meta.GetVersion() {
+		return nil, status.Error(codes.PermissionDenied, "the operation is not about this class")
+	}
+	return &driverpb.MachineClass{Version: given.GetVersion(), Object: found.class}, nil
+}
+
+// GetSecret implements driverpb.InfraServer.
+func (s *Server) GetSecret(ctx context.Context, meta *driverpb.SecretMeta) (*driverpb.Secret, error) {
+	found, err := s.running(ctx, meta.GetOperationId())
+	if err != nil {
+		return nil, err
+	}
+	given := found.message.GetSecret()
+	if given == nil || given.GetNamespace() != meta.GetNamespace() || given.GetName() != meta.GetName() || given.GetVersion() != meta.GetVersion() {
+		return nil, status.Error(codes.PermissionDenied, "the operation is not about this Secret")
+	}
+	return &driverpb.Secret{Version: given.GetVersion(), Data: found.secret}, nil
+}
+
+// running returns a running operation that the caller was given.
+func (s *Server) running(ctx context.Context, id string) (*operation, error) {
+	s.mu.Lock()
+	all := make([]*Driver, 0, len(s.kinds))
+	for _, d := range s.kinds {
+		all = append(all, d)
+	}
+	s.mu.Unlock()
+	for _, d := range all {
+		if found := d.running(id); found != nil {
+			return found, permit(ctx, d.kind)
+		}
+	}
+	return nil, status.Error(codes.NotFound, "no operation with this ID is running")
+}

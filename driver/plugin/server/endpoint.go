@@ -1,0 +1,147 @@
+package server
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"syscall"
+
+	"golang.org/x/net/netutil"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+)
+
+// maxConnections bounds the connections of an endpoint, also those in the handshake.
+const maxConnections = 256
+
+// Endpoint is where drivers connect. Make one with one of the functions; [Server.Serve] closes it.
+type Endpoint struct {
+	listener    net.Listener
+	credentials credentials.TransportCredentials
+}
+
+// String returns the address for logs.
+func (e *Endpoint) String() string {
+	return e.listener.Addr().Network() + "://" + e.listener.Addr().String()
+}
+
+// Close closes the endpoint, for one that is not served.
+func (e *Endpoint) Close() error { return e.listener.Close() }
+
+// InMemory returns an endpoint at a listener to which only this process can connect. It is for
+// tests.
+func InMemory(listener net.Listener) *Endpoint {
+	return &Endpoint{listener: listener, credentials: insecure.NewCredentials()}
+}
+
+// Socket returns an endpoint at a unix socket of mode 0600: who may use it is who runs as the same
+// user, and root. A socket that another process has left there is replaced; one at which a process
+// listens is not, and neither is any other file.
+func Socket(path string) (*Endpoint, error) {
+	if err := removeStale(path); err != nil {
+		return nil, err
+	}
+	// A socket's file gets the mode that the socket has when it is bound.
+	private := net.ListenConfig{Control: func(_, _ string, socket syscall.RawConn) error {
+		var failure error
+		err := socket.Control(func(fd uintptr) { failure = unix.Fchmod(int(fd), 0o600) })
+		return errors.Join(err, failure)
+	}}
+	listener, err := private.Listen(context.Background(), "unix", path)
+	if err != nil {
+		return nil, err
+	}
+	return &Endpoint{listener: netutil.LimitListener(listener, maxConnections), credentials: insecure.NewCredentials()}, nil
+}
+
+func removeStale(path string) error {
+	info, err := os.Lstat(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if info.Mode().Type() != os.ModeSocket {
+		return fmt.Errorf("%s exists, and is no socket", path)
+	}
+	conn, err := net.Dial("unix", path)
+	if err == nil {
+		_ = conn.Close()
+		return fmt.Errorf("another process listens at %s", path)
+	}
+	if !errors.Is(err, syscall.ECONNREFUSED) {
+		return err
+	}
+	return os.Remove(path)
+}
+
+// Files name the PEM files of a server. They are read again for each connection, so that they may
+// be renewed.
+type Files struct {
+	// Certificate and Key are the server's.
+	Certificate, Key string
+	// ClientCA has the authorities of the clients' certificates.
+	ClientCA string
+}
+
+// TLS returns an endpoint at a TCP address, for clients with a certificate of the authority. Its common
+// name or a DNS name of it is the kind of driver that it is for.
+func TLS(address string, files Files) (*Endpoint, error) {
+	if _, err := files.load(); err != nil {
+		return nil, err
+	}
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, err
+	}
+	config := &tls.Config{
+		MinVersion:         tls.VersionTLS13,
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return files.load() },
+	}
+	return &Endpoint{listener: netutil.LimitListener(listener, maxConnections), credentials: credentials.NewTLS(config)}, nil
+}
+
+func (f Files) load() (*tls.Config, error) {
+	pair, err := tls.LoadX509KeyPair(f.Certificate, f.Key)
+	if err != nil {
+		return nil, fmt.Errorf("certificate %s with key %s: %w", f.Certificate, f.Key, err)
+	}
+	authorities, err := os.ReadFile(f.ClientCA)
+	if err != nil {
+		return nil, err
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(authorities) {
+		return nil, fmt.Errorf("%s has no certificate in PEM form", f.ClientCA)
+	}
+	return &tls.Config{
+		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair}, NextProtos: []string{"h2"},
+		ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: pool,
+	}, nil
+}
+
+// ErrNotLoopback is returned by Loopback for other addresses.
+var ErrNotLoopback = errors.New("only loopback addresses, such as 127.0.0.1:5000, are allowed without TLS")
+
+// Loopback returns an endpoint at a TCP address of the host itself, without TLS: every process of
+// the host can register, and gets the Secrets of its kind.
+func Loopback(address string) (*Endpoint, error) {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil, err
+	}
+	if ip := net.ParseIP(host); ip == nil || !ip.IsLoopback() {
+		return nil, ErrNotLoopback
+	}
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, err
+	}
+	return &Endpoint{listener: netutil.LimitListener(listener, maxConnections), credentials: insecure.NewCredentials()}, nil
+}

@@ -1,0 +1,225 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/driver"
+	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/plugin/internal/wire"
+	"github.com/millwright-dev/millwright/driver/status"
+	driverpb "github.com/millwright-dev/millwright/proto/driver"
+)
+
+// SeparatesAPIGroups implements driver.APIGroupSeparator, with what the driver said last.
+func (d *Driver) SeparatesAPIGroups() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.last.GetSeparatesApiGroups()
+}
+
+// CreateMachine implements driver.Driver.
+func (d *Driver) CreateMachine(ctx context.Context, req *driver.CreateMachineRequest) (*driver.CreateMachineResponse, error) {
+	op, err := d.about(driverpb.OperationType_OT_CREATE_MACHINE, req.Machine, req.MachineClass, req.Secret)
+	if err != nil {
+		return nil, err
+	}
+	result, err := d.do(ctx, op)
+	if result == nil {
+		return nil, err
+	}
+	return &driver.CreateMachineResponse{
+		ProviderID: result.GetProviderId(), NodeName: result.GetNodeName(), LastKnownState: result.GetLastKnownState(),
+		Addresses: wire.FromAddresses(result.GetAddresses()),
+	}, err
+}
+
+// InitializeMachine implements driver.Initializer.
+func (d *Driver) InitializeMachine(ctx context.Context, req *driver.InitializeMachineRequest) (*driver.InitializeMachineResponse, error) {
+	op, err := d.about(driverpb.OperationType_OT_INITIALIZE_MACHINE, req.Machine, req.MachineClass, req.Secret)
+	if err != nil {
+		return nil, err
+	}
+	result, err := d.do(ctx, op)
+	if result == nil {
+		return nil, err
+	}
+	return &driver.InitializeMachineResponse{
+		ProviderID: result.GetProviderId(), NodeName: result.GetNodeName(), Addresses: wire.FromAddresses(result.GetAddresses()),
+	}, err
+}
+
+// DeleteMachine implements driver.Driver.
+func (d *Driver) DeleteMachine(ctx context.Context, req *driver.DeleteMachineRequest) (*driver.DeleteMachineResponse, error) {
+	op, err := d.about(driverpb.OperationType_OT_DELETE_MACHINE, req.Machine, req.MachineClass, req.Secret)
+	if err != nil {
+		return nil, err
+	}
+	result, err := d.do(ctx, op)
+	if result == nil {
+		return nil, err
+	}
+	return &driver.DeleteMachineResponse{LastKnownState: result.GetLastKnownState()}, err
+}
+
+// GetMachineStatus implements driver.Driver.
+func (d *Driver) GetMachineStatus(ctx context.Context, req *driver.GetMachineStatusRequest) (*driver.GetMachineStatusResponse, error) {
+	op, err := d.about(driverpb.OperationType_OT_GET_MACHINE_STATUS, req.Machine, req.MachineClass, req.Secret)
+	if err != nil {
+		return nil, err
+	}
+	result, err := d.do(ctx, op)
+	if result == nil {
+		return nil, err
+	}
+	return &driver.GetMachineStatusResponse{
+		ProviderID: result.GetProviderId(), NodeName: result.GetNodeName(), Addresses: wire.FromAddresses(result.GetAddresses()),
+	}, err
+}
+
+// ListMachines implements driver.Driver.
+func (d *Driver) ListMachines(ctx context.Context, req *driver.ListMachinesRequest) (*driver.ListMachinesResponse, error) {
+	op, err := d.about(driverpb.OperationType_OT_LIST_MACHINES, nil, req.MachineClass, req.Secret)
+	if err != nil {
+		return nil, err
+	}
+	result, err := d.do(ctx, op)
+	if err != nil {
+		return nil, err
+	}
+	return &driver.ListMachinesResponse{MachineList: result.GetMachineList()}, nil
+}
+
+// GetVolumeIDs implements driver.VolumeIdentifier.
+func (d *Driver) GetVolumeIDs(ctx context.Context, req *driver.GetVolumeIDsRequest) (*driver.GetVolumeIDsResponse, error) {
+	op := &operation{message: &driverpb.Operation{OperationType: driverpb.OperationType_OT_GET_VOLUME_IDS}}
+	for _, spec := range req.PVSpecs {
+		encoded, err := encode("PersistentVolume", spec)
+		if err != nil {
+			return nil, err
+		}
+		op.message.VolumeSpecs = append(op.message.VolumeSpecs, encoded)
+	}
+	result, err := d.do(ctx, op)
+	if err != nil {
+		return nil, err
+	}
+	return &driver.GetVolumeIDsResponse{VolumeIDs: result.GetVolumeIds()}, nil
+}
+
+// LocateMachine implements driver.Locator.
+func (d *Driver) LocateMachine(ctx context.Context, req *driver.LocateMachineRequest) (*driver.LocateMachineResponse, error) {
+	op, err := d.about(driverpb.OperationType_OT_LOCATE_MACHINE, req.Machine, req.MachineClass, req.Secret)
+	if err != nil {
+		return nil, err
+	}
+	result, err := d.do(ctx, op)
+	if err != nil {
+		return nil, err
+	}
+	if result.GetLocation() == "" {
+		return nil, status.Error(codes.Internal, "the driver answered with an empty location")
+	}
+	return &driver.LocateMachineResponse{Location: result.GetLocation()}, nil
+}
+
+// ListFailureDomains implements driver.FailureDomains.
+func (d *Driver) ListFailureDomains(ctx context.Context, req *driver.ListFailureDomainsRequest) (*driver.ListFailureDomainsResponse, error) {
+	op, err := d.about(driverpb.OperationType_OT_LIST_FAILURE_DOMAINS, nil, req.MachineClass, req.Secret)
+	if err != nil {
+		return nil, err
+	}
+	result, err := d.do(ctx, op)
+	if err != nil {
+		return nil, err
+	}
+	resp := &driver.ListFailureDomainsResponse{}
+	for _, one := range result.GetFailureDomains() {
+		resp.FailureDomains = append(resp.FailureDomains, driver.FailureDomain{Name: one.GetName(), Attributes: one.GetAttributes()})
+	}
+	return resp, nil
+}
+
+// placement is how long PlaceMachine may take: it must be quick.
+const placement = 5 * time.Second
+
+// PlaceMachine implements driver.FailureDomains. Since it is a pure function, an answer is kept as
+// long as the driver is connected.
+func (d *Driver) PlaceMachine(req *driver.PlaceMachineRequest) (*driver.PlaceMachineResponse, error) {
+	op, err := d.about(driverpb.OperationType_OT_PLACE_MACHINE, nil, req.MachineClass, nil)
+	if err != nil {
+		return nil, err
+	}
+	op.message.FailureDomain = req.FailureDomain
+	current, err := d.sessionFor(op.message.GetOperationType())
+	if err != nil {
+		return nil, err
+	}
+	type key struct{ class, domain string }
+	asked := key{op.message.GetMachineClass().GetVersion(), req.FailureDomain}
+	if found, ok := current.placed.Get(asked); ok {
+		if object, ok := found.([]byte); ok {
+			return &driver.PlaceMachineResponse{ProviderSpec: runtime.RawExtension{Raw: object}}, nil
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), placement)
+	defer cancel()
+	result, err := d.do(ctx, op)
+	if err != nil {
+		return nil, err
+	}
+	if !json.Valid(result.GetObject()) {
+		return nil, status.Error(codes.Internal, "the driver answered with a provider specification that is no JSON")
+	}
+	current.placed.Add(asked, result.GetObject())
+	return &driver.PlaceMachineResponse{ProviderSpec: runtime.RawExtension{Raw: result.GetObject()}}, nil
+}
+
+// GenerateMachineClassForMigration implements driver.ClassMigrator. Of the answer, name and
+// namespace are not believed.
+func (d *Driver) GenerateMachineClassForMigration(ctx context.Context, req *driver.GenerateMachineClassForMigrationRequest) (*driver.GenerateMachineClassForMigrationResponse, error) {
+	op, err := d.about(driverpb.OperationType_OT_GENERATE_MACHINE_CLASS_FOR_MIGRATION, nil, req.MachineClass, nil)
+	if err != nil {
+		return nil, err
+	}
+	if op.message.ProviderSpecificMachineClass, err = withKind(req); err != nil {
+		return nil, err
+	}
+	result, err := d.do(ctx, op)
+	if err != nil {
+		return nil, err
+	}
+	filled := &v1alpha1.MachineClass{}
+	if err := json.Unmarshal(result.GetObject(), filled); err != nil {
+		return nil, status.WrapError(codes.Internal, "the driver answered with a MachineClass that cannot be read: "+err.Error(), err)
+	}
+	filled.TypeMeta, filled.ObjectMeta.Name, filled.ObjectMeta.Namespace = req.MachineClass.TypeMeta, req.MachineClass.Name, req.MachineClass.Namespace
+	*req.MachineClass = *filled
+	return &driver.GenerateMachineClassForMigrationResponse{}, nil
+}
+
+// withKind returns an object to migrate as JSON, with its kind.
+func withKind(req *driver.GenerateMachineClassForMigrationRequest) ([]byte, error) {
+	encoded, err := encode("object to migrate", req.ProviderSpecificMachineClass)
+	if err != nil || req.ClassSpec == nil {
+		return encoded, err
+	}
+	fields := map[string]json.RawMessage{}
+	if err := json.Unmarshal(encoded, &fields); err != nil {
+		return nil, status.WrapError(codes.InvalidArgument, "the object to migrate is no JSON object", err)
+	}
+	if fields["kind"], err = encode("kind", req.ClassSpec.Kind); err != nil {
+		return nil, err
+	}
+	if _, has := fields["apiVersion"]; !has {
+		fields["apiVersion"], err = encode("API version", req.ClassSpec.APIGroup+"/v1alpha1")
+		if err != nil {
+			return nil, err
+		}
+	}
+	return encode("object to migrate", fields)
+}

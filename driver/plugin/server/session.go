@@ -1,0 +1,227 @@
+package server
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"sync"
+
+	"golang.org/x/time/rate"
+	"google.golang.org/grpc"
+	grpccodes "google.golang.org/grpc/codes"
+	grpcstatus "google.golang.org/grpc/status"
+	"k8s.io/utils/lru"
+
+	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/plugin/internal/wire"
+	"github.com/millwright-dev/millwright/driver/status"
+	driverpb "github.com/millwright-dev/millwright/proto/driver"
+)
+
+// maxStrays and strayRate are how many results that nobody waits for a driver may send at once, and
+// per second: those of cancelled operations come late.
+const (
+	maxStrays = 1000
+	strayRate = 10
+)
+
+// session is one stream of a driver.
+type session struct {
+	registration *driverpb.Registration
+	operations   chan *operation
+	// cancels never blocks: it has room for all operations that run.
+	cancels chan string
+	// slots has an element for each operation that the driver has not answered.
+	slots  chan struct{}
+	strays *rate.Limiter
+	// placed are answers to PlaceMachine.
+	placed *lru.Cache
+
+	once  sync.Once
+	ended chan struct{}
+	cause error // set when ended is closed
+
+	mu        sync.Mutex
+	running   map[string]*operation
+	abandoned int
+}
+
+// operation is one call of a driver.
+type operation struct {
+	message *driverpb.Operation
+	class   []byte
+	secret  map[string][]byte
+	// answer gets the result. Closed by nobody.
+	answer    chan *driverpb.OperationResult
+	abandoned bool
+}
+
+func newSession(r *driverpb.Registration) *session {
+	limit := int(r.GetMaxOperations())
+	if limit == 0 {
+		limit = wire.DefaultOperations
+	}
+	return &session{
+		registration: r, operations: make(chan *operation), cancels: make(chan string, limit), slots: make(chan struct{}, limit),
+		strays: rate.NewLimiter(strayRate, maxStrays), placed: lru.New(256),
+		ended: make(chan struct{}), running: map[string]*operation{},
+	}
+}
+
+// cut ends the session. Only the first cause counts.
+func (s *session) cut(cause error) {
+	s.once.Do(func() {
+		s.cause = cause
+		close(s.ended)
+	})
+}
+
+// send sends what there is to send until the session ends, and returns its cause.
+func (s *session) send(stream grpc.BidiStreamingServer[driverpb.DriverSide, driverpb.MCMside]) error {
+	for {
+		var next *driverpb.MCMside
+		select {
+		case op := <-s.operations:
+			next = &driverpb.MCMside{Content: &driverpb.MCMside_Operation{Operation: op.message}}
+		case id := <-s.cancels:
+			next = &driverpb.MCMside{Content: &driverpb.MCMside_Cancel{Cancel: &driverpb.Cancel{OperationId: id}}}
+		case <-s.ended:
+			return s.cause
+		case <-stream.Context().Done():
+			return grpcstatus.FromContextError(stream.Context().Err()).Err()
+		}
+		if err := stream.Send(next); err != nil {
+			return err
+		}
+	}
+}
+
+// call does an operation.
+func (s *session) call(ctx context.Context, op *operation) (*driverpb.OperationResult, error) {
+	kind := s.registration.GetKind()
+	select {
+	case s.slots <- struct{}{}:
+	case <-s.ended:
+		return nil, disconnected(kind)
+	case <-ctx.Done():
+		return nil, late(ctx, fmt.Sprintf("the driver %q is busy with %d operations", kind, cap(s.slots)))
+	}
+	op.message.OperationId, op.answer = rand.Text(), make(chan *driverpb.OperationResult, 1)
+	op.stamp()
+	if deadline, ok := ctx.Deadline(); ok {
+		op.message.Timeout = remaining(deadline)
+	}
+	s.begin(op)
+	select {
+	case s.operations <- op:
+	case <-s.ended:
+		return nil, disconnected(kind)
+	case <-ctx.Done():
+		s.forget(op.message.GetOperationId())
+		return nil, late(ctx, fmt.Sprintf("the driver %q does not read its operations", kind))
+	}
+	select {
+	case result := <-op.answer:
+		return result, mismatch(op.message, result)
+	case <-s.ended:
+		return nil, disconnected(kind)
+	case <-ctx.Done():
+		s.abandon(op.message.GetOperationId())
+		return nil, late(ctx, fmt.Sprintf("the driver %q has not answered in time", kind))
+	}
+}
+
+func (s *session) begin(op *operation) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.running[op.message.GetOperationId()] = op
+}
+
+// forget ends an operation, and reports whether there was one.
+func (s *session) forget(id string) (*operation, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	op, found := s.running[id]
+	if !found {
+		return nil, false
+	}
+	delete(s.running, id)
+	if op.abandoned {
+		s.abandoned--
+	}
+	<-s.slots
+	return op, true
+}
+
+// finish takes a result. It reports whether somebody waits for it.
+func (s *session) finish(result *driverpb.OperationResult) bool {
+	op, found := s.forget(result.GetOperationId())
+	if !found {
+		return false
+	}
+	op.answer <- result
+	return true
+}
+
+// abandon cancels an operation. It keeps its slot until the driver answers; a driver that answers
+// none at all is cut.
+func (s *session) abandon(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	op, found := s.running[id]
+	if !found {
+		return
+	}
+	op.abandoned, op.class, op.secret = true, nil, nil
+	s.abandoned++
+	s.cancels <- id
+	if s.abandoned == cap(s.slots) {
+		s.cut(grpcstatus.Errorf(grpccodes.ResourceExhausted, "%d operations were cancelled, and not one was answered", s.abandoned))
+	}
+}
+
+// find returns an operation that is running and not cancelled.
+func (s *session) find(id string) *operation {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	op := s.running[id]
+	if op == nil || op.abandoned {
+		return nil
+	}
+	return &operation{message: op.message, class: op.class, secret: op.secret}
+}
+
+// stamp puts the ID of the operation into what refers to it.
+func (o *operation) stamp() {
+	id := o.message.GetOperationId()
+	if class := o.message.GetMachineClass(); class != nil {
+		class.OperationId = id
+	}
+	if secret := o.message.GetSecret(); secret != nil {
+		secret.OperationId = id
+	}
+}
+
+// mismatch returns an error for the result of something else than the operation.
+func mismatch(op *driverpb.Operation, result *driverpb.OperationResult) error {
+	switch {
+	case result.GetOperationType() != op.GetOperationType():
+		return status.Error(codes.Internal, fmt.Sprintf("the driver was asked for %v and answered %v", op.GetOperationType(), result.GetOperationType()))
+	case result.GetMachineName() != op.GetMachineName():
+		return status.Error(codes.Internal, fmt.Sprintf("the driver was asked about the machine %q and answered about %.80q", op.GetMachineName(), result.GetMachineName()))
+	}
+	return nil
+}
+
+func disconnected(kind string) error {
+	return status.Error(codes.Unavailable, fmt.Sprintf("the driver %q has disconnected during the operation", kind))
+}
+
+// late returns the error of a call whose context has ended.
+func late(ctx context.Context, sentence string) error {
+	if errors.Is(ctx.Err(), context.Canceled) {
+		return status.WrapError(codes.Canceled, "the operation was cancelled", ctx.Err())
+	}
+	return status.Error(codes.Unavailable, sentence)
+}

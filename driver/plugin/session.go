@@ -1,0 +1,215 @@
+package plugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"runtime/debug"
+	"sync"
+
+	"github.com/go-logr/logr"
+	"google.golang.org/grpc"
+	grpccodes "google.golang.org/grpc/codes"
+	grpcstatus "google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/millwright-dev/millwright/driver"
+	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/plugin/internal/wire"
+	"github.com/millwright-dev/millwright/driver/status"
+	driverpb "github.com/millwright-dev/millwright/proto/driver"
+)
+
+// session is one registration.
+type session struct {
+	driver       driver.Driver
+	options      Options
+	registration *driverpb.Registration
+	// all counts the operations of all sessions: one that ignores its context outlives its session.
+	all *sync.WaitGroup
+
+	registered bool
+	cache      *cache
+	results    chan *driverpb.OperationResult
+	// over is closed when the stream has ended.
+	over <-chan struct{}
+
+	mu      sync.Mutex
+	running map[string]context.CancelFunc
+}
+
+// run registers, and does operations until the stream ends.
+func (s *session) run(ctx context.Context) error {
+	conn, err := s.options.dial()
+	if err != nil {
+		return grpcstatus.Error(grpccodes.InvalidArgument, err.Error())
+	}
+	defer func() { _ = conn.Close() }()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel() // all operations, too
+	client := driverpb.NewInfraClient(conn)
+	stream, err := client.Register(ctx)
+	if err != nil {
+		return err
+	}
+	if err := s.register(stream); err != nil {
+		return err
+	}
+	s.cache, s.running = newCache(client), map[string]context.CancelFunc{}
+	s.results, s.over = make(chan *driverpb.OperationResult), ctx.Done()
+	go func() {
+		defer cancel()
+		s.send(ctx, stream)
+	}()
+	for {
+		next, err := stream.Recv()
+		if err != nil {
+			return ended(err)
+		}
+		switch content := next.GetContent().(type) {
+		case *driverpb.MCMside_Operation:
+			s.begin(ctx, content.Operation)
+		case *driverpb.MCMside_Cancel:
+			s.cancel(content.Cancel.GetOperationId())
+		}
+	}
+}
+
+func (s *session) register(stream grpc.BidiStreamingClient[driverpb.DriverSide, driverpb.MCMside]) error {
+	hello := &driverpb.DriverSide{Content: &driverpb.DriverSide_Registration{Registration: s.registration}}
+	if err := stream.Send(hello); err != nil && !errors.Is(err, io.EOF) { // Recv has the reason of EOF
+		return err
+	}
+	answer, err := stream.Recv()
+	if err != nil {
+		return ended(err)
+	}
+	if answer.GetRegistered() == nil {
+		return grpcstatus.Error(grpccodes.Unavailable, "the manager answered the registration with something else")
+	}
+	s.registered = true
+	s.options.Log.Info("Registered at the manager", "target", s.options.Target, "kind", s.options.Kind, "managerVersion", answer.GetRegistered().GetVersion())
+	return nil
+}
+
+// send sends results until the context ends or the stream is broken.
+func (s *session) send(ctx context.Context, stream grpc.BidiStreamingClient[driverpb.DriverSide, driverpb.MCMside]) {
+	for {
+		select {
+		case result := <-s.results:
+			if stream.Send(&driverpb.DriverSide{Content: &driverpb.DriverSide_Result{Result: result}}) != nil {
+				return
+			}
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func ended(err error) error {
+	if errors.Is(err, io.EOF) {
+		return grpcstatus.Error(grpccodes.Unavailable, "the manager has ended the stream")
+	}
+	return err
+}
+
+// begin starts an operation. One that comes twice is done once.
+func (s *session) begin(ctx context.Context, op *driverpb.Operation) {
+	var cancel context.CancelFunc
+	if op.GetTimeout() != nil {
+		ctx, cancel = context.WithTimeout(ctx, op.GetTimeout().AsDuration())
+	} else {
+		ctx, cancel = context.WithCancel(ctx)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, twice := s.running[op.GetOperationId()]; twice {
+		cancel()
+		return
+	}
+	busy := len(s.running) >= s.options.limit()
+	s.running[op.GetOperationId()] = cancel
+	s.all.Go(func() {
+		result := &driverpb.OperationResult{}
+		if busy { // the manager counts, too
+			wire.Fail(result, status.Error(codes.Unavailable, "the driver is busy: more operations came than it has registered for"))
+		} else {
+			result = s.perform(ctx, op)
+		}
+		result.OperationId, result.OperationType, result.MachineName = op.GetOperationId(), op.GetOperationType(), op.GetMachineName()
+		s.end(op.GetOperationId()) // before the manager learns that it may send another
+		s.answer(result)
+	})
+}
+
+// answer sends a result, also of an operation that was cancelled. When the session has ended, nobody
+// waits for it any more.
+func (s *session) answer(result *driverpb.OperationResult) {
+	encoded, err := proto.Marshal(result)
+	if err == nil && len(encoded) > wire.MaxMessage {
+		err = fmt.Errorf("it has %d bytes, and may have %d", len(encoded), wire.MaxMessage)
+	}
+	if err != nil {
+		result = &driverpb.OperationResult{OperationId: result.GetOperationId(), OperationType: result.GetOperationType(), MachineName: result.GetMachineName()}
+		wire.Fail(result, status.WrapError(codes.Internal, "the driver's answer cannot be sent: "+err.Error(), err))
+	}
+	select {
+	case s.results <- result:
+	case <-s.over:
+	}
+}
+
+func (s *session) end(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.running[id]()
+	delete(s.running, id)
+}
+
+func (s *session) cancel(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if cancel, found := s.running[id]; found {
+		cancel()
+	}
+}
+
+// perform does an operation. A panic fails it, and no other.
+func (s *session) perform(ctx context.Context, op *driverpb.Operation) (result *driverpb.OperationResult) {
+	result = &driverpb.OperationResult{}
+	defer func() {
+		if cause := recover(); cause != nil {
+			result = &driverpb.OperationResult{}
+			s.options.Log.Error(nil, "The driver panicked", "cause", fmt.Sprint(cause), "stack", string(debug.Stack()))
+			wire.Fail(result, status.Error(codes.Internal, fmt.Sprintf("the driver panicked: %v", cause)))
+		}
+	}()
+	do, known := methods[op.GetOperationType()]
+	if !known {
+		wire.Fail(result, status.Error(codes.Unimplemented, fmt.Sprintf("the driver does not know %v", op.GetOperationType())))
+		return result
+	}
+	request, err := s.read(ctx, op)
+	if err == nil {
+		err = do(logr.NewContext(ctx, s.options.Log), s.driver, request, result)
+	}
+	wire.Fail(result, coded(ctx, err))
+	return result
+}
+
+// coded gives an error without a code that was caused by the end of its context one.
+func coded(ctx context.Context, err error) error {
+	if err == nil || ctx.Err() == nil {
+		return err
+	}
+	switch _, has := status.FromError(err); {
+	case has:
+		return err
+	case errors.Is(err, context.DeadlineExceeded):
+		return status.WrapError(codes.DeadlineExceeded, err.Error(), err)
+	case errors.Is(err, context.Canceled):
+		return status.WrapError(codes.Canceled, err.Error(), err)
+	}
+	return err
+}
