@@ -171,7 +171,10 @@ image: ## Build that image without a container engine (as release; IMAGE_PLATFOR
 
 .PHONY: generate
 generate: ## Write deep copies, CRDs and typed clients from the API types, Go from the protocols, and the chart's copies
-	$(call tool,api) controller-gen object crd:generateEmbeddedObjectMeta=true paths=./... output:crd:dir=$(CURDIR)/config/crd
+	$(call tool,api) controller-gen object paths=./...
+	$(call tool,api) controller-gen crd:generateEmbeddedObjectMeta=true paths=./infrastructure/... paths=./machine/v1alpha1 paths=./vm/... \
+		output:crd:dir=$(CURDIR)/config/crd
+	$(call tool,api) controller-gen crd paths=./machine/legacy output:crd:dir=$(CURDIR)/config/crd/legacy
 	$(call tool,.) controller-gen object paths=./internal/controllers/capi/core
 	hack/clients.sh
 	$(call tool,proto) buf generate
