@@ -81,8 +81,8 @@ type GetVolumeIDsResponse struct {
 }
 
 // ClassMigrator is implemented by drivers that had a kind of machine class of their own
-// before MachineClass existed. No controller calls it, as in MCM since it has left MCM's
-// interface; it is for tools that migrate such classes.
+// before MachineClass existed. It is called for the objects of these kinds that Machines, sets and
+// deployments refer to; see docs/legacy-classes.md. In today's MCM no controller calls it.
 type ClassMigrator interface {
 	// GenerateMachineClassForMigration fills a MachineClass from an object of an older
 	// kind.

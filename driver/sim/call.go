@@ -14,6 +14,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/sim/internal/dice"
 	"github.com/millwright-dev/millwright/driver/sim/internal/spec"
 	"github.com/millwright-dev/millwright/driver/status"
 )
@@ -183,11 +184,10 @@ func (d *Driver) sleep(ctx context.Context, duration time.Duration) error {
 	}
 }
 
-// jittered changes a duration by a fraction that depends on the seed.
+// jittered changes a duration by a factor that depends on the seed.
 func (d *Driver) jittered(c call, what string, duration time.Duration) time.Duration {
-	if c.spec.Jitter == 0 {
+	if duration == 0 || c.spec.Jitter == 0 && c.spec.Distribution == dice.Uniform {
 		return duration
 	}
-	dice := chance(strconv.FormatUint(d.cloud.seed, 10), what, string(c.method), c.key)
-	return duration + time.Duration(float64(duration)*c.spec.Jitter*(2*dice-1))
+	return c.spec.Distribution.Spread(duration, c.spec.Jitter, dice.Chance(strconv.FormatUint(d.cloud.seed, 10), what, string(c.method), c.key))
 }

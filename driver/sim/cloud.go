@@ -245,9 +245,12 @@ func (c *Cloud) locked(f func() error) error {
 	return err
 }
 
+// limits are how many VMs may be in the pool and in the zone of a new one.
+type limits struct{ pool, zone int }
+
 // create creates a VM, or finds the one that was created before. It returns the VM and
-// whether it is new. A capacity of zero is without limit.
-func (c *Cloud) create(want VM, capacity int) (v VM, made bool, err error) {
+// whether it is new. A limit of zero is none.
+func (c *Cloud) create(want VM, limit limits) (v VM, made bool, err error) {
 	err = c.locked(func() error {
 		if vms := c.ofMachine(want.key(), want.account()); len(vms) > 0 {
 			v = vms[0]
@@ -256,8 +259,11 @@ func (c *Cloud) create(want VM, capacity int) (v VM, made bool, err error) {
 		if want.Zone != "" && !slices.Contains(c.store.zones, want.Zone) {
 			return status.Error(codes.FailedPrecondition, fmt.Sprintf("there is no zone %q (zones: %s)", want.Zone, strings.Join(c.store.zones, ", ")))
 		}
-		if used := c.store.inPool[want.Pool]; capacity > 0 && used >= capacity {
-			return status.Error(codes.ResourceExhausted, fmt.Sprintf("pool %s is full: %d of %d VMs exist", want.Pool, used, capacity))
+		if used := c.store.inPool[want.Pool]; limit.pool > 0 && used >= limit.pool {
+			return status.Error(codes.ResourceExhausted, fmt.Sprintf("pool %s is full: %d of %d VMs exist", want.Pool, used, limit.pool))
+		}
+		if used := c.store.inZone[want.Zone]; limit.zone > 0 && used >= limit.zone {
+			return status.Error(codes.ResourceExhausted, fmt.Sprintf("zone %q is full: %d of %d VMs exist", want.Zone, used, limit.zone))
 		}
 		v, made = want, true
 		return c.make(Created, &v)

@@ -90,3 +90,25 @@ func TestJitter(t *testing.T) {
 		}
 	})
 }
+
+// TestDistribution: with a long tail, about one call in twenty takes ten times as long.
+func TestDistribution(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestDriver(t, sim.Config{Seed: 7}, object{"latency": "10s", "distribution": "longTail"})
+		slow := 0
+		for i := range 200 {
+			begin := time.Now()
+			w.mustCreate(fmt.Sprintf("m-%d", i))
+			switch took := time.Since(begin); took {
+			case 10 * time.Second:
+			case 100 * time.Second:
+				slow++
+			default:
+				t.Errorf("a call took %v", took)
+			}
+		}
+		if slow < 4 || slow > 20 {
+			t.Errorf("%d of 200 calls were slow", slow)
+		}
+	})
+}

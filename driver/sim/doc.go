@@ -20,6 +20,9 @@
 //	                        listed, as at providers with eventual consistency; 0s
 //	jitter        number    0 to 1: each latency and joinDelay is shortened or
 //	                        lengthened by up to this fraction; 0
+//	distribution  string    how each latency and joinDelay varies: within the jitter (default),
+//	                        exponential (with that mean, at most ten times that), or longTail
+//	                        (one in twenty takes ten times that)
 //	join          string    ready (default), notReady (the node stays Ready=False),
 //	                        flap (Ready changes every flapInterval) or never
 //	flapInterval  duration  30s
@@ -28,11 +31,14 @@
 //	updateTime    duration  time that the agent takes; 5s
 //	pool          string    pool of the VM; namespace/name of the class
 //	capacity      integer   number of VMs that the pool can hold; 0 is without limit
+//	zoneCapacity  integer   number of VMs that the zone can hold, of all pools; 0 is without limit
 //	zone          string    zone of the VM. A zone that the cloud does not have (see
 //	                        Cloud.SetZones) is answered with FailedPrecondition; none
 //	tags          object    tags of the VM, text to text
 //	nodeLabels    object    labels with which the node registers
 //	nodeTaints    array     taints with which the node registers, as in a Node
+//	legacy        object    kind and spec of the class of an older kind that this one was
+//	                        migrated from; ignored
 //
 // Pool, tags and the API group of the object that the class serves say whose a VM is: a
 // class only finds, lists and deletes VMs of its pool and API group that have all its

@@ -10,6 +10,7 @@ import (
 
 	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/sim/internal/migrate"
 	"github.com/millwright-dev/millwright/driver/sim/internal/spec"
 	"github.com/millwright-dev/millwright/driver/status"
 )
@@ -35,7 +36,7 @@ type Config struct {
 }
 
 // Driver is the simulated driver. It also implements driver.Initializer,
-// driver.VolumeIdentifier, driver.FailureDomains and driver.Locator. Make it with [New]. Nodes join only
+// driver.VolumeIdentifier, driver.FailureDomains, driver.Locator and driver.ClassMigrator. Make it with [New]. Nodes join only
 // while Start runs. All methods may be called concurrently.
 type Driver struct {
 	config Config
@@ -50,6 +51,7 @@ var (
 	_ driver.VolumeIdentifier = (*Driver)(nil)
 	_ driver.FailureDomains   = (*Driver)(nil)
 	_ driver.Locator          = (*Driver)(nil)
+	_ driver.ClassMigrator    = (*Driver)(nil)
 )
 
 const defaultNamespace = "default"
@@ -105,7 +107,7 @@ func (d *Driver) SeparatesAPIGroups() bool { return true }
 // CreateMachine implements driver.Driver.
 func (d *Driver) CreateMachine(ctx context.Context, req *driver.CreateMachineRequest) (*driver.CreateMachineResponse, error) {
 	return machineCall(ctx, d, CreateMachine, request{req.Machine, req.MachineClass, req.Secret}, func(c call) (*driver.CreateMachineResponse, error) {
-		v, isNew, err := d.cloud.create(d.newVM(c, req.MachineClass), c.spec.Capacity)
+		v, isNew, err := d.cloud.create(d.newVM(c, req.MachineClass), limits{pool: c.spec.Capacity, zone: c.spec.ZoneCapacity})
 		if isNew {
 			d.cloud.notify(v, (*kubelets).planJoin)
 		}
@@ -209,6 +211,14 @@ func (d *Driver) PlaceMachine(req *driver.PlaceMachineRequest) (*driver.PlaceMac
 		return nil, err
 	}
 	return &driver.PlaceMachineResponse{ProviderSpec: raw}, nil
+}
+
+// GenerateMachineClassForMigration implements driver.ClassMigrator, for the six kinds of the package
+// legacy.
+func (d *Driver) GenerateMachineClassForMigration(ctx context.Context, req *driver.GenerateMachineClassForMigrationRequest) (*driver.GenerateMachineClassForMigrationResponse, error) {
+	return run(ctx, d, call{method: GenerateMachineClassForMigration}, func(call) (*driver.GenerateMachineClassForMigrationResponse, error) {
+		return &driver.GenerateMachineClassForMigrationResponse{}, migrate.Fill(req)
+	})
 }
 
 // LocateMachine implements driver.Locator: the account and the pool. It needs no cloud.

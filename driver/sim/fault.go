@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/sim/internal/dice"
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
@@ -102,7 +103,7 @@ func (a *armed) fire(seed uint64, method Method, machine string) (codes.Code, bo
 	}
 	call := a.calls[machine]
 	a.calls[machine]++
-	if a.Rate > 0 && chance(strconv.FormatUint(seed, 10), "fault", a.number,
+	if a.Rate > 0 && dice.Chance(strconv.FormatUint(seed, 10), "fault", a.number,
 		string(method), machine, strconv.Itoa(call)) >= a.Rate {
 		return 0, false
 	}

@@ -14,6 +14,8 @@ const (
 	InitializeMachine  Method = "InitializeMachine"
 	GetVolumeIDs       Method = "GetVolumeIDs"
 	ListFailureDomains Method = "ListFailureDomains"
+
+	GenerateMachineClassForMigration Method = "GenerateMachineClassForMigration"
 )
 
 // Effect is what happened to a VM.
@@ -40,8 +42,8 @@ type Entry struct {
 	Time time.Time `json:"time"`
 	// PID is the ID of the process that wrote the entry.
 	PID int `json:"pid"`
-	// Machine is "namespace/name". Empty for ListMachines, GetVolumeIDs and
-	// ListFailureDomains.
+	// Machine is "namespace/name". Empty for ListMachines, GetVolumeIDs,
+	// ListFailureDomains and GenerateMachineClassForMigration.
 	Machine string `json:"machine,omitempty"`
 	// Method that was called.
 	Method Method `json:"method,omitempty"`

@@ -10,6 +10,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/driver/sim/internal/dice"
 )
 
 const (
@@ -135,7 +137,7 @@ func (k *kubelets) planLost(v VM) { k.plan(lost, v, 0) }
 
 // lock waits until no other job writes a node. The error is that of ctx.
 func (k *kubelets) lock(ctx context.Context, node string) (unlock func(), err error) {
-	lock := k.locks[hash(node)%uint64(len(k.locks))]
+	lock := k.locks[dice.Hash(node)%uint64(len(k.locks))]
 	select {
 	case lock <- struct{}{}:
 		return func() { <-lock }, nil

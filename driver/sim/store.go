@@ -37,8 +37,8 @@ type store struct {
 	byMachine map[string][]string
 	// made counts the VMs that were ever created for a machine.
 	made map[string]int
-	// inPool counts the VMs of a pool.
-	inPool map[string]int
+	// inPool and inZone count the VMs of a pool and of a zone; those without a zone are in "".
+	inPool, inZone map[string]int
 	// deleting has the provider IDs of VMs whose deletion has not ended.
 	deleting map[string]bool
 	zones    []string
@@ -58,7 +58,7 @@ const journalLimit = 100_000
 
 func newStore() *store {
 	return &store{
-		vms: map[string]VM{}, byMachine: map[string][]string{}, made: map[string]int{}, inPool: map[string]int{}, deleting: map[string]bool{},
+		vms: map[string]VM{}, byMachine: map[string][]string{}, made: map[string]int{}, inPool: map[string]int{}, inZone: map[string]int{}, deleting: map[string]bool{},
 	}
 }
 
@@ -172,6 +172,7 @@ func (s *store) put(v VM) {
 		s.byMachine[v.key()] = append(s.byMachine[v.key()], v.ProviderID)
 		s.made[v.key()]++
 		s.inPool[v.Pool]++
+		s.inZone[v.Zone]++
 	}
 	s.vms[v.ProviderID] = v.clone()
 	if !v.GoneAt.IsZero() {
@@ -187,6 +188,7 @@ func (s *store) drop(id string) {
 	delete(s.vms, id)
 	delete(s.deleting, id)
 	s.inPool[v.Pool]--
+	s.inZone[v.Zone]--
 	s.byMachine[v.key()] = slices.DeleteFunc(s.byMachine[v.key()], func(other string) bool { return other == id })
 	if len(s.byMachine[v.key()]) == 0 {
 		delete(s.byMachine, v.key())

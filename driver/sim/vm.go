@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"encoding/binary"
 	"fmt"
-	"hash/fnv"
 	"maps"
 	"net/netip"
 	"path"
@@ -14,6 +13,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/millwright-dev/millwright/driver/sim/internal/dice"
 )
 
 // VM is a simulated VM. Those that a Cloud returns are copies.
@@ -87,7 +88,7 @@ func (v VM) clone() VM {
 // addresses returns addresses that are derived from the provider ID, and so are unique.
 func (v VM) addresses() []corev1.NodeAddress {
 	ip := [16]byte{0: 0xfd}
-	binary.BigEndian.PutUint64(ip[8:], hash("address", v.ProviderID))
+	binary.BigEndian.PutUint64(ip[8:], dice.Hash("address", v.ProviderID))
 	return []corev1.NodeAddress{
 		{Type: corev1.NodeInternalIP, Address: netip.AddrFrom16(ip).String()},
 		{Type: corev1.NodeHostName, Address: v.NodeName},
@@ -127,7 +128,7 @@ func fits(v, want VM) bool {
 // newProviderID returns the ID of the number-th VM of a machine.
 func newProviderID(seed uint64, key string, number int) string {
 	n := strconv.Itoa(number)
-	return fmt.Sprintf("sim:///%s/%s-%08x", key, n, uint32(hash(strconv.FormatUint(seed, 10), key, n)))
+	return fmt.Sprintf("sim:///%s/%s-%08x", key, n, uint32(dice.Hash(strconv.FormatUint(seed, 10), key, n)))
 }
 
 // matches reports whether pattern selects the machine "namespace/name". The pattern is
@@ -142,25 +143,4 @@ func matches(pattern, key string) bool {
 	}
 	ok, err := path.Match(pattern, key)
 	return err == nil && ok
-}
-
-// hash returns a number for texts, on which all random decisions depend.
-func hash(texts ...string) uint64 {
-	h := fnv.New64a()
-	for _, text := range texts {
-		h.Write([]byte(text))
-		h.Write([]byte{0})
-	}
-	// FNV leaves the high bits of short inputs alike; this spreads them.
-	x := h.Sum64()
-	x ^= x >> 33
-	x *= 0xff51afd7ed558ccd
-	x ^= x >> 33
-	x *= 0xc4ceb9fe1a85ec53
-	return x ^ x>>33
-}
-
-// chance returns hash as a number from 0 to 1, without 1.
-func chance(texts ...string) float64 {
-	return float64(hash(texts...)>>11) / (1 << 53)
 }

@@ -90,6 +90,28 @@ func TestVMsInZones(t *testing.T) {
 	}
 }
 
+// TestQuotaOfAZone: all pools share it, other zones and what exists do not suffer, and a deletion frees it.
+func TestQuotaOfAZone(t *testing.T) {
+	for name, cloud := range clouds(t) {
+		t.Run(name, func(t *testing.T) {
+			one := newTestDriver(t, sim.Config{Cloud: cloud}, object{"pool": "one", "zoneCapacity": 2})
+			two := newTestDriver(t, sim.Config{Cloud: cloud}, object{"pool": "two", "zoneCapacity": 2})
+			setZones(t, cloud, "a", "b")
+			one.placed("a").mustCreate("m1")
+			two.placed("a").mustCreate("m2")
+			_, err := one.placed("a").create("m3")
+			wantCode(t, err, codes.ResourceExhausted)
+			if text := fmt.Sprint(err); !strings.Contains(text, `zone "a" is full: 2 of 2`) {
+				t.Errorf("the answer is %s", text)
+			}
+			one.placed("b").mustCreate("m3")
+			one.placed("a").mustCreate("m1") // adopted
+			two.placed("a").mustRemove("m2", "")
+			one.placed("a").mustCreate("m4")
+		})
+	}
+}
+
 // TestZonesOfAnotherProcess: handles of one directory see the same.
 func TestZonesOfAnotherProcess(t *testing.T) {
 	dir := t.TempDir()

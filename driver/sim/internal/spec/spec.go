@@ -19,6 +19,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/sim/internal/dice"
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
@@ -64,6 +65,7 @@ type fields struct {
 	DeleteDelay  string            `json:"deleteDelay"`
 	VisibleAfter string            `json:"visibleAfter"`
 	Jitter       float64           `json:"jitter"`
+	Distribution dice.Distribution `json:"distribution"`
 	Join         Join              `json:"join"`
 	FlapInterval string            `json:"flapInterval"`
 	Agent        Agent             `json:"agent"`
@@ -71,9 +73,11 @@ type fields struct {
 	Pool         string            `json:"pool"`
 	Zone         string            `json:"zone"`
 	Capacity     int               `json:"capacity"`
+	ZoneCapacity int               `json:"zoneCapacity"`
 	Tags         map[string]string `json:"tags"`
 	NodeLabels   map[string]string `json:"nodeLabels"`
 	NodeTaints   []corev1.Taint    `json:"nodeTaints"`
+	Legacy       json.RawMessage   `json:"legacy"`
 }
 
 // Spec is a valid provider specification with its defaults filled in.
@@ -167,6 +171,17 @@ func (s *Spec) check() error {
 		return fmt.Errorf("jitter: %v is not between 0 and 1", s.Jitter)
 	case s.Capacity < 0:
 		return fmt.Errorf("capacity: %d is negative", s.Capacity)
+	case s.ZoneCapacity < 0:
+		return fmt.Errorf("zoneCapacity: %d is negative", s.ZoneCapacity)
+	}
+	return s.checkChoices()
+}
+
+// checkChoices validates the fields with a few values.
+func (s *Spec) checkChoices() error {
+	switch {
+	case !s.Distribution.Valid():
+		return fmt.Errorf("distribution: %q is none of exponential, longTail", s.Distribution)
 	case s.Zone != "" && !IsZone(s.Zone):
 		return fmt.Errorf("zone: %q cannot be a zone", s.Zone)
 	case !s.Agent.Valid():

@@ -1,0 +1,105 @@
+// Package migrate makes classes of the simulated driver of classes of older kinds, such as
+// AWSMachineClass.
+package migrate
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/millwright-dev/millwright/api/machine/legacy"
+	"github.com/millwright-dev/millwright/driver"
+	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/status"
+)
+
+// Provider is the provider of the classes that are made.
+const Provider = "sim"
+
+// providerSpec is what is made of an older class.
+type providerSpec struct {
+	Tags   map[string]string `json:"tags,omitempty"`
+	Legacy older             `json:"legacy"`
+}
+
+// older is the older class, but for its Secrets.
+type older struct {
+	Kind string                     `json:"kind"`
+	Spec map[string]json.RawMessage `json:"spec"`
+}
+
+// Fill fills the MachineClass of a request. The provider specification has the tags of the older
+// class, and all of its fields below legacy.
+func Fill(req *driver.GenerateMachineClassForMigrationRequest) error {
+	if req.MachineClass == nil || req.ClassSpec == nil {
+		return status.Error(codes.Internal, "the request has no MachineClass to fill, or does not name the kind")
+	}
+	kind := req.ClassSpec.Kind
+	if !slices.Contains(legacy.Kinds(), kind) {
+		return status.Error(codes.Unimplemented, fmt.Sprintf("objects of the kind %q are not migrated", kind))
+	}
+	made := providerSpec{Legacy: older{Kind: kind}}
+	secretRef, credentials := req.MachineClass.SecretRef, req.MachineClass.CredentialsSecretRef
+	if err := take(req.ProviderSpecificMachineClass, &made.Legacy.Spec); err != nil {
+		return err
+	}
+	for field, into := range map[string]**corev1.SecretReference{"secretRef": &secretRef, "credentialsSecretRef": &credentials} {
+		*into = nil
+		if err := decode(made.Legacy.Spec, field, into); err != nil {
+			return err
+		}
+		delete(made.Legacy.Spec, field)
+	}
+	if err := decode(made.Legacy.Spec, tagsField(kind), &made.Tags); err != nil {
+		return err
+	}
+	raw, err := json.Marshal(made)
+	if err != nil {
+		return status.WrapError(codes.Internal, err.Error(), err)
+	}
+	class := req.MachineClass
+	class.Provider, class.ProviderSpec.Raw, class.ProviderSpec.Object = Provider, raw, nil
+	class.SecretRef, class.CredentialsSecretRef = secretRef, credentials
+	return nil
+}
+
+// tagsField is the field of a kind with a text for each of some texts. Packet's tags are no such.
+func tagsField(kind string) string {
+	switch kind {
+	case legacy.GCP:
+		return "labels"
+	case legacy.Packet:
+		return ""
+	default:
+		return "tags"
+	}
+}
+
+// take reads the spec of an object.
+func take(object any, spec *map[string]json.RawMessage) error {
+	raw, err := json.Marshal(object)
+	if err != nil {
+		return status.WrapError(codes.Internal, fmt.Sprintf("the object cannot be written as JSON: %v", err), err)
+	}
+	var parsed struct {
+		Spec map[string]json.RawMessage `json:"spec"`
+	}
+	if err := json.Unmarshal(raw, &parsed); err != nil || parsed.Spec == nil {
+		return status.Error(codes.Internal, "the object has no spec")
+	}
+	*spec = parsed.Spec
+	return nil
+}
+
+// decode reads a field, if there is one.
+func decode(spec map[string]json.RawMessage, field string, into any) error {
+	if spec[field] == nil {
+		return nil
+	}
+	if err := json.Unmarshal(spec[field], into); err != nil {
+		return status.WrapError(codes.Internal, fmt.Sprintf("spec.%s: %v", field, err), err)
+	}
+	return nil
+}

@@ -1,0 +1,150 @@
+package migrate_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/millwright-dev/millwright/api/machine/legacy"
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/driver"
+	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/sim/internal/migrate"
+	"github.com/millwright-dev/millwright/driver/sim/internal/spec"
+	"github.com/millwright-dev/millwright/driver/status"
+)
+
+// fill sets all fields to values that differ from each other and from zero.
+func fill(value reflect.Value, next *int) {
+	*next++
+	switch value.Kind() {
+	case reflect.Pointer:
+		value.Set(reflect.New(value.Type().Elem()))
+		fill(value.Elem(), next)
+	case reflect.Struct:
+		for i := range value.NumField() {
+			fill(value.Field(i), next)
+		}
+	case reflect.Slice:
+		value.Set(reflect.MakeSlice(value.Type(), 2, 2))
+		for i := range value.Len() {
+			fill(value.Index(i), next)
+		}
+	case reflect.Map:
+		value.Set(reflect.MakeMap(value.Type()))
+		value.SetMapIndex(reflect.ValueOf(fmt.Sprintf("key-%d", *next)), reflect.ValueOf(fmt.Sprintf("value-%d", *next)))
+	case reflect.String:
+		value.SetString(fmt.Sprintf("text-%d", *next))
+	case reflect.Bool:
+		value.SetBool(true)
+	default:
+		value.SetInt(int64(*next))
+	}
+}
+
+// leaves returns the paths of all values, with the values.
+func leaves(value any, path string, into map[string]any) map[string]any {
+	switch value := value.(type) {
+	case map[string]any:
+		for key, child := range value {
+			leaves(child, path+"."+key, into)
+		}
+	case []any:
+		for i, child := range value {
+			leaves(child, fmt.Sprintf("%s[%d]", path, i), into)
+		}
+	default:
+		into[path] = value
+	}
+	return into
+}
+
+// TestEveryField: each field of each kind is in the provider specification, or in the class itself,
+// with its value.
+func TestEveryField(t *testing.T) {
+	t.Parallel()
+	for _, kind := range legacy.Kinds() {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			object, next := legacy.New(kind), 0
+			fill(reflect.ValueOf(object).Elem().FieldByName("Spec"), &next)
+			class := &v1alpha1.MachineClass{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c"}}
+			err := migrate.Fill(&driver.GenerateMachineClassForMigrationRequest{
+				ProviderSpecificMachineClass: object, MachineClass: class, ClassSpec: &v1alpha1.ClassSpec{Kind: kind},
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			raw, _ := json.Marshal(object)
+			var given struct{ Spec map[string]any }
+			var made struct {
+				Legacy struct {
+					Kind string
+					Spec map[string]any
+				}
+			}
+			if err := json.Unmarshal(raw, &given); err != nil {
+				t.Fatal(err)
+			}
+			if err := json.Unmarshal(class.ProviderSpec.Raw, &made); err != nil {
+				t.Fatal(err)
+			}
+			want := leaves(given.Spec, "", map[string]any{})
+			got := leaves(made.Legacy.Spec, "", map[string]any{})
+			for field, ref := range map[string]*corev1.SecretReference{".secretRef": class.SecretRef, ".credentialsSecretRef": class.CredentialsSecretRef} {
+				got[field+".namespace"], got[field+".name"] = ref.Namespace, ref.Name
+			}
+			if diff := cmp.Diff(want, got); diff != "" || made.Legacy.Kind != kind {
+				t.Errorf("%s (-given +made):\n%s", made.Legacy.Kind, diff)
+			}
+			parsed, err := spec.Parse(class)
+			if err != nil || class.Provider != migrate.Provider {
+				t.Errorf("provider %q; the driver reads the specification with %v", class.Provider, err)
+			}
+			if tagged := len(parsed.Tags) > 0; tagged == (kind == legacy.Packet) {
+				t.Errorf("tags: %v", parsed.Tags)
+			}
+			again := class.DeepCopy()
+			if err := migrate.Fill(&driver.GenerateMachineClassForMigrationRequest{
+				ProviderSpecificMachineClass: object, MachineClass: again, ClassSpec: &v1alpha1.ClassSpec{Kind: kind},
+			}); err != nil || cmp.Diff(class, again) != "" {
+				t.Errorf("a second time: %v, %s", err, cmp.Diff(class, again))
+			}
+		})
+	}
+}
+
+func TestRefused(t *testing.T) {
+	t.Parallel()
+	class := &v1alpha1.MachineClass{}
+	for name, tc := range map[string]struct {
+		object any
+		class  *v1alpha1.MachineClass
+		kind   string
+		want   codes.Code
+	}{
+		"unknown kind":  {&legacy.AWSMachineClass{}, class, "IBMMachineClass", codes.Unimplemented},
+		"MachineClass":  {&v1alpha1.MachineClass{}, class, v1alpha1.MachineClassKind, codes.Unimplemented},
+		"no object":     {nil, class, legacy.AWS, codes.Internal},
+		"not an object": {"text", class, legacy.AWS, codes.Internal},
+		"wrong tags":    {map[string]any{"spec": map[string]any{"tags": 1}}, class, legacy.AWS, codes.Internal},
+		"no class":      {&legacy.AWSMachineClass{}, nil, legacy.AWS, codes.Internal},
+	} {
+		err := migrate.Fill(&driver.GenerateMachineClassForMigrationRequest{
+			ProviderSpecificMachineClass: tc.object, MachineClass: tc.class, ClassSpec: &v1alpha1.ClassSpec{Kind: tc.kind},
+		})
+		if got := status.Code(err); got != tc.want {
+			t.Errorf("%s: %v (%v), want %v", name, got, err, tc.want)
+		}
+	}
+	if !slices.IsSortedFunc(legacy.Kinds(), strings.Compare) {
+		t.Errorf("not sorted: %v", legacy.Kinds())
+	}
+}
