@@ -81,17 +81,18 @@ type Options struct {
 }
 
 // Driver creates VirtualMachine objects for machines. Of the optional interfaces it
-// implements driver.FailureDomains, driver.APIGroupSeparator and driver.Locator. Make it with [New]. It may
-// be used concurrently.
+// implements driver.FailureDomains, driver.VolumeIdentifier, driver.APIGroupSeparator and driver.Locator.
+// Make it with [New]. It may be used concurrently.
 type Driver struct {
 	options  Options
 	clusters clusters
 }
 
 var (
-	_ driver.Driver         = (*Driver)(nil)
-	_ driver.FailureDomains = (*Driver)(nil)
-	_ driver.Locator        = (*Driver)(nil)
+	_ driver.Driver           = (*Driver)(nil)
+	_ driver.FailureDomains   = (*Driver)(nil)
+	_ driver.VolumeIdentifier = (*Driver)(nil)
+	_ driver.Locator          = (*Driver)(nil)
 )
 
 // New returns a driver. It sends no request.
@@ -187,6 +188,21 @@ func (d *Driver) ListMachines(ctx context.Context, req *driver.ListMachinesReque
 // AttributeLabel is an attribute of failure domains: the label of Nodes whose value is the
 // name of the failure domain.
 const AttributeLabel = "label"
+
+// GetVolumeIDs implements driver.VolumeIdentifier. It returns the handles of CSI volumes, whatever their
+// storage system: under these a node reports them as attached. Other volumes are left out.
+func (d *Driver) GetVolumeIDs(ctx context.Context, req *driver.GetVolumeIDsRequest) (*driver.GetVolumeIDsResponse, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, coded("reading volumes", err)
+	}
+	resp := &driver.GetVolumeIDsResponse{}
+	for _, pv := range req.PVSpecs {
+		if pv != nil && pv.CSI != nil && pv.CSI.VolumeHandle != "" {
+			resp.VolumeIDs = append(resp.VolumeIDs, pv.CSI.VolumeHandle)
+		}
+	}
+	return resp, nil
+}
 
 // ListFailureDomains implements driver.FailureDomains. It returns the zones of the hosts, and
 // each host without a zone, whether hosts are ready or not. It uses only the Secret of the
