@@ -63,9 +63,11 @@ func mcmControllers(mgr ctrl.Manager, cfg Config, joined *target.Cluster, runner
 		if err != nil {
 			return nil, err
 		}
+		older := olderClasses(mgr, cfg, events)
+		machines.Migration = older.Migration
 		ofMachines := machine.New(machines)
 		sets.Location = ofMachines.Location
-		all = append(all, ofMachines, machineclass.New(mgr.GetClient()), machineclass.NewForSecrets(mgr.GetClient()))
+		all = append(all, older, ofMachines, machineclass.New(mgr.GetClient()), machineclass.NewForSecrets(mgr.GetClient()))
 		all = append(all, nodeControllers(mgr, cfg, joined, machines.Tokens, events)...)
 	}
 	if cfg.runs(HalfSets) {

@@ -112,6 +112,8 @@ type Config struct {
 	// Log of all controllers.
 	Log logr.Logger
 
+	// olderKinds are the kinds of classes before MachineClass that the control cluster serves.
+	olderKinds []string
 	// lacksSelector reports that the CRDs have no status.selector.
 	lacksSelector bool
 	// outOfRange is called when a driver begins to answer OutOfRange: it found several
@@ -196,6 +198,11 @@ func run(ctx context.Context, cfg Config, pages *serving) error {
 		return err
 	}
 	cfg.lacksSelector = cfg.runs(HalfSets) && lacksSelector(ctx, cfg)
+	if cfg.runs(HalfMachines) {
+		if cfg.olderKinds, err = servedKinds(ctx, cfg); err != nil {
+			return err
+		}
+	}
 	runner := tasks.New(cfg.ConcurrentSyncs)
 	cfg.machines = &fieldindex.Informers{}
 	cfg.unreadable = &unreadable{log: cfg.Log.WithName("cache"), scheme: scheme, namespace: cfg.Namespace}

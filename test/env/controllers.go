@@ -34,6 +34,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/config"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
+	"github.com/millwright-dev/millwright/internal/local/controlplane"
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
 )
 
@@ -85,6 +86,19 @@ func Fresh[T client.Object](e *Env, object T) T {
 	object.SetCreationTimestamp(metav1.Time{})
 	object.SetGeneration(0)
 	return object
+}
+
+// InstallCRDs installs the CRDs of a folder of this repository that the control plane does not have.
+// All tests of the package then have them.
+func (c *Cluster) InstallCRDs(t testing.TB, folder string) {
+	t.Helper()
+	root, err := Root()
+	if err == nil {
+		err = controlplane.InstallCRDs(t.Context(), c.Admin, os.DirFS(filepath.Join(root, folder)))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 // Root returns the root folder of this repository, above the folder in which the test runs.

@@ -37,7 +37,7 @@ var identities = map[string]identity{
 		"machines/status.machine.sapcloud.io in own: patch",
 		"machinesets.machine.sapcloud.io in own: get list create patch delete",
 		"machinedeployments.machine.sapcloud.io in own: get list patch",
-		"machineclasses.machine.sapcloud.io in own: list patch",
+		"machineclasses.machine.sapcloud.io in own: list create patch",
 	}},
 	"the manager in the target cluster": {roles: []string{targetRole}, want: []string{
 		"secrets in kube-system: get create delete",
@@ -67,9 +67,9 @@ var identities = map[string]identity{
 		"leases.coordination.k8s.io in own: create",
 		"machines.machine.sapcloud.io in own: get list patch delete",
 		"machines/status.machine.sapcloud.io in own: patch",
-		"machinesets.machine.sapcloud.io in own: list",
-		"machinedeployments.machine.sapcloud.io in own: list",
-		"machineclasses.machine.sapcloud.io in own: list patch",
+		"machinesets.machine.sapcloud.io in own: list patch",
+		"machinedeployments.machine.sapcloud.io in own: list patch",
+		"machineclasses.machine.sapcloud.io in own: list create patch",
 	}},
 	"the manager that approves nodes": {roles: []string{approver}, want: []string{
 		"certificatesigningrequests.certificates.k8s.io in everywhere: list",

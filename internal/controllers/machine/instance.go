@@ -60,6 +60,9 @@ func (c *Controller) ensureInstance(ctx context.Context, s *scope) flow.Result {
 	if err != nil {
 		return flow.Fail(err)
 	}
+	if inputs.migrating {
+		return flow.Wait(migrationCheck, missing)
+	}
 	if missing == "" {
 		missing = inputs.invalid()
 	}
@@ -258,6 +261,9 @@ func (c *Controller) deleteInstance(ctx context.Context, s *scope) flow.Result {
 	switch {
 	case err != nil:
 		return flow.Fail(err)
+	case inputs.awaited: // the driver may know a VM that the Machine does not name
+		s.deletionImpossible(reasonFailedDelete, cause{name: v1alpha1.CauseInvalidClassInputs}, missing+".", deletingInstance)
+		return flow.Wait(migrationCheck, missing)
 	case inputs.class == nil:
 		return c.deletionWithoutClass(ctx, s, missing)
 	}
@@ -327,12 +333,38 @@ func (c *Controller) prepare(machine *v1alpha1.Machine, secret *corev1.Secret) f
 type classInputs struct {
 	class  *v1alpha1.MachineClass
 	secret *corev1.Secret
+	// awaited says that the class is of an older kind and will be a MachineClass; migrating, that
+	// nothing is known to be in the way.
+	awaited, migrating bool
+}
+
+// migrationCheck is the time after which a Machine looks at the migration of its class again. Its end
+// comes with an event.
+const migrationCheck = 5 * time.Second
+
+// olderClass are the inputs of a Machine whose class is no MachineClass.
+func (c *Controller) olderClass(ctx context.Context, machine *v1alpha1.Machine) (inputs classInputs, missing string, err error) {
+	ref := machine.Spec.Class
+	missing = fmt.Sprintf("Class kind %q of machine %q is not supported, only %s is", ref.Kind, machine.Name, v1alpha1.MachineClassKind)
+	if c.Migration == nil {
+		return classInputs{}, missing, nil
+	}
+	migration, err := c.Migration(ctx, machine.Namespace, ref)
+	switch {
+	case err != nil:
+		return classInputs{}, "", err
+	case migration.Problem != "":
+		missing = migration.Problem
+	case migration.Pending:
+		missing = fmt.Sprintf("%s %q is being migrated to a %s", ref.Kind, ref.Name, v1alpha1.MachineClassKind)
+	}
+	return classInputs{awaited: migration.Pending, migrating: migration.Pending && migration.Problem == ""}, missing, nil
 }
 
 func (c *Controller) classInputs(ctx context.Context, machine *v1alpha1.Machine) (inputs classInputs, missing string, err error) {
 	ref := machine.Spec.Class
 	if ref.Kind != v1alpha1.MachineClassKind {
-		return classInputs{}, fmt.Sprintf("Class kind %q of machine %q is not supported, only %s is", ref.Kind, machine.Name, v1alpha1.MachineClassKind), nil
+		return c.olderClass(ctx, machine)
 	}
 	class := &v1alpha1.MachineClass{}
 	if err := c.Client.Get(ctx, types.NamespacedName{Namespace: machine.Namespace, Name: ref.Name}, class); err != nil {

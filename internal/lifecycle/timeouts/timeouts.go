@@ -129,6 +129,8 @@ const (
 	Initialize Method = "InitializeMachine"
 	Status     Method = "GetMachineStatus"
 	Delete     Method = "DeleteMachine"
+	// Migrate makes a MachineClass of an object of an older kind.
+	Migrate Method = "GenerateMachineClassForMigration"
 	// Prepare makes the bootstrap token and the user data.
 	Prepare Method = "Prepare"
 )

@@ -29,7 +29,7 @@ const (
 	MachineByNode = "machine.node"
 	// MachineByProviderID is the provider ID of the Machine's VM.
 	MachineByProviderID = "machine.providerID"
-	// MachineByClass is the name of the MachineClass.
+	// MachineByClass is the name of the MachineClass, or the OlderClass.
 	MachineByClass = "machine.class"
 	// ByController is the UID of the controller of a Machine or MachineSet, or Orphan.
 	ByController = "controller"
@@ -84,10 +84,13 @@ func machineByProviderID(object client.Object) []string {
 func machineByClass(object client.Object) []string {
 	class := object.(*v1alpha1.Machine).Spec.Class
 	if class.Kind != v1alpha1.MachineClassKind {
-		return nil
+		return []string{OlderClass(class.Kind, class.Name)}
 	}
 	return []string{class.Name}
 }
+
+// OlderClass is the value of MachineByClass of Machines with a class that is no MachineClass.
+func OlderClass(kind, name string) string { return kind + "/" + name }
 
 func byController(object client.Object) []string {
 	if owner := metav1.GetControllerOfNoCopy(object); owner != nil {

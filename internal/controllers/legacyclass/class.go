@@ -1,0 +1,165 @@
+package legacyclass
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	"github.com/millwright-dev/millwright/api/machine/legacy"
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/driver"
+	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/status"
+	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
+	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
+	"github.com/millwright-dev/millwright/internal/reconcile/flow"
+)
+
+// patience is how long the driver may take for one class.
+const patience = time.Minute
+
+// The reasons of events.
+const (
+	reasonMigrated = "Migrated"
+	reasonFailed   = "FailedMigration"
+)
+
+// findClass looks for the MachineClass.
+func (c *Controller) findClass(ctx context.Context, s *scope) flow.Result {
+	class := &v1alpha1.MachineClass{}
+	err := c.Client.Get(ctx, s.key, class)
+	if err == nil {
+		s.class = class
+	}
+	if client.IgnoreNotFound(err) != nil {
+		return flow.Fail(fmt.Errorf("reading MachineClass %s: %w", s.key, err))
+	}
+	return flow.Continue()
+}
+
+// makeClass makes the MachineClass, or finds that it says what it should. Of an object that is
+// marked as migrated, the MachineClass is what counts, whatever users have made of it.
+func (c *Controller) makeClass(ctx context.Context, s *scope) flow.Result {
+	if len(s.users) == 0 || s.class != nil && s.migrated() {
+		return flow.Continue()
+	}
+	typed, err := decode(s.object)
+	if err != nil {
+		return c.refused(ctx, s, err.Error())
+	}
+	return c.fill(ctx, s, typed)
+}
+
+// fill has the driver fill the MachineClass, and writes it.
+func (c *Controller) fill(ctx context.Context, s *scope, typed any) flow.Result {
+	base := &v1alpha1.MachineClass{}
+	if s.class != nil {
+		base = s.class
+	}
+	if wait, why := c.outcomes.wait(s.identity(), s.object.GetGeneration(), c.Clock.Now()); why != "" {
+		return flow.Wait(wait, why)
+	}
+	class, err := c.generate(ctx, s, base.DeepCopy(), typed)
+	if err != nil {
+		return c.driverFailed(ctx, s, err)
+	}
+	switch {
+	case s.class == nil:
+		metav1.SetMetaDataAnnotation(&class.ObjectMeta, legacy.AnnotationMigratedFrom, s.kind)
+		controllerutil.AddFinalizer(class, v1alpha1.FinalizerMCM)
+		err = c.Client.Create(ctx, class)
+	case same(s.class, class):
+	case s.begun(): // the object was edited in mid-migration
+		err = c.Client.Patch(ctx, class, expectations.Locked(s.class))
+	default:
+		return c.refused(ctx, s, fmt.Sprintf("there is a MachineClass %q already, which says something else: delete one of the two", s.key.Name))
+	}
+	if err != nil {
+		return flow.Fail(fmt.Errorf("writing MachineClass %s: %w", s.key, err))
+	}
+	c.outcomes.forget(s.identity())
+	return flow.Continue()
+}
+
+// generate calls the driver. Of the object's metadata it may only change what users may.
+func (c *Controller) generate(ctx context.Context, s *scope, class *v1alpha1.MachineClass, typed any) (*v1alpha1.MachineClass, error) {
+	migrator, ok := c.Driver.(driver.ClassMigrator)
+	if !ok {
+		return nil, status.Error(codes.Unimplemented, "the driver migrates no classes")
+	}
+	meta := class.ObjectMeta.DeepCopy()
+	meta.Namespace, meta.Name = s.key.Namespace, s.key.Name
+	meta.DeepCopyInto(&class.ObjectMeta)
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	_, err := migrator.GenerateMachineClassForMigration(ctx, &driver.GenerateMachineClassForMigrationRequest{
+		ProviderSpecificMachineClass: typed, MachineClass: class,
+		ClassSpec: &v1alpha1.ClassSpec{APIGroup: legacy.GroupName, Kind: s.kind, Name: s.key.Name},
+	})
+	if err != nil {
+		return nil, err
+	}
+	meta.Labels, meta.Annotations = maps.Clone(class.Labels), maps.Clone(class.Annotations)
+	class.ObjectMeta, class.TypeMeta = *meta, metav1.TypeMeta{}
+	if len(class.ProviderSpec.Raw) == 0 {
+		return nil, status.Error(codes.Internal, "the driver returned no providerSpec")
+	}
+	return class, nil
+}
+
+// same reports whether two classes describe the same VMs.
+func same(a, b *v1alpha1.MachineClass) bool {
+	var specs [2]any
+	for i, class := range []*v1alpha1.MachineClass{a, b} {
+		if json.Unmarshal(class.ProviderSpec.Raw, &specs[i]) != nil {
+			return false
+		}
+	}
+	return equality.Semantic.DeepEqual(specs[0], specs[1]) && a.Provider == b.Provider &&
+		equality.Semantic.DeepEqual(a.SecretRef, b.SecretRef) && equality.Semantic.DeepEqual(a.CredentialsSecretRef, b.CredentialsSecretRef) &&
+		equality.Semantic.DeepEqual(a.NodeTemplate, b.NodeTemplate)
+}
+
+// refused leaves everything as it is, since only a user can help.
+func (c *Controller) refused(ctx context.Context, s *scope, why string) flow.Result {
+	c.say(ctx, s, outcome{generation: s.object.GetGeneration(), message: why})
+	return flow.Stop(why)
+}
+
+// driverFailed leaves everything as it is. A driver that does not migrate the kind is not asked again
+// about the same object.
+func (c *Controller) driverFailed(ctx context.Context, s *scope, err error) flow.Result {
+	code := status.Code(err)
+	failed := outcome{generation: s.object.GetGeneration(), code: code, message: fmt.Sprintf("the driver cannot make a MachineClass of it: %v", err)}
+	if code == codes.Unimplemented {
+		failed.final = true
+		c.say(ctx, s, failed)
+		return flow.Stop(failed.message)
+	}
+	failed.backoff = c.Policy.Backoff(timeouts.Migrate, code)
+	if last, ok := c.outcomes.of(s.identity()); ok && last.code == code && last.generation == failed.generation {
+		failed.backoff = last.backoff
+	}
+	wait := failed.backoff.Step()
+	failed.retry = c.Clock.Now().Add(wait)
+	c.say(ctx, s, failed)
+	return flow.Wait(wait, failed.message)
+}
+
+// say notes an outcome, and tells users unless that was the last one already.
+func (c *Controller) say(ctx context.Context, s *scope, o outcome) {
+	if last, ok := c.outcomes.of(s.identity()); !ok || last.message != o.message {
+		ctrl.LoggerFrom(ctx).Info("cannot migrate a machine class; nothing is changed", "object", s.identity(), "reason", o.message)
+		c.Events.Eventf(s.object, corev1.EventTypeWarning, reasonFailed, "Not migrated to a MachineClass: %s.", o.message)
+	}
+	c.outcomes.note(s.identity(), o)
+}

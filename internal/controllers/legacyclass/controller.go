@@ -1,0 +1,144 @@
+// Package legacyclass migrates machine classes of older kinds, such as AWSMachineClass, to
+// MachineClasses.
+//
+// An object that a Machine, set or deployment refers to is migrated by the driver into a MachineClass
+// of the same name. The kind is not part of what a rollout compares, so no Machine is replaced. Each
+// step finds out for itself what is left to do: a process may end after any of them.
+package legacyclass
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/millwright-dev/millwright/api/machine/legacy"
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/driver"
+	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
+	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
+	"github.com/millwright-dev/millwright/internal/reconcile/flow"
+)
+
+// Options configure a Controller. All fields are required, but for Policy.
+type Options struct {
+	// Client of the control cluster; reads come from the cache.
+	Client client.Client
+	// Cache is the cache itself: a client does not read objects without a Go type from it.
+	Cache client.Reader
+	// Driver makes MachineClasses, if it is a driver.ClassMigrator.
+	Driver driver.Driver
+	// Kinds are the older kinds that the API server serves.
+	Kinds []string
+	// Events records events on the objects of these kinds.
+	Events record.EventRecorder
+	// Clock of the back-off.
+	Clock clock.PassiveClock
+	// Policy says how soon a failed call is tried again.
+	Policy timeouts.Policy
+}
+
+// Controller migrates the objects of all kinds that the API server serves.
+type Controller struct {
+	Options
+	outcomes outcomes
+}
+
+// New returns a controller.
+func New(options Options) *Controller { return &Controller{Options: options} }
+
+// SetupWithManager registers one controller for each kind.
+func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
+	for _, kind := range c.Kinds {
+		users := handler.EnqueueRequestsFromMapFunc(func(_ context.Context, object client.Object) []reconcile.Request {
+			return requestOf(kind, object)
+		})
+		b := ctrl.NewControllerManagedBy(mgr).Named("legacyclass-"+strings.ToLower(kind)).For(empty(kind)).
+			WithOptions(controller.Options{RateLimiter: expectations.RateLimiter()}).
+			Watches(&v1alpha1.MachineClass{}, handler.EnqueueRequestsFromMapFunc(sameName), builder.WithPredicates(newOrGone()))
+		for _, user := range []client.Object{&v1alpha1.Machine{}, &v1alpha1.MachineSet{}, &v1alpha1.MachineDeployment{}} {
+			b.Watches(user, users)
+		}
+		if err := b.Complete(c.reconciler(kind)); err != nil {
+			return fmt.Errorf("setting up the controller of %s: %w", kind, err)
+		}
+	}
+	return nil
+}
+
+// reconciler returns what reconciles the objects of a kind.
+func (c *Controller) reconciler(kind string) reconcile.Reconciler {
+	return reconcile.Func(func(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+		return c.Reconcile(ctx, kind, req.NamespacedName)
+	})
+}
+
+// Reconcile migrates one object of a kind.
+func (c *Controller) Reconcile(ctx context.Context, kind string, key client.ObjectKey) (ctrl.Result, error) {
+	s := &scope{kind: kind, key: key, object: empty(kind)}
+	if err := c.Cache.Get(ctx, key, s.object); err != nil {
+		if apierrors.IsNotFound(err) {
+			c.outcomes.forget(s.identity())
+			return ctrl.Result{}, nil
+		}
+		return ctrl.Result{}, fmt.Errorf("reading %s: %w", s.identity(), err)
+	}
+	outcome := flow.Run(ctx, s, []flow.Step[*scope]{
+		{Name: "FindClass", Run: c.findClass},
+		{Name: "FindUsers", Run: c.findUsers},
+		{Name: "MakeClass", Run: c.makeClass},
+		{Name: "SwitchReferences", Run: c.switchReferences},
+		{Name: "HandOverSecrets", Run: c.handOverSecrets},
+		{Name: "MarkMigrated", Run: c.markMigrated},
+	})
+	if apierrors.IsConflict(outcome.Err) || apierrors.IsAlreadyExists(outcome.Err) {
+		return ctrl.Result{RequeueAfter: expectations.StaleCache}, nil // someone else was first, or the cache is old
+	}
+	if outcome.Err != nil {
+		return ctrl.Result{}, fmt.Errorf("migrating %s: %w", s.identity(), outcome.Err)
+	}
+	return ctrl.Result{RequeueAfter: outcome.After}, nil
+}
+
+// scope is what the steps of a pass share.
+type scope struct {
+	kind string
+	key  client.ObjectKey
+	// object of the older kind, from the cache, whose copy it is.
+	object *unstructured.Unstructured
+	// class is the MachineClass of the same name, the cache's own; nil if there is none.
+	class *v1alpha1.MachineClass
+	// users refer to it. They are the cache's own.
+	users []client.Object
+}
+
+// identity names the object for people, and is its key among those of all kinds.
+func (s *scope) identity() string { return s.kind + " " + s.key.String() }
+
+func (s *scope) migrated() bool {
+	_, marked := s.object.GetAnnotations()[legacy.AnnotationMigrated]
+	return marked
+}
+
+// begun reports whether the MachineClass was made from the object.
+func (s *scope) begun() bool {
+	return s.class != nil && s.class.Annotations[legacy.AnnotationMigratedFrom] == s.kind
+}
+
+// empty returns an empty object of a kind. It has no Go type: one that does not fit the type must not
+// keep the others from being read.
+func empty(kind string) *unstructured.Unstructured {
+	object := &unstructured.Unstructured{}
+	object.SetGroupVersionKind(legacy.SchemeGroupVersion.WithKind(kind))
+	return object
+}

@@ -1,0 +1,473 @@
+package legacyclass
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/record"
+	testingclock "k8s.io/utils/clock/testing"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/millwright-dev/millwright/api/machine/legacy"
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/driver"
+	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/sim"
+	"github.com/millwright-dev/millwright/driver/status"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/revision"
+	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
+	"github.com/millwright-dev/millwright/test/fixture"
+)
+
+// namespace and name of the class.
+var key = client.ObjectKey{Namespace: fixture.Machine().Namespace, Name: "big"}
+
+type indexer struct{ *fake.ClientBuilder }
+
+func (i indexer) IndexField(_ context.Context, object client.Object, field string, values client.IndexerFunc) error {
+	i.WithIndex(object, field, values)
+	return nil
+}
+
+// broken is a driver that answers with an error.
+type broken struct {
+	driver.Driver
+	err   error
+	calls int
+}
+
+func (b *broken) GenerateMachineClassForMigration(context.Context, *driver.GenerateMachineClassForMigrationRequest) (*driver.GenerateMachineClassForMigrationResponse, error) {
+	b.calls++
+	return &driver.GenerateMachineClassForMigrationResponse{}, b.err
+}
+
+// world is a control cluster and a controller.
+type world struct {
+	*testing.T
+	client.Client
+	clock      *testingclock.FakeClock
+	events     *record.FakeRecorder
+	controller *Controller
+	// writes counts those that were tried; none from the last on is carried out. Negative: all are.
+	writes, last int
+}
+
+var errKilled = errors.New("the process was killed")
+
+func newWorld(t *testing.T, d driver.Driver, objects ...client.Object) *world {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, v1alpha1.AddToScheme, legacy.AddToScheme} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w := &world{T: t, clock: testingclock.NewFakeClock(time.Now()), events: record.NewFakeRecorder(100), last: -1}
+	builder := indexer{fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithInterceptorFuncs(interceptor.Funcs{
+		Create: func(ctx context.Context, c client.WithWatch, object client.Object, options ...client.CreateOption) error {
+			if w.killed() {
+				return errKilled
+			}
+			return c.Create(ctx, object, options...)
+		},
+		Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
+			if w.killed() {
+				return errKilled
+			}
+			return c.Patch(ctx, object, patch, options...)
+		},
+	})}
+	if err := fieldindex.Add(t.Context(), builder); err != nil {
+		t.Fatal(err)
+	}
+	w.Client = builder.Build()
+	w.restart(d)
+	return w
+}
+
+func (w *world) killed() bool {
+	w.writes++
+	return w.last >= 0 && w.writes > w.last
+}
+
+// restart begins with a new controller, as a new process does.
+func (w *world) restart(d driver.Driver) {
+	w.controller = New(Options{Client: w.Client, Cache: w.Client, Driver: d, Kinds: legacy.Kinds(), Events: w.events, Clock: w.clock})
+}
+
+func (w *world) pass() (ctrl.Result, error) {
+	return w.controller.Reconcile(w.Context(), legacy.AWS, key)
+}
+
+func (w *world) mustPass() ctrl.Result {
+	w.Helper()
+	result, err := w.pass()
+	if err != nil {
+		w.Fatal(err)
+	}
+	return result
+}
+
+// dump returns all objects without what the API server counts, as JSON.
+func (w *world) dump() string {
+	w.Helper()
+	var all []string
+	for _, list := range []client.ObjectList{
+		&v1alpha1.MachineDeploymentList{}, &v1alpha1.MachineSetList{}, &v1alpha1.MachineList{}, &v1alpha1.MachineClassList{},
+		&corev1.SecretList{}, &legacy.AWSMachineClassList{},
+	} {
+		if err := w.List(w.Context(), list); err != nil {
+			w.Fatal(err)
+		}
+		err := meta.EachListItem(list, func(item runtime.Object) error {
+			item.(client.Object).SetResourceVersion("")
+			raw, err := json.MarshalIndent(item, "", " ")
+			all = append(all, string(raw))
+			return err
+		})
+		if err != nil {
+			w.Fatal(err)
+		}
+	}
+	return strings.Join(all, "\n")
+}
+
+func (w *world) said() []string {
+	var all []string
+	for {
+		select {
+		case event := <-w.events.Events:
+			all = append(all, event)
+		default:
+			return all
+		}
+	}
+}
+
+func ref() v1alpha1.ClassSpec { return v1alpha1.ClassSpec{Kind: legacy.AWS, Name: key.Name} }
+
+func named(name string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Namespace: key.Namespace, Name: name, Finalizers: []string{v1alpha1.FinalizerMCM}}
+}
+
+func oldClass() *legacy.AWSMachineClass {
+	class := &legacy.AWSMachineClass{ObjectMeta: named(key.Name)}
+	class.Finalizers = append(class.Finalizers, v1alpha1.FinalizerLegacy, "example.com/theirs")
+	class.Spec.AMI, class.Spec.Tags = "ami-1", map[string]string{"kubernetes.io/cluster/c": "1"}
+	class.Spec.SecretRef = &corev1.SecretReference{Namespace: key.Namespace, Name: "user-data"}
+	class.Spec.CredentialsSecretRef = &corev1.SecretReference{Namespace: key.Namespace, Name: "shared"}
+	return class
+}
+
+// fleet is a deployment with its set and Machines, and what their class needs.
+func fleet() []client.Object {
+	deployment := &v1alpha1.MachineDeployment{ObjectMeta: named("pool")}
+	deployment.Spec.Template.Labels = map[string]string{"name": "pool"}
+	deployment.Spec.Template.Spec.Class = ref()
+	set := &v1alpha1.MachineSet{ObjectMeta: named("pool-1")}
+	set.Spec.Template = *deployment.Spec.Template.DeepCopy()
+	set.Spec.MachineClass = ref()
+	objects := []client.Object{oldClass(), deployment, set}
+	for _, name := range []string{"a", "b"} {
+		machine := &v1alpha1.Machine{ObjectMeta: named(name)}
+		machine.Finalizers = []string{v1alpha1.FinalizerLegacy}
+		machine.Spec.Class = ref()
+		objects = append(objects, machine)
+	}
+	stranger := &v1alpha1.Machine{ObjectMeta: named("stranger")}
+	stranger.Spec.Class = v1alpha1.ClassSpec{Kind: legacy.AWS, Name: "small"}
+	other := &legacy.AWSMachineClass{ObjectMeta: named("small")}
+	other.Spec.SecretRef = &corev1.SecretReference{Name: "shared"}
+	return append(objects, stranger, other, &corev1.Secret{ObjectMeta: named("user-data")}, &corev1.Secret{ObjectMeta: named("shared")})
+}
+
+func get[T client.Object](w *world, name string, object T) T {
+	w.Helper()
+	if err := w.Get(w.Context(), client.ObjectKey{Namespace: key.Namespace, Name: name}, object); err != nil {
+		w.Fatal(err)
+	}
+	return object
+}
+
+func TestMigration(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, sim.New(sim.Config{}), fleet()...)
+	before := get(w, "pool", &v1alpha1.MachineDeployment{})
+	w.mustPass()
+
+	class := get(w, key.Name, &v1alpha1.MachineClass{})
+	if class.Provider != "sim" || class.SecretRef.Name != "user-data" || class.CredentialsSecretRef.Name != "shared" ||
+		class.Annotations[legacy.AnnotationMigratedFrom] != legacy.AWS || !strings.Contains(string(class.ProviderSpec.Raw), "ami-1") {
+		t.Errorf("the class is %+v", class)
+	}
+	deployment, set := get(w, "pool", &v1alpha1.MachineDeployment{}), get(w, "pool-1", &v1alpha1.MachineSet{})
+	if !revision.Same(&before.Spec.Template, &deployment.Spec.Template) || revision.Hash(&before.Spec.Template, 0) != revision.Hash(&deployment.Spec.Template, 0) {
+		t.Error("the deployment would replace its Machines")
+	}
+	ofKind := func(kind string) v1alpha1.ClassSpec { return v1alpha1.ClassSpec{Kind: kind, Name: key.Name} }
+	want := map[string]v1alpha1.ClassSpec{
+		"pool": ofKind(v1alpha1.MachineClassKind), "pool-1": ofKind(v1alpha1.MachineClassKind), "pool-1, older field": ofKind(v1alpha1.MachineClassKind),
+		"a": ofKind(v1alpha1.MachineClassKind), "b": ofKind(v1alpha1.MachineClassKind), "stranger": {Kind: legacy.AWS, Name: "small"},
+	}
+	got := map[string]v1alpha1.ClassSpec{
+		"pool": deployment.Spec.Template.Spec.Class, "pool-1": set.Spec.Template.Spec.Class, "pool-1, older field": set.Spec.MachineClass,
+	}
+	for _, name := range []string{"a", "b", "stranger"} {
+		got[name] = get(w, name, &v1alpha1.Machine{}).Spec.Class
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("references (-want +got):\n%s", diff)
+	}
+}
+
+// TestFinalizersMove: what held the older objects holds those of today. Others stay.
+func TestFinalizersMove(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, sim.New(sim.Config{}), fleet()...)
+	w.mustPass()
+	old := get(w, key.Name, &legacy.AWSMachineClass{})
+	if _, marked := old.Annotations[legacy.AnnotationMigrated]; !marked {
+		t.Errorf("the older class has the annotations %v", old.Annotations)
+	}
+	for name, tc := range map[string]struct {
+		object client.Object
+		want   string
+	}{
+		"the older class":            {old, "example.com/theirs"},
+		"the class":                  {get(w, key.Name, &v1alpha1.MachineClass{}), v1alpha1.FinalizerMCM},
+		"a Machine":                  {get(w, "a", &v1alpha1.Machine{}), v1alpha1.FinalizerMCM},
+		"the Secret":                 {get(w, "user-data", &corev1.Secret{}), v1alpha1.FinalizerSecret},
+		"a Secret of another, older": {get(w, "shared", &corev1.Secret{}), v1alpha1.FinalizerMCM},
+	} {
+		if got := tc.object.GetFinalizers(); !cmp.Equal(got, []string{tc.want}) {
+			t.Errorf("%s has %v, want %s", name, got, tc.want)
+		}
+	}
+}
+
+// TestMigratedOnce: one event, and nothing is written when all is done.
+func TestMigratedOnce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, sim.New(sim.Config{}), fleet()...)
+	w.mustPass()
+	writes := w.writes
+	w.mustPass()
+	if w.writes != writes {
+		t.Error("a second pass wrote something")
+	}
+	if said := w.said(); len(said) != 1 || !strings.HasPrefix(said[0], "Normal Migrated") {
+		t.Errorf("said: %q", said)
+	}
+}
+
+// TestKilledAtAnyWrite: whatever write a process dies at, the next one ends with the same objects.
+func TestKilledAtAnyWrite(t *testing.T) {
+	t.Parallel()
+	whole := newWorld(t, sim.New(sim.Config{}), fleet()...)
+	whole.mustPass()
+	want := whole.dump()
+	for last := range whole.writes {
+		w := newWorld(t, sim.New(sim.Config{}), fleet()...)
+		w.last = last
+		if _, err := w.pass(); !errors.Is(err, errKilled) {
+			t.Fatalf("write %d: %v", last, err)
+		}
+		w.last = -1
+		w.restart(sim.New(sim.Config{}))
+		w.mustPass()
+		if diff := cmp.Diff(want, w.dump()); diff != "" {
+			t.Errorf("killed at write %d (-whole +killed):\n%s", last, diff)
+		}
+	}
+}
+
+// TestLaterUsersAreSwitched: a set that had not seen the change yet, or a user, may make one. The
+// MachineClass is what counts by then, whatever it says.
+func TestLaterUsersAreSwitched(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, sim.New(sim.Config{}), fleet()...)
+	w.mustPass()
+	class := get(w, key.Name, &v1alpha1.MachineClass{})
+	class.ProviderSpec.Raw = []byte(`{"joinDelay":"1s"}`)
+	if err := w.Update(t.Context(), class); err != nil {
+		t.Fatal(err)
+	}
+	late := &v1alpha1.Machine{ObjectMeta: named("late")}
+	late.Spec.Class = ref()
+	if err := w.Create(t.Context(), late); err != nil {
+		t.Fatal(err)
+	}
+	w.mustPass()
+	if machine := get(w, "late", &v1alpha1.Machine{}); machine.Spec.Class.Kind != v1alpha1.MachineClassKind {
+		t.Errorf("refers to %v", machine.Spec.Class)
+	}
+	if class := get(w, key.Name, &v1alpha1.MachineClass{}); string(class.ProviderSpec.Raw) != `{"joinDelay":"1s"}` {
+		t.Errorf("the class is %s", class.ProviderSpec.Raw)
+	}
+}
+
+// TestWhatIsNotNeededStays: without users only an object that is being deleted is let go.
+func TestWhatIsNotNeededStays(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, sim.New(sim.Config{}), oldClass())
+	before := w.dump()
+	w.mustPass()
+	if diff := cmp.Diff(before, w.dump()); diff != "" {
+		t.Errorf("an unused class was changed:\n%s", diff)
+	}
+	if err := w.Delete(t.Context(), oldClass()); err != nil {
+		t.Fatal(err)
+	}
+	w.mustPass()
+	if old := get(w, key.Name, &legacy.AWSMachineClass{}); !cmp.Equal(old.Finalizers, []string{"example.com/theirs"}) {
+		t.Errorf("finalizers: %v", old.Finalizers)
+	}
+}
+
+// TestRefused: nothing is changed, and the reason is said once.
+func TestRefused(t *testing.T) {
+	t.Parallel()
+	set := func(value any, field ...string) func(*unstructured.Unstructured) {
+		return func(object *unstructured.Unstructured) {
+			if err := unstructured.SetNestedField(object.Object, value, field...); err != nil {
+				panic(err)
+			}
+		}
+	}
+	taken := &v1alpha1.MachineClass{ObjectMeta: named(key.Name), Provider: "sim", ProviderSpec: runtime.RawExtension{Raw: []byte(`{}`)}}
+	for name, tc := range map[string]struct {
+		change func(*unstructured.Unstructured)
+		driver driver.Driver
+		also   client.Object
+		want   string
+	}{
+		"unknown field":        {change: set("x", "spec", "amy"), want: `"spec.amy"`},
+		"unknown nested field": {change: set("x", "spec", "iam", "amy"), want: `"spec.iam.amy"`},
+		"unknown at the top":   {change: set("x", "specs"), want: `"specs"`},
+		"wrong type":           {change: set(int64(1), "spec", "ami"), want: "spec.ami"},
+		"unimplemented":        {driver: &broken{err: status.Error(codes.Unimplemented, "not here")}, want: "not here"},
+		"no migrator":          {driver: struct{ driver.Driver }{}, want: "migrates no classes"},
+		"internal":             {driver: &broken{err: status.Error(codes.Internal, "oh")}, want: "oh"},
+		"nothing filled":       {driver: &broken{}, want: "no providerSpec"},
+		"name taken":           {also: taken, want: "there is a MachineClass"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			raw, err := runtime.DefaultUnstructuredConverter.ToUnstructured(oldClass())
+			if err != nil {
+				t.Fatal(err)
+			}
+			object := &unstructured.Unstructured{Object: raw}
+			object.SetGroupVersionKind(legacy.SchemeGroupVersion.WithKind(legacy.AWS))
+			if tc.change != nil {
+				tc.change(object)
+			}
+			d := tc.driver
+			if d == nil {
+				d = sim.New(sim.Config{})
+			}
+			objects := fleet()[1:]
+			if tc.also != nil {
+				objects = append(objects, tc.also.DeepCopyObject().(client.Object))
+			}
+			w := newWorld(t, d, objects...)
+			w.controller.Cache = shows{w.Client, object}
+			before := w.dump()
+			for range 3 {
+				w.mustPass()
+			}
+			if w.writes > 0 || cmp.Diff(before, w.dump()) != "" {
+				t.Errorf("%d writes; changed: %s", w.writes, cmp.Diff(before, w.dump()))
+			}
+			if said := w.said(); len(said) != 1 || !strings.Contains(said[0], tc.want) || !strings.HasPrefix(said[0], "Warning "+reasonFailed) {
+				t.Errorf("said %q, want one with %s", said, tc.want)
+			}
+			migration, err := w.controller.Migration(t.Context(), key.Namespace, ref())
+			if err != nil || !strings.Contains(migration.Problem, tc.want) {
+				t.Errorf("Machines are told %+v, %v", migration, err)
+			}
+		})
+	}
+}
+
+// shows is a cache with one object that has no Go type.
+type shows struct {
+	client.Client
+	object *unstructured.Unstructured
+}
+
+func (s shows) Get(ctx context.Context, key client.ObjectKey, into client.Object, options ...client.GetOption) error {
+	if into, ok := into.(*unstructured.Unstructured); ok {
+		into.Object = s.object.DeepCopy().Object
+		return nil
+	}
+	return s.Client.Get(ctx, key, into, options...)
+}
+
+// TestBackOff: Internal is tried again after 5 s, then after twice that; Unimplemented only after the
+// object was edited.
+func TestBackOff(t *testing.T) {
+	t.Parallel()
+	d := &broken{err: status.Error(codes.Internal, "oh")}
+	w := newWorld(t, d, fleet()...)
+	for i, want := range []time.Duration{5 * time.Second, 10 * time.Second, 20 * time.Second} {
+		if result := w.mustPass(); result.RequeueAfter != want {
+			t.Errorf("after %d failures: %v, want %v", i+1, result.RequeueAfter, want)
+		}
+		w.clock.Step(want - time.Second)
+		if result := w.mustPass(); d.calls != i+1 || result.RequeueAfter != time.Second {
+			t.Errorf("%d calls, next pass in %v, before the time", d.calls, result.RequeueAfter)
+		}
+		w.clock.Step(time.Second)
+	}
+	d.err = status.Error(codes.Unimplemented, "not here")
+	w.mustPass()
+	calls := d.calls
+	w.clock.Step(24 * time.Hour)
+	if result := w.mustPass(); d.calls != calls || result.RequeueAfter != 0 {
+		t.Errorf("asked again: %d calls, next pass in %v", d.calls-calls, result.RequeueAfter)
+	}
+	if migration, err := w.controller.Migration(t.Context(), key.Namespace, ref()); err != nil || migration.Pending {
+		t.Errorf("Machines are told %+v, %v", migration, err)
+	}
+	edited := get(w, key.Name, &legacy.AWSMachineClass{})
+	edited.Generation++
+	if err := w.Update(t.Context(), edited); err != nil {
+		t.Fatal(err)
+	}
+	w.restart(sim.New(sim.Config{}))
+	w.mustPass()
+	get(w, key.Name, &v1alpha1.MachineClass{})
+}
+
+// TestMigrationOfMachines: what the controller of Machines is told.
+func TestMigrationOfMachines(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, sim.New(sim.Config{}), fleet()...)
+	w.controller.Kinds = []string{legacy.AWS}
+	for name, tc := range map[string]struct {
+		ref  v1alpha1.ClassSpec
+		want Migration
+	}{
+		"to come":    {ref(), Migration{Pending: true}},
+		"no such":    {v1alpha1.ClassSpec{Kind: legacy.AWS, Name: "none"}, Migration{Problem: `AWSMachineClass "none" not found in namespace "` + key.Namespace + `"`}},
+		"not served": {v1alpha1.ClassSpec{Kind: legacy.GCP, Name: "none"}, Migration{}},
+	} {
+		if got, err := w.controller.Migration(t.Context(), key.Namespace, tc.ref); err != nil || got != tc.want {
+			t.Errorf("%s: %+v, %v; want %+v", name, got, err, tc.want)
+		}
+	}
+}

@@ -1,0 +1,31 @@
+package legacyclass
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	kjson "sigs.k8s.io/json"
+
+	"github.com/millwright-dev/millwright/api/machine/legacy"
+)
+
+// decode returns an object as a pointer to the Go type of its kind. Fields that are not known, and
+// values of other types, are refused: what a driver does not see would be lost.
+func decode(object *unstructured.Unstructured) (any, error) {
+	typed := legacy.New(object.GetKind())
+	if typed == nil {
+		return nil, fmt.Errorf("the kind %s is not known", object.GetKind())
+	}
+	raw, err := json.Marshal(object.Object)
+	if err != nil {
+		return nil, fmt.Errorf("encoding: %w", err)
+	}
+	unknown, err := kjson.UnmarshalStrict(raw, typed)
+	if err != nil {
+		return nil, errors.New(strings.TrimPrefix(err.Error(), "json: "))
+	}
+	return typed, errors.Join(unknown...)
+}

@@ -1,0 +1,104 @@
+package legacyclass
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/driver/codes"
+)
+
+// outcome is why an object is not migrated.
+type outcome struct {
+	// generation of the object that it is about.
+	generation int64
+	// code of the driver; OK if it was not asked.
+	code codes.Code
+	// message for people.
+	message string
+	// final says that the driver does not migrate the kind.
+	final bool
+	// backoff after the next failure, and retry, when the driver is called again.
+	backoff wait.Backoff
+	retry   time.Time
+}
+
+// outcomes remembers the last failures. Losing them costs calls only. The zero value is ready to
+// use, concurrently.
+type outcomes struct {
+	mu   sync.Mutex
+	last map[string]outcome
+}
+
+func (o *outcomes) of(identity string) (outcome, bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	last, ok := o.last[identity]
+	return last, ok
+}
+
+func (o *outcomes) note(identity string, news outcome) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.last == nil {
+		o.last = map[string]outcome{}
+	}
+	o.last[identity] = news
+}
+
+func (o *outcomes) forget(identity string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	delete(o.last, identity)
+}
+
+// wait returns why the driver is not to be called about an object yet, and for how long; no time
+// means until the object changes.
+func (o *outcomes) wait(identity string, generation int64, now time.Time) (time.Duration, string) {
+	last, ok := o.of(identity)
+	switch {
+	case !ok || last.generation != generation || last.code == codes.OK:
+		return 0, ""
+	case last.final:
+		return 0, last.message
+	case now.Before(last.retry):
+		return last.retry.Sub(now), last.message
+	}
+	return 0, ""
+}
+
+// Migration is where the migration of a class stands.
+type Migration struct {
+	// Pending says that the class is to be migrated. Then its Machines wait.
+	Pending bool
+	// Problem says what keeps it from being migrated; empty if nothing is known.
+	Problem string
+}
+
+// Migration returns where the migration of the class that a Machine refers to stands. It may be
+// called concurrently.
+func (c *Controller) Migration(ctx context.Context, namespace string, ref v1alpha1.ClassSpec) (Migration, error) {
+	if !slices.Contains(c.Kinds, ref.Kind) {
+		return Migration{}, nil
+	}
+	key := client.ObjectKey{Namespace: namespace, Name: ref.Name}
+	err := c.Cache.Get(ctx, key, empty(ref.Kind))
+	switch {
+	case apierrors.IsNotFound(err):
+		return Migration{Problem: fmt.Sprintf("%s %q not found in namespace %q", ref.Kind, ref.Name, namespace)}, nil
+	case err != nil:
+		return Migration{}, fmt.Errorf("reading %s %s: %w", ref.Kind, key, err)
+	}
+	last, failed := c.outcomes.of((&scope{kind: ref.Kind, key: key}).identity())
+	if !failed {
+		return Migration{Pending: true}, nil
+	}
+	return Migration{Pending: !last.final, Problem: fmt.Sprintf("%s %q is not migrated to a MachineClass: %s", ref.Kind, ref.Name, last.message)}, nil
+}

@@ -1,0 +1,126 @@
+package legacyclass
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
+	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
+	"github.com/millwright-dev/millwright/internal/reconcile/flow"
+)
+
+// referencesOf returns the references to classes of a Machine, or of the template of a set or
+// deployment. They point into the object.
+func referencesOf(object client.Object) []*v1alpha1.ClassSpec {
+	switch object := object.(type) {
+	case *v1alpha1.Machine:
+		return []*v1alpha1.ClassSpec{&object.Spec.Class}
+	case *v1alpha1.MachineSet:
+		return []*v1alpha1.ClassSpec{&object.Spec.Template.Spec.Class, &object.Spec.MachineClass}
+	case *v1alpha1.MachineDeployment:
+		return []*v1alpha1.ClassSpec{&object.Spec.Template.Spec.Class}
+	default:
+		return nil
+	}
+}
+
+// requestOf returns the object of a kind that a Machine, set or deployment refers to.
+func requestOf(kind string, object client.Object) []reconcile.Request {
+	for _, ref := range referencesOf(object) {
+		if ref.Kind == kind && ref.Name != "" {
+			return []reconcile.Request{{NamespacedName: client.ObjectKey{Namespace: object.GetNamespace(), Name: ref.Name}}}
+		}
+	}
+	return nil
+}
+
+// sameName returns the object with the name of a MachineClass.
+func sameName(_ context.Context, class client.Object) []reconcile.Request {
+	return []reconcile.Request{{NamespacedName: client.ObjectKeyFromObject(class)}}
+}
+
+// newOrGone are the events after which a MachineClass may be in the way, or not any more.
+func newOrGone() predicate.Predicate {
+	return predicate.Funcs{UpdateFunc: func(event.UpdateEvent) bool { return false }}
+}
+
+// named reports whether a reference is to the object.
+func (s *scope) named(ref *v1alpha1.ClassSpec) bool {
+	return ref.Kind == s.kind && ref.Name == s.key.Name
+}
+
+// findUsers ends the pass if there is nothing to do: an object that nothing refers to is not migrated.
+func (c *Controller) findUsers(ctx context.Context, s *scope) flow.Result {
+	// Deployments come first: they give their sets the kind, and these their Machines.
+	for _, list := range []client.ObjectList{&v1alpha1.MachineDeploymentList{}, &v1alpha1.MachineSetList{}, &v1alpha1.MachineList{}} {
+		options := []client.ListOption{client.InNamespace(s.key.Namespace), client.UnsafeDisableDeepCopy}
+		if _, machines := list.(*v1alpha1.MachineList); machines {
+			options = append(options, client.MatchingFields{fieldindex.MachineByClass: fieldindex.OlderClass(s.kind, s.key.Name)})
+		}
+		if err := c.Client.List(ctx, list, options...); err != nil {
+			return flow.Fail(fmt.Errorf("listing %T: %w", list, err))
+		}
+		err := meta.EachListItem(list, func(item runtime.Object) error {
+			if object := item.(client.Object); slices.ContainsFunc(referencesOf(object), s.named) {
+				s.users = append(s.users, object)
+			}
+			return nil
+		})
+		if err != nil {
+			return flow.Fail(err)
+		}
+	}
+	if len(s.users) == 0 && !s.migrated() && !s.begun() && s.object.GetDeletionTimestamp().IsZero() {
+		return flow.Stop("nothing refers to it")
+	}
+	return flow.Continue()
+}
+
+// switchReferences has all users refer to the MachineClass. The name stays, and so does the group:
+// a set or deployment with another one would replace its Machines.
+func (c *Controller) switchReferences(ctx context.Context, s *scope) flow.Result {
+	for _, user := range s.users {
+		before := user.DeepCopyObject().(client.Object)
+		changed := user.DeepCopyObject().(client.Object)
+		for _, ref := range referencesOf(changed) {
+			if s.named(ref) {
+				ref.Kind = v1alpha1.MachineClassKind
+			}
+		}
+		moveFinalizer(changed, v1alpha1.FinalizerMCM, v1alpha1.FinalizerLegacy)
+		err := c.Client.Patch(ctx, changed, expectations.Locked(before))
+		if err != nil && !apierrors.IsNotFound(err) {
+			return flow.Fail(fmt.Errorf("reference of %T %s: %w", user, user.GetName(), err))
+		}
+	}
+	return flow.Continue()
+}
+
+// moveFinalizer replaces old finalizers by another, and reports whether there was one. An object
+// that is being deleted can get no new one; that loses none.
+func moveFinalizer(object client.Object, to string, from ...string) bool {
+	had := controllerutil.ContainsFinalizer(object, to)
+	found := false
+	for _, finalizer := range from {
+		found = found || controllerutil.ContainsFinalizer(object, finalizer)
+	}
+	if !found || !had && !object.GetDeletionTimestamp().IsZero() {
+		return false
+	}
+	controllerutil.AddFinalizer(object, to)
+	for _, finalizer := range from {
+		controllerutil.RemoveFinalizer(object, finalizer)
+	}
+	return true
+}

@@ -1,0 +1,110 @@
+package legacyclass
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	"github.com/millwright-dev/millwright/api/machine/legacy"
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
+	"github.com/millwright-dev/millwright/internal/reconcile/flow"
+)
+
+// handOverSecrets replaces the finalizers that MCM put on the Secrets of its older classes: nothing
+// would ever remove them. Those that other objects of the kinds need stay.
+func (c *Controller) handOverSecrets(ctx context.Context, s *scope) flow.Result {
+	for _, name := range secretsOf(s.object) {
+		needed, err := c.secretNeeded(ctx, s, name)
+		if err != nil {
+			return flow.Fail(err)
+		}
+		if needed {
+			continue
+		}
+		secret := &corev1.Secret{}
+		err = c.Client.Get(ctx, client.ObjectKey{Namespace: s.key.Namespace, Name: name}, secret)
+		if apierrors.IsNotFound(err) {
+			continue
+		}
+		if err != nil {
+			return flow.Fail(fmt.Errorf("reading Secret %s: %w", name, err))
+		}
+		before := secret.DeepCopy()
+		if !moveFinalizer(secret, v1alpha1.FinalizerSecret, v1alpha1.FinalizerMCM, v1alpha1.FinalizerLegacy) {
+			continue
+		}
+		if err := c.Client.Patch(ctx, secret, expectations.Locked(before)); client.IgnoreNotFound(err) != nil {
+			return flow.Fail(fmt.Errorf("finalizers of Secret %s: %w", name, err))
+		}
+	}
+	return flow.Continue()
+}
+
+// secretsOf returns the names of the Secrets in its namespace that an object refers to.
+func secretsOf(object *unstructured.Unstructured) []string {
+	var names []string
+	for _, field := range []string{"secretRef", "credentialsSecretRef"} {
+		name, _, _ := unstructured.NestedString(object.Object, "spec", field, "name")
+		namespace, _, _ := unstructured.NestedString(object.Object, "spec", field, "namespace")
+		if name != "" && (namespace == "" || namespace == object.GetNamespace()) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// secretNeeded reports whether an object that is not migrated refers to a Secret, other than that of
+// the scope.
+func (c *Controller) secretNeeded(ctx context.Context, s *scope, secret string) (bool, error) {
+	for _, kind := range c.Kinds {
+		list := &unstructured.UnstructuredList{}
+		list.SetGroupVersionKind(legacy.SchemeGroupVersion.WithKind(kind + "List"))
+		if err := c.Cache.List(ctx, list, client.InNamespace(s.key.Namespace)); err != nil {
+			return false, fmt.Errorf("listing %s: %w", kind, err)
+		}
+		for i := range list.Items {
+			other := &scope{kind: kind, key: client.ObjectKeyFromObject(&list.Items[i]), object: &list.Items[i]}
+			if other.identity() == s.identity() || other.migrated() {
+				continue
+			}
+			for _, name := range secretsOf(other.object) {
+				if name == secret {
+					return true, nil
+				}
+			}
+		}
+	}
+	return false, nil
+}
+
+// markMigrated marks the object and lets it go, in one write: now everything is with the MachineClass.
+func (c *Controller) markMigrated(ctx context.Context, s *scope) flow.Result {
+	before, news := s.object.DeepCopy(), false
+	if (len(s.users) > 0 || s.begun()) && !s.migrated() {
+		annotations := s.object.GetAnnotations()
+		if annotations == nil {
+			annotations = map[string]string{}
+		}
+		annotations[legacy.AnnotationMigrated] = "present"
+		s.object.SetAnnotations(annotations)
+		news = true
+	}
+	changed := controllerutil.RemoveFinalizer(s.object, v1alpha1.FinalizerMCM)
+	changed = controllerutil.RemoveFinalizer(s.object, v1alpha1.FinalizerLegacy) || changed
+	if !news && !changed {
+		return flow.Continue()
+	}
+	if err := c.Client.Patch(ctx, s.object, expectations.Locked(before)); err != nil {
+		return flow.Fail(client.IgnoreNotFound(err))
+	}
+	if news {
+		c.Events.Eventf(s.object, corev1.EventTypeNormal, reasonMigrated, "Migrated to the MachineClass of the same name.")
+	}
+	return flow.Continue()
+}

@@ -1,0 +1,84 @@
+package manager
+
+import (
+	"context"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	"github.com/millwright-dev/millwright/api/machine/legacy"
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/legacyclass"
+	"github.com/millwright-dev/millwright/internal/controllers/machine"
+	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
+)
+
+// migration is the controller of classes of older kinds, as the Machine controller sees it.
+type migration struct{ *legacyclass.Controller }
+
+// Migration is machine.Options.Migration.
+func (m migration) Migration(ctx context.Context, namespace string, class v1alpha1.ClassSpec) (machine.Migration, error) {
+	found, err := m.Controller.Migration(ctx, namespace, class)
+	return machine.Migration(found), err
+}
+
+// olderClasses returns the controller of the kinds of classes before MachineClass.
+func olderClasses(mgr ctrl.Manager, cfg Config, events *events) migration {
+	return migration{legacyclass.New(legacyclass.Options{
+		Client: mgr.GetClient(), Cache: mgr.GetCache(), Driver: cfg.Drivers, Kinds: cfg.olderKinds,
+		Events: events.recorder("machineclass-migration"), Clock: clock.RealClock{},
+		Policy: timeouts.Policy{ResourceExhausted: cfg.ResourceExhaustedRetry, CreationTimeout: cfg.CreationTimeout},
+	})}
+}
+
+// servedKinds returns the kinds of classes before MachineClass that the control cluster serves and
+// lets the manager read. Most clusters have none. CRDs that come later are not noticed.
+func servedKinds(ctx context.Context, cfg Config) ([]string, error) {
+	config := rest.CopyConfig(cfg.Control)
+	config.Timeout = controlPatience
+	discoverer, err := discoverer(config)
+	if err != nil {
+		return nil, err
+	}
+	var list *metav1.APIResourceList
+	err = patiently(ctx, func() (err error) {
+		list, err = discoverer.ServerResourcesForGroupVersion(legacy.SchemeGroupVersion.String())
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("control cluster at %s: %w", config.Host, err)
+	}
+	served := map[string]bool{}
+	for _, resource := range list.APIResources {
+		served[resource.Name] = true
+	}
+	client, err := metadata.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("control cluster: %w", err)
+	}
+	var kinds []string
+	for _, kind := range legacy.Kinds() {
+		resource := legacy.Resource(kind)
+		if !served[resource] {
+			continue
+		}
+		err := patiently(ctx, func() error {
+			_, err := client.Resource(legacy.SchemeGroupVersion.WithResource(resource)).Namespace(cfg.Namespace).List(ctx, metav1.ListOptions{Limit: 1})
+			return err
+		})
+		switch {
+		case apierrors.IsForbidden(err):
+			cfg.Log.Info("the manager may not read classes of an older kind, so they are not migrated", "kind", kind, "reason", err.Error())
+		case err != nil:
+			return nil, fmt.Errorf("control cluster at %s: reading %s: %w", config.Host, resource, err)
+		default:
+			kinds = append(kinds, kind)
+		}
+	}
+	return kinds, nil
+}

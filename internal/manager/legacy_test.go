@@ -1,0 +1,97 @@
+package manager
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr/testr"
+	"github.com/onsi/gomega"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/api/machine/legacy"
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/driver/registry"
+	"github.com/millwright-dev/millwright/driver/sim"
+	"github.com/millwright-dev/millwright/test/env"
+)
+
+// legacyPool is a deployment of two machines of an AWSMachineClass.
+func legacyPool(namespace string) (class *unstructured.Unstructured, pool []client.Object) {
+	objects := onePool(namespace)
+	deployment := objects[3].(*v1alpha1.MachineDeployment)
+	deployment.Spec.Template.Spec.Class.Kind = legacy.AWS
+	deployment.Spec.Strategy = v1alpha1.MachineDeploymentStrategy{Type: v1alpha1.RecreateMachineDeploymentStrategyType}
+	class = &unstructured.Unstructured{Object: map[string]any{
+		"metadata": map[string]any{"namespace": namespace, "name": "one", "finalizers": []any{v1alpha1.FinalizerMCM, v1alpha1.FinalizerLegacy}},
+		"spec": map[string]any{
+			"ami": "ami-1", "machineType": "m5.large", "tags": map[string]any{"kubernetes.io/cluster/c": "1"},
+			"secretRef": map[string]any{"name": "one", "namespace": namespace},
+		},
+	}}
+	class.SetGroupVersionKind(legacy.SchemeGroupVersion.WithKind(legacy.AWS))
+	return class, []client.Object{objects[0], deployment}
+}
+
+// TestLegacyClass: the machines of a class of an older kind get their VMs once it is migrated, none is
+// replaced, and what refers to the old kind later is brought over as well.
+func TestLegacyClass(t *testing.T) {
+	e := env.New(t)
+	g := gomega.NewWithT(t)
+	e.InstallCRDs(t, "config/crd/legacy")
+	class, pool := legacyPool(e.Namespace)
+	for _, object := range append(pool, class) {
+		g.Expect(e.Client.Create(t.Context(), object)).To(gomega.Succeed())
+	}
+	var forbidden refusals
+	cfg := Config{
+		Control: forbidden.on(e.UserWith(t, "config/rbac/control-role.yaml")), Namespace: e.Namespace, Drivers: registry.Only("sim", sim.New(sim.Config{})),
+		CreationTimeout: time.Minute, ConcurrentSyncs: 5, Log: testr.New(t),
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- Run(ctx, cfg) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("the manager ends with %v", err)
+		}
+	})
+	available := func(replicas int) (names []string) {
+		t.Helper()
+		g.Eventually(func(g gomega.Gomega) {
+			names = nil
+			machines := &v1alpha1.MachineList{}
+			g.Expect(e.Client.List(t.Context(), machines, client.InNamespace(e.Namespace))).To(gomega.Succeed())
+			g.Expect(machines.Items).To(gomega.HaveLen(replicas))
+			for _, machine := range machines.Items {
+				g.Expect(machine.Status.CurrentStatus.Phase).To(gomega.Equal(v1alpha1.MachineAvailable), machine.Status.LastOperation.Description)
+				g.Expect(machine.Spec.Class.Kind).To(gomega.Equal(v1alpha1.MachineClassKind))
+				names = append(names, machine.Name)
+			}
+		}).WithTimeout(time.Minute).Should(gomega.Succeed())
+		return names
+	}
+	first := available(2)
+	g.Eventually(func(g gomega.Gomega) {
+		g.Expect(e.Client.Get(t.Context(), client.ObjectKeyFromObject(class), class)).To(gomega.Succeed())
+		g.Expect(class.GetAnnotations()).To(gomega.HaveKey(legacy.AnnotationMigrated))
+		g.Expect(class.GetFinalizers()).To(gomega.BeEmpty())
+	}).WithTimeout(time.Minute).Should(gomega.Succeed())
+
+	deployment := pool[1].(*v1alpha1.MachineDeployment)
+	old := `{"spec":{"replicas":3,"template":{"spec":{"class":{"kind":"AWSMachineClass"}}}}}` // as whoever applies it again
+	g.Expect(e.Client.Patch(t.Context(), deployment, client.RawPatch("application/merge-patch+json", []byte(old)))).To(gomega.Succeed())
+	second := available(3)
+	for _, name := range first {
+		if !slices.Contains(second, name) {
+			t.Errorf("%s was replaced: %v, then %v", name, first, second)
+		}
+	}
+	sets := &v1alpha1.MachineSetList{}
+	g.Expect(e.Client.List(t.Context(), sets, client.InNamespace(e.Namespace))).To(gomega.Succeed())
+	g.Expect(sets.Items).To(gomega.HaveLen(1))
+	forbidden.want(t)
+}
