@@ -19,13 +19,13 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment"
 	"github.com/millwright-dev/millwright/internal/controllers/machineset"
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
+	"github.com/millwright-dev/millwright/test/fakeclient"
 	"github.com/millwright-dev/millwright/test/fixture"
 )
 
@@ -122,7 +122,7 @@ func newHarness(replicas int32) *harness {
 	must(v1alpha1.AddToScheme(scheme))
 	h := &harness{shown: map[string]moment{}, indexers: indexers{}, clock: clocktesting.NewFakePassiveClock(fixture.Noon)}
 	must(fieldindex.Add(ctx, h.indexers))
-	h.live = fake.NewClientBuilder().WithScheme(scheme).WithObjects(fixture.Deployment(replicas)).
+	h.live = fakeclient.NewBuilder(scheme).WithObjects(fixture.Deployment(replicas)).
 		WithStatusSubresource(&v1alpha1.MachineSet{}, &v1alpha1.MachineDeployment{}).Build()
 	h.restart()
 	must(h.rest())

@@ -17,7 +17,6 @@ import (
 	"k8s.io/client-go/tools/record"
 	testingclock "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	fakeclient "sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/source"
@@ -31,6 +30,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
 	"github.com/millwright-dev/millwright/internal/reconcile/target"
 	"github.com/millwright-dev/millwright/test/env"
+	"github.com/millwright-dev/millwright/test/fakeclient"
 	"github.com/millwright-dev/millwright/test/fixture"
 	"github.com/millwright-dev/millwright/test/lockstep"
 )
@@ -91,7 +91,7 @@ func newHarness(t *testing.T, objects ...client.Object) *harness {
 }
 
 func newFake(objects ...client.Object) client.WithWatch {
-	return fakeclient.NewClientBuilder().WithScheme(few).WithObjects(objects...).
+	return fakeclient.NewBuilder(few).WithObjects(objects...).
 		WithStatusSubresource(&v1alpha1.Machine{}, &corev1.Node{}).Build()
 }
 

@@ -20,6 +20,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
+	"github.com/millwright-dev/millwright/test/fakeclient"
 	"github.com/millwright-dev/millwright/test/fixture"
 )
 
@@ -49,7 +50,7 @@ type indexes struct{ *fake.ClientBuilder }
 func newServer(objects ...client.Object) *server {
 	scheme := runtime.NewScheme()
 	must(v1alpha1.AddToScheme(scheme))
-	builder := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).
+	builder := fakeclient.NewBuilder(scheme).WithObjects(objects...).
 		WithStatusSubresource(&v1alpha1.MachineSet{}, &v1alpha1.MachineDeployment{})
 	must(fieldindex.Add(context.Background(), indexes{builder}))
 	s := &server{live: builder.Build()}
@@ -93,7 +94,7 @@ func newTarget(s *server) client.WithWatch {
 	scheme := runtime.NewScheme()
 	must(corev1.AddToScheme(scheme))
 	var mu sync.Mutex // nodes are patched at the same time
-	return interceptor.NewClient(fake.NewClientBuilder().WithScheme(scheme).Build(), interceptor.Funcs{
+	return interceptor.NewClient(fakeclient.NewBuilder(scheme).Build(), interceptor.Funcs{
 		Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, opts ...client.PatchOption) error {
 			mu.Lock()
 			defer mu.Unlock()

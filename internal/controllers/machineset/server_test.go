@@ -24,6 +24,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
+	"github.com/millwright-dev/millwright/test/fakeclient"
 	"github.com/millwright-dev/millwright/test/fixture"
 )
 
@@ -77,7 +78,7 @@ func newServer(objects ...client.Object) *server {
 	}
 	scheme := runtime.NewScheme()
 	must(v1alpha1.AddToScheme(scheme))
-	builder := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithStatusSubresource(&v1alpha1.MachineSet{})
+	builder := fakeclient.NewBuilder(scheme).WithObjects(objects...).WithStatusSubresource(&v1alpha1.MachineSet{})
 	must(fieldindex.Add(context.Background(), indexes{builder}))
 	numbered := func(ctx context.Context, c client.Reader, object client.Object, err error) error {
 		machine := &v1alpha1.Machine{}

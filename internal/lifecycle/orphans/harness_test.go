@@ -15,12 +15,12 @@ import (
 	"k8s.io/client-go/tools/record"
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	fakeclient "sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/driver/fake"
+	"github.com/millwright-dev/millwright/test/fakeclient"
 	"github.com/millwright-dev/millwright/test/fixture"
 )
 
@@ -92,7 +92,7 @@ func newClient(t *testing.T) client.WithWatch {
 	if err := v1alpha1.AddToScheme(scheme); err != nil {
 		t.Fatal(err)
 	}
-	return fakeclient.NewClientBuilder().WithScheme(scheme).Build()
+	return fakeclient.NewBuilder(scheme).Build()
 }
 
 // restart is a new process. Of the options, mode and limit count.

@@ -1,0 +1,26 @@
+// Package fakeclient makes fake clients. What is the same for all of them is made once: it takes
+// longer than a whole test of a pass.
+package fakeclient
+
+import (
+	"sync"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/managedfields"
+	"k8s.io/client-go/applyconfigurations"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+)
+
+// NewBuilder returns a builder of a fake client for the kinds of a scheme.
+func NewBuilder(kinds *runtime.Scheme) *fake.ClientBuilder {
+	return fake.NewClientBuilder().WithScheme(kinds).WithTypeConverters(converters()...)
+}
+
+// converters are those that every fake client makes anew unless it is given some, from a new scheme of
+// all of Kubernetes' kinds.
+var converters = sync.OnceValue(func() []managedfields.TypeConverter {
+	return []managedfields.TypeConverter{
+		applyconfigurations.NewTypeConverter(clientgoscheme.Scheme), managedfields.NewDeducedTypeConverter(),
+	}
+})
