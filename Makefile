@@ -43,9 +43,9 @@ TEST_PARALLEL ?= 4
 LONG_TESTS := $(patsubst %,./%/...,test/crash test/capi internal/local/controlplane test/vms \
 	internal/controllers/machineset test/docs test/release test/scenario internal/cli \
 	internal/manager internal/controllers/machine internal/local/hostrunner)
-# Test binaries without debug information are linked in half the time; traces of panics need
-# none. What go test vets of its own accord, make verify does.
-gotest = go test -p $(TEST_PARALLEL) -timeout $(TEST_TIMEOUT) -vet=off -ldflags=-w
+# Test binaries without debug information and symbols are linked in half the time; traces of panics
+# need none. What go test vets of its own accord, make verify does.
+gotest = go test -p $(TEST_PARALLEL) -timeout $(TEST_TIMEOUT) -vet=off -ldflags=-s
 long_tests = $(if $(filter ./...,$(PKG)),$(LONG_TESTS))
 # Use: $(call test_all,FLAGS)
 test_all = $(foreach module,$(test_modules), \
