@@ -47,9 +47,14 @@ LONG_TESTS := $(patsubst %,./%/...,test/crash test/capi internal/local/controlpl
 # need none. What go test vets of its own accord, make verify does.
 gotest = go test -p $(TEST_PARALLEL) -timeout $(TEST_TIMEOUT) -vet=off -ldflags=-s
 long_tests = $(if $(filter ./...,$(PKG)),$(LONG_TESTS))
-# Use: $(call test_all,FLAGS)
-test_all = $(foreach module,$(test_modules), \
-	(cd $(module) && $(gotest) $(1) $(TESTFLAGS) $(if $(filter .,$(module)),$(long_tests)) $(PKG));)
+# Use: $(call test_module,MODULE,FLAGS)
+test_module = (cd $(1) && $(gotest) $(2) $(TESTFLAGS) $(if $(filter .,$(1)),$(long_tests)) $(PKG))
+# Use: $(call test_all,FLAGS). The small modules are tested beside the root module, whose end would else
+# be waited for, and are shown after it.
+test_all = failed=; beside=$$(mktemp); \
+	(:; $(foreach module,$(filter-out .,$(test_modules)),$(call test_module,$(module),-p 1 $(1));)) >"$$beside" & \
+	$(call test_module,.,$(1)) || failed=yes; \
+	wait $$! || failed=yes; cat "$$beside"; rm -f "$$beside"; [[ -z "$$failed" ]];
 
 # Where a function's cyclomatic complexity is reported, and where it fails lint.
 CYCLO_WARN := 11
