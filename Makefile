@@ -40,9 +40,9 @@ TEST_TIMEOUT ?= 20m
 # the whole program is waiting. Each may run a control plane of its own.
 TEST_PARALLEL ?= 4
 # What takes longest begins first, or it would be waited for alone at the end.
-LONG_TESTS := $(patsubst %,./%/...,test/crash test/capi internal/local/controlplane test/vms \
-	internal/controllers/machineset test/docs test/release test/scenario internal/cli \
-	internal/manager internal/controllers/machine internal/local/hostrunner)
+LONG_TESTS := $(patsubst %,./%/...,test/crash test/capi test/vms test/scenario test/release test/docs \
+	test/guest test/takeover test/pod internal/local/controlplane internal/controllers/machineset \
+	internal/cli internal/manager internal/controllers/machine internal/local/hostrunner test/security test/rollout)
 # Test binaries without debug information and symbols are linked in half the time; traces of panics
 # need none. What go test vets of its own accord, make verify does.
 gotest = go test -p $(TEST_PARALLEL) -timeout $(TEST_TIMEOUT) -vet=off -ldflags=-s
