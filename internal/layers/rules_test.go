@@ -35,7 +35,7 @@ var planners = []string{
 }
 
 // pure are rules of one controller that others apply, too.
-var pure = []string{"internal/controllers/machinedeployment/revision"}
+var pure = []string{"internal/controllers/machinedeployment/nodeupdate", "internal/controllers/machinedeployment/revision"}
 
 // rules is the architecture. Rows of folders that do not exist yet are wanted: they
 // say what may come.

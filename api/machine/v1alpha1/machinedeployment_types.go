@@ -228,6 +228,9 @@ const (
 const (
 	// DeploymentReasonUpdated: the rollout goes on.
 	DeploymentReasonUpdated = "MachineSetUpdated"
+	// DeploymentReasonUpdateBlocked: an update in place waits for somebody: the update of a node failed, its
+	// labels are wrong, or users are to select nodes.
+	DeploymentReasonUpdateBlocked = "NodeUpdateBlocked"
 	// DeploymentReasonComplete: all machines are of the current template and available. Scaling does
 	// not change that, nor does the replacement of a machine.
 	DeploymentReasonComplete = "NewMachineSetAvailable"
@@ -257,7 +260,8 @@ const (
 	DeploymentReasonMutated = "TemplateMutated"
 	// DeploymentReasonInvalid: the spec is invalid. The message names the field.
 	DeploymentReasonInvalid = "InvalidSpec"
-	// DeploymentReasonNotSupported: the template changed with the strategy InPlaceUpdate.
+	// DeploymentReasonNotSupported: the template changed with the strategy InPlaceUpdate, and there is no
+	// cluster with nodes.
 	DeploymentReasonNotSupported = "NotSupported"
 )
 
@@ -284,6 +288,10 @@ const (
 	DeploymentReasonTemplateUnchanged = "DeploymentRollbackTemplateUnchanged"
 	// DeploymentReasonNodesMarked: nodes of old machines were tainted.
 	DeploymentReasonNodesMarked = "NodesMarked"
+	// DeploymentReasonMachineTransferred: a machine that was updated in place moved to the current set.
+	DeploymentReasonMachineTransferred = "MachineTransferred"
+	// DeploymentReasonNodesSelected: nodes were selected to be updated in place.
+	DeploymentReasonNodesSelected = "NodesSelected"
 	// DeploymentReasonNodesUnmarked: nodes lost the marks of a rollout that is over.
 	DeploymentReasonNodesUnmarked = "NodesUnmarked"
 )

@@ -63,6 +63,10 @@ func (p pass) applyOne(ctx context.Context, f planner.Facts, op planner.Operatio
 		return p.prune(ctx, f.Deployment, op)
 	case planner.Mark:
 		return p.mark(ctx, f.Deployment, op)
+	case planner.Transfer:
+		return p.transfer(ctx, f.Deployment, op)
+	case planner.Settle:
+		return p.settle(ctx, op)
 	case planner.PatchNodes:
 		return p.patchNodes(ctx, f.Deployment, op)
 	case planner.RollBack, planner.Refuse:

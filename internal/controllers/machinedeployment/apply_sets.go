@@ -15,6 +15,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/numbers"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/revision"
 	"github.com/millwright-dev/millwright/internal/reconcile/apierror"
 	"github.com/millwright-dev/millwright/internal/reconcile/cascade"
@@ -40,6 +41,7 @@ func (p pass) create(ctx context.Context, deployment *v1alpha1.MachineDeployment
 		return errors.Join(err, apierror.IgnoreGone(p.Client.Delete(ctx, set, client.Preconditions{UID: &set.UID})))
 	}
 	p.memory.sets.Wrote(set)
+	p.memory.created.name, p.memory.created.at = set.Name, p.Clock.Now()
 	outcome.Created = set
 	p.scaled(ctx, deployment, op)
 	return nil
@@ -132,7 +134,7 @@ func (p pass) change(ctx context.Context, f planner.Facts, op planner.Operation,
 		p.Events.Eventf(f.Deployment, corev1.EventTypeNormal, "RefreshedMachineSet", "Refreshed machine set %s: %s", next.Name, op.Reason)
 		ctrl.LoggerFrom(ctx).Info("Refreshed machine set", "machineSet", next.Name, "why", op.Reason)
 	}
-	if planner.Desired(next) > 0 || f.Nodes == nil {
+	if numbers.Desired(next) > 0 || f.Nodes == nil {
 		return nil
 	}
 	for _, n := range f.Nodes.OfOld { // which are not read any more

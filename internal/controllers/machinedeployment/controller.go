@@ -46,8 +46,10 @@ type Options struct {
 	Clock  clock.PassiveClock
 	// Concurrency is how many deployments are reconciled at the same time.
 	Concurrency int
-	// Target is the cluster that nodes join. Nil: rollouts do not mark nodes.
+	// Target is the cluster that nodes join. Nil: rollouts do not mark nodes, and update none in place.
 	Target Target
+	// InPlace carries out the strategy InPlaceUpdate.
+	InPlace bool
 	// ProtectNodes keeps autoscalers from removing nodes during a rolling update.
 	ProtectNodes bool
 }
@@ -69,8 +71,13 @@ type Controller struct {
 
 // memory is what is remembered of a deployment between passes.
 type memory struct {
-	// deployment, sets and nodes are the versions that were written.
-	deployment, sets, nodes expectations.Writes
+	// deployment, sets, nodes and machines are the versions that were written.
+	deployment, sets, nodes, machines expectations.Writes
+	// created is the last set that was created, until the cache shows it, and when that was.
+	created struct {
+		name string
+		at   time.Time
+	}
 	// nodesUnmarked reports whether the nodes have no marks of a rollout, and need not be read.
 	nodesUnmarked bool
 	// mutated reports whether the API server changed the template of the last new set.
@@ -93,7 +100,7 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 		Named("machinedeployment").
 		For(&v1alpha1.MachineDeployment{}).
 		Watches(&v1alpha1.MachineSet{}, handler.EnqueueRequestsFromMapFunc(c.ofSet)).
-		Watches(&v1alpha1.Machine{}, handler.EnqueueRequestsFromMapFunc(c.ofMachine), builder.WithPredicates(markedChanges())).
+		Watches(&v1alpha1.Machine{}, handler.EnqueueRequestsFromMapFunc(c.ofMachine), builder.WithPredicates(machineChanges())).
 		Watches(&v1alpha1.MachineDeployment{}, handler.EnqueueRequestsFromMapFunc(c.overlapping), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&v1alpha1.MachineDeployment{}, c.orphaned.Handler()).
 		WithOptions(controller.Options{MaxConcurrentReconciles: c.Concurrency, RateLimiter: expectations.RateLimiter()}).
@@ -143,10 +150,25 @@ type pass struct {
 }
 
 // fresh reports whether the cache shows all that this process wrote to the deployment and its sets. A
-// set that is not shown yet cannot be created twice, since its name follows from the template.
+// set that is not shown yet cannot be created twice, since its name follows from the template. But for an
+// update in place its Machines are to be counted, also if the template changed meanwhile.
 func (p pass) fresh(deployment *v1alpha1.MachineDeployment, sets []*v1alpha1.MachineSet) bool {
 	stale := func(set *v1alpha1.MachineSet) bool { return !p.memory.sets.Fresh(set) }
-	return p.memory.deployment.Fresh(deployment) && !slices.ContainsFunc(sets, stale)
+	hidden := deployment.Spec.Strategy.Type == v1alpha1.InPlaceUpdateMachineDeploymentStrategyType && p.awaited(sets)
+	return !hidden && p.memory.deployment.Fresh(deployment) && !slices.ContainsFunc(sets, stale)
+}
+
+// shownWithin is when a set that was created and is not shown counts as deleted by somebody.
+const shownWithin = 10 * time.Second
+
+// awaited reports whether the cache does not show yet the set that was created last.
+func (p pass) awaited(sets []*v1alpha1.MachineSet) bool {
+	created := &p.memory.created
+	shown := slices.ContainsFunc(sets, func(set *v1alpha1.MachineSet) bool { return set.Name == created.name })
+	if shown || p.Clock.Now().Sub(created.at) > shownWithin {
+		created.name = ""
+	}
+	return created.name != ""
 }
 
 // reconcile returns the time to the next pass without an event; 0 is never.

@@ -12,7 +12,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/nodeupdate"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/numbers"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/revision"
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
 )
@@ -29,6 +31,9 @@ func (p pass) gather(ctx context.Context, deployment *v1alpha1.MachineDeployment
 		return f, err
 	}
 	if f.Retained, err = p.retained(ctx, f); err != nil {
+		return f, err
+	}
+	if f, err = p.inPlace(ctx, f); err != nil {
 		return f, err
 	}
 	if p.nodesMatter(f) {
@@ -63,7 +68,7 @@ func (c *Controller) unowned(ctx context.Context, deployment *v1alpha1.MachineDe
 		switch {
 		case matches && c.Live != nil && set.DeletionTimestamp.IsZero():
 			orphans = append(orphans, set)
-		case !matches && planner.Existing(set) > 0 && revision.CreatedFor(deployment, set):
+		case !matches && numbers.Existing(set) > 0 && revision.CreatedFor(deployment, set):
 			released = append(released, set)
 		}
 	}
@@ -104,7 +109,7 @@ func (c *Controller) overlaps(ctx context.Context, deployment *v1alpha1.MachineD
 func (c *Controller) retained(ctx context.Context, f planner.Facts) (map[string]int32, error) {
 	retained := map[string]int32{}
 	for _, set := range f.All() {
-		if planner.Existing(set) == planner.Desired(set) || !set.DeletionTimestamp.IsZero() {
+		if numbers.Existing(set) == numbers.Desired(set) || !set.DeletionTimestamp.IsZero() {
 			continue
 		}
 		machines, err := c.Machines.ControlledBy(ctx, set.Namespace, string(set.UID))
@@ -116,16 +121,40 @@ func (c *Controller) retained(ctx context.Context, f planner.Facts) (map[string]
 	return retained, nil
 }
 
+// inPlace adds the Machines of all sets if they can be updated in place.
+func (p pass) inPlace(ctx context.Context, f planner.Facts) (planner.Facts, error) {
+	if !p.InPlace || p.Target == nil || f.Deployment.Spec.Strategy.Type != v1alpha1.InPlaceUpdateMachineDeploymentStrategyType {
+		return f, nil
+	}
+	all := map[string][]*v1alpha1.Machine{}
+	for _, set := range f.All() {
+		machines, err := p.Machines.ControlledBy(ctx, set.Namespace, string(set.UID))
+		if err != nil {
+			return f, err
+		}
+		for _, machine := range machines {
+			if !machine.DeletionTimestamp.IsZero() {
+				p.memory.machines.Forget(client.ObjectKeyFromObject(machine))
+			} else if !p.memory.machines.Fresh(machine) {
+				return f, errCacheBehind // a Machine may be another set's by now
+			}
+		}
+		slices.SortFunc(machines, func(a, b *v1alpha1.Machine) int { return cmp.Compare(a.Name, b.Name) })
+		all[set.Name] = machines
+	}
+	return f.UpdateInPlace(all), nil
+}
+
 // nodesMatter reports whether nodes may have to be marked, or marks be removed.
 func (p pass) nodesMatter(f planner.Facts) bool {
 	return p.Target != nil && !f.Deployment.Spec.Paused &&
-		(planner.MarksNodes(f) || planner.UnmarksCurrent(f) || planner.RolledOut(f) && !p.memory.nodesUnmarked)
+		(planner.MarksNodes(f) || planner.UnmarksCurrent(f) || planner.RolledOut(f) && !p.memory.nodesUnmarked || planner.NodesConcerned(f))
 }
 
 func (p pass) readNodes(ctx context.Context, f planner.Facts) (*planner.Nodes, error) {
 	nodes := &planner.Nodes{Protect: p.ProtectNodes}
 	for _, set := range f.All() {
-		if planner.Desired(set) == 0 {
+		if numbers.Desired(set) == 0 && !f.HasMachines(set) {
 			continue
 		}
 		machines, err := p.Machines.ControlledBy(ctx, set.Namespace, string(set.UID))
@@ -145,6 +174,7 @@ func (p pass) readNodes(ctx context.Context, f planner.Facts) (*planner.Nodes, e
 			case !p.memory.nodes.Fresh(node):
 				nodes.Stale = true
 			case node.DeletionTimestamp.IsZero() && !joining(machine, node):
+				nodes.Behind = nodes.Behind || nodeupdate.Behind(machine, node)
 				*of = append(*of, planner.Node{Machine: machine, Node: node})
 			}
 		}

@@ -164,7 +164,7 @@ func TestWhichMachinesWakeTheirDeployment(t *testing.T) {
 		"it is marked": {plain, marked, true}, "a marked one fails": {marked, failed, true}, "its priority follows": {marked, prior, true},
 		"a marked one says more": {marked, busy, false}, "another fails": {plain, other, false},
 	} {
-		if got := markedChanges().Update(event.UpdateEvent{ObjectOld: test.was, ObjectNew: test.is}); got != test.want {
+		if got := machineChanges().Update(event.UpdateEvent{ObjectOld: test.was, ObjectNew: test.is}); got != test.want {
 			t.Errorf("%s: %t", reason, got)
 		}
 	}

@@ -17,7 +17,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 )
 
-// targetAway is how long a pass waits for a target that does not answer, if there are nodes to mark.
+// targetAway is how long a pass waits for a target that does not answer, if there are nodes to mark, and
+// for somebody to correct the labels of nodes: no events of nodes start a pass.
 const targetAway = 5 * time.Second
 
 // report writes the deployment's metadata, and then its status. If a rollout begins, the status comes
@@ -45,7 +46,7 @@ func (p pass) report(ctx context.Context, f planner.Facts, o planner.Outcome) (a
 // lookAgain returns the time to the next pass without an event; 0 is never.
 func lookAgain(f planner.Facts, o planner.Outcome, next v1alpha1.MachineDeploymentStatus) (again time.Duration) {
 	times := []time.Duration{planner.ProtectedFor(f), status.DeadlineIn(f, next)}
-	if f.TargetAway || o.NodesLater {
+	if f.TargetAway || o.NodesLater || f.Nodes != nil && (f.Nodes.Behind || planner.Blocked(f) != "") {
 		times = append(times, targetAway)
 	}
 	if f.Nodes != nil && f.Nodes.Stale {
@@ -61,7 +62,7 @@ func lookAgain(f planner.Facts, o planner.Outcome, next v1alpha1.MachineDeployme
 
 // warned are the reasons of conditions that also get an event: what its user has to change.
 var warned = []string{
-	v1alpha1.DeploymentReasonInvalid, v1alpha1.DeploymentReasonSelectsAll, v1alpha1.DeploymentReasonNotSupported,
+	v1alpha1.DeploymentReasonInvalid, v1alpha1.DeploymentReasonSelectsAll, v1alpha1.DeploymentReasonNotSupported, v1alpha1.DeploymentReasonUpdateBlocked,
 	v1alpha1.DeploymentReasonMutated, v1alpha1.DeploymentReasonMarkError, v1alpha1.DeploymentReasonSelectorOverlap,
 }
 

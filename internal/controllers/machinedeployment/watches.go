@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/nodeupdate"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/revision"
 )
@@ -64,8 +65,8 @@ func (c *Controller) ofMachine(ctx context.Context, machine client.Object) []rec
 	return c.ofSet(ctx, set)
 }
 
-// markedChanges lets through events of Machines that were named for deletion.
-func markedChanges() predicate.Predicate {
+// machineChanges lets through events of Machines that were named for deletion, or are updated in place.
+func machineChanges() predicate.Predicate {
 	mark := func(object client.Object) string {
 		marks := object.GetAnnotations()
 		if marks[v1alpha1.AnnotationKeyMarkedForDeletionTime] == "" {
@@ -79,8 +80,17 @@ func markedChanges() predicate.Predicate {
 		DeleteFunc:  func(e event.DeleteEvent) bool { return mark(e.Object) != "" },
 		UpdateFunc: func(e event.UpdateEvent) bool {
 			was, is := e.ObjectOld.(*v1alpha1.Machine), e.ObjectNew.(*v1alpha1.Machine)
-			return mark(was) != mark(is) || mark(is) != "" &&
+			return updateChange(was, is) || mark(was) != mark(is) || mark(is) != "" &&
 				(was.Status.CurrentStatus.Phase != is.Status.CurrentStatus.Phase || was.DeletionTimestamp.IsZero() != is.DeletionTimestamp.IsZero())
 		},
 	}
+}
+
+// updateChange reports whether a change of a Machine concerns its update in place.
+func updateChange(was, is *v1alpha1.Machine) bool {
+	updating := func(machine *v1alpha1.Machine) bool {
+		return nodeupdate.Updating(machine) || nodeupdate.Failed(machine, nil)
+	}
+	return nodeupdate.State(was) != nodeupdate.State(is) || nodeupdate.Moved(was) != nodeupdate.Moved(is) || updating(was) != updating(is) ||
+		was.Status.CurrentStatus.Phase != is.Status.CurrentStatus.Phase && (updating(was) || updating(is))
 }

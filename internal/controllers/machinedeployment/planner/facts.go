@@ -14,9 +14,9 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/intstr"
-	"k8s.io/utils/ptr"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/inplace"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/revision"
 	machineset "github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
 	"github.com/millwright-dev/millwright/internal/reconcile/validation"
@@ -50,7 +50,11 @@ type Facts struct {
 
 	// rolling reports whether Machines are replaced a few at a time, which is the default.
 	rolling bool
-	// surge and unavailable bound a rolling update, in Machines.
+	// inPlace reports whether nodes are updated and their Machines stay. Then machines has those of all
+	// sets, by the names of the sets.
+	inPlace  bool
+	machines map[string][]*v1alpha1.Machine
+	// surge and unavailable bound an update, in Machines.
 	surge, unavailable int32
 	// heldBack are sets that must not be scaled down, since a named Machine is not marked yet. Nor are
 	// they told when the deployment was scaled: if the mark was made but not confirmed, the set would
@@ -66,6 +70,8 @@ type Nodes struct {
 	Protect bool
 	// Stale reports whether nodes are left out, since the cache does not show the last write to them.
 	Stale bool
+	// Behind reports whether a Machine says that its node was updated, which the cache does not show yet.
+	Behind bool
 }
 
 // Node is a Machine and its Node.
@@ -79,6 +85,9 @@ func NewFacts(deployment *v1alpha1.MachineDeployment, sets []*v1alpha1.MachineSe
 	strategy := deployment.Spec.Strategy.Type
 	f := Facts{Deployment: deployment, Now: now, rolling: strategy == "" || strategy == v1alpha1.RollingUpdateMachineDeploymentStrategyType}
 	f.surge, f.unavailable = Bounds(deployment)
+	if strategy == v1alpha1.InPlaceUpdateMachineDeploymentStrategyType {
+		f.surge = 0 // see UpdateInPlace
+	}
 	sets = slices.Clone(sets)
 	slices.SortFunc(sets, revision.Older)
 	f.Current = revision.Current(sets, &deployment.Spec.Template)
@@ -96,8 +105,8 @@ func (f Facts) All() []*v1alpha1.MachineSet {
 }
 
 // Bounds returns how many Machines an update may have beyond the replicas, and how many of the
-// replicas may be unavailable. For a rolling update both default to 1, and if both are 0, one may be
-// unavailable. An update in place adds no Machine. The strategy Recreate has no bounds.
+// replicas may be unavailable. Both default to 1, and if both are 0, one may be unavailable. If users
+// select the nodes that are updated in place, there is no surge. The strategy Recreate has no bounds.
 func Bounds(deployment *v1alpha1.MachineDeployment) (surge, unavailable int32) {
 	config := v1alpha1.UpdateConfiguration{}
 	switch strategy := deployment.Spec.Strategy; strategy.Type {
@@ -105,9 +114,8 @@ func Bounds(deployment *v1alpha1.MachineDeployment) (surge, unavailable int32) {
 		return 0, 0
 	case v1alpha1.InPlaceUpdateMachineDeploymentStrategyType:
 		if strategy.InPlaceUpdate != nil {
-			config.MaxUnavailable = strategy.InPlaceUpdate.MaxUnavailable
+			config = strategy.InPlaceUpdate.UpdateConfiguration
 		}
-		config.MaxSurge = ptr.To(intstr.FromInt32(0))
 	case v1alpha1.RollingUpdateMachineDeploymentStrategyType, "":
 		if strategy.RollingUpdate != nil {
 			config = strategy.RollingUpdate.UpdateConfiguration
@@ -119,6 +127,9 @@ func Bounds(deployment *v1alpha1.MachineDeployment) (surge, unavailable int32) {
 	down, _ := intstr.GetScaledValueFromIntOrPercent(intstr.ValueOrDefault(config.MaxUnavailable, one), total, false)
 	if up == 0 && down == 0 {
 		down = 1
+	}
+	if inplace.Manual(deployment) {
+		up = 0
 	}
 	// Their sum with the replicas is a number of replicas, too.
 	return int32(min(up, math.MaxInt32-total)), int32(min(down, total))

@@ -50,8 +50,11 @@ func TestBounds(t *testing.T) {
 		{fixture.Rolling("2147483647", "0"), 10, math.MaxInt32 - 10, 0},
 		{fixture.Recreate, 10, 0, 0},
 		{fixture.InPlace("0", "2"), 10, 0, 2},
-		{fixture.InPlace("2", "0"), 10, 0, 1},
-		{fixture.InPlace("1", "30%"), 10, 0, 3},
+		{fixture.InPlace("0", "0"), 10, 0, 1},
+		{fixture.InPlace("2", "0"), 10, 2, 0},
+		{fixture.InPlace("15%", "30%"), 10, 2, 3},
+		{fixture.InPlaceByHand("2", "1"), 10, 0, 1},
+		{fixture.InPlaceByHand("2", "0"), 10, 0, 0},
 	} {
 		deployment := fixture.Deployment(test.replicas, test.strategy)
 		t.Run(fmt.Sprintf("%s of %d", describe(deployment), test.replicas), func(t *testing.T) {

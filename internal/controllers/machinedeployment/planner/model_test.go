@@ -12,6 +12,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/numbers"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/revision"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/status"
 	"github.com/millwright-dev/millwright/test/fixture"
@@ -177,9 +178,9 @@ func (w *model) scale(s *modelSet, was *v1alpha1.MachineSet, op planner.Operatio
 		// If too few are available as far as the plan knows, it must not take any of
 		// them; but one of those it takes may become available meanwhile.
 		// What is preserved counts as wanted, also if its set has more than it asks for.
-		preserved := planner.Total(f.All(), func(set *v1alpha1.MachineSet) int32 { return set.Status.PreservedFailedReplicas })
+		preserved := numbers.Total(f.All(), func(set *v1alpha1.MachineSet) int32 { return set.Status.PreservedFailedReplicas })
 		_, unavailable := planner.Bounds(f.Deployment)
-		least := int32(min(int64(f.Deployment.Spec.Replicas-unavailable)-preserved, planner.Total(f.All(), planner.Available)))
+		least := int32(min(int64(f.Deployment.Spec.Replicas-unavailable)-preserved, numbers.Total(f.All(), numbers.Available)))
 		for _, other := range w.sets {
 			if other.pending { // the deployment may want less by now
 				other.least = min(other.least, least)
@@ -314,7 +315,7 @@ func (w *model) promised() int {
 				n++
 			}
 		}
-		n += max(active, int(planner.Desired(s.stored)))
+		n += max(active, int(numbers.Desired(s.stored)))
 	}
 	return n
 }
@@ -323,7 +324,7 @@ func (w *model) promised() int {
 func (w *model) desired() int32 {
 	var n int32
 	for _, s := range w.sets {
-		n += planner.Desired(s.stored)
+		n += numbers.Desired(s.stored)
 	}
 	return n
 }

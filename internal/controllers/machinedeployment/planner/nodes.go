@@ -4,50 +4,65 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/nodeupdate"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/numbers"
 	"github.com/millwright-dev/millwright/internal/lifecycle/preservation"
 )
 
 // NodeChange is a node as the cache has it, and as it is to be, without its status.
 type NodeChange struct{ Old, New *corev1.Node }
 
-// MarksNodes reports whether a rolling update is under way, during which nodes are marked.
-func MarksNodes(f Facts) bool { return f.rolling && !f.Deployment.Spec.Paused && !replaced(f) }
+// MarksNodes reports whether an update is under way, rolling or in place, during which nodes are marked.
+func MarksNodes(f Facts) bool {
+	return (f.rolling || f.inPlace) && !f.Deployment.Spec.Paused && !replaced(f)
+}
 
 // UnmarksCurrent reports whether the current set was an old one, whose nodes were tainted.
 func UnmarksCurrent(f Facts) bool {
 	return f.Current != nil && f.Current.Annotations[v1alpha1.AnnotationKeyPreferNoSchedule] != ""
 }
 
-// planNodes marks the nodes of a rolling update: old ones so that pods avoid them, all so that
-// autoscalers do not remove them. Afterwards it removes the marks.
+// planNodes marks the nodes of an update: old ones so that pods avoid them, all so that autoscalers do not
+// remove them. Afterwards it removes the marks. For an update in place, it also nominates and selects
+// nodes, and takes updated ones back into use.
 func planNodes(f Facts) []Operation {
 	if f.Nodes == nil || f.Deployment.Spec.Paused {
 		return nil
 	}
-	marks := MarksNodes(f)
+	marks, selected := MarksNodes(f), selection(f)
 	ofOld := changed(f.Nodes.OfOld, func(n Node, node *corev1.Node) {
 		if marks && !slices.ContainsFunc(node.Spec.Taints, isOurTaint) {
 			node.Spec.Taints = append(node.Spec.Taints, ourTaint)
+		}
+		if marks && f.inPlace {
+			updateOld(n, node, selected[n.Machine.Name])
 		}
 		protect(f, n, node)
 	})
 	ofCurrent := changed(f.Nodes.OfCurrent, func(n Node, node *corev1.Node) {
 		node.Spec.Taints = slices.DeleteFunc(node.Spec.Taints, isOurTaint)
+		if f.inPlace {
+			updateCurrent(n, node)
+		}
 		protect(f, n, node)
 	})
 	var operations []Operation
 	if len(ofOld) > 0 {
 		op := Operation{Action: PatchNodes, Nodes: ofOld, Reason: countNodes(ofOld, "of machines that will be replaced")}
 		if slices.ContainsFunc(f.Old, func(set *v1alpha1.MachineSet) bool {
-			return Desired(set) > 0 && set.Annotations[v1alpha1.AnnotationKeyPreferNoSchedule] == ""
+			return numbers.Desired(set) > 0 && set.Annotations[v1alpha1.AnnotationKeyPreferNoSchedule] == ""
 		}) {
 			op.Topic = v1alpha1.DeploymentReasonNodesMarked // there was no event yet
+		}
+		if len(selected) > 0 {
+			op.Topic, op.Reason = v1alpha1.DeploymentReasonNodesSelected, fmt.Sprintf("%s to be updated in place", strings.Join(slices.Sorted(maps.Keys(selected)), ", "))
 		}
 		operations = append(operations, op)
 	}
@@ -59,6 +74,29 @@ func planNodes(f Facts) []Operation {
 		operations = append(operations, op)
 	}
 	return operations
+}
+
+// updateOld makes the node of an old set a candidate, and selects it if wanted. If its Machine came to the
+// set by an update, and the template changed since, that update is finished first.
+func updateOld(n Node, node *corev1.Node, selected bool) {
+	if nodeupdate.Moved(n.Machine) && node.Labels[v1alpha1.LabelKeyNodeUpdateResult] != "" {
+		nodeupdate.Finish(node)
+	}
+	nodeupdate.Nominate(node, selected)
+}
+
+// updateCurrent takes an updated node of the current set back into use. A node that was selected before its
+// set became the current one is updated to the end, since its drain may have begun. Others are no
+// candidates any more.
+func updateCurrent(n Node, node *corev1.Node) {
+	switch {
+	case nodeupdate.Updated(n.Machine, n.Node), nodeupdate.Moved(n.Machine) && nodeupdate.Labelled(node):
+		nodeupdate.Finish(node)
+	case nodeupdate.Updating(n.Machine) && n.Machine.Status.CurrentStatus.Phase != v1alpha1.MachineInPlaceUpdateSuccessful:
+		nodeupdate.Nominate(node, false) // one that is finished keeps that phase for a while
+	case !nodeupdate.Failed(n.Machine, n.Node) && !nodeupdate.SelectedCandidate(node):
+		nodeupdate.Withdraw(node)
+	}
 }
 
 func countNodes(nodes []NodeChange, what string) string {
@@ -74,9 +112,10 @@ func changed(nodes []Node, change func(Node, *corev1.Node)) []NodeChange {
 	var node corev1.Node // one for all: most need no change, and nodes are large
 	for _, n := range nodes {
 		node = *n.Node
-		node.Annotations, node.Spec.Taints = maps.Clone(node.Annotations), slices.Clone(node.Spec.Taints)
+		node.Annotations, node.Labels, node.Spec.Taints = maps.Clone(node.Annotations), maps.Clone(node.Labels), slices.Clone(node.Spec.Taints)
 		change(n, &node)
-		if !maps.Equal(node.Annotations, n.Node.Annotations) || !slices.EqualFunc(node.Spec.Taints, n.Node.Spec.Taints, SameTaint) {
+		if !maps.Equal(node.Annotations, n.Node.Annotations) || !maps.Equal(node.Labels, n.Node.Labels) ||
+			node.Spec.Unschedulable != n.Node.Spec.Unschedulable || !slices.EqualFunc(node.Spec.Taints, n.Node.Spec.Taints, SameTaint) {
 			node.Status = corev1.NodeStatus{} // it stays, and is most of a node
 			result = append(result, NodeChange{n.Node, node.DeepCopy()})
 		}

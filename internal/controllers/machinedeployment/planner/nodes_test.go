@@ -3,6 +3,8 @@ package planner
 import (
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -27,5 +29,49 @@ func TestAPreservedNodeStaysProtected(t *testing.T) {
 	}
 	if len(node.Annotations) != 2 {
 		t.Error("the node of the cache was changed")
+	}
+}
+
+// TestNodesOfTheCurrentSetInAnUpdate: what a pass does to the labels of a node whose Machine is in the current
+// set. One that is finished stays so, or its Machine would wait for an update that nobody makes.
+func TestNodesOfTheCurrentSetInAnUpdate(t *testing.T) {
+	t.Parallel()
+	const candidate, selected, result = v1alpha1.LabelKeyNodeCandidateForUpdate, v1alpha1.LabelKeyNodeSelectedForUpdate, v1alpha1.LabelKeyNodeUpdateResult
+	all := map[string]string{candidate: "true", selected: "true", result: v1alpha1.LabelValueNodeUpdateSuccessful}
+	for name, tc := range map[string]struct {
+		moved       bool
+		phase       v1alpha1.MachinePhase
+		state       string
+		labels      map[string]string
+		want        map[string]string
+		schedulable bool
+	}{
+		"updated, and moved": {moved: true, phase: v1alpha1.MachineInPlaceUpdateSuccessful, state: v1alpha1.UpdateSuccessful, labels: all, want: map[string]string{}, schedulable: true},
+		"finished":           {moved: true, phase: v1alpha1.MachineInPlaceUpdateSuccessful, state: v1alpha1.UpdateSuccessful, want: map[string]string{}},
+		"finished, settled":  {phase: v1alpha1.MachineInPlaceUpdateSuccessful, state: v1alpha1.UpdateSuccessful, want: map[string]string{}},
+		"being updated since before a rollback": {
+			phase: v1alpha1.MachineInPlaceUpdating, state: v1alpha1.ReadyForUpdate, labels: map[string]string{selected: "true"},
+			want: map[string]string{candidate: "true", selected: "true"},
+		},
+		"a candidate of before a rollback": {phase: v1alpha1.MachineRunning, state: v1alpha1.CandidateForUpdate, labels: map[string]string{candidate: "true"}, want: map[string]string{}},
+		"not concerned":                    {phase: v1alpha1.MachineRunning, want: map[string]string{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			machine := fixture.Machine(func(machine *v1alpha1.Machine) {
+				machine.Status.CurrentStatus.Phase = tc.phase
+				if tc.state != "" {
+					machine.Status.Conditions = []corev1.NodeCondition{{Type: v1alpha1.NodeInPlaceUpdate, Reason: tc.state}}
+				}
+				if tc.moved {
+					metav1.SetMetaDataLabel(&machine.ObjectMeta, result, v1alpha1.LabelValueNodeUpdateSuccessful)
+				}
+			})
+			cached := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: tc.labels}, Spec: corev1.NodeSpec{Unschedulable: true}}
+			node := cached.DeepCopy()
+			updateCurrent(Node{Machine: machine, Node: cached}, node)
+			if diff := cmp.Diff(tc.want, node.Labels, cmpopts.EquateEmpty()); diff != "" || node.Spec.Unschedulable == tc.schedulable {
+				t.Errorf("unschedulable %v, labels (-want +got):\n%s", node.Spec.Unschedulable, diff)
+			}
+		})
 	}
 }

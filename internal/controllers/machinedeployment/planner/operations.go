@@ -25,6 +25,10 @@ const (
 	Prune Action = "prune"
 	// Mark marks the Machine that its set is to delete first.
 	Mark Action = "mark"
+	// Transfer moves a Machine from an old set to the current one.
+	Transfer Action = "transfer"
+	// Settle removes the label of a Machine that was moved.
+	Settle Action = "settle"
 	// PatchNodes changes nodes.
 	PatchNodes Action = "patch nodes"
 	// RollBack gives the deployment the template of an old set.
@@ -42,9 +46,10 @@ type Operation struct {
 	Next *v1alpha1.MachineSet
 	// Replicas that Create and Scale give the set.
 	Replicas int32
-	// Machine to mark, and since when it is named.
+	// Machine to mark, to transfer or to settle; Since is when it was named, From the set that loses it.
 	Machine *v1alpha1.Machine
 	Since   string
+	From    *v1alpha1.MachineSet
 	// Nodes to patch.
 	Nodes []NodeChange
 	// Deployment that RollBack and Refuse write.
@@ -60,7 +65,7 @@ type Operation struct {
 
 // Ends reports whether a pass ends after the operation and others of its action: caches have to follow.
 func (op Operation) Ends() bool {
-	return slices.Contains([]Action{Adopt, Release, Mark, RollBack, Refuse}, op.Action)
+	return slices.Contains([]Action{Adopt, Release, Mark, Transfer, RollBack, Refuse}, op.Action)
 }
 
 // Errors of operations that decide on the status.

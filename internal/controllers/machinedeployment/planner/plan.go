@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/numbers"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
@@ -31,14 +32,14 @@ func Plan(f Facts) []Operation {
 func planSets(f Facts) []Operation {
 	replicas := planReplicas(f)
 	replicas = slices.DeleteFunc(replicas, func(op Operation) bool {
-		return op.Action == Scale && op.Replicas < Desired(op.Set) && slices.Contains(f.heldBack, op.Set)
+		return op.Action == Scale && op.Replicas < numbers.Desired(op.Set) && slices.Contains(f.heldBack, op.Set)
 	})
 	for i := range replicas {
 		replicas[i].Next = next(f, replicas[i])
 	}
-	operations := append(planNodes(f), replicas...)
+	operations := slices.Concat(planNodes(f), planTransfers(f), replicas)
 	operations = append(operations, planRefresh(f, replicas)...)
-	return append(operations, planHistory(f)...)
+	return slices.Concat(operations, planSettling(f), planHistory(f))
 }
 
 // next returns the set as an operation creates or scales it.
@@ -48,6 +49,7 @@ func next(f Facts, op Operation) *v1alpha1.MachineSet {
 	}
 	set := refreshed(f, op.Set, false)
 	set.Spec.Replicas = op.Replicas
+	mayGrow(f, op.Set, set)
 	setReplicaAnnotations(set, f, cmp.Or(op.size, f.Deployment.Spec.Replicas))
 	for _, key := range operational {
 		if value, ok := f.Deployment.Annotations[key]; ok {
@@ -66,6 +68,8 @@ func planReplicas(f Facts) []Operation {
 		return planCurrent(f)
 	case f.Deployment.Spec.Strategy.Type == v1alpha1.RecreateMachineDeploymentStrategyType:
 		return planRecreate(f)
+	case f.inPlace:
+		return planInPlace(f)
 	default:
 		return planRolling(f)
 	}
@@ -74,10 +78,10 @@ func planReplicas(f Facts) []Operation {
 // suspended reports whether no Machine is replaced now.
 func suspended(f Facts) bool { return f.Deployment.Spec.Paused || Unsupported(f) }
 
-// Unsupported reports whether Machines would have to be updated in place. They stay as they are, since
-// the strategy is not to replace them, unless their set is being deleted.
+// Unsupported reports whether Machines would have to be updated in place, and cannot. They stay as they
+// are, since the strategy is not to replace them, unless their set is being deleted.
 func Unsupported(f Facts) bool {
-	return f.Deployment.Spec.Strategy.Type == v1alpha1.InPlaceUpdateMachineDeploymentStrategyType && !WasComplete(f) &&
+	return !f.inPlace && f.Deployment.Spec.Strategy.Type == v1alpha1.InPlaceUpdateMachineDeploymentStrategyType && !WasComplete(f) &&
 		slices.ContainsFunc(f.Old, func(set *v1alpha1.MachineSet) bool { return set.DeletionTimestamp.IsZero() && f.occupied(set) })
 }
 
@@ -118,7 +122,7 @@ func planCurrent(f Facts) []Operation {
 // reduced reports whether a set has to grow although the deployment was not scaled since the set was.
 // Then a rollout took Machines from it, which may still exist, so the bounds of a rollout apply.
 func reduced(f Facts, set *v1alpha1.MachineSet) bool {
-	if !f.rolling || Desired(set) >= f.Deployment.Spec.Replicas {
+	if !f.rolling && !f.inPlace || numbers.Desired(set) >= f.Deployment.Spec.Replicas {
 		return false
 	}
 	return set.Annotations[v1alpha1.AnnotationKeyDesiredReplicas] == strconv.Itoa(int(f.Deployment.Spec.Replicas))
@@ -128,7 +132,7 @@ func reduced(f Facts, set *v1alpha1.MachineSet) bool {
 func planRecreate(f Facts) []Operation {
 	var operations []Operation
 	for _, set := range f.Old {
-		if Desired(set) > 0 {
+		if numbers.Desired(set) > 0 {
 			operations = append(operations, scaleTo(set, 0, "the strategy Recreate removes all old machines first"))
 		}
 	}
@@ -167,12 +171,12 @@ func planSuspended(f Facts) []Operation {
 // fewer while Machines that a rollout took from other sets may exist.
 func reachable(f Facts, set *v1alpha1.MachineSet) int32 {
 	wanted := f.Deployment.Spec.Replicas
-	bounded := f.rolling || Unsupported(f)
+	bounded := f.rolling || f.inPlace || Unsupported(f)
 	others := slices.ContainsFunc(f.All(), func(other *v1alpha1.MachineSet) bool { return other != set && f.occupied(other) })
-	if !bounded || Desired(set) >= wanted || !others && !reduced(f, set) {
+	if !bounded || numbers.Desired(set) >= wanted || !others && !reduced(f, set) {
 		return wanted
 	}
-	return min(wanted, Desired(set)+room(f))
+	return min(wanted, numbers.Desired(set)+room(f))
 }
 
 // latest returns the set by which a deployment without Machines is scaled up: the current or else the

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/numbers"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/revision"
 	machineset "github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
 )
@@ -102,7 +103,7 @@ func WasComplete(f Facts) bool {
 	complete := func(c v1alpha1.MachineDeploymentCondition) bool {
 		return c.Type == v1alpha1.MachineDeploymentProgressing && c.Reason == v1alpha1.DeploymentReasonComplete
 	}
-	if f.Current == nil || !slices.ContainsFunc(status.Conditions, complete) || Total(f.Old, Desired) > 0 {
+	if f.Current == nil || !slices.ContainsFunc(status.Conditions, complete) || numbers.Total(f.Old, numbers.Desired) > 0 {
 		return false
 	}
 	set, recorded := revision.Number(f.Current), revision.Number(f.Deployment)

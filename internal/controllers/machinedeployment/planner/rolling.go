@@ -2,11 +2,12 @@ package planner
 
 import (
 	"fmt"
-	"math"
 	"slices"
 	"time"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/inplace"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/numbers"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/revision"
 	machineset "github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
 	"github.com/millwright-dev/millwright/internal/lifecycle/preservation"
@@ -27,7 +28,7 @@ func planRolling(f Facts) []Operation {
 		return planScaleDown(f)
 	}
 	smaller := shrink(f)
-	if slices.ContainsFunc(smaller, func(op Operation) bool { return !observed(op.Set) }) {
+	if slices.ContainsFunc(smaller, func(op Operation) bool { return !numbers.Observed(op.Set) }) {
 		return smaller
 	}
 	return append(grow(f), smaller...)
@@ -36,7 +37,7 @@ func planRolling(f Facts) []Operation {
 // grow gives the current set as many Machines as there is room for, at most the deployment's replicas.
 func grow(f Facts) []Operation {
 	wanted, room := f.Deployment.Spec.Replicas, room(f)
-	why := fmt.Sprintf("%s may exist during the rollout, and %d do", messages.Machines(wanted+f.surge), Total(f.All(), f.Counted))
+	why := fmt.Sprintf("%s may exist during the rollout, and %d do", messages.Machines(wanted+f.surge), numbers.Total(f.All(), f.Counted))
 	if f.Current == nil {
 		return []Operation{{Action: Create, Replicas: min(wanted, room), Reason: whyNew(f) + ": " + why}}
 	}
@@ -56,7 +57,7 @@ func room(f Facts) int32 {
 	if !allSettled(f) {
 		return 0
 	}
-	return Clamp(int64(f.Deployment.Spec.Replicas+f.surge) - Total(f.All(), f.Counted))
+	return numbers.Clamp(int64(f.Deployment.Spec.Replicas+f.surge) - numbers.Total(f.All(), f.Counted))
 }
 
 // whyNew says why there is no set of the template.
@@ -76,40 +77,40 @@ func whyNew(f Facts) string {
 // fail to come up.
 func shrink(f Facts) []Operation {
 	all := f.All()
-	least := int64(f.Deployment.Spec.Replicas-f.unavailable) - Total(all, preservedFailed)
+	least := int64(f.Deployment.Spec.Replicas-f.unavailable) - numbers.Total(all, numbers.PreservedFailed)
 	var missing int32
 	if f.Current != nil {
-		missing = Desired(f.Current) - Available(f.Current)
+		missing = numbers.Desired(f.Current) - numbers.Available(f.Current)
 	}
-	removable := Clamp(Total(all, Desired) - least - int64(missing))
-	spare := Clamp(Total(all, Available) - least)
+	removable := numbers.Clamp(numbers.Total(all, numbers.Desired) - least - int64(missing))
+	spare := numbers.Clamp(numbers.Total(all, numbers.Available) - least)
 
 	taken := make([]int32, len(f.Old))
 	reasons := make([]string, len(f.Old))
 	for i, set := range f.Old {
-		taken[i] = min(Desired(set)-Available(set)-preservedFailed(set), removable)
+		taken[i] = min(numbers.Desired(set)-numbers.Available(set)-numbers.PreservedFailed(set), removable)
 		removable -= taken[i]
 		if taken[i] > 0 {
 			reasons[i] = fmt.Sprintf("%d of its machines %s unavailable", taken[i], messages.Are(taken[i]))
 		}
 	}
 	for i, set := range f.Old {
-		useful := min(Available(set), removable, spare)
+		useful := min(numbers.Available(set), removable, spare)
 		removable, spare = removable-useful, spare-useful
 		taken[i] += useful
 		if useful > 0 {
-			available, least := Total(all, Available), max(0, least)
+			available, least := numbers.Total(all, numbers.Available), max(0, least)
 			reasons[i] = join(reasons[i], fmt.Sprintf("%d can be spared, since %d of all %s available and %d %s to be", useful, available, messages.Are(available), least, messages.Have(least)))
 		}
 		if onlyPreservedLeft(f) {
-			taken[i] = Desired(set)
+			taken[i] = numbers.Desired(set)
 			reasons[i] = join(reasons[i], "it has none left but those that are preserved, which stay")
 		}
 	}
 	var operations []Operation
 	for i, set := range f.Old {
 		if taken[i] > 0 {
-			operations = append(operations, scaleTo(set, Desired(set)-taken[i], reasons[i]))
+			operations = append(operations, scaleTo(set, numbers.Desired(set)-taken[i], reasons[i]))
 		}
 	}
 	return operations
@@ -117,8 +118,8 @@ func shrink(f Facts) []Operation {
 
 // onlyPreservedLeft reports whether the old sets have preserved Machines and no others.
 func onlyPreservedLeft(f Facts) bool {
-	rest := Total(f.Old, preservedFailed)
-	return f.Current != nil && rest > 0 && Total(f.Old, Desired) == rest && Available(f.Current) == Desired(f.Current)
+	rest := numbers.Total(f.Old, numbers.PreservedFailed)
+	return f.Current != nil && rest > 0 && numbers.Total(f.Old, numbers.Desired) == rest && numbers.Available(f.Current) == numbers.Desired(f.Current)
 }
 
 func join(a, b string) string {
@@ -128,22 +129,10 @@ func join(a, b string) string {
 	return a + ", and " + b
 }
 
-// Desired returns how many Machines a set is to have; 0 for one being deleted. Neither this nor the
-// numbers below are negative, whatever a set says.
-func Desired(set *v1alpha1.MachineSet) int32 {
-	if !set.DeletionTimestamp.IsZero() {
-		return 0
-	}
-	return max(0, set.Spec.Replicas)
-}
-
-// Existing returns how many Machines a settled set has, or is about to have.
-func Existing(set *v1alpha1.MachineSet) int32 { return max(set.Status.Replicas, Desired(set)) }
-
 // Counted returns how many Machines of a set exist and are not retained. Rollouts do not wait for
 // retained ones, nor count them towards the surge.
 func (f Facts) Counted(set *v1alpha1.MachineSet) int32 {
-	return max(0, Existing(set)-f.Retained[set.Name])
+	return max(0, numbers.Existing(set)-f.Retained[set.Name])
 }
 
 // Retained returns how many Machines a set keeps beyond its replicas: it deletes no preserved Machine,
@@ -162,55 +151,18 @@ func Retained(set *v1alpha1.MachineSet, machines []*v1alpha1.Machine, now time.T
 			}
 		}
 	}
-	beyond := max(preserved-Desired(set), min(named, active-Desired(set)))
-	return max(0, min(beyond, Existing(set)-Desired(set)))
-}
-
-// Available returns how many Machines of a set are available and within its replicas, so that they stay.
-func Available(set *v1alpha1.MachineSet) int32 {
-	return max(0, min(set.Status.AvailableReplicas, Desired(set)))
-}
-
-// preservedFailed returns how many Machines of a set failed and are preserved. A set never deletes
-// those, so lowering its replicas on their account would delete Machines that can be used.
-func preservedFailed(set *v1alpha1.MachineSet) int32 {
-	return max(0, min(set.Status.PreservedFailedReplicas, Desired(set)-Available(set)))
-}
-
-// settled reports whether the status of a set was written for its current spec, so that it counts all
-// Machines. A set that reports a failure has read its spec, too, unless the failure is old: a set with
-// all its replicas creates none.
-func settled(set *v1alpha1.MachineSet) bool {
-	return observed(set) ||
-		slices.ContainsFunc(set.Status.Conditions, func(c v1alpha1.MachineSetCondition) bool {
-			old := c.Reason == v1alpha1.MachineSetReasonFailedCreate && Available(set) == Desired(set)
-			return c.Type == v1alpha1.MachineSetReplicaFailure && c.Status == v1alpha1.ConditionTrue && !old
-		})
-}
-
-// observed reports whether a set has carried out its current spec without a failure.
-func observed(set *v1alpha1.MachineSet) bool {
-	return set.Status.ObservedGeneration >= set.Generation
+	beyond := max(preserved-numbers.Desired(set), min(named, active-numbers.Desired(set)))
+	return max(0, min(beyond, numbers.Existing(set)-numbers.Desired(set)))
 }
 
 func allSettled(f Facts) bool {
-	return !slices.ContainsFunc(f.All(), func(set *v1alpha1.MachineSet) bool { return !settled(set) })
+	return !slices.ContainsFunc(f.All(), func(set *v1alpha1.MachineSet) bool { return !numbers.Settled(set) })
 }
-
-// Total adds up a number of the sets. Negative ones count as 0.
-func Total(sets []*v1alpha1.MachineSet, number func(*v1alpha1.MachineSet) int32) int64 {
-	var sum int64
-	for _, set := range sets {
-		sum += int64(max(0, number(set)))
-	}
-	return sum
-}
-
-// Clamp returns a number of Machines as a field can hold it.
-func Clamp(n int64) int32 { return int32(min(max(0, n), math.MaxInt32)) }
 
 // occupied reports whether a set has Machines, or may have some that it did not report yet.
-func (f Facts) occupied(set *v1alpha1.MachineSet) bool { return !settled(set) || f.Counted(set) > 0 }
+func (f Facts) occupied(set *v1alpha1.MachineSet) bool {
+	return !numbers.Settled(set) || f.Counted(set) > 0 || inplace.Moved(f.machines[set.Name]) > 0
+}
 
 // replaced reports whether old sets have only retained Machines, or the rollout was complete before.
 func replaced(f Facts) bool {
@@ -220,6 +172,6 @@ func replaced(f Facts) bool {
 // RolledOut reports whether all Machines are of the current set and available.
 func RolledOut(f Facts) bool {
 	wanted := f.Deployment.Spec.Replicas
-	return f.Current != nil && replaced(f) && settled(f.Current) && Desired(f.Current) == wanted &&
-		f.Counted(f.Current) == wanted && Available(f.Current) == wanted
+	return f.Current != nil && replaced(f) && numbers.Settled(f.Current) && numbers.Desired(f.Current) == wanted &&
+		f.Counted(f.Current) == wanted && numbers.Available(f.Current) == wanted
 }

@@ -9,10 +9,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/numbers"
 )
 
 func inUse(f Facts) []*v1alpha1.MachineSet {
-	return slices.DeleteFunc(f.All(), func(set *v1alpha1.MachineSet) bool { return Desired(set) == 0 })
+	return slices.DeleteFunc(f.All(), func(set *v1alpha1.MachineSet) bool { return numbers.Desired(set) == 0 })
 }
 
 // resized reports whether the deployment was scaled since its sets were, by their annotations.
@@ -25,7 +26,7 @@ func resized(f Facts) bool {
 }
 
 // begun reports whether the rollout of the current set has begun.
-func begun(f Facts) bool { return f.Current != nil && Desired(f.Current) > 0 }
+func begun(f Facts) bool { return f.Current != nil && numbers.Desired(f.Current) > 0 }
 
 // limit returns how many replicas the sets may have together. There is no surge if no Machines are
 // wanted, or if the rollout is suspended before it has begun.
@@ -37,9 +38,13 @@ func limit(f Facts) int32 {
 	return wanted + f.surge
 }
 
-func excess(f Facts) int32 { return Clamp(Total(f.All(), Desired) - int64(limit(f))) }
+func excess(f Facts) int32 {
+	return numbers.Clamp(numbers.Total(f.All(), numbers.Desired) - int64(limit(f)))
+}
 
-func lacking(f Facts) int32 { return Clamp(int64(limit(f)) - Total(f.All(), Desired)) }
+func lacking(f Facts) int32 {
+	return numbers.Clamp(int64(limit(f)) - numbers.Total(f.All(), numbers.Desired))
+}
 
 // share is the size of a set when several are scaled down together.
 type share struct {
@@ -49,7 +54,7 @@ type share struct {
 
 // available returns how many Machines of the set stay available. The set deletes no preserved ones.
 func (s share) available() int32 {
-	return max(0, min(Available(s.set), s.replicas-preservedFailed(s.set)))
+	return max(0, min(numbers.Available(s.set), s.replicas-numbers.PreservedFailed(s.set)))
 }
 
 // planScaleDown takes Machines from all sets of a rollout whose deployment was scaled down: first those
@@ -58,7 +63,7 @@ func (s share) available() int32 {
 func planScaleDown(f Facts) []Operation {
 	var shares []share
 	for _, set := range inUse(f) {
-		shares = append(shares, share{set, Desired(set)})
+		shares = append(shares, share{set, numbers.Desired(set)})
 	}
 	rest := takeNamed(f, shares, excess(f))
 	if last := &shares[len(shares)-1]; last.set == f.Current && last.replicas > f.Deployment.Spec.Replicas {
@@ -69,7 +74,7 @@ func planScaleDown(f Facts) []Operation {
 	keepAvailable(f, shares)
 	var operations []Operation
 	for _, s := range shares {
-		if s.replicas < Desired(s.set) {
+		if s.replicas < numbers.Desired(s.set) {
 			operations = append(operations, scaleTo(s.set, s.replicas, wants(f)+", and all sets give their share"))
 		}
 	}
@@ -80,15 +85,15 @@ func planScaleDown(f Facts) []Operation {
 func planScaleUp(f Facts) []Operation {
 	used := inUse(f)
 	slices.Reverse(used) // the newer first
-	slices.SortStableFunc(used, func(a, b *v1alpha1.MachineSet) int { return cmp.Compare(Desired(b), Desired(a)) })
-	rest, of := min(lacking(f), room(f)), Clamp(Total(used, Desired))
+	slices.SortStableFunc(used, func(a, b *v1alpha1.MachineSet) int { return cmp.Compare(numbers.Desired(b), numbers.Desired(a)) })
+	rest, of := min(lacking(f), room(f)), numbers.Clamp(numbers.Total(used, numbers.Desired))
 	size := of + rest
 	var operations []Operation
 	for _, set := range used {
-		more := int32(math.Round(float64(rest) * float64(Desired(set)) / float64(of)))
-		rest, of = rest-more, of-Desired(set)
+		more := int32(math.Round(float64(rest) * float64(numbers.Desired(set)) / float64(of)))
+		rest, of = rest-more, of-numbers.Desired(set)
 		if more > 0 {
-			op := scaleTo(set, Desired(set)+more, wants(f)+", and all sets in use get their share")
+			op := scaleTo(set, numbers.Desired(set)+more, wants(f)+", and all sets in use get their share")
 			op.size = size
 			operations = append(operations, op)
 		}
@@ -115,9 +120,9 @@ func takeInProportion(f Facts, shares []share, rest int32) {
 	for i := range shares {
 		bySize[i] = &shares[i] // the older first
 	}
-	slices.SortStableFunc(bySize, func(a, b *share) int { return cmp.Compare(Desired(b.set), Desired(a.set)) })
+	slices.SortStableFunc(bySize, func(a, b *share) int { return cmp.Compare(numbers.Desired(b.set), numbers.Desired(a.set)) })
 	for _, s := range bySize {
-		take := min(rest, s.replicas, max(0, Desired(s.set)-proportional(f, s.set)))
+		take := min(rest, s.replicas, max(0, numbers.Desired(s.set)-proportional(f, s.set)))
 		s.replicas, rest = s.replicas-take, rest-take
 	}
 	for _, s := range bySize {
@@ -130,9 +135,9 @@ func takeInProportion(f Facts, shares []share, rest int32) {
 func proportional(f Facts, set *v1alpha1.MachineSet) int32 {
 	of, err := strconv.ParseInt(set.Annotations[v1alpha1.AnnotationKeyMaxReplicas], 10, 32)
 	if err != nil || of <= 0 || suspended(f) && !begun(f) { // in the last case there was a surge, and is none
-		of = Total(f.All(), Desired)
+		of = numbers.Total(f.All(), numbers.Desired)
 	}
-	size := math.Round(float64(Desired(set)) * float64(limit(f)) / float64(of))
+	size := math.Round(float64(numbers.Desired(set)) * float64(limit(f)) / float64(of))
 	return int32(min(size, math.MaxInt32))
 }
 
@@ -140,21 +145,21 @@ func proportional(f Facts, set *v1alpha1.MachineSet) int32 {
 // unusable ones instead.
 func keepAvailable(f Facts, shares []share) {
 	all := f.All()
-	least := min(int64(f.Deployment.Spec.Replicas-f.unavailable)-Total(all, preservedFailed), Total(all, Available))
+	least := min(int64(f.Deployment.Spec.Replicas-f.unavailable)-numbers.Total(all, numbers.PreservedFailed), numbers.Total(all, numbers.Available))
 	var left, given int64
 	for _, s := range shares {
 		left += int64(s.available())
 	}
 	for i := len(shares) - 1; i >= 0 && left < least; i-- { // the current one comes last
 		s := &shares[i]
-		was, had, preserved := s.replicas, s.available(), preservedFailed(s.set)
-		s.replicas = Clamp(min(int64(max(s.replicas, preserved))+least-left, int64(max(s.replicas, preserved+Available(s.set)))))
+		was, had, preserved := s.replicas, s.available(), numbers.PreservedFailed(s.set)
+		s.replicas = numbers.Clamp(min(int64(max(s.replicas, preserved))+least-left, int64(max(s.replicas, preserved+numbers.Available(s.set)))))
 		left += int64(s.available() - had)
 		given += int64(s.replicas - was)
 	}
 	for i := range shares {
 		s := &shares[i]
-		take := Clamp(min(given, int64(s.replicas-preservedFailed(s.set)-s.available())))
+		take := numbers.Clamp(min(given, int64(s.replicas-numbers.PreservedFailed(s.set)-s.available())))
 		s.replicas, given = s.replicas-take, given-int64(take)
 	}
 }

@@ -10,6 +10,8 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/inplace"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/numbers"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/revision"
 	machineset "github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
 )
@@ -81,7 +83,7 @@ func planRefresh(f Facts, replicas []Operation) []Operation {
 
 // idle reports cheaply whether a set takes over nothing, as hundreds of old ones do.
 func idle(f Facts, set *v1alpha1.MachineSet) bool {
-	return set != f.Current && Desired(set) == 0 && !machineset.Frozen(set) && !mayPreserve(set)
+	return set != f.Current && numbers.Desired(set) == 0 && !machineset.Frozen(set) && !mayPreserve(set)
 }
 
 // refreshed returns a set with all that it takes over from the deployment but its replicas. With sized,
@@ -96,6 +98,7 @@ func refreshed(f Facts, set *v1alpha1.MachineSet, sized bool) *v1alpha1.MachineS
 	}
 	if set == f.Current {
 		refreshCurrent(f, next)
+		mayGrow(f, set, next)
 	} else {
 		refreshOld(f, next)
 	}
@@ -103,7 +106,7 @@ func refreshed(f Facts, set *v1alpha1.MachineSet, sized bool) *v1alpha1.MachineS
 	if heldBack {
 		keepAnnotation(next, set, v1alpha1.AnnotationKeyLastReplicaChange)
 	}
-	if sized && !heldBack && Desired(set) > 0 && sizedTogether(f) {
+	if sized && !heldBack && numbers.Desired(set) > 0 && sizedTogether(f) {
 		setReplicaAnnotations(next, f, f.Deployment.Spec.Replicas)
 	}
 	if _, wished := f.Deployment.Annotations[v1alpha1.AnnotationKeyUnfreeze]; wished && machineset.Frozen(set) {
@@ -112,9 +115,18 @@ func refreshed(f Facts, set *v1alpha1.MachineSet, sized bool) *v1alpha1.MachineS
 	return next
 }
 
+// mayGrow allows the current set of an update in place to create Machines, once its replicas are no more
+// than it has: it may have been an old one, from which Machines were moved or deleted. Otherwise the label
+// is a user's.
+func mayGrow(f Facts, set, next *v1alpha1.MachineSet) {
+	if f.inPlace && set == f.Current && (replaced(f) || next.Spec.Replicas <= inplace.Active(f.machines[set.Name])) {
+		delete(next.Labels, v1alpha1.LabelKeyMachineSetScaleUpDisabled)
+	}
+}
+
 // sizedTogether reports whether the sets have their shares of the deployment's size, all of them.
 func sizedTogether(f Facts) bool {
-	together := f.rolling && f.Current != nil && !replaced(f) || suspended(f) && resized(f)
+	together := (f.rolling || f.inPlace) && f.Current != nil && !replaced(f) || suspended(f) && resized(f)
 	return together && allSettled(f) && !postponed(f)
 }
 
@@ -140,10 +152,13 @@ func refreshCurrent(f Facts, set *v1alpha1.MachineSet) {
 }
 
 func refreshOld(f Facts, set *v1alpha1.MachineSet) {
-	if changed := f.Deployment.Annotations[v1alpha1.AnnotationKeyLastReplicaChange]; changed != "" && Desired(set) > 0 {
+	if changed := f.Deployment.Annotations[v1alpha1.AnnotationKeyLastReplicaChange]; changed != "" && numbers.Desired(set) > 0 {
 		set.Annotations[v1alpha1.AnnotationKeyLastReplicaChange] = changed
 	}
-	if f.Nodes != nil && MarksNodes(f) && Desired(set) > 0 {
+	if f.inPlace && MarksNodes(f) {
+		metav1.SetMetaDataLabel(&set.ObjectMeta, v1alpha1.LabelKeyMachineSetScaleUpDisabled, "true")
+	}
+	if f.Nodes != nil && MarksNodes(f) && numbers.Desired(set) > 0 {
 		set.Annotations[v1alpha1.AnnotationKeyPreferNoSchedule] = isTrue
 	}
 }
@@ -158,7 +173,7 @@ func planHistory(f Facts) []Operation {
 	old := slices.DeleteFunc(slices.Clone(f.Old), func(set *v1alpha1.MachineSet) bool { return !set.DeletionTimestamp.IsZero() })
 	var operations []Operation
 	for _, set := range old[:max(0, len(old)-max(0, int(*limit)))] {
-		if settled(set) && Existing(set) == 0 {
+		if numbers.Settled(set) && numbers.Existing(set) == 0 && !f.HasMachines(set) { // one may just have been moved there
 			operations = append(operations, Operation{Action: Prune, Set: set, Reason: fmt.Sprintf("%d old machine sets are kept", *limit)})
 		}
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/numbers"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/status"
 	"github.com/millwright-dev/millwright/test/fixture"
 )
@@ -111,7 +112,7 @@ func TestAPausedDeploymentIsScaled(t *testing.T) {
 		rounds(rapid.SampledFrom([]int{5, 30}).Draw(t, "rounds")) // the former leaves no time for all that happens
 		was, before := w.desired(), w.deployment.Spec.Replicas
 		wanted := rapid.Int32Range(0, 20).Filter(func(n int32) bool { return n != before }).Draw(t, "wanted")
-		begun := slices.ContainsFunc(w.sets, func(s *modelSet) bool { return w.current(s) && planner.Desired(s.stored) > 0 })
+		begun := slices.ContainsFunc(w.sets, func(s *modelSet) bool { return w.current(s) && numbers.Desired(s.stored) > 0 })
 		w.scaleTo(wanted)
 		rounds(30)
 		least, most := wanted, wanted

@@ -10,13 +10,14 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/numbers"
 )
 
 var (
 	// failures are the reasons of Progressing that report the failure of a pass.
 	failures = []string{v1alpha1.DeploymentReasonMutated, v1alpha1.DeploymentReasonSetCreateError, v1alpha1.DeploymentReasonSetUpdateError}
 	// timed are the reasons of Progressing under which the deadline runs.
-	timed = []string{v1alpha1.DeploymentReasonUpdated, v1alpha1.DeploymentReasonCreated, v1alpha1.DeploymentReasonFound, v1alpha1.DeploymentReasonResumed}
+	timed = []string{v1alpha1.DeploymentReasonUpdated, v1alpha1.DeploymentReasonUpdateBlocked, v1alpha1.DeploymentReasonCreated, v1alpha1.DeploymentReasonFound, v1alpha1.DeploymentReasonResumed}
 )
 
 // progress reports the rollout. Its deadline counts from the condition's last update.
@@ -69,7 +70,16 @@ func (p *pass) rollout() v1alpha1.MachineDeploymentCondition {
 	case p.timedOut():
 		return is(v1alpha1.ConditionFalse, v1alpha1.DeploymentReasonTimedOut, what+" has timed out progressing.")
 	}
-	return is(v1alpha1.ConditionTrue, v1alpha1.DeploymentReasonUpdated, what+" is progressing.")
+	return p.goesOn(what)
+}
+
+// goesOn returns the condition of a rollout that goes on, with what keeps an update in place from its end.
+func (p *pass) goesOn(what string) v1alpha1.MachineDeploymentCondition {
+	reason, message := v1alpha1.DeploymentReasonUpdated, what+" is progressing."
+	if blocked := planner.Blocked(p.Facts); blocked != "" {
+		reason, message = v1alpha1.DeploymentReasonUpdateBlocked, what+" is progressing, but: "+blocked
+	}
+	return condition(v1alpha1.MachineDeploymentProgressing, v1alpha1.ConditionTrue, reason, message)
 }
 
 // failsApart reports whether a failure does not belong to the rollout, which is over, paused or late.
@@ -80,8 +90,8 @@ func (p *pass) failsApart() bool {
 // complete reports whether all Machines are of the current template and available, except retained ones.
 func (p *pass) complete() bool {
 	wanted := p.Deployment.Spec.Replicas
-	return planner.Desired(p.Current) == wanted && p.Counted(p.Current) == wanted &&
-		planner.Total(p.All(), p.Counted) == int64(wanted) && planner.Available(p.Current) == wanted
+	return !planner.Moving(p.Facts) && numbers.Desired(p.Current) == wanted && p.Counted(p.Current) == wanted &&
+		numbers.Total(p.All(), p.Counted) == int64(wanted) && numbers.Available(p.Current) == wanted
 }
 
 // Progress returns the condition Progressing of a status, the zero value if there is none.
@@ -114,7 +124,7 @@ func runs(reason string) bool {
 // interrupts reports whether writes began or ceased to fail, neither of which is progress.
 func interrupts(was, is string) bool {
 	const failed = v1alpha1.DeploymentReasonSetUpdateError
-	return is == failed && runs(was) || was == failed && is == v1alpha1.DeploymentReasonUpdated
+	return is == failed && runs(was) || was == failed && (is == v1alpha1.DeploymentReasonUpdated || is == v1alpha1.DeploymentReasonUpdateBlocked)
 }
 
 // timedOut reports whether there was no progress for too long, and none since.

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/nodeupdate"
 	"github.com/millwright-dev/millwright/internal/lifecycle/preservation"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
@@ -18,7 +18,7 @@ func scaleDown(f Facts, kept []*v1alpha1.Machine, surplus int) []Operation {
 	inPlace := updatesInPlace(f.Parent)
 	for _, machine := range kept {
 		switch {
-		case inPlace && Active(machine) && Moved(machine):
+		case inPlace && Active(machine) && nodeupdate.Moved(machine):
 			surplus-- // the replicas do not count it yet, so no other Machine is deleted instead of it
 		case deletable(machine, inPlace) && preservation.Active(machine, f.Now) && Named(machine, f.Set):
 			surplus-- // no other Machine is deleted instead of the named one
@@ -62,33 +62,7 @@ func deletionCandidates(f Facts, kept []*v1alpha1.Machine, surplus int) []*v1alp
 // deletable reports whether a Machine may be deleted at all: it is not being deleted, and was not just
 // moved here from another set by an update in place. Without such updates, the label is a leftover.
 func deletable(machine *v1alpha1.Machine, inPlace bool) bool {
-	return Active(machine) && !(inPlace && Moved(machine))
-}
-
-// Moved reports whether an update in place moved a Machine to its set, whose replicas may not count it yet.
-func Moved(machine *v1alpha1.Machine) bool {
-	return machine.Labels[v1alpha1.LabelKeyNodeUpdateResult] == v1alpha1.LabelValueNodeUpdateSuccessful
-}
-
-// Updating reports whether a Machine is being updated in place: from the selection of its node until
-// the result is known.
-func Updating(machine *v1alpha1.Machine) bool {
-	switch machine.Status.CurrentStatus.Phase {
-	case v1alpha1.MachineInPlaceUpdating, v1alpha1.MachineInPlaceUpdateSuccessful:
-		return true
-	case v1alpha1.MachineFailed, v1alpha1.MachineInPlaceUpdateFailed, v1alpha1.MachineTerminating:
-		return false
-	}
-	return slices.Contains([]string{v1alpha1.SelectedForUpdate, v1alpha1.DrainSuccessful, v1alpha1.ReadyForUpdate}, UpdateState(machine))
-}
-
-// UpdateState returns how far the update of a Machine's node is: the reason of the node's condition, of
-// which the Machine has a copy. It is empty if the node was never updated in place.
-func UpdateState(machine *v1alpha1.Machine) string {
-	if condition := noderef.Condition(machine.Status.Conditions, v1alpha1.NodeInPlaceUpdate); condition != nil {
-		return condition.Reason
-	}
-	return ""
+	return Active(machine) && !(inPlace && nodeupdate.Moved(machine))
 }
 
 func updatesInPlace(deployment *v1alpha1.MachineDeployment) bool {
@@ -146,7 +120,7 @@ func phaseRank(machine *v1alpha1.Machine) int {
 		v1alpha1.MachineTerminating, v1alpha1.MachineFailed, v1alpha1.MachineCrashLoopBackOff, v1alpha1.MachineUnknown,
 		v1alpha1.MachinePending, v1alpha1.MachineAvailable, v1alpha1.MachineRunning,
 	}
-	if Updating(machine) {
+	if nodeupdate.Updating(machine) {
 		return len(order)
 	}
 	return max(0, slices.Index(order, machine.Status.CurrentStatus.Phase))

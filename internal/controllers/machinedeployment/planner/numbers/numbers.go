@@ -1,0 +1,61 @@
+// Package numbers reads how many Machines a MachineSet has.
+//
+// None of the numbers is negative, whatever a set says.
+package numbers
+
+import (
+	"math"
+	"slices"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+)
+
+// Desired returns how many Machines a set is to have; 0 for one being deleted.
+func Desired(set *v1alpha1.MachineSet) int32 {
+	if !set.DeletionTimestamp.IsZero() {
+		return 0
+	}
+	return max(0, set.Spec.Replicas)
+}
+
+// Existing returns how many Machines a settled set has, or is about to have.
+func Existing(set *v1alpha1.MachineSet) int32 { return max(set.Status.Replicas, Desired(set)) }
+
+// Available returns how many Machines of a set are available and within its replicas, so that they stay.
+func Available(set *v1alpha1.MachineSet) int32 {
+	return max(0, min(set.Status.AvailableReplicas, Desired(set)))
+}
+
+// PreservedFailed returns how many Machines of a set failed and are preserved. A set never deletes
+// those, so lowering its replicas on their account would delete Machines that can be used.
+func PreservedFailed(set *v1alpha1.MachineSet) int32 {
+	return max(0, min(set.Status.PreservedFailedReplicas, Desired(set)-Available(set)))
+}
+
+// Settled reports whether the status of a set was written for its current spec, so that it counts all
+// Machines. A set that reports a failure has read its spec, too, unless the failure is old: a set with
+// all its replicas creates none.
+func Settled(set *v1alpha1.MachineSet) bool {
+	return Observed(set) ||
+		slices.ContainsFunc(set.Status.Conditions, func(c v1alpha1.MachineSetCondition) bool {
+			old := c.Reason == v1alpha1.MachineSetReasonFailedCreate && Available(set) == Desired(set)
+			return c.Type == v1alpha1.MachineSetReplicaFailure && c.Status == v1alpha1.ConditionTrue && !old
+		})
+}
+
+// Observed reports whether a set has carried out its current spec without a failure.
+func Observed(set *v1alpha1.MachineSet) bool {
+	return set.Status.ObservedGeneration >= set.Generation
+}
+
+// Total adds up a number of the sets. Negative ones count as 0.
+func Total(sets []*v1alpha1.MachineSet, number func(*v1alpha1.MachineSet) int32) int64 {
+	var sum int64
+	for _, set := range sets {
+		sum += int64(max(0, number(set)))
+	}
+	return sum
+}
+
+// Clamp returns a number of Machines as a field can hold it.
+func Clamp(n int64) int32 { return int32(min(max(0, n), math.MaxInt32)) }
