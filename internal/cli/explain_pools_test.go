@@ -167,7 +167,7 @@ func TestExplainDeployments(t *testing.T) {
 			InPlaceUpdate: &v1alpha1.InPlaceUpdateMachineDeployment{OrchestrationType: v1alpha1.OrchestrationTypeAuto},
 		}
 	})
-	expect("in-place", report.Incomplete, report.NotSupported, "the strategy InPlaceUpdate is not supported yet", "Choose another strategy")
+	expect("in-place", report.Incomplete, report.NodeNotJoined, "has not joined")
 	paused := w.deployment("paused", "small", 1)
 	paused.Spec.Paused = true
 	w.create(paused)

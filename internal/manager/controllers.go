@@ -73,7 +73,7 @@ func mcmControllers(mgr ctrl.Manager, cfg Config, joined *target.Cluster, runner
 	if cfg.runs(HalfSets) {
 		deployments := machinedeployment.Options{
 			Client: writer, Live: mgr.GetAPIReader(), Machines: cfg.machines, Events: events.recorder("machinedeployment-controller"),
-			Clock: clock.RealClock{}, Concurrency: cfg.ConcurrentSyncs, ProtectNodes: cfg.ProtectNodes,
+			Clock: clock.RealClock{}, Concurrency: cfg.ConcurrentSyncs, ProtectNodes: cfg.ProtectNodes, InPlace: true,
 		}
 		if joined != nil {
 			deployments.Target = joined

@@ -149,6 +149,9 @@ func TestTakeOver(t *testing.T) {
 			before := look(t, e, suffix)
 			p := newProvider(e, before.machines...)
 			run(t, e, p, &gate{})
+			if slices.Contains(inMidUpdate, moment) {
+				goesOn(t, e, suffix)
+			}
 			after := idle(t, e, suffix)
 			compare(t, before, after, p)
 			if deployment := atRest[moment]; deployment != "" {
@@ -157,6 +160,27 @@ func TestTakeOver(t *testing.T) {
 		}
 	}
 	together(t, moments)
+}
+
+// inMidUpdate are the moments at which the deployment inplace is updated.
+var inMidUpdate = []string{"23-inplace-candidates", "24-inplace-ready-for-update", "25-inplace-node-updated"}
+
+// goesOn plays the agents until all Machines of the deployment inplace are updated and of its new set.
+func goesOn(t *testing.T, e *env.Env, suffix string) {
+	t.Helper()
+	gomega.NewWithT(t).Eventually(func(g gomega.Gomega) {
+		updateOne(t, e.Client, func(name string) bool { return strings.HasSuffix(name, "-"+suffix) })
+		now := look(t, e, suffix)
+		status := now.deployment("inplace").Status
+		g.Expect(status.UpdatedReplicas).To(gomega.Equal(int32(3)))
+		g.Expect(slices.ContainsFunc(status.Conditions, func(c v1alpha1.MachineDeploymentCondition) bool {
+			return c.Type == v1alpha1.MachineDeploymentProgressing && c.Reason == v1alpha1.DeploymentReasonComplete
+		})).To(gomega.BeTrue())
+		for i := range now.machines {
+			machine := &now.machines[i]
+			g.Expect(of(machine.Name) != "inplace" || metav1.IsControlledBy(machine, now.newest("inplace"))).To(gomega.BeTrue(), machine.Name)
+		}
+	}).WithTimeout(patience).WithPolling(100 * time.Millisecond).Should(gomega.Succeed())
 }
 
 // atRest are the moments at which a deployment was at rest.

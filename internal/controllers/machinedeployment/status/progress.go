@@ -51,7 +51,7 @@ func (p *pass) rollout() v1alpha1.MachineDeploymentCondition {
 	case p.Deployment.Spec.Paused:
 		return is(v1alpha1.ConditionUnknown, v1alpha1.DeploymentReasonPaused, "Deployment is paused")
 	case planner.Unsupported(p.Facts):
-		return is(v1alpha1.ConditionFalse, v1alpha1.DeploymentReasonNotSupported, "The template changed, and the strategy InPlaceUpdate is not supported yet. The machines stay as they are; scaling works.")
+		return is(v1alpha1.ConditionFalse, v1alpha1.DeploymentReasonNotSupported, "The template changed, and there is no cluster whose nodes can be updated in place. The machines stay as they are; scaling works.")
 	case p.outcome.Created != nil:
 		return is(v1alpha1.ConditionTrue, v1alpha1.DeploymentReasonCreated, fmt.Sprintf("Created new machine set %q", p.Current.Name))
 	case p.reused:
