@@ -164,10 +164,11 @@ func TestExplainDeployments(t *testing.T) {
 	rolled("in-place", func(d *v1alpha1.MachineDeployment) {
 		d.Spec.Strategy = v1alpha1.MachineDeploymentStrategy{
 			Type:          v1alpha1.InPlaceUpdateMachineDeploymentStrategyType,
-			InPlaceUpdate: &v1alpha1.InPlaceUpdateMachineDeployment{OrchestrationType: v1alpha1.OrchestrationTypeAuto},
+			InPlaceUpdate: &v1alpha1.InPlaceUpdateMachineDeployment{OrchestrationType: v1alpha1.OrchestrationTypeManual},
 		}
 	})
-	expect("in-place", report.Incomplete, report.NodeNotJoined, "has not joined")
+	expect("in-place", report.Incomplete, report.InPlaceUpdate, "is progressing, but machine in-place-", "its node is not selected", "Label the nodes to update with "+v1alpha1.LabelKeyNodeSelectedForUpdate+"=true",
+		"2 machines of in-place-", "are still to be updated in place", "orchestrationType Manual", "millwright explain machine -n NS NAME")
 	paused := w.deployment("paused", "small", 1)
 	paused.Spec.Paused = true
 	w.create(paused)

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
@@ -141,6 +142,25 @@ func rolls(g *given) {
 	has("b", 1, v1alpha1.MachineRunning)(g)
 	counts(2, 3, 5)(g)
 	progress(v1alpha1.ConditionTrue, "MachineSetUpdated", `MachineSet "pool-b" is progressing.`)(g)
+}
+
+// inPlace has the nodes be updated in place.
+func inPlace(g *given) {
+	none := intstr.FromInt32(0)
+	g.deployment.Spec.Strategy = v1alpha1.MachineDeploymentStrategy{
+		Type: v1alpha1.InPlaceUpdateMachineDeploymentStrategyType,
+		InPlaceUpdate: &v1alpha1.InPlaceUpdateMachineDeployment{
+			UpdateConfiguration: v1alpha1.UpdateConfiguration{MaxSurge: &none}, OrchestrationType: v1alpha1.OrchestrationTypeAuto,
+		},
+	}
+	g.set("a").Labels = map[string]string{v1alpha1.LabelKeyMachineSetScaleUpDisabled: "true"}
+}
+
+// updates has the update of a machine's node be so far.
+func updates(reason string) func(*v1alpha1.Machine) {
+	return func(m *v1alpha1.Machine) {
+		m.Status.Conditions = []corev1.NodeCondition{{Type: v1alpha1.NodeInPlaceUpdate, Status: corev1.ConditionTrue, Reason: reason, LastTransitionTime: before(time.Minute)}}
+	}
 }
 
 func counts(updated, available, exist int32) change {

@@ -117,6 +117,10 @@ func waits(f Facts, explained report.Report, late bool) []report.Finding {
 			if !late {
 				finding.Remedy = ""
 			}
+		case report.InPlaceUpdate: // so does that of a machine, until the deployment says that it is blocked
+			if !late && finding.Object != "" {
+				finding.Remedy = ""
+			}
 		}
 		finding.Text = finding.String()
 		if deleted != "" {

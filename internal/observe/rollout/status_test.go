@@ -115,6 +115,11 @@ var situations = map[string]struct {
 	"blocked": {all(rolls, hasCondition(v1alpha1.MachineDeploymentReplicaFailure, v1alpha1.ConditionTrue, "FailedCreate", "creating machines: exceeded quota"), func(g *given) {
 		g.set("b").Status.Conditions = []v1alpha1.MachineSetCondition{{Type: v1alpha1.MachineSetReplicaFailure, Status: v1alpha1.ConditionTrue, Reason: "FailedCreate", Message: "creating machines: exceeded quota", LastTransitionTime: before(time.Minute)}}
 	}), Progressing},
+	"updating": {all(rolls, inPlace, has("a", 1, v1alpha1.MachineInPlaceUpdating, updates(v1alpha1.ReadyForUpdate)), has("a", 1, running, updates(v1alpha1.SelectedForUpdate))), Progressing},
+	"update-blocked": {all(rolls, inPlace, has("a", 1, v1alpha1.MachineInPlaceUpdateFailed, updates(v1alpha1.UpdateFailed)), func(g *given) {
+		g.deployment.Status.Conditions[0].Reason = v1alpha1.DeploymentReasonUpdateBlocked
+		g.deployment.Status.Conditions[0].Message = `MachineSet "pool-b" is progressing, but: machine pool-a-3: the update of its node failed: no space left on device.`
+	}), Progressing},
 	"away-and-done": {func(g *given) { g.problem = "127.0.0.1:16443: dial: connection refused" }, Progressing},
 	"away":          {all(rolls, has("b", 1, pending), func(g *given) { g.problem = "127.0.0.1:16443: dial: connection refused" }), Progressing},
 	"preserved": {all(counts(3, 3, 4), func(g *given) { hasSet("old", 0, 0, 0)(g); g.set("old").Status.Replicas = 1 }, has("old", 1, v1alpha1.MachineFailed, func(m *v1alpha1.Machine) {

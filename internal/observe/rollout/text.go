@@ -123,6 +123,7 @@ func age(set report.Part) string {
 // phaseOrder is the order in which phases are counted. Others come before them.
 var phaseOrder = []string{
 	report.NoPhase, string(v1alpha1.MachinePending), string(v1alpha1.MachineAvailable), string(v1alpha1.MachineRunning),
+	string(v1alpha1.MachineInPlaceUpdating), string(v1alpha1.MachineInPlaceUpdateSuccessful), string(v1alpha1.MachineInPlaceUpdateFailed),
 	string(v1alpha1.MachineUnknown), string(v1alpha1.MachineFailed), string(v1alpha1.MachineCrashLoopBackOff),
 	string(v1alpha1.MachineTerminating),
 }

@@ -55,7 +55,8 @@ func (e *explainer) complaints() []v1alpha1.MachineDeploymentCondition {
 		case v1alpha1.MachineDeploymentAvailable:
 			return true
 		case v1alpha1.MachineDeploymentProgressing:
-			return is.Status != v1alpha1.ConditionFalse || is.Reason == v1alpha1.DeploymentReasonTimedOut
+			blocked := is.Reason == v1alpha1.DeploymentReasonUpdateBlocked
+			return is.Status != v1alpha1.ConditionFalse && !blocked || is.Reason == v1alpha1.DeploymentReasonTimedOut
 		}
 		return is.Status != v1alpha1.ConditionTrue
 	})
@@ -133,7 +134,11 @@ func (e *explainer) rollout() {
 	if at := Deadline(e.Facts, e.now); at.After(e.now) {
 		e.Next(at, stalls)
 	}
-	e.Why(rolling, "", time.Time{}, "{count}", strings.Join(sets, ", "), "{are}", messages.Are(old), "{bounds}", e.bounds())
+	changed := "replaced"
+	if updatedInPlace(e.Deployment) {
+		changed = "updated in place"
+	}
+	e.Why(rolling, "", time.Time{}, "{count}", strings.Join(sets, ", "), "{are}", messages.Are(old), "{changed}", changed, "{bounds}", e.bounds())
 }
 
 // Deadline returns when a rollout without progress is late, or now if it is over; zero if no deadline
@@ -146,14 +151,22 @@ func Deadline(f Facts, now time.Time) time.Time {
 	return now.Add(left - time.Second)
 }
 
+// updatedInPlace reports whether a deployment updates nodes and keeps their Machines.
+func updatedInPlace(d *v1alpha1.MachineDeployment) bool {
+	return d.Spec.Strategy.Type == v1alpha1.InPlaceUpdateMachineDeploymentStrategyType && d.Spec.Strategy.InPlaceUpdate != nil
+}
+
 func (e *explainer) bounds() string {
 	strategy := e.Deployment.Spec.Strategy
-	if strategy.Type != "" && strategy.Type != v1alpha1.RollingUpdateMachineDeploymentStrategyType {
+	config, by := ptr.Deref(strategy.RollingUpdate, v1alpha1.RollingUpdateMachineDeployment{}).UpdateConfiguration, ""
+	switch {
+	case updatedInPlace(e.Deployment):
+		config, by = strategy.InPlaceUpdate.UpdateConfiguration, fmt.Sprintf(", orchestrationType %s", strategy.InPlaceUpdate.OrchestrationType)
+	case strategy.Type != "" && strategy.Type != v1alpha1.RollingUpdateMachineDeploymentStrategyType:
 		return fmt.Sprintf("the strategy is %s", strategy.Type)
 	}
-	rolling := ptr.Deref(strategy.RollingUpdate, v1alpha1.RollingUpdateMachineDeployment{})
-	surge, unavailable := intstr.ValueOrDefault(rolling.MaxSurge, intstr.FromInt32(1)), intstr.ValueOrDefault(rolling.MaxUnavailable, intstr.FromInt32(1))
-	return fmt.Sprintf("maxSurge is %s, maxUnavailable %s", surge, unavailable)
+	surge, unavailable := intstr.ValueOrDefault(config.MaxSurge, intstr.FromInt32(1)), intstr.ValueOrDefault(config.MaxUnavailable, intstr.FromInt32(1))
+	return fmt.Sprintf("maxSurge is %s, maxUnavailable %s%s", surge, unavailable, by)
 }
 
 // remarks repeats what conditions complain of and nothing else says. Of overlapping selectors a

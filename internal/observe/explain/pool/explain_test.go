@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
@@ -109,11 +110,16 @@ var pools = map[string]situation{
 	"deployment-set-held": {explain.KindDeployment, allOf(deploymentLeaves(), func(f *Facts) {
 		f.Sets[0].DeletionTimestamp, f.Sets[0].Finalizers, f.Machines = ptr.To(ago(time.Minute)), []string{"example.com/backup"}, nil
 	}), report.Deleting, report.Finalizer},
-	"deployment-orphaning":     {explain.KindDeployment, deploymentLeaves(metav1.FinalizerOrphanDependents), report.Deleting, report.Finalizer},
-	"deployment-complete":      {explain.KindDeployment, allOf(), report.Healthy, ""},
-	"deployment-invalid":       {explain.KindDeployment, deploymentSays(v1alpha1.MachineDeploymentProgressing, v1alpha1.ConditionFalse, "InvalidSpec", "spec.selector: Required value: which machines are the deployment's"), report.Healthy, v1alpha1.CauseInvalidSpec},
-	"deployment-all":           {explain.KindDeployment, deploymentSays(v1alpha1.MachineDeploymentProgressing, v1alpha1.ConditionFalse, "SelectingAll", "spec.selector: the empty selector selects all machines; nothing is done until it names labels."), report.Healthy, v1alpha1.CauseInvalidSpec},
-	"deployment-in-place":      {explain.KindDeployment, allOf(rolls, deploymentSays(v1alpha1.MachineDeploymentProgressing, v1alpha1.ConditionFalse, "NotSupported", "The template changed, and the strategy InPlaceUpdate is not supported yet.")), report.Incomplete, report.NotSupported},
+	"deployment-orphaning": {explain.KindDeployment, deploymentLeaves(metav1.FinalizerOrphanDependents), report.Deleting, report.Finalizer},
+	"deployment-complete":  {explain.KindDeployment, allOf(), report.Healthy, ""},
+	"deployment-invalid":   {explain.KindDeployment, deploymentSays(v1alpha1.MachineDeploymentProgressing, v1alpha1.ConditionFalse, "InvalidSpec", "spec.selector: Required value: which machines are the deployment's"), report.Healthy, v1alpha1.CauseInvalidSpec},
+	"deployment-all":       {explain.KindDeployment, deploymentSays(v1alpha1.MachineDeploymentProgressing, v1alpha1.ConditionFalse, "SelectingAll", "spec.selector: the empty selector selects all machines; nothing is done until it names labels."), report.Healthy, v1alpha1.CauseInvalidSpec},
+	"deployment-in-place":  {explain.KindDeployment, allOf(rolls, deploymentSays(v1alpha1.MachineDeploymentProgressing, v1alpha1.ConditionFalse, "NotSupported", "The template changed, and there is no cluster whose nodes can be updated in place. The machines stay as they are; scaling works.")), report.Incomplete, report.NotSupported},
+	"deployment-updating": {explain.KindDeployment, allOf(rolls, inPlace, updates(0, v1alpha1.MachineRunning, v1alpha1.SelectedForUpdate), updates(1, v1alpha1.MachineInPlaceUpdating, v1alpha1.ReadyForUpdate),
+		deploymentSays(v1alpha1.MachineDeploymentProgressing, v1alpha1.ConditionTrue, "MachineSetUpdated", `MachineSet "pool-b" is progressing.`)), report.Incomplete, report.InPlaceUpdate},
+	"deployment-update-blocked": {explain.KindDeployment, allOf(rolls, inPlace, updates(0, v1alpha1.MachineInPlaceUpdateFailed, v1alpha1.UpdateFailed),
+		deploymentSays(v1alpha1.MachineDeploymentProgressing, v1alpha1.ConditionTrue, "NodeUpdateBlocked", `MachineSet "pool-b" is progressing, but: machine pool-a-1: the update of its node failed: no space left on device.`)), report.Incomplete, report.InPlaceUpdate},
+	"set-updated-in-place":     {explain.KindSet, allOf(inPlace, func(f *Facts) { f.Deployment.Spec.Template.Spec.Class.Name = "pool-v2" }, lacks(1)), report.Incomplete, report.InPlaceUpdate},
 	"deployment-overlap":       {explain.KindDeployment, deploymentSays("SelectorOverlap", v1alpha1.ConditionTrue, "SelectorOverlap", "spec.selector: the same machines are selected by other. Give each deployment a label of its own."), report.Healthy, report.SelectorOverlap},
 	"deployment-released":      {explain.KindDeployment, deploymentSays("SetReleased", v1alpha1.ConditionTrue, "SetReleased", "spec.selector: it does not match machine sets that were the deployment's: pool-0 (machines: 3). They keep their machines, which are neither counted nor updated here. Delete them, or select them again."), report.Healthy, report.SetReleased},
 	"deployment-no-way-back":   {explain.KindDeployment, allOf(rolls, failing(3, time.Minute), deploymentSays("RollbackRefused", v1alpha1.ConditionTrue, "DeploymentRollbackRevisionNotFound", "spec.rollbackTo.revision: there is no machine set of revision 7; the template stays that of revision 2.")), report.Incomplete, v1alpha1.CauseDriverFailed},
@@ -176,6 +182,26 @@ func allOf(changes ...given) given {
 // lacks takes Machines away.
 func lacks(n int) given {
 	return func(f *Facts) { f.Machines = f.Machines[n:] }
+}
+
+// inPlace has the nodes be updated in place. The first set creates no Machines.
+func inPlace(f *Facts) {
+	f.Deployment.Spec.Strategy = v1alpha1.MachineDeploymentStrategy{
+		Type: v1alpha1.InPlaceUpdateMachineDeploymentStrategyType,
+		InPlaceUpdate: &v1alpha1.InPlaceUpdateMachineDeployment{
+			UpdateConfiguration: v1alpha1.UpdateConfiguration{MaxSurge: ptr.To(intstr.FromInt32(0))}, OrchestrationType: v1alpha1.OrchestrationTypeAuto,
+		},
+	}
+	f.Sets[0].Labels = map[string]string{v1alpha1.LabelKeyMachineSetScaleUpDisabled: "true"}
+}
+
+// updates has the update of a Machine's node be so far.
+func updates(i int, phase v1alpha1.MachinePhase, reason string) given {
+	return func(f *Facts) {
+		status := &f.Machines[i].Status
+		status.CurrentStatus = v1alpha1.CurrentStatus{Phase: phase, LastUpdateTime: ago(time.Minute)}
+		status.Conditions = []corev1.NodeCondition{{Type: v1alpha1.NodeInPlaceUpdate, Status: corev1.ConditionTrue, Reason: reason, LastTransitionTime: ago(time.Minute)}}
+	}
 }
 
 func setSays(kind v1alpha1.MachineSetConditionType, reason, message string) given {

@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/nodeupdate"
 	"github.com/millwright-dev/millwright/internal/observe/explain"
 	"github.com/millwright-dev/millwright/internal/observe/explain/report"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
@@ -24,6 +25,11 @@ const MostExamples = 4
 func usable(machine *v1alpha1.Machine) bool {
 	phase := machine.Status.CurrentStatus.Phase
 	return !report.Leaves(machine) && (phase == v1alpha1.MachineRunning || phase == v1alpha1.MachineAvailable)
+}
+
+// underUpdate reports whether a Machine that is still of use is selected for an update in place.
+func underUpdate(machine *v1alpha1.Machine) bool {
+	return usable(machine) && nodeupdate.Updating(machine)
 }
 
 // problem is why a Machine is not well, without the values of the sentence.
@@ -55,7 +61,7 @@ type group []*v1alpha1.Machine
 func (f *Facts) groups(machines []*v1alpha1.Machine, now time.Time) []group {
 	same, events := map[problem]group{}, f.Events.By(explain.KindMachine)
 	for _, machine := range machines {
-		if !usable(machine) {
+		if !usable(machine) || underUpdate(machine) {
 			explained, finding := explainOne(listed(machine, events[machine.Name]), now)
 			p := problem{explained.Verdict, finding.Statement, finding.Code}
 			same[p] = append(same[p], machine)
@@ -122,6 +128,9 @@ func (e *explainer) group(g group) {
 	}
 	explained, finding := explainOne(facts, e.now)
 	is := map[report.Verdict]string{report.NotRunning: "not Running", report.Deleting: "being deleted"}[explained.Verdict]
+	if is == "" && finding.Cause == report.InPlaceUpdate {
+		is = "Running"
+	}
 	if is == "" {
 		return // since its pool was listed
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/revision"
 	machineset "github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
 	"github.com/millwright-dev/millwright/internal/observe/explain"
 	"github.com/millwright-dev/millwright/internal/observe/explain/report"
@@ -17,14 +18,26 @@ import (
 func (e *explainer) set(set *v1alpha1.MachineSet) {
 	e.refused(set)
 	e.frozen(set)
-	if _, disabled := set.Labels[v1alpha1.LabelKeyMachineSetScaleUpDisabled]; disabled {
-		e.Why(noScaleUp, e.named(set), time.Time{}, "{set}", set.Name, "{label}", v1alpha1.LabelKeyMachineSetScaleUpDisabled)
-	}
+	e.createsNone(set)
 	e.failing(set, "")
 	if set == e.current {
 		e.backOff(set)
 	}
 	e.minReady(set)
+}
+
+// createsNone says that a set has a label to create no Machines, and who wants that: earlier sets of a
+// deployment whose nodes are updated in place have it until the update is over.
+func (e *explainer) createsNone(set *v1alpha1.MachineSet) {
+	_, disabled := set.Labels[v1alpha1.LabelKeyMachineSetScaleUpDisabled]
+	updated := e.Deployment != nil && updatedInPlace(e.Deployment) && !revision.Same(&set.Spec.Template, &e.Deployment.Spec.Template)
+	switch {
+	case !disabled:
+	case !updated:
+		e.Why(noScaleUp, e.named(set), time.Time{}, "{set}", set.Name, "{label}", v1alpha1.LabelKeyMachineSetScaleUpDisabled)
+	case e.Kind == explain.KindSet:
+		e.Why(updatesOnly, "", time.Time{})
+	}
 }
 
 // named names a set in a finding about its deployment.

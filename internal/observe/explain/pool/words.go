@@ -24,7 +24,8 @@ const (
 var byReason = map[string]report.Statement{
 	v1alpha1.DeploymentReasonInvalid:        invalid,
 	v1alpha1.DeploymentReasonSelectsAll:     invalid,
-	v1alpha1.DeploymentReasonNotSupported:   say(report.NotSupported, "{text}", "Choose another strategy, or undo the change of the template"),
+	v1alpha1.DeploymentReasonNotSupported:   say(report.NotSupported, "{text}", "Run the manager with --target-kubeconfig, choose another strategy, or undo the change of the template"),
+	v1alpha1.DeploymentReasonUpdateBlocked:  say(report.InPlaceUpdate, "{text}", "See how far the update of a node is: millwright explain machine -n {namespace} NAME"),
 	v1alpha1.DeploymentReasonSetCreateError: say(report.ReplicaFailure, "{text}", ""),
 	v1alpha1.DeploymentReasonSetUpdateError: say(report.ReplicaFailure, "{text}", ""),
 	v1alpha1.DeploymentReasonMutated: say(report.ReplicaFailure, "{text}",
@@ -54,12 +55,13 @@ var (
 	rollbackWish = say(report.NotStarted, "the manager has not answered the wish to roll back to {revision} yet", "")
 	invalid      = say(v1alpha1.CauseInvalidSpec, "{text}", correctField)
 	noScaleUp    = say(report.ScaleUpDisabled, "it creates no machines: it has the label {label}", "If nobody needs it any more: kubectl -n {namespace} label {machinesets} {set} {label}-")
+	updatesOnly  = say(report.InPlaceUpdate, "it creates no machines, since the deployment updates their nodes in place and moves them to its newest machine set", "")
 	frozen       = say(report.Frozen, "it is frozen, and creates no machines: {text}",
 		"Find out who makes the machines that are too many. To go on all the same: kubectl -n {namespace} annotate {object} {annotation}=")
 	backOff    = say(report.BackOff, "it waits before it makes the next machines. {text}", "")
 	minReady   = say(report.MinReadySeconds, "{count} must stay ready for {wait} to count as available (spec.minReadySeconds)", "")
 	late       = say(report.ProgressDeadlineExceeded, "{text} There was no progress for {seconds}s (spec.progressDeadlineSeconds)", "")
-	rolling    = say(report.RolloutInProgress, "a rollout goes on: {count} {are} still to be replaced; {bounds}", "")
+	rolling    = say(report.RolloutInProgress, "a rollout goes on: {count} {are} still to be {changed}; {bounds}", "")
 	growing    = say(report.Scaling, "{exist} of {count} exist: the others are being made", "")
 	shrinking  = say(report.Scaling, "{count} exist, and {wanted} are wanted: the others are being deleted", "")
 	notCounted = say(report.Scaling, "all machines run, which the manager has not counted yet", "")
