@@ -167,19 +167,28 @@ func (p pass) readNodes(ctx context.Context, f planner.Facts) (*planner.Nodes, e
 		}
 		for _, machine := range machines {
 			node, err := p.node(ctx, machine)
-			switch {
-			case err != nil:
+			if err != nil {
 				return nil, err
-			case node == nil:
-			case !p.memory.nodes.Fresh(node):
-				nodes.Stale = true
-			case node.DeletionTimestamp.IsZero() && !joining(machine, node):
-				nodes.Behind = nodes.Behind || nodeupdate.Behind(machine, node)
+			}
+			if node != nil && p.known(nodes, machine, node) {
 				*of = append(*of, planner.Node{Machine: machine, Node: node})
 			}
 		}
 	}
 	return nodes, nil
+}
+
+// known reports whether a node can be planned with, and notes why not.
+func (p pass) known(nodes *planner.Nodes, machine *v1alpha1.Machine, node *corev1.Node) bool {
+	if !p.memory.nodes.Fresh(node) {
+		nodes.Stale = true
+		return false
+	}
+	if !node.DeletionTimestamp.IsZero() || joining(machine, node) {
+		return false
+	}
+	nodes.Behind = nodes.Behind || nodeupdate.Behind(machine, node)
+	return true
 }
 
 // node returns the cached node of a Machine; nil if there is none, or if the Machine is being deleted.

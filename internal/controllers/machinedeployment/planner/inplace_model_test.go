@@ -131,6 +131,18 @@ func (w *updates) facts() *planner.Facts {
 		sets = append(sets, w.shown.sets[name].DeepCopy())
 	}
 	f := planner.NewFacts(w.deployment, sets, fixture.Noon)
+	machines := w.members(&f)
+	if machines == nil {
+		return nil
+	}
+	f = f.UpdateInPlace(machines)
+	f.Nodes = w.nodesOf(f, machines)
+	return &f
+}
+
+// members returns the Machines of all sets; nil if the cache does not show what was written. The facts get
+// those that are retained.
+func (w *updates) members(f *planner.Facts) map[string][]*v1alpha1.Machine {
 	machines := map[string][]*v1alpha1.Machine{}
 	f.Retained = map[string]int32{}
 	for _, set := range f.All() {
@@ -142,23 +154,26 @@ func (w *updates) facts() *planner.Facts {
 		}
 		f.Retained[set.Name] = planner.Retained(set, machines[set.Name], fixture.Noon)
 	}
-	f = f.UpdateInPlace(machines)
-	f.Nodes = &planner.Nodes{Protect: true}
+	return machines
+}
+
+func (w *updates) nodesOf(f planner.Facts, machines map[string][]*v1alpha1.Machine) *planner.Nodes {
+	nodes := &planner.Nodes{Protect: true}
 	for _, set := range f.All() {
 		for _, machine := range machines[set.Name] {
 			node := w.shown.nodes[machine.Name]
 			switch {
 			case node == nil || !machine.DeletionTimestamp.IsZero():
 			case versionOf(node) < w.wrote["node "+node.Name]:
-				f.Nodes.Stale = true
+				nodes.Stale = true
 			case set == f.Current:
-				f.Nodes.OfCurrent = append(f.Nodes.OfCurrent, planner.Node{Machine: machine, Node: node})
+				nodes.OfCurrent = append(nodes.OfCurrent, planner.Node{Machine: machine, Node: node})
 			default:
-				f.Nodes.OfOld = append(f.Nodes.OfOld, planner.Node{Machine: machine, Node: node})
+				nodes.OfOld = append(nodes.OfOld, planner.Node{Machine: machine, Node: node})
 			}
 		}
 	}
-	return &f
+	return nodes
 }
 
 // reconcile is a pass of the deployment's controller.

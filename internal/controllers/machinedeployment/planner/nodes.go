@@ -55,16 +55,7 @@ func planNodes(f Facts) []Operation {
 	})
 	var operations []Operation
 	if len(ofOld) > 0 {
-		op := Operation{Action: PatchNodes, Nodes: ofOld, Reason: countNodes(ofOld, "of machines that will be replaced")}
-		if slices.ContainsFunc(f.Old, func(set *v1alpha1.MachineSet) bool {
-			return numbers.Desired(set) > 0 && set.Annotations[v1alpha1.AnnotationKeyPreferNoSchedule] == ""
-		}) {
-			op.Topic = v1alpha1.DeploymentReasonNodesMarked // there was no event yet
-		}
-		if len(selected) > 0 {
-			op.Topic, op.Reason = v1alpha1.DeploymentReasonNodesSelected, fmt.Sprintf("%s to be updated in place", strings.Join(slices.Sorted(maps.Keys(selected)), ", "))
-		}
-		operations = append(operations, op)
+		operations = append(operations, patchOld(f, ofOld, selected))
 	}
 	if len(ofCurrent) > 0 {
 		op := Operation{Action: PatchNodes, Nodes: ofCurrent, Reason: countNodes(ofCurrent, "of new machines, during the rollout")}
@@ -74,6 +65,25 @@ func planNodes(f Facts) []Operation {
 		operations = append(operations, op)
 	}
 	return operations
+}
+
+// patchOld is the operation that changes nodes of old sets. Those of the selected Machines are updated in place.
+func patchOld(f Facts, nodes []NodeChange, selected map[string]bool) Operation {
+	what := "of machines that will be replaced"
+	if f.inPlace {
+		what = "of machines that will be updated in place"
+	}
+	op := Operation{Action: PatchNodes, Nodes: nodes, Reason: countNodes(nodes, what)}
+	unmarked := func(set *v1alpha1.MachineSet) bool {
+		return numbers.Desired(set) > 0 && set.Annotations[v1alpha1.AnnotationKeyPreferNoSchedule] == ""
+	}
+	switch {
+	case len(selected) > 0:
+		op.Topic, op.Reason = v1alpha1.DeploymentReasonNodesSelected, fmt.Sprintf("%s to be updated in place", strings.Join(slices.Sorted(maps.Keys(selected)), ", "))
+	case slices.ContainsFunc(f.Old, unmarked):
+		op.Topic = v1alpha1.DeploymentReasonNodesMarked // there was no event yet
+	}
+	return op
 }
 
 // updateOld makes the node of an old set a candidate, and selects it if wanted. If its Machine came to the

@@ -1,6 +1,7 @@
 package status
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -33,53 +34,84 @@ func (p *pass) progress() {
 	}
 }
 
+func progressing(status v1alpha1.ConditionStatus, reason, message string) *v1alpha1.MachineDeploymentCondition {
+	is := condition(v1alpha1.MachineDeploymentProgressing, status, reason, message)
+	return &is
+}
+
 // rollout returns the condition Progressing, before whose NewMachineSetAvailable autoscalers wait.
 func (p *pass) rollout() v1alpha1.MachineDeploymentCondition {
-	failure := p.outcome.Failure
-	is := func(status v1alpha1.ConditionStatus, reason, message string) v1alpha1.MachineDeploymentCondition {
-		return condition(v1alpha1.MachineDeploymentProgressing, status, reason, message)
+	if is := cmp.Or(p.failed(), p.waits(), p.found(), p.ended()); is != nil {
+		return *is
 	}
-	switch {
+	return p.goesOn()
+}
+
+// failed returns the condition of a pass that failed; nil if it did not.
+func (p *pass) failed() *v1alpha1.MachineDeploymentCondition {
+	switch failure := p.outcome.Failure; {
 	case errors.Is(failure, planner.ErrMutated):
-		return is(v1alpha1.ConditionFalse, v1alpha1.DeploymentReasonMutated, failure.Error())
+		return progressing(v1alpha1.ConditionFalse, v1alpha1.DeploymentReasonMutated, failure.Error())
 	case errors.Is(failure, planner.ErrCreate):
-		return is(v1alpha1.ConditionFalse, v1alpha1.DeploymentReasonSetCreateError, failure.Error())
+		return progressing(v1alpha1.ConditionFalse, v1alpha1.DeploymentReasonSetCreateError, failure.Error())
 	case errors.Is(failure, planner.ErrNameTaken):
-		return is(v1alpha1.ConditionTrue, v1alpha1.DeploymentReasonUpdated, "The name of the new machine set is taken; another one is tried.")
+		return progressing(v1alpha1.ConditionTrue, v1alpha1.DeploymentReasonUpdated, "The name of the new machine set is taken; another one is tried.")
 	case failure != nil && !p.failsApart():
-		return is(v1alpha1.ConditionFalse, v1alpha1.DeploymentReasonSetUpdateError, failure.Error())
-	case p.Deployment.Spec.Paused:
-		return is(v1alpha1.ConditionUnknown, v1alpha1.DeploymentReasonPaused, "Deployment is paused")
-	case planner.Unsupported(p.Facts):
-		return is(v1alpha1.ConditionFalse, v1alpha1.DeploymentReasonNotSupported, "The template changed, and there is no cluster whose nodes can be updated in place. The machines stay as they are; scaling works.")
-	case p.outcome.Created != nil:
-		return is(v1alpha1.ConditionTrue, v1alpha1.DeploymentReasonCreated, fmt.Sprintf("Created new machine set %q", p.Current.Name))
-	case p.reused:
-		return is(v1alpha1.ConditionTrue, v1alpha1.DeploymentReasonFound, fmt.Sprintf("Found new machine set %q", p.Current.Name))
+		return progressing(v1alpha1.ConditionFalse, v1alpha1.DeploymentReasonSetUpdateError, failure.Error())
 	}
-	what := "The removal of the old machines"
-	if p.Current != nil {
-		what = fmt.Sprintf("MachineSet %q", p.Current.Name)
-		if p.complete() || planner.WasComplete(p.Facts) {
-			return is(v1alpha1.ConditionTrue, v1alpha1.DeploymentReasonComplete, what+" has successfully progressed.")
-		}
-	}
+	return nil
+}
+
+// waits returns the condition of a deployment that does not roll out its template; nil if it does.
+func (p *pass) waits() *v1alpha1.MachineDeploymentCondition {
 	switch {
-	case Progress(p.was).Reason == v1alpha1.DeploymentReasonPaused:
-		return is(v1alpha1.ConditionUnknown, v1alpha1.DeploymentReasonResumed, "Deployment is resumed")
-	case p.timedOut():
-		return is(v1alpha1.ConditionFalse, v1alpha1.DeploymentReasonTimedOut, what+" has timed out progressing.")
+	case p.Deployment.Spec.Paused:
+		return progressing(v1alpha1.ConditionUnknown, v1alpha1.DeploymentReasonPaused, "Deployment is paused")
+	case planner.Unsupported(p.Facts):
+		return progressing(v1alpha1.ConditionFalse, v1alpha1.DeploymentReasonNotSupported, "The template changed, and there is no cluster whose nodes can be updated in place. The machines stay as they are; scaling works.")
 	}
-	return p.goesOn(what)
+	return nil
+}
+
+// found returns the condition of a rollout that begins; nil if it began before.
+func (p *pass) found() *v1alpha1.MachineDeploymentCondition {
+	switch {
+	case p.outcome.Created != nil:
+		return progressing(v1alpha1.ConditionTrue, v1alpha1.DeploymentReasonCreated, fmt.Sprintf("Created new machine set %q", p.Current.Name))
+	case p.reused:
+		return progressing(v1alpha1.ConditionTrue, v1alpha1.DeploymentReasonFound, fmt.Sprintf("Found new machine set %q", p.Current.Name))
+	}
+	return nil
+}
+
+// what names that which makes progress.
+func (p *pass) what() string {
+	if p.Current == nil {
+		return "The removal of the old machines"
+	}
+	return fmt.Sprintf("MachineSet %q", p.Current.Name)
+}
+
+// ended returns the condition of a rollout that is over, resumed or late; nil if it goes on.
+func (p *pass) ended() *v1alpha1.MachineDeploymentCondition {
+	switch {
+	case p.Current != nil && (p.complete() || planner.WasComplete(p.Facts)):
+		return progressing(v1alpha1.ConditionTrue, v1alpha1.DeploymentReasonComplete, p.what()+" has successfully progressed.")
+	case Progress(p.was).Reason == v1alpha1.DeploymentReasonPaused:
+		return progressing(v1alpha1.ConditionUnknown, v1alpha1.DeploymentReasonResumed, "Deployment is resumed")
+	case p.timedOut():
+		return progressing(v1alpha1.ConditionFalse, v1alpha1.DeploymentReasonTimedOut, p.what()+" has timed out progressing.")
+	}
+	return nil
 }
 
 // goesOn returns the condition of a rollout that goes on, with what keeps an update in place from its end.
-func (p *pass) goesOn(what string) v1alpha1.MachineDeploymentCondition {
-	reason, message := v1alpha1.DeploymentReasonUpdated, what+" is progressing."
+func (p *pass) goesOn() v1alpha1.MachineDeploymentCondition {
+	reason, message := v1alpha1.DeploymentReasonUpdated, p.what()+" is progressing."
 	if blocked := planner.Blocked(p.Facts); blocked != "" {
-		reason, message = v1alpha1.DeploymentReasonUpdateBlocked, what+" is progressing, but: "+blocked
+		reason, message = v1alpha1.DeploymentReasonUpdateBlocked, p.what()+" is progressing, but: "+blocked
 	}
-	return condition(v1alpha1.MachineDeploymentProgressing, v1alpha1.ConditionTrue, reason, message)
+	return *progressing(v1alpha1.ConditionTrue, reason, message)
 }
 
 // failsApart reports whether a failure does not belong to the rollout, which is over, paused or late.
