@@ -27,6 +27,32 @@ func going(change func(machine *unstructured.Unstructured)) difference {
 	}
 }
 
+// labelledStatusOf has the Machines whose nodes have a label of an update in place say what MCM had written at
+// an earlier moment. MCM takes each step of an update in a pass of its own, and writes the Machine's status in
+// between. We write the node's condition in the same pass, before. Both go on by the labels and the condition
+// of the node, whatever the Machine's status repeats of them.
+func labelledStatusOf(t *testing.T, earlier, label string) difference {
+	statuses := map[string]any{}
+	for _, object := range read(t, path(earlier), "", "") {
+		if object.GetKind() == "Machine" {
+			statuses[object.GetName()] = object.Object["status"]
+		}
+	}
+	return func(recorded []*unstructured.Unstructured) {
+		labelled := map[string]bool{}
+		for _, object := range recorded {
+			if _, is := object.GetLabels()[label]; is && object.GetKind() == "Node" {
+				labelled[object.GetName()] = true
+			}
+		}
+		for _, object := range recorded {
+			if object.GetKind() == "Machine" && labelled[object.GetName()] {
+				object.Object["status"] = statuses[object.GetName()]
+			}
+		}
+	}
+}
+
 // statusOf has the Machines that are being deleted say what MCM had written at an earlier
 // moment.
 func statusOf(t *testing.T, earlier string) difference {

@@ -1,24 +1,29 @@
 package takeover
 
 import (
+	"io"
+	"maps"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 )
 
-// gate lets requests of our manager through, but for one that a test wants to stop at: a
+// gate lets requests of our manager through, but for those that a test wants to stop at: a
 // manager that dies before a write leaves behind what is there then.
 type gate struct {
-	mu   sync.Mutex
-	stop *stop
+	mu    sync.Mutex
+	stops []*stop
 }
 
 // stop is a place at which a manager is stopped.
 type stop struct {
 	verb, before, after string
 	names               []string
+	// says is a word that the body contains; empty for any body.
+	says string
 	// at gets the name of the object of each request that is held.
 	at chan string
 	// open is closed when they may go on.
@@ -29,21 +34,37 @@ type stop struct {
 // the names; a request's path ends in the name with what comes before and after it. What was
 // stopped earlier goes on.
 func (g *gate) before(verb, before, after string, names ...string) *stop {
-	next := &stop{verb, before, after, names, make(chan string, 16), make(chan struct{})}
+	next := newStop(verb, before, after, names...)
 	g.replace(next)
 	return next
 }
 
-// goOn lets everything through again.
-func (g *gate) goOn() { g.replace(nil) }
+func newStop(verb, before, after string, names ...string) *stop {
+	return &stop{verb: verb, before: before, after: after, names: names, at: make(chan string, 16), open: make(chan struct{})}
+}
 
-func (g *gate) replace(next *stop) {
+// beforeWords stops the manager before patches of objects whose paths end in one of these ways, with a body
+// that has the word.
+func (g *gate) beforeWords(word map[string]string) {
+	var stops []*stop
+	for _, path := range slices.Sorted(maps.Keys(word)) {
+		next := newStop("PATCH", "/", "", path)
+		next.says = word[path]
+		stops = append(stops, next)
+	}
+	g.replace(stops...)
+}
+
+// goOn lets everything through again.
+func (g *gate) goOn() { g.replace() }
+
+func (g *gate) replace(next ...*stop) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.stop != nil {
-		close(g.stop.open)
+	for _, stop := range g.stops {
+		close(stop.open)
 	}
-	g.stop = next
+	g.stops = next
 }
 
 // reached waits until the manager is there, and tells with which object.
@@ -61,22 +82,37 @@ func (s *stop) reached(t *testing.T) string {
 // name is that of the object that the request is about; empty if it may pass.
 func (s *stop) name(r *http.Request) string {
 	for _, name := range s.names {
-		if r.Method == s.verb && strings.HasSuffix(r.URL.Path, s.before+name+s.after) {
+		if r.Method == s.verb && strings.HasSuffix(r.URL.Path, s.before+name+s.after) && s.said(r) {
 			return name
 		}
 	}
 	return ""
 }
 
+// said reports whether the body of a request has the word.
+func (s *stop) said(r *http.Request) bool {
+	if s.says == "" || r.GetBody == nil {
+		return s.says == ""
+	}
+	body, err := r.GetBody()
+	if err != nil {
+		return false
+	}
+	content, err := io.ReadAll(body)
+	return err == nil && strings.Contains(string(content), s.says)
+}
+
 // around is for the transport of a client.
 func (g *gate) around(next http.RoundTripper) http.RoundTripper {
 	return roundTripper(func(r *http.Request) (*http.Response, error) {
 		g.mu.Lock()
-		stop := g.stop
-		g.mu.Unlock()
-		if stop == nil || stop.name(r) == "" {
+		at := slices.IndexFunc(g.stops, func(stop *stop) bool { return stop.name(r) != "" })
+		if at < 0 {
+			g.mu.Unlock()
 			return next.RoundTrip(r)
 		}
+		stop := g.stops[at]
+		g.mu.Unlock()
 		stop.at <- stop.name(r)
 		select {
 		case <-stop.open:
