@@ -1,0 +1,119 @@
+package crash
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/nodeupdate"
+)
+
+// updates are the scenarios in which nodes are updated in place. The test is their agent, since that of a
+// simulated node looks once a second only.
+var updates = []scenario{
+	{
+		name:   "update in place",
+		given:  givenBothClasses(2, inPlace),
+		act:    inTurn(func(ctx context.Context, r *run) error { return r.rollTo(ctx, newClass) }, updateOne, updateOne),
+		want:   updatedInPlace(2),
+		always: both(both(most(2), least(1)), noneReplaced),
+	},
+}
+
+// inPlace has nodes updated in place, one after another.
+func inPlace(deployment *v1alpha1.MachineDeployment) {
+	deployment.Spec.Strategy = v1alpha1.MachineDeploymentStrategy{
+		Type: v1alpha1.InPlaceUpdateMachineDeploymentStrategyType,
+		InPlaceUpdate: &v1alpha1.InPlaceUpdateMachineDeployment{
+			UpdateConfiguration: v1alpha1.UpdateConfiguration{MaxSurge: ptr.To(intstr.FromInt32(0)), MaxUnavailable: ptr.To(intstr.FromInt32(1))},
+			OrchestrationType:   v1alpha1.OrchestrationTypeAuto,
+		},
+	}
+}
+
+// updateOne is what the agent of the next node does that is ready for its update.
+func updateOne(ctx context.Context, r *run) error {
+	ready := ""
+	err := r.await(ctx, "a node that is ready for its update", func(ctx context.Context, r *run) error {
+		err := r.eachNode(ctx, func(node *corev1.Node) error {
+			if node.Labels[v1alpha1.LabelKeyNodeUpdateResult] == "" && says(node, v1alpha1.NodeInPlaceUpdate, v1alpha1.ReadyForUpdate) {
+				ready = node.Name
+			}
+			return nil
+		})
+		if err == nil && ready == "" {
+			err = errors.New("there is none")
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return r.mergeNode(ctx, ready, fmt.Sprintf(`{"metadata":{"labels":{%q:%q}}}`, v1alpha1.LabelKeyNodeUpdateResult, v1alpha1.LabelValueNodeUpdateSuccessful))
+}
+
+// says reports whether a node has a condition with a reason.
+func says(node *corev1.Node, condition corev1.NodeConditionType, reason string) bool {
+	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == condition && c.Reason == reason })
+}
+
+// updatedInPlace checks that so many Machines run and are of the set of the new class, and that nothing is
+// left of the update.
+func updatedInPlace(replicas int) func(context.Context, *run) error {
+	return func(ctx context.Context, r *run) error {
+		sets, machines := &v1alpha1.MachineSetList{}, &v1alpha1.MachineList{}
+		if err := errors.Join(r.list(ctx, sets), r.list(ctx, machines)); err != nil {
+			return err
+		}
+		at := slices.IndexFunc(sets.Items, func(set v1alpha1.MachineSet) bool { return set.Spec.Template.Spec.Class.Name == newClass })
+		if at < 0 {
+			return errors.New("there is no set of the new class")
+		}
+		for i := range machines.Items {
+			if err := r.inUse(ctx, &machines.Items[i], &sets.Items[at]); err != nil {
+				return fmt.Errorf("machine %s: %w", machines.Items[i].Name, err)
+			}
+		}
+		return running(replicas)(ctx, r)
+	}
+}
+
+// inUse checks that a Machine is one of a set, and its node in use again.
+func (r *run) inUse(ctx context.Context, machine *v1alpha1.Machine, set *v1alpha1.MachineSet) error {
+	if !metav1.IsControlledBy(machine, set) || nodeupdate.Moved(machine) {
+		return fmt.Errorf("it is not one of set %s yet", set.Name)
+	}
+	node := &corev1.Node{}
+	if err := r.target.Client.Get(ctx, client.ObjectKey{Name: machine.Name}, node); err != nil {
+		return err
+	}
+	protected := node.Annotations[v1alpha1.AnnotationKeyScaleDownDisabledByMCM] != ""
+	if nodeupdate.Labelled(node) || node.Spec.Unschedulable || protected || !says(node, v1alpha1.NodeInPlaceUpdate, v1alpha1.UpdateSuccessful) {
+		return fmt.Errorf("its node is not in use yet: labels %v, annotations %v", node.Labels, slices.Sorted(maps.Keys(node.Annotations)))
+	}
+	return nil
+}
+
+// noneReplaced is that no Machine is deleted or made.
+func noneReplaced(_ *run, was, is moment) error {
+	for name := range was.machines {
+		if machine, exists := is.machines[name]; !exists || !machine.DeletionTimestamp.IsZero() {
+			return fmt.Errorf("%w: %s, whose node is updated in place", errVictim, name)
+		}
+	}
+	for name := range is.machines {
+		if _, existed := was.machines[name]; !existed {
+			return fmt.Errorf("%w: %s is made, while nodes are updated in place", errTooMany, name)
+		}
+	}
+	return nil
+}
