@@ -169,14 +169,18 @@ func TestUpdateInPlaceFails(t *testing.T) {
 	u.same(u.done())
 }
 
-// TestUpdateInPlaceNeverEnds: a Machine whose agent never answers is replaced in the end, by one of the
-// current set.
+// TestUpdateInPlaceNeverEnds: a Machine whose agent never answers, or whose node dies, is replaced in the end, by
+// one of the current set.
 func TestUpdateInPlaceNeverEnds(t *testing.T) {
-	u := updatedInPlace(t, "silent", "silent", v1alpha1.OrchestrationTypeAuto, "--machine-inplace-update-timeout=3s", "--machine-health-timeout=3s")
-	after := u.done()
-	for name := range u.first {
-		if _, exists := after[name]; exists {
-			t.Errorf("machine %s, which was not updated, is still there", name)
-		}
+	for _, agent := range []string{"silent", "die"} {
+		t.Run(agent, func(t *testing.T) {
+			u := updatedInPlace(t, agent, agent, v1alpha1.OrchestrationTypeAuto, "--machine-inplace-update-timeout=3s", "--machine-health-timeout=3s")
+			after := u.done()
+			for name := range u.first {
+				if _, exists := after[name]; exists {
+					t.Errorf("machine %s, which was not updated, is still there", name)
+				}
+			}
+		})
 	}
 }

@@ -1,0 +1,113 @@
+package machinedeployment
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/test/fixture"
+)
+
+// restsWithin is after how many passes a deployment that nobody changes writes nothing more.
+const restsWithin = 6
+
+// inPlaceServer has two Machines of an old set, whose nodes are to be updated in place.
+func inPlaceServer(t *testing.T) *server {
+	t.Helper()
+	s := rollout(t, 2, 0, fixture.InPlace("0", "1"))
+	s.InPlace = true
+	s.rests(t)
+	return s
+}
+
+// rests passes until nothing is written.
+func (s *server) rests(t *testing.T) {
+	t.Helper()
+	for range restsWithin {
+		s.writes = nil
+		s.pass(t)
+		if len(s.writes) == 0 {
+			return
+		}
+	}
+	t.Errorf("it does not come to rest: %q", s.writes)
+}
+
+func (s *server) label(t *testing.T, c client.Client, object client.Object, key, value string) {
+	t.Helper()
+	must(c.Get(t.Context(), client.ObjectKeyFromObject(object), object))
+	labels := maps.Clone(object.GetLabels())
+	if labels == nil {
+		labels = map[string]string{}
+	}
+	labels[key] = value
+	object.SetLabels(labels)
+	must(c.Update(t.Context(), object))
+}
+
+// nothingLost checks that both Machines exist, are not being deleted, and are wanted.
+func (s *server) nothingLost(t *testing.T) {
+	t.Helper()
+	machines, wanted := &v1alpha1.MachineList{}, int32(0)
+	must(s.live.List(t.Context(), machines))
+	for _, set := range s.all() {
+		wanted += set.Spec.Replicas
+	}
+	leaves := func(machine v1alpha1.Machine) bool { return !machine.DeletionTimestamp.IsZero() }
+	if len(machines.Items) != 2 || slices.ContainsFunc(machines.Items, leaves) || wanted != 2 {
+		t.Errorf("%d machines exist, and %d are wanted of their sets", len(machines.Items), wanted)
+	}
+}
+
+// TestWrongLabelsOfAnUpdate: in whatever order somebody labels a node, be it with values that mean nothing, the
+// deployment comes to rest, loses no Machine, and says which label is wrong.
+func TestWrongLabelsOfAnUpdate(t *testing.T) {
+	keys := []string{v1alpha1.LabelKeyNodeCandidateForUpdate, v1alpha1.LabelKeyNodeSelectedForUpdate, v1alpha1.LabelKeyNodeUpdateResult}
+	for _, order := range [][]int{{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}} {
+		for _, value := range []string{"true", "successful", "failed", "yes"} {
+			s := inPlaceServer(t)
+			for _, i := range order {
+				s.label(t, s.target, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "pool-a-1"}}, keys[i], value)
+				s.rests(t)
+				s.nothingLost(t)
+			}
+			is := s.progress()
+			if is.Reason != v1alpha1.DeploymentReasonUpdateBlocked || !strings.Contains(is.Message, "machine pool-a-1: ") {
+				t.Errorf("with %q, in the order %v: %+v", value, order, is)
+			}
+		}
+	}
+}
+
+// TestAResultOnAMachine: a label that the deployment sets while it moves a Machine, and somebody sets before,
+// is taken away, and changes nothing.
+func TestAResultOnAMachine(t *testing.T) {
+	s := inPlaceServer(t)
+	machine := &v1alpha1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: fixture.Namespace, Name: "pool-a-0"}}
+	s.label(t, s.live, machine, v1alpha1.LabelKeyNodeUpdateResult, v1alpha1.LabelValueNodeUpdateSuccessful)
+	s.rests(t)
+	s.nothingLost(t)
+	must(s.live.Get(t.Context(), client.ObjectKeyFromObject(machine), machine))
+	if _, left := machine.Labels[v1alpha1.LabelKeyNodeUpdateResult]; left {
+		t.Error("the label is still there")
+	}
+}
+
+// TestTheCurrentSetMayGrow: somebody's label that keeps the current set from creating Machines is taken away by
+// an update in place, which needs the set's surge.
+func TestTheCurrentSetMayGrow(t *testing.T) {
+	s := inPlaceServer(t)
+	set := &v1alpha1.MachineSet{ObjectMeta: metav1.ObjectMeta{Namespace: fixture.Namespace, Name: "pool-b"}}
+	s.label(t, s.live, set, v1alpha1.LabelKeyMachineSetScaleUpDisabled, "true")
+	s.rests(t)
+	s.nothingLost(t)
+	if _, left := s.all()["pool-b"].Labels[v1alpha1.LabelKeyMachineSetScaleUpDisabled]; left {
+		t.Error("the label is still there")
+	}
+}
