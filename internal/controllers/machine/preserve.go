@@ -74,7 +74,7 @@ const (
 // sayPreserved explains what a preservation came to.
 func (s *scope) sayPreserved(done preserve.Outcome, before bool) {
 	if done.Invalid != "" {
-		s.warnOnce(reasonInvalidPreserve, reasonInvalidPreserve, done.Invalid, nil)
+		s.warnOnce(reasonInvalidPreserve, reasonInvalidPreserve, "The "+done.Invalid, nil)
 	} else {
 		s.memory.sent.Over(reasonInvalidPreserve)
 	}

@@ -47,7 +47,8 @@ type Plan struct {
 	Unwish bool
 	// Expiry is the Machine's expiry afterwards; nil is none.
 	Expiry *metav1.Time
-	// Invalid is a sentence about an annotation with an invalid value; empty if there is none.
+	// Invalid is a clause about an annotation with an invalid value, without the article that it begins
+	// with; empty if there is none.
 	Invalid string
 }
 
@@ -165,5 +166,5 @@ func known(value string) string {
 }
 
 func invalid(whose, value string) string {
-	return fmt.Sprintf("The annotation %s of %s is %.64q, which is none of %s: it is ignored", v1alpha1.AnnotationKeyPreserve, whose, value, strings.Join(Values, ", "))
+	return fmt.Sprintf("annotation %s of %s is %.64q, which is none of %s: it is ignored", v1alpha1.AnnotationKeyPreserve, whose, value, strings.Join(Values, ", "))
 }

@@ -2,7 +2,6 @@ package explain
 
 import (
 	"cmp"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -28,7 +27,7 @@ func (e *explainer) wish() preservation.Plan {
 func (e *explainer) preserved() bool {
 	plan := e.wish()
 	if plan.Invalid != "" {
-		e.Say(report.Other, "", time.Time{}, strings.Replace(plan.Invalid, "The", "the", 1))
+		e.Say(report.Other, "", time.Time{}, "the "+plan.Invalid)
 	}
 	if !preservation.Active(e.Machine, e.now) {
 		return false
