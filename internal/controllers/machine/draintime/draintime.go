@@ -48,7 +48,8 @@ type Reading struct {
 	Force drain.Force
 	// Since is when the drain began, or began anew.
 	Since time.Time
-	// Note is when the drain began anew, if that has to be stored on the Machine; else zero.
+	// Note is when the drain began anew, if that has to be stored on the Machine; else zero, as for
+	// Machines that are preserved.
 	Note time.Time
 	// Wake is when to look again at the latest; zero if there is no such time.
 	Wake time.Duration
@@ -167,7 +168,7 @@ func (t Timer) count(d Drain, seen outage.Seen, now time.Time) count {
 func (t Timer) note(d Drain, counted count, now time.Time) time.Time {
 	noted, _ := timeouts.DrainAnew(d.Machine, d.Begun, now)
 	over := timeouts.Drain(d.Machine, t.Timeout).Ends(noted)
-	if counted.resumed.IsZero() || counted.left <= 0 || now.Before(over) {
+	if d.Kept || counted.resumed.IsZero() || counted.left <= 0 || now.Before(over) {
 		return time.Time{}
 	}
 	return counted.since
