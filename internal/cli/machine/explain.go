@@ -223,7 +223,7 @@ func (f *explainFlags) print(answer report.Report, out io.Writer) error {
 // the clusters yet.
 func (f *explainFlags) gatherer() (made gather.Reader, namespace string, err error) {
 	if f.nodeConditions != "" {
-		f.manager.NodeConditions = strings.Split(f.nodeConditions, ",")
+		f.manager.NodeConditions = noderef.ParseConditions(f.nodeConditions)
 	}
 	made.Flags = f.manager
 	control, target, namespace, err := f.clusters()

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -18,6 +17,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/cli/args"
 	"github.com/millwright-dev/millwright/internal/cli/connect"
 	"github.com/millwright-dev/millwright/internal/cli/logging"
+	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
 	"github.com/millwright-dev/millwright/internal/manager"
 )
 
@@ -124,7 +124,7 @@ func (f *Flags) RunParsed(ctx context.Context, stderr io.Writer) error {
 // Complete opens the drivers, and completes Config from the flags.
 func (f *Flags) Complete(ctx context.Context) error {
 	if f.nodeConditions != "" {
-		f.Config.NodeConditions = strings.Split(f.nodeConditions, ",")
+		f.Config.NodeConditions = noderef.ParseConditions(f.nodeConditions)
 	}
 	if f.Config.Half == manager.HalfSets {
 		return nil // it needs no driver

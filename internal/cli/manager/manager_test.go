@@ -67,6 +67,7 @@ func TestValidation(t *testing.T) {
 		"no overshooting period":     {args: []string{"--machine-safety-overshooting-period=0"}},
 		"negative overshooting":      {args: []string{"--machine-safety-overshooting-period=-1s"}, says: []string{"--machine-safety-overshooting-period"}},
 		"odd conditions":             {args: []string{"--node-conditions=KernelDeadlock,,Disk Pressure"}, says: []string{"--node-conditions", "--node-conditions"}},
+		"spaces around conditions":   {args: []string{"--node-conditions=KernelDeadlock, DiskPressure ,ReadonlyFilesystem"}},
 		"no conditions":              {args: []string{"--node-conditions="}},
 		"groups":                     {args: []string{"--bootstrap-token-auth-extra-groups=system:bootstrappers:kubeadm:default-node-token,system:bootstrappers:a"}},
 		"other groups":               {args: []string{"--bootstrap-token-auth-extra-groups=system:masters"}, says: []string{"--bootstrap-token-auth-extra-groups"}},

@@ -18,6 +18,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/cli/args"
 	"github.com/millwright-dev/millwright/internal/cli/connect"
 	"github.com/millwright-dev/millwright/internal/lifecycle/drain"
+	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
 	"github.com/millwright-dev/millwright/internal/lifecycle/orphans"
 	"github.com/millwright-dev/millwright/internal/manager"
 )
@@ -91,7 +92,7 @@ func (f *Flags) validateMachines(wrong *args.Problems) {
 	wrong.If(c.Drain.Strategy != drain.Serial && c.Drain.Strategy != drain.Independent, "--drain-volume-pods: %q is neither serial nor independent", c.Drain.Strategy)
 	_, err := intstr.GetScaledValueFromIntOrPercent(ptr.To(intstr.Parse(f.replacements)), 100, false)
 	wrong.If(err != nil, "--machine-max-health-replacements: %q is neither a number nor a percentage", f.replacements)
-	for name := range strings.SplitSeq(f.nodeConditions, ",") {
+	for _, name := range noderef.ParseConditions(f.nodeConditions) {
 		wrong.If(f.nodeConditions != "" && len(utilvalidation.IsQualifiedName(name)) > 0, "--node-conditions: %q is not a type of condition", name)
 	}
 	for group := range strings.SplitSeq(c.BootstrapTokenGroups, ",") {

@@ -37,9 +37,19 @@ var DefaultBadConditions = []string{"KernelDeadlock", "ReadonlyFilesystem", "Dis
 // BadConditions are the conditions of the Machine's spec, or of the manager's flag.
 func BadConditions(machine *v1alpha1.Machine, flag []string) []string {
 	if config := machine.Spec.MachineConfiguration; config != nil && config.NodeConditions != nil {
-		return strings.Split(*config.NodeConditions, ",")
+		return ParseConditions(*config.NodeConditions)
 	}
 	return flag
+}
+
+// ParseConditions returns the types in a list that commas separate, without spaces around them. MCM
+// keeps the spaces, and then never finds the condition.
+func ParseConditions(list string) []string {
+	types := strings.Split(list, ",")
+	for i := range types {
+		types[i] = strings.TrimSpace(types[i])
+	}
+	return types
 }
 
 // Condition returns a node's condition of a type; nil if there is none.

@@ -1,11 +1,13 @@
 package noderef_test
 
 import (
+	"slices"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
@@ -45,6 +47,24 @@ func TestHealthy(t *testing.T) {
 				t.Errorf("%s: %v, want %v", tc.reason, got, tc.want)
 			}
 		})
+	}
+}
+
+func TestParseConditions(t *testing.T) {
+	for list, want := range map[string][]string{
+		"Ready":          {"Ready"},
+		"A,B":            {"A", "B"},
+		"A, B ,\tC\n":    {"A", "B", "C"},
+		",,no such one,": {"", "", "no such one", ""},
+	} {
+		if got := noderef.ParseConditions(list); !slices.Equal(got, want) {
+			t.Errorf("%q: %q, want %q", list, got, want)
+		}
+	}
+	machine := &v1alpha1.Machine{}
+	machine.Spec.MachineConfiguration = &v1alpha1.MachineConfiguration{NodeConditions: ptr.To("A, B")}
+	if got := noderef.BadConditions(machine, []string{"C"}); !slices.Equal(got, []string{"A", "B"}) {
+		t.Errorf("of a machine: %q", got)
 	}
 }
 
