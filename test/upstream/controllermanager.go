@@ -97,7 +97,7 @@ func priority(machine *v1alpha1.Machine) int {
 
 // preserved reports whether a Machine has an expiry, or a Failed one is to get one.
 func preserved(machine *v1alpha1.Machine) bool {
-	value := machine.Annotations[v1alpha1.AnnotationKeyPreserve]
+	value := cmp.Or(machine.Annotations[v1alpha1.AnnotationKeyLastAppliedPreserve], machine.Annotations[v1alpha1.AnnotationKeyPreserve])
 	return machine.Status.CurrentStatus.PreserveExpiryTime != nil || value == "now" || value == "when-failed"
 }
 

@@ -258,13 +258,17 @@ func (c *machineController) node(ctx context.Context, all *objects, machine *v1a
 	})
 }
 
-// preserve does what a user's annotation on the Machine says.
+// preserve does what a user's annotation on the Machine says, or that on the node, which outranks it.
 func (c *machineController) preserve(ctx context.Context, all *objects, machine *v1alpha1.Machine) (bool, error) {
 	node, until := hasNode(all, machine), machine.Status.CurrentStatus.PreserveExpiryTime
-	value, failed := machine.Annotations[v1alpha1.AnnotationKeyPreserve], machine.Status.CurrentStatus.Phase == v1alpha1.MachineFailed
-	switch {
-	case node == nil:
+	if node == nil {
 		return false, nil
+	}
+	value, failed := wish(machine, node), machine.Status.CurrentStatus.Phase == v1alpha1.MachineFailed
+	if wrote, err := c.copyWish(ctx, machine, node); wrote || err != nil {
+		return wrote, err
+	}
+	switch {
 	case value == "" && until != nil:
 		return c.stopPreserving(ctx, machine, node)
 	case value != "now" && (value != "when-failed" || !failed):
@@ -274,6 +278,20 @@ func (c *machineController) preserve(ctx context.Context, all *objects, machine 
 			machine.Status.CurrentStatus.PreserveExpiryTime = &metav1.Time{Time: time.Now().Add(c.Preserve)}
 		})
 	}
+	return c.protect(ctx, node, failed, until)
+}
+
+// wish is the annotation that counts.
+func wish(machine *v1alpha1.Machine, node *corev1.Node) string {
+	ofNode := node.Annotations[v1alpha1.AnnotationKeyPreserve]
+	if ofNode == "" && machine.Annotations[v1alpha1.AnnotationKeyLastAppliedPreserve] == "" {
+		return machine.Annotations[v1alpha1.AnnotationKeyPreserve]
+	}
+	return ofNode
+}
+
+// protect marks the node of a Machine that is preserved.
+func (c *machineController) protect(ctx context.Context, node *corev1.Node, failed bool, until *metav1.Time) (bool, error) {
 	wrote, err := c.update(ctx, node, func() {
 		metav1.SetMetaDataAnnotation(&node.ObjectMeta, v1alpha1.AnnotationKeyScaleDownDisabled, "true")
 		metav1.SetMetaDataAnnotation(&node.ObjectMeta, v1alpha1.AnnotationKeyScaleDownDisabledByMCM, "true")
@@ -290,6 +308,18 @@ func (c *machineController) preserve(ctx context.Context, all *objects, machine 
 		message = "Preserved node drained successfully. " + message
 	}
 	return c.condition(ctx, node, corev1.ConditionTrue, "Preserved by user.", message)
+}
+
+// copyWish stores the annotation of the node on the Machine, in the place of its own.
+func (c *machineController) copyWish(ctx context.Context, machine *v1alpha1.Machine, node *corev1.Node) (bool, error) {
+	wish := node.Annotations[v1alpha1.AnnotationKeyPreserve]
+	if wish == "" {
+		return false, nil
+	}
+	return c.update(ctx, machine, func() {
+		delete(machine.Annotations, v1alpha1.AnnotationKeyPreserve)
+		metav1.SetMetaDataAnnotation(&machine.ObjectMeta, v1alpha1.AnnotationKeyLastAppliedPreserve, wish)
+	})
 }
 
 // condition sets the node's condition Preserved.
@@ -310,6 +340,17 @@ func (c *machineController) stopPreserving(ctx context.Context, machine *v1alpha
 		maps.DeleteFunc(node.Annotations, func(key, _ string) bool {
 			return key == v1alpha1.AnnotationKeyScaleDownDisabled || key == v1alpha1.AnnotationKeyScaleDownDisabledByMCM
 		})
+	})
+	if wrote || err != nil {
+		return wrote, err
+	}
+	wrote, err = c.update(ctx, machine, func() { delete(machine.Annotations, v1alpha1.AnnotationKeyLastAppliedPreserve) })
+	if wrote || err != nil {
+		return wrote, err
+	}
+	taint := corev1.Taint{Key: v1alpha1.TaintKeyPreserved, Effect: corev1.TaintEffectNoSchedule}
+	wrote, err = c.update(ctx, node, func() {
+		node.Spec.Taints = slices.DeleteFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.MatchTaint(&taint) })
 	})
 	if wrote || err != nil {
 		return wrote, err

@@ -1,5 +1,6 @@
 // Package upstream plays either process of MCM in tests, as recordings show it: each writes only what
-// MCM was seen to write, in MCM's order, one step in a pass, whole objects under an optimistic lock.
+// MCM was seen to write, in MCM's order, one step in a pass, whole objects under an optimistic lock. What it
+// writes by MCM's description alone is in described.txt.
 //
 // Not played are bootstrap tokens, drains of nodes that have pods, and updates in place.
 package upstream
@@ -26,10 +27,18 @@ import (
 //go:embed writes.txt
 var recorded string
 
-// Recorded are the writes of MCM, as writes.txt describes them.
-func Recorded() map[string]bool {
+//go:embed described.txt
+var described string
+
+// Recorded are the writes that MCM was seen to make, in the form of writes.txt.
+func Recorded() map[string]bool { return parse(recorded) }
+
+// Described are writes that it makes by its description.
+func Described() map[string]bool { return parse(described) }
+
+func parse(text string) map[string]bool {
 	writes := map[string]bool{}
-	for line := range strings.Lines(recorded) {
+	for line := range strings.Lines(text) {
 		if line = strings.TrimSpace(line); !strings.HasPrefix(line, "#") {
 			writes[line] = true
 		}

@@ -1,0 +1,122 @@
+package takeover
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/manager"
+)
+
+// TestHalvesAreSwappedInAPreservation has each half be ours and MCM's in turn, while a user asks by an
+// annotation of the node that its Machine be kept when it fails, and then takes that back: it is swapped
+// whenever what Machine and node say of it has changed.
+func TestHalvesAreSwappedInAPreservation(t *testing.T) {
+	stories := map[string]func(*testing.T){}
+	for which, other := range otherHalf {
+		stories[string(which)] = func(t *testing.T) {
+			f := declare(t, "20-running", "scaled")
+			startMCMs(t, f.Env, f.provider, other, healthTimeout)
+			ours, cfg := access(t, f.Env, f.gate), manager.Config{Half: which}
+			cfg.Health.Timeout = healthTimeout
+			s := &swapped{fleet: f, turns: [2]func() func(){
+				func() func() { return start(t, f.Env, f.provider, ours, cfg) },
+				func() func() { return startMCMs(t, f.Env, f.provider, which, healthTimeout) },
+			}}
+			s.swap()
+			f.settles(4, "c1")
+			names := f.names()
+			name := names[1]
+			s.wish(name, `"when-failed"`)
+			f.sicken(name)
+			s.until(name, s.isKept)
+			if now := f.names(); fmt.Sprint(now) != fmt.Sprint(names) {
+				t.Errorf("there are %q, want %q", now, names)
+			}
+			s.wish(name, "null")
+			s.until(name, func(name string) bool { return s.tells(name) == "" })
+			f.settles(4, "c1")
+			if made, _ := f.provider.did(); len(made) != 5 {
+				t.Errorf("%d VMs were made, want 5: %q", len(made), made)
+			}
+			if s.swaps < 2 {
+				t.Errorf("it was swapped %d times", s.swaps)
+			}
+			t.Logf("%d swaps", s.swaps)
+		}
+	}
+	together(t, stories)
+}
+
+// swapped is a fleet of which one half is ours and MCM's in turn.
+type swapped struct {
+	*fleet
+	turns [2]func() (stop func())
+	stop  func()
+	swaps int
+}
+
+// swap starts whose turn it is, in the place of the other.
+func (s *swapped) swap() {
+	if s.stop != nil {
+		s.stop()
+		s.swaps++
+	}
+	s.stop = s.turns[s.swaps%2]()
+}
+
+// until swaps at each change, until something is so.
+func (s *swapped) until(name string, done func(name string) bool) {
+	s.t.Helper()
+	for !done(name) {
+		was := s.tells(name)
+		s.eventually(func(g gomega.Gomega) {
+			g.Expect(done(name) || s.tells(name) != was).To(gomega.BeTrue(), "nothing changes: %s", was)
+		})
+		s.swap()
+	}
+}
+
+// wish sets the annotation of a node, or removes it with null.
+func (s *swapped) wish(node, value string) {
+	s.t.Helper()
+	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%s}}}`, v1alpha1.AnnotationKeyPreserve, value)
+	must(s.t, s.Client.Patch(s.t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}, client.RawPatch(types.MergePatchType, patch)))
+}
+
+// tells is what a Machine and its node say of its preservation; empty if the Machine is gone.
+func (s *swapped) tells(name string) string {
+	s.t.Helper()
+	machine, node := s.machine(name), &corev1.Node{}
+	err := s.Client.Get(s.t.Context(), client.ObjectKeyFromObject(machine), machine)
+	if apierrors.IsNotFound(err) {
+		return ""
+	}
+	must(s.t, err)
+	must(s.t, client.IgnoreNotFound(s.Client.Get(s.t.Context(), client.ObjectKey{Name: name}, node)))
+	said := fmt.Sprint(machine.Status.CurrentStatus.Phase, machine.Status.CurrentStatus.PreserveExpiryTime != nil, machine.Annotations[v1alpha1.AnnotationKeyLastAppliedPreserve],
+		node.Annotations[v1alpha1.AnnotationKeyScaleDownDisabledByMCM])
+	for _, taint := range node.Spec.Taints {
+		if taint.Key == v1alpha1.TaintKeyPreserved {
+			said += " " + taint.Key
+		}
+	}
+	for _, condition := range node.Status.Conditions {
+		if condition.Type == v1alpha1.NodePreserved {
+			said += fmt.Sprint(" ", condition.Status)
+		}
+	}
+	return said
+}
+
+// isKept reports whether all says that a Failed Machine is preserved.
+func (s *swapped) isKept(name string) bool {
+	return s.tells(name) == fmt.Sprint(v1alpha1.MachineFailed, true, "when-failed", "true")+" "+v1alpha1.TaintKeyPreserved+" True"
+}
