@@ -169,6 +169,9 @@ func (f fault) spoil(config *rest.Config) {
 	switch f {
 	case sightless:
 		config.Wrap(func(next http.RoundTripper) http.RoundTripper { return answering{next} })
+	case hasty:
+		asked, both := &atomic.Int32{}, make(chan struct{})
+		config.Wrap(func(next http.RoundTripper) http.RoundTripper { return meeting{next, asked, both} })
 	case keepsTokens:
 		issued := &sync.Map{}
 		config.Wrap(func(next http.RoundTripper) http.RoundTripper { return &keeping{next: next, issued: issued} })

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -278,7 +279,8 @@ func TestDrainsThatAreForcedWronglyAreFound(t *testing.T) {
 const (
 	// sightless takes all API servers for answering.
 	sightless fault = "sightless"
-	// hasty forces two drains of a pool at a time.
+	// hasty forces two drains of a pool at a time. Neither ends before the other is forced: otherwise the
+	// second might come when the first has ended, as is right.
 	hasty fault = "hasty"
 )
 
@@ -288,6 +290,28 @@ func (f fault) replacements() intstr.IntOrString {
 		return intstr.FromInt32(2)
 	}
 	return intstr.FromInt32(1)
+}
+
+// meeting holds the deletion of a pod until another one is asked for, too.
+type meeting struct {
+	next  http.RoundTripper
+	asked *atomic.Int32
+	both  chan struct{}
+}
+
+// RoundTrip implements http.RoundTripper.
+func (m meeting) RoundTrip(r *http.Request) (*http.Response, error) {
+	if resource, _ := objectOf(r.URL.Path, nil); resource == "pods" && r.Method == http.MethodDelete {
+		if m.asked.Add(1) == 2 {
+			close(m.both)
+		}
+		select {
+		case <-m.both:
+		case <-r.Context().Done():
+			return nil, r.Context().Err()
+		}
+	}
+	return m.next.RoundTrip(r)
 }
 
 // answering is what sightless says.
