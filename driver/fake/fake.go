@@ -21,7 +21,9 @@
 package fake
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"sync"
@@ -267,6 +269,9 @@ func (d *Driver) ListMachines(ctx context.Context, req *driver.ListMachinesReque
 }
 
 func (d *Driver) list(req *driver.ListMachinesRequest) (*driver.ListMachinesResponse, error) {
+	if err := checkSpec(req.MachineClass); err != nil {
+		return nil, err
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	resp := &driver.ListMachinesResponse{MachineList: map[string]string{}}
@@ -372,6 +377,16 @@ func (d *Driver) addresses() []corev1.NodeAddress {
 func check(machine *v1alpha1.Machine, class *v1alpha1.MachineClass) error {
 	if machine == nil || machine.Name == "" || class == nil {
 		return status.Error(codes.InvalidArgument, "the request names no machine or no class")
+	}
+	return checkSpec(class)
+}
+
+// checkSpec refuses provider specifications that are JSON, but no object. A test's class may have any
+// other text.
+func checkSpec(class *v1alpha1.MachineClass) error {
+	raw := bytes.TrimSpace(class.ProviderSpec.Raw)
+	if len(raw) > 0 && raw[0] != '{' && json.Valid(raw) {
+		return status.Error(codes.InvalidArgument, "providerSpec is not an object")
 	}
 	return nil
 }

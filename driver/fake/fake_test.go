@@ -15,13 +15,8 @@ import (
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/driver/fake"
 	"github.com/millwright-dev/millwright/driver/status"
-	"github.com/millwright-dev/millwright/test/contract"
 	"github.com/millwright-dev/millwright/test/fixture"
 )
-
-func TestContract(t *testing.T) {
-	contract.Check(t, func(*testing.T) driver.Driver { return fake.New(fake.Config{}) })
-}
 
 var class, secret = fixture.MachineClass(), fixture.Secret()
 

@@ -1,0 +1,141 @@
+package conformance_test
+
+import (
+	"bytes"
+	"context"
+	"regexp"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/millwright-dev/millwright/driver"
+	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/conformance"
+	"github.com/millwright-dev/millwright/driver/sim"
+	"github.com/millwright-dev/millwright/driver/status"
+)
+
+// check checks all rules on a fake clock.
+func check(t *testing.T, initialize bool, breakIt func(*world) full) (report conformance.Report) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, initialize)
+		d := w.full
+		if breakIt != nil {
+			d = breakIt(w)
+		}
+		provider := w.provider(d)
+		provider.Uninitialized = initialize
+		var err error
+		if report, err = conformance.Check(t.Context(), provider, conformance.Options{Patience: 20 * time.Second}); err != nil {
+			t.Fatal(err)
+		}
+	})
+	return report
+}
+
+func TestSim(t *testing.T) {
+	for name, initialize := range map[string]bool{"plain": false, "with initialisation": true} {
+		t.Run(name, func(t *testing.T) {
+			report := check(t, initialize, nil)
+			for _, result := range report.Results {
+				wantSkipped := !initialize && regexp.MustCompile(`nitializ|initialis`).MatchString(result.Title)
+				if result.Outcome == conformance.Failed || result.Outcome == conformance.Skipped && !wantSkipped {
+					t.Errorf("%+v", result)
+				}
+			}
+			if len(report.Left) > 0 {
+				t.Errorf("left: %v", report.Left)
+			}
+		})
+	}
+}
+
+// An interrupted run deletes the machines of its rule.
+func TestInterrupted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, false)
+		ctx, cancel := context.WithCancel(t.Context())
+		d := patch(w, func(p *patched) {
+			onCreate(func(ctx context.Context, req *driver.CreateMachineRequest, next create) (createResp, error) {
+				resp, err := next(context.WithoutCancel(ctx), req)
+				cancel()
+				return resp, err
+			})(w, p)
+		})
+		report, err := conformance.Check(ctx, w.provider(d), conformance.Options{})
+		if err != nil || !report.Interrupted || report.Conforms() || report.Created != 1 {
+			t.Errorf("%+v, %v", report, err)
+		}
+		if ids, _ := w.instances(t.Context()); len(ids) != 1 { // the one that fills a pool
+			t.Errorf("left: %v", ids)
+		}
+	})
+}
+
+// Machines that cannot be deleted are listed, without the Secret.
+func TestLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, false)
+		d := patch(w, func(p *patched) {
+			p.remove = func(context.Context, *driver.DeleteMachineRequest) (*driver.DeleteMachineResponse, error) {
+				return nil, status.Error(codes.Unavailable, "no answer for "+token)
+			}
+		})
+		report, err := conformance.Check(t.Context(), w.provider(d), conformance.Options{Run: regexp.MustCompile("R01|R29"), Patience: time.Minute, Name: "mine"})
+		if err != nil || report.Conforms() || len(report.Left) != 2 || report.Count(conformance.Failed) != 1 {
+			t.Fatalf("%+v, %v", report, err)
+		}
+		var text bytes.Buffer
+		for _, result := range report.Results {
+			if err := result.Print(&text); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := report.PrintSummary(&text); err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range []string{"ns/cf-mine-r01-a sim:///ns/cf-mine-r01-a/", "no answer for [redacted]", "failed    R29 ", "delete them by hand"} {
+			if !strings.Contains(text.String(), want) {
+				t.Errorf("lacks %q:\n%s", want, &text)
+			}
+		}
+		if strings.Contains(text.String(), token) {
+			t.Errorf("contains the token:\n%s", &text)
+		}
+	})
+}
+
+// No more machines than allowed are created.
+func TestLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, false)
+		report, err := conformance.Check(t.Context(), w.provider(w.full), conformance.Options{MaxMachines: 5})
+		if err != nil || report.Count(conformance.Failed) > 0 || report.Created > 5 {
+			t.Errorf("%+v, %v", report, err)
+		}
+		entries, err := w.cloud.Journal()
+		made := 0
+		for _, entry := range entries {
+			if entry.Effect == sim.Created {
+				made++
+			}
+		}
+		if err != nil || made == 0 || made > 5 {
+			t.Errorf("%d machines were created, want at most 5: %v", made, err)
+		}
+	})
+}
+
+func TestNothingToCheck(t *testing.T) {
+	w := newWorld(t, false)
+	for name, provider := range map[string]conformance.Provider{"no driver": {Class: classOf(spec)}, "no class": {Driver: w.full}} {
+		if _, err := conformance.Check(t.Context(), provider, conformance.Options{}); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+	if _, err := conformance.Check(t.Context(), w.provider(w.full), conformance.Options{MaxMachines: -1}); err == nil {
+		t.Error("a negative limit: no error")
+	}
+}

@@ -1,0 +1,94 @@
+// Package observe watches what a driver does during a call.
+package observe
+
+import (
+	"bytes"
+	"fmt"
+	"reflect"
+	"runtime/pprof"
+	"strconv"
+	"strings"
+
+	"github.com/go-logr/logr"
+	"github.com/go-logr/logr/funcr"
+)
+
+// Goroutines counts the goroutines that run and have a label of the profiler, as all have that a
+// labelled goroutine has started.
+func Goroutines(label string) int {
+	var profile bytes.Buffer
+	if pprof.Lookup("goroutine").WriteTo(&profile, 1) != nil {
+		return 0
+	}
+	count := 0
+	_, groups, _ := strings.Cut(profile.String(), "\n") // the first line has the total
+	for group := range strings.SplitSeq(groups, "\n\n") {
+		if !strings.Contains(group, strconv.Quote(label)) {
+			continue
+		}
+		var n int
+		if _, err := fmt.Sscanf(strings.TrimSpace(group), "%d @", &n); err == nil {
+			count += n
+		}
+	}
+	return count
+}
+
+// CopyOf copies a request.
+func CopyOf[Q any](req *Q) *Q {
+	made := *req
+	value := reflect.ValueOf(&made).Elem()
+	for i := range value.NumField() {
+		value.Field(i).Set(deepCopy(value.Field(i)))
+	}
+	return &made
+}
+
+// deepCopy copies an object by its DeepCopy method; other values are returned as they are.
+func deepCopy(value reflect.Value) reflect.Value {
+	if value.Kind() == reflect.Pointer && !value.IsNil() {
+		if method := value.MethodByName("DeepCopy"); method.IsValid() {
+			return method.Call(nil)[0]
+		}
+	}
+	return value
+}
+
+// Difference names the first field of a request that has changed.
+func Difference[Q any](before, after *Q) string {
+	was, is := reflect.ValueOf(before).Elem(), reflect.ValueOf(after).Elem()
+	for i := range was.NumField() {
+		if !reflect.DeepEqual(was.Field(i).Interface(), is.Field(i).Interface()) {
+			return was.Type().Field(i).Name
+		}
+	}
+	return ""
+}
+
+// Log collects what is logged.
+type Log struct {
+	ch chan string
+}
+
+// Logger returns the logger. It is called once.
+func (l *Log) Logger() logr.Logger {
+	l.ch = make(chan string, 1000)
+	return funcr.New(func(prefix, args string) {
+		select {
+		case l.ch <- prefix + " " + args:
+		default: // more lines than anybody reads
+		}
+	}, funcr.Options{Verbosity: 10})
+}
+
+// Take returns the lines so far, and forgets them.
+func (l *Log) Take() (logged []string) {
+	for {
+		select {
+		case line := <-l.ch:
+			logged = append(logged, line)
+		default:
+			return logged
+		}
+	}
+}
