@@ -10,6 +10,7 @@ import (
 
 	"github.com/millwright-dev/millwright/internal/cli/args"
 	"github.com/millwright-dev/millwright/internal/cli/cluster"
+	"github.com/millwright-dev/millwright/internal/cli/conformance"
 	"github.com/millwright-dev/millwright/internal/cli/drivers"
 	"github.com/millwright-dev/millwright/internal/cli/machine"
 	"github.com/millwright-dev/millwright/internal/cli/manager"
@@ -47,7 +48,7 @@ func newRoot(version string) *cobra.Command {
 		Short: "Manage the machines of Kubernetes clusters",
 	},
 		cluster.NewUp(), cluster.NewDown(), cluster.NewStatus(), cluster.NewDemo(), cluster.NewHostrunner(),
-		machine.NewExplain(), machine.New(), rollout.New(), vm.New(), vm.NewHypervisor(), newVersionCommand(version),
+		machine.NewExplain(), machine.New(), rollout.New(), vm.New(), vm.NewHypervisor(), must(conformance.New()), newVersionCommand(version),
 	)
 	root.AddCommand(managerCommands()...)
 	root.SetHelpCommand(newHelpCommand())

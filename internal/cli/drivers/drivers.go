@@ -33,6 +33,9 @@ func With(simulated *SimOptions) registry.Kinds {
 // openVM creates the driver vm. Its infrastructure is the control cluster, unless a class's Secret
 // has the kubeconfig of another.
 func openVM(_ context.Context, env registry.Environment) (driver.Driver, error) {
+	if env.Control == nil {
+		return vm.New(vm.Options{Installation: env.Installation}), nil
+	}
 	own := rest.CopyConfig(env.Control)
 	own.UserAgent = "millwright-driver-vm"
 	infrastructure, err := vm.NewClient(own)

@@ -1,0 +1,179 @@
+// Package conformance checks drivers from the command line.
+package conformance
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"time"
+
+	"github.com/spf13/cobra"
+	utilrand "k8s.io/apimachinery/pkg/util/rand"
+
+	"github.com/millwright-dev/millwright/driver"
+	"github.com/millwright-dev/millwright/driver/conformance"
+	"github.com/millwright-dev/millwright/internal/cli/args"
+)
+
+// flags are the flags of the command.
+type flags struct {
+	opener     *opener
+	files      files
+	initialize bool
+	run, skip  string
+	limit      int
+	timeout    time.Duration
+	output     string
+}
+
+const (
+	outputText = "text"
+	outputJSON = "json"
+	// defaultLimit suffices for all rules.
+	defaultLimit = 100
+)
+
+// New returns the command. It returns an error if drivers have the same flags.
+func New() (*cobra.Command, error) {
+	f := &flags{opener: newOpener()}
+	cmd := &cobra.Command{
+		Use:   "conformance",
+		Short: "Check that a driver keeps its contract",
+		Long: `Check that a driver keeps its contract, with the machines of a class at the real provider.
+
+Each rule of the contract has a number; docs/conformance.md lists them. The checks create
+machines, at most four at a time, and delete them again, also after Ctrl-C. Their names begin
+with "` + conformance.Prefix + `". Other machines are not touched. Machines that could not be deleted are listed.
+
+Exit status: 0 if no rule is broken and no machine is left, 1 otherwise, 2 for invalid arguments.`,
+		Example: `  millwright conformance --driver sim --class class.yaml --secret secret.yaml
+  millwright conformance --driver vm --class class.yaml --secret secret.yaml --kubeconfig infrastructure.yaml \
+      --cost-limit 20 --run 'R0[1-9]|R17'
+  millwright conformance --driver sim --class class.yaml --secret secret.yaml --changed-class larger.yaml -o json`,
+		Args: args.None,
+		RunE: func(cmd *cobra.Command, _ []string) error { return f.check(cmd) },
+	}
+	f.add(cmd)
+	return cmd, f.opener.add(cmd)
+}
+
+func (f *flags) add(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringVar(&f.files.class, "class", "", "file with the MachineClass of the machines")
+	flags.StringArrayVar(&f.files.secrets, "secret", nil, "file with a Secret of the class; if there are two, data of the second one count first")
+	flags.StringVar(&f.files.changed, "changed-class", "", "file with the class with other parameters, which no machine of the class fits")
+	flags.StringVar(&f.files.other, "other-cluster-class", "", "file with the class for another cluster; defaults to the class with another name in its tag kubernetes.io/cluster/NAME")
+	flags.StringVar(&f.files.badSecret, "bad-secret", "", "file with a Secret that the provider does not accept")
+	flags.BoolVar(&f.initialize, "initialize", false, "VMs of the class need InitializeMachine")
+	flags.IntVar(&f.limit, "cost-limit", defaultLimit, "number of machines that may be created in total; rules that need more are skipped")
+	flags.StringVar(&f.run, "run", "", `regular expression for the rules to check, such as "R07|namespaces"`)
+	flags.StringVar(&f.skip, "skip", "", "regular expression for the rules to skip")
+	flags.DurationVar(&f.timeout, "call-timeout", 10*time.Minute, "deadline of a call of the driver, and longest time that a deletion takes")
+	flags.StringVarP(&f.output, "output", "o", outputText, "output format: text or json")
+}
+
+// options returns the options of the run; its errors are mistakes in the arguments.
+func (f *flags) options() (conformance.Options, error) {
+	var wrong args.Problems
+	wrong.If(f.output != outputText && f.output != outputJSON, "--output: %q is neither text nor json", f.output)
+	wrong.If(f.limit < 1, "--cost-limit: %d is not a number of machines above 0", f.limit)
+	wrong.If(f.timeout <= 0, "--call-timeout: must be longer than 0s")
+	options := conformance.Options{Name: utilrand.String(5), MaxMachines: f.limit, Patience: f.timeout}
+	var err error
+	options.Run, err = pattern("run", f.run)
+	wrong.If(err != nil, "%v", err)
+	options.Skip, err = pattern("skip", f.skip)
+	wrong.If(err != nil, "%v", err)
+	return options, wrong.Err()
+}
+
+func pattern(flag, text string) (*regexp.Regexp, error) {
+	if text == "" {
+		return nil, nil
+	}
+	compiled, err := regexp.Compile(text)
+	if err != nil {
+		return nil, fmt.Errorf("--%s: %q is not a regular expression", flag, text)
+	}
+	return compiled, nil
+}
+
+// check reads the files, opens the driver and checks it.
+func (f *flags) check(cmd *cobra.Command) error {
+	options, err := f.options()
+	if err != nil {
+		return args.Wrong(err)
+	}
+	again, done, err := f.opener.open()
+	if err != nil {
+		return err
+	}
+	defer done()
+	provider, err := f.files.provider(f.opener.name)
+	if err != nil {
+		return args.Wrong(err)
+	}
+	provider.Hooks.Restart = func() (driver.Driver, error) { return again(cmd.Context()) }
+	if provider.Driver, err = provider.Hooks.Restart(); err != nil {
+		return err
+	}
+	return f.report(cmd, provider, options)
+}
+
+// report checks the driver and prints the report.
+func (f *flags) report(cmd *cobra.Command, provider conformance.Provider, options conformance.Options) error {
+	provider.Uninitialized = f.initialize
+	progress := cmd.OutOrStdout()
+	if f.output == outputJSON {
+		progress = cmd.ErrOrStderr()
+	}
+	fmt.Fprintf(progress, "Checking the driver %s with the class %s: at most %d machines in total, 4 at a time; their names begin with %s%s\n",
+		f.opener.name, provider.Class.Name, f.limit, conformance.Prefix, options.Name)
+	options.Done = func(result conformance.Result) {
+		if result.Outcome != conformance.Unchecked {
+			_ = result.Print(progress)
+		}
+	}
+	report, err := conformance.Check(cmd.Context(), provider, options)
+	if err != nil {
+		return err
+	}
+	if len(report.Results) == 0 && !report.Interrupted {
+		return args.Wrong(errNoRule)
+	}
+	return f.print(report, cmd.OutOrStdout())
+}
+
+var (
+	errBroken      = errors.New("the driver breaks rules of its contract")
+	errLeft        = errors.New("machines are left")
+	errInterrupted = errors.New("interrupted")
+)
+
+// print prints the end of the report. The error is the verdict.
+func (f *flags) print(report conformance.Report, out io.Writer) error {
+	var err error
+	if f.output == outputJSON {
+		encoder := json.NewEncoder(out)
+		encoder.SetIndent("", "  ")
+		err = encoder.Encode(report)
+	} else {
+		err = report.PrintSummary(out)
+	}
+	if err != nil {
+		return fmt.Errorf("writing the report: %w", err)
+	}
+	var verdict error
+	if report.Count(conformance.Failed) > 0 {
+		verdict = errBroken
+	}
+	if len(report.Left) > 0 {
+		verdict = errors.Join(verdict, errLeft)
+	}
+	if report.Interrupted {
+		verdict = errors.Join(verdict, errInterrupted)
+	}
+	return verdict
+}

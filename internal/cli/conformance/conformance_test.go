@@ -1,0 +1,120 @@
+package conformance
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/millwright-dev/millwright/driver/conformance"
+	"github.com/millwright-dev/millwright/internal/cli/args"
+)
+
+const (
+	classFile = `apiVersion: machine.sapcloud.io/v1alpha1
+kind: MachineClass
+metadata: {name: pool, namespace: machines}
+provider: sim
+providerSpec: {pool: a, tags: {kubernetes.io/cluster/shop: "1"}}
+`
+	secretFile = "apiVersion: v1\nkind: Secret\nmetadata: {name: pool}\nstringData: {userData: '#!/bin/sh'}\n"
+)
+
+// written returns a folder with files.
+func written(t *testing.T, files map[string]string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// run runs the command in the folder.
+func run(t *testing.T, dir string, arguments ...string) (stdout, stderr string, err error) {
+	t.Helper()
+	t.Chdir(dir)
+	var out, problems bytes.Buffer
+	cmd, err := New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.SetArgs(arguments)
+	cmd.SetOut(&out)
+	cmd.SetErr(&problems)
+	cmd.SilenceErrors, cmd.SilenceUsage = true, true
+	err = cmd.ExecuteContext(t.Context())
+	return out.String(), problems.String(), err
+}
+
+func TestSim(t *testing.T) {
+	dir := written(t, map[string]string{
+		"class.yaml": "apiVersion: v1\nkind: Namespace\nmetadata: {name: machines}\n---\n" + classFile, "secret.yaml": secretFile,
+		"changed.yaml": strings.Replace(classFile, "pool: a", "pool: b", 1),
+	})
+	stdout, stderr, err := run(t, dir, "--driver=sim", "--class=class.yaml", "--secret=secret.yaml", "--changed-class=changed.yaml", "--output=json")
+	if err != nil {
+		t.Fatal(err, stderr)
+	}
+	var report conformance.Report
+	if err := json.Unmarshal([]byte(stdout), &report); err != nil {
+		t.Fatalf("%v: %s", err, stdout)
+	}
+	if len(report.Results) != len(conformance.Rules()) || report.Count(conformance.Passed) < 60 || !report.Conforms() {
+		t.Errorf("report: %+v", report)
+	}
+	if !strings.Contains(stderr, "passed    R24 ") {
+		t.Errorf("progress on standard error: %s", stderr)
+	}
+}
+
+func TestLimit(t *testing.T) {
+	dir := written(t, map[string]string{"class.yaml": classFile, "secret.yaml": secretFile})
+	stdout, _, err := run(t, dir, "--driver=sim", "--class=class.yaml", "--secret=secret.yaml", "--cost-limit=2", "--run=R01|R02|R22", "--skip=R02")
+	if err != nil || !strings.Contains(stdout, "the limit of 2 machines is reached") || !strings.Contains(stdout, "2 rules: 1 passed, 0 failed, 1 skipped") {
+		t.Errorf("%v: %s", err, stdout)
+	}
+}
+
+func TestBadInput(t *testing.T) {
+	dir := written(t, map[string]string{
+		"class.yaml": classFile, "secret.yaml": secretFile, "two.yaml": classFile + "---\n" + classFile, "text.yaml": "\tno YAML",
+		"unknown.yaml": classFile + "spec: {}\n", "vm.yaml": strings.Replace(classFile, "provider: sim", "provider: vm", 1),
+		"bad-secret.yaml": secretFile + "data: {token: hunter2}\n",
+	})
+	const class, secret = "--class=class.yaml", "--secret=secret.yaml"
+	for name, tc := range map[string]struct {
+		args []string
+		says string
+	}{
+		"no driver":          {[]string{class, secret}, "--driver: required"},
+		"unknown driver":     {[]string{"--driver=cloud", class, secret}, `--driver: there is no driver "cloud"; known drivers: vm, sim`},
+		"no class":           {[]string{"--driver=sim", secret}, "--class: required"},
+		"no such class":      {[]string{"--driver=sim", "--class=none.yaml", secret}, "--class: open none.yaml: no such file"},
+		"two classes":        {[]string{"--driver=sim", "--class=two.yaml", secret}, "--class: two.yaml: has 2 objects of kind MachineClass"},
+		"class is no YAML":   {[]string{"--driver=sim", "--class=text.yaml", secret}, "--class: text.yaml: is not YAML"},
+		"unknown field":      {[]string{"--driver=sim", "--class=unknown.yaml", secret}, `unknown field "spec"`},
+		"of another driver":  {[]string{"--driver=sim", "--class=vm.yaml", secret}, `the provider of class pool is "vm", not "sim"`},
+		"other cluster's":    {[]string{"--driver=sim", class, secret, "--other-cluster-class=vm.yaml"}, "--other-cluster-class: vm.yaml: the provider"},
+		"no Secret":          {[]string{"--driver=sim", class}, "--secret: required"},
+		"bad Secret":         {[]string{"--driver=sim", class, "--secret=bad-secret.yaml"}, "--secret: bad-secret.yaml: is not a valid Secret"},
+		"no rule":            {[]string{"--driver=sim", class, secret, "--run=R999"}, "no rule is left"},
+		"no expression":      {[]string{"--driver=sim", class, secret, "--skip=("}, `--skip: "(" is not a regular expression`},
+		"limit and format":   {[]string{"--driver=sim", class, secret, "--cost-limit=0", "--output=xml"}, "--cost-limit: 0 is not"},
+		"no such kubeconfig": {[]string{"--driver=vm", "--class=vm.yaml", secret, "--kubeconfig=none.yaml"}, "--kubeconfig: "},
+		"an argument":        {[]string{"now"}, `"now"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			stdout, _, err := run(t, dir, tc.args...)
+			_, mistake := errors.AsType[*args.UsageError](err)
+			if !mistake || !strings.Contains(err.Error(), tc.says) || strings.Contains(err.Error(), "hunter2") || strings.Contains(stdout, "passed") {
+				t.Errorf("error %v, want %q; output %q", err, tc.says, stdout)
+			}
+		})
+	}
+}
