@@ -18,10 +18,10 @@ export GOWORK := off
 CAPI_VERSIONS := v1.7.1 v1.14.2
 
 # Every Go module of the repository.
-MODULES := . api client controlplane hack/image test/chart test/monitoring tools $(CAPI_VERSIONS:%=test/capi/%)
+MODULES := . api client compat/mcm controlplane examples/mcm-provider hack/image test/chart test/monitoring tools $(CAPI_VERSIONS:%=test/capi/%)
 # Modules whose tests run, and that the linters read. controlplane is left out: it
 # holds one small main over all of Kubernetes, and to build it is to check it.
-CODE_MODULES := . api client hack/image test/chart test/monitoring
+CODE_MODULES := . api client compat/mcm examples/mcm-provider hack/image test/chart test/monitoring
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 
@@ -175,7 +175,7 @@ image: ## Build that image without a container engine (as release; IMAGE_PLATFOR
 	@hack/image.sh $(if $(filter-out 0,$(IMAGE_PUSH)),--push) bin/image '$(VERSION)' '$(RELEASE_IMAGE)' $(IMAGE_PLATFORMS)
 
 .PHONY: generate
-generate: ## Write deep copies, CRDs and typed clients from the API types, Go from the protocols, and the chart's copies
+generate: ## Write deep copies, CRDs, typed clients and aliases from the API types, Go from the protocols, and copies of manifests
 	$(call tool,api) controller-gen object paths=./...
 	$(call tool,api) controller-gen crd:generateEmbeddedObjectMeta=true paths=./infrastructure/... paths=./machine/v1alpha1 paths=./vm/... \
 		output:crd:dir=$(CURDIR)/config/crd
@@ -183,7 +183,10 @@ generate: ## Write deep copies, CRDs and typed clients from the API types, Go fr
 	$(call tool,.) controller-gen object paths=./internal/controllers/capi/core
 	hack/clients.sh
 	$(call tool,proto) buf generate
+	go run ./hack/aliases api/machine/v1alpha1 github.com/millwright-dev/millwright/api/machine/v1alpha1 \
+		> compat/mcm/pkg/apis/machine/v1alpha1/zz_generated.aliases.go
 	cp config/crd/machine.sapcloud.io_*.yaml charts/millwright/crds/
+	cp config/crd/machine.sapcloud.io_*.yaml compat/mcm/kubernetes/crds/
 	cp $(patsubst %,config/rbac/%-role.yaml,control machine-controller machine-controller-manager machine-controller-manager-target target) \
 		config/rbac/target-role-sim.yaml charts/millwright/files/rbac/
 

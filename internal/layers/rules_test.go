@@ -137,7 +137,9 @@ var rules = []rule{
 	{from: []string{"guest"}, may: []string{"proto"}, never: []string{"internal"}},
 	{from: []string{"compat"}, may: []string{"api", "driver", "provider"}},
 	{from: []string{"examples"}, may: []string{"api", "client", "driver", "provider"}, never: []string{"internal"}},
+	{from: []string{"examples/mcm-provider"}}, // it knows MCM only
 	{from: []string{"controlplane"}},
+	{from: []string{"hack/aliases"}},
 	{from: []string{"hack/image"}},
 	{from: []string{"hack/openapi"}},
 	{from: []string{"hack/reliability"}},

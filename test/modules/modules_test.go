@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -82,8 +83,8 @@ func dependencies(t *testing.T, imports ...string) []string {
 	return found
 }
 
-// proxy makes a proxy for modules, a tree of files, from the checkout and from what the build of the
-// checkout has fetched. It returns the environment in which the go command uses it, and no other.
+// proxy makes a proxy for modules, a tree of files, from the checkout. It returns the environment in which the
+// go command uses it, then what the builds of the checkout have fetched, and only then others.
 func proxy(t *testing.T) []string {
 	t.Helper()
 	root, err := env.Root()
@@ -91,22 +92,24 @@ func proxy(t *testing.T) []string {
 		t.Fatal(err)
 	}
 	tree := t.TempDir()
-	for _, module := range []string{"api", "client"} {
-		publish(t, filepath.Join(root, module), module, filepath.Join(tree, ours+module, "@v"))
+	for _, module := range []string{".", "api", "client", "compat/mcm"} {
+		publish(t, root, path.Join(ours, module), filepath.Join(tree, ours, module, "@v"))
 	}
-	fetched, err := exec.CommandContext(t.Context(), "go", "env", "GOMODCACHE").Output()
+	out, err := exec.CommandContext(t.Context(), "go", "env", "GOMODCACHE", "GOPROXY").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
-	downloads := filepath.Join(strings.TrimSpace(string(fetched)), "cache", "download")
+	fetched, others, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
+	downloads := filepath.Join(fetched, "cache", "download")
 	return append(os.Environ(),
-		"GOPROXY=file://"+filepath.ToSlash(tree)+",file://"+filepath.ToSlash(downloads),
+		"GOPROXY=file://"+filepath.ToSlash(tree)+",file://"+filepath.ToSlash(downloads)+","+others,
 		"GOMODCACHE="+t.TempDir(), "GOSUMDB=off", "GONOPROXY=none", "GOFLAGS=-mod=mod -modcacherw", "GOWORK=off", "GOTOOLCHAIN=local")
 }
 
 // publish writes the files of one version of a module, as a proxy serves them.
-func publish(t *testing.T, from, module, to string) {
+func publish(t *testing.T, root, module, to string) {
 	t.Helper()
+	from := filepath.Join(root, strings.TrimPrefix(module, strings.TrimSuffix(ours, "/")))
 	write(t, filepath.Join(to, version+".info"), `{"Version":"`+version+`"}`)
 	write(t, filepath.Join(to, version+".mod"), read(t, filepath.Join(from, "go.mod")))
 	file, err := os.Create(filepath.Join(to, version+".zip"))
@@ -116,14 +119,19 @@ func publish(t *testing.T, from, module, to string) {
 	defer file.Close()
 	archive := zip.NewWriter(file)
 	err = filepath.WalkDir(from, func(path string, entry os.DirEntry, err error) error {
-		if err != nil || entry.IsDir() {
+		switch {
+		case err != nil:
 			return err
+		case entry.IsDir() && path != from && leftOut(path):
+			return filepath.SkipDir
+		case !entry.Type().IsRegular():
+			return nil
 		}
 		name, err := filepath.Rel(from, path)
 		if err != nil {
 			return err
 		}
-		in, err := archive.Create(ours + module + "@" + version + "/" + filepath.ToSlash(name))
+		in, err := archive.Create(module + "@" + version + "/" + filepath.ToSlash(name))
 		if err == nil {
 			_, err = io.WriteString(in, read(t, path))
 		}
@@ -135,6 +143,13 @@ func publish(t *testing.T, from, module, to string) {
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// leftOut reports whether a folder is no part of the module that it lies in: other modules are not, nor is
+// what is not under version control.
+func leftOut(folder string) bool {
+	_, err := os.Stat(filepath.Join(folder, "go.mod"))
+	return err == nil || slices.Contains([]string{".git", "bin", ".millwright"}, filepath.Base(folder))
 }
 
 func read(t *testing.T, path string) string {

@@ -1,0 +1,22 @@
+// Package app runs the machine controller of a provider, at MCM's import path.
+package app
+
+import (
+	"context"
+	"os/signal"
+	"syscall"
+
+	"github.com/gardener/machine-controller-manager/pkg/util/provider/app/options"
+	"github.com/gardener/machine-controller-manager/pkg/util/provider/driver"
+)
+
+// Run runs the machine controller of a provider until it gets SIGTERM or SIGINT, and then returns nil.
+// It may be called once in a process.
+func Run(s *options.MCServer, d driver.Driver) error {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer context.AfterFunc(ctx, stop)() // a second signal ends the process at once
+	if err := serveDefaultMetrics(); err != nil {
+		return err
+	}
+	return s.Serve(ctx, d)
+}

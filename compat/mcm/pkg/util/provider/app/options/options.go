@@ -1,0 +1,125 @@
+// Package options has the flags of a machine controller at MCM's import path.
+package options
+
+import (
+	"context"
+	"errors"
+	"os"
+
+	"github.com/spf13/pflag"
+	"k8s.io/klog/v2"
+
+	core "github.com/millwright-dev/millwright/driver"
+	"github.com/millwright-dev/millwright/provider"
+
+	"github.com/gardener/machine-controller-manager/internal/recorder"
+	"github.com/gardener/machine-controller-manager/pkg/util/provider/driver"
+)
+
+// MCServer configures a machine controller. Its fields are values of flags that providers read, and may be
+// set instead of the flags. The other flags have no fields.
+type MCServer struct {
+	// ControlKubeconfig is the kubeconfig of the cluster with the Machines, "inClusterConfig", or empty for
+	// TargetKubeconfig.
+	ControlKubeconfig string
+	// TargetKubeconfig is the kubeconfig of the cluster with the nodes, "none", or empty for the in-cluster
+	// configuration.
+	TargetKubeconfig string
+	// Namespace of the Machines.
+	Namespace string
+	// Address on which metrics are served.
+	Address string
+
+	// flags are all flags, given those of AddFlags.
+	flags, given *pflag.FlagSet
+	run          *provider.Provider
+	driver       driver.Driver
+}
+
+// NewMCServer returns the defaults of MCM.
+func NewMCServer() *MCServer {
+	s := &MCServer{flags: pflag.NewFlagSet("", pflag.ContinueOnError)}
+	var also []provider.Option
+	if recorder.Provider {
+		also = append(also, provider.WithoutMetrics())
+	}
+	open := func(context.Context, provider.Environment) (core.Driver, error) { return s.driver, nil }
+	s.run = provider.New(provider.AnyClass, open, also...)
+	if err := s.run.AddFlags(s.flags); err != nil {
+		panic(err) // a flag is there twice
+	}
+	for name, field := range s.fields() {
+		flag := s.flags.Lookup(name)
+		*field = flag.DefValue
+		flag.Value = bound{flag.Value, field}
+	}
+	return s
+}
+
+// fields are the flags that have a field.
+func (s *MCServer) fields() map[string]*string {
+	return map[string]*string{
+		"control-kubeconfig": &s.ControlKubeconfig,
+		"target-kubeconfig":  &s.TargetKubeconfig,
+		"namespace":          &s.Namespace,
+		"address":            &s.Address,
+	}
+}
+
+// bound is the value of a flag that has a field.
+type bound struct {
+	pflag.Value
+
+	field *string
+}
+
+// Set implements pflag.Value.
+func (b bound) Set(text string) error {
+	err := b.Value.Set(text)
+	if err == nil {
+		*b.field = text
+	}
+	return err
+}
+
+// AddFlags adds the flags to fs, but for those that fs has already.
+func (s *MCServer) AddFlags(fs *pflag.FlagSet) {
+	s.given = fs
+	s.flags.VisitAll(func(flag *pflag.Flag) {
+		if fs.Lookup(flag.Name) == nil {
+			fs.AddFlag(flag)
+		}
+	})
+}
+
+// Serve runs the machine controller with a driver until ctx ends. It is what package app calls, once.
+func (s *MCServer) Serve(ctx context.Context, d driver.Driver) error {
+	if err := s.settle(); err != nil {
+		return err
+	}
+	s.driver = d
+	return s.run.RunParsed(ctx, os.Stderr)
+}
+
+// settle gives the flags the values of the fields, and of flags that were there before AddFlags. klog, with
+// which providers log, gets the verbosity.
+func (s *MCServer) settle() error {
+	var problems []error
+	set := func(flag *pflag.Flag, text string) {
+		if text != flag.Value.String() {
+			problems = append(problems, flag.Value.Set(text))
+		}
+	}
+	for name, field := range s.fields() {
+		set(s.flags.Lookup(name), *field)
+	}
+	if s.given != nil {
+		s.flags.VisitAll(func(flag *pflag.Flag) {
+			if other := s.given.Lookup(flag.Name); other != nil && other != flag && other.Changed {
+				set(flag, other.Value.String())
+			}
+		})
+	}
+	var verbosity klog.Level
+	return errors.Join(append(problems, verbosity.Set(s.flags.Lookup("v").Value.String()))...)
+}

@@ -1,0 +1,96 @@
+package options_test
+
+import (
+	"testing"
+
+	"github.com/spf13/pflag"
+
+	"github.com/gardener/machine-controller-manager/pkg/util/provider/app/options"
+)
+
+// TestFlags: all flags of MCM's machine-controller are there, with its defaults.
+func TestFlags(t *testing.T) {
+	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
+	options.NewMCServer().AddFlags(flags)
+	for name, value := range map[string]string{
+		"port": "10259", "address": "0.0.0.0", "cloud-provider": "", "concurrent-syncs": "50", "min-resync-period": "12h0m0s",
+		"profiling": "false", "contention-profiling": "false", "target-kubeconfig": "", "control-kubeconfig": "",
+		"namespace": "default", "kube-api-content-type": "application/vnd.kubernetes.protobuf", "kube-api-qps": "20",
+		"kube-api-burst": "30", "controller-start-interval": "0s", "leader-elect": "true", "leader-elect-lease-duration": "15s",
+		"leader-elect-renew-deadline": "10s", "leader-elect-retry-period": "2s", "leader-elect-resource-lock": "leases",
+		"machine-creation-timeout": "20m0s", "machine-health-timeout": "10m0s", "machine-drain-timeout": "2h0m0s",
+		"machine-inplace-update-timeout": "20m0s", "machine-preserve-timeout": "96h0m0s", "machine-max-evict-retries": "360",
+		"machine-pv-detach-timeout": "2m0s", "machine-pv-reattach-timeout": "1m30s",
+		"machine-safety-apiserver-statuscheck-timeout": "30s", "machine-safety-apiserver-statuscheck-period": "1m0s",
+		"machine-safety-orphan-vms-period": "15m0s", "node-conditions": "KernelDeadlock,ReadonlyFilesystem,DiskPressure,NetworkUnavailable",
+		"bootstrap-token-auth-extra-groups": "", "resource-exhausted-retry": "10m0s", "v": "0",
+	} {
+		flag := flags.Lookup(name)
+		if flag == nil {
+			t.Errorf("there is no --%s", name)
+		} else if got := flag.Value.String(); got != value {
+			t.Errorf("--%s is %q, want %q", name, got, value)
+		}
+	}
+	for _, name := range []string{"logging-format", "vmodule", "logtostderr", "stderrthreshold"} {
+		if flags.Lookup(name) == nil {
+			t.Errorf("there is no --%s", name)
+		}
+	}
+	for _, name := range []string{"driver", "apis", "safety-up"} {
+		if flags.Lookup(name) != nil {
+			t.Errorf("--%s is no flag of this program", name)
+		}
+	}
+}
+
+// TestFields: a field follows its flag.
+func TestFields(t *testing.T) {
+	s := options.NewMCServer()
+	if s.Namespace != "default" || s.Address != "0.0.0.0" || s.TargetKubeconfig != "" || s.ControlKubeconfig != "" {
+		t.Errorf("defaults: %q %q %q %q", s.Namespace, s.Address, s.TargetKubeconfig, s.ControlKubeconfig)
+	}
+	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
+	s.AddFlags(flags)
+	arguments := []string{"--namespace=n", "--address=127.0.0.1", "--target-kubeconfig", "t", "--control-kubeconfig=c"}
+	if err := flags.Parse(arguments); err != nil {
+		t.Fatal(err)
+	}
+	if s.Namespace != "n" || s.Address != "127.0.0.1" || s.TargetKubeconfig != "t" || s.ControlKubeconfig != "c" {
+		t.Errorf("after parsing: %q %q %q %q", s.Namespace, s.Address, s.TargetKubeconfig, s.ControlKubeconfig)
+	}
+}
+
+// TestServeUsesWhatWasSet: fields that the program has set, and flags that another package added first, are
+// what counts. The refusal is about their values.
+func TestServeUsesWhatWasSet(t *testing.T) {
+	tests := map[string]func(s *options.MCServer, flags *pflag.FlagSet){
+		"a field": func(s *options.MCServer, _ *pflag.FlagSet) { s.Address = "nowhere" },
+		"a flag of another package": func(s *options.MCServer, flags *pflag.FlagSet) {
+			flags.String("kube-api-qps", "20", "")
+			s.AddFlags(flags)
+			if err := flags.Parse([]string{"--kube-api-qps=-1"}); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"an invalid value of one": func(s *options.MCServer, flags *pflag.FlagSet) {
+			flags.String("port", "0", "")
+			s.AddFlags(flags)
+			if err := flags.Parse([]string{"--port=many"}); err != nil {
+				t.Fatal(err)
+			}
+		},
+	}
+	for name, set := range tests {
+		t.Run(name, func(t *testing.T) {
+			s := options.NewMCServer()
+			s.TargetKubeconfig, s.ControlKubeconfig = "none", "testdata/none"
+			set(s, pflag.NewFlagSet("", pflag.ContinueOnError))
+			if err := s.Serve(t.Context(), nil); err == nil {
+				t.Error("it was not refused")
+			} else {
+				t.Log(err)
+			}
+		})
+	}
+}

@@ -1,0 +1,31 @@
+// Package driver has the interface of drivers at MCM's import path. The requests and responses are those
+// of Millwright's package driver, which says what is expected of each method.
+package driver
+
+import "github.com/millwright-dev/millwright/driver"
+
+// Driver creates, finds and deletes the VMs of one provider. It has the methods that the drivers of all
+// versions of MCM have. The other ones are found by type assertion: InitializeMachine, which drivers for
+// older versions lack, and GenerateMachineClassForMigration, which drivers for newer ones lack.
+type Driver interface {
+	driver.Driver
+	driver.VolumeIdentifier
+}
+
+// The requests and responses of the methods.
+type (
+	CreateMachineRequest                     = driver.CreateMachineRequest
+	CreateMachineResponse                    = driver.CreateMachineResponse
+	InitializeMachineRequest                 = driver.InitializeMachineRequest
+	InitializeMachineResponse                = driver.InitializeMachineResponse
+	DeleteMachineRequest                     = driver.DeleteMachineRequest
+	DeleteMachineResponse                    = driver.DeleteMachineResponse
+	GetMachineStatusRequest                  = driver.GetMachineStatusRequest
+	GetMachineStatusResponse                 = driver.GetMachineStatusResponse
+	ListMachinesRequest                      = driver.ListMachinesRequest
+	ListMachinesResponse                     = driver.ListMachinesResponse
+	GetVolumeIDsRequest                      = driver.GetVolumeIDsRequest
+	GetVolumeIDsResponse                     = driver.GetVolumeIDsResponse
+	GenerateMachineClassForMigrationRequest  = driver.GenerateMachineClassForMigrationRequest
+	GenerateMachineClassForMigrationResponse = driver.GenerateMachineClassForMigrationResponse
+)

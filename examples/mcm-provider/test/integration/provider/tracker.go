@@ -1,0 +1,32 @@
+// Package provider looks for what VMs left behind.
+package provider
+
+import (
+	"encoding/json"
+	"path/filepath"
+
+	"github.com/gardener/machine-controller-manager/pkg/apis/machine/v1alpha1"
+
+	"github.com/millwright-dev/millwright/examples/mcm-provider/pkg/folder"
+)
+
+// ResourcesTrackerImpl finds VMs that are left in the folder of a class.
+type ResourcesTrackerImpl struct {
+	folder string
+}
+
+// InitializeResourcesTracker takes the folder from the class.
+func (r *ResourcesTrackerImpl) InitializeResourcesTracker(machineClass *v1alpha1.MachineClass, _ map[string][]byte, _ string) error {
+	spec := &folder.ProviderSpec{}
+	if err := json.Unmarshal(machineClass.ProviderSpec.Raw, spec); err != nil {
+		return err
+	}
+	r.folder = spec.Folder
+	return nil
+}
+
+// IsOrphanedResourcesAvailable reports whether there are VMs.
+func (r *ResourcesTrackerImpl) IsOrphanedResourcesAvailable() bool {
+	files, err := filepath.Glob(filepath.Join(r.folder, "*"+folder.Extension))
+	return err != nil || len(files) > 0
+}
