@@ -83,6 +83,10 @@ qemu: ## Install QEMU from the distribution, which some tests start (as root; do
 containerd: ## Install containerd, runc and CNI plug-ins from the distribution, for tests of Pods (as root; done once)
 	@hack/install-containerd.sh
 
+.PHONY: grpc-python
+grpc-python: ## Install Python's gRPC from the distribution, for the test of a driver in Python (as root; done once)
+	@hack/install-grpc-python.sh
+
 .PHONY: guest
 guest: ## Build the small guest that demo and tests boot (cached; fetches a kernel from the distribution)
 	@hack/guest.sh
@@ -104,7 +108,7 @@ capi: ## Build the core of Cluster API, the newest version, that tests run (cach
 .PHONY: test
 # API servers, etcd and the linker then need an eighth less, and more memory.
 test: export GOGC := 400
-test: controlplane capi qemu containerd guest ## Run every test, and list the slowest; builds the control plane first if it changed
+test: controlplane capi qemu containerd grpc-python guest ## Run every test, and list the slowest; builds the control plane first if it changed
 	@results=$$(mktemp); \
 	trap 'echo "the slowest tests:"; $(gotestsum) tool slowest --num 10 --jsonfile "$$results"; rm -f "$$results"' EXIT; \
 	{ $(call test_all,-json -count=1) } | \

@@ -13,6 +13,8 @@ import (
 	"github.com/onsi/gomega"
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -31,11 +33,14 @@ import (
 	"github.com/millwright-dev/millwright/driver"
 	driverfake "github.com/millwright-dev/millwright/driver/fake"
 	"github.com/millwright-dev/millwright/driver/instrument"
+	"github.com/millwright-dev/millwright/driver/plugin/server"
 	"github.com/millwright-dev/millwright/internal/lifecycle/drain"
 	"github.com/millwright-dev/millwright/internal/lifecycle/orphans"
 	_ "github.com/millwright-dev/millwright/internal/manager" // registers the latency of requests
 	"github.com/millwright-dev/millwright/internal/observe/metrics"
+	driverpb "github.com/millwright-dev/millwright/proto/driver"
 	"github.com/millwright-dev/millwright/test/fixture"
+	"github.com/millwright-dev/millwright/test/memnet"
 )
 
 // drained is a Drainer whose nodes are empty.
@@ -64,11 +69,12 @@ func everything(t *testing.T) []*dto.MetricFamily {
 	runs(t, metrics.New(options).Start)
 	runs(t, (&metrics.VMs{Reader: reader, Registerer: registry}).Start)
 	orphans.New(orphans.Options{Registerer: registry})
+	plug(t, registry)
 	call(t, registry, work, machine, class)
 	library(t)
 	gather(t, registry, "mcm_machine_items_total") // it is registered after its watch
 	happen(t, options.Informers.(*informertest.FakeInformers), machine)
-	return gather(t, registry, "mcm_machine_num_failed_join", "millwright_virtual_machine_ready", "mcm_workqueue_depth")
+	return gather(t, registry, "mcm_machine_num_failed_join", "millwright_virtual_machine_ready", "mcm_workqueue_depth", "millwright_driver_ignored_results_total")
 }
 
 // gather gathers metrics as they are served, once those names are among them.
@@ -100,6 +106,34 @@ func runs(t *testing.T, start func(context.Context) error) {
 			t.Error(err)
 		}
 	})
+}
+
+// plug registers a driver of another process, which sends a result that nobody asked for.
+func plug(t *testing.T, registry prometheus.Registerer) {
+	t.Helper()
+	network := memnet.New()
+	drivers := server.New(server.Options{Registerer: registry, Add: func(string, *server.Driver) error { return nil }})
+	runs(t, func(ctx context.Context) error { return drivers.Serve(ctx, server.InMemory(network)) })
+	conn, err := grpc.NewClient("passthrough:///manager", grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithContextDialer(network.Dial))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	stream, err := driverpb.NewInfraClient(conn).Register(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, message := range []*driverpb.DriverSide{
+		{Content: &driverpb.DriverSide_Registration{Registration: &driverpb.Registration{
+			Kind: "plugged", ApiVersion: v1alpha1.SchemeGroupVersion.String(), Instance: "0123456789abcdef",
+			Operations: []driverpb.OperationType{driverpb.OperationType_OT_CREATE_MACHINE, driverpb.OperationType_OT_DELETE_MACHINE},
+		}}},
+		{Content: &driverpb.DriverSide_Result{Result: &driverpb.OperationResult{OperationId: "unknown"}}},
+	} {
+		if err := stream.Send(message); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 // happen has a Machine join, and fail to.

@@ -95,11 +95,12 @@ func (d *Driver) running(id string) *operation {
 func (d *Driver) sessionFor(kind driverpb.OperationType) (*session, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	// What it lacked before it does not fail now: drains ask all drivers for volumes.
+	if !slices.Contains(d.last.GetOperations(), kind) {
+		return nil, status.Error(codes.Unimplemented, fmt.Sprintf("the driver %q does not implement %v", d.kind, kind))
+	}
 	if d.session == nil {
 		return nil, status.Error(codes.Unavailable, fmt.Sprintf("the driver %q is not connected since %s", d.kind, d.left.UTC().Format(time.RFC3339)))
-	}
-	if !slices.Contains(d.session.registration.GetOperations(), kind) {
-		return nil, status.Error(codes.Unimplemented, fmt.Sprintf("the driver %q does not implement %v", d.kind, kind))
 	}
 	return d.session, nil
 }

@@ -90,10 +90,16 @@ type Files struct {
 	ClientCA string
 }
 
+// Check returns an error if the files cannot be used now.
+func (f Files) Check() error {
+	_, err := f.load()
+	return err
+}
+
 // TLS returns an endpoint at a TCP address, for clients with a certificate of the authority. Its common
 // name or a DNS name of it is the kind of driver that it is for.
 func TLS(address string, files Files) (*Endpoint, error) {
-	if _, err := files.load(); err != nil {
+	if err := files.Check(); err != nil {
 		return nil, err
 	}
 	listener, err := net.Listen("tcp", address)
@@ -129,15 +135,23 @@ func (f Files) load() (*tls.Config, error) {
 // ErrNotLoopback is returned by Loopback for other addresses.
 var ErrNotLoopback = errors.New("only loopback addresses, such as 127.0.0.1:5000, are allowed without TLS")
 
+// CheckLoopback returns an error, which may be ErrNotLoopback, if Loopback refuses an address.
+func CheckLoopback(address string) error {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return err
+	}
+	if ip := net.ParseIP(host); ip == nil || !ip.IsLoopback() {
+		return ErrNotLoopback
+	}
+	return nil
+}
+
 // Loopback returns an endpoint at a TCP address of the host itself, without TLS: every process of
 // the host can register, and gets the Secrets of its kind.
 func Loopback(address string) (*Endpoint, error) {
-	host, _, err := net.SplitHostPort(address)
-	if err != nil {
+	if err := CheckLoopback(address); err != nil {
 		return nil, err
-	}
-	if ip := net.ParseIP(host); ip == nil || !ip.IsLoopback() {
-		return nil, ErrNotLoopback
 	}
 	listener, err := net.Listen("tcp", address)
 	if err != nil {

@@ -28,6 +28,8 @@ type DriverFlags struct {
 	Kinds registry.Kinds
 	// Uninstrumented drivers measure their calls themselves.
 	Uninstrumented bool
+	// Plugins say where drivers of other processes register.
+	Plugins PluginFlags
 }
 
 // add adds the flags. A program with one kind of driver has no flag --driver.
@@ -39,6 +41,7 @@ func (f *DriverFlags) add(flags *pflag.FlagSet, name string) error {
 		flags.StringVar(&f.Name, "driver", cmp.Or(f.Name, name), f.usage())
 	}
 	flags.StringVar(&f.Installation, "installation", "", "name of this installation, by which drivers such as vm label their VMs; must not change")
+	f.Plugins.add(flags)
 	return f.Kinds.AddFlags(flags)
 }
 
@@ -62,6 +65,9 @@ func (f *DriverFlags) chosen() (registry.Kinds, error) {
 	if len(f.Kinds) == 1 {
 		return f.Kinds, nil
 	}
+	if f.Name == "" && f.Plugins.serve() {
+		return nil, nil
+	}
 	if f.Name == "" {
 		return nil, args.Wrongf("--driver: required; known drivers: %s", f.Kinds.Names())
 	}
@@ -81,12 +87,15 @@ func (f *DriverFlags) chosen() (registry.Kinds, error) {
 
 // open puts the drivers into the manager's configuration.
 func (f *DriverFlags) open(ctx context.Context, config *manager.Config) error {
+	if err := f.Plugins.validate(); err != nil {
+		return args.Wrong(err)
+	}
 	kinds, err := f.chosen()
 	if err != nil {
 		return err
 	}
 	config.Installation = f.Installation
-	drivers := registry.New(registry.Options{Decorate: f.decorate, NameRequired: len(kinds) > 1})
+	drivers := registry.New(registry.Options{Decorate: f.decorate, NameRequired: len(kinds) > 1 || f.Plugins.serve()})
 	env := registry.Environment{Control: config.Control, Target: config.Target, Installation: f.Installation}
 	for _, kind := range kinds {
 		opened, err := kind.Open(ctx, env)
@@ -99,6 +108,9 @@ func (f *DriverFlags) open(ctx context.Context, config *manager.Config) error {
 		if starter, ok := opened.(registry.Starter); ok {
 			config.Runnables = append(config.Runnables, starter)
 		}
+	}
+	if f.Plugins.serve() {
+		config.Runnables = append(config.Runnables, newPlugins(f.Plugins, drivers, config.Log))
 	}
 	config.Drivers = drivers
 	return nil

@@ -1,0 +1,195 @@
+#!/usr/bin/env python3
+"""A driver in Python: its "VMs" are files in a directory.
+
+Shows all that a driver in another process has to do. Generate the stubs first:
+
+    python3 -m grpc_tools.protoc -I ../../proto/driver --python_out=. --grpc_python_out=. driver.proto
+    python3 driver.py --target unix:///run/millwright/drivers.sock --dir /var/lib/files
+"""
+
+import argparse
+import concurrent.futures
+import hashlib
+import json
+import os
+import queue
+import secrets
+import sys
+import threading
+import time
+
+import grpc
+
+import driver_pb2 as pb
+import driver_pb2_grpc as rpc
+
+KIND = "python"
+API_VERSION = "machine.sapcloud.io/v1alpha1"
+LIMIT = 16 << 20
+INVALID_ARGUMENT, NOT_FOUND, ALREADY_EXISTS, UNIMPLEMENTED, INTERNAL, UNAVAILABLE = 3, 5, 6, 12, 13, 14
+
+
+class Failed(Exception):
+    """An error with a code."""
+
+    def __init__(self, code, message):
+        super().__init__(message)
+        self.code = code
+
+
+class Files:
+    """The provider: a VM is a file that is named for its machine."""
+
+    def __init__(self, directory):
+        self.directory = directory
+        self.lock = threading.Lock()
+        os.makedirs(directory, exist_ok=True)
+
+    def path(self, namespace, name):
+        if not name:
+            raise Failed(INVALID_ARGUMENT, "the machine has no name")
+        key = hashlib.sha256(f"{namespace}/{name}".encode()).hexdigest()
+        return os.path.join(self.directory, key + ".json")
+
+    def find(self, machine, cluster):
+        """Returns the VM of a machine: by its ID if that is stored, and else by name and cluster."""
+        meta, wanted = machine["metadata"], machine.get("spec", {}).get("providerID")
+        try:
+            with open(self.path(meta.get("namespace", ""), meta.get("name", "")), encoding="utf-8") as file:
+                vm = json.load(file)
+        except FileNotFoundError:
+            vm = None
+        if vm is None or (vm["id"] != wanted if wanted else vm["cluster"] != cluster):
+            raise Failed(NOT_FOUND, f"there is no VM of {meta.get('name')}")
+        return vm
+
+    def create(self, machine, cluster, spec):
+        meta = machine["metadata"]
+        path = self.path(meta.get("namespace", ""), meta.get("name", ""))
+        vm = {"id": f"python:///{secrets.token_hex(8)}", "name": meta["name"], "cluster": cluster, "spec": spec}
+        with self.lock:
+            try:
+                with open(path, encoding="utf-8") as file:
+                    found = json.load(file)
+            except FileNotFoundError:
+                with open(path + ".new", "w", encoding="utf-8") as file:
+                    json.dump(vm, file)
+                os.rename(path + ".new", path)  # a VM exists whole, or not at all
+                return vm
+        if (found["cluster"], found["spec"]) != (cluster, spec):
+            raise Failed(ALREADY_EXISTS, f"a VM {meta['name']} exists with other parameters")
+        return found
+
+    def delete(self, machine, cluster):
+        try:
+            vm = self.find(machine, cluster)
+        except Failed as failed:
+            if failed.code == NOT_FOUND:
+                return
+            raise
+        os.remove(self.path(machine["metadata"].get("namespace", ""), vm["name"]))
+
+    def list(self, cluster):
+        found = {}
+        for name in os.listdir(self.directory):
+            if name.endswith(".json"):
+                with open(os.path.join(self.directory, name), encoding="utf-8") as file:
+                    vm = json.load(file)
+                if vm["cluster"] == cluster:
+                    found[vm["id"]] = vm["name"]
+        return found
+
+
+class Session:
+    """One registration at the manager."""
+
+    def __init__(self, stub, files, instance):
+        self.stub, self.files, self.instance = stub, files, instance
+        self.outgoing = queue.Queue()
+        self.classes = {}
+        self.cancelled = set()
+
+    def run(self):
+        self.outgoing.put(pb.DriverSide(registration=pb.Registration(
+            kind=KIND, api_version=API_VERSION, instance=self.instance, max_operations=10, version="example",
+            operations=[pb.OT_CREATE_MACHINE, pb.OT_DELETE_MACHINE, pb.OT_GET_MACHINE_STATUS, pb.OT_LIST_MACHINES])))
+        pool = concurrent.futures.ThreadPoolExecutor(10)
+        try:
+            for message in self.stub.Register(iter(self.outgoing.get, None)):
+                if message.HasField("registered"):
+                    print("registered", flush=True)
+                elif message.HasField("operation"):
+                    pool.submit(self.answer, message.operation)
+                elif message.HasField("cancel"):
+                    self.cancelled.add(message.cancel.operation_id)
+        finally:
+            self.outgoing.put(None)
+            pool.shutdown()
+
+    def answer(self, op):
+        result = pb.OperationResult(operation_id=op.operation_id, operation_type=op.operation_type, machine_name=op.machine_name)
+        try:
+            self.perform(op, result)
+        except Failed as failed:
+            result.code, result.message = failed.code, str(failed)
+        except grpc.RpcError as error:  # the class or the Secret could not be fetched
+            result.code, result.message = UNAVAILABLE, error.details()
+        except Exception as error:  # pylint: disable=broad-except
+            result.code, result.message = INTERNAL, f"the driver failed: {type(error).__name__}"
+        self.cancelled.discard(op.operation_id)
+        self.outgoing.put(pb.DriverSide(result=result))
+
+    def perform(self, op, result):
+        if op.operation_id in self.cancelled:
+            raise Failed(1, "the operation was cancelled")
+        spec = self.machine_class(op.machine_class).get("providerSpec") or {}
+        cluster = f"{op.machine_class.namespace}/{op.machine_class.name}"
+        if not isinstance(spec, dict):
+            raise Failed(INVALID_ARGUMENT, "providerSpec: must be an object")
+        if op.operation_type == pb.OT_LIST_MACHINES:
+            result.machine_list.update(self.files.list(cluster))
+            return
+        machine = json.loads(op.machine)
+        if op.operation_type == pb.OT_CREATE_MACHINE:
+            self.stub.GetSecret(op.secret)  # credentials and user data; files need none
+            vm = self.files.create(machine, cluster, spec)
+        elif op.operation_type == pb.OT_DELETE_MACHINE:
+            self.files.delete(machine, cluster)
+            return
+        elif op.operation_type == pb.OT_GET_MACHINE_STATUS:
+            vm = self.files.find(machine, cluster)
+        else:
+            raise Failed(UNIMPLEMENTED, "the driver does not know this operation")
+        result.provider_id, result.node_name = vm["id"], vm["name"]
+
+    def machine_class(self, meta):
+        """Returns a class, from the cache if it has this version."""
+        key = (meta.namespace, meta.name)
+        cached = self.classes.get(key)
+        if cached is None or cached[0] != meta.version:
+            cached = (meta.version, json.loads(self.stub.GetMachineClass(meta).object))
+            self.classes[key] = cached
+        return cached[1]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--target", required=True, help="where the manager serves drivers, for example unix:///run/millwright/drivers.sock")
+    parser.add_argument("--dir", required=True, help="directory of the VMs")
+    args = parser.parse_args()
+    files, instance, pause = Files(args.dir), secrets.token_hex(16), 0.2
+    options = [("grpc.max_receive_message_length", LIMIT), ("grpc.max_send_message_length", LIMIT),
+               ("grpc.keepalive_time_ms", 10_000), ("grpc.keepalive_timeout_ms", 10_000)]
+    while True:
+        with grpc.insecure_channel(args.target, options) as channel:
+            try:
+                Session(rpc.InfraStub(channel), files, instance).run()
+                pause = 0.2
+            except grpc.RpcError as error:
+                print("not connected:", error.code().name, error.details(), file=sys.stderr, flush=True)
+        time.sleep(pause)
+        pause = min(2 * pause, 5)
+
+
+if __name__ == "__main__":
+    main()
