@@ -3,13 +3,11 @@ package sim
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"strconv"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver"
@@ -101,7 +99,7 @@ func parse(req request) (call, error) {
 	if account, pool, ok := strings.Cut(driver.Location(machine), "/"); ok && account == c.account {
 		c.begun = pool
 	}
-	err := checkName(c.name)
+	err := spec.CheckName(c.name)
 	if err == nil {
 		c.spec, err = spec.Parse(req.class)
 	}
@@ -130,19 +128,15 @@ func run[Response any](ctx context.Context, d *Driver, c call, effect func(call)
 	return resp, err
 }
 
-func checkName(name string) error {
-	if problems := validation.IsDNS1123Subdomain(name); len(problems) > 0 {
-		return status.Error(codes.InvalidArgument, fmt.Sprintf("machine name %q: %s", name, strings.Join(problems, "; ")))
-	}
-	return nil
-}
-
 // do waits for the latency of a call, applies a fault, calls effect, and answers.
 func (d *Driver) do(ctx context.Context, c call, effect func() error) error {
 	if err := d.sleep(ctx, d.jittered(c, "latency", c.spec.Latency)); err != nil {
 		return d.answer(c.method, c.key, err)
 	}
-	fault, err := d.cloud.faults.next(c.method, c.key)
+	if c.spec.Script.Out(c.spec.Zone, c.key != "") {
+		return d.answer(c.method, c.key, status.Error(codes.Unavailable, "simulated outage"))
+	}
+	fault, err := d.cloud.faults.next(c)
 	if fault == nil {
 		return d.answer(c.method, c.key, effect())
 	}

@@ -91,7 +91,7 @@ func (c *Cloud) Add(v VM) (VM, error) {
 	if v.Namespace == "" {
 		v.Namespace = defaultNamespace
 	}
-	if err := checkName(v.Machine); err != nil {
+	if err := spec.CheckName(v.Machine); err != nil {
 		return VM{}, err
 	}
 	v = v.clone()

@@ -40,6 +40,11 @@
 //	legacy        object    kind and spec of the class of an older kind that this one was
 //	                        migrated from; ignored
 //
+// Two annotations of the class change what the provider does while it runs:
+// sim.millwright.dev/faults, a JSON list of faults (method, machine, codes, message, times, rate,
+// lostAnswer and hang, as in [Fault]; codes are names), which begin anew when the text changes, and
+// sim.millwright.dev/outage, the zones that do not answer, separated by commas, or "*".
+//
 // Pool, tags and the API group of the object that the class serves say whose a VM is: a
 // class only finds, lists and deletes VMs of its pool and API group that have all its
 // tags. A VM whose provider ID is stored is found whatever pool and tags the class has now.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/driver/sim/internal/dice"
+	"github.com/millwright-dev/millwright/driver/sim/internal/spec"
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
@@ -58,9 +59,19 @@ type faults struct {
 	mu    sync.Mutex
 	list  []*armed
 	added int
+	// scripted are the faults of classes, by the text of their script. Those of a text that is gone are
+	// kept: few are ever written.
+	scripted map[string][]*armed
 }
 
 func (f *faults) add(fault Fault) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.list = append(f.list, f.arm(fault))
+}
+
+// arm returns a fault with its defaults. The lock is held.
+func (f *faults) arm(fault Fault) *armed {
 	if len(fault.Codes) == 0 {
 		fault.Codes = []codes.Code{codes.Unavailable}
 	}
@@ -68,10 +79,33 @@ func (f *faults) add(fault Fault) {
 	if fault.Times == 0 {
 		fault.Times = len(fault.Codes)
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
 	f.added++
-	f.list = append(f.list, &armed{Fault: fault, number: strconv.Itoa(f.added), calls: map[string]int{}})
+	return &armed{Fault: fault, number: strconv.Itoa(f.added), calls: map[string]int{}}
+}
+
+// of returns the faults of a cloud, and those of a class. The lock is held.
+func (f *faults) of(script spec.Script) []*armed {
+	if script.Text == "" {
+		return f.list
+	}
+	own, known := f.scripted[script.Text]
+	if !known {
+		for _, s := range script.Faults {
+			fault := Fault{
+				Method: Method(s.Method), Machine: s.Machine, Message: s.Message,
+				Times: s.Times, Rate: s.Rate, LostAnswer: s.LostAnswer, Hang: s.Hang,
+			}
+			for _, code := range s.Codes {
+				fault.Codes = append(fault.Codes, codes.StringToCode(code))
+			}
+			own = append(own, f.arm(fault))
+		}
+		if f.scripted == nil {
+			f.scripted = map[string][]*armed{}
+		}
+		f.scripted[script.Text] = own
+	}
+	return slices.Concat(f.list, own)
 }
 
 func (f *faults) clear() {
@@ -82,10 +116,11 @@ func (f *faults) clear() {
 
 // next returns the first fault that applies to a call and the error of its answer, or nil. The
 // machine may be empty.
-func (f *faults) next(method Method, machine string) (*armed, error) {
+func (f *faults) next(c call) (*armed, error) {
+	method, machine := c.method, c.key
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for _, a := range f.list {
+	for _, a := range f.of(c.spec.Script) {
 		if a.Method != "" && a.Method != method || a.Machine != "" && (machine == "" || !matches(a.Machine, machine)) {
 			continue
 		}

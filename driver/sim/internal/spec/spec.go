@@ -87,6 +87,8 @@ type Spec struct {
 	Latency, JoinDelay, DeleteDelay, VisibleAfter, FlapInterval, UpdateTime time.Duration
 	// APIGroup is that of the object that the class serves, see driver.APIGroup.
 	APIGroup string
+	// Script is what the class's annotations say.
+	Script Script
 }
 
 // Parse reads the provider specification of a class. Its errors have the code
@@ -112,6 +114,10 @@ func Parse(class *v1alpha1.MachineClass) (Spec, error) {
 	s.APIGroup = driver.APIGroup(class)
 	if err := s.check(); err != nil {
 		return s, status.WrapError(codes.InvalidArgument, "providerSpec."+err.Error(), err)
+	}
+	var err error
+	if s.Script, err = parseScript(class); err != nil {
+		return s, status.WrapError(codes.InvalidArgument, err.Error(), err)
 	}
 	return s, nil
 }
@@ -213,3 +219,11 @@ func parseDuration(text string, into *time.Duration) error {
 
 // IsZone reports whether a zone can have the name: nodes get it as a label.
 func IsZone(name string) bool { return name != "" && len(validation.IsValidLabelValue(name)) == 0 }
+
+// CheckName returns an error with the code InvalidArgument unless a machine can have the name.
+func CheckName(name string) error {
+	if problems := validation.IsDNS1123Subdomain(name); len(problems) > 0 {
+		return status.Error(codes.InvalidArgument, fmt.Sprintf("machine name %q: %s", name, strings.Join(problems, "; ")))
+	}
+	return nil
+}

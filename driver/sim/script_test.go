@@ -1,0 +1,72 @@
+package sim_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/sim"
+	"github.com/millwright-dev/millwright/driver/status"
+)
+
+// scripted returns the driver with a class that has an annotation.
+func (w testDriver) scripted(annotation, value string) testDriver {
+	class := w.class.DeepCopy()
+	class.Annotations = map[string]string{"sim.millwright.dev/" + annotation: value}
+	return w.with(class)
+}
+
+// TestFaultsOfAClass: they count as long as the annotation is the same, and begin anew when it changes.
+func TestFaultsOfAClass(t *testing.T) {
+	t.Parallel()
+	w := newTestDriver(t, sim.Config{}, nil)
+	faulty := w.scripted("faults", `[{"method": "CreateMachine", "machine": "a-*", "codes": ["Internal", "ResourceExhausted"]}]`)
+	_, err := faulty.create("a-1")
+	wantCode(t, err, codes.Internal)
+	faulty.mustCreate("b-1")
+	_, err = faulty.create("a-2")
+	wantCode(t, err, codes.ResourceExhausted)
+	faulty.mustCreate("a-1")
+	again := w.scripted("faults", `[{"method": "CreateMachine", "codes": ["Internal"], "lostAnswer": true}]`)
+	_, err = again.create("a-3")
+	wantCode(t, err, codes.Internal)
+	again.mustCreate("a-3")
+	w.mustCreate("c-1")
+	if got := len(w.vms()); got != 4 {
+		t.Errorf("%d VMs, want 4: the answer of one creation was lost", got)
+	}
+}
+
+// TestOutage: a zone that is away answers nothing, what is elsewhere works, and afterwards all is as before.
+func TestOutage(t *testing.T) {
+	t.Parallel()
+	cloud := sim.NewCloud(sim.CloudOptions{})
+	setZones(t, cloud, "a", "b")
+	w := newTestDriver(t, sim.Config{Cloud: cloud}, object{"pool": "p"})
+	w.placed("a").mustCreate("m1")
+	out := w.scripted("outage", " a,c ")
+	_, err := out.placed("a").create("m1")
+	wantCode(t, err, codes.Unavailable)
+	out.placed("b").mustCreate("m2")
+	if _, err := out.domains(); !status.Is(err, codes.Unavailable) {
+		t.Errorf("listing in an outage: %v", err)
+	}
+	_, err = w.scripted("outage", "*").create("m3")
+	wantCode(t, err, codes.Unavailable)
+	w.placed("a").mustCreate("m1")
+	if got := len(w.list()); got != 2 {
+		t.Errorf("%d VMs", got)
+	}
+}
+
+// TestScriptsThatAreWrong are refused with the name of the annotation.
+func TestScriptsThatAreWrong(t *testing.T) {
+	t.Parallel()
+	w := newTestDriver(t, sim.Config{}, nil)
+	for _, text := range []string{"x", "{}", `[{"metod": "x"}]`, `[{"codes": ["OK"]}]`, `[{"codes": ["Bad"]}]`, `[{"machine": "["}]`, `[{"rate": 2}]`} {
+		_, err := w.scripted("faults", text).create("m")
+		if !status.Is(err, codes.InvalidArgument) || !strings.Contains(err.Error(), "sim.millwright.dev/faults") {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
