@@ -12,6 +12,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/cli/cluster"
 	"github.com/millwright-dev/millwright/internal/cli/conformance"
 	"github.com/millwright-dev/millwright/internal/cli/drivers"
+	"github.com/millwright-dev/millwright/internal/cli/instance"
 	"github.com/millwright-dev/millwright/internal/cli/machine"
 	"github.com/millwright-dev/millwright/internal/cli/manager"
 	"github.com/millwright-dev/millwright/internal/cli/program"
@@ -48,7 +49,8 @@ func newRoot(version string) *cobra.Command {
 		Short: "Manage the machines of Kubernetes clusters",
 	},
 		cluster.NewUp(), cluster.NewDown(), cluster.NewStatus(), cluster.NewDemo(), cluster.NewHostrunner(),
-		machine.NewExplain(), machine.New(), rollout.New(), vm.New(), vm.NewHypervisor(), must(conformance.New()), newVersionCommand(version),
+		machine.NewExplain(), machine.New(instance.Commands(drivers.Kinds)...), instance.NewManageVM(drivers.Kinds()), rollout.New(), vm.New(), vm.NewHypervisor(),
+		must(conformance.New()), newVersionCommand(version),
 	)
 	root.AddCommand(managerCommands()...)
 	root.SetHelpCommand(newHelpCommand())

@@ -20,8 +20,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/preservation"
 )
 
-// New returns the commands about one Machine.
-func New() *cobra.Command { return newCommands(open) }
+// New returns the commands about one Machine, and more that are to be among them.
+func New(more ...*cobra.Command) *cobra.Command { return newCommands(open, more...) }
 
 // opener returns a client, and the namespace, of the cluster of the flags.
 type opener func(*kubeconfig.Flags) (client.Client, string, error)
@@ -35,19 +35,22 @@ func open(flags *kubeconfig.Flags) (client.Client, string, error) {
 	return c, namespace, err
 }
 
-func newCommands(open opener) *cobra.Command {
+func newCommands(open opener, more ...*cobra.Command) *cobra.Command {
 	return args.Group(&cobra.Command{
 		Use:   "machine",
-		Short: "Preserve a Machine for diagnosis, or release it",
-		Long: `Preserve a Machine for diagnosis, or release it.
+		Short: "Preserve or release a Machine; create or delete a VM without a cluster",
+		Long: `Preserve a Machine for diagnosis, or release it. Create, find or delete a VM without a cluster.
 
-NAME is the name of the Machine, also as machine/NAME. The commands set the annotation
-` + v1alpha1.AnnotationKeyPreserve + ` of the Machine. They need the API server of
-the Machines only, and work with MCM, too.`,
+preserve and release set the annotation ` + v1alpha1.AnnotationKeyPreserve + ` of
+the Machine NAME, also given as machine/NAME. They need the API server of the Machines only, and
+work with MCM, too.
+
+create, status, list and delete call a driver. They need files with a class and a Secret.`,
 		Example: `  millwright machine preserve pool-a-x7k2p
   millwright machine preserve pool-a-x7k2p --when-failed -n machines --kubeconfig control.yaml
-  millwright machine release machine/pool-a-x7k2p`,
-	}, newPreserve(open), newRelease(open))
+  millwright machine release machine/pool-a-x7k2p
+  millwright machine create test --class class.yaml --secret secret.yaml`,
+	}, append([]*cobra.Command{newPreserve(open), newRelease(open)}, more...)...)
 }
 
 func newPreserve(open opener) *cobra.Command {

@@ -1,0 +1,260 @@
+// Package instance creates, finds and deletes single VMs through a driver, without a cluster.
+package instance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/millwright-dev/millwright/driver/registry"
+	"github.com/millwright-dev/millwright/internal/cli/args"
+)
+
+// Commands returns the commands create, status, list and delete. The kinds are called once for each,
+// since each has flags of its own.
+func Commands(kinds func() registry.Kinds) []*cobra.Command {
+	return []*cobra.Command{newCreate(kinds()), newStatus(kinds()), newList(kinds()), newDelete(kinds())}
+}
+
+const withoutCluster = `
+
+The class and the Secrets come from files, and the driver is called directly: no cluster is needed, unless
+the driver needs one. The driver is that of the class's provider, or of --driver. A class may
+be of an older kind, such as AWSMachineClass, if the driver migrates it. Beside the names of the flags,
+those of MCM's managevm are taken: --machineclass, --classkind, --machinename and --machineid.`
+
+func newCreate(kinds registry.Kinds) *cobra.Command {
+	flags := &flags{kinds: kinds}
+	return flags.command(&cobra.Command{
+		Use:   "create NAME",
+		Short: "Create a VM, without a cluster",
+		Long: `Create the VM of a machine of that name, unless it exists, and initialise it.` + withoutCluster + `
+
+The placeholder <<MACHINE_NAME>> in the user data is filled, <<BOOTSTRAP_TOKEN>> is not.`,
+		Example: `  millwright machine create test --class class.yaml --secret secret.yaml
+  millwright machine create test --class class.yaml --secret secret.yaml --dry-run -o json`,
+	}, needsName, func(ctx context.Context, c *caller) (result, error) {
+		if err := c.inputs.check(); err != nil {
+			return result{}, err
+		}
+		return c.create(ctx)
+	})
+}
+
+func newStatus(kinds registry.Kinds) *cobra.Command {
+	flags := &flags{kinds: kinds}
+	return flags.command(&cobra.Command{
+		Use:     "status NAME",
+		Short:   "Find a VM, without a cluster",
+		Long:    `Find the VM of a machine of that name. If there is none, the exit status is 1.` + withoutCluster,
+		Example: `  millwright machine status test --class class.yaml --secret secret.yaml`,
+	}, needsName|findsOnly, func(ctx context.Context, c *caller) (result, error) {
+		found, err := c.status(ctx)
+		switch {
+		case err != nil:
+			return found, fmt.Errorf("GetMachineStatus: %w", err)
+		case found.State == stateAbsent:
+			return found, fmt.Errorf("there is no VM of machine %q", c.machine.Name)
+		case found.State == stateUnknown:
+			return found, errors.New("the driver does not tell which VMs exist")
+		}
+		return found, nil
+	})
+}
+
+func newDelete(kinds registry.Kinds) *cobra.Command {
+	flags := &flags{kinds: kinds}
+	return flags.command(&cobra.Command{
+		Use:   "delete NAME",
+		Short: "Delete a VM, without a cluster",
+		Long: `Delete the VM of a machine of that name, and wait until it is gone. With --id, only that VM is
+deleted.` + withoutCluster,
+		Example: `  millwright machine delete test --class class.yaml --secret secret.yaml`,
+	}, needsName, func(ctx context.Context, c *caller) (result, error) { return c.remove(ctx) })
+}
+
+func newList(kinds registry.Kinds) *cobra.Command {
+	flags := &flags{kinds: kinds}
+	cmd := &cobra.Command{
+		Use:     "list",
+		Short:   "List the VMs of a class, without a cluster",
+		Long:    `List the VMs of a class, also those that no Machine knows.` + withoutCluster,
+		Example: `  millwright machine list --class class.yaml --secret secret.yaml`,
+		Args:    args.None,
+	}
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		return flags.call(cmd.Context(), "list", func(ctx context.Context, c *caller) error {
+			all, err := c.list(ctx)
+			if err != nil {
+				return err
+			}
+			return printList(cmd.OutOrStdout(), all, flags.output)
+		})
+	}
+	flags.add(cmd, findsOnly)
+	return cmd
+}
+
+// NewManageVM returns MCM's command of that name: without a machine ID it creates a VM, with one it
+// deletes that VM.
+func NewManageVM(kinds registry.Kinds) *cobra.Command {
+	flags := &flags{kinds: kinds}
+	cmd := &cobra.Command{
+		Use:   "managevm",
+		Short: "Create or delete a VM as MCM's managevm does",
+		Long: `Create a VM, or with --machineid delete that VM, as MCM's managevm does. The commands of
+"millwright machine" do the same and more.`,
+		Example: `  millwright managevm --secret secret.yaml --machineclass class.yaml --classkind AWS --machinename test`,
+		Args:    args.None,
+	}
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		return flags.one(cmd, func(ctx context.Context, c *caller) (result, error) {
+			if flags.id != "" {
+				return c.remove(ctx)
+			}
+			if err := c.inputs.check(); err != nil {
+				return result{}, err
+			}
+			return c.create(ctx)
+		})
+	}
+	flags.add(cmd, needsName)
+	return cmd
+}
+
+// flags are those of a command.
+type flags struct {
+	kinds       registry.Kinds
+	class, kind string
+	secrets     []string
+	name, id    string
+	driver      driverFlags
+	output      string
+	limits
+}
+
+type limits struct {
+	timeout time.Duration
+	dryRun  bool
+}
+
+// traits are what a command needs.
+type traits int
+
+const (
+	needsName traits = 1 << iota
+	// findsOnly: the command changes nothing.
+	findsOnly
+)
+
+// command completes a command about one machine.
+func (f *flags) command(cmd *cobra.Command, has traits, call func(context.Context, *caller) (result, error)) *cobra.Command {
+	cmd.ValidArgsFunction = cobra.NoFileCompletions
+	cmd.Args = func(_ *cobra.Command, given []string) error {
+		switch {
+		case len(given) > 1 || len(given) == 1 && f.name != "":
+			return args.Wrongf("give one name only")
+		case len(given) == 1:
+			f.name = given[0]
+		}
+		return nil
+	}
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return f.one(cmd, call) }
+	f.add(cmd, has)
+	return cmd
+}
+
+func (f *flags) add(cmd *cobra.Command, has traits) {
+	set := cmd.Flags()
+	set.StringVar(&f.class, "class", "", "file with the class; required")
+	set.StringVar(&f.kind, "class-kind", "", "kind of the class in that file, also short as AWS; defaults to the only class in it")
+	set.StringArrayVar(&f.secrets, "secret", nil, "file with a Secret; of several, the data of the later count")
+	if has&needsName != 0 {
+		set.StringVar(&f.name, "name", "", "name of the machine, if it is not an argument")
+		set.StringVar(&f.id, "id", "", "provider ID of the VM; otherwise it is found by its name")
+	}
+	if has&findsOnly == 0 {
+		set.BoolVar(&f.dryRun, "dry-run", false, "change nothing; only tell what would be done")
+	}
+	set.DurationVar(&f.timeout, "timeout", 10*time.Minute, "time limit of the command")
+	set.StringVarP(&f.output, "output", "o", outputText, `output format: "text" or "json"`)
+	f.driver.add(set, f.kinds)
+	f.addMCMs(set, has)
+}
+
+// addMCMs adds the names of managevm's flags.
+func (f *flags) addMCMs(set *pflag.FlagSet, has traits) {
+	mcms := map[string]*string{"machineclass": &f.class, "classkind": &f.kind}
+	if has&needsName != 0 {
+		mcms["machinename"], mcms["machineid"] = &f.name, &f.id
+	}
+	for name, value := range mcms {
+		set.StringVar(value, name, "", "MCM's name of another flag")
+		_ = set.MarkHidden(name) // it was just added
+	}
+}
+
+// validate reports all mistakes in the flags.
+func (f *flags) validate(needsName bool) error {
+	var problems args.Problems
+	problems.If(f.class == "", "--class: required: the file with the class")
+	problems.If(needsName && f.name == "", "give the name of the machine")
+	problems.If(f.timeout <= 0, "--timeout: must be more than 0")
+	problems.If(f.output != outputText && f.output != outputJSON, "--output: %q is not text or json", f.output)
+	if f.kind != "" {
+		kind, err := kindOf(f.kind)
+		if err == nil {
+			f.kind = kind
+		} else {
+			problems.Add(err)
+		}
+	}
+	if err := problems.Err(); err != nil {
+		return args.Wrong(err)
+	}
+	return nil
+}
+
+// one carries out a command about one machine, and prints its result.
+func (f *flags) one(cmd *cobra.Command, call func(context.Context, *caller) (result, error)) error {
+	return f.call(cmd.Context(), cmd.Name(), func(ctx context.Context, c *caller) error {
+		done, err := call(ctx, c)
+		if err != nil {
+			return err
+		}
+		return done.print(cmd.OutOrStdout(), f.output)
+	})
+}
+
+// call opens the driver, and calls it.
+func (f *flags) call(ctx context.Context, command string, call func(context.Context, *caller) error) error {
+	if err := f.validate(command != "list"); err != nil {
+		return err
+	}
+	in, err := readInputs(f.class, f.kind, f.secrets)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, f.timeout, fmt.Errorf("no end within %s (--timeout)", f.timeout))
+	defer cancel()
+	d, err := f.driver.open(ctx, f.kinds, in)
+	if err != nil {
+		return err
+	}
+	if err := in.migrate(ctx, d); err != nil {
+		return err
+	}
+	c := newCaller(d, in, f.name, f.id)
+	c.dryRun = f.dryRun
+	if err := call(ctx, c); err != nil {
+		if cause := context.Cause(ctx); cause != nil && ctx.Err() != nil {
+			return fmt.Errorf("%w: %w", cause, err)
+		}
+		return err
+	}
+	return nil
+}

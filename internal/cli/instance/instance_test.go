@@ -1,0 +1,272 @@
+package instance
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/cobra"
+
+	"github.com/millwright-dev/millwright/driver"
+	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/registry"
+	"github.com/millwright-dev/millwright/driver/sim"
+	"github.com/millwright-dev/millwright/driver/status"
+	"github.com/millwright-dev/millwright/internal/cli/args"
+)
+
+const (
+	classFile = `apiVersion: machine.sapcloud.io/v1alpha1
+kind: MachineClass
+metadata: {name: small, namespace: shoot}
+provider: sim
+providerSpec: {tags: {kubernetes.io/cluster/c: "1"}}
+---
+kind: Secret
+`
+	awsFile = `apiVersion: machine.sapcloud.io/v1alpha1
+kind: AWSMachineClass
+metadata: {name: big, namespace: shoot}
+spec: {ami: ami-1, tags: {kubernetes.io/cluster/c: "1"}}
+`
+	secretFile = `{"apiVersion": "v1", "kind": "Secret", "stringData": {"userData": "join <<MACHINE_NAME>>", "token": "s3cr3t"}}`
+)
+
+// world is a provider, and a folder with files.
+type world struct {
+	*testing.T
+	cloud  *sim.Cloud
+	config sim.Config
+	dir    string
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	w := &world{T: t, cloud: sim.NewCloud(sim.CloudOptions{}), dir: t.TempDir()}
+	w.config.Cloud = w.cloud
+	for name, text := range map[string]string{"class": classFile, "aws": awsFile, "secret": secretFile} {
+		w.write(name, text)
+	}
+	return w
+}
+
+func (w *world) write(name, text string) string {
+	w.Helper()
+	path := filepath.Join(w.dir, name)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		w.Fatal(err)
+	}
+	return path
+}
+
+func (w *world) kinds() registry.Kinds {
+	return registry.Kinds{{Name: "sim", Open: func(context.Context, registry.Environment) (driver.Driver, error) {
+		return sim.New(w.config), nil
+	}}}
+}
+
+// run runs a command; FILE in an argument is the path of a file of the folder.
+func (w *world) run(arguments ...string) (string, error) {
+	w.Helper()
+	root := &cobra.Command{SilenceErrors: true, SilenceUsage: true}
+	root.AddCommand(append(Commands(w.kinds), NewManageVM(w.kinds()))...)
+	out := &bytes.Buffer{}
+	root.SetOut(out)
+	for i, argument := range arguments {
+		if name, ok := strings.CutPrefix(argument, "@"); ok {
+			arguments[i] = filepath.Join(w.dir, name)
+		}
+	}
+	root.SetArgs(arguments)
+	err := root.ExecuteContext(w.Context())
+	return out.String(), err
+}
+
+func (w *world) must(arguments ...string) string {
+	w.Helper()
+	out, err := w.run(arguments...)
+	if err != nil {
+		w.Fatalf("%v: %v", arguments, err)
+	}
+	return out
+}
+
+// machines are the names of the machines with VMs.
+func (w *world) machines() []string {
+	w.Helper()
+	vms, err := w.cloud.VMs()
+	if err != nil {
+		w.Fatal(err)
+	}
+	names := []string{}
+	for _, v := range vms {
+		names = append(names, v.Machine)
+	}
+	return names
+}
+
+func (w *world) want(names ...string) {
+	w.Helper()
+	if diff := cmp.Diff(append([]string{}, names...), w.machines()); diff != "" {
+		w.Errorf("VMs (-want +got):\n%s", diff)
+	}
+}
+
+func TestOneVM(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	files := []string{"--class", "@class", "--secret", "@secret"}
+	with := func(arguments ...string) []string { return append(arguments, files...) }
+	created := w.must(with("create", "test")...)
+	if lines := strings.Split(created, "\n"); !strings.HasPrefix(lines[0], "Machine id: sim:///shoot/test/1-") || lines[1] != "Name: test" || !strings.Contains(created, "State: Created") {
+		t.Errorf("printed:\n%s", created)
+	}
+	w.want("test")
+	if again := w.must(with("create", "test")...); !strings.Contains(again, "State: Exists") {
+		t.Errorf("printed:\n%s", again)
+	}
+	var found result
+	if err := json.Unmarshal([]byte(w.must(with("status", "--name", "test", "-o", "json")...)), &found); err != nil || found.State != stateExists || found.NodeName != "test" || len(found.Addresses) == 0 {
+		t.Errorf("status: %+v, %v", found, err)
+	}
+	if list := w.must(with("list")...); !strings.Contains(list, "test   "+found.ProviderID) {
+		t.Errorf("list:\n%s", list)
+	}
+	if deleted := w.must(with("delete", "test", "--id", found.ProviderID)...); !strings.Contains(deleted, "State: Deleted") {
+		t.Errorf("printed:\n%s", deleted)
+	}
+	w.want()
+	if _, err := w.run(with("status", "test")...); err == nil {
+		t.Error("a VM that does not exist is no error")
+	}
+	w.must(with("delete", "test")...)
+	if list := w.must(with("list")...); list != "No VMs found.\n" {
+		t.Errorf("list: %q", list)
+	}
+}
+
+// TestInitialization: a VM that needs a further step gets it, also in a later run.
+func TestInitialization(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.config.RequireInitialize = true
+	w.cloud.Fail(sim.Fault{Method: sim.InitializeMachine})
+	if _, err := w.run("create", "test", "--class", "@class", "--secret", "@secret"); !status.Is(err, codes.Unavailable) || !strings.Contains(err.Error(), "exists") {
+		t.Errorf("a failed initialisation: %v", err)
+	}
+	if out := w.must("status", "test", "--class", "@class", "--secret", "@secret"); !strings.Contains(out, "State: Uninitialized") {
+		t.Errorf("printed:\n%s", out)
+	}
+	w.must("create", "test", "--class", "@class", "--secret", "@secret")
+	if out := w.must("status", "test", "--class", "@class", "--secret", "@secret"); !strings.Contains(out, "State: Exists") {
+		t.Errorf("printed:\n%s", out)
+	}
+}
+
+// TestManageVM: MCM's flags, also with the other commands; a class of an older kind is migrated.
+func TestManageVM(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	old := []string{"--secret", "@secret", "--machineclass", "@aws", "--classkind", "AWS", "--machinename", "test", "--driver", "sim"}
+	with := func(arguments ...string) []string { return append(arguments, old...) }
+	out := w.must(with("managevm")...)
+	id, _, _ := strings.Cut(strings.TrimPrefix(out, "Machine id: "), "\n")
+	w.want("test")
+	w.must(with("create")...)
+	w.want("test")
+	w.must(with("managevm", "--machineid", id)...)
+	w.want()
+}
+
+// TestDryRun: nothing is changed, and what would happen is said.
+func TestDryRun(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	files := []string{"--class", "@class", "--secret", "@secret"}
+	if out := w.must(append([]string{"create", "test", "--dry-run"}, files...)...); !strings.Contains(out, "State: Created (dry run") {
+		t.Errorf("printed:\n%s", out)
+	}
+	w.want()
+	w.must(append([]string{"create", "test"}, files...)...)
+	var would result
+	if err := json.Unmarshal([]byte(w.must(append([]string{"delete", "test", "--dry-run", "-o", "json"}, files...)...)), &would); err != nil || !would.DryRun || would.State != stateDeleted {
+		t.Errorf("%+v, %v", would, err)
+	}
+	w.want("test")
+}
+
+// TestMistakes: each is refused before the driver is called; those in the arguments as such.
+func TestMistakes(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.write("typo", strings.Replace(classFile, "providerSpec", "providerSpecs", 1))
+	w.write("typo-aws", strings.Replace(awsFile, "ami:", "amy:", 1))
+	w.write("two", classFile+"---\n"+classFile)
+	w.write("garbage", "\x00{")
+	w.write("binary", `{"kind": "Secret", "data": {"token": "s3cr3t!"}}`)
+	w.write("no-user-data", `{"kind": "Secret", "data": {}}`)
+	for name, tc := range map[string]struct {
+		arguments []string
+		usage     bool
+		says      string
+	}{
+		"no class":          {[]string{"create", "test"}, true, "--class"},
+		"no name":           {[]string{"create", "--class", "@class"}, true, "name"},
+		"two names":         {[]string{"create", "a", "--name", "b", "--class", "@class"}, true, "one name"},
+		"no such file":      {[]string{"create", "test", "--class", "@none"}, false, "none"},
+		"unknown field":     {[]string{"create", "test", "--class", "@typo"}, false, "providerSpecs"},
+		"unknown AWS field": {[]string{"create", "test", "--class", "@typo-aws"}, false, "amy"},
+		"two classes":       {[]string{"create", "test", "--class", "@two"}, false, "several"},
+		"not YAML":          {[]string{"create", "test", "--class", "@garbage"}, false, "not YAML"},
+		"not that kind":     {[]string{"create", "test", "--class", "@class", "--class-kind", "GCP"}, false, "only MachineClass"},
+		"no such kind":      {[]string{"create", "test", "--class", "@class", "--class-kind", "IBM"}, true, "IBM"},
+		"a Secret's value":  {[]string{"create", "test", "--class", "@class", "--secret", "@binary"}, false, "base64"},
+		"no user data":      {[]string{"create", "test", "--class", "@class", "--secret", "@no-user-data"}, false, "userData"},
+		"no Secret":         {[]string{"create", "test", "--class", "@class"}, false, "userData"},
+		"another driver":    {[]string{"create", "test", "--class", "@class", "--secret", "@secret", "--driver", "aws"}, true, `no driver "aws"`},
+		"no driver":         {[]string{"create", "test", "--class", "@aws", "--secret", "@secret"}, true, "--driver"},
+		"output":            {[]string{"list", "--class", "@class", "-o", "xml"}, true, "xml"},
+		"timeout":           {[]string{"list", "--class", "@class", "--timeout", "0"}, true, "--timeout"},
+	} {
+		_, err := w.run(tc.arguments...)
+		if err == nil || !strings.Contains(err.Error(), tc.says) || strings.Contains(err.Error(), "s3cr3t") {
+			t.Errorf("%s: %v, want %q", name, err, tc.says)
+		}
+		if _, usage := errors.AsType[*args.UsageError](err); usage != tc.usage {
+			t.Errorf("%s: a mistake in the arguments: %t", name, usage)
+		}
+	}
+	w.want()
+}
+
+// TestFailures: the driver's code is kept, and a deletion that does not end in time is said.
+func TestFailures(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	files := []string{"--class", "@class", "--secret", "@secret"}
+	for method, command := range map[sim.Method]string{
+		sim.GetMachineStatus: "create", sim.CreateMachine: "create", sim.ListMachines: "list", sim.DeleteMachine: "delete",
+	} {
+		w.cloud.Fail(sim.Fault{Method: method, Codes: []codes.Code{codes.PermissionDenied}})
+		arguments := append([]string{command}, files...)
+		if command != "list" {
+			arguments = append(arguments, "test")
+		}
+		if _, err := w.run(arguments...); !status.Is(err, codes.PermissionDenied) || !strings.Contains(err.Error(), string(method)) {
+			t.Errorf("%s: %v", method, err)
+		}
+	}
+	w.want()
+	slow := w.write("slow", strings.Replace(classFile, `{tags`, `{deleteDelay: 1h, tags`, 1))
+	w.must(append([]string{"create", "test"}, files...)...)
+	_, err := w.run("delete", "test", "--class", slow, "--secret", "@secret", "--timeout", "100ms")
+	if err == nil || !strings.Contains(err.Error(), "--timeout") || !strings.Contains(err.Error(), "not gone yet") {
+		t.Errorf("a slow deletion: %v", err)
+	}
+}
