@@ -148,7 +148,19 @@ func (r *Registry) GenerateMachineClassForMigration(ctx context.Context, req *dr
 	return nil, status.Error(codes.Unimplemented, "no driver migrates classes of this kind")
 }
 
-// SeparatesAPIGroups implements driver.APIGroupSeparator: whether all drivers do.
+// SeparatesAPIGroups reports whether the driver that serves a class keeps the VMs of API groups apart. d
+// may be a Registry, or any other driver.
+func SeparatesAPIGroups(d driver.Driver, class *v1alpha1.MachineClass) bool {
+	r, several := d.(*Registry)
+	if !several {
+		return driver.SeparatesAPIGroups(d)
+	}
+	of, err := r.For(class)
+	return err == nil && driver.SeparatesAPIGroups(of)
+}
+
+// SeparatesAPIGroups implements driver.APIGroupSeparator: whether all drivers do. The function of this name
+// answers for one class.
 func (r *Registry) SeparatesAPIGroups() bool {
 	all := r.entries()
 	for _, e := range all {

@@ -146,8 +146,11 @@ func TestAbilities(t *testing.T) {
 	if driver.SeparatesAPIGroups(r) {
 		t.Error("the registry separates API groups, although a driver does not")
 	}
-	if of, err := r.For(class("able")); err != nil || !driver.SeparatesAPIGroups(of) {
-		t.Errorf("able does not separate API groups: %v", err)
+	if !registry.SeparatesAPIGroups(r, class("able")) || registry.SeparatesAPIGroups(r, class("bare")) || registry.SeparatesAPIGroups(r, class("gone")) {
+		t.Error("able separates API groups, and no other does")
+	}
+	if !registry.SeparatesAPIGroups(able{separate: true}, class("any")) {
+		t.Error("a driver that is no registry does")
 	}
 }
 

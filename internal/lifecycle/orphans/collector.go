@@ -25,6 +25,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/registry"
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
@@ -224,7 +225,7 @@ func (c *Collector) owners(ctx context.Context, class Class, live bool) ([]Owner
 	for _, api := range c.APIs {
 		owners, err := api.Owners(ctx, live)
 		switch {
-		case errors.Is(err, ErrHidden) && driver.SeparatesAPIGroups(c.Driver) && !class.sharedWith(api):
+		case errors.Is(err, ErrHidden) && registry.SeparatesAPIGroups(c.Driver, class.Class) && !class.sharedWith(api):
 		case errors.Is(err, ErrHidden):
 			return nil, &skipError{"objects of another API may own some, and may not be read"}
 		case err != nil:
