@@ -225,7 +225,7 @@ type progress struct {
 	counted  time.Time
 	attempts int
 
-	// sent is when the pod was evicted, or first seen to be leaving.
+	// sent is when the pod was evicted, or first seen to be leaving with volumes that are all identified.
 	sent time.Time
 	// removed reports that the API server has accepted the forced deletion.
 	removed bool
@@ -270,7 +270,7 @@ func (l *ledger) observe(f facts, r rules) {
 		}
 		known.pod = p
 		switch {
-		case p.leaving && known.sent.IsZero():
+		case p.leaving && known.sent.IsZero() && !unidentified(f, l, p):
 			l.depart(known, f)
 			known.sent = f.now
 		case !p.leaving && known.unheard(f.now):
@@ -375,5 +375,6 @@ func (p *progress) goneBy(r rules) time.Time {
 
 // holds reports whether other pods with volumes may have to wait for this one.
 func (p *progress) holds() bool {
-	return len(p.volumes) > 0 && (p.calling || !p.sent.IsZero() && !p.settled)
+	leaves := p.leaving || !p.sent.IsZero()
+	return len(p.volumes) > 0 && (p.calling || leaves && !p.settled)
 }

@@ -331,6 +331,21 @@ func TestIdentityIsAwaited(t *testing.T) {
 	s.gone("a").pass(answers{"b": "ok"}, "b") // its detachment is not awaited
 }
 
+// TestIdentityOfAPodThatLeavesIsAwaited: another process has evicted it, and its volumes are awaited all
+// the same.
+func TestIdentityOfAPodThatLeavesIsAwaited(t *testing.T) {
+	s := newStory(t).pod("a", 1, "v1").pod("b", 5, "v2").change("a", func(p *pod) { p.leaving = true })
+	s.facts.volumes["v1"] = volume{pending: true}
+	s.waits(s.pass(nil), "identity a", "turn b")
+	s.facts.volumes["v1"] = volume{id: "v1"}
+	s.waits(s.pass(nil), "detach a v1", "pod a", "turn b")
+	s.gone("a")
+	s.waits(s.pass(nil), "detach a v1", "turn b")
+	s.detach("v1")
+	s.facts.elsewhere["v1"] = true
+	s.pass(answers{"b": "ok"}, "b")
+}
+
 func TestPodThatDoesNotEnd(t *testing.T) {
 	s := newStory(t).pod("a", 0)
 	s.pass(answers{"a": "ok"}, "a")
