@@ -116,18 +116,27 @@ func (m *local) listen(context.Context) error {
 // run runs everything, and use with it, until the context ends, use has ended, or something
 // fails. Hosts end after the controllers, which therefore see no host stop.
 func (m *local) run(ctx context.Context, use func(context.Context, *local) error) error {
+	parts := []part{m.serveImages, m.startVMs, m.startMachines, m.startHosts}
+	return runParts(ctx, parts, func(ctx context.Context) error { return use(ctx, m) })
+}
+
+// part starts something that runs in a group until the context ends.
+type part func(context.Context, *errgroup.Group) error
+
+func runParts(ctx context.Context, parts []part, use func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	group, ctx := errgroup.WithContext(ctx)
-	for _, part := range []func(context.Context, *errgroup.Group) error{m.serveImages, m.startVMs, m.startMachines, m.startHosts} {
-		if err := part(ctx, group); err != nil {
+	for _, start := range parts {
+		if err := start(ctx, group); err != nil {
+			err = explainCancel(ctx, explainPort(err))
 			cancel()
-			return errors.Join(explainCancel(ctx, explainPort(err)), group.Wait())
+			return errors.Join(err, group.Wait())
 		}
 	}
 	group.Go(func() error {
 		defer cancel()
-		return use(ctx, m)
+		return use(ctx)
 	})
 	return group.Wait()
 }

@@ -2,8 +2,12 @@ package cluster
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"strings"
 	"testing"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/millwright-dev/millwright/internal/cli/folder"
 )
@@ -31,5 +35,33 @@ func TestNamesOfHosts(t *testing.T) {
 		if got := isHost(name); got != want {
 			t.Errorf("%q: %v", name, got)
 		}
+	}
+}
+
+// TestAPartThatDoesNotStart: its error is that of the command, which ends what has started; it is none
+// after the user has ended the command.
+func TestAPartThatDoesNotStart(t *testing.T) {
+	broken, ended := errors.New("the port is taken"), make(chan struct{})
+	first := func(ctx context.Context, group *errgroup.Group) error {
+		group.Go(func() error {
+			<-ctx.Done()
+			close(ended)
+			return nil
+		})
+		return nil
+	}
+	parts := []part{first, func(context.Context, *errgroup.Group) error { return broken }}
+	unused := func(context.Context) error {
+		t.Error("it is used, though a part has not started")
+		return nil
+	}
+	if err := runParts(t.Context(), parts, unused); !errors.Is(err, broken) {
+		t.Errorf("got %v, want %v", err, broken)
+	}
+	<-ended
+	over, end := context.WithCancel(t.Context())
+	end()
+	if err := runParts(over, parts[1:], unused); err != nil {
+		t.Errorf("ended by the user, it returns %v", err)
 	}
 }
