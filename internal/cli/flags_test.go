@@ -87,7 +87,9 @@ var mcmSetFlags = map[string]string{
 // Our own flags for machines and sets, with the defaults at which all is as in MCM, and those of
 // "manager" only.
 var (
-	ownMachineFlags = map[string]string{"driver": "vm", "installation": "", "machine-safety-orphan-vms": "delete",
+	ownMachineFlags = map[string]string{
+		"driver-socket": "", "driver-listen": "", "driver-insecure-loopback": "false",
+		"driver-tls-cert-file": "", "driver-tls-private-key-file": "", "driver-client-ca-file": "", "driver": "vm", "installation": "", "machine-safety-orphan-vms": "delete",
 		"machine-max-health-replacements": "1", "drain-volume-pods": "serial", "approve-node-certificates": "false",
 		"sim-dir": "", "sim-heartbeat": "10s", "leader-elect-namespace": ""}
 	ownSetFlags     = map[string]string{"enforce-min-ready-seconds": "false", "leader-elect-namespace": ""}
@@ -175,7 +177,7 @@ func TestValuesOfMCMsFlags(t *testing.T) {
 // freeText are the flags that have no nonsense: names of files, of objects and of the driver, which are
 // looked up later, and what has no effect.
 var freeText = []string{
-	"driver", "cloud-provider", "target-kubeconfig", "control-kubeconfig", "namespace", "leader-elect-namespace", "installation", "sim-dir",
+	"driver", "driver-socket", "cloud-provider", "target-kubeconfig", "control-kubeconfig", "namespace", "leader-elect-namespace", "installation", "sim-dir",
 	"watch-filter", "webhook-cert-dir", "leader-elect-resource-name",
 	"vmodule", "alsologtostderrthreshold", "log-backtrace-at", "log-dir", "log-file", "log-json-info-buffer-size", "log-text-info-buffer-size",
 }

@@ -87,9 +87,6 @@ func (f *DriverFlags) chosen() (registry.Kinds, error) {
 
 // open puts the drivers into the manager's configuration.
 func (f *DriverFlags) open(ctx context.Context, config *manager.Config) error {
-	if err := f.Plugins.validate(); err != nil {
-		return args.Wrong(err)
-	}
 	kinds, err := f.chosen()
 	if err != nil {
 		return err

@@ -41,7 +41,7 @@ func (f *PluginFlags) serve() bool { return f.Socket != "" || f.Listen != "" }
 func (f *PluginFlags) validate() error {
 	var wrong args.Problems
 	files := f.Files != server.Files{}
-	wrong.If(f.Listen == "" && (files || f.Insecure), "--driver-listen: required with the other flags of it")
+	wrong.If(f.Listen == "" && (files || f.Insecure), "--driver-tls-cert-file, --driver-tls-private-key-file, --driver-client-ca-file, --driver-insecure-loopback: need --driver-listen")
 	if f.Listen == "" {
 		return wrong.Err()
 	}

@@ -15,8 +15,8 @@ func TestFlagsOfPlugins(t *testing.T) {
 	}{
 		"none":                      {PluginFlags{}, ""},
 		"a socket":                  {PluginFlags{Socket: "/run/x"}, ""},
-		"files without an address":  {PluginFlags{Files: files}, "--driver-listen: required"},
-		"loopback flag alone":       {PluginFlags{Insecure: true}, "--driver-listen: required"},
+		"files without an address":  {PluginFlags{Files: files}, "need --driver-listen"},
+		"loopback flag alone":       {PluginFlags{Insecure: true}, "need --driver-listen"},
 		"an address without TLS":    {PluginFlags{Listen: "127.0.0.1:5000"}, "--driver-insecure-loopback"},
 		"half of the files":         {PluginFlags{Listen: ":5000", Files: server.Files{Certificate: "a"}}, "--driver-client-ca-file"},
 		"files that are not there":  {PluginFlags{Listen: ":5000", Files: files}, "certificate a with key b"},
