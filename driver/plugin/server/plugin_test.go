@@ -19,16 +19,27 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/conformance"
 	"github.com/millwright-dev/millwright/driver/fake"
 	"github.com/millwright-dev/millwright/driver/plugin"
 	"github.com/millwright-dev/millwright/driver/status"
 	driverpb "github.com/millwright-dev/millwright/proto/driver"
-	"github.com/millwright-dev/millwright/test/contract"
 	"github.com/millwright-dev/millwright/test/fixture"
 )
 
-func TestContract(t *testing.T) {
-	contract.Check(t, func(t *testing.T) driver.Driver { return connect(t, fake.New(fake.Config{})) })
+// A driver that keeps all rules keeps them in another process.
+func TestConformance(t *testing.T) {
+	class := func(name string) *v1alpha1.MachineClass {
+		made := fixture.MachineClass()
+		made.Name, made.ProviderSpec.Raw = name, []byte(`{}`)
+		return made
+	}
+	conformance.Run(t, func(t *testing.T) conformance.Provider {
+		return conformance.Provider{
+			Driver: connect(t, fake.New(fake.Config{RequireInitialize: true})), Class: class("class"), Uninitialized: true,
+			Variants: conformance.Variants{Changed: class("changed"), OtherCluster: class("other")},
+		}
+	})
 }
 
 // full answers every method with all fields, and keeps the request.

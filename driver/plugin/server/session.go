@@ -100,6 +100,9 @@ func (s *session) send(stream grpc.BidiStreamingServer[driverpb.DriverSide, driv
 // call does an operation.
 func (s *session) call(ctx context.Context, op *operation) (*driverpb.OperationResult, error) {
 	kind := s.registration.GetKind()
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return nil, status.WrapError(codes.DeadlineExceeded, "the deadline had passed before the operation began", ctx.Err())
+	}
 	select {
 	case s.slots <- struct{}{}:
 	case <-s.ended:
