@@ -18,10 +18,10 @@ export GOWORK := off
 CAPI_VERSIONS := v1.7.1 v1.14.2
 
 # Every Go module of the repository.
-MODULES := . api client compat/mcm controlplane examples/mcm-provider hack/image test/chart test/monitoring tools $(CAPI_VERSIONS:%=test/capi/%)
+MODULES := . api client compat/mcm controlplane examples/mcm-provider examples/provider hack/image test/chart test/monitoring tools $(CAPI_VERSIONS:%=test/capi/%)
 # Modules whose tests run, and that the linters read. controlplane is left out: it
 # holds one small main over all of Kubernetes, and to build it is to check it.
-CODE_MODULES := . api client compat/mcm examples/mcm-provider hack/image test/chart test/monitoring
+CODE_MODULES := . api client compat/mcm examples/mcm-provider examples/provider hack/image test/chart test/monitoring
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 

@@ -140,6 +140,7 @@ func (p *Provider) command() (*cobra.Command, error) {
 	root.Use, root.Args = p.name, args.KnownCommand
 	root.Long += "\n\nThe command \"manager\" runs these, too, in the same process."
 	root.AddCommand(whole)
+	root.CompletionOptions.HiddenDefaultCmd = true
 	return program.Complete(root, program.VersionLine(p.name, p.version)), nil
 }
 
