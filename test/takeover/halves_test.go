@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/nodeupdate"
 	"github.com/millwright-dev/millwright/internal/manager"
 	"github.com/millwright-dev/millwright/test/env"
 	"github.com/millwright-dev/millwright/test/upstream"
@@ -73,7 +74,7 @@ func TestHalfTakesOver(t *testing.T) {
 			moment := strings.TrimSuffix(filepath.Base(file), ".json")
 			moments[string(half)+"/"+moment] = func(t *testing.T) {
 				e := env.New(t)
-				suffix := string(half[len(half)-1]) + moment[:2]
+				suffix := fmt.Sprint(len(half)) + moment[:2]
 				load(t, e, file, suffix)
 				before := look(t, e, suffix)
 				p := newProvider(e, before.machines...)
@@ -263,36 +264,84 @@ func (f half) isDeleted() {
 func TestHalvesAreSwappedInARollout(t *testing.T) {
 	stories := map[string]func(*testing.T){}
 	for which, other := range otherHalf {
-		stories[string(which)] = func(t *testing.T) {
+		stories[string(which)+"/rolling"] = func(t *testing.T) {
 			f := declare(t, "20-running", "scaled")
 			startMCMs(t, f.Env, f.provider, other, 0)
-			ours := access(t, f.Env, f.gate)
-			turns := []func() (stop func()){
-				func() func() { return start(t, f.Env, f.provider, ours, manager.Config{Half: which}) },
-				func() func() { return startMCMs(t, f.Env, f.provider, which, 0) },
-			}
+			turns := f.turns(which)
 			stop := turns[0]()
 			f.settles(4, "c1")
-			f.change(`{"spec":{"template":{"spec":{"class":{"name":"c2"}}}}}`)
-			swaps := 0
-			for ; !f.hasSettled(4, "c2"); swaps++ {
-				was := f.moment()
-				f.eventually(func(g gomega.Gomega) {
-					g.Expect(f.hasSettled(4, "c2") || !maps.Equal(was, f.moment())).To(gomega.BeTrue())
-				})
-				stop()
-				stop = turns[(swaps+1)%len(turns)]()
-			}
-			t.Logf("%d swaps", swaps)
+			f.roll("c2")
+			f.swaps(stop, turns, func() bool { return f.hasSettled(4, "c2") })
 			if made, _ := f.provider.did(); len(made) != 8 {
 				t.Errorf("%d VMs were made, want 8: %q", len(made), made)
 			}
-			if swaps < 4 {
-				t.Errorf("it was swapped %d times", swaps)
+		}
+		stories[string(which)+"/in place"] = func(t *testing.T) {
+			f := declare(t, "20-running", "inplace")
+			startMCMs(t, f.Env, f.provider, other, 0)
+			turns := f.turns(which)
+			stop := turns[0]()
+			f.eventually(func(g gomega.Gomega) { g.Expect(f.current(g).Status.AvailableReplicas).To(gomega.BeEquivalentTo(3)) })
+			before := f.names()
+			f.roll("c2")
+			f.swaps(stop, turns, func() bool {
+				made, _ := f.provider.did()
+				updateOne(f.t, f.Client, func(name string) bool { return slices.Contains(made, name) })
+				return f.isUpdated()
+			})
+			if made, removed := f.provider.did(); len(made) != 3 || len(removed) > 0 || !slices.Equal(before, f.names()) {
+				t.Errorf("VMs made %q, removed %q; Machines %q, now %q", made, removed, before, f.names())
 			}
 		}
 	}
 	together(t, stories)
+}
+
+// turns start our half and MCM's.
+func (f *fleet) turns(which manager.Half) []func() (stop func()) {
+	ours := access(f.t, f.Env, f.gate)
+	return []func() func(){
+		func() func() { return start(f.t, f.Env, f.provider, ours, manager.Config{Half: which}) },
+		func() func() { return startMCMs(f.t, f.Env, f.provider, which, 0) },
+	}
+}
+
+// swaps swaps a half at each moment until all is done.
+func (f *fleet) swaps(stop func(), turns []func() func(), done func() bool) {
+	f.t.Helper()
+	swaps := 0
+	for ; !done(); swaps++ {
+		was := f.moment()
+		f.eventually(func(g gomega.Gomega) {
+			g.Expect(done() || !maps.Equal(was, f.moment())).To(gomega.BeTrue(), "%v", was)
+		})
+		stop()
+		stop = turns[(swaps+1)%len(turns)]()
+	}
+	f.t.Logf("%d swaps", swaps)
+	if swaps < 4 {
+		f.t.Errorf("it was swapped %d times", swaps)
+	}
+}
+
+// isUpdated reports whether all Machines are Running and of the newest set, and no node has a mark of the update.
+func (f *fleet) isUpdated() bool {
+	f.t.Helper()
+	deployment, sets := f.deployment.DeepCopy(), &v1alpha1.MachineSetList{}
+	must(f.t, f.Client.Get(f.t.Context(), client.ObjectKeyFromObject(deployment), deployment))
+	must(f.t, f.Client.List(f.t.Context(), sets, client.InNamespace(f.Namespace)))
+	newest := state{sets: sets.Items}.newest(deployment.Name)
+	status := deployment.Status
+	if newest == nil || newest.Spec.Template.Spec.Class.Name != "c2" || status.UpdatedReplicas != 3 || status.Replicas != 3 || status.AvailableReplicas != 3 {
+		return false
+	}
+	machines := f.machines()
+	return !slices.ContainsFunc(machines, func(machine v1alpha1.Machine) bool {
+		node := &corev1.Node{}
+		must(f.t, f.Client.Get(f.t.Context(), client.ObjectKey{Name: machine.Labels[v1alpha1.NodeLabelKey]}, node))
+		return machine.Status.CurrentStatus.Phase != v1alpha1.MachineRunning || !metav1.IsControlledBy(&machine, newest) ||
+			nodeupdate.Labelled(node) || node.Spec.Unschedulable || nodeupdate.Moved(&machine)
+	})
 }
 
 // hasSettled reports whether the deployment is settled.
@@ -301,7 +350,7 @@ func (f *fleet) hasSettled(replicas int, class string) bool {
 		WithTimeout(time.Millisecond).Should(gomega.Succeed())
 }
 
-// moment is the size of each set, and the phase of each Machine.
+// moment is the size of each set, the phase of each Machine, and how far the updates of their nodes are.
 func (f *fleet) moment() map[string]string {
 	f.t.Helper()
 	moment := map[string]string{}
@@ -312,7 +361,7 @@ func (f *fleet) moment() map[string]string {
 	}
 	machines := f.machines()
 	for i := range machines {
-		moment[machines[i].Name] = string(machines[i].Status.CurrentStatus.Phase)
+		moment[machines[i].Name] = string(machines[i].Status.CurrentStatus.Phase) + nodeupdate.State(&machines[i])
 	}
 	return moment
 }

@@ -59,8 +59,12 @@ func (c *controllerManager) set(ctx context.Context, all *objects, set *v1alpha1
 	active := slices.DeleteFunc(slices.Clone(members), func(m *v1alpha1.Machine) bool {
 		return m.Status.CurrentStatus.Phase == v1alpha1.MachineTerminating || m.DeletionTimestamp != nil
 	})
+	_, createsNone := set.Labels[v1alpha1.LabelKeyMachineSetScaleUpDisabled]
 	if missing := int(set.Spec.Replicas) - len(active); missing > 0 {
 		for range missing {
+			if createsNone {
+				break
+			}
 			if err := c.create(ctx, newMachine(set)); err != nil {
 				return err
 			}
@@ -103,6 +107,9 @@ func preserved(machine *v1alpha1.Machine) bool {
 
 // unwanted are the Machines that a set deletes: those of a surplus, the marked ones, and Failed ones.
 func unwanted(set *v1alpha1.MachineSet, active []*v1alpha1.Machine, surplus int) []*v1alpha1.Machine {
+	there := len(active)
+	active = slices.DeleteFunc(active, isMoved) // the replicas do not count them yet
+	surplus -= there - len(active)
 	slices.SortFunc(active, func(a, b *v1alpha1.Machine) int {
 		kept := func(m *v1alpha1.Machine) int {
 			return map[bool]int{true: 1}[m.Status.CurrentStatus.PreserveExpiryTime != nil]
@@ -191,9 +198,11 @@ func (c *controllerManager) deployment(ctx context.Context, all *objects, d *v1a
 	current := currentSet(d, sets)
 	wrote, err := false, error(nil)
 	switch {
-	case d.Spec.Paused, d.Spec.Strategy.Type == v1alpha1.InPlaceUpdateMachineDeploymentStrategyType && current == nil:
+	case d.Spec.Paused:
 	case current == nil:
 		wrote, err = true, c.create(ctx, newSet(d, sets))
+	case d.Spec.Strategy.Type == v1alpha1.InPlaceUpdateMachineDeploymentStrategyType && len(sets) > 1:
+		wrote, err = c.inPlace(ctx, all, d, current)
 	default:
 		wrote, err = c.roll(ctx, all, d, sets, current)
 	}
@@ -288,13 +297,19 @@ func sizes(d *v1alpha1.MachineDeployment, set *v1alpha1.MachineSet) {
 	metav1.SetMetaDataAnnotation(&set.ObjectMeta, v1alpha1.AnnotationKeyMaxReplicas, strconv.Itoa(int(d.Spec.Replicas+surge)))
 }
 
-// bounds are the surge of a rolling update, and how many Machines may be unavailable.
+// bounds are the surge of an update, and how many Machines may be unavailable.
 func bounds(d *v1alpha1.MachineDeployment) (surge, unavailable int32) {
-	rolling := d.Spec.Strategy.RollingUpdate
-	if rolling == nil || rolling.MaxSurge == nil || rolling.MaxUnavailable == nil {
+	config := v1alpha1.UpdateConfiguration{}
+	switch strategy := d.Spec.Strategy; {
+	case strategy.RollingUpdate != nil:
+		config = strategy.RollingUpdate.UpdateConfiguration
+	case strategy.InPlaceUpdate != nil:
+		config = strategy.InPlaceUpdate.UpdateConfiguration
+	}
+	if config.MaxSurge == nil || config.MaxUnavailable == nil {
 		return 0, 0
 	}
-	return rolling.MaxSurge.IntVal, rolling.MaxUnavailable.IntVal
+	return config.MaxSurge.IntVal, config.MaxUnavailable.IntVal
 }
 
 // newSet is the set of the deployment's template, as large as it may be.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -74,7 +73,7 @@ func hold(object client.Object, finalizer string, wanted bool) {
 type step func(ctx context.Context, all *objects, machine *v1alpha1.Machine) (bool, error)
 
 func (c *machineController) machine(ctx context.Context, all *objects, machine *v1alpha1.Machine) error {
-	steps := []step{c.finalizer, c.health, c.node, c.preserve, c.createVM}
+	steps := []step{c.finalizer, c.inPlace, c.health, c.node, c.preserve, c.createVM}
 	if machine.DeletionTimestamp != nil {
 		steps = []step{c.deletion}
 	}
@@ -178,7 +177,7 @@ func ready(node *corev1.Node) bool {
 // hasNode is the Machine's node, if it may be looked at: not while it is updated in place.
 func hasNode(all *objects, machine *v1alpha1.Machine) *corev1.Node {
 	phase := machine.Status.CurrentStatus.Phase
-	if phase == "" || strings.HasPrefix(string(phase), "InPlace") {
+	if phase == "" || phase == v1alpha1.MachineInPlaceUpdating {
 		return nil
 	}
 	return all.nodes[machine.Labels[v1alpha1.NodeLabelKey]]

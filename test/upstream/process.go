@@ -2,7 +2,7 @@
 // MCM was seen to write, in MCM's order, one step in a pass, whole objects under an optimistic lock. What it
 // writes by MCM's description alone is in described.txt.
 //
-// Not played are bootstrap tokens, drains of nodes that have pods, and updates in place.
+// Not played are bootstrap tokens, drains of nodes that have pods, and updates in place that fail.
 package upstream
 
 import (
