@@ -5,8 +5,6 @@ package admission
 import (
 	"encoding/json"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -17,7 +15,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -307,38 +304,5 @@ func TestWhatPasses(t *testing.T) {
 				t.Errorf("%s was rewritten (-sent +stored):\n%s", name, diff)
 			}
 		}
-	}
-}
-
-// TestRecordedObjectsPass: whatever a real MCM worked with can be created.
-func TestRecordedObjectsPass(t *testing.T) {
-	e := guarded(t)
-	files, err := filepath.Glob("../../api/machine/v1alpha1/testdata/mcm/*.json")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no recorded objects: %v", err)
-	}
-	kinds := map[string]int{}
-	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		list := &unstructured.UnstructuredList{}
-		if err := list.UnmarshalJSON(text); err != nil {
-			t.Fatal(err)
-		}
-		for _, item := range list.Items {
-			if item.GetAPIVersion() != v1alpha1.SchemeGroupVersion.String() {
-				continue
-			}
-			kinds[item.GetKind()]++
-			unstructured.RemoveNestedField(item.Object, "metadata", "deletionTimestamp")
-			item.SetResourceVersion("")
-			item.SetNamespace(e.Namespace)
-			expect(t, filepath.Base(file)+": "+item.GetKind()+" "+item.GetName(), nil, e.Client.Create(t.Context(), &item, client.DryRunAll))
-		}
-	}
-	if len(kinds) != 4 {
-		t.Errorf("only these kinds were recorded: %v", kinds)
 	}
 }

@@ -40,6 +40,7 @@ func TestWhatThePagesSayWorks(t *testing.T) {
 	place := newPlace(t)
 	place.up()
 	t.Run("examples", place.examples)
+	t.Run("admission.md", place.refuses)
 	for _, page := range pages {
 		t.Run(page, func(t *testing.T) {
 			place.run(t, page)
@@ -139,6 +140,17 @@ func (p *place) examples(t *testing.T) {
 		if out, err := kubectl.CombinedOutput(); err != nil {
 			t.Errorf("%s, %s: %v\n%s", document.file, document.kind, err, out)
 		}
+	}
+}
+
+// refuses checks that the policies of local mode refuse an object, as the page shows.
+func (p *place) refuses(t *testing.T) {
+	bad := filepath.Join(p.dir, "bad.yaml")
+	text := "apiVersion: machine.sapcloud.io/v1alpha1\nkind: Machine\nmetadata: {name: bad, namespace: default}\nspec: {class: {kind: MachineClass}}\n"
+	must(t, os.WriteFile(bad, []byte(text), 0o600))
+	out, err := exec.CommandContext(t.Context(), filepath.Join(p.dir, "bin", "kubectl"), "--kubeconfig="+p.kubeconfig(), "apply", "-f", bad).CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "spec.class.name: Required value") {
+		t.Errorf("kubectl printed, with %v:\n%s", err, out)
 	}
 }
 

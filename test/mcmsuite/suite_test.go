@@ -8,16 +8,13 @@ import (
 	"net/http"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/discovery"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
@@ -59,7 +56,7 @@ type suite struct {
 func newSuite(t *testing.T) *suite {
 	t.Helper()
 	s := &suite{Env: env.NewPair(t, env.WithOwn()), t: t, processes: map[string]*program.Process{}, ports: map[string]int{}}
-	s.installMCMsCRDs()
+	s.InstallMCMsCRDs(t)
 	dir := t.TempDir()
 	cloud, err := sim.OpenCloud(filepath.Join(dir, "sim"), sim.CloudOptions{})
 	s.must(err)
@@ -82,24 +79,6 @@ func newSuite(t *testing.T) *suite {
 	s.start("machine-controller-manager", append(access, "--machine-safety-overshooting-period=300ms")...)
 	s.create(secret(s.Namespace), class(s.Namespace, firstClass), class(s.Namespace, secondClass))
 	return s
-}
-
-// installMCMsCRDs takes out of the CRDs what MCM's lack.
-func (s *suite) installMCMsCRDs() {
-	s.t.Helper()
-	for _, plural := range []string{"machinesets", "machinedeployments"} {
-		crd := &metav1.PartialObjectMetadata{}
-		crd.SetGroupVersionKind(apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition"))
-		crd.Name = plural + "." + v1alpha1.GroupName
-		patch := `[{"op":"remove","path":"/spec/versions/0/schema/openAPIV3Schema/properties/status/properties/selector"}]`
-		s.must(s.Client.Patch(s.t.Context(), crd, client.RawPatch(types.JSONPatchType, []byte(patch))))
-	}
-	published := discovery.NewDiscoveryClientForConfigOrDie(s.Admin).RESTClient()
-	s.eventually(func(g gomega.Gomega) {
-		raw, err := published.Get().AbsPath("/openapi/v3/apis", v1alpha1.GroupName, v1alpha1.SchemeGroupVersion.Version).Do(s.t.Context()).Raw()
-		g.Expect(err).NotTo(gomega.HaveOccurred())
-		g.Expect(strings.Contains(string(raw), "Selector is spec.selector")).To(gomega.BeFalse(), "the schema of before is still published")
-	})
 }
 
 // start starts a process as Gardener does: by MCM's name, without a subcommand.

@@ -82,7 +82,7 @@ func (m *local) install(ctx context.Context) error {
 	// The namespace comes before the objects in it.
 	for _, manifests := range []struct{ files, namespace string }{
 		{"local/*.yaml", localNamespace},
-		{"policy/hosts.yaml", localNamespace},
+		{"policy/*.yaml", localNamespace},
 		{"rbac/control-role.yaml", localNamespace},
 		{"rbac/driver-vm-role.yaml", localNamespace},
 		{"rbac/driver-vm-cluster-role.yaml", ""},
