@@ -103,9 +103,11 @@ const (
 	DeploymentReasonFound                        = v1alpha1.DeploymentReasonFound
 	DeploymentReasonFrozen                       = v1alpha1.DeploymentReasonFrozen
 	DeploymentReasonInvalid                      = v1alpha1.DeploymentReasonInvalid
+	DeploymentReasonMachineTransferred           = v1alpha1.DeploymentReasonMachineTransferred
 	DeploymentReasonMarkError                    = v1alpha1.DeploymentReasonMarkError
 	DeploymentReasonMutated                      = v1alpha1.DeploymentReasonMutated
 	DeploymentReasonNodesMarked                  = v1alpha1.DeploymentReasonNodesMarked
+	DeploymentReasonNodesSelected                = v1alpha1.DeploymentReasonNodesSelected
 	DeploymentReasonNodesUnmarked                = v1alpha1.DeploymentReasonNodesUnmarked
 	DeploymentReasonNotSupported                 = v1alpha1.DeploymentReasonNotSupported
 	DeploymentReasonPaused                       = v1alpha1.DeploymentReasonPaused
@@ -120,6 +122,7 @@ const (
 	DeploymentReasonTemplateUnchanged            = v1alpha1.DeploymentReasonTemplateUnchanged
 	DeploymentReasonTimedOut                     = v1alpha1.DeploymentReasonTimedOut
 	DeploymentReasonUnavailable                  = v1alpha1.DeploymentReasonUnavailable
+	DeploymentReasonUpdateBlocked                = v1alpha1.DeploymentReasonUpdateBlocked
 	DeploymentReasonUpdated                      = v1alpha1.DeploymentReasonUpdated
 	DrainSuccessful                              = v1alpha1.DrainSuccessful
 	EventAnnotationCause                         = v1alpha1.EventAnnotationCause
