@@ -39,9 +39,11 @@ func TestHalvesUseWhatTheyMay(t *testing.T) {
 	inTarget.Record(sets.Target)
 	m.control.Record(machines.Control)
 	m.create(m.admin, slices.Concat(m.class(pool, `{}`), m.class("next", `{}`), m.class("silent", `{"join":"never"}`))...)
+	m.older()
 	m.manage(machines)
 	m.manage(sets)
 
+	m.migrates()
 	m.joins()
 	m.lives()
 	m.replicas()

@@ -200,8 +200,10 @@ func TestManagerUsesWhatItMay(t *testing.T) {
 	m.control.Record(control)
 	m.target.Record(target)
 	m.create(m.admin, slices.Concat(m.class(pool, `{}`), m.class("next", `{}`), m.class("silent", `{"join":"never"}`))...)
+	m.older()
 	m.manage(manager.Config{Control: control, Target: target, NodeCertificates: manager.NodeCertificates{Approve: true}})
 
+	m.migrates()
 	m.joins()
 	m.lives()
 	m.replicas()
