@@ -93,6 +93,7 @@ func (g *guest) join(ctx context.Context) {
 	g.node.set(data.NodeName)
 	joiner := join.Joiner{
 		Data: data, Machine: describe(described.Links), Store: credential.Store{Path: rootDisk}, Logf: g.out.Logf,
+		Restart: g.machine.reboot,
 	}
 	if err := joiner.Run(ctx); err != nil {
 		g.out.Logf("join: %v", err)

@@ -35,6 +35,8 @@ type Joiner struct {
 	Store credential.Store
 	// Logf logs a message.
 	Logf func(format string, arguments ...any)
+	// Restart restarts the machine, to update it in place. It returns only if that fails.
+	Restart func()
 }
 
 // Run joins and then keeps the Node alive until ctx ends, whose error it returns. It retries
@@ -132,7 +134,7 @@ func (j *Joiner) live(ctx context.Context, access kube.Access) error {
 		return err
 	}
 	defer client.Close()
-	node := &node{client: client, data: j.Data, info: j.Machine}
+	node := &node{client: client, data: j.Data, info: j.Machine, logf: j.Logf, restart: j.Restart}
 	err = j.untilRefused(ctx, func() error { return node.register(ctx, time.Now()) })
 	if err != nil {
 		return err

@@ -67,6 +67,9 @@ type existing struct {
 	Spec     nodeSpec `json:"spec"`
 	Status   struct {
 		Conditions []condition `json:"conditions"`
+		NodeInfo   struct {
+			BootID string `json:"bootID"`
+		} `json:"nodeInfo"`
 	} `json:"status"`
 }
 
@@ -115,6 +118,12 @@ type node struct {
 	uid    string
 	// reported is the time of the last write of the status.
 	reported time.Time
+	logf     func(format string, arguments ...any)
+	// restart restarts the machine. It returns only if that fails.
+	restart func()
+	// restartedFor is when the Node began to wait for the update in place that this boot is for.
+	// Empty: it is for none.
+	restartedFor string
 }
 
 func (n *node) path() string { return nodesPath + "/" + url.PathEscape(n.data.NodeName) }
@@ -167,22 +176,27 @@ func (n *node) takeOver(ctx context.Context, now time.Time) error {
 		return fmt.Errorf("updating the node: %w", err)
 	}
 	n.uid = there.Metadata.UID
+	if there.Status.NodeInfo.BootID != n.info.BootID {
+		n.restartedFor = there.awaitedUpdate()
+	}
 	return n.patchStatus(ctx, there, now)
 }
 
 // keepStatus writes the status when it is old, or when that of the Node differs: the controller
 // manager changes it after missing heartbeats, such as of a paused machine. It does not create
-// a deleted Node again.
+// a deleted Node again. Then it does the update in place that the Node waits for.
 func (n *node) keepStatus(ctx context.Context, now time.Time) error {
 	var there existing
 	// The API server may answer this from its cache.
 	if err := n.client.Get(ctx, n.path()+"?resourceVersion=0", &there); err != nil {
 		return fmt.Errorf("reading the node: %w", err)
 	}
-	if now.Sub(n.reported) < statusInterval && there.hasStatus(conditions(now)) {
-		return nil
+	if now.Sub(n.reported) >= statusInterval || !there.hasStatus(conditions(now)) {
+		if err := n.patchStatus(ctx, there, now); err != nil {
+			return err
+		}
 	}
-	return n.patchStatus(ctx, there, now)
+	return n.update(ctx, there)
 }
 
 // hasStatus reports whether the Node has all the conditions with the same status.

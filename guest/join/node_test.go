@@ -67,7 +67,8 @@ func serveBy(t *testing.T, handler http.Handler) *node {
 	return &node{
 		client: client, uid: "uid-1",
 		data: userdata.UserData{NodeName: "one", ProviderID: "millwright:///default/u"},
-		info: Machine{Addresses: []string{"10.77.0.16", "fd00::16"}},
+		info: Machine{Addresses: []string{"10.77.0.16", "fd00::16"}, BootID: "this"},
+		logf: t.Logf, restart: func() { t.Error("it restarts") },
 	}
 }
 

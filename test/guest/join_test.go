@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
 	"github.com/millwright-dev/millwright/test/env"
 )
@@ -192,4 +193,34 @@ func TestJoinAgainWithoutToken(t *testing.T) {
 		return c.awaitReady(t).Status.NodeInfo.BootID
 	}).WithTimeout(patience).ShouldNot(gomega.Equal(before))
 	checkNode(t, c.awaitReady(t))
+}
+
+// TestUpdateInPlace: when the node is drained for an update in place, the guest restarts and reports
+// that, once.
+func TestUpdateInPlace(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, "cccccc")
+	guest := boot(t, withSeed(t, c.reachable(fromDisk(t)), c.userData(true)))
+	guest.until("node " + c.node + " is Ready")
+	node := c.awaitReady(t)
+	before := node.Status.NodeInfo.BootID
+	node.Status.Conditions = append(node.Status.Conditions, corev1.NodeCondition{
+		Type: v1alpha1.NodeInPlaceUpdate, Status: corev1.ConditionTrue, Reason: v1alpha1.ReadyForUpdate, LastTransitionTime: metav1.Now(),
+	})
+	must(t, c.Client.Status().Update(t.Context(), node))
+	guest.until("update: the node is drained, restarting")
+	gomega.NewWithT(t).Eventually(func() string {
+		must(t, c.Client.Get(t.Context(), types.NamespacedName{Name: c.node}, node))
+		return node.Labels[v1alpha1.LabelKeyNodeUpdateResult]
+	}).WithTimeout(patience).Should(gomega.Equal(v1alpha1.LabelValueNodeUpdateSuccessful))
+	after := node.Status.NodeInfo.BootID
+	if after == before {
+		t.Error("it reports an update without a restart")
+	}
+	lease := &coordinationv1.Lease{}
+	first := renewal(t, c, lease, nil)
+	renewal(t, c, lease, &first)
+	if now := c.awaitReady(t).Status.NodeInfo.BootID; now != after {
+		t.Errorf("it restarts again: boot %s, then %s", after, now)
+	}
 }
