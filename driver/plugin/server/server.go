@@ -116,8 +116,7 @@ func (s *Server) Register(stream grpc.BidiStreamingServer[driverpb.DriverSide, d
 	log := s.options.Log.WithValues("kind", d.kind, "version", registration.GetVersion())
 	log.Info("A driver has registered")
 	err = s.talk(stream, current, received)
-	d.leave(current, err)
-	s.metrics.connected(d.kind, d.connected())
+	s.close(d, current, err)
 	log.Info("A driver has disconnected", "reason", status.Convert(err).Message())
 	return err
 }
@@ -192,6 +191,14 @@ func (s *Server) open(current *session) (*Driver, error) {
 	}
 	s.metrics.connected(d.kind, true)
 	return d, nil
+}
+
+// close ends a session of a kind, which may have another one by then.
+func (s *Server) close(d *Driver, gone *session, cause error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	d.leave(gone, cause)
+	s.metrics.connected(d.kind, d.connected())
 }
 
 // message is what was received, or why nothing more will be.

@@ -30,7 +30,7 @@ const (
 type session struct {
 	registration *driverpb.Registration
 	operations   chan *operation
-	// cancels never blocks: it has room for all operations that run.
+	// cancels has room for all operations that run. One that was answered may still be in it.
 	cancels chan string
 	// slots has an element for each operation that the driver has not answered.
 	slots  chan struct{}
@@ -178,7 +178,11 @@ func (s *session) abandon(id string) {
 	}
 	op.abandoned, op.class, op.secret = true, nil, nil
 	s.abandoned++
-	s.cancels <- id
+	select {
+	case s.cancels <- id:
+	default: // a driver that answers, but reads nothing
+		s.cut(grpcstatus.Error(grpccodes.ResourceExhausted, "the driver does not read what is cancelled"))
+	}
 	if s.abandoned == cap(s.slots) {
 		s.cut(grpcstatus.Errorf(grpccodes.ResourceExhausted, "%d operations were cancelled, and not one was answered", s.abandoned))
 	}
