@@ -43,8 +43,8 @@ func (r Rule) Name() string { return r.ID() + " " + r.Title }
 
 // Rules returns all rules, by number.
 func Rules() []Rule {
-	all := slices.Concat(identityRules(), requestRules(), createRules(), deleteRules(), statusRules(), listRules(),
-		groupRules(), initializeRules(), volumeRules(), migrationRules(), domainRules(), locationRules(), contextRules(), errorRules(), processRules())
+	all := slices.Concat(identityRules, requestRules, createRules, deleteRules, statusRules, listRules,
+		groupRules, initializeRules, volumeRules, migrationRules, domainRules, locationRules, contextRules, errorRules, processRules)
 	slices.SortFunc(all, func(a, b Rule) int { return a.Number - b.Number })
 	return all
 }

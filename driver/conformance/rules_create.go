@@ -19,63 +19,61 @@ const (
 	deleted = 29
 )
 
-func identityRules() []Rule {
-	return []Rule{
-		{
-			Number: created, Level: Must, Title: "CreateMachine makes a VM and returns its provider ID",
-			Places: []string{"MCM CreateMachine 1", "MCM CreateMachine 8"},
-			check:  func(p *probe) { p.make(p.target("a")) },
+var identityRules = []Rule{
+	{
+		Number: created, Level: Must, Title: "CreateMachine makes a VM and returns its provider ID",
+		Places: []string{"MCM CreateMachine 1", "MCM CreateMachine 8"},
+		check:  func(p *probe) { p.make(p.target("a")) },
+	},
+	{
+		Number: 2, Level: Must, Title: "CreateMachine returns the name of the node", Places: []string{"MCM CreateMachine 9"},
+		needs: []int{created},
+		check: func(p *probe) {
+			if resp, err := p.create(p.ctx, p.target("a")); err == nil && resp != nil && resp.NodeName == "" {
+				p.failf("the node name is empty")
+			}
 		},
-		{
-			Number: 2, Level: Must, Title: "CreateMachine returns the name of the node", Places: []string{"MCM CreateMachine 9"},
-			needs: []int{created},
-			check: func(p *probe) {
-				if resp, err := p.create(p.ctx, p.target("a")); err == nil && resp != nil && resp.NodeName == "" {
-					p.failf("the node name is empty")
+	},
+	{
+		Number: 3, Level: Must, Title: "machines of two namespaces have two VMs", Places: []string{"driver Identity 1"},
+		needs: []int{created}, check: namespacesAreApart,
+	},
+	{
+		Number: 4, Level: Must, Title: "the UID of a machine does not identify its VM",
+		Places: []string{"driver Identity 1", "MCM Machine Provider Interface 1", "MCM CreateMachine 6", "MCM DeleteMachine 8"},
+		needs:  []int{created, 40},
+		check: func(p *probe) {
+			a := p.make(p.target("a"))
+			restored := a.known("")
+			restored.uid = "c0f00000-0000-4000-8000-000000000002"
+			if id := p.idOf(restored); id != a.id {
+				p.failf("with another UID, as after a restore from a backup, GetMachineStatus finds %q instead of %q", id, a.id)
+			}
+		},
+	},
+	{
+		Number: 5, Level: Must, Title: "a provider ID is never used again", Places: []string{"driver Identity 3"},
+		needs: []int{created, deleted},
+		check: func(p *probe) {
+			first := p.make(p.target("a"))
+			p.destroy(first)
+			if second := p.make(first.known("")); second.id == first.id {
+				p.failf("two VMs, one after the other, have the provider ID %s", first.id)
+			}
+		},
+	},
+	{
+		Number: 6, Level: Must, Title: "the provider ID of a VM stays the same", Places: []string{"driver Identity 3"},
+		needs: []int{created, 38},
+		check: func(p *probe) {
+			a := p.make(p.target("a"))
+			for range 3 {
+				if id := p.idOf(a); id != a.id {
+					p.failf("GetMachineStatus returns provider ID %q for %q", id, a.id)
 				}
-			},
+			}
 		},
-		{
-			Number: 3, Level: Must, Title: "machines of two namespaces have two VMs", Places: []string{"driver Identity 1"},
-			needs: []int{created}, check: namespacesAreApart,
-		},
-		{
-			Number: 4, Level: Must, Title: "the UID of a machine does not identify its VM",
-			Places: []string{"driver Identity 1", "MCM Machine Provider Interface 1", "MCM CreateMachine 6", "MCM DeleteMachine 8"},
-			needs:  []int{created, 40},
-			check: func(p *probe) {
-				a := p.make(p.target("a"))
-				restored := a.known("")
-				restored.uid = "c0f00000-0000-4000-8000-000000000002"
-				if id := p.idOf(restored); id != a.id {
-					p.failf("with another UID, as after a restore from a backup, GetMachineStatus finds %q instead of %q", id, a.id)
-				}
-			},
-		},
-		{
-			Number: 5, Level: Must, Title: "a provider ID is never used again", Places: []string{"driver Identity 3"},
-			needs: []int{created, deleted},
-			check: func(p *probe) {
-				first := p.make(p.target("a"))
-				p.destroy(first)
-				if second := p.make(first.known("")); second.id == first.id {
-					p.failf("two VMs, one after the other, have the provider ID %s", first.id)
-				}
-			},
-		},
-		{
-			Number: 6, Level: Must, Title: "the provider ID of a VM stays the same", Places: []string{"driver Identity 3"},
-			needs: []int{created, 38},
-			check: func(p *probe) {
-				a := p.make(p.target("a"))
-				for range 3 {
-					if id := p.idOf(a); id != a.id {
-						p.failf("GetMachineStatus returns provider ID %q for %q", id, a.id)
-					}
-				}
-			},
-		},
-	}
+	},
 }
 
 func namespacesAreApart(p *probe) {
@@ -89,74 +87,72 @@ func namespacesAreApart(p *probe) {
 	}
 }
 
-func createRules() []Rule {
-	return []Rule{
-		{
-			Number: 17, Level: Must, Title: "a repeated creation finds the VM",
-			Places: []string{"driver CreateMachine 1", "MCM CreateMachine 2", "MCM CreateMachine 7"},
-			needs:  []int{created}, check: createsOnce,
+var createRules = []Rule{
+	{
+		Number: 17, Level: Must, Title: "a repeated creation finds the VM",
+		Places: []string{"driver CreateMachine 1", "MCM CreateMachine 2", "MCM CreateMachine 7"},
+		needs:  []int{created}, check: createsOnce,
+	},
+	{
+		Number: 18, Level: Must, Title: "a creation whose answer was lost can be repeated", Places: []string{"driver CreateMachine 1"},
+		needs: []int{created, 17, 40}, check: lostAnswers,
+	},
+	{
+		Number: 19, Level: Must, Title: "an interrupted creation leaves no unknown VM",
+		Places: []string{"driver Requests 6", "driver CreateMachine 5"},
+		needs:  []int{created, 17, 18, deleted}, check: interrupted,
+	},
+	{
+		Number: 20, Level: Must, Title: "a restarted driver finds the VM", Places: []string{"driver Identity 1", "driver CreateMachine 1"},
+		needs: []int{created, 17}, check: restarted,
+	},
+	{
+		Number: 21, Level: Must, Title: "concurrent creations of a machine make one VM",
+		Places: []string{"driver CreateMachine 1", "driver Requests 7"},
+		needs:  []int{created, 17}, check: concurrentForOne,
+	},
+	{
+		Number: 22, Level: Must, Title: "concurrent creations of many machines make a VM each", Places: []string{"driver Requests 7"},
+		needs: []int{created, 40}, check: concurrentForMany,
+	},
+	{
+		Number: 23, Level: Must, Title: "a VM that does not fit is AlreadyExists", Places: []string{"driver CreateMachine 2", "MCM CreateMachine 12"},
+		needs: []int{created}, check: func(p *probe) { p.misfit() },
+	},
+	{
+		Number: 24, Level: Must, Title: "a VM that does not fit is left as it is", Places: []string{"driver CreateMachine 2"},
+		needs: []int{created, 17, 23},
+		check: func(p *probe) {
+			a := p.misfit()
+			if again, err := p.create(p.ctx, a.known("")); err != nil || again == nil || again.ProviderID != a.id {
+				p.failf("the VM was %s; after AlreadyExists for the changed class, CreateMachine with its own class answers %+v, %v", a.id, again, err)
+			}
 		},
-		{
-			Number: 18, Level: Must, Title: "a creation whose answer was lost can be repeated", Places: []string{"driver CreateMachine 1"},
-			needs: []int{created, 17, 40}, check: lostAnswers,
+	},
+	{
+		Number: 25, Level: Must, Title: "a used-up quota is ResourceExhausted", Places: []string{"driver CreateMachine Codes", "MCM CreateMachine 12"},
+		check: func(p *probe) {
+			class := p.provider.Variants.Classes[Full]
+			p.need(class != nil, "a class whose quota is used up")
+			p.wantCreate(p.target("a").of(class), codes.ResourceExhausted)
 		},
-		{
-			Number: 19, Level: Must, Title: "an interrupted creation leaves no unknown VM",
-			Places: []string{"driver Requests 6", "driver CreateMachine 5"},
-			needs:  []int{created, 17, 18, deleted}, check: interrupted,
+	},
+	{
+		Number: 26, Level: Must, Title: "a size out of its range is OutOfRange", Places: []string{"driver CreateMachine Codes", "MCM CreateMachine 12"},
+		check: func(p *probe) {
+			class := p.provider.Variants.Classes[OutOfRange]
+			p.need(class != nil, "a class with a size that is out of its range")
+			p.wantCreate(p.target("a").of(class), codes.OutOfRange)
 		},
-		{
-			Number: 20, Level: Must, Title: "a restarted driver finds the VM", Places: []string{"driver Identity 1", "driver CreateMachine 1"},
-			needs: []int{created, 17}, check: restarted,
-		},
-		{
-			Number: 21, Level: Must, Title: "concurrent creations of a machine make one VM",
-			Places: []string{"driver CreateMachine 1", "driver Requests 7"},
-			needs:  []int{created, 17}, check: concurrentForOne,
-		},
-		{
-			Number: 22, Level: Must, Title: "concurrent creations of many machines make a VM each", Places: []string{"driver Requests 7"},
-			needs: []int{created, 40}, check: concurrentForMany,
-		},
-		{
-			Number: 23, Level: Must, Title: "a VM that does not fit is AlreadyExists", Places: []string{"driver CreateMachine 2", "MCM CreateMachine 12"},
-			needs: []int{created}, check: func(p *probe) { p.misfit() },
-		},
-		{
-			Number: 24, Level: Must, Title: "a VM that does not fit is left as it is", Places: []string{"driver CreateMachine 2"},
-			needs: []int{created, 17, 23},
-			check: func(p *probe) {
-				a := p.misfit()
-				if again, err := p.create(p.ctx, a.known("")); err != nil || again == nil || again.ProviderID != a.id {
-					p.failf("the VM was %s; after AlreadyExists for the changed class, CreateMachine with its own class answers %+v, %v", a.id, again, err)
-				}
-			},
-		},
-		{
-			Number: 25, Level: Must, Title: "a used-up quota is ResourceExhausted", Places: []string{"driver CreateMachine Codes", "MCM CreateMachine 12"},
-			check: func(p *probe) {
-				class := p.provider.Variants.Classes[Full]
-				p.need(class != nil, "a class whose quota is used up")
-				p.wantCreate(p.target("a").of(class), codes.ResourceExhausted)
-			},
-		},
-		{
-			Number: 26, Level: Must, Title: "a size out of its range is OutOfRange", Places: []string{"driver CreateMachine Codes", "MCM CreateMachine 12"},
-			check: func(p *probe) {
-				class := p.provider.Variants.Classes[OutOfRange]
-				p.need(class != nil, "a class with a size that is out of its range")
-				p.wantCreate(p.target("a").of(class), codes.OutOfRange)
-			},
-		},
-		{
-			Number: 27, Level: Should, Title: "CreateMachine does not wait for the guest or the node", Places: []string{"driver CreateMachine 3"},
-			Unchecked: "how long a provider takes to accept a VM is not known; calls have the deadline of the controllers",
-		},
-		{
-			Number: 28, Level: Should, Title: "steps that can fail separately belong into InitializeMachine", Places: []string{"driver CreateMachine 4"},
-			Unchecked: "it is about how a driver is divided, which calls do not show",
-		},
-	}
+	},
+	{
+		Number: 27, Level: Should, Title: "CreateMachine does not wait for the guest or the node", Places: []string{"driver CreateMachine 3"},
+		Unchecked: "how long a provider takes to accept a VM is not known; calls have the deadline of the controllers",
+	},
+	{
+		Number: 28, Level: Should, Title: "steps that can fail separately belong into InitializeMachine", Places: []string{"driver CreateMachine 4"},
+		Unchecked: "it is about how a driver is divided, which calls do not show",
+	},
 }
 
 // wantCreate expects a code of CreateMachine.
@@ -308,109 +304,107 @@ func (p *probe) misfit() target {
 	return a
 }
 
-func requestRules() []Rule {
-	return []Rule{
-		{
-			Number: 7, Level: Must, Title: "requests are not modified", Places: []string{"driver Requests 1"},
-			needs: []int{created},
-			check: func(p *probe) {
-				p.life()
-				for _, call := range p.calls {
-					if call.changed != "" {
-						p.failf("%s modifies the %s of its request, which controllers share", call.method, call.changed)
+var requestRules = []Rule{
+	{
+		Number: 7, Level: Must, Title: "requests are not modified", Places: []string{"driver Requests 1"},
+		needs: []int{created},
+		check: func(p *probe) {
+			p.life()
+			for _, call := range p.calls {
+				if call.changed != "" {
+					p.failf("%s modifies the %s of its request, which controllers share", call.method, call.changed)
+				}
+			}
+		},
+	},
+	{
+		Number: 8, Level: Must, Title: "requests are not kept after the answer", Places: []string{"driver Requests 1"},
+		needs: []int{created}, check: requestsAreNotKept,
+	},
+	{
+		Number: 9, Level: Must, Title: "the Secret is never nil, and its user data are complete", Places: []string{"driver Requests 2"},
+		Unchecked: "it binds the controllers; the checks keep to it",
+	},
+	{
+		Number: 10, Level: Must, Title: "the machine of an orphan has only a name and an ID", Places: []string{"driver Requests 3"},
+		needs: []int{created, deleted},
+		check: func(p *probe) {
+			a := p.make(p.target("a"))
+			orphan := a
+			orphan.bare = true
+			if err := p.remove(orphan); err != nil && !is(err, codes.NotFound) {
+				p.stopf("DeleteMachine of an orphan answers %s", said(err))
+			}
+			if err := p.gone(p.ctx, a); err != nil {
+				p.failf("the orphan is not deleted: %v", err)
+			}
+		},
+	},
+	{
+		Number: 11, Level: May, Title: "what a driver may use of a request",
+		Places: []string{
+			"driver Requests 4", "MCM CreateMachine 3", "MCM CreateMachine 4", "MCM CreateMachine 5", "MCM CreateMachine 10",
+			"MCM DeleteMachine 4", "MCM DeleteMachine 5", "MCM DeleteMachine 6", "MCM DeleteMachine 9",
+			"MCM GetMachineStatus 4", "MCM GetMachineStatus 5", "MCM ListMachines 5",
+		},
+		Unchecked: "permissions to use the class, the Secret, the ID and the last known state: nothing can break them",
+	},
+	{
+		Number: 12, Level: Must, Title: "CreateMachine refuses invalid specifications",
+		Places: []string{"driver Requests 5", "MCM ProviderSpec 1", "MCM CreateMachine 12"},
+		check: func(p *probe) {
+			p.eachRefused(func(what string, t target) {
+				if _, err := p.create(p.ctx, t); !is(err, codes.InvalidArgument, codes.OutOfRange) {
+					p.failf("with %s it answers %s, want InvalidArgument", what, said(err))
+				}
+			})
+		},
+	},
+	{
+		Number: 13, Level: Must, Title: "the other methods refuse invalid specifications",
+		Places: []string{"driver Requests 5", "MCM ProviderSpec 1", "MCM ListMachines 7"},
+		check: func(p *probe) {
+			p.eachRefused(func(what string, t target) {
+				_, listed := p.tryList(t.class, t.secret)
+				_, found := p.tryStatus(t)
+				for method, err := range map[string]error{"ListMachines": listed, "GetMachineStatus": found, "DeleteMachine": p.remove(t)} {
+					if !is(err, codes.InvalidArgument, codes.OutOfRange, codes.Unimplemented) {
+						p.failf("with %s, %s answers %s, want InvalidArgument", what, method, said(err))
 					}
 				}
-			},
+			})
 		},
-		{
-			Number: 8, Level: Must, Title: "requests are not kept after the answer", Places: []string{"driver Requests 1"},
-			needs: []int{created}, check: requestsAreNotKept,
+	},
+	{
+		Number: 14, Level: Must, Title: "a refused creation makes no VM", Places: []string{"driver CreateMachine Codes"},
+		check: func(p *probe) {
+			before := p.instances()
+			p.eachRefused(func(_ string, t target) {
+				_, _ = p.create(p.ctx, t)
+			})
+			if left := p.added(before); len(left) > 0 {
+				p.failf("VMs were made with invalid specifications: %v", left)
+			}
 		},
-		{
-			Number: 9, Level: Must, Title: "the Secret is never nil, and its user data are complete", Places: []string{"driver Requests 2"},
-			Unchecked: "it binds the controllers; the checks keep to it",
+	},
+	{
+		Number: 15, Level: Must, Title: "CreateMachine refuses a machine without a name", Places: []string{"driver CreateMachine Codes", "MCM CreateMachine 12"},
+		check: func(p *probe) {
+			nameless := p.target("a")
+			nameless.name = ""
+			p.wantCreate(nameless, codes.InvalidArgument)
 		},
-		{
-			Number: 10, Level: Must, Title: "the machine of an orphan has only a name and an ID", Places: []string{"driver Requests 3"},
-			needs: []int{created, deleted},
-			check: func(p *probe) {
-				a := p.make(p.target("a"))
-				orphan := a
-				orphan.bare = true
-				if err := p.remove(orphan); err != nil && !is(err, codes.NotFound) {
-					p.stopf("DeleteMachine of an orphan answers %s", said(err))
-				}
-				if err := p.gone(p.ctx, a); err != nil {
-					p.failf("the orphan is not deleted: %v", err)
-				}
-			},
+	},
+	{
+		Number: 16, Level: Must, Title: "DeleteMachine refuses a machine without a name", Places: []string{"driver DeleteMachine Codes", "MCM DeleteMachine 11"},
+		check: func(p *probe) {
+			nameless := p.target("a")
+			nameless.name = ""
+			if err := p.remove(nameless); !is(err, codes.InvalidArgument) {
+				p.failf("DeleteMachine answers %s, want InvalidArgument", said(err))
+			}
 		},
-		{
-			Number: 11, Level: May, Title: "what a driver may use of a request",
-			Places: []string{
-				"driver Requests 4", "MCM CreateMachine 3", "MCM CreateMachine 4", "MCM CreateMachine 5", "MCM CreateMachine 10",
-				"MCM DeleteMachine 4", "MCM DeleteMachine 5", "MCM DeleteMachine 6", "MCM DeleteMachine 9",
-				"MCM GetMachineStatus 4", "MCM GetMachineStatus 5", "MCM ListMachines 5",
-			},
-			Unchecked: "permissions to use the class, the Secret, the ID and the last known state: nothing can break them",
-		},
-		{
-			Number: 12, Level: Must, Title: "CreateMachine refuses invalid specifications",
-			Places: []string{"driver Requests 5", "MCM ProviderSpec 1", "MCM CreateMachine 12"},
-			check: func(p *probe) {
-				p.eachRefused(func(what string, t target) {
-					if _, err := p.create(p.ctx, t); !is(err, codes.InvalidArgument, codes.OutOfRange) {
-						p.failf("with %s it answers %s, want InvalidArgument", what, said(err))
-					}
-				})
-			},
-		},
-		{
-			Number: 13, Level: Must, Title: "the other methods refuse invalid specifications",
-			Places: []string{"driver Requests 5", "MCM ProviderSpec 1", "MCM ListMachines 7"},
-			check: func(p *probe) {
-				p.eachRefused(func(what string, t target) {
-					_, listed := p.tryList(t.class, t.secret)
-					_, found := p.tryStatus(t)
-					for method, err := range map[string]error{"ListMachines": listed, "GetMachineStatus": found, "DeleteMachine": p.remove(t)} {
-						if !is(err, codes.InvalidArgument, codes.OutOfRange, codes.Unimplemented) {
-							p.failf("with %s, %s answers %s, want InvalidArgument", what, method, said(err))
-						}
-					}
-				})
-			},
-		},
-		{
-			Number: 14, Level: Must, Title: "a refused creation makes no VM", Places: []string{"driver CreateMachine Codes"},
-			check: func(p *probe) {
-				before := p.instances()
-				p.eachRefused(func(_ string, t target) {
-					_, _ = p.create(p.ctx, t)
-				})
-				if left := p.added(before); len(left) > 0 {
-					p.failf("VMs were made with invalid specifications: %v", left)
-				}
-			},
-		},
-		{
-			Number: 15, Level: Must, Title: "CreateMachine refuses a machine without a name", Places: []string{"driver CreateMachine Codes", "MCM CreateMachine 12"},
-			check: func(p *probe) {
-				nameless := p.target("a")
-				nameless.name = ""
-				p.wantCreate(nameless, codes.InvalidArgument)
-			},
-		},
-		{
-			Number: 16, Level: Must, Title: "DeleteMachine refuses a machine without a name", Places: []string{"driver DeleteMachine Codes", "MCM DeleteMachine 11"},
-			check: func(p *probe) {
-				nameless := p.target("a")
-				nameless.name = ""
-				if err := p.remove(nameless); !is(err, codes.InvalidArgument) {
-					p.failf("DeleteMachine answers %s, want InvalidArgument", said(err))
-				}
-			},
-		},
-	}
+	},
 }
 
 // eachRefused calls a function for a machine of each invalid class.

@@ -36,151 +36,147 @@ var listed = map[string][]codes.Code{
 	"LocateMachine":      {codes.InvalidArgument, codes.PermissionDenied, codes.FailedPrecondition, codes.Unimplemented},
 }
 
-func contextRules() []Rule {
-	return []Rule{
-		{
-			Number: 80, Level: Must, Title: "a cancelled CreateMachine answers Canceled and makes no VM", Places: []string{"driver Requests 6", "MCM CreateMachine 12"},
-			check: func(p *probe) { p.wantEnded(observe.Cancelled(p.ctx), codes.Canceled) },
+var contextRules = []Rule{
+	{
+		Number: 80, Level: Must, Title: "a cancelled CreateMachine answers Canceled and makes no VM", Places: []string{"driver Requests 6", "MCM CreateMachine 12"},
+		check: func(p *probe) { p.wantEnded(observe.Cancelled(p.ctx), codes.Canceled) },
+	},
+	{
+		Number: 81, Level: Must, Title: "an expired CreateMachine answers DeadlineExceeded and makes no VM", Places: []string{"driver Requests 6", "MCM CreateMachine 12"},
+		check: func(p *probe) {
+			ctx, cancel := observe.Expired(p.ctx)
+			defer cancel()
+			p.wantEnded(ctx, codes.DeadlineExceeded)
 		},
-		{
-			Number: 81, Level: Must, Title: "an expired CreateMachine answers DeadlineExceeded and makes no VM", Places: []string{"driver Requests 6", "MCM CreateMachine 12"},
-			check: func(p *probe) {
-				ctx, cancel := observe.Expired(p.ctx)
-				defer cancel()
-				p.wantEnded(ctx, codes.DeadlineExceeded)
-			},
-		},
-		{
-			Number: ends, Level: Must, Title: "calls return when their context ends", Places: []string{"driver Requests 6"},
-			check: func(p *probe) {
-				p.provoke()
-				for _, call := range p.calls {
-					if call.hung {
-						p.failf("%v", call.err)
-					}
+	},
+	{
+		Number: ends, Level: Must, Title: "calls return when their context ends", Places: []string{"driver Requests 6"},
+		check: func(p *probe) {
+			p.provoke()
+			for _, call := range p.calls {
+				if call.hung {
+					p.failf("%v", call.err)
 				}
-			},
+			}
 		},
-		{
-			Number: 83, Level: Must, Title: "calls whose context has ended leave no goroutine", Places: []string{"driver Requests 6"},
-			needs: []int{ends}, check: leavesNoGoroutine,
-		},
-	}
+	},
+	{
+		Number: 83, Level: Must, Title: "calls whose context has ended leave no goroutine", Places: []string{"driver Requests 6"},
+		needs: []int{ends}, check: leavesNoGoroutine,
+	},
 }
 
-func errorRules() []Rule {
-	return []Rule{
-		{
-			Number: 84, Level: Must, Title: "every error has a code",
-			Places: []string{
-				"driver Errors 1", "MCM Error Scheme 1", "MCM CreateMachine 11", "MCM DeleteMachine 10", "MCM GetMachineStatus 7", "MCM ListMachines 6",
-			},
-			needs: []int{ends},
-			check: func(p *probe) {
-				p.eachError(func(call record) {
-					if _, ok := status.FromError(call.err); !ok {
-						p.failf("%s returns an error without a code: %v", call.method, call.err)
-					}
-				})
-			},
+var errorRules = []Rule{
+	{
+		Number: 84, Level: Must, Title: "every error has a code",
+		Places: []string{
+			"driver Errors 1", "MCM Error Scheme 1", "MCM CreateMachine 11", "MCM DeleteMachine 10", "MCM GetMachineStatus 7", "MCM ListMachines 6",
 		},
-		{
-			Number: 85, Level: Must, Title: "the message of an error is a sentence",
-			Places: []string{
-				"driver Errors 1", "MCM CreateMachine 13", "MCM DeleteMachine 12", "MCM GetMachineStatus 9", "MCM ListMachines 8", "MCM GetVolumeIDs 5",
-				"MCM GenerateMachineClassForMigration 5",
-			},
-			needs: []int{ends},
-			check: func(p *probe) {
-				p.eachError(func(call record) {
-					if s, _ := status.FromError(call.err); !strings.Contains(strings.TrimSpace(s.Message()), " ") || !utf8.ValidString(s.Message()) {
-						p.failf("%s: the message of %s is %q", call.method, s.Code(), s.Message())
-					}
-				})
-			},
-		},
-		{
-			Number: 86, Level: Must, Title: "errors have no secrets", Places: []string{"driver Errors 1"},
-			needs: []int{ends},
-			check: func(p *probe) {
-				p.eachError(func(call record) {
-					if p.hasSecret(call.err.Error()) {
-						p.failf("an error of %s with the code %s contains a value of the Secret", call.method, status.Code(call.err))
-					}
-				})
-			},
-		},
-		{
-			Number: 87, Level: Must, Title: "a method returns only its codes",
-			Places: []string{
-				"driver Errors 3", "driver ListMachines Codes", "driver GetVolumeIDs Codes", "driver ListFailureDomains Codes", "driver LocateMachine Codes",
-				"MCM CreateMachine 12", "MCM DeleteMachine 11", "MCM GetMachineStatus 8", "MCM ListMachines 7",
-			},
-			needs: []int{ends},
-			check: func(p *probe) {
-				p.eachError(func(call record) {
-					may, known := listed[call.method]
-					if code := status.Code(call.err); known && !slices.Contains(slices.Concat(anyMethod, may), code) {
-						p.failf("%s returns %s, to which no reaction is defined", call.method, said(call.err))
-					}
-				})
-			},
-		},
-		{
-			Number: 88, Level: Must, Title: "bad credentials have a code of their own", Places: []string{"MCM CreateMachine 12"},
-			check: func(p *probe) {
-				bad := p.provider.Variants.BadSecret
-				p.need(bad != nil, "a Secret that the provider does not accept")
-				p.wantCreate(p.target("a").with(bad), codes.Unauthenticated, codes.PermissionDenied, codes.InvalidArgument, codes.FailedPrecondition)
-			},
-		},
-		{
-			Number: 89, Level: Must, Title: "an answer has a response or an error", Places: []string{"driver Errors 2"},
-			needs: []int{created},
-			check: func(p *probe) {
-				p.life()
-				for _, call := range p.calls {
-					if call.empty {
-						p.failf("%s returns neither a response nor an error", call.method)
-					}
+		needs: []int{ends},
+		check: func(p *probe) {
+			p.eachError(func(call record) {
+				if _, ok := status.FromError(call.err); !ok {
+					p.failf("%s returns an error without a code: %v", call.method, call.err)
 				}
-			},
+			})
 		},
-		{
-			Number: 90, Level: May, Title: "the response next to an error may be nil", Places: []string{"driver Errors 2"},
-			Unchecked: "a permission",
+	},
+	{
+		Number: 85, Level: Must, Title: "the message of an error is a sentence",
+		Places: []string{
+			"driver Errors 1", "MCM CreateMachine 13", "MCM DeleteMachine 12", "MCM GetMachineStatus 9", "MCM ListMachines 8", "MCM GetVolumeIDs 5",
+			"MCM GenerateMachineClassForMigration 5",
 		},
-		{
-			Number: 91, Level: Must, Title: "the last known state is a short text", Places: []string{"driver CreateMachineResponse"},
-			needs: []int{created},
-			check: func(p *probe) {
-				if resp, err := p.create(p.ctx, p.target("a")); err == nil && resp != nil && (!utf8.ValidString(resp.LastKnownState) || len(resp.LastKnownState) > 64<<10) {
-					p.failf("LastKnownState is not UTF-8, or is longer than 64 KiB (%d bytes): it is not stored", len(resp.LastKnownState))
+		needs: []int{ends},
+		check: func(p *probe) {
+			p.eachError(func(call record) {
+				if s, _ := status.FromError(call.err); !strings.Contains(strings.TrimSpace(s.Message()), " ") || !utf8.ValidString(s.Message()) {
+					p.failf("%s: the message of %s is %q", call.method, s.Code(), s.Message())
 				}
-			},
+			})
 		},
-		{
-			Number: 92, Level: Should, Title: "logs have no secrets", Places: []string{"driver Logging 1", "MCM Logging 4"},
-			needs: []int{created, ends},
-			check: func(p *probe) {
-				p.life()
-				p.provoke()
-				for _, call := range p.calls {
-					if slices.ContainsFunc(call.logged, p.hasSecret) {
-						p.failf("%s logs a value of the Secret", call.method)
-					}
+	},
+	{
+		Number: 86, Level: Must, Title: "errors have no secrets", Places: []string{"driver Errors 1"},
+		needs: []int{ends},
+		check: func(p *probe) {
+			p.eachError(func(call record) {
+				if p.hasSecret(call.err.Error()) {
+					p.failf("an error of %s with the code %s contains a value of the Secret", call.method, status.Code(call.err))
 				}
-			},
+			})
 		},
-		{
-			Number: 93, Level: May, Title: "messages may be shown to users",
-			Places: []string{
-				"MCM CreateMachine 14", "MCM DeleteMachine 13", "MCM GetMachineStatus 10", "MCM ListMachines 9", "MCM GetVolumeIDs 6",
-				"MCM GenerateMachineClassForMigration 6",
-			},
-			Unchecked: "a permission of the controllers",
+	},
+	{
+		Number: 87, Level: Must, Title: "a method returns only its codes",
+		Places: []string{
+			"driver Errors 3", "driver ListMachines Codes", "driver GetVolumeIDs Codes", "driver ListFailureDomains Codes", "driver LocateMachine Codes",
+			"MCM CreateMachine 12", "MCM DeleteMachine 11", "MCM GetMachineStatus 8", "MCM ListMachines 7",
 		},
-	}
+		needs: []int{ends},
+		check: func(p *probe) {
+			p.eachError(func(call record) {
+				may, known := listed[call.method]
+				if code := status.Code(call.err); known && !slices.Contains(slices.Concat(anyMethod, may), code) {
+					p.failf("%s returns %s, to which no reaction is defined", call.method, said(call.err))
+				}
+			})
+		},
+	},
+	{
+		Number: 88, Level: Must, Title: "bad credentials have a code of their own", Places: []string{"MCM CreateMachine 12"},
+		check: func(p *probe) {
+			bad := p.provider.Variants.BadSecret
+			p.need(bad != nil, "a Secret that the provider does not accept")
+			p.wantCreate(p.target("a").with(bad), codes.Unauthenticated, codes.PermissionDenied, codes.InvalidArgument, codes.FailedPrecondition)
+		},
+	},
+	{
+		Number: 89, Level: Must, Title: "an answer has a response or an error", Places: []string{"driver Errors 2"},
+		needs: []int{created},
+		check: func(p *probe) {
+			p.life()
+			for _, call := range p.calls {
+				if call.empty {
+					p.failf("%s returns neither a response nor an error", call.method)
+				}
+			}
+		},
+	},
+	{
+		Number: 90, Level: May, Title: "the response next to an error may be nil", Places: []string{"driver Errors 2"},
+		Unchecked: "a permission",
+	},
+	{
+		Number: 91, Level: Must, Title: "the last known state is a short text", Places: []string{"driver CreateMachineResponse"},
+		needs: []int{created},
+		check: func(p *probe) {
+			if resp, err := p.create(p.ctx, p.target("a")); err == nil && resp != nil && (!utf8.ValidString(resp.LastKnownState) || len(resp.LastKnownState) > 64<<10) {
+				p.failf("LastKnownState is not UTF-8, or is longer than 64 KiB (%d bytes): it is not stored", len(resp.LastKnownState))
+			}
+		},
+	},
+	{
+		Number: 92, Level: Should, Title: "logs have no secrets", Places: []string{"driver Logging 1", "MCM Logging 4"},
+		needs: []int{created, ends},
+		check: func(p *probe) {
+			p.life()
+			p.provoke()
+			for _, call := range p.calls {
+				if slices.ContainsFunc(call.logged, p.hasSecret) {
+					p.failf("%s logs a value of the Secret", call.method)
+				}
+			}
+		},
+	},
+	{
+		Number: 93, Level: May, Title: "messages may be shown to users",
+		Places: []string{
+			"MCM CreateMachine 14", "MCM DeleteMachine 13", "MCM GetMachineStatus 10", "MCM ListMachines 9", "MCM GetVolumeIDs 6",
+			"MCM GenerateMachineClassForMigration 6",
+		},
+		Unchecked: "a permission of the controllers",
+	},
 }
 
 // wantEnded expects that CreateMachine with a context that has ended makes nothing.
@@ -292,30 +288,30 @@ func anyOf(want []codes.Code) string {
 	return strings.Join(names, " or ")
 }
 
-func processRules() []Rule {
-	const packaging = "it is about how a provider's program is packaged and documented, which calls of a driver do not show"
-	return []Rule{
-		{
-			Number: 94, Level: Should, Title: "a provider is packaged as a container image",
-			Places: []string{
-				"MCM Supervised Lifecycle Management 1", "MCM Supervised Lifecycle Management 2", "MCM Supervised Lifecycle Management 3", "MCM Supervised Lifecycle Management 4",
-			},
-			Unchecked: packaging,
+// packaging is why rules about programs have no check.
+const packaging = "it is about how a provider's program is packaged and documented, which calls of a driver do not show"
+
+var processRules = []Rule{
+	{
+		Number: 94, Level: Should, Title: "a provider is packaged as a container image",
+		Places: []string{
+			"MCM Supervised Lifecycle Management 1", "MCM Supervised Lifecycle Management 2", "MCM Supervised Lifecycle Management 3", "MCM Supervised Lifecycle Management 4",
 		},
-		{
-			Number: 95, Level: Must, Title: "environment variables with the prefix MC_ are reserved",
-			Places:    []string{"MCM Environment Variables 1", "MCM Environment Variables 2", "MCM Environment Variables 3", "MCM Environment Variables 4"},
-			Unchecked: packaging,
-		},
-		{
-			Number: 96, Level: Should, Title: "logs go to standard output and standard error",
-			Places:    []string{"MCM Logging 1", "MCM Logging 2", "MCM Logging 3"},
-			Unchecked: "the program that contains the driver decides on it; the driver gets a logger",
-		},
-		{
-			Number: 97, Level: Should, Title: "a wrong configuration ends the program, and needs are documented",
-			Places:    []string{"MCM Available Services 3", "MCM Linux Capabilities 1", "MCM Cgroup Isolation 1", "MCM Resource Requirements 1"},
-			Unchecked: packaging,
-		},
-	}
+		Unchecked: packaging,
+	},
+	{
+		Number: 95, Level: Must, Title: "environment variables with the prefix MC_ are reserved",
+		Places:    []string{"MCM Environment Variables 1", "MCM Environment Variables 2", "MCM Environment Variables 3", "MCM Environment Variables 4"},
+		Unchecked: packaging,
+	},
+	{
+		Number: 96, Level: Should, Title: "logs go to standard output and standard error",
+		Places:    []string{"MCM Logging 1", "MCM Logging 2", "MCM Logging 3"},
+		Unchecked: "the program that contains the driver decides on it; the driver gets a logger",
+	},
+	{
+		Number: 97, Level: Should, Title: "a wrong configuration ends the program, and needs are documented",
+		Places:    []string{"MCM Available Services 3", "MCM Linux Capabilities 1", "MCM Cgroup Isolation 1", "MCM Resource Requirements 1"},
+		Unchecked: packaging,
+	},
 }

@@ -14,63 +14,61 @@ import (
 	"github.com/millwright-dev/millwright/driver/codes"
 )
 
-func initializeRules() []Rule {
-	return []Rule{
-		{
-			Number: 56, Level: Must, Title: "a VM is Uninitialized until InitializeMachine has succeeded", Places: []string{"driver InitializeMachine 3", "driver GetMachineStatus 5"},
-			needs: []int{created},
-			check: func(p *probe) {
-				if _, err := p.status(p.uninitialized()); !is(err, codes.Uninitialized) {
-					p.failf("GetMachineStatus before the initialisation answers %s", said(err))
+var initializeRules = []Rule{
+	{
+		Number: 56, Level: Must, Title: "a VM is Uninitialized until InitializeMachine has succeeded", Places: []string{"driver InitializeMachine 3", "driver GetMachineStatus 5"},
+		needs: []int{created},
+		check: func(p *probe) {
+			if _, err := p.status(p.uninitialized()); !is(err, codes.Uninitialized) {
+				p.failf("GetMachineStatus before the initialisation answers %s", said(err))
+			}
+		},
+	},
+	{
+		Number: 57, Level: Must, Title: "Uninitialized comes with a complete response", Places: []string{"driver GetMachineStatus 5", "driver Errors 2"},
+		needs: []int{created, 56},
+		check: func(p *probe) {
+			a := p.uninitialized()
+			if resp, _ := p.status(a); resp == nil || resp.ProviderID != a.id || resp.NodeName == "" {
+				p.failf("the response next to Uninitialized is %+v", resp)
+			}
+		},
+	},
+	{
+		Number: 58, Level: Must, Title: "InitializeMachine can be repeated", Places: []string{"driver InitializeMachine 2"},
+		needs: []int{created, 59},
+		check: func(p *probe) {
+			a := p.uninitialized()
+			for range 2 {
+				if err := p.initialize(a); err != nil {
+					p.stopf("InitializeMachine answers %s", said(err))
 				}
-			},
+			}
 		},
-		{
-			Number: 57, Level: Must, Title: "Uninitialized comes with a complete response", Places: []string{"driver GetMachineStatus 5", "driver Errors 2"},
-			needs: []int{created, 56},
-			check: func(p *probe) {
-				a := p.uninitialized()
-				if resp, _ := p.status(a); resp == nil || resp.ProviderID != a.id || resp.NodeName == "" {
-					p.failf("the response next to Uninitialized is %+v", resp)
-				}
-			},
+	},
+	{
+		Number: 59, Level: Must, Title: "after InitializeMachine a VM is initialised", Places: []string{"driver InitializeMachine 3"},
+		needs: []int{created},
+		check: func(p *probe) {
+			a := p.uninitialized()
+			err := p.initialize(a)
+			if _, found := p.status(a); err != nil || found != nil {
+				p.failf("InitializeMachine answers %s, GetMachineStatus after it %s", said(err), said(found))
+			}
 		},
-		{
-			Number: 58, Level: Must, Title: "InitializeMachine can be repeated", Places: []string{"driver InitializeMachine 2"},
-			needs: []int{created, 59},
-			check: func(p *probe) {
-				a := p.uninitialized()
-				for range 2 {
-					if err := p.initialize(a); err != nil {
-						p.stopf("InitializeMachine answers %s", said(err))
-					}
-				}
-			},
+	},
+	{
+		Number: 60, Level: Must, Title: "InitializeMachine of a machine without a VM is NotFound", Places: []string{"driver InitializeMachine Codes"},
+		check: func(p *probe) {
+			if err := p.initialize(p.target("a")); !is(err, codes.NotFound) {
+				p.failf("it answers %s, want NotFound", said(err))
+			}
 		},
-		{
-			Number: 59, Level: Must, Title: "after InitializeMachine a VM is initialised", Places: []string{"driver InitializeMachine 3"},
-			needs: []int{created},
-			check: func(p *probe) {
-				a := p.uninitialized()
-				err := p.initialize(a)
-				if _, found := p.status(a); err != nil || found != nil {
-					p.failf("InitializeMachine answers %s, GetMachineStatus after it %s", said(err), said(found))
-				}
-			},
-		},
-		{
-			Number: 60, Level: Must, Title: "InitializeMachine of a machine without a VM is NotFound", Places: []string{"driver InitializeMachine Codes"},
-			check: func(p *probe) {
-				if err := p.initialize(p.target("a")); !is(err, codes.NotFound) {
-					p.failf("it answers %s, want NotFound", said(err))
-				}
-			},
-		},
-		{
-			Number: 61, Level: Must, Title: "when InitializeMachine is called", Places: []string{"driver InitializeMachine 1"},
-			Unchecked: "it binds the controllers",
-		},
-	}
+	},
+	{
+		Number: 61, Level: Must, Title: "when InitializeMachine is called", Places: []string{"driver InitializeMachine 1"},
+		Unchecked: "it binds the controllers",
+	},
 }
 
 // uninitialized makes a VM that needs initialisation.
@@ -79,35 +77,33 @@ func (p *probe) uninitialized() target {
 	return p.makeOnly(p.target("a"))
 }
 
-func volumeRules() []Rule {
-	return []Rule{
-		{
-			Number: 62, Level: Must, Title: "the IDs of the driver's volumes are returned", Places: []string{"MCM GetVolumeIDs 2"},
-			check: func(p *probe) {
-				p.need(len(p.provider.Variants.Volumes) > 0, "volumes whose IDs are known")
-				if ids := p.volumes(slices.Collect(maps.Values(p.provider.Variants.Volumes))...); !slices.Equal(ids, slices.Sorted(maps.Keys(p.provider.Variants.Volumes))) {
-					p.failf("the IDs are %q", ids)
-				}
-			},
+var volumeRules = []Rule{
+	{
+		Number: 62, Level: Must, Title: "the IDs of the driver's volumes are returned", Places: []string{"MCM GetVolumeIDs 2"},
+		check: func(p *probe) {
+			p.need(len(p.provider.Variants.Volumes) > 0, "volumes whose IDs are known")
+			if ids := p.volumes(slices.Collect(maps.Values(p.provider.Variants.Volumes))...); !slices.Equal(ids, slices.Sorted(maps.Keys(p.provider.Variants.Volumes))) {
+				p.failf("the IDs are %q", ids)
+			}
 		},
-		{
-			Number: 63, Level: May, Title: "volumes of other storage systems are left out without an error", Places: []string{"driver GetVolumeIDs 2", "MCM GetVolumeIDs 3"},
-			check: func(p *probe) {
-				for _, id := range p.volumes(foreignVolume()) {
-					p.failf("the ID of a volume of NFS is %q", id)
-				}
-			},
+	},
+	{
+		Number: 63, Level: May, Title: "volumes of other storage systems are left out without an error", Places: []string{"driver GetVolumeIDs 2", "MCM GetVolumeIDs 3"},
+		check: func(p *probe) {
+			for _, id := range p.volumes(foreignVolume()) {
+				p.failf("the ID of a volume of NFS is %q", id)
+			}
 		},
-		{
-			Number: 64, Level: Must, Title: "the IDs of volumes stay the same", Places: []string{"driver GetVolumeIDs 1", "MCM GetVolumeIDs 4"},
-			check: func(p *probe) {
-				volumes := append(slices.Collect(maps.Values(p.provider.Variants.Volumes)), foreignVolume())
-				if first, second := p.volumes(volumes...), p.volumes(volumes...); !slices.Equal(first, second) {
-					p.failf("the IDs are first %q, then %q", first, second)
-				}
-			},
+	},
+	{
+		Number: 64, Level: Must, Title: "the IDs of volumes stay the same", Places: []string{"driver GetVolumeIDs 1", "MCM GetVolumeIDs 4"},
+		check: func(p *probe) {
+			volumes := append(slices.Collect(maps.Values(p.provider.Variants.Volumes)), foreignVolume())
+			if first, second := p.volumes(volumes...), p.volumes(volumes...); !slices.Equal(first, second) {
+				p.failf("the IDs are first %q, then %q", first, second)
+			}
 		},
-	}
+	},
 }
 
 func foreignVolume() *corev1.PersistentVolumeSpec {
@@ -132,100 +128,96 @@ func (p *probe) volumes(specs ...*corev1.PersistentVolumeSpec) []string {
 	return slices.Sorted(slices.Values(resp.VolumeIDs))
 }
 
-func migrationRules() []Rule {
-	return []Rule{
-		{
-			Number: 65, Level: Must, Title: "a class of an unknown kind is not migrated", Places: []string{"driver GenerateMachineClassForMigration Codes", "MCM GenerateMachineClassForMigration 1"},
-			check: func(p *probe) {
-				migrator, ok := p.provider.Driver.(driver.ClassMigrator)
-				if !ok {
-					p.skip("the driver does not implement GenerateMachineClassForMigration")
-				}
-				_, err := do(p, p.ctx, "GenerateMachineClassForMigration", migrator.GenerateMachineClassForMigration, &driver.GenerateMachineClassForMigrationRequest{
-					ProviderSpecificMachineClass: &struct{}{}, MachineClass: &v1alpha1.MachineClass{},
-					ClassSpec: &v1alpha1.ClassSpec{Kind: "ConformanceMachineClass", Name: "conformance"},
-				})
-				if !is(err, codes.Unimplemented) {
-					p.failf("it answers %s, want Unimplemented", said(err))
-				}
-			},
+var migrationRules = []Rule{
+	{
+		Number: 65, Level: Must, Title: "a class of an unknown kind is not migrated", Places: []string{"driver GenerateMachineClassForMigration Codes", "MCM GenerateMachineClassForMigration 1"},
+		check: func(p *probe) {
+			migrator, ok := p.provider.Driver.(driver.ClassMigrator)
+			if !ok {
+				p.skip("the driver does not implement GenerateMachineClassForMigration")
+			}
+			_, err := do(p, p.ctx, "GenerateMachineClassForMigration", migrator.GenerateMachineClassForMigration, &driver.GenerateMachineClassForMigrationRequest{
+				ProviderSpecificMachineClass: &struct{}{}, MachineClass: &v1alpha1.MachineClass{},
+				ClassSpec: &v1alpha1.ClassSpec{Kind: "ConformanceMachineClass", Name: "conformance"},
+			})
+			if !is(err, codes.Unimplemented) {
+				p.failf("it answers %s, want Unimplemented", said(err))
+			}
 		},
-		{
-			Number: 66, Level: Must, Title: "a migration fills the class, and can be repeated",
-			Places: []string{
-				"driver GenerateMachineClassForMigration 1", "driver GenerateMachineClassForMigration 2", "MCM GenerateMachineClassForMigration 2",
-				"MCM GenerateMachineClassForMigration 3", "MCM GenerateMachineClassForMigration 4",
-			},
-			Unchecked: "the kinds of classes differ from provider to provider: a driver tests its own",
+	},
+	{
+		Number: 66, Level: Must, Title: "a migration fills the class, and can be repeated",
+		Places: []string{
+			"driver GenerateMachineClassForMigration 1", "driver GenerateMachineClassForMigration 2", "MCM GenerateMachineClassForMigration 2",
+			"MCM GenerateMachineClassForMigration 3", "MCM GenerateMachineClassForMigration 4",
 		},
-	}
+		Unchecked: "the kinds of classes differ from provider to provider: a driver tests its own",
+	},
 }
 
-func domainRules() []Rule {
-	return []Rule{
-		{
-			Number: 67, Level: Must, Title: "failure domains have unique names of 1 to 256 bytes", Places: []string{"driver ListFailureDomains 3"},
-			check: func(p *probe) {
-				seen := map[string]bool{}
-				for _, name := range p.domains() {
-					if name == "" || len(name) > 256 || seen[name] {
-						p.failf("the name %q occurs twice, or has %d bytes", name, len(name))
-					}
-					seen[name] = true
+var domainRules = []Rule{
+	{
+		Number: 67, Level: Must, Title: "failure domains have unique names of 1 to 256 bytes", Places: []string{"driver ListFailureDomains 3"},
+		check: func(p *probe) {
+			seen := map[string]bool{}
+			for _, name := range p.domains() {
+				if name == "" || len(name) > 256 || seen[name] {
+					p.failf("the name %q occurs twice, or has %d bytes", name, len(name))
 				}
-			},
+				seen[name] = true
+			}
 		},
-		{
-			Number: 68, Level: Must, Title: "ListFailureDomains changes nothing", Places: []string{"driver ListFailureDomains 1"},
-			check: func(p *probe) {
-				if first, second := p.domains(), p.domains(); !slices.Equal(first, second) {
-					p.failf("the failure domains are first %q, then %q", first, second)
-				}
-			},
+	},
+	{
+		Number: 68, Level: Must, Title: "ListFailureDomains changes nothing", Places: []string{"driver ListFailureDomains 1"},
+		check: func(p *probe) {
+			if first, second := p.domains(), p.domains(); !slices.Equal(first, second) {
+				p.failf("the failure domains are first %q, then %q", first, second)
+			}
 		},
-		{
-			Number: 69, Level: Should, Title: "ListFailureDomains needs only some fields, and is complete", Places: []string{"driver ListFailureDomains 2", "driver ListFailureDomains 4"},
-			Unchecked: "which fields matter and which failure domains there are depends on the provider",
+	},
+	{
+		Number: 69, Level: Should, Title: "ListFailureDomains needs only some fields, and is complete", Places: []string{"driver ListFailureDomains 2", "driver ListFailureDomains 4"},
+		Unchecked: "which fields matter and which failure domains there are depends on the provider",
+	},
+	{
+		Number: 70, Level: Must, Title: "PlaceMachine depends on its request only", Places: []string{"driver PlaceMachine 1"},
+		check: func(p *probe) {
+			domain := p.domain()
+			if first, second := p.place(p.provider.Class, domain), p.place(p.provider.Class, domain); !reflect.DeepEqual(fieldsOf(first), fieldsOf(second)) {
+				p.failf("it answers first %s, then %s", first.ProviderSpec.Raw, second.ProviderSpec.Raw)
+			}
 		},
-		{
-			Number: 70, Level: Must, Title: "PlaceMachine depends on its request only", Places: []string{"driver PlaceMachine 1"},
-			check: func(p *probe) {
-				domain := p.domain()
-				if first, second := p.place(p.provider.Class, domain), p.place(p.provider.Class, domain); !reflect.DeepEqual(fieldsOf(first), fieldsOf(second)) {
-					p.failf("it answers first %s, then %s", first.ProviderSpec.Raw, second.ProviderSpec.Raw)
-				}
-			},
+	},
+	{
+		Number: 71, Level: Must, Title: "PlaceMachine replaces the failure domain", Places: []string{"driver PlaceMachine 2"},
+		needs: []int{70},
+		check: func(p *probe) {
+			names := p.domains()
+			p.need(len(names) > 1, "two failure domains")
+			direct := p.place(p.provider.Class, names[1])
+			if moved := p.place(p.place(p.provider.Class, names[0]), names[1]); !reflect.DeepEqual(fieldsOf(direct), fieldsOf(moved)) {
+				p.failf("the class in %s is %s; if it was in %s before, %s", names[1], direct.ProviderSpec.Raw, names[0], moved.ProviderSpec.Raw)
+			}
 		},
-		{
-			Number: 71, Level: Must, Title: "PlaceMachine replaces the failure domain", Places: []string{"driver PlaceMachine 2"},
-			needs: []int{70},
-			check: func(p *probe) {
-				names := p.domains()
-				p.need(len(names) > 1, "two failure domains")
-				direct := p.place(p.provider.Class, names[1])
-				if moved := p.place(p.place(p.provider.Class, names[0]), names[1]); !reflect.DeepEqual(fieldsOf(direct), fieldsOf(moved)) {
-					p.failf("the class in %s is %s; if it was in %s before, %s", names[1], direct.ProviderSpec.Raw, names[0], moved.ProviderSpec.Raw)
-				}
-			},
+	},
+	{
+		Number: 72, Level: Must, Title: "PlaceMachine refuses names that no failure domain can have", Places: []string{"driver PlaceMachine Codes"},
+		check: func(p *probe) {
+			domains := p.needDomains()
+			_, err := domains.PlaceMachine(&driver.PlaceMachineRequest{MachineClass: p.provider.Class.DeepCopy(), FailureDomain: strings.Repeat("x", 300)})
+			if is(err, codes.Unimplemented) {
+				p.skip("the driver does not implement PlaceMachine")
+			}
+			if !is(err, codes.NotFound) {
+				p.failf("for a name of 300 bytes it answers %s, want NotFound", said(err))
+			}
 		},
-		{
-			Number: 72, Level: Must, Title: "PlaceMachine refuses names that no failure domain can have", Places: []string{"driver PlaceMachine Codes"},
-			check: func(p *probe) {
-				domains := p.needDomains()
-				_, err := domains.PlaceMachine(&driver.PlaceMachineRequest{MachineClass: p.provider.Class.DeepCopy(), FailureDomain: strings.Repeat("x", 300)})
-				if is(err, codes.Unimplemented) {
-					p.skip("the driver does not implement PlaceMachine")
-				}
-				if !is(err, codes.NotFound) {
-					p.failf("for a name of 300 bytes it answers %s, want NotFound", said(err))
-				}
-			},
-		},
-		{
-			Number: 73, Level: Must, Title: "PlaceMachine changes the meaning of nothing else", Places: []string{"driver PlaceMachine 3"},
-			Unchecked: "which fields name a failure domain depends on the provider",
-		},
-	}
+	},
+	{
+		Number: 73, Level: Must, Title: "PlaceMachine changes the meaning of nothing else", Places: []string{"driver PlaceMachine 3"},
+		Unchecked: "which fields name a failure domain depends on the provider",
+	},
 }
 
 func (p *probe) needDomains() driver.FailureDomains {
@@ -274,56 +266,54 @@ func (p *probe) place(class *v1alpha1.MachineClass, domain string) *v1alpha1.Mac
 	return placed
 }
 
-func locationRules() []Rule {
-	return []Rule{
-		{
-			Number: 74, Level: Must, Title: "equal requests have equal locations", Places: []string{"driver LocateMachine 1"},
-			needs: []int{created},
-			check: func(p *probe) {
-				first := p.locate(p.target("a"))
-				a := p.make(p.target("a"))
-				if second := p.locate(a); first != second {
-					p.failf("the location is first %q, after the creation %q", first, second)
-				}
-			},
+var locationRules = []Rule{
+	{
+		Number: 74, Level: Must, Title: "equal requests have equal locations", Places: []string{"driver LocateMachine 1"},
+		needs: []int{created},
+		check: func(p *probe) {
+			first := p.locate(p.target("a"))
+			a := p.make(p.target("a"))
+			if second := p.locate(a); first != second {
+				p.failf("the location is first %q, after the creation %q", first, second)
+			}
 		},
-		{
-			Number: 75, Level: Must, Title: "a VM is looked for where its creation began", Places: []string{"driver LocateMachine 2"},
-			needs: []int{created, 40, 74, 77, 78}, check: lookedForWhereBegun,
+	},
+	{
+		Number: 75, Level: Must, Title: "a VM is looked for where its creation began", Places: []string{"driver LocateMachine 2"},
+		needs: []int{created, 40, 74, 77, 78}, check: lookedForWhereBegun,
+	},
+	{
+		Number: 76, Level: Must, Title: "another account is another location", Places: []string{"driver LocateMachine 1", "driver LocateMachine 3"},
+		needs: []int{74, 77, 78},
+		check: func(p *probe) {
+			secret := p.provider.Variants.OtherAccount
+			p.need(secret != nil, "a Secret of another account")
+			begun := p.locate(p.target("a"))
+			if there := p.locate(p.target("a").with(secret).begunAt(begun)); there == begun {
+				p.failf("with the Secret of another account the location is still %q", begun)
+			}
 		},
-		{
-			Number: 76, Level: Must, Title: "another account is another location", Places: []string{"driver LocateMachine 1", "driver LocateMachine 3"},
-			needs: []int{74, 77, 78},
-			check: func(p *probe) {
-				secret := p.provider.Variants.OtherAccount
-				p.need(secret != nil, "a Secret of another account")
-				begun := p.locate(p.target("a"))
-				if there := p.locate(p.target("a").with(secret).begunAt(begun)); there == begun {
-					p.failf("with the Secret of another account the location is still %q", begun)
-				}
-			},
+	},
+	{
+		Number: 77, Level: Must, Title: "a location has 1 to 256 bytes", Places: []string{"driver LocateMachine 4"},
+		check: func(p *probe) {
+			if location := p.locate(p.target("a")); location == "" || len(location) > 256 {
+				p.failf("the location %q has %d bytes", location, len(location))
+			}
 		},
-		{
-			Number: 77, Level: Must, Title: "a location has 1 to 256 bytes", Places: []string{"driver LocateMachine 4"},
-			check: func(p *probe) {
-				if location := p.locate(p.target("a")); location == "" || len(location) > 256 {
-					p.failf("the location %q has %d bytes", location, len(location))
-				}
-			},
+	},
+	{
+		Number: 78, Level: Must, Title: "a location has no secrets", Places: []string{"driver LocateMachine 4"},
+		check: func(p *probe) {
+			if p.hasSecret(p.locate(p.target("a"))) {
+				p.failf("the location contains a value of the Secret; it is stored in an annotation")
+			}
 		},
-		{
-			Number: 78, Level: Must, Title: "a location has no secrets", Places: []string{"driver LocateMachine 4"},
-			check: func(p *probe) {
-				if p.hasSecret(p.locate(p.target("a"))) {
-					p.failf("the location contains a value of the Secret; it is stored in an annotation")
-				}
-			},
-		},
-		{
-			Number: 79, Level: Should, Title: "LocateMachine sends few requests", Places: []string{"driver LocateMachine 5"},
-			Unchecked: "requests of a driver to its provider are not seen",
-		},
-	}
+	},
+	{
+		Number: 79, Level: Should, Title: "LocateMachine sends few requests", Places: []string{"driver LocateMachine 5"},
+		Unchecked: "requests of a driver to its provider are not seen",
+	},
 }
 
 // locate returns the location of a machine.
