@@ -128,7 +128,7 @@ func (r *Registry) GetVolumeIDs(ctx context.Context, req *driver.GetVolumeIDsReq
 	case len(failed) > 1:
 		return nil, status.WrapError(status.Code(failed[0]), errors.Join(failed...).Error(), errors.Join(failed...))
 	case !known:
-		return nil, status.Error(codes.Unimplemented, "no driver implements GetVolumeIDs")
+		return nil, r.nobody("implements GetVolumeIDs")
 	}
 	return all, nil
 }
@@ -145,7 +145,17 @@ func (r *Registry) GenerateMachineClassForMigration(ctx context.Context, req *dr
 			return resp, err
 		}
 	}
-	return nil, status.Error(codes.Unimplemented, "no driver migrates classes of this kind")
+	return nil, r.nobody("migrates classes of this kind")
+}
+
+// nobody is the error for what no driver does. It is Unavailable if others may be registered later, so
+// that nobody takes it for their answer.
+func (r *Registry) nobody(does string) error {
+	code := codes.Unimplemented
+	if r != nil && r.options.MayGrow {
+		code = codes.Unavailable
+	}
+	return status.Error(code, "no driver "+does)
 }
 
 // SeparatesAPIGroups reports whether the driver that serves a class keeps the VMs of API groups apart. d

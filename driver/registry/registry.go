@@ -41,6 +41,9 @@ type Options struct {
 	// NameRequired refuses classes without a provider, also while there is one driver: others may
 	// be registered later. By default an only driver serves these classes.
 	NameRequired bool
+	// MayGrow says that drivers register of their own accord, such as those of other processes. What no
+	// driver does yet is then answered with Unavailable instead of Unimplemented.
+	MayGrow bool
 }
 
 // Registry is a set of drivers by name. Names are compared without case. Its methods may be called

@@ -312,3 +312,17 @@ func TestKinds(t *testing.T) {
 		})
 	}
 }
+
+// TestWhatALaterDriverMayDo: while drivers may register, nobody learns that something is not implemented.
+func TestWhatALaterDriverMayDo(t *testing.T) {
+	for grows, want := range map[bool]codes.Code{false: codes.Unimplemented, true: codes.Unavailable} {
+		r := registry.New(registry.Options{MayGrow: grows})
+		register(t, r, "bare")
+		if _, err := r.GenerateMachineClassForMigration(t.Context(), &driver.GenerateMachineClassForMigrationRequest{}); status.Code(err) != want {
+			t.Errorf("grows %v: a migration answers %v, want %v", grows, err, want)
+		}
+		if _, err := r.GetVolumeIDs(t.Context(), &driver.GetVolumeIDsRequest{}); status.Code(err) != want {
+			t.Errorf("grows %v: GetVolumeIDs answers %v, want %v", grows, err, want)
+		}
+	}
+}

@@ -92,7 +92,7 @@ func (f *DriverFlags) open(ctx context.Context, config *manager.Config) error {
 		return err
 	}
 	config.Installation = f.Installation
-	drivers := registry.New(registry.Options{Decorate: f.decorate, NameRequired: len(kinds) > 1 || f.Plugins.serve()})
+	drivers := registry.New(registry.Options{Decorate: f.decorate, NameRequired: len(kinds) > 1 || f.Plugins.serve(), MayGrow: f.Plugins.serve()})
 	env := registry.Environment{Control: config.Control, Target: config.Target, Installation: f.Installation}
 	for _, kind := range kinds {
 		opened, err := kind.Open(ctx, env)
