@@ -26,6 +26,9 @@ var additions = map[string]string{
 	"VMSpec.root_disk_bytes":  "14 optional uint64, JSON rootDiskBytes",
 	"VMSpec.root_disk_exists": "15 optional bool, JSON rootDiskExists",
 
+	"VMSpec.migration_source_pod": "16 optional string, JSON migrationSourcePod",
+	"VMSpec.grace":                "17 optional google.protobuf.Duration, JSON grace",
+
 	"InitialImage.checksum":              "2 optional string, JSON checksum",
 	"InitialImage.format":                "3 optional metropolis.proto.vm.InitialImage.Format, JSON format",
 	"InitialImage.Format":                "enum",
@@ -49,6 +52,9 @@ var additions = map[string]string{
 	"RunLeaseUpdate.valid_for":     "2 optional google.protobuf.Duration, JSON validFor",
 	"RunLeaseUpdate.fencing_token": "3 optional uint64, JSON fencingToken",
 	"RunLeaseUpdate.paused":        "4 optional bool, JSON paused",
+	"RunLeaseUpdate.migrate":       "5 optional bool, JSON migrate",
+
+	"EnsureMigrationTargetResponse.target_pod": "3 optional string, JSON targetPod",
 
 	"VMController.ReportState":                      "metropolis.proto.vm.ReportStateRequest (stream false) to metropolis.proto.vm.ReportStateResponse (stream false)",
 	"ReportStateRequest":                            "message",
@@ -66,6 +72,7 @@ var additions = map[string]string{
 	"ReportStateRequest.State.STATE_RUNNING":        "3",
 	"ReportStateRequest.State.STATE_PAUSED":         "4",
 	"ReportStateRequest.State.STATE_STOPPING":       "5",
+	"ReportStateRequest.State.STATE_INCOMING":       "6",
 	"ReportStateRequest.cause":                      "8 optional metropolis.proto.vm.ReportStateRequest.Cause, JSON cause",
 	"ReportStateRequest.Cause":                      "enum",
 	"ReportStateRequest.Cause.CAUSE_UNKNOWN":        "0",
@@ -75,6 +82,21 @@ var additions = map[string]string{
 	"ReportStateRequest.Cause.CAUSE_SUSPENDED":      "4",
 	"ReportStateRequest.sequence":                   "9 optional uint64, JSON sequence",
 	"ReportStateResponse":                           "message",
+
+	"ReportStateRequest.migration":                     "10 optional metropolis.proto.vm.ReportStateRequest.Migration, JSON migration",
+	"ReportStateRequest.Migration":                     "message",
+	"ReportStateRequest.Migration.phase":               "1 optional metropolis.proto.vm.ReportStateRequest.Migration.Phase, JSON phase",
+	"ReportStateRequest.Migration.target_pod":          "2 optional string, JSON targetPod",
+	"ReportStateRequest.Migration.done_bytes":          "3 optional uint64, JSON doneBytes",
+	"ReportStateRequest.Migration.total_bytes":         "4 optional uint64, JSON totalBytes",
+	"ReportStateRequest.Migration.downtime":            "5 optional google.protobuf.Duration, JSON downtime",
+	"ReportStateRequest.Migration.message":             "6 optional string, JSON message",
+	"ReportStateRequest.Migration.Phase":               "enum",
+	"ReportStateRequest.Migration.Phase.PHASE_UNKNOWN": "0",
+	"ReportStateRequest.Migration.Phase.PHASE_COPYING": "1",
+	"ReportStateRequest.Migration.Phase.PHASE_STOPPED": "2",
+	"ReportStateRequest.Migration.Phase.PHASE_DONE":    "3",
+	"ReportStateRequest.Migration.Phase.PHASE_FAILED":  "4",
 
 	"ResetRequest.idempotency_counter": "1 optional uint64, JSON idempotencyCounter",
 

@@ -344,6 +344,10 @@ const (
 	ReportStateRequest_STATE_PAUSED ReportStateRequest_State = 4
 	// The guest was asked to shut down.
 	ReportStateRequest_STATE_STOPPING ReportStateRequest_State = 5
+	// SM_INCOMING_MIGRATION before the switchover: waits for StartMigration, or receives the
+	// VM. The endpoint is set once the services answer there. Only from the target of a
+	// migration under way, which is the one exception to FAILED_PRECONDITION below.
+	ReportStateRequest_STATE_INCOMING ReportStateRequest_State = 6
 )
 
 // Enum value maps for ReportStateRequest_State.
@@ -355,6 +359,7 @@ var (
 		3: "STATE_RUNNING",
 		4: "STATE_PAUSED",
 		5: "STATE_STOPPING",
+		6: "STATE_INCOMING",
 	}
 	ReportStateRequest_State_value = map[string]int32{
 		"STATE_UNKNOWN":   0,
@@ -363,6 +368,7 @@ var (
 		"STATE_RUNNING":   3,
 		"STATE_PAUSED":    4,
 		"STATE_STOPPING":  5,
+		"STATE_INCOMING":  6,
 	}
 )
 
@@ -455,6 +461,68 @@ func (ReportStateRequest_Cause) EnumDescriptor() ([]byte, []int) {
 	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{16, 1}
 }
 
+// Phase of a migration.
+type ReportStateRequest_Migration_Phase int32
+
+const (
+	// Not said: there is no news.
+	ReportStateRequest_Migration_PHASE_UNKNOWN ReportStateRequest_Migration_Phase = 0
+	// The copy is under way; the guest runs.
+	ReportStateRequest_Migration_PHASE_COPYING ReportStateRequest_Migration_Phase = 1
+	// The source has stopped the guest, for the rest of the copy and the switchover.
+	ReportStateRequest_Migration_PHASE_STOPPED ReportStateRequest_Migration_Phase = 2
+	// The target runs the guest.
+	ReportStateRequest_Migration_PHASE_DONE ReportStateRequest_Migration_Phase = 3
+	// It failed, and the guest runs on at the source. The controller makes no other use of
+	// this target.
+	ReportStateRequest_Migration_PHASE_FAILED ReportStateRequest_Migration_Phase = 4
+)
+
+// Enum value maps for ReportStateRequest_Migration_Phase.
+var (
+	ReportStateRequest_Migration_Phase_name = map[int32]string{
+		0: "PHASE_UNKNOWN",
+		1: "PHASE_COPYING",
+		2: "PHASE_STOPPED",
+		3: "PHASE_DONE",
+		4: "PHASE_FAILED",
+	}
+	ReportStateRequest_Migration_Phase_value = map[string]int32{
+		"PHASE_UNKNOWN": 0,
+		"PHASE_COPYING": 1,
+		"PHASE_STOPPED": 2,
+		"PHASE_DONE":    3,
+		"PHASE_FAILED":  4,
+	}
+)
+
+func (x ReportStateRequest_Migration_Phase) Enum() *ReportStateRequest_Migration_Phase {
+	p := new(ReportStateRequest_Migration_Phase)
+	*p = x
+	return p
+}
+
+func (x ReportStateRequest_Migration_Phase) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (ReportStateRequest_Migration_Phase) Descriptor() protoreflect.EnumDescriptor {
+	return file_metropolis_vm_vm_proto_enumTypes[7].Descriptor()
+}
+
+func (ReportStateRequest_Migration_Phase) Type() protoreflect.EnumType {
+	return &file_metropolis_vm_vm_proto_enumTypes[7]
+}
+
+func (x ReportStateRequest_Migration_Phase) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use ReportStateRequest_Migration_Phase.Descriptor instead.
+func (ReportStateRequest_Migration_Phase) EnumDescriptor() ([]byte, []int) {
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{16, 0, 0}
+}
+
 // VMSpec is the input of a hypervisor process. The controller passes it
 // in the environment variable METROPOLIS_VM_SPEC of the Pod, as protobuf JSON or as
 // the binary form in base64. If it is missing, undecodable or violates a rule below, the
@@ -502,8 +570,15 @@ type VMSpec struct {
 	// Addition. The root disk was complete before, and may have run. If it is not there, the
 	// hypervisor does not create it again, but ends. False: not known, or the disk is new.
 	RootDiskExists bool `protobuf:"varint,15,opt,name=root_disk_exists,json=rootDiskExists,proto3" json:"root_disk_exists,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Addition. Name of the Pod whose VM arrives, in SM_INCOMING_MIGRATION: the only one whose
+	// hypervisor may call StartMigration and connect to what that negotiates. Empty: that of
+	// any hypervisor of the VM.
+	MigrationSourcePod string `protobuf:"bytes,16,opt,name=migration_source_pod,json=migrationSourcePod,proto3" json:"migration_source_pod,omitempty"`
+	// Addition. How long the hypervisor has from SIGTERM until it is killed. Absent: 30 s. It
+	// stops a migration in time to shut the guest down.
+	Grace         *durationpb.Duration `protobuf:"bytes,17,opt,name=grace,proto3" json:"grace,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *VMSpec) Reset() {
@@ -639,6 +714,20 @@ func (x *VMSpec) GetRootDiskExists() bool {
 		return x.RootDiskExists
 	}
 	return false
+}
+
+func (x *VMSpec) GetMigrationSourcePod() string {
+	if x != nil {
+		return x.MigrationSourcePod
+	}
+	return ""
+}
+
+func (x *VMSpec) GetGrace() *durationpb.Duration {
+	if x != nil {
+		return x.Grace
+	}
+	return nil
 }
 
 // InitialImage is where the content of a new VM's root disk comes from.
@@ -1247,7 +1336,11 @@ type RunLeaseUpdate struct {
 	FencingToken uint64 `protobuf:"varint,3,opt,name=fencing_token,json=fencingToken,proto3" json:"fencing_token,omitempty"`
 	// Addition. With STATUS_OK: hold the guest between two instructions until an update
 	// without this arrives. Memory, consoles and the lock stay.
-	Paused        bool `protobuf:"varint,4,opt,name=paused,proto3" json:"paused,omitempty"`
+	Paused bool `protobuf:"varint,4,opt,name=paused,proto3" json:"paused,omitempty"`
+	// Addition. With STATUS_OK: call EnsureMigrationTarget and migrate, as after SIGTERM, but
+	// go on running the VM after ACTION_SOFT_SHUTDOWN. An update without this cancels the
+	// migration if the guest was not yet stopped for it.
+	Migrate       bool `protobuf:"varint,5,opt,name=migrate,proto3" json:"migrate,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1306,6 +1399,13 @@ func (x *RunLeaseUpdate) GetFencingToken() uint64 {
 func (x *RunLeaseUpdate) GetPaused() bool {
 	if x != nil {
 		return x.Paused
+	}
+	return false
+}
+
+func (x *RunLeaseUpdate) GetMigrate() bool {
+	if x != nil {
+		return x.Migrate
 	}
 	return false
 }
@@ -1456,8 +1556,11 @@ type EnsureMigrationTargetResponse struct {
 	// gRPC target of the new Pod's metropolis.proto.vm.Hypervisor service. Only with
 	// ACTION_LIVE_MIGRATE.
 	TargetEndpoint string `protobuf:"bytes,2,opt,name=target_endpoint,json=targetEndpoint,proto3" json:"target_endpoint,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Addition. Name of the new Pod: the caller connects only to the hypervisor that has a
+	// certificate for it. Only with ACTION_LIVE_MIGRATE; absent: of any Pod of the VM.
+	TargetPod     string `protobuf:"bytes,3,opt,name=target_pod,json=targetPod,proto3" json:"target_pod,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *EnsureMigrationTargetResponse) Reset() {
@@ -1504,6 +1607,13 @@ func (x *EnsureMigrationTargetResponse) GetTargetEndpoint() string {
 	return ""
 }
 
+func (x *EnsureMigrationTargetResponse) GetTargetPod() string {
+	if x != nil {
+		return x.TargetPod
+	}
+	return ""
+}
+
 // ReportStateRequest is the state of a hypervisor. Addition.
 type ReportStateRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1528,7 +1638,9 @@ type ReportStateRequest struct {
 	Cause ReportStateRequest_Cause `protobuf:"varint,8,opt,name=cause,proto3,enum=metropolis.proto.vm.ReportStateRequest_Cause" json:"cause,omitempty"`
 	// Orders the reports of one run: a later one has a higher number. A network can deliver an
 	// earlier one after a later one, which counts. 0: as they come.
-	Sequence      uint64 `protobuf:"varint,9,opt,name=sequence,proto3" json:"sequence,omitempty"`
+	Sequence uint64 `protobuf:"varint,9,opt,name=sequence,proto3" json:"sequence,omitempty"`
+	// The migration under way, or the last attempt of this run. Absent: none.
+	Migration     *ReportStateRequest_Migration `protobuf:"bytes,10,opt,name=migration,proto3" json:"migration,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1624,6 +1736,13 @@ func (x *ReportStateRequest) GetSequence() uint64 {
 		return x.Sequence
 	}
 	return 0
+}
+
+func (x *ReportStateRequest) GetMigration() *ReportStateRequest_Migration {
+	if x != nil {
+		return x.Migration
+	}
+	return nil
 }
 
 // ReportStateResponse means that the report was recorded. Addition.
@@ -1985,6 +2104,99 @@ func (x *StartMigrationResponse) GetMigrationProtocol() *MigrationProtocol {
 	return nil
 }
 
+// Migration is how far the migration of the VM is. The source reports all but PHASE_DONE,
+// the target PHASE_DONE.
+type ReportStateRequest_Migration struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The phase.
+	Phase ReportStateRequest_Migration_Phase `protobuf:"varint,1,opt,name=phase,proto3,enum=metropolis.proto.vm.ReportStateRequest_Migration_Phase" json:"phase,omitempty"`
+	// The target, as EnsureMigrationTargetResponse.target_pod names it.
+	TargetPod string `protobuf:"bytes,2,opt,name=target_pod,json=targetPod,proto3" json:"target_pod,omitempty"`
+	// How many bytes of memory and disk are copied. Pages that the guest writes again count
+	// again.
+	DoneBytes uint64 `protobuf:"varint,3,opt,name=done_bytes,json=doneBytes,proto3" json:"done_bytes,omitempty"`
+	// How many bytes there are to copy, as far as is known. 0: unknown.
+	TotalBytes uint64 `protobuf:"varint,4,opt,name=total_bytes,json=totalBytes,proto3" json:"total_bytes,omitempty"`
+	// How long the guest stood still. Only in PHASE_DONE. Absent: not measured.
+	Downtime *durationpb.Duration `protobuf:"bytes,5,opt,name=downtime,proto3" json:"downtime,omitempty"`
+	// Why it failed, for users.
+	Message       string `protobuf:"bytes,6,opt,name=message,proto3" json:"message,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReportStateRequest_Migration) Reset() {
+	*x = ReportStateRequest_Migration{}
+	mi := &file_metropolis_vm_vm_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReportStateRequest_Migration) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReportStateRequest_Migration) ProtoMessage() {}
+
+func (x *ReportStateRequest_Migration) ProtoReflect() protoreflect.Message {
+	mi := &file_metropolis_vm_vm_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReportStateRequest_Migration.ProtoReflect.Descriptor instead.
+func (*ReportStateRequest_Migration) Descriptor() ([]byte, []int) {
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{16, 0}
+}
+
+func (x *ReportStateRequest_Migration) GetPhase() ReportStateRequest_Migration_Phase {
+	if x != nil {
+		return x.Phase
+	}
+	return ReportStateRequest_Migration_PHASE_UNKNOWN
+}
+
+func (x *ReportStateRequest_Migration) GetTargetPod() string {
+	if x != nil {
+		return x.TargetPod
+	}
+	return ""
+}
+
+func (x *ReportStateRequest_Migration) GetDoneBytes() uint64 {
+	if x != nil {
+		return x.DoneBytes
+	}
+	return 0
+}
+
+func (x *ReportStateRequest_Migration) GetTotalBytes() uint64 {
+	if x != nil {
+		return x.TotalBytes
+	}
+	return 0
+}
+
+func (x *ReportStateRequest_Migration) GetDowntime() *durationpb.Duration {
+	if x != nil {
+		return x.Downtime
+	}
+	return nil
+}
+
+func (x *ReportStateRequest_Migration) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
 // Qemu is QEMU's own migration.
 type MigrationProtocol_Qemu struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2001,7 +2213,7 @@ type MigrationProtocol_Qemu struct {
 
 func (x *MigrationProtocol_Qemu) Reset() {
 	*x = MigrationProtocol_Qemu{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[24]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2013,7 +2225,7 @@ func (x *MigrationProtocol_Qemu) String() string {
 func (*MigrationProtocol_Qemu) ProtoMessage() {}
 
 func (x *MigrationProtocol_Qemu) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[24]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2062,7 +2274,7 @@ type MigrationProtocol_QemuNBD struct {
 
 func (x *MigrationProtocol_QemuNBD) Reset() {
 	*x = MigrationProtocol_QemuNBD{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[25]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2074,7 +2286,7 @@ func (x *MigrationProtocol_QemuNBD) String() string {
 func (*MigrationProtocol_QemuNBD) ProtoMessage() {}
 
 func (x *MigrationProtocol_QemuNBD) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[25]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2122,7 +2334,7 @@ var File_metropolis_vm_vm_proto protoreflect.FileDescriptor
 
 const file_metropolis_vm_vm_proto_rawDesc = "" +
 	"\n" +
-	"\x16metropolis/vm/vm.proto\x12\x13metropolis.proto.vm\x1a\x1egoogle/protobuf/duration.proto\"\x84\x06\n" +
+	"\x16metropolis/vm/vm.proto\x12\x13metropolis.proto.vm\x1a\x1egoogle/protobuf/duration.proto\"\xe7\x06\n" +
 	"\x06VMSpec\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x129\n" +
@@ -2141,7 +2353,9 @@ const file_metropolis_vm_vm_proto_rawDesc = "" +
 	"\bpod_name\x18\f \x01(\tR\apodName\x12$\n" +
 	"\x0eroot_disk_path\x18\r \x01(\tR\frootDiskPath\x12&\n" +
 	"\x0froot_disk_bytes\x18\x0e \x01(\x04R\rrootDiskBytes\x12(\n" +
-	"\x10root_disk_exists\x18\x0f \x01(\bR\x0erootDiskExists\"X\n" +
+	"\x10root_disk_exists\x18\x0f \x01(\bR\x0erootDiskExists\x120\n" +
+	"\x14migration_source_pod\x18\x10 \x01(\tR\x12migrationSourcePod\x12/\n" +
+	"\x05grace\x18\x11 \x01(\v2\x19.google.protobuf.DurationR\x05grace\"X\n" +
 	"\tStartMode\x12\x0e\n" +
 	"\n" +
 	"SM_UNKNOWN\x10\x00\x12\n" +
@@ -2188,12 +2402,13 @@ const file_metropolis_vm_vm_proto_rawDesc = "" +
 	"\bpod_name\x18\x03 \x01(\tR\apodName\x12\x15\n" +
 	"\x06run_id\x18\x04 \x01(\x04R\x05runId\"D\n" +
 	"\x0fRunLeaseRequest\x121\n" +
-	"\x02us\x18\x01 \x01(\v2!.metropolis.proto.vm.HypervisorIDR\x02us\"\x8c\x02\n" +
+	"\x02us\x18\x01 \x01(\v2!.metropolis.proto.vm.HypervisorIDR\x02us\"\xa6\x02\n" +
 	"\x0eRunLeaseUpdate\x12B\n" +
 	"\x06status\x18\x01 \x01(\x0e2*.metropolis.proto.vm.RunLeaseUpdate.StatusR\x06status\x126\n" +
 	"\tvalid_for\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\bvalidFor\x12#\n" +
 	"\rfencing_token\x18\x03 \x01(\x04R\ffencingToken\x12\x16\n" +
-	"\x06paused\x18\x04 \x01(\bR\x06paused\"A\n" +
+	"\x06paused\x18\x04 \x01(\bR\x06paused\x12\x18\n" +
+	"\amigrate\x18\x05 \x01(\bR\amigrate\"A\n" +
 	"\x06Status\x12\x12\n" +
 	"\x0eSTATUS_UNKNOWN\x10\x00\x12\r\n" +
 	"\tSTATUS_OK\x10\x01\x12\x14\n" +
@@ -2203,14 +2418,16 @@ const file_metropolis_vm_vm_proto_rawDesc = "" +
 	"\x04them\x18\x02 \x01(\v2!.metropolis.proto.vm.HypervisorIDR\x04them\"\x1d\n" +
 	"\x1bMigrationSwitchoverResponse\"Q\n" +
 	"\x1cEnsureMigrationTargetRequest\x121\n" +
-	"\x02us\x18\x01 \x01(\v2!.metropolis.proto.vm.HypervisorIDR\x02us\"\xec\x01\n" +
+	"\x02us\x18\x01 \x01(\v2!.metropolis.proto.vm.HypervisorIDR\x02us\"\x8b\x02\n" +
 	"\x1dEnsureMigrationTargetResponse\x12Q\n" +
 	"\x06action\x18\x01 \x01(\x0e29.metropolis.proto.vm.EnsureMigrationTargetResponse.ActionR\x06action\x12'\n" +
-	"\x0ftarget_endpoint\x18\x02 \x01(\tR\x0etargetEndpoint\"O\n" +
+	"\x0ftarget_endpoint\x18\x02 \x01(\tR\x0etargetEndpoint\x12\x1d\n" +
+	"\n" +
+	"target_pod\x18\x03 \x01(\tR\ttargetPod\"O\n" +
 	"\x06Action\x12\x12\n" +
 	"\x0eACTION_UNKNOWN\x10\x00\x12\x17\n" +
 	"\x13ACTION_LIVE_MIGRATE\x10\x01\x12\x18\n" +
-	"\x14ACTION_SOFT_SHUTDOWN\x10\x02\"\xfd\x04\n" +
+	"\x14ACTION_SOFT_SHUTDOWN\x10\x02\"\xd4\b\n" +
 	"\x12ReportStateRequest\x121\n" +
 	"\x02us\x18\x01 \x01(\v2!.metropolis.proto.vm.HypervisorIDR\x02us\x12C\n" +
 	"\x05state\x18\x02 \x01(\x0e2-.metropolis.proto.vm.ReportStateRequest.StateR\x05state\x12\x18\n" +
@@ -2222,14 +2439,34 @@ const file_metropolis_vm_vm_proto_rawDesc = "" +
 	"\bendpoint\x18\x06 \x01(\tR\bendpoint\x12%\n" +
 	"\x0eimage_prepared\x18\a \x01(\bR\rimagePrepared\x12C\n" +
 	"\x05cause\x18\b \x01(\x0e2-.metropolis.proto.vm.ReportStateRequest.CauseR\x05cause\x12\x1a\n" +
-	"\bsequence\x18\t \x01(\x04R\bsequence\"{\n" +
+	"\bsequence\x18\t \x01(\x04R\bsequence\x12O\n" +
+	"\tmigration\x18\n" +
+	" \x01(\v21.metropolis.proto.vm.ReportStateRequest.MigrationR\tmigration\x1a\xee\x02\n" +
+	"\tMigration\x12M\n" +
+	"\x05phase\x18\x01 \x01(\x0e27.metropolis.proto.vm.ReportStateRequest.Migration.PhaseR\x05phase\x12\x1d\n" +
+	"\n" +
+	"target_pod\x18\x02 \x01(\tR\ttargetPod\x12\x1d\n" +
+	"\n" +
+	"done_bytes\x18\x03 \x01(\x04R\tdoneBytes\x12\x1f\n" +
+	"\vtotal_bytes\x18\x04 \x01(\x04R\n" +
+	"totalBytes\x125\n" +
+	"\bdowntime\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\bdowntime\x12\x18\n" +
+	"\amessage\x18\x06 \x01(\tR\amessage\"b\n" +
+	"\x05Phase\x12\x11\n" +
+	"\rPHASE_UNKNOWN\x10\x00\x12\x11\n" +
+	"\rPHASE_COPYING\x10\x01\x12\x11\n" +
+	"\rPHASE_STOPPED\x10\x02\x12\x0e\n" +
+	"\n" +
+	"PHASE_DONE\x10\x03\x12\x10\n" +
+	"\fPHASE_FAILED\x10\x04\"\x8f\x01\n" +
 	"\x05State\x12\x11\n" +
 	"\rSTATE_UNKNOWN\x10\x00\x12\x13\n" +
 	"\x0fSTATE_PREPARING\x10\x01\x12\x11\n" +
 	"\rSTATE_WAITING\x10\x02\x12\x11\n" +
 	"\rSTATE_RUNNING\x10\x03\x12\x10\n" +
 	"\fSTATE_PAUSED\x10\x04\x12\x12\n" +
-	"\x0eSTATE_STOPPING\x10\x05\"t\n" +
+	"\x0eSTATE_STOPPING\x10\x05\x12\x12\n" +
+	"\x0eSTATE_INCOMING\x10\x06\"t\n" +
 	"\x05Cause\x12\x11\n" +
 	"\rCAUSE_UNKNOWN\x10\x00\x12\x15\n" +
 	"\x11CAUSE_DISK_LOCKED\x10\x01\x12\x12\n" +
@@ -2289,8 +2526,8 @@ func file_metropolis_vm_vm_proto_rawDescGZIP() []byte {
 	return file_metropolis_vm_vm_proto_rawDescData
 }
 
-var file_metropolis_vm_vm_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
-var file_metropolis_vm_vm_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
+var file_metropolis_vm_vm_proto_enumTypes = make([]protoimpl.EnumInfo, 8)
+var file_metropolis_vm_vm_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
 var file_metropolis_vm_vm_proto_goTypes = []any{
 	(LeaseMode)(0),                            // 0: metropolis.proto.vm.LeaseMode
 	(VMSpec_StartMode)(0),                     // 1: metropolis.proto.vm.VMSpec.StartMode
@@ -2299,81 +2536,87 @@ var file_metropolis_vm_vm_proto_goTypes = []any{
 	(EnsureMigrationTargetResponse_Action)(0), // 4: metropolis.proto.vm.EnsureMigrationTargetResponse.Action
 	(ReportStateRequest_State)(0),             // 5: metropolis.proto.vm.ReportStateRequest.State
 	(ReportStateRequest_Cause)(0),             // 6: metropolis.proto.vm.ReportStateRequest.Cause
-	(*VMSpec)(nil),                            // 7: metropolis.proto.vm.VMSpec
-	(*InitialImage)(nil),                      // 8: metropolis.proto.vm.InitialImage
-	(*Resources)(nil),                         // 9: metropolis.proto.vm.Resources
-	(*KernelBoot)(nil),                        // 10: metropolis.proto.vm.KernelBoot
-	(*BootFile)(nil),                          // 11: metropolis.proto.vm.BootFile
-	(*UserData)(nil),                          // 12: metropolis.proto.vm.UserData
-	(*VMMetadata)(nil),                        // 13: metropolis.proto.vm.VMMetadata
-	(*PTPAddress)(nil),                        // 14: metropolis.proto.vm.PTPAddress
-	(*NetworkConfig)(nil),                     // 15: metropolis.proto.vm.NetworkConfig
-	(*HypervisorID)(nil),                      // 16: metropolis.proto.vm.HypervisorID
-	(*RunLeaseRequest)(nil),                   // 17: metropolis.proto.vm.RunLeaseRequest
-	(*RunLeaseUpdate)(nil),                    // 18: metropolis.proto.vm.RunLeaseUpdate
-	(*MigrationSwitchoverRequest)(nil),        // 19: metropolis.proto.vm.MigrationSwitchoverRequest
-	(*MigrationSwitchoverResponse)(nil),       // 20: metropolis.proto.vm.MigrationSwitchoverResponse
-	(*EnsureMigrationTargetRequest)(nil),      // 21: metropolis.proto.vm.EnsureMigrationTargetRequest
-	(*EnsureMigrationTargetResponse)(nil),     // 22: metropolis.proto.vm.EnsureMigrationTargetResponse
-	(*ReportStateRequest)(nil),                // 23: metropolis.proto.vm.ReportStateRequest
-	(*ReportStateResponse)(nil),               // 24: metropolis.proto.vm.ReportStateResponse
-	(*ResetRequest)(nil),                      // 25: metropolis.proto.vm.ResetRequest
-	(*ResetResponse)(nil),                     // 26: metropolis.proto.vm.ResetResponse
-	(*ConsoleIO)(nil),                         // 27: metropolis.proto.vm.ConsoleIO
-	(*MigrationProtocol)(nil),                 // 28: metropolis.proto.vm.MigrationProtocol
-	(*StartMigrationRequest)(nil),             // 29: metropolis.proto.vm.StartMigrationRequest
-	(*StartMigrationResponse)(nil),            // 30: metropolis.proto.vm.StartMigrationResponse
-	(*MigrationProtocol_Qemu)(nil),            // 31: metropolis.proto.vm.MigrationProtocol.Qemu
-	(*MigrationProtocol_QemuNBD)(nil),         // 32: metropolis.proto.vm.MigrationProtocol.QemuNBD
-	(*durationpb.Duration)(nil),               // 33: google.protobuf.Duration
+	(ReportStateRequest_Migration_Phase)(0),   // 7: metropolis.proto.vm.ReportStateRequest.Migration.Phase
+	(*VMSpec)(nil),                            // 8: metropolis.proto.vm.VMSpec
+	(*InitialImage)(nil),                      // 9: metropolis.proto.vm.InitialImage
+	(*Resources)(nil),                         // 10: metropolis.proto.vm.Resources
+	(*KernelBoot)(nil),                        // 11: metropolis.proto.vm.KernelBoot
+	(*BootFile)(nil),                          // 12: metropolis.proto.vm.BootFile
+	(*UserData)(nil),                          // 13: metropolis.proto.vm.UserData
+	(*VMMetadata)(nil),                        // 14: metropolis.proto.vm.VMMetadata
+	(*PTPAddress)(nil),                        // 15: metropolis.proto.vm.PTPAddress
+	(*NetworkConfig)(nil),                     // 16: metropolis.proto.vm.NetworkConfig
+	(*HypervisorID)(nil),                      // 17: metropolis.proto.vm.HypervisorID
+	(*RunLeaseRequest)(nil),                   // 18: metropolis.proto.vm.RunLeaseRequest
+	(*RunLeaseUpdate)(nil),                    // 19: metropolis.proto.vm.RunLeaseUpdate
+	(*MigrationSwitchoverRequest)(nil),        // 20: metropolis.proto.vm.MigrationSwitchoverRequest
+	(*MigrationSwitchoverResponse)(nil),       // 21: metropolis.proto.vm.MigrationSwitchoverResponse
+	(*EnsureMigrationTargetRequest)(nil),      // 22: metropolis.proto.vm.EnsureMigrationTargetRequest
+	(*EnsureMigrationTargetResponse)(nil),     // 23: metropolis.proto.vm.EnsureMigrationTargetResponse
+	(*ReportStateRequest)(nil),                // 24: metropolis.proto.vm.ReportStateRequest
+	(*ReportStateResponse)(nil),               // 25: metropolis.proto.vm.ReportStateResponse
+	(*ResetRequest)(nil),                      // 26: metropolis.proto.vm.ResetRequest
+	(*ResetResponse)(nil),                     // 27: metropolis.proto.vm.ResetResponse
+	(*ConsoleIO)(nil),                         // 28: metropolis.proto.vm.ConsoleIO
+	(*MigrationProtocol)(nil),                 // 29: metropolis.proto.vm.MigrationProtocol
+	(*StartMigrationRequest)(nil),             // 30: metropolis.proto.vm.StartMigrationRequest
+	(*StartMigrationResponse)(nil),            // 31: metropolis.proto.vm.StartMigrationResponse
+	(*ReportStateRequest_Migration)(nil),      // 32: metropolis.proto.vm.ReportStateRequest.Migration
+	(*MigrationProtocol_Qemu)(nil),            // 33: metropolis.proto.vm.MigrationProtocol.Qemu
+	(*MigrationProtocol_QemuNBD)(nil),         // 34: metropolis.proto.vm.MigrationProtocol.QemuNBD
+	(*durationpb.Duration)(nil),               // 35: google.protobuf.Duration
 }
 var file_metropolis_vm_vm_proto_depIdxs = []int32{
 	1,  // 0: metropolis.proto.vm.VMSpec.mode:type_name -> metropolis.proto.vm.VMSpec.StartMode
-	8,  // 1: metropolis.proto.vm.VMSpec.initial_image:type_name -> metropolis.proto.vm.InitialImage
+	9,  // 1: metropolis.proto.vm.VMSpec.initial_image:type_name -> metropolis.proto.vm.InitialImage
 	0,  // 2: metropolis.proto.vm.VMSpec.lease_mode:type_name -> metropolis.proto.vm.LeaseMode
-	9,  // 3: metropolis.proto.vm.VMSpec.resources:type_name -> metropolis.proto.vm.Resources
-	10, // 4: metropolis.proto.vm.VMSpec.kernel_boot:type_name -> metropolis.proto.vm.KernelBoot
-	12, // 5: metropolis.proto.vm.VMSpec.user_data:type_name -> metropolis.proto.vm.UserData
-	2,  // 6: metropolis.proto.vm.InitialImage.format:type_name -> metropolis.proto.vm.InitialImage.Format
-	11, // 7: metropolis.proto.vm.KernelBoot.kernel:type_name -> metropolis.proto.vm.BootFile
-	11, // 8: metropolis.proto.vm.KernelBoot.initrd:type_name -> metropolis.proto.vm.BootFile
-	15, // 9: metropolis.proto.vm.VMMetadata.network_config:type_name -> metropolis.proto.vm.NetworkConfig
-	14, // 10: metropolis.proto.vm.NetworkConfig.v4:type_name -> metropolis.proto.vm.PTPAddress
-	14, // 11: metropolis.proto.vm.NetworkConfig.v6:type_name -> metropolis.proto.vm.PTPAddress
-	16, // 12: metropolis.proto.vm.RunLeaseRequest.us:type_name -> metropolis.proto.vm.HypervisorID
-	3,  // 13: metropolis.proto.vm.RunLeaseUpdate.status:type_name -> metropolis.proto.vm.RunLeaseUpdate.Status
-	33, // 14: metropolis.proto.vm.RunLeaseUpdate.valid_for:type_name -> google.protobuf.Duration
-	16, // 15: metropolis.proto.vm.MigrationSwitchoverRequest.us:type_name -> metropolis.proto.vm.HypervisorID
-	16, // 16: metropolis.proto.vm.MigrationSwitchoverRequest.them:type_name -> metropolis.proto.vm.HypervisorID
-	16, // 17: metropolis.proto.vm.EnsureMigrationTargetRequest.us:type_name -> metropolis.proto.vm.HypervisorID
-	4,  // 18: metropolis.proto.vm.EnsureMigrationTargetResponse.action:type_name -> metropolis.proto.vm.EnsureMigrationTargetResponse.Action
-	16, // 19: metropolis.proto.vm.ReportStateRequest.us:type_name -> metropolis.proto.vm.HypervisorID
-	5,  // 20: metropolis.proto.vm.ReportStateRequest.state:type_name -> metropolis.proto.vm.ReportStateRequest.State
-	6,  // 21: metropolis.proto.vm.ReportStateRequest.cause:type_name -> metropolis.proto.vm.ReportStateRequest.Cause
-	31, // 22: metropolis.proto.vm.MigrationProtocol.qmeu_block:type_name -> metropolis.proto.vm.MigrationProtocol.Qemu
-	32, // 23: metropolis.proto.vm.MigrationProtocol.qemu_nbd:type_name -> metropolis.proto.vm.MigrationProtocol.QemuNBD
-	28, // 24: metropolis.proto.vm.StartMigrationRequest.supported_migration_protocol:type_name -> metropolis.proto.vm.MigrationProtocol
-	16, // 25: metropolis.proto.vm.StartMigrationRequest.us:type_name -> metropolis.proto.vm.HypervisorID
-	28, // 26: metropolis.proto.vm.StartMigrationResponse.migration_protocol:type_name -> metropolis.proto.vm.MigrationProtocol
-	21, // 27: metropolis.proto.vm.VMController.EnsureMigrationTarget:input_type -> metropolis.proto.vm.EnsureMigrationTargetRequest
-	19, // 28: metropolis.proto.vm.VMController.MigrationSwitchover:input_type -> metropolis.proto.vm.MigrationSwitchoverRequest
-	17, // 29: metropolis.proto.vm.VMController.RunLease:input_type -> metropolis.proto.vm.RunLeaseRequest
-	23, // 30: metropolis.proto.vm.VMController.ReportState:input_type -> metropolis.proto.vm.ReportStateRequest
-	25, // 31: metropolis.proto.vm.OOBManagement.Reset:input_type -> metropolis.proto.vm.ResetRequest
-	27, // 32: metropolis.proto.vm.OOBManagement.Console:input_type -> metropolis.proto.vm.ConsoleIO
-	29, // 33: metropolis.proto.vm.Hypervisor.StartMigration:input_type -> metropolis.proto.vm.StartMigrationRequest
-	22, // 34: metropolis.proto.vm.VMController.EnsureMigrationTarget:output_type -> metropolis.proto.vm.EnsureMigrationTargetResponse
-	20, // 35: metropolis.proto.vm.VMController.MigrationSwitchover:output_type -> metropolis.proto.vm.MigrationSwitchoverResponse
-	18, // 36: metropolis.proto.vm.VMController.RunLease:output_type -> metropolis.proto.vm.RunLeaseUpdate
-	24, // 37: metropolis.proto.vm.VMController.ReportState:output_type -> metropolis.proto.vm.ReportStateResponse
-	26, // 38: metropolis.proto.vm.OOBManagement.Reset:output_type -> metropolis.proto.vm.ResetResponse
-	27, // 39: metropolis.proto.vm.OOBManagement.Console:output_type -> metropolis.proto.vm.ConsoleIO
-	30, // 40: metropolis.proto.vm.Hypervisor.StartMigration:output_type -> metropolis.proto.vm.StartMigrationResponse
-	34, // [34:41] is the sub-list for method output_type
-	27, // [27:34] is the sub-list for method input_type
-	27, // [27:27] is the sub-list for extension type_name
-	27, // [27:27] is the sub-list for extension extendee
-	0,  // [0:27] is the sub-list for field type_name
+	10, // 3: metropolis.proto.vm.VMSpec.resources:type_name -> metropolis.proto.vm.Resources
+	11, // 4: metropolis.proto.vm.VMSpec.kernel_boot:type_name -> metropolis.proto.vm.KernelBoot
+	13, // 5: metropolis.proto.vm.VMSpec.user_data:type_name -> metropolis.proto.vm.UserData
+	35, // 6: metropolis.proto.vm.VMSpec.grace:type_name -> google.protobuf.Duration
+	2,  // 7: metropolis.proto.vm.InitialImage.format:type_name -> metropolis.proto.vm.InitialImage.Format
+	12, // 8: metropolis.proto.vm.KernelBoot.kernel:type_name -> metropolis.proto.vm.BootFile
+	12, // 9: metropolis.proto.vm.KernelBoot.initrd:type_name -> metropolis.proto.vm.BootFile
+	16, // 10: metropolis.proto.vm.VMMetadata.network_config:type_name -> metropolis.proto.vm.NetworkConfig
+	15, // 11: metropolis.proto.vm.NetworkConfig.v4:type_name -> metropolis.proto.vm.PTPAddress
+	15, // 12: metropolis.proto.vm.NetworkConfig.v6:type_name -> metropolis.proto.vm.PTPAddress
+	17, // 13: metropolis.proto.vm.RunLeaseRequest.us:type_name -> metropolis.proto.vm.HypervisorID
+	3,  // 14: metropolis.proto.vm.RunLeaseUpdate.status:type_name -> metropolis.proto.vm.RunLeaseUpdate.Status
+	35, // 15: metropolis.proto.vm.RunLeaseUpdate.valid_for:type_name -> google.protobuf.Duration
+	17, // 16: metropolis.proto.vm.MigrationSwitchoverRequest.us:type_name -> metropolis.proto.vm.HypervisorID
+	17, // 17: metropolis.proto.vm.MigrationSwitchoverRequest.them:type_name -> metropolis.proto.vm.HypervisorID
+	17, // 18: metropolis.proto.vm.EnsureMigrationTargetRequest.us:type_name -> metropolis.proto.vm.HypervisorID
+	4,  // 19: metropolis.proto.vm.EnsureMigrationTargetResponse.action:type_name -> metropolis.proto.vm.EnsureMigrationTargetResponse.Action
+	17, // 20: metropolis.proto.vm.ReportStateRequest.us:type_name -> metropolis.proto.vm.HypervisorID
+	5,  // 21: metropolis.proto.vm.ReportStateRequest.state:type_name -> metropolis.proto.vm.ReportStateRequest.State
+	6,  // 22: metropolis.proto.vm.ReportStateRequest.cause:type_name -> metropolis.proto.vm.ReportStateRequest.Cause
+	32, // 23: metropolis.proto.vm.ReportStateRequest.migration:type_name -> metropolis.proto.vm.ReportStateRequest.Migration
+	33, // 24: metropolis.proto.vm.MigrationProtocol.qmeu_block:type_name -> metropolis.proto.vm.MigrationProtocol.Qemu
+	34, // 25: metropolis.proto.vm.MigrationProtocol.qemu_nbd:type_name -> metropolis.proto.vm.MigrationProtocol.QemuNBD
+	29, // 26: metropolis.proto.vm.StartMigrationRequest.supported_migration_protocol:type_name -> metropolis.proto.vm.MigrationProtocol
+	17, // 27: metropolis.proto.vm.StartMigrationRequest.us:type_name -> metropolis.proto.vm.HypervisorID
+	29, // 28: metropolis.proto.vm.StartMigrationResponse.migration_protocol:type_name -> metropolis.proto.vm.MigrationProtocol
+	7,  // 29: metropolis.proto.vm.ReportStateRequest.Migration.phase:type_name -> metropolis.proto.vm.ReportStateRequest.Migration.Phase
+	35, // 30: metropolis.proto.vm.ReportStateRequest.Migration.downtime:type_name -> google.protobuf.Duration
+	22, // 31: metropolis.proto.vm.VMController.EnsureMigrationTarget:input_type -> metropolis.proto.vm.EnsureMigrationTargetRequest
+	20, // 32: metropolis.proto.vm.VMController.MigrationSwitchover:input_type -> metropolis.proto.vm.MigrationSwitchoverRequest
+	18, // 33: metropolis.proto.vm.VMController.RunLease:input_type -> metropolis.proto.vm.RunLeaseRequest
+	24, // 34: metropolis.proto.vm.VMController.ReportState:input_type -> metropolis.proto.vm.ReportStateRequest
+	26, // 35: metropolis.proto.vm.OOBManagement.Reset:input_type -> metropolis.proto.vm.ResetRequest
+	28, // 36: metropolis.proto.vm.OOBManagement.Console:input_type -> metropolis.proto.vm.ConsoleIO
+	30, // 37: metropolis.proto.vm.Hypervisor.StartMigration:input_type -> metropolis.proto.vm.StartMigrationRequest
+	23, // 38: metropolis.proto.vm.VMController.EnsureMigrationTarget:output_type -> metropolis.proto.vm.EnsureMigrationTargetResponse
+	21, // 39: metropolis.proto.vm.VMController.MigrationSwitchover:output_type -> metropolis.proto.vm.MigrationSwitchoverResponse
+	19, // 40: metropolis.proto.vm.VMController.RunLease:output_type -> metropolis.proto.vm.RunLeaseUpdate
+	25, // 41: metropolis.proto.vm.VMController.ReportState:output_type -> metropolis.proto.vm.ReportStateResponse
+	27, // 42: metropolis.proto.vm.OOBManagement.Reset:output_type -> metropolis.proto.vm.ResetResponse
+	28, // 43: metropolis.proto.vm.OOBManagement.Console:output_type -> metropolis.proto.vm.ConsoleIO
+	31, // 44: metropolis.proto.vm.Hypervisor.StartMigration:output_type -> metropolis.proto.vm.StartMigrationResponse
+	38, // [38:45] is the sub-list for method output_type
+	31, // [31:38] is the sub-list for method input_type
+	31, // [31:31] is the sub-list for extension type_name
+	31, // [31:31] is the sub-list for extension extendee
+	0,  // [0:31] is the sub-list for field type_name
 }
 
 func init() { file_metropolis_vm_vm_proto_init() }
@@ -2390,8 +2633,8 @@ func file_metropolis_vm_vm_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_metropolis_vm_vm_proto_rawDesc), len(file_metropolis_vm_vm_proto_rawDesc)),
-			NumEnums:      7,
-			NumMessages:   26,
+			NumEnums:      8,
+			NumMessages:   27,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

@@ -83,8 +83,8 @@ type VMControllerClient interface {
 	// ReportState reports the caller's state, for the status of the VirtualMachine. It has no
 	// effect on authority. A hypervisor calls it at each change, at most about once a second
 	// while only numbers change, and repeats it until it succeeds, and again when it has
-	// opened another RunLease: a new controller does not know it. Not authoritative:
-	// FAILED_PRECONDITION, which does not end the caller; but a new process in the
+	// opened another RunLease: a new controller does not know it. Not authoritative, nor
+	// STATE_INCOMING: FAILED_PRECONDITION, which does not end the caller; but a new process in the
 	// authoritative Pod may report CAUSE_DISK_LOCKED, since it asks for no authority
 	// before it has the lock. A controller that implements only the origin answers
 	// UNIMPLEMENTED; then the caller stops reporting. Addition.
@@ -197,8 +197,8 @@ type VMControllerServer interface {
 	// ReportState reports the caller's state, for the status of the VirtualMachine. It has no
 	// effect on authority. A hypervisor calls it at each change, at most about once a second
 	// while only numbers change, and repeats it until it succeeds, and again when it has
-	// opened another RunLease: a new controller does not know it. Not authoritative:
-	// FAILED_PRECONDITION, which does not end the caller; but a new process in the
+	// opened another RunLease: a new controller does not know it. Not authoritative, nor
+	// STATE_INCOMING: FAILED_PRECONDITION, which does not end the caller; but a new process in the
 	// authoritative Pod may report CAUSE_DISK_LOCKED, since it asks for no authority
 	// before it has the lock. A controller that implements only the origin answers
 	// UNIMPLEMENTED; then the caller stops reporting. Addition.
