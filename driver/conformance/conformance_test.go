@@ -3,11 +3,15 @@ package conformance_test
 import (
 	"bytes"
 	"context"
+	"encoding/base64"
+	"fmt"
 	"regexp"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/driver/codes"
@@ -138,4 +142,40 @@ func TestNothingToCheck(t *testing.T) {
 	if _, err := conformance.Check(t.Context(), w.provider(w.full), conformance.Options{MaxMachines: -1}); err == nil {
 		t.Error("a negative limit: no error")
 	}
+}
+
+// Nothing of a report has a value of any Secret, however a driver writes it.
+func TestNoSecretsInTheReport(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, false)
+		provider := w.provider(patch(w, func(p *patched) {
+			fail := func(secret *corev1.Secret) error {
+				pin := string(secret.Data["pin"])
+				text := fmt.Sprintf("%s %s %s %s", secret.Data["token"], pin, base64.StdEncoding.EncodeToString([]byte(pin)), secret.Data["account"])
+				return status.Error(codes.OutOfRange, text)
+			}
+			p.create = func(_ context.Context, req *driver.CreateMachineRequest) (*driver.CreateMachineResponse, error) {
+				return nil, fail(req.Secret)
+			}
+			p.find = func(_ context.Context, req *driver.GetMachineStatusRequest) (*driver.GetMachineStatusResponse, error) {
+				return nil, fail(req.Secret)
+			}
+			p.locate = func(_ context.Context, req *driver.LocateMachineRequest) (*driver.LocateMachineResponse, error) {
+				panic(fail(req.Secret))
+			}
+		}))
+		provider.Secret = secretOf("token", token, "pin", "98765")
+		provider.Variants.BadSecret = secretOf("token", "not-the-token", "pin", "43210")
+		provider.Variants.OtherAccount = secretOf("token", token, "account", "secret-account")
+		report, err := conformance.Check(t.Context(), provider, conformance.Options{Run: regexp.MustCompile("R01|R13|R39|R74|R76|R84|R86|R88"), Patience: time.Minute})
+		if err != nil || report.Count(conformance.Failed) < 4 {
+			t.Fatalf("%+v, %v", report, err)
+		}
+		text := fmt.Sprintf("%+v", report)
+		for _, secret := range []string{token, "98765", "43210", "not-the-token", "secret-account", base64.RawStdEncoding.EncodeToString([]byte("43210"))} {
+			if strings.Contains(text, secret) {
+				t.Errorf("%q is in the report:\n%s", secret, text)
+			}
+		}
+	})
 }

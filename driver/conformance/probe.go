@@ -16,6 +16,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/internal/redact"
 )
 
 // probe checks one rule.
@@ -66,12 +67,9 @@ func (p *probe) failf(format string, values ...any) {
 	p.failures = append(p.failures, p.redact(fmt.Sprintf(format, values...)))
 }
 
-// redact removes values of the Secret, which a driver's error may contain, from a text.
+// redact removes values of all Secrets, which a driver's error may contain, from a text.
 func (p *probe) redact(text string) string {
-	for _, secret := range p.provider.secretTexts() {
-		text = strings.ReplaceAll(text, secret, "[redacted]")
-	}
-	return text
+	return redact.New(len(text), p.provider.secrets()...).Text(text)
 }
 
 // stopf is failf, and ends the check.

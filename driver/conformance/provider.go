@@ -152,14 +152,24 @@ func withFields(class *v1alpha1.MachineClass, fields map[string]any) *v1alpha1.M
 	return other
 }
 
-// secretTexts are the values of the Secret that must not appear anywhere: those that are long enough
+// secrets are all Secrets that requests may have. Some may be nil.
+func (p Provider) secrets() []*corev1.Secret {
+	return []*corev1.Secret{p.Secret, p.Variants.BadSecret, p.Variants.OtherAccount}
+}
+
+// secretTexts are the values of the Secrets that must not appear anywhere: those that are long enough
 // not to occur by chance, and their long lines.
 func (p Provider) secretTexts() []string {
 	var texts []string
-	for _, value := range p.Secret.Data {
-		for _, line := range append(strings.Split(string(value), "\n"), string(value)) {
-			if line = strings.TrimSpace(line); len(line) >= 8 {
-				texts = append(texts, line)
+	for _, secret := range p.secrets() {
+		if secret == nil {
+			continue
+		}
+		for _, value := range secret.Data {
+			for _, line := range append(strings.Split(string(value), "\n"), string(value)) {
+				if line = strings.TrimSpace(line); len(line) >= 8 {
+					texts = append(texts, line)
+				}
 			}
 		}
 	}

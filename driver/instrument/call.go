@@ -12,6 +12,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/internal/redact"
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
@@ -34,13 +35,22 @@ func invoke[Request, Response any](ctx context.Context, d *Driver, c call, req *
 	duration := d.options.Clock.Since(begin)
 
 	if err = checked(ctx, c.operation, resp == nil, err); err != nil {
-		secrets := newRedactor(c.secret, err, stack)
-		err = secrets.redact(err)
-		stack = secrets.text(stack)
+		secrets := redactor(c.secret, err, stack)
+		err = secrets.Error(err)
+		stack = secrets.Text(stack)
 	}
 	d.metrics.observe(c, duration, err)
 	c.log(log, outcome{duration: duration, stack: stack, err: err})
 	return resp, err
+}
+
+// redactor is for the texts of a call that failed.
+func redactor(secret *corev1.Secret, err error, stack string) *redact.Redactor {
+	longest := max(1, len(stack))
+	for _, text := range redact.Texts(err) {
+		longest = max(longest, len(text))
+	}
+	return redact.New(longest, secret)
 }
 
 // guarded calls f. It turns a panic into an error, and returns the stack.

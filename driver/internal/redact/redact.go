@@ -1,9 +1,11 @@
-package instrument
+// Package redact removes values of Secrets from texts and errors.
+package redact
 
 import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"math"
 	"net/url"
 	"slices"
 	"strconv"
@@ -32,28 +34,30 @@ var commonWords = []string{
 	"true", "false", "null", "none", "default", "error", "code", "message", "machine", "node", "unknown",
 }
 
-// redactor removes secret values from texts and errors.
-type redactor struct {
+// Redactor removes secret values from texts and errors. Make one with New.
+type Redactor struct {
 	needles []string
 	// longest is the length of the longest text to search. Longer values are ignored: user
 	// data need not be encoded.
 	longest int
 }
 
-// newRedactor returns a redactor for the texts of a call that failed.
-func newRedactor(secret *corev1.Secret, err error, stack string) *redactor {
-	r := &redactor{longest: len(stack)}
-	for _, text := range texts(err) {
-		r.longest = max(r.longest, len(text))
+// New returns a Redactor for texts of at most that many bytes; 0 means any. Secrets may be nil.
+func New(longest int, secrets ...*corev1.Secret) *Redactor {
+	r := &Redactor{longest: longest}
+	if longest == 0 {
+		r.longest = math.MaxInt
 	}
-	if secret == nil {
-		return r
-	}
-	for _, value := range secret.Data {
-		r.learnValue(string(value))
-	}
-	for _, value := range secret.StringData {
-		r.learnValue(value)
+	for _, secret := range secrets {
+		if secret == nil {
+			continue
+		}
+		for _, value := range secret.Data {
+			r.learnValue(string(value))
+		}
+		for _, value := range secret.StringData {
+			r.learnValue(value)
+		}
 	}
 	return r
 }
@@ -61,7 +65,7 @@ func newRedactor(secret *corev1.Secret, err error, stack string) *redactor {
 // learnValue adds a value: as it is and in the forms that occur in messages (trimmed, base64, URL,
 // quoted); of a value with several lines, such as a key or user data, each longer line; of a JSON
 // object, such as a service account, each text in it.
-func (r *redactor) learnValue(value string) {
+func (r *Redactor) learnValue(value string) {
 	r.add(value)
 	trimmed := strings.TrimSpace(value)
 	if trimmed != value {
@@ -81,7 +85,7 @@ func (r *redactor) learnValue(value string) {
 	}
 }
 
-func (r *redactor) learnJSON(value any) {
+func (r *Redactor) learnJSON(value any) {
 	switch value := value.(type) {
 	case string:
 		r.learnValue(value)
@@ -97,7 +101,7 @@ func (r *redactor) learnJSON(value any) {
 }
 
 // add adds a value and its encoded forms, unless it is too short or too common.
-func (r *redactor) add(value string) {
+func (r *Redactor) add(value string) {
 	if len(value) < shortest || len(value) > r.longest || strings.Contains(marker, value) ||
 		slices.ContainsFunc(commonWords, func(word string) bool { return strings.EqualFold(word, value) }) {
 		return
@@ -114,7 +118,7 @@ func (r *redactor) add(value string) {
 
 // addLine adds a line of a value, as it is and quoted. User data has hundreds of lines,
 // and every driver answers NotFound before a creation, so this has to be cheap.
-func (r *redactor) addLine(line string) {
+func (r *Redactor) addLine(line string) {
 	if len(line) < shortestLine || len(line) > r.longest {
 		return
 	}
@@ -125,7 +129,7 @@ func (r *redactor) addLine(line string) {
 }
 
 // addQuoted adds a value as Go and JSON write it inside quotes.
-func (r *redactor) addQuoted(value string) {
+func (r *Redactor) addQuoted(value string) {
 	quoted := strconv.Quote(value)
 	r.needles = append(r.needles, quoted[1:len(quoted)-1])
 	if encoded, err := json.Marshal(value); err == nil {
@@ -133,8 +137,8 @@ func (r *redactor) addQuoted(value string) {
 	}
 }
 
-// text returns the text without secrets.
-func (r *redactor) text(text string) string {
+// Text returns the text without secret values.
+func (r *Redactor) Text(text string) string {
 	// A marker and the text beside it may together be another secret value.
 	for range 4 {
 		redacted := r.replace(text)
@@ -147,7 +151,7 @@ func (r *redactor) text(text string) string {
 }
 
 // replace replaces secret values by the marker, and those that overlap or touch by a single one.
-func (r *redactor) replace(text string) string {
+func (r *Redactor) replace(text string) string {
 	secret := make([]bool, len(text)) // for each byte
 	for _, needle := range r.needles {
 		for from := 0; ; from++ {
@@ -173,32 +177,32 @@ func (r *redactor) replace(text string) string {
 	return b.String()
 }
 
-// redact returns err if no text in its tree contains a secret value. Otherwise it returns
+// Error returns err if no text in its tree contains a secret value. Otherwise it returns
 // a Status of the same code without them, for which errors.Is works as for err.
 // errors.As does not: what it finds could be printed.
-func (r *redactor) redact(err error) error {
-	if !slices.ContainsFunc(texts(err), func(text string) bool { return r.replace(text) != text }) {
+func (r *Redactor) Error(err error) error {
+	if !slices.ContainsFunc(Texts(err), func(text string) bool { return r.replace(text) != text }) {
 		return err
 	}
 	s, _ := status.FromError(err)
-	return status.WrapError(status.Code(err), r.text(s.Message()), &masked{
-		text: r.text(err.Error()),
+	return status.WrapError(status.Code(err), r.Text(s.Message()), &masked{
+		text: r.Text(err.Error()),
 		is:   func(target error) bool { return errors.Is(err, target) },
 	})
 }
 
-// texts returns the texts of err and of all errors inside it.
-func texts(err error) []string {
+// Texts returns the texts of err and of all errors inside it.
+func Texts(err error) []string {
 	if err == nil {
 		return nil
 	}
 	all := []string{err.Error()}
 	switch inner := err.(type) {
 	case interface{ Unwrap() error }:
-		all = append(all, texts(inner.Unwrap())...)
+		all = append(all, Texts(inner.Unwrap())...)
 	case interface{ Unwrap() []error }:
 		for _, e := range inner.Unwrap() {
-			all = append(all, texts(e)...)
+			all = append(all, Texts(e)...)
 		}
 	}
 	return all
