@@ -214,6 +214,7 @@ lint: ## Format, vet, staticcheck, protocols, complexity, and what the tree must
 	@$(call tool,proto) buf breaking --path metropolis/vm --against metropolis/vm/testdata/origin.txtpb
 	@$(call tool,proto) buf breaking --path driver --against driver/testdata/released.txtpb
 	@hack/complexity.sh $(CYCLO_WARN) $(CYCLO_FAIL)
+	@hack/subjects.sh
 	@hack/standalone.sh
 
 .PHONY: layers
