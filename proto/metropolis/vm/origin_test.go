@@ -28,6 +28,7 @@ var additions = map[string]string{
 
 	"VMSpec.migration_source_pod": "16 optional string, JSON migrationSourcePod",
 	"VMSpec.grace":                "17 optional google.protobuf.Duration, JSON grace",
+	"VMSpec.root_disk_shared":     "18 optional bool, JSON rootDiskShared",
 
 	"InitialImage.checksum":              "2 optional string, JSON checksum",
 	"InitialImage.format":                "3 optional metropolis.proto.vm.InitialImage.Format, JSON format",
@@ -107,6 +108,9 @@ var additions = map[string]string{
 	"MigrationProtocol.QemuNBD.negotiated_endpoint":            "2 optional string, JSON negotiatedEndpoint",
 	"MigrationProtocol.QemuNBD.negotiated_nbd_endpoint":        "3 optional string, JSON negotiatedNbdEndpoint",
 	"MigrationProtocol.QemuNBD.negotiated_export":              "4 optional string, JSON negotiatedExport",
+	"MigrationProtocol.QemuNBD.constraint_tls":                 "5 optional bool, JSON constraintTls",
+	"MigrationProtocol.QemuNBD.constraint_disk_bytes":          "6 optional uint64, JSON constraintDiskBytes",
+	"MigrationProtocol.QemuNBD.constraint_hardware":            "7 optional string, JSON constraintHardware",
 }
 
 // Whatever the origin defines is here under the same name, with the same number and

@@ -576,9 +576,13 @@ type VMSpec struct {
 	MigrationSourcePod string `protobuf:"bytes,16,opt,name=migration_source_pod,json=migrationSourcePod,proto3" json:"migration_source_pod,omitempty"`
 	// Addition. How long the hypervisor has from SIGTERM until it is killed. Absent: 30 s. It
 	// stops a migration in time to shut the guest down.
-	Grace         *durationpb.Duration `protobuf:"bytes,17,opt,name=grace,proto3" json:"grace,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Grace *durationpb.Duration `protobuf:"bytes,17,opt,name=grace,proto3" json:"grace,omitempty"`
+	// Addition. Only with SM_INCOMING_MIGRATION: the root disk is that of the source too, on
+	// storage that both hosts have attached, and is not copied. False: it is a disk of its own,
+	// whose content comes with the migration.
+	RootDiskShared bool `protobuf:"varint,18,opt,name=root_disk_shared,json=rootDiskShared,proto3" json:"root_disk_shared,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *VMSpec) Reset() {
@@ -728,6 +732,13 @@ func (x *VMSpec) GetGrace() *durationpb.Duration {
 		return x.Grace
 	}
 	return nil
+}
+
+func (x *VMSpec) GetRootDiskShared() bool {
+	if x != nil {
+		return x.RootDiskShared
+	}
+	return false
 }
 
 // InitialImage is where the content of a new VM's root disk comes from.
@@ -2268,8 +2279,18 @@ type MigrationProtocol_QemuNBD struct {
 	NegotiatedNbdEndpoint string `protobuf:"bytes,3,opt,name=negotiated_nbd_endpoint,json=negotiatedNbdEndpoint,proto3" json:"negotiated_nbd_endpoint,omitempty"`
 	// Name of the NBD server's export for the root disk. Empty without block migration.
 	NegotiatedExport string `protobuf:"bytes,4,opt,name=negotiated_export,json=negotiatedExport,proto3" json:"negotiated_export,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// Both channels are TLS 1.3 with the certificates of the two hypervisors. The source
+	// closes the channel of memory with close_notify once its guest cannot go on without a
+	// switchover, and the target does not ask for the switchover before that.
+	ConstraintTls bool `protobuf:"varint,5,opt,name=constraint_tls,json=constraintTls,proto3" json:"constraint_tls,omitempty"`
+	// Size of the source's root disk in bytes. The target's disk gets the same. 0 without
+	// block migration.
+	ConstraintDiskBytes uint64 `protobuf:"varint,6,opt,name=constraint_disk_bytes,json=constraintDiskBytes,proto3" json:"constraint_disk_bytes,omitempty"`
+	// What the guest sees of its virtual machine, as text: machine type, processor, memory,
+	// devices. The target accepts only its own. Empty: not compared.
+	ConstraintHardware string `protobuf:"bytes,7,opt,name=constraint_hardware,json=constraintHardware,proto3" json:"constraint_hardware,omitempty"`
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
 }
 
 func (x *MigrationProtocol_QemuNBD) Reset() {
@@ -2330,11 +2351,32 @@ func (x *MigrationProtocol_QemuNBD) GetNegotiatedExport() string {
 	return ""
 }
 
+func (x *MigrationProtocol_QemuNBD) GetConstraintTls() bool {
+	if x != nil {
+		return x.ConstraintTls
+	}
+	return false
+}
+
+func (x *MigrationProtocol_QemuNBD) GetConstraintDiskBytes() uint64 {
+	if x != nil {
+		return x.ConstraintDiskBytes
+	}
+	return 0
+}
+
+func (x *MigrationProtocol_QemuNBD) GetConstraintHardware() string {
+	if x != nil {
+		return x.ConstraintHardware
+	}
+	return ""
+}
+
 var File_metropolis_vm_vm_proto protoreflect.FileDescriptor
 
 const file_metropolis_vm_vm_proto_rawDesc = "" +
 	"\n" +
-	"\x16metropolis/vm/vm.proto\x12\x13metropolis.proto.vm\x1a\x1egoogle/protobuf/duration.proto\"\xe7\x06\n" +
+	"\x16metropolis/vm/vm.proto\x12\x13metropolis.proto.vm\x1a\x1egoogle/protobuf/duration.proto\"\x91\a\n" +
 	"\x06VMSpec\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x129\n" +
@@ -2355,7 +2397,8 @@ const file_metropolis_vm_vm_proto_rawDesc = "" +
 	"\x0froot_disk_bytes\x18\x0e \x01(\x04R\rrootDiskBytes\x12(\n" +
 	"\x10root_disk_exists\x18\x0f \x01(\bR\x0erootDiskExists\x120\n" +
 	"\x14migration_source_pod\x18\x10 \x01(\tR\x12migrationSourcePod\x12/\n" +
-	"\x05grace\x18\x11 \x01(\v2\x19.google.protobuf.DurationR\x05grace\"X\n" +
+	"\x05grace\x18\x11 \x01(\v2\x19.google.protobuf.DurationR\x05grace\x12(\n" +
+	"\x10root_disk_shared\x18\x12 \x01(\bR\x0erootDiskShared\"X\n" +
 	"\tStartMode\x12\x0e\n" +
 	"\n" +
 	"SM_UNKNOWN\x10\x00\x12\n" +
@@ -2478,19 +2521,22 @@ const file_metropolis_vm_vm_proto_rawDesc = "" +
 	"\x13idempotency_counter\x18\x01 \x01(\x04R\x12idempotencyCounter\"\x0f\n" +
 	"\rResetResponse\"\x1f\n" +
 	"\tConsoleIO\x12\x12\n" +
-	"\x04data\x18\x01 \x01(\fR\x04data\"\x9d\x04\n" +
+	"\x04data\x18\x01 \x01(\fR\x04data\"\xa9\x05\n" +
 	"\x11MigrationProtocol\x12L\n" +
 	"\n" +
 	"qmeu_block\x18\x01 \x01(\v2+.metropolis.proto.vm.MigrationProtocol.QemuH\x00R\tqmeuBlock\x12K\n" +
 	"\bqemu_nbd\x18\x02 \x01(\v2..metropolis.proto.vm.MigrationProtocol.QemuNBDH\x00R\aqemuNbd\x1a}\n" +
 	"\x04Qemu\x12D\n" +
 	"\x1econstraint_with_blockmigration\x18\x01 \x01(\bR\x1cconstraintWithBlockmigration\x12/\n" +
-	"\x13negotiated_endpoint\x18\x02 \x01(\tR\x12negotiatedEndpoint\x1a\xe5\x01\n" +
+	"\x13negotiated_endpoint\x18\x02 \x01(\tR\x12negotiatedEndpoint\x1a\xf1\x02\n" +
 	"\aQemuNBD\x12D\n" +
 	"\x1econstraint_with_blockmigration\x18\x01 \x01(\bR\x1cconstraintWithBlockmigration\x12/\n" +
 	"\x13negotiated_endpoint\x18\x02 \x01(\tR\x12negotiatedEndpoint\x126\n" +
 	"\x17negotiated_nbd_endpoint\x18\x03 \x01(\tR\x15negotiatedNbdEndpoint\x12+\n" +
-	"\x11negotiated_export\x18\x04 \x01(\tR\x10negotiatedExportB\x06\n" +
+	"\x11negotiated_export\x18\x04 \x01(\tR\x10negotiatedExport\x12%\n" +
+	"\x0econstraint_tls\x18\x05 \x01(\bR\rconstraintTls\x122\n" +
+	"\x15constraint_disk_bytes\x18\x06 \x01(\x04R\x13constraintDiskBytes\x12/\n" +
+	"\x13constraint_hardware\x18\a \x01(\tR\x12constraintHardwareB\x06\n" +
 	"\x04kind\"\xb4\x01\n" +
 	"\x15StartMigrationRequest\x12h\n" +
 	"\x1csupported_migration_protocol\x18\x01 \x03(\v2&.metropolis.proto.vm.MigrationProtocolR\x1asupportedMigrationProtocol\x121\n" +
