@@ -2,7 +2,6 @@ package registry
 
 import (
 	"context"
-	"errors"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver"
@@ -13,7 +12,6 @@ import (
 var (
 	_ driver.Driver            = (*Registry)(nil)
 	_ driver.Initializer       = (*Registry)(nil)
-	_ driver.VolumeIdentifier  = (*Registry)(nil)
 	_ driver.ClassMigrator     = (*Registry)(nil)
 	_ driver.FailureDomains    = (*Registry)(nil)
 	_ driver.Locator           = (*Registry)(nil)
@@ -99,38 +97,6 @@ func (r *Registry) LocateMachine(ctx context.Context, req *driver.LocateMachineR
 		return nil, err
 	}
 	return d.LocateMachine(ctx, req)
-}
-
-// GetVolumeIDs implements driver.VolumeIdentifier. Volumes have no class, so every driver is asked, and
-// the answer has what all of them know. It is an error if one that knows volumes fails: the volume
-// of a drained node might be among those that it did not name.
-func (r *Registry) GetVolumeIDs(ctx context.Context, req *driver.GetVolumeIDsRequest) (*driver.GetVolumeIDsResponse, error) {
-	all, known := &driver.GetVolumeIDsResponse{}, false
-	var failed []error
-	for _, e := range r.entries() {
-		d, ok := e.driver.(driver.VolumeIdentifier)
-		if !ok {
-			continue
-		}
-		resp, err := d.GetVolumeIDs(ctx, req)
-		switch {
-		case status.Code(err) == codes.Unimplemented:
-		case err != nil:
-			failed = append(failed, err)
-		case resp != nil:
-			known = true
-			all.VolumeIDs = append(all.VolumeIDs, resp.VolumeIDs...)
-		}
-	}
-	switch {
-	case len(failed) == 1:
-		return nil, failed[0]
-	case len(failed) > 1:
-		return nil, status.WrapError(status.Code(failed[0]), errors.Join(failed...).Error(), errors.Join(failed...))
-	case !known:
-		return nil, r.nobody("implements GetVolumeIDs")
-	}
-	return all, nil
 }
 
 // GenerateMachineClassForMigration implements driver.ClassMigrator. The class to fill names no driver

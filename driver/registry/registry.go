@@ -199,19 +199,29 @@ func (r *Registry) Refusal(class *v1alpha1.MachineClass) string {
 	return fmt.Sprintf("MachineClass %q is for the driver %q, and this manager has %s", class.Name, class.Provider, r)
 }
 
+// Serving returns the driver of the classes of a provider, and the name under which it is registered; nil
+// if there is none. The provider is empty for classes that name none.
+func (r *Registry) Serving(provider string) (name string, d driver.Driver) {
+	e := r.find(provider)
+	if e == nil {
+		return "", nil
+	}
+	return e.name, e.driver
+}
+
 // find returns the driver for a provider; nil if there is none.
-func (r *Registry) find(provider string) driver.Driver {
+func (r *Registry) find(provider string) *entry {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	if e, ok := r.drivers[strings.ToLower(provider)]; ok {
-		return e.driver
+		return e
 	}
 	if e, ok := r.drivers[AnyProvider]; ok {
-		return e.driver
+		return e
 	}
 	if provider == "" && len(r.drivers) == 1 && !r.options.NameRequired {
 		for _, e := range r.drivers {
-			return e.driver
+			return e
 		}
 	}
 	return nil
@@ -219,8 +229,8 @@ func (r *Registry) find(provider string) driver.Driver {
 
 // For returns the driver of a class. The error has the code Unavailable: a driver may be registered later.
 func (r *Registry) For(class *v1alpha1.MachineClass) (driver.Driver, error) {
-	if d := r.find(class.Provider); d != nil {
-		return d, nil
+	if e := r.find(class.Provider); e != nil {
+		return e.driver, nil
 	}
 	return nil, status.Error(codes.Unavailable, r.Refusal(class))
 }

@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"github.com/spf13/pflag"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
@@ -154,35 +153,23 @@ func TestAbilities(t *testing.T) {
 	}
 }
 
-// TestVolumes: volumes have no class, so what all drivers know counts.
-func TestVolumes(t *testing.T) {
-	unimplemented := status.Error(codes.Unimplemented, "not here")
-	cases := map[string]struct {
-		drivers []able
-		want    []string
-		code    codes.Code
+// TestServing: a driver is found by the provider of its classes, with its name.
+func TestServing(t *testing.T) {
+	for provider, tc := range map[string]struct {
+		drivers []string
+		name    string
+		served  bool
 	}{
-		"nobody knows":     {nil, nil, codes.Unimplemented},
-		"one cannot":       {[]able{{err: unimplemented}}, nil, codes.Unimplemented},
-		"two know":         {[]able{{volumes: []string{"b"}}, {volumes: []string{"a"}}}, []string{"b", "a"}, codes.OK},
-		"one of two":       {[]able{{err: unimplemented}, {volumes: []string{"a"}}}, []string{"a"}, codes.OK},
-		"one of two fails": {[]able{{err: status.Error(codes.Unavailable, "down")}, {volumes: []string{"a"}}}, nil, codes.Unavailable},
-		"both fail":        {[]able{{err: status.Error(codes.Unavailable, "down")}, {err: status.Error(codes.Internal, "odd")}}, nil, codes.Unavailable},
-	}
-	for name, tc := range cases {
-		t.Run(name, func(t *testing.T) {
-			r := registry.New(registry.Options{})
-			register(t, r, "bare")
-			for i, d := range tc.drivers {
-				if _, err := r.Register("able-"+string(rune('a'+i)), d); err != nil {
-					t.Fatal(err)
-				}
-			}
-			resp, err := r.GetVolumeIDs(t.Context(), &driver.GetVolumeIDsRequest{PVSpecs: []*corev1.PersistentVolumeSpec{{}}})
-			if status.Code(err) != tc.code || err == nil && !slices.Equal(resp.VolumeIDs, tc.want) {
-				t.Errorf("answers %v, %v; want %v, %v", resp, err, tc.want, tc.code)
-			}
-		})
+		"AWS":  {[]string{"aws", "gcp"}, "aws", true},
+		"none": {[]string{"aws", "gcp"}, "", false},
+		"any":  {[]string{"aws", registry.AnyProvider}, "", true},
+		"":     {[]string{"aws"}, "aws", true},
+	} {
+		r := registry.New(registry.Options{})
+		register(t, r, tc.drivers...)
+		if name, d := r.Serving(provider); name != tc.name || (d != nil) != tc.served {
+			t.Errorf("%q of %q: %q, %v", provider, tc.drivers, name, d)
+		}
 	}
 }
 
@@ -320,9 +307,6 @@ func TestWhatALaterDriverMayDo(t *testing.T) {
 		register(t, r, "bare")
 		if _, err := r.GenerateMachineClassForMigration(t.Context(), &driver.GenerateMachineClassForMigrationRequest{}); status.Code(err) != want {
 			t.Errorf("grows %v: a migration answers %v, want %v", grows, err, want)
-		}
-		if _, err := r.GetVolumeIDs(t.Context(), &driver.GetVolumeIDsRequest{}); status.Code(err) != want {
-			t.Errorf("grows %v: GetVolumeIDs answers %v, want %v", grows, err, want)
 		}
 	}
 }

@@ -123,7 +123,7 @@ func machineOptions(mgr ctrl.Manager, cfg Config, joined *target.Cluster, runner
 	}
 	options.Target = joined
 	options.Tokens = &bootstrap.Tokens{Target: joined.Client(), Installation: cfg.Namespace, Groups: cfg.BootstrapTokenGroups, Clock: clock.RealClock{}}
-	drainer, err := newDrainer(cfg, joined, runner, waker)
+	drainer, err := newDrainer(mgr, cfg, joined, runner, waker)
 	if err != nil {
 		return options, err
 	}

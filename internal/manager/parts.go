@@ -8,6 +8,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
@@ -22,18 +23,38 @@ import (
 )
 
 // newDrainer returns the drainer of the target's nodes.
-func newDrainer(cfg Config, joined *target.Cluster, runner *tasks.Runner, waker *tasks.Waker) (*drain.Drainer, error) {
+func newDrainer(mgr ctrl.Manager, cfg Config, joined *target.Cluster, runner *tasks.Runner, waker *tasks.Waker) (*drain.Drainer, error) {
 	clients, err := kubernetes.NewForConfig(cfg.Target)
 	if err != nil {
 		return nil, fmt.Errorf("target cluster: %w", err)
 	}
-	volumes := instance.NewVolumes(cfg.Drivers, runner.Go, waker.Wake)
+	volumes := instance.NewVolumes(instance.VolumesOptions{
+		Drivers: cfg.Drivers, Run: runner.Go, Wake: waker.Wake,
+		Class: func(ctx context.Context, machine instance.Key) (*v1alpha1.MachineClass, error) {
+			return classOf(ctx, mgr.GetClient(), machine)
+		},
+	})
 	return drain.New(drain.Options{
 		Client: joined.Client(), Evictor: drain.NewEvictor(clients.CoreV1().RESTClient()),
 		Run: runner.Go, Wake: waker.Wake, Clock: clock.RealClock{},
 		Strategy: cfg.Drain.Strategy, DetachTimeout: cfg.Drain.DetachTimeout, ReattachTimeout: cfg.Drain.ReattachTimeout,
 		Identify: volumes.Identify,
 	}), nil
+}
+
+// classOf returns the MachineClass of a Machine; nil if it has none, or one of an older kind.
+func classOf(ctx context.Context, from client.Reader, key client.ObjectKey) (*v1alpha1.MachineClass, error) {
+	machine, class := &v1alpha1.Machine{}, &v1alpha1.MachineClass{}
+	if err := from.Get(ctx, key, machine); err != nil {
+		return nil, client.IgnoreNotFound(err)
+	}
+	if machine.Spec.Class.Kind != v1alpha1.MachineClassKind {
+		return nil, nil
+	}
+	if err := from.Get(ctx, client.ObjectKey{Namespace: key.Namespace, Name: machine.Spec.Class.Name}, class); err != nil {
+		return nil, client.IgnoreNotFound(err)
+	}
+	return class, nil
 }
 
 // newCollector returns the collector of orphaned VMs. It knows both APIs, also where the manager

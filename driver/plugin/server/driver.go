@@ -95,7 +95,7 @@ func (d *Driver) running(id string) *operation {
 func (d *Driver) sessionFor(kind driverpb.OperationType) (*session, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	// What it lacked before it does not fail now: drains ask all drivers for volumes.
+	// What it lacked before it does not fail now, and nobody waits for it.
 	if !slices.Contains(d.last.GetOperations(), kind) {
 		return nil, status.Error(codes.Unimplemented, fmt.Sprintf("the driver %q does not implement %v", d.kind, kind))
 	}

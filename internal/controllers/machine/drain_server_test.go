@@ -86,7 +86,9 @@ func live(t *testing.T) (*env.Env, *Controller) {
 			Engine: instance.New(vms, instance.Options{Run: runner.Go, Wake: waker.Wake}),
 			Drain: Drain{Drainer: drain.New(drain.Options{
 				Client: nodes.GetClient(), Evictor: drain.NewEvictor(clients.CoreV1().RESTClient()), Run: runner.Go, Wake: waker.Wake, Clock: clock.RealClock{},
-				Identify: func(types.NamespacedName, *corev1.PersistentVolume) (string, bool) { return "", false },
+				Identify: func(context.Context, types.NamespacedName, *corev1.PersistentVolume) (string, bool, error) {
+					return "", false, nil
+				},
 			})},
 		})
 		return errors.Join(drain.AddIndexes(t.Context(), nodes.GetFieldIndexer()), mgr.Add(nodes), mgr.Add(runner), machines.SetupWithManager(mgr))

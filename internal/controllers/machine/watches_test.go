@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	fakeclient "sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/event"
@@ -138,6 +139,7 @@ func TestWhoIsWoken(t *testing.T) {
 		machine("running", inPhase(v1alpha1.MachineRunning)),
 		machine("failing", inPhase(v1alpha1.MachineCrashLoopBackOff)),
 		machine("dying", inPhase(v1alpha1.MachineRunning), deleted),
+		machine("preserved", inPhase(v1alpha1.MachineFailed), func(m *v1alpha1.Machine) { m.Status.CurrentStatus.PreserveExpiryTime = ptr.To(metav1.Now()) }),
 		machine("elsewhere", func(m *v1alpha1.Machine) { m.Spec.Class.Name = "other" }),
 	).Build()})
 
@@ -155,6 +157,8 @@ func TestWhoIsWoken(t *testing.T) {
 		"class":          {woken(c.concerned().WaitingForClass(t.Context(), newClass("shoot"))), []string{"dying", "failing", "new"}},
 		"secret":         {woken(c.concerned().WaitingForSecret(t.Context(), secretNamed(className))), []string{"dying", "failing", "new"}},
 		"credentials":    {woken(c.concerned().WaitingForSecret(t.Context(), secretNamed("credentials"))), []string{"elsewhere"}},
+		"driver":         {woken(c.concerned().WaitingForDriver(t.Context(), newClass("shoot").Provider)), []string{"dying", "elsewhere", "failing", "new", "preserved"}},
+		"strange driver": {woken(c.concerned().WaitingForDriver(t.Context(), "strange")), nil},
 		"strange secret": {woken(c.concerned().WaitingForSecret(t.Context(), secretNamed("strange"))), nil},
 	}
 	for name, tc := range cases {

@@ -80,8 +80,8 @@ type Options struct {
 	// Identify returns the ID of a volume at a Machine's provider, which is the end of the
 	// volume's name in a node's status.volumesAttached. The detachment of a volume without one is
 	// not awaited. Pods with a pending volume stay until the provider's answer wakes the caller.
-	// It must not block nor change the volume. Required.
-	Identify func(machine types.NamespacedName, pv *corev1.PersistentVolume) (id string, pending bool)
+	// It must not block nor change the volume. An error ends the pass. Required.
+	Identify func(ctx context.Context, machine types.NamespacedName, pv *corev1.PersistentVolume) (id string, pending bool, err error)
 }
 
 // Request asks for the drain of a node. All of it but Machine may change between passes.

@@ -191,7 +191,10 @@ func (d *Drainer) gatherPod(ctx context.Context, req Request, p *corev1.Pod, vol
 			continue // not bound, or gone: nothing is attached
 		}
 		if _, seen := volumes[pv.Name]; !seen {
-			id, pending := d.Identify(req.Machine, pv)
+			id, pending, err := d.Identify(ctx, req.Machine, pv)
+			if err != nil {
+				return pod{}, fmt.Errorf("identifying volume %s: %w", pv.Name, err)
+			}
 			volumes[pv.Name] = volume{multi: multiAttach(pv), id: id, pending: pending}
 		}
 		fact.volumes = append(fact.volumes, pv.Name)

@@ -9,9 +9,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/driver/fake"
+	"github.com/millwright-dev/millwright/driver/registry"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
 )
 
@@ -88,14 +90,21 @@ func (speechless) GetVolumeIDs(context.Context, *driver.GetVolumeIDsRequest) (*d
 // TestVolumesWithoutAnswer: nothing is no ID.
 func TestVolumesWithoutAnswer(t *testing.T) {
 	var tasks []func(context.Context)
-	later := func(task func(context.Context)) bool { tasks = append(tasks, task); return true }
-	volumes := instance.NewVolumes(speechless{newDriver()}, later, func(instance.Key) {})
+	volumes := instance.NewVolumes(instance.VolumesOptions{
+		Drivers: registry.Only("speechless", speechless{newDriver()}), Wake: func(instance.Key) {},
+		Run: func(task func(context.Context)) bool { tasks = append(tasks, task); return true },
+		Class: func(context.Context, instance.Key) (*v1alpha1.MachineClass, error) {
+			return &v1alpha1.MachineClass{}, nil
+		},
+	})
 	volume := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "v", UID: "v"}}
-	volumes.Identify(instance.Key{}, volume)
+	if _, pending, err := volumes.Identify(t.Context(), instance.Key{}, volume); !pending || err != nil {
+		t.Errorf("before the answer: pending %v, %v", pending, err)
+	}
 	for _, task := range tasks {
 		task(t.Context())
 	}
-	if got, pending := volumes.Identify(instance.Key{}, volume); got != "" || pending {
-		t.Errorf("%+v, want no ID and no error", got)
+	if got, pending, err := volumes.Identify(t.Context(), instance.Key{}, volume); got != "" || pending || err != nil {
+		t.Errorf("%q, %v, want no ID and no error", got, err)
 	}
 }

@@ -7,83 +7,157 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/utils/clock"
 	"k8s.io/utils/lru"
-	"k8s.io/utils/ptr"
 
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/registry"
 	"github.com/millwright-dev/millwright/driver/status"
+	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
 )
 
-// Volumes identifies persistent volumes at a driver's provider. It asks the driver in tasks, and
+// VolumesOptions configure Volumes.
+type VolumesOptions struct {
+	// Drivers of all classes. Required.
+	Drivers *registry.Registry
+	// Class returns the MachineClass of a machine, from a cache; nil if it has none. Required.
+	Class func(ctx context.Context, machine Key) (*v1alpha1.MachineClass, error)
+	// Run and Wake are those of Options. Required.
+	Run  func(task func(ctx context.Context)) bool
+	Wake func(Key)
+	// Clock defaults to the real one.
+	Clock clock.WithDelayedExecution
+}
+
+// Volumes identifies persistent volumes at the providers of machines. It asks drivers in tasks, and
 // wakes the caller. Make one with NewVolumes.
 type Volumes struct {
-	driver driver.Driver
-	run    func(func(ctx context.Context)) bool
-	wake   func(Key)
+	options VolumesOptions
 
 	mu sync.Mutex
-	// known are the IDs (*string) by the volume's UID, nil after an error.
+	// known are the answers (answer) by their question.
 	known *lru.Cache
 	// asking are the machines that wait for an answer.
-	asking map[types.UID]sets.Set[Key]
+	asking map[question]sets.Set[Key]
+}
+
+// question is what is asked for. Drivers have different IDs for a volume, or none.
+type question struct {
+	provider string
+	volume   types.UID
+}
+
+// answer is what a driver said.
+type answer struct {
+	// id is empty if the driver does not know the volume.
+	id string
+	// failed says that there was an error, after which the driver is asked again.
+	failed bool
+	// awaited says that the driver was not available. Then backoff is for the next failure.
+	awaited bool
+	backoff wait.Backoff
 }
 
 // maxKnown is how many answers are remembered: far more than drains need at a time. The driver is
 // asked again for the volumes that were not needed for longest.
 const maxKnown = 4096
 
-// NewVolumes returns Volumes. Run and wake are those of Options.
-func NewVolumes(d driver.Driver, run func(func(ctx context.Context)) bool, wake func(Key)) *Volumes {
-	return &Volumes{driver: d, run: run, wake: wake, known: lru.New(maxKnown), asking: map[types.UID]sets.Set[Key]{}}
+// NewVolumes returns Volumes.
+func NewVolumes(options VolumesOptions) *Volumes {
+	if options.Clock == nil {
+		options.Clock = clock.RealClock{}
+	}
+	return &Volumes{options: options, known: lru.New(maxKnown), asking: map[question]sets.Set[Key]{}}
 }
 
-// Identify returns the provider's ID of a volume, for the drain of a machine: empty if the driver does
-// not know it, or after an error, and then the driver is asked again. While it is pending the machine
-// will be woken.
-func (v *Volumes) Identify(machine Key, pv *corev1.PersistentVolume) (id string, pending bool) {
-	identifier, able := v.driver.(driver.VolumeIdentifier)
-	if !able {
-		return "", false
+// Identify returns the ID of a volume at the provider of a machine, for its drain: empty if the driver of
+// the machine's class does not know it, or after an error, and then the driver is asked again. It is
+// pending while the driver has not answered, and while it is Unavailable or not registered: the volumes are
+// detached by the same provider. The machine will be woken, but for the registration, which is an
+// event of its own. An error means that the class could not be read.
+func (v *Volumes) Identify(ctx context.Context, machine Key, pv *corev1.PersistentVolume) (id string, pending bool, err error) {
+	class, err := v.options.Class(ctx, machine)
+	if err != nil {
+		return "", false, err
 	}
+	provider := ""
+	if class != nil {
+		provider = class.Provider
+	}
+	name, d := v.options.Drivers.Serving(provider)
+	if d == nil {
+		return "", class != nil, nil // without a class nobody knows whom to wait for
+	}
+	identifier, able := d.(driver.VolumeIdentifier)
+	if !able {
+		return "", false, nil
+	}
+	id, pending = v.look(machine, question{name, pv.UID}, identifier, pv)
+	return id, pending, nil
+}
+
+// look returns what is known, or has the driver asked.
+func (v *Volumes) look(machine Key, about question, identifier driver.VolumeIdentifier, pv *corev1.PersistentVolume) (id string, pending bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if remembered, known := v.known.Get(pv.UID); known {
-		answer, _ := remembered.(*string)
-		if answer == nil {
-			v.known.Remove(pv.UID)
-		}
-		return ptr.Deref(answer, ""), false
-	}
-	if waiting, under := v.asking[pv.UID]; under {
+	if waiting, under := v.asking[about]; under {
 		waiting.Insert(machine)
-	} else {
-		v.asking[pv.UID] = sets.New(machine)
-		spec := pv.Spec.DeepCopy()
-		uid := pv.UID
-		if !v.run(func(ctx context.Context) { v.ask(ctx, identifier, uid, spec) }) {
-			delete(v.asking, uid)
-		}
+		return "", true
+	}
+	remembered, _ := v.known.Get(about)
+	last, known := remembered.(answer)
+	if known && last.failed {
+		v.known.Remove(about)
+	}
+	if known && !last.awaited {
+		return last.id, false
+	}
+	if !known {
+		last.backoff = timeouts.Policy{}.Backoff(MethodStatus, codes.Unavailable) // as a status, it changes nothing
+	}
+	v.asking[about] = sets.New(machine)
+	spec := pv.Spec.DeepCopy()
+	if !v.options.Run(func(ctx context.Context) { v.ask(ctx, about, identifier, spec, last.backoff) }) {
+		delete(v.asking, about)
 	}
 	return "", true
 }
 
-func (v *Volumes) ask(ctx context.Context, identifier driver.VolumeIdentifier, uid types.UID, spec *corev1.PersistentVolumeSpec) {
-	answer := new(string)
+func (v *Volumes) ask(ctx context.Context, about question, identifier driver.VolumeIdentifier, spec *corev1.PersistentVolumeSpec, backoff wait.Backoff) {
+	var news answer
 	response, err := identifier.GetVolumeIDs(ctx, &driver.GetVolumeIDsRequest{PVSpecs: []*corev1.PersistentVolumeSpec{spec}})
 	switch {
 	case status.Is(err, codes.Unimplemented): // by what is behind a decorator
+	case status.Is(err, codes.Unavailable):
+		delay := backoff.Step()
+		v.note(about, answer{awaited: true, backoff: backoff})
+		v.options.Clock.AfterFunc(delay, func() { v.wake(about) })
+		return
 	case err != nil:
-		answer = nil
+		news.failed = true
 	case response != nil && len(response.VolumeIDs) > 0:
-		answer = &response.VolumeIDs[0]
+		news.id = response.VolumeIDs[0]
 	}
+	v.note(about, news)
+	v.wake(about)
+}
+
+func (v *Volumes) note(about question, news answer) {
 	v.mu.Lock()
-	v.known.Add(uid, answer)
-	waiting := v.asking[uid]
-	delete(v.asking, uid)
+	defer v.mu.Unlock()
+	v.known.Add(about, news)
+}
+
+// wake wakes the machines that wait for an answer.
+func (v *Volumes) wake(about question) {
+	v.mu.Lock()
+	waiting := v.asking[about]
+	delete(v.asking, about)
 	v.mu.Unlock()
 	for machine := range waiting {
-		v.wake(machine)
+		v.options.Wake(machine)
 	}
 }

@@ -4,24 +4,39 @@ import (
 	"context"
 	"fmt"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver"
+	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/registry"
+	"github.com/millwright-dev/millwright/driver/status"
 )
 
 // identifier names each volume after its CSI handle, and counts the questions.
 type identifier struct {
 	driver.Driver
-	asked map[string]int
+	prefix string
+	asked  map[string]int
+	err    error
 }
 
-func (d identifier) GetVolumeIDs(_ context.Context, request *driver.GetVolumeIDsRequest) (*driver.GetVolumeIDsResponse, error) {
+func newIdentifier(prefix string, err error) *identifier {
+	return &identifier{prefix: prefix, asked: map[string]int{}, err: err}
+}
+
+func (d *identifier) GetVolumeIDs(_ context.Context, request *driver.GetVolumeIDsRequest) (*driver.GetVolumeIDsResponse, error) {
 	handle := request.PVSpecs[0].CSI.VolumeHandle
 	d.asked[handle]++
-	return &driver.GetVolumeIDsResponse{VolumeIDs: []string{handle}}, nil
+	if d.prefix == "" {
+		return &driver.GetVolumeIDsResponse{}, d.err
+	}
+	return &driver.GetVolumeIDsResponse{VolumeIDs: []string{d.prefix + handle}}, d.err
 }
 
 func volumeNumber(i int) *corev1.PersistentVolume {
@@ -34,46 +49,185 @@ func volumeNumber(i int) *corev1.PersistentVolume {
 	}
 }
 
+// identification is what Identify has to find volumes for.
+type identification struct {
+	*testing.T
+	drivers *registry.Registry
+	volumes *Volumes
+
+	// later are the tasks that were not done yet, and woken the machines.
+	later []func(context.Context)
+	woken []Key
+}
+
+// identifying has drivers that may register, and machines that are named after their class's provider.
+func identifying(t *testing.T, drivers map[string]driver.Driver) *identification {
+	t.Helper()
+	i := &identification{T: t, drivers: registry.New(registry.Options{NameRequired: true})}
+	for name, d := range drivers {
+		i.register(name, d)
+	}
+	i.volumes = NewVolumes(VolumesOptions{
+		Drivers: i.drivers, Wake: func(machine Key) { i.woken = append(i.woken, machine) },
+		Run: func(task func(context.Context)) bool {
+			i.later = append(i.later, task)
+			return true
+		},
+		Class: func(_ context.Context, machine Key) (*v1alpha1.MachineClass, error) {
+			if machine.Name == "" {
+				return nil, nil
+			}
+			return &v1alpha1.MachineClass{Provider: machine.Name}, nil
+		},
+	})
+	return i
+}
+
+func (i *identification) register(name string, d driver.Driver) {
+	i.Helper()
+	if _, err := i.drivers.Register(name, d); err != nil {
+		i.Fatal(err)
+	}
+}
+
+// look returns the ID of a volume for a machine of a provider, or "pending".
+func (i *identification) look(provider string, pv *corev1.PersistentVolume) string {
+	i.Helper()
+	id, pending, err := i.volumes.Identify(i.Context(), Key{Name: provider}, pv)
+	if err != nil {
+		i.Fatal(err)
+	}
+	if pending {
+		return "pending"
+	}
+	return id
+}
+
+// work does the tasks.
+func (i *identification) work() {
+	for _, task := range i.later {
+		task(i.Context())
+	}
+	i.later = nil
+}
+
+// learn has the driver asked, and returns its answer.
+func (i *identification) learn(provider string, pv *corev1.PersistentVolume) string {
+	i.Helper()
+	i.look(provider, pv)
+	i.work()
+	return i.look(provider, pv)
+}
+
+// TestVolumesOfTheMachinesDriver: only the driver of the machine's class is asked, and its answer is not
+// taken for another's.
+func TestVolumesOfTheMachinesDriver(t *testing.T) {
+	aws, gcp := newIdentifier("aws-", nil), newIdentifier("gcp-", nil)
+	i := identifying(t, map[string]driver.Driver{
+		"aws": aws, "gcp": gcp, "bare": struct{ driver.Driver }{},
+		"knows-nothing": newIdentifier("", nil), "lacks": newIdentifier("", status.Error(codes.Unimplemented, "not here")),
+	})
+	pv := volumeNumber(1)
+	for provider, want := range map[string]string{"knows-nothing": "", "lacks": "", "AWS": "aws-volume-1", "bare": ""} {
+		if got := i.learn(provider, pv); got != want {
+			t.Errorf("the driver %s has it as %q, want %q", provider, got, want)
+		}
+	}
+	if len(gcp.asked) > 0 {
+		t.Error("another driver was asked")
+	}
+	if got := i.learn("gcp", pv); got != "gcp-volume-1" {
+		t.Errorf("the next driver has it as %q", got)
+	}
+	if got := i.look("aws", pv); got != "aws-volume-1" || aws.asked["volume-1"] != 1 {
+		t.Errorf("then the first has it as %q, and was asked %d times", got, aws.asked["volume-1"])
+	}
+}
+
+// TestVolumesOfALateDriver: they are awaited, and those of others are not.
+func TestVolumesOfALateDriver(t *testing.T) {
+	i := identifying(t, map[string]driver.Driver{"aws": newIdentifier("aws-", nil)})
+	pv := volumeNumber(1)
+	if got := i.look("late", pv); got != "pending" || len(i.later) > 0 {
+		t.Errorf("before its driver is there: %q, %d questions", got, len(i.later))
+	}
+	if got := i.learn("aws", pv); got != "aws-volume-1" {
+		t.Errorf("of another driver: %q", got)
+	}
+	i.register("late", newIdentifier("late-", nil))
+	if got := i.learn("late", pv); got != "late-volume-1" {
+		t.Errorf("when it is there: %q", got)
+	}
+	if got := i.look("", pv); got != "" {
+		t.Errorf("without a class: %q", got)
+	}
+}
+
+// TestVolumesOfADriverThatIsAway: it is asked again, later each time. Other errors are not waited for.
+func TestVolumesOfADriverThatIsAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newIdentifier("aws-", status.Error(codes.Unavailable, "not connected"))
+		i := identifying(t, map[string]driver.Driver{"aws": d})
+		pv, begin := volumeNumber(1), time.Now()
+		for _, after := range []time.Duration{time.Second, 3 * time.Second, 7 * time.Second} {
+			i.look("aws", pv)
+			i.work()
+			if got := i.look("aws", pv); got != "pending" || len(i.woken) > 0 {
+				t.Fatalf("right after an error: %q, woken %v", got, i.woken)
+			}
+			time.Sleep(time.Until(begin.Add(after)))
+			synctest.Wait()
+			if len(i.woken) != 1 {
+				t.Fatalf("after %v: woken %v", after, i.woken)
+			}
+			i.woken = nil
+		}
+		if d.asked["volume-1"] != 3 {
+			t.Errorf("asked %d times", d.asked["volume-1"])
+		}
+		d.err = nil
+		if got := i.learn("aws", pv); got != "aws-volume-1" {
+			t.Errorf("when it is back: %q", got)
+		}
+		d.err = status.Error(codes.Internal, "odd")
+		other := volumeNumber(2)
+		if got := i.learn("aws", other); got != "" {
+			t.Errorf("after an error: %q", got)
+		}
+		d.err = nil
+		if got := i.learn("aws", other); got != "aws-volume-2" {
+			t.Errorf("asked again: %q", got)
+		}
+	})
+}
+
 // TestVolumesAreForgotten: a process that drains for months remembers a bounded number of
 // volumes, and among them those that were needed last.
 func TestVolumesAreForgotten(t *testing.T) {
-	d := identifier{asked: map[string]int{}}
-	volumes := NewVolumes(d, nil, func(Key) {})
-	var later []func(context.Context)
-	volumes.run = func(ask func(context.Context)) bool {
-		later = append(later, ask)
-		return true
-	}
+	d := newIdentifier("x-", nil)
+	i := identifying(t, map[string]driver.Driver{"x": d})
 	const count = 10_000
-	for i := range count {
-		volumes.Identify(Key{}, volumeNumber(i))
-		for _, ask := range later {
-			ask(t.Context())
-		}
-		later = nil
+	for n := range count {
+		i.look("x", volumeNumber(n))
+		i.work()
 	}
 	last := volumeNumber(count - 1)
-	if id, pending := volumes.Identify(Key{}, last); id != last.Name || pending || d.asked[last.Name] != 1 {
-		t.Errorf("the last volume is %q (pending %t), and was asked for %d times", id, pending, d.asked[last.Name])
+	if got := i.look("x", last); got != "x-"+last.Name || d.asked[last.Name] != 1 {
+		t.Errorf("the last volume is %q, and was asked for %d times", got, d.asked[last.Name])
 	}
-	if _, pending := volumes.Identify(Key{}, volumeNumber(0)); !pending {
+	if got := i.look("x", volumeNumber(0)); got != "pending" {
 		t.Error("the answer for the first of many volumes is still there")
 	}
 }
 
 // TestWaitingForAVolumeOnce: passes of a machine while the driver is silent leave one wake-up.
 func TestWaitingForAVolumeOnce(t *testing.T) {
-	var woken []Key
-	var ask func(context.Context)
-	volumes := NewVolumes(identifier{asked: map[string]int{}}, func(f func(context.Context)) bool {
-		ask = f
-		return true
-	}, func(machine Key) { woken = append(woken, machine) })
+	i := identifying(t, map[string]driver.Driver{"x": newIdentifier("x-", nil)})
 	for range 100 {
-		volumes.Identify(Key{Name: "m"}, volumeNumber(1))
+		i.look("x", volumeNumber(1))
 	}
-	ask(t.Context())
-	if len(woken) != 1 {
-		t.Errorf("%d wake-ups, want 1", len(woken))
+	i.work()
+	if len(i.woken) != 1 {
+		t.Errorf("%d wake-ups, want 1", len(i.woken))
 	}
 }

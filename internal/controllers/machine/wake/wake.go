@@ -40,9 +40,11 @@ func (m Machines) OfNode(ctx context.Context, object client.Object) []reconcile.
 // Draining returns the Machines that name a node and are being deleted, are updated in place, or failed
 // and are preserved. The status of those that are updated may say so late, which wakes them then.
 func (m Machines) Draining(ctx context.Context, node string) []reconcile.Request {
-	return m.find(ctx, client.MatchingFields{fieldindex.MachineByNode: node}, func(machine *v1alpha1.Machine) bool {
-		return !machine.DeletionTimestamp.IsZero() || preservation.MayDrain(machine) || inplace.Draining(machine)
-	})
+	return m.find(ctx, client.MatchingFields{fieldindex.MachineByNode: node}, draining)
+}
+
+func draining(machine *v1alpha1.Machine) bool {
+	return !machine.DeletionTimestamp.IsZero() || preservation.MayDrain(machine) || inplace.Draining(machine)
 }
 
 // OfClass returns the Machines of a class.
@@ -71,7 +73,8 @@ func (m Machines) WaitingForSecret(ctx context.Context, object client.Object) []
 	return requests
 }
 
-// WaitingForDriver returns the Machines that may wait for the driver of that name to be registered.
+// WaitingForDriver returns the Machines that may wait for the driver of that name to be registered: for
+// their VM, or for the volumes of a node that is drained to be identified.
 func (m Machines) WaitingForDriver(ctx context.Context, name string) []reconcile.Request {
 	classes := &v1alpha1.MachineClassList{}
 	if err := m.Cache.List(ctx, classes, client.UnsafeDisableDeepCopy); err != nil {
@@ -80,7 +83,10 @@ func (m Machines) WaitingForDriver(ctx context.Context, name string) []reconcile
 	var requests []reconcile.Request
 	for i := range classes.Items {
 		if registry.Serves(name, &classes.Items[i]) {
-			requests = append(requests, m.WaitingForClass(ctx, &classes.Items[i])...)
+			fields := client.MatchingFields{fieldindex.MachineByClass: classes.Items[i].Name}
+			requests = append(requests, m.find(ctx, fields, func(machine *v1alpha1.Machine) bool {
+				return draining(machine) || !ownership.Established(machine)
+			})...)
 		}
 	}
 	return requests
