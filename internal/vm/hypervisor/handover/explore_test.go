@@ -1,0 +1,207 @@
+package handover
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// exploration is all worlds that can be reached.
+type exploration struct {
+	rules  rules
+	number map[world]int32
+	worlds []world
+	from   []int32  // the world before, on a shortest way
+	by     []string // what happened there
+	back   [][]int32
+}
+
+var (
+	errTwoGuests = errors.New("two guests run")
+	errNoGuest   = errors.New("no guest will ever run")
+)
+
+// explore visits all worlds. It returns how many there are, and an error with the shortest
+// story that leads to a bad one.
+func explore(r rules) (int, error) {
+	e := &exploration{rules: r, number: map[world]int32{}}
+	e.visit(start(), 0, "start")
+	for i := 0; i < len(e.worlds); i++ {
+		if e.worlds[i].guests() > 1 {
+			return i, fmt.Errorf("%w: %s", errTwoGuests, e.story(int32(i)))
+		}
+		for _, edge := range r.edges(e.worlds[i]) {
+			next := e.visit(edge.to, int32(i), edge.name)
+			if !edge.fault {
+				e.back[next] = append(e.back[next], int32(i))
+			}
+		}
+	}
+	return len(e.worlds), e.checkEnd()
+}
+
+func (e *exploration) visit(w world, from int32, by string) int32 {
+	if known, found := e.number[w]; found {
+		return known
+	}
+	id := int32(len(e.worlds))
+	e.number[w] = id
+	e.worlds, e.from, e.by = append(e.worlds, w), append(e.from, from), append(e.by, by)
+	e.back = append(e.back, nil)
+	return id
+}
+
+// checkEnd returns an error if there is a world from which, without any further fault, no world
+// with a guest is reached.
+func (e *exploration) checkEnd() error {
+	good := make([]bool, len(e.worlds))
+	var queue []int32
+	for i, w := range e.worlds {
+		if w.guests() == 1 {
+			good[i] = true
+			queue = append(queue, int32(i))
+		}
+	}
+	for ; len(queue) > 0; queue = queue[1:] {
+		for _, before := range e.back[queue[0]] {
+			if !good[before] {
+				good[before] = true
+				queue = append(queue, before)
+			}
+		}
+	}
+	for i := range good {
+		if !good[i] {
+			return fmt.Errorf("%w: %s", errNoGuest, e.story(int32(i)))
+		}
+	}
+	return nil
+}
+
+func (e *exploration) story(i int32) string {
+	var steps []string
+	for ; i != 0; i = e.from[i] {
+		steps = append([]string{e.by[i]}, steps...)
+	}
+	return strings.Join(steps, ", ")
+}
+
+// Two hypervisors, and three: messages are lost, doubled, delayed and reordered at every point,
+// and processes crash and restart.
+func TestExploration(t *testing.T) {
+	for name, test := range map[string]struct {
+		rules rules
+		least int
+	}{
+		"two, nobody crashes":   {rules{targets: 1}, 81},
+		"three, nobody crashes": {rules{targets: 2}, 1398},
+		"two, three crashes":    {rules{targets: 1, crashes: 3, givesUp: true}, 1541},
+		"three, one crash":      {rules{targets: 2, crashes: 1, givesUp: true}, 28_918},
+	} {
+		t.Run(name, func(t *testing.T) {
+			count, err := explore(test.rules)
+			if err != nil {
+				t.Fatalf("after %d states: %v", count, err)
+			}
+			if count < test.least {
+				t.Errorf("only %d states", count)
+			}
+			t.Logf("%d states", count)
+		})
+	}
+}
+
+// Each guard is needed: without it the exploration finds what it prevents.
+func TestGuards(t *testing.T) {
+	calm := rules{targets: 1}
+	for name, test := range map[string]struct {
+		rules rules
+		// off changes the transitions.
+		source map[SourceState]map[SourceEvent]sourceStep
+		target map[TargetState]map[TargetEvent]targetStep
+		want   error
+	}{
+		"the target waits for the commit":      {rules: rules{targets: 1, noCommit: true}, want: errTwoGuests},
+		"the source takes a new run ID":        {rules: rules{targets: 1, oldRun: true}, want: errTwoGuests},
+		"the controller compares":              {rules: rules{targets: 1, noSwap: true}, want: errTwoGuests},
+		"the controller repeats a lost answer": {rules: rules{targets: 1, noRepeat: true}, want: errNoGuest},
+		"no answer is not a yes": {
+			rules: calm, want: errTwoGuests,
+			target: map[TargetState]map[TargetEvent]targetStep{Switching: {Unanswered: {Arrived, Run}}},
+		},
+		"no answer is not a no": {
+			rules: calm, want: errNoGuest,
+			target: map[TargetState]map[TargetEvent]targetStep{Switching: {Unanswered: {Gone, Exit}}},
+		},
+		"a no is a no": {
+			rules: calm, want: errTwoGuests,
+			target: map[TargetState]map[TargetEvent]targetStep{Switching: {Refused: {Arrived, Run}}},
+		},
+		"the target asks before it runs": {
+			rules: calm, want: errTwoGuests,
+			target: map[TargetState]map[TargetEvent]targetStep{Incoming: {Received: {Arrived, Run}}},
+		},
+		"the source asks before it runs again": {
+			rules: calm, want: errTwoGuests,
+			source: map[SourceState]map[SourceEvent]sourceStep{Awaiting: {TimeOver: {Running, Resume}}},
+		},
+		"QEMU's failure decides nothing after the commit": {
+			rules: calm, want: errTwoGuests,
+			source: map[SourceState]map[SourceEvent]sourceStep{Awaiting: {Failed: {Asking, AbandonAndAsk}}},
+		},
+		"nothing is cancelled after the commit": {
+			rules: calm, want: errTwoGuests,
+			source: map[SourceState]map[SourceEvent]sourceStep{Awaiting: {Cancelled: {Running, Abandon}}},
+		},
+		"no answer is not a yes to the source": {
+			rules: calm, want: errTwoGuests,
+			source: map[SourceState]map[SourceEvent]sourceStep{Reclaiming: {Unknown: {Running, Resume}}},
+		},
+		"no answer is not a no to the source": {
+			rules: calm, want: errNoGuest,
+			source: map[SourceState]map[SourceEvent]sourceStep{Reclaiming: {Unknown: {Left, Kill}}},
+		},
+		"the end of the old run is not that of the new": {
+			rules: calm, want: errNoGuest,
+			source: map[SourceState]map[SourceEvent]sourceStep{Reclaiming: {Terminated: {Left, Kill}}},
+		},
+		"a source takes its guest back": {
+			rules: calm, want: errNoGuest,
+			source: map[SourceState]map[SourceEvent]sourceStep{Awaiting: {TimeOver: {Awaiting, Nothing}}},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			restoreSource := replace(sourceSteps, test.source)
+			defer restoreSource()
+			restoreTarget := replace(targetSteps, test.target)
+			defer restoreTarget()
+			_, err := explore(test.rules)
+			if !errors.Is(err, test.want) {
+				t.Fatalf("error = %v, want %v", err, test.want)
+			}
+			t.Log(err)
+		})
+	}
+}
+
+// replace changes some transitions until restore.
+func replace[S, E comparable, T any](all, some map[S]map[E]T) (restore func()) {
+	var undo []func()
+	for state, steps := range some {
+		for event, step := range steps {
+			before, existed := all[state][event]
+			all[state][event] = step
+			undo = append(undo, func() {
+				if all[state][event] = before; !existed {
+					delete(all[state], event)
+				}
+			})
+		}
+	}
+	return func() {
+		for _, each := range undo {
+			each()
+		}
+	}
+}

@@ -1,0 +1,113 @@
+package handover
+
+// TargetState is what the hypervisor does that waits for a guest.
+type TargetState string
+
+// States of a target.
+const (
+	// Waiting means that no source has called yet.
+	Waiting TargetState = "waiting"
+	// Incoming means that the VM is being received.
+	Incoming TargetState = "incoming"
+	// Switching means that the controller is asked for the authority.
+	Switching TargetState = "switching"
+	// Arrived means that the guest runs here.
+	Arrived TargetState = "arrived"
+	// Gone means that the guest never ran here and never will. The process ends.
+	Gone TargetState = "gone"
+)
+
+// TargetEvent is something that happened to a target.
+type TargetEvent string
+
+// Events of a target.
+const (
+	// Called means that the source has called StartMigration.
+	Called TargetEvent = "called"
+	// Received means that QEMU has loaded the whole state, and the source has committed.
+	Received TargetEvent = "received"
+	// Broken means that the copy ended in any other way.
+	Broken TargetEvent = "broken"
+	// WaitedTooLong means that no migration has come, or that none of the switchovers of a
+	// set time was answered.
+	WaitedTooLong TargetEvent = "waited-too-long"
+	// SwitchedOver means that the controller answered OK.
+	SwitchedOver TargetEvent = "switched-over"
+	// Refused means that it answered FAILED_PRECONDITION.
+	Refused TargetEvent = "refused"
+	// Unanswered means that there is no answer. The controller may have done the switchover.
+	Unanswered TargetEvent = "unanswered"
+	// Ended means that the controller ended this run, or the process is to end.
+	Ended TargetEvent = "ended"
+)
+
+// TargetAction is what a target does on a transition.
+type TargetAction string
+
+// Actions of a target.
+const (
+	// Stay is no action.
+	Stay TargetAction = ""
+	// Listen prepares QEMU and answers the source.
+	Listen TargetAction = "listen"
+	// SwitchOver asks for the authority of the caller of StartMigration; again after a pause.
+	SwitchOver TargetAction = "switch-over"
+	// Run the guest.
+	Run TargetAction = "run"
+	// Exit kills the machine and ends the process.
+	Exit TargetAction = "exit"
+)
+
+type targetStep struct {
+	to TargetState
+	do TargetAction
+}
+
+// targetSteps are all transitions. An event that a state does not have changes nothing.
+var targetSteps = map[TargetState]map[TargetEvent]targetStep{
+	Waiting: {
+		Called:        {Incoming, Listen},
+		WaitedTooLong: {Gone, Exit},
+		Ended:         {Gone, Exit},
+	},
+	Incoming: {
+		Received:      {Switching, SwitchOver},
+		Broken:        {Gone, Exit},
+		WaitedTooLong: {Gone, Exit},
+		Ended:         {Gone, Exit},
+	},
+	Switching: {
+		SwitchedOver:  {Arrived, Run},
+		Refused:       {Gone, Exit},
+		Unanswered:    {Switching, SwitchOver},
+		WaitedTooLong: {Gone, Exit},
+		Ended:         {Gone, Exit},
+	},
+	// From here on it is a hypervisor like any other.
+	Arrived: {Ended: {Gone, Exit}},
+	Gone:    {},
+}
+
+// Target is the side that waits for the guest. The zero value waits.
+type Target struct{ state TargetState }
+
+// State returns the state.
+func (t *Target) State() TargetState {
+	if t.state == "" {
+		return Waiting
+	}
+	return t.state
+}
+
+// Take applies an event, and returns what to do.
+func (t *Target) Take(event TargetEvent) TargetAction {
+	step, known := targetSteps[t.State()][event]
+	if !known {
+		return Stay
+	}
+	t.state = step.to
+	return step.do
+}
+
+// MayRun reports whether the guest may run here.
+func (t *Target) MayRun() bool { return t.State() == Arrived }
