@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 
+	"github.com/go-logr/logr"
 	"github.com/spf13/pflag"
 	"k8s.io/client-go/rest"
 
@@ -26,7 +28,8 @@ type Kind struct {
 	Open Opener
 }
 
-// Opener returns a new driver. A driver that implements [Starter] is started.
+// Opener returns a new driver. A driver that implements [Starter] is started; one that implements
+// [io.Closer] is closed when the program ends, after the last call.
 type Opener func(ctx context.Context, env Environment) (driver.Driver, error)
 
 // Environment is what a program tells its drivers.
@@ -46,6 +49,17 @@ type Starter interface {
 	// Start is called once, when the process has become the leader. It returns when the context
 	// ends. An error ends the process.
 	Start(ctx context.Context) error
+}
+
+// Close closes a driver that implements [io.Closer], after the last call. An error is logged.
+func Close(d driver.Driver, log logr.Logger) {
+	closer, ok := d.(io.Closer)
+	if !ok {
+		return
+	}
+	if err := closer.Close(); err != nil {
+		log.Error(err, "The driver was not closed well")
+	}
 }
 
 // Kinds are the kinds of driver that a program contains.

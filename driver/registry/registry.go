@@ -11,7 +11,6 @@ package registry
 import (
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,6 +19,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/internal/kindname"
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
@@ -30,17 +30,14 @@ const AnyProvider = ""
 // ErrTaken is the error for a name under which another driver is registered.
 var ErrTaken = errors.New("another driver is registered under this name")
 
-// name is the form of the names of drivers.
-var name = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._/-]{0,251}[A-Za-z0-9])?$`)
-
 // Options configure a Registry. The zero value is valid.
 type Options struct {
 	// Decorate wraps each driver when it is registered, for example by package instrument.
 	// Nil means that they are not wrapped.
 	Decorate func(name string, d driver.Driver) driver.Driver
-	// NameRequired refuses classes without a provider, also while there is one driver: others may
-	// be registered later. By default an only driver serves these classes.
-	NameRequired bool
+	// Default is the name of the driver that serves the classes without a provider. Empty means that
+	// these are refused, unless a driver serves [AnyProvider].
+	Default string
 	// MayGrow says that drivers register of their own accord, such as those of other processes. What no
 	// driver does yet is then answered with Unavailable instead of Unimplemented.
 	MayGrow bool
@@ -69,9 +66,9 @@ func New(options Options) *Registry {
 	return &Registry{options: options, drivers: map[string]*entry{}, listeners: map[*listener]struct{}{}}
 }
 
-// Only returns a Registry with one driver. It panics if Register returns an error.
+// Only returns a Registry with one driver, which is its default. It panics if Register returns an error.
 func Only(name string, d driver.Driver) *Registry {
-	r := New(Options{})
+	r := New(Options{Default: name})
 	if _, err := r.Register(name, d); err != nil {
 		panic(err)
 	}
@@ -111,12 +108,12 @@ func (r *Registry) Register(name string, d driver.Driver) (remove func(), err er
 }
 
 // CheckName returns an error for a name that no driver can have. Valid are AnyProvider, and names of
-// 1 to 253 letters, digits and "-", "_", ".", "/" that begin and end with a letter or a digit.
+// 1 to 63 letters, digits and "-", "_", "." that begin and end with a letter or a digit.
 func CheckName(text string) error {
-	if text == AnyProvider || name.MatchString(text) {
+	if text == AnyProvider || kindname.IsValid(text) {
 		return nil
 	}
-	return fmt.Errorf("driver %q: the name is not valid: use letters, digits and -, _, ., / between them", text)
+	return fmt.Errorf("driver %q: the name %s", text, kindname.Form)
 }
 
 // OnRegister calls a function, in a goroutine of its own, for each driver that is registered from now
@@ -219,10 +216,11 @@ func (r *Registry) find(provider string) *entry {
 	if e, ok := r.drivers[AnyProvider]; ok {
 		return e
 	}
-	if provider == "" && len(r.drivers) == 1 && !r.options.NameRequired {
-		for _, e := range r.drivers {
-			return e
-		}
+	if provider != "" || r.options.Default == "" {
+		return nil
+	}
+	if e, ok := r.drivers[strings.ToLower(r.options.Default)]; ok {
+		return e
 	}
 	return nil
 }

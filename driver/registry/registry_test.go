@@ -66,31 +66,34 @@ func register(t *testing.T, r *registry.Registry, names ...string) (remove func(
 	return remove
 }
 
-// TestChoice: the provider of the class chooses, and an only driver need not be named.
+// TestChoice: the provider of the class chooses, and the default need not be named.
 func TestChoice(t *testing.T) {
 	cases := map[string]struct {
 		drivers  []string
-		required bool
+		standard string // the default
 		provider string
 		want     string // empty if none serves the class
 		refusal  string
 	}{
-		"the same":                 {[]string{"vm"}, false, "vm", "vm", ""},
-		"in capitals":              {[]string{"aws"}, false, "AWS", "aws", ""},
-		"another":                  {[]string{"vm"}, false, "aws", "", `MachineClass "small" is for the driver "aws", and this manager has the driver "vm"`},
-		"none named, one there":    {[]string{"vm"}, false, "", "vm", ""},
-		"none named, more to come": {[]string{"vm"}, true, "", "", `MachineClass "small" has no provider, and this manager has the driver "vm"`},
-		"one of two":               {[]string{"vm", "sim"}, false, "sim", "sim", ""},
-		"none of three":            {[]string{"vm", "sim", "aws"}, false, "gcp", "", `MachineClass "small" is for the driver "gcp", and this manager has the drivers "aws", "sim" and "vm"`},
-		"none named, two there":    {[]string{"vm", "sim"}, false, "", "", `MachineClass "small" has no provider, and this manager has the drivers "sim" and "vm"`},
-		"there is none":            {nil, false, "vm", "", `MachineClass "small" is for the driver "vm", and this manager has no driver`},
-		"MCM's way":                {[]string{""}, true, "aws", "", ""},
-		"MCM's way, none named":    {[]string{""}, true, "", "", ""},
-		"MCM's way, and another":   {[]string{"", "sim"}, true, "sim", "sim", ""},
+		"the same":                        {[]string{"vm"}, "", "vm", "vm", ""},
+		"in capitals":                     {[]string{"aws"}, "", "AWS", "aws", ""},
+		"another":                         {[]string{"vm"}, "", "aws", "", `MachineClass "small" is for the driver "aws", and this manager has the driver "vm"`},
+		"none named, a default":           {[]string{"vm"}, "VM", "", "vm", ""},
+		"none named, no default":          {[]string{"vm"}, "", "", "", `MachineClass "small" has no provider, and this manager has the driver "vm"`},
+		"one of two":                      {[]string{"vm", "sim"}, "", "sim", "sim", ""},
+		"none of three":                   {[]string{"vm", "sim", "aws"}, "", "gcp", "", `MachineClass "small" is for the driver "gcp", and this manager has the drivers "aws", "sim" and "vm"`},
+		"none named, two there":           {[]string{"vm", "sim"}, "", "", "", `MachineClass "small" has no provider, and this manager has the drivers "sim" and "vm"`},
+		"none named, one is the default":  {[]string{"vm", "sim"}, "sim", "", "sim", ""},
+		"none named, the default is away": {[]string{"vm"}, "sim", "", "", `MachineClass "small" has no provider, and this manager has the driver "vm"`},
+		"MCM's way, and a default":        {[]string{"", "sim"}, "sim", "", "", ""},
+		"there is none":                   {nil, "", "vm", "", `MachineClass "small" is for the driver "vm", and this manager has no driver`},
+		"MCM's way":                       {[]string{""}, "", "aws", "", ""},
+		"MCM's way, none named":           {[]string{""}, "", "", "", ""},
+		"MCM's way, and another":          {[]string{"", "sim"}, "", "sim", "sim", ""},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			r := registry.New(registry.Options{NameRequired: tc.required})
+			r := registry.New(registry.Options{Default: tc.standard})
 			register(t, r, tc.drivers...)
 			if got := r.Refusal(class(tc.provider)); got != tc.refusal {
 				t.Errorf("Refusal = %q, want %q", got, tc.refusal)
@@ -165,7 +168,7 @@ func TestServing(t *testing.T) {
 		"any":  {[]string{"aws", registry.AnyProvider}, "", true},
 		"":     {[]string{"aws"}, "aws", true},
 	} {
-		r := registry.New(registry.Options{})
+		r := registry.New(registry.Options{Default: "aws"})
 		register(t, r, tc.drivers...)
 		if name, d := r.Serving(provider); name != tc.name || (d != nil) != tc.served {
 			t.Errorf("%q of %q: %q, %v", provider, tc.drivers, name, d)

@@ -22,7 +22,7 @@ import (
 // gets its VM as soon as its driver is registered, and its deletion waits while the driver is away again.
 func TestADriverThatComesLater(t *testing.T) {
 	e, ctx := env.New(t), t.Context()
-	drivers := registry.New(registry.Options{NameRequired: true})
+	drivers := registry.New(registry.Options{})
 	bystander := sim.NewCloud(sim.CloudOptions{})
 	if _, err := drivers.Register("other", sim.New(sim.Config{Cloud: bystander})); err != nil {
 		t.Fatal(err)

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
+	"github.com/millwright-dev/millwright/driver/internal/kindname"
 	"github.com/millwright-dev/millwright/driver/plugin/internal/wire"
 	driverpb "github.com/millwright-dev/millwright/proto/driver"
 )
@@ -20,8 +21,8 @@ var required = []driverpb.OperationType{driverpb.OperationType_OT_CREATE_MACHINE
 // check returns why a driver may not register, as a gRPC status.
 func (s *Server) check(ctx context.Context, r *driverpb.Registration) error {
 	switch {
-	case !wire.IsKind(r.GetKind()):
-		return status.Error(codes.InvalidArgument, "kind: must have 1 to 63 letters, digits, '-', '_' and '.', and begin and end with a letter or digit")
+	case !kindname.IsValid(r.GetKind()):
+		return status.Error(codes.InvalidArgument, "kind: "+kindname.Form)
 	case len(r.GetInstance()) < wire.MinInstance || len(r.GetInstance()) > wire.MaxInstance:
 		return status.Errorf(codes.InvalidArgument, "instance: must have %d to %d bytes", wire.MinInstance, wire.MaxInstance)
 	case r.GetMaxOperations() > wire.MaxOperations:

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/go-logr/logr"
 	"github.com/spf13/pflag"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
@@ -21,6 +22,9 @@ import (
 type DriverFlags struct {
 	// Name of the driver, or names of several, separated by commas.
 	Name string
+	// Default is the driver of classes without a provider. Empty is the only one of Name, if there is
+	// one only.
+	Default string
 	// Installation is the name by which drivers distinguish their VMs from those of other
 	// installations.
 	Installation string
@@ -30,6 +34,8 @@ type DriverFlags struct {
 	Uninstrumented bool
 	// Plugins say where drivers of other processes register.
 	Plugins PluginFlags
+
+	opened []driver.Driver
 }
 
 // add adds the flags. A program with one kind of driver has no flag --driver.
@@ -92,13 +98,14 @@ func (f *DriverFlags) open(ctx context.Context, config *manager.Config) error {
 		return err
 	}
 	config.Installation = f.Installation
-	drivers := registry.New(registry.Options{Decorate: f.decorate, NameRequired: len(kinds) > 1 || f.Plugins.serve(), MayGrow: f.Plugins.serve()})
+	drivers := registry.New(registry.Options{Decorate: f.decorate, Default: f.standard(kinds), MayGrow: f.Plugins.serve()})
 	env := registry.Environment{Control: config.Control, Target: config.Target, Installation: f.Installation}
 	for _, kind := range kinds {
 		opened, err := kind.Open(ctx, env)
 		if err != nil {
 			return err
 		}
+		f.opened = append(f.opened, opened)
 		if _, err := drivers.Register(kind.Name, opened); err != nil {
 			return err
 		}
@@ -111,6 +118,26 @@ func (f *DriverFlags) open(ctx context.Context, config *manager.Config) error {
 	}
 	config.Drivers = drivers
 	return nil
+}
+
+// standard is the driver of classes without a provider. Those that register later are never it: which
+// one came first would decide where a VM is made.
+func (f *DriverFlags) standard(opened registry.Kinds) string {
+	if _, ok := opened.Find(f.Default); ok && f.Default != "" {
+		return f.Default
+	}
+	if len(opened) == 1 {
+		return opened[0].Name
+	}
+	return ""
+}
+
+// close closes what open has opened.
+func (f *DriverFlags) close(log logr.Logger) {
+	for _, opened := range f.opened {
+		registry.Close(opened, log)
+	}
+	f.opened = nil
 }
 
 func (f *DriverFlags) decorate(name string, d driver.Driver) driver.Driver {

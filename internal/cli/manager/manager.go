@@ -121,7 +121,7 @@ func (f *Flags) RunParsed(ctx context.Context, stderr io.Writer) error {
 	return f.Run(ctx)
 }
 
-// Complete opens the drivers, and completes Config from the flags.
+// Complete opens the drivers, which Run closes, and completes Config from the flags.
 func (f *Flags) Complete(ctx context.Context) error {
 	if f.nodeConditions != "" {
 		f.Config.NodeConditions = noderef.ParseConditions(f.nodeConditions)
@@ -133,8 +133,9 @@ func (f *Flags) Complete(ctx context.Context) error {
 	return f.Driver.open(ctx, &f.Config)
 }
 
-// Run runs the manager until the context ends.
+// Run runs the manager until the context ends, and closes the drivers.
 func (f *Flags) Run(ctx context.Context) error {
+	defer f.Driver.close(f.Config.Log)
 	return explain(manager.Run(ctx, f.Config), f.Config)
 }
 

@@ -63,7 +63,7 @@ type identification struct {
 // identifying has drivers that may register, and machines that are named after their class's provider.
 func identifying(t *testing.T, drivers map[string]driver.Driver) *identification {
 	t.Helper()
-	i := &identification{T: t, drivers: registry.New(registry.Options{NameRequired: true})}
+	i := &identification{T: t, drivers: registry.New(registry.Options{})}
 	for name, d := range drivers {
 		i.register(name, d)
 	}

@@ -3,7 +3,6 @@
 package wire
 
 import (
-	"regexp"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -39,11 +38,6 @@ const KeepaliveTime = 10 * time.Second
 
 // APIVersion is the only one that is served.
 var APIVersion = v1alpha1.SchemeGroupVersion.String()
-
-var kind = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$`)
-
-// IsKind reports whether a text may be the kind of a driver.
-func IsKind(text string) bool { return kind.MatchString(text) }
 
 // Shortened returns the beginning of a text, as valid UTF-8.
 func Shortened(text string) string {
