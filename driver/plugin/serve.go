@@ -12,6 +12,7 @@
 package plugin
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -47,16 +48,20 @@ type Options struct {
 	Credentials credentials.TransportCredentials
 	// MaxOperations is how many operations may run at the same time. Zero means 50; at most 1000.
 	MaxOperations int
-	// Log of the connection, also in the context of each operation. The zero value discards.
-	Log logr.Logger
+	// MaxReconnectDelay bounds the pause between two tries to connect, which begins at 200 ms and doubles.
+	// Zero means five seconds.
+	MaxReconnectDelay time.Duration
+	// Connected is called with true when the driver has registered, and with false when that
+	// has ended; never twice at a time. Optional.
+	Connected func(bool)
 	// DialOptions are added to those of the connection. Optional.
 	DialOptions []grpc.DialOption
 }
 
-// Pauses between two tries to register.
+// Delays between two tries to register.
 const (
-	firstPause = 200 * time.Millisecond
-	lastPause  = 5 * time.Second
+	firstDelay        = 200 * time.Millisecond
+	defaultDelayLimit = 5 * time.Second
 )
 
 // permanent are the codes of refusals that a later try does not change.
@@ -64,33 +69,35 @@ var permanent = []codes.Code{codes.InvalidArgument, codes.FailedPrecondition, co
 
 // Serve runs a driver until the context ends, and then returns nil when all operations have
 // ended. A manager that does not answer is tried again for ever, and so is one that has another
-// driver of this kind. The error says why the manager refuses the driver for good.
+// driver of this kind. The error says why the manager refuses the driver for good, or which option
+// is missing.
+//
+// The logger of the context, if there is one, gets what happens to the connection. Operations have it,
+// too.
 func Serve(ctx context.Context, d driver.Driver, options Options) error {
-	if options.Credentials == nil {
-		return errors.New("plugin: Credentials are required")
-	}
-	if options.Log.GetSink() == nil {
-		options.Log = logr.Discard()
+	if err := options.complete(); err != nil {
+		return err
 	}
 	registration := registrationOf(d, options)
 	var running sync.WaitGroup
 	defer running.Wait()
-	backoff := pauses()
+	backoff := options.delays()
 	for {
 		s := &session{driver: d, options: options, registration: registration, all: &running}
 		err := s.run(ctx)
+		if s.registered {
+			options.Connected(false)
+			backoff = options.delays()
+		}
 		if ctx.Err() != nil {
 			return nil
 		}
 		if slices.Contains(permanent, status.Code(err)) {
 			return fmt.Errorf("registering at %s: %s", options.Target, status.Convert(err).Message())
 		}
-		if s.registered {
-			backoff = pauses()
-		}
-		pause := backoff.Step()
-		options.Log.Info("Not connected to the manager", "target", options.Target, "reason", status.Convert(err).Message(), "retryIn", pause.String())
-		timer := time.NewTimer(pause)
+		delay := backoff.Step()
+		logr.FromContextOrDiscard(ctx).Info("Not connected to the manager", "target", options.Target, "reason", status.Convert(err).Message(), "retryIn", delay.String())
+		timer := time.NewTimer(delay)
 		select {
 		case <-timer.C:
 		case <-ctx.Done():
@@ -100,8 +107,25 @@ func Serve(ctx context.Context, d driver.Driver, options Options) error {
 	}
 }
 
-func pauses() wait.Backoff {
-	return wait.Backoff{Duration: firstPause, Factor: 2, Jitter: 0.5, Steps: 32, Cap: lastPause}
+// complete sets defaults. The error says which option is missing.
+func (o *Options) complete() error {
+	switch {
+	case o.Kind == "":
+		return errors.New("plugin: Kind is required")
+	case o.Target == "":
+		return errors.New("plugin: Target is required")
+	case o.Credentials == nil:
+		return errors.New("plugin: Credentials are required")
+	}
+	if o.Connected == nil {
+		o.Connected = func(bool) {}
+	}
+	o.MaxReconnectDelay = cmp.Or(o.MaxReconnectDelay, defaultDelayLimit)
+	return nil
+}
+
+func (o Options) delays() wait.Backoff {
+	return wait.Backoff{Duration: min(firstDelay, o.MaxReconnectDelay), Factor: 2, Jitter: 0.5, Steps: 32, Cap: o.MaxReconnectDelay}
 }
 
 func registrationOf(d driver.Driver, options Options) *driverpb.Registration {

@@ -53,7 +53,7 @@ func (s *session) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := s.register(stream); err != nil {
+	if err := s.register(ctx, stream); err != nil {
 		return err
 	}
 	s.cache, s.running = newCache(client), map[string]context.CancelFunc{}
@@ -76,7 +76,7 @@ func (s *session) run(ctx context.Context) error {
 	}
 }
 
-func (s *session) register(stream grpc.BidiStreamingClient[driverpb.DriverSide, driverpb.MCMside]) error {
+func (s *session) register(ctx context.Context, stream grpc.BidiStreamingClient[driverpb.DriverSide, driverpb.MCMside]) error {
 	hello := &driverpb.DriverSide{Content: &driverpb.DriverSide_Registration{Registration: s.registration}}
 	if err := stream.Send(hello); err != nil && !errors.Is(err, io.EOF) { // Recv has the reason of EOF
 		return err
@@ -89,7 +89,8 @@ func (s *session) register(stream grpc.BidiStreamingClient[driverpb.DriverSide, 
 		return grpcstatus.Error(grpccodes.Unavailable, "the manager answered the registration with something else")
 	}
 	s.registered = true
-	s.options.Log.Info("Registered at the manager", "target", s.options.Target, "kind", s.options.Kind, "managerVersion", answer.GetRegistered().GetVersion())
+	s.options.Connected(true)
+	logr.FromContextOrDiscard(ctx).Info("Registered at the manager", "target", s.options.Target, "kind", s.options.Kind, "managerVersion", answer.GetRegistered().GetVersion())
 	return nil
 }
 
@@ -181,7 +182,7 @@ func (s *session) perform(ctx context.Context, op *driverpb.Operation) (result *
 	defer func() {
 		if cause := recover(); cause != nil {
 			result = &driverpb.OperationResult{}
-			s.options.Log.Error(nil, "The driver panicked", "cause", fmt.Sprint(cause), "stack", string(debug.Stack()))
+			logr.FromContextOrDiscard(ctx).Error(nil, "The driver panicked", "cause", fmt.Sprint(cause), "stack", string(debug.Stack()))
 			wire.Fail(result, status.Error(codes.Internal, fmt.Sprintf("the driver panicked: %v", cause)))
 		}
 	}()
@@ -192,7 +193,7 @@ func (s *session) perform(ctx context.Context, op *driverpb.Operation) (result *
 	}
 	request, err := s.read(ctx, op)
 	if err == nil {
-		err = do(logr.NewContext(ctx, s.options.Log), s.driver, request, result)
+		err = do(ctx, s.driver, request, result)
 	}
 	wire.Fail(result, coded(ctx, err))
 	return result

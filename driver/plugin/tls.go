@@ -1,46 +1,67 @@
 package plugin
 
 import (
+	"context"
 	"crypto/tls"
-	"crypto/x509"
-	"fmt"
-	"os"
+	"net"
 
 	"google.golang.org/grpc/credentials"
+
+	"github.com/millwright-dev/millwright/driver/plugin/internal/pemfile"
 )
 
-// Files name the PEM files of a driver. Certificate and key are read again for each connection, so
-// that they may be renewed.
+// Files name the PEM files of one end of a connection. All of them are read again for each
+// connection, so that they may be renewed.
 type Files struct {
-	// Certificate and Key are the driver's. Its common name or a DNS name of it is the kind.
+	// Certificate and Key are the own ones. Common name or a DNS name of a driver's certificate is its
+	// kind; a manager's is for the name in Options.Target.
 	Certificate, Key string
-	// CA has the authorities of the manager's certificate, which is for the name in
-	// Options.Target.
+	// CA has the authorities of the other end's certificate.
 	CA string
 }
 
-// TLS returns the credentials for a manager that listens at a TCP address.
+// Check returns an error if the files cannot be used now.
+func (f Files) Check() error {
+	_, err := f.load()
+	return err
+}
+
+// TLS returns the credentials for a manager that listens at a TCP address. The error says which file
+// cannot be used.
 func TLS(files Files) (credentials.TransportCredentials, error) {
-	load := func() (*tls.Certificate, error) {
-		pair, err := tls.LoadX509KeyPair(files.Certificate, files.Key)
-		if err != nil {
-			return nil, fmt.Errorf("certificate %s with key %s: %w", files.Certificate, files.Key, err)
-		}
-		return &pair, nil
-	}
-	if _, err := load(); err != nil {
-		return nil, err
-	}
-	authorities, err := os.ReadFile(files.CA)
+	first, err := files.load()
 	if err != nil {
 		return nil, err
 	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(authorities) {
-		return nil, fmt.Errorf("%s has no certificate in PEM form", files.CA)
+	return renewed{first, files}, nil
+}
+
+func (f Files) load() (credentials.TransportCredentials, error) {
+	pair, authorities, err := pemfile.Load(f.Certificate, f.Key, f.CA)
+	if err != nil {
+		return nil, err
 	}
 	return credentials.NewTLS(&tls.Config{
-		MinVersion: tls.VersionTLS13, RootCAs: pool,
-		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return load() },
+		MinVersion: tls.VersionTLS13, RootCAs: authorities, Certificates: []tls.Certificate{pair},
 	}), nil
+}
+
+// renewed reads its files for each handshake.
+type renewed struct {
+	credentials.TransportCredentials
+	files Files
+}
+
+// ClientHandshake implements credentials.TransportCredentials.
+func (r renewed) ClientHandshake(ctx context.Context, authority string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	current, err := r.files.load()
+	if err != nil {
+		return nil, nil, err
+	}
+	return current.ClientHandshake(ctx, authority, conn)
+}
+
+// Clone implements credentials.TransportCredentials.
+func (r renewed) Clone() credentials.TransportCredentials {
+	return renewed{r.TransportCredentials.Clone(), r.files}
 }

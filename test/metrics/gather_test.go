@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -40,7 +41,6 @@ import (
 	"github.com/millwright-dev/millwright/internal/observe/metrics"
 	driverpb "github.com/millwright-dev/millwright/proto/driver"
 	"github.com/millwright-dev/millwright/test/fixture"
-	"github.com/millwright-dev/millwright/test/memnet"
 )
 
 // drained is a Drainer whose nodes are empty.
@@ -111,10 +111,14 @@ func runs(t *testing.T, start func(context.Context) error) {
 // plug registers a driver of another process, which sends a result that nobody asked for.
 func plug(t *testing.T, registry prometheus.Registerer) {
 	t.Helper()
-	network := memnet.New()
+	socket := filepath.Join(t.TempDir(), "s")
+	endpoint, err := server.Socket(socket)
+	if err != nil {
+		t.Fatal(err)
+	}
 	drivers := server.New(server.Options{Registerer: registry, Add: func(string, *server.Driver) error { return nil }})
-	runs(t, func(ctx context.Context) error { return drivers.Serve(ctx, server.InMemory(network)) })
-	conn, err := grpc.NewClient("passthrough:///manager", grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithContextDialer(network.Dial))
+	runs(t, func(ctx context.Context) error { return drivers.Serve(ctx, endpoint) })
+	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}

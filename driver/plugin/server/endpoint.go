@@ -3,7 +3,6 @@ package server
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -14,6 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/millwright-dev/millwright/driver/plugin"
+	"github.com/millwright-dev/millwright/driver/plugin/internal/pemfile"
 )
 
 // maxConnections bounds the connections of an endpoint, also those in the handshake.
@@ -32,12 +34,6 @@ func (e *Endpoint) String() string {
 
 // Close closes the endpoint, for one that is not served.
 func (e *Endpoint) Close() error { return e.listener.Close() }
-
-// InMemory returns an endpoint at a listener to which only this process can connect. It is for
-// tests.
-func InMemory(listener net.Listener) *Endpoint {
-	return &Endpoint{listener: listener, credentials: insecure.NewCredentials()}
-}
 
 // Socket returns an endpoint at a unix socket of mode 0600: who may use it is who runs as the same
 // user, and root. A socket that another process has left there is replaced; one at which a process
@@ -81,24 +77,9 @@ func removeStale(path string) error {
 	return os.Remove(path)
 }
 
-// Files name the PEM files of a server. They are read again for each connection, so that they may
-// be renewed.
-type Files struct {
-	// Certificate and Key are the server's.
-	Certificate, Key string
-	// ClientCA has the authorities of the clients' certificates.
-	ClientCA string
-}
-
-// Check returns an error if the files cannot be used now.
-func (f Files) Check() error {
-	_, err := f.load()
-	return err
-}
-
 // TLS returns an endpoint at a TCP address, for clients with a certificate of the authority. Its common
 // name or a DNS name of it is the kind of driver that it is for.
-func TLS(address string, files Files) (*Endpoint, error) {
+func TLS(address string, files plugin.Files) (*Endpoint, error) {
 	if err := files.Check(); err != nil {
 		return nil, err
 	}
@@ -108,27 +89,19 @@ func TLS(address string, files Files) (*Endpoint, error) {
 	}
 	config := &tls.Config{
 		MinVersion:         tls.VersionTLS13,
-		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return files.load() },
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return load(files) },
 	}
 	return &Endpoint{listener: netutil.LimitListener(listener, maxConnections), credentials: credentials.NewTLS(config)}, nil
 }
 
-func (f Files) load() (*tls.Config, error) {
-	pair, err := tls.LoadX509KeyPair(f.Certificate, f.Key)
-	if err != nil {
-		return nil, fmt.Errorf("certificate %s with key %s: %w", f.Certificate, f.Key, err)
-	}
-	authorities, err := os.ReadFile(f.ClientCA)
+func load(files plugin.Files) (*tls.Config, error) {
+	pair, authorities, err := pemfile.Load(files.Certificate, files.Key, files.CA)
 	if err != nil {
 		return nil, err
 	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(authorities) {
-		return nil, fmt.Errorf("%s has no certificate in PEM form", f.ClientCA)
-	}
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair}, NextProtos: []string{"h2"},
-		ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: pool,
+		ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: authorities,
 	}, nil
 }
 

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr/funcr"
 	"google.golang.org/grpc"
 	grpccodes "google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
@@ -147,7 +148,7 @@ func (a *authority) sign(name string, change func(*x509.Certificate)) {
 // secured serves drivers over TLS.
 func secured(t *testing.T, a *authority) (target string, added chan *server.Driver) {
 	a.sign("manager", func(c *x509.Certificate) { c.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1)} })
-	endpoint, err := server.TLS("127.0.0.1:0", server.Files{Certificate: a.path("manager.crt"), Key: a.path("manager.key"), ClientCA: a.path("ca.crt")})
+	endpoint, err := server.TLS("127.0.0.1:0", plugin.Files{Certificate: a.path("manager.crt"), Key: a.path("manager.key"), CA: a.path("ca.crt")})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -254,6 +255,63 @@ func TestAPlugInReadsNoSecretOfAnotherKind(t *testing.T) {
 	wantEnd(t, err, grpccodes.OK)
 	owner.answer(op)
 	wantCode(t, (<-done).err, codes.OK)
+}
+
+// TestARefusedConnectionIsLogged: the manager says why it refuses a certificate of another authority.
+func TestARefusedConnectionIsLogged(t *testing.T) {
+	a, foreign := newAuthority(t), newAuthority(t)
+	a.sign("manager", func(c *x509.Certificate) { c.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1)} })
+	foreign.sign("fake", func(c *x509.Certificate) { c.Subject.CommonName = "fake" })
+	endpoint := must(server.TLS("127.0.0.1:0", plugin.Files{Certificate: a.path("manager.crt"), Key: a.path("manager.key"), CA: a.path("ca.crt")}))(t)
+	lines := make(chan string, 16)
+	log := funcr.New(func(_, line string) { lines <- line }, funcr.Options{})
+	m := &manager{T: t, server: server.New(server.Options{Log: log, Add: func(string, *server.Driver) error { return nil }})}
+	target := strings.TrimPrefix(endpoint.String(), "tcp://")
+	m.start(m.server.Serve, endpoint)
+	with := must(plugin.TLS(plugin.Files{Certificate: foreign.path("fake.crt"), Key: foreign.path("fake.key"), CA: a.path("ca.crt")}))(t)
+	if r := dialed(t, target, with); r.stream != nil {
+		wantEnd(t, r.ended(), grpccodes.Unavailable)
+	}
+	for ctx := soon(t); ; {
+		select {
+		case line := <-lines:
+			if strings.Contains(line, "Refused the connection") {
+				if !strings.Contains(line, "unknown authority") {
+					t.Errorf("the log does not say why: %s", line)
+				}
+				return
+			}
+		case <-ctx.Done():
+			t.Fatal("nothing is logged")
+		}
+	}
+}
+
+// TestARenewedAuthorityIsReadAgain: a driver that runs accepts the manager of a new authority.
+func TestARenewedAuthorityIsReadAgain(t *testing.T) {
+	former, a := newAuthority(t), newAuthority(t)
+	target, added := secured(t, a)
+	a.sign("fake", func(c *x509.Certificate) { c.Subject.CommonName = "fake" })
+	files := plugin.Files{Certificate: a.path("fake.crt"), Key: a.path("fake.key"), CA: filepath.Join(t.TempDir(), "ca.crt")}
+	replace := func(from *authority) {
+		if err := os.WriteFile(files.CA, must(os.ReadFile(from.path("ca.crt")))(t), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	replace(former)
+	with := must(plugin.TLS(files))(t)
+	if r := dialed(t, target, with); r.stream != nil {
+		wantEnd(t, r.ended(), grpccodes.Unavailable)
+	}
+	replace(a)
+	dialed(t, target, with).registered(registration())
+	<-added
+	if err := os.Remove(files.CA); err != nil {
+		t.Fatal(err)
+	}
+	if r := dialed(t, target, with); r.stream != nil {
+		wantEnd(t, r.ended(), grpccodes.Unavailable)
+	}
 }
 
 func TestRenewedFilesAreReadAgain(t *testing.T) {

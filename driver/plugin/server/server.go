@@ -42,8 +42,8 @@ type Options struct {
 // maxKinds is how many kinds of drivers a server knows.
 const maxKinds = 64
 
-// patience is how long a stream may take to send its registration, and a connection to be set up.
-const patience = 10 * time.Second
+// setupTimeout is how long a stream may take to send its registration, and a connection to be set up.
+const setupTimeout = 10 * time.Second
 
 // Server is the manager's end of the protocol. Make one with [New].
 type Server struct {
@@ -70,7 +70,7 @@ func New(options Options) *Server {
 
 // Serve serves drivers at the endpoint until the context ends. It closes the endpoint.
 func (s *Server) Serve(ctx context.Context, endpoint *Endpoint) error {
-	server := grpc.NewServer(append(serverOptions(), grpc.Creds(endpoint.credentials))...)
+	server := grpc.NewServer(append(serverOptions(), grpc.Creds(newLogged(endpoint.credentials, s.options.Log)))...)
 	driverpb.RegisterInfraServer(server, s)
 	forget := context.AfterFunc(ctx, server.Stop)
 	defer forget()
@@ -84,7 +84,7 @@ func (s *Server) Serve(ctx context.Context, endpoint *Endpoint) error {
 
 func serverOptions() []grpc.ServerOption {
 	return []grpc.ServerOption{
-		grpc.ConnectionTimeout(patience),
+		grpc.ConnectionTimeout(setupTimeout),
 		grpc.MaxRecvMsgSize(wire.MaxMessage),
 		grpc.MaxHeaderListSize(wire.MaxHeaders),
 		// One for the registration, and one for each running operation, which may ask for its class.
@@ -161,7 +161,7 @@ func (s *Server) take(current *session, content *driverpb.DriverSide) error {
 	}
 	s.metrics.ignored(current.registration.GetKind())
 	s.options.Log.V(1).Info("Ignored a result, since no such operation is running", "kind", current.registration.GetKind())
-	if !current.strays.Allow() {
+	if !current.unexpected.Allow() {
 		return status.Error(codes.ResourceExhausted, "too many results of operations that do not exist")
 	}
 	return nil
@@ -229,7 +229,7 @@ func receive(stream grpc.BidiStreamingServer[driverpb.DriverSide, driverpb.MCMsi
 
 // await waits for the registration.
 func await(ctx context.Context, received <-chan message) (*driverpb.Registration, error) {
-	timer := time.NewTimer(patience)
+	timer := time.NewTimer(setupTimeout)
 	defer timer.Stop()
 	select {
 	case first, ok := <-received:
@@ -244,7 +244,7 @@ func await(ctx context.Context, received <-chan message) (*driverpb.Registration
 		}
 		return first.content.GetRegistration(), nil
 	case <-timer.C:
-		return nil, status.Errorf(codes.DeadlineExceeded, "no registration within %v", patience)
+		return nil, status.Errorf(codes.DeadlineExceeded, "no registration within %v", setupTimeout)
 	case <-ctx.Done():
 		return nil, status.FromContextError(ctx.Err()).Err()
 	}

@@ -19,11 +19,11 @@ import (
 	driverpb "github.com/millwright-dev/millwright/proto/driver"
 )
 
-// maxStrays and strayRate are how many results that nobody waits for a driver may send at once, and
+// maxUnexpected and unexpectedRate are how many results that nobody waits for a driver may send at once, and
 // per second: those of cancelled operations come late.
 const (
-	maxStrays = 1000
-	strayRate = 10
+	maxUnexpected  = 1000
+	unexpectedRate = 10
 )
 
 // session is one stream of a driver.
@@ -33,8 +33,8 @@ type session struct {
 	// cancels has room for all operations that run. One that was answered may still be in it.
 	cancels chan string
 	// slots has an element for each operation that the driver has not answered.
-	slots  chan struct{}
-	strays *rate.Limiter
+	slots      chan struct{}
+	unexpected *rate.Limiter
 	// placed are answers to PlaceMachine.
 	placed *lru.Cache
 
@@ -64,7 +64,7 @@ func newSession(r *driverpb.Registration) *session {
 	}
 	return &session{
 		registration: r, operations: make(chan *operation), cancels: make(chan string, limit), slots: make(chan struct{}, limit),
-		strays: rate.NewLimiter(strayRate, maxStrays), placed: lru.New(256),
+		unexpected: rate.NewLimiter(unexpectedRate, maxUnexpected), placed: lru.New(256),
 		ended: make(chan struct{}), running: map[string]*operation{},
 	}
 }

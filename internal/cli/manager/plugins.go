@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
+	"github.com/millwright-dev/millwright/driver/plugin"
 	"github.com/millwright-dev/millwright/driver/plugin/server"
 	"github.com/millwright-dev/millwright/driver/registry"
 	"github.com/millwright-dev/millwright/internal/cli/args"
@@ -21,7 +22,7 @@ type PluginFlags struct {
 	// Listen is a TCP address, for which Files are required unless Insecure is set.
 	Listen string
 	// Files are those of the TLS server at Listen.
-	Files server.Files
+	Files plugin.Files
 	// Insecure serves Listen, a loopback address, without TLS.
 	Insecure bool
 }
@@ -31,7 +32,7 @@ func (f *PluginFlags) add(flags *pflag.FlagSet) {
 	flags.StringVar(&f.Listen, "driver-listen", "", "host:port at which drivers in other processes register, with a client certificate")
 	flags.StringVar(&f.Files.Certificate, "driver-tls-cert-file", "", "certificate for --driver-listen")
 	flags.StringVar(&f.Files.Key, "driver-tls-private-key-file", "", "private key of that certificate")
-	flags.StringVar(&f.Files.ClientCA, "driver-client-ca-file", "", "certificate authorities of the drivers; a certificate is for the kind of driver that is its common name or a DNS name of it")
+	flags.StringVar(&f.Files.CA, "driver-client-ca-file", "", "certificate authorities of the drivers; a certificate is for the kind of driver that is its common name or a DNS name of it")
 	flags.BoolVar(&f.Insecure, "driver-insecure-loopback", false, "serve --driver-listen, which must be a loopback address, without TLS: every process of the host may register")
 }
 
@@ -40,12 +41,12 @@ func (f *PluginFlags) serve() bool { return f.Socket != "" || f.Listen != "" }
 
 func (f *PluginFlags) validate() error {
 	var wrong args.Problems
-	files := f.Files != server.Files{}
+	files := f.Files != plugin.Files{}
 	wrong.If(f.Listen == "" && (files || f.Insecure), "--driver-tls-cert-file, --driver-tls-private-key-file, --driver-client-ca-file, --driver-insecure-loopback: need --driver-listen")
 	if f.Listen == "" {
 		return wrong.Err()
 	}
-	whole := f.Files.Certificate != "" && f.Files.Key != "" && f.Files.ClientCA != ""
+	whole := f.Files.Certificate != "" && f.Files.Key != "" && f.Files.CA != ""
 	switch {
 	case f.Insecure && files:
 		wrong.If(true, "--driver-insecure-loopback: excludes --driver-tls-cert-file, --driver-tls-private-key-file and --driver-client-ca-file")

@@ -4,11 +4,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/millwright-dev/millwright/driver/plugin/server"
+	"github.com/millwright-dev/millwright/driver/plugin"
 )
 
 func TestFlagsOfPlugins(t *testing.T) {
-	files := server.Files{Certificate: "a", Key: "b", ClientCA: "c"}
+	files := plugin.Files{Certificate: "a", Key: "b", CA: "c"}
 	for name, tt := range map[string]struct {
 		flags PluginFlags
 		want  string // part of the error; empty: none
@@ -18,7 +18,7 @@ func TestFlagsOfPlugins(t *testing.T) {
 		"files without an address":  {PluginFlags{Files: files}, "need --driver-listen"},
 		"loopback flag alone":       {PluginFlags{Insecure: true}, "need --driver-listen"},
 		"an address without TLS":    {PluginFlags{Listen: "127.0.0.1:5000"}, "--driver-insecure-loopback"},
-		"half of the files":         {PluginFlags{Listen: ":5000", Files: server.Files{Certificate: "a"}}, "--driver-client-ca-file"},
+		"half of the files":         {PluginFlags{Listen: ":5000", Files: plugin.Files{Certificate: "a"}}, "--driver-client-ca-file"},
 		"files that are not there":  {PluginFlags{Listen: ":5000", Files: files}, "certificate a with key b"},
 		"insecure, but everywhere":  {PluginFlags{Listen: ":5000", Insecure: true}, "loopback addresses"},
 		"insecure with files":       {PluginFlags{Listen: "127.0.0.1:5000", Insecure: true, Files: files}, "excludes"},
