@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import queue
+import random
 import secrets
 import sys
 import threading
@@ -25,8 +26,15 @@ import driver_pb2_grpc as rpc
 
 KIND = "python"
 API_VERSION = "machine.sapcloud.io/v1alpha1"
-LIMIT = 16 << 20
-INVALID_ARGUMENT, NOT_FOUND, ALREADY_EXISTS, UNIMPLEMENTED, INTERNAL, UNAVAILABLE = 3, 5, 6, 12, 13, 14
+LIMIT = 16 << 20  # bytes of a message
+OPERATIONS = 10  # at the same time
+FETCH_TIMEOUT = 30  # seconds for a class or a Secret
+FIRST_PAUSE, LAST_PAUSE = 0.2, 5  # seconds between two tries to register
+CANCELED, INVALID_ARGUMENT, NOT_FOUND, ALREADY_EXISTS, UNIMPLEMENTED, INTERNAL, UNAVAILABLE = 1, 3, 5, 6, 12, 13, 14
+
+# A manager that answers a registration with one of these will do so again.
+PERMANENT = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION,
+             grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNIMPLEMENTED)
 
 
 class Failed(Exception):
@@ -54,11 +62,7 @@ class Files:
     def find(self, machine, cluster):
         """Returns the VM of a machine: by its ID if that is stored, and else by name and cluster."""
         meta, wanted = machine["metadata"], machine.get("spec", {}).get("providerID")
-        try:
-            with open(self.path(meta.get("namespace", ""), meta.get("name", "")), encoding="utf-8") as file:
-                vm = json.load(file)
-        except FileNotFoundError:
-            vm = None
+        vm = read(self.path(meta.get("namespace", ""), meta.get("name", "")))
         if vm is None or (vm["id"] != wanted if wanted else vm["cluster"] != cluster):
             raise Failed(NOT_FOUND, f"there is no VM of {meta.get('name')}")
         return vm
@@ -68,10 +72,8 @@ class Files:
         path = self.path(meta.get("namespace", ""), meta.get("name", ""))
         vm = {"id": f"python:///{secrets.token_hex(8)}", "name": meta["name"], "cluster": cluster, "spec": spec}
         with self.lock:
-            try:
-                with open(path, encoding="utf-8") as file:
-                    found = json.load(file)
-            except FileNotFoundError:
+            found = read(path)
+            if found is None:
                 with open(path + ".new", "w", encoding="utf-8") as file:
                     json.dump(vm, file)
                 os.rename(path + ".new", path)  # a VM exists whole, or not at all
@@ -81,23 +83,32 @@ class Files:
         return found
 
     def delete(self, machine, cluster):
-        try:
-            vm = self.find(machine, cluster)
-        except Failed as failed:
-            if failed.code == NOT_FOUND:
-                return
-            raise
-        os.remove(self.path(machine["metadata"].get("namespace", ""), vm["name"]))
+        with self.lock:  # nobody removes it, or makes another one, in between
+            try:
+                vm = self.find(machine, cluster)
+            except Failed as failed:
+                if failed.code == NOT_FOUND:
+                    return
+                raise
+            os.remove(self.path(machine["metadata"].get("namespace", ""), vm["name"]))
 
     def list(self, cluster):
         found = {}
         for name in os.listdir(self.directory):
             if name.endswith(".json"):
-                with open(os.path.join(self.directory, name), encoding="utf-8") as file:
-                    vm = json.load(file)
-                if vm["cluster"] == cluster:
+                vm = read(os.path.join(self.directory, name))
+                if vm is not None and vm["cluster"] == cluster:  # None: removed meanwhile
                     found[vm["id"]] = vm["name"]
         return found
+
+
+def read(path):
+    """Returns the VM of a file, or None if there is no such file."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            return json.load(file)
+    except FileNotFoundError:
+        return None
 
 
 class Session:
@@ -106,52 +117,74 @@ class Session:
     def __init__(self, stub, files, instance):
         self.stub, self.files, self.instance = stub, files, instance
         self.outgoing = queue.Queue()
+        self.registered = False
+        self.lock = threading.Lock()  # of what follows
         self.classes = {}
-        self.cancelled = set()
+        self.running = {}  # by the ID of the operation: an event that is set when it is cancelled
 
     def run(self):
+        """Registers, and does operations until the stream ends, which raises its error."""
         self.outgoing.put(pb.DriverSide(registration=pb.Registration(
-            kind=KIND, api_version=API_VERSION, instance=self.instance, max_operations=10, version="example",
+            kind=KIND, api_version=API_VERSION, instance=self.instance, max_operations=OPERATIONS, version="example",
             operations=[pb.OT_CREATE_MACHINE, pb.OT_DELETE_MACHINE, pb.OT_GET_MACHINE_STATUS, pb.OT_LIST_MACHINES])))
-        pool = concurrent.futures.ThreadPoolExecutor(10)
+        pool = concurrent.futures.ThreadPoolExecutor(OPERATIONS)
         try:
             for message in self.stub.Register(iter(self.outgoing.get, None)):
                 if message.HasField("registered"):
+                    self.registered = True
                     print("registered", flush=True)
                 elif message.HasField("operation"):
-                    pool.submit(self.answer, message.operation)
+                    self.begin(pool, message.operation)
                 elif message.HasField("cancel"):
-                    self.cancelled.add(message.cancel.operation_id)
+                    self.cancel(message.cancel.operation_id)
         finally:
+            with self.lock:
+                for cancelled in self.running.values():  # nobody waits for them any more
+                    cancelled.set()
             self.outgoing.put(None)
             pool.shutdown()
 
-    def answer(self, op):
+    def begin(self, pool, op):
+        """Starts an operation. One that comes twice is done once."""
+        with self.lock:
+            if op.operation_id in self.running:
+                return
+            cancelled = self.running[op.operation_id] = threading.Event()
+        pool.submit(self.answer, op, cancelled)
+
+    def cancel(self, operation_id):
+        with self.lock:
+            if operation_id in self.running:  # else it has ended meanwhile
+                self.running[operation_id].set()
+
+    def answer(self, op, cancelled):
         result = pb.OperationResult(operation_id=op.operation_id, operation_type=op.operation_type, machine_name=op.machine_name)
         try:
-            self.perform(op, result)
+            self.perform(op, result, cancelled)
         except Failed as failed:
             result.code, result.message = failed.code, str(failed)
         except grpc.RpcError as error:  # the class or the Secret could not be fetched
-            result.code, result.message = UNAVAILABLE, error.details()
+            result.code, result.message = UNAVAILABLE, error.details() or error.code().name
         except Exception as error:  # pylint: disable=broad-except
             result.code, result.message = INTERNAL, f"the driver failed: {type(error).__name__}"
-        self.cancelled.discard(op.operation_id)
+        with self.lock:
+            del self.running[op.operation_id]
         self.outgoing.put(pb.DriverSide(result=result))
 
-    def perform(self, op, result):
-        if op.operation_id in self.cancelled:
-            raise Failed(1, "the operation was cancelled")
+    def perform(self, op, result, cancelled):
         spec = self.machine_class(op.machine_class).get("providerSpec") or {}
         cluster = f"{op.machine_class.namespace}/{op.machine_class.name}"
         if not isinstance(spec, dict):
             raise Failed(INVALID_ARGUMENT, "providerSpec: must be an object")
+        if op.operation_type == pb.OT_CREATE_MACHINE:
+            self.stub.GetSecret(op.secret, timeout=FETCH_TIMEOUT)  # credentials and user data; files need none
+        if cancelled.is_set():  # the last moment: what follows takes no time
+            raise Failed(CANCELED, "the operation was cancelled")
         if op.operation_type == pb.OT_LIST_MACHINES:
             result.machine_list.update(self.files.list(cluster))
             return
         machine = json.loads(op.machine)
         if op.operation_type == pb.OT_CREATE_MACHINE:
-            self.stub.GetSecret(op.secret)  # credentials and user data; files need none
             vm = self.files.create(machine, cluster, spec)
         elif op.operation_type == pb.OT_DELETE_MACHINE:
             self.files.delete(machine, cluster)
@@ -165,10 +198,12 @@ class Session:
     def machine_class(self, meta):
         """Returns a class, from the cache if it has this version."""
         key = (meta.namespace, meta.name)
-        cached = self.classes.get(key)
+        with self.lock:
+            cached = self.classes.get(key)
         if cached is None or cached[0] != meta.version:
-            cached = (meta.version, json.loads(self.stub.GetMachineClass(meta).object))
-            self.classes[key] = cached
+            cached = (meta.version, json.loads(self.stub.GetMachineClass(meta, timeout=FETCH_TIMEOUT).object))
+            with self.lock:
+                self.classes[key] = cached
         return cached[1]
 
 
@@ -177,18 +212,22 @@ def main():
     parser.add_argument("--target", required=True, help="where the manager serves drivers, for example unix:///run/millwright/drivers.sock")
     parser.add_argument("--dir", required=True, help="directory of the VMs")
     args = parser.parse_args()
-    files, instance, pause = Files(args.dir), secrets.token_hex(16), 0.2
+    files, instance, pause = Files(args.dir), secrets.token_hex(16), FIRST_PAUSE
     options = [("grpc.max_receive_message_length", LIMIT), ("grpc.max_send_message_length", LIMIT),
                ("grpc.keepalive_time_ms", 10_000), ("grpc.keepalive_timeout_ms", 10_000)]
     while True:
         with grpc.insecure_channel(args.target, options) as channel:
+            session = Session(rpc.InfraStub(channel), files, instance)
             try:
-                Session(rpc.InfraStub(channel), files, instance).run()
-                pause = 0.2
+                session.run()
             except grpc.RpcError as error:
                 print("not connected:", error.code().name, error.details(), file=sys.stderr, flush=True)
-        time.sleep(pause)
-        pause = min(2 * pause, 5)
+                if error.code() in PERMANENT:
+                    sys.exit(1)
+        if session.registered:
+            pause = FIRST_PAUSE
+        time.sleep(pause * random.uniform(1, 1.5))
+        pause = min(2 * pause, LAST_PAUSE)
 
 
 if __name__ == "__main__":

@@ -2,15 +2,20 @@ package server_test
 
 import (
 	"bytes"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
+
+	"google.golang.org/grpc"
 
 	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/driver/plugin/server"
+	driverpb "github.com/millwright-dev/millwright/proto/driver"
 	"github.com/millwright-dev/millwright/test/contract"
 )
 
@@ -89,5 +94,21 @@ func TestADriverInPython(t *testing.T) {
 		kill()
 		_, err := d.GetMachineStatus(soon(t), statusRequest("one"))
 		wantCode(t, err, codes.Unavailable)
+	})
+	t.Run("RefusedForGood", func(t *testing.T) {
+		socket := filepath.Join(t.TempDir(), "s")
+		listener, err := net.Listen("unix", socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		refusing := grpc.NewServer()
+		driverpb.RegisterInfraServer(refusing, driverpb.UnimplementedInfraServer{})
+		go func() { _ = refusing.Serve(listener) }()
+		t.Cleanup(refusing.Stop)
+		process := exec.CommandContext(soon(t), python, filepath.Join(folder, "driver.py"), "--target", "unix://"+socket, "--dir", t.TempDir())
+		out, err := process.CombinedOutput()
+		if process.ProcessState.ExitCode() != 1 || !strings.Contains(string(out), "UNIMPLEMENTED") {
+			t.Errorf("it ends with %v:\n%s", err, out)
+		}
 	})
 }
