@@ -1,10 +1,14 @@
-// Package provider makes a complete machine controller out of a driver.
+// Package provider makes a program out of a driver: a complete machine controller, or a plug-in of a
+// manager in another process.
 //
 // [Main] is the main function of such a program. Without a command, it runs the machine half, with the
 // flags, defaults, port and lease of MCM's machine-controller: it stands beside a
 // machine-controller-manager, ours or MCM's. Its command "manager" runs all controllers in one
 // process, for both APIs (--apis). Leader election, metrics, health, logs and signals are as in
 // millwright's own commands of these names.
+//
+// [Serve] is the main function of a driver that is run by a manager in another process. Both take the
+// same arguments.
 package provider
 
 import (
@@ -29,7 +33,8 @@ import (
 type Environment = registry.Environment
 
 // NewDriver returns a new driver, after the flags were parsed. It should return soon; a provider that
-// does not answer is no error yet. A driver that implements registry.Starter is started.
+// does not answer is no error yet. A driver that implements registry.Starter is started; one that
+// implements io.Closer is closed after the last call.
 type NewDriver = registry.Opener
 
 // AnyClass is the name of a driver that serves the classes of all providers, as a driver of MCM does.
@@ -42,19 +47,27 @@ const AnyClass = registry.AnyProvider
 // provider; other classes are refused with a message. It is also spec.driver of MillwrightMachines, and
 // the label "provider" of the metrics.
 func Main(name string, newDriver NewDriver, options ...Option) {
-	p := New(name, newDriver, options...)
+	end(New(name, newDriver, options...), (*Provider).command)
+}
+
+// end runs a command with the arguments of the process, and ends the process.
+func end(p *Provider, command func(*Provider) (*cobra.Command, error)) {
 	p.name = filepath.Base(os.Args[0])
 	ctx, stop := program.Signals()
-	status := exit(ctx, p, program.Program{Args: os.Args[1:], Stdout: os.Stdout, Stderr: os.Stderr})
+	status := exit(ctx, p, command, program.Program{Args: os.Args[1:], Stdout: os.Stdout, Stderr: os.Stderr})
 	stop()
 	os.Exit(status)
 }
 
 // Provider is the program of a driver. Make one with New.
 type Provider struct {
-	name    string
-	drivers manager.DriverFlags
+	name string
+	// driver is the first one, which flags of WithFlags are for.
+	driver  registry.Kind
+	others  registry.Kinds
 	version string
+	// measured drivers count their calls themselves.
+	measured bool
 	// parsed are the flags of AddFlags.
 	parsed *manager.Flags
 }
@@ -65,7 +78,7 @@ type Option func(*Provider)
 // WithFlags adds flags of the driver. Their names should begin with that of the driver; that of another
 // flag is refused.
 func WithFlags(add func(*pflag.FlagSet)) Option {
-	return func(p *Provider) { p.drivers.Kinds[0].Flags = add }
+	return func(p *Provider) { p.driver.Flags = add }
 }
 
 // WithVersion sets what --version prints. The default is the version of the main module.
@@ -76,25 +89,30 @@ func WithVersion(version string) Option {
 // WithDriver adds another driver. With several, the flag --driver names those to open, and the provider
 // of a class chooses among them; the first is the default.
 func WithDriver(kind registry.Kind) Option {
-	return func(p *Provider) { p.drivers.Kinds = append(p.drivers.Kinds, kind) }
+	return func(p *Provider) { p.others = append(p.others, kind) }
 }
 
 // WithoutMetrics leaves the metrics of driver calls to the driver. Otherwise a driver that counts them
 // itself, as MCM's do, would have them counted twice.
 func WithoutMetrics() Option {
-	return func(p *Provider) { p.drivers.Uninstrumented = true }
+	return func(p *Provider) { p.measured = true }
 }
 
 // New returns the program of a driver, as Main runs it.
 func New(name string, newDriver NewDriver, options ...Option) *Provider {
-	p := &Provider{name: "machine-controller", version: moduleVersion(), drivers: manager.DriverFlags{
-		Kinds: registry.Kinds{{Name: name, Open: newDriver}},
-	}}
+	p := &Provider{name: "machine-controller", version: moduleVersion(), driver: registry.Kind{Name: name, Open: newDriver}}
 	for _, option := range options {
 		option(p)
 	}
-	p.drivers.Name = name
 	return p
+}
+
+// drivers are those of the program. Each call returns flags of their own.
+func (p *Provider) drivers() manager.DriverFlags {
+	return manager.DriverFlags{
+		Name: p.driver.Name, Default: p.driver.Name, Uninstrumented: p.measured,
+		Kinds: append(registry.Kinds{p.driver}, p.others...),
+	}
 }
 
 // Run runs the program with these arguments until ctx ends, and returns why it failed; nil if ctx has
@@ -112,7 +130,7 @@ func (p *Provider) Run(ctx context.Context, arguments ...string) error {
 // AddFlags adds the flags of the machine half to those of a program that has a command line of its own. It
 // calls RunParsed after it has parsed them. The error names drivers or flags that collide.
 func (p *Provider) AddFlags(flags *pflag.FlagSet) error {
-	p.parsed = &manager.Flags{Driver: p.drivers}
+	p.parsed = &manager.Flags{Driver: p.drivers()}
 	return p.parsed.AddMachineController(flags)
 }
 
@@ -126,11 +144,11 @@ func (p *Provider) RunParsed(ctx context.Context, stderr io.Writer) error {
 
 // command returns the command of the machine half, with that of the whole manager below it.
 func (p *Provider) command() (*cobra.Command, error) {
-	root, err := manager.NewMachineController(p.drivers)
+	root, err := manager.NewMachineController(p.drivers())
 	if err != nil {
 		return nil, err
 	}
-	whole, err := manager.New(p.drivers)
+	whole, err := manager.New(p.drivers())
 	if err != nil {
 		return nil, err
 	}
@@ -145,8 +163,8 @@ func (p *Provider) command() (*cobra.Command, error) {
 }
 
 // exit runs a program and returns the exit status.
-func exit(ctx context.Context, p *Provider, run program.Program) int {
-	root, err := p.command()
+func exit(ctx context.Context, p *Provider, command func(*Provider) (*cobra.Command, error), run program.Program) int {
+	root, err := command(p)
 	if err != nil {
 		fmt.Fprintf(run.Stderr, "%s: %v\n", p.name, err)
 		return 1

@@ -124,7 +124,7 @@ var rules = []rule{
 	// gets neither local mode nor our drivers; a test in provider looks at all that it links.
 	{
 		from: []string{"provider"},
-		may:  []string{"driver", "internal/cli/args", "internal/cli/manager", "internal/cli/program"},
+		may:  []string{"driver", "internal/cli/args", "internal/cli/manager", "internal/cli/plugin", "internal/cli/program"},
 	},
 	{
 		from: []string{"internal/cli", "cmd", "test", "bench"},

@@ -1,0 +1,78 @@
+// Package plugin runs a driver as a process that registers at a manager.
+package plugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync/atomic"
+
+	"github.com/go-logr/logr"
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/millwright-dev/millwright/driver/plugin"
+	"github.com/millwright-dev/millwright/driver/registry"
+	"github.com/millwright-dev/millwright/internal/cli/args"
+)
+
+// New returns the command. The error names what is wrong with the driver, or flags that collide.
+func New(kind registry.Kind, version string) (*cobra.Command, error) {
+	kinds := registry.Kinds{kind}
+	if err := kinds.Check(); err != nil {
+		return nil, err
+	}
+	if kind.Name == registry.AnyProvider {
+		return nil, errors.New("a driver in a process of its own needs a name")
+	}
+	f := &flags{}
+	cmd := &cobra.Command{
+		Use:   kind.Name,
+		Short: fmt.Sprintf("Run the driver %q for a manager in another process", kind.Name),
+		Long: fmt.Sprintf(`Run the driver %q for a manager in another process.
+
+The driver connects to the manager, registers for the MachineClasses whose provider is %q, and does what
+the manager sends, until it gets SIGTERM. When the connection is cut, it connects again.`, kind.Name, kind.Name),
+		Args: args.None,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return f.run(cmd.Context(), kind, version, cmd.ErrOrStderr())
+		},
+	}
+	f.add(cmd.Flags())
+	return cmd, kinds.AddFlags(cmd.Flags())
+}
+
+// run runs the driver until the context ends. Logs go to stderr.
+func (f *flags) run(ctx context.Context, kind registry.Kind, version string, stderr io.Writer) error {
+	if err := f.validate(); err != nil {
+		return args.Wrong(err)
+	}
+	log, err := f.logging.SetUp(stderr)
+	if err != nil {
+		return err
+	}
+	var registered atomic.Bool
+	options, err := f.options(kind.Name, version, registered.Store)
+	if err != nil {
+		return args.Wrong(err)
+	}
+	d, err := kind.Open(ctx, registry.Environment{Installation: f.installation})
+	if err != nil {
+		return fmt.Errorf("opening the driver: %w", err)
+	}
+	defer registry.Close(d, log)
+	all, ctx := errgroup.WithContext(logr.NewContext(ctx, log))
+	if f.healthAddress != "" {
+		health, err := newHealth(ctx, f.healthAddress, registered.Load)
+		if err != nil {
+			return fmt.Errorf("--health-address: %w", err)
+		}
+		all.Go(func() error { return health.serve(ctx) })
+	}
+	if starter, ok := d.(registry.Starter); ok {
+		all.Go(func() error { return starter.Start(ctx) })
+	}
+	all.Go(func() error { return plugin.Serve(ctx, d, options) })
+	return all.Wait()
+}
