@@ -3,8 +3,10 @@ package capi
 import (
 	"context"
 	"math/rand/v2"
+	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
@@ -67,6 +69,10 @@ func (s *scope) checked(l *check, answer instance.Answer) {
 	case instance.Exists:
 		marks.Found(s.machine, s.inputs.Class)
 		s.locate(answer.Location)
+		s.readdress(answer.Instance)
+		if s.awaitsAddress() {
+			next = checkSoon
+		}
 		if s.notReadyFor(infrav1.ReasonInstanceLost) {
 			s.provisioned()
 		}
@@ -89,6 +95,8 @@ func (s *scope) check() *check {
 	l := &s.memory.check
 	switch {
 	case !l.due.IsZero():
+	case !marks.Established(s.stored) && s.awaitsAddress():
+		l.again(s, checkSoon)
 	case !marks.Established(s.stored): // the driver has just found it
 		l.again(s, checkEvery)
 	case s.notReadyFor(infrav1.ReasonInstanceLost):
@@ -97,6 +105,23 @@ func (s *scope) check() *check {
 		l.due = s.now.Add(rand.N(checkEvery))
 	}
 	return l
+}
+
+// readdress follows the addresses of a VM: many providers give it one when it starts, and another one
+// later. A driver that says none leaves those that are known.
+func (s *scope) readdress(found instance.Instance) {
+	if current := addressesOf(found.Addresses); len(current) > 0 {
+		s.machine.Status.Addresses = current
+	}
+}
+
+// awaitsAddress reports that a new VM has no IP address yet. Drivers that never say one are not asked
+// more often for that after a while.
+func (s *scope) awaitsAddress() bool {
+	known := slices.ContainsFunc(s.machine.Status.Addresses, func(a infrav1.MachineAddress) bool {
+		return a.Type == corev1.NodeInternalIP || a.Type == corev1.NodeExternalIP
+	})
+	return !known && s.now.Sub(s.machine.CreationTimestamp.Time) < checkEvery
 }
 
 // left returns the time until the next check; not positive if that is now.

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/event"
@@ -106,6 +107,50 @@ func TestAllIsWell(t *testing.T) {
 	}
 	if len(h.Writes) != 0 || len(h.takeEvents()) != 0 {
 		t.Errorf("writes %v", h.Writes)
+	}
+}
+
+// TestAddressesFollow: an address that the VM gets later is reported soon, and one that changes with the
+// next check. A driver that says none takes none back.
+func TestAddressesFollow(t *testing.T) {
+	h := newHarness(t)
+	says := func(addresses ...corev1.NodeAddress) {
+		h.Driver.Configure(func(c *fake.Config) { c.Addresses = addresses })
+	}
+	wants := func(addresses ...infrav1.MachineAddress) {
+		t.Helper()
+		if diff := cmp.Diff(addresses, h.infra().Status.Addresses); diff != "" {
+			t.Errorf("addresses (-want +got):\n%s", diff)
+		}
+	}
+	ip := func(address string) corev1.NodeAddress {
+		return corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: address}
+	}
+	says()
+	h.Settle()
+	wants()
+	says(ip("10.0.0.1"))
+	h.SettleAfter(soon)
+	wants(infrav1.MachineAddress(ip("10.0.0.1")))
+	says(ip("10.0.0.2"))
+	h.SettleAfter(byThen)
+	wants(infrav1.MachineAddress(ip("10.0.0.2")))
+	says()
+	h.SettleAfter(byThen)
+	wants(infrav1.MachineAddress(ip("10.0.0.2")))
+}
+
+// TestADriverWithoutAddresses is not asked more often for ever.
+func TestADriverWithoutAddresses(t *testing.T) {
+	h := newHarness(t)
+	h.Driver.Configure(func(c *fake.Config) { c.Addresses = nil })
+	h.Settle()
+	h.Driver.ForgetCalls()
+	for range 60 {
+		h.SettleAfter(time.Minute)
+	}
+	if calls := len(h.calls()); calls < 8 || calls > 20 {
+		t.Errorf("%d calls in the first hour", calls)
 	}
 }
 
