@@ -1,0 +1,179 @@
+package server
+
+import (
+	"context"
+	"net"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/millwright-dev/millwright/driver/internal/kindname"
+	"github.com/millwright-dev/millwright/driver/plugin/internal/wire"
+	driverpb "github.com/millwright-dev/millwright/proto/driver"
+)
+
+// FuzzRegistration: whatever a driver sends first, it is refused with a reason, or within the limits.
+func FuzzRegistration(f *testing.F) {
+	good := &driverpb.Registration{Kind: "fake", ApiVersion: wire.APIVersion, Instance: "0123456789abcdef", Operations: required}
+	for _, message := range []*driverpb.DriverSide{
+		{}, {Content: &driverpb.DriverSide_Registration{Registration: good}},
+		{Content: &driverpb.DriverSide_Result{Result: &driverpb.OperationResult{OperationId: "x"}}},
+	} {
+		encoded, err := proto.Marshal(message)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(encoded)
+	}
+	s := New(Options{})
+	ctx := peer.NewContext(context.Background(), &peer.Peer{Addr: &net.UnixAddr{}})
+	f.Fuzz(func(t *testing.T, frame []byte) {
+		message := &driverpb.DriverSide{}
+		if proto.Unmarshal(frame, message) != nil {
+			return // gRPC ends the stream
+		}
+		r := message.GetRegistration()
+		if err := s.check(ctx, r); err != nil {
+			if code := status.Code(err); code != codes.InvalidArgument && code != codes.FailedPrecondition {
+				t.Errorf("refused with %v", err)
+			}
+			return
+		}
+		if !kindname.IsValid(r.GetKind()) || len(r.GetInstance()) > wire.MaxInstance || len(r.GetVersion()) > wire.MaxVersion {
+			t.Errorf("accepted: %v", r)
+		}
+		if limit := cap(newSession(r).slots); limit < 1 || limit > wire.MaxOperations {
+			t.Errorf("accepted with %d operations", limit)
+		}
+	})
+}
+
+// script feeds a session: each byte of it chooses what happens next.
+type script struct {
+	*testing.T
+	*session
+	server *Server
+	rest   []byte
+	begun  []*operation
+	// answered operations have ended.
+	answered map[*operation]bool
+}
+
+func (s *script) next() int {
+	if len(s.rest) == 0 {
+		return 0
+	}
+	first := s.rest[0]
+	s.rest = s.rest[1:]
+	return int(first)
+}
+
+// call begins an operation about one of four machines, if there is room.
+func (s *script) call() {
+	select {
+	case s.slots <- struct{}{}:
+	default:
+		return
+	}
+	id := string(rune('a' + len(s.begun)))
+	op := &operation{answer: make(chan *driverpb.OperationResult, 1), message: &driverpb.Operation{
+		OperationId: id, OperationType: driverpb.OperationType(1 + s.next()%4), MachineName: string(rune('0' + s.next()%4)),
+	}}
+	s.begun = append(s.begun, op)
+	s.begin(op)
+}
+
+// frame receives bytes as the driver has sent them.
+func (s *script) frame() {
+	length := min(s.next(), len(s.rest))
+	content := &driverpb.DriverSide{}
+	if proto.Unmarshal(s.rest[:length], content) == nil {
+		_ = s.server.take(s.session, content)
+	}
+	s.rest = s.rest[length:]
+}
+
+// answer receives a result of an operation, which may have ended, or be about another machine.
+func (s *script) answer() {
+	if len(s.begun) == 0 {
+		return
+	}
+	asked := s.begun[s.next()%len(s.begun)].message
+	result := &driverpb.OperationResult{OperationId: asked.GetOperationId(), OperationType: asked.GetOperationType(), MachineName: asked.GetMachineName()}
+	switch s.next() % 4 {
+	case 0:
+		result.MachineName = string(rune('0' + s.next()%4))
+	case 1:
+		result.OperationType = driverpb.OperationType(s.next())
+	case 2:
+		result.Code, result.Message = uint32(s.next())<<24|uint32(s.next()), string(s.rest)
+	}
+	_ = s.server.take(s.session, &driverpb.DriverSide{Content: &driverpb.DriverSide_Result{Result: result}})
+}
+
+// check checks that each operation has one answer at most, that one for another machine is an error, and
+// that none loses its slot.
+func (s *script) check() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.slots) != len(s.running) {
+		s.Fatalf("%d operations have %d slots", len(s.running), len(s.slots))
+	}
+	if s.abandoned < 0 || s.abandoned > len(s.running) {
+		s.Fatalf("%d of %d operations are cancelled", s.abandoned, len(s.running))
+	}
+	for _, op := range s.begun {
+		select {
+		case result := <-op.answer:
+			if s.answered[op] {
+				s.Fatalf("%v has two answers", op.message)
+			}
+			s.answered[op] = true
+			fits := result.GetMachineName() == op.message.GetMachineName() && result.GetOperationType() == op.message.GetOperationType()
+			if (mismatch(op.message, result) == nil) != fits {
+				s.Fatalf("%v is taken for an answer to %v", result, op.message)
+			}
+			if err := wire.Failure(result); (err == nil) != (result.GetCode() == 0) {
+				s.Fatalf("%v became %v", result, err)
+			}
+		default:
+		}
+	}
+}
+
+// FuzzResults: garbage, answers that come twice, for another machine, and for operations that do not
+// exist or were cancelled.
+func FuzzResults(f *testing.F) {
+	unknown, err := proto.Marshal(&driverpb.DriverSide{Content: &driverpb.DriverSide_Result{Result: &driverpb.OperationResult{OperationId: "z"}}})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add([]byte{0, 0, 1, 2, 0, 3})                          // a call, and its answer
+	f.Add([]byte{0, 0, 1, 2, 0, 3, 2, 0, 3})                 // twice
+	f.Add([]byte{0, 0, 1, 2, 0, 0, 2})                       // for another machine
+	f.Add([]byte{0, 0, 1, 3, 0, 2, 0, 3, 0, 0, 1})           // cancelled, and answered late
+	f.Add(append([]byte{1, byte(len(unknown))}, unknown...)) // unknown
+	f.Add([]byte{1, 4, 0xff, 0xff, 0xff, 0xff})              // garbage
+	server := New(Options{})
+	f.Fuzz(func(t *testing.T, steps []byte) {
+		s := &script{T: t, session: newSession(&driverpb.Registration{Kind: "fake", MaxOperations: 3}), server: server, rest: steps, answered: map[*operation]bool{}}
+		for len(s.rest) > 0 {
+			switch s.next() % 4 {
+			case 0:
+				s.call()
+			case 1:
+				s.frame()
+			case 2:
+				s.answer()
+			case 3:
+				if len(s.begun) > 0 {
+					s.abandon(s.begun[s.next()%len(s.begun)].message.GetOperationId())
+				}
+			}
+			s.check()
+		}
+	})
+}
