@@ -2,11 +2,13 @@ package modules
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -18,62 +20,133 @@ import (
 	"github.com/millwright-dev/millwright/test/env"
 	"github.com/millwright-dev/millwright/test/fixture"
 	"github.com/millwright-dev/millwright/test/program"
+	"github.com/millwright-dev/millwright/test/pydriver"
 )
 
-// TestTheExampleProvider: a driver outside of this repository is built without a replace, as if Millwright
-// were published, and a deployment creates machines with it.
-func TestTheExampleProvider(t *testing.T) {
+// TestDriversOfOthers: a deployment rolls on a driver outside of this repository, which is built without a
+// replace, as if Millwright were published: as a machine controller of its own, and as a plug-in. It rolls
+// on the driver in Python, too.
+func TestDriversOfOthers(t *testing.T) {
 	if testing.Short() {
 		t.Skip("unpacks modules of Kubernetes, and starts a control plane")
 	}
 	t.Parallel()
-	built := buildExample(t)
-	e := env.New(t)
+	built, cloud := buildExample(t), freeAddress(t)
+	start(t, exec.CommandContext(context.Background(), filepath.Join(built, "cloud"), "-address="+cloud, "-token=t0ken"))
+	t.Run("machine controller", func(t *testing.T) {
+		t.Parallel()
+		e := env.New(t)
+		start(t, exec.CommandContext(context.Background(), filepath.Join(built, "provider"), append(managerFlags(t, e), "--example-url=http://"+cloud)...))
+		(&pool{T: t, Env: e, kind: "example"}).rolls(`{"size":"small","tags":{"kubernetes.io/cluster/c":"1","kubernetes.io/role/node":"1"}}`)
+	})
+	t.Run("plug-in", func(t *testing.T) {
+		t.Parallel()
+		e, socket := withSocket(t)
+		start(t, exec.CommandContext(context.Background(), filepath.Join(built, "plugin"), "--target=unix://"+socket, "--example-url=http://"+cloud))
+		(&pool{T: t, Env: e, kind: "example"}).rolls(`{"size":"small","tags":{"kubernetes.io/cluster/p":"1","kubernetes.io/role/node":"1"}}`)
+	})
+	t.Run("in Python", func(t *testing.T) {
+		t.Parallel()
+		python := pydriver.New(t)
+		e, socket := withSocket(t)
+		vms := t.TempDir()
+		process := program.StartOther(t, python.Command(context.Background(), socket, vms))
+		t.Cleanup(process.Kill) // it does nothing on SIGTERM
+		(&pool{T: t, Env: e, kind: "python"}).rolls(`{}`)
+		if left, err := filepath.Glob(filepath.Join(vms, "*")); err != nil || len(left) > 0 {
+			t.Errorf("VMs are left: %v, %v", left, err)
+		}
+	})
+}
+
+func freeAddress(t *testing.T) string {
+	t.Helper()
 	free, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	address := free.Addr().String()
-	if err := free.Close(); err != nil {
-		t.Fatal(err)
-	}
-	start(t, exec.CommandContext(context.Background(), filepath.Join(built, "cloud"), "-address="+address, "-token=t0ken"))
+	defer func() { _ = free.Close() }()
+	return free.Addr().String()
+}
+
+// managerFlags are the arguments of a whole manager for a namespace.
+func managerFlags(t *testing.T, e *env.Env) []string {
+	t.Helper()
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
 	env.WriteKubeconfig(t, kubeconfig, e.Admin)
-	start(t, exec.CommandContext(context.Background(), filepath.Join(built, "provider"), "manager", "--control-kubeconfig="+kubeconfig,
-		"--target-kubeconfig=none", "--namespace="+e.Namespace, "--address=127.0.0.1", "--port=0", "--example-url=http://"+address))
+	return []string{"manager", "--control-kubeconfig=" + kubeconfig, "--target-kubeconfig=none", "--namespace=" + e.Namespace, "--address=127.0.0.1", "--port=0"}
+}
 
-	class := fixture.In(e.Namespace, fixture.MachineClass())
-	class.Provider, class.ProviderSpec.Raw = "example", []byte(`{"size":"small","tags":{"kubernetes.io/cluster/c":"1","kubernetes.io/role/node":"1"}}`)
-	secret := fixture.In(e.Namespace, fixture.Secret())
+// withSocket starts our manager, at whose socket drivers register.
+func withSocket(t *testing.T) (e *env.Env, socket string) {
+	t.Helper()
+	e, socket = env.New(t), filepath.Join(t.TempDir(), "s")
+	start(t, program.Command(context.Background(), append(managerFlags(t, e), "--driver-socket="+socket)...))
+	return e, socket
+}
+
+// pool is a deployment of a driver's machines.
+type pool struct {
+	*testing.T
+	*env.Env
+	kind string
+}
+
+// rolls creates a deployment of two machines of a driver, updates it, and deletes it.
+func (p *pool) rolls(spec string) {
+	p.Helper()
+	class := fixture.In(p.Namespace, fixture.MachineClass())
+	class.Provider, class.ProviderSpec.Raw = p.kind, []byte(spec)
+	secret := fixture.In(p.Namespace, fixture.Secret())
 	secret.Data = map[string][]byte{"userData": []byte("#cloud-config"), "token": []byte("t0ken")}
-	deployment := fixture.In(e.Namespace, fixture.Deployment(2, fixture.OfClass(fixture.Class)))
+	deployment := fixture.In(p.Namespace, fixture.Deployment(2, fixture.OfClass(fixture.Class), fixture.Rolling("1", "0")))
 	for _, object := range []client.Object{secret, class, deployment} {
-		if err := e.Client.Create(t.Context(), object); err != nil {
-			t.Fatal(err)
+		if err := p.Client.Create(p.Context(), object); err != nil {
+			p.Fatal(err)
 		}
 	}
-	g := gomega.NewWithT(t)
-	g.Eventually(func() (int32, error) {
-		err := e.Client.Get(t.Context(), client.ObjectKeyFromObject(deployment), deployment)
-		return deployment.Status.AvailableReplicas, err
-	}).WithTimeout(time.Minute).Should(gomega.BeEquivalentTo(2))
-	machines := &v1alpha1.MachineList{}
-	if err := e.Client.List(t.Context(), machines, client.InNamespace(e.Namespace)); err != nil {
-		t.Fatal(err)
+	first := p.settled(deployment, nil)
+	changed := deployment.DeepCopy()
+	changed.Spec.Template.Annotations = map[string]string{"example.org/rolled": "yes"}
+	if err := p.Client.Patch(p.Context(), changed, client.MergeFrom(deployment)); err != nil {
+		p.Fatal(err)
 	}
-	for _, machine := range machines.Items {
-		if !strings.HasPrefix(machine.Spec.ProviderID, "example:///") {
-			t.Errorf("machine %s has the VM %q", machine.Name, machine.Spec.ProviderID)
-		}
+	p.settled(deployment, first)
+	if err := p.Client.Delete(p.Context(), deployment); err != nil {
+		p.Fatal(err)
 	}
-	if err := e.Client.Delete(t.Context(), deployment); err != nil {
-		t.Fatal(err)
-	}
-	g.Eventually(func() (int, error) {
-		err := e.Client.List(t.Context(), machines, client.InNamespace(e.Namespace))
+	gomega.NewWithT(p).Eventually(func() (int, error) {
+		machines := &v1alpha1.MachineList{}
+		err := p.Client.List(p.Context(), machines, client.InNamespace(p.Namespace))
 		return len(machines.Items), err
-	}).WithTimeout(time.Minute).Should(gomega.BeZero())
+	}).WithTimeout(stepTimeout).Should(gomega.BeZero())
+}
+
+// stepTimeout is how long a step may take under load.
+const stepTimeout = 2 * time.Minute
+
+// settled waits until a deployment has two machines of its template, none of which has a VM of before, and
+// returns their VMs.
+func (p *pool) settled(deployment *v1alpha1.MachineDeployment, before []string) []string {
+	p.Helper()
+	var vms []string
+	gomega.NewWithT(p).Eventually(func() (string, error) {
+		machines := &v1alpha1.MachineList{}
+		err := errors.Join(p.Client.List(p.Context(), machines, client.InNamespace(p.Namespace)),
+			p.Client.Get(p.Context(), client.ObjectKeyFromObject(deployment), deployment))
+		vms = nil
+		for _, machine := range machines.Items {
+			vms = append(vms, machine.Spec.ProviderID)
+			if slices.Contains(before, machine.Spec.ProviderID) || !strings.HasPrefix(machine.Spec.ProviderID, p.kind+":///") {
+				return fmt.Sprintf("machine %s has the VM %q", machine.Name, machine.Spec.ProviderID), err
+			}
+		}
+		if got := deployment.Status; len(vms) != 2 || got.UpdatedReplicas != 2 || got.AvailableReplicas != 2 {
+			return fmt.Sprintf("%d machines, status %+v", len(vms), got), err
+		}
+		return "", err
+	}).WithTimeout(stepTimeout).WithPolling(100 * time.Millisecond).Should(gomega.BeEmpty())
+	return vms
 }
 
 // buildExample builds the programs of examples/provider without a replace, and returns their folder.
@@ -98,7 +171,7 @@ func buildExample(t *testing.T) string {
 	for _, replaced := range []string{strings.TrimSuffix(ours, "/"), ours + "api", ours + "client"} {
 		run("mod", "edit", "-dropreplace="+replaced)
 	}
-	run("build", "-trimpath", "-ldflags=-w", "-o", built, ".", "./cmd/cloud")
+	run("build", "-trimpath", "-ldflags=-w", "-o", built, ".", "./cmd/cloud", "./cmd/plugin")
 	if text := read(t, filepath.Join(source, "go.mod")); strings.Contains(text, "replace") && strings.Contains(text, "=>") {
 		t.Errorf("go.mod has a replace:\n%s", text)
 	}

@@ -2,9 +2,8 @@ package server_test
 
 import (
 	"bytes"
+	"context"
 	"net"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -17,38 +16,11 @@ import (
 	"github.com/millwright-dev/millwright/driver/plugin/server"
 	driverpb "github.com/millwright-dev/millwright/proto/driver"
 	"github.com/millwright-dev/millwright/test/contract"
+	"github.com/millwright-dev/millwright/test/pydriver"
 )
 
-// python is the distribution's, which has the packages of hack/install-grpc-python.sh.
-const python = "/usr/bin/python3"
-
-const example = "../../../examples/python-driver/driver.py"
-
-// stubs returns a folder with the example and its generated stubs.
-func stubs(t *testing.T) string {
-	if testing.Short() {
-		t.Skip("starts processes")
-	}
-	if err := exec.Command(python, "-c", "import google.protobuf, grpc, grpc_tools.protoc").Run(); err != nil {
-		t.Skipf("%s has no gRPC; hack/install-grpc-python.sh installs it as root on Debian: %v", python, err)
-	}
-	dir := t.TempDir()
-	generate := exec.Command(python, "-m", "grpc_tools.protoc", "-I", "../../../proto/driver", "--python_out="+dir, "--grpc_python_out="+dir, "driver.proto")
-	if out, err := generate.CombinedOutput(); err != nil {
-		t.Fatalf("generating the stubs: %v\n%s", err, out)
-	}
-	source, err := os.ReadFile(example)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, "driver.py"), source, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return dir
-}
-
 // inPython starts the example for each test, with no VMs.
-func inPython(t *testing.T, stubs string) (d *server.Driver, kill func(), vms string) {
+func inPython(t *testing.T, example pydriver.Driver) (d *server.Driver, kill func(), vms string) {
 	socket, vms := filepath.Join(t.TempDir(), "s"), t.TempDir()
 	endpoint, err := server.Socket(socket)
 	if err != nil {
@@ -57,7 +29,7 @@ func inPython(t *testing.T, stubs string) (d *server.Driver, kill func(), vms st
 	added := make(chan *server.Driver, 1)
 	m := &manager{T: t, server: server.New(server.Options{Add: func(_ string, d *server.Driver) error { added <- d; return nil }})}
 	m.start(m.server.Serve, endpoint)
-	process := exec.Command(python, filepath.Join(stubs, "driver.py"), "--target", "unix://"+socket, "--dir", vms)
+	process := example.Command(context.Background(), socket, vms)
 	var out bytes.Buffer
 	process.Stdout, process.Stderr = &out, &out
 	if err := process.Start(); err != nil {
@@ -84,13 +56,13 @@ func inPython(t *testing.T, stubs string) (d *server.Driver, kill func(), vms st
 // TestADriverInPython: the protocol suffices for a driver that has nothing of this repository but
 // driver.proto.
 func TestADriverInPython(t *testing.T) {
-	folder := stubs(t)
+	example := pydriver.New(t)
 	contract.Check(t, func(t *testing.T) driver.Driver {
-		d, _, _ := inPython(t, folder)
+		d, _, _ := inPython(t, example)
 		return d
 	})
 	t.Run("Killed", func(t *testing.T) {
-		d, kill, _ := inPython(t, folder)
+		d, kill, _ := inPython(t, example)
 		kill()
 		_, err := d.GetMachineStatus(soon(t), statusRequest("one"))
 		wantCode(t, err, codes.Unavailable)
@@ -105,7 +77,7 @@ func TestADriverInPython(t *testing.T) {
 		driverpb.RegisterInfraServer(refusing, driverpb.UnimplementedInfraServer{})
 		go func() { _ = refusing.Serve(listener) }()
 		t.Cleanup(refusing.Stop)
-		process := exec.CommandContext(soon(t), python, filepath.Join(folder, "driver.py"), "--target", "unix://"+socket, "--dir", t.TempDir())
+		process := example.Command(soon(t), socket, t.TempDir())
 		out, err := process.CombinedOutput()
 		if process.ProcessState.ExitCode() != 1 || !strings.Contains(string(out), "UNIMPLEMENTED") {
 			t.Errorf("it ends with %v:\n%s", err, out)
