@@ -115,6 +115,11 @@ func (p *probe) poll(ctx context.Context, yes func(context.Context) bool) bool {
 
 var errLeft = errors.New("it still exists")
 
+// hopeless reports whether an answer will be the same when it is asked for again.
+func hopeless(err error) bool {
+	return is(err, codes.InvalidArgument, codes.PermissionDenied, codes.Unauthenticated)
+}
+
 // gone waits until there is no VM of a machine any more, as the controllers do.
 func (p *probe) gone(ctx context.Context, t target) error {
 	last := errLeft
@@ -125,8 +130,8 @@ func (p *probe) gone(ctx context.Context, t target) error {
 		if last = err; exists(err) {
 			last = errLeft
 		}
-		return is(err, codes.NotFound, codes.Unimplemented)
-	}) {
+		return is(err, codes.NotFound, codes.Unimplemented) || hopeless(err)
+	}) && !hopeless(last) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		delete(p.suite.existing, t.key())
@@ -158,7 +163,7 @@ func (p *probe) cleanUp() {
 			t = t.of(p.provider.Class).with(p.provider.Secret)
 		}
 		for _, id := range append(ids, "") {
-			if err := p.clean(t.known(id)); err != nil {
+			if err := p.clean(t.known(id)); err != nil && (len(ids) > 0 || p.suite.existing[t.key()]) {
 				p.suite.left = append(p.suite.left, p.redact(fmt.Sprintf("%s/%s %s: %v", t.namespace, t.name, cmp.Or(id, "(provider ID not known)"), err)))
 				break
 			}
@@ -171,9 +176,9 @@ func (p *probe) clean(t target) error {
 	var last error
 	done := p.poll(p.ctx, func(context.Context) bool {
 		last = p.remove(t)
-		return last == nil || is(last, codes.NotFound, codes.InvalidArgument)
+		return last == nil || is(last, codes.NotFound, codes.Unimplemented) || hopeless(last)
 	})
-	if !done {
+	if !done || is(last, codes.PermissionDenied, codes.Unauthenticated, codes.Unimplemented) {
 		return last
 	}
 	return p.gone(p.ctx, t)

@@ -111,6 +111,48 @@ func TestLeft(t *testing.T) {
 	})
 }
 
+// Of a class or a Secret that the driver refuses, nothing is left, and nothing is waited for.
+func TestRefusedForGood(t *testing.T) {
+	for name, change := range map[string]func(*conformance.Provider){
+		"class":  func(p *conformance.Provider) { p.Class = classOf(`{"pool":7}`) },
+		"Secret": func(p *conformance.Provider) { p.Secret = secretOf("token", "not-the-token") },
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, false)
+			provider := w.provider(w.full)
+			change(&provider)
+			begin := time.Now()
+			report, err := conformance.Check(t.Context(), provider, conformance.Options{Run: regexp.MustCompile("R01")})
+			if err != nil || report.Count(conformance.Failed) != 1 || len(report.Left) > 0 {
+				t.Errorf("%s: %+v, %v", name, report, err)
+			}
+			if waited := time.Since(begin); waited > time.Second {
+				t.Errorf("%s: waited %v", name, waited)
+			}
+		})
+	}
+}
+
+// A machine that the driver does not delete for lack of rights is named at once.
+func TestNotAllowedToDelete(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, false)
+		d := patch(w, func(p *patched) {
+			p.remove = func(context.Context, *driver.DeleteMachineRequest) (*driver.DeleteMachineResponse, error) {
+				return nil, status.Error(codes.PermissionDenied, "you may not delete")
+			}
+		})
+		begin := time.Now()
+		report, err := conformance.Check(t.Context(), w.provider(d), conformance.Options{Run: regexp.MustCompile("R01"), Name: "mine"})
+		if err != nil || len(report.Left) != 1 || !strings.Contains(report.Left[0], "cf-mine-r01-a") || !strings.Contains(report.Left[0], "you may not delete") {
+			t.Errorf("%+v, %v", report, err)
+		}
+		if waited := time.Since(begin); waited > time.Second {
+			t.Errorf("waited %v", waited)
+		}
+	})
+}
+
 // No more machines than allowed are created.
 func TestLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
