@@ -50,7 +50,7 @@ func newRoot(version string) *cobra.Command {
 	},
 		cluster.NewUp(), cluster.NewDown(), cluster.NewStatus(), cluster.NewDemo(), cluster.NewHostrunner(),
 		machine.NewExplain(), machine.New(instance.Commands(drivers.Kinds)...), instance.NewManageVM(drivers.Kinds()), rollout.New(), vm.New(), vm.NewHypervisor(),
-		must(conformance.New()), newVersionCommand(version),
+		newConformance(), newVersionCommand(version),
 	)
 	root.AddCommand(managerCommands()...)
 	root.SetHelpCommand(newHelpCommand())
@@ -63,6 +63,11 @@ func managerCommands() []*cobra.Command {
 	return []*cobra.Command{
 		must(manager.New(own())), must(manager.NewMachineController(own())), must(manager.NewMachineControllerManager()),
 	}
+}
+
+func newConformance() *cobra.Command {
+	simulated := &drivers.SimOptions{}
+	return must(conformance.New(conformance.Program{Kinds: drivers.With(simulated), Prepare: simulated.Temporary}))
 }
 
 // must panics if our own drivers collide.

@@ -2,6 +2,7 @@
 package conformance
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,14 +13,25 @@ import (
 	"github.com/spf13/cobra"
 	utilrand "k8s.io/apimachinery/pkg/util/rand"
 
-	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/driver/conformance"
+	"github.com/millwright-dev/millwright/driver/registry"
 	"github.com/millwright-dev/millwright/internal/cli/args"
+	"github.com/millwright-dev/millwright/internal/cli/standalone"
 )
+
+// Program is what the command takes from the program that it is part of.
+type Program struct {
+	// Kinds are its drivers.
+	Kinds registry.Kinds
+	// Prepare is called before the driver of that name is opened. What it returns is called at the end.
+	// Nil means that there is nothing to prepare.
+	Prepare func(name string) (done func(), err error)
+}
 
 // flags are the flags of the command.
 type flags struct {
-	opener     *opener
+	program    Program
+	driver     standalone.Flags
 	files      files
 	initialize bool
 	run, skip  string
@@ -36,8 +48,8 @@ const (
 )
 
 // New returns the command. It returns an error if drivers have the same flags.
-func New() (*cobra.Command, error) {
-	f := &flags{opener: newOpener()}
+func New(program Program) (*cobra.Command, error) {
+	f := &flags{program: program, driver: standalone.Flags{Kinds: program.Kinds}}
 	cmd := &cobra.Command{
 		Use:   "conformance",
 		Short: "Check that a driver keeps its contract",
@@ -47,16 +59,20 @@ Each rule of the contract has a number; docs/conformance.md lists them. The chec
 machines, at most four at a time, and delete them again, also after Ctrl-C. Their names begin
 with "` + conformance.Prefix + `". Other machines are not touched. Machines that could not be deleted are listed.
 
+The driver is that of the class's provider, or of --driver. With --driver-socket or --driver-listen it is one
+in another process, which registers there.
+
 Exit status: 0 if no rule is broken and no machine is left, 1 otherwise, 2 for invalid arguments.`,
 		Example: `  millwright conformance --driver sim --class class.yaml --secret secret.yaml
   millwright conformance --driver vm --class class.yaml --secret secret.yaml --kubeconfig infrastructure.yaml \
       --cost-limit 20 --run 'R0[1-9]|R17'
-  millwright conformance --driver sim --class class.yaml --secret secret.yaml --changed-class larger.yaml -o json`,
+  millwright conformance --driver sim --class class.yaml --secret secret.yaml --changed-class larger.yaml -o json
+  millwright conformance --driver mine --driver-socket drivers.sock --class class.yaml --secret secret.yaml`,
 		Args: args.None,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.check(cmd) },
 	}
 	f.add(cmd)
-	return cmd, f.opener.add(cmd)
+	return cmd, f.driver.Add(cmd.Flags())
 }
 
 func (f *flags) add(cmd *cobra.Command) {
@@ -106,19 +122,33 @@ func (f *flags) check(cmd *cobra.Command) error {
 	if err != nil {
 		return args.Wrong(err)
 	}
-	again, done, err := f.opener.open()
-	if err != nil {
-		return err
+	read, err := f.files.read()
+	if err == nil {
+		err = f.driver.Choose(read.class)
 	}
-	defer done()
-	provider, err := f.files.provider(f.opener.name)
+	if err == nil {
+		err = read.areFor(f.driver.Name)
+	}
 	if err != nil {
 		return args.Wrong(err)
 	}
-	provider.Hooks.Restart = func() (driver.Driver, error) { return again(cmd.Context()) }
-	if provider.Driver, err = provider.Hooks.Restart(); err != nil {
+	if prepare := f.program.Prepare; prepare != nil {
+		done, err := prepare(f.driver.Name)
+		if err != nil {
+			return err
+		}
+		defer done()
+	}
+	opened, err := f.driver.Open(cmd.Context(), cmd.ErrOrStderr())
+	if err != nil {
 		return err
 	}
+	defer opened.Close()
+	provider, err := read.provider(cmd.Context(), opened.Driver)
+	if err != nil {
+		return err
+	}
+	provider.Hooks.Restart = opened.Again
 	return f.report(cmd, provider, options)
 }
 
@@ -130,12 +160,16 @@ func (f *flags) report(cmd *cobra.Command, provider conformance.Provider, option
 		progress = cmd.ErrOrStderr()
 	}
 	fmt.Fprintf(progress, "Checking the driver %s with the class %s: at most %d machines in total, 4 at a time; their names begin with %s%s\n",
-		f.opener.name, provider.Class.Name, f.limit, conformance.Prefix, options.Name)
+		f.driver.Name, provider.Class.Name, f.limit, conformance.Prefix, options.Name)
 	options.Done = func(result conformance.Result) {
 		if result.Outcome != conformance.Unchecked {
 			_ = result.Print(progress)
 		}
 	}
+	forget := context.AfterFunc(cmd.Context(), func() {
+		fmt.Fprintln(cmd.ErrOrStderr(), "Interrupted: deleting the machines of the current rule. Interrupt again to end at once, and leave them.")
+	})
+	defer forget()
 	report, err := conformance.Check(cmd.Context(), provider, options)
 	if err != nil {
 		return err
@@ -145,6 +179,8 @@ func (f *flags) report(cmd *cobra.Command, provider conformance.Provider, option
 	}
 	return f.print(report, cmd.OutOrStdout())
 }
+
+var errNoRule = errors.New("--run, --skip: no rule is left; docs/conformance.md lists them")
 
 var (
 	errBroken      = errors.New("the driver breaks rules of its contract")

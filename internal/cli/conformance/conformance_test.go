@@ -11,6 +11,7 @@ import (
 
 	"github.com/millwright-dev/millwright/driver/conformance"
 	"github.com/millwright-dev/millwright/internal/cli/args"
+	"github.com/millwright-dev/millwright/internal/cli/drivers"
 )
 
 const (
@@ -40,7 +41,8 @@ func run(t *testing.T, dir string, arguments ...string) (stdout, stderr string, 
 	t.Helper()
 	t.Chdir(dir)
 	var out, problems bytes.Buffer
-	cmd, err := New()
+	simulated := &drivers.SimOptions{}
+	cmd, err := New(Program{Kinds: drivers.With(simulated), Prepare: simulated.Temporary})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,6 +86,7 @@ func TestLimit(t *testing.T) {
 func TestBadInput(t *testing.T) {
 	dir := written(t, map[string]string{
 		"class.yaml": classFile, "secret.yaml": secretFile, "two.yaml": classFile + "---\n" + classFile, "text.yaml": "\tno YAML",
+		"none.yaml": strings.Replace(classFile, "provider: sim\n", "", 1), "empty.yaml": "", "provider.yaml": strings.Replace(classFile, "provider: sim", "provider: nobody", 1),
 		"unknown.yaml": classFile + "spec: {}\n", "vm.yaml": strings.Replace(classFile, "provider: sim", "provider: vm", 1),
 		"bad-secret.yaml": secretFile + "data: {token: hunter2}\n",
 	})
@@ -92,21 +95,27 @@ func TestBadInput(t *testing.T) {
 		args []string
 		says string
 	}{
-		"no driver":          {[]string{class, secret}, "--driver: required"},
+		"no driver":          {[]string{"--class=none.yaml", secret}, "--driver: required"},
+		"nobody's class":     {[]string{"--class=provider.yaml", secret}, `--driver: there is no driver "nobody"; known drivers: vm, sim`},
+		"a folder":           {[]string{"--class=.", secret}, "--class: read .: is a directory"},
+		"an empty file":      {[]string{"--class=empty.yaml", secret}, "--class: empty.yaml: has no object at all"},
+		"no class in it":     {[]string{"--class=secret.yaml", secret}, "--class: secret.yaml: has no class (machine.sapcloud.io/v1alpha1), only: v1 Secret"},
+		"plug-ins nowhere":   {[]string{class, secret, "--driver-listen=127.0.0.1:0"}, "--driver-insecure-loopback"},
+		"no wait":            {[]string{class, secret, "--driver-socket=s", "--driver-wait=0s"}, "--driver-wait"},
 		"unknown driver":     {[]string{"--driver=cloud", class, secret}, `--driver: there is no driver "cloud"; known drivers: vm, sim`},
 		"no class":           {[]string{"--driver=sim", secret}, "--class: required"},
-		"no such class":      {[]string{"--driver=sim", "--class=none.yaml", secret}, "--class: open none.yaml: no such file"},
-		"two classes":        {[]string{"--driver=sim", "--class=two.yaml", secret}, "--class: two.yaml: has 2 objects of kind MachineClass"},
+		"no such class":      {[]string{"--driver=sim", "--class=absent.yaml", secret}, "--class: open absent.yaml: no such file"},
+		"two classes":        {[]string{"--driver=sim", "--class=two.yaml", secret}, "--class: two.yaml: has 2 objects to choose from, want one class"},
 		"class is no YAML":   {[]string{"--driver=sim", "--class=text.yaml", secret}, "--class: text.yaml: is not YAML"},
 		"unknown field":      {[]string{"--driver=sim", "--class=unknown.yaml", secret}, `unknown field "spec"`},
 		"of another driver":  {[]string{"--driver=sim", "--class=vm.yaml", secret}, `the provider of class pool is "vm", not "sim"`},
-		"other cluster's":    {[]string{"--driver=sim", class, secret, "--other-cluster-class=vm.yaml"}, "--other-cluster-class: vm.yaml: the provider"},
+		"other cluster's":    {[]string{"--driver=sim", class, secret, "--other-cluster-class=vm.yaml"}, "--other-cluster-class: the provider of class pool is \"vm\""},
 		"no Secret":          {[]string{"--driver=sim", class}, "--secret: required"},
 		"bad Secret":         {[]string{"--driver=sim", class, "--secret=bad-secret.yaml"}, "--secret: bad-secret.yaml: is not a valid Secret"},
 		"no rule":            {[]string{"--driver=sim", class, secret, "--run=R999"}, "no rule is left"},
 		"no expression":      {[]string{"--driver=sim", class, secret, "--skip=("}, `--skip: "(" is not a regular expression`},
 		"limit and format":   {[]string{"--driver=sim", class, secret, "--cost-limit=0", "--output=xml"}, "--cost-limit: 0 is not"},
-		"no such kubeconfig": {[]string{"--driver=vm", "--class=vm.yaml", secret, "--kubeconfig=none.yaml"}, "--kubeconfig: "},
+		"no such kubeconfig": {[]string{"--driver=vm", "--class=vm.yaml", secret, "--kubeconfig=absent.yaml"}, "--kubeconfig: "},
 		"an argument":        {[]string{"now"}, `"now"`},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -59,6 +60,18 @@ type SimOptions struct {
 func (o *SimOptions) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.Dir, "sim-dir", "", "directory in which the driver sim persists its VMs; empty for in memory")
 	flags.DurationVar(&o.Heartbeat, "sim-heartbeat", DefaultHeartbeat, "period of the heartbeats of the driver sim's nodes; 0 for none, so that kube-controller-manager marks them unreachable")
+}
+
+// Temporary makes a folder for the VMs if the driver of that name is sim and has none, so that it can
+// be opened again. done removes the folder.
+func (o *SimOptions) Temporary(name string) (done func(), err error) {
+	if !strings.EqualFold(name, folder.DriverSim) || o.Dir != "" {
+		return func() {}, nil
+	}
+	if o.Dir, err = os.MkdirTemp("", "millwright-sim-"); err != nil {
+		return nil, fmt.Errorf("the folder of the driver sim: %w", err)
+	}
+	return func() { _ = os.RemoveAll(o.Dir) }, nil
 }
 
 // Open is the registry.Opener of the driver.

@@ -18,6 +18,7 @@ import (
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/driver/status"
 	"github.com/millwright-dev/millwright/internal/lifecycle/bootstrap"
+	"github.com/millwright-dev/millwright/internal/reconcile/validation"
 )
 
 // state is what a command has found or done.
@@ -44,12 +45,32 @@ type result struct {
 	DryRun bool `json:"dryRun,omitempty"`
 }
 
-// caller calls a driver about one machine.
+// inputs are what the files say.
+type inputs struct {
+	class  *v1alpha1.MachineClass
+	secret *corev1.Secret
+}
+
+// check validates what a creation needs.
+func (in inputs) check() error {
+	if errs := validation.MachineClass(in.class); len(errs) > 0 {
+		return fmt.Errorf("the MachineClass is not valid: %w", errs.ToAggregate())
+	}
+	if _, ok := in.secret.Data[bootstrap.UserDataKey]; !ok {
+		return errors.New("no Secret has the key " + bootstrap.UserDataKey)
+	}
+	return nil
+}
+
+// caller calls a driver about one machine. An answer of the driver has a response or an error: see
+// package instrument.
 type caller struct {
 	driver  driver.Driver
 	inputs  inputs
 	machine *v1alpha1.Machine
 	dryRun  bool
+	// progress says what the command waits for.
+	progress func(text string)
 }
 
 func newCaller(d driver.Driver, in inputs, name, id string) *caller {
@@ -57,28 +78,28 @@ func newCaller(d driver.Driver, in inputs, name, id string) *caller {
 	machine.Spec.Class = v1alpha1.ClassSpec{Kind: v1alpha1.MachineClassKind, Name: in.class.Name}
 	machine.Spec.ProviderID = id
 	in.class.Namespace = machine.Namespace
-	return &caller{driver: d, inputs: in, machine: machine}
+	return &caller{driver: d, inputs: in, machine: machine, progress: func(string) {}}
 }
 
 // status returns what there is.
 func (c *caller) status(ctx context.Context) (result, error) {
 	r := result{Name: c.machine.Name, ProviderID: c.machine.Spec.ProviderID}
-	resp, err := c.driver.GetMachineStatus(ctx, &driver.GetMachineStatusRequest{Machine: c.machine, MachineClass: c.inputs.class, Secret: c.inputs.secret})
-	switch code := status.Code(err); {
-	case err == nil && resp != nil, code == codes.Uninitialized && resp != nil:
-		r.ProviderID, r.NodeName, r.Addresses, r.State = resp.ProviderID, resp.NodeName, resp.Addresses, stateExists
-		if code == codes.Uninitialized {
-			r.State = stateUninitialized
-		}
-	case err == nil:
-		return r, errors.New("the driver answered nothing")
-	case code == codes.NotFound:
+	resp, err := c.driver.GetMachineStatus(ctx, &driver.GetMachineStatusRequest{Machine: c.machine.DeepCopy(), MachineClass: c.inputs.class, Secret: c.inputs.secret})
+	switch status.Code(err) {
+	case codes.OK:
+		r.State = stateExists
+	case codes.Uninitialized:
+		r.State = stateUninitialized
+	case codes.NotFound:
 		r.State = stateAbsent
-	case code == codes.Unimplemented:
+		return r, nil
+	case codes.Unimplemented:
 		r.State = stateUnknown
+		return r, nil
 	default:
 		return r, err
 	}
+	r.ProviderID, r.NodeName, r.Addresses = resp.ProviderID, resp.NodeName, resp.Addresses
 	return r, nil
 }
 
@@ -99,11 +120,14 @@ func (c *caller) create(ctx context.Context) (result, error) {
 	secret := c.inputs.secret.DeepCopy()
 	secret.Data[bootstrap.UserDataKey] = bootstrap.Render(secret.Data[bootstrap.UserDataKey], c.machine.Name, "")
 	if created {
-		resp, err := c.driver.CreateMachine(ctx, &driver.CreateMachineRequest{Machine: c.machine, MachineClass: c.inputs.class, Secret: secret})
-		if err != nil {
+		resp, err := c.driver.CreateMachine(ctx, &driver.CreateMachineRequest{Machine: c.machine.DeepCopy(), MachineClass: c.inputs.class, Secret: secret})
+		if err != nil && (resp == nil || status.Code(err) != codes.Uninitialized) {
 			return found, fmt.Errorf("CreateMachine: %w", err)
 		}
 		found.ProviderID, found.NodeName, found.Addresses, found.State = resp.ProviderID, resp.NodeName, resp.Addresses, stateCreated
+	}
+	if found.ProviderID == "" {
+		return found, errors.New("the VM exists, but the driver gave it no provider ID")
 	}
 	if !created && found.State != stateUninitialized {
 		return found, nil
@@ -111,18 +135,25 @@ func (c *caller) create(ctx context.Context) (result, error) {
 	return c.initialize(ctx, found, secret)
 }
 
+// initialize calls InitializeMachine, for a machine that has its provider ID, as the controllers do.
 func (c *caller) initialize(ctx context.Context, made result, secret *corev1.Secret) (result, error) {
 	initializer, ok := c.driver.(driver.Initializer)
 	if !ok {
 		return made, nil
 	}
-	resp, err := initializer.InitializeMachine(ctx, &driver.InitializeMachineRequest{Machine: c.machine, MachineClass: c.inputs.class, Secret: secret})
+	machine := c.machine.DeepCopy()
+	machine.Spec.ProviderID = made.ProviderID
+	resp, err := initializer.InitializeMachine(ctx, &driver.InitializeMachineRequest{Machine: machine, MachineClass: c.inputs.class, Secret: secret})
 	switch {
 	case status.Code(err) == codes.Unimplemented:
 	case err != nil:
 		return made, fmt.Errorf("the VM %s exists, but InitializeMachine: %w", made.ProviderID, err)
-	case len(resp.Addresses) > 0:
-		made.Addresses = resp.Addresses
+	default: // new addresses or all, depending on the driver
+		for _, address := range resp.Addresses {
+			if !slices.Contains(made.Addresses, address) {
+				made.Addresses = append(made.Addresses, address)
+			}
+		}
 	}
 	if made.State == stateUninitialized {
 		made.State = stateExists
@@ -140,18 +171,73 @@ func (c *caller) remove(ctx context.Context) (result, error) {
 		return found, err
 	}
 	gone := result{Name: c.machine.Name, ProviderID: c.machine.Spec.ProviderID, State: stateDeleted}
-	_, err := c.driver.DeleteMachine(ctx, &driver.DeleteMachineRequest{Machine: c.machine, MachineClass: c.inputs.class, Secret: c.inputs.secret})
+	_, err := c.driver.DeleteMachine(ctx, &driver.DeleteMachineRequest{Machine: c.machine.DeepCopy(), MachineClass: c.inputs.class, Secret: c.inputs.secret})
 	if err != nil && status.Code(err) != codes.NotFound {
 		return gone, fmt.Errorf("DeleteMachine: %w", err)
 	}
-	err = wait.PollUntilContextCancel(ctx, time.Second, true, func(ctx context.Context) (bool, error) {
-		found, err := c.status(ctx)
-		return found.State == stateAbsent || found.State == stateUnknown, err
-	})
+	gone.State, err = c.untilGone(ctx)
 	if err != nil {
 		return gone, fmt.Errorf("the deletion was accepted, but the VM is not gone yet: %w", err)
 	}
 	return gone, nil
+}
+
+// final are the codes after which it is of no use to ask again.
+var final = []codes.Code{
+	codes.InvalidArgument, codes.PermissionDenied, codes.Unauthenticated, codes.FailedPrecondition, codes.OutOfRange, codes.DataLoss,
+}
+
+// untilGone waits until there is no VM: the state is then stateDeleted, or stateUnknown if the driver does
+// not tell. A provider that cannot answer for now is asked again.
+func (c *caller) untilGone(ctx context.Context) (state, error) {
+	end, last, said := stateDeleted, error(nil), ""
+	err := wait.PollUntilContextCancel(ctx, time.Second, true, func(ctx context.Context) (bool, error) {
+		now, err := c.left(ctx)
+		end, last = stateDeleted, err
+		switch {
+		case slices.Contains(final, status.Code(err)):
+			return false, err
+		case err == nil && now == stateUnknown:
+			end = stateUnknown
+			return true, nil
+		case err == nil && now == stateAbsent:
+			return true, nil
+		}
+		text := "the VM still exists"
+		if err != nil {
+			text = err.Error()
+		}
+		if text != said {
+			c.progress("Waiting until the VM is gone: " + text)
+			said = text
+		}
+		return false, nil
+	})
+	if ctx.Err() != nil && last != nil {
+		err = last
+	}
+	return end, err
+}
+
+// left returns whether there is still a VM: of a driver that does not implement GetMachineStatus, the list
+// tells.
+func (c *caller) left(ctx context.Context) (state, error) {
+	found, err := c.status(ctx)
+	if err != nil || found.State != stateUnknown {
+		return found.State, err
+	}
+	listed, err := c.list(ctx)
+	switch {
+	case status.Is(err, codes.Unimplemented):
+		return stateUnknown, nil
+	case err != nil:
+		return stateUnknown, err
+	case slices.ContainsFunc(listed, func(r result) bool {
+		return r.Name == c.machine.Name && (c.machine.Spec.ProviderID == "" || r.ProviderID == c.machine.Spec.ProviderID)
+	}):
+		return stateExists, nil
+	}
+	return stateAbsent, nil
 }
 
 // list returns the VMs of the class, sorted by name.

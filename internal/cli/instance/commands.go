@@ -9,9 +9,13 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	corev1 "k8s.io/api/core/v1"
 
+	"github.com/millwright-dev/millwright/driver/instrument"
 	"github.com/millwright-dev/millwright/driver/registry"
 	"github.com/millwright-dev/millwright/internal/cli/args"
+	"github.com/millwright-dev/millwright/internal/cli/manifest"
+	"github.com/millwright-dev/millwright/internal/cli/standalone"
 )
 
 // Commands returns the commands create, status, list and delete. The kinds are called once for each,
@@ -23,12 +27,13 @@ func Commands(kinds func() registry.Kinds) []*cobra.Command {
 const withoutCluster = `
 
 The class and the Secrets come from files, and the driver is called directly: no cluster is needed, unless
-the driver needs one. The driver is that of the class's provider, or of --driver. A class may
-be of an older kind, such as AWSMachineClass, if the driver migrates it. Beside the names of the flags,
+the driver needs one. The driver is that of the class's provider, or of --driver. With --driver-socket or
+--driver-listen it is one in another process, which registers there. A class may be of an older kind,
+such as AWSMachineClass, if the driver migrates it. Beside the names of the flags,
 those of MCM's managevm are taken: --machineclass, --classkind, --machinename and --machineid.`
 
 func newCreate(kinds registry.Kinds) *cobra.Command {
-	flags := &flags{kinds: kinds}
+	flags := newFlags(kinds)
 	return flags.command(&cobra.Command{
 		Use:   "create NAME",
 		Short: "Create a VM, without a cluster",
@@ -46,7 +51,7 @@ The placeholder <<MACHINE_NAME>> in the user data is filled, <<BOOTSTRAP_TOKEN>>
 }
 
 func newStatus(kinds registry.Kinds) *cobra.Command {
-	flags := &flags{kinds: kinds}
+	flags := newFlags(kinds)
 	return flags.command(&cobra.Command{
 		Use:     "status NAME",
 		Short:   "Find a VM, without a cluster",
@@ -67,7 +72,7 @@ func newStatus(kinds registry.Kinds) *cobra.Command {
 }
 
 func newDelete(kinds registry.Kinds) *cobra.Command {
-	flags := &flags{kinds: kinds}
+	flags := newFlags(kinds)
 	return flags.command(&cobra.Command{
 		Use:   "delete NAME",
 		Short: "Delete a VM, without a cluster",
@@ -78,7 +83,7 @@ deleted.` + withoutCluster,
 }
 
 func newList(kinds registry.Kinds) *cobra.Command {
-	flags := &flags{kinds: kinds}
+	flags := newFlags(kinds)
 	cmd := &cobra.Command{
 		Use:     "list",
 		Short:   "List the VMs of a class, without a cluster",
@@ -87,7 +92,7 @@ func newList(kinds registry.Kinds) *cobra.Command {
 		Args:    args.None,
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return flags.call(cmd.Context(), "list", func(ctx context.Context, c *caller) error {
+		return flags.call(cmd, func(ctx context.Context, c *caller) error {
 			all, err := c.list(ctx)
 			if err != nil {
 				return err
@@ -102,7 +107,7 @@ func newList(kinds registry.Kinds) *cobra.Command {
 // NewManageVM returns MCM's command of that name: without a machine ID it creates a VM, with one it
 // deletes that VM.
 func NewManageVM(kinds registry.Kinds) *cobra.Command {
-	flags := &flags{kinds: kinds}
+	flags := newFlags(kinds)
 	cmd := &cobra.Command{
 		Use:   "managevm",
 		Short: "Create or delete a VM as MCM's managevm does",
@@ -128,13 +133,16 @@ func NewManageVM(kinds registry.Kinds) *cobra.Command {
 
 // flags are those of a command.
 type flags struct {
-	kinds       registry.Kinds
 	class, kind string
 	secrets     []string
 	name, id    string
-	driver      driverFlags
+	driver      standalone.Flags
 	output      string
 	limits
+}
+
+func newFlags(kinds registry.Kinds) *flags {
+	return &flags{driver: standalone.Flags{Kinds: kinds}}
 }
 
 type limits struct {
@@ -182,7 +190,9 @@ func (f *flags) add(cmd *cobra.Command, has traits) {
 	}
 	set.DurationVar(&f.timeout, "timeout", 10*time.Minute, "time limit of the command")
 	set.StringVarP(&f.output, "output", "o", outputText, `output format: "text" or "json"`)
-	f.driver.add(set, f.kinds)
+	if err := f.driver.Add(set); err != nil {
+		panic(err) // our own drivers collide
+	}
 	f.addMCMs(set, has)
 }
 
@@ -206,22 +216,16 @@ func (f *flags) validate(needsName bool) error {
 	problems.If(f.timeout <= 0, "--timeout: must be more than 0")
 	problems.If(f.output != outputText && f.output != outputJSON, "--output: %q is not text or json", f.output)
 	if f.kind != "" {
-		kind, err := kindOf(f.kind)
-		if err == nil {
-			f.kind = kind
-		} else {
-			problems.Add(err)
-		}
+		kind, err := manifest.KindOf(f.kind)
+		problems.If(err != nil, "--class-kind: %v", err)
+		f.kind = kind
 	}
-	if err := problems.Err(); err != nil {
-		return args.Wrong(err)
-	}
-	return nil
+	return problems.Err()
 }
 
 // one carries out a command about one machine, and prints its result.
 func (f *flags) one(cmd *cobra.Command, call func(context.Context, *caller) (result, error)) error {
-	return f.call(cmd.Context(), cmd.Name(), func(ctx context.Context, c *caller) error {
+	return f.call(cmd, func(ctx context.Context, c *caller) error {
 		done, err := call(ctx, c)
 		if err != nil {
 			return err
@@ -231,25 +235,25 @@ func (f *flags) one(cmd *cobra.Command, call func(context.Context, *caller) (res
 }
 
 // call opens the driver, and calls it.
-func (f *flags) call(ctx context.Context, command string, call func(context.Context, *caller) error) error {
-	if err := f.validate(command != "list"); err != nil {
-		return err
-	}
-	in, err := readInputs(f.class, f.kind, f.secrets)
+func (f *flags) call(cmd *cobra.Command, call func(context.Context, *caller) error) error {
+	class, secret, err := f.read(cmd.Name() != "list")
 	if err != nil {
-		return err
+		return args.Wrong(err)
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, f.timeout, fmt.Errorf("no end within %s (--timeout)", f.timeout))
+	ctx, cancel := context.WithTimeoutCause(cmd.Context(), f.timeout, fmt.Errorf("no end within %s (--timeout)", f.timeout))
 	defer cancel()
-	d, err := f.driver.open(ctx, f.kinds, in)
+	opened, err := f.driver.Open(ctx, cmd.ErrOrStderr())
 	if err != nil {
 		return err
 	}
-	if err := in.migrate(ctx, d); err != nil {
+	defer opened.Close()
+	d := instrument.Wrap(opened.Driver, instrument.Options{Provider: f.driver.Name, Timeout: f.timeout})
+	in := inputs{secret: secret}
+	if in.class, err = class.MachineClass(ctx, d); err != nil {
 		return err
 	}
 	c := newCaller(d, in, f.name, f.id)
-	c.dryRun = f.dryRun
+	c.dryRun, c.progress = f.dryRun, func(text string) { fmt.Fprintln(cmd.ErrOrStderr(), text) }
 	if err := call(ctx, c); err != nil {
 		if cause := context.Cause(ctx); cause != nil && ctx.Err() != nil {
 			return fmt.Errorf("%w: %w", cause, err)
@@ -257,4 +261,24 @@ func (f *flags) call(ctx context.Context, command string, call func(context.Cont
 		return err
 	}
 	return nil
+}
+
+// read reads the files. The errors are mistakes in the arguments.
+func (f *flags) read(needsName bool) (class manifest.Class, secret *corev1.Secret, err error) {
+	if err = f.validate(needsName); err != nil {
+		return class, nil, err
+	}
+	if class, err = manifest.ReadClass(f.class, f.kind); err != nil {
+		return class, nil, fmt.Errorf("--class: %w", err)
+	}
+	if secret, err = manifest.ReadSecrets(f.secrets...); err != nil {
+		return class, nil, fmt.Errorf("--secret: %w", err)
+	}
+	if err = f.driver.Choose(class); err != nil {
+		return class, nil, err
+	}
+	if err = class.IsFor(f.driver.Name); err != nil {
+		return class, nil, fmt.Errorf("--driver: %w", err)
+	}
+	return class, secret, nil
 }

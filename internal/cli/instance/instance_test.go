@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -44,11 +45,38 @@ type world struct {
 	cloud  *sim.Cloud
 	config sim.Config
 	dir    string
+	// change changes the driver. Optional.
+	change func(*sim.Driver) driver.Driver
+	// problems are what the commands have written to standard error.
+	problems *problems
+}
+
+// problems are a text that may be written concurrently.
+type problems struct {
+	mu   sync.Mutex
+	text strings.Builder
+	// written is called with what was written. Optional.
+	written func(text string)
+}
+
+func (p *problems) Write(text []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.written != nil {
+		p.written(string(text))
+	}
+	return p.text.Write(text)
+}
+
+func (p *problems) String() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.text.String()
 }
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{T: t, cloud: sim.NewCloud(sim.CloudOptions{}), dir: t.TempDir()}
+	w := &world{T: t, cloud: sim.NewCloud(sim.CloudOptions{}), dir: t.TempDir(), problems: &problems{}}
 	w.config.Cloud = w.cloud
 	for name, text := range map[string]string{"class": classFile, "aws": awsFile, "secret": secretFile} {
 		w.write(name, text)
@@ -67,6 +95,9 @@ func (w *world) write(name, text string) string {
 
 func (w *world) kinds() registry.Kinds {
 	return registry.Kinds{{Name: "sim", Open: func(context.Context, registry.Environment) (driver.Driver, error) {
+		if w.change != nil {
+			return w.change(sim.New(w.config)), nil
+		}
 		return sim.New(w.config), nil
 	}}}
 }
@@ -78,6 +109,7 @@ func (w *world) run(arguments ...string) (string, error) {
 	root.AddCommand(append(Commands(w.kinds), NewManageVM(w.kinds()))...)
 	out := &bytes.Buffer{}
 	root.SetOut(out)
+	root.SetErr(w.problems)
 	for i, argument := range arguments {
 		if name, ok := strings.CutPrefix(argument, "@"); ok {
 			arguments[i] = filepath.Join(w.dir, name)
@@ -219,14 +251,14 @@ func TestMistakes(t *testing.T) {
 		"no class":          {[]string{"create", "test"}, true, "--class"},
 		"no name":           {[]string{"create", "--class", "@class"}, true, "name"},
 		"two names":         {[]string{"create", "a", "--name", "b", "--class", "@class"}, true, "one name"},
-		"no such file":      {[]string{"create", "test", "--class", "@none"}, false, "none"},
-		"unknown field":     {[]string{"create", "test", "--class", "@typo"}, false, "providerSpecs"},
-		"unknown AWS field": {[]string{"create", "test", "--class", "@typo-aws"}, false, "amy"},
-		"two classes":       {[]string{"create", "test", "--class", "@two"}, false, "several"},
-		"not YAML":          {[]string{"create", "test", "--class", "@garbage"}, false, "not YAML"},
-		"not that kind":     {[]string{"create", "test", "--class", "@class", "--class-kind", "GCP"}, false, "only MachineClass"},
+		"no such file":      {[]string{"create", "test", "--class", "@none"}, true, "none"},
+		"unknown field":     {[]string{"create", "test", "--class", "@typo"}, true, "providerSpecs"},
+		"unknown AWS field": {[]string{"create", "test", "--class", "@typo-aws"}, true, "amy"},
+		"two classes":       {[]string{"create", "test", "--class", "@two"}, true, "2 objects to choose from"},
+		"not YAML":          {[]string{"create", "test", "--class", "@garbage"}, true, "not YAML"},
+		"not that kind":     {[]string{"create", "test", "--class", "@class", "--class-kind", "GCP"}, true, "only: machine.sapcloud.io/v1alpha1 MachineClass, Secret"},
 		"no such kind":      {[]string{"create", "test", "--class", "@class", "--class-kind", "IBM"}, true, "IBM"},
-		"a Secret's value":  {[]string{"create", "test", "--class", "@class", "--secret", "@binary"}, false, "base64"},
+		"a Secret's value":  {[]string{"create", "test", "--class", "@class", "--secret", "@binary"}, true, "base64"},
 		"no user data":      {[]string{"create", "test", "--class", "@class", "--secret", "@no-user-data"}, false, "userData"},
 		"no Secret":         {[]string{"create", "test", "--class", "@class"}, false, "userData"},
 		"another driver":    {[]string{"create", "test", "--class", "@class", "--secret", "@secret", "--driver", "aws"}, true, `no driver "aws"`},

@@ -15,6 +15,7 @@ import (
 	"github.com/millwright-dev/millwright/driver/instrument"
 	"github.com/millwright-dev/millwright/driver/registry"
 	"github.com/millwright-dev/millwright/internal/cli/args"
+	"github.com/millwright-dev/millwright/internal/cli/plugins"
 	"github.com/millwright-dev/millwright/internal/manager"
 )
 
@@ -33,7 +34,7 @@ type DriverFlags struct {
 	// Uninstrumented drivers measure their calls themselves.
 	Uninstrumented bool
 	// Plugins say where drivers of other processes register.
-	Plugins PluginFlags
+	Plugins plugins.Flags
 
 	opened []driver.Driver
 }
@@ -47,7 +48,7 @@ func (f *DriverFlags) add(flags *pflag.FlagSet, name string) error {
 		flags.StringVar(&f.Name, "driver", cmp.Or(f.Name, name), f.usage())
 	}
 	flags.StringVar(&f.Installation, "installation", "", "name of this installation, by which drivers such as vm label their VMs; must not change")
-	f.Plugins.add(flags)
+	f.Plugins.Add(flags)
 	return f.Kinds.AddFlags(flags)
 }
 
@@ -71,7 +72,7 @@ func (f *DriverFlags) chosen() (registry.Kinds, error) {
 	if len(f.Kinds) == 1 {
 		return f.Kinds, nil
 	}
-	if f.Name == "" && f.Plugins.serve() {
+	if f.Name == "" && f.Plugins.Serve() {
 		return nil, nil
 	}
 	if f.Name == "" {
@@ -98,7 +99,7 @@ func (f *DriverFlags) open(ctx context.Context, config *manager.Config) error {
 		return err
 	}
 	config.Installation = f.Installation
-	drivers := registry.New(registry.Options{Decorate: f.decorate, Default: f.standard(kinds), MayGrow: f.Plugins.serve()})
+	drivers := registry.New(registry.Options{Decorate: f.decorate, Default: f.standard(kinds), MayGrow: f.Plugins.Serve()})
 	env := registry.Environment{Control: config.Control, Target: config.Target, Installation: f.Installation}
 	for _, kind := range kinds {
 		opened, err := kind.Open(ctx, env)
@@ -113,7 +114,7 @@ func (f *DriverFlags) open(ctx context.Context, config *manager.Config) error {
 			config.Runnables = append(config.Runnables, starter)
 		}
 	}
-	if f.Plugins.serve() {
+	if f.Plugins.Serve() {
 		config.Runnables = append(config.Runnables, newPlugins(f.Plugins, drivers, config.Log))
 	}
 	config.Drivers = drivers

@@ -32,7 +32,7 @@ func (f *Flags) validate() error {
 	var wrong args.Problems
 	wrong.If(f.target == connect.None && f.control == "", "--control-kubeconfig: required when --target-kubeconfig is none")
 	wrong.Add(f.validateAPIs())
-	wrong.Add(f.Driver.Plugins.validate())
+	wrong.Add(f.Driver.Plugins.Validate())
 	f.ignored.problems(&wrong)
 	wrong.If(c.NodeCertificates.Approve && (f.target == connect.None || !slices.Contains(f.apis, string(manager.APIMCM))), "--approve-node-certificates: needs a target cluster, and mcm among --apis")
 	wrong.If(net.ParseIP(c.Address) == nil, "--address: %q is not an IP address", c.Address)

@@ -1,0 +1,59 @@
+package manifest
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/driver"
+)
+
+// Class is a class from a file. The zero value is none.
+type Class struct {
+	// current is nil if old has to be migrated first.
+	current *v1alpha1.MachineClass
+	// old is a pointer to an object of the package legacy, of the kind oldKind; nil if current is set.
+	old     any
+	oldKind string
+}
+
+// Provider is the driver that the class names. Empty means none.
+func (c Class) Provider() string {
+	if c.current == nil {
+		return ""
+	}
+	return c.current.Provider
+}
+
+// IsFor returns an error if the class names another driver.
+func (c Class) IsFor(driver string) error {
+	if provider := c.Provider(); provider != "" && !strings.EqualFold(provider, driver) {
+		return fmt.Errorf("the provider of class %s is %q, not %q", c.current.Name, provider, driver)
+	}
+	return nil
+}
+
+// MachineClass returns the class; one of an older kind is migrated by the driver, as the manager would.
+// It is nil if there is no class.
+func (c Class) MachineClass(ctx context.Context, d driver.Driver) (*v1alpha1.MachineClass, error) {
+	if c.old == nil {
+		return c.current, nil
+	}
+	migrator, ok := d.(driver.ClassMigrator)
+	if !ok {
+		return nil, fmt.Errorf("the driver cannot make a MachineClass of the %s", c.oldKind)
+	}
+	object := c.old.(metav1.Object)
+	class := &v1alpha1.MachineClass{ObjectMeta: metav1.ObjectMeta{Namespace: object.GetNamespace(), Name: object.GetName()}}
+	_, err := migrator.GenerateMachineClassForMigration(ctx, &driver.GenerateMachineClassForMigrationRequest{
+		ProviderSpecificMachineClass: c.old, MachineClass: class,
+		ClassSpec: &v1alpha1.ClassSpec{APIGroup: v1alpha1.GroupName, Kind: c.oldKind, Name: object.GetName()},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("making a MachineClass of the %s: %w", c.oldKind, err)
+	}
+	return class, nil
+}

@@ -1,0 +1,141 @@
+// Package manifest reads classes and Secrets from files.
+package manifest
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"sigs.k8s.io/yaml"
+
+	"github.com/millwright-dev/millwright/api/machine/legacy"
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+)
+
+const secretKind = "Secret"
+
+// apiVersions are those of the kinds. A document may leave its own out.
+func apiVersion(kind string) string {
+	if kind == secretKind {
+		return corev1.SchemeGroupVersion.String()
+	}
+	return v1alpha1.SchemeGroupVersion.String()
+}
+
+// ClassKinds are the kinds of classes: MachineClass, and the older ones.
+func ClassKinds() []string { return append([]string{v1alpha1.MachineClassKind}, legacy.Kinds()...) }
+
+// KindOf returns the kind of class for a text, which may be short, as in "AWS".
+func KindOf(text string) (string, error) {
+	for _, kind := range ClassKinds() {
+		if strings.EqualFold(text, kind) || strings.EqualFold(text+v1alpha1.MachineClassKind, kind) {
+			return kind, nil
+		}
+	}
+	return "", fmt.Errorf("%q is none of %s", text, strings.Join(ClassKinds(), ", "))
+}
+
+// ReadClass reads the only class of a file, which may have objects of other kinds. An empty kind means
+// any kind of class.
+func ReadClass(path, kind string) (Class, error) {
+	wanted := ClassKinds()
+	if kind != "" {
+		wanted = []string{kind}
+	}
+	text, found, err := only(path, wanted)
+	if err != nil {
+		return Class{}, err
+	}
+	class := Class{}
+	var into any
+	if found == v1alpha1.MachineClassKind {
+		class.current = &v1alpha1.MachineClass{}
+		into = class.current
+	} else {
+		class.old, class.oldKind = legacy.New(found), found
+		into = class.old
+	}
+	if err := yaml.UnmarshalStrict(text, into); err != nil {
+		return Class{}, fmt.Errorf("%s: is not a valid %s: %w", path, found, err)
+	}
+	return class, nil
+}
+
+// ReadSecrets reads a Secret from each file, and merges their data, of which the later count. Errors do
+// not quote the files.
+func ReadSecrets(paths ...string) (*corev1.Secret, error) {
+	merged := &corev1.Secret{Data: map[string][]byte{}}
+	for _, path := range paths {
+		text, _, err := only(path, []string{secretKind})
+		if err != nil {
+			return nil, err
+		}
+		secret := &corev1.Secret{}
+		if yaml.UnmarshalStrict(text, secret) != nil {
+			return nil, fmt.Errorf("%s: is not a valid Secret: a field is not known, or a value of data is not base64: plain text belongs into stringData", path)
+		}
+		maps.Copy(merged.Data, secret.Data)
+		for key, value := range secret.StringData {
+			merged.Data[key] = []byte(value)
+		}
+	}
+	return merged, nil
+}
+
+// only returns the only document of a file whose kind is wanted. The error does not quote the file.
+func only(path string, wanted []string) (text []byte, kind string, err error) {
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return nil, "", err
+	}
+	var others []string
+	count := 0
+	for documents := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(content))); ; {
+		document, err := documents.Read()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, "", fmt.Errorf("%s: is not YAML", path)
+		}
+		of := metav1.TypeMeta{}
+		if yaml.Unmarshal(document, &of) != nil {
+			return nil, "", fmt.Errorf("%s: is not YAML", path)
+		}
+		switch {
+		case slices.Contains(wanted, of.Kind) && (of.APIVersion == "" || of.APIVersion == apiVersion(of.Kind)):
+			text, kind = document, of.Kind
+			count++
+		case of.Kind != "":
+			others = append(others, strings.TrimPrefix(of.APIVersion+" ", " ")+of.Kind)
+		}
+	}
+	return text, kind, wrongCount(path, count, wanted, others)
+}
+
+// wrongCount is the error for a file that has no object of a kind, or several.
+func wrongCount(path string, count int, wanted, others []string) error {
+	kind := wanted[0]
+	if len(wanted) > 1 {
+		kind = "class"
+	}
+	switch {
+	case count == 1:
+		return nil
+	case count > 1:
+		return fmt.Errorf("%s: has %d objects to choose from, want one %s", path, count, kind)
+	case len(others) == 0:
+		return fmt.Errorf("%s: has no object at all, want one %s (%s)", path, kind, apiVersion(wanted[0]))
+	default:
+		return fmt.Errorf("%s: has no %s (%s), only: %s", path, kind, apiVersion(wanted[0]), strings.Join(others, ", "))
+	}
+}

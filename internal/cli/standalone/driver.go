@@ -1,0 +1,100 @@
+// Package standalone opens the driver of a command that calls it itself, without a manager.
+package standalone
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/spf13/pflag"
+
+	"github.com/millwright-dev/millwright/driver"
+	"github.com/millwright-dev/millwright/driver/registry"
+	"github.com/millwright-dev/millwright/internal/cli/args"
+	"github.com/millwright-dev/millwright/internal/cli/connect"
+	"github.com/millwright-dev/millwright/internal/cli/manifest"
+	"github.com/millwright-dev/millwright/internal/cli/plugins"
+)
+
+// Flags choose and configure a driver: one of the program, or one of another process.
+type Flags struct {
+	// Kinds are the drivers of the program.
+	Kinds registry.Kinds
+	// Name of the driver. Empty means the provider of the class; Choose sets it.
+	Name string
+	// kubeconfig of the cluster that a driver needs; empty if it needs none.
+	kubeconfig, installation string
+	plugins                  plugins.Flags
+	wait                     time.Duration
+}
+
+// DefaultWait is how long a command waits for a driver of another process.
+const DefaultWait = time.Minute
+
+// Add adds the flags to those of a command. The error names drivers whose flags collide.
+func (f *Flags) Add(set *pflag.FlagSet) error {
+	set.StringVar(&f.Name, "driver", "", "driver to call: "+f.Kinds.Names()+", or the kind of a driver in another process; defaults to the provider of the class")
+	set.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig of the infrastructure cluster of drivers such as vm; not needed if the Secret has one")
+	set.StringVar(&f.installation, "installation", "", "name by which drivers such as vm label their VMs")
+	f.plugins.Add(set)
+	set.DurationVar(&f.wait, "driver-wait", DefaultWait, "how long to wait until the driver has registered at --driver-socket or --driver-listen")
+	return f.Kinds.AddFlags(set)
+}
+
+// Choose sets the name of the driver, and returns mistakes in the flags.
+func (f *Flags) Choose(class manifest.Class) error {
+	f.Name = cmp.Or(f.Name, class.Provider())
+	_, known := f.Kinds.Find(f.Name)
+	var wrong args.Problems
+	if err := f.plugins.Validate(); err != nil {
+		wrong.Add(err)
+	}
+	wrong.If(f.wait <= 0, "--driver-wait: must be longer than 0s")
+	switch {
+	case f.Name == "":
+		wrong.If(true, "--driver: required, since the class names no provider; known drivers: %s", f.Kinds.Names())
+	case !f.plugins.Serve() && !known:
+		wrong.If(true, "--driver: there is no driver %q; known drivers: %s; one in another process needs --driver-socket or --driver-listen", f.Name, f.Kinds.Names())
+	}
+	return wrong.Err()
+}
+
+// Opened is a driver that is open.
+type Opened struct {
+	driver.Driver
+	// Again opens the driver another time, as after a restart of its process. It is nil for a driver
+	// in another process.
+	Again func() (driver.Driver, error)
+	// Close closes the driver, or ends the connection of one in another process. It is never nil.
+	Close func()
+}
+
+// Open opens the driver of that name, after Choose. One in another process is waited for; out says so.
+func (f *Flags) Open(ctx context.Context, out io.Writer) (*Opened, error) {
+	if f.plugins.Serve() {
+		return f.await(ctx, out)
+	}
+	kind, _ := f.Kinds.Find(f.Name)
+	env := registry.Environment{Installation: f.installation}
+	if f.kubeconfig != "" {
+		var err error
+		if env.Control, _, err = connect.Named("--kubeconfig", f.kubeconfig, ""); err != nil {
+			return nil, args.Wrong(err)
+		}
+	}
+	again := func() (driver.Driver, error) {
+		d, err := kind.Open(ctx, env)
+		if err != nil {
+			return nil, fmt.Errorf("opening the driver %s: %w", f.Name, err)
+		}
+		return d, nil
+	}
+	d, err := again()
+	if err != nil {
+		return nil, err
+	}
+	return &Opened{Driver: d, Again: again, Close: func() { registry.Close(d, logr.Discard()) }}, nil
+}
