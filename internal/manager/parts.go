@@ -88,16 +88,12 @@ func newCollector(mgr ctrl.Manager, cfg Config, events *events) *orphans.Collect
 // newMetrics returns the metrics of Machines, sets and deployments. Each half exports its own, as in
 // MCM.
 func newMetrics(mgr ctrl.Manager, cfg Config, joined *target.Cluster) *metrics.Collector {
-	options := metrics.Options{
-		Reader: mgr.GetClient(), NoMachines: !cfg.runs(HalfMachines), NoSets: !cfg.runs(HalfSets), Clock: clock.RealClock{},
+	return metrics.New(metrics.Options{
+		Reader: mgr.GetClient(), Informers: mgr.GetCache(), NoMachines: !cfg.runs(HalfMachines), NoSets: !cfg.runs(HalfSets), Clock: clock.RealClock{},
 		Registerer: ctrlmetrics.Registry, Work: cfg.work,
 		// Before the first pass only the target's cache is known.
 		Frozen: func() bool { return cfg.outages.Frozen() || joined != nil && !joined.Ready() },
-	}
-	if cfg.runs(HalfMachines) {
-		options.Informers = mgr.GetCache()
-	}
-	return metrics.New(options)
+	})
 }
 
 // newWork returns the metrics of the duration of work on Machines.

@@ -57,9 +57,9 @@ func TestSpecificationsOfMCM(t *testing.T) {
 		{"a_bare_name_to_delete", (*suite).deletesByBareName},
 		{"7_frozen_and_unfrozen", (*suite).freezes},
 		{"8_a_second_class_and_4", (*suite).rolls},
+		{"metrics", (*suite).hasMetrics},
 		{"9_deletion_of_the_deployment", (*suite).deletesTheDeployment},
 		{"10_no_orphans", (*suite).leavesNothing},
-		{"metrics", (*suite).hasMetrics},
 		{"logs", (*suite).logsNoProblems},
 	} {
 		passed := t.Run(spec.name, func(t *testing.T) {
@@ -229,15 +229,6 @@ func (s *suite) leavesNothing() {
 		g.Expect(s.Target.Client.List(ctx, tokens, client.InNamespace(metav1.NamespaceSystem))).To(gomega.Succeed())
 		g.Expect(tokens.Items).To(gomega.BeEmpty(), "bootstrap tokens")
 	})
-}
-
-// hasMetrics: the one of MCM's that no collector of ours has.
-func (s *suite) hasMetrics() {
-	for name := range s.processes {
-		if text := s.page(name, "metrics"); !strings.Contains(text, `rest_client_request_latency_seconds_bucket{url="`+s.Admin.Host) {
-			s.t.Errorf("%s has no rest_client_request_latency_seconds", name)
-		}
-	}
 }
 
 // logsNoProblems: the teardown of MCM's suite reads the logs.

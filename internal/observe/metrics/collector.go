@@ -28,7 +28,8 @@ type Options struct {
 	Reader client.Reader
 	// NoMachines and NoSets leave out Machines, or sets and deployments: another process exports them.
 	NoMachines, NoSets bool
-	// Informers watch Machines; nil if nothing that happens once is counted.
+	// Informers watch Machines; nil if nothing that happens once is counted. Joins are those of
+	// Machines, and deletions of stale ones are those of sets.
 	Informers cache.Informers
 	Clock     clock.PassiveClock
 	// Registerer has the metrics while the Collector runs.
@@ -42,16 +43,21 @@ type Options struct {
 // Collector exports the objects of a cache. Make one with New, and add it to a manager.
 type Collector struct {
 	Options
-	once     *once
-	failures *prometheus.CounterVec
+	once *once
+	// failures counts them by the binary of MCM that exports the kind.
+	failures map[string]*prometheus.CounterVec
 }
 
 // New makes a Collector.
 func New(options Options) *Collector {
-	return &Collector{Options: options, once: newOnce(), failures: prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "mcm_misc_scrape_failure_total",
-		Help: "Number of times that the objects of a kind could not be read for a scrape.",
-	}, []string{"binary", "kind"})}
+	c := &Collector{Options: options, once: newOnce(), failures: map[string]*prometheus.CounterVec{}}
+	for _, binary := range []string{forMachines, forSets} {
+		c.failures[binary] = prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "mcm_misc_scrape_failure_total", ConstLabels: prometheus.Labels{"binary": binary},
+			Help: "Number of times that the objects of a kind could not be read for a scrape.",
+		}, []string{"kind"})
+	}
+	return c
 }
 
 // NeedLeaderElection is true: only the leader's caches are filled.
@@ -87,12 +93,14 @@ const (
 	forSets     = "machine-controller-manager"
 )
 
-// Describe names all metrics.
+// Describe names the metrics of what is not left out, so that two Collectors can have the two parts.
 func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range described {
-		ch <- d
+	for name, d := range described {
+		if ofSets := ofSetsOrDeployments(name); ofSets && !c.NoSets || !ofSets && !c.NoMachines {
+			ch <- d
+		}
 	}
-	for _, metric := range append(c.once.all(), c.failures) {
+	for _, metric := range c.counted() {
 		metric.Describe(ch)
 	}
 }
@@ -102,28 +110,35 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), within)
 	defer cancel()
 	s := &scrape{ch: ch, seen: map[string]bool{}}
+	machines, known := &v1alpha1.MachineList{}, false
 	if !c.NoMachines {
 		s.add(frozen, one(c.Frozen != nil && c.Frozen()))
-	}
-	machines, sets, deployments := &v1alpha1.MachineList{}, &v1alpha1.MachineSetList{}, &v1alpha1.MachineDeploymentList{}
-	known := c.read(ctx, machines, forMachines, "Machine")
-	if known && !c.NoMachines {
-		addAll(s, machineItems, machines.Items, machineRows)
-	}
-	if !c.NoSets && c.read(ctx, sets, forSets, "MachineSet") {
-		addAll(s, setItems, sets.Items, setRows)
-	}
-	if c.read(ctx, deployments, forSets, "MachineDeployment") {
-		if !c.NoSets {
-			addAll(s, deploymentItems, deployments.Items, deploymentRows)
-		}
-		if known {
-			c.drop(poolsOf(machines.Items, deployments.Items))
+		if known = c.read(ctx, machines, forMachines, "Machine"); known {
+			addAll(s, machineItems, machines.Items, machineRows)
 		}
 	}
-	for _, metric := range append(c.once.all(), c.failures) {
+	if deployments, listed := c.collectSets(ctx, s); known && listed {
+		c.drop(poolsOf(machines.Items, deployments.Items))
+	}
+	for _, metric := range c.counted() {
 		metric.Collect(ch)
 	}
+}
+
+// collectSets tells of sets and deployments, and returns the latter, if they could be listed.
+func (c *Collector) collectSets(ctx context.Context, s *scrape) (*v1alpha1.MachineDeploymentList, bool) {
+	sets, deployments := &v1alpha1.MachineSetList{}, &v1alpha1.MachineDeploymentList{}
+	if c.NoSets { // the other process counts its failures
+		return deployments, c.Reader.List(ctx, deployments, client.UnsafeDisableDeepCopy) == nil
+	}
+	if c.read(ctx, sets, forSets, "MachineSet") {
+		addAll(s, setItems, sets.Items, setRows)
+	}
+	listed := c.read(ctx, deployments, forSets, "MachineDeployment")
+	if listed {
+		addAll(s, deploymentItems, deployments.Items, deploymentRows)
+	}
+	return deployments, listed
 }
 
 // drop removes what is told of pools that are gone.
@@ -151,7 +166,7 @@ func addAll[T any, P interface {
 
 // read reads all objects of a kind. Failures are counted.
 func (c *Collector) read(ctx context.Context, list client.ObjectList, binary, kind string) bool {
-	failures := c.failures.WithLabelValues(binary, kind)
+	failures := c.failures[binary].WithLabelValues(kind)
 	if err := c.Reader.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
 		failures.Inc()
 		ctrl.Log.WithName("metrics").V(1).Info("A scrape lacks a kind", "kind", kind, "err", err.Error())

@@ -76,30 +76,50 @@ func series(t *testing.T, registry *prometheus.Registry) []string {
 	return lines
 }
 
+// inPhase is the Machine in a phase.
+func inPhase(machine *v1alpha1.Machine, phase v1alpha1.MachinePhase) *v1alpha1.Machine {
+	machine = machine.DeepCopy()
+	machine.Status.CurrentStatus.Phase = phase
+	return machine
+}
+
+func pending(machine *v1alpha1.Machine) *v1alpha1.Machine {
+	return inPhase(machine, v1alpha1.MachinePending)
+}
+
+// joined is the Machine when it runs for the first time.
+func joined(machine *v1alpha1.Machine) *v1alpha1.Machine {
+	machine = inPhase(machine, v1alpha1.MachineRunning)
+	machine.Status.LastOperation.Type = v1alpha1.MachineOperationCreate
+	return machine
+}
+
+// stale is the Machine when it was unhealthy for too long, and replaced when it is then deleted.
+func stale(machine *v1alpha1.Machine) *v1alpha1.Machine {
+	machine = inPhase(machine, v1alpha1.MachineFailed)
+	machine.Status.LastOperation.Type = v1alpha1.MachineOperationHealthCheck
+	return machine
+}
+
+func replaced(machine *v1alpha1.Machine) *v1alpha1.Machine {
+	machine = stale(machine)
+	machine.DeletionTimestamp = &metav1.Time{Time: noon.Add(-30 * time.Second)}
+	return machine
+}
+
 // TestGolden has every metric once. Names and labels are what others rely on.
 func TestGolden(t *testing.T) {
 	class, machine, set, deployment := fleet()
 	c, registry := collect(t, interceptor.Funcs{}, class, machine, set, deployment)
 	c.Work = NewWork(Options{Reader: c.Reader, Clock: c.Clock, Registerer: registry})
-	pending, unhealthy := machine.DeepCopy(), machine.DeepCopy()
-	pending.Status.CurrentStatus.Phase = v1alpha1.MachinePending
-	failed := machine.DeepCopy()
-	failed.Status.CurrentStatus.Phase = v1alpha1.MachineFailed
-	running := machine.DeepCopy()
-	running.Status.CurrentStatus.Phase = v1alpha1.MachineRunning
-	running.Status.LastOperation.Type = v1alpha1.MachineOperationCreate
-	unhealthy.Status.CurrentStatus.Phase = v1alpha1.MachineUnknown
-	stale := failed.DeepCopy()
-	stale.Status.LastOperation.Type = v1alpha1.MachineOperationHealthCheck
-	replaced := stale.DeepCopy()
-	replaced.DeletionTimestamp = &metav1.Time{Time: noon.Add(-30 * time.Second)}
-	c.changed(t.Context(), pending, running)
-	c.changed(t.Context(), pending, failed)
-	c.changed(t.Context(), unhealthy, stale)
-	c.changed(t.Context(), stale, replaced)
-	c.changed(t.Context(), replaced, replaced)
-	c.changed(t.Context(), running, running)
-	callAll(t, c.Work, replaced, class)
+	unhealthy := inPhase(machine, v1alpha1.MachineUnknown)
+	c.changed(t.Context(), pending(machine), joined(machine))
+	c.changed(t.Context(), pending(machine), inPhase(machine, v1alpha1.MachineFailed))
+	c.changed(t.Context(), unhealthy, stale(machine))
+	c.changed(t.Context(), stale(machine), replaced(machine))
+	c.changed(t.Context(), replaced(machine), replaced(machine))
+	c.changed(t.Context(), joined(machine), joined(machine))
+	callAll(t, c.Work, replaced(machine), class)
 
 	got := strings.Join(series(t, registry), "\n") + "\n"
 	golden.Compare(t, "testdata/series.golden", got)

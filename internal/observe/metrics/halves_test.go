@@ -8,23 +8,36 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 )
 
-// TestTwoProcessesExportEachObjectOnce: what one leaves out the other has.
-func TestTwoProcessesExportEachObjectOnce(t *testing.T) {
+// TestTwoProcessesExportEachOnce: what one leaves out the other has.
+func TestTwoProcessesExportEachOnce(t *testing.T) {
 	class, machine, set, deployment := fleet()
 	gathered := func(noMachines, noSets bool) []string {
 		c, registry := collect(t, interceptor.Funcs{}, class, machine, set, deployment)
+		registry.Unregister(c)
 		c.NoMachines, c.NoSets = noMachines, noSets
-		return slices.DeleteFunc(series(t, registry), func(line string) bool {
-			return strings.HasPrefix(line, "counter mcm_misc_scrape_failure_total") || strings.HasPrefix(line, "counter mcm_machine_stale_machines_total")
-		})
+		if err := registry.Register(c); err != nil {
+			t.Fatal(err)
+		}
+		c.changed(t.Context(), pending(machine), joined(machine))
+		c.changed(t.Context(), stale(machine), replaced(machine))
+		return series(t, registry)
+	}
+	c, registry := collect(t, interceptor.Funcs{}, class, machine, set, deployment)
+	registry.Unregister(c)
+	for _, noMachines := range []bool{true, false} { // as where one process runs both
+		if err := registry.Register(New(Options{Reader: c.Reader, Clock: c.Clock, NoMachines: noMachines, NoSets: !noMachines})); err != nil {
+			t.Errorf("the two are not exported together: %v", err)
+		}
 	}
 	both, machines, sets := gathered(false, false), gathered(false, true), gathered(true, false)
-	if len(machines) == 0 || len(sets) == 0 {
-		t.Errorf("%d series of machines, %d of sets and deployments", len(machines), len(sets))
-	}
 	together := append(slices.Clone(machines), sets...)
 	slices.Sort(together)
 	if !slices.Equal(together, both) {
 		t.Errorf("two processes export\n%s\none exports\n%s", strings.Join(together, "\n"), strings.Join(both, "\n"))
+	}
+	for name, exported := range map[string][]string{"mcm_machine_join_duration_seconds": machines, "mcm_machine_stale_machines_total": sets} {
+		if !strings.Contains(strings.Join(exported, "\n"), name) {
+			t.Errorf("its process does not export %s", name)
+		}
 	}
 }

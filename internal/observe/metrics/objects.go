@@ -2,6 +2,7 @@ package metrics
 
 import (
 	"strconv"
+	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
@@ -32,6 +33,10 @@ func init() {
 			describe(row.name, row.help, append([]string{"name", "namespace"}, row.labels...)...)
 		}
 	}
+}
+
+func ofSetsOrDeployments(name string) bool {
+	return strings.HasPrefix(name, "machine_set_") || strings.HasPrefix(name, "machine_deployment_")
 }
 
 // row is a metric with its values for one object. Its labels come after the object's name and
