@@ -304,7 +304,7 @@ func (c *machineController) protect(ctx context.Context, node *corev1.Node, fail
 	}
 	message := fmt.Sprintf("Machine preserved until %v.", until)
 	if failed {
-		message = "Preserved node drained successfully. " + message
+		message = v1alpha1.PreservedNodeDrainSuccessful + " " + message
 	}
 	return c.condition(ctx, node, corev1.ConditionTrue, "Preserved by user.", message)
 }

@@ -65,6 +65,10 @@ const (
 	AnnotationKeySkipValidation = "machine.millwright.dev/skip-validation"
 	// AnnotationKeyMachineEffectiveCreationTimeout outranks the creation timeout of spec and flag.
 	AnnotationKeyMachineEffectiveCreationTimeout = "node.machine.sapcloud.io/effective-creation-timeout"
+	// AnnotationKeyMachineJoinDuration on a machine is how long after its creation its node had joined,
+	// as Go writes durations. It is written to machines that have
+	// AnnotationKeyMachineEffectiveCreationTimeout, for the program that sets that.
+	AnnotationKeyMachineJoinDuration = "node.machine.sapcloud.io/machine-join-duration"
 	// AnnotationKeyMachineUpdateFailedReason on a node says why its in-place update failed.
 	AnnotationKeyMachineUpdateFailedReason = "node.machine.sapcloud.io/update-failed-reason"
 	// AnnotationKeyLastAppliedNodeTemplate on a node is the node template last
@@ -125,6 +129,11 @@ const (
 	PreservedByUser = "Preserved by user."
 	// PreservedByMCM is the reason for a preservation by a machine set.
 	PreservedByMCM = "Preserved by MCM."
+	// PreservedNodeDrainSuccessful begins the message of NodePreserved once the node of a Failed
+	// machine is drained.
+	PreservedNodeDrainSuccessful = "Preserved node drained successfully."
+	// PreservedNodeDrainUnsuccessful begins the message while its drain fails.
+	PreservedNodeDrainUnsuccessful = "Preserved node could not be drained."
 	// PreservationStopped is the reason once the machine is not preserved any more.
 	PreservationStopped = "Preservation stopped."
 

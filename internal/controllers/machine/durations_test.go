@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -34,5 +35,52 @@ func TestDurationsAreForPeople(t *testing.T) {
 	h.Settle()
 	if got, want := h.machine().Status.LastOperation.Description, "Machine m1 successfully joined the cluster in 2.3s"; got != want {
 		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// TestJoinDuration is written once, to a Machine whose timeout a program chose, and costs others nothing.
+func TestJoinDuration(t *testing.T) {
+	chosen := func(m *v1alpha1.Machine) {
+		metav1.SetMetaDataAnnotation(&m.ObjectMeta, v1alpha1.AnnotationKeyMachineEffectiveCreationTimeout, "30m")
+	}
+	earlier := func(m *v1alpha1.Machine) {
+		chosen(m)
+		m.Annotations[v1alpha1.AnnotationKeyMachineJoinDuration] = "7s"
+	}
+	for name, tc := range map[string]struct {
+		given      func(*v1alpha1.Machine)
+		want       string
+		wantWrites int // beside that of the status
+	}{
+		"no timeout was chosen": {func(*v1alpha1.Machine) {}, "", 0},
+		"a timeout was chosen":  {chosen, "2.337045191s", 1},
+		"it was written before": {earlier, "7s", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHarness(t)
+			h.declare(tc.given)
+			h.Settle()
+			h.Clock.Step(2337045191)
+			h.Writes = nil
+			h.join(ready)
+			h.Settle()
+			writes := 0
+			for _, made := range h.Writes {
+				if strings.HasPrefix(made.What, "patch Machine") {
+					writes++
+				}
+			}
+			if got := h.machine().Annotations[v1alpha1.AnnotationKeyMachineJoinDuration]; got != tc.want || writes != tc.wantWrites {
+				t.Errorf("%q in %d writes, want %q in %d:\n%s", got, writes, tc.want, tc.wantWrites, h.LastWrites())
+			}
+			h.join(notReady)
+			h.Settle()
+			h.Clock.Step(time.Minute)
+			h.join(ready)
+			h.Settle()
+			if got := h.machine().Annotations[v1alpha1.AnnotationKeyMachineJoinDuration]; got != tc.want {
+				t.Errorf("%q after the node recovered, want %q", got, tc.want)
+			}
+		})
 	}
 }

@@ -125,11 +125,29 @@ func (c *Controller) assessHealth(ctx context.Context, s *scope) flow.Result {
 			return flow.Wait(0, criticalComponents)
 		}
 	}
-	if phase != v1alpha1.MachineRunning {
-		c.replacements.Release(s.key())
-		s.joined()
+	if phase == v1alpha1.MachineRunning {
+		return flow.Continue()
 	}
+	c.replacements.Release(s.key())
+	if err := c.recordJoin(ctx, s); err != nil {
+		return flow.Fail(err)
+	}
+	s.joined()
 	return flow.Continue()
+}
+
+// recordJoin notes how long a new Machine took to join, for the program that chose its timeout. The status
+// has its own request, which leaves annotations as they are, so that others are spared another one.
+func (c *Controller) recordJoin(ctx context.Context, s *scope) error {
+	took, first := s.joinDuration()
+	_, asked := s.machine.Annotations[v1alpha1.AnnotationKeyMachineEffectiveCreationTimeout]
+	_, known := s.machine.Annotations[v1alpha1.AnnotationKeyMachineJoinDuration]
+	if !first || !asked || known {
+		return nil
+	}
+	return c.patchMachine(ctx, s, func(machine *v1alpha1.Machine) {
+		metav1.SetMetaDataAnnotation(&machine.ObjectMeta, v1alpha1.AnnotationKeyMachineJoinDuration, took.String())
+	})
 }
 
 func (c *Controller) unhealthy(ctx context.Context, s *scope, phase v1alpha1.MachinePhase) flow.Result {

@@ -171,14 +171,21 @@ func (s *scope) neverJoined(timeout time.Duration) {
 
 func (s *scope) joined() {
 	kind, sentence := v1alpha1.MachineOperationHealthCheck, fmt.Sprintf("Machine %s successfully re-joined the cluster", s.machine.Name)
-	switch s.machine.Status.CurrentStatus.Phase {
-	case "", v1alpha1.MachinePending, v1alpha1.MachineCrashLoopBackOff:
-		took := s.now.Sub(s.machine.CreationTimestamp.Time)
+	if took, first := s.joinDuration(); first {
 		kind, sentence = v1alpha1.MachineOperationCreate, fmt.Sprintf("Machine %s successfully joined the cluster in %s", s.machine.Name, messages.Duration(took))
 	}
 	s.operation(kind, v1alpha1.MachineStateSuccessful, sentence, "")
 	s.phase(v1alpha1.MachineRunning)
 	s.explain(corev1.EventTypeNormal, reasonJoined, cause{}, sentence)
+}
+
+// joinDuration is how long ago the Machine was created, and whether its node joins for the first time.
+func (s *scope) joinDuration() (took time.Duration, first bool) {
+	switch s.machine.Status.CurrentStatus.Phase {
+	case "", v1alpha1.MachinePending, v1alpha1.MachineCrashLoopBackOff:
+		return s.now.Sub(s.machine.CreationTimestamp.Time), true
+	}
+	return 0, false
 }
 
 func (s *scope) healthTimedOut(timeout time.Duration) {

@@ -11,12 +11,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
 )
 
-// The beginnings of the messages of the node condition, which are MCM's.
-const (
-	drainedMessage    = "Preserved node drained successfully."
-	notDrainedMessage = "Preserved node could not be drained."
-	untilMessage      = "Machine preserved until "
-)
+// untilMessage ends the messages of the node condition, as in MCM.
+const untilMessage = "Machine preserved until "
 
 // Mark keeps autoscalers from removing the node, unless a user has said something about that. The node
 // of a Machine that failed also gets a taint, in place of a cordon, which is left to users; another
@@ -104,9 +100,9 @@ func SetPreserved(node *corev1.Node, p Plan, drain Drain, now time.Time) {
 	condition.Message = until
 	switch drain {
 	case Done, Earlier:
-		condition.Message = drainedMessage + " " + until
+		condition.Message = v1alpha1.PreservedNodeDrainSuccessful + " " + until
 	case Failing:
-		condition.Status, condition.Message = corev1.ConditionFalse, notDrainedMessage+" "+until
+		condition.Status, condition.Message = corev1.ConditionFalse, v1alpha1.PreservedNodeDrainUnsuccessful+" "+until
 	}
 	setCondition(node, condition, now, drain == Done)
 }

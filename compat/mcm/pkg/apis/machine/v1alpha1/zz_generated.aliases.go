@@ -52,6 +52,7 @@ const (
 	AnnotationKeyLastAppliedVirtualCapacity      = v1alpha1.AnnotationKeyLastAppliedVirtualCapacity
 	AnnotationKeyLastReplicaChange               = v1alpha1.AnnotationKeyLastReplicaChange
 	AnnotationKeyMachineEffectiveCreationTimeout = v1alpha1.AnnotationKeyMachineEffectiveCreationTimeout
+	AnnotationKeyMachineJoinDuration             = v1alpha1.AnnotationKeyMachineJoinDuration
 	AnnotationKeyMachinePriority                 = v1alpha1.AnnotationKeyMachinePriority
 	AnnotationKeyMachineUpdateFailedReason       = v1alpha1.AnnotationKeyMachineUpdateFailedReason
 	AnnotationKeyMarkedForDeletionTime           = v1alpha1.AnnotationKeyMarkedForDeletionTime
@@ -197,6 +198,8 @@ const (
 	PreservationStopped                          = v1alpha1.PreservationStopped
 	PreservedByMCM                               = v1alpha1.PreservedByMCM
 	PreservedByUser                              = v1alpha1.PreservedByUser
+	PreservedNodeDrainSuccessful                 = v1alpha1.PreservedNodeDrainSuccessful
+	PreservedNodeDrainUnsuccessful               = v1alpha1.PreservedNodeDrainUnsuccessful
 	ReadyForUpdate                               = v1alpha1.ReadyForUpdate
 	RecreateMachineDeploymentStrategyType        = v1alpha1.RecreateMachineDeploymentStrategyType
 	RollingUpdateMachineDeploymentStrategyType   = v1alpha1.RollingUpdateMachineDeploymentStrategyType
