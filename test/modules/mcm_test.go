@@ -86,6 +86,7 @@ func buildProvider(t *testing.T) string {
 	if err := os.CopyFS(source, os.DirFS(filepath.Join(root, "examples/mcm-provider"))); err != nil {
 		t.Fatal(err)
 	}
+	rewrite(t, root, source)
 	environment := proxy(t)
 	run := func(arguments ...string) {
 		command := exec.CommandContext(t.Context(), "go", arguments...)

@@ -18,9 +18,12 @@ import (
 
 const (
 	ours = "github.com/millwright-dev/millwright/"
-	// version is the one that our modules require of each other, which a release replaces.
-	version = "v0.0.0"
+	// version is the one that is released.
+	version = "v0.1.0"
 )
+
+// published are the folders of the modules that a release tags.
+var published = []string{".", "api", "client", "compat/mcm"}
 
 // TestClientsCanBeImported: with everything that a user of the clients imports.
 func TestClientsCanBeImported(t *testing.T) {
@@ -75,7 +78,7 @@ func dependencies(t *testing.T, imports ...string) []string {
 	}
 	run("mod", "init", "example.org/user")
 	module, _, _ := strings.Cut(imports[0], "/")
-	run("mod", "edit", "-require", ours+module+"@"+version)
+	run("get", ours+module+"@latest")
 	found := strings.Fields(run("list", "-deps", "."))
 	if text := read(t, filepath.Join(user, "go.mod")); strings.Contains(text, "replace") {
 		t.Errorf("go.mod has a replace:\n%s", text)
@@ -92,8 +95,9 @@ func proxy(t *testing.T) []string {
 		t.Fatal(err)
 	}
 	tree := t.TempDir()
-	for _, module := range []string{".", "api", "client", "compat/mcm"} {
-		publish(t, root, path.Join(ours, module), filepath.Join(tree, ours, module, "@v"))
+	release := tag(t, root)
+	for _, module := range published {
+		publish(t, release, filepath.Join(root, module), path.Join(ours, module), filepath.Join(tree, ours, module, "@v"))
 	}
 	out, err := exec.CommandContext(t.Context(), "go", "env", "GOMODCACHE", "GOPROXY").Output()
 	if err != nil {
@@ -106,12 +110,58 @@ func proxy(t *testing.T) []string {
 		"GOMODCACHE="+t.TempDir(), "GOSUMDB=off", "GONOPROXY=none", "GOFLAGS=-mod=mod -modcacherw", "GOWORK=off", "GOTOOLCHAIN=local")
 }
 
-// publish writes the files of one version of a module, as a proxy serves them.
-func publish(t *testing.T, root, module, to string) {
+// tag returns a folder with the go.mod of each module, as a release has them.
+func tag(t *testing.T, root string) string {
 	t.Helper()
-	from := filepath.Join(root, strings.TrimPrefix(module, strings.TrimSuffix(ours, "/")))
+	release := t.TempDir()
+	for _, module := range published {
+		write(t, filepath.Join(release, module, "go.mod"), read(t, filepath.Join(root, module, "go.mod")))
+	}
+	rewrite(t, root, release)
+	return release
+}
+
+// rewrite has the modules in a folder require ours in the version that is released.
+func rewrite(t *testing.T, root, folder string) {
+	t.Helper()
+	if out, err := exec.CommandContext(t.Context(), filepath.Join(root, "hack", "modules.sh"), version, folder).CombinedOutput(); err != nil {
+		t.Fatalf("hack/modules.sh: %v\n%s", err, out)
+	}
+}
+
+// TestARelease: the modules require each other in its version, and nothing else is changed; a version that Go
+// would not take is refused.
+func TestARelease(t *testing.T) {
+	root, err := env.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	release := tag(t, root)
+	for module, want := range map[string][]string{".": {"api", "client"}, "api": nil, "client": {"api"}, "compat/mcm": {"api"}} {
+		before, after := read(t, filepath.Join(root, module, "go.mod")), read(t, filepath.Join(release, module, "go.mod"))
+		for _, required := range want {
+			if !strings.Contains(after, "\t"+ours+required+" "+version+"\n") {
+				t.Errorf("%s does not require %s in %s:\n%s", module, required, version, after)
+			}
+		}
+		if strings.Count(before, "\n") != strings.Count(after, "\n") || len(want) == 0 && before != after {
+			t.Errorf("more of %s is changed:\n%s", module, after)
+		}
+	}
+	for _, nonsense := range []string{"0.1.0", "v1", "latest", "v0.1.0+dirty"} {
+		if out, err := exec.CommandContext(t.Context(), filepath.Join(root, "hack", "modules.sh"), nonsense, release).CombinedOutput(); err == nil {
+			t.Errorf("%s is taken as a version: %s", nonsense, out)
+		}
+	}
+}
+
+// publish writes the files of the released version of a module, as a proxy serves them.
+func publish(t *testing.T, release, from, module, to string) {
+	t.Helper()
+	requirements := read(t, filepath.Join(release, strings.TrimPrefix(module, strings.TrimSuffix(ours, "/")), "go.mod"))
+	write(t, filepath.Join(to, "list"), version+"\n")
 	write(t, filepath.Join(to, version+".info"), `{"Version":"`+version+`"}`)
-	write(t, filepath.Join(to, version+".mod"), read(t, filepath.Join(from, "go.mod")))
+	write(t, filepath.Join(to, version+".mod"), requirements)
 	file, err := os.Create(filepath.Join(to, version+".zip"))
 	if err != nil {
 		t.Fatal(err)
@@ -132,9 +182,14 @@ func publish(t *testing.T, root, module, to string) {
 			return err
 		}
 		in, err := archive.Create(module + "@" + version + "/" + filepath.ToSlash(name))
-		if err == nil {
-			_, err = io.WriteString(in, read(t, path))
+		if err != nil {
+			return err
 		}
+		text := requirements
+		if name != "go.mod" {
+			text = read(t, path)
+		}
+		_, err = io.WriteString(in, text)
 		return err
 	})
 	if err == nil {
