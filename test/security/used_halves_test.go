@@ -7,6 +7,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -49,6 +51,7 @@ func TestHalvesUseWhatTheyMay(t *testing.T) {
 	m.replicas()
 	m.follows()
 	m.scales()
+	m.updates()
 
 	const ownerReferences = "asked for by the admission plug-in OwnerReferencesPermissionEnforcement, which does not run here"
 	ofSets.Check(t, map[string]string{
@@ -71,6 +74,35 @@ func (m *managed) follows() {
 		m.t.Fatal(err)
 	}
 	m.gone(m.admin, machine)
+}
+
+// updates has nodes be updated in place. The agents have their own rights.
+func (m *managed) updates() {
+	m.t.Helper()
+	m.create(m.admin, slices.Concat(m.class("updatable", `{"agent":"succeed","updateTime":"100ms"}`), m.class("updated", `{"agent":"succeed","updateTime":"100ms"}`))...)
+	labels := map[string]string{"name": "updates"}
+	deployment := &v1alpha1.MachineDeployment{ObjectMeta: m.meta("updates")}
+	deployment.Spec = v1alpha1.MachineDeploymentSpec{Replicas: 1, Selector: &metav1.LabelSelector{MatchLabels: labels}}
+	deployment.Spec.Strategy = v1alpha1.MachineDeploymentStrategy{
+		Type: v1alpha1.InPlaceUpdateMachineDeploymentStrategyType,
+		InPlaceUpdate: &v1alpha1.InPlaceUpdateMachineDeployment{
+			OrchestrationType: v1alpha1.OrchestrationTypeAuto, UpdateConfiguration: v1alpha1.UpdateConfiguration{MaxSurge: ptr.To(intstr.FromInt32(0))},
+		},
+	}
+	deployment.Spec.Template = v1alpha1.MachineTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: m.machine("", "updatable").Spec}
+	m.create(m.admin, deployment)
+	available := func(class string) {
+		m.eventually("the Machine of the class "+class+" is available", func() bool {
+			err := m.admin.Get(m.t.Context(), client.ObjectKeyFromObject(deployment), deployment)
+			return err == nil && deployment.Status.ObservedGeneration == deployment.Generation &&
+				deployment.Status.UpdatedReplicas == 1 && deployment.Status.AvailableReplicas == 1 && deployment.Status.Replicas == 1
+		})
+	}
+	available("updatable")
+	m.patch(deployment, `{"spec":{"template":{"spec":{"class":{"name":"updated"}}}}}`)
+	available("updated")
+	m.delete(deployment)
+	m.gone(m.admin, deployment)
 }
 
 // scales has events on a deployment and its set be repeated, which are then patched.
