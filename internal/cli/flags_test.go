@@ -154,6 +154,10 @@ func TestValuesOfMCMsFlags(t *testing.T) {
 		"requests":                {"machine-controller", "--kube-api-qps=100", "kube-api-qps", "100"},
 		"no target":               {"machine-controller-manager", "--target-kubeconfig=none", "target-kubeconfig", "none"},
 		"no duration":             {"machine-controller", "--machine-health-timeout=5n", "machine-health-timeout", ""},
+		"a threshold of its own":  {"machine-controller", "--alsologtostderrthreshold=error", "alsologtostderrthreshold", "error"},
+		"a place":                 {"machine-controller-manager", "--log-backtrace-at=drain.go:17", "log-backtrace-at", "drain.go:17"},
+		"a buffer":                {"machine-controller-manager", "--log-json-info-buffer-size=64Ki", "log-json-info-buffer-size", "64Ki"},
+		"no buffer":               {"machine-controller-manager", "--log-text-info-buffer-size=much", "log-text-info-buffer-size", ""},
 		"no switch":               {"machine-controller", "--logtostderr=perhaps", "logtostderr", ""},
 		"flag of the other half":  {"machine-controller", "--safety-up=2", "safety-up", ""},
 		"flag of the other half,": {"machine-controller-manager", "--machine-drain-timeout=2h", "machine-drain-timeout", ""},
@@ -174,12 +178,11 @@ func TestValuesOfMCMsFlags(t *testing.T) {
 	}
 }
 
-// freeText are the flags that have no nonsense: names of files, of objects and of the driver, which are
-// looked up later, and what has no effect.
+// freeText are the flags that have no nonsense: names of files, which are looked up later, the name of an
+// installation, which may be any text, and that of a cloud, which MCM does not look at either.
 var freeText = []string{
-	"driver", "driver-socket", "cloud-provider", "target-kubeconfig", "control-kubeconfig", "namespace", "leader-elect-namespace", "installation", "sim-dir",
-	"watch-filter", "webhook-cert-dir", "leader-elect-resource-name",
-	"vmodule", "alsologtostderrthreshold", "log-backtrace-at", "log-dir", "log-file", "log-json-info-buffer-size", "log-text-info-buffer-size",
+	"driver-socket", "target-kubeconfig", "control-kubeconfig", "sim-dir", "webhook-cert-dir", "log-dir", "log-file",
+	"installation", "cloud-provider",
 }
 
 // TestNonsenseInEachFlag: every flag of every process refuses it, by its name and before anything starts.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/millwright-dev/millwright/internal/cli/args"
 	"github.com/millwright-dev/millwright/internal/manager"
@@ -24,7 +25,13 @@ type ignored struct {
 	lock string
 	// contentType is checked, as in MCM.
 	contentType string
-	threshold   string
+	logging     klogFlags
+}
+
+// klogFlags are those of klog's and component-base's flags that are checked, as there.
+type klogFlags struct {
+	threshold, alsoThreshold, modules, backtrace string
+	textBuffer, jsonBuffer                       resource.QuantityValue
 }
 
 // add adds them to those of a command.
@@ -36,15 +43,15 @@ func (i *ignored) add(flags *pflag.FlagSet, half manager.Half) {
 	if half != manager.HalfMachines {
 		set.Duration("machine-safety-overshooting-period", time.Minute, noEffect+": the Machines of a MachineSet are counted in every reconcile")
 	}
-	set.AddFlagSet(newLogging(&i.threshold))
+	set.AddFlagSet(i.logging.flags())
 	i.set = set
 	flags.AddFlagSet(set)
 	flags.StringVar(&i.lock, "leader-elect-resource-lock", "leases", `type of the locks of the leader election; only "leases"`)
 }
 
-// newLogging returns the flags of klog and component-base, but for --v and --logging-format. They are
+// flags returns the flags of klog and component-base, but for --v and --logging-format. They are
 // not klog's own, which keeps their values in variables of its package.
-func newLogging(threshold *string) *pflag.FlagSet {
+func (l *klogFlags) flags() *pflag.FlagSet {
 	set := pflag.NewFlagSet("", pflag.ContinueOnError)
 	for _, name := range []string{
 		"add-dir-header", "alsologtostderr", "one-output", "skip-headers", "skip-log-headers",
@@ -54,13 +61,14 @@ func newLogging(threshold *string) *pflag.FlagSet {
 	}
 	set.Bool("logtostderr", true, "")
 	set.Bool("legacy-stderr-threshold-behavior", true, "")
-	for name, value := range map[string]string{
-		"log-backtrace-at": ":0", "log-dir": "", "log-file": "", "vmodule": "", "alsologtostderrthreshold": "0",
-		"log-json-info-buffer-size": "0", "log-text-info-buffer-size": "0",
-	} {
-		set.String(name, value, "")
-	}
-	set.StringVar(threshold, "stderrthreshold", "2", "")
+	set.String("log-dir", "", "")
+	set.String("log-file", "", "")
+	set.StringVar(&l.backtrace, "log-backtrace-at", ":0", "")
+	set.StringVar(&l.modules, "vmodule", "", "")
+	set.StringVar(&l.threshold, "stderrthreshold", "2", "")
+	set.StringVar(&l.alsoThreshold, "alsologtostderrthreshold", "0", "")
+	set.Var(&l.textBuffer, "log-text-info-buffer-size", "")
+	set.Var(&l.jsonBuffer, "log-json-info-buffer-size", "")
 	set.Uint64("log-file-max-size", 1800, "")
 	set.Duration("log-flush-frequency", 5*time.Second, "")
 	set.VisitAll(func(f *pflag.Flag) {
@@ -78,6 +86,28 @@ func isSeverity(text string) bool {
 	return err == nil || slices.Contains(severities, strings.ToUpper(text))
 }
 
+// isModules reports whether klog would take it for --vmodule: patterns of files with their verbosity.
+func isModules(text string) bool {
+	for module := range strings.SplitSeq(text, ",") {
+		pattern, level, ok := strings.Cut(module, "=")
+		verbosity, err := strconv.Atoi(level)
+		if module != "" && (!ok || pattern == "" || err != nil || verbosity < 0) {
+			return false
+		}
+	}
+	return true
+}
+
+// isPlace reports whether klog would take it for --log-backtrace-at: a file and a line.
+func isPlace(text string) bool {
+	if text == "" || text == ":0" {
+		return true
+	}
+	file, line, ok := strings.Cut(text, ":")
+	number, err := strconv.Atoi(line)
+	return ok && strings.Contains(file, ".") && err == nil && number > 0
+}
+
 // dashes has flags be spelt with underscores too, as klog's are.
 func dashes(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 	return pflag.NormalizedName(strings.ReplaceAll(name, "_", "-"))
@@ -86,7 +116,11 @@ func dashes(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 // problems adds those with the values.
 func (i *ignored) problems(wrong *args.Problems) {
 	wrong.If(i.lock != "leases", "--leader-elect-resource-lock: %q is not leases, the only type of lock", i.lock)
-	wrong.If(!isSeverity(i.threshold), "--stderrthreshold: %q is neither a number nor one of %s", i.threshold, strings.Join(severities, ", "))
+	for flag, value := range map[string]string{"stderrthreshold": i.logging.threshold, "alsologtostderrthreshold": i.logging.alsoThreshold} {
+		wrong.If(!isSeverity(value), "--%s: %q is neither a number nor one of %s", flag, value, strings.Join(severities, ", "))
+	}
+	wrong.If(!isModules(i.logging.modules), "--vmodule: %q is no list of PATTERN=NUMBER, separated by commas", i.logging.modules)
+	wrong.If(!isPlace(i.logging.backtrace), "--log-backtrace-at: %q is not FILE.go:LINE", i.logging.backtrace)
 	_, _, err := mime.ParseMediaType(i.contentType)
 	wrong.If(err != nil, "--kube-api-content-type: %q is not a media type", i.contentType)
 }

@@ -32,6 +32,7 @@ func (f *Flags) validate() error {
 	var wrong args.Problems
 	wrong.If(f.target == connect.None && f.control == "", "--control-kubeconfig: required when --target-kubeconfig is none")
 	wrong.Add(f.validateAPIs())
+	f.validateNames(&wrong)
 	wrong.Add(f.Driver.Plugins.Validate())
 	f.ignored.problems(&wrong)
 	wrong.If(c.NodeCertificates.Approve && (f.target == connect.None || !slices.Contains(f.apis, string(manager.APIMCM))), "--approve-node-certificates: needs a target cluster, and mcm among --apis")
@@ -42,6 +43,22 @@ func (f *Flags) validate() error {
 	wrong.If(c.Profiling.Contention && !c.Profiling.Enabled, "--contention-profiling: needs --profiling")
 	wrong.Add(f.ValidateTuning())
 	return wrong.Err()
+}
+
+// validateNames adds what cannot be the name of a thing. Whether there is one is found out later.
+func (f *Flags) validateNames(wrong *args.Problems) {
+	c := f.Config
+	for flag, name := range map[string]string{"namespace": f.namespace, "leader-elect-namespace": c.Election.Namespace} {
+		wrong.If(name != "" && len(utilvalidation.IsDNS1123Label(name)) > 0, "--%s: %q cannot be a namespace", flag, name)
+	}
+	lease := c.Election.ClusterAPILease
+	wrong.If(lease != "" && len(utilvalidation.IsDNS1123Subdomain(lease)) > 0, "--leader-elect-resource-name: %q cannot be the name of a lease", lease)
+	filter := c.ClusterAPI.WatchFilter
+	wrong.If(len(utilvalidation.IsValidLabelValue(filter)) > 0, "--watch-filter: %q cannot be the value of a label", filter)
+	if f.Driver.Name != "" {
+		_, err := f.Driver.chosen()
+		wrong.Add(err)
+	}
 }
 
 func (f *Flags) validateAPIs() error {
