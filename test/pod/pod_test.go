@@ -1,21 +1,14 @@
 package pod
 
 import (
-	"context"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
-	coordinationv1 "k8s.io/api/coordination/v1"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
@@ -63,7 +56,8 @@ func TestInAPod(t *testing.T) {
 	p.isConfined()
 	p.createMisconfigured()
 	p.makesMachine("first")
-	p.handOver()
+	p.handOver(v1alpha1.LeaseMachineController)
+	p.handOver(v1alpha1.LeaseMachineControllerManager)
 	p.makesMachine("second")
 	p.explains("second")
 	p.misconfigured()
@@ -112,81 +106,3 @@ func (p *place) makesMachine(name string) {
 		g.Expect(machine.Status.CurrentStatus.Phase).To(gomega.Equal(v1alpha1.MachineRunning), "%+v", machine.Status)
 	})
 }
-
-// holder returns the Pod that holds a lease.
-func holder(lease *coordinationv1.Lease) string {
-	pod, _, _ := strings.Cut(ptr.Deref(lease.Spec.HolderIdentity, ""), "_")
-	return pod
-}
-
-// handOver ends the leader as a rollout or a drain does, and checks that it ends in order and that
-// the other takes over at once.
-func (p *place) handOver() {
-	p.Helper()
-	lease := &coordinationv1.Lease{}
-	if err := p.env.Client.Get(p.Context(), client.ObjectKey{Namespace: p.env.Namespace, Name: v1alpha1.LeaseMachineController}, lease); err != nil {
-		p.Fatal(err)
-	}
-	leader := &corev1.Pod{}
-	if err := p.env.Client.Get(p.Context(), client.ObjectKey{Namespace: p.env.Namespace, Name: holder(lease)}, leader); err != nil {
-		p.Fatal(err)
-	}
-	ctx, cancel := context.WithTimeout(p.Context(), patience)
-	defer cancel()
-	leases, err := p.clients.CoordinationV1().Leases(p.env.Namespace).Watch(ctx, metav1.SingleObject(lease.ObjectMeta))
-	if err != nil {
-		p.Fatal(err)
-	}
-	pods, err := p.clients.CoreV1().Pods(p.env.Namespace).Watch(ctx, metav1.SingleObject(leader.ObjectMeta))
-	if err != nil {
-		p.Fatal(err)
-	}
-	began := time.Now()
-	if err := p.env.Client.Delete(p.Context(), leader); err != nil {
-		p.Fatal(err)
-	}
-	p.changesHands(leases.ResultChan(), leader.Name, began)
-	p.endsInOrder(pods.ResultChan())
-}
-
-// changesHands checks that a lease goes from the leader to another Pod, soon after a time.
-func (p *place) changesHands(leases <-chan watch.Event, leader string, began time.Time) {
-	p.Helper()
-	var released, taken time.Duration
-	for event := range leases {
-		of := holder(event.Object.(*coordinationv1.Lease))
-		if of == "" {
-			released = time.Since(began)
-		}
-		if of != "" && of != leader {
-			taken = time.Since(began)
-			break
-		}
-	}
-	p.Logf("the leader was deleted; its lease was free after %v, and taken after %v", released, taken)
-	if released == 0 || taken == 0 || taken > handOverLimit {
-		p.Errorf("the hand-over took %v, with the lease free after %v", taken, released)
-	}
-}
-
-// endsInOrder checks the exit status of the containers of a Pod that is being deleted.
-func (p *place) endsInOrder(pods <-chan watch.Event) {
-	p.Helper()
-	var last *corev1.Pod
-	for event := range pods {
-		last = event.Object.(*corev1.Pod)
-		if event.Type == watch.Deleted {
-			break
-		}
-	}
-	for _, container := range last.Status.ContainerStatuses {
-		if ended := container.State.Terminated; ended == nil || ended.ExitCode != 0 {
-			p.Errorf("%s of the leader ended with %+v", container.Name, container.State)
-		}
-	}
-}
-
-// handOverLimit is from the request to delete the leader's Pod until another holds its lease, at most: less
-// than a lease takes to expire. On an idle machine it is a second; TestReleasedLeasesAreTakenSoon holds what is
-// up to the program.
-const handOverLimit = 10 * time.Second

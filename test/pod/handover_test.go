@@ -1,0 +1,128 @@
+package pod
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/onsi/gomega"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// handOverLimit is how long a lease may be free, by the times that the two managers write into it. A
+// stand-by looks every 1.1 s at most.
+const handOverLimit = 2 * time.Second
+
+// handOvers is how many there are at most until one is fast enough: other load may delay any of them, but
+// not all.
+const handOvers = 3
+
+// handOver ends the Pod that holds a lease, as a rollout or a drain does, and checks that it ends in order,
+// that its lease is given back, and that the other Pod takes it at once.
+func (p *place) handOver(lease string) {
+	p.Helper()
+	for range handOvers {
+		p.hasStandBy()
+		free := p.replaceHolder(lease)
+		if p.Failed() || free < handOverLimit {
+			return
+		}
+	}
+	p.Errorf("the lease %s is free for %v or longer at each hand-over", lease, handOverLimit)
+}
+
+// hasStandBy waits until both Pods are ready, and none is on its way out.
+func (p *place) hasStandBy() {
+	p.Helper()
+	p.awaitReady(installed, 2)
+	p.eventually(func(g gomega.Gomega) {
+		pods := &corev1.PodList{}
+		g.Expect(p.env.Client.List(p.Context(), pods, client.InNamespace(p.env.Namespace), client.MatchingLabels(p.template().Labels))).To(gomega.Succeed())
+		g.Expect(pods.Items).To(gomega.HaveLen(2))
+		for i := range pods.Items {
+			g.Expect(pods.Items[i].DeletionTimestamp).To(gomega.BeNil())
+			g.Expect(pods.Items[i].Status.Conditions).To(gomega.ContainElement(gomega.And(
+				gomega.HaveField("Type", corev1.PodReady), gomega.HaveField("Status", corev1.ConditionTrue))))
+		}
+	})
+}
+
+// replaceHolder deletes the Pod that holds a lease, and returns for how long the lease is free.
+func (p *place) replaceHolder(name string) (free time.Duration) {
+	p.Helper()
+	lease := &coordinationv1.Lease{}
+	if err := p.env.Client.Get(p.Context(), client.ObjectKey{Namespace: p.env.Namespace, Name: name}, lease); err != nil {
+		p.Fatal(err)
+	}
+	leader := &corev1.Pod{}
+	if err := p.env.Client.Get(p.Context(), client.ObjectKey{Namespace: p.env.Namespace, Name: holder(lease)}, leader); err != nil {
+		p.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(p.Context(), patience)
+	defer cancel()
+	leases, err := p.clients.CoordinationV1().Leases(p.env.Namespace).Watch(ctx, metav1.SingleObject(lease.ObjectMeta))
+	if err != nil {
+		p.Fatal(err)
+	}
+	pods, err := p.clients.CoreV1().Pods(p.env.Namespace).Watch(ctx, metav1.SingleObject(leader.ObjectMeta))
+	if err != nil {
+		p.Fatal(err)
+	}
+	began := time.Now()
+	if err := p.env.Client.Delete(p.Context(), leader); err != nil {
+		p.Fatal(err)
+	}
+	free = p.changesHands(leases.ResultChan(), leader.Name, began)
+	p.endsInOrder(pods.ResultChan())
+	return free
+}
+
+// holder returns the Pod that holds a lease.
+func holder(lease *coordinationv1.Lease) string {
+	pod, _, _ := strings.Cut(ptr.Deref(lease.Spec.HolderIdentity, ""), "_")
+	return pod
+}
+
+// changesHands waits until a lease has gone from the leader to another Pod, and returns for how long it was
+// free. The leader was deleted at that time.
+func (p *place) changesHands(leases <-chan watch.Event, leader string, deleted time.Time) time.Duration {
+	p.Helper()
+	var released time.Time
+	for event := range leases {
+		lease := event.Object.(*coordinationv1.Lease)
+		switch of := holder(lease); {
+		case of == "":
+			released = lease.Spec.RenewTime.Time
+		case of != leader && released.IsZero():
+			p.Fatalf("%s took the lease %s, which was not given back", of, lease.Name)
+		case of != leader:
+			taken := lease.Spec.AcquireTime.Time
+			p.Logf("the lease %s was free %v after the deletion of its Pod, and taken %v later", lease.Name, released.Sub(deleted), taken.Sub(released))
+			return taken.Sub(released)
+		}
+	}
+	p.Fatalf("the lease of %s was not taken", leader)
+	return 0
+}
+
+// endsInOrder checks the exit status of the containers of a Pod that is being deleted.
+func (p *place) endsInOrder(pods <-chan watch.Event) {
+	p.Helper()
+	var last *corev1.Pod
+	for event := range pods {
+		last = event.Object.(*corev1.Pod)
+		if event.Type == watch.Deleted {
+			break
+		}
+	}
+	for _, container := range last.Status.ContainerStatuses {
+		if ended := container.State.Terminated; ended == nil || ended.ExitCode != 0 {
+			p.Errorf("%s of the leader ended with %+v", container.Name, container.State)
+		}
+	}
+}
