@@ -23,6 +23,7 @@ func TestNodesComeAndGo(t *testing.T) {
 	c := up(t)
 	outcome := silentMachines(c)
 	t.Run("rolling update", func(t *testing.T) { rollingUpdate(c.in(t)) })
+	t.Run("update in place", func(t *testing.T) { updateInPlace(c.in(t)) })
 	t.Run("drain", func(t *testing.T) { drainedMachines(c.in(t)) })
 	t.Run("silence", func(t *testing.T) { outcome(c.in(t)) })
 }

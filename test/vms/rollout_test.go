@@ -6,10 +6,8 @@ import (
 
 	"github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
@@ -44,16 +42,7 @@ func rollingUpdate(c *cluster) {
 		}
 	})
 
-	next := &v1alpha1.MachineClass{}
-	if err := c.client.Get(c.t.Context(), client.ObjectKeyFromObject(pool), next); err != nil {
-		c.t.Fatal(err)
-	}
-	next.ObjectMeta = metav1.ObjectMeta{Namespace: pool.Namespace, Name: "roll-v2"}
-	c.create(next)
-	patch := client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"template":{"spec":{"class":{"name":"roll-v2"}}}}}`))
-	if err := c.client.Patch(c.t.Context(), pool, patch); err != nil {
-		c.t.Fatal(err)
-	}
+	c.renewClass(pool)
 	c.eventually(joining, func(g gomega.Gomega) {
 		for _, machine := range c.settled(g, pool) {
 			g.Expect(slices.Contains(old, machine)).To(gomega.BeFalse(), machine+" is old")
