@@ -84,6 +84,9 @@ type memory struct {
 	mutated bool
 	// counted is when the status of a deployment that is being deleted was written.
 	counted time.Time
+	// unanswered is since when candidates for an update in place have waited for the machine controller;
+	// zero if none does. A process that starts counts anew.
+	unanswered time.Time
 }
 
 // New makes a Controller.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -36,10 +37,12 @@ func (p pass) gather(ctx context.Context, deployment *v1alpha1.MachineDeployment
 	if f, err = p.inPlace(ctx, f); err != nil {
 		return f, err
 	}
-	if p.nodesMatter(f) {
-		if f.TargetAway = !p.Target.Ready(); !f.TargetAway { // rollouts do not wait for the target
-			f.Nodes, err = p.readNodes(ctx, f)
-		}
+	if !p.nodesMatter(f) {
+		p.memory.unanswered = time.Time{}
+		return f, nil
+	}
+	if f.TargetAway = !p.Target.Ready(); !f.TargetAway { // rollouts do not wait for the target
+		f.Nodes, err = p.readNodes(ctx, f)
 	}
 	return f, err
 }
@@ -175,7 +178,21 @@ func (p pass) readNodes(ctx context.Context, f planner.Facts) (*planner.Nodes, e
 			}
 		}
 	}
+	nodes.UnansweredSince = p.unanswered(nodes, f.Now)
 	return nodes, nil
+}
+
+// unanswered remembers since when candidates have waited for the machine controller. Nothing else tells when a
+// node got a label.
+func (p pass) unanswered(nodes *planner.Nodes, now time.Time) time.Time {
+	waits := slices.ContainsFunc(nodes.OfOld, func(n planner.Node) bool { return nodeupdate.Unanswered(n.Machine, n.Node) })
+	switch {
+	case !waits:
+		p.memory.unanswered = time.Time{}
+	case p.memory.unanswered.IsZero():
+		p.memory.unanswered = now
+	}
+	return p.memory.unanswered
 }
 
 // known reports whether a node can be planned with, and notes why not.

@@ -45,7 +45,7 @@ func (p pass) report(ctx context.Context, f planner.Facts, o planner.Outcome) (a
 
 // lookAgain returns the time to the next pass without an event; 0 is never.
 func lookAgain(f planner.Facts, o planner.Outcome, next v1alpha1.MachineDeploymentStatus) (again time.Duration) {
-	times := []time.Duration{planner.ProtectedFor(f), status.DeadlineIn(f, next)}
+	times := []time.Duration{planner.ProtectedFor(f), status.DeadlineIn(f, next), planner.AnswerIn(f)}
 	if f.TargetAway || o.NodesLater || f.Nodes != nil && (f.Nodes.Behind || planner.Blocked(f) != "") {
 		times = append(times, targetAway)
 	}

@@ -5,9 +5,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
@@ -109,5 +111,40 @@ func TestTheCurrentSetMayGrow(t *testing.T) {
 	s.nothingLost(t)
 	if _, left := s.all()["pool-b"].Labels[v1alpha1.LabelKeyMachineSetScaleUpDisabled]; left {
 		t.Error("the label is still there")
+	}
+}
+
+// TestNoMachineControllerAnswers: beside a machine controller that does not run, or whose version does not
+// update nodes in place, an update says so after a while, comes to rest and loses nothing; it goes on when there
+// is another one.
+func TestNoMachineControllerAnswers(t *testing.T) {
+	s := inPlaceServer(t)
+	if is := s.progress(); is.Reason != v1alpha1.DeploymentReasonUpdated {
+		t.Errorf("before the machine controller is late: %+v", is)
+	}
+	if again := s.pass(t).RequeueAfter; again == 0 || again > time.Minute {
+		t.Errorf("nobody looks again, but in %v", again)
+	}
+	s.lines = nil
+	s.Clock = clocktesting.NewFakePassiveClock(s.Clock.Now().Add(time.Minute))
+	s.rests(t)
+	s.rests(t)
+	s.nothingLost(t)
+	is := s.progress()
+	if is.Reason != v1alpha1.DeploymentReasonUpdateBlocked || !strings.Contains(is.Message, "no machine controller answers that the nodes of pool-a-0, pool-a-1 are candidates") {
+		t.Errorf("got %+v", is)
+	}
+	if len(s.lines) != 1 || !strings.HasPrefix(s.lines[0], v1alpha1.DeploymentReasonUpdateBlocked) {
+		t.Errorf("events %q, want one that says so", s.lines)
+	}
+	for _, name := range []string{"pool-a-0", "pool-a-1"} {
+		node := s.node(t, name)
+		node.Status.Conditions = []corev1.NodeCondition{{Type: v1alpha1.NodeInPlaceUpdate, Status: corev1.ConditionTrue, Reason: v1alpha1.CandidateForUpdate}}
+		must(s.target.Status().Update(t.Context(), node))
+	}
+	s.rests(t)
+	s.nothingLost(t)
+	if is := s.progress(); is.Reason != v1alpha1.DeploymentReasonUpdated {
+		t.Errorf("when there is an answer: %+v", is)
 	}
 }

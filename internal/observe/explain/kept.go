@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/nodeupdate"
 	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
 	"github.com/millwright-dev/millwright/internal/lifecycle/preservation"
 	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
@@ -62,13 +63,12 @@ func (e *explainer) updating() {
 	if n := e.Target.Node; n != nil {
 		why = n.Annotations[v1alpha1.AnnotationKeyMachineUpdateFailedReason]
 	}
-	statement, known := updates[state.Reason]
-	switch failed := phase == v1alpha1.MachineInPlaceUpdateFailed; {
-	case failed && why != "":
-		statement, known = updates[v1alpha1.UpdateFailed], true
-	case failed && state.Reason != v1alpha1.UpdateFailed:
-		statement, known = updateSilent, true
-	case state.Reason == v1alpha1.UpdateSuccessful && phase != v1alpha1.MachineInPlaceUpdateSuccessful: // of before
+	if nodeupdate.Unanswered(e.Machine, e.Target.Node) {
+		e.Why(updateUnanswered, "", time.Time{})
+		return
+	}
+	statement, known, over := updateOf(state.Reason, phase, why != "")
+	if over {
 		return
 	}
 	if !known {
@@ -85,6 +85,21 @@ func (e *explainer) updating() {
 		t := timeouts.InPlaceUpdate(e.Machine, timeouts.DefaultInPlaceUpdate)
 		e.Earliest(t.Ends(e.Since, report.Led(e.Lease)), updateTimesOut, "{timeout}", describe(t, "inPlaceUpdate"))
 	}
+}
+
+// updateOf returns what is said of an update in place whose condition has that reason, whether anything is, and
+// whether the update is one of before. The agent may have said why it failed.
+func updateOf(reason string, phase v1alpha1.MachinePhase, explained bool) (statement report.Statement, known, over bool) {
+	statement, known = updates[reason]
+	switch failed := phase == v1alpha1.MachineInPlaceUpdateFailed; {
+	case failed && explained:
+		return updates[v1alpha1.UpdateFailed], true, false
+	case failed && reason != v1alpha1.UpdateFailed:
+		return updateSilent, true, false
+	case reason == v1alpha1.UpdateSuccessful && phase != v1alpha1.MachineInPlaceUpdateSuccessful:
+		return statement, known, true
+	}
+	return statement, known, false
 }
 
 // drainLeft says what a drain waits for that precedes no deletion, if pods or volumes are left.

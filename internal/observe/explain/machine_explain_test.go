@@ -124,6 +124,7 @@ var living = map[string]situation{
 	"preserved-invalid":       {annotated(v1alpha1.AnnotationKeyPreserve, "yes"), report.Healthy, report.Other},
 	"preserved-unwell":        {all(preserved, silentKubelet(20*time.Second)), report.Healthy, v1alpha1.CauseNodeUnhealthy},
 	"preserved-when-failed":   {all(phase(v1alpha1.MachineUnknown, time.Minute), silentKubelet(time.Minute), annotated(v1alpha1.AnnotationKeyPreserve, "when-failed")), report.NotRunning, v1alpha1.CauseNodeUnhealthy},
+	"update-unanswered":       {candidate, report.Healthy, report.InPlaceUpdate},
 	"update-candidate":        {updating(v1alpha1.CandidateForUpdate), report.Healthy, report.InPlaceUpdate},
 	"update-selected":         {all(updating(v1alpha1.SelectedForUpdate), last(v1alpha1.MachineOperationDrainNode, works, time.Minute, "Drain failed due to - pod disruption budget shop/db allows no eviction. Will retry in next sync.", ""), pod("db-0", nil), budget("db", policyv1.PodDisruptionBudgetStatus{ExpectedPods: 3, CurrentHealthy: 2, DesiredHealthy: 2})), report.Healthy, report.InPlaceUpdate},
 	"update-ready":            {all(phase(v1alpha1.MachineInPlaceUpdating, 3*time.Minute), updating(v1alpha1.ReadyForUpdate), silentKubelet(time.Minute)), report.NotRunning, report.InPlaceUpdate},
@@ -303,6 +304,11 @@ func setIs(kind v1alpha1.MachineSetConditionType, reason, message string) given 
 // updating has the update of the node be in a state for a minute.
 func updating(reason string) given {
 	return nodeCondition(v1alpha1.NodeInPlaceUpdate, corev1.ConditionTrue, reason, "", time.Minute)
+}
+
+// candidate has a node be a candidate of an update that no machine controller has looked at.
+func candidate(f *MachineFacts) {
+	f.Target.Node.Labels = map[string]string{v1alpha1.LabelKeyNodeCandidateForUpdate: "true"}
 }
 
 func updateTimeout(d time.Duration) given {

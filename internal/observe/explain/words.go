@@ -43,11 +43,13 @@ var (
 	templateLate    = say(report.NodeTemplateNotApplied, "{what} yet", "")
 	templateRefused = say(report.NodeTemplateNotApplied, "{what}. {text}",
 		"Look at policies and webhooks for nodes in the target cluster, or correct {source}. The manager tries again at least every 10m")
-	delayed      = say(v1alpha1.CauseReplacementDelayed, "{text}", "Look why so many machines of the pool fail at once: kubectl -n {namespace} get {machines}")
-	kept         = say(report.Preserved, keptWhy, "To end its preservation: {release}")
-	keptFailed   = say(report.Preserved, keptWhy, "To have it replaced now: {release}")
-	keptNoMore   = say(report.Preserved, "it is preserved, which ends when the manager has seen that nobody asks for it any more", "")
-	updateSilent = say(report.InPlaceUpdate, "the update of its node in place failed: the agent did not report in time", lookAtAgent)
+	delayed          = say(v1alpha1.CauseReplacementDelayed, "{text}", "Look why so many machines of the pool fail at once: kubectl -n {namespace} get {machines}")
+	kept             = say(report.Preserved, keptWhy, "To end its preservation: {release}")
+	keptFailed       = say(report.Preserved, keptWhy, "To have it replaced now: {release}")
+	keptNoMore       = say(report.Preserved, "it is preserved, which ends when the manager has seen that nobody asks for it any more", "")
+	updateSilent     = say(report.InPlaceUpdate, "the update of its node in place failed: the agent did not report in time", lookAtAgent)
+	updateUnanswered = say(report.InPlaceUpdate, "its node is to be updated in place, and no machine controller has answered that: the node has no condition InPlaceUpdate of this update",
+		"Look whether a machine-controller runs that updates nodes in place. An older version does not")
 	updateQuoted = say(report.InPlaceUpdate, "the manager says: {text}", "")
 	vmElsewhere  = say(v1alpha1.CauseInstanceElsewhere, "nobody knows whether its VM exists: {text}",
 		"Undo what was changed in MachineClass {class} or its secret, or have them lead to where the VM is now. Only if there is no VM any more: kubectl -n {namespace} annotate {machines} {name} {annotation}-")

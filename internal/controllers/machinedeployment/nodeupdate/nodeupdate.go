@@ -110,6 +110,16 @@ func Behind(machine *v1alpha1.Machine, node *corev1.Node) bool {
 	return Selected(node) && result(node) == "" && State(machine) == v1alpha1.UpdateSuccessful && !Updating(machine)
 }
 
+// Unanswered reports whether the node of a Machine that runs is a candidate, and has no condition of that update:
+// no machine controller that updates in place has looked at it yet.
+func Unanswered(machine *v1alpha1.Machine, node *corev1.Node) bool {
+	if node == nil || machine.Status.CurrentStatus.Phase != v1alpha1.MachineRunning || Moved(machine) {
+		return false
+	}
+	is := reason(node.Status.Conditions)
+	return node.Labels[v1alpha1.LabelKeyNodeCandidateForUpdate] == labelled && result(node) == "" && (is == "" || is == v1alpha1.UpdateSuccessful)
+}
+
 // Labelled reports whether a node has labels of an update.
 func Labelled(node *corev1.Node) bool {
 	return slices.ContainsFunc(labels, func(key string) bool { _, ok := node.Labels[key]; return ok })

@@ -72,6 +72,9 @@ type Nodes struct {
 	Stale bool
 	// Behind reports whether a Machine says that its node was updated, which the cache does not show yet.
 	Behind bool
+	// UnansweredSince is since when a node has been a candidate for an update in place without a word of
+	// the machine controller; zero if there is none.
+	UnansweredSince time.Time
 }
 
 // Node is a Machine and its Node.

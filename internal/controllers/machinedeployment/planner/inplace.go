@@ -4,10 +4,12 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/nodeupdate"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/inplace"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/numbers"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
@@ -130,6 +132,38 @@ func selection(f Facts) map[string]bool {
 // mostBlocked is how many Machines are named whose update is blocked.
 const mostBlocked = 3
 
+// answerWithin is how long the machine controller may take to look at a candidate. It may be restarted, or be
+// waiting for its lease.
+const answerWithin = time.Minute
+
+// AnswerIn returns how long the machine controller still has to look at all candidates; 0 if it did, or is late.
+func AnswerIn(f Facts) time.Duration {
+	if f.Nodes == nil || f.Nodes.UnansweredSince.IsZero() {
+		return 0
+	}
+	return max(0, f.Nodes.UnansweredSince.Add(answerWithin).Sub(f.Now))
+}
+
+// unanswered says that candidates wait for a machine controller in vain; empty if none does.
+func unanswered(f Facts) string {
+	if f.Nodes == nil || f.Nodes.UnansweredSince.IsZero() || AnswerIn(f) > 0 {
+		return ""
+	}
+	waiting := slices.DeleteFunc(slices.Clone(f.Nodes.OfOld), func(n Node) bool { return !nodeupdate.Unanswered(n.Machine, n.Node) })
+	if len(waiting) == 0 {
+		return ""
+	}
+	var names []string
+	for _, n := range waiting[:min(len(waiting), mostBlocked)] {
+		names = append(names, n.Machine.Name)
+	}
+	text := "no machine controller answers that the nodes of " + strings.Join(names, ", ")
+	if more := len(waiting) - mostBlocked; more > 0 {
+		text += fmt.Sprintf(" and %s more", messages.Machines(int32(more)))
+	}
+	return text + " are candidates: none runs, or its version does not update nodes in place"
+}
+
 // Blocked says what keeps an update in place from its end and does not go away by itself; empty if nothing
 // does.
 func Blocked(f Facts) string {
@@ -138,13 +172,18 @@ func Blocked(f Facts) string {
 	}
 	manual := inplace.Manual(f.Deployment)
 	why := f.update().Blocked(manual)
-	if len(why) == 0 {
+	silent := unanswered(f)
+	if len(why) == 0 && silent == "" {
 		return ""
 	}
-	text := strings.Join(why[:min(len(why), mostBlocked)], "; ")
+	said := slices.Clone(why[:min(len(why), mostBlocked)])
 	if more := len(why) - mostBlocked; more > 0 {
-		text += fmt.Sprintf("; and %s more", messages.Machines(int32(more)))
+		said = append(said, fmt.Sprintf("and %s more", messages.Machines(int32(more))))
 	}
+	if silent != "" {
+		said = append([]string{silent}, said...)
+	}
+	text := strings.Join(said, "; ")
 	if manual {
 		text += ". Label the nodes to update with " + v1alpha1.LabelKeyNodeSelectedForUpdate + "=true"
 	}
