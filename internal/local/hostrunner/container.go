@@ -75,6 +75,8 @@ func admitVolume(volume *corev1.Volume) error {
 	source := &volume.VolumeSource
 	var paths []string
 	switch {
+	case !ofOneKind(source):
+		return errors.New("it is of a kind that is not supported, or of several")
 	case source.EmptyDir != nil, source.PersistentVolumeClaim != nil:
 	case source.Secret != nil:
 		for _, item := range source.Secret.Items {
@@ -88,7 +90,7 @@ func admitVolume(volume *corev1.Volume) error {
 			paths = append(paths, projection.ServiceAccountToken.Path)
 		}
 	default:
-		return errors.New("this kind of volume is not supported")
+		return errors.New("it has no source")
 	}
 	for _, path := range paths {
 		if _, err := confine.Name(path); err != nil || strings.HasPrefix(path, "/") {
@@ -96,6 +98,14 @@ func admitVolume(volume *corev1.Volume) error {
 		}
 	}
 	return nil
+}
+
+// ofOneKind reports whether a volume has one source, of a kind that a host supports, or none. What is
+// looked at of one kind would otherwise say nothing of what another has.
+func ofOneKind(source *corev1.VolumeSource) bool {
+	return slices.Contains([]corev1.VolumeSource{
+		{EmptyDir: source.EmptyDir}, {PersistentVolumeClaim: source.PersistentVolumeClaim}, {Secret: source.Secret}, {Projected: source.Projected},
+	}, *source)
 }
 
 // admitMounts requires that mount paths can be links: none is in another. The API server

@@ -104,6 +104,10 @@ func TestAdmission(t *testing.T) {
 		"subPath":             container(func(c *corev1.Container) { c.VolumeMounts[0].SubPath = "x" }),
 		"config map":          volume(corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{}}),
 		"host path":           volume(corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/"}}),
+		"no source":           volume(corev1.VolumeSource{}),
+		"two sources":         volume(corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}, HostPath: &corev1.HostPathVolumeSource{Path: "/"}}),
+		"two of those that are supported": volume(corev1.VolumeSource{
+			Secret: &corev1.SecretVolumeSource{}, PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{}}),
 		"secret leads out": volume(corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{
 			Items: []corev1.KeyToPath{{Key: "a", Path: "../../x"}}}}),
 		"projected config map": volume(corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{
