@@ -22,6 +22,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
+	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
 // patience is how long the driver may take for one class.
@@ -157,6 +158,7 @@ func (c *Controller) driverFailed(ctx context.Context, s *scope, err error) flow
 
 // say notes an outcome, and tells users unless that was the last one already.
 func (c *Controller) say(ctx context.Context, s *scope, o outcome) {
+	o.message = messages.Shorten(o.message, longestMessage)
 	if last, ok := c.outcomes.of(s.identity()); !ok || last.message != o.message {
 		ctrl.LoggerFrom(ctx).Info("cannot migrate a machine class; nothing is changed", "object", s.identity(), "reason", o.message)
 		c.Events.Eventf(s.object, corev1.EventTypeWarning, reasonFailed, "Not migrated to a MachineClass: %s.", o.message)

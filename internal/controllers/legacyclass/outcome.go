@@ -102,3 +102,6 @@ func (c *Controller) Migration(ctx context.Context, namespace string, ref v1alph
 	}
 	return Migration{Pending: !last.final, Problem: fmt.Sprintf("%s %q is not migrated to a MachineClass: %s", ref.Kind, ref.Name, last.message)}, nil
 }
+
+// longestMessage limits the bytes of what is said, as neither drivers nor names of fields do.
+const longestMessage = 1024
