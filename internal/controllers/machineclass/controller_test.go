@@ -200,6 +200,20 @@ func TestSecretFinalizerIsPutBack(t *testing.T) {
 	h.finalizers(secret, v1alpha1.FinalizerSecret)
 }
 
+// TestClassFinalizerIsPutBack: the same of a class that a Machine refers to.
+func TestClassFinalizerIsPutBack(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t)
+	class := h.class("c", "")
+	h.create(class, h.machine("m", "c"))
+	h.finalizers(class, v1alpha1.FinalizerMCM)
+	class.Finalizers = nil
+	if err := h.Client.Update(t.Context(), class); err != nil {
+		t.Fatal(err)
+	}
+	h.finalizers(class, v1alpha1.FinalizerMCM)
+}
+
 // TestNamespaceOfTheSecretCounts: a reference to another namespace holds nothing in the
 // class's, and does no harm.
 func TestNamespaceOfTheSecretCounts(t *testing.T) {

@@ -259,6 +259,43 @@ func TestUnsupportedPodsFail(t *testing.T) {
 	b.awaitGone(pod)
 }
 
+// TestVolumesOfOthers: a claim that says it is bound to the volume of another claim, or that names a folder
+// besides those of volumes, starts no process.
+func TestVolumesOfOthers(t *testing.T) {
+	b := newTestHost(t)
+	b.config.VolumesDir = t.TempDir()
+	b.start()
+	theirs := b.claim("theirs", filepath.Join(b.config.VolumesDir, "theirs"))
+	outside := b.claim("outside", t.TempDir())
+	claims := b.client.CoreV1().PersistentVolumeClaims(b.Namespace)
+	claim, err := claims.Get(t.Context(), theirs, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	stolen := claim.DeepCopy()
+	stolen.ObjectMeta = metav1.ObjectMeta{Name: "stolen"}
+	if stolen, err = claims.Create(t.Context(), stolen, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	stolen.Status.Phase = corev1.ClaimBound
+	if _, err := claims.UpdateStatus(t.Context(), stolen, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	using := func(claim string) func(*corev1.Pod) {
+		return withVolume("disk", "/disk", corev1.VolumeSource{
+			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim}})
+	}
+	for _, name := range []string{outside, stolen.Name} {
+		pod := b.pod(name, "run", using(name))
+		b.awaitEvent(pod, eventVolumes)
+		if statuses := b.await(name, corev1.PodPending).Status.ContainerStatuses; len(statuses) > 0 && statuses[0].State.Running != nil {
+			t.Errorf("%s runs", name)
+		}
+	}
+	b.pod("honest", "run", using(theirs))
+	b.awaitReady("honest")
+}
+
 func TestStopEndsAllProcesses(t *testing.T) {
 	b := newTestHost(t)
 	stop := b.start()

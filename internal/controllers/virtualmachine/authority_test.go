@@ -1,0 +1,81 @@
+package virtualmachine
+
+import (
+	"errors"
+	"maps"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc/codes"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/service"
+	"github.com/millwright-dev/millwright/internal/vm/identity"
+	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+)
+
+// TestDamagedAuthorityIsKept: running hypervisors trust the authority, so a controller that cannot read it
+// makes no other one, and says in which Secret it is.
+func TestDamagedAuthorityIsKept(t *testing.T) {
+	w := newTestEnv(t)
+	w.stop()
+	key := client.ObjectKey{Namespace: w.namespace, Name: service.AuthoritySecret}
+	other, err := identity.NewAuthority(time.Now())
+	w.must(err)
+	_, otherKey := other.PEM()
+	for name, damage := range map[string]func(data map[string][]byte){
+		"nothing":                  func(data map[string][]byte) { clear(data) },
+		"no key":                   func(data map[string][]byte) { delete(data, corev1.TLSPrivateKeyKey) },
+		"no certificate":           func(data map[string][]byte) { delete(data, corev1.TLSCertKey) },
+		"half a certificate":       func(data map[string][]byte) { data[corev1.TLSCertKey] = data[corev1.TLSCertKey][:100] },
+		"garbage":                  func(data map[string][]byte) { data[corev1.TLSPrivateKeyKey] = []byte("\x00\x1b[2J") },
+		"the key of another":       func(data map[string][]byte) { data[corev1.TLSPrivateKeyKey] = otherKey },
+		"a key as the certificate": func(data map[string][]byte) { data[corev1.TLSCertKey] = data[corev1.TLSPrivateKeyKey] },
+	} {
+		t.Run(name, func(t *testing.T) {
+			secret := &corev1.Secret{}
+			w.must(w.client.Get(t.Context(), key, secret))
+			w.must(w.client.Delete(t.Context(), secret))
+			secret.ObjectMeta, secret.Type = metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}, corev1.SecretTypeOpaque
+			good := maps.Clone(secret.Data)
+			damage(secret.Data)
+			w.must(w.client.Create(t.Context(), secret))
+			_, err := service.LoadAuthority(t.Context(), w.client, w.namespace)
+			if !errors.Is(err, identity.ErrBadAuthority) || !strings.Contains(err.Error(), key.String()) {
+				t.Errorf("the error is %v", err)
+			}
+			after := &corev1.Secret{}
+			w.must(w.client.Get(t.Context(), key, after))
+			if diff := cmp.Diff(secret, after); diff != "" {
+				t.Errorf("the Secret changed (-was +is):\n%s", diff)
+			}
+			after.Data = good
+			w.must(w.client.Update(t.Context(), after))
+		})
+	}
+}
+
+// TestNoCertificateWithoutVM: a hypervisor that outlived its VM gets no other certificate, not even when a
+// VM of that name is made again.
+func TestNoCertificateWithoutVM(t *testing.T) {
+	w := newTestEnv(t)
+	w.declare("a", nil)
+	pod := w.awaitPod("a", "")
+	token := w.token(pod, vmpb.TokenAudience)
+	w.stop() // nobody deletes the Pod
+	tokens := service.TokenReviewer{Client: w.client, APIReader: w.client}
+	_, err := tokens.Resolve(t.Context(), token)
+	w.must(err)
+	w.change("a", func(vm *v1alpha1.VirtualMachine) { vm.Finalizers = nil })
+	w.must(w.client.Delete(t.Context(), w.vm("a")))
+	_, err = tokens.Resolve(t.Context(), token)
+	wantCode(t, err, codes.PermissionDenied)
+	w.declare("a", nil)
+	_, err = tokens.Resolve(t.Context(), token)
+	wantCode(t, err, codes.PermissionDenied)
+}
