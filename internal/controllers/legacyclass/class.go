@@ -80,7 +80,7 @@ func (c *Controller) fill(ctx context.Context, s *scope, typed any) flow.Result 
 		err = c.Client.Create(ctx, class)
 	case same(s.class, class):
 	case s.begun(): // the object was edited in mid-migration
-		err = c.Client.Patch(ctx, class, expectations.Locked(s.class))
+		err = c.follow(ctx, s, class)
 	default:
 		return c.refused(ctx, s, fmt.Sprintf("there is a MachineClass %q already, which says something else: delete one of the two", s.key.Name))
 	}
@@ -89,6 +89,15 @@ func (c *Controller) fill(ctx context.Context, s *scope, typed any) flow.Result 
 	}
 	c.outcomes.forget(s.identity())
 	return flow.Continue()
+}
+
+// follow gives the MachineClass what the older object says now, unless the class is in use.
+func (c *Controller) follow(ctx context.Context, s *scope, class *v1alpha1.MachineClass) error {
+	used, err := c.inUse(ctx, s)
+	if err != nil || used {
+		return err
+	}
+	return c.Client.Patch(ctx, class, expectations.Locked(s.class))
 }
 
 // generate calls the driver. Of the object's metadata it may only change what users may.

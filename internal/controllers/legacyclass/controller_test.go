@@ -319,6 +319,53 @@ func TestLaterUsersAreSwitched(t *testing.T) {
 	}
 }
 
+// TestMarkTakenAway: who may edit the older class, and takes its mark away, changes nothing of a MachineClass
+// that Machines have by now.
+func TestMarkTakenAway(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, sim.New(sim.Config{}), fleet()...)
+	w.mustPass()
+	before := get(w, key.Name, &v1alpha1.MachineClass{})
+	old := get(w, key.Name, &legacy.AWSMachineClass{})
+	delete(old.Annotations, legacy.AnnotationMigrated)
+	old.Spec.AMI, old.Generation = "ami-evil", old.Generation+1
+	if err := w.Update(t.Context(), old); err != nil {
+		t.Fatal(err)
+	}
+	late := &v1alpha1.Machine{ObjectMeta: named("late")}
+	late.Spec.Class = ref()
+	if err := w.Create(t.Context(), late); err != nil {
+		t.Fatal(err)
+	}
+	w.mustPass()
+	if diff := cmp.Diff(before, get(w, key.Name, &v1alpha1.MachineClass{})); diff != "" {
+		t.Errorf("the class changed (-was +is):\n%s", diff)
+	}
+	if machine := get(w, "late", &v1alpha1.Machine{}); machine.Spec.Class.Kind != v1alpha1.MachineClassKind {
+		t.Errorf("refers to %v", machine.Spec.Class)
+	}
+}
+
+// TestEditedAmid: before anything has the MachineClass, it follows the older one.
+func TestEditedAmid(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, sim.New(sim.Config{}), fleet()...)
+	w.last = 1 // the class is made
+	if _, err := w.pass(); !errors.Is(err, errKilled) {
+		t.Fatal(err)
+	}
+	old := get(w, key.Name, &legacy.AWSMachineClass{})
+	old.Spec.AMI = "ami-2"
+	if err := w.Update(t.Context(), old); err != nil {
+		t.Fatal(err)
+	}
+	w.last = -1
+	w.mustPass()
+	if class := get(w, key.Name, &v1alpha1.MachineClass{}); !strings.Contains(string(class.ProviderSpec.Raw), "ami-2") {
+		t.Errorf("the class is %s", class.ProviderSpec.Raw)
+	}
+}
+
 // TestWhatIsNotNeededStays: without users only an object that is being deleted is let go.
 func TestWhatIsNotNeededStays(t *testing.T) {
 	t.Parallel()

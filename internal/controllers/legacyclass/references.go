@@ -62,29 +62,49 @@ func (s *scope) named(ref *v1alpha1.ClassSpec) bool {
 
 // findUsers ends the pass if there is nothing to do: an object that nothing refers to is not migrated.
 func (c *Controller) findUsers(ctx context.Context, s *scope) flow.Result {
-	// Deployments come first: they give their sets the kind, and these their Machines.
-	for _, list := range []client.ObjectList{&v1alpha1.MachineDeploymentList{}, &v1alpha1.MachineSetList{}, &v1alpha1.MachineList{}} {
-		options := []client.ListOption{client.InNamespace(s.key.Namespace), client.UnsafeDisableDeepCopy}
-		if _, machines := list.(*v1alpha1.MachineList); machines {
-			options = append(options, client.MatchingFields{fieldindex.MachineByClass: fieldindex.OlderClass(s.kind, s.key.Name)})
-		}
-		if err := c.Client.List(ctx, list, options...); err != nil {
-			return flow.Fail(fmt.Errorf("listing %T: %w", list, err))
-		}
-		err := meta.EachListItem(list, func(item runtime.Object) error {
-			if object := item.(client.Object); slices.ContainsFunc(referencesOf(object), s.named) {
-				s.users = append(s.users, object)
-			}
-			return nil
-		})
-		if err != nil {
-			return flow.Fail(err)
-		}
+	var err error
+	if s.users, err = c.referring(ctx, s, fieldindex.OlderClass(s.kind, s.key.Name), s.named); err != nil {
+		return flow.Fail(err)
 	}
 	if len(s.users) == 0 && !s.migrated() && !s.begun() && s.object.GetDeletionTimestamp().IsZero() {
 		return flow.Stop("nothing refers to it")
 	}
 	return flow.Continue()
+}
+
+// referring returns the Machines, sets and deployments with a reference that fits. The Machines are those
+// with a value of the index fieldindex.MachineByClass.
+func (c *Controller) referring(ctx context.Context, s *scope, indexed string, fits func(*v1alpha1.ClassSpec) bool) ([]client.Object, error) {
+	var found []client.Object
+	// Deployments come first: they give their sets the kind, and these their Machines.
+	for _, list := range []client.ObjectList{&v1alpha1.MachineDeploymentList{}, &v1alpha1.MachineSetList{}, &v1alpha1.MachineList{}} {
+		options := []client.ListOption{client.InNamespace(s.key.Namespace), client.UnsafeDisableDeepCopy}
+		if _, machines := list.(*v1alpha1.MachineList); machines {
+			options = append(options, client.MatchingFields{fieldindex.MachineByClass: indexed})
+		}
+		if err := c.Client.List(ctx, list, options...); err != nil {
+			return nil, fmt.Errorf("listing %T: %w", list, err)
+		}
+		err := meta.EachListItem(list, func(item runtime.Object) error {
+			if object := item.(client.Object); slices.ContainsFunc(referencesOf(object), fits) {
+				found = append(found, object)
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return found, nil
+}
+
+// inUse reports whether something refers to the MachineClass of the name. Then that class counts: who may
+// edit the older object only, and its mark, has no say in it any more.
+func (c *Controller) inUse(ctx context.Context, s *scope) (bool, error) {
+	found, err := c.referring(ctx, s, s.key.Name, func(ref *v1alpha1.ClassSpec) bool {
+		return ref.Kind == v1alpha1.MachineClassKind && ref.Name == s.key.Name
+	})
+	return len(found) > 0, err
 }
 
 // switchReferences has all users refer to the MachineClass. The name stays, and so does the group:
