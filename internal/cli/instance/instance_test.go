@@ -277,6 +277,25 @@ func TestMistakes(t *testing.T) {
 	w.want()
 }
 
+// TestSecretsAreNotPrinted: what a driver says of a failure names no value of the Secret, as in a manager.
+func TestSecretsAreNotPrinted(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	const token = "t0ken-of-the-provider"
+	w.write("credentials", `{"kind": "Secret", "stringData": {"userData": "join", "token": "`+token+`"}}`)
+	for _, command := range []string{"create", "status", "delete", "list"} {
+		w.cloud.ClearFaults()
+		w.cloud.Fail(sim.Fault{Codes: []codes.Code{codes.Unauthenticated}, Message: "401 for " + token, Times: -1})
+		arguments := []string{command, "--class", "@class", "--secret", "@credentials"}
+		if command != "list" {
+			arguments = append(arguments, "test")
+		}
+		if out, err := w.run(arguments...); err == nil || strings.Contains(out+err.Error(), token) || !strings.Contains(err.Error(), "401") {
+			t.Errorf("%s prints %q and %v", command, out, err)
+		}
+	}
+}
+
 // TestFailures: the driver's code is kept, and a deletion that does not end in time is said.
 func TestFailures(t *testing.T) {
 	t.Parallel()
