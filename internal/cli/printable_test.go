@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"slices"
 	"strings"
 	"testing"
 	"unicode"
@@ -60,11 +61,13 @@ func TestNothingControlsTheTerminal(t *testing.T) {
 		"status":    {[]string{"rollout", "status", "pool", "--watch=false"}, false},
 		"bad name":  {[]string{"explain", "machine", hostile}, true},
 		"bad flag":  {[]string{"explain", "--" + hostile}, true},
+		"no class":  {[]string{"machine", "create", "m", "--class", "/nowhere/" + hostile}, true},
+		"no VM":     {[]string{"managevm", "--machineclass", "/nowhere/" + hostile, "--machinename", "m", "--driver", "sim"}, true},
 		"no folder": {[]string{"status", "--dir", "/nowhere/" + hostile}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			args := tc.args
-			if args[0] != "status" {
+			if !slices.Contains([]string{"status", "machine", "managevm"}, args[0]) { // these have no cluster
 				args = append(args, "--kubeconfig", w.control, "-n", w.Namespace)
 			}
 			var out bytes.Buffer

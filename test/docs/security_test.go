@@ -16,7 +16,7 @@ var proof = regexp.MustCompile("\\[`((?:Test|Fuzz)\\w+)`\\]\\(\\.\\./([^)]+)\\)"
 // unproven begins the cell of a line that no test can prove.
 const unproven = "no test: "
 
-// TestThePagesOfThreatsNameTests: every line of a table of actors names a test that exists in the
+// TestThePagesOfThreatsNameTests: every line of a table of actors, or of holes, names a test that exists in the
 // package that it links to, or says why there is none.
 func TestThePagesOfThreatsNameTests(t *testing.T) {
 	root, err := env.Root()
@@ -38,7 +38,7 @@ func TestThePagesOfThreatsNameTests(t *testing.T) {
 	}
 	lines := 0
 	for line := range strings.Lines(actors) {
-		if !strings.HasPrefix(line, "| ") || strings.HasPrefix(line, "| what he tries") {
+		if !strings.HasPrefix(line, "| ") || strings.HasPrefix(line, "| what ") {
 			continue
 		}
 		lines++

@@ -55,16 +55,22 @@ func FuzzReconcile(f *testing.F) {
 			}
 			return
 		}
-		_, marked := after.Annotations[v1alpha1.AnnotationKeyNotManaged]
-		if owned := machine.Labels[v1alpha1.NodeLabelKey] == "n"; owned && marked {
-			t.Error("a node with a Machine is marked")
-		} else if young := before.CreationTimestamp.After(begin); !owned && !young && !marked {
-			t.Error("a node without a Machine is not marked")
-		}
+		checkMark(t, before, after, machine.Labels[v1alpha1.NodeLabelKey] == "n")
 		if diff := cmp.Diff(kept(before), kept(after)); diff != "" {
 			t.Errorf("more changed (-was +is):\n%s", diff)
 		}
 	})
+}
+
+// checkMark checks whether a node is marked.
+func checkMark(t *testing.T, before, after *corev1.Node, owned bool) {
+	t.Helper()
+	_, marked := after.Annotations[v1alpha1.AnnotationKeyNotManaged]
+	if owned && marked {
+		t.Error("a node with a Machine is marked")
+	} else if young := before.CreationTimestamp.After(begin); !owned && !young && !marked {
+		t.Error("a node without a Machine is not marked")
+	}
 }
 
 // kept is what must not change of a node.
