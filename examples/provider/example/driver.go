@@ -40,7 +40,7 @@ const (
 
 // CreateMachine implements driver.Driver. The cloud makes it idempotent: names of VMs are unique.
 func (d *Driver) CreateMachine(ctx context.Context, req *driver.CreateMachineRequest) (*driver.CreateMachineResponse, error) {
-	spec, err := parse(req.MachineClass)
+	spec, err := parseFor(req.Machine, req.MachineClass)
 	if err != nil {
 		return nil, err
 	}
@@ -110,7 +110,7 @@ func (d *Driver) ListMachines(ctx context.Context, req *driver.ListMachinesReque
 // find returns the VM of a machine: by its ID if that is known, else by the name and the cluster's tags. The
 // error is NotFound if there is none.
 func (d *Driver) find(ctx context.Context, machine *v1alpha1.Machine, class *v1alpha1.MachineClass, secret *corev1.Secret) (*cloud.VM, error) {
-	spec, err := parse(class)
+	spec, err := parseFor(machine, class)
 	if err != nil {
 		return nil, err
 	}

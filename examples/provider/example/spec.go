@@ -38,6 +38,14 @@ func parse(class *v1alpha1.MachineClass) (*Spec, error) {
 	return spec, nil
 }
 
+// parseFor is parse for a request about a machine, which must have a name.
+func parseFor(machine *v1alpha1.Machine, class *v1alpha1.MachineClass) (*Spec, error) {
+	if machine.Name == "" {
+		return nil, status.Error(codes.InvalidArgument, "the machine has no name")
+	}
+	return parse(class)
+}
+
 func (s *Spec) has(prefix string) bool {
 	for tag := range s.Tags {
 		if strings.HasPrefix(tag, prefix) && tag != prefix {
