@@ -27,6 +27,7 @@ import driver_pb2_grpc as rpc
 KIND = "python"
 API_VERSION = "machine.sapcloud.io/v1alpha1"
 LIMIT = 16 << 20  # bytes of a message
+CLUSTER = "kubernetes.io/cluster/"
 OPERATIONS = 10  # at the same time
 FETCH_TIMEOUT = 30  # seconds for a class or a Secret
 FIRST_PAUSE, LAST_PAUSE = 0.2, 5  # seconds between two tries to register
@@ -43,6 +44,22 @@ class Failed(Exception):
     def __init__(self, code, message):
         super().__init__(message)
         self.code = code
+
+
+def cluster_of(spec):
+    """Checks a providerSpec, and returns the name of the cluster that its tags name."""
+    if not isinstance(spec, dict):
+        raise Failed(INVALID_ARGUMENT, "providerSpec: must be an object")
+    for field in spec:
+        if field not in ("size", "tags"):
+            raise Failed(INVALID_ARGUMENT, f"providerSpec.{field}: there is no such field")
+    if not isinstance(spec.get("size", ""), str):
+        raise Failed(INVALID_ARGUMENT, "providerSpec.size: must be a text")
+    tags = spec.get("tags")
+    names = [tag[len(CLUSTER):] for tag in tags if tag.startswith(CLUSTER)] if isinstance(tags, dict) else []
+    if len(names) != 1 or not names[0]:
+        raise Failed(INVALID_ARGUMENT, f"providerSpec.tags: one must begin with {CLUSTER} and name the cluster")
+    return names[0]
 
 
 class Files:
@@ -172,10 +189,8 @@ class Session:
         self.outgoing.put(pb.DriverSide(result=result))
 
     def perform(self, op, result, cancelled):
-        spec = self.machine_class(op.machine_class).get("providerSpec") or {}
-        cluster = f"{op.machine_class.namespace}/{op.machine_class.name}"
-        if not isinstance(spec, dict):
-            raise Failed(INVALID_ARGUMENT, "providerSpec: must be an object")
+        spec = self.machine_class(op.machine_class).get("providerSpec", {})
+        cluster = cluster_of(spec)
         if op.operation_type == pb.OT_CREATE_MACHINE:
             self.stub.GetSecret(op.secret, timeout=FETCH_TIMEOUT)  # credentials and user data; files need none
         if cancelled.is_set():  # the last moment: what follows takes no time

@@ -52,7 +52,7 @@ func TestDriversOfOthers(t *testing.T) {
 		vms := t.TempDir()
 		process := program.StartOther(t, python.Command(context.Background(), socket, vms))
 		t.Cleanup(process.Kill) // it does nothing on SIGTERM
-		(&pool{T: t, Env: e, kind: "python"}).rolls(`{}`)
+		(&pool{T: t, Env: e, kind: "python"}).rolls(`{"tags":{"kubernetes.io/cluster/py":"1"}}`)
 		if left, err := filepath.Glob(filepath.Join(vms, "*")); err != nil || len(left) > 0 {
 			t.Errorf("VMs are left: %v, %v", left, err)
 		}

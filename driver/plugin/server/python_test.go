@@ -3,70 +3,128 @@ package server_test
 import (
 	"bytes"
 	"context"
+	"encoding/json"
+	"fmt"
 	"net"
+	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 
+	"github.com/go-logr/logr/funcr"
 	"google.golang.org/grpc"
+	corev1 "k8s.io/api/core/v1"
 
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/conformance"
 	"github.com/millwright-dev/millwright/driver/plugin/server"
 	driverpb "github.com/millwright-dev/millwright/proto/driver"
-	"github.com/millwright-dev/millwright/test/contract"
+	"github.com/millwright-dev/millwright/test/fixture"
 	"github.com/millwright-dev/millwright/test/pydriver"
 )
 
-// inPython starts the example for each test, with no VMs.
-func inPython(t *testing.T, example pydriver.Driver) (d *server.Driver, kill func(), vms string) {
-	socket, vms := filepath.Join(t.TempDir(), "s"), t.TempDir()
-	endpoint, err := server.Socket(socket)
+// inAProcess is the example, which can be killed and started again.
+type inAProcess struct {
+	*testing.T
+	example     pydriver.Driver
+	socket, vms string
+	driver      *server.Driver
+	registered  chan struct{}
+	process     *exec.Cmd
+	output      bytes.Buffer
+}
+
+// inPython starts the example, with no VMs.
+func inPython(t *testing.T, example pydriver.Driver) *inAProcess {
+	p := &inAProcess{T: t, example: example, socket: filepath.Join(t.TempDir(), "s"), vms: t.TempDir(), registered: make(chan struct{}, 8)}
+	endpoint, err := server.Socket(p.socket)
 	if err != nil {
 		t.Fatal(err)
 	}
-	added := make(chan *server.Driver, 1)
-	m := &manager{T: t, server: server.New(server.Options{Add: func(_ string, d *server.Driver) error { added <- d; return nil }})}
+	m := &manager{T: t, server: server.New(server.Options{
+		Add: func(_ string, d *server.Driver) error { p.driver = d; return nil },
+		Log: funcr.New(func(_, line string) {
+			if strings.Contains(line, "A driver has registered") {
+				p.registered <- struct{}{}
+			}
+		}, funcr.Options{}),
+	})}
 	m.start(m.server.Serve, endpoint)
-	process := example.Command(context.Background(), socket, vms)
-	var out bytes.Buffer
-	process.Stdout, process.Stderr = &out, &out
-	if err := process.Start(); err != nil {
-		t.Fatal(err)
-	}
-	kill = sync.OnceFunc(func() {
-		_ = process.Process.Kill()
-		_ = process.Wait()
-	})
 	t.Cleanup(func() {
-		kill()
+		p.kill()
 		if t.Failed() {
-			t.Logf("the driver wrote:\n%s", &out)
+			t.Logf("the driver wrote:\n%s", &p.output)
 		}
 	})
-	select {
-	case d = <-added:
-	case <-soon(t).Done():
-		t.Fatal("the driver has not registered")
+	p.run()
+	return p
+}
+
+// run starts the process, and waits until it has registered.
+func (p *inAProcess) run() {
+	p.process = p.example.Command(context.Background(), p.socket, p.vms)
+	p.process.Stdout, p.process.Stderr = &p.output, &p.output
+	if err := p.process.Start(); err != nil {
+		p.Fatal(err)
 	}
-	return d, kill, vms
+	select {
+	case <-p.registered:
+	case <-soon(p.T).Done():
+		p.Fatal("the driver has not registered")
+	}
+}
+
+// kill ends the process, if it runs.
+func (p *inAProcess) kill() {
+	_ = p.process.Process.Kill()
+	_ = p.process.Wait()
+}
+
+// instances are the IDs of all VMs, which are files.
+func (p *inAProcess) instances(context.Context) ([]string, error) {
+	files, err := filepath.Glob(filepath.Join(p.vms, "*.json"))
+	var ids []string
+	for _, file := range files {
+		var vm struct{ ID string }
+		text, err := os.ReadFile(file)
+		if err == nil {
+			err = json.Unmarshal(text, &vm)
+		}
+		if err != nil {
+			return nil, err
+		}
+		ids = append(ids, vm.ID)
+	}
+	return ids, err
 }
 
 // TestADriverInPython: the protocol suffices for a driver that has nothing of this repository but
-// driver.proto.
+// driver.proto to keep the whole contract.
 func TestADriverInPython(t *testing.T) {
 	example := pydriver.New(t)
-	contract.Check(t, func(t *testing.T) driver.Driver {
-		d, _, _ := inPython(t, example)
-		return d
+	p := inPython(t, example)
+	class := func(size string) *v1alpha1.MachineClass {
+		return fixture.MachineClass(func(c *v1alpha1.MachineClass) {
+			c.Provider, c.ProviderSpec.Raw = "python", fmt.Appendf(nil, `{"size":%q,"tags":{"kubernetes.io/cluster/one":"1"}}`, size)
+		})
+	}
+	conformance.Run(t, func(*testing.T) conformance.Provider {
+		return conformance.Provider{
+			Driver: p.driver, Class: class("small"), Secret: &corev1.Secret{Data: map[string][]byte{"userData": []byte("#!/bin/sh"), "token": []byte("a-token-of-this-test")}},
+			Variants: conformance.Variants{Changed: class("large")},
+			Hooks: conformance.Hooks{Instances: p.instances, Restart: func() (driver.Driver, error) {
+				p.kill()
+				p.run()
+				return p.driver, nil
+			}},
+		}
 	})
-	t.Run("Killed", func(t *testing.T) {
-		d, kill, _ := inPython(t, example)
-		kill()
-		_, err := d.GetMachineStatus(soon(t), statusRequest("one"))
-		wantCode(t, err, codes.Unavailable)
-	})
+	p.kill()
+	_, err := p.driver.GetMachineStatus(soon(t), statusRequest("one"))
+	wantCode(t, err, codes.Unavailable)
 	t.Run("RefusedForGood", func(t *testing.T) {
 		socket := filepath.Join(t.TempDir(), "s")
 		listener, err := net.Listen("unix", socket)
