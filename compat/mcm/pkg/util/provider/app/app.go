@@ -15,8 +15,6 @@ import (
 func Run(s *options.MCServer, d driver.Driver) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer context.AfterFunc(ctx, stop)() // a second signal ends the process at once
-	if err := serveDefaultMetrics(); err != nil {
-		return err
-	}
+	serveDefaultMetrics()
 	return s.Serve(ctx, d)
 }

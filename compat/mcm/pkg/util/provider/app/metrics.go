@@ -1,61 +1,58 @@
 package app
 
 import (
+	"cmp"
+	"slices"
+	"sync"
+
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	dto "github.com/prometheus/client_model/go"
+	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 )
 
 // serveDefaultMetrics has the manager serve, beside its own metrics, those that a provider registered with
 // prometheus.DefaultRegisterer, as MCM does. The manager has those of Go and of the process itself.
-func serveDefaultMetrics() error {
+func serveDefaultMetrics() {
 	prometheus.Unregister(collectors.NewGoCollector())
 	prometheus.Unregister(collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	return metrics.Registry.Register(gathered{prometheus.DefaultGatherer})
+	metrics.Registry = &merged{RegistererGatherer: metrics.Registry, more: prometheus.DefaultGatherer}
 }
 
-// gathered collects what a registry has.
-type gathered struct{ prometheus.Gatherer }
+// merged is a registry with the metrics of another one. Nothing that is wrong with these makes the whole
+// page fail.
+type merged struct {
+	metrics.RegistererGatherer
+	more   prometheus.Gatherer
+	logged sync.Map // by the name of the metric, or the text of the error
+}
 
-// Describe describes nothing: what will be in the registry is not known.
-func (gathered) Describe(chan<- *prometheus.Desc) {}
-
-// Collect gathers the registry. A metric that cannot be gathered becomes an error of the scrape.
-func (g gathered) Collect(to chan<- prometheus.Metric) {
-	families, err := g.Gather()
-	if err != nil {
-		to <- prometheus.NewInvalidMetric(prometheus.NewInvalidDesc(err), err)
-	}
+// Gather implements prometheus.Gatherer. Of two metrics of one name, the registry's own count.
+func (m *merged) Gather() ([]*dto.MetricFamily, error) {
+	families, err := m.RegistererGatherer.Gather()
+	own := map[string]bool{}
 	for _, family := range families {
-		for _, metric := range family.Metric {
-			to <- again(family, metric)
+		own[family.GetName()] = true
+	}
+	more, problem := m.more.Gather() // also with a problem it has the others
+	if problem != nil {
+		m.once(problem.Error(), "Some metrics of the provider cannot be gathered")
+	}
+	for _, family := range more {
+		if own[family.GetName()] {
+			m.once(family.GetName(), "The provider has a metric of a name that the manager has, too. It is left out")
+			continue
 		}
+		families = append(families, family)
 	}
+	slices.SortFunc(families, func(a, b *dto.MetricFamily) int { return cmp.Compare(a.GetName(), b.GetName()) })
+	return families, err
 }
 
-// series is a metric that was gathered.
-type series struct {
-	desc   *prometheus.Desc
-	metric *dto.Metric
-}
-
-// again returns a metric of a family.
-func again(family *dto.MetricFamily, metric *dto.Metric) series {
-	labels := prometheus.Labels{}
-	for _, label := range metric.Label {
-		labels[label.GetName()] = label.GetValue()
+// once logs a problem the first time that it occurs.
+func (m *merged) once(about, text string) {
+	if _, known := m.logged.LoadOrStore(about, nil); !known {
+		klog.Background().Info(text, "problem", about)
 	}
-	return series{prometheus.NewDesc(family.GetName(), family.GetHelp(), nil, labels), metric}
-}
-
-// Desc implements prometheus.Metric.
-func (s series) Desc() *prometheus.Desc { return s.desc }
-
-// Write implements prometheus.Metric.
-func (s series) Write(to *dto.Metric) error {
-	to.Label = s.metric.Label
-	to.Counter, to.Gauge, to.Summary = s.metric.Counter, s.metric.Gauge, s.metric.Summary
-	to.Untyped, to.Histogram, to.TimestampMs = s.metric.Untyped, s.metric.Histogram, s.metric.TimestampMs
-	return nil
 }

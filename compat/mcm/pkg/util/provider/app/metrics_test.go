@@ -1,6 +1,7 @@
 package app
 
 import (
+	"errors"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -15,9 +16,14 @@ func TestDefaultMetricsAreServed(t *testing.T) {
 	prometheus.MustRegister(counter, histogram)
 	counter.WithLabelValues("z1").Add(2)
 	histogram.Observe(0.3)
-	if err := serveDefaultMetrics(); err != nil {
-		t.Fatal(err)
-	}
+	clash := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "test_clash", Help: "the provider's"}, []string{"zone"})
+	prometheus.MustRegister(clash, prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "test_wrong", Help: "is no counter"}, func() float64 { return -1 }), invalid{})
+	clash.WithLabelValues("z1").Set(7)
+	own := prometheus.NewCounter(prometheus.CounterOpts{Name: "test_clash", Help: "the manager's"})
+	metrics.Registry.MustRegister(own)
+	before := metrics.Registry
+	t.Cleanup(func() { metrics.Registry = before })
+	serveDefaultMetrics()
 	for range 2 {
 		families, err := metrics.Registry.Gather()
 		if err != nil {
@@ -36,5 +42,19 @@ func TestDefaultMetricsAreServed(t *testing.T) {
 		if found["test_requests_total"].GetType() != dto.MetricType_COUNTER || found["go_goroutines"] == nil {
 			t.Error("a type or the metrics of Go are lost")
 		}
+		if got := found["test_clash"]; got.GetHelp() != "the manager's" || len(got.GetMetric()) != 1 {
+			t.Errorf("of two metrics of one name there is %v", got)
+		}
 	}
+}
+
+// invalid is a collector that fails.
+type invalid struct{}
+
+var desc = prometheus.NewDesc("test_invalid", "h", nil, nil)
+
+func (invalid) Describe(to chan<- *prometheus.Desc) { to <- desc }
+
+func (invalid) Collect(to chan<- prometheus.Metric) {
+	to <- prometheus.NewInvalidMetric(desc, errors.New("the cloud does not answer"))
 }
