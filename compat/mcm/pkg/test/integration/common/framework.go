@@ -23,6 +23,7 @@ package common
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/onsi/ginkgo/v2"
@@ -91,6 +92,7 @@ func (f *IntegrationTestFramework) Cleanup() {
 	if f.control == nil {
 		return // it did not begin
 	}
+	defer f.stop() // also if the rest fails, which panics
 	for _, object := range []client.Object{f.deployment(), f.machine()} {
 		expect(client.IgnoreNotFound(f.control.Delete(context.Background(), object)))
 	}
@@ -105,9 +107,16 @@ func (f *IntegrationTestFramework) Cleanup() {
 		class.Namespace, class.Name = f.env.namespace, name
 		expect(client.IgnoreNotFound(f.control.Delete(context.Background(), class)))
 	}
+}
+
+// stop stops all controllers that the suite started.
+func (f *IntegrationTestFramework) stop() {
+	var failed []error
 	for _, started := range f.processes {
-		expect(started.stop())
+		failed = append(failed, started.stop(grace))
 	}
+	f.processes = nil
+	expect(errors.Join(failed...))
 }
 
 // BeforeEachCheck checks before each specification that the controllers run and all nodes are ready.

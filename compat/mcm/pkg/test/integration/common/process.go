@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"syscall"
+	"time"
 )
 
 // logs is where the processes log, seen from a provider's test/integration/controller.
@@ -50,13 +51,28 @@ func (p *process) runs() error {
 	}
 }
 
-// stop ends the process.
-func (p *process) stop() error {
+// grace is how long a controller may take to end in order.
+const grace = 30 * time.Second
+
+// stop ends the process, and all that it has started. One that does not end by itself is killed, and the
+// error says so.
+func (p *process) stop(grace time.Duration) error {
+	group := -p.command.Process.Pid
+	defer func() { _ = syscall.Kill(group, syscall.SIGKILL) }()
 	if err := p.command.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return err
 	}
-	if err := <-p.ended; err != nil {
-		return fmt.Errorf("a controller did not end in order (%w), see %s", err, p.log)
+	timer := time.NewTimer(grace)
+	defer timer.Stop()
+	select {
+	case err := <-p.ended:
+		if err != nil {
+			return fmt.Errorf("a controller did not end in order (%w), see %s", err, p.log)
+		}
+		return nil
+	case <-timer.C:
+		_ = syscall.Kill(group, syscall.SIGKILL)
+		<-p.ended
+		return fmt.Errorf("a controller did not end within %s after SIGTERM, and was killed, see %s", grace, p.log)
 	}
-	return nil
 }

@@ -1,0 +1,53 @@
+package common
+
+import (
+	"io"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// TestStop: nothing that a command has started is left, whatever it does on SIGTERM.
+func TestStop(t *testing.T) {
+	for name, tc := range map[string]struct {
+		command string
+		grace   time.Duration
+		says    string
+	}{
+		"in order":      {`sh -c 'exec 3>held; trap "exit 0" TERM; echo up >&3; sleep 1000 & wait'`, time.Minute, ""},
+		"with a status": {`sh -c 'exec 3>held; trap "exit 3" TERM; echo up >&3; sleep 1000 & wait'`, time.Minute, "exit status 3"},
+		"not at all":    {`sh -c 'exec 3>held; trap "" TERM; echo up >&3; sleep 1000 & wait'`, time.Millisecond, "was killed"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Chdir(t.TempDir())
+			before := logs
+			logs = "logs"
+			t.Cleanup(func() { logs = before })
+			// All processes of the command hold it open.
+			if err := syscall.Mkfifo("held", 0o600); err != nil {
+				t.Fatal(err)
+			}
+			p, err := start("log", tc.command)
+			if err != nil {
+				t.Fatal(err)
+			}
+			held, err := os.Open("held")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer held.Close()
+			if _, err := io.ReadFull(held, make([]byte, len("up\n"))); err != nil {
+				t.Fatal(err)
+			}
+			err = p.stop(tc.grace)
+			if (err == nil) != (tc.says == "") || err != nil && !strings.Contains(err.Error(), tc.says) {
+				t.Errorf("error is %v, want %q", err, tc.says)
+			}
+			if _, err := io.ReadAll(held); err != nil { // until nobody holds it
+				t.Error(err)
+			}
+		})
+	}
+}
