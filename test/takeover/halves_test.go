@@ -80,6 +80,9 @@ func TestHalfTakesOver(t *testing.T) {
 				p := newProvider(e, before.machines...)
 				startMCMs(t, e, p, other, 0)
 				stop := start(t, e, p, access(t, e, &gate{}), manager.Config{Half: half})
+				if slices.Contains(inMidUpdate, moment) {
+					goesOn(t, e, suffix)
+				}
 				after := idleFor(t, e, suffix, restOfHalves)
 				compare(t, before, after, p)
 				stop()
@@ -95,13 +98,38 @@ func TestHalfTakesOver(t *testing.T) {
 	together(t, moments)
 }
 
+// TestHalvesAreSwappedInARecordedUpdate has either half be ours and MCM's in turn, from each recorded moment of
+// an update in place to its end: whoever takes over at a moment gives the half back at the next one.
+func TestHalvesAreSwappedInARecordedUpdate(t *testing.T) {
+	stories := map[string]func(*testing.T){}
+	for which, other := range otherHalf {
+		for _, moment := range inMidUpdate {
+			stories[string(which)+"/"+moment] = func(t *testing.T) {
+				e := env.New(t)
+				suffix := fmt.Sprint("s", len(which)) + moment[:2]
+				load(t, e, path(moment), suffix)
+				before := look(t, e, suffix)
+				f := &fleet{Env: e, t: t, provider: newProvider(e, before.machines...), gate: &gate{}}
+				startMCMs(t, e, f.provider, other, 0)
+				turns := f.turns(which)
+				f.swaps(turns[0](), turns, 1, func() bool {
+					updateOne(t, e.Client, func(name string) bool { return strings.HasSuffix(name, "-"+suffix) })
+					return updated(look(t, e, suffix))
+				})
+				compare(t, before, idleFor(t, e, suffix, restOfHalves), f.provider)
+			}
+		}
+	}
+	together(t, stories)
+}
+
 // half is a fleet of one of our halves and MCM's other one.
 type half struct{ *fleet }
 
-// beginHalf declares the deployment "scaled" of the second recording to both.
-func beginHalf(t *testing.T, which manager.Half) half {
+// beginHalf declares a deployment of the second recording to both.
+func beginHalf(t *testing.T, which manager.Half, deployment string) half {
 	t.Helper()
-	f := declare(t, "20-running", "scaled")
+	f := declare(t, "20-running", deployment)
 	startMCMs(t, f.Env, f.provider, otherHalf[which], healthTimeout)
 	cfg := manager.Config{Half: which}
 	cfg.Health.Timeout = healthTimeout
@@ -151,8 +179,22 @@ func (f *fleet) settles(replicas int, class string) {
 func TestHalves(t *testing.T) {
 	stories := map[string]func(*testing.T){}
 	for which := range otherHalf {
+		stories[string(which)+"/in place"] = func(t *testing.T) {
+			f := beginHalf(t, which, "inplace")
+			f.eventually(func(g gomega.Gomega) { g.Expect(f.current(g).Status.AvailableReplicas).To(gomega.BeEquivalentTo(3)) })
+			before := f.names()
+			f.roll("c2")
+			f.eventually(func(g gomega.Gomega) {
+				updateOne(f.t, f.Client, f.made)
+				g.Expect(f.isUpdated()).To(gomega.BeTrue())
+			})
+			if after := f.names(); !slices.Equal(before, after) {
+				t.Errorf("there are %q, want %q", after, before)
+			}
+			f.isDeleted()
+		}
 		stories[string(which)] = func(t *testing.T) {
-			f := beginHalf(t, which)
+			f := beginHalf(t, which, "scaled")
 			f.settles(4, "c1")
 			f.change(`{"spec":{"replicas":6}}`)
 			f.settles(6, "c1")
@@ -271,7 +313,7 @@ func TestHalvesAreSwappedInARollout(t *testing.T) {
 			stop := turns[0]()
 			f.settles(4, "c1")
 			f.roll("c2")
-			f.swaps(stop, turns, func() bool { return f.hasSettled(4, "c2") })
+			f.swaps(stop, turns, 4, func() bool { return f.hasSettled(4, "c2") })
 			if made, _ := f.provider.did(); len(made) != 8 {
 				t.Errorf("%d VMs were made, want 8: %q", len(made), made)
 			}
@@ -284,9 +326,8 @@ func TestHalvesAreSwappedInARollout(t *testing.T) {
 			f.eventually(func(g gomega.Gomega) { g.Expect(f.current(g).Status.AvailableReplicas).To(gomega.BeEquivalentTo(3)) })
 			before := f.names()
 			f.roll("c2")
-			f.swaps(stop, turns, func() bool {
-				made, _ := f.provider.did()
-				updateOne(f.t, f.Client, func(name string) bool { return slices.Contains(made, name) })
+			f.swaps(stop, turns, 4, func() bool {
+				updateOne(f.t, f.Client, f.made)
 				return f.isUpdated()
 			})
 			if made, removed := f.provider.did(); len(made) != 3 || len(removed) > 0 || !slices.Equal(before, f.names()) {
@@ -295,6 +336,12 @@ func TestHalvesAreSwappedInARollout(t *testing.T) {
 		}
 	}
 	together(t, stories)
+}
+
+// made reports whether a VM of that name was made, and its node.
+func (f *fleet) made(name string) bool {
+	made, _ := f.provider.did()
+	return slices.Contains(made, name)
 }
 
 // turns start our half and MCM's.
@@ -306,8 +353,8 @@ func (f *fleet) turns(which manager.Half) []func() (stop func()) {
 	}
 }
 
-// swaps swaps a half at each moment until all is done.
-func (f *fleet) swaps(stop func(), turns []func() func(), done func() bool) {
+// swaps swaps a half at each moment until all is done, and at least that often.
+func (f *fleet) swaps(stop func(), turns []func() func(), least int, done func() bool) {
 	f.t.Helper()
 	swaps := 0
 	for ; !done(); swaps++ {
@@ -319,7 +366,7 @@ func (f *fleet) swaps(stop func(), turns []func() func(), done func() bool) {
 		stop = turns[(swaps+1)%len(turns)]()
 	}
 	f.t.Logf("%d swaps", swaps)
-	if swaps < 4 {
+	if swaps < least {
 		f.t.Errorf("it was swapped %d times", swaps)
 	}
 }

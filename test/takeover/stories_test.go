@@ -292,8 +292,7 @@ func (f *fleet) ofNodes(part, word string) map[string]string {
 func (f *fleet) updates() {
 	f.t.Helper()
 	gomega.NewWithT(f.t).Eventually(func() bool {
-		made, _ := f.provider.did()
-		return updateOne(f.t, f.Client, func(name string) bool { return slices.Contains(made, name) })
+		return updateOne(f.t, f.Client, f.made)
 	}).WithTimeout(patience).WithPolling(50 * time.Millisecond).Should(gomega.BeTrue())
 }
 

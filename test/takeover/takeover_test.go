@@ -170,17 +170,19 @@ func goesOn(t *testing.T, e *env.Env, suffix string) {
 	t.Helper()
 	gomega.NewWithT(t).Eventually(func(g gomega.Gomega) {
 		updateOne(t, e.Client, func(name string) bool { return strings.HasSuffix(name, "-"+suffix) })
-		now := look(t, e, suffix)
-		status := now.deployment("inplace").Status
-		g.Expect(status.UpdatedReplicas).To(gomega.Equal(int32(3)))
-		g.Expect(slices.ContainsFunc(status.Conditions, func(c v1alpha1.MachineDeploymentCondition) bool {
-			return c.Type == v1alpha1.MachineDeploymentProgressing && c.Reason == v1alpha1.DeploymentReasonComplete
-		})).To(gomega.BeTrue())
-		for i := range now.machines {
-			machine := &now.machines[i]
-			g.Expect(of(machine.Name) != "inplace" || metav1.IsControlledBy(machine, now.newest("inplace"))).To(gomega.BeTrue(), machine.Name)
-		}
+		g.Expect(updated(look(t, e, suffix))).To(gomega.BeTrue())
 	}).WithTimeout(patience).WithPolling(100 * time.Millisecond).Should(gomega.Succeed())
+}
+
+// updated reports whether all Machines of the deployment inplace are updated, and of its new set.
+func updated(now state) bool {
+	status := now.deployment("inplace").Status
+	complete := slices.ContainsFunc(status.Conditions, func(c v1alpha1.MachineDeploymentCondition) bool {
+		return c.Type == v1alpha1.MachineDeploymentProgressing && c.Reason == v1alpha1.DeploymentReasonComplete
+	})
+	return complete && status.UpdatedReplicas == 3 && !slices.ContainsFunc(now.machines, func(machine v1alpha1.Machine) bool {
+		return of(machine.Name) == "inplace" && !metav1.IsControlledBy(&machine, now.newest("inplace"))
+	})
 }
 
 // atRest are the moments at which a deployment was at rest.
