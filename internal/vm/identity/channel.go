@@ -1,0 +1,63 @@
+package identity
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+)
+
+// Accept makes a connection that was accepted a TLS connection with one client: no other
+// certificate of the authority is enough. The protocol is the name of what it is for, which
+// both sides must give. After an error the connection is closed. Errors: ErrNotAPeer if the
+// client is invalid, or what is wrong with the handshake.
+func (c *Credentials) Accept(ctx context.Context, raw net.Conn, client Peer, protocol string) (*tls.Conn, error) {
+	config := c.trust.server(tls.RequireAndVerifyClientCert)
+	config.VerifyConnection = func(state tls.ConnectionState) error {
+		got, err := peerOf(state.PeerCertificates[0]) // its chain is verified
+		if err == nil && got != client {
+			err = fmt.Errorf("the client is %s, not %s", got, client)
+		}
+		return err
+	}
+	return c.secure(ctx, raw, config, side{client, protocol, tls.Server})
+}
+
+// Connect makes a connection a TLS connection with one server. The rest is like Accept's.
+func (c *Credentials) Connect(ctx context.Context, raw net.Conn, server Peer, protocol string) (*tls.Conn, error) {
+	return c.secure(ctx, raw, c.trust.client(server), side{server, protocol, tls.Client})
+}
+
+// side is one side of a channel.
+type side struct {
+	other    Peer
+	protocol string
+	new      func(net.Conn, *tls.Config) *tls.Conn
+}
+
+func (c *Credentials) secure(ctx context.Context, raw net.Conn, config *tls.Config, s side) (*tls.Conn, error) {
+	conn, err := func() (*tls.Conn, error) {
+		if err := s.other.validate(); err != nil {
+			return nil, err
+		}
+		cert, err := c.certificate(ctx)
+		if err != nil {
+			return nil, err
+		}
+		config.Certificates = []tls.Certificate{*cert}
+		config.NextProtos = []string{s.protocol}
+		conn := s.new(raw, config)
+		if err := conn.HandshakeContext(ctx); err != nil {
+			return nil, err
+		}
+		if got := conn.ConnectionState().NegotiatedProtocol; got != s.protocol {
+			return nil, fmt.Errorf("the other side is here for %q, not for %q", got, s.protocol)
+		}
+		return conn, nil
+	}()
+	if err != nil {
+		_ = raw.Close()
+		return nil, fmt.Errorf("securing a connection with %s: %w", s.other, err)
+	}
+	return conn, nil
+}

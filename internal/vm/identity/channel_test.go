@@ -1,0 +1,68 @@
+package identity
+
+import (
+	"crypto/tls"
+	"io"
+	"net"
+	"testing"
+)
+
+// channel connects two sides, and returns what the server has received, and its error.
+func channel(t *testing.T, server, client *Credentials, expected [2]Peer, protocols [2]string, send func(*tls.Conn)) (string, error) {
+	t.Helper()
+	listener := value[net.Listener](t)(net.Listen("tcp", "127.0.0.1:0"))
+	defer func() { _ = listener.Close() }()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		raw, err := net.Dial("tcp", listener.Addr().String())
+		if err != nil {
+			return
+		}
+		if conn, err := client.Connect(t.Context(), raw, expected[1], protocols[1]); err == nil {
+			send(conn)
+		}
+	}()
+	defer func() { <-done }()
+	raw := value[net.Conn](t)(listener.Accept())
+	conn, err := server.Accept(t.Context(), raw, expected[0], protocols[0])
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = conn.Close() }()
+	got, err := io.ReadAll(conn)
+	return string(got), err
+}
+
+func TestChannelIsForOnePeer(t *testing.T) {
+	clock := newClock()
+	authority := value[*Authority](t)(NewAuthority(clock.Now()))
+	foreign := value[*Authority](t)(NewAuthority(clock.Now()))
+	source, target := pod, Peer{Namespace: pod.Namespace, VM: pod.VM, Pod: "vm-1-def"}
+	another := Peer{Namespace: pod.Namespace, VM: "vm-2", Pod: "vm-2-abc"}
+	one, other := holding(t, authority, target, clock), holding(t, authority, source, clock)
+	both, memory := [2]Peer{source, target}, [2]string{"memory", "memory"}
+	hello := func(conn *tls.Conn) { _, _ = conn.Write([]byte("hello")); _ = conn.Close() }
+	for name, test := range map[string]struct {
+		server, client *Credentials
+		expected       [2]Peer
+		protocols      [2]string
+		works          bool
+	}{
+		"the two":                     {one, other, both, memory, true},
+		"a VM of another name":        {one, holding(t, authority, another, clock), both, memory, false},
+		"the controller":              {one, holding(t, authority, Controller(), clock), both, memory, false},
+		"another installation":        {one, holding(t, foreign, source, clock), both, memory, false},
+		"another target":              {holding(t, authority, another, clock), other, both, memory, false},
+		"another purpose":             {one, other, both, [2]string{"memory", "disk"}, false},
+		"nobody is expected":          {one, other, [2]Peer{{}, target}, memory, false},
+		"nobody is expected to serve": {one, other, [2]Peer{source, {}}, memory, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := channel(t, test.server, test.client, test.expected, test.protocols, hello)
+			if works := err == nil && got == "hello"; works != test.works {
+				t.Errorf("received %q, %v", got, err)
+			}
+		})
+	}
+}
