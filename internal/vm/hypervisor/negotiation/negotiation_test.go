@@ -1,0 +1,122 @@
+package negotiation
+
+import (
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+
+	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+)
+
+const hardware = "pc-q35-7.2 tcg 1 CPU"
+
+var (
+	own    = Machine{Hardware: hardware, DiskBytes: 1 << 20}
+	shared = Machine{Hardware: hardware, SharedDisk: true}
+)
+
+func qemu(block bool) *vmpb.MigrationProtocol {
+	return &vmpb.MigrationProtocol{Kind: &vmpb.MigrationProtocol_QmeuBlock{
+		QmeuBlock: &vmpb.MigrationProtocol_Qemu{ConstraintWithBlockmigration: block},
+	}}
+}
+
+func nbd(change func(*vmpb.MigrationProtocol_QemuNBD)) *vmpb.MigrationProtocol {
+	protocol := Offer(own)[0]
+	change(protocol.GetQemuNbd())
+	return protocol
+}
+
+func TestChoose(t *testing.T) {
+	for name, test := range map[string]struct {
+		offered []*vmpb.MigrationProtocol
+		target  Machine
+		want    *vmpb.MigrationProtocol // nil: INVALID_ARGUMENT
+	}{
+		"own disks":                     {Offer(own), Machine{Hardware: hardware}, Offer(own)[0]},
+		"a shared disk":                 {Offer(shared), shared, Offer(shared)[0]},
+		"the second":                    {append([]*vmpb.MigrationProtocol{qemu(true), {}}, Offer(own)...), own, Offer(own)[0]},
+		"nothing":                       {nil, own, nil},
+		"an unknown one":                {[]*vmpb.MigrationProtocol{{}}, own, nil},
+		"a copy of a shared disk":       {Offer(own), shared, nil},
+		"no copy of an own disk":        {Offer(shared), own, nil},
+		"QEMU's block migration":        {[]*vmpb.MigrationProtocol{qemu(true)}, own, nil},
+		"QEMU without, own disk":        {[]*vmpb.MigrationProtocol{qemu(false)}, own, nil},
+		"QEMU without, shared disk":     {[]*vmpb.MigrationProtocol{qemu(false)}, shared, nil},
+		"other hardware":                {Offer(own), Machine{Hardware: "pc-q35-8.2 kvm 1 CPU"}, nil},
+		"hardware that is not compared": {[]*vmpb.MigrationProtocol{nbd(func(p *vmpb.MigrationProtocol_QemuNBD) { p.ConstraintHardware = "" })}, own, nbd(func(p *vmpb.MigrationProtocol_QemuNBD) { p.ConstraintHardware = "" })},
+		"without TLS":                   {[]*vmpb.MigrationProtocol{nbd(func(p *vmpb.MigrationProtocol_QemuNBD) { p.ConstraintTls = false })}, own, nil},
+		"without a size":                {[]*vmpb.MigrationProtocol{nbd(func(p *vmpb.MigrationProtocol_QemuNBD) { p.ConstraintDiskBytes = 0 })}, own, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := Choose(test.offered, test.target)
+			if test.want == nil {
+				if status.Code(err) != codes.InvalidArgument {
+					t.Errorf("%v, %v; want INVALID_ARGUMENT", got, err)
+				}
+				return
+			}
+			if err != nil || !proto.Equal(got, test.want) {
+				t.Errorf("%v, %v; want %v", got, err, test.want)
+			}
+		})
+	}
+}
+
+// A constraint of a later version comes back missing, and so the source notices.
+func TestUnknownConstraint(t *testing.T) {
+	future := Offer(own)[0]
+	future.GetQemuNbd().ProtoReflect().SetUnknown(protowire.AppendVarint(protowire.AppendTag(nil, 99, protowire.VarintType), 1))
+	wire, err := proto.Marshal(future)
+	if err != nil {
+		t.Fatal(err)
+	}
+	offered := &vmpb.MigrationProtocol{}
+	if err := proto.Unmarshal(wire, offered); err != nil {
+		t.Fatal(err)
+	}
+	answer, err := Choose([]*vmpb.MigrationProtocol{offered}, own)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if unknown := answer.GetQemuNbd().ProtoReflect().GetUnknown(); len(unknown) != 0 {
+		t.Errorf("the answer has what the target does not know: %x", unknown)
+	}
+	answered(answer)
+	if _, err := Verify([]*vmpb.MigrationProtocol{future}, answer); err == nil {
+		t.Error("the source does not notice that a constraint is missing")
+	}
+}
+
+// answered adds what a target negotiates.
+func answered(answer *vmpb.MigrationProtocol) *vmpb.MigrationProtocol {
+	p := answer.GetQemuNbd()
+	p.NegotiatedEndpoint, p.NegotiatedNbdEndpoint, p.NegotiatedExport = "tcp:192.0.2.3:45123", "192.0.2.3:45123", "root"
+	return answer
+}
+
+func TestVerify(t *testing.T) {
+	offered := Offer(own)
+	if _, err := Verify(offered, answered(Offer(own)[0])); err != nil {
+		t.Errorf("a good answer: %v", err)
+	}
+	for name, answer := range map[string]*vmpb.MigrationProtocol{
+		"nothing":            {},
+		"not offered":        qemu(true),
+		"another constraint": answered(Offer(shared)[0]),
+		"a missing one":      answered(nbd(func(p *vmpb.MigrationProtocol_QemuNBD) { p.ConstraintTls = false })),
+		"no endpoint":        Offer(own)[0],
+		"no disk": func() *vmpb.MigrationProtocol {
+			answer := answered(Offer(own)[0])
+			answer.GetQemuNbd().NegotiatedNbdEndpoint = ""
+			return answer
+		}(),
+	} {
+		if got, err := Verify(offered, answer); err == nil {
+			t.Errorf("%s: accepted as %v", name, got)
+		}
+	}
+}
