@@ -121,6 +121,9 @@ type CreateMachineResponse struct {
 	LastKnownState string
 	// Addresses of the VM as far as they are known. Optional.
 	Addresses []corev1.NodeAddress
+	// FailureDomain in which the provider has put the VM, as in FailureDomains. Empty means that it is not
+	// known, or is that of the request. It is shown to users of Cluster API.
+	FailureDomain string
 }
 
 // DeleteMachineRequest asks for the deletion of the VM of a machine.
@@ -158,6 +161,8 @@ type GetMachineStatusResponse struct {
 	NodeName string
 	// Addresses as in CreateMachineResponse.
 	Addresses []corev1.NodeAddress
+	// FailureDomain as in CreateMachineResponse.
+	FailureDomain string
 }
 
 // ListMachinesRequest asks for all VMs of a class.

@@ -51,7 +51,7 @@ func create(ctx context.Context, d driver.Driver, r *request, result *driverpb.O
 		return empty(err)
 	}
 	result.ProviderId, result.NodeName, result.LastKnownState = resp.ProviderID, resp.NodeName, text(resp.LastKnownState)
-	result.Addresses = wire.ToAddresses(resp.Addresses)
+	result.Addresses, result.FailureDomain = wire.ToAddresses(resp.Addresses), text(resp.FailureDomain)
 	return err
 }
 
@@ -82,6 +82,7 @@ func getStatus(ctx context.Context, d driver.Driver, r *request, result *driverp
 		return empty(err)
 	}
 	result.ProviderId, result.NodeName, result.Addresses = resp.ProviderID, resp.NodeName, wire.ToAddresses(resp.Addresses)
+	result.FailureDomain = text(resp.FailureDomain)
 	return err
 }
 

@@ -111,7 +111,7 @@ func (d *Driver) CreateMachine(ctx context.Context, req *driver.CreateMachineReq
 		if isNew {
 			d.cloud.notify(v, (*kubelets).planJoin)
 		}
-		return &driver.CreateMachineResponse{ProviderID: v.ProviderID, NodeName: v.NodeName, Addresses: v.addresses()}, err
+		return &driver.CreateMachineResponse{ProviderID: v.ProviderID, NodeName: v.NodeName, Addresses: v.addresses(), FailureDomain: v.Zone}, err
 	})
 }
 
@@ -141,7 +141,7 @@ func (d *Driver) GetMachineStatus(ctx context.Context, req *driver.GetMachineSta
 		if err == nil && !v.Initialized {
 			err = status.Error(codes.Uninitialized, fmt.Sprintf("VM %s is not initialised", v.ProviderID))
 		}
-		return &driver.GetMachineStatusResponse{ProviderID: v.ProviderID, NodeName: v.NodeName, Addresses: v.addresses()}, err
+		return &driver.GetMachineStatusResponse{ProviderID: v.ProviderID, NodeName: v.NodeName, Addresses: v.addresses(), FailureDomain: v.Zone}, err
 	})
 }
 

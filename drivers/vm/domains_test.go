@@ -68,6 +68,34 @@ func newTestDriverWithout(t *testing.T) *testDriver {
 	return w.with(vm.Options{Installation: "test"})
 }
 
+// TestFailureDomainOfAVM: it is that of the class, or that of the VM's host. Without the right to read hosts
+// it is not known, and the VM is found.
+func TestFailureDomainOfAVM(t *testing.T) {
+	w := newTestDriverWithout(t)
+	w.hosts()
+	w.node("zoned", map[string]string{vmv1alpha1.HostKey: "", corev1.LabelHostname: "zoned", corev1.LabelTopologyZone: "zone-1"})
+	id := w.mustCreate("m").ProviderID
+	wants := func(domain string) {
+		t.Helper()
+		if got, err := w.status("m", id); err != nil || got.FailureDomain != domain {
+			t.Errorf("failure domain %+v, %v; want %q", got, err, domain)
+		}
+	}
+	wants("")
+	w.changeStatus(w.theVM(), func(s *vmv1alpha1.VirtualMachineStatus) { s.NodeName = "zoned" })
+	wants("")
+	w.UserWith(t, "config/rbac/driver-vm-hosts-role.yaml")
+	wants("zone-1")
+	w.changeStatus(w.theVM(), func(s *vmv1alpha1.VirtualMachineStatus) { s.NodeName = "away" })
+	wants("")
+
+	class := w.newClass(object{"failureDomain": "chosen"})
+	w.class = class
+	if got := w.mustCreate("n"); got.FailureDomain != "chosen" {
+		t.Errorf("failure domain %q of the class", got.FailureDomain)
+	}
+}
+
 // TestFailureDomainsOfTheSecretsCluster: the hosts are those of the kubeconfig.
 func TestFailureDomainsOfTheSecretsCluster(t *testing.T) {
 	w := newTestDriver(t, vm.Options{})

@@ -35,6 +35,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -132,7 +133,9 @@ func (d *Driver) CreateMachine(ctx context.Context, req *driver.CreateMachineReq
 	if err != nil {
 		return nil, coded(fmt.Sprintf("creating VM %s", c.key), err)
 	}
-	return &driver.CreateMachineResponse{ProviderID: providerID(vm), NodeName: c.nodeName(), Addresses: c.addresses(vm)}, nil
+	return &driver.CreateMachineResponse{
+		ProviderID: providerID(vm), NodeName: c.nodeName(), Addresses: c.addresses(vm), FailureDomain: c.failureDomain(ctx, vm),
+	}, nil
 }
 
 // DeleteMachine implements driver.Driver. It returns when the VM is gone, or with
@@ -168,7 +171,9 @@ func (d *Driver) GetMachineStatus(ctx context.Context, req *driver.GetMachineSta
 	if vm == nil || !c.isWanted(vm) {
 		return nil, status.Error(codes.NotFound, fmt.Sprintf("there is no VM %s with provider ID %q", c.key, c.providerID))
 	}
-	return &driver.GetMachineStatusResponse{ProviderID: providerID(vm), NodeName: c.nodeName(), Addresses: c.addresses(vm)}, nil
+	return &driver.GetMachineStatusResponse{
+		ProviderID: providerID(vm), NodeName: c.nodeName(), Addresses: c.addresses(vm), FailureDomain: c.failureDomain(ctx, vm),
+	}, nil
 }
 
 // ListMachines implements driver.Driver. It returns the VMs in the class's pool that this
@@ -212,12 +217,35 @@ func (d *Driver) ListFailureDomains(ctx context.Context, req *driver.ListFailure
 	if err != nil {
 		return nil, err
 	}
-	hosts := &metav1.PartialObjectMetadataList{}
-	hosts.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("NodeList"))
-	if err := cluster.List(ctx, hosts, client.MatchingLabels{vmv1alpha1.HostKey: ""}); err != nil {
+	hosts, err := hostsOf(ctx, cluster, client.MatchingLabels{vmv1alpha1.HostKey: ""})
+	if err != nil {
 		return nil, coded("listing hosts", err)
 	}
-	return &driver.ListFailureDomainsResponse{FailureDomains: domainsOf(hosts.Items)}, nil
+	return &driver.ListFailureDomainsResponse{FailureDomains: domainsOf(hosts)}, nil
+}
+
+func hostsOf(ctx context.Context, cluster client.Reader, which client.ListOption) ([]metav1.PartialObjectMetadata, error) {
+	hosts := &metav1.PartialObjectMetadataList{}
+	hosts.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("NodeList"))
+	err := cluster.List(ctx, hosts, which)
+	return hosts.Items, err
+}
+
+// failureDomain returns that of a VM: the one of its specification, or that of its host. It is empty if
+// the VM has no host yet, or the host cannot be read: the VM is there nevertheless.
+func (c call) failureDomain(ctx context.Context, vm *vmv1alpha1.VirtualMachine) string {
+	if vm.Spec.FailureDomain != "" || vm.Status.NodeName == "" {
+		return vm.Spec.FailureDomain
+	}
+	hosts, err := hostsOf(ctx, c.cluster, client.MatchingFields{metav1.ObjectNameField: vm.Status.NodeName})
+	if err != nil {
+		logr.FromContextOrDiscard(ctx).V(1).Info("The failure domain of a VM is not known", "vm", c.key, "reason", err.Error())
+		return ""
+	}
+	for _, domain := range domainsOf(hosts) {
+		return domain.Name
+	}
+	return ""
 }
 
 // domainsOf returns the failure domains of hosts, by the rule by which the VM controller

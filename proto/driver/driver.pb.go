@@ -934,7 +934,10 @@ type OperationResult struct {
 	FailureDomains []*FailureDomain `protobuf:"bytes,13,rep,name=failure_domains,json=failureDomains,proto3" json:"failure_domains,omitempty"`
 	// Of OT_PLACE_MACHINE: the provider specification as JSON. Of
 	// OT_GENERATE_MACHINE_CLASS_FOR_MIGRATION: the filled MachineClass as JSON.
-	Object        []byte `protobuf:"bytes,14,opt,name=object,proto3" json:"object,omitempty"`
+	Object []byte `protobuf:"bytes,14,opt,name=object,proto3" json:"object,omitempty"`
+	// Of OT_CREATE_MACHINE and OT_GET_MACHINE_STATUS: the failure domain in which the VM is. Empty: it is not
+	// known, or is that of the request.
+	FailureDomain string `protobuf:"bytes,15,opt,name=failure_domain,json=failureDomain,proto3" json:"failure_domain,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1065,6 +1068,13 @@ func (x *OperationResult) GetObject() []byte {
 		return x.Object
 	}
 	return nil
+}
+
+func (x *OperationResult) GetFailureDomain() string {
+	if x != nil {
+		return x.FailureDomain
+	}
+	return ""
 }
 
 // Address is an address of a VM.
@@ -1242,7 +1252,7 @@ const file_driver_driver_proto_rawDesc = "" +
 	"\x04data\x18\x02 \x03(\v2#.millwright.driver.Secret.DataEntryR\x04data\x1a7\n" +
 	"\tDataEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\fR\x05value:\x028\x01\"\xa6\x05\n" +
+	"\x05value\x18\x02 \x01(\fR\x05value:\x028\x01\"\xcd\x05\n" +
 	"\x0fOperationResult\x12!\n" +
 	"\foperation_id\x18\x01 \x01(\tR\voperationId\x12G\n" +
 	"\x0eoperation_type\x18\x02 \x01(\x0e2 .millwright.driver.OperationTypeR\roperationType\x12!\n" +
@@ -1260,7 +1270,8 @@ const file_driver_driver_proto_rawDesc = "" +
 	"volume_ids\x18\v \x03(\tR\tvolumeIds\x12\x1a\n" +
 	"\blocation\x18\f \x01(\tR\blocation\x12I\n" +
 	"\x0ffailure_domains\x18\r \x03(\v2 .millwright.driver.FailureDomainR\x0efailureDomains\x12\x16\n" +
-	"\x06object\x18\x0e \x01(\fR\x06object\x1a>\n" +
+	"\x06object\x18\x0e \x01(\fR\x06object\x12%\n" +
+	"\x0efailure_domain\x18\x0f \x01(\tR\rfailureDomain\x1a>\n" +
 	"\x10MachineListEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"7\n" +

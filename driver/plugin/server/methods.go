@@ -34,7 +34,7 @@ func (d *Driver) CreateMachine(ctx context.Context, req *driver.CreateMachineReq
 	}
 	return &driver.CreateMachineResponse{
 		ProviderID: result.GetProviderId(), NodeName: result.GetNodeName(), LastKnownState: result.GetLastKnownState(),
-		Addresses: wire.FromAddresses(result.GetAddresses()),
+		Addresses: wire.FromAddresses(result.GetAddresses()), FailureDomain: result.GetFailureDomain(),
 	}, err
 }
 
@@ -78,6 +78,7 @@ func (d *Driver) GetMachineStatus(ctx context.Context, req *driver.GetMachineSta
 	}
 	return &driver.GetMachineStatusResponse{
 		ProviderID: result.GetProviderId(), NodeName: result.GetNodeName(), Addresses: wire.FromAddresses(result.GetAddresses()),
+		FailureDomain: result.GetFailureDomain(),
 	}, err
 }
 

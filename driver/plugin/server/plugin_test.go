@@ -60,7 +60,7 @@ func (f *full) took(request any) error {
 var addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.0.0.1"}, {Type: corev1.NodeHostName, Address: "ä"}}
 
 func (f *full) CreateMachine(_ context.Context, r *driver.CreateMachineRequest) (*driver.CreateMachineResponse, error) {
-	return &driver.CreateMachineResponse{ProviderID: "id", NodeName: "node", LastKnownState: "state", Addresses: addresses}, f.took(r)
+	return &driver.CreateMachineResponse{ProviderID: "id", NodeName: "node", LastKnownState: "state", Addresses: addresses, FailureDomain: "z"}, f.took(r)
 }
 
 func (f *full) DeleteMachine(_ context.Context, r *driver.DeleteMachineRequest) (*driver.DeleteMachineResponse, error) {
@@ -68,7 +68,7 @@ func (f *full) DeleteMachine(_ context.Context, r *driver.DeleteMachineRequest) 
 }
 
 func (f *full) GetMachineStatus(_ context.Context, r *driver.GetMachineStatusRequest) (*driver.GetMachineStatusResponse, error) {
-	return &driver.GetMachineStatusResponse{ProviderID: "id", NodeName: "node", Addresses: addresses}, f.took(r)
+	return &driver.GetMachineStatusResponse{ProviderID: "id", NodeName: "node", Addresses: addresses, FailureDomain: "z"}, f.took(r)
 }
 
 func (f *full) ListMachines(_ context.Context, r *driver.ListMachinesRequest) (*driver.ListMachinesResponse, error) {

@@ -1,6 +1,7 @@
 package capi
 
 import (
+	"cmp"
 	"context"
 	"math/rand/v2"
 	"slices"
@@ -69,7 +70,7 @@ func (s *scope) checked(l *check, answer instance.Answer) {
 	case instance.Exists:
 		marks.Found(s.machine, s.inputs.Class)
 		s.locate(answer.Location)
-		s.readdress(answer.Instance)
+		s.follow(answer.Instance)
 		if s.awaitsAddress() {
 			next = checkSoon
 		}
@@ -107,9 +108,10 @@ func (s *scope) check() *check {
 	return l
 }
 
-// readdress follows the addresses of a VM: many providers give it one when it starts, and another one
-// later. A driver that says none leaves those that are known.
-func (s *scope) readdress(found instance.Instance) {
+// follow follows the addresses of a VM, and its failure domain: many providers give it an address when it
+// starts, and another one later. What a driver does not say stays as it is known.
+func (s *scope) follow(found instance.Instance) {
+	s.machine.Status.FailureDomain = cmp.Or(domainOf(found), s.machine.Status.FailureDomain)
 	if current := addressesOf(found.Addresses); len(current) > 0 {
 		s.machine.Status.Addresses = current
 	}

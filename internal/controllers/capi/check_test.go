@@ -1,6 +1,7 @@
 package capi
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -14,6 +15,7 @@ import (
 
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/driver/fake"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
@@ -138,6 +140,41 @@ func TestAddressesFollow(t *testing.T) {
 	says()
 	h.SettleAfter(byThen)
 	wants(infrav1.MachineAddress(ip("10.0.0.2")))
+}
+
+// TestTheDriverChoosesAFailureDomain: where the driver has put a VM is reported, and followed.
+func TestTheDriverChoosesAFailureDomain(t *testing.T) {
+	h := newHarness(t)
+	chosen := "zone-a"
+	h.Driver.OnCreate(func(_ context.Context, _ *driver.CreateMachineRequest, do func() (*driver.CreateMachineResponse, error)) (*driver.CreateMachineResponse, error) {
+		resp, err := do()
+		if resp != nil {
+			resp.FailureDomain = chosen
+		}
+		return resp, err
+	})
+	h.Driver.OnStatus(func(_ context.Context, _ *driver.GetMachineStatusRequest, do func() (*driver.GetMachineStatusResponse, error)) (*driver.GetMachineStatusResponse, error) {
+		resp, err := do()
+		if resp != nil {
+			resp.FailureDomain = chosen
+		}
+		return resp, err
+	})
+	wants := func(domain string) {
+		t.Helper()
+		if got := h.infra(); got.Status.FailureDomain != domain || got.Spec.FailureDomain != "" {
+			t.Errorf("failure domain %q, spec %q; want %q in the status only", got.Status.FailureDomain, got.Spec.FailureDomain, domain)
+		}
+	}
+	h.Settle()
+	wants("zone-a")
+	for _, next := range []struct{ says, want string }{
+		{"zone-b", "zone-b"}, {"", "zone-b"}, {strings.Repeat("x", longestDomain+1), "zone-b"},
+	} {
+		chosen = next.says
+		h.SettleAfter(byThen)
+		wants(next.want)
+	}
 }
 
 // TestADriverWithoutAddresses is not asked more often for ever.

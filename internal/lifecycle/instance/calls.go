@@ -94,7 +94,7 @@ func (e *Engine) create(ctx context.Context, req Request) Answer {
 		return e.initialize(ctx, req, complete(MethodCreate, req, Answer{
 			Created:        true,
 			LastKnownState: note(resp.LastKnownState),
-			Instance:       Instance{ProviderID: resp.ProviderID, NodeName: resp.NodeName, Addresses: resp.Addresses},
+			Instance:       Instance{ProviderID: resp.ProviderID, NodeName: resp.NodeName, Addresses: resp.Addresses, FailureDomain: resp.FailureDomain},
 		}))
 	}
 	answer := failed(MethodCreate, err)

@@ -81,6 +81,8 @@ type Instance struct {
 	ProviderID string
 	NodeName   string
 	Addresses  []corev1.NodeAddress
+	// FailureDomain in which the driver has put it; empty if it does not say.
+	FailureDomain string
 }
 
 // Failure is a failed call.
