@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -10,6 +11,9 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/millwright-dev/millwright/driver"
+	"github.com/millwright-dev/millwright/driver/registry"
+	"github.com/millwright-dev/millwright/internal/cli/plugin"
 	"github.com/millwright-dev/millwright/test/env"
 )
 
@@ -47,6 +51,11 @@ func TestPagesNameFlagsThatExist(t *testing.T) {
 		}
 	}
 	visit(newRoot("test"))
+	plugged, err := plugin.New(registry.Kind{Name: "example", Open: func(context.Context, registry.Environment) (driver.Driver, error) { return nil, nil }}, "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	visit(plugged)
 	pages, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
 	if err != nil || len(pages) < 20 {
 		t.Fatalf("%d pages: %v", len(pages), err)
