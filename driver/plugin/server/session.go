@@ -173,7 +173,7 @@ func (s *session) abandon(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	op, found := s.running[id]
-	if !found {
+	if !found || op.abandoned {
 		return
 	}
 	op.abandoned, op.class, op.secret = true, nil, nil
