@@ -125,6 +125,21 @@ func (c *Cloud) Vanish(pattern string) (int, error) {
 	return len(gone), err
 }
 
+// vanish removes one VM, like Vanish.
+func (c *Cloud) vanish(v VM) error {
+	gone := false
+	err := c.locked(func() error {
+		if gone = len(c.store.get(v.ProviderID)) > 0; !gone {
+			return nil
+		}
+		return c.unmake(Vanished, v)
+	})
+	if gone && err == nil {
+		c.notify(v, (*kubelets).planLost)
+	}
+	return err
+}
+
 // Move moves all VMs of an account to another one, as if the infrastructure was restored elsewhere.
 func (c *Cloud) Move(from, to string) error {
 	return c.locked(func() error {

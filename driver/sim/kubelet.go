@@ -62,6 +62,8 @@ const (
 	update jobKind = "update"
 	// lost turns the node of a VM that vanished to Ready=Unknown.
 	lost jobKind = "lost"
+	// die has the VM vanish.
+	die jobKind = "die"
 )
 
 func newKubelets(cloud *Cloud, config Config) *kubelets {
@@ -116,6 +118,9 @@ func (k *kubelets) planLife(v VM) {
 	}
 	if v.Node.FlapInterval > 0 {
 		k.planFlap(v, corev1.ConditionFalse)
+	}
+	if !v.Node.DiesAt.IsZero() {
+		k.plan(die, v, time.Until(v.Node.DiesAt))
 	}
 	k.planUpdate(v)
 }
@@ -191,6 +196,8 @@ func (k *kubelets) write(ctx context.Context, j job) error {
 		if err = k.update(ctx, w, v); err == nil {
 			k.planUpdate(v)
 		}
+	case die:
+		err = k.cloud.vanish(v)
 	case scriptedReady:
 		err = k.setScripted(ctx, w, v)
 	}

@@ -41,6 +41,9 @@ func (d *Driver) newVM(c call, class *v1alpha1.MachineClass) VM {
 		Capacity: nodeCapacity(class.NodeTemplate),
 		Agent:    Agent(c.spec.Agent),
 	}
+	if c.spec.Lifetime > 0 {
+		v.Node.DiesAt = v.Node.JoinAt.Add(d.jittered(c, "lifetime", c.spec.Lifetime))
+	}
 	if v.Node.Agent != "" {
 		v.Node.UpdateTime = c.spec.UpdateTime
 	}

@@ -2,6 +2,8 @@ package sim_test
 
 import (
 	"errors"
+	"fmt"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -211,6 +213,46 @@ func TestVanishedVM(t *testing.T) {
 		}
 		_, err = w.status("m-1", id)
 		wantCode(t, err, codes.OK)
+	})
+}
+
+// TestDyingVMs: VMs vanish after a lifetime that the seed decides, also those of before a restart.
+func TestDyingVMs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		died := func(seed uint64) (deaths []time.Duration) {
+			nodes := newTarget()
+			config := sim.Config{Cloud: sim.NewCloud(sim.CloudOptions{Seed: seed}), Nodes: nodes}
+			spec := object{"joinDelay": "1m", "lifetime": "1h", "jitter": 0.5}
+			w := newTestDriver(t, config, spec)
+			stop := w.start()
+			begin := time.Now()
+			for i := range 10 {
+				w.mustCreate(fmt.Sprintf("m-%d", i))
+			}
+			for step := range 40 {
+				if step == 20 { // about half are left
+					stop()
+					stop = newTestDriver(t, config, spec).start()
+				}
+				after(3 * time.Minute)
+				for len(deaths) < 10-len(w.vms()) {
+					deaths = append(deaths, time.Since(begin))
+				}
+			}
+			stop()
+			wantReady(t, nodes, "m-0", corev1.ConditionUnknown)
+			return deaths
+		}
+		first := died(7)
+		if len(first) != 10 || first[0] < 30*time.Minute || first[9] > 94*time.Minute || first[0] == first[9] {
+			t.Errorf("VMs died after %v", first)
+		}
+		if again := died(7); !slices.Equal(first, again) {
+			t.Errorf("with the same seed VMs died after %v and %v", first, again)
+		}
+		if other := died(8); slices.Equal(first, other) {
+			t.Errorf("with another seed VMs died after %v, too", other)
+		}
 	})
 }
 

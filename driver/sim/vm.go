@@ -56,6 +56,8 @@ type NodePlan struct {
 	JoinAt time.Time `json:"joinAt"`
 	// Joined is true once that has happened.
 	Joined bool `json:"joined"`
+	// DiesAt is when the VM vanishes. Zero means that it does not.
+	DiesAt time.Time `json:"diesAt,omitzero"`
 	// NotReady keeps the node at Ready=False.
 	NotReady bool `json:"notReady,omitempty"`
 	// FlapInterval is the time between two changes of Ready; zero means that it

@@ -55,11 +55,14 @@ type SimOptions struct {
 	Dir string
 	// Heartbeat is the time between two heartbeats of its nodes; 0 means none.
 	Heartbeat time.Duration
+	// Seed of all that is random in it. Zero is a seed like any other.
+	Seed uint64
 }
 
 func (o *SimOptions) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.Dir, "sim-dir", "", "directory in which the driver sim persists its VMs; empty for in memory")
 	flags.DurationVar(&o.Heartbeat, "sim-heartbeat", DefaultHeartbeat, "period of the heartbeats of the driver sim's nodes; 0 for none, so that kube-controller-manager marks them unreachable")
+	flags.Uint64Var(&o.Seed, "sim-seed", 0, "seed of all that is random in the driver sim: with the same one, the same names get the same delays, faults and lifetimes")
 }
 
 // Temporary makes a folder for the VMs if the driver of that name is sim and has none, so that it can
@@ -76,12 +79,12 @@ func (o *SimOptions) Temporary(name string) (done func(), err error) {
 
 // Open is the registry.Opener of the driver.
 func (o *SimOptions) Open(_ context.Context, env registry.Environment) (driver.Driver, error) {
-	simulated := sim.Config{HeartbeatInterval: o.Heartbeat}
+	simulated := sim.Config{HeartbeatInterval: o.Heartbeat, Seed: o.Seed}
 	if o.Dir != "" {
 		if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 			return nil, fmt.Errorf("--sim-dir: folder %s cannot be used: %w", o.Dir, err)
 		}
-		cloud, err := sim.OpenCloud(o.Dir, sim.CloudOptions{})
+		cloud, err := sim.OpenCloud(o.Dir, sim.CloudOptions{Seed: o.Seed})
 		if err != nil {
 			return nil, fmt.Errorf("--sim-dir: %w", err)
 		}

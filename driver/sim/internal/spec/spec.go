@@ -64,6 +64,7 @@ type fields struct {
 	JoinDelay    string            `json:"joinDelay"`
 	DeleteDelay  string            `json:"deleteDelay"`
 	VisibleAfter string            `json:"visibleAfter"`
+	Lifetime     string            `json:"lifetime"`
 	Jitter       float64           `json:"jitter"`
 	Distribution dice.Distribution `json:"distribution"`
 	Join         Join              `json:"join"`
@@ -84,7 +85,7 @@ type fields struct {
 type Spec struct {
 	fields
 	// The durations of the fields of the same names.
-	Latency, JoinDelay, DeleteDelay, VisibleAfter, FlapInterval, UpdateTime time.Duration
+	Latency, JoinDelay, DeleteDelay, VisibleAfter, Lifetime, FlapInterval, UpdateTime time.Duration
 	// APIGroup is that of the object that the class serves, see driver.APIGroup.
 	APIGroup string
 	// Script is what the class's annotations say.
@@ -163,6 +164,7 @@ func (s *Spec) check() error {
 		{"joinDelay", s.fields.JoinDelay, &s.JoinDelay},
 		{"deleteDelay", s.fields.DeleteDelay, &s.DeleteDelay},
 		{"visibleAfter", s.fields.VisibleAfter, &s.VisibleAfter},
+		{"lifetime", s.fields.Lifetime, &s.Lifetime},
 		{"flapInterval", s.fields.FlapInterval, &s.FlapInterval},
 		{"updateTime", s.fields.UpdateTime, &s.UpdateTime},
 	} {
