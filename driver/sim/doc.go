@@ -37,7 +37,7 @@
 //	tags          object    tags of the VM, text to text
 //	nodeLabels    object    labels with which the node registers
 //	nodeTaints    array     taints with which the node registers, as in a Node
-//	legacy        object    kind and spec of the class of an older kind that this one was
+//	legacy        object    kind and spec of the class of a legacy kind that this one was
 //	                        migrated from; ignored
 //
 // Two annotations of the class change what the provider does while it runs:

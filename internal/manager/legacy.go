@@ -18,7 +18,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
 )
 
-// migration is the controller of classes of older kinds, as the Machine controller sees it.
+// migration is the controller of legacy classes, as the Machine controller sees it.
 type migration struct{ *legacyclass.Controller }
 
 // Migration is machine.Options.Migration.
@@ -73,7 +73,7 @@ func servedKinds(ctx context.Context, cfg Config) ([]string, error) {
 		})
 		switch {
 		case apierrors.IsForbidden(err):
-			cfg.Log.Info("the manager may not read classes of an older kind, so they are not migrated", "kind", kind, "reason", err.Error())
+			cfg.Log.Info("the manager may not read legacy classes, so they are not migrated", "kind", kind, "reason", err.Error())
 		case err != nil:
 			return nil, fmt.Errorf("control cluster at %s: reading %s: %w", config.Host, resource, err)
 		default:

@@ -35,7 +35,7 @@ func legacyPool(namespace string) (class *unstructured.Unstructured, pool []clie
 	return class, []client.Object{objects[0], deployment}
 }
 
-// TestLegacyClass: the machines of a class of an older kind get their VMs once it is migrated, none is
+// TestLegacyClass: the machines of a class of a legacy kind get their VMs once it is migrated, none is
 // replaced, and what refers to the old kind later is brought over as well.
 func TestLegacyClass(t *testing.T) {
 	e := env.New(t)

@@ -42,7 +42,7 @@ func newDrainer(mgr ctrl.Manager, cfg Config, joined *target.Cluster, runner *ta
 	}), nil
 }
 
-// classOf returns the MachineClass of a Machine; nil if it has none, or one of an older kind.
+// classOf returns the MachineClass of a Machine; nil if it has none, or one of a legacy kind.
 func classOf(ctx context.Context, from client.Reader, key client.ObjectKey) (*v1alpha1.MachineClass, error) {
 	machine, class := &v1alpha1.Machine{}, &v1alpha1.MachineClass{}
 	if err := from.Get(ctx, key, machine); err != nil {

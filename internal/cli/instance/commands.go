@@ -28,7 +28,7 @@ const withoutCluster = `
 
 The class and the Secrets come from files, and the driver is called directly: no cluster is needed, unless
 the driver needs one. The driver is that of the class's provider, or of --driver. With --driver-socket or
---driver-listen it is one in another process, which registers there. A class may be of an older kind,
+--driver-listen it is one in another process, which registers there. A class may be of a legacy kind,
 such as AWSMachineClass, if the driver migrates it. Beside the names of the flags,
 those of MCM's managevm are taken: --machineclass, --classkind, --machinename and --machineid.`
 

@@ -201,7 +201,7 @@ func TestInitialization(t *testing.T) {
 	}
 }
 
-// TestManageVM: MCM's flags, also with the other commands; a class of an older kind is migrated.
+// TestManageVM: MCM's flags, also with the other commands; a class of a legacy kind is migrated.
 func TestManageVM(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

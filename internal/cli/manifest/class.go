@@ -36,7 +36,7 @@ func (c Class) IsFor(driver string) error {
 	return nil
 }
 
-// MachineClass returns the class; one of an older kind is migrated by the driver, as the manager would.
+// MachineClass returns the class; one of a legacy kind is migrated by the driver, as the manager would.
 // It is nil if there is no class.
 func (c Class) MachineClass(ctx context.Context, d driver.Driver) (*v1alpha1.MachineClass, error) {
 	if c.old == nil {

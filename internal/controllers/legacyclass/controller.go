@@ -1,4 +1,4 @@
-// Package legacyclass migrates machine classes of older kinds, such as AWSMachineClass, to
+// Package legacyclass migrates legacy machine classes, such as AWSMachineClass, to
 // MachineClasses.
 //
 // An object that a Machine, set or deployment refers to is migrated by the driver into a MachineClass
@@ -38,7 +38,7 @@ type Options struct {
 	Cache client.Reader
 	// Driver makes MachineClasses, if it is a driver.ClassMigrator.
 	Driver driver.Driver
-	// Kinds are the older kinds that the API server serves.
+	// Kinds are the legacy kinds that the API server serves.
 	Kinds []string
 	// Events records events on the objects of these kinds.
 	Events record.EventRecorder
@@ -114,7 +114,7 @@ func (c *Controller) Reconcile(ctx context.Context, kind string, key client.Obje
 type scope struct {
 	kind string
 	key  client.ObjectKey
-	// object of the older kind, from the cache, whose copy it is.
+	// object of the legacy kind, from the cache, whose copy it is.
 	object *unstructured.Unstructured
 	// class is the MachineClass of the same name, the cache's own; nil if there is none.
 	class *v1alpha1.MachineClass

@@ -240,13 +240,13 @@ func TestFinalizersMove(t *testing.T) {
 	w.mustPass()
 	old := get(w, key.Name, &legacy.AWSMachineClass{})
 	if _, marked := old.Annotations[legacy.AnnotationMigrated]; !marked {
-		t.Errorf("the older class has the annotations %v", old.Annotations)
+		t.Errorf("the legacy class has the annotations %v", old.Annotations)
 	}
 	for name, tc := range map[string]struct {
 		object client.Object
 		want   string
 	}{
-		"the older class":            {old, "example.com/theirs"},
+		"the legacy class":           {old, "example.com/theirs"},
 		"the class":                  {get(w, key.Name, &v1alpha1.MachineClass{}), v1alpha1.FinalizerMCM},
 		"a Machine":                  {get(w, "a", &v1alpha1.Machine{}), v1alpha1.FinalizerMCM},
 		"the Secret":                 {get(w, "user-data", &corev1.Secret{}), v1alpha1.FinalizerSecret},
@@ -319,7 +319,7 @@ func TestLaterUsersAreSwitched(t *testing.T) {
 	}
 }
 
-// TestMarkTakenAway: who may edit the older class, and takes its mark away, changes nothing of a MachineClass
+// TestMarkTakenAway: who may edit the legacy class, and takes its mark away, changes nothing of a MachineClass
 // that Machines have by now.
 func TestMarkTakenAway(t *testing.T) {
 	t.Parallel()

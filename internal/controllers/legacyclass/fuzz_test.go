@@ -18,7 +18,7 @@ import (
 	"github.com/millwright-dev/millwright/test/absurd"
 )
 
-// FuzzReconcile: whatever an object of an older kind, its users and its Secrets contain, passes end and
+// FuzzReconcile: whatever an object of a legacy kind, its users and its Secrets contain, passes end and
 // settle, no MachineClass of others changes, of the users nothing changes but the kind of what they refer
 // to, and what is said is short.
 func FuzzReconcile(f *testing.F) {
@@ -71,7 +71,7 @@ func FuzzReconcile(f *testing.F) {
 	})
 }
 
-// parsed returns an object of an older kind with what is in some JSON; nil for what no API server stores.
+// parsed returns an object of a legacy kind with what is in some JSON; nil for what no API server stores.
 func parsed(raw []byte) *unstructured.Unstructured {
 	object := &unstructured.Unstructured{}
 	if json.Unmarshal(raw, &object.Object) != nil || object.Object == nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )
 
-// handOverSecrets replaces the finalizers that MCM put on the Secrets of its older classes: nothing
+// handOverSecrets replaces the finalizers that MCM put on the Secrets of its legacy classes: nothing
 // would ever remove them. Those that other objects of the kinds need stay.
 func (c *Controller) handOverSecrets(ctx context.Context, s *scope) flow.Result {
 	for _, name := range secretsOf(s.object) {

@@ -78,7 +78,7 @@ type Options struct {
 	NodeConditions []string
 	Health         Health
 	Drain          Drain
-	// Migration tells where the migration of a class of an older kind stands. Nil means that there
+	// Migration tells where the migration of a class of a legacy kind stands. Nil means that there
 	// are no such kinds.
 	Migration func(ctx context.Context, namespace string, class v1alpha1.ClassSpec) (Migration, error)
 	// OtherOwners finds the objects of another API group that name a VM. Nil means that there
@@ -88,7 +88,7 @@ type Options struct {
 	Outages *outage.Reporter
 }
 
-// Migration is where the migration of a class of an older kind to a MachineClass stands.
+// Migration is where the migration of a class of a legacy kind to a MachineClass stands.
 type Migration struct {
 	// Pending says that the class is to be migrated. Its Machines wait, also with their deletion.
 	Pending bool

@@ -333,7 +333,7 @@ func (c *Controller) prepare(machine *v1alpha1.Machine, secret *corev1.Secret) f
 type classInputs struct {
 	class  *v1alpha1.MachineClass
 	secret *corev1.Secret
-	// awaited says that the class is of an older kind and will be a MachineClass; migrating, that
+	// awaited says that the class is of a legacy kind and will be a MachineClass; migrating, that
 	// nothing is known to be in the way.
 	awaited, migrating bool
 }

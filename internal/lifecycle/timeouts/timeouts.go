@@ -129,7 +129,7 @@ const (
 	Initialize Method = "InitializeMachine"
 	Status     Method = "GetMachineStatus"
 	Delete     Method = "DeleteMachine"
-	// Migrate makes a MachineClass of an object of an older kind.
+	// Migrate makes a MachineClass of an object of a legacy kind.
 	Migrate Method = "GenerateMachineClassForMigration"
 	// Prepare makes the bootstrap token and the user data.
 	Prepare Method = "Prepare"

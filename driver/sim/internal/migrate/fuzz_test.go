@@ -16,7 +16,7 @@ import (
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
-// FuzzFill: whatever an older class contains, it becomes a class that is valid JSON and the same each time,
+// FuzzFill: whatever a legacy class contains, it becomes a class that is valid JSON and the same each time,
 // or is refused with a code, and then the class is as before.
 func FuzzFill(f *testing.F) {
 	for i := range legacy.Kinds() {

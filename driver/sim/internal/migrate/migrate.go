@@ -1,4 +1,4 @@
-// Package migrate makes classes of the simulated driver of classes of older kinds, such as
+// Package migrate makes classes of the simulated driver of legacy classes, such as
 // AWSMachineClass.
 package migrate
 
@@ -18,13 +18,13 @@ import (
 // Provider is the provider of the classes that are made.
 const Provider = "sim"
 
-// providerSpec is what is made of an older class.
+// providerSpec is what is made of a legacy class.
 type providerSpec struct {
 	Tags   map[string]string `json:"tags,omitempty"`
 	Legacy older             `json:"legacy"`
 }
 
-// older is the older class, but for its Secrets.
+// older is the legacy class, but for its Secrets.
 type older struct {
 	Kind string                     `json:"kind"`
 	Spec map[string]json.RawMessage `json:"spec"`

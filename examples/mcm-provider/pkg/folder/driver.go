@@ -132,7 +132,7 @@ func (d *Driver) GetVolumeIDs(_ context.Context, req *driver.GetVolumeIDsRequest
 
 // GenerateMachineClassForMigration is not implemented: there were no classes of another kind.
 func (d *Driver) GenerateMachineClassForMigration(context.Context, *driver.GenerateMachineClassForMigrationRequest) (*driver.GenerateMachineClassForMigrationResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "there are no classes of an older kind")
+	return nil, status.Error(codes.Unimplemented, "there are no legacy classes")
 }
 
 // find finds the VM of a machine, by its ID if it is known, and otherwise by the machine's name.
