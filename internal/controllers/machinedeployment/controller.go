@@ -78,7 +78,8 @@ type memory struct {
 		name string
 		at   time.Time
 	}
-	// nodesUnmarked reports whether the nodes have no marks of a rollout, and need not be read.
+	// nodesUnmarked reports whether the nodes have no marks of a rollout or an update in place, and need not
+	// be read.
 	nodesUnmarked bool
 	// mutated reports whether the API server changed the template of the last new set.
 	mutated bool
@@ -202,7 +203,7 @@ func (p pass) reconcile(ctx context.Context, deployment *v1alpha1.MachineDeploym
 		return p.report(ctx, facts, planner.Outcome{Failure: err})
 	}
 	plan := planner.Plan(facts)
-	p.memory.nodesUnmarked = !planner.MarksNodes(facts) && (p.memory.nodesUnmarked || planner.NodesUnmarked(facts, plan))
+	p.memory.nodesUnmarked = !planner.MarksNodes(facts) && !planner.NodesConcerned(facts) && (p.memory.nodesUnmarked || planner.NodesUnmarked(facts, plan))
 	outcome := p.apply(ctx, facts, plan)
 	if outcome.Ended && outcome.Failure == nil {
 		return 0, nil // the events of the writes start the next pass, which has the right numbers

@@ -148,3 +148,34 @@ func TestNoMachineControllerAnswers(t *testing.T) {
 		t.Errorf("when there is an answer: %+v", is)
 	}
 }
+
+// TestANodeOfTheCurrentSetIsTakenBackIntoUse: a node was selected, and its set is the current one since. All that
+// its Machine says of the update may change between two passes.
+func TestANodeOfTheCurrentSetIsTakenBackIntoUse(t *testing.T) {
+	s := rollout(t, 0, 2, fixture.InPlace("0", "1"))
+	s.InPlace = true
+	s.rests(t)
+	update := func(phase v1alpha1.MachinePhase, reason string, labels map[string]string) {
+		condition := corev1.NodeCondition{Type: v1alpha1.NodeInPlaceUpdate, Status: corev1.ConditionTrue, Reason: reason}
+		s.setNode(t, "pool-b-0", func(node *corev1.Node) {
+			node.Labels, node.Spec.Unschedulable = labels, true
+			node.Status.Conditions = []corev1.NodeCondition{condition}
+		})
+		machine := &v1alpha1.Machine{}
+		must(s.live.Get(t.Context(), client.ObjectKey{Namespace: fixture.Namespace, Name: "pool-b-0"}, machine))
+		machine.Status.CurrentStatus.Phase, machine.Status.Conditions = phase, []corev1.NodeCondition{condition}
+		must(s.live.Update(t.Context(), machine))
+		s.rests(t)
+	}
+	labels := map[string]string{v1alpha1.LabelKeyNodeCandidateForUpdate: "true", v1alpha1.LabelKeyNodeSelectedForUpdate: "true"}
+	update(v1alpha1.MachineInPlaceUpdating, v1alpha1.ReadyForUpdate, labels)
+	if node := s.node(t, "pool-b-0"); !node.Spec.Unschedulable {
+		t.Fatal("its update is not waited for")
+	}
+	labels = maps.Clone(labels)
+	labels[v1alpha1.LabelKeyNodeUpdateResult] = v1alpha1.LabelValueNodeUpdateSuccessful
+	update(v1alpha1.MachineRunning, v1alpha1.UpdateSuccessful, labels)
+	if node := s.node(t, "pool-b-0"); node.Spec.Unschedulable || node.Labels[v1alpha1.LabelKeyNodeSelectedForUpdate] != "" {
+		t.Errorf("it is not in use: cordoned %t, labels %v", node.Spec.Unschedulable, node.Labels)
+	}
+}

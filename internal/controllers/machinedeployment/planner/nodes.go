@@ -153,10 +153,11 @@ func protected(node *corev1.Node) bool {
 	return ours
 }
 
-// NodesUnmarked reports whether the rollout is over, no node has its marks, and the plan changes none.
+// NodesUnmarked reports whether the rollout is over, no node has its marks or labels of an update in place,
+// and the plan changes none.
 func NodesUnmarked(f Facts, plan []Operation) bool {
 	patches := func(op Operation) bool { return op.Action == PatchNodes }
-	marked := func(n Node) bool { return protected(n.Node) }
+	marked := func(n Node) bool { return protected(n.Node) || f.inPlace && nodeupdate.Labelled(n.Node) }
 	return f.Nodes != nil && !f.Nodes.Stale && RolledOut(f) && !slices.ContainsFunc(plan, patches) &&
 		!slices.ContainsFunc(f.Nodes.OfOld, marked) && !slices.ContainsFunc(f.Nodes.OfCurrent, marked)
 }

@@ -115,11 +115,16 @@ func refreshed(f Facts, set *v1alpha1.MachineSet, sized bool) *v1alpha1.MachineS
 	return next
 }
 
-// mayGrow allows the current set of an update in place to create Machines, once its replicas are no more
-// than it has: it may have been an old one, from which Machines were moved or deleted. Otherwise the label
-// is a user's.
+// mayGrow allows the current set to create Machines. In an update in place it does so once the replicas of
+// the set are no more than it has: it may have been an old one, from which Machines were moved or deleted.
+// Otherwise it does so when an old set becomes the current one, which may have the label from updates in
+// place, before the deployment got another strategy. Else the label is a user's.
 func mayGrow(f Facts, set, next *v1alpha1.MachineSet) {
-	if f.inPlace && set == f.Current && (replaced(f) || next.Spec.Replicas <= inplace.Active(f.machines[set.Name])) {
+	may := revision.Number(set) <= lastRevision(f)
+	if f.inPlace {
+		may = replaced(f) || next.Spec.Replicas <= inplace.Active(f.machines[set.Name])
+	}
+	if may {
 		delete(next.Labels, v1alpha1.LabelKeyMachineSetScaleUpDisabled)
 	}
 }

@@ -58,3 +58,30 @@ func TestAnOldSetWithoutMachinesKeepsItsSize(t *testing.T) {
 		t.Errorf("it says that it was scaled for %s", got)
 	}
 }
+
+// TestAnOldSetMayGrowAgain: a set that updates in place kept from creating Machines becomes the current one
+// when the deployment has another strategy. Later the label is a user's.
+func TestAnOldSetMayGrowAgain(t *testing.T) {
+	t.Parallel()
+	createsNone := func(set *v1alpha1.MachineSet) {
+		metav1.SetMetaDataLabel(&set.ObjectMeta, v1alpha1.LabelKeyMachineSetScaleUpDisabled, isTrue)
+	}
+	for name, test := range map[string]struct {
+		revision string
+		labelled bool
+	}{
+		"it becomes the current one": {revision: "1"},
+		"it is the current one":      {revision: "3", labelled: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			set := fixture.Set("a", 0, fixture.OfRevision(test.revision), createsNone)
+			f := NewFacts(fixture.Deployment(3, fixture.Rolling("1", "1")), sets{set, fixture.Set("b", 3, fixture.OfRevision("2"))}, fixture.Noon)
+			if f.Current == nil || f.Current.Name != set.Name {
+				t.Fatalf("the current set is %v", f.Current)
+			}
+			if _, labelled := refreshed(f, f.Current, false).Labels[v1alpha1.LabelKeyMachineSetScaleUpDisabled]; labelled != test.labelled {
+				t.Errorf("it is labelled: %t", labelled)
+			}
+		})
+	}
+}
