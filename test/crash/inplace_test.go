@@ -21,9 +21,9 @@ import (
 // simulated node looks once a second only.
 var updates = []scenario{
 	{
-		name:   "update in place",
+		name: "update in place", also: []setup{apart},
 		given:  givenBothClasses(2, inPlace),
-		act:    inTurn(func(ctx context.Context, r *run) error { return r.rollTo(ctx, newClass) }, updateOne, updateOne),
+		act:    inTurn(beginUpdate, updateOne, updateOne),
 		want:   updatedInPlace(2),
 		always: both(both(most(2), least(1)), noneReplaced),
 	},
@@ -42,23 +42,33 @@ func inPlace(deployment *v1alpha1.MachineDeployment) {
 
 // updateOne is what the agent of the next node does that is ready for its update.
 func updateOne(ctx context.Context, r *run) error {
-	ready := ""
-	err := r.await(ctx, "a node that is ready for its update", func(ctx context.Context, r *run) error {
+	ready, err := r.awaitReady(ctx)
+	if err != nil {
+		return err
+	}
+	return r.mergeNode(ctx, ready, labelNode(v1alpha1.LabelKeyNodeUpdateResult, v1alpha1.LabelValueNodeUpdateSuccessful))
+}
+
+// awaitReady waits for a node that is ready for its update, and returns its name.
+func (r *run) awaitReady(ctx context.Context) (name string, err error) {
+	err = r.await(ctx, "a node that is ready for its update", func(ctx context.Context, r *run) error {
 		err := r.eachNode(ctx, func(node *corev1.Node) error {
-			if node.Labels[v1alpha1.LabelKeyNodeUpdateResult] == "" && says(node, v1alpha1.NodeInPlaceUpdate, v1alpha1.ReadyForUpdate) {
-				ready = node.Name
+			if waitsForAgent(node) {
+				name = node.Name
 			}
 			return nil
 		})
-		if err == nil && ready == "" {
+		if err == nil && name == "" {
 			err = errors.New("there is none")
 		}
 		return err
 	})
-	if err != nil {
-		return err
-	}
-	return r.mergeNode(ctx, ready, fmt.Sprintf(`{"metadata":{"labels":{%q:%q}}}`, v1alpha1.LabelKeyNodeUpdateResult, v1alpha1.LabelValueNodeUpdateSuccessful))
+	return name, err
+}
+
+// waitsForAgent reports whether a node is ready for its update.
+func waitsForAgent(node *corev1.Node) bool {
+	return node.Labels[v1alpha1.LabelKeyNodeUpdateResult] == "" && says(node, v1alpha1.NodeInPlaceUpdate, v1alpha1.ReadyForUpdate)
 }
 
 // says reports whether a node has a condition with a reason.

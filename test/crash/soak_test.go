@@ -64,7 +64,7 @@ type soakOperation struct {
 	do   func(*soak, context.Context, *run) error
 }
 
-var soakOperations = append([]soakOperation{
+var soakOperations = slices.Concat([]soakOperation{
 	{"scale", (*soak).scale},
 	{"scale", (*soak).scale},
 	{"roll out another class", (*soak).rollOut},
@@ -77,7 +77,7 @@ var soakOperations = append([]soakOperation{
 	{"the API server misbehaves", (*soak).misbehave},
 	{"the API server misbehaves", (*soak).misbehave},
 	{"the API server behaves", (*soak).behave},
-}, moreSoakOperations...)
+}, moreSoakOperations, soakUpdateOperations)
 
 // TestSoak does random operations amid random faults, and kills the manager now and then in the
 // first half. All that is written has to obey the rules, everything has to be as declared after
@@ -98,7 +98,7 @@ func TestSoak(t *testing.T) {
 	result := fleet.play(t, scenario{
 		name: "soak", where: apart, orphanPeriod: time.Second, healthTimeout: soakHealthTimeout, metrics: true,
 		outageTimeout: shortOutage, patience: soakPatience,
-		given:     inTurn(givenBudget, givenBothClasses(s.replicas, rolling(1, 1))),
+		given:     inTurn(givenBudget, givenAgents(s.replicas)),
 		act:       s.rest,
 		want:      s.asDeclared,
 		always:    both(both(s.neverTooMany, frozenMakeNothing), s.keepPreserved),
@@ -138,6 +138,9 @@ func (s *soak) rest(ctx context.Context, r *run) error {
 func (s *soak) round(ctx context.Context, r *run, kills bool) error {
 	s.most = s.replicas
 	clear(s.held)
+	if err := s.chooseStrategy(ctx, r); err != nil {
+		return err
+	}
 	killed := s.random.IntN(operationsPerRound)
 	for i := range operationsPerRound {
 		if kills && i == killed {
@@ -175,7 +178,7 @@ func (s *soak) settle(ctx context.Context, r *run) error {
 	if err := r.patchDeployment(ctx, `{"spec":{"paused":false}}`); err != nil {
 		return err
 	}
-	for _, do := range []func(context.Context, *run) error{s.release, s.evictable, s.rolledBack} {
+	for _, do := range []func(context.Context, *run) error{s.release, s.evictable, s.rolledBack, s.endUpdates} {
 		if err := do(ctx, r); err != nil {
 			return err
 		}
@@ -208,7 +211,7 @@ func (s *soak) asDeclared(ctx context.Context, r *run) error {
 	if err := r.nobodyNamed(ctx); err != nil {
 		return err
 	}
-	return allOf(int(s.replicas), s.class)(ctx, r)
+	return allInSetOf(int(s.replicas), s.class)(ctx, r)
 }
 
 // neverTooMany is that no Machine is made beyond what was wanted in this round and the surge. Machines that
