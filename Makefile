@@ -168,11 +168,11 @@ bench: controlplane build ## Measure what the manager costs: requests, time, CPU
 # The repository of the manager's container image, whose tag is the version.
 RELEASE_IMAGE ?= millwright-dev/millwright
 .PHONY: release
-release: ## Write what clusterctl installs the provider from (VERSION=v0.1.0 RELEASE_IMAGE=REPOSITORY)
-	@hack/release.sh bin/release '$(VERSION)' '$(RELEASE_IMAGE)'
+release: ## Write what clusterctl installs the provider from, and bills of materials (VERSION=v0.1.0 RELEASE_IMAGE=REPOSITORY)
+	@hack/release.sh bin/release '$(VERSION)' '$(RELEASE_IMAGE)' $(or $(IMAGE_PLATFORMS),linux/$(shell go env GOHOSTARCH))
 
 # Platforms that the image is for: linux/amd64 and linux/arm64; by default that of this
-# machine. The first build for another one takes minutes.
+# machine. The first build for another one takes minutes. Bills of materials are for the same.
 IMAGE_PLATFORMS ?=
 .PHONY: image
 image: ## Build that image without a container engine (as release; IMAGE_PLATFORMS="linux/amd64 linux/arm64" IMAGE_PUSH=1)

@@ -25,9 +25,8 @@ directory=${1:?which folder to write to} given=${2:?which version} image=${3:?wh
 platforms=("${@:4}")
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
-# Nothing of the caller's settings takes part.
 unset GOOS GOARCH
-export CGO_ENABLED=0 GOWORK=off GOFLAGS=-buildvcs=false GOAMD64=v1 GOARM64=v8.0 GOEXPERIMENT=
+export CGO_ENABLED=0 GOWORK=off GOFLAGS=-buildvcs=false
 
 fail() {
 	echo "image: $*" >&2
@@ -35,7 +34,6 @@ fail() {
 }
 
 [[ ${image##*/} != *[:@]* ]] || fail "the image $image has a tag or a digest; its tag is to be the version"
-if ((${#platforms[@]} == 0)); then platforms=("linux/$(go env GOHOSTARCH)"); fi
 version=$("$repository/hack/version.sh" "$given")
 directory=$(realpath -m "$directory")
 # What is not known, in sources without a repository, is not said.
@@ -44,22 +42,12 @@ created=${SOURCE_DATE_EPOCH:-$(git -C "$repository" log -1 --format=%ct 2>/dev/n
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 
-programs=()
-for platform in "${platforms[@]}"; do
-	case $platform in
-	linux/amd64 | linux/arm64) ;;
-	*) fail "the platform $platform is neither linux/amd64 nor linux/arm64" ;;
-	esac
-	echo "image: building for $platform" >&2
-	binary=$scratch/${platform//\//-}
-	MAKEFLAGS='' GOOS=${platform%/*} GOARCH=${platform#*/} make --silent -C "$repository" build \
-		VERSION="$version" BINARY="$binary" LDFLAGS='-s -w' >&2
-	programs+=("$platform=$binary")
-done
+built=$("$repository/hack/programs.sh" "$scratch" "$version" "${platforms[@]}")
+mapfile -t programs <<<"$built"
 
 digest=$(go -C "$repository/hack/image" run . --layout "$directory" --reference "$image:$version" \
 	--sbom "$directory.sbom" --revision "$revision" --created "${created:-0}" "${push[@]}" "${programs[@]}")
-echo "$directory: $image:$version for ${platforms[*]}"
+echo "$directory: $image:$version for ${programs[*]%%=*}"
 echo "$directory.sbom: what it is made of"
 if ((${#push[@]})); then
 	echo "pushed as $image@$digest"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Writes the files by which clusterctl installs Millwright as an infrastructure provider.
 #
-#   hack/release.sh DIRECTORY VERSION IMAGE
+#   hack/release.sh DIRECTORY VERSION IMAGE [PLATFORM...]
 #
 # DIRECTORY gets a repository for each contract of Cluster API:
 #   v1beta1/  for clusterctl before v1.11
@@ -9,13 +9,16 @@
 # Each has infrastructure-millwright/VERSION/ with the files, and a clusterctl.yaml that
 # names them. VERSION is like v0.1.0; anything else that says what the files were made from,
 # as a commit, makes them an earlier version of the release to come. IMAGE is where the
-# program's container image is, without a tag: that is the version.
+# program's container image is, without a tag: that is the version. For each PLATFORM, such as
+# linux/arm64, sbom/VERSION/ gets a software bill of materials of the program, in the format
+# CycloneDX: the same as hack/image.sh writes beside the image.
 #
 # Environment:
 #   KUBECTL  program to assemble manifests with; that of hack/controlplane.sh
 set -euo pipefail
 
 directory=${1:?which folder to write to} version=${2:?which version} image=${3:?which container image}
+platforms=("${@:4}")
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 sources=$repository/config/clusterctl
 provider=infrastructure-millwright
@@ -63,7 +66,20 @@ for contract in "${contracts[@]}"; do
 	END
 done
 
+if ((${#platforms[@]})); then
+	mkdir "$scratch/programs"
+	built=$("$repository/hack/programs.sh" "$scratch/programs" "$version" "${platforms[@]}")
+	mapfile -t programs <<<"$built"
+	go -C "$repository/hack/image" run . --reference "$image:$version" --sbom "$scratch/sbom" "${programs[@]}"
+fi
+
 # Other versions that are there already stay.
+if [[ -d $scratch/sbom ]]; then
+	mkdir -p "$directory/sbom"
+	rm -rf "${directory:?}/sbom/$version"
+	mv "$scratch/sbom" "$directory/sbom/$version"
+	echo "$directory/sbom/$version"
+fi
 for contract in "${contracts[@]}"; do
 	mkdir -p "$directory/$contract/$provider"
 	rm -rf "${directory:?}/$contract/$provider/$version"

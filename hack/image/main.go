@@ -42,7 +42,7 @@ type options struct {
 	programs  []program
 }
 
-// run prints the digest of the image.
+// run writes what is asked for, and prints the digest of the image, if that is.
 func run(ctx context.Context, args []string, stdout io.Writer) error {
 	o, err := parse(args)
 	if err != nil {
@@ -52,17 +52,25 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	if err != nil {
 		return err
 	}
+	if o.sbom != "" {
+		if err := writeSBOMs(o.sbom, tag.TagStr(), o.programs); err != nil {
+			return err
+		}
+	}
+	if o.folder == "" {
+		return nil
+	}
+	return o.image(ctx, tag, stdout)
+}
+
+// image writes the image, pushes it if asked for, and prints its digest.
+func (o options) image(ctx context.Context, tag name.Tag, stdout io.Writer) error {
 	index, err := indexOf(about{version: tag.TagStr(), revision: o.revision, created: time.Unix(o.created, 0).UTC()}, o.programs)
 	if err != nil {
 		return err
 	}
 	if err := write(o.folder, index, tag); err != nil {
 		return fmt.Errorf("writing %s: %w", o.folder, err)
-	}
-	if o.sbom != "" {
-		if err := writeSBOMs(o.sbom, tag.TagStr(), o.programs); err != nil {
-			return err
-		}
 	}
 	if o.push {
 		if err := remote.WriteIndex(tag, index, remote.WithContext(ctx), remote.WithAuthFromKeychain(authn.DefaultKeychain)); err != nil {
@@ -80,7 +88,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 func parse(args []string) (options, error) {
 	var o options
 	flags := flag.NewFlagSet("image", flag.ContinueOnError)
-	flags.StringVar(&o.folder, "layout", "", "folder that becomes the image's OCI layout, in place of one that is there")
+	flags.StringVar(&o.folder, "layout", "", "folder that becomes the image's OCI layout, in place of one that is there; no image by default")
 	flags.StringVar(&o.reference, "reference", "", "the image's repository and tag, which is the version")
 	flags.StringVar(&o.revision, "revision", "", "commit that the programs were built from, if it is known")
 	flags.StringVar(&o.sbom, "sbom", "", "folder for the programs' bills of materials; none by default")
@@ -89,8 +97,11 @@ func parse(args []string) (options, error) {
 	if err := flags.Parse(args); err != nil {
 		return o, err
 	}
-	if o.folder == "" || o.reference == "" || flags.NArg() == 0 {
-		return o, errors.New("--layout, --reference and a program, as PLATFORM=PATH, are required")
+	if o.folder == "" && o.sbom == "" || o.reference == "" || flags.NArg() == 0 {
+		return o, errors.New("--layout or --sbom, --reference and a program, as PLATFORM=PATH, are required")
+	}
+	if o.push && o.folder == "" {
+		return o, errors.New("--push needs --layout")
 	}
 	for _, arg := range flags.Args() {
 		platform, path, ok := strings.Cut(arg, "=")

@@ -35,6 +35,7 @@ import (
 func TestImage(t *testing.T) {
 	p := newPlace(t)
 	layouts := p.images("image", "again")
+	bills := p.bills()
 	built, again := readImage(t, layouts[0]), readImage(t, layouts[1])
 	t.Run("fits the Deployment", func(t *testing.T) {
 		deployment := decode[appsv1.Deployment](t, only(t, objects(t, p.read(contract(), "infrastructure-components.yaml")), "Deployment"))
@@ -46,7 +47,7 @@ func TestImage(t *testing.T) {
 			t.Errorf("the image is now %s, and was %s; did sources change meanwhile?", again.digest, built.digest)
 		}
 	})
-	t.Run("with a bill of materials", func(t *testing.T) { sameBills(t, layouts[0], layouts[1]) })
+	t.Run("with a bill of materials", func(t *testing.T) { sameBills(t, layouts[0]+".sbom", layouts[1]+".sbom", bills) })
 	t.Run("runs", func(t *testing.T) {
 		needsRoot(t)
 		e := env.New(t, env.WithOwn())
@@ -58,19 +59,34 @@ func TestImage(t *testing.T) {
 	})
 }
 
-// sameBills checks the software bills of materials beside two layouts of the same sources.
-func sameBills(t *testing.T, layouts ...string) {
+// TestMakeReleaseWritesBills: for the same platforms as make image builds images for.
+func TestMakeReleaseWritesBills(t *testing.T) {
+	t.Parallel()
+	for platforms, want := range map[string]string{"": "linux/" + runtime.GOARCH, "linux/amd64 linux/arm64": "linux/amd64 linux/arm64"} {
+		command := exec.CommandContext(t.Context(), "make", "--dry-run", "release", "VERSION="+release, "RELEASE_IMAGE="+image, "IMAGE_PLATFORMS="+platforms)
+		command.Dir = root(t)
+		out, err := command.CombinedOutput()
+		if err != nil || !strings.HasSuffix(strings.TrimSpace(string(out)), fmt.Sprintf("hack/release.sh bin/release '%s' '%s' %s", release, image, want)) {
+			t.Errorf("with the platforms %q: %v\n%s", platforms, err, out)
+		}
+	}
+}
+
+// sameBills checks the software bills of materials in folders of the same sources.
+func sameBills(t *testing.T, folders ...string) {
 	t.Helper()
 	var bills []string
-	for _, layout := range layouts {
-		text, err := os.ReadFile(filepath.Join(layout+".sbom", "linux-"+runtime.GOARCH+".cdx.json"))
+	for _, folder := range folders {
+		text, err := os.ReadFile(filepath.Join(folder, "linux-"+runtime.GOARCH+".cdx.json"))
 		if err != nil {
 			t.Fatal(err)
 		}
 		bills = append(bills, string(text))
 	}
-	if bills[0] != bills[1] {
-		t.Errorf("the bills are different:\n%s", cmp.Diff(bills[0], bills[1]))
+	for _, other := range bills[1:] {
+		if other != bills[0] {
+			t.Errorf("the bills are different:\n%s", cmp.Diff(bills[0], other))
+		}
 	}
 	for _, part := range []string{`"bomFormat": "CycloneDX"`, "pkg:golang/github.com/millwright-dev/millwright@" + release, "pkg:golang/google.golang.org/grpc@v", "pkg:golang/std@"} {
 		if !strings.Contains(bills[0], part) {

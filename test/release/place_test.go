@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -47,16 +48,25 @@ func newPlace(t *testing.T) *place {
 }
 
 // release runs the script, and returns what it printed.
-func (p *place) release(version, image string) (string, error) {
+func (p *place) release(version, image string, platforms ...string) (string, error) {
 	p.t.Helper()
 	binaries, err := env.Binaries()
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	command := exec.CommandContext(p.t.Context(), filepath.Join(root(p.t), "hack", "release.sh"), p.dir, version, image)
+	command := exec.CommandContext(p.t.Context(), filepath.Join(root(p.t), "hack", "release.sh"), append([]string{p.dir, version, image}, platforms...)...)
 	command.Env = append(os.Environ(), "KUBECTL="+filepath.Join(binaries, "kubectl"))
 	out, err := command.CombinedOutput()
 	return string(out), err
+}
+
+// bills makes the release with the bills of materials for this machine, and returns their folder.
+func (p *place) bills() string {
+	p.t.Helper()
+	if out, err := p.release(release, image, "linux/"+runtime.GOARCH); err != nil {
+		p.t.Fatalf("hack/release.sh: %v\n%s", err, out)
+	}
+	return filepath.Join(p.dir, "sbom", release)
 }
 
 // images builds the image of the release for this machine several times at once, and returns

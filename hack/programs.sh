@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# Builds the program as the container image has it, for each platform, and prints PLATFORM=FILE for each.
+#
+#   hack/programs.sh DIRECTORY VERSION [PLATFORM...]
+#
+# The files go into DIRECTORY. A PLATFORM is linux/amd64 or linux/arm64; without any it is that of this
+# machine. Nothing of the caller's settings takes part: the same sources and compiler make the same files.
+set -euo pipefail
+
+directory=${1:?which folder to write to} version=${2:?which version}
+platforms=("${@:3}")
+repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+
+unset GOOS GOARCH
+export CGO_ENABLED=0 GOWORK=off GOFLAGS=-buildvcs=false GOAMD64=v1 GOARM64=v8.0 GOEXPERIMENT=
+
+if ((${#platforms[@]} == 0)); then platforms=("linux/$(go env GOHOSTARCH)"); fi
+for platform in "${platforms[@]}"; do
+	case $platform in
+	linux/amd64 | linux/arm64) ;;
+	*)
+		echo "programs: the platform $platform is neither linux/amd64 nor linux/arm64" >&2
+		exit 1
+		;;
+	esac
+	echo "programs: building for $platform" >&2
+	binary=$directory/${platform//\//-}
+	MAKEFLAGS='' GOOS=${platform%/*} GOARCH=${platform#*/} make --silent -C "$repository" build \
+		VERSION="$version" BINARY="$binary" LDFLAGS='-s -w' >&2
+	echo "$platform=$binary"
+done
