@@ -193,6 +193,7 @@ generate: ## Write deep copies, CRDs, typed clients and aliases from the API typ
 	cp config/crd/machine.sapcloud.io_*.yaml compat/mcm/kubernetes/crds/
 	cp $(patsubst %,config/rbac/%-role.yaml,control machine-controller machine-controller-manager machine-controller-manager-target target) \
 		config/rbac/target-role-sim.yaml charts/millwright/files/rbac/
+	cp config/policy/machines.yaml config/policy/hosts.yaml charts/millwright/files/policy/
 
 .PHONY: tidy
 tidy: ## Bring go.mod and go.sum of every module in order

@@ -46,12 +46,13 @@ func kustomized(t *testing.T, folder string, components ...string) []*unstructur
 }
 
 // optional has the components and the values of what is not installed by default.
-var optional = []string{"flow-control", "monitoring", "network-policy"}
+var optional = []string{"flow-control", "monitoring", "network-policy", "policies", "host-policies"}
 
 func with(mode string, more values) values {
 	of := values{
 		"mode": mode, "image": values{"repository": "registry.example.com/millwright"},
 		"flowSchema": values{"enabled": true}, "serviceMonitor": values{"enabled": true}, "networkPolicy": values{"enabled": true},
+		"policies": values{"machines": true, "hosts": true},
 	}
 	for key, value := range more {
 		of[key] = value
@@ -125,7 +126,7 @@ func normal(all []*unstructured.Unstructured) []*unstructured.Unstructured {
 		}
 		object = object.DeepCopy()
 		object.SetName(strings.TrimSuffix(object.GetName(), "-"+namespace))
-		for _, path := range [][]string{{"roleRef", "name"}, {"spec", "priorityLevelConfiguration", "name"}} {
+		for _, path := range [][]string{{"roleRef", "name"}, {"spec", "priorityLevelConfiguration", "name"}, {"spec", "policyName"}} {
 			if name, found, _ := unstructured.NestedString(object.Object, path...); found {
 				unstructured.SetNestedField(object.Object, strings.TrimSuffix(name, "-"+namespace), path...)
 			}

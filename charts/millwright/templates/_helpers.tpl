@@ -58,14 +58,15 @@ accounts: [{{ $mcm }}, {{ $mc }}]
 {{- end }}
 {{- end }}
 
-{{/* Port of a container: name and number. */}}
+{{/* Port of a container, name and number: root, container. */}}
 {{- define "millwright.port" -}}
-{{- if eq . "machine-controller" }}
-{name: providermetrics, number: 10259}
-{{- else if eq . "manager" }}
-{name: metrics, number: 10259}
+{{- $values := (index . 0).Values }}{{- $name := index . 1 }}
+{{- if eq $name "machine-controller" }}
+{name: providermetrics, number: {{ $values.machineController.port }}}
+{{- else if eq $name "manager" }}
+{name: metrics, number: {{ $values.machineController.port }}}
 {{- else }}
-{name: metrics, number: 10258}
+{name: metrics, number: {{ $values.machineControllerManager.port }}}
 {{- end }}
 {{- end }}
 
@@ -106,21 +107,19 @@ subjects:
 {{- define "millwright.container" -}}
 {{- $root := index . 0 }}{{- $name := index . 1 }}
 {{- $values := $root.Values }}
-{{- $port := include "millwright.port" $name | fromYaml }}
-{{- $own := $values.machineController }}
-{{- $repository := required "image.repository is required: where the image is" $values.image.repository }}
-{{- $tag := $values.image.tag | default $root.Chart.AppVersion }}
-{{- $command := list (printf "/%s" $name) }}
-{{- if eq $name "machine-controller" }}
-{{- $command = $own.command }}
-{{- if $own.image.repository }}
-{{- $repository = $own.image.repository }}
-{{- $tag = required "machineController.image.tag is required with a repository of its own" $own.image.tag }}
+{{- $port := include "millwright.port" (list $root $name) | fromYaml }}
+{{- $own := $values.machineController }}{{- $of := "machineController" }}
+{{- if eq $name "machine-controller-manager" }}
+{{- $own = $values.machineControllerManager }}{{- $of = "machineControllerManager" }}
 {{- end }}
-{{- else if eq $name "manager" }}
+{{- $repository := required "image.repository is required: where the image is" ($values.image.repository | default $own.image.repository) }}
+{{- $tag := $values.image.tag | default $root.Chart.AppVersion }}
+{{- $command := $own.command }}
+{{- if eq $name "manager" }}
 {{- $command = list "/usr/bin/millwright" "manager" }}
-{{- else }}
-{{- $own = $values.machineControllerManager }}
+{{- else if $own.image.repository }}
+{{- $repository = $own.image.repository }}
+{{- $tag = required (printf "%s.image.tag is required with a repository of its own" $of) $own.image.tag }}
 {{- end }}
 - name: {{ ternary "machine-controller-manager" $name (eq $name "manager") }}
   image: {{ printf "%s:%s" $repository $tag | quote }}
@@ -153,11 +152,11 @@ subjects:
     containerPort: {{ $port.number }}
   livenessProbe:
     httpGet:
-      path: {{ ternary $own.livenessPath "/livez" (eq $name "machine-controller") }}
+      path: {{ ternary "/livez" $own.livenessPath (eq $name "manager") }}
       port: {{ $port.name }}
   readinessProbe:
     httpGet:
-      path: {{ ternary $own.readinessPath "/readyz" (eq $name "machine-controller") }}
+      path: {{ ternary "/readyz" $own.readinessPath (eq $name "manager") }}
       port: {{ $port.name }}
   {{- with $own.resources }}
   resources:
