@@ -43,6 +43,8 @@ func (h *harness) wantForcedAfter(d *drainer, left time.Duration) {
 
 // TestDrainClockStandsStillWhileNobodyCanDrain: after an outage, a drain has its whole time.
 func TestDrainClockStandsStillWhileNobodyCanDrain(t *testing.T) {
+	t.Attr("fault", "nobody can drain, since the manager or an API server is away, for three times as long as a drain may take")
+	t.Attr("outcome", "each drain has its whole time afterwards")
 	const away = 3 * DefaultDrainTimeout
 	cases := map[string]func(h *harness) *drainer{
 		"manager": func(h *harness) *drainer {
@@ -198,6 +200,8 @@ func TestDeadlineIsPutOffByOneWrite(t *testing.T) {
 // TestForcedDrainsAfterAnOutageAreFew: as many as may be replaced at once, until their Machines are
 // gone; what is asked for is not delayed.
 func TestForcedDrainsAfterAnOutageAreFew(t *testing.T) {
+	t.Attr("fault", "the manager is away for so long that all drains are overdue")
+	t.Attr("outcome", "as many are forced at once as may be replaced at once")
 	h := newHarness(t)
 	names := h.drained(4)
 	h.draining(forPod("web"))

@@ -33,6 +33,8 @@ func (o awayClient) Get(ctx context.Context, key client.ObjectKey, object client
 // TestNobodyFailsForAnOutage: with either API server away, or just back, no Machine is
 // declared Failed, whatever its timeout; once both have been there for the timeout, it is.
 func TestNobodyFailsForAnOutage(t *testing.T) {
+	t.Attr("fault", "either API server, or both, are away for three times as long as a Machine may be Pending or Unknown")
+	t.Attr("outcome", "no Machine is Failed before its whole time has passed since they are back")
 	const away = 3 * creationTimeout // which is the longer of the two
 	phases := map[v1alpha1.MachinePhase]time.Duration{v1alpha1.MachinePending: creationTimeout, v1alpha1.MachineUnknown: healthTimeout}
 	for phase, timeout := range phases {

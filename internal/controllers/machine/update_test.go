@@ -395,6 +395,8 @@ func TestUpdateTakesTooLong(t *testing.T) {
 // TestUpdateTimeoutBeginsAnewAfterAnOutage: nobody can see whether an agent has reported while an API
 // server is away.
 func TestUpdateTimeoutBeginsAnewAfterAnOutage(t *testing.T) {
+	t.Attr("fault", "the target API server is away for an hour, amid an update in place")
+	t.Attr("outcome", "the update has its whole time after the outage")
 	h := newHarness(t)
 	h.controller.Health.OutagePeriod = time.Minute
 	down := false

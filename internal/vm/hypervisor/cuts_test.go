@@ -74,6 +74,8 @@ func TestNetworkCutsWhileTheGuestRuns(t *testing.T) {
 func TestNetworkCutsWhileTheGuestIsHeld(t *testing.T) {
 	for name, test := range cuts {
 		t.Run(name, func(t *testing.T) {
+			t.Attr("fault", "between a hypervisor and the VM controller "+test.fault+", for an hour, while its user has the guest paused")
+			t.Attr("outcome", "the guest stays paused; it runs soon after the network can carry the order")
 			withFixture(t, func(w *fixture) {
 				w.controller.Answer(leasePaused())
 				p := w.start()

@@ -39,6 +39,8 @@ func TestFullDisk(t *testing.T) {
 		"broken": {qemu.StorageFailure{Operation: "read", Reason: "Input/output error"}, "STATE_PAUSED CAUSE_STORAGE_FAILED"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Attr("fault", "the storage of a guest is "+name+" when it writes or reads, for an hour")
+			t.Attr("outcome", "the guest is stopped, and reported as "+c.want+"; it runs again by itself within 7 s when the storage works")
 			withFixture(t, func(w *fixture) {
 				p := w.start()
 				w.machine().FailStorage(&c.failure)
@@ -61,6 +63,8 @@ func TestFullDisk(t *testing.T) {
 
 // While the user wants the guest stopped, it is not continued.
 func TestFullDiskOfPausedGuest(t *testing.T) {
+	t.Attr("fault", "disk full: that of a guest, whose user has it paused meanwhile")
+	t.Attr("outcome", "it stays paused, also when there is room, and runs when its user has it run")
 	withFixture(t, func(w *fixture) {
 		w.start().lives()
 		w.machine().FailStorage(&qemu.StorageFailure{NoSpace: true})
@@ -79,6 +83,8 @@ func TestFullDiskOfPausedGuest(t *testing.T) {
 
 // A reset boots a guest that a full disk has stopped.
 func TestResetOfStoppedGuest(t *testing.T) {
+	t.Attr("fault", "disk full: that of a guest, which is reset when there is room")
+	t.Attr("outcome", "it boots")
 	withFixture(t, func(w *fixture) {
 		w.start().lives()
 		w.machine().FailStorage(&qemu.StorageFailure{NoSpace: true})

@@ -62,6 +62,8 @@ func TestFetchKeepsTheOldFileUntilItHasTheNew(t *testing.T) {
 }
 
 func TestFetchOfAFileToFullStorage(t *testing.T) {
+	t.Attr("fault", "no room: a kernel is copied, by a process that may write no larger file")
+	t.Attr("outcome", "an error of the kind NoSpace; no file is left")
 	local, dir := filepath.Join(t.TempDir(), "kernel"), t.TempDir()
 	must(t, os.WriteFile(local, diskContent(), 0o600))
 	limitFiles(t, 512<<10)

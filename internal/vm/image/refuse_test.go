@@ -181,6 +181,8 @@ func limitFiles(t *testing.T, bytes uint64) {
 }
 
 func TestFullStorage(t *testing.T) {
+	t.Attr("fault", "no room: an image is written to a disk, by a process that may write no larger file")
+	t.Attr("outcome", "an error of the kind NoSpace; no file is left")
 	for name, served := range map[string][]byte{"raw": diskContent(), "qcow2": qcow2(t, diskContent())} {
 		t.Run(name, func(t *testing.T) {
 			url, dir := serve(t, served), t.TempDir()
@@ -196,6 +198,8 @@ func TestFullStorage(t *testing.T) {
 
 // TestFullInQemuImg: the image fits, what is in it does not.
 func TestFullInQemuImg(t *testing.T) {
+	t.Attr("fault", "no room: for what is in an image, which qemu-img writes")
+	t.Attr("outcome", "an error of the kind NoSpace")
 	source := Source{URL: serve(t, qcow2(t, diskContent()))}
 	bin := t.TempDir()
 	script := "#!/bin/sh\necho 'qemu-img: error while writing at byte 0: No space left on device' >&2\nexit 1\n"
