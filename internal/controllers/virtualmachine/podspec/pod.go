@@ -77,6 +77,7 @@ func Pod(vm *v1alpha1.VirtualMachine, s Settings) (*corev1.Pod, error) {
 			Containers: []corev1.Container{{
 				Name: ContainerName, Image: cmp.Or(vm.Spec.HypervisorImage, s.Image), Command: vmpb.Command(),
 				Env: environment(spec, s), Resources: podResources(&vm.Spec), VolumeMounts: mounts,
+				SecurityContext: securityContext(),
 			}},
 			Volumes: volumes,
 		},
@@ -85,6 +86,16 @@ func Pod(vm *v1alpha1.VirtualMachine, s Settings) (*corev1.Pod, error) {
 		pod.Annotations[v1alpha1.AnnotationAddresses] = strings.Join(addresses, ",")
 	}
 	return pod, nil
+}
+
+// securityContext takes what no hypervisor needs. Its user is that of the image: who may open /dev/kvm and write
+// to volumes differs from host to host.
+func securityContext() *corev1.SecurityContext {
+	return &corev1.SecurityContext{
+		AllowPrivilegeEscalation: ptr.To(false),
+		Capabilities:             &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+		SeccompProfile:           &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+	}
 }
 
 // affinity restricts a hypervisor to the hosts of a failure domain. A host without a zone is
