@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -336,4 +337,21 @@ func TestPodWithoutAuthorityGoes(t *testing.T) {
 	if w.gone(pod, pod.Name) || pod.DeletionTimestamp != nil {
 		t.Error("the authoritative pod goes")
 	}
+}
+
+// TestPodsFitBaseline: the API server takes hypervisors where Pod Security is "baseline". For "restricted" they lack a
+// user, which is that of their image.
+func TestPodsFitBaseline(t *testing.T) {
+	w := newTestEnv(t)
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.namespace}}
+	level := `{"metadata":{"labels":{"pod-security.kubernetes.io/enforce":"baseline"}}}`
+	w.must(w.client.Patch(w.Context(), namespace, client.RawPatch(types.MergePatchType, []byte(level))))
+	w.declare("a", nil)
+	pod := w.awaitPod("a", "")
+	strict := pod.DeepCopy()
+	strict.ObjectMeta = metav1.ObjectMeta{Namespace: w.namespace, GenerateName: "strict-"}
+	strict.Spec.Containers[0].SecurityContext.RunAsNonRoot = ptr.To(true)
+	level = strings.ReplaceAll(level, "baseline", "restricted")
+	w.must(w.client.Patch(w.Context(), namespace, client.RawPatch(types.MergePatchType, []byte(level))))
+	w.eventually("a pod that names no root fits restricted", func() bool { return w.client.Create(w.Context(), strict, client.DryRunAll) == nil })
 }
