@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -29,6 +30,7 @@ import (
 	"github.com/millwright-dev/millwright/driver/status"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/revision"
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
+	"github.com/millwright-dev/millwright/test/fakeclient"
 	"github.com/millwright-dev/millwright/test/fixture"
 )
 
@@ -67,16 +69,21 @@ type world struct {
 
 var errKilled = errors.New("the process was killed")
 
-func newWorld(t *testing.T, d driver.Driver, objects ...client.Object) *world {
-	t.Helper()
+// kinds are the scheme of all worlds.
+var kinds = sync.OnceValue(func() *runtime.Scheme {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, v1alpha1.AddToScheme, legacy.AddToScheme} {
 		if err := add(scheme); err != nil {
-			t.Fatal(err)
+			panic(err) // two kinds of one name
 		}
 	}
+	return scheme
+})
+
+func newWorld(t *testing.T, d driver.Driver, objects ...client.Object) *world {
+	t.Helper()
 	w := &world{T: t, clock: testingclock.NewFakeClock(time.Now()), events: record.NewFakeRecorder(100), last: -1}
-	builder := indexer{fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithInterceptorFuncs(interceptor.Funcs{
+	builder := indexer{fakeclient.NewBuilder(kinds()).WithObjects(objects...).WithInterceptorFuncs(interceptor.Funcs{
 		Create: func(ctx context.Context, c client.WithWatch, object client.Object, options ...client.CreateOption) error {
 			if w.killed() {
 				return errKilled

@@ -3,6 +3,7 @@ package unmanaged
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"time"
 
@@ -23,6 +24,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
 	"github.com/millwright-dev/millwright/internal/reconcile/target"
 	"github.com/millwright-dev/millwright/test/env"
+	"github.com/millwright-dev/millwright/test/fakeclient"
 )
 
 const grace = 20 * time.Minute
@@ -50,6 +52,9 @@ func (i indexer) IndexField(_ context.Context, object client.Object, field strin
 	return nil
 }
 
+// kinds are the scheme of all clients.
+var kinds = sync.OnceValue(env.NewScheme)
+
 // harness is a controller and a node.
 type harness struct {
 	*testing.T
@@ -63,12 +68,12 @@ type harness struct {
 func newHarness(t *testing.T, node *corev1.Node) *harness {
 	t.Helper()
 	h := &harness{T: t, clock: testingclock.NewFakeClock(begin)}
-	indexed := indexer{fake.NewClientBuilder().WithScheme(env.NewScheme())}
+	indexed := indexer{fakeclient.NewBuilder(kinds())}
 	if err := fieldindex.Add(t.Context(), indexed); err != nil {
 		t.Fatal(err)
 	}
 	h.machines = indexed.Build()
-	h.nodes = fake.NewClientBuilder().WithScheme(env.NewScheme()).WithObjects(node).WithInterceptorFuncs(interceptor.Funcs{
+	h.nodes = fakeclient.NewBuilder(kinds()).WithObjects(node).WithInterceptorFuncs(interceptor.Funcs{
 		Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
 			h.writes++
 			return c.Patch(ctx, object, patch, options...)
