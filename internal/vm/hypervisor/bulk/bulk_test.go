@@ -1,0 +1,176 @@
+package bulk
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"io"
+	"math/big"
+	"net"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// sides returns how the two sides of a test make TLS connections.
+func sides(t *testing.T) (server, client Secure) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	must(t, err)
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour)}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	must(t, err)
+	cert := tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+	with := func(make func(net.Conn, *tls.Config) *tls.Conn) Secure {
+		return func(ctx context.Context, raw net.Conn, channel Channel) (*tls.Conn, error) {
+			conn := make(raw, &tls.Config{
+				Certificates: []tls.Certificate{cert}, InsecureSkipVerify: true, MinVersion: tls.VersionTLS13,
+				NextProtos: []string{string(channel)}, SessionTicketsDisabled: true,
+			})
+			return conn, conn.HandshakeContext(ctx)
+		}
+	}
+	return with(tls.Server), with(tls.Client)
+}
+
+// socket is a unix socket of one QEMU.
+func socket(t *testing.T) net.Listener {
+	t.Helper()
+	listener, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
+	must(t, err)
+	t.Cleanup(func() { _ = listener.Close() })
+	return listener
+}
+
+func dialer(listener net.Listener) Dial {
+	return func(ctx context.Context) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", listener.Addr().String())
+	}
+}
+
+// line is both ends of a migration, between sockets as QEMU's.
+type line struct {
+	receiver *Receiver
+	sender   *Sender
+	from     map[Channel]net.Listener // where the source's QEMU connects to
+	to       map[Channel]net.Listener // where the target's listens
+}
+
+func newLine(t *testing.T) *line {
+	t.Helper()
+	server, client := sides(t)
+	l := &line{
+		from: map[Channel]net.Listener{Memory: socket(t), Disk: socket(t)},
+		to:   map[Channel]net.Listener{Memory: socket(t), Disk: socket(t)},
+	}
+	var err error
+	l.receiver, err = Listen("127.0.0.1", server, map[Channel]Dial{Memory: dialer(l.to[Memory]), Disk: dialer(l.to[Disk])})
+	must(t, err)
+	t.Cleanup(l.receiver.Close)
+	l.sender = NewSender(client)
+	l.sender.Start(map[Channel]Source{
+		Memory: {l.from[Memory], l.receiver.Address(Memory)}, Disk: {l.from[Disk], l.receiver.Address(Disk)},
+	})
+	t.Cleanup(l.sender.Close)
+	return l
+}
+
+// connect returns the ends of one channel, at the source's QEMU and at the target's.
+func (l *line) connect(t *testing.T, channel Channel) (source, target net.Conn) {
+	t.Helper()
+	source, err := dialer(l.from[channel])(t.Context())
+	must(t, err)
+	target, err = l.to[channel].Accept()
+	must(t, err)
+	t.Cleanup(func() { _ = errors.Join(source.Close(), target.Close()) })
+	return source, target
+}
+
+// The target learns of the commit after all of the memory, and not from QEMU's end of it.
+func TestCommit(t *testing.T) {
+	l := newLine(t)
+	source, target := l.connect(t, Memory)
+	text := strings.Repeat("memory", 100_000)
+	go func() {
+		_, _ = io.WriteString(source, text)
+		_ = source.Close() // as QEMU does when it has sent all
+	}()
+	got := make([]byte, len(text))
+	_, err := io.ReadFull(target, got)
+	must(t, err)
+	if string(got) != text {
+		t.Error("the memory has arrived changed")
+	}
+	select {
+	case err := <-l.receiver.End():
+		t.Fatalf("the channel has ended before the commit: %v", err)
+	default:
+	}
+	must(t, l.sender.Commit(t.Context()))
+	must(t, <-l.receiver.End())
+}
+
+// Whatever else ends the channel is no commit.
+func TestNoCommit(t *testing.T) {
+	for name, end := range map[string]func(l *line, source net.Conn){
+		"the source gives up": func(l *line, _ net.Conn) { l.sender.Close() },
+		"QEMU has sent all, and nobody commits": func(l *line, source net.Conn) {
+			_ = source.Close()
+			<-l.sender.sent
+			_ = l.sender.memory.NetConn().Close() // as when the process ends
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLine(t)
+			source, _ := l.connect(t, Memory)
+			_, err := io.WriteString(source, "memory")
+			must(t, err)
+			end(l, source)
+			if err := <-l.receiver.End(); !errors.Is(err, ErrCut) {
+				t.Errorf("error = %v, want ErrCut", err)
+			}
+		})
+	}
+}
+
+func TestCommitOfNothing(t *testing.T) {
+	l := newLine(t)
+	l.connect(t, Memory)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := l.sender.Commit(ctx); !errors.Is(err, ErrNotSent) {
+		t.Errorf("error = %v, want ErrNotSent", err)
+	}
+}
+
+// The disk's channel carries both ways, and may be opened again.
+func TestDisk(t *testing.T) {
+	l := newLine(t)
+	for range 2 {
+		source, target := l.connect(t, Disk)
+		for _, way := range [][2]net.Conn{{source, target}, {target, source}} {
+			_, err := io.WriteString(way[0], "block")
+			must(t, err)
+			got := make([]byte, len("block"))
+			_, err = io.ReadFull(way[1], got)
+			must(t, err)
+		}
+		must(t, source.Close())
+		if _, err := target.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+			t.Errorf("error = %v, want EOF", err)
+		}
+		must(t, target.Close())
+	}
+}

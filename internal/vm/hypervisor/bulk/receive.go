@@ -1,0 +1,177 @@
+// Package bulk carries the bulk traffic of a live migration between the sockets of two QEMUs,
+// through TLS.
+//
+// There is a channel for memory and devices, and one for the disk. The end of the memory's channel
+// has a meaning: an end in order is the source's commit, after which its guest cannot go on
+// without a switchover. Anything else, as the end of the process, is none.
+package bulk
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Channel is what a connection is for, its protocol in the TLS handshake.
+type Channel string
+
+// The channels.
+const (
+	Memory Channel = "millwright-migration-memory"
+	Disk   Channel = "millwright-migration-disk"
+)
+
+// ErrCut means that the memory's channel ended without the source's commit.
+var ErrCut = errors.New("the connection from the source was cut")
+
+// Secure makes a connection a TLS connection with the other side of this migration, and no other.
+type Secure func(ctx context.Context, raw net.Conn, channel Channel) (*tls.Conn, error)
+
+// Dial connects to a socket of QEMU.
+type Dial func(ctx context.Context) (net.Conn, error)
+
+// Receiver is the target's end of the channels.
+type Receiver struct {
+	secure Secure
+	dial   map[Channel]Dial
+	ports  map[Channel]net.Listener
+	cancel context.CancelFunc
+	work   sync.WaitGroup
+	taken  atomic.Bool // the memory's channel
+	end    chan error
+}
+
+// handshakeLimit is how long a client may take for its handshake.
+const handshakeLimit = 10 * time.Second
+
+// Listen opens a port on the host for each channel that dial has. The receiver must be closed.
+func Listen(host string, secure Secure, dial map[Channel]Dial) (*Receiver, error) {
+	r := &Receiver{secure: secure, dial: dial, ports: map[Channel]net.Listener{}, end: make(chan error, 1)}
+	for channel := range dial {
+		port, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
+		if err != nil {
+			r.closePorts()
+			return nil, fmt.Errorf("listening for a migration: %w", err)
+		}
+		r.ports[channel] = port
+	}
+	var ctx context.Context
+	ctx, r.cancel = context.WithCancel(context.Background())
+	for channel, port := range r.ports {
+		r.work.Go(func() { r.accept(ctx, channel, port) })
+	}
+	return r, nil
+}
+
+// Address is where a channel listens.
+func (r *Receiver) Address(channel Channel) string { return r.ports[channel].Addr().String() }
+
+// End receives once, after the end of the memory's channel: nil if the source has committed, else
+// ErrCut.
+func (r *Receiver) End() <-chan error { return r.end }
+
+// Close ends all connections and waits for that.
+func (r *Receiver) Close() {
+	r.cancel()
+	r.closePorts()
+	r.work.Wait()
+}
+
+func (r *Receiver) closePorts() {
+	for _, port := range r.ports {
+		_ = port.Close()
+	}
+}
+
+// accept serves all clients of a channel. Who is not the source does not get past the handshake,
+// and does not keep the source waiting.
+func (r *Receiver) accept(ctx context.Context, channel Channel, port net.Listener) {
+	for {
+		raw, err := port.Accept()
+		if err != nil {
+			return
+		}
+		r.work.Go(func() { r.serve(ctx, channel, raw) })
+	}
+}
+
+func (r *Receiver) serve(ctx context.Context, channel Channel, raw net.Conn) {
+	handshake, cancel := context.WithTimeout(ctx, handshakeLimit)
+	defer cancel()
+	conn, err := r.secure(handshake, strictConn{raw}, channel)
+	if err != nil {
+		_ = raw.Close()
+		return
+	}
+	if channel == Disk {
+		_ = r.carry(ctx, channel, conn)
+		return
+	}
+	if r.taken.Swap(true) { // there is one connection for memory only
+		_ = raw.Close()
+		return
+	}
+	r.end <- r.carry(ctx, channel, conn)
+}
+
+// strictConn is a connection whose end without a close_notify is an error. Package crypto/tls takes
+// it for an end in order if it comes between two records.
+type strictConn struct{ net.Conn }
+
+// errNoNotify is not io.ErrUnexpectedEOF itself, which crypto/tls turns into io.EOF.
+var errNoNotify = fmt.Errorf("%w: the connection was closed without a close_notify", io.ErrUnexpectedEOF)
+
+// Read implements net.Conn.
+func (c strictConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if err == io.EOF { // never wrapped by a net.Conn
+		err = errNoNotify
+	}
+	return n, err
+}
+
+// carry copies between the source and QEMU. Nil means an end in order.
+func (r *Receiver) carry(ctx context.Context, channel Channel, conn *tls.Conn) error {
+	defer closeWith(ctx, conn)()
+	theirs, err := r.dial[channel](ctx)
+	if err != nil {
+		return fmt.Errorf("%w: connecting to QEMU: %w", ErrCut, err)
+	}
+	defer closeWith(ctx, theirs)()
+	back := make(chan struct{})
+	go func() {
+		defer close(back)
+		_, _ = io.Copy(conn, theirs)
+		_ = conn.CloseWrite()
+	}()
+	_, err = io.Copy(theirs, conn)
+	closeWrite(theirs)
+	if channel == Disk {
+		<-back
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrCut, err)
+	}
+	return nil
+}
+
+// closeWith closes a connection when the context ends, or by the function that it returns.
+func closeWith(ctx context.Context, conn io.Closer) func() {
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	return func() {
+		stop()
+		_ = conn.Close()
+	}
+}
+
+func closeWrite(conn net.Conn) {
+	if half, ok := conn.(interface{ CloseWrite() error }); ok {
+		_ = half.CloseWrite()
+	}
+}

@@ -1,0 +1,129 @@
+package bulk
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+)
+
+// ErrNotSent means that there is nothing to commit: not all that QEMU sent has left.
+var ErrNotSent = errors.New("the memory was not sent as a whole")
+
+// Sender is the source's end of the channels.
+type Sender struct {
+	secure Secure
+	cancel context.CancelFunc
+	work   sync.WaitGroup
+
+	sent   chan struct{} // closed when QEMU has closed the memory's channel
+	memory *tls.Conn     // set before sent is closed; nil: not all was sent
+}
+
+// NewSender returns a sender, which carries nothing yet. It must be closed.
+func NewSender(secure Secure) *Sender {
+	return &Sender{secure: secure, cancel: func() {}, sent: make(chan struct{})}
+}
+
+// Source is where QEMU connects to, and where that leads.
+type Source struct {
+	// From is the listener that QEMU connects to.
+	From net.Listener
+	// To is the address of the target's channel.
+	To string
+}
+
+// Start carries what QEMU sends, until Close. It is called once.
+func (s *Sender) Start(channels map[Channel]Source) {
+	var ctx context.Context
+	ctx, s.cancel = context.WithCancel(context.Background())
+	for channel, source := range channels {
+		s.work.Go(func() { s.accept(ctx, channel, source) })
+	}
+}
+
+func (s *Sender) accept(ctx context.Context, channel Channel, source Source) {
+	defer closeWith(ctx, source.From)()
+	for {
+		qemu, err := source.From.Accept()
+		if err != nil {
+			return
+		}
+		err = s.carry(ctx, channel, source.To, qemu)
+		_ = qemu.Close()
+		if channel == Memory && err == nil {
+			return
+		}
+	}
+}
+
+// carry copies from QEMU to the target, and for the disk also back.
+func (s *Sender) carry(ctx context.Context, channel Channel, address string, qemu net.Conn) error {
+	defer closeWith(ctx, qemu)()
+	raw, err := new(net.Dialer).DialContext(ctx, "tcp", address)
+	if err != nil {
+		return err
+	}
+	// Without an end in order: that would be a commit.
+	abort := context.AfterFunc(ctx, func() { _ = raw.Close() })
+	conn, err := s.secure(ctx, raw, channel)
+	if err != nil {
+		abort()
+		return err
+	}
+	if channel == Memory {
+		return s.carryMemory(conn, qemu)
+	}
+	defer func() { _ = raw.Close() }()
+	back := make(chan struct{})
+	go func() {
+		defer close(back)
+		_, _ = io.Copy(qemu, conn)
+		closeWrite(qemu)
+	}()
+	if _, err = io.Copy(conn, qemu); err == nil {
+		err = conn.CloseWrite()
+		<-back
+	}
+	return err
+}
+
+// carryMemory leaves the connection open: only Commit ends it in order.
+func (s *Sender) carryMemory(conn *tls.Conn, qemu net.Conn) error {
+	_, err := io.Copy(conn, qemu)
+	if err != nil {
+		_ = conn.NetConn().Close()
+		return err
+	}
+	s.memory = conn
+	close(s.sent)
+	return nil
+}
+
+// Commit tells the target that it may switch over, once all that QEMU has sent has left, and
+// waits until the target has taken that. After ErrNotSent it was not told. After any other
+// error, and after the context's end, it may have been.
+func (s *Sender) Commit(ctx context.Context) error {
+	select {
+	case <-s.sent:
+	case <-ctx.Done():
+		return fmt.Errorf("%w: %w", ErrNotSent, context.Cause(ctx))
+	}
+	defer closeWith(ctx, s.memory.NetConn())()
+	if err := s.memory.CloseWrite(); err != nil {
+		return fmt.Errorf("committing: %w", err)
+	}
+	if _, err := io.Copy(io.Discard, s.memory); err != nil { // the target closes its end, too
+		return fmt.Errorf("waiting for the target to take the commit: %w", err)
+	}
+	return nil
+}
+
+// Close cuts what is not committed, and waits for that.
+func (s *Sender) Close() {
+	s.cancel()
+	s.work.Wait()
+}
