@@ -111,6 +111,23 @@ type GenerateMachineClassForMigrationRequest struct {
 // GenerateMachineClassForMigrationResponse is empty: the result is in the request.
 type GenerateMachineClassForMigrationResponse struct{}
 
+// KindMigrator is implemented by a ClassMigrator that says which older kinds are its own. Where a manager has
+// several drivers, or further ones may register, an object is migrated by the only driver that says so of
+// its kind. A driver that does not say so migrates objects only while it is alone, or if they name it.
+type KindMigrator interface {
+	// MigratedKinds returns the kinds, for example "AWSMachineClass". A decorator returns those of the
+	// driver that it wraps.
+	MigratedKinds() []string
+}
+
+// MigratedKinds returns the older kinds that a driver says are its own; none if it does not say.
+func MigratedKinds(d Driver) []string {
+	if says, ok := d.(KindMigrator); ok {
+		return says.MigratedKinds()
+	}
+	return nil
+}
+
 // AnnotationAPIGroup is an annotation of the Machine and the MachineClass of a request. Its value
 // is the API group of the object that the VM is for; the default is machine.sapcloud.io. Objects of
 // two API groups may have the same namespace and name, so a driver SHOULD make the group part of

@@ -58,6 +58,7 @@ var (
 	_ driver.Initializer      = (*Driver)(nil)
 	_ driver.VolumeIdentifier = (*Driver)(nil)
 	_ driver.ClassMigrator    = (*Driver)(nil)
+	_ driver.KindMigrator     = (*Driver)(nil)
 	_ driver.FailureDomains   = (*Driver)(nil)
 	_ driver.Locator          = (*Driver)(nil)
 )
@@ -90,6 +91,9 @@ func Wrap(d driver.Driver, options Options) *Driver {
 
 // SeparatesAPIGroups implements driver.APIGroupSeparator.
 func (d *Driver) SeparatesAPIGroups() bool { return driver.SeparatesAPIGroups(d.inner) }
+
+// MigratedKinds implements driver.KindMigrator.
+func (d *Driver) MigratedKinds() []string { return driver.MigratedKinds(d.inner) }
 
 // CreateMachine implements driver.Driver.
 func (d *Driver) CreateMachine(ctx context.Context, req *driver.CreateMachineRequest) (*driver.CreateMachineResponse, error) {

@@ -51,6 +51,9 @@ type Options struct {
 	// MaxReconnectDelay bounds the pause between two tries to connect, which begins at 200 ms and doubles.
 	// Zero means five seconds.
 	MaxReconnectDelay time.Duration
+	// MigratedKinds are kinds of classes from before MachineClass, such as "AWSMachineClass", that the driver
+	// migrates. Nil means those that a driver.KindMigrator returns.
+	MigratedKinds []string
 	// Connected is called with true when the driver has registered, and with false when that
 	// has ended; never twice at a time. Optional.
 	Connected func(bool)
@@ -129,9 +132,13 @@ func (o Options) delays() wait.Backoff {
 }
 
 func registrationOf(d driver.Driver, options Options) *driverpb.Registration {
+	kinds := options.MigratedKinds
+	if kinds == nil {
+		kinds = driver.MigratedKinds(d)
+	}
 	return &driverpb.Registration{
 		Kind: options.Kind, ApiVersion: wire.APIVersion, Instance: rand.Text(), Operations: operationsOf(d),
-		MaxOperations: uint32(options.limit()), SeparatesApiGroups: driver.SeparatesAPIGroups(d), Version: options.Version,
+		MaxOperations: uint32(options.limit()), SeparatesApiGroups: driver.SeparatesAPIGroups(d), Version: options.Version, MigratedKinds: kinds,
 	}
 }
 

@@ -12,7 +12,6 @@ import (
 var (
 	_ driver.Driver            = (*Registry)(nil)
 	_ driver.Initializer       = (*Registry)(nil)
-	_ driver.ClassMigrator     = (*Registry)(nil)
 	_ driver.FailureDomains    = (*Registry)(nil)
 	_ driver.Locator           = (*Registry)(nil)
 	_ driver.APIGroupSeparator = (*Registry)(nil)
@@ -97,31 +96,6 @@ func (r *Registry) LocateMachine(ctx context.Context, req *driver.LocateMachineR
 		return nil, err
 	}
 	return d.LocateMachine(ctx, req)
-}
-
-// GenerateMachineClassForMigration implements driver.ClassMigrator. The class to fill names no driver
-// yet, so drivers are asked in the order of their names until one does not answer Unimplemented.
-func (r *Registry) GenerateMachineClassForMigration(ctx context.Context, req *driver.GenerateMachineClassForMigrationRequest) (*driver.GenerateMachineClassForMigrationResponse, error) {
-	for _, e := range r.entries() {
-		d, ok := e.driver.(driver.ClassMigrator)
-		if !ok {
-			continue
-		}
-		if resp, err := d.GenerateMachineClassForMigration(ctx, req); status.Code(err) != codes.Unimplemented {
-			return resp, err
-		}
-	}
-	return nil, r.nobody("migrates classes of this kind")
-}
-
-// nobody is the error for what no driver does. It is Unavailable if others may be registered later, so
-// that nobody takes it for their answer.
-func (r *Registry) nobody(does string) error {
-	code := codes.Unimplemented
-	if r != nil && r.options.MayGrow {
-		code = codes.Unavailable
-	}
-	return status.Error(code, "no driver "+does)
 }
 
 // SeparatesAPIGroups reports whether the driver that serves a class keeps the VMs of API groups apart. d

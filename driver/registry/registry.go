@@ -39,7 +39,8 @@ type Options struct {
 	// these are refused, unless a driver serves [AnyProvider].
 	Default string
 	// MayGrow says that drivers register of their own accord, such as those of other processes. What no
-	// driver does yet is then answered with Unavailable instead of Unimplemented.
+	// driver does yet is then Unavailable instead of Unimplemented, and nothing goes to a driver
+	// because it is the only one yet.
 	MayGrow bool
 }
 
@@ -149,17 +150,21 @@ func (r *Registry) Has(name string) bool { return slices.Contains(r.Names(), nam
 
 // String says which drivers there are, for messages: `the driver "vm"`.
 func (r *Registry) String() string {
-	var quoted []string
+	var names []string
 	for _, name := range r.Names() {
-		quoted = append(quoted, strconv.Quote(name))
+		names = append(names, strconv.Quote(name))
 	}
-	switch last := len(quoted) - 1; last {
+	return quoted(names)
+}
+
+func quoted(names []string) string {
+	switch last := len(names) - 1; last {
 	case -1:
 		return "no driver"
 	case 0:
-		return "the driver " + quoted[0]
+		return "the driver " + names[0]
 	default:
-		return "the drivers " + strings.Join(quoted[:last], ", ") + " and " + quoted[last]
+		return "the drivers " + strings.Join(names[:last], ", ") + " and " + names[last]
 	}
 }
 

@@ -176,20 +176,6 @@ func TestServing(t *testing.T) {
 	}
 }
 
-// TestMigration: the first driver that knows the kind answers.
-func TestMigration(t *testing.T) {
-	r := registry.New(registry.Options{})
-	register(t, r, "bare")
-	for name, err := range map[string]error{"a": status.Error(codes.Unimplemented, "unknown kind"), "b": status.Error(codes.Internal, "odd"), "c": nil} {
-		if _, err := r.Register(name, able{err: err}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if _, err := r.GenerateMachineClassForMigration(t.Context(), &driver.GenerateMachineClassForMigrationRequest{}); !status.Is(err, codes.Internal) {
-		t.Errorf("answers %v, want the error of b", err)
-	}
-}
-
 // TestTwoOfOneName: the second is refused and the first stays; a removed one makes room.
 func TestTwoOfOneName(t *testing.T) {
 	r := registry.New(registry.Options{})
@@ -300,16 +286,5 @@ func TestKinds(t *testing.T) {
 				t.Errorf("answers %v, want an error about %q", err, tc.wrong)
 			}
 		})
-	}
-}
-
-// TestWhatALaterDriverMayDo: while drivers may register, nobody learns that something is not implemented.
-func TestWhatALaterDriverMayDo(t *testing.T) {
-	for grows, want := range map[bool]codes.Code{false: codes.Unimplemented, true: codes.Unavailable} {
-		r := registry.New(registry.Options{MayGrow: grows})
-		register(t, r, "bare")
-		if _, err := r.GenerateMachineClassForMigration(t.Context(), &driver.GenerateMachineClassForMigrationRequest{}); status.Code(err) != want {
-			t.Errorf("grows %v: a migration answers %v, want %v", grows, err, want)
-		}
 	}
 }

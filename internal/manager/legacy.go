@@ -30,7 +30,7 @@ func (m migration) Migration(ctx context.Context, namespace string, class v1alph
 // olderClasses returns the controller of the kinds of classes before MachineClass.
 func olderClasses(mgr ctrl.Manager, cfg Config, events *events) migration {
 	return migration{legacyclass.New(legacyclass.Options{
-		Client: mgr.GetClient(), Cache: mgr.GetCache(), Driver: cfg.Drivers, Kinds: cfg.olderKinds,
+		Client: mgr.GetClient(), Cache: mgr.GetCache(), Drivers: cfg.Drivers, Kinds: cfg.olderKinds,
 		Events: events.recorder("machineclass-migration"), Clock: clock.RealClock{},
 		Policy: timeouts.Policy{ResourceExhausted: cfg.ResourceExhaustedRetry, CreationTimeout: cfg.CreationTimeout},
 	})}

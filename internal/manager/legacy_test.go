@@ -3,6 +3,7 @@ package manager
 import (
 	"context"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -93,5 +94,37 @@ func TestLegacyClass(t *testing.T) {
 	sets := &v1alpha1.MachineSetList{}
 	g.Expect(e.Client.List(t.Context(), sets, client.InNamespace(e.Namespace))).To(gomega.Succeed())
 	g.Expect(sets.Items).To(gomega.HaveLen(1))
+	inTheWay(t, e, class)
 	forbidden.want(t)
+}
+
+// inTheWay has a class migrated when a MachineClass of its name, which said something else, was edited.
+func inTheWay(t *testing.T, e *env.Env, migrated *unstructured.Unstructured) {
+	t.Helper()
+	g, ctx := gomega.NewWithT(t), t.Context()
+	made := &v1alpha1.MachineClass{}
+	g.Expect(e.Client.Get(ctx, client.ObjectKeyFromObject(migrated), made)).To(gomega.Succeed())
+	class := &unstructured.Unstructured{Object: map[string]any{
+		"metadata": map[string]any{"namespace": e.Namespace, "name": "two"}, "spec": migrated.Object["spec"],
+	}}
+	class.SetGroupVersionKind(migrated.GroupVersionKind())
+	taken := &v1alpha1.MachineClass{Provider: made.Provider, SecretRef: made.SecretRef}
+	taken.Namespace, taken.Name, taken.ProviderSpec.Raw = e.Namespace, "two", []byte(`{}`)
+	machine := &v1alpha1.Machine{}
+	machine.Namespace, machine.Name, machine.Spec.Class = e.Namespace, "two", v1alpha1.ClassSpec{Kind: legacy.AWS, Name: "two"}
+	for _, object := range []client.Object{taken, class, machine} {
+		g.Expect(e.Client.Create(ctx, object)).To(gomega.Succeed())
+	}
+	look := func() (*v1alpha1.Machine, error) {
+		return machine, e.Client.Get(ctx, client.ObjectKeyFromObject(machine), machine)
+	}
+	g.Eventually(look).WithTimeout(time.Minute).Should(gomega.Satisfy(func(m *v1alpha1.Machine) bool {
+		return strings.Contains(m.Status.LastOperation.Description, `there is a MachineClass "two" already`)
+	}))
+	edited := taken.DeepCopy()
+	edited.ProviderSpec = made.ProviderSpec
+	g.Expect(e.Client.Patch(ctx, edited, client.MergeFrom(taken))).To(gomega.Succeed())
+	g.Eventually(look).WithTimeout(time.Minute).Should(gomega.Satisfy(func(m *v1alpha1.Machine) bool {
+		return m.Spec.Class.Kind == v1alpha1.MachineClassKind
+	}))
 }

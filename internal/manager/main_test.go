@@ -1,9 +1,16 @@
 package manager
 
 import (
+	"os"
 	"testing"
 
 	"github.com/millwright-dev/millwright/test/env"
 )
 
-func TestMain(m *testing.M) { env.Main(m) }
+func TestMain(m *testing.M) {
+	if socket := os.Getenv(pluginSocket); socket != "" {
+		bePlugin(socket)
+		return
+	}
+	env.Main(m)
+}

@@ -225,7 +225,11 @@ type Registration struct {
 	// package driver.
 	SeparatesApiGroups bool `protobuf:"varint,6,opt,name=separates_api_groups,json=separatesApiGroups,proto3" json:"separates_api_groups,omitempty"`
 	// Version of the driver, for logs. Optional, at most 63 bytes.
-	Version       string `protobuf:"bytes,7,opt,name=version,proto3" json:"version,omitempty"`
+	Version string `protobuf:"bytes,7,opt,name=version,proto3" json:"version,omitempty"`
+	// Kinds of classes from before MachineClass that are the driver's own, for example "AWSMachineClass". It
+	// is asked to migrate objects of these kinds, and of others only if they name it. At most 64 of at most 253
+	// bytes.
+	MigratedKinds []string `protobuf:"bytes,8,rep,name=migrated_kinds,json=migratedKinds,proto3" json:"migrated_kinds,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -307,6 +311,13 @@ func (x *Registration) GetVersion() string {
 		return x.Version
 	}
 	return ""
+}
+
+func (x *Registration) GetMigratedKinds() []string {
+	if x != nil {
+		return x.MigratedKinds
+	}
+	return nil
 }
 
 // MCMside is what the manager sends.
@@ -1196,7 +1207,7 @@ const file_driver_driver_proto_rawDesc = "" +
 	"DriverSide\x12E\n" +
 	"\fregistration\x18\x01 \x01(\v2\x1f.millwright.driver.RegistrationH\x00R\fregistration\x12<\n" +
 	"\x06result\x18\x02 \x01(\v2\".millwright.driver.OperationResultH\x00R\x06resultB\t\n" +
-	"\acontent\"\x94\x02\n" +
+	"\acontent\"\xbb\x02\n" +
 	"\fRegistration\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x1f\n" +
 	"\vapi_version\x18\x02 \x01(\tR\n" +
@@ -1207,7 +1218,8 @@ const file_driver_driver_proto_rawDesc = "" +
 	"operations\x12%\n" +
 	"\x0emax_operations\x18\x05 \x01(\rR\rmaxOperations\x120\n" +
 	"\x14separates_api_groups\x18\x06 \x01(\bR\x12separatesApiGroups\x12\x18\n" +
-	"\aversion\x18\a \x01(\tR\aversion\"\xc8\x01\n" +
+	"\aversion\x18\a \x01(\tR\aversion\x12%\n" +
+	"\x0emigrated_kinds\x18\b \x03(\tR\rmigratedKinds\"\xc8\x01\n" +
 	"\aMCMside\x12?\n" +
 	"\n" +
 	"registered\x18\x01 \x01(\v2\x1d.millwright.driver.RegisteredH\x00R\n" +

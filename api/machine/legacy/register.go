@@ -26,6 +26,9 @@ const (
 	// AnnotationMigratedFrom is an annotation of a MachineClass: the kind of the object that it was
 	// made from.
 	AnnotationMigratedFrom = "machine.millwright.dev/migrated-from"
+	// AnnotationProvider is an annotation of an object of this package: the provider whose driver is to
+	// migrate it. Without it, that is the driver whose own the kind is.
+	AnnotationProvider = "machine.millwright.dev/provider"
 )
 
 var (

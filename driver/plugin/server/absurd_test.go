@@ -37,6 +37,8 @@ func TestBadRegistrationsAreRefused(t *testing.T) {
 		"long instance":       {func(r *driverpb.Registration) { r.Instance = strings.Repeat("i", 65) }, grpccodes.InvalidArgument},
 		"too many operations": {func(r *driverpb.Registration) { r.MaxOperations = 1001 }, grpccodes.InvalidArgument},
 		"long version":        {func(r *driverpb.Registration) { r.Version = strings.Repeat("v", 64) }, grpccodes.InvalidArgument},
+		"many kinds":          {func(r *driverpb.Registration) { r.MigratedKinds = make([]string, 65) }, grpccodes.InvalidArgument},
+		"long migrated kind":  {func(r *driverpb.Registration) { r.MigratedKinds = []string{strings.Repeat("k", 254)} }, grpccodes.InvalidArgument},
 		"no operations":       {func(r *driverpb.Registration) { r.Operations = nil }, grpccodes.InvalidArgument},
 		"no deletion":         {func(r *driverpb.Registration) { r.Operations = r.Operations[:1] }, grpccodes.InvalidArgument},
 		"no API version":      {func(r *driverpb.Registration) { r.ApiVersion = "" }, grpccodes.FailedPrecondition},

@@ -18,6 +18,12 @@ import (
 // required are the operations that every driver must do.
 var required = []driverpb.OperationType{driverpb.OperationType_OT_CREATE_MACHINE, driverpb.OperationType_OT_DELETE_MACHINE}
 
+// Limits of the kinds that a driver migrates.
+const (
+	maxMigrated     = 64
+	maxMigratedName = 253
+)
+
 // check returns why a driver may not register, as a gRPC status.
 func (s *Server) check(ctx context.Context, r *driverpb.Registration) error {
 	switch {
@@ -31,6 +37,9 @@ func (s *Server) check(ctx context.Context, r *driverpb.Registration) error {
 		return status.Errorf(codes.InvalidArgument, "version: has more than %d bytes", wire.MaxVersion)
 	case r.GetApiVersion() != wire.APIVersion:
 		return status.Errorf(codes.FailedPrecondition, "api_version: this manager has %s only", wire.APIVersion)
+	}
+	if kinds := r.GetMigratedKinds(); len(kinds) > maxMigrated || slices.ContainsFunc(kinds, func(kind string) bool { return len(kind) > maxMigratedName }) {
+		return status.Errorf(codes.InvalidArgument, "migrated_kinds: has more than %d names, or one of more than %d bytes", maxMigrated, maxMigratedName)
 	}
 	for _, one := range required {
 		if !slices.Contains(r.GetOperations(), one) {

@@ -43,6 +43,7 @@ var (
 	_ driver.Initializer       = (*Driver)(nil)
 	_ driver.VolumeIdentifier  = (*Driver)(nil)
 	_ driver.ClassMigrator     = (*Driver)(nil)
+	_ driver.KindMigrator      = (*Driver)(nil)
 	_ driver.FailureDomains    = (*Driver)(nil)
 	_ driver.Locator           = (*Driver)(nil)
 	_ driver.APIGroupSeparator = (*Driver)(nil)

@@ -22,6 +22,13 @@ func (d *Driver) SeparatesAPIGroups() bool {
 	return d.last.GetSeparatesApiGroups()
 }
 
+// MigratedKinds implements driver.KindMigrator, with what the driver said last.
+func (d *Driver) MigratedKinds() []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.last.GetMigratedKinds()
+}
+
 // CreateMachine implements driver.Driver.
 func (d *Driver) CreateMachine(ctx context.Context, req *driver.CreateMachineRequest) (*driver.CreateMachineResponse, error) {
 	op, err := d.about(driverpb.OperationType_OT_CREATE_MACHINE, req.Machine, req.MachineClass, req.Secret)

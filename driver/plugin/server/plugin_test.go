@@ -103,6 +103,8 @@ func (f *full) GenerateMachineClassForMigration(_ context.Context, r *driver.Gen
 
 func (f *full) SeparatesAPIGroups() bool { return true }
 
+func (f *full) MigratedKinds() []string { return []string{"AWSMachineClass"} }
+
 // same compares an answer with that of the driver itself, and what the driver was asked with what the
 // manager has asked.
 func same[Request, Response any](t *testing.T, f *full, request *Request, remote, local func(context.Context, *Request) (*Response, error)) {
@@ -143,6 +145,9 @@ func TestRequestsAndAnswersArriveWhole(t *testing.T) {
 		}
 	}
 	same(t, f, &driver.PlaceMachineRequest{MachineClass: class, FailureDomain: "a"}, pure(d.PlaceMachine), pure(f.PlaceMachine))
+	if got := d.MigratedKinds(); len(got) != 1 || got[0] != "AWSMachineClass" {
+		t.Errorf("it migrates %q", got)
+	}
 	if !d.SeparatesAPIGroups() {
 		t.Error("that the driver separates API groups was lost")
 	}

@@ -1,6 +1,7 @@
 package legacyclass
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -18,6 +19,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/registry"
 	"github.com/millwright-dev/millwright/driver/status"
 	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
@@ -40,6 +42,7 @@ func (c *Controller) findClass(ctx context.Context, s *scope) flow.Result {
 	err := c.Client.Get(ctx, s.key, class)
 	if err == nil {
 		s.class = class
+		s.about.class = string(class.UID) + "/" + class.ResourceVersion
 	}
 	if client.IgnoreNotFound(err) != nil {
 		return flow.Fail(fmt.Errorf("reading MachineClass %s: %w", s.key, err))
@@ -62,14 +65,15 @@ func (c *Controller) makeClass(ctx context.Context, s *scope) flow.Result {
 
 // fill has the driver fill the MachineClass, and writes it.
 func (c *Controller) fill(ctx context.Context, s *scope, typed any) flow.Result {
-	base := &v1alpha1.MachineClass{}
-	if s.class != nil {
-		base = s.class
+	name, d, err := c.Drivers.Migrator(s.kind, s.object.GetAnnotations()[legacy.AnnotationProvider])
+	if err != nil {
+		return c.nobody(ctx, s, err)
 	}
-	if wait, why := c.outcomes.wait(s.identity(), s.object.GetGeneration(), c.Clock.Now()); why != "" {
+	s.about.driver, s.about.asked = name, true
+	if wait, why := c.outcomes.wait(s.identity(), s.about, c.Clock.Now()); why != "" {
 		return flow.Wait(wait, why)
 	}
-	class, err := c.generate(ctx, s, base.DeepCopy(), typed)
+	class, err := c.generate(ctx, s, d, typed)
 	if err != nil {
 		return c.driverFailed(ctx, s, err)
 	}
@@ -100,15 +104,19 @@ func (c *Controller) follow(ctx context.Context, s *scope, class *v1alpha1.Machi
 	return c.Client.Patch(ctx, class, expectations.Locked(s.class))
 }
 
-// generate calls the driver. Of the object's metadata it may only change what users may.
-func (c *Controller) generate(ctx context.Context, s *scope, class *v1alpha1.MachineClass, typed any) (*v1alpha1.MachineClass, error) {
-	migrator, ok := c.Driver.(driver.ClassMigrator)
+// generate calls the driver of s.about. Of the object's metadata it may only change what users may, and
+// the class has to be one that it serves.
+func (c *Controller) generate(ctx context.Context, s *scope, d driver.Driver, typed any) (*v1alpha1.MachineClass, error) {
+	migrator, ok := d.(driver.ClassMigrator)
 	if !ok {
 		return nil, status.Error(codes.Unimplemented, "the driver migrates no classes")
 	}
+	class := &v1alpha1.MachineClass{}
+	if s.class != nil {
+		class = s.class.DeepCopy()
+	}
+	class.Namespace, class.Name = s.key.Namespace, s.key.Name
 	meta := class.ObjectMeta.DeepCopy()
-	meta.Namespace, meta.Name = s.key.Namespace, s.key.Name
-	meta.DeepCopyInto(&class.ObjectMeta)
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	_, err := migrator.GenerateMachineClassForMigration(ctx, &driver.GenerateMachineClassForMigrationRequest{
@@ -120,8 +128,12 @@ func (c *Controller) generate(ctx context.Context, s *scope, class *v1alpha1.Mac
 	}
 	meta.Labels, meta.Annotations = maps.Clone(class.Labels), maps.Clone(class.Annotations)
 	class.ObjectMeta, class.TypeMeta = *meta, metav1.TypeMeta{}
-	if len(class.ProviderSpec.Raw) == 0 {
+	class.Provider = cmp.Or(class.Provider, s.about.driver) // which another driver would not serve
+	switch {
+	case len(class.ProviderSpec.Raw) == 0:
 		return nil, status.Error(codes.Internal, "the driver returned no providerSpec")
+	case !registry.Serves(s.about.driver, class):
+		return nil, status.Error(codes.Internal, fmt.Sprintf("the driver %q made a class for the provider %q, which it does not serve", s.about.driver, class.Provider))
 	}
 	return class, nil
 }
@@ -141,36 +153,48 @@ func same(a, b *v1alpha1.MachineClass) bool {
 
 // refused leaves everything as it is, since only a user can help.
 func (c *Controller) refused(ctx context.Context, s *scope, why string) flow.Result {
-	c.say(ctx, s, outcome{generation: s.object.GetGeneration(), message: why})
+	c.say(ctx, s, why, outcome{message: why})
+	return flow.Stop(why)
+}
+
+// nobody leaves everything as it is, since no driver is to migrate the object. The next one that registers
+// may.
+func (c *Controller) nobody(ctx context.Context, s *scope, err error) flow.Result {
+	found, _ := status.FromError(err)
+	why := fmt.Sprintf("%s; the annotation %s can name one", found.Message(), legacy.AnnotationProvider)
+	if named := s.object.GetAnnotations()[legacy.AnnotationProvider]; named != "" {
+		why = fmt.Sprintf("annotation %s: %s", legacy.AnnotationProvider, found.Message())
+	}
+	c.say(ctx, s, why, outcome{message: why, final: status.Is(err, codes.Unimplemented)})
 	return flow.Stop(why)
 }
 
 // driverFailed leaves everything as it is. A driver that does not migrate the kind is not asked again
-// about the same object.
+// about the same.
 func (c *Controller) driverFailed(ctx context.Context, s *scope, err error) flow.Result {
-	code := status.Code(err)
-	failed := outcome{generation: s.object.GetGeneration(), code: code, message: fmt.Sprintf("the driver cannot make a MachineClass of it: %v", err)}
-	if code == codes.Unimplemented {
+	failed := outcome{code: status.Code(err), message: fmt.Sprintf("the driver cannot make a MachineClass of it: %v", err)}
+	topic := fmt.Sprint(failed.code, s.about.driver, s.about.generation) // messages may differ each time
+	if failed.code == codes.Unimplemented {
 		failed.final = true
-		c.say(ctx, s, failed)
+		c.say(ctx, s, topic, failed)
 		return flow.Stop(failed.message)
 	}
-	failed.backoff = c.Policy.Backoff(timeouts.Migrate, code)
-	if last, ok := c.outcomes.of(s.identity()); ok && last.code == code && last.generation == failed.generation {
+	failed.backoff = c.Policy.Backoff(timeouts.Migrate, failed.code)
+	if last, ok := c.outcomes.of(s.identity()); ok && last.code == failed.code && last.about == s.about {
 		failed.backoff = last.backoff
 	}
 	wait := failed.backoff.Step()
 	failed.retry = c.Clock.Now().Add(wait)
-	c.say(ctx, s, failed)
+	c.say(ctx, s, topic, failed)
 	return flow.Wait(wait, failed.message)
 }
 
-// say notes an outcome, and tells users unless that was the last one already.
-func (c *Controller) say(ctx context.Context, s *scope, o outcome) {
-	o.message = messages.Shorten(o.message, longestMessage)
-	if last, ok := c.outcomes.of(s.identity()); !ok || last.message != o.message {
-		ctrl.LoggerFrom(ctx).Info("cannot migrate a machine class; nothing is changed", "object", s.identity(), "reason", o.message)
-		c.Events.Eventf(s.object, corev1.EventTypeWarning, reasonFailed, "Not migrated to a MachineClass: %s.", o.message)
+// say notes an outcome, and tells users unless what was said last was about the same.
+func (c *Controller) say(ctx context.Context, s *scope, same string, o outcome) {
+	o.about, o.message = s.about, messages.Shorten(o.message, longestMessage)
+	if !c.outcomes.note(s.identity(), same, o) {
+		return
 	}
-	c.outcomes.note(s.identity(), o)
+	ctrl.LoggerFrom(ctx).Info("cannot migrate a machine class; nothing is changed", "object", s.identity(), "reason", o.message)
+	c.Events.Eventf(s.object, corev1.EventTypeWarning, reasonFailed, "Not migrated to a MachineClass: %s.", o.message)
 }

@@ -16,7 +16,6 @@ import (
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
@@ -24,10 +23,11 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/legacy"
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/driver"
+	"github.com/millwright-dev/millwright/driver/registry"
 	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
+	"github.com/millwright-dev/millwright/internal/reconcile/tasks"
 )
 
 // Options configure a Controller. All fields are required, but for Policy.
@@ -36,8 +36,8 @@ type Options struct {
 	Client client.Client
 	// Cache is the cache itself: a client does not read objects without a Go type from it.
 	Cache client.Reader
-	// Driver makes MachineClasses, if it is a driver.ClassMigrator.
-	Driver driver.Driver
+	// Drivers make MachineClasses, as far as they are driver.ClassMigrators.
+	Drivers *registry.Registry
 	// Kinds are the legacy kinds that the API server serves.
 	Kinds []string
 	// Events records events on the objects of these kinds.
@@ -57,15 +57,22 @@ type Controller struct {
 // New returns a controller.
 func New(options Options) *Controller { return &Controller{Options: options} }
 
-// SetupWithManager registers one controller for each kind.
+// SetupWithManager registers one controller for each kind, and the indexes of what refers to them.
 func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
+	if len(c.Kinds) == 0 {
+		return nil
+	}
+	if err := addIndexes(context.Background(), mgr.GetFieldIndexer()); err != nil {
+		return err
+	}
 	for _, kind := range c.Kinds {
 		users := handler.EnqueueRequestsFromMapFunc(func(_ context.Context, object client.Object) []reconcile.Request {
 			return requestOf(kind, object)
 		})
 		b := ctrl.NewControllerManagedBy(mgr).Named("legacyclass-"+strings.ToLower(kind)).For(empty(kind)).
 			WithOptions(controller.Options{RateLimiter: expectations.RateLimiter()}).
-			Watches(&v1alpha1.MachineClass{}, handler.EnqueueRequestsFromMapFunc(sameName), builder.WithPredicates(newOrGone()))
+			Watches(&v1alpha1.MachineClass{}, handler.EnqueueRequestsFromMapFunc(sameName)).
+			WatchesRawSource(tasks.Registrations(c.Drivers, c.waiting(kind)))
 		for _, user := range []client.Object{&v1alpha1.Machine{}, &v1alpha1.MachineSet{}, &v1alpha1.MachineDeployment{}} {
 			b.Watches(user, users)
 		}
@@ -93,6 +100,7 @@ func (c *Controller) Reconcile(ctx context.Context, kind string, key client.Obje
 		}
 		return ctrl.Result{}, fmt.Errorf("reading %s: %w", s.identity(), err)
 	}
+	s.about.generation = s.object.GetGeneration()
 	outcome := flow.Run(ctx, s, []flow.Step[*scope]{
 		{Name: "FindClass", Run: c.findClass},
 		{Name: "FindUsers", Run: c.findUsers},
@@ -120,6 +128,8 @@ type scope struct {
 	class *v1alpha1.MachineClass
 	// users refer to it. They are the cache's own.
 	users []client.Object
+	// about is what is known so far of what an outcome depends on.
+	about inputs
 }
 
 // identity names the object for people, and is its key among those of all kinds.

@@ -26,6 +26,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/registry"
 	"github.com/millwright-dev/millwright/driver/sim"
 	"github.com/millwright-dev/millwright/driver/status"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/revision"
@@ -97,7 +98,7 @@ func newWorld(t *testing.T, d driver.Driver, objects ...client.Object) *world {
 			return c.Patch(ctx, object, patch, options...)
 		},
 	})}
-	if err := fieldindex.Add(t.Context(), builder); err != nil {
+	if err := errors.Join(fieldindex.Add(t.Context(), builder), addIndexes(t.Context(), builder)); err != nil {
 		t.Fatal(err)
 	}
 	w.Client = builder.Build()
@@ -112,7 +113,12 @@ func (w *world) killed() bool {
 
 // restart begins with a new controller, as a new process does.
 func (w *world) restart(d driver.Driver) {
-	w.controller = New(Options{Client: w.Client, Cache: w.Client, Driver: d, Kinds: legacy.Kinds(), Events: w.events, Clock: w.clock})
+	w.begin(registry.Only("sim", d))
+}
+
+// begin begins with a new controller and these drivers.
+func (w *world) begin(drivers *registry.Registry) {
+	w.controller = New(Options{Client: w.Client, Cache: w.Client, Drivers: drivers, Kinds: legacy.Kinds(), Events: w.events, Clock: w.clock})
 }
 
 func (w *world) pass() (ctrl.Result, error) {

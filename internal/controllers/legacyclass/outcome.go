@@ -13,19 +13,31 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/internal/reconcile/events"
 )
+
+// inputs are what an outcome depends on.
+type inputs struct {
+	// generation of the object.
+	generation int64
+	// class is the version of the MachineClass of the same name; empty if there is none.
+	class string
+	// driver is the name of the one that was asked, if one was.
+	driver string
+	asked  bool
+}
 
 // outcome is why an object is not migrated.
 type outcome struct {
-	// generation of the object that it is about.
-	generation int64
-	// code of the driver; OK if it was not asked.
+	about inputs
+	// code of the driver; OK if it was not asked, or did not fail.
 	code codes.Code
 	// message for people.
 	message string
-	// final says that the driver does not migrate the kind.
+	// final says that no driver migrates the object.
 	final bool
-	// backoff after the next failure, and retry, when the driver is called again.
+	// backoff after the next failure, and retry, when the driver is called again; zero: when
+	// something changes.
 	backoff wait.Backoff
 	retry   time.Time
 }
@@ -34,23 +46,38 @@ type outcome struct {
 // use, concurrently.
 type outcomes struct {
 	mu   sync.Mutex
-	last map[string]outcome
+	last map[string]*remembered
+}
+
+// remembered is what is known of an object.
+type remembered struct {
+	outcome
+	said events.Said
 }
 
 func (o *outcomes) of(identity string) (outcome, bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	last, ok := o.last[identity]
-	return last, ok
+	if last, ok := o.last[identity]; ok {
+		return last.outcome, true
+	}
+	return outcome{}, false
 }
 
-func (o *outcomes) note(identity string, news outcome) {
+// note reports whether users have to be told: it is not about the same as the last one.
+func (o *outcomes) note(identity, same string, news outcome) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.last == nil {
-		o.last = map[string]outcome{}
+	last, ok := o.last[identity]
+	if !ok {
+		last = &remembered{}
+		if o.last == nil {
+			o.last = map[string]*remembered{}
+		}
+		o.last[identity] = last
 	}
-	o.last[identity] = news
+	last.outcome = news
+	return last.said.News(reasonFailed, same)
 }
 
 func (o *outcomes) forget(identity string) {
@@ -59,14 +86,14 @@ func (o *outcomes) forget(identity string) {
 	delete(o.last, identity)
 }
 
-// wait returns why the driver is not to be called about an object yet, and for how long; no time
-// means until the object changes.
-func (o *outcomes) wait(identity string, generation int64, now time.Time) (time.Duration, string) {
+// wait returns why the driver is not to be called yet, and for how long; no time means until
+// something changes.
+func (o *outcomes) wait(identity string, about inputs, now time.Time) (time.Duration, string) {
 	last, ok := o.of(identity)
 	switch {
-	case !ok || last.generation != generation || last.code == codes.OK:
+	case !ok || last.about != about:
 		return 0, ""
-	case last.final:
+	case last.retry.IsZero():
 		return 0, last.message
 	case now.Before(last.retry):
 		return last.retry.Sub(now), last.message

@@ -7,13 +7,13 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
-	"sigs.k8s.io/controller-runtime/pkg/event"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/millwright-dev/millwright/api/machine/legacy"
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
@@ -50,9 +50,63 @@ func sameName(_ context.Context, class client.Object) []reconcile.Request {
 	return []reconcile.Request{{NamespacedName: client.ObjectKeyFromObject(class)}}
 }
 
-// newOrGone are the events after which a MachineClass may be in the way, or not any more.
-func newOrGone() predicate.Predicate {
-	return predicate.Funcs{UpdateFunc: func(event.UpdateEvent) bool { return false }}
+// waiting returns what finds the objects of a kind that are not migrated: a driver that has registered may
+// do it.
+func (c *Controller) waiting(kind string) func(ctx context.Context, name string) []reconcile.Request {
+	return func(ctx context.Context, _ string) []reconcile.Request {
+		objects, err := c.list(ctx, kind)
+		if err != nil {
+			return nil // the cache ends with the process
+		}
+		var requests []reconcile.Request
+		for _, object := range objects {
+			if !object.migrated() {
+				requests = append(requests, reconcile.Request{NamespacedName: object.key})
+			}
+		}
+		return requests
+	}
+}
+
+// list returns the objects of a kind, from the cache.
+func (c *Controller) list(ctx context.Context, kind string, options ...client.ListOption) ([]*scope, error) {
+	list := &unstructured.UnstructuredList{}
+	list.SetGroupVersionKind(legacy.SchemeGroupVersion.WithKind(kind + "List"))
+	if err := c.Cache.List(ctx, list, options...); err != nil {
+		return nil, fmt.Errorf("listing %s: %w", kind, err)
+	}
+	var all []*scope
+	for i := range list.Items {
+		all = append(all, &scope{kind: kind, key: client.ObjectKeyFromObject(&list.Items[i]), object: &list.Items[i]})
+	}
+	return all, nil
+}
+
+// byClass is the index of sets and deployments by the classes that they refer to, with the values of
+// fieldindex.MachineByClass.
+const byClass = "class"
+
+func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
+	for _, user := range []client.Object{&v1alpha1.MachineSet{}, &v1alpha1.MachineDeployment{}} {
+		if err := indexer.IndexField(ctx, user, byClass, classesOf); err != nil {
+			return fmt.Errorf("adding the index %s: %w", byClass, err)
+		}
+	}
+	return nil
+}
+
+func classesOf(user client.Object) []string {
+	var values []string
+	for _, ref := range referencesOf(user) {
+		value := ref.Name
+		if ref.Kind != v1alpha1.MachineClassKind {
+			value = fieldindex.OlderClass(ref.Kind, ref.Name)
+		}
+		if ref.Name != "" && !slices.Contains(values, value) {
+			values = append(values, value)
+		}
+	}
+	return values
 }
 
 // named reports whether a reference is to the object.
@@ -72,17 +126,17 @@ func (c *Controller) findUsers(ctx context.Context, s *scope) flow.Result {
 	return flow.Continue()
 }
 
-// referring returns the Machines, sets and deployments with a reference that fits. The Machines are those
-// with a value of the index fieldindex.MachineByClass.
+// referring returns the Machines, sets and deployments with a value of the index fieldindex.MachineByClass,
+// or byClass, and a reference that fits.
 func (c *Controller) referring(ctx context.Context, s *scope, indexed string, fits func(*v1alpha1.ClassSpec) bool) ([]client.Object, error) {
 	var found []client.Object
 	// Deployments come first: they give their sets the kind, and these their Machines.
 	for _, list := range []client.ObjectList{&v1alpha1.MachineDeploymentList{}, &v1alpha1.MachineSetList{}, &v1alpha1.MachineList{}} {
-		options := []client.ListOption{client.InNamespace(s.key.Namespace), client.UnsafeDisableDeepCopy}
+		index := byClass
 		if _, machines := list.(*v1alpha1.MachineList); machines {
-			options = append(options, client.MatchingFields{fieldindex.MachineByClass: indexed})
+			index = fieldindex.MachineByClass
 		}
-		if err := c.Client.List(ctx, list, options...); err != nil {
+		if err := c.Client.List(ctx, list, client.InNamespace(s.key.Namespace), client.MatchingFields{index: indexed}, client.UnsafeDisableDeepCopy); err != nil {
 			return nil, fmt.Errorf("listing %T: %w", list, err)
 		}
 		err := meta.EachListItem(list, func(item runtime.Object) error {

@@ -3,6 +3,7 @@ package legacyclass
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -63,20 +64,16 @@ func secretsOf(object *unstructured.Unstructured) []string {
 // the scope.
 func (c *Controller) secretNeeded(ctx context.Context, s *scope, secret string) (bool, error) {
 	for _, kind := range c.Kinds {
-		list := &unstructured.UnstructuredList{}
-		list.SetGroupVersionKind(legacy.SchemeGroupVersion.WithKind(kind + "List"))
-		if err := c.Cache.List(ctx, list, client.InNamespace(s.key.Namespace)); err != nil {
-			return false, fmt.Errorf("listing %s: %w", kind, err)
+		others, err := c.list(ctx, kind, client.InNamespace(s.key.Namespace))
+		if err != nil {
+			return false, err
 		}
-		for i := range list.Items {
-			other := &scope{kind: kind, key: client.ObjectKeyFromObject(&list.Items[i]), object: &list.Items[i]}
+		for _, other := range others {
 			if other.identity() == s.identity() || other.migrated() {
 				continue
 			}
-			for _, name := range secretsOf(other.object) {
-				if name == secret {
-					return true, nil
-				}
+			if slices.Contains(secretsOf(other.object), secret) {
+				return true, nil
 			}
 		}
 	}
