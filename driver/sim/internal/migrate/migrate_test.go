@@ -2,7 +2,10 @@ package migrate_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -11,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	kjson "sigs.k8s.io/json"
 
 	"github.com/millwright-dev/millwright/api/machine/legacy"
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
@@ -116,6 +120,45 @@ func TestEveryField(t *testing.T) {
 				ProviderSpecificMachineClass: object, MachineClass: again, ClassSpec: &v1alpha1.ClassSpec{Kind: kind},
 			}); err != nil || cmp.Diff(class, again) != "" {
 				t.Errorf("a second time: %v, %s", err, cmp.Diff(class, again))
+			}
+		})
+	}
+}
+
+// TestEveryDocumentedField: the fields that MCM's documentation has of each kind, which stand in testdata,
+// are known, and in the provider specification or in the class itself, with their values. None has its
+// zero value.
+func TestEveryDocumentedField(t *testing.T) {
+	t.Parallel()
+	for _, kind := range legacy.Kinds() {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			raw, err := os.ReadFile(filepath.Join("testdata", kind+".json"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			object := legacy.New(kind)
+			if unknown, err := kjson.UnmarshalStrict(raw, object); err != nil || len(unknown) > 0 {
+				t.Fatalf("%v, unknown: %v", err, unknown)
+			}
+			class := &v1alpha1.MachineClass{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c"}}
+			err = migrate.Fill(&driver.GenerateMachineClassForMigrationRequest{
+				ProviderSpecificMachineClass: object, MachineClass: class, ClassSpec: &v1alpha1.ClassSpec{Kind: kind},
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var given struct{ Spec map[string]any }
+			var made struct{ Legacy struct{ Spec map[string]any } }
+			if err := errors.Join(json.Unmarshal(raw, &given), json.Unmarshal(class.ProviderSpec.Raw, &made)); err != nil {
+				t.Fatal(err)
+			}
+			want, got := leaves(given.Spec, "", map[string]any{}), leaves(made.Legacy.Spec, "", map[string]any{})
+			for field, ref := range map[string]*corev1.SecretReference{".secretRef": class.SecretRef, ".credentialsSecretRef": class.CredentialsSecretRef} {
+				got[field+".namespace"], got[field+".name"] = ref.Namespace, ref.Name
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("(-documented +made):\n%s", diff)
 			}
 		})
 	}
