@@ -124,7 +124,7 @@ func mayGrow(f Facts, set, next *v1alpha1.MachineSet) {
 	if f.inPlace {
 		may = replaced(f) || next.Spec.Replicas <= inplace.Active(f.machines[set.Name])
 	}
-	if may {
+	if set == f.Current && may {
 		delete(next.Labels, v1alpha1.LabelKeyMachineSetScaleUpDisabled)
 	}
 }

@@ -85,3 +85,24 @@ func TestAnOldSetMayGrowAgain(t *testing.T) {
 		})
 	}
 }
+
+// TestAnOldSetMayNotGrow: an old set that is scaled in an update in place keeps the label that it creates no
+// Machines.
+func TestAnOldSetMayNotGrow(t *testing.T) {
+	t.Parallel()
+	createsNone := func(set *v1alpha1.MachineSet) {
+		metav1.SetMetaDataLabel(&set.ObjectMeta, v1alpha1.LabelKeyMachineSetScaleUpDisabled, isTrue)
+	}
+	for name, strategy := range map[string]func(*v1alpha1.MachineDeployment){"in place": fixture.InPlace("0", "1"), "rolling": fixture.Rolling("0", "1")} {
+		f := NewFacts(fixture.Deployment(3, strategy, fixture.OfClass("b")), sets{fixture.Set("a", 2, fixture.OfRevision("1"), createsNone), fixture.Set("b", 1, fixture.OfRevision("2"))}, fixture.Noon)
+		if len(f.Old) != 1 {
+			t.Fatalf("the old sets are %v", f.Old)
+		}
+		for _, replicas := range []int32{1, 0} {
+			got := next(f, Operation{Action: Scale, Set: f.Old[0], Replicas: replicas})
+			if _, labelled := got.Labels[v1alpha1.LabelKeyMachineSetScaleUpDisabled]; !labelled {
+				t.Errorf("%s: scaled to %d, it may create Machines", name, replicas)
+			}
+		}
+	}
+}
