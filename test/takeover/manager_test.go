@@ -66,7 +66,8 @@ func (p *provider) create(ctx context.Context, req *driver.CreateMachineRequest,
 	if err != nil || p.silent.Load() {
 		return resp, err
 	}
-	if err := p.join(ctx, resp.NodeName, resp.ProviderID); err != nil {
+	// A VM joins whether or not who made it is still there.
+	if err := p.join(context.WithoutCancel(ctx), resp.NodeName, resp.ProviderID); err != nil {
 		return nil, status.Error(codes.Unavailable, err.Error())
 	}
 	return resp, nil
