@@ -353,11 +353,12 @@ func (f *fleet) turns(which manager.Half) []func() (stop func()) {
 	}
 }
 
-// swaps swaps a half at each moment until all is done, and at least that often.
+// swaps swaps a half at each moment until all is done, and at least that often: once also if all is done
+// before that.
 func (f *fleet) swaps(stop func(), turns []func() func(), least int, done func() bool) {
 	f.t.Helper()
 	swaps := 0
-	for ; !done(); swaps++ {
+	for ; swaps == 0 || !done(); swaps++ {
 		was := f.moment()
 		f.eventually(func(g gomega.Gomega) {
 			g.Expect(done() || !maps.Equal(was, f.moment())).To(gomega.BeTrue(), "%v", was)
