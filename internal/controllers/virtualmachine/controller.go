@@ -202,6 +202,7 @@ func (c *Controller) enqueue(vm types.NamespacedName, after time.Duration) {
 func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	// The event may concern open run leases.
 	c.hypervisors.Recheck(req.NamespacedName)
+	c.hypervisors.Take(req.NamespacedName)
 	vm := &v1alpha1.VirtualMachine{}
 	if err := c.Client.Get(ctx, req.NamespacedName, vm); err != nil {
 		if apierrors.IsNotFound(err) {

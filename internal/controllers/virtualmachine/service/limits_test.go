@@ -227,37 +227,84 @@ func TestOvertakenReports(t *testing.T) {
 		if kept != report.kept {
 			t.Errorf("%+v was kept: %t", report, kept)
 		}
+		s.Take(vm)
 	}
 }
 
 // TestReportsShareWrites: the reports of a VM cause a bounded number of passes, whose last
-// comes after the last report. Reports of a normal start are not delayed.
+// comes after the last report, also where other events cause passes in between. Reports of a normal
+// start are not delayed.
 func TestReportsShareWrites(t *testing.T) {
-	now := testingclock.NewFakePassiveClock(time.Now())
-	s := New(Options{Registry: &authority.Registry{Clock: now}})
-	vm := types.NamespacedName{Namespace: "pool", Name: "vm"}
-	begin := now.Now()
-	report := func(done uint64) (at time.Duration, write bool) {
-		after, write := s.keep(vm, &vmpb.ReportStateRequest{DoneBytes: done})
-		return now.Now().Add(after).Sub(begin), write
-	}
-	for i := range uint64(writeBurst) {
-		if at, write := report(i + 1); !write || at > now.Now().Sub(begin) {
-			t.Errorf("report %d is written after %s (%t)", i+1, at, write)
+	for _, others := range []time.Duration{0, time.Millisecond, 300 * time.Millisecond, 9_999 * time.Millisecond} {
+		now := testingclock.NewFakePassiveClock(time.Now())
+		s := New(Options{Registry: &authority.Registry{Clock: now}})
+		queue := passes{vm: types.NamespacedName{Namespace: "pool", Name: "vm"}, service: s, clock: now, begin: now.Now(), others: others}
+		const reports = 10_000 // one each millisecond
+		for i := range uint64(reports) {
+			queue.report(i + 1)
+			if i < writeBurst && queue.seen != i+1 {
+				t.Errorf("other passes each %s: report %d is not written at once", others, i+1)
+			}
+			queue.step()
 		}
-		now.SetTime(now.Now().Add(time.Millisecond))
-	}
-	writes, last := 0, time.Duration(0)
-	for i := range uint64(10_000) {
-		if at, write := report(100 + i); write {
-			writes, last = writes+1, at
+		for range writeEvery.Milliseconds() {
+			queue.step()
 		}
-		now.SetTime(now.Now().Add(time.Millisecond))
+		if queue.seen != reports {
+			t.Errorf("other passes each %s: the last write is for report %d", others, queue.seen)
+		}
+		if queue.caused > writeBurst+6 {
+			t.Errorf("other passes each %s: the reports of 10 s caused %d passes", others, queue.caused)
+		}
+		if _, write := s.keep(queue.vm, &vmpb.ReportStateRequest{DoneBytes: reports}); write {
+			t.Error("the same report again is written")
+		}
 	}
-	if writes > 6 || last < now.Now().Sub(begin)-time.Millisecond {
-		t.Errorf("%d writes in 10 s, the last after %s", writes, last)
+}
+
+// passes are those over a VM. Like a work queue it remembers one, the earliest that was requested.
+type passes struct {
+	vm      types.NamespacedName
+	service *Service
+	clock   *testingclock.FakePassiveClock
+	begin   time.Time
+	// others is how often something else requests a pass; 0 for never.
+	others time.Duration
+
+	next        time.Time // zero for none
+	caused      int
+	known, seen uint64
+}
+
+func (p *passes) report(done uint64) {
+	p.known = done
+	if after, write := p.service.keep(p.vm, &vmpb.ReportStateRequest{DoneBytes: done}); write {
+		if at := p.clock.Now().Add(after); p.next.IsZero() || at.Before(p.next) {
+			p.next = at
+		}
 	}
-	if _, write := report(10_099); write {
-		t.Error("the same report again is written")
+	p.run()
+}
+
+// run makes the pass that is due.
+func (p *passes) run() {
+	if !p.next.IsZero() && !p.next.After(p.clock.Now()) {
+		p.caused, p.next = p.caused+1, time.Time{}
+		p.pass()
 	}
+}
+
+func (p *passes) pass() {
+	p.service.Take(p.vm)
+	p.seen = p.known
+}
+
+// step lets a millisecond pass.
+func (p *passes) step() {
+	p.clock.SetTime(p.clock.Now().Add(time.Millisecond))
+	if p.others != 0 && p.clock.Now().Sub(p.begin)%p.others == 0 {
+		p.next = time.Time{} // it comes now, and the queue forgets the later one
+		p.pass()
+	}
+	p.run()
 }

@@ -56,6 +56,8 @@ type reported struct {
 	writes *rate.Limiter
 	// due is when the last requested write comes. It takes all reports until then.
 	due time.Time
+	// requested is whether no pass has begun since a write was requested.
+	requested bool
 }
 
 // A VM's start is a few reports within a second, and each shows at once. Then a write has to do
@@ -153,13 +155,27 @@ func (s *Service) keep(vm types.NamespacedName, report *vmpb.ReportStateRequest)
 		return 0, false
 	}
 	known.last = report
-	now := s.Registry.Clock.Now()
-	if now.Before(known.due) {
+	if known.requested {
 		return 0, false
+	}
+	known.requested = true
+	now := s.Registry.Clock.Now()
+	if now.Before(known.due) { // a pass came sooner than was requested, and did not see this report
+		return known.due.Sub(now), true
 	}
 	after = known.writes.ReserveN(now, 1).DelayFrom(now)
 	known.due = now.Add(after)
 	return after, true
+}
+
+// Take says that a pass begins: it sees all reports until now. It may have another cause than they, and the
+// queue then forgets what was requested for later.
+func (s *Service) Take(vm types.NamespacedName) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if known := s.reports[vm]; known != nil {
+		known.requested = false
+	}
 }
 
 // overtaken reports whether the network delivered a report after a later one of the same run: as calls
