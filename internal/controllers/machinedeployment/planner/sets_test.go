@@ -59,13 +59,14 @@ func TestAnOldSetWithoutMachinesKeepsItsSize(t *testing.T) {
 	}
 }
 
+func createsNone(set *v1alpha1.MachineSet) {
+	metav1.SetMetaDataLabel(&set.ObjectMeta, v1alpha1.LabelKeyMachineSetScaleUpDisabled, isTrue)
+}
+
 // TestAnOldSetMayGrowAgain: a set that updates in place kept from creating Machines becomes the current one
 // when the deployment has another strategy. Later the label is a user's.
 func TestAnOldSetMayGrowAgain(t *testing.T) {
 	t.Parallel()
-	createsNone := func(set *v1alpha1.MachineSet) {
-		metav1.SetMetaDataLabel(&set.ObjectMeta, v1alpha1.LabelKeyMachineSetScaleUpDisabled, isTrue)
-	}
 	for name, test := range map[string]struct {
 		revision string
 		labelled bool
@@ -90,9 +91,6 @@ func TestAnOldSetMayGrowAgain(t *testing.T) {
 // Machines.
 func TestAnOldSetMayNotGrow(t *testing.T) {
 	t.Parallel()
-	createsNone := func(set *v1alpha1.MachineSet) {
-		metav1.SetMetaDataLabel(&set.ObjectMeta, v1alpha1.LabelKeyMachineSetScaleUpDisabled, isTrue)
-	}
 	for name, strategy := range map[string]func(*v1alpha1.MachineDeployment){"in place": fixture.InPlace("0", "1"), "rolling": fixture.Rolling("0", "1")} {
 		f := NewFacts(fixture.Deployment(3, strategy, fixture.OfClass("b")), sets{fixture.Set("a", 2, fixture.OfRevision("1"), createsNone), fixture.Set("b", 1, fixture.OfRevision("2"))}, fixture.Noon)
 		if len(f.Old) != 1 {

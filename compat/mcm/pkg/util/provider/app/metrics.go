@@ -24,9 +24,15 @@ func serveDefaultMetrics() {
 // page fail.
 type merged struct {
 	metrics.RegistererGatherer
-	more   prometheus.Gatherer
-	logged sync.Map // by the name of the metric, or the text of the error
+	more prometheus.Gatherer
+
+	mu sync.Mutex
+	// logged are the names of metrics and the texts of errors that were logged.
+	logged map[string]bool
 }
+
+// mostLogged is how many problems are logged at most: the text of an error may be another one each time.
+const mostLogged = 100
 
 // Gather implements prometheus.Gatherer. Of two metrics of one name, the registry's own count.
 func (m *merged) Gather() ([]*dto.MetricFamily, error) {
@@ -52,7 +58,14 @@ func (m *merged) Gather() ([]*dto.MetricFamily, error) {
 
 // once logs a problem the first time that it occurs.
 func (m *merged) once(about, text string) {
-	if _, known := m.logged.LoadOrStore(about, nil); !known {
-		klog.Background().Info(text, "problem", about)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.logged[about] || len(m.logged) == mostLogged {
+		return
 	}
+	if m.logged == nil {
+		m.logged = map[string]bool{}
+	}
+	m.logged[about] = true
+	klog.Background().Info(text, "problem", about)
 }
