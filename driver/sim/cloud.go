@@ -109,9 +109,14 @@ func (c *Cloud) Add(v VM) (VM, error) {
 // they were lost, and returns their number. A driver that runs on this handle turns their
 // nodes to Ready=Unknown, as the node lifecycle controller does.
 func (c *Cloud) Vanish(pattern string) (int, error) {
+	return c.vanish(func() []VM { return c.selected(pattern) })
+}
+
+// vanish is Vanish for the VMs that are chosen under the lock.
+func (c *Cloud) vanish(chosen func() []VM) (int, error) {
 	var gone []VM
 	err := c.locked(func() error {
-		for _, v := range c.selected(pattern) {
+		for _, v := range chosen() {
 			if err := c.unmake(Vanished, v); err != nil {
 				return err
 			}
@@ -123,21 +128,6 @@ func (c *Cloud) Vanish(pattern string) (int, error) {
 		c.notify(v, (*kubelets).planLost)
 	}
 	return len(gone), err
-}
-
-// vanish removes one VM, like Vanish.
-func (c *Cloud) vanish(v VM) error {
-	gone := false
-	err := c.locked(func() error {
-		if gone = len(c.store.get(v.ProviderID)) > 0; !gone {
-			return nil
-		}
-		return c.unmake(Vanished, v)
-	})
-	if gone && err == nil {
-		c.notify(v, (*kubelets).planLost)
-	}
-	return err
 }
 
 // Move moves all VMs of an account to another one, as if the infrastructure was restored elsewhere.

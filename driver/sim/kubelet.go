@@ -197,7 +197,7 @@ func (k *kubelets) write(ctx context.Context, j job) error {
 			k.planUpdate(v)
 		}
 	case die:
-		err = k.cloud.vanish(v)
+		_, err = k.cloud.vanish(func() []VM { return k.cloud.store.get(v.ProviderID) })
 	case scriptedReady:
 		err = k.setScripted(ctx, w, v)
 	}
