@@ -81,6 +81,12 @@ type Config struct {
 	// Empty: nothing.
 	Images, ImageServers string
 
+	// Switch is the socket of the switch between guests, and NoOutside whether they do not
+	// reach the outside: vmpb.EnvSwitch and vmpb.EnvOutside of the processes, whatever their
+	// Pods say.
+	Switch    string
+	NoOutside bool
+
 	// Clock is the source of the time. Nil means the real one.
 	Clock clock.WithTicker
 
@@ -129,7 +135,7 @@ func (c Config) withDefaults() (Config, error) {
 		return c, errors.New("a host runner needs a name, a folder, a program and an API server")
 	}
 	// Processes have another working folder.
-	for _, path := range []*string{&c.Dir, &c.Program, &c.VolumesDir, &c.Images} {
+	for _, path := range []*string{&c.Dir, &c.Program, &c.VolumesDir, &c.Images, &c.Switch} {
 		absolute, err := filepath.Abs(*path)
 		if err != nil {
 			return c, fmt.Errorf("finding %s: %w", *path, err)

@@ -152,6 +152,31 @@ func TestImagesOfTheHost(t *testing.T) {
 	}
 }
 
+// TestNetworkOfTheHost: the host says whom guests reach. The Pod's author does not.
+func TestNetworkOfTheHost(t *testing.T) {
+	pod := supported()
+	pod.Spec.Containers[0].Env = append(pod.Spec.Containers[0].Env,
+		corev1.EnvVar{Name: vmpb.EnvSwitch, Value: "/other"}, corev1.EnvVar{Name: vmpb.EnvOutside, Value: "allowed"})
+	for _, test := range []struct {
+		config  Config
+		outside string
+	}{{Config{}, ""}, {Config{Switch: "/switch", NoOutside: true}, vmpb.OutsideRefused}} {
+		env, err := environment(pod, "/root", test.config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		last := map[string]string{} // of a name counts
+		for _, variable := range env {
+			name, value, _ := strings.Cut(variable, "=")
+			last[name] = value
+		}
+		if last[vmpb.EnvSwitch] != test.config.Switch || last[vmpb.EnvOutside] != test.outside {
+			t.Errorf("the environment has %q and %q, want %q and %q",
+				last[vmpb.EnvSwitch], last[vmpb.EnvOutside], test.config.Switch, test.outside)
+		}
+	}
+}
+
 // TestPathsInContainers: neither a Pod's UID nor a path in its container, which an object's
 // status may name, leads out of the folders of Pods.
 func TestPathsInContainers(t *testing.T) {

@@ -158,8 +158,12 @@ func environment(pod *corev1.Pod, root string, host Config) ([]string, error) {
 	if _, own := values["PATH"]; !own {
 		result = append(result, "PATH="+host.Path)
 	}
+	outside := ""
+	if host.NoOutside {
+		outside = vmpb.OutsideRefused
+	}
 	// The last one of a name counts.
-	return append(result, vmpb.EnvImages+"="+host.Images, vmpb.EnvImageServers+"="+host.ImageServers, vmpb.EnvRoot+"="+root), nil
+	return append(result, vmpb.EnvSwitch+"="+host.Switch, vmpb.EnvOutside+"="+outside, vmpb.EnvImages+"="+host.Images, vmpb.EnvImageServers+"="+host.ImageServers, vmpb.EnvRoot+"="+root), nil
 }
 
 // fieldOf returns the value of a field of the Pod, as the downward API.

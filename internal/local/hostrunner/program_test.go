@@ -43,6 +43,7 @@ const (
 // beHypervisor does one of:
 //
 //	run     run until SIGTERM, then end with a termination message and status 0
+//	patient the same, but at the second SIGTERM
 //	deaf    run until SIGKILL
 //	family  the same, with a child in another process group
 //	N       end at once with status N
@@ -51,7 +52,7 @@ const (
 func beHypervisor(what string) {
 	environment := strings.Join(os.Environ(), "\n")
 	must(os.WriteFile(inRoot(vmpb.DirRun, "env"), []byte(environment), 0o600))
-	terminated := make(chan os.Signal, 1)
+	terminated := make(chan os.Signal, 2)
 	signal.Notify(terminated, syscall.SIGTERM)
 	if target, isLink := strings.CutPrefix(what, "link "); isLink || what == "pipe" {
 		must(os.Remove(inRoot(vmpb.TerminationMessagePath)))
@@ -63,9 +64,12 @@ func beHypervisor(what string) {
 		os.Exit(1)
 	}
 	switch what {
-	case "run":
+	case "run", "patient":
 		fmt.Println("ready")
 		<-terminated
+		if what == "patient" {
+			<-terminated
+		}
 		say(vmpb.EndStopped)
 		os.Exit(0)
 	case "family":

@@ -88,7 +88,7 @@ func TestEnvironmentOfAProcess(t *testing.T) {
 	environment, err := os.ReadFile(filepath.Join(root, vmpb.DirRun, "env"))
 	want := strings.Join([]string{
 		behavior + "=run", "POD_IP=127.0.0.1", vmpb.EnvListen + "=127.0.0.1:0", "PATH=/somewhere",
-		vmpb.EnvImages + "=/images", vmpb.EnvImageServers + "=",
+		vmpb.EnvSwitch + "=", vmpb.EnvOutside + "=", vmpb.EnvImages + "=/images", vmpb.EnvImageServers + "=",
 		vmpb.EnvRoot + "=" + root,
 	}, "\n")
 	if diff := cmp.Diff(want, string(environment)); err != nil || diff != "" {
@@ -317,6 +317,22 @@ func TestStopEndsAllProcesses(t *testing.T) {
 	node, err := b.client.CoreV1().Nodes().Get(t.Context(), b.config.Name, metav1.GetOptions{})
 	if err != nil || node.Status.Conditions[0].Status != corev1.ConditionFalse {
 		t.Errorf("the Node is still ready (%v): %+v", err, node.Status.Conditions)
+	}
+}
+
+// TestStopUrges: a process that takes its time to end because of its Pod is asked again when the host stops.
+func TestStopUrges(t *testing.T) {
+	b := newTestHost(t)
+	stop := b.start()
+	pod := b.pod("patient", "patient", withGrace(600))
+	pid := b.awaitReady("patient")
+	b.delete("patient", metav1.DeleteOptions{})
+	b.awaitEvent(pod, eventKilling)
+	began := time.Now()
+	stop()
+	requireDead(t, pid)
+	if took := time.Since(began); took > StopGrace-5*time.Second {
+		t.Errorf("it ended after %s", took)
 	}
 }
 

@@ -201,6 +201,9 @@ func (w *worker) end(context.Context) flow.Result {
 		if w.seen == viewLive {
 			w.events.Event(w.pod, corev1.EventTypeNormal, eventKilling, "ending the process")
 		}
+	} else if w.stopped() && !w.stop.host && !w.stop.urged {
+		w.stop.urged = true
+		w.process.Terminate() // nobody will answer a hypervisor that waits to migrate
 	}
 	if deadline.Before(w.stop.deadline) {
 		w.stop.deadline = deadline
@@ -288,8 +291,11 @@ func (w *worker) report(ctx context.Context) flow.Result {
 	}
 	patched, err := w.client.CoreV1().Pods(w.pod.Namespace).Patch(
 		ctx, w.pod.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
-	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+	if apierrors.IsNotFound(err) {
 		return flow.Wait(0, "the watch to report that the Pod is gone")
+	}
+	if apierrors.IsConflict(err) {
+		return conflict()
 	}
 	if err != nil {
 		return flow.Fail(fmt.Errorf("writing the status: %w", err))
@@ -297,6 +303,12 @@ func (w *worker) report(ctx context.Context) flow.Result {
 	w.learn(patched)
 	w.pod = patched
 	return flow.Continue()
+}
+
+// conflict waits after a conflict about a Pod: the watch reports it if that is another Pod of the same name. An
+// API server answers so, too, when others write to the Pod all the time, and then nothing is reported.
+func conflict() flow.Result {
+	return flow.Wait(retryInterval, "the watch to report another Pod of this name, or the next attempt")
 }
 
 // idle reports whether a Pod was deleted, or the host stopped, before anything was done for
@@ -323,7 +335,7 @@ func (w *worker) cleanUp(ctx context.Context) flow.Result {
 		Preconditions:      metav1.NewUIDPreconditions(string(w.pod.UID)),
 	})
 	if apierrors.IsConflict(err) {
-		return flow.Continue()
+		return conflict()
 	}
 	return flow.Fail(client.IgnoreNotFound(err))
 }

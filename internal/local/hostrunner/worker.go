@@ -56,6 +56,7 @@ type worker struct {
 // stop is a termination in progress.
 type stop struct {
 	host     bool      // it ends because the host stops
+	urged    bool      // the host stops, too
 	deadline time.Time // when it is killed
 }
 

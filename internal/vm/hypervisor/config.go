@@ -1,6 +1,7 @@
 package hypervisor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -10,9 +11,14 @@ import (
 
 	"google.golang.org/grpc"
 
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/arrival"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/controller"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/departure"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/service"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/watchdog"
 	"github.com/millwright-dev/millwright/internal/vm/image"
+	"github.com/millwright-dev/millwright/internal/vm/lease"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
@@ -30,6 +36,11 @@ type Config struct {
 	// HostPorts are the TCP ports of the host's loopback that the guest may connect to, at
 	// the gateway's addresses. Empty: none.
 	HostPorts []uint16
+	// Switch is the path of the socket of the switch that connects the guest to others; see
+	// package network. Empty: the guest reaches none.
+	Switch string
+	// NoOutside forbids the guest everything but other guests and HostPorts.
+	NoOutside bool
 	// Machines starts the machine. Required.
 	Machines Starter
 	// WriteDisk creates the root disk from an image. Nil: image.WriteDisk.
@@ -41,10 +52,45 @@ type Config struct {
 	Connect func(target string) (*grpc.ClientConn, error)
 	// Peers serves the services over the network. Zero: it does not.
 	Peers service.Peers
+	// Migration is what live migration needs. Nil: instead of migrating, a guest is shut
+	// down. Required for SM_INCOMING_MIGRATION.
+	Migration *Migration
+	// Watchdog starts a watchdog for this process, which Close ends. Required for LM_FULL_LEASES.
+	Watchdog func() (Watchdog, error)
+	// Clock never goes back, and counts while the machine sleeps. Nil: watchdog.Now.
+	Clock func() lease.Instant
 	// Timing are the time limits. Zero: all defaults.
 	Timing Timing
+	// Urged receives when the process is asked to end again: then a controller that does not answer is not
+	// waited for any more. Nil: never. See Urging.
+	Urged <-chan struct{}
 	// Log is the logger. Nil: none.
 	Log *slog.Logger
+}
+
+// Watchdog kills this process if it outlives its lease: a *watchdog.Watchdog.
+type Watchdog interface {
+	controller.Watchdog
+	Close()
+}
+
+// Migration is what live migration needs.
+type Migration struct {
+	// Siblings are the other hypervisors of the VM: an identity.Siblings. Required.
+	Siblings Siblings
+	// Bandwidth is the limit of memory and disk, each, in bytes per second. 0: QEMU's default
+	// for the memory, and none for the disk.
+	Bandwidth uint64
+	// Departure are the time limits of a source. Zero: all defaults.
+	Departure departure.Timing
+	// Arrival are the time limits of a target. Zero: all defaults.
+	Arrival arrival.Timing
+}
+
+// Siblings are the other hypervisors of the VM.
+type Siblings interface {
+	departure.Siblings
+	arrival.Siblings
 }
 
 // Paths of the files that a hypervisor uses.
@@ -93,6 +139,9 @@ type Timing struct {
 	Prepared time.Duration
 	// Grace is how long a guest may take to shut down. Default: 20 s.
 	Grace time.Duration
+	// Press is the time between two presses of the power button: a guest that boots does not notice
+	// the first one. Default: 3 s.
+	Press time.Duration
 	// Command is how long QEMU may take to start or to execute a command. Default: 30 s.
 	Command time.Duration
 	// Resume is the time between two attempts to continue a guest whose storage failed.
@@ -101,17 +150,24 @@ type Timing struct {
 	// Settle is how long such a guest must run until the storage counts as working again.
 	// Default: 1 s.
 	Settle time.Duration
+	// Margin is what remains of VMSpec.grace when everything else has taken as long as it may.
+	// Default: 2 s.
+	Margin time.Duration
 }
 
 // Starter starts machines.
 type Starter interface {
-	// Start is qemu.Start, but chooses the accelerator.
+	// Accelerator is what machines are started with.
+	Accelerator() (qemu.Accelerator, error)
+	// Start is qemu.Start.
 	Start(ctx context.Context, config qemu.Config) (Machine, error)
 }
 
 // Machine is a running machine: a *qemu.Process.
 type Machine interface {
 	service.Guest
+	departure.Machine
+	arrival.Machine
 	State(ctx context.Context) (qemu.State, error)
 	Changed() <-chan struct{}
 	Cont(ctx context.Context) error
@@ -119,25 +175,21 @@ type Machine interface {
 	Powerdown(ctx context.Context) error
 	Quit(ctx context.Context) error
 	Kill(ctx context.Context) error
-	Done() <-chan struct{}
-	Exit() qemu.Exit
 }
 
 // QEMU starts machines with QEMU.
 type QEMU struct {
 	// Program is the path of QEMU, or its name in PATH. Empty: qemu.DefaultProgram.
 	Program string
-	// Accelerator is "kvm", "tcg" or "auto"; see qemu.DetectAccelerator. Empty: auto.
-	Accelerator string
+	// Override is "kvm", "tcg" or "auto"; see qemu.DetectAccelerator. Empty: auto.
+	Override string
 }
+
+// Accelerator implements Starter.
+func (q QEMU) Accelerator() (qemu.Accelerator, error) { return qemu.DetectAccelerator(q.Override) }
 
 // Start implements Starter.
 func (q QEMU) Start(ctx context.Context, config qemu.Config) (Machine, error) {
-	accelerator, err := qemu.DetectAccelerator(q.Accelerator)
-	if err != nil {
-		return nil, err
-	}
-	config.Processor.Accelerator = accelerator
 	process, err := qemu.Start(ctx, q.Program, config)
 	if err != nil {
 		return nil, err // not an interface that holds nil
@@ -155,23 +207,23 @@ func (c Config) withDefaults() Config {
 	if c.Fetch == nil {
 		c.Fetch = image.Fetch
 	}
-	for _, limit := range []struct {
-		value        *time.Duration
-		defaultValue time.Duration
-	}{
-		{&c.Timing.LockRetry, time.Second},
-		{&c.Timing.LockLimit, time.Minute},
-		{&c.Timing.FirstAnswer, 10 * time.Second},
-		{&c.Timing.Prepared, 10 * time.Second},
-		{&c.Timing.Grace, 20 * time.Second},
-		{&c.Timing.Command, 30 * time.Second},
-		{&c.Timing.Resume, 5 * time.Second},
-		{&c.Timing.Settle, time.Second},
-	} {
-		if *limit.value == 0 {
-			*limit.value = limit.defaultValue
-		}
+	if c.Clock == nil {
+		c.Clock = watchdog.Now
 	}
+	if fullLeases(c.Spec) {
+		c.Migration = nil // the target would need a lease of its own
+	}
+	t := &c.Timing
+	t.LockRetry = cmp.Or(t.LockRetry, time.Second)
+	t.LockLimit = cmp.Or(t.LockLimit, time.Minute)
+	t.FirstAnswer = cmp.Or(t.FirstAnswer, 10*time.Second)
+	t.Prepared = cmp.Or(t.Prepared, 10*time.Second)
+	t.Grace = cmp.Or(t.Grace, 20*time.Second)
+	t.Press = cmp.Or(t.Press, 3*time.Second)
+	t.Command = cmp.Or(t.Command, 30*time.Second)
+	t.Resume = cmp.Or(t.Resume, 5*time.Second)
+	t.Settle = cmp.Or(t.Settle, time.Second)
+	t.Margin = cmp.Or(t.Margin, 2*time.Second)
 	return c
 }
 
@@ -182,9 +234,14 @@ func (c Config) check() error {
 		return &SpecError{"spec", "is required"}
 	case c.Machines == nil || c.Connect == nil || c.Paths.RootDisk == "" || c.Paths.Run == "":
 		return errors.New("the configuration lacks paths, machines or the connection")
+	case c.Spec.GetMode() == vmpb.VMSpec_SM_INCOMING_MIGRATION && c.Migration == nil:
+		return &SpecError{"mode", "SM_INCOMING_MIGRATION is not possible without connections to other hypervisors"}
 	}
 	if problem := checkSpec(c.Spec); problem != nil {
 		return problem
+	}
+	if fullLeases(c.Spec) && c.Watchdog == nil {
+		return &SpecError{"lease_mode", "LM_FULL_LEASES is not possible without a watchdog"}
 	}
 	if err := c.Peers.Check(); err != nil {
 		return err

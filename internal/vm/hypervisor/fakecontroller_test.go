@@ -40,9 +40,12 @@ type fakeController struct {
 	open      int
 	mostOpen  int
 	runs      []*vmpb.HypervisorID
+	released  []*vmpb.HypervisorID
 	reports   []*vmpb.ReportStateRequest
 	refusals  int
 	reportErr error
+	// deciding is the authority, if the controller has one; see fakeauthority_test.go.
+	deciding *authority
 }
 
 // newFakeController returns a controller that authorizes every hypervisor.
@@ -148,6 +151,13 @@ func (c *fakeController) Runs() []*vmpb.HypervisorID {
 	return append([]*vmpb.HypervisorID(nil), c.runs...)
 }
 
+// Released returns who released a lease, in order.
+func (c *fakeController) Released() []*vmpb.HypervisorID {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return append([]*vmpb.HypervisorID(nil), c.released...)
+}
+
 // Reports returns the reports that were taken, in order.
 func (c *fakeController) Reports() []*vmpb.ReportStateRequest {
 	c.mu.Lock()
@@ -182,6 +192,10 @@ func (c *fakeController) Refusals() int {
 
 // RunLease implements vmpb.VMControllerServer.
 func (c *fakeController) RunLease(request *vmpb.RunLeaseRequest, stream grpc.ServerStreamingServer[vmpb.RunLeaseUpdate]) error {
+	if request.GetRelease() {
+		c.change(func() { c.released = append(c.released, request.GetUs()) })
+		return nil
+	}
 	epoch, err := c.admit(request.GetUs())
 	if err != nil {
 		return err
@@ -190,7 +204,7 @@ func (c *fakeController) RunLease(request *vmpb.RunLeaseRequest, stream grpc.Ser
 	var said *vmpb.RunLeaseUpdate
 	for {
 		c.mu.Lock()
-		answer, over, changed := c.answer, c.epoch != epoch, c.changed
+		answer, over, changed := c.answerTo(request.GetUs()), c.epoch != epoch, c.changed
 		c.mu.Unlock()
 		if over {
 			return nil

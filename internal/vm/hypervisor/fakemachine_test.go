@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/arrival"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/departure"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
 )
 
@@ -45,6 +47,9 @@ type fakeMachines struct {
 	machines []*fakeMachine
 }
 
+// Accelerator implements hypervisor.Starter.
+func (m *fakeMachines) Accelerator() (qemu.Accelerator, error) { return qemu.TCG, nil }
+
 // Start implements hypervisor.Starter.
 func (m *fakeMachines) Start(ctx context.Context, config qemu.Config) (hypervisor.Machine, error) {
 	m.mu.Lock()
@@ -71,13 +76,26 @@ func (m *fakeMachines) Started() []*fakeMachine {
 	return append([]*fakeMachine(nil), m.machines...)
 }
 
+// unmoved is a machine that does not migrate.
+type unmoved struct {
+	leaves
+	arrives
+}
+
+type (
+	leaves  struct{ departure.Machine }
+	arrives struct{ arrival.Machine }
+)
+
 // fakeMachine is a machine whose guest prints echoBanner at each boot and then sends back what
 // it gets. It is a hypervisor.Machine.
 type fakeMachine struct {
+	unmoved
 	// Config is what it was started with.
 	Config qemu.Config
 
 	deaf    bool
+	misses  int // presses of the power button
 	stuck   bool
 	console *qemu.Console
 	port    net.Conn
@@ -89,6 +107,7 @@ type fakeMachine struct {
 	failure *qemu.StorageFailure // of the storage, while there is one
 	resets  int
 	buttons int
+	stops   int
 	exit    qemu.Exit
 	changed chan struct{}
 }
@@ -198,6 +217,13 @@ func (m *fakeMachine) Resets() int {
 	return m.resets
 }
 
+// Stops says how often it was told to stop the guest.
+func (m *fakeMachine) Stops() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.stops
+}
+
 // Buttons says how often the power button was pressed.
 func (m *fakeMachine) Buttons() int {
 	m.mu.Lock()
@@ -268,6 +294,7 @@ func (m *fakeMachine) markDisk() error {
 // Stop implements hypervisor.Machine.
 func (m *fakeMachine) Stop(context.Context) error {
 	return m.change(func() {
+		m.stops++
 		if m.state == running {
 			m.become(paused)
 		}
@@ -289,11 +316,14 @@ func (m *fakeMachine) Reset(context.Context) error {
 	return err
 }
 
-// Powerdown implements hypervisor.Machine. Only a guest that runs and is not deaf
+// Boots lets the guest miss the next presses of the power button.
+func (m *fakeMachine) Boots(misses int) { _ = m.change(func() { m.misses = misses }) }
+
+// Powerdown implements hypervisor.Machine. Only a guest that runs, is not deaf and has booted
 // obeys.
 func (m *fakeMachine) Powerdown(context.Context) error {
 	var obeys bool
-	err := m.change(func() { m.buttons++; obeys = m.state == running && !m.deaf })
+	err := m.change(func() { m.buttons++; obeys = m.state == running && !m.deaf && m.buttons > m.misses })
 	if err == nil && obeys {
 		m.ShutDown()
 	}

@@ -26,16 +26,15 @@ const (
 )
 
 // describeGuest writes the guest's inputs into the run folder, and returns the machine to
-// start. It is the same for the same specification on every host.
+// start, without accelerator and root disk. It is the same for the same specification on every host.
 func describeGuest(config Config) (qemu.Config, error) {
 	spec := config.Spec
 	network, err := guestNetwork(spec, config.Network, config.HostPorts)
 	if err != nil {
 		return qemu.Config{}, err
 	}
-	root, err := qemu.DiskAt(config.Paths.RootDisk)
-	if err != nil {
-		return qemu.Config{}, err
+	if network != nil {
+		network.Switch, network.NoOutside, network.Log = config.Switch, config.NoOutside, config.Log
 	}
 	metadata := filepath.Join(config.Paths.Run, "metadata.pb")
 	if err := writeMetadata(metadata, spec, network); err != nil {
@@ -50,7 +49,7 @@ func describeGuest(config Config) (qemu.Config, error) {
 		UUID:      spec.GetUuid(),
 		Processor: qemu.Processor{Count: int(cmp.Or(spec.GetResources().GetCpus(), defaultCPUs))},
 		MemoryMiB: int(cmp.Or(spec.GetResources().GetMemoryBytes(), defaultMemoryBytes) >> 20),
-		Disks:     qemu.Disks{Root: root, Seed: qemu.Disk{Path: seedPath}},
+		Disks:     qemu.Disks{Seed: qemu.Disk{Path: seedPath}},
 		Kernel:    guestKernel(config),
 		Network:   network,
 		// A migrated guest finds items by position, so their order and number are fixed.
@@ -58,6 +57,7 @@ func describeGuest(config Config) (qemu.Config, error) {
 			{Name: "opt/" + metadataKey, Path: metadata},
 			{Name: metadataKey, Path: metadata},
 		},
+		Sockets: config.Paths.Run,
 	}, nil
 }
 

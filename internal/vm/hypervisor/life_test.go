@@ -156,7 +156,8 @@ func TestExactlyOneStreamIsOpen(t *testing.T) {
 			t.Errorf("%d streams were opened, want 51", len(runs))
 		}
 		for _, run := range runs {
-			if run.GetRunId() != runs[0].GetRunId() || run.GetPodName() != "web-1" {
+			if run.GetRunId() != runs[0].GetRunId() || run.GetPodName() != "web-1" ||
+				run.GetVmName() != "web" || run.GetNamespace() != "default" {
 				t.Errorf("a stream of %v, want %v", run, runs[0])
 			}
 		}
@@ -247,21 +248,25 @@ func TestAskedToEnd(t *testing.T) {
 		deaf, stuck bool
 		want        qemu.ExitReason
 		takes       time.Duration
+		boots       int
+		buttons     int
 	}{
-		"obedient guest": {want: qemu.GuestShutdown},
-		"deaf guest":     {deaf: true, want: qemu.HostQuit, takes: 20 * time.Second},
-		"stuck machine":  {deaf: true, stuck: true, want: qemu.HostKilled, takes: 22 * time.Second},
+		"obedient guest":   {want: qemu.GuestShutdown, buttons: 1},
+		"guest that boots": {boots: 2, want: qemu.GuestShutdown, takes: 6 * time.Second, buttons: 3},
+		"deaf guest":       {deaf: true, want: qemu.HostQuit, takes: 20 * time.Second, buttons: 7},
+		"stuck machine":    {deaf: true, stuck: true, want: qemu.HostKilled, takes: 22 * time.Second, buttons: 7},
 	} {
 		t.Run(name, func(t *testing.T) {
 			withFixture(t, func(w *fixture) {
 				w.machines.Deaf, w.machines.Stuck = test.deaf, test.stuck
 				p := w.start()
+				w.machine().Boots(test.boots)
 				begin := time.Now()
 				p.term()
 				p.term() // a second request changes nothing
 				p.ends(vmpb.EndStopped)
 				took := time.Since(begin)
-				if exit := w.machine().Exit(); exit.Reason != test.want || w.machine().Buttons() != 1 {
+				if exit := w.machine().Exit(); exit.Reason != test.want || w.machine().Buttons() != test.buttons {
 					t.Errorf("the machine ended with %s after %d buttons", exit, w.machine().Buttons())
 				}
 				if took < test.takes || took > test.takes+2*time.Second {

@@ -32,8 +32,8 @@ const (
 	powerOffKey   = "\x04"
 )
 
-// patience bounds what is waited for on a real machine; it matters only in failures.
-const patience = time.Minute
+// waitTimeout bounds what is waited for on a real machine; it matters only in failures.
+const waitTimeout = time.Minute
 
 // spying remembers the QEMU that was started.
 type spying struct {
@@ -112,7 +112,7 @@ func (r *real) process() *qemu.Process {
 		return process
 	case <-r.done:
 		r.t.Fatalf("the hypervisor ended: %+v", r.end)
-	case <-time.After(patience):
+	case <-time.After(waitTimeout):
 		r.t.Fatal("QEMU does not start")
 	}
 	return nil
@@ -122,7 +122,7 @@ func (r *real) ends(reason string) {
 	r.t.Helper()
 	select {
 	case <-r.done:
-	case <-time.After(patience):
+	case <-time.After(waitTimeout):
 		r.t.Fatal("the hypervisor does not end")
 	}
 	if r.end.Reason != reason {
@@ -139,7 +139,7 @@ func (r *real) dial() *grpc.ClientConn {
 }
 
 func (r *real) bounded() context.Context {
-	ctx, cancel := context.WithTimeout(r.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(r.t.Context(), waitTimeout)
 	r.t.Cleanup(cancel)
 	return ctx
 }
@@ -220,7 +220,7 @@ func TestRealGuestIsAskedToEnd(t *testing.T) {
 		grace  time.Duration
 		want   qemu.ExitReason
 	}{
-		"obedient": {"echo", echoBanner, patience, qemu.GuestShutdown},
+		"obedient": {"echo", echoBanner, waitTimeout, qemu.GuestShutdown},
 		"deaf":     {"counter", counterBanner, 5 * time.Second, qemu.HostQuit},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -288,7 +288,7 @@ func TestTwoHypervisorsOnOneDisk(t *testing.T) {
 
 func TestSpecificationThatQEMURefuses(t *testing.T) {
 	r := newReal(t, "counter")
-	r.config.Machines = hypervisor.QEMU{Accelerator: "abacus"}
+	r.config.Machines = hypervisor.QEMU{Override: "abacus"}
 	r.start().ends(vmpb.EndInvalidSpec)
 
 	r = newReal(t, "counter")

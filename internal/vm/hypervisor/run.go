@@ -27,6 +27,7 @@ import (
 
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/controller"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/disk"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/service"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
@@ -63,23 +64,44 @@ type life struct {
 	conn     *grpc.ClientConn
 	reporter *controller.Reporter
 	lock     *disk.Lock
-	lease    *controller.Lease
+	lease    *controller.Lease // nil while the authority is asked back
+	watchdog Watchdog          // nil without full leases
 	machine  Machine
+	// guestConfig describes the guest. Its root disk is set when the machine starts.
+	guestConfig qemu.Config
 
 	// guest is what is known of the guest once the machine has started.
 	guest guest
+	// paused is whether the controller wants the guest to be stopped.
+	paused  bool
+	leaving leaving
+	// guestLeft is whether another hypervisor may run the guest.
+	guestLeft bool
+	// arrived is whether a guest that was received runs here.
+	arrived bool
 }
 
 // live returns the reason of the end, which is never nil.
 func (l *life) live(outer context.Context) error {
 	defer l.close()
+	if err := l.start(outer); err != nil {
+		return err
+	}
+	return l.serve(outer.Done())
+}
+
+// start does the steps until the guest is ready to run.
+func (l *life) start(outer context.Context) error {
 	ctx, end := context.WithCancelCause(outer)
 	defer end(nil)
-
-	for _, step := range starting {
+	steps := starting
+	if l.config.Spec.GetMode() == vmpb.VMSpec_SM_INCOMING_MIGRATION {
+		steps = receiving
+	}
+	for _, step := range steps {
 		l.log.Debug("starting", "step", step.name)
 		err := step.do(l, ctx)
-		if ctx.Err() != nil {
+		if ctx.Err() != nil && !l.arrived {
 			return wanted(ctx) // the step's error is a consequence
 		}
 		if err != nil {
@@ -89,23 +111,25 @@ func (l *life) live(outer context.Context) error {
 			go l.watchTermination(ctx, end)
 		}
 	}
-	return l.serve(ctx)
+	return nil
 }
 
 // wanted returns why the context ended: the controller, or a signal.
 func wanted(ctx context.Context) error {
-	if errors.Is(context.Cause(ctx), errTerminated) {
-		return errTerminated
+	for _, cause := range []error{errTerminated, errExpired} {
+		if errors.Is(context.Cause(ctx), cause) {
+			return cause
+		}
 	}
 	return errStopped
 }
 
-// watchTermination ends the context when the controller terminates this hypervisor.
+// watchTermination ends the context when the controller terminates this hypervisor, or its lease expires.
 func (l *life) watchTermination(ctx context.Context, end context.CancelCauseFunc) {
 	for {
 		authorization, changed := l.lease.Current()
-		if authorization.Terminated {
-			end(errTerminated)
+		if why := over(authorization); why != nil {
+			end(why)
 			return
 		}
 		select {
@@ -124,10 +148,12 @@ func (l *life) close() {
 		_ = l.machine.Kill(context.Background())
 		<-l.machine.Done()
 	}
+	l.leaving.close()
 	l.server.Stop()
 	if l.lease != nil {
 		l.lease.Close()
 	}
+	l.release()
 	if l.reporter != nil {
 		l.reporter.Close()
 	}

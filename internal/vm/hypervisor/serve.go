@@ -2,7 +2,6 @@ package hypervisor
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -14,27 +13,73 @@ import (
 const quitLimit = 2 * time.Second
 
 // serve runs or stops the guest as the controller wants until the guest powers off, the
-// machine fails, the controller terminates this hypervisor, or the process is asked to end.
-func (l *life) serve(ctx context.Context) error {
+// machine fails, the controller terminates this hypervisor, or the process is asked to end and
+// the VM has left or shut down.
+func (l *life) serve(asked <-chan struct{}) error {
+	l.leaving.prepare(l)
 	for {
-		authorization, changed := l.lease.Current()
-		again, err := l.hold(ctx, authorization.Paused)
-		if err != nil && ctx.Err() == nil {
-			return l.lost(err)
+		changed, err := l.obey()
+		if err != nil {
+			return err
 		}
-		select {
-		case <-l.machine.Done():
-			return ended(l.machine.Exit())
-		case <-changed:
-		case <-l.machine.Changed():
-		case <-again:
-		case <-ctx.Done():
-			if errors.Is(wanted(ctx), errTerminated) {
-				return l.terminate()
-			}
+		if l.leaving.shutDown && l.leaving.idle() {
 			return l.stop()
 		}
+		again, err := l.keep(changed, asked)
+		if err != nil {
+			return l.lost(err)
+		}
+		if err := l.await(changed, again, &asked); err != nil {
+			return err
+		}
 	}
+}
+
+// await waits until there is something to do, and does what belongs to the end. asked is nil from then on. The
+// error is the end.
+func (l *life) await(changed <-chan struct{}, again <-chan time.Time, asked *<-chan struct{}) error {
+	select {
+	case <-l.machine.Done():
+		return ended(l.machine.Exit())
+	case <-changed:
+	case <-l.machine.Changed():
+	case <-again:
+	case result := <-l.leaving.results():
+		return l.take(result)
+	case <-*asked:
+		*asked = nil
+		return l.leave()
+	case <-l.config.Urged:
+		l.leaving.hurry()
+	case <-l.leaving.doubt:
+		return l.despair()
+	case <-l.leaving.late:
+		l.leaving.why = "The time for migrating is over."
+		return l.leaveNoMore()
+	}
+	return nil
+}
+
+// keep is hold, unless QEMU must be left alone. It does not wait for QEMU when there is something else to do.
+func (l *life) keep(changed, asked <-chan struct{}) (again <-chan time.Time, err error) {
+	if l.leaving.handsOff() {
+		return nil, nil
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go func() {
+		select {
+		case <-changed:
+		case <-asked:
+		case <-ctx.Done():
+		}
+		cancel()
+	}()
+	again, err = l.hold(ctx, l.paused)
+	if ctx.Err() != nil {
+		return nil, nil
+	}
+	return again, err
 }
 
 // lost explains why a command failed. Mostly the machine has just ended; then its exit is the
@@ -49,16 +94,16 @@ func (l *life) lost(err error) error {
 }
 
 // terminate kills the guest: another hypervisor may be waiting for its disk.
-func (l *life) terminate() error {
+func (l *life) terminate(why error) error {
 	l.server.SetServing(false)
 	_ = l.machine.Kill(context.Background()) // returns when the process has ended
-	return errTerminated
+	return why
 }
 
 // stop asks the guest to shut down, waits, and ends it.
 func (l *life) stop() error {
 	l.server.SetServing(false)
-	l.reportState(vmpb.ReportStateRequest_STATE_STOPPING, "")
+	l.reportState(vmpb.ReportStateRequest_STATE_STOPPING, l.leaving.why)
 	late := time.After(l.config.Timing.Grace)
 	if !l.guest.runs {
 		// A stopped guest would not notice the button.
@@ -66,17 +111,21 @@ func (l *life) stop() error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), l.config.Timing.Grace)
 	defer cancel()
-	if err := l.machine.Powerdown(ctx); err != nil {
-		l.log.Warn("the power button cannot be pressed", "error", err)
-	}
+	press := time.NewTimer(0)
+	defer press.Stop()
 	for {
 		authorization, changed := l.lease.Current()
-		if authorization.Terminated {
-			return l.terminate()
+		if why := over(authorization); why != nil {
+			return l.terminate(why)
 		}
 		select {
 		case <-l.machine.Done():
 			return stopped(l.machine.Exit())
+		case <-press.C:
+			if err := l.machine.Powerdown(ctx); err != nil {
+				l.log.Warn("the power button cannot be pressed", "error", err)
+			}
+			press.Reset(l.config.Timing.Press)
 		case <-late:
 			return l.quit("the guest did not shut down in time, and was ended")
 		case <-changed:

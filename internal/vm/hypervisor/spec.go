@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/millwright-dev/millwright/internal/confine"
+	"github.com/millwright-dev/millwright/internal/vm/lease"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
@@ -110,13 +111,25 @@ func checkMode(spec *vmpb.VMSpec) *SpecError {
 	switch mode := spec.GetMode(); mode {
 	case vmpb.VMSpec_SM_RUN, vmpb.VMSpec_SM_PREPARE_IMAGE:
 		return nil
+	case vmpb.VMSpec_SM_INCOMING_MIGRATION:
+		return checkIncoming(spec)
 	case vmpb.VMSpec_SM_UNKNOWN:
 		return &SpecError{"mode", "is required"}
-	case vmpb.VMSpec_SM_INCOMING_MIGRATION:
-		return &SpecError{"mode", "SM_INCOMING_MIGRATION is not implemented"}
 	default:
 		return &SpecError{"mode", fmt.Sprintf("%d is unknown", mode)}
 	}
+}
+
+func checkIncoming(spec *vmpb.VMSpec) *SpecError {
+	switch source := spec.GetMigrationSourcePod(); {
+	case source != "" && !nameForm.MatchString(source):
+		return &SpecError{"migration_source_pod", fmt.Sprintf("%q is not a name", source)}
+	case source != "" && source == spec.GetPodName():
+		return &SpecError{"migration_source_pod", "is this Pod"}
+	case spec.GetRootDiskShared():
+		return &SpecError{"root_disk_shared", "a disk that both hosts have attached cannot migrate yet: its lock stays with the source"}
+	}
+	return nil
 }
 
 // checkImage checks the image only if it would be written.
@@ -164,10 +177,20 @@ func checkController(spec *vmpb.VMSpec) *SpecError {
 	case vmpb.LeaseMode_LM_UNKNOWN:
 		return &SpecError{"lease_mode", "is required"}
 	case vmpb.LeaseMode_LM_FULL_LEASES:
-		return &SpecError{"lease_mode", "LM_FULL_LEASES is not implemented"}
+		return checkLease(spec)
 	default:
 		return &SpecError{"lease_mode", fmt.Sprintf("%d is unknown", mode)}
 	}
+}
+
+func checkLease(spec *vmpb.VMSpec) *SpecError {
+	if spec.GetMode() == vmpb.VMSpec_SM_INCOMING_MIGRATION {
+		return &SpecError{"lease_mode", "LM_FULL_LEASES is not possible with a migration yet: the target needs a lease of its own"}
+	}
+	if err := lease.Check(spec.GetLeaseDuration().AsDuration()); err != nil {
+		return &SpecError{"lease_duration", err.Error()}
+	}
+	return nil
 }
 
 func checkGuest(spec *vmpb.VMSpec) *SpecError {

@@ -5,12 +5,14 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/testing/protocmp"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
@@ -84,32 +86,41 @@ func TestRefusalsNameTheField(t *testing.T) {
 		field string
 		spoil func(*vmpb.VMSpec)
 	}{
-		"no name":                 {"name", func(s *vmpb.VMSpec) { s.Name = "" }},
-		"name with a slash":       {"name", func(s *vmpb.VMSpec) { s.Name = "a/b" }},
-		"no namespace":            {"namespace", func(s *vmpb.VMSpec) { s.Namespace = "" }},
-		"line break in the Pod":   {"pod_name", func(s *vmpb.VMSpec) { s.PodName = "a\nb" }},
-		"no mode":                 {"mode", func(s *vmpb.VMSpec) { s.Mode = vmpb.VMSpec_SM_UNKNOWN }},
-		"unknown mode":            {"mode", func(s *vmpb.VMSpec) { s.Mode = 99 }},
-		"incoming migration":      {"mode", func(s *vmpb.VMSpec) { s.Mode = vmpb.VMSpec_SM_INCOMING_MIGRATION }},
-		"no image":                {"initial_image.url", func(s *vmpb.VMSpec) { s.InitialImage = nil }},
-		"no URL":                  {"initial_image.url", func(s *vmpb.VMSpec) { s.InitialImage.Url = "" }},
-		"foreign scheme":          {"initial_image.url", func(s *vmpb.VMSpec) { s.InitialImage.Url = "ftp://a/b" }},
-		"no scheme":               {"initial_image.url", func(s *vmpb.VMSpec) { s.InitialImage.Url = "/etc/shadow" }},
-		"bad checksum":            {"initial_image.checksum", func(s *vmpb.VMSpec) { s.InitialImage.Checksum = "sha256:00" }},
-		"other checksum":          {"initial_image.checksum", func(s *vmpb.VMSpec) { s.InitialImage.Checksum = "md5:" + strings.Repeat("0", 32) }},
-		"unknown format":          {"initial_image.format", func(s *vmpb.VMSpec) { s.InitialImage.Format = 9 }},
-		"two IPv4":                {"address[2]", func(s *vmpb.VMSpec) { s.Address = append(s.Address, "10.0.0.1") }},
-		"two IPv6":                {"address[1]", func(s *vmpb.VMSpec) { s.Address = []string{"fd00::1", "fd00::1/128"} }},
-		"no address":              {"address[0]", func(s *vmpb.VMSpec) { s.Address = []string{"10.0.0"} }},
-		"short prefix":            {"address[0]", func(s *vmpb.VMSpec) { s.Address = []string{"10.0.0.1/24"} }},
-		"long prefix":             {"address[0]", func(s *vmpb.VMSpec) { s.Address = []string{"10.0.0.1/33"} }},
-		"zone":                    {"address[0]", func(s *vmpb.VMSpec) { s.Address = []string{"fe80::1%eth0"} }},
-		"IPv4 in IPv6":            {"address[0]", func(s *vmpb.VMSpec) { s.Address = []string{"::ffff:10.0.0.1"} }},
-		"loopback":                {"address[0]", func(s *vmpb.VMSpec) { s.Address = []string{"127.0.0.1"} }},
-		"multicast":               {"address[0]", func(s *vmpb.VMSpec) { s.Address = []string{"224.0.0.1"} }},
-		"no controller":           {"controller_endpoint", func(s *vmpb.VMSpec) { s.ControllerEndpoint = "" }},
-		"no lease mode":           {"lease_mode", func(s *vmpb.VMSpec) { s.LeaseMode = vmpb.LeaseMode_LM_UNKNOWN }},
-		"full leases":             {"lease_mode", func(s *vmpb.VMSpec) { s.LeaseMode = vmpb.LeaseMode_LM_FULL_LEASES }},
+		"no name":               {"name", func(s *vmpb.VMSpec) { s.Name = "" }},
+		"name with a slash":     {"name", func(s *vmpb.VMSpec) { s.Name = "a/b" }},
+		"no namespace":          {"namespace", func(s *vmpb.VMSpec) { s.Namespace = "" }},
+		"line break in the Pod": {"pod_name", func(s *vmpb.VMSpec) { s.PodName = "a\nb" }},
+		"no mode":               {"mode", func(s *vmpb.VMSpec) { s.Mode = vmpb.VMSpec_SM_UNKNOWN }},
+		"unknown mode":          {"mode", func(s *vmpb.VMSpec) { s.Mode = 99 }},
+		"a shared disk arrives": {"root_disk_shared", func(s *vmpb.VMSpec) { incoming(s); s.RootDiskShared = true }},
+		"a VM from here":        {"migration_source_pod", func(s *vmpb.VMSpec) { incoming(s); s.MigrationSourcePod = s.PodName }},
+		"a VM from nowhere":     {"migration_source_pod", func(s *vmpb.VMSpec) { incoming(s); s.MigrationSourcePod = "a b" }},
+		"no image":              {"initial_image.url", func(s *vmpb.VMSpec) { s.InitialImage = nil }},
+		"no URL":                {"initial_image.url", func(s *vmpb.VMSpec) { s.InitialImage.Url = "" }},
+		"foreign scheme":        {"initial_image.url", func(s *vmpb.VMSpec) { s.InitialImage.Url = "ftp://a/b" }},
+		"no scheme":             {"initial_image.url", func(s *vmpb.VMSpec) { s.InitialImage.Url = "/etc/shadow" }},
+		"bad checksum":          {"initial_image.checksum", func(s *vmpb.VMSpec) { s.InitialImage.Checksum = "sha256:00" }},
+		"other checksum":        {"initial_image.checksum", func(s *vmpb.VMSpec) { s.InitialImage.Checksum = "md5:" + strings.Repeat("0", 32) }},
+		"unknown format":        {"initial_image.format", func(s *vmpb.VMSpec) { s.InitialImage.Format = 9 }},
+		"two IPv4":              {"address[2]", func(s *vmpb.VMSpec) { s.Address = append(s.Address, "10.0.0.1") }},
+		"two IPv6":              {"address[1]", func(s *vmpb.VMSpec) { s.Address = []string{"fd00::1", "fd00::1/128"} }},
+		"no address":            {"address[0]", func(s *vmpb.VMSpec) { s.Address = []string{"10.0.0"} }},
+		"short prefix":          {"address[0]", func(s *vmpb.VMSpec) { s.Address = []string{"10.0.0.1/24"} }},
+		"long prefix":           {"address[0]", func(s *vmpb.VMSpec) { s.Address = []string{"10.0.0.1/33"} }},
+		"zone":                  {"address[0]", func(s *vmpb.VMSpec) { s.Address = []string{"fe80::1%eth0"} }},
+		"IPv4 in IPv6":          {"address[0]", func(s *vmpb.VMSpec) { s.Address = []string{"::ffff:10.0.0.1"} }},
+		"loopback":              {"address[0]", func(s *vmpb.VMSpec) { s.Address = []string{"127.0.0.1"} }},
+		"multicast":             {"address[0]", func(s *vmpb.VMSpec) { s.Address = []string{"224.0.0.1"} }},
+		"no controller":         {"controller_endpoint", func(s *vmpb.VMSpec) { s.ControllerEndpoint = "" }},
+		"no lease mode":         {"lease_mode", func(s *vmpb.VMSpec) { s.LeaseMode = vmpb.LeaseMode_LM_UNKNOWN }},
+		"full leases":           {"lease_duration", func(s *vmpb.VMSpec) { s.LeaseMode = vmpb.LeaseMode_LM_FULL_LEASES }},
+		"a short lease": {"lease_duration", func(s *vmpb.VMSpec) {
+			s.LeaseMode, s.LeaseDuration = vmpb.LeaseMode_LM_FULL_LEASES, durationpb.New(5*time.Second)
+		}},
+		"a lease for a target": {"lease_mode", func(s *vmpb.VMSpec) {
+			s.LeaseMode, s.LeaseDuration = vmpb.LeaseMode_LM_FULL_LEASES, durationpb.New(time.Minute)
+			s.Mode = vmpb.VMSpec_SM_INCOMING_MIGRATION
+		}},
 		"unknown lease mode":      {"lease_mode", func(s *vmpb.VMSpec) { s.LeaseMode = 99 }},
 		"no UUID in it":           {"uuid", func(s *vmpb.VMSpec) { s.Uuid = "vm-1" }},
 		"upper-case UUID":         {"uuid", func(s *vmpb.VMSpec) { s.Uuid = strings.ToUpper(s.Uuid) }},
@@ -183,4 +194,17 @@ func FuzzParseSpec(f *testing.F) {
 			t.Errorf("the disk is outside of the root: %s", spec.GetRootDiskPath())
 		}
 	})
+}
+
+func incoming(spec *vmpb.VMSpec) { spec.Mode = vmpb.VMSpec_SM_INCOMING_MIGRATION }
+
+func TestIncomingMigration(t *testing.T) {
+	for _, source := range []string{"", "web-0"} {
+		spec := fullSpec()
+		incoming(spec)
+		spec.MigrationSourcePod = source
+		if _, err := hypervisor.ParseSpec(asJSON(t, spec)); err != nil {
+			t.Errorf("from %q: %v", source, err)
+		}
+	}
 }

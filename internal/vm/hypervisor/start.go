@@ -16,14 +16,17 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// starting are the steps until the guest is ready to run. The context of each step ends when
-// the process is asked to end or the controller terminates it.
-var starting = []struct {
+// step is one of the start. Its context ends when the process is asked to end or the
+// controller terminates it.
+type step struct {
 	name string
 	do   func(*life, context.Context) error
 	// watch reports whether the controller can terminate the process from here on.
 	watch bool
-}{
+}
+
+// starting are the steps until the guest is ready to run.
+var starting = []step{
 	{name: "opening the run folder", do: (*life).openRun},
 	{name: "serving", do: (*life).openServices},
 	{name: "connecting to the controller", do: (*life).connect},
@@ -74,7 +77,9 @@ func (l *life) connect(context.Context) error {
 	}
 	l.conn = conn
 	l.reporter = controller.NewReporter(vmpb.NewVMControllerClient(conn), l.us, l.log)
-	l.reporter.Update(func(r *controller.Report) { r.Endpoint = l.endpoint })
+	l.reporter.Update(func(r *controller.Report) {
+		r.Endpoint, r.CanMigrate = l.endpoint, l.config.Migration != nil
+	})
 	return nil
 }
 
@@ -111,14 +116,21 @@ func (l *life) retryLocked(ctx context.Context, try func() error) error {
 }
 
 func (l *life) openLease(context.Context) error {
+	if fullLeases(l.config.Spec) {
+		return l.openExpiring()
+	}
 	l.lease = controller.OpenLease(vmpb.NewVMControllerClient(l.conn), l.us, l.log, l.reporter.Repeat)
 	return nil
 }
 
 // awaitAuthorization lets the controller refuse. Without an answer the guest starts: this
-// process holds the lock, and hosts must be able to start VMs without the control plane.
+// process holds the lock, and hosts must be able to start VMs without the control plane. With
+// full leases it does not.
 func (l *life) awaitAuthorization(ctx context.Context) error {
 	late := time.After(l.config.Timing.FirstAnswer)
+	if fullLeases(l.config.Spec) {
+		late = nil
+	}
 	for {
 		authorization, changed := l.lease.Current()
 		if authorization.Granted {
@@ -247,17 +259,30 @@ func (l *life) fetchBootFiles(ctx context.Context) error {
 	return nil
 }
 
+// describe finds out what machine to start, but for its root disk.
+func (l *life) describe() error {
+	config, err := describeGuest(l.config)
+	if err == nil {
+		config.Processor.Accelerator, err = l.config.Machines.Accelerator()
+	}
+	l.guestConfig = config
+	return err
+}
+
 // startMachine starts it with the guest stopped. An earlier QEMU that is about to end may
 // still hold QEMU's lock.
 func (l *life) startMachine(ctx context.Context) error {
-	config, err := describeGuest(l.config)
-	if err != nil {
+	if err := l.describe(); err != nil {
+		return err
+	}
+	var err error
+	if l.guestConfig.Disks.Root, err = qemu.DiskAt(l.config.Paths.RootDisk); err != nil {
 		return err
 	}
 	return l.retryLocked(ctx, func() error {
 		ctx, cancel := context.WithTimeout(ctx, l.config.Timing.Command)
 		defer cancel()
-		machine, err := l.config.Machines.Start(ctx, config)
+		machine, err := l.config.Machines.Start(ctx, l.guestConfig)
 		if err != nil {
 			return fmt.Errorf("%w: %w", errMachine, err)
 		}

@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"unicode/utf8"
 
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/arrival"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/disk"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
 	"github.com/millwright-dev/millwright/internal/vm/image"
@@ -88,6 +89,7 @@ func (e *ending) Error() string { return e.message }
 
 var (
 	errTerminated = &ending{vmpb.EndTerminated, "the controller ended this hypervisor"}
+	errExpired    = &ending{vmpb.EndLeaseExpired, "the lease was not renewed in time; another hypervisor may run the virtual machine"}
 	errStopped    = &ending{vmpb.EndStopped, "asked to end before the guest ran"}
 	errDiskLost   = &ending{vmpb.EndDiskLost, "the root disk is gone, although this virtual machine has had one"}
 
@@ -118,6 +120,7 @@ func terminationOf(err error) vmpb.Termination {
 		}},
 		{vmpb.EndNoQEMU, func(err error) bool { return errors.Is(err, qemu.ErrNotInstalled) }},
 		{vmpb.EndQEMUFailed, func(err error) bool { return errors.Is(err, errMachine) }},
+		{vmpb.EndNotArrived, func(err error) bool { return errors.Is(err, arrival.ErrNotArrived) }},
 	} {
 		if class.match(err) {
 			return vmpb.Termination{Reason: class.reason, Message: err.Error()}

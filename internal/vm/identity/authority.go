@@ -7,6 +7,7 @@ import (
 	"crypto/ed25519"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
@@ -102,6 +103,33 @@ func (a *Authority) Sign(csrDER []byte, peer Peer, lifetime time.Duration, now t
 		return nil, err
 	}
 	return signed.Raw, nil
+}
+
+// ServerCertificate returns a certificate for a host name, with its key, for clients that know names and not
+// identities: kube-apiserver. Nobody takes its holder for a peer. It is valid for the lifetime, but not longer than
+// the authority's.
+func (a *Authority) ServerCertificate(host string, lifetime time.Duration, now time.Time) (*tls.Certificate, error) {
+	key, err := ca.NewKey()
+	if err != nil {
+		return nil, err
+	}
+	end := now.Add(lifetime)
+	if end.After(a.pair.Cert.NotAfter) {
+		end = a.pair.Cert.NotAfter
+	}
+	signed, err := a.pair.Sign(x509.Certificate{
+		Subject:               pkix.Name{CommonName: host},
+		NotBefore:             now.Add(-ca.Backdate),
+		NotAfter:              end,
+		KeyUsage:              x509.KeyUsageDigitalSignature,
+		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		BasicConstraintsValid: true,
+		DNSNames:              []string{host},
+	}, key.Public())
+	if err != nil {
+		return nil, err
+	}
+	return &tls.Certificate{Certificate: [][]byte{signed.Raw}, PrivateKey: key, Leaf: signed}, nil
 }
 
 // requestedKey returns the public key of a request, after verifying its signature.

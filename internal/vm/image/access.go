@@ -8,6 +8,8 @@ import (
 	"net/netip"
 	"strings"
 	"syscall"
+
+	"github.com/millwright-dev/millwright/internal/vm/metadataservice"
 )
 
 // Access is what the URLs of images and boot files may name on the host, which their authors
@@ -51,27 +53,10 @@ func (a Access) mayDownload(server netip.AddrPort) bool {
 	return !refusedAddress(address)
 }
 
-// metadataServices are the addresses at which clouds tell a machine its credentials, beside
-// those that are link-local.
-var metadataServices = []netip.Addr{
-	netip.MustParseAddr("fd00:ec2::254"),   // Amazon
-	netip.MustParseAddr("100.100.100.200"), // Alibaba
-	netip.MustParseAddr("168.63.129.16"),   // Azure
-	netip.MustParseAddr("192.0.0.192"),     // Oracle
-}
-
 // refusedAddress reports whether what listens at an address may trust everybody who reaches
 // it: the loopback of the host, its links, and metadata services.
 func refusedAddress(address netip.Addr) bool {
-	if address.IsLoopback() || address.IsUnspecified() || address.IsMulticast() || address.IsLinkLocalUnicast() {
-		return true
-	}
-	for _, service := range metadataServices {
-		if service == address {
-			return true
-		}
-	}
-	return false
+	return address.IsLoopback() || address.IsUnspecified() || address.IsMulticast() || metadataservice.MayBeAt(address)
 }
 
 // newClient returns a client that checks each address to which it connects, after names are

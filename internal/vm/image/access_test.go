@@ -46,7 +46,7 @@ func TestFilesOfTheHost(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			target := t.TempDir()
-			source, options := Source{URL: "file://" + test.path}, Options{Access: Access{Files: test.files}, Patience: -1}
+			source, options := Source{URL: "file://" + test.path}, Options{Access: Access{Files: test.files}, RetryTimeout: -1}
 			for _, write := range []func() error{
 				func() error { return Fetch(t.Context(), source, filepath.Join(target, "kernel"), options) },
 				func() error {
@@ -90,7 +90,7 @@ func TestServersOfTheHost(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			asked = false
-			options := Options{Access: Access{Servers: test.servers}, Patience: -1}
+			options := Options{Access: Access{Servers: test.servers}, RetryTimeout: -1}
 			err := Fetch(t.Context(), Source{URL: test.url}, filepath.Join(t.TempDir(), "kernel"), options)
 			if asked != test.asks || test.asks && err != nil || !test.asks && !errors.Is(err, Rejected) {
 				t.Errorf("asked: %t, want %t; got %v", asked, test.asks, err)

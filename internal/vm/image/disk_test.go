@@ -86,7 +86,7 @@ func TestDiskHasItsNameOnlyWhenComplete(t *testing.T) {
 	}
 	var calls int
 	var last [2]int64
-	options := Options{Access: local, Patience: -1, Progress: func(done, total int64) {
+	options := Options{Access: local, RetryTimeout: -1, Progress: func(done, total int64) {
 		calls++
 		last = [2]int64{done, total}
 		if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {

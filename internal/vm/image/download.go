@@ -24,8 +24,8 @@ const (
 	// maxFile is the maximum size of a boot file.
 	maxFile = 2 << 30
 
-	maxRedirects    = 10
-	defaultPatience = 30 * time.Second
+	maxRedirects        = 10
+	defaultRetryTimeout = 30 * time.Second
 	// stallLimit is how long a server may send nothing.
 	stallLimit = 30 * time.Second
 	// Pauses between attempts double from firstDelay to maxDelay.
@@ -153,7 +153,7 @@ func (c *content) Read(p []byte) (int, error) {
 		if n > 0 {
 			_, _ = c.hash.Write(p[:n]) // never fails
 			c.offset += int64(n)
-			c.job.patience.reached(c.offset)
+			c.job.retries.reached(c.offset)
 			c.reportProgress()
 		}
 		switch {
@@ -353,23 +353,23 @@ func (w *watchedBody) Close() error {
 	return err
 }
 
-// patience spreads attempts over time. It begins anew with every byte beyond all earlier
+// retries spreads attempts over time. It begins anew with every byte beyond all earlier
 // attempts; since content ends, so do the attempts.
-type patience struct {
+type retries struct {
 	limit time.Duration
 	best  int64
 	since time.Time // of the first failure without progress; zero: none yet
 	delay time.Duration
 }
 
-func (p *patience) reached(offset int64) {
+func (p *retries) reached(offset int64) {
 	if offset > p.best {
 		p.best, p.since, p.delay = offset, time.Time{}, 0
 	}
 }
 
 // wait returns true when it is time for the next attempt, false if there is none.
-func (p *patience) wait(ctx context.Context) bool {
+func (p *retries) wait(ctx context.Context) bool {
 	now := time.Now()
 	if p.since.IsZero() {
 		p.since = now

@@ -26,7 +26,7 @@ const mib = 1 << 20
 var local = Access{Files: "/", Servers: []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:0")}}
 
 // atOnce is for failures that are not to be tried again.
-var atOnce = Options{Access: local, Patience: -1}
+var atOnce = Options{Access: local, RetryTimeout: -1}
 
 func must(t testing.TB, err error) {
 	t.Helper()

@@ -63,8 +63,8 @@ type Options struct {
 	// Client makes the requests, without regard to Access.Servers. Nil: one that obeys it.
 	// Its CheckRedirect is not used.
 	Client *http.Client
-	// Patience is how long to retry without progress. 0: 30 seconds; negative: no retry.
-	Patience time.Duration
+	// RetryTimeout is how long to retry without progress. 0: 30 seconds; negative: no retry.
+	RetryTimeout time.Duration
 	// Progress is called with the number of bytes that were read from the URL and the total
 	// number, 0 if unknown. It is called often; done decreases when an attempt starts over.
 	Progress func(done, total int64)
@@ -163,7 +163,7 @@ type job struct {
 	client   *http.Client
 	progress func(done, total int64)
 	trouble  func(error)
-	patience patience
+	retries  retries
 }
 
 func newJob(noun string, source Source, options Options) (*job, error) {
@@ -183,9 +183,9 @@ func newJob(noun string, source Source, options Options) (*job, error) {
 	if j.trouble == nil {
 		j.trouble = func(error) {}
 	}
-	j.patience.limit = options.Patience
-	if options.Patience == 0 {
-		j.patience.limit = defaultPatience
+	j.retries.limit = options.RetryTimeout
+	if options.RetryTimeout == 0 {
+		j.retries.limit = defaultRetryTimeout
 	}
 	return j, nil
 }
@@ -208,7 +208,7 @@ func (j *job) try(ctx context.Context, attempt func(context.Context) error) erro
 // again reports a failure, and waits for the next attempt. It returns false if there is none.
 func (j *job) again(ctx context.Context, failure error) bool {
 	j.trouble(failure)
-	return j.patience.wait(ctx)
+	return j.retries.wait(ctx)
 }
 
 // verify compares the hash of all bytes behind the URL with the checksum.

@@ -90,10 +90,10 @@ func respond(code int, body io.Reader) *http.Response {
 }
 
 // fetchFrom fetches over the transport, and returns how long that took.
-func fetchFrom(t *testing.T, transport roundTrip, patience time.Duration) (time.Duration, error) {
+func fetchFrom(t *testing.T, transport roundTrip, timeout time.Duration) (time.Duration, error) {
 	begin := time.Now()
 	err := Fetch(t.Context(), Source{URL: "http://host/kernel"}, filepath.Join(t.TempDir(), "kernel"),
-		Options{Client: &http.Client{Transport: transport}, Patience: patience})
+		Options{Client: &http.Client{Transport: transport}, RetryTimeout: timeout})
 	return time.Since(begin), err
 }
 
@@ -103,7 +103,7 @@ func TestPatience(t *testing.T) {
 	tests := map[string]struct {
 		code      int // 0: no answer
 		failures  int
-		patience  time.Duration
+		timeout   time.Duration
 		want      error
 		attempts  int
 		atMost    time.Duration
@@ -114,8 +114,8 @@ func TestPatience(t *testing.T) {
 		"server error for a while": {code: 503, failures: 3, attempts: 4, asLongAs: time.Second, atMost: 5 * time.Second},
 		"no answer":                {code: 0, failures: forEver, want: Unavailable, wantCause: refused, attempts: 10, asLongAs: 20 * time.Second, atMost: 30 * time.Second},
 		"server error":             {code: 500, failures: forEver, want: Unavailable, attempts: 10, asLongAs: 20 * time.Second, atMost: 30 * time.Second},
-		"more patience":            {code: 429, failures: forEver, patience: time.Minute, want: Unavailable, attempts: 16, asLongAs: 50 * time.Second, atMost: time.Minute},
-		"no patience":              {code: 500, failures: forEver, patience: -1, want: Unavailable, attempts: 1},
+		"a longer timeout":         {code: 429, failures: forEver, timeout: time.Minute, want: Unavailable, attempts: 16, asLongAs: 50 * time.Second, atMost: time.Minute},
+		"no retries":               {code: 500, failures: forEver, timeout: -1, want: Unavailable, attempts: 1},
 		"will not pass":            {code: 403, failures: forEver, want: Unavailable, attempts: 1},
 	}
 	for name, test := range tests {
@@ -131,7 +131,7 @@ func TestPatience(t *testing.T) {
 						return nil, refused
 					}
 					return respond(test.code, http.NoBody), nil
-				}, test.patience)
+				}, test.timeout)
 				if !errors.Is(err, test.want) || !errors.Is(err, test.wantCause) && test.wantCause != nil {
 					t.Errorf("got %v, want %v", err, test.want)
 				}

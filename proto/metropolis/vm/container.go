@@ -22,6 +22,10 @@ const (
 	// EnvHostPorts is the environment variable with the TCP ports of the host's loopback that
 	// guests may connect to, at the gateway's address, separated by commas. Empty: none.
 	EnvHostPorts = "MILLWRIGHT_VM_HOST_PORTS"
+	// EnvMigrationBandwidth is the environment variable with the limit, in bytes per second, with
+	// which the process sends memory and disk, each, when the VM migrates to another host. Empty:
+	// QEMU's default for the memory, and none for the disk.
+	EnvMigrationBandwidth = "MILLWRIGHT_VM_MIGRATION_BANDWIDTH"
 	// EnvImages is the environment variable with the folder below which file URLs of images
 	// and boot files may name files. It is set by who operates the host, never by the author
 	// of a VM. Empty: no file URLs.
@@ -31,6 +35,16 @@ const (
 	// commas. It is set by who operates the host. Empty: no server on the loopback, and none
 	// with a link-local address.
 	EnvImageServers = "MILLWRIGHT_VM_IMAGE_SERVERS"
+	// EnvSwitch is the environment variable with the path of the socket of the host's switch, by
+	// which guests reach each other. It is not below EnvRoot. It is set by who operates the
+	// host. Empty: guests reach no other guests.
+	EnvSwitch = "MILLWRIGHT_VM_SWITCH"
+	// EnvOutside is the environment variable that says whether guests reach what is outside of
+	// their network, the host's name server included: OutsideRefused, or empty: they do. It is
+	// set by who operates the host.
+	EnvOutside = "MILLWRIGHT_VM_OUTSIDE"
+	// OutsideRefused is a value of EnvOutside.
+	OutsideRefused = "refused"
 	// EnvRoot is the environment variable with a prefix for all paths of the container, for
 	// a process without a file system of its own. Name and meaning are those of Windows
 	// HostProcess containers.
@@ -91,6 +105,10 @@ const (
 	EndQEMUFailed = "QEMUFailed"
 	// EndNotAuthorized: the controller did not authorize this process.
 	EndNotAuthorized = "NotAuthorized"
+	// EndNotArrived: a target of a migration got no VM, or not the authority. Its guest has never run.
+	EndNotArrived = "NotArrived"
+	// EndLeaseExpired: the lease was not renewed in time, so another hypervisor may run the VM.
+	EndLeaseExpired = "LeaseExpired"
 	// EndInternal: anything else.
 	EndInternal = "Internal"
 )

@@ -29,6 +29,7 @@ var additions = map[string]string{
 	"VMSpec.migration_source_pod": "16 optional string, JSON migrationSourcePod",
 	"VMSpec.grace":                "17 optional google.protobuf.Duration, JSON grace",
 	"VMSpec.root_disk_shared":     "18 optional bool, JSON rootDiskShared",
+	"VMSpec.lease_duration":       "19 optional google.protobuf.Duration, JSON leaseDuration",
 
 	"InitialImage.checksum":              "2 optional string, JSON checksum",
 	"InitialImage.format":                "3 optional metropolis.proto.vm.InitialImage.Format, JSON format",
@@ -49,6 +50,8 @@ var additions = map[string]string{
 	"BootFile.checksum":       "2 optional string, JSON checksum",
 	"UserData":                "message",
 	"UserData.path":           "1 optional string, JSON path",
+
+	"RunLeaseRequest.release": "2 optional bool, JSON release",
 
 	"RunLeaseUpdate.valid_for":     "2 optional google.protobuf.Duration, JSON validFor",
 	"RunLeaseUpdate.fencing_token": "3 optional uint64, JSON fencingToken",
@@ -85,6 +88,7 @@ var additions = map[string]string{
 	"ReportStateResponse":                           "message",
 
 	"ReportStateRequest.migration":                     "10 optional metropolis.proto.vm.ReportStateRequest.Migration, JSON migration",
+	"ReportStateRequest.can_migrate":                   "11 optional bool, JSON canMigrate",
 	"ReportStateRequest.Migration":                     "message",
 	"ReportStateRequest.Migration.phase":               "1 optional metropolis.proto.vm.ReportStateRequest.Migration.Phase, JSON phase",
 	"ReportStateRequest.Migration.target_pod":          "2 optional string, JSON targetPod",

@@ -581,8 +581,11 @@ type VMSpec struct {
 	// storage that both hosts have attached, and is not copied. False: it is a disk of its own,
 	// whose content comes with the migration.
 	RootDiskShared bool `protobuf:"varint,18,opt,name=root_disk_shared,json=rootDiskShared,proto3" json:"root_disk_shared,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Addition. Only with LM_FULL_LEASES, where it is required: how long the leases are that the
+	// controller will grant, 6 s to 10 min. Another duration is refused.
+	LeaseDuration *durationpb.Duration `protobuf:"bytes,19,opt,name=lease_duration,json=leaseDuration,proto3" json:"lease_duration,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *VMSpec) Reset() {
@@ -739,6 +742,13 @@ func (x *VMSpec) GetRootDiskShared() bool {
 		return x.RootDiskShared
 	}
 	return false
+}
+
+func (x *VMSpec) GetLeaseDuration() *durationpb.Duration {
+	if x != nil {
+		return x.LeaseDuration
+	}
+	return nil
 }
 
 // InitialImage is where the content of a new VM's root disk comes from.
@@ -1289,7 +1299,10 @@ func (x *HypervisorID) GetRunId() uint64 {
 type RunLeaseRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The caller. It must be the identity that its certificate names.
-	Us            *HypervisorID `protobuf:"bytes,1,opt,name=us,proto3" json:"us,omitempty"`
+	Us *HypervisorID `protobuf:"bytes,1,opt,name=us,proto3" json:"us,omitempty"`
+	// Addition. Only in LM_FULL_LEASES: the VM has ended here, and this run will not run it again. The
+	// stream ends without an update. A controller may then let another hypervisor begin at once.
+	Release       bool `protobuf:"varint,2,opt,name=release,proto3" json:"release,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1331,15 +1344,22 @@ func (x *RunLeaseRequest) GetUs() *HypervisorID {
 	return nil
 }
 
+func (x *RunLeaseRequest) GetRelease() bool {
+	if x != nil {
+		return x.Release
+	}
+	return false
+}
+
 // RunLeaseUpdate is a run authorization.
 type RunLeaseUpdate struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The answer.
 	Status RunLeaseUpdate_Status `protobuf:"varint,1,opt,name=status,proto3,enum=metropolis.proto.vm.RunLeaseUpdate_Status" json:"status,omitempty"`
-	// Addition. How long STATUS_OK holds, on the hypervisor's monotonic clock, from when
-	// it sent the request or keep-alive that this answers. Required in LM_FULL_LEASES,
-	// where its absence makes the update void. Absent in LM_STORAGE_LOCKING, where it is
-	// ignored.
+	// Addition. How long STATUS_OK holds, on a clock of the hypervisor that never goes back,
+	// from when it sent the RunLeaseRequest of this stream; so further updates of a stream do
+	// not prolong the lease. Required in LM_FULL_LEASES, where its absence makes the update
+	// void. Absent in LM_STORAGE_LOCKING, where it is ignored.
 	ValidFor *durationpb.Duration `protobuf:"bytes,2,opt,name=valid_for,json=validFor,proto3" json:"valid_for,omitempty"`
 	// Addition. Number of the authority in LM_FULL_LEASES: it grows each time that
 	// another hypervisor becomes authoritative, and storage refuses any lower one than
@@ -1638,7 +1658,7 @@ type ReportStateRequest struct {
 	DoneBytes uint64 `protobuf:"varint,4,opt,name=done_bytes,json=doneBytes,proto3" json:"done_bytes,omitempty"`
 	// How many bytes there are to write. 0: unknown.
 	TotalBytes uint64 `protobuf:"varint,5,opt,name=total_bytes,json=totalBytes,proto3" json:"total_bytes,omitempty"`
-	// gRPC target of the caller's OOBManagement and Hypervisor services.
+	// Where the caller's OOBManagement and Hypervisor services are: IP address and port.
 	Endpoint string `protobuf:"bytes,6,opt,name=endpoint,proto3" json:"endpoint,omitempty"`
 	// The root disk is complete: it has the initial image, or is an empty one of a VM without.
 	// With an image, the hypervisor reports it before the VM's first start and waits for the
@@ -1651,7 +1671,11 @@ type ReportStateRequest struct {
 	// earlier one after a later one, which counts. 0: as they come.
 	Sequence uint64 `protobuf:"varint,9,opt,name=sequence,proto3" json:"sequence,omitempty"`
 	// The migration under way, or the last attempt of this run. Absent: none.
-	Migration     *ReportStateRequest_Migration `protobuf:"bytes,10,opt,name=migration,proto3" json:"migration,omitempty"`
+	Migration *ReportStateRequest_Migration `protobuf:"bytes,10,opt,name=migration,proto3" json:"migration,omitempty"`
+	// The caller can be the source of a live migration, and another of its image the target.
+	// False: EnsureMigrationTarget answers ACTION_SOFT_SHUTDOWN, and RunLeaseUpdate.migrate is
+	// not sent.
+	CanMigrate    bool `protobuf:"varint,11,opt,name=can_migrate,json=canMigrate,proto3" json:"can_migrate,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1754,6 +1778,13 @@ func (x *ReportStateRequest) GetMigration() *ReportStateRequest_Migration {
 		return x.Migration
 	}
 	return nil
+}
+
+func (x *ReportStateRequest) GetCanMigrate() bool {
+	if x != nil {
+		return x.CanMigrate
+	}
+	return false
 }
 
 // ReportStateResponse means that the report was recorded. Addition.
@@ -2376,7 +2407,7 @@ var File_metropolis_vm_vm_proto protoreflect.FileDescriptor
 
 const file_metropolis_vm_vm_proto_rawDesc = "" +
 	"\n" +
-	"\x16metropolis/vm/vm.proto\x12\x13metropolis.proto.vm\x1a\x1egoogle/protobuf/duration.proto\"\x91\a\n" +
+	"\x16metropolis/vm/vm.proto\x12\x13metropolis.proto.vm\x1a\x1egoogle/protobuf/duration.proto\"\xd3\a\n" +
 	"\x06VMSpec\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x129\n" +
@@ -2398,7 +2429,8 @@ const file_metropolis_vm_vm_proto_rawDesc = "" +
 	"\x10root_disk_exists\x18\x0f \x01(\bR\x0erootDiskExists\x120\n" +
 	"\x14migration_source_pod\x18\x10 \x01(\tR\x12migrationSourcePod\x12/\n" +
 	"\x05grace\x18\x11 \x01(\v2\x19.google.protobuf.DurationR\x05grace\x12(\n" +
-	"\x10root_disk_shared\x18\x12 \x01(\bR\x0erootDiskShared\"X\n" +
+	"\x10root_disk_shared\x18\x12 \x01(\bR\x0erootDiskShared\x12@\n" +
+	"\x0elease_duration\x18\x13 \x01(\v2\x19.google.protobuf.DurationR\rleaseDuration\"X\n" +
 	"\tStartMode\x12\x0e\n" +
 	"\n" +
 	"SM_UNKNOWN\x10\x00\x12\n" +
@@ -2443,9 +2475,10 @@ const file_metropolis_vm_vm_proto_rawDesc = "" +
 	"\avm_name\x18\x01 \x01(\tR\x06vmName\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x19\n" +
 	"\bpod_name\x18\x03 \x01(\tR\apodName\x12\x15\n" +
-	"\x06run_id\x18\x04 \x01(\x04R\x05runId\"D\n" +
+	"\x06run_id\x18\x04 \x01(\x04R\x05runId\"^\n" +
 	"\x0fRunLeaseRequest\x121\n" +
-	"\x02us\x18\x01 \x01(\v2!.metropolis.proto.vm.HypervisorIDR\x02us\"\xa6\x02\n" +
+	"\x02us\x18\x01 \x01(\v2!.metropolis.proto.vm.HypervisorIDR\x02us\x12\x18\n" +
+	"\arelease\x18\x02 \x01(\bR\arelease\"\xa6\x02\n" +
 	"\x0eRunLeaseUpdate\x12B\n" +
 	"\x06status\x18\x01 \x01(\x0e2*.metropolis.proto.vm.RunLeaseUpdate.StatusR\x06status\x126\n" +
 	"\tvalid_for\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\bvalidFor\x12#\n" +
@@ -2470,7 +2503,7 @@ const file_metropolis_vm_vm_proto_rawDesc = "" +
 	"\x06Action\x12\x12\n" +
 	"\x0eACTION_UNKNOWN\x10\x00\x12\x17\n" +
 	"\x13ACTION_LIVE_MIGRATE\x10\x01\x12\x18\n" +
-	"\x14ACTION_SOFT_SHUTDOWN\x10\x02\"\xd4\b\n" +
+	"\x14ACTION_SOFT_SHUTDOWN\x10\x02\"\xf5\b\n" +
 	"\x12ReportStateRequest\x121\n" +
 	"\x02us\x18\x01 \x01(\v2!.metropolis.proto.vm.HypervisorIDR\x02us\x12C\n" +
 	"\x05state\x18\x02 \x01(\x0e2-.metropolis.proto.vm.ReportStateRequest.StateR\x05state\x12\x18\n" +
@@ -2484,7 +2517,9 @@ const file_metropolis_vm_vm_proto_rawDesc = "" +
 	"\x05cause\x18\b \x01(\x0e2-.metropolis.proto.vm.ReportStateRequest.CauseR\x05cause\x12\x1a\n" +
 	"\bsequence\x18\t \x01(\x04R\bsequence\x12O\n" +
 	"\tmigration\x18\n" +
-	" \x01(\v21.metropolis.proto.vm.ReportStateRequest.MigrationR\tmigration\x1a\xee\x02\n" +
+	" \x01(\v21.metropolis.proto.vm.ReportStateRequest.MigrationR\tmigration\x12\x1f\n" +
+	"\vcan_migrate\x18\v \x01(\bR\n" +
+	"canMigrate\x1a\xee\x02\n" +
 	"\tMigration\x12M\n" +
 	"\x05phase\x18\x01 \x01(\x0e27.metropolis.proto.vm.ReportStateRequest.Migration.PhaseR\x05phase\x12\x1d\n" +
 	"\n" +
@@ -2620,49 +2655,50 @@ var file_metropolis_vm_vm_proto_depIdxs = []int32{
 	11, // 4: metropolis.proto.vm.VMSpec.kernel_boot:type_name -> metropolis.proto.vm.KernelBoot
 	13, // 5: metropolis.proto.vm.VMSpec.user_data:type_name -> metropolis.proto.vm.UserData
 	35, // 6: metropolis.proto.vm.VMSpec.grace:type_name -> google.protobuf.Duration
-	2,  // 7: metropolis.proto.vm.InitialImage.format:type_name -> metropolis.proto.vm.InitialImage.Format
-	12, // 8: metropolis.proto.vm.KernelBoot.kernel:type_name -> metropolis.proto.vm.BootFile
-	12, // 9: metropolis.proto.vm.KernelBoot.initrd:type_name -> metropolis.proto.vm.BootFile
-	16, // 10: metropolis.proto.vm.VMMetadata.network_config:type_name -> metropolis.proto.vm.NetworkConfig
-	15, // 11: metropolis.proto.vm.NetworkConfig.v4:type_name -> metropolis.proto.vm.PTPAddress
-	15, // 12: metropolis.proto.vm.NetworkConfig.v6:type_name -> metropolis.proto.vm.PTPAddress
-	17, // 13: metropolis.proto.vm.RunLeaseRequest.us:type_name -> metropolis.proto.vm.HypervisorID
-	3,  // 14: metropolis.proto.vm.RunLeaseUpdate.status:type_name -> metropolis.proto.vm.RunLeaseUpdate.Status
-	35, // 15: metropolis.proto.vm.RunLeaseUpdate.valid_for:type_name -> google.protobuf.Duration
-	17, // 16: metropolis.proto.vm.MigrationSwitchoverRequest.us:type_name -> metropolis.proto.vm.HypervisorID
-	17, // 17: metropolis.proto.vm.MigrationSwitchoverRequest.them:type_name -> metropolis.proto.vm.HypervisorID
-	17, // 18: metropolis.proto.vm.EnsureMigrationTargetRequest.us:type_name -> metropolis.proto.vm.HypervisorID
-	4,  // 19: metropolis.proto.vm.EnsureMigrationTargetResponse.action:type_name -> metropolis.proto.vm.EnsureMigrationTargetResponse.Action
-	17, // 20: metropolis.proto.vm.ReportStateRequest.us:type_name -> metropolis.proto.vm.HypervisorID
-	5,  // 21: metropolis.proto.vm.ReportStateRequest.state:type_name -> metropolis.proto.vm.ReportStateRequest.State
-	6,  // 22: metropolis.proto.vm.ReportStateRequest.cause:type_name -> metropolis.proto.vm.ReportStateRequest.Cause
-	32, // 23: metropolis.proto.vm.ReportStateRequest.migration:type_name -> metropolis.proto.vm.ReportStateRequest.Migration
-	33, // 24: metropolis.proto.vm.MigrationProtocol.qmeu_block:type_name -> metropolis.proto.vm.MigrationProtocol.Qemu
-	34, // 25: metropolis.proto.vm.MigrationProtocol.qemu_nbd:type_name -> metropolis.proto.vm.MigrationProtocol.QemuNBD
-	29, // 26: metropolis.proto.vm.StartMigrationRequest.supported_migration_protocol:type_name -> metropolis.proto.vm.MigrationProtocol
-	17, // 27: metropolis.proto.vm.StartMigrationRequest.us:type_name -> metropolis.proto.vm.HypervisorID
-	29, // 28: metropolis.proto.vm.StartMigrationResponse.migration_protocol:type_name -> metropolis.proto.vm.MigrationProtocol
-	7,  // 29: metropolis.proto.vm.ReportStateRequest.Migration.phase:type_name -> metropolis.proto.vm.ReportStateRequest.Migration.Phase
-	35, // 30: metropolis.proto.vm.ReportStateRequest.Migration.downtime:type_name -> google.protobuf.Duration
-	22, // 31: metropolis.proto.vm.VMController.EnsureMigrationTarget:input_type -> metropolis.proto.vm.EnsureMigrationTargetRequest
-	20, // 32: metropolis.proto.vm.VMController.MigrationSwitchover:input_type -> metropolis.proto.vm.MigrationSwitchoverRequest
-	18, // 33: metropolis.proto.vm.VMController.RunLease:input_type -> metropolis.proto.vm.RunLeaseRequest
-	24, // 34: metropolis.proto.vm.VMController.ReportState:input_type -> metropolis.proto.vm.ReportStateRequest
-	26, // 35: metropolis.proto.vm.OOBManagement.Reset:input_type -> metropolis.proto.vm.ResetRequest
-	28, // 36: metropolis.proto.vm.OOBManagement.Console:input_type -> metropolis.proto.vm.ConsoleIO
-	30, // 37: metropolis.proto.vm.Hypervisor.StartMigration:input_type -> metropolis.proto.vm.StartMigrationRequest
-	23, // 38: metropolis.proto.vm.VMController.EnsureMigrationTarget:output_type -> metropolis.proto.vm.EnsureMigrationTargetResponse
-	21, // 39: metropolis.proto.vm.VMController.MigrationSwitchover:output_type -> metropolis.proto.vm.MigrationSwitchoverResponse
-	19, // 40: metropolis.proto.vm.VMController.RunLease:output_type -> metropolis.proto.vm.RunLeaseUpdate
-	25, // 41: metropolis.proto.vm.VMController.ReportState:output_type -> metropolis.proto.vm.ReportStateResponse
-	27, // 42: metropolis.proto.vm.OOBManagement.Reset:output_type -> metropolis.proto.vm.ResetResponse
-	28, // 43: metropolis.proto.vm.OOBManagement.Console:output_type -> metropolis.proto.vm.ConsoleIO
-	31, // 44: metropolis.proto.vm.Hypervisor.StartMigration:output_type -> metropolis.proto.vm.StartMigrationResponse
-	38, // [38:45] is the sub-list for method output_type
-	31, // [31:38] is the sub-list for method input_type
-	31, // [31:31] is the sub-list for extension type_name
-	31, // [31:31] is the sub-list for extension extendee
-	0,  // [0:31] is the sub-list for field type_name
+	35, // 7: metropolis.proto.vm.VMSpec.lease_duration:type_name -> google.protobuf.Duration
+	2,  // 8: metropolis.proto.vm.InitialImage.format:type_name -> metropolis.proto.vm.InitialImage.Format
+	12, // 9: metropolis.proto.vm.KernelBoot.kernel:type_name -> metropolis.proto.vm.BootFile
+	12, // 10: metropolis.proto.vm.KernelBoot.initrd:type_name -> metropolis.proto.vm.BootFile
+	16, // 11: metropolis.proto.vm.VMMetadata.network_config:type_name -> metropolis.proto.vm.NetworkConfig
+	15, // 12: metropolis.proto.vm.NetworkConfig.v4:type_name -> metropolis.proto.vm.PTPAddress
+	15, // 13: metropolis.proto.vm.NetworkConfig.v6:type_name -> metropolis.proto.vm.PTPAddress
+	17, // 14: metropolis.proto.vm.RunLeaseRequest.us:type_name -> metropolis.proto.vm.HypervisorID
+	3,  // 15: metropolis.proto.vm.RunLeaseUpdate.status:type_name -> metropolis.proto.vm.RunLeaseUpdate.Status
+	35, // 16: metropolis.proto.vm.RunLeaseUpdate.valid_for:type_name -> google.protobuf.Duration
+	17, // 17: metropolis.proto.vm.MigrationSwitchoverRequest.us:type_name -> metropolis.proto.vm.HypervisorID
+	17, // 18: metropolis.proto.vm.MigrationSwitchoverRequest.them:type_name -> metropolis.proto.vm.HypervisorID
+	17, // 19: metropolis.proto.vm.EnsureMigrationTargetRequest.us:type_name -> metropolis.proto.vm.HypervisorID
+	4,  // 20: metropolis.proto.vm.EnsureMigrationTargetResponse.action:type_name -> metropolis.proto.vm.EnsureMigrationTargetResponse.Action
+	17, // 21: metropolis.proto.vm.ReportStateRequest.us:type_name -> metropolis.proto.vm.HypervisorID
+	5,  // 22: metropolis.proto.vm.ReportStateRequest.state:type_name -> metropolis.proto.vm.ReportStateRequest.State
+	6,  // 23: metropolis.proto.vm.ReportStateRequest.cause:type_name -> metropolis.proto.vm.ReportStateRequest.Cause
+	32, // 24: metropolis.proto.vm.ReportStateRequest.migration:type_name -> metropolis.proto.vm.ReportStateRequest.Migration
+	33, // 25: metropolis.proto.vm.MigrationProtocol.qmeu_block:type_name -> metropolis.proto.vm.MigrationProtocol.Qemu
+	34, // 26: metropolis.proto.vm.MigrationProtocol.qemu_nbd:type_name -> metropolis.proto.vm.MigrationProtocol.QemuNBD
+	29, // 27: metropolis.proto.vm.StartMigrationRequest.supported_migration_protocol:type_name -> metropolis.proto.vm.MigrationProtocol
+	17, // 28: metropolis.proto.vm.StartMigrationRequest.us:type_name -> metropolis.proto.vm.HypervisorID
+	29, // 29: metropolis.proto.vm.StartMigrationResponse.migration_protocol:type_name -> metropolis.proto.vm.MigrationProtocol
+	7,  // 30: metropolis.proto.vm.ReportStateRequest.Migration.phase:type_name -> metropolis.proto.vm.ReportStateRequest.Migration.Phase
+	35, // 31: metropolis.proto.vm.ReportStateRequest.Migration.downtime:type_name -> google.protobuf.Duration
+	22, // 32: metropolis.proto.vm.VMController.EnsureMigrationTarget:input_type -> metropolis.proto.vm.EnsureMigrationTargetRequest
+	20, // 33: metropolis.proto.vm.VMController.MigrationSwitchover:input_type -> metropolis.proto.vm.MigrationSwitchoverRequest
+	18, // 34: metropolis.proto.vm.VMController.RunLease:input_type -> metropolis.proto.vm.RunLeaseRequest
+	24, // 35: metropolis.proto.vm.VMController.ReportState:input_type -> metropolis.proto.vm.ReportStateRequest
+	26, // 36: metropolis.proto.vm.OOBManagement.Reset:input_type -> metropolis.proto.vm.ResetRequest
+	28, // 37: metropolis.proto.vm.OOBManagement.Console:input_type -> metropolis.proto.vm.ConsoleIO
+	30, // 38: metropolis.proto.vm.Hypervisor.StartMigration:input_type -> metropolis.proto.vm.StartMigrationRequest
+	23, // 39: metropolis.proto.vm.VMController.EnsureMigrationTarget:output_type -> metropolis.proto.vm.EnsureMigrationTargetResponse
+	21, // 40: metropolis.proto.vm.VMController.MigrationSwitchover:output_type -> metropolis.proto.vm.MigrationSwitchoverResponse
+	19, // 41: metropolis.proto.vm.VMController.RunLease:output_type -> metropolis.proto.vm.RunLeaseUpdate
+	25, // 42: metropolis.proto.vm.VMController.ReportState:output_type -> metropolis.proto.vm.ReportStateResponse
+	27, // 43: metropolis.proto.vm.OOBManagement.Reset:output_type -> metropolis.proto.vm.ResetResponse
+	28, // 44: metropolis.proto.vm.OOBManagement.Console:output_type -> metropolis.proto.vm.ConsoleIO
+	31, // 45: metropolis.proto.vm.Hypervisor.StartMigration:output_type -> metropolis.proto.vm.StartMigrationResponse
+	39, // [39:46] is the sub-list for method output_type
+	32, // [32:39] is the sub-list for method input_type
+	32, // [32:32] is the sub-list for extension type_name
+	32, // [32:32] is the sub-list for extension extendee
+	0,  // [0:32] is the sub-list for field type_name
 }
 
 func init() { file_metropolis_vm_vm_proto_init() }

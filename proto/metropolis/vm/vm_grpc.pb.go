@@ -64,7 +64,10 @@ type VMControllerClient interface {
 	// EnsureMigrationTarget returns once a target runs and answers its gRPC health check,
 	// or with ACTION_SOFT_SHUTDOWN: if the VM must not be migrated, is being deleted, or no
 	// host has room. Repeated and concurrent calls return the same target. The caller tries
-	// a few times to connect, then calls again. Not authoritative: FAILED_PRECONDITION.
+	// a few times to connect, then calls again. Not authoritative: FAILED_PRECONDITION. Not
+	// ready within half a minute: UNAVAILABLE, and the caller asks again. A caller that does
+	// not report can_migrate within seconds, or whose Pod is neither being deleted nor has
+	// RunLeaseUpdate.migrate, shuts down.
 	EnsureMigrationTarget(ctx context.Context, in *EnsureMigrationTargetRequest, opts ...grpc.CallOption) (*EnsureMigrationTargetResponse, error)
 	// MigrationSwitchover is an atomic compare-and-swap of the VM's authority: Pod, run
 	// and disk claim together. It changes `them` into `us`; if another hypervisor is
@@ -79,6 +82,9 @@ type VMControllerClient interface {
 	// LM_STORAGE_LOCKING. The authoritative hypervisor and the target of a migration
 	// under way get STATUS_OK, any other, and all of a deleted VM, STATUS_TERMINATE.
 	// A hypervisor that loses its authority gets STATUS_TERMINATE on the open stream.
+	//
+	// In LM_FULL_LEASES a hypervisor renews its lease by another stream, at a third of the
+	// duration, and ends the one before when the new one is answered.
 	RunLease(ctx context.Context, in *RunLeaseRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[RunLeaseUpdate], error)
 	// ReportState reports the caller's state, for the status of the VirtualMachine. It has no
 	// effect on authority. A hypervisor calls it at each change, at most about once a second
@@ -178,7 +184,10 @@ type VMControllerServer interface {
 	// EnsureMigrationTarget returns once a target runs and answers its gRPC health check,
 	// or with ACTION_SOFT_SHUTDOWN: if the VM must not be migrated, is being deleted, or no
 	// host has room. Repeated and concurrent calls return the same target. The caller tries
-	// a few times to connect, then calls again. Not authoritative: FAILED_PRECONDITION.
+	// a few times to connect, then calls again. Not authoritative: FAILED_PRECONDITION. Not
+	// ready within half a minute: UNAVAILABLE, and the caller asks again. A caller that does
+	// not report can_migrate within seconds, or whose Pod is neither being deleted nor has
+	// RunLeaseUpdate.migrate, shuts down.
 	EnsureMigrationTarget(context.Context, *EnsureMigrationTargetRequest) (*EnsureMigrationTargetResponse, error)
 	// MigrationSwitchover is an atomic compare-and-swap of the VM's authority: Pod, run
 	// and disk claim together. It changes `them` into `us`; if another hypervisor is
@@ -193,6 +202,9 @@ type VMControllerServer interface {
 	// LM_STORAGE_LOCKING. The authoritative hypervisor and the target of a migration
 	// under way get STATUS_OK, any other, and all of a deleted VM, STATUS_TERMINATE.
 	// A hypervisor that loses its authority gets STATUS_TERMINATE on the open stream.
+	//
+	// In LM_FULL_LEASES a hypervisor renews its lease by another stream, at a third of the
+	// duration, and ends the one before when the new one is answered.
 	RunLease(*RunLeaseRequest, grpc.ServerStreamingServer[RunLeaseUpdate]) error
 	// ReportState reports the caller's state, for the status of the VirtualMachine. It has no
 	// effect on authority. A hypervisor calls it at each change, at most about once a second

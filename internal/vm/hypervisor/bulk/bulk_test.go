@@ -155,6 +155,27 @@ func TestCommitOfNothing(t *testing.T) {
 	}
 }
 
+// A source that ends while it copies the disk has not committed.
+func TestEndOfTheDisk(t *testing.T) {
+	l := newLine(t)
+	source, _ := l.connect(t, Disk)
+	must(t, source.Close())
+	if err := <-l.receiver.End(); !errors.Is(err, ErrCut) {
+		t.Errorf("error = %v, want ErrCut", err)
+	}
+
+	l = newLine(t)
+	disk, _ := l.connect(t, Disk)
+	memory, target := l.connect(t, Memory)
+	_, err := io.WriteString(memory, "memory")
+	must(t, err)
+	_, err = io.ReadFull(target, make([]byte, len("memory")))
+	must(t, err)
+	must(t, errors.Join(disk.Close(), memory.Close()))
+	must(t, l.sender.Commit(t.Context()))
+	must(t, <-l.receiver.End())
+}
+
 // The disk's channel carries both ways, and may be opened again.
 func TestDisk(t *testing.T) {
 	l := newLine(t)
@@ -172,5 +193,31 @@ func TestDisk(t *testing.T) {
 			t.Errorf("error = %v, want EOF", err)
 		}
 		must(t, target.Close())
+	}
+}
+
+// QEMU may believe that it has sent all, and learn nothing of a connection that breaks then.
+func TestSent(t *testing.T) {
+	l := newLine(t)
+	if l.receiver.Begun() {
+		t.Error("it has begun before anyone has connected")
+	}
+	source, _ := l.connect(t, Memory)
+	if !l.receiver.Begun() {
+		t.Error("it has not begun")
+	}
+	must(t, source.Close())
+	must(t, l.sender.Sent(t.Context()))
+
+	l = newLine(t)
+	source, _ = l.connect(t, Memory)
+	l.receiver.Close()
+	for { // until the sender notices
+		if _, err := io.WriteString(source, strings.Repeat("memory", 1000)); err != nil {
+			break
+		}
+	}
+	if err := l.sender.Sent(t.Context()); !errors.Is(err, ErrNotSent) {
+		t.Errorf("error = %v, want ErrNotSent", err)
 	}
 }

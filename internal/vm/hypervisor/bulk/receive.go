@@ -43,6 +43,7 @@ type Receiver struct {
 	ports  map[Channel]net.Listener
 	cancel context.CancelFunc
 	work   sync.WaitGroup
+	begun  atomic.Bool // any channel
 	taken  atomic.Bool // the memory's channel
 	end    chan error
 }
@@ -72,8 +73,11 @@ func Listen(host string, secure Secure, dial map[Channel]Dial) (*Receiver, error
 // Address is where a channel listens.
 func (r *Receiver) Address(channel Channel) string { return r.ports[channel].Addr().String() }
 
+// Begun reports whether the source has connected.
+func (r *Receiver) Begun() bool { return r.begun.Load() }
+
 // End receives once, after the end of the memory's channel: nil if the source has committed, else
-// ErrCut.
+// ErrCut. It is also the end if the disk's channel ends before the memory's has begun.
 func (r *Receiver) End() <-chan error { return r.end }
 
 // Close ends all connections and waits for that.
@@ -109,6 +113,7 @@ func (r *Receiver) serve(ctx context.Context, channel Channel, raw net.Conn) {
 		_ = raw.Close()
 		return
 	}
+	r.begun.Store(true)
 	if channel == Disk {
 		_ = r.carry(ctx, channel, conn)
 		return
@@ -153,12 +158,21 @@ func (r *Receiver) carry(ctx context.Context, channel Channel, conn *tls.Conn) e
 	_, err = io.Copy(theirs, conn)
 	closeWrite(theirs)
 	if channel == Disk {
+		r.endDisk()
 		<-back
 	}
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrCut, err)
 	}
 	return nil
+}
+
+// endDisk is the end of the disk's channel by the source, which copies the disk before the memory, and until
+// that has arrived.
+func (r *Receiver) endDisk() {
+	if !r.taken.Swap(true) {
+		r.end <- fmt.Errorf("%w: the disk's channel has ended before the memory's began", ErrCut)
+	}
 }
 
 // closeWith closes a connection when the context ends, or by the function that it returns.

@@ -20,12 +20,13 @@ type Sender struct {
 	work   sync.WaitGroup
 
 	sent   chan struct{} // closed when QEMU has closed the memory's channel
-	memory *tls.Conn     // set before sent is closed; nil: not all was sent
+	memory *tls.Conn     // set before sent is closed
+	broken chan error    // receives once if the memory's channel fails instead
 }
 
 // NewSender returns a sender, which carries nothing yet. It must be closed.
 func NewSender(secure Secure) *Sender {
-	return &Sender{secure: secure, cancel: func() {}, sent: make(chan struct{})}
+	return &Sender{secure: secure, cancel: func() {}, sent: make(chan struct{}), broken: make(chan error, 1)}
 }
 
 // Source is where QEMU connects to, and where that leads.
@@ -54,7 +55,10 @@ func (s *Sender) accept(ctx context.Context, channel Channel, source Source) {
 		}
 		err = s.carry(ctx, channel, source.To, qemu)
 		_ = qemu.Close()
-		if channel == Memory && err == nil {
+		if channel == Memory { // there is one connection for memory only
+			if err != nil {
+				s.broken <- err
+			}
 			return
 		}
 	}
@@ -103,14 +107,24 @@ func (s *Sender) carryMemory(conn *tls.Conn, qemu net.Conn) error {
 	return nil
 }
 
+// Sent waits until all that QEMU has sent has left. Errors: ErrNotSent.
+func (s *Sender) Sent(ctx context.Context) error {
+	select {
+	case <-s.sent:
+		return nil
+	case err := <-s.broken:
+		return fmt.Errorf("%w: %w", ErrNotSent, err)
+	case <-ctx.Done():
+		return fmt.Errorf("%w: %w", ErrNotSent, context.Cause(ctx))
+	}
+}
+
 // Commit tells the target that it may switch over, once all that QEMU has sent has left, and
 // waits until the target has taken that. After ErrNotSent it was not told. After any other
 // error, and after the context's end, it may have been.
 func (s *Sender) Commit(ctx context.Context) error {
-	select {
-	case <-s.sent:
-	case <-ctx.Done():
-		return fmt.Errorf("%w: %w", ErrNotSent, context.Cause(ctx))
+	if err := s.Sent(ctx); err != nil {
+		return err
 	}
 	defer closeWith(ctx, s.memory.NetConn())()
 	if err := s.memory.CloseWrite(); err != nil {

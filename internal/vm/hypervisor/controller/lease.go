@@ -9,6 +9,7 @@ import (
 	"context"
 	"log/slog"
 	"math/rand/v2"
+	"net"
 	"sync"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
 
+	"github.com/millwright-dev/millwright/internal/vm/lease"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
@@ -24,10 +26,15 @@ import (
 const (
 	firstDelay = 200 * time.Millisecond
 	lastDelay  = 10 * time.Second
+	// connectDelay is the longest pause between attempts to connect: where nothing listens they cost nothing.
+	connectDelay = 4 * time.Second
+	// dialTime is how long an address may not answer, as that of a Pod that is gone. The next attempt may reach
+	// another controller at the same name.
+	dialTime = 2 * time.Second
 )
 
 // DialOptions are for connections to a controller. A broken connection is noticed even if
-// nothing is sent for hours, and it is retried at least every ten seconds; gRPC's defaults
+// nothing is sent for hours, and it is retried at least every five seconds; gRPC's defaults
 // are never, and two minutes.
 //
 // The server must allow pings: keepalive.EnforcementPolicy with a MinTime of 20 s or less.
@@ -35,8 +42,11 @@ func DialOptions() []grpc.DialOption {
 	return []grpc.DialOption{
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
 		grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff:           backoff.Config{BaseDelay: firstDelay, Multiplier: 2, Jitter: 0.2, MaxDelay: lastDelay},
+			Backoff:           backoff.Config{BaseDelay: firstDelay, Multiplier: 2, Jitter: 0.2, MaxDelay: connectDelay},
 			MinConnectTimeout: lastDelay,
+		}),
+		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
+			return (&net.Dialer{Timeout: dialTime}).DialContext(ctx, "tcp", address)
 		}),
 	}
 }
@@ -55,12 +65,17 @@ func (d *delays) reset() { d.next = 0 }
 // Authorization is the controller's last answer about running the VM. The zero value means
 // that there is none yet.
 type Authorization struct {
-	// Granted reports whether the controller has answered STATUS_OK. It does not expire.
+	// Granted reports whether the controller has answered STATUS_OK.
 	Granted bool
 	// Paused reports whether the guest must be stopped.
 	Paused bool
 	// Terminated reports whether the VM must be killed. It is never revoked.
 	Terminated bool
+	// Migrate reports whether the VM shall move to another hypervisor.
+	Migrate bool
+	// Expired reports whether a lease has expired, but for the time to end the guest. It is never
+	// revoked.
+	Expired bool
 }
 
 // background is a client of the controller with one goroutine.
@@ -108,6 +123,9 @@ type Lease struct {
 	// reopened is called when a stream is answered that is not the first one.
 	reopened func()
 	answered bool // a stream was answered
+	// connected is whether the stream of now was answered. The lock guards it.
+	connected bool
+	expiring  *expiring // nil: leases do not expire
 }
 
 // OpenLease opens the stream in the background. The lease must be closed. reopened is called
@@ -116,6 +134,27 @@ func OpenLease(client vmpb.VMControllerClient, us *vmpb.HypervisorID, log *slog.
 	l := &Lease{background: newBackground(client, us, log), reopened: reopened}
 	l.start(l.keep)
 	return l
+}
+
+// OpenExpiring opens and renews a lease that expires. reopened is called when a stream is answered after one
+// that was not, or ended.
+func OpenExpiring(us *vmpb.HypervisorID, log *slog.Logger, reopened func(), terms Terms) *Lease {
+	l := &Lease{background: newBackground(nil, us, log), reopened: reopened, expiring: &expiring{Terms: terms}}
+	l.start(l.renew)
+	return l
+}
+
+// Connected reports whether a stream is open that the controller has answered.
+func (l *Lease) Connected() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.connected
+}
+
+func (l *Lease) setConnected(connected bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.connected = connected
 }
 
 // Current returns the last answer, and a channel that is closed when there is another.
@@ -149,37 +188,49 @@ func (l *Lease) keep(ctx context.Context) {
 func (l *Lease) follow(ctx context.Context) error {
 	ctx, release := context.WithCancel(ctx) // also a stream that does not end by itself
 	defer release()
-	stream, err := l.client.RunLease(ctx, &vmpb.RunLeaseRequest{Us: l.us})
+	// It waits for a connection, whose attempts have pauses of their own: both would add up.
+	stream, err := l.client.RunLease(ctx, &vmpb.RunLeaseRequest{Us: l.us}, grpc.WaitForReady(true))
 	if err != nil {
 		return err
 	}
+	defer l.setConnected(false)
 	for first := true; ; first = false {
 		update, err := stream.Recv()
 		if err != nil {
 			return status.Convert(err).Err()
 		}
 		if first && l.answered {
+			l.log.Info("the stream of run authorizations is open again")
 			l.reopened()
 		}
 		l.answered = true
-		l.take(update)
+		l.setConnected(true)
+		l.take(update, 0)
 	}
 }
 
-// take applies an answer. A termination stays: the guest may be dead already, and another
-// hypervisor runs the VM.
-func (l *Lease) take(update *vmpb.RunLeaseUpdate) {
+// take applies an answer to a request that was sent at a time. A termination stays: the guest may be dead already,
+// and another hypervisor runs the VM.
+func (l *Lease) take(update *vmpb.RunLeaseUpdate, sent lease.Instant) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	next := l.current
 	switch update.GetStatus() {
 	case vmpb.RunLeaseUpdate_STATUS_OK:
-		next.Granted, next.Paused = true, update.GetPaused()
+		if l.expiring != nil && !l.expiring.granted(update, sent, l.log) {
+			return
+		}
+		next.Granted, next.Paused, next.Migrate = true, update.GetPaused(), update.GetMigrate()
 	case vmpb.RunLeaseUpdate_STATUS_TERMINATE:
 		next.Terminated = true
 	default:
 		l.log.Warn("the controller's answer is unknown and changes nothing", "status", update.GetStatus())
 	}
+	l.set(next)
+}
+
+// set announces a changed authorization. The caller holds the lock.
+func (l *Lease) set(next Authorization) {
 	if next != l.current {
 		l.current = next
 		l.wake()

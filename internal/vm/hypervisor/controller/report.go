@@ -31,13 +31,35 @@ type Report struct {
 	// Endpoint and Prepared are kept from one report to the next; see Reporter.Update.
 	Endpoint string
 	Prepared bool
+	// Migration and CanMigrate are kept, too. Zero: none.
+	Migration  Migration
+	CanMigrate bool
 
 	sequence uint64
+}
+
+// Migration is how far a migration is. Its fields are those of vmpb.ReportStateRequest_Migration.
+type Migration struct {
+	Phase      vmpb.ReportStateRequest_Migration_Phase
+	TargetPod  string
+	DoneBytes  uint64
+	TotalBytes uint64
+	Message    string
+}
+
+func (m Migration) message() *vmpb.ReportStateRequest_Migration {
+	if m == (Migration{}) {
+		return nil
+	}
+	return &vmpb.ReportStateRequest_Migration{
+		Phase: m.Phase, TargetPod: m.TargetPod, DoneBytes: m.DoneBytes, TotalBytes: m.TotalBytes, Message: text(m.Message),
+	}
 }
 
 // withoutNumbers returns what is reported at once when it changes.
 func (r Report) withoutNumbers() Report {
 	r.DoneBytes, r.TotalBytes, r.sequence = 0, 0, 0
+	r.Migration.DoneBytes, r.Migration.TotalBytes = 0, 0
 	return r
 }
 
@@ -63,15 +85,29 @@ func (r *Reporter) Update(change func(*Report)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	next := r.current.withoutNumbers()
-	next.sequence = r.current.sequence
+	next.sequence, next.Migration = r.current.sequence, r.current.Migration
 	next.Cause, next.Message = vmpb.ReportStateRequest_CAUSE_UNKNOWN, ""
 	change(&next)
-	next.Message = strings.ToValidUTF8(next.Message[:min(len(next.Message), maxMessage)], "\uFFFD")
+	next.Message = text(next.Message)
 	if next != r.current {
 		next.sequence++
 		r.current = next
 		r.wake()
 	}
+}
+
+// text makes a message one that can be sent.
+func text(message string) string {
+	return strings.ToValidUTF8(message[:min(len(message), maxMessage)], "\uFFFD")
+}
+
+// Become makes the reports those of another run.
+func (r *Reporter) Become(us *vmpb.HypervisorID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.us = us
+	r.confirmed = Report{}
+	r.wake()
 }
 
 // Repeat sends the current report again, to another controller.
@@ -168,8 +204,11 @@ func await(ctx context.Context, limit time.Duration, changed <-chan struct{}) {
 func (r *Reporter) send(ctx context.Context, report Report) error {
 	ctx, cancel := context.WithTimeout(ctx, reportLimit)
 	defer cancel()
+	r.mu.Lock()
+	us := r.us
+	r.mu.Unlock()
 	_, err := r.client.ReportState(ctx, &vmpb.ReportStateRequest{
-		Us:            r.us,
+		Us:            us,
 		State:         report.State,
 		Cause:         report.Cause,
 		Message:       report.Message,
@@ -178,6 +217,8 @@ func (r *Reporter) send(ctx context.Context, report Report) error {
 		Endpoint:      report.Endpoint,
 		ImagePrepared: report.Prepared,
 		Sequence:      report.sequence,
+		Migration:     report.Migration.message(),
+		CanMigrate:    report.CanMigrate,
 	})
 	silent := status.Code(err) == codes.Unimplemented
 	if err != nil && !silent {
@@ -185,7 +226,9 @@ func (r *Reporter) send(ctx context.Context, report Report) error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.confirmed, r.silent = report, silent
+	if r.us == us { // else it was another run's
+		r.confirmed, r.silent = report, silent
+	}
 	r.wake()
 	return nil
 }

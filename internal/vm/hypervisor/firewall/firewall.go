@@ -11,6 +11,8 @@ import (
 	"encoding/binary"
 	"net/netip"
 	"slices"
+
+	"github.com/millwright-dev/millwright/internal/vm/metadataservice"
 )
 
 // Rules say what a guest may reach in its own network. The zero value allows nothing there.
@@ -23,6 +25,9 @@ type Rules struct {
 	// Forwarded are the TCP ports of the guest that the host may connect to. Their answers
 	// go to the gateway.
 	Forwarded []uint16
+	// NoOutside forbids all addresses outside of the networks, and the name servers, through
+	// which data get outside, too.
+	NoOutside bool
 }
 
 // Network is a network of one IP version with the addresses that have a meaning in it.
@@ -48,6 +53,7 @@ const (
 // Values of header fields.
 const (
 	typeARP  = 0x0806
+	typeRARP = 0x8035
 	typeIPv4 = 0x0800
 	typeIPv6 = 0x86dd
 
@@ -145,7 +151,27 @@ func (r Rules) allows(p packet) bool {
 			return r.allowsInside(network, p)
 		}
 	}
-	return true
+	return !r.NoOutside && !metadataservice.MayBeAt(p.to)
+}
+
+// toGuest reports whether a frame is for another address of the guest's network than those with
+// a meaning there, and so perhaps for another guest. All ARP is, too.
+func (r Rules) toGuest(frame []byte) (toGuest, isARP bool) {
+	if len(frame) < ethernetHeader {
+		return false, false
+	}
+	var p packet
+	switch content := frame[ethernetHeader:]; binary.BigEndian.Uint16(frame[ethernetType:]) {
+	case typeARP, typeRARP:
+		return false, true
+	case typeIPv4:
+		p, toGuest = parse4(content)
+	case typeIPv6:
+		p, toGuest = parse6(content)
+	}
+	return toGuest && slices.ContainsFunc(r.Networks, func(n Network) bool {
+		return n.Prefix.Contains(p.to) && p.to != n.Gateway && p.to != n.NameServer
+	}), false
 }
 
 // allowsInside decides about a packet to an address of the guest's own network.
@@ -158,7 +184,7 @@ func (r Rules) allowsInside(network Network, p packet) bool {
 	case !ok:
 		return false
 	case p.to == network.NameServer:
-		return to == portDNS
+		return to == portDNS && !r.NoOutside
 	case p.to != network.Gateway:
 		return false
 	case p.protocol == protocolUDP:

@@ -92,6 +92,10 @@ func TestAllows(t *testing.T) {
 		"an IPv6 multicast":                        {udp("ff02::1", 16443), false},
 		"the outside":                              {tcp("192.0.2.1", 4711, 443, syn), true},
 		"the outside over IPv6":                    {tcp("2001:db8::1", 4711, 443, syn), true},
+		"the metadata service of a cloud":          {tcp("169.254.169.254", 4711, 80, syn), false},
+		"that of another cloud":                    {tcp("100.100.100.200", 4711, 80, syn), false},
+		"that over IPv6":                           {tcp("fd00:ec2::254", 4711, 80, syn), false},
+		"that in fragments":                        {fragment(tcp("169.254.169.254", 4711, 80, syn), 0x2000), false},
 		"the outside in fragments":                 {fragment(udp("192.0.2.1", 53), 0x2000), true},
 		"an extension header before TCP":           {ip("fd77::2", 0, tcp("fd77::2", 4711, 16443, syn)[ethernetHeader:]...), false},
 		"ARP":                                      {append(make([]byte, 12), 8, 6), true},
@@ -135,14 +139,14 @@ func TestPass(t *testing.T) {
 	var network bytes.Buffer
 	err := Pass(testRules, io.MultiReader(
 		bytes.NewReader(framed(bad)), bytes.NewReader(framed(good)), bytes.NewReader(framed(bad)), bytes.NewReader(framed(good)),
-	), &network)
+	), &network, nil)
 	if !errors.Is(err, io.EOF) {
 		t.Errorf("ended with %v", err)
 	}
 	if want := append(framed(good), framed(good)...); !bytes.Equal(network.Bytes(), want) {
 		t.Errorf("passed %x, want %x", network.Bytes(), want)
 	}
-	if err := Pass(testRules, bytes.NewReader([]byte{0xff, 0, 0, 0}), &network); err == nil || errors.Is(err, io.EOF) {
+	if err := Pass(testRules, bytes.NewReader([]byte{0xff, 0, 0, 0}), &network, nil); err == nil || errors.Is(err, io.EOF) {
 		t.Errorf("a frame of 4 GiB: %v", err)
 	}
 }
@@ -154,7 +158,7 @@ func TestPassNeverWaits(t *testing.T) {
 		guest, fromGuest := io.Pipe()
 		network, toNetwork := io.Pipe() // nobody reads
 		done := make(chan error)
-		go func() { done <- Pass(testRules, guest, toNetwork) }()
+		go func() { done <- Pass(testRules, guest, toNetwork, nil) }()
 		for range 2 * maxQueued {
 			if _, err := fromGuest.Write(framed(tcp("10.77.0.2", 4711, 16443, flagSYN))); err != nil {
 				t.Fatal(err)
@@ -166,4 +170,54 @@ func TestPassNeverWaits(t *testing.T) {
 			t.Errorf("ended with %v", err)
 		}
 	})
+}
+
+// TestNoOutside: then nothing outside is allowed, and the name server is a way there.
+func TestNoOutside(t *testing.T) {
+	rules := testRules
+	rules.NoOutside = true
+	for name, test := range map[string]struct {
+		frame []byte
+		want  bool
+	}{
+		"the API server":        {tcp("10.77.0.2", 4711, 16443, flagSYN), true},
+		"DHCP":                  {udp("255.255.255.255", 67), true},
+		"the outside":           {tcp("192.0.2.1", 4711, 443, flagSYN), false},
+		"the outside over IPv6": {tcp("2001:db8::1", 4711, 443, flagSYN), false},
+		"the name server":       {udp("10.77.0.3", 53), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := rules.Allows(test.frame); got != test.want {
+				t.Errorf("allowed: %t, want %t", got, test.want)
+			}
+		})
+	}
+}
+
+// TestPassToGuests: what is for other guests leaves by another way, and ARP by both.
+func TestPassToGuests(t *testing.T) {
+	arp := append(make([]byte, 12), 8, 6)
+	frames := [][]byte{
+		tcp("10.77.0.99", 4711, 22, flagSYN), tcp("fd77::99", 4711, 22, flagSYN), arp,
+		tcp("10.77.0.2", 4711, 16443, flagSYN), udp("10.77.0.3", 53), tcp("192.0.2.1", 4711, 443, flagSYN), udp("255.255.255.255", 67),
+	}
+	var guest, network bytes.Buffer
+	for _, frame := range frames {
+		guest.Write(framed(frame))
+	}
+	var others [][]byte
+	err := Pass(testRules, &guest, &network, func(frame []byte) { others = append(others, frame) })
+	if !errors.Is(err, io.EOF) {
+		t.Errorf("ended with %v", err)
+	}
+	if want := bytes.Join(frames[:3], nil); !bytes.Equal(bytes.Join(others, nil), want) {
+		t.Errorf("to others went %x, want %x", others, want)
+	}
+	var want []byte
+	for _, frame := range frames[2:] {
+		want = append(want, framed(frame)...)
+	}
+	if !bytes.Equal(network.Bytes(), want) {
+		t.Errorf("to the network went %x, want %x", network.Bytes(), want)
+	}
 }

@@ -2,6 +2,7 @@ package firewall
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"io"
@@ -20,20 +21,41 @@ const (
 // reading fails. It never waits for the network, since QEMU waits while nobody reads. Frames
 // are in the form of QEMU's filter-redirector: a length of four bytes, big endian, and the
 // content.
-func Pass(rules Rules, guest io.Reader, network io.Writer) error {
+//
+// Frames for other guests go to the function others, which must not wait, and not to the
+// network; ARP goes to both. Nil: frames for other guests are dropped.
+func Pass(rules Rules, guest io.Reader, network io.Writer, others func(frame []byte)) error {
 	queue := make(chan []byte, maxQueued)
 	written := make(chan struct{})
 	go func() {
 		defer close(written)
 		write(network, queue)
 	}()
-	err := read(rules, bufio.NewReaderSize(guest, maxFrame), queue)
+	err := read(bufio.NewReaderSize(guest, maxFrame), func(frame []byte) {
+		if others != nil {
+			toGuest, isARP := rules.toGuest(frame[lengthSize:])
+			if toGuest || isARP {
+				others(bytes.Clone(frame[lengthSize:]))
+			}
+			if toGuest {
+				return
+			}
+		}
+		if !rules.Allows(frame[lengthSize:]) {
+			return
+		}
+		select {
+		case queue <- frame:
+		default:
+		}
+	})
 	close(queue)
 	<-written
 	return err
 }
 
-func read(rules Rules, guest io.Reader, queue chan<- []byte) error {
+// read calls the function with each frame, and the length before it.
+func read(guest io.Reader, use func(frame []byte)) error {
 	var length [lengthSize]byte
 	for {
 		if _, err := io.ReadFull(guest, length[:]); err != nil {
@@ -48,13 +70,7 @@ func read(rules Rules, guest io.Reader, queue chan<- []byte) error {
 		if _, err := io.ReadFull(guest, frame[lengthSize:]); err != nil {
 			return err
 		}
-		if !rules.Allows(frame[lengthSize:]) {
-			continue
-		}
-		select {
-		case queue <- frame:
-		default:
-		}
+		use(frame)
 	}
 }
 

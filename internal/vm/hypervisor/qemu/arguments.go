@@ -20,11 +20,18 @@ const (
 	// comes back.
 	fromGuestFD
 	toNetworkFD
-	inherited = toNetworkFD - firstFD + 1
+	// What other guests send to the guest.
+	toGuestFD
+	inherited = toGuestFD - firstFD + 1
+	// The folder with the sockets of a migration.
+	folderFD = firstFD + inherited
 )
 
 // AgentPort is the name of the guest agent's virtio-serial port.
 const AgentPort = "org.qemu.guest_agent.0"
+
+// rootNode is the name of the root disk in QEMU.
+const rootNode = "root"
 
 // plainProcessor is TCG's guest processor: x86-64-v2, for which distributions are built.
 const plainProcessor = "qemu64,+ssse3,+sse4.1,+sse4.2,+popcnt"
@@ -56,6 +63,9 @@ func arguments(c Config) []string {
 		"-boot", "menu=off,strict=on",
 		"-S",
 	)
+	if c.Incoming {
+		args = append(args, "-incoming", "defer")
+	}
 	args = append(args, channelArguments()...)
 	args = append(args, diskArguments(c.Disks)...)
 	args = append(args, kernelArguments(c.Kernel)...)
@@ -92,12 +102,12 @@ func channelArguments() []string {
 
 func diskArguments(disks Disks) []string {
 	args := []string{
-		"-blockdev", blockNode("root", disks.Root, object{
+		"-blockdev", blockNode(rootNode, disks.Root, object{
 			// The disk stays small if trimmed blocks are freed.
 			"discard": "unmap",
 		}).json(),
 		// Index 0 is the loader of a directly booted kernel.
-		"-device", blockDevice("disk0", "root", object{"bootindex": 1}).json(),
+		"-device", blockDevice("disk0", rootNode, object{"bootindex": 1}).json(),
 	}
 	if disks.Seed.Path == "" {
 		return args
@@ -162,7 +172,7 @@ func networkArguments(n *UserNetwork) []string {
 	for _, forward := range n.Forwards {
 		backend += fmt.Sprintf(",hostfwd=tcp:%s-%s:%d", forward.Host, n.Guest4(), forward.Port)
 	}
-	return []string{
+	args := []string{
 		"-netdev", backend,
 		"-chardev", fmt.Sprintf("socket,id=fromguest,fd=%d", fromGuestFD),
 		"-chardev", fmt.Sprintf("socket,id=tonetwork,fd=%d", toNetworkFD),
@@ -176,6 +186,14 @@ func networkArguments(n *UserNetwork) []string {
 			"driver": "virtio-net-pci", "id": "nic0", "netdev": "net0", "mac": n.MAC.String(), "romfile": "",
 		}.json(),
 	}
+	if n.Switch == "" {
+		return args
+	}
+	return append(args,
+		"-chardev", fmt.Sprintf("socket,id=toguest,fd=%d", toGuestFD),
+		// The queue of what the network sends.
+		"-object", object{"qom-type": "filter-redirector", "id": "guests", "netdev": "net0", "queue": "tx", "indev": "toguest"}.json(),
+	)
 }
 
 // escape quotes a value in a list of key=value pairs.

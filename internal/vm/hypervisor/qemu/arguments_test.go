@@ -33,6 +33,7 @@ func everything() Config {
 			MAC:      net.HardwareAddr{0x02, 0, 0, 0, 0, 7},
 			IPv4:     netip.MustParsePrefix("10.83.7.0/24"),
 			IPv6:     netip.MustParsePrefix("fd83:7::/64"),
+			Switch:   "/run/switch.sock",
 			Forwards: []Forward{{Host: netip.MustParseAddrPort("127.0.0.1:18022"), Port: 22}},
 		},
 		Firmware: []FirmwareItem{{Name: "opt/example/metadata", Path: "/run/vm/metadata.pb"}},

@@ -2,6 +2,7 @@ package qemu
 
 import (
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
 	"os"
@@ -33,6 +34,12 @@ type Config struct {
 	// Firmware are the items of fw_cfg. Their order must be the same on both sides of a
 	// migration.
 	Firmware []FirmwareItem
+	// Sockets is the folder for the sockets of a migration, which no one else may open. Its
+	// path may be of any length. Empty: the machine cannot migrate.
+	Sockets string
+	// Incoming reports whether the machine waits for another one's state; see
+	// Process.Receive. Such a machine locks no disk until then. Needs Sockets.
+	Incoming bool
 }
 
 // Processor is the guest's processor.
@@ -117,6 +124,13 @@ type UserNetwork struct {
 	// HostPorts are the TCP ports of the host's loopback that the guest may connect to, at
 	// the gateway's addresses.
 	HostPorts []uint16
+	// Switch is the path of the socket of the switch to other guests; see package network.
+	// Empty: the guest reaches none.
+	Switch string
+	// Log gets a line when the switch cannot be reached. Nil: none.
+	Log *slog.Logger
+	// NoOutside forbids everything but other guests and HostPorts.
+	NoOutside bool
 }
 
 // Forward forwards connections to a TCP port of the host to Guest4.
@@ -170,7 +184,7 @@ func (n UserNetwork) DNS6() netip.Addr {
 func (n UserNetwork) rules() firewall.Rules {
 	rules := firewall.Rules{
 		Networks:  []firewall.Network{{Prefix: n.IPv4, Gateway: n.Gateway4(), NameServer: n.DNS4()}},
-		HostPorts: n.HostPorts,
+		HostPorts: n.HostPorts, NoOutside: n.NoOutside,
 	}
 	if n.IPv6.IsValid() {
 		rules.Networks = append(rules.Networks, firewall.Network{Prefix: n.IPv6, Gateway: n.Gateway6(), NameServer: n.DNS6()})

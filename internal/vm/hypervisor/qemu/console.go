@@ -61,15 +61,21 @@ func NewConsole(conn net.Conn) *Console {
 // Attach adds a client. Its output begins with the console's last output, up to HistorySize
 // bytes, and continues without a gap. After the machine's end it is only that. The client
 // must be closed.
-func (c *Console) Attach() *ConsoleClient {
+func (c *Console) Attach() *ConsoleClient { return c.attach(c.history.bytes) }
+
+// AttachNow is Attach without the last output.
+func (c *Console) AttachNow() *ConsoleClient { return c.attach(func() []byte { return nil }) }
+
+func (c *Console) attach(history func() []byte) *ConsoleClient {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	client := &ConsoleClient{
 		console: c,
-		pending: c.history.bytes(),
+		pending: history(),
 		wake:    make(chan struct{}, 1),
 		ended:   make(chan struct{}),
 	}
+	client.replay = len(client.pending)
 	if c.ended {
 		client.err = io.EOF
 		close(client.ended)
@@ -150,6 +156,7 @@ type ConsoleClient struct {
 	console *Console
 	wake    chan struct{}
 	ended   chan struct{}
+	replay  int
 
 	// Guarded by the console's lock.
 	pending []byte
@@ -158,6 +165,9 @@ type ConsoleClient struct {
 
 // Ended is closed when no more output will come. Next returns what is left, and then why.
 func (c *ConsoleClient) Ended() <-chan struct{} { return c.ended }
+
+// Replay returns how many bytes of the output are older than the client. They come first.
+func (c *ConsoleClient) Replay() int { return c.replay }
 
 // Slow reports whether the client was dropped because it did not read in time.
 func (c *ConsoleClient) Slow() bool {

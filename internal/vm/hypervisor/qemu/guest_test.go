@@ -13,9 +13,9 @@ import (
 	"time"
 )
 
-// patience bounds everything that a test waits for on a real QEMU. It is long, since
+// waitTimeout bounds everything that a test waits for on a real QEMU. It is long, since
 // it only matters when the test fails.
-const patience = time.Minute
+const waitTimeout = time.Minute
 
 // What the guests in ../testdata print first, and what makes echo power itself off.
 const (
@@ -74,7 +74,7 @@ func machineAt(t *testing.T, path string, guest []byte) Config {
 }
 
 func bounded(t *testing.T) context.Context {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), waitTimeout)
 	t.Cleanup(cancel)
 	return ctx
 }

@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"os"
 	"os/exec"
@@ -25,6 +26,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/child"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/firewall"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qmp"
+	"github.com/millwright-dev/millwright/internal/vm/network"
 )
 
 const (
@@ -40,12 +42,14 @@ const (
 
 // Process is a running QEMU with its machine. It is safe for concurrent use.
 type Process struct {
+	name    string
 	child   *child.Process
 	stderr  *tail
 	killed  atomic.Bool
 	monitor *qmp.Client
 	console *Console
 	agent   net.Conn
+	folder  *os.File // with the sockets of a migration; nil: none
 
 	events observer
 	done   chan struct{}
@@ -67,15 +71,20 @@ func Start(ctx context.Context, program string, config Config) (*Process, error)
 		return nil, err
 	}
 	p := &Process{
-		stderr: &tail{limit: stderrLimit}, events: observer{changed: make(chan struct{}, 1)}, done: make(chan struct{}),
+		name: config.Name, stderr: &tail{limit: stderrLimit}, events: newObserver(), done: make(chan struct{}),
 	}
-	if err := p.spawn(exec.Command(program, arguments(config)...), sockets.theirs[:]); err != nil {
+	if err = p.openFolder(config.Sockets); err == nil {
+		err = p.spawn(exec.Command(program, arguments(config)...), p.inheritance(sockets))
+	}
+	if err != nil {
+		p.closeFolder()
 		sockets.close()
 		return nil, err
 	}
 	sockets.closeTheirs()
 	p.monitor, err = qmp.New(ctx, sockets.ours[monitorFD-firstFD], p.events.observe)
 	if err != nil {
+		defer p.closeFolder()
 		defer sockets.close()
 		return nil, p.failedStart(ctx, err)
 	}
@@ -123,11 +132,13 @@ func (p *Process) failedStart(ctx context.Context, reason error) error {
 
 // filter is the firewall of the guest's network. QEMU without it would pass everything, so it
 // ends with it.
-func (p *Process) filter(network *UserNetwork, sockets *channels, done chan<- struct{}) {
+func (p *Process) filter(guest *UserNetwork, sockets *channels, done chan<- struct{}) {
 	defer close(done)
-	fromGuest, toNetwork := sockets.ours[fromGuestFD-firstFD], sockets.ours[toNetworkFD-firstFD]
-	if network != nil {
-		err := firewall.Pass(network.rules(), fromGuest, toNetwork)
+	fromGuest, toNetwork, toGuest := sockets.ours[fromGuestFD-firstFD], sockets.ours[toNetworkFD-firstFD], sockets.ours[toGuestFD-firstFD]
+	ctx, leave := context.WithCancel(context.Background())
+	defer leave()
+	if guest != nil {
+		err := firewall.Pass(guest.rules(), fromGuest, toNetwork, guest.join(ctx, p.name, toGuest))
 		if errors.Is(err, io.EOF) { // QEMU closes its end when it ends
 			select {
 			case <-p.child.Ended():
@@ -139,16 +150,41 @@ func (p *Process) filter(network *UserNetwork, sockets *channels, done chan<- st
 	<-p.child.Ended()
 	_ = fromGuest.Close()
 	_ = toNetwork.Close()
+	_ = toGuest.Close()
+}
+
+// join connects the guest to the switch, and returns the function that sends to other guests;
+// nil if there are none.
+func (n UserNetwork) join(ctx context.Context, vm string, toGuest io.Writer) func(frame []byte) {
+	if n.Switch == "" {
+		return nil
+	}
+	log := n.Log
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	port := network.Port{VM: vm, MAC: n.MAC, IPv4: n.Guest4(), IPv6: n.Address6}
+	link, err := network.Join(ctx, n.Switch, port, func(framed []byte) error {
+		_, err := toGuest.Write(framed)
+		return err
+	}, log)
+	if err != nil {
+		log.Error("the guest cannot reach other guests", "error", err)
+		return nil
+	}
+	return link.Send
 }
 
 // awaitEnd waits for the end of the process and of all that came from it.
 func (p *Process) awaitEnd(filtered <-chan struct{}) {
 	<-p.monitor.Done()
-	p.events.wake()
+	wake(p.events.changed)
+	wake(p.events.moved)
 	<-p.child.Ended()
 	<-p.console.done
 	<-filtered
 	_ = p.agent.Close() // the other end is gone
+	p.closeFolder()
 	p.exit = p.explainExit()
 	close(p.done)
 }

@@ -242,7 +242,7 @@ func watchPID(t *testing.T, pid int) watched {
 func (w watched) awaitEnd() {
 	w.t.Helper()
 	fds := []unix.PollFd{{Fd: int32(w.fd), Events: unix.POLLIN}}
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
+	for deadline := time.Now().Add(waitTimeout); time.Now().Before(deadline); {
 		n, err := unix.Poll(fds, int(time.Until(deadline).Milliseconds()))
 		if errors.Is(err, unix.EINTR) {
 			continue

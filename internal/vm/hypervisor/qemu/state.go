@@ -26,6 +26,10 @@ const (
 	Suspended Status = "suspended"
 	// Broken means that the guest cannot go on.
 	Broken Status = "internal-error"
+	// Leaving means that QEMU has stopped the guest for the rest of a migration.
+	Leaving Status = "finish-migrate"
+	// Left means that QEMU has sent the guest to another one. Cont continues it here.
+	Left Status = "postmigrate"
 )
 
 // State is what QEMU does with the guest, and why.
@@ -49,12 +53,18 @@ type StorageFailure struct {
 type observer struct {
 	// changed receives after an event that may mean another state.
 	changed chan struct{}
+	// moved receives after an event of a migration, or of the copy of a disk.
+	moved chan struct{}
 	// shutdown is the reason of the last SHUTDOWN event. It is read when there are no more
 	// events.
 	shutdown string
 
 	mu      sync.Mutex
 	failure StorageFailure
+}
+
+func newObserver() observer {
+	return observer{changed: make(chan struct{}, 1), moved: make(chan struct{}, 1)}
 }
 
 // observe is called for each event, in order.
@@ -78,13 +88,15 @@ func (o *observer) observe(event qmp.Event) {
 			o.mu.Unlock()
 		}
 	case "STOP", "RESUME", "RESET", "SUSPEND", "WAKEUP":
-		o.wake()
+		wake(o.changed)
+	case "MIGRATION", "JOB_STATUS_CHANGE":
+		wake(o.moved)
 	}
 }
 
-func (o *observer) wake() {
+func wake(waiting chan<- struct{}) {
 	select {
-	case o.changed <- struct{}{}:
+	case waiting <- struct{}{}:
 	default: // due already
 	}
 }

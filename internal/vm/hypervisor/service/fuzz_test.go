@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
@@ -40,6 +41,8 @@ func (s *script) Recv() (*vmpb.ConsoleIO, error) {
 	return message, nil
 }
 
+func (s *script) SendHeader(metadata.MD) error { return nil }
+
 func (s *script) Send(message *vmpb.ConsoleIO) error {
 	s.sent.Write(message.GetData())
 	return nil
@@ -61,7 +64,7 @@ func FuzzOOBManagement(f *testing.F) {
 	f.Add([]byte{0xff}, bytes.Repeat([]byte("x"), 1<<16), []byte{0x08})
 	f.Fuzz(func(t *testing.T, input, output, reset []byte) {
 		output = output[:min(len(output), qemu.HistorySize)] // more may be too fast for a client
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 		defer cancel()
 		ours, port := net.Pipe()
 		g := &guest{console: qemu.NewConsole(ours), port: port}

@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"io"
+	"strconv"
 	"sync"
 	"sync/atomic"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
@@ -39,8 +41,12 @@ type oob struct {
 	lastReset uint64
 }
 
-// SetGuest sets the machine that is served from now on.
+// SetGuest sets the machine that is served from now on; nil is none. Consoles that are open stay so.
 func (o *oob) SetGuest(guest Guest) {
+	if guest == nil {
+		o.guest.Store(nil)
+		return
+	}
 	o.guest.Store(&guest)
 }
 
@@ -79,8 +85,12 @@ func (o *oob) Console(stream grpc.BidiStreamingServer[vmpb.ConsoleIO, vmpb.Conso
 	if err != nil {
 		return err
 	}
-	client := guest.Console().Attach()
+	client := attach(stream.Context(), guest.Console())
 	defer client.Close()
+	// At once, so that the caller knows that it is connected, though the guest be silent.
+	if err := stream.SendHeader(metadata.Pairs(vmpb.MetadataReplay, strconv.Itoa(client.Replay()))); err != nil {
+		return err
+	}
 	ctx, cancel := context.WithCancel(stream.Context())
 	defer cancel()
 
@@ -104,6 +114,14 @@ func (o *oob) Console(stream grpc.BidiStreamingServer[vmpb.ConsoleIO, vmpb.Conso
 			ended = nil // the last output is being sent
 		}
 	}
+}
+
+// attach adds a client, with the last output unless it does not want that.
+func attach(ctx context.Context, console *qemu.Console) *qemu.ConsoleClient {
+	if wish := metadata.ValueFromIncomingContext(ctx, vmpb.MetadataReplay); len(wish) > 0 && wish[0] == vmpb.ReplayNone {
+		return console.AttachNow()
+	}
+	return console.Attach()
 }
 
 var errSlow = status.Error(codes.ResourceExhausted, qemu.ErrSlowClient.Error())
@@ -152,12 +170,31 @@ func consoleError(err error) error {
 	}
 }
 
-// migration implements vmpb.HypervisorServer. Migration is not implemented.
+// Incoming is a migration that this hypervisor waits for.
+type Incoming interface {
+	StartMigration(ctx context.Context, request *vmpb.StartMigrationRequest) (*vmpb.StartMigrationResponse, error)
+}
+
+// migration implements vmpb.HypervisorServer.
 type migration struct {
 	vmpb.UnimplementedHypervisorServer
+
+	incoming atomic.Pointer[Incoming]
+}
+
+// SetIncoming sets the migration that this hypervisor waits for from now on; nil is none.
+func (m *migration) SetIncoming(incoming Incoming) {
+	if incoming == nil {
+		m.incoming.Store(nil)
+		return
+	}
+	m.incoming.Store(&incoming)
 }
 
 // StartMigration implements vmpb.HypervisorServer.
-func (migration) StartMigration(context.Context, *vmpb.StartMigrationRequest) (*vmpb.StartMigrationResponse, error) {
-	return nil, status.Error(codes.FailedPrecondition, "this hypervisor runs its VM and waits for no migration")
+func (m *migration) StartMigration(ctx context.Context, request *vmpb.StartMigrationRequest) (*vmpb.StartMigrationResponse, error) {
+	if incoming := m.incoming.Load(); incoming != nil {
+		return (*incoming).StartMigration(ctx, request)
+	}
+	return nil, status.Error(codes.FailedPrecondition, "this hypervisor waits for no migration")
 }

@@ -55,6 +55,7 @@ func (p Peers) Check() error {
 // before there is a guest.
 type Server struct {
 	*oob
+	*migration
 	health *health.Server
 	local  *grpc.Server
 	peers  *grpc.Server
@@ -62,7 +63,7 @@ type Server struct {
 
 // New returns a server without listeners. It must be stopped.
 func New(peers Peers) *Server {
-	s := &Server{oob: &oob{}, health: health.NewServer()}
+	s := &Server{oob: &oob{}, migration: &migration{}, health: health.NewServer()}
 	s.SetServing(false)
 	s.local = grpc.NewServer(keptAlive()...)
 	s.register(s.local)
@@ -74,7 +75,7 @@ func New(peers Peers) *Server {
 	}
 	s.peers = grpc.NewServer(slices.Concat(keptAlive(), identity.Intercept(authorize), peers.Options)...)
 	s.register(s.peers)
-	vmpb.RegisterHypervisorServer(s.peers, migration{})
+	vmpb.RegisterHypervisorServer(s.peers, s.migration)
 	return s
 }
 

@@ -24,7 +24,7 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-const patience = 30 * time.Second
+const waitTimeout = 30 * time.Second
 
 func must(t *testing.T, err error) {
 	t.Helper()
@@ -34,7 +34,7 @@ func must(t *testing.T, err error) {
 }
 
 func bounded(t *testing.T) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -239,7 +239,7 @@ func TestConsoleCarriesEveryByteBothWays(t *testing.T) {
 	late.send(string(every))
 	must(t, late.stream.CloseSend())
 	got := make([]byte, 256)
-	must(t, g.port.SetDeadline(time.Now().Add(patience)))
+	must(t, g.port.SetDeadline(time.Now().Add(waitTimeout)))
 	_, err = io.ReadFull(g.port, got)
 	if err != nil || !bytes.Equal(got, every) {
 		t.Errorf("the guest got %q, %v", got, err)
@@ -273,7 +273,7 @@ func TestMessagesAreNotMixed(t *testing.T) {
 		}()
 	}
 	got := make([]byte, 3*each*size)
-	must(t, g.port.SetDeadline(time.Now().Add(patience)))
+	must(t, g.port.SetDeadline(time.Now().Add(waitTimeout)))
 	_, err := io.ReadFull(g.port, got)
 	must(t, err)
 	for i := 0; i < len(got); i += size {
@@ -345,7 +345,7 @@ func TestDroppedWithoutEverReading(t *testing.T) {
 		if status.Code(err) != codes.ResourceExhausted {
 			t.Errorf("error = %v, want RESOURCE_EXHAUSTED", err)
 		}
-	case <-time.After(patience):
+	case <-time.After(waitTimeout):
 		t.Error("the server waits for a client that does not read")
 	}
 }

@@ -1,0 +1,348 @@
+// Package arrival receives a VM from another hypervisor.
+//
+// What happens next is decided by [handover.Target]; this package does it. It starts the machine
+// when the source calls StartMigration, and asks for the authority when QEMU has loaded the state
+// and the source has committed. The guest does not run before that was answered with OK.
+package arrival
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/bulk"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/handover"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/negotiation"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
+	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+)
+
+// Machine is the machine that receives: a *qemu.Process.
+type Machine interface {
+	Receive(ctx context.Context, export string) error
+	Received(ctx context.Context) error
+	CloseExport(ctx context.Context) error
+	Dial(ctx context.Context, socket qemu.Socket) (net.Conn, error)
+	Done() <-chan struct{}
+	Exit() qemu.Exit
+}
+
+// Siblings knows the other hypervisors of the VM: an identity.Siblings.
+type Siblings interface {
+	Caller(ctx context.Context) (pod string, err error)
+	Accept(ctx context.Context, raw net.Conn, pod, protocol string) (*tls.Conn, error)
+}
+
+// Options configure an Arrival. All fields but Source are required.
+type Options struct {
+	// Us is this run of the hypervisor.
+	Us *vmpb.HypervisorID
+	// Source is the Pod that may call. Empty: any of the VM's.
+	Source string
+	// Controller decides who may run the VM.
+	Controller vmpb.VMControllerClient
+	// Siblings knows who calls.
+	Siblings Siblings
+	// Describe returns what the source must have, too.
+	Describe func() (negotiation.Machine, error)
+	// Start starts a machine that waits for a state, with an empty disk of that size in bytes; 0 is
+	// the disk that both sides share. The machine is the caller's, also after an error of Run.
+	Start func(ctx context.Context, diskBytes uint64) (Machine, error)
+	// Timing are the time limits. Zero: all defaults.
+	Timing Timing
+	// Log is the logger.
+	Log *slog.Logger
+}
+
+// Timing are the time limits of a target. A zero field is the default.
+type Timing struct {
+	// Call is how long to wait for StartMigration. Default: 5 min.
+	Call time.Duration
+	// Connect is how long the source may take to connect then. Default: 30 s.
+	Connect time.Duration
+	// Switchover is how long to ask for the authority. Default: 30 s.
+	Switchover time.Duration
+	// Ask is the limit of one such request. Default: 5 s.
+	Ask time.Duration
+	// Retry is the pause between two of them. Default: 200 ms.
+	Retry time.Duration
+	// Command is how long QEMU may take to start or to execute a command. Default: 30 s.
+	Command time.Duration
+}
+
+func (t Timing) withDefaults() Timing {
+	t.Call = cmp.Or(t.Call, 5*time.Minute)
+	t.Connect = cmp.Or(t.Connect, 30*time.Second)
+	t.Switchover = cmp.Or(t.Switchover, 30*time.Second)
+	t.Ask = cmp.Or(t.Ask, 5*time.Second)
+	t.Retry = cmp.Or(t.Retry, 200*time.Millisecond)
+	t.Command = cmp.Or(t.Command, 30*time.Second)
+	return t
+}
+
+// ErrNotArrived is wrapped by the errors of Run: the guest has not run here, and must not.
+var ErrNotArrived = errors.New("no migration has arrived")
+
+// export is the name of the disk. Nobody gets to it without the certificate.
+const export = "root"
+
+// Arrival is the target's side of one migration.
+type Arrival struct {
+	Options
+	calls chan call
+	over  chan struct{} // closed when no more calls are taken
+
+	target   handover.Target
+	machine  Machine
+	receiver *bulk.Receiver
+	them     *vmpb.HypervisorID
+	answer   *vmpb.StartMigrationResponse
+}
+
+// call is a call of StartMigration that waits for an answer.
+type call struct {
+	request *vmpb.StartMigrationRequest
+	local   string // the address that was called
+	answer  chan<- answer
+}
+
+type answer struct {
+	response *vmpb.StartMigrationResponse
+	err      error
+}
+
+// New returns an arrival that waits for its source once Run is called.
+func New(options Options) *Arrival {
+	options.Timing = options.Timing.withDefaults()
+	return &Arrival{Options: options, calls: make(chan call), over: make(chan struct{})}
+}
+
+var errBusy = status.Error(codes.FailedPrecondition, "this hypervisor does not wait for that migration")
+
+// Run receives the VM. When it returns without an error, the guest may run here, and is not
+// continued yet. Errors: ErrNotArrived, or the context's cause.
+func (a *Arrival) Run(ctx context.Context) error {
+	defer close(a.over)
+	defer func() {
+		if a.receiver != nil {
+			a.receiver.Close()
+		}
+	}()
+	for _, step := range []func(context.Context) error{a.awaitCall, a.awaitState, a.switchOver} {
+		if err := step(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// take applies an event.
+func (a *Arrival) take(event handover.TargetEvent) handover.TargetAction {
+	from := a.target.State()
+	action := a.target.Take(event)
+	a.Log.Info("migration", "event", event, "from", from, "to", a.target.State(), "action", action)
+	return action
+}
+
+// exit is the end without a guest.
+func (a *Arrival) exit(event handover.TargetEvent, reason error) error {
+	a.take(event)
+	return fmt.Errorf("%w: %w", ErrNotArrived, reason)
+}
+
+// ended is the end because the process has to end.
+func (a *Arrival) ended(ctx context.Context) error {
+	a.take(handover.Ended)
+	return context.Cause(ctx)
+}
+
+// awaitCall waits until a call was answered with success.
+func (a *Arrival) awaitCall(ctx context.Context) error {
+	late := time.After(a.Timing.Call)
+	for {
+		select {
+		case call := <-a.calls:
+			if done, err := a.first(ctx, call); done || err != nil {
+				return err
+			}
+		case <-late:
+			return a.exit(handover.WaitedTooLong, errors.New("the source has not called"))
+		case <-ctx.Done():
+			return a.ended(ctx)
+		}
+	}
+}
+
+// first answers a call. It reports whether that one will send the VM.
+func (a *Arrival) first(ctx context.Context, c call) (bool, error) {
+	chosen, err := a.choose(c.request)
+	if err != nil {
+		c.answer <- answer{err: err} // another one may come
+		return false, nil
+	}
+	if a.take(handover.Called) != handover.Listen {
+		c.answer <- answer{err: errBusy}
+		return false, nil
+	}
+	if err := a.listen(ctx, chosen, c); err != nil {
+		a.Log.Warn("the VM cannot be received", "error", err)
+		c.answer <- answer{err: status.Errorf(codes.Unavailable, "preparing to receive the VM: %v", err)}
+		return false, a.exit(handover.Broken, err)
+	}
+	a.them = c.request.GetUs()
+	a.answer = &vmpb.StartMigrationResponse{MigrationProtocol: &vmpb.MigrationProtocol{
+		Kind: &vmpb.MigrationProtocol_QemuNbd{QemuNbd: chosen},
+	}}
+	c.answer <- answer{response: a.answer}
+	return true, nil
+}
+
+func (a *Arrival) choose(request *vmpb.StartMigrationRequest) (*vmpb.MigrationProtocol_QemuNBD, error) {
+	machine, err := a.Describe()
+	if err != nil {
+		return nil, status.Errorf(codes.Unavailable, "describing the machine: %v", err)
+	}
+	chosen, err := negotiation.Choose(request.GetSupportedMigrationProtocol(), machine)
+	if err != nil {
+		return nil, err
+	}
+	return chosen.GetQemuNbd(), nil
+}
+
+// listen starts the machine, and says in the protocol where it can be reached.
+func (a *Arrival) listen(ctx context.Context, chosen *vmpb.MigrationProtocol_QemuNBD, c call) error {
+	ctx, cancel := context.WithTimeout(ctx, a.Timing.Command)
+	defer cancel()
+	machine, err := a.Start(ctx, chosen.GetConstraintDiskBytes())
+	if err != nil {
+		return err
+	}
+	a.machine = machine
+	name := ""
+	dial := map[bulk.Channel]bulk.Dial{bulk.Memory: a.dial(qemu.MemorySocket)}
+	if chosen.GetConstraintWithBlockmigration() {
+		name = export
+		dial[bulk.Disk] = a.dial(qemu.DiskSocket)
+	}
+	if err := machine.Receive(ctx, name); err != nil {
+		return err
+	}
+	pod := c.request.GetUs().GetPodName()
+	a.receiver, err = bulk.Listen(c.local, func(ctx context.Context, raw net.Conn, channel bulk.Channel) (*tls.Conn, error) {
+		return a.Siblings.Accept(ctx, raw, pod, string(channel))
+	}, dial)
+	if err != nil {
+		return err
+	}
+	chosen.NegotiatedEndpoint = "tcp:" + a.receiver.Address(bulk.Memory)
+	if name != "" {
+		chosen.NegotiatedNbdEndpoint, chosen.NegotiatedExport = a.receiver.Address(bulk.Disk), name
+	}
+	return nil
+}
+
+func (a *Arrival) dial(socket qemu.Socket) bulk.Dial {
+	return func(ctx context.Context) (net.Conn, error) { return a.machine.Dial(ctx, socket) }
+}
+
+// awaitState waits until QEMU has loaded everything, and the source has committed.
+func (a *Arrival) awaitState(ctx context.Context) error {
+	loading, cancel := context.WithCancel(ctx)
+	defer cancel()
+	loaded := make(chan error, 1)
+	go func() { loaded <- a.machine.Received(loading) }()
+	committed := a.receiver.End()
+	late := time.After(a.Timing.Connect)
+	for loaded != nil || committed != nil {
+		var err error
+		select {
+		case c := <-a.calls:
+			c.answer <- a.again(c)
+		case err = <-loaded:
+			loaded = nil
+		case err = <-committed:
+			committed = nil
+		case <-a.machine.Done():
+			err = fmt.Errorf("QEMU ended: %s", a.machine.Exit())
+		case <-late:
+			if !a.receiver.Begun() {
+				return a.exit(handover.WaitedTooLong, errors.New("the source has not connected"))
+			}
+		case <-ctx.Done():
+			return a.ended(ctx)
+		}
+		if err != nil {
+			return a.exit(handover.Broken, err)
+		}
+	}
+	return a.complete(ctx)
+}
+
+// again answers a call that is not the first one.
+func (a *Arrival) again(c call) answer {
+	if !proto.Equal(c.request.GetUs(), a.them) || a.receiver.Begun() {
+		return answer{err: errBusy}
+	}
+	return answer{response: a.answer}
+}
+
+// complete takes nothing more from the source.
+func (a *Arrival) complete(ctx context.Context) error {
+	if a.answer.GetMigrationProtocol().GetQemuNbd().GetNegotiatedExport() != "" {
+		ctx, cancel := context.WithTimeout(ctx, a.Timing.Command)
+		defer cancel()
+		if err := a.machine.CloseExport(ctx); err != nil {
+			return a.exit(handover.Broken, err)
+		}
+	}
+	a.take(handover.Received)
+	return nil
+}
+
+// switchOver asks for the authority until there is an answer.
+func (a *Arrival) switchOver(ctx context.Context) error {
+	late := time.After(a.Timing.Switchover)
+	for {
+		event := a.ask(ctx)
+		switch a.take(event) {
+		case handover.Run:
+			return nil
+		case handover.Exit:
+			return fmt.Errorf("%w: the controller has given the VM to another", ErrNotArrived)
+		}
+		select {
+		case <-time.After(a.Timing.Retry):
+		case <-late:
+			return a.exit(handover.WaitedTooLong, errors.New("the controller has not answered"))
+		case <-a.machine.Done():
+			return a.exit(handover.WaitedTooLong, fmt.Errorf("QEMU ended: %s", a.machine.Exit()))
+		case <-ctx.Done():
+			return a.ended(ctx)
+		}
+	}
+}
+
+// ask asks once. What is no clear answer is none: the controller may have done it.
+func (a *Arrival) ask(ctx context.Context) handover.TargetEvent {
+	ctx, cancel := context.WithTimeout(ctx, a.Timing.Ask)
+	defer cancel()
+	_, err := a.Controller.MigrationSwitchover(ctx, &vmpb.MigrationSwitchoverRequest{Us: a.Us, Them: a.them})
+	switch status.Code(err) {
+	case codes.OK:
+		return handover.SwitchedOver
+	case codes.FailedPrecondition:
+		return handover.Refused
+	default:
+		a.Log.Warn("the authority is not known", "error", err)
+		return handover.Unanswered
+	}
+}

@@ -1,0 +1,223 @@
+package arrival
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"log/slog"
+	"net"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/handover"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/negotiation"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
+	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+)
+
+// caller is who calls.
+type caller string
+
+func (c caller) Caller(context.Context) (string, error) {
+	if c == "" {
+		return "", status.Error(codes.Unauthenticated, "no certificate")
+	}
+	return string(c), nil
+}
+
+func (caller) Accept(context.Context, net.Conn, string, string) (*tls.Conn, error) {
+	return nil, errors.New("nobody connects")
+}
+
+// machine waits for a state that does not come.
+type machine struct{ done chan struct{} }
+
+func (machine) Receive(context.Context, string) error { return nil }
+func (machine) Received(ctx context.Context) error    { <-ctx.Done(); return ctx.Err() }
+func (machine) CloseExport(context.Context) error     { return nil }
+func (machine) Dial(context.Context, qemu.Socket) (net.Conn, error) {
+	return nil, errors.New("there is nobody")
+}
+func (m machine) Done() <-chan struct{} { return m.done }
+func (machine) Exit() qemu.Exit         { return qemu.Exit{} }
+
+// controller answers switchovers.
+type controller struct {
+	vmpb.VMControllerClient
+	answer func() error
+}
+
+func (c controller) MigrationSwitchover(
+	context.Context, *vmpb.MigrationSwitchoverRequest, ...grpc.CallOption,
+) (*vmpb.MigrationSwitchoverResponse, error) {
+	return &vmpb.MigrationSwitchoverResponse{}, c.answer()
+}
+
+func id(pod string, run uint64) *vmpb.HypervisorID {
+	return &vmpb.HypervisorID{VmName: "web", Namespace: "default", PodName: pod, RunId: run}
+}
+
+func newArrival(change func(*Options)) *Arrival {
+	options := Options{
+		Us: id("web-2", 7), Source: "web-1", Siblings: caller("web-1"),
+		Describe: func() (negotiation.Machine, error) { return negotiation.Machine{Hardware: "pc"}, nil },
+		Start: func(context.Context, uint64) (Machine, error) {
+			return machine{make(chan struct{})}, nil
+		},
+		Log: slog.New(slog.DiscardHandler),
+	}
+	change(&options)
+	return New(options)
+}
+
+func offer(us *vmpb.HypervisorID, hardware string) *vmpb.StartMigrationRequest {
+	return &vmpb.StartMigrationRequest{
+		Us: us, SupportedMigrationProtocol: negotiation.Offer(negotiation.Machine{Hardware: hardware, DiskBytes: 512}),
+	}
+}
+
+func wantCode(t *testing.T, err error, want codes.Code) {
+	t.Helper()
+	if status.Code(err) != want {
+		t.Errorf("error = %v, want %s", err, want)
+	}
+}
+
+func TestCallersThatAreRefused(t *testing.T) {
+	for name, test := range map[string]struct {
+		caller caller
+		us     *vmpb.HypervisorID
+		want   codes.Code
+	}{
+		"no certificate":  {"", id("web-1", 1), codes.Unauthenticated},
+		"nobody":          {"web-1", nil, codes.InvalidArgument},
+		"no run":          {"web-1", id("web-1", 0), codes.InvalidArgument},
+		"another Pod":     {"web-1", id("web-3", 1), codes.PermissionDenied},
+		"another VM":      {"web-1", &vmpb.HypervisorID{VmName: "db", Namespace: "default", PodName: "web-1", RunId: 1}, codes.FailedPrecondition},
+		"another source":  {"web-3", id("web-3", 1), codes.FailedPrecondition},
+		"the same Pod":    {"web-2", id("web-2", 1), codes.FailedPrecondition},
+		"not waiting yet": {"web-1", id("web-1", 1), codes.DeadlineExceeded},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := newArrival(func(o *Options) { o.Siblings = test.caller })
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				_, err := a.StartMigration(ctx, offer(test.us, "pc"))
+				wantCode(t, err, test.want)
+			})
+		})
+	}
+	a := newArrival(func(o *Options) { o.Siblings, o.Source = caller("web-2"), "" })
+	_, err := a.StartMigration(t.Context(), offer(id("web-2", 1), "pc"))
+	wantCode(t, err, codes.InvalidArgument)
+}
+
+// The first call that fits is the migration. The same source may ask again until it connects.
+func TestCalls(t *testing.T) {
+	var started []uint64
+	a := newArrival(func(o *Options) {
+		start := o.Start
+		o.Start = func(ctx context.Context, bytes uint64) (Machine, error) {
+			started = append(started, bytes)
+			return start(ctx, bytes)
+		}
+	})
+	ctx, cancel := context.WithCancelCause(t.Context())
+	ended := make(chan error)
+	go func() { ended <- a.Run(ctx) }()
+	_, err := a.StartMigration(t.Context(), offer(id("web-1", 1), "another machine"))
+	wantCode(t, err, codes.InvalidArgument)
+	first, err := a.StartMigration(t.Context(), offer(id("web-1", 1), "pc"))
+	wantCode(t, err, codes.OK)
+	if _, err := negotiation.Verify(offer(nil, "pc").GetSupportedMigrationProtocol(), first.GetMigrationProtocol()); err != nil {
+		t.Error(err)
+	}
+	again, err := a.StartMigration(t.Context(), offer(id("web-1", 1), "pc"))
+	wantCode(t, err, codes.OK)
+	if !proto.Equal(first, again) || len(started) != 1 || started[0] != 512 {
+		t.Errorf("%d machines were started, and the answers are %v and %v", len(started), first, again)
+	}
+	_, err = a.StartMigration(t.Context(), offer(id("web-1", 2), "pc"))
+	wantCode(t, err, codes.FailedPrecondition)
+	end := errors.New("the process has to end")
+	cancel(end)
+	if err := <-ended; !errors.Is(err, end) {
+		t.Errorf("error = %v", err)
+	}
+	_, err = a.StartMigration(t.Context(), offer(id("web-1", 1), "pc"))
+	wantCode(t, err, codes.FailedPrecondition)
+}
+
+func TestNoMigration(t *testing.T) {
+	for name, change := range map[string]func(*Options){
+		"nobody calls":    func(o *Options) { o.Timing.Call = time.Nanosecond },
+		"nobody connects": func(o *Options) { o.Timing.Connect = time.Nanosecond },
+		"no QEMU": func(o *Options) {
+			o.Start = func(context.Context, uint64) (Machine, error) { return nil, errors.New("none") }
+		},
+		"QEMU ends": func(o *Options) {
+			o.Start = func(context.Context, uint64) (Machine, error) {
+				m := machine{make(chan struct{})}
+				close(m.done)
+				return m, nil
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := newArrival(change)
+			ended := make(chan error)
+			go func() { ended <- a.Run(t.Context()) }()
+			if name != "nobody calls" {
+				_, _ = a.StartMigration(t.Context(), offer(id("web-1", 1), "pc"))
+			}
+			if err := <-ended; !errors.Is(err, ErrNotArrived) {
+				t.Errorf("error = %v, want ErrNotArrived", err)
+			}
+			if a.target.MayRun() {
+				t.Error("the guest may run")
+			}
+		})
+	}
+}
+
+// Only OK lets the guest run, and only FAILED_PRECONDITION is a no.
+func TestSwitchover(t *testing.T) {
+	away := status.Error(codes.Unavailable, "")
+	for name, test := range map[string]struct {
+		answers []error // the last one is repeated
+		runs    bool
+		within  time.Duration
+	}{
+		"yes":             {[]error{nil}, true, 0},
+		"no":              {[]error{status.Error(codes.FailedPrecondition, "")}, false, 0},
+		"yes at last":     {[]error{away, errors.New("lost"), nil}, true, time.Second},
+		"never an answer": {[]error{away}, false, 31 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				asked := 0
+				a := newArrival(func(o *Options) {
+					o.Controller = controller{answer: func() error {
+						asked++
+						return test.answers[min(asked, len(test.answers))-1]
+					}}
+				})
+				a.machine = machine{make(chan struct{})}
+				a.take(handover.Called)
+				a.take(handover.Received)
+				begun := time.Now()
+				err := a.switchOver(t.Context())
+				if (err == nil) != test.runs || a.target.MayRun() != test.runs || time.Since(begun) > test.within {
+					t.Errorf("error = %v after %v; the guest may run: %t", err, time.Since(begun), a.target.MayRun())
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,232 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/status"
+
+	"github.com/millwright-dev/millwright/internal/vm/lease"
+	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+)
+
+// Terms are those of a lease that expires. All fields are required.
+type Terms struct {
+	// Duration of the leases.
+	Duration time.Duration
+	// Now is the clock.
+	Now func() lease.Instant
+	// Connect opens another connection to the controller. One on which a request was not answered is
+	// closed: it may be broken, which would be noticed too late.
+	Connect func() (*grpc.ClientConn, error)
+	// Watchdog kills this process when its lease has expired.
+	Watchdog Watchdog
+}
+
+// Watchdog kills a process whose lease has expired: a *watchdog.Watchdog.
+type Watchdog interface {
+	Until(kill lease.Instant) error
+	Lost() <-chan struct{}
+}
+
+// expiring is what a lease has besides that expires. The lock of the Lease guards holder.
+type expiring struct {
+	Terms
+	holder lease.Holder
+	// Of the goroutine: the connection, and whether the last stream was answered and has not ended.
+	conn   *grpc.ClientConn
+	steady bool
+}
+
+// granted applies STATUS_OK, and reports whether the guest may run. The watchdog knows before.
+func (e *expiring) granted(update *vmpb.RunLeaseUpdate, sent lease.Instant, log *slog.Logger) bool {
+	duration := update.GetValidFor().AsDuration()
+	if duration <= 0 {
+		log.Warn("the controller's answer is void: it does not say how long it is valid")
+		return false
+	}
+	e.holder.Granted(lease.Lease{Sent: sent, Duration: duration}, e.Now())
+	if e.holder.State(e.Now()) != lease.Holding {
+		return false
+	}
+	if err := e.Watchdog.Until(e.holder.Lease().Kill()); err != nil {
+		log.Error("the watchdog is lost", "error", err)
+		e.holder.Refused()
+		return false
+	}
+	return true
+}
+
+// renew opens one stream after the other, each before the lease of the last one has expired.
+func (l *Lease) renew(ctx context.Context) {
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		l.expire(ctx)
+	}()
+	defer func() { <-ended }()
+	defer l.expiring.hangUp()
+	end := func() {}
+	var pause delays
+	for ctx.Err() == nil {
+		sent := l.expiring.Now()
+		next, err := l.open(ctx, sent)
+		if err == nil {
+			end()
+			end, err = next.end, l.follows(ctx, next, sent)
+		}
+		if err == nil {
+			pause.reset()
+			continue
+		}
+		if ctx.Err() != nil {
+			break
+		}
+		l.log.Info("the lease is not renewed; trying again", "error", err)
+		l.expiring.hangUp()
+		l.expiring.steady = false
+		await(ctx, min(pause.take(), lease.Retry(l.expiring.Duration)/2), nil)
+	}
+	end()
+}
+
+var errEnded = errors.New("the stream has ended")
+
+// stream is one of run authorizations.
+type stream struct {
+	end   func() // ends it, and waits for that
+	ended chan struct{}
+}
+
+// open opens a stream, and waits for its first answer.
+func (l *Lease) open(ctx context.Context, sent lease.Instant) (*stream, error) {
+	if l.expiring.conn == nil {
+		conn, err := l.expiring.Connect()
+		if err != nil {
+			return nil, err
+		}
+		l.expiring.conn = conn
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	opened := &stream{ended: make(chan struct{})}
+	opened.end = func() {
+		cancel()
+		<-opened.ended
+	}
+	answered := make(chan struct{})
+	var failure error
+	go func() {
+		defer close(opened.ended)
+		failure = l.read(ctx, vmpb.NewVMControllerClient(l.expiring.conn), sent, answered)
+	}()
+	select {
+	case <-answered:
+		return opened, nil
+	case <-opened.ended:
+		cancel()
+		return nil, failure
+	case <-time.After(lease.Retry(l.expiring.Duration)):
+		opened.end()
+		return nil, fmt.Errorf("no answer within %v", lease.Retry(l.expiring.Duration))
+	}
+}
+
+// read reads a stream to its end. It closes answered after the first answer.
+func (l *Lease) read(ctx context.Context, client vmpb.VMControllerClient, sent lease.Instant, answered chan<- struct{}) error {
+	updates, err := client.RunLease(ctx, &vmpb.RunLeaseRequest{Us: l.us})
+	if err != nil {
+		return status.Convert(err).Err()
+	}
+	for first := true; ; first = false {
+		update, err := updates.Recv()
+		if err != nil {
+			return status.Convert(err).Err()
+		}
+		l.take(update, sent)
+		if first {
+			close(answered)
+		}
+	}
+}
+
+// follows waits until the lease is to be renewed. It is an error if the stream ends before.
+func (l *Lease) follows(ctx context.Context, open *stream, sent lease.Instant) error {
+	if l.answered && !l.expiring.steady {
+		l.reopened()
+	}
+	l.answered, l.expiring.steady = true, true
+	due := lease.Lease{Sent: sent, Duration: l.expiring.Duration}.Renew()
+	select {
+	case <-time.After(due - l.expiring.Now()):
+		return nil
+	case <-open.ended:
+		return errEnded
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (e *expiring) hangUp() {
+	if e.conn != nil {
+		_ = e.conn.Close()
+		e.conn = nil
+	}
+}
+
+// expire says when the lease has expired, or the watchdog is lost.
+func (l *Lease) expire(ctx context.Context) {
+	for {
+		left, changed := l.left()
+		if left <= 0 {
+			return
+		}
+		select {
+		case <-time.After(left):
+		case <-changed:
+		case <-l.expiring.Watchdog.Lost():
+			l.log.Error("the watchdog is lost; ending the guest")
+			l.mu.Lock()
+			l.expiring.holder.Refused()
+			l.mu.Unlock()
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// left returns how long the guest may run. If that is no more, it says so.
+func (l *Lease) left() (time.Duration, <-chan struct{}) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := l.expiring.Now()
+	switch l.expiring.holder.State(now) {
+	case lease.Ended:
+		next := l.current
+		next.Expired = true
+		l.set(next)
+		return 0, nil
+	case lease.Holding:
+		return l.expiring.holder.Lease().Stop() - now, l.changed
+	default:
+		return time.Hour, l.changed
+	}
+}
+
+// Release tells the controller that the VM has ended here, and does not run here again. It may fail: then the
+// lease expires.
+func Release(ctx context.Context, client vmpb.VMControllerClient, us *vmpb.HypervisorID) error {
+	updates, err := client.RunLease(ctx, &vmpb.RunLeaseRequest{Us: us, Release: true})
+	if err != nil {
+		return err
+	}
+	if update, err := updates.Recv(); err == nil {
+		return fmt.Errorf("the controller answered %v", update.GetStatus())
+	} else if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return nil
+}

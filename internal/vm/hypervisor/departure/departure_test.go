@@ -1,0 +1,214 @@
+package departure
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/bulk"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/controller"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/handover"
+	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+)
+
+// script is a controller that answers what a test says.
+type script struct {
+	vmpb.VMControllerClient
+	ensure     func(ctx context.Context) (*vmpb.EnsureMigrationTargetResponse, error)
+	switchover func(us, them *vmpb.HypervisorID) error
+}
+
+func (s *script) EnsureMigrationTarget(
+	ctx context.Context, _ *vmpb.EnsureMigrationTargetRequest, _ ...grpc.CallOption,
+) (*vmpb.EnsureMigrationTargetResponse, error) {
+	return s.ensure(ctx)
+}
+
+func (s *script) MigrationSwitchover(
+	_ context.Context, request *vmpb.MigrationSwitchoverRequest, _ ...grpc.CallOption,
+) (*vmpb.MigrationSwitchoverResponse, error) {
+	return &vmpb.MigrationSwitchoverResponse{}, s.switchover(request.GetUs(), request.GetThem())
+}
+
+// idle is a machine whose migration is given up at once.
+type idle struct {
+	Machine
+	abandoned int
+}
+
+func (i *idle) Abandon(context.Context) error { i.abandoned++; return nil }
+
+func newDeparture(t *testing.T, controller_ *script) (*Departure, *idle) {
+	t.Helper()
+	machine, run := &idle{}, uint64(1)
+	d := New(Options{
+		Us: &vmpb.HypervisorID{RunId: run}, Controller: controller_, Machine: machine,
+		NextRun: func() (*vmpb.HypervisorID, error) { run++; return &vmpb.HypervisorID{RunId: run}, nil },
+		Report:  func(controller.Migration) {}, Log: slog.New(slog.DiscardHandler),
+	})
+	t.Cleanup(d.Close)
+	return d, machine
+}
+
+func reach(d *Departure, events ...handover.SourceEvent) {
+	for _, event := range events {
+		d.source.Take(event)
+	}
+}
+
+func wantAction(t *testing.T, got, want handover.SourceAction) {
+	t.Helper()
+	if got != want {
+		t.Errorf("action = %q, want %q", got, want)
+	}
+}
+
+// Whatever the controller answers that is no target, the guest shuts down, or the question is repeated.
+func TestAnswersWithoutATarget(t *testing.T) {
+	live := vmpb.EnsureMigrationTargetResponse_ACTION_LIVE_MIGRATE
+	for name, test := range map[string]struct {
+		answer *vmpb.EnsureMigrationTargetResponse
+		err    error
+		want   handover.SourceAction
+	}{
+		"shut down":      {&vmpb.EnsureMigrationTargetResponse{Action: vmpb.EnsureMigrationTargetResponse_ACTION_SOFT_SHUTDOWN}, nil, handover.ShutDown},
+		"not known":      {nil, status.Error(codes.Unimplemented, ""), handover.ShutDown},
+		"no Pod":         {&vmpb.EnsureMigrationTargetResponse{Action: live, TargetEndpoint: "a:1"}, nil, handover.ShutDown},
+		"no endpoint":    {&vmpb.EnsureMigrationTargetResponse{Action: live, TargetPod: "a"}, nil, handover.Ask},
+		"unknown action": {&vmpb.EnsureMigrationTargetResponse{}, nil, handover.Ask},
+		"away":           {nil, status.Error(codes.Unavailable, ""), handover.Ask},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				d, _ := newDeparture(t, &script{ensure: func(context.Context) (*vmpb.EnsureMigrationTargetResponse, error) {
+					return test.answer, test.err
+				}})
+				wantAction(t, d.Tell(handover.Ordered), handover.Ask)
+				wantAction(t, d.Take(<-d.Results()), test.want)
+				if d.Silent() != (test.want == handover.Ask) || d.Idle() == (test.want == handover.Ask) {
+					t.Errorf("silent is %t, idle is %t", d.Silent(), d.Idle())
+				}
+			})
+		})
+	}
+}
+
+// The controller is not flooded while it is away.
+func TestPausesGrow(t *testing.T) {
+	for name, test := range map[string]struct {
+		takes time.Duration
+		want  []time.Duration // seconds
+	}{
+		"it is away":          {0, []time.Duration{0, 1, 3, 7, 15, 31, 61}},
+		"it waits for a turn": {30 * time.Second, []time.Duration{0, 30, 60, 90, 120, 150, 180}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var at []time.Duration
+				begun := time.Now()
+				d, _ := newDeparture(t, &script{ensure: func(context.Context) (*vmpb.EnsureMigrationTargetResponse, error) {
+					at = append(at, time.Since(begun)/time.Second)
+					time.Sleep(test.takes)
+					return nil, errors.New("no target yet")
+				}})
+				d.Tell(handover.Ordered)
+				for range 7 {
+					d.Take(<-d.Results())
+				}
+				if !slices.Equal(at, test.want) {
+					t.Errorf("asked after %v, want %v", at, test.want)
+				}
+			})
+		})
+	}
+}
+
+// An order that is taken back ends the question, and its answer changes nothing.
+func TestOrderIsTakenBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ended := make(chan struct{})
+		d, _ := newDeparture(t, &script{ensure: func(ctx context.Context) (*vmpb.EnsureMigrationTargetResponse, error) {
+			<-ctx.Done()
+			close(ended)
+			return nil, ctx.Err()
+		}})
+		d.Tell(handover.Ordered)
+		synctest.Wait()
+		wantAction(t, d.Tell(handover.Cancelled), handover.Nothing)
+		<-ended
+		if !d.Idle() || d.HandsOff() {
+			t.Error("it is still migrating")
+		}
+		wantAction(t, d.Take(Result{number: 1, event: handover.TargetFound}), handover.Nothing)
+	})
+}
+
+// While a copy is given up, QEMU is left alone.
+func TestHandsOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, machine := newDeparture(t, &script{})
+		reach(d, handover.Ordered, handover.TargetFound, handover.Agreed)
+		if !d.HandsOff() || !d.MayRun() {
+			t.Error("someone may stop the guest while it is copied, or it may not run")
+		}
+		wantAction(t, d.Tell(handover.Cancelled), handover.Abandon)
+		if !d.HandsOff() || d.Idle() {
+			t.Error("QEMU is not left alone until the copy is given up")
+		}
+		wantAction(t, d.Take(<-d.Results()), handover.Nothing)
+		if d.HandsOff() || !d.Idle() || machine.abandoned != 1 {
+			t.Errorf("after %d times it is still migrating", machine.abandoned)
+		}
+	})
+}
+
+// The authority is asked back under one new run, until there is an answer.
+func TestReclaim(t *testing.T) {
+	for name, test := range map[string]struct {
+		last error
+		want handover.SourceAction
+		run  uint64
+	}{
+		"granted": {nil, handover.Resume, 2},
+		"denied":  {status.Error(codes.FailedPrecondition, ""), handover.Kill, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				asked := 0
+				d, _ := newDeparture(t, &script{switchover: func(us, them *vmpb.HypervisorID) error {
+					if us.GetRunId() != 2 || them.GetRunId() != 1 {
+						t.Errorf("asked from run %d to %d", them.GetRunId(), us.GetRunId())
+					}
+					if asked++; asked < 3 {
+						return status.Error(codes.Unavailable, "")
+					}
+					return test.last
+				}})
+				reach(d, handover.Ordered, handover.TargetFound, handover.Agreed, handover.GuestStopped)
+				d.attempt.sender = bulk.NewSender(nil)
+				begun := time.Now()
+				d.act(handover.Stopped, d.source.Take(handover.Copied))
+				wantAction(t, d.Tell(handover.Cancelled), handover.Nothing) // too late
+				wantAction(t, d.Take(<-d.Results()), handover.Reclaim)
+				if passed := time.Since(begun); passed != 40*time.Second {
+					t.Errorf("asked after %v", passed)
+				}
+				wantAction(t, d.Tell(handover.Terminated), handover.Nothing) // that is about the old run
+				wantAction(t, d.Take(<-d.Results()), handover.Reclaim)
+				wantAction(t, d.Take(<-d.Results()), handover.Reclaim)
+				wantAction(t, d.Take(<-d.Results()), test.want)
+				if d.Run().GetRunId() != test.run || d.MayRun() != (test.run == 2) {
+					t.Errorf("the run is %d, and its guest may run: %t", d.Run().GetRunId(), d.MayRun())
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,200 @@
+package hypervisor_test
+
+import (
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor"
+	"github.com/millwright-dev/millwright/internal/vm/lease"
+	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+)
+
+// dog is a watchdog that kills nobody.
+type dog struct {
+	mu     sync.Mutex
+	until  lease.Instant
+	tells  int
+	lost   chan struct{}
+	closed bool
+}
+
+func (d *dog) Until(kill lease.Instant) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.until = kill
+	d.tells++
+	return nil
+}
+
+func (d *dog) Lost() <-chan struct{} { return d.lost }
+
+func (d *dog) Close() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.closed = true
+}
+
+// leaseFor answers with a lease of a minute.
+func leaseFor(duration time.Duration) *vmpb.RunLeaseUpdate {
+	return &vmpb.RunLeaseUpdate{Status: vmpb.RunLeaseUpdate_STATUS_OK, ValidFor: durationpb.New(duration)}
+}
+
+// expiringStory is a story of a VM with leases of a minute.
+func expiringStory(t *testing.T, story func(w *fixture, d *dog)) {
+	withFixture(t, func(w *fixture) {
+		d, begin := &dog{lost: make(chan struct{})}, time.Now()
+		w.config.Spec.LeaseMode, w.config.Spec.LeaseDuration = vmpb.LeaseMode_LM_FULL_LEASES, durationpb.New(time.Minute)
+		w.config.Watchdog = func() (hypervisor.Watchdog, error) { return d, nil }
+		w.config.Clock = func() lease.Instant { return time.Since(begin) }
+		w.controller.Answer(leaseFor(time.Minute))
+		story(w, d)
+	})
+}
+
+// A lease is renewed at a third of its duration, by a stream that replaces the one before, and the watchdog
+// knows when it expires.
+func TestLeaseIsRenewed(t *testing.T) {
+	expiringStory(t, func(w *fixture, d *dog) {
+		p := w.start()
+		reports := len(w.controller.Reports())
+		pass(10*time.Minute + time.Second)
+		p.lives()
+		if streams := len(w.controller.Runs()); streams != 31 {
+			t.Errorf("%d streams in ten minutes, want 31", streams)
+		}
+		if open, most := w.controller.Streams(); open != 1 || most > 2 {
+			t.Errorf("%d streams are open, and %d were, want 1 and 2", open, most)
+		}
+		if d.tells != 31 || d.until != 10*time.Minute+55*time.Second {
+			t.Errorf("the watchdog was told %d times, last %v", d.tells, d.until)
+		}
+		if news := w.controller.Reports()[reports:]; len(news) > 0 {
+			t.Errorf("a renewal repeated the report: %v", news)
+		}
+	})
+}
+
+// A hypervisor that is cut off from its controller stops the guest before its lease expires, and says so.
+func TestLeaseExpires(t *testing.T) {
+	expiringStory(t, func(w *fixture, d *dog) {
+		p := w.start()
+		w.controller.SetAway(true)
+		pass(49 * time.Second)
+		p.lives()
+		machine := w.machines.Started()[0]
+		pass(time.Second)
+		if machine.Stops() != 1 {
+			t.Errorf("the guest was stopped %d times, want 1", machine.Stops())
+		}
+		p.ends(vmpb.EndLeaseExpired)
+		if !d.closed {
+			t.Error("the watchdog is left")
+		}
+	})
+}
+
+// A controller that is away for a part of the lease disturbs nothing, and is told the state again.
+func TestLeaseOutlivesAFailOver(t *testing.T) {
+	expiringStory(t, func(w *fixture, _ *dog) {
+		p := w.start()
+		before := len(w.controller.Reports())
+		for range 5 {
+			w.controller.SetAway(true)
+			pass(20 * time.Second)
+			w.controller.SetAway(false)
+			pass(25 * time.Second)
+		}
+		p.lives()
+		if reports := len(w.controller.Reports()) - before; reports != 5 {
+			t.Errorf("%d reports, want 5", reports)
+		}
+	})
+}
+
+// Further updates of a stream do not prolong the lease.
+func TestUpdatesOfAStreamProlongNothing(t *testing.T) {
+	expiringStory(t, func(w *fixture, _ *dog) {
+		p := w.start()
+		begin := time.Now()
+		pass(19 * time.Second)
+		answer := leaseFor(time.Minute)
+		answer.Paused = true
+		w.controller.Answer(answer)
+		pass(100 * time.Millisecond)
+		if status := w.machines.Started()[0].Status(); status != paused {
+			t.Errorf("the guest is %s, want %s", status, paused)
+		}
+		w.controller.SetAway(true)
+		p.ends(vmpb.EndLeaseExpired)
+		if lived := time.Since(begin); lived > 53*time.Second {
+			t.Errorf("it lived for %v", lived)
+		}
+	})
+}
+
+// The guest does not start without a lease, however long that takes, nor with an answer that does not say for
+// how long.
+func TestNoGuestWithoutALease(t *testing.T) {
+	for name, answer := range map[string]*vmpb.RunLeaseUpdate{"no answer": nil, "no duration": leaseOK()} {
+		t.Run(name, func(t *testing.T) {
+			expiringStory(t, func(w *fixture, _ *dog) {
+				w.controller.Answer(answer)
+				p := w.start()
+				pass(10 * time.Minute)
+				p.lives()
+				if started := len(w.machines.Started()); started != 0 {
+					t.Errorf("%d machines were started", started)
+				}
+				w.controller.Answer(leaseFor(time.Minute))
+				pass(30 * time.Second)
+				if started := len(w.machines.Started()); started != 1 {
+					t.Errorf("%d machines were started with a lease, want 1", started)
+				}
+			})
+		})
+	}
+}
+
+// Who ends releases the lease, after the guest.
+func TestLeaseIsReleased(t *testing.T) {
+	for name, test := range map[string]struct {
+		end  func(w *fixture, p *process)
+		want string
+	}{
+		"shut down":  {func(_ *fixture, p *process) { p.term() }, vmpb.EndStopped},
+		"terminated": {func(w *fixture, _ *process) { w.controller.Answer(leaseTerminated()) }, vmpb.EndTerminated},
+	} {
+		t.Run(name, func(t *testing.T) {
+			expiringStory(t, func(w *fixture, d *dog) {
+				p := w.start()
+				test.end(w, p)
+				p.ends(test.want)
+				if released := w.controller.Released(); len(released) != 1 || released[0].GetRunId() != w.controller.Runs()[0].GetRunId() {
+					t.Errorf("released: %v", released)
+				}
+				if !d.closed {
+					t.Error("the watchdog is left")
+				}
+			})
+		})
+	}
+}
+
+// Without a watchdog there is no protection against a process that hangs, so the guest ends with it.
+func TestWatchdogIsLost(t *testing.T) {
+	expiringStory(t, func(w *fixture, d *dog) {
+		p := w.start()
+		close(d.lost)
+		p.ends(vmpb.EndLeaseExpired)
+	})
+}
+
+func TestNoWatchdog(t *testing.T) {
+	expiringStory(t, func(w *fixture, _ *dog) {
+		w.config.Watchdog = nil
+		w.start().ends(vmpb.EndInvalidSpec)
+	})
+}

@@ -1,0 +1,121 @@
+package hypervisor_test
+
+import (
+	"context"
+	"slices"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+)
+
+// authority makes a fakeController one that decides who runs the VM.
+type authority struct {
+	// holder is authoritative. Its run is that of its first lease.
+	holder *vmpb.HypervisorID
+	// target is the Pod that may take over; empty: none.
+	target string
+	// migrate is whether the holder's lease orders it to migrate.
+	migrate bool
+	// ensure answers EnsureMigrationTarget. Nil: with ACTION_SOFT_SHUTDOWN.
+	ensure func(ctx context.Context) (*vmpb.EnsureMigrationTargetResponse, error)
+	// before and after, if set, are called at each switchover; their error is the answer. after is called
+	// when it is done.
+	before, after func(us *vmpb.HypervisorID) error
+	// past are those that were authoritative, in order.
+	past []*vmpb.HypervisorID
+}
+
+// Decide makes the Pod authoritative.
+func (c *fakeController) Decide(pod string) {
+	c.change(func() { c.deciding = &authority{holder: &vmpb.HypervisorID{PodName: pod}} })
+}
+
+// Change changes how it decides.
+func (c *fakeController) Change(apply func(*authority)) { c.change(func() { apply(c.deciding) }) }
+
+// Holder returns who is authoritative.
+func (c *fakeController) Holder() *vmpb.HypervisorID {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.deciding.holder
+}
+
+// answerTo is what the streams of one hypervisor say. The caller holds the lock.
+func (c *fakeController) answerTo(us *vmpb.HypervisorID) *vmpb.RunLeaseUpdate {
+	a := c.deciding
+	if a == nil {
+		return c.answer
+	}
+	if a.holder.GetRunId() == 0 && us.GetPodName() == a.holder.GetPodName() {
+		a.holder = us
+	}
+	switch {
+	case proto.Equal(us, a.holder):
+		answer := proto.CloneOf(c.answer)
+		answer.Migrate = a.migrate
+		return answer
+	case us.GetPodName() == a.target:
+		return leaseOK()
+	default:
+		return leaseTerminated()
+	}
+}
+
+// EnsureMigrationTarget implements vmpb.VMControllerServer.
+func (c *fakeController) EnsureMigrationTarget(ctx context.Context, request *vmpb.EnsureMigrationTargetRequest) (*vmpb.EnsureMigrationTargetResponse, error) {
+	c.mu.Lock()
+	a := c.deciding
+	c.mu.Unlock()
+	switch {
+	case a == nil || a.ensure == nil:
+		return &vmpb.EnsureMigrationTargetResponse{Action: vmpb.EnsureMigrationTargetResponse_ACTION_SOFT_SHUTDOWN}, nil
+	case !proto.Equal(request.GetUs(), c.Holder()):
+		return nil, status.Error(codes.FailedPrecondition, "the caller is not authoritative")
+	}
+	return a.ensure(ctx)
+}
+
+// MigrationSwitchover implements vmpb.VMControllerServer.
+func (c *fakeController) MigrationSwitchover(_ context.Context, request *vmpb.MigrationSwitchoverRequest) (*vmpb.MigrationSwitchoverResponse, error) {
+	us, them := request.GetUs(), request.GetThem()
+	c.mu.Lock()
+	before, after := c.deciding.before, c.deciding.after
+	c.mu.Unlock()
+	if before != nil {
+		if err := before(us); err != nil {
+			return nil, err
+		}
+	}
+	err := status.Error(codes.FailedPrecondition, "another hypervisor is authoritative")
+	c.Change(func(a *authority) {
+		switch {
+		case proto.Equal(a.holder, us):
+			err = nil
+		case proto.Equal(a.holder, them):
+			err = nil
+			a.past = append(a.past, a.holder)
+			a.holder, a.target, a.migrate = us, "", false
+		}
+	})
+	if err == nil && after != nil {
+		err = after(us)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &vmpb.MigrationSwitchoverResponse{}, nil
+}
+
+// Phases returns the phases of migrations that a Pod reported, without repetitions.
+func (c *fakeController) Phases(pod string) []vmpb.ReportStateRequest_Migration_Phase {
+	var phases []vmpb.ReportStateRequest_Migration_Phase
+	for _, report := range c.Reports() {
+		if migration := report.GetMigration(); migration != nil && report.GetUs().GetPodName() == pod {
+			phases = append(phases, migration.GetPhase())
+		}
+	}
+	return slices.Compact(phases)
+}

@@ -1,0 +1,322 @@
+package hypervisor_test
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/arrival"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/controller"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/departure"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/service"
+	"github.com/millwright-dev/millwright/internal/vm/identity"
+	identitypb "github.com/millwright-dev/millwright/proto/identity"
+	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+)
+
+// envMember makes this program a hypervisor of its own, with a memberConfig.
+const envMember = "MILLWRIGHT_TEST_MEMBER"
+
+func TestMain(m *testing.M) {
+	if text := os.Getenv(envMember); text != "" {
+		os.Exit(runMember([]byte(text)))
+	}
+	os.Exit(m.Run())
+}
+
+// memberConfig is the configuration of a hypervisor process.
+type memberConfig struct {
+	Spec      json.RawMessage
+	Root      string
+	Disk      string // another path of the disk than the root's
+	Authority []byte
+	Bandwidth uint64
+	Timing    hypervisor.Timing
+	Departure departure.Timing
+	Arrival   arrival.Timing
+}
+
+// runMember is the command of a hypervisor, with some more settings.
+func runMember(text []byte) int {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	var m memberConfig
+	if err := json.Unmarshal(text, &m); err != nil {
+		log.Error("configuration", "error", err)
+		return 2
+	}
+	config, err := m.config(log)
+	if err != nil {
+		log.Error("configuration", "error", err)
+		return 2
+	}
+	urged, rest := hypervisor.Urging()
+	defer rest()
+	config.Urged = urged
+	end := hypervisor.Run(ctx, config)
+	log.Info("ended", "reason", end.Reason, "message", end.Message)
+	code, err := hypervisor.LeaveTermination(filepath.Join(m.Root, "end"), end)
+	if err != nil {
+		return 2
+	}
+	return code
+}
+
+func (m memberConfig) config(log *slog.Logger) (hypervisor.Config, error) {
+	spec, err := hypervisor.ParseSpec(string(m.Spec))
+	if err != nil {
+		return hypervisor.Config{}, err
+	}
+	credentials, err := identity.ForHypervisor(identity.Options{
+		Authority: m.Authority, TokenFile: filepath.Join(m.Root, "token"), Endpoint: spec.GetControllerEndpoint(), Log: log,
+	})
+	if err != nil {
+		return hypervisor.Config{}, err
+	}
+	paths := hypervisor.PathsFor(spec, m.Root)
+	if m.Disk != "" {
+		paths.RootDisk = m.Disk
+	}
+	return hypervisor.Config{
+		Spec: spec, Paths: paths, Log: log, Timing: m.Timing,
+		Machines: hypervisor.QEMU{},
+		Connect: func(target string) (*grpc.ClientConn, error) {
+			return credentials.Dial(target, identity.Controller(), controller.DialOptions()...)
+		},
+		Peers: service.Peers{
+			Listen: "127.0.0.1:0", Options: credentials.ServerOptions(),
+			Authorize: func(context.Context, string) error { return nil },
+		},
+		Migration: &hypervisor.Migration{
+			Siblings:  identity.Siblings{Credentials: credentials, Namespace: spec.GetNamespace(), VM: spec.GetName()},
+			Bandwidth: m.Bandwidth, Departure: m.Departure, Arrival: m.Arrival,
+		},
+	}, nil
+}
+
+// household is a controller with hypervisor processes of one VM, on this machine.
+type household struct {
+	t          *testing.T
+	controller *fakeController
+	authority  []byte
+	line       *line
+	// Settings of the members that are made from now on.
+	bandwidth uint64
+	timing    hypervisor.Timing
+	departure departure.Timing
+	arrival   arrival.Timing
+	grace     time.Duration
+}
+
+func newHousehold(t *testing.T) *household {
+	t.Helper()
+	newReal(t, "scribe") // skips the test
+	authority, err := identity.NewAuthority(time.Now())
+	must(t, err)
+	h := &household{t: t, controller: newFakeController(), line: newCuttableLine(t), grace: time.Minute}
+	t.Cleanup(h.controller.Close)
+	h.authority, _ = authority.PEM()
+	server := grpc.NewServer(identity.ForController(authority, nil).ServerOptions()...)
+	vmpb.RegisterVMControllerServer(server, h.controller)
+	identitypb.RegisterCertificateAuthorityServer(server, &identity.Issuer{
+		Authority: authority,
+		Resolve: func(_ context.Context, token string) (identity.Peer, error) {
+			return identity.Peer{Namespace: "default", VM: "web", Pod: token}, nil
+		},
+	})
+	go func() { _ = server.Serve(h.line) }()
+	t.Cleanup(server.Stop)
+	h.controller.Decide("web-1")
+	return h
+}
+
+// line is a listener whose connections can be cut.
+type line struct {
+	net.Listener
+	mu    sync.Mutex
+	cut   bool
+	conns []net.Conn
+}
+
+func newCuttableLine(t *testing.T) *line {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	return &line{Listener: listener}
+}
+
+// Accept implements net.Listener.
+func (l *line) Accept() (net.Conn, error) {
+	for {
+		conn, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		l.mu.Lock()
+		cut := l.cut
+		l.conns = append(l.conns, conn)
+		l.mu.Unlock()
+		if !cut {
+			return conn, nil
+		}
+		_ = conn.Close()
+	}
+}
+
+// Cut ends all connections and takes no more, or ends that.
+func (l *line) Cut(cut bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.cut = cut
+	for _, conn := range l.conns {
+		_ = conn.Close()
+	}
+	l.conns = nil
+}
+
+// member is a hypervisor process.
+type member struct {
+	t       *testing.T
+	pod     string
+	root    string
+	disk    string
+	process *exec.Cmd
+	ended   chan struct{}
+}
+
+// scribeDisk is the size of the disk that scribe needs, in bytes.
+const scribeDisk = (2048 + 4096) * 512
+
+// source starts the hypervisor web-1, which runs scribe.
+func (h *household) source() *member {
+	h.t.Helper()
+	return h.start("web-1", vmpb.VMSpec_SM_RUN, func(m *member) {
+		content, err := os.ReadFile(filepath.Join("testdata", "scribe.img"))
+		must(h.t, err)
+		must(h.t, os.WriteFile(m.disk, content, 0o600))
+		must(h.t, os.Truncate(m.disk, scribeDisk))
+	})
+}
+
+// target starts a hypervisor that waits for the VM.
+func (h *household) target(pod string) *member {
+	h.t.Helper()
+	return h.start(pod, vmpb.VMSpec_SM_INCOMING_MIGRATION, func(*member) {})
+}
+
+func (h *household) start(pod string, mode vmpb.VMSpec_StartMode, prepare func(*member)) *member {
+	h.t.Helper()
+	m := &member{t: h.t, pod: pod, root: h.t.TempDir(), ended: make(chan struct{})}
+	spec := validSpec()
+	spec.PodName, spec.Mode, spec.ControllerEndpoint = pod, mode, h.line.Addr().String()
+	spec.Resources, spec.RootDiskBytes = &vmpb.Resources{MemoryBytes: 32 << 20}, scribeDisk
+	spec.Grace = durationpb.New(h.grace)
+	if mode == vmpb.VMSpec_SM_INCOMING_MIGRATION {
+		spec.MigrationSourcePod = h.controller.Holder().GetPodName()
+		h.controller.Change(func(a *authority) { a.target = pod })
+	}
+	text, err := protojson.Marshal(spec)
+	must(h.t, err)
+	m.disk = hypervisor.PathsFor(spec, m.root).RootDisk
+	must(h.t, os.MkdirAll(filepath.Dir(m.disk), 0o700))
+	must(h.t, os.WriteFile(filepath.Join(m.root, "token"), []byte(pod), 0o600))
+	prepare(m)
+	config, err := json.Marshal(memberConfig{
+		Spec: text, Root: m.root, Disk: m.disk, Authority: h.authority, Bandwidth: h.bandwidth,
+		Timing: h.timing, Departure: h.departure, Arrival: h.arrival,
+	})
+	must(h.t, err)
+	m.process = exec.Command(os.Args[0])
+	m.process.Env = append(os.Environ(), envMember+"="+string(config))
+	m.process.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	log, err := os.Create(filepath.Join(m.root, "log"))
+	must(h.t, err)
+	m.process.Stderr = log
+	must(h.t, m.process.Start())
+	go func() {
+		defer close(m.ended)
+		_ = m.process.Wait()
+		_ = log.Close()
+	}()
+	h.t.Cleanup(func() {
+		m.kill()
+		if h.t.Failed() {
+			text, _ := os.ReadFile(log.Name())
+			h.t.Logf("%s:\n%s", pod, text)
+		}
+	})
+	return m
+}
+
+// kill ends the process as a host does that fails. The kernel ends QEMU with it.
+func (m *member) kill() {
+	_ = m.process.Process.Kill() // fails only if it has ended
+	<-m.ended
+}
+
+func (m *member) term() { _ = m.process.Process.Signal(syscall.SIGTERM) }
+
+// ends waits for the end, and looks at its reason.
+func (m *member) ends(reason string) {
+	m.t.Helper()
+	select {
+	case <-m.ended:
+	case <-time.After(waitTimeout):
+		m.t.Fatalf("%s does not end", m.pod)
+	}
+	if got := readTermination(m.t, filepath.Join(m.root, "end")); got.Reason != reason {
+		m.t.Errorf("%s ended with %+v, want %s", m.pod, got, reason)
+	}
+}
+
+// lives fails the test if the process has ended.
+func (m *member) lives() {
+	m.t.Helper()
+	select {
+	case <-m.ended:
+		m.t.Fatalf("%s has ended", m.pod)
+	default:
+	}
+}
+
+// names makes the controller name the target, once it reports where it is. make is called for each
+// question, with its number.
+func (h *household) names(make func(question int) *member) {
+	question := 0
+	h.controller.Change(func(a *authority) {
+		a.ensure = func(ctx context.Context) (*vmpb.EnsureMigrationTargetResponse, error) {
+			target := make(question)
+			question++
+			if target == nil {
+				return nil, status.Error(codes.Unavailable, "there is no target")
+			}
+			report, err := h.controller.AwaitReport(ctx, func(report *vmpb.ReportStateRequest) bool {
+				return report.GetUs().GetPodName() == target.pod && report.GetState() == vmpb.ReportStateRequest_STATE_INCOMING
+			})
+			if err != nil {
+				return nil, err
+			}
+			return &vmpb.EnsureMigrationTargetResponse{
+				Action:         vmpb.EnsureMigrationTargetResponse_ACTION_LIVE_MIGRATE,
+				TargetEndpoint: report.GetEndpoint(), TargetPod: target.pod,
+			}, nil
+		}
+	})
+}

@@ -1,0 +1,515 @@
+package hypervisor_test
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/service"
+	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+	"github.com/millwright-dev/millwright/test/smallfs"
+)
+
+// counting is what a client of a member's console sees of scribe.
+type counting struct {
+	t      *testing.T
+	stream grpc.BidiStreamingClient[vmpb.ConsoleIO, vmpb.ConsoleIO]
+	rest   string
+	// last is the last number that was read, at the time at, and read how many were.
+	last uint64
+	read int
+	at   time.Time
+}
+
+// counts connects to a member's console once the guest runs there.
+func (m *member) counts() *counting {
+	m.t.Helper()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(m.t.Context()), waitTimeout)
+	m.t.Cleanup(cancel)
+	path := filepath.Join(m.root, vmpb.SocketPath)
+	for {
+		conn, err := service.DialSocket(path)
+		if err == nil {
+			m.t.Cleanup(func() { _ = conn.Close() })
+			stream, err := vmpb.NewOOBManagementClient(conn).Console(ctx, grpc.WaitForReady(true))
+			must(m.t, err)
+			if message, err := stream.Recv(); err == nil {
+				return &counting{t: m.t, stream: stream, rest: string(message.GetData()), at: time.Now()}
+			}
+		}
+		m.lives()
+		select {
+		case <-time.After(10 * time.Millisecond): // the process makes its socket, or gets its guest
+		case <-ctx.Done():
+			m.t.Fatalf("%s has no guest", m.pod)
+		}
+	}
+}
+
+// line reads a line; false is the end.
+func (c *counting) line() (string, bool) {
+	for {
+		if line, rest, found := strings.Cut(c.rest, "\n"); found {
+			c.rest = rest
+			return line, true
+		}
+		message, err := c.stream.Recv()
+		if err != nil {
+			return "", false
+		}
+		c.rest += string(message.GetData())
+		c.at = time.Now()
+	}
+}
+
+// next reads the next number, which must follow the one before.
+func (c *counting) next() bool {
+	c.t.Helper()
+	line, found := c.line()
+	for found && line == "boot" {
+		line, found = c.line()
+	}
+	if !found {
+		return false
+	}
+	number, err := strconv.ParseUint(strings.Map(func(letter rune) rune {
+		return rune(fmt.Sprintf("%x", letter-'a')[0])
+	}, line), 16, 32)
+	if err != nil || len(line) != 8 {
+		c.t.Fatalf("%q is not a number: a write failed", line)
+	}
+	if c.read > 0 && number != c.last+1 {
+		c.t.Fatalf("the guest says %d after %d", number, c.last)
+	}
+	c.last = number
+	c.read++
+	return true
+}
+
+func (c *counting) numbers(count int) {
+	c.t.Helper()
+	for range count {
+		if !c.next() {
+			c.t.Fatalf("the console has ended after %d", c.last)
+		}
+	}
+}
+
+// toTheEnd reads what is left of a guest that ends here.
+func (c *counting) toTheEnd() {
+	c.t.Helper()
+	for c.next() {
+	}
+}
+
+// goesOnIn connects to the console of the member in which the guest goes on after the last line here,
+// which may be half a line.
+func (c *counting) goesOnIn(arrived *member) *counting {
+	c.t.Helper()
+	there := arrived.counts()
+	there.rest = c.rest + there.rest
+	there.last, there.read = c.last, c.read
+	return there
+}
+
+// wantAll reads the disk of a guest that printed last, which was the last but one that it wrote.
+func wantAll(t *testing.T, disk string, last uint64) {
+	t.Helper()
+	content, err := os.ReadFile(disk)
+	must(t, err)
+	for back := range min(last+1, 4095) { // it may have begun to write the next one
+		number := last - back
+		sector := 2048 + number%4096
+		if got := uint64(binary.LittleEndian.Uint32(content[sector*512:])); got != number {
+			t.Fatalf("sector %d has %d, want %d: a write is lost", sector, got, number)
+		}
+	}
+}
+
+// TestRealMigration moves a guest by a signal, and back by an order.
+func TestRealMigration(t *testing.T) {
+	h := newHousehold(t)
+	source := h.source()
+	here := source.counts()
+	here.numbers(100)
+	target := h.target("web-2")
+	h.names(func(int) *member { return target })
+
+	begun := time.Now()
+	source.term()
+	source.term() // changes nothing
+	here.toTheEnd()
+	source.ends(vmpb.EndTerminated)
+	there := here.goesOnIn(target)
+	there.numbers(1)
+	t.Logf("moved in %v; the guest stood still for %v", there.at.Sub(begun), there.at.Sub(here.at))
+	there.numbers(100)
+	target.lives()
+	if holder := h.controller.Holder(); holder.GetPodName() != "web-2" {
+		t.Errorf("%v is authoritative", holder)
+	}
+	target.kill()
+	wantAll(t, target.disk, there.last)
+}
+
+// TestRealMigrationByOrder moves a guest without a signal, and onwards by the next order.
+func TestRealMigrationByOrder(t *testing.T) {
+	h := newHousehold(t)
+	here := h.source()
+	console := here.counts()
+	console.numbers(100)
+	for _, pod := range []string{"web-2", "web-3"} {
+		there := h.target(pod)
+		h.names(func(int) *member { return there })
+		h.controller.Change(func(a *authority) { a.migrate = true })
+		console.toTheEnd()
+		here.ends(vmpb.EndTerminated)
+		here, console = there, console.goesOnIn(there)
+		console.numbers(100)
+	}
+	here.kill()
+	wantAll(t, here.disk, console.last)
+	// The last report of a source and the first of its target may pass each other.
+	h.wantPhases("web-1", copying, stopped)
+	h.wantPhases("web-2", done, copying, stopped)
+	h.wantPhases("web-3", done)
+}
+
+const (
+	copying = vmpb.ReportStateRequest_Migration_PHASE_COPYING
+	stopped = vmpb.ReportStateRequest_Migration_PHASE_STOPPED
+	done    = vmpb.ReportStateRequest_Migration_PHASE_DONE
+	failed  = vmpb.ReportStateRequest_Migration_PHASE_FAILED
+)
+
+// wantPhases looks at the phases that a Pod reported, of which a fast migration leaves out the first ones.
+func (h *household) wantPhases(pod string, want ...vmpb.ReportStateRequest_Migration_Phase) {
+	h.t.Helper()
+	got := h.controller.Phases(pod)
+	for _, phase := range got {
+		at := slices.Index(want, phase)
+		if at < 0 {
+			h.t.Errorf("%s reported the phases %v, want of %v", pod, got, want)
+			return
+		}
+		want = want[at+1:]
+	}
+}
+
+// TestRealShutdownInstead shuts the guest down where it cannot migrate.
+func TestRealShutdownInstead(t *testing.T) {
+	for name, spoil := range map[string]func(*household){
+		"the controller says so":          func(*household) {},
+		"the controller does not answer":  func(h *household) { h.line.Cut(true) },
+		"there is no time":                func(h *household) { h.grace = time.Second },
+		"there is no target in that time": func(h *household) { h.grace = 4 * time.Second; h.names(func(int) *member { return nil }) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHousehold(t)
+			h.timing.Grace = time.Second // scribe does not notice the button
+			if strings.HasPrefix(name, "there") {
+				h.timing.Margin = 10 * time.Millisecond
+				spoil(h)
+			}
+			source := h.source()
+			console := source.counts()
+			console.numbers(10)
+			spoil(h)
+			begun := time.Now()
+			source.term()
+			source.ends(vmpb.EndStopped)
+			t.Logf("ended after %v", time.Since(begun))
+			console.toTheEnd()
+		})
+	}
+}
+
+// TestRealControllerIsAway: while a guest waits to migrate its controller is away for longer than one that had not
+// answered before might be. The guest runs on; or it is shut down when the process is asked to end again.
+func TestRealControllerIsAway(t *testing.T) {
+	for name, urged := range map[string]bool{"for a while": false, "at the end of all": true} {
+		t.Run(name, func(t *testing.T) {
+			h := newHousehold(t)
+			h.grace, h.timing.Grace = 10*time.Minute, time.Second
+			source := h.source()
+			here := source.counts()
+			here.numbers(10)
+			asked, target := make(chan struct{}, 100), make(chan *member, 1)
+			h.names(func(int) *member {
+				asked <- struct{}{}
+				select {
+				case there := <-target:
+					return there
+				default:
+					return nil
+				}
+			})
+			source.term()
+			<-asked
+			h.line.Cut(true)
+			if urged {
+				source.term()
+				source.ends(vmpb.EndStopped)
+				return
+			}
+			for cut := time.Now(); time.Since(cut) < 4*time.Second; {
+				here.numbers(1)
+			}
+			target <- h.target("web-2")
+			h.line.Cut(false)
+			here.toTheEnd()
+			source.ends(vmpb.EndTerminated)
+		})
+	}
+}
+
+// awaitPhase waits for a report.
+func (h *household) awaitPhase(want vmpb.ReportStateRequest_Migration_Phase) *vmpb.ReportStateRequest {
+	h.t.Helper()
+	ctx, cancel := context.WithTimeout(h.t.Context(), waitTimeout)
+	defer cancel()
+	report, err := h.controller.AwaitReport(ctx, func(report *vmpb.ReportStateRequest) bool {
+		return report.GetMigration().GetPhase() == want
+	})
+	must(h.t, err)
+	return report
+}
+
+// awaitCopy waits until a part is copied.
+func (h *household) awaitCopy() {
+	h.t.Helper()
+	ctx, cancel := context.WithTimeout(h.t.Context(), waitTimeout)
+	defer cancel()
+	_, err := h.controller.AwaitReport(ctx, func(report *vmpb.ReportStateRequest) bool {
+		return report.GetMigration().GetPhase() == copying && report.GetMigration().GetDoneBytes() > 0
+	})
+	must(h.t, err)
+}
+
+// slow makes the copy of the disk take some seconds.
+func (h *household) slow() { h.bandwidth = 1 << 20 }
+
+// The target, or the way to it, fails while the guest runs: the guest runs on, and the next target takes it.
+func TestRealTargetFails(t *testing.T) {
+	for name, fail := range map[string]func(h *household, target *member){
+		"it is killed": func(h *household, target *member) {
+			h.awaitPhase(copying)
+			target.kill()
+		},
+		"it is terminated": func(h *household, target *member) {
+			h.awaitPhase(copying)
+			h.controller.Change(func(a *authority) { a.target = "" })
+			target.ends(vmpb.EndTerminated)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHousehold(t)
+			h.slow()
+			source := h.source()
+			here := source.counts()
+			here.numbers(10)
+			first := h.target("web-2")
+			second := make(chan *member, 1)
+			h.names(func(question int) *member {
+				if question == 0 {
+					return first
+				}
+				there := h.target("web-3")
+				second <- there
+				return there
+			})
+			h.controller.Change(func(a *authority) { a.migrate = true })
+			fail(h, first)
+			h.awaitPhase(failed)
+			h.awaitPhase(done)
+			here.toTheEnd()
+			source.ends(vmpb.EndTerminated)
+			arrived := <-second
+			there := here.goesOnIn(arrived)
+			there.numbers(100)
+			arrived.kill()
+			wantAll(t, arrived.disk, there.last)
+		})
+	}
+}
+
+// The target's disk is full.
+func TestRealTargetIsFull(t *testing.T) {
+	h := newHousehold(t)
+	source := h.source()
+	here := source.counts()
+	here.numbers(300) // more than the target has room for
+	small := smallfs.NewSize(t, 64<<10)
+	target := h.start("web-2", vmpb.VMSpec_SM_INCOMING_MIGRATION, func(m *member) { m.disk = small.Path("disk.img") })
+	h.names(func(question int) *member {
+		if question > 0 {
+			return nil
+		}
+		return target
+	})
+	h.controller.Change(func(a *authority) { a.migrate = true })
+	report := h.awaitPhase(failed)
+	h.controller.Change(func(a *authority) { a.migrate = false })
+	t.Logf("it failed for: %s", report.GetMigration().GetMessage())
+	target.ends(vmpb.EndNotArrived)
+	here.numbers(300)
+	source.kill()
+	here.toTheEnd()
+	wantAll(t, source.disk, here.last)
+}
+
+// The order is taken back.
+func TestRealMigrationIsCancelled(t *testing.T) {
+	h := newHousehold(t)
+	h.bandwidth = 256 << 10
+	source := h.source()
+	here := source.counts()
+	target := h.target("web-2")
+	h.names(func(int) *member { return target })
+	h.controller.Change(func(a *authority) { a.migrate = true })
+	h.awaitCopy()
+	h.controller.Change(func(a *authority) { a.migrate = false })
+	target.ends(vmpb.EndNotArrived)
+	here.numbers(100)
+	source.lives()
+	if holder := h.controller.Holder(); holder.GetPodName() != "web-1" {
+		t.Errorf("%v is authoritative", holder)
+	}
+}
+
+// The source dies while the guest runs: the target has never run it.
+func TestRealSourceDiesBeforeTheCommit(t *testing.T) {
+	h := newHousehold(t)
+	h.bandwidth = 256 << 10
+	source := h.source()
+	source.counts().numbers(10)
+	target := h.target("web-2")
+	h.names(func(int) *member { return target })
+	h.controller.Change(func(a *authority) { a.migrate = true })
+	h.awaitCopy()
+	source.kill()
+	target.ends(vmpb.EndNotArrived)
+	if holder := h.controller.Holder(); holder.GetPodName() != "web-1" {
+		t.Errorf("%v is authoritative", holder)
+	}
+}
+
+// holdSwitchovers makes switchovers fail until the returned function is called. The channel receives who asks.
+func (h *household) holdSwitchovers() (asked <-chan *vmpb.HypervisorID, release func()) {
+	who := make(chan *vmpb.HypervisorID, 1000)
+	h.controller.Change(func(a *authority) {
+		a.before = func(us *vmpb.HypervisorID) error {
+			who <- us
+			return status.Error(codes.Unavailable, "the controller starts")
+		}
+	})
+	return who, func() { h.controller.Change(func(a *authority) { a.before = nil }) }
+}
+
+// After the commit the guest runs where the controller says, whoever dies.
+func TestRealDeathAfterTheCommit(t *testing.T) {
+	for name, test := range map[string]struct {
+		dies string
+		want string
+	}{
+		"source": {"web-1", "web-2"},
+		"target": {"web-2", "web-1"},
+		"nobody": {"", "web-2"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHousehold(t)
+			h.departure.Switchover = waitTimeout
+			if test.dies == "web-2" {
+				h.departure.Switchover = 2 * time.Second
+			}
+			asked, release := h.holdSwitchovers()
+			members := map[string]*member{"web-1": h.source()}
+			here := members["web-1"].counts()
+			here.numbers(10)
+			members["web-2"] = h.target("web-2")
+			h.names(func(int) *member { return members["web-2"] })
+			h.controller.Change(func(a *authority) { a.migrate = true })
+			if us := <-asked; us.GetPodName() != "web-2" {
+				t.Fatalf("%v asks for the authority", us)
+			}
+			if dying := members[test.dies]; dying != nil {
+				dying.kill()
+			}
+			release()
+			if test.want == "web-1" {
+				// It goes on here, with nothing lost.
+				here.numbers(100)
+				holder := h.controller.Holder()
+				if first := h.controller.Runs()[0]; holder.GetPodName() != "web-1" || holder.GetRunId() <= first.GetRunId() {
+					t.Errorf("%v is authoritative, after %v", holder, first)
+				}
+				h.goesOn(members["web-1"], here)
+				return
+			}
+			here.toTheEnd()
+			if test.dies == "" {
+				members["web-1"].ends(vmpb.EndTerminated)
+			}
+			there := here.goesOnIn(members["web-2"])
+			there.numbers(100)
+			members["web-2"].kill()
+			wantAll(t, members["web-2"].disk, there.last)
+		})
+	}
+}
+
+// The switchover was done, and nobody learns of it: the target asks again.
+func TestRealAnswerIsLost(t *testing.T) {
+	h := newHousehold(t)
+	source := h.source()
+	here := source.counts()
+	here.numbers(10)
+	target := h.target("web-2")
+	h.names(func(int) *member { return target })
+	lost := make(chan struct{}, 1)
+	h.controller.Change(func(a *authority) {
+		a.migrate = true
+		a.after = func(*vmpb.HypervisorID) error {
+			select {
+			case lost <- struct{}{}:
+				return status.Error(codes.Unavailable, "the answer is lost")
+			default:
+				return nil
+			}
+		}
+	})
+	here.toTheEnd()
+	source.ends(vmpb.EndTerminated)
+	there := here.goesOnIn(target)
+	there.numbers(100)
+	if len(lost) != 1 {
+		t.Errorf("%d answers were lost, want 1", len(lost))
+	}
+	target.kill()
+	wantAll(t, target.disk, there.last)
+}
+
+// goesOn looks whether a guest that was taken back can migrate again.
+func (h *household) goesOn(source *member, here *counting) {
+	h.t.Helper()
+	target := h.target("web-3")
+	h.names(func(int) *member { return target })
+	h.controller.Change(func(a *authority) { a.migrate = true })
+	here.toTheEnd()
+	source.ends(vmpb.EndTerminated)
+	there := here.goesOnIn(target)
+	there.numbers(100)
+	target.kill()
+	wantAll(h.t, target.disk, there.last)
+}

@@ -1,0 +1,80 @@
+package qemu
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"os"
+	"strings"
+)
+
+// Hardware describes what a guest sees of its machine, in one line. A guest can move only between
+// machines of the same hardware.
+func (c Config) Hardware() (string, error) {
+	parts := []string{
+		MachineType, string(c.Processor.Accelerator), c.Processor.model(),
+		fmt.Sprintf("%d CPUs", c.Processor.Count), fmt.Sprintf("%d MiB", c.MemoryMiB),
+	}
+	if c.UUID != "" {
+		parts = append(parts, c.UUID)
+	}
+	if c.Disks.Seed.Path != "" {
+		size, err := sizeOf(c.Disks.Seed.Path)
+		if err != nil {
+			return "", err
+		}
+		parts = append(parts, fmt.Sprintf("seed of %d bytes", size))
+	}
+	if c.Kernel != nil {
+		parts = append(parts, "kernel")
+	}
+	if n := c.Network; n != nil {
+		parts = append(parts, n.MAC.String(), n.IPv4.String())
+		if n.IPv6.IsValid() {
+			parts = append(parts, n.IPv6.String())
+		}
+	}
+	for _, item := range c.Firmware {
+		size, err := sizeOf(item.Path)
+		if err != nil {
+			return "", err
+		}
+		parts = append(parts, fmt.Sprintf("%s of %d bytes", item.Name, size))
+	}
+	return strings.Join(parts, ", "), nil
+}
+
+func sizeOf(path string) (int64, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return 0, fmt.Errorf("describing the guest's hardware: %w", err)
+	}
+	return info.Size(), nil
+}
+
+// model names the processor that the guest sees.
+func (p Processor) model() string {
+	if p.Accelerator != KVM {
+		return plainProcessor
+	}
+	cpuinfo, err := os.ReadFile("/proc/cpuinfo")
+	if err != nil {
+		cpuinfo = nil // as DetectAccelerator
+	}
+	return hostModel(string(cpuinfo))
+}
+
+// hostModel names a host's processor, with a number for its abilities.
+func hostModel(cpuinfo string) string {
+	var model, flags string
+	for line := range strings.Lines(cpuinfo) {
+		key, value, _ := strings.Cut(line, ":")
+		switch strings.TrimSpace(key) {
+		case "model name":
+			model = strings.TrimSpace(value)
+		case "flags":
+			flags = value
+		}
+	}
+	sum := sha256.Sum256([]byte(flags))
+	return fmt.Sprintf("%s (%x)", model, sum[:4])
+}

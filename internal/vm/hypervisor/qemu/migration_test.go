@@ -1,0 +1,215 @@
+package qemu
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qmp"
+)
+
+var scribe = bootSector("scribe")
+
+// Where scribe writes its numbers.
+const (
+	scribeBanner  = "boot\n"
+	scribeStart   = 2048
+	scribeSectors = 4096
+	sectorBytes   = 512
+	scribeDisk    = (scribeStart + scribeSectors) * sectorBytes
+)
+
+// pair is a machine, and one that waits for its state.
+type pair struct {
+	t              *testing.T
+	source, target *Process
+	disk           string // the target's
+	cut            func() // of what joins their sockets
+	sent           atomic.Int64
+}
+
+// newPair boots scribe, and lets the sockets of the source lead to those of the target.
+func newPair(t *testing.T) (*pair, *reader) {
+	t.Helper()
+	config := machine(t, scribe)
+	must(t, os.Truncate(config.Disks.Root.Path, scribeDisk))
+	config.Sockets = t.TempDir()
+	l := &pair{t: t, source: start(t, config)}
+	console := attach(t, l.source)
+	must(t, l.source.Cont(bounded(t)))
+	console.until(scribeBanner)
+
+	config = machine(t, nil)
+	must(t, os.Truncate(config.Disks.Root.Path, scribeDisk))
+	l.disk = config.Disks.Root.Path
+	config.Sockets, config.Incoming = t.TempDir(), true
+	l.target = start(t, config)
+	must(t, l.target.Receive(bounded(t), "disk"))
+	ctx, cancel := context.WithCancel(t.Context())
+	t.Cleanup(cancel)
+	l.cut = cancel
+	for _, socket := range []Socket{MemorySocket, DiskSocket} {
+		listener, err := l.source.Listen(socket)
+		must(t, err)
+		context.AfterFunc(ctx, func() { _ = listener.Close() })
+		go l.join(ctx, listener, socket)
+	}
+	return l, console
+}
+
+func (l *pair) join(ctx context.Context, listener net.Listener, socket Socket) {
+	for {
+		from, err := listener.Accept()
+		if err != nil {
+			return
+		}
+		to, err := l.target.Dial(ctx, socket)
+		if err != nil {
+			_ = from.Close()
+			return
+		}
+		context.AfterFunc(ctx, func() { _, _ = from.Close(), to.Close() })
+		go func() { _, _ = io.Copy(from, to); _ = from.Close() }()
+		go func() { n, _ := io.Copy(to, from); l.sent.Add(n); _ = to.Close() }()
+	}
+}
+
+func (l *pair) send() error {
+	return l.source.Send(bounded(l.t), Destination{Export: "disk"}, func(Progress) {})
+}
+
+// wantNumbers reads the disk of a guest that has ended after it printed last.
+func wantNumbers(t *testing.T, disk string, last uint64) {
+	t.Helper()
+	content, err := os.ReadFile(disk)
+	must(t, err)
+	for back := range min(last+1, scribeSectors-1) { // it may have begun to write the next one
+		number := last - back
+		sector := scribeStart + number%scribeSectors
+		got := uint64(binary.LittleEndian.Uint32(content[sector*sectorBytes:]))
+		if got != number {
+			t.Fatalf("sector %d has %d, want %d: a write is lost", sector, got, number)
+		}
+	}
+}
+
+func TestMachineMoves(t *testing.T) {
+	l, console := newPair(t)
+	_, before := console.numbers(300)
+	begun := time.Now()
+	must(t, l.send())
+	stopped := time.Now()
+	if state := runState(t, l.source); state != string(Leaving) {
+		t.Errorf("the source is %s before the rest is sent", state)
+	}
+	must(t, l.source.Finish(bounded(t), Destination{Export: "disk"}))
+	must(t, l.target.Received(bounded(t)))
+	if got := [2]string{runState(t, l.source), runState(t, l.target)}; got != [2]string{string(Left), string(Paused)} {
+		t.Errorf("the two are %v: a guest runs without being continued", got)
+	}
+	must(t, l.target.CloseExport(bounded(t)))
+	arrived := attach(t, l.target)
+	must(t, l.target.Cont(bounded(t)))
+	t.Logf("moved in %v, of which the guest stood still for %v", time.Since(begun), time.Since(stopped))
+	must(t, l.source.Kill(bounded(t)))
+	last := lastNumber(t, console, before)
+	arrived.rest = append(console.rest, arrived.rest...) // the last line may be cut in two
+	first, _ := arrived.numbers(1)
+	if first != last+1 {
+		t.Errorf("the guest goes on with %d after %d", first, last)
+	}
+	_, last = arrived.numbers(300)
+	must(t, l.target.Kill(bounded(t)))
+	wantNumbers(t, l.disk, lastNumber(t, arrived, last))
+}
+
+// lastNumber reads the rest of what a machine printed that has ended, and leaves what follows the last
+// whole line. before is the last number that was read.
+func lastNumber(t *testing.T, console *reader, before uint64) uint64 {
+	t.Helper()
+	for {
+		output, err := console.Next(bounded(t))
+		if err != nil {
+			break
+		}
+		console.rest = append(console.rest, output...)
+	}
+	const line = 9
+	whole := len(console.rest) / line * line
+	lines := console.rest[:whole]
+	console.rest = console.rest[whole:]
+	if whole == 0 {
+		return before
+	}
+	return parseNumber(t, string(lines[whole-line:whole-1]))
+}
+
+// Whenever a migration is given up before its end, the guest goes on, and the next one succeeds.
+func TestMigrationIsAbandoned(t *testing.T) {
+	for name, until := range map[string]func(*pair) error{
+		"before it begins":          func(*pair) error { return nil },
+		"when the guest is stopped": (*pair).send,
+		"when the other one is killed": func(l *pair) error {
+			must(t, l.target.Kill(bounded(t)))
+			if err := l.send(); err == nil {
+				t.Error("a machine was sent to nobody")
+			}
+			return nil
+		},
+		"when all is sent": func(l *pair) error {
+			return errors.Join(l.send(), l.source.Finish(bounded(t), Destination{Export: "disk"}))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l, console := newPair(t)
+			console.numbers(100)
+			must(t, until(l))
+			l.cut()
+			must(t, l.source.Abandon(bounded(t)))
+			must(t, l.source.Cont(bounded(t)))
+			console.numbers(300) // none is lost or repeated
+			if job, err := l.source.queryJob(bounded(t)); err != nil || job.ID != "" {
+				t.Errorf("there is still a job %+v, %v", job, err)
+			}
+			must(t, l.source.removeNode(bounded(t)))
+			must(t, l.source.Kill(bounded(t)))
+		})
+	}
+}
+
+// A target that loses its source never runs the guest.
+func TestTargetWithoutASource(t *testing.T) {
+	l, _ := newPair(t)
+	must(t, l.send())
+	must(t, l.source.Kill(bounded(t)))
+	if err := l.target.Received(bounded(t)); !errors.Is(err, qmp.ErrDisconnected) {
+		t.Errorf("error = %v, want ErrDisconnected", err)
+	}
+	<-l.target.Done()
+	if output, err := attach(t, l.target).Next(bounded(t)); !errors.Is(err, io.EOF) {
+		t.Errorf("the guest has printed %q, %v", output, err)
+	}
+}
+
+func TestMachineWithoutSockets(t *testing.T) {
+	p := start(t, machine(t, counter))
+	if _, err := p.Listen(MemorySocket); err == nil {
+		t.Error("it listens nowhere")
+	}
+	if _, err := p.Dial(bounded(t), MemorySocket); err == nil {
+		t.Error("it connects to nowhere")
+	}
+	config := machine(t, counter)
+	config.Sockets = filepath.Join(t.TempDir(), "missing")
+	if p, err := Start(bounded(t), requireQEMU(t), config); err == nil {
+		_ = p.Kill(bounded(t))
+		t.Error("a machine has started without its folder")
+	}
+}

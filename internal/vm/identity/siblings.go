@@ -1,0 +1,49 @@
+package identity
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// Siblings are the hypervisors of one VM, by the names of their Pods. All fields are required.
+type Siblings struct {
+	// Credentials are those of one of them.
+	Credentials *Credentials
+	// Namespace and VM are what all have in common.
+	Namespace, VM string
+}
+
+func (s Siblings) peer(pod string) Peer { return Peer{Namespace: s.Namespace, VM: s.VM, Pod: pod} }
+
+// Dial is Credentials.Dial for the hypervisor in a Pod.
+func (s Siblings) Dial(endpoint, pod string) (*grpc.ClientConn, error) {
+	return s.Credentials.Dial(endpoint, s.peer(pod))
+}
+
+// Accept is Credentials.Accept for the hypervisor in a Pod.
+func (s Siblings) Accept(ctx context.Context, raw net.Conn, pod, protocol string) (*tls.Conn, error) {
+	return s.Credentials.Accept(ctx, raw, s.peer(pod), protocol)
+}
+
+// Connect is Credentials.Connect for the hypervisor in a Pod.
+func (s Siblings) Connect(ctx context.Context, raw net.Conn, pod, protocol string) (*tls.Conn, error) {
+	return s.Credentials.Connect(ctx, raw, s.peer(pod), protocol)
+}
+
+// Caller returns the Pod of the caller of a gRPC method. Errors: a status of code PERMISSION_DENIED if it
+// is no hypervisor of the VM, or FromContext's.
+func (s Siblings) Caller(ctx context.Context) (pod string, err error) {
+	caller, err := FromContext(ctx)
+	if err != nil {
+		return "", err
+	}
+	if caller != s.peer(caller.Pod) {
+		return "", status.Errorf(codes.PermissionDenied, "%s is no hypervisor of %s/%s", caller, s.Namespace, s.VM)
+	}
+	return caller.Pod, nil
+}

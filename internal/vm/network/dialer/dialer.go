@@ -1,0 +1,125 @@
+// Package dialer connects this process to guests.
+//
+// A [Dialer] is a port of the guests' switch with an address of its own, and gVisor's TCP over IPv4
+// behind it: no privileges and no network card of the host are needed, and guests answer wherever
+// they have moved. Nothing listens at its address.
+package dialer
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+
+	"gvisor.dev/gvisor/pkg/buffer"
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+	"gvisor.dev/gvisor/pkg/tcpip/link/channel"
+	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
+	"gvisor.dev/gvisor/pkg/tcpip/stack"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+
+	"github.com/millwright-dev/millwright/internal/vm/network"
+)
+
+const (
+	// card is the only network card.
+	card = 1
+	// maxPacket is the longest packet of the switch, in bytes.
+	maxPacket = 1500
+	// queued packets to guests; more are dropped, as TCP expects.
+	queued = 512
+	// lengthSize is the size of what precedes a delivered frame.
+	lengthSize = 4
+)
+
+// Dialer connects to guests. Use New.
+type Dialer struct {
+	stack *stack.Stack
+	local tcpip.FullAddress
+	guest netip.Prefix
+}
+
+// New joins the switch at a socket with an address of the guests' network that no VM has, until
+// the context ends.
+func New(ctx context.Context, socket string, address netip.Addr, guests netip.Prefix, log *slog.Logger) (*Dialer, error) {
+	port := network.Port{VM: "host", MAC: net.HardwareAddr{0x02, 0, 0, 0, 0, 0x02}, IPv4: address}
+	outgoing := channel.New(queued, maxPacket, "")
+	d := &Dialer{
+		stack: stack.New(stack.Options{
+			NetworkProtocols:   []stack.NetworkProtocolFactory{ipv4.NewProtocol},
+			TransportProtocols: []stack.TransportProtocolFactory{tcp.NewProtocol},
+		}),
+		local: tcpip.FullAddress{NIC: card, Addr: tcpip.AddrFrom4(address.As4())},
+		guest: guests,
+	}
+	if err := d.configure(outgoing); err != nil {
+		return nil, err
+	}
+	link, err := network.Join(ctx, socket, port, func(framed []byte) error {
+		receive(outgoing, framed[lengthSize:])
+		return nil
+	}, log)
+	if err != nil {
+		return nil, err
+	}
+	go func() {
+		defer d.stack.Destroy()
+		for packet := outgoing.ReadContext(ctx); packet != nil; packet = outgoing.ReadContext(ctx) {
+			link.Send(frameOf(port, packet))
+			packet.DecRef()
+		}
+	}()
+	return d, nil
+}
+
+func (d *Dialer) configure(endpoint stack.LinkEndpoint) error {
+	if err := d.stack.CreateNIC(card, endpoint); err != nil {
+		return fmt.Errorf("making the network card: %s", err)
+	}
+	own := tcpip.ProtocolAddress{Protocol: ipv4.ProtocolNumber, AddressWithPrefix: d.local.Addr.WithPrefix()}
+	if err := d.stack.AddProtocolAddress(card, own, stack.AddressProperties{}); err != nil {
+		return fmt.Errorf("setting the address: %s", err)
+	}
+	d.stack.SetRouteTable([]tcpip.Route{{Destination: header.IPv4EmptySubnet, NIC: card}})
+	return nil
+}
+
+// receive gives the stack the packet of a frame.
+func receive(endpoint *channel.Endpoint, frame []byte) {
+	if len(frame) < header.EthernetMinimumSize || header.Ethernet(frame).Type() != header.IPv4ProtocolNumber {
+		return
+	}
+	packet := stack.NewPacketBuffer(stack.PacketBufferOptions{
+		Payload: buffer.MakeWithData(frame[header.EthernetMinimumSize:]),
+	})
+	defer packet.DecRef()
+	endpoint.InjectInbound(header.IPv4ProtocolNumber, packet)
+}
+
+// frameOf returns the frame with a packet for the switch, which looks only at the sender.
+func frameOf(port network.Port, packet *stack.PacketBuffer) []byte {
+	frame := make([]byte, header.EthernetMinimumSize, header.EthernetMinimumSize+packet.Size())
+	header.Ethernet(frame).Encode(&header.EthernetFields{
+		SrcAddr: tcpip.LinkAddress(port.MAC), Type: header.IPv4ProtocolNumber,
+	})
+	for _, part := range packet.AsSlices() {
+		frame = append(frame, part...)
+	}
+	return frame
+}
+
+// Reaches reports whether an address is one of guests.
+func (d *Dialer) Reaches(address netip.Addr) bool { return d.guest.Contains(address) }
+
+// Dial connects to a TCP port of a guest.
+func (d *Dialer) Dial(ctx context.Context, guest netip.AddrPort) (net.Conn, error) {
+	to := tcpip.FullAddress{NIC: card, Addr: tcpip.AddrFrom4(guest.Addr().As4()), Port: guest.Port()}
+	conn, err := gonet.DialTCPWithBind(ctx, d.stack, d.local, to, ipv4.ProtocolNumber)
+	if err != nil {
+		return nil, fmt.Errorf("connecting to %s: %w", guest, err)
+	}
+	return conn, nil
+}

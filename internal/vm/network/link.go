@@ -1,0 +1,145 @@
+package network
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+)
+
+// Link connects a guest to a switch. Use Join.
+type Link struct {
+	socket  string
+	hello   []byte
+	deliver func(frame []byte) error
+	log     *slog.Logger
+
+	mu    sync.Mutex
+	queue chan []byte // nil while there is no connection
+	done  chan struct{}
+}
+
+// The pauses between attempts to connect grow from the first to the last.
+const (
+	firstPause = 100 * time.Millisecond
+	lastPause  = 5 * time.Second
+)
+
+// Join connects the port to the switch at the socket until the context ends, again and again: a
+// guest outlives the switch. Frames for the guest are delivered one after the other, each in
+// QEMU's form: a length of four bytes and the content. If that fails, the link ends.
+func Join(ctx context.Context, socket string, port Port, deliver func(framed []byte) error, log *slog.Logger) (*Link, error) {
+	if err := port.check(); err != nil {
+		return nil, err
+	}
+	hello, err := json.Marshal(port)
+	if err != nil {
+		return nil, fmt.Errorf("describing the port: %w", err)
+	}
+	l := &Link{socket: socket, hello: framed(hello), deliver: deliver, log: log, done: make(chan struct{})}
+	go l.run(ctx)
+	return l, nil
+}
+
+// Done is closed when the link has ended.
+func (l *Link) Done() <-chan struct{} { return l.done }
+
+// Send sends a frame of the guest. It never waits: a frame is dropped when there is no
+// connection, or too much has been sent.
+func (l *Link) Send(frame []byte) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.queue == nil {
+		return
+	}
+	select {
+	case l.queue <- frame:
+	default:
+	}
+}
+
+// errGuest means that the guest takes no frames any more.
+var errGuest = errors.New("the guest takes no frames")
+
+func (l *Link) run(ctx context.Context) {
+	defer close(l.done)
+	pause := firstPause
+	for ctx.Err() == nil {
+		began := time.Now()
+		err := l.connect(ctx)
+		if errors.Is(err, errGuest) {
+			return
+		}
+		if time.Since(began) > lastPause {
+			pause = firstPause
+		}
+		if ctx.Err() == nil && pause < lastPause {
+			l.log.Warn("the guest does not reach other guests; trying again", "error", err)
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+		}
+		pause = min(2*pause, lastPause)
+	}
+}
+
+// connect connects once, and carries frames until the connection ends.
+func (l *Link) connect(ctx context.Context) error {
+	var conn net.Conn
+	err := inFolder(l.socket, func(short string) error {
+		var err error
+		conn, err = (&net.Dialer{}).DialContext(ctx, "unix", short)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("connecting to the switch: %w", err)
+	}
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	defer stop()
+	defer conn.Close()
+	if _, err := conn.Write(l.hello); err != nil {
+		return fmt.Errorf("joining the switch: %w", err)
+	}
+	queue := make(chan []byte, maxQueued)
+	written := make(chan struct{})
+	go func() {
+		defer close(written)
+		writeFrames(conn, queue)
+	}()
+	l.setQueue(queue)
+	defer func() {
+		l.setQueue(nil)
+		close(queue)
+		_ = conn.Close()
+		<-written
+	}()
+	return l.receive(conn)
+}
+
+func (l *Link) setQueue(queue chan []byte) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.queue = queue
+}
+
+func (l *Link) receive(conn net.Conn) error {
+	in := bufio.NewReaderSize(conn, 1<<16)
+	for {
+		frame, err := readFrame(in, maxFrame)
+		if err != nil {
+			return fmt.Errorf("receiving: %w", err)
+		}
+		if frame == nil {
+			continue
+		}
+		if err := l.deliver(framed(frame)); err != nil {
+			return fmt.Errorf("%w: %w", errGuest, err)
+		}
+	}
+}

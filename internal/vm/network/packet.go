@@ -1,0 +1,202 @@
+package network
+
+import (
+	"bytes"
+	"encoding/binary"
+	"net/netip"
+)
+
+// Refusal is why a frame was dropped.
+type Refusal string
+
+const (
+	// Malformed: not an IP packet in an Ethernet frame, longer than the network allows, or
+	// with headers that a router has to look at.
+	Malformed Refusal = "Malformed"
+	// ForeignMAC: the Ethernet address of the sender is not the port's.
+	ForeignMAC Refusal = "ForeignMAC"
+	// ForeignAddress: the IP address of the sender is not the port's.
+	ForeignAddress Refusal = "ForeignAddress"
+	// LinkOnly: ARP of another link, neighbour discovery, router advertisements, DHCP, and
+	// what is not for one address.
+	LinkOnly Refusal = "LinkOnly"
+	// Expired: the hop limit is reached.
+	Expired Refusal = "Expired"
+	// NoGuest: no port has the destination.
+	NoGuest Refusal = "NoGuest"
+	// QueueFull: the receiver is slower than those who send to it.
+	QueueFull Refusal = "QueueFull"
+)
+
+// maxFrame is the longest frame, in bytes: that of a link with an MTU of 1500.
+const maxFrame = 1514
+
+// Offsets and sizes of headers, in bytes.
+const (
+	etherSource, etherType, etherHeader = 6, 12, 14
+
+	header4, ttl4, protocol4, checksum4, source4, destination4 = 20, 8, 9, 10, 12, 16
+	header6, protocol6, hops6, source6, destination6           = 40, 6, 7, 8, 24
+
+	arpLength, arpSenderMAC, arpSenderIP, arpKinds = 28, 8, 14, 6
+)
+
+const (
+	typeIPv4 = 0x0800
+	typeARP  = 0x0806
+	typeRARP = 0x8035
+	typeIPv6 = 0x86dd
+)
+
+const (
+	protocolHopByHop = 0
+	protocolUDP      = 17
+	protocolRouting  = 43
+	protocolFragment = 44
+	protocolICMPv6   = 58
+	protocolOptions  = 60
+
+	portDHCPClient   = 68
+	portDHCPv6Client = 546
+
+	fragmentHeader = 8
+)
+
+// ethernetIPv4 begins an ARP packet about IPv4 addresses on Ethernet.
+var ethernetIPv4 = []byte{0, 1, 8, 0, 6, 4}
+
+// inspect returns the destination of a frame that a guest may send. It is the zero Addr if the
+// frame only announces where the guest is. A refusal is "" if there is none.
+func (p Port) inspect(frame []byte) (netip.Addr, Refusal) {
+	if len(frame) < etherHeader || len(frame) > maxFrame {
+		return netip.Addr{}, Malformed
+	}
+	if !bytes.Equal(frame[etherSource:etherType], p.MAC) {
+		return netip.Addr{}, ForeignMAC
+	}
+	switch content := frame[etherHeader:]; binary.BigEndian.Uint16(frame[etherType:]) {
+	case typeARP, typeRARP:
+		return netip.Addr{}, p.inspectARP(content)
+	case typeIPv4:
+		return p.inspect4(content)
+	case typeIPv6:
+		return p.inspect6(content)
+	}
+	return netip.Addr{}, Malformed
+}
+
+// inspectARP: a machine announces itself by ARP when it has moved to another host.
+func (p Port) inspectARP(data []byte) Refusal {
+	if len(data) < arpLength || !bytes.Equal(data[:arpKinds], ethernetIPv4) {
+		return Malformed
+	}
+	if !bytes.Equal(data[arpSenderMAC:arpSenderIP], p.MAC) {
+		return ForeignMAC
+	}
+	sender := netip.AddrFrom4([4]byte(data[arpSenderIP:]))
+	if !sender.IsUnspecified() && sender != p.IPv4 {
+		return ForeignAddress
+	}
+	return ""
+}
+
+func (p Port) inspect4(data []byte) (netip.Addr, Refusal) {
+	if len(data) < header4 || data[0]>>4 != 4 {
+		return netip.Addr{}, Malformed
+	}
+	header, total := int(data[0]&0xf)*4, int(binary.BigEndian.Uint16(data[2:]))
+	// With options a packet can ask for another way.
+	if header != header4 || total < header || total > len(data) {
+		return netip.Addr{}, Malformed
+	}
+	from, to := netip.AddrFrom4([4]byte(data[source4:])), netip.AddrFrom4([4]byte(data[destination4:]))
+	const offset = 0x1fff
+	first := binary.BigEndian.Uint16(data[6:])&offset == 0
+	switch {
+	case from != p.IPv4:
+		return to, ForeignAddress
+	case !unicast(to):
+		return to, LinkOnly
+	case first && data[protocol4] == protocolUDP && isUDPTo(data[header:total], portDHCPClient):
+		return to, LinkOnly
+	case data[ttl4] <= 1:
+		return to, Expired
+	}
+	return to, ""
+}
+
+func (p Port) inspect6(data []byte) (netip.Addr, Refusal) {
+	if len(data) < header6 || data[0]>>4 != 6 {
+		return netip.Addr{}, Malformed
+	}
+	end := header6 + int(binary.BigEndian.Uint16(data[4:]))
+	if end > len(data) {
+		return netip.Addr{}, Malformed
+	}
+	from, to := netip.AddrFrom16([16]byte(data[source6:])), netip.AddrFrom16([16]byte(data[destination6:]))
+	switch {
+	case from != p.IPv6:
+		return to, ForeignAddress
+	case !unicast(to):
+		return to, LinkOnly
+	case data[hops6] <= 1:
+		return to, Expired
+	}
+	return to, inspectPayload6(data[protocol6], data[header6:end])
+}
+
+// inspectPayload6 refuses what has a meaning on a link only. A whole packet is looked at, and the
+// first of its fragments.
+func inspectPayload6(protocol byte, payload []byte) Refusal {
+	if protocol == protocolFragment {
+		if len(payload) < fragmentHeader {
+			return Malformed
+		}
+		const offset = 0xfff8
+		if binary.BigEndian.Uint16(payload[2:])&offset != 0 {
+			return ""
+		}
+		protocol, payload = payload[0], payload[fragmentHeader:]
+	}
+	switch protocol {
+	case protocolHopByHop, protocolRouting, protocolOptions, protocolFragment:
+		return Malformed
+	case protocolICMPv6:
+		// Neighbour discovery: RFC 4861, section 4.
+		const first, last = 133, 137
+		if len(payload) == 0 || payload[0] >= first && payload[0] <= last {
+			return LinkOnly
+		}
+	case protocolUDP:
+		if isUDPTo(payload, portDHCPv6Client) {
+			return LinkOnly
+		}
+	}
+	return ""
+}
+
+// unicast reports whether an address may be that of one guest, beyond a link.
+func unicast(address netip.Addr) bool { return address.IsGlobalUnicast() }
+
+// isUDPTo also reports true if the payload is too short to be sure.
+func isUDPTo(payload []byte, port uint16) bool {
+	return len(payload) < 4 || binary.BigEndian.Uint16(payload[2:]) == port
+}
+
+// route makes a frame that inspect has allowed one for the port.
+func (p Port) route(frame []byte) {
+	copy(frame, p.MAC)
+	copy(frame[etherSource:], gatewayMAC)
+	packet := frame[etherHeader:]
+	if packet[0]>>4 == 6 {
+		packet[hops6]--
+		return
+	}
+	packet[ttl4]--
+	// RFC 1624: the sum changes by as much as the word with the TTL.
+	sum := uint32(binary.BigEndian.Uint16(packet[checksum4:])) + 0x100
+	binary.BigEndian.PutUint16(packet[checksum4:], uint16(sum+sum>>16))
+}
+
+// gatewayMAC is the sender of routed frames. Guests do not answer to it, but to their gateway.
+var gatewayMAC = []byte{0x02, 0, 0, 0, 0, 0x01}

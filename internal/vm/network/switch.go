@@ -1,0 +1,278 @@
+package network
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+)
+
+// Switch passes packets between guests. Use NewSwitch.
+type Switch struct {
+	log *slog.Logger
+
+	mu sync.RWMutex
+	// owners are the ports that have an address. The last one is where the guest was seen
+	// last, and gets what is sent to it.
+	owners  map[netip.Addr][]*attached
+	refused map[string]map[Refusal]uint64
+	logged  map[string]time.Time
+}
+
+// attached is a port in use.
+type attached struct {
+	Port
+	queue chan []byte
+}
+
+const (
+	// maxQueued is how many frames wait for a guest. More are dropped.
+	maxQueued = 512
+	// helloLimit is how long a hypervisor may take to say whose port it is.
+	helloLimit = 10 * time.Second
+	// logInterval is the time between two lines about refused frames of a VM.
+	logInterval = time.Minute
+	// maxVMs is for how many VMs refusals are counted.
+	maxVMs = 4096
+)
+
+// NewSwitch returns a switch without ports.
+func NewSwitch(log *slog.Logger) *Switch {
+	return &Switch{
+		log: log, owners: map[netip.Addr][]*attached{},
+		refused: map[string]map[Refusal]uint64{}, logged: map[string]time.Time{},
+	}
+}
+
+// ErrTaken means that another VM has one of the addresses.
+var ErrTaken = errors.New("another VM has the address")
+
+// Listen opens the socket of a switch, for the user of this process only. A socket that is there
+// is replaced: nobody else may use the folder.
+func Listen(path string) (net.Listener, error) {
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("removing the old socket of the switch: %w", err)
+	}
+	var listener net.Listener
+	err := inFolder(path, func(short string) error {
+		var err error
+		if listener, err = net.Listen("unix", short); err == nil {
+			listener.(*net.UnixListener).SetUnlinkOnClose(false) // the short path will be gone
+			err = os.Chmod(path, 0o600)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("opening the socket of the switch: %w", err)
+	}
+	return listener, nil
+}
+
+// inFolder calls use with a path to the same file that is short enough for a socket.
+func inFolder(path string, use func(short string) error) error {
+	folder, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	defer folder.Close()
+	return use(fmt.Sprintf("/proc/self/fd/%d/%s", folder.Fd(), filepath.Base(path)))
+}
+
+// Serve serves the ports of hypervisors that connect to the listener, until the context ends. It
+// closes the listener. Who may connect may have any port.
+func (s *Switch) Serve(ctx context.Context, listener net.Listener) error {
+	stop := context.AfterFunc(ctx, func() { _ = listener.Close() })
+	defer stop()
+	var all sync.WaitGroup
+	defer all.Wait()
+	for {
+		conn, err := listener.Accept()
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return fmt.Errorf("accepting hypervisors: %w", err)
+		}
+		all.Go(func() {
+			if err := s.serve(ctx, conn); err != nil && !errors.Is(err, io.EOF) && ctx.Err() == nil {
+				s.log.Warn("the port of a guest ended", "error", err)
+			}
+		})
+	}
+}
+
+// serve serves one port until the connection or the context ends.
+func (s *Switch) serve(ctx context.Context, conn net.Conn) error {
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	defer stop()
+	defer conn.Close()
+	in := bufio.NewReaderSize(conn, 1<<16)
+	_ = conn.SetReadDeadline(time.Now().Add(helloLimit))
+	port, err := readHello(in)
+	if err != nil {
+		return err
+	}
+	_ = conn.SetReadDeadline(time.Time{})
+	a := &attached{Port: port, queue: make(chan []byte, maxQueued)}
+	if err := s.attach(a); err != nil {
+		return fmt.Errorf("%s: %w", port.VM, err)
+	}
+	ended := make(chan struct{})
+	defer func() { <-ended }()
+	defer conn.Close()
+	defer s.detach(a)
+	go func() {
+		defer close(ended)
+		writeFrames(conn, a.queue)
+	}()
+	for {
+		frame, err := readFrame(in, maxFrame)
+		if err != nil {
+			return err
+		}
+		s.pass(a, frame)
+	}
+}
+
+// attach gives a port its addresses. Errors: ErrTaken.
+func (s *Switch) attach(a *attached) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, address := range a.addresses() {
+		if owners := s.owners[address]; len(owners) > 0 && owners[0].VM != a.VM {
+			return fmt.Errorf("%w: %s is that of %s", ErrTaken, address, owners[0].VM)
+		}
+	}
+	for _, address := range a.addresses() {
+		// A guest that migrates is still where it was.
+		s.owners[address] = append([]*attached{a}, s.owners[address]...)
+	}
+	return nil
+}
+
+// detach takes the addresses, after which nothing is sent to the port.
+func (s *Switch) detach(a *attached) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, address := range a.addresses() {
+		s.owners[address] = slices.DeleteFunc(s.owners[address], func(other *attached) bool { return other == a })
+		if len(s.owners[address]) == 0 {
+			delete(s.owners, address)
+		}
+	}
+	close(a.queue)
+}
+
+// pass passes a frame of a guest on, or drops it. It never waits for the receiver.
+func (s *Switch) pass(from *attached, frame []byte) {
+	to, refusal := from.inspect(frame)
+	if refusal == "" {
+		s.seen(from)
+	}
+	if refusal == "" && to.IsValid() {
+		refusal = s.deliver(to, frame)
+	}
+	if refusal != "" {
+		s.refuse(from.VM, refusal)
+	}
+}
+
+// seen has a guest's addresses lead to the port from which it sends.
+func (s *Switch) seen(a *attached) {
+	for _, address := range a.addresses() {
+		if s.owner(address) != a {
+			s.move(address, a)
+		}
+	}
+}
+
+func (s *Switch) owner(address netip.Addr) *attached {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if owners := s.owners[address]; len(owners) > 0 {
+		return owners[len(owners)-1]
+	}
+	return nil
+}
+
+func (s *Switch) move(address netip.Addr, a *attached) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	owners := s.owners[address]
+	if at := slices.Index(owners, a); at >= 0 {
+		s.owners[address] = append(slices.Delete(owners, at, at+1), a)
+	}
+}
+
+func (s *Switch) deliver(to netip.Addr, frame []byte) Refusal {
+	s.mu.RLock() // a queue is closed only under the lock
+	defer s.mu.RUnlock()
+	owners := s.owners[to]
+	if len(owners) == 0 {
+		return NoGuest
+	}
+	receiver := owners[len(owners)-1]
+	receiver.route(frame)
+	select {
+	case receiver.queue <- frame:
+		return ""
+	default:
+		return QueueFull
+	}
+}
+
+// refuse counts, and logs the counts of a VM once in a while.
+func (s *Switch) refuse(vm string, refusal Refusal) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	counts := s.refused[vm]
+	if counts == nil {
+		if len(s.refused) >= maxVMs {
+			return
+		}
+		counts = map[Refusal]uint64{}
+		s.refused[vm] = counts
+	}
+	counts[refusal]++
+	if last, ok := s.logged[vm]; ok && time.Since(last) < logInterval {
+		return
+	}
+	s.logged[vm] = time.Now()
+	s.log.Info("frames of a guest were dropped", "vm", vm, "counts", maps.Clone(counts))
+}
+
+// Refused returns how many frames of each VM were dropped since the start, by reason.
+func (s *Switch) Refused() map[string]map[Refusal]uint64 {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	all := map[string]map[Refusal]uint64{}
+	for vm, counts := range s.refused {
+		all[vm] = maps.Clone(counts)
+	}
+	return all
+}
+
+// writeFrames writes frames until the queue is closed, several at a time if they come faster
+// than they go. After an error it drops them: then reading fails too.
+func writeFrames(conn io.Writer, queue <-chan []byte) {
+	out := bufio.NewWriterSize(conn, 1<<16)
+	for frame := range queue {
+		_, _ = out.Write(framed(frame)) // the error stays, and is returned by Flush
+		if len(queue) > 0 {
+			continue
+		}
+		if out.Flush() != nil {
+			out.Reset(io.Discard)
+		}
+	}
+}

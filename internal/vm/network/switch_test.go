@@ -1,0 +1,272 @@
+package network
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// plug connects a port. In the test's bubble all has settled when it returns.
+func plug(t *testing.T, s *Switch, port Port) net.Conn {
+	t.Helper()
+	ours, theirs := net.Pipe()
+	go func() { _ = s.serve(t.Context(), theirs) }()
+	t.Cleanup(func() { ours.Close() })
+	hello, err := json.Marshal(port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	send(t, ours, hello)
+	return ours
+}
+
+func send(t *testing.T, conn net.Conn, content []byte) {
+	t.Helper()
+	if _, err := conn.Write(framed(content)); err != nil {
+		t.Fatal(err)
+	}
+	synctest.Wait()
+}
+
+// gets reads a frame; nil if none comes.
+func gets(t *testing.T, conn net.Conn) []byte {
+	t.Helper()
+	if err := conn.SetReadDeadline(time.Now().Add(time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	frame, err := readFrame(bufio.NewReader(conn), maxFrame)
+	if err != nil {
+		return nil
+	}
+	return frame
+}
+
+func refusals(s *Switch, port Port, reason Refusal) uint64 { return s.Refused()[port.VM][reason] }
+
+func quiet() *Switch { return NewSwitch(slog.New(slog.DiscardHandler)) }
+
+func TestGuestsReachEachOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := quiet()
+		a, b := plug(t, s, alice), plug(t, s, bob)
+		for _, to := range []string{"10.77.0.11", "fd77::b"} {
+			sent := udp(to, 7)
+			send(t, a, sent)
+			got := gets(t, b)
+			if len(got) != len(sent) || !bytes.Equal(got[:6], bob.MAC) || !bytes.Equal(got[len(got)-12:], sent[len(sent)-12:]) {
+				t.Errorf("sent %x, got %x", sent, got)
+			}
+		}
+		send(t, a, udp("10.77.0.12", 7))
+		send(t, a, with(udp("10.77.0.11", 7), etherSource, bob.MAC...))
+		send(t, a, arp(alice.MAC, bob.IPv4))
+		send(t, a, make([]byte, maxFrame+1))
+		if got := gets(t, b); got != nil {
+			t.Errorf("bob got %x", got)
+		}
+		for _, reason := range []Refusal{NoGuest, ForeignMAC, ForeignAddress, Malformed} {
+			if got := refusals(s, alice, reason); got != 1 {
+				t.Errorf("%d refused as %s, want 1", got, reason)
+			}
+		}
+		send(t, a, udp("10.77.0.11", 7)) // the port still works
+		if gets(t, b) == nil {
+			t.Error("nothing came after refused frames")
+		}
+	})
+}
+
+// TestAnAddressIsOfOneVM: another VM does not get it, before or after it was used.
+func TestAnAddressIsOfOneVM(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := quiet()
+		a, b := plug(t, s, alice), plug(t, s, bob)
+		thief := bob
+		thief.VM = "default/thief"
+		if err := s.attach(&attached{Port: thief}); !errors.Is(err, ErrTaken) {
+			t.Errorf("got %v, want ErrTaken", err)
+		}
+		plug(t, s, thief)
+		send(t, a, udp("10.77.0.11", 7))
+		if gets(t, b) == nil {
+			t.Error("the packet did not come to its guest")
+		}
+		b.Close()
+		synctest.Wait()
+		stolen := plug(t, s, thief) // it is free now
+		send(t, a, udp("10.77.0.11", 7))
+		if gets(t, stolen) == nil {
+			t.Error("the address of a VM that is gone is not free")
+		}
+	})
+}
+
+// TestAGuestMoves: packets go to where a guest was seen last, from the announcement on.
+func TestAGuestMoves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := quiet()
+		from, b := plug(t, s, alice), plug(t, s, bob)
+		to := plug(t, s, alice)
+		answer := func() []byte {
+			frame := udp("10.77.0.10", 7)
+			copy(frame[etherSource:], bob.MAC)
+			copy(frame[etherHeader+source4:], bob.IPv4.AsSlice())
+			return frame
+		}
+		send(t, b, answer())
+		if gets(t, from) == nil {
+			t.Error("a guest that has not moved yet gets nothing")
+		}
+		send(t, to, arp(alice.MAC, alice.IPv4))
+		send(t, b, answer())
+		if gets(t, to) == nil {
+			t.Error("a guest that has moved gets nothing")
+		}
+		to.Close() // and back, when the migration has failed
+		synctest.Wait()
+		send(t, b, answer())
+		if gets(t, from) == nil {
+			t.Error("a guest whose migration failed gets nothing")
+		}
+	})
+}
+
+// TestAFlood: a guest that takes nothing costs the others nothing, and what is said of it is
+// bounded.
+func TestAFlood(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		s := NewSwitch(slog.New(slog.NewTextHandler(&log, nil)))
+		carol := Port{VM: "default/carol", MAC: net.HardwareAddr{2, 0, 0, 0, 0, 0xc}, IPv4: alice.IPv4.Next().Next()}
+		a := plug(t, s, alice)
+		plug(t, s, bob) // reads nothing
+		c := plug(t, s, carol)
+		for range 3 * maxQueued {
+			send(t, a, udp("10.77.0.11", 7))
+			send(t, a, with(udp("10.77.0.11", 7), etherSource, bob.MAC...))
+		}
+		if got := refusals(s, alice, QueueFull); got < maxQueued || got >= 3*maxQueued {
+			t.Errorf("%d were dropped", got)
+		}
+		send(t, a, udp("10.77.0.12", 7))
+		if gets(t, c) == nil {
+			t.Error("another guest gets nothing")
+		}
+		if lines := strings.Count(log.String(), "\n"); lines != 1 {
+			t.Errorf("%d lines were logged:\n%s", lines, &log)
+		}
+		time.Sleep(logInterval)
+		send(t, a, with(udp("10.77.0.11", 7), etherSource, bob.MAC...))
+		if lines := strings.Count(log.String(), "\n"); lines != 2 {
+			t.Errorf("%d lines were logged after a while:\n%s", lines, &log)
+		}
+	})
+}
+
+// TestWhatIsNoPort: a connection that does not say whose it is ends.
+func TestWhatIsNoPort(t *testing.T) {
+	for name, hello := range map[string]string{
+		"no JSON": "hello", "no VM": `{"mac":"AgAAAAAK"}`, "no MAC": `{"vm":"a/b"}`,
+		"a loopback address": `{"vm":"a/b","mac":"AgAAAAAK","ipv4":"127.0.0.1"}`,
+		"the wrong version":  `{"vm":"a/b","mac":"AgAAAAAK","ipv4":"fd77::a"}`,
+		"too long":           strings.Repeat(" ", maxHello+1),
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ours, theirs := net.Pipe()
+				defer ours.Close()
+				ended := make(chan error, 1)
+				go func() { ended <- quiet().serve(t.Context(), theirs) }()
+				if _, err := ours.Write(framed([]byte(hello))); err != nil {
+					t.Fatal(err)
+				}
+				if err := <-ended; err == nil {
+					t.Error("it was accepted")
+				}
+			})
+		})
+	}
+	synctest.Test(t, func(t *testing.T) {
+		ours, theirs := net.Pipe()
+		defer ours.Close()
+		if err := quiet().serve(t.Context(), theirs); !errors.Is(err, context.DeadlineExceeded) && !strings.Contains(err.Error(), "timeout") {
+			t.Errorf("who says nothing: %v", err)
+		}
+	})
+}
+
+// TestJoin: guests reach each other through links, also after the switch was restarted, and in a
+// folder with a long path.
+func TestJoin(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	socket := filepath.Join(t.TempDir(), strings.Repeat("x", 200), "switch.sock")
+	makeFolder(t, socket)
+	stop := startSwitch(t, socket)
+	got := make(chan []byte, 1)
+	a, err := Join(ctx, socket, alice, func([]byte) error { return nil }, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := Join(ctx, socket, bob, func(frame []byte) error {
+		select {
+		case got <- frame:
+		default:
+		}
+		return nil
+	}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	sendUntil(t, a, got)
+	stop()
+	for len(got) > 0 {
+		<-got
+	}
+	stop = startSwitch(t, socket)
+	sendUntil(t, a, got)
+	stop()
+	cancel()
+	<-a.Done()
+	<-b.Done()
+	a.Send(udp("10.77.0.11", 7)) // nobody takes it
+}
+
+// TestALinkEnds: it ends with its guest.
+func TestALinkEnds(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "switch.sock")
+	defer startSwitch(t, socket)()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	a, err := Join(ctx, socket, alice, func([]byte) error { return io.ErrClosedPipe }, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := Join(ctx, socket, bob, func([]byte) error { return nil }, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer := udp("10.77.0.10", 7)
+	copy(answer[etherSource:], bob.MAC)
+	copy(answer[etherHeader+source4:], bob.IPv4.AsSlice())
+	again := time.NewTicker(10 * time.Millisecond)
+	defer again.Stop()
+	for {
+		b.Send(bytes.Clone(answer))
+		select {
+		case <-a.Done():
+			return
+		case <-again.C:
+		}
+	}
+}
