@@ -5,8 +5,8 @@ package config
 import "embed"
 
 // Files holds the manifests under their paths in this folder: crd/*.yaml, one
-// CustomResourceDefinition each, rbac/*.yaml, policy/*.yaml, and local/*.yaml, which
-// binds the roles in local mode.
+// CustomResourceDefinition each, rbac/*.yaml, policy/*.yaml, local/*.yaml, which
+// binds the roles in local mode, and full/*.yaml, for its full guests.
 //
-//go:embed crd/*.yaml rbac/*.yaml policy/*.yaml local/*.yaml
+//go:embed crd/*.yaml rbac/*.yaml policy/*.yaml local/*.yaml full/*.yaml
 var Files embed.FS

@@ -134,6 +134,10 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &applyconfigurationvmv1alpha1.VirtualMachineApplyConfiguration{}
 	case vmv1alpha1.SchemeGroupVersion.WithKind("VirtualMachineAuthority"):
 		return &applyconfigurationvmv1alpha1.VirtualMachineAuthorityApplyConfiguration{}
+	case vmv1alpha1.SchemeGroupVersion.WithKind("VirtualMachineLease"):
+		return &applyconfigurationvmv1alpha1.VirtualMachineLeaseApplyConfiguration{}
+	case vmv1alpha1.SchemeGroupVersion.WithKind("VirtualMachineMigration"):
+		return &applyconfigurationvmv1alpha1.VirtualMachineMigrationApplyConfiguration{}
 	case vmv1alpha1.SchemeGroupVersion.WithKind("VirtualMachineSpec"):
 		return &applyconfigurationvmv1alpha1.VirtualMachineSpecApplyConfiguration{}
 	case vmv1alpha1.SchemeGroupVersion.WithKind("VirtualMachineStatus"):

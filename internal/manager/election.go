@@ -6,6 +6,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -55,22 +56,34 @@ func (e Election) tell(options *ctrl.Options, lock *lock) {
 // released would lie for up to 4.4 s.
 func (e Election) poll() time.Duration { return e.RetryPeriod / 4 }
 
+// leaseNames are leases of one namespace.
+type leaseNames struct {
+	namespace string
+	names     []string
+}
+
 // newLock returns a lock of the leases of all APIs that the manager serves: both of MCM's for APIMCM.
 func newLock(cfg Config, runner *tasks.Runner) (*lock, error) {
+	return newLockOf(cfg.Control, leaseNames{cfg.leaseNamespace(), cfg.leases()}, cfg.Election.RetryPeriod, runner.Idle, cfg.Log)
+}
+
+// newLockOf returns a lock of leases that are renewed at an interval. They are not released unless this
+// process is idle.
+func newLockOf(cluster *rest.Config, of leaseNames, interval time.Duration, idle func() bool, log logr.Logger) (*lock, error) {
 	host, err := os.Hostname()
 	if err != nil {
 		return nil, fmt.Errorf("leader election: %w", err)
 	}
 	// Leases have their own connection and rate limit: many other requests must not cost the
 	// leadership.
-	clients, err := kubernetes.NewForConfig(apart(cfg.Control))
+	clients, err := kubernetes.NewForConfig(apart(cluster))
 	if err != nil {
 		return nil, fmt.Errorf("leader election: %w", err)
 	}
 	identity := resourcelock.ResourceLockConfig{Identity: host + "_" + string(uuid.NewUUID())}
-	made := &lock{interval: cfg.Election.RetryPeriod, idle: runner.Idle, seen: make(chan struct{}), won: make(chan struct{}), lost: make(chan struct{}), log: cfg.Log.WithName("election")}
-	for _, name := range cfg.leases() {
-		one, err := resourcelock.New(resourcelock.LeasesResourceLock, cfg.leaseNamespace(), name, clients.CoreV1(), clients.CoordinationV1(), identity)
+	made := &lock{interval: interval, idle: idle, seen: make(chan struct{}), won: make(chan struct{}), lost: make(chan struct{}), log: log.WithName("election")}
+	for _, name := range of.names {
+		one, err := resourcelock.New(resourcelock.LeasesResourceLock, of.namespace, name, clients.CoreV1(), clients.CoordinationV1(), identity)
 		if err != nil {
 			return nil, fmt.Errorf("leader election: %w", err)
 		}

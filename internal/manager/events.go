@@ -55,13 +55,16 @@ func (e *events) recorder(component string) record.EventRecorder {
 	return printable{e.broadcaster.NewRecorder(e.scheme, corev1.EventSource{Component: component})}
 }
 
-// printable keeps what controls a terminal out of events: their texts come from providers and
-// guests, too.
+// longestEvent is how many bytes the text of an event may have.
+const longestEvent = 4 << 10
+
+// printable keeps what controls a terminal, and more than a page, out of events: their texts come from
+// providers and guests, too.
 type printable struct{ record.EventRecorder }
 
 // Event implements record.EventRecorder.
 func (p printable) Event(object runtime.Object, kind, reason, message string) {
-	p.EventRecorder.Event(object, kind, reason, messages.Printable(message))
+	p.EventRecorder.Event(object, kind, reason, messages.Shorten(message, longestEvent))
 }
 
 // Eventf implements record.EventRecorder.
@@ -71,7 +74,7 @@ func (p printable) Eventf(object runtime.Object, kind, reason, format string, va
 
 // AnnotatedEventf implements record.EventRecorder.
 func (p printable) AnnotatedEventf(object runtime.Object, annotations map[string]string, kind, reason, format string, values ...any) {
-	p.EventRecorder.AnnotatedEventf(object, annotations, kind, reason, "%s", messages.Printable(fmt.Sprintf(format, values...)))
+	p.EventRecorder.AnnotatedEventf(object, annotations, kind, reason, "%s", messages.Shorten(fmt.Sprintf(format, values...), longestEvent))
 }
 
 func (e *events) shutdown() { e.broadcaster.Shutdown() }

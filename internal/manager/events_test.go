@@ -69,4 +69,8 @@ func TestEventsControlNoTerminal(t *testing.T) {
 			t.Errorf("sends %q", got)
 		}
 	}
+	recorder.Event(nil, corev1.EventTypeNormal, "R", strings.Repeat("x", 1<<20))
+	if got := <-fake.Events; len(got) > longestEvent+100 {
+		t.Errorf("sends %d bytes", len(got))
+	}
 }

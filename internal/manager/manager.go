@@ -180,7 +180,7 @@ func Scheme() *runtime.Scheme {
 
 // Run runs a manager until ctx ends or the manager fails.
 func Run(ctx context.Context, cfg Config) error {
-	pages, stop, err := serve(ctx, cfg)
+	pages, stop, err := serve(ctx, Pages{Address: cfg.Address, Port: cfg.Port, Flags: cfg.Flags, Profiling: cfg.Profiling})
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/go-logr/logr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
@@ -26,11 +27,16 @@ var kinds = []string{"machineclasses", "machinedeployments", "machines", "machin
 
 // awaitControl waits until the control cluster answers, and checks that it serves the resources.
 func awaitControl(ctx context.Context, log logr.Logger, config *rest.Config, resources ...string) error {
+	return awaitServer(ctx, log, config, v1alpha1.SchemeGroupVersion, resources...)
+}
+
+// awaitServer is awaitControl for resources of any group.
+func awaitServer(ctx context.Context, log logr.Logger, config *rest.Config, of schema.GroupVersion, resources ...string) error {
 	client, err := discoverer(config)
 	if err != nil {
 		return err
 	}
-	last := waiting{log: log, server: config.Host}.until(ctx, func() error { return core.Serves(client, v1alpha1.SchemeGroupVersion, resources...) })
+	last := waiting{log: log, server: config.Host}.until(ctx, func() error { return core.Serves(client, of, resources...) })
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()

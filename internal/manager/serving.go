@@ -28,10 +28,22 @@ type Profiling struct {
 	Contention bool
 }
 
+// Pages are what a manager serves over HTTP.
+type Pages struct {
+	// Address and Port of /healthz, /readyz, /livez, /configz and /metrics, over plain HTTP. Port 0
+	// serves nothing.
+	Address string
+	Port    int
+	// Flags are the values that /configz serves, by name.
+	Flags map[string]string
+	// Profiling configures profiles at the same port.
+	Profiling Profiling
+}
+
 // serving is what a manager serves over HTTP. controller-runtime's servers start too late: a kubelet
 // that asks for /healthz would restart a manager that waits for an API server.
 type serving struct {
-	cfg Config
+	cfg Pages
 	// run is the context of Run.
 	run context.Context
 	// missing is what the manager waits for before it is ready; empty if it is.
@@ -43,10 +55,11 @@ const (
 	missingControl = "waiting for the API server of the control cluster"
 	missingLeases  = "reading the leases"
 	missingCaches  = "filling the caches"
+	missingPort    = "opening the port for hypervisors"
 )
 
 // serve serves until the returned function is called.
-func serve(ctx context.Context, cfg Config) (s *serving, stop func(), err error) {
+func serve(ctx context.Context, cfg Pages) (s *serving, stop func(), err error) {
 	s = &serving{cfg: cfg, run: ctx}
 	s.missing.Store(missingControl)
 	if cfg.Port == 0 {
@@ -104,8 +117,8 @@ func (s *serving) configuration(w http.ResponseWriter, _ *http.Request) {
 }
 
 // following returns what keeps up with the manager: one that stands by is ready when it has read the
-// leases, and a leader when its caches are filled.
-func (s *serving) following(mgr ctrl.Manager, read, leads <-chan struct{}) ctrlmanager.Runnable {
+// leases, and a leader when its caches are filled and its ports open.
+func (s *serving) following(mgr ctrl.Manager, read, leads <-chan struct{}, open ...<-chan struct{}) ctrlmanager.Runnable {
 	return standby(func(ctx context.Context) error {
 		s.missing.Store(missingLeases)
 		select {
@@ -124,9 +137,18 @@ func (s *serving) following(mgr ctrl.Manager, read, leads <-chan struct{}) ctrlm
 			return nil
 		}
 		s.missing.Store(missingCaches)
-		if mgr.GetCache().WaitForCacheSync(ctx) {
-			s.missing.Store("")
+		if !mgr.GetCache().WaitForCacheSync(ctx) {
+			return nil
 		}
+		s.missing.Store(missingPort)
+		for _, port := range open {
+			select {
+			case <-port:
+			case <-ctx.Done():
+				return nil
+			}
+		}
+		s.missing.Store("")
 		return nil
 	})
 }

@@ -33,7 +33,7 @@ func TestProfilesAreServedOnDemandOnly(t *testing.T) {
 		"/debug/pprof/symbol":            "num_symbols",
 	}
 	for name, profiling := range map[string]Profiling{"off": {}, "on": {Enabled: true}} {
-		mux := (&serving{run: t.Context(), cfg: Config{Profiling: profiling}}).mux()
+		mux := (&serving{run: t.Context(), cfg: Pages{Profiling: profiling}}).mux()
 		ask := func(page string) *httptest.ResponseRecorder {
 			answer := httptest.NewRecorder()
 			mux.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, page, nil))
@@ -55,7 +55,7 @@ func TestProfilesAreServedOnDemandOnly(t *testing.T) {
 // while it ends.
 func TestPagesOfAManager(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
-	pages := &serving{run: ctx, cfg: Config{Flags: map[string]string{"safety-up": "2"}}}
+	pages := &serving{run: ctx, cfg: Pages{Flags: map[string]string{"safety-up": "2"}}}
 	pages.missing.Store(missingControl)
 	mux := pages.mux()
 	want := func(page string, status int, body string) {

@@ -106,6 +106,12 @@ type VirtualMachineSpec struct {
 	// +kubebuilder:default=StorageLocking
 	// +optional
 	LeaseMode LeaseMode `json:"leaseMode,omitempty"`
+	// LeaseDurationSeconds is how long leases last, with leaseMode FullLeases: a guest that is cut off
+	// from the VM controller ends before, and after a little more it can start elsewhere. Empty: 60.
+	// +kubebuilder:validation:Minimum=6
+	// +kubebuilder:validation:Maximum=600
+	// +optional
+	LeaseDurationSeconds int32 `json:"leaseDurationSeconds,omitempty"`
 	// UUID of the VM, which the guest sees as its system UUID. If it is empty, the VM
 	// controller sets a random one. It cannot be changed once it is set.
 	// +kubebuilder:validation:Pattern=`^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`
@@ -154,8 +160,9 @@ const (
 	// LeaseStorageLocking relies on a lock of the storage. For local disks. A VM that
 	// is cut off from its controller runs on. It is the default.
 	LeaseStorageLocking LeaseMode = "StorageLocking"
-	// LeaseFullLeases relies on leases that expire. For distributed storage. A VM that
-	// is cut off from its controller is killed.
+	// LeaseFullLeases relies on leases that expire. For storage that several hosts can attach. A
+	// VM that is cut off from its controller is killed, and starts on another host by itself. Such
+	// a VM is not migrated live.
 	LeaseFullLeases LeaseMode = "FullLeases"
 )
 
@@ -175,6 +182,18 @@ const (
 	// VM gets a new one, with the initial image. The value is status.activePodName, so that it
 	// holds once. A disk that exists is kept.
 	AnnotationReplaceDisk = "vm.metropolis.monogon.dev/replace-disk"
+
+	// AnnotationMigrate orders a live migration. The value is status.activePodName, so that it holds
+	// for one migration; after a slash there may be the name of the node to go to. The VM controller
+	// removes it when it gives up; a user who removes it cancels the migration.
+	AnnotationMigrate = "vm.metropolis.monogon.dev/migrate"
+
+	// AnnotationFence says that the host of a VM is fenced, as by switching off its power: what runs there
+	// cannot run on, nor write to the disk. With LeaseStorageLocking the VM then starts on another host without
+	// waiting until the Node is deleted. The value is status.activePodName, a slash and status.nodeName: the
+	// hypervisor and the host that is fenced. The VM controller removes it. If it names another hypervisor or
+	// another host, or if that answers, it does nothing but set ConditionFenced.
+	AnnotationFence = "vm.metropolis.monogon.dev/fence"
 
 	// AnnotationAddresses has the addresses of a VirtualMachine without spec.vmIPs,
 	// separated by commas. It is written once, before the first Pod is created.
@@ -289,6 +308,13 @@ type VirtualMachineStatus struct {
 	// +listType=atomic
 	// +optional
 	Addresses []string `json:"addresses,omitempty"`
+	// Migration is the live migration under way, or the last one. Absent: there was none.
+	// +optional
+	Migration *VirtualMachineMigration `json:"migration,omitempty"`
+	// Lease is that of the authoritative hypervisor, written like the authority. Absent: it has none, as
+	// it relies on storage locking.
+	// +optional
+	Lease *VirtualMachineLease `json:"lease,omitempty"`
 	// Conditions of the VM, by type.
 	// +listType=map
 	// +listMapKey=type
@@ -319,6 +345,101 @@ type VirtualMachineAuthority struct {
 	// +optional
 	VolumeClaimName string `json:"volumeClaimName,omitempty"`
 }
+
+// VirtualMachineLease is a lease that expires. Leases are granted only while it is Open.
+type VirtualMachineLease struct {
+	// State of the lease.
+	State LeaseState `json:"state"`
+	// Transitions is how often state or holder changed.
+	Transitions int64 `json:"transitions"`
+	// FencingToken is a number of the holder that is higher than those of all holders before.
+	FencingToken int64 `json:"fencingToken"`
+	// DurationSeconds is how long the holder's leases last.
+	DurationSeconds int32 `json:"durationSeconds"`
+	// TransitionTime is when state or holder changed last. Nothing is decided on it.
+	TransitionTime metav1.Time `json:"transitionTime"`
+}
+
+// LeaseState is the state of a lease.
+//
+// +kubebuilder:validation:Enum=Open;Suspected;Revoked;Released
+type LeaseState string
+
+const (
+	// LeaseOpen means that the holder gets the lease whenever it asks.
+	LeaseOpen LeaseState = "Open"
+	// LeaseSuspected means that the holder has not asked for long. It can still renew its lease. When it
+	// must have expired, the VM is started elsewhere.
+	LeaseSuspected LeaseState = "Suspected"
+	// LeaseRevoked means that the holder gets no lease any more, as its Pod has ended or is gone.
+	LeaseRevoked LeaseState = "Revoked"
+	// LeaseReleased means that the holder has said that its guest has ended.
+	LeaseReleased LeaseState = "Released"
+)
+
+// VirtualMachineMigration is a live migration. Its names are reserved before the objects exist, under
+// the resource version at which the VM was read, so there is one target at a time.
+type VirtualMachineMigration struct {
+	// Phase of the migration.
+	Phase MigrationPhase `json:"phase"`
+	// SourcePodName is the Pod that the VM leaves.
+	SourcePodName string `json:"sourcePodName"`
+	// SourceNodeName is the node of that Pod.
+	// +optional
+	SourceNodeName string `json:"sourceNodeName,omitempty"`
+	// TargetPodName is the Pod that waits for the VM. It is not authoritative before the end.
+	TargetPodName string `json:"targetPodName"`
+	// TargetPodUID is the UID of that Pod. Empty: it does not exist yet.
+	// +optional
+	TargetPodUID types.UID `json:"targetPodUID,omitempty"`
+	// TargetNodeName is the node of that Pod, or the one that it was ordered to.
+	// +optional
+	TargetNodeName string `json:"targetNodeName,omitempty"`
+	// TargetVolumeClaimName is the claim of the disk to which the VM's is copied. Empty if the disk
+	// is ephemeral.
+	// +optional
+	TargetVolumeClaimName string `json:"targetVolumeClaimName,omitempty"`
+	// Reason is why the migration failed, in one word. Empty while it has not.
+	// +optional
+	Reason string `json:"reason,omitempty"`
+	// Message says more, for users.
+	// +optional
+	Message string `json:"message,omitempty"`
+	// Failures is how many migrations from this source failed before, one after the other.
+	// +optional
+	Failures int32 `json:"failures,omitempty"`
+	// DoneBytes is how much of memory and disk is copied. What the guest writes again counts again.
+	// It is updated in steps.
+	// +optional
+	DoneBytes int64 `json:"doneBytes,omitempty"`
+	// TotalBytes is how much there is to copy, as far as is known. 0: unknown.
+	// +optional
+	TotalBytes int64 `json:"totalBytes,omitempty"`
+	// StartTime is when the target was reserved.
+	StartTime metav1.Time `json:"startTime"`
+	// EndTime is when the migration failed, or the VM controller noticed that the target runs the guest.
+	// +optional
+	EndTime *metav1.Time `json:"endTime,omitempty"`
+	// Downtime is how long the guest stood still. Absent: not measured.
+	// +optional
+	Downtime *metav1.Duration `json:"downtime,omitempty"`
+}
+
+// MigrationPhase is how far a live migration is.
+//
+// +kubebuilder:validation:Enum=Preparing;Copying;Succeeded;Failed
+type MigrationPhase string
+
+const (
+	// MigrationPreparing: the target is being created.
+	MigrationPreparing MigrationPhase = "Preparing"
+	// MigrationCopying: memory and disk are being copied.
+	MigrationCopying MigrationPhase = "Copying"
+	// MigrationSucceeded: the target is authoritative.
+	MigrationSucceeded MigrationPhase = "Succeeded"
+	// MigrationFailed: the VM stayed with its source. The target is removed.
+	MigrationFailed MigrationPhase = "Failed"
+)
 
 // VirtualMachinePhase summarises a VM's state.
 //
@@ -352,6 +473,26 @@ const (
 	// Unknown where it depends on a volume about which the VM controller knows too little.
 	ConditionStorageLocking = "StorageLocking"
 
+	// ConditionMigrating reports whether a live migration is under way. Its reason is the phase of
+	// status.migration, or why that failed. Absent: there was none.
+	ConditionMigrating = "Migrating"
+
+	// ConditionLiveMigratable reports whether the VM would be migrated live if it had to leave its
+	// host now.
+	ConditionLiveMigratable = "LiveMigratable"
+
+	// ConditionHypervisorCurrent reports whether the hypervisor has the image that the next one would have.
+	// It is absent while there is none.
+	ConditionHypervisorCurrent = "HypervisorCurrent"
+
+	// ConditionFenced reports whether the VM was taken from a host because of AnnotationFence, or why the last
+	// such annotation did nothing. Absent: there was none.
+	ConditionFenced = "Fenced"
+
+	// ReasonHostUnreachable is the reason of ConditionReady when the host of the VM does not answer, so that
+	// the guest may be running. See AnnotationFence.
+	ReasonHostUnreachable = "HostUnreachable"
+
 	// ReasonEphemeralDisk is the reason of ConditionStorageLocking when each hypervisor has a
 	// disk of its own, so that a lock excludes no other.
 	ReasonEphemeralDisk = "EphemeralDisk"
@@ -378,6 +519,10 @@ const (
 	// ReasonDiskLost is the reason of ConditionReady when the volume of the VM no longer has its
 	// disk. See AnnotationReplaceDisk.
 	ReasonDiskLost = "DiskLost"
+
+	// ReasonLeaseExpiring is the reason of ConditionReady while another hypervisor must wait until the
+	// lease of the last one has expired, as that may still run the guest.
+	ReasonLeaseExpiring = "LeaseExpiring"
 
 	// ReasonVolumeLost is the reason of ConditionReady when the claim of the disk is gone or is
 	// being deleted. See AnnotationReplaceDisk.

@@ -1114,6 +1114,17 @@ var schemaYAML = typed.YAMLObject(`types:
           - name: autoPreserveFailedMachineMax
             type:
               scalar: numeric
+          - name: excessReplicas
+            type:
+              scalar: untyped
+              list:
+                elementType:
+                  namedType: __untyped_atomic_
+                elementRelationship: atomic
+              map:
+                elementType:
+                  namedType: __untyped_deduced_
+                elementRelationship: separable
           - name: minReadySeconds
             type:
               scalar: numeric
@@ -1434,6 +1445,9 @@ var schemaYAML = typed.YAMLObject(`types:
                       type:
                         scalar: string
                 elementRelationship: atomic
+          - name: excessReplicas
+            type:
+              scalar: numeric
           - name: failedMachines
             type:
               list:
@@ -1944,6 +1958,9 @@ var schemaYAML = typed.YAMLObject(`types:
                       - name: url
                         type:
                           scalar: string
+          - name: leaseDurationSeconds
+            type:
+              scalar: numeric
           - name: leaseMode
             type:
               scalar: string
@@ -2210,6 +2227,74 @@ var schemaYAML = typed.YAMLObject(`types:
           - name: imagePrepared
             type:
               scalar: boolean
+          - name: lease
+            type:
+              map:
+                fields:
+                - name: durationSeconds
+                  type:
+                    scalar: numeric
+                - name: fencingToken
+                  type:
+                    scalar: numeric
+                - name: state
+                  type:
+                    scalar: string
+                - name: transitionTime
+                  type:
+                    scalar: string
+                - name: transitions
+                  type:
+                    scalar: numeric
+          - name: migration
+            type:
+              map:
+                fields:
+                - name: doneBytes
+                  type:
+                    scalar: numeric
+                - name: downtime
+                  type:
+                    scalar: string
+                - name: endTime
+                  type:
+                    scalar: string
+                - name: failures
+                  type:
+                    scalar: numeric
+                - name: message
+                  type:
+                    scalar: string
+                - name: phase
+                  type:
+                    scalar: string
+                - name: reason
+                  type:
+                    scalar: string
+                - name: sourceNodeName
+                  type:
+                    scalar: string
+                - name: sourcePodName
+                  type:
+                    scalar: string
+                - name: startTime
+                  type:
+                    scalar: string
+                - name: targetNodeName
+                  type:
+                    scalar: string
+                - name: targetPodName
+                  type:
+                    scalar: string
+                - name: targetPodUID
+                  type:
+                    scalar: string
+                - name: targetVolumeClaimName
+                  type:
+                    scalar: string
+                - name: totalBytes
+                  type:
+                    scalar: numeric
           - name: nodeName
             type:
               scalar: string

@@ -65,7 +65,7 @@ func newAbsurdWorld(t *testing.T, authority *identity.Authority, objects ...clie
 		}
 	}
 	builder := fakeclient.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithStatusSubresource(&v1alpha1.VirtualMachine{}, &corev1.Pod{})
-	if err := addIndex(t.Context(), builderIndexer{builder}); err != nil {
+	if err := addIndexes(t.Context(), builderIndexer{builder}); err != nil {
 		t.Fatal(err)
 	}
 	w.live = builder.Build()

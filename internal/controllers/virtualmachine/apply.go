@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/ipam"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/migration"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podstate"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/service"
@@ -25,12 +27,18 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )
 
-// addFinalizer adds the finalizer, and a UUID if the VM has none.
+// addFinalizer adds the finalizer, and a UUID if the VM has none. A new VM gets its addresses with the same write; if
+// there are none, a later step says so.
 func (c *Controller) addFinalizer(ctx context.Context, p *pass) flow.Result {
 	before := p.vm.DeepCopy()
-	controllerutil.AddFinalizer(p.vm, v1alpha1.Finalizer)
+	isNew := controllerutil.AddFinalizer(p.vm, v1alpha1.Finalizer)
 	if p.vm.Spec.UUID == "" {
 		p.vm.Spec.UUID = string(uuid.NewUUID())
+	}
+	if isNew && len(ipam.Of(p.vm)) == 0 && invalid(p.vm) == nil {
+		if addresses, err := c.addresses.Allocate(p.vm, c.holders(ctx)); err == nil {
+			annotateAddresses(p.vm, addresses)
+		}
 	}
 	return flow.Fail(c.patch(ctx, p.vm, before))
 }
@@ -59,24 +67,35 @@ func (c *Controller) assignAddresses(ctx context.Context, p *pass) flow.Result {
 	if len(has) > 0 && slices.Equal(has, p.vm.Status.Addresses) {
 		return flow.Continue() // checked before
 	}
-	addresses, err := c.addresses.Allocate(p.vm, func() ([]v1alpha1.VirtualMachine, error) {
-		all := &v1alpha1.VirtualMachineList{}
-		err := c.Client.List(ctx, all, client.UnsafeDisableDeepCopy)
-		return all.Items, err
-	})
+	addresses, err := c.addresses.Allocate(p.vm, c.holders(ctx))
 	if unavailable, is := errors.AsType[*ipam.UnavailableError](err); is {
 		return p.blocked(causef(reasonAddress, "%v", unavailable))
 	}
 	if err != nil {
-		return flow.Fail(fmt.Errorf("listing virtual machines: %w", err))
+		return flow.Fail(err)
 	}
 	p.addresses = addresses
-	if len(p.vm.Spec.VMIPs) > 0 || len(addresses) == 0 {
-		return flow.Continue()
-	}
 	before := p.vm.DeepCopy()
-	metav1.SetMetaDataAnnotation(&p.vm.ObjectMeta, v1alpha1.AnnotationAddresses, strings.Join(p.addresses, ","))
+	annotateAddresses(p.vm, addresses)
 	return flow.Fail(c.patch(ctx, p.vm, before))
+}
+
+// annotateAddresses stores addresses that a VM did not choose.
+func annotateAddresses(vm *v1alpha1.VirtualMachine, addresses []string) {
+	if len(vm.Spec.VMIPs) == 0 && len(addresses) > 0 {
+		metav1.SetMetaDataAnnotation(&vm.ObjectMeta, v1alpha1.AnnotationAddresses, strings.Join(addresses, ","))
+	}
+}
+
+// holders finds the VMs with an address in the cache.
+func (c *Controller) holders(ctx context.Context) ipam.Holders {
+	return func(address netip.Addr) ([]v1alpha1.VirtualMachine, error) {
+		list := &v1alpha1.VirtualMachineList{}
+		if err := c.Client.List(ctx, list, client.MatchingFields{indexAddress: address.String()}, client.UnsafeDisableDeepCopy); err != nil {
+			return nil, fmt.Errorf("listing virtual machines with address %s: %w", address, err)
+		}
+		return list.Items, nil
+	}
 }
 
 // userDataCheck is the interval of checks whether user data are there. The controller may read
@@ -135,8 +154,8 @@ var errStale = errors.New("the virtual machine has changed")
 // outdated reports whether a pass failed because it worked with old data.
 func outdated(err error) bool { return apierrors.IsConflict(err) || errors.Is(err, errStale) }
 
-// confirm reads the VM from the API server. It returns errStale if the authority is not that
-// of this pass.
+// confirm reads the VM from the API server. It returns errStale if the authority, or the target of a
+// migration under way, is not that of this pass.
 func (c *Controller) confirm(ctx context.Context, p *pass) (*v1alpha1.VirtualMachine, error) {
 	live := &v1alpha1.VirtualMachine{}
 	err := c.APIReader.Get(ctx, client.ObjectKeyFromObject(p.vm), live)
@@ -147,17 +166,18 @@ func (c *Controller) confirm(ctx context.Context, p *pass) (*v1alpha1.VirtualMac
 		return nil, fmt.Errorf("reading virtual machine %s: %w", p.vm.Name, err)
 	}
 	same := live.UID == p.vm.UID && live.DeletionTimestamp.IsZero() == p.vm.DeletionTimestamp.IsZero() &&
-		live.Status.VirtualMachineAuthority == p.vm.Status.VirtualMachineAuthority
+		live.Status.VirtualMachineAuthority == p.vm.Status.VirtualMachineAuthority && migration.Same(&live.Status, &p.vm.Status)
 	if !same {
 		return nil, errStale
 	}
 	return live, nil
 }
 
-// removeOtherPods deletes the Pods without authority. Run leases end their hypervisors, too.
+// removeOtherPods deletes the Pods without authority that are no target. Run leases end their
+// hypervisors, too.
 func (c *Controller) removeOtherPods(ctx context.Context, p *pass) flow.Result {
 	others := slices.DeleteFunc(slices.Clone(p.pods), func(pod *corev1.Pod) bool {
-		return pod == p.active || !pod.DeletionTimestamp.IsZero()
+		return pod == p.active || !pod.DeletionTimestamp.IsZero() || migration.IsTarget(&p.vm.Status, pod.Name)
 	})
 	if len(others) == 0 {
 		return flow.Continue()
@@ -178,14 +198,14 @@ func (c *Controller) deleteUnschedulable(ctx context.Context, pod *corev1.Pod) f
 	return flow.Stop("the pod is replaced by one of the changed spec")
 }
 
-// delete deletes Pods with their grace period, never by force: a Pod may only be gone when
-// its host has ended it.
+// delete deletes Pods with a grace period, never by force: a Pod may only be gone when its host has
+// ended it. It is shorter than that of the Pod, in which the guest could migrate.
 func (c *Controller) delete(ctx context.Context, pods []*corev1.Pod) error {
 	for _, pod := range pods {
 		if !pod.DeletionTimestamp.IsZero() {
 			continue
 		}
-		err := c.Client.Delete(ctx, pod, client.Preconditions{UID: &pod.UID})
+		err := c.Client.Delete(ctx, pod, client.Preconditions{UID: &pod.UID}, client.GracePeriodSeconds(podspec.GracePeriod))
 		if client.IgnoreNotFound(err) != nil {
 			return fmt.Errorf("deleting pod %s: %w", pod.Name, err)
 		}

@@ -12,11 +12,13 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
@@ -37,6 +39,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podstate"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/service"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/subresources"
 	"github.com/millwright-dev/millwright/internal/reconcile/events"
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 	"github.com/millwright-dev/millwright/internal/vm/identity"
@@ -71,6 +74,11 @@ type Options struct {
 	// OneMachine says that all hosts are on one machine, as in local mode, so that a lock on a
 	// volume holds between them.
 	OneMachine bool
+	// Migration says how guests migrate. Zero: the defaults.
+	Migration podspec.Migration
+	// MigrationsPerHost is how many VMs leave or enter a host at a time when another one wants to
+	// leave it. 0: any number.
+	MigrationsPerHost int
 	// Concurrency is how many VirtualMachines are reconciled at a time. 0: one.
 	Concurrency int
 }
@@ -79,8 +87,10 @@ type Options struct {
 type Controller struct {
 	Options
 	settings podspec.Settings
-	// startedAt is when this process started to watch.
-	startedAt   time.Time
+	// startedAt is when this process started to watch. Until it is the leader, it grants no leases.
+	startedAt time.Time
+	// leadsSince is when this process became the leader; nil before.
+	leadsSince  atomic.Pointer[time.Time]
 	registry    *authority.Registry
 	hypervisors *service.Service
 	addresses   *ipam.Allocator
@@ -92,6 +102,7 @@ type Controller struct {
 type memory struct {
 	backoff backoff
 	events  events.Said
+	lease   leaseMemory
 }
 
 // New returns a Controller.
@@ -104,12 +115,12 @@ func New(opts Options) *Controller {
 		Options: opts, startedAt: opts.Clock.Now(),
 		settings: podspec.Settings{
 			Image: opts.Image, Endpoint: opts.Endpoint, Authority: string(certificate),
-			Accelerator: opts.Accelerator, Networks: opts.Networks, HostPorts: opts.HostPorts,
+			Accelerator: opts.Accelerator, Networks: opts.Networks, HostPorts: opts.HostPorts, Migration: opts.Migration,
 		},
-		registry:  &authority.Registry{Client: opts.Client, APIReader: opts.APIReader, Clock: opts.Clock},
+		registry:  &authority.Registry{Client: opts.Client, APIReader: opts.APIReader, Clock: opts.Clock, MigrationsPerHost: opts.MigrationsPerHost},
 		addresses: ipam.New(opts.Networks),
 	}
-	c.hypervisors = service.New(service.Options{Registry: c.registry, Authority: opts.Authority, Enqueue: c.enqueue})
+	c.hypervisors = service.New(service.Options{Registry: c.registry, Authority: opts.Authority, Enqueue: c.enqueue, Refused: c.sayRefused})
 	return c
 }
 
@@ -119,8 +130,21 @@ func (c *Controller) Server(listener net.Listener) *service.Server {
 	return &service.Server{Service: c.hypervisors, Listener: listener}
 }
 
-// indexOwner is the index of Pods by the UID of their VM.
-const indexOwner = "millwright.virtualmachine.owner"
+// Subresources returns the server of the VMs' subresources, for users in the cluster of the configuration. The name
+// is that under which kube-apiserver knows it; see subresources.Register. Serve it while the Server serves.
+func (c *Controller) Subresources(config *rest.Config, name string, log logr.Logger) (*subresources.Server, error) {
+	certificates := &subresources.Certificates{Authority: c.Authority, Name: name, Now: c.Clock.Now}
+	return subresources.New(subresources.Options{
+		Config: config, Reader: c.Client, Writer: c.Client, Hypervisors: c.hypervisors, Certificate: certificates.Get, Log: log,
+	})
+}
+
+const (
+	// indexOwner is the index of Pods and claims by the UID of their VM.
+	indexOwner = "millwright.virtualmachine.owner"
+	// indexAddress is the index of VMs by the addresses that they have or request.
+	indexAddress = "millwright.virtualmachine.address"
+)
 
 // CacheByObject restricts a cache to the Pods and claims of VMs, for a manager that needs no
 // others.
@@ -136,7 +160,7 @@ func CacheByObject() map[client.Object]cache.ByObject {
 // SetupWithManager registers the controller and its watches. Add the Server to the same
 // manager.
 func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
-	if err := addIndex(context.Background(), mgr.GetFieldIndexer()); err != nil {
+	if err := addIndexes(context.Background(), mgr.GetFieldIndexer()); err != nil {
 		return err
 	}
 	err := ctrl.NewControllerManagedBy(mgr).
@@ -146,7 +170,9 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 		Owns(&corev1.Pod{}).
 		Owns(&corev1.PersistentVolumeClaim{}).
 		WatchesRawSource(source.Func(func(_ context.Context, q workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+			now := c.Clock.Now()
 			c.queue.Store(&q)
+			c.leadsSince.Store(&now)
 			return nil
 		})).
 		WithOptions(controller.Options{MaxConcurrentReconciles: c.Concurrency, RateLimiter: expectations.RateLimiter()}).
@@ -157,15 +183,23 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 	return nil
 }
 
-func addIndex(ctx context.Context, indexer client.FieldIndexer) error {
-	err := indexer.IndexField(ctx, &corev1.Pod{}, indexOwner, func(object client.Object) []string {
-		if uid := podstate.Owner(object); uid != "" {
-			return []string{string(uid)}
-		}
-		return nil
+func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
+	err := indexer.IndexField(ctx, &v1alpha1.VirtualMachine{}, indexAddress, func(object client.Object) []string {
+		return ipam.Keys(object.(*v1alpha1.VirtualMachine))
 	})
 	if err != nil {
-		return fmt.Errorf("adding the index of pods: %w", err)
+		return fmt.Errorf("adding the index of addresses: %w", err)
+	}
+	for _, of := range []client.Object{&corev1.Pod{}, &corev1.PersistentVolumeClaim{}} {
+		err := indexer.IndexField(ctx, of, indexOwner, func(object client.Object) []string {
+			if uid := podstate.Owner(object); uid != "" {
+				return []string{string(uid)}
+			}
+			return nil
+		})
+		if err != nil {
+			return fmt.Errorf("adding the index of owners: %w", err)
+		}
 	}
 	return nil
 }
@@ -210,6 +244,7 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
+	c.addresses.See(vm)
 	outcome := c.run(ctx, &pass{vm: vm, now: c.Clock.Now(), memory: c.memory.Of(req.NamespacedName)})
 	if outdated(outcome.Err) {
 		return ctrl.Result{RequeueAfter: expectations.StaleCache}, nil

@@ -61,8 +61,8 @@ func (p *pass) accept(pod *corev1.Pod) {
 	}
 }
 
-// electionDelay is how long hypervisors have, after the start of this process, to open their
-// run leases before one of several without a lease is elected.
+// electionDelay is how long hypervisors have, after this process became the leader, to open their
+// run leases before one of several without a lease is elected, or one counts as fenced.
 const electionDelay = 30 * time.Second
 
 // elect gives a VM whose authority was lost, for example by a restore from a backup, to its
@@ -70,21 +70,35 @@ const electionDelay = 30 * time.Second
 // the process that holds the disk's lock can run.
 func (c *Controller) elect(ctx context.Context, p *pass) flow.Result {
 	candidates := podstate.OldestFirst(p.pods)
-	if p.vm.Status.ActivePodName != "" || len(candidates) == 0 {
+	if p.vm.Status.ActivePodName != "" {
+		p.memory.lease.lost = time.Time{}
 		return flow.Continue()
 	}
-	if len(candidates) == 1 {
-		err := c.registry.Swap(ctx, p.vm, v1alpha1.VirtualMachineAuthority{
-			ActivePodName: candidates[0].Name, ActivePodUID: candidates[0].UID, VolumeClaimName: podspec.ClaimName(candidates[0]),
-		})
+	if wait := c.awaitUnknownLease(p); wait > 0 {
+		p.cause = causef(v1alpha1.ReasonLeaseExpiring, "The status of the virtual machine was lost: a hypervisor may have a lease, until that has expired.")
+		return flow.Wait(wait, "the end of unknown leases")
+	}
+	if len(candidates) == 0 {
+		return flow.Continue()
+	}
+	if slices.ContainsFunc(candidates, podspec.IsTarget) {
+		claims, err := c.claims(ctx, p)
 		if err != nil {
+			return flow.Fail(err)
+		}
+		if len(claims) > 1 {
+			return p.blocked(unknownDisk(claims)) // the target's may lack what is only being copied
+		}
+	}
+	if len(candidates) == 1 {
+		if err := c.registry.Elect(ctx, p.vm, candidates[0]); err != nil {
 			return flow.Fail(err)
 		}
 		p.active = candidates[0]
 		return flow.Continue()
 	}
 	keep, sure := c.keeper(client.ObjectKeyFromObject(p.vm), candidates)
-	if early := electionDelay - p.now.Sub(c.startedAt); !sure && early > 0 {
+	if early := c.unheard(); !sure && early > 0 {
 		return flow.Wait(early, "which hypervisor asks for a run lease")
 	}
 	if _, err := c.confirm(ctx, p); err != nil {

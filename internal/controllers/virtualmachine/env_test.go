@@ -3,10 +3,12 @@ package virtualmachine
 import (
 	"context"
 	"net"
+	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -36,6 +38,7 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 	"github.com/millwright-dev/millwright/test/env"
 	"github.com/millwright-dev/millwright/test/fixture"
+	"github.com/millwright-dev/millwright/test/serverfault"
 )
 
 func TestMain(m *testing.M) { env.Main(m) }
@@ -52,13 +55,22 @@ type testEnv struct {
 	client    client.Client
 	clients   *kubernetes.Clientset
 	access    *rest.Config
-	used      env.Used // by the controller
+	used      env.Used     // by the controller
+	writes    atomic.Int64 // of objects, by the controller, without those that another write overtook
 	namespace string
 	authority *identity.Authority
 	endpoint  string
 	events    *record.FakeRecorder
 	stop      func()
+	// waitTimeout bounds every wait.
+	waitTimeout time.Duration
+	// perHost is how many VMs may leave or enter a host at a time.
+	perHost int
 }
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (r roundTripper) RoundTrip(request *http.Request) (*http.Response, error) { return r(request) }
 
 func testScheme() *runtime.Scheme {
 	scheme := env.NewScheme()
@@ -70,13 +82,33 @@ func testScheme() *runtime.Scheme {
 
 func newTestEnv(t *testing.T) *testEnv {
 	t.Helper()
+	return newTestEnvUnder(t, nil)
+}
+
+// newTestEnvUnder has the controller's API server misbehave; nil: it does not.
+func newTestEnvUnder(t *testing.T, fault *serverfault.Fault) *testEnv {
+	t.Helper()
 	e := env.New(t)
-	w := &testEnv{T: t, namespace: e.Namespace, clients: kubernetes.NewForConfigOrDie(e.Admin), events: record.NewFakeRecorder(1000)}
+	w := &testEnv{T: t, namespace: e.Namespace, clients: kubernetes.NewForConfigOrDie(e.Admin), events: record.NewFakeRecorder(1000), waitTimeout: limit, perHost: 1}
 	var err error
 	w.client, err = client.New(e.Admin, client.Options{Scheme: testScheme()})
 	w.must(err)
 	w.access = e.UserWith(t, "config/rbac/vm-controller-role.yaml")
+	if fault != nil {
+		// A hypervisor connects by several requests, and waits longer after each failure.
+		w.access, w.waitTimeout = fault.Before(t, w.access), 3*limit
+	}
 	w.used.Record(w.access)
+	w.access.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(request *http.Request) (*http.Response, error) {
+			response, err := next.RoundTrip(request)
+			conflicts := err == nil && response.StatusCode == http.StatusConflict
+			if request.Method != http.MethodGet && !strings.Contains(request.URL.Path, "tokenreviews") && !conflicts {
+				w.writes.Add(1)
+			}
+			return response, err
+		})
+	})
 	w.start()
 	t.Cleanup(func() { w.stop() })
 	return w
@@ -88,8 +120,10 @@ func (w *testEnv) start() {
 	ctx, cancel := context.WithCancel(context.Background()) // the test's own ends before its clean-up
 	live, err := client.New(w.access, client.Options{Scheme: testScheme()})
 	w.must(err)
-	w.authority, err = service.LoadAuthority(ctx, live, w.namespace)
-	w.must(err)
+	w.eventually("the authority", func() bool {
+		w.authority, err = service.LoadAuthority(ctx, live, w.namespace)
+		return err == nil
+	})
 	mgr, err := ctrl.NewManager(w.access, ctrl.Options{
 		Scheme:                 testScheme(),
 		Cache:                  cache.Options{DefaultNamespaces: map[string]cache.Config{w.namespace: {}}, ByObject: CacheByObject()},
@@ -103,7 +137,7 @@ func (w *testEnv) start() {
 	w.endpoint = listener.Addr().String()
 	c := New(Options{
 		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Events: w.events, Authority: w.authority,
-		Image: "hypervisor:test", Endpoint: w.endpoint, Networks: []netip.Prefix{testNetwork}, Concurrency: 4,
+		Image: "hypervisor:test", Endpoint: w.endpoint, Networks: []netip.Prefix{testNetwork}, Concurrency: 4, MigrationsPerHost: w.perHost,
 	})
 	w.must(c.SetupWithManager(mgr))
 	w.must(mgr.Add(c.Server(listener)))
@@ -134,7 +168,7 @@ func (w *testEnv) must(err error) {
 // eventually polls until the condition holds; a failure shows the VMs.
 func (w *testEnv) eventually(what string, condition func() bool) {
 	w.Helper()
-	gomega.NewWithT(w.T).Eventually(condition).WithTimeout(limit).WithPolling(20*time.Millisecond).
+	gomega.NewWithT(w.T).Eventually(condition).WithTimeout(w.waitTimeout).WithPolling(20*time.Millisecond).
 		Should(gomega.BeTrue(), func() string { return what + "\n" + w.describe() })
 }
 
@@ -234,7 +268,12 @@ func (w *testEnv) awaitPod(vm, not string) *corev1.Pod {
 // schedule binds a Pod as the scheduler.
 func (w *testEnv) schedule(pod *corev1.Pod) {
 	w.Helper()
-	w.must(w.client.SubResource("binding").Create(w.Context(), pod, &corev1.Binding{Target: corev1.ObjectReference{Kind: "Node", Name: "host-1"}}))
+	w.scheduleOn(pod, "host-1")
+}
+
+func (w *testEnv) scheduleOn(pod *corev1.Pod, node string) {
+	w.Helper()
+	w.must(w.client.SubResource("binding").Create(w.Context(), pod, &corev1.Binding{Target: corev1.ObjectReference{Kind: "Node", Name: node}}))
 }
 
 // kubelet patches a Pod's status as the kubelet.

@@ -6,14 +6,17 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/authority"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podstate"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
+	"github.com/millwright-dev/millwright/internal/vm/lease"
 )
 
 // pass is what the steps of one pass share.
@@ -32,6 +35,13 @@ type pass struct {
 	addresses []string // checked or assigned. Set by AssignAddresses
 	claim     string   // of the disk; empty if it is ephemeral. Set by EnsureClaim
 	cause     *cause   // why there is no Pod. Set by the step that ended the pass
+	free      bool     // no hypervisor can have the last lease any more. Set by WatchLease
+
+	// fenced says that the host is fenced, and the VM is started elsewhere though the Pod of its hypervisor
+	// seems to live. Empty: it is not. Set by Fence.
+	fenced string
+	// fence is what became of that annotation; nil if nothing did in this pass.
+	fence *metav1.Condition
 }
 
 // blocked ends the pass for a cause that the status shows. The next pass comes with an event
@@ -54,14 +64,20 @@ func (c *Controller) runSteps() []flow.Step[*pass] {
 		{Name: "ObservePods", Run: c.observePods},
 		{Name: "Elect", Run: c.elect},
 		{Name: "RecordPod", Run: c.recordPod},
+		{Name: "WatchLease", Run: c.watchLease},
+		{Name: "Fence", Run: c.fence},
+		{Name: "Migrate", Run: c.migrate},
 		{Name: "RemoveOtherPods", Run: c.removeOtherPods},
+		{Name: "RemoveOtherClaims", Run: c.removeOtherClaims},
 		{Name: "KeepLivingPod", Run: c.keepLivingPod},
 		{Name: "Validate", Run: c.validate},
 		{Name: "AssignAddresses", Run: c.assignAddresses},
 		{Name: "AwaitUserData", Run: c.awaitUserData},
 		{Name: "EnsureClaim", Run: c.ensureClaim},
+		{Name: "AwaitLease", Run: c.awaitLease},
 		{Name: "AwaitNextAttempt", Run: c.awaitNextAttempt},
 		{Name: "Reserve", Run: c.reserve},
+		{Name: "AfterFence", Run: c.afterFence},
 		{Name: "CreatePod", Run: c.createPod},
 	}
 }
@@ -70,6 +86,7 @@ func (c *Controller) runSteps() []flow.Step[*pass] {
 func (c *Controller) deletionSteps() []flow.Step[*pass] {
 	return []flow.Step[*pass]{
 		{Name: "ObservePods", Run: c.observePods},
+		{Name: "RefuseFence", Run: c.fence},
 		{Name: "DeletePods", Run: c.deletePods},
 		{Name: "DeleteClaims", Run: c.deleteClaims},
 		{Name: "RemoveFinalizer", Run: c.removeFinalizer},
@@ -96,7 +113,7 @@ func (c *Controller) run(ctx context.Context, p *pass) flow.Outcome {
 // takes effect with the next hypervisor; at once if no host has room for this one, since
 // the change may help.
 func (c *Controller) keepLivingPod(ctx context.Context, p *pass) flow.Result {
-	if !podstate.Alive(p.active) {
+	if !podstate.Alive(p.active) || c.overdue(p) || p.fenced != "" {
 		return flow.Continue()
 	}
 	_, unschedulable := podstate.Unschedulable(p.active)
@@ -120,10 +137,10 @@ func invalid(vm *v1alpha1.VirtualMachine) *cause {
 	switch {
 	case len(vm.Name) > validation.LabelValueMaxLength:
 		return causef(reasonInvalid, "metadata.name: %d characters at most, as it becomes the value of a label", validation.LabelValueMaxLength)
-	case spec.LeaseMode == v1alpha1.LeaseFullLeases:
-		return causef(reasonUnsupported, "spec.leaseMode: FullLeases is not supported yet; use StorageLocking")
 	case template != nil && template.Spec.VolumeMode != nil && *template.Spec.VolumeMode == corev1.PersistentVolumeBlock:
 		return causef(reasonUnsupported, "spec.volumeClaimTemplate.spec.volumeMode: Block is not supported yet; use Filesystem")
+	case spec.LeaseMode == v1alpha1.LeaseFullLeases && lease.Check(authority.DurationOf(vm)) != nil:
+		return causef(reasonInvalid, "spec.leaseDurationSeconds: %v", lease.Check(authority.DurationOf(vm)))
 	case template != nil && template.Spec.Resources.Requests.Storage().Sign() <= 0:
 		return causef(reasonInvalid, "spec.volumeClaimTemplate.spec.resources.requests.storage: must say the size of the disk")
 	case podspec.GuestMemory(spec) <= 0:

@@ -11,6 +11,7 @@ import (
 const (
 	reasonDependsOnVolume = "DependsOnVolume"
 	reasonOneMachine      = "OneMachine"
+	reasonFullLeases      = "FullLeases"
 )
 
 // storageLocking returns whether the lock of the disk excludes a second hypervisor. The disk is
@@ -22,6 +23,9 @@ func storageLocking(vm *v1alpha1.VirtualMachine, o observation) metav1.Condition
 		onVolume = podspec.ClaimName(o.pod) != ""
 	}
 	switch {
+	case vm.Status.Lease != nil:
+		condition.Status, condition.Reason = metav1.ConditionFalse, reasonFullLeases
+		condition.Message = "Not needed: leases that expire keep a second guest from running."
 	case !onVolume:
 		condition.Status, condition.Reason = metav1.ConditionFalse, v1alpha1.ReasonEphemeralDisk
 		condition.Message = "Each hypervisor has a disk of its own: while a host cannot be reached, its guest may run beside a new one."

@@ -13,6 +13,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/authority"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/migration"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podstate"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
@@ -28,7 +29,7 @@ const (
 	reasonPaused      = "Paused"
 	reasonStopping    = "Stopping"
 	reasonTerminating = "Terminating"
-	reasonLost        = "HostUnreachable"
+	reasonLost        = v1alpha1.ReasonHostUnreachable
 	reasonDeleted     = "PodDeleted"
 )
 
@@ -48,6 +49,7 @@ const (
 	reasonUserDataMissing = "UserDataMissing"
 	reasonClaimTaken      = "VolumeClaimTaken"
 	reasonVolumePending   = "VolumePending"
+	reasonDiskUnknown     = "DiskUnknown"
 	reasonFailed          = "ReconcileError"
 )
 
@@ -65,7 +67,13 @@ type observation struct {
 	addresses []string                 // assigned in this pass; nil keeps the known ones
 	now       time.Time
 
+	image string // of the next hypervisor
+
 	oneMachine bool // all hosts are on one machine
+
+	fence *metav1.Condition // what became of the annotation; nil if there was none
+
+	target *corev1.Pod // of the migration under way, or of the last one; nil if it is not known
 }
 
 // statusOf returns the status of a VM after a pass. The authority stays as it is.
@@ -92,6 +100,20 @@ func statusOf(vm *v1alpha1.VirtualMachine, o observation) v1alpha1.VirtualMachin
 		set(scheduled(o.pod))
 	}
 	set(storageLocking(vm, o))
+	if o.fence != nil {
+		set(*o.fence)
+	}
+	migration.Progress(&status, o.report, o.target, o.now)
+	if !podstate.Alive(o.pod) {
+		meta.RemoveStatusCondition(&status.Conditions, v1alpha1.ConditionLiveMigratable)
+	} else if o.report != nil { // else what the last process saw stays
+		set(liveMigratable(vm, o.report))
+	}
+	if podstate.Alive(o.pod) && len(o.pod.Spec.Containers) > 0 {
+		set(hypervisorCurrent(o.pod.Spec.Containers[0].Image, o.image))
+	} else {
+		meta.RemoveStatusCondition(&status.Conditions, v1alpha1.ConditionHypervisorCurrent)
+	}
 	ready := readiness(vm, o)
 	ready.Type = v1alpha1.ConditionReady
 	set(ready)
@@ -100,6 +122,25 @@ func statusOf(vm *v1alpha1.VirtualMachine, o observation) v1alpha1.VirtualMachin
 		status.ImagePrepared = true
 	}
 	return status
+}
+
+// liveMigratable returns whether the VM would be migrated live.
+func liveMigratable(vm *v1alpha1.VirtualMachine, report *vmpb.ReportStateRequest) metav1.Condition {
+	condition := metav1.Condition{Type: v1alpha1.ConditionLiveMigratable, Status: metav1.ConditionFalse}
+	if condition.Reason, condition.Message = migration.Obstacle(vm, report); condition.Reason == migration.NoObstacle {
+		condition.Status = metav1.ConditionTrue
+	}
+	return condition
+}
+
+// hypervisorCurrent returns whether a hypervisor has the image that the next one would have.
+func hypervisorCurrent(has, next string) metav1.Condition {
+	condition := metav1.Condition{Type: v1alpha1.ConditionHypervisorCurrent, Status: metav1.ConditionTrue, Reason: "Current"}
+	if has != next {
+		condition.Status, condition.Reason = metav1.ConditionFalse, "OtherImage"
+		condition.Message = podstate.Truncate(fmt.Sprintf("The hypervisor is of image %s, the next one of %s.", has, next))
+	}
+	return condition
 }
 
 // reasonsOfGuest are those of a VM whose guest has started and not ended.
@@ -112,7 +153,7 @@ func phase(vm *v1alpha1.VirtualMachine, o observation, reason string) v1alpha1.V
 	switch {
 	case !vm.DeletionTimestamp.IsZero():
 		return v1alpha1.PhaseTerminating
-	case reason == reasonLost:
+	case reason == reasonLost, reason == v1alpha1.ReasonLeaseExpiring && podstate.Alive(o.pod):
 		return v1alpha1.PhaseLost
 	case podstate.Alive(o.pod) && slices.Contains(reasonsOfGuest, reason):
 		return v1alpha1.PhaseRunning
@@ -167,6 +208,11 @@ func livingReadiness(vm *v1alpha1.VirtualMachine, o observation, not func(reason
 	if o.pod.Spec.NodeName == "" {
 		state := scheduled(o.pod)
 		return not(state.Reason, state.Message)
+	}
+	if lease := vm.Status.Lease; lease != nil && lease.State == v1alpha1.LeaseSuspected {
+		return metav1.Condition{
+			Status: metav1.ConditionUnknown, Reason: v1alpha1.ReasonLeaseExpiring, Message: leaseMessage(vm),
+		}
 	}
 	if podstate.HostUnreachable(o.pod) && !o.hasLease {
 		return metav1.Condition{

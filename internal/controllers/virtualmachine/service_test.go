@@ -162,7 +162,7 @@ func TestLeaseOfDeletedVM(t *testing.T) {
 func TestSwitchoverRace(t *testing.T) {
 	w := newTestEnv(t)
 	pod, source, _ := w.running("a")
-	w.stop() // a second Pod would be deleted: there are no migration targets yet
+	w.stop() // the test decides who is a target
 	second := w.secondPod("a", "a-second")
 	registry := &authority.Registry{Client: w.client, APIReader: w.client, Clock: clock.RealClock{}}
 	target := &vmpb.HypervisorID{VmName: "a", Namespace: w.namespace, PodName: second.Name, RunId: 5}
@@ -176,6 +176,14 @@ func TestSwitchoverRace(t *testing.T) {
 		}
 	}
 	for round := range 10 {
+		vm := w.vm("a")
+		vm.Status.Migration = &v1alpha1.VirtualMachineMigration{
+			Phase: v1alpha1.MigrationPreparing, SourcePodName: holder.PodName, TargetPodName: target.PodName, StartTime: metav1.Now(),
+		}
+		if holder.PodName == target.PodName {
+			vm.Status.Migration.TargetPodName = again.PodName
+		}
+		w.must(w.client.Status().Update(t.Context(), vm))
 		answers := make([]error, len(contenders))
 		var group sync.WaitGroup
 		for i, us := range contenders {

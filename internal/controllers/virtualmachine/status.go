@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podstate"
 )
 
@@ -22,16 +23,49 @@ func (c *Controller) writeStatus(ctx context.Context, p *pass, failure error) er
 	next.Status = statusOf(before, observation{
 		pod: p.active, report: c.hypervisors.Report(before), cause: p.cause, failure: failure, addresses: p.addresses, now: p.now, oneMachine: c.OneMachine,
 		hasLease: p.active != nil && c.hypervisors.HasLease(client.ObjectKeyFromObject(before), p.active.Name),
+		target:   targetOf(p), image: podspec.Image(before, c.settings), fence: p.fence,
 	})
 	if equality.Semantic.DeepEqual(before.Status, next.Status) {
 		return nil
 	}
-	if err := c.Client.Status().Patch(ctx, next, client.MergeFrom(before)); err != nil {
+	patch := client.MergeFrom(before)
+	if !equality.Semantic.DeepEqual(before.Status.Migration, next.Status.Migration) {
+		// The switchover may have ended the migration meanwhile.
+		patch = client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
+	}
+	if err := c.Client.Status().Patch(ctx, next, patch); err != nil {
 		return fmt.Errorf("writing the status of virtual machine %s: %w", before.Name, err)
 	}
 	c.announce(before, next, p)
+	c.announceMigration(before, next)
 	p.vm = next
 	return nil
+}
+
+// targetOf returns the Pod of the last migration's target; nil if it is not known.
+func targetOf(p *pass) *corev1.Pod {
+	if p.vm.Status.Migration == nil {
+		return nil
+	}
+	for _, pod := range p.pods {
+		if pod.Name == p.vm.Status.Migration.TargetPodName {
+			return pod
+		}
+	}
+	return nil
+}
+
+// announceMigration sends an event when the target of a migration has reported that it runs the guest.
+func (c *Controller) announceMigration(before, after *v1alpha1.VirtualMachine) {
+	was, is := before.Status.Migration, after.Status.Migration
+	if is == nil || is.Phase != v1alpha1.MigrationSucceeded || is.EndTime == nil || was.EndTime != nil {
+		return
+	}
+	text := fmt.Sprintf("Migrated from node %s to %s", is.SourceNodeName, is.TargetNodeName)
+	if is.Downtime != nil {
+		text += fmt.Sprintf("; the guest stood still for %s", is.Downtime.Duration)
+	}
+	c.Events.Event(after, corev1.EventTypeNormal, "Migrated", text)
 }
 
 // announce sends an event when the condition Ready gets another reason, or the same one for a

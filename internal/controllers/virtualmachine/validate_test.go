@@ -16,8 +16,10 @@ func TestInvalid(t *testing.T) {
 		given func(*v1alpha1.VirtualMachine)
 		want  string
 	}{
-		"nothing":     {func(*v1alpha1.VirtualMachine) {}, ""},
-		"full leases": {func(vm *v1alpha1.VirtualMachine) { vm.Spec.LeaseMode = v1alpha1.LeaseFullLeases }, reasonUnsupported},
+		"nothing": {func(*v1alpha1.VirtualMachine) {}, ""},
+		"a short lease": {func(vm *v1alpha1.VirtualMachine) {
+			vm.Spec.LeaseMode, vm.Spec.LeaseDurationSeconds = v1alpha1.LeaseFullLeases, 5
+		}, reasonInvalid},
 		"block volume": {func(vm *v1alpha1.VirtualMachine) {
 			vm.Spec.VolumeClaimTemplate.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock)
 		}, reasonUnsupported},

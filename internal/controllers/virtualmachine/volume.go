@@ -3,11 +3,11 @@ package virtualmachine
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
@@ -22,7 +22,17 @@ import (
 func (c *Controller) ensureClaim(ctx context.Context, p *pass) flow.Result {
 	p.claim = p.vm.Status.VolumeClaimName
 	if p.claim == "" && p.vm.Spec.VolumeClaimTemplate != nil {
-		p.claim = p.vm.Name
+		claims, err := c.claims(ctx, p)
+		switch {
+		case err != nil:
+			return flow.Fail(err)
+		case len(claims) > 1:
+			return p.blocked(unknownDisk(claims))
+		case len(claims) == 1:
+			p.claim = claims[0].Name // the status was lost
+		default:
+			p.claim = p.vm.Name
+		}
 	}
 	if p.claim == "" {
 		return flow.Continue()
@@ -42,16 +52,51 @@ func (c *Controller) ensureClaim(ctx context.Context, p *pass) flow.Result {
 	return c.awaitVolume(ctx, p, claim)
 }
 
-// createClaim creates the claim, unless the VM had one with data: a guest must never get an
-// empty disk instead.
+// claims returns the claims of a VM that are not being deleted.
+func (c *Controller) claims(ctx context.Context, p *pass) ([]corev1.PersistentVolumeClaim, error) {
+	list := &corev1.PersistentVolumeClaimList{}
+	err := c.Client.List(ctx, list, client.InNamespace(p.vm.Namespace), client.MatchingFields{indexOwner: string(p.vm.UID)})
+	if err != nil {
+		return nil, fmt.Errorf("listing claims: %w", err)
+	}
+	return slices.DeleteFunc(list.Items, func(claim corev1.PersistentVolumeClaim) bool { return !claim.DeletionTimestamp.IsZero() }), nil
+}
+
+// named returns the names of claims.
+func named(claims []corev1.PersistentVolumeClaim) string {
+	var names []string
+	for _, claim := range claims {
+		names = append(names, claim.Name)
+	}
+	slices.Sort(names)
+	return strings.Join(names, " and ")
+}
+
+// unknownDisk is the cause if the status was lost amid a migration: only it knew which disk has the data.
+func unknownDisk(claims []corev1.PersistentVolumeClaim) *cause {
+	return causef(reasonDiskUnknown, "the status was lost during a migration; of the persistent volume claims %s delete the one that is not the disk",
+		named(claims))
+}
+
+// createClaim creates the claim, unless the VM had one with data, or has another one that may be its
+// disk: a guest must never get an empty disk instead.
 func (c *Controller) createClaim(ctx context.Context, p *pass) flow.Result {
 	template := p.vm.Spec.VolumeClaimTemplate
+	others, err := c.claims(ctx, p)
+	if err != nil {
+		return flow.Fail(err)
+	}
+	others = slices.DeleteFunc(others, func(claim corev1.PersistentVolumeClaim) bool { return claim.Name == p.claim })
+	if len(others) > 0 && !podspec.ReplacesDisk(p.vm) {
+		return p.blocked(causef(v1alpha1.ReasonVolumeLost,
+			"persistent volume claim %s, the disk, is gone, and there is %s; if that is the disk, write its name into status.volumeClaimName", p.claim, named(others)))
+	}
 	used := p.vm.Status.VolumeClaimName != "" && (p.vm.Status.ImagePrepared || p.vm.Spec.InitialImage == nil)
 	if used && !podspec.ReplacesDisk(p.vm) || template == nil {
 		return p.blocked(causef(v1alpha1.ReasonVolumeLost, "persistent volume claim %s, the disk, is gone", p.claim))
 	}
 	claim := podspec.Claim(p.vm, p.claim)
-	err := c.Client.Create(ctx, claim)
+	err = c.Client.Create(ctx, claim)
 	if apierrors.IsAlreadyExists(err) {
 		return flow.Wait(expectations.StaleCache, "the claim was just created")
 	}
@@ -64,17 +109,12 @@ func (c *Controller) createClaim(ctx context.Context, p *pass) flow.Result {
 // awaitVolume waits until the claim is bound, unless it is bound with the Pod: an
 // unschedulable Pod would look like a lack of hosts.
 func (c *Controller) awaitVolume(ctx context.Context, p *pass, claim *corev1.PersistentVolumeClaim) flow.Result {
-	if claim.Status.Phase == corev1.ClaimBound {
-		return flow.Continue()
+	usable, err := c.hasVolume(ctx, claim)
+	if err != nil {
+		return flow.Fail(err)
 	}
-	if name := ptr.Deref(claim.Spec.StorageClassName, ""); name != "" {
-		class := &storagev1.StorageClass{}
-		if err := c.APIReader.Get(ctx, client.ObjectKey{Name: name}, class); client.IgnoreNotFound(err) != nil {
-			return flow.Fail(fmt.Errorf("reading storage class %s: %w", name, err))
-		}
-		if ptr.Deref(class.VolumeBindingMode, "") == storagev1.VolumeBindingWaitForFirstConsumer {
-			return flow.Continue()
-		}
+	if usable {
+		return flow.Continue()
 	}
 	return p.blocked(causef(reasonVolumePending, "persistent volume claim %s has no volume yet", claim.Name))
 }

@@ -3,6 +3,7 @@
 package v1alpha1
 
 import (
+	intstr "k8s.io/apimachinery/pkg/util/intstr"
 	v1 "k8s.io/client-go/applyconfigurations/meta/v1"
 )
 
@@ -34,6 +35,10 @@ type MachineDeploymentSpecApplyConfiguration struct {
 	// AutoPreserveFailedMachineMax is the number of failed machines that are
 	// preserved without being asked to.
 	AutoPreserveFailedMachineMax *int32 `json:"autoPreserveFailedMachineMax,omitempty"`
+	// ExcessReplicas is how many machines, or what percentage of the replicas (rounded up), exist beyond
+	// them as a reserve: the newest ones, on whose nodes no pods are scheduled until the replicas grow.
+	// Nil is none. MCM's CRDs do not know this field, but see AnnotationKeyExcessReplicas.
+	ExcessReplicas *intstr.IntOrString `json:"excessReplicas,omitempty"`
 }
 
 // MachineDeploymentSpecApplyConfiguration constructs a declarative configuration of the MachineDeploymentSpec type for use with
@@ -119,5 +124,13 @@ func (b *MachineDeploymentSpecApplyConfiguration) WithProgressDeadlineSeconds(va
 // If called multiple times, the AutoPreserveFailedMachineMax field is set to the value of the last call.
 func (b *MachineDeploymentSpecApplyConfiguration) WithAutoPreserveFailedMachineMax(value int32) *MachineDeploymentSpecApplyConfiguration {
 	b.AutoPreserveFailedMachineMax = &value
+	return b
+}
+
+// WithExcessReplicas sets the ExcessReplicas field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the ExcessReplicas field is set to the value of the last call.
+func (b *MachineDeploymentSpecApplyConfiguration) WithExcessReplicas(value intstr.IntOrString) *MachineDeploymentSpecApplyConfiguration {
+	b.ExcessReplicas = &value
 	return b
 }

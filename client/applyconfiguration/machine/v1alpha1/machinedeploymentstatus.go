@@ -13,7 +13,8 @@ import (
 type MachineDeploymentStatusApplyConfiguration struct {
 	// ObservedGeneration is the generation that this status belongs to.
 	ObservedGeneration *int64 `json:"observedGeneration,omitempty"`
-	// Replicas is the number of machines that exist, those being deleted included.
+	// Replicas is the number of machines that exist, those being deleted included. Those in excess of
+	// the replicas are counted apart, here and in the next numbers but UnavailableReplicas: see ExcessReplicas.
 	Replicas *int32 `json:"replicas,omitempty"`
 	// UpdatedReplicas is the number of machines made from the current template.
 	UpdatedReplicas *int32 `json:"updatedReplicas,omitempty"`
@@ -35,6 +36,9 @@ type MachineDeploymentStatusApplyConfiguration struct {
 	// subresource such as the horizontal pod autoscaler. MCM's CRDs do not know this
 	// field: a cluster that runs with them prunes it, so nothing may depend on it.
 	Selector *string `json:"selector,omitempty"`
+	// ExcessReplicas is the number of machines that exist as a reserve in excess of the replicas. MCM's
+	// CRDs do not know this field; nothing depends on it.
+	ExcessReplicas *int32 `json:"excessReplicas,omitempty"`
 }
 
 // MachineDeploymentStatusApplyConfiguration constructs a declarative configuration of the MachineDeploymentStatus type for use with
@@ -138,5 +142,13 @@ func (b *MachineDeploymentStatusApplyConfiguration) WithFailedMachines(values ..
 // If called multiple times, the Selector field is set to the value of the last call.
 func (b *MachineDeploymentStatusApplyConfiguration) WithSelector(value string) *MachineDeploymentStatusApplyConfiguration {
 	b.Selector = &value
+	return b
+}
+
+// WithExcessReplicas sets the ExcessReplicas field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the ExcessReplicas field is set to the value of the last call.
+func (b *MachineDeploymentStatusApplyConfiguration) WithExcessReplicas(value int32) *MachineDeploymentStatusApplyConfiguration {
+	b.ExcessReplicas = &value
 	return b
 }

@@ -46,6 +46,9 @@ type VirtualMachineSpecApplyConfiguration struct {
 	Mode *vmv1alpha1.VirtualMachineMode `json:"mode,omitempty"`
 	// LeaseMode is what prevents two hypervisors from running this VM at the same time.
 	LeaseMode *vmv1alpha1.LeaseMode `json:"leaseMode,omitempty"`
+	// LeaseDurationSeconds is how long leases last, with leaseMode FullLeases: a guest that is cut off
+	// from the VM controller ends before, and after a little more it can start elsewhere. Empty: 60.
+	LeaseDurationSeconds *int32 `json:"leaseDurationSeconds,omitempty"`
 	// UUID of the VM, which the guest sees as its system UUID. If it is empty, the VM
 	// controller sets a random one. It cannot be changed once it is set.
 	UUID *string `json:"uuid,omitempty"`
@@ -150,6 +153,14 @@ func (b *VirtualMachineSpecApplyConfiguration) WithMode(value vmv1alpha1.Virtual
 // If called multiple times, the LeaseMode field is set to the value of the last call.
 func (b *VirtualMachineSpecApplyConfiguration) WithLeaseMode(value vmv1alpha1.LeaseMode) *VirtualMachineSpecApplyConfiguration {
 	b.LeaseMode = &value
+	return b
+}
+
+// WithLeaseDurationSeconds sets the LeaseDurationSeconds field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the LeaseDurationSeconds field is set to the value of the last call.
+func (b *VirtualMachineSpecApplyConfiguration) WithLeaseDurationSeconds(value int32) *VirtualMachineSpecApplyConfiguration {
+	b.LeaseDurationSeconds = &value
 	return b
 }
 

@@ -25,6 +25,11 @@ type VirtualMachineStatusApplyConfiguration struct {
 	NodeName *string `json:"nodeName,omitempty"`
 	// Addresses of the guest, without prefix length. Empty: unknown.
 	Addresses []string `json:"addresses,omitempty"`
+	// Migration is the live migration under way, or the last one. Absent: there was none.
+	Migration *VirtualMachineMigrationApplyConfiguration `json:"migration,omitempty"`
+	// Lease is that of the authoritative hypervisor, written like the authority. Absent: it has none, as
+	// it relies on storage locking.
+	Lease *VirtualMachineLeaseApplyConfiguration `json:"lease,omitempty"`
 	// Conditions of the VM, by type.
 	Conditions []v1.ConditionApplyConfiguration `json:"conditions,omitempty"`
 	// ObservedGeneration is the generation of the spec to which the status belongs.
@@ -100,6 +105,22 @@ func (b *VirtualMachineStatusApplyConfiguration) WithAddresses(values ...string)
 	for i := range values {
 		b.Addresses = append(b.Addresses, values[i])
 	}
+	return b
+}
+
+// WithMigration sets the Migration field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Migration field is set to the value of the last call.
+func (b *VirtualMachineStatusApplyConfiguration) WithMigration(value *VirtualMachineMigrationApplyConfiguration) *VirtualMachineStatusApplyConfiguration {
+	b.Migration = value
+	return b
+}
+
+// WithLease sets the Lease field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Lease field is set to the value of the last call.
+func (b *VirtualMachineStatusApplyConfiguration) WithLease(value *VirtualMachineLeaseApplyConfiguration) *VirtualMachineStatusApplyConfiguration {
+	b.Lease = value
 	return b
 }
 

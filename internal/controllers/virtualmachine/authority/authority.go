@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/migration"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podstate"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
@@ -44,7 +45,7 @@ const ReasonCreating = "Creating"
 // maxTries limits how often one call reads a VM.
 const maxTries = 8
 
-// Registry reads and changes the authority of VMs. All fields are required.
+// Registry reads and changes the authority of VMs. All fields but MigrationsPerHost are required.
 type Registry struct {
 	// Client reads from the cache and writes. What the cache grants counts; anything else
 	// is confirmed by the API server.
@@ -53,6 +54,11 @@ type Registry struct {
 	APIReader client.Reader
 	// Clock is the time of conditions.
 	Clock clock.PassiveClock
+	// MigrationsPerHost is how many VMs leave or enter a host at a time when another one wants to
+	// leave it. 0: any number.
+	MigrationsPerHost int
+
+	turns turns
 }
 
 // evaluate has a VM evaluated until it is done, at first as the cache has it unless live, and
@@ -89,8 +95,11 @@ func (r *Registry) Lease(ctx context.Context, us *vmpb.HypervisorID, live bool) 
 	update := &vmpb.RunLeaseUpdate{}
 	err := r.evaluate(ctx, us, live, func(vm *v1alpha1.VirtualMachine, live bool) (bool, error) {
 		switch found := authorize(vm, us); {
-		case found == granted:
+		case found == granted && vm.Status.Lease != nil:
+			return r.renew(ctx, vm, live, update)
+		case found == granted || found == awaited:
 			update.Status, update.Paused = vmpb.RunLeaseUpdate_STATUS_OK, vm.Spec.Mode == v1alpha1.ModePause
+			update.Migrate = found == granted && migration.OrderOf(vm).Given
 			return true, nil
 		case !live:
 			return false, nil
@@ -148,19 +157,10 @@ func MayFollow(vm *v1alpha1.VirtualMachine, who *vmpb.HypervisorID) bool {
 	return found == granted || found == adoptable
 }
 
-// ConfirmLive is Confirm by the API server's object, whatever the cache shows.
-func (r *Registry) ConfirmLive(ctx context.Context, us *vmpb.HypervisorID) error {
-	vm, err := read(ctx, r.APIReader, KeyOf(us))
-	if err == nil && (vm == nil || !Holds(vm, us)) {
-		return ErrNotAuthoritative
-	}
-	return err
-}
-
-// SwitchOver moves the authority from the process them to us. If us has it already, an
-// earlier answer was lost and SwitchOver returns nil. Otherwise it returns
-// ErrNotAuthoritative, ErrEarlierRun if them is a later process in the Pod of us, or ErrPodEnded
-// if us cannot run the VM.
+// SwitchOver moves the authority from the process them to us, which is in the same Pod or in that of a
+// migration's target. If us has it already, an earlier answer was lost and SwitchOver returns nil.
+// Otherwise it returns ErrNotAuthoritative, ErrEarlierRun if them is a later process in the Pod of us, or
+// ErrPodEnded if us cannot run the VM.
 func (r *Registry) SwitchOver(ctx context.Context, us, them *vmpb.HypervisorID) error {
 	return r.evaluate(ctx, us, true, func(vm *v1alpha1.VirtualMachine, _ bool) (bool, error) {
 		switch {
@@ -170,6 +170,10 @@ func (r *Registry) SwitchOver(ctx context.Context, us, them *vmpb.HypervisorID) 
 			return true, ErrNotAuthoritative
 		case us.GetPodName() == them.GetPodName() && us.GetRunId() < them.GetRunId():
 			return true, ErrEarlierRun
+		case vm.Status.Lease != nil:
+			return true, ErrNotAuthoritative // a lease is not handed on by its holder
+		case us.GetPodName() != them.GetPodName() && !migration.IsTarget(&vm.Status, us.GetPodName()):
+			return true, ErrNotAuthoritative // the migration has ended
 		}
 		pod, err := r.pod(ctx, vm, us.GetPodName())
 		if err != nil {
@@ -194,15 +198,27 @@ func (r *Registry) pod(ctx context.Context, vm *v1alpha1.VirtualMachine, name st
 	return pod, nil
 }
 
+// Update changes the status of a VM if the VM did not change since vm was read; otherwise it returns a
+// conflict, and nothing changed. On success vm is updated to what is stored. The authority is for Swap.
+func (r *Registry) Update(ctx context.Context, vm *v1alpha1.VirtualMachine, change func(*v1alpha1.VirtualMachineStatus)) error {
+	return r.compareAndSwap(ctx, vm, change)
+}
+
 // Swap stores another authority if the VM did not change since vm was read; otherwise it
 // returns a conflict, and nothing changed. On success vm is updated to what is stored.
 func (r *Registry) Swap(ctx context.Context, vm *v1alpha1.VirtualMachine, next v1alpha1.VirtualMachineAuthority) error {
+	return r.swap(ctx, vm, next, nextLease(vm, r.Clock.Now()))
+}
+
+// swap is Swap with the lease that the VM has if it gets another hypervisor.
+func (r *Registry) swap(ctx context.Context, vm *v1alpha1.VirtualMachine, next v1alpha1.VirtualMachineAuthority, lease *v1alpha1.VirtualMachineLease) error {
 	return r.compareAndSwap(ctx, vm, func(status *v1alpha1.VirtualMachineStatus) {
-		has := status.VirtualMachineAuthority
-		status.VirtualMachineAuthority = next
-		if has.ActivePodName == next.ActivePodName {
-			return
+		has, migrates := status.VirtualMachineAuthority, migration.IsTarget(status, next.ActivePodName)
+		migration.Move(status, next, r.Clock.Now())
+		if has.ActivePodName == next.ActivePodName || migrates {
+			return // the guest goes on
 		}
+		status.Lease = lease
 		reserved := next.ActivePodUID == ""
 		if reserved && (next.VolumeClaimName == "" || next.VolumeClaimName != has.VolumeClaimName || podspec.ReplacesDisk(vm)) {
 			status.ImagePrepared = false // another disk, and an empty one
@@ -258,6 +274,8 @@ const (
 	adoptable
 	// undecided: no process is authoritative yet.
 	undecided
+	// awaited: it is in the Pod of a migration's target, which may exist, and not run the VM yet.
+	awaited
 )
 
 // authorize returns the authorization of a process. A nil vm does not exist.
@@ -268,9 +286,15 @@ func authorize(vm *v1alpha1.VirtualMachine, who *vmpb.HypervisorID) authorizatio
 	case vm.Status.ActivePodName == "":
 		return undecided
 	case vm.Status.ActivePodName != who.GetPodName():
+		if migration.IsTarget(&vm.Status, who.GetPodName()) {
+			return awaited
+		}
 		return denied
 	case Holds(vm, who):
 		return granted
+	}
+	if vm.Status.Lease != nil && vm.Status.ActiveRunID != "" {
+		return denied // it would have to wait for the end of the lease; another Pod does
 	}
 	last, err := strconv.ParseUint(vm.Status.ActiveRunID, 10, 64)
 	if vm.Status.ActiveRunID == "" || err == nil && last < who.GetRunId() {

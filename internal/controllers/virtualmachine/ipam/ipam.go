@@ -35,6 +35,10 @@ type UnavailableError struct{ message string }
 // Error implements error.
 func (e *UnavailableError) Error() string { return e.message }
 
+// Holders returns all VMs that have or request an address: those that a cache has under it in the index that
+// Keys makes.
+type Holders func(address netip.Addr) ([]v1alpha1.VirtualMachine, error)
+
 // Allocator never gives two VMs the same address. Make one with New. It may be used
 // concurrently.
 type Allocator struct {
@@ -43,6 +47,11 @@ type Allocator struct {
 	mu sync.Mutex
 	// granted holds what this process allocated, which a cache may not have yet.
 	granted map[netip.Addr]types.NamespacedName
+	// known are the addresses that a VM was granted, or was seen to have.
+	known map[types.NamespacedName][]netip.Addr
+	// next is where the search for a free address of a prefix begins. Those before it were taken, as far as
+	// this process knows.
+	next map[netip.Prefix]netip.Addr
 	// refused holds the VMs whose last allocation failed.
 	refused map[types.NamespacedName]struct{}
 }
@@ -50,48 +59,66 @@ type Allocator struct {
 // New returns an allocator for the prefixes of the network, at most one of each IP
 // version. Without prefixes VMs get no address, and those that ask for one are refused.
 func New(networks []netip.Prefix) *Allocator {
-	return &Allocator{
+	a := &Allocator{
 		networks: networks,
 		granted:  map[netip.Addr]types.NamespacedName{},
+		known:    map[types.NamespacedName][]netip.Addr{},
+		next:     map[netip.Prefix]netip.Addr{},
 		refused:  map[types.NamespacedName]struct{}{},
 	}
+	for _, network := range networks {
+		a.next[network] = lowestAutomatic(network)
+	}
+	return a
 }
 
 // Allocate returns the addresses of a VM: those that it has or requests, or else the lowest
-// free one of each prefix. list returns all VMs. The error is an *UnavailableError or that of
-// list.
-func (a *Allocator) Allocate(vm *v1alpha1.VirtualMachine, list func() ([]v1alpha1.VirtualMachine, error)) ([]string, error) {
+// free one of each prefix. The error is an *UnavailableError or that of holders.
+//
+// It asks for the holders of few addresses, however many VMs there are, unless a network has no free one.
+func (a *Allocator) Allocate(vm *v1alpha1.VirtualMachine, holders Holders) ([]string, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	all, err := list()
-	if err != nil {
-		return nil, err
-	}
 	key := client.ObjectKeyFromObject(vm)
-	used := a.usedByOthers(vm, all)
+	search := &search{Allocator: a, vm: vm, holders: holders}
 	addresses := requested(vm)
+	var err error
 	if len(addresses) > 0 {
-		err = check(vm, addresses, a.networks, used)
+		err = search.check(addresses)
 	} else {
-		addresses, err = lowestFree(a.networks, used)
+		addresses, err = search.lowestFree()
 	}
 	if err != nil {
 		a.refused[key] = struct{}{}
 		return nil, err
 	}
 	delete(a.refused, key)
-	a.release(key)
+	a.release(key, addresses)
 	for _, address := range addresses {
 		a.granted[address] = key
 	}
+	a.known[key] = addresses
 	return texts(addresses), nil
+}
+
+// See notes which addresses a VM has, for the time when it has others or is forgotten. It allocates nothing.
+func (a *Allocator) See(vm *v1alpha1.VirtualMachine) {
+	has, key := parse(vm.Status.Addresses), client.ObjectKeyFromObject(vm)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, address := range has {
+		if !slices.Contains(a.known[key], address) {
+			a.known[key] = append(slices.Clip(a.known[key]), address)
+		}
+	}
 }
 
 // Forget releases the addresses of a VM that is gone.
 func (a *Allocator) Forget(vm types.NamespacedName) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.release(vm)
+	a.release(vm, nil)
+	delete(a.known, vm)
 	delete(a.refused, vm)
 }
 
@@ -103,35 +130,119 @@ func (a *Allocator) Refused() []types.NamespacedName {
 	return slices.Collect(maps.Keys(a.refused))
 }
 
-func (a *Allocator) release(vm types.NamespacedName) {
-	maps.DeleteFunc(a.granted, func(_ netip.Addr, holder types.NamespacedName) bool { return holder == vm })
-}
-
-// usedByOthers returns the addresses that other VMs have, or requested first.
-func (a *Allocator) usedByOthers(vm *v1alpha1.VirtualMachine, all []v1alpha1.VirtualMachine) map[netip.Addr]types.NamespacedName {
-	own := client.ObjectKeyFromObject(vm)
-	used := map[netip.Addr]types.NamespacedName{}
-	for i := range all {
-		other := client.ObjectKeyFromObject(&all[i])
-		if other == own {
+// release gives up the addresses of a VM but those to keep.
+func (a *Allocator) release(vm types.NamespacedName, keep []netip.Addr) {
+	for _, address := range a.known[vm] {
+		if slices.Contains(keep, address) {
 			continue
 		}
-		for _, address := range parse(all[i].Status.Addresses) {
-			used[address] = other
+		if a.granted[address] == vm {
+			delete(a.granted, address)
 		}
-		for _, address := range requested(&all[i]) {
-			// Of two VMs that request the same address, the older one gets it.
-			if len(all[i].Spec.VMIPs) == 0 || !slices.Contains(parse(vm.Spec.VMIPs), address) || older(&all[i], vm) {
-				used[address] = other
+		for _, network := range a.networks {
+			if network.Contains(address) && address.Less(a.next[network]) && !address.Less(lowestAutomatic(network)) {
+				a.next[network] = address
 			}
 		}
 	}
-	for address, holder := range a.granted {
-		if holder != own {
-			used[address] = holder
+}
+
+// search looks for addresses of a VM.
+type search struct {
+	*Allocator
+	vm      *v1alpha1.VirtualMachine
+	holders Holders
+}
+
+// holder returns the other VM that has an address, or requested it first; the zero value if none does.
+func (s *search) holder(address netip.Addr) (types.NamespacedName, error) {
+	own := client.ObjectKeyFromObject(s.vm)
+	if granted, found := s.granted[address]; found && granted != own {
+		return granted, nil
+	}
+	all, err := s.holders(address)
+	if err != nil {
+		return types.NamespacedName{}, err
+	}
+	for i := range all {
+		if other := client.ObjectKeyFromObject(&all[i]); other != own && s.goesTo(address, &all[i]) {
+			return other, nil
 		}
 	}
-	return used
+	return types.NamespacedName{}, nil
+}
+
+// goesTo reports whether an address is another VM's. Of two VMs that request the same address, the older one
+// gets it.
+func (s *search) goesTo(address netip.Addr, other *v1alpha1.VirtualMachine) bool {
+	return slices.Contains(parse(other.Status.Addresses), address) ||
+		slices.Contains(requested(other), address) &&
+			(len(other.Spec.VMIPs) == 0 || !slices.Contains(parse(s.vm.Spec.VMIPs), address) || older(other, s.vm))
+}
+
+// check returns an *UnavailableError if the VM cannot have the addresses that it requests.
+func (s *search) check(addresses []netip.Addr) error {
+	field := "spec.vmIPs"
+	if len(s.vm.Spec.VMIPs) == 0 {
+		field = "metadata.annotations[" + v1alpha1.AnnotationAddresses + "]"
+	}
+	for _, address := range addresses {
+		if !slices.ContainsFunc(s.networks, func(network netip.Prefix) bool { return usable(address, network) }) {
+			known := "none"
+			if len(s.networks) > 0 {
+				known = strings.Join(texts(s.networks), " and ")
+			}
+			return unavailable("%s: %s is not an address for guests; their networks are %s", field, address, known)
+		}
+		holder, err := s.holder(address)
+		if err != nil {
+			return err
+		}
+		if holder != (types.NamespacedName{}) {
+			return unavailable("%s: %s is used by virtual machine %s", field, address, holder)
+		}
+	}
+	return nil
+}
+
+// lowestFree returns the lowest free address of each prefix.
+func (s *search) lowestFree() ([]netip.Addr, error) {
+	var free []netip.Addr
+	for _, network := range s.networks {
+		address, err := s.free(network, s.next[network])
+		if err == nil && !address.IsValid() { // somebody may have changed an object by hand
+			address, err = s.free(network, lowestAutomatic(network))
+		}
+		if err != nil {
+			return nil, err
+		}
+		if !address.IsValid() {
+			return nil, unavailable("the network %s has no free address", network)
+		}
+		s.next[network] = address
+		free = append(free, address)
+	}
+	return free, nil
+}
+
+// free returns the lowest free address of a prefix from one on; the zero value if there is none.
+func (s *search) free(network netip.Prefix, from netip.Addr) (netip.Addr, error) {
+	for address := from; usable(address, network); address = address.Next() {
+		holder, err := s.holder(address)
+		if err != nil || holder == (types.NamespacedName{}) {
+			return address, err
+		}
+	}
+	return netip.Addr{}, nil
+}
+
+// lowestAutomatic returns the lowest address of a prefix that VMs get automatically.
+func lowestAutomatic(network netip.Prefix) netip.Addr {
+	address := network.Masked().Addr()
+	for range firstAutomatic {
+		address = address.Next()
+	}
+	return address
 }
 
 func older(a, b *v1alpha1.VirtualMachine) bool {
@@ -141,6 +252,11 @@ func older(a, b *v1alpha1.VirtualMachine) bool {
 // Of returns the addresses that a VM has or requests, without prefix length and malformed
 // ones.
 func Of(vm *v1alpha1.VirtualMachine) []string { return texts(requested(vm)) }
+
+// Keys returns under which addresses a VM is indexed for Holders.
+func Keys(vm *v1alpha1.VirtualMachine) []string {
+	return texts(append(parse(vm.Status.Addresses), requested(vm)...))
+}
 
 // Changed reports whether a VM may have released an address.
 func Changed(before, after *v1alpha1.VirtualMachine) bool {
@@ -187,46 +303,6 @@ func usable(address netip.Addr, in netip.Prefix) bool {
 	}
 	// The last address of an IPv4 prefix is the broadcast address.
 	return !address.Is4() || in.Contains(address.Next())
-}
-
-// check returns an *UnavailableError if a VM cannot have addresses.
-func check(vm *v1alpha1.VirtualMachine, addresses []netip.Addr, networks []netip.Prefix, used map[netip.Addr]types.NamespacedName) error {
-	field := "spec.vmIPs"
-	if len(vm.Spec.VMIPs) == 0 {
-		field = "metadata.annotations[" + v1alpha1.AnnotationAddresses + "]"
-	}
-	for _, address := range addresses {
-		if !slices.ContainsFunc(networks, func(network netip.Prefix) bool { return usable(address, network) }) {
-			known := "none"
-			if len(networks) > 0 {
-				known = strings.Join(texts(networks), " and ")
-			}
-			return unavailable("%s: %s is not an address for guests; their networks are %s", field, address, known)
-		}
-		if holder, found := used[address]; found {
-			return unavailable("%s: %s is used by virtual machine %s", field, address, holder)
-		}
-	}
-	return nil
-}
-
-// lowestFree returns the lowest free address of each prefix.
-func lowestFree(networks []netip.Prefix, used map[netip.Addr]types.NamespacedName) ([]netip.Addr, error) {
-	var free []netip.Addr
-	for _, network := range networks {
-		address := network.Masked().Addr()
-		for range firstAutomatic {
-			address = address.Next()
-		}
-		for usable(address, network) && used[address] != (types.NamespacedName{}) {
-			address = address.Next()
-		}
-		if !usable(address, network) {
-			return nil, unavailable("the network %s has no free address", network)
-		}
-		free = append(free, address)
-	}
-	return free, nil
 }
 
 func unavailable(format string, args ...any) error {

@@ -2,15 +2,31 @@ package ipam
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
 )
+
+// holders finds VMs as a cache with an index does.
+func holders(all []v1alpha1.VirtualMachine) Holders {
+	return func(address netip.Addr) (found []v1alpha1.VirtualMachine, err error) {
+		for i := range all {
+			if slices.Contains(Keys(&all[i]), address.String()) {
+				found = append(found, all[i])
+			}
+		}
+		return found, nil
+	}
+}
 
 func TestAllocate(t *testing.T) {
 	asking := func(name string, age time.Duration, ips ...string) v1alpha1.VirtualMachine {
@@ -55,7 +71,7 @@ func TestAllocate(t *testing.T) {
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			all := append(c.others, c.vm)
-			got, err := New(c.networks).Allocate(&c.vm, func() ([]v1alpha1.VirtualMachine, error) { return all, nil })
+			got, err := New(c.networks).Allocate(&c.vm, holders(all))
 			if _, refused := errors.AsType[*UnavailableError](err); refused != c.refused || err != nil && !refused {
 				t.Fatalf("error: %v", err)
 			}
@@ -63,5 +79,74 @@ func TestAllocate(t *testing.T) {
 				t.Errorf("addresses (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestAddressesAreFreeAgain: an address that was granted is free again when its VM is gone or has another one, also if
+// another process granted it; and the lowest free one is taken.
+func TestAddressesAreFreeAgain(t *testing.T) {
+	a := New([]netip.Prefix{netip.MustParsePrefix("10.0.0.0/27")})
+	var all []v1alpha1.VirtualMachine
+	allocate := func(name, want string) {
+		t.Helper()
+		vm := v1alpha1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		got, err := a.Allocate(&vm, holders(all))
+		if err != nil || !slices.Equal(got, []string{want}) {
+			t.Errorf("%s gets %v, %v, want %s", name, got, err, want)
+		}
+	}
+	old := v1alpha1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Name: "old"}, Status: v1alpha1.VirtualMachineStatus{Addresses: []string{"10.0.0.16"}}}
+	all = append(all, old)
+	allocate("a", "10.0.0.17")
+	allocate("b", "10.0.0.18")
+	allocate("c", "10.0.0.19")
+	a.See(&old)
+	all = nil
+	allocate("d", "10.0.0.20") // it may be in use until its VM is forgotten
+	a.Forget(types.NamespacedName{Name: "old"})
+	allocate("e", "10.0.0.16")
+	a.Forget(types.NamespacedName{Name: "b"})
+	allocate("f", "10.0.0.18")
+	moved := v1alpha1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Spec: v1alpha1.VirtualMachineSpec{VMIPs: []string{"10.0.0.5"}}}
+	if _, err := a.Allocate(&moved, holders(all)); err != nil {
+		t.Error(err)
+	}
+	allocate("g", "10.0.0.17")
+}
+
+// TestFewLookups: an allocation costs the same however many VMs there are, and whichever of them ask again.
+func TestFewLookups(t *testing.T) {
+	const count = 2000
+	a := New([]netip.Prefix{netip.MustParsePrefix("10.0.0.0/16"), netip.MustParsePrefix("fd00::/64")})
+	byAddress, lookups := map[netip.Addr][]v1alpha1.VirtualMachine{}, 0
+	find := func(address netip.Addr) ([]v1alpha1.VirtualMachine, error) {
+		lookups++
+		return byAddress[address], nil
+	}
+	for round := range 3 {
+		for i := range count {
+			vm := &v1alpha1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint(i)}}
+			key := types.NamespacedName{Name: vm.Name}
+			if round == 1 { // a second pass
+				metav1.SetMetaDataAnnotation(&vm.ObjectMeta, v1alpha1.AnnotationAddresses, strings.Join(texts(a.known[key]), ","))
+			}
+			if round == 2 { // one goes, one comes
+				for _, address := range a.known[key] {
+					delete(byAddress, address)
+				}
+				a.Forget(key)
+			}
+			addresses, err := a.Allocate(vm, find)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, address := range parse(addresses) {
+				byAddress[address] = []v1alpha1.VirtualMachine{*vm}
+			}
+			a.See(vm)
+		}
+	}
+	if most := 3 * 2 * 2 * count; lookups > most {
+		t.Errorf("%d lookups for %d allocations, want at most %d", lookups, 3*count, most)
 	}
 }

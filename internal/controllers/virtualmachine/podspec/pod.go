@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -27,8 +28,10 @@ const (
 
 	// annotationGeneration is the generation of the VM from which a Pod was created.
 	annotationGeneration = "vm.metropolis.monogon.dev/generation"
-	// gracePeriod is how long a hypervisor may take to shut its guest down, in seconds.
-	gracePeriod = 30
+	// annotationSource is the Pod whose VM the target of a migration was created for.
+	annotationSource = "vm.metropolis.monogon.dev/migration-source"
+	// GracePeriod is how long a hypervisor may take to shut its guest down, in seconds.
+	GracePeriod = 30
 	// tokenSeconds is the lifetime of a Pod's token.
 	tokenSeconds = 3600
 )
@@ -48,12 +51,32 @@ type Settings struct {
 	Networks []netip.Prefix
 	// HostPorts are the TCP ports of a host's loopback that guests may connect to.
 	HostPorts []uint16
+	// Migration says how guests migrate.
+	Migration Migration
 }
+
+// Migration says how guests migrate.
+type Migration struct {
+	// Time is how long a hypervisor that has to end may take to migrate its guest, with the time in
+	// which it waits for its turn and the one for a shutdown in the end. 0: DefaultMigrationTime.
+	Time time.Duration
+	// Bandwidth is the limit of memory and disk, each, in bytes per second. 0: QEMU's default for
+	// the memory, and none for the disk.
+	Bandwidth uint64
+}
+
+// DefaultMigrationTime is the default of Migration.Time.
+const DefaultMigrationTime = 15 * time.Minute
 
 // Pod returns the Pod of a VM's next hypervisor, under the name that the VM's status
 // reserves.
 func Pod(vm *v1alpha1.VirtualMachine, s Settings) (*corev1.Pod, error) {
-	spec, err := vmSpecJSON(vm, s.Endpoint)
+	return podOf(vm, vmSpec(vm, s), s)
+}
+
+// podOf returns the Pod of a hypervisor with a spec.
+func podOf(vm *v1alpha1.VirtualMachine, of *vmpb.VMSpec, s Settings) (*corev1.Pod, error) {
+	spec, err := compact(of)
 	if err != nil {
 		return nil, err
 	}
@@ -70,12 +93,12 @@ func Pod(vm *v1alpha1.VirtualMachine, s Settings) (*corev1.Pod, error) {
 			ServiceAccountName:            "default",
 			AutomountServiceAccountToken:  ptr.To(false),
 			EnableServiceLinks:            ptr.To(false),
-			TerminationGracePeriodSeconds: ptr.To[int64](gracePeriod),
+			TerminationGracePeriodSeconds: ptr.To(gracePeriod(vm, s)),
 			NodeSelector:                  map[string]string{v1alpha1.HostKey: ""},
 			Affinity:                      affinity(vm.Spec.FailureDomain),
 			Tolerations:                   tolerations(),
 			Containers: []corev1.Container{{
-				Name: ContainerName, Image: cmp.Or(vm.Spec.HypervisorImage, s.Image), Command: vmpb.Command(),
+				Name: ContainerName, Image: Image(vm, s), Command: vmpb.Command(),
 				Env: environment(spec, s), Resources: podResources(&vm.Spec), VolumeMounts: mounts,
 				SecurityContext: securityContext(),
 			}},
@@ -86,6 +109,19 @@ func Pod(vm *v1alpha1.VirtualMachine, s Settings) (*corev1.Pod, error) {
 		pod.Annotations[v1alpha1.AnnotationAddresses] = strings.Join(addresses, ",")
 	}
 	return pod, nil
+}
+
+// Image returns the container image of a VM's next hypervisor.
+func Image(vm *v1alpha1.VirtualMachine, s Settings) string {
+	return cmp.Or(vm.Spec.HypervisorImage, s.Image)
+}
+
+// gracePeriod returns how long the hypervisor of a VM has, from SIGTERM, in seconds.
+func gracePeriod(vm *v1alpha1.VirtualMachine, s Settings) int64 {
+	if vm.Spec.MigrateStrategy == v1alpha1.MigrateCold || vm.Status.Lease != nil {
+		return GracePeriod
+	}
+	return max(GracePeriod, int64(cmp.Or(s.Migration.Time, DefaultMigrationTime).Seconds()))
 }
 
 // securityContext takes what no hypervisor needs. Its user is that of the image: who may open /dev/kvm and write
@@ -150,6 +186,9 @@ func environment(spec string, s Settings) []corev1.EnvVar {
 			ports = append(ports, strconv.Itoa(int(port)))
 		}
 		env = append(env, corev1.EnvVar{Name: vmpb.EnvHostPorts, Value: strings.Join(ports, ",")})
+	}
+	if s.Migration.Bandwidth > 0 {
+		env = append(env, corev1.EnvVar{Name: vmpb.EnvMigrationBandwidth, Value: strconv.FormatUint(s.Migration.Bandwidth, 10)})
 	}
 	return env
 }

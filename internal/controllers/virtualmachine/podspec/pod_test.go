@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -27,6 +28,7 @@ func TestPods(t *testing.T) {
 	full.Accelerator = "tcg"
 	full.Networks = []netip.Prefix{netip.MustParsePrefix("10.77.0.0/16"), netip.MustParsePrefix("fd77::/64")}
 	full.HostPorts = []uint16{16443, 8080}
+	full.Migration = Migration{Time: time.Hour, Bandwidth: 100 << 20}
 	cases := map[string]struct {
 		settings Settings
 		given    func(*v1alpha1.VirtualMachine)

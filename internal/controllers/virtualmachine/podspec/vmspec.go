@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"time"
 
 	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/types/known/durationpb"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
@@ -14,33 +16,38 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// vmSpecJSON returns the hypervisor's spec in a stable form: protojson varies its white space.
-func vmSpecJSON(vm *v1alpha1.VirtualMachine, endpoint string) (string, error) {
-	raw, err := protojson.Marshal(vmSpec(vm, endpoint))
+// compact returns a hypervisor's spec in a stable form: protojson varies its white space.
+func compact(spec *vmpb.VMSpec) (string, error) {
+	raw, err := protojson.Marshal(spec)
 	var compact bytes.Buffer
 	if err == nil {
 		err = json.Compact(&compact, raw)
 	}
 	if err != nil {
-		return "", fmt.Errorf("encoding the spec for the hypervisor of %s: %w", vm.Name, err)
+		return "", fmt.Errorf("encoding the spec for the hypervisor of %s: %w", spec.GetName(), err)
 	}
 	return compact.String(), nil
 }
 
 // vmSpec returns the spec for the next hypervisor of a VM.
-func vmSpec(vm *v1alpha1.VirtualMachine, endpoint string) *vmpb.VMSpec {
+func vmSpec(vm *v1alpha1.VirtualMachine, s Settings) *vmpb.VMSpec {
 	spec := &vmpb.VMSpec{
 		Name: vm.Name, Namespace: vm.Namespace, Uuid: vm.Spec.UUID,
 		Mode:               startMode(vm),
 		LeaseMode:          vmpb.LeaseMode_LM_STORAGE_LOCKING,
 		Address:            ipam.Of(vm),
-		ControllerEndpoint: endpoint,
+		ControllerEndpoint: s.Endpoint,
 		PodName:            vm.Status.ActivePodName,
 		RootDiskPath:       vmpb.RootDiskPath,
 		RootDiskExists:     hasDisk(vm),
+		Grace:              durationpb.New(time.Duration(gracePeriod(vm, s)) * time.Second),
 		Resources: &vmpb.Resources{
 			Cpus: uint32(guestCPUs(&vm.Spec)), MemoryBytes: uint64(max(0, GuestMemory(&vm.Spec))),
 		},
+	}
+	if granted := vm.Status.Lease; granted != nil {
+		spec.LeaseMode = vmpb.LeaseMode_LM_FULL_LEASES
+		spec.LeaseDuration = durationpb.New(time.Duration(granted.DurationSeconds) * time.Second)
 	}
 	if template := vm.Spec.VolumeClaimTemplate; template != nil {
 		spec.RootDiskBytes = uint64(max(0, template.Spec.Resources.Requests.Storage().Value()))

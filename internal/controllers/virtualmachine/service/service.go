@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -34,6 +35,8 @@ type Options struct {
 	Authority *identity.Authority
 	// Enqueue requests a reconcile of a VM after a time, which may be 0. It does not block.
 	Enqueue func(vm types.NamespacedName, after time.Duration)
+	// Refused is called with the reason when a VM that wants to leave its host has to shut down.
+	Refused func(ctx context.Context, vm types.NamespacedName, why string)
 }
 
 // Service implements VMController. Make one with New.
@@ -47,6 +50,10 @@ type Service struct {
 	mu      sync.Mutex
 	leases  map[types.NamespacedName]map[*lease]struct{}
 	reports map[types.NamespacedName]*reported
+	// heard is when each VM's lease was granted last, of those that expire.
+	heard map[types.NamespacedName]time.Time
+	// targets has the last report of each VM's target of a migration.
+	targets map[types.NamespacedName]*vmpb.ReportStateRequest
 }
 
 // reported is the last report about a VM, and when its status is written because of one.
@@ -58,6 +65,31 @@ type reported struct {
 	due time.Time
 	// requested is whether no pass has begun since a write was requested.
 	requested bool
+	// stop is when the guest was stopped for a migration to a Pod, and stood how long it stood still; 0
+	// before that is known.
+	stop  time.Time
+	to    string
+	stood time.Duration
+}
+
+// measure measures how long a guest stands still in a migration, by the clock of this process: from the
+// source's report to the target's. Neither of them knows both ends.
+func (r *reported) measure(report *vmpb.ReportStateRequest, now time.Time) {
+	news := report.GetMigration()
+	switch news.GetPhase() {
+	case vmpb.ReportStateRequest_Migration_PHASE_STOPPED:
+		if r.to != news.GetTargetPod() {
+			r.stop, r.to, r.stood = now, news.GetTargetPod(), 0
+		}
+	case vmpb.ReportStateRequest_Migration_PHASE_DONE:
+		if news.GetDowntime() != nil || r.to != report.GetUs().GetPodName() {
+			return
+		}
+		if r.stood == 0 {
+			r.stood = max(time.Millisecond, now.Sub(r.stop).Round(time.Millisecond))
+		}
+		news.Downtime = durationpb.New(r.stood)
+	}
 }
 
 // A VM's start is a few reports within a second, and each shows at once. Then a write has to do
@@ -80,6 +112,8 @@ func New(options Options) *Service {
 		Options: options,
 		leases:  map[types.NamespacedName]map[*lease]struct{}{},
 		reports: map[types.NamespacedName]*reported{},
+		heard:   map[types.NamespacedName]time.Time{},
+		targets: map[types.NamespacedName]*vmpb.ReportStateRequest{},
 	}
 }
 
@@ -151,6 +185,7 @@ func (s *Service) keep(vm types.NamespacedName, report *vmpb.ReportStateRequest)
 		known = &reported{writes: rate.NewLimiter(rate.Every(writeEvery), writeBurst)}
 		s.reports[vm] = known
 	}
+	known.measure(report, s.Registry.Clock.Now())
 	if proto.Equal(known.last, report) || overtaken(report, known.last) {
 		return 0, false
 	}
@@ -189,6 +224,8 @@ func (s *Service) Forget(vm types.NamespacedName) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.reports, vm)
+	delete(s.targets, vm)
+	delete(s.heard, vm)
 }
 
 // RunLease implements VMController.
@@ -198,18 +235,27 @@ func (s *Service) RunLease(request *vmpb.RunLeaseRequest, out grpc.ServerStreami
 	if err != nil {
 		return err
 	}
+	if request.GetRelease() {
+		return s.release(ctx, key, us)
+	}
 	lease, closeLease := s.open(key, us.GetPodName())
 	defer closeLease()
 	var last *vmpb.RunLeaseUpdate
 	for {
-		update, err := s.Registry.Lease(ctx, us, last == nil)
+		// Until the caller is authorized: a lease that expires counts from the request.
+		first := last.GetStatus() != vmpb.RunLeaseUpdate_STATUS_OK
+		update, err := s.Registry.Lease(ctx, us, first)
 		if err != nil {
 			return answer(ctx, us, err)
 		}
 		if update.GetStatus() == vmpb.RunLeaseUpdate_STATUS_UNKNOWN {
 			s.Enqueue(key, 0) // the controller may elect the caller
 		}
-		if last == nil || last.GetStatus() != update.GetStatus() || last.GetPaused() != update.GetPaused() {
+		if first && update.GetValidFor() != nil {
+			s.hear(key)
+		}
+		update.Migrate = update.GetMigrate() && s.canMigrate(us)
+		if last == nil || !proto.Equal(last, update) {
 			if err := out.Send(update); err != nil {
 				return err
 			}
@@ -223,6 +269,29 @@ func (s *Service) RunLease(request *vmpb.RunLeaseRequest, out grpc.ServerStreami
 	}
 }
 
+// hear notes that a lease that expires is being granted.
+func (s *Service) hear(vm types.NamespacedName) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.heard[vm] = s.Registry.Clock.Now()
+}
+
+// Heard returns when a lease of a VM was granted last that expires; zero if this process has granted none.
+func (s *Service) Heard(vm types.NamespacedName) time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.heard[vm]
+}
+
+// release answers a hypervisor whose guest has ended for ever.
+func (s *Service) release(ctx context.Context, key types.NamespacedName, us *vmpb.HypervisorID) error {
+	if err := s.Registry.Release(ctx, us); err != nil {
+		return answer(ctx, us, err)
+	}
+	s.Enqueue(key, 0)
+	return nil
+}
+
 // ReportState implements VMController. It stores that the image is on the disk before it
 // answers: then the caller starts the VM.
 func (s *Service) ReportState(ctx context.Context, request *vmpb.ReportStateRequest) (*vmpb.ReportStateResponse, error) {
@@ -230,6 +299,9 @@ func (s *Service) ReportState(ctx context.Context, request *vmpb.ReportStateRequ
 	key, err := caller(ctx, us)
 	if err != nil {
 		return nil, err
+	}
+	if request.GetState() == vmpb.ReportStateRequest_STATE_INCOMING {
+		return s.reportIncoming(ctx, key, request)
 	}
 	if waitsForDisk(request) && !s.HasLease(key, us.GetPodName()) {
 		err = s.Registry.ConfirmNext(ctx, us)
@@ -271,19 +343,6 @@ func (s *Service) MigrationSwitchover(ctx context.Context, request *vmpb.Migrati
 		return nil, answer(ctx, them, err)
 	}
 	return &vmpb.MigrationSwitchoverResponse{}, nil
-}
-
-// EnsureMigrationTarget implements VMController. There is no live migration yet: a VM shuts
-// down, and starts on another host.
-func (s *Service) EnsureMigrationTarget(ctx context.Context, request *vmpb.EnsureMigrationTargetRequest) (*vmpb.EnsureMigrationTargetResponse, error) {
-	us := request.GetUs()
-	if _, err := caller(ctx, us); err != nil {
-		return nil, err
-	}
-	if err := s.Registry.ConfirmLive(ctx, us); err != nil {
-		return nil, answer(ctx, us, err)
-	}
-	return &vmpb.EnsureMigrationTargetResponse{Action: vmpb.EnsureMigrationTargetResponse_ACTION_SOFT_SHUTDOWN}, nil
 }
 
 // caller returns the VM of the caller, whose identity must be that of its certificate.

@@ -1,0 +1,107 @@
+package authority
+
+import (
+	"cmp"
+	"context"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
+	"github.com/millwright-dev/millwright/internal/vm/lease"
+	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+)
+
+// DurationOf returns how long leases of a VM last that has none yet.
+func DurationOf(vm *v1alpha1.VirtualMachine) time.Duration {
+	return time.Duration(cmp.Or(vm.Spec.LeaseDurationSeconds, int32(lease.DefaultDuration/time.Second))) * time.Second
+}
+
+// RecordOf returns the record of a lease.
+func RecordOf(of *v1alpha1.VirtualMachineLease) lease.Record {
+	return lease.Record{
+		State: lease.State(of.State), Transitions: of.Transitions, Duration: time.Duration(of.DurationSeconds) * time.Second,
+	}
+}
+
+// nextLease returns the lease of the next holder of a VM; nil if it relies on storage locking. Its token is higher
+// than all before, also if those were lost with the status.
+func nextLease(vm *v1alpha1.VirtualMachine, now time.Time) *v1alpha1.VirtualMachineLease {
+	if vm.Spec.LeaseMode != v1alpha1.LeaseFullLeases {
+		return nil
+	}
+	return leaseFor(vm, DurationOf(vm), now)
+}
+
+func leaseFor(vm *v1alpha1.VirtualMachine, duration time.Duration, now time.Time) *v1alpha1.VirtualMachineLease {
+	next := &v1alpha1.VirtualMachineLease{
+		State: v1alpha1.LeaseOpen, DurationSeconds: int32(duration / time.Second),
+		FencingToken: now.Unix(), TransitionTime: metav1.NewTime(now),
+	}
+	if last := vm.Status.Lease; last != nil {
+		next.FencingToken = max(next.FencingToken, last.FencingToken+1)
+		next.Transitions = last.Transitions + 1
+	}
+	return next
+}
+
+// Elect gives a VM without authority to the hypervisor in a Pod, in the mode in which that runs.
+func (r *Registry) Elect(ctx context.Context, vm *v1alpha1.VirtualMachine, pod *corev1.Pod) error {
+	duration, err := podspec.LeaseOf(pod)
+	if err != nil {
+		return err
+	}
+	var lease *v1alpha1.VirtualMachineLease
+	if duration > 0 {
+		lease = leaseFor(vm, duration, r.Clock.Now())
+	}
+	return r.swap(ctx, vm, v1alpha1.VirtualMachineAuthority{
+		ActivePodName: pod.Name, ActivePodUID: pod.UID, VolumeClaimName: podspec.ClaimName(pod),
+	}, lease)
+}
+
+// ChangeLease stores another state of a VM's lease if the VM did not change since vm was read; otherwise it returns
+// a conflict. On success vm is updated.
+func (r *Registry) ChangeLease(ctx context.Context, vm *v1alpha1.VirtualMachine, state lease.State) error {
+	return r.compareAndSwap(ctx, vm, func(status *v1alpha1.VirtualMachineStatus) {
+		next := RecordOf(status.Lease).Next(state)
+		status.Lease.State, status.Lease.Transitions = v1alpha1.LeaseState(next.State), next.Transitions
+		status.Lease.TransitionTime = metav1.NewTime(r.Clock.Now())
+	})
+}
+
+// renew answers the holder of a lease. Only what the API server has counts for a request. What the cache has is
+// for changes after it: they prolong nothing.
+func (r *Registry) renew(ctx context.Context, vm *v1alpha1.VirtualMachine, live bool, update *vmpb.RunLeaseUpdate) (bool, error) {
+	verdict := RecordOf(vm.Status.Lease).Ask()
+	switch {
+	case verdict == lease.Refuse && live:
+		update.Status = vmpb.RunLeaseUpdate_STATUS_TERMINATE
+		return true, nil
+	case verdict == lease.Refuse:
+		return false, nil
+	case verdict == lease.Reopen && live:
+		return false, r.ChangeLease(ctx, vm, lease.Open)
+	}
+	update.Status, update.Paused = vmpb.RunLeaseUpdate_STATUS_OK, vm.Spec.Mode == v1alpha1.ModePause
+	update.ValidFor = durationpb.New(RecordOf(vm.Status.Lease).Duration)
+	update.FencingToken = uint64(vm.Status.Lease.FencingToken)
+	return true, nil
+}
+
+// Release notes that the guest of a lease's holder has ended for ever. It returns ErrNotAuthoritative if a process
+// is not the holder.
+func (r *Registry) Release(ctx context.Context, us *vmpb.HypervisorID) error {
+	return r.evaluate(ctx, us, true, func(vm *v1alpha1.VirtualMachine, _ bool) (bool, error) {
+		if vm == nil || !Holds(vm, us) || vm.Status.Lease == nil {
+			return true, ErrNotAuthoritative
+		}
+		if RecordOf(vm.Status.Lease).State == lease.Released {
+			return true, nil
+		}
+		return false, r.ChangeLease(ctx, vm, lease.Released)
+	})
+}

@@ -1,0 +1,118 @@
+package authority
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	utilrand "k8s.io/apimachinery/pkg/util/rand"
+
+	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/migration"
+	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+)
+
+const (
+	// retryPause is the time between a migration that failed and the next from the same source; as often
+	// longer as it failed before, up to maxRetryPause.
+	retryPause    = 2 * time.Second
+	maxRetryPause = 30 * time.Second
+	// noRoomFor is how long it is remembered that no host has room.
+	noRoomFor = time.Minute
+	// turnPause is the time between two looks whether it is a VM's turn to leave its host.
+	turnPause = time.Second
+)
+
+// Target is the answer to a source that wants to leave its host.
+type Target struct {
+	// Pod is the name of the target's. It may not exist yet. Empty: there is none.
+	Pod string
+	// Pause is how long to wait until there may be another target. 0: there is one, or will be none.
+	Pause time.Duration
+	// Refusal is why there will be none. Empty: there is one, or will be.
+	Refusal string
+}
+
+// EnsureTarget returns the target of the migration from us, and reserves one if there is none. report is
+// the last one of us, nil if there is none; awaited is the target for which the caller has waited, if it
+// has. It returns ErrNotAuthoritative, or ErrPodEnded.
+func (r *Registry) EnsureTarget(ctx context.Context, us *vmpb.HypervisorID, report *vmpb.ReportStateRequest, awaited string) (Target, error) {
+	var target Target
+	err := r.evaluate(ctx, us, true, func(vm *v1alpha1.VirtualMachine, _ bool) (bool, error) {
+		if vm == nil || !Holds(vm, us) {
+			return true, ErrNotAuthoritative
+		}
+		if !vm.DeletionTimestamp.IsZero() {
+			target = Target{Refusal: "the virtual machine is being deleted"}
+			return true, nil
+		}
+		source, err := r.pod(ctx, vm, us.GetPodName())
+		if err != nil {
+			return true, err
+		}
+		if target = r.known(vm, source, report, awaited); target != (Target{}) {
+			return true, nil
+		}
+		name := vm.Name + "-" + utilrand.String(8)
+		if is, err := r.takeTurn(ctx, us, source.Spec.NodeName, name); err != nil || !is {
+			target = Target{Pause: turnPause}
+			return true, err
+		}
+		err = r.Update(ctx, vm, func(status *v1alpha1.VirtualMachineStatus) {
+			migration.Reserve(status, name, source, migration.OrderOf(vm), r.Clock.Now())
+		})
+		if err != nil {
+			r.turns.giveBack(KeyOf(us))
+		}
+		return false, err
+	})
+	return target, err
+}
+
+// known returns the target that there is, or why there is none. The zero value means to reserve one.
+func (r *Registry) known(vm *v1alpha1.VirtualMachine, source *corev1.Pod, report *vmpb.ReportStateRequest, awaited string) Target {
+	order, leaving := migration.OrderOf(vm), !source.DeletionTimestamp.IsZero()
+	reason, message := migration.Obstacle(vm, report)
+	record := vm.Status.Migration
+	switch {
+	case reason != migration.NoObstacle:
+		return Target{Refusal: message}
+	case !order.Given && !leaving:
+		return Target{Refusal: "the VM's pod is not being deleted, and no migration is ordered"}
+	case order.Node != "" && order.Node == source.Spec.NodeName:
+		return Target{Refusal: fmt.Sprintf("the VM is on node %s already", order.Node)}
+	case migration.UnderWay(&vm.Status):
+		return Target{Pod: record.TargetPodName}
+	case record == nil || record.SourcePodName != vm.Status.ActivePodName || record.Phase != v1alpha1.MigrationFailed || record.EndTime == nil:
+		return Target{}
+	}
+	return r.afterFailure(record, leaving, awaited)
+}
+
+// afterFailure returns the pause after a migration that failed, or why there is no further one; the zero value
+// if there may be.
+func (r *Registry) afterFailure(record *v1alpha1.VirtualMachineMigration, leaving bool, awaited string) Target {
+	since := r.Clock.Now().Sub(record.EndTime.Time)
+	if record.Reason == migration.ReasonUnschedulable && (record.TargetPodName == awaited || leaving && since < noRoomFor) {
+		return Target{Refusal: record.Message}
+	}
+	if pause := min(retryPause*time.Duration(record.Failures+1), maxRetryPause) - since; pause > 0 {
+		return Target{Pause: pause}
+	}
+	return Target{}
+}
+
+// ConfirmTarget returns nil if a process is in the target's Pod of a migration under way, and
+// ErrNotAuthoritative if it is not.
+func (r *Registry) ConfirmTarget(ctx context.Context, us *vmpb.HypervisorID) error {
+	return r.evaluate(ctx, us, false, func(vm *v1alpha1.VirtualMachine, live bool) (bool, error) {
+		switch found := authorize(vm, us); {
+		case found == awaited:
+			return true, nil
+		case live:
+			return true, ErrNotAuthoritative
+		}
+		return false, nil
+	})
+}

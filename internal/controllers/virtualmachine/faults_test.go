@@ -1,0 +1,106 @@
+package virtualmachine
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+	"github.com/millwright-dev/millwright/test/lot"
+	"github.com/millwright-dev/millwright/test/serverfault"
+)
+
+// mostFaults are played unless all are asked for.
+const mostFaults = 3
+
+// TestFaults: a controller whose API server misbehaves has a VM run, run again after its hypervisor ended, with
+// the same disk and in one Pod at a time, and removes all of it.
+func TestFaults(t *testing.T) {
+	draw := lot.New(t)
+	faults := serverfault.All(draw.Seed)
+	for _, i := range draw.Of(len(faults), mostFaults) {
+		fault := faults[i]
+		t.Run(fault.Name, func(t *testing.T) {
+			t.Parallel()
+			t.Attr("fault", "a VM controller's API server that "+fault.Name)
+			ofObjects(fault)
+			w := newTestEnvUnder(t, fault)
+			w.declare("a", nil)
+			first := w.runsIn(w.awaitPod("a", ""), 1)
+			claims := w.claims()
+			w.end(first, "")
+			next := w.runsIn(w.awaitPod("a", first.Name), 2)
+			if got := w.claims(); len(got) != 1 || got[0] != claims[0] {
+				t.Errorf("the disks are %q, and were %q", got, claims)
+			}
+			w.must(w.client.Delete(t.Context(), w.vm("a")))
+			w.eventually("the VM is gone", func() bool {
+				w.clear("a", claims[0])
+				return w.gone(&v1alpha1.VirtualMachine{}, "a") && w.gone(&corev1.Pod{}, next.Name)
+			})
+			struck, asked := fault.Struck()
+			if struck == 0 {
+				t.Error("no request was concerned")
+			}
+			t.Attr("outcome", fmt.Sprintf("a VM ran twice, on one disk, and went; %d requests of %d struck", struck, asked))
+		})
+	}
+}
+
+// clear completes deletions, as the kubelet and the controller of claims do.
+func (w *testEnv) clear(vm, disk string) {
+	w.Helper()
+	for _, pod := range w.pods(vm) {
+		if pod.DeletionTimestamp != nil {
+			w.remove(&pod)
+		}
+	}
+	claim := &corev1.PersistentVolumeClaim{}
+	if !w.gone(claim, disk) && claim.DeletionTimestamp != nil {
+		claim.Finalizers = nil
+		w.must(client.IgnoreNotFound(w.client.Update(w.Context(), claim)))
+	}
+}
+
+// ofObjects has a fault spare what says which kinds there are: a watch begins 10 s after that failed. It happens
+// less often than elsewhere, since a pass and a connection each take several requests, and begin anew with a
+// growing delay when one fails.
+func ofObjects(fault *serverfault.Fault) {
+	if fault.Every > 1 {
+		fault.Every *= 3
+	}
+	concerns := fault.Concerns
+	fault.Concerns = func(r *http.Request) bool { return strings.Count(r.URL.Path, "/") > 3 && concerns(r) }
+}
+
+// runsIn schedules a Pod and has its hypervisor say that the VM runs, again and again until the controller can
+// hear it. No other Pod of the VM may run.
+func (w *testEnv) runsIn(pod *corev1.Pod, run uint64) *corev1.Pod {
+	w.Helper()
+	w.schedule(pod)
+	h := w.hypervisor(pod.Labels[v1alpha1.LabelVM], pod, run)
+	w.eventually("the authority of "+pod.Name, func() bool {
+		stream, err := h.RunLease(w.Context(), &vmpb.RunLeaseRequest{Us: h.us})
+		if err != nil {
+			return false
+		}
+		update, err := stream.Recv()
+		return err == nil && update.GetStatus() == vmpb.RunLeaseUpdate_STATUS_OK
+	})
+	w.eventually("the report of "+pod.Name, func() bool {
+		_, err := h.ReportState(w.Context(), &vmpb.ReportStateRequest{Us: h.us, State: vmpb.ReportStateRequest_STATE_RUNNING, ImagePrepared: true})
+		return err == nil
+	})
+	w.awaitReady(pod.Labels[v1alpha1.LabelVM], reasonRunning)
+	for _, other := range w.pods(pod.Labels[v1alpha1.LabelVM]) {
+		if other.Name != pod.Name && other.Status.Phase != corev1.PodFailed {
+			w.Errorf("%s is there, too, and is %q", other.Name, other.Status.Phase)
+		}
+	}
+	return pod
+}

@@ -1,0 +1,186 @@
+package virtualmachine
+
+import (
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
+	"github.com/millwright-dev/millwright/internal/vm/lease"
+	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+)
+
+// leased creates a VM with leases of the shortest duration, whose hypervisor has one. It returns when
+// that was asked for.
+func (w *testEnv) leased(name string) (*corev1.Pod, *hypervisor, time.Time) {
+	w.Helper()
+	return w.leasedFor(name, lease.MinDuration)
+}
+
+func (w *testEnv) leasedFor(name string, duration time.Duration) (*corev1.Pod, *hypervisor, time.Time) {
+	w.Helper()
+	w.declare(name, func(vm *v1alpha1.VirtualMachine) {
+		vm.Spec.LeaseMode, vm.Spec.LeaseDurationSeconds = v1alpha1.LeaseFullLeases, int32(duration/time.Second)
+	})
+	pod := w.awaitPod(name, "")
+	w.schedule(pod)
+	h := w.hypervisor(name, pod, 1)
+	asked := time.Now()
+	w.wantLeaseFor(h.lease()(), duration)
+	h.report(vmpb.ReportStateRequest_STATE_RUNNING, func(r *vmpb.ReportStateRequest) { r.ImagePrepared = true })
+	return pod, h, asked
+}
+
+func (w *testEnv) wantLease(update *vmpb.RunLeaseUpdate) {
+	w.Helper()
+	w.wantLeaseFor(update, lease.MinDuration)
+}
+
+func (w *testEnv) wantLeaseFor(update *vmpb.RunLeaseUpdate, duration time.Duration) {
+	w.Helper()
+	if update.GetStatus() != vmpb.RunLeaseUpdate_STATUS_OK || update.GetValidFor().AsDuration() != duration || update.GetFencingToken() == 0 {
+		w.Fatalf("the answer is %v\n%s", update, w.describe())
+	}
+}
+
+func (w *testEnv) awaitLease(name string, state v1alpha1.LeaseState) {
+	w.Helper()
+	w.eventually("the lease of "+name+" is "+string(state), func() bool { return w.vm(name).Status.Lease.State == state })
+}
+
+// A host that does not answer any more loses its VM, by itself, and not before its lease has expired.
+func TestSilentHolder(t *testing.T) {
+	w := newTestEnv(t)
+	pod, h, asked := w.leased("a")
+	if duration, err := podspec.LeaseOf(pod); err != nil || duration != lease.MinDuration {
+		t.Errorf("the pod has leases of %v, %v", duration, err)
+	}
+	before := w.vm("a").Status.Lease.FencingToken
+	w.awaitLease("a", v1alpha1.LeaseSuspected)
+	w.awaitReady("a", v1alpha1.ReasonLeaseExpiring)
+	if phase := w.vm("a").Status.Phase; phase != v1alpha1.PhaseLost {
+		t.Errorf("the phase is %s", phase)
+	}
+
+	next := w.awaitPod("a", pod.Name)
+	if waited := time.Since(asked); waited < lease.Wait(lease.MinDuration) {
+		t.Errorf("the lease was handed on after %v", waited)
+	}
+	if after := w.vm("a").Status.Lease; after.State != v1alpha1.LeaseOpen || after.FencingToken <= before {
+		t.Errorf("the lease is %+v, and the token was %d", after, before)
+	}
+	w.schedule(next)
+	w.wantLease(w.hypervisor("a", next, 1).lease()())
+	w.wantStatus(h.lease(), vmpb.RunLeaseUpdate_STATUS_TERMINATE)
+}
+
+// A holder that was silent for a time has its lease again when it asks.
+func TestHolderIsHeardAgain(t *testing.T) {
+	w := newTestEnv(t)
+	pod, h, _ := w.leased("a")
+	w.awaitLease("a", v1alpha1.LeaseSuspected)
+	w.wantLease(h.lease()())
+	w.awaitLease("a", v1alpha1.LeaseOpen)
+	w.awaitReady("a", reasonRunning)
+	if has := w.vm("a").Status.ActivePodName; has != pod.Name {
+		t.Errorf("the VM went to %s", has)
+	}
+}
+
+// A Pod that is gone, or has ended, says nothing: another hypervisor begins when the lease has expired, or was
+// released.
+func TestEndOfAHolder(t *testing.T) {
+	for name, test := range map[string]struct {
+		end func(w *testEnv, pod *corev1.Pod, h *hypervisor)
+		// waits is whether the lease has to expire.
+		waits bool
+	}{
+		"the pod is gone":   {func(w *testEnv, pod *corev1.Pod, _ *hypervisor) { w.remove(pod) }, true},
+		"the pod has ended": {func(w *testEnv, pod *corev1.Pod, _ *hypervisor) { w.end(pod, "") }, true},
+		"released": {func(w *testEnv, pod *corev1.Pod, h *hypervisor) {
+			stream, err := h.RunLease(w.Context(), &vmpb.RunLeaseRequest{Us: h.us, Release: true})
+			w.must(err)
+			if update, err := stream.Recv(); err == nil {
+				w.Errorf("the stream goes on with %v", update)
+			}
+			w.end(pod, "")
+		}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newTestEnv(t)
+			duration := lease.MinDuration
+			if !test.waits {
+				duration = lease.MaxDuration // far longer than a busy machine takes
+			}
+			pod, h, _ := w.leasedFor("a", duration)
+			ended := time.Now()
+			test.end(w, pod, h)
+			if test.waits {
+				w.awaitReady("a", v1alpha1.ReasonLeaseExpiring)
+				w.wantStatus(h.lease(), vmpb.RunLeaseUpdate_STATUS_TERMINATE)
+			}
+			w.awaitPod("a", pod.Name)
+			if waited := time.Since(ended); waited >= lease.Wait(duration) != test.waits {
+				t.Errorf("another one began after %v", waited)
+			}
+		})
+	}
+}
+
+// Another controller disturbs no holder that renews its lease, and writes nothing for it.
+func TestLeaseThroughAFailOver(t *testing.T) {
+	const duration = 15 * time.Second // a busy machine may take a few of them for a renewal
+	w := newTestEnv(t)
+	pod, _, _ := w.leasedFor("a", duration)
+	w.awaitReady("a", reasonRunning)
+	w.stop()
+	before := w.vm("a").Status
+	w.start()
+	h := w.hypervisor("a", pod, 1) // the service has another address
+	renewals := time.NewTicker(duration / 4)
+	defer renewals.Stop()
+	for end := time.Now().Add(lease.Silence(duration) + time.Second); time.Now().Before(end); <-renewals.C {
+		w.wantLeaseFor(h.lease()(), duration)
+		h.report(vmpb.ReportStateRequest_STATE_RUNNING, func(r *vmpb.ReportStateRequest) { r.ImagePrepared = true })
+	}
+	after := w.vm("a").Status
+	if *after.Lease != *before.Lease || after.VirtualMachineAuthority != before.VirtualMachineAuthority {
+		t.Errorf("the lease was %+v, and is %+v", before.Lease, after.Lease)
+	}
+}
+
+// Nobody but the holder's process gets the lease: not a later process of its Pod, and not by a switchover.
+func TestLeaseHasOneHolder(t *testing.T) {
+	w := newTestEnv(t)
+	pod, h, _ := w.leased("a")
+	later := w.hypervisor("a", pod, 2)
+	w.wantStatus(later.lease(), vmpb.RunLeaseUpdate_STATUS_TERMINATE)
+	_, err := later.MigrationSwitchover(t.Context(), &vmpb.MigrationSwitchoverRequest{Us: later.us, Them: h.us})
+	wantCode(t, err, codes.FailedPrecondition)
+	stream, err := later.RunLease(t.Context(), &vmpb.RunLeaseRequest{Us: later.us, Release: true})
+	w.must(err)
+	_, err = stream.Recv()
+	wantCode(t, err, codes.FailedPrecondition)
+	w.wantLease(h.lease()())
+}
+
+// A VM whose status was lost waits, as nobody knows who has a lease.
+func TestLeaseIsLost(t *testing.T) {
+	w := newTestEnv(t)
+	pod, h, _ := w.leased("a")
+	w.stop()
+	vm := w.vm("a")
+	vm.Status = v1alpha1.VirtualMachineStatus{}
+	w.must(w.client.Status().Update(t.Context(), vm))
+	w.start()
+	w.awaitReady("a", v1alpha1.ReasonLeaseExpiring)
+	w.wantStatus(w.hypervisor("a", pod, h.us.GetRunId()).lease(), vmpb.RunLeaseUpdate_STATUS_UNKNOWN)
+	w.remove(pod)
+	w.eventually("nothing but a finalizer", func() bool { return len(w.pods("a")) == 0 })
+	if has := w.vm("a").Status.ActivePodName; has != "" {
+		t.Errorf("pod %s has the VM", has)
+	}
+}

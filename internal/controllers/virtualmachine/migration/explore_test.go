@@ -1,0 +1,503 @@
+package migration
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+)
+
+// names is how many Pods there can be. Pod and claim of a target have one name; the first claim is "0".
+const names = 4
+
+// life is that of a Pod.
+type life uint8
+
+const (
+	none life = iota
+	alive
+	deleting // with a process that runs
+	finished
+	gone
+)
+
+type pod struct {
+	life
+	claim string
+}
+
+// record is v1alpha1.VirtualMachineMigration as a comparable value.
+type record struct{ phase, source, target, uid, claim string }
+
+// status is what the rules change.
+type status struct {
+	active, uid, claim string
+	migration          record
+}
+
+// op is a write of the controller.
+type op struct {
+	kind, name string
+	// from is the status that it was decided on: those that change the status do only that one.
+	from status
+	to   status
+}
+
+// world is everything that counts.
+type world struct {
+	status
+	pods   [names]pod
+	claims [names]bool // there is one
+	whole  [names]bool // it has the guest's data, all of them
+	next   int         // the next unused name
+	failed string      // the target that the source gave up
+	op     op          // of the controller, decided and not done
+}
+
+func name(i int) string { return fmt.Sprint(i) }
+
+func (w *world) pod(name string) *pod { return &w.pods[name[0]-'0'] }
+
+func (p pod) runs() bool { return p.life == alive || p.life == deleting }
+
+// object returns a Pod as the rules see it; nil if there is none.
+func (w *world) object(name string) *corev1.Pod {
+	if name == "" || w.pod(name).life == none || w.pod(name).life == gone {
+		return nil
+	}
+	object := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}}
+	switch w.pod(name).life {
+	case deleting:
+		object.DeletionTimestamp = &metav1.Time{Time: epoch}
+	case finished:
+		object.Status.Phase = corev1.PodFailed
+	}
+	return object
+}
+
+func (w *world) objects() []*corev1.Pod {
+	var objects []*corev1.Pod
+	for i := range w.pods {
+		if object := w.object(name(i)); object != nil {
+			objects = append(objects, object)
+		}
+	}
+	return objects
+}
+
+var epoch = time.Unix(1e9, 0)
+
+// real returns the status as the rules have it.
+func (s status) real() *v1alpha1.VirtualMachineStatus {
+	real := &v1alpha1.VirtualMachineStatus{VirtualMachineAuthority: v1alpha1.VirtualMachineAuthority{
+		ActivePodName: s.active, ActivePodUID: types.UID(s.uid), VolumeClaimName: s.claim,
+	}}
+	if m := s.migration; m != (record{}) {
+		real.Migration = &v1alpha1.VirtualMachineMigration{
+			Phase: v1alpha1.MigrationPhase(m.phase), SourcePodName: m.source, TargetPodName: m.target,
+			TargetPodUID: types.UID(m.uid), TargetVolumeClaimName: m.claim, StartTime: metav1.NewTime(epoch),
+		}
+	}
+	return real
+}
+
+func (s status) change(change func(*v1alpha1.VirtualMachineStatus)) status {
+	real := s.real()
+	change(real)
+	s = status{active: real.ActivePodName, uid: string(real.ActivePodUID), claim: real.VolumeClaimName}
+	if m := real.Migration; m != nil {
+		s.migration = record{string(m.Phase), m.SourcePodName, m.TargetPodName, string(m.TargetPodUID), m.TargetVolumeClaimName}
+	}
+	return s
+}
+
+func (s status) authority(next v1alpha1.VirtualMachineAuthority) status {
+	return s.change(func(real *v1alpha1.VirtualMachineStatus) { Move(real, next, epoch) })
+}
+
+// edge is something that happens.
+type edge struct {
+	name  string
+	to    world
+	fault bool // it need not happen
+}
+
+// guards switches rules off.
+type guards struct{ anyTarget, claimsInUse, claimOfTarget, podsOfTarget bool }
+
+func (g guards) isTarget(s status, pod string) bool { return g.anyTarget || IsTarget(s.real(), pod) }
+
+func (g guards) edges(w world) []edge {
+	return slices.Concat(g.hypervisors(w), g.ends(w), g.controller(w))
+}
+
+// hypervisors are what source and target do.
+func (g guards) hypervisors(w world) []edge {
+	var edges []edge
+	add := func(name string, fault bool, change func(*world)) {
+		edges = append(edges, w.changed(name, fault, change)...)
+	}
+	underWay, target := UnderWay(w.real()), w.migration.target
+	source := w.pod(w.active).runs() && w.uid != ""
+	if source && !underWay && w.next < names-1 {
+		add("ask", true, func(to *world) {
+			to.status = w.change(func(real *v1alpha1.VirtualMachineStatus) {
+				Reserve(real, name(w.next), &corev1.Pod{}, Order{}, epoch)
+			})
+			to.next++
+		})
+	}
+	if underWay && source && w.pod(target).runs() {
+		add("copy", false, func(to *world) { to.whole[target[0]-'0'] = true })
+	}
+	if underWay && source {
+		add("give up", false, func(to *world) { to.failed, to.whole[target[0]-'0'] = target, false })
+	}
+	return append(edges, g.switchovers(w)...)
+}
+
+// changed is the edge to a changed world, if it is another one.
+func (w world) changed(name string, fault bool, change func(*world)) []edge {
+	to := w
+	change(&to)
+	if to == w {
+		return nil
+	}
+	return []edge{{name, to, fault}}
+}
+
+// switchovers are what targets with a whole copy ask for.
+func (g guards) switchovers(w world) []edge {
+	var edges []edge
+	add := func(name string, change func(*world)) { edges = append(edges, w.changed(name, false, change)...) }
+	for i := range w.pods {
+		us := name(i)
+		switch {
+		case !w.pods[i].runs() || us == w.active || !w.whole[i] || w.pods[i].claim != us:
+		case !g.isTarget(w.status, us):
+			add("refused", func(to *world) { to.pods[i].life = finished })
+		default:
+			add("switch over", func(to *world) {
+				to.status = w.authority(v1alpha1.VirtualMachineAuthority{ActivePodName: us, ActivePodUID: types.UID(us), VolumeClaimName: us})
+				to.whole[w.claim[0]-'0'] = false
+			})
+		}
+	}
+	return edges
+}
+
+// ends are the ends of Pods.
+func (g guards) ends(w world) []edge {
+	var edges []edge
+	for i, p := range w.pods {
+		us := name(i)
+		add := func(what string, fault bool, life life) {
+			to := w
+			to.pods[i].life = life
+			if us == w.active { // with its memory, what a target has is of no use but for the switchover
+				what += " (authoritative)"
+			}
+			edges = append(edges, edge{what + " " + us, to, fault})
+		}
+		spare := us != w.active || w.next < names
+		allowed := us == w.active || g.isTarget(w.status, us)
+		switch {
+		case p.runs() && !allowed:
+			add("terminate", false, finished)
+		case p.runs() && spare:
+			add("die", true, finished)
+		}
+		if p.life == alive && spare {
+			add("evict", true, deleting)
+		}
+		switch {
+		case p.life == deleting && spare:
+			add("end", false, gone)
+		case p.life == finished:
+			add("forget", us != w.active, gone)
+		}
+	}
+	return edges
+}
+
+// controller is a pass, its write, or its crash.
+func (g guards) controller(w world) []edge {
+	if w.op != (op{}) {
+		done, lost := w, w
+		g.do(&done)
+		done.op, lost.op = op{}, op{}
+		return []edge{{"done: " + w.op.kind + " " + w.op.name, done, false}, {"crash", lost, true}}
+	}
+	var edges []edge
+	for _, late := range []bool{false, true} {
+		for _, decided := range g.pass(w, late) {
+			to := w
+			decided.from = w.status
+			to.op = decided
+			edges = append(edges, edge{fmt.Sprintf("decide (late %t)", late), to, late})
+		}
+	}
+	return edges
+}
+
+// pass returns the next write. late is whether limits of time have passed.
+func (g guards) pass(w world, late bool) []op {
+	source := w.object(w.active)
+	if source != nil && w.uid == "" {
+		to := w.status
+		to.uid = w.active
+		return []op{{kind: "record", name: w.active, to: to}}
+	}
+	if UnderWay(w.real()) {
+		if decided := w.migrate(source, late); decided != (op{}) {
+			return []op{decided}
+		}
+	}
+	ops := g.removals(w)
+	if source == nil || source.Status.Phase == corev1.PodFailed {
+		ops = append(ops, w.follow()...)
+	}
+	return ops
+}
+
+// removals are the Pods and claims that go.
+func (g guards) removals(w world) []op {
+	var ops []op
+	for i, p := range w.pods {
+		if us := name(i); us != w.active && (p.life == alive || p.life == finished) && (g.podsOfTarget || !IsTarget(w.real(), us)) {
+			ops = append(ops, op{kind: "delete pod", name: us})
+		}
+	}
+	for i := range w.claims {
+		if w.claims[i] && g.unused(w, name(i)) {
+			ops = append(ops, op{kind: "delete claim", name: name(i)})
+		}
+	}
+	return ops
+}
+
+func (g guards) unused(w world, claim string) bool {
+	pods := w.objects()
+	if g.claimsInUse {
+		pods = nil
+	}
+	if g.claimOfTarget && w.migration.claim == claim && claim != w.claim {
+		return true
+	}
+	return UnusedClaim(w.real(), claim, pods, func(object *corev1.Pod) string { return w.pod(object.Name).claim })
+}
+
+// follow gives the VM another hypervisor.
+func (w world) follow() []op {
+	switch {
+	case w.uid == "":
+		return []op{{kind: "create", name: w.active}}
+	case w.next < names:
+		to := w.authority(v1alpha1.VirtualMachineAuthority{ActivePodName: name(w.next), VolumeClaimName: w.claim})
+		return []op{{kind: "reserve", name: name(w.next), to: to}}
+	}
+	return nil
+}
+
+func (w world) migrate(source *corev1.Pod, late bool) op {
+	facts := Facts{
+		Status: w.real(), Source: source, Target: w.object(w.migration.target), Claim: w.claims[w.migration.target[0]-'0'],
+		Incoming: !late, Now: epoch, Ordered: true,
+	}
+	if late {
+		facts.Now = epoch.Add(time.Hour)
+	}
+	if w.failed != "" {
+		facts.Report = &vmpb.ReportStateRequest_Migration{Phase: vmpb.ReportStateRequest_Migration_PHASE_FAILED, TargetPod: w.failed}
+	}
+	decided := Next(facts)
+	target := w.migration.target
+	switch {
+	case decided.Failure != "":
+		to := w.change(func(real *v1alpha1.VirtualMachineStatus) { Fail(real, decided.Failure, "", epoch) })
+		return op{kind: "fail", name: target, to: to}
+	case decided.CreateClaim:
+		return op{kind: "create claim", name: target}
+	case decided.CreatePod:
+		return op{kind: "create target", name: target}
+	case decided.RecordPod:
+		to := w.status
+		to.migration.uid = target
+		return op{kind: "record target", name: target, to: to}
+	}
+	return op{}
+}
+
+// do does the write that was decided.
+func (g guards) do(w *world) {
+	i := 0
+	if w.op.name != "" {
+		i = int(w.op.name[0] - '0')
+	}
+	p := &w.pods[i]
+	switch w.op.kind {
+	case "create", "create target":
+		if p.life == none || p.life == gone {
+			*p = pod{alive, w.op.from.claim}
+			if w.op.kind == "create target" {
+				p.claim = w.op.name
+			}
+		}
+	case "create claim":
+		w.claims[i] = true
+	case "delete pod":
+		switch p.life {
+		case alive:
+			p.life = deleting
+		case finished:
+			p.life = gone
+		}
+	case "delete claim":
+		w.claims[i] = false
+	default:
+		if w.status == w.op.from {
+			if w.op.kind == "reserve" {
+				w.next++
+			}
+			w.status = w.op.to
+		}
+	}
+}
+
+var (
+	errDiskLost   = errors.New("the disk is lost")
+	errOldDisk    = errors.New("the disk lacks data")
+	errPulled     = errors.New("a disk was deleted below its pod")
+	errKilled     = errors.New("the authoritative pod was deleted")
+	errNoEnd      = errors.New("it does not come to rest")
+	errNoMigrated = errors.New("no migration ever succeeds")
+)
+
+// check returns what is wrong with a world.
+func (w *world) check(by string) error {
+	i := w.claim[0] - '0'
+	switch {
+	case !w.claims[i]:
+		return errDiskLost
+	case !w.whole[i]:
+		return errOldDisk
+	case strings.HasPrefix(by, "done: delete pod "+w.active):
+		return errKilled
+	}
+	for _, p := range w.pods {
+		if p.runs() && strings.HasSuffix(by, "delete claim "+p.claim) && strings.HasPrefix(by, "done") {
+			return errPulled
+		}
+	}
+	return nil
+}
+
+// rest reports whether only the authoritative Pod and its disk are left.
+func (w *world) rest() bool {
+	for i, p := range w.pods {
+		if us := name(i); us != w.active && p.life != none && p.life != gone || us != w.claim && w.claims[i] {
+			return false
+		}
+	}
+	return w.pod(w.active).life == alive && w.uid != "" && w.op == (op{}) && !UnderWay(w.real())
+}
+
+// explore visits all worlds, and returns how many there are.
+func explore(g guards) (int, error) {
+	start := world{status: status{active: "0", uid: "0", claim: "0"}, next: 1}
+	start.pods[0], start.claims[0], start.whole[0] = pod{alive, "0"}, true, true
+	number := map[world]int{start: 0}
+	worlds, from, by, back := []world{start}, []int{0}, []string{"start"}, [][]int{nil}
+	story := func(i int) string {
+		var steps []string
+		for ; i != 0; i = from[i] {
+			steps = append(steps, by[i])
+		}
+		slices.Reverse(steps)
+		return strings.Join(steps, "; ")
+	}
+	var queue []int
+	migrated := false
+	for i := 0; i < len(worlds); i++ {
+		w := worlds[i]
+		if w.rest() {
+			queue = append(queue, i)
+		}
+		migrated = migrated || w.active == w.migration.target
+		for _, e := range g.edges(w) {
+			known, found := number[e.to]
+			if !found {
+				known = len(worlds)
+				number[e.to] = known
+				worlds, from, by, back = append(worlds, e.to), append(from, i), append(by, e.name), append(back, nil)
+			}
+			if err := e.to.check(e.name); err != nil {
+				return i, fmt.Errorf("%w: %s; %s", err, story(i), e.name)
+			}
+			if !e.fault {
+				back[known] = append(back[known], i)
+			}
+		}
+	}
+	good := make([]bool, len(worlds))
+	for _, i := range queue {
+		good[i] = true
+	}
+	for ; len(queue) > 0; queue = queue[1:] {
+		for _, before := range back[queue[0]] {
+			if !good[before] {
+				good[before] = true
+				queue = append(queue, before)
+			}
+		}
+	}
+	if i := slices.Index(good, false); i >= 0 {
+		return i, fmt.Errorf("%w: %s\n%+v", errNoEnd, story(i), worlds[i])
+	}
+	if !migrated {
+		return len(worlds), errNoMigrated
+	}
+	return len(worlds), nil
+}
+
+// TestExplore: whatever dies when, no disk is lost, and it comes to rest.
+func TestExplore(t *testing.T) {
+	n, err := explore(guards{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%d worlds", n)
+	if n < 1000 {
+		t.Errorf("only %d worlds", n)
+	}
+}
+
+// TestEachGuardCounts: without any of these rules something goes wrong.
+func TestEachGuardCounts(t *testing.T) {
+	for name, c := range map[string]struct {
+		guards
+		want error
+	}{
+		"the switchover is for the target": {guards{anyTarget: true}, nil},
+		"disks of pods stay":               {guards{claimsInUse: true}, errPulled},
+		"the target's disk stays":          {guards{claimOfTarget: true}, errPulled},
+		"the target's pod stays":           {guards{podsOfTarget: true}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := explore(c.guards)
+			if err == nil || c.want != nil && !errors.Is(err, c.want) {
+				t.Errorf("error %v, want %v", err, c.want)
+			}
+			t.Log(err)
+		})
+	}
+}

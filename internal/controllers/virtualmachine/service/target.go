@@ -1,0 +1,171 @@
+package service
+
+import (
+	"context"
+	"net/netip"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/authority"
+	"github.com/millwright-dev/millwright/internal/vm/identity"
+	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+)
+
+const (
+	// targetLimit is how long a call waits for a target. Hypervisors ask again.
+	targetLimit = 30 * time.Second
+	// reportLimit is how long a caller without a report has for one. A hypervisor reports at once when it
+	// has opened its run lease.
+	reportLimit = 5 * time.Second
+	// healthPause is the time between two health checks, and healthLimit how long one may take.
+	healthPause = time.Second
+	healthLimit = 5 * time.Second
+)
+
+// EnsureMigrationTarget implements VMController. The target is reserved in the VM's status; the controller
+// creates it.
+func (s *Service) EnsureMigrationTarget(ctx context.Context, request *vmpb.EnsureMigrationTargetRequest) (*vmpb.EnsureMigrationTargetResponse, error) {
+	us := request.GetUs()
+	key, err := caller(ctx, us)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, targetLimit)
+	defer cancel()
+	changed, closeLease := s.open(key, "") // of no Pod
+	defer closeLease()
+	w := &wait{Service: s, us: us, vm: key, began: s.Registry.Clock.Now()}
+	for {
+		response, pause, err := w.try(ctx)
+		if response != nil || err != nil {
+			return response, err
+		}
+		select {
+		case <-changed.recheck:
+		case <-later(pause):
+		case <-ctx.Done():
+			return nil, status.Error(codes.Unavailable, "the target of the migration is not ready yet")
+		}
+	}
+}
+
+func later(pause time.Duration) <-chan time.Time {
+	if pause == 0 {
+		return nil
+	}
+	return time.After(pause)
+}
+
+// wait is a call that waits for a target.
+type wait struct {
+	*Service
+	us    *vmpb.HypervisorID
+	vm    types.NamespacedName
+	began time.Time
+	// target is the one that is awaited. Empty: none yet.
+	target string
+}
+
+// try returns the answer, or after which time to try again without a change; 0 is never.
+func (w *wait) try(ctx context.Context) (*vmpb.EnsureMigrationTargetResponse, time.Duration, error) {
+	report := w.last(w.us)
+	if rest := reportLimit - w.Registry.Clock.Now().Sub(w.began); report == nil && rest > 0 {
+		return nil, min(rest, healthPause), w.authoritative(ctx)
+	}
+	target, err := w.Registry.EnsureTarget(ctx, w.us, report, w.target)
+	switch {
+	case ctx.Err() != nil:
+		return nil, 0, nil
+	case err != nil:
+		return nil, 0, answer(ctx, w.us, err)
+	case target.Refusal != "":
+		w.Refused(ctx, w.vm, target.Refusal)
+		return &vmpb.EnsureMigrationTargetResponse{Action: vmpb.EnsureMigrationTargetResponse_ACTION_SOFT_SHUTDOWN}, 0, nil
+	case target.Pod == "":
+		return nil, target.Pause, nil
+	}
+	w.target = target.Pod
+	incoming := w.Incoming(w.vm, target.Pod)
+	if incoming.GetEndpoint() == "" {
+		return nil, 0, nil
+	}
+	if !w.healthy(ctx, incoming) {
+		return nil, healthPause, nil
+	}
+	return &vmpb.EnsureMigrationTargetResponse{
+		Action:         vmpb.EnsureMigrationTargetResponse_ACTION_LIVE_MIGRATE,
+		TargetEndpoint: incoming.GetEndpoint(), TargetPod: target.Pod,
+	}, 0, nil
+}
+
+func (w *wait) authoritative(ctx context.Context) error {
+	if err := w.Registry.Confirm(ctx, w.us, false); err != nil && ctx.Err() == nil {
+		return answer(ctx, w.us, err)
+	}
+	return nil
+}
+
+// healthy reports whether the services of a target answer.
+func (w *wait) healthy(ctx context.Context, target *vmpb.ReportStateRequest) bool {
+	ctx, cancel := context.WithTimeout(ctx, healthLimit)
+	defer cancel()
+	peer := identity.Peer{Namespace: w.vm.Namespace, VM: w.vm.Name, Pod: target.GetUs().GetPodName()}
+	conn, err := identity.ForController(w.Authority, w.Registry.Clock.Now).Dial(target.GetEndpoint(), peer)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = conn.Close() }()
+	check := &healthpb.HealthCheckRequest{Service: vmpb.Hypervisor_ServiceDesc.ServiceName}
+	health, err := healthpb.NewHealthClient(conn).Check(ctx, check)
+	if err != nil {
+		log.FromContext(ctx).Info("The target of a migration does not answer yet", "vm", w.vm, "pod", peer.Pod, "err", err.Error())
+	}
+	return health.GetStatus() == healthpb.HealthCheckResponse_SERVING
+}
+
+// reportIncoming takes a report of the target of a migration under way. The endpoint is where this process
+// will connect: names would be resolved, and a scheme of gRPC can lead to a socket of this host.
+func (s *Service) reportIncoming(ctx context.Context, vm types.NamespacedName, report *vmpb.ReportStateRequest) (*vmpb.ReportStateResponse, error) {
+	if _, err := netip.ParseAddrPort(report.GetEndpoint()); report.GetEndpoint() != "" && err != nil {
+		return nil, status.Error(codes.InvalidArgument, "the endpoint is not an IP address with a port")
+	}
+	if err := s.Registry.ConfirmTarget(ctx, report.GetUs()); err != nil {
+		return nil, answer(ctx, report.GetUs(), err)
+	}
+	s.mu.Lock()
+	if last := s.targets[vm]; last.GetUs().GetPodName() != report.GetUs().GetPodName() || !overtaken(report, last) {
+		s.targets[vm] = report
+	}
+	s.mu.Unlock()
+	s.Recheck(vm)
+	return &vmpb.ReportStateResponse{}, nil
+}
+
+// Incoming returns the last report of a target in a Pod; nil if this process has none.
+func (s *Service) Incoming(vm types.NamespacedName, pod string) *vmpb.ReportStateRequest {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if report := s.targets[vm]; report.GetUs().GetPodName() == pod {
+		return report
+	}
+	return nil
+}
+
+// last returns the last report of a process; nil if this process has none.
+func (s *Service) last(us *vmpb.HypervisorID) *vmpb.ReportStateRequest {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if known := s.reports[authority.KeyOf(us)]; known != nil && proto.Equal(known.last.GetUs(), us) {
+		return known.last
+	}
+	return nil
+}
+
+// canMigrate reports whether a process has said that it can migrate.
+func (s *Service) canMigrate(us *vmpb.HypervisorID) bool { return s.last(us).GetCanMigrate() }

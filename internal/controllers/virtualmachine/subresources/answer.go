@@ -1,0 +1,84 @@
+package subresources
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strconv"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// discovery returns the document at a path that says what there is; nil for all other paths. It is the same for
+// everybody whom kube-apiserver lets read it.
+func discovery(method, path string) any {
+	if method != http.MethodGet {
+		return nil
+	}
+	version := metav1.GroupVersionForDiscovery{GroupVersion: Group + "/" + Version, Version: Version}
+	group := metav1.APIGroup{
+		TypeMeta: metav1.TypeMeta{Kind: "APIGroup", APIVersion: "v1"}, Name: Group,
+		Versions: []metav1.GroupVersionForDiscovery{version}, PreferredVersion: version,
+	}
+	switch path {
+	case "/apis", "/apis/":
+		return metav1.APIGroupList{TypeMeta: metav1.TypeMeta{Kind: "APIGroupList", APIVersion: "v1"}, Groups: []metav1.APIGroup{group}}
+	case "/apis/" + Group:
+		return group
+	case "/apis/" + Group + "/" + Version:
+		return resources()
+	}
+	return nil
+}
+
+// resources lists the subresources, with the verbs that roles name.
+func resources() metav1.APIResourceList {
+	list := metav1.APIResourceList{TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"}, GroupVersion: Group + "/" + Version}
+	for _, name := range []string{"console", "log", "migrate", "reset"} {
+		resource := metav1.APIResource{Name: Resource + "/" + name, Namespaced: true, Kind: "VirtualMachine", Group: "vm.metropolis.monogon.dev", Version: "v1alpha1"}
+		for _, operation := range operations() {
+			if operation.subresource == name {
+				resource.Verbs = append(resource.Verbs, operation.verb)
+			}
+		}
+		list.APIResources = append(list.APIResources, resource)
+	}
+	return list
+}
+
+// fail answers with an error.
+func fail(w http.ResponseWriter, err error) {
+	var known apierrors.APIStatus
+	if !errors.As(err, &known) {
+		known = apierrors.NewInternalError(err)
+	}
+	status := known.Status()
+	status.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
+	if details := status.Details; details != nil && details.RetryAfterSeconds > 0 {
+		w.Header().Set("Retry-After", strconv.Itoa(int(details.RetryAfterSeconds)))
+	}
+	answer(w, int(status.Code), status)
+}
+
+// answer writes a document.
+func answer(w http.ResponseWriter, code int, document any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-cache, private")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.WriteHeader(code)
+	_ = json.NewEncoder(w).Encode(document) // who does not read it does not want it
+}
+
+// done answers that something was done.
+func done(w http.ResponseWriter, message string) {
+	answer(w, http.StatusOK, metav1.Status{
+		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusSuccess, Code: http.StatusOK, Message: message,
+	})
+}
+
+// groupResource is what errors are about.
+func groupResource(subresource string) schema.GroupResource {
+	return schema.GroupResource{Group: Group, Resource: Resource + "/" + subresource}
+}

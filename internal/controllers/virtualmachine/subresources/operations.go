@@ -1,0 +1,210 @@
+package subresources
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+)
+
+// call is an authorized request for a VM.
+type call struct {
+	w  http.ResponseWriter
+	r  *http.Request
+	vm *v1alpha1.VirtualMachine
+}
+
+// operation is what a verb does to a subresource.
+type operation struct {
+	subresource, verb, method string
+	// do returns an error if nothing was written yet.
+	do func(*Server, call) error
+}
+
+// operations lists all.
+func operations() []operation {
+	return []operation{
+		{"console", "get", http.MethodGet, (*Server).console},
+		{"log", "get", http.MethodGet, (*Server).log},
+		{"reset", "create", http.MethodPost, (*Server).reset},
+		{"migrate", "create", http.MethodPost, (*Server).migrate},
+		{"migrate", "delete", http.MethodDelete, (*Server).cancel},
+	}
+}
+
+// serve carries out what was authorized.
+func (s *Server) serve(w http.ResponseWriter, r *http.Request, who user.Info, info *request.RequestInfo) error {
+	known := false
+	for _, operation := range operations() {
+		if !info.IsResourceRequest || info.APIGroup != Group || info.APIVersion != Version || info.Resource != Resource ||
+			info.Subresource != operation.subresource || len(info.Parts) != 3 || info.Namespace == "" {
+			continue
+		}
+		known = true
+		// Verbs other than those of methods can be in a path.
+		if r.Method != operation.method || info.Verb != operation.verb {
+			continue
+		}
+		vm := &v1alpha1.VirtualMachine{}
+		err := s.Reader.Get(r.Context(), client.ObjectKey{Namespace: info.Namespace, Name: info.Name}, vm)
+		if err != nil {
+			return err
+		}
+		s.Log.Info("Subresource of a virtual machine", "vm", info.Namespace+"/"+info.Name, "subresource", operation.subresource, "verb", operation.verb, "user", who.GetName())
+		return operation.do(s, call{w, r, vm})
+	}
+	if known {
+		return apierrors.NewMethodNotSupported(groupResource(info.Subresource), info.Verb)
+	}
+	return apierrors.NewGenericServerResponse(http.StatusNotFound, info.Verb, groupResource(info.Subresource), info.Name, "there is no such subresource", 0, false)
+}
+
+// oob connects to the VM's hypervisor.
+func (s *Server) oob(c call) (vmpb.OOBManagementClient, *grpc.ClientConn, error) {
+	if c.vm.Status.ActivePodUID == "" {
+		return nil, nil, c.conflict("virtual machine %s does not run", c.vm.Name)
+	}
+	conn, err := s.Hypervisors.Dial(c.vm)
+	if err != nil {
+		return nil, nil, unavailable("%v", err)
+	}
+	return vmpb.NewOOBManagementClient(conn), conn, nil
+}
+
+// resetLimit is how long a reset may take.
+const resetLimit = 20 * time.Second
+
+// reset resets the VM. gRPC may call twice; the number has it done once.
+func (s *Server) reset(c call) error {
+	vm, conn, err := s.oob(c)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithTimeout(c.r.Context(), resetLimit)
+	defer cancel()
+	if _, err := vm.Reset(ctx, &vmpb.ResetRequest{IdempotencyCounter: 1 + rand.Uint64N(1<<63)}); err != nil {
+		return c.failure(err)
+	}
+	done(c.w, c.vm.Name+" was reset")
+	return nil
+}
+
+// MigrateOptions is the body of a request to migrate. It may be absent.
+type MigrateOptions struct {
+	// NodeName is the host to go to. Empty: any.
+	NodeName string `json:"nodeName,omitempty"`
+}
+
+// bodyLimit is how long a body may be, in bytes.
+const bodyLimit = 4 << 10
+
+// migrate orders a live migration.
+func (s *Server) migrate(c call) error {
+	options := MigrateOptions{}
+	decoder := json.NewDecoder(http.MaxBytesReader(c.w, c.r.Body, bodyLimit))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&options); err != nil && !errors.Is(err, io.EOF) {
+		return badRequest("the body is not {\"nodeName\": \"NAME\"}: %v", err)
+	}
+	if err := c.mayMigrate(options.NodeName); err != nil {
+		return err
+	}
+	order, has := c.vm.Status.ActivePodName, c.vm.Annotations[v1alpha1.AnnotationMigrate]
+	if options.NodeName != "" {
+		order += "/" + options.NodeName
+	}
+	// Who does not say where to has nothing against a host that was chosen before.
+	if has != order && (options.NodeName != "" || !strings.HasPrefix(has, order+"/")) {
+		if err := s.annotate(c, order); err != nil {
+			return err
+		}
+	}
+	done(c.w, "the migration of "+c.vm.Name+" is ordered")
+	return nil
+}
+
+func (c call) mayMigrate(to string) error {
+	can := meta.FindStatusCondition(c.vm.Status.Conditions, v1alpha1.ConditionLiveMigratable)
+	switch {
+	case c.vm.Status.ActivePodName == "" || c.vm.Status.ActivePodUID == "":
+		return c.conflict("virtual machine %s does not run", c.vm.Name)
+	case to != "" && to == c.vm.Status.NodeName:
+		return c.conflict("virtual machine %s is on host %s already", c.vm.Name, to)
+	case to != "" && !isName(to):
+		return badRequest("%q is no name of a node", to)
+	case can == nil:
+		return c.conflict("virtual machine %s cannot be migrated live: its hypervisor has not said that it can", c.vm.Name)
+	case can.Status != metav1.ConditionTrue:
+		return c.conflict("virtual machine %s cannot be migrated live: %s", c.vm.Name, can.Message)
+	}
+	return nil
+}
+
+// cancel takes the order back.
+func (s *Server) cancel(c call) error {
+	if pod, _, _ := strings.Cut(c.vm.Annotations[v1alpha1.AnnotationMigrate], "/"); pod == "" || pod != c.vm.Status.ActivePodName {
+		return c.conflict("no migration of virtual machine %s is ordered", c.vm.Name)
+	}
+	if err := s.annotate(c, ""); err != nil {
+		return err
+	}
+	done(c.w, "the migration of "+c.vm.Name+" is cancelled")
+	return nil
+}
+
+// annotate writes the order into the VM as it was read; if that has changed meanwhile, the client tries again.
+func (s *Server) annotate(c call, order string) error {
+	before := c.vm.DeepCopy()
+	if order == "" {
+		delete(c.vm.Annotations, v1alpha1.AnnotationMigrate)
+	} else {
+		metav1.SetMetaDataAnnotation(&c.vm.ObjectMeta, v1alpha1.AnnotationMigrate, order)
+	}
+	return s.Writer.Patch(c.r.Context(), c.vm, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+}
+
+// conflict is an error for a VM that is not in the state for something.
+func (c call) conflict(format string, args ...any) error {
+	err := apierrors.NewConflict(groupResource(""), c.vm.Name, fmt.Errorf(format, args...))
+	err.ErrStatus.Message = fmt.Sprintf(format, args...)
+	return err
+}
+
+// failure is the answer for an error of the hypervisor.
+func (c call) failure(err error) error {
+	switch message := status.Convert(err).Message(); status.Code(err) {
+	case codes.FailedPrecondition:
+		return c.conflict("%s", message)
+	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled:
+		return unavailable("the hypervisor of %s does not answer: %s", c.vm.Name, message)
+	default:
+		return apierrors.NewInternalError(errors.New(message))
+	}
+}
+
+func badRequest(format string, args ...any) error {
+	return apierrors.NewBadRequest(fmt.Sprintf(format, args...))
+}
+
+func unavailable(format string, args ...any) error {
+	return apierrors.NewServiceUnavailable(fmt.Sprintf(format, args...))
+}

@@ -1,0 +1,66 @@
+package virtualmachine
+
+import (
+	"testing"
+	"time"
+
+	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+)
+
+// TestTurns: of two VMs that have to leave a host at the same time, the second gets its target when the first
+// has left. How long the first stood still is known by what both of its hypervisors reported.
+func TestTurns(t *testing.T) {
+	w := newTestEnv(t)
+	sources := map[string]*hypervisor{}
+	answers := make(chan *leaver, 2)
+	for _, name := range []string{"a", "b"} {
+		pod, source, _ := w.migratable(name, nil)
+		sources[name] = source
+		w.evict(pod)
+	}
+	for name, source := range sources {
+		go func() { answers <- &leaver{name, <-source.ask()} }()
+	}
+	first, second := "a", "b"
+	w.eventually("one of them leaves", func() bool {
+		if w.record("b").TargetPodUID != "" {
+			first, second = "b", "a"
+		}
+		return w.record(first).TargetPodUID != ""
+	})
+	pod := w.awaitTarget(first, "")
+	target, _ := w.target(first, pod, 2)
+	if got := <-answers; got.name != first || got.GetAction() != vmpb.EnsureMigrationTargetResponse_ACTION_LIVE_MIGRATE {
+		t.Fatalf("the answer is %v", got)
+	}
+	phase := func(phase vmpb.ReportStateRequest_Migration_Phase) func(*vmpb.ReportStateRequest) {
+		return func(r *vmpb.ReportStateRequest) {
+			r.CanMigrate, r.Migration = true, &vmpb.ReportStateRequest_Migration{Phase: phase, TargetPod: pod.Name}
+		}
+	}
+	sources[first].report(vmpb.ReportStateRequest_STATE_RUNNING, phase(vmpb.ReportStateRequest_Migration_PHASE_STOPPED))
+	w.wantMigrating(first, string(v1alpha1.MigrationCopying))
+	if record := w.vm(second).Status.Migration; record != nil {
+		t.Errorf("the other one has %+v", record)
+	}
+	w.must(target.switchOver(sources[first].us))
+	begun := time.Now()
+	target.report(vmpb.ReportStateRequest_STATE_RUNNING, phase(vmpb.ReportStateRequest_Migration_PHASE_DONE))
+	w.eventually("the downtime is recorded", func() bool { return w.record(first).Downtime != nil })
+	if took := w.record(first).Downtime.Duration; took <= 0 || took > time.Since(begun)+limit {
+		t.Errorf("it stood still for %s", took)
+	}
+
+	next := w.awaitTarget(second, "")
+	w.target(second, next, 2)
+	if got := <-answers; got.name != second || got.GetTargetPod() != next.Name {
+		t.Errorf("the answer is %v", got)
+	}
+}
+
+// leaver is a VM that has an answer.
+type leaver struct {
+	name string
+	answer
+}

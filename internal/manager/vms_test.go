@@ -1,0 +1,146 @@
+package manager
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"net/netip"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr/funcr"
+	"github.com/go-logr/logr/testr"
+	"github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/test/env"
+)
+
+// vmTest is a VM controller under the shipped roles.
+type vmTest struct {
+	*env.Env
+	t     *testing.T
+	cfg   VMConfig
+	pages string
+	used  env.Used
+}
+
+func newVMTest(t *testing.T) *vmTest {
+	t.Helper()
+	t.Parallel()
+	v := &vmTest{Env: env.New(t), t: t}
+	port, err := v.ControlPlane.PortFor(v.Namespace, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	access := v.UserWith(t, "config/rbac/vm-controller-role.yaml", "config/rbac/vm-leader-role.yaml")
+	v.used.Record(access)
+	v.pages = "http://" + netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(port)).String()
+	v.cfg = VMConfig{
+		Infrastructure: access, Namespace: v.Namespace, Namespaces: []string{v.Namespace}, ConcurrentSyncs: 1,
+		Service: VMService{
+			Listen:   func(context.Context) (net.Listener, error) { return net.Listen("tcp", "127.0.0.1:0") },
+			Endpoint: "vms.example.com:10270", Name: VMLease, Address: netip.MustParseAddr("192.0.2.7"),
+		},
+		Election: Election{Enabled: true, LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 200 * time.Millisecond},
+		Pages:    Pages{Address: "127.0.0.1", Port: port}, Log: testr.New(t),
+	}
+	return v
+}
+
+// createService creates the Service that leads to the leader.
+func (v *vmTest) createService(selector map[string]string) *corev1.Service {
+	v.t.Helper()
+	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: v.Namespace, Name: VMLease}}
+	service.Spec.Ports, service.Spec.Selector = []corev1.ServicePort{{Name: "hypervisors", Port: 10270}}, selector
+	if err := v.Client.Create(v.t.Context(), service); err != nil {
+		v.t.Fatal(err)
+	}
+	return service
+}
+
+// start runs the controller until the test ends.
+func (v *vmTest) start() {
+	v.t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- RunVMs(ctx, v.cfg) }()
+	v.t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			v.t.Errorf("the VM controller ended with %v", err)
+		}
+	})
+}
+
+func (v *vmTest) eventually(check func(gomega.Gomega)) {
+	v.t.Helper()
+	gomega.NewWithT(v.t).Eventually(check).WithTimeout(time.Minute).WithPolling(50 * time.Millisecond).Should(gomega.Succeed())
+}
+
+// readiness is the answer to a kubelet's probe.
+func (v *vmTest) readiness(g gomega.Gomega, want int) {
+	request, err := http.NewRequestWithContext(context.Background(), http.MethodGet, v.pages+"/readyz", nil)
+	g.Expect(err).NotTo(gomega.HaveOccurred())
+	response, err := http.DefaultClient.Do(request)
+	g.Expect(err).NotTo(gomega.HaveOccurred())
+	g.Expect(response.Body.Close()).To(gomega.Succeed())
+	g.Expect(response.StatusCode).To(gomega.Equal(want))
+}
+
+// TestServiceLeadsToTheLeader: also after somebody changed or deleted where it leads. All of that needs each right
+// of the role.
+func TestServiceLeadsToTheLeader(t *testing.T) {
+	v := newVMTest(t)
+	service := v.createService(nil)
+	v.start()
+	slice := &discoveryv1.EndpointSlice{}
+	leadsHere := func(g gomega.Gomega) {
+		g.Expect(v.Client.Get(t.Context(), client.ObjectKeyFromObject(service), slice)).To(gomega.Succeed())
+		g.Expect(slice.DeletionTimestamp).To(gomega.BeNil())
+		g.Expect(slice.Endpoints).To(gomega.HaveLen(1))
+		g.Expect(slice.Endpoints[0].Addresses).To(gomega.Equal([]string{"192.0.2.7"}))
+		g.Expect(slice.Labels).To(gomega.HaveKeyWithValue(discoveryv1.LabelServiceName, service.Name))
+		g.Expect(slice.OwnerReferences).To(gomega.HaveLen(1))
+		g.Expect(slice.OwnerReferences[0].UID).To(gomega.Equal(service.UID))
+		connection, err := net.Dial("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(int(*slice.Ports[0].Port))))
+		g.Expect(err).NotTo(gomega.HaveOccurred())
+		g.Expect(connection.Close()).To(gomega.Succeed())
+	}
+	v.eventually(leadsHere)
+	v.eventually(func(g gomega.Gomega) { v.readiness(g, http.StatusOK) })
+	slice.Endpoints[0].Addresses = []string{"192.0.2.8"}
+	if err := v.Client.Update(t.Context(), slice); err != nil {
+		t.Fatal(err)
+	}
+	v.eventually(leadsHere)
+	if err := v.Client.Delete(t.Context(), slice); err != nil {
+		t.Fatal(err)
+	}
+	v.eventually(leadsHere)
+	v.used.Check(t, map[string]string{
+		"create endpointslices.discovery.k8s.io": "asked for by the patch that creates it",
+	}, "config/rbac/vm-leader-role.yaml")
+}
+
+// TestNotReadyWithoutItsService: a leader that hypervisors cannot find is not ready, and says why in its log.
+func TestNotReadyWithoutItsService(t *testing.T) {
+	v := newVMTest(t)
+	v.createService(map[string]string{"role": "vm-controller"}) // Kubernetes itself leads it to all replicas
+	said := make(chan struct{})
+	var once sync.Once
+	v.cfg.Log = funcr.New(func(_, line string) {
+		if strings.Contains(line, "must have one port and no selector") {
+			once.Do(func() { close(said) })
+		}
+	}, funcr.Options{})
+	v.start()
+	v.eventually(func(g gomega.Gomega) { g.Expect(said).To(gomega.BeClosed()) })
+	v.readiness(gomega.NewWithT(t), http.StatusServiceUnavailable)
+}
