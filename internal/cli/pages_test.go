@@ -27,13 +27,17 @@ var (
 
 // ofOthers are flags of other programs that pages name without their command.
 var ofOthers = map[string]string{
-	"cascade":         "kubectl delete",
-	"flavor":          "clusterctl generate cluster",
-	"manager-command": "the benchmark",
-	"profiles":        "the benchmark",
-	"provider-spec":   "the benchmark",
-	"pods":            "the benchmark",
-	"log-file":        "klog",
+	"cascade":                         "kubectl delete",
+	"cloud-config":                    "the autoscaler",
+	"expendable-pods-priority-cutoff": "the autoscaler",
+	"max-node-provision-time":         "the autoscaler",
+	"nodes":                           "the autoscaler",
+	"flavor":                          "clusterctl generate cluster",
+	"manager-command":                 "the benchmark",
+	"profiles":                        "the benchmark",
+	"provider-spec":                   "the benchmark",
+	"pods":                            "the benchmark",
+	"log-file":                        "klog",
 }
 
 // TestPagesNameFlagsThatExist: a page names no flag that no command has.

@@ -53,7 +53,8 @@ func TestNothingControlsTheTerminal(t *testing.T) {
 		shown bool // a part of the hostile text is to be seen
 	}{
 		"list":      {[]string{"vm", "list"}, true},
-		"console":   {[]string{"vm", "console", "vm"}, true},
+		"console":   {[]string{"vm", "console", hostile}, true},
+		"migrate":   {[]string{"vm", "migrate", "vm"}, true},
 		"explain":   {[]string{"explain", "machine", "m"}, true},
 		"as JSON":   {[]string{"explain", "machine", "m", "-o", "json"}, true},
 		"history":   {[]string{"rollout", "history", "pool"}, true},

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millwright-dev/millwright/internal/cli/args"
+	"github.com/millwright-dev/millwright/internal/cli/autoscaler"
 	"github.com/millwright-dev/millwright/internal/cli/cluster"
 	"github.com/millwright-dev/millwright/internal/cli/conformance"
 	"github.com/millwright-dev/millwright/internal/cli/drivers"
@@ -18,6 +19,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/cli/program"
 	"github.com/millwright-dev/millwright/internal/cli/rollout"
 	"github.com/millwright-dev/millwright/internal/cli/vm"
+	"github.com/millwright-dev/millwright/internal/cli/vmcontroller"
 )
 
 // Program is the input and output of a run. The names of MCM's processes run these; all others, and
@@ -40,8 +42,15 @@ func newRootFor(p Program) *cobra.Command {
 			return program.Complete(cmd, program.VersionLine("millwright", p.Version))
 		}
 	}
-	return newRoot(p.Version)
+	root := newRoot(p.Version)
+	if filepath.Base(p.Name) == Plugin {
+		root.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl millwright"}
+	}
+	return root
 }
+
+// Plugin is the name of the program as a plug-in of kubectl, which then calls it for "kubectl millwright".
+const Plugin = "kubectl-millwright"
 
 func newRoot(version string) *cobra.Command {
 	root := args.Group(&cobra.Command{
@@ -49,7 +58,7 @@ func newRoot(version string) *cobra.Command {
 		Short: "Manage the machines of Kubernetes clusters",
 	},
 		cluster.NewUp(), cluster.NewDown(), cluster.NewStatus(), cluster.NewDemo(), cluster.NewHostrunner(),
-		machine.NewExplain(), machine.New(instance.Commands(drivers.Kinds)...), instance.NewManageVM(drivers.Kinds()), rollout.New(), vm.New(), vm.NewHypervisor(),
+		machine.NewExplain(), machine.New(instance.Commands(drivers.Kinds)...), instance.NewManageVM(drivers.Kinds()), rollout.New(), vm.New(), vm.NewHypervisor(), vmcontroller.New(), autoscaler.New(),
 		newConformance(), newVersionCommand(version),
 	)
 	root.AddCommand(managerCommands()...)

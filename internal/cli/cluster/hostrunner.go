@@ -24,6 +24,8 @@ type hostrunnerFlags struct {
 	name, dir, kubeconfig, volumes string
 	images, imageServers           string
 	share                          int
+	guests                         string
+	noOutside                      bool
 	logging                        logging.Flags
 }
 
@@ -52,6 +54,8 @@ the next one with the same --dir adopts them.`,
 	set.StringVar(&flags.volumes, "volumes", "", "directory that must contain all volumes; empty for any")
 	set.StringVar(&flags.images, "images", "", "directory below which file URLs of images may name files; empty for none")
 	set.StringVar(&flags.imageServers, "image-servers", "", imageServersUsage)
+	set.StringVar(&flags.guests, "switch", "", "socket of the switch by which virtual machines reach each other; empty for none")
+	set.BoolVar(&flags.noOutside, "no-outside", false, "refuse virtual machines everything outside of their network")
 	set.IntVar(&flags.share, "share", 1, "number of hosts that share the CPUs and memory of this machine")
 	flags.logging.Add(set)
 	return cmd
@@ -83,7 +87,8 @@ func (f *hostrunnerFlags) run(ctx context.Context, stderr io.Writer) error {
 	}
 	return hostrunner.Run(ctx, hostrunner.Config{
 		Name: f.name, Dir: f.dir, REST: config, Program: program, Path: os.Getenv("PATH"),
-		Capacity: capacity, VolumesDir: f.volumes, Images: f.images, ImageServers: f.imageServers, Log: log.WithName(f.name),
+		Capacity: capacity, VolumesDir: f.volumes, Images: f.images, ImageServers: f.imageServers,
+		Switch: f.guests, NoOutside: f.noOutside, Log: log.WithName(f.name),
 	})
 }
 

@@ -17,6 +17,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
@@ -53,7 +54,16 @@ const (
 // start starts the control plane, and creates in it what the controllers need.
 func (m *local) start(ctx context.Context) error {
 	var err error
+	var pods netip.Prefix
+	if m.guest == guestFull {
+		pods = m.podNetwork
+	}
+	egress, err := m.egressSocket()
+	if err != nil {
+		return err
+	}
 	m.plane, err = controlplane.Start(ctx, controlplane.Config{
+		PodNetwork: pods, EgressSocket: egress,
 		Dir: m.dir, Binaries: m.binaries, APIServerPort: m.ports.api, UnsafeNoFsync: m.noFsync,
 		ServerNames: []string{gatewayOf(m.network).String()}, Logger: m.log.WithName("local"),
 	})
@@ -89,8 +99,15 @@ func (m *local) install(ctx context.Context) error {
 		{"rbac/target-role*.yaml", localNamespace},
 		{"rbac/node-certificates-role.yaml", localNamespace},
 		{"rbac/vm-controller-role.yaml", systemNamespace},
+		{"rbac/vm-subresources-role.yaml", ""},
+		{"rbac/vm-console-role.yaml", ""},
 	} {
 		if err := controlplane.Apply(ctx, admin, config.Files, manifests.files, manifests.namespace); err != nil {
+			return err
+		}
+	}
+	if m.guest == guestFull {
+		if err := controlplane.Apply(ctx, admin, config.Files, "full/*.yaml", localNamespace); err != nil {
 			return err
 		}
 	}
@@ -116,7 +133,7 @@ func (m *local) listen(context.Context) error {
 // run runs everything, and use with it, until the context ends, use has ended, or something
 // fails. Hosts end after the controllers, which therefore see no host stop.
 func (m *local) run(ctx context.Context, use func(context.Context, *local) error) error {
-	parts := []part{m.serveImages, m.startVMs, m.startMachines, m.startHosts}
+	parts := []part{m.serveImages, m.connectGuests, m.reachGuests, m.startVMs, m.startMachines, m.startHosts}
 	return runParts(ctx, parts, func(ctx context.Context) error { return use(ctx, m) })
 }
 
@@ -168,14 +185,37 @@ func (m *local) startVMs(ctx context.Context, group *errgroup.Group) error {
 	if err != nil {
 		return err
 	}
+	api, err := m.vmAPI()
+	if err != nil {
+		return err
+	}
 	vms := manager.VMConfig{
-		Infrastructure: own, Namespace: systemNamespace, Listener: m.listener, Endpoint: m.listener.Addr().String(),
-		Image: "millwright", Networks: []netip.Prefix{m.network}, HostPorts: ports, OneMachine: true, Accelerator: m.accel, ConcurrentSyncs: m.Config.ConcurrentSyncs, Log: m.log.WithName("vms"),
+		API:            api,
+		Infrastructure: own, Namespace: systemNamespace,
+		Service: manager.VMService{
+			Listen:   func(context.Context) (net.Listener, error) { return m.listener, nil },
+			Endpoint: m.listener.Addr().String(),
+		},
+		Guests:          manager.VMGuests{Image: "millwright", Networks: []netip.Prefix{m.network}, HostPorts: ports, OneMachine: true, Accelerator: m.accel},
+		Migration:       m.migrations.Config(),
+		ConcurrentSyncs: m.Config.ConcurrentSyncs, Log: m.log.WithName("vms"),
 	}
 	volumes := provisioner.Provisioner{Client: m.admin, Dir: m.path("volumes"), Log: m.log.WithName("volumes")}
 	group.Go(func() error { return manager.RunVMs(ctx, vms) })
 	group.Go(func() error { return volumes.Run(ctx) })
 	return nil
+}
+
+// vmAPI says how kube-apiserver reaches the subresources of virtual machines: by the Service of local/subresources.yaml,
+// whose other name is that of this machine's loopback.
+func (m *local) vmAPI() (manager.VMAPI, error) {
+	port, err := m.plane.PortFor("vm-subresources", 0)
+	return manager.VMAPI{
+		Listen: func(ctx context.Context) (net.Listener, error) {
+			return (&net.ListenConfig{}).Listen(ctx, "tcp4", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+		},
+		Service: types.NamespacedName{Namespace: systemNamespace, Name: "millwright-vm-subresources"},
+	}, err
 }
 
 // startMachines starts the controllers of Machines.
@@ -229,6 +269,7 @@ func (m *local) startHosts(ctx context.Context, group *errgroup.Group) error {
 				"hostrunner", "--name", name, "--dir", dir, "--kubeconfig", kubeconfig,
 				"--volumes", m.path("volumes"), "--images", m.images,
 				"--image-servers", m.allowedServers(), "--share", strconv.Itoa(m.hosts),
+				"--switch", m.switchSocket(), "--no-outside=" + strconv.FormatBool(!m.outside),
 				"--v", strconv.Itoa(m.Logging.Verbosity), "--logging-format", m.Logging.Format,
 			},
 		})
@@ -295,7 +336,7 @@ func (m *local) greet(out io.Writer, took time.Duration) {
 	fmt.Fprintf(out, "Ready after %.1f s. Try:\n\n", took.Seconds())
 	m.howToGoOn(out, filepath.Join(m.binaries, "kubectl"), m.plane.Kubeconfig())
 	if _, err := os.Stat(filepath.Join(m.images, "vmlinux")); err != nil && m.Driver.Name == folder.DriverVM {
-		fmt.Fprintf(out, "There is no guest yet, which the examples need: run \"make guest\".\n")
+		fmt.Fprintf(out, "There is no guest yet, which the examples need: run \"make %s\".\n", guestBuilds[m.guest])
 	}
 	if m.Driver.Name == folder.DriverVM && (m.plane.Port() != defaultAPIPort || m.imageURL != imageURL(defaultImagePort)) {
 		fmt.Fprintf(out, "The examples name port %d and %s; before you apply them, change that to port %d and %s.\n",
@@ -306,6 +347,9 @@ func (m *local) greet(out io.Writer, took time.Duration) {
 
 func (m *local) howToGoOn(out io.Writer, kubectl, kubeconfig string) {
 	examples, kinds := "examples/", "machinedeployments,machinesets,machines,virtualmachines,nodes"
+	if m.guest == guestFull {
+		examples, kinds = "examples/full/", kinds+",pods"
+	}
 	if m.Driver.Name == folder.DriverSim {
 		examples, kinds = "examples/sim/", "machinedeployments,machinesets,machines,nodes"
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -24,6 +25,27 @@ func TestHintsFitTheDriver(t *testing.T) {
 				t.Errorf("says:\n%s", &out)
 			}
 		})
+	}
+}
+
+// TestFullGuest: the hints name its examples, and its networks must not overlap.
+func TestFullGuest(t *testing.T) {
+	mode := &local{upFlags: &upFlags{guest: guestFull}}
+	var out bytes.Buffer
+	mode.howToGoOn(&out, "kubectl", "kubeconfig")
+	if !strings.Contains(out.String(), "apply -f examples/full/\n") {
+		t.Errorf("says:\n%s", &out)
+	}
+	for pods, valid := range map[string]bool{
+		"10.78.0.0/16": true, "10.77.4.0/24": false, "10.0.0.0/8": false, "10.78.0.1/16": false, "10.78.0.0/25": false, "fd78::/16": false,
+	} {
+		flags := &upFlags{network: netip.MustParsePrefix("10.77.0.0/16"), podNetwork: netip.MustParsePrefix(pods)}
+		if err := flags.validatePodNetwork(); (err == nil) != valid {
+			t.Errorf("%s: %v", pods, err)
+		}
+	}
+	if got := hostAddress(netip.MustParsePrefix("10.77.0.0/16")); got != netip.MustParseAddr("10.77.0.4") {
+		t.Errorf("the API server's address is %s", got)
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/cli/args"
 	"github.com/millwright-dev/millwright/internal/cli/folder"
 	managercmd "github.com/millwright-dev/millwright/internal/cli/manager"
+	"github.com/millwright-dev/millwright/internal/cli/vmcontroller"
 	"github.com/millwright-dev/millwright/internal/local/controlplane"
 	"github.com/millwright-dev/millwright/internal/vm/image"
 )
@@ -27,18 +28,24 @@ type upFlags struct {
 
 	dir      string
 	binaries string
-	images   string
+	// guest is what the machines of the examples run: guestSmall or guestFull.
+	guest  string
+	images string
 	// imageServers are servers on this machine beside that of images.
 	imageServers string
 
-	hosts   int
-	ports   upPorts
-	network netip.Prefix
+	hosts int
+	ports upPorts
+	// network is that of the guests, and podNetwork that of the Pods of full guests.
+	network, podNetwork netip.Prefix
 	// guestPorts are ports on 127.0.0.1 that guests may connect to, besides the API server's.
 	guestPorts []int
-	accel      string
-	noFsync    bool
-	logFile    string
+	// connected and outside say what else guests reach: each other, and the outside.
+	connected, outside bool
+	accel              string
+	migrations         vmcontroller.Migrations
+	noFsync            bool
+	logFile            string
 }
 
 // upPorts are ports on 127.0.0.1. 0 means a free port, which later runs use again.
@@ -51,6 +58,15 @@ const (
 	defaultAPIPort   = 16443
 	defaultImagePort = 16480
 )
+
+// What virtual machines may run.
+const (
+	guestSmall = "small"
+	guestFull  = "full"
+)
+
+// guestBuilds are the folders of the guests in the cache of builds.
+var guestBuilds = map[string]string{guestSmall: "guest", guestFull: "guest-full"}
 
 // NewUp returns "millwright up".
 func NewUp() *cobra.Command {
@@ -85,12 +101,17 @@ func (f *upFlags) addFlags(cmd *cobra.Command) {
 	set.IntVar(&f.ports.api, "api-port", defaultAPIPort, "port of the API server on 127.0.0.1; 0 for any free port")
 	set.IntVar(&f.ports.images, "image-port", defaultImagePort, "port on 127.0.0.1 on which to serve the files of --images; 0 for any free port")
 	set.IntVar(&f.ports.vms, "vm-port", 0, "port of the VM controller on 127.0.0.1; 0 for any free port")
-	set.StringVar(&f.images, "images", "", `directory with kernels and disk images of virtual machines; defaults to the latest build of "make guest"`)
+	set.StringVar(&f.guest, "guest", guestSmall, `what the virtual machines are to run: "small", nodes without Pods, or "full", which implies --connect-guests`)
+	set.StringVar(&f.images, "images", "", `directory with kernels and disk images of virtual machines; defaults to the latest build of "make guest", or of "make guest-full" with --guest full`)
 	set.StringVar(&f.imageServers, "image-servers", "", imageServersUsage+"; that of --images is always one")
 	set.StringVar(&f.binaries, "binaries", "", "directory with the control plane's binaries; defaults to the latest build of \"make controlplane\"")
 	set.TextVar(&f.network, "vm-network", netip.MustParsePrefix("10.77.0.0/16"), "IPv4 CIDR of the virtual machines' network; its second address leads to the API server and to the ports of --guest-ports on 127.0.0.1")
+	set.TextVar(&f.podNetwork, "pod-network", netip.MustParsePrefix("10.78.0.0/16"), "IPv4 CIDR of the Pods, of which each node gets 256 addresses; for --guest full")
 	set.IntSliceVar(&f.guestPorts, "guest-ports", nil, "TCP ports on 127.0.0.1 that virtual machines may connect to, besides the API server's; they reach no others")
+	set.BoolVar(&f.connected, "connect-guests", false, "let virtual machines reach each other at the addresses of their network")
+	set.BoolVar(&f.outside, "guest-outside", true, "let virtual machines reach what is outside of their network")
 	set.StringVar(&f.accel, "accelerator", "auto", "accelerator of QEMU: auto, kvm or tcg")
+	f.migrations.Add(set)
 	set.BoolVar(&f.noFsync, "unsafe-no-fsync", false, "disable fsync of etcd: faster, but may lose data if this machine crashes")
 	set.StringVar(&f.logFile, "log-file", "", `log file of the controllers, or "-" for stderr; defaults to logs/millwright.log in --dir`)
 	set.StringVar(&f.Driver.Name, "driver", folder.DriverVM, `driver of the machines: "vm" for virtual machines, "sim" for simulated ones`)
@@ -117,8 +138,23 @@ func (f *upFlags) validate() error {
 	for _, port := range f.guestPorts {
 		wrong.If(port < 1 || port > 65535, "--guest-ports: %d is not a port", port)
 	}
+	wrong.If(guestBuilds[f.guest] == "", "--guest: %q is neither small nor full", f.guest)
+	wrong.If(f.guest == guestFull && driver != folder.DriverVM, "--guest: the driver %s runs no guests", driver)
+	if f.guest == guestFull {
+		wrong.Add(f.validatePodNetwork())
+	}
 	wrong.If(!slices.Contains([]string{"auto", "kvm", "tcg"}, f.accel), "--accelerator: %q is none of auto, kvm and tcg", f.accel)
+	f.migrations.Validate(&wrong)
 	wrong.Add(f.ValidateTuning())
+	return wrong.Err()
+}
+
+// validatePodNetwork returns what is wrong with the network of Pods.
+func (f *upFlags) validatePodNetwork() error {
+	var wrong args.Problems
+	pods := f.podNetwork
+	wrong.If(!pods.Addr().Is4() || pods != pods.Masked() || pods.Bits() < 8 || pods.Bits() > 24, "--pod-network: %s is not an IPv4 network of 8 to 24 bits", pods)
+	wrong.If(pods.Overlaps(f.network), "--pod-network: %s overlaps the network of the virtual machines, %s", pods, f.network)
 	return wrong.Err()
 }
 
@@ -140,6 +176,7 @@ func (f *upFlags) run(ctx context.Context, stdout, stderr io.Writer, use func(co
 	if err != nil {
 		return err
 	}
+	f.connected = f.connected || f.guest == guestFull
 	mode := &local{upFlags: f, log: log}
 	if err := mode.find(); err != nil {
 		return err
@@ -206,7 +243,7 @@ func (m *local) find() error {
 		}
 	}
 	if m.images == "" {
-		m.images = filepath.Join(cache, "guest", "current")
+		m.images = filepath.Join(cache, guestBuilds[m.guest], "current")
 	}
 	if m.images, err = filepath.Abs(m.images); err != nil {
 		return fmt.Errorf("finding the folder of images: %w", err)

@@ -96,7 +96,7 @@ func (f *flags) options() (conformance.Options, error) {
 	wrong.If(f.output != outputText && f.output != outputJSON, "--output: %q is neither text nor json", f.output)
 	wrong.If(f.limit < 1, "--cost-limit: %d is not a number of machines above 0", f.limit)
 	wrong.If(f.timeout <= 0, "--call-timeout: must be longer than 0s")
-	options := conformance.Options{Name: utilrand.String(5), MaxMachines: f.limit, Patience: f.timeout}
+	options := conformance.Options{Name: utilrand.String(5), MaxMachines: f.limit, Timeout: f.timeout}
 	var err error
 	options.Run, err = pattern("run", f.run)
 	wrong.If(err != nil, "%v", err)

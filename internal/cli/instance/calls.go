@@ -18,6 +18,7 @@ import (
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/driver/status"
 	"github.com/millwright-dev/millwright/internal/lifecycle/bootstrap"
+	"github.com/millwright-dev/millwright/internal/lifecycle/bootstrap/userdata"
 	"github.com/millwright-dev/millwright/internal/reconcile/validation"
 )
 
@@ -118,7 +119,7 @@ func (c *caller) create(ctx context.Context) (result, error) {
 		return found, nil
 	}
 	secret := c.inputs.secret.DeepCopy()
-	secret.Data[bootstrap.UserDataKey] = bootstrap.Render(secret.Data[bootstrap.UserDataKey], c.machine.Name, "")
+	secret.Data[bootstrap.UserDataKey] = userdata.Render(secret.Data[bootstrap.UserDataKey], c.machine.Name, "")
 	if created {
 		resp, err := c.driver.CreateMachine(ctx, &driver.CreateMachineRequest{Machine: c.machine.DeepCopy(), MachineClass: c.inputs.class, Secret: secret})
 		if err != nil && (resp == nil || status.Code(err) != codes.Uninitialized) {

@@ -39,12 +39,14 @@ func (f *Flags) Add(flags *pflag.FlagSet) {
 	flags.StringVar(&f.File, "kubeconfig", "", "path to the kubeconfig; defaults to the first of KUBECONFIG, "+folder.Default+"/kubeconfig and ~/.kube/config that exists")
 }
 
-// Client returns a client of the cluster. It does not contact the cluster yet.
+// Client returns a client of the cluster, and sets the namespace as Load returns it. It does not contact the
+// cluster yet.
 func (f *Flags) Client() (client.WithWatch, error) {
-	config, _, err := f.Load()
+	config, namespace, err := f.Load()
 	if err != nil {
 		return nil, err
 	}
+	f.Namespace = namespace
 	return connect.NewClient(config)
 }
 

@@ -19,20 +19,20 @@ import (
 type Flags struct {
 	// Format is "text" or "json".
 	Format string
-	// Verbosity is 0 to 10.
+	// Verbosity is 0 or more. Nothing is logged above 10.
 	Verbosity int
 }
 
 // Add adds the flags to those of a command.
 func (f *Flags) Add(flags *pflag.FlagSet) {
 	flags.StringVar(&f.Format, "logging-format", "text", "log format: text or json")
-	flags.IntVarP(&f.Verbosity, "v", "v", 0, "log level verbosity, 0 to 10; 1 adds what controllers wait for, and driver calls")
+	flags.IntVarP(&f.Verbosity, "v", "v", 0, "log level verbosity, 0 or more; 1 adds what controllers wait for, and driver calls")
 }
 
 // SetUp returns the logger, and makes all libraries use it. Invalid flags are an args.UsageError.
 func (f *Flags) SetUp(out io.Writer) (logr.Logger, error) {
-	if f.Verbosity < 0 || f.Verbosity > 10 {
-		return logr.Logger{}, args.Wrongf("--v: %d is not between 0 and 10", f.Verbosity)
+	if f.Verbosity < 0 {
+		return logr.Logger{}, args.Wrongf("--v: must not be negative")
 	}
 	out = terminal.NewText(out) // JSON does not escape all that a terminal obeys
 	options := &slog.HandlerOptions{Level: slog.Level(-f.Verbosity)}

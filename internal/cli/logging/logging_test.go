@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"io"
 	"strings"
 	"testing"
 
@@ -80,6 +81,17 @@ func TestVerbosity(t *testing.T) {
 		flags.Add(set)
 		if err := set.Parse(args); err != nil || flags.Verbosity != 2 {
 			t.Errorf("%v: verbosity %d, %v", args, flags.Verbosity, err)
+		}
+	}
+}
+
+// TestVerbosityHasNoLimit: as klog's, which people set to 99 to see everything.
+func TestVerbosityHasNoLimit(t *testing.T) {
+	for verbosity, want := range map[int]bool{99: true, -1: false} {
+		t.Cleanup(klog.ClearLogger)
+		_, err := (&Flags{Format: "text", Verbosity: verbosity}).SetUp(io.Discard)
+		if (err == nil) != want {
+			t.Errorf("--v=%d: %v", verbosity, err)
 		}
 	}
 }

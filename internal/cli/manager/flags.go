@@ -82,10 +82,7 @@ func (f *Flags) addTuning(flags *pflag.FlagSet, d defaults) {
 	c := &f.Config
 	flags.IntVar(&c.ConcurrentSyncs, "concurrent-syncs", d.concurrentSyncs, "number of objects of a kind that are reconciled concurrently, and of concurrent driver calls")
 	flags.DurationVar(&c.ResyncPeriod, "min-resync-period", 12*time.Hour, "resync period of the informers")
-	flags.BoolVar(&c.Election.Enabled, "leader-elect", true, "enable leader election")
-	flags.DurationVar(&c.Election.LeaseDuration, "leader-elect-lease-duration", 15*time.Second, "duration after which non-leaders may acquire a lease that was not renewed")
-	flags.DurationVar(&c.Election.RenewDeadline, "leader-elect-renew-deadline", 10*time.Second, "duration after which a leader that fails to renew a lease stops leading")
-	flags.DurationVar(&c.Election.RetryPeriod, "leader-elect-retry-period", 2*time.Second, "duration between renewals of a lease; others look four times as often whether it is released")
+	AddElection(flags, &c.Election)
 	if d.half != manager.HalfSets {
 		f.addMachines(flags)
 		f.addHealth(flags)
@@ -94,6 +91,14 @@ func (f *Flags) addTuning(flags *pflag.FlagSet, d defaults) {
 	if d.half != manager.HalfMachines {
 		f.addSets(flags, d)
 	}
+}
+
+// AddElection adds the flags of leader election.
+func AddElection(flags *pflag.FlagSet, e *manager.Election) {
+	flags.BoolVar(&e.Enabled, "leader-elect", true, "enable leader election")
+	flags.DurationVar(&e.LeaseDuration, "leader-elect-lease-duration", 15*time.Second, "duration after which non-leaders may acquire a lease that was not renewed")
+	flags.DurationVar(&e.RenewDeadline, "leader-elect-renew-deadline", 10*time.Second, "duration after which a leader that fails to renew a lease stops leading")
+	flags.DurationVar(&e.RetryPeriod, "leader-elect-retry-period", 2*time.Second, "duration between renewals of a lease; others look four times as often whether it is released")
 }
 
 func (f *Flags) addMachines(flags *pflag.FlagSet) {

@@ -41,6 +41,8 @@ func TestValidation(t *testing.T) {
 	}{
 		"defaults":                   {},
 		"zero QPS":                   {args: []string{"--kube-api-qps=0"}, says: []string{"--kube-api-qps"}},
+		"QPS that is no number":      {args: []string{"--kube-api-qps=NaN"}, says: []string{"--kube-api-qps"}},
+		"infinite QPS":               {args: []string{"--kube-api-qps=Inf"}, says: []string{"--kube-api-qps"}},
 		"zero burst":                 {args: []string{"--kube-api-burst=0"}},
 		"negative burst":             {args: []string{"--kube-api-burst=-1"}, says: []string{"--kube-api-burst"}},
 		"no syncs":                   {args: []string{"--concurrent-syncs=0"}, says: []string{"--concurrent-syncs"}},

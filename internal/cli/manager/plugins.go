@@ -29,7 +29,8 @@ func newPlugins(flags plugins.Flags, drivers *registry.Registry, log logr.Logger
 			}
 			return err
 		},
-		Log: log.WithName("drivers"), Registerer: metrics.Registry,
+		Returned: drivers.Announce,
+		Log:      log.WithName("drivers"), Registerer: metrics.Registry,
 	})}
 }
 

@@ -3,6 +3,7 @@ package manager
 import (
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"regexp"
 	"slices"
@@ -38,7 +39,7 @@ func (f *Flags) validate() error {
 	wrong.If(c.NodeCertificates.Approve && (f.target == connect.None || !slices.Contains(f.apis, string(manager.APIMCM))), "--approve-node-certificates: needs a target cluster, and mcm among --apis")
 	wrong.If(net.ParseIP(c.Address) == nil, "--address: %q is not an IP address", c.Address)
 	wrong.Port("port", c.Port)
-	wrong.If(f.qps <= 0, "--kube-api-qps: must be above 0")
+	wrong.If(!(f.qps > 0 && f.qps <= math.MaxFloat32), "--kube-api-qps: must be a number above 0") // also false for NaN
 	wrong.If(f.burst < 0, "--kube-api-burst: must not be negative")
 	wrong.If(c.Profiling.Contention && !c.Profiling.Enabled, "--contention-profiling: needs --profiling")
 	wrong.Add(f.ValidateTuning())
@@ -100,7 +101,7 @@ func (f *Flags) ValidateTuning() error {
 	if c.Half != manager.HalfSets {
 		f.validateMachines(&wrong)
 	}
-	wrong.Add(validateElection(c.Election))
+	wrong.Add(ValidateElection(c.Election))
 	return wrong.Err()
 }
 
@@ -119,9 +120,9 @@ func (f *Flags) validateMachines(wrong *args.Problems) {
 	wrong.If(c.Health.OutagePeriod < c.Health.OutageTimeout, "--machine-safety-apiserver-statuscheck-period: %v is less than --machine-safety-apiserver-statuscheck-timeout, %v", c.Health.OutagePeriod, c.Health.OutageTimeout)
 }
 
-// validateElection returns an error for times that client-go refuses, or that make leadership
+// ValidateElection returns an error for times that client-go refuses, or that make leadership
 // unreliable.
-func validateElection(e manager.Election) error {
+func ValidateElection(e manager.Election) error {
 	switch {
 	case !e.Enabled:
 		return nil

@@ -15,6 +15,7 @@ import (
 	"github.com/millwright-dev/millwright/driver/plugin"
 	"github.com/millwright-dev/millwright/driver/registry"
 	"github.com/millwright-dev/millwright/internal/cli/args"
+	"github.com/millwright-dev/millwright/internal/cli/probes"
 )
 
 // New returns the command. The error names what is wrong with the driver, or flags that collide.
@@ -64,11 +65,16 @@ func (f *flags) run(ctx context.Context, kind registry.Kind, version string, std
 	defer registry.Close(d, log)
 	all, ctx := errgroup.WithContext(logr.NewContext(ctx, log))
 	if f.healthAddress != "" {
-		health, err := newHealth(ctx, f.healthAddress, registered.Load)
+		health, err := probes.Listen(ctx, f.healthAddress, func() error {
+			if !registered.Load() {
+				return errors.New("the driver is not registered at the manager")
+			}
+			return nil
+		})
 		if err != nil {
 			return fmt.Errorf("--health-address: %w", err)
 		}
-		all.Go(func() error { return health.serve(ctx) })
+		all.Go(func() error { return health.Serve(ctx) })
 	}
 	if starter, ok := d.(registry.Starter); ok {
 		all.Go(func() error { return starter.Start(ctx) })

@@ -101,8 +101,10 @@ func open(flags *kubeconfig.Flags, given []string) (deployment, error) {
 	if err != nil {
 		return deployment{}, err
 	}
-	config.QPS, config.Burst = 50, 100 // a limit meant for controllers must not eat up a short --timeout
-	ctrl.SetLogger(logr.Discard())     // problems are shown; log lines would be drawn over
+	// Without a limit, which is meant for controllers: near the end of a --timeout it gives an error of its
+	// own, before the time is over.
+	config.QPS = -1
+	ctrl.SetLogger(logr.Discard()) // problems are shown; log lines would be drawn over
 	c, err := connect.NewClient(config)
 	return deployment{
 		Follower: rollout.Follower{Config: config, Client: c},

@@ -8,7 +8,6 @@ import (
 	"io"
 	"time"
 
-	"github.com/go-logr/logr"
 	"github.com/spf13/pflag"
 
 	"github.com/millwright-dev/millwright/driver"
@@ -68,7 +67,8 @@ type Opened struct {
 	// Again opens the driver another time, as after a restart of its process. It is nil for a driver
 	// in another process.
 	Again func() (driver.Driver, error)
-	// Close closes the driver, or ends the connection of one in another process. It is never nil.
+	// Close closes the driver, also those of Again, or ends the connection of one in another process. An error
+	// is logged. It is never nil.
 	Close func()
 }
 
@@ -85,16 +85,22 @@ func (f *Flags) Open(ctx context.Context, out io.Writer) (*Opened, error) {
 			return nil, args.Wrong(err)
 		}
 	}
+	var all []driver.Driver
 	again := func() (driver.Driver, error) {
 		d, err := kind.Open(ctx, env)
 		if err != nil {
 			return nil, fmt.Errorf("opening the driver %s: %w", f.Name, err)
 		}
+		all = append(all, d)
 		return d, nil
 	}
 	d, err := again()
 	if err != nil {
 		return nil, err
 	}
-	return &Opened{Driver: d, Again: again, Close: func() { registry.Close(d, logr.Discard()) }}, nil
+	return &Opened{Driver: d, Again: again, Close: func() {
+		for _, opened := range all {
+			registry.Close(opened, logTo(out))
+		}
+	}}, nil
 }

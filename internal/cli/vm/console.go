@@ -8,112 +8,119 @@ import (
 	"io"
 	"os"
 
+	"github.com/gorilla/websocket"
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/cli/args"
-	"github.com/millwright-dev/millwright/internal/cli/folder"
 	"github.com/millwright-dev/millwright/internal/cli/kubeconfig"
 	"github.com/millwright-dev/millwright/internal/cli/terminal"
-	"github.com/millwright-dev/millwright/internal/confine"
-	"github.com/millwright-dev/millwright/internal/local/hostrunner"
-	"github.com/millwright-dev/millwright/internal/vm/hypervisor/service"
-	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
 // escape ends a console on a terminal: Ctrl-], as in telnet and virsh.
 const escape = 0x1d
 
 func newConsole() *cobra.Command {
-	return newSocketCommand(&cobra.Command{
+	replay, raw := false, false
+	cmd := newCall(&cobra.Command{
 		Use:   "console NAME",
-		Short: "Connect to the serial console of a virtual machine on this machine",
-		Long: `Connect to the serial console of a virtual machine on this machine.
+		Short: "Connect to the serial console of a virtual machine",
+		Long: `Connect to the serial console of a virtual machine.
 
-Recent output is printed first. Several users can be connected at the same time: all of
-them see all output, and can type. On a terminal, Ctrl-] disconnects; the guest keeps
-running.`,
-	}, func(cmd *cobra.Command, _ string, vm vmpb.OOBManagementClient) error {
-		return console(cmd.Context(), vm, os.Stdin, terminal.Raw(cmd.OutOrStdout()), terminal.Raw(cmd.ErrOrStderr()))
+Several users can be connected at the same time: all of them see all output, and can type. On
+a terminal, Ctrl-] disconnects; the guest keeps running. What the guest writes to a terminal
+is limited to text, colours and movements of the cursor; --raw lifts that. A file or a pipe
+gets every byte.`,
+	}, func(cmd *cobra.Command, vm client.ObjectKey, calls *remote) error {
+		out, done := guestOutput(cmd.OutOrStdout(), raw)
+		defer done()
+		conn, err := calls.console(cmd.Context(), vm, replay)
+		if err != nil {
+			return fmt.Errorf("connecting to the console of %s: %w", vm.Name, err)
+		}
+		defer conn.Close()
+		return console(cmd.Context(), conn, os.Stdin, out, terminal.Raw(cmd.ErrOrStderr()))
 	})
+	cmd.Flags().BoolVar(&replay, "replay", true, "begin with the last output, up to 64 KiB")
+	addRaw(cmd, &raw)
+	return cmd
+}
+
+func newLogs() *cobra.Command {
+	follow, raw := false, false
+	cmd := newCall(&cobra.Command{
+		Use:     "logs NAME",
+		Aliases: []string{"log"},
+		Short:   "Print the last output of a virtual machine's serial console",
+		Long: `Print the last output of a virtual machine's serial console, up to 64 KiB.
+
+It needs less rights than the console: nothing can be typed.`,
+	}, func(cmd *cobra.Command, vm client.ObjectKey, calls *remote) error {
+		out, done := guestOutput(cmd.OutOrStdout(), raw)
+		defer done()
+		if err := calls.log(cmd.Context(), vm, follow, out); err != nil {
+			return fmt.Errorf("reading what %s said: %w", vm.Name, err)
+		}
+		return nil
+	})
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on with what it says from now on, until it leaves its host")
+	addRaw(cmd, &raw)
+	return cmd
+}
+
+func addRaw(cmd *cobra.Command, raw *bool) {
+	cmd.Flags().BoolVar(raw, "raw", false, "let the guest do everything to this terminal: type for you, set the clipboard, clear what has scrolled away")
+}
+
+// guestOutput returns the output for what a guest says. done restores the terminal.
+func guestOutput(to io.Writer, raw bool) (out io.Writer, done func()) {
+	to = terminal.Raw(to)
+	file, is := to.(*os.File)
+	if raw || !is || !term.IsTerminal(int(file.Fd())) {
+		return to, func() {}
+	}
+	guest := terminal.NewGuest(to)
+	return guest, func() { _ = guest.Close() } // nobody is there to read it
 }
 
 func newReset() *cobra.Command {
-	return newSocketCommand(&cobra.Command{
+	return newCall(&cobra.Command{
 		Use:   "reset NAME",
-		Short: "Hard-reset a virtual machine on this machine",
-	}, func(cmd *cobra.Command, name string, vm vmpb.OOBManagementClient) error {
-		if _, err := vm.Reset(cmd.Context(), &vmpb.ResetRequest{}); err != nil {
-			return fmt.Errorf("resetting %s: %s", name, status.Convert(err).Message())
+		Short: "Hard-reset a virtual machine",
+	}, func(cmd *cobra.Command, vm client.ObjectKey, calls *remote) error {
+		if err := calls.reset(cmd.Context(), vm); err != nil {
+			return fmt.Errorf("resetting %s: %w", vm.Name, err)
 		}
-		_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s was reset.\n", name)
+		_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s was reset.\n", vm.Name)
 		return err
 	})
 }
 
-// newSocketCommand returns a command that calls the hypervisor of a VM.
-func newSocketCommand(cmd *cobra.Command, run func(*cobra.Command, string, vmpb.OOBManagementClient) error) *cobra.Command {
+// newCall returns a command that calls a subresource of a VM.
+func newCall(cmd *cobra.Command, run func(*cobra.Command, client.ObjectKey, *remote) error) *cobra.Command {
 	flags := &kubeconfig.Flags{}
 	cmd.Args = args.OneName("virtual machine")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		conn, err := dial(cmd.Context(), flags, args[0])
+		_, calls, err := connect(flags)
 		if err != nil {
 			return err
 		}
-		defer conn.Close() // at the end of the command
-		return run(cmd, args[0], vmpb.NewOOBManagementClient(conn))
+		if err := run(cmd, client.ObjectKey{Namespace: flags.Namespace, Name: args[0]}, calls); err != nil {
+			return flags.ExplainStopped(err)
+		}
+		return nil
 	}
 	addCluster(cmd, flags)
 	return cmd
 }
 
-// dial connects to the socket of a VM's hypervisor.
-func dial(ctx context.Context, flags *kubeconfig.Flags, name string) (*grpc.ClientConn, error) {
-	c, err := flags.Client()
-	if err != nil {
-		return nil, err
-	}
-	vm := &vmv1alpha1.VirtualMachine{}
-	err = c.Get(ctx, client.ObjectKey{Namespace: flags.Namespace, Name: name}, vm)
-	if apierrors.IsNotFound(err) {
-		return nil, fmt.Errorf(`there is no virtual machine %s in namespace %s; "millwright vm list" shows all`, name, flags.Namespace)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("looking for virtual machine %s: %w", name, err)
-	}
-	if vm.Status.ActivePodUID == "" || vm.Status.NodeName == "" {
-		return nil, fmt.Errorf("virtual machine %s does not run (%s)", name, State(vm))
-	}
-	// Who may write the status must not choose the socket.
-	host, err := confine.Element(vm.Status.NodeName)
-	if err != nil {
-		return nil, fmt.Errorf("virtual machine %s runs on %q, which is no name of a host", name, vm.Status.NodeName)
-	}
-	socket := hostrunner.ContainerPath(folder.HostDir(flags.Folder(), host), vm.Status.ActivePodUID, vmpb.SocketPath)
-	conn, err := service.DialSocket(socket)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("virtual machine %s runs on %s, which is no host of %s: its console can be reached on its own machine only", name, vm.Status.NodeName, flags.Folder())
-	}
-	if err != nil {
-		return nil, fmt.Errorf("connecting to the hypervisor of %s: %w", name, err)
-	}
-	return conn, nil
-}
-
 // console connects in and out, which may be a terminal, to a serial port until either ends.
-func console(ctx context.Context, vm vmpb.OOBManagementClient, in *os.File, out, messages io.Writer) error {
+func console(ctx context.Context, conn *websocket.Conn, in *os.File, out, messages io.Writer) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stream, err := vm.Console(ctx)
-	if err != nil {
-		return consoleEnd(err)
-	}
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	defer stop()
 	onTerminal := term.IsTerminal(int(in.Fd()))
 	if onTerminal {
 		before, err := term.MakeRaw(int(in.Fd()))
@@ -124,19 +131,19 @@ func console(ctx context.Context, vm vmpb.OOBManagementClient, in *os.File, out,
 		fmt.Fprint(messages, "Connected. Ctrl-] ends the connection.\r\n")
 	}
 	go func() {
-		if typed(stream, in, onTerminal) {
+		if typed(conn, in, onTerminal) {
 			cancel() // the user left
 		}
 	}()
 	for {
-		piece, err := stream.Recv()
+		_, piece, err := conn.ReadMessage()
 		if err != nil {
 			if ctx.Err() != nil {
 				return nil
 			}
 			return consoleEnd(err)
 		}
-		if _, err := out.Write(piece.GetData()); err != nil {
+		if _, err := out.Write(piece); err != nil {
 			return fmt.Errorf("writing: %w", err)
 		}
 	}
@@ -144,8 +151,7 @@ func console(ctx context.Context, vm vmpb.OOBManagementClient, in *os.File, out,
 
 // typed sends input until it ends, and reports whether the user asked to leave. After the end of
 // the input the guest may still print.
-func typed(stream grpc.BidiStreamingClient[vmpb.ConsoleIO, vmpb.ConsoleIO], in io.Reader, terminal bool) (leave bool) {
-	defer stream.CloseSend() // the receiving side reports errors
+func typed(conn *websocket.Conn, in io.Reader, terminal bool) (leave bool) {
 	buffer := make([]byte, 4096)
 	for {
 		n, err := in.Read(buffer)
@@ -153,8 +159,8 @@ func typed(stream grpc.BidiStreamingClient[vmpb.ConsoleIO, vmpb.ConsoleIO], in i
 		if terminal {
 			piece, _, leave = bytes.Cut(piece, []byte{escape})
 		}
-		if len(piece) > 0 && stream.Send(&vmpb.ConsoleIO{Data: bytes.Clone(piece)}) != nil {
-			return leave
+		if len(piece) > 0 && conn.WriteMessage(websocket.BinaryMessage, piece) != nil {
+			return leave // the reading side reports errors
 		}
 		if leave || err != nil {
 			return leave
@@ -164,13 +170,19 @@ func typed(stream grpc.BidiStreamingClient[vmpb.ConsoleIO, vmpb.ConsoleIO], in i
 
 // consoleEnd explains the error that ended a console.
 func consoleEnd(err error) error {
-	switch {
-	case errors.Is(err, io.EOF):
-		return nil
-	case status.Code(err) == codes.Unavailable:
-		return errors.New("the virtual machine has ended or left this host")
-	case status.Code(err) == codes.ResourceExhausted:
-		return errors.New("the console says more than could be shown: connect again to go on")
+	closed, is := errors.AsType[*websocket.CloseError](err)
+	if !is {
+		return fmt.Errorf("the console ended: %w", err)
 	}
-	return fmt.Errorf("the console ended: %s", status.Convert(err).Message())
+	switch closed.Code {
+	case websocket.CloseNormalClosure:
+		return nil
+	case websocket.CloseGoingAway:
+		return errors.New("the virtual machine has ended or left this host")
+	case websocket.CloseTryAgainLater:
+		return errors.New("the console says more than could be shown: connect again to go on")
+	case websocket.CloseAbnormalClosure:
+		return errors.New("the connection to the console broke off: connect again to go on")
+	}
+	return fmt.Errorf("the console ended: %s", closed.Text)
 }

@@ -1,12 +1,14 @@
 package vm
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
 	"log/slog"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -20,13 +22,14 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/controller"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/service"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/watchdog"
 	"github.com/millwright-dev/millwright/internal/vm/identity"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
 // NewHypervisor returns the command of the Pods that the VM controller makes.
 func NewHypervisor() *cobra.Command {
-	return &cobra.Command{
+	command := &cobra.Command{
 		Use:   "hypervisor",
 		Short: "Run the virtual machine that the environment describes",
 		Long: `Run the virtual machine that the environment variable ` + vmpb.EnvSpec + ` describes.
@@ -38,6 +41,30 @@ hand.`,
 			return runHypervisor(cmd.Context(), os.Getenv, cmd.ErrOrStderr())
 		},
 	}
+	command.AddCommand(&cobra.Command{
+		Use:    watchdogCommand,
+		Short:  "Kill the parent process when its lease expires",
+		Hidden: true,
+		Args:   args.None,
+		RunE:   func(*cobra.Command, []string) error { return watchdog.Main() },
+	})
+	return command
+}
+
+// watchdogCommand is what a hypervisor with full leases starts.
+const watchdogCommand = "watchdog"
+
+func startWatchdog() (hypervisor.Watchdog, error) {
+	program, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("starting the watchdog: %w", err)
+	}
+	// Not the program's name: it may be one of MCM's.
+	dog, err := watchdog.Start(exec.Command(program, "hypervisor", watchdogCommand))
+	if err != nil {
+		return nil, err // not an interface that holds nil
+	}
+	return dog, nil
 }
 
 // endedError is the failure of a hypervisor.
@@ -49,9 +76,13 @@ func (e *endedError) Error() string { return e.Reason + ": " + e.Message }
 // runHypervisor runs a VM to its end, and writes the reason to the termination message.
 func runHypervisor(ctx context.Context, getenv func(string) string, stderr io.Writer) error {
 	log := slog.New(slog.NewTextHandler(stderr, nil))
+	// The first signal ends the context; another one would end the process.
+	urged, rest := hypervisor.Urging()
+	defer rest()
 	end := vmpb.Termination{Reason: vmpb.EndInvalidSpec}
 	config, err := hypervisorConfig(getenv, log)
 	if err == nil {
+		config.Urged = urged
 		end = hypervisor.Run(ctx, config)
 	} else {
 		end.Message = err.Error()
@@ -82,6 +113,14 @@ func hypervisorConfig(getenv func(string) string, log *slog.Logger) (hypervisor.
 	if err != nil {
 		return hypervisor.Config{}, fmt.Errorf("%s: %w", vmpb.EnvHostPorts, err)
 	}
+	outside := getenv(vmpb.EnvOutside)
+	if outside != "" && outside != vmpb.OutsideRefused {
+		return hypervisor.Config{}, fmt.Errorf("%s: %q is not %s", vmpb.EnvOutside, outside, vmpb.OutsideRefused)
+	}
+	bandwidth, err := parseBandwidth(getenv(vmpb.EnvMigrationBandwidth))
+	if err != nil {
+		return hypervisor.Config{}, fmt.Errorf("%s: %w", vmpb.EnvMigrationBandwidth, err)
+	}
 	files, err := imagesFrom(getenv)
 	if err != nil {
 		return hypervisor.Config{}, err
@@ -100,13 +139,19 @@ func hypervisorConfig(getenv func(string) string, log *slog.Logger) (hypervisor.
 	}
 	return hypervisor.Config{
 		Spec: spec, Paths: hypervisor.PathsFor(spec, root), Network: networks, HostPorts: hostPorts,
-		Machines:  hypervisor.QEMU{Accelerator: getenv(vmpb.EnvAccelerator)},
+		Switch: getenv(vmpb.EnvSwitch), NoOutside: outside == vmpb.OutsideRefused,
+		Machines:  hypervisor.QEMU{Override: getenv(vmpb.EnvAccelerator)},
 		WriteDisk: files.WriteDisk, Fetch: files.Fetch,
 		Connect: func(target string) (*grpc.ClientConn, error) {
 			return credentials.Dial(target, identity.Controller(), controller.DialOptions()...)
 		},
 		Peers: service.Peers{Listen: listen, Options: credentials.ServerOptions(), Authorize: peerMayCall(spec)},
-		Log:   log,
+		Migration: &hypervisor.Migration{
+			Siblings:  identity.Siblings{Credentials: credentials, Namespace: spec.GetNamespace(), VM: spec.GetName()},
+			Bandwidth: bandwidth,
+		},
+		Watchdog: startWatchdog,
+		Log:      log,
 	}, nil
 }
 
@@ -125,6 +170,15 @@ func peerMayCall(spec *vmpb.VMSpec) func(ctx context.Context, method string) err
 		}
 		return status.Errorf(codes.PermissionDenied, "%s may not call %s here", peer, method)
 	}
+}
+
+// parseBandwidth reads a number of bytes per second. Empty is 0.
+func parseBandwidth(text string) (uint64, error) {
+	bandwidth, err := strconv.ParseUint(cmp.Or(text, "0"), 10, 63)
+	if err != nil {
+		return 0, fmt.Errorf("%q is not a number of bytes per second", text)
+	}
+	return bandwidth, nil
 }
 
 // parsePorts reads ports that are separated by commas.

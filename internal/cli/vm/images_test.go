@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 	files, err := imagesFrom(os.Getenv)
 	fmt.Println(err, dataLimit(os.Getpid()))
 	source, target := image.Source{URL: os.Args[1]}, image.Target{Path: path, Bytes: 1 << 20}
-	fmt.Println(files.WriteDisk(context.Background(), source, target, image.Options{Patience: -1}), dataLimit(os.Getpid()))
+	fmt.Println(files.WriteDisk(context.Background(), source, target, image.Options{RetryTimeout: -1}), dataLimit(os.Getpid()))
 	os.Exit(0)
 }
 
@@ -85,7 +85,7 @@ func TestImagesOfTheEnvironment(t *testing.T) {
 				t.Fatal(err)
 			}
 			source := image.Source{URL: "file://" + filepath.Join(dir, "kernel")}
-			err = files.Fetch(t.Context(), source, filepath.Join(t.TempDir(), "kernel"), image.Options{Patience: -1})
+			err = files.Fetch(t.Context(), source, filepath.Join(t.TempDir(), "kernel"), image.Options{RetryTimeout: -1})
 			if (err != nil) != tc.fails {
 				t.Errorf("got %v", err)
 			}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -26,19 +27,22 @@ import (
 func New() *cobra.Command {
 	return args.Group(&cobra.Command{
 		Use:   "vm",
-		Short: "List virtual machines, open their consoles, or reset them",
-	}, newList(), newConsole(), newReset())
+		Short: "List virtual machines, open their consoles, reset, migrate, fence or renew them",
+	}, newList(), newConsole(), newLogs(), newReset(), newMigrate(), newFence(), newRollout())
 }
 
 func newList() *cobra.Command {
 	flags := &kubeconfig.Flags{}
-	all := false
+	all, output := false, ""
 	cmd := &cobra.Command{
 		Use:     "list",
 		Aliases: []string{"ls"},
 		Short:   "List virtual machines and their states",
 		Args:    args.None,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if output != "" && output != "wide" {
+				return args.Wrongf("--output: %q is not wide", output)
+			}
 			c, err := flags.Client()
 			if err != nil {
 				return err
@@ -47,7 +51,7 @@ func newList() *cobra.Command {
 			if all {
 				namespace = ""
 			}
-			if err := listVMs(cmd.Context(), c, namespace, time.Now(), cmd.OutOrStdout()); err != nil {
+			if err := listVMs(cmd.Context(), c, namespace, output == "wide", time.Now(), cmd.OutOrStdout()); err != nil {
 				return flags.ExplainStopped(err)
 			}
 			return nil
@@ -55,11 +59,12 @@ func newList() *cobra.Command {
 	}
 	addCluster(cmd, flags)
 	cmd.Flags().BoolVarP(&all, "all-namespaces", "A", false, "list virtual machines of all namespaces")
+	cmd.Flags().StringVarP(&output, "output", "o", "", "wide: also the pod, whether it can be migrated, and the last migration")
 	return cmd
 }
 
 // listVMs prints one line for each VM of a namespace. Empty means all namespaces.
-func listVMs(ctx context.Context, c client.Client, namespace string, now time.Time, out io.Writer) error {
+func listVMs(ctx context.Context, c client.Client, namespace string, wide bool, now time.Time, out io.Writer) error {
 	vms := &vmv1alpha1.VirtualMachineList{}
 	if err := c.List(ctx, vms, client.InNamespace(namespace)); err != nil {
 		return fmt.Errorf("listing virtual machines: %w", err)
@@ -75,16 +80,54 @@ func listVMs(ctx context.Context, c client.Client, namespace string, now time.Ti
 	if namespace == "" {
 		fmt.Fprint(table, "NAMESPACE\t")
 	}
-	fmt.Fprintln(table, "NAME\tPHASE\tHOST\tADDRESS\tAGE\tSTATE")
+	fmt.Fprint(table, "NAME\tPHASE\tHOST\tADDRESS\tAGE\tSTATE")
+	if wide {
+		fmt.Fprint(table, "\tPOD\tMIGRATABLE\tLAST MIGRATION")
+	}
+	fmt.Fprintln(table)
 	for i := range vms.Items {
 		vm := &vms.Items[i]
 		if namespace == "" {
 			fmt.Fprintf(table, "%s\t", vm.Namespace)
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\n", vm.Name, cell(string(vm.Status.Phase)), cell(vm.Status.NodeName),
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s", vm.Name, cell(string(vm.Status.Phase)), cell(vm.Status.NodeName),
 			cell(strings.Join(vm.Status.Addresses, ",")), duration.HumanDuration(now.Sub(vm.CreationTimestamp.Time)), State(vm))
+		if wide {
+			fmt.Fprintf(table, "\t%s\t%s\t%s", cell(vm.Status.ActivePodName), migratable(vm), lastMigration(vm, now))
+		}
+		fmt.Fprintln(table)
 	}
 	return table.Flush()
+}
+
+// migratable returns whether a VM would be migrated live, or why not.
+func migratable(vm *vmv1alpha1.VirtualMachine) string {
+	condition := meta.FindStatusCondition(vm.Status.Conditions, vmv1alpha1.ConditionLiveMigratable)
+	switch {
+	case condition == nil:
+		return "-"
+	case condition.Status == metav1.ConditionTrue:
+		return "yes"
+	}
+	return "no: " + messages.Line(condition.Reason)
+}
+
+// lastMigration returns where a VM came from, when, and how long its guest stood still; or why it did not
+// move.
+func lastMigration(vm *vmv1alpha1.VirtualMachine, now time.Time) string {
+	record := vm.Status.Migration
+	if record == nil || record.EndTime == nil {
+		return "-"
+	}
+	text := "from " + record.SourceNodeName + " "
+	if record.Phase == vmv1alpha1.MigrationFailed {
+		text = "failed (" + record.Reason + ") "
+	}
+	text += duration.HumanDuration(now.Sub(record.EndTime.Time)) + " ago"
+	if record.Downtime != nil {
+		text += ", stood still for " + record.Downtime.Duration.Round(time.Millisecond).String()
+	}
+	return messages.Line(text)
 }
 
 // cell returns a value of a table.
@@ -96,11 +139,33 @@ func State(vm *vmv1alpha1.VirtualMachine) string {
 	if ready == nil {
 		return "waits for the VM controller"
 	}
-	return messages.Line(strings.TrimSuffix(ready.Reason+": "+ready.Message, ": "))
+	state := strings.TrimSuffix(ready.Reason+": "+ready.Message, ": ")
+	if record := vm.Status.Migration; record != nil && (record.Phase == vmv1alpha1.MigrationPreparing || record.Phase == vmv1alpha1.MigrationCopying) {
+		state += ", " + migrationState(record)
+	}
+	return messages.Line(state)
 }
 
 // addCluster adds the flags that select the cluster and the namespace.
 func addCluster(cmd *cobra.Command, flags *kubeconfig.Flags) {
 	flags.Add(cmd.Flags())
-	cmd.Flags().StringVarP(&flags.Namespace, "namespace", "n", "default", "namespace of the virtual machines")
+	cmd.Flags().StringVar(&flags.Context, "context", "", "context of the kubeconfig; empty for the current one")
+	cmd.Flags().StringVarP(&flags.Namespace, "namespace", "n", "", "namespace of the virtual machines; empty for that of the context")
+}
+
+// connect returns clients for virtual machines and for what they do, and completes the flags.
+func connect(flags *kubeconfig.Flags) (client.Client, *remote, error) {
+	c, err := flags.Client()
+	if err != nil {
+		return nil, nil, err
+	}
+	config, _, err := flags.Load()
+	if err != nil {
+		return nil, nil, err
+	}
+	calls, err := newRemote(config)
+	if err != nil {
+		return nil, nil, err
+	}
+	return c, calls, nil
 }

@@ -1,0 +1,46 @@
+// Package probes answers probes of a process.
+package probes
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"time"
+)
+
+// Server answers probes: /healthz while the process lives, and /readyz while it is ready.
+type Server struct {
+	listener net.Listener
+	server   *http.Server
+}
+
+// Listen listens at an address. Ready returns why the process is not ready; nil if it is.
+func Listen(ctx context.Context, address string, ready func() error) (*Server, error) {
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+	if err != nil {
+		return nil, err
+	}
+	probes := http.NewServeMux()
+	probes.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write([]byte("ok\n"))
+	})
+	probes.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		if err := ready(); err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		_, _ = w.Write([]byte("ok\n"))
+	})
+	return &Server{listener, &http.Server{Handler: probes, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute}}, nil
+}
+
+// Serve serves until the context ends.
+func (s *Server) Serve(ctx context.Context) error {
+	forget := context.AfterFunc(ctx, func() { _ = s.server.Close() })
+	defer forget()
+	if err := s.server.Serve(s.listener); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,46 @@
+package standalone
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/millwright-dev/millwright/driver"
+	"github.com/millwright-dev/millwright/driver/registry"
+)
+
+// closing counts how often it is closed.
+type closing struct {
+	driver.Driver
+	closed *int
+}
+
+func (c closing) Close() error {
+	*c.closed++
+	return errors.New("the door is stuck")
+}
+
+// TestClose: each driver that was opened is closed, and what fails is said.
+func TestClose(t *testing.T) {
+	var closed int
+	flags := &Flags{Name: "mine", Kinds: registry.Kinds{{Name: "mine", Open: func(context.Context, registry.Environment) (driver.Driver, error) {
+		return closing{closed: &closed}, nil
+	}}}}
+	var out bytes.Buffer
+	opened, err := flags.Open(t.Context(), &out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := opened.Again(); err != nil {
+		t.Fatal(err)
+	}
+	if closed != 0 {
+		t.Error("it is closed while it is open")
+	}
+	opened.Close()
+	if closed != 2 || strings.Count(out.String(), "the door is stuck") != 2 {
+		t.Errorf("%d of 2 are closed; says %q", closed, out.String())
+	}
+}

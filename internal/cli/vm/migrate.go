@@ -1,0 +1,279 @@
+package vm
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/duration"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/cli/args"
+	"github.com/millwright-dev/millwright/internal/cli/kubeconfig"
+	"github.com/millwright-dev/millwright/internal/reconcile/messages"
+)
+
+// migrationPace is the time between two looks at a migration.
+const migrationPace = 500 * time.Millisecond
+
+// migrate is the command of that name.
+type migrate struct {
+	// Flags.
+	to      string
+	cancel  bool
+	wait    bool
+	timeout time.Duration
+	output  string
+
+	client client.Client
+	orders orders
+	key    client.ObjectKey
+	// pod is the hypervisor that the VM leaves.
+	pod string
+	// progress gets a line for each change, and out the result.
+	progress, out io.Writer
+}
+
+// orders has virtual machines migrate. An empty node is any.
+type orders interface {
+	order(ctx context.Context, vm client.ObjectKey, node string) error
+	cancel(ctx context.Context, vm client.ObjectKey) error
+}
+
+func newMigrate() *cobra.Command {
+	m, flags := &migrate{}, &kubeconfig.Flags{}
+	cmd := &cobra.Command{
+		Use:   "migrate NAME",
+		Short: "Move a running virtual machine to another host",
+		Long: `Move a running virtual machine to another host, while its guest runs.
+
+A line is printed for each change. The exit status is 0 when the guest runs on the other host,
+and 1 if it stays where it is, if the virtual machine cannot be migrated live, or after
+--timeout. A migration goes on when this command is interrupted; --cancel ends it, unless the
+guest is already stopped for it.`,
+		Example: `  millwright vm migrate worker-1
+  millwright vm migrate worker-1 --to host-2 --timeout 10m
+  millwright vm migrate worker-1 --cancel`,
+		Args: args.OneName("virtual machine"),
+		RunE: func(cmd *cobra.Command, names []string) error {
+			if err := m.check(); err != nil {
+				return err
+			}
+			c, calls, err := connect(flags)
+			if err != nil {
+				return err
+			}
+			m.client, m.orders, m.key = c, calls, client.ObjectKey{Namespace: flags.Namespace, Name: names[0]}
+			m.out, m.progress = cmd.OutOrStdout(), cmd.OutOrStdout()
+			if m.output != "" {
+				m.progress = cmd.ErrOrStderr()
+			}
+			if err := m.run(cmd.Context()); err != nil {
+				return flags.ExplainStopped(err)
+			}
+			return nil
+		},
+	}
+	addCluster(cmd, flags)
+	cmd.Flags().StringVar(&m.to, "to", "", "name of the host to go to; empty for any")
+	cmd.Flags().BoolVar(&m.cancel, "cancel", false, "cancel the migration that was ordered")
+	cmd.Flags().BoolVar(&m.wait, "wait", true, "wait for the end")
+	cmd.Flags().DurationVar(&m.timeout, "timeout", 0, "how long to wait; 0 for no limit")
+	cmd.Flags().StringVarP(&m.output, "output", "o", "", "json: print status.migration at the end, and the progress to standard error")
+	return cmd
+}
+
+func (m *migrate) check() error {
+	switch {
+	case m.output != "" && m.output != "json":
+		return args.Wrongf("--output: %q is not json", m.output)
+	case m.cancel && m.to != "":
+		return args.Wrongf("--cancel and --to exclude each other")
+	case strings.Contains(m.to, "/"):
+		return args.Wrongf("--to: %q is no name of a host", m.to)
+	}
+	return nil
+}
+
+func (m *migrate) run(ctx context.Context) error {
+	vm, err := m.get(ctx)
+	if err != nil {
+		return err
+	}
+	m.pod = vm.Status.ActivePodName
+	if m.cancel {
+		err = m.remove(ctx, vm)
+	} else {
+		err = m.order(ctx, vm)
+	}
+	if err != nil || !m.wait {
+		return err
+	}
+	return m.follow(ctx)
+}
+
+func (m *migrate) get(ctx context.Context) (*vmv1alpha1.VirtualMachine, error) {
+	vm := &vmv1alpha1.VirtualMachine{}
+	err := m.client.Get(ctx, m.key, vm)
+	if apierrors.IsNotFound(err) {
+		return nil, fmt.Errorf(`there is no virtual machine %s in namespace %s; "millwright vm list" shows all`, m.key.Name, m.key.Namespace)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading virtual machine %s: %w", m.key.Name, err)
+	}
+	return vm, nil
+}
+
+// order orders the migration.
+func (m *migrate) order(ctx context.Context, vm *vmv1alpha1.VirtualMachine) error {
+	if m.pod == "" || vm.Status.ActivePodUID == "" {
+		return fmt.Errorf("virtual machine %s does not run (%s)", vm.Name, State(vm))
+	}
+	if m.to != "" && m.to == vm.Status.NodeName {
+		return fmt.Errorf("virtual machine %s is on host %s already", vm.Name, m.to)
+	}
+	if can := meta.FindStatusCondition(vm.Status.Conditions, vmv1alpha1.ConditionLiveMigratable); can == nil || can.Status != metav1.ConditionTrue {
+		return fmt.Errorf("virtual machine %s cannot be migrated live: %s", vm.Name, reasonOf(can))
+	}
+	if err := m.orders.order(ctx, m.key, m.to); err != nil {
+		return fmt.Errorf("ordering the migration of virtual machine %s: %w", vm.Name, err)
+	}
+	return nil
+}
+
+// reasonOf returns why a condition is not True.
+func reasonOf(condition *metav1.Condition) string {
+	if condition == nil {
+		return "its hypervisor has not said that it can"
+	}
+	return messages.Line(cmp.Or(condition.Message, condition.Reason))
+}
+
+// remove removes the order.
+func (m *migrate) remove(ctx context.Context, vm *vmv1alpha1.VirtualMachine) error {
+	if pod, _, _ := strings.Cut(vm.Annotations[vmv1alpha1.AnnotationMigrate], "/"); pod == "" || pod != m.pod {
+		return fmt.Errorf("no migration of virtual machine %s is ordered", vm.Name)
+	}
+	if err := m.orders.cancel(ctx, m.key); err != nil {
+		return fmt.Errorf("cancelling the migration of virtual machine %s: %w", vm.Name, err)
+	}
+	return nil
+}
+
+// follow shows the migration until its end.
+func (m *migrate) follow(ctx context.Context) error {
+	err := m.watch(ctx, m.timeout, func(vm *vmv1alpha1.VirtualMachine) (string, bool, error) {
+		line, done, failure := m.see(vm)
+		if done && m.output == "json" {
+			failure = errors.Join(failure, m.print(vm.Status.Migration))
+		}
+		return line, done, failure
+	})
+	switch {
+	case ctx.Err() != nil:
+		return fmt.Errorf("not watched any more; the migration of virtual machine %s does not depend on that", m.key.Name)
+	case errors.Is(err, context.DeadlineExceeded):
+		return fmt.Errorf("the migration of virtual machine %s was not over within %s; it goes on", m.key.Name, m.timeout)
+	}
+	return err
+}
+
+// watch shows what look says of the VM, each line once, until that was all or failed. A timeout of 0 is none; one that
+// is over is context.DeadlineExceeded.
+func (m *migrate) watch(ctx context.Context, timeout time.Duration, look func(*vmv1alpha1.VirtualMachine) (line string, done bool, err error)) error {
+	if timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, timeout)
+		defer cancel()
+	}
+	last := ""
+	return wait.PollUntilContextCancel(ctx, migrationPace, true, func(ctx context.Context) (bool, error) {
+		vm, err := m.get(ctx)
+		if err != nil {
+			return false, err
+		}
+		line, done, failure := look(vm)
+		if line != "" && line != last {
+			last = line
+			fmt.Fprintln(m.progress, line)
+		}
+		return done, failure
+	})
+}
+
+func (m *migrate) print(record *vmv1alpha1.VirtualMachineMigration) error {
+	encoder := json.NewEncoder(m.out)
+	encoder.SetIndent("", "  ")
+	return encoder.Encode(record)
+}
+
+// see returns what to say about a VM now, whether that is all, and why the command fails.
+func (m *migrate) see(vm *vmv1alpha1.VirtualMachine) (line string, done bool, err error) {
+	record := vm.Status.Migration
+	if record != nil && record.SourcePodName != m.pod {
+		record = nil // an earlier one
+	}
+	pod, _, _ := strings.Cut(vm.Annotations[vmv1alpha1.AnnotationMigrate], "/")
+	ordered := pod == m.pod
+	switch {
+	case record != nil && record.Phase == vmv1alpha1.MigrationSucceeded:
+		return m.succeeded(record)
+	case vm.Status.ActivePodName != m.pod:
+		return "", true, fmt.Errorf("virtual machine %s was started anew meanwhile", vm.Name)
+	case record != nil && record.Phase != vmv1alpha1.MigrationFailed:
+		return messages.Line(vm.Name + ": " + migrationState(record)), false, nil
+	case ordered && record == nil:
+		return vm.Name + ": ordered", false, nil
+	case ordered:
+		return messages.Line(fmt.Sprintf("%s: trying again after: %s", vm.Name, because(record))), false, nil
+	case m.cancel:
+		return vm.Name + ": the migration is cancelled", true, nil
+	case record != nil:
+		return "", true, fmt.Errorf("virtual machine %s stays on host %s: %s", vm.Name, vm.Status.NodeName, because(record))
+	}
+	return "", true, fmt.Errorf("the migration of virtual machine %s was refused: %s", vm.Name,
+		reasonOf(meta.FindStatusCondition(vm.Status.Conditions, vmv1alpha1.ConditionLiveMigratable)))
+}
+
+func (m *migrate) succeeded(record *vmv1alpha1.VirtualMachineMigration) (line string, done bool, err error) {
+	if record.EndTime == nil {
+		return m.key.Name + ": the guest is continued on the other host", false, nil
+	}
+	line = fmt.Sprintf("%s: migrated from %s to %s in %s", m.key.Name, record.SourceNodeName, record.TargetNodeName,
+		duration.HumanDuration(record.EndTime.Sub(record.StartTime.Time)))
+	if record.Downtime != nil {
+		line += fmt.Sprintf("; the guest stood still for %s", record.Downtime.Duration.Round(time.Millisecond))
+	}
+	if m.cancel {
+		err = fmt.Errorf("it was too late to cancel the migration of virtual machine %s", m.key.Name)
+	}
+	return messages.Line(line), true, err
+}
+
+func because(record *vmv1alpha1.VirtualMachineMigration) string {
+	return strings.TrimSuffix(messages.Line(record.Reason+": "+record.Message), ": ")
+}
+
+// migrationState returns how far a migration under way is.
+func migrationState(record *vmv1alpha1.VirtualMachineMigration) string {
+	to := cmp.Or(record.TargetNodeName, "another host")
+	if record.Phase == vmv1alpha1.MigrationPreparing {
+		return "preparing the migration to " + to
+	}
+	if record.TotalBytes <= 0 {
+		return "migrating to " + to
+	}
+	const mebi = 1 << 20
+	return fmt.Sprintf("migrating to %s, %d of %d MiB copied", to, record.DoneBytes/mebi, (record.TotalBytes+mebi-1)/mebi)
+}

@@ -1,0 +1,132 @@
+package vm
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+
+	gorilla "github.com/gorilla/websocket"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/transport/websocket"
+	"k8s.io/streaming/pkg/httpstream"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/subresources"
+)
+
+// remote calls the subresources of virtual machines through the API server.
+type remote struct {
+	config *rest.Config
+	client *rest.RESTClient
+}
+
+func newRemote(config *rest.Config) (*remote, error) {
+	config = rest.CopyConfig(config)
+	scheme := runtime.NewScheme()
+	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
+	config.APIPath, config.GroupVersion = "/apis", &schema.GroupVersion{Group: subresources.Group, Version: subresources.Version}
+	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+	config.AcceptContentTypes, config.ContentType = runtime.ContentTypeJSON, runtime.ContentTypeJSON
+	c, err := rest.RESTClientFor(config)
+	if err != nil {
+		return nil, fmt.Errorf("connecting: %w", err)
+	}
+	return &remote{config, c}, nil
+}
+
+func to(request *rest.Request, vm client.ObjectKey, subresource string) *rest.Request {
+	return request.Namespace(vm.Namespace).Resource(subresources.Resource).Name(vm.Name).SubResource(subresource)
+}
+
+// reset resets a VM.
+func (r *remote) reset(ctx context.Context, vm client.ObjectKey) error {
+	return explain(to(r.client.Post(), vm, "reset").Do(ctx).Error())
+}
+
+// order orders a migration; an empty node is any.
+func (r *remote) order(ctx context.Context, vm client.ObjectKey, node string) error {
+	body, err := json.Marshal(subresources.MigrateOptions{NodeName: node})
+	if err != nil {
+		return err
+	}
+	return explain(to(r.client.Post(), vm, "migrate").Body(body).Do(ctx).Error())
+}
+
+// cancel takes an order back.
+func (r *remote) cancel(ctx context.Context, vm client.ObjectKey) error {
+	return explain(to(r.client.Delete(), vm, "migrate").Do(ctx).Error())
+}
+
+// log writes what the console said, and with follow what it will say.
+func (r *remote) log(ctx context.Context, vm client.ObjectKey, follow bool, out io.Writer) error {
+	request := to(r.client.Get(), vm, "log").Param(subresources.FollowParameter, strconv.FormatBool(follow))
+	body, err := request.Stream(ctx)
+	if err != nil {
+		return explain(err)
+	}
+	defer body.Close()
+	if _, err := io.Copy(out, body); err != nil && ctx.Err() == nil {
+		return fmt.Errorf("reading the log: %w", err)
+	}
+	return nil
+}
+
+// console opens a console.
+func (r *remote) console(ctx context.Context, vm client.ObjectKey, replay bool) (*gorilla.Conn, error) {
+	path := to(r.client.Get(), vm, "console").Param(subresources.ReplayParameter, strconv.FormatBool(replay))
+	if err := path.Error(); err != nil {
+		return nil, err // a name that is none
+	}
+	trip, holder, err := websocket.RoundTripperFor(r.config)
+	if err != nil {
+		return nil, fmt.Errorf("connecting: %w", err)
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, path.URL().String(), nil)
+	if err != nil {
+		return nil, fmt.Errorf("connecting: %w", err)
+	}
+	conn, err := websocket.Negotiate(trip, holder, request, subresources.ConsoleProtocol)
+	if err != nil {
+		return nil, r.refused(ctx, err)
+	}
+	return conn, nil
+}
+
+// refused explains why there is no console.
+func (r *remote) refused(ctx context.Context, err error) error {
+	if upgrade, ok := errors.AsType[*httpstream.UpgradeFailureError](err); ok {
+		err = upgrade.Cause
+	}
+	// What does not come from an API does not say what is missing.
+	if errors.Is(err, gorilla.ErrBadHandshake) {
+		served := r.client.Get().AbsPath("/apis", subresources.Group, subresources.Version).Do(ctx).Error()
+		if apierrors.IsNotFound(served) {
+			return errNotServed
+		}
+	}
+	return explain(err)
+}
+
+var errNotServed = fmt.Errorf("this cluster does not serve %s: its VM controller does not run, or is older", subresources.Group)
+
+// explain says what a general error means here.
+func explain(err error) error {
+	status, is := errors.AsType[*apierrors.StatusError](err)
+	switch {
+	case is && apierrors.IsNotFound(err) && (status.ErrStatus.Details == nil || status.ErrStatus.Details.Kind != subresources.Resource && status.ErrStatus.Details.Group != vmv1alpha1.SchemeGroupVersion.Group):
+		return errNotServed
+	case apierrors.IsServiceUnavailable(err):
+		return fmt.Errorf("the VM controller cannot do it now: %w", err)
+	}
+	return err
+}

@@ -1,0 +1,197 @@
+package vm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/cli/args"
+	"github.com/millwright-dev/millwright/internal/cli/kubeconfig"
+	"github.com/millwright-dev/millwright/internal/reconcile/messages"
+)
+
+// rollout is the command of that name.
+type rollout struct {
+	// Flags.
+	all      bool
+	selector string
+	restart  bool
+	wait     bool
+	timeout  time.Duration
+
+	client    client.Client
+	orders    orders
+	namespace string
+	out       io.Writer
+}
+
+func newRollout() *cobra.Command {
+	r, flags := &rollout{}, &kubeconfig.Flags{}
+	cmd := &cobra.Command{
+		Use:   "rollout [NAME...]",
+		Short: "Replace hypervisors that run another image than new ones would",
+		Long: `Replace the hypervisors that run another image than new ones would: after a change of
+spec.hypervisorImage, or of the VM controller's default. Their condition HypervisorCurrent says
+so. Without names it is all virtual machines of the namespace.
+
+Each virtual machine is moved to a new hypervisor while its guest runs, one after the other. One
+that cannot be migrated live is left alone, unless --restart allows to shut its guest down.
+
+Ctrl-C pauses: the migration under way goes on, and the others do not begin. The same command goes
+on later. Nothing is lost if the VM controller restarts meanwhile: what is ordered is stored in the
+virtual machine.
+
+The exit status is 0 when all have the new image, and 1 if some do not.`,
+		Example: `  millwright vm rollout
+  millwright vm rollout worker-1 worker-2
+  millwright vm rollout --all-namespaces --selector tier=web --restart`,
+		RunE: func(cmd *cobra.Command, names []string) error {
+			if _, err := labels.Parse(r.selector); err != nil {
+				return args.Wrongf("--selector: %v", err)
+			}
+			c, calls, err := connect(flags)
+			if err != nil {
+				return err
+			}
+			r.client, r.orders, r.namespace, r.out = c, calls, flags.Namespace, cmd.OutOrStdout()
+			if err := r.run(cmd.Context(), names); err != nil {
+				return flags.ExplainStopped(err)
+			}
+			return nil
+		},
+	}
+	addCluster(cmd, flags)
+	cmd.Flags().BoolVarP(&r.all, "all-namespaces", "A", false, "virtual machines of all namespaces")
+	cmd.Flags().StringVarP(&r.selector, "selector", "l", "", "labels that the virtual machines have")
+	cmd.Flags().BoolVar(&r.restart, "restart", false, "shut down and start again what cannot be migrated live")
+	cmd.Flags().BoolVar(&r.wait, "wait", true, "replace one after the other, and show it; false orders all at once, of which the VM controller carries out few at a time for each host")
+	cmd.Flags().DurationVar(&r.timeout, "timeout", 0, "how long to wait for each virtual machine; 0 for no limit")
+	return cmd
+}
+
+func (r *rollout) run(ctx context.Context, names []string) error {
+	vms, err := r.outdated(ctx, names)
+	if err != nil {
+		return err
+	}
+	if len(vms) == 0 {
+		_, err := fmt.Fprintln(r.out, "All hypervisors are current.")
+		return err
+	}
+	var left []string
+	for i, vm := range vms {
+		to := numbered{r.out, fmt.Sprintf("%d of %d: ", i+1, len(vms))}
+		err := r.replace(ctx, vm, to)
+		if ctx.Err() != nil {
+			return fmt.Errorf("paused at %s, %d of %d; the same command goes on", vm, i+1, len(vms))
+		}
+		if err != nil {
+			fmt.Fprintln(to, messages.Line(err.Error()))
+			left = append(left, vm.Name)
+		}
+	}
+	if len(left) > 0 {
+		return fmt.Errorf("%d of %d virtual machines keep their hypervisors: %s", len(left), len(vms), strings.Join(left, ", "))
+	}
+	return nil
+}
+
+// outdated returns the VMs to replace, of the names if there are any.
+func (r *rollout) outdated(ctx context.Context, names []string) ([]client.ObjectKey, error) {
+	selector, err := labels.Parse(r.selector)
+	if err != nil {
+		return nil, fmt.Errorf("reading the selector: %w", err)
+	}
+	namespace := r.namespace
+	if r.all {
+		namespace = ""
+	}
+	vms := &vmv1alpha1.VirtualMachineList{}
+	if err := r.client.List(ctx, vms, client.InNamespace(namespace), client.MatchingLabelsSelector{Selector: selector}); err != nil {
+		return nil, fmt.Errorf("listing virtual machines: %w", err)
+	}
+	var found []client.ObjectKey
+	exists := map[string]bool{}
+	for i := range vms.Items {
+		vm := &vms.Items[i]
+		exists[vm.Name] = true
+		if outdated(vm) && (len(names) == 0 || slices.Contains(names, vm.Name)) {
+			found = append(found, client.ObjectKeyFromObject(vm))
+		}
+	}
+	for _, name := range names {
+		if !exists[name] {
+			return nil, fmt.Errorf(`there is no virtual machine %s; "millwright vm list -A" shows all`, name)
+		}
+	}
+	return found, nil
+}
+
+// outdated reports whether a new hypervisor of a VM would have another image.
+func outdated(vm *vmv1alpha1.VirtualMachine) bool {
+	return meta.IsStatusConditionFalse(vm.Status.Conditions, vmv1alpha1.ConditionHypervisorCurrent) && vm.DeletionTimestamp.IsZero()
+}
+
+// replace gives a VM a new hypervisor.
+func (r *rollout) replace(ctx context.Context, key client.ObjectKey, out io.Writer) error {
+	m := &migrate{client: r.client, orders: r.orders, key: key, wait: r.wait, timeout: r.timeout, progress: out, out: out}
+	vm, err := m.get(ctx)
+	if err != nil || !outdated(vm) {
+		return err
+	}
+	can := meta.FindStatusCondition(vm.Status.Conditions, vmv1alpha1.ConditionLiveMigratable)
+	switch {
+	case can != nil && can.Status == metav1.ConditionTrue:
+		return m.run(ctx)
+	case r.restart:
+		return r.startAgain(ctx, m, vm)
+	}
+	return fmt.Errorf("%s cannot be migrated live: %s; --restart shuts its guest down, and starts it again", vm.Name, strings.TrimSuffix(reasonOf(can), "."))
+}
+
+// startAgain deletes the Pod of a VM, and waits until the VM is ready in another one.
+func (r *rollout) startAgain(ctx context.Context, m *migrate, vm *vmv1alpha1.VirtualMachine) error {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: vm.Namespace, Name: vm.Status.ActivePodName}}
+	if err := r.client.Delete(ctx, pod, client.Preconditions{UID: &vm.Status.ActivePodUID}); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("deleting pod %s: %w", pod.Name, err)
+	}
+	if !r.wait {
+		return nil
+	}
+	err := m.watch(ctx, r.timeout, func(vm *vmv1alpha1.VirtualMachine) (string, bool, error) {
+		if vm.Status.ActivePodName == pod.Name {
+			return vm.Name + ": shutting down", false, nil
+		}
+		return vm.Name + ": starting again: " + State(vm), meta.IsStatusConditionTrue(vm.Status.Conditions, vmv1alpha1.ConditionReady), nil
+	})
+	if errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("%s was not ready again within %s", vm.Name, r.timeout)
+	}
+	return err
+}
+
+// numbered begins each line with a number.
+type numbered struct {
+	to     io.Writer
+	prefix string
+}
+
+// Write writes one line.
+func (n numbered) Write(line []byte) (int, error) {
+	if _, err := io.WriteString(n.to, n.prefix); err != nil {
+		return 0, err
+	}
+	return n.to.Write(line)
+}

@@ -1,0 +1,100 @@
+package vmcontroller
+
+import (
+	"net"
+	"net/netip"
+	"slices"
+
+	"github.com/spf13/pflag"
+	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/millwright-dev/millwright/internal/cli/args"
+	managercmd "github.com/millwright-dev/millwright/internal/cli/manager"
+	"github.com/millwright-dev/millwright/internal/manager"
+)
+
+// servicePort is that of the Service in the manifests.
+const servicePort = 10270
+
+func (f *flags) add(set *pflag.FlagSet) {
+	c := &f.config
+	f.set = set
+	set.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig of the cluster of the virtual machines; defaults to the in-cluster config")
+	set.StringVar(&c.Namespace, "namespace", "", "namespace of this controller: of its lease, its Service and the Secret of its authority; defaults to that of the Pod, or of the kubeconfig")
+	set.StringSliceVar(&c.Namespaces, "vm-namespaces", nil, "comma-separated namespaces of the virtual machines; empty for all")
+	set.Float32Var(&f.qps, "kube-api-qps", 100, "QPS of the client of the API server")
+	set.IntVar(&f.burst, "kube-api-burst", 200, "burst of the client of the API server")
+	set.StringVar(&c.Pages.Address, "address", "0.0.0.0", "IP address on which to serve /healthz, /readyz, /livez and /metrics")
+	set.IntVar(&c.Pages.Port, "port", 10269, "port on which to serve /healthz, /readyz, /livez and /metrics over HTTP; 0 to disable")
+	set.BoolVar(&c.Pages.Profiling.Enabled, "profiling", false, "enable profiling via web interface host:port/debug/pprof/")
+	set.BoolVar(&c.Pages.Profiling.Contention, "contention-profiling", false, "enable block profiling; requires --profiling")
+	set.IntVar(&c.ConcurrentSyncs, "concurrent-syncs", 10, "number of virtual machines that are reconciled concurrently")
+	managercmd.AddElection(set, &c.Election)
+	set.StringVar(&c.Election.Namespace, "leader-elect-namespace", "", "namespace of the lease; defaults to --namespace")
+	f.addHypervisors(set)
+	f.migrations.Add(set)
+	f.logging.Add(set)
+}
+
+// addHypervisors adds what hypervisors get to know.
+func (f *flags) addHypervisors(set *pflag.FlagSet) {
+	c := &f.config
+	set.StringVar(&f.listen, "listen", ":10270", "address and port for hypervisors, which the process that leads opens; with TLS 1.3 and certificates")
+	set.StringVar(&c.Service.Name, "service", manager.VMLease, `Service without selector, in --namespace, which this process leads to itself when it leads; "" if --endpoint needs none`)
+	set.StringVar(&f.advertise, "advertise-address", "", "IP address at which --service reaches this process: that of its Pod; required with --service")
+	set.StringVar(&c.Service.Endpoint, "endpoint", "", "gRPC target at which hypervisors reach the controller; defaults to port 10270 of --service; hypervisors that run keep theirs")
+	set.StringVar(&f.certificate, "authority-cert-file", "", "PEM file with the certificate of the authority of hypervisors' certificates; defaults to the Secret millwright-vm-authority, which is created if it is missing")
+	set.StringVar(&f.key, "authority-private-key-file", "", "PEM file with the key of --authority-cert-file")
+	set.StringVar(&c.Guests.Image, "hypervisor-image", "", "container image of hypervisors, unless a virtual machine names another; required")
+	set.StringVar(&c.Guests.Accelerator, "accelerator", "auto", "accelerator of QEMU: auto, kvm or tcg")
+	set.StringSliceVar(&f.networks, "vm-network", []string{"10.77.0.0/16"}, "CIDRs of the virtual machines' network, at most one of each IP version; empty for no network")
+}
+
+// validate returns all problems with the flags.
+func (f *flags) validate() error {
+	c := f.config
+	var wrong args.Problems
+	for flag, name := range map[string]string{"namespace": c.Namespace, "leader-elect-namespace": c.Election.Namespace} {
+		wrong.If(name != "" && len(utilvalidation.IsDNS1123Label(name)) > 0, "--%s: %q cannot be a namespace", flag, name)
+	}
+	for _, name := range c.Namespaces {
+		wrong.If(len(utilvalidation.IsDNS1123Label(name)) > 0, "--vm-namespaces: %q cannot be a namespace", name)
+	}
+	wrong.If(net.ParseIP(c.Pages.Address) == nil, "--address: %q is not an IP address", c.Pages.Address)
+	wrong.Port("port", c.Pages.Port)
+	wrong.If(f.qps <= 0, "--kube-api-qps: must be above 0")
+	wrong.If(f.burst < 0, "--kube-api-burst: must not be negative")
+	wrong.If(c.Pages.Profiling.Contention && !c.Pages.Profiling.Enabled, "--contention-profiling: needs --profiling")
+	wrong.If(c.ConcurrentSyncs <= 0, "--concurrent-syncs: must be above 0")
+	wrong.Negative(f.set)
+	wrong.Add(managercmd.ValidateElection(c.Election))
+	f.validateHypervisors(&wrong)
+	f.migrations.Validate(&wrong)
+	return wrong.Err()
+}
+
+func (f *flags) validateHypervisors(wrong *args.Problems) {
+	c := f.config
+	err := portOf(f.listen)
+	wrong.If(err != nil, "--listen: %v", err)
+	name := c.Service.Name
+	wrong.If(name != "" && len(utilvalidation.IsDNS1035Label(name)) > 0, "--service: %q cannot be the name of a Service", name)
+	_, err = netip.ParseAddr(f.advertise)
+	wrong.If(name != "" && err != nil, "--advertise-address: %q is not an IP address, which --service needs", f.advertise)
+	wrong.If(name == "" && c.Service.Endpoint == "", "--endpoint: required without --service")
+	wrong.If((f.certificate == "") != (f.key == ""), "--authority-cert-file, --authority-private-key-file: one is missing")
+	wrong.If(c.Guests.Image == "", "--hypervisor-image: required")
+	accelerator := c.Guests.Accelerator
+	wrong.If(!slices.Contains([]string{"auto", "kvm", "tcg"}, accelerator), "--accelerator: %q is none of auto, kvm and tcg", accelerator)
+	f.validateNetworks(wrong)
+}
+
+func (f *flags) validateNetworks(wrong *args.Problems) {
+	versions := map[bool]bool{}
+	for _, text := range f.networks {
+		network, err := netip.ParsePrefix(text)
+		wrong.If(err != nil || network != network.Masked(), "--vm-network: %q is not a network", text)
+		wrong.If(err == nil && versions[network.Addr().Is4()], "--vm-network: %s has two of one IP version", f.networks)
+		versions[network.Addr().Is4()] = true
+	}
+}

@@ -1,0 +1,162 @@
+// Package vmcontroller runs the controller of VirtualMachines in a cluster.
+package vmcontroller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"strconv"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"k8s.io/client-go/rest"
+
+	"github.com/millwright-dev/millwright/internal/cli/args"
+	"github.com/millwright-dev/millwright/internal/cli/connect"
+	"github.com/millwright-dev/millwright/internal/cli/logging"
+	"github.com/millwright-dev/millwright/internal/manager"
+	"github.com/millwright-dev/millwright/internal/vm/identity"
+)
+
+// agent is the user agent of the controller's requests.
+const agent = "millwright-vm-controller"
+
+// flags are those of "millwright vm-controller".
+type flags struct {
+	config     manager.VMConfig
+	migrations Migrations
+	logging    logging.Flags
+	set        *pflag.FlagSet
+
+	kubeconfig string
+	qps        float32
+	burst      int
+	// listen is where hypervisors connect, and advertise the address of the Service's endpoint.
+	listen, advertise string
+	networks          []string
+	// certificate and key are files of the authority.
+	certificate, key string
+}
+
+// New returns the command "vm-controller".
+func New() *cobra.Command {
+	f := &flags{}
+	cmd := &cobra.Command{
+		Use:   "vm-controller",
+		Short: "Run the controller of VirtualMachines in a cluster",
+		Long: `Run the controller of VirtualMachines in a cluster.
+
+It creates a Pod with a hypervisor for each VirtualMachine, and hypervisors ask it whether they
+may run their guest. Of several processes one leads; the others stand by. The Service that
+--service names leads hypervisors to the one that leads.`,
+		Example: `  millwright vm-controller --namespace millwright-system --advertise-address 10.0.0.7 --hypervisor-image registry.example.com/millwright-hypervisor:v0.1.0`,
+		Args:    args.None,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return f.run(cmd.Context(), cmd.ErrOrStderr())
+		},
+	}
+	f.add(cmd.Flags())
+	return cmd
+}
+
+// run runs the controller until the context ends. Logs go to stderr.
+func (f *flags) run(ctx context.Context, stderr io.Writer) error {
+	if err := f.validate(); err != nil {
+		return args.Wrong(err)
+	}
+	log, err := f.logging.SetUp(stderr)
+	if err != nil {
+		return err
+	}
+	f.config.Log = log
+	if err := f.complete(); err != nil {
+		return err
+	}
+	err = manager.RunVMs(ctx, f.config)
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return fmt.Errorf("%w: choose other ports with --port and --listen", err)
+	}
+	return err
+}
+
+// complete fills the configuration from the flags. It does not contact the cluster yet.
+func (f *flags) complete() error {
+	c := &f.config
+	var namespace string
+	var err error
+	if c.Infrastructure, namespace, err = f.load(); err != nil {
+		return err
+	}
+	if c.Namespace == "" {
+		c.Namespace = namespace
+	}
+	if c.Authority, err = f.authority(); err != nil {
+		return err
+	}
+	for _, prefix := range f.networks {
+		c.Guests.Networks = append(c.Guests.Networks, netip.MustParsePrefix(prefix)) // validated
+	}
+	c.Migration = f.migrations.Config()
+	c.Service.Listen = func(ctx context.Context) (net.Listener, error) {
+		return (&net.ListenConfig{}).Listen(ctx, "tcp", f.listen)
+	}
+	if c.Service.Name != "" {
+		c.Service.Address = netip.MustParseAddr(f.advertise)
+	}
+	if c.Service.Endpoint == "" {
+		c.Service.Endpoint = fmt.Sprintf("%s.%s.svc:%d", c.Service.Name, c.Namespace, servicePort)
+	}
+	c.Pages.Flags = map[string]string{}
+	f.set.VisitAll(func(flag *pflag.Flag) { c.Pages.Flags[flag.Name] = flag.Value.String() })
+	return nil
+}
+
+// load reads the kubeconfig, and the namespace of its context or of this Pod.
+func (f *flags) load() (*rest.Config, string, error) {
+	config, namespace, err := connect.Named("--kubeconfig", f.kubeconfig, "")
+	if err != nil {
+		return nil, "", err
+	}
+	config.QPS, config.Burst, config.UserAgent = f.qps, f.burst, agent
+	return config, namespace, nil
+}
+
+// authority reads the files of the authority; nil if there are none.
+func (f *flags) authority() (*identity.Authority, error) {
+	if f.certificate == "" {
+		return nil, nil
+	}
+	certificate, err := os.ReadFile(f.certificate)
+	if err != nil {
+		return nil, fmt.Errorf("--authority-cert-file: %w", err)
+	}
+	key, err := os.ReadFile(f.key)
+	if err != nil {
+		return nil, fmt.Errorf("--authority-private-key-file: %w", err)
+	}
+	authority, err := identity.ParseAuthority(certificate, key)
+	if err != nil {
+		return nil, fmt.Errorf("--authority-cert-file: %w", err)
+	}
+	return authority, nil
+}
+
+// portOf returns the port of an address; an error if it is none.
+func portOf(address string) error {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return err
+	}
+	if number, err := strconv.Atoi(port); err != nil || number < 0 || number > 65535 {
+		return fmt.Errorf("%q is not a port", port)
+	}
+	if host != "" && net.ParseIP(host) == nil {
+		return fmt.Errorf("%q is not an IP address", host)
+	}
+	return nil
+}
