@@ -76,6 +76,15 @@ type MachineDeploymentSpec struct {
 	// preserved without being asked to.
 	// +optional
 	AutoPreserveFailedMachineMax int32 `json:"autoPreserveFailedMachineMax,omitempty"`
+	// ExcessReplicas is how many machines, or what percentage of the replicas (rounded up), exist beyond
+	// them as a reserve: the newest ones, on whose nodes no pods are scheduled until the replicas grow.
+	// Nil is none. MCM's CRDs do not know this field, but see AnnotationKeyExcessReplicas.
+	// +kubebuilder:validation:XValidation:rule="type(self) == string || int(self) >= 0",message="must not be below zero"
+	// +kubebuilder:validation:XValidation:rule="type(self) == string || int(self) < 2147483648",message="must fit into 32 bits"
+	// +kubebuilder:validation:XValidation:rule="type(self) == int || string(self).matches('^[0-9]{1,9}%$')",message="must be a number or a percentage such as 20%"
+	// +kubebuilder:validation:XValidation:rule="type(self) == int || !string(self).matches('^[0-9]{1,9}%$') || int(string(self).replace('%', '')) <= 100",message="must not be above 100%"
+	// +optional
+	ExcessReplicas *intstr.IntOrString `json:"excessReplicas,omitempty"`
 }
 
 // RollbackConfig names the revision to return to.
@@ -157,7 +166,8 @@ type MachineDeploymentStatus struct {
 	// ObservedGeneration is the generation that this status belongs to.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
-	// Replicas is the number of machines that exist, those being deleted included.
+	// Replicas is the number of machines that exist, those being deleted included. Those in excess of
+	// the replicas are counted apart, here and in the next numbers but UnavailableReplicas: see ExcessReplicas.
 	// +optional
 	Replicas int32 `json:"replicas,omitempty"`
 	// UpdatedReplicas is the number of machines made from the current template.
@@ -189,6 +199,10 @@ type MachineDeploymentStatus struct {
 	// field: a cluster that runs with them prunes it, so nothing may depend on it.
 	// +optional
 	Selector string `json:"selector,omitempty"`
+	// ExcessReplicas is the number of machines that exist as a reserve in excess of the replicas. MCM's
+	// CRDs do not know this field; nothing depends on it.
+	// +optional
+	ExcessReplicas int32 `json:"excessReplicas,omitempty"`
 }
 
 // MachineDeploymentConditionType is the type of a condition of a deployment.

@@ -63,6 +63,17 @@ const (
 	// AnnotationKeySkipValidation, "true", exempts an object of this group from the admission policies
 	// of config/policy. Controllers do not look at it.
 	AnnotationKeySkipValidation = "machine.millwright.dev/skip-validation"
+	// AnnotationKeyExcessReplicas on a deployment is spec.excessReplicas for clusters whose CRDs prune that
+	// field, which outranks it: a number, or a percentage of the replicas. On a set, the deployment writes
+	// there how many of the set's replicas are in excess.
+	AnnotationKeyExcessReplicas = "machine.millwright.dev/excess-replicas"
+	// AnnotationKeyExcessNoExecute, "true", on a deployment, and from there on its sets, gives machines in
+	// excess the taint NoExecute beside NoSchedule: pods that do not tolerate it are evicted at once,
+	// without regard to PodDisruptionBudgets.
+	AnnotationKeyExcessNoExecute = "machine.millwright.dev/excess-no-execute"
+	// AnnotationKeyAutoscalerMaxSize on a deployment is how many machines an autoscaler may give it. The
+	// key is the one that the autoscaler has for Cluster API. Machines in excess keep to it.
+	AnnotationKeyAutoscalerMaxSize = "cluster.x-k8s.io/cluster-api-autoscaler-node-group-max-size"
 	// AnnotationKeyMachineEffectiveCreationTimeout outranks the creation timeout of spec and flag.
 	AnnotationKeyMachineEffectiveCreationTimeout = "node.machine.sapcloud.io/effective-creation-timeout"
 	// AnnotationKeyMachineJoinDuration on a machine is how long after its creation its node had joined,
@@ -106,6 +117,9 @@ const (
 const (
 	// TaintKeyPreferNoSchedule is on the nodes of old sets during a rollout.
 	TaintKeyPreferNoSchedule = "deployment.machine.sapcloud.io/prefer-no-schedule"
+	// TaintKeyExcess is on the nodes of machines in excess of a deployment's replicas. The prefix is the
+	// cluster autoscaler's: it takes such a node for ready, and does not think that new nodes have the taint.
+	TaintKeyExcess = "status-taint.cluster-autoscaler.kubernetes.io/millwright-excess"
 	// TaintKeyCriticalComponentsNotReady keeps a Pending machine from being Running.
 	TaintKeyCriticalComponentsNotReady = "node.gardener.cloud/critical-components-not-ready"
 	// TaintKeyPreserved keeps new pods off the node of a Failed machine that is preserved.

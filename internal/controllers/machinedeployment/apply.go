@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
@@ -133,10 +134,12 @@ func (p pass) annotate(ctx context.Context, f planner.Facts, deployment *v1alpha
 	return next, nil
 }
 
-// changeFinalizer patches a deployment if change adds or removes its finalizer.
+// changeFinalizer patches a deployment if change adds or removes its finalizer. That of old versions of MCM
+// goes in both cases: nobody else removes it.
 func (p pass) changeFinalizer(ctx context.Context, deployment *v1alpha1.MachineDeployment, change func(client.Object, string) bool) (*v1alpha1.MachineDeployment, error) {
 	next := deployment.DeepCopy()
-	if !change(next, v1alpha1.FinalizerMCM) {
+	changed := change(next, v1alpha1.FinalizerMCM)
+	if !controllerutil.RemoveFinalizer(next, v1alpha1.FinalizerLegacy) && !changed {
 		return deployment, nil
 	}
 	return next, p.patchDeployment(ctx, next, deployment)

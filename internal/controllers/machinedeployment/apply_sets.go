@@ -15,7 +15,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
-	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/numbers"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/counts"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/revision"
 	"github.com/millwright-dev/millwright/internal/reconcile/apierror"
 	"github.com/millwright-dev/millwright/internal/reconcile/cascade"
@@ -36,7 +36,7 @@ func (p pass) create(ctx context.Context, deployment *v1alpha1.MachineDeployment
 		return fmt.Errorf("%w: %w", planner.ErrCreate, err)
 	}
 	if err := mutated(deployment, set); err != nil {
-		p.memory.mutated = true
+		p.memory.mutated.Failed(err, deployment.Generation, p.Clock.Now())
 		// Whatever its version: its controller may have written its status.
 		return errors.Join(err, apierror.IgnoreGone(p.Client.Delete(ctx, set, client.Preconditions{UID: &set.UID})))
 	}
@@ -59,18 +59,26 @@ func mutated(deployment *v1alpha1.MachineDeployment, created *v1alpha1.MachineSe
 }
 
 // stillMutated returns an error if the last new set was mutated, and the next one would be. It uses a dry
-// run under another name, since the last set may still exist. Other failures are left to the creation.
+// run under another name, since the last set may still exist. If that does not tell, the next one is made after a
+// while.
 func (p pass) stillMutated(ctx context.Context, f planner.Facts) error {
-	p.memory.mutated = p.memory.mutated && f.Current == nil
-	if !p.memory.mutated || f.Deployment.Spec.Paused {
+	known := p.memory
+	if f.Current != nil {
+		known.mutated.Succeeded()
+		known.dryRunTells = false
+	}
+	if !known.mutated.Failing() || f.Deployment.Spec.Paused {
 		return nil
 	}
 	created := planner.NewSet(f, 0)
 	created.Name, created.GenerateName = "", created.Name+"-"
-	if p.Client.Create(ctx, created, client.DryRunAll) != nil {
-		return nil
+	if p.Client.Create(ctx, created, client.DryRunAll) == nil {
+		if err := mutated(f.Deployment, created); err != nil || known.dryRunTells {
+			known.dryRunTells = true
+			return err
+		}
 	}
-	return mutated(f.Deployment, created)
+	return known.mutated.Waits(f.Deployment.Generation, p.Clock.Now())
 }
 
 // nameTaken returns errCacheBehind if the existing set is the wanted one, which the cache does not show
@@ -134,7 +142,7 @@ func (p pass) change(ctx context.Context, f planner.Facts, op planner.Operation,
 		p.Events.Eventf(f.Deployment, corev1.EventTypeNormal, "RefreshedMachineSet", "Refreshed machine set %s: %s", next.Name, op.Reason)
 		ctrl.LoggerFrom(ctx).Info("Refreshed machine set", "machineSet", next.Name, "why", op.Reason)
 	}
-	if numbers.Desired(next) > 0 || f.Nodes == nil {
+	if counts.Desired(next) > 0 || f.Nodes == nil {
 		return nil
 	}
 	for _, n := range f.Nodes.OfOld { // which are not read any more

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
@@ -23,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
@@ -60,6 +62,8 @@ type Target interface {
 	Client() client.Client
 	// Ready reports whether the target has answered, so that its cache is filled.
 	Ready() bool
+	// Watch calls a handler for events of objects like the given one, once the target has answered.
+	Watch(object client.Object, events handler.EventHandler, filters ...predicate.Predicate) source.Source
 }
 
 // Controller reconciles MachineDeployments. Make one with New.
@@ -81,8 +85,10 @@ type memory struct {
 	// nodesUnmarked reports whether the nodes have no marks of a rollout or an update in place, and need not
 	// be read.
 	nodesUnmarked bool
-	// mutated reports whether the API server changed the template of the last new set.
-	mutated bool
+	// mutated spaces out creations of sets that the API server changes. dryRunTells reports whether a dry run
+	// has shown that: a webhook may treat it in another way.
+	mutated     expectations.Retry
+	dryRunTells bool
 	// counted is when the status of a deployment that is being deleted was written.
 	counted time.Time
 	// unanswered is since when candidates for an update in place have waited for the machine controller;
@@ -100,16 +106,18 @@ func New(opts Options) *Controller {
 
 // SetupWithManager registers the controller and what it watches.
 func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
-	err := ctrl.NewControllerManagedBy(mgr).
+	build := ctrl.NewControllerManagedBy(mgr).
 		Named("machinedeployment").
 		For(&v1alpha1.MachineDeployment{}).
 		Watches(&v1alpha1.MachineSet{}, handler.EnqueueRequestsFromMapFunc(c.ofSet)).
 		Watches(&v1alpha1.Machine{}, handler.EnqueueRequestsFromMapFunc(c.ofMachine), builder.WithPredicates(machineChanges())).
 		Watches(&v1alpha1.MachineDeployment{}, handler.EnqueueRequestsFromMapFunc(c.overlapping), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&v1alpha1.MachineDeployment{}, c.orphaned.Handler()).
-		WithOptions(controller.Options{MaxConcurrentReconciles: c.Concurrency, RateLimiter: expectations.RateLimiter()}).
-		Complete(c)
-	if err != nil {
+		WithOptions(controller.Options{MaxConcurrentReconciles: c.Concurrency, RateLimiter: expectations.RateLimiter()})
+	if c.Target != nil && c.InPlace {
+		build.WatchesRawSource(c.Target.Watch(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(c.ofNode), nodeChanges()))
+	}
+	if err := build.Complete(c); err != nil {
 		return fmt.Errorf("setting up the machine deployment controller: %w", err)
 	}
 	return nil
@@ -214,6 +222,11 @@ func (p pass) reconcile(ctx context.Context, deployment *v1alpha1.MachineDeploym
 // settle is the least time between two statuses during deletion: sets change often then.
 const settle = 100 * time.Millisecond
 
+// held reports whether a deployment has a finalizer of MCM, of today or of old versions.
+func held(deployment *v1alpha1.MachineDeployment) bool {
+	return controllerutil.ContainsFinalizer(deployment, v1alpha1.FinalizerMCM) || controllerutil.ContainsFinalizer(deployment, v1alpha1.FinalizerLegacy)
+}
+
 // terminate deletes the sets, and removes the finalizer when none is left. A deployment that is deleted
 // without its sets waits for the garbage collector, which releases them. It returns the time to the
 // next pass without an event; 0 is never.
@@ -221,7 +234,7 @@ func (p pass) terminate(ctx context.Context, deployment *v1alpha1.MachineDeploym
 	switch {
 	case cascade.Orphaning(deployment):
 		return 0, nil
-	case len(sets) == 0 && controllerutil.ContainsFinalizer(deployment, v1alpha1.FinalizerMCM):
+	case len(sets) == 0 && held(deployment):
 		_, err := p.changeFinalizer(ctx, deployment, controllerutil.RemoveFinalizer)
 		return 0, apierror.IgnoreGone(err)
 	case p.orphaned.Has(deployment):

@@ -15,7 +15,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/nodeupdate"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
-	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/numbers"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/counts"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/revision"
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
 )
@@ -71,7 +71,7 @@ func (c *Controller) unowned(ctx context.Context, deployment *v1alpha1.MachineDe
 		switch {
 		case matches && c.Live != nil && set.DeletionTimestamp.IsZero():
 			orphans = append(orphans, set)
-		case !matches && numbers.Existing(set) > 0 && revision.CreatedFor(deployment, set):
+		case !matches && counts.Existing(set) > 0 && revision.CreatedFor(deployment, set):
 			released = append(released, set)
 		}
 	}
@@ -112,7 +112,7 @@ func (c *Controller) overlaps(ctx context.Context, deployment *v1alpha1.MachineD
 func (c *Controller) retained(ctx context.Context, f planner.Facts) (map[string]int32, error) {
 	retained := map[string]int32{}
 	for _, set := range f.All() {
-		if numbers.Existing(set) == numbers.Desired(set) || !set.DeletionTimestamp.IsZero() {
+		if counts.Existing(set) == counts.Desired(set) || !set.DeletionTimestamp.IsZero() {
 			continue
 		}
 		machines, err := c.Machines.ControlledBy(ctx, set.Namespace, string(set.UID))
@@ -157,7 +157,7 @@ func (p pass) nodesMatter(f planner.Facts) bool {
 func (p pass) readNodes(ctx context.Context, f planner.Facts) (*planner.Nodes, error) {
 	nodes := &planner.Nodes{Protect: p.ProtectNodes}
 	for _, set := range f.All() {
-		if numbers.Desired(set) == 0 && !f.HasMachines(set) {
+		if counts.Desired(set) == 0 && !f.HasMachines(set) {
 			continue
 		}
 		machines, err := p.Machines.ControlledBy(ctx, set.Namespace, string(set.UID))

@@ -17,6 +17,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
@@ -43,6 +46,9 @@ type targetOf struct{ *server }
 
 func (t targetOf) Client() client.Client { return t.target }
 func (t targetOf) Ready() bool           { return !t.away }
+func (t targetOf) Watch(client.Object, handler.EventHandler, ...predicate.Predicate) source.Source {
+	panic("nothing is set up")
+}
 
 // indexes adds the cache's indexes to a fake client.
 type indexes struct{ *fake.ClientBuilder }

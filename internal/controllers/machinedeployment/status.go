@@ -49,7 +49,7 @@ func lookAgain(f planner.Facts, o planner.Outcome, next v1alpha1.MachineDeployme
 	if f.TargetAway || o.NodesLater || f.Nodes != nil && (f.Nodes.Behind || planner.Blocked(f) != "") {
 		times = append(times, targetAway)
 	}
-	if f.Nodes != nil && f.Nodes.Stale {
+	if f.Nodes != nil && f.Nodes.Stale || !planner.Counted(f) {
 		times = append(times, expectations.StaleCache)
 	}
 	for _, in := range times {
@@ -70,6 +70,9 @@ var warned = []string{
 func (p pass) writeStatus(ctx context.Context, deployment *v1alpha1.MachineDeployment, next v1alpha1.MachineDeploymentStatus) (*v1alpha1.MachineDeployment, error) {
 	stored := deployment.Status
 	stored.Selector = next.Selector // pruned under MCM's CRDs, so its absence must not cause a write
+	if stored.ExcessReplicas == 0 && deployment.Spec.ExcessReplicas == nil {
+		stored.ExcessReplicas = next.ExcessReplicas // so is this; with the field of the spec, it is not
+	}
 	if equality.Semantic.DeepEqual(stored, next) {
 		return deployment, nil
 	}

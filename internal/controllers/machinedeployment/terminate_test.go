@@ -154,3 +154,31 @@ func TestWhatIsSaidOfADeploymentThatIsDeleted(t *testing.T) {
 		t.Errorf("got %+v", status)
 	}
 }
+
+// TestTheFinalizerOfOldVersionsGoes: that which very old versions of MCM put on deployments is replaced while
+// the deployment lives, and removed when it is deleted.
+func TestTheFinalizerOfOldVersionsGoes(t *testing.T) {
+	for name, finalizers := range map[string][]string{
+		"alone":  {v1alpha1.FinalizerLegacy},
+		"beside": {v1alpha1.FinalizerLegacy, v1alpha1.FinalizerMCM},
+	} {
+		t.Run(name, func(t *testing.T) {
+			with := func(all ...string) *server {
+				s := newServer(fixture.Deployment(0, fixture.OfClass("a")))
+				s.change(func(d *v1alpha1.MachineDeployment) { d.Finalizers = all })
+				return s
+			}
+			s := with(finalizers...)
+			s.pass(t)
+			if diff := cmp.Diff([]string{v1alpha1.FinalizerMCM}, s.deployment().Finalizers); diff != "" {
+				t.Errorf("the finalizers of a deployment that lives: want - got +\n%s", diff)
+			}
+			s = with(append(finalizers, "example.com/backup")...)
+			must(s.live.Delete(t.Context(), s.deployment()))
+			s.pass(t)
+			if diff := cmp.Diff([]string{"example.com/backup"}, s.deployment().Finalizers); diff != "" {
+				t.Errorf("the finalizers of a deployment that is deleted: want - got +\n%s", diff)
+			}
+		})
+	}
+}

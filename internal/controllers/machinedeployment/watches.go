@@ -3,6 +3,7 @@ package machinedeployment
 import (
 	"context"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
@@ -13,6 +14,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/nodeupdate"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/revision"
+	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
 )
 
 // requests returns the deployments of a namespace that something concerns.
@@ -63,6 +65,32 @@ func (c *Controller) ofMachine(ctx context.Context, machine client.Object) []rec
 		return nil // a set that is gone has no deployment
 	}
 	return c.ofSet(ctx, set)
+}
+
+// ofNode returns the deployments whose Machines name a node.
+func (c *Controller) ofNode(ctx context.Context, node client.Object) (requests []reconcile.Request) {
+	machines := &v1alpha1.MachineList{}
+	if err := c.Client.List(ctx, machines, client.MatchingFields{fieldindex.MachineByNode: node.GetName()}, client.UnsafeDisableDeepCopy); err != nil {
+		return nil // the cache ends with the process
+	}
+	for i := range machines.Items {
+		requests = append(requests, c.ofMachine(ctx, &machines.Items[i])...)
+	}
+	return requests
+}
+
+// nodeChanges lets through changes of the labels of an update in place. Users may set them wrongly and set them
+// right again, without any change of the Machine.
+func nodeChanges() predicate.Predicate {
+	labelled := func(object client.Object) bool { return nodeupdate.Labelled(object.(*corev1.Node)) }
+	return predicate.Funcs{
+		CreateFunc:  func(e event.CreateEvent) bool { return labelled(e.Object) },
+		DeleteFunc:  func(e event.DeleteEvent) bool { return labelled(e.Object) },
+		GenericFunc: func(event.GenericEvent) bool { return false },
+		UpdateFunc: func(e event.UpdateEvent) bool {
+			return !nodeupdate.SameLabels(e.ObjectOld.(*corev1.Node), e.ObjectNew.(*corev1.Node))
+		},
+	}
 }
 
 // machineChanges lets through events of Machines that were named for deletion, or are updated in place.

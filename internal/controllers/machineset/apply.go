@@ -22,6 +22,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/reserve"
 	"github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
 	"github.com/millwright-dev/millwright/internal/reconcile/apierror"
 )
@@ -64,12 +65,22 @@ func (c *Controller) apply(ctx context.Context, f planner.Facts, operations []pl
 	}
 	failures := []error{c.update(ctx, f, only(operations, planner.Update), done)}
 	failures = append(failures, c.changePreservation(ctx, f, only(operations, planner.Preserve, planner.GiveUp), done))
-	for _, op := range only(operations, planner.Create) {
-		failures = append(failures, c.create(ctx, f, op, done))
+	if freed(f, done) {
+		for _, op := range only(operations, planner.Create) {
+			failures = append(failures, c.create(ctx, f, op, done))
+		}
 	}
 	failures = append(failures, c.remove(ctx, f, only(operations, planner.Delete), done))
 	done.failure = errors.Join(serious(failures)...)
 	return done
+}
+
+// freed reports whether all Machines in excess that are wanted for pods are for them. Others are made after
+// that, so that pods have not to wait for those.
+func freed(f planner.Facts, done *outcome) bool {
+	return !slices.ContainsFunc(f.Outdated, func(o planner.Outdated) bool {
+		return o.Mark == reserve.None && reserve.In(&o.Machine.Spec) && done.changed[o.Machine.UID] == ""
+	})
 }
 
 func only(operations []planner.Operation, wanted ...planner.Action) []planner.Operation {
@@ -78,11 +89,16 @@ func only(operations []planner.Operation, wanted ...planner.Action) []planner.Op
 
 // create creates Machines in batches of growing size, until one fails: the cause is likely the same.
 func (c *Controller) create(ctx context.Context, f planner.Facts, op planner.Operation, done *outcome) error {
+	if err := c.memory.Of(client.ObjectKeyFromObject(f.Set)).astray.Waits(f.Set.Generation, c.Clock.Now()); err != nil {
+		return fmt.Errorf("%w: %w", errCreate, err)
+	}
 	var names []string
 	var failure error
 	for batch := 1; len(names) < op.Count && failure == nil; batch *= 2 {
 		var created []string
-		created, failure = c.createBatch(ctx, f.Set, min(batch, op.Count-len(names)), done)
+		size := min(batch, op.Count-len(names))
+		excess := max(0, len(names)+size-(op.Count-op.Excess)) // the last ones are
+		created, failure = c.createBatch(ctx, f.Set, size, min(size, excess), done)
 		names = append(names, created...)
 	}
 	done.created += int32(len(names))
@@ -97,8 +113,9 @@ func (c *Controller) create(ctx context.Context, f planner.Facts, op planner.Ope
 	return failure
 }
 
-// createBatch creates Machines in parallel, and returns their names and the first failure.
-func (c *Controller) createBatch(ctx context.Context, set *v1alpha1.MachineSet, size int, done *outcome) ([]string, error) {
+// createBatch creates Machines in parallel, some of them in excess of what is for pods, and returns their
+// names and the first failure.
+func (c *Controller) createBatch(ctx context.Context, set *v1alpha1.MachineSet, size, excess int, done *outcome) ([]string, error) {
 	machines, failures := make([]*v1alpha1.Machine, size), make([]error, size)
 	location := ""
 	if c.Location != nil {
@@ -106,20 +123,26 @@ func (c *Controller) createBatch(ctx context.Context, set *v1alpha1.MachineSet, 
 	}
 	each(size, func(i int) {
 		machines[i] = newMachine(set, location)
+		if i >= size-excess {
+			machines[i].Spec = *reserve.Marked(&machines[i].Spec, reserve.MarkIn(set))
+		}
 		failures[i] = c.createMachine(ctx, set, machines[i])
 	})
-	known := &c.memory.Of(client.ObjectKeyFromObject(set)).machines
+	known := c.memory.Of(client.ObjectKeyFromObject(set))
 	var names []string
 	for i, machine := range machines {
 		switch {
 		case failures[i] == nil:
-			if failures[i] = c.keep(ctx, set, machine); failures[i] == nil {
-				known.Created(machine, c.Clock.Now())
-				names = append(names, machine.Name)
+			if failures[i] = c.keep(ctx, set, machine); failures[i] != nil {
+				known.astray.Failed(failures[i], set.Generation, c.Clock.Now())
+				continue
 			}
+			known.astray.Succeeded()
+			known.machines.Created(machine, c.Clock.Now())
+			names = append(names, machine.Name)
 		case errors.Is(failures[i], errUnread), !refused(failures[i]):
 			done.unknown++
-			known.Doubt()
+			known.machines.Doubt()
 		}
 	}
 	return names, cmp.Or(failures...)

@@ -12,8 +12,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/reserve"
 	"github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
 	"github.com/millwright-dev/millwright/internal/reconcile/apierror"
 	"github.com/millwright-dev/millwright/internal/reconcile/cascade"
@@ -55,7 +57,7 @@ func (c *Controller) update(ctx context.Context, f planner.Facts, operations []p
 	each(len(operations), func(i int) {
 		var err error
 		versions[i], err = c.patchMachine(ctx, operations[i].Machine, func(machine *v1alpha1.Machine) {
-			planner.TakeOver(&f.Set.Spec.Template.Spec, &machine.Spec)
+			planner.TakeOver(reserve.Marked(&f.Set.Spec.Template.Spec, f.Reserve.MarkFor(f.Set, machine)), &machine.Spec)
 		})
 		if err != nil && !apierror.Conflict(err) { // after a conflict, the event starts the next pass
 			failures[i] = fmt.Errorf("%w: %w", errUpdate, err)
@@ -133,10 +135,12 @@ func (c *Controller) confirmOvershoot(ctx context.Context, f planner.Facts, op p
 	return "", nil
 }
 
-// changeFinalizer patches a set if change adds or removes its finalizer.
+// changeFinalizer patches a set if change adds or removes its finalizer. That of old versions of MCM goes in
+// both cases: nobody else removes it.
 func (c *Controller) changeFinalizer(ctx context.Context, set *v1alpha1.MachineSet, change func(client.Object, string) bool) error {
 	before := set.DeepCopy()
-	if !change(set, v1alpha1.FinalizerMCM) {
+	changed := change(set, v1alpha1.FinalizerMCM)
+	if !controllerutil.RemoveFinalizer(set, v1alpha1.FinalizerLegacy) && !changed {
 		return nil
 	}
 	return c.patchSet(ctx, set, before)

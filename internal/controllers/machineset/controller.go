@@ -107,6 +107,11 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	return result, nil
 }
 
+// held reports whether a set has a finalizer of MCM, of today or of old versions.
+func held(set *v1alpha1.MachineSet) bool {
+	return controllerutil.ContainsFinalizer(set, v1alpha1.FinalizerMCM) || controllerutil.ContainsFinalizer(set, v1alpha1.FinalizerLegacy)
+}
+
 // reconcile works on a set that is not older than what this process wrote.
 func (c *Controller) reconcile(ctx context.Context, set *v1alpha1.MachineSet) (ctrl.Result, error) {
 	if set.DeletionTimestamp.IsZero() {
@@ -123,7 +128,7 @@ func (c *Controller) reconcile(ctx context.Context, set *v1alpha1.MachineSet) (c
 	}
 	known := c.memory.Of(client.ObjectKeyFromObject(set))
 	known.publish(facts)
-	if facts.Deleted() && controllerutil.ContainsFinalizer(set, v1alpha1.FinalizerMCM) {
+	if facts.Deleted() && held(set) {
 		return ctrl.Result{}, client.IgnoreNotFound(c.changeFinalizer(ctx, set, controllerutil.RemoveFinalizer))
 	}
 	done := c.apply(ctx, facts, planner.Plan(facts))

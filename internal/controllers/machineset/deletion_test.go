@@ -91,3 +91,27 @@ func TestASetIsCountedWhileItsMachinesChange(t *testing.T) {
 		}
 	}
 }
+
+// TestTheFinalizerOfOldVersionsGoes: that which very old versions of MCM put on sets, where it stands alone or
+// beside that of today, is replaced while the set lives, and removed when it is deleted.
+func TestTheFinalizerOfOldVersionsGoes(t *testing.T) {
+	for name, finalizers := range map[string][]string{
+		"alone":  {v1alpha1.FinalizerLegacy},
+		"beside": {v1alpha1.FinalizerLegacy, v1alpha1.FinalizerMCM},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newServer(newSet(0, heldBy(finalizers...)))
+			pass(t, s.newController())
+			if diff := cmp.Diff([]string{v1alpha1.FinalizerMCM}, s.set().Finalizers); diff != "" {
+				t.Errorf("the finalizers of a set that lives: want - got +\n%s", diff)
+			}
+			s = newServer(newSet(0, heldBy(append(finalizers, "example.com/backup")...)))
+			must(s.live.Delete(t.Context(), s.set()))
+			s.catchUp()
+			pass(t, s.newController())
+			if diff := cmp.Diff([]string{"example.com/backup"}, s.set().Finalizers); diff != "" {
+				t.Errorf("the finalizers of a set that is deleted: want - got +\n%s", diff)
+			}
+		})
+	}
+}

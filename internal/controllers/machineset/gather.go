@@ -34,7 +34,8 @@ func (c *Controller) gather(ctx context.Context, set *v1alpha1.MachineSet) (plan
 	if err != nil {
 		return f, of, err
 	}
-	f.Outdated = known.upToDate.outdated(set, f.Owned)
+	f.Reserve = planner.Members(set, f.Owned, f.Now)
+	f.Outdated = known.upToDate.outdated(set, f.Owned, f.Reserve)
 	f.PreservationsCurrent = preservationsCurrent(known, f.Owned)
 	f.NotBefore = known.failures.until(f.Owned, of)
 	if f.Parent, err = c.parent(ctx, c.Client, set); err != nil {

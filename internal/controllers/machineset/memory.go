@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/reserve"
 	"github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
@@ -29,6 +30,8 @@ type memory struct {
 	preserved expectations.Writes
 	// failures of Machines that never joined.
 	failures failures
+	// astray spaces out creations whose Machines come back as none of the set's.
+	astray expectations.Retry
 	// upToDate are the Machines that have what they take over from the template.
 	upToDate upToDate
 	// last is what event handlers read.
@@ -66,20 +69,22 @@ type upToDate struct {
 	generations map[types.UID]int64
 }
 
-// outdated returns the Machines that differ from the template. It compares only what changed.
-func (u *upToDate) outdated(set *v1alpha1.MachineSet, owned []*v1alpha1.Machine) []planner.Outdated {
+// outdated returns the Machines that differ from the template, or from how those in excess have it. It
+// compares only what changed.
+func (u *upToDate) outdated(set *v1alpha1.MachineSet, owned []*v1alpha1.Machine, members reserve.Members) []planner.Outdated {
 	if u.set != set.UID || u.generation != set.Generation || len(u.generations) > 2*len(owned) {
 		*u = upToDate{set.UID, set.Generation, make(map[types.UID]int64, len(owned))}
 	}
 	var outdated []planner.Outdated
 	selector := planner.Selector(set.Spec.Selector)
 	for _, machine := range owned {
-		known := machine.Generation > 0 && u.generations[machine.UID] == machine.Generation
+		mark := members.MarkFor(set, machine)
+		known := machine.Generation > 0 && u.generations[machine.UID] == machine.Generation && mark == reserve.MarkOf(&machine.Spec)
 		if known || !planner.Active(machine) || !selector.Matches(labels.Set(machine.Labels)) {
 			continue
 		}
-		if differences := planner.Differences(&set.Spec.Template.Spec, &machine.Spec); len(differences) > 0 {
-			outdated = append(outdated, planner.Outdated{Machine: machine, Differences: differences})
+		if differences := planner.Differences(reserve.Marked(&set.Spec.Template.Spec, mark), &machine.Spec); len(differences) > 0 {
+			outdated = append(outdated, planner.Outdated{Machine: machine, Differences: differences, Mark: mark})
 		} else {
 			u.generations[machine.UID] = machine.Generation
 		}

@@ -2,6 +2,7 @@ package machineset
 
 import (
 	"errors"
+	"strconv"
 	"testing"
 	"time"
 
@@ -11,7 +12,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/millwright-dev/millwright/api/machine/legacy"
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/reserve"
 	"github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
 	"github.com/millwright-dev/millwright/test/fixture"
 )
@@ -31,9 +34,20 @@ func updates(set *v1alpha1.MachineSet, owned []*v1alpha1.Machine) []planner.Oper
 
 func (u *upToDate) updates(set *v1alpha1.MachineSet, owned []*v1alpha1.Machine) []planner.Operation {
 	f := planner.Facts{Set: set, Owned: owned}
-	f.Outdated = u.outdated(set, owned)
+	f.Reserve = planner.Members(set, owned, noon)
+	f.Outdated = u.outdated(set, owned, f.Reserve)
 	return only(planner.Plan(f), planner.Update)
 }
+
+// excess has so many of a set's Machines be in excess.
+func excess(n int) func(*v1alpha1.MachineSet) {
+	return func(set *v1alpha1.MachineSet) {
+		metav1.SetMetaDataAnnotation(&set.ObjectMeta, v1alpha1.AnnotationKeyExcessReplicas, strconv.Itoa(n))
+	}
+}
+
+// inExcess makes a Machine one that is in excess.
+func inExcess(m *v1alpha1.Machine) { m.Spec = *reserve.Marked(&m.Spec, reserve.NoSchedule) }
 
 func TestPropagate(t *testing.T) {
 	configured := func(m *v1alpha1.Machine) { m.Spec.MachineConfiguration = drainFor(time.Hour) }
@@ -63,9 +77,33 @@ func TestPropagate(t *testing.T) {
 			withTemplate(func(spec *v1alpha1.MachineSpec) { spec.MachineConfiguration = &v1alpha1.MachineConfiguration{} }),
 			machines(1), map[string]string{},
 		},
+		"two in excess of three: the newest": {
+			excess(2), []*v1alpha1.Machine{machine("a", age(3*time.Hour)), machine("b", age(time.Hour)), machine("c", age(2*time.Hour))},
+			map[string]string{"b": "it is in excess of the machines that are wanted for pods", "c": "it is in excess of the machines that are wanted for pods"},
+		},
+		"in excess no more": {
+			nil, []*v1alpha1.Machine{machine("a"), machine("b", inExcess)},
+			map[string]string{"b": "it is wanted for pods, and not in excess any more"},
+		},
+		"in excess, and another node template": {
+			func(set *v1alpha1.MachineSet) { tainted(set); excess(1)(set) }, []*v1alpha1.Machine{machine("a"), machine("b", inExcess)},
+			map[string]string{"a": "the machine set has another node template", "b": "the machine set has another node template"},
+		},
+		"in excess, with pods evicted": {
+			func(set *v1alpha1.MachineSet) {
+				excess(1)(set)
+				set.Annotations[v1alpha1.AnnotationKeyExcessNoExecute] = "true"
+			}, []*v1alpha1.Machine{machine("a"), machine("b", inExcess)},
+			map[string]string{"b": "machines in excess keep their nodes free in another way"},
+		},
 		"kind of class": {
 			withTemplate(func(spec *v1alpha1.MachineSpec) { spec.Class.Kind = "Other" }), machines(1),
 			map[string]string{"m0": "the machine set has another kind of class"},
+		},
+		"a legacy kind of class is taken over by none that was migrated": {
+			withTemplate(func(spec *v1alpha1.MachineSpec) { spec.Class.Kind = legacy.GCP }),
+			[]*v1alpha1.Machine{machine("a"), machine("b", func(m *v1alpha1.Machine) { m.Spec.Class.Kind = legacy.AWS })},
+			map[string]string{"b": "the machine set has another kind of class"},
 		},
 		"what makes new machines stays as it is in old ones": {
 			withTemplate(func(spec *v1alpha1.MachineSpec) {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -21,8 +22,20 @@ func relabels(labels map[string]string) func(string, client.Object) {
 	}
 }
 
+// againTooEarly has a pass made before the time of the next attempt, which says the same and makes nothing, and
+// then lets that time pass.
+func (s *server) againTooEarly(t *testing.T, c *Controller) {
+	t.Helper()
+	before := len(s.all())
+	if _, err := c.Reconcile(t.Context(), request); !errors.Is(err, errCreate) || len(s.all()) != before {
+		t.Errorf("the next pass makes %d, and says %v", len(s.all())-before, err)
+	}
+	s.catchUp()
+	s.clock.SetTime(s.clock.Now().Add(time.Hour))
+}
+
 // TestMachinesThatAreRelabelledAreNotMadeWithoutEnd: the set would let go of each, and make another
-// in its place. It makes one for each time that it tries, deletes that, and says why.
+// in its place. It makes one for each time that it tries, which is less and less often, deletes that, and says why.
 func TestMachinesThatAreRelabelledAreNotMadeWithoutEnd(t *testing.T) {
 	s := newServer(newSet(4))
 	s.overshoot = &Overshoot{Up: 2, Down: 1}
@@ -34,6 +47,7 @@ func TestMachinesThatAreRelabelledAreNotMadeWithoutEnd(t *testing.T) {
 			t.Fatalf("got the error %v, so it is tried again at once", err)
 		}
 		s.catchUp()
+		s.againTooEarly(t, c)
 	}
 	if all, active := len(s.all()), s.activeCount(); all != tries || active != 0 {
 		t.Errorf("%d machines were made in %d passes, and %d of them stay", all, tries, active)
@@ -48,6 +62,7 @@ func TestMachinesThatAreRelabelledAreNotMadeWithoutEnd(t *testing.T) {
 	}
 
 	s.happens = nil
+	s.clock.SetTime(s.clock.Now().Add(time.Hour))
 	pass(t, c)
 	s.catchUp()
 	pass(t, c)
@@ -107,6 +122,7 @@ func TestMachinesThatGetAnotherOwnerAreNotMadeWithoutEnd(t *testing.T) {
 			t.Errorf("got the error %v, so nobody learns of it", err)
 		}
 		s.catchUp()
+		s.againTooEarly(t, c)
 	}
 	if all, active := len(s.all()), s.activeCount(); all != tries || active != 0 {
 		t.Errorf("%d machines were made in %d passes, and %d of them stay", all, tries, active)

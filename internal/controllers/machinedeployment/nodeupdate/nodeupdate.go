@@ -43,6 +43,12 @@ func Updating(machine *v1alpha1.Machine) bool {
 	return slices.Contains([]string{v1alpha1.SelectedForUpdate, v1alpha1.DrainSuccessful, v1alpha1.ReadyForUpdate}, State(machine))
 }
 
+// Waits reports whether a Machine of an old set was updated, and waits for its deployment to move it. In the
+// newest set it says so, too, of all that were updated before.
+func Waits(machine *v1alpha1.Machine) bool {
+	return machine.Status.CurrentStatus.Phase == v1alpha1.MachineRunning && State(machine) == v1alpha1.UpdateSuccessful
+}
+
 // Moved reports whether a Machine was updated and moved to its set, whose replicas may not count it yet.
 func Moved(machine *v1alpha1.Machine) bool {
 	return machine.Labels[v1alpha1.LabelKeyNodeUpdateResult] == v1alpha1.LabelValueNodeUpdateSuccessful
@@ -98,11 +104,19 @@ func Selectable(machine *v1alpha1.Machine, node *corev1.Node) bool {
 }
 
 // Updated reports whether a node was updated, so that its Machine can move: the agent and the machine
-// controller say so. The Machine's copy of the condition may be older or newer than the cached node.
+// controller say so. The Machine's copy of the condition may be older or newer than the cached node. Until
+// its phase says it, too, also after a failure, the machine controller needs the label of the result.
 func Updated(machine *v1alpha1.Machine, node *corev1.Node) bool {
-	return result(node) == v1alpha1.LabelValueNodeUpdateSuccessful &&
-		machine.Status.CurrentStatus.Phase != v1alpha1.MachineInPlaceUpdating &&
-		node != nil && (State(machine) == v1alpha1.UpdateSuccessful || reason(node.Status.Conditions) == v1alpha1.UpdateSuccessful)
+	switch machine.Status.CurrentStatus.Phase {
+	case v1alpha1.MachineInPlaceUpdating, v1alpha1.MachineInPlaceUpdateFailed:
+		return false
+	}
+	return result(node) == v1alpha1.LabelValueNodeUpdateSuccessful && node != nil && (State(machine) == v1alpha1.UpdateSuccessful || Finished(node))
+}
+
+// Finished reports whether a node says that its last update succeeded. Its Machine may have an older copy of that.
+func Finished(node *corev1.Node) bool {
+	return node != nil && reason(node.Status.Conditions) == v1alpha1.UpdateSuccessful
 }
 
 // Behind reports whether a Machine says that its node was updated, which the cached node may not show yet.
@@ -123,6 +137,15 @@ func Unanswered(machine *v1alpha1.Machine, node *corev1.Node) bool {
 // Labelled reports whether a node has labels of an update.
 func Labelled(node *corev1.Node) bool {
 	return slices.ContainsFunc(labels, func(key string) bool { _, ok := node.Labels[key]; return ok })
+}
+
+// SameLabels reports whether two nodes have the same labels of an update.
+func SameLabels(a, b *corev1.Node) bool {
+	return !slices.ContainsFunc(labels, func(key string) bool {
+		in, inA := a.Labels[key]
+		other, inB := b.Labels[key]
+		return inA != inB || in != other
+	})
 }
 
 var labels = []string{v1alpha1.LabelKeyNodeCandidateForUpdate, v1alpha1.LabelKeyNodeSelectedForUpdate, v1alpha1.LabelKeyNodeUpdateResult}

@@ -2,7 +2,7 @@ package planner
 
 import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/numbers"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/counts"
 )
 
 // Failed machines that are preserved without being asked to are counted by each set for itself. So
@@ -27,12 +27,12 @@ func autoPreserveMax(f Facts, set *v1alpha1.MachineSet) int32 {
 	if set != nil { // what it preserves stays, while old sets have more than they need
 		rest = max(rest, min(int64(set.Status.AutoPreserveFailedMachineCount), int64(whole)-preserved))
 	}
-	return numbers.Clamp(rest)
+	return counts.Clamp(rest)
 }
 
 // mayPreserve reports whether an old set has Machines, and may preserve some of them.
 func mayPreserve(set *v1alpha1.MachineSet) bool {
-	return set.Spec.AutoPreserveFailedMachineMax > 0 && numbers.Existing(set) > 0
+	return set.Spec.AutoPreserveFailedMachineMax > 0 && counts.Existing(set) > 0
 }
 
 // newest returns the current set, or the last one before a rollout that has yet to begin.
@@ -51,7 +51,7 @@ func oldAutoPreserveMax(f Facts, set *v1alpha1.MachineSet, whole int32) int32 {
 			continue
 		}
 		share := max(0, old.Spec.AutoPreserveFailedMachineMax)
-		if numbers.Settled(old) {
+		if counts.Settled(old) {
 			share = min(share, max(0, old.Status.AutoPreserveFailedMachineCount))
 		}
 		share = min(share, whole)

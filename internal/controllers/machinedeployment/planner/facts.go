@@ -17,6 +17,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/inplace"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/reserve"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/revision"
 	machineset "github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
 	"github.com/millwright-dev/millwright/internal/reconcile/validation"
@@ -60,6 +61,8 @@ type Facts struct {
 	// they told when the deployment was scaled: if the mark was made but not confirmed, the set would
 	// delete the Machine, and replace it as it was not scaled.
 	heldBack []*v1alpha1.MachineSet
+	// excess is how many replicas of each set are a reserve; the key nil is a new set.
+	excess map[*v1alpha1.MachineSet]int32
 }
 
 // Nodes are the nodes of a deployment's Machines.
@@ -124,7 +127,7 @@ func Bounds(deployment *v1alpha1.MachineDeployment) (surge, unavailable int32) {
 			config = strategy.RollingUpdate.UpdateConfiguration
 		}
 	}
-	one, total := intstr.FromInt32(1), int(deployment.Spec.Replicas)
+	one, total := intstr.FromInt32(1), int(reserve.Wanted(deployment))
 	// Both were validated, so neither can fail.
 	up, _ := intstr.GetScaledValueFromIntOrPercent(intstr.ValueOrDefault(config.MaxSurge, one), total, true)
 	down, _ := intstr.GetScaledValueFromIntOrPercent(intstr.ValueOrDefault(config.MaxUnavailable, one), total, false)

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"pgregory.net/rapid"
 
+	"github.com/millwright-dev/millwright/api/machine/legacy"
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/revision"
 	"github.com/millwright-dev/millwright/test/fixture"
@@ -95,7 +96,7 @@ var templateChanges = map[string]struct {
 	}, false},
 	"empty configuration":  {func(t *v1alpha1.MachineTemplateSpec) { t.Spec.MachineConfiguration = &v1alpha1.MachineConfiguration{} }, false},
 	"no annotations":       {func(t *v1alpha1.MachineTemplateSpec) { t.Annotations = map[string]string{} }, false},
-	"the kind of class":    {func(t *v1alpha1.MachineTemplateSpec) { t.Spec.Class.Kind = "AWSMachineClass" }, false},
+	"the kind of class":    {func(t *v1alpha1.MachineTemplateSpec) { t.Spec.Class.Kind = "OtherClass" }, false},
 	"the name of class":    {func(t *v1alpha1.MachineTemplateSpec) { t.Spec.Class.Name = "b" }, true},
 	"the group of class":   {func(t *v1alpha1.MachineTemplateSpec) { t.Spec.Class.APIGroup = "machine.sapcloud.io" }, true},
 	"a label":              {func(t *v1alpha1.MachineTemplateSpec) { t.Labels["zone"] = "a" }, true},
@@ -124,6 +125,21 @@ func TestWhatRolls(t *testing.T) {
 				t.Error("the comparison changed the template")
 			}
 		})
+	}
+}
+
+// TestMigratedStays: a set whose class was migrated does not get the legacy kind back from a deployment as
+// it was before.
+func TestMigratedStays(t *testing.T) {
+	t.Parallel()
+	deployment, current := fixture.Deployment(3), fixture.Set("a", 3, fixture.OfRevision("1"))
+	for _, kind := range legacy.Kinds() {
+		deployment.Spec.Template.Spec.Class.Kind = kind
+		for _, op := range Plan(NewFacts(deployment, sets{current}, fixture.Noon)) {
+			if got := op.Next.Spec.Template.Spec.Class.Kind; got != v1alpha1.MachineClassKind {
+				t.Errorf("%s gives the set the kind %s", op.Action, got)
+			}
+		}
 	}
 }
 

@@ -10,8 +10,9 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/nodeupdate"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/counts"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/inplace"
-	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/numbers"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/reserve"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
@@ -42,8 +43,8 @@ func (f Facts) update() inplace.Update {
 		}
 	}
 	return inplace.Update{
-		Wanted: f.Deployment.Spec.Replicas,
-		Least:  numbers.Clamp(int64(f.Deployment.Spec.Replicas-f.unavailable) - numbers.Total(f.All(), numbers.PreservedFailed)),
+		Wanted: reserve.Wanted(f.Deployment),
+		Least:  counts.Clamp(int64(reserve.Wanted(f.Deployment)-f.unavailable) - counts.Total(f.All(), counts.PreservedFailed)),
 		Old:    f.Old, Current: f.Current, Machines: f.machines, Nodes: nodes, Now: f.Now,
 		Named: func(machine *v1alpha1.Machine) bool {
 			return machine.Annotations[v1alpha1.AnnotationKeyMarkedForDeletionTime] != "" &&
@@ -55,7 +56,7 @@ func (f Facts) update() inplace.Update {
 // planInPlace has the replicas of the sets follow the Machines that are moved or gone, takes what is too
 // many, and creates what is missing, and the surge, in the current set. Old sets create nothing.
 func planInPlace(f Facts) []Operation {
-	if !allSettled(f) || !counted(f) {
+	if !allSettled(f) || !Counted(f) {
 		return nil
 	}
 	if operations := planCounts(f); len(operations) > 0 {
@@ -71,21 +72,22 @@ func planInPlace(f Facts) []Operation {
 	var operations []Operation
 	for _, set := range f.All() {
 		if n := taken[set]; n > 0 {
-			operations = append(operations, scaleTo(set, numbers.Desired(set)-n, wants(f)+fmt.Sprintf(", and %d more %s", n, messages.Are(n))))
+			operations = append(operations, scaleTo(set, counts.Desired(set)-n, wants(f)+fmt.Sprintf(", and %d more %s", n, messages.Are(n))))
 		}
 	}
 	return operations
 }
 
-// counted reports whether the cache shows all Machines that the sets report.
-func counted(f Facts) bool {
-	return !slices.ContainsFunc(f.All(), func(set *v1alpha1.MachineSet) bool { return int(set.Status.Replicas) > len(f.machines[set.Name]) })
+// Counted reports whether the cache shows all Machines that the sets report, as an update in place needs; other
+// rollouts do not. A Machine that comes to be shown starts no pass.
+func Counted(f Facts) bool {
+	return !f.inPlace || !slices.ContainsFunc(f.All(), func(set *v1alpha1.MachineSet) bool { return int(set.Status.Replicas) > len(f.machines[set.Name]) })
 }
 
 // Moving reports whether Machines moved between sets by an update in place, which the replicas of the sets
 // or their reports do not show yet. Then the numbers of the sets do not tell whether the update is over.
 func Moving(f Facts) bool {
-	return f.inPlace && (!counted(f) || slices.ContainsFunc(f.Old, func(set *v1alpha1.MachineSet) bool { return inplace.Moved(f.machines[set.Name]) > 0 }))
+	return f.inPlace && (!Counted(f) || slices.ContainsFunc(f.Old, func(set *v1alpha1.MachineSet) bool { return inplace.Moved(f.machines[set.Name]) > 0 }))
 }
 
 // planCounts raises the replicas of sets to which Machines were moved, and lowers those of sets that
@@ -96,10 +98,10 @@ func planCounts(f Facts) []Operation {
 		if !set.DeletionTimestamp.IsZero() {
 			continue
 		}
-		desired, active := numbers.Desired(set), inplace.Active(f.machines[set.Name])
+		desired, active := counts.Desired(set), inplace.Active(f.machines[set.Name])
 		raised := min(active, desired+inplace.Moved(f.machines[set.Name]))
 		if set == f.Current {
-			raised = min(raised, f.Deployment.Spec.Replicas)
+			raised = min(raised, reserve.Wanted(f.Deployment))
 		}
 		switch {
 		case raised > desired:
@@ -115,10 +117,10 @@ func planCounts(f Facts) []Operation {
 // has all its Machines, all others.
 func tooMany(f Facts) int32 {
 	most := limit(f)
-	if f.Current != nil && numbers.Desired(f.Current) >= f.Deployment.Spec.Replicas {
-		most = f.Deployment.Spec.Replicas
+	if f.Current != nil && counts.Desired(f.Current) >= reserve.Wanted(f.Deployment) {
+		most = reserve.Wanted(f.Deployment)
 	}
-	return numbers.Clamp(numbers.Total(f.All(), numbers.Desired) - int64(most))
+	return counts.Clamp(counts.Total(f.All(), counts.Desired) - int64(most))
 }
 
 // selection returns the names of the Machines whose nodes are selected now.

@@ -15,6 +15,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/nodeupdate"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/reserve"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/status"
 	machineset "github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
 	"github.com/millwright-dev/millwright/test/fixture"
@@ -278,7 +279,7 @@ func (w *updates) checkSize(f planner.Facts, op planner.Operation) {
 		return
 	}
 	updating, others := w.parts(op.Set)
-	if int(op.Replicas) < min(updating, int(f.Deployment.Spec.Replicas)) && updating+others > int(op.Replicas) {
+	if int(op.Replicas) < min(updating, int(reserve.Wanted(f.Deployment))) && updating+others > int(op.Replicas) {
 		w.breaks("set %s is scaled to %d, with %d machines of which %d are being updated", op.Set.Name, op.Replicas, updating+others, updating)
 	}
 }
@@ -349,7 +350,27 @@ func (w *updates) beginSet(name string) {
 	if _, begun := w.begun[name]; begun || set == nil || w.sets[name] == nil || versionOf(set) < w.counts[name] {
 		return
 	}
-	w.begun[name] = machineset.Facts{Set: set.DeepCopy(), Owned: w.owned(set), Parent: w.deployment.DeepCopy(), Now: fixture.Noon, Current: w.current(name)}
+	f := machineset.Facts{Set: set.DeepCopy(), Owned: w.owned(set), Parent: w.deployment.DeepCopy(), Now: fixture.Noon, Current: w.current(name)}
+	f.Reserve = machineset.Members(f.Set, f.Owned, f.Now)
+	for _, machine := range f.Owned {
+		if mark := f.Reserve.MarkFor(f.Set, machine); mark != reserve.MarkOf(&machine.Spec) && machineset.Active(machine) {
+			f.Outdated = append(f.Outdated, machineset.Outdated{Machine: machine, Differences: []string{"node template"}, Mark: mark})
+		}
+	}
+	w.begun[name] = f
+}
+
+// markMachine changes whether a Machine is in the reserve, unless it changed since it was read.
+func (w *updates) markMachine(f machineset.Facts, op machineset.Operation) {
+	stored := w.machines[op.Machine.Name]
+	if stored == nil || versionOf(stored) != versionOf(op.Machine) {
+		return
+	}
+	machine := stored.DeepCopy()
+	machineset.TakeOver(reserve.Marked(&f.Set.Spec.Template.Spec, f.Reserve.MarkFor(f.Set, op.Machine)), &machine.Spec)
+	w.next(machine)
+	w.machines[machine.Name] = machine
+	w.say("  %s: %s", machine.Name, op.Reason)
 }
 
 // finishSet carries out what a pass planned. Like the controller, it writes no numbers if the cache does
@@ -364,10 +385,12 @@ func (w *updates) finishSet(name string, f machineset.Facts) {
 	for _, op := range plan {
 		switch op.Action {
 		case machineset.Create:
-			for range op.Count {
-				w.createMachine(set)
+			for i := range op.Count {
+				w.createMachine(set, i >= op.Count-op.Excess)
 				count++
 			}
+		case machineset.Update:
+			w.markMachine(f, op)
 		case machineset.Delete:
 			done := w.deleteMachine(f, op, plan)
 			leaving[op.Machine.Name], conflict = true, conflict || !done
@@ -400,11 +423,14 @@ func (w *updates) remember(set, machine string, deleted bool) {
 	w.made[set][machine] = deleted
 }
 
-func (w *updates) createMachine(set *v1alpha1.MachineSet) {
+func (w *updates) createMachine(set *v1alpha1.MachineSet, excess bool) {
 	machine := fixture.Running(set, "")
+	if excess {
+		machine.Spec = *reserve.Marked(&machine.Spec, reserve.MarkIn(set))
+	}
 	w.next(machine)
 	machine.Name = fmt.Sprintf("%s-%s", set.Spec.Template.Spec.Class.Name, machine.ResourceVersion)
-	machine.UID, machine.Labels = "", maps.Clone(set.Spec.Template.Labels)
+	machine.UID, machine.Labels = types.UID(machine.Name), maps.Clone(set.Spec.Template.Labels)
 	machine.Status.CurrentStatus.Phase = v1alpha1.MachinePending
 	w.machines[machine.Name] = machine
 	w.remember(set.Name, machine.Name, false)
@@ -418,7 +444,8 @@ func (w *updates) deleteMachine(f machineset.Facts, op machineset.Operation, pla
 		return stored == nil
 	}
 	for _, other := range f.Owned {
-		idle := !nodeupdate.Updating(other) && !nodeupdate.Moved(other) && machineset.Active(other)
+		waits := machineset.Replaced(f) && nodeupdate.Waits(other)
+		idle := !nodeupdate.Updating(other) && !waits && !nodeupdate.Moved(other) && machineset.Active(other)
 		goes := slices.ContainsFunc(plan, func(op machineset.Operation) bool { return op.Machine != nil && op.Machine.Name == other.Name })
 		if nodeupdate.Updating(op.Machine) && idle && !goes {
 			w.breaks("%s is deleted, which is being updated, and not %s", stored.Name, other.Name)
@@ -571,7 +598,16 @@ func (w *updates) settle(seed *rand.Rand) bool {
 func (w *updates) over() bool {
 	w.showAll()
 	f := w.facts()
-	if f == nil || !planner.RolledOut(*f) || len(planner.Plan(*f)) > 0 || len(w.machines) != int(w.deployment.Spec.Replicas) {
+	if f == nil || !planner.RolledOut(*f) || len(planner.Plan(*f)) > 0 || len(w.machines) != int(reserve.Wanted(w.deployment)) {
+		return false
+	}
+	held := int32(0)
+	for _, machine := range w.machines {
+		if reserve.In(&machine.Spec) {
+			held++
+		}
+	}
+	if held != reserve.Excess(w.deployment) {
 		return false
 	}
 	for name, machine := range w.machines {

@@ -8,11 +8,14 @@ import (
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
 	"pgregory.net/rapid"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/nodeupdate"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/reserve"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/status"
 	"github.com/millwright-dev/millwright/test/fixture"
 )
@@ -29,7 +32,7 @@ func TestUpdateInPlaceKeepsItsBounds(t *testing.T) {
 		bound := rapid.SampledFrom([]string{"0", "1", "2", "30%", "100%"})
 		w := begunUpdates(t, fixture.InPlace(bound.Draw(t, "surge"), bound.Draw(t, "unavailable")))
 		surge, unavailable := planner.Bounds(w.deployment)
-		wanted := int(w.deployment.Spec.Replicas)
+		wanted := int(reserve.Wanted(w.deployment))
 		events := append(slices.Clone(updateEvents), strings.Fields("fail repair giveup template pause resume")...)
 		for _, event := range rapid.SliceOfN(rapid.SampledFrom(events), 120, 120).Draw(t, "events") {
 			happens(t, w, event)
@@ -56,7 +59,7 @@ func TestUpdateInPlaceEnds(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		w := begunUpdates(t, fixture.InPlace("0", "1"))
-		events := append(slices.Clone(updateEvents), strings.Fields("fail repair giveup template pause resume scale break bounds manual auto select label unlabel delete")...)
+		events := append(slices.Clone(updateEvents), strings.Fields("fail repair giveup template pause resume scale excess break bounds manual auto select label unlabel delete")...)
 		for _, event := range rapid.SliceOfN(rapid.SampledFrom(events), 120, 120).Draw(t, "events") {
 			happens(t, w, event)
 			if w.broken != "" {
@@ -70,6 +73,7 @@ func TestUpdateInPlaceEnds(t *testing.T) {
 // begunUpdates is a deployment whose template changed.
 func begunUpdates(t *rapid.T, strategy change) *updates {
 	w := newUpdates(fixture.Deployment(rapid.Int32Range(1, 7).Draw(t, "replicas"), strategy))
+	w.deployment.Spec.ExcessReplicas = rapid.SampledFrom([]*intstr.IntOrString{nil, ptr.To(intstr.FromInt32(1)), ptr.To(intstr.FromString("50%"))}).Draw(t, "excess")
 	if !w.settle(nil) {
 		t.Fatalf("the first machines do not come up: %s", w)
 	}
@@ -167,7 +171,7 @@ func happensToAll(t *rapid.T, w *updates, event, set, name string) {
 	case "pause", "resume":
 		w.deployment.Generation++
 		w.deployment.Spec.Paused = event == "pause"
-	case "scale", "bounds", "manual", "auto":
+	case "scale", "excess", "bounds", "manual", "auto":
 		userChanges(t, w, event)
 	case "delete":
 		if w.sets[set] != nil {
@@ -186,6 +190,8 @@ func userChanges(t *rapid.T, w *updates, event string) {
 	switch event {
 	case "scale":
 		w.deployment.Spec.Replicas = rapid.Int32Range(0, 7).Draw(t, "wanted")
+	case "excess":
+		w.deployment.Spec.ExcessReplicas = ptr.To(intstr.Parse(rapid.SampledFrom([]string{"0", "1", "2", "100%"}).Draw(t, "excess")))
 	case "bounds":
 		bound := rapid.SampledFrom([]string{"0", "2", "30%"})
 		kind := update.OrchestrationType

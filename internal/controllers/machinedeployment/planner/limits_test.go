@@ -4,17 +4,20 @@ import (
 	"math"
 	"testing"
 
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
 	"pgregory.net/rapid"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/reserve"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/status"
 	"github.com/millwright-dev/millwright/test/fixture"
 )
 
 // checkBounds fails if an operation gives a set more than it may have.
 func checkBounds(t *rapid.T, f planner.Facts, op planner.Operation) {
-	sum, was, wanted := int64(0), int32(0), f.Deployment.Spec.Replicas
+	sum, was, wanted := int64(0), int32(0), reserve.Wanted(f.Deployment)
 	for _, set := range f.All() {
 		sum += int64(set.Spec.Replicas)
 	}
@@ -44,6 +47,7 @@ func TestAbsurdNumbers(t *testing.T) {
 	bounds := rapid.SampledFrom([]string{"", "0", "1", "2", "30%", "100%", "2147483647", "0%"})
 	rapid.Check(t, func(t *rapid.T) {
 		deployment := fixture.Deployment(sizes.Draw(t, "replicas"), fixture.Rolling(bounds.Draw(t, "surge"), bounds.Draw(t, "unavailable")), fixture.OfClass("c"))
+		deployment.Spec.ExcessReplicas = rapid.SampledFrom([]*intstr.IntOrString{nil, ptr.To(intstr.FromInt32(2)), ptr.To(intstr.FromInt32(math.MaxInt32)), ptr.To(intstr.FromString("100%"))}).Draw(t, "excess")
 		deployment.Spec.Paused = rapid.Bool().Draw(t, "paused")
 		if planner.Invalid(deployment, nil) != "" {
 			t.Skip("it is refused")
@@ -53,7 +57,7 @@ func TestAbsurdNumbers(t *testing.T) {
 			set := fixture.Set(name, sizes.Draw(t, "asked"), fixture.WithUID)
 			fixture.Reports(reported.Draw(t, "exist"), reported.Draw(t, "available"))(set)
 			fixture.PreservedFailed(reported.Draw(t, "preserved"))(set)
-			for _, key := range []string{v1alpha1.AnnotationKeyDesiredReplicas, v1alpha1.AnnotationKeyMaxReplicas, v1alpha1.AnnotationKeyRevision} {
+			for _, key := range []string{v1alpha1.AnnotationKeyDesiredReplicas, v1alpha1.AnnotationKeyMaxReplicas, v1alpha1.AnnotationKeyRevision, v1alpha1.AnnotationKeyExcessReplicas} {
 				set.Annotations[key] = texts.Draw(t, key)
 			}
 			all = append(all, set)

@@ -12,7 +12,8 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
-	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/numbers"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/counts"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/reserve"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/revision"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/status"
 	"github.com/millwright-dev/millwright/test/fixture"
@@ -99,7 +100,9 @@ func (w *model) reconcile() {
 		defer w.unchanged(f)()
 	}
 	o := planner.Outcome{Written: map[string]*v1alpha1.MachineSet{}}
-	for _, op := range planner.Plan(f) {
+	plan := planner.Plan(f)
+	w.checkReserve(f, plan)
+	for _, op := range plan {
 		if op.Action == planner.Create {
 			if o.Created, o.Failure = w.create(f, op); o.Failure != nil {
 				break
@@ -124,6 +127,28 @@ func (w *model) reconcile() {
 	w.deployment.Status = status.Next(f, o)
 	if o.Failure == nil {
 		w.deployment.Annotations = planner.Annotated(f.After(o)).Annotations
+	}
+}
+
+// checkReserve checks that what a plan holds in reserve is beyond the machines that are for pods, and, when
+// the sets ask for enough, all of it.
+func (w *model) checkReserve(f planner.Facts, plan []planner.Operation) {
+	after := map[string]*v1alpha1.MachineSet{}
+	for _, set := range f.All() {
+		after[set.Name] = set
+	}
+	for _, op := range plan {
+		if op.Next != nil {
+			after[op.Next.Name] = op.Next
+		}
+	}
+	var asked, held int32
+	for _, set := range after {
+		asked, held = asked+counts.Desired(set), held+reserve.OfSet(set)
+	}
+	beyond, excess := max(0, asked-f.Deployment.Spec.Replicas), reserve.Excess(f.Deployment)
+	if held > beyond || held < min(beyond, excess) {
+		w.broken = fmt.Sprintf("%d of %d machines are in excess of %d, want %d", held, asked, f.Deployment.Spec.Replicas, min(beyond, excess))
 	}
 }
 
@@ -164,7 +189,7 @@ func (w *model) create(f planner.Facts, op planner.Operation) (*v1alpha1.Machine
 	}
 	set.Generation, set.CreationTimestamp = 1, metav1.NewTime(w.now)
 	set.Annotations[v1alpha1.AnnotationKeyLastReplicaChange] = fixture.Later
-	s := &modelSet{stored: set, wanted: f.Deployment.Spec.Replicas}
+	s := &modelSet{stored: set, wanted: reserve.Wanted(f.Deployment)}
 	w.store(s, 0)
 	w.sets = append(w.sets, s)
 	w.say("create %s with %d: %s", w.name(s), op.Replicas, op.Reason)
@@ -178,9 +203,9 @@ func (w *model) scale(s *modelSet, was *v1alpha1.MachineSet, op planner.Operatio
 		// If too few are available as far as the plan knows, it must not take any of
 		// them; but one of those it takes may become available meanwhile.
 		// What is preserved counts as wanted, also if its set has more than it asks for.
-		preserved := numbers.Total(f.All(), func(set *v1alpha1.MachineSet) int32 { return set.Status.PreservedFailedReplicas })
+		preserved := counts.Total(f.All(), func(set *v1alpha1.MachineSet) int32 { return set.Status.PreservedFailedReplicas })
 		_, unavailable := planner.Bounds(f.Deployment)
-		least := int32(min(int64(f.Deployment.Spec.Replicas-unavailable)-preserved, numbers.Total(f.All(), numbers.Available)))
+		least := int32(min(int64(reserve.Wanted(f.Deployment)-unavailable)-preserved, counts.Total(f.All(), counts.Available)))
 		for _, other := range w.sets {
 			if other.pending { // the deployment may want less by now
 				other.least = min(other.least, least)
@@ -191,10 +216,10 @@ func (w *model) scale(s *modelSet, was *v1alpha1.MachineSet, op planner.Operatio
 		}
 		s.least, s.known, s.pending = min(s.least, least), min(s.known, known), true
 	}
-	if s.wanted != f.Deployment.Spec.Replicas {
+	if s.wanted != reserve.Wanted(f.Deployment) {
 		s.excuse()
 	}
-	s.wanted = f.Deployment.Spec.Replicas
+	s.wanted = reserve.Wanted(f.Deployment)
 	s.stored.Generation++
 	last := s.history[len(s.history)-1].failed
 	s.history = nil // the controller knows what it wrote
@@ -315,7 +340,7 @@ func (w *model) promised() int {
 				n++
 			}
 		}
-		n += max(active, int(numbers.Desired(s.stored)))
+		n += max(active, int(counts.Desired(s.stored)))
 	}
 	return n
 }
@@ -324,7 +349,7 @@ func (w *model) promised() int {
 func (w *model) desired() int32 {
 	var n int32
 	for _, s := range w.sets {
-		n += numbers.Desired(s.stored)
+		n += counts.Desired(s.stored)
 	}
 	return n
 }
@@ -402,14 +427,14 @@ func (s *modelSet) excuse() {
 
 func (w *model) least() int32 {
 	_, unavailable := planner.Bounds(w.deployment)
-	return w.deployment.Spec.Replicas - unavailable
+	return reserve.Wanted(w.deployment) - unavailable
 }
 
 // most is how many machines may exist: besides those of the rollout what is preserved beyond
 // what its set asks for.
 func (w *model) most() int {
 	surge, _ := planner.Bounds(w.deployment)
-	most := w.deployment.Spec.Replicas + surge
+	most := reserve.Wanted(w.deployment) + surge
 	for _, s := range w.sets {
 		is := s.stored.DeepCopy()
 		is.Status.Replicas = int32(len(s.machines))
@@ -497,7 +522,7 @@ func (w *model) round(seed *rand.Rand) {
 
 // done reports whether the rollout is over, and everybody knows it.
 func (w *model) done() bool {
-	wanted, current := int(w.deployment.Spec.Replicas), 0
+	wanted, current := int(reserve.Wanted(w.deployment)), 0
 	for _, s := range w.sets {
 		if s.leaves() {
 			return false

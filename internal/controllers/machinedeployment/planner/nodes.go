@@ -12,7 +12,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/nodeupdate"
-	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/numbers"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/counts"
 	"github.com/millwright-dev/millwright/internal/lifecycle/preservation"
 )
 
@@ -75,7 +75,7 @@ func patchOld(f Facts, nodes []NodeChange, selected map[string]bool) Operation {
 	}
 	op := Operation{Action: PatchNodes, Nodes: nodes, Reason: countNodes(nodes, what)}
 	unmarked := func(set *v1alpha1.MachineSet) bool {
-		return numbers.Desired(set) > 0 && set.Annotations[v1alpha1.AnnotationKeyPreferNoSchedule] == ""
+		return counts.Desired(set) > 0 && set.Annotations[v1alpha1.AnnotationKeyPreferNoSchedule] == ""
 	}
 	switch {
 	case len(selected) > 0:
@@ -102,8 +102,8 @@ func updateCurrent(n Node, node *corev1.Node) {
 	switch {
 	case nodeupdate.Updated(n.Machine, n.Node), nodeupdate.Moved(n.Machine) && nodeupdate.Labelled(node):
 		nodeupdate.Finish(node)
-	case nodeupdate.Updating(n.Machine) && n.Machine.Status.CurrentStatus.Phase != v1alpha1.MachineInPlaceUpdateSuccessful:
-		nodeupdate.Nominate(node, false) // one that is finished keeps that phase for a while
+	case nodeupdate.Updating(n.Machine) && n.Machine.Status.CurrentStatus.Phase != v1alpha1.MachineInPlaceUpdateSuccessful && !nodeupdate.Finished(n.Node):
+		nodeupdate.Nominate(node, false) // one that is finished keeps that phase, or an old condition, for a while
 	case !nodeupdate.Failed(n.Machine, n.Node) && !nodeupdate.SelectedCandidate(node):
 		nodeupdate.Withdraw(node)
 	}

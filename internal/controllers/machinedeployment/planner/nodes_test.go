@@ -42,6 +42,7 @@ func TestNodesOfTheCurrentSetInAnUpdate(t *testing.T) {
 		moved       bool
 		phase       v1alpha1.MachinePhase
 		state       string
+		node        string // its own condition, of which state is a copy
 		labels      map[string]string
 		want        map[string]string
 		schedulable bool
@@ -49,6 +50,9 @@ func TestNodesOfTheCurrentSetInAnUpdate(t *testing.T) {
 		"updated, and moved": {moved: true, phase: v1alpha1.MachineInPlaceUpdateSuccessful, state: v1alpha1.UpdateSuccessful, labels: all, want: map[string]string{}, schedulable: true},
 		"finished":           {moved: true, phase: v1alpha1.MachineInPlaceUpdateSuccessful, state: v1alpha1.UpdateSuccessful, want: map[string]string{}},
 		"finished, settled":  {phase: v1alpha1.MachineInPlaceUpdateSuccessful, state: v1alpha1.UpdateSuccessful, want: map[string]string{}},
+		"finished, which its machine does not say yet": {
+			moved: true, phase: v1alpha1.MachineRunning, state: v1alpha1.ReadyForUpdate, node: v1alpha1.UpdateSuccessful, want: map[string]string{},
+		},
 		"being updated since before a rollback": {
 			phase: v1alpha1.MachineInPlaceUpdating, state: v1alpha1.ReadyForUpdate, labels: map[string]string{selected: "true"},
 			want: map[string]string{candidate: "true", selected: "true"},
@@ -67,6 +71,9 @@ func TestNodesOfTheCurrentSetInAnUpdate(t *testing.T) {
 				}
 			})
 			cached := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: tc.labels}, Spec: corev1.NodeSpec{Unschedulable: true}}
+			if tc.node != "" {
+				cached.Status.Conditions = []corev1.NodeCondition{{Type: v1alpha1.NodeInPlaceUpdate, Reason: tc.node}}
+			}
 			node := cached.DeepCopy()
 			updateCurrent(Node{Machine: machine, Node: cached}, node)
 			if diff := cmp.Diff(tc.want, node.Labels, cmpopts.EquateEmpty()); diff != "" || node.Spec.Unschedulable == tc.schedulable {

@@ -2,13 +2,15 @@ package planner
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strconv"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/numbers"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/counts"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/reserve"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
@@ -32,8 +34,18 @@ func Plan(f Facts) []Operation {
 func planSets(f Facts) []Operation {
 	replicas := planReplicas(f)
 	replicas = slices.DeleteFunc(replicas, func(op Operation) bool {
-		return op.Action == Scale && op.Replicas < numbers.Desired(op.Set) && slices.Contains(f.heldBack, op.Set)
+		return op.Action == Scale && op.Replicas < counts.Desired(op.Set) && slices.Contains(f.heldBack, op.Set)
 	})
+	sets := reserve.Sets{Deployment: f.Deployment, Current: f.Current, Old: f.Old, Machines: f.machines, Planned: map[*v1alpha1.MachineSet]int32{}}
+	for _, op := range replicas {
+		sets.Planned[op.Set] = op.Replicas
+	}
+	for _, n := range f.Named {
+		if n.pending(f.Now) {
+			sets.Named = append(sets.Named, n.Machine)
+		}
+	}
+	f.excess = reserve.Plan(sets)
 	for i := range replicas {
 		replicas[i].Next = next(f, replicas[i])
 	}
@@ -47,10 +59,8 @@ func next(f Facts, op Operation) *v1alpha1.MachineSet {
 	if op.Action == Create {
 		return NewSet(f, op.Replicas)
 	}
-	set := refreshed(f, op.Set, false)
-	set.Spec.Replicas = op.Replicas
-	mayGrow(f, op.Set, set)
-	setReplicaAnnotations(set, f, cmp.Or(op.size, f.Deployment.Spec.Replicas))
+	set := refreshed(f, op.Set, op.Replicas, false)
+	setReplicaAnnotations(set, f, cmp.Or(op.size, reserve.Wanted(f.Deployment)))
 	for _, key := range operational {
 		if value, ok := f.Deployment.Annotations[key]; ok {
 			metav1.SetMetaDataAnnotation(&set.ObjectMeta, key, value)
@@ -105,11 +115,15 @@ func scaleTo(set *v1alpha1.MachineSet, replicas int32, reason string) Operation 
 }
 
 func wants(f Facts) string {
-	return "the deployment wants " + messages.Machines(f.Deployment.Spec.Replicas)
+	text := "the deployment wants " + messages.Machines(f.Deployment.Spec.Replicas)
+	if excess := reserve.Excess(f.Deployment); excess > 0 {
+		text += fmt.Sprintf(" and %d in excess", excess)
+	}
+	return text
 }
 
 func planCurrent(f Facts) []Operation {
-	wanted := f.Deployment.Spec.Replicas
+	wanted := reserve.Wanted(f.Deployment)
 	if f.Current == nil {
 		return []Operation{{Action: Create, Replicas: wanted, Reason: "there is no machine set for this template yet"}}
 	}
@@ -122,17 +136,17 @@ func planCurrent(f Facts) []Operation {
 // reduced reports whether a set has to grow although the deployment was not scaled since the set was.
 // Then a rollout took Machines from it, which may still exist, so the bounds of a rollout apply.
 func reduced(f Facts, set *v1alpha1.MachineSet) bool {
-	if !f.rolling && !f.inPlace || numbers.Desired(set) >= f.Deployment.Spec.Replicas {
+	if !f.rolling && !f.inPlace || counts.Desired(set) >= reserve.Wanted(f.Deployment) {
 		return false
 	}
-	return set.Annotations[v1alpha1.AnnotationKeyDesiredReplicas] == strconv.Itoa(int(f.Deployment.Spec.Replicas))
+	return set.Annotations[v1alpha1.AnnotationKeyDesiredReplicas] == strconv.Itoa(int(reserve.Wanted(f.Deployment)))
 }
 
 // planRecreate removes all old Machines before the first new one is created.
 func planRecreate(f Facts) []Operation {
 	var operations []Operation
 	for _, set := range f.Old {
-		if numbers.Desired(set) > 0 {
+		if counts.Desired(set) > 0 {
 			operations = append(operations, scaleTo(set, 0, "the strategy Recreate removes all old machines first"))
 		}
 	}
@@ -170,13 +184,13 @@ func planSuspended(f Facts) []Operation {
 // reachable returns how many replicas the only set in use may have now: those of the deployment, or
 // fewer while Machines that a rollout took from other sets may exist.
 func reachable(f Facts, set *v1alpha1.MachineSet) int32 {
-	wanted := f.Deployment.Spec.Replicas
+	wanted := reserve.Wanted(f.Deployment)
 	bounded := f.rolling || f.inPlace || Unsupported(f)
 	others := slices.ContainsFunc(f.All(), func(other *v1alpha1.MachineSet) bool { return other != set && f.occupied(other) })
-	if !bounded || numbers.Desired(set) >= wanted || !others && !reduced(f, set) {
+	if !bounded || counts.Desired(set) >= wanted || !others && !reduced(f, set) {
 		return wanted
 	}
-	return min(wanted, numbers.Desired(set)+room(f))
+	return min(wanted, counts.Desired(set)+room(f))
 }
 
 // latest returns the set by which a deployment without Machines is scaled up: the current or else the

@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/numbers"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/counts"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/revision"
 	machineset "github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
 )
@@ -29,6 +29,8 @@ var notCopied = []string{
 	v1alpha1.AnnotationKeyPreferNoSchedule,
 	v1alpha1.AnnotationKeyUnfreeze,
 	v1alpha1.AnnotationKeyTriggerDeletion,
+	v1alpha1.AnnotationKeyExcessReplicas,
+	v1alpha1.AnnotationKeyExcessNoExecute,
 }
 
 func copiedAnnotations(deployment *v1alpha1.MachineDeployment) map[string]string {
@@ -103,7 +105,7 @@ func WasComplete(f Facts) bool {
 	complete := func(c v1alpha1.MachineDeploymentCondition) bool {
 		return c.Type == v1alpha1.MachineDeploymentProgressing && c.Reason == v1alpha1.DeploymentReasonComplete
 	}
-	if f.Current == nil || !slices.ContainsFunc(status.Conditions, complete) || numbers.Total(f.Old, numbers.Desired) > 0 {
+	if f.Current == nil || !slices.ContainsFunc(status.Conditions, complete) || counts.Total(f.Old, counts.Desired) > 0 {
 		return false
 	}
 	set, recorded := revision.Number(f.Current), revision.Number(f.Deployment)

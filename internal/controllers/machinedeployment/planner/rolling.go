@@ -6,8 +6,9 @@ import (
 	"time"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/counts"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/inplace"
-	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/numbers"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/reserve"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/revision"
 	machineset "github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
 	"github.com/millwright-dev/millwright/internal/lifecycle/preservation"
@@ -28,7 +29,7 @@ func planRolling(f Facts) []Operation {
 		return planScaleDown(f)
 	}
 	smaller := shrink(f)
-	if slices.ContainsFunc(smaller, func(op Operation) bool { return !numbers.Observed(op.Set) }) {
+	if slices.ContainsFunc(smaller, func(op Operation) bool { return !counts.Observed(op.Set) }) {
 		return smaller
 	}
 	return append(grow(f), smaller...)
@@ -36,8 +37,8 @@ func planRolling(f Facts) []Operation {
 
 // grow gives the current set as many Machines as there is room for, at most the deployment's replicas.
 func grow(f Facts) []Operation {
-	wanted, room := f.Deployment.Spec.Replicas, room(f)
-	why := fmt.Sprintf("%s may exist during the rollout, and %d do", messages.Machines(wanted+f.surge), numbers.Total(f.All(), f.Counted))
+	wanted, room := reserve.Wanted(f.Deployment), room(f)
+	why := fmt.Sprintf("%s may exist during the rollout, and %d do", messages.Machines(wanted+f.surge), counts.Total(f.All(), f.Counted))
 	if f.Current == nil {
 		return []Operation{{Action: Create, Replicas: min(wanted, room), Reason: whyNew(f) + ": " + why}}
 	}
@@ -57,7 +58,7 @@ func room(f Facts) int32 {
 	if !allSettled(f) {
 		return 0
 	}
-	return numbers.Clamp(int64(f.Deployment.Spec.Replicas+f.surge) - numbers.Total(f.All(), f.Counted))
+	return counts.Clamp(int64(reserve.Wanted(f.Deployment)+f.surge) - counts.Total(f.All(), f.Counted))
 }
 
 // whyNew says why there is no set of the template.
@@ -77,40 +78,40 @@ func whyNew(f Facts) string {
 // fail to come up.
 func shrink(f Facts) []Operation {
 	all := f.All()
-	least := int64(f.Deployment.Spec.Replicas-f.unavailable) - numbers.Total(all, numbers.PreservedFailed)
+	least := int64(reserve.Wanted(f.Deployment)-f.unavailable) - counts.Total(all, counts.PreservedFailed)
 	var missing int32
 	if f.Current != nil {
-		missing = numbers.Desired(f.Current) - numbers.Available(f.Current)
+		missing = counts.Desired(f.Current) - counts.Available(f.Current)
 	}
-	removable := numbers.Clamp(numbers.Total(all, numbers.Desired) - least - int64(missing))
-	spare := numbers.Clamp(numbers.Total(all, numbers.Available) - least)
+	removable := counts.Clamp(counts.Total(all, counts.Desired) - least - int64(missing))
+	spare := counts.Clamp(counts.Total(all, counts.Available) - least)
 
 	taken := make([]int32, len(f.Old))
 	reasons := make([]string, len(f.Old))
 	for i, set := range f.Old {
-		taken[i] = min(numbers.Desired(set)-numbers.Available(set)-numbers.PreservedFailed(set), removable)
+		taken[i] = min(counts.Desired(set)-counts.Available(set)-counts.PreservedFailed(set), removable)
 		removable -= taken[i]
 		if taken[i] > 0 {
 			reasons[i] = fmt.Sprintf("%d of its machines %s unavailable", taken[i], messages.Are(taken[i]))
 		}
 	}
 	for i, set := range f.Old {
-		useful := min(numbers.Available(set), removable, spare)
+		useful := min(counts.Available(set), removable, spare)
 		removable, spare = removable-useful, spare-useful
 		taken[i] += useful
 		if useful > 0 {
-			available, least := numbers.Total(all, numbers.Available), max(0, least)
+			available, least := counts.Total(all, counts.Available), max(0, least)
 			reasons[i] = join(reasons[i], fmt.Sprintf("%d can be spared, since %d of all %s available and %d %s to be", useful, available, messages.Are(available), least, messages.Have(least)))
 		}
 		if onlyPreservedLeft(f) {
-			taken[i] = numbers.Desired(set)
+			taken[i] = counts.Desired(set)
 			reasons[i] = join(reasons[i], "it has none left but those that are preserved, which stay")
 		}
 	}
 	var operations []Operation
 	for i, set := range f.Old {
 		if taken[i] > 0 {
-			operations = append(operations, scaleTo(set, numbers.Desired(set)-taken[i], reasons[i]))
+			operations = append(operations, scaleTo(set, counts.Desired(set)-taken[i], reasons[i]))
 		}
 	}
 	return operations
@@ -118,8 +119,8 @@ func shrink(f Facts) []Operation {
 
 // onlyPreservedLeft reports whether the old sets have preserved Machines and no others.
 func onlyPreservedLeft(f Facts) bool {
-	rest := numbers.Total(f.Old, numbers.PreservedFailed)
-	return f.Current != nil && rest > 0 && numbers.Total(f.Old, numbers.Desired) == rest && numbers.Available(f.Current) == numbers.Desired(f.Current)
+	rest := counts.Total(f.Old, counts.PreservedFailed)
+	return f.Current != nil && rest > 0 && counts.Total(f.Old, counts.Desired) == rest && counts.Available(f.Current) == counts.Desired(f.Current)
 }
 
 func join(a, b string) string {
@@ -132,7 +133,7 @@ func join(a, b string) string {
 // Counted returns how many Machines of a set exist and are not retained. Rollouts do not wait for
 // retained ones, nor count them towards the surge.
 func (f Facts) Counted(set *v1alpha1.MachineSet) int32 {
-	return max(0, numbers.Existing(set)-f.Retained[set.Name])
+	return max(0, counts.Existing(set)-f.Retained[set.Name])
 }
 
 // Retained returns how many Machines a set keeps beyond its replicas: it deletes no preserved Machine,
@@ -151,17 +152,17 @@ func Retained(set *v1alpha1.MachineSet, machines []*v1alpha1.Machine, now time.T
 			}
 		}
 	}
-	beyond := max(preserved-numbers.Desired(set), min(named, active-numbers.Desired(set)))
-	return max(0, min(beyond, numbers.Existing(set)-numbers.Desired(set)))
+	beyond := max(preserved-counts.Desired(set), min(named, active-counts.Desired(set)))
+	return max(0, min(beyond, counts.Existing(set)-counts.Desired(set)))
 }
 
 func allSettled(f Facts) bool {
-	return !slices.ContainsFunc(f.All(), func(set *v1alpha1.MachineSet) bool { return !numbers.Settled(set) })
+	return !slices.ContainsFunc(f.All(), func(set *v1alpha1.MachineSet) bool { return !counts.Settled(set) })
 }
 
 // occupied reports whether a set has Machines, or may have some that it did not report yet.
 func (f Facts) occupied(set *v1alpha1.MachineSet) bool {
-	return !numbers.Settled(set) || f.Counted(set) > 0 || inplace.Moved(f.machines[set.Name]) > 0
+	return !counts.Settled(set) || f.Counted(set) > 0 || inplace.Moved(f.machines[set.Name]) > 0
 }
 
 // replaced reports whether old sets have only retained Machines, or the rollout was complete before.
@@ -171,7 +172,7 @@ func replaced(f Facts) bool {
 
 // RolledOut reports whether all Machines are of the current set and available.
 func RolledOut(f Facts) bool {
-	wanted := f.Deployment.Spec.Replicas
-	return f.Current != nil && replaced(f) && numbers.Settled(f.Current) && numbers.Desired(f.Current) == wanted &&
-		f.Counted(f.Current) == wanted && numbers.Available(f.Current) == wanted
+	wanted := reserve.Wanted(f.Deployment)
+	return f.Current != nil && replaced(f) && counts.Settled(f.Current) && counts.Desired(f.Current) == wanted &&
+		f.Counted(f.Current) == wanted && counts.Available(f.Current) == wanted
 }

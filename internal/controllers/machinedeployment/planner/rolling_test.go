@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/numbers"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/counts"
 	"github.com/millwright-dev/millwright/test/fixture"
 )
 
@@ -35,7 +35,7 @@ func TestAnOldFailureDoesNotTellThatASetWasLookedAt(t *testing.T) {
 		"another failure":             {fixture.Set("a", 0, fixture.Reports(2, 2), failed("FailedDelete")), true},
 		"it was looked at since":      {fixture.Set("a", 0, create, func(set *v1alpha1.MachineSet) { set.Status.ObservedGeneration = set.Generation }), true},
 	} {
-		if got := numbers.Settled(test.set); got != test.want {
+		if got := counts.Settled(test.set); got != test.want {
 			t.Errorf("%s: settled is %t", reason, got)
 		}
 	}
@@ -60,8 +60,8 @@ func TestNumbersAreNeverNegative(t *testing.T) {
 		"more are preserved":   {fixture.Set("a", 5, fixture.Reports(5, 3), fixture.PreservedFailed(9)), 5, 3, 2},
 		"fewer than there are": {fixture.Set("a", 5, fixture.Reports(-1, 0)), 5, 0, 0},
 	} {
-		if asked, usable, kept := numbers.Desired(test.set), numbers.Available(test.set), numbers.PreservedFailed(test.set); asked != test.asked || usable != test.usable || kept != test.kept || numbers.Existing(test.set) < asked {
-			t.Errorf("%s: it asks for %d, %d are usable and %d kept, of %d", name, asked, usable, kept, numbers.Existing(test.set))
+		if asked, usable, kept := counts.Desired(test.set), counts.Available(test.set), counts.PreservedFailed(test.set); asked != test.asked || usable != test.usable || kept != test.kept || counts.Existing(test.set) < asked {
+			t.Errorf("%s: it asks for %d, %d are usable and %d kept, of %d", name, asked, usable, kept, counts.Existing(test.set))
 		}
 	}
 }

@@ -9,16 +9,17 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/numbers"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/counts"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/reserve"
 )
 
 func inUse(f Facts) []*v1alpha1.MachineSet {
-	return slices.DeleteFunc(f.All(), func(set *v1alpha1.MachineSet) bool { return numbers.Desired(set) == 0 })
+	return slices.DeleteFunc(f.All(), func(set *v1alpha1.MachineSet) bool { return counts.Desired(set) == 0 })
 }
 
 // resized reports whether the deployment was scaled since its sets were, by their annotations.
 func resized(f Facts) bool {
-	wanted := strconv.Itoa(int(f.Deployment.Spec.Replicas))
+	wanted := strconv.Itoa(int(reserve.Wanted(f.Deployment)))
 	return slices.ContainsFunc(inUse(f), func(set *v1alpha1.MachineSet) bool {
 		desired := set.Annotations[v1alpha1.AnnotationKeyDesiredReplicas]
 		return desired != "" && desired != wanted
@@ -26,12 +27,12 @@ func resized(f Facts) bool {
 }
 
 // begun reports whether the rollout of the current set has begun.
-func begun(f Facts) bool { return f.Current != nil && numbers.Desired(f.Current) > 0 }
+func begun(f Facts) bool { return f.Current != nil && counts.Desired(f.Current) > 0 }
 
 // limit returns how many replicas the sets may have together. There is no surge if no Machines are
 // wanted, or if the rollout is suspended before it has begun.
 func limit(f Facts) int32 {
-	wanted := f.Deployment.Spec.Replicas
+	wanted := reserve.Wanted(f.Deployment)
 	if wanted == 0 || suspended(f) && !begun(f) {
 		return wanted
 	}
@@ -39,11 +40,11 @@ func limit(f Facts) int32 {
 }
 
 func excess(f Facts) int32 {
-	return numbers.Clamp(numbers.Total(f.All(), numbers.Desired) - int64(limit(f)))
+	return counts.Clamp(counts.Total(f.All(), counts.Desired) - int64(limit(f)))
 }
 
 func lacking(f Facts) int32 {
-	return numbers.Clamp(int64(limit(f)) - numbers.Total(f.All(), numbers.Desired))
+	return counts.Clamp(int64(limit(f)) - counts.Total(f.All(), counts.Desired))
 }
 
 // share is the size of a set when several are scaled down together.
@@ -54,7 +55,7 @@ type share struct {
 
 // available returns how many Machines of the set stay available. The set deletes no preserved ones.
 func (s share) available() int32 {
-	return max(0, min(numbers.Available(s.set), s.replicas-numbers.PreservedFailed(s.set)))
+	return max(0, min(counts.Available(s.set), s.replicas-counts.PreservedFailed(s.set)))
 }
 
 // planScaleDown takes Machines from all sets of a rollout whose deployment was scaled down: first those
@@ -63,18 +64,18 @@ func (s share) available() int32 {
 func planScaleDown(f Facts) []Operation {
 	var shares []share
 	for _, set := range inUse(f) {
-		shares = append(shares, share{set, numbers.Desired(set)})
+		shares = append(shares, share{set, counts.Desired(set)})
 	}
 	rest := takeNamed(f, shares, excess(f))
-	if last := &shares[len(shares)-1]; last.set == f.Current && last.replicas > f.Deployment.Spec.Replicas {
-		take := last.replicas - f.Deployment.Spec.Replicas // it is never to have more
+	if last := &shares[len(shares)-1]; last.set == f.Current && last.replicas > reserve.Wanted(f.Deployment) {
+		take := last.replicas - reserve.Wanted(f.Deployment) // it is never to have more
 		last.replicas, rest = last.replicas-take, max(0, rest-take)
 	}
 	takeInProportion(f, shares, rest)
 	keepAvailable(f, shares)
 	var operations []Operation
 	for _, s := range shares {
-		if s.replicas < numbers.Desired(s.set) {
+		if s.replicas < counts.Desired(s.set) {
 			operations = append(operations, scaleTo(s.set, s.replicas, wants(f)+", and all sets give their share"))
 		}
 	}
@@ -85,15 +86,15 @@ func planScaleDown(f Facts) []Operation {
 func planScaleUp(f Facts) []Operation {
 	used := inUse(f)
 	slices.Reverse(used) // the newer first
-	slices.SortStableFunc(used, func(a, b *v1alpha1.MachineSet) int { return cmp.Compare(numbers.Desired(b), numbers.Desired(a)) })
-	rest, of := min(lacking(f), room(f)), numbers.Clamp(numbers.Total(used, numbers.Desired))
+	slices.SortStableFunc(used, func(a, b *v1alpha1.MachineSet) int { return cmp.Compare(counts.Desired(b), counts.Desired(a)) })
+	rest, of := min(lacking(f), room(f)), counts.Clamp(counts.Total(used, counts.Desired))
 	size := of + rest
 	var operations []Operation
 	for _, set := range used {
-		more := int32(math.Round(float64(rest) * float64(numbers.Desired(set)) / float64(of)))
-		rest, of = rest-more, of-numbers.Desired(set)
+		more := int32(math.Round(float64(rest) * float64(counts.Desired(set)) / float64(of)))
+		rest, of = rest-more, of-counts.Desired(set)
 		if more > 0 {
-			op := scaleTo(set, numbers.Desired(set)+more, wants(f)+", and all sets in use get their share")
+			op := scaleTo(set, counts.Desired(set)+more, wants(f)+", and all sets in use get their share")
 			op.size = size
 			operations = append(operations, op)
 		}
@@ -120,9 +121,9 @@ func takeInProportion(f Facts, shares []share, rest int32) {
 	for i := range shares {
 		bySize[i] = &shares[i] // the older first
 	}
-	slices.SortStableFunc(bySize, func(a, b *share) int { return cmp.Compare(numbers.Desired(b.set), numbers.Desired(a.set)) })
+	slices.SortStableFunc(bySize, func(a, b *share) int { return cmp.Compare(counts.Desired(b.set), counts.Desired(a.set)) })
 	for _, s := range bySize {
-		take := min(rest, s.replicas, max(0, numbers.Desired(s.set)-proportional(f, s.set)))
+		take := min(rest, s.replicas, max(0, counts.Desired(s.set)-proportional(f, s.set)))
 		s.replicas, rest = s.replicas-take, rest-take
 	}
 	for _, s := range bySize {
@@ -135,9 +136,9 @@ func takeInProportion(f Facts, shares []share, rest int32) {
 func proportional(f Facts, set *v1alpha1.MachineSet) int32 {
 	of, err := strconv.ParseInt(set.Annotations[v1alpha1.AnnotationKeyMaxReplicas], 10, 32)
 	if err != nil || of <= 0 || suspended(f) && !begun(f) { // in the last case there was a surge, and is none
-		of = numbers.Total(f.All(), numbers.Desired)
+		of = counts.Total(f.All(), counts.Desired)
 	}
-	size := math.Round(float64(numbers.Desired(set)) * float64(limit(f)) / float64(of))
+	size := math.Round(float64(counts.Desired(set)) * float64(limit(f)) / float64(of))
 	return int32(min(size, math.MaxInt32))
 }
 
@@ -145,21 +146,21 @@ func proportional(f Facts, set *v1alpha1.MachineSet) int32 {
 // unusable ones instead.
 func keepAvailable(f Facts, shares []share) {
 	all := f.All()
-	least := min(int64(f.Deployment.Spec.Replicas-f.unavailable)-numbers.Total(all, numbers.PreservedFailed), numbers.Total(all, numbers.Available))
+	least := min(int64(reserve.Wanted(f.Deployment)-f.unavailable)-counts.Total(all, counts.PreservedFailed), counts.Total(all, counts.Available))
 	var left, given int64
 	for _, s := range shares {
 		left += int64(s.available())
 	}
 	for i := len(shares) - 1; i >= 0 && left < least; i-- { // the current one comes last
 		s := &shares[i]
-		was, had, preserved := s.replicas, s.available(), numbers.PreservedFailed(s.set)
-		s.replicas = numbers.Clamp(min(int64(max(s.replicas, preserved))+least-left, int64(max(s.replicas, preserved+numbers.Available(s.set)))))
+		was, had, preserved := s.replicas, s.available(), counts.PreservedFailed(s.set)
+		s.replicas = counts.Clamp(min(int64(max(s.replicas, preserved))+least-left, int64(max(s.replicas, preserved+counts.Available(s.set)))))
 		left += int64(s.available() - had)
 		given += int64(s.replicas - was)
 	}
 	for i := range shares {
 		s := &shares[i]
-		take := numbers.Clamp(min(given, int64(s.replicas-numbers.PreservedFailed(s.set)-s.available())))
+		take := counts.Clamp(min(given, int64(s.replicas-counts.PreservedFailed(s.set)-s.available())))
 		s.replicas, given = s.replicas-take, given-int64(take)
 	}
 }

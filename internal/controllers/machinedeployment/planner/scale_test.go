@@ -8,7 +8,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/numbers"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/counts"
 	"github.com/millwright-dev/millwright/test/fixture"
 )
 
@@ -64,7 +64,7 @@ func TestScaleDownKeepsWhatIsAvailable(t *testing.T) {
 		left := map[string]int32{}
 		var rest, available int32
 		for _, set := range all {
-			before[set.Name], left[set.Name] = numbers.Desired(set), numbers.Desired(set)
+			before[set.Name], left[set.Name] = counts.Desired(set), counts.Desired(set)
 		}
 		for _, op := range planScaleDown(f) {
 			left[op.Set.Name] = op.Replicas
@@ -79,7 +79,7 @@ func TestScaleDownKeepsWhatIsAvailable(t *testing.T) {
 		if most := deployment.Spec.Replicas + f.surge; rest > most {
 			t.Fatalf("%d are left, at most %d may be", rest, most)
 		}
-		least := int32(min(int64(deployment.Spec.Replicas-f.unavailable)-numbers.Total(all, numbers.PreservedFailed), numbers.Total(all, numbers.Available)))
+		least := int32(min(int64(deployment.Spec.Replicas-f.unavailable)-counts.Total(all, counts.PreservedFailed), counts.Total(all, counts.Available)))
 		if available < least {
 			t.Fatalf("%d stay available, at least %d have to", available, least)
 		}

@@ -10,8 +10,9 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/counts"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/inplace"
-	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/numbers"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/reserve"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/revision"
 	machineset "github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
 )
@@ -41,7 +42,8 @@ func NewSet(f Facts, replicas int32) *v1alpha1.MachineSet {
 	set.Spec.Selector.MatchLabels = withHash(set.Spec.Selector.MatchLabels, hash)
 	set.Spec.Template.Labels = withHash(set.Spec.Template.Labels, hash)
 	setRevision(set, max(lastRevision(f), given(deployment))+1)
-	setReplicaAnnotations(set, f, deployment.Spec.Replicas)
+	setReplicaAnnotations(set, f, reserve.Wanted(deployment))
+	reserve.Assign(set, deployment, f.excess[nil])
 	return set
 }
 
@@ -68,7 +70,7 @@ func planRefresh(f Facts, replicas []Operation) []Operation {
 		if idle(f, set) || !set.DeletionTimestamp.IsZero() || slices.ContainsFunc(replicas, scaled) {
 			continue
 		}
-		next := refreshed(f, set, len(replicas) == 0)
+		next := refreshed(f, set, set.Spec.Replicas, len(replicas) == 0)
 		if equality.Semantic.DeepEqual(set, next) {
 			continue
 		}
@@ -83,13 +85,14 @@ func planRefresh(f Facts, replicas []Operation) []Operation {
 
 // idle reports cheaply whether a set takes over nothing, as hundreds of old ones do.
 func idle(f Facts, set *v1alpha1.MachineSet) bool {
-	return set != f.Current && numbers.Desired(set) == 0 && !machineset.Frozen(set) && !mayPreserve(set)
+	return set != f.Current && counts.Desired(set) == 0 && !machineset.Frozen(set) && !mayPreserve(set)
 }
 
-// refreshed returns a set with all that it takes over from the deployment but its replicas. With sized,
+// refreshed returns a set of so many replicas with all that it takes over from the deployment. With sized,
 // it records the size of the deployment if it has its share of that.
-func refreshed(f Facts, set *v1alpha1.MachineSet, sized bool) *v1alpha1.MachineSet {
+func refreshed(f Facts, set *v1alpha1.MachineSet, replicas int32, sized bool) *v1alpha1.MachineSet {
 	next := set.DeepCopy()
+	next.Spec.Replicas = replicas
 	if next.Annotations == nil {
 		next.Annotations = map[string]string{}
 	}
@@ -106,9 +109,10 @@ func refreshed(f Facts, set *v1alpha1.MachineSet, sized bool) *v1alpha1.MachineS
 	if heldBack {
 		keepAnnotation(next, set, v1alpha1.AnnotationKeyLastReplicaChange)
 	}
-	if sized && !heldBack && numbers.Desired(set) > 0 && sizedTogether(f) {
-		setReplicaAnnotations(next, f, f.Deployment.Spec.Replicas)
+	if sized && !heldBack && counts.Desired(set) > 0 && sizedTogether(f) {
+		setReplicaAnnotations(next, f, reserve.Wanted(f.Deployment))
 	}
+	reserve.Assign(next, f.Deployment, f.excess[set])
 	if _, wished := f.Deployment.Annotations[v1alpha1.AnnotationKeyUnfreeze]; wished && machineset.Frozen(set) {
 		next.Annotations[v1alpha1.AnnotationKeyUnfreeze] = isTrue
 	}
@@ -116,15 +120,15 @@ func refreshed(f Facts, set *v1alpha1.MachineSet, sized bool) *v1alpha1.MachineS
 }
 
 // mayGrow allows the current set to create Machines. In an update in place it does so once the replicas of
-// the set are no more than it has: it may have been an old one, from which Machines were moved or deleted.
+// the set are, or were, no more than it has: it may have been an old one, from which Machines were moved or deleted.
 // Otherwise it does so when an old set becomes the current one, which may have the label from updates in
 // place, before the deployment got another strategy. Else the label is a user's.
 func mayGrow(f Facts, set, next *v1alpha1.MachineSet) {
 	may := revision.Number(set) <= lastRevision(f)
 	if f.inPlace {
-		may = replaced(f) || next.Spec.Replicas <= inplace.Active(f.machines[set.Name])
+		may = replaced(f) || min(set.Spec.Replicas, next.Spec.Replicas) <= inplace.Active(f.machines[set.Name])
 	}
-	if set == f.Current && may {
+	if may {
 		delete(next.Labels, v1alpha1.LabelKeyMachineSetScaleUpDisabled)
 	}
 }
@@ -157,13 +161,13 @@ func refreshCurrent(f Facts, set *v1alpha1.MachineSet) {
 }
 
 func refreshOld(f Facts, set *v1alpha1.MachineSet) {
-	if changed := f.Deployment.Annotations[v1alpha1.AnnotationKeyLastReplicaChange]; changed != "" && numbers.Desired(set) > 0 {
+	if changed := f.Deployment.Annotations[v1alpha1.AnnotationKeyLastReplicaChange]; changed != "" && counts.Desired(set) > 0 {
 		set.Annotations[v1alpha1.AnnotationKeyLastReplicaChange] = changed
 	}
 	if f.inPlace && MarksNodes(f) {
 		metav1.SetMetaDataLabel(&set.ObjectMeta, v1alpha1.LabelKeyMachineSetScaleUpDisabled, "true")
 	}
-	if f.Nodes != nil && MarksNodes(f) && numbers.Desired(set) > 0 {
+	if f.Nodes != nil && MarksNodes(f) && counts.Desired(set) > 0 {
 		set.Annotations[v1alpha1.AnnotationKeyPreferNoSchedule] = isTrue
 	}
 }
@@ -178,7 +182,7 @@ func planHistory(f Facts) []Operation {
 	old := slices.DeleteFunc(slices.Clone(f.Old), func(set *v1alpha1.MachineSet) bool { return !set.DeletionTimestamp.IsZero() })
 	var operations []Operation
 	for _, set := range old[:max(0, len(old)-max(0, int(*limit)))] {
-		if numbers.Settled(set) && numbers.Existing(set) == 0 && !f.HasMachines(set) { // one may just have been moved there
+		if counts.Settled(set) && counts.Existing(set) == 0 && !f.HasMachines(set) { // one may just have been moved there
 			operations = append(operations, Operation{Action: Prune, Set: set, Reason: fmt.Sprintf("%d old machine sets are kept", *limit)})
 		}
 	}

@@ -16,7 +16,7 @@ func TestASizeIsNotTakenForDoneBeforeAllSetsReport(t *testing.T) {
 	owner := fixture.Deployment(8, fixture.Rolling("1", "1"), fixture.OfClass("b"))
 	f := NewFacts(owner, sets{fixture.Set("a", 3, fixture.ScaledFor(4, 5), fixture.Unsettled), fixture.Set("b", 1, fixture.ScaledFor(4, 5))}, fixture.Noon)
 	for _, set := range f.All() {
-		if got := refreshed(f, set, true).Annotations[v1alpha1.AnnotationKeyDesiredReplicas]; got != "4" {
+		if got := refreshed(f, set, set.Spec.Replicas, true).Annotations[v1alpha1.AnnotationKeyDesiredReplicas]; got != "4" {
 			t.Errorf("%s says that it was scaled for %s", set.Name, got)
 		}
 	}
@@ -54,7 +54,7 @@ func TestAnOldSetWithoutMachinesKeepsItsSize(t *testing.T) {
 	t.Parallel()
 	owner := fixture.Deployment(4, fixture.Rolling("1", "1"), fixture.OfClass("c"))
 	f := NewFacts(owner, sets{fixture.Set("a", 0, isFrozen, fixture.ScaledFor(2, 3)), fixture.Set("b", 3, fixture.ScaledFor(4, 5)), fixture.Set("c", 1, fixture.ScaledFor(4, 5))}, fixture.Noon)
-	if got := refreshed(f, f.Old[0], true).Annotations[v1alpha1.AnnotationKeyDesiredReplicas]; got != "2" {
+	if got := refreshed(f, f.Old[0], f.Old[0].Spec.Replicas, true).Annotations[v1alpha1.AnnotationKeyDesiredReplicas]; got != "2" {
 		t.Errorf("it says that it was scaled for %s", got)
 	}
 }
@@ -80,7 +80,7 @@ func TestAnOldSetMayGrowAgain(t *testing.T) {
 			if f.Current == nil || f.Current.Name != set.Name {
 				t.Fatalf("the current set is %v", f.Current)
 			}
-			if _, labelled := refreshed(f, f.Current, false).Labels[v1alpha1.LabelKeyMachineSetScaleUpDisabled]; labelled != test.labelled {
+			if _, labelled := refreshed(f, f.Current, f.Current.Spec.Replicas, false).Labels[v1alpha1.LabelKeyMachineSetScaleUpDisabled]; labelled != test.labelled {
 				t.Errorf("it is labelled: %t", labelled)
 			}
 		})

@@ -6,11 +6,13 @@ import (
 	"strings"
 	"testing"
 
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
 	"pgregory.net/rapid"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
-	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/numbers"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/counts"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/status"
 	"github.com/millwright-dev/millwright/test/fixture"
 )
@@ -112,7 +114,7 @@ func TestAPausedDeploymentIsScaled(t *testing.T) {
 		rounds(rapid.SampledFrom([]int{5, 30}).Draw(t, "rounds")) // the former leaves no time for all that happens
 		was, before := w.desired(), w.deployment.Spec.Replicas
 		wanted := rapid.Int32Range(0, 20).Filter(func(n int32) bool { return n != before }).Draw(t, "wanted")
-		begun := slices.ContainsFunc(w.sets, func(s *modelSet) bool { return w.current(s) && numbers.Desired(s.stored) > 0 })
+		begun := slices.ContainsFunc(w.sets, func(s *modelSet) bool { return w.current(s) && counts.Desired(s.stored) > 0 })
 		w.scaleTo(wanted)
 		rounds(30)
 		least, most := wanted, wanted
@@ -135,7 +137,7 @@ func TestAPausedDeploymentIsScaled(t *testing.T) {
 func eventsOf(t *rapid.T) []string {
 	events := strings.Fields("reconcile reconcile reconcile set set set cache cache cache machine machine machines controllers controllers")
 	everything := rapid.Bool().Draw(t, "everything")
-	for _, some := range []string{"template", "scale", "fail", "outage", "preserve", "hold name", "delete", "pause resume"} {
+	for _, some := range []string{"template", "scale", "excess", "fail", "outage", "preserve", "hold name", "delete", "pause resume"} {
 		if everything || rapid.Bool().Draw(t, some) {
 			events = append(events, strings.Fields(some)...)
 		}
@@ -200,6 +202,9 @@ func userDoes(t *rapid.T, w *model, event string, s *modelSet, m *modelMachine) 
 		fixture.Recreate(w.deployment)
 	case "scale":
 		w.scaleTo(rapid.Int32Range(0, 12).Draw(t, "replicas"))
+	case "excess":
+		w.deployment.Spec.ExcessReplicas = ptr.To(intstr.Parse(rapid.SampledFrom([]string{"0", "1", "2", "5", "30%", "100%"}).Draw(t, "excess")))
+		w.scaleTo(w.deployment.Spec.Replicas)
 	case "template":
 		w.deployment.Spec.Template.Spec.Class.Name = rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "class")
 	}

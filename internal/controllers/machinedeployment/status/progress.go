@@ -11,7 +11,8 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
-	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/numbers"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/counts"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/reserve"
 )
 
 var (
@@ -121,9 +122,9 @@ func (p *pass) failsApart() bool {
 
 // complete reports whether all Machines are of the current template and available, except retained ones.
 func (p *pass) complete() bool {
-	wanted := p.Deployment.Spec.Replicas
-	return !planner.Moving(p.Facts) && numbers.Desired(p.Current) == wanted && p.Counted(p.Current) == wanted &&
-		numbers.Total(p.All(), p.Counted) == int64(wanted) && numbers.Available(p.Current) == wanted
+	wanted := reserve.Wanted(p.Deployment)
+	return !planner.Moving(p.Facts) && counts.Desired(p.Current) == wanted && p.Counted(p.Current) == wanted &&
+		counts.Total(p.All(), p.Counted) == int64(wanted) && counts.Available(p.Current) == wanted
 }
 
 // Progress returns the condition Progressing of a status, the zero value if there is none.

@@ -16,7 +16,8 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
-	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/numbers"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/counts"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/reserve"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/revision"
 	machineset "github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
@@ -69,7 +70,7 @@ func Next(f planner.Facts, o planner.Outcome) v1alpha1.MachineDeploymentStatus {
 
 // count adds up what the sets report.
 func (p *pass) count() {
-	plus := func(n, reported int32) int32 { return numbers.Clamp(int64(n) + int64(max(0, reported))) }
+	plus := func(n, reported int32) int32 { return counts.Clamp(int64(n) + int64(max(0, reported))) }
 	if p.Current != nil {
 		p.next.UpdatedReplicas = max(0, p.Current.Status.Replicas)
 	}
@@ -84,7 +85,8 @@ func (p *pass) count() {
 			}
 		}
 	}
-	p.next.UnavailableReplicas = numbers.Clamp(numbers.Total(p.All(), numbers.Desired) - int64(p.next.AvailableReplicas))
+	p.next.UnavailableReplicas = counts.Clamp(counts.Total(p.All(), counts.Desired) - int64(p.next.AvailableReplicas))
+	reserve.Apart(&p.next, p.Deployment)
 	if more := len(p.next.FailedMachines) - mostFailed; more > 0 {
 		p.next.FailedMachines = p.next.FailedMachines[:mostFailed]
 		p.next.FailedMachines[mostFailed-1].LastOperation.Description += fmt.Sprintf(" (and at least %d more failed machines)", more)
@@ -147,7 +149,7 @@ func (p *pass) overlap() {
 func (p *pass) released() {
 	var names []string
 	for _, set := range p.Released {
-		names = append(names, fmt.Sprintf("%s (machines: %d)", set.Name, numbers.Existing(set)))
+		names = append(names, fmt.Sprintf("%s (machines: %d)", set.Name, counts.Existing(set)))
 	}
 	slices.Sort(names)
 	message := ""
@@ -226,7 +228,7 @@ func Deleting(f planner.Facts, failure error) v1alpha1.MachineDeploymentStatus {
 	next.UnavailableReplicas = max(0, next.Replicas-next.AvailableReplicas)
 	for _, set := range f.Old { // no set is current, since all are being deleted
 		if revision.Same(&set.Spec.Template, &f.Deployment.Spec.Template) {
-			next.UpdatedReplicas = numbers.Clamp(int64(next.UpdatedReplicas) + int64(max(0, set.Status.Replicas)))
+			next.UpdatedReplicas = counts.Clamp(int64(next.UpdatedReplicas) + int64(max(0, set.Status.Replicas)))
 		}
 	}
 	for _, kind := range []v1alpha1.MachineDeploymentConditionType{v1alpha1.MachineDeploymentProgressing, v1alpha1.MachineDeploymentSetReleased} {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/nodeupdate"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/reserve"
 	"github.com/millwright-dev/millwright/internal/lifecycle/preservation"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
@@ -55,7 +56,8 @@ func deletionCandidates(f Facts, kept []*v1alpha1.Machine, surplus int) []*v1alp
 			some = append(some, machine)
 		}
 	}
-	slices.SortStableFunc(some, rank)
+	old := Replaced(f)
+	slices.SortStableFunc(some, func(a, b *v1alpha1.Machine) int { return rank(a, b, old) })
 	return some
 }
 
@@ -67,6 +69,11 @@ func deletable(machine *v1alpha1.Machine, inPlace bool) bool {
 
 func updatesInPlace(deployment *v1alpha1.MachineDeployment) bool {
 	return deployment != nil && deployment.Spec.Strategy.Type == v1alpha1.InPlaceUpdateMachineDeploymentStrategyType
+}
+
+// Replaced reports whether a set is an old one of a deployment that updates its Machines in place.
+func Replaced(f Facts) bool {
+	return updatesInPlace(f.Parent) && f.Set.Annotations[v1alpha1.AnnotationKeyRevision] != f.Parent.Annotations[v1alpha1.AnnotationKeyRevision]
 }
 
 func surplusReason(surplus int, set *v1alpha1.MachineSet) string {
@@ -102,25 +109,37 @@ func markedAt(machine *v1alpha1.Machine) time.Time {
 	return never
 }
 
-// rank orders Machines for deletion: by lower priority, earlier mark, worse phase and age.
-func rank(a, b *v1alpha1.Machine) int {
+// rank orders Machines for deletion: by lower priority, earlier mark, worse phase, those in excess of what
+// is for pods, and age. Old is that their
+// set is one that an update in place replaces.
+func rank(a, b *v1alpha1.Machine, old bool) int {
 	return cmp.Or(
 		cmp.Compare(priority(a), priority(b)),
 		markedAt(a).Compare(markedAt(b)),
-		cmp.Compare(phaseRank(a), phaseRank(b)),
+		cmp.Compare(phaseRank(a, old), phaseRank(b, old)),
+		cmp.Compare(excessRank(a), excessRank(b)),
 		a.CreationTimestamp.Compare(b.CreationTimestamp.Time),
 		cmp.Compare(a.Name, b.Name),
 	)
 }
 
+// excessRank is lower for Machines in excess of what is for pods.
+func excessRank(machine *v1alpha1.Machine) int {
+	if reserve.In(&machine.Spec) {
+		return 0
+	}
+	return 1
+}
+
 // phaseRank returns the rank of a Machine by its phase. Unlisted phases come first, as in MCM, but a
-// Machine that is being updated in place comes last: MCM deletes it before others.
-func phaseRank(machine *v1alpha1.Machine) int {
+// Machine that is being updated in place comes last, and so does one of an old set that was updated and waits to
+// be moved: MCM deletes the former before others, the latter like others.
+func phaseRank(machine *v1alpha1.Machine, old bool) int {
 	order := []v1alpha1.MachinePhase{
 		v1alpha1.MachineTerminating, v1alpha1.MachineFailed, v1alpha1.MachineCrashLoopBackOff, v1alpha1.MachineUnknown,
 		v1alpha1.MachinePending, v1alpha1.MachineAvailable, v1alpha1.MachineRunning,
 	}
-	if nodeupdate.Updating(machine) {
+	if nodeupdate.Updating(machine) || old && nodeupdate.Waits(machine) {
 		return len(order)
 	}
 	return max(0, slices.Index(order, machine.Status.CurrentStatus.Phase))

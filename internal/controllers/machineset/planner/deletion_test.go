@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
@@ -60,6 +61,11 @@ func TestRank(t *testing.T) {
 			machine("u", phase(v1alpha1.MachineAvailable)),
 			machine("t", phase(v1alpha1.MachineRunning), age(9*time.Hour)),
 		},
+		"those in excess before others of their phase, whatever their age": {
+			machine("z", phase(v1alpha1.MachinePending)),
+			machine("y", inExcess, age(time.Minute)),
+			machine("a", age(9*time.Hour)),
+		},
 		"phases without a rank go first, alike": {
 			machine("d", phase(""), age(4*time.Hour)),
 			machine("c", phase(v1alpha1.MachineInPlaceUpdateFailed), age(3*time.Hour)),
@@ -87,7 +93,7 @@ func TestRank(t *testing.T) {
 			for seed := range uint64(20) {
 				shuffled := slices.Clone(order)
 				rand.New(rand.NewPCG(seed, 0)).Shuffle(len(shuffled), func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
-				slices.SortFunc(shuffled, rank)
+				slices.SortFunc(shuffled, func(a, b *v1alpha1.Machine) int { return rank(a, b, false) })
 				if diff := cmp.Diff(names(order), names(shuffled)); diff != "" {
 					t.Fatalf("seed %d: want + got -\n%s", seed, diff)
 				}
@@ -242,6 +248,46 @@ func TestUpdatedInPlace(t *testing.T) {
 		t.Run(reason, func(t *testing.T) {
 			t.Parallel()
 			got := scaleDown(Facts{Set: set, Parent: test.parent, Now: noon}, kept, test.surplus)
+			if diff := cmp.Diff(test.want, chosen(got)); diff != "" {
+				t.Errorf("want - got +\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestUpdatedBeforeItMoves: a Machine whose node was just updated is still one of the old set until its
+// deployment moves it. It is the last that this set deletes. In the newest set all were updated, so it
+// does not count there.
+func TestUpdatedBeforeItMoves(t *testing.T) {
+	t.Parallel()
+	updated := func(m *v1alpha1.Machine) {
+		m.Status.Conditions = []corev1.NodeCondition{{Type: v1alpha1.NodeInPlaceUpdate, Reason: v1alpha1.UpdateSuccessful}}
+	}
+	kept := []*v1alpha1.Machine{
+		machine("a", updated, age(time.Hour)), machine("b", age(time.Minute)), machine("c", phase(v1alpha1.MachineInPlaceUpdateSuccessful)),
+	}
+	revision := func(now string) func(*v1alpha1.MachineSet) {
+		return func(set *v1alpha1.MachineSet) {
+			set.Annotations = map[string]string{v1alpha1.AnnotationKeyRevision: now}
+		}
+	}
+	inPlace := newParent(2, v1alpha1.InPlaceUpdateMachineDeploymentStrategyType, "")
+	inPlace.Annotations = map[string]string{v1alpha1.AnnotationKeyRevision: "2"}
+	rolling := newParent(2, v1alpha1.RollingUpdateMachineDeploymentStrategyType, "")
+	rolling.Annotations = inPlace.Annotations
+	for reason, test := range map[string]struct {
+		set    *v1alpha1.MachineSet
+		parent *v1alpha1.MachineDeployment
+		want   []string
+	}{
+		"in the old set":                          {newSet(2, revision("1")), inPlace, []string{"b"}},
+		"in the newest set":                       {newSet(2, revision("2")), inPlace, []string{"a"}},
+		"in an old set of a rolling update":       {newSet(2, revision("1")), rolling, []string{"a"}},
+		"in an old set, but two go, oldest first": {newSet(1, revision("1")), inPlace, []string{"b", "a"}},
+	} {
+		t.Run(reason, func(t *testing.T) {
+			t.Parallel()
+			got := scaleDown(Facts{Set: test.set, Parent: test.parent, Now: noon}, kept, len(kept)-int(test.set.Spec.Replicas))
 			if diff := cmp.Diff(test.want, chosen(got)); diff != "" {
 				t.Errorf("want - got +\n%s", diff)
 			}

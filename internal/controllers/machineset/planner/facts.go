@@ -4,6 +4,7 @@
 package planner
 
 import (
+	"slices"
 	"strconv"
 	"time"
 
@@ -14,8 +15,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
+	"github.com/millwright-dev/millwright/api/machine/legacy"
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/reserve"
 	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
+	"github.com/millwright-dev/millwright/internal/lifecycle/preservation"
 	"github.com/millwright-dev/millwright/internal/reconcile/cascade"
 )
 
@@ -36,6 +40,8 @@ type Facts struct {
 	EnforceMinReady bool
 	// NotBefore is when the set may create Machines again after a back-off.
 	NotBefore time.Time
+	// Reserve are the owned Machines that are in excess of what the set has for pods; nil if there are none.
+	Reserve reserve.Members
 	// Outdated are owned Machines that differ from the template in what they take over from it.
 	Outdated []Outdated
 	// Orphaned reports whether the set is deleted without its Machines.
@@ -163,6 +169,16 @@ type Outdated struct {
 	Machine *v1alpha1.Machine
 	// Differences names what differs.
 	Differences []string
+	// Mark is how its node is to be kept free.
+	Mark reserve.Mark
+}
+
+// Members returns the Machines that are to be the reserve of a set, of those that it controls. A preserved
+// one does not become part of it: its pods are wanted there.
+func Members(set *v1alpha1.MachineSet, owned []*v1alpha1.Machine, now time.Time) reserve.Members {
+	return reserve.Of(set, owned, func(machine *v1alpha1.Machine) bool {
+		return !preservation.Active(machine, now) && !Named(machine, set)
+	})
 }
 
 // Differences names what a Machine, or another template, has yet to take over from a template: the
@@ -175,7 +191,7 @@ func Differences(template, spec *v1alpha1.MachineSpec) []string {
 	if !sameConfiguration(template, spec) {
 		differing = append(differing, "configuration")
 	}
-	if template.Class.Kind != spec.Class.Kind {
+	if classKind(template, spec) != spec.Class.Kind {
 		differing = append(differing, "kind of class")
 	}
 	return differing
@@ -189,7 +205,18 @@ func TakeOver(template, spec *v1alpha1.MachineSpec) {
 	if !sameConfiguration(template, spec) {
 		spec.MachineConfiguration = template.MachineConfiguration.DeepCopy()
 	}
-	spec.Class.Kind = template.Class.Kind
+	spec.Class.Kind = classKind(template, spec)
+}
+
+// classKind returns the kind of class that a Machine, or another template, has once it has taken over a
+// template. What refers to a MachineClass never refers to a legacy kind again: such a template is mostly an
+// old one of the cache, from before its migration.
+func classKind(template, spec *v1alpha1.MachineSpec) string {
+	kind := template.Class.Kind
+	if kind != spec.Class.Kind && spec.Class.Kind == v1alpha1.MachineClassKind && slices.Contains(legacy.Kinds(), kind) {
+		return v1alpha1.MachineClassKind
+	}
+	return kind
 }
 
 // sameConfiguration compares configurations. A missing one equals an empty one.

@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/reserve"
 	"github.com/millwright-dev/millwright/test/fixture"
 )
 
@@ -65,6 +66,9 @@ var preservedUntil = fixture.PreservedUntil
 
 // marked is what is done to a Machine that an autoscaler names for deletion.
 func marked(at time.Time) change { return fixture.MarkedAt(at.Format(time.RFC3339)) }
+
+// inExcess makes a Machine one that is in excess.
+func inExcess(m *v1alpha1.Machine) { m.Spec = *reserve.Marked(&m.Spec, reserve.NoSchedule) }
 
 func age(d time.Duration) change {
 	return func(m *v1alpha1.Machine) { m.CreationTimestamp = metav1.NewTime(noon.Add(-d)) }

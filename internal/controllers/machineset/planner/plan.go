@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/reserve"
 	"github.com/millwright-dev/millwright/internal/lifecycle/preservation"
 	"github.com/millwright-dev/millwright/internal/reconcile/cascade"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
@@ -49,6 +50,8 @@ type Operation struct {
 	Machine *v1alpha1.Machine
 	// Count is how many Machines are created, or how many exist that freeze the set.
 	Count int
+	// Excess is how many of the Machines that are created are in the reserve of the set: the last ones.
+	Excess int
 	// Cause is why a Machine is deleted, as in v1alpha1.CauseMachineFailed; empty otherwise.
 	Cause string
 	// Reason says to people why it is done.
@@ -86,7 +89,7 @@ func Plan(f Facts) []Operation {
 	preservations, spared := autoPreserve(f, kept, count-wanted)
 	operations, f.spared = append(operations, preservations...), spared
 	if count < wanted && !f.Now.Before(f.NotBefore) {
-		return append(operations, scaleUp(f, count, wanted)...)
+		return append(operations, scaleUp(f, kept, count, wanted)...)
 	}
 	return append(operations, scaleDown(f, kept, count-wanted)...)
 }
@@ -122,20 +125,42 @@ func byName(operations []Operation) []Operation {
 func update(f Facts) []Operation {
 	var operations []Operation
 	for _, outdated := range f.Outdated {
-		operations = append(operations, Operation{
-			Action: Update, Machine: outdated.Machine, Reason: "the machine set has another " + strings.Join(outdated.Differences, ", "),
-		})
+		operations = append(operations, Operation{Action: Update, Machine: outdated.Machine, Reason: whyUpdate(outdated)})
 	}
-	return oneBurst(byName(operations))
+	operations = byName(operations)
+	slices.SortStableFunc(operations, func(a, b Operation) int { return cmp.Compare(a.turn(), b.turn()) })
+	return oneBurst(operations)
+}
+
+// turn is lower for Machines that may leave the reserve: pods may wait for them.
+func (op Operation) turn() int {
+	if reserve.In(&op.Machine.Spec) {
+		return 0
+	}
+	return 1
+}
+
+func whyUpdate(outdated Outdated) string {
+	switch is := reserve.MarkOf(&outdated.Machine.Spec); {
+	case is == outdated.Mark:
+		return "the machine set has another " + strings.Join(outdated.Differences, ", ")
+	case outdated.Mark == reserve.None:
+		return "it is wanted for pods, and not in excess any more"
+	case is == reserve.None:
+		return "it is in excess of the machines that are wanted for pods"
+	}
+	return "machines in excess keep their nodes free in another way"
 }
 
 // scaleUp creates what is missing. A set that is being unfrozen does so in its next pass.
-func scaleUp(f Facts, count, wanted int) []Operation {
+func scaleUp(f Facts, kept []*v1alpha1.Machine, count, wanted int) []Operation {
 	_, disabled := f.Set.Labels[v1alpha1.LabelKeyMachineSetScaleUpDisabled]
 	if disabled || Frozen(f.Set) {
 		return nil
 	}
-	return []Operation{{Action: Create, Count: min(wanted-count, Burst), Reason: fmt.Sprintf("%d of %d machines exist", count, wanted)}}
+	op := Operation{Action: Create, Count: min(wanted-count, Burst), Reason: fmt.Sprintf("%d of %d machines exist", count, wanted)}
+	op.Excess = f.Reserve.Born(f.Set, kept, op.Count)
+	return []Operation{op}
 }
 
 // each returns the same operation for each of some Machines.
@@ -205,7 +230,7 @@ func limit(set *v1alpha1.MachineSet, parent *v1alpha1.MachineDeployment) int {
 	if parent == nil {
 		return 2 * int(set.Spec.Replicas)
 	}
-	return int(max(parent.Spec.Replicas, set.Spec.Replicas)) + surge(parent)
+	return int(max(reserve.Wanted(parent), set.Spec.Replicas)) + surge(parent)
 }
 
 // surge returns how many Machines beyond its replicas a deployment may have during a rollout. An
@@ -220,7 +245,7 @@ func surge(deployment *v1alpha1.MachineDeployment) int {
 	case strategy.Type != v1alpha1.InPlaceUpdateMachineDeploymentStrategyType && strategy.RollingUpdate != nil:
 		value = strategy.RollingUpdate.MaxSurge
 	}
-	number, err := intstr.GetScaledValueFromIntOrPercent(intstr.ValueOrDefault(value, intstr.FromInt32(1)), int(deployment.Spec.Replicas), true)
+	number, err := intstr.GetScaledValueFromIntOrPercent(intstr.ValueOrDefault(value, intstr.FromInt32(1)), int(reserve.Wanted(deployment)), true)
 	if err != nil {
 		return 0
 	}

@@ -15,7 +15,8 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/nodeupdate"
-	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/numbers"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/counts"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/reserve"
 	machineset "github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
 	"github.com/millwright-dev/millwright/internal/lifecycle/preservation"
 )
@@ -92,12 +93,12 @@ func (u Update) of(set *v1alpha1.MachineSet) []*v1alpha1.Machine { return u.Mach
 
 // leaving returns how many Machines a set is about to delete.
 func (u Update) leaving(set *v1alpha1.MachineSet) int32 {
-	return max(0, Active(u.of(set))-Moved(u.of(set))-numbers.Desired(set))
+	return max(0, Active(u.of(set))-Moved(u.of(set))-counts.Desired(set))
 }
 
 // lacks returns how many Machines the current set can take over.
 func (u Update) lacks() int32 {
-	return u.Wanted - max(numbers.Desired(u.Current), Active(u.of(u.Current)))
+	return u.Wanted - max(counts.Desired(u.Current), Active(u.of(u.Current)))
 }
 
 // usable returns how many Machines are available and take no part in the update. The sets know which of
@@ -111,7 +112,7 @@ func (u Update) usable() int32 {
 				n++
 			}
 		}
-		all += max(0, min(n-u.leaving(set), numbers.Available(set)))
+		all += max(0, min(n-u.leaving(set), counts.Available(set)))
 	}
 	return all
 }
@@ -172,10 +173,19 @@ func (u Update) turns() []Member {
 			}
 		}
 		slices.SortFunc(all[first:], func(a, b Member) int {
-			return cmp.Or(a.Machine.CreationTimestamp.Compare(b.Machine.CreationTimestamp.Time), cmp.Compare(a.Machine.Name, b.Machine.Name))
+			return cmp.Or(cmp.Compare(place(a.Machine), place(b.Machine)),
+				a.Machine.CreationTimestamp.Compare(b.Machine.CreationTimestamp.Time), cmp.Compare(a.Machine.Name, b.Machine.Name))
 		})
 	}
 	return all
+}
+
+// place is lower for Machines in excess, which are updated first: no pods run there.
+func place(machine *v1alpha1.Machine) int {
+	if reserve.In(&machine.Spec) {
+		return 0
+	}
+	return 1
 }
 
 // Transfers returns the Machines whose nodes were updated and that move to the current set now, as many as
@@ -202,8 +212,8 @@ func (u Update) Transfers() []Member {
 // set count them, or all that are wanted, the set has seen that, and the nodes are in use again. Before,
 // the set might delete another Machine.
 func (u Update) Countable(set *v1alpha1.MachineSet) []*v1alpha1.Machine {
-	full := set == u.Current && numbers.Desired(set) >= u.Wanted
-	if !set.DeletionTimestamp.IsZero() || !numbers.Settled(set) || !full && numbers.Desired(set) < Active(u.of(set)) {
+	full := set == u.Current && counts.Desired(set) >= u.Wanted
+	if !set.DeletionTimestamp.IsZero() || !counts.Settled(set) || !full && counts.Desired(set) < Active(u.of(set)) {
 		return nil
 	}
 	return slices.DeleteFunc(slices.Clone(u.of(set)), func(machine *v1alpha1.Machine) bool {
@@ -258,7 +268,7 @@ func (u Update) Surplus(rest int32) map[*v1alpha1.MachineSet]int32 {
 	spare := u.usable() - u.Least
 	taken := map[*v1alpha1.MachineSet]int32{}
 	for _, c := range u.deletable() {
-		has := numbers.Desired(c.set) - taken[c.set]
+		has := counts.Desired(c.set) - taken[c.set]
 		switch {
 		case rest == 0 || has == 0 || u.leaving(c.set) > 0 || c.set == u.Current && has <= u.Wanted && !c.named, c.updating && u.Wanted > 0:
 			continue

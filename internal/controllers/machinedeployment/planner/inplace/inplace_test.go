@@ -9,6 +9,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/inplace"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/reserve"
 	"github.com/millwright-dev/millwright/test/fixture"
 )
 
@@ -69,5 +70,27 @@ func TestBlocked(t *testing.T) {
 				t.Errorf("want - got +:\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestMachinesInExcessAreUpdatedFirst: no pods run there, so that their drains move none.
+func TestMachinesInExcessAreUpdatedFirst(t *testing.T) {
+	t.Parallel()
+	old := fixture.Set("a", 3)
+	u := inplace.Update{
+		Wanted: 3, Least: 2, Old: []*v1alpha1.MachineSet{old}, Current: fixture.Set("b", 0),
+		Machines: map[string][]*v1alpha1.Machine{}, Nodes: map[string]*corev1.Node{},
+		Named: func(*v1alpha1.Machine) bool { return false },
+	}
+	for _, name := range []string{"a", "b", "c"} {
+		machine, node := member(v1alpha1.MachineRunning, v1alpha1.CandidateForUpdate, map[string]string{candidate: "true"})
+		machine.Name, node.Name = name, name
+		if name == "c" {
+			machine.Spec = *reserve.Marked(&machine.Spec, reserve.NoSchedule)
+		}
+		u.Machines[old.Name], u.Nodes[name] = append(u.Machines[old.Name], machine), node
+	}
+	if diff := cmp.Diff(map[string]bool{"c": true}, u.Selection()); diff != "" {
+		t.Errorf("want - got +:\n%s", diff)
 	}
 }

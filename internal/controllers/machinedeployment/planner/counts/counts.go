@@ -1,7 +1,7 @@
-// Package numbers reads how many Machines a MachineSet has.
+// Package counts reads how many Machines a MachineSet has.
 //
 // None of the numbers is negative, whatever a set says.
-package numbers
+package counts
 
 import (
 	"math"
