@@ -8,6 +8,8 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/nodeupdate"
+	machinedeployment "github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
+	machineset "github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
 	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
 	"github.com/millwright-dev/millwright/internal/lifecycle/preservation"
 	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
@@ -51,6 +53,42 @@ func (e *explainer) preserved() bool {
 	}
 	e.Next(plan.Expiry.Time, preservedUntil)
 	return true
+}
+
+// NamedAndKept reports whether a Machine that exists was named for deletion, and its set does not delete
+// it: it is preserved, or the replicas were not lowered.
+func NamedAndKept(machine *v1alpha1.Machine, set *v1alpha1.MachineSet, now time.Time) bool {
+	marks := machine.Annotations
+	marked := marks[v1alpha1.AnnotationKeyMachinePriority] == machinedeployment.FirstPriority && marks[v1alpha1.AnnotationKeyMarkedForDeletionTime] != ""
+	if !marked || set == nil || report.Leaves(machine) || report.Leaves(set) {
+		return false
+	}
+	return preservation.Active(machine, now) || !machineset.Named(machine, set) && set.Status.Replicas <= set.Spec.Replicas
+}
+
+// named says that the Machine was named for deletion and is kept. Autoscalers cordon the nodes of those
+// that they name.
+func (e *explainer) named() {
+	if !NamedAndKept(e.Machine, e.Set, e.now) {
+		return
+	}
+	statement, cordoned, remedy := namedKept, "", ""
+	if preservation.Active(e.Machine, e.now) {
+		statement = namedPreserved
+	}
+	if n := e.Target.Node; n != nil && n.Spec.Unschedulable {
+		cordoned, remedy = "; its node is cordoned", "; kubectl uncordon "+n.Name
+	}
+	pool := "machine set " + e.Set.Name
+	if e.Deployment != nil {
+		pool = "deployment " + e.Deployment.Name
+	}
+	marked, _ := time.Parse(time.RFC3339, e.Machine.Annotations[v1alpha1.AnnotationKeyMarkedForDeletionTime])
+	e.Why(statement, "", marked, "{cordoned}", cordoned, "{pool}", pool, "{uncordon}", remedy, "{trigger}", v1alpha1.AnnotationKeyTriggerDeletion,
+		"{priority}", v1alpha1.AnnotationKeyMachinePriority, "{marked}", v1alpha1.AnnotationKeyMarkedForDeletionTime)
+	if cordoned != "" && statement == namedPreserved {
+		e.Advise(uncordon)
+	}
 }
 
 // updating says how far an update of the node in place is, and what it waits for.

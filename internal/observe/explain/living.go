@@ -63,6 +63,7 @@ func (e *explainer) running(phase v1alpha1.MachinePhase) {
 	}
 	e.nodeTemplate()
 	e.updating()
+	e.named()
 	if e.preserved() {
 		what += " and preserved"
 	}
@@ -371,7 +372,28 @@ func (e *explainer) virtualMachine() {
 		if ready.Reason == vmv1alpha1.ReasonNoSpace {
 			e.Advise(makeRoom, "{vm namespace}", vm.Namespace, "{vm}", vm.Name)
 		}
+		if ready.Reason == vmv1alpha1.ReasonHostUnreachable {
+			e.hostAway()
+		}
 	}
+	if !report.Leaves(vm) {
+		e.migration()
+	}
+}
+
+// hostAway says when a VM starts elsewhere whose host does not answer, and what a user can do for that.
+func (e *explainer) hostAway() {
+	vm := e.VM
+	values := []string{"{vm namespace}", vm.Namespace, "{vm}", vm.Name, "{host}", cmp.Or(vm.Status.NodeName, "?")}
+	if fenced := meta.FindStatusCondition(vm.Status.Conditions, vmv1alpha1.ConditionFenced); fenced != nil && fenced.Status == metav1.ConditionFalse {
+		e.Why(vmNotFenced, "VirtualMachine "+vm.Namespace+"/"+vm.Name, fenced.LastTransitionTime.Time, "{reason}", fenced.Reason, "{text}", fenced.Message)
+	}
+	if vm.Status.Lease != nil {
+		e.Next(time.Time{}, leaseMoves)
+		return
+	}
+	e.Next(time.Time{}, stuckOnHost, values...)
+	e.Advise(fenceHost, values...)
 }
 
 // lookAt advises where to look for why a VM has not joined: at its console, or at what keeps it from

@@ -259,6 +259,44 @@ func virtualMachine(status metav1.ConditionStatus, reason, message string) given
 	}
 }
 
+// fencedCondition is what became of a user's word that the VM's host is fenced.
+func fencedCondition(status metav1.ConditionStatus, reason, message string) given {
+	return func(f *MachineFacts) {
+		f.VM.Status.Conditions = append(f.VM.Status.Conditions, metav1.Condition{
+			Type: vmv1alpha1.ConditionFenced, Status: status, Reason: reason, Message: message, LastTransitionTime: ago(time.Minute),
+		})
+	}
+}
+
+func runningVM(f *MachineFacts) {
+	virtualMachine(metav1.ConditionTrue, "Running", "")(f)
+	f.VM.Status.ActivePodName = "vm-1"
+}
+
+// migration began some time ago, and if it failed, ended at once.
+func migration(phase vmv1alpha1.MigrationPhase, reason string, begun time.Duration) given {
+	return func(f *MachineFacts) {
+		record := &vmv1alpha1.VirtualMachineMigration{
+			Phase: phase, Reason: reason, SourcePodName: "vm-1", SourceNodeName: "host-1", TargetPodName: "vm-2", StartTime: ago(begun),
+		}
+		switch phase {
+		case vmv1alpha1.MigrationCopying:
+			record.TargetNodeName, record.DoneBytes, record.TotalBytes = "host-2", 512<<20, 1265<<20
+		case vmv1alpha1.MigrationFailed:
+			record.Message, record.EndTime = "What the controller says.", ptr.To(ago(begun))
+		case vmv1alpha1.MigrationSucceeded:
+			f.VM.Status.ActivePodName = "vm-2"
+		}
+		f.VM.Status.Migration = record
+	}
+}
+
+func notMigratable(f *MachineFacts) {
+	f.VM.Status.Conditions = append(f.VM.Status.Conditions, metav1.Condition{
+		Type: vmv1alpha1.ConditionLiveMigratable, Status: metav1.ConditionFalse, Reason: "HypervisorCannotMigrate", Message: "The hypervisor cannot migrate.",
+	})
+}
+
 func lease(holder string, renewed, acquired time.Duration) given {
 	return func(f *MachineFacts) {
 		f.Lease = &coordinationv1.Lease{
@@ -283,3 +321,17 @@ func setBySomebody(finalizer, manager string) given {
 }
 
 var missingUserData = "No Secret of MachineClass \"pool-v1\" has the key \"" + bootstrap.UserDataKey + "\""
+
+// named has an autoscaler have named the Machine for deletion at a time.
+func named(at metav1.Time) given {
+	return all(annotated(v1alpha1.AnnotationKeyMachinePriority, "1"), annotated(v1alpha1.AnnotationKeyMarkedForDeletionTime, at.UTC().Format(time.RFC3339)))
+}
+
+// replicasChanged has an autoscaler have changed the replicas at a time.
+func replicasChanged(at metav1.Time) given {
+	return func(f *MachineFacts) {
+		metav1.SetMetaDataAnnotation(&f.Set.ObjectMeta, v1alpha1.AnnotationKeyLastReplicaChange, at.UTC().Format(time.RFC3339))
+	}
+}
+
+func cordoned(f *MachineFacts) { f.Target.Node.Spec.Unschedulable = true }

@@ -28,6 +28,7 @@ var (
 	driverSilent    = say(v1alpha1.CauseDriverSilent, "{text}", "Look whether the driver works, and whether it reaches its provider")
 	blocked         = say("", "{text}", "Change what the sentence names. It is tried again at once when the machine, its class or its secret changes")
 	vmUntouched     = say(report.VirtualMachineNotReady, "nothing was done for it yet: is its controller running?", "")
+	vmNotFenced     = say(report.VirtualMachineNotReady, "its VM was not taken from its host, as somebody wanted ({reason}): {text}", "")
 	vmNotReady      = say(report.VirtualMachineNotReady, "its VM{where} is not ready ({reason}): {text}", "")
 	instanceLost    = say(v1alpha1.CauseInstanceLost, "VM {provider ID} does not exist any more", "Find out at the provider who removed the VM")
 	targetAway      = say(v1alpha1.CauseTargetUnavailable, "the target cluster does not answer: {text}", "Bring the API server of the target cluster back, if it is not only out of reach from here")
@@ -46,6 +47,8 @@ var (
 	delayed          = say(v1alpha1.CauseReplacementDelayed, "{text}", "Look why so many machines of the pool fail at once: kubectl -n {namespace} get {machines}")
 	kept             = say(report.Preserved, keptWhy, "To end its preservation: {release}")
 	keptFailed       = say(report.Preserved, keptWhy, "To have it replaced now: {release}")
+	namedKept        = say(v1alpha1.CauseNamedForDeletion, "it was named for deletion, normally by an autoscaler, and is kept: spec.replicas was not lowered{cordoned}", deleteOrKeep)
+	namedPreserved   = say(v1alpha1.CauseNamedForDeletion, "it was named for deletion, normally by an autoscaler, and is kept: it is preserved{cordoned}", "")
 	keptNoMore       = say(report.Preserved, "it is preserved, which ends when the manager has seen that nobody asks for it any more", "")
 	updateSilent     = say(report.InPlaceUpdate, "the update of its node in place failed: the agent did not report in time", lookAtAgent)
 	updateUnanswered = say(report.InPlaceUpdate, "its node is to be updated in place, and no machine controller has answered that: the node has no condition InPlaceUpdate of this update",
@@ -150,6 +153,10 @@ const (
 	releaseMachine = "millwright machine release -n {namespace} {name}"
 	releaseNode    = "kubectl annotate node {node} {annotation}-"
 
+	deleteOrKeep = "To delete it, lower spec.replicas of {pool}: it goes first. To keep it, remove its name from the deployment's annotation {trigger}, if it is there, and then: " +
+		"kubectl -n {namespace} annotate {machines} {name} {priority}- {marked}-{uncordon}"
+	uncordon = "Nothing is scheduled to a cordoned node: kubectl uncordon {node}"
+
 	forceDrain = "To go on at once, at the price of pods that end without grace: kubectl -n {namespace} label {machines} {name} {label}=True"
 	fixClass   = "MachineClass {class} can be corrected while the machine is being deleted, too: the deletion then goes on at once"
 	noInstance = "If no VM of it can exist, as where every creation was refused: kubectl -n {namespace} patch {machines} {name} --type=merge -p '{\"metadata\":{\"finalizers\":null}}'. A VM that exists nevertheless is removed as an orphan once the driver can read the class"
@@ -160,8 +167,12 @@ const (
 	moveSecret   = "Correct the reference in MachineClass {class}"
 	addUserData  = "Add the key to a secret of MachineClass {class}. It is tried at once then"
 
-	fixImage = "Correct the image that MachineClass {class} names, or what its server answers: the VM has never run, so its console tells nothing"
-	freeHost = "Free room on a host, or add one: the VM has not run yet, so its console tells nothing"
+	fixImage    = "Correct the image that MachineClass {class} names, or what its server answers: the VM has never run, so its console tells nothing"
+	freeHost    = "Free room on a host, or add one: the VM has not run yet, so its console tells nothing"
+	stuckOnHost = "Its VM starts on another host when its host {host} answers and has ended it, or when the node {host} is deleted"
+	leaseMoves  = "Its VM starts on another host when its lease has expired"
+	fenceHost   = "Switch off host {host} if it is broken, then say so: millwright vm fence -n {vm namespace} {vm}"
+
 	makeRoom = "Make room on the storage of the disk of VirtualMachine {vm namespace}/{vm}: it goes on by itself"
 	lookAtVM = "If it takes too long, look at the VM: kubectl -n {vm namespace} describe {virtualmachines} {vm}. It has not run yet, so its console tells nothing"
 	// NotYet is why a VM that runs may not have joined.

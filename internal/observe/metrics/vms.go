@@ -18,33 +18,45 @@ var vmReady = prometheus.NewDesc("millwright_virtual_machine_ready",
 	"Whether a virtual machine runs as its spec wants it: 1 True, 0 False, 2 Unknown. The reason is that of its condition Ready.",
 	[]string{"name", "namespace", "reason"}, nil)
 
+var vmMigration = prometheus.NewDesc("millwright_virtual_machine_migration",
+	"The live migration of a virtual machine under way, or its last one: always 1. The reason is why it failed.",
+	[]string{"name", "namespace", "phase", "reason"}, nil)
+
+var vmDowntime = prometheus.NewDesc("millwright_virtual_machine_migration_downtime_seconds",
+	"How long the guest of a virtual machine stood still in its last live migration. Absent if that was not measured.",
+	[]string{"name", "namespace"}, nil)
+
 // VMs exports the VirtualMachines of a cache. Add it to a manager.
 type VMs struct {
 	// Reader reads objects from a cache.
 	Reader client.Reader
-	// Registerer has the metric while VMs runs.
+	// Registerer has the metrics while VMs runs.
 	Registerer prometheus.Registerer
 }
 
 // NeedLeaderElection is true: only the leader's cache is filled.
 func (v *VMs) NeedLeaderElection() bool { return true }
 
-// Start registers the metric until ctx ends. Of several managers in one process, the first exports
-// it.
+// Start registers the metrics until ctx ends. Of several managers in one process, the first exports
+// them.
 func (v *VMs) Start(ctx context.Context) error {
 	var already prometheus.AlreadyRegisteredError
 	if err := v.Registerer.Register(v); errors.As(err, &already) {
 		return nil
 	} else if err != nil {
-		return fmt.Errorf("registering the metric of virtual machines: %w", err)
+		return fmt.Errorf("registering the metrics of virtual machines: %w", err)
 	}
 	defer v.Registerer.Unregister(v)
 	<-ctx.Done()
 	return nil
 }
 
-// Describe names the metric.
-func (v *VMs) Describe(ch chan<- *prometheus.Desc) { ch <- vmReady }
+// Describe names the metrics.
+func (v *VMs) Describe(ch chan<- *prometheus.Desc) {
+	ch <- vmReady
+	ch <- vmMigration
+	ch <- vmDowntime
+}
 
 // Collect reads the cache.
 func (v *VMs) Collect(ch chan<- prometheus.Metric) {
@@ -66,6 +78,12 @@ func (v *VMs) Collect(ch chan<- prometheus.Metric) {
 			return c.Reason, string(c.Status)
 		}) {
 			s.add(vmReady, sample.value, vm.Name, vm.Namespace, sample.labels[0])
+		}
+		if last := vm.Status.Migration; last != nil {
+			s.add(vmMigration, 1, vm.Name, vm.Namespace, string(last.Phase), last.Reason)
+			if last.Downtime != nil {
+				s.add(vmDowntime, last.Downtime.Seconds(), vm.Name, vm.Namespace)
+			}
 		}
 	}
 }

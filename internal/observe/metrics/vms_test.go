@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
@@ -22,7 +23,7 @@ func vmNamed(name string, ready ...metav1.Condition) *vmv1alpha1.VirtualMachine 
 	return vm
 }
 
-// TestVMs: each VM has its readiness with the reason, and an API that does not answer no series.
+// TestVMs: each VM has its readiness with the reason, and its last migration, and an API that does not answer no series.
 func TestVMs(t *testing.T) {
 	scheme := runtime.NewScheme()
 	if err := vmv1alpha1.AddToScheme(scheme); err != nil {
@@ -32,8 +33,14 @@ func TestVMs(t *testing.T) {
 		return metav1.Condition{Type: vmv1alpha1.ConditionReady, Status: status, Reason: reason}
 	}
 	away := false
+	moved := vmNamed("moved", ready(metav1.ConditionTrue, "Running"))
+	moved.Status.Migration = &vmv1alpha1.VirtualMachineMigration{Phase: vmv1alpha1.MigrationFailed, Reason: "CopyFailed"}
+	arrived := vmNamed("arrived", ready(metav1.ConditionTrue, "Running"))
+	arrived.Status.Migration = &vmv1alpha1.VirtualMachineMigration{
+		Phase: vmv1alpha1.MigrationSucceeded, Downtime: &metav1.Duration{Duration: 250 * time.Millisecond},
+	}
 	reader := fake.NewClientBuilder().WithScheme(scheme).WithObjects(
-		vmNamed("new"), vmNamed("runs", ready(metav1.ConditionTrue, "Running")),
+		moved, arrived, vmNamed("new"), vmNamed("runs", ready(metav1.ConditionTrue, "Running")),
 		vmNamed("full", ready(metav1.ConditionFalse, vmv1alpha1.ReasonNoSpace)),
 		vmNamed("lost", ready(metav1.ConditionUnknown, "HostUnreachable")),
 	).WithInterceptorFuncs(interceptor.Funcs{List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
@@ -64,6 +71,9 @@ func TestVMs(t *testing.T) {
 	const name = "millwright_virtual_machine_ready "
 	want := map[string]float64{
 		name + "new shop ": 2, name + "runs shop Running": 1, name + "full shop NoSpace": 0, name + "lost shop HostUnreachable": 2,
+		name + "moved shop Running": 1, "millwright_virtual_machine_migration moved shop Failed CopyFailed": 1,
+		name + "arrived shop Running": 1, "millwright_virtual_machine_migration arrived shop Succeeded ": 1,
+		"millwright_virtual_machine_migration_downtime_seconds arrived shop": 0.25,
 	}
 	if diff := cmp.Diff(want, series()); diff != "" {
 		t.Errorf("series (-want +got):\n%s", diff)

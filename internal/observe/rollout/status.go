@@ -84,7 +84,8 @@ func Refusal(f Facts) string {
 // report.
 func outcome(f Facts, s Status, explained report.Report) Outcome {
 	d := f.Deployment
-	counted := d.Status.Replicas-s.Preserved == s.Wanted && min(d.Status.UpdatedReplicas, d.Status.AvailableReplicas) >= s.Wanted
+	wanted := d.Spec.Replicas // the status counts what is in excess apart
+	counted := d.Status.Replicas-s.Preserved == wanted && min(d.Status.UpdatedReplicas, d.Status.AvailableReplicas) >= wanted
 	switch {
 	case f.Problem != "" || !s.Observed || Refusal(f) != "" || d.Spec.RollbackTo != nil || !d.DeletionTimestamp.IsZero():
 		return Progressing

@@ -70,6 +70,9 @@ func numbers(s Status) string {
 	if old := s.Old(); old > 0 {
 		text += fmt.Sprintf(", %d old", old)
 	}
+	if s.Excess > 0 {
+		text += fmt.Sprintf(", %d of the wanted in excess", s.Excess)
+	}
 	if s.Preserved > 0 {
 		text += fmt.Sprintf(", %d preserved", s.Preserved)
 	}

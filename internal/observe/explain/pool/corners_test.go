@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
@@ -26,6 +28,17 @@ func idle(kind v1alpha1.MachineSetConditionType, reason, message string) given {
 
 func pausedPool(f *Facts) { f.Deployment.Spec.Paused = true }
 
+// inExcess has one of three machines be for pods, so many be asked for beyond it, and an autoscaler give
+// so many at most.
+func inExcess(excess, most string) given {
+	return func(f *Facts) {
+		f.Deployment.Spec.Replicas, f.Deployment.Spec.ExcessReplicas = 1, ptr.To(intstr.Parse(excess))
+		if most != "" {
+			metav1.SetMetaDataAnnotation(&f.Deployment.ObjectMeta, v1alpha1.AnnotationKeyAutoscalerMaxSize, most)
+		}
+	}
+}
+
 // TestSentencesOfAPool, beside the golden files: a sentence that has to be there, and one
 // that must not be.
 func TestSentencesOfAPool(t *testing.T) {
@@ -40,6 +53,9 @@ func TestSentencesOfAPool(t *testing.T) {
 		"preserved, and goes": {explain.KindSet, allOf(keeps(0), func(f *Facts) {
 			f.Sets[0].Spec.Replicas, f.Machines[0].DeletionTimestamp = 1, ptr.To(ago(time.Minute))
 		}), report.Incomplete, "", "preserved"},
+		"some in excess":                         {explain.KindDeployment, inExcess("2", ""), report.Healthy, "has what it wants: 1 machine for pods, and 2 in excess", "being deleted"},
+		"too few in excess":                      {explain.KindDeployment, allOf(inExcess("2", ""), func(f *Facts) { f.Deployment.Spec.Replicas = 2 }), report.Incomplete, "has 3 of 4 machines (2 in excess) available", "being deleted"},
+		"fewer in excess for the autoscaler":     {explain.KindDeployment, inExcess("5", "3"), report.Healthy, "of 5 machines in excess that it asks for, it has 2: the autoscaler may give it 3 in all", ""},
 		"none wanted, and some left":             {explain.KindSet, func(f *Facts) { f.Sets[0].Spec.Replicas = 0 }, report.Incomplete, "the others are being deleted", "has none"},
 		"all there, and not counted":             {explain.KindSet, func(f *Facts) { f.Sets[0].Status.AvailableReplicas = 2 }, report.Incomplete, "has not counted yet", "are being made"},
 		"sets unread, some of an older template": {explain.KindDeployment, allOf(unlisted("MachineSet"), func(f *Facts) { f.Deployment.Status.UpdatedReplicas = 2 }), report.Unknown, "2 of 3 are of its newest", ""},

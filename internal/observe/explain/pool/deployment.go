@@ -13,6 +13,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/reserve"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/status"
 	machineset "github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
 	"github.com/millwright-dev/millwright/internal/observe/explain"
@@ -172,6 +173,7 @@ func (e *explainer) bounds() string {
 // remarks repeats what conditions complain of and nothing else says. Of overlapping selectors a
 // deployment speaks for its sets.
 func (e *explainer) remarks() {
+	e.capped()
 	for _, is := range e.complaints() {
 		statement, known := byType[is.Type]
 		if _, said := byReason[is.Reason]; !said && !(known && e.said(statement.Cause)) {
@@ -183,6 +185,17 @@ func (e *explainer) remarks() {
 		if is := explain.SetCondition(set, v1alpha1.MachineSetSelectorOverlap); is != nil && !overlaps {
 			e.Say(report.SelectorOverlap, e.named(set), is.LastTransitionTime.Time, is.Message)
 		}
+	}
+}
+
+// capped says that a deployment has fewer Machines in excess than it asks for, for its autoscaler's sake.
+func (e *explainer) capped() {
+	if e.Kind == explain.KindSet {
+		return
+	}
+	wish, has := reserve.Wish(e.Deployment), reserve.Excess(e.Deployment)
+	if most, given := reserve.Most(e.Deployment); given && has < wish {
+		e.Why(fewerInExcess, "", time.Time{}, "{wish}", fmt.Sprint(wish), "{excess}", fmt.Sprint(has), "{most}", fmt.Sprint(most))
 	}
 }
 

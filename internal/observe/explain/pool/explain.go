@@ -16,6 +16,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/reserve"
 	"github.com/millwright-dev/millwright/internal/observe/explain"
 	"github.com/millwright-dev/millwright/internal/observe/explain/report"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
@@ -124,9 +125,14 @@ func (e *explainer) unlisted() string {
 
 func (e *explainer) has(complete bool) string {
 	pool, wanted := e.Pool, messages.Machines(e.Pool.Wanted)
+	if pool.Excess > 0 {
+		wanted += fmt.Sprintf(" (%d in excess)", pool.Excess)
+	}
 	switch {
 	case pool.Wanted == 0 && pool.Exist == 0:
 		return "wants no machines, and has none"
+	case complete && pool.Excess > 0:
+		return fmt.Sprintf("has what it wants: %s for pods, and %d in excess", messages.Machines(pool.Wanted-pool.Excess), pool.Excess)
 	case complete && pool.Wanted == 1:
 		return "has the machine that it wants"
 	case complete:
@@ -159,10 +165,12 @@ func (e *explainer) count() {
 	if e.SetsUnread {
 		status := e.Deployment.Status
 		pool.Exist, pool.Updated, pool.Ready, pool.Available = status.Replicas, status.UpdatedReplicas, status.ReadyReplicas, status.AvailableReplicas
-		e.newest.Available = min(status.AvailableReplicas, status.UpdatedReplicas)
+		e.apart(&pool.Exist, &pool.Updated, &pool.Ready, &pool.Available)
+		e.newest.Available = min(pool.Available, pool.Updated)
 	}
 	if e.Kind == explain.KindDeployment {
-		pool.Wanted, e.Identity.Class = e.Deployment.Spec.Replicas, e.Deployment.Spec.Template.Spec.Class.Name
+		pool.Wanted, pool.Excess = reserve.Wanted(e.Deployment), reserve.Excess(e.Deployment)
+		e.Identity.Class = e.Deployment.Spec.Template.Spec.Class.Name
 		return
 	}
 	e.Identity.Class = e.current.Spec.Template.Spec.Class.Name
@@ -171,11 +179,21 @@ func (e *explainer) count() {
 	}
 }
 
+// apart adds the reserve to numbers of the status, which counts it apart: it does not say how much of it
+// is ready, so that is taken to be so if all others are.
+func (e *explainer) apart(numbers ...*int32) {
+	for _, number := range numbers {
+		if *number >= e.Deployment.Spec.Replicas {
+			*number += e.Deployment.Status.ExcessReplicas
+		}
+	}
+}
+
 // part counts the Machines of a set. Its status, which may be older than the list, says which are
 // available.
 func (e *explainer) part(set *v1alpha1.MachineSet) report.Part {
 	part := report.Part{Name: set.Name, Revision: set.Annotations[v1alpha1.AnnotationKeyRevision], Current: set == e.current, Phases: map[string]int32{}}
-	part.Wanted = set.Spec.Replicas
+	part.Wanted, part.Excess = set.Spec.Replicas, reserve.OfSet(set)
 	if e.MachinesUnread {
 		part.Exist, part.Ready, part.Available = set.Status.Replicas, set.Status.ReadyReplicas, set.Status.AvailableReplicas
 		return part

@@ -119,6 +119,11 @@ var pools = map[string]situation{
 		deploymentSays(v1alpha1.MachineDeploymentProgressing, v1alpha1.ConditionTrue, "MachineSetUpdated", `MachineSet "pool-b" is progressing.`)), report.Incomplete, report.InPlaceUpdate},
 	"deployment-update-blocked": {explain.KindDeployment, allOf(rolls, inPlace, updates(0, v1alpha1.MachineInPlaceUpdateFailed, v1alpha1.UpdateFailed),
 		deploymentSays(v1alpha1.MachineDeploymentProgressing, v1alpha1.ConditionTrue, "NodeUpdateBlocked", `MachineSet "pool-b" is progressing, but: machine pool-a-1: the update of its node failed: no space left on device.`)), report.Incomplete, report.InPlaceUpdate},
+	"deployment-named-kept":   {explain.KindDeployment, named(0), report.Healthy, v1alpha1.CauseNamedForDeletion},
+	"deployment-named-unread": {explain.KindDeployment, allOf(named(0), named(1), func(f *Facts) { f.Examples = nil }), report.Healthy, v1alpha1.CauseNamedForDeletion},
+	"deployment-named-going": {explain.KindDeployment, allOf(named(0), func(f *Facts) {
+		f.Sets[0].Annotations[v1alpha1.AnnotationKeyLastReplicaChange] = ago(time.Minute).UTC().Format(time.RFC3339)
+	}), report.Healthy, ""},
 	"set-updated-in-place":     {explain.KindSet, allOf(inPlace, func(f *Facts) { f.Deployment.Spec.Template.Spec.Class.Name = "pool-v2" }, lacks(1)), report.Incomplete, report.InPlaceUpdate},
 	"deployment-overlap":       {explain.KindDeployment, deploymentSays("SelectorOverlap", v1alpha1.ConditionTrue, "SelectorOverlap", "spec.selector: the same machines are selected by other. Give each deployment a label of its own."), report.Healthy, report.SelectorOverlap},
 	"deployment-released":      {explain.KindDeployment, deploymentSays("SetReleased", v1alpha1.ConditionTrue, "SetReleased", "spec.selector: it does not match machine sets that were the deployment's: pool-0 (machines: 3). They keep their machines, which are neither counted nor updated here. Delete them, or select them again."), report.Healthy, report.SetReleased},
@@ -294,5 +299,22 @@ func TestOnlySomeMachinesAreLookedAt(t *testing.T) {
 	explained.NamesOurResources(t, many)
 	if last := many.Why[MostExamples]; last.Cause != report.Other || !strings.Contains(last.Text, "4 machines more are not well") {
 		t.Errorf("of the others it says %q", last.Text)
+	}
+}
+
+// named has an autoscaler have named a Machine for deletion, and cordoned its node.
+func named(i int) given {
+	return func(f *Facts) {
+		machine := f.Machines[i]
+		machine.Annotations = map[string]string{
+			v1alpha1.AnnotationKeyMachinePriority:       "1",
+			v1alpha1.AnnotationKeyMarkedForDeletionTime: ago(5 * time.Minute).UTC().Format(time.RFC3339),
+		}
+		node := &corev1.Node{Spec: corev1.NodeSpec{Unschedulable: true}}
+		node.Name = machine.Name
+		f.Examples[machine.Name] = explain.MachineFacts{
+			Key: types.NamespacedName{Namespace: machine.Namespace, Name: machine.Name}, Machine: machine, Set: f.Sets[0], Deployment: f.Deployment,
+			Target: explain.Target{Node: node},
+		}
 	}
 }

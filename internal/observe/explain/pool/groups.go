@@ -39,14 +39,30 @@ type problem struct {
 	code string
 }
 
-// listed are the facts of a Machine of which only the object and some events are known.
-func listed(machine *v1alpha1.Machine, events report.Events) explain.MachineFacts {
-	return explain.MachineFacts{Key: client.ObjectKeyFromObject(machine), Machine: machine, Target: explain.Copied(machine), Events: events}
+// listed are the facts of a Machine of which only the object, its owners and some events are known.
+func (f *Facts) listed(machine *v1alpha1.Machine, events report.Events) explain.MachineFacts {
+	return explain.MachineFacts{
+		Key: client.ObjectKeyFromObject(machine), Machine: machine, Set: f.setOf(machine), Deployment: f.Deployment,
+		Target: explain.Copied(machine), Events: events,
+	}
 }
 
-// explainOne explains a Machine of a pool, and returns the finding that says why it is not well.
+func (f *Facts) setOf(machine *v1alpha1.Machine) *v1alpha1.MachineSet {
+	i := slices.IndexFunc(f.Sets, func(set *v1alpha1.MachineSet) bool { return metav1.IsControlledBy(machine, set) })
+	if i < 0 {
+		return nil
+	}
+	return f.Sets[i]
+}
+
+// explainOne explains a Machine of a pool, and returns the finding that says why it is not well. What is
+// wrong with the node of one that is well passes, or makes it unwell soon.
 func explainOne(facts explain.MachineFacts, now time.Time) (report.Report, report.Finding) {
 	explained := explain.Machine(facts, now)
+	named := slices.IndexFunc(explained.Why, func(f report.Finding) bool { return f.Cause == v1alpha1.CauseNamedForDeletion })
+	if explained.Verdict == report.Healthy && named >= 0 {
+		return explained, explained.Why[named]
+	}
 	if i := slices.IndexFunc(explained.Why, func(f report.Finding) bool { return f.Cause != report.ManagerNotRunning }); i >= 0 {
 		return explained, explained.Why[i]
 	}
@@ -61,8 +77,8 @@ type group []*v1alpha1.Machine
 func (f *Facts) groups(machines []*v1alpha1.Machine, now time.Time) []group {
 	same, events := map[problem]group{}, f.Events.By(explain.KindMachine)
 	for _, machine := range machines {
-		if !usable(machine) || underUpdate(machine) {
-			explained, finding := explainOne(listed(machine, events[machine.Name]), now)
+		if !usable(machine) || underUpdate(machine) || explain.NamedAndKept(machine, f.setOf(machine), now) {
+			explained, finding := explainOne(f.listed(machine, events[machine.Name]), now)
 			p := problem{explained.Verdict, finding.Statement, finding.Code}
 			same[p] = append(same[p], machine)
 		}
@@ -124,11 +140,11 @@ func (e *explainer) group(g group) {
 	first := g[0]
 	facts, known := e.Examples[first.Name]
 	if !known {
-		facts = listed(first, e.Events)
+		facts = e.listed(first, e.Events)
 	}
 	explained, finding := explainOne(facts, e.now)
 	is := map[report.Verdict]string{report.NotRunning: "not Running", report.Deleting: "being deleted"}[explained.Verdict]
-	if is == "" && finding.Cause == report.InPlaceUpdate {
+	if is == "" && (finding.Cause == report.InPlaceUpdate || finding.Cause == v1alpha1.CauseNamedForDeletion) {
 		is = "Running"
 	}
 	if is == "" {

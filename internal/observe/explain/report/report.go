@@ -39,6 +39,7 @@ const (
 	NotStarted                 Cause = "NotStarted"
 	CreationBlocked            Cause = "CreationBlocked"
 	VirtualMachineNotReady     Cause = "VirtualMachineNotReady"
+	VirtualMachineMigrating    Cause = "VirtualMachineMigrating"
 	NodeNotJoined              Cause = "NodeNotJoined"
 	CriticalComponentsNotReady Cause = "CriticalComponentsNotReady"
 	NodeTemplateNotApplied     Cause = "NodeTemplateNotApplied"
@@ -147,6 +148,8 @@ type Counts struct {
 	Leaving   int32 `json:"leaving"`
 	// Preserved are those of Exist that exceed what their sets want, and are preserved.
 	Preserved int32 `json:"preserved,omitempty"`
+	// Excess are those of Wanted that are wanted as a reserve, in excess of the replicas.
+	Excess int32 `json:"excess,omitempty"`
 }
 
 // Add adds the numbers of other Machines.
@@ -157,6 +160,7 @@ func (c *Counts) Add(of Counts) {
 	c.Available += of.Available
 	c.Leaving += of.Leaving
 	c.Preserved += of.Preserved
+	c.Excess += of.Excess
 }
 
 // NoPhase stands for the phase of a Machine that has none yet.
