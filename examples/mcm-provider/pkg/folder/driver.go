@@ -3,7 +3,7 @@ package folder
 
 import (
 	"context"
-	"crypto/rand"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -28,25 +28,23 @@ func NewDriver(nodes typedcorev1.NodeInterface) driver.Driver {
 const scheme = "folder:///"
 
 // CreateMachine writes the file of a machine, unless there is one.
-func (d *Driver) CreateMachine(_ context.Context, req *driver.CreateMachineRequest) (resp *driver.CreateMachineResponse, err error) {
+func (d *Driver) CreateMachine(ctx context.Context, req *driver.CreateMachineRequest) (resp *driver.CreateMachineResponse, err error) {
 	defer recordCall("create_machine", &err)()
 	klog.V(3).Infof("Machine creation request has been received for %q", req.Machine.Name)
 
-	c, v, err := find(req.MachineClass, req.Machine)
-	if err != nil && codeOf(err) != codes.NotFound {
+	c, err := open(ctx, req.MachineClass, req.Machine)
+	if err != nil {
 		return nil, err
 	}
 	if len(req.Secret.Data["userData"]) == 0 {
 		return nil, status.Error(codes.InvalidArgument, "the Secret has no userData")
 	}
-	if v != nil && v.Size != c.spec.Size {
-		return nil, status.Error(codes.AlreadyExists, fmt.Sprintf("%s has the size %s", v.ID, v.Size))
+	v, err := c.create(req.Machine)
+	if err != nil {
+		return nil, err
 	}
-	if v == nil {
-		v = &vm{ID: rand.Text(), Machine: req.Machine.Name, Size: c.spec.Size, Tags: c.spec.Tags}
-		if err = c.put(v); err != nil {
-			return nil, err
-		}
+	if v.Size != c.spec.Size {
+		return nil, status.Error(codes.AlreadyExists, fmt.Sprintf("the VM %s has the size %s", v.ID, v.Size))
 	}
 	klog.V(2).Infof("VM %q was created for machine %q", v.ID, req.Machine.Name)
 	return &driver.CreateMachineResponse{ProviderID: scheme + v.ID, NodeName: v.Machine, LastKnownState: "created"}, nil
@@ -55,7 +53,7 @@ func (d *Driver) CreateMachine(_ context.Context, req *driver.CreateMachineReque
 // InitializeMachine starts the VM: it becomes a node.
 func (d *Driver) InitializeMachine(ctx context.Context, req *driver.InitializeMachineRequest) (resp *driver.InitializeMachineResponse, err error) {
 	defer recordCall("initialize_machine", &err)()
-	c, v, err := find(req.MachineClass, req.Machine)
+	c, v, err := find(ctx, req.MachineClass, req.Machine)
 	if err != nil {
 		return nil, err
 	}
@@ -63,20 +61,20 @@ func (d *Driver) InitializeMachine(ctx context.Context, req *driver.InitializeMa
 		return nil, status.Error(codes.Uninitialized, err.Error())
 	}
 	v.Initialized = true
-	if err = c.put(v); err != nil {
+	if err = c.change(v); err != nil {
 		return nil, err
 	}
 	return &driver.InitializeMachineResponse{ProviderID: scheme + v.ID, NodeName: v.Machine}, nil
 }
 
 // DeleteMachine removes the file of a machine.
-func (d *Driver) DeleteMachine(_ context.Context, req *driver.DeleteMachineRequest) (resp *driver.DeleteMachineResponse, err error) {
+func (d *Driver) DeleteMachine(ctx context.Context, req *driver.DeleteMachineRequest) (resp *driver.DeleteMachineResponse, err error) {
 	defer recordCall("delete_machine", &err)()
 	klog.V(3).Infof("Machine deletion request has been received for %q", req.Machine.Name)
-	c, v, err := find(req.MachineClass, req.Machine)
+	c, v, err := find(ctx, req.MachineClass, req.Machine)
 	switch {
 	case err == nil:
-		err = c.remove(v.ID)
+		err = c.remove(v)
 	case codeOf(err) == codes.NotFound:
 		err = nil
 	}
@@ -87,9 +85,9 @@ func (d *Driver) DeleteMachine(_ context.Context, req *driver.DeleteMachineReque
 }
 
 // GetMachineStatus finds the VM of a machine.
-func (d *Driver) GetMachineStatus(_ context.Context, req *driver.GetMachineStatusRequest) (resp *driver.GetMachineStatusResponse, err error) {
+func (d *Driver) GetMachineStatus(ctx context.Context, req *driver.GetMachineStatusRequest) (resp *driver.GetMachineStatusResponse, err error) {
 	defer recordCall("get_machine_status", &err)()
-	_, v, err := find(req.MachineClass, req.Machine)
+	_, v, err := find(ctx, req.MachineClass, req.Machine)
 	if err != nil {
 		return nil, err
 	}
@@ -101,19 +99,25 @@ func (d *Driver) GetMachineStatus(_ context.Context, req *driver.GetMachineStatu
 }
 
 // ListMachines lists the VMs with the tags of a class.
-func (d *Driver) ListMachines(_ context.Context, req *driver.ListMachinesRequest) (resp *driver.ListMachinesResponse, err error) {
+func (d *Driver) ListMachines(ctx context.Context, req *driver.ListMachinesRequest) (resp *driver.ListMachinesResponse, err error) {
 	defer recordCall("list_machine", &err)()
+	if err = ended(ctx); err != nil {
+		return nil, err
+	}
 	spec, err := specOf(req.MachineClass)
 	if err != nil {
 		return nil, err
 	}
-	vms, err := cloud{spec}.list()
+	c := cloud{spec}
+	vms, err := c.list()
 	if err != nil {
 		return nil, err
 	}
 	list := map[string]string{}
 	for _, v := range vms {
-		list[scheme+v.ID] = v.Machine
+		if c.owns(v) {
+			list[scheme+v.ID] = v.Machine
+		}
 	}
 	return &driver.ListMachinesResponse{MachineList: list}, nil
 }
@@ -135,30 +139,48 @@ func (d *Driver) GenerateMachineClassForMigration(context.Context, *driver.Gener
 	return nil, status.Error(codes.Unimplemented, "there are no legacy classes")
 }
 
-// find finds the VM of a machine, by its ID if it is known, and otherwise by the machine's name.
-func find(class *v1alpha1.MachineClass, machine *v1alpha1.Machine) (cloud, *vm, error) {
-	spec, err := specOf(class)
-	if err != nil {
-		return cloud{}, nil, err
+// ended returns an error if the context of a call has ended.
+func ended(ctx context.Context) error {
+	switch err := ctx.Err(); {
+	case err == nil:
+		return nil
+	case errors.Is(err, context.DeadlineExceeded):
+		return status.WrapError(codes.DeadlineExceeded, "the deadline of the call has passed", err)
+	default:
+		return status.WrapError(codes.Canceled, "the call was cancelled", err)
 	}
-	c := cloud{spec}
+}
+
+// open checks a call about a machine, and returns the folder of its class.
+func open(ctx context.Context, class *v1alpha1.MachineClass, machine *v1alpha1.Machine) (cloud, error) {
+	if err := ended(ctx); err != nil {
+		return cloud{}, err
+	}
+	if machine.Name == "" {
+		return cloud{}, status.Error(codes.InvalidArgument, "the machine has no name")
+	}
+	spec, err := specOf(class)
+	return cloud{spec}, err
+}
+
+// find finds the VM of a machine: by its ID if it is known, since the tags of a class may be edited, and
+// otherwise by the tags and the machine's name.
+func find(ctx context.Context, class *v1alpha1.MachineClass, machine *v1alpha1.Machine) (cloud, *vm, error) {
+	c, err := open(ctx, class, machine)
+	if err != nil {
+		return c, nil, err
+	}
 	vms, err := c.list()
 	if err != nil {
 		return c, nil, err
 	}
 	id := strings.TrimPrefix(machine.Spec.ProviderID, scheme)
-	var found []*vm
 	for _, v := range vms {
-		if id != "" && v.ID == id || id == "" && v.Machine == machine.Name {
-			found = append(found, v)
+		known := id != "" && v.ID == id && v.Machine == machine.Name
+		named := id == "" && c.owns(v) && v.Namespace == machine.Namespace && v.Machine == machine.Name
+		if known || named {
+			return c, v, nil
 		}
 	}
-	switch len(found) {
-	case 0:
-		return c, nil, status.Error(codes.NotFound, fmt.Sprintf("there is no VM for machine %s", machine.Name))
-	case 1:
-		return c, found[0], nil
-	default:
-		return c, nil, status.Error(codes.OutOfRange, fmt.Sprintf("there are %d VMs for machine %s", len(found), machine.Name))
-	}
+	return c, nil, status.Error(codes.NotFound, fmt.Sprintf("there is no VM for machine %s", machine.Name))
 }

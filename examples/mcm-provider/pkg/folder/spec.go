@@ -1,6 +1,7 @@
 package folder
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -19,7 +20,7 @@ type ProviderSpec struct {
 	Folder string `json:"folder"`
 	// Size of the VMs. One of another size than that of the class does not fit.
 	Size string `json:"size"`
-	// Tags of the VMs. Those with the prefixes kubernetes.io/cluster/ and kubernetes.io/role/ are
+	// Tags of the VMs. One with each of the prefixes kubernetes.io/cluster/ and kubernetes.io/role/ is
 	// required.
 	Tags map[string]string `json:"tags"`
 }
@@ -36,25 +37,33 @@ func specOf(class *v1alpha1.MachineClass) (*ProviderSpec, error) {
 		return nil, status.Error(codes.InvalidArgument, fmt.Sprintf("requested for provider %q, supported is %q", class.Provider, Provider))
 	}
 	spec := &ProviderSpec{}
-	if err := json.Unmarshal(class.ProviderSpec.Raw, spec); err != nil {
+	decoder := json.NewDecoder(bytes.NewReader(class.ProviderSpec.Raw))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(spec); err != nil {
 		return nil, status.Error(codes.InvalidArgument, "providerSpec: "+err.Error())
 	}
 	if spec.Folder == "" {
 		return nil, status.Error(codes.InvalidArgument, "providerSpec.folder is required")
 	}
-	for _, prefix := range []string{clusterTag, roleTag} {
-		if !hasPrefix(spec.Tags, prefix) {
-			return nil, status.Error(codes.InvalidArgument, fmt.Sprintf("providerSpec.tags: a tag %s… is required", prefix))
-		}
+	if cluster := spec.cluster(); cluster == "" || strings.ContainsAny(cluster, "/_") {
+		return nil, status.Error(codes.InvalidArgument, fmt.Sprintf("providerSpec.tags: a tag %sNAME is required, whose name has no / or _", clusterTag))
+	}
+	if named(spec.Tags, roleTag) == "" {
+		return nil, status.Error(codes.InvalidArgument, fmt.Sprintf("providerSpec.tags: a tag %sNAME is required", roleTag))
 	}
 	return spec, nil
 }
 
-func hasPrefix(tags map[string]string, prefix string) bool {
+// cluster is the name of the cluster that the VMs are for.
+func (s *ProviderSpec) cluster() string { return named(s.Tags, clusterTag) }
+
+// named returns what follows the prefix of a tag. Of several, it is the first one's.
+func named(tags map[string]string, prefix string) string {
+	first := ""
 	for tag := range tags {
-		if strings.HasPrefix(tag, prefix) {
-			return true
+		if name, ok := strings.CutPrefix(tag, prefix); ok && (first == "" || name < first) {
+			first = name
 		}
 	}
-	return false
+	return first
 }

@@ -1,15 +1,15 @@
 package folder
 
 import (
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
+	"github.com/gardener/machine-controller-manager/pkg/apis/machine/v1alpha1"
 	"github.com/gardener/machine-controller-manager/pkg/util/provider/machinecodes/codes"
 	"github.com/gardener/machine-controller-manager/pkg/util/provider/machinecodes/status"
 )
@@ -17,10 +17,14 @@ import (
 // vm is a file in the folder.
 type vm struct {
 	ID          string            `json:"id"`
+	Namespace   string            `json:"namespace"`
 	Machine     string            `json:"machine"`
 	Size        string            `json:"size"`
 	Tags        map[string]string `json:"tags"`
 	Initialized bool              `json:"initialized"`
+
+	// file is its name in the folder.
+	file string
 }
 
 // Extension is that of the files that are VMs.
@@ -29,38 +33,70 @@ const Extension = ".vm"
 // cloud is a folder, the API of this provider. Each call of a method is a request to it.
 type cloud struct{ spec *ProviderSpec }
 
-func (c cloud) path(id string) string { return filepath.Join(c.spec.Folder, id+Extension) }
+func (c cloud) path(file string) string { return filepath.Join(c.spec.Folder, file) }
 
-// put creates or changes a VM.
-func (c cloud) put(v *vm) (err error) {
-	defer record("put", &err)()
-	content, err := json.Marshal(v)
-	if err == nil {
-		err = os.MkdirAll(c.spec.Folder, 0o700)
-	}
+// create creates the VM of a machine, or returns the one that is there: its file has the names of cluster
+// and machine, so there is one only, however many processes create it.
+func (c cloud) create(machine *v1alpha1.Machine) (v *vm, err error) {
+	defer record("create", &err)()
+	file := strings.Join([]string{c.spec.cluster(), machine.Namespace, machine.Name}, "_") + Extension
+	v = &vm{ID: rand.Text(), Namespace: machine.Namespace, Machine: machine.Name, Size: c.spec.Size, Tags: c.spec.Tags, file: file}
+	draft, err := c.draft(v)
 	if err != nil {
-		return status.WrapError(codes.Internal, "writing a VM: "+err.Error(), err)
+		return nil, err
 	}
-	draft := c.path(v.ID) + ".new"
-	if err = os.WriteFile(draft, content, 0o600); err == nil {
-		err = os.Rename(draft, c.path(v.ID))
+	defer os.Remove(draft)
+	switch err = os.Link(draft, c.path(file)); {
+	case err == nil:
+		return v, nil
+	case !errors.Is(err, fs.ErrExist):
+		return nil, status.WrapError(codes.Unavailable, "writing a VM: "+err.Error(), err)
 	}
+	if v, err = c.read(file); err != nil { // or it is deleted at the same time, and is made again soon
+		return nil, status.WrapError(codes.Unavailable, "reading a VM: "+err.Error(), err)
+	}
+	return v, nil
+}
+
+// change writes a VM that exists.
+func (c cloud) change(v *vm) (err error) {
+	defer record("change", &err)()
+	draft, err := c.draft(v)
 	if err != nil {
+		return err
+	}
+	if err = os.Rename(draft, c.path(v.file)); err != nil {
 		return status.WrapError(codes.Unavailable, "writing a VM: "+err.Error(), err)
 	}
 	return nil
 }
 
+// draft writes a VM to a file of another name.
+func (c cloud) draft(v *vm) (string, error) {
+	content, err := json.Marshal(v)
+	if err == nil {
+		err = os.MkdirAll(c.spec.Folder, 0o700)
+	}
+	if err != nil {
+		return "", status.WrapError(codes.Internal, "writing a VM: "+err.Error(), err)
+	}
+	draft := c.path(rand.Text() + ".new")
+	if err = os.WriteFile(draft, content, 0o600); err != nil {
+		return "", status.WrapError(codes.Unavailable, "writing a VM: "+err.Error(), err)
+	}
+	return draft, nil
+}
+
 // remove deletes a VM.
-func (c cloud) remove(id string) (err error) {
+func (c cloud) remove(v *vm) (err error) {
 	defer record("remove", &err)()
-	if err = os.Remove(c.path(id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err = os.Remove(c.path(v.file)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return status.WrapError(codes.Unavailable, "deleting a VM: "+err.Error(), err)
 	}
 	return nil
 }
 
-// list returns the VMs with the tags of the class.
+// list returns all VMs, also those of other clusters.
 func (c cloud) list() (found []*vm, err error) {
 	defer record("list", &err)()
 	entries, err := os.ReadDir(c.spec.Folder)
@@ -74,30 +110,33 @@ func (c cloud) list() (found []*vm, err error) {
 		if !strings.HasSuffix(entry.Name(), Extension) {
 			continue
 		}
-		v, err := c.read(strings.TrimSuffix(entry.Name(), Extension))
+		v, err := c.read(entry.Name())
 		switch {
 		case errors.Is(err, fs.ErrNotExist): // it was deleted meanwhile
 		case err != nil:
 			return nil, status.WrapError(codes.Unavailable, "listing VMs: "+err.Error(), err)
-		case c.owns(v):
+		default:
 			found = append(found, v)
 		}
 	}
 	return found, nil
 }
 
-func (c cloud) read(id string) (*vm, error) {
-	content, err := os.ReadFile(c.path(id))
+func (c cloud) read(file string) (*vm, error) {
+	content, err := os.ReadFile(c.path(file))
 	if err != nil {
 		return nil, err
 	}
-	v := &vm{}
+	v := &vm{file: file}
 	return v, json.Unmarshal(content, v)
 }
 
 // owns reports whether a VM has the tags of the class.
 func (c cloud) owns(v *vm) bool {
-	return !slices.ContainsFunc(slices.Collect(maps.Keys(c.spec.Tags)), func(tag string) bool {
-		return v.Tags[tag] != c.spec.Tags[tag]
-	})
+	for tag, value := range c.spec.Tags {
+		if v.Tags[tag] != value {
+			return false
+		}
+	}
+	return true
 }

@@ -2,12 +2,14 @@
 package controller
 
 import (
+	"context"
 	"os"
 	"testing"
 
 	"github.com/gardener/machine-controller-manager/pkg/test/integration/common"
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/millwright-dev/millwright/examples/mcm-provider/test/integration/provider"
 )
@@ -29,4 +31,15 @@ var _ = AfterSuite(commons.Cleanup)
 var _ = Describe("Machine controllers test", func() {
 	commons.BeforeEachCheck()
 	commons.ControllerTests()
+})
+
+// A specification of the provider's own, by the clients of the suite.
+var _ = Describe("classes", func() {
+	It("are of this provider", func(ctx context.Context) {
+		classes, err := commons.ControlCluster.McmClient.MachineV1alpha1().MachineClasses(os.Getenv("CONTROL_CLUSTER_NAMESPACE")).
+			List(ctx, metav1.ListOptions{})
+		Expect(err).NotTo(HaveOccurred())
+		Expect(classes.Items).To(HaveEach(HaveField("Provider", "folder")))
+		Expect(commons.TargetCluster.ProbeNodes()).To(Succeed())
+	})
 })

@@ -45,8 +45,11 @@ type (
 )
 
 const (
+	AnnotationKeyAutoscalerMaxSize               = v1alpha1.AnnotationKeyAutoscalerMaxSize
 	AnnotationKeyDesiredReplicas                 = v1alpha1.AnnotationKeyDesiredReplicas
 	AnnotationKeyDrainSince                      = v1alpha1.AnnotationKeyDrainSince
+	AnnotationKeyExcessNoExecute                 = v1alpha1.AnnotationKeyExcessNoExecute
+	AnnotationKeyExcessReplicas                  = v1alpha1.AnnotationKeyExcessReplicas
 	AnnotationKeyLastAppliedNodeTemplate         = v1alpha1.AnnotationKeyLastAppliedNodeTemplate
 	AnnotationKeyLastAppliedPreserve             = v1alpha1.AnnotationKeyLastAppliedPreserve
 	AnnotationKeyLastAppliedVirtualCapacity      = v1alpha1.AnnotationKeyLastAppliedVirtualCapacity
@@ -210,6 +213,7 @@ const (
 	StepDrain                                    = v1alpha1.StepDrain
 	StepIdentify                                 = v1alpha1.StepIdentify
 	TaintKeyCriticalComponentsNotReady           = v1alpha1.TaintKeyCriticalComponentsNotReady
+	TaintKeyExcess                               = v1alpha1.TaintKeyExcess
 	TaintKeyPreferNoSchedule                     = v1alpha1.TaintKeyPreferNoSchedule
 	TaintKeyPreserved                            = v1alpha1.TaintKeyPreserved
 	UpdateFailed                                 = v1alpha1.UpdateFailed

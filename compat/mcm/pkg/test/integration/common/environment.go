@@ -2,96 +2,87 @@ package common
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"os"
-
-	"github.com/onsi/ginkgo/v2"
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/tools/clientcmd"
-	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/yaml"
-
-	"github.com/gardener/machine-controller-manager/pkg/apis/machine/v1alpha1"
+	"path/filepath"
+	"strconv"
 )
+
+// root is the provider's folder, seen from its test/integration/controller.
+var root = filepath.Join("..", "..", "..")
 
 // environment is what the suite works with.
 type environment struct {
 	// control and target are kubeconfigs.
 	control, target    string
 	namespace, cluster string
-	// firstClass and secondClass are files.
-	firstClass, secondClass string
+	classes            classes
 	// commands of the controllers, by the names of their logs.
-	commands map[string]string
+	commands map[string]command
+	images   images
+	// seed: the control cluster is one of Gardener, with classes, controllers and CRDs of its own.
+	seed bool
+	// keepCRDs: those that the suite installed stay.
+	keepCRDs bool
+	// virtual: the provider is one without machines, whose classes and CRDs are as they should be.
+	virtual bool
+	// nodeAgentSecret is the value of a label of all nodes of the suite; empty for none.
+	nodeAgentSecret string
+}
+
+// classes are where the two MachineClasses come from.
+type classes struct {
+	// first and second are files. Without them, in a seed, a class of the namespace is copied.
+	first, second string
+	// tagsAreStrings: the providerSpec has tags as a list of strings, where others have keys and values.
+	tagsAreStrings bool
 }
 
 func fromEnvironment() (environment, error) {
 	e := environment{
-		control:    os.Getenv("CONTROL_KUBECONFIG"),
-		namespace:  cmp.Or(os.Getenv("CONTROL_CLUSTER_NAMESPACE"), "default"),
-		cluster:    os.Getenv("TARGET_CLUSTER_NAME"),
-		firstClass: os.Getenv("MACHINECLASS_V1"),
-		commands:   map[string]string{},
+		control:   os.Getenv("CONTROL_KUBECONFIG"),
+		namespace: cmp.Or(os.Getenv("CONTROL_CLUSTER_NAMESPACE"), "default"),
+		cluster:   os.Getenv("TARGET_CLUSTER_NAME"),
+		classes:   classes{first: os.Getenv("MACHINECLASS_V1")},
+		images: images{
+			deployment: cmp.Or(os.Getenv("MACHINE_CONTROLLER_MANAGER_DEPLOYMENT_NAME"), managerContainer),
+			manager:    os.Getenv("MCM_IMAGE_TAG"), machines: os.Getenv("MC_IMAGE_TAG"),
+		},
+		nodeAgentSecret: os.Getenv("GNA_SECRET_NAME"),
 	}
 	e.target = cmp.Or(os.Getenv("TARGET_KUBECONFIG"), e.control)
-	e.secondClass = cmp.Or(os.Getenv("MACHINECLASS_V2"), e.firstClass)
-	for name, variable := range map[string]string{"mc_process.log": "MC_COMMAND", "mcm_process.log": "MCM_COMMAND"} {
-		if command := os.Getenv(variable); command != "" {
-			e.commands[name] = command
+	e.classes.second = cmp.Or(os.Getenv("MACHINECLASS_V2"), e.classes.first)
+	for variable, value := range map[string]*bool{
+		"IS_CONTROL_CLUSTER_SEED": &e.seed, "IS_VIRTUAL_PROVIDER": &e.virtual,
+		"PRESERVE_CRD_AT_END": &e.keepCRDs, "TAGS_ARE_STRINGS": &e.classes.tagsAreStrings,
+	} {
+		var err error
+		if *value, err = strconv.ParseBool(cmp.Or(os.Getenv(variable), "false")); err != nil {
+			return e, fmt.Errorf("%s is %q, neither true nor false", variable, os.Getenv(variable))
 		}
 	}
-	if e.control == "" {
-		return e, errors.New("CONTROL_KUBECONFIG is required: the kubeconfig of the cluster with the Machines")
-	}
-	if e.firstClass == "" {
-		return e, errors.New("MACHINECLASS_V1 is required: a file with a MachineClass")
-	}
-	return e, nil
+	e.commands = e.toStart()
+	return e, e.check()
 }
 
-// connect returns a client for a cluster.
-func connect(kubeconfig string) (client.Client, error) {
-	scheme := runtime.NewScheme()
-	if err := errors.Join(corev1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
-		return nil, err
+// check returns an error that names the variable which is missing, or does not go with the others.
+func (e environment) check() error {
+	_, manager := e.commands[managerLog]
+	_, machines := e.commands[machinesLog]
+	for _, rule := range []struct {
+		broken bool
+		says   string
+	}{
+		{e.control == "", "CONTROL_KUBECONFIG is required: the kubeconfig of the cluster with the Machines"},
+		{e.images.manager != "" && manager || e.images.machines != "" && machines, "MC_COMMAND and MCM_COMMAND: not together with MC_IMAGE_TAG and MCM_IMAGE_TAG"},
+		{e.classes.first == "" && !e.seed, "MACHINECLASS_V1 is required: a file with a MachineClass"},
+		{e.classes.tagsAreStrings && e.cluster == "", "TAGS_ARE_STRINGS needs TARGET_CLUSTER_NAME, which the tags are made of"},
+		{e.seed && manager != machines, "IS_CONTROL_CLUSTER_SEED needs both MC_COMMAND and MCM_COMMAND, or neither, as the seed's controllers have one Deployment"},
+	} {
+		if rule.broken {
+			return errors.New(rule.says)
+		}
 	}
-	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
-	if err != nil {
-		return nil, err
-	}
-	return client.New(config, client.Options{Scheme: scheme})
-}
-
-// createClass creates a MachineClass from a file, under another name. One of an earlier run is changed.
-func (f *IntegrationTestFramework) createClass(name, file string) *v1alpha1.MachineClass {
-	ginkgo.GinkgoHelper()
-	class := &v1alpha1.MachineClass{}
-	text, err := os.ReadFile(file)
-	expect(err)
-	expect(yaml.UnmarshalStrict(text, class))
-	if class.SecretRef == nil {
-		expect(fmt.Errorf("%s: secretRef is required", file))
-	}
-	class.Name, class.Namespace = name, f.env.namespace
-	old := &v1alpha1.MachineClass{}
-	err = f.control.Get(context.Background(), client.ObjectKeyFromObject(class), old)
-	if err != nil {
-		expect(client.IgnoreNotFound(err))
-		expect(f.control.Create(context.Background(), class))
-		return class
-	}
-	class.ObjectMeta = old.ObjectMeta
-	expect(f.control.Update(context.Background(), class))
-	return class
-}
-
-// secretOf returns the data of the Secret of a class.
-func (f *IntegrationTestFramework) secretOf(class *v1alpha1.MachineClass) map[string][]byte {
-	ginkgo.GinkgoHelper()
-	secret := &corev1.Secret{}
-	expect(f.control.Get(context.Background(), client.ObjectKey{Namespace: class.SecretRef.Namespace, Name: class.SecretRef.Name}, secret))
-	return secret.Data
+	return nil
 }

@@ -15,10 +15,21 @@
 //	CONTROL_KUBECONFIG         of the cluster with the Machines
 //	TARGET_KUBECONFIG          of the cluster with the nodes; by default the same
 //	CONTROL_CLUSTER_NAMESPACE  of the Machines; by default "default"
-//	TARGET_CLUSTER_NAME        for the tracker
+//	TARGET_CLUSTER_NAME        for the tracker, and for TAGS_ARE_STRINGS
 //	MACHINECLASS_V1            file with a MachineClass, whose Secret exists
 //	MACHINECLASS_V2            file with another one; by default the same
-//	MC_COMMAND, MCM_COMMAND    commands of the two controllers; by default they run already
+//	TAGS_ARE_STRINGS           true: the tags of the providerSpec become a list of strings, of the cluster's name
+//	IS_CONTROL_CLUSTER_SEED    true: the control cluster has CRDs and controllers, and a class to copy
+//	IS_VIRTUAL_PROVIDER        true: classes are not patched, and neither CRDs nor a Deployment are changed
+//	GNA_SECRET_NAME            label worker.gardener.cloud/gardener-node-agent-secret-name of all nodes
+//	PRESERVE_CRD_AT_END        true: CRDs that the suite installed stay at the end
+//	MC_COMMAND, MCM_COMMAND    commands of the two controllers; by default "make start" of the provider and of
+//	                           dev/mcm, where there is that rule; else they run already
+//	CONTROLLERS_TEST_LOGS      folder for their logs; by default .ci/controllers-test/logs of the provider
+//	MC_IMAGE_TAG, MCM_IMAGE_TAG  images of the two controllers, instead, which are set in the Deployment
+//	MACHINE_CONTROLLER_MANAGER_DEPLOYMENT_NAME  of that name; by default machine-controller-manager
+//
+// A merge patch in .ci/controllers-test/machine-class-patch.json of the provider changes both classes.
 package common
 
 import (
@@ -28,9 +39,16 @@ import (
 
 	"github.com/onsi/ginkgo/v2"
 	"github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gardener/machine-controller-manager/pkg/apis/machine/v1alpha1"
+	"github.com/gardener/machine-controller-manager/pkg/test/integration/common/helpers"
 )
 
 // The objects of the suite.
@@ -41,14 +59,25 @@ const (
 	secondClass    = "test-mc-v2"
 )
 
+// ResourcesTrackerInterface looks for what VMs left behind at a provider.
+type ResourcesTrackerInterface = helpers.ResourcesTrackerInterface
+
 // IntegrationTestFramework is the suite.
 type IntegrationTestFramework struct {
+	// ControlCluster and TargetCluster are for the specifications that a provider adds. They are there as soon as
+	// SetupBeforeSuite has run, and may be the same cluster.
+	ControlCluster, TargetCluster *helpers.Cluster
+
 	tracker           ResourcesTrackerInterface
 	timeout, interval time.Duration
 
 	env             environment
 	control, target client.Client
 	processes       []*process
+	// installed are the CRDs that the suite installed.
+	installed []*unstructured.Unstructured
+	// replicas of the seed's controllers, if the suite has scaled them down.
+	replicas *int32
 	// initial is the number of ready nodes at the beginning.
 	initial int
 }
@@ -63,22 +92,22 @@ func NewIntegrationTestFramework(tracker ResourcesTrackerInterface, intervals ..
 	return &IntegrationTestFramework{tracker: tracker, timeout: durations[0], interval: durations[1]}
 }
 
-// SetupBeforeSuite connects to the clusters, starts the controllers and creates the classes.
+// SetupBeforeSuite connects to the clusters, installs CRDs, starts the controllers and creates the classes.
 func (f *IntegrationTestFramework) SetupBeforeSuite() {
 	var err error
 	f.env, err = fromEnvironment()
 	expect(err)
-	f.control, err = connect(f.env.control)
-	expect(err)
-	f.target, err = connect(f.env.target)
-	expect(err)
+	expect(f.connect())
 	nodes, err := f.nodes()
 	expect(err)
 	f.initial = len(nodes)
 
-	class := f.createClass(firstClass, f.env.firstClass)
-	f.createClass(secondClass, f.env.secondClass)
+	f.installCRDs()
+	f.suspend()
+	class := f.createClass(firstClass, f.env.classes.first)
+	f.createClass(secondClass, f.env.classes.second)
 	expect(f.tracker.InitializeResourcesTracker(class, f.secretOf(class), f.env.cluster))
+	f.deploy(f.env.images)
 	for name, command := range f.env.commands {
 		started, err := start(name, command)
 		expect(err)
@@ -86,27 +115,84 @@ func (f *IntegrationTestFramework) SetupBeforeSuite() {
 	}
 }
 
+// connect makes the clients for both clusters.
+func (f *IntegrationTestFramework) connect() error {
+	var err error
+	if f.ControlCluster, err = helpers.NewCluster(absolute(f.env.control)); err != nil {
+		return err
+	}
+	if f.TargetCluster, err = helpers.NewCluster(absolute(f.env.target)); err != nil {
+		return err
+	}
+	f.control, err = newClient(f.env.control)
+	if err != nil {
+		return err
+	}
+	f.target, err = newClient(f.env.target)
+	return err
+}
+
+// newClient returns a client for a cluster.
+func newClient(kubeconfig string) (client.Client, error) {
+	scheme := runtime.NewScheme()
+	if err := errors.Join(appsv1.AddToScheme(scheme), corev1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+		return nil, err
+	}
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		return nil, err
+	}
+	return client.New(config, client.Options{Scheme: scheme})
+}
+
 // Cleanup deletes the objects of the suite, waits until their VMs are gone, and stops the controllers that
-// it started.
+// it started. Then it removes the CRDs that it installed, and scales up what it scaled down. If VMs do not
+// go, the CRDs stay, and so do the objects that say what is left.
 func (f *IntegrationTestFramework) Cleanup() {
 	if f.control == nil {
 		return // it did not begin
 	}
-	defer f.stop() // also if the rest fails, which panics
+	defer f.resume() // also if the rest fails, which panics
+	defer f.stop()
 	for _, object := range []client.Object{f.deployment(), f.machine()} {
-		expect(client.IgnoreNotFound(f.control.Delete(context.Background(), object)))
+		expect(ignoreGone(f.control.Delete(context.Background(), object)))
 	}
 	f.eventually(func(g gomega.Gomega) {
-		for _, list := range []client.ObjectList{&v1alpha1.MachineDeploymentList{}, &v1alpha1.MachineSetList{}, &v1alpha1.MachineList{}} {
-			g.Expect(f.control.List(context.Background(), list, client.InNamespace(f.env.namespace), ofTheSuite)).To(gomega.Succeed())
+		for _, list := range lists() {
+			g.Expect(ignoreGone(f.control.List(context.Background(), list, client.InNamespace(f.env.namespace), ofTheSuite))).To(gomega.Succeed())
 			g.Expect(list).To(gomega.HaveField("Items", gomega.BeEmpty()))
 		}
 	})
 	for _, name := range []string{firstClass, secondClass} {
-		class := &v1alpha1.MachineClass{}
-		class.Namespace, class.Name = f.env.namespace, name
-		expect(client.IgnoreNotFound(f.control.Delete(context.Background(), class)))
+		f.deleteClass(name)
 	}
+	f.stop()
+	f.removeCRDs()
+}
+
+// lists are of the kinds that stand for machines.
+func lists() []client.ObjectList {
+	return []client.ObjectList{&v1alpha1.MachineDeploymentList{}, &v1alpha1.MachineSetList{}, &v1alpha1.MachineList{}}
+}
+
+// deleteClass deletes a class, and waits until its finalizer is gone.
+func (f *IntegrationTestFramework) deleteClass(name string) {
+	class := &v1alpha1.MachineClass{}
+	class.Namespace, class.Name = f.env.namespace, name
+	expect(ignoreGone(f.control.Delete(context.Background(), class)))
+	f.eventually(func(g gomega.Gomega) {
+		err := f.control.Get(context.Background(), client.ObjectKeyFromObject(class), class)
+		g.Expect(ignoreGone(err)).To(gomega.Succeed())
+		g.Expect(err).To(gomega.HaveOccurred(), "the class %s is still there", name)
+	})
+}
+
+// ignoreGone returns nil also if the object, or its CRD, is not there.
+func ignoreGone(err error) error {
+	if meta.IsNoMatchError(err) {
+		return nil
+	}
+	return client.IgnoreNotFound(err)
 }
 
 // stop stops all controllers that the suite started.

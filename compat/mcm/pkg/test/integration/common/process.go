@@ -1,6 +1,7 @@
 package common
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -10,18 +11,21 @@ import (
 	"time"
 )
 
-// logs is where the processes log, seen from a provider's test/integration/controller.
-var logs = filepath.Join("..", "..", "..", ".ci", "controllers-test", "logs")
+// logs is where the processes log: by default seen from a provider's test/integration/controller.
+var logs = cmp.Or(os.Getenv("CONTROLLERS_TEST_LOGS"), filepath.Join(root, ".ci", "controllers-test", "logs"))
 
 // process is a controller that the suite started.
 type process struct {
 	log     string
+	made    bool
 	command *exec.Cmd
 	ended   chan error
+	// gone is closed when all processes that the command has started have ended, too.
+	gone chan struct{}
 }
 
-// start starts a command of the shell.
-func start(log, command string) (*process, error) {
+// start starts a command.
+func start(log string, line command) (*process, error) {
 	if err := os.MkdirAll(logs, 0o755); err != nil {
 		return nil, err
 	}
@@ -30,12 +34,23 @@ func start(log, command string) (*process, error) {
 		return nil, err
 	}
 	defer out.Close() // the process has its own
-	p := &process{log: out.Name(), command: exec.Command("sh", "-c", "exec "+command), ended: make(chan error, 1)}
+	p := &process{log: out.Name(), made: line.made, command: exec.Command("sh", "-c", "exec "+line.line), ended: make(chan error, 1), gone: make(chan struct{})}
 	p.command.Stdout, p.command.Stderr = out, out
 	p.command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // an interrupt of the tests is not one of it
-	if err := p.command.Start(); err != nil {
+	held, holds, err := os.Pipe()
+	if err != nil {
 		return nil, err
 	}
+	defer holds.Close() // the processes have their own
+	p.command.ExtraFiles = []*os.File{holds}
+	if err := p.command.Start(); err != nil {
+		return nil, errors.Join(err, held.Close())
+	}
+	go func() {
+		defer held.Close()
+		_, _ = held.Read([]byte{0}) // nobody writes: it is the end
+		close(p.gone)
+	}()
 	go func() { p.ended <- p.command.Wait() }()
 	return p, nil
 }
@@ -59,13 +74,20 @@ const grace = 30 * time.Second
 func (p *process) stop(grace time.Duration) error {
 	group := -p.command.Process.Pid
 	defer func() { _ = syscall.Kill(group, syscall.SIGKILL) }()
-	if err := p.command.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
+	told := p.command.Process.Pid
+	if p.made {
+		told = group // neither make nor "go run" passes it on
+	}
+	if err := syscall.Kill(told, syscall.SIGTERM); err != nil && !errors.Is(err, syscall.ESRCH) {
 		return err
 	}
 	timer := time.NewTimer(grace)
 	defer timer.Stop()
 	select {
 	case err := <-p.ended:
+		if p.made {
+			return p.awaitAll(timer.C)
+		}
 		if err != nil {
 			return fmt.Errorf("a controller did not end in order (%w), see %s", err, p.log)
 		}
@@ -73,6 +95,20 @@ func (p *process) stop(grace time.Duration) error {
 	case <-timer.C:
 		_ = syscall.Kill(group, syscall.SIGKILL)
 		<-p.ended
-		return fmt.Errorf("a controller did not end within %s after SIGTERM, and was killed, see %s", grace, p.log)
+		return p.killed()
 	}
+}
+
+// awaitAll waits for what make has started.
+func (p *process) awaitAll(tooLate <-chan time.Time) error {
+	select {
+	case <-p.gone:
+		return nil
+	case <-tooLate:
+		return p.killed()
+	}
+}
+
+func (p *process) killed() error {
+	return fmt.Errorf("a controller did not end in time after SIGTERM, and was killed, see %s", p.log)
 }

@@ -13,12 +13,16 @@ import (
 func TestStop(t *testing.T) {
 	for name, tc := range map[string]struct {
 		command string
+		made    bool
 		grace   time.Duration
 		says    string
 	}{
-		"in order":      {`sh -c 'exec 3>held; trap "exit 0" TERM; echo up >&3; sleep 1000 & wait'`, time.Minute, ""},
-		"with a status": {`sh -c 'exec 3>held; trap "exit 3" TERM; echo up >&3; sleep 1000 & wait'`, time.Minute, "exit status 3"},
-		"not at all":    {`sh -c 'exec 3>held; trap "" TERM; echo up >&3; sleep 1000 & wait'`, time.Millisecond, "was killed"},
+		"in order":      {`sh -c 'exec 3>held; trap "exit 0" TERM; echo up >&3; sleep 1000 & wait'`, false, time.Minute, ""},
+		"with a status": {`sh -c 'exec 3>held; trap "exit 3" TERM; echo up >&3; sleep 1000 & wait'`, false, time.Minute, "exit status 3"},
+		"not at all":    {`sh -c 'exec 3>held; trap "" TERM; echo up >&3; sleep 1000 & wait'`, false, time.Millisecond, "was killed"},
+		// make ends with a status, and does not pass the signal on
+		"made":  {`sh -c 'trap "exit 2" TERM; sh -c "exec 9>held; trap \"echo bye >&9; exit\" TERM; echo up >&9; while :; do :; done" & wait'`, true, time.Minute, ""},
+		"stuck": {`sh -c 'trap "exit 2" TERM; sh -c "exec 9>held; trap \"\" TERM; echo up >&9; while :; do :; done" & wait'`, true, time.Millisecond, "was killed"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Chdir(t.TempDir())
@@ -29,7 +33,7 @@ func TestStop(t *testing.T) {
 			if err := syscall.Mkfifo("held", 0o600); err != nil {
 				t.Fatal(err)
 			}
-			p, err := start("log", tc.command)
+			p, err := start("log", command{line: tc.command, made: tc.made})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -45,8 +49,9 @@ func TestStop(t *testing.T) {
 			if (err == nil) != (tc.says == "") || err != nil && !strings.Contains(err.Error(), tc.says) {
 				t.Errorf("error is %v, want %q", err, tc.says)
 			}
-			if _, err := io.ReadAll(held); err != nil { // until nobody holds it
-				t.Error(err)
+			rest, err := io.ReadAll(held) // until nobody holds it
+			if err != nil || strings.Contains(string(rest), "bye") != (name == "made") {
+				t.Errorf("at the end %q, %v", rest, err)
 			}
 		})
 	}

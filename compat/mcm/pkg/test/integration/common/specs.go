@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gardener/machine-controller-manager/pkg/apis/machine/v1alpha1"
+	"github.com/gardener/machine-controller-manager/pkg/test/integration/common/helpers"
 )
 
 // ControllerTests adds MCM's specifications. Each continues where the last one ended.
@@ -39,10 +40,19 @@ func (f *IntegrationTestFramework) labels(name string) map[string]string {
 	return map[string]string{"name": name, ofTheSuite[0]: "integration"}
 }
 
+// spec is that of a Machine of the first class.
+func (f *IntegrationTestFramework) spec() v1alpha1.MachineSpec {
+	spec := v1alpha1.MachineSpec{Class: v1alpha1.ClassSpec{Kind: "MachineClass", Name: firstClass}}
+	if f.env.nodeAgentSecret != "" {
+		spec.NodeTemplateSpec.Labels = map[string]string{"worker.gardener.cloud/gardener-node-agent-secret-name": f.env.nodeAgentSecret}
+	}
+	return spec
+}
+
 func (f *IntegrationTestFramework) machine() *v1alpha1.Machine {
 	return &v1alpha1.Machine{
 		ObjectMeta: metav1.ObjectMeta{Name: machineName, Namespace: f.env.namespace, Labels: f.labels(machineName)},
-		Spec:       v1alpha1.MachineSpec{Class: v1alpha1.ClassSpec{Kind: "MachineClass", Name: firstClass}},
+		Spec:       f.spec(),
 	}
 }
 
@@ -59,8 +69,7 @@ func (f *IntegrationTestFramework) deployment() *v1alpha1.MachineDeployment {
 	}
 	deployment.Spec.Strategy.RollingUpdate = &v1alpha1.RollingUpdateMachineDeployment{}
 	deployment.Spec.Strategy.RollingUpdate.MaxSurge, deployment.Spec.Strategy.RollingUpdate.MaxUnavailable = &surge, &unavailable
-	deployment.Spec.Template.Labels = labels
-	deployment.Spec.Template.Spec.Class = v1alpha1.ClassSpec{Kind: "MachineClass", Name: firstClass}
+	deployment.Spec.Template.Labels, deployment.Spec.Template.Spec = labels, f.spec()
 	return deployment
 }
 
@@ -150,12 +159,7 @@ func (f *IntegrationTestFramework) nodes() (map[string]bool, error) {
 	}
 	nodes := map[string]bool{}
 	for _, node := range list.Items {
-		nodes[node.Name] = false
-		for _, c := range node.Status.Conditions {
-			if c.Type == corev1.NodeReady {
-				nodes[node.Name] = c.Status == corev1.ConditionTrue
-			}
-		}
+		nodes[node.Name] = helpers.Ready(node)
 	}
 	return nodes, nil
 }

@@ -1,4 +1,4 @@
-package common
+package helpers
 
 import "github.com/gardener/machine-controller-manager/pkg/apis/machine/v1alpha1"
 
