@@ -5,6 +5,7 @@ package admission
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -89,6 +90,36 @@ func strategy(text string) func(*v1alpha1.MachineDeployment) {
 	}
 }
 
+// inExcess sets the annotation that stands for spec.excessReplicas. The CRDs refuse what is wrong in the field.
+func inExcess(text string) func(*v1alpha1.MachineDeployment) {
+	return func(d *v1alpha1.MachineDeployment) {
+		d.Annotations = map[string]string{v1alpha1.AnnotationKeyExcessReplicas: text}
+	}
+}
+
+// TestExcessAboveTheMaximum: only the policy refuses more machines in excess than the autoscaler may give a
+// deployment. The controllers keep to that maximum, since it may be lowered later.
+func TestExcessAboveTheMaximum(t *testing.T) {
+	e := guarded(t)
+	asks := func(name, text string) error {
+		return e.Client.Create(t.Context(), fixture.In(e.Namespace, fixture.Named(name, fixture.MachineDeployment(func(d *v1alpha1.MachineDeployment) {
+			inExcess(text)(d)
+			d.Annotations[v1alpha1.AnnotationKeyAutoscalerMaxSize] = "3"
+		}))))
+	}
+	expect(t, "as many as the maximum", nil, asks("fits", "3"))
+	expect(t, "more", []string{excess + ": Invalid value"}, asks("above", "4"))
+	for text, says := range map[string]string{"-1": "must not be below zero", "101%": "must not be above 100%", "x": "must be a number or a percentage such as 20%"} {
+		err := e.Client.Create(t.Context(), fixture.In(e.Namespace, fixture.MachineDeployment(func(d *v1alpha1.MachineDeployment) {
+			value := intstr.Parse(text)
+			d.Spec.ExcessReplicas = &value
+		})))
+		if err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("spec.excessReplicas of %s: the API server says %v, want %q", text, err, says)
+		}
+	}
+}
+
 func set(change func(*v1alpha1.MachineSetSpec)) *v1alpha1.MachineSet {
 	return fixture.MachineSet(func(s *v1alpha1.MachineSet) { change(&s.Spec) })
 }
@@ -96,6 +127,7 @@ func set(change func(*v1alpha1.MachineSetSpec)) *v1alpha1.MachineSet {
 const (
 	rolling = "spec.strategy.rollingUpdate."
 	inPlace = "spec.strategy.inPlaceUpdate"
+	excess  = "metadata.annotations[" + v1alpha1.AnnotationKeyExcessReplicas + "]"
 )
 
 // refusals are objects with one mistake each, or several, and what is said of them.
@@ -121,6 +153,10 @@ var refusals = map[string]struct {
 	"type in small":                 {fixture.MachineDeployment(strategy(`{"type":"recreate"}`)), []string{"spec.strategy.type: Unsupported value"}},
 	"text without %":                {fixture.MachineDeployment(strategy(`{"type":"RollingUpdate","rollingUpdate":{"maxSurge":"5","maxUnavailable":"many"}}`)), []string{rolling + "maxSurge: Invalid value", rolling + "maxUnavailable: Invalid value"}},
 	"default with a bad bound":      {fixture.MachineDeployment(strategy(`{"rollingUpdate":{"maxSurge":"x%"}}`)), []string{rolling + "maxSurge: Invalid value"}},
+	"excess below zero":             {fixture.MachineDeployment(inExcess("-1")), []string{excess + ": Invalid value"}},
+	"excess below zero per cent":    {fixture.MachineDeployment(inExcess("-5%")), []string{excess + ": Invalid value"}},
+	"excess above all":              {fixture.MachineDeployment(inExcess("101%")), []string{excess + ": Invalid value"}},
+	"excess of no number":           {fixture.MachineDeployment(inExcess("many")), []string{excess + ": Invalid value"}},
 	"in place without its part":     {fixture.MachineDeployment(strategy(`{"type":"InPlaceUpdate"}`)), []string{inPlace + ": Required value"}},
 	"in place without a kind":       {fixture.MachineDeployment(strategy(`{"type":"InPlaceUpdate","inPlaceUpdate":{}}`)), []string{inPlace + ".orchestrationType: Unsupported value"}},
 	"in place with a bad bound":     {fixture.MachineDeployment(strategy(`{"type":"InPlaceUpdate","inPlaceUpdate":{"orchestrationType":"Auto","maxSurge":"%"}}`)), []string{inPlace + ".maxSurge: Invalid value"}},
@@ -196,7 +232,9 @@ func TestRefusals(t *testing.T) {
 func existing(t *testing.T, e *env.Env, bad client.Object) {
 	t.Helper()
 	exempted := copied(bad)
-	exempted.SetAnnotations(map[string]string{v1alpha1.AnnotationKeySkipValidation: "true"})
+	annotations := map[string]string{v1alpha1.AnnotationKeySkipValidation: "true"}
+	maps.Copy(annotations, bad.GetAnnotations())
+	exempted.SetAnnotations(annotations)
 	expect(t, "creating it with the annotation", nil, e.Client.Create(t.Context(), exempted))
 	expect(t, "removing the annotation", nil, update(t, e, bad, bad))
 	labelled := copied(bad)

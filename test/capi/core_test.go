@@ -221,7 +221,7 @@ func awaitGrant(ctx context.Context, c client.Client, group, resource string) er
 	review := authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
 		User: coreUser, ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: "list", Group: group, Resource: resource},
 	}}
-	err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, waitTimeout, true, func(ctx context.Context) (bool, error) {
 		asked := review.DeepCopy()
 		err := c.Create(ctx, asked)
 		return asked.Status.Allowed, err

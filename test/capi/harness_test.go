@@ -26,9 +26,9 @@ import (
 	"github.com/millwright-dev/millwright/test/program"
 )
 
-// patience is how long something may take that needs several controllers. Nothing here
+// waitTimeout is how long something may take that needs several controllers. Nothing here
 // takes a tenth of it on an idle machine.
-const patience = 3 * time.Minute
+const waitTimeout = 3 * time.Minute
 
 // harness is a Cluster with its infrastructure, and a simulated provider whose VMs outlive
 // the manager.
@@ -241,7 +241,7 @@ func (h *harness) node(g gomega.Gomega, name string) *corev1.Node {
 // eventually waits until the check holds.
 func (h *harness) eventually(check func(g gomega.Gomega)) {
 	h.t.Helper()
-	gomega.NewWithT(h.t).Eventually(check).WithTimeout(patience).WithPolling(100 * time.Millisecond).Should(gomega.Succeed())
+	gomega.NewWithT(h.t).Eventually(check).WithTimeout(waitTimeout).WithPolling(100 * time.Millisecond).Should(gomega.Succeed())
 }
 
 // settled checks that there are that many Machines, all of them Running, each with a

@@ -49,6 +49,6 @@ func (h *harness) staysQuiet(long time.Duration) {
 			settled, since = now, time.Now()
 		}
 		g.Expect(time.Since(since)).To(gomega.BeNumerically(">", 10*time.Second))
-	}).WithTimeout(patience).WithPolling(time.Second).Should(gomega.Succeed())
+	}).WithTimeout(waitTimeout).WithPolling(time.Second).Should(gomega.Succeed())
 	g.Consistently(versions).WithTimeout(long).WithPolling(time.Second).Should(gomega.Equal(settled))
 }

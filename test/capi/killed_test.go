@@ -90,8 +90,8 @@ func (h *harness) next(changes <-chan watch.Event) watch.Event {
 			h.t.Fatalf("the watch ended: %v", event.Object)
 		}
 		return event
-	case <-time.After(patience):
-		h.t.Fatalf("nothing has changed for %v", patience)
+	case <-time.After(waitTimeout):
+		h.t.Fatalf("nothing has changed for %v", waitTimeout)
 	}
 	return watch.Event{}
 }

@@ -68,7 +68,7 @@ func (h *vmHarness) up() {
 		}
 		up.Stop()
 	})
-	gomega.NewWithT(h.t).Eventually(up.Output.String).WithTimeout(patience).Should(gomega.ContainSubstring("Ctrl-C stops"))
+	gomega.NewWithT(h.t).Eventually(up.Output.String).WithTimeout(waitTimeout).Should(gomega.ContainSubstring("Ctrl-C stops"))
 	// The example names ports that may be taken; "up" says what to do about that.
 	ports := regexp.MustCompile(`change that to port (\d+) and (http://\S+)\.`).FindStringSubmatch(up.Output.String())
 	if ports == nil {

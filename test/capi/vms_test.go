@@ -183,8 +183,8 @@ func (b *births) await(t *testing.T) {
 	t.Helper()
 	select {
 	case <-b.first:
-	case <-time.After(patience):
-		t.Fatalf("there is no VM after %v", patience)
+	case <-time.After(waitTimeout):
+		t.Fatalf("there is no VM after %v", waitTimeout)
 	}
 }
 

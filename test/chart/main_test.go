@@ -3,8 +3,10 @@ package chart
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"errors"
 	"io"
+	"os"
 	"path/filepath"
 	"testing"
 
@@ -16,11 +18,20 @@ import (
 	k8syaml "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/yaml"
 
+	"github.com/millwright-dev/millwright/driver"
+	"github.com/millwright-dev/millwright/driver/sim"
+	"github.com/millwright-dev/millwright/provider"
 	"github.com/millwright-dev/millwright/test/env"
 	"github.com/millwright-dev/millwright/test/program"
 )
 
+// asDriver in the environment makes the test binary the program of a driver.
+const asDriver = "MILLWRIGHT_TEST_AS_DRIVER"
+
 func TestMain(m *testing.M) {
+	if os.Getenv(asDriver) != "" {
+		provider.Serve("sim", func(context.Context, provider.Environment) (driver.Driver, error) { return sim.New(sim.Config{}), nil })
+	}
 	program.Main()
 	env.Main(m)
 }

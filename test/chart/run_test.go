@@ -27,8 +27,8 @@ import (
 	"github.com/millwright-dev/millwright/test/program"
 )
 
-// patience bounds what takes seconds.
-const patience = time.Minute
+// waitTimeout bounds what takes seconds.
+const waitTimeout = time.Minute
 
 // apply is what kubectl apply --server-side does. It returns the Deployments.
 func apply(t *testing.T, c *env.Cluster, all []*unstructured.Unstructured) []*appsv1.Deployment {
@@ -131,14 +131,14 @@ func (i *installation) kubeconfig(account string) string {
 }
 
 // start runs a container's program, and waits for its probes. What is different outside of a Pod: how the
-// API server is reached, and the port.
-func (i *installation) start(name string, container corev1.Container, kubeconfig string) *program.Process {
+// API server is reached, and the port. Places are more texts of its flags, each with what is there instead.
+func (i *installation) start(name string, container corev1.Container, kubeconfig string, places ...string) *program.Process {
 	i.t.Helper()
 	port, err := i.ControlPlane.PortFor(i.Namespace+"-"+name, 0)
 	if err != nil {
 		i.t.Fatal(err)
 	}
-	inside := strings.NewReplacer("inClusterConfig", kubeconfig, "--target-kubeconfig=", "--target-kubeconfig="+kubeconfig, "$(POD_NAMESPACE)", i.Namespace)
+	inside := strings.NewReplacer(append(places, "inClusterConfig", kubeconfig, "--target-kubeconfig=", "--target-kubeconfig="+kubeconfig, "$(POD_NAMESPACE)", i.Namespace)...)
 	args := []string{strings.TrimPrefix(container.Command[len(container.Command)-1], "/")}
 	for _, arg := range container.Args {
 		args = append(args, inside.Replace(arg))
@@ -167,7 +167,7 @@ func (i *installation) start(name string, container corev1.Container, kubeconfig
 
 func (i *installation) eventually(check func(gomega.Gomega)) {
 	i.t.Helper()
-	gomega.NewWithT(i.t).Eventually(check).WithTimeout(patience).WithPolling(50 * time.Millisecond).Should(gomega.Succeed())
+	gomega.NewWithT(i.t).Eventually(check).WithTimeout(waitTimeout).WithPolling(50 * time.Millisecond).Should(gomega.Succeed())
 }
 
 // createPool creates a deployment of one Machine.

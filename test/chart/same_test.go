@@ -2,6 +2,7 @@ package chart
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -22,7 +23,7 @@ func kustomized(t *testing.T, folder string, components ...string) []*unstructur
 	if err != nil {
 		t.Fatal(err)
 	}
-	text := fmt.Sprintf("resources:\n- %s/%s\nimages:\n- {name: millwright, newName: registry.example.com/millwright, newTag: v0.1.0}\n", from, folder)
+	text := fmt.Sprintf("resources:\n- %s/%s\nimages:\n- {name: millwright, newName: registry.example.com/millwright, newTag: v0.1.0}\n- {name: millwright-driver, newName: registry.example.com/driver, newTag: v0.2.0}\n", from, folder)
 	if len(components) > 0 {
 		text += "components:\n"
 	}
@@ -60,6 +61,14 @@ func with(mode string, more values) values {
 	return of
 }
 
+// plugins are the values for drivers of other processes, by the component.
+func plugins() map[string]values {
+	return map[string]values{
+		"driver-sidecar": {"driverSidecar": values{"image": values{"repository": "registry.example.com/driver", "tag": "v0.2.0"}}},
+		"driver-network": {"driverNetwork": values{"tlsSecret": "machine-controller-drivers"}},
+	}
+}
+
 // TestChartIsWhatKustomizeMakes: the chart and the manifests for kustomize have the same objects.
 func TestChartIsWhatKustomizeMakes(t *testing.T) {
 	t.Parallel()
@@ -81,6 +90,14 @@ func TestChartIsWhatKustomizeMakes(t *testing.T) {
 				}
 				elsewhere := with(mode, values{"target": values{"kubeconfigSecret": "machine-controller-manager-target"}})
 				same(t, kustomized(t, mode, components...), charted(t, namespace, elsewhere))
+				t.Run("drivers", func(t *testing.T) {
+					for folder, driver := range plugins() {
+						elsewhere["driver"] = ""
+						maps.Copy(elsewhere, driver)
+						same(t, kustomized(t, mode, append(components, folder+"/"+mode)...), charted(t, namespace, elsewhere))
+						maps.DeleteFunc(elsewhere, func(key string, _ any) bool { _, of := driver[key]; return of })
+					}
+				})
 			})
 		})
 	}

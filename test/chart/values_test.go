@@ -42,6 +42,8 @@ func TestNonsenseIsRefused(t *testing.T) {
 		"port":             {values{"machineController": values{"port": 80}}, "port"},
 		"admission":        {values{"policies": values{"machine": true}}, "policies"},
 		"two targets":      {values{"target": values{"none": true, "kubeconfigSecret": "other"}}, "kubeconfigSecret"},
+		"driver's tag":     {values{"driverSidecar": values{"image": values{"repository": "registry.example.com/own"}}}, "driverSidecar.image.tag is required"},
+		"driver's port":    {values{"driverNetwork": values{"port": 80}}, "port"},
 		"flag":             {values{"extraArgs": []any{"v=2"}}, "extraArgs"},
 		"flags as text":    {values{"extraArgs": "--v=2"}, "extraArgs"},
 		"budget":           {values{"podDisruptionBudget": values{"maxUnavailable": "half"}}, "maxUnavailable"},
@@ -108,7 +110,13 @@ func TestEveryValueCounts(t *testing.T) {
 		}, []string{"--installation=prod", "--v=2", "value: B", "mountPath: /v", "--concurrent-syncs=7", "memory: 1Gi", "--safety-up=3"}},
 		"monitoring": {values{"serviceMonitor": values{"enabled": true, "interval": "30s", "labels": values{"release": "p"}}}, []string{"interval: 30s", "release: p"}},
 		"flow":       {values{"flowSchema": values{"enabled": true, "concurrencyShares": 5}}, []string{"nominalConcurrencyShares: 5"}},
-		"budget":     {values{"podDisruptionBudget": values{"maxUnavailable": "50%"}}, []string{"maxUnavailable: 50%"}},
+		"sidecar": {values{"extraVolumes": []any{values{"name": "V"}}, "driverSidecar": values{
+			"image": values{"repository": "registry.example.com/own", "tag": "v2"}, "command": []any{"/own"}, "args": []any{"--where"}, "env": []any{values{"name": "A", "value": "B"}},
+			"resources": values{"limits": values{"memory": "2Gi"}}, "livenessProbe": values{"httpGet": values{"path": "/alive"}},
+			"volumeMounts": []any{values{"name": "V", "mountPath": "/v"}},
+		}}, []string{`image: "registry.example.com/own:v2"`, `command: ["/own"]`, `args: ["--where"]`, "value: B", "memory: 2Gi", "path: /alive", "mountPath: /v", "--driver-socket=/run/millwright/drivers.sock"}},
+		"drivers' port": {values{"driverNetwork": values{"tlsSecret": "s", "port": 20260}}, []string{"--driver-listen=:20260", "containerPort: 20260", "secretName: s", "- port: 20260", "targetPort: drivers"}},
+		"budget":        {values{"podDisruptionBudget": values{"maxUnavailable": "50%"}}, []string{"maxUnavailable: 50%"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

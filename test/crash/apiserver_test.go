@@ -3,17 +3,16 @@ package crash
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"io"
 	"maps"
 	"net/http"
-	"net/http/httputil"
 	"net/url"
-	"strings"
 	"sync/atomic"
 	"time"
 
 	"k8s.io/client-go/rest"
+
+	"github.com/millwright-dev/millwright/test/serverfault"
 )
 
 // apiserver stands before the API server: what is read goes through, what is written
@@ -22,7 +21,7 @@ type apiserver struct {
 	// name in points.
 	name string
 	// fault is what it does wrong; nil is nothing.
-	fault atomic.Pointer[serverFault]
+	fault atomic.Pointer[serverfault.Fault]
 	gate  *gate
 	leaks *leaks
 	// forces judges deletions of pods; nil if nobody does.
@@ -33,51 +32,36 @@ type apiserver struct {
 }
 
 // newAPIServer forwards to the API server of config, as its user.
-func newAPIServer(name string, config *rest.Config, fault *serverFault, g *gate, l *leaks) (*apiserver, error) {
+func newAPIServer(name string, config *rest.Config, fault *serverfault.Fault, g *gate, l *leaks) (*apiserver, error) {
+	reads, err := serverfault.Proxy(config)
+	if err != nil {
+		return nil, err
+	}
 	base, err := url.Parse(config.Host)
 	if err != nil {
 		return nil, err
 	}
-	transport, err := rest.TransportFor(config)
-	if err != nil {
-		return nil, err
-	}
-	reads := &httputil.ReverseProxy{
-		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(base) },
-		Transport:     transport,
-		FlushInterval: -1, // the events of a watch at once
-		ErrorHandler:  func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
-	}
-	a := &apiserver{name: name, gate: g, leaks: l, base: base, transport: transport, reads: reads}
+	a := &apiserver{name: name, gate: g, leaks: l, base: base, transport: reads.Transport, reads: reads}
 	a.fault.Store(fault)
 	return a, nil
-}
-
-// verbs of what is written.
-var verbs = map[string]string{
-	http.MethodPost: "create", http.MethodPut: "update", http.MethodPatch: "patch", http.MethodDelete: "delete",
 }
 
 // serve answers a request of a manager, or does something wrong with it.
 func (a *apiserver) serve(manager *process, w http.ResponseWriter, r *http.Request) {
 	a.forces.request(manager.pid(), r, time.Now())
 	carryOut := func(w http.ResponseWriter, r *http.Request) { a.carryOut(manager, w, r) }
-	if fault := a.fault.Load(); fault.strikes(r, received(r)) {
-		fault.answer(w, r, carryOut)
-		return
-	}
-	carryOut(w, r)
+	a.fault.Load().Serve(w, r, carryOut)
 }
 
 // carryOut answers a request of a manager.
 func (a *apiserver) carryOut(manager *process, w http.ResponseWriter, r *http.Request) {
-	verb, writes := verbs[r.Method]
+	verb, writes := serverfault.Verbs[r.Method]
 	if !writes {
 		a.reads.ServeHTTP(w, r)
 		return
 	}
-	body := received(r)
-	resource, name := objectOf(r.URL.Path, body)
+	body := serverfault.Received(r)
+	resource, name := serverfault.ObjectOf(r.URL.Path, body)
 	a.watch(resource, body)
 	answer := &answer{}
 	happen := func() { answer = a.forward(r, body) }
@@ -92,16 +76,6 @@ func (a *apiserver) carryOut(manager *process, w http.ResponseWriter, r *http.Re
 		panic(http.ErrAbortHandler) // no answer at all
 	}
 	answer.write(w)
-}
-
-// received reads the body of a request of a manager, and leaves it there.
-func received(r *http.Request) []byte {
-	body, err := io.ReadAll(r.Body)
-	if err != nil {
-		panic(http.ErrAbortHandler) // the manager's end
-	}
-	r.Body = io.NopCloser(bytes.NewReader(body))
-	return body
 }
 
 func (a *apiserver) watch(resource string, body []byte) {
@@ -139,35 +113,4 @@ func (a *answer) write(w http.ResponseWriter) {
 	maps.Copy(w.Header(), a.header)
 	w.WriteHeader(a.code)
 	_, _ = w.Write(a.body) // the manager's loss
-}
-
-// objectOf reads which object a write is about from its path, or its body if it is being
-// created: resource with subresource, and name.
-func objectOf(path string, body []byte) (resource, name string) {
-	parts := strings.Split(strings.Trim(path, "/"), "/")
-	switch {
-	case parts[0] == "api" && len(parts) > 2:
-		parts = parts[2:]
-	case parts[0] == "apis" && len(parts) > 3:
-		parts = parts[3:]
-	default:
-		return path, ""
-	}
-	if parts[0] == "namespaces" && len(parts) > 2 {
-		parts = parts[2:]
-	}
-	resource = parts[0]
-	if len(parts) > 2 {
-		resource += "/" + parts[2]
-	}
-	if len(parts) > 1 {
-		return resource, parts[1]
-	}
-	var object struct {
-		Metadata struct {
-			Name string `json:"name"`
-		} `json:"metadata"`
-	}
-	_ = json.Unmarshal(body, &object) // what cannot be read has no name
-	return resource, object.Metadata.Name
 }

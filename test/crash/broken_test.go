@@ -26,6 +26,7 @@ func TestBrokenBuildsAreFound(t *testing.T) {
 		want           error
 	}{
 		{doubles, "one instance for a Machine", "create with initialise", "driver CreateMachine", errTwoVMs},
+		{doubles, "one instance for a Machine, by a plug-in", "plug-in, create: the plug-in dies", "driver CreateMachine", errTwoVMs},
 		{remembers, "convergence; no instance after deletion", "create with initialise", "driver CreateMachine", errLeft},
 		{keepsTokens, "convergence; no token is left", "create with initialise", "driver CreateMachine", errToken},
 		{tells, "no secret value gets out", "create with initialise", "driver CreateMachine", errLeak},
@@ -36,7 +37,7 @@ func TestBrokenBuildsAreFound(t *testing.T) {
 		{forgets, "no instance after deletion", "capi delete amid creation", "driver CreateMachine", errLeft},
 		{evictsNone, "a drain evicts", "delete with drain", "api patch nodes ", errNotEvicted},
 	} {
-		t.Run(string(tc.broken), func(t *testing.T) {
+		t.Run(string(tc.broken)+" in "+tc.scenario, func(t *testing.T) {
 			t.Parallel()
 			s := called(tc.scenario)
 			whole := fleet.play(t, s, nil, tc.broken)

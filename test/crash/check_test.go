@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
+	"github.com/millwright-dev/millwright/api/machine/legacy"
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/test/env"
 )
@@ -88,6 +89,7 @@ func (r *run) counted(ctx context.Context, want int) error {
 		return err
 	}
 	for _, d := range deployments.Items {
+		want := want - int(d.Status.ExcessReplicas) // which are counted apart
 		if d.Status.ObservedGeneration != d.Generation || int(d.Status.AvailableReplicas) != want || int(d.Status.Replicas) != want {
 			return fmt.Errorf("the deployment's status is %d of %d available, generation %d of %d",
 				d.Status.AvailableReplicas, d.Status.Replicas, d.Status.ObservedGeneration, d.Generation)
@@ -166,7 +168,7 @@ func nothing(ctx context.Context, r *run) error {
 	if err := noMachine(ctx, r); err != nil {
 		return err
 	}
-	if err := r.empty(ctx, &v1alpha1.MachineClassList{}, &corev1.SecretList{}); err != nil {
+	if err := r.empty(ctx, &v1alpha1.MachineClassList{}, &legacy.AWSMachineClassList{}, &corev1.SecretList{}); err != nil {
 		return err
 	}
 	if err := r.noPod(ctx); err != nil {

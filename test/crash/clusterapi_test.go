@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
+	"github.com/millwright-dev/millwright/api/machine/legacy"
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/driver/codes"
@@ -53,22 +54,23 @@ var clusterAPI = []scenario{
 	},
 }
 
-// scheme knows the kinds of both faces.
+// scheme knows the kinds of both faces, and the legacy ones.
 var scheme = newScheme()
 
 func newScheme() *runtime.Scheme {
 	scheme := env.NewScheme()
 	core.AddToScheme(scheme, core.V1Beta2)
-	if err := infrav1.AddToScheme(scheme); err != nil {
+	if err := errors.Join(infrav1.AddToScheme(scheme), legacy.AddToScheme(scheme)); err != nil {
 		panic(err) // two kinds of one name
 	}
 	return scheme
 }
 
-// withClusterAPI has a cluster serve the core's kinds, and its client know them and ours.
-func withClusterAPI(t *testing.T, c *env.Cluster) *env.Cluster {
+// withAllKinds has a cluster serve the core's kinds and a legacy one, and its client know them and ours.
+func withAllKinds(t *testing.T, c *env.Cluster) *env.Cluster {
 	t.Helper()
 	coretest.Install(t, c.Admin)
+	installLegacyClass(t, c)
 	var err error
 	if c.Client, err = client.New(c.Admin, client.Options{Scheme: scheme}); err != nil {
 		t.Fatal(err)

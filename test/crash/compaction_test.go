@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/millwright-dev/millwright/test/env"
+	"github.com/millwright-dev/millwright/test/serverfault"
 )
 
 // TestEtcdIsCompacted: the manager's watches end, it misses something, and etcd is compacted. The watches
@@ -22,7 +23,7 @@ func TestEtcdIsCompacted(t *testing.T) {
 	newSample(t)
 	t.Attr("fault", "etcd is compacted while the manager misses the begin of a rolling update, and amid it")
 	own := env.New(t, env.WithOwn(), env.WithoutWatchCache())
-	l := &lane{nodes: withClusterAPI(t, own.Cluster)}
+	l := &lane{nodes: withAllKinds(t, own.Cluster)}
 	s, c := called("rolling update"), &compaction{cluster: own.Cluster}
 	s.act = inTurn(c.during(s.act), awaitThat("a Machine of the new class", anyOf(newClass)), c.during(nil))
 	if result := l.play(t, s, nil, sound); result.err != nil {
@@ -44,7 +45,7 @@ func (c *compaction) during(act func(context.Context, *run) error) func(context.
 	return func(ctx context.Context, r *run) error {
 		before, release := c.expired.Load(), make(chan struct{})
 		var waiting atomic.Int64
-		r.servers.control.fault.Store(&serverFault{name: "holds watches", every: 1, concerns: watched, answer: func(w http.ResponseWriter, r *http.Request, carryOut http.HandlerFunc) {
+		r.servers.control.fault.Store(&serverfault.Fault{Name: "holds watches", Every: 1, Concerns: serverfault.Watched, Answer: func(w http.ResponseWriter, r *http.Request, carryOut http.HandlerFunc) {
 			waiting.Add(1)
 			select {
 			case <-release:

@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
+	"github.com/millwright-dev/millwright/api/machine/legacy"
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
 	"github.com/millwright-dev/millwright/test/env"
@@ -43,18 +44,22 @@ func (r *run) createIn(ctx context.Context, cluster *env.Cluster, objects ...cli
 
 // declareClass declares the class, and the Secret that it refers to.
 func declareClass(ctx context.Context, r *run) error {
-	r.leaks.secret([]byte(userDataSecret))
-	return r.create(ctx,
-		&corev1.Secret{
-			ObjectMeta: metav1.ObjectMeta{Name: pool},
-			Data:       map[string][]byte{"userData": []byte(userDataSecret + " <<BOOTSTRAP_TOKEN>>")},
-		},
+	return r.create(ctx, r.classSecret(),
 		&v1alpha1.MachineClass{
 			ObjectMeta:   metav1.ObjectMeta{Name: pool},
 			Provider:     simDriver,
 			ProviderSpec: runtime.RawExtension{Raw: []byte(`{}`)},
 			SecretRef:    &corev1.SecretReference{Namespace: r.control.Namespace, Name: pool},
 		})
+}
+
+// classSecret is the Secret that the class refers to.
+func (r *run) classSecret() *corev1.Secret {
+	r.leaks.secret([]byte(userDataSecret))
+	return &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: pool},
+		Data:       map[string][]byte{"userData": []byte(userDataSecret + " <<BOOTSTRAP_TOKEN>>")},
+	}
 }
 
 // template is how all Machines are declared.
@@ -139,7 +144,7 @@ func removeAll(ctx context.Context, r *run) error {
 	if err := r.await(ctx, "no Machine is left", noMachine); err != nil {
 		return err
 	}
-	for _, kind := range []client.Object{&v1alpha1.MachineClass{}, &corev1.Secret{}, &core.Machine{}, &core.Cluster{}} {
+	for _, kind := range []client.Object{&v1alpha1.MachineClass{}, &legacy.AWSMachineClass{}, &corev1.Secret{}, &core.Machine{}, &core.Cluster{}} {
 		if err := r.control.Client.DeleteAllOf(ctx, kind, client.InNamespace(r.control.Namespace)); err != nil {
 			return err
 		}

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/millwright-dev/millwright/test/env"
+	"github.com/millwright-dev/millwright/test/lot"
 )
 
 const (
@@ -15,7 +16,7 @@ const (
 )
 
 // TestExplore kills the manager at points of every scenario, one after another: at all of
-// them if MILLWRIGHT_CRASH is "all", else at a part that is drawn by lot.
+// them if MILLWRIGHT_ALL=1, else at a part that is drawn by lot.
 func TestExplore(t *testing.T) {
 	sample, fleet := newSample(t), newFleet(t)
 	total := newProgress(len(everywhere()))
@@ -48,7 +49,7 @@ func newFleet(t *testing.T) fleet {
 	}
 	f := make(fleet, 2*len(pairs))
 	for _, pair := range pairs {
-		one, other := withClusterAPI(t, pair.Cluster), withClusterAPI(t, pair.Target)
+		one, other := withAllKinds(t, pair.Cluster), withAllKinds(t, pair.Target)
 		f <- &lane{nodes: one, other: other}
 		f <- &lane{nodes: other, other: one}
 	}
@@ -58,7 +59,7 @@ func newFleet(t *testing.T) fleet {
 // pairsOfClusters is how many pairs of control planes there are, of two lanes each. A run mostly waits,
 // so that all deaths are through in half of the time with twice the lanes.
 func pairsOfClusters() int {
-	if allDeaths() {
+	if lot.All() {
 		return 2
 	}
 	return 1

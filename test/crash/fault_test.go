@@ -19,6 +19,7 @@ import (
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/driver/sim"
 	"github.com/millwright-dev/millwright/driver/status"
+	"github.com/millwright-dev/millwright/test/serverfault"
 )
 
 // simVM is a simulated VM.
@@ -43,9 +44,9 @@ const (
 	evictsNone fault = "evicts none"
 )
 
-// patienceWithBroken is shorter than patience: when a broken build's manager dies, not to be
+// waitTimeoutWithBroken is shorter than waitTimeout: when a broken build's manager dies, not to be
 // reached is expected.
-const patienceWithBroken = 6 * time.Second
+const waitTimeoutWithBroken = 6 * time.Second
 
 // provide is the provider's end of a driver.
 func (s scenario) provide(d *sim.Driver, broken fault) simulated {
@@ -251,6 +252,6 @@ func answerWith(r *http.Request, status metav1.Status) (*http.Response, error) {
 
 // note remembers the token that a request has made.
 func (k *keeping) note(r *http.Request) {
-	_, name := objectOf(r.URL.Path, []byte(bodyOf(r)))
+	_, name := serverfault.ObjectOf(r.URL.Path, []byte(bodyOf(r)))
 	k.issued.Store(name, true)
 }

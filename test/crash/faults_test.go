@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/millwright-dev/millwright/test/env"
+	"github.com/millwright-dev/millwright/test/serverfault"
 )
 
 // troubled are the names of the scenarios that are played under every fault of an API server.
@@ -16,15 +17,15 @@ var troubled = []string{
 }
 
 // TestFaults plays scenarios with API servers, of both clusters, that misbehave, and holds them
-// against the same rules as without: all scenarios if MILLWRIGHT_CRASH is "all", else one.
+// against the same rules as without: all scenarios if MILLWRIGHT_ALL=1, else one.
 func TestFaults(t *testing.T) {
 	sample, fleet := newSample(t), newFleet(t)
-	for i, fault := range serverFaults(sample.seed) {
-		t.Run(fault.name, func(t *testing.T) {
+	for i, fault := range serverfault.All(sample.Seed) {
+		t.Run(fault.Name, func(t *testing.T) {
 			t.Parallel()
-			t.Attr("fault", "an API server that "+fault.name)
+			t.Attr("fault", "an API server that "+fault.Name)
 			names := troubled
-			if !sample.all {
+			if !sample.All {
 				names = []string{troubled[i%len(troubled)]}
 			}
 			for _, name := range names {
@@ -32,10 +33,11 @@ func TestFaults(t *testing.T) {
 					t.Errorf("%s: %v", name, err)
 				}
 			}
-			if fault.struck.Load() == 0 {
+			struck, asked := fault.Struck()
+			if struck == 0 {
 				t.Error("no request was concerned")
 			}
-			t.Attr("outcome", fmt.Sprintf("%d scenarios, %d requests of %d struck", len(names), fault.struck.Load(), fault.asked.Load()))
+			t.Attr("outcome", fmt.Sprintf("%d scenarios, %d requests of %d struck", len(names), struck, asked))
 		})
 	}
 }
@@ -45,7 +47,7 @@ func TestFaults(t *testing.T) {
 func TestTwoManagersThatBothLead(t *testing.T) {
 	sample, fleet := newSample(t), newFleet(t)
 	names := append([]string{"create", "scale up", "adopt"}, troubled...)
-	if !sample.all {
+	if !sample.All {
 		names = names[:2]
 	}
 	var acted atomic.Int64
@@ -54,12 +56,12 @@ func TestTwoManagersThatBothLead(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := called(name)
-			s.rival, s.always = true, nil
+			s.secondManager, s.always = true, nil
 			result := fleet.play(t, s, nil, sound)
 			if result.err != nil {
 				t.Errorf("%v\n%s", result.err, result.transcript)
 			}
-			if result.rivalActed {
+			if result.secondActed {
 				acted.Add(1)
 			}
 		})
@@ -81,7 +83,7 @@ func TestTheControlPlaneDies(t *testing.T) {
 			t.Parallel()
 			t.Attr("fault", "killed, and begun again: "+strings.Join(killed, ", "))
 			own := env.New(t, env.WithOwn())
-			l := &lane{nodes: withClusterAPI(t, own.Cluster)}
+			l := &lane{nodes: withAllKinds(t, own.Cluster)}
 			s := called("rolling update")
 			s.always = nil // no watch goes on without its server
 			act := s.act
@@ -105,14 +107,14 @@ func TestTheControlPlaneDies(t *testing.T) {
 }
 
 // trouble plays a scenario under a fault.
-func (f fleet) trouble(t *testing.T, name string, fault *serverFault) error {
+func (f fleet) trouble(t *testing.T, name string, fault *serverfault.Fault) error {
 	s := called(name)
 	s.fault = fault
 	whole := f.play(t, s, nil, sound)
 	if whole.err != nil {
 		return fmt.Errorf("%w\n%s", whole.err, whole.transcript)
 	}
-	if !fault.killed {
+	if !fault.Killed {
 		return nil
 	}
 	deaths := crashes(whole.points)

@@ -23,6 +23,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/lifecycle/outage"
+	"github.com/millwright-dev/millwright/test/serverfault"
 )
 
 const (
@@ -112,7 +113,7 @@ func triedEvictions(_ context.Context, r *run) error {
 func outageOfBoth(ctx context.Context, r *run) error {
 	servers := []*apiserver{r.servers.control, r.servers.target}
 	for _, server := range servers {
-		server.fault.Store(&serverFault{name: "is away", every: 1, concerns: anyRequest, answer: badGateway})
+		server.fault.Store(&serverfault.Fault{Name: "is away", Every: 1, Concerns: serverfault.AnyRequest, Answer: badGateway})
 	}
 	r.forces.outage(time.Now())
 	r.hangUp()
@@ -209,7 +210,7 @@ func (f *forces) request(manager int, r *http.Request, at time.Time) {
 	if f == nil {
 		return
 	}
-	resource, name := objectOf(r.URL.Path, nil)
+	resource, name := serverfault.ObjectOf(r.URL.Path, nil)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	switch {
@@ -301,7 +302,7 @@ type meeting struct {
 
 // RoundTrip implements http.RoundTripper.
 func (m meeting) RoundTrip(r *http.Request) (*http.Response, error) {
-	if resource, _ := objectOf(r.URL.Path, nil); resource == "pods" && r.Method == http.MethodDelete {
+	if resource, _ := serverfault.ObjectOf(r.URL.Path, nil); resource == "pods" && r.Method == http.MethodDelete {
 		if m.asked.Add(1) == 2 {
 			close(m.both)
 		}
@@ -319,7 +320,7 @@ type answering struct{ next http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper.
 func (a answering) RoundTrip(r *http.Request) (*http.Response, error) {
-	resource, name := objectOf(r.URL.Path, nil)
+	resource, name := serverfault.ObjectOf(r.URL.Path, nil)
 	if name != outage.Nobody {
 		return a.next.RoundTrip(r)
 	}

@@ -26,9 +26,14 @@ type gate struct {
 	// story is what happened, in order, for people.
 	story []string
 	began time.Time
-	// manager is the process that lives; nil if none does.
+	// manager is the process that lives, and is killed where that is planned; nil if none does. In
+	// scenarios of a plug-in that dies, it is the plug-in.
 	manager *process
-	hit     bool
+	// beside is a process that works with it, and is not killed; nil if there is none.
+	beside *process
+	// driverOnly has only calls of the driver be points.
+	driverOnly bool
+	hit        bool
 	// cut tells that an answer got lost, and death is near.
 	cut bool
 	// died is closed when the planned death has happened.
@@ -71,7 +76,7 @@ func (g *gate) reached() bool {
 func (g *gate) lives(manager *process) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.manager == manager
+	return g.manager == manager || g.beside == manager
 }
 
 // runs says which process lives.
@@ -82,6 +87,18 @@ func (g *gate) runs(manager *process) {
 	g.tell("manager %d begins", manager.pid())
 }
 
+// worksBeside says which further process there is. If it is the one to be killed, the manager is beside it.
+func (g *gate) worksBeside(p *process, mortal bool) {
+	if mortal {
+		g.runs(p)
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.beside = p
+	g.tell("process %d begins", p.pid())
+}
+
 // pass lets an operation of a manager happen, and reports whether it is answered. Without
 // that, it may or may not have happened: answer says why.
 func (g *gate) pass(manager *process, op operation, happen func()) bool {
@@ -89,10 +106,22 @@ func (g *gate) pass(manager *process, op operation, happen func()) bool {
 	if !alive {
 		return false
 	}
+	if planned == before && g.besides(manager) { // who has asked goes on
+		g.leave(manager, planned)
+		happen()
+		return true
+	}
 	if planned != before {
 		happen()
 	}
 	return g.leave(manager, planned)
+}
+
+// besides reports whether a process is not the one that is killed.
+func (g *gate) besides(p *process) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.beside == p
 }
 
 // enter tells how the manager is to die at this operation, if at all, and whether it is
@@ -100,22 +129,22 @@ func (g *gate) pass(manager *process, op operation, happen func()) bool {
 func (g *gate) enter(manager *process, op operation) (planned way, alive bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.manager != manager {
+	if g.manager != manager && g.beside != manager {
 		return "", false
 	}
-	if g.cut {
+	if g.cut && g.manager == manager {
 		g.tell("%s: not carried out", op)
 		g.kill()
 		return "", false
 	}
 	p := point{op, 0}
-	if g.open {
+	if g.open && (!g.driverOnly || op.server == "driver") {
 		g.counts[op]++
 		p.occurrence = g.counts[op]
 		g.points = append(g.points, p)
 	}
 	g.tell("%s", p)
-	if !g.open || g.hit || g.plan == nil || g.plan.point != p {
+	if p.occurrence == 0 || g.hit || g.plan == nil || g.plan.point != p {
 		return "", true
 	}
 	g.hit = true
@@ -127,16 +156,18 @@ func (g *gate) leave(manager *process, planned way) (answered bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	switch {
-	case g.manager != manager:
+	case g.manager != manager && g.beside != manager:
 		return false
 	case planned == "":
 		return true
 	case planned == lost:
 		g.tell("the answer gets lost")
 		g.cut = true
-		time.AfterFunc(grace, func() { g.killLate(manager) })
+		mortal := g.manager
+		time.AfterFunc(grace, func() { g.killLate(mortal) })
 	default:
 		g.kill()
+		return g.beside == manager
 	}
 	return false
 }

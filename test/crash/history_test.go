@@ -26,6 +26,8 @@ type moment struct {
 	machines       map[string]*v1alpha1.Machine
 	sets           map[string]*v1alpha1.MachineSet
 	infrastructure map[string]*infrav1.MillwrightMachine
+	// classes only if the scenario says so.
+	classes map[string]*v1alpha1.MachineClass
 }
 
 // rule finds what is wrong between one moment and the next.
@@ -76,7 +78,11 @@ func (s scenario) kept() []client.ObjectList {
 	if s.clusterAPI {
 		return []client.ObjectList{&infrav1.MillwrightMachineList{}}
 	}
-	return []client.ObjectList{&v1alpha1.MachineList{}, &v1alpha1.MachineSetList{}, &v1alpha1.MachineDeploymentList{}}
+	kinds := []client.ObjectList{&v1alpha1.MachineList{}, &v1alpha1.MachineSetList{}, &v1alpha1.MachineDeploymentList{}}
+	if s.classes {
+		kinds = append(kinds, &v1alpha1.MachineClassList{})
+	}
+	return kinds
 }
 
 // follow reads what exists of a kind, and then every change of it.
@@ -237,6 +243,8 @@ func (m moment) after(c change) moment {
 		m.machines = changed(m.machines, object, c.gone)
 	case *v1alpha1.MachineSet:
 		m.sets = changed(m.sets, object, c.gone)
+	case *v1alpha1.MachineClass:
+		m.classes = changed(m.classes, object, c.gone)
 	case *infrav1.MillwrightMachine:
 		m.infrastructure = changed(m.infrastructure, object, c.gone)
 	}

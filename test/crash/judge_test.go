@@ -3,6 +3,7 @@ package crash
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/millwright-dev/millwright/driver/sim"
@@ -28,7 +29,7 @@ func (r *run) judge() error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, p := range r.managers {
+	for _, p := range slices.Concat(r.managers, r.plugIns) {
 		r.leaks.search("what the manager printed", []byte(p.output.String()))
 	}
 	for _, leak := range r.leaks.all() {
@@ -54,20 +55,22 @@ func (r *run) judgeDeletions() error {
 
 // What must not be, and what must have been.
 var (
-	errTwoVMs     = errors.New("two instances of one machine")
-	errLeft       = errors.New("something is left")
-	errLeak       = errors.New("a secret value got out")
-	errNotEvicted = errors.New("a pod was deleted, not evicted")
-	errToken      = errors.New("a bootstrap token is left")
-	errTooMany    = errors.New("more machines exist than may")
-	errTooFew     = errors.New("fewer machines are available than have to be")
-	errMixed      = errors.New("a new machine exists beside an old one")
-	errVictim     = errors.New("a machine is deleted that nobody named")
-	errFrozen     = errors.New("a frozen set makes a machine")
-	errUnheld     = errors.New("a VM may exist that nothing holds")
-	errNoID       = errors.New("a VM is said to be there whose ID is not known")
-	errTakenBack  = errors.New("what Cluster API was told is taken back")
-	errUnlocated  = errors.New("a VM has an ID, and it is not recorded where it is")
-	errPreserved  = errors.New("a preserved machine is deleted")
-	errNotReached = errors.New("what is declared is not reached")
+	errTwoVMs        = errors.New("two instances of one machine")
+	errLeft          = errors.New("something is left")
+	errLeak          = errors.New("a secret value got out")
+	errNotEvicted    = errors.New("a pod was deleted, not evicted")
+	errToken         = errors.New("a bootstrap token is left")
+	errTooMany       = errors.New("more machines exist than may")
+	errTooFew        = errors.New("fewer machines are available than have to be")
+	errMixed         = errors.New("a new machine exists beside an old one")
+	errVictim        = errors.New("a machine is deleted that nobody named")
+	errFrozen        = errors.New("a frozen set makes a machine")
+	errUnheld        = errors.New("a VM may exist that nothing holds")
+	errNoID          = errors.New("a VM is said to be there whose ID is not known")
+	errTakenBack     = errors.New("what Cluster API was told is taken back")
+	errUnlocated     = errors.New("a VM has an ID, and it is not recorded where it is")
+	errPreserved     = errors.New("a preserved machine is deleted")
+	errMigratedTwice = errors.New("a legacy class is migrated again")
+	errNoClass       = errors.New("something refers to a MachineClass that does not exist")
+	errNotReached    = errors.New("what is declared is not reached")
 )

@@ -15,12 +15,12 @@ import (
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
 
-	"github.com/millwright-dev/millwright/driver/registry"
 	"github.com/millwright-dev/millwright/internal/controllers/machine"
 	"github.com/millwright-dev/millwright/internal/controllers/machineset"
 	"github.com/millwright-dev/millwright/internal/lifecycle/drain"
 	"github.com/millwright-dev/millwright/internal/manager"
 	"github.com/millwright-dev/millwright/test/env"
+	"github.com/millwright-dev/millwright/test/lot"
 )
 
 // asManager makes this test binary be a manager, which reads its orders from its standard
@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
-	if allDeaths() {
+	if lot.All() {
 		env.AtATime(2 * pairsOfClusters())
 	}
 	env.Main(m)
@@ -64,6 +64,10 @@ type orders struct {
 	ClusterAPI bool
 	// Overshoot is when sets are frozen; nil is the program's default.
 	Overshoot *machineset.Overshoot
+	// DriverSocket is where drivers of other processes register. Empty: the driver is the manager's own.
+	DriverSocket string
+	// PlugIn has the process be a driver that registers there, and no manager.
+	PlugIn bool
 	// Broken names what is wrong with this build; empty if nothing is.
 	Broken fault
 }
@@ -84,6 +88,13 @@ func manage() error {
 	log := logr.FromSlogHandler(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.Level(-4)}))
 	ctrl.SetLogger(log)
 	klog.SetLogger(log)
+	if o.PlugIn {
+		return o.serveDriver(ctx)
+	}
+	drivers, runnables, err := o.drivers()
+	if err != nil {
+		return err
+	}
 	config := &rest.Config{Host: o.URL, QPS: 100, Burst: 200, UserAgent: "millwright-manager"}
 	config.ContentType, config.AcceptContentTypes = "application/json", "application/json" // so that names can be read on the way
 	o.Broken.spoil(config)
@@ -101,7 +112,7 @@ func manage() error {
 	}
 	return manager.Run(ctx, manager.Config{
 		Control: config, Target: target, Namespace: o.Namespace, APIs: []manager.API{api},
-		Drivers: registry.Only(simDriver, o.Broken.driver(remote{url: o.URL})),
+		Drivers: drivers, Runnables: runnables,
 		Orphans: manager.Orphans{Period: o.OrphanPeriod},
 		Health: machine.Health{
 			Timeout: o.HealthTimeout, MaxReplacements: o.Broken.replacements(), OutageTimeout: o.OutageTimeout, OutagePeriod: o.OutageTimeout,

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/millwright-dev/millwright/test/lot"
 )
 
 // betweenLines is how long nothing is said of progress after something was.
@@ -31,7 +33,7 @@ type progress struct {
 // newProgress expects that many scenarios.
 func newProgress(scenarios int) *progress {
 	p := &progress{say: func(string) {}, scenarios: scenarios, began: time.Now()}
-	if allDeaths() {
+	if lot.All() {
 		p.say = func(line string) { fmt.Fprintln(os.Stderr, line) }
 	}
 	return p

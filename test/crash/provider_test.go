@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/driver/sim"
@@ -53,6 +54,7 @@ type simulated interface {
 	driver.VolumeIdentifier
 	driver.APIGroupSeparator
 	driver.Locator
+	driver.ClassMigrator
 }
 
 // provider is the provider's end of the wire. It lives in the test's process, as clouds
@@ -64,13 +66,22 @@ type provider struct {
 
 func newProvider(d simulated, g *gate) *provider {
 	return &provider{gate: g, methods: map[sim.Method]method{
-		sim.CreateMachine:     methodOf(d.CreateMachine),
-		sim.InitializeMachine: methodOf(d.InitializeMachine),
-		sim.DeleteMachine:     methodOf(d.DeleteMachine),
-		sim.GetMachineStatus:  methodOf(d.GetMachineStatus),
-		sim.ListMachines:      methodOf(d.ListMachines),
-		sim.GetVolumeIDs:      methodOf(d.GetVolumeIDs),
+		sim.CreateMachine:                    methodOf(d.CreateMachine),
+		sim.InitializeMachine:                methodOf(d.InitializeMachine),
+		sim.DeleteMachine:                    methodOf(d.DeleteMachine),
+		sim.GetMachineStatus:                 methodOf(d.GetMachineStatus),
+		sim.ListMachines:                     methodOf(d.ListMachines),
+		sim.GetVolumeIDs:                     methodOf(d.GetVolumeIDs),
+		sim.GenerateMachineClassForMigration: methodOf(generate(d)),
 	}}
+}
+
+// generate returns what fills a class, and returns it: the caller's own is at the other end of the wire.
+func generate(d driver.ClassMigrator) func(context.Context, *driver.GenerateMachineClassForMigrationRequest) (*v1alpha1.MachineClass, error) {
+	return func(ctx context.Context, q *driver.GenerateMachineClassForMigrationRequest) (*v1alpha1.MachineClass, error) {
+		_, err := d.GenerateMachineClassForMigration(ctx, q)
+		return q.MachineClass, err
+	}
 }
 
 // providerPath is where a manager finds the provider.

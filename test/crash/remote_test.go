@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/driver/sim"
@@ -84,4 +85,13 @@ func (r remote) ListMachines(ctx context.Context, q *driver.ListMachinesRequest)
 
 func (r remote) GetVolumeIDs(ctx context.Context, q *driver.GetVolumeIDsRequest) (*driver.GetVolumeIDsResponse, error) {
 	return ask[driver.GetVolumeIDsResponse](ctx, r, sim.GetVolumeIDs, q)
+}
+
+func (r remote) GenerateMachineClassForMigration(ctx context.Context, q *driver.GenerateMachineClassForMigrationRequest) (*driver.GenerateMachineClassForMigrationResponse, error) {
+	class, err := ask[v1alpha1.MachineClass](ctx, r, sim.GenerateMachineClassForMigration, q)
+	if err != nil {
+		return nil, err
+	}
+	*q.MachineClass = *class
+	return &driver.GenerateMachineClassForMigrationResponse{}, nil
 }

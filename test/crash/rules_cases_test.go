@@ -12,6 +12,7 @@ import (
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/reserve"
 )
 
 // story makes a history from changes in the order in which they became known, each with its
@@ -50,6 +51,13 @@ func leavingMachine(name string) *v1alpha1.Machine {
 func pendingMachine(name string) *v1alpha1.Machine {
 	machine := runningMachine(name, "new")
 	machine.Status.CurrentStatus.Phase = v1alpha1.MachinePending
+	return machine
+}
+
+// inExcess is a Machine in the reserve of its set.
+func inExcess(name string) *v1alpha1.Machine {
+	machine := runningMachine(name, "old")
+	machine.Spec = *reserve.Marked(&machine.Spec, reserve.NoSchedule)
 	return machine
 }
 
@@ -112,8 +120,12 @@ func TestRules(t *testing.T) {
 		"too few, since the new one does not run": {
 			least(2), []change{at(1, old), at(2, other), at(20, pendingMachine("new")), goneAt(21, other)}, errTooFew,
 		},
-		"new after old":  {notMixed, []change{at(1, old), goneAt(20, old), at(21, pendingMachine("new"))}, nil},
-		"new beside old": {notMixed, []change{at(1, old), at(20, pendingMachine("new")), goneAt(21, old)}, errMixed},
+		"enough are for pods":  {forPods(1), []change{at(1, old), at(20, inExcess("other"))}, nil},
+		"too few are for pods": {forPods(2), []change{at(1, old), at(2, other), at(20, inExcess("other"))}, errKeptFree},
+		"freed, then one more": {freedFirst(2), []change{at(1, old), at(2, inExcess("other")), at(20, other), at(21, inExcess("new"))}, nil},
+		"one more, then freed": {freedFirst(2), []change{at(1, old), at(2, inExcess("other")), at(20, inExcess("new")), at(21, other)}, errMadeSoon},
+		"new after old":        {notMixed, []change{at(1, old), goneAt(20, old), at(21, pendingMachine("new"))}, nil},
+		"new beside old":       {notMixed, []change{at(1, old), at(20, pendingMachine("new")), goneAt(21, old)}, errMixed},
 		"the named one goes": {
 			onlyNamed, []change{at(1, old), at(2, runningMachine("named", "old")), at(20, leavingMachine("named")), goneAt(21, leavingMachine("named"))}, nil,
 		},

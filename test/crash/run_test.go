@@ -5,8 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -18,15 +20,15 @@ import (
 	"github.com/millwright-dev/millwright/test/env"
 )
 
-// patience is how long a manager may take to reach what is declared: many times what it
+// waitTimeout is how long a manager may take to reach what is declared: many times what it
 // takes after the longest back-off that a single death causes.
-const patience = 40 * time.Second
+const waitTimeout = 40 * time.Second
 
 // run is one playing of a scenario.
 type run struct {
-	scenario scenario
-	broken   fault
-	patience time.Duration
+	scenario    scenario
+	broken      fault
+	waitTimeout time.Duration
 
 	// control and target have a namespace of this run's each, the same if they are one
 	// cluster. Without a target, that is nil.
@@ -34,8 +36,8 @@ type run struct {
 	gate            *gate
 	leaks           *leaks
 	servers         servers
-	// rivals is the way of a second manager, which nobody kills, to the same servers.
-	rivals servers
+	// second is the way of a second manager, which nobody kills, to the same servers.
+	second servers
 	cloud  *sim.Cloud
 	// history is what could be observed while points were recorded; nil if nobody looks.
 	history *history
@@ -43,11 +45,15 @@ type run struct {
 	forces *forces
 	// named is the Machine that an autoscaler names for deletion, if it does.
 	named string
-	// revival waits for the first one's death.
+	// revival waits for the first one's death; revived is set when it has been followed by another.
 	revival sync.WaitGroup
+	revived atomic.Bool
 	// managers are all processes so far, the newest one last.
 	mu       sync.Mutex
 	managers []*process
+	// plugIns are those of the driver, if it is one; socket is where they register.
+	plugIns []*process
+	socket  string
 }
 
 // result is what came of a run.
@@ -55,8 +61,8 @@ type result struct {
 	points []point
 	// hit reports whether the planned point was reached.
 	hit bool
-	// rivalActed reports whether a second manager did something.
-	rivalActed bool
+	// secondActed reports whether a second manager did something.
+	secondActed bool
 	// err says what was not as it must be.
 	err error
 	// transcript tells people what happened.
@@ -81,19 +87,25 @@ func (l *lane) play(t *testing.T, s scenario, plan *crash, broken fault) result 
 	}
 	return result{
 		points: r.gate.recorded(), hit: r.gate.reached(), err: err, transcript: r.transcript(),
-		rivalActed: s.rival && !r.rivals.provider.gate.quiet(),
+		secondActed: s.secondManager && !r.second.provider.gate.quiet(),
 	}
 }
 
 // prepare makes what a run needs, up to its first manager.
 func (l *lane) prepare(ctx context.Context, t *testing.T, s scenario, plan *crash, broken fault) (*run, error) {
-	r := &run{scenario: s, broken: broken, patience: cmp.Or(s.patience, patience), gate: newGate(plan), leaks: &leaks{}}
+	r := &run{scenario: s, broken: broken, waitTimeout: cmp.Or(s.waitTimeout, waitTimeout), gate: newGate(plan), leaks: &leaks{}}
 	if broken != sound && plan != nil {
-		r.patience = patienceWithBroken
+		r.waitTimeout = waitTimeoutWithBroken
 	}
 	var err error
 	if r.control, r.target, err = l.clusters(ctx, s.where); err != nil {
 		return nil, err
+	}
+	if s.plugIn != "" {
+		if r.socket, err = socketFolder(t); err != nil {
+			return nil, err
+		}
+		r.gate.driverOnly = s.plugIn == thePlugIn
 	}
 	r.forces = r.newForces(ctx)
 	control, target := s.users(t, r.control, r.target)
@@ -111,12 +123,12 @@ func (l *lane) prepare(ctx context.Context, t *testing.T, s scenario, plan *cras
 	go d.Start(ctx) // a cloud in memory can always be read
 	provided := s.provide(d, broken)
 	r.servers.provider = newProvider(provided, r.gate)
-	if s.rival {
+	if s.secondManager {
 		own := newGate(nil)
-		if r.rivals, err = r.serve(control, target, own); err != nil {
+		if r.second, err = r.serve(control, target, own); err != nil {
 			return nil, err
 		}
-		r.rivals.provider = newProvider(provided, own)
+		r.second.provider = newProvider(provided, own)
 	}
 	return r, nil
 }
@@ -140,13 +152,18 @@ func (r *run) serve(control, target *rest.Config, g *gate) (s servers, err error
 
 // through plays the scenario and takes everything away again.
 func (r *run) through(ctx context.Context) error {
-	if r.scenario.rival {
-		if err := r.begin(r.rivals); err != nil {
+	if r.scenario.secondManager {
+		if err := r.begin(r.second); err != nil {
 			return err
 		}
 	}
 	if err := r.manage(); err != nil {
 		return err
+	}
+	if r.scenario.plugIn != "" {
+		if err := r.plug(); err != nil {
+			return err
+		}
 	}
 	r.revival.Go(func() { r.revive(ctx) })
 	if err := r.scenario.given(ctx, r); err != nil {
@@ -186,12 +203,10 @@ func (r *run) after(ctx context.Context) error {
 	return r.await(ctx, "what is declared, still", refreshed)
 }
 
-// second checks that the manager has been followed by another one.
+// second checks that the manager that died has been followed by another one.
 func second(_ context.Context, r *run) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if len(r.managers) < 2 {
-		return errors.New("there is one only")
+	if !r.revived.Load() {
+		return errors.New("there is none yet")
 	}
 	return nil
 }
@@ -211,7 +226,11 @@ func (r *run) begin(way servers) error {
 			return err
 		}
 	}
-	way.provider.gate.runs(p)
+	if r.scenario.plugIn == thePlugIn {
+		way.provider.gate.worksBeside(p, false)
+	} else {
+		way.provider.gate.runs(p)
+	}
 	r.forces.work(p.pid())
 	r.mu.Lock()
 	r.managers = append(r.managers, p)
@@ -219,16 +238,20 @@ func (r *run) begin(way servers) error {
 	return p.order(orders{
 		Namespace: r.control.Namespace, NoTarget: r.target == nil, Broken: r.broken, ClusterAPI: r.scenario.clusterAPI,
 		OrphanPeriod: r.scenario.orphanPeriod, Overshoot: r.scenario.overshoot, HealthTimeout: r.scenario.healthTimeout, Port: port,
-		DrainTimeout: r.scenario.drainTimeout, OutageTimeout: r.scenario.outageTimeout,
+		DrainTimeout: r.scenario.drainTimeout, OutageTimeout: r.scenario.outageTimeout, DriverSocket: r.socket,
 	})
 }
 
-// revive starts a new manager when the first one was killed.
+// revive starts a new process when the first one was killed.
 func (r *run) revive(ctx context.Context) {
 	select {
 	case <-r.gate.died:
 		// That it cannot be started is seen by what is not reached.
-		_ = r.manage()
+		again := r.manage
+		if r.scenario.plugIn == thePlugIn {
+			again = r.plug
+		}
+		r.revived.Store(again() == nil)
 	case <-ctx.Done():
 	}
 }
@@ -255,7 +278,7 @@ func (r *run) end(ctx context.Context) error {
 
 // await waits until a check finds nothing wrong.
 func (r *run) await(ctx context.Context, what string, check func(context.Context, *run) error) error {
-	deadline := time.Now().Add(r.patience)
+	deadline := time.Now().Add(r.waitTimeout)
 	ticker := time.NewTicker(25 * time.Millisecond)
 	defer ticker.Stop()
 	for {
@@ -296,7 +319,7 @@ func (r *run) fallen() error {
 func (r *run) release() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, p := range r.managers {
+	for _, p := range slices.Concat(r.managers, r.plugIns) {
 		p.release()
 	}
 }
@@ -310,8 +333,8 @@ func (r *run) transcript() string {
 	r.gate.mu.Unlock()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, p := range r.managers {
-		fmt.Fprintf(&text, "manager %d printed:\n%s\n", p.pid(), p.output.Tail(60))
+	for _, p := range slices.Concat(r.managers, r.plugIns) {
+		fmt.Fprintf(&text, "process %d printed:\n%s\n", p.pid(), p.output.Tail(60))
 	}
 	return text.String()
 }

@@ -1,57 +1,32 @@
 package crash
 
 import (
-	"math/rand/v2"
-	"os"
-	"strconv"
 	"testing"
-	"time"
+
+	"github.com/millwright-dev/millwright/test/lot"
 )
 
 const (
 	// oneOf is which part of the deaths is tried unless all are asked for: one of so many. A
-	// death costs a processor second, and `make test` can spare two minutes of them.
-	oneOf = 32
+	// death costs a processor second, and `make test` can spare one minute of them.
+	oneOf = 64
 	// fewest deaths are tried of a scenario.
-	fewest = 2
+	fewest = 1
 )
 
 // sample chooses deaths.
-type sample struct {
-	all  bool
-	seed uint64
-}
+type sample struct{ lot.Lot }
 
-// allDeaths reports whether all are asked for.
-func allDeaths() bool { return os.Getenv("MILLWRIGHT_CRASH") == "all" }
-
-// newSample reads from the environment what is asked for. Without MILLWRIGHT_CRASH_SEED,
-// every run tries other deaths.
 func newSample(t *testing.T) sample {
 	t.Helper()
-	s := sample{seed: uint64(time.Now().UnixNano()), all: allDeaths()}
-	if text := os.Getenv("MILLWRIGHT_CRASH_SEED"); text != "" {
-		seed, err := strconv.ParseUint(text, 10, 64)
-		if err != nil {
-			t.Fatalf("MILLWRIGHT_CRASH_SEED: %v", err)
-		}
-		s.seed = seed
-	}
-	t.Logf("a part of all; the same again with MILLWRIGHT_CRASH_SEED=%d, all with MILLWRIGHT_CRASH=all", s.seed)
-	return s
+	return sample{lot.New(t)}
 }
 
-// of chooses from the deaths of a scenario: by lot, but one of each stretch of equal length.
+// of chooses from the deaths of a scenario.
 func (s sample) of(deaths []crash) []crash {
-	n := max(len(deaths)/oneOf, min(fewest, len(deaths)))
-	if s.all || n == 0 {
-		return deaths
-	}
-	random := rand.New(rand.NewPCG(s.seed, uint64(len(deaths))))
 	var chosen []crash
-	for i := range n {
-		from, to := i*len(deaths)/n, (i+1)*len(deaths)/n
-		chosen = append(chosen, deaths[from+random.IntN(to-from)])
+	for _, i := range s.Of(len(deaths), max(len(deaths)/oneOf, min(fewest, len(deaths)))) {
+		chosen = append(chosen, deaths[i])
 	}
 	return chosen
 }
@@ -60,17 +35,17 @@ func (s sample) of(deaths []crash) []crash {
 // for the same seed, and with many seeds are all there are.
 func TestSampleIsSpread(t *testing.T) {
 	var points []point
-	for i := range 40 {
+	for i := range 100 {
 		points = append(points, point{operation{"api", "patch", "machines"}, i + 1})
 	}
 	deaths := crashes(points)
 	seen := map[crash]bool{}
 	for seed := range uint64(1000) {
-		chosen := sample{seed: seed}.of(deaths)
+		chosen := sample{lot.Lot{Seed: seed}}.of(deaths)
 		if len(chosen) != len(deaths)/oneOf {
 			t.Fatalf("%d deaths are tried of %d", len(chosen), len(deaths))
 		}
-		for i, c := range (sample{seed: seed}).of(deaths) {
+		for i, c := range (sample{lot.Lot{Seed: seed}}).of(deaths) {
 			seen[c] = true
 			if c != chosen[i] {
 				t.Errorf("with seed %d, death %d is %s and then %s", seed, i, chosen[i], c)
@@ -83,7 +58,7 @@ func TestSampleIsSpread(t *testing.T) {
 	if len(seen) != len(deaths) {
 		t.Errorf("%d deaths of %d are never tried", len(deaths)-len(seen), len(deaths))
 	}
-	if chosen := (sample{all: true}).of(deaths); len(chosen) != len(deaths) {
+	if chosen := (sample{lot.Lot{All: true}}).of(deaths); len(chosen) != len(deaths) {
 		t.Errorf("%d deaths of all %d", len(chosen), len(deaths))
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver/sim"
 	"github.com/millwright-dev/millwright/internal/controllers/machineset"
+	"github.com/millwright-dev/millwright/test/serverfault"
 )
 
 // scenario is what an operator does, and what is to come of it.
@@ -24,6 +25,11 @@ type scenario struct {
 	where setup
 	// clusterAPI has the manager serve Cluster API, and not MCM's kinds.
 	clusterAPI bool
+	// classes has the history keep MachineClasses, too.
+	classes bool
+	// plugIn has the driver be a process of its own, and says which of the two dies. Empty: it is a part
+	// of the manager.
+	plugIn mortal
 	// initialize has VMs need a step after their creation.
 	initialize bool
 	// firstNeverJoins keeps the first VM's node from joining.
@@ -42,16 +48,16 @@ type scenario struct {
 	overshoot *machineset.Overshoot
 	// metrics has managers serve what they use.
 	metrics bool
-	// rival has a second manager work beside the first, as if both led.
-	rival bool
+	// secondManager has a second manager work beside the first, as if both led.
+	secondManager bool
 	// fault is what the API servers do wrong; nil is nothing.
-	fault *serverFault
+	fault *serverfault.Fault
 	// given prepares the world; act is what the points are recorded of.
 	given, act func(context.Context, *run) error
 	// want finds what is not as it shall be in the end.
 	want func(context.Context, *run) error
-	// patience is how long a manager may take to reach what is declared. Zero is what suits most.
-	patience time.Duration
+	// waitTimeout is how long a manager may take to reach what is declared. Zero is what suits most.
+	waitTimeout time.Duration
 	// mayDelete reports whether a pod may be deleted, not evicted. Nil: none may.
 	mayDelete func(pod string) bool
 	// always is what has to hold from act to the end; nil if only the end counts.
@@ -61,7 +67,7 @@ type scenario struct {
 // everywhere is the scenarios, each in all its set-ups.
 func everywhere() []scenario {
 	var all []scenario
-	for _, s := range slices.Concat(lives, sizes, rollouts, clusterAPI, locations, forced, preservations, updates, troubledUpdates) {
+	for _, s := range slices.Concat(lives, sizes, rollouts, clusterAPI, locations, forced, preservations, updates, troubledUpdates, usersAmidUpdates, reserves, legacyClasses, plugIns) {
 		s.where = cmp.Or(s.where, together)
 		all = append(all, s)
 		name := s.name

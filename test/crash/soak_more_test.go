@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/test/serverfault"
 )
 
 // What operators and neighbours do beside scaling and rolling out.
@@ -226,7 +227,7 @@ func (s *soak) takeServersAway(_ context.Context, r *run) error {
 	}
 	s.awaySince = time.Now()
 	for _, server := range []*apiserver{r.servers.control, r.servers.target} {
-		server.fault.Store(&serverFault{name: "is away", every: 1, concerns: anyRequest, answer: badGateway})
+		server.fault.Store(&serverfault.Fault{Name: "is away", Every: 1, Concerns: serverfault.AnyRequest, Answer: badGateway})
 	}
 	r.hangUp()
 	return nil

@@ -16,6 +16,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/driver/sim"
+	"github.com/millwright-dev/millwright/test/serverfault"
 )
 
 const (
@@ -27,8 +28,8 @@ const (
 	longestPause = 200 * time.Millisecond
 	// mostMachines is the most that is ever asked for.
 	mostMachines = 6
-	// soakPatience is longer than caches wait at the most when API servers have failed again and again.
-	soakPatience = 90 * time.Second
+	// soakTimeout is longer than caches wait at the most when API servers have failed again and again.
+	soakTimeout = 90 * time.Second
 	// soakHealthTimeout is how long a node may be unhealthy.
 	soakHealthTimeout = 2 * time.Second
 )
@@ -84,7 +85,7 @@ var soakOperations = slices.Concat([]soakOperation{
 // each round, and in the second half the manager may not use more and more.
 func TestSoak(t *testing.T) {
 	sample, fleet := newSample(t), newFleet(t)
-	s := &soak{random: rand.New(rand.NewPCG(sample.seed, 0)), length: shortSoak,
+	s := &soak{random: rand.New(rand.NewPCG(sample.Seed, 0)), length: shortSoak,
 		replicas: 3, class: pool,
 		done: map[string]int{}, held: map[string]bool{}, removed: map[string]bool{}, forced: map[string]bool{}, pods: map[string]string{}}
 	if text := os.Getenv("MILLWRIGHT_SOAK"); text != "" {
@@ -97,7 +98,7 @@ func TestSoak(t *testing.T) {
 	t.Attr("fault", "random operations and faults for "+s.length.String())
 	result := fleet.play(t, scenario{
 		name: "soak", where: apart, orphanPeriod: time.Second, healthTimeout: soakHealthTimeout, metrics: true,
-		outageTimeout: shortOutage, patience: soakPatience,
+		outageTimeout: shortOutage, waitTimeout: soakTimeout,
 		given:     inTurn(givenBudget, givenAgents(s.replicas)),
 		act:       s.rest,
 		want:      s.asDeclared,
@@ -299,9 +300,9 @@ func (s *soak) failDriver(_ context.Context, r *run) error {
 }
 
 func (s *soak) misbehave(_ context.Context, r *run) error {
-	faults := serverFaults(s.random.Uint64())
+	faults := serverfault.All(s.random.Uint64())
 	fault := faults[s.random.IntN(len(faults))]
-	r.gate.note("an API server that %s", fault.name)
+	r.gate.note("an API server that %s", fault.Name)
 	servers := []*apiserver{r.servers.control, r.servers.target}
 	servers[s.random.IntN(len(servers))].fault.Store(fault)
 	return nil

@@ -72,8 +72,10 @@ func everyField(spec *vmv1alpha1.VirtualMachineSpec) {
 		MigrateStrategy: vmv1alpha1.MigrateCold,
 		Mode:            vmv1alpha1.ModePause,
 		LeaseMode:       vmv1alpha1.LeaseFullLeases,
-		UUID:            uuid,
-		UserData:        &vmv1alpha1.UserData{SecretRef: vmv1alpha1.SecretKeyReference{Name: "pool", Key: "cloud-init"}},
+
+		LeaseDurationSeconds: 30,
+		UUID:                 uuid,
+		UserData:             &vmv1alpha1.UserData{SecretRef: vmv1alpha1.SecretKeyReference{Name: "pool", Key: "cloud-init"}},
 		KernelBoot: &vmv1alpha1.KernelBoot{
 			Kernel:      vmv1alpha1.BootFile{URL: "file:///boot/vmlinuz", Checksum: checksum},
 			Initrd:      &vmv1alpha1.BootFile{URL: "http://example.com/initrd"},
@@ -95,6 +97,10 @@ func TestVirtualMachinesAreStoredWithoutLoss(t *testing.T) {
 		},
 		Phase: vmv1alpha1.PhaseLost, ImagePrepared: true, NodeName: "host-1",
 		Addresses: []string{"192.0.2.1", "2001:db8::1"},
+		Lease: &vmv1alpha1.VirtualMachineLease{
+			State: vmv1alpha1.LeaseSuspected, Transitions: 3, FencingToken: 7, DurationSeconds: 30,
+			TransitionTime: metav1.Time{Time: time.Unix(1800000000, 0)},
+		},
 		Conditions: []metav1.Condition{{
 			Type: vmv1alpha1.ConditionReady, Status: metav1.ConditionFalse, Reason: "NoAnswer",
 			LastTransitionTime: metav1.Time{Time: time.Unix(1800000000, 0)},
@@ -157,6 +163,8 @@ func TestSenselessVirtualMachinesAreRefused(t *testing.T) {
 		"negative memory":              {change: func(s *spec) { s.Memory = ptr.To(resource.MustParse("-1Gi")) }, field: "spec.memory"},
 		"UUID in capitals":             {change: func(s *spec) { s.UUID = strings.ToUpper(uuid) }, field: "spec.uuid"},
 		"unknown mode":                 {change: func(s *spec) { s.Mode = "Sleep" }, field: "spec.mode"},
+		"a short lease":                {change: func(s *spec) { s.LeaseDurationSeconds = 5 }, field: "spec.leaseDurationSeconds"},
+		"a long lease":                 {change: func(s *spec) { s.LeaseDurationSeconds = 601 }, field: "spec.leaseDurationSeconds"},
 		"unknown lease mode":           {change: func(s *spec) { s.LeaseMode = "None" }, field: "spec.leaseMode"},
 		"unknown migrate strategy":     {change: func(s *spec) { s.MigrateStrategy = "Warm" }, field: "spec.migrateStrategy"},
 		"user data of no Secret":       {change: func(s *spec) { s.UserData = &vmv1alpha1.UserData{} }, field: "spec.userData.secretRef.name"},

@@ -25,8 +25,8 @@ import (
 // pages are run in this order, by one user in one cluster.
 var pages = []string{"machine.md", "machineset.md", "machinedeployment.md", "driver-sim.md", "faq.md"}
 
-// patience is how long a page may take.
-const patience = 5 * time.Minute
+// waitTimeout is how long a page may take.
+const waitTimeout = 5 * time.Minute
 
 func TestMain(m *testing.M) {
 	program.Main()
@@ -111,7 +111,7 @@ func (p *place) run(t *testing.T, page string) {
 	if len(found) == 0 {
 		t.Fatalf("%s says nothing to type", page)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
 	for _, block := range found {
 		shell := exec.CommandContext(ctx, "bash", "-euo", "pipefail", "-c", block)

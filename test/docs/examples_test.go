@@ -11,12 +11,14 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/yaml"
 
+	infrastructurev1alpha1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/config"
 	"github.com/millwright-dev/millwright/test/env"
@@ -142,4 +144,89 @@ func TestThereIsAnExampleOfEveryKind(t *testing.T) {
 	for kind := range missing {
 		t.Errorf("no example of %s", kind)
 	}
+}
+
+// TestEveryExampleCanBeScaledFromZero: its class or template says what a node has, and the label that
+// Gardener's autoscaler finds Machines by is there.
+func TestEveryExampleCanBeScaledFromZero(t *testing.T) {
+	all, deployments := documents(t), 0
+	for _, d := range all {
+		if d.kind.Kind != "MachineDeployment" {
+			continue
+		}
+		deployments++
+		if d.kind.Group != v1alpha1.SchemeGroupVersion.Group {
+			checkTemplate(t, all, d)
+			continue
+		}
+		var deployment v1alpha1.MachineDeployment
+		if err := yaml.Unmarshal(d.text, &deployment); err != nil {
+			t.Fatal(err)
+		}
+		if label := deployment.Spec.Template.Labels["name"]; label != deployment.Name {
+			t.Errorf("%s: the label name of its Machines is %q, want %q", d.file, label, deployment.Name)
+		}
+		checkClass(t, all, d, deployment.Spec.Template.Spec.Class.Name)
+	}
+	if deployments < 8 {
+		t.Errorf("%d deployments were found", deployments)
+	}
+}
+
+// checkClass checks the class of a deployment, which is in the same folder.
+func checkClass(t *testing.T, all []document, of document, name string) {
+	t.Helper()
+	var class v1alpha1.MachineClass
+	if err := yaml.Unmarshal(beside(t, all, of, v1alpha1.MachineClassKind, name), &class); err != nil || class.NodeTemplate == nil {
+		t.Errorf("%s: its class has no nodeTemplate: %v", of.file, err)
+		return
+	}
+	node := class.NodeTemplate
+	for _, resource := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, "gpu"} {
+		if _, given := node.Capacity[resource]; !given {
+			t.Errorf("%s: nodeTemplate.capacity of its class has no %s", of.file, resource)
+		}
+	}
+	if node.InstanceType == "" || node.Region == "" || node.Zone == "" {
+		t.Errorf("%s: nodeTemplate of its class lacks instanceType, region or zone: %+v", of.file, node)
+	}
+}
+
+// checkTemplate checks the template of a deployment of Cluster API.
+func checkTemplate(t *testing.T, all []document, of document) {
+	t.Helper()
+	var deployment struct {
+		Spec struct {
+			Template struct {
+				Spec struct {
+					InfrastructureRef struct{ Kind, Name string }
+				}
+			}
+		}
+	}
+	if err := yaml.Unmarshal(of.text, &deployment); err != nil {
+		t.Fatal(err)
+	}
+	ref := deployment.Spec.Template.Spec.InfrastructureRef
+	var template infrastructurev1alpha1.MillwrightMachineTemplate
+	if err := yaml.Unmarshal(beside(t, all, of, ref.Kind, ref.Name), &template); err != nil {
+		t.Fatal(err)
+	}
+	node := template.Spec.Template.Spec.NodeTemplate
+	if node == nil || node.Capacity.Cpu().IsZero() || node.Capacity.Memory().IsZero() {
+		t.Errorf("%s: its template has no nodeTemplate with cpu and memory", of.file)
+	}
+}
+
+// beside returns the object of a kind and name in the folder of another one.
+func beside(t *testing.T, all []document, of document, kind, name string) []byte {
+	t.Helper()
+	for _, d := range all {
+		var object metav1.PartialObjectMetadata
+		if d.kind.Kind == kind && filepath.Dir(d.file) == filepath.Dir(of.file) && yaml.Unmarshal(d.text, &object) == nil && object.Name == name {
+			return d.text
+		}
+	}
+	t.Fatalf("%s: %s %q is not beside it", of.file, kind, name)
+	return nil
 }

@@ -76,3 +76,31 @@ func TestThePagesLinkToWhatExists(t *testing.T) {
 		}
 	}
 }
+
+// TestEveryDesignNoteIsListed: under a number of its own.
+func TestEveryDesignNoteIsListed(t *testing.T) {
+	pages, named := written(t), map[string]string{}
+	list := ""
+	for file, text := range pages {
+		if strings.HasSuffix(file, filepath.FromSlash("docs/README.md")) {
+			list = text
+		}
+	}
+	for file, text := range pages {
+		if filepath.Base(filepath.Dir(file)) != "design" {
+			continue
+		}
+		name := filepath.Base(file)
+		number, _, _ := strings.Cut(name, "-")
+		if !strings.HasPrefix(text, "# "+number+": ") {
+			t.Errorf("the title of %s does not begin with its number", name)
+		}
+		if !strings.Contains(list, "](design/"+name+")") {
+			t.Errorf("docs/README.md does not list %s", name)
+		}
+		if other, taken := named[number]; taken {
+			t.Errorf("%s and %s have the same number", name, other)
+		}
+		named[number] = name
+	}
+}

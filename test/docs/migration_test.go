@@ -162,7 +162,8 @@ func restore(t *testing.T, c client.Client, object *unstructured.Unstructured, u
 const ourImage = "millwright"
 
 // kubelet runs the Pods of a namespace: the containers of our image as processes, and all others
-// not at all. All are Ready at once.
+// not at all. A Pod is Ready once its processes have logged something: before, a signal ends them
+// at once, and so with a status other than 0.
 type kubelet struct {
 	t *testing.T
 	c client.WithWatch
@@ -223,7 +224,9 @@ func (k *kubelet) run(pod *corev1.Pod) []*program.Process {
 		}
 		command := program.Command(context.Background(), args...)
 		command.Args[0] = container.Command[0]
-		processes = append(processes, program.StartOther(k.t, command))
+		process := program.StartOther(k.t, command)
+		processes = append(processes, process)
+		gomega.NewWithT(k.t).Eventually(process.Output.String).WithTimeout(time.Minute).ShouldNot(gomega.BeEmpty())
 	}
 	return processes
 }

@@ -20,7 +20,7 @@ var (
 )
 
 // Pages that say which test covers what.
-var coverage = []string{"mcm-coverage.md", "cluster-api.md", "halves.md"}
+var coverage = []string{"autoscaler.md", "mcm-coverage.md", "cluster-api.md", "halves.md", "vm-protocol.md"}
 
 func TestThePagesNameTestsThatExist(t *testing.T) {
 	root, err := env.Root()
@@ -48,6 +48,37 @@ func TestThePagesNameTestsThatExist(t *testing.T) {
 				t.Errorf("%s names the subtest %q, which does not exist", page, name)
 			}
 		}
+	}
+}
+
+// TestEachRuleOfTheProtocolHasATest: no row of the tables of rules is without one.
+func TestEachRuleOfTheProtocolHasATest(t *testing.T) {
+	root, err := env.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join(root, "docs", "vm-protocol.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, found := strings.Cut(string(text), "\n### Rules and their tests\n")
+	section, _, ended := strings.Cut(section, "\n### ")
+	if !found || !ended {
+		t.Fatal("the page has no section of rules")
+	}
+	rules, lines := 0, strings.Split(section, "\n")
+	for i, line := range lines {
+		header := i+1 < len(lines) && strings.HasPrefix(lines[i+1], "|---")
+		if !strings.HasPrefix(line, "| ") || header {
+			continue
+		}
+		rules++
+		if cells := strings.Split(strings.Trim(line, "| "), " | "); len(cells) != 2 || !testName.MatchString(cells[1]) {
+			t.Errorf("this rule has no test: %s", line)
+		}
+	}
+	if rules < 70 {
+		t.Errorf("there are %d rules only", rules)
 	}
 }
 

@@ -29,6 +29,7 @@
 package env
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -81,6 +82,7 @@ type Cluster struct {
 type options struct {
 	target, controllerManager, scheduler, own, noWatchCache bool
 	number                                                  int
+	dir                                                     string
 }
 
 // Option changes what New provides.
@@ -98,6 +100,9 @@ func WithScheduler() Option {
 // WithOwn provides control planes that this test does not share, so that it may stop their
 // components. Their start takes about three seconds.
 func WithOwn() Option { return func(o *options) { o.own = true } }
+
+// WithDir is WithOwn with everything below a folder that the test gives: on a file system that it has full.
+func WithDir(dir string) Option { return func(o *options) { o.own, o.dir = true, dir } }
 
 // WithoutWatchCache provides control planes whose API servers answer lists and watches from etcd. See
 // Compact.
@@ -137,7 +142,7 @@ func New(t testing.TB, opts ...Option) *Env {
 	var group errgroup.Group
 	for i, v := range variants {
 		group.Go(func() (err error) {
-			clusters[i], err = newCluster(t, v, o.own)
+			clusters[i], err = newCluster(t, v, o)
 			return err
 		})
 	}
@@ -147,10 +152,10 @@ func New(t testing.TB, opts ...Option) *Env {
 	return &Env{Cluster: clusters[0], Target: clusters[len(clusters)-1]}
 }
 
-func newCluster(t testing.TB, v variant, own bool) (*Cluster, error) {
+func newCluster(t testing.TB, v variant, o options) (*Cluster, error) {
 	get := running.get
-	if own {
-		get = func(v variant) (*controlplane.ControlPlane, error) { return startOwn(t, v) }
+	if o.own {
+		get = func(v variant) (*controlplane.ControlPlane, error) { return startOwn(t, v, o.dir) }
 	}
 	cp, err := get(v)
 	if err != nil {
@@ -161,12 +166,12 @@ func newCluster(t testing.TB, v variant, own bool) (*Cluster, error) {
 	if c.Client, err = client.New(c.Admin, client.Options{Scheme: NewScheme()}); err != nil {
 		return nil, err
 	}
-	return c, c.createNamespace(t, v, own)
+	return c, c.createNamespace(t, v, o.own)
 }
 
-// startOwn starts a control plane that ends with the test.
-func startOwn(t testing.TB, v variant) (*controlplane.ControlPlane, error) {
-	dir, err := os.MkdirTemp(running.dir, "own-"+v.String()+"-")
+// startOwn starts a control plane that ends with the test, in a folder below the given one; empty for any.
+func startOwn(t testing.TB, v variant, below string) (*controlplane.ControlPlane, error) {
+	dir, err := os.MkdirTemp(cmp.Or(below, running.dir), "own-"+v.String()+"-")
 	if err != nil {
 		return nil, err
 	}

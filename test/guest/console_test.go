@@ -52,7 +52,7 @@ func TestAgent(t *testing.T) {
 	guest := boot(t, direct(t))
 	guest.until("there is no volume CIDATA")
 	answers := json.NewDecoder(bufio.NewReader(guest.Agent()))
-	must(t, guest.Agent().SetDeadline(time.Now().Add(patience)))
+	must(t, guest.Agent().SetDeadline(time.Now().Add(waitTimeout)))
 
 	var synchronized struct{ Return int }
 	ask(t, guest, `{"execute":"guest-sync","arguments":{"id":4711}}`)

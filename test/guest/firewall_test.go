@@ -48,6 +48,11 @@ func TestGuestOnTheLoopback(t *testing.T) {
 		fmt.Sprintf("raw:127.0.0.1:%d", datagrams4),
 		fmt.Sprintf("raw:0.0.0.0:%d", datagrams4),
 		fmt.Sprintf("raw:255.255.255.255:%d", datagrams4),
+		fmt.Sprintf("frag:10.0.2.2:%d", datagrams4),
+		fmt.Sprintf("frag:127.0.0.1:%d", datagrams4),
+		fmt.Sprintf("opts:10.0.2.2:%d", datagrams4),
+		fmt.Sprintf("vlan:10.0.2.2:%d", datagrams4),
+		"tcp:169.254.169.254:80",
 		// The same ports, for UDP.
 		fmt.Sprintf("udp:10.0.2.2:%d", open4),
 	} {
@@ -86,7 +91,7 @@ func read(t *testing.T, address netip.AddrPort) string {
 	conn, err := net.Dial("tcp", address.String())
 	must(t, err)
 	defer conn.Close()
-	must(t, conn.SetDeadline(time.Now().Add(patience)))
+	must(t, conn.SetDeadline(time.Now().Add(waitTimeout)))
 	said, err := io.ReadAll(io.LimitReader(conn, 5))
 	must(t, err)
 	return string(said)

@@ -95,7 +95,7 @@ func (c *cluster) awaitReady(t *testing.T) *corev1.Node {
 	gomega.NewWithT(t).Eventually(func(g gomega.Gomega) {
 		g.Expect(c.Client.Get(t.Context(), types.NamespacedName{Name: c.node}, node)).To(gomega.Succeed())
 		g.Expect(isReady(node)).To(gomega.BeTrue())
-	}).WithTimeout(patience).WithPolling(20 * time.Millisecond).Should(gomega.Succeed())
+	}).WithTimeout(waitTimeout).WithPolling(20 * time.Millisecond).Should(gomega.Succeed())
 	return node
 }
 
@@ -171,7 +171,7 @@ func renewal(t *testing.T, c *cluster, lease *coordinationv1.Lease, before *time
 		g.Expect(c.Client.Get(t.Context(), key, lease)).To(gomega.Succeed())
 		g.Expect(lease.Spec.RenewTime).NotTo(gomega.BeNil())
 		g.Expect(before == nil || !lease.Spec.RenewTime.Time.Equal(*before)).To(gomega.BeTrue())
-	}).WithTimeout(patience).Should(gomega.Succeed())
+	}).WithTimeout(waitTimeout).Should(gomega.Succeed())
 	return lease.Spec.RenewTime.Time
 }
 
@@ -191,7 +191,7 @@ func TestJoinAgainWithoutToken(t *testing.T) {
 	guest.until("node " + c.node + " is Ready")
 	gomega.NewWithT(t).Eventually(func() string {
 		return c.awaitReady(t).Status.NodeInfo.BootID
-	}).WithTimeout(patience).ShouldNot(gomega.Equal(before))
+	}).WithTimeout(waitTimeout).ShouldNot(gomega.Equal(before))
 	checkNode(t, c.awaitReady(t))
 }
 
@@ -204,15 +204,16 @@ func TestUpdateInPlace(t *testing.T) {
 	guest.until("node " + c.node + " is Ready")
 	node := c.awaitReady(t)
 	before := node.Status.NodeInfo.BootID
+	was := client.StrategicMergeFrom(node.DeepCopy()) // the guest writes the status, too
 	node.Status.Conditions = append(node.Status.Conditions, corev1.NodeCondition{
 		Type: v1alpha1.NodeInPlaceUpdate, Status: corev1.ConditionTrue, Reason: v1alpha1.ReadyForUpdate, LastTransitionTime: metav1.Now(),
 	})
-	must(t, c.Client.Status().Update(t.Context(), node))
+	must(t, c.Client.Status().Patch(t.Context(), node, was))
 	guest.until("update: the node is drained, restarting")
 	gomega.NewWithT(t).Eventually(func() string {
 		must(t, c.Client.Get(t.Context(), types.NamespacedName{Name: c.node}, node))
 		return node.Labels[v1alpha1.LabelKeyNodeUpdateResult]
-	}).WithTimeout(patience).Should(gomega.Equal(v1alpha1.LabelValueNodeUpdateSuccessful))
+	}).WithTimeout(waitTimeout).Should(gomega.Equal(v1alpha1.LabelValueNodeUpdateSuccessful))
 	after := node.Status.NodeInfo.BootID
 	if after == before {
 		t.Error("it reports an update without a restart")

@@ -28,9 +28,9 @@ func TestMain(m *testing.M) {
 	env.Main(m)
 }
 
-// patience bounds each wait. A boot takes about 3 s on a quiet machine, and 20 s with
+// waitTimeout bounds each wait. A boot takes about 3 s on a quiet machine, and 20 s with
 // twenty busy processes on two cores.
-const patience = 3 * time.Minute
+const waitTimeout = 3 * time.Minute
 
 // The guest's network. The gateway, 10.0.2.2, is in the API server's certificate.
 var (
@@ -182,7 +182,7 @@ func (r *running) awaitEnd() {
 }
 
 func bounded(t *testing.T) context.Context {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), waitTimeout)
 	t.Cleanup(cancel)
 	return ctx
 }

@@ -28,7 +28,7 @@ func class(namespace, name string) *v1alpha1.MachineClass {
 	})))
 }
 
-// newDeployment is the one of MCM's suite: its minReadySeconds are longer than its patience.
+// newDeployment is the one of MCM's suite: its minReadySeconds are longer than it waits.
 func newDeployment(namespace string) *v1alpha1.MachineDeployment {
 	labels := map[string]string{"name": deploymentName}
 	deployment := fixture.Deployment(0, fixture.OfClass(firstClass), fixture.Rolling("2", "1"), func(d *v1alpha1.MachineDeployment) {

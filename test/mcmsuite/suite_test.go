@@ -29,8 +29,8 @@ func TestMain(m *testing.M) {
 	env.Main(m)
 }
 
-// patience is that of MCM's suite.
-const patience = 300 * time.Second
+// waitTimeout is that of MCM's suite.
+const waitTimeout = 300 * time.Second
 
 // The objects of MCM's suite.
 const (
@@ -144,7 +144,7 @@ func (s *suite) create(objects ...client.Object) {
 
 func (s *suite) eventually(check func(g gomega.Gomega)) {
 	s.t.Helper()
-	gomega.NewWithT(s.t).Eventually(check).WithTimeout(patience).WithPolling(50 * time.Millisecond).Should(gomega.Succeed())
+	gomega.NewWithT(s.t).Eventually(check).WithTimeout(waitTimeout).WithPolling(50 * time.Millisecond).Should(gomega.Succeed())
 }
 
 // readyNodes are the names of the nodes of the target that are ready.

@@ -63,7 +63,7 @@ func (p *place) replaceHolder(name string) (free time.Duration) {
 	if err := p.env.Client.Get(p.Context(), client.ObjectKey{Namespace: p.env.Namespace, Name: holder(lease)}, leader); err != nil {
 		p.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(p.Context(), patience)
+	ctx, cancel := context.WithTimeout(p.Context(), waitTimeout)
 	defer cancel()
 	leases, err := p.clients.CoordinationV1().Leases(p.env.Namespace).Watch(ctx, metav1.SingleObject(lease.ObjectMeta))
 	if err != nil {

@@ -24,48 +24,64 @@ const (
 	installed = "machine-controller-manager"
 )
 
-// overlay is a user's kustomization of a folder of manifests, with an image. It chooses the driver and a
-// node, as others are simulated. Leases last longer than a program uses a token
-// before it reads it again, a minute.
+// overlay is the beginning of a user's kustomization of a folder of manifests, with an image. It chooses a
+// node, as others are simulated. Leases last longer than a program uses a token before it reads it again, a
+// minute.
 const overlay = `resources:
-- %s
+- %[1]s/%[2]s
 images:
-- {name: millwright, newName: %s, newTag: %s}
+- {name: millwright, newName: %[3]s, newTag: %[4]s}
+- {name: millwright-driver, newName: %[5]s, newTag: %[4]s}
 patches:
 - target: {kind: Deployment}
   patch: |-
-    - {op: add, path: /spec/template/spec/nodeSelector, value: {kubernetes.io/hostname: %s}}
-    - {op: replace, path: /spec/template/spec/containers/1/args/4, value: --driver=sim}
+    - {op: add, path: /spec/template/spec/nodeSelector, value: {kubernetes.io/hostname: %[6]s}}
     - {op: add, path: /spec/template/spec/containers/0/args/-, value: --leader-elect-lease-duration=300s}
     - {op: add, path: /spec/template/spec/containers/0/args/-, value: --leader-elect-renew-deadline=240s}
     - {op: add, path: /spec/template/spec/containers/1/args/-, value: --leader-elect-lease-duration=300s}
     - {op: add, path: /spec/template/spec/containers/1/args/-, value: --leader-elect-renew-deadline=240s}
 `
 
+// The ends of a kustomization: one with a driver in the process, one with a driver in a container of its own,
+// which says to whom it belongs.
+const (
+	withinOverlay = `    - {op: replace, path: /spec/template/spec/containers/1/args/4, value: --driver=sim}
+`
+	besideOverlay = `    - {op: add, path: /spec/template/spec/containers/2/args/-, value: --installation=%[7]s}
+components:
+- %[1]s/driver-sidecar/%[2]s
+`
+)
+
 // install applies manifests for both clusters, which are one here, as docs/install.md says. The chart has
 // the same objects, by a test of its own.
 func (p *place) install() {
 	p.Helper()
-	for _, folder := range []string{"one-pod", "target"} {
-		manifests := strings.ReplaceAll(p.kustomize(folder), shipped, p.env.Namespace)
-		p.kubectl(manifests, "apply", "--server-side", "-f", "-")
-	}
+	p.apply("one-pod", withinOverlay)
+	p.apply("target", "")
 	p.env.Grant(p.T, fmt.Sprintf("system:serviceaccount:%s:%s", p.env.Namespace, account), "config/rbac/target-role-sim.yaml")
 }
 
+// apply applies a folder of config/machine, by an overlay that ends so.
+func (p *place) apply(folder, end string) {
+	p.Helper()
+	manifests := strings.ReplaceAll(p.kustomize(folder, end), shipped, p.env.Namespace)
+	p.kubectl(manifests, "apply", "--server-side", "-f", "-")
+}
+
 // kustomize renders a folder of config/machine.
-func (p *place) kustomize(folder string) string {
+func (p *place) kustomize(folder, end string) string {
 	p.Helper()
 	root, err := env.Root()
 	if err != nil {
 		p.Fatal(err)
 	}
 	dir := p.TempDir()
-	resource, err := filepath.Rel(dir, filepath.Join(root, "config", "machine", folder))
+	manifests, err := filepath.Rel(dir, filepath.Join(root, "config", "machine"))
 	if err != nil {
 		p.Fatal(err)
 	}
-	text := fmt.Sprintf(overlay, resource, image, version, node.Name)
+	text := fmt.Sprintf(overlay+end, manifests, folder, image, version, driverImage, node.Name, p.env.Namespace)
 	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(text), 0o600); err != nil {
 		p.Fatal(err)
 	}

@@ -43,7 +43,7 @@ func newPlace(t *testing.T) *place {
 		t.Fatalf("hack/image.sh: %v\n%s", err, out)
 	}
 	p := &place{T: t, env: e, clients: kubernetes.NewForConfigOrDie(e.Admin)}
-	p.node = node.Start(t, e.ControlPlane, layout)
+	p.node = node.Start(t, e.ControlPlane, layout, p.driverLayout())
 	return p
 }
 
@@ -53,7 +53,11 @@ func TestInAPod(t *testing.T) {
 	p.install()
 	p.enforcesPodSecurity()
 	p.awaitReady(installed, 2)
-	p.isConfined()
+	if processes := p.processes(); len(processes) == 4 {
+		p.isConfined(processes)
+	} else {
+		t.Fatalf("processes: %v", processes)
+	}
 	p.createMisconfigured()
 	p.makesMachine("first")
 	p.handOver(v1alpha1.LeaseMachineController)
@@ -62,6 +66,7 @@ func TestInAPod(t *testing.T) {
 	p.explains("second")
 	p.misconfigured()
 	p.readsItsTokenAgain()
+	p.drivesFromBeside()
 }
 
 func (p *place) create(object client.Object) {
@@ -71,12 +76,12 @@ func (p *place) create(object client.Object) {
 	}
 }
 
-// patience is how long anything may take under load.
-const patience = 2 * time.Minute
+// waitTimeout is how long anything may take under load.
+const waitTimeout = 2 * time.Minute
 
 func (p *place) eventually(check func(g gomega.Gomega)) {
 	p.Helper()
-	gomega.NewWithT(p.T).Eventually(check).WithTimeout(patience).WithPolling(50 * time.Millisecond).Should(gomega.Succeed())
+	gomega.NewWithT(p.T).Eventually(check).WithTimeout(waitTimeout).WithPolling(50 * time.Millisecond).Should(gomega.Succeed())
 }
 
 // awaitReady waits until all replicas are, by their probes.

@@ -30,8 +30,8 @@ import (
 	"github.com/millwright-dev/millwright/test/program"
 )
 
-// patience is how long the manager may take to start, under load.
-const patience = time.Minute
+// waitTimeout is how long the manager may take to start, under load.
+const waitTimeout = time.Minute
 
 // manager is the one that was installed.
 type manager struct {
@@ -247,7 +247,7 @@ func (m *manager) reachWebhooks() {
 
 func (m *manager) eventually(check func(g gomega.Gomega)) {
 	m.t.Helper()
-	gomega.NewWithT(m.t).Eventually(check).WithTimeout(patience).WithPolling(100 * time.Millisecond).Should(gomega.Succeed())
+	gomega.NewWithT(m.t).Eventually(check).WithTimeout(waitTimeout).WithPolling(100 * time.Millisecond).Should(gomega.Succeed())
 }
 
 // token is one of its service account.

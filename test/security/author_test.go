@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -332,9 +333,9 @@ func (m *managed) tampered(name string, spoil func(class, secret client.Object))
 		m.t.Error("nobody deleted the Machine, and its VM is gone")
 	}
 	m.delete(machine)
-	m.eventually("the Machine's deletion has begun", func() bool {
-		return client.IgnoreNotFound(m.admin.Get(m.t.Context(), client.ObjectKeyFromObject(machine), machine)) == nil &&
-			machine.Status.LastOperation.Type == v1alpha1.MachineOperationDelete
+	m.eventually("the Machine's deletion has begun", func() bool { // or it is over
+		err := m.admin.Get(m.t.Context(), client.ObjectKeyFromObject(machine), machine)
+		return apierrors.IsNotFound(err) || err == nil && machine.Status.LastOperation.Type == v1alpha1.MachineOperationDelete
 	})
 	m.delete(later)
 	m.repaired(good)

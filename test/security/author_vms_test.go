@@ -96,7 +96,7 @@ func (v *vms) settled(name string) *vmv1alpha1.VirtualMachine {
 		return v.admin.Get(v.t.Context(), client.ObjectKeyFromObject(vm), vm) == nil &&
 			meta.FindStatusCondition(vm.Status.Conditions, vmv1alpha1.ConditionReady) != nil &&
 			(vm.Status.ActivePodUID != "" || len(v.pods(name)) == 0)
-	}).WithTimeout(patience).Should(gomega.BeTrue(), name)
+	}).WithTimeout(waitTimeout).Should(gomega.BeTrue(), name)
 	return vm
 }
 
@@ -132,13 +132,13 @@ func TestAuthorOfVMs(t *testing.T) {
 	gomega.NewWithT(t).Eventually(func() bool {
 		other := v.settled("other")
 		return len(other.Status.Addresses) == 1 && other.Status.ActivePodUID != ""
-	}).WithTimeout(patience).Should(gomega.BeTrue())
+	}).WithTimeout(waitTimeout).Should(gomega.BeTrue())
 	other := v.settled("other")
 	for how, claim := range claiming {
 		v.claimed(how, claim, other)
 	}
 	v.must(v.author.Create(t.Context(), v.vm("witness"))) // when it has its address, the others had their turns
-	gomega.NewWithT(t).Eventually(func() int { return len(v.settled("witness").Status.Addresses) }).WithTimeout(patience).Should(gomega.Equal(1))
+	gomega.NewWithT(t).Eventually(func() int { return len(v.settled("witness").Status.Addresses) }).WithTimeout(waitTimeout).Should(gomega.Equal(1))
 	v.wantAlone(other)
 	after := v.settled("other")
 	if diff := cmp.Diff(other.Status.VirtualMachineAuthority, after.Status.VirtualMachineAuthority); diff != "" || !cmp.Equal(other.Status.Addresses, after.Status.Addresses) {

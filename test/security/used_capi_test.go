@@ -43,18 +43,13 @@ func TestManagerOfClusterAPIUsesWhatItMay(t *testing.T) {
 // infrastructure declares a cluster with a machine, and waits until it is there.
 func (m *managed) infrastructure() *infrav1.MillwrightMachine {
 	m.t.Helper()
-	owner := &core.Machine{ObjectMeta: m.meta("machine")}
-	owner.Spec.ClusterName = "cluster"
-	owner.Spec.Bootstrap.DataSecretName = new("data")
+	owner := m.coreMachine("machine")
 	of := &core.Cluster{ObjectMeta: m.meta("cluster")}
 	of.Spec.InfrastructureRef = core.Reference{APIGroup: infrav1.GroupName, Kind: infrav1.MillwrightClusterKind, Name: "cluster"}
 	of.Status.Initialization.InfrastructureProvisioned = true
 	m.create(m.admin, owner, of, &corev1.Secret{ObjectMeta: m.meta("data"), Data: map[string][]byte{core.BootstrapData: []byte("b")}})
 
-	infra := &infrav1.MillwrightMachine{ObjectMeta: m.meta("machine")}
-	infra.Labels = map[string]string{core.LabelCluster: of.Name, core.LabelControlPlane: ""}
-	infra.OwnerReferences = []metav1.OwnerReference{{APIVersion: core.V1Beta2.String(), Kind: core.MachineKind, Name: owner.Name, UID: owner.UID}}
-	infra.Spec = infrav1.MillwrightMachineSpec{Driver: "sim", MachineClassRef: &infrav1.LocalReference{Name: pool}}
+	infra := m.infra("machine", owner)
 	template := &infrav1.MillwrightMachineTemplate{ObjectMeta: m.meta("template")}
 	template.Spec.Template.Spec = *infra.Spec.DeepCopy()
 	template.Spec.Template.Spec.NodeTemplate = &infrav1.NodeTemplate{Architecture: "amd64"}
@@ -67,5 +62,23 @@ func (m *managed) infrastructure() *infrav1.MillwrightMachine {
 	m.eventually("the machine is ready", func() bool { return read(infra) && infra.Status.Ready })
 	m.eventually("the template has its capacity", func() bool { return read(template) && template.Status.NodeInfo != nil })
 	m.eventually("the cluster has an endpoint", func() bool { return read(shared) && shared.Spec.ControlPlaneEndpoint != nil })
+	return infra
+}
+
+// coreMachine describes a machine of Cluster API. The manager hears of it by its reference.
+func (m *managed) coreMachine(name string) *core.Machine {
+	machine := &core.Machine{ObjectMeta: m.meta(name)}
+	machine.Spec.ClusterName = "cluster"
+	machine.Spec.Bootstrap.DataSecretName = new("data")
+	machine.Spec.InfrastructureRef = core.Reference{APIGroup: infrav1.GroupName, Kind: infrav1.MillwrightMachineKind, Name: name}
+	return machine
+}
+
+// infra describes the infrastructure of a machine.
+func (m *managed) infra(name string, of *core.Machine) *infrav1.MillwrightMachine {
+	infra := &infrav1.MillwrightMachine{ObjectMeta: m.meta(name)}
+	infra.Labels = map[string]string{core.LabelCluster: of.Spec.ClusterName, core.LabelControlPlane: ""}
+	infra.OwnerReferences = []metav1.OwnerReference{{APIVersion: core.V1Beta2.String(), Kind: core.MachineKind, Name: of.Name, UID: of.UID}}
+	infra.Spec = infrav1.MillwrightMachineSpec{Driver: "sim", MachineClassRef: &infrav1.LocalReference{Name: pool}}
 	return infra
 }

@@ -31,6 +31,7 @@ import (
 	ctrlmanager "sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/driver/registry"
 	"github.com/millwright-dev/millwright/driver/sim"
@@ -40,8 +41,8 @@ import (
 	"github.com/millwright-dev/millwright/test/env"
 )
 
-// patience bounds what takes seconds.
-const patience = time.Minute
+// waitTimeout bounds what takes seconds.
+const waitTimeout = time.Minute
 
 // managed is a control and a target cluster with a manager under the shipped roles.
 type managed struct {
@@ -49,6 +50,8 @@ type managed struct {
 	t     *testing.T
 	admin client.Client // in the control cluster
 	cloud *sim.Cloud
+	// provider changes what the simulated provider answers, if it is not nil.
+	provider func(*sim.Driver) driver.Driver
 	// control and target are what the manager used.
 	control, target env.Used
 }
@@ -60,7 +63,11 @@ func (m *managed) manage(config manager.Config) {
 	config.Namespace = m.Namespace
 	if config.Half != manager.HalfSets {
 		simulated := sim.New(sim.Config{Cloud: m.cloud, Nodes: m.Target.Client})
-		config.Drivers = registry.Only("sim", simulated)
+		var answers driver.Driver = simulated
+		if m.provider != nil {
+			answers = m.provider(simulated)
+		}
+		config.Drivers = registry.Only("sim", answers)
 		config.Runnables = []ctrlmanager.Runnable{simulated}
 	}
 	config.ConcurrentSyncs, config.CreationTimeout = 5, 20*time.Minute
@@ -110,7 +117,7 @@ func (m *managed) meta(name string) metav1.ObjectMeta {
 // eventually waits for a condition.
 func (m *managed) eventually(what string, check func() bool) {
 	m.t.Helper()
-	gomega.NewWithT(m.t).Eventually(check).WithTimeout(patience).Should(gomega.BeTrue(), what)
+	gomega.NewWithT(m.t).Eventually(check).WithTimeout(waitTimeout).Should(gomega.BeTrue(), what)
 }
 
 func (m *managed) gone(c client.Client, object client.Object) {

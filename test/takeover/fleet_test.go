@@ -27,9 +27,9 @@ func TestMain(m *testing.M) {
 	env.Main(m)
 }
 
-// patience bounds every wait. Eight managers at once, on two processors that forty other
+// waitTimeout bounds every wait. Eight managers at once, on two processors that forty other
 // processes want, took two minutes to come to rest.
-const patience = 5 * time.Minute
+const waitTimeout = 5 * time.Minute
 
 // together runs tests at the same time, each in a namespace of its own. They wait most of the
 // time, so the number of processors says nothing about how many may.

@@ -73,7 +73,7 @@ func (s *stop) reached(t *testing.T) string {
 	select {
 	case name := <-s.at:
 		return name
-	case <-time.After(patience):
+	case <-time.After(waitTimeout):
 		t.Fatalf("no %s of %s…%s for any of %q", s.verb, s.before, s.after, s.names)
 		return ""
 	}

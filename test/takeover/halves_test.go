@@ -21,6 +21,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/nodeupdate"
 	"github.com/millwright-dev/millwright/internal/manager"
 	"github.com/millwright-dev/millwright/test/env"
+	"github.com/millwright-dev/millwright/test/lot"
 	"github.com/millwright-dev/millwright/test/upstream"
 )
 
@@ -95,7 +96,25 @@ func TestHalfTakesOver(t *testing.T) {
 			}
 		}
 	}
-	together(t, moments)
+	together(t, oneHalfOfEach(t, moments))
+}
+
+// oneHalfOfEach draws by lot which of our halves plays a story, of stories with names HALF/STORY.
+func oneHalfOfEach(t *testing.T, stories map[string]func(*testing.T)) map[string]func(*testing.T) {
+	t.Helper()
+	rows := map[string][]string{} // the names of each story's cells
+	for _, name := range slices.Sorted(maps.Keys(stories)) {
+		_, story, _ := strings.Cut(name, "/")
+		rows[story] = append(rows[story], name)
+	}
+	names, drawn := slices.Sorted(maps.Keys(rows)), map[string]func(*testing.T){}
+	for row, cells := range lot.New(t).Cells(len(rows), len(otherHalf)) {
+		for _, half := range cells {
+			name := rows[names[row]][half]
+			drawn[name] = stories[name]
+		}
+	}
+	return drawn
 }
 
 // TestHalvesAreSwappedInARecordedUpdate has either half be ours and MCM's in turn, from each recorded moment of
@@ -120,7 +139,7 @@ func TestHalvesAreSwappedInARecordedUpdate(t *testing.T) {
 			}
 		}
 	}
-	together(t, stories)
+	together(t, oneHalfOfEach(t, stories))
 }
 
 // half is a fleet of one of our halves and MCM's other one.
@@ -167,7 +186,7 @@ func (f *fleet) settled(g gomega.Gomega, replicas int, class string) {
 
 func (f *fleet) eventually(check func(g gomega.Gomega)) {
 	f.t.Helper()
-	gomega.NewWithT(f.t).Eventually(check).WithTimeout(patience).WithPolling(200 * time.Millisecond).Should(gomega.Succeed())
+	gomega.NewWithT(f.t).Eventually(check).WithTimeout(waitTimeout).WithPolling(200 * time.Millisecond).Should(gomega.Succeed())
 }
 
 func (f *fleet) settles(replicas int, class string) {
@@ -208,7 +227,7 @@ func TestHalves(t *testing.T) {
 			f.isDeleted()
 		}
 	}
-	together(t, stories)
+	together(t, oneHalfOfEach(t, stories))
 }
 
 // scalesDownByName: the named Machine goes, and no other.
@@ -335,7 +354,7 @@ func TestHalvesAreSwappedInARollout(t *testing.T) {
 			}
 		}
 	}
-	together(t, stories)
+	together(t, oneHalfOfEach(t, stories))
 }
 
 // made reports whether a VM of that name was made, and its node.

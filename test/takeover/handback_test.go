@@ -279,7 +279,7 @@ func (f *fleet) sameBut(recording string, instead difference, also ...string) {
 	ok := gomega.NewGomega(func(string, ...int) {}).Eventually(func() string {
 		diff = cmp.Diff(want, essence(f.t, f.live(), f.deployment.Name, also))
 		return diff
-	}).WithTimeout(patience).WithPolling(300 * time.Millisecond).Should(gomega.BeEmpty())
+	}).WithTimeout(waitTimeout).WithPolling(300 * time.Millisecond).Should(gomega.BeEmpty())
 	if !ok {
 		f.t.Fatalf("%s: MCM's - ours +\n%s", recording, diff)
 	}

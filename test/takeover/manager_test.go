@@ -170,9 +170,9 @@ func awaitWork(t *testing.T, e *env.Env) {
 	gomega.NewWithT(t).Eventually(func() int64 {
 		must(t, e.Client.Get(t.Context(), client.ObjectKeyFromObject(canary), canary))
 		return canary.Status.ObservedGeneration
-	}).WithTimeout(patience).Should(gomega.Equal(canary.Generation), "the manager does not work")
+	}).WithTimeout(waitTimeout).Should(gomega.Equal(canary.Generation), "the manager does not work")
 	must(t, e.Client.Delete(t.Context(), canary))
 	gomega.NewWithT(t).Eventually(func() bool {
 		return apierrors.IsNotFound(e.Client.Get(t.Context(), client.ObjectKeyFromObject(canary), canary))
-	}).WithTimeout(patience).Should(gomega.BeTrue(), "the set is not let go")
+	}).WithTimeout(waitTimeout).Should(gomega.BeTrue(), "the set is not let go")
 }

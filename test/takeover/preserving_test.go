@@ -52,7 +52,7 @@ func TestHalvesAreSwappedInAPreservation(t *testing.T) {
 			t.Logf("%d swaps", s.swaps)
 		}
 	}
-	together(t, stories)
+	together(t, oneHalfOfEach(t, stories))
 }
 
 // swapped is a fleet of which one half is ours and MCM's in turn.

@@ -44,7 +44,7 @@ func TestBothProcessesOfMCM(t *testing.T) {
 	machines := startAs(t, "machine-controller", kubeconfig, e.Namespace, "--driver=sim", "--machine-drain-timeout=300")
 	g := gomega.NewWithT(t)
 	for _, process := range []*program.Process{sets, machines} {
-		g.Eventually(process.Output.String).WithTimeout(patience).Should(gomega.ContainSubstring("--cloud-provider=aws"))
+		g.Eventually(process.Output.String).WithTimeout(waitTimeout).Should(gomega.ContainSubstring("--cloud-provider=aws"))
 	}
 
 	pool := fixture.In(e.Namespace, fixture.Deployment(2, fixture.OfClass(fixture.Class)))
@@ -57,12 +57,12 @@ func TestBothProcessesOfMCM(t *testing.T) {
 	}).WithTimeout(40 * time.Second).Should(gomega.BeEquivalentTo(2))
 
 	second := startAs(t, "machine-controller", kubeconfig, e.Namespace, "--driver=sim")
-	g.Eventually(second.Output.String).WithTimeout(patience).Should(gomega.ContainSubstring("standing by: another manager holds the leases"))
+	g.Eventually(second.Output.String).WithTimeout(waitTimeout).Should(gomega.ContainSubstring("standing by: another manager holds the leases"))
 
 	must(t, e.Client.Delete(t.Context(), pool))
 	g.Eventually(func() []v1alpha1.Machine {
 		list := &v1alpha1.MachineList{}
 		must(t, e.Client.List(t.Context(), list, client.InNamespace(e.Namespace)))
 		return list.Items
-	}).WithTimeout(patience).Should(gomega.BeEmpty())
+	}).WithTimeout(waitTimeout).Should(gomega.BeEmpty())
 }

@@ -30,6 +30,6 @@ func TestScaleSubresource(t *testing.T) {
 			for i := range machines.Items {
 				g.Expect(machines.Items[i].Status.CurrentStatus.Phase).To(gomega.Equal(v1alpha1.MachineRunning))
 			}
-		}).WithTimeout(patience).Should(gomega.Succeed())
+		}).WithTimeout(waitTimeout).Should(gomega.Succeed())
 	}
 }

@@ -272,7 +272,7 @@ func (f *fleet) selectFirst() {
 		return !slices.ContainsFunc(f.machines(), func(machine v1alpha1.Machine) bool {
 			return nodeupdate.State(&machine) != v1alpha1.CandidateForUpdate
 		})
-	}).WithTimeout(patience).WithPolling(50 * time.Millisecond).Should(gomega.BeTrue())
+	}).WithTimeout(waitTimeout).WithPolling(50 * time.Millisecond).Should(gomega.BeTrue())
 	words := f.ofNodes("/status", v1alpha1.SelectedForUpdate)
 	words["machinedeployments/"+f.deployment.Name+"/status"] = v1alpha1.DeploymentReasonUpdated
 	f.gate.beforeWords(words)
@@ -293,7 +293,7 @@ func (f *fleet) updates() {
 	f.t.Helper()
 	gomega.NewWithT(f.t).Eventually(func() bool {
 		return updateOne(f.t, f.Client, f.made)
-	}).WithTimeout(patience).WithPolling(50 * time.Millisecond).Should(gomega.BeTrue())
+	}).WithTimeout(waitTimeout).WithPolling(50 * time.Millisecond).Should(gomega.BeTrue())
 }
 
 // updateOne plays the agent of one of some nodes, and reports whether it was ready for its update.

@@ -131,7 +131,7 @@ func idleFor(t *testing.T, e *env.Env, suffix string, quiet time.Duration) state
 			last, since = now, time.Now()
 		}
 		return time.Since(since)
-	}).WithTimeout(patience).WithPolling(200*time.Millisecond).Should(gomega.BeNumerically(">", quiet), func() string {
+	}).WithTimeout(waitTimeout).WithPolling(200*time.Millisecond).Should(gomega.BeNumerically(">", quiet), func() string {
 		return fmt.Sprintf("it does not come to rest: %v", slices.Sorted(maps.Keys(last.versions())))
 	})
 	return last
@@ -171,7 +171,7 @@ func goesOn(t *testing.T, e *env.Env, suffix string) {
 	gomega.NewWithT(t).Eventually(func(g gomega.Gomega) {
 		updateOne(t, e.Client, func(name string) bool { return strings.HasSuffix(name, "-"+suffix) })
 		g.Expect(updated(look(t, e, suffix))).To(gomega.BeTrue())
-	}).WithTimeout(patience).WithPolling(100 * time.Millisecond).Should(gomega.Succeed())
+	}).WithTimeout(waitTimeout).WithPolling(100 * time.Millisecond).Should(gomega.Succeed())
 }
 
 // updated reports whether all Machines of the deployment inplace are updated, and of its new set.

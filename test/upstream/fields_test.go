@@ -70,3 +70,13 @@ func TestRecorded(t *testing.T) {
 		}
 	}
 }
+
+// TestUnreadFields: a field that MCM's types lack is no difference.
+func TestUnreadFields(t *testing.T) {
+	set := fixture.MachineSet(func(s *v1alpha1.MachineSet) { s.Status.Selector = "name=pool" })
+	process := NewControllerManager(nil, set.Namespace) // a write would use the client
+	wrote, err := process.updateStatus(t.Context(), set, func() { set.Status.Selector = "" })
+	if wrote || err != nil {
+		t.Errorf("wrote %t, %v", wrote, err)
+	}
+}

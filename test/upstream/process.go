@@ -152,11 +152,11 @@ func (p *Process) updateStatus(ctx context.Context, object client.Object, change
 }
 
 func (p *Process) write(ctx context.Context, object client.Object, change func(), status bool) (bool, error) {
+	forget(object)
 	before, err := flatten(object)
 	if err != nil {
 		return false, err
 	}
-	forget(object)
 	change()
 	after, err := flatten(object)
 	if err != nil {
@@ -178,7 +178,7 @@ func (p *Process) write(ctx context.Context, object client.Object, change func()
 	return p.wrote(object, "update", sub, fields, err)
 }
 
-// forget takes out what MCM's types lack, and so its updates.
+// forget takes out what MCM's types lack: MCM does not read it, and its updates do not have it.
 func forget(object client.Object) {
 	switch object := object.(type) {
 	case *v1alpha1.MachineSet:

@@ -32,6 +32,8 @@ func TestDeclarationsBecomeNodes(t *testing.T) {
 
 	c.delete(disk)
 	first := c.awaitSettled(kernel)
+	c.privateSockets()
+	c.neighbour(map[string][]string{"vms.test": {"/"}}) // what follows has to go on beside his connections
 	c.scale(kernel, 3)
 	c.awaitSettled(kernel)
 	c.scale(kernel, 1)

@@ -6,8 +6,16 @@
 //	tcp    connect, and read what the other end says first
 //	udp    send a datagram, also to a broadcast address
 //	raw    send a datagram in a frame of its own making, past the routes of the kernel
+//	frag   the same in two fragments, of which the first has the ports only
+//	opts   the same with options in the header, which move the ports
+//	vlan   the same in a frame with the tag of a VLAN
 //	serve  listen, and say hello to the first who comes
 //	echo   send and receive over many connections at the same time
+//	spoof  connect from an address that is another guest's
+//	greet  listen from now on, and say hello to all who come
+//	mirror listen from now on, and send back what comes
+//
+// The parameter last=BYTE is the last byte of the guest's addresses; 22 by default.
 package main
 
 import (
@@ -20,6 +28,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -37,8 +46,11 @@ var links = [][2]netip.Addr{
 	{netip.MustParseAddr("fd77::16"), netip.MustParseAddr("fd77::2")},
 }
 
-// patience is how long to wait for an answer. Packets may be dropped without a word.
-const patience = 4 * time.Second
+// stolen is the address of another guest, or of none.
+var stolen = netip.MustParseAddr("10.0.2.99")
+
+// waitTimeout is how long to wait for an answer. Packets may be dropped without a word.
+const waitTimeout = 4 * time.Second
 
 func main() {
 	card, err := setUp()
@@ -49,7 +61,7 @@ func main() {
 	if err != nil {
 		fmt.Printf("intruder: %v\r\n", err)
 	}
-	for _, parameter := range strings.Fields(string(commandLine)) {
+	for parameter := range strings.FieldsSeq(string(commandLine)) {
 		if what, ok := strings.CutPrefix(parameter, "try="); ok {
 			result, err := try(card, what)
 			fmt.Printf("tried %s: %s (%v)\r\n", what, result, err)
@@ -79,10 +91,35 @@ func setUp() (net.Interface, error) {
 		return card, errors.Join(append(problems, err)...)
 	}
 	problems = append(problems, network.Up(card))
-	for _, link := range links {
+	for _, link := range ownLinks() {
 		problems = append(problems, network.Connect(card, link[0], link[1]))
 	}
 	return card, errors.Join(problems...)
+}
+
+// ownLinks are the links with the last byte that the command line names.
+func ownLinks() [][2]netip.Addr {
+	commandLine, err := os.ReadFile("/proc/cmdline")
+	if err != nil {
+		return links
+	}
+	own := links
+	for parameter := range strings.FieldsSeq(string(commandLine)) {
+		if text, ok := strings.CutPrefix(parameter, "last="); ok {
+			last, err := strconv.ParseUint(text, 10, 8)
+			if err != nil {
+				return links
+			}
+			own = nil
+			for _, link := range links {
+				address := link[0].AsSlice()
+				address[len(address)-1] = byte(last)
+				changed, _ := netip.AddrFromSlice(address)
+				own = append(own, [2]netip.Addr{changed, link[1]})
+			}
+		}
+	}
+	return own
 }
 
 func try(card net.Interface, what string) (string, error) {
@@ -97,22 +134,60 @@ func try(card net.Interface, what string) (string, error) {
 	case "udp":
 		return "sent", send(address)
 	case "raw":
-		return "sent", sendRaw(card, address)
+		return "sent", sendRaw(card, address, whole)
+	case "frag":
+		return "sent", sendRaw(card, address, fragments)
+	case "opts":
+		return "sent", sendRaw(card, address, withOptions)
+	case "vlan":
+		return "sent", sendRaw(card, address, tagged)
 	case "serve":
 		return "served", serve(address)
 	case "echo":
 		return echo(address)
+	case "spoof":
+		if err := network.Connect(card, stolen, links[0][1]); err != nil {
+			return "", err
+		}
+		return connectFrom(&net.TCPAddr{IP: stolen.AsSlice()}, address)
+	case "greet":
+		return "listening", listen(address, func(conn net.Conn) { _, _ = conn.Write([]byte("hello")) })
+	case "mirror":
+		return "listening", listen(address, func(conn net.Conn) { _, _ = io.Copy(conn, conn) })
 	}
 	return "", errors.ErrUnsupported
 }
 
-func connect(address netip.AddrPort) (string, error) {
-	conn, err := net.DialTimeout("tcp", address.String(), patience)
+// listen handles connections from now on.
+func listen(address netip.AddrPort, handle func(net.Conn)) error {
+	listener, err := net.Listen("tcp", address.String())
+	if err != nil {
+		return err
+	}
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer conn.Close()
+				handle(conn)
+			}()
+		}
+	}()
+	return nil
+}
+
+func connect(address netip.AddrPort) (string, error) { return connectFrom(nil, address) }
+
+func connectFrom(local net.Addr, address netip.AddrPort) (string, error) {
+	conn, err := (&net.Dialer{Timeout: waitTimeout, LocalAddr: local}).Dial("tcp", address.String())
 	if err != nil {
 		return "refused", err
 	}
 	defer conn.Close()
-	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(waitTimeout)); err != nil {
 		return "", err
 	}
 	said, err := io.ReadAll(io.LimitReader(conn, 5))
@@ -146,28 +221,54 @@ func send(address netip.AddrPort) error {
 	return err
 }
 
-// sendRaw sends an IPv4 datagram to any address, also one that the kernel would not route.
-func sendRaw(card net.Interface, address netip.AddrPort) error {
+// sendRaw sends an IPv4 datagram to any address, also one that the kernel would not route, in the frames that it is
+// made into.
+func sendRaw(card net.Interface, address netip.AddrPort, frames func(to netip.Addr, datagram []byte) [][]byte) error {
 	socket, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW, 0)
 	if err != nil {
 		return err
 	}
 	defer unix.Close(socket)
 	payload := []byte("hello")
-	frame := bytes.Repeat([]byte{0xff}, 6)
-	frame = append(frame, card.HardwareAddr...)
-	frame = append(frame, 8, 0)
-	header := []byte{0x45, 0, 0, byte(28 + len(payload)), 0, 1, 0, 0, 64, syscall.IPPROTO_UDP, 0, 0}
+	datagram := binary.BigEndian.AppendUint16(nil, 4711)
+	datagram = binary.BigEndian.AppendUint16(datagram, address.Port())
+	datagram = binary.BigEndian.AppendUint16(datagram, uint16(8+len(payload)))
+	datagram = append(append(datagram, 0, 0), payload...) // no checksum
+	addresses := append(bytes.Repeat([]byte{0xff}, 6), card.HardwareAddr...)
+	for _, frame := range frames(address.Addr(), datagram) {
+		if err := unix.Sendto(socket, append(bytes.Clone(addresses), frame...), 0, &unix.SockaddrLinklayer{Ifindex: card.Index, Halen: 6}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ipv4 returns the rest of a frame with a packet: the type, the header, and a part of a datagram.
+func ipv4(to netip.Addr, fragment uint16, options, part []byte) []byte {
+	length := 20 + len(options)
+	header := []byte{0x40 | byte(length/4), 0, 0, byte(length + len(part)), 0, 1, byte(fragment >> 8), byte(fragment), 64, syscall.IPPROTO_UDP, 0, 0}
 	header = append(header, links[0][0].AsSlice()...)
-	header = append(header, address.Addr().AsSlice()...)
+	header = append(header, to.AsSlice()...)
+	header = append(header, options...)
 	binary.BigEndian.PutUint16(header[10:], checksum(header))
-	frame = append(frame, header...)
-	frame = binary.BigEndian.AppendUint16(frame, 4711)
-	frame = binary.BigEndian.AppendUint16(frame, address.Port())
-	frame = binary.BigEndian.AppendUint16(frame, uint16(8+len(payload)))
-	frame = append(frame, 0, 0) // no checksum
-	frame = append(frame, payload...)
-	return unix.Sendto(socket, frame, 0, &unix.SockaddrLinklayer{Ifindex: card.Index, Halen: 6})
+	return slices.Concat([]byte{8, 0}, header, part)
+}
+
+func whole(to netip.Addr, datagram []byte) [][]byte { return [][]byte{ipv4(to, 0, nil, datagram)} }
+
+// fragments are counted in units of eight bytes, the length of the header with the ports.
+func fragments(to netip.Addr, datagram []byte) [][]byte {
+	const more = 0x2000
+	return [][]byte{ipv4(to, more, nil, datagram[:8]), ipv4(to, 1, nil, datagram[8:])}
+}
+
+func withOptions(to netip.Addr, datagram []byte) [][]byte {
+	const none = 1
+	return [][]byte{ipv4(to, 0, bytes.Repeat([]byte{none}, 8), datagram)}
+}
+
+func tagged(to netip.Addr, datagram []byte) [][]byte {
+	return [][]byte{append([]byte{0x81, 0, 0, 1}, ipv4(to, 0, nil, datagram)...)}
 }
 
 func checksum(header []byte) uint16 {

@@ -1,0 +1,75 @@
+package guest
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
+	"github.com/millwright-dev/millwright/internal/vm/network"
+)
+
+// TestGuestsOnASwitch: guests reach each other over both IP versions, and the port of the host
+// that they may, but no other. What a guest sends from another's address does not arrive.
+func TestGuestsOnASwitch(t *testing.T) {
+	t.Parallel()
+	server, client := direct(t), direct(t)
+	socket := filepath.Join(t.TempDir(), "switch.sock")
+	listener, err := network.Listen(socket)
+	must(t, err)
+	between := network.NewSwitch(slog.New(slog.DiscardHandler))
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	served := make(chan error, 1)
+	go func() { served <- between.Serve(ctx, listener) }()
+	t.Cleanup(func() {
+		cancel()
+		must(t, <-served)
+	})
+	heard := &heard{}
+	open, closed := echoServer(t, "127.0.0.1:0"), heard.tcp(t, "127.0.0.1:0")
+	initrd := intruder(t, server.Kernel.Initrd)
+	for last, config := range map[byte]*qemu.Config{23: &server, 22: &client} {
+		config.Name = "vm-" + strconv.Itoa(int(last))
+		config.Kernel.Initrd = initrd
+		config.Kernel.Cmdline += fmt.Sprintf(" last=%d", last)
+		n := config.Network
+		n.MAC[5] = last
+		n.IPv6, n.Switch, n.NoOutside, n.HostPorts = netip.MustParsePrefix("fd77::/64"), socket, true, []uint16{open}
+		n.Address4 = netip.AddrFrom4([4]byte{10, 0, 2, last})
+		n.Address6 = netip.MustParseAddr("fd77::" + strconv.FormatUint(uint64(last), 16))
+	}
+	server.Kernel.Cmdline += " try=greet:10.0.2.23:9 try=greet:[fd77::17]:9 try=mirror:10.0.2.23:7 try=mirror:[fd77::17]:7"
+	boot(t, server).until("intruder: done")
+	for _, try := range []string{
+		"tcp:10.0.2.23:9", "tcp:[fd77::17]:9", "echo:10.0.2.23:7", "echo:[fd77::17]:7",
+		fmt.Sprintf("echo:10.0.2.2:%d", open), fmt.Sprintf("tcp:10.0.2.2:%d", closed), "spoof:10.0.2.23:9",
+	} {
+		client.Kernel.Cmdline += " try=" + try
+	}
+	output := boot(t, client).until("intruder: done")
+	for _, want := range []string{
+		`tried tcp:10\.0\.2\.23:9: connected, got "hello" \(<nil>\)`,
+		`tried tcp:\[fd77::17\]:9: connected, got "hello" \(<nil>\)`,
+		`tried echo:10\.0\.2\.23:7: echoed 20 times in .* \(<nil>\)`,
+		`tried echo:\[fd77::17\]:7: echoed 20 times in .* \(<nil>\)`,
+		`tried echo:10\.0\.2\.2:\d+: echoed 20 times in .* \(<nil>\)`,
+		`tried spoof:10\.0\.2\.23:9: refused`,
+	} {
+		if !regexp.MustCompile(want).MatchString(output) {
+			t.Errorf("the console has no line %s", want)
+		}
+	}
+	if got := heard.all(); len(got) > 0 || strings.Count(output, "connected") != 2 {
+		t.Errorf("the guest reached %q, or more than it may", got)
+	}
+	if refused := between.Refused()["vm-22"]; refused[network.ForeignAddress] == 0 {
+		t.Errorf("of what another address sent nothing was refused: %v", refused)
+	}
+	t.Logf("refused: %v", between.Refused())
+}

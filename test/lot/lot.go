@@ -1,0 +1,72 @@
+// Package lot draws by lot what a run of a test plays, where playing all would take too long.
+//
+// Every run draws anew, logs its seed, and draws the same again when MILLWRIGHT_SEED is that seed. With
+// MILLWRIGHT_ALL=1 all is played.
+package lot
+
+import (
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"testing"
+	"time"
+)
+
+// Lot draws. The zero value draws with seed 0.
+type Lot struct {
+	// Seed decides what is drawn.
+	Seed uint64
+	// All has everything be drawn.
+	All bool
+}
+
+// All reports whether everything is to be played.
+func All() bool { return os.Getenv("MILLWRIGHT_ALL") == "1" }
+
+// New returns what the environment asks for, and logs how to draw the same again.
+func New(t *testing.T) Lot {
+	t.Helper()
+	l := Lot{Seed: uint64(time.Now().UnixNano()), All: All()}
+	if text := os.Getenv("MILLWRIGHT_SEED"); text != "" {
+		seed, err := strconv.ParseUint(text, 10, 64)
+		if err != nil {
+			t.Fatalf("MILLWRIGHT_SEED: %v", err)
+		}
+		l.Seed = seed
+	}
+	t.Logf("a part of all; the same again with MILLWRIGHT_SEED=%d, all with MILLWRIGHT_ALL=1", l.Seed)
+	return l
+}
+
+// Of returns n of the numbers from 0 to count-1 in their order: by lot, but one of each stretch of equal
+// length. It returns all of them for n = 0.
+func (l Lot) Of(count, n int) []int {
+	if l.All || n == 0 {
+		n = count
+	}
+	random := l.random(count)
+	var drawn []int
+	for i := range n {
+		from, to := i*count/n, (i+1)*count/n
+		drawn = append(drawn, from+random.IntN(to-from))
+	}
+	return drawn
+}
+
+// Cells returns the columns of a table that are played of each of its rows: one by lot, and every column as
+// often as the others, or once more.
+func (l Lot) Cells(rows, columns int) [][]int {
+	random := l.random(rows)
+	turns, cells := random.Perm(rows), make([][]int, rows)
+	first := random.IntN(columns)
+	for row, turn := range turns {
+		for column := range columns {
+			if l.All || column == (first+turn)%columns {
+				cells[row] = append(cells[row], column)
+			}
+		}
+	}
+	return cells
+}
+
+func (l Lot) random(stream int) *rand.Rand { return rand.New(rand.NewPCG(l.Seed, uint64(stream))) }

@@ -1,0 +1,55 @@
+package lot_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/millwright-dev/millwright/test/lot"
+)
+
+// TestCells: each row plays a column, each column is played, the same seed plays the same, and with many
+// seeds all cells are played.
+func TestCells(t *testing.T) {
+	const rows, columns = 5, 2
+	seen := map[[2]int]bool{}
+	for seed := range uint64(100) {
+		cells, times := lot.Lot{Seed: seed}.Cells(rows, columns), map[int]int{}
+		if diff := cmp.Diff(cells, lot.Lot{Seed: seed}.Cells(rows, columns)); diff != "" {
+			t.Errorf("with seed %d, then again:\n%s", seed, diff)
+		}
+		for row, drawn := range cells {
+			if len(drawn) != 1 {
+				t.Fatalf("with seed %d, row %d plays %v", seed, row, drawn)
+			}
+			times[drawn[0]]++
+			seen[[2]int{row, drawn[0]}] = true
+		}
+		if len(cells) != rows || times[0]+times[1] != rows || max(times[0], times[1]) != 3 {
+			t.Errorf("with seed %d, the cells are %v", seed, cells)
+		}
+	}
+	if len(seen) != rows*columns {
+		t.Errorf("%d cells are ever played", len(seen))
+	}
+	for row, drawn := range (lot.Lot{All: true}).Cells(rows, columns) {
+		if !slices.Equal(drawn, []int{0, 1}) {
+			t.Errorf("of all, row %d plays %v", row, drawn)
+		}
+	}
+}
+
+// TestEnvironment: the seed and the wish for all come from the environment; else each run draws anew.
+func TestEnvironment(t *testing.T) {
+	t.Setenv("MILLWRIGHT_ALL", "")
+	t.Setenv("MILLWRIGHT_SEED", "")
+	if a, b := lot.New(t), lot.New(t); a.All || a.Seed == b.Seed {
+		t.Errorf("%+v and %+v", a, b)
+	}
+	t.Setenv("MILLWRIGHT_ALL", "1")
+	t.Setenv("MILLWRIGHT_SEED", "7")
+	if got := lot.New(t); got != (lot.Lot{Seed: 7, All: true}) {
+		t.Errorf("%+v", got)
+	}
+}

@@ -1,0 +1,79 @@
+package vmcontroller
+
+import (
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/test/program"
+)
+
+// TestFailOver: of two VM controllers one leads, and hypervisors go to the other one when it ends, in order or not.
+// No guest is touched by that.
+func TestFailOver(t *testing.T) {
+	t.Parallel()
+	i := newInstallation(t)
+	i.startHost()
+	leader := i.start()
+	i.leads(leader)
+	follower := i.start()
+	i.leads(leader) // a follower is ready too
+	vm := i.run("guest")
+	qemu := program.Processes(t, i.dir, "qemu-system")
+	if len(qemu) != 1 {
+		t.Fatalf("the processes are %v", qemu)
+	}
+	for _, by := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
+		begin := time.Now()
+		i.must(syscall.Kill(leader.PID(), by))
+		<-leader.Done()
+		i.streamsAreBack(vm, follower, begin, by)
+		i.untouched(vm)
+		leader, follower = follower, i.start()
+	}
+	if diff := cmp.Diff(qemu, program.Processes(t, i.dir, "qemu-system")); diff != "" {
+		t.Errorf("the processes of the guest have changed:\n%s", diff)
+	}
+	// The last leader has what it needs for the rest of the VM's life.
+	i.must(i.client.Delete(t.Context(), vm))
+	i.eventually(func(g gomega.Gomega) {
+		g.Expect(client.IgnoreNotFound(i.client.Get(t.Context(), client.ObjectKeyFromObject(vm), vm))).To(gomega.Succeed())
+		g.Expect(program.Processes(t, i.dir, "qemu-system")).To(gomega.BeEmpty())
+	})
+}
+
+// streamsAreBack waits until the Service leads to the next leader, and the hypervisor has its stream there.
+func (i *installation) streamsAreBack(vm *vmv1alpha1.VirtualMachine, next *controller, begin time.Time, by syscall.Signal) {
+	i.t.Helper()
+	i.leads(next)
+	led := time.Since(begin)
+	var back time.Time
+	i.eventually(func(g gomega.Gomega) {
+		all := i.times(vm, opened)
+		g.Expect(all).NotTo(gomega.BeEmpty())
+		back = all[len(all)-1]
+		g.Expect(back.After(begin)).To(gomega.BeTrue())
+	})
+	i.t.Logf("%v: the Service led to the next leader after %v, the stream was back after %v; %d attempts",
+		by, led.Round(time.Millisecond), back.Sub(begin).Round(time.Millisecond), i.count(vm, ended))
+}
+
+// untouched checks that the VM has the same run in the same Pod, which nobody ends.
+func (i *installation) untouched(before *vmv1alpha1.VirtualMachine) {
+	i.t.Helper()
+	now, pods := &vmv1alpha1.VirtualMachine{}, &corev1.PodList{}
+	i.must(i.client.Get(i.t.Context(), client.ObjectKeyFromObject(before), now))
+	if diff := cmp.Diff(before.Status.VirtualMachineAuthority, now.Status.VirtualMachineAuthority); diff != "" {
+		i.t.Errorf("another hypervisor may run the VM now:\n%s", diff)
+	}
+	i.must(i.client.List(i.t.Context(), pods, client.InNamespace(i.Namespace)))
+	if len(pods.Items) != 1 || pods.Items[0].DeletionTimestamp != nil || pods.Items[0].Status.Phase != corev1.PodRunning {
+		i.t.Errorf("the Pods are %+v", pods.Items)
+	}
+}
