@@ -18,9 +18,9 @@ export GOWORK := off
 CAPI_VERSIONS := v1.7.1 v1.14.2
 
 # Every Go module of the repository.
-MODULES := . api client compat/mcm controlplane examples/mcm-provider examples/provider hack/image test/chart test/monitoring tools $(CAPI_VERSIONS:%=test/capi/%)
-# Modules whose tests run, and that the linters read. controlplane is left out: it
-# holds one small main over all of Kubernetes, and to build it is to check it.
+MODULES := . api client compat/mcm controlplane examples/mcm-provider examples/provider guest/full/programs hack/image test/chart test/monitoring tools $(CAPI_VERSIONS:%=test/capi/%)
+# Modules whose tests run, and that the linters read. controlplane and guest/full/programs are left
+# out: they hold small mains over all of Kubernetes and containerd, and to build them is to check them.
 CODE_MODULES := . api client compat/mcm examples/mcm-provider examples/provider hack/image test/chart test/monitoring
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
@@ -91,6 +91,10 @@ grpc-python: ## Install Python's gRPC from the distribution, for the test of a d
 guest: ## Build the small guest that demo and tests boot (cached; fetches a kernel from the distribution)
 	@hack/guest.sh
 
+.PHONY: guest-full
+guest-full: ## Build the full guest, whose nodes run Pods (cached; fetches packages from the distribution; minutes)
+	@hack/guest-full.sh
+
 # The demo's folder and port numbers can be set by flags: make demo DEMO_FLAGS="--dir DIR"
 DEMO_FLAGS ?=
 .PHONY: demo
@@ -114,6 +118,10 @@ test: controlplane capi qemu containerd grpc-python guest ## Run every test, and
 	{ $(call test_all,-json -count=1) } | \
 		$(gotestsum) --format $(if $(filter -v,$(TESTFLAGS)),standard-verbose,standard-quiet) --jsonfile "$$results" --raw-command -- cat
 
+.PHONY: test-all
+test-all: ## Run every test, and all of what make test draws a part of by lot (far more than an hour)
+	@MILLWRIGHT_ALL=1 $(MAKE) --no-print-directory test TEST_TIMEOUT=3h
+
 .PHONY: test-unit
 test-unit: ## Run the tests that need neither control plane nor QEMU (go test -short)
 	@$(call test_all,-short)
@@ -126,10 +134,20 @@ test-capi: controlplane qemu guest ## Run the tests against Cluster API with eve
 		MILLWRIGHT_CAPI=$$version go test -count=1 -timeout $(TEST_TIMEOUT) $(TESTFLAGS) ./test/capi ./test/release; \
 	done
 
+# The driver, sim or vm, that the integration suite runs with in local mode. With CONTROL_KUBECONFIG it runs
+# at those clusters: docs/mcm-providers.md has all variables.
+DRIVER ?= sim
+FOCUS ?=
+.PHONY: test-integration
+test-integration: export DRIVER := $(DRIVER)
+test-integration: export FOCUS := $(FOCUS)
+test-integration: controlplane $(if $(filter vm,$(DRIVER)),qemu guest) build ## Run MCM's integration suite (DRIVER=sim or vm; CONTROL_KUBECONFIG=FILE for clusters of yours)
+	@hack/test-integration.sh
+
 .PHONY: crash
 crash: controlplane ## Kill the manager at every point of every scenario, and say how far it is (more than half an hour; make test does a part)
 	go test -c -o bin/crash.test ./test/crash
-	cd test/crash && MILLWRIGHT_CRASH=all ../../bin/crash.test -test.timeout 90m
+	cd test/crash && MILLWRIGHT_ALL=1 ../../bin/crash.test -test.timeout 90m
 
 SOAK ?= 30m
 .PHONY: soak
@@ -144,7 +162,7 @@ FAULT_TESTS = $$(grep -rl 't.Attr("fault"' --include=*_test.go . | xargs -n1 dir
 .PHONY: reliability
 reliability: controlplane qemu guest ## Play all faults, and write their table into docs/reliability.md (more than an hour; SOAK=30m, FAULTS=PACKAGES, RUN=REGEXP)
 	@go build -o bin/reliability ./hack/reliability
-	MILLWRIGHT_CRASH=all MILLWRIGHT_SOAK=$(SOAK) go test -json -count=1 -p 1 -timeout 24h -run '$(RUN)' \
+	MILLWRIGHT_ALL=1 MILLWRIGHT_SOAK=$(SOAK) go test -json -count=1 -p 1 -timeout 24h -run '$(RUN)' \
 		$(or $(FAULTS),$(FAULT_TESTS)) | bin/reliability $(if $(FAULTS)$(filter-out .,$(RUN)),-part) docs/reliability.md
 
 # How long each fuzz test runs, and which (a regular expression of PACKAGE.FuzzXxx):
@@ -164,6 +182,12 @@ BENCH_FLAGS ?=
 bench: controlplane build ## Measure what the manager costs: requests, time, CPU, memory (BENCH_MACHINES=100 BENCH_JSON=FILE)
 	@go build -o bin/bench ./bench
 	@exec bin/bench --machines $(BENCH_MACHINES) $(if $(BENCH_JSON),--json '$(BENCH_JSON)') $(BENCH_FLAGS)
+
+# TestManyVMs in make test has fewer VMs.
+VMS ?= 1000
+.PHONY: bench-vms
+bench-vms: controlplane ## Measure what many simulated VMs cost: writes, time, CPU (VMS=1000)
+	MILLWRIGHT_VMS=$(VMS) go test -count=1 -timeout 60m -run 'TestManyVMs$$' -v ./internal/controllers/virtualmachine
 
 # The repository of the manager's container image, whose tag is the version.
 RELEASE_IMAGE ?= millwright-dev/millwright

@@ -42,7 +42,7 @@ type FailureDomains interface {
 	//
 	// Codes: NotFound (no failure domain can have that name), InvalidArgument (the
 	// provider specification cannot be changed), Unimplemented.
-	PlaceMachine(req *PlaceMachineRequest) (*PlaceMachineResponse, error)
+	PlaceMachine(ctx context.Context, req *PlaceMachineRequest) (*PlaceMachineResponse, error)
 }
 
 // ListFailureDomainsRequest asks for failure domains.

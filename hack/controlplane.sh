@@ -6,12 +6,12 @@
 #
 # The folder (see hack/cache.sh) holds the executable `kubernetes` and links with the names
 # under which it acts: kube-apiserver, etcd, kube-controller-manager, kube-scheduler,
-# kubelet and kubectl.
+# kubelet, kube-proxy and kubectl.
 set -euo pipefail
 
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 source_dir=$repository/controlplane
-programs=(etcd kube-apiserver kube-controller-manager kube-scheduler kubelet kubectl)
+programs=(etcd kube-apiserver kube-controller-manager kube-scheduler kubelet kube-proxy kubectl)
 tick=10 # seconds between two lines of progress where there is no terminal
 kind=controlplane
 # shellcheck source=hack/cache.sh

@@ -193,7 +193,7 @@ func TestBadPlugins(t *testing.T) {
 		"no operation":           {one, []string{socket, "--max-operations=0"}, "--max-operations"},
 		"no delay":               {one, []string{socket, "--max-reconnect-delay=0s"}, "--max-reconnect-delay"},
 		"no address of health":   {one, []string{socket, "--health-address=8080"}, "--health-address"},
-		"verbosity":              {one, []string{socket, "--v=11"}, "--v"},
+		"verbosity":              {one, []string{socket, "--v=-1"}, "--v"},
 		"cannot be opened":       {provider.New("example", fails), []string{socket}, "no such region"},
 	}
 	for name, tc := range cases {

@@ -125,7 +125,7 @@ var brokenOptions = map[int]func(*world, *patched){
 	},
 	70: func(_ *world, p *patched) {
 		asked := 0
-		p.place = func(req *driver.PlaceMachineRequest) (placeResp, error) {
+		p.place = func(_ context.Context, req *driver.PlaceMachineRequest) (placeResp, error) {
 			if len(req.FailureDomain) > 256 {
 				return nil, failing(codes.NotFound)
 			}
@@ -136,15 +136,15 @@ var brokenOptions = map[int]func(*world, *patched){
 	},
 	71: func(_ *world, p *patched) {
 		next := p.place
-		p.place = func(req *driver.PlaceMachineRequest) (placeResp, error) {
+		p.place = func(ctx context.Context, req *driver.PlaceMachineRequest) (placeResp, error) {
 			if strings.Contains(string(req.MachineClass.ProviderSpec.Raw), `"zone"`) {
 				return &driver.PlaceMachineResponse{ProviderSpec: req.MachineClass.ProviderSpec}, nil
 			}
-			return next(req)
+			return next(ctx, req)
 		}
 	},
 	72: func(_ *world, p *patched) {
-		p.place = func(req *driver.PlaceMachineRequest) (placeResp, error) {
+		p.place = func(_ context.Context, req *driver.PlaceMachineRequest) (placeResp, error) {
 			spec, err := driver.WithField(req.MachineClass.ProviderSpec, "zone", req.FailureDomain)
 			return &driver.PlaceMachineResponse{ProviderSpec: spec}, err
 		}

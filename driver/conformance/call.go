@@ -42,7 +42,7 @@ const (
 
 // do calls a method of the driver, with a deadline and a logger, and records the call.
 func do[Q, R any](p *probe, ctx context.Context, method string, call func(context.Context, *Q) (*R, error), req *Q) (*R, error) {
-	ctx, cancel := context.WithTimeout(ctx, p.suite.options.Patience)
+	ctx, cancel := context.WithTimeout(ctx, p.suite.options.Timeout)
 	defer cancel()
 	made := &record{method: method}
 	log := &observe.Log{}
@@ -99,9 +99,9 @@ func refused(err error) bool {
 }
 
 // poll repeats a question until the answer is yes, in growing intervals. It returns false when the
-// patience ends.
+// time is over.
 func (p *probe) poll(ctx context.Context, yes func(context.Context) bool) bool {
-	ctx, cancel := context.WithTimeout(ctx, p.suite.options.Patience)
+	ctx, cancel := context.WithTimeout(ctx, p.suite.options.Timeout)
 	defer cancel()
 	for pause := time.Millisecond; !yes(ctx); pause = min(2*pause, 2*time.Second) {
 		select {

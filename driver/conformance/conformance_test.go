@@ -32,7 +32,7 @@ func check(t *testing.T, initialize bool, breakIt func(*world) full) (report con
 		provider := w.provider(d)
 		provider.Uninitialized = initialize
 		var err error
-		if report, err = conformance.Check(t.Context(), provider, conformance.Options{Patience: 20 * time.Second}); err != nil {
+		if report, err = conformance.Check(t.Context(), provider, conformance.Options{Timeout: 20 * time.Second}); err != nil {
 			t.Fatal(err)
 		}
 	})
@@ -87,7 +87,7 @@ func TestLeft(t *testing.T) {
 				return nil, status.Error(codes.Unavailable, "no answer for "+token)
 			}
 		})
-		report, err := conformance.Check(t.Context(), w.provider(d), conformance.Options{Run: regexp.MustCompile("R01|R29"), Patience: time.Minute, Name: "mine"})
+		report, err := conformance.Check(t.Context(), w.provider(d), conformance.Options{Run: regexp.MustCompile("R01|R29"), Timeout: time.Minute, Name: "mine"})
 		if err != nil || report.Conforms() || len(report.Left) != 2 || report.Count(conformance.Failed) != 1 {
 			t.Fatalf("%+v, %v", report, err)
 		}
@@ -209,7 +209,7 @@ func TestNoSecretsInTheReport(t *testing.T) {
 		provider.Secret = secretOf("token", token, "pin", "98765")
 		provider.Variants.BadSecret = secretOf("token", "not-the-token", "pin", "43210")
 		provider.Variants.OtherAccount = secretOf("token", token, "account", "secret-account")
-		report, err := conformance.Check(t.Context(), provider, conformance.Options{Run: regexp.MustCompile("R01|R13|R39|R74|R76|R84|R86|R88"), Patience: time.Minute})
+		report, err := conformance.Check(t.Context(), provider, conformance.Options{Run: regexp.MustCompile("R01|R13|R39|R74|R76|R84|R86|R88"), Timeout: time.Minute})
 		if err != nil || report.Count(conformance.Failed) < 4 {
 			t.Fatalf("%+v, %v", report, err)
 		}

@@ -15,7 +15,7 @@ type (
 	initialize = func(context.Context, *driver.InitializeMachineRequest) (*driver.InitializeMachineResponse, error)
 	volumes    = func(context.Context, *driver.GetVolumeIDsRequest) (*driver.GetVolumeIDsResponse, error)
 	domains    = func(context.Context, *driver.ListFailureDomainsRequest) (*driver.ListFailureDomainsResponse, error)
-	place      = func(*driver.PlaceMachineRequest) (*driver.PlaceMachineResponse, error)
+	place      = func(context.Context, *driver.PlaceMachineRequest) (*driver.PlaceMachineResponse, error)
 	locate     = func(context.Context, *driver.LocateMachineRequest) (*driver.LocateMachineResponse, error)
 	migrate    = func(context.Context, *driver.GenerateMachineClassForMigrationRequest) (*driver.GenerateMachineClassForMigrationResponse, error)
 )
@@ -77,8 +77,8 @@ func (p *patched) ListFailureDomains(ctx context.Context, req *driver.ListFailur
 	return p.domains(ctx, req)
 }
 
-func (p *patched) PlaceMachine(req *driver.PlaceMachineRequest) (*driver.PlaceMachineResponse, error) {
-	return p.place(req)
+func (p *patched) PlaceMachine(ctx context.Context, req *driver.PlaceMachineRequest) (*driver.PlaceMachineResponse, error) {
+	return p.place(ctx, req)
 }
 
 func (p *patched) LocateMachine(ctx context.Context, req *driver.LocateMachineRequest) (*driver.LocateMachineResponse, error) {

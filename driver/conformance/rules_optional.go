@@ -1,7 +1,6 @@
 package conformance
 
 import (
-	"context"
 	"maps"
 	"reflect"
 	"slices"
@@ -205,7 +204,7 @@ var domainRules = []Rule{
 		Number: 72, Level: Must, Title: "PlaceMachine refuses names that no failure domain can have", Places: []string{"driver PlaceMachine Codes"},
 		check: func(p *probe) {
 			domains := p.needDomains()
-			_, err := domains.PlaceMachine(&driver.PlaceMachineRequest{MachineClass: p.provider.Class.DeepCopy(), FailureDomain: strings.Repeat("x", 300)})
+			_, err := domains.PlaceMachine(p.ctx, &driver.PlaceMachineRequest{MachineClass: p.provider.Class.DeepCopy(), FailureDomain: strings.Repeat("x", 300)})
 			if is(err, codes.Unimplemented) {
 				p.skip("the driver does not implement PlaceMachine")
 			}
@@ -254,10 +253,7 @@ func (p *probe) domain() string {
 
 // place returns the class in a failure domain.
 func (p *probe) place(class *v1alpha1.MachineClass, domain string) *v1alpha1.MachineClass {
-	call := func(_ context.Context, req *driver.PlaceMachineRequest) (*driver.PlaceMachineResponse, error) {
-		return p.needDomains().PlaceMachine(req)
-	}
-	resp, err := do(p, p.ctx, "PlaceMachine", call, &driver.PlaceMachineRequest{MachineClass: class.DeepCopy(), FailureDomain: domain})
+	resp, err := do(p, p.ctx, "PlaceMachine", p.needDomains().PlaceMachine, &driver.PlaceMachineRequest{MachineClass: class.DeepCopy(), FailureDomain: domain})
 	if err != nil || resp == nil {
 		p.stopf("PlaceMachine in %s answers %s", domain, said(err))
 	}

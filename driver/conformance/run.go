@@ -69,15 +69,15 @@ type Options struct {
 	// MaxMachines is how many machines may be created in total. Rules that need more are skipped.
 	// Zero means any number.
 	MaxMachines int
-	// Patience is the deadline of a call, and how long a deletion may take. Zero means ten
+	// Timeout is the deadline of a call, and how long a deletion may take. Zero means ten
 	// minutes, which is what the controllers give a call.
-	Patience time.Duration
+	Timeout time.Duration
 	// Began is called before a rule is checked, and Done with its result. Both are optional.
 	Began func(Rule)
 	Done  func(Result)
 }
 
-const defaultPatience = 10 * time.Minute
+const defaultTimeout = 10 * time.Minute
 
 // Check checks the selected rules against a provider, one after another. When ctx ends it deletes
 // the machines of the current rule, and returns. The error says that nothing could be checked.
@@ -161,7 +161,7 @@ func newSuite(options Options) (*suite, error) {
 	if options.MaxMachines < 0 {
 		return nil, fmt.Errorf("the number of machines must not be negative: %d", options.MaxMachines)
 	}
-	options.Patience = cmp.Or(options.Patience, defaultPatience)
+	options.Timeout = cmp.Or(options.Timeout, defaultTimeout)
 	return &suite{options: options, name: cmp.Or(options.Name, utilrand.String(5)), failed: map[int]bool{}, existing: map[string]bool{}}, nil
 }
 

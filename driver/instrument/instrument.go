@@ -151,15 +151,14 @@ func (d *Driver) ListFailureDomains(ctx context.Context, req *driver.ListFailure
 	return invoke(ctx, d, call{operation: opDomains, class: req.MachineClass, secret: req.Secret}, req, inner.ListFailureDomains)
 }
 
-// PlaceMachine implements driver.FailureDomains. It sends no request to the provider, so it has
+// PlaceMachine implements driver.FailureDomains. It sends no request to the provider, so it gets
 // no deadline, and is neither measured nor logged.
-func (d *Driver) PlaceMachine(req *driver.PlaceMachineRequest) (*driver.PlaceMachineResponse, error) {
+func (d *Driver) PlaceMachine(ctx context.Context, req *driver.PlaceMachineRequest) (*driver.PlaceMachineResponse, error) {
 	inner, ok := d.inner.(driver.FailureDomains)
 	if !ok {
 		return nil, unimplemented("PlaceMachine")
 	}
-	ctx := context.Background()
-	resp, _, err := guarded(func() (*driver.PlaceMachineResponse, error) { return inner.PlaceMachine(req) })
+	resp, _, err := guarded(func() (*driver.PlaceMachineResponse, error) { return inner.PlaceMachine(ctx, req) })
 	return resp, checked(ctx, "", resp == nil, err)
 }
 

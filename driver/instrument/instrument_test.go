@@ -84,8 +84,8 @@ func (f full) ListFailureDomains(ctx context.Context, _ *driver.ListFailureDomai
 	return answer[driver.ListFailureDomainsResponse](ctx, f.script)
 }
 
-func (f full) PlaceMachine(*driver.PlaceMachineRequest) (*driver.PlaceMachineResponse, error) {
-	return answer[driver.PlaceMachineResponse](context.Background(), f.script)
+func (f full) PlaceMachine(ctx context.Context, _ *driver.PlaceMachineRequest) (*driver.PlaceMachineResponse, error) {
+	return answer[driver.PlaceMachineResponse](ctx, f.script)
 }
 
 var (
@@ -167,7 +167,7 @@ func TestAbsentMethodsAreUnimplemented(t *testing.T) {
 		_, err := calls[operation](t.Context())
 		wantCode(t, err, codes.Unimplemented)
 	}
-	_, err := instrument.Wrap(script{}.required(), instrument.Options{}).PlaceMachine(&driver.PlaceMachineRequest{MachineClass: class, FailureDomain: "a"})
+	_, err := instrument.Wrap(script{}.required(), instrument.Options{}).PlaceMachine(t.Context(), &driver.PlaceMachineRequest{MachineClass: class, FailureDomain: "a"})
 	wantCode(t, err, codes.Unimplemented)
 	if families, err := registry.Gather(); len(families) != 0 || err != nil {
 		t.Errorf("metrics of calls that were not made: %v (%v)", families, err)
@@ -239,7 +239,7 @@ func TestPlacing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			registry := prometheus.NewPedanticRegistry()
 			d := instrument.Wrap(tc.given.full(), instrument.Options{Registerer: registry})
-			resp, err := d.PlaceMachine(&driver.PlaceMachineRequest{MachineClass: class, FailureDomain: "a"})
+			resp, err := d.PlaceMachine(t.Context(), &driver.PlaceMachineRequest{MachineClass: class, FailureDomain: "a"})
 			wantCode(t, err, tc.want)
 			if tc.want == codes.OK && resp == nil {
 				t.Error("the response is lost")

@@ -172,12 +172,12 @@ func domains(ctx context.Context, d driver.Driver, r *request, result *driverpb.
 	return err
 }
 
-func place(_ context.Context, d driver.Driver, r *request, result *driverpb.OperationResult) error {
+func place(ctx context.Context, d driver.Driver, r *request, result *driverpb.OperationResult) error {
 	able, ok := d.(driver.FailureDomains)
 	if !ok {
 		return unimplemented("PlaceMachine")
 	}
-	resp, err := able.PlaceMachine(&driver.PlaceMachineRequest{MachineClass: r.class, FailureDomain: r.GetFailureDomain()})
+	resp, err := able.PlaceMachine(ctx, &driver.PlaceMachineRequest{MachineClass: r.class, FailureDomain: r.GetFailureDomain()})
 	if resp == nil {
 		return empty(err)
 	}

@@ -36,6 +36,29 @@ func TLS(files Files) (credentials.TransportCredentials, error) {
 	return renewed{first, files}, nil
 }
 
+// Server returns the configuration of a TLS server, which reads the files for each connection, for clients
+// with a certificate of the authority. The error says which file cannot be used now.
+func (f Files) Server() (*tls.Config, error) {
+	if err := f.Check(); err != nil {
+		return nil, err
+	}
+	return &tls.Config{
+		MinVersion:         tls.VersionTLS13,
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return f.server() },
+	}, nil
+}
+
+func (f Files) server() (*tls.Config, error) {
+	pair, authorities, err := pemfile.Load(f.Certificate, f.Key, f.CA)
+	if err != nil {
+		return nil, err
+	}
+	return &tls.Config{
+		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair}, NextProtos: []string{"h2"},
+		ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: authorities,
+	}, nil
+}
+
 func (f Files) load() (credentials.TransportCredentials, error) {
 	pair, authorities, err := pemfile.Load(f.Certificate, f.Key, f.CA)
 	if err != nil {

@@ -81,12 +81,12 @@ func (r *Registry) ListFailureDomains(ctx context.Context, req *driver.ListFailu
 }
 
 // PlaceMachine implements driver.FailureDomains.
-func (r *Registry) PlaceMachine(req *driver.PlaceMachineRequest) (*driver.PlaceMachineResponse, error) {
+func (r *Registry) PlaceMachine(ctx context.Context, req *driver.PlaceMachineRequest) (*driver.PlaceMachineResponse, error) {
 	d, err := ability[driver.FailureDomains](r, req.MachineClass)
 	if err != nil {
 		return nil, err
 	}
-	return d.PlaceMachine(req)
+	return d.PlaceMachine(ctx, req)
 }
 
 // LocateMachine implements driver.Locator.

@@ -96,9 +96,7 @@ func (r *Registry) Register(name string, d driver.Driver) (remove func(), err er
 		return nil, fmt.Errorf("driver %q: %w", name, ErrTaken)
 	}
 	r.drivers[key] = added
-	for l := range r.listeners {
-		go l.registered(name)
-	}
+	r.tell(name)
 	return func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
@@ -117,8 +115,24 @@ func CheckName(text string) error {
 	return fmt.Errorf("driver %q: the name %s", text, kindname.Form)
 }
 
-// OnRegister calls a function, in a goroutine of its own, for each driver that is registered from now
-// on, until stop is called.
+// Announce says that a registered driver is there again, after a time in which it was Unavailable.
+func (r *Registry) Announce(name string) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	if _, registered := r.drivers[strings.ToLower(name)]; registered {
+		r.tell(name)
+	}
+}
+
+// tell calls all listeners. The lock is held.
+func (r *Registry) tell(name string) {
+	for l := range r.listeners {
+		go l.registered(name)
+	}
+}
+
+// OnRegister calls a function, in a goroutine of its own, for each driver that is registered or announced
+// from now on, until stop is called.
 func (r *Registry) OnRegister(registered func(name string)) (stop func()) {
 	if r == nil {
 		return func() {}

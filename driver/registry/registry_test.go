@@ -124,7 +124,7 @@ func TestNobodyIsAsked(t *testing.T) {
 	_, initialized := r.InitializeMachine(ctx, &driver.InitializeMachineRequest{MachineClass: of})
 	_, located := r.LocateMachine(ctx, &driver.LocateMachineRequest{MachineClass: of})
 	_, domains := r.ListFailureDomains(ctx, &driver.ListFailureDomainsRequest{MachineClass: of})
-	_, placed := r.PlaceMachine(&driver.PlaceMachineRequest{MachineClass: of})
+	_, placed := r.PlaceMachine(t.Context(), &driver.PlaceMachineRequest{MachineClass: of})
 	for i, err := range []error{created, deleted, found, listed, initialized, located, domains, placed} {
 		if !status.Is(err, codes.Unavailable) {
 			t.Errorf("method %d: %v, want Unavailable", i, err)
@@ -214,6 +214,11 @@ func TestOnRegister(t *testing.T) {
 	register(t, r, "aws")
 	if got := <-heard; got != "aws" {
 		t.Errorf("heard of %q after stop", got)
+	}
+	r.Announce("unknown")
+	r.Announce("AWS")
+	if got := <-heard; got != "AWS" {
+		t.Errorf("heard of %q when one that is registered is there again", got)
 	}
 }
 

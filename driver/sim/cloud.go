@@ -125,7 +125,7 @@ func (c *Cloud) vanish(chosen func() []VM) (int, error) {
 		return nil
 	})
 	for _, v := range gone {
-		c.notify(v, (*kubelets).planLost)
+		c.notify(v, func(k *kubelets, v VM) { k.plan(lost, v, 0) })
 	}
 	return len(gone), err
 }

@@ -202,7 +202,7 @@ func (d *Driver) ListFailureDomains(ctx context.Context, req *driver.ListFailure
 }
 
 // PlaceMachine implements driver.FailureDomains: it sets the field zone.
-func (d *Driver) PlaceMachine(req *driver.PlaceMachineRequest) (*driver.PlaceMachineResponse, error) {
+func (d *Driver) PlaceMachine(_ context.Context, req *driver.PlaceMachineRequest) (*driver.PlaceMachineResponse, error) {
 	if !spec.IsZone(req.FailureDomain) {
 		return nil, status.Error(codes.NotFound, fmt.Sprintf("%q cannot be a zone", req.FailureDomain))
 	}

@@ -138,8 +138,6 @@ func (k *kubelets) planReady(v VM, ready corev1.ConditionStatus) {
 	k.plan(scriptedReady, v, 0)
 }
 
-func (k *kubelets) planLost(v VM) { k.plan(lost, v, 0) }
-
 // lock waits until no other job writes a node. The error is that of ctx.
 func (k *kubelets) lock(ctx context.Context, node string) (unlock func(), err error) {
 	lock := k.locks[dice.Hash(node)%uint64(len(k.locks))]

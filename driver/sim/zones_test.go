@@ -25,7 +25,7 @@ func (w testDriver) domains() ([]driver.FailureDomain, error) {
 // placed returns the testDriver with the class whose VMs are made in a failure domain.
 func (w testDriver) placed(domain string) testDriver {
 	w.t.Helper()
-	resp, err := w.PlaceMachine(&driver.PlaceMachineRequest{MachineClass: w.class, FailureDomain: domain})
+	resp, err := w.PlaceMachine(w.t.Context(), &driver.PlaceMachineRequest{MachineClass: w.class, FailureDomain: domain})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -131,7 +131,7 @@ func TestPlacing(t *testing.T) {
 	if diff := cmp.Diff(before, w.class); diff != "" {
 		t.Errorf("the class was changed:\n%s", diff)
 	}
-	_, err := w.PlaceMachine(&driver.PlaceMachineRequest{MachineClass: w.class, FailureDomain: "a/b"})
+	_, err := w.PlaceMachine(w.t.Context(), &driver.PlaceMachineRequest{MachineClass: w.class, FailureDomain: "a/b"})
 	wantCode(t, err, codes.NotFound)
 	if err := w.Cloud().SetZones("a/b"); err == nil {
 		t.Error("a zone has a name that no label can have")

@@ -29,7 +29,7 @@ func (d *Driver) create(ctx context.Context, c call) (*vmv1alpha1.VirtualMachine
 	if err := c.adopt(ctx, vm); err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, d.options.Patience)
+	ctx, cancel := context.WithTimeout(ctx, d.options.Timeout)
 	defer cancel()
 	return d.awaitHost(ctx, c, vm)
 }

@@ -14,7 +14,7 @@ import (
 
 // delete deletes the VM, and a Secret that a creation may have left without a VM.
 func (d *Driver) delete(ctx context.Context, c call) error {
-	ctx, cancel := context.WithTimeout(ctx, d.options.Patience)
+	ctx, cancel := context.WithTimeout(ctx, d.options.Timeout)
 	defer cancel()
 	if c.providerID != "" && c.uuid == "" {
 		return nil // the ID is not one of this driver

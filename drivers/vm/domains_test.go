@@ -126,7 +126,7 @@ func TestPlacing(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			class := classOf([]byte(tc.spec))
-			resp, err := d.PlaceMachine(&driver.PlaceMachineRequest{MachineClass: class, FailureDomain: tc.domain})
+			resp, err := d.PlaceMachine(t.Context(), &driver.PlaceMachineRequest{MachineClass: class, FailureDomain: tc.domain})
 			if status.Code(err) != tc.code {
 				t.Fatalf("%v, want %v", err, tc.code)
 			}

@@ -49,8 +49,8 @@ import (
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
-// DefaultPatience is the default of Options.Patience.
-const DefaultPatience = 2 * time.Minute
+// DefaultTimeout is the default of Options.Timeout.
+const DefaultTimeout = 2 * time.Minute
 
 // DefaultSettle is the default of Options.Settle.
 const DefaultSettle = 2 * time.Second
@@ -69,10 +69,10 @@ type Options struct {
 	// Installation distinguishes control planes that share an infrastructure namespace. It
 	// must never change: the driver recognises its VMs by it. Empty is a valid value.
 	Installation string
-	// Patience is how long CreateMachine waits until the VM has a host, and
+	// Timeout is how long CreateMachine waits until the VM has a host, and
 	// DeleteMachine until it is gone, unless the context ends before. Zero or less means
-	// DefaultPatience.
-	Patience time.Duration
+	// DefaultTimeout.
+	Timeout time.Duration
 	// Settle is how long the VM must be unschedulable before CreateMachine deletes it and
 	// answers ResourceExhausted. A host that is just starting has that time. Zero or less
 	// means DefaultSettle.
@@ -98,8 +98,8 @@ var (
 
 // New returns a driver. It sends no request.
 func New(options Options) *Driver {
-	if options.Patience <= 0 {
-		options.Patience = DefaultPatience
+	if options.Timeout <= 0 {
+		options.Timeout = DefaultTimeout
 	}
 	if options.Settle <= 0 {
 		options.Settle = DefaultSettle
@@ -123,7 +123,7 @@ func (d *Driver) SeparatesAPIGroups() bool { return true }
 //
 // If no host has room for the duration of Options.Settle, the VM is deleted, and the answer
 // is ResourceExhausted with the message of the scheduler. If it is neither scheduled nor
-// unschedulable within Options.Patience, the answer is DeadlineExceeded and the VM stays.
+// unschedulable within Options.Timeout, the answer is DeadlineExceeded and the VM stays.
 func (d *Driver) CreateMachine(ctx context.Context, req *driver.CreateMachineRequest) (*driver.CreateMachineResponse, error) {
 	c, err := d.read(request{req.Machine, req.MachineClass, req.Secret, codes.OutOfRange})
 	if err != nil {
@@ -139,7 +139,7 @@ func (d *Driver) CreateMachine(ctx context.Context, req *driver.CreateMachineReq
 }
 
 // DeleteMachine implements driver.Driver. It returns when the VM is gone, or with
-// DeadlineExceeded after Options.Patience.
+// DeadlineExceeded after Options.Timeout.
 func (d *Driver) DeleteMachine(ctx context.Context, req *driver.DeleteMachineRequest) (*driver.DeleteMachineResponse, error) {
 	c, err := d.read(request{req.Machine, req.MachineClass, req.Secret, codes.InvalidArgument})
 	if err == nil {
@@ -270,7 +270,7 @@ func domainsOf(hosts []metav1.PartialObjectMetadata) []driver.FailureDomain {
 }
 
 // PlaceMachine implements driver.FailureDomains. It sets the field failureDomain.
-func (d *Driver) PlaceMachine(req *driver.PlaceMachineRequest) (*driver.PlaceMachineResponse, error) {
+func (d *Driver) PlaceMachine(_ context.Context, req *driver.PlaceMachineRequest) (*driver.PlaceMachineResponse, error) {
 	if wrong := validation.IsValidLabelValue(req.FailureDomain); req.FailureDomain == "" || len(wrong) > 0 {
 		return nil, status.Error(codes.NotFound, fmt.Sprintf("no host can have %q as its zone or name: %s", req.FailureDomain, strings.Join(wrong, ", ")))
 	}

@@ -271,7 +271,7 @@ func TestSlowDeletion(t *testing.T) {
 	w.must(w.admin.Patch(t.Context(), withoutFinalizers(released), client.MergeFrom(released)))
 	wantCode(t, <-deleted, codes.OK)
 
-	impatient := w.with(vm.Options{Installation: "test", Patience: 300 * time.Millisecond})
+	impatient := w.with(vm.Options{Installation: "test", Timeout: 300 * time.Millisecond})
 	id = w.mustCreate("m").ProviderID
 	w.hold()
 	// On a slow machine the time may end before the first request.

@@ -130,9 +130,9 @@ func TestDeletedWhileCreated(t *testing.T) {
 	wantCode(t, <-c.ended, codes.Aborted)
 }
 
-// Without a VM controller a creation ends after Options.Patience, and its VM stays.
+// Without a VM controller a creation ends after Options.Timeout, and its VM stays.
 func TestNoVMController(t *testing.T) {
-	w := newTestDriver(t, vm.Options{Patience: 300 * time.Millisecond})
+	w := newTestDriver(t, vm.Options{Timeout: 300 * time.Millisecond})
 	eventually(t, func() bool { // on a slow machine the time may end before there is a VM
 		_, err := w.create(t.Context(), "m")
 		wantCode(t, err, codes.DeadlineExceeded)

@@ -19,6 +19,7 @@ import (
 	"github.com/millwright-dev/millwright/guest/join"
 	"github.com/millwright-dev/millwright/guest/metadata"
 	"github.com/millwright-dev/millwright/guest/network"
+	"github.com/millwright-dev/millwright/guest/system"
 	"github.com/millwright-dev/millwright/guest/userdata"
 )
 
@@ -91,13 +92,34 @@ func (g *guest) join(ctx context.Context) {
 	}
 	g.out.Logf("seed: to join %s as node %s", data.Server, data.NodeName)
 	g.node.set(data.NodeName)
-	joiner := join.Joiner{
+	joiner := &join.Joiner{
 		Data: data, Machine: describe(described.Links), Store: credential.Store{Path: rootDisk}, Logf: g.out.Logf,
 		Restart: g.machine.reboot,
 	}
-	if err := joiner.Run(ctx); err != nil {
+	become := joiner.Run
+	if system.OnDisk(rootDisk) {
+		become = func(ctx context.Context) error { return g.runSystem(ctx, joiner, described.Links) }
+	}
+	if err := become(ctx); err != nil {
 		g.out.Logf("join: %v", err)
 	}
+}
+
+// runSystem runs the system on the root disk, whose kubelet joins the cluster.
+func (g *guest) runSystem(ctx context.Context, joiner *join.Joiner, links []metadata.Link) error {
+	if err := system.Enter(rootDisk); err != nil {
+		return err
+	}
+	g.out.Logf("boot: the system is on the root disk")
+	card, err := network.Card()
+	if err != nil {
+		return err
+	}
+	node := &system.Node{
+		Data: joiner.Data, Links: links, Card: card.Name, MachineID: machineID(systemUUID()), Authority: joiner.Authority,
+		Processes: system.NewProcesses(g.out.Logf), Logf: g.out.Logf,
+	}
+	return node.Run(ctx)
 }
 
 // describe returns the machine for the status of the Node.

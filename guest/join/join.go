@@ -85,16 +85,29 @@ func (j *Joiner) stored() (kube.Access, error) {
 	return kube.Access{Server: kept.Server, Authority: kept.Authority, Certificate: pair}, nil
 }
 
+// Authority returns the certificate authorities of the cluster: those of the user data, or those
+// that the token finds. It retries all failures until ctx ends, whose error it then returns.
+func (j *Joiner) Authority(ctx context.Context) (authority []byte, err error) {
+	if given := j.Data.CertificateAuthority; given != "" {
+		return []byte(given), nil
+	}
+	err = j.retry(ctx, func() (err error) {
+		authority, err = discover(ctx, j.Data.Server, j.Data.Token)
+		return err
+	})
+	if err == nil {
+		j.Logf("join: found the cluster's certificate authority")
+	}
+	return authority, err
+}
+
 // bootstrap requests a certificate with the token.
 func (j *Joiner) bootstrap(ctx context.Context) (access kube.Access, err error) {
-	authority := []byte(j.Data.CertificateAuthority)
+	authority, err := j.Authority(ctx)
+	if err != nil {
+		return kube.Access{}, err
+	}
 	err = j.retry(ctx, func() (err error) {
-		if len(authority) == 0 {
-			if authority, err = discover(ctx, j.Data.Server, j.Data.Token); err != nil {
-				return err
-			}
-			j.Logf("join: found the cluster's certificate authority")
-		}
 		access, err = j.certify(ctx, authority)
 		return err
 	})

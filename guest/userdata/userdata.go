@@ -7,6 +7,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"net/netip"
 	"net/url"
 	"regexp"
 	"slices"
@@ -20,6 +21,9 @@ const Header = "#millwright-guest"
 
 // ErrForeign means that the user data has another format.
 var ErrForeign = errors.New("the user data does not begin with the line " + Header)
+
+// DefaultPodNetwork is that of local mode.
+const DefaultPodNetwork = "10.78.0.0/16"
 
 // uuidVariable in ProviderID is replaced with the machine's UUID.
 const uuidVariable = "${uuid}"
@@ -51,6 +55,9 @@ type UserData struct {
 	Labels map[string]string `json:"labels"`
 	// Taints of the Node. Optional.
 	Taints []Taint `json:"taints"`
+	// PodNetwork is the network of the cluster's Pods, of which each Node has a part. Only the
+	// full guest uses it. Default: DefaultPodNetwork.
+	PodNetwork string `json:"podNetwork"`
 }
 
 // Taint is a taint of the Node.
@@ -83,6 +90,7 @@ func Parse(content []byte, machine Machine) (UserData, error) {
 		return UserData{}, &FieldError{"document", withoutValues(err)}
 	}
 	data.NodeName = cmp.Or(data.NodeName, machine.Name)
+	data.PodNetwork = cmp.Or(data.PodNetwork, DefaultPodNetwork)
 	if err := data.validate(); err != nil {
 		return UserData{}, err
 	}
@@ -119,6 +127,7 @@ func (d *UserData) validate() error {
 		{"token", problemUnless(tokenPattern.MatchString(d.Token), "is not of the form ID.SECRET, of 6 and 16 letters a-z and digits")},
 		{"nodeName", problemUnless(len(d.NodeName) <= longestName && namePattern.MatchString(d.NodeName),
 			"is not a name of lower case letters, digits, '-' and '.'")},
+		{"podNetwork", podNetworkProblem(d.PodNetwork)},
 	} {
 		if field.problem != "" {
 			return &FieldError{field.name, field.problem}
@@ -141,6 +150,11 @@ func problemUnless(good bool, problem string) string {
 		return ""
 	}
 	return problem
+}
+
+func podNetworkProblem(network string) string {
+	prefix, err := netip.ParsePrefix(network)
+	return problemUnless(err == nil && prefix.Addr().Is4() && prefix == prefix.Masked(), "is not an IPv4 network like "+DefaultPodNetwork)
 }
 
 func serverProblem(server string) string {

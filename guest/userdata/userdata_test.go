@@ -19,6 +19,7 @@ func TestParse(t *testing.T) {
 labels: {a: b}
 taints:
 - {key: k, value: v, effect: NoExecute}
+podNetwork: 10.9.0.0/16
 `
 	got, err := Parse([]byte(full), Machine{Name: "vm", UUID: uuid})
 	if err != nil {
@@ -29,6 +30,7 @@ taints:
 		ProviderID: "millwright:///default/6b0ff0b6-6a5f-4b8b-9c0a-0d3e5a1f7c21",
 		Labels:     map[string]string{"a": "b"},
 		Taints:     []Taint{{Key: "k", Value: "v", Effect: "NoExecute"}},
+		PodNetwork: "10.9.0.0/16",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)

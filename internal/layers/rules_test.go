@@ -60,7 +60,7 @@ var rules = []rule{
 		from: []string{"internal/controllers/virtualmachine"},
 		may: []string{
 			"api", "proto", "internal/reconcile/flow", "internal/reconcile/events", "internal/reconcile/expectations",
-			"internal/reconcile/messages", "internal/vm/identity",
+			"internal/reconcile/messages", "internal/vm/identity", "internal/vm/lease",
 		},
 	},
 	{from: []string{"drivers/vm"}, may: []string{"api", "driver"}, never: []string{"internal"}},
@@ -111,6 +111,12 @@ var rules = []rule{
 	{from: []string{"internal/observe/follow"}},
 	{from: []string{"internal/observe/rollout"}, may: slices.Concat([]string{"api", "internal/observe/explain", "internal/observe/follow"}, parts, pure, planners)},
 
+	// What serves autoscalers. It decides by the rules that planners have of its annotations.
+	{
+		from: []string{"internal/autoscaler"},
+		may:  slices.Concat([]string{"api", "proto", "driver", "internal/lifecycle/preservation", "internal/reconcile/fieldindex"}, planners),
+	},
+
 	// What runs around the controllers on one host.
 	{from: []string{"internal/local"}, may: []string{"api", "proto", "internal/reconcile/flow", "internal/ca", "internal/child", "internal/confine"}},
 
@@ -135,7 +141,7 @@ var rules = []rule{
 
 	// Programs and modules that stand apart.
 	{from: []string{"guest"}, may: []string{"proto"}, never: []string{"internal"}},
-	{from: []string{"compat"}, may: []string{"api", "driver", "provider"}},
+	{from: []string{"compat"}, may: []string{"api", "client", "driver", "provider"}},
 	{from: []string{"examples"}, may: []string{"api", "client", "driver", "provider"}, never: []string{"internal"}},
 	{from: []string{"examples/mcm-provider"}}, // it knows MCM only
 	{from: []string{"controlplane"}},

@@ -115,6 +115,9 @@ subjects:
 {{- $repository := required "image.repository is required: where the image is" ($values.image.repository | default $own.image.repository) }}
 {{- $tag := $values.image.tag | default $root.Chart.AppVersion }}
 {{- $command := $own.command }}
+{{- $drives := include "millwright.drives" (list $name) }}
+{{- $sidecar := and $drives $values.driverSidecar.image.repository }}
+{{- $network := and $drives $values.driverNetwork.tlsSecret }}
 {{- if eq $name "manager" }}
 {{- $command = list "/usr/bin/millwright" "manager" }}
 {{- else if $own.image.repository }}
@@ -136,6 +139,15 @@ subjects:
   - --installation={{ . }}
   {{- end }}
   {{- end }}
+  {{- if $sidecar }}
+  - --driver-socket=/run/millwright/drivers.sock
+  {{- end }}
+  {{- if $network }}
+  - --driver-listen=:{{ $values.driverNetwork.port }}
+  - --driver-tls-cert-file=/etc/millwright/drivers/tls.crt
+  - --driver-tls-private-key-file=/etc/millwright/drivers/tls.key
+  - --driver-client-ca-file=/etc/millwright/drivers/ca.crt
+  {{- end }}
   {{- range concat $values.extraArgs $own.extraArgs }}
   - {{ . | quote }}
   {{- end }}
@@ -150,6 +162,10 @@ subjects:
   ports:
   - name: {{ $port.name }}
     containerPort: {{ $port.number }}
+  {{- if $network }}
+  - name: drivers
+    containerPort: {{ $values.driverNetwork.port }}
+  {{- end }}
   livenessProbe:
     httpGet:
       path: {{ ternary "/livez" $own.livenessPath (eq $name "manager") }}
@@ -167,17 +183,55 @@ subjects:
     readOnlyRootFilesystem: true
     capabilities:
       drop: [ALL]
-  {{- if or $values.control.kubeconfigSecret $values.target.kubeconfigSecret $values.extraVolumeMounts }}
-  volumeMounts:
+  {{- $mounts := list }}
   {{- range $cluster := list "control" "target" }}
   {{- if (index $values $cluster).kubeconfigSecret }}
-  - name: {{ $cluster }}
-    mountPath: /etc/millwright/{{ $cluster }}
-    readOnly: true
+  {{- $mounts = append $mounts (dict "name" $cluster "mountPath" (printf "/etc/millwright/%s" $cluster) "readOnly" true) }}
   {{- end }}
   {{- end }}
-  {{- with $values.extraVolumeMounts }}
+  {{- if $sidecar }}
+  {{- $mounts = append $mounts (dict "name" "driver-socket" "mountPath" "/run/millwright") }}
+  {{- end }}
+  {{- if $network }}
+  {{- $mounts = append $mounts (dict "name" "driver-tls" "mountPath" "/etc/millwright/drivers" "readOnly" true) }}
+  {{- end }}
+  volumeMounts:
+  {{- concat $mounts $values.extraVolumeMounts | default list | toYaml | nindent 4 }}
+{{- end }}
+
+{{/* Not empty if drivers register at one of these containers. */}}
+{{- define "millwright.drives" -}}
+{{- if or (has "machine-controller" .) (has "manager" .) }}true{{ end }}
+{{- end }}
+
+{{/* The container of a driver. */}}
+{{- define "millwright.driver" -}}
+{{- $own := .Values.driverSidecar }}
+- name: driver
+  image: {{ printf "%s:%s" $own.image.repository (required "driverSidecar.image.tag is required with its repository" $own.image.tag) | quote }}
+  imagePullPolicy: {{ .Values.image.pullPolicy }}
+  {{- with $own.command }}
+  command: {{ toJson . }}
+  {{- end }}
+  args: {{ toJson $own.args }}
+  {{- with $own.env }}
+  env:
   {{- toYaml . | nindent 2 }}
   {{- end }}
+  {{- with $own.livenessProbe }}
+  livenessProbe:
+    {{- toYaml . | nindent 4 }}
   {{- end }}
+  {{- with $own.resources }}
+  resources:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  securityContext:
+    allowPrivilegeEscalation: false
+    readOnlyRootFilesystem: true
+    capabilities:
+      drop: [ALL]
+  {{- $mounts := list (dict "name" "driver-socket" "mountPath" "/run/millwright") }}
+  volumeMounts:
+  {{- concat $mounts $own.volumeMounts | default list | toYaml | nindent 4 }}
 {{- end }}

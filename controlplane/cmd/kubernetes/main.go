@@ -1,7 +1,7 @@
-// Command kubernetes is a whole Kubernetes control plane, a kubelet and kubectl
-// in one executable. Which of them runs is decided by the name under which it is
+// Command kubernetes is a whole Kubernetes control plane, the programs of a node
+// (kubelet and kube-proxy) and kubectl in one executable. Which of them runs is decided by the name under which it is
 // called, or else by its first argument. One executable links once instead of
-// six times, and the processes of one control plane share its pages.
+// seven times, and the processes of one control plane share its pages.
 package main
 
 import (
@@ -26,6 +26,7 @@ import (
 	kubectlutil "k8s.io/kubectl/pkg/cmd/util"
 	apiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
 	controllermanager "k8s.io/kubernetes/cmd/kube-controller-manager/app"
+	proxy "k8s.io/kubernetes/cmd/kube-proxy/app"
 	scheduler "k8s.io/kubernetes/cmd/kube-scheduler/app"
 	kubelet "k8s.io/kubernetes/cmd/kubelet/app"
 )
@@ -38,6 +39,7 @@ var programs = map[string]func(args []string){
 	"kube-controller-manager": component(func() *cobra.Command { return controllermanager.NewControllerManagerCommand() }),
 	"kube-scheduler":          component(func() *cobra.Command { return scheduler.NewSchedulerCommand() }),
 	"kubelet":                 component(func() *cobra.Command { return kubelet.NewKubeletCommand(context.Background()) }),
+	"kube-proxy":              component(func() *cobra.Command { return proxy.NewProxyCommand() }),
 	"kubectl":                 runKubectl,
 }
 

@@ -48,6 +48,9 @@ func TestAfterACutTheDriverRegistersAgain(t *testing.T) {
 				m.network.Set(memnet.Cut{})
 				time.Sleep(time.Minute)
 				synctest.Wait()
+				if len(m.returned) != 1 || <-m.returned != "fake" {
+					t.Error("nobody was told that it has returned")
+				}
 
 				_, err := d.GetMachineStatus(t.Context(), statusRequest("one"))
 				wantCode(t, err, codes.NotFound)

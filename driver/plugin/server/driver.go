@@ -123,6 +123,15 @@ func (d *Driver) do(ctx context.Context, op *operation) (*driverpb.OperationResu
 	return result, wire.Failure(result)
 }
 
+// ask does an operation about a machine, as do does.
+func (d *Driver) ask(ctx context.Context, kind driverpb.OperationType, machine *v1alpha1.Machine, class *v1alpha1.MachineClass, secret *corev1.Secret) (*driverpb.OperationResult, error) {
+	op, err := d.about(kind, machine, class, secret)
+	if err != nil {
+		return nil, err
+	}
+	return d.do(ctx, op)
+}
+
 // about returns an operation about a machine, with its class and Secret. Each may be nil.
 func (d *Driver) about(kind driverpb.OperationType, machine *v1alpha1.Machine, class *v1alpha1.MachineClass, secret *corev1.Secret) (*operation, error) {
 	op := &operation{message: &driverpb.Operation{OperationType: kind}}

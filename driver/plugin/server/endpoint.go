@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -15,7 +14,6 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/millwright-dev/millwright/driver/plugin"
-	"github.com/millwright-dev/millwright/driver/plugin/internal/pemfile"
 )
 
 // maxConnections bounds the connections of an endpoint, also those in the handshake.
@@ -80,29 +78,15 @@ func removeStale(path string) error {
 // TLS returns an endpoint at a TCP address, for clients with a certificate of the authority. Its common
 // name or a DNS name of it is the kind of driver that it is for.
 func TLS(address string, files plugin.Files) (*Endpoint, error) {
-	if err := files.Check(); err != nil {
+	config, err := files.Server()
+	if err != nil {
 		return nil, err
 	}
 	listener, err := net.Listen("tcp", address)
 	if err != nil {
 		return nil, err
 	}
-	config := &tls.Config{
-		MinVersion:         tls.VersionTLS13,
-		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return load(files) },
-	}
 	return &Endpoint{listener: netutil.LimitListener(listener, maxConnections), credentials: credentials.NewTLS(config)}, nil
-}
-
-func load(files plugin.Files) (*tls.Config, error) {
-	pair, authorities, err := pemfile.Load(files.Certificate, files.Key, files.CA)
-	if err != nil {
-		return nil, err
-	}
-	return &tls.Config{
-		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair}, NextProtos: []string{"h2"},
-		ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: authorities,
-	}, nil
 }
 
 // ErrNotLoopback is returned by Loopback for other addresses.

@@ -27,16 +27,18 @@ type manager struct {
 	network *memnet.Network
 	added   chan *server.Driver
 	refuse  error
+	// returned are the kinds that have registered again.
+	returned chan string
 }
 
 func newManager(t *testing.T) *manager {
-	m := &manager{T: t, network: memnet.New(), added: make(chan *server.Driver, 8)}
+	m := &manager{T: t, network: memnet.New(), added: make(chan *server.Driver, 8), returned: make(chan string, 1024)}
 	m.server = server.New(server.Options{Add: func(_ string, d *server.Driver) error {
 		if m.refuse == nil {
 			m.added <- d
 		}
 		return m.refuse
-	}})
+	}, Returned: func(kind string) { m.returned <- kind }})
 	m.start(m.server.Serve, server.InMemory(m.network))
 	return m
 }

@@ -31,11 +31,7 @@ func (d *Driver) MigratedKinds() []string {
 
 // CreateMachine implements driver.Driver.
 func (d *Driver) CreateMachine(ctx context.Context, req *driver.CreateMachineRequest) (*driver.CreateMachineResponse, error) {
-	op, err := d.about(driverpb.OperationType_OT_CREATE_MACHINE, req.Machine, req.MachineClass, req.Secret)
-	if err != nil {
-		return nil, err
-	}
-	result, err := d.do(ctx, op)
+	result, err := d.ask(ctx, driverpb.OperationType_OT_CREATE_MACHINE, req.Machine, req.MachineClass, req.Secret)
 	if result == nil {
 		return nil, err
 	}
@@ -47,11 +43,7 @@ func (d *Driver) CreateMachine(ctx context.Context, req *driver.CreateMachineReq
 
 // InitializeMachine implements driver.Initializer.
 func (d *Driver) InitializeMachine(ctx context.Context, req *driver.InitializeMachineRequest) (*driver.InitializeMachineResponse, error) {
-	op, err := d.about(driverpb.OperationType_OT_INITIALIZE_MACHINE, req.Machine, req.MachineClass, req.Secret)
-	if err != nil {
-		return nil, err
-	}
-	result, err := d.do(ctx, op)
+	result, err := d.ask(ctx, driverpb.OperationType_OT_INITIALIZE_MACHINE, req.Machine, req.MachineClass, req.Secret)
 	if result == nil {
 		return nil, err
 	}
@@ -62,11 +54,7 @@ func (d *Driver) InitializeMachine(ctx context.Context, req *driver.InitializeMa
 
 // DeleteMachine implements driver.Driver.
 func (d *Driver) DeleteMachine(ctx context.Context, req *driver.DeleteMachineRequest) (*driver.DeleteMachineResponse, error) {
-	op, err := d.about(driverpb.OperationType_OT_DELETE_MACHINE, req.Machine, req.MachineClass, req.Secret)
-	if err != nil {
-		return nil, err
-	}
-	result, err := d.do(ctx, op)
+	result, err := d.ask(ctx, driverpb.OperationType_OT_DELETE_MACHINE, req.Machine, req.MachineClass, req.Secret)
 	if result == nil {
 		return nil, err
 	}
@@ -75,11 +63,7 @@ func (d *Driver) DeleteMachine(ctx context.Context, req *driver.DeleteMachineReq
 
 // GetMachineStatus implements driver.Driver.
 func (d *Driver) GetMachineStatus(ctx context.Context, req *driver.GetMachineStatusRequest) (*driver.GetMachineStatusResponse, error) {
-	op, err := d.about(driverpb.OperationType_OT_GET_MACHINE_STATUS, req.Machine, req.MachineClass, req.Secret)
-	if err != nil {
-		return nil, err
-	}
-	result, err := d.do(ctx, op)
+	result, err := d.ask(ctx, driverpb.OperationType_OT_GET_MACHINE_STATUS, req.Machine, req.MachineClass, req.Secret)
 	if result == nil {
 		return nil, err
 	}
@@ -91,11 +75,7 @@ func (d *Driver) GetMachineStatus(ctx context.Context, req *driver.GetMachineSta
 
 // ListMachines implements driver.Driver.
 func (d *Driver) ListMachines(ctx context.Context, req *driver.ListMachinesRequest) (*driver.ListMachinesResponse, error) {
-	op, err := d.about(driverpb.OperationType_OT_LIST_MACHINES, nil, req.MachineClass, req.Secret)
-	if err != nil {
-		return nil, err
-	}
-	result, err := d.do(ctx, op)
+	result, err := d.ask(ctx, driverpb.OperationType_OT_LIST_MACHINES, nil, req.MachineClass, req.Secret)
 	if err != nil {
 		return nil, err
 	}
@@ -121,11 +101,7 @@ func (d *Driver) GetVolumeIDs(ctx context.Context, req *driver.GetVolumeIDsReque
 
 // LocateMachine implements driver.Locator.
 func (d *Driver) LocateMachine(ctx context.Context, req *driver.LocateMachineRequest) (*driver.LocateMachineResponse, error) {
-	op, err := d.about(driverpb.OperationType_OT_LOCATE_MACHINE, req.Machine, req.MachineClass, req.Secret)
-	if err != nil {
-		return nil, err
-	}
-	result, err := d.do(ctx, op)
+	result, err := d.ask(ctx, driverpb.OperationType_OT_LOCATE_MACHINE, req.Machine, req.MachineClass, req.Secret)
 	if err != nil {
 		return nil, err
 	}
@@ -137,11 +113,7 @@ func (d *Driver) LocateMachine(ctx context.Context, req *driver.LocateMachineReq
 
 // ListFailureDomains implements driver.FailureDomains.
 func (d *Driver) ListFailureDomains(ctx context.Context, req *driver.ListFailureDomainsRequest) (*driver.ListFailureDomainsResponse, error) {
-	op, err := d.about(driverpb.OperationType_OT_LIST_FAILURE_DOMAINS, nil, req.MachineClass, req.Secret)
-	if err != nil {
-		return nil, err
-	}
-	result, err := d.do(ctx, op)
+	result, err := d.ask(ctx, driverpb.OperationType_OT_LIST_FAILURE_DOMAINS, nil, req.MachineClass, req.Secret)
 	if err != nil {
 		return nil, err
 	}
@@ -157,7 +129,7 @@ const placement = 5 * time.Second
 
 // PlaceMachine implements driver.FailureDomains. Since it is a pure function, an answer is kept as
 // long as the driver is connected.
-func (d *Driver) PlaceMachine(req *driver.PlaceMachineRequest) (*driver.PlaceMachineResponse, error) {
+func (d *Driver) PlaceMachine(ctx context.Context, req *driver.PlaceMachineRequest) (*driver.PlaceMachineResponse, error) {
 	op, err := d.about(driverpb.OperationType_OT_PLACE_MACHINE, nil, req.MachineClass, nil)
 	if err != nil {
 		return nil, err
@@ -174,7 +146,7 @@ func (d *Driver) PlaceMachine(req *driver.PlaceMachineRequest) (*driver.PlaceMac
 			return &driver.PlaceMachineResponse{ProviderSpec: runtime.RawExtension{Raw: object}}, nil
 		}
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), placement)
+	ctx, cancel := context.WithTimeout(ctx, placement)
 	defer cancel()
 	result, err := d.do(ctx, op)
 	if err != nil {

@@ -91,7 +91,7 @@ func (f *full) ListFailureDomains(_ context.Context, r *driver.ListFailureDomain
 	return &driver.ListFailureDomainsResponse{FailureDomains: []driver.FailureDomain{{Name: "a", Attributes: map[string]string{"k": "v"}}, {Name: "b"}}}, f.took(r)
 }
 
-func (f *full) PlaceMachine(r *driver.PlaceMachineRequest) (*driver.PlaceMachineResponse, error) {
+func (f *full) PlaceMachine(_ context.Context, r *driver.PlaceMachineRequest) (*driver.PlaceMachineResponse, error) {
 	return &driver.PlaceMachineResponse{ProviderSpec: runtime.RawExtension{Raw: []byte(`{"zone":"a"}`)}}, f.took(r)
 }
 
@@ -139,12 +139,7 @@ func TestRequestsAndAnswersArriveWhole(t *testing.T) {
 	same(t, f, &driver.LocateMachineRequest{Machine: machine, MachineClass: class, Secret: secret}, d.LocateMachine, f.LocateMachine)
 	same(t, f, &driver.GetVolumeIDsRequest{PVSpecs: volumes}, d.GetVolumeIDs, f.GetVolumeIDs)
 	same(t, f, &driver.ListFailureDomainsRequest{MachineClass: class, Secret: secret}, d.ListFailureDomains, f.ListFailureDomains)
-	pure := func(place func(*driver.PlaceMachineRequest) (*driver.PlaceMachineResponse, error)) func(context.Context, *driver.PlaceMachineRequest) (*driver.PlaceMachineResponse, error) {
-		return func(_ context.Context, r *driver.PlaceMachineRequest) (*driver.PlaceMachineResponse, error) {
-			return place(r)
-		}
-	}
-	same(t, f, &driver.PlaceMachineRequest{MachineClass: class, FailureDomain: "a"}, pure(d.PlaceMachine), pure(f.PlaceMachine))
+	same(t, f, &driver.PlaceMachineRequest{MachineClass: class, FailureDomain: "a"}, d.PlaceMachine, f.PlaceMachine)
 	if got := d.MigratedKinds(); len(got) != 1 || got[0] != "AWSMachineClass" {
 		t.Errorf("it migrates %q", got)
 	}
@@ -186,7 +181,7 @@ func TestWhatADriverLacksIsUnimplemented(t *testing.T) {
 	wantCode(t, err, codes.Unimplemented)
 	_, err = d.GetVolumeIDs(t.Context(), &driver.GetVolumeIDsRequest{})
 	wantCode(t, err, codes.Unimplemented)
-	_, err = d.PlaceMachine(&driver.PlaceMachineRequest{MachineClass: fixture.MachineClass()})
+	_, err = d.PlaceMachine(t.Context(), &driver.PlaceMachineRequest{MachineClass: fixture.MachineClass()})
 	wantCode(t, err, codes.Unimplemented)
 	if d.SeparatesAPIGroups() {
 		t.Error("it separates API groups")
@@ -328,4 +323,32 @@ func TestACancelledOperationIsCancelledAtTheDriver(t *testing.T) {
 	if err := <-cancelled; !errors.Is(err, context.Canceled) {
 		t.Errorf("the driver's context ended with %v", err)
 	}
+}
+
+// slowPlacer takes as long to place a machine as it may.
+type slowPlacer struct {
+	full
+	began, ended chan struct{}
+}
+
+func (p *slowPlacer) PlaceMachine(ctx context.Context, _ *driver.PlaceMachineRequest) (*driver.PlaceMachineResponse, error) {
+	close(p.began)
+	<-ctx.Done()
+	close(p.ended)
+	return nil, ctx.Err()
+}
+
+// TestAPlacementEndsWithItsContext: at both ends.
+func TestAPlacementEndsWithItsContext(t *testing.T) {
+	inner := &slowPlacer{began: make(chan struct{}), ended: make(chan struct{})}
+	d := connect(t, inner)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	go func() {
+		<-inner.began
+		cancel()
+	}()
+	_, err := d.PlaceMachine(ctx, &driver.PlaceMachineRequest{MachineClass: fixture.MachineClass(), FailureDomain: "a"})
+	wantCode(t, err, codes.Canceled)
+	<-inner.ended
 }

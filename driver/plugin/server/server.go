@@ -31,6 +31,9 @@ type Options struct {
 	// Add is called when the first driver of a kind registers, before any of its operations. An
 	// error refuses it, with ALREADY_EXISTS; it is asked again at the next try. Required.
 	Add func(kind string, d *Driver) error
+	// Returned is called when a driver of a kind that was added has registered again. It must not block.
+	// Optional.
+	Returned func(kind string)
 	// Version of the manager, which drivers log. Optional.
 	Version string
 	// Log of registrations. The zero value discards.
@@ -188,6 +191,8 @@ func (s *Server) open(current *session) (*Driver, error) {
 			return nil, status.Errorf(codes.AlreadyExists, "the kind %q cannot be served: %v", kind, err)
 		}
 		s.kinds[strings.ToLower(kind)] = d
+	} else if s.options.Returned != nil {
+		s.options.Returned(d.kind)
 	}
 	s.metrics.connected(d.kind, true)
 	return d, nil

@@ -466,7 +466,7 @@ func TestARestartSpreadsWhatFailed(t *testing.T) {
 					m.DeletionTimestamp = new(metav1.NewTime(h.Clock.Now()))
 					ask = h.engine.Delete
 				}
-				objects, err := translate.Request(translate.Given{Machine: m})
+				objects, err := translate.Request(t.Context(), translate.Given{Machine: m})
 				if err != nil {
 					t.Fatal(err)
 				}

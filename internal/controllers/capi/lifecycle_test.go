@@ -1,6 +1,7 @@
 package capi
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -666,7 +667,7 @@ func TestClassIsHeldFirst(t *testing.T) {
 // placer is a driver that knows every failure domain but "nowhere".
 type placer struct{ driver.FailureDomains }
 
-func (placer) PlaceMachine(req *driver.PlaceMachineRequest) (*driver.PlaceMachineResponse, error) {
+func (placer) PlaceMachine(_ context.Context, req *driver.PlaceMachineRequest) (*driver.PlaceMachineResponse, error) {
 	if req.FailureDomain == "nowhere" {
 		return nil, status.Error(codes.NotFound, "there is no such place")
 	}
@@ -701,4 +702,23 @@ func TestDriverPlaces(t *testing.T) {
 	if len(h.calls()) != 0 {
 		t.Errorf("the driver was asked: %v", h.calls())
 	}
+}
+
+// TestADriverThatHasReturned: what waits for it does not wait until its next try is due.
+func TestADriverThatHasReturned(t *testing.T) {
+	h := newHarness(t)
+	h.Driver.OnStatus(fake.Always[driver.GetMachineStatusRequest, driver.GetMachineStatusResponse](nil, status.Error(codes.Unavailable, "not connected")))
+	for range 5 {
+		h.SettleAfter(time.Minute)
+	}
+	h.wantReady(metav1.ConditionFalse, infrav1.ReasonCreationFailed, "not connected")
+	h.Driver.OnStatus(nil)
+	if got := h.controller.ofDriver(t.Context(), "other"); len(got) != 0 {
+		t.Errorf("the return of another driver wakes %v", got)
+	}
+	if got := h.controller.ofDriver(t.Context(), "test"); len(got) != 1 {
+		t.Errorf("its return wakes %v", got)
+	}
+	h.Settle()
+	h.wantReady(metav1.ConditionTrue, infrav1.ReasonProvisioned)
 }

@@ -79,11 +79,15 @@ func (c *Controller) ofCluster(ctx context.Context, object client.Object) []reco
 		client.InNamespace(object.GetNamespace()), client.MatchingFields{byCluster: object.GetName()})
 }
 
-// ofDriver returns the MillwrightMachines of a driver.
+// ofDriver returns the MillwrightMachines of a driver, which is asked for them at once.
 func (c *Controller) ofDriver(ctx context.Context, name string) []reconcile.Request {
-	return core.Requests(ctx, c.Client, &infrav1.MillwrightMachineList{}, func(object client.Object) bool {
+	requests := core.Requests(ctx, c.Client, &infrav1.MillwrightMachineList{}, func(object client.Object) bool {
 		return object.(*infrav1.MillwrightMachine).Spec.Driver == name
 	})
+	for _, request := range requests {
+		c.Engine.Hurry(request.NamespacedName)
+	}
+	return requests
 }
 
 // waitingForClass returns the MillwrightMachines that may wait for a change of their class.

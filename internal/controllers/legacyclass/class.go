@@ -27,8 +27,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
-// patience is how long the driver may take for one class.
-const patience = time.Minute
+// callTimeout is how long the driver may take for one class.
+const callTimeout = time.Minute
 
 // The reasons of events.
 const (
@@ -117,7 +117,7 @@ func (c *Controller) generate(ctx context.Context, s *scope, d driver.Driver, ty
 	}
 	class.Namespace, class.Name = s.key.Namespace, s.key.Name
 	meta := class.ObjectMeta.DeepCopy()
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	_, err := migrator.GenerateMachineClassForMigration(ctx, &driver.GenerateMachineClassForMigrationRequest{
 		ProviderSpecificMachineClass: typed, MachineClass: class,

@@ -201,3 +201,21 @@ func TestTheIndexOfUsers(t *testing.T) {
 		}
 	}
 }
+
+// TestADriverThatHasReturned: one that was not available is asked again at once, and one that refused is not.
+func TestADriverThatHasReturned(t *testing.T) {
+	t.Parallel()
+	for code, calls := range map[codes.Code]int{codes.Unavailable: 3, codes.Internal: 2} {
+		d := &migrator{provider: "sim"}
+		w := newWorld(t, d, fleet()...)
+		d.err = status.Error(code, "not now")
+		w.mustPass()
+		w.clock.Step(time.Hour)
+		w.mustPass()
+		w.controller.waiting(legacy.AWS)(t.Context(), "aws")
+		w.mustPass()
+		if d.calls != calls {
+			t.Errorf("%v: %d calls, want %d", code, d.calls, calls)
+		}
+	}
+}

@@ -80,6 +80,15 @@ func (o *outcomes) note(identity, same string, news outcome) bool {
 	return last.said.News(reasonFailed, same)
 }
 
+// hurry has a driver called again that was not available.
+func (o *outcomes) hurry(identity string, now time.Time) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if last, ok := o.last[identity]; ok && last.code == codes.Unavailable {
+		last.retry = now
+	}
+}
+
 func (o *outcomes) forget(identity string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

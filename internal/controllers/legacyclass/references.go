@@ -51,7 +51,7 @@ func sameName(_ context.Context, class client.Object) []reconcile.Request {
 }
 
 // waiting returns what finds the objects of a kind that are not migrated: a driver that has registered may
-// do it.
+// do it, and is asked at once.
 func (c *Controller) waiting(kind string) func(ctx context.Context, name string) []reconcile.Request {
 	return func(ctx context.Context, _ string) []reconcile.Request {
 		objects, err := c.list(ctx, kind)
@@ -61,6 +61,7 @@ func (c *Controller) waiting(kind string) func(ctx context.Context, name string)
 		var requests []reconcile.Request
 		for _, object := range objects {
 			if !object.migrated() {
+				c.outcomes.hurry(object.identity(), c.Clock.Now())
 				requests = append(requests, reconcile.Request{NamespacedName: object.key})
 			}
 		}

@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
@@ -159,6 +160,15 @@ func New(opts Options) *Controller {
 	return &Controller{Options: opts}
 }
 
+// ofDriver returns the Machines that may wait for a driver, which is asked for them at once.
+func (c *Controller) ofDriver(ctx context.Context, name string) []reconcile.Request {
+	requests := c.concerned().WaitingForDriver(ctx, name)
+	for _, request := range requests {
+		c.Engine.Hurry(request.NamespacedName)
+	}
+	return requests
+}
+
 // SetupWithManager registers the controller, its watches, and the index of its replacements.
 func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 	if err := mgr.GetFieldIndexer().IndexField(context.Background(), &v1alpha1.Machine{}, replacement.ByPool, replacement.Pools); err != nil {
@@ -172,7 +182,7 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&v1alpha1.MachineClass{}, mapped(of.OfClass), builder.WithPredicates(wake.CapacityChanges())).
 		Watches(&corev1.Secret{}, mapped(of.WaitingForSecret), builder.WithPredicates(wake.SecretChanges())).
 		WatchesRawSource(c.TaskEnds).
-		WatchesRawSource(tasks.Registrations(c.Drivers, of.WaitingForDriver)).
+		WatchesRawSource(tasks.Registrations(c.Drivers, c.ofDriver)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: c.Concurrency, RateLimiter: expectations.RateLimiter()})
 	if c.Target != nil {
 		build.WatchesRawSource(c.Target.Watch(&corev1.Node{}, mapped(of.OfNode), wake.NodeChanges()))

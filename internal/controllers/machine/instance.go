@@ -15,6 +15,7 @@ import (
 	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/internal/lifecycle/bootstrap"
+	"github.com/millwright-dev/millwright/internal/lifecycle/bootstrap/userdata"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance/steps"
 	"github.com/millwright-dev/millwright/internal/lifecycle/nodes"
@@ -325,7 +326,7 @@ func (c *Controller) prepare(machine *v1alpha1.Machine, secret *corev1.Secret) f
 			}
 		}
 		prepared := secret.DeepCopy()
-		prepared.Data[bootstrap.UserDataKey] = bootstrap.Render(secret.Data[bootstrap.UserDataKey], key.Name, token)
+		prepared.Data[bootstrap.UserDataKey] = userdata.Render(secret.Data[bootstrap.UserDataKey], key.Name, token)
 		return prepared, nil
 	}
 }

@@ -42,7 +42,7 @@ func (c *Controller) lifecycle() []flow.Step[*scope] {
 }
 
 func (c *Controller) addFinalizer(ctx context.Context, s *scope) flow.Result {
-	if controllerutil.ContainsFinalizer(s.machine, v1alpha1.FinalizerMCM) {
+	if controllerutil.ContainsFinalizer(s.machine, v1alpha1.FinalizerMCM) && !controllerutil.ContainsFinalizer(s.machine, v1alpha1.FinalizerLegacy) {
 		return flow.Continue()
 	}
 	location := ""
@@ -51,6 +51,7 @@ func (c *Controller) addFinalizer(ctx context.Context, s *scope) flow.Result {
 	}
 	return flow.Fail(c.patchMachine(ctx, s, func(machine *v1alpha1.Machine) {
 		controllerutil.AddFinalizer(machine, v1alpha1.FinalizerMCM)
+		controllerutil.RemoveFinalizer(machine, v1alpha1.FinalizerLegacy)
 		setLocation(machine, location)
 	}))
 }
@@ -235,7 +236,7 @@ func (c *Controller) usable(ctx context.Context, s *scope) (bool, error) {
 
 // askForNode reads a node from the API server; nil if there is none.
 func (c *Controller) askForNode(ctx context.Context, name string) (*corev1.Node, error) {
-	ctx, cancel := context.WithTimeout(ctx, outage.Patience)
+	ctx, cancel := context.WithTimeout(ctx, outage.AnswerTimeout)
 	defer cancel()
 	object := &unstructured.Unstructured{}
 	object.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Node"))

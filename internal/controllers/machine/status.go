@@ -221,7 +221,14 @@ func describe(conditions []corev1.NodeCondition) string {
 	return strings.Join(parts, ", ")
 }
 
+// mostAddresses is how many addresses a Machine has before those that it had are dropped: a driver may name
+// others each time.
+const mostAddresses = 128
+
 func mergeAddresses(known []corev1.NodeAddress, found instance.Instance) []corev1.NodeAddress {
+	if len(known)+len(found.Addresses) > mostAddresses {
+		known = nil
+	}
 	all := slices.Concat(known, found.Addresses)
 	if found.NodeName != "" {
 		all = append(all, corev1.NodeAddress{Type: corev1.NodeHostName, Address: found.NodeName})

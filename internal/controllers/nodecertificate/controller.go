@@ -181,7 +181,7 @@ func (c *Controller) gather(ctx context.Context, key types.NamespacedName, reque
 	}
 	known.reserved = c.Reserved != nil && c.Reserved(name)
 	var err error
-	if known.rival, err = c.rival(ctx, machine, name); err != nil {
+	if known.conflicting, err = c.conflicting(ctx, machine, name); err != nil {
 		return facts{}, err
 	}
 	node := &corev1.Node{}
@@ -194,8 +194,8 @@ func (c *Controller) gather(ctx context.Context, key types.NamespacedName, reque
 	return known, nil
 }
 
-// rival returns another Machine that names the node; nil if there is none.
-func (c *Controller) rival(ctx context.Context, ours *v1alpha1.Machine, node string) (*v1alpha1.Machine, error) {
+// conflicting returns another Machine that names the node; nil if there is none.
+func (c *Controller) conflicting(ctx context.Context, ours *v1alpha1.Machine, node string) (*v1alpha1.Machine, error) {
 	machines := &v1alpha1.MachineList{}
 	if err := c.Machines.List(ctx, machines, client.MatchingFields{fieldindex.MachineByNode: node}, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("finding the machines of node %s: %w", node, err)

@@ -42,8 +42,8 @@ type facts struct {
 	request *certificatesv1.CertificateSigningRequestSpec
 	// machine is that of the token.
 	machine *v1alpha1.Machine
-	// rival is another Machine that names the same node; nil if there is none.
-	rival *v1alpha1.Machine
+	// conflicting is another Machine that names the same node; nil if there is none.
+	conflicting *v1alpha1.Machine
 	// node has the name of the Machine's node; nil if there is none.
 	node *corev1.Node
 	// reserved reports that no Machine may have a node of that name.
@@ -128,8 +128,8 @@ func (f facts) takenBy() string {
 	switch {
 	case f.reserved:
 		return "the name is reserved"
-	case f.rival != nil:
-		return fmt.Sprintf("machine %q names the same node", f.rival.Name)
+	case f.conflicting != nil:
+		return fmt.Sprintf("machine %q names the same node", f.conflicting.Name)
 	case f.node == nil:
 		return ""
 	}

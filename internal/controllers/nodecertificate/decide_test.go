@@ -69,12 +69,12 @@ func TestDecide(t *testing.T) {
 		"other machine's": {"marked", func(f *facts) {
 			f.node = node(-time.Minute, func(n *corev1.Node) { ours(n); n.Labels[v1alpha1.LabelKeyMachineName] = "o" })
 		}, ReasonNodeTaken},
-		"other VM": {"not marked yet", func(f *facts) { f.node = node(-time.Minute, func(n *corev1.Node) { n.Spec.ProviderID = "fake:///o" }) }, ReasonNodeTaken},
-		"rival":    {"another Machine names it", func(f *facts) { f.rival = &v1alpha1.Machine{} }, ReasonNodeTaken},
-		"reserved": {"", func(f *facts) { f.reserved = true }, ReasonNodeTaken},
-		"deleted":  {"", func(f *facts) { f.machine.DeletionTimestamp = &metav1.Time{Time: begin} }, ReasonMachineDeleted},
-		"no name":  {"it is not recorded yet", func(f *facts) { f.machine.Labels = nil }, ""},
-		"no PEM":   {"", func(f *facts) { f.request.Request = []byte("x") }, ReasonUnusual},
+		"other VM":    {"not marked yet", func(f *facts) { f.node = node(-time.Minute, func(n *corev1.Node) { n.Spec.ProviderID = "fake:///o" }) }, ReasonNodeTaken},
+		"conflicting": {"another Machine names it", func(f *facts) { f.conflicting = &v1alpha1.Machine{} }, ReasonNodeTaken},
+		"reserved":    {"", func(f *facts) { f.reserved = true }, ReasonNodeTaken},
+		"deleted":     {"", func(f *facts) { f.machine.DeletionTimestamp = &metav1.Time{Time: begin} }, ReasonMachineDeleted},
+		"no name":     {"it is not recorded yet", func(f *facts) { f.machine.Labels = nil }, ""},
+		"no PEM":      {"", func(f *facts) { f.request.Request = []byte("x") }, ReasonUnusual},
 		"no DER": {"", func(f *facts) {
 			f.request.Request = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: []byte("x")})
 		}, ReasonUnusual},

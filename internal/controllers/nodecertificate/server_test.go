@@ -36,8 +36,8 @@ import (
 
 func TestMain(m *testing.M) { env.Main(m) }
 
-// patience bounds what takes a second or two.
-const patience = 30 * time.Second
+// waitTimeout bounds what takes a second or two.
+const waitTimeout = 30 * time.Second
 
 // harness is a control plane that lets nodes join, with the controller.
 type harness struct {
@@ -127,7 +127,7 @@ func (h *harness) as(token string) guest {
 	gomega.NewWithT(h.t).Eventually(func() error {
 		_, err := client.CertificatesV1().CertificateSigningRequests().Create(h.t.Context(), g.csr(ask{name: "system:node:x"}), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		return err
-	}).WithTimeout(patience).Should(gomega.Succeed())
+	}).WithTimeout(waitTimeout).Should(gomega.Succeed())
 	return g
 }
 
@@ -204,7 +204,7 @@ func (h *harness) decided(request string) certificatesv1.CertificateSigningReque
 		g.Expect(err).NotTo(gomega.HaveOccurred())
 		g.Expect(seen.Status.Conditions).NotTo(gomega.BeEmpty())
 		condition = seen.Status.Conditions[0]
-	}).WithTimeout(patience).WithPolling(20 * time.Millisecond).Should(gomega.Succeed())
+	}).WithTimeout(waitTimeout).WithPolling(20 * time.Millisecond).Should(gomega.Succeed())
 	return condition
 }
 
@@ -252,7 +252,7 @@ func TestGuestGetsOnlyItsOwnNode(t *testing.T) {
 	gomega.NewWithT(t).Eventually(func(g gomega.Gomega) {
 		g.Expect(h.Client.List(t.Context(), events, client.InNamespace(h.Namespace), client.MatchingFields{"reason": "NodeCertificateDenied"})).To(gomega.Succeed())
 		g.Expect(events.Items).NotTo(gomega.BeEmpty())
-	}).WithTimeout(patience).Should(gomega.Succeed())
+	}).WithTimeout(waitTimeout).Should(gomega.Succeed())
 }
 
 // TestGuestJoins: a guest that asks for its own node is approved, and is that node. It can renew its
@@ -290,7 +290,7 @@ func (h *harness) certified(g guest, a ask) kubernetes.Interface {
 		created, err = h.admin.CertificatesV1().CertificateSigningRequests().Get(h.t.Context(), created.Name, metav1.GetOptions{})
 		g.Expect(err).NotTo(gomega.HaveOccurred())
 		g.Expect(created.Status.Certificate).NotTo(gomega.BeEmpty())
-	}).WithTimeout(patience).Should(gomega.Succeed())
+	}).WithTimeout(waitTimeout).Should(gomega.Succeed())
 	encoded, err := x509.MarshalECPrivateKey(key)
 	if err != nil {
 		h.t.Fatal(err)
@@ -378,7 +378,7 @@ func TestNodesOfOthers(t *testing.T) {
 		"same-vm": {node: "same-vm-" + h.Namespace, want: nodecertificate.ReasonJoins, with: later("same-vm", func(n *corev1.Node) {
 			n.Spec.ProviderID = "fake:///same-vm"
 		})},
-		"rival": {node: "rival-" + h.Namespace, want: nodecertificate.ReasonNodeTaken, with: func() { h.machine("other", "rival-"+h.Namespace) }},
+		"conflicting": {node: "conflicting-" + h.Namespace, want: nodecertificate.ReasonNodeTaken, with: func() { h.machine("other", "conflicting-"+h.Namespace) }},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -402,7 +402,7 @@ func (h *harness) awaitKnown(g guest, node string) {
 	h.t.Helper()
 	gomega.NewWithT(h.t).Eventually(func() certificatesv1.RequestConditionType {
 		return h.decided(g.submit(ask{name: "system:node:" + node})).Type
-	}).WithTimeout(patience).WithPolling(100 * time.Millisecond).Should(gomega.Equal(certificatesv1.CertificateDenied))
+	}).WithTimeout(waitTimeout).WithPolling(100 * time.Millisecond).Should(gomega.Equal(certificatesv1.CertificateDenied))
 }
 
 // TestDeletedMachine: a Machine that goes gets no node any more.

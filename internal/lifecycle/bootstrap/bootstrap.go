@@ -1,15 +1,13 @@
 // Package bootstrap makes what new machines need to join a cluster: a bootstrap token for each
-// machine, and user data that contains it.
+// machine. Package userdata puts it into their user data.
 package bootstrap
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
-	"net/url"
 	"strconv"
 	"strings"
 	"sync"
@@ -290,28 +288,5 @@ func text(token *corev1.Secret) string {
 	return string(token.Data["token-id"]) + "." + string(token.Data["token-secret"])
 }
 
-// Placeholders in user data. They may also be escaped for a URL query.
-const (
-	PlaceholderToken       = "<<BOOTSTRAP_TOKEN>>"
-	PlaceholderMachineName = "<<MACHINE_NAME>>"
-)
-
 // UserDataKey is the key of the user data in a class's Secret.
 const UserDataKey = "userData"
-
-// Render fills the placeholders of user data. The escaped form of a placeholder is filled, with
-// the escaped value, only where the plain form is absent. An empty token leaves its placeholder.
-func Render(userData []byte, machineName, token string) []byte {
-	userData = replace(userData, PlaceholderMachineName, machineName)
-	if token == "" {
-		return userData
-	}
-	return replace(userData, PlaceholderToken, token)
-}
-
-func replace(data []byte, placeholder, value string) []byte {
-	if bytes.Contains(data, []byte(placeholder)) {
-		return bytes.ReplaceAll(data, []byte(placeholder), []byte(value))
-	}
-	return bytes.ReplaceAll(data, []byte(url.QueryEscape(placeholder)), []byte(url.QueryEscape(value)))
-}

@@ -30,8 +30,8 @@ import (
 	"github.com/millwright-dev/millwright/test/env"
 )
 
-// patience is the longest that a test waits for anything.
-const patience = 2 * time.Minute
+// waitTimeout is the longest that a test waits for anything.
+const waitTimeout = 2 * time.Minute
 
 // harness is a node with pods, in a cluster whose attach-detach and disruption controllers
 // are the real ones. The tests play the scheduler, the kubelets and the CSI attacher.
@@ -303,7 +303,7 @@ func (h *harness) awaitAttached(count int) {
 
 func (h *harness) eventually(what string, holds func(context.Context) bool) {
 	h.t.Helper()
-	err := wait.PollUntilContextTimeout(h.t.Context(), 20*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(h.t.Context(), 20*time.Millisecond, waitTimeout, true, func(ctx context.Context) (bool, error) {
 		return holds(ctx), nil
 	})
 	if err != nil {
@@ -321,7 +321,7 @@ func (h *harness) request() drain.Request {
 // drive makes a pass whenever there is reason for one, until the reports are as wanted.
 func (h *harness) drive(d *drain.Drainer, req *drain.Request, wanted func(drain.Report) bool) drain.Report {
 	h.t.Helper()
-	limit := time.NewTimer(patience)
+	limit := time.NewTimer(waitTimeout)
 	defer limit.Stop()
 	said := ""
 	for {

@@ -5,7 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
+	"unicode"
 	"unicode/utf8"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver"
@@ -50,7 +55,12 @@ func (e *Engine) find(ctx context.Context, req Request) Answer {
 		if resp == nil {
 			return failed(MethodStatus, unnamed(err))
 		}
-		return Answer{State: Exists, Instance: Instance(*resp), Location: p.news()}
+		answer := Answer{State: Exists, Instance: Instance(*resp), Location: p.news()}
+		answer.Instance.reduce(req)
+		if wrong := answer.Instance.unstorable(); wrong != "" {
+			return failed(MethodStatus, status.Error(codes.Internal, wrong))
+		}
+		return answer
 	case code != codes.NotFound && code != codes.Unimplemented:
 		return failed(MethodStatus, err)
 	case p.elsewhere():
@@ -120,6 +130,7 @@ func (e *Engine) initialize(ctx context.Context, req Request, answer Answer) Ans
 					answer.Instance.Addresses = append(answer.Instance.Addresses, address)
 				}
 			}
+			answer.Instance.Addresses = storable(answer.Instance.Addresses)
 		}
 	case codes.Unimplemented:
 	default:
@@ -128,21 +139,70 @@ func (e *Engine) initialize(ctx context.Context, req Request, answer Answer) Ans
 	return answer
 }
 
-// complete checks that the driver named what is required. If not, only its LastKnownState is kept.
+// complete checks that the driver named what is required, and what can be stored: the API server would
+// refuse the whole Machine for the rest. If not, only its LastKnownState is kept.
 func complete(method Method, req Request, answer Answer) Answer {
-	missing := ""
+	answer.Instance.reduce(req)
+	wrong := answer.Instance.unstorable()
 	switch {
 	case answer.Instance.ProviderID == "":
-		missing = "the driver named no provider ID"
-	case req.NodeExpected && answer.Instance.NodeName == "":
-		missing = "the driver named no node"
-	default:
+		wrong = "the driver named no provider ID"
+	case wrong == "" && req.NodeExpected && answer.Instance.NodeName == "":
+		wrong = "the driver named no node"
+	}
+	if wrong == "" {
 		answer.State = Exists
 		return answer
 	}
-	incomplete := failed(method, status.Error(codes.Internal, missing))
+	incomplete := failed(method, status.Error(codes.Internal, wrong))
 	incomplete.LastKnownState = answer.LastKnownState
 	return incomplete
+}
+
+// reduce leaves out what is not needed, and cannot be stored.
+func (i *Instance) reduce(req Request) {
+	i.Addresses = storable(i.Addresses)
+	if !req.NodeExpected && len(validation.IsValidLabelValue(i.NodeName)) > 0 {
+		i.NodeName = ""
+	}
+}
+
+// unstorable returns what of an instance no API server stores; empty if nothing.
+func (i *Instance) unstorable() string {
+	switch {
+	case len(i.ProviderID) > longestID || !printable(i.ProviderID):
+		return "the driver named a provider ID that cannot be stored"
+	case len(validation.IsValidLabelValue(i.NodeName)) > 0:
+		return "the driver named a node whose name cannot be the value of a label"
+	}
+	return ""
+}
+
+const (
+	// longestID is how many bytes a provider ID may have.
+	longestID = 2048
+	// mostAddresses is how many addresses of an instance are stored, and longestAddress how many bytes
+	// each may have.
+	mostAddresses  = 64
+	longestAddress = 256
+)
+
+// storable returns the addresses that can be stored with a machine.
+func storable(addresses []corev1.NodeAddress) []corev1.NodeAddress {
+	if bad := slices.IndexFunc(addresses, unusable); bad >= 0 {
+		addresses = slices.DeleteFunc(slices.Clone(addresses), unusable)
+	}
+	return addresses[:min(len(addresses), mostAddresses)]
+}
+
+func unusable(a corev1.NodeAddress) bool {
+	text := string(a.Type) + a.Address
+	return len(text) > longestAddress || !printable(text)
+}
+
+// printable reports whether a text is UTF-8 that controls no terminal.
+func printable(text string) bool {
+	return utf8.ValidString(text) && !strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) })
 }
 
 // LongestNote is how many bytes of a driver's LastKnownState are stored.

@@ -255,6 +255,18 @@ func (e *Engine) Forget(key Key) {
 	}
 }
 
+// Hurry has the driver asked again for an instance as soon as the caller wants, if it was not available: it
+// is now.
+func (e *Engine) Hurry(key Key) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	known := e.entries[key]
+	if known == nil || known.answer == nil || known.answer.Failure == nil || known.answer.Failure.Code != codes.Unavailable {
+		return
+	}
+	known.failures, known.due = 0, e.opts.Clock.Now()
+}
+
 type call func(ctx context.Context, req Request) Answer
 
 func (e *Engine) pursue(want goal, req Request, do call) Answer {

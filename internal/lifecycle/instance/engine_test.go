@@ -3,6 +3,7 @@ package instance_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -305,6 +306,64 @@ func TestNotesThatCannotBeStored(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestAnswersThatCannotBeStored: the API server would refuse the whole Machine for a provider ID, a node's
+// name or addresses that cannot be stored, and its VM would be known to nobody.
+func TestAnswersThatCannotBeStored(t *testing.T) {
+	const good = "node-1"
+	for name, tc := range map[string]struct {
+		id, node string
+		want     bool
+	}{
+		"good":                 {"sim://1", good, true},
+		"a huge ID":            {strings.Repeat("x", 2<<20), good, false},
+		"a binary ID":          {"sim://\xff", good, false},
+		"an ID for a terminal": {"sim://\x1b[2J", good, false},
+		"a node with spaces":   {"sim://1", "node 1", false},
+		"a huge node":          {"sim://1", strings.Repeat("x", 64), false},
+		"a binary node":        {"sim://1", "\xff", false},
+	} {
+		for _, method := range []instance.Method{instance.MethodCreate, instance.MethodStatus} {
+			t.Run(name+"/"+string(method), func(t *testing.T) {
+				bubble(t, func(t *testing.T, d *fake.Driver, p *process) {
+					answerWith(d, method, &driver.CreateMachineResponse{ProviderID: tc.id, NodeName: tc.node})
+					req := request("m")
+					req.NodeExpected = true
+					if got := ask(p.Ensure, req); (got.State == instance.Exists) != tc.want || !tc.want && (got.Failure.Code != codes.Internal || len(got.Failure.Error()) > 200) {
+						t.Errorf("state %v, failure %.300v", got.State, got.Failure)
+					}
+				})
+			})
+		}
+		t.Run(name+"/deleted", func(t *testing.T) { // it is identified first
+			bubble(t, func(t *testing.T, d *fake.Driver, p *process) {
+				answerWith(d, instance.MethodStatus, &driver.CreateMachineResponse{ProviderID: tc.id, NodeName: tc.node})
+				req := request("m")
+				req.NodeExpected = true
+				if got := ask(p.Find, req); (got.State == instance.Exists) != tc.want || !tc.want && len(got.Failure.Error()) > 200 {
+					t.Errorf("state %v, failure %.300v", got.State, got.Failure)
+				}
+			})
+		})
+	}
+}
+
+// TestAddressesThatCannotBeStored: they are left out.
+func TestAddressesThatCannotBeStored(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake.Driver, p *process) {
+		good := corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: "10.0.0.1"}
+		all := []corev1.NodeAddress{{Type: "x", Address: "\xff"}, {Type: "\x1b", Address: "y"}, {Type: "x", Address: strings.Repeat("x", 1<<20)}, good}
+		d.OnCreate(fake.Always[driver.CreateMachineRequest](&driver.CreateMachineResponse{ProviderID: "p", NodeName: "n", Addresses: all}, nil))
+		for i := range 10_000 {
+			all = append(all, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: fmt.Sprintf("10.0.1.%d", i)})
+		}
+		d.OnInitialize(fake.Always[driver.InitializeMachineRequest](&driver.InitializeMachineResponse{Addresses: all}, nil))
+		got := ask(p.Ensure, request("m"))
+		if n := len(got.Instance.Addresses); got.State != instance.Exists || n > 64 || n < 2 || got.Instance.Addresses[0] != good {
+			t.Errorf("state %v, %d addresses", got.State, n)
+		}
+	})
 }
 
 func TestTheCallersObjectsAreNotKept(t *testing.T) {

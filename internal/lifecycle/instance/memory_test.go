@@ -81,6 +81,40 @@ func TestBackoff(t *testing.T) {
 	})
 }
 
+// TestHurry: a driver that is available again is asked at once, and its next failure counts as the first.
+// Other failures are not its.
+func TestHurry(t *testing.T) {
+	for name, tc := range map[string]struct {
+		code codes.Code
+		want bool
+	}{
+		"was not available": {codes.Unavailable, true},
+		"refused":           {codes.InvalidArgument, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, d *fake.Driver, p *process) {
+				d.OnStatus(fake.Always[driver.GetMachineStatusRequest, driver.GetMachineStatusResponse](nil, status.Error(tc.code, "no")))
+				req := request("m")
+				p.Hurry(keyOf(req)) // of what is not known
+				for range 5 {
+					time.Sleep(ask(p.Ensure, req).Retry)
+				}
+				ask(p.Ensure, req)
+				made(t, d)
+
+				p.Hurry(keyOf(req))
+				again := ask(p.Ensure, req).Retry
+				if asked := len(made(t, d)) > 0; asked != tc.want {
+					t.Errorf("asked at once: %v, want %v", asked, tc.want)
+				}
+				if tc.want {
+					within(t, "wait", again, time.Second)
+				}
+			})
+		})
+	}
+}
+
 func TestBackoffRestartsWhenSomethingChanged(t *testing.T) {
 	cases := map[string]struct {
 		reason string

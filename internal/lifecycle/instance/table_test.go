@@ -98,8 +98,8 @@ func TestAnswersToCodes(t *testing.T) {
 	}
 }
 
-// patience is the time after the first and after many failures, by word.
-var patience = map[string][2]time.Duration{
+// waitTimeout is the time after the first and after many failures, by word.
+var waitTimeout = map[string][2]time.Duration{
 	"soon":      {time.Second, time.Minute},
 	"remains":   {time.Second, time.Minute},
 	"medium":    {5 * time.Second, 3 * time.Minute},
@@ -115,14 +115,14 @@ func checkAnswer(t *testing.T, situation string, code codes.Code, want string) {
 	answer := ask(question, req)
 
 	if got := outcome(answer); got != want {
-		if _, tried := patience[want]; !tried || got != "failed" {
+		if _, tried := waitTimeout[want]; !tried || got != "failed" {
 			t.Fatalf("answer %q, want %q", got, want)
 		}
 		if answer.Failure.Code != code {
 			t.Errorf("the failure's code is %v", answer.Failure.Code)
 		}
 	}
-	limits, tried := patience[want]
+	limits, tried := waitTimeout[want]
 	if !tried {
 		if answer.Retry != 0 {
 			t.Errorf("a final answer is to be asked again in %v", answer.Retry)

@@ -2,7 +2,9 @@ package instance
 
 import (
 	"context"
+	"strings"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -134,7 +136,7 @@ func (v *Volumes) ask(ctx context.Context, about question, identifier driver.Vol
 	case status.Is(err, codes.Unavailable):
 		delay := backoff.Step()
 		v.note(about, answer{awaited: true, backoff: backoff})
-		v.options.Clock.AfterFunc(delay, func() { v.wake(about) })
+		v.wakeLater(about, delay)
 		return
 	case err != nil:
 		news.failed = true
@@ -143,6 +145,20 @@ func (v *Volumes) ask(ctx context.Context, about question, identifier driver.Vol
 	}
 	v.note(about, news)
 	v.wake(about)
+}
+
+// wakeLater wakes the machines when the driver has registered again, and after a delay at the latest.
+func (v *Volumes) wakeLater(about question, delay time.Duration) {
+	once := sync.OnceFunc(func() { v.wake(about) })
+	stop := v.options.Drivers.OnRegister(func(name string) {
+		if strings.EqualFold(name, about.provider) {
+			once()
+		}
+	})
+	v.options.Clock.AfterFunc(delay, func() {
+		stop()
+		once()
+	})
 }
 
 func (v *Volumes) note(about question, news answer) {

@@ -163,7 +163,7 @@ func TestVolumesOfALateDriver(t *testing.T) {
 	}
 }
 
-// TestVolumesOfADriverThatIsAway: it is asked again, later each time. Other errors are not waited for.
+// TestVolumesOfADriverThatIsAway: it is asked again, later each time, and when it is back. Other errors are not waited for.
 func TestVolumesOfADriverThatIsAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newIdentifier("aws-", status.Error(codes.Unavailable, "not connected"))
@@ -185,7 +185,15 @@ func TestVolumesOfADriverThatIsAway(t *testing.T) {
 		if d.asked["volume-1"] != 3 {
 			t.Errorf("asked %d times", d.asked["volume-1"])
 		}
+		i.look("aws", pv)
+		i.work()
 		d.err = nil
+		i.drivers.Announce("other")
+		i.drivers.Announce("AWS")
+		synctest.Wait()
+		if len(i.woken) != 1 {
+			t.Errorf("when it is back: woken %v", i.woken)
+		}
 		if got := i.learn("aws", pv); got != "aws-volume-1" {
 			t.Errorf("when it is back: %q", got)
 		}

@@ -67,17 +67,17 @@ type server struct {
 	back time.Time
 }
 
-// Patience is how long an API server may take to answer. One that does not is asked failingPeriods
+// AnswerTimeout is how long an API server may take to answer. One that does not is asked failingPeriods
 // times within the timeout.
 const (
-	Patience       = 5 * time.Second
+	AnswerTimeout  = 5 * time.Second
 	failingPeriods = 5
 )
 
 // asker asks an API server for an object that need not exist.
 func asker(c client.Client, kind schema.GroupVersionKind, key client.ObjectKey) func(context.Context) error {
 	return func(ctx context.Context) error {
-		ctx, cancel := context.WithTimeout(ctx, Patience)
+		ctx, cancel := context.WithTimeout(ctx, AnswerTimeout)
 		defer cancel()
 		object := &unstructured.Unstructured{}
 		object.SetGroupVersionKind(kind)
@@ -200,11 +200,11 @@ type Countdown struct {
 func (d Countdown) Over() bool { return d.Left <= 0 }
 
 // Countdown counts a timeout from its beginning, or from the last time when no manager worked or an
-// API server was away, or this host's clock was set. That it is over is confirmed by answers no older than Patience.
+// API server was away, or this host's clock was set. That it is over is confirmed by answers no older than AnswerTimeout.
 func (m *Monitor) Countdown(ctx context.Context, begin time.Time, timeout timeouts.Timeout) Countdown {
 	counted := m.count(m.observe(ctx, m.opts.Period), begin, timeout)
 	if counted.Over() {
-		return m.count(m.observe(ctx, Patience), begin, timeout)
+		return m.count(m.observe(ctx, AnswerTimeout), begin, timeout)
 	}
 	return counted
 }

@@ -132,7 +132,7 @@ func TestNothingIsConfirmedMeanwhile(t *testing.T) {
 	done := make(chan state)
 	go func() { done <- l.observe(context.Background(), l.opts.Period) }()
 	<-asked
-	if got := l.observe(t.Context(), Patience); got.answering || got.again != unanswered {
+	if got := l.observe(t.Context(), AnswerTimeout); got.answering || got.again != unanswered {
 		t.Errorf("well: %v, by an answer of a minute ago; to be looked at again after %v", got.answering, got.again)
 	}
 	close(answer)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -148,7 +149,7 @@ func (cp *ControlPlane) etcdArguments() []string {
 
 func (cp *ControlPlane) apiserverArguments() []string {
 	file := cp.dir.pki
-	return slices.Concat(cp.serverArguments(cp.ports.APIServer, apiserverCert), cp.cacheArguments(), []string{
+	return slices.Concat(cp.serverArguments(cp.ports.APIServer, apiserverCert), cp.cacheArguments(), cp.egressArguments(), []string{
 		"--advertise-address=" + loopback,
 		// Endpoints cannot have loopback addresses: the kubernetes Service has none.
 		"--endpoint-reconciler-type=none",
@@ -191,6 +192,44 @@ func (cp *ControlPlane) cacheArguments() []string {
 	return nil
 }
 
+func (cp *ControlPlane) egressArguments() []string {
+	if cp.config.EgressSocket == "" {
+		return nil
+	}
+	return []string{"--egress-selector-config-file=" + cp.dir.egress()}
+}
+
+// longestSocket is the length of the longest path of a Unix socket, in bytes.
+const longestSocket = 107
+
+// egressConfig is for a socket.
+const egressConfig = `apiVersion: apiserver.k8s.io/v1beta1
+kind: EgressSelectorConfiguration
+egressSelections:
+- name: cluster
+  connection:
+    proxyProtocol: HTTPConnect
+    transport:
+      uds:
+        udsName: %q
+`
+
+// writeEgress writes how kube-apiserver reaches nodes.
+func (cp *ControlPlane) writeEgress() error {
+	socket := cp.config.EgressSocket
+	if socket == "" {
+		return nil
+	}
+	if len(socket) > longestSocket {
+		return fmt.Errorf("the path %s is longer than the %d bytes that a socket may have: choose another folder", socket, longestSocket)
+	}
+	config := fmt.Sprintf(egressConfig, socket)
+	if err := os.WriteFile(cp.dir.egress(), []byte(config), 0o600); err != nil {
+		return fmt.Errorf("writing how nodes are reached: %w", err)
+	}
+	return nil
+}
+
 func (cp *ControlPlane) controllerManagerArguments() []string {
 	file := cp.dir.pki
 	return slices.Concat(cp.serverArguments(cp.ports.ControllerManager, managerCert), cp.clientArguments(managerClientCert), []string{
@@ -206,7 +245,14 @@ func (cp *ControlPlane) controllerManagerArguments() []string {
 		"--kube-api-burst=400",
 		// It creates this folder; the default is in /usr.
 		"--flex-volume-plugin-dir=" + cp.dir.path("flexvolume"),
-	})
+	}, cp.podNetworkArguments())
+}
+
+func (cp *ControlPlane) podNetworkArguments() []string {
+	if network := cp.config.PodNetwork; network.IsValid() {
+		return []string{"--allocate-node-cidrs", "--cluster-cidr=" + network.String()}
+	}
+	return nil
 }
 
 func (cp *ControlPlane) schedulerArguments() []string {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -48,6 +49,15 @@ type Config struct {
 	// kube-apiserver. Loopback, the names of the Service kubernetes and the addresses of
 	// the host in user-mode networks of QEMU (10.0.2.2, fec0::2) are always in it.
 	ServerNames []string
+
+	// PodNetwork is the network of which each Node gets a part for its Pods. Optional: without
+	// it Nodes get none.
+	PodNetwork netip.Prefix
+
+	// EgressSocket is a Unix socket at which HTTP CONNECT leads to nodes, and to other servers
+	// that kube-apiserver calls. It has 107 bytes at most. Optional: without it they are reached
+	// directly.
+	EgressSocket string
 
 	// Logger gets a line for each start, stop and unexpected end of a component or child.
 	// The zero value discards them.

@@ -98,7 +98,7 @@ func (cp *ControlPlane) prepare() error {
 	if cp.pki, err = ensurePKI(cp.dir, cp.config.ServerNames, time.Now()); err != nil {
 		return fmt.Errorf("preparing the certificates in %s: %w", cp.dir.pki(""), err)
 	}
-	if err := cp.writeKubeconfigs(); err != nil {
+	if err := errors.Join(cp.writeKubeconfigs(), cp.writeEgress()); err != nil {
 		return err
 	}
 	for _, c := range cp.config.components() {

@@ -24,6 +24,7 @@ func (d layout) data() string                  { return d.path("etcd") }
 func (d layout) log(name string) string        { return d.path("logs", name+".log") }
 func (d layout) record(name string) string     { return d.path("run", name+".json") }
 func (d layout) ports() string                 { return d.path("ports.json") }
+func (d layout) egress() string                { return d.path("egress.json") }
 func (d layout) lock() string                  { return d.path("lock") }
 
 // create creates the folders, for this user only: all lead to secrets.

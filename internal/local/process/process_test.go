@@ -19,8 +19,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/local/proc"
 )
 
-// patience is how long something may take that takes milliseconds.
-const patience = 30 * time.Second
+// waitTimeout is how long something may take that takes milliseconds.
+const waitTimeout = 30 * time.Second
 
 // role makes the test's executable something else: see the roles.
 const role = "TEST_PROCESS_ROLE"
@@ -154,7 +154,7 @@ var logs sync.Map
 func awaitReady(t *testing.T, dir string) {
 	t.Helper()
 	log, _ := logs.Load(dir)
-	if err := log.(*os.File).SetReadDeadline(time.Now().Add(patience)); err != nil {
+	if err := log.(*os.File).SetReadDeadline(time.Now().Add(waitTimeout)); err != nil {
 		t.Fatal(err)
 	}
 	if line, err := bufio.NewReader(log.(*os.File)).ReadString('\n'); line != "ready\n" {
@@ -166,7 +166,7 @@ func awaitExit(t *testing.T, p *Process) Exit {
 	t.Helper()
 	select {
 	case <-p.Ended():
-	case <-time.After(patience):
+	case <-time.After(waitTimeout):
 		t.Fatalf("process %d does not end", p.PID())
 	}
 	exit, err := p.Exit()

@@ -154,11 +154,11 @@ func TestChildThatCannotBeStarted(t *testing.T) {
 
 func TestStopIsOrderlyAtFirst(t *testing.T) {
 	tests := map[string]struct {
-		reason   string
-		stubborn bool
-		patience time.Duration // of the caller
-		want     time.Duration
-		signals  []os.Signal
+		reason      string
+		stubborn    bool
+		waitTimeout time.Duration // of the caller
+		want        time.Duration
+		signals     []os.Signal
 	}{
 		"Obeys":      {"a child that ends when asked to costs no time", false, time.Hour, 0, []os.Signal{syscall.SIGTERM}},
 		"Stubborn":   {"one that does not is killed after its grace", true, time.Hour, 3 * time.Second, []os.Signal{syscall.SIGTERM, syscall.SIGKILL}},
@@ -170,7 +170,7 @@ func TestStopIsOrderlyAtFirst(t *testing.T) {
 				s := newStage(0, test.stubborn)
 				s.Start()
 				synctest.Wait()
-				ctx, cancel := context.WithTimeout(t.Context(), test.patience)
+				ctx, cancel := context.WithTimeout(t.Context(), test.waitTimeout)
 				defer cancel()
 				began := time.Now()
 				s.Stop(ctx)

@@ -9,10 +9,10 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// patience is how long the cache may not show a creation or deletion before the API server is
+// cacheTimeout is how long the cache may not show a creation or deletion before the API server is
 // asked. A Machine may have been deleted before the cache showed it, and a webhook may have
 // claimed that one is gone.
-const patience = 30 * time.Second
+const cacheTimeout = 30 * time.Second
 
 // Children remembers which Machines of a set were created and deleted, until the cache shows it.
 // The zero value is ready to use, by one goroutine at a time.
@@ -72,7 +72,7 @@ func (c *Children) Check(cached []*v1alpha1.Machine, now time.Time) State {
 	c.drop(cached)
 	for _, w := range c.awaited {
 		state = max(state, Behind)
-		if now.Sub(w.at) > patience {
+		if now.Sub(w.at) > cacheTimeout {
 			state = Unknown
 		}
 	}

@@ -9,20 +9,11 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/resourceversion"
-	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
 // StaleCache is how long a pass waits for an event of its own writes, in case that does not come.
 const StaleCache = time.Second
-
-// RateLimiter returns when an object is reconciled again after a failure: after 5ms, doubled with
-// each failure in a row, up to a minute. With controller-runtime's default it would be up to a
-// quarter of an hour, and no event says that an outage, a quota or a webhook's refusal is over.
-func RateLimiter() workqueue.TypedRateLimiter[reconcile.Request] {
-	return workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](5*time.Millisecond, time.Minute)
-}
 
 // Memory keeps one value for each object from pass to pass, and forgets it as a whole. The zero
 // value is ready to use.

@@ -2,6 +2,7 @@ package expectations_test
 
 import (
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -12,22 +13,51 @@ import (
 
 // TestTheWaitGrowsToAMinute: for each object on its own, and from the start when it went well.
 func TestTheWaitGrowsToAMinute(t *testing.T) {
-	limiter := expectations.RateLimiter()
-	failing := reconcile.Request{NamespacedName: types.NamespacedName{Name: "failing"}}
-	other := reconcile.Request{NamespacedName: types.NamespacedName{Name: "other"}}
-	const first = 5 * time.Millisecond
-	var last time.Duration
-	for failure := range 30 {
-		last = limiter.When(failing)
-		if want := min(first<<failure, time.Minute); last != want {
-			t.Fatalf("after %d failures it waits %s, want %s", failure+1, last, want)
+	synctest.Test(t, func(t *testing.T) {
+		limiter := expectations.RateLimiter()
+		failing, other := request("failing"), request("other")
+		const first = 5 * time.Millisecond
+		want := first
+		for failure := range 30 {
+			wait := limiter.When(failing)
+			if wait != want {
+				t.Fatalf("after %d failures it waits %s, want %s", failure+1, wait, want)
+			}
+			time.Sleep(wait)
+			want = min(first<<failure, time.Minute)
 		}
-	}
-	if got := limiter.When(other); got != first {
-		t.Errorf("another one waits %s, want %s", got, first)
-	}
-	limiter.Forget(failing)
-	if got := limiter.When(failing); got != first {
-		t.Errorf("after a good pass it waits %s, want %s", got, first)
-	}
+		if got := limiter.When(other); got != first {
+			t.Errorf("another one waits %s, want %s", got, first)
+		}
+		limiter.Forget(failing)
+		if got := limiter.When(failing); got != first {
+			t.Errorf("after a good pass it waits %s, want %s", got, first)
+		}
+	})
+}
+
+// TestEventsDoNotLengthenTheWait: an object that fails at each of many events waits no longer than it has failed.
+func TestEventsDoNotLengthenTheWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		limiter := expectations.RateLimiter()
+		object := request("busy")
+		const outage, events = 2 * time.Second, 100
+		for range events {
+			limiter.When(object)
+			time.Sleep(outage / events)
+		}
+		if wait := limiter.When(object); wait > outage {
+			t.Errorf("after an outage of %s it waits for %s", outage, wait)
+		}
+		limiter.Forget(object)
+		time.Sleep(time.Hour)
+		limiter.When(object)
+		if wait := limiter.When(object); wait > time.Second {
+			t.Errorf("an hour after a good pass, the second failure waits for %s", wait)
+		}
+	})
+}
+
+func request(name string) reconcile.Request {
+	return reconcile.Request{NamespacedName: types.NamespacedName{Name: name}}
 }

@@ -25,8 +25,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/target"
 )
 
-// patience is how long a test waits for what normally takes a second or two.
-const patience = 30 * time.Second
+// waitTimeout is how long a test waits for what normally takes a second or two.
+const waitTimeout = 30 * time.Second
 
 // server is as much of an API server as a cache of nodes needs, with one node. Until it
 // is opened, it is away.
@@ -119,7 +119,7 @@ func run(t *testing.T, c *target.Cluster) func() error {
 		select {
 		case err := <-ended:
 			return err
-		case <-time.After(patience):
+		case <-time.After(waitTimeout):
 			return fmt.Errorf("Start does not end with its context")
 		}
 	})
@@ -151,14 +151,14 @@ func TestTargetThatIsAwayIsWaitedFor(t *testing.T) {
 	if err := c.Watch(&corev1.Node{}, &handler.EnqueueRequestForObject{}).Start(t.Context(), queue); err != nil {
 		t.Fatalf("a controller does not start while the target is away: %v", err)
 	}
-	g.Eventually(s.requests.Load).WithTimeout(patience).Should(gomega.BeNumerically(">=", 2), "it is tried again")
+	g.Eventually(s.requests.Load).WithTimeout(waitTimeout).Should(gomega.BeNumerically(">=", 2), "it is tried again")
 	if c.Ready() {
 		t.Fatal("ready while the target is away")
 	}
 
 	opened := time.Now()
 	s.open.Store(true)
-	g.Eventually(c.Ready).WithTimeout(patience).Should(gomega.BeTrue())
+	g.Eventually(c.Ready).WithTimeout(waitTimeout).Should(gomega.BeTrue())
 	if since := c.ReadySince(); since.Before(opened) {
 		t.Errorf("ready since %v, opened at %v: clocks would run ahead", since, opened)
 	}
@@ -175,7 +175,7 @@ func TestTargetThatIsAwayIsWaitedFor(t *testing.T) {
 			t.Errorf("%d nodes of %s, %v; want %d", len(marked.Items), machine, err, want)
 		}
 	}
-	g.Eventually(queue.Len).WithTimeout(patience).Should(gomega.Equal(1), "the node's event arrives")
+	g.Eventually(queue.Len).WithTimeout(waitTimeout).Should(gomega.Equal(1), "the node's event arrives")
 	if request, _ := queue.Get(); request.Name != "node-1" {
 		t.Errorf("event about %q", request.Name)
 	}
@@ -189,7 +189,7 @@ func TestStopWhileTheTargetIsAway(t *testing.T) {
 	s := newServer(t)
 	c := newCluster(t, s)
 	stop := run(t, c)
-	g.Eventually(s.requests.Load).WithTimeout(patience).Should(gomega.BeNumerically(">=", 1))
+	g.Eventually(s.requests.Load).WithTimeout(waitTimeout).Should(gomega.BeNumerically(">=", 1))
 	if err := stop(); err != nil {
 		t.Errorf("Start: %v", err)
 	}

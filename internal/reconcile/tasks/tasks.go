@@ -130,12 +130,13 @@ func (w *Waker) Wake(key types.NamespacedName) {
 	w.queue.Add(request)
 }
 
-// Registry calls a function for each driver that is registered, as registry.Registry does.
+// Registry calls a function for each driver that is registered, also again, as registry.Registry does.
 type Registry interface {
 	OnRegister(registered func(name string)) (stop func())
 }
 
-// Registrations returns the source of the requests that waited for a driver that is now registered.
+// Registrations returns the source of the requests that waited for a driver that is now registered, or is
+// again.
 func Registrations(drivers Registry, waiting func(ctx context.Context, name string) []reconcile.Request) source.Source {
 	return source.Func(func(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 		stop := drivers.OnRegister(func(name string) {

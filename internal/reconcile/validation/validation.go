@@ -5,12 +5,14 @@ package validation
 import (
 	"fmt"
 	"math"
+	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
@@ -68,7 +70,34 @@ func MachineSet(set *v1alpha1.MachineSet) field.ErrorList {
 func MachineDeployment(deployment *v1alpha1.MachineDeployment) field.ErrorList {
 	errs := replicated(deployment.Spec.Replicas, deployment.Spec.Selector, &deployment.Spec.Template)
 	errs = append(errs, strategy(&deployment.Spec.Strategy, spec.Child("strategy"))...)
+	errs = append(errs, excess(deployment)...)
 	return append(errs, limits(&deployment.Spec)...)
+}
+
+// excess refuses what is no number of machines in excess, in the field or in the annotation that stands for it.
+func excess(deployment *v1alpha1.MachineDeployment) field.ErrorList {
+	path, value := spec.Child("excessReplicas"), deployment.Spec.ExcessReplicas
+	if text, given := deployment.Annotations[v1alpha1.AnnotationKeyExcessReplicas]; given && value == nil {
+		path, value = field.NewPath("metadata", "annotations").Key(v1alpha1.AnnotationKeyExcessReplicas), ptr.To(intstr.FromString(text))
+		if n, err := strconv.ParseInt(text, 10, 32); err == nil {
+			value = ptr.To(intstr.FromInt32(int32(n)))
+		}
+	}
+	if value == nil {
+		return nil
+	}
+	number, err := intstr.GetScaledValueFromIntOrPercent(value, 100, true)
+	switch {
+	case err != nil:
+		return field.ErrorList{field.Invalid(path, value.String(), "must be a number or a percentage such as 20%")}
+	case number < 0:
+		return field.ErrorList{field.Invalid(path, value.String(), "must not be below zero")}
+	case value.Type == intstr.String && number > 100:
+		return field.ErrorList{field.Invalid(path, value.String(), "must not be above 100%")}
+	case number > math.MaxInt32:
+		return field.ErrorList{field.Invalid(path, value.String(), fmt.Sprintf("must not be above %d", math.MaxInt32))}
+	}
+	return nil
 }
 
 // limits refuses negative values, which MCM accepts.

@@ -162,6 +162,39 @@ func TestStrategy(t *testing.T) {
 	}
 }
 
+func TestExcess(t *testing.T) {
+	number := func(n int32) *intstr.IntOrString { v := intstr.FromInt32(n); return &v }
+	const annotated = "metadata.annotations[" + v1alpha1.AnnotationKeyExcessReplicas + "]"
+	for name, tc := range map[string]struct {
+		reason     string
+		field      *intstr.IntOrString
+		annotation string
+		want       []string
+	}{
+		"none":             {"", nil, "", nil},
+		"a number":         {"", number(2), "", nil},
+		"a percentage":     {"", text("100%"), "", nil},
+		"by annotation":    {"", nil, "2", nil},
+		"below zero":       {"", number(-1), "", []string{invalid + "spec.excessReplicas"}},
+		"above all":        {"", text("101%"), "", []string{invalid + "spec.excessReplicas"}},
+		"no number":        {"", text("two"), "", []string{invalid + "spec.excessReplicas"}},
+		"annotated below":  {"", nil, "-1", []string{invalid + annotated}},
+		"annotated above":  {"", nil, "150%", []string{invalid + annotated}},
+		"annotated words":  {"", nil, "two", []string{invalid + annotated}},
+		"annotated far":    {"no field could hold it", nil, "9999999999", []string{invalid + annotated}},
+		"the field counts": {"the annotation is only for CRDs without it", number(1), "two", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			deployment := &v1alpha1.MachineDeployment{}
+			deployment.Spec.Selector, deployment.Spec.Template, deployment.Spec.ExcessReplicas = selecting(), template(), tc.field
+			if tc.annotation != "" {
+				deployment.Annotations = map[string]string{v1alpha1.AnnotationKeyExcessReplicas: tc.annotation}
+			}
+			expect(t, tc.reason, tc.want, validation.MachineDeployment(deployment))
+		})
+	}
+}
+
 func TestLimits(t *testing.T) {
 	below, most := int32(-1), text("2147483647%")
 	deployment := &v1alpha1.MachineDeployment{}

@@ -122,12 +122,17 @@ func (c *Controller) ofControlPlane(ctx context.Context, object client.Object) [
 	return c.ofCluster(ctx, cluster)
 }
 
-// ofDriver returns the MillwrightClusters whose failure domains come from a driver.
+// ofDriver returns the MillwrightClusters whose failure domains come from a driver, which is asked for them
+// at once.
 func (c *Controller) ofDriver(ctx context.Context, name string) []reconcile.Request {
-	return core.Requests(ctx, c.Client, &infrav1.MillwrightClusterList{}, func(object client.Object) bool {
+	requests := core.Requests(ctx, c.Client, &infrav1.MillwrightClusterList{}, func(object client.Object) bool {
 		from := object.(*infrav1.MillwrightCluster).Spec.FailureDomainsFrom
 		return from != nil && from.Driver == name
 	})
+	for _, request := range requests {
+		c.hurry(request.NamespacedName)
+	}
+	return requests
 }
 
 func controlPlane(object client.Object) bool {

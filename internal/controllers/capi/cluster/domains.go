@@ -168,6 +168,15 @@ func (c *Controller) finish(known *call, got answer) {
 	known.last, known.due = &got, c.Clock.Now().Add(wait.Jitter(got.again, 0.1))
 }
 
+// hurry has the driver asked again after a failed call.
+func (c *Controller) hurry(key types.NamespacedName) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if known := c.calls[key]; known != nil && known.last != nil && known.last.reason == infrav1.ReasonDriverCallFailed {
+		known.due = c.Clock.Now()
+	}
+}
+
 // forget drops what is remembered of a MillwrightCluster, and cancels a call that is under way.
 func (c *Controller) forget(key types.NamespacedName) {
 	c.mu.Lock()

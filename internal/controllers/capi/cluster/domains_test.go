@@ -47,7 +47,7 @@ func (o *lister) ListFailureDomains(_ context.Context, req *driver.ListFailureDo
 	return resp, nil
 }
 
-func (o *lister) PlaceMachine(*driver.PlaceMachineRequest) (*driver.PlaceMachineResponse, error) {
+func (o *lister) PlaceMachine(context.Context, *driver.PlaceMachineRequest) (*driver.PlaceMachineResponse, error) {
 	panic("no machine is placed here")
 }
 
@@ -305,6 +305,25 @@ func TestFailureDomainsCallFails(t *testing.T) {
 	}
 }
 
+// TestADriverThatHasReturned: after a failed call it is asked again at once, and not after another answer.
+func TestADriverThatHasReturned(t *testing.T) {
+	h := newHarness(t)
+	h.lister.err = status.Error(codes.Unavailable, "not connected")
+	h.settle()
+	h.wantKnown(metav1.ConditionFalse, infrav1.ReasonDriverCallFailed)
+	h.lister.err = nil
+	for range 2 {
+		if got := h.controller.ofDriver(t.Context(), "test"); len(got) != 1 {
+			t.Errorf("its return wakes %v", got)
+		}
+		h.settle()
+	}
+	h.wantKnown(metav1.ConditionTrue, infrav1.ReasonFailureDomainsReported)
+	if len(h.lister.asked) != 2 {
+		t.Errorf("asked %d times", len(h.lister.asked))
+	}
+}
+
 // TestNotSupported: by the driver, or by Cluster API.
 func TestNotSupported(t *testing.T) {
 	h := newHarness(t)
@@ -399,7 +418,7 @@ func (f driverFunc) ListFailureDomains(ctx context.Context, _ *driver.ListFailur
 	return &driver.ListFailureDomainsResponse{}, nil
 }
 
-func (f driverFunc) PlaceMachine(*driver.PlaceMachineRequest) (*driver.PlaceMachineResponse, error) {
+func (f driverFunc) PlaceMachine(context.Context, *driver.PlaceMachineRequest) (*driver.PlaceMachineResponse, error) {
 	panic("no machine is placed here")
 }
 

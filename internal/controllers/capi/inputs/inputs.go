@@ -84,7 +84,7 @@ func (r Reader) Read(ctx context.Context, machine *infrav1.MillwrightMachine) (I
 		}
 		maps.Copy(given.Secret, read.Credentials.Data)
 	}
-	objects, err := translate.Request(given)
+	objects, err := translate.Request(ctx, given)
 	switch {
 	case errors.Is(err, translate.ErrFailureDomain):
 		return read, &Error{infrav1.ReasonUnknownFailureDomain, err.Error()}

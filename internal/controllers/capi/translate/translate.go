@@ -5,6 +5,7 @@ package translate
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -52,11 +53,11 @@ type Objects struct {
 var ErrFailureDomain = errors.New("is not in spec.failureDomains")
 
 // Request makes the objects of a request.
-func Request(given Given) (Objects, error) {
+func Request(ctx context.Context, given Given) (Objects, error) {
 	class := classOf(given)
 	class.NodeTemplate = NodeTemplate(class.NodeTemplate, given.Machine.Spec.NodeTemplate)
 	if domain := given.Machine.Spec.FailureDomain; domain != "" {
-		spec, err := placed(class, given)
+		spec, err := placed(ctx, class, given)
 		if err != nil {
 			return Objects{}, err
 		}
@@ -134,12 +135,12 @@ func classOf(given Given) *v1alpha1.MachineClass {
 
 // placed returns the provider specification of a VM in the Machine's failure domain: with the patch
 // in the Machine's spec, or else from the driver.
-func placed(class *v1alpha1.MachineClass, given Given) (runtime.RawExtension, error) {
+func placed(ctx context.Context, class *v1alpha1.MachineClass, given Given) (runtime.RawExtension, error) {
 	spec := &given.Machine.Spec
 	listed := slices.IndexFunc(spec.FailureDomains, func(p infrav1.Placement) bool { return p.Name == spec.FailureDomain })
 	switch {
 	case listed < 0:
-		return placedByDriver(class, given)
+		return placedByDriver(ctx, class, given)
 	case spec.FailureDomains[listed].ProviderSpec == nil:
 		return class.ProviderSpec, nil
 	}
@@ -150,10 +151,10 @@ func placed(class *v1alpha1.MachineClass, given Given) (runtime.RawExtension, er
 	return runtime.RawExtension{Raw: patched}, nil
 }
 
-func placedByDriver(class *v1alpha1.MachineClass, given Given) (runtime.RawExtension, error) {
+func placedByDriver(ctx context.Context, class *v1alpha1.MachineClass, given Given) (runtime.RawExtension, error) {
 	domain, code, message := given.Machine.Spec.FailureDomain, codes.Unimplemented, ""
 	if given.Placer != nil {
-		resp, err := given.Placer.PlaceMachine(&driver.PlaceMachineRequest{MachineClass: class, FailureDomain: domain})
+		resp, err := given.Placer.PlaceMachine(ctx, &driver.PlaceMachineRequest{MachineClass: class, FailureDomain: domain})
 		if err == nil {
 			return resp.ProviderSpec, nil
 		}

@@ -1,6 +1,7 @@
 package translate
 
 import (
+	"context"
 	"errors"
 	"flag"
 	"os"
@@ -66,7 +67,7 @@ func TestRequestIsGolden(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			before := given.Machine.DeepCopy()
-			objects, err := Request(given)
+			objects, err := Request(t.Context(), given)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -109,13 +110,13 @@ func capacity(pairs ...string) corev1.ResourceList {
 }
 
 func TestRequestRefuses(t *testing.T) {
-	if _, err := Request(Given{Machine: with(func(m *infrav1.MillwrightMachine) { m.Spec.FailureDomain = "a" })}); !errors.Is(err, ErrFailureDomain) {
+	if _, err := Request(t.Context(), Given{Machine: with(func(m *infrav1.MillwrightMachine) { m.Spec.FailureDomain = "a" })}); !errors.Is(err, ErrFailureDomain) {
 		t.Errorf("unknown failure domain: %v", err)
 	}
 	broken := with(func(m *infrav1.MillwrightMachine) {
 		m.Spec.FailureDomain, m.Spec.FailureDomains = "a", []infrav1.Placement{{Name: "a", ProviderSpec: raw(`{"zone":`)}}
 	})
-	if _, err := Request(Given{Machine: broken}); err == nil || errors.Is(err, ErrFailureDomain) {
+	if _, err := Request(t.Context(), Given{Machine: broken}); err == nil || errors.Is(err, ErrFailureDomain) {
 		t.Errorf("broken patch: %v", err)
 	}
 }
@@ -182,7 +183,7 @@ type placer struct {
 	err error
 }
 
-func (p placer) PlaceMachine(req *driver.PlaceMachineRequest) (*driver.PlaceMachineResponse, error) {
+func (p placer) PlaceMachine(_ context.Context, req *driver.PlaceMachineRequest) (*driver.PlaceMachineResponse, error) {
 	spec, err := driver.WithField(req.MachineClass.ProviderSpec, "zone", req.FailureDomain)
 	return &driver.PlaceMachineResponse{ProviderSpec: spec}, errors.Join(p.err, err)
 }
@@ -208,7 +209,7 @@ func TestPlacing(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := with(func(m *infrav1.MillwrightMachine) { m.Spec.FailureDomain, m.Spec.FailureDomains = "a", tc.own })
-			objects, err := Request(Given{Machine: m, Placer: tc.placer})
+			objects, err := Request(t.Context(), Given{Machine: m, Placer: tc.placer})
 			if tc.want == "" {
 				if err == nil || errors.Is(err, ErrFailureDomain) != tc.unknown || !strings.Contains(err.Error(), tc.says) {
 					t.Errorf("error %v", err)
@@ -226,7 +227,7 @@ func TestPlacing(t *testing.T) {
 }
 
 func TestNotPlaced(t *testing.T) {
-	objects, err := Request(Given{Machine: machine(), Placer: placer{err: status.Error(codes.Internal, "not to be asked")}})
+	objects, err := Request(t.Context(), Given{Machine: machine(), Placer: placer{err: status.Error(codes.Internal, "not to be asked")}})
 	if err != nil || objects.Class.NodeTemplate != nil {
 		t.Errorf("without a failure domain: %+v, %v", objects.Class, err)
 	}

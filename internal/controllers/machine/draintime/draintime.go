@@ -139,7 +139,7 @@ func (d Drain) Asked(flag time.Duration) drain.Force {
 func (t Timer) confirmed(ctx context.Context, d Drain, now time.Time) count {
 	counted := t.count(d, t.Outages.See(ctx, t.OutagePeriod), now)
 	if counted.left <= 0 {
-		counted = t.count(d, t.Outages.See(ctx, outage.Patience), now)
+		counted = t.count(d, t.Outages.See(ctx, outage.AnswerTimeout), now)
 	}
 	return counted
 }

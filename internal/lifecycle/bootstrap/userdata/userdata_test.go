@@ -1,11 +1,11 @@
-package bootstrap_test
+package userdata_test
 
 import (
 	"bytes"
 	"regexp"
 	"testing"
 
-	"github.com/millwright-dev/millwright/internal/lifecycle/bootstrap"
+	"github.com/millwright-dev/millwright/internal/lifecycle/bootstrap/userdata"
 )
 
 const (
@@ -34,7 +34,7 @@ func TestRender(t *testing.T) {
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			given := []byte(tc.data)
-			if got := string(bootstrap.Render(given, tc.name, tc.token)); got != tc.want {
+			if got := string(userdata.Render(given, tc.name, tc.token)); got != tc.want {
 				t.Errorf("%s: %q, want %q", tc.reason, got, tc.want)
 			}
 			if string(given) != tc.data {
@@ -58,10 +58,10 @@ func FuzzRender(f *testing.F) {
 			t.Skip("not a name of a machine")
 		}
 		const token = "abcdef.0123456789abcdef"
-		got := bootstrap.Render(data, name, token)
+		got := userdata.Render(data, name, token)
 		for _, form := range []struct{ plain, escaped, value string }{
-			{bootstrap.PlaceholderToken, escapedToken, token},
-			{bootstrap.PlaceholderMachineName, escapedName, name},
+			{userdata.PlaceholderToken, escapedToken, token},
+			{userdata.PlaceholderMachineName, escapedName, name},
 		} {
 			had := bytes.Contains(data, []byte(form.plain))
 			if bytes.Contains(got, []byte(form.plain)) {
@@ -74,7 +74,7 @@ func FuzzRender(f *testing.F) {
 				t.Errorf("%q is not in %q", form.value, got)
 			}
 		}
-		if again := bootstrap.Render(got, name, ""); !bytes.Equal(again, got) && !bytes.Contains(data, []byte(bootstrap.PlaceholderMachineName)) {
+		if again := userdata.Render(got, name, ""); !bytes.Equal(again, got) && !bytes.Contains(data, []byte(userdata.PlaceholderMachineName)) {
 			t.Errorf("a second rendering changes %q to %q", got, again)
 		}
 	})

@@ -1,0 +1,106 @@
+// Command container is the only program of the container image that the full guest brings along:
+// no registry is needed for Pods that pause, serve HTTP, or request something.
+//
+//	container pause       waits for a signal
+//	container web         serves HTTP on port 8080
+//	container get URL     prints what the URL answers
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Args[1:], os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "container:", err)
+		os.Exit(1)
+	}
+}
+
+var errUsage = errors.New("usage: container pause | web | get URL")
+
+func run(ctx context.Context, args []string, out io.Writer) error {
+	switch {
+	case len(args) == 1 && args[0] == "pause":
+		<-ctx.Done()
+		return nil
+	case len(args) == 1 && args[0] == "web":
+		return serve(ctx, out)
+	case len(args) == 2 && args[0] == "get":
+		return get(ctx, args[1], out)
+	}
+	return errUsage
+}
+
+// leaveFor is how long the server goes on after it was asked to end: until then others may still
+// send requests, since they learn of its end later.
+const leaveFor = 5 * time.Second
+
+// serve serves HTTP until the context ends, and a while longer. /ready is then unavailable.
+func serve(ctx context.Context, out io.Writer) error {
+	server := &http.Server{Addr: ":8080", Handler: answers(ctx, out), ReadHeaderTimeout: 10 * time.Second}
+	ended := make(chan error, 1)
+	go func() { ended <- server.ListenAndServe() }()
+	fmt.Fprintln(out, "serving on", server.Addr)
+	select {
+	case err := <-ended:
+		return err
+	case <-ctx.Done():
+	}
+	fmt.Fprintln(out, "leaving")
+	select {
+	case err := <-ended:
+		return err
+	case <-time.After(leaveFor):
+	}
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveFor)
+	defer cancel()
+	return server.Shutdown(last)
+}
+
+// answers returns what the server does: it names itself, and its Node if NODE_NAME is set.
+func answers(ctx context.Context, out io.Writer) http.Handler {
+	mux := http.NewServeMux()
+	host, _ := os.Hostname() // without a name there is none to show
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprintln(out, r.RemoteAddr, r.URL.Path)
+		fmt.Fprintf(w, "%s on %s\n", host, os.Getenv("NODE_NAME"))
+	})
+	mux.HandleFunc("/ready", func(w http.ResponseWriter, _ *http.Request) {
+		if ctx.Err() != nil {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+	})
+	return mux
+}
+
+func get(ctx context.Context, url string, out io.Writer) error {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = response.Body.Close() }()
+	if _, err := io.Copy(out, response.Body); err != nil {
+		return err
+	}
+	if response.StatusCode != http.StatusOK {
+		return errors.New(response.Status)
+	}
+	return nil
+}

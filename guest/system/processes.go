@@ -1,0 +1,181 @@
+package system
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Processes starts programs, and waits for all children of process 1: also for those whose parents
+// have ended. Use NewProcesses, once.
+type Processes struct {
+	logf func(format string, arguments ...any)
+
+	mu      sync.Mutex
+	running map[int]chan syscall.WaitStatus
+	started chan struct{}
+}
+
+// NewProcesses begins to wait for children. No other part of the program may start any.
+func NewProcesses(logf func(format string, arguments ...any)) *Processes {
+	p := &Processes{logf: logf, running: map[int]chan syscall.WaitStatus{}, started: make(chan struct{}, 1)}
+	go p.reap()
+	return p
+}
+
+func (p *Processes) reap() {
+	for {
+		var status syscall.WaitStatus
+		pid, err := syscall.Wait4(-1, &status, 0, nil)
+		if errors.Is(err, syscall.ECHILD) {
+			<-p.started
+			continue
+		}
+		if err != nil {
+			continue // EINTR
+		}
+		p.mu.Lock()
+		if ended := p.running[pid]; ended != nil {
+			ended <- status
+			delete(p.running, pid)
+		}
+		p.mu.Unlock()
+	}
+}
+
+// Program is a program to run.
+type Program struct {
+	// Args are its path and its arguments.
+	Args []string
+	// Env are variables beside PATH. Optional.
+	Env []string
+	// Log is the file to which its output is added.
+	Log string
+}
+
+const path = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+// Run runs a program to its end. Errors: it cannot be started, it fails, or the context ends, with
+// which it is killed.
+func (p *Processes) Run(ctx context.Context, program Program) error {
+	pid, ended, err := p.start(program)
+	if err != nil {
+		return fmt.Errorf("starting %s: %w", program.Args[0], err)
+	}
+	select {
+	case status := <-ended:
+		if status.ExitStatus() != 0 {
+			return fmt.Errorf("%s ended with %s: %s", program.Args[0], describe(status), lastLine(program.Log))
+		}
+		return nil
+	case <-ctx.Done():
+		_ = unix.Kill(pid, unix.SIGKILL) // it may have ended
+		<-ended
+		return ctx.Err()
+	}
+}
+
+func describe(status syscall.WaitStatus) string {
+	if status.Signaled() {
+		return "signal " + status.Signal().String()
+	}
+	return fmt.Sprintf("status %d", status.ExitStatus())
+}
+
+func (p *Processes) start(program Program) (int, <-chan syscall.WaitStatus, error) {
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer func() { _ = null.Close() }()
+	log, err := os.OpenFile(program.Log, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer func() { _ = log.Close() }()
+	// The lock is held until the child is known, or reap would not find it.
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	pid, err := syscall.ForkExec(program.Args[0], program.Args, &syscall.ProcAttr{
+		Dir: "/", Env: append([]string{path}, program.Env...), Files: []uintptr{null.Fd(), log.Fd(), log.Fd()},
+		Sys: &syscall.SysProcAttr{Setsid: true},
+	})
+	if err != nil {
+		return 0, nil, err
+	}
+	ended := make(chan syscall.WaitStatus, 1)
+	p.running[pid] = ended
+	select {
+	case p.started <- struct{}{}:
+	default:
+	}
+	return pid, ended, nil
+}
+
+// longestLine is how much of a log is looked at, in bytes.
+const longestLine = 2 << 10
+
+// lastLine returns the last line of a log; empty if there is none.
+func lastLine(log string) string {
+	file, err := os.Open(log)
+	if err != nil {
+		return ""
+	}
+	defer func() { _ = file.Close() }()
+	end, err := file.Seek(0, io.SeekEnd)
+	if err != nil {
+		return ""
+	}
+	content, err := io.ReadAll(io.NewSectionReader(file, max(0, end-longestLine), longestLine))
+	if err != nil {
+		return ""
+	}
+	lines := strings.Split(strings.TrimSpace(string(content)), "\n")
+	return lines[len(lines)-1]
+}
+
+// Pauses before a service that has ended is started again.
+const (
+	restartPause = time.Second
+	longestPause = 30 * time.Second
+	// steady is how long a service runs that has no pause behind it.
+	steady = time.Minute
+)
+
+// Keep runs a service, again and again, until the context ends.
+func (p *Processes) Keep(ctx context.Context, service Program) {
+	pause := restartPause
+	for {
+		began := time.Now()
+		err := p.Run(ctx, service)
+		if ctx.Err() != nil {
+			return
+		}
+		if time.Since(began) > steady {
+			pause = restartPause
+		}
+		p.logf("services: starting %s again in %s: %v", service.Args[0], pause, err)
+		_ = wait(ctx, pause)
+		pause = min(2*pause, longestPause)
+	}
+}
+
+// wait returns nil after the duration, or the error of ctx if that ends first.
+func wait(ctx context.Context, duration time.Duration) error {
+	timer := time.NewTimer(duration)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

@@ -1,0 +1,133 @@
+package system
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/millwright-dev/millwright/guest/metadata"
+	"github.com/millwright-dev/millwright/guest/userdata"
+)
+
+func TestOnDisk(t *testing.T) {
+	ext4 := make([]byte, 2048)
+	ext4[magicAt], ext4[magicAt+1] = 0x53, 0xef
+	for name, test := range map[string]struct {
+		content []byte
+		want    bool
+	}{
+		"a file system": {ext4, true}, "a blank disk": {make([]byte, 2048), false}, "a short disk": {ext4[:magicAt+1], false},
+	} {
+		path := filepath.Join(t.TempDir(), "disk")
+		if err := os.WriteFile(path, test.content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got := OnDisk(path); got != test.want {
+			t.Errorf("%s: %t", name, got)
+		}
+	}
+	if OnDisk(filepath.Join(t.TempDir(), "none")) {
+		t.Error("no disk: true")
+	}
+}
+
+func TestLastLine(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	if got := lastLine(path); got != "" {
+		t.Errorf("without a log: %q", got)
+	}
+	for content, want := range map[string]string{
+		"": "", "one\ntwo\n\n": "two", "begin" + strings.Repeat("x", longestLine) + "end\n": strings.Repeat("x", longestLine-4) + "end",
+	} {
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got := lastLine(path); got != want {
+			t.Errorf("%q: %q", content, got)
+		}
+	}
+}
+
+// TestProcesses is the only one that starts any: Processes waits for all children.
+func TestProcesses(t *testing.T) {
+	log := filepath.Join(t.TempDir(), "log")
+	said := make(chan string, 10)
+	processes := NewProcesses(func(format string, arguments ...any) { said <- format })
+	shell := func(script string) Program { return Program{Args: []string{"/bin/sh", "-c", script}, Log: log} }
+
+	if err := processes.Run(t.Context(), shell("exit 0")); err != nil {
+		t.Errorf("a program that succeeds: %v", err)
+	}
+	err := processes.Run(t.Context(), shell("echo the reason; exit 3"))
+	if err == nil || !strings.Contains(err.Error(), "status 3: the reason") {
+		t.Errorf("a program that fails: %v", err)
+	}
+	if err := processes.Run(t.Context(), Program{Args: []string{"/does/not/exist"}, Log: log}); err == nil {
+		t.Error("a program that does not exist ran")
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- processes.Run(ctx, shell("exec sleep 1000")) }()
+	cancel()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("a program whose context ends: %v", err)
+	}
+
+	ctx, cancel = context.WithCancel(t.Context())
+	kept := make(chan struct{})
+	go func() {
+		defer close(kept)
+		processes.Keep(ctx, shell("exit 1"))
+	}()
+	<-said // it was run, and will be again
+	<-said
+	cancel()
+	<-kept
+}
+
+func TestConfigureNode(t *testing.T) {
+	n := &Node{
+		Data: userdata.UserData{
+			Server: "https://10.77.0.2:16443", Token: "abcdef.0123456789abcdef", NodeName: "one", ProviderID: "millwright:///x",
+			Labels: map[string]string{"b": "2", "a": "1"}, Taints: []userdata.Taint{{Key: "k", Effect: "NoSchedule"}},
+		},
+		Links: []metadata.Link{
+			{Address: netip.MustParseAddr("10.77.0.16"), Peer: netip.MustParseAddr("10.77.0.2")},
+			{Address: netip.MustParseAddr("fd77::16"), Peer: netip.MustParseAddr("fd77::2")},
+		},
+	}
+	flags := n.kubeletFlags()
+	for _, want := range []string{"--hostname-override=one", "--node-ip=10.77.0.16,fd77::16", "--node-labels=a=1,b=2"} {
+		if !slices.Contains(flags, want) {
+			t.Errorf("%s is not in %v", want, flags)
+		}
+	}
+	text, err := json.Marshal(n.kubeletConfiguration())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var config struct {
+		ProviderID string           `json:"providerID"`
+		Taints     []userdata.Taint `json:"registerWithTaints"`
+	}
+	if err := json.Unmarshal(text, &config); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(n.Data.Taints, config.Taints); diff != "" || config.ProviderID != n.Data.ProviderID {
+		t.Errorf("%s: %s", text, diff)
+	}
+	if got := resolvConf(n.Links); got != "nameserver 10.77.0.3\n" {
+		t.Errorf("resolv.conf: %q", got)
+	}
+	if got := resolvConf(n.Links[1:]); got != "" {
+		t.Errorf("resolv.conf without IPv4: %q", got)
+	}
+}

@@ -1,0 +1,162 @@
+#!/usr/bin/env bash
+# Builds the full guest's files into a cache folder and prints that folder on stdout;
+# progress goes to stderr.
+#
+#   hack/guest-full.sh
+#
+# The folder (see hack/cache.sh) holds
+#   vmlinux, initrd, cmdline   those of the small guest (hack/guest.sh), which boot the disk
+#   root.raw                   a disk with a small Debian system, containerd and the kubelet
+# A second call needs no network.
+#
+# It needs no root, but the packages mmdebstrap, e2fsprogs and kmod, which it installs as root.
+# Debian's packages come from the mirrors that apt knows on a Debian system, else from
+# MILLWRIGHT_DEBIAN_MIRROR (default http://deb.debian.org/debian).
+set -euo pipefail
+
+repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+suite=bookworm
+mirror=${MILLWRIGHT_DEBIAN_MIRROR:-http://deb.debian.org/debian}
+# runc, network plug-ins and what they, the kubelet and kube-proxy call.
+packages=(busybox-static ca-certificates containernetworking-plugins iptables kmod mount nftables runc util-linux)
+plugins=(bridge host-local loopback portmap)
+programs=$repository/guest/full/programs
+size=640M # the file system grows with its disk
+
+guest=$("$repository/hack/guest.sh")
+controlplane=$("$repository/hack/controlplane.sh")
+kernel=$(find "$guest/../kernel" -name 'linux-image-6.1.*.deb' | sort -V | tail -n 1)
+kernel=${MILLWRIGHT_GUEST_KERNEL_DEB:-$kernel}
+
+kind=guest-full
+# shellcheck source=hack/cache.sh
+source "$repository/hack/cache.sh"
+
+# input_hash covers the small guest, the control plane with the kubelet, and what is added here.
+input_hash() {
+	{
+		readlink -f "$guest" "$controlplane" | xargs -n1 basename
+		basename "$kernel"
+		go env GOVERSION
+		sha256sum <"$repository/hack/guest-full.sh"
+		cd "$repository/guest/full"
+		sources_hash
+	} | hash_of_input
+}
+
+complete() { [[ -f $1/vmlinux && -f $1/initrd && -f $1/cmdline && -f $1/root.raw ]]; }
+
+have_tools() {
+	local tool
+	for tool in mmdebstrap mke2fs depmod; do
+		# The last two lie where not everybody's PATH leads.
+		PATH=$PATH:/usr/sbin:/sbin command -v "$tool" >/dev/null || return 1
+	done
+}
+
+install_tools() {
+	local packages=(mmdebstrap e2fsprogs kmod)
+	if have_tools; then return; fi
+	if [[ $EUID -ne 0 ]] || ! command -v apt-get >/dev/null; then
+		fail "tools are missing; install them with: sudo apt-get install --yes --no-install-recommends ${packages[*]}"
+	fi
+	say "installing ${packages[*]}"
+	DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 install --yes -qq --no-install-recommends "${packages[@]}" >&2
+}
+
+# fetch_packages writes an archive with the content of the packages, which is fetched once for each
+# set of packages.
+fetch_packages() {
+	local archive
+	archive=$cache/packages/$(echo "$suite ${packages[*]}" | sha256sum | cut -c1-16).tar
+	if [[ ! -f $archive ]]; then
+		say "fetching Debian's packages"
+		mkdir -p "$cache/packages"
+		mmdebstrap --quiet --variant=extract --format=tar \
+			--include="$(IFS=, && echo "${packages[*]}")" "$suite" "$temporary/packages.tar" "$mirror" >&2
+		mv "$temporary/packages.tar" "$archive"
+	fi
+	printf '%s' "$archive"
+}
+
+# lay_root makes the tree of the disk in the folder $1.
+lay_root() {
+	local root=$1 plugin
+	tar -C "$root" --exclude='./dev/*' -xf "$(fetch_packages)"
+	rm -rf "$root"/usr/share/{doc,man,locale,lintian,bash-completion,perl5,info} "$root"/usr/include "$root"/var/cache "$root"/var/lib/apt
+	mv "$root/usr/lib/cni" "$root/cni"
+	mkdir -p "$root"/usr/lib/{cni,millwright/images} "$root"/usr/local/bin "$root"/{dev,proc,sys,run,tmp,root,mnt} "$root"/var/{log,tmp}
+	for plugin in "${plugins[@]}"; do mv "$root/cni/$plugin" "$root/usr/lib/cni/"; done
+	rm -rf "$root/cni"
+	# What the packages' scripts would do.
+	"$root/bin/busybox" --list | while read -r name; do
+		if [[ ! -e $root/bin/$name && ! -e $root/sbin/$name && ! -e $root/usr/bin/$name && ! -e $root/usr/sbin/$name ]]; then
+			ln -s busybox "$root/bin/$name"
+		fi
+	done
+	for name in iptables iptables-save iptables-restore ip6tables ip6tables-save ip6tables-restore; do
+		ln -sf xtables-nft-multi "$root/usr/sbin/$name"
+	done
+	cat "$root"/usr/share/ca-certificates/mozilla/*.crt >"$root/etc/ssl/certs/ca-certificates.crt"
+	cp -R "$repository/guest/full/root/." "$root/"
+}
+
+# add_modules adds the kernel's modules, without drivers of hardware that a virtual machine has not.
+add_modules() {
+	local root=$1 release
+	dpkg-deb -x "$kernel" "$temporary/kernel"
+	release=$(basename "$temporary"/kernel/lib/modules/*)
+	mkdir -p "$root/lib/modules/$release"
+	cp -R "$temporary/kernel/lib/modules/$release/"{kernel,modules.builtin,modules.builtin.modinfo,modules.order} "$root/lib/modules/$release/"
+	PATH=$PATH:/usr/sbin:/sbin depmod -b "$root" "$release"
+	rm -rf "$temporary/kernel"
+}
+
+# add_programs adds the programs that are built from Go modules.
+add_programs() {
+	local root=$1
+	say "compiling containerd and flannel"
+	GOOS=linux GOARCH=amd64 go -C "$programs" build -trimpath -ldflags '-s -w' -o "$root/usr/local/bin/" tool ./flanneld
+	cp "$controlplane/kubernetes" "$root/usr/local/bin/"
+	ln -s kubernetes "$root/usr/local/bin/kubelet"
+	ln -s kubernetes "$root/usr/local/bin/kube-proxy"
+}
+
+# add_image adds the container image, as an archive that containerd imports.
+add_image() {
+	local folder=$temporary/image layer
+	mkdir -p "$folder/layer"
+	GOOS=linux GOARCH=amd64 go -C "$repository" build -trimpath -ldflags '-s -w' -o "$folder/layer/container" ./guest/full/container
+	archive "$folder/layer" "$folder/layer.tar"
+	rm -r "$folder/layer"
+	layer=$(sha256sum <"$folder/layer.tar" | cut -d' ' -f1)
+	printf '{"architecture":"amd64","os":"linux","config":{"Entrypoint":["/container"],"Cmd":["pause"],"User":"65532:65532"},"rootfs":{"type":"layers","diff_ids":["sha256:%s"]}}' \
+		"$layer" >"$folder/config.json"
+	printf '[{"Config":"config.json","RepoTags":["millwright.dev/container:1"],"Layers":["layer.tar"]}]' >"$folder/manifest.json"
+	archive "$folder" "$1/usr/lib/millwright/images/container.tar"
+	rm -rf "$folder"
+}
+
+# archive packs a folder the same way each time.
+archive() { tar -C "$1" --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner --format=ustar -cf "$2" .; }
+
+build() {
+	local root=$temporary/root
+	install_tools
+	mkdir -p "$root"
+	lay_root "$root"
+	add_modules "$root"
+	add_programs "$root"
+	add_image "$root"
+	find "$root" -exec touch -h -d @0 {} +
+	say "writing the disk"
+	# In a namespace of its own, whoever builds is root, to whom the files then belong.
+	truncate -s "$size" "$1/root.raw"
+	PATH=$PATH:/usr/sbin:/sbin E2FSPROGS_FAKE_TIME=1 unshare --user --map-root-user mke2fs -q -F -t ext4 -b 4096 -m 0 \
+		-E "root_owner=0:0,hash_seed=4d696c6c-7772-6967-6874-000000000000,lazy_itable_init=1" \
+		-U 4d696c6c-7772-6967-6874-000000000001 -d "$root" "$1/root.raw"
+	rm -rf "$root"
+	cp "$guest"/{vmlinux,initrd,cmdline} "$1/"
+}
+
+cached "$(input_hash)" complete build

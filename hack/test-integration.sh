@@ -1,0 +1,112 @@
+#!/usr/bin/env bash
+# Runs MCM's integration suite against whole controllers and a driver of millwright.
+#
+#   hack/test-integration.sh
+#
+# With CONTROL_KUBECONFIG in the environment, it runs there, as docs/mcm-providers.md describes. Otherwise it starts
+# local mode with the driver DRIVER, sim (the default) or vm, in a folder of its own, and stops it at the end.
+# bin/millwright must be built. FOCUS is a regular expression for the specifications to run.
+set -euo pipefail
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+millwright=${MILLWRIGHT:-$PWD/bin/millwright}
+export CONTROLLERS_TEST_LOGS=${CONTROLLERS_TEST_LOGS:-$PWD/.ci/controllers-test/logs}
+
+# suite runs the specifications, or a suite that is compiled already.
+suite() {
+	local flags=(-ginkgo.v ${FOCUS:+"-ginkgo.focus=$FOCUS"})
+	echo 'Starting integration tests...'
+	if [[ -n ${SUITE:-} ]]; then
+		"$SUITE" -test.timeout 30m "${flags[@]}"
+	else
+		go -C compat/mcm test -count=1 -timeout 30m ./test/integration/controller -v "${flags[@]}"
+	fi
+}
+
+if [[ -n ${CONTROL_KUBECONFIG:-} ]]; then
+	suite
+	exit
+fi
+
+driver=${DRIVER:-sim}
+guest=
+[[ $driver != vm ]] || guest=$(hack/guest.sh)
+dir=$(mktemp -d)
+# As under MCM's names, minReadySeconds does not count: it is longer than the patience of the suite.
+"$millwright" up --driver "$driver" ${guest:+--images "$guest"} --dir "$dir/local" --api-port 0 --image-port 0 --unsafe-no-fsync \
+	--enforce-min-ready-seconds=false >"$dir/up.log" 2>&1 &
+up=$!
+finish() {
+	local status=$?
+	kill "$up" 2>/dev/null || true
+	wait "$up" || true
+	if ((status == 0)); then
+		rm -rf "$dir"
+	else
+		echo "local mode and its logs are in $dir" >&2
+	fi
+}
+trap finish EXIT
+until grep -q 'Ready after' "$dir/up.log"; do
+	kill -0 "$up" 2>/dev/null || {
+		cat "$dir/up.log" >&2
+		exit 1
+	}
+	sleep 0.2
+done
+
+export CONTROL_KUBECONFIG=$dir/local/kubeconfig CONTROL_CLUSTER_NAMESPACE=integration TARGET_CLUSTER_NAME=integration
+export MACHINECLASS_V1=$dir/v1.yaml MACHINECLASS_V2=$dir/v2.yaml SECRET=$dir/secret.yaml
+port=$(sed -n 's|.*server: https://.*:\([0-9]*\)$|\1|p' "$CONTROL_KUBECONFIG" | head -n 1)
+
+# class and secret write what the machines are made from. Of the second class, something is different.
+case $driver in
+sim)
+	specification() {
+		echo "{pool: integration, joinDelay: ${1}s, tags: {kubernetes.io/cluster/integration: '1', kubernetes.io/role/node: '1'}}"
+	}
+	userdata='none'
+	vms="--sim-dir=$dir/vms"
+	access=$vms
+	;;
+vm)
+	specification() {
+		echo "{vmPool: default, size: xsmall, rootFsSize: $1, tags: {kubernetes.io/cluster/integration: '1', kubernetes.io/role/node: '1'}," \
+			"kernelBoot: {kernel: {url: 'file://$guest/vmlinux'}, initrd: {url: 'file://$guest/initrd'}, commandLine: console=ttyS0 quiet panic=-1 no_timer_check}}"
+	}
+	userdata="#millwright-guest\nserver: https://10.77.0.2:$port\ntoken: <<BOOTSTRAP_TOKEN>>\nnodeName: <<MACHINE_NAME>>\nproviderID: millwright:///default/\${uuid}\n"
+	vms=--approve-node-certificates # local mode approves those of its own Machines only
+	access="--kubeconfig=$CONTROL_KUBECONFIG"
+	;;
+*)
+	echo "DRIVER: $driver is neither sim nor vm" >&2
+	exit 2
+	;;
+esac
+# The controllers of local mode look after the namespace default only, also after all VMs. The machines are in
+# another namespace, of two controllers as processes.
+flags="--control-kubeconfig=$CONTROL_KUBECONFIG --target-kubeconfig=$CONTROL_KUBECONFIG --namespace=integration --port=0"
+export MC_COMMAND="$millwright machine-controller $flags --driver=$driver${vms:+ $vms}"
+export MCM_COMMAND="$millwright machine-controller-manager $flags --machine-safety-overshooting-period=300ms"
+
+for version in 1 2; do
+	cat >"$dir/v$version.yaml" <<EOF
+apiVersion: machine.sapcloud.io/v1alpha1
+kind: MachineClass
+metadata: {name: test-mc-v$version}
+provider: $driver
+providerSpec: $(specification "$version")
+secretRef: {namespace: $CONTROL_CLUSTER_NAMESPACE, name: test-mc-secret}
+EOF
+done
+cat >"$SECRET" <<EOF
+apiVersion: v1
+kind: Secret
+metadata: {namespace: $CONTROL_CLUSTER_NAMESPACE, name: test-mc-secret}
+stringData: {userData: "$userdata"}
+EOF
+kubectl="$(hack/controlplane.sh 2>/dev/null)/kubectl --kubeconfig=$CONTROL_KUBECONFIG"
+$kubectl create namespace "$CONTROL_CLUSTER_NAMESPACE" --dry-run=client -o yaml | $kubectl apply -f - >/dev/null 2>&1
+$kubectl apply -f "$SECRET" >/dev/null
+export LIST_COMMAND="$millwright machine list -o json --driver=$driver --class=$MACHINECLASS_V1 --secret=$SECRET $access"
+suite

@@ -1,0 +1,162 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-logr/logr"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
+	autoscalerpb "github.com/millwright-dev/millwright/proto/autoscaler"
+)
+
+// Config says what is served, and where.
+type Config struct {
+	// Control is the cluster with the Machines, in Namespace. Target is the one that they join; nil if there
+	// is none.
+	Control, Target *rest.Config
+	Namespace       string
+	Scheme          *runtime.Scheme
+	// Listener is where the autoscaler connects, with Credentials. Run closes it.
+	Listener    net.Listener
+	Credentials credentials.TransportCredentials
+	Log         logr.Logger
+}
+
+// Runner serves the autoscaler.
+type Runner struct {
+	Config
+	ready atomic.Bool
+}
+
+// Ready returns why calls are not answered yet; nil if they are.
+func (r *Runner) Ready() error {
+	if !r.ready.Load() {
+		return errors.New("the objects have not been read yet")
+	}
+	return nil
+}
+
+// Run serves until the context ends, and then lets calls end that have begun.
+func (r *Runner) Run(ctx context.Context) error {
+	defer r.Listener.Close()
+	ended := ctx
+	all, ctx := errgroup.WithContext(ctx)
+	all.Go(func() error {
+		service, err := r.open(ctx, all)
+		if err != nil {
+			return err
+		}
+		return r.serve(ctx, service)
+	})
+	if err := all.Wait(); ended.Err() == nil {
+		return err
+	}
+	return nil // that what was being read or served was interrupted is no failure
+}
+
+// open returns the service, whose caches run in a group, when they have all that is read.
+func (r *Runner) open(ctx context.Context, all *errgroup.Group) (*Service, error) {
+	machines, err := r.cache(r.Control, cache.Options{DefaultNamespaces: map[string]cache.Config{r.Namespace: {}}})
+	if err != nil {
+		return nil, err
+	}
+	live, err := client.New(r.Control, client.Options{Scheme: r.Scheme})
+	if err != nil {
+		return nil, fmt.Errorf("connecting to %s: %w", r.Control.Host, err)
+	}
+	if err := fieldindex.Add(ctx, machines); err != nil {
+		return nil, err
+	}
+	all.Go(func() error { return machines.Start(ctx) })
+	service := &Service{Namespace: r.Namespace, Cache: machines, Live: live}
+	if r.Target != nil {
+		nodes, err := r.cache(r.Target, cache.Options{ByObject: map[client.Object]cache.ByObject{&corev1.Node{}: {Transform: slim}}})
+		if err != nil {
+			return nil, err
+		}
+		all.Go(func() error { return nodes.Start(ctx) })
+		service.Nodes = nodes
+		if err := read(ctx, nodes, &corev1.Node{}); err != nil {
+			return nil, err
+		}
+	}
+	return service, read(ctx, machines, &v1alpha1.MachineDeployment{}, &v1alpha1.MachineSet{}, &v1alpha1.Machine{}, &v1alpha1.MachineClass{})
+}
+
+func (r *Runner) cache(of *rest.Config, options cache.Options) (cache.Cache, error) {
+	options.Scheme, options.DefaultTransform = r.Scheme, cache.TransformStripManagedFields()
+	made, err := cache.New(of, options)
+	if err != nil {
+		return nil, fmt.Errorf("connecting to %s: %w", of.Host, err)
+	}
+	return made, nil
+}
+
+// slim keeps of a node what is read.
+func slim(object any) (any, error) {
+	if node, ok := object.(*corev1.Node); ok {
+		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node.Name, ResourceVersion: node.ResourceVersion, UID: node.UID}, Spec: corev1.NodeSpec{ProviderID: node.Spec.ProviderID}}, nil
+	}
+	return object, nil
+}
+
+// read waits until a cache has all objects of some kinds.
+func read(ctx context.Context, from cache.Cache, kinds ...client.Object) error {
+	for _, kind := range kinds {
+		if _, err := from.GetInformer(ctx, kind); err != nil {
+			return fmt.Errorf("reading %T: %w", kind, err)
+		}
+	}
+	return nil
+}
+
+// shutdown is how long calls may take when the context has ended.
+const shutdown = 10 * time.Second
+
+func (r *Runner) serve(ctx context.Context, service *Service) error {
+	server := grpc.NewServer(grpc.Creds(r.Credentials), grpc.UnaryInterceptor(r.log))
+	autoscalerpb.RegisterCloudProviderServer(server, service)
+	ended := make(chan struct{})
+	defer func() { <-ended }()
+	stop := context.AfterFunc(ctx, func() {
+		defer close(ended)
+		late := time.AfterFunc(shutdown, server.Stop)
+		defer late.Stop()
+		server.GracefulStop()
+	})
+	r.ready.Store(true)
+	r.Log.Info("Serving the autoscaler", "address", r.Listener.Addr().String(), "namespace", r.Namespace)
+	err := server.Serve(r.Listener)
+	if stop() { // it failed by itself
+		close(ended)
+	}
+	return err
+}
+
+// log logs the calls that fail, and all with verbosity.
+func (r *Runner) log(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	log := r.Log.WithValues("call", info.FullMethod[len(autoscalerpb.CloudProvider_ServiceDesc.ServiceName)+2:])
+	answer, err := handler(ctrl.LoggerInto(ctx, log), request)
+	if err != nil {
+		log.Info("A call failed", "why", err.Error())
+	} else {
+		log.V(1).Info("Answered")
+	}
+	return answer, err
+}

@@ -1,0 +1,105 @@
+package service
+
+import (
+	"context"
+	"slices"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/autoscaler"
+	autoscalerpb "github.com/millwright-dev/millwright/proto/autoscaler"
+	"github.com/millwright-dev/millwright/test/fixture"
+)
+
+// late is a cache that has a change of a deployment after some reads.
+type late struct {
+	client.Reader
+	before *v1alpha1.MachineDeployment
+	reads  int
+}
+
+func (l *late) Get(ctx context.Context, key client.ObjectKey, object client.Object, opts ...client.GetOption) error {
+	if l.reads--; l.reads >= 0 {
+		l.before.DeepCopyInto(object.(*v1alpha1.MachineDeployment))
+		return nil
+	}
+	return l.Reader.Get(ctx, key, object, opts...)
+}
+
+// group is a service with a deployment of up to five Machines, whose patches fail with errors, one each. A
+// patch makes another generation, as at an API server.
+func group(t *testing.T, failures ...error) (*Service, *late) {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	deployment := fixture.MachineDeployment()
+	deployment.Generation, deployment.Spec.Replicas = 1, 1
+	deployment.Annotations = map[string]string{autoscaler.AnnotationMaxSize: "5"}
+	live := fake.NewClientBuilder().WithScheme(scheme).WithObjects(deployment).WithInterceptorFuncs(interceptor.Funcs{
+		Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, opts ...client.PatchOption) error {
+			if len(failures) > 0 {
+				err := failures[0]
+				failures = failures[1:]
+				return err
+			}
+			object.SetGeneration(object.GetGeneration() + 1)
+			return c.Patch(ctx, object, patch, opts...)
+		},
+	}).Build()
+	cache := &late{Reader: live, before: deployment.DeepCopy()}
+	return &Service{Namespace: deployment.Namespace, Cache: cache, Live: live}, cache
+}
+
+// TestSizeOfAGroupThatWasChanged: the answer after a change is not that of before, although the cache is late.
+func TestSizeOfAGroupThatWasChanged(t *testing.T) {
+	s, cache := group(t)
+	cache.reads = 3
+	id := cache.before.Name
+	if _, err := s.NodeGroupIncreaseSize(t.Context(), &autoscalerpb.NodeGroupIncreaseSizeRequest{Id: id, Delta: 2}); err != nil {
+		t.Fatal(err)
+	}
+	size, err := s.NodeGroupTargetSize(t.Context(), &autoscalerpb.NodeGroupTargetSizeRequest{Id: id})
+	if err != nil || size.GetTargetSize() != 3 {
+		t.Errorf("the size is %d, want 3: %v", size.GetTargetSize(), err)
+	}
+}
+
+// TestAnswersToFailures: a change under a version that is not the newest is tried again, and other failures
+// have the code that says what they are.
+func TestAnswersToFailures(t *testing.T) {
+	deployments := schema.GroupResource{Group: v1alpha1.SchemeGroupVersion.Group, Resource: "machinedeployments"}
+	for name, s := range map[string]struct {
+		id      string
+		delta   int32
+		failure []error
+		want    codes.Code
+	}{
+		"somebody else was first": {"", 1, []error{apierrors.NewConflict(deployments, "pool", nil)}, codes.OK},
+		"somebody else always is": {"", 1, slices.Repeat([]error{apierrors.NewConflict(deployments, "pool", nil)}, tries), codes.Aborted},
+		"no rights":               {"", 1, []error{apierrors.NewForbidden(deployments, "pool", nil)}, codes.PermissionDenied},
+		"the API server is away":  {"", 1, []error{context.DeadlineExceeded}, codes.DeadlineExceeded},
+		"it is busy":              {"", 1, []error{apierrors.NewTooManyRequests("busy", 1)}, codes.Unavailable},
+		"above the maximum":       {"", 5, nil, codes.FailedPrecondition},
+		"no such group":           {"other", 1, nil, codes.NotFound},
+	} {
+		service, cache := group(t, s.failure...)
+		if s.id == "" {
+			s.id = cache.before.Name
+		}
+		_, err := service.NodeGroupIncreaseSize(t.Context(), &autoscalerpb.NodeGroupIncreaseSizeRequest{Id: s.id, Delta: s.delta})
+		if status.Code(err) != s.want {
+			t.Errorf("%s: %v, want %v", name, err, s.want)
+		}
+	}
+}

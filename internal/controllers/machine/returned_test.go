@@ -1,0 +1,55 @@
+package machine
+
+import (
+	"testing"
+	"time"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/driver"
+	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/fake"
+	"github.com/millwright-dev/millwright/driver/status"
+)
+
+// TestADriverThatHasReturned: what waits for it does not wait until its next try is due.
+func TestADriverThatHasReturned(t *testing.T) {
+	h := newHarness(t)
+	away := func() {
+		h.Driver.OnStatus(fake.Always[driver.GetMachineStatusRequest, driver.GetMachineStatusResponse](nil, status.Error(codes.Unavailable, "not connected")))
+		for range 5 {
+			h.SettleAfter(time.Minute)
+		}
+	}
+	returned := func() {
+		h.Driver.OnStatus(nil)
+		if got := woken(h.controller.ofDriver(t.Context(), newClass(namespace).Provider)); len(got) != 1 || got[0] != machineName {
+			t.Errorf("its return wakes %v", got)
+		}
+		h.Settle()
+	}
+
+	h.declare()
+	away()
+	if h.hasVM(machineName) {
+		t.Fatal("there is a VM before the driver has returned")
+	}
+	returned()
+	if !h.hasVM(machineName) {
+		t.Error("there is no VM when the driver has returned")
+	}
+
+	h.join(ready)
+	h.Settle()
+	if phase := h.machine().Status.CurrentStatus.Phase; phase != v1alpha1.MachineRunning {
+		t.Fatalf("phase %q", phase)
+	}
+	h.delete()
+	away()
+	if h.gone() {
+		t.Fatal("it is gone before the driver has returned")
+	}
+	returned()
+	if !h.gone() {
+		t.Error("it is not gone when the driver has returned")
+	}
+}

@@ -1,0 +1,35 @@
+package controlplane
+
+import (
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestNodesThatRunPods: what the components are told of them, only if it is asked for.
+func TestNodesThatRunPods(t *testing.T) {
+	cp := &ControlPlane{dir: layout(t.TempDir())}
+	if args := slices.Concat(cp.egressArguments(), cp.podNetworkArguments()); len(args) > 0 {
+		t.Errorf("without Pods: %v", args)
+	}
+	if err := cp.writeEgress(); err != nil {
+		t.Error(err)
+	}
+	cp.config.PodNetwork, cp.config.EgressSocket = netip.MustParsePrefix("10.78.0.0/16"), "/run/egress.sock"
+	want := []string{"--egress-selector-config-file=" + cp.dir.egress(), "--allocate-node-cidrs", "--cluster-cidr=10.78.0.0/16"}
+	if args := slices.Concat(cp.egressArguments(), cp.podNetworkArguments()); !slices.Equal(args, want) {
+		t.Errorf("%v, want %v", args, want)
+	}
+	if err := cp.writeEgress(); err != nil {
+		t.Fatal(err)
+	}
+	if config, err := os.ReadFile(cp.dir.egress()); err != nil || !strings.Contains(string(config), `udsName: "/run/egress.sock"`) {
+		t.Errorf("%s, %v", config, err)
+	}
+	cp.config.EgressSocket = "/" + strings.Repeat("x", longestSocket)
+	if err := cp.writeEgress(); err == nil {
+		t.Error("a path that no socket may have was accepted")
+	}
+}
