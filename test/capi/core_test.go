@@ -159,9 +159,10 @@ func fitContract(ctx context.Context, c client.Client) error {
 
 var crdKind = schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"}
 
-// coreLog is the end of what the core said about a namespace.
+// coreLog is the end of what the core said about a namespace. It is short: what a test says of its failure
+// comes before it, and must not be lost where only the end of an output is kept.
 func coreLog(c *env.Cluster) string {
-	const most = 60
+	const most, width = 15, 250
 	log, err := os.ReadFile(filepath.Join(c.ControlPlane.Dir(), "logs", coreUser+".log"))
 	if err != nil {
 		return err.Error()
@@ -169,7 +170,7 @@ func coreLog(c *env.Cluster) string {
 	var lines []string
 	for line := range strings.Lines(string(log)) {
 		if strings.Contains(line, c.Namespace) {
-			lines = append(lines, line[:min(len(line), 1000)])
+			lines = append(lines, strings.TrimSpace(line[:min(len(line), width)]))
 		}
 	}
 	return strings.Join(lines[max(0, len(lines)-most):], "\n")
