@@ -30,20 +30,13 @@ package env
 
 import (
 	"cmp"
-	"context"
 	"errors"
-	"fmt"
 	"os"
-	"strings"
 	"testing"
-	"time"
 
 	"github.com/go-logr/logr/testr"
 	"golang.org/x/sync/errgroup"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/util/wait"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -200,54 +193,4 @@ func NewScheme() *runtime.Scheme {
 		}
 	}
 	return scheme
-}
-
-// cleanupTimeout bounds the last request of a test.
-const cleanupTimeout = 10 * time.Second
-
-func (c *Cluster) createNamespace(t testing.TB, v variant, own bool) error {
-	ctx := context.Background() // also used by cleanups, after the test's context has ended
-	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: namespacePrefix(t.Name())}}
-	if err := c.Client.Create(ctx, namespace); err != nil {
-		return err
-	}
-	c.Namespace = namespace.Name
-	if !own {
-		t.Cleanup(func() {
-			ctx, cancel := context.WithTimeout(ctx, cleanupTimeout)
-			defer cancel()
-			if err := client.IgnoreNotFound(c.Client.Delete(ctx, namespace)); err != nil {
-				t.Errorf("deleting namespace %s: %v", namespace.Name, err)
-			}
-		})
-	}
-	if v.controllerManager {
-		return c.awaitServiceAccount(ctx)
-	}
-	return c.Client.Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default", Namespace: c.Namespace}})
-}
-
-// awaitServiceAccount waits until the controller manager has made the namespace's
-// default service account, and with it has begun to work.
-func (c *Cluster) awaitServiceAccount(ctx context.Context) error {
-	err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
-		err := c.Client.Get(ctx, client.ObjectKey{Namespace: c.Namespace, Name: "default"}, &corev1.ServiceAccount{})
-		return err == nil, client.IgnoreNotFound(err)
-	})
-	if err != nil {
-		return fmt.Errorf("waiting for the default service account of %s: %w", c.Namespace, err)
-	}
-	return nil
-}
-
-// namespacePrefix makes a test's name fit for the name of a namespace.
-func namespacePrefix(test string) string {
-	const longest = 50 // 63 without the dash and the random end
-	name := strings.Map(func(r rune) rune {
-		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' {
-			return r
-		}
-		return '-'
-	}, strings.ToLower(test))
-	return strings.Trim(name[:min(len(name), longest)], "-") + "-"
 }

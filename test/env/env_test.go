@@ -8,6 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -166,5 +168,25 @@ func TestCompact(t *testing.T) {
 	t.Logf("compacted revision %d", revision)
 	if event := first(); event.Type != watch.Error || !apierrors.IsResourceExpired(apierrors.FromObject(event.Object)) {
 		t.Errorf("after the compaction, the watch begins with %s %v", event.Type, event.Object)
+	}
+}
+
+// Nobody is left who would remove the finalizers.
+func TestANamespaceIsFinalizedAfterTheTest(t *testing.T) {
+	e := env.New(t, env.WithControllerManager())
+	var namespace string
+	t.Run("inner", func(t *testing.T) {
+		inner := env.New(t, env.WithControllerManager())
+		namespace = inner.Namespace
+		meta := metav1.ObjectMeta{Namespace: namespace, Name: "held", Finalizers: []string{"example.com/held"}}
+		must(t, inner.Client.Create(t.Context(), &v1alpha1.MachineClass{ObjectMeta: meta, ProviderSpec: runtime.RawExtension{Raw: []byte(`{}`)}}))
+		must(t, inner.Client.Create(t.Context(), &corev1.Secret{ObjectMeta: meta}))
+	})
+	err := wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
+		err := e.Client.Get(ctx, client.ObjectKey{Name: namespace}, &corev1.Namespace{})
+		return apierrors.IsNotFound(err), client.IgnoreNotFound(err)
+	})
+	if err != nil {
+		t.Errorf("waiting for the namespace of a finished test to go: %v", err)
 	}
 }
