@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -17,7 +18,7 @@ import (
 )
 
 // cleanupTimeout bounds the last requests of a test.
-const cleanupTimeout = time.Minute
+const cleanupTimeout = 3 * time.Minute
 
 func (c *Cluster) createNamespace(t testing.TB, v variant, own bool) error {
 	ctx := context.Background() // also used by cleanups, after the test's context has ended
@@ -53,12 +54,16 @@ func (c *Cluster) deleteNamespace(ctx context.Context, namespace *corev1.Namespa
 	if err != nil {
 		return err
 	}
+	group, ctx := errgroup.WithContext(ctx)
 	for _, kind := range kinds {
-		if err := c.deleteAll(ctx, kind); err != nil {
-			return fmt.Errorf("deleting what is left of kind %s: %w", kind.Kind, err)
-		}
+		group.Go(func() error {
+			if err := c.deleteAll(ctx, kind); err != nil {
+				return fmt.Errorf("deleting what is left of kind %s: %w", kind.Kind, err)
+			}
+			return nil
+		})
 	}
-	return nil
+	return group.Wait()
 }
 
 // finalizedKinds are the kinds of this namespace whose objects may have finalizers of
@@ -88,16 +93,17 @@ func (c *Cluster) finalizedKinds() ([]schema.GroupVersionKind, error) {
 	return kinds, nil
 }
 
-// deleteAll deletes the objects of a kind, whatever finalizers they have.
+// deleteAll deletes the objects of a kind, whatever finalizers they have. No new ones come:
+// the namespace is being deleted.
 func (c *Cluster) deleteAll(ctx context.Context, kind schema.GroupVersionKind) error {
+	left := &metav1.PartialObjectMetadataList{}
+	left.SetGroupVersionKind(kind)
+	if err := c.Client.List(ctx, left, client.InNamespace(c.Namespace)); err != nil || len(left.Items) == 0 {
+		return err
+	}
 	object := &metav1.PartialObjectMetadata{}
 	object.SetGroupVersionKind(kind)
 	if err := c.Client.DeleteAllOf(ctx, object, client.InNamespace(c.Namespace)); err != nil {
-		return err
-	}
-	left := &metav1.PartialObjectMetadataList{}
-	left.SetGroupVersionKind(kind)
-	if err := c.Client.List(ctx, left, client.InNamespace(c.Namespace)); err != nil {
 		return err
 	}
 	var errs []error
