@@ -35,7 +35,8 @@ gotestsum = $(call tool,.) gotestsum
 PKG ?= ./...
 test_modules = $(if $(filter ./...,$(PKG)),$(CODE_MODULES),.)
 TESTFLAGS ?=
-TEST_TIMEOUT ?= 20m
+# Ends what hangs; on a slow machine a package takes over twenty minutes.
+TEST_TIMEOUT ?= 60m
 # Packages tested at the same time: more than there are processors, since most of a test of
 # the whole program is waiting. Each may run a control plane of its own.
 TEST_PARALLEL ?= 4
