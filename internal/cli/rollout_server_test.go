@@ -3,6 +3,8 @@ package cli
 import (
 	"bytes"
 	"context"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -111,5 +113,73 @@ func TestUndoUnanswered(t *testing.T) {
 	says(err, "cannot be rolled back before its spec is corrected: spec.strategy.inPlaceUpdate")
 	if err := w.Client.Get(t.Context(), client.ObjectKeyFromObject(deployment), deployment); err != nil || deployment.Spec.RollbackTo != nil {
 		t.Errorf("spec.rollbackTo is %v, %v", deployment.Spec.RollbackTo, err)
+	}
+}
+
+// TestDiff: what "kubectl apply" of a file would do is told, and nothing is written.
+func TestDiff(t *testing.T) {
+	w := newClusters(t)
+	class := w.class("now", `{"capacity":3}`)
+	w.create(class)
+	deployment := w.revisions(t, "pool")
+	w.machine("pool-now-1", "now", func(m *v1alpha1.Machine) {
+		set := &v1alpha1.MachineSet{}
+		w.must(w.Client.Get(t.Context(), client.ObjectKey{Namespace: w.Namespace, Name: "pool-now"}, set))
+		m.Labels = set.Spec.Template.Labels
+		m.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(set, v1alpha1.SchemeGroupVersion.WithKind("MachineSet"))}
+	})
+	// As kubectl notes what was applied: the field that the file has no more is removed.
+	w.patch(deployment, `{"metadata":{"annotations":{"kubectl.kubernetes.io/last-applied-configuration":"{\"spec\":{\"minReadySeconds\":5}}"}},"spec":{"minReadySeconds":5}}`)
+	file := filepath.Join(t.TempDir(), "pool.yaml")
+	w.must(os.WriteFile(file, []byte(`
+apiVersion: machine.sapcloud.io/v1alpha1
+kind: MachineDeployment
+metadata: {name: pool}
+spec: {template: {spec: {class: {name: before}}}}
+---
+apiVersion: machine.sapcloud.io/v1alpha1
+kind: MachineClass
+metadata: {name: now}
+providerSpec: {capacity: 5}
+---
+apiVersion: machine.sapcloud.io/v1alpha1
+kind: MachineClass
+metadata: {name: later}
+providerSpec: {capacity: 5}
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: other}
+`), 0o600))
+	w.must(w.Client.Get(t.Context(), client.ObjectKeyFromObject(deployment), deployment))
+
+	said, err := w.rollout(t.Context(), "diff", "pool", "-f", file)
+	w.must(err)
+	for _, want := range []string{
+		"machine class " + w.Namespace + "/now:", "providerSpec.capacity: 3 -> 5", "VMs that exist stay (1 machine).",
+		"machine class " + w.Namespace + "/later:\n\nIt is new: no machine is of it.",
+		"machine deployment " + w.Namespace + "/pool:", `spec.template.spec.class.name: "now" -> "before"`, "spec.minReadySeconds: 5 -> (none)",
+		"1 machine is replaced, with ", "Revision 1, machine set pool-before, is then the current one.",
+	} {
+		if !strings.Contains(said, want) {
+			t.Errorf("says\n%s\nwant %q", said, want)
+		}
+	}
+	after := deployment.DeepCopy()
+	w.must(w.Client.Get(t.Context(), client.ObjectKeyFromObject(after), after))
+	if after.ResourceVersion != deployment.ResourceVersion {
+		t.Error("it was changed")
+	}
+	if said, err := w.rollout(t.Context(), "diff", "pool"); err != nil || !strings.Contains(said, "No machine is replaced.") {
+		t.Errorf("without a file: %q, %v", said, err)
+	}
+	for text, want := range map[string]string{
+		"a: [": "is not YAML", "kind: Secret": "has neither MachineDeployment pool nor a MachineClass in namespace " + w.Namespace,
+		"{apiVersion: machine.sapcloud.io/v1alpha1, kind: MachineDeployment, metadata: {name: pool}, spec: {replicas: many}}": "asking the API server what would become of MachineDeployment pool",
+	} {
+		w.must(os.WriteFile(file, []byte(text), 0o600))
+		if _, err := w.rollout(t.Context(), "diff", "pool", "-f", file); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", text, err, want)
+		}
 	}
 }

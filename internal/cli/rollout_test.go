@@ -82,7 +82,7 @@ func TestRolloutFlagsAreKubectls(t *testing.T) {
 		"status":  {"watch": "true", "timeout": "0s", "revision": "0"},
 		"history": {"revision": "0"},
 		"undo":    {"to-revision": "0"},
-		"pause":   {}, "resume": {}, "restart": {},
+		"pause":   {}, "resume": {}, "restart": {}, "diff": {"filename": ""},
 	}
 	commands := map[string]*cobra.Command{}
 	for _, cmd := range rollout.New().Commands() {

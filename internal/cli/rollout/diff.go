@@ -1,0 +1,177 @@
+package rollout
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/jsonmergepatch"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/observe/rollout"
+	"github.com/millwright-dev/millwright/internal/observe/rollout/diff"
+)
+
+func newDiff() *cobra.Command {
+	file := ""
+	cmd := add(&cobra.Command{
+		Use:   "diff NAME",
+		Short: "Show which machines a change would replace",
+		Long: `Show which machines a change of a MachineDeployment would replace, and change nothing.
+
+With -f, it is what "kubectl apply" of the file would change in the MachineDeployment, and in
+the MachineClasses of the file. Without, it is what the present template changes: what is left
+of a rollout, or what one that is paused will do.`,
+		Example: `  millwright rollout diff pool -f pool.yaml
+  millwright rollout diff pool`,
+	}, func(cmd *cobra.Command, d deployment) error { return d.diff(cmd, file) })
+	cmd.Flags().StringVarP(&file, "filename", "f", "", `file with the MachineDeployment, and any MachineClasses, as they are to be; "-" for standard input`)
+	return cmd
+}
+
+// diff prints what the objects of a file would change; empty for what the template of the deployment does.
+func (d deployment) diff(cmd *cobra.Command, file string) error {
+	wanted := wishes{}
+	if file != "" {
+		var err error
+		if wanted, err = readWishes(file, cmd.InOrStdin(), d.key); err != nil {
+			return err
+		}
+	}
+	ctx, cancel := context.WithTimeout(cmd.Context(), answerTimeout)
+	defer cancel()
+	facts, err := rollout.Read(ctx, d.Client, d.key)
+	if err != nil {
+		return err
+	}
+	for _, class := range wanted.classes {
+		if err := d.diffClass(ctx, cmd.OutOrStdout(), class); err != nil {
+			return err
+		}
+	}
+	becomes := facts.Deployment
+	if wanted.deployment != nil {
+		becomes = facts.Deployment.DeepCopy()
+		if err := applied(ctx, d.Client, wanted.deployment, becomes); err != nil {
+			return err
+		}
+	}
+	found, err := diff.OfDeployment(facts, becomes, time.Now())
+	if err != nil {
+		return err
+	}
+	return show(cmd.OutOrStdout(), "machine deployment "+d.key.String(), found)
+}
+
+func (d deployment) diffClass(ctx context.Context, out io.Writer, wanted *unstructured.Unstructured) error {
+	key, class := client.ObjectKeyFromObject(wanted), &v1alpha1.MachineClass{}
+	err := d.Client.Get(ctx, key, class)
+	if apierrors.IsNotFound(err) {
+		return show(out, "machine class "+key.String(), diff.Diff{Verdict: []string{"It is new: no machine is of it."}})
+	}
+	if err != nil {
+		return fmt.Errorf("reading machine class %s: %w", key, err)
+	}
+	becomes := class.DeepCopy()
+	if err := applied(ctx, d.Client, wanted, becomes); err != nil {
+		return err
+	}
+	machines := &v1alpha1.MachineList{}
+	if err := d.Client.List(ctx, machines, client.InNamespace(key.Namespace)); err != nil {
+		return fmt.Errorf("listing machines: %w", err)
+	}
+	found, err := diff.OfClass(class, becomes, machines.Items)
+	if err != nil {
+		return err
+	}
+	return show(out, "machine class "+key.String(), found)
+}
+
+func show(out io.Writer, of string, d diff.Diff) error {
+	_, err := fmt.Fprintf(out, "%s:\n\n%s\n\n", of, strings.Join(d.Lines(), "\n"))
+	return err
+}
+
+// applied makes an object what "kubectl apply" would make it: the server is asked, and writes nothing.
+func applied(ctx context.Context, c client.Client, wanted *unstructured.Unstructured, object client.Object) error {
+	const annotation = "kubectl.kubernetes.io/last-applied-configuration"
+	last := cmp.Or(object.GetAnnotations()[annotation], "{}")
+	is, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
+	if err != nil {
+		return fmt.Errorf("comparing: %w", err)
+	}
+	current, err := (&unstructured.Unstructured{Object: is}).MarshalJSON()
+	if err != nil {
+		return fmt.Errorf("comparing: %w", err)
+	}
+	modified, err := wanted.MarshalJSON()
+	if err != nil {
+		return fmt.Errorf("comparing: %w", err)
+	}
+	patch, err := jsonmergepatch.CreateThreeWayJSONMergePatch([]byte(last), modified, current)
+	if err != nil {
+		return fmt.Errorf("comparing %s with what was applied last: %w", wanted.GetName(), err)
+	}
+	if err := c.Patch(ctx, object, client.RawPatch(types.MergePatchType, patch), client.DryRunAll); err != nil {
+		return fmt.Errorf("asking the API server what would become of %s %s: %w", wanted.GetKind(), wanted.GetName(), err)
+	}
+	return nil
+}
+
+// wishes are the objects of a file.
+type wishes struct {
+	deployment *unstructured.Unstructured
+	classes    []*unstructured.Unstructured
+}
+
+// readWishes reads the deployment of that name from a file, and the classes in its namespace.
+func readWishes(file string, in io.Reader, key types.NamespacedName) (wishes, error) {
+	name := "standard input"
+	if file != "-" {
+		opened, err := os.Open(file)
+		if err != nil {
+			return wishes{}, err
+		}
+		defer func() { _ = opened.Close() }() // was read
+		in, name = opened, file
+	}
+	var all wishes
+	for documents := utilyaml.NewYAMLReader(bufio.NewReader(in)); ; {
+		document, err := documents.Read()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		object := &unstructured.Unstructured{}
+		if err != nil || yaml.Unmarshal(document, &object.Object) != nil {
+			return wishes{}, fmt.Errorf("%s: is not YAML", name)
+		}
+		if object.GetAPIVersion() != v1alpha1.SchemeGroupVersion.String() || cmp.Or(object.GetNamespace(), key.Namespace) != key.Namespace {
+			continue
+		}
+		object.SetNamespace(key.Namespace)
+		switch {
+		case object.GetKind() == v1alpha1.MachineClassKind:
+			all.classes = append(all.classes, object)
+		case object.GetKind() == "MachineDeployment" && object.GetName() == key.Name:
+			all.deployment = object
+		}
+	}
+	if all.deployment == nil && len(all.classes) == 0 {
+		return wishes{}, fmt.Errorf("%s: has neither MachineDeployment %s nor a MachineClass in namespace %s", name, key.Name, key.Namespace)
+	}
+	return all, nil
+}

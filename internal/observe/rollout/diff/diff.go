@@ -1,0 +1,272 @@
+// Package diff says beforehand what a change of a MachineDeployment or a MachineClass does to Machines.
+package diff
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/inplace"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/reserve"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/revision"
+	"github.com/millwright-dev/millwright/internal/observe/rollout"
+	"github.com/millwright-dev/millwright/internal/reconcile/messages"
+)
+
+// Effect is what the change of a field does to Machines.
+type Effect int
+
+// The effects.
+const (
+	// Replaces Machines, or updates their nodes in place: the template is another one.
+	Replaces Effect = iota
+	// Updates Machines and their nodes, which stay.
+	Updates
+	// Scales the pool.
+	Scales
+	// Keeps all Machines as they are.
+	Keeps
+
+	effects
+)
+
+// Diff is what a change does to the Machines of a deployment.
+type Diff struct {
+	// Changes are the fields that differ, by what a change of them does.
+	Changes [effects][]Change
+	// Verdict are sentences on what happens to the Machines.
+	Verdict []string
+}
+
+// OfDeployment returns what happens to the Machines if the deployment becomes the wanted one. The facts are
+// those of the deployment as it is. If both are the same, it returns what of a rollout is left to do.
+func OfDeployment(f rollout.Facts, wanted *v1alpha1.MachineDeployment, now time.Time) (Diff, error) {
+	is, err := content(f.Deployment)
+	if err != nil {
+		return Diff{}, err
+	}
+	becomes, err := content(wanted)
+	if err != nil {
+		return Diff{}, err
+	}
+	changes := changesOf("", is, becomes)
+	then := f
+	then.Deployment = wanted
+	if len(changes) == 0 {
+		if changes, err = unreleased(f); err != nil {
+			return Diff{}, err
+		}
+	}
+	d := Diff{}
+	for _, change := range changes {
+		effect := effectOf(change.Path)
+		d.Changes[effect] = append(d.Changes[effect], change)
+	}
+	d.Verdict = verdict(f, then, now)
+	return d, nil
+}
+
+// unreleased returns in what the template of a deployment differs from the set that was its newest, if
+// the deployment has no set for it yet.
+func unreleased(f rollout.Facts) ([]Change, error) {
+	sets := revision.Sorted(f.Sets)
+	if len(sets) == 0 || f.Current() != nil {
+		return nil, nil
+	}
+	last := f.Deployment.DeepCopy()
+	last.Spec.Template = *sets[len(sets)-1].Spec.Template.DeepCopy()
+	delete(last.Spec.Template.Labels, v1alpha1.DefaultMachineDeploymentUniqueLabelKey)
+	is, err := content(last)
+	if err != nil {
+		return nil, err
+	}
+	becomes, err := content(f.Deployment)
+	return changesOf("", is, becomes), err
+}
+
+// OfClass returns what happens to the Machines of a namespace if a class becomes the wanted one.
+func OfClass(is, wanted *v1alpha1.MachineClass, machines []v1alpha1.Machine) (Diff, error) {
+	before, err := content(is)
+	if err != nil {
+		return Diff{}, err
+	}
+	after, err := content(wanted)
+	if err != nil {
+		return Diff{}, err
+	}
+	d := Diff{}
+	for _, change := range changesOf("", before, after) {
+		effect := Keeps
+		if strings.HasPrefix(change.Path, "nodeTemplate.virtualCapacity") {
+			effect = Updates
+		}
+		d.Changes[effect] = append(d.Changes[effect], change)
+	}
+	used := int32(0)
+	for i := range machines {
+		if machines[i].Spec.Class.Name == is.Name && machines[i].DeletionTimestamp.IsZero() {
+			used++
+		}
+	}
+	switch {
+	case d.Same():
+		d.Verdict = []string{"Nothing changes."}
+	case used == 0:
+		d.Verdict = []string{"No machine is of this class."}
+	default:
+		d.Verdict = []string{
+			fmt.Sprintf("VMs that exist stay (%s). Those created later are as changed.", messages.Machines(used)),
+			`To replace those that exist, run "millwright rollout restart NAME" for their deployments.`,
+		}
+	}
+	return d, nil
+}
+
+// Same reports whether nothing differs.
+func (d Diff) Same() bool {
+	return !slices.ContainsFunc(d.Changes[:], func(changes []Change) bool { return len(changes) > 0 })
+}
+
+// headings of the changes, by their effect.
+var headings = [effects]string{
+	Replaces: "Machines are replaced, or their nodes updated in place, for:",
+	Updates:  "Machines and their nodes stay, and are changed, for:",
+	Scales:   "The number of machines changes for:",
+	Keeps:    "Machines stay as they are for:",
+}
+
+// Lines returns the diff as text.
+func (d Diff) Lines() []string {
+	var lines []string
+	for effect, changes := range d.Changes {
+		if len(changes) == 0 {
+			continue
+		}
+		lines = append(lines, headings[effect])
+		for _, change := range changes {
+			lines = append(lines, fmt.Sprintf("  %s: %s -> %s", change.Path, cmp.Or(change.From, "(none)"), cmp.Or(change.To, "(none)")))
+		}
+	}
+	if len(lines) > 0 {
+		lines = append(lines, "")
+	}
+	lines = append(lines, d.Verdict...)
+	for i := range lines {
+		lines[i] = messages.Line(lines[i])
+	}
+	return lines
+}
+
+// content returns what users declare of an object: all but what the API server, the controllers and kubectl
+// note in it.
+func content(object any) (map[string]any, error) {
+	all, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
+	if err != nil {
+		return nil, fmt.Errorf("comparing: %w", err)
+	}
+	delete(all, "status")
+	delete(all, "apiVersion")
+	delete(all, "kind")
+	metadata, _ := all["metadata"].(map[string]any)
+	kept := map[string]any{}
+	if labels, ok := metadata["labels"]; ok {
+		kept["labels"] = labels
+	}
+	annotations, _ := metadata["annotations"].(map[string]any)
+	annotations = maps.Clone(annotations)
+	delete(annotations, "kubectl.kubernetes.io/last-applied-configuration")
+	delete(annotations, v1alpha1.AnnotationKeyRevision)
+	if len(annotations) > 0 {
+		kept["annotations"] = annotations
+	}
+	all["metadata"] = kept
+	return all, nil
+}
+
+// replacing are the parts of the template of which the Essence of a revision consists. The others are
+// carried to existing Machines.
+var replacing = []string{"metadata", "spec.class.name", "spec.class.apiGroup", "spec.providerID"}
+
+// effectOf returns what the change of a field of a deployment does to Machines.
+func effectOf(path string) Effect {
+	inTemplate, isTemplate := strings.CutPrefix(path, "spec.template.")
+	within := func(of string) bool {
+		rest, ok := strings.CutPrefix(inTemplate, of)
+		return ok && (rest == "" || rest[0] == '.' || rest[0] == '[')
+	}
+	switch {
+	case path == "spec.replicas", path == "spec.excessReplicas", path == below("metadata.annotations", v1alpha1.AnnotationKeyExcessReplicas):
+		return Scales
+	case !isTemplate:
+		return Keeps
+	case slices.ContainsFunc(replacing, within):
+		return Replaces
+	}
+	return Updates
+}
+
+func verdict(f, then rollout.Facts, now time.Time) []string {
+	d := then.Deployment
+	if problem := planner.Invalid(d, then.Sets); problem != "" {
+		return []string{"The manager does nothing until the spec is corrected: " + problem + "."}
+	}
+	sentences := append(replaced(f, then, now), scaled(f.Deployment, d)...)
+	if d.Spec.Paused {
+		sentences = append(sentences, "The deployment is paused: nothing is replaced or updated until it is resumed.")
+	}
+	return sentences
+}
+
+// replaced says which Machines are replaced, by which revision, and in which steps.
+func replaced(f, then rollout.Facts, now time.Time) []string {
+	d, current := then.Deployment, then.Current()
+	old := rollout.StatusOf(then, now)
+	count := old.Old() - old.Preserved
+	switch {
+	case count <= 0 && current == f.Current():
+		return []string{"No machine is replaced."}
+	case count <= 0:
+		return []string{"There is no machine to replace. " + arrival(current)}
+	case d.Spec.Strategy.Type == v1alpha1.InPlaceUpdateMachineDeploymentStrategyType:
+		return []string{fmt.Sprintf("The nodes of %s are updated in place, %s. %s", messages.Machines(count), steps(d), arrival(current))}
+	}
+	return []string{fmt.Sprintf("%s %s replaced, %s. %s", messages.Machines(count), messages.Are(count), steps(d), arrival(current))}
+}
+
+// arrival names the revision that is then the current one.
+func arrival(current *v1alpha1.MachineSet) string {
+	if current == nil {
+		return "A new revision is created."
+	}
+	return fmt.Sprintf("Revision %d, machine set %s, is then the current one.", revision.Number(current), current.Name)
+}
+
+// steps says how many Machines are replaced or updated at once.
+func steps(d *v1alpha1.MachineDeployment) string {
+	switch {
+	case d.Spec.Strategy.Type == v1alpha1.RecreateMachineDeploymentStrategyType:
+		return "all at once, the old ones first (Recreate)"
+	case d.Spec.Strategy.Type == v1alpha1.InPlaceUpdateMachineDeploymentStrategyType && inplace.Manual(d):
+		return "those that are selected by the label " + v1alpha1.LabelKeyNodeSelectedForUpdate
+	}
+	surge, unavailable := planner.Bounds(d)
+	return fmt.Sprintf("with at most %d more (maxSurge) and %d fewer (maxUnavailable) than the %d wanted", surge, unavailable, reserve.Wanted(d))
+}
+
+// scaled says how many Machines come or go by a new number of them.
+func scaled(from, to *v1alpha1.MachineDeployment) []string {
+	switch before, after := reserve.Wanted(from), reserve.Wanted(to); {
+	case after > before:
+		return []string{fmt.Sprintf("%s %s created: %d instead of %d.", messages.Machines(after-before), messages.Are(after-before), after, before)}
+	case after < before:
+		return []string{fmt.Sprintf("%s %s deleted: %d stay of %d.", messages.Machines(before-after), messages.Are(before-after), after, before)}
+	}
+	return nil
+}
