@@ -28,7 +28,7 @@ import (
 
 // waitTimeout is how long something may take that needs several controllers. Nothing here
 // takes a tenth of it on an idle machine.
-const waitTimeout = 3 * time.Minute
+const waitTimeout = 10 * time.Minute
 
 // harness is a Cluster with its infrastructure, and a simulated provider whose VMs outlive
 // the manager.

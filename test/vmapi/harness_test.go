@@ -43,7 +43,7 @@ func TestMain(m *testing.M) {
 }
 
 // waitTimeout bounds what takes seconds.
-const waitTimeout = time.Minute
+const waitTimeout = 3 * time.Minute
 
 // world is a cluster with one VM, whose hypervisor is real, but for QEMU.
 type world struct {

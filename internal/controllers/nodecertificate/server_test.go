@@ -37,7 +37,7 @@ import (
 func TestMain(m *testing.M) { env.Main(m) }
 
 // waitTimeout bounds what takes a second or two.
-const waitTimeout = 30 * time.Second
+const waitTimeout = 2 * time.Minute
 
 // harness is a control plane that lets nodes join, with the controller.
 type harness struct {

@@ -20,7 +20,7 @@ import (
 )
 
 // waitTimeout is how long something may take that takes milliseconds.
-const waitTimeout = 30 * time.Second
+const waitTimeout = 2 * time.Minute
 
 // role makes the test's executable something else: see the roles.
 const role = "TEST_PROCESS_ROLE"

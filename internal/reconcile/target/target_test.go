@@ -26,7 +26,7 @@ import (
 )
 
 // waitTimeout is how long a test waits for what normally takes a second or two.
-const waitTimeout = 30 * time.Second
+const waitTimeout = 2 * time.Minute
 
 // server is as much of an API server as a cache of nodes needs, with one node. Until it
 // is opened, it is away.

@@ -24,7 +24,7 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-const waitTimeout = 30 * time.Second
+const waitTimeout = 2 * time.Minute
 
 func must(t *testing.T, err error) {
 	t.Helper()
