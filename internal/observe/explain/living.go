@@ -14,6 +14,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/reserve"
 	"github.com/millwright-dev/millwright/internal/lifecycle/bootstrap"
 	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
 	"github.com/millwright-dev/millwright/internal/lifecycle/preservation"
@@ -66,6 +67,9 @@ func (e *explainer) running(phase v1alpha1.MachinePhase) {
 	e.named()
 	if e.preserved() {
 		what += " and preserved"
+	}
+	if reserve.In(&e.Machine.Spec) {
+		what += ", in excess of the replicas: pods find room here when these grow, or when another machine fails"
 	}
 	trouble := slices.DeleteFunc(slices.Clone(e.Report.Why), func(f report.Finding) bool { return f.Cause == report.Preserved })
 	if len(trouble) > 0 {

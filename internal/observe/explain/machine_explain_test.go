@@ -20,6 +20,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/reserve"
 	"github.com/millwright-dev/millwright/internal/observe/explain/report"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
@@ -63,8 +64,13 @@ var living = map[string]situation{
 	"running-vm-next": {all(runningVM, func(f *MachineFacts) {
 		f.VM.Annotations = map[string]string{vmv1alpha1.AnnotationMigrate: "vm-1/host-2"}
 	}), report.Healthy, report.VirtualMachineMigrating},
-	"running-vm-cold":         {all(runningVM, notMigratable), report.Healthy, ""},
-	"running-no-manager":      {lease("", 40*time.Minute, time.Hour), report.Healthy, report.ManagerNotRunning},
+	"running-vm-cold":    {all(runningVM, notMigratable), report.Healthy, ""},
+	"running-no-manager": {lease("", 40*time.Minute, time.Hour), report.Healthy, report.ManagerNotRunning},
+	"running-in-excess": {all(func(f *MachineFacts) {
+		f.Machine.Spec = *reserve.Marked(&f.Machine.Spec, reserve.NoSchedule)
+		template := f.Machine.Spec.NodeTemplateSpec
+		f.Target.Node.Annotations, f.Target.Node.Spec.Taints = template.Annotations, template.Spec.Taints
+	}), report.Healthy, ""},
 	"available":               {all(phase(v1alpha1.MachineAvailable, time.Minute), noNode, func(f *MachineFacts) { f.Target.None = true }), report.Healthy, ""},
 	"new":                     {all(unborn, phase("", 0)), report.NotRunning, report.NotStarted},
 	"new-no-manager":          {all(unborn, phase("", 0), lease("old", 2*time.Minute, time.Hour)), report.NotRunning, report.ManagerNotRunning},
