@@ -10,13 +10,21 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/reserve"
 )
 
-// described are all metrics that are read from objects, by name.
+// described are all metrics that are read from objects, by name: MCM's without its prefix, ours with it.
 var described = map[string]*prometheus.Desc{}
 
+// own is the prefix of metrics that MCM does not have.
+const own = "millwright_"
+
 func describe(name, help string, labels ...string) *prometheus.Desc {
-	described[name] = prometheus.NewDesc("mcm_"+name, help, labels, nil)
+	full := name
+	if !strings.HasPrefix(name, own) {
+		full = "mcm_" + name
+	}
+	described[name] = prometheus.NewDesc(full, help, labels, nil)
 	return described[name]
 }
 
@@ -36,6 +44,7 @@ func init() {
 }
 
 func ofSetsOrDeployments(name string) bool {
+	name = strings.TrimPrefix(name, own)
 	return strings.HasPrefix(name, "machine_set_") || strings.HasPrefix(name, "machine_deployment_")
 }
 
@@ -136,12 +145,15 @@ func setRows(set *v1alpha1.MachineSet) []row {
 }
 
 func deploymentRows(d *v1alpha1.MachineDeployment) []row {
-	var rollback, surge, unavailable, broken []sample
+	var rollback, surge, unavailable, asked, excess, broken []sample
 	if d.Spec.RollbackTo != nil {
 		rollback = []sample{{value: float64(d.Spec.RollbackTo.Revision)}}
 	}
 	if rolling := d.Spec.Strategy.RollingUpdate; rolling != nil {
 		surge, unavailable = bound(d, rolling.MaxSurge, true), bound(d, rolling.MaxUnavailable, false)
+	}
+	if reserve.Asked(d) != nil || d.Status.ExcessReplicas != 0 {
+		asked, excess = number(reserve.Wish(d)), number(d.Status.ExcessReplicas)
 	}
 	for _, m := range d.Status.FailedMachines {
 		if m != nil {
@@ -169,6 +181,8 @@ func deploymentRows(d *v1alpha1.MachineDeployment) []row {
 		{"machine_deployment_status_updated_replicas", "Number of machines of a deployment that have its current template.", nil, number(d.Status.UpdatedReplicas)},
 		{"machine_deployment_status_collision_count", "Number of times that the name of a new machine set was taken.", nil, optional(d.Status.CollisionCount)},
 		{"machine_deployment_status_replicas", "Number of machines of a deployment.", nil, number(d.Status.Replicas)},
+		{own + "machine_deployment_spec_excess_replicas", "Number of machines in excess of the replicas that a deployment asks for.", nil, asked},
+		{own + "machine_deployment_status_excess_replicas", "Number of machines of a deployment in excess of the replicas.", nil, excess},
 	}
 }
 
