@@ -106,7 +106,7 @@ var rules = []rule{
 	},
 
 	// What reads what controllers wrote, to tell monitoring systems and people.
-	{from: []string{"internal/observe/metrics"}, may: []string{"api", "driver", "internal/lifecycle/drain"}},
+	{from: []string{"internal/observe/metrics"}, may: []string{"api", "driver", "internal/lifecycle/drain", "internal/controllers/machinedeployment/planner/reserve"}},
 	{from: []string{"internal/observe/explain"}, may: slices.Concat([]string{"api", "driver", timeouts}, parts, pure, planners)},
 	{from: []string{"internal/observe/follow"}},
 	{from: []string{"internal/observe/rollout"}, may: slices.Concat([]string{"api", "internal/observe/explain", "internal/observe/follow"}, parts, pure, planners)},
