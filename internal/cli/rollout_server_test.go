@@ -5,14 +5,18 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/cli/rollout/change"
 )
 
 // revisions makes a deployment of two revisions, and no manager.
@@ -181,5 +185,68 @@ metadata: {name: other}
 		if _, err := w.rollout(t.Context(), "diff", "pool", "-f", file); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", text, err, want)
 		}
+	}
+}
+
+// names are those of the machines of the pool.
+func (w *clusters) names(t *testing.T) []string {
+	var names []string
+	for _, machine := range w.machinesOf(gomega.NewWithT(t), "name", "pool") {
+		names = append(names, machine.Name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// tells runs a command about rollouts, and checks what it prints or how it fails.
+func (w *clusters) tells(t *testing.T, want []string, args ...string) {
+	t.Helper()
+	said, err := w.rollout(t.Context(), args...)
+	if err != nil {
+		said += err.Error()
+	}
+	for _, text := range want {
+		if !strings.Contains(said, text) {
+			t.Errorf("%q says %q, want %q", args, said, text)
+		}
+	}
+}
+
+// TestRestartOfOneMachine: the new machine is there before the old one goes. What was interrupted goes on
+// with the same command.
+func TestRestartOfOneMachine(t *testing.T) {
+	w := newClusters(t)
+	w.classes(map[string]string{"now": `{}`})
+	deployment := w.deployment("pool", "now", 2)
+	deployment.Spec.Strategy = v1alpha1.MachineDeploymentStrategy{
+		Type: v1alpha1.RollingUpdateMachineDeploymentStrategyType,
+		RollingUpdate: &v1alpha1.RollingUpdateMachineDeployment{UpdateConfiguration: v1alpha1.UpdateConfiguration{
+			MaxSurge: ptr.To(intstr.FromInt32(1)), MaxUnavailable: ptr.To(intstr.FromInt32(0)),
+		}},
+	}
+	w.create(deployment)
+	stop := w.manage()
+	w.tells(t, []string{"successfully rolled out"}, "status", "pool")
+	stop()
+	old := w.names(t)
+	restart := []string{"restart", "pool", "--machine", old[0]}
+
+	w.tells(t, []string{"is deleted when another one is available: 3 machines for a while (dry run)"}, append(restart, "--dry-run")...)
+	w.tells(t, []string{"are for --machine"}, "restart", "pool", "--dry-run")
+	w.tells(t, []string{"is not deleted yet", "To take that replica back: kubectl"}, append(restart, "--timeout", "2s")...)
+	w.must(w.Client.Get(t.Context(), client.ObjectKeyFromObject(deployment), deployment))
+	if deployment.Spec.Replicas != 3 {
+		t.Fatalf("has %d replicas, want one more", deployment.Spec.Replicas)
+	}
+	w.tells(t, []string{"replacement of machine " + old[0]}, "restart", "pool", "--machine", old[1])
+
+	w.manage()
+	w.tells(t, []string{"machine.machine.sapcloud.io/" + old[0] + " replaced\n"}, restart...)
+	w.must(w.Client.Get(t.Context(), client.ObjectKeyFromObject(deployment), deployment))
+	if _, still := deployment.Annotations[change.AnnotationReplacing]; still || deployment.Spec.Replicas != 2 {
+		t.Errorf("left with %d replicas, %v", deployment.Spec.Replicas, deployment.Annotations)
+	}
+	if now := w.names(t); len(now) != 2 || slices.Contains(now, old[0]) || !slices.Contains(now, old[1]) {
+		t.Errorf("the machines are %q; %s is to be replaced, %s to stay", now, old[0], old[1])
 	}
 }

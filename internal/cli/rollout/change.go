@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/millwright-dev/millwright/internal/cli/args"
 	"github.com/millwright-dev/millwright/internal/cli/rollout/change"
 	"github.com/millwright-dev/millwright/internal/observe/rollout"
 )
@@ -30,16 +31,38 @@ func newResume() *cobra.Command {
 }
 
 func newRestart() *cobra.Command {
-	return newChange(&cobra.Command{
+	one := replacement{}
+	cmd := add(&cobra.Command{
 		Use:   "restart NAME",
-		Short: "Replace all machines by the strategy of the MachineDeployment",
+		Short: "Replace all machines by the strategy of the MachineDeployment, or one",
 		Long: `Replace all machines by the strategy of the MachineDeployment, without a change of class.
 
 This sets the annotation ` + change.AnnotationRestarted + ` of the
-template to the current time, which creates a new revision, also with MCM.`,
-	}, "restarted", func(ctx context.Context, d deployment) error {
-		return change.Restart(ctx, d.Client, d.key, time.Now())
+template to the current time, which creates a new revision, also with MCM.
+
+With --machine, one machine is replaced, and the command waits for that. If the strategy allows
+more machines (maxSurge), the MachineDeployment has one replica more until a new machine is
+available; then the old one is deleted by its name. Else it is deleted first.`,
+		Example: `  millwright rollout restart pool
+  millwright rollout restart pool --machine pool-5494b-d8fr6`,
+	}, func(cmd *cobra.Command, d deployment) error {
+		if one.machine != "" {
+			return one.run(cmd, d)
+		}
+		if one.dryRun || one.timeout != 0 {
+			return args.Wrongf("--dry-run and --timeout are for --machine")
+		}
+		ctx, cancel := context.WithTimeout(cmd.Context(), answerTimeout)
+		defer cancel()
+		if err := change.Restart(ctx, d.Client, d.key, time.Now()); err != nil {
+			return err
+		}
+		return d.report(cmd, "restarted")
 	})
+	cmd.Flags().StringVar(&one.machine, "machine", "", "name of the only machine to replace")
+	cmd.Flags().BoolVar(&one.dryRun, "dry-run", false, "say how the machine would be replaced, and change nothing; only with --machine")
+	cmd.Flags().DurationVar(&one.timeout, "timeout", 0, "how long to wait for the replacement; 0 for no limit; only with --machine")
+	return cmd
 }
 
 // newChange returns a command that changes a deployment, and says so.
