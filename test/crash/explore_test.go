@@ -11,8 +11,9 @@ import (
 const (
 	// tries is how many runs may take place for one death.
 	tries = 3
-	// hitShare is the part of the planned points that must have been reached.
-	hitShare = 0.95
+	// hitShare is the part of the planned points that must have been reached, and hitShareOfPart that of those
+	// that are drawn by lot: of about a hundred, a few more may be missed where processors are scarce.
+	hitShare, hitShareOfPart = 0.95, 0.85
 )
 
 // TestExplore kills the manager at points of every scenario, one after another: at all of
@@ -25,7 +26,11 @@ func TestExplore(t *testing.T) {
 		t.Attr("outcome", fmt.Sprintf("%d scenarios, %d deaths", len(everywhere()), total.hit))
 		t.Logf("all scenarios: %d deaths planned, %d at their point", total.planned, total.hit)
 		total.end()
-		if float64(total.hit) < hitShare*float64(total.planned) {
+		share := hitShareOfPart
+		if sample.All {
+			share = hitShare
+		}
+		if float64(total.hit) < share*float64(total.planned) {
 			t.Errorf("only %d of %d planned points were reached", total.hit, total.planned)
 		}
 	})

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/revision"
 	"github.com/millwright-dev/millwright/test/env"
 )
 
@@ -89,8 +90,7 @@ func (s state) stays(machine *v1alpha1.Machine) bool {
 		return false
 	}
 	deployment := s.deployment(of(machine.Name))
-	rolling := deployment.Spec.Strategy.Type == v1alpha1.RollingUpdateMachineDeploymentStrategyType && !deployment.Spec.Paused
-	return !rolling || metav1.IsControlledBy(machine, s.newest(deployment.Name))
+	return !s.rolls(deployment) || metav1.IsControlledBy(machine, s.newest(deployment.Name))
 }
 
 // leaving reports whether a Machine is on its way out.
@@ -98,20 +98,31 @@ func (s state) leaving() bool {
 	return slices.ContainsFunc(s.machines, func(m v1alpha1.Machine) bool { return !m.DeletionTimestamp.IsZero() })
 }
 
-// complete reports whether the deployments have as many Machines as they want, and those a VM
-// that can have one.
+// complete reports whether the deployments have as many Machines as they want, those a VM that can
+// have one, and all of the current template that are to be. A rollout is at rest for a while, too, if
+// whoever does its next step is not given a processor.
 func (s state) complete() bool {
 	machines := map[string]int{}
 	for i := range s.machines {
 		name := of(s.machines[i].Name)
 		machines[name]++
-		if s.machines[i].Spec.ProviderID == "" && !slices.Contains(hopeless, name) {
+		if slices.Contains(hopeless, name) {
+			continue
+		}
+		if s.machines[i].Spec.ProviderID == "" || s.rolls(s.deployment(name)) && !metav1.IsControlledBy(&s.machines[i], s.newest(name)) {
 			return false
 		}
 	}
 	return !slices.ContainsFunc(s.deployments, func(d v1alpha1.MachineDeployment) bool {
-		return machines[d.Name] != int(d.Spec.Replicas)
+		newest := s.newest(d.Name)
+		begun := newest != nil && d.Spec.RollbackTo == nil && revision.Same(&newest.Spec.Template, &d.Spec.Template)
+		return machines[d.Name] != int(d.Spec.Replicas) || s.rolls(&d) && !begun
 	})
+}
+
+// rolls reports whether the Machines of a deployment are replaced when its template changes.
+func (s state) rolls(d *v1alpha1.MachineDeployment) bool {
+	return d.Spec.Strategy.Type == v1alpha1.RollingUpdateMachineDeploymentStrategyType && !d.Spec.Paused
 }
 
 // idle waits until all is complete, no Machine is leaving, and nothing was written for a
