@@ -202,7 +202,7 @@ func (w *clusters) template(labels map[string]string, class string) v1alpha1.Mac
 // soon waits until a check holds.
 func (w *clusters) soon(t *testing.T, what string, check func(g gomega.Gomega)) {
 	t.Helper()
-	gomega.NewWithT(t).Eventually(check).WithTimeout(30*time.Second).WithPolling(200*time.Millisecond).Should(gomega.Succeed(), what)
+	gomega.NewWithT(t).Eventually(check).WithTimeout(env.WaitTimeout).WithPolling(200*time.Millisecond).Should(gomega.Succeed(), what)
 }
 
 // reaches waits until a Machine is in a phase.

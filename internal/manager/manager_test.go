@@ -67,11 +67,11 @@ func TestManagerFromStandByToEnd(t *testing.T) {
 	}()
 	g := gomega.NewWithT(t)
 	base := fmt.Sprintf("http://127.0.0.1:%d", port)
-	g.Eventually(func() string { _, body := get(base + "/healthz"); return body }).WithTimeout(time.Minute).Should(gomega.Equal("OK"))
+	g.Eventually(func() string { _, body := get(base + "/healthz"); return body }).WithTimeout(env.WaitTimeout).Should(gomega.Equal("OK"))
 	if status, body := get(base + "/metrics"); status != http.StatusOK || !strings.Contains(body, "process_start_time_seconds") {
 		t.Errorf("a stand-by serves no metrics: %d", status)
 	}
-	g.Eventually(func() int { status, _ := get(base + "/readyz"); return status }).WithTimeout(time.Minute).Should(gomega.Equal(http.StatusOK))
+	g.Eventually(func() int { status, _ := get(base + "/readyz"); return status }).WithTimeout(env.WaitTimeout).Should(gomega.Equal(http.StatusOK))
 	if got := e.holder(both[0]); got != "mcm" {
 		t.Errorf("the lease is held by %q", got)
 	}
@@ -90,7 +90,7 @@ func TestManagerFromStandByToEnd(t *testing.T) {
 		g.Expect(e.env.Client.List(t.Context(), events, client.InNamespace(e.env.Namespace))).To(gomega.Succeed())
 		g.Expect(events.Items).NotTo(gomega.BeEmpty())
 		g.Expect(events.Items[0].Source.Component).To(gomega.Equal("machine-controller"))
-	}).WithTimeout(time.Minute).Should(gomega.Succeed())
+	}).WithTimeout(env.WaitTimeout).Should(gomega.Succeed())
 
 	sets.wantConsistent(t)
 	if _, body := get(base + "/metrics"); !strings.Contains(body, "\nmcm_workqueue_adds_total{name=\"machine\"}") || strings.Contains(body, "\nworkqueue_") {
@@ -130,9 +130,9 @@ func TestManagerEndsWithItsLeadership(t *testing.T) {
 		})
 	}()
 	g := gomega.NewWithT(t)
-	g.Eventually(func() string { return e.holder(both[1]) }).WithTimeout(time.Minute).ShouldNot(gomega.Equal("none"))
+	g.Eventually(func() string { return e.holder(both[1]) }).WithTimeout(env.WaitTimeout).ShouldNot(gomega.Equal("none"))
 	// A renewal may come between reading and writing.
-	g.Eventually(func() error { return e.take(both[1], "other", 3600) }).WithTimeout(time.Minute).Should(gomega.Succeed())
+	g.Eventually(func() error { return e.take(both[1], "other", 3600) }).WithTimeout(env.WaitTimeout).Should(gomega.Succeed())
 	select {
 	case err := <-ended:
 		if !errors.Is(err, errLeasesLost) {
@@ -163,7 +163,7 @@ func TestManagerEndsWithoutRights(t *testing.T) {
 			ConcurrentSyncs: 5, CreationTimeout: time.Minute, Log: testr.New(t),
 		})
 	}()
-	gomega.NewWithT(t).Eventually(sets.all).WithTimeout(time.Minute).ShouldNot(gomega.BeEmpty())
+	gomega.NewWithT(t).Eventually(sets.all).WithTimeout(env.WaitTimeout).ShouldNot(gomega.BeEmpty())
 	stop()
 	select {
 	case err := <-ended:
@@ -199,7 +199,7 @@ func TestEventsAreOfTheCoreGroup(t *testing.T) {
 		mu.Lock()
 		defer mu.Unlock()
 		return posted
-	}).WithTimeout(10 * time.Second).Should(gomega.Equal([]string{"POST /api/v1/namespaces/shoot/events"}))
+	}).WithTimeout(env.WaitTimeout).Should(gomega.Equal([]string{"POST /api/v1/namespaces/shoot/events"}))
 }
 
 // TestEachStepOfARolloutHasItsEvent: none is dropped or merged with others.
@@ -226,7 +226,7 @@ func TestEachStepOfARolloutHasItsEvent(t *testing.T) {
 	for i := range steps {
 		events.recorder("machinedeployment-controller").Eventf(deployment, corev1.EventTypeNormal, "Scaled", "step %d", i)
 	}
-	gomega.NewWithT(t).Eventually(posted.Load).WithTimeout(30 * time.Second).Should(gomega.BeEquivalentTo(steps))
+	gomega.NewWithT(t).Eventually(posted.Load).WithTimeout(env.WaitTimeout).Should(gomega.BeEquivalentTo(steps))
 	if merged.Load() > 0 {
 		t.Errorf("%d of %d events were merged with others", merged.Load(), steps)
 	}

@@ -43,7 +43,7 @@ func guarded(t *testing.T) *env.Env {
 	} {
 		g.Eventually(func() []string {
 			return refused(e.Client.Create(t.Context(), fixture.In(e.Namespace, bad.DeepCopyObject().(client.Object)), client.DryRunAll))
-		}, 30*time.Second, 50*time.Millisecond).ShouldNot(BeEmpty(), "the policies take effect")
+		}, env.WaitTimeout, 50*time.Millisecond).ShouldNot(BeEmpty(), "the policies take effect")
 	}
 	return e
 }

@@ -28,7 +28,7 @@ import (
 )
 
 // waitTimeout bounds what takes seconds.
-const waitTimeout = 3 * time.Minute
+const waitTimeout = env.WaitTimeout
 
 // apply is what kubectl apply --server-side does. It returns the Deployments.
 func apply(t *testing.T, c *env.Cluster, all []*unstructured.Unstructured) []*appsv1.Deployment {

@@ -22,7 +22,7 @@ import (
 
 // waitTimeout is how long a manager may take to reach what is declared: many times what it
 // takes after the longest back-off that a single death causes.
-const waitTimeout = 40 * time.Second
+const waitTimeout = 2 * time.Minute
 
 // run is one playing of a scenario.
 type run struct {

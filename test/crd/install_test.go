@@ -3,7 +3,6 @@ package crd
 import (
 	"io/fs"
 	"testing"
-	"time"
 
 	"github.com/onsi/gomega"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -35,7 +34,7 @@ func TestInstallCRDs(t *testing.T) {
 	}
 	gomega.NewWithT(t).Eventually(func() bool {
 		return apierrors.IsNotFound(c.Get(t.Context(), client.ObjectKeyFromObject(crd), crd))
-	}).WithTimeout(30 * time.Second).Should(gomega.BeTrue())
+	}).WithTimeout(env.WaitTimeout).Should(gomega.BeTrue())
 
 	crds, err := fs.Sub(config.Files, "crd")
 	if err != nil {

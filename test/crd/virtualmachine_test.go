@@ -241,12 +241,12 @@ func TestOldVirtualMachinesCanBeEdited(t *testing.T) {
 	old := newVM(e.Namespace, bad)
 	old.Finalizers = []string{"example.com/keep"}
 	eventually := gomega.NewWithT(t).Eventually
-	eventually(func() error { return c.Create(t.Context(), old) }).WithTimeout(30 * time.Second).Should(gomega.Succeed())
+	eventually(func() error { return c.Create(t.Context(), old) }).WithTimeout(env.WaitTimeout).Should(gomega.Succeed())
 	rules.ResourceVersion = crd.ResourceVersion
 	must(t, c.Update(t.Context(), rules))
 	eventually(func() bool {
 		return apierrors.IsInvalid(c.Create(t.Context(), newVM(e.Namespace, bad), client.DryRunAll))
-	}).WithTimeout(30 * time.Second).Should(gomega.BeTrue())
+	}).WithTimeout(env.WaitTimeout).Should(gomega.BeTrue())
 
 	old.Spec.HypervisorImage = "example.com/hypervisor:2"
 	must(t, c.Update(t.Context(), old))

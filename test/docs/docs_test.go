@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/onsi/gomega"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -26,7 +25,7 @@ import (
 var pages = []string{"machine.md", "machineset.md", "machinedeployment.md", "driver-sim.md", "faq.md"}
 
 // waitTimeout is how long a page may take.
-const waitTimeout = 5 * time.Minute
+const waitTimeout = env.WaitTimeout
 
 func TestMain(m *testing.M) {
 	program.Main()
@@ -95,7 +94,7 @@ func (p *place) up() {
 			p.t.Logf("millwright up printed:\n%s", up.Output.Tail(50))
 		}
 	})
-	gomega.NewWithT(p.t).Eventually(up.Output.String).WithTimeout(time.Minute).Should(gomega.ContainSubstring("Ready after"))
+	gomega.NewWithT(p.t).Eventually(up.Output.String).WithTimeout(waitTimeout).Should(gomega.ContainSubstring("Ready after"))
 }
 
 func (p *place) kubeconfig() string { return filepath.Join(p.dir, ".millwright", "kubeconfig") }

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
@@ -78,7 +77,7 @@ func fitForMCM(t *testing.T, c client.Client) {
 			}
 		}
 		return free
-	}).WithTimeout(time.Minute).Should(gomega.ConsistOf("machine-controller", "machine-controller-manager"), "these leases are free")
+	}).WithTimeout(waitTimeout).Should(gomega.ConsistOf("machine-controller", "machine-controller-manager"), "these leases are free")
 	all := &v1alpha1.MachineList{}
 	must(t, c.List(t.Context(), all, client.InNamespace(machines)))
 	if len(all.Items) != 3 {
@@ -226,7 +225,7 @@ func (k *kubelet) run(pod *corev1.Pod) []*program.Process {
 		command.Args[0] = container.Command[0]
 		process := program.StartOther(k.t, command)
 		processes = append(processes, process)
-		gomega.NewWithT(k.t).Eventually(process.Output.String).WithTimeout(time.Minute).ShouldNot(gomega.BeEmpty())
+		gomega.NewWithT(k.t).Eventually(process.Output.String).WithTimeout(waitTimeout).ShouldNot(gomega.BeEmpty())
 	}
 	return processes
 }

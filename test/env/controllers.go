@@ -275,7 +275,7 @@ func awaitGrant(ctx context.Context, asUser client.Client, role client.Object) e
 		if len(rule.ResourceNames) > 0 {
 			attributes.Name = rule.ResourceNames[0]
 		}
-		err := wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, 30*time.Second, true, func(ctx context.Context) (bool, error) {
+		err := wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, WaitTimeout, true, func(ctx context.Context) (bool, error) {
 			review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: attributes}}
 			err := asUser.Create(ctx, review)
 			return review.Status.Allowed, err

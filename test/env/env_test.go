@@ -91,13 +91,13 @@ func TestPairIsApart(t *testing.T) {
 
 func TestControllerManagerRuns(t *testing.T) {
 	e := env.New(t, env.WithControllerManager())
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), env.WaitTimeout)
 	defer cancel()
 	accounts, err := clientAs(t, e.Admin, "watcher").Watch(ctx, &corev1.ServiceAccountList{}, client.InNamespace(e.Namespace))
 	must(t, err)
 	defer accounts.Stop()
 	if _, ok := <-accounts.ResultChan(); !ok {
-		t.Error("nobody made the default service account within a minute")
+		t.Error("nobody made the default service account in time")
 	}
 }
 
@@ -131,7 +131,7 @@ func TestOwnControlPlaneCanBeTakenAway(t *testing.T) {
 	if e.ControlPlane == shared.ControlPlane {
 		t.Fatal("want a control plane that is not shared")
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), env.WaitTimeout)
 	defer cancel()
 	must(t, e.Client.Create(ctx, secret(e.Namespace, "kept")))
 
@@ -182,7 +182,7 @@ func TestANamespaceIsFinalizedAfterTheTest(t *testing.T) {
 		must(t, inner.Client.Create(t.Context(), &v1alpha1.MachineClass{ObjectMeta: meta, ProviderSpec: runtime.RawExtension{Raw: []byte(`{}`)}}))
 		must(t, inner.Client.Create(t.Context(), &corev1.Secret{ObjectMeta: meta}))
 	})
-	err := wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, env.WaitTimeout, true, func(ctx context.Context) (bool, error) {
 		err := e.Client.Get(ctx, client.ObjectKey{Name: namespace}, &corev1.Namespace{})
 		return apierrors.IsNotFound(err), client.IgnoreNotFound(err)
 	})

@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 
 // waitTimeout bounds each wait. A boot takes about 3 s on a quiet machine, and 20 s with
 // twenty busy processes on two cores.
-const waitTimeout = 3 * time.Minute
+const waitTimeout = env.WaitTimeout
 
 // The guest's network. The gateway, 10.0.2.2, is in the API server's certificate.
 var (

@@ -91,7 +91,7 @@ func gather(t *testing.T, registry prometheus.Gatherer, awaited ...any) (familie
 			}
 		}
 		return names, err
-	}).WithTimeout(20 * time.Second).Should(gomega.ContainElements(awaited...))
+	}).WithTimeout(time.Minute).Should(gomega.ContainElements(awaited...))
 	return families
 }
 

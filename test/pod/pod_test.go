@@ -77,7 +77,7 @@ func (p *place) create(object client.Object) {
 }
 
 // waitTimeout is how long anything may take under load.
-const waitTimeout = 2 * time.Minute
+const waitTimeout = env.WaitTimeout
 
 func (p *place) eventually(check func(g gomega.Gomega)) {
 	p.Helper()

@@ -31,7 +31,7 @@ import (
 )
 
 // waitTimeout is how long the manager may take to start, under load.
-const waitTimeout = 3 * time.Minute
+const waitTimeout = env.WaitTimeout
 
 // manager is the one that was installed.
 type manager struct {

@@ -164,7 +164,7 @@ func (c *cluster) machines() map[string]v1alpha1.Machine {
 // await waits until the program has printed a text.
 func (c *cluster) await(p *program.Process, text string) {
 	c.t.Helper()
-	timeout := time.After(time.Minute)
+	timeout := time.After(env.WaitTimeout)
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for !strings.Contains(p.Output.String(), text) {

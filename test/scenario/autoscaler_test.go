@@ -147,7 +147,7 @@ func (a *autoscaling) answered(group string, err error, code codes.Code, size in
 func (a *autoscaling) instances(group string, want int, state autoscalerpb.InstanceStatus_InstanceState, holds func(*autoscalerpb.Instance) bool) []*autoscalerpb.Instance {
 	a.t.Helper()
 	var found []*autoscalerpb.Instance
-	a.eventually(time.Minute, func(g gomega.Gomega) {
+	a.eventually(func(g gomega.Gomega) {
 		all, err := a.NodeGroupNodes(a.t.Context(), &autoscalerpb.NodeGroupNodesRequest{Id: group})
 		g.Expect(err).NotTo(gomega.HaveOccurred())
 		found = slices.DeleteFunc(slices.Clone(all.GetInstances()), func(i *autoscalerpb.Instance) bool {
@@ -190,7 +190,7 @@ func TestAutoscalerFromZero(t *testing.T) {
 	}
 	a.group(pool, `{"zone": "narrow", "zoneCapacity": 2}`, "3")
 	a.pool("unscaled", 0, `{}`)
-	a.eventually(time.Minute, func(g gomega.Gomega) {
+	a.eventually(func(g gomega.Gomega) {
 		groups, err := a.NodeGroups(t.Context(), &autoscalerpb.NodeGroupsRequest{})
 		g.Expect(err).NotTo(gomega.HaveOccurred())
 		g.Expect(groups.GetNodeGroups()).To(gomega.HaveLen(1), "a deployment without bounds is no group")
@@ -207,7 +207,7 @@ func TestAutoscalerFromZero(t *testing.T) {
 		return i.GetStatus().GetErrorInfo().GetErrorCode() == "ResourceExhausted" && i.GetStatus().GetErrorInfo().GetInstanceErrorClass() == 1
 	})[0]
 	a.remove(pool, codes.OK, 2, &autoscalerpb.ExternalGrpcNode{Name: failed.GetId(), ProviderId: failed.GetId()})
-	a.eventually(time.Minute, func(g gomega.Gomega) { // and those with a node stay
+	a.eventually(func(g gomega.Gomega) { // and those with a node stay
 		machines := &v1alpha1.MachineList{}
 		g.Expect(a.Client.List(t.Context(), machines, client.InNamespace(a.Namespace))).To(gomega.Succeed())
 		g.Expect(machines.Items).To(gomega.HaveLen(2))
@@ -224,7 +224,7 @@ func TestAutoscalerFromZero(t *testing.T) {
 		t.Errorf("%s was deleted, and %s was named", both[0].GetName(), both[1].GetName())
 	}
 	a.remove(pool, codes.OK, 0, both[0])
-	a.eventually(time.Minute, func(g gomega.Gomega) { // to zero
+	a.eventually(func(g gomega.Gomega) { // to zero
 		g.Expect(a.nodesOf(t.Context(), g, pool)).To(gomega.BeEmpty())
 	})
 	a.remove(pool, codes.NotFound, 0, &autoscalerpb.ExternalGrpcNode{Name: "stranger", ProviderId: "stranger"})
@@ -233,7 +233,7 @@ func TestAutoscalerFromZero(t *testing.T) {
 // onlyNode waits until a pool has one node, and returns its name.
 func (a *autoscaling) onlyNode(pool string) (name string) {
 	a.t.Helper()
-	a.eventually(time.Minute, func(g gomega.Gomega) {
+	a.eventually(func(g gomega.Gomega) {
 		nodes := a.nodesOf(a.t.Context(), g, pool)
 		g.Expect(nodes).To(gomega.HaveLen(1))
 		name = nodes[0].Name

@@ -70,7 +70,7 @@ func TestWhatIsMissingIsSaid(t *testing.T) {
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			machine := &v1alpha1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: w.Namespace, Name: name + "-" + w.Namespace}}
-			w.eventually(time.Minute, func(g gomega.Gomega) {
+			w.eventually(func(g gomega.Gomega) {
 				g.Expect(w.Client.Get(t.Context(), client.ObjectKeyFromObject(machine), machine)).To(gomega.Succeed())
 				g.Expect(machine.Status.CurrentStatus.Phase).To(gomega.Equal(v1alpha1.MachineCrashLoopBackOff))
 				last := machine.Status.LastOperation
@@ -80,7 +80,7 @@ func TestWhatIsMissingIsSaid(t *testing.T) {
 				g.Expect(w.eventsOf(g, machine)).To(gomega.ConsistOf(gomega.ContainSubstring(tc.sentence)))
 			})
 			tc.repair()
-			w.eventually(time.Minute, func(g gomega.Gomega) {
+			w.eventually(func(g gomega.Gomega) {
 				g.Expect(w.Client.Get(t.Context(), client.ObjectKeyFromObject(machine), machine)).To(gomega.Succeed())
 				g.Expect(machine.Status.CurrentStatus.Phase).To(gomega.Equal(v1alpha1.MachineRunning))
 			})
@@ -97,14 +97,14 @@ func TestMachineOfAClassThatNeverWasCanBeDeleted(t *testing.T) {
 		Spec:       v1alpha1.MachineSpec{Class: v1alpha1.ClassSpec{Kind: v1alpha1.MachineClassKind, Name: "typo"}},
 	}
 	w.create(machine)
-	w.eventually(time.Minute, func(g gomega.Gomega) {
+	w.eventually(func(g gomega.Gomega) {
 		g.Expect(w.Client.Get(t.Context(), client.ObjectKeyFromObject(machine), machine)).To(gomega.Succeed())
 		g.Expect(machine.Status.CurrentStatus.Phase).To(gomega.Equal(v1alpha1.MachineCrashLoopBackOff))
 	})
 	if err := w.Client.Delete(t.Context(), machine); err != nil {
 		t.Fatal(err)
 	}
-	w.eventually(time.Minute, func(g gomega.Gomega) {
+	w.eventually(func(g gomega.Gomega) {
 		g.Expect(client.IgnoreNotFound(w.Client.Get(t.Context(), client.ObjectKeyFromObject(machine), machine))).To(gomega.Succeed())
 		machines := &v1alpha1.MachineList{}
 		g.Expect(w.Client.List(t.Context(), machines, client.InNamespace(w.Namespace))).To(gomega.Succeed())
@@ -119,7 +119,7 @@ func TestTwoManagers(t *testing.T) {
 	first := w.manager()
 	w.leads(first)
 	second := w.manager()
-	w.eventually(time.Minute, func(g gomega.Gomega) {
+	w.eventually(func(g gomega.Gomega) {
 		g.Expect(second.Output.String()).To(gomega.ContainSubstring("standing by: another manager holds the leases"))
 	})
 	if strings.Contains(second.Output.String(), "Starting workers") {
@@ -139,7 +139,7 @@ func TestTargetAway(t *testing.T) {
 	}
 	deployment := w.pool("away", 2, `{}`)
 	w.manager("--machine-creation-timeout", "3s")
-	w.eventually(time.Minute, func(g gomega.Gomega) {
+	w.eventually(func(g gomega.Gomega) {
 		machines := &v1alpha1.MachineList{}
 		g.Expect(w.Client.List(t.Context(), machines, client.InNamespace(w.Namespace))).To(gomega.Succeed())
 		g.Expect(machines.Items).To(gomega.HaveLen(2))
@@ -156,7 +156,7 @@ func TestTargetAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	// Who watches in vain tries again after up to a minute.
-	w.eventually(3*time.Minute, func(g gomega.Gomega) { w.settled(t.Context(), g, deployment) })
+	w.eventually(func(g gomega.Gomega) { w.settled(t.Context(), g, deployment) })
 }
 
 // TestNoTarget: without a target cluster a machine is Available as soon as its VM exists.
@@ -165,7 +165,7 @@ func TestNoTarget(t *testing.T) {
 	w.pool("notarget", 1, `{}`)
 	millwright(t, "manager", "--driver", "sim", "--namespace", w.Namespace, "--port", "0",
 		"--control-kubeconfig", w.path("control"), "--target-kubeconfig", "none")
-	w.eventually(time.Minute, func(g gomega.Gomega) {
+	w.eventually(func(g gomega.Gomega) {
 		machines := &v1alpha1.MachineList{}
 		g.Expect(w.Client.List(t.Context(), machines, client.InNamespace(w.Namespace))).To(gomega.Succeed())
 		g.Expect(machines.Items).To(gomega.HaveLen(1))
@@ -181,7 +181,7 @@ func TestControlAway(t *testing.T) {
 	w := newScenario(t)
 	env.WriteKubeconfig(t, w.path("control"), &rest.Config{Host: "https://127.0.0.1:1"})
 	manager := w.manager()
-	w.eventually(time.Minute, func(g gomega.Gomega) {
+	w.eventually(func(g gomega.Gomega) {
 		g.Expect(manager.Output.String()).To(gomega.MatchRegexp(
 			`waiting for the API server of the control cluster.*server=https://127\.0\.0\.1:1.*connection refused`))
 	})
@@ -196,7 +196,7 @@ func TestMistakesAtTheStart(t *testing.T) {
 	if err := bareClient(t, bare.Admin).Delete(t.Context(), crds); err != nil {
 		t.Fatal(err)
 	}
-	w.eventually(30*time.Second, func(g gomega.Gomega) {
+	w.eventually(func(g gomega.Gomega) {
 		served, err := discovery.NewDiscoveryClientForConfigOrDie(bare.Admin).ServerResourcesForGroupVersion(v1alpha1.SchemeGroupVersion.String())
 		g.Expect(err).NotTo(gomega.HaveOccurred())
 		for _, resource := range served.APIResources {

@@ -166,10 +166,10 @@ func (w *scenario) scale(deployment *v1alpha1.MachineDeployment, replicas int32)
 }
 
 // eventually waits until the check holds.
-func (w *scenario) eventually(within time.Duration, check func(g gomega.Gomega)) {
+func (w *scenario) eventually(check func(g gomega.Gomega)) {
 	w.t.Helper()
 	g := gomega.NewWithT(w.t)
-	g.Eventually(func(g gomega.Gomega) { check(g) }).WithTimeout(within).WithPolling(100 * time.Millisecond).Should(gomega.Succeed())
+	g.Eventually(func(g gomega.Gomega) { check(g) }).WithTimeout(env.WaitTimeout).WithPolling(100 * time.Millisecond).Should(gomega.Succeed())
 }
 
 // settled checks that a deployment has its Machines, all of them Running, with a VM and a

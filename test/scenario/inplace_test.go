@@ -4,7 +4,6 @@ import (
 	"maps"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
@@ -38,7 +37,7 @@ func updatedInPlace(t *testing.T, pool, agent string, by v1alpha1.OrchestrationT
 	}
 	w.create(u.deployment)
 	w.manager(flags...)
-	w.eventually(time.Minute, func(g gomega.Gomega) { w.settled(t.Context(), g, u.deployment) })
+	w.eventually(func(g gomega.Gomega) { w.settled(t.Context(), g, u.deployment) })
 	u.first = u.machines(gomega.NewWithT(t))
 	w.patch(u.deployment, `{"spec":{"template":{"spec":{"class":{"name":"`+pool+`-v2"}}}}}`)
 	return u
@@ -57,7 +56,7 @@ func (u *updated) machines(g gomega.Gomega) map[string]v1alpha1.Machine {
 // progressing waits until the deployment's condition Progressing has a reason, and says something.
 func (u *updated) progressing(reason, text string) {
 	u.t.Helper()
-	u.eventually(time.Minute, func(g gomega.Gomega) {
+	u.eventually(func(g gomega.Gomega) {
 		g.Expect(u.Client.Get(u.t.Context(), client.ObjectKeyFromObject(u.deployment), u.deployment)).To(gomega.Succeed())
 		for _, condition := range u.deployment.Status.Conditions {
 			if condition.Type == v1alpha1.MachineDeploymentProgressing {
@@ -72,7 +71,7 @@ func (u *updated) progressing(reason, text string) {
 func (u *updated) done() map[string]v1alpha1.Machine {
 	u.t.Helper()
 	var machines map[string]v1alpha1.Machine
-	u.eventually(2*time.Minute, func(g gomega.Gomega) {
+	u.eventually(func(g gomega.Gomega) {
 		u.settled(u.t.Context(), g, u.deployment)
 		g.Expect(u.deployment.Status.UpdatedReplicas).To(gomega.Equal(int32(3)), "updated replicas")
 		for _, node := range u.nodesOf(u.t.Context(), g, u.deployment.Name) {
@@ -95,7 +94,7 @@ func (u *updated) done() map[string]v1alpha1.Machine {
 func (u *updated) nodeWith(what string, is func(*corev1.Node) bool) *corev1.Node {
 	u.t.Helper()
 	var found *corev1.Node
-	u.eventually(time.Minute, func(g gomega.Gomega) {
+	u.eventually(func(g gomega.Gomega) {
 		nodes := u.nodesOf(u.t.Context(), g, u.deployment.Name)
 		at := slices.IndexFunc(nodes, func(node corev1.Node) bool { return is(&node) })
 		g.Expect(at).To(gomega.BeNumerically(">=", 0), what)

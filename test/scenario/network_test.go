@@ -81,10 +81,10 @@ func TestNetworkCut(t *testing.T) {
 			leader := apart.start(append(w.managerArgs(), append(short, "--control-kubeconfig", control, "--target-kubeconfig", target)...)...)
 			w.leads(leader)
 			other := w.manager(short...)
-			w.eventually(time.Minute, func(g gomega.Gomega) { w.settled(t.Context(), g, deployment) })
+			w.eventually(func(g gomega.Gomega) { w.settled(t.Context(), g, deployment) })
 
 			w.patch(deployment, `{"spec":{"template":{"spec":{"class":{"name":"v2"}}}}}`)
-			w.eventually(time.Minute, func(g gomega.Gomega) { g.Expect(w.inBounds(g)).To(gomega.BeNumerically(">=", 2)) })
+			w.eventually(func(g gomega.Gomega) { g.Expect(w.inBounds(g)).To(gomega.BeNumerically(">=", 2)) })
 			began := time.Now()
 			cut.off(apart)
 			ended := make(chan time.Duration, 1)
@@ -105,7 +105,7 @@ func TestNetworkCut(t *testing.T) {
 			}
 			cut.back(apart)
 			again := apart.start(append(w.managerArgs(), append(short, "--control-kubeconfig", control, "--target-kubeconfig", target)...)...)
-			w.eventually(2*time.Minute, func(g gomega.Gomega) {
+			w.eventually(func(g gomega.Gomega) {
 				g.Expect(w.inBounds(g)).To(gomega.Equal(4))
 				w.settled(t.Context(), g, deployment)
 			})
@@ -136,12 +136,12 @@ func TestSilentConnections(t *testing.T) {
 		l, target := w.through("target", "127.0.0.1")
 		deployment := w.surging("silent-target")
 		manager := w.manager("--target-kubeconfig", target)
-		w.eventually(time.Minute, func(g gomega.Gomega) { w.settled(t.Context(), g, deployment) })
+		w.eventually(func(g gomega.Gomega) { w.settled(t.Context(), g, deployment) })
 		l.silence()
 		began := time.Now()
 		w.patch(deployment, `{"spec":{"template":{"spec":{"class":{"name":"v2"}}}}}`)
 		stalled := time.Duration(0)
-		w.eventually(3*time.Minute, func(g gomega.Gomega) {
+		w.eventually(func(g gomega.Gomega) {
 			updated := w.inBounds(g)
 			if nodes := w.nodesOf(t.Context(), g, deployment.Name); stalled == 0 && len(nodes) > 4 {
 				stalled = time.Since(began)
@@ -162,9 +162,9 @@ func TestSilentConnections(t *testing.T) {
 		l, control := w.through("control", "127.0.0.1")
 		deployment := w.surging("silent-control")
 		manager := w.manager("--control-kubeconfig", control)
-		w.eventually(time.Minute, func(g gomega.Gomega) { w.settled(t.Context(), g, deployment) })
+		w.eventually(func(g gomega.Gomega) { w.settled(t.Context(), g, deployment) })
 		w.patch(deployment, `{"spec":{"template":{"spec":{"class":{"name":"v2"}}}}}`)
-		w.eventually(time.Minute, func(g gomega.Gomega) { g.Expect(w.inBounds(g)).To(gomega.BeNumerically(">=", 1)) })
+		w.eventually(func(g gomega.Gomega) { g.Expect(w.inBounds(g)).To(gomega.BeNumerically(">=", 1)) })
 		l.silence()
 		began := time.Now()
 		select {
@@ -174,7 +174,7 @@ func TestSilentConnections(t *testing.T) {
 		}
 		ended := time.Since(began)
 		again := w.manager("--control-kubeconfig", control)
-		w.eventually(2*time.Minute, func(g gomega.Gomega) {
+		w.eventually(func(g gomega.Gomega) {
 			g.Expect(w.inBounds(g)).To(gomega.Equal(4))
 			w.settled(t.Context(), g, deployment)
 		})

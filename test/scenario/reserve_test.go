@@ -4,7 +4,6 @@ import (
 	"maps"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
@@ -39,7 +38,7 @@ func TestReserve(t *testing.T) {
 	}
 
 	w.patch(deployment, `{"spec":{"template":{"metadata":{"annotations":{"another":"version"}}}}}`)
-	w.eventually(time.Minute, func(g gomega.Gomega) {
+	w.eventually(func(g gomega.Gomega) {
 		g.Expect(w.Client.Get(t.Context(), client.ObjectKeyFromObject(deployment), deployment)).To(gomega.Succeed())
 		g.Expect(deployment.Status.UpdatedReplicas).To(gomega.BeEquivalentTo(2))
 		g.Expect(deployment.Status.ObservedGeneration).To(gomega.Equal(deployment.Generation))
@@ -50,11 +49,11 @@ func TestReserve(t *testing.T) {
 
 	w.patch(deployment, `{"spec":{"excessReplicas":null}}`)
 	w.reserved(deployment, 2, 0)
-	w.eventually(time.Minute, func(g gomega.Gomega) { w.settled(t.Context(), g, deployment) })
+	w.eventually(func(g gomega.Gomega) { w.settled(t.Context(), g, deployment) })
 
 	w.patch(deployment, `{"metadata":{"annotations":{"`+v1alpha1.AnnotationKeyExcessReplicas+`":"1","`+v1alpha1.AnnotationKeyExcessNoExecute+`":"true"}}}`)
 	for name := range w.reserved(deployment, 2, 1) {
-		w.eventually(time.Minute, func(g gomega.Gomega) {
+		w.eventually(func(g gomega.Gomega) {
 			node := &corev1.Node{}
 			g.Expect(w.Target.Client.Get(t.Context(), client.ObjectKey{Name: name}, node)).To(gomega.Succeed())
 			g.Expect(effects(node)).To(gomega.ConsistOf(corev1.TaintEffectNoSchedule, corev1.TaintEffectNoExecute))
@@ -86,7 +85,7 @@ func effects(node *corev1.Node) (effects []corev1.TaintEffect) {
 func (w *scenario) reserved(deployment *v1alpha1.MachineDeployment, replicas, excess int32) map[string]bool {
 	w.t.Helper()
 	var reserve map[string]bool
-	w.eventually(2*time.Minute, func(g gomega.Gomega) {
+	w.eventually(func(g gomega.Gomega) {
 		reserve = map[string]bool{}
 		g.Expect(w.Client.Get(w.t.Context(), client.ObjectKeyFromObject(deployment), deployment)).To(gomega.Succeed())
 		status := deployment.Status

@@ -2,7 +2,6 @@ package scenario
 
 import (
 	"testing"
-	"time"
 
 	"github.com/onsi/gomega"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -27,10 +26,10 @@ func TestRollingUpdate(t *testing.T) {
 	w.patch(class(w.Namespace, "roll-v2", ""), `{"secretRef":{"name":"roll"}}`)
 	w.create(deployment)
 	w.manager()
-	w.eventually(time.Minute, func(g gomega.Gomega) { w.settled(t.Context(), g, deployment) })
+	w.eventually(func(g gomega.Gomega) { w.settled(t.Context(), g, deployment) })
 
 	w.patch(deployment, `{"spec":{"template":{"spec":{"class":{"name":"roll-v2"}}}}}`)
-	w.eventually(2*time.Minute, func(g gomega.Gomega) {
+	w.eventually(func(g gomega.Gomega) {
 		machines := &v1alpha1.MachineList{}
 		g.Expect(w.Client.List(t.Context(), machines, client.InNamespace(w.Namespace))).To(gomega.Succeed())
 		running, updated := 0, 0

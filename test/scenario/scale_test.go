@@ -34,18 +34,18 @@ func TestScaleUpAndDownWithinTheRequestBudget(t *testing.T) {
 	w := newMeasured(t)
 	deployment := w.pool("budget", 0, `{}`)
 	manager := w.manager()
-	w.eventually(time.Minute, func(g gomega.Gomega) { w.settled(t.Context(), g, deployment) })
+	w.eventually(func(g gomega.Gomega) { w.settled(t.Context(), g, deployment) })
 
 	up := w.recorded("0 to 50", machines, func() {
 		w.scale(deployment, machines)
-		w.eventually(2*time.Minute, func(g gomega.Gomega) { w.settled(t.Context(), g, deployment) })
+		w.eventually(func(g gomega.Gomega) { w.settled(t.Context(), g, deployment) })
 	})
 	within(t, "scale up", up, machines, budgetUp, budgetUpEvents)
 
 	roll := w.recorded("rolling update of 50", machines, func() {
 		w.patch(deployment, `{"spec":{"strategy":{"type":"RollingUpdate","rollingUpdate":{"maxSurge":"20%","maxUnavailable":"20%"}},`+
 			`"template":{"metadata":{"annotations":{"another":"version"}}}}}`)
-		w.eventually(2*time.Minute, func(g gomega.Gomega) {
+		w.eventually(func(g gomega.Gomega) {
 			w.settled(t.Context(), g, deployment)
 			g.Expect(deployment.Status.UpdatedReplicas).To(gomega.BeEquivalentTo(machines), "updated replicas")
 		})
@@ -63,11 +63,11 @@ func TestScaleUpAndDownWithinTheRequestBudget(t *testing.T) {
 
 	down := w.recorded("50 to 0", machines, func() {
 		w.scale(deployment, 0)
-		w.eventually(2*time.Minute, func(g gomega.Gomega) { w.settled(t.Context(), g, deployment) })
+		w.eventually(func(g gomega.Gomega) { w.settled(t.Context(), g, deployment) })
 	})
 	within(t, "scale down", down, machines, budgetDown, budgetDownEvents)
 
-	w.eventually(10*time.Second, func(g gomega.Gomega) {
+	w.eventually(func(g gomega.Gomega) {
 		g.Expect(w.tokens(t.Context(), g)).To(gomega.BeEmpty(), "bootstrap tokens")
 	})
 	manager.Stop()
@@ -196,13 +196,13 @@ func TestDeletingANodeDeletesItsMachine(t *testing.T) {
 	w := newScenario(t)
 	deployment := w.pool("node", 2, `{}`)
 	w.manager()
-	w.eventually(time.Minute, func(g gomega.Gomega) { w.settled(t.Context(), g, deployment) })
+	w.eventually(func(g gomega.Gomega) { w.settled(t.Context(), g, deployment) })
 	var deleted corev1.Node
-	w.eventually(time.Minute, func(g gomega.Gomega) { deleted = w.nodesOf(t.Context(), g, "node")[0] })
+	w.eventually(func(g gomega.Gomega) { deleted = w.nodesOf(t.Context(), g, "node")[0] })
 	if err := w.Target.Client.Delete(t.Context(), &deleted); err != nil {
 		t.Fatal(err)
 	}
-	w.eventually(time.Minute, func(g gomega.Gomega) {
+	w.eventually(func(g gomega.Gomega) {
 		for _, node := range w.nodesOf(t.Context(), g, "node") {
 			g.Expect(node.UID).NotTo(gomega.Equal(deleted.UID))
 		}

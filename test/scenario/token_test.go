@@ -44,7 +44,7 @@ func TestBootstrapTokenAuthenticates(t *testing.T) {
 		g.Expect(err).NotTo(gomega.HaveOccurred())
 		g.Expect(who.Status.UserInfo.Username).To(gomega.HavePrefix("system:bootstrap:"))
 		g.Expect(who.Status.UserInfo.Groups).To(gomega.ContainElements("system:bootstrappers", group))
-	}).WithTimeout(10 * time.Second).Should(gomega.Succeed())
+	}).WithTimeout(env.WaitTimeout).Should(gomega.Succeed())
 
 	if err := tokens.Revoke(t.Context(), machine); err != nil {
 		t.Fatal(err)
@@ -52,5 +52,5 @@ func TestBootstrapTokenAuthenticates(t *testing.T) {
 	g.Eventually(func() bool {
 		_, err := review()
 		return apierrors.IsUnauthorized(err)
-	}).WithTimeout(30 * time.Second).Should(gomega.BeTrue())
+	}).WithTimeout(env.WaitTimeout).Should(gomega.BeTrue())
 }

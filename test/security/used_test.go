@@ -42,7 +42,7 @@ import (
 )
 
 // waitTimeout bounds what takes seconds.
-const waitTimeout = 3 * time.Minute
+const waitTimeout = env.WaitTimeout
 
 // managed is a control and a target cluster with a manager under the shipped roles.
 type managed struct {

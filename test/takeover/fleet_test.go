@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 
 // waitTimeout bounds every wait. Eight managers at once, on two processors that forty other
 // processes want, took two minutes to come to rest.
-const waitTimeout = 5 * time.Minute
+const waitTimeout = env.WaitTimeout
 
 // together runs tests at the same time, each in a namespace of its own. They wait most of the
 // time, so the number of processors says nothing about how many may.

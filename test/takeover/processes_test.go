@@ -4,7 +4,6 @@ import (
 	"context"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/onsi/gomega"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -54,7 +53,7 @@ func TestBothProcessesOfMCM(t *testing.T) {
 	g.Eventually(func() int32 {
 		must(t, e.Client.Get(t.Context(), client.ObjectKeyFromObject(pool), pool))
 		return pool.Status.AvailableReplicas
-	}).WithTimeout(40 * time.Second).Should(gomega.BeEquivalentTo(2))
+	}).WithTimeout(waitTimeout).Should(gomega.BeEquivalentTo(2))
 
 	second := startAs(t, "machine-controller", kubeconfig, e.Namespace, "--driver=sim")
 	g.Eventually(second.Output.String).WithTimeout(waitTimeout).Should(gomega.ContainSubstring("standing by: another manager holds the leases"))

@@ -43,7 +43,7 @@ func TestMain(m *testing.M) {
 }
 
 // waitTimeout bounds what takes seconds.
-const waitTimeout = 3 * time.Minute
+const waitTimeout = env.WaitTimeout
 
 // world is a cluster with one VM, whose hypervisor is real, but for QEMU.
 type world struct {

@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 
 // waitTimeout bounds every wait for what takes seconds on an idle machine. A lease that is not released is free
 // after a quarter of it.
-const waitTimeout = 2 * time.Minute
+const waitTimeout = env.WaitTimeout
 
 // installation is VM controllers with a host. The test is the scheduler, and the proxy of the Service.
 type installation struct {

@@ -102,7 +102,7 @@ func (h *secretsHarness) wantHeld(a, b bool) {
 	}
 	gomega.NewWithT(h.T).Eventually(func(g gomega.Gomega) {
 		g.Expect([]bool{held(g, "a"), held(g, "b")}).To(gomega.Equal([]bool{a, b}), "a and b are held")
-	}).WithTimeout(30 * time.Second).WithPolling(50 * time.Millisecond).Should(gomega.Succeed())
+	}).WithTimeout(env.WaitTimeout).WithPolling(50 * time.Millisecond).Should(gomega.Succeed())
 }
 
 func (h *secretsHarness) patch(object client.Object, patch string) {

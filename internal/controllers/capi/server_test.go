@@ -225,7 +225,7 @@ func TestUnderItsRole(t *testing.T) {
 	}
 	await := func(kind, want string) {
 		t.Helper()
-		within.Eventually(reason(kind)).WithTimeout(30 * time.Second).Should(gomega.Equal(want))
+		within.Eventually(reason(kind)).WithTimeout(env.WaitTimeout).Should(gomega.Equal(want))
 	}
 	await(infrav1.ConditionReady, infrav1.ReasonWaitingForClusterInfrastructure)
 	cluster.Status.Initialization.InfrastructureProvisioned = true
@@ -243,7 +243,7 @@ func TestUnderItsRole(t *testing.T) {
 	}
 	within.Eventually(func() bool {
 		return apierrors.IsNotFound(admin.Get(t.Context(), client.ObjectKeyFromObject(g.infra), &infrav1.MillwrightMachine{}))
-	}).WithTimeout(30 * time.Second).Should(gomega.BeTrue())
+	}).WithTimeout(env.WaitTimeout).Should(gomega.BeTrue())
 	if len(d.VMs()) != 0 {
 		t.Errorf("VMs %v", d.VMs())
 	}

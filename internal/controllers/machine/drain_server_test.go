@@ -131,7 +131,7 @@ func TestDrainFollowsEvents(t *testing.T) {
 	must(e.Client.Create(t.Context(), machine))
 	soon := func(what string, check func(g gomega.Gomega)) {
 		t.Helper()
-		g.Eventually(check).WithTimeout(45*time.Second).WithPolling(50*time.Millisecond).Should(gomega.Succeed(), what)
+		g.Eventually(check).WithTimeout(env.WaitTimeout).WithPolling(50*time.Millisecond).Should(gomega.Succeed(), what)
 	}
 	get := func(g gomega.Gomega, object client.Object) {
 		g.Expect(e.Client.Get(t.Context(), client.ObjectKeyFromObject(object), object)).To(gomega.Succeed())

@@ -282,4 +282,4 @@ func TestServerDeletedInMidRollout(t *testing.T) {
 }
 
 // eventually is how long a condition may take to come true.
-const eventually = 20 * time.Second
+const eventually = env.WaitTimeout

@@ -4,7 +4,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
@@ -21,7 +20,7 @@ import (
 )
 
 // eventually is how long a condition may take to come true.
-const eventually = 20 * time.Second
+const eventually = env.WaitTimeout
 
 // run runs the controller, and no other, against a real API server.
 func run(t *testing.T, e *env.Env) {

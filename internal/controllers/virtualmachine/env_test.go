@@ -43,9 +43,6 @@ import (
 
 func TestMain(m *testing.M) { env.Main(m) }
 
-// limit bounds every wait for what takes about a second on an idle machine.
-const limit = 20 * time.Second
-
 var testNetwork = netip.MustParsePrefix("10.77.0.0/16")
 
 // testEnv is a namespace with the controller, under the shipped role. The test acts as
@@ -89,14 +86,14 @@ func newTestEnv(t *testing.T) *testEnv {
 func newTestEnvUnder(t *testing.T, fault *serverfault.Fault) *testEnv {
 	t.Helper()
 	e := env.New(t)
-	w := &testEnv{T: t, namespace: e.Namespace, clients: kubernetes.NewForConfigOrDie(e.Admin), events: record.NewFakeRecorder(1000), waitTimeout: limit, perHost: 1}
+	w := &testEnv{T: t, namespace: e.Namespace, clients: kubernetes.NewForConfigOrDie(e.Admin), events: record.NewFakeRecorder(1000), waitTimeout: env.WaitTimeout, perHost: 1}
 	var err error
 	w.client, err = client.New(e.Admin, client.Options{Scheme: testScheme()})
 	w.must(err)
 	w.access = e.UserWith(t, "config/rbac/vm-controller-role.yaml")
 	if fault != nil {
 		// A hypervisor connects by several requests, and waits longer after each failure.
-		w.access, w.waitTimeout = fault.Before(t, w.access), 3*limit
+		w.access = fault.Before(t, w.access)
 	}
 	w.used.Record(w.access)
 	w.access.Wrap(func(next http.RoundTripper) http.RoundTripper {
@@ -348,7 +345,7 @@ func (w *testEnv) dial(token string) *grpc.ClientConn {
 // lease opens a run lease; next returns the next update.
 func (h *hypervisor) lease() (next func() *vmpb.RunLeaseUpdate) {
 	h.Helper()
-	ctx, cancel := context.WithTimeout(h.Context(), 3*limit)
+	ctx, cancel := context.WithTimeout(h.Context(), env.WaitTimeout)
 	h.Cleanup(cancel)
 	stream, err := h.RunLease(ctx, &vmpb.RunLeaseRequest{Us: h.us})
 	h.must(err)

@@ -25,6 +25,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
 	"github.com/millwright-dev/millwright/internal/vm/identity"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+	"github.com/millwright-dev/millwright/test/env"
 )
 
 // migratable runs a VM whose hypervisor can migrate.
@@ -129,7 +130,7 @@ func (w *testEnv) wantMigrate(answers <-chan answer, pod *corev1.Pod) answer {
 			w.Fatalf("the answer is %v, %v\n%s", got.EnsureMigrationTargetResponse, got.err, w.describe())
 		}
 		return got
-	case <-time.After(limit):
+	case <-time.After(env.WaitTimeout):
 		w.Fatalf("no answer\n%s", w.describe())
 	}
 	return answer{}

@@ -37,6 +37,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
 	"github.com/millwright-dev/millwright/internal/vm/identity"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+	"github.com/millwright-dev/millwright/test/env"
 )
 
 // Writes of objects that the VM controller may cost for each VM, without events.
@@ -105,7 +106,7 @@ func newFleet(t *testing.T, count int) *fleet {
 	t.Helper()
 	w := newTestEnv(t)
 	w.stop()
-	w.perHost, w.waitTimeout = count, 10*limit+time.Duration(count)*time.Second
+	w.perHost, w.waitTimeout = count, env.WaitTimeout+time.Duration(count)*time.Second
 	w.access.QPS = -1
 	f := &fleet{testEnv: w, hosts: 20, members: map[string]*member{}}
 	ctx, cancel := context.WithCancel(context.Background())

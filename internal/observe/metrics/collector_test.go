@@ -110,7 +110,6 @@ func replaced(machine *v1alpha1.Machine) *v1alpha1.Machine {
 // TestGolden has every metric once. Names and labels are what others rely on.
 func TestGolden(t *testing.T) {
 	class, machine, set, deployment := fleet()
-	deployment.Spec.ExcessReplicas, deployment.Status.ExcessReplicas = ptr.To(intstr.FromInt32(2)), 1
 	c, registry := collect(t, interceptor.Funcs{}, class, machine, set, deployment)
 	c.Work = NewWork(Options{Reader: c.Reader, Clock: c.Clock, Registerer: registry})
 	unhealthy := inPhase(machine, v1alpha1.MachineUnknown)

@@ -24,7 +24,7 @@ import (
 func TestMain(m *testing.M) { env.Main(m) }
 
 // eventually is how long something may take to be seen.
-const eventually = 30 * time.Second
+const eventually = env.WaitTimeout
 
 // cable connects to an API server, and can be cut.
 type cable struct {

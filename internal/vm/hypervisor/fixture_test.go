@@ -129,6 +129,15 @@ func (w *fixture) machine() *fakeMachine {
 	return started[len(started)-1]
 }
 
+// authorizedStates are those after STATE_WAITING, which is overtaken, or not, when the answer is there at once.
+func (w *fixture) authorizedStates() []string {
+	states := w.states()
+	if len(states) > 0 && states[0] == "STATE_WAITING" {
+		return states[1:]
+	}
+	return states
+}
+
 // states returns the reported states, without repetitions.
 func (w *fixture) states() []string {
 	var states []string

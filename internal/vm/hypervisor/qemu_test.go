@@ -33,7 +33,7 @@ const (
 )
 
 // waitTimeout bounds what is waited for on a real machine; it matters only in failures.
-const waitTimeout = time.Minute
+const waitTimeout = 5 * time.Minute
 
 // spying remembers the QEMU that was started.
 type spying struct {

@@ -105,5 +105,5 @@ func TestEventOnANode(t *testing.T) {
 		g.Expect(got.InvolvedObject.Kind).To(gomega.Equal("Node"))
 		g.Expect(got.InvolvedObject.UID).To(gomega.Equal(node.UID))
 		g.Expect(got.Source.Component).To(gomega.Equal("machine-controller"))
-	}).WithTimeout(20 * time.Second).WithPolling(50 * time.Millisecond).Should(gomega.Succeed())
+	}).WithTimeout(env.WaitTimeout).WithPolling(50 * time.Millisecond).Should(gomega.Succeed())
 }

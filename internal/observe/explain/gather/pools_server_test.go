@@ -103,7 +103,7 @@ func TestFewRightsOfPools(t *testing.T) {
 // allowed waits until an API server knows of a right.
 func (s *server) allowed(t *testing.T, c client.Reader, list client.ObjectList) {
 	t.Helper()
-	err := wait.PollUntilContextTimeout(t.Context(), 20*time.Millisecond, 30*time.Second, true, func(ctx context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(t.Context(), 20*time.Millisecond, env.WaitTimeout, true, func(ctx context.Context) (bool, error) {
 		return c.List(ctx, list, client.InNamespace(s.Namespace)) == nil, nil
 	})
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 
 // waitTimeout bounds everything that a test waits for on a real QEMU. It is long, since
 // it only matters when the test fails.
-const waitTimeout = time.Minute
+const waitTimeout = 5 * time.Minute
 
 // What the guests in ../testdata print first, and what makes echo power itself off.
 const (
