@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 // Limits of waiting: four times and more of what was measured on two cores, with four
 // tests at a time.
 const (
-	soon    = env.WaitTimeout // a control plane, a VM's first sign of life
+	soon    = env.WaitTimeout  // a control plane, a VM's first sign of life
 	joining = 10 * time.Minute // a few VMs become nodes, or come back after a crash
 )
 
