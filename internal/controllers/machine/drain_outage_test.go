@@ -130,6 +130,7 @@ func (h *harness) drained(count int) []string {
 			m.Labels[v1alpha1.LabelKeyName] = "a"
 		})
 		h.join(ready)
+		h.Pass() // the manager has begun, in whatever second the API server notes the deletion
 		h.deleteNow()
 	}
 	return names
