@@ -4,12 +4,13 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"slices"
 	"time"
 
 	"github.com/go-logr/logr"
 	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine"
@@ -23,8 +24,8 @@ type VMAPI struct {
 	Listen func(context.Context) (net.Listener, error)
 	// Service leads to that port, at the process that leads. It must exist.
 	Service types.NamespacedName
-	// Port of the Service. 0 means that of the listener.
-	Port int
+	// Port of the Service. 0 means the one that is named subresources.
+	Port int32
 }
 
 // vmAPI is the server of the subresources.
@@ -36,56 +37,66 @@ type vmAPI struct {
 	log       logr.Logger
 }
 
-// addVMAPI adds the server of the subresources.
-func addVMAPI(mgr ctrl.Manager, cfg VMConfig, vms *virtualmachine.Controller, live client.Client, authority *identity.Authority) error {
-	if cfg.API.Listen == nil {
-		return nil
-	}
+// newVMAPI returns the port of the subresources.
+func newVMAPI(cfg VMConfig, vms *virtualmachine.Controller, live client.Client, authority *identity.Authority) (vmPort, error) {
 	server, err := vms.Subresources(cfg.Infrastructure, subresources.ServerName(cfg.API.Service), cfg.Log.WithName("api"))
 	if err != nil {
-		return err
+		return vmPort{}, err
 	}
 	certificate, _ := authority.PEM()
-	if err := mgr.Add(&vmAPI{cfg.API, server, live, certificate, cfg.Log.WithName("api")}); err != nil {
-		return fmt.Errorf("adding the subresources of virtual machines: %w", err)
-	}
-	return nil
+	api := &vmAPI{cfg.API, server, live, certificate, cfg.Log.WithName("api")}
+	return vmPort{name: portSubresources, listen: cfg.API.Listen, serve: api.serve}, nil
 }
 
-// NeedLeaderElection implements manager.LeaderElectionRunnable: hypervisors report to the leader.
-func (a *vmAPI) NeedLeaderElection() bool { return true }
-
-// Start serves until the context ends.
-func (a *vmAPI) Start(ctx context.Context) error {
-	listener, err := a.Listen(ctx)
-	if err != nil {
-		return fmt.Errorf("opening the port for subresources of virtual machines: %w", err)
-	}
-	port := a.Port
-	if at, is := listener.Addr().(*net.TCPAddr); is && port == 0 {
-		port = at.Port
-	}
+// serve serves until the context ends.
+func (a *vmAPI) serve(ctx context.Context, listener net.Listener) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return a.server.Serve(ctx, listener) })
-	group.Go(func() error { a.register(ctx, port); return nil })
+	group.Go(func() error { a.register(ctx); return nil })
 	return group.Wait()
 }
 
-// registerPause is the time between two attempts to register.
-const registerPause = 5 * time.Second
+// Times between two looks at the registration.
+const (
+	registerPause  = 5 * time.Second // it failed
+	registerPeriod = time.Minute     // somebody may have deleted it
+)
 
-// register tries until it succeeds: virtual machines run without it.
-func (a *vmAPI) register(ctx context.Context, port int) {
-	for {
-		err := subresources.Register(ctx, a.client, a.Service, port, a.authority)
-		if err == nil || ctx.Err() != nil {
-			return
+// register keeps kube-apiserver sending requests here until the context ends. Virtual machines run without it.
+func (a *vmAPI) register(ctx context.Context) {
+	said := ""
+	for ctx.Err() == nil {
+		pause := registerPeriod
+		err := a.registerOnce(ctx)
+		switch {
+		case err == nil:
+			said = ""
+		case ctx.Err() == nil:
+			pause = registerPause
+			if err.Error() != said {
+				a.log.Error(err, "consoles of virtual machines cannot be reached")
+			}
+			said = err.Error()
 		}
-		a.log.Error(err, "consoles of virtual machines cannot be reached")
 		select {
-		case <-time.After(registerPause):
+		case <-time.After(pause):
 		case <-ctx.Done():
-			return
 		}
 	}
+}
+
+func (a *vmAPI) registerOnce(ctx context.Context) error {
+	port := a.Port
+	if port == 0 {
+		service := &corev1.Service{}
+		if err := a.client.Get(ctx, a.Service, service); err != nil {
+			return fmt.Errorf("reading service %s: %w", a.Service.Name, err)
+		}
+		at := slices.IndexFunc(service.Spec.Ports, func(p corev1.ServicePort) bool { return p.Name == portSubresources })
+		if at < 0 {
+			return fmt.Errorf("service %s has no port named %s", a.Service.Name, portSubresources)
+		}
+		port = service.Spec.Ports[at].Port
+	}
+	return subresources.Register(ctx, a.client, a.Service, port, a.authority)
 }

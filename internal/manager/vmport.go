@@ -3,27 +3,46 @@ package manager
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/watch"
 	discoveryv1ac "k8s.io/client-go/applyconfigurations/discovery/v1"
 	metav1ac "k8s.io/client-go/applyconfigurations/meta/v1"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// vmPort is the port for hypervisors. Only the leader decides which hypervisor may run a VM, so only it
-// opens the port, and leads the Service to it.
+// Names of the Service's ports.
+const (
+	portHypervisors  = "hypervisors"
+	portSubresources = "subresources"
+)
+
+// vmPort is a port of a VM controller.
 type vmPort struct {
+	// name of the Service's port that leads here.
+	name   string
+	listen func(context.Context) (net.Listener, error)
+	// serve serves until the context ends. It closes the listener.
+	serve func(context.Context, net.Listener) error
+}
+
+// vmPorts are the ports of a VM controller, the one for hypervisors first. Only the leader decides which
+// hypervisor may run a VM, so only it opens them, and leads the Service to them.
+type vmPorts struct {
 	cfg       VMService
 	namespace string
 	client    client.WithWatch
-	serve     func(context.Context, net.Listener) error
+	ports     []vmPort
 	log       logr.Logger
 	// open is closed when hypervisors can connect.
 	open    chan struct{}
@@ -31,39 +50,50 @@ type vmPort struct {
 }
 
 // NeedLeaderElection implements manager.LeaderElectionRunnable.
-func (p *vmPort) NeedLeaderElection() bool { return true }
+func (p *vmPorts) NeedLeaderElection() bool { return true }
 
 // Start serves until the context ends.
-func (p *vmPort) Start(ctx context.Context) error {
-	listener, err := p.cfg.Listen(ctx)
-	if err != nil {
-		return fmt.Errorf("opening the port for hypervisors: %w", err)
+func (p *vmPorts) Start(ctx context.Context) error {
+	here := endpoint{address: p.cfg.Address, ports: map[string]int32{}}
+	group, ctx := errgroup.WithContext(ctx)
+	for _, port := range p.ports {
+		listener, err := port.listen(ctx)
+		if err != nil {
+			err = fmt.Errorf("opening the port for %s: %w", port.name, err)
+			group.Go(func() error { return err })
+			break
+		}
+		if at, is := listener.Addr().(*net.TCPAddr); is {
+			here.ports[port.name] = int32(at.Port)
+		}
+		group.Go(func() error { return port.serve(ctx, listener) })
 	}
 	if p.cfg.Name == "" {
 		p.opened()
-		return p.serve(ctx, listener)
+	} else {
+		group.Go(func() error { p.lead(ctx, here); return nil })
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	led := make(chan struct{})
-	go func() {
-		defer close(led)
-		p.lead(ctx, listener.Addr())
-	}()
-	defer func() { cancel(); <-led }()
-	return p.serve(ctx, listener)
+	return group.Wait()
 }
 
-func (p *vmPort) opened() { p.opening.Do(func() { close(p.open) }) }
+func (p *vmPorts) opened() { p.opening.Do(func() { close(p.open) }) }
+
+// endpoint is where the Service leads.
+type endpoint struct {
+	address netip.Addr
+	// ports by their names in the Service.
+	ports map[string]int32
+}
 
 // leadPause is the time between two attempts to lead the Service here.
 const leadPause = 500 * time.Millisecond
 
-// lead keeps the Service leading to an address until the context ends.
-func (p *vmPort) lead(ctx context.Context, to net.Addr) {
+// lead keeps the Service leading here until the context ends.
+func (p *vmPorts) lead(ctx context.Context, here endpoint) {
 	pause := time.NewTicker(leadPause)
 	defer pause.Stop()
 	for ctx.Err() == nil {
-		if err := p.leadOnce(ctx, to); err != nil && ctx.Err() == nil {
+		if err := p.leadOnce(ctx, here); err != nil && ctx.Err() == nil {
 			p.log.Error(err, "hypervisors that connect anew do not reach this process", "service", p.cfg.Name)
 		}
 		select {
@@ -74,13 +104,9 @@ func (p *vmPort) lead(ctx context.Context, to net.Addr) {
 }
 
 // leadOnce has the Service lead here, and returns when it may not do so any more.
-func (p *vmPort) leadOnce(ctx context.Context, to net.Addr) error {
-	port, err := netip.ParseAddrPort(to.String())
+func (p *vmPorts) leadOnce(ctx context.Context, here endpoint) error {
+	led, err := p.apply(ctx, here)
 	if err != nil {
-		return fmt.Errorf("the port for hypervisors: %w", err)
-	}
-	here := netip.AddrPortFrom(p.cfg.Address, port.Port())
-	if err := p.apply(ctx, here); err != nil {
 		return err
 	}
 	p.opened()
@@ -91,41 +117,67 @@ func (p *vmPort) leadOnce(ctx context.Context, to net.Addr) error {
 	defer changes.Stop()
 	for change := range changes.ResultChan() {
 		slice, is := change.Object.(*discoveryv1.EndpointSlice)
-		if !is || change.Type == watch.Deleted || !leadsTo(slice, here) {
+		if !is || change.Type == watch.Deleted || !led.is(slice) {
 			return nil
 		}
 	}
 	return nil
 }
 
-// leadsTo reports whether a slice has this address, and no other.
-func leadsTo(slice *discoveryv1.EndpointSlice, here netip.AddrPort) bool {
-	return len(slice.Endpoints) == 1 && len(slice.Ports) == 1 && len(slice.Endpoints[0].Addresses) == 1 &&
-		slice.Endpoints[0].Addresses[0] == here.Addr().String() && slice.Ports[0].Port != nil && *slice.Ports[0].Port == int32(here.Port())
+// is reports whether a slice leads here, and nowhere else.
+func (e endpoint) is(slice *discoveryv1.EndpointSlice) bool {
+	if len(slice.Endpoints) != 1 || len(slice.Endpoints[0].Addresses) != 1 || len(slice.Ports) != len(e.ports) {
+		return false
+	}
+	for _, port := range slice.Ports {
+		if number, is := e.ports[ptr.Deref(port.Name, "")]; !is || ptr.Deref(port.Port, 0) != number {
+			return false
+		}
+	}
+	return slice.Endpoints[0].Addresses[0] == e.address.String()
+}
+
+// of returns the endpoint with those ports that the Service has too.
+func (e endpoint) of(service *corev1.Service) endpoint {
+	shared := endpoint{e.address, map[string]int32{}}
+	for _, port := range service.Spec.Ports {
+		if number, is := e.ports[port.Name]; is {
+			shared.ports[port.Name] = number
+		}
+	}
+	return shared
 }
 
 // apply writes the endpoints of the Service, which has no selector: all replicas are ready, and Kubernetes would
-// lead it to all of them. With the Service they are deleted.
-func (p *vmPort) apply(ctx context.Context, here netip.AddrPort) error {
+// lead it to all of them. With the Service they are deleted. It returns what it has written.
+func (p *vmPorts) apply(ctx context.Context, here endpoint) (endpoint, error) {
 	service := &corev1.Service{}
 	if err := p.client.Get(ctx, client.ObjectKey{Namespace: p.namespace, Name: p.cfg.Name}, service); err != nil {
-		return fmt.Errorf("reading service %s: %w", p.cfg.Name, err)
+		return here, fmt.Errorf("reading service %s: %w", p.cfg.Name, err)
 	}
-	if len(service.Spec.Ports) != 1 || len(service.Spec.Selector) > 0 {
-		return fmt.Errorf("service %s must have one port and no selector", p.cfg.Name)
+	led := here.of(service)
+	if led.ports[portHypervisors] == 0 || len(service.Spec.Selector) > 0 {
+		return here, fmt.Errorf("service %s must have a port named %s and no selector", p.cfg.Name, portHypervisors)
 	}
+	if err := p.client.Apply(ctx, led.slice(service), client.FieldOwner(VMLease), client.ForceOwnership); err != nil {
+		return here, fmt.Errorf("writing endpoint slice %s: %w", p.cfg.Name, err)
+	}
+	return led, nil
+}
+
+// slice returns the slice of a Service that leads here.
+func (e endpoint) slice(service *corev1.Service) *discoveryv1ac.EndpointSliceApplyConfiguration {
 	family := discoveryv1.AddressTypeIPv4
-	if !here.Addr().Is4() {
+	if !e.address.Is4() {
 		family = discoveryv1.AddressTypeIPv6
 	}
-	slice := discoveryv1ac.EndpointSlice(p.cfg.Name, p.namespace).
-		WithLabels(map[string]string{discoveryv1.LabelServiceName: p.cfg.Name, discoveryv1.LabelManagedBy: VMLease}).
+	slice := discoveryv1ac.EndpointSlice(service.Name, service.Namespace).
+		WithLabels(map[string]string{discoveryv1.LabelServiceName: service.Name, discoveryv1.LabelManagedBy: VMLease}).
 		WithOwnerReferences(metav1ac.OwnerReference().WithAPIVersion("v1").WithKind("Service").WithName(service.Name).WithUID(service.UID)).
 		WithAddressType(family).
-		WithEndpoints(discoveryv1ac.Endpoint().WithAddresses(here.Addr().String()).WithConditions(discoveryv1ac.EndpointConditions().WithReady(true))).
-		WithPorts(discoveryv1ac.EndpointPort().WithName(service.Spec.Ports[0].Name).WithPort(int32(here.Port())).WithProtocol(corev1.ProtocolTCP))
-	if err := p.client.Apply(ctx, slice, client.FieldOwner(VMLease), client.ForceOwnership); err != nil {
-		return fmt.Errorf("writing endpoint slice %s: %w", p.cfg.Name, err)
+		WithEndpoints(discoveryv1ac.Endpoint().WithAddresses(e.address.String()).WithConditions(discoveryv1ac.EndpointConditions().WithReady(true)))
+	for _, name := range slices.Sorted(maps.Keys(e.ports)) {
+		slice.WithPorts(discoveryv1ac.EndpointPort().WithName(name).WithPort(e.ports[name]).WithProtocol(corev1.ProtocolTCP))
 	}
-	return nil
+	return slice
 }

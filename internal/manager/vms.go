@@ -70,8 +70,8 @@ type VMService struct {
 	Listen func(context.Context) (net.Listener, error)
 	// Endpoint is the gRPC target. Hypervisors keep that with which they started. Required.
 	Endpoint string
-	// Name of a Service without selector, which leads to the process that leads. Empty means that
-	// the endpoint needs none.
+	// Name of a Service without selector, which leads to the process that leads: its port "hypervisors", and
+	// its port "subresources" to VMConfig.API. Empty means that the endpoint needs none.
 	Name string
 	// Address at which the Service reaches this process. Required with Name.
 	Address netip.Addr
@@ -138,7 +138,7 @@ func runVMs(ctx context.Context, cfg VMConfig, pages *serving) error {
 		return err
 	}
 	defer events.shutdown()
-	port, err := addVMs(ctx, mgr, cfg, events)
+	ports, err := addVMs(ctx, mgr, cfg, events)
 	if err != nil {
 		return err
 	}
@@ -147,7 +147,7 @@ func runVMs(ctx context.Context, cfg VMConfig, pages *serving) error {
 			return fmt.Errorf("adding the lease: %w", err)
 		}
 	}
-	if err := mgr.Add(pages.following(mgr, leases.read, leases.leads, port.open)); err != nil {
+	if err := mgr.Add(pages.following(mgr, leases.read, leases.leads, ports.open)); err != nil {
 		return fmt.Errorf("adding the pages: %w", err)
 	}
 	if err := mgr.Start(ctx); err != nil {
@@ -209,8 +209,8 @@ func vmOptions(ctx context.Context, cfg VMConfig, scheme *runtime.Scheme) (ctrl.
 	return options, leases, nil
 }
 
-// addVMs adds the controller of VirtualMachines and the port for hypervisors.
-func addVMs(ctx context.Context, mgr ctrl.Manager, cfg VMConfig, events *events) (*vmPort, error) {
+// addVMs adds the controller of VirtualMachines and its ports.
+func addVMs(ctx context.Context, mgr ctrl.Manager, cfg VMConfig, events *events) (*vmPorts, error) {
 	live, err := client.NewWithWatch(cfg.Infrastructure, client.Options{Scheme: mgr.GetScheme()})
 	if err != nil {
 		return nil, fmt.Errorf("connecting to the infrastructure cluster: %w", err)
@@ -235,18 +235,22 @@ func addVMs(ctx context.Context, mgr ctrl.Manager, cfg VMConfig, events *events)
 	if err := vms.SetupWithManager(mgr); err != nil {
 		return nil, err
 	}
-	port := &vmPort{
+	ports := &vmPorts{
 		cfg: cfg.Service, namespace: cfg.Namespace, client: live, open: make(chan struct{}), log: cfg.Log.WithName("port"),
-		serve: func(ctx context.Context, listener net.Listener) error { return vms.Server(listener).Start(ctx) },
+		ports: []vmPort{{portHypervisors, cfg.Service.Listen, func(ctx context.Context, listener net.Listener) error { return vms.Server(listener).Start(ctx) }}},
 	}
-	if err := mgr.Add(port); err != nil {
-		return nil, fmt.Errorf("adding the service for hypervisors: %w", err)
+	if cfg.API.Listen != nil {
+		api, err := newVMAPI(cfg, vms, live, authority)
+		if err != nil {
+			return nil, err
+		}
+		ports.ports = append(ports.ports, api)
 	}
-	if err := addVMAPI(mgr, cfg, vms, live, authority); err != nil {
-		return nil, err
+	if err := mgr.Add(ports); err != nil {
+		return nil, fmt.Errorf("adding the ports of the VM controller: %w", err)
 	}
 	if err := mgr.Add(&metrics.VMs{Reader: mgr.GetCache(), Registerer: ctrlmetrics.Registry}); err != nil {
 		return nil, fmt.Errorf("adding the metric of virtual machines: %w", err)
 	}
-	return port, nil
+	return ports, nil
 }

@@ -168,6 +168,23 @@ func (c *Cluster) Grant(t testing.TB, user string, paths ...string) {
 	}
 }
 
+// AllowAggregation allows a user to read by what kube-apiserver proves that a proxied request comes from it.
+func (c *Cluster) AllowAggregation(t testing.TB, user string) {
+	t.Helper()
+	admin, err := client.New(c.Admin, client.Options{Scheme: NewScheme()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	binding := &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: user},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "extension-apiserver-authentication-reader"},
+		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: user}},
+	}
+	if err := admin.Create(context.Background(), binding); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // Kubeconfig writes a kubeconfig without credentials for a host, and returns its path.
 func Kubeconfig(t testing.TB, host string) string {
 	t.Helper()

@@ -20,7 +20,7 @@ import (
 // many there are depends on how fast this machine is, since another client was faster.
 const (
 	budgetUp         = 9.5 // with the counters, of which there are 15 on an idle machine
-	budgetRoll       = 20 // of 21, with what withoutCounters leaves out
+	budgetRoll       = 20  // of 21, with what withoutCounters leaves out
 	budgetDown       = 8.5
 	budgetUpEvents   = 2.0
 	budgetRollEvents = 4.0

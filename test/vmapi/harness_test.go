@@ -60,7 +60,9 @@ type world struct {
 	console *qemu.Console
 	// address of the server.
 	address string
-	used    env.Used
+	// register registers the server for a Service.
+	register func(types.NamespacedName) error
+	used     env.Used
 
 	listener *bufconn.Listener
 }
@@ -135,7 +137,7 @@ func (w *world) serve() {
 		Spec:       corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "localhost"},
 	}))
 	access := w.NamedUserWith(w.t, "controller", "config/rbac/vm-controller-role.yaml", "config/rbac/vm-subresources-role.yaml")
-	w.recognise("controller-of-" + w.Namespace)
+	w.AllowAggregation(w.t, "controller-of-"+w.Namespace)
 	w.used.Record(access)
 	own, err := client.New(access, client.Options{Scheme: manager.Scheme()})
 	w.must(err)
@@ -157,21 +159,14 @@ func (w *world) serve() {
 		}
 	})
 	certificate, _ := authority.PEM()
-	w.must(subresources.Register(w.t.Context(), own, name, listener.Addr().(*net.TCPAddr).Port, certificate))
+	w.register = func(service types.NamespacedName) error {
+		return subresources.Register(w.t.Context(), own, service, int32(listener.Addr().(*net.TCPAddr).Port), certificate)
+	}
+	w.must(w.register(name))
 	w.eventually("the API is served", func() bool {
 		code, _ := w.do(w.Admin, http.MethodGet, "/apis/"+subresources.Group+"/"+subresources.Version, "")
 		return code == http.StatusOK
 	})
-}
-
-// recognise allows a user to read by what kube-apiserver is recognised.
-func (w *world) recognise(user string) {
-	w.t.Helper()
-	w.must(w.client.Create(w.t.Context(), &rbacv1.RoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: user},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "extension-apiserver-authentication-reader"},
-		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: user}},
-	}))
 }
 
 // user returns the access of a user who may do that, and waits until he may.

@@ -18,6 +18,7 @@ import (
 	"github.com/gorilla/websocket"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -45,9 +46,21 @@ func TestSubresources(t *testing.T) {
 	t.Run("a log", w.within((*world).logs))
 	t.Run("reset and migrate", w.within((*world).resetAndMigrate))
 	t.Run("commands", w.within((*world).commands))
+	t.Run("another installation", w.within((*world).otherInstallation))
 	w.used.Check(t, map[string]string{
 		"create apiservices.apiregistration.k8s.io": "asked for by kube-apiserver when a patch creates the object",
 	}, "config/rbac/vm-subresources-role.yaml")
+}
+
+// otherInstallation: the API stays that of the Service for which it is registered.
+func (w *world) otherInstallation() {
+	err := w.register(types.NamespacedName{Namespace: "other", Name: "vm-api"})
+	if err == nil || !strings.Contains(err.Error(), "registered for another service, "+w.Namespace+"/vm-api") {
+		w.t.Errorf("the API was registered for another service: %v", err)
+	}
+	if code, body := w.do(w.Admin, http.MethodGet, w.path("web", "log"), ""); code != http.StatusOK {
+		w.t.Errorf("the log: %d %s", code, body)
+	}
 }
 
 func (w *world) within(run func(*world)) func(*testing.T) {

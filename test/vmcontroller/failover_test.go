@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/subresources"
 	"github.com/millwright-dev/millwright/test/program"
 )
 
@@ -25,6 +26,7 @@ func TestFailOver(t *testing.T) {
 	follower := i.start()
 	i.leads(leader) // a follower is ready too
 	vm := i.run("guest")
+	i.consolesWork(vm)
 	qemu := program.Processes(t, i.dir, "qemu-system")
 	if len(qemu) != 1 {
 		t.Fatalf("the processes are %v", qemu)
@@ -35,11 +37,14 @@ func TestFailOver(t *testing.T) {
 		<-leader.Done()
 		i.streamsAreBack(vm, follower, begin, by)
 		i.untouched(vm)
+		i.consolesWork(vm)
 		leader, follower = follower, i.start()
 	}
 	if diff := cmp.Diff(qemu, program.Processes(t, i.dir, "qemu-system")); diff != "" {
 		t.Errorf("the processes of the guest have changed:\n%s", diff)
 	}
+	i.must(i.rest.Delete().AbsPath("/apis/apiregistration.k8s.io/v1/apiservices", subresources.APIService).Do(t.Context()).Error())
+	i.consolesWork(vm) // registered again
 	// The last leader has what it needs for the rest of the VM's life.
 	i.must(i.client.Delete(t.Context(), vm))
 	i.eventually(func(g gomega.Gomega) {
@@ -62,6 +67,17 @@ func (i *installation) streamsAreBack(vm *vmv1alpha1.VirtualMachine, next *contr
 	})
 	i.t.Logf("%v: the Service led to the next leader after %v, the stream was back after %v; %d attempts",
 		by, led.Round(time.Millisecond), back.Sub(begin).Round(time.Millisecond), i.count(vm, ended))
+}
+
+// consolesWork waits until kube-apiserver proxies requests for the VM to its hypervisor, by the controller that leads.
+func (i *installation) consolesWork(vm *vmv1alpha1.VirtualMachine) {
+	i.t.Helper()
+	begin := time.Now()
+	i.eventually(func(g gomega.Gomega) {
+		said, err := i.rest.Get().AbsPath("/apis", subresources.Group, subresources.Version, "namespaces", vm.Namespace, "virtualmachines", vm.Name, "log").DoRaw(i.t.Context())
+		g.Expect(err).NotTo(gomega.HaveOccurred(), "%s", said)
+	})
+	i.t.Logf("the log of the guest can be read after another %v", time.Since(begin).Round(time.Millisecond))
 }
 
 // untouched checks that the VM has the same run in the same Pod, which nobody ends.

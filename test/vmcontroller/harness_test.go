@@ -17,6 +17,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
@@ -42,24 +44,34 @@ type installation struct {
 	*env.Env
 	t          *testing.T
 	client     client.Client
+	rest       rest.Interface
 	kubeconfig string
 	endpoint   string
 	host, dir  string
 	started    int
+	// subresources is the port at which kube-apiserver reaches the controller that leads.
+	subresources int
 }
 
 func newInstallation(t *testing.T) *installation {
 	t.Helper()
-	i := &installation{Env: env.New(t), t: t}
+	i := &installation{Env: env.New(t, env.WithOwn()), t: t} // a cluster has one APIService of that name
 	var err error
 	i.client, err = client.New(i.Admin, client.Options{Scheme: manager.Scheme()})
 	i.must(err)
+	clients, err := kubernetes.NewForConfig(i.Admin)
+	i.must(err)
+	i.rest = clients.RESTClient()
 	user := "vm-controller-of-" + i.Namespace
-	i.Grant(t, user, "config/rbac/vm-controller-role.yaml", "config/rbac/vm-leader-role.yaml")
+	i.Grant(t, user, "config/rbac/vm-controller-role.yaml", "config/rbac/vm-leader-role.yaml", "config/rbac/vm-subresources-role.yaml")
+	i.AllowAggregation(t, user)
 	i.kubeconfig = filepath.Join(t.TempDir(), "kubeconfig")
 	i.must(i.ControlPlane.WriteKubeconfig(i.kubeconfig, user))
 	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: i.Namespace, Name: manager.VMLease}}
-	service.Spec.Ports = []corev1.ServicePort{{Name: "hypervisors", Port: 10270}}
+	i.subresources, err = i.ControlPlane.PortFor(i.Namespace, 0)
+	i.must(err)
+	service.Spec.Type, service.Spec.ExternalName = corev1.ServiceTypeExternalName, "localhost" // where kube-apiserver looks
+	service.Spec.Ports = []corev1.ServicePort{{Name: "hypervisors", Port: 10270}, {Name: "subresources", Port: int32(i.subresources)}}
 	i.must(i.client.Create(t.Context(), service))
 	i.proxy()
 	return i
@@ -132,6 +144,7 @@ func (i *installation) start() *controller {
 	c := &controller{address: fmt.Sprintf("192.0.2.%d", 10+i.started), pages: fmt.Sprintf("http://127.0.0.1:%d", port)}
 	c.Process = program.Start(i.t, "vm-controller", "--kubeconfig="+i.kubeconfig, "--namespace="+i.Namespace, "--vm-namespaces="+i.Namespace,
 		"--address=127.0.0.1", "--port="+strconv.Itoa(port), "--listen=127.0.0.1:0", "--endpoint="+i.endpoint, "--advertise-address="+c.address,
+		"--subresources-listen=127.0.0.1:"+strconv.Itoa(i.subresources),
 		"--hypervisor-image=test", "--accelerator=tcg")
 	i.t.Cleanup(func() {
 		c.Kill()

@@ -214,7 +214,7 @@ func (m *local) vmAPI() (manager.VMAPI, error) {
 		Listen: func(ctx context.Context) (net.Listener, error) {
 			return (&net.ListenConfig{}).Listen(ctx, "tcp4", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
 		},
-		Service: types.NamespacedName{Namespace: systemNamespace, Name: "millwright-vm-subresources"},
+		Service: types.NamespacedName{Namespace: systemNamespace, Name: "millwright-vm-subresources"}, Port: int32(port),
 	}, err
 }
 

@@ -40,6 +40,7 @@ func (f *flags) add(set *pflag.FlagSet) {
 func (f *flags) addHypervisors(set *pflag.FlagSet) {
 	c := &f.config
 	set.StringVar(&f.listen, "listen", ":10270", "address and port for hypervisors, which the process that leads opens; with TLS 1.3 and certificates")
+	set.StringVar(&f.subresources, "subresources-listen", ":10271", `address and port for kube-apiserver, which the process that leads opens: it serves console, log, reset and migrate of virtual machines, by the port "subresources" of --service; "" to disable`)
 	set.StringVar(&c.Service.Name, "service", manager.VMLease, `Service without selector, in --namespace, which this process leads to itself when it leads; "" if --endpoint needs none`)
 	set.StringVar(&f.advertise, "advertise-address", "", "IP address at which --service reaches this process: that of its Pod; required with --service")
 	set.StringVar(&c.Service.Endpoint, "endpoint", "", "gRPC target at which hypervisors reach the controller; defaults to port 10270 of --service; hypervisors that run keep theirs")
@@ -77,8 +78,13 @@ func (f *flags) validateHypervisors(wrong *args.Problems) {
 	c := f.config
 	err := portOf(f.listen)
 	wrong.If(err != nil, "--listen: %v", err)
+	if f.subresources != "" {
+		err = portOf(f.subresources)
+		wrong.If(err != nil, "--subresources-listen: %v", err)
+	}
 	name := c.Service.Name
 	wrong.If(name != "" && len(utilvalidation.IsDNS1035Label(name)) > 0, "--service: %q cannot be the name of a Service", name)
+	wrong.If(name == "" && f.subresources != "" && f.set.Changed("subresources-listen"), "--subresources-listen: needs --service")
 	_, err = netip.ParseAddr(f.advertise)
 	wrong.If(name != "" && err != nil, "--advertise-address: %q is not an IP address, which --service needs", f.advertise)
 	wrong.If(name == "" && c.Service.Endpoint == "", "--endpoint: required without --service")

@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
 	"github.com/millwright-dev/millwright/internal/cli/args"
@@ -36,9 +37,10 @@ type flags struct {
 	kubeconfig string
 	qps        float32
 	burst      int
-	// listen is where hypervisors connect, and advertise the address of the Service's endpoint.
-	listen, advertise string
-	networks          []string
+	// listen is where hypervisors connect, subresources where kube-apiserver does, and advertise the address of
+	// the Service's endpoint.
+	listen, subresources, advertise string
+	networks                        []string
 	// certificate and key are files of the authority.
 	certificate, key string
 }
@@ -53,7 +55,7 @@ func New() *cobra.Command {
 
 It creates a Pod with a hypervisor for each VirtualMachine, and hypervisors ask it whether they
 may run their guest. Of several processes one leads; the others stand by. The Service that
---service names leads hypervisors to the one that leads.`,
+--service names leads hypervisors to the one that leads, and users who want a console.`,
 		Example: `  millwright vm-controller --namespace millwright-system --advertise-address 10.0.0.7 --hypervisor-image registry.example.com/millwright-hypervisor:v0.1.0`,
 		Args:    args.None,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -79,7 +81,7 @@ func (f *flags) run(ctx context.Context, stderr io.Writer) error {
 	}
 	err = manager.RunVMs(ctx, f.config)
 	if errors.Is(err, syscall.EADDRINUSE) {
-		return fmt.Errorf("%w: choose other ports with --port and --listen", err)
+		return fmt.Errorf("%w: choose other ports with --port, --listen and --subresources-listen", err)
 	}
 	return err
 }
@@ -102,11 +104,10 @@ func (f *flags) complete() error {
 		c.Guests.Networks = append(c.Guests.Networks, netip.MustParsePrefix(prefix)) // validated
 	}
 	c.Migration = f.migrations.Config()
-	c.Service.Listen = func(ctx context.Context) (net.Listener, error) {
-		return (&net.ListenConfig{}).Listen(ctx, "tcp", f.listen)
-	}
+	c.Service.Listen = listener(f.listen)
 	if c.Service.Name != "" {
 		c.Service.Address = netip.MustParseAddr(f.advertise)
+		c.API = f.api()
 	}
 	if c.Service.Endpoint == "" {
 		c.Service.Endpoint = fmt.Sprintf("%s.%s.svc:%d", c.Service.Name, c.Namespace, servicePort)
@@ -114,6 +115,22 @@ func (f *flags) complete() error {
 	c.Pages.Flags = map[string]string{}
 	f.set.VisitAll(func(flag *pflag.Flag) { c.Pages.Flags[flag.Name] = flag.Value.String() })
 	return nil
+}
+
+// api says how kube-apiserver reaches the subresources.
+func (f *flags) api() manager.VMAPI {
+	if f.subresources == "" {
+		return manager.VMAPI{}
+	}
+	service := types.NamespacedName{Namespace: f.config.Namespace, Name: f.config.Service.Name}
+	return manager.VMAPI{Listen: listener(f.subresources), Service: service}
+}
+
+// listener opens an address.
+func listener(address string) func(context.Context) (net.Listener, error) {
+	return func(ctx context.Context) (net.Listener, error) {
+		return (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+	}
 }
 
 // load reads the kubeconfig, and the namespace of its context or of this Pod.
