@@ -136,7 +136,7 @@ func TestNotReadyWithoutItsService(t *testing.T) {
 	said := make(chan struct{})
 	var once sync.Once
 	v.cfg.Log = funcr.New(func(_, line string) {
-		if strings.Contains(line, "must have one port and no selector") {
+		if strings.Contains(line, "and no selector") {
 			once.Do(func() { close(said) })
 		}
 	}, funcr.Options{})
