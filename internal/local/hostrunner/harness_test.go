@@ -3,6 +3,7 @@ package hostrunner
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -242,12 +243,17 @@ func (b *testHost) await(name string, phase corev1.PodPhase) *corev1.Pod {
 func (b *testHost) awaitReady(name string) int {
 	b.t.Helper()
 	pod := b.await(name, corev1.PodRunning)
-	f := b.folder(pod)
-	b.eventually("the process", func() (bool, any) {
-		log, err := os.ReadFile(f.log())
-		return string(log) == "ready\n", err
-	})
+	b.awaitLog(pod, "ready\n")
 	return b.pid(pod)
+}
+
+// awaitLog waits until a Pod's process has printed this, and nothing else.
+func (b *testHost) awaitLog(pod *corev1.Pod, want string) {
+	b.t.Helper()
+	b.eventually(fmt.Sprintf("a log of %q", want), func() (bool, any) {
+		log, err := os.ReadFile(b.folder(pod).log())
+		return string(log) == want, err
+	})
 }
 
 func (b *testHost) pid(pod *corev1.Pod) int {

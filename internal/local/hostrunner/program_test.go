@@ -68,6 +68,7 @@ func beHypervisor(what string) {
 		fmt.Println("ready")
 		<-terminated
 		if what == "patient" {
+			fmt.Println("waiting")
 			<-terminated
 		}
 		say(vmpb.EndStopped)

@@ -327,7 +327,7 @@ func TestStopUrges(t *testing.T) {
 	pod := b.pod("patient", "patient", withGrace(600))
 	pid := b.awaitReady("patient")
 	b.delete("patient", metav1.DeleteOptions{})
-	b.awaitEvent(pod, eventKilling)
+	b.awaitLog(pod, "ready\nwaiting\n") // two signals that come before a process runs are one
 	began := time.Now()
 	stop()
 	requireDead(t, pid)
