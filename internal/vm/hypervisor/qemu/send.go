@@ -97,7 +97,7 @@ func (p *Process) sent(ctx context.Context, to Destination, progress func(Progre
 }
 
 // Finish sends the rest after Send, with the guest stopped. When it returns without an error, QEMU has
-// written everything to its sockets, and does not continue the guest by itself.
+// written everything to its sockets, does not continue the guest by itself, and is Left: Cont is possible.
 func (p *Process) Finish(ctx context.Context, to Destination) error {
 	if to.Export != "" {
 		if err := p.completeMirror(ctx); err != nil {
@@ -112,7 +112,11 @@ func (p *Process) Finish(ctx context.Context, to Destination) error {
 		if err == nil && info.Status.over() && info.Status != migrationCompleted {
 			err = fmt.Errorf("sending the last of the memory: %s (%s)", info.Status, info.Error)
 		}
-		return info.Status == migrationCompleted, err
+		if err != nil || info.Status != migrationCompleted {
+			return false, err
+		}
+		state, err := p.State(ctx) // it changes a little later, and refuses to continue until then
+		return state.Status == Left, err
 	})
 }
 
