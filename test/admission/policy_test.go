@@ -38,12 +38,11 @@ func guarded(t *testing.T) *env.Env {
 		t.Fatal(err)
 	}
 	g := NewWithT(t)
-	for _, bad := range []client.Object{
-		fixture.Machine(noClass), fixture.MachineSet(noSelector), fixture.MachineClass(emptyTemplate),
-	} {
+	for _, name := range []string{"machine without a class", "set without a selector", "class without capacity"} { // one for each policy
+		bad := refusals[name]
 		g.Eventually(func() []string {
-			return refused(e.Client.Create(t.Context(), fixture.In(e.Namespace, bad.DeepCopyObject().(client.Object)), client.DryRunAll))
-		}, env.WaitTimeout, 50*time.Millisecond).ShouldNot(BeEmpty(), "the policies take effect")
+			return refused(e.Client.Create(t.Context(), fixture.In(e.Namespace, copied(bad.object)), client.DryRunAll))
+		}, env.WaitTimeout, 50*time.Millisecond).Should(Equal(bad.want), "the policies take effect")
 	}
 	return e
 }
@@ -68,9 +67,8 @@ func refused(err error) []string {
 	return problems
 }
 
-func noClass(m *v1alpha1.Machine)            { m.Spec.Class = v1alpha1.ClassSpec{} }
-func noSelector(s *v1alpha1.MachineSet)      { s.Spec.Selector = nil }
-func emptyTemplate(c *v1alpha1.MachineClass) { c.NodeTemplate = &v1alpha1.NodeTemplate{} }
+func noClass(m *v1alpha1.Machine)       { m.Spec.Class = v1alpha1.ClassSpec{} }
+func noSelector(s *v1alpha1.MachineSet) { s.Spec.Selector = nil }
 
 func class(change func(*v1alpha1.NodeTemplate)) *v1alpha1.MachineClass {
 	one := resource.MustParse("1")
