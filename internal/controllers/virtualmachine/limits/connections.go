@@ -3,48 +3,16 @@ package limits
 import (
 	"errors"
 	"net"
-	"sync"
 	"time"
 
 	"google.golang.org/grpc/credentials"
 
+	"github.com/millwright-dev/millwright/internal/strangers"
 	"github.com/millwright-dev/millwright/internal/vm/identity"
 )
 
 // errTooMany ends a handshake. The other end sees a closed connection.
 var errTooMany = errors.New("too many connections")
-
-// counter counts what is in use, in total and for each key.
-type counter struct {
-	total, perKey int
-
-	mu   sync.Mutex
-	all  int
-	keys map[any]int
-}
-
-func newCounter(total, perKey int) *counter {
-	return &counter{total: total, perKey: perKey, keys: map[any]int{}}
-}
-
-// take counts one more, until release, which may be called repeatedly.
-func (c *counter) take(key any) (release func(), ok bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.all >= c.total || c.keys[key] >= c.perKey {
-		return nil, false
-	}
-	c.all++
-	c.keys[key]++
-	return sync.OnceFunc(func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.all--
-		if c.keys[key]--; c.keys[key] == 0 {
-			delete(c.keys, key)
-		}
-	}), true
-}
 
 // Listen returns a listener that closes connections over the limits at once.
 func (l *Limits) Listen(inner net.Listener) net.Listener { return &listener{inner, l} }
@@ -61,26 +29,14 @@ func (l *listener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		from := originOf(conn.RemoteAddr())
+		from := strangers.OriginOf(conn.RemoteAddr())
 		if l.limits.mayOpen(from) {
-			if release, ok := l.limits.connections.take(from); ok {
-				return &counted{conn, release}, nil
+			if release, ok := l.limits.connections.Take(from); ok {
+				return &strangers.Counted{Conn: conn, Release: release}, nil
 			}
 		}
 		_ = conn.Close()
 	}
-}
-
-// counted is a connection that is counted until it is closed.
-type counted struct {
-	net.Conn
-	release func()
-}
-
-// Close implements net.Conn.
-func (c *counted) Close() error {
-	defer c.release()
-	return c.Conn.Close()
 }
 
 // Admit returns credentials that refuse connections over the limits after the handshake, and
@@ -104,19 +60,19 @@ func (a *admitting) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInf
 	var release func()
 	var ok bool
 	if err == nil {
-		release, ok = a.limits.peers.take(who)
+		release, ok = a.limits.peers.Take(who)
 	} else {
-		release, ok = a.limits.anonymous.take(originOf(raw.RemoteAddr()))
+		release, ok = a.limits.anonymous.Take(strangers.OriginOf(raw.RemoteAddr()))
 	}
 	if !ok {
 		return nil, nil, errors.Join(errTooMany, conn.Close())
 	}
-	admitted := &counted{conn, release}
+	admitted := &strangers.Counted{Conn: conn, Release: release}
 	if err == nil {
 		return admitted, info, nil
 	}
 	end := time.AfterFunc(anonymousTime, func() { _ = admitted.Close() })
-	return &counted{admitted, func() { end.Stop() }}, info, nil
+	return &strangers.Counted{Conn: admitted, Release: func() { end.Stop() }}, info, nil
 }
 
 // Clone implements credentials.TransportCredentials.

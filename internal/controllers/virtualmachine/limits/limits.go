@@ -8,7 +8,6 @@ package limits
 import (
 	"context"
 	"net"
-	"net/netip"
 	"sync"
 	"time"
 
@@ -21,6 +20,7 @@ import (
 	"k8s.io/utils/clock"
 	"k8s.io/utils/lru"
 
+	"github.com/millwright-dev/millwright/internal/strangers"
 	"github.com/millwright-dev/millwright/internal/vm/identity"
 	identitypb "github.com/millwright-dev/millwright/proto/identity"
 )
@@ -75,8 +75,8 @@ func (b budget) limiter() *rate.Limiter { return rate.NewLimiter(b.perSecond, b.
 type Limits struct {
 	clock clock.PassiveClock
 
-	connections, anonymous *counter
-	peers                  *counter
+	connections, anonymous *strangers.Counter
+	peers                  *strangers.Counter
 	issues, calls          *rate.Limiter
 
 	mu        sync.Mutex
@@ -89,9 +89,9 @@ type Limits struct {
 func New(clock clock.PassiveClock) *Limits {
 	return &Limits{
 		clock:       clock,
-		connections: newCounter(maxConnections, maxPerAddress),
-		anonymous:   newCounter(maxAnonymous, maxAnonymousPerAddress),
-		peers:       newCounter(maxConnections, maxPerPeer),
+		connections: strangers.NewCounter(maxConnections, maxPerAddress),
+		anonymous:   strangers.NewCounter(maxAnonymous, maxAnonymousPerAddress),
+		peers:       strangers.NewCounter(maxConnections, maxPerPeer),
 		issues:      issueTotal.limiter(), calls: callTotal.limiter(),
 		opens: lru.New(maxRemembered), ofAddress: lru.New(maxRemembered), ofPeer: lru.New(maxRemembered),
 	}
@@ -135,13 +135,13 @@ func (l *Limits) limiter(ctx context.Context, method string) (own, total *rate.L
 		if connected, ok := peer.FromContext(ctx); ok {
 			from = connected.Addr
 		}
-		return remembered(l.ofAddress, originOf(from), issueAddress), l.issues
+		return remembered(l.ofAddress, strangers.OriginOf(from), issueAddress), l.issues
 	}
 	return remembered(l.ofPeer, caller, callPeer), l.calls
 }
 
 // mayOpen reports whether an address may open another connection now.
-func (l *Limits) mayOpen(from origin) bool {
+func (l *Limits) mayOpen(from strangers.Origin) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return remembered(l.opens, from, openAddress).AllowN(l.clock.Now(), 1)
@@ -156,24 +156,4 @@ func remembered(limiters *lru.Cache, key any, b budget) *rate.Limiter {
 	limiter := b.limiter()
 	limiters.Add(key, limiter)
 	return limiter
-}
-
-// origin is what one party can have many addresses of: an IPv4 address, or 64 bits of IPv6.
-type origin netip.Prefix
-
-func originOf(address net.Addr) origin {
-	tcp, ok := address.(*net.TCPAddr)
-	if !ok {
-		return origin{}
-	}
-	ip := tcp.AddrPort().Addr().Unmap().WithZone("")
-	bits := ip.BitLen()
-	if ip.Is6() {
-		bits = 64
-	}
-	prefix, err := ip.Prefix(bits)
-	if err != nil {
-		return origin{}
-	}
-	return origin(prefix)
 }

@@ -49,34 +49,3 @@ func TestAnonymousConnectionsEnd(t *testing.T) {
 		}
 	})
 }
-
-func TestCounter(t *testing.T) {
-	c := newCounter(3, 2)
-	first, _ := c.take("a")
-	c.take("a")
-	if _, ok := c.take("a"); ok {
-		t.Error("a third of one key")
-	}
-	c.take("b")
-	if _, ok := c.take("b"); ok {
-		t.Error("a fourth in total")
-	}
-	first()
-	first() // a connection may be closed twice
-	if _, ok := c.take("a"); !ok {
-		t.Error("what was released cannot be taken")
-	}
-	if _, ok := c.take("b"); ok {
-		t.Error("releasing twice made room twice")
-	}
-}
-
-func TestOrigin(t *testing.T) {
-	of := func(address string) origin { return originOf(&net.TCPAddr{IP: net.ParseIP(address), Port: 1}) }
-	if of("192.0.2.1") == of("192.0.2.2") || of("192.0.2.1") != of("::ffff:192.0.2.1") {
-		t.Error("IPv4 addresses are not told apart")
-	}
-	if of("2001:db8::1") != of("2001:db8::2") || of("2001:db8::1") == of("2001:db8:0:1::1") {
-		t.Error("an IPv6 network is not one origin")
-	}
-}

@@ -1,0 +1,143 @@
+// Package strangers bounds the connections of clients that have not shown who they are.
+//
+// Each connection costs a file and memory until its handshake has failed, so that who only reaches a port could
+// take all that a process has. What is beyond the bounds is closed at once. An address has a part of the total,
+// so that one that floods a port leaves it to others.
+package strangers
+
+import (
+	"net"
+	"net/netip"
+	"sync"
+
+	"google.golang.org/grpc/credentials"
+)
+
+// Listen returns a listener that closes connections over the bounds at once: that many in total, and of each
+// address. A connection counts until it is closed, or Known.
+func Listen(inner net.Listener, total, perAddress int) net.Listener {
+	return &listener{inner, NewCounter(total, perAddress)}
+}
+
+type listener struct {
+	net.Listener
+	open *Counter
+}
+
+// Accept implements net.Listener.
+func (l *listener) Accept() (net.Conn, error) {
+	for {
+		conn, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		if release, ok := l.open.Take(OriginOf(conn.RemoteAddr())); ok {
+			return &Counted{conn, release}, nil
+		}
+		_ = conn.Close()
+	}
+}
+
+// Counted is a connection that is counted until it is closed.
+type Counted struct {
+	net.Conn
+	// Release ends the count. It may be called repeatedly.
+	Release func()
+}
+
+// Close implements net.Conn.
+func (c *Counted) Close() error {
+	defer c.Release()
+	return c.Conn.Close()
+}
+
+// Known ends the count of a connection of Listen, or of one that TLS has made of it, whose client has shown who
+// it is. It does nothing with others.
+func Known(conn net.Conn) {
+	for {
+		switch c := conn.(type) {
+		case *Counted:
+			c.Release()
+			return
+		case interface{ NetConn() net.Conn }:
+			conn = c.NetConn()
+		default:
+			return
+		}
+	}
+}
+
+// Credentials returns credentials for a server at Listen, to whom clients are Known after the handshake.
+func Credentials(inner credentials.TransportCredentials) credentials.TransportCredentials {
+	return &knowing{inner}
+}
+
+type knowing struct{ credentials.TransportCredentials }
+
+// ServerHandshake implements credentials.TransportCredentials.
+func (k *knowing) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	conn, info, err := k.TransportCredentials.ServerHandshake(raw)
+	if err == nil {
+		Known(raw)
+	}
+	return conn, info, err
+}
+
+// Clone implements credentials.TransportCredentials.
+func (k *knowing) Clone() credentials.TransportCredentials {
+	return &knowing{k.TransportCredentials.Clone()}
+}
+
+// Counter counts what is in use, in total and for each key.
+type Counter struct {
+	total, perKey int
+
+	mu   sync.Mutex
+	all  int
+	keys map[any]int
+}
+
+// NewCounter returns a counter that lets that many be in use.
+func NewCounter(total, perKey int) *Counter {
+	return &Counter{total: total, perKey: perKey, keys: map[any]int{}}
+}
+
+// Take counts one more, until release, which may be called repeatedly. It returns false if that is too many.
+func (c *Counter) Take(key any) (release func(), ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.all >= c.total || c.keys[key] >= c.perKey {
+		return nil, false
+	}
+	c.all++
+	c.keys[key]++
+	return sync.OnceFunc(func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.all--
+		if c.keys[key]--; c.keys[key] == 0 {
+			delete(c.keys, key)
+		}
+	}), true
+}
+
+// Origin is what one party can have many addresses of: an IPv4 address, or 64 bits of IPv6.
+type Origin netip.Prefix
+
+// OriginOf returns the origin of a TCP address. All others are one.
+func OriginOf(address net.Addr) Origin {
+	tcp, ok := address.(*net.TCPAddr)
+	if !ok {
+		return Origin{}
+	}
+	ip := tcp.AddrPort().Addr().Unmap().WithZone("")
+	bits := ip.BitLen()
+	if ip.Is6() {
+		bits = 64
+	}
+	prefix, err := ip.Prefix(bits)
+	if err != nil {
+		return Origin{}
+	}
+	return Origin(prefix)
+}
