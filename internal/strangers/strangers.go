@@ -72,7 +72,9 @@ func Credentials(inner credentials.TransportCredentials) credentials.TransportCr
 	return &knowing{inner}
 }
 
-type knowing struct{ credentials.TransportCredentials }
+type knowing struct {
+	credentials.TransportCredentials
+}
 
 // ServerHandshake implements credentials.TransportCredentials.
 func (k *knowing) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {

@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/millwright-dev/millwright/internal/cli/args"
+	"github.com/millwright-dev/millwright/internal/strangers"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/controller"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/service"
@@ -145,7 +146,11 @@ func hypervisorConfig(getenv func(string) string, log *slog.Logger) (hypervisor.
 		Connect: func(target string) (*grpc.ClientConn, error) {
 			return credentials.Dial(target, identity.Controller(), controller.DialOptions()...)
 		},
-		Peers: service.Peers{Listen: listen, Options: credentials.ServerOptions(), Authorize: peerMayCall(spec)},
+		Peers: service.Peers{
+			Listen:    listen,
+			Options:   credentials.ServerOptions(identity.Only(func(peer identity.Peer) bool { return peer.IsController() || isSibling(peer, spec) }), strangers.Credentials),
+			Authorize: peerMayCall(spec),
+		},
 		Migration: &hypervisor.Migration{
 			Siblings:  identity.Siblings{Credentials: credentials, Namespace: spec.GetNamespace(), VM: spec.GetName()},
 			Bandwidth: bandwidth,
@@ -153,6 +158,11 @@ func hypervisorConfig(getenv func(string) string, log *slog.Logger) (hypervisor.
 		Watchdog: startWatchdog,
 		Log:      log,
 	}, nil
+}
+
+// isSibling reports whether a peer is a hypervisor of the same VM.
+func isSibling(peer identity.Peer, spec *vmpb.VMSpec) bool {
+	return peer.Namespace == spec.GetNamespace() && peer.VM == spec.GetName()
 }
 
 // peerMayCall allows everything to the controller, and migration to another hypervisor of the same
@@ -165,7 +175,7 @@ func peerMayCall(spec *vmpb.VMSpec) func(ctx context.Context, method string) err
 			return err
 		case peer.IsController():
 			return nil
-		case method == vmpb.Hypervisor_StartMigration_FullMethodName && peer.Namespace == spec.GetNamespace() && peer.VM == spec.GetName():
+		case method == vmpb.Hypervisor_StartMigration_FullMethodName && isSibling(peer, spec):
 			return nil
 		}
 		return status.Errorf(codes.PermissionDenied, "%s may not call %s here", peer, method)

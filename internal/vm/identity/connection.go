@@ -60,6 +60,40 @@ func (c *Credentials) ServerOptions(wrap ...func(credentials.TransportCredential
 	return append([]grpc.ServerOption{grpc.Creds(transport)}, Intercept(authenticate)...)
 }
 
+// Only makes the credentials of a server refuse the connections of peers that may not call anything there, and of
+// clients without a certificate.
+func Only(may func(Peer) bool) func(credentials.TransportCredentials) credentials.TransportCredentials {
+	return func(inner credentials.TransportCredentials) credentials.TransportCredentials {
+		return &selective{inner, may}
+	}
+}
+
+type selective struct {
+	credentials.TransportCredentials
+	may func(Peer) bool
+}
+
+// ServerHandshake implements credentials.TransportCredentials.
+func (s *selective) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	conn, info, err := s.TransportCredentials.ServerHandshake(raw)
+	if err != nil {
+		return nil, nil, err
+	}
+	peer, err := FromAuthInfo(info)
+	if err == nil && !s.may(peer) {
+		err = fmt.Errorf("%s has nothing to do here", peer)
+	}
+	if err != nil {
+		return nil, nil, errors.Join(err, conn.Close())
+	}
+	return conn, info, nil
+}
+
+// Clone implements credentials.TransportCredentials.
+func (s *selective) Clone() credentials.TransportCredentials {
+	return &selective{s.TransportCredentials.Clone(), s.may}
+}
+
 // authenticate accepts callers with a certificate, and any caller of Issue.
 func authenticate(ctx context.Context, method string) error {
 	if method == identitypb.CertificateAuthority_Issue_FullMethodName {

@@ -97,6 +97,25 @@ func TestWithoutCertificateOneMayOnlyAskForOne(t *testing.T) {
 	wantCode(t, checkOver(t, anonymous(t, s, hypervisor, pod)), codes.Unavailable)
 }
 
+// TestOnly: a certificate of the authority is not enough to keep a connection to a process of another VM.
+func TestOnly(t *testing.T) {
+	s := newSite(t)
+	sibling := Peer{Namespace: pod.Namespace, VM: pod.VM, Pod: "vm-1-def"}
+	only := Only(func(peer Peer) bool { return peer == sibling })
+	options := holding(t, s.authority, pod, s.clock).ServerOptions(func(inner credentials.TransportCredentials) credentials.TransportCredentials {
+		return only(inner).Clone()
+	})
+	hypervisor := serve(t, options, func(server *grpc.Server) { healthpb.RegisterHealthServer(server, &whoami{}) })
+	for caller, want := range map[Peer]codes.Code{
+		sibling: codes.OK, Controller(): codes.Unavailable, {Namespace: "pool", VM: "vm-2", Pod: "vm-2-abc"}: codes.Unavailable,
+	} {
+		t.Run(caller.String(), func(t *testing.T) {
+			wantCode(t, check(t, holding(t, s.authority, caller, s.clock), hypervisor, pod), want)
+		})
+	}
+	wantCode(t, checkOver(t, anonymous(t, s, hypervisor, pod)), codes.Unavailable)
+}
+
 func TestOldTLSIsRefused(t *testing.T) {
 	s := newSite(t)
 	for version, want := range map[uint16]bool{tls.VersionTLS12: false, tls.VersionTLS13: true} {

@@ -15,6 +15,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/millwright-dev/millwright/test/flood"
 )
 
 func must(t *testing.T, err error) {
@@ -120,6 +122,15 @@ func TestCommit(t *testing.T) {
 	}
 	must(t, l.sender.Commit(t.Context()))
 	must(t, <-l.receiver.End())
+}
+
+// Who connects and says nothing leaves the ports to the source.
+func TestStrangers(t *testing.T) {
+	l := newLine(t)
+	for channel := range l.receiver.ports {
+		flood.Past(t, l.receiver.Address(channel), maxStrangersPerAddress)
+		l.connect(t, channel)
+	}
 }
 
 // Whatever else ends the channel is no commit.

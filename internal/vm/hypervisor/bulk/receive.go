@@ -16,6 +16,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/millwright-dev/millwright/internal/strangers"
 )
 
 // Channel is what a connection is for, its protocol in the TLS handshake.
@@ -51,6 +53,12 @@ type Receiver struct {
 // handshakeLimit is how long a client may take for its handshake.
 const handshakeLimit = 10 * time.Second
 
+// Bounds of connections in their handshake: whoever is on the network may open them.
+const (
+	maxStrangers           = 64
+	maxStrangersPerAddress = 16
+)
+
 // Listen opens a port on the host for each channel that dial has. The receiver must be closed.
 func Listen(host string, secure Secure, dial map[Channel]Dial) (*Receiver, error) {
 	r := &Receiver{secure: secure, dial: dial, ports: map[Channel]net.Listener{}, end: make(chan error, 1)}
@@ -60,7 +68,7 @@ func Listen(host string, secure Secure, dial map[Channel]Dial) (*Receiver, error
 			r.closePorts()
 			return nil, fmt.Errorf("listening for a migration: %w", err)
 		}
-		r.ports[channel] = port
+		r.ports[channel] = strangers.Listen(port, maxStrangers, maxStrangersPerAddress)
 	}
 	var ctx context.Context
 	ctx, r.cancel = context.WithCancel(context.Background())
@@ -113,6 +121,7 @@ func (r *Receiver) serve(ctx context.Context, channel Channel, raw net.Conn) {
 		_ = raw.Close()
 		return
 	}
+	strangers.Known(raw)
 	r.begun.Store(true)
 	if channel == Disk {
 		_ = r.carry(ctx, channel, conn)

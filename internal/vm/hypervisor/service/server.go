@@ -23,8 +23,17 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
 
+	"github.com/millwright-dev/millwright/internal/strangers"
 	"github.com/millwright-dev/millwright/internal/vm/identity"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+)
+
+// Bounds of connections of peers in their handshake, and how long it may take: whoever is on the network may
+// open them.
+const (
+	maxStrangers           = 256
+	maxStrangersPerAddress = 64
+	handshakeTime          = 10 * time.Second
 )
 
 // farewell is how long streams may take to end by themselves.
@@ -35,7 +44,8 @@ type Peers struct {
 	// Listen is the address to listen on, host:port. Port 0 is any free one. Empty: the
 	// network is not served.
 	Listen string
-	// Options of the server; they must require certificates. Required with Listen.
+	// Options of the server; they must require certificates. Required with Listen. Clients that have shown
+	// theirs are strangers.Known.
 	Options []grpc.ServerOption
 	// Authorize returns nil if the caller may call the method, such as
 	// "/metropolis.proto.vm.OOBManagement/Reset", else the gRPC status for the caller.
@@ -73,7 +83,7 @@ func New(peers Peers) *Server {
 			return status.Error(codes.PermissionDenied, "nobody may call this hypervisor")
 		}
 	}
-	s.peers = grpc.NewServer(slices.Concat(keptAlive(), identity.Intercept(authorize), peers.Options)...)
+	s.peers = grpc.NewServer(slices.Concat(keptAlive(), identity.Intercept(authorize), peers.Options, []grpc.ServerOption{grpc.ConnectionTimeout(handshakeTime)})...)
 	s.register(s.peers)
 	vmpb.RegisterHypervisorServer(s.peers, s.migration)
 	return s
@@ -96,7 +106,10 @@ func keptAlive() []grpc.ServerOption {
 func (s *Server) ServeLocal(listener net.Listener) { go func() { _ = s.local.Serve(listener) }() }
 
 // ServePeers serves authorized clients, until Stop.
-func (s *Server) ServePeers(listener net.Listener) { go func() { _ = s.peers.Serve(listener) }() }
+func (s *Server) ServePeers(listener net.Listener) {
+	bounded := strangers.Listen(listener, maxStrangers, maxStrangersPerAddress)
+	go func() { _ = s.peers.Serve(bounded) }()
+}
 
 // SetServing sets the answer of the health service for all services: whether the guest runs.
 func (s *Server) SetServing(serving bool) {

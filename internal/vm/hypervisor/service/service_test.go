@@ -22,6 +22,7 @@ import (
 
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+	"github.com/millwright-dev/millwright/test/flood"
 )
 
 const waitTimeout = 2 * time.Minute
@@ -394,5 +395,20 @@ func TestSocketOfADeadProcess(t *testing.T) {
 	defer func() { _ = conn.Close() }()
 	if _, err := healthpb.NewHealthClient(conn).Check(bounded(t), &healthpb.HealthCheckRequest{}); status.Code(err) != codes.Unavailable {
 		t.Errorf("calling: %v", err)
+	}
+}
+
+// TestStrangers: who connects and says nothing leaves the port, and the process's files, to others.
+func TestStrangers(t *testing.T) {
+	s := newServer(t, Peers{Authorize: func(context.Context, string) error { return nil }})
+	listener, err := net.Listen("tcp4", "127.0.0.1:0")
+	must(t, err)
+	s.ServePeers(listener)
+	flood.Past(t, listener.Addr().String(), maxStrangersPerAddress)
+	peer, err := grpc.NewClient(listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	must(t, err)
+	t.Cleanup(func() { _ = peer.Close() })
+	if _, err := healthpb.NewHealthClient(peer).Check(bounded(t), &healthpb.HealthCheckRequest{}); err != nil {
+		t.Errorf("another address: %v", err)
 	}
 }
