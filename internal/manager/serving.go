@@ -18,6 +18,7 @@ import (
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/millwright-dev/millwright/internal/observe/metrics"
+	"github.com/millwright-dev/millwright/internal/strangers"
 )
 
 // Profiling configures the profiles that a manager serves beside its metrics.
@@ -58,6 +59,13 @@ const (
 	missingPort    = "opening the port for hypervisors"
 )
 
+// maxClients and maxClientsPerAddress bound the connections to the pages, which anybody may open who reaches the
+// port: without bounds they take the files with which this process does its work.
+const (
+	maxClients           = 1024
+	maxClientsPerAddress = 128
+)
+
 // serve serves until the returned function is called.
 func serve(ctx context.Context, cfg Pages) (s *serving, stop func(), err error) {
 	s = &serving{cfg: cfg, run: ctx}
@@ -72,7 +80,7 @@ func serve(ctx context.Context, cfg Pages) (s *serving, stop func(), err error) 
 	// The times are those of controller-runtime.
 	server := &http.Server{Handler: s.mux(), IdleTimeout: 90 * time.Second, ReadHeaderTimeout: 32 * time.Second}
 	ended := make(chan error, 1)
-	go func() { ended <- server.Serve(listener) }()
+	go func() { ended <- server.Serve(strangers.Listen(listener, maxClients, maxClientsPerAddress)) }()
 	return s, func() {
 		_ = server.Close() // the listener is closed in any case
 		<-ended

@@ -3,6 +3,7 @@ package manager
 import (
 	"context"
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -22,6 +23,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/millwright-dev/millwright/test/env"
+	"github.com/millwright-dev/millwright/test/flood"
 )
 
 // TestProfilesAreServedOnDemandOnly: on the port of the metrics anybody may ask.
@@ -48,6 +50,29 @@ func TestProfilesAreServedOnDemandOnly(t *testing.T) {
 				t.Errorf("%s: %s answers %d %q", name, page, answer.Code, answer.Body)
 			}
 		}
+	}
+}
+
+// TestPagesForMany: who opens connections without end does not take the files of the process.
+func TestPagesForMany(t *testing.T) {
+	reserved, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = reserved.Close()
+	port := reserved.Addr().(*net.TCPAddr).Port
+	_, stop, err := serve(t.Context(), Pages{Address: "127.0.0.1", Port: port})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	flood.Past(t, reserved.Addr().String(), maxClientsPerAddress)
+	answer, err := http.Get("http://" + reserved.Addr().String() + "/healthz")
+	if err != nil || answer.StatusCode != http.StatusOK {
+		t.Errorf("for another address: %v, %v", answer, err)
+	}
+	if err == nil {
+		_ = answer.Body.Close()
 	}
 }
 

@@ -7,7 +7,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -25,6 +27,7 @@ import (
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/subresources"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
+	"github.com/millwright-dev/millwright/test/flood"
 	"github.com/millwright-dev/millwright/test/program"
 )
 
@@ -40,10 +43,12 @@ func TestSubresources(t *testing.T) {
 	t.Run("nobody without rights", w.within((*world).withoutRights))
 	t.Run("the console only", w.within((*world).consoleOnly))
 	t.Run("who does not come from kube-apiserver", w.within((*world).fromElsewhere))
+	t.Run("strangers", w.within((*world).strangers))
 	t.Run("what is wrong with a request", w.within((*world).wrong))
 	t.Run("two consoles", w.within((*world).twoConsoles))
 	t.Run("a console that nobody reads", w.within((*world).deafConsole))
 	t.Run("a log", w.within((*world).logs))
+	t.Run("logs without end", w.within((*world).logsWithoutEnd))
 	t.Run("reset and migrate", w.within((*world).resetAndMigrate))
 	t.Run("commands", w.within((*world).commands))
 	t.Run("another installation", w.within((*world).otherInstallation))
@@ -162,6 +167,25 @@ func (w *world) comesFor(certificate *tls.Certificate, user, group string) int {
 	}
 	_ = answer.Body.Close()
 	return answer.StatusCode
+}
+
+// strangers: who is not kube-apiserver keeps no connection, and as many as an address may open at a time are few.
+func (w *world) strangers() {
+	forged, err := (&subresources.Certificates{Name: "front-proxy-client", Now: time.Now, Authority: w.stranger()}).Get(nil)
+	w.must(err)
+	conn, err := tls.Dial("tcp", w.address, &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{*forged}, MinVersion: tls.VersionTLS12})
+	if err == nil {
+		w.must(conn.SetDeadline(time.Now().Add(waitTimeout)))
+		_, _ = io.WriteString(conn, "GET / HTTP/1.1\r\nHost: x\r\n\r\n") // and keeps it for another request
+		if _, err := io.Copy(io.Discard, conn); errors.Is(err, os.ErrDeadlineExceeded) {
+			w.t.Error("a connection with another authority's certificate is kept")
+		}
+		_ = conn.Close()
+	}
+	flood.Past(w.t, w.address, 64)
+	if code, body := w.do(w.Admin, http.MethodGet, w.path("web", "log"), ""); code != http.StatusOK {
+		w.t.Errorf("the log for who comes from elsewhere: %d %s", code, body)
+	}
 }
 
 // wrong: what is not there, not a console, or from the page of another site.
@@ -303,6 +327,35 @@ func (w *world) logs() {
 	if code != http.StatusOK || !strings.HasSuffix(body, "last words\r\n") || len(body) != qemu.HistorySize {
 		w.t.Errorf("%d, %d bytes that end with %q", code, len(body), body[max(0, len(body)-30):])
 	}
+}
+
+// logsWithoutEnd: who may read the log only does not keep others from the console.
+func (w *world) logsWithoutEnd() {
+	clients, err := rest.HTTPClientFor(w.Admin)
+	w.must(err)
+	var open []io.Closer
+	follow := func() int {
+		answer, err := clients.Get(w.Admin.Host + w.path("web", "log") + "?follow=true")
+		w.must(err)
+		open = append(open, answer.Body)
+		return answer.StatusCode
+	}
+	for range subresources.MaxStreams {
+		if code := follow(); code != http.StatusOK {
+			w.t.Fatalf("a log: %d", code)
+		}
+	}
+	if code := follow(); code != http.StatusTooManyRequests {
+		w.t.Errorf("one log more: %d", code)
+	}
+	_ = w.open(w.Admin, "").Close()
+	for _, log := range open {
+		_ = log.Close()
+	}
+	w.eventually("there is room for logs again", func() bool {
+		code, _ := w.do(w.Admin, http.MethodGet, w.path("web", "log"), "")
+		return code == http.StatusOK
+	})
 }
 
 // resetAndMigrate: each is done once, and a migration is ordered as by hand.

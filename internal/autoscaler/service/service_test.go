@@ -2,10 +2,13 @@ package service
 
 import (
 	"context"
+	"crypto/tls"
+	"net"
 	"slices"
 	"testing"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/status"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -18,6 +21,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/autoscaler"
 	autoscalerpb "github.com/millwright-dev/millwright/proto/autoscaler"
 	"github.com/millwright-dev/millwright/test/fixture"
+	"github.com/millwright-dev/millwright/test/flood"
 )
 
 // late is a cache that has a change of a deployment after some reads.
@@ -101,5 +105,23 @@ func TestAnswersToFailures(t *testing.T) {
 		if status.Code(err) != s.want {
 			t.Errorf("%s: %v, want %v", name, err, s.want)
 		}
+	}
+}
+
+// TestStrangers: who connects and says nothing leaves the port to the autoscaler.
+func TestStrangers(t *testing.T) {
+	listener, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	service, _ := group(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	runner := &Runner{Config: Config{Listener: listener, Credentials: credentials.NewTLS(&tls.Config{MinVersion: tls.VersionTLS13})}}
+	go func() { ended <- runner.serve(ctx, service) }()
+	flood.Past(t, listener.Addr().String(), maxStrangersPerAddress)
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
 	}
 }

@@ -7,6 +7,14 @@ import (
 	"net"
 	"net/http"
 	"time"
+
+	"github.com/millwright-dev/millwright/internal/strangers"
+)
+
+// maxClients and maxClientsPerAddress bound the connections, which anybody may open who reaches the port.
+const (
+	maxClients           = 256
+	maxClientsPerAddress = 64
 )
 
 // Server answers probes: /healthz while the process lives, and /readyz while it is ready.
@@ -32,7 +40,7 @@ func Listen(ctx context.Context, address string, ready func() error) (*Server, e
 		}
 		_, _ = w.Write([]byte("ok\n"))
 	})
-	return &Server{listener, &http.Server{Handler: probes, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute}}, nil
+	return &Server{strangers.Listen(listener, maxClients, maxClientsPerAddress), &http.Server{Handler: probes, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute}}, nil
 }
 
 // Serve serves until the context ends.

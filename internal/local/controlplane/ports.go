@@ -17,6 +17,7 @@ import (
 
 	"github.com/millwright-dev/millwright/internal/local/folder"
 	"github.com/millwright-dev/millwright/internal/local/proc"
+	"github.com/millwright-dev/millwright/internal/strangers"
 )
 
 const loopback = "127.0.0.1"
@@ -196,6 +197,9 @@ func (r *reservations) release() error {
 	return errors.Join(problems...)
 }
 
+// maxDownloads bounds the connections, which every process of this machine may open.
+const maxDownloads = 512
+
 // ServeFiles serves the disk images and kernels in a folder over HTTP on a port of 127.0.0.1
 // until the context ends. It returns as soon as it serves; the channel receives the error, or
 // nil, when it ends. Errors: *PortTakenError.
@@ -204,11 +208,11 @@ func ServeFiles(ctx context.Context, dir string, port int) (<-chan error, error)
 	if err != nil {
 		return nil, errors.Join(&PortTakenError{Port: port, PID: proc.Listener(port)}, err)
 	}
-	server := &http.Server{Handler: filesOf(dir), ReadHeaderTimeout: 10 * time.Second}
+	server := &http.Server{Handler: filesOf(dir), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute}
 	context.AfterFunc(ctx, func() { server.Close() }) // clients repeat downloads
 	served := make(chan error, 1)
 	go func() {
-		err := server.Serve(listener)
+		err := server.Serve(strangers.Listen(listener, maxDownloads, maxDownloads))
 		if errors.Is(err, http.ErrServerClosed) {
 			err = nil
 		} else {

@@ -2,6 +2,8 @@ package subresources
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net/http"
@@ -53,6 +55,21 @@ func (f *frontProxy) run(ctx context.Context) error {
 	group.Go(func() error { f.authority.Run(ctx, 1); return nil })
 	group.Go(func() error { f.headers.Run(ctx, 1); return nil })
 	return group.Wait()
+}
+
+// verify returns an error for a connection that is not the front proxy's. Who connects and is somebody else could
+// otherwise keep the connection, though he gets no answer.
+func (f *frontProxy) verify(state tls.ConnectionState) error {
+	options, ok := f.authority.VerifyOptions()
+	if !ok {
+		return errors.New("the front proxy's authority is not known yet")
+	}
+	options.Intermediates = x509.NewCertPool()
+	for _, between := range state.PeerCertificates[1:] {
+		options.Intermediates.AddCert(between)
+	}
+	_, err := state.PeerCertificates[0].Verify(options)
+	return err
 }
 
 // user returns for whom a request is. Errors: a status for the client.

@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
@@ -189,9 +190,12 @@ func (c call) conflict(format string, args ...any) error {
 	return err
 }
 
-// failure is the answer for an error of the hypervisor.
+// textLimit is how long a text of a hypervisor may be, in bytes.
+const textLimit = 500
+
+// failure is the answer for an error of the hypervisor, which may say anything: kubectl prints it as it is.
 func (c call) failure(err error) error {
-	switch message := status.Convert(err).Message(); status.Code(err) {
+	switch message := messages.Line(messages.Shorten(status.Convert(err).Message(), textLimit)); status.Code(err) {
 	case codes.FailedPrecondition:
 		return c.conflict("%s", message)
 	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled:

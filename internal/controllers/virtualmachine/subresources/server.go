@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"log"
+	"math"
 	"net"
 	"net/http"
 	"time"
@@ -25,6 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/strangers"
 )
 
 const (
@@ -36,8 +38,16 @@ const (
 	Resource = "virtualmachines"
 )
 
-// headerLimit is how long a client may take to send the header of a request.
-const headerLimit = 10 * time.Second
+const (
+	// headerLimit is how long a client may take for the handshake, and then to send the header of a request.
+	headerLimit = 10 * time.Second
+	// idleLimit is how long a connection may wait for the next request. kube-apiserver closes it before.
+	idleLimit = 3 * time.Minute
+	// maxStrangers and maxStrangersPerAddress bound connections whose client has not shown that it is
+	// kube-apiserver.
+	maxStrangers           = 256
+	maxStrangersPerAddress = 64
+)
 
 // Hypervisors connects to the processes that run virtual machines.
 type Hypervisors interface {
@@ -68,7 +78,7 @@ type Server struct {
 	requests request.RequestInfoFactory
 	proxy    *frontProxy
 	reviews  reviews
-	open     streams
+	open     *strangers.Counter // by kind
 }
 
 // New returns a server. It does not connect yet. Errors: a configuration that no client can be made of.
@@ -86,6 +96,7 @@ func New(opts Options) (*Server, error) {
 	}
 	return &Server{
 		Options: opts, proxy: proxy, reviews: clients.AuthorizationV1().SubjectAccessReviews(),
+		open:     strangers.NewCounter(math.MaxInt, MaxStreams),
 		requests: request.RequestInfoFactory{APIPrefixes: sets.NewString("apis")},
 	}, nil
 }
@@ -97,19 +108,26 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	server := &http.Server{
 		Handler:           s.handler(),
 		ReadHeaderTimeout: headerLimit,
-		BaseContext:       func(net.Listener) context.Context { return ctx },
-		ErrorLog:          log.New(lines{s.Log}, "", 0),
+		IdleTimeout:       idleLimit,
+		ConnState: func(conn net.Conn, state http.ConnState) {
+			if state == http.StateActive { // after the handshake
+				strangers.Known(conn)
+			}
+		},
+		BaseContext: func(net.Listener) context.Context { return ctx },
+		ErrorLog:    log.New(lines{s.Log}, "", 0),
 		// A stream takes its connection over, which HTTP/2 does not have.
 		TLSNextProto: map[string]func(*http.Server, *tls.Conn, http.Handler){},
 		TLSConfig: &tls.Config{
 			MinVersion: tls.VersionTLS12, GetCertificate: s.Certificate, NextProtos: []string{"http/1.1"},
-			ClientAuth: tls.RequireAnyClientCert, // frontProxy verifies it, as the authority can change
+			// frontProxy verifies it, as the authority can change; for each request, too.
+			ClientAuth: tls.RequireAnyClientCert, VerifyConnection: s.proxy.verify,
 		},
 	}
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 	defer stop()
 	group.Go(func() error {
-		if err := server.ServeTLS(listener, "", ""); !errors.Is(err, http.ErrServerClosed) {
+		if err := server.ServeTLS(strangers.Listen(listener, maxStrangers, maxStrangersPerAddress), "", ""); !errors.Is(err, http.ErrServerClosed) {
 			return fmt.Errorf("serving subresources of virtual machines: %w", err)
 		}
 		return nil

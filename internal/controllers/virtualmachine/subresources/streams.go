@@ -3,10 +3,10 @@ package subresources
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/gorilla/websocket"
@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
@@ -35,7 +36,8 @@ const (
 )
 
 const (
-	// MaxStreams is how many consoles and logs of one VM may be open. Each may use 128 KiB of its hypervisor.
+	// MaxStreams is how many consoles of one VM may be open, and how many logs: who may read the log only must not
+	// be able to keep others from the console. Each may use 128 KiB of its hypervisor.
 	MaxStreams = 32
 
 	// startLimit is how long a hypervisor may take to open a stream.
@@ -50,32 +52,10 @@ const (
 	closeTextLimit = 120
 )
 
-// streams counts those that are open.
-type streams struct {
-	mu   sync.Mutex
-	open map[types.NamespacedName]int
-}
-
-// add returns false if a VM has too many.
-func (s *streams) add(vm types.NamespacedName) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.open == nil {
-		s.open = map[types.NamespacedName]int{}
-	}
-	if s.open[vm] >= MaxStreams {
-		return false
-	}
-	s.open[vm]++
-	return true
-}
-
-func (s *streams) remove(vm types.NamespacedName) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.open[vm]--; s.open[vm] == 0 {
-		delete(s.open, vm)
-	}
+// kind is what streams are counted by.
+type kind struct {
+	vm          types.NamespacedName
+	subresource string
 }
 
 // port is an open stream to a VM's serial port.
@@ -85,13 +65,13 @@ type port struct {
 	replay int
 }
 
-// withPort calls a function with a stream to the VM's serial port.
-func (s *Server) withPort(c call, replay bool, use func(context.Context, port) error) error {
-	key := client.ObjectKeyFromObject(c.vm)
-	if !s.open.add(key) {
-		return apierrors.NewTooManyRequests("too many consoles of "+c.vm.Name+" are open", 30)
+// withPort calls a function with a stream to the VM's serial port, for a subresource.
+func (s *Server) withPort(c call, subresource string, replay bool, use func(context.Context, port) error) error {
+	release, ok := s.open.Take(kind{client.ObjectKeyFromObject(c.vm), subresource})
+	if !ok {
+		return apierrors.NewTooManyRequests(fmt.Sprintf("too many streams of the %s of %s are open", subresource, c.vm.Name), 30)
 	}
-	defer s.open.remove(key)
+	defer release()
 	vm, conn, err := s.oob(c)
 	if err != nil {
 		return err
@@ -149,7 +129,7 @@ func (s *Server) console(c call) error {
 	if !websocket.IsWebSocketUpgrade(c.r) {
 		return badRequest("a console is a WebSocket with the protocol %s", ConsoleProtocol)
 	}
-	return s.withPort(c, replay, func(ctx context.Context, port port) error {
+	return s.withPort(c, "console", replay, func(ctx context.Context, port port) error {
 		socket, err := upgrader.Upgrade(c.w, c.r, nil)
 		if err != nil {
 			return nil // the client has an answer
@@ -234,7 +214,7 @@ func say(socket *websocket.Conn, why error) {
 	if errors.Is(why, io.EOF) {
 		code, text = websocket.CloseNormalClosure, ""
 	}
-	message := websocket.FormatCloseMessage(code, text[:min(len(text), closeTextLimit)])
+	message := websocket.FormatCloseMessage(code, messages.Line(messages.Shorten(text, closeTextLimit)))
 	_ = socket.WriteControl(websocket.CloseMessage, message, time.Now().Add(time.Second))
 }
 
@@ -244,7 +224,7 @@ func (s *Server) log(c call) error {
 	if err != nil {
 		return err
 	}
-	return s.withPort(c, true, func(_ context.Context, port port) error {
+	return s.withPort(c, "log", true, func(_ context.Context, port port) error {
 		c.w.Header().Set("Content-Type", "application/octet-stream") // not for browsers to show
 		c.w.Header().Set("X-Content-Type-Options", "nosniff")
 		c.w.WriteHeader(http.StatusOK)
