@@ -59,6 +59,7 @@ type Registry struct {
 	MigrationsPerHost int
 
 	turns turns
+	gates gates
 }
 
 // evaluate has a VM evaluated until it is done, at first as the cache has it unless live, and
@@ -68,24 +69,36 @@ func (r *Registry) evaluate(
 	ctx context.Context, us *vmpb.HypervisorID, live bool, evaluate func(vm *v1alpha1.VirtualMachine, live bool) (done bool, err error),
 ) error {
 	for range maxTries {
-		var from client.Reader = r.Client
-		if live {
-			from = r.APIReader
-		}
-		vm, err := read(ctx, from, KeyOf(us))
-		if err != nil {
-			return err
-		}
-		done, err := evaluate(vm, live)
-		if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
-			err = nil
-		}
+		done, err := r.evaluateOnce(ctx, us, live, evaluate)
 		if done || err != nil {
 			return err
 		}
 		live = true
 	}
 	return ErrBusy
+}
+
+func (r *Registry) evaluateOnce(
+	ctx context.Context, us *vmpb.HypervisorID, live bool, evaluate func(vm *v1alpha1.VirtualMachine, live bool) (done bool, err error),
+) (done bool, err error) {
+	var from client.Reader = r.Client
+	if live {
+		from = r.APIReader
+		leave, err := r.gates.enter(ctx, KeyOf(us))
+		if err != nil {
+			return false, err
+		}
+		defer leave()
+	}
+	vm, err := read(ctx, from, KeyOf(us))
+	if err != nil {
+		return false, err
+	}
+	done, err = evaluate(vm, live)
+	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+		err = nil
+	}
+	return done, err
 }
 
 // Lease returns the answer to a process that wants to go on running its VM. live skips
