@@ -29,6 +29,7 @@ var valuable = []string{
 	"secrets", "configmaps", "pods", "pods/exec", "pods/eviction", "pods/ephemeralcontainers",
 	"nodes", "nodes/status", "nodes/proxy", "serviceaccounts", "serviceaccounts/token",
 	"persistentvolumes", "persistentvolumeclaims", "namespaces", "events",
+	"services", "endpointslices.discovery.k8s.io", "apiservices.apiregistration.k8s.io",
 	"users impersonate", "groups impersonate",
 	"leases.coordination.k8s.io",
 	"volumeattachments.storage.k8s.io",
@@ -41,12 +42,14 @@ var valuable = []string{
 	"mutatingwebhookconfigurations.admissionregistration.k8s.io",
 	"validatingadmissionpolicies.admissionregistration.k8s.io",
 	"customresourcedefinitions.apiextensions.k8s.io",
-	"tokenreviews.authentication.k8s.io",
+	"tokenreviews.authentication.k8s.io", "subjectaccessreviews.authorization.k8s.io",
 	"machines.machine.sapcloud.io", "machines/status.machine.sapcloud.io",
 	"machinesets.machine.sapcloud.io", "machinedeployments.machine.sapcloud.io", "machineclasses.machine.sapcloud.io",
 	"millwrightmachines.infrastructure.millwright.dev", "millwrightmachines/status.infrastructure.millwright.dev",
 	"virtualmachines.vm.metropolis.monogon.dev", "virtualmachines/status.vm.metropolis.monogon.dev",
 	"virtualmachines/hypervisors.vm.metropolis.monogon.dev", "hosts.vm.metropolis.monogon.dev",
+	"virtualmachines/console.subresources.vm.metropolis.monogon.dev", "virtualmachines/log.subresources.vm.metropolis.monogon.dev",
+	"virtualmachines/reset.subresources.vm.metropolis.monogon.dev", "virtualmachines/migrate.subresources.vm.metropolis.monogon.dev",
 }
 
 // verbs are asked about where the resource does not name another.

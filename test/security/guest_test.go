@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -43,6 +44,20 @@ var hostile = map[string]func(other string) marks{
 	"is of Cluster API":            annotation("cluster.x-k8s.io/machine", "theirs"),
 	"has a record of nonsense":     annotation(v1alpha1.AnnotationKeyLastAppliedNodeTemplate, "{"),
 	"is being deleted":             annotation(v1alpha1.AnnotationKeyMarkedForDeletionTime, "2020-01-01T00:00:00Z"),
+	"is in a reserve":              annotation(v1alpha1.AnnotationKeyExcessReplicas, "100"),
+	"is emptied for an hour":       annotation(v1alpha1.AnnotationKeyDrainSince, "2020-01-01T00:00:00Z"),
+	"was chosen for an update": func(string) marks {
+		return marks{Labels: map[string]any{v1alpha1.LabelKeyNodeCandidateForUpdate: "true", v1alpha1.LabelKeyNodeSelectedForUpdate: "true"}}
+	},
+	"was updated": func(string) marks {
+		return marks{Labels: map[string]any{v1alpha1.LabelKeyNodeUpdateResult: v1alpha1.LabelValueNodeUpdateSuccessful}}
+	},
+	"could not be updated": func(string) marks {
+		return marks{
+			Labels:      map[string]any{v1alpha1.LabelKeyNodeUpdateResult: v1alpha1.LabelValueNodeUpdateFailed},
+			Annotations: map[string]any{v1alpha1.AnnotationKeyMachineUpdateFailedReason: strings.Repeat("\u009b", 50_000)},
+		}
+	},
 	"wants another to go": func(other string) marks {
 		return marks{Annotations: map[string]any{v1alpha1.AnnotationKeyTriggerDeletion: other}}
 	},

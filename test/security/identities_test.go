@@ -9,6 +9,11 @@ const (
 	driverRole  = "config/rbac/driver-vm-role.yaml"
 	hostsRole   = "config/rbac/driver-vm-hosts-role.yaml"
 	vmRole      = "config/rbac/vm-controller-role.yaml"
+	leaderRole  = "config/rbac/vm-leader-role.yaml"
+	apiRole     = "config/rbac/vm-subresources-role.yaml"
+	consoleRole = "config/rbac/vm-console-role.yaml"
+	scalerRole  = "config/rbac/autoscaler-provider-role.yaml"
+	scaledRole  = "config/rbac/autoscaler-provider-target-role.yaml"
 
 	setsRole       = "config/rbac/machine-controller-manager-role.yaml"
 	setsTargetRole = "config/rbac/machine-controller-manager-target-role.yaml"
@@ -23,8 +28,10 @@ var ofNodes = []string{
 	"nodes in everywhere: create update patch",
 	"nodes/status in everywhere: update patch",
 	"events in everywhere: create update patch",
+	"services in everywhere: get list",
 	"certificatesigningrequests.certificates.k8s.io in everywhere: get list create",
 	"tokenreviews.authentication.k8s.io in everywhere: create",
+	"subjectaccessreviews.authorization.k8s.io in everywhere: create",
 }
 
 // identities are those of the shipped manifests, and those that guests, hosts and hypervisors have.
@@ -99,6 +106,25 @@ var identities = map[string]identity{
 		"virtualmachines.vm.metropolis.monogon.dev in everywhere: get list patch",
 		"virtualmachines/status.vm.metropolis.monogon.dev in everywhere: patch",
 		"virtualmachines/hypervisors.vm.metropolis.monogon.dev in everywhere: create",
+	}},
+	// Its Service, EndpointSlice and APIService are by their names.
+	"the VM controller that leads":        {roles: []string{leaderRole}, want: []string{"leases.coordination.k8s.io in own: create"}},
+	"the VM controller, for its consoles": {roles: []string{apiRole}, want: []string{"subjectaccessreviews.authorization.k8s.io in everywhere: create"}},
+	"users of virtual machines, all together": {roles: []string{consoleRole}, want: []string{
+		"virtualmachines.vm.metropolis.monogon.dev in everywhere: get list",
+		"virtualmachines/console.subresources.vm.metropolis.monogon.dev in everywhere: get",
+		"virtualmachines/log.subresources.vm.metropolis.monogon.dev in everywhere: get",
+		"virtualmachines/reset.subresources.vm.metropolis.monogon.dev in everywhere: create",
+		"virtualmachines/migrate.subresources.vm.metropolis.monogon.dev in everywhere: create delete",
+	}},
+	"the autoscaler's provider in the control cluster": {roles: []string{scalerRole}, want: []string{
+		"machines.machine.sapcloud.io in own: list",
+		"machinesets.machine.sapcloud.io in own: list",
+		"machinedeployments.machine.sapcloud.io in own: get list patch",
+		"machineclasses.machine.sapcloud.io in own: list",
+	}},
+	"the autoscaler's provider in the target cluster": {roles: []string{scaledRole}, want: []string{
+		"nodes in everywhere: list",
 	}},
 	"a hypervisor": {
 		user: "system:serviceaccount:NAMESPACE:default", groups: []string{"system:serviceaccounts", "system:serviceaccounts:NAMESPACE"},
