@@ -13,6 +13,7 @@ import (
 // Fields that our CRDs have and MCM's do not. A cluster with MCM's CRDs prunes them.
 var ownFields = []string{
 	"MachineDeployment .spec.excessReplicas",
+	"MachineDeployment .spec.fallbackClasses",
 	"MachineDeployment .status.excessReplicas",
 	"MachineDeployment .status.selector",
 	"MachineSet .status.selector",

@@ -62,6 +62,14 @@ const (
 	CauseDrainFailed = "DrainFailed"
 	// CauseDrainForced: pods were deleted without regard to their budgets.
 	CauseDrainForced = "DrainForced"
+	// CauseNoCapacity: the Machine gets another class than the first choice, which has no capacity left.
+	CauseNoCapacity = "NoCapacity"
+	// CauseZoneSpread: the Machine gets another class than the first choice, as its zone has fewer machines.
+	CauseZoneSpread = "ZoneSpread"
+	// CauseCapacityBack: a class has capacity again.
+	CauseCapacityBack = "CapacityBack"
+	// CauseUnfitClass: a class that Machines fall back to cannot be taken.
+	CauseUnfitClass = "UnfitClass"
 )
 
 // Causes of events on MachineSets and MachineDeployments.

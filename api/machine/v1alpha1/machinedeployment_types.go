@@ -85,6 +85,15 @@ type MachineDeploymentSpec struct {
 	// +kubebuilder:validation:XValidation:rule="type(self) == int || !string(self).matches('^[0-9]{1,9}%$') || int(string(self).replace('%', '')) <= 100",message="must not be above 100%"
 	// +optional
 	ExcessReplicas *intstr.IntOrString `json:"excessReplicas,omitempty"`
+	// FallbackClasses are the names of MachineClasses with which machines are made while the class of the
+	// template has no capacity left, the first choice first. They are of the same provider, mostly in other zones or
+	// of other types. MCM's CRDs do not know this field, but see AnnotationKeyFallbackClasses.
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=253
+	// +listType=atomic
+	// +optional
+	FallbackClasses []string `json:"fallbackClasses,omitempty"`
 }
 
 // RollbackConfig names the revision to return to.

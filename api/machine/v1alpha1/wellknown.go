@@ -71,6 +71,18 @@ const (
 	// excess the taint NoExecute beside NoSchedule: pods that do not tolerate it are evicted at once,
 	// without regard to PodDisruptionBudgets.
 	AnnotationKeyExcessNoExecute = "machine.millwright.dev/excess-no-execute"
+	// AnnotationKeyFallbackClasses on a deployment, and from there on its sets, is spec.fallbackClasses for
+	// clusters whose CRDs prune that field, which outranks it: names separated by commas.
+	AnnotationKeyFallbackClasses = "machine.millwright.dev/fallback-classes"
+	// AnnotationKeyClassChoices on a machine are the classes that it may be made with, the first choice
+	// first, separated by commas. Without it, its own class is the only one.
+	AnnotationKeyClassChoices = "machine.millwright.dev/class-choices"
+	// AnnotationKeyClassReason on a machine says why it has the class that it has, and not the first
+	// choice: CauseNoCapacity or CauseZoneSpread.
+	AnnotationKeyClassReason = "machine.millwright.dev/class-reason"
+	// AnnotationKeyZoneMaxSkew on a deployment, and from there on its sets, spreads the machines over the
+	// zones of its classes: how many more machines a zone may have than the emptiest one.
+	AnnotationKeyZoneMaxSkew = "machine.millwright.dev/zone-max-skew"
 	// AnnotationKeyAutoscalerMaxSize on a deployment is how many machines an autoscaler may give it. The
 	// key is the one that the autoscaler has for Cluster API. Machines in excess keep to it.
 	AnnotationKeyAutoscalerMaxSize = "cluster.x-k8s.io/cluster-api-autoscaler-node-group-max-size"

@@ -39,6 +39,10 @@ type MachineDeploymentSpecApplyConfiguration struct {
 	// them as a reserve: the newest ones, on whose nodes no pods are scheduled until the replicas grow.
 	// Nil is none. MCM's CRDs do not know this field, but see AnnotationKeyExcessReplicas.
 	ExcessReplicas *intstr.IntOrString `json:"excessReplicas,omitempty"`
+	// FallbackClasses are the names of MachineClasses with which machines are made while the class of the
+	// template has no capacity left, the first choice first. They are of the same provider, mostly in other zones or
+	// of other types. MCM's CRDs do not know this field, but see AnnotationKeyFallbackClasses.
+	FallbackClasses []string `json:"fallbackClasses,omitempty"`
 }
 
 // MachineDeploymentSpecApplyConfiguration constructs a declarative configuration of the MachineDeploymentSpec type for use with
@@ -132,5 +136,15 @@ func (b *MachineDeploymentSpecApplyConfiguration) WithAutoPreserveFailedMachineM
 // If called multiple times, the ExcessReplicas field is set to the value of the last call.
 func (b *MachineDeploymentSpecApplyConfiguration) WithExcessReplicas(value intstr.IntOrString) *MachineDeploymentSpecApplyConfiguration {
 	b.ExcessReplicas = &value
+	return b
+}
+
+// WithFallbackClasses adds the given value to the FallbackClasses field in the declarative configuration
+// and returns the receiver, so that objects can be build by chaining "With" function invocations.
+// If called multiple times, values provided by each call will be appended to the FallbackClasses field.
+func (b *MachineDeploymentSpecApplyConfiguration) WithFallbackClasses(values ...string) *MachineDeploymentSpecApplyConfiguration {
+	for i := range values {
+		b.FallbackClasses = append(b.FallbackClasses, values[i])
+	}
 	return b
 }

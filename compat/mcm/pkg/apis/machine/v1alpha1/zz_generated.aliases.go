@@ -46,10 +46,13 @@ type (
 
 const (
 	AnnotationKeyAutoscalerMaxSize               = v1alpha1.AnnotationKeyAutoscalerMaxSize
+	AnnotationKeyClassChoices                    = v1alpha1.AnnotationKeyClassChoices
+	AnnotationKeyClassReason                     = v1alpha1.AnnotationKeyClassReason
 	AnnotationKeyDesiredReplicas                 = v1alpha1.AnnotationKeyDesiredReplicas
 	AnnotationKeyDrainSince                      = v1alpha1.AnnotationKeyDrainSince
 	AnnotationKeyExcessNoExecute                 = v1alpha1.AnnotationKeyExcessNoExecute
 	AnnotationKeyExcessReplicas                  = v1alpha1.AnnotationKeyExcessReplicas
+	AnnotationKeyFallbackClasses                 = v1alpha1.AnnotationKeyFallbackClasses
 	AnnotationKeyLastAppliedNodeTemplate         = v1alpha1.AnnotationKeyLastAppliedNodeTemplate
 	AnnotationKeyLastAppliedPreserve             = v1alpha1.AnnotationKeyLastAppliedPreserve
 	AnnotationKeyLastAppliedVirtualCapacity      = v1alpha1.AnnotationKeyLastAppliedVirtualCapacity
@@ -70,8 +73,10 @@ const (
 	AnnotationKeySkipValidation                  = v1alpha1.AnnotationKeySkipValidation
 	AnnotationKeyTriggerDeletion                 = v1alpha1.AnnotationKeyTriggerDeletion
 	AnnotationKeyUnfreeze                        = v1alpha1.AnnotationKeyUnfreeze
+	AnnotationKeyZoneMaxSkew                     = v1alpha1.AnnotationKeyZoneMaxSkew
 	CandidateForUpdate                           = v1alpha1.CandidateForUpdate
 	CauseBootstrapFailed                         = v1alpha1.CauseBootstrapFailed
+	CauseCapacityBack                            = v1alpha1.CauseCapacityBack
 	CauseCreationTimeout                         = v1alpha1.CauseCreationTimeout
 	CauseDrainFailed                             = v1alpha1.CauseDrainFailed
 	CauseDrainForced                             = v1alpha1.CauseDrainForced
@@ -87,6 +92,7 @@ const (
 	CauseInvalidSpec                             = v1alpha1.CauseInvalidSpec
 	CauseMachineFailed                           = v1alpha1.CauseMachineFailed
 	CauseNamedForDeletion                        = v1alpha1.CauseNamedForDeletion
+	CauseNoCapacity                              = v1alpha1.CauseNoCapacity
 	CauseNodeDeleted                             = v1alpha1.CauseNodeDeleted
 	CauseNodeMissing                             = v1alpha1.CauseNodeMissing
 	CauseNodeNameTaken                           = v1alpha1.CauseNodeNameTaken
@@ -97,6 +103,8 @@ const (
 	CauseScaledUp                                = v1alpha1.CauseScaledUp
 	CauseSurplus                                 = v1alpha1.CauseSurplus
 	CauseTargetUnavailable                       = v1alpha1.CauseTargetUnavailable
+	CauseUnfitClass                              = v1alpha1.CauseUnfitClass
+	CauseZoneSpread                              = v1alpha1.CauseZoneSpread
 	ConditionFalse                               = v1alpha1.ConditionFalse
 	ConditionTrue                                = v1alpha1.ConditionTrue
 	ConditionUnknown                             = v1alpha1.ConditionUnknown
