@@ -22,7 +22,7 @@ var parts = []string{
 	"internal/reconcile/apierror", "internal/reconcile/cascade", "internal/reconcile/events",
 	"internal/reconcile/expectations", "internal/reconcile/fieldindex", "internal/reconcile/messages",
 	"internal/reconcile/target", "internal/reconcile/tasks", "internal/reconcile/validation",
-	"internal/lifecycle/bootstrap", "internal/lifecycle/drain", "internal/lifecycle/noderef", "internal/lifecycle/preservation",
+	"internal/lifecycle/bootstrap", "internal/lifecycle/drain", "internal/lifecycle/noderef", "internal/lifecycle/preservation", "internal/lifecycle/scarcity",
 }
 
 // timeouts are pure rules that also know the error codes of drivers.
@@ -76,6 +76,10 @@ var rules = []rule{
 	{from: []string{"internal/reconcile/inuse"}, may: []string{"internal/reconcile/expectations"}},
 	{from: []string{"internal/lifecycle/nodes"}, may: []string{"api", "internal/lifecycle/ownership", "internal/reconcile/expectations", "internal/reconcile/target"}},
 	{from: []string{"internal/lifecycle/outage"}, may: []string{"api", timeouts}},
+	{
+		from: []string{"internal/lifecycle/scarcity/capacity"},
+		may:  []string{"api", "driver", "internal/lifecycle/instance", "internal/lifecycle/scarcity"},
+	},
 	{from: []string{"internal/lifecycle/replacement"}, may: []string{"api"}},
 	{from: []string{"internal/lifecycle/ownership"}, may: []string{"api", "internal/reconcile/fieldindex"}},
 	{
@@ -94,7 +98,7 @@ var rules = []rule{
 	},
 	{
 		from:  planners,
-		may:   slices.Concat([]string{"api", "internal/lifecycle/noderef", "internal/lifecycle/preservation", "internal/reconcile/cascade", "internal/reconcile/messages", "internal/reconcile/validation"}, pure, planners),
+		may:   slices.Concat([]string{"api", "internal/lifecycle/noderef", "internal/lifecycle/preservation", "internal/lifecycle/scarcity", "internal/reconcile/cascade", "internal/reconcile/messages", "internal/reconcile/validation"}, pure, planners),
 		never: []string{"sigs.k8s.io/controller-runtime", "k8s.io/client-go", "k8s.io/utils/clock", "github.com/go-logr"},
 	},
 	{

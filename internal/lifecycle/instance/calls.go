@@ -41,6 +41,9 @@ func (e *Engine) ensure(ctx context.Context, req Request) Answer {
 	case known:
 		return Answer{State: Lost}
 	}
+	if answer, spent := e.spent(ctx, req); spent {
+		return answer
+	}
 	return e.begin(ctx, req, p)
 }
 
@@ -94,8 +97,15 @@ func (e *Engine) create(ctx context.Context, req Request) Answer {
 	if !e.proceed(req) {
 		return failed(MethodCreate, context.Canceled)
 	}
+	if req.Capacity != nil {
+		req.Capacity.Asking()
+	}
 	resp, err := e.driver.CreateMachine(ctx, &driver.CreateMachineRequest{Machine: req.Machine, MachineClass: req.Class, Secret: secret})
 	code := codeOf(err)
+	answer := failed(MethodCreate, err)
+	if req.Capacity != nil {
+		answer.Fallback, answer.again = req.Capacity.Asked(code)
+	}
 	switch {
 	case code == codes.OK && resp == nil:
 		return failed(MethodCreate, unnamed(err))
@@ -107,9 +117,11 @@ func (e *Engine) create(ctx context.Context, req Request) Answer {
 			Instance:       Instance{ProviderID: resp.ProviderID, NodeName: resp.NodeName, Addresses: resp.Addresses, FailureDomain: resp.FailureDomain},
 		}))
 	}
-	answer := failed(MethodCreate, err)
 	if resp != nil && resp.LastKnownState != "" {
 		answer.LastKnownState = note(resp.LastKnownState)
+	}
+	if answer.Fallback == FallsBack {
+		return e.vacated(ctx, req, answer)
 	}
 	return answer
 }

@@ -53,7 +53,35 @@ type Request struct {
 	Prepare func(ctx context.Context) (*corev1.Secret, error)
 	// NodeExpected requires the driver to name a node.
 	NodeExpected bool
+	// Capacity, if set, is what is known about the capacity of the class and of others.
+	Capacity Capacity
 }
+
+// Capacity is what is known about the capacity for an instance, of its class and of others that it may
+// have instead. It is asked in the task.
+type Capacity interface {
+	// Spent reports whether the class is known to have no capacity, and another one may have some, so
+	// that the class need not be asked; and whether it never was for this instance.
+	Spent() (spent, untouched bool)
+	// Asking is called before CreateMachine.
+	Asking()
+	// Asked is called with the code that CreateMachine answered. It returns what follows, and when the
+	// driver is asked again if that is sooner than usual; zero if it is not.
+	Asked(code codes.Code) (Fallback, time.Duration)
+}
+
+// Fallback is whether another class follows a creation that failed for want of capacity.
+type Fallback int
+
+const (
+	// NoFallback means that no other class is left to be tried.
+	NoFallback Fallback = iota
+	// FallsBackLater means that another class is tried unless this one has capacity soon.
+	FallsBackLater
+	// FallsBack means that nothing is left of the creation, so that the instance may be made with
+	// another class.
+	FallsBack
+)
 
 // State is what is known of an instance.
 type State int
@@ -110,6 +138,11 @@ type Answer struct {
 	Retry time.Duration
 	// Since is when the call began that is under way, perhaps for another goal; zero if none is.
 	Since time.Time
+	// Fallback is set if a creation failed for want of capacity.
+	Fallback Fallback
+
+	// again is when the driver is asked again if that is sooner than usual; zero if it is not.
+	again time.Duration
 }
 
 // Silence is the time after which a driver counts as not answering: it ignores the deadlines of its
@@ -387,5 +420,8 @@ func (known *entry) count(answer Answer, opts Options) {
 	known.failures++
 	delay := known.backoff.Step()
 	delay += time.Duration(opts.Chance() * 0.1 * float64(delay))
+	if answer.again > 0 {
+		delay = min(delay, answer.again)
+	}
 	known.due = opts.Clock.Now().Add(delay)
 }

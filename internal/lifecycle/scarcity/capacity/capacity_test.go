@@ -1,0 +1,142 @@
+package capacity
+
+import (
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	testingclock "k8s.io/utils/clock/testing"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
+)
+
+const (
+	after  = 10 * time.Second
+	memory = time.Minute
+)
+
+func newMemory() (*Memory, *testingclock.FakeClock) {
+	clock := testingclock.NewFakeClock(time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC))
+	return New(Options{After: after, Memory: memory, Clock: clock}), clock
+}
+
+func newClass(name string) *v1alpha1.MachineClass {
+	return &v1alpha1.MachineClass{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: name, UID: types.UID(name), Generation: 1}}
+}
+
+func newMachine(name string) *v1alpha1.Machine {
+	return &v1alpha1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: name, UID: types.UID(name)}}
+}
+
+// ask asks for a Machine and checks what follows.
+func ask(t *testing.T, of instance.Capacity, code codes.Code, want instance.Fallback, wantAgain time.Duration) {
+	t.Helper()
+	of.Asking()
+	if fallback, again := of.Asked(code); fallback != want || again != wantAgain {
+		t.Errorf("after %v: %v, again in %v, want %v and %v", code, fallback, again, want, wantAgain)
+	}
+}
+
+// TestAnotherClassFollows: after a short time, as long as one is left.
+func TestAnotherClassFollows(t *testing.T) {
+	m, clock := newMemory()
+	a, b := newClass("a"), newClass("b")
+	withA := m.For(newMachine("m"), a, []*v1alpha1.MachineClass{b})
+	ask(t, withA, codes.ResourceExhausted, instance.FallsBackLater, after)
+	clock.Step(after)
+	ask(t, withA, codes.ResourceExhausted, instance.FallsBack, 0)
+	ask(t, m.For(newMachine("o"), newClass("alone"), nil), codes.ResourceExhausted, instance.NoFallback, 0)
+	withB := m.For(newMachine("m"), b, []*v1alpha1.MachineClass{a})
+	ask(t, withB, codes.ResourceExhausted, instance.NoFallback, memory)
+	clock.Step(memory)
+	ask(t, withB, codes.ResourceExhausted, instance.FallsBack, 0)
+}
+
+// TestOneAsksForAll: a class that had no capacity is asked for by one Machine, and by the others if that
+// gets its VM.
+func TestOneAsksForAll(t *testing.T) {
+	m, clock := newMemory()
+	a, b := newClass("a"), newClass("b")
+	if !m.Claim(a) || !m.Claim(a) {
+		t.Fatal("a class of which nothing is known is not asked")
+	}
+	asks := m.For(newMachine("m"), a, []*v1alpha1.MachineClass{b})
+	ask(t, asks, codes.ResourceExhausted, instance.FallsBackLater, after)
+	if m.Claim(a) || !m.Out(a) || m.Next([]*v1alpha1.MachineClass{a}) != memory {
+		t.Error("a class without capacity is asked again")
+	}
+	clock.Step(memory)
+	if !m.Claim(a) || m.Claim(a) {
+		t.Error("not just one machine asks whether the class has capacity again")
+	}
+	clock.Step(probe)
+	if !m.Claim(a) {
+		t.Error("nobody asks after the first that wanted to did not")
+	}
+	ask(t, asks, codes.OK, instance.NoFallback, 0)
+	if !m.Claim(a) || !m.Claim(a) || m.Out(a) {
+		t.Error("a class with capacity is not asked by all")
+	}
+	if !m.Returned(a) || m.Returned(a) || m.Returned(b) {
+		t.Error("that a class has capacity again is not said once")
+	}
+}
+
+// TestAnEditedClassIsAsked at once.
+func TestAnEditedClassIsAsked(t *testing.T) {
+	m, _ := newMemory()
+	a := newClass("a")
+	ask(t, m.For(newMachine("m"), a, nil), codes.ResourceExhausted, instance.NoFallback, 0)
+	edited := a.DeepCopy()
+	edited.Generation++
+	if !m.Out(a) || m.Out(edited) {
+		t.Error("the next version of a class is taken for exhausted, or this one is not")
+	}
+}
+
+// TestWhatNeedNotBeAsked: a class without capacity, for a Machine of which nothing can be there.
+func TestWhatNeedNotBeAsked(t *testing.T) {
+	a, b := newClass("a"), newClass("b")
+	for name, test := range map[string]struct {
+		before           func(m *Memory, of instance.Capacity)
+		spent, untouched bool
+	}{
+		"it was just created":      {func(m *Memory, _ instance.Capacity) { m.Untouched(newMachine("m"), a) }, true, true},
+		"nothing is known of it":   {func(*Memory, instance.Capacity) {}, false, false},
+		"the answer was lost":      {func(_ *Memory, of instance.Capacity) { of.Asking(); of.Asked(codes.DeadlineExceeded) }, false, false},
+		"it was asked for in vain": {func(_ *Memory, of instance.Capacity) { of.Asking(); of.Asked(codes.ResourceExhausted) }, true, false},
+		"asked before it was heard of": {func(m *Memory, of instance.Capacity) {
+			of.Asking()
+			m.Untouched(newMachine("m"), a)
+		}, false, false},
+		"it is forgotten": {func(m *Memory, of instance.Capacity) {
+			m.Untouched(newMachine("m"), a)
+			m.Forget(types.NamespacedName{Namespace: "n", Name: "m"})
+		}, false, false},
+		"another of its name": {func(m *Memory, _ instance.Capacity) {
+			was := newMachine("m")
+			was.UID = "before"
+			m.Untouched(was, a)
+		}, false, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m, clock := newMemory()
+			ask(t, m.For(newMachine("other"), a, []*v1alpha1.MachineClass{b}), codes.ResourceExhausted, instance.FallsBackLater, after)
+			of := m.For(newMachine("m"), a, []*v1alpha1.MachineClass{b})
+			test.before(m, of)
+			if spent, _ := of.Spent(); spent {
+				t.Error("another class is taken before its time")
+			}
+			clock.Step(after)
+			if spent, untouched := of.Spent(); spent != test.spent || untouched != test.untouched {
+				t.Errorf("spent %v, untouched %v, want %v and %v", spent, untouched, test.spent, test.untouched)
+			}
+			if spent, _ := m.For(newMachine("m"), a, nil).Spent(); spent {
+				t.Error("a class is not asked, and there is no other")
+			}
+		})
+	}
+}
