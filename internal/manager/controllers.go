@@ -19,6 +19,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/bootstrap"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
 	"github.com/millwright-dev/millwright/internal/lifecycle/ownership"
+	"github.com/millwright-dev/millwright/internal/lifecycle/scarcity/capacity"
 	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
 	"github.com/millwright-dev/millwright/internal/reconcile/target"
@@ -59,6 +60,7 @@ func mcmControllers(mgr ctrl.Manager, cfg Config, joined *target.Cluster, runner
 		Overshoot: &cfg.Overshoot, EnforceMinReadySeconds: cfg.EnforceMinReadySeconds,
 	}
 	if cfg.runs(HalfMachines) {
+		cfg.capacity = capacity.New(capacity.Options{After: cfg.Fallback.After, Memory: cfg.Fallback.Memory, Clock: clock.RealClock{}})
 		machines, err := machineOptions(mgr, cfg, joined, runner, events)
 		if err != nil {
 			return nil, err
@@ -66,7 +68,7 @@ func mcmControllers(mgr ctrl.Manager, cfg Config, joined *target.Cluster, runner
 		older := olderClasses(mgr, cfg, events)
 		machines.Migration = older.Migration
 		ofMachines := machine.New(machines)
-		sets.Location = ofMachines.Location
+		sets.Location, sets.Capacity = ofMachines.Location, cfg.capacity
 		all = append(all, older, ofMachines, machineclass.New(mgr.GetClient()), machineclass.NewForSecrets(mgr.GetClient()))
 		all = append(all, nodeControllers(mgr, cfg, joined, machines.Tokens, events)...)
 	}
@@ -113,7 +115,7 @@ func machineOptions(mgr ctrl.Manager, cfg Config, joined *target.Cluster, runner
 		Events: events.recorder("machine-controller"), Clock: clock.RealClock{}, Concurrency: cfg.ConcurrentSyncs,
 		CreationTimeout: cfg.CreationTimeout, PreserveTimeout: cfg.Timeouts.Preserve, InPlaceUpdateTimeout: cfg.Timeouts.InPlaceUpdate, NodeConditions: cfg.NodeConditions, Health: cfg.Health,
 		Drain:   machine.Drain{Timeout: cfg.Drain.Timeout, MaxEvictRetries: cfg.Drain.MaxEvictRetries},
-		Drivers: cfg.Drivers, Outages: cfg.outages,
+		Drivers: cfg.Drivers, Outages: cfg.outages, Capacity: cfg.capacity,
 	}
 	if cfg.has(APICAPI) {
 		options.OtherOwners = ownership.MillwrightMachines(mgr.GetClient())

@@ -35,6 +35,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/drain"
 	"github.com/millwright-dev/millwright/internal/lifecycle/orphans"
 	"github.com/millwright-dev/millwright/internal/lifecycle/outage"
+	"github.com/millwright-dev/millwright/internal/lifecycle/scarcity/capacity"
 	"github.com/millwright-dev/millwright/internal/observe/metrics"
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
 	"github.com/millwright-dev/millwright/internal/reconcile/target"
@@ -85,6 +86,8 @@ type Config struct {
 	CreationTimeout time.Duration
 	// ResourceExhaustedRetry is the time between creations that fail with ResourceExhausted.
 	ResourceExhaustedRetry time.Duration
+	// Fallback is when Machines are made with another class than their first choice.
+	Fallback Fallback
 	// NodeConditions make a Machine unhealthy unless they are False.
 	NodeConditions []string
 	// Health is how long Machines may be unhealthy.
@@ -125,6 +128,8 @@ type Config struct {
 	work *metrics.Work
 	// machines finds Machines in the cache.
 	machines *fieldindex.Informers
+	// capacity is what is known of the capacity of classes; nil without the Machine controller.
+	capacity *capacity.Memory
 	// unreadable reports objects that the cache cannot read.
 	unreadable *unreadable
 }

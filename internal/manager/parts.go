@@ -3,6 +3,7 @@ package manager
 import (
 	"context"
 	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
@@ -21,6 +22,15 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/target"
 	"github.com/millwright-dev/millwright/internal/reconcile/tasks"
 )
+
+// Fallback is when Machines are made with another class than their first choice.
+type Fallback struct {
+	// After is for how long a class has to be without capacity until another one is taken. Zero is at once.
+	After time.Duration
+	// Memory is for how long a class counts as having no capacity after it was asked. Zero means
+	// capacity.DefaultMemory.
+	Memory time.Duration
+}
 
 // newDrainer returns the drainer of the target's nodes.
 func newDrainer(mgr ctrl.Manager, cfg Config, joined *target.Cluster, runner *tasks.Runner, waker *tasks.Waker) (*drain.Drainer, error) {

@@ -10,6 +10,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/machine"
 	"github.com/millwright-dev/millwright/internal/lifecycle/drain"
 	"github.com/millwright-dev/millwright/internal/lifecycle/orphans"
+	"github.com/millwright-dev/millwright/internal/lifecycle/scarcity/capacity"
 	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
 	"github.com/millwright-dev/millwright/internal/manager"
 )
@@ -105,6 +106,8 @@ func (f *Flags) addMachines(flags *pflag.FlagSet) {
 	c := &f.Config
 	flags.DurationVar(&c.CreationTimeout, "machine-creation-timeout", timeouts.DefaultCreation, "period after which a Machine whose node has not joined is marked Failed")
 	flags.DurationVar(&c.ResourceExhaustedRetry, "resource-exhausted-retry", timeouts.DefaultResourceExhausted, "retry period after a creation that failed with ResourceExhausted")
+	flags.DurationVar(&c.Fallback.After, "fallback-after", capacity.DefaultAfter, "period for which a MachineClass must have had no capacity until Machines are created with the next one of their deployment's fallbackClasses")
+	flags.DurationVar(&c.Fallback.Memory, "fallback-memory", capacity.DefaultMemory, "period for which a MachineClass that had no capacity is not asked again for Machines that have another class left")
 	flags.DurationVar(&c.Timeouts.Preserve, "machine-preserve-timeout", timeouts.DefaultPreserve, "period for which a Machine is preserved")
 	flags.DurationVar(&c.Timeouts.InPlaceUpdate, "machine-inplace-update-timeout", timeouts.DefaultInPlaceUpdate, "period after which an in-place update that has not ended has failed")
 	flags.StringVar((*string)(&c.Orphans.Mode), "machine-safety-orphan-vms", string(orphans.Delete), `how to handle orphaned VMs: "delete", "report" or "off"`)

@@ -59,6 +59,9 @@ type Options struct {
 	Drivers *registry.Registry
 	// TaskEnds is the source of events of the engine's Wake.
 	TaskEnds source.Source
+	// Capacity is what is known of the capacity of classes. Nil means that Machines never get another
+	// class than the one that they have.
+	Capacity Capacity
 	// Events records events on Machines, NodeEvents those on nodes, unless it is nil.
 	Events, NodeEvents record.EventRecorder
 	Clock              clock.PassiveClock
@@ -247,6 +250,9 @@ func (c *Controller) forget(key types.NamespacedName) {
 	c.written.Forget(key)
 	c.memory.Forget(key)
 	c.replacements.Forget(key)
+	if c.Capacity != nil {
+		c.Capacity.Forget(key)
+	}
 	if c.Tokens != nil {
 		c.Tokens.Forget(key)
 	}

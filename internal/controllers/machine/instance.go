@@ -79,7 +79,11 @@ func (c *Controller) ensureInstance(ctx context.Context, s *scope) flow.Result {
 	case !controllerutil.ContainsFinalizer(inputs.class, v1alpha1.FinalizerMCM): // without its class a VM cannot be deleted
 		return flow.Wait(0, "the class to be held by our finalizer")
 	}
-	return c.instances().Ensure(ctx, adapter{c, s, inputs})
+	others, err := c.choicesOf(ctx, s.machine, inputs.class)
+	if err != nil {
+		return flow.Fail(err)
+	}
+	return c.instances().Ensure(ctx, adapter{c: c, s: s, inputs: inputs, choices: others})
 }
 
 func (c *Controller) creationImpossible(ctx context.Context, s *scope, why, message string) flow.Result {
@@ -92,6 +96,8 @@ type adapter struct {
 	c      *Controller
 	s      *scope
 	inputs classInputs
+	// choices are other classes that a Machine without a VM may have.
+	choices choices
 }
 
 // Owner implements steps.Adapter.
@@ -105,6 +111,7 @@ func (a adapter) Request() instance.Request {
 		Secret:       a.inputs.secret,
 		Prepare:      a.c.prepare(a.s.machine, a.inputs.secret),
 		NodeExpected: a.c.Target != nil,
+		Capacity:     a.capacity(),
 	}
 }
 
@@ -182,12 +189,18 @@ func (a adapter) Report(ctx context.Context, step steps.Step, answer instance.An
 	}
 	switch answer.State {
 	case instance.Exists:
+		if answer.Created {
+			a.c.sayReturned(a)
+		}
 		a.s.instanceExists(a.c.Target != nil)
 		return flow.Continue()
 	case instance.Lost:
 		a.s.instanceLost()
 		return flow.Wait(0, "the VM is gone")
 	case instance.Failed:
+		if result, falls := a.c.fallBack(ctx, a, &answer); falls {
+			return result
+		}
 		return a.c.creationFailed(ctx, a.s, answer)
 	default:
 		return a.c.awaitDriver(ctx, a.s, answer)
@@ -251,7 +264,7 @@ func (c *Controller) identify(ctx context.Context, s *scope) flow.Result {
 	if err != nil || inputs.class == nil {
 		return flow.Fail(err)
 	}
-	return c.instances().Identify(ctx, adapter{c, s, inputs})
+	return c.instances().Identify(ctx, adapter{c: c, s: s, inputs: inputs})
 }
 
 func (c *Controller) deleteInstance(ctx context.Context, s *scope) flow.Result {
@@ -268,7 +281,7 @@ func (c *Controller) deleteInstance(ctx context.Context, s *scope) flow.Result {
 	case inputs.class == nil:
 		return c.deletionWithoutClass(ctx, s, missing)
 	}
-	return c.instances().Delete(ctx, adapter{c, s, inputs})
+	return c.instances().Delete(ctx, adapter{c: c, s: s, inputs: inputs})
 }
 
 func reportDeletion(s *scope, answer instance.Answer, step deletionStep) flow.Result {

@@ -91,6 +91,10 @@ const (
 	reasonOtherMachine = "NodeOfOtherMachine"
 	reasonStrangeNode  = "NodeOfOthers"
 
+	reasonFellBack     = "FellBack"
+	reasonUnfitClass   = "UnfitClass"
+	reasonCapacityBack = "CapacityBack"
+
 	reasonInvalidTemplate = "InvalidNodeTemplate"
 	reasonTemplateRefused = "NodeTemplateRefused"
 	reasonCapacityRefused = "VirtualCapacityRefused"

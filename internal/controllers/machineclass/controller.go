@@ -2,7 +2,7 @@
 // deleted while they are needed.
 //
 // A class is used by the Machines that refer to it, and by the deployments and sets, of any
-// size, whose templates refer to it. The sets without replicas that a rollout left behind do
+// size, whose templates refer to it, or which fall back to it. The sets without replicas that a rollout left behind do
 // not count: Gardener deletes the classes of former templates and expects them to go.
 package machineclass
 
@@ -25,6 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/lifecycle/scarcity"
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
 	"github.com/millwright-dev/millwright/internal/reconcile/inuse"
 )
@@ -93,8 +94,7 @@ func classInUse(ctx context.Context, c client.Client, class client.ObjectKey) (b
 
 // uses reports whether a deployment or set will create Machines of the class.
 func uses(object client.Object, class string) bool {
-	ref := referenceOf(object)
-	return ref.Kind == v1alpha1.MachineClassKind && ref.Name == class && !leftBehind(object)
+	return !leftBehind(object) && slices.Contains(classesOf(object), class)
 }
 
 // leftBehind reports whether an object is a set of a deployment that has no replicas. If it
@@ -140,17 +140,34 @@ func machineEvents() handler.EventHandler {
 	}
 }
 
-func classOf(_ context.Context, object client.Object) []reconcile.Request {
+// classesOf returns the names of the classes that an object refers to, those that it falls back to
+// included.
+func classesOf(object client.Object) []string {
 	ref := referenceOf(object)
 	if ref.Kind != v1alpha1.MachineClassKind {
 		return nil
 	}
-	return []reconcile.Request{{NamespacedName: client.ObjectKey{Namespace: object.GetNamespace(), Name: ref.Name}}}
+	switch object := object.(type) {
+	case *v1alpha1.MachineSet:
+		return scarcity.OfSet(object)
+	case *v1alpha1.MachineDeployment:
+		return append([]string{ref.Name}, scarcity.Listed(object)...)
+	default:
+		return []string{ref.Name}
+	}
+}
+
+func classOf(_ context.Context, object client.Object) []reconcile.Request {
+	var requests []reconcile.Request
+	for _, name := range classesOf(object) {
+		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKey{Namespace: object.GetNamespace(), Name: name}})
+	}
+	return requests
 }
 
 func referenceChanges() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-		return referenceOf(e.ObjectOld) != referenceOf(e.ObjectNew) || leftBehind(e.ObjectOld) != leftBehind(e.ObjectNew)
+		return referenceOf(e.ObjectOld) != referenceOf(e.ObjectNew) || !slices.Equal(classesOf(e.ObjectOld), classesOf(e.ObjectNew)) || leftBehind(e.ObjectOld) != leftBehind(e.ObjectNew)
 	}}
 }
 

@@ -92,20 +92,26 @@ func (c *Controller) create(ctx context.Context, f planner.Facts, op planner.Ope
 	if err := c.memory.Of(client.ObjectKeyFromObject(f.Set)).astray.Waits(f.Set.Generation, c.Clock.Now()); err != nil {
 		return fmt.Errorf("%w: %w", errCreate, err)
 	}
-	var names []string
+	classes, err := c.classesOf(ctx, f)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errCreate, err)
+	}
+	var made []planner.Operation
 	var failure error
-	for batch := 1; len(names) < op.Count && failure == nil; batch *= 2 {
-		var created []string
-		size := min(batch, op.Count-len(names))
-		excess := max(0, len(names)+size-(op.Count-op.Excess)) // the last ones are
-		created, failure = c.createBatch(ctx, f.Set, size, min(size, excess), done)
-		names = append(names, created...)
+	for batch := 1; len(made) < op.Count && failure == nil; batch *= 2 {
+		var created []*v1alpha1.Machine
+		size := min(batch, op.Count-len(made))
+		excess := max(0, len(made)+size-(op.Count-op.Excess)) // the last ones are
+		created, failure = c.createBatch(ctx, f.Set, c.newMachines(ctx, f.Set, classes, size, min(size, excess)), done)
+		for _, machine := range created {
+			one := withClass(op, f.Set, machine)
+			one.Machine = machine
+			made = append(made, one)
+		}
 	}
-	done.created += int32(len(names))
-	if len(names) > 0 {
-		slices.Sort(names)
-		c.report(ctx, f.Set, "SuccessfulCreate", "Created", names, op)
-	}
+	done.created += int32(len(made))
+	slices.SortFunc(made, func(a, b planner.Operation) int { return cmp.Compare(a.Machine.Name, b.Machine.Name) })
+	c.reportEach(ctx, f.Set, "SuccessfulCreate", "Created", made)
 	if failure != nil {
 		c.Events.Eventf(f.Set, corev1.EventTypeWarning, "FailedCreate", "Error creating: %s", withoutName(failure, f.Set.Name))
 		failure = fmt.Errorf("%w: %w", errCreate, failure)
@@ -113,23 +119,12 @@ func (c *Controller) create(ctx context.Context, f planner.Facts, op planner.Ope
 	return failure
 }
 
-// createBatch creates Machines in parallel, some of them in excess of what is for pods, and returns their
-// names and the first failure.
-func (c *Controller) createBatch(ctx context.Context, set *v1alpha1.MachineSet, size, excess int, done *outcome) ([]string, error) {
-	machines, failures := make([]*v1alpha1.Machine, size), make([]error, size)
-	location := ""
-	if c.Location != nil {
-		location = c.Location(ctx, newMachine(set, ""))
-	}
-	each(size, func(i int) {
-		machines[i] = newMachine(set, location)
-		if i >= size-excess {
-			machines[i].Spec = *reserve.Marked(&machines[i].Spec, reserve.MarkIn(set))
-		}
-		failures[i] = c.createMachine(ctx, set, machines[i])
-	})
+// createBatch creates Machines in parallel, and returns those that exist then, and the first failure.
+func (c *Controller) createBatch(ctx context.Context, set *v1alpha1.MachineSet, machines []*v1alpha1.Machine, done *outcome) ([]*v1alpha1.Machine, error) {
+	failures := make([]error, len(machines))
+	each(len(machines), func(i int) { failures[i] = c.createMachine(ctx, set, machines[i]) })
 	known := c.memory.Of(client.ObjectKeyFromObject(set))
-	var names []string
+	var created []*v1alpha1.Machine
 	for i, machine := range machines {
 		switch {
 		case failures[i] == nil:
@@ -139,13 +134,13 @@ func (c *Controller) createBatch(ctx context.Context, set *v1alpha1.MachineSet, 
 			}
 			known.astray.Succeeded()
 			known.machines.Created(machine, c.Clock.Now())
-			names = append(names, machine.Name)
+			created = append(created, machine)
 		case errors.Is(failures[i], errUnread), !refused(failures[i]):
 			done.unknown++
 			known.machines.Doubt()
 		}
 	}
-	return names, cmp.Or(failures...)
+	return created, cmp.Or(failures...)
 }
 
 // errUnread marks the failure to read a Machine that exists, which may be the one that was asked for.
@@ -155,6 +150,9 @@ var errUnread = errors.New("the machine may have been created")
 // may have sent the request twice.
 func (c *Controller) createMachine(ctx context.Context, set *v1alpha1.MachineSet, machine *v1alpha1.Machine) error {
 	failure := c.Client.Create(ctx, machine)
+	if failure == nil {
+		c.untouched(ctx, machine)
+	}
 	if !apierrors.IsAlreadyExists(failure) {
 		return failure
 	}
@@ -216,9 +214,9 @@ func withoutName(err error, set string) string {
 	return generated.ReplaceAllLiteralString(err.Error(), set+"-*")
 }
 
-// newMachine returns a Machine of the set's template. It has the finalizer, the priority and, unless it
-// is empty, the location that the machine controller would otherwise add.
-func newMachine(set *v1alpha1.MachineSet, location string) *v1alpha1.Machine {
+// newMachine returns a Machine of the set's template. It has the finalizer and the priority that the
+// machine controller would otherwise add.
+func newMachine(set *v1alpha1.MachineSet) *v1alpha1.Machine {
 	template := set.Spec.Template.DeepCopy()
 	machine := &v1alpha1.Machine{
 		ObjectMeta: metav1.ObjectMeta{
@@ -234,14 +232,19 @@ func newMachine(set *v1alpha1.MachineSet, location string) *v1alpha1.Machine {
 	}
 	maps.Copy(machine.Annotations, template.Annotations)
 	delete(machine.Annotations, driver.AnnotationLocation) // it is nothing that machines share
-	if location != "" {
-		machine.Annotations[driver.AnnotationLocation] = location
-	}
 	if timeout, ok := set.Annotations[v1alpha1.AnnotationKeyMachineEffectiveCreationTimeout]; ok {
 		machine.Annotations[v1alpha1.AnnotationKeyMachineEffectiveCreationTimeout] = timeout
 	}
 	controllerutil.AddFinalizer(machine, v1alpha1.FinalizerMCM)
 	return machine
+}
+
+// setLocation notes where the VM of a new Machine will be created, unless that is not known: the machine
+// controller would otherwise add it.
+func setLocation(machine *v1alpha1.Machine, location string) {
+	if location != "" {
+		machine.Annotations[driver.AnnotationLocation] = location
+	}
 }
 
 const (

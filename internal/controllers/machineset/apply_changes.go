@@ -17,6 +17,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/reserve"
 	"github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
+	"github.com/millwright-dev/millwright/internal/lifecycle/scarcity"
 	"github.com/millwright-dev/millwright/internal/reconcile/apierror"
 	"github.com/millwright-dev/millwright/internal/reconcile/cascade"
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
@@ -58,6 +59,7 @@ func (c *Controller) update(ctx context.Context, f planner.Facts, operations []p
 		var err error
 		versions[i], err = c.patchMachine(ctx, operations[i].Machine, func(machine *v1alpha1.Machine) {
 			planner.TakeOver(reserve.Marked(&f.Set.Spec.Template.Spec, f.Reserve.MarkFor(f.Set, machine)), &machine.Spec)
+			scarcity.TakeOver(f.Set, machine)
 		})
 		if err != nil && !apierror.Conflict(err) { // after a conflict, the event starts the next pass
 			failures[i] = fmt.Errorf("%w: %w", errUpdate, err)

@@ -201,7 +201,7 @@ func TestNewMachine(t *testing.T) {
 		},
 		Spec: v1alpha1.MachineSpec{Class: v1alpha1.ClassSpec{Kind: "MachineClass", Name: fixture.Class}},
 	}
-	got := newMachine(set, "")
+	got := newMachine(set)
 	if !strings.HasPrefix(got.Name, "pool-") || len(got.Name) != len("pool-")+5 {
 		t.Errorf("its name is %q", got.Name)
 	}
@@ -215,7 +215,7 @@ func TestNewMachine(t *testing.T) {
 	}
 
 	set.Spec.Template.Annotations[v1alpha1.AnnotationKeyMachinePriority] = "1"
-	if newMachine(set, "").Annotations[v1alpha1.AnnotationKeyMachinePriority] != "1" {
+	if newMachine(set).Annotations[v1alpha1.AnnotationKeyMachinePriority] != "1" {
 		t.Error("the template's priority is overwritten")
 	}
 }

@@ -38,6 +38,9 @@ type Options struct {
 	// Location returns where the VM of a new Machine will be created, see driver.Locator; empty if
 	// it does not know. Nil: it never does.
 	Location func(ctx context.Context, machine *v1alpha1.Machine) string
+	// Capacity is what is known of the capacity of classes. Nil: nothing, so Machines are created with
+	// the class of the template, and their controller falls back.
+	Capacity Capacity
 	// Events explains to users what was done.
 	Events record.EventRecorder
 	Clock  clock.PassiveClock

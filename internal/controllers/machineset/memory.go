@@ -16,6 +16,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/reserve"
 	"github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
+	"github.com/millwright-dev/millwright/internal/lifecycle/scarcity"
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
@@ -79,11 +80,16 @@ func (u *upToDate) outdated(set *v1alpha1.MachineSet, owned []*v1alpha1.Machine,
 	selector := planner.Selector(set.Spec.Selector)
 	for _, machine := range owned {
 		mark := members.MarkFor(set, machine)
+		choices := scarcity.Outdated(set, machine)
 		known := machine.Generation > 0 && u.generations[machine.UID] == machine.Generation && mark == reserve.MarkOf(&machine.Spec)
-		if known || !planner.Active(machine) || !selector.Matches(labels.Set(machine.Labels)) {
+		if known && !choices || !planner.Active(machine) || !selector.Matches(labels.Set(machine.Labels)) {
 			continue
 		}
-		if differences := planner.Differences(reserve.Marked(&set.Spec.Template.Spec, mark), &machine.Spec); len(differences) > 0 {
+		differences := planner.Differences(reserve.Marked(&set.Spec.Template.Spec, mark), &machine.Spec)
+		if choices {
+			differences = append(differences, "list of classes")
+		}
+		if len(differences) > 0 {
 			outdated = append(outdated, planner.Outdated{Machine: machine, Differences: differences, Mark: mark})
 		} else {
 			u.generations[machine.UID] = machine.Generation

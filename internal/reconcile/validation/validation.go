@@ -71,6 +71,7 @@ func MachineDeployment(deployment *v1alpha1.MachineDeployment) field.ErrorList {
 	errs := replicated(deployment.Spec.Replicas, deployment.Spec.Selector, &deployment.Spec.Template)
 	errs = append(errs, strategy(&deployment.Spec.Strategy, spec.Child("strategy"))...)
 	errs = append(errs, excess(deployment)...)
+	errs = append(errs, fallback(deployment)...)
 	return append(errs, limits(&deployment.Spec)...)
 }
 

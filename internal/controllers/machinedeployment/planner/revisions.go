@@ -31,6 +31,8 @@ var notCopied = []string{
 	v1alpha1.AnnotationKeyTriggerDeletion,
 	v1alpha1.AnnotationKeyExcessReplicas,
 	v1alpha1.AnnotationKeyExcessNoExecute,
+	v1alpha1.AnnotationKeyFallbackClasses,
+	v1alpha1.AnnotationKeyZoneMaxSkew,
 }
 
 func copiedAnnotations(deployment *v1alpha1.MachineDeployment) map[string]string {

@@ -15,6 +15,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/reserve"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/revision"
 	machineset "github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
+	"github.com/millwright-dev/millwright/internal/lifecycle/scarcity"
 )
 
 // NewSet returns the set of the deployment's template.
@@ -44,6 +45,7 @@ func NewSet(f Facts, replicas int32) *v1alpha1.MachineSet {
 	setRevision(set, max(lastRevision(f), given(deployment))+1)
 	setReplicaAnnotations(set, f, reserve.Wanted(deployment))
 	reserve.Assign(set, deployment, f.excess[nil])
+	scarcity.Assign(set, deployment)
 	return set
 }
 
@@ -113,6 +115,7 @@ func refreshed(f Facts, set *v1alpha1.MachineSet, replicas int32, sized bool) *v
 		setReplicaAnnotations(next, f, reserve.Wanted(f.Deployment))
 	}
 	reserve.Assign(next, f.Deployment, f.excess[set])
+	scarcity.Assign(next, f.Deployment)
 	if _, wished := f.Deployment.Annotations[v1alpha1.AnnotationKeyUnfreeze]; wished && machineset.Frozen(set) {
 		next.Annotations[v1alpha1.AnnotationKeyUnfreeze] = isTrue
 	}

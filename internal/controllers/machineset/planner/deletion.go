@@ -10,6 +10,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/nodeupdate"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/reserve"
 	"github.com/millwright-dev/millwright/internal/lifecycle/preservation"
+	"github.com/millwright-dev/millwright/internal/lifecycle/scarcity"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
@@ -110,7 +111,7 @@ func markedAt(machine *v1alpha1.Machine) time.Time {
 }
 
 // rank orders Machines for deletion: by lower priority, earlier mark, worse phase, those in excess of what
-// is for pods, and age. Old is that their
+// is for pods, those of a later choice of class, and age. Old is that their
 // set is one that an update in place replaces.
 func rank(a, b *v1alpha1.Machine, old bool) int {
 	return cmp.Or(
@@ -118,6 +119,7 @@ func rank(a, b *v1alpha1.Machine, old bool) int {
 		markedAt(a).Compare(markedAt(b)),
 		cmp.Compare(phaseRank(a, old), phaseRank(b, old)),
 		cmp.Compare(excessRank(a), excessRank(b)),
+		cmp.Compare(scarcity.Rank(b), scarcity.Rank(a)),
 		a.CreationTimestamp.Compare(b.CreationTimestamp.Time),
 		cmp.Compare(a.Name, b.Name),
 	)

@@ -1,0 +1,308 @@
+package machine
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/driver"
+	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/fake"
+	"github.com/millwright-dev/millwright/driver/status"
+	"github.com/millwright-dev/millwright/internal/lifecycle/scarcity/capacity"
+	"github.com/millwright-dev/millwright/test/fixture"
+)
+
+const (
+	fallbackAfter  = 5 * time.Second
+	fallbackMemory = 5 * time.Minute
+)
+
+// scarce is a harness with two further classes, of which some have no capacity.
+type scarce struct {
+	*harness
+	// full are the names of the classes without capacity; left is what their creations leave behind.
+	full map[string]bool
+	left bool
+}
+
+func newScarce(t *testing.T, full ...string) *scarce {
+	t.Helper()
+	s := &scarce{harness: newHarness(t, otherClass("medium"), otherClass("large")), full: map[string]bool{}}
+	for _, name := range full {
+		s.full[name] = true
+	}
+	s.Driver.OnCreate(func(_ context.Context, req *driver.CreateMachineRequest, do func() (*driver.CreateMachineResponse, error)) (*driver.CreateMachineResponse, error) {
+		if !s.full[req.MachineClass.Name] {
+			return do()
+		}
+		if s.left {
+			_, _ = do()
+		}
+		return nil, status.Error(codes.ResourceExhausted, req.MachineClass.Name+" is full")
+	})
+	s.remember()
+	return s
+}
+
+// otherClass is a class like that of the Machine.
+func otherClass(name string, changes ...func(*v1alpha1.MachineClass)) *v1alpha1.MachineClass {
+	class := fixture.Named(name, newClass(namespace))
+	for _, change := range changes {
+		change(class)
+	}
+	return class
+}
+
+// remember gives the controller a new memory, as a new process has it.
+func (s *scarce) remember() {
+	s.controller.Capacity = capacity.New(capacity.Options{After: fallbackAfter, Memory: fallbackMemory, Clock: s.Clock})
+}
+
+func choosing(names ...string) func(*v1alpha1.Machine) {
+	return func(machine *v1alpha1.Machine) {
+		machine.Annotations = map[string]string{v1alpha1.AnnotationKeyClassChoices: strings.Join(names, ",")}
+	}
+}
+
+// asked are the classes that were asked to create a VM, in order.
+func (s *scarce) asked() []string {
+	var names []string
+	for _, request := range fake.Requests[*driver.CreateMachineRequest](s.Driver) {
+		names = append(names, request.MachineClass.Name)
+	}
+	return names
+}
+
+// wantVM checks that there is one VM, of this class, and that the Machine says so.
+func (s *scarce) wantVM(class string) {
+	s.Helper()
+	vms := s.Driver.VMs()
+	if len(vms) != 1 || vms[0].Class != namespace+"/"+class {
+		s.Errorf("the VMs are %+v, want one of class %s", vms, class)
+	}
+	if machine := s.machine(); machine.Spec.Class.Name != class || machine.Spec.ProviderID == "" {
+		s.Errorf("the Machine is of class %q, with VM %q; want class %s", machine.Spec.Class.Name, machine.Spec.ProviderID, class)
+	}
+}
+
+// TestTheNextClassIsTaken after a short time, and autoscalers read no code until then.
+func TestTheNextClassIsTaken(t *testing.T) {
+	s := newScarce(t, className)
+	s.declare(choosing(className, "medium", "large"))
+	s.Settle()
+	if last := s.machine().Status.LastOperation; last.ErrorCode != "" || last.State != v1alpha1.MachineStateProcessing || s.machine().Spec.Class.Name != className {
+		t.Errorf("while another class is left, the last operation is %+v", last)
+	}
+	s.SettleAfter(fallbackAfter)
+	s.wantVM("medium")
+	if got := s.machine().Annotations[v1alpha1.AnnotationKeyClassReason]; got != v1alpha1.CauseNoCapacity {
+		t.Errorf("the reason is %q", got)
+	}
+	if events := s.takeEvents(); !slices.ContainsFunc(events, func(event string) bool {
+		return strings.Contains(event, "FellBack") && strings.Contains(event, "class medium, as small has no capacity left")
+	}) {
+		t.Errorf("no event says that another class was taken: %q", events)
+	}
+	if got := s.asked(); !slices.Equal(got, []string{className, "medium"}) {
+		t.Errorf("asked were %v", got)
+	}
+}
+
+// TestWhatACreationLeaves is the Machine's if it is found in time. Before another class is taken, it is
+// deleted.
+func TestWhatACreationLeaves(t *testing.T) {
+	for name, test := range map[string]struct {
+		after time.Duration
+		want  string
+	}{"it is waited": {fallbackAfter, className}, "at once": {0, "medium"}} {
+		t.Run(name, func(t *testing.T) {
+			s := newScarce(t, className)
+			s.controller.Capacity = capacity.New(capacity.Options{After: test.after, Clock: s.Clock})
+			s.left = true
+			s.declare(choosing(className, "medium"))
+			s.Settle()
+			s.SettleAfter(fallbackAfter)
+			s.wantVM(test.want)
+		})
+	}
+}
+
+// TestAllAreExhausted: autoscalers read the code at once when no class is left, and the first class that
+// has capacity again is taken.
+func TestAllAreExhausted(t *testing.T) {
+	s := newScarce(t, className, "medium", "large")
+	s.declare(choosing(className, "medium", "large"))
+	s.Settle()
+	for range 3 {
+		s.SettleAfter(fallbackAfter)
+	}
+	wantStatus(t, s.machine(), want4{v1alpha1.MachineCrashLoopBackOff, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateFailed, "large is full"})
+	if code := s.machine().Status.LastOperation.ErrorCode; code != codes.ResourceExhausted.String() {
+		t.Errorf("the code is %q", code)
+	}
+	s.Driver.ForgetCalls()
+	s.SettleAfter(time.Minute)
+	if got := s.asked(); len(got) > 0 {
+		t.Errorf("asked again were %v", got)
+	}
+	delete(s.full, className)
+	s.SettleAfter(fallbackMemory)
+	s.SettleAfter(fallbackAfter)
+	s.wantVM(className)
+	if _, noted := s.machine().Annotations[v1alpha1.AnnotationKeyClassReason]; noted {
+		t.Error("the first choice has a reason")
+	}
+	if !slices.ContainsFunc(s.takeEvents(), func(event string) bool { return strings.Contains(event, "Class small has capacity again") }) {
+		t.Error("no event says that the class has capacity again")
+	}
+}
+
+// TestManyDoNotAllAsk: what is known of a class need not be asked for a Machine that was just created.
+func TestManyDoNotAllAsk(t *testing.T) {
+	s := newScarce(t, className)
+	s.declare(choosing(className, "medium"))
+	s.Settle()
+	s.SettleAfter(fallbackAfter)
+	s.Driver.ForgetCalls()
+	s.Key.Name = "m2"
+	second := newMachine(namespace, s.Clock.Now())
+	second.Name, second.UID = "m2", "m2"
+	choosing(className, "medium")(second)
+	s.create(second)
+	s.controller.Capacity.Untouched(s.machine(), newClass(namespace))
+	s.Settle()
+	if got := s.asked(); !slices.Equal(got, []string{"medium"}) {
+		t.Errorf("asked were %v", got)
+	}
+	if n := len(s.Driver.VMs()); n != 2 {
+		t.Errorf("%d VMs", n)
+	}
+}
+
+// TestALostAnswerIsNotForgotten: a VM that may have been made is not left behind for another class.
+func TestALostAnswerIsNotForgotten(t *testing.T) {
+	s := newScarce(t)
+	s.declare(choosing(className, "medium"))
+	s.Driver.FailAfter(fake.CreateMachine, codes.DeadlineExceeded)
+	s.UntilCalled(fake.CreateMachine)
+	s.restart()
+	s.remember()
+	s.full[className] = true
+	s.Settle()
+	s.SettleAfter(time.Minute)
+	s.wantVM(className)
+}
+
+// TestDiesWhileItFallsBack: whatever call or write a process dies after, there is one VM in the end, and
+// none after the deletion.
+func TestDiesWhileItFallsBack(t *testing.T) {
+	for deaths := range 14 {
+		s := newScarce(t, className)
+		s.declare(choosing(className, "medium"))
+		for step := range deaths {
+			s.Pass()
+			s.Call()
+			if step > 4 {
+				s.Clock.Step(fallbackAfter)
+			}
+		}
+		s.restart()
+		s.remember()
+		s.Settle()
+		s.SettleAfter(fallbackAfter)
+		s.SettleAfter(time.Minute)
+		s.wantVM("medium")
+		s.delete()
+		s.Settle()
+		if !s.gone() || len(s.Driver.VMs()) > 0 {
+			t.Fatalf("after %d passes and calls: gone %v, VMs %v", deaths, s.gone(), s.Driver.VMs())
+		}
+	}
+}
+
+// TestClassesThatDoNotFit: a sentence for each, no loop, and the class that fits is taken.
+func TestClassesThatDoNotFit(t *testing.T) {
+	for name, test := range map[string]struct {
+		other client.Object
+		says  string
+	}{
+		"missing":          {nil, `Machines cannot fall back to class other: MachineClass "other" not found`},
+		"another provider": {otherClass("other", func(c *v1alpha1.MachineClass) { c.Provider = "elsewhere" }), `is of the provider "elsewhere"`},
+		"not valid":        {otherClass("other", func(c *v1alpha1.MachineClass) { c.NodeTemplate = &v1alpha1.NodeTemplate{} }), `"other" is not valid`},
+		"no secret":        {otherClass("other", func(c *v1alpha1.MachineClass) { c.SecretRef.Name = "none" }), `of MachineClass "other" not found`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newScarce(t, className)
+			if test.other != nil {
+				s.create(test.other)
+			}
+			s.declare(choosing(className, "other"))
+			s.Settle()
+			s.SettleAfter(fallbackAfter)
+			if events := s.takeEvents(); !slices.ContainsFunc(events, func(event string) bool { return strings.Contains(event, test.says) }) {
+				t.Errorf("no event says %q: %q", test.says, events)
+			}
+			if code := s.machine().Status.LastOperation.ErrorCode; code != codes.ResourceExhausted.String() || s.machine().Spec.Class.Name != className {
+				t.Errorf("the code is %q, the class %q", code, s.machine().Spec.Class.Name)
+			}
+			s.TakeWrites()
+			s.Settle()
+			if writes := s.TakeWrites(); len(writes) > 0 {
+				t.Errorf("writes without a change: %v", writes)
+			}
+			change(s.harness, s.machine(), func(m *v1alpha1.Machine) { choosing(className, "other", "large")(m) })
+			s.Settle()
+			s.SettleAfter(fallbackAfter)
+			s.wantVM("large")
+		})
+	}
+}
+
+// TestAMachineWithoutChoiceAsksAsBefore: the same calls and writes, whether or not there is a memory.
+func TestAMachineWithoutChoiceAsksAsBefore(t *testing.T) {
+	var calls [2][]fake.Method
+	var writes [2][]string
+	for i := range 2 {
+		s := newScarce(t, className)
+		if i == 0 {
+			s.controller.Capacity = nil
+		}
+		s.declare()
+		s.Settle()
+		delete(s.full, className)
+		s.SettleAfter(20 * time.Minute)
+		calls[i], writes[i] = s.methods(), s.TakeWrites()
+	}
+	if !slices.Equal(calls[0], calls[1]) || !slices.Equal(writes[0], writes[1]) {
+		t.Errorf("calls %v and %v, writes %v and %v", calls[0], calls[1], writes[0], writes[1])
+	}
+}
+
+// TestAnotherAccount: the place of the first class is let go of with it, so that the driver may look where
+// the next class leads.
+func TestAnotherAccount(t *testing.T) {
+	s := newScarce(t, className)
+	s.accounts()
+	s.lead("first")
+	secret := fixture.Named("second", newSecret(namespace))
+	secret.Data = maps.Clone(secret.Data)
+	secret.Data["account"] = []byte("second")
+	s.create(secret, otherClass("other", func(c *v1alpha1.MachineClass) { c.SecretRef.Name = "second" }))
+	s.declare(choosing(className, "other"))
+	s.Settle()
+	if at := driver.Location(s.machine()); at != "account first" {
+		t.Errorf("the location is %q", at)
+	}
+	s.SettleAfter(fallbackAfter)
+	s.wantVM("other")
+	if at := driver.Location(s.machine()); at != "account second" {
+		t.Errorf("the location is %q", at)
+	}
+}

@@ -1,0 +1,115 @@
+package machineset
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/internal/lifecycle/scarcity/capacity"
+	"github.com/millwright-dev/millwright/test/fixture"
+)
+
+func classIn(name, zone string) *v1alpha1.MachineClass {
+	return &v1alpha1.MachineClass{
+		ObjectMeta:   metav1.ObjectMeta{Namespace: fixture.Namespace, Name: name, UID: types.UID(name), Generation: 1},
+		NodeTemplate: &v1alpha1.NodeTemplate{Zone: zone},
+	}
+}
+
+func fallingBackTo(list string, skew string) func(*v1alpha1.MachineSet) {
+	return func(set *v1alpha1.MachineSet) {
+		metav1.SetMetaDataAnnotation(&set.ObjectMeta, v1alpha1.AnnotationKeyFallbackClasses, list)
+		if skew != "" {
+			metav1.SetMetaDataAnnotation(&set.ObjectMeta, v1alpha1.AnnotationKeyZoneMaxSkew, skew)
+		}
+	}
+}
+
+// TestClassesOfNewMachines: a class that is known to have no capacity is not asked for them, and zones are
+// filled evenly if that is wanted.
+func TestClassesOfNewMachines(t *testing.T) {
+	for name, test := range map[string]struct {
+		skew, out string
+		want      map[string]int
+		says      string
+	}{
+		"all is well":                  {"", "", map[string]int{fixture.Class: 4}, "Created 4 machines"},
+		"the first is exhausted":       {"", fixture.Class, map[string]int{"b": 4}, "with class b, as " + fixture.Class + " has no capacity left"},
+		"spread":                       {"1", "", map[string]int{fixture.Class: 2, "b": 2}, "as its zone has fewer machines than that of " + fixture.Class},
+		"spread, and one is exhausted": {"1", "b", map[string]int{fixture.Class: 4}, "Created 4 machines"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			other := classIn("elsewhere", "c")
+			other.Provider = "of another"
+			s := newServer(newSet(4, fallingBackTo("missing,elsewhere,b", test.skew)), classIn(fixture.Class, "a"), classIn("b", "b"), other)
+			c := s.newController()
+			memory := capacity.New(capacity.Options{Clock: s.clock})
+			c.Capacity = memory
+			if test.out != "" {
+				asked := memory.For(&v1alpha1.Machine{}, classIn(test.out, ""), nil)
+				asked.Asking()
+				asked.Asked(codes.ResourceExhausted)
+			}
+			pass(t, c)
+			got := map[string]int{}
+			for _, machine := range s.all() {
+				got[machine.Spec.Class.Name]++
+				if machine.Annotations[v1alpha1.AnnotationKeyClassChoices] != fixture.Class+",missing,elsewhere,b" {
+					t.Errorf("the machine's choices are %q", machine.Annotations[v1alpha1.AnnotationKeyClassChoices])
+				}
+			}
+			if diff := cmp.Diff(test.want, got); diff != "" {
+				t.Errorf("machines by class (-want +got):\n%s", diff)
+			}
+			if events := s.events.lines; !slices.ContainsFunc(events, func(event string) bool { return strings.Contains(event, test.says) }) {
+				t.Errorf("no event says %q: %q", test.says, events)
+			}
+		})
+	}
+}
+
+// TestMachinesHearOfTheList as long as they have no VM, in one write each.
+func TestMachinesHearOfTheList(t *testing.T) {
+	made := func(m *v1alpha1.Machine) { m.Spec.ProviderID = "sim:///a" }
+	unmade := func(m *v1alpha1.Machine) { m.Spec.ProviderID = "" }
+	s := newServer(newSet(2, fallingBackTo("b", "")), machine("a", made), machine("b", unmade))
+	c := s.newController()
+	pass(t, c)
+	s.catchUp()
+	pass(t, c)
+	if n := s.count("patch Machine "); n != 1 {
+		t.Errorf("%d writes: %q", n, s.writes)
+	}
+	if got := s.all()["b"].Annotations[v1alpha1.AnnotationKeyClassChoices]; got != fixture.Class+",b" {
+		t.Errorf("the machine's choices are %q", got)
+	}
+}
+
+// TestOneMachineTriesTheFirstChoice when it may have capacity again.
+func TestOneMachineTriesTheFirstChoice(t *testing.T) {
+	s := newServer(newSet(3, fallingBackTo("b", "")), classIn(fixture.Class, "a"), classIn("b", "b"))
+	c := s.newController()
+	memory := capacity.New(capacity.Options{Clock: s.clock})
+	c.Capacity = memory
+	asked := memory.For(&v1alpha1.Machine{}, classIn(fixture.Class, ""), nil)
+	asked.Asking()
+	asked.Asked(codes.ResourceExhausted)
+	s.clock.SetTime(s.clock.Now().Add(capacity.DefaultMemory + time.Second))
+	pass(t, c)
+	tries := 0
+	for _, machine := range s.all() {
+		if machine.Spec.Class.Name == fixture.Class {
+			tries++
+		}
+	}
+	if tries != 1 {
+		t.Errorf("%d machines try the first choice, want 1", tries)
+	}
+}
