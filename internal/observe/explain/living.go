@@ -71,6 +71,7 @@ func (e *explainer) running(phase v1alpha1.MachinePhase) {
 	if reserve.In(&e.Machine.Spec) {
 		what += ", in excess of the replicas: pods find room here when these grow, or when another machine fails"
 	}
+	what += e.otherClass()
 	trouble := slices.DeleteFunc(slices.Clone(e.Report.Why), func(f report.Finding) bool { return f.Cause == report.Preserved })
 	if len(trouble) > 0 {
 		what += ", but"
@@ -97,10 +98,15 @@ func (e *explainer) creating() {
 		}
 	case missing != "":
 		e.Say(v1alpha1.CauseInvalidClassInputs, "", time.Time{}, missing)
+	case e.fallingBack():
+		e.Why(fallsBack, "", e.reported, "{text}", e.says)
 	case e.Identity.Phase == "":
 		e.Why(notAnswered, "", e.begin)
 	default:
 		e.Say(report.Other, "", e.reported, e.says)
+	}
+	if refused := e.noted(e.begin, v1alpha1.CauseUnfitClass); refused != nil {
+		e.Why(unfitClass, "", report.Time(refused), "{text}", report.Clause(refused.Message))
 	}
 	e.givenUp(e.begin, e.creationTimeout(), "creation", "it is created and joins before")
 }

@@ -87,6 +87,7 @@ func identify(f MachineFacts) report.Identity {
 	if m := f.Machine; m != nil {
 		id.Phase, id.ProviderID = string(m.Status.CurrentStatus.Phase), m.Spec.ProviderID
 		id.Node, id.Class = m.Labels[v1alpha1.NodeLabelKey], m.Spec.Class.Name
+		id.ClassReason = m.Annotations[v1alpha1.AnnotationKeyClassReason]
 	}
 	return id
 }
@@ -109,7 +110,7 @@ func (e *explainer) noted(from time.Time, causes ...string) *corev1.Event {
 	const slack = 2 * time.Second
 	return e.Events.Newest(KindMachine, func(event *corev1.Event) bool {
 		return e.own(event) && !report.Time(event).Before(from.Add(-slack)) &&
-			(slices.Contains(causes, report.CauseOf(event)) || len(causes) == 0 && report.IsAnnotated(event))
+			(slices.Contains(causes, report.CauseOf(event)) || len(causes) == 0 && report.IsAnnotated(event) && !ofClasses(event))
 	})
 }
 

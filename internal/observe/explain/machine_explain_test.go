@@ -71,6 +71,12 @@ var living = map[string]situation{
 		template := f.Machine.Spec.NodeTemplateSpec
 		f.Target.Node.Annotations, f.Target.Node.Spec.Taints = template.Annotations, template.Spec.Taints
 	}), report.Healthy, ""},
+	"running-other-class": {otherClass(v1alpha1.CauseNoCapacity), report.Healthy, ""},
+	"running-other-zone":  {otherClass(v1alpha1.CauseZoneSpread), report.Healthy, ""},
+	"new-falls-back": {all(unborn, phase("", 0), otherClass(v1alpha1.CauseNoCapacity),
+		last(v1alpha1.MachineOperationCreate, v1alpha1.MachineStateProcessing, time.Second, "Creating machine on cloud provider: class pool-v0 has no capacity left, another one is taken unless that changes soon", "")), report.NotRunning, v1alpha1.CauseNoCapacity},
+	"no-capacity-unfit": {all(createFailed(3*time.Minute, messages.Provider+"machine codes error: code = [ResourceExhausted] message = [zone-1 has no m5.large left]", "ResourceExhausted"),
+		noted("UnfitClass", `Machines cannot fall back to class other: MachineClass "other" not found in namespace "machines"`, time.Minute, v1alpha1.CauseUnfitClass)), report.NotRunning, v1alpha1.CauseDriverFailed},
 	"available":               {all(phase(v1alpha1.MachineAvailable, time.Minute), noNode, func(f *MachineFacts) { f.Target.None = true }), report.Healthy, ""},
 	"new":                     {all(unborn, phase("", 0)), report.NotRunning, report.NotStarted},
 	"new-no-manager":          {all(unborn, phase("", 0), lease("old", 2*time.Minute, time.Hour)), report.NotRunning, report.ManagerNotRunning},

@@ -105,6 +105,13 @@ func all(changes ...given) given {
 	}
 }
 
+// otherClass has the Machine have its second choice of classes.
+func otherClass(why string) given {
+	return func(f *MachineFacts) {
+		f.Machine.Annotations = map[string]string{v1alpha1.AnnotationKeyClassChoices: "pool-v0,pool-v1", v1alpha1.AnnotationKeyClassReason: why}
+	}
+}
+
 // unborn takes VM and node away.
 func unborn(f *MachineFacts) {
 	f.Machine.Spec.ProviderID, f.Machine.Labels, f.Target.Node = "", nil, nil

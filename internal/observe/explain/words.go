@@ -44,6 +44,8 @@ var (
 	templateLate    = say(report.NodeTemplateNotApplied, "{what} yet", "")
 	templateRefused = say(report.NodeTemplateNotApplied, "{what}. {text}",
 		"Look at policies and webhooks for nodes in the target cluster, or correct {source}. The manager tries again at least every 10m")
+	fallsBack        = say(v1alpha1.CauseNoCapacity, "{text}", "")
+	unfitClass       = say(v1alpha1.CauseUnfitClass, "{text}", "Correct the class, or the list in spec.fallbackClasses of the deployment or in its annotation "+v1alpha1.AnnotationKeyFallbackClasses)
 	delayed          = say(v1alpha1.CauseReplacementDelayed, "{text}", "Look why so many machines of the pool fail at once: kubectl -n {namespace} get {machines}")
 	kept             = say(report.Preserved, keptWhy, "To end its preservation: {release}")
 	keptFailed       = say(report.Preserved, keptWhy, "To have it replaced now: {release}")

@@ -43,6 +43,8 @@ type Status struct {
 	Deadline time.Time
 	// Waits are what the rollout waits for, the most important first. Texts are complete clauses.
 	Waits []report.Finding
+	// Classes say which machines have another class than their first choice, and why.
+	Classes []string
 }
 
 // StatusOf returns how a rollout goes at a moment.
@@ -55,6 +57,11 @@ func StatusOf(f Facts, now time.Time) Status {
 	s.Limit = time.Duration(ptr.Deref(d.Spec.ProgressDeadlineSeconds, 0)) * time.Second
 	s.Deadline = pool.Deadline(f.Facts, now)
 	s.Outcome = outcome(f, s, explained)
+	for _, finding := range explained.Why {
+		if ofClasses(finding) {
+			s.Classes = append(s.Classes, finding.String())
+		}
+	}
 	if s.Outcome != Complete {
 		s.Waits = waits(f, explained, s.Outcome == Late)
 	}
@@ -97,6 +104,12 @@ func outcome(f Facts, s Status, explained report.Report) Outcome {
 	return Progressing
 }
 
+// ofClasses reports whether a finding is about the classes of the deployment's machines, for which nothing
+// waits.
+func ofClasses(finding report.Finding) bool {
+	return finding.Cause == v1alpha1.CauseNoCapacity && finding.Object == ""
+}
+
 // waits returns what a rollout waits for: what package explain finds wrong with the deployment, its
 // sets and its machines, without what the numbers of a status show.
 func waits(f Facts, explained report.Report, late bool) []report.Finding {
@@ -112,6 +125,10 @@ func waits(f Facts, explained report.Report, late bool) []report.Finding {
 		switch finding.Cause {
 		case report.RolloutInProgress, report.ProgressDeadlineExceeded, report.Scaling:
 			continue
+		case v1alpha1.CauseNoCapacity:
+			if ofClasses(finding) {
+				continue
+			}
 		case report.Draining: // to be forced only by those who have read the whole explanation
 			finding.Remedy = ""
 		case report.NodeNotJoined, v1alpha1.CauseNodeUnhealthy, report.CriticalComponentsNotReady: // take their time

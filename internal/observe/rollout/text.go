@@ -28,6 +28,9 @@ func View(s Status, now time.Time, since time.Duration) []string {
 	if len(s.Sets) > 0 {
 		lines = append(append(lines, ""), table(s)...)
 	}
+	if len(s.Classes) > 0 {
+		lines = append(append(lines, ""), s.Classes...)
+	}
 	var can []string
 	for i, wait := range s.Waits {
 		if i == 0 {

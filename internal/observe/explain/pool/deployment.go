@@ -174,6 +174,7 @@ func (e *explainer) bounds() string {
 // deployment speaks for its sets.
 func (e *explainer) remarks() {
 	e.capped()
+	e.otherClasses()
 	for _, is := range e.complaints() {
 		statement, known := byType[is.Type]
 		if _, said := byReason[is.Reason]; !said && !(known && e.said(statement.Cause)) {

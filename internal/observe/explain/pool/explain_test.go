@@ -94,7 +94,13 @@ var pools = map[string]situation{
 	"deployment-unlisted-lacks":   {explain.KindDeployment, allOf(unlisted("MachineSet"), func(f *Facts) { f.Deployment.Status.AvailableReplicas = 1 }), report.Unknown, ""},
 	"deployment-unlisted-paused":  {explain.KindDeployment, allOf(rolls, unlisted("MachineSet"), func(f *Facts) { f.Deployment.Spec.Paused, f.Deployment.Status.UpdatedReplicas = true, 1 }), report.Unknown, report.Paused},
 	"deployment-unlisted-leaving": {explain.KindDeployment, allOf(unlisted("MachineSet"), deploymentLeaves()), report.Deleting, ""},
-	"deployment-preserved":        {explain.KindDeployment, allOf(rolled, keeps(0)), report.Healthy, ""},
+	"deployment-other-class": {explain.KindDeployment, func(f *Facts) {
+		for _, machine := range f.Machines[:2] {
+			machine.Annotations = map[string]string{v1alpha1.AnnotationKeyClassChoices: "pool-v1,pool-b", v1alpha1.AnnotationKeyClassReason: v1alpha1.CauseNoCapacity}
+			machine.Spec.Class.Name = "pool-b"
+		}
+	}, report.Healthy, v1alpha1.CauseNoCapacity},
+	"deployment-preserved": {explain.KindDeployment, allOf(rolled, keeps(0)), report.Healthy, ""},
 	"deployment-preserved-and-old": {explain.KindDeployment, allOf(rolled, keeps(0), func(f *Facts) {
 		f.Sets[0].Spec.Replicas, f.Machines = 0, append(f.Machines, member(f.Sets[0], "pool-a-2"))
 	}), report.Incomplete, report.RolloutInProgress},

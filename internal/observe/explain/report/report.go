@@ -133,7 +133,9 @@ type Identity struct {
 	ProviderID string `json:"providerID,omitempty"`
 	Node       string `json:"node,omitempty"`
 	Class      string `json:"class,omitempty"`
-	Set        string `json:"set,omitempty"`
+	// ClassReason is why a Machine has another class than its first choice, NoCapacity or ZoneSpread.
+	ClassReason string `json:"classReason,omitempty"`
+	Set         string `json:"set,omitempty"`
 	// SetReady is how many of the set's Machines are ready, as "2 of 3".
 	SetReady   string `json:"setReady,omitempty"`
 	Deployment string `json:"deployment,omitempty"`
