@@ -1,0 +1,106 @@
+package scenario
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+)
+
+// faults is the annotation of a class that has the simulated provider refuse calls.
+const faults = "sim.millwright.dev/faults"
+
+// zoneClass is a class whose VMs and nodes are in a zone.
+func zoneClass(namespace, name, zone string) *v1alpha1.MachineClass {
+	class := class(namespace, name, `{"zone":"`+zone+`"}`)
+	class.SecretRef.Name = "scarce"
+	class.NodeTemplate = &v1alpha1.NodeTemplate{
+		Capacity:     corev1.ResourceList{"cpu": resource.MustParse("2"), "memory": resource.MustParse("4Gi"), "gpu": resource.MustParse("0")},
+		InstanceType: "small", Region: "here", Zone: zone,
+	}
+	return class
+}
+
+// TestScarcity: a zone has no capacity, so machines are made in the next one; when it has some again, new
+// machines are made there. Nodes say where they are.
+func TestScarcity(t *testing.T) {
+	w := newScenario(t)
+	if err := w.cloud.SetZones("a", "b"); err != nil {
+		t.Fatal(err)
+	}
+	first, second := zoneClass(w.Namespace, "scarce", "a"), zoneClass(w.Namespace, "second", "b")
+	first.Annotations = map[string]string{faults: `[{"method":"CreateMachine","codes":["ResourceExhausted"],"times":-1}]`}
+	deployment := deploymentOf(w.Namespace, "scarce", 3)
+	deployment.Spec.FallbackClasses = []string{"second"}
+	w.create(secret(w.Namespace, "scarce"), first, second, deployment)
+	manager := w.manager("--fallback-after", "0s", "--fallback-memory", "1ms")
+	w.inZones(deployment, map[string]int{"b": 3})
+
+	w.patchObject(first, `{"metadata":{"annotations":{"`+faults+`":null}}}`)
+	w.scale(deployment, 4)
+	w.inZones(deployment, map[string]int{"a": 1, "b": 3})
+	w.scale(deployment, 6)
+	w.inZones(deployment, map[string]int{"a": 3, "b": 3})
+
+	w.patchObject(first, `{"metadata":{"annotations":{"`+faults+`":"[{\"method\":\"CreateMachine\",\"codes\":[\"ResourceExhausted\"],\"times\":-1}]"}}}`)
+	w.patch(deployment, `{"spec":{"replicas":8,"fallbackClasses":null},"metadata":{"annotations":{"`+v1alpha1.AnnotationKeyFallbackClasses+`":"second"}}}`)
+	w.inZones(deployment, map[string]int{"a": 3, "b": 5})
+	w.scale(deployment, 4) // those of the second choice go first
+	w.inZones(deployment, map[string]int{"a": 3, "b": 1})
+	manager.Stop()
+}
+
+// TestSpread: machines are spread over zones, also after one of them had no capacity for a time.
+func TestSpread(t *testing.T) {
+	w := newScenario(t)
+	if err := w.cloud.SetZones("a", "b"); err != nil {
+		t.Fatal(err)
+	}
+	first, second := zoneClass(w.Namespace, "scarce", "a"), zoneClass(w.Namespace, "second", "b")
+	deployment := deploymentOf(w.Namespace, "scarce", 4)
+	deployment.Annotations = map[string]string{v1alpha1.AnnotationKeyFallbackClasses: "second", v1alpha1.AnnotationKeyZoneMaxSkew: "1"}
+	w.create(secret(w.Namespace, "scarce"), first, second, deployment)
+	manager := w.manager("--fallback-after", "0s", "--fallback-memory", "1ms")
+	w.inZones(deployment, map[string]int{"a": 2, "b": 2})
+	w.patchObject(first, `{"metadata":{"annotations":{"`+faults+`":"[{\"method\":\"CreateMachine\",\"codes\":[\"ResourceExhausted\"],\"times\":-1}]"}}}`)
+	w.scale(deployment, 7)
+	w.inZones(deployment, map[string]int{"a": 2, "b": 5})
+	w.patchObject(first, `{"metadata":{"annotations":{"`+faults+`":null}}}`)
+	w.scale(deployment, 8) // one machine asks whether the zone is back
+	w.inZones(deployment, map[string]int{"a": 3, "b": 5})
+	w.scale(deployment, 10)
+	w.inZones(deployment, map[string]int{"a": 5, "b": 5})
+	manager.Stop()
+}
+
+// inZones waits until a deployment has its machines, with VMs and nodes in these zones.
+func (w *scenario) inZones(deployment *v1alpha1.MachineDeployment, want map[string]int) {
+	w.t.Helper()
+	w.eventually(func(g gomega.Gomega) {
+		w.settled(w.t.Context(), g, deployment)
+		vms, err := w.cloud.VMs()
+		g.Expect(err).NotTo(gomega.HaveOccurred())
+		ofVMs, ofNodes := map[string]int{}, map[string]int{}
+		for _, vm := range vms {
+			ofVMs[vm.Zone]++
+			node := &corev1.Node{}
+			g.Expect(w.Target.Client.Get(w.t.Context(), client.ObjectKey{Name: vm.NodeName}, node)).To(gomega.Succeed())
+			ofNodes[node.Labels[corev1.LabelTopologyZone]]++
+		}
+		g.Expect(cmp.Diff(want, ofVMs)).To(gomega.BeEmpty(), "VMs")
+		g.Expect(cmp.Diff(want, ofNodes)).To(gomega.BeEmpty(), "nodes")
+	})
+}
+
+// patchObject patches an object.
+func (w *scenario) patchObject(object client.Object, patch string) {
+	w.t.Helper()
+	if err := w.Client.Patch(w.t.Context(), object, client.RawPatch("application/merge-patch+json", []byte(patch))); err != nil {
+		w.t.Fatal(err)
+	}
+}
