@@ -116,7 +116,7 @@ func clusterAPIControllers(mgr ctrl.Manager, cfg Config, runner *tasks.Runner, e
 	machines := capi.Options{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Engine: engine, TaskEnds: waker,
 		Events: events.recorder("millwrightmachine-controller"), Clock: clock.RealClock{}, Concurrency: cfg.ConcurrentSyncs,
-		Drivers: cfg.Drivers, Installation: cfg.Installation, WatchFilter: cfg.ClusterAPI.WatchFilter, JoinTimeout: cfg.CreationTimeout,
+		Drivers: cfg.Drivers, Installation: cfg.Installation, WatchFilter: cfg.ClusterAPI.WatchFilter, JoinTimeout: max(0, cfg.CreationTimeout),
 	}
 	if cfg.has(APIMCM) {
 		machines.OtherOwners = ownership.Machines(mgr.GetClient())

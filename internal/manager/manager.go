@@ -82,7 +82,8 @@ type Config struct {
 	// controller-runtime's default.
 	ResyncPeriod time.Duration
 
-	// CreationTimeout is the time after which a Machine that has not joined is Failed.
+	// CreationTimeout is the time after which a Machine that has not joined is Failed. Of this and all other
+	// limits of a Machine, zero means the default, and a negative value none at all.
 	CreationTimeout time.Duration
 	// ResourceExhaustedRetry is the time between creations that fail with ResourceExhausted.
 	ResourceExhaustedRetry time.Duration

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -129,8 +130,25 @@ func (f *Flags) Complete(ctx context.Context) error {
 	if f.Config.Half == manager.HalfSets {
 		return nil // it needs no driver
 	}
+	zeroIsNone(&f.Config)
 	f.Config.Health.MaxReplacements = intstr.Parse(f.replacements)
 	return f.Driver.open(ctx, &f.Config)
+}
+
+// zeroIsNone keeps flags of zero from meaning the default, as the zero values of a Config do: in MCM there is
+// then no time, and no retry.
+func zeroIsNone(c *manager.Config) {
+	for _, limit := range []*time.Duration{
+		&c.CreationTimeout, &c.Health.Timeout, &c.Drain.Timeout, &c.Drain.DetachTimeout, &c.Drain.ReattachTimeout,
+		&c.Timeouts.Preserve, &c.Timeouts.InPlaceUpdate,
+	} {
+		if *limit == 0 {
+			*limit = -1
+		}
+	}
+	if c.Drain.MaxEvictRetries == 0 {
+		c.Drain.MaxEvictRetries = -1
+	}
 }
 
 // Run runs the manager until the context ends, and closes the drivers.

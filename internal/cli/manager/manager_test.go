@@ -8,12 +8,15 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/spf13/pflag"
 	"k8s.io/client-go/rest"
 
 	"github.com/millwright-dev/millwright/internal/cli/args"
 	"github.com/millwright-dev/millwright/internal/cli/drivers"
+	"github.com/millwright-dev/millwright/internal/controllers/machine"
+	"github.com/millwright-dev/millwright/internal/lifecycle/drain"
 	"github.com/millwright-dev/millwright/internal/manager"
 	"github.com/millwright-dev/millwright/test/env"
 )
@@ -192,5 +195,39 @@ func TestDrivers(t *testing.T) {
 				t.Errorf("driver %v", flags.Config.Drivers)
 			}
 		})
+	}
+}
+
+// TestZeroIsNoDefault: a flag of zero means no time and no retry, as in MCM and as in the spec of a Machine. That
+// of --resource-exhausted-retry means the default.
+func TestZeroIsNoDefault(t *testing.T) {
+	zero := []string{
+		"--machine-creation-timeout=0", "--machine-health-timeout=0", "--machine-drain-timeout=0", "--machine-preserve-timeout=0",
+		"--machine-inplace-update-timeout=0", "--machine-max-evict-retries=0", "--machine-pv-detach-timeout=0", "--machine-pv-reattach-timeout=0",
+	}
+	for name, tc := range map[string]struct {
+		given []string
+		none  bool
+	}{"defaults": {nil, false}, "zero": {zero, true}} {
+		f := parse(t, append(tc.given, "--driver=sim")...)
+		if err := f.Complete(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		f.Driver.close(f.Config.Log)
+		c := f.Config
+		made := machine.New(machine.Options{
+			CreationTimeout: c.CreationTimeout, PreserveTimeout: c.Timeouts.Preserve, InPlaceUpdateTimeout: c.Timeouts.InPlaceUpdate,
+			Health: c.Health, Drain: machine.Drain{Timeout: c.Drain.Timeout, MaxEvictRetries: c.Drain.MaxEvictRetries},
+		})
+		drains := drain.New(drain.Options{DetachTimeout: c.Drain.DetachTimeout, ReattachTimeout: c.Drain.ReattachTimeout})
+		for what, limit := range map[string]time.Duration{
+			"creation": made.CreationTimeout, "preservation": made.PreserveTimeout, "update": made.InPlaceUpdateTimeout,
+			"health": made.Health.Timeout, "drain": made.Drain.Timeout, "evictions": time.Duration(made.Drain.MaxEvictRetries),
+			"detachment": drains.DetachTimeout, "attachment": drains.ReattachTimeout,
+		} {
+			if limit < 0 || limit == 0 != tc.none {
+				t.Errorf("%s: %s has %v", name, what, limit)
+			}
+		}
 	}
 }

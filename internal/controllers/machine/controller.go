@@ -150,16 +150,17 @@ type Controller struct {
 	replacements replacement.Limiter
 }
 
-// New makes a Controller.
+// New makes a Controller. Timeouts and retries of the options that are negative are none at all, as zero
+// means the default.
 func New(opts Options) *Controller {
-	opts.CreationTimeout = cmp.Or(opts.CreationTimeout, timeouts.DefaultCreation)
-	opts.PreserveTimeout = cmp.Or(opts.PreserveTimeout, DefaultPreserveTimeout)
-	opts.InPlaceUpdateTimeout = cmp.Or(opts.InPlaceUpdateTimeout, timeouts.DefaultInPlaceUpdate)
-	opts.Health.Timeout = cmp.Or(opts.Health.Timeout, DefaultHealthTimeout)
+	opts.CreationTimeout = max(0, cmp.Or(opts.CreationTimeout, timeouts.DefaultCreation))
+	opts.PreserveTimeout = max(0, cmp.Or(opts.PreserveTimeout, DefaultPreserveTimeout))
+	opts.InPlaceUpdateTimeout = max(0, cmp.Or(opts.InPlaceUpdateTimeout, timeouts.DefaultInPlaceUpdate))
+	opts.Health.Timeout = max(0, cmp.Or(opts.Health.Timeout, DefaultHealthTimeout))
 	opts.Health.OutageTimeout = cmp.Or(opts.Health.OutageTimeout, DefaultOutageTimeout)
 	opts.Health.OutagePeriod = cmp.Or(opts.Health.OutagePeriod, DefaultOutagePeriod)
-	opts.Drain.Timeout = cmp.Or(opts.Drain.Timeout, DefaultDrainTimeout)
-	opts.Drain.MaxEvictRetries = cmp.Or(opts.Drain.MaxEvictRetries, DefaultMaxEvictRetries)
+	opts.Drain.Timeout = max(0, cmp.Or(opts.Drain.Timeout, DefaultDrainTimeout))
+	opts.Drain.MaxEvictRetries = max(0, cmp.Or(opts.Drain.MaxEvictRetries, DefaultMaxEvictRetries))
 	return &Controller{Options: opts}
 }
 

@@ -27,6 +27,7 @@
 package drain
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"strings"
@@ -72,10 +73,10 @@ type Options struct {
 	// Strategy defaults to Serial.
 	Strategy Strategy
 	// DetachTimeout limits the detachment of a pod's volumes, beyond its grace period. Zero
-	// means DefaultDetachTimeout.
+	// means DefaultDetachTimeout, a negative value none at all.
 	DetachTimeout time.Duration
 	// ReattachTimeout limits their attachment to another node. Zero means
-	// DefaultReattachTimeout.
+	// DefaultReattachTimeout, a negative value none at all.
 	ReattachTimeout time.Duration
 	// Identify returns the ID of a volume at a Machine's provider, which is the end of the
 	// volume's name in a node's status.volumesAttached. The detachment of a volume without one is
@@ -116,12 +117,8 @@ func New(opts Options) *Drainer {
 	if opts.Strategy == "" {
 		opts.Strategy = Serial
 	}
-	if opts.DetachTimeout == 0 {
-		opts.DetachTimeout = DefaultDetachTimeout
-	}
-	if opts.ReattachTimeout == 0 {
-		opts.ReattachTimeout = DefaultReattachTimeout
-	}
+	opts.DetachTimeout = max(0, cmp.Or(opts.DetachTimeout, DefaultDetachTimeout))
+	opts.ReattachTimeout = max(0, cmp.Or(opts.ReattachTimeout, DefaultReattachTimeout))
 	return &Drainer{Options: opts, ledgers: map[types.NamespacedName]*ledger{}}
 }
 
