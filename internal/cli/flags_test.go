@@ -91,6 +91,7 @@ var (
 		"driver-socket": "", "driver-listen": "", "driver-insecure-loopback": "false",
 		"driver-tls-cert-file": "", "driver-tls-private-key-file": "", "driver-client-ca-file": "", "driver": "vm", "installation": "", "machine-safety-orphan-vms": "delete",
 		"machine-max-health-replacements": "1", "drain-volume-pods": "serial", "fallback-after": "5s", "fallback-memory": "5m0s", "approve-node-certificates": "false",
+		"annotate-join-duration": "true",
 		"sim-dir": "", "sim-heartbeat": "10s", "sim-seed": "0", "leader-elect-namespace": ""}
 	ownSetFlags     = map[string]string{"enforce-min-ready-seconds": "false", "leader-elect-namespace": ""}
 	ownManagerFlags = map[string]string{"apis": "[mcm]", "watch-filter": "", "webhook-port": "0", "webhook-cert-dir": "",
@@ -100,7 +101,7 @@ var (
 // otherDefaults are those of "manager": one process does the work of two, and MCM's users need not
 // know it.
 var otherDefaults = map[string]string{"port": "10259", "concurrent-syncs": "50", "kube-api-qps": "100", "kube-api-burst": "200",
-	"driver": "", "enforce-min-ready-seconds": "true"}
+	"driver": "", "enforce-min-ready-seconds": "true", "annotate-join-duration": "false"}
 
 // flagsOf are the flags of a command with their defaults.
 func flagsOf(t *testing.T, command ...string) map[string]string {

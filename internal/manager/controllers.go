@@ -115,7 +115,7 @@ func machineOptions(mgr ctrl.Manager, cfg Config, joined *target.Cluster, runner
 		Events: events.recorder("machine-controller"), Clock: clock.RealClock{}, Concurrency: cfg.ConcurrentSyncs,
 		CreationTimeout: cfg.CreationTimeout, PreserveTimeout: cfg.Timeouts.Preserve, InPlaceUpdateTimeout: cfg.Timeouts.InPlaceUpdate, NodeConditions: cfg.NodeConditions, Health: cfg.Health,
 		Drain:   machine.Drain{Timeout: cfg.Drain.Timeout, MaxEvictRetries: cfg.Drain.MaxEvictRetries},
-		Drivers: cfg.Drivers, Outages: cfg.outages, Capacity: cfg.capacity,
+		Drivers: cfg.Drivers, Outages: cfg.outages, RecordJoins: cfg.RecordJoins, Capacity: cfg.capacity,
 	}
 	if cfg.has(APICAPI) {
 		options.OtherOwners = ownership.MillwrightMachines(mgr.GetClient())

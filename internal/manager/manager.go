@@ -107,6 +107,8 @@ type Config struct {
 	EnforceMinReadySeconds bool
 	// BootstrapTokenGroups are the groups of bootstrap tokens' bearers, separated by commas.
 	BootstrapTokenGroups string
+	// RecordJoins has every new Machine say in an annotation how long its node took to join.
+	RecordJoins bool
 
 	// NodeCertificates configures the approval of the certificates with which nodes join.
 	NodeCertificates NodeCertificates

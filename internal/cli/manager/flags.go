@@ -24,14 +24,15 @@ type defaults struct {
 	burst           int
 	driver          string
 	minReadySeconds bool
+	recordJoins     bool
 }
 
 var (
 	// standard has the request limit that one process needs which does the work of two, and with
 	// which Gardener runs MCM.
 	standard = defaults{port: 10259, concurrentSyncs: 50, qps: 100, burst: 200, minReadySeconds: true}
-	// Those of MCM. It has its driver compiled in.
-	machineController        = defaults{half: manager.HalfMachines, port: 10259, concurrentSyncs: 50, qps: 20, burst: 30, driver: "vm"}
+	// Those of MCM. It has its driver compiled in, and means to annotate all Machines.
+	machineController        = defaults{half: manager.HalfMachines, port: 10259, concurrentSyncs: 50, qps: 20, burst: 30, driver: "vm", recordJoins: true}
 	machineControllerManager = defaults{half: manager.HalfSets, port: 10258, concurrentSyncs: 10, qps: 20, burst: 30}
 )
 
@@ -85,7 +86,7 @@ func (f *Flags) addTuning(flags *pflag.FlagSet, d defaults) {
 	flags.DurationVar(&c.ResyncPeriod, "min-resync-period", 12*time.Hour, "resync period of the informers")
 	AddElection(flags, &c.Election)
 	if d.half != manager.HalfSets {
-		f.addMachines(flags)
+		f.addMachines(flags, d)
 		f.addHealth(flags)
 		f.addDrain(flags)
 	}
@@ -102,13 +103,14 @@ func AddElection(flags *pflag.FlagSet, e *manager.Election) {
 	flags.DurationVar(&e.RetryPeriod, "leader-elect-retry-period", 2*time.Second, "duration between renewals of a lease; others look four times as often whether it is released")
 }
 
-func (f *Flags) addMachines(flags *pflag.FlagSet) {
+func (f *Flags) addMachines(flags *pflag.FlagSet, d defaults) {
 	c := &f.Config
 	flags.DurationVar(&c.CreationTimeout, "machine-creation-timeout", timeouts.DefaultCreation, "period after which a Machine whose node has not joined is marked Failed")
 	flags.DurationVar(&c.ResourceExhaustedRetry, "resource-exhausted-retry", timeouts.DefaultResourceExhausted, "retry period after a creation that failed with ResourceExhausted")
 	flags.DurationVar(&c.Fallback.After, "fallback-after", capacity.DefaultAfter, "period for which a MachineClass must have had no capacity until Machines are created with the next one of their deployment's fallbackClasses")
 	flags.DurationVar(&c.Fallback.Memory, "fallback-memory", capacity.DefaultMemory, "period for which a MachineClass that had no capacity is not asked again for Machines that have another class left")
 	flags.DurationVar(&c.Timeouts.Preserve, "machine-preserve-timeout", timeouts.DefaultPreserve, "period for which a Machine is preserved")
+	flags.BoolVar(&c.RecordJoins, "annotate-join-duration", d.recordJoins, "annotate every new Machine with how long its node took to join, by a request for each; without it, only those with the annotation effective-creation-timeout")
 	flags.DurationVar(&c.Timeouts.InPlaceUpdate, "machine-inplace-update-timeout", timeouts.DefaultInPlaceUpdate, "period after which an in-place update that has not ended has failed")
 	flags.StringVar((*string)(&c.Orphans.Mode), "machine-safety-orphan-vms", string(orphans.Delete), `how to handle orphaned VMs: "delete", "report" or "off"`)
 	flags.DurationVar(&c.Orphans.Period, "machine-safety-orphan-vms-period", 15*time.Minute, "period of the check for orphaned VMs; an orphan is deleted when two checks in a row have found it")

@@ -77,6 +77,9 @@ type Options struct {
 	// InPlaceUpdateTimeout is the time after which the update of a node in place has failed. Zero
 	// means timeouts.DefaultInPlaceUpdate.
 	InPlaceUpdateTimeout time.Duration
+	// RecordJoins has every new Machine say how long its node took to join, at one request more for each.
+	// Without it only those do whose creation timeout a program chose.
+	RecordJoins bool
 	// NodeConditions are the node conditions that make a Machine unhealthy unless they are
 	// False. A Machine may have its own.
 	NodeConditions []string

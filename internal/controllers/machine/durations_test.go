@@ -38,7 +38,8 @@ func TestDurationsAreForPeople(t *testing.T) {
 	}
 }
 
-// TestJoinDuration is written once, to a Machine whose timeout a program chose, and costs others nothing.
+// TestJoinDuration is written once, to all Machines or to those whose timeout a program chose, and costs others
+// nothing.
 func TestJoinDuration(t *testing.T) {
 	chosen := func(m *v1alpha1.Machine) {
 		metav1.SetMetaDataAnnotation(&m.ObjectMeta, v1alpha1.AnnotationKeyMachineEffectiveCreationTimeout, "30m")
@@ -48,16 +49,19 @@ func TestJoinDuration(t *testing.T) {
 		m.Annotations[v1alpha1.AnnotationKeyMachineJoinDuration] = "7s"
 	}
 	for name, tc := range map[string]struct {
+		all        bool
 		given      func(*v1alpha1.Machine)
 		want       string
 		wantWrites int // beside that of the status
 	}{
-		"no timeout was chosen": {func(*v1alpha1.Machine) {}, "", 0},
-		"a timeout was chosen":  {chosen, "2.337045191s", 1},
-		"it was written before": {earlier, "7s", 0},
+		"no timeout was chosen": {false, func(*v1alpha1.Machine) {}, "", 0},
+		"of all":                {true, func(*v1alpha1.Machine) {}, "2.337045191s", 1},
+		"a timeout was chosen":  {false, chosen, "2.337045191s", 1},
+		"it was written before": {true, earlier, "7s", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := newHarness(t)
+			h.controller.RecordJoins = tc.all
 			h.declare(tc.given)
 			h.Settle()
 			h.Clock.Step(2337045191)

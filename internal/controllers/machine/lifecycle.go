@@ -137,13 +137,13 @@ func (c *Controller) assessHealth(ctx context.Context, s *scope) flow.Result {
 	return flow.Continue()
 }
 
-// recordJoin notes how long a new Machine took to join, for the program that chose its timeout. The status
-// has its own request, which leaves annotations as they are, so that others are spared another one.
+// recordJoin notes how long a new Machine took to join, for programs that choose timeouts. The status has its
+// own request, which leaves annotations as they are, so that others may be spared another one.
 func (c *Controller) recordJoin(ctx context.Context, s *scope) error {
 	took, first := s.joinDuration()
 	_, asked := s.machine.Annotations[v1alpha1.AnnotationKeyMachineEffectiveCreationTimeout]
 	_, known := s.machine.Annotations[v1alpha1.AnnotationKeyMachineJoinDuration]
-	if !first || !asked || known {
+	if !first || known || !asked && !c.RecordJoins {
 		return nil
 	}
 	return c.patchMachine(ctx, s, func(machine *v1alpha1.Machine) {
