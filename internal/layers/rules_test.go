@@ -92,7 +92,7 @@ var rules = []rule{
 		from: []string{
 			"internal/controllers/machine", "internal/controllers/machineset",
 			"internal/controllers/machinedeployment", "internal/controllers/machineclass", "internal/controllers/legacyclass",
-			"internal/controllers/nodecertificate",
+			"internal/controllers/nodecertificate", "internal/controllers/warnings",
 		},
 		may: slices.Concat([]string{"api", "driver", "internal/lifecycle/instance", "internal/lifecycle/nodes", "internal/lifecycle/outage", "internal/lifecycle/ownership", "internal/lifecycle/replacement", "internal/reconcile/flow", "internal/reconcile/inuse", timeouts}, parts, pure, planners),
 	},

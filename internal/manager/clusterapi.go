@@ -11,7 +11,6 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/webhook"
 
 	"github.com/go-logr/logr"
 
@@ -21,7 +20,6 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/finalizers"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/template"
-	"github.com/millwright-dev/millwright/internal/controllers/capi/webhooks"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
 	"github.com/millwright-dev/millwright/internal/lifecycle/ownership"
 	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
@@ -43,10 +41,6 @@ type ClusterAPI struct {
 	// WatchFilter is the value of the label cluster.x-k8s.io/watch-filter that objects must
 	// have. Empty means that all objects are reconciled.
 	WatchFilter string
-	// WebhookPort is the port of the webhooks; 0 serves none. WebhookCertDir holds tls.crt
-	// and tls.key.
-	WebhookPort    int
-	WebhookCertDir string
 }
 
 // has reports whether the manager serves an API. The default is APIMCM alone.
@@ -133,19 +127,4 @@ func clusterAPIControllers(mgr ctrl.Manager, cfg Config, runner *tasks.Runner, e
 		template.New(template.Options{Client: mgr.GetClient(), WatchFilter: cfg.ClusterAPI.WatchFilter}),
 		finalizers.NewForClasses(mgr.GetClient()),
 	}
-}
-
-// webhookServer is nil if there is no port for webhooks.
-func (c ClusterAPI) webhookServer() webhook.Server {
-	if c.WebhookPort == 0 {
-		return nil
-	}
-	return webhook.NewServer(webhook.Options{Port: c.WebhookPort, CertDir: c.WebhookCertDir})
-}
-
-func (c ClusterAPI) addWebhooks(mgr ctrl.Manager) error {
-	if c.WebhookPort == 0 {
-		return nil
-	}
-	return webhooks.Add(mgr)
 }

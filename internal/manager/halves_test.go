@@ -77,7 +77,13 @@ type half struct {
 // startHalf starts it beside a pool, with a target.
 func startHalf(t *testing.T, which Half, cfg Config, roles ...string) *half {
 	t.Helper()
-	h := &half{election: newElection(t), cfg: cfg}
+	return startHalfIn(t, newElection(t), which, cfg, roles...)
+}
+
+// startHalfIn starts it there.
+func startHalfIn(t *testing.T, e *election, which Half, cfg Config, roles ...string) *half {
+	t.Helper()
+	h := &half{election: e, cfg: cfg}
 	access := h.forbidden.on(h.env.UserWith(t, roles...))
 	h.cfg.Half, h.cfg.Control, h.cfg.Target, h.cfg.Namespace = which, access, access, h.env.Namespace
 	h.cfg.ConcurrentSyncs, h.cfg.Log = 5, testr.New(t)

@@ -57,6 +57,8 @@ type Config struct {
 	Half Half
 	// ClusterAPI configures APICAPI.
 	ClusterAPI ClusterAPI
+	// Webhooks configures the webhooks of the APIs.
+	Webhooks Webhooks
 	// Drivers create and delete instances, by the providers of classes and MillwrightMachines.
 	// Drivers may come and go while the manager runs. Required, but for HalfSets; APICAPI needs
 	// drivers with names.
@@ -105,10 +107,10 @@ type Config struct {
 	ProtectNodes bool
 	// EnforceMinReadySeconds has Machines count as available only after minReadySeconds.
 	EnforceMinReadySeconds bool
-	// BootstrapTokenGroups are the groups of bootstrap tokens' bearers, separated by commas.
-	BootstrapTokenGroups string
 	// RecordJoins has every new Machine say in an annotation how long its node took to join.
 	RecordJoins bool
+	// BootstrapTokenGroups are the groups of bootstrap tokens' bearers, separated by commas.
+	BootstrapTokenGroups string
 
 	// NodeCertificates configures the approval of the certificates with which nodes join.
 	NodeCertificates NodeCertificates
@@ -292,7 +294,7 @@ func managerOptions(cfg Config, scheme *runtime.Scheme, runner *tasks.Runner) (c
 		Metrics:                 metricsserver.Options{BindAddress: "0"},
 		HealthProbeBindAddress:  "0",
 		GracefulShutdownTimeout: &timeout,
-		WebhookServer:           cfg.ClusterAPI.webhookServer(),
+		WebhookServer:           cfg.Webhooks.server(),
 	}
 	if cfg.Namespace != "" {
 		options.Cache.DefaultNamespaces = map[string]cache.Config{cfg.Namespace: {}}
@@ -328,7 +330,7 @@ func addAll(mgr ctrl.Manager, cfg Config, runner *tasks.Runner, events *events) 
 			return err
 		}
 	}
-	if err := cfg.ClusterAPI.addWebhooks(mgr); err != nil {
+	if err := addWebhooks(mgr, cfg); err != nil {
 		return err
 	}
 	for _, runnable := range runnables {

@@ -19,16 +19,16 @@ import (
 	"github.com/millwright-dev/millwright/test/env"
 )
 
-// warnings collects the warnings of an API server.
-type warnings struct {
+// heard collects the warnings of an API server.
+type heard struct {
 	mu  sync.Mutex
 	all []string
 }
 
-func (w *warnings) HandleWarningHeaderWithContext(_ context.Context, _ int, _, text string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.all = append(w.all, text)
+func (h *heard) HandleWarningHeaderWithContext(_ context.Context, _ int, _, text string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.all = append(h.all, text)
 }
 
 // TestNothingIsSentThatMCMsCRDsLack: each status would be answered with a warning, which is logged.
@@ -52,7 +52,7 @@ func TestNothingIsSentThatMCMsCRDsLack(t *testing.T) {
 	g := gomega.NewWithT(t)
 	g.Eventually(func() bool { return lacksSelector(t.Context(), cfg) }).WithTimeout(time.Minute).Should(gomega.BeTrue())
 
-	var said warnings
+	var said heard
 	cfg.Control = rest.CopyConfig(e.Admin) // the test's own writes bring warnings, too
 	cfg.Control.WarningHandlerWithContext = &said
 	ctx, stop := context.WithCancel(t.Context())

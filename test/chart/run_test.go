@@ -64,7 +64,7 @@ func TestAPIServerTakesThem(t *testing.T) {
 	} {
 		t.Run(mode, func(t *testing.T) {
 			var names []string
-			for _, deployment := range apply(t, e.Cluster, kustomized(t, mode, optional...)) {
+			for _, deployment := range apply(t, e.Cluster, kustomized(t, mode, append(optional[:len(optional):len(optional)], "warnings/"+mode)...)) {
 				names = append(names, deployment.Name)
 				pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, GenerateName: "pod-", Labels: deployment.Spec.Template.Labels}, Spec: deployment.Spec.Template.Spec}
 				if err := e.Client.Create(t.Context(), pod, client.DryRunAll); err != nil {

@@ -80,6 +80,10 @@ func TestChartIsWhatKustomizeMakes(t *testing.T) {
 			t.Run("one cluster", func(t *testing.T) {
 				same(t, append(control, nodes...), charted(t, namespace, with(mode, nil)))
 			})
+			t.Run("warnings", func(t *testing.T) {
+				warned := kustomized(t, mode, append(optional[:len(optional):len(optional)], "warnings/"+mode)...)
+				same(t, append(warned, nodes...), charted(t, namespace, with(mode, values{"warnings": values{"tlsSecret": "machine-controller-webhook"}})))
+			})
 			t.Run("the target", func(t *testing.T) {
 				same(t, nodes, charted(t, namespace, values{"mode": target}))
 			})

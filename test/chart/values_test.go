@@ -44,6 +44,8 @@ func TestNonsenseIsRefused(t *testing.T) {
 		"two targets":      {values{"target": values{"none": true, "kubeconfigSecret": "other"}}, "kubeconfigSecret"},
 		"driver's tag":     {values{"driverSidecar": values{"image": values{"repository": "registry.example.com/own"}}}, "driverSidecar.image.tag is required"},
 		"driver's port":    {values{"driverNetwork": values{"port": 80}}, "port"},
+		"webhook's port":   {values{"warnings": values{"port": 443}}, "port"},
+		"authority":        {values{"warnings": values{"caBundle": "-----BEGIN CERTIFICATE-----"}}, "caBundle"},
 		"flag":             {values{"extraArgs": []any{"v=2"}}, "extraArgs"},
 		"flags as text":    {values{"extraArgs": "--v=2"}, "extraArgs"},
 		"budget":           {values{"podDisruptionBudget": values{"maxUnavailable": "half"}}, "maxUnavailable"},
@@ -116,7 +118,11 @@ func TestEveryValueCounts(t *testing.T) {
 			"volumeMounts": []any{values{"name": "V", "mountPath": "/v"}},
 		}}, []string{`image: "registry.example.com/own:v2"`, `command: ["/own"]`, `args: ["--where"]`, "value: B", "memory: 2Gi", "path: /alive", "mountPath: /v", "--driver-socket=/run/millwright/drivers.sock"}},
 		"drivers' port": {values{"driverNetwork": values{"tlsSecret": "s", "port": 20260}}, []string{"--driver-listen=:20260", "containerPort: 20260", "secretName: s", "- port: 20260", "targetPort: drivers"}},
-		"budget":        {values{"podDisruptionBudget": values{"maxUnavailable": "50%"}}, []string{"maxUnavailable: 50%"}},
+		"warnings": {values{"machineNamespace": "shoot--a--b", "warnings": values{"tlsSecret": "s", "caBundle": "Y2E=", "port": 20443}}, []string{
+			"--webhook-port=20443", "containerPort: 20443", "secretName: s", "- port: 20443", "targetPort: webhook", "caBundle: Y2E=",
+			"name: millwright-warnings-" + namespace, "kubernetes.io/metadata.name: shoot--a--b",
+		}},
+		"budget": {values{"podDisruptionBudget": values{"maxUnavailable": "50%"}}, []string{"maxUnavailable: 50%"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

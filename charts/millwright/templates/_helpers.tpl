@@ -118,6 +118,7 @@ subjects:
 {{- $drives := include "millwright.drives" (list $name) }}
 {{- $sidecar := and $drives $values.driverSidecar.image.repository }}
 {{- $network := and $drives $values.driverNetwork.tlsSecret }}
+{{- $warns := and $drives $values.warnings.tlsSecret }}
 {{- if eq $name "manager" }}
 {{- $command = list "/usr/bin/millwright" "manager" }}
 {{- else if $own.image.repository }}
@@ -148,6 +149,10 @@ subjects:
   - --driver-tls-private-key-file=/etc/millwright/drivers/tls.key
   - --driver-client-ca-file=/etc/millwright/drivers/ca.crt
   {{- end }}
+  {{- if $warns }}
+  - --webhook-port={{ $values.warnings.port }}
+  - --webhook-cert-dir=/etc/millwright/webhook
+  {{- end }}
   {{- range concat $values.extraArgs $own.extraArgs }}
   - {{ . | quote }}
   {{- end }}
@@ -165,6 +170,10 @@ subjects:
   {{- if $network }}
   - name: drivers
     containerPort: {{ $values.driverNetwork.port }}
+  {{- end }}
+  {{- if $warns }}
+  - name: webhook
+    containerPort: {{ $values.warnings.port }}
   {{- end }}
   livenessProbe:
     httpGet:
@@ -194,6 +203,9 @@ subjects:
   {{- end }}
   {{- if $network }}
   {{- $mounts = append $mounts (dict "name" "driver-tls" "mountPath" "/etc/millwright/drivers" "readOnly" true) }}
+  {{- end }}
+  {{- if $warns }}
+  {{- $mounts = append $mounts (dict "name" "webhook" "mountPath" "/etc/millwright/webhook" "readOnly" true) }}
   {{- end }}
   volumeMounts:
   {{- concat $mounts $values.extraVolumeMounts | default list | toYaml | nindent 4 }}

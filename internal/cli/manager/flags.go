@@ -60,6 +60,8 @@ func (f *Flags) add(flags *pflag.FlagSet, d defaults) error {
 		f.apis = []string{string(manager.APIMCM)}
 	}
 	if d.half != manager.HalfSets {
+		flags.IntVar(&f.Config.Webhooks.Port, "webhook-port", 0, "port of the optional webhooks, which warn of objects of machine.sapcloud.io that nothing can be made of, and refuse changes of objects of Cluster API; 0 to disable")
+		flags.StringVar(&f.Config.Webhooks.CertDir, "webhook-cert-dir", "", "directory with the webhook server's tls.crt and tls.key")
 		flags.BoolVar(&f.Config.NodeCertificates.Approve, "approve-node-certificates", false, "approve the certificate of the node of a Machine when its bootstrap token requests it, and deny that token all others; needs the ClusterRole millwright-node-certificates, and no other approver for bootstrap tokens")
 	}
 	f.ignored.add(flags, d.half)
@@ -106,11 +108,11 @@ func AddElection(flags *pflag.FlagSet, e *manager.Election) {
 func (f *Flags) addMachines(flags *pflag.FlagSet, d defaults) {
 	c := &f.Config
 	flags.DurationVar(&c.CreationTimeout, "machine-creation-timeout", timeouts.DefaultCreation, "period after which a Machine whose node has not joined is marked Failed")
+	flags.BoolVar(&c.RecordJoins, "annotate-join-duration", d.recordJoins, "annotate every new Machine with how long its node took to join, by a request for each; without it, only those with the annotation effective-creation-timeout")
 	flags.DurationVar(&c.ResourceExhaustedRetry, "resource-exhausted-retry", timeouts.DefaultResourceExhausted, "retry period after a creation that failed with ResourceExhausted")
 	flags.DurationVar(&c.Fallback.After, "fallback-after", capacity.DefaultAfter, "period for which a MachineClass must have had no capacity until Machines are created with the next one of their deployment's fallbackClasses")
 	flags.DurationVar(&c.Fallback.Memory, "fallback-memory", capacity.DefaultMemory, "period for which a MachineClass that had no capacity is not asked again for Machines that have another class left")
 	flags.DurationVar(&c.Timeouts.Preserve, "machine-preserve-timeout", timeouts.DefaultPreserve, "period for which a Machine is preserved")
-	flags.BoolVar(&c.RecordJoins, "annotate-join-duration", d.recordJoins, "annotate every new Machine with how long its node took to join, by a request for each; without it, only those with the annotation effective-creation-timeout")
 	flags.DurationVar(&c.Timeouts.InPlaceUpdate, "machine-inplace-update-timeout", timeouts.DefaultInPlaceUpdate, "period after which an in-place update that has not ended has failed")
 	flags.StringVar((*string)(&c.Orphans.Mode), "machine-safety-orphan-vms", string(orphans.Delete), `how to handle orphaned VMs: "delete", "report" or "off"`)
 	flags.DurationVar(&c.Orphans.Period, "machine-safety-orphan-vms-period", 15*time.Minute, "period of the check for orphaned VMs; an orphan is deleted when two checks in a row have found it")
@@ -130,8 +132,6 @@ func (f *Flags) addClusterAPI(flags *pflag.FlagSet) {
 	c := &f.Config
 	flags.StringSliceVar(&f.apis, "apis", []string{string(manager.APIMCM)}, `comma-separated APIs to serve: "mcm" for Machines of machine.sapcloud.io, "capi" for MillwrightMachines of Cluster API`)
 	flags.StringVar(&c.ClusterAPI.WatchFilter, "watch-filter", "", "reconcile only MillwrightMachines and MillwrightClusters whose label cluster.x-k8s.io/watch-filter has this value; empty for all")
-	flags.IntVar(&c.ClusterAPI.WebhookPort, "webhook-port", 0, "port of the optional webhooks for the kinds of Cluster API; 0 to disable")
-	flags.StringVar(&c.ClusterAPI.WebhookCertDir, "webhook-cert-dir", "", "directory with the webhook server's tls.crt and tls.key")
 	flags.StringVar(&c.Election.ClusterAPILease, "leader-elect-resource-name", infrav1.Lease, "name of the lease for --apis=capi, which managers with different --namespace or --watch-filter must not share; MCM's lease names are fixed")
 }
 

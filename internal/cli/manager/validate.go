@@ -39,6 +39,8 @@ func (f *Flags) validate() error {
 	wrong.If(c.NodeCertificates.Approve && (f.target == connect.None || !slices.Contains(f.apis, string(manager.APIMCM))), "--approve-node-certificates: needs a target cluster, and mcm among --apis")
 	wrong.If(net.ParseIP(c.Address) == nil, "--address: %q is not an IP address", c.Address)
 	wrong.Port("port", c.Port)
+	wrong.Port("webhook-port", c.Webhooks.Port)
+	wrong.If(c.Webhooks.Port != 0 && c.Webhooks.CertDir == "", "--webhook-port: needs --webhook-cert-dir")
 	wrong.If(!(f.qps > 0 && f.qps <= math.MaxFloat32), "--kube-api-qps: must be a number above 0") // also false for NaN
 	wrong.If(f.burst < 0, "--kube-api-burst: must not be negative")
 	wrong.If(c.Profiling.Contention && !c.Profiling.Enabled, "--contention-profiling: needs --profiling")
@@ -80,14 +82,9 @@ func (f *Flags) validateAPIs() error {
 }
 
 func (f *Flags) validateClusterAPI() error {
-	c := f.Config
-	switch {
-	case slices.Contains([]string{v1alpha1.LeaseMachineController, v1alpha1.LeaseMachineControllerManager}, c.Election.ClusterAPILease):
-		return fmt.Errorf("--leader-elect-resource-name: %q is the lease of MCM's process of that name, which would stand by forever", c.Election.ClusterAPILease)
-	case c.ClusterAPI.WebhookPort < 0 || c.ClusterAPI.WebhookPort > 65535:
-		return fmt.Errorf("--webhook-port: %d is not between 0 and 65535", c.ClusterAPI.WebhookPort)
-	case c.ClusterAPI.WebhookPort != 0 && (c.ClusterAPI.WebhookCertDir == "" || !slices.Contains(f.apis, string(manager.APICAPI))):
-		return errors.New("--webhook-port: needs --webhook-cert-dir, and capi among --apis")
+	lease := f.Config.Election.ClusterAPILease
+	if slices.Contains([]string{v1alpha1.LeaseMachineController, v1alpha1.LeaseMachineControllerManager}, lease) {
+		return fmt.Errorf("--leader-elect-resource-name: %q is the lease of MCM's process of that name, which would stand by forever", lease)
 	}
 	return nil
 }
