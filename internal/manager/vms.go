@@ -42,6 +42,11 @@ type VMConfig struct {
 	// Authority signs the certificates of hypervisors. Nil means that of the Secret, which is created if
 	// there is none.
 	Authority *identity.Authority
+	// Identity is that of this controller if others issue certificates, also those of hypervisors. Nil means
+	// that Authority does. Otherwise Authority is for the server of API only.
+	Identity *identity.Credentials
+	// Certificates is the volume with the certificate of a hypervisor, with Identity. Nil means none.
+	Certificates *podspec.Certificates
 	// Service is where hypervisors reach the controller. Required.
 	Service VMService
 	// Guests says what is the same for all VirtualMachines.
@@ -216,7 +221,7 @@ func addVMs(ctx context.Context, mgr ctrl.Manager, cfg VMConfig, events *events)
 		return nil, fmt.Errorf("connecting to the infrastructure cluster: %w", err)
 	}
 	authority := cfg.Authority
-	if authority == nil {
+	if authority == nil && (cfg.Identity == nil || cfg.API.Listen != nil) {
 		err := patiently(ctx, func() (err error) {
 			authority, err = service.LoadAuthority(ctx, live, cfg.Namespace)
 			return err
@@ -227,7 +232,8 @@ func addVMs(ctx context.Context, mgr ctrl.Manager, cfg VMConfig, events *events)
 	}
 	vms := virtualmachine.New(virtualmachine.Options{
 		Client: mgr.GetClient(), APIReader: live, Events: events.recorder("vm-controller"), Clock: clock.RealClock{},
-		Image: cfg.Guests.Image, Endpoint: cfg.Service.Endpoint, Authority: authority, Accelerator: cfg.Guests.Accelerator,
+		Image: cfg.Guests.Image, Endpoint: cfg.Service.Endpoint, Accelerator: cfg.Guests.Accelerator,
+		Authority: authority, Identity: cfg.Identity, Certificates: cfg.Certificates,
 		Networks: cfg.Guests.Networks, HostPorts: cfg.Guests.HostPorts, Concurrency: cfg.ConcurrentSyncs,
 		OneMachine: cfg.Guests.OneMachine, MigrationsPerHost: cfg.Migration.PerHost,
 		Migration: podspec.Migration{Time: cfg.Migration.Time, Bandwidth: cfg.Migration.Bandwidth},

@@ -135,17 +135,17 @@ type controller struct {
 	pages   string
 }
 
-// start starts a VM controller that is ready.
-func (i *installation) start() *controller {
+// start starts a VM controller that is ready, with more flags.
+func (i *installation) start(more ...string) *controller {
 	i.t.Helper()
 	i.started++
 	port, err := i.ControlPlane.PortFor(fmt.Sprintf("%s-%d", i.Namespace, i.started), 0)
 	i.must(err)
 	c := &controller{address: fmt.Sprintf("192.0.2.%d", 10+i.started), pages: fmt.Sprintf("http://127.0.0.1:%d", port)}
-	c.Process = program.Start(i.t, "vm-controller", "--kubeconfig="+i.kubeconfig, "--namespace="+i.Namespace, "--vm-namespaces="+i.Namespace,
-		"--address=127.0.0.1", "--port="+strconv.Itoa(port), "--listen=127.0.0.1:0", "--endpoint="+i.endpoint, "--advertise-address="+c.address,
-		"--subresources-listen=127.0.0.1:"+strconv.Itoa(i.subresources),
-		"--hypervisor-image=test", "--accelerator=tcg")
+	c.Process = program.Start(i.t, append([]string{"vm-controller", "--kubeconfig=" + i.kubeconfig, "--namespace=" + i.Namespace, "--vm-namespaces=" + i.Namespace,
+		"--address=127.0.0.1", "--port=" + strconv.Itoa(port), "--listen=127.0.0.1:0", "--endpoint=" + i.endpoint, "--advertise-address=" + c.address,
+		"--subresources-listen=127.0.0.1:" + strconv.Itoa(i.subresources),
+		"--hypervisor-image=test", "--accelerator=tcg"}, more...)...)
 	i.t.Cleanup(func() {
 		c.Kill()
 		if output := c.Output.String(); i.t.Failed() || strings.Contains(output, "forbidden") {

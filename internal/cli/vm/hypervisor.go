@@ -127,12 +127,9 @@ func hypervisorConfig(getenv func(string) string, log *slog.Logger) (hypervisor.
 		return hypervisor.Config{}, err
 	}
 	root := getenv(vmpb.EnvRoot)
-	credentials, err := identity.ForHypervisor(identity.Options{
-		Authority: []byte(getenv(vmpb.EnvAuthority)), TokenFile: filepath.Join(root, vmpb.TokenPath),
-		Endpoint: spec.GetControllerEndpoint(), Log: log,
-	})
+	credentials, err := credentialsFor(spec, getenv, log)
 	if err != nil {
-		return hypervisor.Config{}, fmt.Errorf("%s: %w", vmpb.EnvAuthority, err)
+		return hypervisor.Config{}, err
 	}
 	listen := getenv(vmpb.EnvListen)
 	if listen == "" {
@@ -146,6 +143,7 @@ func hypervisorConfig(getenv func(string) string, log *slog.Logger) (hypervisor.
 		Connect: func(target string) (*grpc.ClientConn, error) {
 			return credentials.Dial(target, identity.Controller(), controller.DialOptions()...)
 		},
+		Trouble: credentials.Trouble,
 		Peers: service.Peers{
 			Listen:    listen,
 			Options:   credentials.ServerOptions(identity.Only(func(peer identity.Peer) bool { return peer.IsController() || isSibling(peer, spec) }), strangers.Credentials),
@@ -163,6 +161,39 @@ func hypervisorConfig(getenv func(string) string, log *slog.Logger) (hypervisor.
 // isSibling reports whether a peer is a hypervisor of the same VM.
 func isSibling(peer identity.Peer, spec *vmpb.VMSpec) bool {
 	return peer.Namespace == spec.GetNamespace() && peer.VM == spec.GetName()
+}
+
+// credentialsFor returns the credentials from files that others issue, or those that the controller issues.
+func credentialsFor(spec *vmpb.VMSpec, getenv func(string) string, log *slog.Logger) (*identity.Credentials, error) {
+	root := getenv(vmpb.EnvRoot)
+	path := func(env string) string {
+		if name := getenv(env); name != "" {
+			return filepath.Join(root, name)
+		}
+		return ""
+	}
+	files := identity.Files{
+		Certificate: path(vmpb.EnvCertFile), Key: path(vmpb.EnvKeyFile), Authority: path(vmpb.EnvAuthorityFile),
+	}
+	if files.None() {
+		credentials, err := identity.ForHypervisor(identity.Options{
+			Authority: []byte(getenv(vmpb.EnvAuthority)), TokenFile: filepath.Join(root, vmpb.TokenPath),
+			Endpoint: spec.GetControllerEndpoint(), Log: log,
+		})
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", vmpb.EnvAuthority, err)
+		}
+		return credentials, nil
+	}
+	if !files.Complete() {
+		return nil, fmt.Errorf("%s, %s, %s: one is missing", vmpb.EnvCertFile, vmpb.EnvKeyFile, vmpb.EnvAuthorityFile)
+	}
+	pod, err := hypervisor.PodName(spec)
+	if err != nil {
+		return nil, err
+	}
+	self := identity.Peer{Namespace: spec.GetNamespace(), VM: spec.GetName(), Pod: pod}
+	return identity.FromFiles(files, self, nil, log), nil
 }
 
 // peerMayCall allows everything to the controller, and migration to another hypervisor of the same

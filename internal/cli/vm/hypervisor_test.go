@@ -34,6 +34,7 @@ func TestHypervisorRefusesNonsense(t *testing.T) {
 		"full leases":       {map[string]string{vmpb.EnvSpec: strings.Replace(fine, "LM_STORAGE_LOCKING", "LM_FULL_LEASES", 1)}, []string{"lease_duration"}},
 		"two addresses":     {map[string]string{vmpb.EnvSpec: strings.Replace(fine, `"mode"`, `"address":["10.0.0.4","10.0.0.5"],"mode"`, 1)}, []string{"address"}},
 		"no authority":      {map[string]string{vmpb.EnvSpec: fine}, []string{vmpb.EnvAuthority}},
+		"one file":          {map[string]string{vmpb.EnvSpec: fine, vmpb.EnvAuthority: string(certificate), vmpb.EnvCertFile: "/tls.crt"}, []string{vmpb.EnvKeyFile}},
 		"network no prefix": {map[string]string{vmpb.EnvSpec: fine, vmpb.EnvAuthority: string(certificate), vmpb.EnvUserNetwork: "10.0.0.1"}, []string{vmpb.EnvUserNetwork, "10.0.0.1"}},
 		"bandwidth":         {map[string]string{vmpb.EnvSpec: fine, vmpb.EnvAuthority: string(certificate), vmpb.EnvMigrationBandwidth: "100M"}, []string{vmpb.EnvMigrationBandwidth, "100M"}},
 		"host port":         {map[string]string{vmpb.EnvSpec: fine, vmpb.EnvAuthority: string(certificate), vmpb.EnvHostPorts: "16443,99999"}, []string{vmpb.EnvHostPorts, "99999"}},

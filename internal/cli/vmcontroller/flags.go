@@ -46,6 +46,7 @@ func (f *flags) addHypervisors(set *pflag.FlagSet) {
 	set.StringVar(&c.Service.Endpoint, "endpoint", "", "gRPC target at which hypervisors reach the controller; defaults to port 10270 of --service; hypervisors that run keep theirs")
 	set.StringVar(&f.certificate, "authority-cert-file", "", "PEM file with the certificate of the authority of hypervisors' certificates; defaults to the Secret millwright-vm-authority, which is created if it is missing")
 	set.StringVar(&f.key, "authority-private-key-file", "", "PEM file with the key of --authority-cert-file")
+	f.identity.add(set)
 	set.StringVar(&c.Guests.Image, "hypervisor-image", "", "container image of hypervisors, unless a virtual machine names another; required")
 	set.StringVar(&c.Guests.Accelerator, "accelerator", "auto", "accelerator of QEMU: auto, kvm or tcg")
 	set.StringSliceVar(&f.networks, "vm-network", []string{"10.77.0.0/16"}, "CIDRs of the virtual machines' network, at most one of each IP version; empty for no network")
@@ -89,6 +90,8 @@ func (f *flags) validateHypervisors(wrong *args.Problems) {
 	wrong.If(name != "" && err != nil, "--advertise-address: %q is not an IP address, which --service needs", f.advertise)
 	wrong.If(name == "" && c.Service.Endpoint == "", "--endpoint: required without --service")
 	wrong.If((f.certificate == "") != (f.key == ""), "--authority-cert-file, --authority-private-key-file: one is missing")
+	f.identity.validate(wrong)
+	wrong.If(!f.identity.files.None() && f.certificate != "", "--authority-cert-file: others issue certificates with --identity-cert-file")
 	wrong.If(c.Guests.Image == "", "--hypervisor-image: required")
 	accelerator := c.Guests.Accelerator
 	wrong.If(!slices.Contains([]string{"auto", "kvm", "tcg"}, accelerator), "--accelerator: %q is none of auto, kvm and tcg", accelerator)

@@ -43,6 +43,7 @@ type flags struct {
 	networks                        []string
 	// certificate and key are files of the authority.
 	certificate, key string
+	identity         identityFlags
 }
 
 // New returns the command "vm-controller".
@@ -100,6 +101,10 @@ func (f *flags) complete() error {
 	if c.Authority, err = f.authority(); err != nil {
 		return err
 	}
+	if c.Identity, err = f.identity.credentials(c.Log); err != nil {
+		return err
+	}
+	c.Certificates = f.identity.certificates()
 	for _, prefix := range f.networks {
 		c.Guests.Networks = append(c.Guests.Networks, netip.MustParsePrefix(prefix)) // validated
 	}

@@ -60,8 +60,13 @@ type Options struct {
 	Image string
 	// Endpoint is the gRPC target under which hypervisors reach the service.
 	Endpoint string
-	// Authority signs the certificates of hypervisors. See service.LoadAuthority.
+	// Authority signs the certificates of hypervisors, and of the server of subresources. See
+	// service.LoadAuthority. With Identity it is needed for the latter only.
 	Authority *identity.Authority
+	// Identity is that of this controller if others issue certificates, also those of hypervisors. Nil: Authority does.
+	Identity *identity.Credentials
+	// Certificates is the volume with a hypervisor's certificate, with Identity. Nil: its Pod or image has another.
+	Certificates *podspec.Certificates
 	// Accelerator of QEMU: auto, kvm or tcg. Empty: the hypervisor's default.
 	Accelerator string
 	// Networks are the prefixes of the guests' user-mode network, at most one of each
@@ -110,17 +115,21 @@ func New(opts Options) *Controller {
 	if opts.Clock == nil {
 		opts.Clock = clock.RealClock{}
 	}
-	certificate, _ := opts.Authority.PEM()
+	certificate := ""
+	if opts.Identity == nil {
+		pem, _ := opts.Authority.PEM()
+		certificate = string(pem)
+	}
 	c := &Controller{
 		Options: opts, startedAt: opts.Clock.Now(),
 		settings: podspec.Settings{
-			Image: opts.Image, Endpoint: opts.Endpoint, Authority: string(certificate),
+			Image: opts.Image, Endpoint: opts.Endpoint, Authority: certificate, Certificates: opts.Certificates,
 			Accelerator: opts.Accelerator, Networks: opts.Networks, HostPorts: opts.HostPorts, Migration: opts.Migration,
 		},
 		registry:  &authority.Registry{Client: opts.Client, APIReader: opts.APIReader, Clock: opts.Clock, MigrationsPerHost: opts.MigrationsPerHost},
 		addresses: ipam.New(opts.Networks),
 	}
-	c.hypervisors = service.New(service.Options{Registry: c.registry, Authority: opts.Authority, Enqueue: c.enqueue, Refused: c.sayRefused})
+	c.hypervisors = service.New(service.Options{Registry: c.registry, Authority: opts.Authority, Identity: opts.Identity, Enqueue: c.enqueue, Refused: c.sayRefused})
 	return c
 }
 

@@ -50,6 +50,9 @@ type Config struct {
 	// Connect opens the connection to the controller, with the credentials of this
 	// process and controller.DialOptions. It must not wait for the controller. Required.
 	Connect func(target string) (*grpc.ClientConn, error)
+	// Trouble returns why this process cannot show the controller who it is, if that is no matter of a
+	// controller that is away; nil if it can. Then the guest does not start. Nil: it always can.
+	Trouble func() error
 	// Peers serves the services over the network. Zero: it does not.
 	Peers service.Peers
 	// Migration is what live migration needs. Nil: instead of migrating, a guest is shut
@@ -134,6 +137,8 @@ type Timing struct {
 	// FirstAnswer is how long to wait for the controller's first answer before the guest
 	// starts without it. Default: 10 s.
 	FirstAnswer time.Duration
+	// Identity is how long a process tries to get a certificate if nobody issues one to it. Default: 60 s.
+	Identity time.Duration
 	// Prepared is how long to wait for the controller's confirmation that the disk is
 	// prepared. Default: 10 s.
 	Prepared time.Duration
@@ -213,10 +218,14 @@ func (c Config) withDefaults() Config {
 	if fullLeases(c.Spec) {
 		c.Migration = nil // the target would need a lease of its own
 	}
+	if c.Trouble == nil {
+		c.Trouble = func() error { return nil }
+	}
 	t := &c.Timing
 	t.LockRetry = cmp.Or(t.LockRetry, time.Second)
 	t.LockLimit = cmp.Or(t.LockLimit, time.Minute)
 	t.FirstAnswer = cmp.Or(t.FirstAnswer, 10*time.Second)
+	t.Identity = cmp.Or(t.Identity, time.Minute)
 	t.Prepared = cmp.Or(t.Prepared, 10*time.Second)
 	t.Grace = cmp.Or(t.Grace, 20*time.Second)
 	t.Press = cmp.Or(t.Press, 3*time.Second)

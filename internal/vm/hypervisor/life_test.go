@@ -1,6 +1,7 @@
 package hypervisor_test
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -99,6 +100,48 @@ func TestControllerAwayAtTheStart(t *testing.T) {
 			t.Error("the controller does not learn that the disk is prepared")
 		}
 	})
+}
+
+// TestNobodyIssuesACertificate: a hypervisor that cannot show who it is starts no guest, says so, and tries again;
+// in the end its Pod says why. That the controller is away, which comes after it, is another case.
+func TestNobodyIssuesACertificate(t *testing.T) {
+	for name, test := range map[string]struct {
+		until  time.Duration
+		starts bool
+	}{
+		"for ever":   {time.Hour, false},
+		"for a time": {25 * time.Second, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			withFixture(t, func(w *fixture) {
+				w.controller.SetAway(true)
+				begin := time.Now()
+				w.config.Trouble = func() error {
+					if time.Since(begin) < test.until {
+						return errors.New("nobody issues certificates")
+					}
+					return nil
+				}
+				p := w.start()
+				pass(24 * time.Second)
+				if len(w.machines.Started()) != 0 {
+					t.Fatal("the guest was started")
+				}
+				p.lives()
+				pass(40 * time.Second)
+				if test.starts {
+					if state := w.machine().Status(); state != running {
+						t.Errorf("the machine is %s", state)
+					}
+					return
+				}
+				p.ends(vmpb.EndNotAuthorized)
+				if len(w.machines.Started()) != 0 {
+					t.Error("the guest was started")
+				}
+			})
+		})
+	}
 }
 
 func TestControllerAwayForLong(t *testing.T) {

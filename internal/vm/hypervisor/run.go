@@ -181,8 +181,8 @@ func listenAll(config Config) (local, peers net.Listener, err error) {
 	return local, peers, nil
 }
 
-// podName returns the name of the Pod, which is the host name by default.
-func podName(spec *vmpb.VMSpec) (string, error) {
+// PodName returns the name of the hypervisor's Pod, which is the host name by default.
+func PodName(spec *vmpb.VMSpec) (string, error) {
 	if name := spec.GetPodName(); name != "" {
 		return name, nil
 	}

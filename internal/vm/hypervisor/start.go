@@ -43,7 +43,7 @@ var starting = []step{
 
 func (l *life) openRun(context.Context) error {
 	spec := l.config.Spec
-	pod, err := podName(spec)
+	pod, err := PodName(spec)
 	if err != nil {
 		return err
 	}
@@ -125,12 +125,10 @@ func (l *life) openLease(context.Context) error {
 
 // awaitAuthorization lets the controller refuse. Without an answer the guest starts: this
 // process holds the lock, and hosts must be able to start VMs without the control plane. With
-// full leases it does not.
+// full leases it does not, nor if nobody issues a certificate to this process: then the controller may
+// be there, and cannot be asked.
 func (l *life) awaitAuthorization(ctx context.Context) error {
-	late := time.After(l.config.Timing.FirstAnswer)
-	if fullLeases(l.config.Spec) {
-		late = nil
-	}
+	begin, late := time.Now(), time.After(l.config.Timing.FirstAnswer)
 	for {
 		authorization, changed := l.lease.Current()
 		if authorization.Granted {
@@ -140,8 +138,16 @@ func (l *life) awaitAuthorization(ctx context.Context) error {
 		select {
 		case <-changed:
 		case <-late:
-			l.log.Warn("the controller does not answer; starting the VM without", "waited", l.config.Timing.FirstAnswer)
-			return nil
+			switch trouble := l.config.Trouble(); {
+			case trouble != nil && time.Since(begin) >= l.config.Timing.Identity:
+				return &ending{vmpb.EndNotAuthorized, "this hypervisor has no certificate: " + trouble.Error()}
+			case trouble != nil:
+				l.log.Error("the guest is not started, as this hypervisor has no certificate; trying again", "error", trouble)
+			case !fullLeases(l.config.Spec):
+				l.log.Warn("the controller does not answer; starting the VM without", "waited", l.config.Timing.FirstAnswer)
+				return nil
+			}
+			late = time.After(l.config.Timing.FirstAnswer)
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}

@@ -12,20 +12,22 @@ import (
 // both sides must give. After an error the connection is closed. Errors: ErrNotAPeer if the
 // client is invalid, or what is wrong with the handshake.
 func (c *Credentials) Accept(ctx context.Context, raw net.Conn, client Peer, protocol string) (*tls.Conn, error) {
-	config := c.trust.server(tls.RequireAndVerifyClientCert)
-	config.VerifyConnection = func(state tls.ConnectionState) error {
-		got, err := peerOf(state.PeerCertificates[0]) // its chain is verified
-		if err == nil && got != client {
-			err = fmt.Errorf("the client is %s, not %s", got, client)
+	return c.secure(ctx, raw, side{client, protocol, tls.Server, func() *tls.Config {
+		config := c.trust.server(tls.RequireAndVerifyClientCert)
+		config.VerifyConnection = func(state tls.ConnectionState) error {
+			got, err := c.trust.peerOf(state.PeerCertificates[0]) // its chain is verified
+			if err == nil && got != client {
+				err = fmt.Errorf("the client is %s, not %s", got, client)
+			}
+			return err
 		}
-		return err
-	}
-	return c.secure(ctx, raw, config, side{client, protocol, tls.Server})
+		return config
+	}})
 }
 
 // Connect makes a connection a TLS connection with one server. The rest is like Accept's.
 func (c *Credentials) Connect(ctx context.Context, raw net.Conn, server Peer, protocol string) (*tls.Conn, error) {
-	return c.secure(ctx, raw, c.trust.client(server), side{server, protocol, tls.Client})
+	return c.secure(ctx, raw, side{server, protocol, tls.Client, func() *tls.Config { return c.trust.client(server) }})
 }
 
 // side is one side of a channel.
@@ -33,9 +35,10 @@ type side struct {
 	other    Peer
 	protocol string
 	new      func(net.Conn, *tls.Config) *tls.Conn
+	config   func() *tls.Config
 }
 
-func (c *Credentials) secure(ctx context.Context, raw net.Conn, config *tls.Config, s side) (*tls.Conn, error) {
+func (c *Credentials) secure(ctx context.Context, raw net.Conn, s side) (*tls.Conn, error) {
 	conn, err := func() (*tls.Conn, error) {
 		if err := s.other.validate(); err != nil {
 			return nil, err
@@ -44,6 +47,7 @@ func (c *Credentials) secure(ctx context.Context, raw net.Conn, config *tls.Conf
 		if err != nil {
 			return nil, err
 		}
+		config := s.config() // after the certificate: both may have changed
 		config.Certificates = []tls.Certificate{*cert}
 		config.NextProtos = []string{s.protocol}
 		conn := s.new(raw, config)

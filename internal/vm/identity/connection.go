@@ -3,13 +3,11 @@ package identity
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
 	"sync/atomic"
 	"syscall"
-	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
@@ -40,7 +38,7 @@ func (c *Credentials) Dial(endpoint string, expected Peer, options ...grpc.DialO
 // ServerOptions make a gRPC server use TLS with this certificate and require a certificate of
 // the same authority from clients; see FromContext.
 //
-// The controller's server also accepts clients without a certificate, for
+// The server of a controller that issues certificates also accepts clients without one, for
 // CertificateAuthority only: a chained interceptor answers UNAUTHENTICATED to other calls.
 //
 // Each wrap may change the credentials, for example to refuse connections.
@@ -49,11 +47,19 @@ func (c *Credentials) ServerOptions(wrap ...func(credentials.TransportCredential
 	if c.self == uriController {
 		auth = tls.VerifyClientCertIfGiven
 	}
-	config := c.trust.server(auth)
-	config.GetCertificate = func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
-		return c.certificate(hello.Context())
-	}
-	transport := credentials.NewTLS(config)
+	transport := credentials.NewTLS(&tls.Config{
+		MinVersion: tls.VersionTLS13,
+		GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+			cert, err := c.certificate(hello.Context())
+			if err != nil {
+				return nil, err
+			}
+			config := c.trust.server(auth) // after the certificate: both may have changed
+			config.Certificates = []tls.Certificate{*cert}
+			config.NextProtos = []string{"h2"} // this configuration replaces the one to which gRPC adds it
+			return config, nil
+		},
+	})
 	for _, change := range wrap {
 		transport = change(transport)
 	}
@@ -147,7 +153,7 @@ func (t *clientTransport) ClientHandshake(
 	if err != nil {
 		return nil, nil, err
 	}
-	return &watchedConn{Conn: conn, onRefusal: func() { t.credentials.refused(cert) }}, info, nil
+	return &watchedConn{Conn: conn, onRefusal: func(error) { t.credentials.refused(cert) }}, info, nil
 }
 
 // Clone implements credentials.TransportCredentials.
@@ -162,7 +168,7 @@ func (t *clientTransport) Clone() credentials.TransportCredentials {
 // instead of the first bytes; or a reset, if the server had not read everything.
 type watchedConn struct {
 	net.Conn
-	onRefusal func()
+	onRefusal func(error)
 	begun     atomic.Bool
 }
 
@@ -170,79 +176,14 @@ type watchedConn struct {
 func (c *watchedConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	if !c.begun.Swap(true) && err != nil && isRefusal(err) {
-		c.onRefusal()
+		c.onRefusal(err)
 	}
 	return n, err
 }
 
-func isRefusal(err error) bool {
+func isRefusal(err error) bool { return isAlert(err) || errors.Is(err, syscall.ECONNRESET) }
+
+func isAlert(err error) bool {
 	var alert *net.OpError // the type of alerts in crypto/tls
-	return errors.As(err, &alert) && alert.Op == "remote error" || errors.Is(err, syscall.ECONNRESET)
-}
-
-// trust verifies the certificates of others.
-type trust struct {
-	roots *x509.CertPool
-	now   func() time.Time
-}
-
-func newTrust(authorities []*x509.Certificate, now func() time.Time) trust {
-	roots := x509.NewCertPool()
-	for _, authority := range authorities {
-		roots.AddCert(authority)
-	}
-	return trust{roots: roots, now: now}
-}
-
-// verify returns the identity in a certificate, if the authority signed it for that usage and
-// it is valid now.
-func (t trust) verify(cert *x509.Certificate, usage x509.ExtKeyUsage) (Peer, error) {
-	_, err := cert.Verify(x509.VerifyOptions{
-		Roots:       t.roots,
-		CurrentTime: t.now(),
-		KeyUsages:   []x509.ExtKeyUsage{usage},
-	})
-	if err != nil {
-		return Peer{}, err
-	}
-	return peerOf(cert)
-}
-
-// client returns the TLS configuration that requires the server to be want.
-func (t trust) client(want Peer) *tls.Config {
-	return &tls.Config{
-		MinVersion: tls.VersionTLS13,
-		// Go verifies host names, which have no meaning here. VerifyConnection does the rest.
-		InsecureSkipVerify: true,
-		VerifyConnection: func(state tls.ConnectionState) error {
-			got, err := t.verify(state.PeerCertificates[0], x509.ExtKeyUsageServerAuth)
-			if err != nil {
-				return fmt.Errorf("the server is not %s: %w", want, err)
-			}
-			if got != want {
-				return fmt.Errorf("the server is %s, not %s", got, want)
-			}
-			return nil
-		},
-	}
-}
-
-// server returns the TLS configuration that requires a client's certificate to be signed by
-// the authority, for a peer.
-func (t trust) server(auth tls.ClientAuthType) *tls.Config {
-	return &tls.Config{
-		MinVersion: tls.VersionTLS13,
-		ClientAuth: auth,
-		ClientCAs:  t.roots,
-		Time:       t.now,
-		// A resumed session could outlive its certificate.
-		SessionTicketsDisabled: true,
-		VerifyConnection: func(state tls.ConnectionState) error {
-			if len(state.PeerCertificates) == 0 {
-				return nil // ClientAuth allows it
-			}
-			_, err := peerOf(state.PeerCertificates[0])
-			return err
-		},
-	}
+	return errors.As(err, &alert) && alert.Op == "remote error"
 }

@@ -1,7 +1,7 @@
 package identity
 
 import (
-	"bytes"
+	"cmp"
 	"context"
 	"crypto"
 	"crypto/tls"
@@ -9,15 +9,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"sync"
 	"time"
 
 	"golang.org/x/sync/singleflight"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials"
-
-	identitypb "github.com/millwright-dev/millwright/proto/identity"
 )
 
 const (
@@ -36,11 +31,25 @@ type Credentials struct {
 	log    *slog.Logger
 	self   string // the name in logs and errors
 	obtain func(context.Context) (*tls.Certificate, error)
+	// every is the time after which obtain is asked again, also if it failed. 0: see Credentials.
+	every  time.Duration
 	flight singleflight.Group
 
 	mu      sync.Mutex
 	current *tls.Certificate // nil: none yet
 	renewAt time.Time
+	trouble error // of the last attempt, if it was ErrNoIssuer or ErrBadFiles
+}
+
+// Trouble returns why this process has no valid certificate, if that is no matter of a controller that is away:
+// it wraps ErrNoIssuer or ErrBadFiles. Otherwise nil. What was tried last counts.
+func (c *Credentials) Trouble() error {
+	if cert, _ := c.have(); cert != nil {
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.trouble
 }
 
 // ForController returns the credentials of the controller. A nil now means time.Now.
@@ -106,6 +115,7 @@ func (c *Credentials) renew(ctx context.Context) (*tls.Certificate, error) {
 		defer cancel()
 		cert, err := c.obtain(ctx)
 		if err != nil {
+			c.fail(err)
 			return nil, err
 		}
 		c.keep(cert)
@@ -126,14 +136,26 @@ func (c *Credentials) keep(cert *tls.Certificate) {
 	life := cert.Leaf.NotAfter.Sub(cert.Leaf.NotBefore)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.current, c.renewAt = cert, cert.Leaf.NotAfter.Add(-life/3)
+	c.current, c.renewAt, c.trouble = cert, cert.Leaf.NotAfter.Add(-life/3), nil
+	if c.every > 0 {
+		c.renewAt = c.trust.now().Add(c.every)
+	}
+}
+
+func (c *Credentials) fail(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.trouble = nil
+	if errors.Is(err, ErrNoIssuer) || errors.Is(err, ErrBadFiles) {
+		c.trouble = err
+	}
 }
 
 func (c *Credentials) postpone(cert *tls.Certificate) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.current == cert {
-		c.renewAt = c.trust.now().Add(renewPause)
+		c.renewAt = c.trust.now().Add(cmp.Or(c.every, renewPause))
 	}
 }
 
@@ -165,87 +187,3 @@ type (
 	privateKey = crypto.Signer
 	publicKey  interface{ Equal(crypto.PublicKey) bool }
 )
-
-// Options of ForHypervisor.
-type Options struct {
-	// Authority are the certificates of the trusted authorities, in PEM form. Required.
-	Authority []byte
-	// TokenFile is the file with the Pod's bound token. It is read for every certificate,
-	// as the token changes. Required.
-	TokenFile string
-	// Endpoint is the gRPC target of the controller. Required.
-	Endpoint string
-	// Now is the clock. Nil: time.Now.
-	Now func() time.Time
-	// Log is the logger for failed renewals. Nil: none.
-	Log *slog.Logger
-}
-
-// ForHypervisor returns the credentials of a hypervisor process. It does not connect yet.
-// Errors: ErrBadAuthority.
-func ForHypervisor(options Options) (*Credentials, error) {
-	authorities, err := parseCertificates(options.Authority)
-	if err != nil {
-		return nil, err
-	}
-	if options.Now == nil {
-		options.Now = time.Now
-	}
-	if options.Log == nil {
-		options.Log = slog.New(slog.DiscardHandler)
-	}
-	c := &Credentials{
-		trust: newTrust(authorities, options.Now),
-		log:   options.Log,
-		self:  "this hypervisor",
-	}
-	c.obtain = func(ctx context.Context) (*tls.Certificate, error) {
-		return c.trust.ask(ctx, options.Endpoint, options.TokenFile)
-	}
-	return c, nil
-}
-
-// ask requests a certificate from the controller for the Pod of the token.
-func (t trust) ask(ctx context.Context, endpoint, tokenFile string) (*tls.Certificate, error) {
-	token, err := os.ReadFile(tokenFile)
-	if err != nil {
-		return nil, fmt.Errorf("reading the token: %w", err)
-	}
-	key, request, err := newRequest()
-	if err != nil {
-		return nil, err
-	}
-	answer, err := t.issue(ctx, endpoint, &identitypb.IssueRequest{
-		CertificateRequest: request,
-		Token:              string(bytes.TrimSpace(token)),
-	})
-	if err != nil {
-		return nil, err
-	}
-	cert, err := withLeaf(answer.GetCertificate(), key)
-	if err != nil {
-		return nil, err
-	}
-	self, err := t.verify(cert.Leaf, x509.ExtKeyUsageClientAuth)
-	if err != nil {
-		return nil, fmt.Errorf("the controller's answer: %w", err)
-	}
-	if self.IsController() {
-		return nil, errors.New("the controller's answer is a certificate for the controller")
-	}
-	return cert, nil
-}
-
-// issue calls the controller without a certificate. The connection is not kept, as it is
-// needed about once a day.
-func (t trust) issue(
-	ctx context.Context, endpoint string, request *identitypb.IssueRequest,
-) (*identitypb.IssueResponse, error) {
-	// With any other server the handshake fails, so only the controller gets the token.
-	conn, err := grpc.NewClient(endpoint, grpc.WithTransportCredentials(credentials.NewTLS(t.client(Controller()))))
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = conn.Close() }()
-	return identitypb.NewCertificateAuthorityClient(conn).Issue(ctx, request)
-}

@@ -2,13 +2,14 @@
 //
 // The VM controller has a certificate authority ([Authority]). Identities ([Peer]) are like
 // those of SPIFFE: the only name in a certificate is a URI, millwright://controller or
-// millwright://vm/NAMESPACE/VM/POD. Host names and addresses have no meaning.
+// millwright://vm/NAMESPACE/VM/POD. In certificates that others issue it may also be
+// spiffe://TRUST-DOMAIN/millwright/controller, and so on. Host names and addresses have no meaning.
 //
 // A process holds [Credentials], which renew its certificate. The controller signs its own
 // ([ForController]). A hypervisor generates a key in memory and sends a certificate signing
 // request with its Pod's bound service account token to the controller's [Issuer]
 // ([ForHypervisor]). Certificates are valid for [Lifetime]. No key is stored except for the
-// authority's.
+// authority's. Instead, both may have files that others issue ([FromFiles]).
 //
 // All connections are mutual TLS 1.3. A certificate is verified when a connection is made;
 // its expiry does not end the connection.
@@ -93,12 +94,33 @@ func (p Peer) validate() error {
 	return nil
 }
 
+// uriOwn is what the names begin with in certificates of our own authority.
+const uriOwn = "millwright://"
+
+// spiffeRealm matches what the names of a SPIFFE trust domain begin with.
+var spiffeRealm = regexp.MustCompile(`^spiffe://[a-z0-9._-]{1,255}/millwright/`)
+
+// nameOf returns the identity in a certificate, which it does not verify, and the realm of its name: what
+// stands before "controller" or "vm/NAMESPACE/VM/POD".
+func nameOf(cert *x509.Certificate) (p Peer, realm string, err error) {
+	if len(cert.URIs) != 1 {
+		return Peer{}, "", fmt.Errorf("%w: a certificate with %d URIs", ErrNotAPeer, len(cert.URIs))
+	}
+	uri := cert.URIs[0].String()
+	realm = spiffeRealm.FindString(uri)
+	if realm == "" {
+		realm = uriOwn
+	} else {
+		uri = uriOwn + strings.TrimPrefix(uri, realm)
+	}
+	p, err = parsePeer(uri)
+	return p, realm, err
+}
+
 // peerOf returns the identity in a certificate, which it does not verify.
 func peerOf(cert *x509.Certificate) (Peer, error) {
-	if len(cert.URIs) != 1 {
-		return Peer{}, fmt.Errorf("%w: a certificate with %d URIs", ErrNotAPeer, len(cert.URIs))
-	}
-	return parsePeer(cert.URIs[0].String())
+	p, _, err := nameOf(cert)
+	return p, err
 }
 
 // FromContext returns the identity of the caller of a gRPC method. Errors: a status of code

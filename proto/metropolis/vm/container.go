@@ -8,6 +8,13 @@ const (
 	// EnvAuthority is the environment variable with the certificate authorities of
 	// controller and hypervisors, in PEM form.
 	EnvAuthority = "MILLWRIGHT_VM_AUTHORITY"
+	// EnvCertFile, EnvKeyFile and EnvAuthorityFile are the environment variables with paths of files in PEM form:
+	// a certificate of this hypervisor that others issue, with its chain, its key, and the authorities that are
+	// trusted. All or none; with them neither EnvAuthority nor the token is used. The files may be
+	// replaced while the process runs.
+	EnvCertFile      = "MILLWRIGHT_VM_CERT_FILE"
+	EnvKeyFile       = "MILLWRIGHT_VM_KEY_FILE"
+	EnvAuthorityFile = "MILLWRIGHT_VM_AUTHORITY_FILE"
 	// EnvListen is the environment variable with the address on which the process serves
 	// gRPC over the network, host:port. Port 0 is any free one. Empty: [::]:0.
 	EnvListen = "MILLWRIGHT_VM_LISTEN"
@@ -62,6 +69,12 @@ const (
 	// TokenPath is the file with the Pod's token for TokenAudience. It changes before the
 	// token expires.
 	TokenPath = "/var/run/secrets/millwright/token"
+	// IdentityPath is the folder in which the VM controller has a volume of a CSI driver mounted that issues
+	// certificates, and the next three are files in it, with the names of cert-manager.
+	IdentityPath          = "/var/run/secrets/millwright-identity"
+	IdentityCertFile      = IdentityPath + "/tls.crt"
+	IdentityKeyFile       = IdentityPath + "/tls.key"
+	IdentityAuthorityFile = IdentityPath + "/ca.crt"
 	// TokenAudience is the audience of that token.
 	TokenAudience = "vm.metropolis.monogon.dev"
 	// TerminationMessagePath is the file for the Termination, as JSON.
@@ -103,7 +116,8 @@ const (
 	EndNoQEMU = "NoQEMU"
 	// EndQEMUFailed: QEMU did not start, or ended unexpectedly.
 	EndQEMUFailed = "QEMUFailed"
-	// EndNotAuthorized: the controller did not authorize this process.
+	// EndNotAuthorized: the controller did not authorize this process, or the process has no certificate with
+	// which it could be.
 	EndNotAuthorized = "NotAuthorized"
 	// EndNotArrived: a target of a migration got no VM, or not the authority. Its guest has never run.
 	EndNotArrived = "NotArrived"

@@ -4,6 +4,7 @@ package podspec
 import (
 	"cmp"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -25,6 +26,7 @@ const (
 	volumeDisk     = "disk"
 	volumeUserData = "user-data"
 	volumeToken    = "token"
+	volumeIdentity = "identity"
 
 	// annotationGeneration is the generation of the VM from which a Pod was created.
 	annotationGeneration = "vm.metropolis.monogon.dev/generation"
@@ -43,8 +45,10 @@ type Settings struct {
 	// Endpoint is the gRPC target of the VM controller.
 	Endpoint string
 	// Authority is the certificate of the authority that signs the identities of
-	// controller and hypervisors, in PEM form.
+	// controller and hypervisors, in PEM form. Empty: others issue them.
 	Authority string
+	// Certificates is the volume with a hypervisor's certificate if others issue it. Nil: none.
+	Certificates *Certificates
 	// Accelerator of QEMU: auto, kvm or tcg. Empty means the hypervisor's default.
 	Accelerator string
 	// Networks are the prefixes of the user-mode network. Empty: no network.
@@ -80,7 +84,7 @@ func podOf(vm *v1alpha1.VirtualMachine, of *vmpb.VMSpec, s Settings) (*corev1.Po
 	if err != nil {
 		return nil, err
 	}
-	volumes, mounts := volumesFor(vm)
+	volumes, mounts := volumesFor(vm, s)
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: vm.Status.ActivePodName, Namespace: vm.Namespace,
@@ -169,6 +173,10 @@ func environment(spec string, s Settings) []corev1.EnvVar {
 		{Name: vmpb.EnvSpec, Value: strings.ReplaceAll(spec, "$", "$$")},
 		{Name: vmpb.EnvAuthority, Value: s.Authority},
 		{Name: vmpb.EnvListen, Value: "$(POD_IP):0"},
+	}
+	if s.Authority == "" {
+		env = slices.DeleteFunc(env, func(variable corev1.EnvVar) bool { return variable.Name == vmpb.EnvAuthority })
+		env = append(env, s.Certificates.environment()...)
 	}
 	if s.Accelerator != "" {
 		env = append(env, corev1.EnvVar{Name: vmpb.EnvAccelerator, Value: s.Accelerator})

@@ -8,31 +8,27 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-func volumesFor(vm *v1alpha1.VirtualMachine) ([]corev1.Volume, []corev1.VolumeMount) {
+func volumesFor(vm *v1alpha1.VirtualMachine, s Settings) ([]corev1.Volume, []corev1.VolumeMount) {
 	disk := corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}
 	if claim := vm.Status.VolumeClaimName; claim != "" {
 		disk = corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim}}
 	}
-	token := corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{{
-		ServiceAccountToken: &corev1.ServiceAccountTokenProjection{
-			Audience: vmpb.TokenAudience, ExpirationSeconds: ptr.To[int64](tokenSeconds), Path: path.Base(vmpb.TokenPath),
-		},
-	}}}}
 	volumes := []corev1.Volume{
 		{Name: volumeRun, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
 		{Name: volumeDisk, VolumeSource: disk},
-		{Name: volumeToken, VolumeSource: token},
 	}
 	mounts := []corev1.VolumeMount{
 		{Name: volumeRun, MountPath: vmpb.DirRun},
 		{Name: volumeDisk, MountPath: path.Dir(vmpb.RootDiskPath)},
-		{Name: volumeToken, MountPath: path.Dir(vmpb.TokenPath), ReadOnly: true},
+	}
+	if volume, folder := identityFor(vm, s); folder != "" {
+		volumes = append(volumes, volume)
+		mounts = append(mounts, corev1.VolumeMount{Name: volume.Name, MountPath: folder, ReadOnly: true})
 	}
 	if from := vm.Spec.UserData; from != nil {
 		volumes = append(volumes, corev1.Volume{Name: volumeUserData, VolumeSource: corev1.VolumeSource{

@@ -22,5 +22,5 @@ func (s *Service) Dial(vm *v1alpha1.VirtualMachine) (*grpc.ClientConn, error) {
 		return nil, ErrNoReport
 	}
 	peer := identity.Peer{Namespace: vm.Namespace, VM: vm.Name, Pod: report.GetUs().GetPodName()}
-	return identity.ForController(s.Authority, s.Registry.Clock.Now).Dial("passthrough:///"+report.GetEndpoint(), peer)
+	return s.credentials().Dial("passthrough:///"+report.GetEndpoint(), peer)
 }

@@ -37,17 +37,19 @@ func (s *Server) NeedLeaderElection() bool { return true }
 // Start serves until the context ends. Then open run leases end, and hypervisors connect to
 // the next leader.
 func (s *Server) Start(ctx context.Context) error {
-	authority, registry := s.Service.Authority, s.Service.Registry
+	registry := s.Service.Registry
 	logger := log.FromContext(ctx).WithName("vmcontroller")
 	bounds := limits.New(registry.Clock)
 	// Who has no certificate is refused before its calls count.
-	options := append(identity.ForController(authority, registry.Clock.Now).ServerOptions(bounds.Admit), bounds.ServerOptions()...)
-	tokens := TokenReviewer{Client: registry.Client, APIReader: registry.APIReader}
+	options := append(s.Service.credentials().ServerOptions(bounds.Admit), bounds.ServerOptions()...)
 	server := grpc.NewServer(options...)
 	vmpb.RegisterVMControllerServer(server, s.Service)
-	identitypb.RegisterCertificateAuthorityServer(server, &identity.Issuer{
-		Authority: authority, Resolve: tokens.Resolve, Now: registry.Clock.Now, Log: slog.New(logr.ToSlogHandler(logger)),
-	})
+	if s.Service.Identity == nil {
+		tokens := TokenReviewer{Client: registry.Client, APIReader: registry.APIReader}
+		identitypb.RegisterCertificateAuthorityServer(server, &identity.Issuer{
+			Authority: s.Service.Authority, Resolve: tokens.Resolve, Now: registry.Clock.Now, Log: slog.New(logr.ToSlogHandler(logger)),
+		})
+	}
 	forget := context.AfterFunc(ctx, server.Stop)
 	defer forget()
 	if err := server.Serve(bounds.Listen(s.Listener)); err != nil && !errors.Is(err, grpc.ErrServerStopped) && ctx.Err() == nil {

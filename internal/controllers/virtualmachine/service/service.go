@@ -27,16 +27,26 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// Options configure a Service. All fields are required.
+// Options configure a Service. All fields but one of the first two after Registry are required.
 type Options struct {
 	// Registry decides which hypervisor may run a VM.
 	Registry *authority.Registry
-	// Authority signs the certificates of hypervisors.
+	// Authority signs the certificates of this controller and of hypervisors. Nil with Identity.
 	Authority *identity.Authority
+	// Identity is that of this controller if others issue certificates, also those of hypervisors. Nil: Authority does.
+	Identity *identity.Credentials
 	// Enqueue requests a reconcile of a VM after a time, which may be 0. It does not block.
 	Enqueue func(vm types.NamespacedName, after time.Duration)
 	// Refused is called with the reason when a VM that wants to leave its host has to shut down.
 	Refused func(ctx context.Context, vm types.NamespacedName, why string)
+}
+
+// credentials are those of this controller.
+func (o *Options) credentials() *identity.Credentials {
+	if o.Identity != nil {
+		return o.Identity
+	}
+	return identity.ForController(o.Authority, o.Registry.Clock.Now)
 }
 
 // Service implements VMController. Make one with New.

@@ -116,7 +116,7 @@ func (w *wait) healthy(ctx context.Context, target *vmpb.ReportStateRequest) boo
 	ctx, cancel := context.WithTimeout(ctx, healthLimit)
 	defer cancel()
 	peer := identity.Peer{Namespace: w.vm.Namespace, VM: w.vm.Name, Pod: target.GetUs().GetPodName()}
-	conn, err := identity.ForController(w.Authority, w.Registry.Clock.Now).Dial(target.GetEndpoint(), peer)
+	conn, err := w.credentials().Dial(target.GetEndpoint(), peer)
 	if err != nil {
 		return false
 	}

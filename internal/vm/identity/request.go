@@ -1,0 +1,139 @@
+package identity
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/status"
+
+	identitypb "github.com/millwright-dev/millwright/proto/identity"
+)
+
+// ErrNoIssuer means that the controller was reached, and issues no certificates.
+var ErrNoIssuer = errors.New("the controller issues no certificates")
+
+// Options of ForHypervisor.
+type Options struct {
+	// Authority are the certificates of the trusted authorities, in PEM form. Required.
+	Authority []byte
+	// TokenFile is the file with the Pod's bound token. It is read for every certificate,
+	// as the token changes. Required.
+	TokenFile string
+	// Endpoint is the gRPC target of the controller. Required.
+	Endpoint string
+	// Now is the clock. Nil: time.Now.
+	Now func() time.Time
+	// Log is the logger for failed renewals. Nil: none.
+	Log *slog.Logger
+}
+
+// ForHypervisor returns the credentials of a hypervisor process. It does not connect yet.
+// Errors: ErrBadAuthority.
+func ForHypervisor(options Options) (*Credentials, error) {
+	authorities, err := parseCertificates(options.Authority)
+	if err != nil {
+		return nil, err
+	}
+	if options.Now == nil {
+		options.Now = time.Now
+	}
+	if options.Log == nil {
+		options.Log = slog.New(slog.DiscardHandler)
+	}
+	c := &Credentials{
+		trust: newTrust(authorities, options.Now),
+		log:   options.Log,
+		self:  "this hypervisor",
+	}
+	c.obtain = func(ctx context.Context) (*tls.Certificate, error) {
+		return c.trust.ask(ctx, options.Endpoint, options.TokenFile)
+	}
+	return c, nil
+}
+
+// ask requests a certificate from the controller for the Pod of the token.
+func (t trust) ask(ctx context.Context, endpoint, tokenFile string) (*tls.Certificate, error) {
+	token, err := os.ReadFile(tokenFile)
+	if err != nil {
+		return nil, fmt.Errorf("reading the token: %w", err)
+	}
+	key, request, err := newRequest()
+	if err != nil {
+		return nil, err
+	}
+	answer, err := t.issue(ctx, endpoint, &identitypb.IssueRequest{
+		CertificateRequest: request,
+		Token:              string(bytes.TrimSpace(token)),
+	})
+	if err != nil {
+		return nil, err
+	}
+	cert, err := withLeaf(answer.GetCertificate(), key)
+	if err != nil {
+		return nil, err
+	}
+	self, err := t.verify([]*x509.Certificate{cert.Leaf}, x509.ExtKeyUsageClientAuth)
+	if err != nil {
+		return nil, fmt.Errorf("the controller's answer: %w", err)
+	}
+	if self.IsController() {
+		return nil, errors.New("the controller's answer is a certificate for the controller")
+	}
+	return cert, nil
+}
+
+// issue calls the controller without a certificate. The connection is not kept, as it is
+// needed about once a day. Errors: ErrNoIssuer, those of the call.
+func (t trust) issue(
+	ctx context.Context, endpoint string, request *identitypb.IssueRequest,
+) (*identitypb.IssueResponse, error) {
+	// With any other server the handshake fails, so only the controller gets the token.
+	transport := &anonymousTransport{TransportCredentials: credentials.NewTLS(t.client(Controller()))}
+	conn, err := grpc.NewClient(endpoint, grpc.WithTransportCredentials(transport))
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = conn.Close() }()
+	response, err := identitypb.NewCertificateAuthorityClient(conn).Issue(ctx, request)
+	switch {
+	case status.Code(err) == codes.Unimplemented:
+		return nil, fmt.Errorf("%w: it does not know %s", ErrNoIssuer, identitypb.CertificateAuthority_Issue_FullMethodName)
+	case err != nil && transport.refused.Load():
+		return nil, fmt.Errorf("%w: it accepts nobody without a certificate", ErrNoIssuer)
+	}
+	return response, err
+}
+
+// anonymousTransport is TLS without a certificate, which notices when the server requires one.
+type anonymousTransport struct {
+	credentials.TransportCredentials
+	refused atomic.Bool
+}
+
+// ClientHandshake implements credentials.TransportCredentials.
+func (t *anonymousTransport) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	conn, info, err := t.TransportCredentials.ClientHandshake(ctx, authority, raw)
+	if err != nil {
+		return nil, nil, err
+	}
+	return &watchedConn{Conn: conn, onRefusal: func(err error) {
+		if isAlert(err) { // a connection that is reset says nothing
+			t.refused.Store(true)
+		}
+	}}, info, nil
+}
+
+// Clone implements credentials.TransportCredentials.
+func (t *anonymousTransport) Clone() credentials.TransportCredentials { return t }

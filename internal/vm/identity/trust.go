@@ -1,0 +1,110 @@
+package identity
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"sync/atomic"
+	"time"
+)
+
+// trust verifies the certificates of others. Copies share what is trusted.
+type trust struct {
+	anchors *atomic.Pointer[anchors]
+	now     func() time.Time
+}
+
+// anchors are whose certificates are trusted, and what names in them begin with.
+type anchors struct {
+	roots *x509.CertPool
+	realm string
+}
+
+func newTrust(authorities []*x509.Certificate, now func() time.Time) trust {
+	t := trust{anchors: &atomic.Pointer[anchors]{}, now: now}
+	t.set(authorities, uriOwn)
+	return t
+}
+
+// set replaces what is trusted, for the next connection.
+func (t trust) set(authorities []*x509.Certificate, realm string) {
+	t.anchors.Store(anchorsOf(authorities, realm))
+}
+
+func anchorsOf(authorities []*x509.Certificate, realm string) *anchors {
+	roots := x509.NewCertPool()
+	for _, authority := range authorities {
+		roots.AddCert(authority)
+	}
+	return &anchors{roots, realm}
+}
+
+// verify returns the identity in the first certificate of a chain, if the authority signed it for that usage and
+// it is valid now.
+func (t trust) verify(chain []*x509.Certificate, usage x509.ExtKeyUsage) (Peer, error) {
+	return t.anchors.Load().verify(chain, usage, t.now())
+}
+
+func (a *anchors) verify(chain []*x509.Certificate, usage x509.ExtKeyUsage, now time.Time) (Peer, error) {
+	between := x509.NewCertPool()
+	for _, cert := range chain[1:] {
+		between.AddCert(cert)
+	}
+	_, err := chain[0].Verify(x509.VerifyOptions{
+		Roots: a.roots, Intermediates: between, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{usage},
+	})
+	if err != nil {
+		return Peer{}, err
+	}
+	return a.peerOf(chain[0])
+}
+
+// peerOf returns the identity in a certificate that is verified, which must be of the same realm.
+func (t trust) peerOf(cert *x509.Certificate) (Peer, error) { return t.anchors.Load().peerOf(cert) }
+
+func (a *anchors) peerOf(cert *x509.Certificate) (Peer, error) {
+	p, realm, err := nameOf(cert)
+	if err == nil && realm != a.realm {
+		err = fmt.Errorf("%w: %.300q does not begin with %s", ErrNotAPeer, cert.URIs[0], a.realm)
+	}
+	return p, err
+}
+
+// client returns the TLS configuration that requires the server to be want.
+func (t trust) client(want Peer) *tls.Config {
+	return &tls.Config{
+		MinVersion: tls.VersionTLS13,
+		// Go verifies host names, which have no meaning here. VerifyConnection does the rest.
+		InsecureSkipVerify: true,
+		VerifyConnection: func(state tls.ConnectionState) error {
+			got, err := t.verify(state.PeerCertificates, x509.ExtKeyUsageServerAuth)
+			if err != nil {
+				return fmt.Errorf("the server is not %s: %w", want, err)
+			}
+			if got != want {
+				return fmt.Errorf("the server is %s, not %s", got, want)
+			}
+			return nil
+		},
+	}
+}
+
+// server returns the TLS configuration that requires a client's certificate to be signed by
+// the authority, for a peer.
+func (t trust) server(auth tls.ClientAuthType) *tls.Config {
+	return &tls.Config{
+		MinVersion: tls.VersionTLS13,
+		ClientAuth: auth,
+		ClientCAs:  t.anchors.Load().roots,
+		Time:       t.now,
+		// A resumed session could outlive its certificate.
+		SessionTicketsDisabled: true,
+		VerifyConnection: func(state tls.ConnectionState) error {
+			if len(state.PeerCertificates) == 0 {
+				return nil // ClientAuth allows it
+			}
+			_, err := t.peerOf(state.PeerCertificates[0])
+			return err
+		},
+	}
+}
