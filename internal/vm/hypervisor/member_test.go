@@ -45,6 +45,7 @@ type memberConfig struct {
 	Spec      json.RawMessage
 	Root      string
 	Disk      string // another path of the disk than the root's
+	Listen    string
 	Authority []byte
 	Bandwidth uint64
 	Timing    hypervisor.Timing
@@ -101,7 +102,7 @@ func (m memberConfig) config(log *slog.Logger) (hypervisor.Config, error) {
 			return credentials.Dial(target, identity.Controller(), controller.DialOptions()...)
 		},
 		Peers: service.Peers{
-			Listen: "127.0.0.1:0", Options: credentials.ServerOptions(),
+			Listen: m.Listen, Options: credentials.ServerOptions(),
 			Authorize: func(context.Context, string) error { return nil },
 		},
 		Migration: &hypervisor.Migration{
@@ -116,6 +117,7 @@ type household struct {
 	t          *testing.T
 	controller *fakeController
 	authority  []byte
+	server     *grpc.Server
 	line       *line
 	// Settings of the members that are made from now on.
 	bandwidth uint64
@@ -123,6 +125,11 @@ type household struct {
 	departure departure.Timing
 	arrival   arrival.Timing
 	grace     time.Duration
+	// cable leads to the host of targets. Nil: all are on this one.
+	cable *cable
+	// size of the disk and the memory, in bytes.
+	size   uint64
+	memory uint64
 }
 
 func newHousehold(t *testing.T) *household {
@@ -130,7 +137,7 @@ func newHousehold(t *testing.T) *household {
 	newReal(t, "scribe") // skips the test
 	authority, err := identity.NewAuthority(time.Now())
 	must(t, err)
-	h := &household{t: t, controller: newFakeController(), line: newCuttableLine(t), grace: time.Minute}
+	h := &household{t: t, controller: newFakeController(), line: newCuttableLine(t), grace: time.Minute, size: scribeDisk, memory: 32 << 20}
 	t.Cleanup(h.controller.Close)
 	h.authority, _ = authority.PEM()
 	server := grpc.NewServer(identity.ForController(authority, nil).ServerOptions()...)
@@ -141,6 +148,7 @@ func newHousehold(t *testing.T) *household {
 			return identity.Peer{Namespace: "default", VM: "web", Pod: token}, nil
 		},
 	})
+	h.server = server
 	go func() { _ = server.Serve(h.line) }()
 	t.Cleanup(server.Stop)
 	h.controller.Decide("web-1")
@@ -208,11 +216,17 @@ const scribeDisk = (2048 + 4096) * 512
 func (h *household) source() *member {
 	h.t.Helper()
 	return h.start("web-1", vmpb.VMSpec_SM_RUN, func(m *member) {
-		content, err := os.ReadFile(filepath.Join("testdata", "scribe.img"))
-		must(h.t, err)
-		must(h.t, os.WriteFile(m.disk, content, 0o600))
-		must(h.t, os.Truncate(m.disk, scribeDisk))
+		scribe(h.t, m.disk, h.size)
 	})
+}
+
+// scribe makes a disk of that size from which scribe starts.
+func scribe(t *testing.T, path string, size uint64) {
+	t.Helper()
+	content, err := os.ReadFile(filepath.Join("testdata", "scribe.img"))
+	must(t, err)
+	must(t, os.WriteFile(path, content, 0o600))
+	must(t, os.Truncate(path, int64(size)))
 }
 
 // target starts a hypervisor that waits for the VM.
@@ -226,11 +240,16 @@ func (h *household) start(pod string, mode vmpb.VMSpec_StartMode, prepare func(*
 	m := &member{t: h.t, pod: pod, root: h.t.TempDir(), ended: make(chan struct{})}
 	spec := validSpec()
 	spec.PodName, spec.Mode, spec.ControllerEndpoint = pod, mode, h.line.Addr().String()
-	spec.Resources, spec.RootDiskBytes = &vmpb.Resources{MemoryBytes: 32 << 20}, scribeDisk
+	spec.Resources, spec.RootDiskBytes = &vmpb.Resources{MemoryBytes: h.memory}, h.size
 	spec.Grace = durationpb.New(h.grace)
 	if mode == vmpb.VMSpec_SM_INCOMING_MIGRATION {
 		spec.MigrationSourcePod = h.controller.Holder().GetPodName()
 		h.controller.Change(func(a *authority) { a.target = pod })
+	}
+	program, listen := []string{os.Args[0]}, "127.0.0.1:0"
+	if mode == vmpb.VMSpec_SM_INCOMING_MIGRATION && h.cable != nil {
+		program, listen = h.cable.program(), h.cable.there+":0"
+		spec.ControllerEndpoint = h.cable.controller
 	}
 	text, err := protojson.Marshal(spec)
 	must(h.t, err)
@@ -239,11 +258,11 @@ func (h *household) start(pod string, mode vmpb.VMSpec_StartMode, prepare func(*
 	must(h.t, os.WriteFile(filepath.Join(m.root, "token"), []byte(pod), 0o600))
 	prepare(m)
 	config, err := json.Marshal(memberConfig{
-		Spec: text, Root: m.root, Disk: m.disk, Authority: h.authority, Bandwidth: h.bandwidth,
+		Spec: text, Root: m.root, Disk: m.disk, Listen: listen, Authority: h.authority, Bandwidth: h.bandwidth,
 		Timing: h.timing, Departure: h.departure, Arrival: h.arrival,
 	})
 	must(h.t, err)
-	m.process = exec.Command(os.Args[0])
+	m.process = exec.Command(program[0], program[1:]...)
 	m.process.Env = append(os.Environ(), envMember+"="+string(config))
 	m.process.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	log, err := os.Create(filepath.Join(m.root, "log"))

@@ -18,6 +18,7 @@ import (
 
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/service"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+	"github.com/millwright-dev/millwright/test/lot"
 	"github.com/millwright-dev/millwright/test/smallfs"
 )
 
@@ -163,13 +164,20 @@ func TestRealMigration(t *testing.T) {
 	wantAll(t, target.disk, there.last)
 }
 
-// TestRealMigrationByOrder moves a guest without a signal, and onwards by the next order.
+// TestRealMigrationByOrder moves a guest without a signal, and onwards by the next order; twenty times with all that
+// make test draws a part of.
 func TestRealMigrationByOrder(t *testing.T) {
 	h := newHousehold(t)
 	here := h.source()
 	console := here.counts()
 	console.numbers(100)
-	for _, pod := range []string{"web-2", "web-3"} {
+	pods := []string{"web-2", "web-3"}
+	if lot.All() {
+		for number := range 18 {
+			pods = append(pods, fmt.Sprintf("web-%d", number+4))
+		}
+	}
+	for _, pod := range pods {
 		there := h.target(pod)
 		h.names(func(int) *member { return there })
 		h.controller.Change(func(a *authority) { a.migrate = true })
@@ -182,8 +190,10 @@ func TestRealMigrationByOrder(t *testing.T) {
 	wantAll(t, here.disk, console.last)
 	// The last report of a source and the first of its target may pass each other.
 	h.wantPhases("web-1", copying, stopped)
-	h.wantPhases("web-2", done, copying, stopped)
-	h.wantPhases("web-3", done)
+	for _, pod := range pods[:len(pods)-1] {
+		h.wantPhases(pod, done, copying, stopped)
+	}
+	h.wantPhases(pods[len(pods)-1], done)
 }
 
 const (

@@ -1,0 +1,177 @@
+package hypervisor_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+)
+
+// cable leads to another network, which has nothing but its end. When it is cut, nobody is told.
+type cable struct {
+	t *testing.T
+	// name of the network, and of this end.
+	name, end string
+	// there is the address of the other end, and controller where the controller is from there.
+	there, controller string
+}
+
+// lay lays a cable from the household to the host of its targets.
+func (h *household) lay() *cable {
+	h.t.Helper()
+	if os.Geteuid() != 0 {
+		h.t.Skip("makes network namespaces, which needs root")
+	}
+	number := rand.N(1 << 13)
+	subnet := fmt.Sprintf("198.18.%d.%%d", number>>6)
+	first := number & 63 << 2
+	here := fmt.Sprintf(subnet, first+1)
+	c := &cable{t: h.t, name: fmt.Sprintf("mwtest%d", number), end: fmt.Sprintf("mwt%d", number), there: fmt.Sprintf(subnet, first+2)}
+	c.ip("netns add " + c.name)
+	h.t.Cleanup(func() { c.ip("netns del " + c.name) })
+	c.ip("link add " + c.end + " type veth peer name eth0 netns " + c.name)
+	c.ip("addr add " + here + "/30 dev " + c.end)
+	c.ip("link set " + c.end + " up")
+	c.ip("-n " + c.name + " addr add " + c.there + "/30 dev eth0")
+	c.ip("-n " + c.name + " link set eth0 up")
+	c.ip("-n " + c.name + " link set lo up")
+	listener, err := net.Listen("tcp", here+":0")
+	must(h.t, err)
+	c.controller = listener.Addr().String()
+	go func() { _ = h.server.Serve(listener) }()
+	h.cable = c
+	return c
+}
+
+func (c *cable) ip(command string) {
+	c.t.Helper()
+	if out, err := exec.Command("ip", strings.Fields(command)...).CombinedOutput(); err != nil {
+		c.t.Fatalf("ip %s: %v: %s", command, err, out)
+	}
+}
+
+// program is the command of a member that is there.
+func (c *cable) program() []string {
+	return []string{"nsenter", "--net=/run/netns/" + c.name, os.Args[0]}
+}
+
+// cut cuts the cable, or repairs it.
+func (c *cable) cut(is bool) {
+	c.t.Helper()
+	state := map[bool]string{true: "down", false: "up"}[is]
+	c.ip("link set " + c.end + " " + state)
+}
+
+// TestRealCutsBeforeTheCommit: the network to the target is cut while the two agree, or while they copy. The guest
+// runs on, and moves when the network is there again.
+func TestRealCutsBeforeTheCommit(t *testing.T) {
+	for name, copies := range map[string]bool{"while they agree": false, "while they copy": true} {
+		t.Run(name, func(t *testing.T) {
+			h := newHousehold(t)
+			h.departure.Negotiate, h.departure.Stall = 10*time.Second, 5*time.Second
+			cable := h.lay()
+			if copies {
+				h.slow()
+			}
+			source := h.source()
+			here := source.counts()
+			here.numbers(10)
+			targets := []*member{h.target("web-2")}
+			h.awaitIncoming(targets[0])
+			h.names(func(question int) *member {
+				if question == 0 {
+					if !copies {
+						cable.cut(true)
+					}
+					return targets[0]
+				}
+				targets[question-1].kill()
+				cable.cut(false)
+				targets = append(targets, h.target(fmt.Sprintf("web-%d", question+2)))
+				return targets[question]
+			})
+			h.controller.Change(func(a *authority) { a.migrate = true })
+			if copies {
+				h.awaitCopy()
+				cable.cut(true)
+			}
+			h.awaitPhase(failed)
+			here.numbers(100) // it runs on
+			here.toTheEnd()
+			source.ends(vmpb.EndTerminated) // nobody asks for targets any more
+			arrived := targets[len(targets)-1]
+			there := here.goesOnIn(arrived)
+			there.numbers(100)
+			arrived.kill()
+			wantAll(t, arrived.disk, there.last)
+		})
+	}
+}
+
+// TestRealCutsAfterTheCommit: the network to the target is cut before it can ask for the VM, or before it learns that it
+// has it. The guest goes on where it was, or nowhere, with all that it wrote where the VM is.
+func TestRealCutsAfterTheCommit(t *testing.T) {
+	for name, done := range map[string]bool{"before the switchover": false, "before its answer": true} {
+		t.Run(name, func(t *testing.T) {
+			h := newHousehold(t)
+			h.arrival.Switchover, h.arrival.Ask, h.departure.Switchover = 4*time.Second, time.Second, 8*time.Second
+			cable := h.lay()
+			source := h.source()
+			here := source.counts()
+			here.numbers(10)
+			target := h.target("web-2")
+			h.names(func(int) *member { return target })
+			var once sync.Once // a request that was under way arrives when the cable is repaired
+			cutting := func(us *vmpb.HypervisorID) error {
+				if us.GetPodName() != "web-2" {
+					return nil
+				}
+				once.Do(func() { cable.cut(true) })
+				return context.Canceled
+			}
+			h.controller.Change(func(a *authority) {
+				a.migrate = true
+				if done {
+					a.after = cutting
+				} else {
+					a.before = cutting
+				}
+			})
+			if done {
+				source.ends(vmpb.EndTerminated)
+				here.toTheEnd()
+				target.ends(vmpb.EndNotArrived)
+				if holder := h.controller.Holder(); holder.GetPodName() != "web-2" {
+					t.Errorf("%v is authoritative", holder)
+				}
+				wantAll(t, target.disk, here.last)
+				return
+			}
+			target.ends(vmpb.EndNotArrived)
+			h.awaitReturn(source)
+			cable.cut(false)
+			h.goesOn(source, here)
+		})
+	}
+}
+
+// awaitReturn waits until a source has its VM back, under another run than its first.
+func (h *household) awaitReturn(source *member) {
+	h.t.Helper()
+	ctx, cancel := context.WithTimeout(h.t.Context(), waitTimeout)
+	defer cancel()
+	first := h.controller.Runs()[0].GetRunId()
+	_, err := h.controller.AwaitReport(ctx, func(report *vmpb.ReportStateRequest) bool {
+		us := report.GetUs()
+		return us.GetPodName() == source.pod && us.GetRunId() > first && report.GetState() == vmpb.ReportStateRequest_STATE_RUNNING
+	})
+	must(h.t, err)
+}
