@@ -1,0 +1,41 @@
+package vmcontroller
+
+import (
+	"io"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/go-logr/logr"
+)
+
+// TestCertificatesOfOthers: flags that do not fit together, and files that cannot be used, end the controller with
+// their names before it contacts a cluster.
+func TestCertificatesOfOthers(t *testing.T) {
+	missing := filepath.Join(t.TempDir(), "missing.crt")
+	for name, test := range map[string]struct {
+		args []string
+		says string
+	}{
+		"one file":               {[]string{"--identity-cert-file=a"}, "--identity-private-key-file"},
+		"two authorities":        {[]string{"--identity-cert-file=a", "--identity-private-key-file=b", "--identity-authority-file=c", "--authority-cert-file=d", "--authority-private-key-file=e"}, "--authority-cert-file: others"},
+		"a driver without files": {[]string{"--hypervisor-identity-driver=csi.example.com"}, "needs --identity-cert-file"},
+		"attributes for nobody":  {[]string{"--hypervisor-identity-attribute=a=b"}, "needs --hypervisor-identity-driver"},
+		"no attribute":           {[]string{"--hypervisor-identity-attribute=a"}, `"a" is not NAME=VALUE`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			command := New()
+			command.SetArgs(append(test.args, "--hypervisor-image=test", "--advertise-address=192.0.2.1"))
+			command.SetOut(io.Discard)
+			command.SetErr(io.Discard)
+			if err := command.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), test.says) {
+				t.Errorf("the error is %v, and does not say %q", err, test.says)
+			}
+		})
+	}
+	flags := &identityFlags{}
+	flags.files.Certificate, flags.files.Key, flags.files.Authority = missing, missing, missing
+	if _, err := flags.credentials(logr.Discard()); err == nil || !strings.Contains(err.Error(), missing) {
+		t.Errorf("files that are missing: %v", err)
+	}
+}
