@@ -4,6 +4,8 @@
 //	container pause       waits for a signal
 //	container web         serves HTTP on port 8080
 //	container get URL     prints what the URL answers
+//	container stop NAME   stops the processes of that name, with SIGSTOP: in a privileged Pod with
+//	                      hostPID, programs of the node
 package main
 
 import (
@@ -14,6 +16,9 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -27,7 +32,7 @@ func main() {
 	}
 }
 
-var errUsage = errors.New("usage: container pause | web | get URL")
+var errUsage = errors.New("usage: container pause | web | get URL | stop NAME")
 
 func run(ctx context.Context, args []string, out io.Writer) error {
 	switch {
@@ -38,6 +43,8 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		return serve(ctx, out)
 	case len(args) == 2 && args[0] == "get":
 		return get(ctx, args[1], out)
+	case len(args) == 2 && args[0] == "stop":
+		return stop(args[1], out)
 	}
 	return errUsage
 }
@@ -101,6 +108,34 @@ func get(ctx context.Context, url string, out io.Writer) error {
 	}
 	if response.StatusCode != http.StatusOK {
 		return errors.New(response.Status)
+	}
+	return nil
+}
+
+// stop stops the processes of a name. It is an error if there are none.
+func stop(name string, out io.Writer) error {
+	comms, err := filepath.Glob("/proc/[0-9]*/comm")
+	if err != nil {
+		return err
+	}
+	found := false
+	for _, comm := range comms {
+		text, err := os.ReadFile(comm)
+		if err != nil || strings.TrimSpace(string(text)) != name {
+			continue // it has ended, or is another one
+		}
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(comm)))
+		if err == nil {
+			err = syscall.Kill(pid, syscall.SIGSTOP)
+		}
+		if err != nil {
+			return fmt.Errorf("stopping %s: %w", name, err)
+		}
+		fmt.Fprintln(out, "stopped process", pid)
+		found = true
+	}
+	if !found {
+		return fmt.Errorf("there is no process %q", name)
 	}
 	return nil
 }
