@@ -1,0 +1,142 @@
+// Package load sends requests to an HTTP service all the time, and counts those that fail.
+package load
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+)
+
+// Generator sends requests. Use New.
+type Generator struct {
+	Config
+
+	mu    sync.Mutex
+	count Count
+	next  int
+}
+
+// Config is what a Generator needs. All fields are required.
+type Config struct {
+	// Targets returns the addresses that lead to the service now. They take turns.
+	Targets func() []netip.AddrPort
+	// Dial connects to one of them.
+	Dial func(context.Context, netip.AddrPort) (net.Conn, error)
+	// Every is the time from one request to the next, whether or not the first one was answered.
+	Every time.Duration
+	// Timeout is how long an answer may take. No request is sent a second time.
+	Timeout time.Duration
+}
+
+// Count is what became of the requests so far.
+type Count struct {
+	// Answered requests got status 200 and a whole body. Failed are all others that have ended.
+	Answered, Failed int
+	// Slowest is the longest time of an answered request.
+	Slowest time.Duration
+	// Failures says of the first failed requests what happened.
+	Failures []string
+}
+
+// keptFailures is how many failures a Count describes.
+const keptFailures = 10
+
+// String returns the numbers in words.
+func (c Count) String() string {
+	return fmt.Sprintf("%d answered, %d failed, slowest %.1f s", c.Answered, c.Failed, c.Slowest.Seconds())
+}
+
+// New returns a generator that has sent nothing.
+func New(config Config) *Generator { return &Generator{Config: config} }
+
+// Count returns what became of the requests so far.
+func (g *Generator) Count() Count {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	count := g.count
+	count.Failures = slices.Clone(count.Failures)
+	return count
+}
+
+// Run sends requests until the context ends, and then waits for the last answers.
+func (g *Generator) Run(ctx context.Context) {
+	ticker := time.NewTicker(g.Every)
+	defer ticker.Stop()
+	var open sync.WaitGroup
+	defer open.Wait()
+	for ctx.Err() == nil {
+		open.Go(func() { g.send(context.WithoutCancel(ctx)) })
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+		}
+	}
+}
+
+func (g *Generator) send(ctx context.Context) {
+	begin := time.Now()
+	ctx, cancel := context.WithTimeout(ctx, g.Timeout)
+	defer cancel()
+	target, err := g.target()
+	if err == nil {
+		err = g.Get(ctx, target, "/")
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if err == nil {
+		g.count.Answered++
+		g.count.Slowest = max(g.count.Slowest, time.Since(begin))
+		return
+	}
+	g.count.Failed++
+	if len(g.count.Failures) < keptFailures {
+		g.count.Failures = append(g.count.Failures, fmt.Sprintf("sent at %s, failed after %.1f s: %v",
+			begin.Format(time.TimeOnly), time.Since(begin).Seconds(), err))
+	}
+}
+
+var errNoTarget = errors.New("nothing leads to the service")
+
+// target returns whose turn it is.
+func (g *Generator) target() (netip.AddrPort, error) {
+	all := g.Targets()
+	if len(all) == 0 {
+		return netip.AddrPort{}, errNoTarget
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.next++
+	return all[g.next%len(all)], nil
+}
+
+// Get sends one request on a connection of its own. Anything but status 200 and a whole body is an error.
+func (c *Config) Get(ctx context.Context, target netip.AddrPort, path string) error {
+	transport := &http.Transport{
+		DisableKeepAlives: true,
+		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return c.Dial(ctx, target) },
+	}
+	defer transport.CloseIdleConnections()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+target.String()+path, http.NoBody)
+	if err != nil {
+		return err
+	}
+	response, err := transport.RoundTrip(request)
+	if err != nil {
+		return fmt.Errorf("%s: %w", target, err)
+	}
+	defer response.Body.Close()
+	if _, err := io.Copy(io.Discard, response.Body); err != nil {
+		return fmt.Errorf("%s: reading the answer: %w", target, err)
+	}
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s answered %s", target, response.Status)
+	}
+	return nil
+}
