@@ -102,6 +102,10 @@ DEMO_FLAGS ?=
 demo: controlplane qemu guest build ## Show three virtual machines become nodes (DEMO_EXIT=1: check, clean up and end)
 	@exec bin/millwright demo $(if $(filter-out 0,$(DEMO_EXIT)),--exit) $(DEMO_FLAGS)
 
+.PHONY: demo-full
+demo-full: controlplane qemu guest-full build ## Replace three nodes that run Pods while requests are sent to them; none may fail (DEMO_EXIT=1; minutes)
+	@exec bin/millwright demo --guest full $(if $(filter-out 0,$(DEMO_EXIT)),--exit) $(DEMO_FLAGS)
+
 .PHONY: recording
 recording: controlplane qemu guest build ## Record the demo for the README, as docs/demo.svg
 	@hack/recording.sh docs/demo.svg
@@ -144,6 +148,10 @@ test-integration: export DRIVER := $(DRIVER)
 test-integration: export FOCUS := $(FOCUS)
 test-integration: controlplane $(if $(filter vm,$(DRIVER)),qemu guest) build ## Run MCM's integration suite (DRIVER=sim or vm; CONTROL_KUBECONFIG=FILE for clusters of yours)
 	@hack/test-integration.sh
+
+.PHONY: test-e2e
+test-e2e: controlplane qemu guest-full ## Run the stories with nodes that run Pods, each a virtual machine (half an hour; RUN=REGEXP)
+	MILLWRIGHT_E2E=1 go test -count=1 -timeout 3h -run '$(RUN)' -v $(TESTFLAGS) ./test/e2e
 
 .PHONY: crash
 crash: controlplane ## Kill the manager at every point of every scenario, and say how far it is (two hours; make test does a part)

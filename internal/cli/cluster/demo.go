@@ -13,6 +13,8 @@ import (
 
 	"github.com/prometheus/procfs"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -40,40 +42,57 @@ type demo struct {
 	client   client.Client
 	follower *follow.Follower
 	display  display
+	// service is what the guests' Pods serve; only with --guest full.
+	service *service
 }
 
 // NewDemo returns "millwright demo".
-func NewDemo() *cobra.Command {
-	d := &demo{}
+func NewDemo() *cobra.Command { return (&demo{}).command() }
+
+func (d *demo) command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "Run a local cluster and show how machines become nodes",
 		Long: `Run a local cluster as "up" does, apply the examples, and show how machines become nodes.
 With --exit, then scale down, delete everything, check that nothing is left over, and exit;
-the first failure is an error.`,
+the first failure is an error.
+
+With --guest full the nodes run Pods that serve HTTP. Instead of scaling, all machines are replaced by
+machines of a new class while requests are sent to the Service. At the end it says how many were
+answered; one that failed is an error.`,
 		Args: args.None,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			d.stdout = cmd.OutOrStdout()
+			d.setDefaults(cmd.Flags())
 			return d.run(cmd.Context(), d.stdout, cmd.ErrOrStderr(), d.play)
 		},
 	}
 	d.addFlags(cmd)
 	set := cmd.Flags()
-	set.StringVar(&d.examples, "examples", "examples", "directory with the manifests to apply")
+	set.StringVar(&d.examples, "examples", "examples", `directory with the manifests to apply; with --guest full, defaults to "examples/full"`)
 	set.BoolVar(&d.exit, "exit", false, "scale down, delete everything, check that nothing is left over, and exit")
-	set.DurationVar(&d.timeout, "timeout", 5*time.Minute, "timeout of each step")
+	set.DurationVar(&d.timeout, "timeout", 5*time.Minute, "timeout of each step; with --guest full, defaults to 30m")
 	return cmd
+}
+
+// setDefaults sets what is another default with full guests, which take longer.
+func (d *demo) setDefaults(given *pflag.FlagSet) {
+	if d.guest != guestFull {
+		return
+	}
+	if !given.Changed("examples") {
+		d.examples = "examples/full"
+	}
+	if !given.Changed("timeout") {
+		d.timeout = 30 * time.Minute
+	}
 }
 
 func (d *demo) play(ctx context.Context, mode *local) error {
 	if err := d.prepare(ctx, mode); err != nil {
 		return explainCancel(ctx, err)
 	}
-	acts := []func(context.Context) error{d.apply, d.awaitSettled, d.show}
-	if d.exit {
-		acts = append(acts, d.scaleDown, d.awaitSettled, d.deleteAll, d.awaitNothingLeft)
-	}
-	for _, act := range acts {
+	for _, act := range d.acts() {
 		if err := d.within(ctx, act); err != nil {
 			return explainCancel(ctx, err)
 		}
@@ -83,6 +102,21 @@ func (d *demo) play(ctx context.Context, mode *local) error {
 		<-ctx.Done()
 	}
 	return nil
+}
+
+// acts returns what is shown, one after the other.
+func (d *demo) acts() []func(context.Context) error {
+	acts := []func(context.Context) error{d.apply, d.awaitSettled}
+	remove := []func(context.Context) error{d.scaleDown, d.awaitSettled}
+	if d.guest == guestFull {
+		acts = append(acts, d.awaitService, d.rollUnderLoad)
+		remove = []func(context.Context) error{d.deletePods}
+	}
+	acts = append(acts, d.show)
+	if d.exit {
+		acts = append(append(acts, remove...), d.deleteAll, d.awaitNothingLeft)
+	}
+	return acts
 }
 
 func (d *demo) prepare(ctx context.Context, mode *local) error {
@@ -95,8 +129,11 @@ func (d *demo) prepare(ctx context.Context, mode *local) error {
 	if d.client, err = connect.NewClient(config); err != nil {
 		return err
 	}
-	d.follower, err = follow.Start(ctx, config, cache.Options{Scheme: d.client.Scheme()},
-		&v1alpha1.MachineDeployment{}, &v1alpha1.Machine{}, &vmv1alpha1.VirtualMachine{}, &corev1.Node{})
+	kinds := []client.Object{&v1alpha1.MachineDeployment{}, &v1alpha1.Machine{}, &vmv1alpha1.VirtualMachine{}, &corev1.Node{}}
+	if d.guest == guestFull {
+		kinds = append(kinds, &appsv1.Deployment{}, &corev1.Pod{})
+	}
+	d.follower, err = follow.Start(ctx, config, cache.Options{Scheme: d.client.Scheme()}, kinds...)
 	if err != nil || !d.exit {
 		return err
 	}
@@ -171,7 +208,10 @@ func (d *demo) showUntil(ctx context.Context, holds func(objects) bool) error {
 
 // show prints the objects with kubectl.
 func (d *demo) show(ctx context.Context) error {
-	const kinds = "machinedeployments,machinesets,machines,virtualmachines,nodes"
+	kinds := "machinedeployments,machinesets,machines,virtualmachines,nodes"
+	if d.guest == guestFull {
+		kinds += ",pods"
+	}
 	fmt.Fprintf(d.stdout, "$ kubectl get %s\n", kinds)
 	command := exec.CommandContext(ctx, d.kubectl(), "--kubeconfig", d.mode.plane.Kubeconfig(), "get", kinds)
 	command.Stdout, command.Stderr = d.stdout, d.stdout
