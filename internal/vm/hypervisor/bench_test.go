@@ -1,0 +1,180 @@
+package hypervisor_test
+
+import (
+	"crypto/rand"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/service"
+	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+)
+
+// moved is what migrations of one kind took.
+type moved struct{ totals, gaps []time.Duration }
+
+func (m *moved) add(total, gap time.Duration) {
+	m.totals, m.gaps = append(m.totals, total), append(m.gaps, gap)
+}
+
+func median(all []time.Duration) time.Duration {
+	sorted := slices.Sorted(slices.Values(all))
+	return sorted[len(sorted)/2].Round(time.Millisecond)
+}
+
+// pairs is how many migrations of each kind are compared: those of "make bench-vm", or one, of which only its
+// success counts.
+func pairs(t *testing.T) (count int, measured bool) {
+	t.Helper()
+	text := os.Getenv("MILLWRIGHT_PAIRS")
+	if text == "" {
+		return 1, false
+	}
+	count, err := strconv.Atoi(text)
+	if err != nil || count < 1 {
+		t.Fatalf("MILLWRIGHT_PAIRS: %q is not a number of pairs", text)
+	}
+	return count, true
+}
+
+// Budgets of a migration, against QEMU alone.
+const (
+	totalFactor = 1.2
+	gapFactor   = 1.2
+	gapMore     = 50 * time.Millisecond
+)
+
+// TestAgainstBareQEMU moves guests between hypervisors and between two QEMUs in turns, and compares the medians. Both
+// begin with the order, and start the QEMU that receives then. The guest writes to its disk all the while; a quarter of the
+// disk has data.
+func TestAgainstBareQEMU(t *testing.T) {
+	const MiB = 1 << 20
+	count, measured := pairs(t)
+	sizes := []struct {
+		name       string
+		size, data uint64
+	}{{"256 MiB", 256 * MiB, 64 * MiB}, {"2 GiB", 2048 * MiB, 512 * MiB}}
+	if !measured {
+		sizes = sizes[:1]
+		sizes[0].name, sizes[0].size, sizes[0].data = "16 MiB", 16*MiB, 4*MiB
+	}
+	for _, disk := range sizes {
+		t.Run(disk.name, func(t *testing.T) {
+			ours, alone := &moved{}, &moved{}
+			for range count {
+				t.Run("bare", func(t *testing.T) {
+					path := filepath.Join(t.TempDir(), "source")
+					scribe(t, path, disk.size)
+					fill(t, path, disk.data)
+					alone.add(moveBare(t, path, disk.size, 256*MiB))
+				})
+				t.Run("ours", func(t *testing.T) { ours.add(moveOurs(t, disk.size, disk.data, 256*MiB)) })
+			}
+			if len(ours.gaps) < count || len(alone.gaps) < count || !measured {
+				return
+			}
+			compare(t, "total", ours.totals, alone.totals, totalFactor, 0)
+			compare(t, "gap", ours.gaps, alone.gaps, gapFactor, gapMore)
+		})
+	}
+}
+
+// compare prints the medians, and fails the test if ours is over its budget.
+func compare(t *testing.T, what string, ours, alone []time.Duration, factor float64, more time.Duration) {
+	t.Helper()
+	us, bare := median(ours), median(alone)
+	budget := (time.Duration(factor*float64(bare)) + more).Round(time.Millisecond)
+	t.Logf("%s: %v, bare QEMU %v: %.2f times; budget %v; all: %v and %v", what, us, bare, float64(us)/float64(bare), budget, ours, alone)
+	if us > budget {
+		t.Errorf("the %s is over its budget", what)
+	}
+}
+
+// fill writes that many bytes, which cannot be compressed, behind what scribe uses.
+func fill(t *testing.T, path string, bytes uint64) {
+	t.Helper()
+	file, err := os.OpenFile(path, os.O_WRONLY, 0)
+	must(t, err)
+	defer func() { must(t, file.Close()) }()
+	block := make([]byte, 1<<20)
+	_, _ = rand.Read(block)
+	for at := uint64(4 << 20); at < bytes+4<<20; at += uint64(len(block)) {
+		_, err := file.WriteAt(block, int64(at))
+		must(t, err)
+	}
+}
+
+// moveOurs is moveBare between hypervisors.
+func moveOurs(t *testing.T, size, data, memory uint64) (total, gap time.Duration) {
+	t.Helper()
+	h := newHousehold(t)
+	h.size, h.memory = size, memory
+	source := h.sourceWith(data)
+	here := source.counts()
+	here.numbers(10)
+	target := h.target("web-2")
+	h.awaitIncoming(target)
+	h.names(func(int) *member { return target })
+	words := target.firstWords()
+	begun := time.Now()
+	h.controller.Change(func(a *authority) { a.migrate = true })
+	here.toTheEnd()
+	first, spoke := <-words
+	if !spoke {
+		t.Fatal("the guest says nothing where it went")
+	}
+	total, gap = first.Sub(begun), first.Sub(here.at)
+	source.ends(vmpb.EndTerminated)
+	target.kill()
+	return total, gap
+}
+
+// firstWords tells when a target's guest says something. It asks for the console all the while: there is none before.
+func (m *member) firstWords() <-chan time.Time {
+	m.t.Helper()
+	conn, err := service.DialSocket(filepath.Join(m.root, vmpb.SocketPath))
+	must(m.t, err)
+	m.t.Cleanup(func() { _ = conn.Close() })
+	words := make(chan time.Time, 1)
+	go func() {
+		defer close(words)
+		for m.t.Context().Err() == nil {
+			stream, err := vmpb.NewOOBManagementClient(conn).Console(m.t.Context(), grpc.WaitForReady(true))
+			if err == nil {
+				if _, err = stream.Recv(); err == nil {
+					words <- time.Now()
+					return
+				}
+			}
+			select {
+			case <-time.After(5 * time.Millisecond):
+			case <-m.ended:
+				return
+			}
+		}
+	}()
+	return words
+}
+
+// sourceWith is source with more data on its disk.
+func (h *household) sourceWith(data uint64) *member {
+	h.t.Helper()
+	return h.start("web-1", vmpb.VMSpec_SM_RUN, func(m *member) {
+		scribe(h.t, m.disk, h.size)
+		fill(h.t, m.disk, data)
+	})
+}
+
+// awaitIncoming waits until a target has reported where it is.
+func (h *household) awaitIncoming(target *member) {
+	h.t.Helper()
+	_, err := h.controller.AwaitReport(h.t.Context(), func(report *vmpb.ReportStateRequest) bool {
+		return report.GetUs().GetPodName() == target.pod && report.GetState() == vmpb.ReportStateRequest_STATE_INCOMING
+	})
+	must(h.t, err)
+}
