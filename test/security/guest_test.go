@@ -34,7 +34,8 @@ func annotation(key, value string) func(string) marks {
 }
 
 // hostile is everything that controllers of Machines read from Nodes, or may be believed to read. OTHER is
-// the name of another Machine.
+// the name of another Machine. That he was chosen for an update is missing: the health of a node that is updated
+// does not count until the update has taken too long, as in MCM.
 var hostile = map[string]func(other string) marks{
 	"has no Machine":               annotation(v1alpha1.AnnotationKeyNotManaged, "1"),
 	"is not to be scaled down":     annotation(v1alpha1.AnnotationKeyScaleDownDisabled, "true"),
@@ -46,9 +47,6 @@ var hostile = map[string]func(other string) marks{
 	"is being deleted":             annotation(v1alpha1.AnnotationKeyMarkedForDeletionTime, "2020-01-01T00:00:00Z"),
 	"is in a reserve":              annotation(v1alpha1.AnnotationKeyExcessReplicas, "100"),
 	"is emptied for an hour":       annotation(v1alpha1.AnnotationKeyDrainSince, "2020-01-01T00:00:00Z"),
-	"was chosen for an update": func(string) marks {
-		return marks{Labels: map[string]any{v1alpha1.LabelKeyNodeCandidateForUpdate: "true", v1alpha1.LabelKeyNodeSelectedForUpdate: "true"}}
-	},
 	"was updated": func(string) marks {
 		return marks{Labels: map[string]any{v1alpha1.LabelKeyNodeUpdateResult: v1alpha1.LabelValueNodeUpdateSuccessful}}
 	},
