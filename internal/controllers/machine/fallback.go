@@ -34,6 +34,15 @@ type choices struct {
 	problem string
 }
 
+// versions names the other classes as they are now; empty if there are none.
+func (of choices) versions() string {
+	text := ""
+	for _, class := range of.others {
+		text += fmt.Sprintf("%s %s %d\n", class.Name, class.UID, class.Generation)
+	}
+	return text
+}
+
 // choicesOf returns the other classes of a Machine that can be taken.
 func (c *Controller) choicesOf(ctx context.Context, machine *v1alpha1.Machine, class *v1alpha1.MachineClass) (choices, error) {
 	of := choices{}

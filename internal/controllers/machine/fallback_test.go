@@ -15,6 +15,7 @@ import (
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/driver/fake"
 	"github.com/millwright-dev/millwright/driver/status"
+	"github.com/millwright-dev/millwright/internal/controllers/machine/wake"
 	"github.com/millwright-dev/millwright/internal/lifecycle/scarcity/capacity"
 	"github.com/millwright-dev/millwright/test/fixture"
 )
@@ -263,6 +264,22 @@ func TestClassesThatDoNotFit(t *testing.T) {
 			s.wantVM("large")
 		})
 	}
+}
+
+// TestAClassThatComesLater is taken at once, and wakes the Machines that may fall back to it.
+func TestAClassThatComesLater(t *testing.T) {
+	s := newScarce(t, className)
+	s.declare(choosing(className, "late"))
+	s.Settle()
+	s.SettleAfter(fallbackAfter)
+	late := otherClass("late")
+	s.create(late)
+	woken := wake.Machines{Cache: s.Record(s.control, indexes)}.WaitingForClass(t.Context(), late)
+	if len(woken) != 1 || woken[0].NamespacedName != s.Key {
+		t.Errorf("woken are %v", woken)
+	}
+	s.Settle()
+	s.wantVM("late")
 }
 
 // TestAMachineWithoutChoiceAsksAsBefore: the same calls and writes, whether or not there is a memory.

@@ -112,6 +112,7 @@ func (a adapter) Request() instance.Request {
 		Prepare:      a.c.prepare(a.s.machine, a.inputs.secret),
 		NodeExpected: a.c.Target != nil,
 		Capacity:     a.capacity(),
+		Others:       a.choices.versions(),
 	}
 }
 

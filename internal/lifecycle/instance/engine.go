@@ -55,6 +55,9 @@ type Request struct {
 	NodeExpected bool
 	// Capacity, if set, is what is known about the capacity of the class and of others.
 	Capacity Capacity
+	// Others are the versions of the other classes that the instance may have instead. A change of them
+	// begins anew.
+	Others string
 }
 
 // Capacity is what is known about the capacity for an instance, of its class and of others that it may

@@ -16,7 +16,7 @@ import (
 type fingerprint struct {
 	machine, class                     types.UID
 	machineGeneration, classGeneration int64
-	force, location, choices           string
+	force, location, others            string
 	secret                             [sha256.Size]byte
 }
 
@@ -37,7 +37,7 @@ func fingerprintOf(req Request) fingerprint {
 		classGeneration:   req.Class.Generation,
 		force:             req.Machine.Labels[v1alpha1.LabelKeyForceDeletion],
 		location:          driver.Location(req.Machine),
-		choices:           req.Machine.Annotations[v1alpha1.AnnotationKeyClassChoices],
+		others:            req.Others,
 		secret:            sha256.Sum256(data),
 	}
 }

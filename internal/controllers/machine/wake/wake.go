@@ -4,6 +4,7 @@ package wake
 import (
 	"context"
 	"maps"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -18,6 +19,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
 	"github.com/millwright-dev/millwright/internal/lifecycle/ownership"
 	"github.com/millwright-dev/millwright/internal/lifecycle/preservation"
+	"github.com/millwright-dev/millwright/internal/lifecycle/scarcity"
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
 )
 
@@ -52,11 +54,16 @@ func (m Machines) OfClass(ctx context.Context, object client.Object) []reconcile
 	return m.find(ctx, client.MatchingFields{fieldindex.MachineByClass: object.GetName()}, nil)
 }
 
-// WaitingForClass returns the Machines of a class that have no VM yet, or are being deleted.
+// WaitingForClass returns the Machines of a class that have no VM yet, or are being deleted, and those of
+// other classes without a VM that may fall back to it.
 func (m Machines) WaitingForClass(ctx context.Context, object client.Object) []reconcile.Request {
-	return m.find(ctx, client.MatchingFields{fieldindex.MachineByClass: object.GetName()}, func(machine *v1alpha1.Machine) bool {
+	name := object.GetName()
+	requests := m.find(ctx, client.MatchingFields{fieldindex.MachineByClass: name}, func(machine *v1alpha1.Machine) bool {
 		return !machine.DeletionTimestamp.IsZero() || !ownership.Established(machine)
 	})
+	return append(requests, m.find(ctx, nil, func(machine *v1alpha1.Machine) bool {
+		return !ownership.Established(machine) && machine.Spec.Class.Name != name && slices.Contains(scarcity.OfMachine(machine), name)
+	})...)
 }
 
 // WaitingForSecret returns what WaitingForClass does for the classes of a Secret.
@@ -92,9 +99,13 @@ func (m Machines) WaitingForDriver(ctx context.Context, name string) []reconcile
 	return requests
 }
 
+// find returns the Machines that an index has, or all, and that are to be kept.
 func (m Machines) find(ctx context.Context, fields client.MatchingFields, keep func(*v1alpha1.Machine) bool) []reconcile.Request {
-	machines := &v1alpha1.MachineList{}
-	if err := m.Cache.List(ctx, machines, fields, client.UnsafeDisableDeepCopy); err != nil {
+	machines, options := &v1alpha1.MachineList{}, []client.ListOption{client.UnsafeDisableDeepCopy}
+	if fields != nil {
+		options = append(options, fields)
+	}
+	if err := m.Cache.List(ctx, machines, options...); err != nil {
 		return nil // the cache ends with the process
 	}
 	var requests []reconcile.Request
