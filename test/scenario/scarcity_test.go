@@ -15,10 +15,10 @@ import (
 // faults is the annotation of a class that has the simulated provider refuse calls.
 const faults = "sim.millwright.dev/faults"
 
-// zoneClass is a class whose VMs and nodes are in a zone.
-func zoneClass(namespace, name, zone string) *v1alpha1.MachineClass {
+// zoneClass is a class whose VMs and nodes are in a zone, with the Secret of a pool.
+func zoneClass(namespace, name, pool, zone string) *v1alpha1.MachineClass {
 	class := class(namespace, name, `{"zone":"`+zone+`"}`)
-	class.SecretRef.Name = "scarce"
+	class.SecretRef.Name = pool
 	class.NodeTemplate = &v1alpha1.NodeTemplate{
 		Capacity:     corev1.ResourceList{"cpu": resource.MustParse("2"), "memory": resource.MustParse("4Gi"), "gpu": resource.MustParse("0")},
 		InstanceType: "small", Region: "here", Zone: zone,
@@ -33,7 +33,7 @@ func TestScarcity(t *testing.T) {
 	if err := w.cloud.SetZones("a", "b"); err != nil {
 		t.Fatal(err)
 	}
-	first, second := zoneClass(w.Namespace, "scarce", "a"), zoneClass(w.Namespace, "second", "b")
+	first, second := zoneClass(w.Namespace, "scarce", "scarce", "a"), zoneClass(w.Namespace, "second", "scarce", "b")
 	first.Annotations = map[string]string{faults: `[{"method":"CreateMachine","codes":["ResourceExhausted"],"times":-1}]`}
 	deployment := deploymentOf(w.Namespace, "scarce", 3)
 	deployment.Spec.FallbackClasses = []string{"second"}
@@ -61,10 +61,10 @@ func TestSpread(t *testing.T) {
 	if err := w.cloud.SetZones("a", "b"); err != nil {
 		t.Fatal(err)
 	}
-	first, second := zoneClass(w.Namespace, "scarce", "a"), zoneClass(w.Namespace, "second", "b")
-	deployment := deploymentOf(w.Namespace, "scarce", 4)
-	deployment.Annotations = map[string]string{v1alpha1.AnnotationKeyFallbackClasses: "second", v1alpha1.AnnotationKeyZoneMaxSkew: "1"}
-	w.create(secret(w.Namespace, "scarce"), first, second, deployment)
+	first, second := zoneClass(w.Namespace, "spread", "spread", "a"), zoneClass(w.Namespace, "other", "spread", "b")
+	deployment := deploymentOf(w.Namespace, "spread", 4)
+	deployment.Annotations = map[string]string{v1alpha1.AnnotationKeyFallbackClasses: "other", v1alpha1.AnnotationKeyZoneMaxSkew: "1"}
+	w.create(secret(w.Namespace, "spread"), first, second, deployment)
 	manager := w.manager("--fallback-after", "0s", "--fallback-memory", "1ms")
 	w.inZones(deployment, map[string]int{"a": 2, "b": 2})
 	w.patchObject(first, `{"metadata":{"annotations":{"`+faults+`":"[{\"method\":\"CreateMachine\",\"codes\":[\"ResourceExhausted\"],\"times\":-1}]"}}}`)
