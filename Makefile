@@ -63,7 +63,7 @@ CYCLO_FAIL := 15
 
 .PHONY: help
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 # Where the program goes, and more flags for the linker.
 BINARY := bin/millwright
@@ -214,6 +214,12 @@ IMAGE_PLATFORMS ?=
 .PHONY: image
 image: ## Build that image without a container engine (as release; IMAGE_PLATFORMS="linux/amd64 linux/arm64" IMAGE_PUSH=1)
 	@hack/image.sh $(if $(filter-out 0,$(IMAGE_PUSH)),--push) bin/image '$(VERSION)' '$(RELEASE_IMAGE)' $(IMAGE_PLATFORMS)
+
+# The repository of the image of hypervisors, whose tag is the version too.
+RELEASE_HYPERVISOR_IMAGE ?= millwright-dev/millwright-hypervisor
+.PHONY: hypervisor-image
+hypervisor-image: ## Build the image of hypervisors, with QEMU from Debian's packages, without a container engine (cached; IMAGE_PUSH=1)
+	@hack/image.sh --hypervisor $(if $(filter-out 0,$(IMAGE_PUSH)),--push) bin/hypervisor-image '$(VERSION)' '$(RELEASE_HYPERVISOR_IMAGE)'
 
 .PHONY: generate
 generate: ## Write deep copies, CRDs, typed clients and aliases from the API types, Go from the protocols, and copies of manifests

@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
 # Builds the manager's container image. That takes no container engine: the image holds
-# the program, which needs no libraries, and root certificates.
+# the program, which needs no libraries, and root certificates. With --hypervisor it is the
+# image of hypervisors, for linux/amd64 only, with QEMU from packages of Debian besides: see
+# hack/hypervisor.sh.
 #
-#   hack/image.sh [--push] DIRECTORY VERSION IMAGE [PLATFORM...]
+#   hack/image.sh [--push] [--hypervisor] DIRECTORY VERSION IMAGE [PLATFORM...]
 #
 # DIRECTORY becomes an OCI layout with the image, for each PLATFORM, such as linux/arm64;
 # for the one of this machine if none is given. VERSION and IMAGE are those of
@@ -16,11 +18,18 @@
 #                      the commit was
 set -euo pipefail
 
-push=()
-if [[ ${1:-} == --push ]]; then
-	push=(--push)
+push=() hypervisor=
+while [[ ${1:-} == --* ]]; do
+	case $1 in
+	--push) push=(--push) ;;
+	--hypervisor) hypervisor=yes ;;
+	*)
+		echo "image: there is no flag $1" >&2
+		exit 1
+		;;
+	esac
 	shift
-fi
+done
 directory=${1:?which folder to write to} given=${2:?which version} image=${3:?which container image}
 platforms=("${@:4}")
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -42,11 +51,18 @@ created=${SOURCE_DATE_EPOCH:-$(git -C "$repository" log -1 --format=%ct 2>/dev/n
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 
+base=()
+if [[ -n $hypervisor ]]; then
+	if ((${#platforms[@]} == 0)); then platforms=(linux/amd64); fi
+	[[ ${platforms[*]} == linux/amd64 ]] || fail "the image of hypervisors is for linux/amd64 only, not for ${platforms[*]}"
+	files=$("$repository/hack/hypervisor.sh")
+	base=(--base "$files/root" --packages "$files/packages")
+fi
 built=$("$repository/hack/programs.sh" "$scratch" "$version" "${platforms[@]}")
 mapfile -t programs <<<"$built"
 
 digest=$(go -C "$repository/hack/image" run . --layout "$directory" --reference "$image:$version" \
-	--sbom "$directory.sbom" --revision "$revision" --created "${created:-0}" "${push[@]}" "${programs[@]}")
+	--sbom "$directory.sbom" --revision "$revision" --created "${created:-0}" "${base[@]}" "${push[@]}" "${programs[@]}")
 echo "$directory: $image:$version for ${programs[*]%%=*}"
 echo "$directory.sbom: what it is made of"
 if ((${#push[@]})); then
@@ -54,7 +70,7 @@ if ((${#push[@]})); then
 else
 	echo "$digest"
 	echo "Push it with one of"
-	echo "  make image IMAGE_PUSH=1 (and what else was set)"
+	echo "  make ${hypervisor:+hypervisor-}image IMAGE_PUSH=1 (and what else was set)"
 	echo "  crane push $directory $image:$version"
 	echo "  skopeo copy --all oci:$directory:$version docker://$image:$version"
 fi

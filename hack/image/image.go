@@ -8,8 +8,10 @@ import (
 	"encoding/pem"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path"
+	"slices"
 	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -35,6 +37,8 @@ type about struct {
 	// revision is the commit that the programs were built from; empty if unknown.
 	revision string
 	created  time.Time
+	// base is a folder with the files of hypervisors; empty for the manager's image.
+	base string
 }
 
 // program is a program for a platform.
@@ -45,9 +49,13 @@ type program struct {
 
 // labels returns the annotations that the OCI image specification defines.
 func (a about) labels() map[string]string {
+	title, description := "Millwright", "Machine manager for Kubernetes"
+	if a.base != "" {
+		title, description = "Millwright hypervisor", "Hypervisor of virtual machines, with QEMU; the licences of all parts are in /usr/share/doc"
+	}
 	labels := map[string]string{
-		"org.opencontainers.image.title":       "Millwright",
-		"org.opencontainers.image.description": "Machine manager for Kubernetes",
+		"org.opencontainers.image.title":       title,
+		"org.opencontainers.image.description": description,
 		"org.opencontainers.image.licenses":    "Apache-2.0",
 		"org.opencontainers.image.source":      "https://github.com/millwright-dev/millwright",
 		"org.opencontainers.image.version":     a.version,
@@ -62,24 +70,40 @@ func (a about) labels() map[string]string {
 // indexOf returns the image for the platforms of programs, in their order. It depends only on its
 // arguments and the files of the programs.
 func indexOf(a about, programs []program) (v1.ImageIndex, error) {
-	authorities, err := roots()
-	if err != nil {
-		return nil, err
-	}
-	// A separate layer, which rarely changes between releases.
-	base, err := layerOf(rootsPath, 0o644, authorities)
+	base, err := baseOf(a)
 	if err != nil {
 		return nil, err
 	}
 	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
 	for _, p := range programs {
-		image, err := imageOf(a, base, p)
+		image, err := imageOf(a, slices.Clone(base), p)
 		if err != nil {
 			return nil, fmt.Errorf("image for %s: %w", p.platform, err)
 		}
 		index = mutate.AppendManifests(index, mutate.IndexAddendum{Add: plain{image}, Descriptor: v1.Descriptor{Platform: &p.platform}})
 	}
 	return mutate.Annotations(index, a.labels()).(v1.ImageIndex), nil
+}
+
+// baseOf returns the layers that rarely change between releases.
+func baseOf(a about) ([]mutate.Addendum, error) {
+	authorities, err := roots()
+	if err != nil {
+		return nil, err
+	}
+	layer, err := layerOf(rootsPath, 0o644, authorities)
+	if err != nil {
+		return nil, err
+	}
+	base := []mutate.Addendum{{Layer: layer, History: a.history("root certificates")}}
+	if a.base == "" {
+		return base, nil
+	}
+	files, err := layerOfFolder(a.base)
+	if err != nil {
+		return nil, fmt.Errorf("packing %s: %w", a.base, err)
+	}
+	return append(base, mutate.Addendum{Layer: files, History: a.history("packages of Debian")}), nil
 }
 
 // plain is an image without an artifact type. The library would write the type into the index, and
@@ -89,7 +113,7 @@ type plain struct{ v1.Image }
 // ArtifactType returns no type.
 func (plain) ArtifactType() (string, error) { return "", nil }
 
-func imageOf(a about, base v1.Layer, p program) (v1.Image, error) {
+func imageOf(a about, base []mutate.Addendum, p program) (v1.Image, error) {
 	content, err := os.ReadFile(p.path)
 	if err != nil {
 		return nil, err
@@ -116,9 +140,7 @@ func imageOf(a about, base v1.Layer, p program) (v1.Image, error) {
 		return nil, err
 	}
 	image = mutate.ConfigMediaType(mutate.MediaType(image, types.OCIManifestSchema1), types.OCIConfigJSON)
-	return mutate.Append(image,
-		mutate.Addendum{Layer: base, History: a.history("root certificates")},
-		mutate.Addendum{Layer: layer, History: a.history("millwright " + a.version)})
+	return mutate.Append(image, append(base, mutate.Addendum{Layer: layer, History: a.history("millwright " + a.version)})...)
 }
 
 func (a about) history(what string) v1.History {
@@ -155,9 +177,53 @@ func layerOf(name string, mode int64, content []byte, links ...string) (v1.Layer
 	if err := writer.Close(); err != nil {
 		return nil, err
 	}
-	open := func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(archive.Bytes())), nil }
+	return packed(archive.Bytes())
+}
+
+// packed returns a layer of an archive.
+func packed(archive []byte) (v1.Layer, error) {
+	open := func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(archive)), nil }
 	return tarball.LayerFromOpener(open,
 		tarball.WithMediaType(types.OCILayer), tarball.WithCompressionLevel(gzip.DefaultCompression), tarball.WithCompressedCaching)
+}
+
+// layerOfFolder returns a layer of the regular files and folders in a folder, with their permissions, owned by
+// root, with the modification time 0. Anything else is an error.
+func layerOfFolder(folder string) (v1.Layer, error) {
+	var archive bytes.Buffer
+	writer := tar.NewWriter(&archive)
+	root := os.DirFS(folder)
+	err := fs.WalkDir(root, ".", func(name string, entry fs.DirEntry, err error) error { // in the order of names
+		if err != nil || name == "." {
+			return err
+		}
+		if entry.IsDir() {
+			return writer.WriteHeader(header(tar.TypeDir, name+"/", 0o755, 0))
+		}
+		info, err := entry.Info()
+		if err != nil {
+			return err
+		}
+		if !info.Mode().IsRegular() {
+			return fmt.Errorf("%s is no regular file", name)
+		}
+		content, err := fs.ReadFile(root, name)
+		if err != nil {
+			return err
+		}
+		if err := writer.WriteHeader(header(tar.TypeReg, name, int64(info.Mode().Perm()), len(content))); err != nil {
+			return err
+		}
+		_, err = writer.Write(content)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := writer.Close(); err != nil {
+		return nil, err
+	}
+	return packed(archive.Bytes())
 }
 
 func header(kind byte, name string, mode int64, size int) *tar.Header {

@@ -1,5 +1,5 @@
-// Command image builds the manager's container image from programs that hack/image.sh has built,
-// without a container engine, writes it to a folder, and pushes it.
+// Command image builds a container image, the manager's or that of hypervisors, from programs that
+// hack/image.sh has built, without a container engine, writes it to a folder, and pushes it.
 package main
 
 import (
@@ -37,6 +37,8 @@ type options struct {
 	reference string
 	revision  string
 	sbom      string
+	base      string
+	packages  string
 	created   int64
 	push      bool
 	programs  []program
@@ -53,7 +55,11 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 		return err
 	}
 	if o.sbom != "" {
-		if err := writeSBOMs(o.sbom, tag.TagStr(), o.programs); err != nil {
+		packages, err := readPackages(o.packages)
+		if err != nil {
+			return err
+		}
+		if err := writeSBOMs(o.sbom, tag.TagStr(), packages, o.programs); err != nil {
 			return err
 		}
 	}
@@ -65,7 +71,8 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 
 // image writes the image, pushes it if asked for, and prints its digest.
 func (o options) image(ctx context.Context, tag name.Tag, stdout io.Writer) error {
-	index, err := indexOf(about{version: tag.TagStr(), revision: o.revision, created: time.Unix(o.created, 0).UTC()}, o.programs)
+	of := about{version: tag.TagStr(), revision: o.revision, created: time.Unix(o.created, 0).UTC(), base: o.base}
+	index, err := indexOf(of, o.programs)
 	if err != nil {
 		return err
 	}
@@ -92,6 +99,8 @@ func parse(args []string) (options, error) {
 	flags.StringVar(&o.reference, "reference", "", "the image's repository and tag, which is the version")
 	flags.StringVar(&o.revision, "revision", "", "commit that the programs were built from, if it is known")
 	flags.StringVar(&o.sbom, "sbom", "", "folder for the programs' bills of materials; none by default")
+	flags.StringVar(&o.base, "base", "", "folder with the files of hypervisors, which makes it their image; the manager's by default")
+	flags.StringVar(&o.packages, "packages", "", "file with the packages of Debian that --base is from, a line NAME VERSION each, for --sbom")
 	flags.Int64Var(&o.created, "created", 0, "when the image was made, in seconds since 1970")
 	flags.BoolVar(&o.push, "push", false, "push the image, too")
 	if err := flags.Parse(args); err != nil {

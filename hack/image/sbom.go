@@ -11,9 +11,9 @@ import (
 	cdx "github.com/CycloneDX/cyclonedx-go"
 )
 
-// writeSBOMs writes a software bill of materials for each program, as OS-ARCHITECTURE.cdx.json in a
-// folder.
-func writeSBOMs(folder, version string, programs []program) error {
+// writeSBOMs writes a software bill of materials for each program, and the packages beside it, as
+// OS-ARCHITECTURE.cdx.json in a folder.
+func writeSBOMs(folder, version string, packages []debian, programs []program) error {
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return err
 	}
@@ -22,8 +22,12 @@ func writeSBOMs(folder, version string, programs []program) error {
 		if err != nil {
 			return fmt.Errorf("reading what %s was built from: %w", p.path, err)
 		}
+		bill := billOf(info, version)
+		for _, one := range packages {
+			*bill.Components = append(*bill.Components, one.component(p.platform.Architecture))
+		}
 		name := strings.ReplaceAll(p.platform.String(), "/", "-") + ".cdx.json"
-		if err := writeSBOM(filepath.Join(folder, name), billOf(info, version)); err != nil {
+		if err := writeSBOM(filepath.Join(folder, name), bill); err != nil {
 			return err
 		}
 	}
@@ -66,4 +70,38 @@ func billOf(info *debug.BuildInfo, version string) *cdx.BOM {
 func component(kind cdx.ComponentType, name, version string) cdx.Component {
 	url := "pkg:golang/" + name + "@" + version
 	return cdx.Component{BOMRef: url, Type: kind, Name: name, Version: version, PackageURL: url}
+}
+
+// debian is a package of Debian.
+type debian struct{ name, version string }
+
+// component returns the package as a part of a bill.
+func (d debian) component(architecture string) cdx.Component {
+	// The format of these URLs has a colon, as of an epoch, and a plus encoded.
+	url := fmt.Sprintf("pkg:deb/debian/%s@%s?arch=%s", escaped(d.name), escaped(d.version), architecture)
+	return cdx.Component{BOMRef: url, Type: cdx.ComponentTypeLibrary, Name: d.name, Version: d.version, PackageURL: url}
+}
+
+func escaped(text string) string {
+	return strings.NewReplacer("%", "%25", ":", "%3A", "+", "%2B").Replace(text)
+}
+
+// readPackages reads a file with a line NAME VERSION for each package; none if there is no file.
+func readPackages(path string) ([]debian, error) {
+	if path == "" {
+		return nil, nil
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	var packages []debian
+	for line := range strings.Lines(string(text)) {
+		fields := strings.Fields(line)
+		if len(fields) != 2 {
+			return nil, fmt.Errorf("%s: %q is not the name of a package and its version", path, line)
+		}
+		packages = append(packages, debian{fields[0], fields[1]})
+	}
+	return packages, nil
 }

@@ -20,9 +20,13 @@ func TestSBOM(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := newPlace(t)
+	packages, err := readPackages(p.write("packages", "libbpf1 1:1.1.2-0+deb12u1\nseabios 1.16.2-1\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	var texts []string
 	for _, folder := range []string{"first", "second"} {
-		if err := writeSBOMs(p.path(folder), "v1.2.3", []program{{platform: v1.Platform{OS: "linux", Architecture: "amd64"}, path: executable}}); err != nil {
+		if err := writeSBOMs(p.path(folder), "v1.2.3", packages, []program{{platform: v1.Platform{OS: "linux", Architecture: "amd64"}, path: executable}}); err != nil {
 			t.Fatal(err)
 		}
 		text, err := os.ReadFile(p.path(folder + "/linux-amd64.cdx.json"))
@@ -46,7 +50,8 @@ func TestSBOM(t *testing.T) {
 	for _, module := range info.Deps {
 		wanted = append(wanted, "pkg:golang/"+module.Path+"@"+module.Version)
 	}
-	if len(wanted) < 3 {
+	wanted = append(wanted, "pkg:deb/debian/libbpf1@1%3A1.1.2-0%2Bdeb12u1?arch=amd64", "pkg:deb/debian/seabios@1.16.2-1?arch=amd64")
+	if len(wanted) < 5 {
 		t.Fatalf("this test has only the modules %q", wanted)
 	}
 	for _, url := range wanted {
