@@ -120,6 +120,8 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &applyconfigurationmachinev1alpha1.UpdateConfigurationApplyConfiguration{}
 
 		// Group=vm.metropolis.monogon.dev, Version=v1alpha1
+	case vmv1alpha1.SchemeGroupVersion.WithKind("AntiAffinity"):
+		return &applyconfigurationvmv1alpha1.AntiAffinityApplyConfiguration{}
 	case vmv1alpha1.SchemeGroupVersion.WithKind("BootFile"):
 		return &applyconfigurationvmv1alpha1.BootFileApplyConfiguration{}
 	case vmv1alpha1.SchemeGroupVersion.WithKind("InitialImage"):

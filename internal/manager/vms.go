@@ -95,6 +95,8 @@ type VMGuests struct {
 	OneMachine bool
 	// Accelerator of QEMU: auto, kvm or tcg. Empty means auto.
 	Accelerator string
+	// Pods says what the operator of the cluster wants of the Pods of hypervisors. The zero value means nothing.
+	Pods podspec.Options
 }
 
 // VMMigration says how virtual machines migrate.
@@ -235,7 +237,7 @@ func addVMs(ctx context.Context, mgr ctrl.Manager, cfg VMConfig, events *events)
 		Image: cfg.Guests.Image, Endpoint: cfg.Service.Endpoint, Accelerator: cfg.Guests.Accelerator,
 		Authority: authority, Identity: cfg.Identity, Certificates: cfg.Certificates,
 		Networks: cfg.Guests.Networks, HostPorts: cfg.Guests.HostPorts, Concurrency: cfg.ConcurrentSyncs,
-		OneMachine: cfg.Guests.OneMachine, MigrationsPerHost: cfg.Migration.PerHost,
+		OneMachine: cfg.Guests.OneMachine, MigrationsPerHost: cfg.Migration.PerHost, Pods: cfg.Guests.Pods,
 		Migration: podspec.Migration{Time: cfg.Migration.Time, Bandwidth: cfg.Migration.Bandwidth},
 	})
 	if err := vms.SetupWithManager(mgr); err != nil {

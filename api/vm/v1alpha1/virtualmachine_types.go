@@ -94,6 +94,14 @@ type VirtualMachineSpec struct {
 	// +kubebuilder:validation:Pattern=`^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$`
 	// +optional
 	FailureDomain string `json:"failureDomain,omitempty"`
+	// HostSelector limits the hosts of the VM to those whose Nodes have all of these labels. Empty: all
+	// hosts.
+	// +kubebuilder:validation:MaxProperties=16
+	// +optional
+	HostSelector map[string]string `json:"hostSelector,omitempty"`
+	// AntiAffinity keeps the VM from hosts of other VMs. Absent: it may be on any.
+	// +optional
+	AntiAffinity *AntiAffinity `json:"antiAffinity,omitempty"`
 	// MigrateStrategy is how the VM leaves a host.
 	// +kubebuilder:default=Live
 	// +optional
@@ -126,6 +134,32 @@ type VirtualMachineSpec struct {
 	// +optional
 	KernelBoot *KernelBoot `json:"kernelBoot,omitempty"`
 }
+
+// AntiAffinity keeps the VMs of a group, in a namespace, on different hosts.
+type AntiAffinity struct {
+	// Group is a name that the VMs have in common.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$`
+	Group string `json:"group"`
+	// Mode says what happens if there are not enough hosts.
+	// +kubebuilder:default=Preferred
+	// +optional
+	Mode AntiAffinityMode `json:"mode,omitempty"`
+}
+
+// AntiAffinityMode says how strictly VMs are kept on different hosts.
+//
+// +kubebuilder:validation:Enum=Preferred;Required
+type AntiAffinityMode string
+
+const (
+	// AntiAffinityPreferred puts several VMs of the group on a host if no other one has room. It is the default.
+	AntiAffinityPreferred AntiAffinityMode = "Preferred"
+	// AntiAffinityRequired never does that: a VM waits for a host. One that must leave its host while no other
+	// one is free is shut down.
+	AntiAffinityRequired AntiAffinityMode = "Required"
+)
 
 // MigrateStrategy is how a VM leaves a host.
 //
@@ -173,6 +207,9 @@ const (
 
 	// LabelVM is a label of the Pods and claims of a VM: the VirtualMachine's name.
 	LabelVM = "vm.metropolis.monogon.dev/name"
+
+	// LabelAntiAffinityGroup is a label of the Pods of a VM with spec.antiAffinity: its group.
+	LabelAntiAffinityGroup = "vm.metropolis.monogon.dev/anti-affinity-group"
 
 	// HostKey is the key of a label and a taint (NoSchedule) of hosts: only Pods of
 	// hypervisors run there, and they run nowhere else.
@@ -500,6 +537,10 @@ const (
 	// ReasonUnschedulable is the reason of ConditionScheduled when no host has room for
 	// the VM. The message is the scheduler's.
 	ReasonUnschedulable = "Unschedulable"
+
+	// ReasonImagePullFailed is the reason of ConditionReady while the host cannot get the image of the
+	// hypervisor.
+	ReasonImagePullFailed = "ImagePullFailed"
 
 	// ReasonNoSpace is the reason of ConditionReady when the storage of the disk is full. If the
 	// VM was running, its guest is stopped, and goes on when there is room.

@@ -1909,12 +1909,27 @@ var schemaYAML = typed.YAMLObject(`types:
       type:
         map:
           fields:
+          - name: antiAffinity
+            type:
+              map:
+                fields:
+                - name: group
+                  type:
+                    scalar: string
+                - name: mode
+                  type:
+                    scalar: string
           - name: cpus
             type:
               scalar: numeric
           - name: failureDomain
             type:
               scalar: string
+          - name: hostSelector
+            type:
+              map:
+                elementType:
+                  scalar: string
           - name: hypervisorImage
             type:
               scalar: string

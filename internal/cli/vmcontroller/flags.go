@@ -32,6 +32,7 @@ func (f *flags) add(set *pflag.FlagSet) {
 	managercmd.AddElection(set, &c.Election)
 	set.StringVar(&c.Election.Namespace, "leader-elect-namespace", "", "namespace of the lease; defaults to --namespace")
 	f.addHypervisors(set)
+	f.pods.add(set)
 	f.migrations.Add(set)
 	f.logging.Add(set)
 }
@@ -71,6 +72,7 @@ func (f *flags) validate() error {
 	wrong.Negative(f.set)
 	wrong.Add(managercmd.ValidateElection(c.Election))
 	f.validateHypervisors(&wrong)
+	f.pods.validate(&wrong, c.Guests.Accelerator)
 	f.migrations.Validate(&wrong)
 	return wrong.Err()
 }

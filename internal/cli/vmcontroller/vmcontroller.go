@@ -31,6 +31,7 @@ const agent = "millwright-vm-controller"
 type flags struct {
 	config     manager.VMConfig
 	migrations Migrations
+	pods       pods
 	logging    logging.Flags
 	set        *pflag.FlagSet
 
@@ -109,6 +110,7 @@ func (f *flags) complete() error {
 		c.Guests.Networks = append(c.Guests.Networks, netip.MustParsePrefix(prefix)) // validated
 	}
 	c.Migration = f.migrations.Config()
+	c.Guests.Pods = f.pods.options()
 	c.Service.Listen = listener(f.listen)
 	if c.Service.Name != "" {
 		c.Service.Address = netip.MustParseAddr(f.advertise)

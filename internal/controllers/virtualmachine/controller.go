@@ -81,6 +81,8 @@ type Options struct {
 	OneMachine bool
 	// Migration says how guests migrate. Zero: the defaults.
 	Migration podspec.Migration
+	// Pods says what the operator of the cluster wants of the Pods of hypervisors. Zero: nothing.
+	Pods podspec.Options
 	// MigrationsPerHost is how many VMs leave or enter a host at a time when another one wants to
 	// leave it. 0: any number.
 	MigrationsPerHost int
@@ -125,6 +127,7 @@ func New(opts Options) *Controller {
 		settings: podspec.Settings{
 			Image: opts.Image, Endpoint: opts.Endpoint, Authority: certificate, Certificates: opts.Certificates,
 			Accelerator: opts.Accelerator, Networks: opts.Networks, HostPorts: opts.HostPorts, Migration: opts.Migration,
+			Options: opts.Pods,
 		},
 		registry:  &authority.Registry{Client: opts.Client, APIReader: opts.APIReader, Clock: opts.Clock, MigrationsPerHost: opts.MigrationsPerHost},
 		addresses: ipam.New(opts.Networks),

@@ -110,8 +110,8 @@ func (c *Controller) run(ctx context.Context, p *pass) flow.Outcome {
 }
 
 // keepLivingPod ends the pass while the authoritative hypervisor is alive. A changed spec
-// takes effect with the next hypervisor; at once if no host has room for this one, since
-// the change may help.
+// takes effect with the next hypervisor; at once if no host has room for this one, or it cannot
+// start, since the change may help.
 func (c *Controller) keepLivingPod(ctx context.Context, p *pass) flow.Result {
 	if !podstate.Alive(p.active) || c.overdue(p) || p.fenced != "" {
 		return flow.Continue()
@@ -119,6 +119,9 @@ func (c *Controller) keepLivingPod(ctx context.Context, p *pass) flow.Result {
 	_, unschedulable := podstate.Unschedulable(p.active)
 	if unschedulable && podspec.Outdated(p.vm, p.active) && p.active.DeletionTimestamp.IsZero() {
 		return c.deleteUnschedulable(ctx, p.active)
+	}
+	if podstate.CannotStart(p.active) && podspec.Changed(p.vm, p.active, c.settings) {
+		return flow.Fail(c.delete(ctx, []*corev1.Pod{p.active}))
 	}
 	return flow.Stop("the hypervisor is alive")
 }
@@ -143,6 +146,8 @@ func invalid(vm *v1alpha1.VirtualMachine) *cause {
 		return causef(reasonInvalid, "spec.leaseDurationSeconds: %v", lease.Check(authority.DurationOf(vm)))
 	case template != nil && template.Spec.Resources.Requests.Storage().Sign() <= 0:
 		return causef(reasonInvalid, "spec.volumeClaimTemplate.spec.resources.requests.storage: must say the size of the disk")
+	case podspec.InvalidPlacement(spec) != "":
+		return causef(reasonInvalid, "%s", podspec.InvalidPlacement(spec))
 	case podspec.GuestMemory(spec) <= 0:
 		return causef(reasonInvalid, "spec.resources.limits.memory: must be more than %s, which the hypervisor itself needs", podspec.Overhead.String())
 	}

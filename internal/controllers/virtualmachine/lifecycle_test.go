@@ -175,6 +175,30 @@ func TestUnschedulable(t *testing.T) {
 	}
 }
 
+// A Pod whose image cannot be pulled is replaced when the VM names another image, and not before.
+func TestAnotherImageReplacesPodThatCannotStart(t *testing.T) {
+	w := newTestEnv(t)
+	w.declare("a", func(vm *v1alpha1.VirtualMachine) { vm.Spec.HypervisorImage = "none:1" })
+	stuck := w.awaitPod("a", "")
+	w.schedule(stuck)
+	w.kubelet(stuck, func(status *corev1.PodStatus) {
+		status.Phase = corev1.PodPending
+		status.ContainerStatuses = []corev1.ContainerStatus{{Name: podspec.ContainerName, State: corev1.ContainerState{
+			Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull", Message: "no such image"},
+		}}}
+	})
+	w.awaitReady("a", v1alpha1.ReasonImagePullFailed)
+	w.change("a", func(vm *v1alpha1.VirtualMachine) { vm.Spec.HypervisorImage = "good:1" })
+	w.eventually("the pod is deleted", func() bool {
+		return w.gone(stuck, stuck.Name) || !stuck.DeletionTimestamp.IsZero()
+	})
+	w.remove(stuck)
+	next := w.awaitPod("a", stuck.Name)
+	if image := next.Spec.Containers[0].Image; image != "good:1" {
+		t.Errorf("the next pod is of image %s", image)
+	}
+}
+
 // A Pod that no host has room for is replaced when the spec changes. One with a host stays.
 func TestChangedSpecReplacesUnschedulablePod(t *testing.T) {
 	w := newTestEnv(t)

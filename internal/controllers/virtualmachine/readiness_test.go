@@ -62,7 +62,7 @@ func TestStatus(t *testing.T) {
 	}{
 		"refused":      {nil, observation{cause: &cause{"Unsupported", "spec.x"}}, "Creating", "False", "Unsupported", "spec.x"},
 		"starting":     {nil, observation{pod: up}, "Creating", "False", reasonStarting, ""},
-		"no container": {nil, observation{pod: pulling}, "Creating", "False", "ImagePullBackOff", "no such image"},
+		"no container": {nil, observation{pod: pulling}, "Creating", "False", "ImagePullFailed", "no such image"},
 		"running":      {prepared, observation{pod: up, report: running}, "Running", "True", reasonRunning, ""},
 		"preparing without numbers": {
 			nil, observation{pod: up, report: report(vmpb.ReportStateRequest_STATE_PREPARING, "fetches the kernel")},

@@ -104,7 +104,7 @@ func eventFor(vm *v1alpha1.VirtualMachine, ready *metav1.Condition, pod *corev1.
 }
 
 // warnings are the reasons of a hypervisor that is alive about which users are warned.
-var warnings = []string{v1alpha1.ReasonUnschedulable, reasonLost, v1alpha1.ReasonNoSpace, v1alpha1.ReasonStorageFailed}
+var warnings = []string{v1alpha1.ReasonUnschedulable, v1alpha1.ReasonImagePullFailed, reasonLost, v1alpha1.ReasonNoSpace, v1alpha1.ReasonStorageFailed}
 
 // transient reports whether a reason is normal for a VM without a Pod.
 func transient(reason string) bool {

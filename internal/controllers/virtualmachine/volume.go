@@ -116,6 +116,9 @@ func (c *Controller) awaitVolume(ctx context.Context, p *pass, claim *corev1.Per
 	if usable {
 		return flow.Continue()
 	}
+	if claim.Spec.StorageClassName == nil {
+		return p.blocked(causef(reasonVolumePending, "persistent volume claim %s has no volume yet, and no storage class: spec.volumeClaimTemplate names none, and the cluster has no default", claim.Name))
+	}
 	return p.blocked(causef(reasonVolumePending, "persistent volume claim %s has no volume yet", claim.Name))
 }
 

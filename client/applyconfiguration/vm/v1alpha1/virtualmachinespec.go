@@ -40,6 +40,11 @@ type VirtualMachineSpecApplyConfiguration struct {
 	// topology.kubernetes.io/zone has this value, and the host without that label whose
 	// label kubernetes.io/hostname has it. Empty: all hosts.
 	FailureDomain *string `json:"failureDomain,omitempty"`
+	// HostSelector limits the hosts of the VM to those whose Nodes have all of these labels. Empty: all
+	// hosts.
+	HostSelector map[string]string `json:"hostSelector,omitempty"`
+	// AntiAffinity keeps the VM from hosts of other VMs. Absent: it may be on any.
+	AntiAffinity *AntiAffinityApplyConfiguration `json:"antiAffinity,omitempty"`
 	// MigrateStrategy is how the VM leaves a host.
 	MigrateStrategy *vmv1alpha1.MigrateStrategy `json:"migrateStrategy,omitempty"`
 	// Mode is whether the guest runs.
@@ -129,6 +134,28 @@ func (b *VirtualMachineSpecApplyConfiguration) WithVMIPs(values ...string) *Virt
 // If called multiple times, the FailureDomain field is set to the value of the last call.
 func (b *VirtualMachineSpecApplyConfiguration) WithFailureDomain(value string) *VirtualMachineSpecApplyConfiguration {
 	b.FailureDomain = &value
+	return b
+}
+
+// WithHostSelector puts the entries into the HostSelector field in the declarative configuration
+// and returns the receiver, so that objects can be build by chaining "With" function invocations.
+// If called multiple times, the entries provided by each call will be put on the HostSelector field,
+// overwriting an existing map entries in HostSelector field with the same key.
+func (b *VirtualMachineSpecApplyConfiguration) WithHostSelector(entries map[string]string) *VirtualMachineSpecApplyConfiguration {
+	if b.HostSelector == nil && len(entries) > 0 {
+		b.HostSelector = make(map[string]string, len(entries))
+	}
+	for k, v := range entries {
+		b.HostSelector[k] = v
+	}
+	return b
+}
+
+// WithAntiAffinity sets the AntiAffinity field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the AntiAffinity field is set to the value of the last call.
+func (b *VirtualMachineSpecApplyConfiguration) WithAntiAffinity(value *AntiAffinityApplyConfiguration) *VirtualMachineSpecApplyConfiguration {
+	b.AntiAffinity = value
 	return b
 }
 

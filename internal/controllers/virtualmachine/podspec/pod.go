@@ -57,6 +57,8 @@ type Settings struct {
 	HostPorts []uint16
 	// Migration says how guests migrate.
 	Migration Migration
+	// Options are what the operator of the cluster wants of the Pods.
+	Options Options
 }
 
 // Migration says how guests migrate.
@@ -98,7 +100,7 @@ func podOf(vm *v1alpha1.VirtualMachine, of *vmpb.VMSpec, s Settings) (*corev1.Po
 			AutomountServiceAccountToken:  ptr.To(false),
 			EnableServiceLinks:            ptr.To(false),
 			TerminationGracePeriodSeconds: ptr.To(gracePeriod(vm, s)),
-			NodeSelector:                  map[string]string{v1alpha1.HostKey: ""},
+			NodeSelector:                  hostSelector(vm),
 			Affinity:                      affinity(vm.Spec.FailureDomain),
 			Tolerations:                   tolerations(),
 			Containers: []corev1.Container{{
@@ -112,6 +114,8 @@ func podOf(vm *v1alpha1.VirtualMachine, of *vmpb.VMSpec, s Settings) (*corev1.Po
 	if addresses := ipam.Of(vm); len(addresses) > 0 {
 		pod.Annotations[v1alpha1.AnnotationAddresses] = strings.Join(addresses, ",")
 	}
+	keepApart(vm, pod)
+	s.Options.apply(pod)
 	return pod, nil
 }
 
@@ -128,8 +132,8 @@ func gracePeriod(vm *v1alpha1.VirtualMachine, s Settings) int64 {
 	return max(GracePeriod, int64(cmp.Or(s.Migration.Time, DefaultMigrationTime).Seconds()))
 }
 
-// securityContext takes what no hypervisor needs. Its user is that of the image: who may open /dev/kvm and write
-// to volumes differs from host to host.
+// securityContext takes what no hypervisor needs. Its user is that of the image, unless Options say another: who
+// may open /dev/kvm and write to volumes differs from host to host.
 func securityContext() *corev1.SecurityContext {
 	return &corev1.SecurityContext{
 		AllowPrivilegeEscalation: ptr.To(false),

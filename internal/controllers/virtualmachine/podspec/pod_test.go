@@ -29,10 +29,25 @@ func TestPods(t *testing.T) {
 	full.Networks = []netip.Prefix{netip.MustParsePrefix("10.77.0.0/16"), netip.MustParsePrefix("fd77::/64")}
 	full.HostPorts = []uint16{16443, 8080}
 	full.Migration = Migration{Time: time.Hour, Bandwidth: 100 << 20}
+	cluster, device := plain, plain
+	cluster.Options = Options{
+		User: 65532, Groups: []int64{104}, KVMResource: "devices.example.com/kvm", PriorityClass: "machines", PullSecrets: []string{"registry"},
+	}
+	device.Options = Options{User: 65532, KVMDevice: "/dev/kvm"}
 	cases := map[string]struct {
 		settings Settings
 		given    func(*v1alpha1.VirtualMachine)
 	}{
+		"cluster": {cluster, func(vm *v1alpha1.VirtualMachine) {
+			vm.Status.VolumeClaimName, vm.Spec.FailureDomain = "a", "rack-7"
+			vm.Spec.HostSelector = map[string]string{"pool": "fast", v1alpha1.HostKey: "other"}
+			vm.Spec.AntiAffinity = &v1alpha1.AntiAffinity{Group: "etcd", Mode: v1alpha1.AntiAffinityRequired}
+			vm.Spec.Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Gi")}
+		}},
+		"device": {device, func(vm *v1alpha1.VirtualMachine) {
+			vm.Spec.VolumeClaimTemplate = nil
+			vm.Spec.AntiAffinity = &v1alpha1.AntiAffinity{Group: "web", Mode: v1alpha1.AntiAffinityPreferred}
+		}},
 		"first": {full, func(vm *v1alpha1.VirtualMachine) {
 			vm.Status.VolumeClaimName = "a"
 			vm.Annotations = map[string]string{v1alpha1.AnnotationAddresses: "10.77.0.16,fd77::10"}

@@ -88,9 +88,12 @@ func onOtherNode(affinity *corev1.Affinity, record *v1alpha1.VirtualMachineMigra
 		return affinity
 	}
 	if affinity == nil {
-		affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+		affinity = &corev1.Affinity{}
+	}
+	if affinity.NodeAffinity == nil {
+		affinity.NodeAffinity = &corev1.NodeAffinity{
 			RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{}}},
-		}}
+		}
 	}
 	terms := affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
 	for i := range terms {

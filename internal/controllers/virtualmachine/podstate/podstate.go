@@ -80,14 +80,31 @@ func HostUnreachable(pod *corev1.Pod) bool {
 	return ready != nil && ready.Status == corev1.ConditionFalse
 }
 
+// imageReasons are those of a container whose image is not there. A kubelet changes between them at each attempt.
+var imageReasons = []string{"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError", "RegistryUnavailable"}
+
 // Waiting returns why a container of a Pod does not start; empty if nothing is known.
 func Waiting(pod *corev1.Pod) (reason, message string) {
 	for _, container := range pod.Status.ContainerStatuses {
-		if waiting := container.State.Waiting; waiting != nil && waiting.Message != "" && conditionReason.MatchString(waiting.Reason) {
-			return waiting.Reason, Truncate(waiting.Message)
+		waiting := container.State.Waiting
+		if waiting == nil || waiting.Message == "" || !conditionReason.MatchString(waiting.Reason) {
+			continue
 		}
+		if slices.Contains(imageReasons, waiting.Reason) {
+			return v1alpha1.ReasonImagePullFailed, Truncate(waiting.Message)
+		}
+		return waiting.Reason, Truncate(waiting.Message)
 	}
 	return "", ""
+}
+
+// CannotStart reports whether a Pod that has a host has never started a container, for a reason that the kubelet
+// gives.
+func CannotStart(pod *corev1.Pod) bool {
+	reason, _ := Waiting(pod)
+	return reason != "" && pod.Status.Phase == corev1.PodPending && !slices.ContainsFunc(pod.Status.ContainerStatuses, func(container corev1.ContainerStatus) bool {
+		return container.State.Waiting == nil || container.RestartCount > 0 || container.LastTerminationState != corev1.ContainerState{}
+	})
 }
 
 func condition(pod *corev1.Pod, of corev1.PodConditionType) *corev1.PodCondition {

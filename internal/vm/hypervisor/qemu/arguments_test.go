@@ -216,10 +216,12 @@ func freePort(t *testing.T) netip.AddrPort {
 	return netip.AddrPortFrom(address.Addr().Unmap(), address.Port())
 }
 
-func TestInstallScriptAsksForThePinnedMachine(t *testing.T) {
-	script, err := os.ReadFile("../../../../hack/install-qemu.sh")
-	must(t, err)
-	if !strings.Contains(string(script), "\nmachine="+MachineType+" ") {
-		t.Errorf("hack/install-qemu.sh does not ask for %s", MachineType)
+func TestScriptsAskForThePinnedMachine(t *testing.T) {
+	for _, name := range []string{"install-qemu.sh", "hypervisor.sh"} {
+		script, err := os.ReadFile("../../../../hack/" + name)
+		must(t, err)
+		if !strings.Contains(string(script), "\nmachine="+MachineType+" ") {
+			t.Errorf("hack/%s does not ask for %s", name, MachineType)
+		}
 	}
 }

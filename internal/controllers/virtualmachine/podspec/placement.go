@@ -1,0 +1,67 @@
+package podspec
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
+)
+
+// hostSelector returns the labels of the hosts on which a VM may run.
+func hostSelector(vm *v1alpha1.VirtualMachine) map[string]string {
+	selector := map[string]string{}
+	maps.Copy(selector, vm.Spec.HostSelector)
+	selector[v1alpha1.HostKey] = ""
+	return selector
+}
+
+// keepApart marks the Pod of a VM that has a group as one of it, and keeps it from the hosts of the others.
+func keepApart(vm *v1alpha1.VirtualMachine, pod *corev1.Pod) {
+	apart := vm.Spec.AntiAffinity
+	if apart == nil {
+		return
+	}
+	pod.Labels[v1alpha1.LabelAntiAffinityGroup] = apart.Group
+	others := corev1.PodAffinityTerm{
+		TopologyKey: corev1.LabelHostname,
+		LabelSelector: &metav1.LabelSelector{
+			MatchLabels: map[string]string{v1alpha1.LabelAntiAffinityGroup: apart.Group},
+			// Pods of the same VM follow other rules.
+			MatchExpressions: []metav1.LabelSelectorRequirement{{Key: v1alpha1.LabelVM, Operator: metav1.LabelSelectorOpNotIn, Values: []string{vm.Name}}},
+		},
+	}
+	if pod.Spec.Affinity == nil {
+		pod.Spec.Affinity = &corev1.Affinity{}
+	}
+	if apart.Mode == v1alpha1.AntiAffinityRequired {
+		pod.Spec.Affinity.PodAntiAffinity = &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{others}}
+		return
+	}
+	pod.Spec.Affinity.PodAntiAffinity = &corev1.PodAntiAffinity{
+		PreferredDuringSchedulingIgnoredDuringExecution: []corev1.WeightedPodAffinityTerm{{Weight: 100, PodAffinityTerm: others}},
+	}
+}
+
+// InvalidPlacement returns what is wrong with where a VM is to run; empty if nothing is.
+func InvalidPlacement(spec *v1alpha1.VirtualMachineSpec) string {
+	for _, key := range slices.Sorted(maps.Keys(spec.HostSelector)) {
+		if wrong := validation.IsQualifiedName(key); len(wrong) > 0 {
+			return fmt.Sprintf("spec.hostSelector: %q cannot be the key of a label: %s", key, strings.Join(wrong, "; "))
+		}
+		if wrong := validation.IsValidLabelValue(spec.HostSelector[key]); len(wrong) > 0 {
+			return fmt.Sprintf("spec.hostSelector[%s]: %q cannot be the value of a label: %s", key, spec.HostSelector[key], strings.Join(wrong, "; "))
+		}
+	}
+	return ""
+}
+
+// Changed reports whether the VM's next Pod would be of another generation of the VM, or of another image.
+func Changed(vm *v1alpha1.VirtualMachine, pod *corev1.Pod, s Settings) bool {
+	return Outdated(vm, pod) || len(pod.Spec.Containers) > 0 && pod.Spec.Containers[0].Image != Image(vm, s)
+}

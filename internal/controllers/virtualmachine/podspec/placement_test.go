@@ -1,0 +1,78 @@
+package podspec
+
+import (
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/test/fixture"
+)
+
+func TestInvalidPlacement(t *testing.T) {
+	for name, c := range map[string]struct {
+		selector map[string]string
+		says     string
+	}{
+		"nothing": {nil, ""},
+		"labels":  {map[string]string{"pool": "fast", "example.com/gpu": ""}, ""},
+		"a key":   {map[string]string{"not a key": "x"}, `"not a key" cannot be the key of a label`},
+		"a value": {map[string]string{"pool": "fast and good"}, `spec.hostSelector[pool]: "fast and good" cannot be the value of a label`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := InvalidPlacement(&v1alpha1.VirtualMachineSpec{HostSelector: c.selector})
+			if (got == "") != (c.says == "") || !strings.Contains(got, c.says) {
+				t.Errorf("%q, want %q", got, c.says)
+			}
+		})
+	}
+}
+
+// TestTargetKeepsThePlacement: a migration's target is kept from the hosts of the group, and from that of the source.
+func TestTargetKeepsThePlacement(t *testing.T) {
+	vm := fixture.VirtualMachine()
+	vm.Spec.AntiAffinity = &v1alpha1.AntiAffinity{Group: "etcd", Mode: v1alpha1.AntiAffinityRequired}
+	vm.Status.ActivePodName = "source"
+	source, err := Pod(vm, Settings{Image: "a"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	vm.Status.Migration = &v1alpha1.VirtualMachineMigration{SourcePodName: "source", SourceNodeName: "host-1", TargetPodName: "target"}
+	target, err := Target(vm, source, Settings{Image: "a"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	affinity := target.Spec.Affinity
+	if affinity.PodAntiAffinity == nil || affinity.NodeAffinity == nil {
+		t.Fatalf("the affinity of the target is %+v", affinity)
+	}
+	fields := affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms[0].MatchFields
+	if len(fields) != 1 || fields[0].Operator != corev1.NodeSelectorOpNotIn || fields[0].Values[0] != "host-1" {
+		t.Errorf("the target may be on %+v", fields)
+	}
+	// The source has the label of the group too, and must not be in the way of its own target.
+	term := affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution[0]
+	if own := term.LabelSelector.MatchExpressions[0]; own.Key != v1alpha1.LabelVM || own.Values[0] != vm.Name {
+		t.Errorf("Pods of the same VM are not left out: %+v", own)
+	}
+}
+
+func TestChanged(t *testing.T) {
+	vm := fixture.VirtualMachine()
+	vm.Generation, vm.Status.ActivePodName = 3, "a"
+	pod, err := Pod(vm, Settings{Image: "a"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if Changed(vm, pod, Settings{Image: "a"}) {
+		t.Error("the same counts as changed")
+	}
+	if !Changed(vm, pod, Settings{Image: "b"}) {
+		t.Error("another image of the VM controller does not count")
+	}
+	vm.Generation++
+	if !Changed(vm, pod, Settings{Image: "a"}) {
+		t.Error("another spec does not count")
+	}
+}
