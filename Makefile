@@ -42,7 +42,7 @@ TEST_TIMEOUT ?= 60m
 TEST_PARALLEL ?= 4
 # What takes longest begins first, or it would be waited for alone at the end.
 LONG_TESTS := $(patsubst %,./%/...,test/crash test/capi test/vms test/scenario test/release test/docs \
-	test/guest test/takeover test/pod internal/local/controlplane internal/controllers/machineset \
+	test/guest test/takeover test/pod test/vmpod internal/local/controlplane internal/controllers/machineset \
 	internal/cli internal/manager internal/controllers/machine internal/local/hostrunner test/security test/rollout)
 # Test binaries without debug information and symbols are linked in half the time; traces of panics
 # need none. What go test vets of its own accord, make verify does.
@@ -232,9 +232,10 @@ generate: ## Write deep copies, CRDs, typed clients and aliases from the API typ
 	$(call tool,proto) buf generate
 	go run ./hack/aliases api/machine/v1alpha1 github.com/millwright-dev/millwright/api/machine/v1alpha1 \
 		> compat/mcm/pkg/apis/machine/v1alpha1/zz_generated.aliases.go
-	cp config/crd/machine.sapcloud.io_*.yaml charts/millwright/crds/
+	cp config/crd/machine.sapcloud.io_*.yaml config/crd/vm.metropolis.monogon.dev_*.yaml charts/millwright/crds/
 	cp config/crd/machine.sapcloud.io_*.yaml compat/mcm/kubernetes/crds/
-	cp $(patsubst %,config/rbac/%-role.yaml,control machine-controller machine-controller-manager machine-controller-manager-target target) \
+	cp $(patsubst %,config/rbac/%-role.yaml,control machine-controller machine-controller-manager machine-controller-manager-target target \
+		vm-controller vm-leader vm-subresources vm-console) \
 		config/rbac/target-role-sim.yaml charts/millwright/files/rbac/
 	cp config/policy/machines.yaml config/policy/hosts.yaml charts/millwright/files/policy/
 

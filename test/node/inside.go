@@ -34,7 +34,7 @@ const (
 // inside is what the first process of a node knows.
 type inside struct {
 	Dir, Cgroup, Binaries string
-	Layouts               []string
+	Layouts, Services     []string
 }
 
 // Main becomes a node if the environment says so; otherwise it does nothing.
@@ -45,7 +45,7 @@ func Main() {
 	}
 	in := &inside{}
 	err := json.Unmarshal([]byte(description), in)
-	for _, step := range []func() error{in.mount, setUpNetwork, in.proxy, in.startContainerd, in.importImages, in.runKubelet} {
+	for _, step := range []func() error{in.mount, setUpNetwork, in.proxy, in.offer, in.startContainerd, in.importImages, in.runKubelet} {
 		if err == nil {
 			err = step()
 		}

@@ -17,6 +17,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
@@ -53,7 +54,13 @@ type Node struct {
 // from folders in the OCI layout. It ends with the test. It does not wait until the Node is ready.
 func Start(t *testing.T, cp *controlplane.ControlPlane, layouts ...string) *Node {
 	t.Helper()
-	needs(t)
+	return StartWith(t, cp, nil, layouts...)
+}
+
+// StartWith is Start for a node whose Pods reach Services.
+func StartWith(t *testing.T, cp *controlplane.ControlPlane, services Services, layouts ...string) *Node {
+	t.Helper()
+	Needs(t)
 	dir, err := os.MkdirTemp("", "millwright-node-")
 	if err != nil {
 		t.Fatal(err)
@@ -64,7 +71,7 @@ func Start(t *testing.T, cp *controlplane.ControlPlane, layouts ...string) *Node
 			t.Errorf("removing the node's folder: %v", err)
 		}
 	})
-	in := &inside{Dir: dir, Cgroup: makeCgroups(t), Layouts: append(layouts, n.pause())}
+	in := &inside{Dir: dir, Cgroup: makeCgroups(t), Layouts: append(layouts, n.pause()), Services: slices.Sorted(maps.Keys(services))}
 	if in.Binaries, err = env.Binaries(); err != nil {
 		t.Fatal(err)
 	}
@@ -75,12 +82,13 @@ func Start(t *testing.T, cp *controlplane.ControlPlane, layouts ...string) *Node
 	}
 	n.writeKubeconfig(cp)
 	n.serve(cp.Port())
+	n.serveServices(services)
 	n.run(in)
 	return n
 }
 
-// needs skips a test that cannot have a node, and fails it if only programs are missing.
-func needs(t *testing.T) {
+// Needs skips a test that cannot have a node, and fails it if only programs are missing.
+func Needs(t *testing.T) {
 	t.Helper()
 	const takes = 1<<unix.CAP_SYS_ADMIN | 1<<unix.CAP_NET_ADMIN | 1<<unix.CAP_SYS_CHROOT | 1<<unix.CAP_SETPCAP | 1<<unix.CAP_MKNOD
 	header, data := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, [2]unix.CapUserData{}
@@ -169,15 +177,21 @@ func forward(listener net.Listener, network, address string) {
 			if err != nil {
 				return // the client sees that its connection ends
 			}
-			defer to.Close()
-			go func() {
-				defer from.Close()
-				defer to.Close()
-				_, _ = io.Copy(from, to) // either side may end it
-			}()
-			_, _ = io.Copy(to, from)
+			join(from, to)
 		}()
 	}
+}
+
+// join connects two connections until either ends, and closes both.
+func join(from, to net.Conn) {
+	defer from.Close()
+	defer to.Close()
+	go func() {
+		defer from.Close()
+		defer to.Close()
+		_, _ = io.Copy(from, to) // either side may end it
+	}()
+	_, _ = io.Copy(to, from)
 }
 
 // run starts the first process of the node.

@@ -1,0 +1,137 @@
+package node
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+)
+
+// dialSocket is where the node connects with an address of its network that is said in the first line.
+const dialSocket = "dial.sock"
+
+// Services are addresses, IP:PORT, that Pods of the node reach, as those of Services, and what serves a
+// connection there. Package node closes it in the end.
+type Services map[string]func(net.Conn)
+
+func socketOf(address string) string { return strings.ReplaceAll(address, ":", "-") + ".sock" }
+
+// serveServices serves the sockets behind the addresses until the test ends.
+func (n *Node) serveServices(services Services) {
+	n.t.Helper()
+	for address, serve := range services {
+		listener, err := (&net.ListenConfig{}).Listen(n.t.Context(), "unix", filepath.Join(n.dir, socketOf(address)))
+		if err != nil {
+			n.t.Fatal(err)
+		}
+		go accept(listener, serve)
+		n.t.Cleanup(func() { _ = listener.Close() }) // it was only accepting
+	}
+}
+
+func accept(listener net.Listener, serve func(net.Conn)) {
+	for {
+		conn, err := listener.Accept()
+		if err != nil {
+			return
+		}
+		go func() {
+			defer conn.Close()
+			serve(conn)
+		}()
+	}
+}
+
+// Dial connects with an address of the node's network, such as a port of a Pod.
+func (n *Node) Dial(ctx context.Context, address string) (net.Conn, error) {
+	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(n.dir, dialSocket))
+	if err != nil {
+		return nil, err
+	}
+	if _, err := fmt.Fprintln(conn, address); err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
+	return conn, nil
+}
+
+// Forward connects a connection with an address of the node's network, until either ends.
+func (n *Node) Forward(from net.Conn, address string) {
+	to, err := n.Dial(context.Background(), address)
+	if err != nil {
+		return // the client sees that its connection ends
+	}
+	join(from, to)
+}
+
+// offer listens, in the node, at the addresses of its Services, and at the socket of Dial.
+func (in *inside) offer() error {
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		return err
+	}
+	for _, address := range in.Services {
+		host, _, err := net.SplitHostPort(address)
+		if err != nil {
+			return err
+		}
+		ip, err := netlink.ParseAddr(host + "/32")
+		if err != nil {
+			return err
+		}
+		if err := netlink.AddrReplace(lo, ip); err != nil {
+			return fmt.Errorf("adding %s: %w", host, err)
+		}
+		listener, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", address)
+		if err != nil {
+			return err
+		}
+		go forward(listener, "unix", in.path(socketOf(address)))
+	}
+	listener, err := (&net.ListenConfig{}).Listen(context.Background(), "unix", in.path(dialSocket))
+	if err != nil {
+		return err
+	}
+	go accept(listener, dialFirstLine)
+	return nil
+}
+
+// dialFirstLine connects a connection with the address in its first line.
+func dialFirstLine(from net.Conn) {
+	reader := bufio.NewReader(from)
+	line, err := reader.ReadString('\n')
+	if err != nil {
+		return
+	}
+	to, err := (&net.Dialer{}).DialContext(context.Background(), "tcp", strings.TrimSpace(line))
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "dialling for the test:", err)
+		return
+	}
+	join(buffered{from, reader}, to)
+}
+
+// buffered is a connection of which a part is read already.
+type buffered struct {
+	net.Conn
+	reader *bufio.Reader
+}
+
+// Read implements net.Conn.
+func (b buffered) Read(p []byte) (int, error) { return b.reader.Read(p) }
+
+// To connects connections with an address of the test's own network.
+func To(address string) func(net.Conn) {
+	return func(from net.Conn) {
+		to, err := (&net.Dialer{}).DialContext(context.Background(), "tcp", address)
+		if err != nil {
+			return // the client sees that its connection ends
+		}
+		join(from, to)
+	}
+}
