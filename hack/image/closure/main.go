@@ -25,26 +25,11 @@ func main() {
 
 // run copies what the arguments name, and prints the packages.
 func run(args []string, stdout io.Writer) error {
-	flags := flag.NewFlagSet("closure", flag.ContinueOnError)
-	from := flags.String("from", "", "folder with the content of the packages")
-	owners := flags.String("owners", "", "file that says which package has which file")
-	to := flags.String("to", "", "folder to copy to")
-	if err := flags.Parse(args); err != nil {
-		return err
-	}
-	if *from == "" || *owners == "" || *to == "" || flags.NArg() == 0 {
-		return errors.New("--from, --owners, --to and a path are required")
-	}
-	text, err := os.ReadFile(*owners)
+	c, paths, err := parse(args)
 	if err != nil {
 		return err
 	}
-	of, err := parseOwners(string(text))
-	if err != nil {
-		return fmt.Errorf("%s: %w", *owners, err)
-	}
-	c := &closure{from: *from, to: *to, owners: of, copied: map[string]bool{}, packages: map[pkg]bool{}}
-	for _, path := range flags.Args() {
+	for _, path := range paths {
 		if err := c.add(path); err != nil {
 			return err
 		}
@@ -58,4 +43,27 @@ func run(args []string, stdout io.Writer) error {
 		}
 	}
 	return nil
+}
+
+// parse returns what the arguments ask for.
+func parse(args []string) (*closure, []string, error) {
+	flags := flag.NewFlagSet("closure", flag.ContinueOnError)
+	from := flags.String("from", "", "folder with the content of the packages")
+	owners := flags.String("owners", "", "file that says which package has which file")
+	to := flags.String("to", "", "folder to copy to")
+	if err := flags.Parse(args); err != nil {
+		return nil, nil, err
+	}
+	if *from == "" || *owners == "" || *to == "" || flags.NArg() == 0 {
+		return nil, nil, errors.New("--from, --owners, --to and a path are required")
+	}
+	text, err := os.ReadFile(*owners)
+	if err != nil {
+		return nil, nil, err
+	}
+	of, err := parseOwners(string(text))
+	if err != nil {
+		return nil, nil, fmt.Errorf("%s: %w", *owners, err)
+	}
+	return &closure{from: *from, to: *to, owners: of, copied: map[string]bool{}, packages: map[pkg]bool{}}, flags.Args(), nil
 }
