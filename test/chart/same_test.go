@@ -107,6 +107,20 @@ func TestChartIsWhatKustomizeMakes(t *testing.T) {
 	}
 }
 
+// TestChartIsWhatKustomizeMakesOfTheVMController: the same for config/vm.
+func TestChartIsWhatKustomizeMakesOfTheVMController(t *testing.T) {
+	t.Parallel()
+	of := func(more values) values {
+		of := values{"hypervisorImage": values{"repository": "millwright-hypervisor", "tag": "latest"}}
+		maps.Copy(of, more)
+		return with("vm-controller", values{"vmController": of})
+	}
+	components := []string{"../vm/monitoring", "../vm/network-policy", "policies", "host-policies"}
+	same(t, kustomized(t, "../vm/base", components...), charted(t, namespace, of(nil)))
+	same(t, kustomized(t, "../vm/base", append(components, "../vm/one-namespace")...),
+		charted(t, namespace, of(values{"namespaces": []any{"virtual-machines"}})))
+}
+
 // TestChartHasTheCRDs: those that are generated.
 func TestChartHasTheCRDs(t *testing.T) {
 	t.Parallel()
@@ -115,12 +129,12 @@ func TestChartHasTheCRDs(t *testing.T) {
 		text.WriteString("---\n" + string(crd.File.Data))
 	}
 	var want []*unstructured.Unstructured
-	for _, object := range kustomized(t, "base") {
+	for _, object := range append(kustomized(t, "base"), kustomized(t, "../vm/base")...) {
 		if object.GetKind() == "CustomResourceDefinition" {
 			want = append(want, object)
 		}
 	}
-	if diff := cmp.Diff(byName(want), byName(objects(t, text.String()))); diff != "" || len(want) != 4 {
+	if diff := cmp.Diff(byName(want), byName(objects(t, text.String()))); diff != "" || len(want) != 5 {
 		t.Errorf("%d definitions; make generate copies them (-generated +chart):\n%s", len(want), diff)
 	}
 }

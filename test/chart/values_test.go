@@ -12,8 +12,8 @@ import (
 // TestLint: as helm lint --strict, but for the advice of an icon.
 func TestLint(t *testing.T) {
 	t.Parallel()
-	for _, mode := range []string{"one-pod", "two-deployments", "whole", "machine-controller-manager", "machine-controller", "target", "target-two-deployments"} {
-		for _, message := range lint.All(place(t, "charts/millwright"), with(mode, nil), namespace, true).Messages {
+	for _, mode := range []string{"one-pod", "two-deployments", "whole", "machine-controller-manager", "machine-controller", "target", "target-two-deployments", "vm-controller"} {
+		for _, message := range lint.All(place(t, "charts/millwright"), with(mode, values{"vmController": values{"hypervisorImage": values{"repository": "registry.example.com/hypervisor"}}}), namespace, true).Messages {
 			if message.Severity > support.InfoSev {
 				t.Errorf("%s: %s", mode, message)
 			}
@@ -49,6 +49,8 @@ func TestNonsenseIsRefused(t *testing.T) {
 		"flag":             {values{"extraArgs": []any{"v=2"}}, "extraArgs"},
 		"flags as text":    {values{"extraArgs": "--v=2"}, "extraArgs"},
 		"budget":           {values{"podDisruptionBudget": values{"maxUnavailable": "half"}}, "maxUnavailable"},
+		"no hypervisors":   {values{"mode": "vm-controller"}, "vmController.hypervisorImage.repository is required"},
+		"VM namespace":     {values{"vmController": values{"namespaces": []any{"Not A Namespace"}}}, "vmController"},
 		"interval":         {values{"serviceMonitor": values{"interval": "often"}}, "interval"},
 		"policy":           {values{"image": values{"pullPolicy": "Sometimes"}}, "pullPolicy"},
 	} {

@@ -45,6 +45,11 @@ deployments: {{ dict $mc (list $mc) | toJson }}
 control: {{ ternary (dict $mc $mc) dict $control | toJson }}
 target: {{ ternary (dict "target" $mc) dict $target | toJson }}
 accounts: [{{ $mc }}]
+{{- else if eq $mode "vm-controller" }}
+deployments: {}
+control: {}
+target: {}
+accounts: []
 {{- else if eq $mode "target" }}
 deployments: {}
 control: {}
