@@ -4,7 +4,7 @@
 // A driver creates, finds and deletes the VMs (or physical machines) of one kind of
 // provider. The controllers call it; it never calls them. To write one, implement
 // [Driver] and those of [Initializer], [VolumeIdentifier], [ClassMigrator],
-// [FailureDomains], [APIGroupSeparator] and [Locator] that the provider can support.
+// [FailureDomains], [APIGroupSeparator], [Locator] and [Updater] that the provider can support.
 //
 // The contract is that of Gardener's Machine Controller Manager (MCM). MUST, SHOULD and
 // MAY are used as in RFC 2119. Rules that are marked (Millwright) are no MUST of MCM's

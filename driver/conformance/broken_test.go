@@ -14,7 +14,7 @@ import (
 // TestBrokenDrivers: a driver that breaks one rule fails that rule, and no other.
 func TestBrokenDrivers(t *testing.T) {
 	broken := map[int]func(*world, *patched){}
-	for _, some := range []map[int]func(*world, *patched){brokenCreations, brokenRequests, brokenDeletions, brokenAnswers, brokenLists, brokenOptions, brokenErrors} {
+	for _, some := range []map[int]func(*world, *patched){brokenCreations, brokenRequests, brokenDeletions, brokenAnswers, brokenLists, brokenOptions, brokenUpdates, brokenErrors} {
 		maps.Copy(broken, some)
 	}
 	for _, rule := range conformance.Rules() {

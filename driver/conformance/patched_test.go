@@ -17,6 +17,7 @@ type (
 	domains    = func(context.Context, *driver.ListFailureDomainsRequest) (*driver.ListFailureDomainsResponse, error)
 	place      = func(context.Context, *driver.PlaceMachineRequest) (*driver.PlaceMachineResponse, error)
 	locate     = func(context.Context, *driver.LocateMachineRequest) (*driver.LocateMachineResponse, error)
+	update     = func(context.Context, *driver.UpdateMachineRequest) (*driver.UpdateMachineResponse, error)
 	migrate    = func(context.Context, *driver.GenerateMachineClassForMigrationRequest) (*driver.GenerateMachineClassForMigrationResponse, error)
 )
 
@@ -36,6 +37,7 @@ type optional struct {
 	domains domains
 	place   place
 	locate  locate
+	update  update
 	migrate migrate
 }
 
@@ -43,7 +45,7 @@ type optional struct {
 func patch(w *world, change func(*patched)) full {
 	p := &patched{
 		full: w.full, create: w.CreateMachine, remove: w.DeleteMachine, find: w.GetMachineStatus, list: w.ListMachines, initialize: w.InitializeMachine,
-		optional: optional{w.GetVolumeIDs, w.ListFailureDomains, w.PlaceMachine, w.LocateMachine, w.GenerateMachineClassForMigration},
+		optional: optional{w.GetVolumeIDs, w.ListFailureDomains, w.PlaceMachine, w.LocateMachine, w.UpdateMachine, w.GenerateMachineClassForMigration},
 	}
 	change(p)
 	return p
@@ -83,6 +85,10 @@ func (p *patched) PlaceMachine(ctx context.Context, req *driver.PlaceMachineRequ
 
 func (p *patched) LocateMachine(ctx context.Context, req *driver.LocateMachineRequest) (*driver.LocateMachineResponse, error) {
 	return p.locate(ctx, req)
+}
+
+func (p *patched) UpdateMachine(ctx context.Context, req *driver.UpdateMachineRequest) (*driver.UpdateMachineResponse, error) {
+	return p.update(ctx, req)
 }
 
 func (p *patched) GenerateMachineClassForMigration(ctx context.Context, req *driver.GenerateMachineClassForMigrationRequest) (*driver.GenerateMachineClassForMigrationResponse, error) {

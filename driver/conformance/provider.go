@@ -40,6 +40,8 @@ type Variants struct {
 	OtherCluster *v1alpha1.MachineClass
 	// Changed is the class with other parameters: a VM of the class does not fit it.
 	Changed *v1alpha1.MachineClass
+	// Updated is the class with parameters that UpdateMachine can change in a VM of the class, and no others.
+	Updated *v1alpha1.MachineClass
 	// Classes that the driver refuses, by what is wrong with them.
 	Classes map[Refusal]*v1alpha1.MachineClass
 	// SlowDeletion is the class with VMs that exist for a while after DeleteMachine has answered.

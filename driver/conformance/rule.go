@@ -44,7 +44,7 @@ func (r Rule) Name() string { return r.ID() + " " + r.Title }
 // Rules returns all rules, by number.
 func Rules() []Rule {
 	all := slices.Concat(identityRules, requestRules, createRules, deleteRules, statusRules, listRules,
-		groupRules, initializeRules, volumeRules, migrationRules, domainRules, locationRules, contextRules, errorRules, processRules)
+		groupRules, initializeRules, volumeRules, migrationRules, domainRules, locationRules, updateRules, contextRules, errorRules, processRules)
 	slices.SortFunc(all, func(a, b Rule) int { return a.Number - b.Number })
 	return all
 }

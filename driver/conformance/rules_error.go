@@ -34,6 +34,10 @@ var listed = map[string][]codes.Code{
 	"GetVolumeIDs":       {codes.InvalidArgument, codes.Unimplemented},
 	"ListFailureDomains": {codes.InvalidArgument, codes.PermissionDenied, codes.FailedPrecondition, codes.Unimplemented},
 	"LocateMachine":      {codes.InvalidArgument, codes.PermissionDenied, codes.FailedPrecondition, codes.Unimplemented},
+	"UpdateMachine": {
+		codes.NotFound, codes.InvalidArgument, codes.PermissionDenied, codes.ResourceExhausted, codes.FailedPrecondition, codes.Aborted, codes.OutOfRange,
+		codes.Unimplemented,
+	},
 }
 
 var contextRules = []Rule{
@@ -110,7 +114,7 @@ var errorRules = []Rule{
 	{
 		Number: 87, Level: Must, Title: "a method returns only its codes",
 		Places: []string{
-			"driver Errors 3", "driver ListMachines Codes", "driver GetVolumeIDs Codes", "driver ListFailureDomains Codes", "driver LocateMachine Codes",
+			"driver Errors 3", "driver ListMachines Codes", "driver GetVolumeIDs Codes", "driver ListFailureDomains Codes", "driver LocateMachine Codes", "driver UpdateMachine Codes",
 			"MCM CreateMachine 12", "MCM DeleteMachine 11", "MCM GetMachineStatus 8", "MCM ListMachines 7",
 		},
 		needs: []int{ends},
@@ -221,6 +225,11 @@ func (p *probe) ask(t target) {
 	if locator, ok := p.provider.Driver.(driver.Locator); ok {
 		_, _ = do(p, p.ctx, "LocateMachine", locator.LocateMachine, &driver.LocateMachineRequest{
 			Machine: t.machine(), MachineClass: t.class.DeepCopy(), Secret: t.secret.DeepCopy(),
+		})
+	}
+	if updater, ok := p.provider.Driver.(driver.Updater); ok {
+		_, _ = do(p, p.ctx, "UpdateMachine", updater.UpdateMachine, &driver.UpdateMachineRequest{
+			Machine: t.machine(), MachineClass: t.class.DeepCopy(), Secret: t.secret.DeepCopy(), DryRun: true,
 		})
 	}
 	if domains, ok := p.provider.Driver.(driver.FailureDomains); ok {

@@ -79,7 +79,7 @@ func itemsOf(t *testing.T) map[string]bool {
 	if err != nil {
 		t.Fatal(err)
 	}
-	places := map[string]bool{"driver CreateMachineResponse": true, "driver SeparatesAPIGroups": true, "driver Logging 1": true}
+	places := map[string]bool{"driver CreateMachineResponse": true, "driver SeparatesAPIGroups": true, "driver Logging 1": true, "driver UpdateMachineResponse": true}
 	for _, name := range files {
 		file, err := parser.ParseFile(gotoken.NewFileSet(), name, nil, parser.ParseComments)
 		if err != nil {

@@ -27,6 +27,7 @@ type full interface {
 	driver.VolumeIdentifier
 	driver.FailureDomains
 	driver.Locator
+	driver.Updater
 	driver.APIGroupSeparator
 	driver.ClassMigrator
 }
@@ -76,6 +77,7 @@ func (s strict) GenerateMachineClassForMigration(context.Context, *driver.Genera
 const (
 	spec         = `{"pool":"p","latency":"0s","tags":{"kubernetes.io/cluster/one":"1","kubernetes.io/role/node":"1"}}`
 	specChanged  = `{"pool":"q","tags":{"kubernetes.io/cluster/one":"1","kubernetes.io/role/node":"1"}}`
+	specUpdated  = `{"pool":"p","tags":{"kubernetes.io/cluster/one":"1","kubernetes.io/role/node":"1","team":"blue"}}`
 	specDeletion = `{"pool":"p","deleteDelay":"2s","tags":{"kubernetes.io/cluster/one":"1","kubernetes.io/role/node":"1"}}`
 	specFull     = `{"pool":"full","capacity":1}`
 	tooLarge     = `{"pool":"too-large"}`
@@ -126,7 +128,7 @@ func (w *world) provider(d driver.Driver) conformance.Provider {
 	return conformance.Provider{
 		Driver: d, Class: classOf(spec), Secret: secretOf("token", token),
 		Variants: conformance.Variants{
-			Changed: classOf(specChanged), SlowDeletion: classOf(specDeletion),
+			Changed: classOf(specChanged), Updated: classOf(specUpdated), SlowDeletion: classOf(specDeletion),
 			Classes: map[conformance.Refusal]*v1alpha1.MachineClass{
 				conformance.Invalid: classOf(`{"jitter":7}`), conformance.OutOfRange: classOf(tooLarge), conformance.Full: classOf(specFull),
 			},

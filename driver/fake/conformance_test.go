@@ -22,7 +22,7 @@ func TestConformance(t *testing.T) {
 				return conformance.Provider{
 					Driver: d, Class: conformingClass("class"), Uninitialized: initialize,
 					Variants: conformance.Variants{
-						Changed: conformingClass("changed"), OtherCluster: conformingClass("other"),
+						Changed: conformingClass("changed"), Updated: withTags(conformingClass("class")), OtherCluster: conformingClass("other"),
 						OtherAccount: &corev1.Secret{Data: map[string][]byte{"account": []byte("other")}},
 					},
 					Hooks: conformance.Hooks{
@@ -45,4 +45,9 @@ func conformingClass(name string) *v1alpha1.MachineClass {
 	return &v1alpha1.MachineClass{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, ProviderSpec: runtime.RawExtension{Raw: []byte(`{}`)},
 	}
+}
+
+func withTags(class *v1alpha1.MachineClass) *v1alpha1.MachineClass {
+	class.ProviderSpec.Raw = []byte(`{"cpus":2,"tags":{"team":"blue"}}`)
+	return class
 }

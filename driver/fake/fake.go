@@ -46,6 +46,7 @@ const (
 	GetMachineStatus  Method = "GetMachineStatus"
 	ListMachines      Method = "ListMachines"
 	InitializeMachine Method = "InitializeMachine"
+	UpdateMachine     Method = "UpdateMachine"
 )
 
 // Config configures a [Driver]. With the zero value all calls succeed.
@@ -113,6 +114,7 @@ var (
 	_ driver.Initializer       = (*Driver)(nil)
 	_ driver.APIGroupSeparator = (*Driver)(nil)
 	_ driver.Locator           = (*Driver)(nil)
+	_ driver.Updater           = (*Driver)(nil)
 )
 
 // New returns a driver whose provider has no VM.

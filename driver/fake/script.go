@@ -116,6 +116,7 @@ type hooks struct {
 	status     Hook[driver.GetMachineStatusRequest, driver.GetMachineStatusResponse]
 	list       Hook[driver.ListMachinesRequest, driver.ListMachinesResponse]
 	initialize Hook[driver.InitializeMachineRequest, driver.InitializeMachineResponse]
+	update     Hook[driver.UpdateMachineRequest, driver.UpdateMachineResponse]
 }
 
 // OnCreate sets the hook of CreateMachine. Nil removes it.
@@ -141,6 +142,11 @@ func (d *Driver) OnList(hook Hook[driver.ListMachinesRequest, driver.ListMachine
 // OnInitialize sets the hook of InitializeMachine. Nil removes it.
 func (d *Driver) OnInitialize(hook Hook[driver.InitializeMachineRequest, driver.InitializeMachineResponse]) {
 	set(d, &d.hooks.initialize, hook)
+}
+
+// OnUpdate sets the hook of UpdateMachine. Nil removes it.
+func (d *Driver) OnUpdate(hook Hook[driver.UpdateMachineRequest, driver.UpdateMachineResponse]) {
+	set(d, &d.hooks.update, hook)
 }
 
 func set[T any](d *Driver, field *T, value T) {

@@ -61,10 +61,11 @@ var (
 	_ driver.KindMigrator     = (*Driver)(nil)
 	_ driver.FailureDomains   = (*Driver)(nil)
 	_ driver.Locator          = (*Driver)(nil)
+	_ driver.Updater          = (*Driver)(nil)
 )
 
 // The values of the metric label "operation", which are those that MCM's drivers use.
-// GenerateMachineClassForMigration, ListFailureDomains and LocateMachine have none there.
+// GenerateMachineClassForMigration, ListFailureDomains, LocateMachine and UpdateMachine have none there.
 const (
 	opCreate     = "create_machine"
 	opInitialize = "initialize_machine"
@@ -75,6 +76,7 @@ const (
 	opMigrate    = "generate_machine_class_for_migration"
 	opDomains    = "list_failure_domains"
 	opLocate     = "locate_machine"
+	opUpdate     = "update_machine"
 )
 
 // Wrap returns a decorated driver. It panics if other metrics are registered under the
@@ -169,6 +171,15 @@ func (d *Driver) LocateMachine(ctx context.Context, req *driver.LocateMachineReq
 		return nil, unimplemented("LocateMachine")
 	}
 	return invoke(ctx, d, call{operation: opLocate, machine: req.Machine, class: req.MachineClass, secret: req.Secret}, req, inner.LocateMachine)
+}
+
+// UpdateMachine implements driver.Updater.
+func (d *Driver) UpdateMachine(ctx context.Context, req *driver.UpdateMachineRequest) (*driver.UpdateMachineResponse, error) {
+	inner, ok := d.inner.(driver.Updater)
+	if !ok {
+		return nil, unimplemented("UpdateMachine")
+	}
+	return invoke(ctx, d, call{operation: opUpdate, machine: req.Machine, class: req.MachineClass, secret: req.Secret}, req, inner.UpdateMachine)
 }
 
 // unimplemented is the answer for an interface that the inner driver lacks. There is no

@@ -3,11 +3,13 @@ package plugin
 import (
 	"context"
 	"encoding/json"
+	"strings"
 	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver"
@@ -31,6 +33,7 @@ var methods = map[driverpb.OperationType]method{
 	driverpb.OperationType_OT_GENERATE_MACHINE_CLASS_FOR_MIGRATION: migrate,
 	driverpb.OperationType_OT_LIST_FAILURE_DOMAINS:                 domains,
 	driverpb.OperationType_OT_PLACE_MACHINE:                        place,
+	driverpb.OperationType_OT_UPDATE_MACHINE:                       update,
 }
 
 // empty is the answer of a driver that returns neither a response nor an error.
@@ -133,6 +136,21 @@ func locate(ctx context.Context, d driver.Driver, r *request, result *driverpb.O
 	return err
 }
 
+func update(ctx context.Context, d driver.Driver, r *request, result *driverpb.OperationResult) error {
+	able, ok := d.(driver.Updater)
+	if !ok {
+		return unimplemented("UpdateMachine")
+	}
+	resp, err := able.UpdateMachine(ctx, &driver.UpdateMachineRequest{
+		Machine: r.machine, MachineClass: r.class, Secret: r.secret, MadeFrom: runtime.RawExtension{Raw: r.GetMadeFrom()}, DryRun: r.GetDryRun(),
+	})
+	if resp == nil {
+		return empty(err)
+	}
+	result.Updates, result.AtNextStart, result.Replacements = texts(resp.Updates), texts(resp.AtNextStart), texts(resp.Replacements)
+	return err
+}
+
 // migrate passes the object as *unstructured.Unstructured.
 func migrate(ctx context.Context, d driver.Driver, r *request, result *driverpb.OperationResult) error {
 	able, ok := d.(driver.ClassMigrator)
@@ -192,4 +210,14 @@ func text(s string) string {
 		return ""
 	}
 	return s
+}
+
+// texts returns texts that a message can carry, with what it cannot carry replaced: each is a difference, and
+// must not be lost.
+func texts(all []string) []string {
+	var valid []string
+	for _, one := range all {
+		valid = append(valid, strings.ToValidUTF8(one, "\uFFFD"))
+	}
+	return valid
 }

@@ -171,6 +171,9 @@ func operationsOf(d driver.Driver) []driverpb.OperationType {
 	if _, ok := d.(driver.FailureDomains); ok {
 		all = append(all, driverpb.OperationType_OT_LIST_FAILURE_DOMAINS, driverpb.OperationType_OT_PLACE_MACHINE)
 	}
+	if _, ok := d.(driver.Updater); ok {
+		all = append(all, driverpb.OperationType_OT_UPDATE_MACHINE)
+	}
 	return all
 }
 

@@ -14,6 +14,7 @@ var (
 	_ driver.Initializer       = (*Registry)(nil)
 	_ driver.FailureDomains    = (*Registry)(nil)
 	_ driver.Locator           = (*Registry)(nil)
+	_ driver.Updater           = (*Registry)(nil)
 	_ driver.APIGroupSeparator = (*Registry)(nil)
 )
 
@@ -96,6 +97,15 @@ func (r *Registry) LocateMachine(ctx context.Context, req *driver.LocateMachineR
 		return nil, err
 	}
 	return d.LocateMachine(ctx, req)
+}
+
+// UpdateMachine implements driver.Updater.
+func (r *Registry) UpdateMachine(ctx context.Context, req *driver.UpdateMachineRequest) (*driver.UpdateMachineResponse, error) {
+	d, err := ability[driver.Updater](r, req.MachineClass)
+	if err != nil {
+		return nil, err
+	}
+	return d.UpdateMachine(ctx, req)
 }
 
 // SeparatesAPIGroups reports whether the driver that serves a class keeps the VMs of API groups apart. d

@@ -44,6 +44,10 @@ func (d able) LocateMachine(context.Context, *driver.LocateMachineRequest) (*dri
 	return &driver.LocateMachineResponse{Location: d.name}, nil
 }
 
+func (d able) UpdateMachine(context.Context, *driver.UpdateMachineRequest) (*driver.UpdateMachineResponse, error) {
+	return &driver.UpdateMachineResponse{Updates: []string{d.name}}, nil
+}
+
 func (d able) SeparatesAPIGroups() bool { return d.separate }
 
 func (d able) GenerateMachineClassForMigration(context.Context, *driver.GenerateMachineClassForMigrationRequest) (*driver.GenerateMachineClassForMigrationResponse, error) {
@@ -123,9 +127,10 @@ func TestNobodyIsAsked(t *testing.T) {
 	_, listed := r.ListMachines(ctx, &driver.ListMachinesRequest{MachineClass: of})
 	_, initialized := r.InitializeMachine(ctx, &driver.InitializeMachineRequest{MachineClass: of})
 	_, located := r.LocateMachine(ctx, &driver.LocateMachineRequest{MachineClass: of})
+	_, updated := r.UpdateMachine(ctx, &driver.UpdateMachineRequest{MachineClass: of})
 	_, domains := r.ListFailureDomains(ctx, &driver.ListFailureDomainsRequest{MachineClass: of})
 	_, placed := r.PlaceMachine(t.Context(), &driver.PlaceMachineRequest{MachineClass: of})
-	for i, err := range []error{created, deleted, found, listed, initialized, located, domains, placed} {
+	for i, err := range []error{created, deleted, found, listed, initialized, located, updated, domains, placed} {
 		if !status.Is(err, codes.Unavailable) {
 			t.Errorf("method %d: %v, want Unavailable", i, err)
 		}
@@ -144,6 +149,12 @@ func TestAbilities(t *testing.T) {
 	}
 	if _, err := r.LocateMachine(t.Context(), &driver.LocateMachineRequest{MachineClass: class("bare")}); !status.Is(err, codes.Unimplemented) {
 		t.Errorf("LocateMachine of bare: %v, want Unimplemented", err)
+	}
+	if resp, err := r.UpdateMachine(t.Context(), &driver.UpdateMachineRequest{MachineClass: class("able")}); err != nil || resp.Updates[0] != "able" {
+		t.Errorf("UpdateMachine of able: %v, %v", resp, err)
+	}
+	if _, err := r.UpdateMachine(t.Context(), &driver.UpdateMachineRequest{MachineClass: class("bare")}); !status.Is(err, codes.Unimplemented) {
+		t.Errorf("UpdateMachine of bare: %v, want Unimplemented", err)
 	}
 	if driver.SeparatesAPIGroups(r) {
 		t.Error("the registry separates API groups, although a driver does not")

@@ -46,6 +46,7 @@ func conforming(t *testing.T, initialize bool) conformance.Provider {
 		Uninitialized: initialize,
 		Variants: conformance.Variants{
 			Changed:      conformingClass(`{"pool":"q"}`),
+			Updated:      conformingClass(`{"pool":"p","tags":{"kubernetes.io/cluster/shop":"1","kubernetes.io/role/node":"1","team":"blue"}}`),
 			Classes:      map[conformance.Refusal]*v1alpha1.MachineClass{conformance.Invalid: conformingClass(`{"latency":"-1s"}`)},
 			OtherAccount: &corev1.Secret{Data: map[string][]byte{"account": []byte("other")}},
 			Volumes: map[string]*corev1.PersistentVolumeSpec{"vol-1": {PersistentVolumeSource: corev1.PersistentVolumeSource{

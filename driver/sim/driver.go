@@ -36,8 +36,8 @@ type Config struct {
 }
 
 // Driver is the simulated driver. It also implements driver.Initializer,
-// driver.VolumeIdentifier, driver.FailureDomains, driver.Locator and driver.ClassMigrator. Make it with [New]. Nodes join only
-// while Start runs. All methods may be called concurrently.
+// driver.VolumeIdentifier, driver.FailureDomains, driver.Locator, driver.Updater and driver.ClassMigrator. Make it with
+// [New]. Nodes join only while Start runs. All methods may be called concurrently.
 type Driver struct {
 	config Config
 	cloud  *Cloud
@@ -51,6 +51,7 @@ var (
 	_ driver.VolumeIdentifier = (*Driver)(nil)
 	_ driver.FailureDomains   = (*Driver)(nil)
 	_ driver.Locator          = (*Driver)(nil)
+	_ driver.Updater          = (*Driver)(nil)
 	_ driver.ClassMigrator    = (*Driver)(nil)
 )
 

@@ -14,6 +14,7 @@ const (
 	InitializeMachine  Method = "InitializeMachine"
 	GetVolumeIDs       Method = "GetVolumeIDs"
 	ListFailureDomains Method = "ListFailureDomains"
+	UpdateMachine      Method = "UpdateMachine"
 
 	GenerateMachineClassForMigration Method = "GenerateMachineClassForMigration"
 )
@@ -29,6 +30,8 @@ const (
 	Adopted Effect = "adopted"
 	// Added: Cloud.Add created a VM.
 	Added Effect = "added"
+	// Updated: UpdateMachine changed a VM.
+	Updated Effect = "updated"
 	// Deleted: DeleteMachine removed a VM.
 	Deleted Effect = "deleted"
 	// Vanished: Cloud.Vanish removed a VM.

@@ -57,6 +57,8 @@ const (
 	OperationType_OT_LIST_FAILURE_DOMAINS OperationType = 9
 	// PlaceMachine.
 	OperationType_OT_PLACE_MACHINE OperationType = 10
+	// UpdateMachine.
+	OperationType_OT_UPDATE_MACHINE OperationType = 11
 )
 
 // Enum value maps for OperationType.
@@ -73,6 +75,7 @@ var (
 		8:  "OT_GENERATE_MACHINE_CLASS_FOR_MIGRATION",
 		9:  "OT_LIST_FAILURE_DOMAINS",
 		10: "OT_PLACE_MACHINE",
+		11: "OT_UPDATE_MACHINE",
 	}
 	OperationType_value = map[string]int32{
 		"OT_UNKNOWN":                              0,
@@ -86,6 +89,7 @@ var (
 		"OT_GENERATE_MACHINE_CLASS_FOR_MIGRATION": 8,
 		"OT_LIST_FAILURE_DOMAINS":                 9,
 		"OT_PLACE_MACHINE":                        10,
+		"OT_UPDATE_MACHINE":                       11,
 	}
 )
 
@@ -550,8 +554,12 @@ type Operation struct {
 	// Of OT_GENERATE_MACHINE_CLASS_FOR_MIGRATION: the object to migrate as JSON. Its kind and
 	// API group are in it.
 	ProviderSpecificMachineClass []byte `protobuf:"bytes,10,opt,name=provider_specific_machine_class,json=providerSpecificMachineClass,proto3" json:"provider_specific_machine_class,omitempty"`
-	unknownFields                protoimpl.UnknownFields
-	sizeCache                    protoimpl.SizeCache
+	// Of OT_UPDATE_MACHINE: the provider specification that the VM was made from, as JSON. Empty: not known.
+	MadeFrom []byte `protobuf:"bytes,11,opt,name=made_from,json=madeFrom,proto3" json:"made_from,omitempty"`
+	// Of OT_UPDATE_MACHINE: change nothing, and answer what would be changed.
+	DryRun        bool `protobuf:"varint,12,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Operation) Reset() {
@@ -652,6 +660,20 @@ func (x *Operation) GetProviderSpecificMachineClass() []byte {
 		return x.ProviderSpecificMachineClass
 	}
 	return nil
+}
+
+func (x *Operation) GetMadeFrom() []byte {
+	if x != nil {
+		return x.MadeFrom
+	}
+	return nil
+}
+
+func (x *Operation) GetDryRun() bool {
+	if x != nil {
+		return x.DryRun
+	}
+	return false
 }
 
 // MachineClassMeta names the class of an operation.
@@ -949,6 +971,12 @@ type OperationResult struct {
 	// Of OT_CREATE_MACHINE and OT_GET_MACHINE_STATUS: the failure domain in which the VM is. Empty: it is not
 	// known, or is that of the request.
 	FailureDomain string `protobuf:"bytes,15,opt,name=failure_domain,json=failureDomain,proto3" json:"failure_domain,omitempty"`
+	// Of OT_UPDATE_MACHINE: the differences that need no new VM.
+	Updates []string `protobuf:"bytes,16,rep,name=updates,proto3" json:"updates,omitempty"`
+	// Of OT_UPDATE_MACHINE: those of updates that have effect when the VM is started the next time.
+	AtNextStart []string `protobuf:"bytes,17,rep,name=at_next_start,json=atNextStart,proto3" json:"at_next_start,omitempty"`
+	// Of OT_UPDATE_MACHINE: the differences for which a new VM is needed.
+	Replacements  []string `protobuf:"bytes,18,rep,name=replacements,proto3" json:"replacements,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1086,6 +1114,27 @@ func (x *OperationResult) GetFailureDomain() string {
 		return x.FailureDomain
 	}
 	return ""
+}
+
+func (x *OperationResult) GetUpdates() []string {
+	if x != nil {
+		return x.Updates
+	}
+	return nil
+}
+
+func (x *OperationResult) GetAtNextStart() []string {
+	if x != nil {
+		return x.AtNextStart
+	}
+	return nil
+}
+
+func (x *OperationResult) GetReplacements() []string {
+	if x != nil {
+		return x.Replacements
+	}
+	return nil
 }
 
 // Address is an address of a VM.
@@ -1232,7 +1281,7 @@ const file_driver_driver_proto_rawDesc = "" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12*\n" +
 	"\x11max_message_bytes\x18\x02 \x01(\rR\x0fmaxMessageBytes\"+\n" +
 	"\x06Cancel\x12!\n" +
-	"\foperation_id\x18\x01 \x01(\tR\voperationId\"\xfb\x03\n" +
+	"\foperation_id\x18\x01 \x01(\tR\voperationId\"\xb1\x04\n" +
 	"\tOperation\x12!\n" +
 	"\foperation_id\x18\x01 \x01(\tR\voperationId\x12G\n" +
 	"\x0eoperation_type\x18\x02 \x01(\x0e2 .millwright.driver.OperationTypeR\roperationType\x123\n" +
@@ -1244,7 +1293,9 @@ const file_driver_driver_proto_rawDesc = "" +
 	"\fvolume_specs\x18\b \x03(\fR\vvolumeSpecs\x12%\n" +
 	"\x0efailure_domain\x18\t \x01(\tR\rfailureDomain\x12E\n" +
 	"\x1fprovider_specific_machine_class\x18\n" +
-	" \x01(\fR\x1cproviderSpecificMachineClass\"\x81\x01\n" +
+	" \x01(\fR\x1cproviderSpecificMachineClass\x12\x1b\n" +
+	"\tmade_from\x18\v \x01(\fR\bmadeFrom\x12\x17\n" +
+	"\adry_run\x18\f \x01(\bR\x06dryRun\"\x81\x01\n" +
 	"\x10MachineClassMeta\x12!\n" +
 	"\foperation_id\x18\x01 \x01(\tR\voperationId\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x12\n" +
@@ -1264,7 +1315,7 @@ const file_driver_driver_proto_rawDesc = "" +
 	"\x04data\x18\x02 \x03(\v2#.millwright.driver.Secret.DataEntryR\x04data\x1a7\n" +
 	"\tDataEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\fR\x05value:\x028\x01\"\xcd\x05\n" +
+	"\x05value\x18\x02 \x01(\fR\x05value:\x028\x01\"\xaf\x06\n" +
 	"\x0fOperationResult\x12!\n" +
 	"\foperation_id\x18\x01 \x01(\tR\voperationId\x12G\n" +
 	"\x0eoperation_type\x18\x02 \x01(\x0e2 .millwright.driver.OperationTypeR\roperationType\x12!\n" +
@@ -1283,7 +1334,10 @@ const file_driver_driver_proto_rawDesc = "" +
 	"\blocation\x18\f \x01(\tR\blocation\x12I\n" +
 	"\x0ffailure_domains\x18\r \x03(\v2 .millwright.driver.FailureDomainR\x0efailureDomains\x12\x16\n" +
 	"\x06object\x18\x0e \x01(\fR\x06object\x12%\n" +
-	"\x0efailure_domain\x18\x0f \x01(\tR\rfailureDomain\x1a>\n" +
+	"\x0efailure_domain\x18\x0f \x01(\tR\rfailureDomain\x12\x18\n" +
+	"\aupdates\x18\x10 \x03(\tR\aupdates\x12\"\n" +
+	"\rat_next_start\x18\x11 \x03(\tR\vatNextStart\x12\"\n" +
+	"\freplacements\x18\x12 \x03(\tR\freplacements\x1a>\n" +
 	"\x10MachineListEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"7\n" +
@@ -1297,7 +1351,7 @@ const file_driver_driver_proto_rawDesc = "" +
 	"attributes\x1a=\n" +
 	"\x0fAttributesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01*\xa7\x02\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01*\xbe\x02\n" +
 	"\rOperationType\x12\x0e\n" +
 	"\n" +
 	"OT_UNKNOWN\x10\x00\x12\x15\n" +
@@ -1311,7 +1365,8 @@ const file_driver_driver_proto_rawDesc = "" +
 	"'OT_GENERATE_MACHINE_CLASS_FOR_MIGRATION\x10\b\x12\x1b\n" +
 	"\x17OT_LIST_FAILURE_DOMAINS\x10\t\x12\x14\n" +
 	"\x10OT_PLACE_MACHINE\x10\n" +
-	"2\xf2\x01\n" +
+	"\x12\x15\n" +
+	"\x11OT_UPDATE_MACHINE\x10\v2\xf2\x01\n" +
 	"\x05Infra\x12I\n" +
 	"\bRegister\x12\x1d.millwright.driver.DriverSide\x1a\x1a.millwright.driver.MCMside(\x010\x01\x12W\n" +
 	"\x0fGetMachineClass\x12#.millwright.driver.MachineClassMeta\x1a\x1f.millwright.driver.MachineClass\x12E\n" +

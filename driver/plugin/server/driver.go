@@ -46,6 +46,7 @@ var (
 	_ driver.KindMigrator      = (*Driver)(nil)
 	_ driver.FailureDomains    = (*Driver)(nil)
 	_ driver.Locator           = (*Driver)(nil)
+	_ driver.Updater           = (*Driver)(nil)
 	_ driver.APIGroupSeparator = (*Driver)(nil)
 )
 

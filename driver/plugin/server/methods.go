@@ -111,6 +111,22 @@ func (d *Driver) LocateMachine(ctx context.Context, req *driver.LocateMachineReq
 	return &driver.LocateMachineResponse{Location: result.GetLocation()}, nil
 }
 
+// UpdateMachine implements driver.Updater.
+func (d *Driver) UpdateMachine(ctx context.Context, req *driver.UpdateMachineRequest) (*driver.UpdateMachineResponse, error) {
+	op, err := d.about(driverpb.OperationType_OT_UPDATE_MACHINE, req.Machine, req.MachineClass, req.Secret)
+	if err != nil {
+		return nil, err
+	}
+	op.message.MadeFrom, op.message.DryRun = req.MadeFrom.Raw, req.DryRun
+	result, err := d.do(ctx, op)
+	if err != nil {
+		return nil, err
+	}
+	return &driver.UpdateMachineResponse{
+		Updates: result.GetUpdates(), AtNextStart: result.GetAtNextStart(), Replacements: result.GetReplacements(),
+	}, nil
+}
+
 // ListFailureDomains implements driver.FailureDomains.
 func (d *Driver) ListFailureDomains(ctx context.Context, req *driver.ListFailureDomainsRequest) (*driver.ListFailureDomainsResponse, error) {
 	result, err := d.ask(ctx, driverpb.OperationType_OT_LIST_FAILURE_DOMAINS, nil, req.MachineClass, req.Secret)

@@ -87,6 +87,10 @@ func (f *full) LocateMachine(_ context.Context, r *driver.LocateMachineRequest) 
 	return &driver.LocateMachineResponse{Location: "here"}, f.took(r)
 }
 
+func (f *full) UpdateMachine(_ context.Context, r *driver.UpdateMachineRequest) (*driver.UpdateMachineResponse, error) {
+	return &driver.UpdateMachineResponse{Updates: []string{"tags", "cpus"}, AtNextStart: []string{"cpus"}, Replacements: []string{"zone"}}, f.took(r)
+}
+
 func (f *full) ListFailureDomains(_ context.Context, r *driver.ListFailureDomainsRequest) (*driver.ListFailureDomainsResponse, error) {
 	return &driver.ListFailureDomainsResponse{FailureDomains: []driver.FailureDomain{{Name: "a", Attributes: map[string]string{"k": "v"}}, {Name: "b"}}}, f.took(r)
 }
@@ -137,6 +141,9 @@ func TestRequestsAndAnswersArriveWhole(t *testing.T) {
 	same(t, f, &driver.InitializeMachineRequest{Machine: machine, MachineClass: class, Secret: secret}, d.InitializeMachine, f.InitializeMachine)
 	same(t, f, &driver.ListMachinesRequest{MachineClass: class, Secret: secret}, d.ListMachines, f.ListMachines)
 	same(t, f, &driver.LocateMachineRequest{Machine: machine, MachineClass: class, Secret: secret}, d.LocateMachine, f.LocateMachine)
+	same(t, f, &driver.UpdateMachineRequest{
+		Machine: machine, MachineClass: class, Secret: secret, MadeFrom: runtime.RawExtension{Raw: []byte(`{"tags":{}}`)}, DryRun: true,
+	}, d.UpdateMachine, f.UpdateMachine)
 	same(t, f, &driver.GetVolumeIDsRequest{PVSpecs: volumes}, d.GetVolumeIDs, f.GetVolumeIDs)
 	same(t, f, &driver.ListFailureDomainsRequest{MachineClass: class, Secret: secret}, d.ListFailureDomains, f.ListFailureDomains)
 	same(t, f, &driver.PlaceMachineRequest{MachineClass: class, FailureDomain: "a"}, d.PlaceMachine, f.PlaceMachine)

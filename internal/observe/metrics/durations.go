@@ -128,6 +128,15 @@ func (d *timedDriver) LocateMachine(ctx context.Context, req *driver.LocateMachi
 	return inner.LocateMachine(ctx, req)
 }
 
+// UpdateMachine implements driver.Updater.
+func (d *timedDriver) UpdateMachine(ctx context.Context, req *driver.UpdateMachineRequest) (*driver.UpdateMachineResponse, error) {
+	inner, ok := d.Driver.(driver.Updater)
+	if !ok {
+		return nil, status.Error(codes.Unimplemented, "the driver does not implement UpdateMachine")
+	}
+	return inner.UpdateMachine(ctx, req)
+}
+
 // Drainer is drain.Drainer, where the methods are documented.
 type Drainer interface {
 	Drain(ctx context.Context, req drain.Request) (drain.Report, error)

@@ -1,0 +1,178 @@
+package conformance
+
+import (
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/driver"
+	"github.com/millwright-dev/millwright/driver/codes"
+)
+
+var updateRules = []Rule{
+	{
+		Number: 98, Level: Must, Title: "UpdateMachine of a machine without a VM is NotFound, and makes none", Places: []string{"driver UpdateMachine 1"},
+		check: func(p *probe) {
+			before := p.instances()
+			if _, err := p.tryUpdate(p.target("a").known("conformance-unknown"), false); !is(err, codes.NotFound, codes.InvalidArgument) {
+				p.failf("it answers %s, want NotFound", said(err))
+			}
+			if left := p.added(before); len(left) > 0 {
+				p.failf("it has made %v", left)
+			}
+		},
+	},
+	{
+		Number: 99, Level: Should, Title: "UpdateMachine compares the class with the VM as it is", Places: []string{"driver UpdateMachine 2"},
+		needs: []int{created, 101},
+		check: func(p *probe) {
+			a := p.make(p.target("a"))
+			if resp := p.update(a.of(p.updated()), true); len(resp.Updates) == 0 {
+				p.failf("without MadeFrom it does not see that the VM differs")
+			}
+		},
+	},
+	{
+		Number: 100, Level: Must, Title: "UpdateMachine finds no difference in a VM that the class would make", Places: []string{"driver UpdateMachine 3"},
+		needs: []int{created},
+		check: func(p *probe) {
+			if resp := p.update(p.make(p.target("a")), true); len(resp.Updates)+len(resp.Replacements) > 0 {
+				p.failf("for a new VM it answers that %q can be updated, and that %q needs a replacement", resp.Updates, resp.Replacements)
+			}
+		},
+	},
+	{
+		Number: 101, Level: Must, Title: "UpdateMachine names every difference", Places: []string{"driver UpdateMachine 3"},
+		needs: []int{created},
+		check: func(p *probe) {
+			p.need(p.provider.Variants.Changed != nil, "a class that a VM does not fit")
+			if resp := p.update(p.make(p.target("a")).of(p.provider.Variants.Changed), true); len(resp.Updates)+len(resp.Replacements) == 0 {
+				p.failf("a VM that does not fit a class is said not to differ from it")
+			}
+		},
+	},
+	{
+		Number: 102, Level: Must, Title: "a dry run of UpdateMachine changes nothing", Places: []string{"driver UpdateMachine 4"},
+		needs: []int{created, 99},
+		check: func(p *probe) {
+			a := p.make(p.target("a"))
+			first := p.update(a.of(p.updated()), true)
+			if second := p.update(a.of(p.updated()), true); !slices.Equal(first.Updates, second.Updates) {
+				p.failf("the first dry run answers %q, the second %q", first.Updates, second.Updates)
+			}
+		},
+	},
+	{
+		Number: 103, Level: Must, Title: "UpdateMachine does what its dry run says", Places: []string{"driver UpdateMachine 4"},
+		needs: []int{created, 99, 102},
+		check: func(p *probe) {
+			a := p.make(p.target("a")).of(p.updated())
+			said := p.update(a, true)
+			if done := p.update(a, false); !slices.Equal(said.Updates, done.Updates) || !slices.Equal(said.Replacements, done.Replacements) {
+				p.failf("the dry run answers %q and %q, the update %q and %q", said.Updates, said.Replacements, done.Updates, done.Replacements)
+			}
+		},
+	},
+	{
+		Number: 104, Level: Must, Title: "UpdateMachine keeps the VM", Places: []string{"driver UpdateMachine 5"},
+		needs: []int{created},
+		check: func(p *probe) {
+			a := p.make(p.target("a")).of(p.updated())
+			before := p.instances()
+			p.update(a, false)
+			if id := p.idOf(a); id != a.id {
+				p.failf("after the update GetMachineStatus finds %q instead of %q", id, a.id)
+			}
+			if added := p.added(before); len(added) > 0 {
+				p.failf("it has made %v", added)
+			}
+		},
+	},
+	{
+		Number: 105, Level: Must, Title: "after UpdateMachine has succeeded, nothing is left to update", Places: []string{"driver UpdateMachine 5", "driver UpdateMachine 6"},
+		needs: []int{created, 99},
+		check: func(p *probe) {
+			a := p.make(p.target("a")).of(p.updated())
+			p.update(a, false)
+			for range 2 {
+				if again := p.update(a, false); len(again.Updates) > 0 {
+					p.failf("called again, it answers that %q was updated", again.Updates)
+				}
+			}
+		},
+	},
+	{
+		Number: 106, Level: Should, Title: "what may not be possible counts as needing a replacement", Places: []string{"driver UpdateMachine 7"},
+		Unchecked: "which changes are possible depends on the provider",
+	},
+	{
+		Number: 107, Level: Must, Title: "UpdateMachine refuses invalid classes", Places: []string{"driver UpdateMachine Codes"},
+		needs: []int{created},
+		check: func(p *probe) {
+			p.updater()
+			a := p.make(p.target("a"))
+			for what, class := range p.provider.refused() {
+				if _, err := p.tryUpdate(a.of(class), false); !is(err, codes.InvalidArgument, codes.OutOfRange, codes.FailedPrecondition, codes.PermissionDenied) {
+					p.failf("for %s it answers %s, want InvalidArgument", what, said(err))
+				}
+			}
+		},
+	},
+	{
+		Number: 108, Level: Must, Title: "differences are short texts without secrets", Places: []string{"driver UpdateMachineResponse"},
+		needs: []int{created},
+		check: func(p *probe) {
+			resp := p.update(p.make(p.target("a")).of(p.updated()), true)
+			all := slices.Concat(resp.Updates, resp.Replacements)
+			if len(all) > 16 {
+				p.failf("there are %d differences, of which 16 are shown", len(all))
+			}
+			for _, text := range all {
+				if strings.TrimSpace(text) == "" || len(text) > 256 || !utf8.ValidString(text) || p.hasSecret(text) {
+					p.failf("a difference is empty, has more than 256 bytes, or contains a value of the Secret (%d bytes)", len(text))
+				}
+			}
+			for _, text := range resp.AtNextStart {
+				if !slices.Contains(resp.Updates, text) {
+					p.failf("%q is in AtNextStart and not in Updates", text)
+				}
+			}
+		},
+	},
+}
+
+// updater returns the driver as one that can update. The check is skipped if it cannot.
+func (p *probe) updater() driver.Updater {
+	updater, ok := p.provider.Driver.(driver.Updater)
+	if !ok {
+		p.skip("the driver does not implement UpdateMachine")
+	}
+	return updater
+}
+
+func (p *probe) tryUpdate(t target, dryRun bool) (*driver.UpdateMachineResponse, error) {
+	resp, err := do(p, p.ctx, "UpdateMachine", p.updater().UpdateMachine, &driver.UpdateMachineRequest{
+		Machine: t.machine(), MachineClass: t.class.DeepCopy(), Secret: t.secret.DeepCopy(), DryRun: dryRun,
+	})
+	if is(err, codes.Unimplemented) {
+		p.skip("the driver does not implement UpdateMachine")
+	}
+	return resp, err
+}
+
+// update calls UpdateMachine, which must succeed.
+func (p *probe) update(t target, dryRun bool) *driver.UpdateMachineResponse {
+	resp, err := p.tryUpdate(t, dryRun)
+	if err != nil || resp == nil {
+		p.stopf("UpdateMachine answers %s", said(err))
+	}
+	return resp
+}
+
+// updated returns a class to which VMs of the class can be updated.
+func (p *probe) updated() *v1alpha1.MachineClass {
+	p.updater()
+	p.need(p.provider.Variants.Updated != nil, "a class to which a VM can be updated")
+	return p.provider.Variants.Updated
+}

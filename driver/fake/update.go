@@ -1,0 +1,86 @@
+package fake
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/driver"
+	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/status"
+)
+
+// updatable are the fields of a provider specification that UpdateMachine changes; those that are true have
+// effect when the VM is started the next time.
+var updatable = map[string]bool{"tags": false, "cpus": true}
+
+// UpdateMachine implements driver.Updater: the fields "tags" and "cpus" of the provider specification are
+// changed, the latter for the next start. Any other difference needs a new VM, and so do another class and a
+// specification that is no object.
+func (d *Driver) UpdateMachine(ctx context.Context, req *driver.UpdateMachineRequest) (*driver.UpdateMachineResponse, error) {
+	return run(ctx, d, req, call[driver.UpdateMachineRequest, driver.UpdateMachineResponse]{
+		UpdateMachine, req.Machine, &d.hooks.update, d.update,
+	})
+}
+
+func (d *Driver) update(req *driver.UpdateMachineRequest) (*driver.UpdateMachineResponse, error) {
+	if err := check(req.Machine, req.MachineClass); err != nil {
+		return nil, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	at := slices.IndexFunc(d.vms, d.of(req.Machine, req.MachineClass, req.Secret))
+	if at < 0 {
+		return nil, status.Error(codes.NotFound, fmt.Sprintf("there is no VM for %s", req.Machine.Name))
+	}
+	resp, becomes := differences(d.vms[at].Spec, req.MachineClass)
+	if d.vms[at].Class != keyOf(req.MachineClass) {
+		resp.Replacements = append(resp.Replacements, "class")
+	}
+	if !req.DryRun {
+		d.vms[at].Spec = becomes
+	}
+	return resp, nil
+}
+
+// differences compares the provider specification of a VM with that of a class, and returns what the VM's
+// becomes.
+func differences(is string, class *v1alpha1.MachineClass) (*driver.UpdateMachineResponse, string) {
+	resp := &driver.UpdateMachineResponse{}
+	has, wants := map[string]any{}, map[string]any{}
+	if json.Unmarshal([]byte(is), &has) != nil || json.Unmarshal(class.ProviderSpec.Raw, &wants) != nil {
+		if is != string(class.ProviderSpec.Raw) {
+			resp.Replacements = []string{"provider specification"}
+		}
+		return resp, is
+	}
+	all := maps.Clone(has)
+	maps.Copy(all, wants)
+	for _, field := range slices.Sorted(maps.Keys(all)) {
+		restart, can := updatable[field]
+		switch value, wanted := wants[field]; {
+		case reflect.DeepEqual(has[field], value):
+			continue
+		case !can:
+			resp.Replacements = append(resp.Replacements, field)
+			continue
+		case wanted:
+			has[field] = value
+		default:
+			delete(has, field)
+		}
+		resp.Updates = append(resp.Updates, field)
+		if restart {
+			resp.AtNextStart = append(resp.AtNextStart, field)
+		}
+	}
+	if len(resp.Updates) == 0 {
+		return resp, is
+	}
+	becomes, _ := json.Marshal(has) // was decoded
+	return resp, string(becomes)
+}
