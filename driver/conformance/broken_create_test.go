@@ -179,6 +179,7 @@ func oneNamespace(_ *world, p *patched) {
 
 // reusedIDs gives the VMs of a machine, one after another, the same ID.
 func reusedIDs(w *world, p *patched) {
+	updateReused(w, p)
 	nextCreate, nextFind, nextRemove, nextList := p.create, p.find, p.remove, p.list
 	p.create = func(ctx context.Context, req *driver.CreateMachineRequest) (*driver.CreateMachineResponse, error) {
 		resp, err := nextCreate(ctx, req)

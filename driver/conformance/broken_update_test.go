@@ -25,6 +25,17 @@ func reanswer(change func(resp updateResp, req *driver.UpdateMachineRequest)) fu
 	}
 }
 
+// updateReused has UpdateMachine find the VMs of reusedIDs.
+func updateReused(w *world, p *patched) {
+	next := p.update
+	p.update = func(ctx context.Context, req *driver.UpdateMachineRequest) (updateResp, error) {
+		other := *req
+		other.Machine = req.Machine.DeepCopy()
+		other.Machine.Spec.ProviderID = w.reused.get(req.Machine.Spec.ProviderID)
+		return next(ctx, &other)
+	}
+}
+
 func adds(req *driver.UpdateMachineRequest) bool {
 	return strings.Contains(string(req.MachineClass.ProviderSpec.Raw), "blue")
 }
