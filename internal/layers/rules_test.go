@@ -22,7 +22,8 @@ var parts = []string{
 	"internal/reconcile/apierror", "internal/reconcile/cascade", "internal/reconcile/events",
 	"internal/reconcile/expectations", "internal/reconcile/fieldindex", "internal/reconcile/messages",
 	"internal/reconcile/target", "internal/reconcile/tasks", "internal/reconcile/validation",
-	"internal/lifecycle/bootstrap", "internal/lifecycle/drain", "internal/lifecycle/noderef", "internal/lifecycle/preservation", "internal/lifecycle/scarcity",
+	"internal/lifecycle/bootstrap", "internal/lifecycle/classupdate", "internal/lifecycle/drain", "internal/lifecycle/noderef", "internal/lifecycle/preservation",
+	"internal/lifecycle/scarcity",
 }
 
 // timeouts are pure rules that also know the error codes of drivers.
@@ -98,7 +99,7 @@ var rules = []rule{
 	},
 	{
 		from:  planners,
-		may:   slices.Concat([]string{"api", "internal/lifecycle/noderef", "internal/lifecycle/preservation", "internal/lifecycle/scarcity", "internal/reconcile/cascade", "internal/reconcile/messages", "internal/reconcile/validation"}, pure, planners),
+		may:   slices.Concat([]string{"api", "internal/lifecycle/classupdate", "internal/lifecycle/noderef", "internal/lifecycle/preservation", "internal/lifecycle/scarcity", "internal/reconcile/cascade", "internal/reconcile/messages", "internal/reconcile/validation"}, pure, planners),
 		never: []string{"sigs.k8s.io/controller-runtime", "k8s.io/client-go", "k8s.io/utils/clock", "github.com/go-logr"},
 	},
 	{

@@ -40,6 +40,12 @@ const (
 	CauseInstanceExists = "InstanceExists"
 	// CauseInstanceElsewhere: the driver finds no VM, and looks elsewhere than where its creation began.
 	CauseInstanceElsewhere = "InstanceElsewhere"
+	// CauseUpdatePending: the VM is not yet as its class says, and is being updated.
+	CauseUpdatePending = "UpdatePending"
+	// CauseReplacementNeeded: the VM differs from its class in what only a new VM can have.
+	CauseReplacementNeeded = "ReplacementNeeded"
+	// CauseInvalidUpdateStrategy: nobody knows the update strategy that an annotation names.
+	CauseInvalidUpdateStrategy = "InvalidUpdateStrategy"
 	// CauseNodeNameTaken: a node that is not the VM's has the name of its node.
 	CauseNodeNameTaken = "NodeNameTaken"
 	// CauseInstanceLost: the driver does not find the VM any more.

@@ -229,7 +229,7 @@ type MachineOperationType string
 const (
 	// MachineOperationCreate: the VM is created, or its node is awaited.
 	MachineOperationCreate MachineOperationType = "Create"
-	// MachineOperationUpdate is known to readers of the API, and never written.
+	// MachineOperationUpdate: the VM is updated. MCM never writes it.
 	MachineOperationUpdate MachineOperationType = "Update"
 	// MachineOperationInPlaceUpdate: the node is updated in place.
 	MachineOperationInPlaceUpdate MachineOperationType = "InPlaceUpdate"

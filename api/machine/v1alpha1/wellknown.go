@@ -83,6 +83,16 @@ const (
 	// AnnotationKeyZoneMaxSkew on a deployment, and from there on its sets, spreads the machines over the
 	// zones of its classes: how many more machines a zone may have than the emptiest one.
 	AnnotationKeyZoneMaxSkew = "machine.millwright.dev/zone-max-skew"
+	// AnnotationKeyUpdateStrategy on a MachineClass or a Machine says what becomes of VMs that exist when the
+	// class changes: "Update" changes them as far as their driver can, "DryRun" has the driver say what it
+	// could change. Without it they stay as they are. What is on a Machine outranks what is on its class.
+	AnnotationKeyUpdateStrategy = "machine.millwright.dev/update-strategy"
+	// AnnotationKeyMadeFrom on a Machine with an update strategy is what its VM was made from, or updated to,
+	// as JSON.
+	AnnotationKeyMadeFrom = "machine.millwright.dev/made-from"
+	// AnnotationKeyUpdatePlan on a Machine is the driver's answer what an update would change, and how far
+	// the update is, as JSON.
+	AnnotationKeyUpdatePlan = "machine.millwright.dev/update-plan"
 	// AnnotationKeyAutoscalerMaxSize on a deployment is how many machines an autoscaler may give it. The
 	// key is the one that the autoscaler has for Cluster API. Machines in excess keep to it.
 	AnnotationKeyAutoscalerMaxSize = "cluster.x-k8s.io/cluster-api-autoscaler-node-group-max-size"

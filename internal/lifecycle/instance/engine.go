@@ -16,6 +16,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/utils/clock"
@@ -38,6 +39,7 @@ const (
 	MethodStatus     = timeouts.Status
 	MethodDelete     = timeouts.Delete
 	MethodPrepare    = timeouts.Prepare
+	MethodUpdate     = timeouts.Update
 )
 
 // Key is the namespace and name of an instance's machine.
@@ -58,6 +60,9 @@ type Request struct {
 	// Others are the versions of the other classes that the instance may have instead. A change of them
 	// begins anew.
 	Others string
+	// MadeFrom is the provider specification that the instance was made from, if that is known. It is for
+	// Plan and Update.
+	MadeFrom runtime.RawExtension
 }
 
 // Capacity is what is known about the capacity for an instance, of its class and of others that it may
@@ -135,6 +140,8 @@ type Answer struct {
 	Location string
 	// LastKnownState is nil if the driver returned none.
 	LastKnownState *string
+	// Differences between the instance and the class; set by Plan and Update if the state is Exists.
+	Differences Differences
 	// Failure is set if the state is Failed.
 	Failure *Failure
 	// Retry is when the driver is asked again; set if the state is Failed or Remains.
@@ -197,6 +204,8 @@ const (
 	goalExists goal = iota
 	goalGone
 	goalFound
+	goalPlanned
+	goalUpdated
 )
 
 // entry is what the engine remembers of an instance.

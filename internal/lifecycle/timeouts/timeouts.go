@@ -129,6 +129,8 @@ const (
 	Initialize Method = "InitializeMachine"
 	Status     Method = "GetMachineStatus"
 	Delete     Method = "DeleteMachine"
+	// Update changes a VM that exists.
+	Update Method = "UpdateMachine"
 	// Migrate makes a MachineClass of an object of a legacy kind.
 	Migrate Method = "GenerateMachineClassForMigration"
 	// Prepare makes the bootstrap token and the user data.

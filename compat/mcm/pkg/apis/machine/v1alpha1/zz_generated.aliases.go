@@ -61,6 +61,7 @@ const (
 	AnnotationKeyMachineJoinDuration             = v1alpha1.AnnotationKeyMachineJoinDuration
 	AnnotationKeyMachinePriority                 = v1alpha1.AnnotationKeyMachinePriority
 	AnnotationKeyMachineUpdateFailedReason       = v1alpha1.AnnotationKeyMachineUpdateFailedReason
+	AnnotationKeyMadeFrom                        = v1alpha1.AnnotationKeyMadeFrom
 	AnnotationKeyMarkedForDeletionTime           = v1alpha1.AnnotationKeyMarkedForDeletionTime
 	AnnotationKeyMaxReplicas                     = v1alpha1.AnnotationKeyMaxReplicas
 	AnnotationKeyNotManaged                      = v1alpha1.AnnotationKeyNotManaged
@@ -74,6 +75,8 @@ const (
 	AnnotationKeyTriggerDeletion                 = v1alpha1.AnnotationKeyTriggerDeletion
 	AnnotationKeyUnfreeze                        = v1alpha1.AnnotationKeyUnfreeze
 	AnnotationKeyZoneMaxSkew                     = v1alpha1.AnnotationKeyZoneMaxSkew
+	AnnotationKeyUpdatePlan                      = v1alpha1.AnnotationKeyUpdatePlan
+	AnnotationKeyUpdateStrategy                  = v1alpha1.AnnotationKeyUpdateStrategy
 	CandidateForUpdate                           = v1alpha1.CandidateForUpdate
 	CauseBootstrapFailed                         = v1alpha1.CauseBootstrapFailed
 	CauseCapacityBack                            = v1alpha1.CauseCapacityBack
@@ -90,6 +93,7 @@ const (
 	CauseInstanceShared                          = v1alpha1.CauseInstanceShared
 	CauseInvalidClassInputs                      = v1alpha1.CauseInvalidClassInputs
 	CauseInvalidSpec                             = v1alpha1.CauseInvalidSpec
+	CauseInvalidUpdateStrategy                   = v1alpha1.CauseInvalidUpdateStrategy
 	CauseMachineFailed                           = v1alpha1.CauseMachineFailed
 	CauseNamedForDeletion                        = v1alpha1.CauseNamedForDeletion
 	CauseNoCapacity                              = v1alpha1.CauseNoCapacity
@@ -99,12 +103,14 @@ const (
 	CauseNodeUnhealthy                           = v1alpha1.CauseNodeUnhealthy
 	CauseOwnerDeleted                            = v1alpha1.CauseOwnerDeleted
 	CauseReplacementDelayed                      = v1alpha1.CauseReplacementDelayed
+	CauseReplacementNeeded                       = v1alpha1.CauseReplacementNeeded
 	CauseScaledDown                              = v1alpha1.CauseScaledDown
 	CauseScaledUp                                = v1alpha1.CauseScaledUp
 	CauseSurplus                                 = v1alpha1.CauseSurplus
 	CauseTargetUnavailable                       = v1alpha1.CauseTargetUnavailable
 	CauseUnfitClass                              = v1alpha1.CauseUnfitClass
 	CauseZoneSpread                              = v1alpha1.CauseZoneSpread
+	CauseUpdatePending                           = v1alpha1.CauseUpdatePending
 	ConditionFalse                               = v1alpha1.ConditionFalse
 	ConditionTrue                                = v1alpha1.ConditionTrue
 	ConditionUnknown                             = v1alpha1.ConditionUnknown

@@ -1,0 +1,95 @@
+package instance
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/millwright-dev/millwright/driver"
+	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/status"
+)
+
+// Differences are in what an instance differs from a class, as a driver says it in a few words each.
+type Differences struct {
+	// Updates need no new instance. AtNextStart are those of them that wait for its next start.
+	Updates, AtNextStart []string
+	// Replacements need a new instance.
+	Replacements []string
+}
+
+// Unable is the only replacement that a driver needs that does not change instances.
+const Unable = "its driver cannot change VMs that exist"
+
+// Plan returns in what an instance with a provider ID differs from the class of the request, and changes
+// nothing. An answer is kept until Forget, or until the request changes.
+func (e *Engine) Plan(req Request) Answer {
+	return e.pursue(goalPlanned, req, func(ctx context.Context, req Request) Answer { return e.compare(ctx, req, true) })
+}
+
+// Update changes an instance with a provider ID as far as that is possible, and returns what was changed and
+// what needs a new one. An answer is kept until Forget, or until the request changes.
+func (e *Engine) Update(req Request) Answer { return e.pursue(goalUpdated, req, e.update) }
+
+// update asks again after the update whether something is left: a driver may be wrong about what it has done.
+func (e *Engine) update(ctx context.Context, req Request) Answer {
+	done := e.compare(ctx, req, false)
+	if done.State != Exists || len(done.Differences.Updates) == 0 {
+		return done
+	}
+	left := e.compare(ctx, req, true)
+	if left.State != Exists {
+		return left
+	}
+	if still := left.Differences.Updates; len(still) > 0 {
+		return failed(MethodUpdate, status.Error(codes.Internal, "the driver says that the VM was updated, and that it still differs in "+strings.Join(still, ", ")))
+	}
+	done.Differences.Replacements = left.Differences.Replacements
+	return done
+}
+
+func (e *Engine) compare(ctx context.Context, req Request, dryRun bool) Answer {
+	updater, ok := e.driver.(driver.Updater)
+	if !ok {
+		return Answer{State: Exists, Differences: Differences{Replacements: []string{Unable}}}
+	}
+	resp, err := updater.UpdateMachine(ctx, &driver.UpdateMachineRequest{
+		Machine: req.Machine, MachineClass: req.Class, Secret: req.Secret, MadeFrom: req.MadeFrom, DryRun: dryRun,
+	})
+	switch code := codeOf(err); {
+	case code == codes.Unimplemented:
+		return Answer{State: Exists, Differences: Differences{Replacements: []string{Unable}}}
+	case code != codes.OK:
+		return failed(MethodUpdate, err)
+	case resp == nil:
+		return failed(MethodUpdate, unnamed(err))
+	}
+	return Answer{State: Exists, Differences: Differences{
+		Updates: shown(resp.Updates), AtNextStart: shown(resp.AtNextStart), Replacements: shown(resp.Replacements),
+	}}
+}
+
+// Limits of what a driver says about differences.
+const (
+	mostDifferences   = 16
+	longestDifference = 256
+)
+
+// shown returns the texts of a driver as they can be stored and shown. None that is there gets lost: of too
+// many, the last says how many more there are.
+func shown(texts []string) []string {
+	var all []string
+	for i, text := range texts {
+		if len(all) == mostDifferences-1 && len(texts) > mostDifferences {
+			return append(all, fmt.Sprintf("%d more", len(texts)-i))
+		}
+		if len(text) > longestDifference || !printable(text) || strings.TrimSpace(text) == "" {
+			text = "something that the driver does not name properly"
+		}
+		if !slices.Contains(all, text) {
+			all = append(all, text)
+		}
+	}
+	return all
+}

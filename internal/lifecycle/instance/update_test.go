@@ -1,0 +1,122 @@
+package instance_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/millwright-dev/millwright/driver"
+	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/fake"
+	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
+)
+
+// made1 adds the VM of the request, with a specification.
+func made1(d *fake.Driver, spec string) instance.Request {
+	d.Add(fake.VM{ProviderID: "sim://1", Namespace: "ns", Machine: "m", Class: "ns/class", Spec: spec, Initialized: true})
+	return known("m")
+}
+
+func TestUpdate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDriver()
+		req := made1(d, `{"tags":1,"size":1}`)
+		req.Class.ProviderSpec = runtime.RawExtension{Raw: []byte(`{"tags":2,"size":2}`)}
+		p := start(t, d)
+		planned := ask(p.Plan, req)
+		if got := planned.Differences; planned.State != instance.Exists || !slices.Equal(got.Updates, []string{"tags"}) || !slices.Equal(got.Replacements, []string{"size"}) {
+			t.Errorf("the plan is %+v", planned)
+		}
+		equalCalls(t, d, fake.UpdateMachine)
+		if updated := ask(p.Update, req); updated.State != instance.Exists || !slices.Equal(updated.Differences.Updates, []string{"tags"}) {
+			t.Errorf("the update is %+v", updated)
+		}
+		equalCalls(t, d, fake.UpdateMachine, fake.UpdateMachine) // the second asks whether it is done
+		p.Update(req)
+		synctest.Wait()
+		equalCalls(t, d)
+	})
+}
+
+func TestAFailedUpdateIsRepeated(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDriver()
+		req := made1(d, `{"tags":1}`)
+		req.Class.ProviderSpec = runtime.RawExtension{Raw: []byte(`{"tags":2}`)}
+		p := start(t, d)
+		d.FailAfter(fake.UpdateMachine, codes.Unavailable)
+		answer := ask(p.Update, req)
+		if answer.State != instance.Failed || answer.Failure.Method != instance.MethodUpdate || answer.Failure.Code != codes.Unavailable {
+			t.Fatalf("the answer is %+v", answer)
+		}
+		within(t, "the update is repeated", answer.Retry, time.Second)
+		time.Sleep(2 * time.Second)
+		if answer = ask(p.Update, req); answer.State != instance.Exists {
+			t.Errorf("repeated, the answer is %+v", answer)
+		}
+	})
+}
+
+// TestDeleteEndsAnUpdate: nobody waits for what is not wanted any more.
+func TestDeleteEndsAnUpdate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDriver()
+		req := made1(d, `{}`)
+		p := start(t, d)
+		block := d.Block(fake.UpdateMachine)
+		p.Update(req)
+		<-block.Entered()
+		p.Delete(req) // which ends the call
+		synctest.Wait()
+		if answer := ask(p.Delete, req); answer.State != instance.Gone {
+			t.Errorf("the deletion is %+v", answer)
+		}
+	})
+}
+
+// TestTextsOfDrivers: whatever a driver says, it can be stored, and no difference gets lost.
+func TestTextsOfDrivers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDriver()
+		req := made1(d, `{}`)
+		p := start(t, d)
+		texts := []string{"tags", "tags", "", "\x1b[31mred", "\xff", strings.Repeat("x", 1000)}
+		for i := range 100 {
+			texts = append(texts, fmt.Sprint("field ", i))
+		}
+		d.OnUpdate(fake.Always[driver.UpdateMachineRequest](&driver.UpdateMachineResponse{Updates: texts, Replacements: texts[2:3]}, nil))
+		got := ask(p.Plan, req).Differences
+		if len(got.Updates) > 16 || len(got.Replacements) != 1 || got.Updates[0] != "tags" || !strings.HasSuffix(got.Updates[len(got.Updates)-1], " more") {
+			t.Errorf("there are %q and %q", got.Updates, got.Replacements)
+		}
+		for _, text := range got.Updates {
+			if len(text) > 256 || strings.ContainsAny(text, "\x1b\xff") {
+				t.Errorf("%q cannot be stored", text)
+			}
+		}
+	})
+}
+
+func TestADriverThatCannotUpdate(t *testing.T) {
+	for name, bare := range map[string]bool{"without the method": true, "that answers Unimplemented": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				d := newDriver()
+				req := made1(d, `{}`)
+				d.Fail(fake.UpdateMachine, codes.Unimplemented)
+				var used driver.Driver = d
+				if bare {
+					used = struct{ driver.Driver }{d}
+				}
+				if got := ask(start(t, used).Plan, req); got.State != instance.Exists || !slices.Equal(got.Differences.Replacements, []string{instance.Unable}) {
+					t.Errorf("the plan is %+v", got)
+				}
+			})
+		})
+	}
+}
