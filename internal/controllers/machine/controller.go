@@ -187,6 +187,7 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 		For(&v1alpha1.Machine{}).
 		Watches(&v1alpha1.MachineClass{}, mapped(of.WaitingForClass), builder.WithPredicates(wake.ClassChanges())).
 		Watches(&v1alpha1.MachineClass{}, mapped(of.OfClass), builder.WithPredicates(wake.CapacityChanges())).
+		Watches(&v1alpha1.MachineClass{}, mapped(of.ToUpdate), builder.WithPredicates(wake.UpdateChanges())).
 		Watches(&corev1.Secret{}, mapped(of.WaitingForSecret), builder.WithPredicates(wake.SecretChanges())).
 		WatchesRawSource(c.TaskEnds).
 		WatchesRawSource(tasks.Registrations(c.Drivers, c.ofDriver)).

@@ -388,6 +388,11 @@ func (c *Controller) classInputs(ctx context.Context, machine *v1alpha1.Machine)
 		}
 		return classInputs{}, "", fmt.Errorf("reading MachineClass %s: %w", ref.Name, err)
 	}
+	return c.inputsOf(ctx, class)
+}
+
+// inputsOf returns what a driver needs of a class. The class is not changed.
+func (c *Controller) inputsOf(ctx context.Context, class *v1alpha1.MachineClass) (inputs classInputs, missing string, err error) {
 	if message := c.Drivers.Refusal(class); message != "" {
 		return classInputs{}, message, nil
 	}

@@ -30,6 +30,7 @@ func (c *Controller) lifecycle() []flow.Step[*scope] {
 	return []flow.Step[*scope]{
 		{Name: "AddFinalizer", Run: c.addFinalizer},
 		{Name: "EnsureInstance", Run: c.ensureInstance},
+		{Name: "UpdateInstance", Run: c.updateInstance},
 		{Name: "AwaitNode", Run: c.awaitNode},
 		{Name: "FollowNode", Run: c.followNode},
 		{Name: "AwaitRegistration", Run: c.awaitRegistration},

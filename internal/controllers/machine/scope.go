@@ -90,6 +90,11 @@ const (
 	reasonOtherVM      = "NodeOfOtherVM"
 	reasonOtherMachine = "NodeOfOtherMachine"
 	reasonStrangeNode  = "NodeOfOthers"
+	reasonUpdated      = "InstanceUpdated"
+	reasonFailedUpdate = "FailedUpdate"
+
+	reasonNeedsReplacement = "ReplacementNeeded"
+	reasonInvalidStrategy  = "InvalidUpdateStrategy"
 
 	reasonFellBack     = "FellBack"
 	reasonUnfitClass   = "UnfitClass"

@@ -16,6 +16,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver/registry"
 	"github.com/millwright-dev/millwright/internal/controllers/machine/inplace"
+	"github.com/millwright-dev/millwright/internal/lifecycle/classupdate"
 	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
 	"github.com/millwright-dev/millwright/internal/lifecycle/ownership"
 	"github.com/millwright-dev/millwright/internal/lifecycle/preservation"
@@ -141,6 +142,29 @@ func CapacityChanges() predicate.Predicate {
 		UpdateFunc: func(e event.UpdateEvent) bool {
 			was, is := e.ObjectOld.(*v1alpha1.MachineClass), e.ObjectNew.(*v1alpha1.MachineClass)
 			return !equality.Semantic.DeepEqual(noderef.VirtualCapacity(was), noderef.VirtualCapacity(is))
+		},
+	}
+}
+
+// ToUpdate returns the Machines of a class that may have an update strategy.
+func (m Machines) ToUpdate(ctx context.Context, object client.Object) []reconcile.Request {
+	_, all := object.GetAnnotations()[v1alpha1.AnnotationKeyUpdateStrategy]
+	return m.find(ctx, client.MatchingFields{fieldindex.MachineByClass: object.GetName()}, func(machine *v1alpha1.Machine) bool {
+		_, own := machine.Annotations[v1alpha1.AnnotationKeyUpdateStrategy]
+		return all || own
+	})
+}
+
+// UpdateChanges lets through what concerns the update of VMs to a class: its update strategy, and what VMs are
+// made from.
+func UpdateChanges() predicate.Predicate {
+	return predicate.Funcs{
+		CreateFunc: func(event.CreateEvent) bool { return false }, // a Machine's own event
+		DeleteFunc: func(event.DeleteEvent) bool { return false },
+		UpdateFunc: func(e event.UpdateEvent) bool {
+			was, is := e.ObjectOld.(*v1alpha1.MachineClass), e.ObjectNew.(*v1alpha1.MachineClass)
+			return was.Annotations[v1alpha1.AnnotationKeyUpdateStrategy] != is.Annotations[v1alpha1.AnnotationKeyUpdateStrategy] ||
+				was.Generation != is.Generation && classupdate.Digest(was) != classupdate.Digest(is)
 		},
 	}
 }
