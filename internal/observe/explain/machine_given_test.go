@@ -15,6 +15,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/lifecycle/bootstrap"
+	"github.com/millwright-dev/millwright/internal/lifecycle/classupdate"
 	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
 )
 
@@ -342,3 +343,11 @@ func replicasChanged(at metav1.Time) given {
 }
 
 func cordoned(f *MachineFacts) { f.Target.Node.Spec.Unschedulable = true }
+
+// vmUpdate is a class with an update strategy, and what the Machine says about it.
+func vmUpdate(strategy, plan string) given {
+	return func(f *MachineFacts) {
+		f.Class.Annotations = map[string]string{v1alpha1.AnnotationKeyUpdateStrategy: strategy}
+		metav1.SetMetaDataAnnotation(&f.Machine.ObjectMeta, v1alpha1.AnnotationKeyUpdatePlan, strings.ReplaceAll(plan, "{digest}", classupdate.Digest(f.Class)))
+	}
+}

@@ -55,9 +55,19 @@ var (
 	updateSilent     = say(report.InPlaceUpdate, "the update of its node in place failed: the agent did not report in time", lookAtAgent)
 	updateUnanswered = say(report.InPlaceUpdate, "its node is to be updated in place, and no machine controller has answered that: the node has no condition InPlaceUpdate of this update",
 		"Look whether a machine-controller runs that updates nodes in place. An older version does not")
+	vmToUpdate   = say(v1alpha1.CauseUpdatePending, "its VM waits for an update to MachineClass {class}{what}{text}", "")
+	vmUpdatable  = say(v1alpha1.CauseUpdatePending, "its VM differs from MachineClass {class} in {what}, which its driver can change without a new VM", updateVMs)
+	vmToReplace  = say(v1alpha1.CauseReplacementNeeded, "its VM needs a replacement to be as MachineClass {class} says, because of {what}", replaceVM)
+	strategyBad  = say(v1alpha1.CauseInvalidUpdateStrategy, "VMs stay as they are: {text}", "Correct the annotation")
 	updateQuoted = say(report.InPlaceUpdate, "the manager says: {text}", "")
 	vmElsewhere  = say(v1alpha1.CauseInstanceElsewhere, "nobody knows whether its VM exists: {text}",
 		"Undo what was changed in MachineClass {class} or its secret, or have them lead to where the VM is now. Only if there is no VM any more: kubectl -n {namespace} annotate {machines} {name} {annotation}-")
+)
+
+// Advice on VMs that differ from their class.
+const (
+	updateVMs = "To have it done: kubectl -n {namespace} annotate machineclasses.machine.sapcloud.io {class} --overwrite {annotation}=Update"
+	replaceVM = "To replace it: millwright rollout restart -n {namespace} DEPLOYMENT --machine {name}, or without --machine for all"
 )
 
 // keptFor says why a Machine is preserved, by the value of the annotation that counts.

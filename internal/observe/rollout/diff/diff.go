@@ -16,6 +16,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/inplace"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/reserve"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/revision"
+	"github.com/millwright-dev/millwright/internal/lifecycle/classupdate"
 	"github.com/millwright-dev/millwright/internal/observe/rollout"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
@@ -120,6 +121,11 @@ func OfClass(is, wanted *v1alpha1.MachineClass, machines []v1alpha1.Machine) (Di
 		d.Verdict = []string{"Nothing changes."}
 	case used == 0:
 		d.Verdict = []string{"No machine is of this class."}
+	case updates(wanted, machines):
+		d.Verdict = []string{
+			fmt.Sprintf("VMs that exist are changed as far as their driver can (%s), by the annotation %s. Those created later are as changed.", messages.Machines(used), v1alpha1.AnnotationKeyUpdateStrategy),
+			fmt.Sprintf(`To see beforehand what that is, apply it with the annotation at %q, and run "millwright rollout diff NAME".`, classupdate.DryRun),
+		}
 	default:
 		d.Verdict = []string{
 			fmt.Sprintf("VMs that exist stay (%s). Those created later are as changed.", messages.Machines(used)),
@@ -127,6 +133,14 @@ func OfClass(is, wanted *v1alpha1.MachineClass, machines []v1alpha1.Machine) (Di
 		}
 	}
 	return d, nil
+}
+
+// updates reports whether VMs are changed once the class is as wanted.
+func updates(wanted *v1alpha1.MachineClass, machines []v1alpha1.Machine) bool {
+	return slices.ContainsFunc(machines, func(machine v1alpha1.Machine) bool {
+		strategy, _ := classupdate.Of(&machine, wanted)
+		return machine.Spec.Class.Name == wanted.Name && strategy == classupdate.Update
+	})
 }
 
 // Same reports whether nothing differs.

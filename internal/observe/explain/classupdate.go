@@ -1,0 +1,43 @@
+package explain
+
+import (
+	"strings"
+	"time"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/lifecycle/classupdate"
+)
+
+// vmUpdate says in what the VM of a Machine that is in use differs from its class, if somebody asked for that.
+func (e *explainer) vmUpdate() {
+	if e.Class == nil {
+		return
+	}
+	strategy, wrong := classupdate.Of(e.Machine, e.Class)
+	if wrong != "" {
+		e.Why(strategyBad, "", time.Time{}, "{text}", wrong)
+		return
+	}
+	state := classupdate.Read(e.Machine.Annotations)
+	step, _ := state.Next(e.Class, strategy)
+	what := []string{"{annotation}", v1alpha1.AnnotationKeyUpdateStrategy, "{what}"}
+	switch effect := state.Effect(e.Class); {
+	case strategy == classupdate.Keep:
+	case effect == classupdate.Replaces:
+		e.Why(vmToReplace, "", time.Time{}, append(what, strings.Join(state.Plan.Replacements, ", "))...)
+	case strategy == classupdate.DryRun && effect == classupdate.Updates:
+		e.Why(vmUpdatable, "", time.Time{}, append(what, strings.Join(state.Plan.Updates, ", "))...)
+	case step == classupdate.Ask:
+		e.Why(vmToUpdate, "", time.Time{}, "{what}", ": its driver has not said yet what that changes", "{text}", e.updateFailure())
+	case step == classupdate.Change:
+		e.Why(vmToUpdate, "", time.Time{}, "{what}", ": "+strings.Join(state.Plan.Updates, ", "), "{text}", e.updateFailure())
+	}
+}
+
+// updateFailure says why the update fails, if the manager said that last.
+func (e *explainer) updateFailure() string {
+	if e.last.Type != v1alpha1.MachineOperationUpdate || e.last.State != v1alpha1.MachineStateProcessing {
+		return ""
+	}
+	return ". The manager says: " + e.last.Description
+}

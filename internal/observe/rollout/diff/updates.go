@@ -1,0 +1,80 @@
+package diff
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/lifecycle/classupdate"
+	"github.com/millwright-dev/millwright/internal/reconcile/messages"
+)
+
+// Noted reports whether a Machine says anything about the update of its VM.
+func Noted(machine *v1alpha1.Machine) bool {
+	state := classupdate.Read(machine.Annotations)
+	return state.Made != nil || state.Plan != nil
+}
+
+// OfVMs says for each Machine of a class what its VM would need to be as the class says, as far as the drivers have
+// said so. There are no lines if nobody asked for that.
+func OfVMs(class *v1alpha1.MachineClass, machines []*v1alpha1.Machine) []string {
+	var lines, problems []string
+	asked, dry, replaces := false, false, false
+	machines = slices.SortedFunc(slices.Values(machines), func(a, b *v1alpha1.Machine) int { return cmp.Compare(a.Name, b.Name) })
+	for _, machine := range machines {
+		if machine.Spec.Class.Name != class.Name || !machine.DeletionTimestamp.IsZero() {
+			continue
+		}
+		strategy, wrong := classupdate.Of(machine, class)
+		if wrong != "" && !slices.Contains(problems, wrong) {
+			problems = append(problems, wrong)
+		}
+		asked = asked || strategy != classupdate.Keep
+		dry = dry || strategy == classupdate.DryRun
+		effect := classupdate.Read(machine.Annotations).Effect(class)
+		replaces = replaces || effect == classupdate.Replaces
+		lines = append(lines, fmt.Sprintf("  %s: %s", machine.Name, of(machine, strategy, effect)))
+	}
+	switch {
+	case len(problems) > 0:
+		lines = append(lines, "", "VMs stay as they are: "+strings.Join(problems, "; "))
+	case !asked:
+		return nil
+	}
+	if dry {
+		lines = append(lines, "", fmt.Sprintf("This is a dry run: nothing is changed until the annotation %s of the class is %q.", v1alpha1.AnnotationKeyUpdateStrategy, classupdate.Update))
+	}
+	if replaces {
+		lines = append(lines, "", `VMs that need a replacement stay until you replace them: "millwright rollout restart NAME", for one with --machine.`)
+	}
+	for i := range lines {
+		lines[i] = messages.Line(lines[i])
+	}
+	return lines
+}
+
+// of describes what an update does to a Machine.
+func of(machine *v1alpha1.Machine, strategy classupdate.Strategy, effect classupdate.Effect) string {
+	plan := classupdate.Read(machine.Annotations).Plan
+	switch {
+	case strategy == classupdate.Keep:
+		return "nothing (it has no update strategy)"
+	case effect == classupdate.Replaces:
+		text := "replaces (" + strings.Join(plan.Replacements, ", ") + ")"
+		if len(plan.Updates) > 0 {
+			text += ", updates (" + strings.Join(plan.Updates, ", ") + ")"
+		}
+		return text
+	case effect == classupdate.Updates:
+		text := "updates (" + strings.Join(plan.Updates, ", ") + ")"
+		if len(plan.AtNextStart) > 0 {
+			text += ", at its next start: " + strings.Join(plan.AtNextStart, ", ")
+		}
+		return text
+	case effect == classupdate.None:
+		return "nothing"
+	}
+	return "not known: its driver has not answered"
+}

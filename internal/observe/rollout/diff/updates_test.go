@@ -1,0 +1,59 @@
+package diff
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/lifecycle/classupdate"
+)
+
+func TestOfVMs(t *testing.T) {
+	class := &v1alpha1.MachineClass{
+		ObjectMeta:   metav1.ObjectMeta{Name: "a", Annotations: map[string]string{v1alpha1.AnnotationKeyUpdateStrategy: "DryRun"}},
+		ProviderSpec: runtime.RawExtension{Raw: []byte(`{"tags":{}}`)},
+	}
+	var machines []*v1alpha1.Machine
+	add := func(name, class string, change func(*v1alpha1.Machine)) {
+		machine := &v1alpha1.Machine{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.MachineSpec{Class: v1alpha1.ClassSpec{Name: class}}}
+		change(machine)
+		machines = append(machines, machine)
+	}
+	plan := func(updates, atNextStart, replacements []string) func(*v1alpha1.Machine) {
+		return classupdate.State{}.Planned(class, classupdate.DryRun, updates, atNextStart, replacements).Write
+	}
+	add("m6", "a", func(machine *v1alpha1.Machine) {
+		machine.Annotations = map[string]string{v1alpha1.AnnotationKeyUpdateStrategy: ""}
+	})
+	add("m1", "a", plan([]string{"tags", "cpus"}, []string{"cpus"}, nil))
+	add("m2", "a", plan([]string{"tags"}, nil, []string{"zone"}))
+	add("m3", "a", plan(nil, nil, nil))
+	add("m4", "a", func(*v1alpha1.Machine) {})
+	add("m5", "another", plan([]string{"tags"}, nil, nil))
+	add("m7", "a", func(machine *v1alpha1.Machine) { machine.DeletionTimestamp = &metav1.Time{} })
+	machines[len(machines)-1].DeletionTimestamp = new(metav1.Now())
+	want := `  m1: updates (tags, cpus), at its next start: cpus
+  m2: replaces (zone), updates (tags)
+  m3: nothing
+  m4: not known: its driver has not answered
+  m6: nothing (it has no update strategy)
+
+This is a dry run: nothing is changed until the annotation machine.millwright.dev/update-strategy of the class is "Update".
+
+VMs that need a replacement stay until you replace them: "millwright rollout restart NAME", for one with --machine.`
+	if diff := cmp.Diff(want, strings.Join(OfVMs(class, machines), "\n")); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+	class.Annotations = nil
+	if lines := OfVMs(class, machines); lines != nil {
+		t.Errorf("nobody asked for updates, and it says %q", lines)
+	}
+	class.Annotations = map[string]string{v1alpha1.AnnotationKeyUpdateStrategy: "Now"}
+	if lines := strings.Join(OfVMs(class, machines), "\n"); !strings.Contains(lines, `VMs stay as they are: "Now" is no update strategy`) {
+		t.Errorf("of nonsense it says\n%s", lines)
+	}
+}
