@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -35,7 +37,8 @@ func newDiff() *cobra.Command {
 
 With -f, it is what "kubectl apply" of the file would change in the MachineDeployment, and in
 the MachineClasses of the file. Without, it is what the present template changes: what is left
-of a rollout, or what one that is paused will do.`,
+of a rollout, or what one that is paused will do; and for each machine whose class has an update
+strategy, whether its VM is changed for the class, needs a replacement, or stays.`,
 		Example: `  millwright rollout diff pool -f pool.yaml
   millwright rollout diff pool`,
 	}, func(cmd *cobra.Command, d deployment) error { return d.diff(cmd, file) })
@@ -74,7 +77,34 @@ func (d deployment) diff(cmd *cobra.Command, file string) error {
 	if err != nil {
 		return err
 	}
-	return show(cmd.OutOrStdout(), "machine deployment "+d.key.String(), found)
+	if err := show(cmd.OutOrStdout(), "machine deployment "+d.key.String(), found); err != nil || file != "" {
+		return err
+	}
+	return d.diffVMs(ctx, cmd.OutOrStdout(), facts)
+}
+
+// diffVMs prints what the VMs of machines need to be as their classes say, if somebody asked for that.
+func (d deployment) diffVMs(ctx context.Context, out io.Writer, facts rollout.Facts) error {
+	noted := map[string]bool{}
+	for _, machine := range facts.Machines {
+		noted[machine.Spec.Class.Name] = noted[machine.Spec.Class.Name] || diff.Noted(machine)
+	}
+	for _, name := range slices.Sorted(maps.Keys(noted)) {
+		class := &v1alpha1.MachineClass{}
+		err := d.Client.Get(ctx, client.ObjectKey{Namespace: d.key.Namespace, Name: name}, class)
+		if err != nil && !noted[name] || apierrors.IsNotFound(err) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("reading machine class %s: %w", name, err)
+		}
+		if lines := diff.OfVMs(class, facts.Machines); len(lines) > 0 {
+			if _, err := fmt.Fprintf(out, "VMs of machine class %s/%s:\n\n%s\n\n", d.key.Namespace, name, strings.Join(lines, "\n")); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 func (d deployment) diffClass(ctx context.Context, out io.Writer, wanted *unstructured.Unstructured) error {
