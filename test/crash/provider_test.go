@@ -55,6 +55,7 @@ type simulated interface {
 	driver.APIGroupSeparator
 	driver.Locator
 	driver.ClassMigrator
+	driver.Updater
 }
 
 // provider is the provider's end of the wire. It lives in the test's process, as clouds
@@ -72,6 +73,7 @@ func newProvider(d simulated, g *gate) *provider {
 		sim.GetMachineStatus:                 methodOf(d.GetMachineStatus),
 		sim.ListMachines:                     methodOf(d.ListMachines),
 		sim.GetVolumeIDs:                     methodOf(d.GetVolumeIDs),
+		sim.UpdateMachine:                    methodOf(d.UpdateMachine),
 		sim.GenerateMachineClassForMigration: methodOf(generate(d)),
 	}}
 }

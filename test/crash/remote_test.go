@@ -87,6 +87,10 @@ func (r remote) GetVolumeIDs(ctx context.Context, q *driver.GetVolumeIDsRequest)
 	return ask[driver.GetVolumeIDsResponse](ctx, r, sim.GetVolumeIDs, q)
 }
 
+func (r remote) UpdateMachine(ctx context.Context, q *driver.UpdateMachineRequest) (*driver.UpdateMachineResponse, error) {
+	return ask[driver.UpdateMachineResponse](ctx, r, sim.UpdateMachine, q)
+}
+
 func (r remote) GenerateMachineClassForMigration(ctx context.Context, q *driver.GenerateMachineClassForMigrationRequest) (*driver.GenerateMachineClassForMigrationResponse, error) {
 	class, err := ask[v1alpha1.MachineClass](ctx, r, sim.GenerateMachineClassForMigration, q)
 	if err != nil {

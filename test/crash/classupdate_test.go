@@ -1,0 +1,97 @@
+package crash
+
+import (
+	"context"
+	"fmt"
+	"maps"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/lifecycle/classupdate"
+)
+
+// classUpdates are the scenarios in which the VMs that exist follow their class.
+var classUpdates = []scenario{
+	{
+		name: "update of a VM", also: []setup{noTarget},
+		given:  givenDeployment(1),
+		act:    editTags(classupdate.Update, "blue"),
+		want:   tagged("blue", classupdate.None),
+		always: most(1),
+	},
+	{
+		name:   "dry run, then update of a VM",
+		given:  givenDeployment(1),
+		act:    inTurn(editTags(classupdate.DryRun, "blue"), awaitEffect(classupdate.Updates), editTags(classupdate.Update, "blue")),
+		want:   tagged("blue", classupdate.None),
+		always: most(1),
+	},
+	{
+		name:   "update of a VM that is taken back",
+		given:  givenDeployment(1),
+		act:    inTurn(editTags(classupdate.Update, "red"), awaitEffect(classupdate.None), editTags(classupdate.Update, "blue"), editTags(classupdate.Update, "red")),
+		want:   tagged("red", classupdate.None),
+		always: most(1),
+	},
+	{
+		name:   "deletion amid an update of a VM",
+		given:  givenDeployment(1),
+		act:    inTurn(editTags(classupdate.Update, "blue"), removeAll),
+		want:   nothing,
+		always: most(1),
+	},
+}
+
+// editTags changes the tags that the class gives to VMs.
+func editTags(strategy classupdate.Strategy, team string) func(context.Context, *run) error {
+	return func(ctx context.Context, r *run) error {
+		return r.merge(ctx, &v1alpha1.MachineClass{ObjectMeta: r.poolMeta()}, fmt.Sprintf(
+			`{"metadata":{"annotations":{%q:%q}},"providerSpec":{"tags":{"team":%q}}}`, v1alpha1.AnnotationKeyUpdateStrategy, strategy, team))
+	}
+}
+
+// awaitEffect waits until all Machines say what an update would do.
+func awaitEffect(want classupdate.Effect) func(context.Context, *run) error {
+	return func(ctx context.Context, r *run) error {
+		return r.await(ctx, "the Machines to say what an update does", effects(want))
+	}
+}
+
+func effects(want classupdate.Effect) func(context.Context, *run) error {
+	return func(ctx context.Context, r *run) error {
+		class := &v1alpha1.MachineClass{}
+		if err := r.control.Client.Get(ctx, client.ObjectKey{Namespace: r.control.Namespace, Name: pool}, class); err != nil {
+			return err
+		}
+		machines := &v1alpha1.MachineList{}
+		if err := r.list(ctx, machines); err != nil {
+			return err
+		}
+		for i := range machines.Items {
+			if got := classupdate.Read(machines.Items[i].Annotations).Effect(class); got != want {
+				return fmt.Errorf("machine %s says that an update does %q, not %q", machines.Items[i].Name, got, want)
+			}
+		}
+		return nil
+	}
+}
+
+// tagged checks that the Machine runs, with the tags of its class.
+func tagged(team string, effect classupdate.Effect) func(context.Context, *run) error {
+	return func(ctx context.Context, r *run) error {
+		if err := running(1)(ctx, r); err != nil {
+			return err
+		}
+		vms, err := r.cloud.VMs()
+		if err != nil {
+			return err
+		}
+		for _, vm := range vms {
+			if !maps.Equal(vm.Tags, map[string]string{"team": team}) {
+				return fmt.Errorf("VM %s has the tags %v", vm.ProviderID, vm.Tags)
+			}
+		}
+		return effects(effect)(ctx, r)
+	}
+}
