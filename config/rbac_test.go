@@ -74,6 +74,7 @@ func TestRolesNameWhatTheyGrant(t *testing.T) {
 		[3]string{"rbac/driver-vm-role.yaml", "Role", "millwright-driver-vm"},
 		[3]string{"rbac/driver-vm-cluster-role.yaml", "ClusterRole", "millwright-driver-vm-cluster"},
 		[3]string{"rbac/driver-vm-hosts-role.yaml", "ClusterRole", "millwright-driver-vm-hosts"},
+		[3]string{"rbac/driver-vm-update-role.yaml", "Role", "millwright-driver-vm-update"},
 		[3]string{"rbac/vm-controller-role.yaml", "ClusterRole", "millwright-vm-controller"},
 		[3]string{"rbac/vm-controller-role.yaml", "ClusterRole", "millwright-vm-controller-cluster"},
 		[3]string{"rbac/vm-controller-role.yaml", "Role", "millwright-vm-authority"},

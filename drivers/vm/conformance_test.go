@@ -15,7 +15,7 @@ import (
 // No rule needs a guest that runs: the VirtualMachines only get a host.
 func TestConformance(t *testing.T) {
 	w := newTestDriver(t, vm.Options{})
-	w.UserWith(t, "config/rbac/driver-vm-hosts-role.yaml")
+	w.UserWith(t, "config/rbac/driver-vm-hosts-role.yaml", updateRole)
 	w.hosts()
 	class := func(changes object) *v1alpha1.MachineClass { return w.newClass(changes) }
 	conformance.Run(t, func(*testing.T) conformance.Provider {
@@ -23,6 +23,7 @@ func TestConformance(t *testing.T) {
 			Driver: w.Driver, Class: class(nil), Secret: w.secret,
 			Variants: conformance.Variants{
 				Changed: class(object{"size": "medium"}),
+				Updated: class(object{"size": "medium", "migrateStrategy": "Cold"}),
 				Classes: map[conformance.Refusal]*v1alpha1.MachineClass{
 					conformance.Invalid:    class(object{"vmPool": ""}),
 					conformance.OutOfRange: class(object{"cpus": 1000}),

@@ -82,7 +82,8 @@ type Options struct {
 }
 
 // Driver creates VirtualMachine objects for machines. Of the optional interfaces it
-// implements driver.FailureDomains, driver.VolumeIdentifier, driver.APIGroupSeparator and driver.Locator.
+// implements driver.FailureDomains, driver.VolumeIdentifier, driver.APIGroupSeparator,
+// driver.Locator and driver.Updater.
 // Make it with [New]. It may be used concurrently.
 type Driver struct {
 	options  Options
@@ -94,6 +95,7 @@ var (
 	_ driver.FailureDomains   = (*Driver)(nil)
 	_ driver.VolumeIdentifier = (*Driver)(nil)
 	_ driver.Locator          = (*Driver)(nil)
+	_ driver.Updater          = (*Driver)(nil)
 )
 
 // New returns a driver. It sends no request.

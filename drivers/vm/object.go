@@ -73,30 +73,50 @@ func (c call) labels() map[string]string {
 // migrateStrategy and tags other than the cluster and the role.
 func (c call) differences(vm *vmv1alpha1.VirtualMachine) []string {
 	want := c.virtualMachine()
+	var fields []string
+	for _, field := range append(unequal([]property{
+		{"tags", want.Labels[LabelRole], vm.Labels[LabelRole]},
+		{"cpus", want.Spec.CPUs, vm.Spec.CPUs},
+		{"memory", want.Spec.Memory, vm.Spec.Memory},
+	}), c.fixed(vm)...) {
+		fields = append(fields, specPath.Child(field).String())
+	}
+	return fields
+}
+
+// fixed returns those fields of the provider specification in which a VM differs from the requested one that
+// never change on a VM.
+func (c call) fixed(vm *vmv1alpha1.VirtualMachine) []string {
+	want := c.virtualMachine()
 	wantDisk, haveDisk := want.Spec.VolumeClaimTemplate.Spec, corev1.PersistentVolumeClaimSpec{}
 	if vm.Spec.VolumeClaimTemplate != nil {
 		haveDisk = vm.Spec.VolumeClaimTemplate.Spec
 	}
-	var fields []string
-	for _, f := range []struct {
-		name       string
-		want, have any
-	}{
-		{"tags", want.Labels[LabelRole], vm.Labels[LabelRole]},
-		{"cpus", want.Spec.CPUs, vm.Spec.CPUs},
-		{"memory", want.Spec.Memory, vm.Spec.Memory},
+	return unequal([]property{
 		{"rootFsSize", wantDisk.Resources.Requests, haveDisk.Resources.Requests},
 		{"storageClassName", wantDisk.StorageClassName, haveDisk.StorageClassName},
 		{"image", want.Spec.InitialImage, vm.Spec.InitialImage},
 		{"kernelBoot", want.Spec.KernelBoot, vm.Spec.KernelBoot},
 		{"addresses", want.Spec.VMIPs, vm.Spec.VMIPs},
 		{failureDomainField, want.Spec.FailureDomain, vm.Spec.FailureDomain},
-	} {
-		if !equality.Semantic.DeepEqual(f.want, f.have) {
-			fields = append(fields, specPath.Child(f.name).String())
+	})
+}
+
+// property is a field of the provider specification, as it is wanted and as a VM has it.
+type property struct {
+	name       string
+	want, have any
+}
+
+// unequal returns the names of those that differ.
+func unequal(all []property) []string {
+	var names []string
+	for _, p := range all {
+		if !equality.Semantic.DeepEqual(p.want, p.have) {
+			names = append(names, p.name)
 		}
 	}
-	return fields
+	return names
 }
 
 // addresses returns the known addresses of the VM, and the name of its node.

@@ -1,0 +1,97 @@
+package vm
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/driver"
+	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/status"
+)
+
+// UpdateMachine implements driver.Updater. Tags, but for those of the cluster and the role, and migrateStrategy are
+// changed at once; cpus, memory and hypervisorImage when the next hypervisor of the VM starts. All other
+// fields need a new VM.
+func (d *Driver) UpdateMachine(ctx context.Context, req *driver.UpdateMachineRequest) (*driver.UpdateMachineResponse, error) {
+	c, err := d.read(request{req.Machine, req.MachineClass, req.Secret, codes.OutOfRange})
+	if err == nil {
+		err = d.lookWhereBegun(ctx, &c, req.Machine)
+	}
+	if err != nil {
+		return nil, err
+	}
+	vm, err := c.get(ctx)
+	if err != nil {
+		return nil, coded(fmt.Sprintf("looking for VM %s", c.key), err)
+	}
+	switch {
+	case vm == nil || !c.isWanted(vm):
+		return nil, status.Error(codes.NotFound, fmt.Sprintf("there is no VM %s with provider ID %q", c.key, c.providerID))
+	case !vm.DeletionTimestamp.IsZero():
+		return nil, status.Error(codes.Aborted, fmt.Sprintf("VM %s is being deleted", c.key))
+	}
+	resp, next := c.compare(vm)
+	if req.DryRun || len(resp.Updates) == 0 {
+		return resp, nil
+	}
+	if err := c.cluster.Patch(ctx, next, client.MergeFromWithOptions(vm, client.MergeFromWithOptimisticLock{})); err != nil {
+		return nil, coded(fmt.Sprintf("updating VM %s", c.key), err)
+	}
+	return resp, nil
+}
+
+// compare returns in what a VM differs from the requested one, and the VM with what can be changed.
+func (c call) compare(vm *vmv1alpha1.VirtualMachine) (*driver.UpdateMachineResponse, *vmv1alpha1.VirtualMachine) {
+	resp, want, next := &driver.UpdateMachineResponse{}, c.virtualMachine(), vm.DeepCopy()
+	differs := func(name string, a, b any, apply func()) bool {
+		if equality.Semantic.DeepEqual(a, b) {
+			return false
+		}
+		apply()
+		resp.Updates = append(resp.Updates, name)
+		return true
+	}
+	atNextStart := func(name string, a, b any, apply func()) {
+		if differs(name, a, b, apply) {
+			resp.AtNextStart = append(resp.AtNextStart, name)
+		}
+	}
+	if want.Labels[LabelCluster] == vm.Labels[LabelCluster] && want.Labels[LabelRole] == vm.Labels[LabelRole] {
+		differs("tags", want.Annotations[AnnotationTags], vm.Annotations[AnnotationTags], func() { c.retag(next) })
+	} else {
+		resp.Replacements = append(resp.Replacements, "tags: the cluster or the role is another one")
+	}
+	atNextStart("cpus", want.Spec.CPUs, vm.Spec.CPUs, func() { next.Spec.CPUs = want.Spec.CPUs })
+	atNextStart("memory", want.Spec.Memory, vm.Spec.Memory, func() { next.Spec.Memory = want.Spec.Memory })
+	atNextStart("hypervisorImage", want.Spec.HypervisorImage, vm.Spec.HypervisorImage, func() { next.Spec.HypervisorImage = want.Spec.HypervisorImage })
+	strategy := cmp.Or(want.Spec.MigrateStrategy, vmv1alpha1.MigrateLive)
+	differs("migrateStrategy", strategy, cmp.Or(vm.Spec.MigrateStrategy, vmv1alpha1.MigrateLive), func() { next.Spec.MigrateStrategy = strategy })
+	if c.key.Namespace != c.spec.VMPool {
+		resp.Replacements = append(resp.Replacements, "vmPool")
+	}
+	resp.Replacements = append(resp.Replacements, c.fixed(vm)...)
+	return resp, next
+}
+
+// retag replaces the tags of a VM, and the labels that are made from them.
+func (c call) retag(vm *vmv1alpha1.VirtualMachine) {
+	want, before := c.virtualMachine(), map[string]string{}
+	_ = json.Unmarshal([]byte(vm.Annotations[AnnotationTags]), &before) // without the tags before, labels stay
+	for key := range before {
+		if want.Labels[key] == "" {
+			delete(vm.Labels, key)
+		}
+	}
+	for key := range c.spec.Tags {
+		if value, ok := want.Labels[key]; ok {
+			vm.Labels[key] = value
+		}
+	}
+	vm.Annotations[AnnotationTags] = want.Annotations[AnnotationTags]
+}
