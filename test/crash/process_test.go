@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/millwright-dev/millwright/test/program"
+	"github.com/millwright-dev/millwright/test/output"
 )
 
 // process is a manager that runs, with its own way to the API server and the provider: what
@@ -19,7 +19,7 @@ import (
 type process struct {
 	cmd    *exec.Cmd
 	stdin  io.WriteCloser
-	output *program.Output
+	output *output.Buffer
 	// control serves the provider, too. It is also the target if that is nil.
 	control, target *httptest.Server
 	// port of its metrics on 127.0.0.1. Zero: it serves none.
@@ -37,7 +37,7 @@ type servers struct {
 
 // newProcess starts a manager. It does nothing before it has its orders.
 func newProcess(s servers) (*process, error) {
-	p := &process{output: &program.Output{}, done: make(chan struct{})}
+	p := &process{output: &output.Buffer{}, done: make(chan struct{})}
 	p.cmd = exec.Command(os.Args[0])
 	p.cmd.Env = append(os.Environ(), asManager+"=1")
 	p.cmd.Stdout, p.cmd.Stderr = p.output, p.output

@@ -10,12 +10,10 @@
 package program
 
 import (
-	"bytes"
 	"context"
 	"os"
 	"os/exec"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -26,6 +24,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/cli"
 	"github.com/millwright-dev/millwright/internal/cli/kubeconfig"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+	"github.com/millwright-dev/millwright/test/output"
 )
 
 // asProgram in the environment makes a test binary run as the program.
@@ -134,30 +133,7 @@ func (p *Process) Wait() error {
 }
 
 // Output collects the output of a process.
-type Output struct {
-	mu     sync.Mutex
-	buffer bytes.Buffer
-}
-
-// Write implements io.Writer.
-func (o *Output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.buffer.Write(p)
-}
-
-// String returns the output so far.
-func (o *Output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.buffer.String()
-}
-
-// Tail returns the last lines of the output.
-func (o *Output) Tail(lines int) string {
-	all := strings.Split(o.String(), "\n")
-	return strings.Join(all[max(0, len(all)-lines):], "\n")
-}
+type Output = output.Buffer
 
 // Running is a process of this machine.
 type Running struct {
