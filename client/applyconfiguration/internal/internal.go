@@ -1125,6 +1125,12 @@ var schemaYAML = typed.YAMLObject(`types:
                 elementType:
                   namedType: __untyped_deduced_
                 elementRelationship: separable
+          - name: fallbackClasses
+            type:
+              list:
+                elementType:
+                  scalar: string
+                elementRelationship: atomic
           - name: minReadySeconds
             type:
               scalar: numeric

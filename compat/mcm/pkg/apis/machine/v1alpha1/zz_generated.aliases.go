@@ -74,9 +74,9 @@ const (
 	AnnotationKeySkipValidation                  = v1alpha1.AnnotationKeySkipValidation
 	AnnotationKeyTriggerDeletion                 = v1alpha1.AnnotationKeyTriggerDeletion
 	AnnotationKeyUnfreeze                        = v1alpha1.AnnotationKeyUnfreeze
-	AnnotationKeyZoneMaxSkew                     = v1alpha1.AnnotationKeyZoneMaxSkew
 	AnnotationKeyUpdatePlan                      = v1alpha1.AnnotationKeyUpdatePlan
 	AnnotationKeyUpdateStrategy                  = v1alpha1.AnnotationKeyUpdateStrategy
+	AnnotationKeyZoneMaxSkew                     = v1alpha1.AnnotationKeyZoneMaxSkew
 	CandidateForUpdate                           = v1alpha1.CandidateForUpdate
 	CauseBootstrapFailed                         = v1alpha1.CauseBootstrapFailed
 	CauseCapacityBack                            = v1alpha1.CauseCapacityBack
@@ -109,8 +109,8 @@ const (
 	CauseSurplus                                 = v1alpha1.CauseSurplus
 	CauseTargetUnavailable                       = v1alpha1.CauseTargetUnavailable
 	CauseUnfitClass                              = v1alpha1.CauseUnfitClass
-	CauseZoneSpread                              = v1alpha1.CauseZoneSpread
 	CauseUpdatePending                           = v1alpha1.CauseUpdatePending
+	CauseZoneSpread                              = v1alpha1.CauseZoneSpread
 	ConditionFalse                               = v1alpha1.ConditionFalse
 	ConditionTrue                                = v1alpha1.ConditionTrue
 	ConditionUnknown                             = v1alpha1.ConditionUnknown
