@@ -54,15 +54,15 @@ var rules = []rule{
 	{from: []string{"internal/ca"}, never: kubernetes},
 	{from: []string{"internal/child"}, never: kubernetes},
 	{from: []string{"internal/confine"}, never: kubernetes},
-	{from: []string{"internal/strangers"}, never: kubernetes},
-	{from: []string{"internal/vm"}, may: []string{"internal/ca", "internal/child", "internal/confine", "internal/strangers", "proto"}, never: kubernetes},
+	{from: []string{"internal/connlimit"}, never: kubernetes},
+	{from: []string{"internal/vm"}, may: []string{"internal/ca", "internal/child", "internal/confine", "internal/connlimit", "proto"}, never: kubernetes},
 
 	// Virtual machines. The driver goes through objects, like a driver outside.
 	{
 		from: []string{"internal/controllers/virtualmachine"},
 		may: []string{
 			"api", "proto", "internal/reconcile/flow", "internal/reconcile/events", "internal/reconcile/expectations",
-			"internal/reconcile/messages", "internal/strangers", "internal/vm/identity", "internal/vm/lease",
+			"internal/reconcile/messages", "internal/connlimit", "internal/vm/identity", "internal/vm/lease",
 		},
 	},
 	{from: []string{"drivers/vm"}, may: []string{"api", "driver"}, never: []string{"internal"}},
@@ -120,11 +120,11 @@ var rules = []rule{
 	// What serves autoscalers. It decides by the rules that planners have of its annotations.
 	{
 		from: []string{"internal/autoscaler"},
-		may:  slices.Concat([]string{"api", "proto", "driver", "internal/lifecycle/preservation", "internal/reconcile/fieldindex", "internal/strangers"}, planners),
+		may:  slices.Concat([]string{"api", "proto", "driver", "internal/lifecycle/preservation", "internal/reconcile/fieldindex", "internal/connlimit"}, planners),
 	},
 
 	// What runs around the controllers on one host.
-	{from: []string{"internal/local"}, may: []string{"api", "proto", "internal/reconcile/flow", "internal/ca", "internal/child", "internal/confine", "internal/strangers"}},
+	{from: []string{"internal/local"}, may: []string{"api", "proto", "internal/reconcile/flow", "internal/ca", "internal/child", "internal/confine", "internal/connlimit"}},
 
 	// Where everything is put together.
 	{

@@ -17,8 +17,8 @@ import (
 	ctrlmanager "sigs.k8s.io/controller-runtime/pkg/manager"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
+	"github.com/millwright-dev/millwright/internal/connlimit"
 	"github.com/millwright-dev/millwright/internal/observe/metrics"
-	"github.com/millwright-dev/millwright/internal/strangers"
 )
 
 // Profiling configures the profiles that a manager serves beside its metrics.
@@ -80,7 +80,7 @@ func serve(ctx context.Context, cfg Pages) (s *serving, stop func(), err error) 
 	// The times are those of controller-runtime.
 	server := &http.Server{Handler: s.mux(), IdleTimeout: 90 * time.Second, ReadHeaderTimeout: 32 * time.Second}
 	ended := make(chan error, 1)
-	go func() { ended <- server.Serve(strangers.Listen(listener, maxClients, maxClientsPerAddress)) }()
+	go func() { ended <- server.Serve(connlimit.Listen(listener, maxClients, maxClientsPerAddress)) }()
 	return s, func() {
 		_ = server.Close() // the listener is closed in any case
 		<-ended

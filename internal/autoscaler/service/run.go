@@ -21,8 +21,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/connlimit"
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
-	"github.com/millwright-dev/millwright/internal/strangers"
 	autoscalerpb "github.com/millwright-dev/millwright/proto/autoscaler"
 )
 
@@ -129,8 +129,8 @@ func read(ctx context.Context, from cache.Cache, kinds ...client.Object) error {
 
 // Bounds of connections in their handshake, and how long it may take: whoever is on the network may open them.
 const (
-	maxStrangers           = 256
-	maxStrangersPerAddress = 64
+	maxAnonymous           = 256
+	maxAnonymousPerAddress = 64
 	handshakeTime          = 10 * time.Second
 )
 
@@ -138,7 +138,7 @@ const (
 const shutdown = 10 * time.Second
 
 func (r *Runner) serve(ctx context.Context, service *Service) error {
-	server := grpc.NewServer(grpc.Creds(strangers.Credentials(r.Credentials)), grpc.ConnectionTimeout(handshakeTime), grpc.UnaryInterceptor(r.log))
+	server := grpc.NewServer(grpc.Creds(connlimit.Credentials(r.Credentials)), grpc.ConnectionTimeout(handshakeTime), grpc.UnaryInterceptor(r.log))
 	autoscalerpb.RegisterCloudProviderServer(server, service)
 	ended := make(chan struct{})
 	defer func() { <-ended }()
@@ -150,7 +150,7 @@ func (r *Runner) serve(ctx context.Context, service *Service) error {
 	})
 	r.ready.Store(true)
 	r.Log.Info("Serving the autoscaler", "address", r.Listener.Addr().String(), "namespace", r.Namespace)
-	err := server.Serve(strangers.Listen(r.Listener, maxStrangers, maxStrangersPerAddress))
+	err := server.Serve(connlimit.Listen(r.Listener, maxAnonymous, maxAnonymousPerAddress))
 	if stop() { // it failed by itself
 		close(ended)
 	}

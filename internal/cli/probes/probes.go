@@ -8,7 +8,7 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/millwright-dev/millwright/internal/strangers"
+	"github.com/millwright-dev/millwright/internal/connlimit"
 )
 
 // maxClients and maxClientsPerAddress bound the connections, which anybody may open who reaches the port.
@@ -40,7 +40,7 @@ func Listen(ctx context.Context, address string, ready func() error) (*Server, e
 		}
 		_, _ = w.Write([]byte("ok\n"))
 	})
-	return &Server{strangers.Listen(listener, maxClients, maxClientsPerAddress), &http.Server{Handler: probes, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute}}, nil
+	return &Server{connlimit.Listen(listener, maxClients, maxClientsPerAddress), &http.Server{Handler: probes, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute}}, nil
 }
 
 // Serve serves until the context ends.

@@ -19,7 +19,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/millwright-dev/millwright/internal/cli/args"
-	"github.com/millwright-dev/millwright/internal/strangers"
+	"github.com/millwright-dev/millwright/internal/connlimit"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/controller"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/service"
@@ -146,7 +146,7 @@ func hypervisorConfig(getenv func(string) string, log *slog.Logger) (hypervisor.
 		Trouble: credentials.Trouble,
 		Peers: service.Peers{
 			Listen:    listen,
-			Options:   credentials.ServerOptions(identity.Only(func(peer identity.Peer) bool { return peer.IsController() || isSibling(peer, spec) }), strangers.Credentials),
+			Options:   credentials.ServerOptions(identity.Only(func(peer identity.Peer) bool { return peer.IsController() || isSibling(peer, spec) }), connlimit.Credentials),
 			Authorize: peerMayCall(spec),
 		},
 		Migration: &hypervisor.Migration{

@@ -15,9 +15,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/millwright-dev/millwright/internal/connlimit"
 	"github.com/millwright-dev/millwright/internal/local/folder"
 	"github.com/millwright-dev/millwright/internal/local/proc"
-	"github.com/millwright-dev/millwright/internal/strangers"
 )
 
 const loopback = "127.0.0.1"
@@ -212,7 +212,7 @@ func ServeFiles(ctx context.Context, dir string, port int) (<-chan error, error)
 	context.AfterFunc(ctx, func() { server.Close() }) // clients repeat downloads
 	served := make(chan error, 1)
 	go func() {
-		err := server.Serve(strangers.Listen(listener, maxDownloads, maxDownloads))
+		err := server.Serve(connlimit.Listen(listener, maxDownloads, maxDownloads))
 		if errors.Is(err, http.ErrServerClosed) {
 			err = nil
 		} else {

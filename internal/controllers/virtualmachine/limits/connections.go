@@ -7,7 +7,7 @@ import (
 
 	"google.golang.org/grpc/credentials"
 
-	"github.com/millwright-dev/millwright/internal/strangers"
+	"github.com/millwright-dev/millwright/internal/connlimit"
 	"github.com/millwright-dev/millwright/internal/vm/identity"
 )
 
@@ -29,10 +29,10 @@ func (l *listener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		from := strangers.OriginOf(conn.RemoteAddr())
+		from := connlimit.OriginOf(conn.RemoteAddr())
 		if l.limits.mayOpen(from) {
 			if release, ok := l.limits.connections.Take(from); ok {
-				return &strangers.Counted{Conn: conn, Release: release}, nil
+				return &connlimit.Counted{Conn: conn, Release: release}, nil
 			}
 		}
 		_ = conn.Close()
@@ -62,17 +62,17 @@ func (a *admitting) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInf
 	if err == nil {
 		release, ok = a.limits.peers.Take(who)
 	} else {
-		release, ok = a.limits.anonymous.Take(strangers.OriginOf(raw.RemoteAddr()))
+		release, ok = a.limits.anonymous.Take(connlimit.OriginOf(raw.RemoteAddr()))
 	}
 	if !ok {
 		return nil, nil, errors.Join(errTooMany, conn.Close())
 	}
-	admitted := &strangers.Counted{Conn: conn, Release: release}
+	admitted := &connlimit.Counted{Conn: conn, Release: release}
 	if err == nil {
 		return admitted, info, nil
 	}
 	end := time.AfterFunc(anonymousTime, func() { _ = admitted.Close() })
-	return &strangers.Counted{Conn: admitted, Release: func() { end.Stop() }}, info, nil
+	return &connlimit.Counted{Conn: admitted, Release: func() { end.Stop() }}, info, nil
 }
 
 // Clone implements credentials.TransportCredentials.

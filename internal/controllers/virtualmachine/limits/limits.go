@@ -20,7 +20,7 @@ import (
 	"k8s.io/utils/clock"
 	"k8s.io/utils/lru"
 
-	"github.com/millwright-dev/millwright/internal/strangers"
+	"github.com/millwright-dev/millwright/internal/connlimit"
 	"github.com/millwright-dev/millwright/internal/vm/identity"
 	identitypb "github.com/millwright-dev/millwright/proto/identity"
 )
@@ -75,8 +75,8 @@ func (b budget) limiter() *rate.Limiter { return rate.NewLimiter(b.perSecond, b.
 type Limits struct {
 	clock clock.PassiveClock
 
-	connections, anonymous *strangers.Counter
-	peers                  *strangers.Counter
+	connections, anonymous *connlimit.Counter
+	peers                  *connlimit.Counter
 	issues, calls          *rate.Limiter
 
 	mu        sync.Mutex
@@ -89,9 +89,9 @@ type Limits struct {
 func New(clock clock.PassiveClock) *Limits {
 	return &Limits{
 		clock:       clock,
-		connections: strangers.NewCounter(maxConnections, maxPerAddress),
-		anonymous:   strangers.NewCounter(maxAnonymous, maxAnonymousPerAddress),
-		peers:       strangers.NewCounter(maxConnections, maxPerPeer),
+		connections: connlimit.NewCounter(maxConnections, maxPerAddress),
+		anonymous:   connlimit.NewCounter(maxAnonymous, maxAnonymousPerAddress),
+		peers:       connlimit.NewCounter(maxConnections, maxPerPeer),
 		issues:      issueTotal.limiter(), calls: callTotal.limiter(),
 		opens: lru.New(maxRemembered), ofAddress: lru.New(maxRemembered), ofPeer: lru.New(maxRemembered),
 	}
@@ -135,13 +135,13 @@ func (l *Limits) limiter(ctx context.Context, method string) (own, total *rate.L
 		if connected, ok := peer.FromContext(ctx); ok {
 			from = connected.Addr
 		}
-		return remembered(l.ofAddress, strangers.OriginOf(from), issueAddress), l.issues
+		return remembered(l.ofAddress, connlimit.OriginOf(from), issueAddress), l.issues
 	}
 	return remembered(l.ofPeer, caller, callPeer), l.calls
 }
 
 // mayOpen reports whether an address may open another connection now.
-func (l *Limits) mayOpen(from strangers.Origin) bool {
+func (l *Limits) mayOpen(from connlimit.Origin) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return remembered(l.opens, from, openAddress).AllowN(l.clock.Now(), 1)

@@ -26,7 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/strangers"
+	"github.com/millwright-dev/millwright/internal/connlimit"
 )
 
 const (
@@ -43,10 +43,10 @@ const (
 	headerLimit = 10 * time.Second
 	// idleLimit is how long a connection may wait for the next request. kube-apiserver closes it before.
 	idleLimit = 3 * time.Minute
-	// maxStrangers and maxStrangersPerAddress bound connections whose client has not shown that it is
+	// maxAnonymous and maxAnonymousPerAddress bound connections whose client has not shown that it is
 	// kube-apiserver.
-	maxStrangers           = 256
-	maxStrangersPerAddress = 64
+	maxAnonymous           = 256
+	maxAnonymousPerAddress = 64
 )
 
 // Hypervisors connects to the processes that run virtual machines.
@@ -78,7 +78,7 @@ type Server struct {
 	requests request.RequestInfoFactory
 	proxy    *frontProxy
 	reviews  reviews
-	open     *strangers.Counter // by kind
+	open     *connlimit.Counter // by kind
 }
 
 // New returns a server. It does not connect yet. Errors: a configuration that no client can be made of.
@@ -96,7 +96,7 @@ func New(opts Options) (*Server, error) {
 	}
 	return &Server{
 		Options: opts, proxy: proxy, reviews: clients.AuthorizationV1().SubjectAccessReviews(),
-		open:     strangers.NewCounter(math.MaxInt, MaxStreams),
+		open:     connlimit.NewCounter(math.MaxInt, MaxStreams),
 		requests: request.RequestInfoFactory{APIPrefixes: sets.NewString("apis")},
 	}, nil
 }
@@ -111,7 +111,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 		IdleTimeout:       idleLimit,
 		ConnState: func(conn net.Conn, state http.ConnState) {
 			if state == http.StateActive { // after the handshake
-				strangers.Known(conn)
+				connlimit.Known(conn)
 			}
 		},
 		BaseContext: func(net.Listener) context.Context { return ctx },
@@ -127,7 +127,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 	defer stop()
 	group.Go(func() error {
-		if err := server.ServeTLS(strangers.Listen(listener, maxStrangers, maxStrangersPerAddress), "", ""); !errors.Is(err, http.ErrServerClosed) {
+		if err := server.ServeTLS(connlimit.Listen(listener, maxAnonymous, maxAnonymousPerAddress), "", ""); !errors.Is(err, http.ErrServerClosed) {
 			return fmt.Errorf("serving subresources of virtual machines: %w", err)
 		}
 		return nil

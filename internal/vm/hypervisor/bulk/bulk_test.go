@@ -128,7 +128,7 @@ func TestCommit(t *testing.T) {
 func TestStrangers(t *testing.T) {
 	l := newLine(t)
 	for channel := range l.receiver.ports {
-		flood.Past(t, l.receiver.Address(channel), maxStrangersPerAddress)
+		flood.Past(t, l.receiver.Address(channel), maxAnonymousPerAddress)
 		l.connect(t, channel)
 	}
 }

@@ -17,7 +17,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/millwright-dev/millwright/internal/strangers"
+	"github.com/millwright-dev/millwright/internal/connlimit"
 )
 
 // Channel is what a connection is for, its protocol in the TLS handshake.
@@ -55,8 +55,8 @@ const handshakeLimit = 10 * time.Second
 
 // Bounds of connections in their handshake: whoever is on the network may open them.
 const (
-	maxStrangers           = 64
-	maxStrangersPerAddress = 16
+	maxAnonymous           = 64
+	maxAnonymousPerAddress = 16
 )
 
 // Listen opens a port on the host for each channel that dial has. The receiver must be closed.
@@ -68,7 +68,7 @@ func Listen(host string, secure Secure, dial map[Channel]Dial) (*Receiver, error
 			r.closePorts()
 			return nil, fmt.Errorf("listening for a migration: %w", err)
 		}
-		r.ports[channel] = strangers.Listen(port, maxStrangers, maxStrangersPerAddress)
+		r.ports[channel] = connlimit.Listen(port, maxAnonymous, maxAnonymousPerAddress)
 	}
 	var ctx context.Context
 	ctx, r.cancel = context.WithCancel(context.Background())
@@ -121,7 +121,7 @@ func (r *Receiver) serve(ctx context.Context, channel Channel, raw net.Conn) {
 		_ = raw.Close()
 		return
 	}
-	strangers.Known(raw)
+	connlimit.Known(raw)
 	r.begun.Store(true)
 	if channel == Disk {
 		_ = r.carry(ctx, channel, conn)

@@ -23,7 +23,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
 
-	"github.com/millwright-dev/millwright/internal/strangers"
+	"github.com/millwright-dev/millwright/internal/connlimit"
 	"github.com/millwright-dev/millwright/internal/vm/identity"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
@@ -31,8 +31,8 @@ import (
 // Bounds of connections of peers in their handshake, and how long it may take: whoever is on the network may
 // open them.
 const (
-	maxStrangers           = 256
-	maxStrangersPerAddress = 64
+	maxAnonymous           = 256
+	maxAnonymousPerAddress = 64
 	handshakeTime          = 10 * time.Second
 )
 
@@ -45,7 +45,7 @@ type Peers struct {
 	// network is not served.
 	Listen string
 	// Options of the server; they must require certificates. Required with Listen. Clients that have shown
-	// theirs are strangers.Known.
+	// theirs are connlimit.Known.
 	Options []grpc.ServerOption
 	// Authorize returns nil if the caller may call the method, such as
 	// "/metropolis.proto.vm.OOBManagement/Reset", else the gRPC status for the caller.
@@ -107,7 +107,7 @@ func (s *Server) ServeLocal(listener net.Listener) { go func() { _ = s.local.Ser
 
 // ServePeers serves authorized clients, until Stop.
 func (s *Server) ServePeers(listener net.Listener) {
-	bounded := strangers.Listen(listener, maxStrangers, maxStrangersPerAddress)
+	bounded := connlimit.Listen(listener, maxAnonymous, maxAnonymousPerAddress)
 	go func() { _ = s.peers.Serve(bounded) }()
 }
 

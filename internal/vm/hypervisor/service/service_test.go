@@ -404,7 +404,7 @@ func TestStrangers(t *testing.T) {
 	listener, err := net.Listen("tcp4", "127.0.0.1:0")
 	must(t, err)
 	s.ServePeers(listener)
-	flood.Past(t, listener.Addr().String(), maxStrangersPerAddress)
+	flood.Past(t, listener.Addr().String(), maxAnonymousPerAddress)
 	peer, err := grpc.NewClient(listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	must(t, err)
 	t.Cleanup(func() { _ = peer.Close() })

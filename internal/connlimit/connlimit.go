@@ -1,9 +1,9 @@
-// Package strangers bounds the connections of clients that have not shown who they are.
+// Package connlimit bounds the connections of clients that have not shown who they are.
 //
 // Each connection costs a file and memory until its handshake has failed, so that who only reaches a port could
 // take all that a process has. What is beyond the bounds is closed at once. An address has a part of the total,
 // so that one that floods a port leaves it to others.
-package strangers
+package connlimit
 
 import (
 	"net"

@@ -1,4 +1,4 @@
-package strangers
+package connlimit
 
 import (
 	"crypto/tls"
