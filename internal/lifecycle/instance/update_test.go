@@ -7,6 +7,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unicode/utf8"
 
 	"k8s.io/apimachinery/pkg/runtime"
 
@@ -95,7 +96,7 @@ func TestTextsOfDrivers(t *testing.T) {
 			t.Errorf("there are %q and %q", got.Updates, got.Replacements)
 		}
 		for _, text := range got.Updates {
-			if len(text) > 256 || strings.ContainsAny(text, "\x1b\xff") {
+			if len(text) > 256 || !utf8.ValidString(text) || strings.ContainsRune(text, '\x1b') {
 				t.Errorf("%q cannot be stored", text)
 			}
 		}
