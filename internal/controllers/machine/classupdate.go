@@ -68,18 +68,18 @@ func (c *Controller) noteUpdate(ctx context.Context, s *scope, next classupdate.
 
 // askForUpdate has the driver plan or make an update, and notes its answer.
 func (c *Controller) askForUpdate(ctx context.Context, s *scope, u updating) error {
-	inputs, missing, err := c.inputsOf(ctx, u.class)
+	inputs, missing, err := c.inputs().OfClass(ctx, u.class)
 	if err != nil {
 		return err
 	}
 	if missing == "" {
-		missing = inputs.invalid()
+		missing = inputs.Invalid()
 	}
 	s.warnOrForget(topicUpdateInputs, reasonFailedUpdate, missing)
 	if missing != "" {
 		return nil
 	}
-	req := instance.Request{Machine: s.machine, Class: inputs.class, Secret: inputs.secret, MadeFrom: u.state.Spec()}
+	req := instance.Request{Machine: s.machine, Class: inputs.Class, Secret: inputs.Secret, MadeFrom: u.state.Spec()}
 	if u.step == classupdate.Ask {
 		return c.planned(ctx, s, u, c.Engine.Plan(req))
 	}

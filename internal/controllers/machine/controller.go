@@ -29,6 +29,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver/registry"
+	"github.com/millwright-dev/millwright/internal/controllers/machine/inputs"
 	"github.com/millwright-dev/millwright/internal/controllers/machine/wake"
 	"github.com/millwright-dev/millwright/internal/lifecycle/bootstrap"
 	"github.com/millwright-dev/millwright/internal/lifecycle/drain"
@@ -87,20 +88,12 @@ type Options struct {
 	Drain          Drain
 	// Migration tells where the migration of a class of a legacy kind stands. Nil means that there
 	// are no such kinds.
-	Migration func(ctx context.Context, namespace string, class v1alpha1.ClassSpec) (Migration, error)
+	Migration func(ctx context.Context, namespace string, class v1alpha1.ClassSpec) (inputs.Migration, error)
 	// OtherOwners finds the objects of another API group that name a VM. Nil means that there
 	// is no other API group.
 	OtherOwners ownership.Finder
 	// Outages reports whether timeouts stand still. Optional.
 	Outages *outage.Reporter
-}
-
-// Migration is where the migration of a class of a legacy kind to a MachineClass stands.
-type Migration struct {
-	// Pending says that the class is to be migrated. Its Machines wait, also with their deletion.
-	Pending bool
-	// Problem says what keeps the class from being migrated; empty if nothing is known.
-	Problem string
 }
 
 // Health configures the replacement of unhealthy Machines.

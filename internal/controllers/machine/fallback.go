@@ -1,7 +1,6 @@
 package machine
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -27,53 +26,12 @@ type Capacity interface {
 	Forget(machine types.NamespacedName)
 }
 
-// choices are the classes that a Machine may have instead of its own, in order.
-type choices struct {
-	others []*v1alpha1.MachineClass
-	// problem is why one of them cannot be taken; empty if all can.
-	problem string
-}
-
-// versions names the other classes as they are now; empty if there are none.
-func (of choices) versions() string {
-	text := ""
-	for _, class := range of.others {
-		text += fmt.Sprintf("%s %s %d\n", class.Name, class.UID, class.Generation)
-	}
-	return text
-}
-
-// choicesOf returns the other classes of a Machine that can be taken.
-func (c *Controller) choicesOf(ctx context.Context, machine *v1alpha1.Machine, class *v1alpha1.MachineClass) (choices, error) {
-	of := choices{}
-	for _, name := range scarcity.OfMachine(machine) {
-		if name == class.Name {
-			continue
-		}
-		other := machine.DeepCopy()
-		other.Spec.Class.Name = name
-		inputs, problem, err := c.classInputs(ctx, other)
-		if err != nil {
-			return choices{}, err
-		}
-		if inputs.class != nil {
-			problem = cmp.Or(scarcity.Unfit(class, inputs.class), problem, inputs.invalid())
-		}
-		if problem == "" {
-			of.others = append(of.others, inputs.class)
-		} else if of.problem == "" {
-			of.problem = fmt.Sprintf("Machines cannot fall back to class %s: %s", name, problem)
-		}
-	}
-	return of, nil
-}
-
 // capacity returns what the engine has to know of the capacity for the Machine; nil if it has no choice.
 func (a adapter) capacity() instance.Capacity {
-	if a.c.Capacity == nil || a.inputs.class == nil {
+	if a.c.Capacity == nil || a.inputs.Class == nil {
 		return nil
 	}
-	return a.c.Capacity.For(a.s.machine, a.inputs.class, a.choices.others)
+	return a.c.Capacity.For(a.s.machine, a.inputs.Class, a.choices.Others)
 }
 
 // fallBack gives the Machine another class, if that follows from the driver's answer. Nothing of the
@@ -82,21 +40,21 @@ func (c *Controller) fallBack(ctx context.Context, a adapter, answer *instance.A
 	if answer.Failure.Method != instance.MethodCreate || answer.Failure.Code != codes.ResourceExhausted {
 		return flow.Continue(), false
 	}
-	a.s.warnOfClass(a.choices.problem)
+	a.s.warnOfClass(a.choices.Problem)
 	failed := a.s.machine.Status.CurrentStatus.Phase == v1alpha1.MachineFailed // and is replaced
 	switch answer.Fallback {
 	case instance.NoFallback:
 		return flow.Continue(), false
 	case instance.FallsBackLater:
-		a.s.fallsBackLater(a.inputs.class.Name)
-		return flow.Wait(answer.Retry, "class "+a.inputs.class.Name+" to have capacity"), true
+		a.s.fallsBackLater(a.inputs.Class.Name)
+		return flow.Wait(answer.Retry, "class "+a.inputs.Class.Name+" to have capacity"), true
 	}
-	for _, other := range a.choices.others {
+	for _, other := range a.choices.Others {
 		if !failed && c.Capacity.Claim(other) {
 			return c.giveClass(ctx, a, other, answer.Failure), true
 		}
 	}
-	if next := c.Capacity.Next(a.choices.others); next > 0 {
+	if next := c.Capacity.Next(a.choices.Others); next > 0 {
 		answer.Retry = min(answer.Retry, next)
 	}
 	return flow.Continue(), false
@@ -149,8 +107,8 @@ func (s *scope) warnOfClass(problem string) {
 
 // sayReturned says, once, that a class has capacity again.
 func (c *Controller) sayReturned(a adapter) {
-	if c.Capacity != nil && c.Capacity.Returned(a.inputs.class) {
+	if c.Capacity != nil && c.Capacity.Returned(a.inputs.Class) {
 		a.s.explain(corev1.EventTypeNormal, reasonCapacityBack, cause{name: v1alpha1.CauseCapacityBack},
-			fmt.Sprintf("Class %s has capacity again", a.inputs.class.Name))
+			fmt.Sprintf("Class %s has capacity again", a.inputs.Class.Name))
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
@@ -14,6 +13,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/internal/controllers/machine/inputs"
 	"github.com/millwright-dev/millwright/internal/lifecycle/bootstrap"
 	"github.com/millwright-dev/millwright/internal/lifecycle/bootstrap/userdata"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
@@ -22,7 +22,6 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/outage"
 	"github.com/millwright-dev/millwright/internal/lifecycle/ownership"
 	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
-	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 	"github.com/millwright-dev/millwright/internal/reconcile/validation"
@@ -50,6 +49,10 @@ func ownedMessage(providerID string, other ownership.Owner) string {
 	return fmt.Sprintf("VM %s is that of %s already", providerID, named(other))
 }
 
+func (c *Controller) inputs() inputs.Reader {
+	return inputs.Reader{Client: c.Client, Drivers: c.Drivers, Migration: c.Migration}
+}
+
 func (c *Controller) ensureInstance(ctx context.Context, s *scope) flow.Result {
 	if ownership.Established(s.machine) {
 		return flow.Continue()
@@ -57,15 +60,15 @@ func (c *Controller) ensureInstance(ctx context.Context, s *scope) flow.Result {
 	if errs := validation.Machine(s.machine); len(errs) > 0 {
 		return c.creationImpossible(ctx, s, v1alpha1.CauseInvalidSpec, errs.ToAggregate().Error())
 	}
-	inputs, missing, err := c.classInputs(ctx, s.machine)
+	inputs, missing, err := c.inputs().OfMachine(ctx, s.machine)
 	if err != nil {
 		return flow.Fail(err)
 	}
-	if inputs.migrating {
+	if inputs.Migrating {
 		return flow.Wait(migrationCheck, missing)
 	}
 	if missing == "" {
-		missing = inputs.invalid()
+		missing = inputs.Invalid()
 	}
 	if missing != "" {
 		return c.creationImpossible(ctx, s, v1alpha1.CauseInvalidClassInputs, missing)
@@ -76,10 +79,10 @@ func (c *Controller) ensureInstance(ctx context.Context, s *scope) flow.Result {
 		return flow.Fail(err)
 	case other != nil:
 		return c.creationImpossible(ctx, s, v1alpha1.CauseInstanceOwned, ownedMessage(s.machine.Spec.ProviderID, *other))
-	case !controllerutil.ContainsFinalizer(inputs.class, v1alpha1.FinalizerMCM): // without its class a VM cannot be deleted
+	case !controllerutil.ContainsFinalizer(inputs.Class, v1alpha1.FinalizerMCM): // without its class a VM cannot be deleted
 		return flow.Wait(0, "the class to be held by our finalizer")
 	}
-	others, err := c.choicesOf(ctx, s.machine, inputs.class)
+	others, err := c.inputs().Choices(ctx, s.machine, inputs.Class)
 	if err != nil {
 		return flow.Fail(err)
 	}
@@ -95,9 +98,9 @@ func (c *Controller) creationImpossible(ctx context.Context, s *scope, why, mess
 type adapter struct {
 	c      *Controller
 	s      *scope
-	inputs classInputs
+	inputs inputs.Inputs
 	// choices are other classes that a Machine without a VM may have.
-	choices choices
+	choices inputs.Choices
 }
 
 // Owner implements steps.Adapter.
@@ -107,12 +110,12 @@ func (a adapter) Owner() ownership.Owner { return owner(a.s.machine) }
 func (a adapter) Request() instance.Request {
 	return instance.Request{
 		Machine:      a.s.machine,
-		Class:        a.inputs.class,
-		Secret:       a.inputs.secret,
-		Prepare:      a.c.prepare(a.s.machine, a.inputs.secret),
+		Class:        a.inputs.Class,
+		Secret:       a.inputs.Secret,
+		Prepare:      a.c.prepare(a.s.machine, a.inputs.Secret),
 		NodeExpected: a.c.Target != nil,
 		Capacity:     a.capacity(),
-		Others:       a.choices.versions(),
+		Others:       a.choices.Versions(),
 	}
 }
 
@@ -153,11 +156,11 @@ func setLocation(machine *v1alpha1.Machine, location string) {
 // Location returns where the instances of a class were created last; empty if this process does not
 // know. A new Machine that has it in driver.AnnotationLocation needs no write before its creation.
 func (c *Controller) Location(ctx context.Context, machine *v1alpha1.Machine) string {
-	inputs, missing, err := c.classInputs(ctx, machine)
+	inputs, missing, err := c.inputs().OfMachine(ctx, machine)
 	if err != nil || missing != "" {
 		return ""
 	}
-	return c.Engine.LocationOf(inputs.class, inputs.secret)
+	return c.Engine.LocationOf(inputs.Class, inputs.Secret)
 }
 
 // Conflict implements steps.Adapter. A Machine that is being deleted and never had the instance is
@@ -261,8 +264,8 @@ func (c *Controller) identifyInstance(ctx context.Context, s *scope) flow.Result
 }
 
 func (c *Controller) identify(ctx context.Context, s *scope) flow.Result {
-	inputs, _, err := c.classInputs(ctx, s.machine)
-	if err != nil || inputs.class == nil {
+	inputs, _, err := c.inputs().OfMachine(ctx, s.machine)
+	if err != nil || inputs.Class == nil {
 		return flow.Fail(err)
 	}
 	return c.instances().Identify(ctx, adapter{c: c, s: s, inputs: inputs})
@@ -272,14 +275,14 @@ func (c *Controller) deleteInstance(ctx context.Context, s *scope) flow.Result {
 	if s.ownedByOther != "" {
 		return flow.Continue()
 	}
-	inputs, missing, err := c.classInputs(ctx, s.machine)
+	inputs, missing, err := c.inputs().OfMachine(ctx, s.machine)
 	switch {
 	case err != nil:
 		return flow.Fail(err)
-	case inputs.awaited: // the driver may know a VM that the Machine does not name
+	case inputs.Awaited: // the driver may know a VM that the Machine does not name
 		s.deletionImpossible(reasonFailedDelete, cause{name: v1alpha1.CauseInvalidClassInputs}, missing+".", deletingInstance)
 		return flow.Wait(migrationCheck, missing)
-	case inputs.class == nil:
+	case inputs.Class == nil:
 		return c.deletionWithoutClass(ctx, s, missing)
 	}
 	return c.instances().Delete(ctx, adapter{c: c, s: s, inputs: inputs})
@@ -345,70 +348,6 @@ func (c *Controller) prepare(machine *v1alpha1.Machine, secret *corev1.Secret) f
 	}
 }
 
-type classInputs struct {
-	class  *v1alpha1.MachineClass
-	secret *corev1.Secret
-	// awaited says that the class is of a legacy kind and will be a MachineClass; migrating, that
-	// nothing is known to be in the way.
-	awaited, migrating bool
-}
-
 // migrationCheck is the time after which a Machine looks at the migration of its class again. Its end
 // comes with an event.
 const migrationCheck = 5 * time.Second
-
-// olderClass are the inputs of a Machine whose class is no MachineClass.
-func (c *Controller) olderClass(ctx context.Context, machine *v1alpha1.Machine) (inputs classInputs, missing string, err error) {
-	ref := machine.Spec.Class
-	missing = fmt.Sprintf("Class kind %q of machine %q is not supported, only %s is", ref.Kind, machine.Name, v1alpha1.MachineClassKind)
-	if c.Migration == nil {
-		return classInputs{}, missing, nil
-	}
-	migration, err := c.Migration(ctx, machine.Namespace, ref)
-	switch {
-	case err != nil:
-		return classInputs{}, "", err
-	case migration.Problem != "":
-		missing = migration.Problem
-	case migration.Pending:
-		missing = fmt.Sprintf("%s %q is being migrated to a %s", ref.Kind, ref.Name, v1alpha1.MachineClassKind)
-	}
-	return classInputs{awaited: migration.Pending, migrating: migration.Pending && migration.Problem == ""}, missing, nil
-}
-
-func (c *Controller) classInputs(ctx context.Context, machine *v1alpha1.Machine) (inputs classInputs, missing string, err error) {
-	ref := machine.Spec.Class
-	if ref.Kind != v1alpha1.MachineClassKind {
-		return c.olderClass(ctx, machine)
-	}
-	class := &v1alpha1.MachineClass{}
-	if err := c.Client.Get(ctx, types.NamespacedName{Namespace: machine.Namespace, Name: ref.Name}, class); err != nil {
-		if apierrors.IsNotFound(err) {
-			return classInputs{}, fmt.Sprintf("MachineClass %q not found in namespace %q", ref.Name, machine.Namespace), nil
-		}
-		return classInputs{}, "", fmt.Errorf("reading MachineClass %s: %w", ref.Name, err)
-	}
-	return c.inputsOf(ctx, class)
-}
-
-// inputsOf returns what a driver needs of a class. The class is not changed.
-func (c *Controller) inputsOf(ctx context.Context, class *v1alpha1.MachineClass) (inputs classInputs, missing string, err error) {
-	if message := c.Drivers.Refusal(class); message != "" {
-		return classInputs{}, message, nil
-	}
-	secret, missing, err := fieldindex.MergedSecret(ctx, c.Client, class)
-	return classInputs{class: class, secret: secret}, missing, err
-}
-
-func (i classInputs) invalid() string {
-	if errs := validation.MachineClass(i.class); len(errs) > 0 {
-		return fmt.Sprintf("MachineClass %q is not valid: %v", i.class.Name, errs.ToAggregate())
-	}
-	if !controllerutil.ContainsFinalizer(i.class, v1alpha1.FinalizerMCM) && !i.class.DeletionTimestamp.IsZero() {
-		return fmt.Sprintf("MachineClass %q is being deleted", i.class.Name)
-	}
-	if _, ok := i.secret.Data[bootstrap.UserDataKey]; !ok {
-		return fmt.Sprintf("No Secret of MachineClass %q has the key %q", i.class.Name, bootstrap.UserDataKey)
-	}
-	return ""
-}
