@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/machine/passevents"
 	"github.com/millwright-dev/millwright/internal/lifecycle/classupdate"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
@@ -42,7 +43,7 @@ func (c *Controller) updateInstance(ctx context.Context, s *scope) flow.Result {
 		return flow.Fail(fmt.Errorf("reading MachineClass %s: %w", key.Name, err))
 	}
 	strategy, wrong := classupdate.Of(s.machine, class)
-	s.warnOrForget(topicUpdateStrategy, reasonInvalidStrategy, wrong)
+	s.events.WarnOrForget(topicUpdateStrategy, passevents.Event{Reason: reasonInvalidStrategy, Message: wrong})
 	state := classupdate.Read(s.machine.Annotations)
 	step, next := state.Next(class, strategy)
 	switch step {
@@ -75,7 +76,7 @@ func (c *Controller) askForUpdate(ctx context.Context, s *scope, u updating) err
 	if missing == "" {
 		missing = inputs.Invalid()
 	}
-	s.warnOrForget(topicUpdateInputs, reasonFailedUpdate, missing)
+	s.events.WarnOrForget(topicUpdateInputs, passevents.Event{Reason: reasonFailedUpdate, Message: missing})
 	if missing != "" {
 		return nil
 	}
@@ -132,7 +133,10 @@ func (s *scope) answered(answer instance.Answer) bool {
 		s.wakeWithin(wait)
 		return false
 	}
-	s.warnAbout(topicUpdateSilent, cause{name: v1alpha1.CauseDriverSilent, method: string(instance.MethodUpdate)}, noAnswer+".", noAnswer)
+	s.events.WarnAbout(topicUpdateSilent, noAnswer, passevents.Event{
+		Reason: reasonFailedUpdate, Message: noAnswer + ".",
+		Cause: passevents.Cause{Name: v1alpha1.CauseDriverSilent, Method: string(instance.MethodUpdate)},
+	})
 	return false
 }
 
@@ -141,20 +145,13 @@ func (s *scope) answered(answer instance.Answer) bool {
 func (s *scope) updateFailed(failure *instance.Failure) {
 	description := messages.Provider + failure.Err.Error()
 	s.operation(v1alpha1.MachineOperationUpdate, v1alpha1.MachineStateProcessing, description, failure.Code.String())
-	s.warnAbout(topicUpdateFailed, driverCause(failure), description, failure.Code.String())
-}
-
-// warnAbout sends a warning unless the last one of its topic was about the same.
-func (s *scope) warnAbout(topic string, why cause, message, about string) {
-	if s.memory.sent.Is(topic, about) {
-		return
-	}
-	s.memory.sent.Note(topic, about)
-	s.explain(corev1.EventTypeWarning, reasonFailedUpdate, why, message)
+	s.events.WarnAbout(topicUpdateFailed, failure.Code.String(), passevents.Event{
+		Reason: reasonFailedUpdate, Message: description, Cause: passevents.OfDriver(failure),
+	})
 }
 
 func (s *scope) needsReplacement(replacements []string, class string) {
-	s.explain(corev1.EventTypeWarning, reasonNeedsReplacement, cause{name: v1alpha1.CauseReplacementNeeded},
+	s.events.Add(corev1.EventTypeWarning, reasonNeedsReplacement, passevents.Cause{Name: v1alpha1.CauseReplacementNeeded},
 		fmt.Sprintf("VM %s needs a replacement to be as MachineClass %q says: %s", s.machine.Spec.ProviderID, class, strings.Join(replacements, "; ")))
 }
 
@@ -169,5 +166,5 @@ func (s *scope) instanceUpdated(plan *classupdate.Plan, d instance.Differences, 
 		sentence += fmt.Sprintf(" (at its next start: %s)", strings.Join(later, ", "))
 	}
 	s.operation(v1alpha1.MachineOperationUpdate, v1alpha1.MachineStateSuccessful, sentence, "")
-	s.explain(corev1.EventTypeNormal, reasonUpdated, cause{}, sentence)
+	s.events.Add(corev1.EventTypeNormal, reasonUpdated, passevents.Cause{}, sentence)
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/machine/draintime"
+	"github.com/millwright-dev/millwright/internal/controllers/machine/passevents"
 )
 
 const topicForce = "force"
@@ -39,7 +40,7 @@ func (c *Controller) drainTimer() draintime.Timer {
 func (c *Controller) noteReading(ctx context.Context, s *scope, read draintime.Reading) error {
 	s.wakeWithin(read.Wake)
 	if read.Delayed != "" {
-		s.warnOnce(topicForce, reasonDelayed, read.Delayed, nil)
+		s.events.WarnOnce(topicForce, passevents.Event{Reason: reasonDelayed, Message: read.Delayed})
 	}
 	if read.Note.IsZero() {
 		return nil

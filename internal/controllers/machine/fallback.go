@@ -11,6 +11,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/internal/controllers/machine/passevents"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
 	"github.com/millwright-dev/millwright/internal/lifecycle/scarcity"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
@@ -88,7 +89,7 @@ func (s *scope) fallsBackLater(class string) {
 // fellBack says that the Machine has another class. What was said of the former one is not true any more.
 func (s *scope) fellBack(from, to string, why error) {
 	text := fmt.Sprintf("The VM is made with class %s, as %s has no capacity left: %v", to, from, why)
-	s.explain(corev1.EventTypeNormal, reasonFellBack, cause{name: v1alpha1.CauseNoCapacity}, text)
+	s.events.Add(corev1.EventTypeNormal, reasonFellBack, passevents.Cause{Name: v1alpha1.CauseNoCapacity}, text)
 	s.machine.Status.LastKnownState = ""
 	if s.machine.Status.LastOperation.Description != "" {
 		s.operation(v1alpha1.MachineOperationCreate, v1alpha1.MachineStateProcessing,
@@ -98,17 +99,16 @@ func (s *scope) fellBack(from, to string, why error) {
 
 // warnOfClass says, once, why a class cannot be taken; nothing if it is empty.
 func (s *scope) warnOfClass(problem string) {
-	if problem != "" && !s.memory.sent.Is(reasonUnfitClass, problem) {
-		s.events = append(s.events, pendingEvent{
-			kind: corev1.EventTypeWarning, reason: reasonUnfitClass, cause: cause{name: v1alpha1.CauseUnfitClass}, message: problem, topic: reasonUnfitClass,
-		})
+	if problem != "" {
+		why := passevents.Cause{Name: v1alpha1.CauseUnfitClass}
+		s.events.WarnOnce(reasonUnfitClass, passevents.Event{Reason: reasonUnfitClass, Cause: why, Message: problem})
 	}
 }
 
 // sayReturned says, once, that a class has capacity again.
 func (c *Controller) sayReturned(a adapter) {
 	if c.Capacity != nil && c.Capacity.Returned(a.inputs.Class) {
-		a.s.explain(corev1.EventTypeNormal, reasonCapacityBack, cause{name: v1alpha1.CauseCapacityBack},
+		a.s.events.Add(corev1.EventTypeNormal, reasonCapacityBack, passevents.Cause{Name: v1alpha1.CauseCapacityBack},
 			fmt.Sprintf("Class %s has capacity again", a.inputs.Class.Name))
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/internal/controllers/machine/inputs"
+	"github.com/millwright-dev/millwright/internal/controllers/machine/passevents"
 	"github.com/millwright-dev/millwright/internal/lifecycle/bootstrap"
 	"github.com/millwright-dev/millwright/internal/lifecycle/bootstrap/userdata"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
@@ -91,7 +92,7 @@ func (c *Controller) ensureInstance(ctx context.Context, s *scope) flow.Result {
 
 func (c *Controller) creationImpossible(ctx context.Context, s *scope, why, message string) flow.Result {
 	left := c.creationTimeLeft(ctx, s)
-	s.failedToCreate(cause{name: why}, message, left.Left)
+	s.failedToCreate(passevents.Cause{Name: why}, message, left.Left)
 	return flow.Wait(max(left.Wait, 0), message)
 }
 
@@ -132,7 +133,7 @@ func (a adapter) Record(ctx context.Context, found instance.Instance, location s
 		case deleting:
 			found.NodeName = ""
 		default: // waiting does not help
-			a.s.failedToCreate(cause{name: v1alpha1.CauseNodeNameTaken}, stale, 0)
+			a.s.failedToCreate(passevents.Cause{Name: v1alpha1.CauseNodeNameTaken}, stale, 0)
 			return flow.Wait(0, stale)
 		}
 	}
@@ -169,11 +170,11 @@ func (a adapter) Conflict(_ context.Context, step steps.Step, providerID string,
 	switch step {
 	case steps.Ensure:
 		message := ownedMessage(providerID, other)
-		a.s.failedToCreate(cause{name: v1alpha1.CauseInstanceOwned}, message, 0) // waiting does not help
+		a.s.failedToCreate(passevents.Cause{Name: v1alpha1.CauseInstanceOwned}, message, 0) // waiting does not help
 		return flow.Wait(0, message)
 	case steps.AwaitSoleOwner:
 		message := fmt.Sprintf("VM %s "+messages.AlsoThatOf+" %s: clear spec.providerID of the one that it does not belong to.", providerID, named(other))
-		a.s.deletionImpossible(reasonFailedDelete, cause{name: v1alpha1.CauseInstanceShared}, message, identifying)
+		a.s.deletionImpossible(reasonFailedDelete, passevents.Cause{Name: v1alpha1.CauseInstanceShared}, message, identifying)
 		return flow.Wait(time.Minute, message)
 	default:
 		a.s.ownedByOther = ownedMessage(providerID, other)
@@ -241,7 +242,7 @@ func (c *Controller) awaitDriver(ctx context.Context, s *scope, answer instance.
 	if !left.Over() {
 		return flow.Wait(left.Wait, "the driver")
 	}
-	silent := cause{name: v1alpha1.CauseDriverSilent}
+	silent := passevents.Cause{Name: v1alpha1.CauseDriverSilent}
 	switch s.machine.Status.CurrentStatus.Phase {
 	case "":
 		s.failedToCreate(silent, fmt.Sprintf(messages.NoAnswer+" within %s", messages.Duration(timeouts.Creation(s.machine, c.CreationTimeout).Duration)), left.Left)
@@ -280,7 +281,7 @@ func (c *Controller) deleteInstance(ctx context.Context, s *scope) flow.Result {
 	case err != nil:
 		return flow.Fail(err)
 	case inputs.Awaited: // the driver may know a VM that the Machine does not name
-		s.deletionImpossible(reasonFailedDelete, cause{name: v1alpha1.CauseInvalidClassInputs}, missing+".", deletingInstance)
+		s.deletionImpossible(reasonFailedDelete, passevents.Cause{Name: v1alpha1.CauseInvalidClassInputs}, missing+".", deletingInstance)
 		return flow.Wait(migrationCheck, missing)
 	case inputs.Class == nil:
 		return c.deletionWithoutClass(ctx, s, missing)
@@ -297,13 +298,13 @@ func reportDeletion(s *scope, answer instance.Answer, step deletionStep) flow.Re
 		return flow.Wait(answer.Retry, "the VM to be gone")
 	case instance.Failed:
 		// MCM sets no code on deletions, nor do we.
-		s.deletionImpossible(reasonFailedDelete, driverCause(answer.Failure), fmt.Sprintf("%s%v.", messages.Provider, answer.Failure.Err), step)
+		s.deletionImpossible(reasonFailedDelete, passevents.OfDriver(answer.Failure), fmt.Sprintf("%s%v.", messages.Provider, answer.Failure.Err), step)
 		return flow.Wait(answer.Retry, answer.Failure.Error())
 	}
 	// The call may be the creation, which has to end first.
 	wait := answer.SilentIn(s.now)
 	if wait <= 0 {
-		s.deletionImpossible(reasonFailedDelete, cause{name: v1alpha1.CauseDriverSilent}, noAnswer+".", step)
+		s.deletionImpossible(reasonFailedDelete, passevents.Cause{Name: v1alpha1.CauseDriverSilent}, noAnswer+".", step)
 	}
 	return flow.Wait(max(wait, 0), "the driver")
 }
@@ -326,7 +327,7 @@ func (c *Controller) deletionWithoutClass(ctx context.Context, s *scope, missing
 		}
 	}
 	message := fmt.Sprintf("VM %s cannot be deleted: %s.", s.machine.Spec.ProviderID, missing)
-	s.deletionImpossible(reasonFailedDelete, cause{name: v1alpha1.CauseInvalidClassInputs}, message, deletingInstance)
+	s.deletionImpossible(reasonFailedDelete, passevents.Cause{Name: v1alpha1.CauseInvalidClassInputs}, message, deletingInstance)
 	return flow.Wait(0, message)
 }
 

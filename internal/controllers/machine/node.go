@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/machine/passevents"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
 	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
 	"github.com/millwright-dev/millwright/internal/lifecycle/nodes"
@@ -131,9 +132,9 @@ const topicNode = "node"
 // warnOfNode sends a warning on the Machine and its node, unless it was the last one.
 func (s *scope) warnOfNode(reason, message string) {
 	if s.node != nil {
-		s.warnOnce(topicNode, reason, message, s.node)
+		s.events.WarnOnce(topicNode, passevents.Event{Reason: reason, Message: message, Node: s.node})
 	}
-	s.warnOnce(topicNode, reason, message, nil)
+	s.events.WarnOnce(topicNode, passevents.Event{Reason: reason, Message: message})
 }
 
 func (c *Controller) nodeAbsent(ctx context.Context, s *scope, name string) flow.Result {
@@ -167,7 +168,7 @@ func (c *Controller) followNode(ctx context.Context, s *scope) flow.Result {
 	if err := c.Client.Delete(ctx, s.machine, client.Preconditions{UID: &s.machine.UID}); client.IgnoreNotFound(err) != nil {
 		return flow.Fail(fmt.Errorf("deleting machine %s after its node: %w", s.machine.Name, err))
 	}
-	s.explainBoth(corev1.EventTypeNormal, reasonNodeDeleted, cause{name: v1alpha1.CauseNodeDeleted}, fmt.Sprintf("Node %s was deleted, so the machine is deleted too", s.node.Name))
+	s.events.AddToBoth(s.node, corev1.EventTypeNormal, reasonNodeDeleted, passevents.Cause{Name: v1alpha1.CauseNodeDeleted}, fmt.Sprintf("Node %s was deleted, so the machine is deleted too", s.node.Name))
 	return flow.Wait(0, "the deletion of the Machine")
 }
 
@@ -219,8 +220,10 @@ func (c *Controller) setCapacity(ctx context.Context, s *scope) flow.Result {
 // server refuses does not keep the node from being marked, so that it is not deleted before its VM.
 func (c *Controller) adoptNode(ctx context.Context, s *scope) flow.Result {
 	if invalid := noderef.Invalid(s.node, s.machine); len(invalid) > 0 {
-		s.warnOnce(reasonInvalidTemplate, reasonInvalidTemplate,
-			fmt.Sprintf("Left out on node %s, since no node can have it: %s", s.node.Name, strings.Join(invalid, "; ")), nil)
+		s.events.WarnOnce(reasonInvalidTemplate, passevents.Event{
+			Reason:  reasonInvalidTemplate,
+			Message: fmt.Sprintf("Left out on node %s, since no node can have it: %s", s.node.Name, strings.Join(invalid, "; ")),
+		})
 	} else {
 		s.memory.sent.Over(reasonInvalidTemplate)
 	}
@@ -314,7 +317,7 @@ func (s *scope) unlessRefused(reason string, wanted any, write func() error) err
 	default:
 		return err
 	}
-	s.warnOnce(reason, reason, fmt.Sprintf("The API server refuses %s: %v", refusable[reason], err), nil)
+	s.events.WarnOnce(reason, passevents.Event{Reason: reason, Message: fmt.Sprintf("The API server refuses %s: %v", refusable[reason], err)})
 	now := refusal{wanted: wanted, backoff: refusalBackoff}
 	if same {
 		now.backoff = before.backoff

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/machine/passevents"
 	"github.com/millwright-dev/millwright/internal/controllers/machine/preserve"
 	"github.com/millwright-dev/millwright/internal/lifecycle/preservation"
 	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
@@ -74,24 +75,24 @@ const (
 // sayPreserved explains what a preservation came to.
 func (s *scope) sayPreserved(done preserve.Outcome, before bool) {
 	if done.Invalid != "" {
-		s.warnOnce(reasonInvalidPreserve, reasonInvalidPreserve, "The "+done.Invalid, nil)
+		s.events.WarnOnce(reasonInvalidPreserve, passevents.Event{Reason: reasonInvalidPreserve, Message: "The " + done.Invalid})
 	} else {
 		s.memory.sent.Over(reasonInvalidPreserve)
 	}
 	switch {
 	case done.Action == preservation.Preserve && !before:
-		s.explain(corev1.EventTypeNormal, reasonPreserved, cause{}, fmt.Sprintf("The machine is kept until %s (%s)", done.Expiry.UTC().Format(time.RFC3339), done.Value))
+		s.events.Add(corev1.EventTypeNormal, reasonPreserved, passevents.Cause{}, fmt.Sprintf("The machine is kept until %s (%s)", done.Expiry.UTC().Format(time.RFC3339), done.Value))
 	case done.Action == preservation.Stop && s.machine.Status.CurrentStatus.PreserveExpiryTime == nil:
-		s.explain(corev1.EventTypeNormal, reasonPreservationOver, cause{}, "The machine is not preserved any more")
+		s.events.Add(corev1.EventTypeNormal, reasonPreservationOver, passevents.Cause{}, "The machine is not preserved any more")
 	}
 	if done.Forced != "" {
-		s.explainBoth(corev1.EventTypeWarning, reasonForcedDrain, cause{name: v1alpha1.CauseDrainForced}, done.Forced)
+		s.events.AddToBoth(s.node, corev1.EventTypeWarning, reasonForcedDrain, passevents.Cause{Name: v1alpha1.CauseDrainForced}, done.Forced)
 	}
 	switch {
 	case done.Problem != "":
-		s.warnOnce(topicPreserveDrain, reasonFailedDrain, "The node of the preserved machine cannot be drained yet: "+done.Problem, nil)
+		s.events.WarnOnce(topicPreserveDrain, passevents.Event{Reason: reasonFailedDrain, Message: "The node of the preserved machine cannot be drained yet: " + done.Problem})
 	case done.Drained:
 		s.memory.sent.Over(topicPreserveDrain)
-		s.explain(corev1.EventTypeNormal, reasonDrained, cause{}, fmt.Sprintf("The pods of node %s are gone", done.Node.Name))
+		s.events.Add(corev1.EventTypeNormal, reasonDrained, passevents.Cause{}, fmt.Sprintf("The pods of node %s are gone", done.Node.Name))
 	}
 }

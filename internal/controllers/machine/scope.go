@@ -8,11 +8,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/machine/passevents"
 	"github.com/millwright-dev/millwright/internal/lifecycle/drain"
-	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
 	"github.com/millwright-dev/millwright/internal/reconcile/events"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
-	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
 // scope is what the steps of one pass share.
@@ -32,7 +31,7 @@ type scope struct {
 	now    time.Time
 	memory *memory
 	// events are sent once the status is written.
-	events []pendingEvent
+	events passevents.List
 	// within is when another pass is due at the latest; zero if there is no such time.
 	within time.Duration
 	// ownedByOther is a message if the VM that the driver finds for a Machine that names none
@@ -62,7 +61,7 @@ type memory struct {
 }
 
 func newScope(cached *v1alpha1.Machine, memory *memory, now time.Time) *scope {
-	return &scope{machine: cached.DeepCopy(), stored: cached, memory: memory, now: now}
+	return &scope{machine: cached.DeepCopy(), stored: cached, memory: memory, now: now, events: passevents.List{Sent: &memory.sent}}
 }
 
 func (s *scope) wakeWithin(d time.Duration) {
@@ -104,75 +103,3 @@ const (
 	reasonTemplateRefused = "NodeTemplateRefused"
 	reasonCapacityRefused = "VirtualCapacityRefused"
 )
-
-// longestEvent limits the bytes of a message, as drivers do not.
-const longestEvent = 1024
-
-// cause is why an event is sent, for programs that read its annotations.
-type cause struct{ name, method, code, step string }
-
-func (c cause) annotations() map[string]string {
-	annotations := map[string]string{}
-	for key, value := range map[string]string{
-		v1alpha1.EventAnnotationCause: c.name, v1alpha1.EventAnnotationMethod: c.method,
-		v1alpha1.EventAnnotationCode: c.code, v1alpha1.EventAnnotationStep: c.step,
-	} {
-		if value != "" {
-			annotations[key] = value
-		}
-	}
-	return annotations
-}
-
-func driverCause(failure *instance.Failure) cause {
-	if failure.Elsewhere() {
-		return cause{name: v1alpha1.CauseInstanceElsewhere, method: string(failure.Method), code: failure.Code.String()}
-	}
-	return cause{name: v1alpha1.CauseDriverFailed, method: string(failure.Method), code: failure.Code.String()}
-}
-
-type pendingEvent struct {
-	kind, reason, message string
-	cause                 cause
-	// node that it is about; nil if it is about the Machine.
-	node *corev1.Node
-	// topic of the message in memory.sent; empty if it is sent by every pass.
-	topic string
-}
-
-func (s *scope) explain(kind, reason string, why cause, message string) {
-	s.events = append(s.events, pendingEvent{kind: kind, reason: reason, cause: why, message: message})
-}
-
-func (s *scope) explainNode(kind, reason string, why cause, message string) {
-	if s.node != nil {
-		s.events = append(s.events, pendingEvent{kind: kind, reason: reason, cause: why, message: message, node: s.node})
-	}
-}
-
-func (s *scope) explainBoth(kind, reason string, why cause, message string) {
-	s.explain(kind, reason, why, message)
-	s.explainNode(kind, reason, why, message)
-}
-
-// warnOnce sends a warning that is not the last one of its topic.
-func (s *scope) warnOnce(topic, reason, message string, node *corev1.Node) {
-	if !s.memory.sent.Is(topic, message) {
-		s.events = append(s.events, pendingEvent{kind: corev1.EventTypeWarning, reason: reason, message: message, node: node, topic: topic})
-	}
-}
-
-func (c *Controller) sendEvents(s *scope) {
-	for _, e := range s.events {
-		message := messages.Shorten(e.message, longestEvent)
-		switch {
-		case e.node == nil:
-			c.Events.AnnotatedEventf(s.machine, e.cause.annotations(), e.kind, e.reason, "%s", message)
-		case c.NodeEvents != nil:
-			c.NodeEvents.AnnotatedEventf(e.node, e.cause.annotations(), e.kind, e.reason, "%s", message)
-		}
-		if e.topic != "" {
-			s.memory.sent.Note(e.topic, e.message)
-		}
-	}
-}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/internal/controllers/machine/passevents"
 	"github.com/millwright-dev/millwright/internal/controllers/machine/preserve"
 	"github.com/millwright-dev/millwright/internal/lifecycle/drain"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
@@ -44,7 +45,7 @@ func (c *Controller) writeStatus(ctx context.Context, s *scope, gone bool) error
 		}
 		s.machine = after
 	}
-	c.sendEvents(s)
+	s.events.Send(s.machine, c.Events, c.NodeEvents)
 	return nil
 }
 
@@ -106,7 +107,7 @@ func (s *scope) instanceExists(nodeExpected bool) {
 func (s *scope) instanceLost() {
 	sentence := fmt.Sprintf("VM %s "+messages.VMLost, s.machine.Spec.ProviderID)
 	if s.machine.Status.CurrentStatus.Phase != v1alpha1.MachineUnknown {
-		s.explain(corev1.EventTypeWarning, reasonUnhealthy, cause{name: v1alpha1.CauseInstanceLost}, sentence)
+		s.events.Add(corev1.EventTypeWarning, reasonUnhealthy, passevents.Cause{Name: v1alpha1.CauseInstanceLost}, sentence)
 	}
 	s.operation(v1alpha1.MachineOperationHealthCheck, v1alpha1.MachineStateProcessing, sentence, "")
 	s.phase(v1alpha1.MachineUnknown)
@@ -118,21 +119,21 @@ func (s *scope) driverFailed(failure *instance.Failure, left time.Duration) {
 	description := messages.Provider + failure.Err.Error()
 	switch failure.Method {
 	case instance.MethodPrepare:
-		s.failedToCreate(cause{name: v1alpha1.CauseBootstrapFailed}, failure.Err.Error(), left)
+		s.failedToCreate(passevents.Cause{Name: v1alpha1.CauseBootstrapFailed}, failure.Err.Error(), left)
 		return
 	case instance.MethodInitialize:
 		description = fmt.Sprintf(messages.ProviderError+"%v. "+messages.Initialize, failure.Err)
 	}
-	s.failedToCreate(driverCause(failure), description, left)
+	s.failedToCreate(passevents.OfDriver(failure), description, left)
 }
 
 // failedToCreate records why nothing was created. A driver's failure makes an event only if its code
 // changed, as its message may differ with each attempt.
-func (s *scope) failedToCreate(why cause, description string, left time.Duration) {
+func (s *scope) failedToCreate(why passevents.Cause, description string, left time.Duration) {
 	before := s.machine.Status.LastOperation
-	news := s.operation(v1alpha1.MachineOperationCreate, v1alpha1.MachineStateFailed, description, why.code)
-	if before.State != v1alpha1.MachineStateFailed || before.ErrorCode != why.code || why.code == "" && news {
-		s.explain(corev1.EventTypeWarning, reasonFailedCreate, why, description)
+	news := s.operation(v1alpha1.MachineOperationCreate, v1alpha1.MachineStateFailed, description, why.Code)
+	if before.State != v1alpha1.MachineStateFailed || before.ErrorCode != why.Code || why.Code == "" && news {
+		s.events.Add(corev1.EventTypeWarning, reasonFailedCreate, why, description)
 	}
 	if left > 0 {
 		s.phase(v1alpha1.MachineCrashLoopBackOff)
@@ -166,7 +167,7 @@ func (s *scope) neverJoined(timeout time.Duration) {
 	sentence := fmt.Sprintf("Machine %s "+messages.NeverJoined+" %s.", s.machine.Name, within)
 	s.operation(s.machine.Status.LastOperation.Type, v1alpha1.MachineStateFailed, sentence, s.machine.Status.LastOperation.ErrorCode)
 	s.phase(v1alpha1.MachineFailed)
-	s.explain(corev1.EventTypeWarning, reasonFailedJoin, cause{name: v1alpha1.CauseCreationTimeout}, sentence)
+	s.events.Add(corev1.EventTypeWarning, reasonFailedJoin, passevents.Cause{Name: v1alpha1.CauseCreationTimeout}, sentence)
 }
 
 func (s *scope) joined() {
@@ -176,7 +177,7 @@ func (s *scope) joined() {
 	}
 	s.operation(kind, v1alpha1.MachineStateSuccessful, sentence, "")
 	s.phase(v1alpha1.MachineRunning)
-	s.explain(corev1.EventTypeNormal, reasonJoined, cause{}, sentence)
+	s.events.Add(corev1.EventTypeNormal, reasonJoined, passevents.Cause{}, sentence)
 }
 
 // joinDuration is how long ago the Machine was created, and whether its node joins for the first time.
@@ -193,7 +194,7 @@ func (s *scope) healthTimedOut(timeout time.Duration) {
 		s.machine.Name, timeout, describe(s.machine.Status.Conditions))
 	s.operation(v1alpha1.MachineOperationHealthCheck, v1alpha1.MachineStateFailed, sentence, "")
 	s.phase(v1alpha1.MachineFailed)
-	s.explainBoth(corev1.EventTypeWarning, reasonFailedHealth, cause{name: v1alpha1.CauseHealthTimeout}, sentence)
+	s.events.AddToBoth(s.node, corev1.EventTypeWarning, reasonFailedHealth, passevents.Cause{Name: v1alpha1.CauseHealthTimeout}, sentence)
 }
 
 // replacementDelayed records that the health timeout is over, and that others are replaced first.
@@ -201,14 +202,14 @@ func (s *scope) replacementDelayed(timeout time.Duration) {
 	sentence := fmt.Sprintf("Machine %s health checks failing since last %v. It is not Failed yet, as other machines of %q are being replaced.",
 		s.machine.Name, timeout, replacement.PoolOf(s.machine))
 	if s.operation(v1alpha1.MachineOperationHealthCheck, v1alpha1.MachineStateProcessing, sentence, "") {
-		s.explain(corev1.EventTypeWarning, reasonDelayed, cause{name: v1alpha1.CauseReplacementDelayed}, sentence)
+		s.events.Add(corev1.EventTypeWarning, reasonDelayed, passevents.Cause{Name: v1alpha1.CauseReplacementDelayed}, sentence)
 	}
 }
 
 func (s *scope) unknown(why, sentence string) {
 	s.operation(v1alpha1.MachineOperationHealthCheck, v1alpha1.MachineStateProcessing, sentence, "")
 	s.phase(v1alpha1.MachineUnknown)
-	s.explain(corev1.EventTypeWarning, reasonUnhealthy, cause{name: why}, sentence)
+	s.events.Add(corev1.EventTypeWarning, reasonUnhealthy, passevents.Cause{Name: why}, sentence)
 }
 
 // describe lists conditions by type, without times, so that heartbeats change nothing.
@@ -259,16 +260,16 @@ func (s *scope) deletionWaits(description string, next deletionStep) bool {
 func (s *scope) instanceRemains(step deletionStep) {
 	const sentence = "The provider still has the VM."
 	if s.deletionWaits(sentence, step) {
-		s.explain(corev1.EventTypeNormal, reasonDeleting, cause{name: v1alpha1.CauseInstanceExists, step: step.name}, sentence)
+		s.events.Add(corev1.EventTypeNormal, reasonDeleting, passevents.Cause{Name: v1alpha1.CauseInstanceExists, Step: step.name}, sentence)
 	}
 }
 
 // deletionImpossible records why a step cannot be done. It sends one event, whatever later messages
 // are.
-func (s *scope) deletionImpossible(reason string, why cause, description string, step deletionStep) {
+func (s *scope) deletionImpossible(reason string, why passevents.Cause, description string, step deletionStep) {
 	if s.machine.Status.LastOperation.State != v1alpha1.MachineStateFailed {
-		why.step = step.name
-		s.explain(corev1.EventTypeWarning, reason, why, description)
+		why.Step = step.name
+		s.events.Add(corev1.EventTypeWarning, reason, why, description)
 	}
 	s.operation(v1alpha1.MachineOperationDelete, v1alpha1.MachineStateFailed, strings.TrimSpace(description+" "+step.marker), "")
 }
@@ -280,7 +281,7 @@ func (s *scope) drainWaits(summary string) {
 	switch left := last.LastUpdateTime.Add(progressEvery).Sub(s.now); {
 	case !s.memory.draining:
 		s.memory.draining = true
-		s.explainNode(corev1.EventTypeNormal, reasonTerminating, cause{step: draining.name},
+		s.events.AddToNode(s.node, corev1.EventTypeNormal, reasonTerminating, passevents.Cause{Step: draining.name},
 			fmt.Sprintf("Machine %s is being deleted: its pods leave, then its VM and this node are deleted", s.key()))
 	case last.State == v1alpha1.MachineStateProcessing && left > 0:
 		s.wakeWithin(left)
@@ -290,7 +291,7 @@ func (s *scope) drainWaits(summary string) {
 }
 
 func (s *scope) drainFailed(why, problem string) {
-	s.deletionImpossible(reasonFailedDrain, cause{name: why}, fmt.Sprintf("Drain failed due to - %s. Will retry in next sync.", problem), draining)
+	s.deletionImpossible(reasonFailedDrain, passevents.Cause{Name: why}, fmt.Sprintf("Drain failed due to - %s. Will retry in next sync.", problem), draining)
 }
 
 func (s *scope) forceDrained(report drain.Report) {
@@ -305,5 +306,5 @@ func (s *scope) forceDrained(report drain.Report) {
 	if left := len(report.Left); left > 0 {
 		message += fmt.Sprintf("; %d pods were left, %s among them", left, report.Left[0])
 	}
-	s.explainBoth(corev1.EventTypeWarning, reasonForcedDrain, cause{name: v1alpha1.CauseDrainForced, step: deletingAttachments.name}, message)
+	s.events.AddToBoth(s.node, corev1.EventTypeWarning, reasonForcedDrain, passevents.Cause{Name: v1alpha1.CauseDrainForced, Step: deletingAttachments.name}, message)
 }

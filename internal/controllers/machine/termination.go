@@ -14,6 +14,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/machine/draintime"
+	"github.com/millwright-dev/millwright/internal/controllers/machine/passevents"
 	"github.com/millwright-dev/millwright/internal/lifecycle/drain"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
 	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
@@ -112,7 +113,7 @@ func (c *Controller) removeFinalizer(ctx context.Context, s *scope) flow.Result 
 	case id != "":
 		sentence = fmt.Sprintf("VM %s and its node are gone", id)
 	}
-	s.explain(corev1.EventTypeNormal, reasonDeleted, cause{}, sentence)
+	s.events.Add(corev1.EventTypeNormal, reasonDeleted, passevents.Cause{}, sentence)
 	return flow.Gone("the finalizer is removed")
 }
 
@@ -224,14 +225,14 @@ func (c *Controller) drain(ctx context.Context, s *scope) flow.Result {
 	}
 	s.force = report.Force
 	if pods := report.Forced(); report.Force == drain.NotForced && pods != "" { // evictions of a drain that is not forced itself
-		why := cause{name: v1alpha1.CauseDrainForced, step: draining.name}
-		s.explainBoth(corev1.EventTypeWarning, reasonForcedDrain, why, "Deleted without regard to pod disruption budgets: "+pods)
+		why := passevents.Cause{Name: v1alpha1.CauseDrainForced, Step: draining.name}
+		s.events.AddToBoth(s.node, corev1.EventTypeWarning, reasonForcedDrain, why, "Deleted without regard to pod disruption budgets: "+pods)
 	}
 	switch {
 	case report.Done && report.Force == drain.NotForced:
 		if s.memory.draining { // nothing is said of a node without pods
 			s.memory.draining = false
-			s.explain(corev1.EventTypeNormal, reasonDrained, cause{step: deletingInstance.name}, fmt.Sprintf("The pods of node %s are gone", s.node.Name))
+			s.events.Add(corev1.EventTypeNormal, reasonDrained, passevents.Cause{Step: deletingInstance.name}, fmt.Sprintf("The pods of node %s are gone", s.node.Name))
 		}
 		s.deletionWaits("Drain successful.", deletingInstance)
 		return flow.Continue()

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/millwright-dev/millwright/internal/controllers/machine/inplace"
+	"github.com/millwright-dev/millwright/internal/controllers/machine/passevents"
 	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
 	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
@@ -31,8 +32,8 @@ func (c *Controller) updateInPlace(ctx context.Context, s *scope) flow.Result {
 		updater.Drainer = c.Drain.Drainer
 	}
 	made, err := updater.Run(ctx, s.machine, &s.node, s.now)
-	s.warnOrForget(topicUpdateLabels, inplace.ReasonMisplaced, made.Misplaced)
-	s.warnOrForget(topicUpdateDrain, reasonFailedDrain, made.Problem)
+	s.events.WarnOrForget(topicUpdateLabels, passevents.Event{Reason: inplace.ReasonMisplaced, Message: made.Misplaced})
+	s.events.WarnOrForget(topicUpdateDrain, passevents.Event{Reason: reasonFailedDrain, Message: made.Problem})
 	s.wakeWithin(made.Wake)
 	moved := c.applyUpdate(s, made)
 	if err == nil {
@@ -45,18 +46,10 @@ func (c *Controller) updateInPlace(ctx context.Context, s *scope) flow.Result {
 	return flow.Wait(0, "the new phase to be stored")
 }
 
-func (s *scope) warnOrForget(topic, reason, message string) {
-	if message == "" {
-		s.memory.sent.Over(topic)
-		return
-	}
-	s.warnOnce(topic, reason, message, nil)
-}
-
 // applyUpdate records how an update goes, and reports whether the phase changed.
 func (c *Controller) applyUpdate(s *scope, made inplace.Outcome) bool {
 	for _, e := range made.Events {
-		s.explainBoth(e.Kind, e.Reason, cause{name: e.Cause}, e.Message)
+		s.events.AddToBoth(s.node, e.Kind, e.Reason, passevents.Cause{Name: e.Cause}, e.Message)
 	}
 	if op := made.Operation; op.Type != "" {
 		s.operation(op.Type, op.State, op.Description, "")
