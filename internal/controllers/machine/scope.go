@@ -89,11 +89,6 @@ const (
 	reasonOtherVM      = "NodeOfOtherVM"
 	reasonOtherMachine = "NodeOfOtherMachine"
 	reasonStrangeNode  = "NodeOfOthers"
-	reasonUpdated      = "InstanceUpdated"
-	reasonFailedUpdate = "FailedUpdate"
-
-	reasonNeedsReplacement = "ReplacementNeeded"
-	reasonInvalidStrategy  = "InvalidUpdateStrategy"
 
 	reasonFellBack     = "FellBack"
 	reasonUnfitClass   = "UnfitClass"

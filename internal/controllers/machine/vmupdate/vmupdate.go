@@ -1,0 +1,208 @@
+// Package vmupdate brings the VM of a Machine that is in use closer to its class, if somebody asked for that.
+package vmupdate
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/machine/inputs"
+	"github.com/millwright-dev/millwright/internal/controllers/machine/passevents"
+	"github.com/millwright-dev/millwright/internal/lifecycle/classupdate"
+	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
+	"github.com/millwright-dev/millwright/internal/reconcile/messages"
+)
+
+// Topics of warnings about updates of VMs.
+const (
+	topicStrategy = "updateStrategy"
+	topicInputs   = "updateInputs"
+	topicSilent   = "updateSilent"
+	topicFailed   = "updateFailed"
+)
+
+// Reasons of events.
+const (
+	reasonUpdated          = "InstanceUpdated"
+	reasonFailed           = "FailedUpdate"
+	reasonNeedsReplacement = "ReplacementNeeded"
+	reasonInvalidStrategy  = "InvalidUpdateStrategy"
+)
+
+// Updater takes updates of VMs one pass further. All fields are required.
+type Updater struct {
+	Inputs inputs.Reader
+	Engine *instance.Engine
+}
+
+// Pass is one pass over a Machine.
+type Pass struct {
+	Machine *v1alpha1.Machine
+	Now     time.Time
+	Events  *passevents.List
+	// Annotate changes annotations of the Machine in the API server.
+	Annotate func(ctx context.Context, change func(*v1alpha1.Machine)) error
+}
+
+// Outcome is what a pass came to.
+type Outcome struct {
+	// Operation is the next last operation, but for its time; the zero value if it stays.
+	Operation v1alpha1.LastOperation
+	// Wake is when to look again at the latest; zero if there is no such time.
+	Wake time.Duration
+}
+
+// pass is one pass over a Machine, whose class has been read.
+type pass struct {
+	Updater
+	Pass
+	Outcome
+	class    *v1alpha1.MachineClass
+	strategy classupdate.Strategy
+	state    classupdate.State
+}
+
+// Run takes the update of a Machine's VM one pass further.
+func (u Updater) Run(ctx context.Context, of Pass) (Outcome, error) {
+	switch of.Machine.Status.CurrentStatus.Phase {
+	case v1alpha1.MachineRunning, v1alpha1.MachineAvailable:
+	default:
+		return Outcome{}, nil
+	}
+	class := &v1alpha1.MachineClass{}
+	key := types.NamespacedName{Namespace: of.Machine.Namespace, Name: of.Machine.Spec.Class.Name}
+	switch err := u.Inputs.Client.Get(ctx, key, class, client.UnsafeDisableDeepCopy); {
+	case apierrors.IsNotFound(err):
+		return Outcome{}, nil
+	case err != nil:
+		return Outcome{}, fmt.Errorf("reading MachineClass %s: %w", key.Name, err)
+	}
+	p := &pass{Updater: u, Pass: of, class: class, state: classupdate.Read(of.Machine.Annotations)}
+	err := p.run(ctx)
+	return p.Outcome, err
+}
+
+func (p *pass) run(ctx context.Context) error {
+	var wrong string
+	p.strategy, wrong = classupdate.Of(p.Machine, p.class)
+	p.Events.WarnOrForget(topicStrategy, passevents.Event{Reason: reasonInvalidStrategy, Message: wrong})
+	step, next := p.state.Next(p.class, p.strategy)
+	switch step {
+	case classupdate.Nothing:
+		return nil
+	case classupdate.Note:
+		return p.Annotate(ctx, next.Write)
+	}
+	return p.ask(ctx, step)
+}
+
+// ask has the driver plan or make an update, and notes its answer.
+func (p *pass) ask(ctx context.Context, step classupdate.Step) error {
+	inputs, missing, err := p.Inputs.OfClass(ctx, p.class)
+	if err != nil {
+		return err
+	}
+	if missing == "" {
+		missing = inputs.Invalid()
+	}
+	p.Events.WarnOrForget(topicInputs, passevents.Event{Reason: reasonFailed, Message: missing})
+	if missing != "" {
+		return nil
+	}
+	req := instance.Request{Machine: p.Machine, Class: inputs.Class, Secret: inputs.Secret, MadeFrom: p.state.Spec()}
+	if step == classupdate.Ask {
+		return p.planned(ctx, p.Engine.Plan(req))
+	}
+	return p.updated(ctx, p.Engine.Update(req))
+}
+
+func (p *pass) planned(ctx context.Context, answer instance.Answer) error {
+	if !p.answered(answer) {
+		return nil
+	}
+	d := answer.Differences
+	if err := p.note(ctx, p.state.Planned(p.class, p.strategy, d.Updates, d.AtNextStart, d.Replacements)); err != nil {
+		return err
+	}
+	if len(d.Replacements) > 0 {
+		p.Events.Add(corev1.EventTypeWarning, reasonNeedsReplacement, passevents.Cause{Name: v1alpha1.CauseReplacementNeeded},
+			fmt.Sprintf("VM %s needs a replacement to be as MachineClass %q says: %s", p.Machine.Spec.ProviderID, p.class.Name, strings.Join(d.Replacements, "; ")))
+	}
+	return nil
+}
+
+func (p *pass) updated(ctx context.Context, answer instance.Answer) error {
+	if !p.answered(answer) {
+		return nil
+	}
+	d := answer.Differences
+	if err := p.note(ctx, p.state.Updated(p.class, d.Updates, d.AtNextStart, d.Replacements)); err != nil {
+		return err
+	}
+	p.succeeded(d)
+	return nil
+}
+
+// note stores what follows from an answer, which the engine need not keep any longer.
+func (p *pass) note(ctx context.Context, next classupdate.State) error {
+	if err := p.Annotate(ctx, next.Write); err != nil {
+		return err
+	}
+	p.Engine.Forget(client.ObjectKeyFromObject(p.Machine))
+	return nil
+}
+
+// answered reports whether the driver has answered. It records a failure, and that a driver is silent.
+func (p *pass) answered(answer instance.Answer) bool {
+	switch answer.State {
+	case instance.Exists:
+		p.Events.Sent.Over(topicSilent)
+		p.Events.Sent.Over(topicFailed)
+		return true
+	case instance.Failed:
+		p.Wake = answer.Retry
+		p.failed(answer.Failure)
+		return false
+	}
+	if wait := answer.SilentIn(p.Now); wait > 0 {
+		p.Wake = wait
+		return false
+	}
+	silent := fmt.Sprintf(messages.NoAnswer+" for %v", instance.Silence)
+	p.Events.WarnAbout(topicSilent, silent, passevents.Event{
+		Reason: reasonFailed, Message: silent + ".",
+		Cause: passevents.Cause{Name: v1alpha1.CauseDriverSilent, Method: string(instance.MethodUpdate)},
+	})
+	return false
+}
+
+// failed records why an update fails. The Machine itself is as well as before, so the operation is not
+// Failed: others count Machines of which it is. A new message of the same code makes no event.
+func (p *pass) failed(failure *instance.Failure) {
+	description, code := messages.Provider+failure.Err.Error(), failure.Code.String()
+	p.Operation = v1alpha1.LastOperation{
+		Type: v1alpha1.MachineOperationUpdate, State: v1alpha1.MachineStateProcessing, Description: description, ErrorCode: code,
+	}
+	p.Events.WarnAbout(topicFailed, code, passevents.Event{Reason: reasonFailed, Message: description, Cause: passevents.OfDriver(failure)})
+}
+
+// succeeded records an update. If its answer was lost, the plan says what it was.
+func (p *pass) succeeded(d instance.Differences) {
+	updates, later := d.Updates, d.AtNextStart
+	if len(updates) == 0 && p.state.Plan != nil {
+		updates, later = p.state.Plan.Updates, p.state.Plan.AtNextStart
+	}
+	sentence := fmt.Sprintf("VM %s updated to MachineClass %q: %s", p.Machine.Spec.ProviderID, p.class.Name, strings.Join(updates, ", "))
+	if len(later) > 0 {
+		sentence += fmt.Sprintf(" (at its next start: %s)", strings.Join(later, ", "))
+	}
+	p.Operation = v1alpha1.LastOperation{Type: v1alpha1.MachineOperationUpdate, State: v1alpha1.MachineStateSuccessful, Description: sentence}
+	p.Events.Add(corev1.EventTypeNormal, reasonUpdated, passevents.Cause{}, sentence)
+}
