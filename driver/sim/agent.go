@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -13,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/driver/sim/internal/nodes"
 	"github.com/millwright-dev/millwright/driver/sim/internal/spec"
 )
 
@@ -51,13 +51,13 @@ func (k *kubelets) update(ctx context.Context, w nodeWriter, v VM) error {
 	if err := k.nodes.Get(ctx, client.ObjectKey{Name: v.NodeName}, node); err != nil {
 		return err
 	}
-	began, underway := k.updateSince(v.ProviderID, mayUpdate(node))
+	began, underway := k.updateSince(v.ProviderID, nodes.MayUpdate(node))
 	switch {
 	case began && v.Node.Agent == AgentDies:
 		return w.setReady(ctx, v.NodeName, corev1.ConditionUnknown)
 	case began:
 		return w.setReady(ctx, v.NodeName, corev1.ConditionFalse)
-	case underway < v.Node.UpdateTime || !mayUpdate(node) || v.Node.Agent == AgentDies:
+	case underway < v.Node.UpdateTime || !nodes.MayUpdate(node) || v.Node.Agent == AgentDies:
 		return nil
 	}
 	if err := w.setReady(ctx, v.NodeName, corev1.ConditionTrue); err != nil {
@@ -81,14 +81,6 @@ func (k *kubelets) updateSince(vm string, may bool) (began bool, underway time.D
 		return true, 0
 	}
 	return false, time.Since(begin)
-}
-
-// mayUpdate reports whether the node waits for its agent.
-func mayUpdate(node *corev1.Node) bool {
-	ready := slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
-		return c.Type == v1alpha1.NodeInPlaceUpdate && c.Reason == v1alpha1.ReadyForUpdate
-	})
-	return ready && node.Labels[v1alpha1.LabelKeyNodeUpdateResult] == ""
 }
 
 // reportUpdate tells how an update ended.

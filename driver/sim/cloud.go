@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/sim/internal/names"
 	"github.com/millwright-dev/millwright/driver/sim/internal/spec"
 	"github.com/millwright-dev/millwright/driver/status"
 )
@@ -370,7 +371,7 @@ func (c *Cloud) ofMachine(key, account string) []VM {
 // selected returns the VMs of all machines that pattern selects, see Fault.Machine.
 func (c *Cloud) selected(pattern string) []VM {
 	vms := c.store.get(slices.Sorted(maps.Keys(c.store.vms))...)
-	return slices.DeleteFunc(vms, func(v VM) bool { return !matches(pattern, v.key()) })
+	return slices.DeleteFunc(vms, func(v VM) bool { return !names.Matches(pattern, v.key()) })
 }
 
 // expire removes the VMs whose delayed deletion has ended. A cloud has no process of its own
@@ -388,7 +389,7 @@ func (c *Cloud) expire() error {
 // make stores a new VM, with a provider ID unless it has one.
 func (c *Cloud) make(effect Effect, v *VM) error {
 	if v.ProviderID == "" {
-		v.ProviderID = newProviderID(c.seed, v.key(), c.store.made[v.key()]+1)
+		v.ProviderID = names.ProviderID(c.seed, v.key(), c.store.made[v.key()]+1)
 	}
 	return c.store.add(change{Entry: effectOn(*v, effect), VM: v})
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/driver/sim/internal/dice"
+	"github.com/millwright-dev/millwright/driver/sim/internal/names"
 	"github.com/millwright-dev/millwright/driver/sim/internal/spec"
 	"github.com/millwright-dev/millwright/driver/status"
 )
@@ -121,7 +122,7 @@ func (f *faults) next(c call) (*armed, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, a := range f.of(c.spec.Script) {
-		if a.Method != "" && a.Method != method || a.Machine != "" && (machine == "" || !matches(a.Machine, machine)) {
+		if a.Method != "" && a.Method != method || a.Machine != "" && (machine == "" || !names.Matches(a.Machine, machine)) {
 			continue
 		}
 		if code, ok := a.fire(f.seed, method, machine); ok {

@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/driver/sim/internal/dice"
+	"github.com/millwright-dev/millwright/driver/sim/internal/nodes"
 )
 
 const (
@@ -188,7 +189,7 @@ func (k *kubelets) write(ctx context.Context, j job) error {
 		}
 	case flap:
 		if err = w.setReady(ctx, j.node, j.ready); err == nil {
-			k.planFlap(v, opposite(j.ready))
+			k.planFlap(v, nodes.Opposite(j.ready))
 		}
 	case update:
 		if err = k.update(ctx, w, v); err == nil {
@@ -210,13 +211,6 @@ func (k *kubelets) setScripted(ctx context.Context, w nodeWriter, v VM) error {
 	ready := k.scripted[v.ProviderID]
 	k.mu.Unlock()
 	return w.setReady(ctx, v.NodeName, ready)
-}
-
-func opposite(ready corev1.ConditionStatus) corev1.ConditionStatus {
-	if ready == corev1.ConditionTrue {
-		return corev1.ConditionFalse
-	}
-	return corev1.ConditionTrue
 }
 
 // join registers a node and reports its status.

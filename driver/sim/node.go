@@ -11,13 +11,13 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/driver/sim/internal/nodes"
 	"github.com/millwright-dev/millwright/driver/sim/internal/spec"
 )
 
@@ -38,7 +38,7 @@ func (d *Driver) newVM(c call, class *v1alpha1.MachineClass) VM {
 		NotReady: c.spec.Join == spec.JoinNotReady,
 		Labels:   nodeLabels(c, class.NodeTemplate),
 		Taints:   slices.Clone(c.spec.NodeTaints),
-		Capacity: nodeCapacity(class.NodeTemplate),
+		Capacity: nodes.Capacity(class.NodeTemplate),
 		Agent:    Agent(c.spec.Agent),
 	}
 	if c.spec.Lifetime > 0 {
@@ -79,22 +79,6 @@ func nodeLabels(c call, template *v1alpha1.NodeTemplate) map[string]string {
 	}
 	maps.Copy(labels, c.spec.NodeLabels)
 	return labels
-}
-
-// nodeCapacity returns the default capacity, overridden by that of the class.
-func nodeCapacity(template *v1alpha1.NodeTemplate) corev1.ResourceList {
-	capacity := corev1.ResourceList{
-		corev1.ResourceCPU:              resource.MustParse("2"),
-		corev1.ResourceMemory:           resource.MustParse("4Gi"),
-		corev1.ResourceEphemeralStorage: resource.MustParse("20Gi"),
-		corev1.ResourcePods:             resource.MustParse("110"),
-	}
-	if template != nil {
-		maps.Copy(capacity, template.Capacity)
-	}
-	// gpu is a name of MachineClasses, not a resource of nodes.
-	delete(capacity, "gpu")
-	return capacity
 }
 
 // nodeWriter writes Node objects as kubelets do: one POST and one PATCH of the

@@ -3,13 +3,9 @@ package sim
 import (
 	"cmp"
 	"encoding/binary"
-	"fmt"
 	"maps"
 	"net/netip"
-	"path"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -125,24 +121,4 @@ func (o owner) own(vms []VM) []VM {
 // fits reports whether v is what a request for want would create.
 func fits(v, want VM) bool {
 	return v.Pool == want.Pool && v.Zone == want.Zone && v.APIGroup == want.APIGroup && maps.Equal(v.Tags, want.Tags)
-}
-
-// newProviderID returns the ID of the number-th VM of a machine.
-func newProviderID(seed uint64, key string, number int) string {
-	n := strconv.Itoa(number)
-	return fmt.Sprintf("sim:///%s/%s-%08x", key, n, uint32(dice.Hash(strconv.FormatUint(seed, 10), key, n)))
-}
-
-// matches reports whether pattern selects the machine "namespace/name". The pattern is
-// one of path.Match, for the name alone or, if it contains a slash, for both. An
-// empty pattern selects all; a malformed one selects none.
-func matches(pattern, key string) bool {
-	if pattern == "" {
-		return true
-	}
-	if !strings.Contains(pattern, "/") {
-		key = key[strings.LastIndexByte(key, '/')+1:]
-	}
-	ok, err := path.Match(pattern, key)
-	return err == nil && ok
 }
