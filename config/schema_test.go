@@ -14,6 +14,7 @@ import (
 var ownFields = []string{
 	"MachineDeployment .spec.excessReplicas",
 	"MachineDeployment .spec.fallbackClasses",
+	"MachineDeployment .spec.fallbackClasses[]",
 	"MachineDeployment .status.excessReplicas",
 	"MachineDeployment .status.selector",
 	"MachineSet .status.selector",
