@@ -51,10 +51,13 @@ func (h *household) lay() *cable {
 	return c
 }
 
-func (c *cable) ip(command string) {
+func (c *cable) ip(command string) { c.t.Helper(); c.run("ip " + command) }
+
+func (c *cable) run(command string) {
 	c.t.Helper()
-	if out, err := exec.Command("ip", strings.Fields(command)...).CombinedOutput(); err != nil {
-		c.t.Fatalf("ip %s: %v: %s", command, err, out)
+	words := strings.Fields(command)
+	if out, err := exec.Command(words[0], words[1:]...).CombinedOutput(); err != nil {
+		c.t.Fatalf("%s: %v: %s", command, err, out)
 	}
 }
 
@@ -70,6 +73,16 @@ func (c *cable) cut(is bool) {
 	c.ip("link set " + c.end + " " + state)
 }
 
+// narrow lets only 16 KiB in a second through to the target, or all: who copies is still copying when the cable is cut.
+func (c *cable) narrow(is bool) {
+	c.t.Helper()
+	if is {
+		c.run("tc qdisc add dev " + c.end + " root tbf rate 128kbit burst 4kb latency 1s")
+		return
+	}
+	c.run("tc qdisc del dev " + c.end + " root")
+}
+
 // TestRealCutsBeforeTheCommit: the network to the target is cut while the two agree, or while they copy. The guest
 // runs on, and moves when the network is there again.
 func TestRealCutsBeforeTheCommit(t *testing.T) {
@@ -78,9 +91,6 @@ func TestRealCutsBeforeTheCommit(t *testing.T) {
 			h := newHousehold(t)
 			h.departure.Negotiate, h.departure.Stall = 10*time.Second, 5*time.Second
 			cable := h.lay()
-			if copies {
-				h.slow()
-			}
 			source := h.source()
 			here := source.counts()
 			here.numbers(10)
@@ -88,12 +98,17 @@ func TestRealCutsBeforeTheCommit(t *testing.T) {
 			h.awaitIncoming(targets[0])
 			h.names(func(question int) *member {
 				if question == 0 {
-					if !copies {
+					if copies {
+						cable.narrow(true)
+					} else {
 						cable.cut(true)
 					}
 					return targets[0]
 				}
 				targets[question-1].kill()
+				if question == 1 && copies {
+					cable.narrow(false)
+				}
 				cable.cut(false)
 				targets = append(targets, h.target(fmt.Sprintf("web-%d", question+2)))
 				return targets[question]
