@@ -122,7 +122,7 @@ func TestEndlessResponse(t *testing.T) {
 		} else {
 			err = cluster.List(ctx, &vmv1alpha1.VirtualMachineList{}, client.InNamespace("n"))
 		}
-		const buffers = 16 << 20 // on the way
+		const buffers = 64 << 20 // on the way: Linux lets a receiver that is behind have 32 MiB of them
 		if err == nil || sent.Load() > limit+buffers {
 			t.Errorf("%s: %d MiB were read, want at most %d MiB: %v", what, sent.Load()>>20, limit>>20, err)
 		}
