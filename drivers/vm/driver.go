@@ -159,23 +159,32 @@ func (d *Driver) DeleteMachine(ctx context.Context, req *driver.DeleteMachineReq
 // GetMachineStatus implements driver.Driver. A VM that has no host yet, or is being
 // deleted, exists.
 func (d *Driver) GetMachineStatus(ctx context.Context, req *driver.GetMachineStatusRequest) (*driver.GetMachineStatusResponse, error) {
-	c, err := d.read(request{req.Machine, req.MachineClass, req.Secret, codes.InvalidArgument})
-	if err == nil {
-		err = d.lookWhereBegun(ctx, &c, req.Machine)
-	}
+	c, vm, err := d.find(ctx, request{req.Machine, req.MachineClass, req.Secret, codes.InvalidArgument})
 	if err != nil {
 		return nil, err
-	}
-	vm, err := c.get(ctx)
-	if err != nil {
-		return nil, coded(fmt.Sprintf("looking for VM %s", c.key), err)
-	}
-	if vm == nil || !c.isWanted(vm) {
-		return nil, status.Error(codes.NotFound, fmt.Sprintf("there is no VM %s with provider ID %q", c.key, c.providerID))
 	}
 	return &driver.GetMachineStatusResponse{
 		ProviderID: providerID(vm), NodeName: c.nodeName(), Addresses: c.addresses(vm), FailureDomain: c.failureDomain(ctx, vm),
 	}, nil
+}
+
+// find returns the VM of a Machine, or the error NotFound.
+func (d *Driver) find(ctx context.Context, req request) (call, *vmv1alpha1.VirtualMachine, error) {
+	c, err := d.read(req)
+	if err == nil {
+		err = d.lookWhereBegun(ctx, &c, req.machine)
+	}
+	if err != nil {
+		return call{}, nil, err
+	}
+	vm, err := c.get(ctx)
+	if err != nil {
+		return call{}, nil, coded(fmt.Sprintf("looking for VM %s", c.key), err)
+	}
+	if vm == nil || !c.isWanted(vm) {
+		return call{}, nil, status.Error(codes.NotFound, fmt.Sprintf("there is no VM %s with provider ID %q", c.key, c.providerID))
+	}
+	return c, vm, nil
 }
 
 // ListMachines implements driver.Driver. It returns the VMs in the class's pool that this

@@ -19,21 +19,11 @@ import (
 // changed at once; cpus, memory and hypervisorImage when the next hypervisor of the VM starts. All other
 // fields need a new VM.
 func (d *Driver) UpdateMachine(ctx context.Context, req *driver.UpdateMachineRequest) (*driver.UpdateMachineResponse, error) {
-	c, err := d.read(request{req.Machine, req.MachineClass, req.Secret, codes.OutOfRange})
-	if err == nil {
-		err = d.lookWhereBegun(ctx, &c, req.Machine)
-	}
+	c, vm, err := d.find(ctx, request{req.Machine, req.MachineClass, req.Secret, codes.OutOfRange})
 	if err != nil {
 		return nil, err
 	}
-	vm, err := c.get(ctx)
-	if err != nil {
-		return nil, coded(fmt.Sprintf("looking for VM %s", c.key), err)
-	}
-	switch {
-	case vm == nil || !c.isWanted(vm):
-		return nil, status.Error(codes.NotFound, fmt.Sprintf("there is no VM %s with provider ID %q", c.key, c.providerID))
-	case !vm.DeletionTimestamp.IsZero():
+	if !vm.DeletionTimestamp.IsZero() {
 		return nil, status.Error(codes.Aborted, fmt.Sprintf("VM %s is being deleted", c.key))
 	}
 	resp, next := c.compare(vm)
