@@ -11,8 +11,11 @@ MAKEFLAGS += --no-builtin-rules
 # go.work of the surroundings takes part. Version control is not asked by the go
 # command, since that fails for a user who does not own the checkout; the version
 # is linked in by the target build.
-export GOFLAGS := -buildvcs=false
+export GOFLAGS := -buildvcs=false -trimpath
 export GOWORK := off
+# Everything is compiled in the way of releases, so that what tests, linters, programs and images
+# have in common is compiled once.
+export CGO_ENABLED := 0
 
 # The versions of Cluster API that the tests run against, the newest last.
 CAPI_VERSIONS := v1.7.1 v1.14.2
@@ -70,7 +73,7 @@ BINARY := bin/millwright
 LDFLAGS :=
 .PHONY: build
 build: ## Build bin/millwright
-	CGO_ENABLED=0 go build -trimpath -ldflags '-X main.version=$(VERSION) $(LDFLAGS)' -o '$(BINARY)' ./cmd/millwright
+	go build -ldflags '-X main.version=$(VERSION) $(LDFLAGS)' -o '$(BINARY)' ./cmd/millwright
 
 .PHONY: controlplane
 controlplane: ## Build the Kubernetes control plane that local mode and tests start (cached)

@@ -35,7 +35,7 @@ platforms=("${@:4}")
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
 unset GOOS GOARCH
-export CGO_ENABLED=0 GOWORK=off GOFLAGS=-buildvcs=false
+export CGO_ENABLED=0 GOWORK=off GOFLAGS="-buildvcs=false -trimpath"
 
 fail() {
 	echo "image: $*" >&2

@@ -99,8 +99,8 @@ func buildProvider(t *testing.T) string {
 		run("mod", "edit", "-dropreplace="+replaced)
 	}
 	run("mod", "edit", "-replace="+mcm+"="+ours+"compat/mcm@"+version)
-	run("build", "-trimpath", "-ldflags=-w", "-o", built, "./cmd/machine-controller")
-	run("test", "-trimpath", "-ldflags=-w", "-c", "-o", built, "./test/integration/controller")
+	run("build", "-ldflags=-w", "-o", built, "./cmd/machine-controller")
+	run("test", "-ldflags=-w", "-c", "-o", built, "./test/integration/controller")
 	if lines := strings.Count(read(t, filepath.Join(source, "go.mod")), "\nreplace "); lines != 1 {
 		t.Errorf("go.mod has %d replace lines", lines)
 	}

@@ -107,7 +107,7 @@ func proxy(t *testing.T) []string {
 	downloads := filepath.Join(fetched, "cache", "download")
 	return append(os.Environ(),
 		"GOPROXY=file://"+filepath.ToSlash(tree)+",file://"+filepath.ToSlash(downloads)+","+others,
-		"GOMODCACHE="+t.TempDir(), "GOSUMDB=off", "GONOPROXY=none", "GOFLAGS=-mod=mod -modcacherw", "GOWORK=off", "GOTOOLCHAIN=local")
+		"GOMODCACHE="+t.TempDir(), "GOSUMDB=off", "GONOPROXY=none", "GOFLAGS=-mod=mod -modcacherw -trimpath", "CGO_ENABLED=0", "GOWORK=off", "GOTOOLCHAIN=local")
 }
 
 // tag returns a folder with the go.mod of each module, as a release has them.

@@ -114,11 +114,11 @@ func (n *Node) pause() string {
 	}
 	binary, layout := filepath.Join(n.dir, "pause"), filepath.Join(n.dir, "pause-image")
 	for _, args := range [][]string{
-		{"build", "-C", root, "-trimpath", "-ldflags=-s -w", "-o", binary, "./test/node/pause"},
+		{"build", "-C", root, "-ldflags=-s -w", "-o", binary, "./test/node/pause"},
 		{"run", "-C", filepath.Join(root, "hack", "image"), ".", "--layout", layout, "--reference", pauseImage, "linux/" + arch() + "=" + binary},
 	} {
 		command := exec.CommandContext(n.t.Context(), "go", args...)
-		command.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-buildvcs=false", "GOWORK=off")
+		command.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-buildvcs=false -trimpath", "GOWORK=off")
 		if out, err := command.CombinedOutput(); err != nil {
 			n.t.Fatalf("%s: %v\n%s", command, err, out)
 		}

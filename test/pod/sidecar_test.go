@@ -30,7 +30,7 @@ func (p *place) driverLayout() string {
 		{"-C", filepath.Join(root, "hack", "image"), "run", ".", "--layout", layout, "--reference", driverImage + ":" + version, "linux/" + runtime.GOARCH + "=" + file},
 	} {
 		command := exec.CommandContext(p.Context(), "go", args...)
-		command.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "GOFLAGS=-buildvcs=false")
+		command.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "GOFLAGS=-buildvcs=false -trimpath")
 		if out, err := command.CombinedOutput(); err != nil {
 			p.Fatalf("go %v: %v\n%s", args, err, out)
 		}
