@@ -100,11 +100,11 @@ func (f fleet) explore(t *testing.T, s scenario, sample sample, total *progress)
 	if recorded.err != nil {
 		t.Fatalf("without a crash: %v\n%s", recorded.err, recorded.transcript)
 	}
-	all := crashes(recorded.points)
+	all := recorded.deaths
 	deaths := sample.of(all)
 	own := total.scenario(s.name, len(deaths))
 	t.Cleanup(func() { // when all are through
-		t.Logf("%d points recorded; %d deaths planned of %d, %d at their point", len(recorded.points), len(deaths), len(all), own.hit)
+		t.Logf("%d points recorded; %d deaths planned of %d that differ, %d at their point", len(recorded.points), len(deaths), len(all), own.hit)
 	})
 	for _, c := range deaths {
 		t.Run(c.String(), func(t *testing.T) {

@@ -69,4 +69,7 @@ func (l Lot) Cells(rows, columns int) [][]int {
 	return cells
 }
 
+// Shuffled returns the numbers from 0 to count-1 in an order by lot.
+func (l Lot) Shuffled(count int) []int { return l.random(count).Perm(count) }
+
 func (l Lot) random(stream int) *rand.Rand { return rand.New(rand.NewPCG(l.Seed, uint64(stream))) }

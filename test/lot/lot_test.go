@@ -40,6 +40,22 @@ func TestCells(t *testing.T) {
 	}
 }
 
+// TestShuffled: all numbers come, each of them may be the first, and the same seed draws the same order.
+func TestShuffled(t *testing.T) {
+	const count = 5
+	first := map[int]bool{}
+	for seed := range uint64(100) {
+		drawn := lot.Lot{Seed: seed}.Shuffled(count)
+		if !slices.Equal(drawn, lot.Lot{Seed: seed}.Shuffled(count)) || !slices.Equal(slices.Sorted(slices.Values(drawn)), []int{0, 1, 2, 3, 4}) {
+			t.Fatalf("with seed %d, the order is %v, or another one", seed, drawn)
+		}
+		first[drawn[0]] = true
+	}
+	if len(first) != count {
+		t.Errorf("%d numbers are ever the first", len(first))
+	}
+}
+
 // TestEnvironment: the seed and the wish for all come from the environment; else each run draws anew.
 func TestEnvironment(t *testing.T) {
 	t.Setenv("MILLWRIGHT_ALL", "")
