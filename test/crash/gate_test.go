@@ -180,7 +180,7 @@ func (g *gate) enter(manager *process, op operation) (p point, planned way, aliv
 	}
 	g.tell("%s", p)
 	g.succession.begin(p)
-	if p.occurrence == 0 || g.hit || g.plan == nil || g.plan.point != p {
+	if p.occurrence == 0 || g.hit || g.plan == nil || !g.plan.at(p, len(g.points)) {
 		return p, "", true
 	}
 	g.hit = true

@@ -56,6 +56,24 @@ func TestShuffled(t *testing.T) {
 	}
 }
 
+// TestOne: every number is drawn, each name draws for itself, and the same seed draws the same.
+func TestOne(t *testing.T) {
+	const count = 5
+	drawn, apart := map[int]bool{}, false
+	for seed := range uint64(100) {
+		l := lot.Lot{Seed: seed}
+		one := l.One("one", count)
+		if one < 0 || one >= count || l.One("one", count) != one {
+			t.Errorf("with seed %d, %d is drawn, and then %d", seed, one, l.One("one", count))
+		}
+		drawn[one] = true
+		apart = apart || l.One("other", count) != one
+	}
+	if len(drawn) != count || !apart {
+		t.Errorf("%d numbers are drawn; two names draw for themselves: %t", len(drawn), apart)
+	}
+}
+
 // TestEnvironment: the seed and the wish for all come from the environment; else each run draws anew.
 func TestEnvironment(t *testing.T) {
 	t.Setenv("MILLWRIGHT_ALL", "")
