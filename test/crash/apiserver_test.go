@@ -63,14 +63,16 @@ func (a *apiserver) carryOut(manager *process, w http.ResponseWriter, r *http.Re
 	body := serverfault.Received(r)
 	resource, name := serverfault.ObjectOf(r.URL.Path, body)
 	a.watch(resource, body)
-	answer := &answer{}
-	happen := func() { answer = a.forward(r, body) }
-	answered := true
+	answer, answered := &answer{}, true
 	if resource == "events" {
 		// Nobody reads them back: a death there is no other than one a moment later.
-		happen()
+		answer = a.forward(r, body)
 	} else {
-		answered = a.gate.pass(manager, operation{a.name, verb, a.gate.names.of(resource, name)}, happen)
+		op := operation{a.name, verb, a.gate.names.of(resource, name)}
+		answered = a.gate.pass(manager, op, func() {
+			a.gate.does(op, body)
+			answer = a.forward(r, body)
+		})
 	}
 	if !answered || answer.err != nil {
 		panic(http.ErrAbortHandler) // no answer at all

@@ -7,11 +7,11 @@ import (
 	"testing"
 )
 
-// from leaves out the points before an operation is first asked for, of which the beginning
+// from leaves out the deaths before an operation is first asked for, of which the beginning
 // is given: none of the builds does anything wrong there.
-func from(points []point, first string) []point {
-	at := slices.IndexFunc(points, func(p point) bool { return strings.HasPrefix(p.operation.String(), first) })
-	return points[max(at, 0):]
+func from(deaths []crash, first string) []crash {
+	at := slices.IndexFunc(deaths, func(c crash) bool { return strings.HasPrefix(c.point.operation.String(), first) })
+	return deaths[max(at, 0):]
 }
 
 // TestBrokenBuildsAreFound: for every invariant, a build that breaks it, and only when its
@@ -44,7 +44,7 @@ func TestBrokenBuildsAreFound(t *testing.T) {
 			if whole.err != nil {
 				t.Fatalf("it fails without a crash too: %v\n%s", whole.err, whole.transcript)
 			}
-			all := crashes(from(whole.points, tc.from))
+			all := from(whole.deaths, tc.from)
 			for i, c := range all {
 				result := fleet.play(t, s, &c, tc.broken)
 				switch {

@@ -128,16 +128,22 @@ func (r *run) besides(ctx context.Context, machines int) error {
 
 // tokens checks that there is no bootstrap token in a cluster.
 func (r *run) tokens(ctx context.Context, cluster *env.Cluster) error {
-	secrets := &corev1.SecretList{}
-	if err := cluster.Client.List(ctx, secrets, client.InNamespace("kube-system")); err != nil {
+	tokens, err := r.tokensIn(ctx, cluster)
+	if err != nil || len(tokens) == 0 {
 		return err
 	}
-	for _, secret := range secrets.Items {
-		if strings.Contains(string(secret.Data["description"]), r.control.Namespace+"/") {
-			return fmt.Errorf("%w: %s", errToken, secret.Name)
-		}
+	return fmt.Errorf("%w: %s", errToken, tokens[0].Name)
+}
+
+// tokensIn are the run's bootstrap tokens in a cluster.
+func (r *run) tokensIn(ctx context.Context, cluster *env.Cluster) ([]corev1.Secret, error) {
+	secrets := &corev1.SecretList{}
+	if err := cluster.Client.List(ctx, secrets, client.InNamespace("kube-system")); err != nil {
+		return nil, err
 	}
-	return nil
+	return slices.DeleteFunc(secrets.Items, func(secret corev1.Secret) bool {
+		return !strings.Contains(string(secret.Data["description"]), r.control.Namespace+"/")
+	}), nil
 }
 
 // refreshed checks that all is as it was wanted, and that the news has reached all Machines.

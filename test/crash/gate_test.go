@@ -2,6 +2,7 @@ package crash
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -20,9 +21,12 @@ type gate struct {
 	mu sync.Mutex
 	// open tells that operations count: those of the scenario's preparation and of
 	// its end do not.
-	open   bool
-	counts map[operation]int
-	points []point
+	open       bool
+	counts     map[operation]int
+	succession *succession
+	points     []point
+	// done are the operations that were carried out, with what was asked for.
+	done []string
 	// story is what happened, in order, for people.
 	story []string
 	began time.Time
@@ -34,6 +38,10 @@ type gate struct {
 	// driverOnly has only calls of the driver be points.
 	driverOnly bool
 	hit        bool
+	// atPoint tells that the planned operation is being carried out. Until it is, which over announces, nothing of
+	// the manager begins: what follows from the operation might else come before the death.
+	atPoint bool
+	over    *sync.Cond
 	// cut tells that an answer got lost, and death is near.
 	cut bool
 	// died is closed when the planned death has happened.
@@ -41,10 +49,12 @@ type gate struct {
 }
 
 func newGate(plan *crash) *gate {
-	return &gate{
-		names: newAliases(), plan: plan, counts: map[operation]int{},
+	g := &gate{
+		names: newAliases(), plan: plan, counts: map[operation]int{}, succession: newSuccession(),
 		began: time.Now(), died: make(chan struct{}),
 	}
+	g.over = sync.NewCond(&g.mu)
+	return g
 }
 
 // count has operations count from now on, or not any more.
@@ -63,6 +73,36 @@ func (g *gate) recorded() []point {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return slices.Clone(g.points)
+}
+
+// succeeding are the points at which the world was as the end of another one left it, and these.
+func (g *gate) succeeding() map[point]point {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return maps.Clone(g.succession.succeeding)
+}
+
+// does notes that an operation is carried out, and what was asked for.
+func (g *gate) does(op operation, request []byte) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.open {
+		g.done = append(g.done, fmt.Sprintf("%s %s", op, request))
+	}
+}
+
+// carriedOut is what was done while operations count.
+func (g *gate) carriedOut() []string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return slices.Clone(g.done)
+}
+
+// settled reports whether nothing is being carried out.
+func (g *gate) settled() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.succession.passing == 0
 }
 
 // reached reports whether the planned point was.
@@ -102,19 +142,19 @@ func (g *gate) worksBeside(p *process, mortal bool) {
 // pass lets an operation of a manager happen, and reports whether it is answered. Without
 // that, it may or may not have happened: answer says why.
 func (g *gate) pass(manager *process, op operation, happen func()) bool {
-	planned, alive := g.enter(manager, op)
+	p, planned, alive := g.enter(manager, op)
 	if !alive {
 		return false
 	}
 	if planned == before && g.besides(manager) { // who has asked goes on
-		g.leave(manager, planned)
+		g.leave(manager, p, planned)
 		happen()
 		return true
 	}
 	if planned != before {
 		happen()
 	}
-	return g.leave(manager, planned)
+	return g.leave(manager, p, planned)
 }
 
 // besides reports whether a process is not the one that is killed.
@@ -124,37 +164,55 @@ func (g *gate) besides(p *process) bool {
 	return g.beside == p
 }
 
-// enter tells how the manager is to die at this operation, if at all, and whether it is
-// still alive.
-func (g *gate) enter(manager *process, op operation) (planned way, alive bool) {
+// enter tells which point this operation is, how the manager is to die at it, if at all, and whether
+// it is still alive. Occurrence zero: it is no point.
+func (g *gate) enter(manager *process, op operation) (p point, planned way, alive bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.manager != manager && g.beside != manager {
-		return "", false
+	if !g.mayBegin(manager, op) {
+		return p, "", false
 	}
-	if g.cut && g.manager == manager {
-		g.tell("%s: not carried out", op)
-		g.kill()
-		return "", false
-	}
-	p := point{op, 0}
+	p = point{op, 0}
 	if g.open && (!g.driverOnly || op.server == "driver") {
 		g.counts[op]++
 		p.occurrence = g.counts[op]
 		g.points = append(g.points, p)
 	}
 	g.tell("%s", p)
-	if p.occurrence == 0 || g.hit || g.plan == nil || g.plan.point != p {
-		return "", true
+	g.succession.begin(p)
+	if p.occurrence == 0 || g.hit || g.plan == nil || !g.plan.at(p, len(g.points)) {
+		return p, "", true
 	}
 	g.hit = true
-	return g.plan.way, true
+	g.atPoint = g.plan.way != before
+	return p, g.plan.way, true
+}
+
+// mayBegin reports whether an operation is carried out. It is called with the lock held.
+func (g *gate) mayBegin(manager *process, op operation) bool {
+	for g.atPoint && g.manager == manager {
+		g.over.Wait()
+	}
+	if g.manager != manager && g.beside != manager {
+		return false
+	}
+	if g.cut && g.manager == manager {
+		g.tell("%s: not carried out", op)
+		g.kill()
+		return false
+	}
+	return true
 }
 
 // leave ends an operation that was planned to be the last, or nearly so.
-func (g *gate) leave(manager *process, planned way) (answered bool) {
+func (g *gate) leave(manager *process, p point, planned way) (answered bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	g.succession.end(p)
+	if planned != "" {
+		g.atPoint = false
+		g.over.Broadcast()
+	}
 	switch {
 	case g.manager != manager && g.beside != manager:
 		return false

@@ -61,7 +61,7 @@ func (r *run) observe(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	h := &history{cancel: cancel}
 	r.history = h
-	watcher, err := client.NewWithWatch(r.control.Admin, client.Options{Scheme: scheme})
+	watcher, err := client.NewWithWatch(r.control.Admin, client.Options{Scheme: scheme, Mapper: r.control.Client.RESTMapper()})
 	if err != nil {
 		return err
 	}

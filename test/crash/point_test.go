@@ -45,16 +45,31 @@ var ways = []way{before, after, lost}
 type crash struct {
 	point point
 	way   way
+	// turn, if it is not zero, is instead of the point: that of so many, whichever it is.
+	turn int
 }
 
-func (c crash) String() string { return fmt.Sprintf("%s %s", c.way, c.point) }
+func (c crash) String() string {
+	if c.turn > 0 {
+		return fmt.Sprintf("%s point %d", c.way, c.turn)
+	}
+	return fmt.Sprintf("%s %s", c.way, c.point)
+}
+
+// at reports whether a point is that of the death, and comes in that turn.
+func (c crash) at(p point, turn int) bool {
+	if c.turn > 0 {
+		return turn == c.turn
+	}
+	return p == c.point
+}
 
 // crashes are all deaths at these points.
 func crashes(points []point) []crash {
 	var all []crash
 	for _, p := range points {
 		for _, w := range ways {
-			all = append(all, crash{p, w})
+			all = append(all, crash{point: p, way: w})
 		}
 	}
 	return all

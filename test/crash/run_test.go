@@ -33,9 +33,11 @@ type run struct {
 	// control and target have a namespace of this run's each, the same if they are one
 	// cluster. Without a target, that is nil.
 	control, target *env.Cluster
-	gate            *gate
-	leaks           *leaks
-	servers         servers
+	// writes are those of everybody else to these clusters.
+	writes  struct{ control, target *writes }
+	gate    *gate
+	leaks   *leaks
+	servers servers
 	// second is the way of a second manager, which nobody kills, to the same servers.
 	second servers
 	cloud  *sim.Cloud
@@ -59,6 +61,9 @@ type run struct {
 // result is what came of a run.
 type result struct {
 	points []point
+	// deaths are those that are to be tried, if nobody died. Others are left out, by points that succeed another one.
+	deaths     []crash
+	succeeding map[point]point
 	// hit reports whether the planned point was reached.
 	hit bool
 	// secondActed reports whether a second manager did something.
@@ -85,8 +90,9 @@ func (l *lane) play(t *testing.T, s scenario, plan *crash, broken fault) result 
 	if err != nil {
 		err = errors.Join(err, r.clear(t.Context()))
 	}
+	points, succeeding := r.gate.recorded(), r.gate.succeeding()
 	return result{
-		points: r.gate.recorded(), hit: r.gate.reached(), err: err, transcript: r.transcript(),
+		points: points, deaths: s.deaths(points, succeeding), succeeding: succeeding, hit: r.gate.reached(), err: err, transcript: r.transcript(),
 		secondActed: s.secondManager && !r.second.provider.gate.quiet(),
 	}
 }
@@ -98,7 +104,7 @@ func (l *lane) prepare(ctx context.Context, t *testing.T, s scenario, plan *cras
 		r.waitTimeout = waitTimeoutWithBroken
 	}
 	var err error
-	if r.control, r.target, err = l.clusters(ctx, s.where); err != nil {
+	if err = r.share(ctx, l); err != nil {
 		return nil, err
 	}
 	if s.plugIn != "" {
@@ -115,9 +121,12 @@ func (l *lane) prepare(ctx context.Context, t *testing.T, s scenario, plan *cras
 	r.cloud = sim.NewCloud(sim.CloudOptions{})
 	settings := sim.Config{Cloud: r.cloud, RequireInitialize: s.initialize}
 	if r.target != nil {
-		if settings.Nodes, err = client.New(r.target.Admin, client.Options{Scheme: manager.Scheme()}); err != nil {
+		if settings.Nodes, err = client.New(r.target.Admin, client.Options{Scheme: manager.Scheme(), Mapper: r.target.Client.RESTMapper()}); err != nil {
 			return nil, err
 		}
+	}
+	if plan == nil || plan.turn > 0 {
+		r.gate.succession.outside = r.outside
 	}
 	d := sim.New(settings)
 	go d.Start(ctx) // a cloud in memory can always be read
@@ -131,6 +140,23 @@ func (l *lane) prepare(ctx context.Context, t *testing.T, s scenario, plan *cras
 		r.second.provider = newProvider(provided, own)
 	}
 	return r, nil
+}
+
+// share takes the run's share of a lane.
+func (r *run) share(ctx context.Context, l *lane) error {
+	control, target, err := l.clusters(ctx, r.scenario.where)
+	if err != nil {
+		return err
+	}
+	if r.control, r.writes.control, err = countingWrites(control); err != nil || target == nil {
+		return err
+	}
+	if target == control {
+		r.target = r.control
+		return nil
+	}
+	r.target, r.writes.target, err = countingWrites(target)
+	return err
 }
 
 // serve makes the ways to the API servers, as the users that the manager is there.
@@ -246,7 +272,10 @@ func (r *run) begin(way servers) error {
 func (r *run) revive(ctx context.Context) {
 	select {
 	case <-r.gate.died:
-		// That it cannot be started is seen by what is not reached.
+		// That it cannot be started is seen by what is not reached, and so is it if nobody could look.
+		if look := r.scenario.onDeath; look != nil && look(ctx, r) != nil {
+			return
+		}
 		again := r.manage
 		if r.scenario.plugIn == thePlugIn {
 			again = r.plug

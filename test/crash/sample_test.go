@@ -1,6 +1,7 @@
 package crash
 
 import (
+	"math/bits"
 	"testing"
 
 	"github.com/millwright-dev/millwright/test/lot"
@@ -29,6 +30,40 @@ func (s sample) of(deaths []crash) []crash {
 		chosen = append(chosen, deaths[i])
 	}
 	return chosen
+}
+
+// Up to which number a point is drawn blindly is drawn itself, between the fewest and the most, so that most
+// draws come at once in short scenarios, too. No scenario has more points than the most.
+const fewestBlind, mostBlind = 16, 128
+
+// blind is a death at a point that is not known yet. Nil: all deaths are tried, and need to be known.
+func (s sample) blind(sc scenario) *crash {
+	if s.All {
+		return nil
+	}
+	of := fewestBlind << s.One(sc.name+", of", bits.Len(mostBlind/fewestBlind))
+	kinds := sc.ways()
+	return &crash{turn: 1 + s.One(sc.name+", point", of), way: kinds[s.One(sc.name+", way", len(kinds))]}
+}
+
+// TestBlind: every point may be drawn, in each way.
+func TestBlind(t *testing.T) {
+	for _, sc := range []scenario{{name: "alone"}, {name: "with a plug-in", plugIn: theManager}} {
+		seen := map[crash]bool{}
+		for seed := range uint64(20_000) {
+			c := *sample{lot.Lot{Seed: seed}}.blind(sc)
+			seen[c] = true
+			if c.turn < 1 || c.turn > mostBlind {
+				t.Fatalf("with seed %d, point %d is drawn", seed, c.turn)
+			}
+		}
+		if want := mostBlind * len(sc.ways()); len(seen) != want {
+			t.Errorf("%s: %d deaths are drawn, not %d", sc.name, len(seen), want)
+		}
+		if c := (sample{lot.Lot{All: true}}).blind(sc); c != nil {
+			t.Errorf("%s: of all, %s is drawn", sc.name, c)
+		}
+	}
 }
 
 // TestSampleIsSpread: the deaths that are tried come from all over a scenario, are the same

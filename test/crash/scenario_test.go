@@ -60,6 +60,8 @@ type scenario struct {
 	waitTimeout time.Duration
 	// mayDelete reports whether a pod may be deleted, not evicted. Nil: none may.
 	mayDelete func(pod string) bool
+	// onDeath looks at the world between the death of a manager and the next one. Nil: nobody does.
+	onDeath func(context.Context, *run) error
 	// always is what has to hold from act to the end; nil if only the end counts.
 	always rule
 }

@@ -148,7 +148,7 @@ func (c *Cluster) Grant(t testing.TB, user string, paths ...string) {
 	ctx := context.Background()
 	impersonating := rest.CopyConfig(c.Admin)
 	impersonating.Impersonate.UserName = user
-	asUser, err := client.New(impersonating, client.Options{Scheme: NewScheme()})
+	asUser, err := client.New(impersonating, client.Options{Scheme: ownScheme(), Mapper: c.Client.RESTMapper()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -171,7 +171,7 @@ func (c *Cluster) Grant(t testing.TB, user string, paths ...string) {
 // AllowAggregation allows a user to read by what kube-apiserver proves that a proxied request comes from it.
 func (c *Cluster) AllowAggregation(t testing.TB, user string) {
 	t.Helper()
-	admin, err := client.New(c.Admin, client.Options{Scheme: NewScheme()})
+	admin, err := client.New(c.Admin, client.Options{Scheme: ownScheme(), Mapper: c.Client.RESTMapper()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -218,7 +218,7 @@ func readRoles(path string) ([]client.Object, error) {
 	if err != nil {
 		return nil, err
 	}
-	decoder := serializer.NewCodecFactory(NewScheme(), serializer.EnableStrict).UniversalDeserializer()
+	decoder := serializer.NewCodecFactory(ownScheme(), serializer.EnableStrict).UniversalDeserializer()
 	documents := k8syaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(content)))
 	var roles []client.Object
 	for {

@@ -32,6 +32,7 @@ import (
 	"cmp"
 	"errors"
 	"os"
+	"sync"
 	"testing"
 
 	"github.com/go-logr/logr/testr"
@@ -64,7 +65,7 @@ type Cluster struct {
 	Namespace string
 	// Admin has all rights and no client-side rate limit.
 	Admin *rest.Config
-	// Client uses Admin. It reads from the API server, not from a cache. Its
+	// Client uses Admin. It reads from the API server, not from a cache. Its shared
 	// scheme knows Kubernetes' own kinds and machine.sapcloud.io/v1alpha1.
 	Client client.Client
 	// ControlPlane is shared with other tests of the package, and must not be stopped,
@@ -156,7 +157,7 @@ func newCluster(t testing.TB, v variant, o options) (*Cluster, error) {
 	}
 	c := &Cluster{ControlPlane: cp, Admin: cp.RESTConfig()}
 	c.Admin.UserAgent = userAgent
-	if c.Client, err = client.New(c.Admin, client.Options{Scheme: NewScheme()}); err != nil {
+	if c.Client, err = client.New(c.Admin, client.Options{Scheme: ownScheme()}); err != nil {
 		return nil, err
 	}
 	return c, c.createNamespace(t, v, o.own)
@@ -183,6 +184,9 @@ func startOwn(t testing.TB, v variant, below string) (*controlplane.ControlPlane
 	})
 	return cp, nil
 }
+
+// ownScheme is what all clients of this package share: to make one takes milliseconds.
+var ownScheme = sync.OnceValue(NewScheme)
 
 // NewScheme returns a scheme with Kubernetes' own kinds and machine.sapcloud.io/v1alpha1.
 func NewScheme() *runtime.Scheme {

@@ -179,7 +179,7 @@ func prepareControlPlane(cp *controlplane.ControlPlane, v variant) error {
 	}
 	// The API server holds back creates of a kind for two seconds after its CRD
 	// was established. Have that behind us, or the first test would measure it.
-	c, err := client.New(admin, client.Options{Scheme: NewScheme()})
+	c, err := client.New(admin, client.Options{Scheme: ownScheme()})
 	if err != nil {
 		return err
 	}

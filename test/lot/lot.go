@@ -5,6 +5,7 @@
 package lot
 
 import (
+	"hash/fnv"
 	"math/rand/v2"
 	"os"
 	"strconv"
@@ -67,6 +68,16 @@ func (l Lot) Cells(rows, columns int) [][]int {
 		}
 	}
 	return cells
+}
+
+// Shuffled returns the numbers from 0 to count-1 in an order by lot.
+func (l Lot) Shuffled(count int) []int { return l.random(count).Perm(count) }
+
+// One returns one of the numbers from 0 to count-1, by lot. Each name has a lot of its own.
+func (l Lot) One(name string, count int) int {
+	stream := fnv.New32a()
+	stream.Write([]byte(name))
+	return l.random(int(stream.Sum32())).IntN(count)
 }
 
 func (l Lot) random(stream int) *rand.Rand { return rand.New(rand.NewPCG(l.Seed, uint64(stream))) }

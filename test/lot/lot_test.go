@@ -40,6 +40,40 @@ func TestCells(t *testing.T) {
 	}
 }
 
+// TestShuffled: all numbers come, each of them may be the first, and the same seed draws the same order.
+func TestShuffled(t *testing.T) {
+	const count = 5
+	first := map[int]bool{}
+	for seed := range uint64(100) {
+		drawn := lot.Lot{Seed: seed}.Shuffled(count)
+		if !slices.Equal(drawn, lot.Lot{Seed: seed}.Shuffled(count)) || !slices.Equal(slices.Sorted(slices.Values(drawn)), []int{0, 1, 2, 3, 4}) {
+			t.Fatalf("with seed %d, the order is %v, or another one", seed, drawn)
+		}
+		first[drawn[0]] = true
+	}
+	if len(first) != count {
+		t.Errorf("%d numbers are ever the first", len(first))
+	}
+}
+
+// TestOne: every number is drawn, each name draws for itself, and the same seed draws the same.
+func TestOne(t *testing.T) {
+	const count = 5
+	drawn, apart := map[int]bool{}, false
+	for seed := range uint64(100) {
+		l := lot.Lot{Seed: seed}
+		one := l.One("one", count)
+		if one < 0 || one >= count || l.One("one", count) != one {
+			t.Errorf("with seed %d, %d is drawn, and then %d", seed, one, l.One("one", count))
+		}
+		drawn[one] = true
+		apart = apart || l.One("other", count) != one
+	}
+	if len(drawn) != count || !apart {
+		t.Errorf("%d numbers are drawn; two names draw for themselves: %t", len(drawn), apart)
+	}
+}
+
 // TestEnvironment: the seed and the wish for all come from the environment; else each run draws anew.
 func TestEnvironment(t *testing.T) {
 	t.Setenv("MILLWRIGHT_ALL", "")

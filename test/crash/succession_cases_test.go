@@ -1,0 +1,174 @@
+package crash
+
+import (
+	"os"
+	"os/exec"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// TestSuccession: at which points the world is as the operation before has left it, and which that is.
+func TestSuccession(t *testing.T) {
+	for name, tc := range map[string]struct {
+		play func(w *scriptedWorld)
+		want map[string]string
+	}{
+		"one after another": {
+			func(w *scriptedWorld) { w.whole("a"); w.whole("b"); w.whole("c") },
+			map[string]string{"b": "a", "c": "b"},
+		},
+		"at the same time": {
+			func(w *scriptedWorld) {
+				w.whole("a")
+				w.begin("b")
+				w.begin("c")
+				w.end("c")
+				w.end("b")
+				w.whole("d")
+			},
+			map[string]string{"b": "a", "d": "c"},
+		},
+		"amid a longer one": {
+			func(w *scriptedWorld) { w.begin("a"); w.whole("b"); w.whole("c"); w.end("a"); w.whole("d") },
+			map[string]string{"c": "b", "d": "c"},
+		},
+		"somebody else has written": {
+			func(w *scriptedWorld) { w.whole("a"); w.state = "changed"; w.whole("b"); w.whole("c") },
+			map[string]string{"c": "b"},
+		},
+		"somebody else wrote while it was carried out": {
+			func(w *scriptedWorld) { w.begin("a"); w.state = "changed"; w.end("a"); w.whole("b") },
+			map[string]string{"b": "a"},
+		},
+		"somebody else has begun to write": {
+			func(w *scriptedWorld) {
+				w.whole("a")
+				w.changing = true
+				w.whole("b")
+				w.changing = false
+				w.whole("c")
+			},
+			map[string]string{},
+		},
+		"time has passed": {
+			func(w *scriptedWorld) { w.whole("a"); w.time = w.time.Add(grace); w.whole("b"); w.whole("c") },
+			map[string]string{"c": "b"},
+		},
+		"after what is no point": {
+			func(w *scriptedWorld) { w.whole("a"); w.noPoint(); w.whole("b"); w.whole("c") },
+			map[string]string{"c": "b"},
+		},
+		"amid what is no point": {
+			func(w *scriptedWorld) {
+				w.succession.begin(point{})
+				w.whole("a")
+				w.succession.end(point{})
+				w.whole("b")
+			},
+			map[string]string{"b": "a"},
+		},
+		"before the end of one that began later": {
+			func(w *scriptedWorld) {
+				w.begin("a")
+				w.whole("b")
+				w.begin("c")
+				w.begin("d")
+				w.end("a")
+				w.whole("e")
+			},
+			map[string]string{"c": "b"},
+		},
+		"others cannot be seen": {
+			func(w *scriptedWorld) { w.outside = nil; w.whole("a"); w.whole("b") },
+			map[string]string{},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newScriptedWorld()
+			tc.play(w)
+			got := map[string]string{}
+			for p, succeeded := range w.succeeding {
+				got[p.verb] = succeeded.verb
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("succeeding points (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// scriptedWorld is a succession with points that are called by their verbs, and the world around it.
+type scriptedWorld struct {
+	*succession
+	time     time.Time
+	state    string
+	changing bool
+}
+
+func newScriptedWorld() *scriptedWorld {
+	w := &scriptedWorld{succession: newSuccession(), time: time.Unix(0, 0)}
+	w.now = func() time.Time { return w.time }
+	w.outside = func() (string, bool) { return w.state, w.changing }
+	return w
+}
+
+// verbOnly is the first point of an operation that is called by its verb.
+func verbOnly(verb string) point { return point{operation{verb: verb}, 1} }
+
+func (w *scriptedWorld) begin(verb string) { w.succession.begin(verbOnly(verb)) }
+func (w *scriptedWorld) end(verb string)   { w.succession.end(verbOnly(verb)) }
+
+func (w *scriptedWorld) whole(verb string) {
+	w.begin(verb)
+	w.end(verb)
+}
+
+func (w *scriptedWorld) noPoint() {
+	w.succession.begin(point{})
+	w.succession.end(point{})
+}
+
+// TestNothingBeginsAtThePoint: what the manager does while the planned operation is carried out waits, and is not
+// carried out, even if it follows from that.
+func TestNothingBeginsAtThePoint(t *testing.T) {
+	planned, next := verbOnly("planned"), verbOnly("next")
+	for _, w := range []way{after, lost} {
+		synctest.Test(t, func(t *testing.T) {
+			g := newGate(&crash{point: planned, way: w})
+			p := &process{cmd: &exec.Cmd{Process: &os.Process{}}, done: make(chan struct{})} // it is not there
+			close(p.done)
+			g.runs(p)
+			g.count(true)
+			var carriedOut bool
+			var rest sync.WaitGroup
+			g.pass(p, planned.operation, func() {
+				rest.Go(func() { g.pass(p, next.operation, func() { carriedOut = true }) })
+				synctest.Wait()
+			})
+			rest.Wait()
+			if carriedOut || !g.reached() {
+				t.Errorf("%s: the next operation was carried out: %t; the point was reached: %t", w, carriedOut, g.reached())
+			}
+		})
+	}
+}
+
+// TestDeathsThatDiffer: a point is died at before it, unless the world there is that after the one before,
+// and with its answer lost. Where more than one process acts, all deaths are tried.
+func TestDeathsThatDiffer(t *testing.T) {
+	first, second := verbOnly("first"), verbOnly("second")
+	points, succeeding := []point{first, second}, map[point]point{second: first}
+	want := []crash{{point: first, way: before}, {point: first, way: lost}, {point: second, way: lost}}
+	if got := (scenario{}).deaths(points, succeeding); !cmp.Equal(got, want, cmp.AllowUnexported(crash{}, point{}, operation{})) {
+		t.Errorf("the deaths are %v, want %v", got, want)
+	}
+	for _, s := range []scenario{{plugIn: theManager}, {plugIn: thePlugIn}, {secondManager: true}} {
+		if got := s.deaths(points, succeeding); len(got) != len(crashes(points)) {
+			t.Errorf("with %+v, the deaths are %v, not all", s, got)
+		}
+	}
+}
