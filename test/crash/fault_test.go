@@ -46,7 +46,7 @@ const (
 
 // waitTimeoutWithBroken is shorter than waitTimeout: when a broken build's manager dies, not to be
 // reached is expected.
-const waitTimeoutWithBroken = 6 * time.Second
+const waitTimeoutWithBroken = 20 * time.Second
 
 // provide is the provider's end of a driver.
 func (s scenario) provide(d *sim.Driver, broken fault) simulated {

@@ -218,7 +218,7 @@ func TestAnonymous(t *testing.T) {
 	if got != want {
 		t.Errorf("anonymous is %s, want %s", got, want)
 	}
-	if a, b := anonymous(fmt.Sprint("Running")), anonymous(fmt.Sprint("Pending")); a == b {
+	if a, b := anonymous("Running"), anonymous("Pending"); a == b {
 		t.Errorf("%s and %s are the same", a, b)
 	}
 }
