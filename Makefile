@@ -45,7 +45,7 @@ TEST_TIMEOUT ?= 60m
 TEST_PARALLEL ?= 2
 # What takes longest begins first, or it would be waited for alone at the end.
 LONG_TESTS := $(patsubst %,./%/...,test/crash test/capi test/vms test/scenario test/release test/docs \
-	test/guest test/takeover test/pod test/vmpod internal/local/controlplane internal/controllers/machineset \
+	test/guest test/takeover test/modules test/pod test/mcmsuite test/vmpod internal/local/controlplane internal/controllers/machineset \
 	internal/cli internal/manager internal/controllers/machine internal/local/hostrunner test/security test/rollout)
 # Test binaries without debug information and symbols are linked in half the time; traces of panics
 # need none. What go test vets of its own accord, make verify does.
