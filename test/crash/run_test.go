@@ -308,7 +308,7 @@ func (r *run) end(ctx context.Context) error {
 // await waits until a check finds nothing wrong.
 func (r *run) await(ctx context.Context, what string, check func(context.Context, *run) error) error {
 	deadline := time.Now().Add(r.waitTimeout)
-	ticker := time.NewTicker(25 * time.Millisecond)
+	ticker := time.NewTicker(100 * time.Millisecond)
 	defer ticker.Stop()
 	for {
 		err := check(ctx, r)
