@@ -153,7 +153,7 @@ test-integration: controlplane $(if $(filter vm,$(DRIVER)),qemu guest) build ## 
 	@hack/test-integration.sh
 
 .PHONY: crash
-crash: controlplane ## Kill the manager at every point of every scenario, and say how far it is (one to two hours; make test does a part)
+crash: controlplane ## Kill the manager at every point of every scenario, and say how far it is (two hours; make test does a part)
 	go test -c -o bin/crash.test ./test/crash
 	cd test/crash && MILLWRIGHT_ALL=1 ../../bin/crash.test -test.timeout 6h
 
