@@ -73,11 +73,12 @@ func (c *cable) cut(is bool) {
 	c.ip("link set " + c.end + " " + state)
 }
 
-// narrow lets only 16 KiB in a second through to the target, or all: who copies is still copying when the cable is cut.
+// narrow lets only 256 KiB in a second through to the target, or all: who copies is still copying when the cable is cut.
+// QEMU counts 1 MiB of a disk at a time, so that it makes progress every four seconds.
 func (c *cable) narrow(is bool) {
 	c.t.Helper()
 	if is {
-		c.run("tc qdisc add dev " + c.end + " root tbf rate 128kbit burst 4kb latency 1s")
+		c.run("tc qdisc add dev " + c.end + " root tbf rate 2mbit burst 4kb latency 1s")
 		return
 	}
 	c.run("tc qdisc del dev " + c.end + " root")
@@ -89,22 +90,25 @@ func TestRealCutsBeforeTheCommit(t *testing.T) {
 	for name, copies := range map[string]bool{"while they agree": false, "while they copy": true} {
 		t.Run(name, func(t *testing.T) {
 			h := newHousehold(t)
-			h.departure.Negotiate, h.departure.Stall = 10*time.Second, 5*time.Second
+			h.departure.Negotiate, h.departure.Stall = 10*time.Second, 20*time.Second
 			cable := h.lay()
 			source := h.source()
 			here := source.counts()
 			here.numbers(10)
 			targets := []*member{h.target("web-2")}
 			h.awaitIncoming(targets[0])
+			cut := make(chan struct{})
 			h.names(func(question int) *member {
 				if question == 0 {
 					if copies {
 						cable.narrow(true)
 					} else {
 						cable.cut(true)
+						close(cut)
 					}
 					return targets[0]
 				}
+				<-cut
 				targets[question-1].kill()
 				if question == 1 && copies {
 					cable.narrow(false)
@@ -117,6 +121,7 @@ func TestRealCutsBeforeTheCommit(t *testing.T) {
 			if copies {
 				h.awaitCopy()
 				cable.cut(true)
+				close(cut)
 			}
 			h.awaitPhase(failed)
 			here.numbers(100) // it runs on
