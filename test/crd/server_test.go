@@ -111,7 +111,10 @@ func TestSenselessReplacementPoliciesAreRefused(t *testing.T) {
 			"apiVersion": v1alpha1.SchemeGroupVersion.String(),
 			"kind":       "MachineDeployment",
 			"metadata":   map[string]any{"generateName": "pool-", "namespace": e.Namespace},
-			"spec":       map[string]any{"replacement": map[string]any{"budgets": []any{test.budget}}},
+			"spec": map[string]any{
+				"template":    map[string]any{"spec": map[string]any{"class": map[string]any{"kind": "MachineClass", "name": "pool"}}},
+				"replacement": map[string]any{"budgets": []any{test.budget}},
+			},
 		}}
 		err := e.Client.Create(t.Context(), deployment)
 		if test.says == "" && err != nil || test.says != "" && (err == nil || !strings.Contains(err.Error(), test.says)) {
