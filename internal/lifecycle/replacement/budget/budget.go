@@ -6,6 +6,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/duration"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
@@ -36,6 +37,8 @@ type Member struct {
 type Past struct {
 	Machine *v1alpha1.Machine
 	At      time.Time
+	// Guessed reports that it, or the Machine that it replaced, may have been.
+	Guessed bool
 }
 
 // Guess returns what a Machine tells of replacements before a time of which nothing else is known: if it was made
@@ -48,7 +51,7 @@ func Guess(member Member, before time.Time) []Past {
 	if !at.Before(before) {
 		return nil
 	}
-	return []Past{{Machine: member.Machine, At: at}}
+	return []Past{{Machine: member.Machine, At: at, Guessed: true}}
 }
 
 // Verdict is whether a Machine may become Failed for its health now. The zero value is that it may.
@@ -97,8 +100,16 @@ func (p Pool) spent(budget v1alpha1.ReplacementBudget, machine *v1alpha1.Machine
 		return fmt.Sprintf("a budget of %s forbids to replace machines%s", budget.Max.String(), group)
 	case budget.Within == nil && p.busy(machine, budget.Per) >= most:
 		return fmt.Sprintf("no more than %s may be replaced at the same time%s", budget.Max.String(), group)
-	case budget.Within != nil && p.recent(budget.Per, budget.Within.Duration, machine) >= most:
-		return fmt.Sprintf("no more than %s may be replaced within %s%s", budget.Max.String(), budget.Within.Duration, group)
+	case budget.Within == nil:
+		return ""
+	}
+	known, guessed := p.recent(budget.Per, budget.Within.Duration, machine)
+	limit := fmt.Sprintf("no more than %s may be replaced within %s%s", budget.Max.String(), duration.HumanDuration(budget.Within.Duration), group)
+	switch {
+	case known >= most:
+		return limit
+	case known+guessed >= most:
+		return limit + ", and younger machines may be replacements from before the manager began"
 	}
 	return ""
 }
@@ -115,15 +126,19 @@ func (p Pool) busy(machine *v1alpha1.Machine, per string) int {
 	return max(counts[Going], counts[Coming])
 }
 
-// recent counts the other Machines in the group of a Machine that became Failed within a time.
-func (p Pool) recent(per string, within time.Duration, machine *v1alpha1.Machine) int {
-	count := 0
+// recent counts the other Machines in the group of a Machine that became Failed within a time, and those of
+// which that is guessed.
+func (p Pool) recent(per string, within time.Duration, machine *v1alpha1.Machine) (known, guessed int) {
 	for _, past := range p.Past {
-		if past.Machine.UID != machine.UID && p.Now.Sub(past.At) < within && p.together(past.Machine, machine, per) {
-			count++
+		switch {
+		case past.Machine.UID == machine.UID || p.Now.Sub(past.At) >= within || !p.together(past.Machine, machine, per):
+		case past.Guessed:
+			guessed++
+		default:
+			known++
 		}
 	}
-	return count
+	return known, guessed
 }
 
 func (p Pool) size(machine *v1alpha1.Machine, per string) int {
@@ -190,17 +205,11 @@ func (p Pool) Abandoned(zone string) bool {
 			}
 		case machine.DeletionTimestamp.IsZero() && !Unhealthy(machine):
 			return false
-		case machine.DeletionTimestamp.IsZero() || !ready(machine):
+		case machine.DeletionTimestamp.IsZero() || !noderef.Healthy(machine.Status.Conditions, noderef.BadConditions(machine, noderef.DefaultBadConditions)):
 			unhealthy++
 		}
 	}
 	return unhealthy > 0 && unhealthy+displaced >= fewest
-}
-
-// ready reports whether the node of a Machine was ready when that was seen last.
-func ready(machine *v1alpha1.Machine) bool {
-	condition := noderef.Condition(machine.Status.Conditions, corev1.NodeReady)
-	return condition != nil && condition.Status == corev1.ConditionTrue
 }
 
 // Share returns how many of so many Machines a limit is: a percentage is rounded down, and at least 1 unless

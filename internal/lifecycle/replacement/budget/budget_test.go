@@ -38,8 +38,15 @@ func pool(machines ...*v1alpha1.Machine) Pool {
 func (p Pool) ago(ago time.Duration, machines ...*v1alpha1.Machine) Pool {
 	for i, machine := range machines {
 		machine.UID = types.UID(fmt.Sprintf("past-%d", i))
-		p.Past = append(p.Past, Past{machine, now.Add(-ago)})
+		p.Past = append(p.Past, Past{Machine: machine, At: now.Add(-ago)})
 	}
+	return p
+}
+
+// guess notes that another process may have replaced something by a Machine.
+func (p Pool) guess(machine *v1alpha1.Machine) Pool {
+	machine.UID, machine.CreationTimestamp = "new", metav1.NewTime(now.Add(-time.Minute))
+	p.Past = append(p.Past, Guess(Member{Machine: machine}, now)...)
 	return p
 }
 
@@ -108,7 +115,11 @@ func TestDecide(t *testing.T) {
 		"a rate, long ago": {pool: pool(in("a", unknown)).ago(time.Hour, in("a", failed)), budgets: []v1alpha1.ReplacementBudget{within(number(1), time.Hour)}},
 		"a rate, lately": {
 			pool: pool(in("a", unknown)).ago(59*time.Minute, in("a", failed)), budgets: []v1alpha1.ReplacementBudget{within(number(1), time.Hour)},
-			cause: delayed, reason: "no more than 1 may be replaced within 1h0m0s",
+			cause: delayed, reason: "no more than 1 may be replaced within 60m",
+		},
+		"a rate, perhaps": {
+			pool: pool(in("a", unknown)).guess(in("a", running)), budgets: []v1alpha1.ReplacementBudget{within(number(1), time.Hour)},
+			cause: delayed, reason: "no more than 1 may be replaced within 60m, and younger machines may be replacements from before the manager began",
 		},
 		"a rate per zone, lately elsewhere": {pool: pool(in("a", unknown)).ago(time.Minute, in("b", failed)), budgets: []v1alpha1.ReplacementBudget{perZone(within(number(1), time.Hour))}},
 		"a rate does not mind what happens": {pool: pool(in("a", unknown), in("a", failed)), budgets: []v1alpha1.ReplacementBudget{within(number(1), time.Hour)}},
@@ -188,7 +199,7 @@ func TestBudgetsHold(t *testing.T) {
 		for i := range p.Members {
 			if machine := p.Members[i].Machine; MayTimeOut(machine.Status.CurrentStatus.Phase) && p.Decide(policy, machine).Allowed() {
 				p.Members[i].Role = Going
-				p.Past = append(p.Past, Past{machine, now})
+				p.Past = append(p.Past, Past{Machine: machine, At: now})
 				granted[p.zone(machine)]++
 			}
 		}
