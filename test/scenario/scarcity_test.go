@@ -91,7 +91,7 @@ func TestZoneOutage(t *testing.T) {
 	deployment.Spec.Replacement = &v1alpha1.ReplacementPolicy{ZoneOutage: v1alpha1.ZoneOutageWait}
 	deployment.Annotations = map[string]string{v1alpha1.AnnotationKeyZoneMaxSkew: "1"}
 	w.create(secret(w.Namespace, "outage"), zoneClass(w.Namespace, "outage", "outage", "a"), zoneClass(w.Namespace, "refuge", "outage", "b"), deployment)
-	manager := w.manager("--machine-health-timeout", "1s")
+	manager := w.manager("--machine-health-timeout", "5s") // until then all of them are seen
 	w.inZones(deployment, map[string]int{"a": 2, "b": 2})
 
 	failed := map[string]bool{}
