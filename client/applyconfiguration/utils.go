@@ -112,6 +112,10 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &applyconfigurationmachinev1alpha1.NodeTemplateApplyConfiguration{}
 	case machinev1alpha1.SchemeGroupVersion.WithKind("NodeTemplateSpec"):
 		return &applyconfigurationmachinev1alpha1.NodeTemplateSpecApplyConfiguration{}
+	case machinev1alpha1.SchemeGroupVersion.WithKind("ReplacementBudget"):
+		return &applyconfigurationmachinev1alpha1.ReplacementBudgetApplyConfiguration{}
+	case machinev1alpha1.SchemeGroupVersion.WithKind("ReplacementPolicy"):
+		return &applyconfigurationmachinev1alpha1.ReplacementPolicyApplyConfiguration{}
 	case machinev1alpha1.SchemeGroupVersion.WithKind("RollbackConfig"):
 		return &applyconfigurationmachinev1alpha1.RollbackConfigApplyConfiguration{}
 	case machinev1alpha1.SchemeGroupVersion.WithKind("RollingUpdateMachineDeployment"):

@@ -11,6 +11,7 @@ import (
 
 	"github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -248,5 +249,40 @@ func TestRestartOfOneMachine(t *testing.T) {
 	}
 	if now := w.names(t); len(now) != 2 || slices.Contains(now, old[0]) || !slices.Contains(now, old[1]) {
 		t.Errorf("the machines are %q; %s is to be replaced, %s to stay", now, old[0], old[1])
+	}
+}
+
+// TestReturnToTheFirstChoice: machines of another class are replaced while there is capacity for better ones. A
+// new one that is no better goes again.
+func TestReturnToTheFirstChoice(t *testing.T) {
+	w := newClusters(t)
+	w.classes(map[string]string{"now": `{"capacity":1}`, "second": `{}`})
+	deployment := w.deployment("pool", "now", 2)
+	deployment.Spec.FallbackClasses = []string{"second"}
+	deployment.Spec.Strategy = v1alpha1.MachineDeploymentStrategy{
+		Type: v1alpha1.RollingUpdateMachineDeploymentStrategyType,
+		RollingUpdate: &v1alpha1.RollingUpdateMachineDeployment{UpdateConfiguration: v1alpha1.UpdateConfiguration{
+			MaxSurge: ptr.To(intstr.FromInt32(1)), MaxUnavailable: ptr.To(intstr.FromInt32(0)),
+		}},
+	}
+	w.create(deployment)
+	w.manage()
+	w.tells(t, []string{"successfully rolled out"}, "status", "pool")
+	old, again := w.names(t), []string{"restart", "pool", "--fallen-back"}
+
+	w.tells(t, []string{"give one of them"}, append(again, "--machine", old[0])...)
+	w.tells(t, []string{"of class second is replaced when one of class now is available (dry run)"}, append(again, "--dry-run")...)
+	w.tells(t, []string{"class now has no capacity left", "Of 1 machine, 0 were replaced"}, again...)
+	if now := w.names(t); !slices.Equal(now, old) {
+		t.Fatalf("the machines are %q, want %q", now, old)
+	}
+
+	class := w.class("now", "")
+	w.must(w.Client.Patch(t.Context(), class, client.RawPatch(types.MergePatchType, []byte(`{"providerSpec":{"capacity":2}}`))))
+	w.tells(t, []string{"of class now replaces ", " of class second\n"}, again...)
+	w.tells(t, []string{"has no machine of another class than its first choice"}, again...)
+	w.must(w.Client.Get(t.Context(), client.ObjectKeyFromObject(deployment), deployment))
+	if _, still := deployment.Annotations[change.AnnotationReplacing]; still || deployment.Spec.Replicas != 2 || len(w.names(t)) != 2 {
+		t.Errorf("left with %d replicas, %v", deployment.Spec.Replicas, deployment.Annotations)
 	}
 }

@@ -23,8 +23,11 @@ var parts = []string{
 	"internal/reconcile/expectations", "internal/reconcile/fieldindex", "internal/reconcile/messages",
 	"internal/reconcile/target", "internal/reconcile/tasks", "internal/reconcile/validation",
 	"internal/lifecycle/bootstrap", "internal/lifecycle/classupdate", "internal/lifecycle/drain", "internal/lifecycle/noderef", "internal/lifecycle/preservation",
-	"internal/lifecycle/scarcity",
+	"internal/lifecycle/scarcity", budget,
 }
+
+// budget are pure rules that other parts apply, too.
+const budget = "internal/lifecycle/replacement/budget"
 
 // timeouts are pure rules that also know the error codes of drivers.
 const timeouts = "internal/lifecycle/timeouts"
@@ -68,7 +71,7 @@ var rules = []rule{
 	{from: []string{"drivers/vm"}, may: []string{"api", "driver"}, never: []string{"internal"}},
 
 	// What controllers stand on.
-	{from: append(slices.Clone(parts), pure...), may: []string{"api", "internal/lifecycle/noderef", "internal/reconcile/flow", "internal/reconcile/apierror"}},
+	{from: append(slices.Clone(parts), pure...), may: []string{"api", budget, "internal/lifecycle/noderef", "internal/reconcile/flow", "internal/reconcile/apierror"}},
 	{from: []string{timeouts}, may: []string{"api", "driver"}},
 	{
 		from: []string{"internal/lifecycle/instance", "internal/lifecycle/orphans"},
@@ -81,7 +84,7 @@ var rules = []rule{
 		from: []string{"internal/lifecycle/scarcity/capacity"},
 		may:  []string{"api", "driver", "internal/lifecycle/instance", "internal/lifecycle/scarcity"},
 	},
-	{from: []string{"internal/lifecycle/replacement"}, may: []string{"api"}},
+	{from: []string{"internal/lifecycle/replacement"}, may: []string{"api", budget}},
 	{from: []string{"internal/lifecycle/ownership"}, may: []string{"api", "internal/reconcile/fieldindex"}},
 	{
 		from: []string{"internal/lifecycle/instance/steps"},
@@ -99,7 +102,7 @@ var rules = []rule{
 	},
 	{
 		from:  planners,
-		may:   slices.Concat([]string{"api", "internal/lifecycle/classupdate", "internal/lifecycle/noderef", "internal/lifecycle/preservation", "internal/lifecycle/scarcity", "internal/reconcile/cascade", "internal/reconcile/messages", "internal/reconcile/validation"}, pure, planners),
+		may:   slices.Concat([]string{"api", budget, "internal/lifecycle/classupdate", "internal/lifecycle/noderef", "internal/lifecycle/preservation", "internal/lifecycle/scarcity", "internal/reconcile/cascade", "internal/reconcile/messages", "internal/reconcile/validation"}, pure, planners),
 		never: []string{"sigs.k8s.io/controller-runtime", "k8s.io/client-go", "k8s.io/utils/clock", "github.com/go-logr"},
 	},
 	{
@@ -115,6 +118,7 @@ var rules = []rule{
 	{from: []string{"internal/observe/metrics"}, may: []string{"api", "driver", "internal/lifecycle/drain", "internal/controllers/machinedeployment/planner/reserve"}},
 	{from: []string{"internal/observe/explain"}, may: slices.Concat([]string{"api", "driver", timeouts}, parts, pure, planners)},
 	{from: []string{"internal/observe/follow"}},
+	{from: []string{"internal/observe/rollout/replacements"}, may: []string{"api", budget, timeouts}},
 	{from: []string{"internal/observe/rollout"}, may: slices.Concat([]string{"api", "internal/observe/explain", "internal/observe/follow"}, parts, pure, planners)},
 
 	// What serves autoscalers. It decides by the rules that planners have of its annotations.

@@ -1,6 +1,7 @@
 package crd
 
 import (
+	"strings"
 	"testing"
 
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
@@ -85,5 +86,39 @@ func must(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestSenselessReplacementPoliciesAreRefused: what controllers could not read at all, or not follow.
+func TestSenselessReplacementPoliciesAreRefused(t *testing.T) {
+	e := env.New(t)
+	for name, test := range map[string]struct {
+		budget map[string]any
+		says   string
+	}{
+		"good":            {map[string]any{"max": "10%", "per": "topology.kubernetes.io/zone", "within": "1h30m"}, ""},
+		"none at all":     {map[string]any{"max": 0}, ""},
+		"below-zero":      {map[string]any{"max": -1}, "must be a number that is not below zero"},
+		"too-much":        {map[string]any{"max": "1000%"}, "budgets[0].max"},
+		"no-percentage":   {map[string]any{"max": "5"}, "budgets[0].max"},
+		"missing":         {map[string]any{"per": "zone"}, "budgets[0].max: Required value"},
+		"a-fortnight":     {map[string]any{"max": 1, "within": "2w"}, "budgets[0].within"},
+		"no-time":         {map[string]any{"max": 1, "within": "0s"}, "must be above zero, and at most 24h"},
+		"two-days":        {map[string]any{"max": 1, "within": "48h"}, "must be above zero, and at most 24h"},
+		"longer-than-all": {map[string]any{"max": 1, "within": "999999999h"}, "budgets[0].within"},
+	} {
+		deployment := &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": v1alpha1.SchemeGroupVersion.String(),
+			"kind":       "MachineDeployment",
+			"metadata":   map[string]any{"generateName": "pool-", "namespace": e.Namespace},
+			"spec": map[string]any{
+				"template":    map[string]any{"spec": map[string]any{"class": map[string]any{"kind": "MachineClass", "name": "pool"}}},
+				"replacement": map[string]any{"budgets": []any{test.budget}},
+			},
+		}}
+		err := e.Client.Create(t.Context(), deployment)
+		if test.says == "" && err != nil || test.says != "" && (err == nil || !strings.Contains(err.Error(), test.says)) {
+			t.Errorf("%s: the API server says %v, want %q", name, err, test.says)
+		}
 	}
 }

@@ -1,6 +1,7 @@
 package scenario
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -76,6 +77,66 @@ func TestSpread(t *testing.T) {
 	w.scale(deployment, 10)
 	w.inZones(deployment, map[string]int{"a": 5, "b": 5})
 	manager.Stop()
+}
+
+// TestZoneOutage: all machines of a zone are unhealthy, and wait for it; then they are to be replaced, at once, and
+// the new ones are made in another zone.
+func TestZoneOutage(t *testing.T) {
+	w := newScenario(t)
+	if err := w.cloud.SetZones("a", "b"); err != nil {
+		t.Fatal(err)
+	}
+	deployment := deploymentOf(w.Namespace, "outage", 4)
+	deployment.Spec.FallbackClasses = []string{"refuge"}
+	deployment.Spec.Replacement = &v1alpha1.ReplacementPolicy{ZoneOutage: v1alpha1.ZoneOutageWait}
+	deployment.Annotations = map[string]string{v1alpha1.AnnotationKeyZoneMaxSkew: "1"}
+	w.create(secret(w.Namespace, "outage"), zoneClass(w.Namespace, "outage", "outage", "a"), zoneClass(w.Namespace, "refuge", "outage", "b"), deployment)
+	manager := w.manager("--machine-health-timeout", "5s") // until then all of them are seen
+	w.inZones(deployment, map[string]int{"a": 2, "b": 2})
+
+	failed := map[string]bool{}
+	for _, machine := range w.machines() {
+		if machine.Spec.Class.Name == "outage" {
+			failed[machine.Name] = true
+			w.unhealthy(machine.Labels[v1alpha1.NodeLabelKey])
+		}
+	}
+	w.eventually(func(g gomega.Gomega) {
+		for _, machine := range w.machines() {
+			operation := machine.Status.LastOperation.Description
+			g.Expect(strings.Contains(operation, "all machines in zone a are unhealthy")).To(gomega.Equal(failed[machine.Name]), "%s: %s", machine.Name, operation)
+		}
+	})
+
+	w.patch(deployment, `{"spec":{"replacement":{"zoneOutage":"Replace"}}}`)
+	w.inZones(deployment, map[string]int{"b": 4})
+	for _, machine := range w.machines() {
+		if failed[machine.Name] {
+			t.Errorf("%s was not replaced", machine.Name)
+		}
+	}
+	manager.Stop()
+}
+
+// machines are all of the namespace.
+func (w *scenario) machines() []v1alpha1.Machine {
+	w.t.Helper()
+	list := &v1alpha1.MachineList{}
+	if err := w.Client.List(w.t.Context(), list, client.InNamespace(w.Namespace)); err != nil {
+		w.t.Fatal(err)
+	}
+	return list.Items
+}
+
+// unhealthy has a node report that its disk is full.
+func (w *scenario) unhealthy(name string) {
+	w.t.Helper()
+	node := &corev1.Node{}
+	node.Name = name
+	patch := []byte(`{"status":{"conditions":[{"type":"DiskPressure","status":"True","reason":"Tried"}]}}`)
+	if err := w.Target.Client.Status().Patch(w.t.Context(), node, client.RawPatch("application/strategic-merge-patch+json", patch)); err != nil {
+		w.t.Fatal(err)
+	}
 }
 
 // inZones waits until a deployment has its machines, with VMs and nodes in these zones.

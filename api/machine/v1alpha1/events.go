@@ -60,6 +60,8 @@ const (
 	CauseHealthTimeout = "HealthTimeout"
 	// CauseReplacementDelayed: the Machine becomes Failed after others of its pool are replaced.
 	CauseReplacementDelayed = "ReplacementDelayed"
+	// CauseZoneOutage: all Machines of a zone are unhealthy. They wait for it, or others are made elsewhere.
+	CauseZoneOutage = "ZoneOutage"
 	// CauseNodeDeleted: the node was deleted, so the Machine is deleted.
 	CauseNodeDeleted = "NodeDeleted"
 	// CauseTargetUnavailable: the cluster of the nodes does not answer.

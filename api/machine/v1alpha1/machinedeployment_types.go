@@ -94,7 +94,61 @@ type MachineDeploymentSpec struct {
 	// +listType=atomic
 	// +optional
 	FallbackClasses []string `json:"fallbackClasses,omitempty"`
+	// Replacement limits how many unhealthy machines are replaced. Nil leaves that to the manager's flag
+	// --machine-max-health-replacements. MCM's CRDs do not know this field, but see AnnotationKeyReplacement.
+	// +optional
+	Replacement *ReplacementPolicy `json:"replacement,omitempty"`
 }
+
+// ReplacementPolicy limits how many machines of a deployment become Failed, and are replaced, once they
+// are unhealthy for longer than their health timeout. Machines that never joined are not limited by it.
+type ReplacementPolicy struct {
+	// Budgets all have to allow a replacement. Without any, the manager's flag
+	// --machine-max-health-replacements limits it.
+	// +kubebuilder:validation:MaxItems=8
+	// +listType=atomic
+	// +optional
+	Budgets []ReplacementBudget `json:"budgets,omitempty"`
+	// ZoneOutage is what becomes of two or more machines that are all there is in a zone, and all
+	// unhealthy: Wait until the zone is back, or Replace them in other zones, at once unless a budget
+	// forbids it. Empty means that zones do not matter, as in MCM.
+	// +kubebuilder:validation:Enum=Wait;Replace
+	// +optional
+	ZoneOutage ZoneOutagePolicy `json:"zoneOutage,omitempty"`
+}
+
+// ReplacementBudget is how many machines of a group may be replaced.
+type ReplacementBudget struct {
+	// Max is a number of machines, or a percentage of the group, rounded down, and at least 1. With 0 or 0%,
+	// none is replaced.
+	// +kubebuilder:validation:XValidation:rule="type(self) == string || (int(self) >= 0 && int(self) < 2147483648)",message="must be a number that is not below zero"
+	// +kubebuilder:validation:XIntOrString
+	// +kubebuilder:validation:Pattern=`^(100|[0-9]{1,2})%$`
+	Max intstr.IntOrString `json:"max"`
+	// Per is the key of a label of the machines or their nodes, such as topology.kubernetes.io/zone: those
+	// with the same value are a group. Empty means that all machines of the deployment are one group.
+	// +kubebuilder:validation:MaxLength=317
+	// +optional
+	Per string `json:"per,omitempty"`
+	// Within is the time in which no more than Max become Failed, such as 1h, at most a day. Nil limits
+	// how many are replaced at the same time.
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:Pattern=`^([0-9]{1,9}(s|m|h))+$`
+	// +kubebuilder:validation:XValidation:rule="duration(self) > duration('0s') && duration(self) <= duration('24h')",message="must be above zero, and at most 24h"
+	// +kubebuilder:validation:MaxLength=32
+	// +optional
+	Within *metav1.Duration `json:"within,omitempty"`
+}
+
+// ZoneOutagePolicy is what becomes of the machines of a zone in which all are unhealthy.
+type ZoneOutagePolicy string
+
+const (
+	// ZoneOutageWait waits until the zone is back.
+	ZoneOutageWait ZoneOutagePolicy = "Wait"
+	// ZoneOutageReplace replaces the machines by others in the zones of the fallback classes.
+	ZoneOutageReplace ZoneOutagePolicy = "Replace"
+)
 
 // RollbackConfig names the revision to return to.
 type RollbackConfig struct {

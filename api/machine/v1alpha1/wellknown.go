@@ -78,11 +78,14 @@ const (
 	// first, separated by commas. Without it, its own class is the only one.
 	AnnotationKeyClassChoices = "machine.millwright.dev/class-choices"
 	// AnnotationKeyClassReason on a machine says why it has the class that it has, and not the first
-	// choice: CauseNoCapacity or CauseZoneSpread.
+	// choice: CauseNoCapacity, CauseZoneSpread or CauseZoneOutage.
 	AnnotationKeyClassReason = "machine.millwright.dev/class-reason"
 	// AnnotationKeyZoneMaxSkew on a deployment, and from there on its sets, spreads the machines over the
 	// zones of its classes: how many more machines a zone may have than the emptiest one.
 	AnnotationKeyZoneMaxSkew = "machine.millwright.dev/zone-max-skew"
+	// AnnotationKeyReplacement on a deployment, and from there on its sets, is spec.replacement, as JSON, for
+	// clusters whose CRDs prune that field, which outranks it.
+	AnnotationKeyReplacement = "machine.millwright.dev/replacement"
 	// AnnotationKeyUpdateStrategy on a MachineClass or a Machine says what becomes of VMs that exist when the
 	// class changes: "Update" changes them as far as their driver can, "DryRun" has the driver say what it
 	// could change. Without it they stay as they are. What is on a Machine outranks what is on its class.

@@ -1140,6 +1140,37 @@ var schemaYAML = typed.YAMLObject(`types:
           - name: progressDeadlineSeconds
             type:
               scalar: numeric
+          - name: replacement
+            type:
+              map:
+                fields:
+                - name: budgets
+                  type:
+                    list:
+                      elementType:
+                        map:
+                          fields:
+                          - name: max
+                            type:
+                              scalar: untyped
+                              list:
+                                elementType:
+                                  namedType: __untyped_atomic_
+                                elementRelationship: atomic
+                              map:
+                                elementType:
+                                  namedType: __untyped_deduced_
+                                elementRelationship: separable
+                          - name: per
+                            type:
+                              scalar: string
+                          - name: within
+                            type:
+                              scalar: string
+                      elementRelationship: atomic
+                - name: zoneOutage
+                  type:
+                    scalar: string
           - name: replicas
             type:
               scalar: numeric

@@ -138,6 +138,7 @@ func (f *Flags) addClusterAPI(flags *pflag.FlagSet) {
 func (f *Flags) addHealth(flags *pflag.FlagSet) {
 	h := &f.Config.Health
 	flags.DurationVar(&h.Timeout, "machine-health-timeout", machine.DefaultHealthTimeout, "period after which an unhealthy Machine is marked Failed and replaced")
+	flags.StringVar(&f.totalReplacements, "machine-max-total-health-replacements", "", "number or percentage of the Machines of all pools together that may be replaced for their health concurrently; 0 replaces none. Empty is no limit")
 	flags.StringVar(&f.replacements, "machine-max-health-replacements", "1", `number or percentage of the Machines with the same label "name" that may be replaced for their health concurrently, and, after an outage, whose drains may be forced concurrently`)
 	flags.DurationVar(&h.OutageTimeout, "machine-safety-apiserver-statuscheck-timeout", machine.DefaultOutageTimeout, "period after which an API server that does not answer is considered unreachable")
 	flags.DurationVar(&h.OutagePeriod, "machine-safety-apiserver-statuscheck-period", machine.DefaultOutagePeriod, "period of the API servers' health check, which runs while a Machine timeout is pending or metrics are scraped")

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
 
 	"github.com/millwright-dev/millwright/internal/cli/args"
 	"github.com/millwright-dev/millwright/internal/cli/connect"
@@ -38,8 +39,10 @@ type Flags struct {
 	burst           int
 	nodeConditions  string
 	replacements    string
-	apis            []string
-	ignored         ignored
+	// totalReplacements is empty if there is no limit.
+	totalReplacements string
+	apis              []string
+	ignored           ignored
 }
 
 // Agent is the user agent of the manager's requests.
@@ -132,6 +135,9 @@ func (f *Flags) Complete(ctx context.Context) error {
 	}
 	zeroIsNone(&f.Config)
 	f.Config.Health.MaxReplacements = intstr.Parse(f.replacements)
+	if f.totalReplacements != "" {
+		f.Config.Health.MaxTotalReplacements = ptr.To(intstr.Parse(f.totalReplacements))
+	}
 	return f.Driver.open(ctx, &f.Config)
 }
 

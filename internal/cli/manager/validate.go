@@ -108,6 +108,8 @@ func (f *Flags) validateMachines(wrong *args.Problems) {
 	wrong.If(c.Drain.Strategy != drain.Serial && c.Drain.Strategy != drain.Independent, "--drain-volume-pods: %q is neither serial nor independent", c.Drain.Strategy)
 	_, err := intstr.GetScaledValueFromIntOrPercent(ptr.To(intstr.Parse(f.replacements)), 100, false)
 	wrong.If(err != nil, "--machine-max-health-replacements: %q is neither a number nor a percentage", f.replacements)
+	total, err := intstr.GetScaledValueFromIntOrPercent(ptr.To(intstr.Parse(f.totalReplacements)), 100, false)
+	wrong.If(f.totalReplacements != "" && (err != nil || total < 0), "--machine-max-total-health-replacements: %q is neither a number that is not below zero nor a percentage", f.totalReplacements)
 	for _, name := range noderef.ParseConditions(f.nodeConditions) {
 		wrong.If(f.nodeConditions != "" && len(utilvalidation.IsQualifiedName(name)) > 0, "--node-conditions: %q is not a type of condition", name)
 	}

@@ -34,7 +34,7 @@ func newRestart() *cobra.Command {
 	one := replacement{}
 	cmd := add(&cobra.Command{
 		Use:   "restart NAME",
-		Short: "Replace all machines by the strategy of the MachineDeployment, or one",
+		Short: "Replace all machines by the strategy of the MachineDeployment, or some",
 		Long: `Replace all machines by the strategy of the MachineDeployment, without a change of class.
 
 This sets the annotation ` + change.AnnotationRestarted + ` of the
@@ -42,15 +42,22 @@ template to the current time, which creates a new revision, also with MCM.
 
 With --machine, one machine is replaced, and the command waits for that. If the strategy allows
 more machines (maxSurge), the MachineDeployment has one replica more until a new machine is
-available; then the old one is deleted by its name. Else it is deleted first.`,
+available; then the old one is deleted by its name. Else it is deleted first.
+
+With --fallen-back, the machines are replaced that have another class than their first choice
+(spec.fallbackClasses), one after the other, each when a better one is available. It ends
+when there is no capacity for a better one, and keeps the rest.`,
 		Example: `  millwright rollout restart pool
-  millwright rollout restart pool --machine pool-5494b-d8fr6`,
+  millwright rollout restart pool --machine pool-5494b-d8fr6
+  millwright rollout restart pool --fallen-back --dry-run`,
 	}, func(cmd *cobra.Command, d deployment) error {
-		if one.machine != "" {
+		switch {
+		case one.machine != "" && one.fallenBack:
+			return args.Wrongf("--machine and --fallen-back are two ways to say which machines: give one of them")
+		case one.machine != "" || one.fallenBack:
 			return one.run(cmd, d)
-		}
-		if one.dryRun || one.timeout != 0 {
-			return args.Wrongf("--dry-run and --timeout are for --machine")
+		case one.dryRun || one.timeout != 0:
+			return args.Wrongf("--dry-run and --timeout are for --machine and --fallen-back")
 		}
 		ctx, cancel := context.WithTimeout(cmd.Context(), answerTimeout)
 		defer cancel()
@@ -60,8 +67,9 @@ available; then the old one is deleted by its name. Else it is deleted first.`,
 		return d.report(cmd, "restarted")
 	})
 	cmd.Flags().StringVar(&one.machine, "machine", "", "name of the only machine to replace")
-	cmd.Flags().BoolVar(&one.dryRun, "dry-run", false, "say how the machine would be replaced, and change nothing; only with --machine")
-	cmd.Flags().DurationVar(&one.timeout, "timeout", 0, "how long to wait for the replacement; 0 for no limit; only with --machine")
+	cmd.Flags().BoolVar(&one.fallenBack, "fallen-back", false, "replace the machines that have another class than their first choice")
+	cmd.Flags().BoolVar(&one.dryRun, "dry-run", false, "say what would be replaced, and change nothing; only with --machine or --fallen-back")
+	cmd.Flags().DurationVar(&one.timeout, "timeout", 0, "how long to wait for all replacements; 0 for no limit; only with --machine or --fallen-back")
 	return cmd
 }
 

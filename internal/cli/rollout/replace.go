@@ -13,14 +13,16 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
-// replacement is the replacement of one machine, with the flags of the command.
+// replacement is the replacement of one machine, or of one after the other, with the flags of the command.
 type replacement struct {
 	machine string
-	dryRun  bool
-	timeout time.Duration
+	// fallenBack is to replace all machines that have another class than their first choice.
+	fallenBack bool
+	dryRun     bool
+	timeout    time.Duration
 }
 
-// run replaces the machine, and waits until that is done.
+// run replaces the machine, or one after the other, and waits until that is done.
 func (r replacement) run(cmd *cobra.Command, d deployment) error {
 	ctx, cancel := cmd.Context(), context.CancelFunc(func() {})
 	if r.timeout > 0 {
@@ -30,6 +32,9 @@ func (r replacement) run(cmd *cobra.Command, d deployment) error {
 	facts, err := rollout.Read(ctx, d.Client, d.key)
 	if err != nil {
 		return err
+	}
+	if r.fallenBack {
+		return r.toFirstChoice(ctx, cmd, d, facts)
 	}
 	plan, err := change.Replace(facts, r.machine, time.Now())
 	if err != nil {
@@ -55,15 +60,26 @@ func (r replacement) run(cmd *cobra.Command, d deployment) error {
 
 func (r replacement) replace(ctx context.Context, cmd *cobra.Command, d deployment, plan change.Replacement) error {
 	if plan.First {
-		if !plan.Begun {
-			if err := plan.Begin(ctx, d.Client, d.key); err != nil {
-				return err
-			}
-		}
-		if err := r.follow(ctx, cmd, d, plan.Enough); err != nil {
-			return r.ended(ctx, err, "is not deleted yet: no other is available instead of it. The same command goes on with that. "+plan.Withdrawal(d.key))
+		if err := r.another(ctx, cmd, d, plan); err != nil {
+			return err
 		}
 	}
+	return r.finish(ctx, cmd, d, plan)
+}
+
+// another has one machine more made, and waits until it is available.
+func (r replacement) another(ctx context.Context, cmd *cobra.Command, d deployment, plan change.Replacement) error {
+	if !plan.Begun {
+		if err := plan.Begin(ctx, d.Client, d.key); err != nil {
+			return err
+		}
+	}
+	err := r.follow(ctx, cmd, d, plan.Enough)
+	return r.ended(ctx, err, "is not deleted yet: no other is available instead of it. The same command goes on with that. "+plan.Withdrawal(d.key))
+}
+
+// finish has the machine of the plan deleted, and waits until it is gone.
+func (r replacement) finish(ctx context.Context, cmd *cobra.Command, d deployment, plan change.Replacement) error {
 	if err := plan.Finish(ctx, d.Client, d.key, time.Now()); err != nil {
 		return err
 	}

@@ -30,7 +30,7 @@ commands need the API server only, and work with MCM, too.`,
 		Example: `  millwright rollout status pool
   millwright rollout restart mcd/pool -n machines --kubeconfig control.yaml
   millwright rollout undo pool --to-revision 2`,
-	}, newStatus(), newHistory(), newUndo(), newPause(), newResume(), newRestart(), newDiff())
+	}, newStatus(), newHistory(), newUndo(), newPause(), newResume(), newRestart(), newDiff(), newReplacements())
 }
 
 // add completes a command for one MachineDeployment, with which it calls run.

@@ -105,6 +105,9 @@ type Health struct {
 	// health at the same time: a number, or a percentage of those Machines, rounded down, and
 	// at least 1.
 	MaxReplacements intstr.IntOrString
+	// MaxTotalReplacements is the same for the Machines of all pools together; it may be 0, so that none is
+	// replaced. Nil is no limit.
+	MaxTotalReplacements *intstr.IntOrString
 	// OutageTimeout is the time after which an API server that does not answer counts as
 	// having been away; timeouts begin anew when it is back. Zero means DefaultOutageTimeout.
 	OutageTimeout time.Duration
@@ -157,7 +160,11 @@ func New(opts Options) *Controller {
 	opts.Health.OutagePeriod = cmp.Or(opts.Health.OutagePeriod, DefaultOutagePeriod)
 	opts.Drain.Timeout = max(0, cmp.Or(opts.Drain.Timeout, DefaultDrainTimeout))
 	opts.Drain.MaxEvictRetries = max(0, cmp.Or(opts.Drain.MaxEvictRetries, DefaultMaxEvictRetries))
-	return &Controller{Options: opts}
+	c := &Controller{Options: opts}
+	if opts.Health.MaxTotalReplacements != nil {
+		c.replacements.Total = &replacement.Limiter{Everywhere: true}
+	}
+	return c
 }
 
 // ofDriver returns the Machines that may wait for a driver, which is asked for them at once.
@@ -219,6 +226,7 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 			Period: c.Health.OutagePeriod, Timeout: c.Health.OutageTimeout,
 		})
 		c.Outages.Use(c.outages)
+		c.replacements.Begin(c.Clock.Now())
 	})
 	if !c.written.Fresh(machine) {
 		c.outages.Follow(ctx)

@@ -20,7 +20,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
 	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
 	"github.com/millwright-dev/millwright/internal/lifecycle/outage"
-	"github.com/millwright-dev/millwright/internal/lifecycle/replacement"
+	"github.com/millwright-dev/millwright/internal/lifecycle/replacement/budget"
 	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
@@ -183,7 +183,7 @@ func (c *Controller) awaitRecovery(ctx context.Context, s *scope, what string) f
 	if s.machine.Status.CurrentStatus.Phase == v1alpha1.MachineInPlaceUpdating {
 		return c.awaitUpdate(ctx, s)
 	}
-	if !replacement.MayTimeOut(s.machine.Status.CurrentStatus.Phase) || timeouts.HealthDisabled(s.machine) {
+	if !budget.MayTimeOut(s.machine.Status.CurrentStatus.Phase) || timeouts.HealthDisabled(s.machine) {
 		return flow.Wait(0, what)
 	}
 	left := c.outages.Countdown(ctx, s.machine.Status.CurrentStatus.LastUpdateTime.Time, timeouts.Health(s.machine, c.Health.Timeout))
@@ -191,30 +191,6 @@ func (c *Controller) awaitRecovery(ctx context.Context, s *scope, what string) f
 		return flow.Wait(left.Wait, what)
 	}
 	return c.giveUp(ctx, s, what)
-}
-
-// giveUp sets the phase Failed, unless too many others are being replaced, or the API server has a
-// healthy node. That is read last, so that a large pool of failing nodes does not cost many reads.
-func (c *Controller) giveUp(ctx context.Context, s *scope, what string) flow.Result {
-	granted, err := c.replacements.Allow(ctx, c.Client, s.machine, c.Health.MaxReplacements)
-	switch {
-	case err != nil:
-		return flow.Fail(err)
-	case !granted:
-		s.replacementDelayed(timeouts.Health(s.machine, c.Health.Timeout).Duration)
-		return flow.Wait(replacementRetry, "the replacement of other machines")
-	}
-	usable, err := c.usable(ctx, s)
-	switch {
-	case err != nil:
-		c.replacements.Release(s.key())
-		return flow.Fail(err)
-	case usable:
-		c.replacements.Release(s.key())
-		return flow.Wait(expectations.StaleCache, "the cache to show that the node recovered")
-	}
-	s.healthTimedOut(timeouts.Health(s.machine, c.Health.Timeout).Duration)
-	return flow.Wait(0, what)
 }
 
 // usable reads from the API server whether the node is healthy, as caches may lag and a replacement

@@ -22,7 +22,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
 	"github.com/millwright-dev/millwright/internal/lifecycle/nodes"
 	"github.com/millwright-dev/millwright/internal/lifecycle/ownership"
-	"github.com/millwright-dev/millwright/internal/lifecycle/replacement"
+	"github.com/millwright-dev/millwright/internal/lifecycle/replacement/budget"
 	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
@@ -32,7 +32,7 @@ const targetAway = 5 * time.Second
 
 func (c *Controller) awaitNode(ctx context.Context, s *scope) flow.Result {
 	if c.Target == nil {
-		if replacement.MayTimeOut(s.machine.Status.CurrentStatus.Phase) {
+		if budget.MayTimeOut(s.machine.Status.CurrentStatus.Phase) {
 			return c.awaitRecovery(ctx, s, "a VM that is gone")
 		}
 		return flow.Stop("there is no target cluster to join")

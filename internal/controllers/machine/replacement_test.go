@@ -164,11 +164,11 @@ func TestLimitHoldsForManyWorkers(t *testing.T) {
 	for range 2 {
 		for _, machine := range machines {
 			workers.Go(func() {
-				ok, err := h.controller.replacements.Allow(t.Context(), h.controller.Client, machine, h.controller.Health.MaxReplacements)
+				verdict, err := h.controller.mayReplace(t.Context(), machine)
 				if err != nil {
 					t.Error(err)
 				}
-				if ok {
+				if verdict.Allowed() {
 					granted <- machine.Name
 				}
 			})
@@ -187,8 +187,8 @@ func TestLimitHoldsForManyWorkers(t *testing.T) {
 	for name := range distinct {
 		h.controller.replacements.Release(types.NamespacedName{Namespace: h.Key.Namespace, Name: name})
 	}
-	if ok, err := h.controller.replacements.Allow(t.Context(), h.controller.Client, machines[0], h.controller.Health.MaxReplacements); !ok || err != nil {
-		t.Errorf("granted: %v, err %v, although the places are free", ok, err)
+	if verdict, err := h.controller.mayReplace(t.Context(), machines[0]); !verdict.Allowed() || err != nil {
+		t.Errorf("%+v, err %v, although the places are free", verdict, err)
 	}
 }
 

@@ -21,7 +21,6 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
 	"github.com/millwright-dev/millwright/internal/lifecycle/ownership"
 	"github.com/millwright-dev/millwright/internal/lifecycle/preservation"
-	"github.com/millwright-dev/millwright/internal/lifecycle/replacement"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
@@ -195,15 +194,6 @@ func (s *scope) healthTimedOut(timeout time.Duration) {
 	s.operation(v1alpha1.MachineOperationHealthCheck, v1alpha1.MachineStateFailed, sentence, "")
 	s.phase(v1alpha1.MachineFailed)
 	s.events.AddToBoth(s.node, corev1.EventTypeWarning, reasonFailedHealth, passevents.Cause{Name: v1alpha1.CauseHealthTimeout}, sentence)
-}
-
-// replacementDelayed records that the health timeout is over, and that others are replaced first.
-func (s *scope) replacementDelayed(timeout time.Duration) {
-	sentence := fmt.Sprintf("Machine %s health checks failing since last %v. It is not Failed yet, as other machines of %q are being replaced.",
-		s.machine.Name, timeout, replacement.PoolOf(s.machine))
-	if s.operation(v1alpha1.MachineOperationHealthCheck, v1alpha1.MachineStateProcessing, sentence, "") {
-		s.events.Add(corev1.EventTypeWarning, reasonDelayed, passevents.Cause{Name: v1alpha1.CauseReplacementDelayed}, sentence)
-	}
 }
 
 func (s *scope) unknown(why, sentence string) {

@@ -4,8 +4,6 @@ import (
 	"strings"
 	"testing"
 
-	"sigs.k8s.io/controller-runtime/pkg/client"
-
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/reconcile/validation"
 	"github.com/millwright-dev/millwright/test/absurd"
@@ -80,7 +78,7 @@ func unbound(deployment *v1alpha1.MachineDeployment) bool {
 func checkTexts(t *testing.T, s *server) {
 	t.Helper()
 	found := &v1alpha1.MachineDeployment{}
-	if s.live.Get(t.Context(), client.ObjectKeyFromObject(s.deployment()), found) != nil {
+	if s.live.Get(t.Context(), request.NamespacedName, found) != nil {
 		return // it is deleted
 	}
 	for _, condition := range found.Status.Conditions {

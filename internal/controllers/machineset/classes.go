@@ -11,6 +11,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/reserve"
 	"github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
+	"github.com/millwright-dev/millwright/internal/lifecycle/replacement/budget"
 	"github.com/millwright-dev/millwright/internal/lifecycle/scarcity"
 )
 
@@ -57,7 +58,28 @@ func (c *Controller) classesOf(ctx context.Context, f planner.Facts) (classes, e
 		}
 	}
 	of.count(f.Owned)
+	of.findOut(f)
 	return of, nil
+}
+
+// findOut finds the zones in which all Machines are unhealthy, if they are to be replaced elsewhere.
+func (of classes) findOut(f planner.Facts) {
+	policy := budget.Of(f.Set)
+	if policy == nil || policy.ZoneOutage != v1alpha1.ZoneOutageReplace {
+		return
+	}
+	zones := map[string]string{}
+	for _, choice := range of.choices {
+		zones[choice.Class.Name] = scarcity.Zone(choice.Class)
+	}
+	pool := budget.Pool{Zone: func(machine *v1alpha1.Machine) string { return zones[machine.Spec.Class.Name] }}
+	for _, machine := range f.Owned {
+		pool.Members = append(pool.Members, budget.Member{Machine: machine})
+	}
+	for i, choice := range of.choices {
+		zone := scarcity.Zone(choice.Class)
+		of.choices[i].Out = zone != "" && pool.Abandoned(zone)
+	}
 }
 
 // count counts Machines in their zones.
@@ -84,6 +106,8 @@ func (of classes) next(known Capacity) (class *v1alpha1.MachineClass, why string
 	scarcity.Placed(of.choices, class)
 	switch preferred := of.choices[0].Class; {
 	case class == preferred:
+	case of.choices[0].Out:
+		why = v1alpha1.CauseZoneOutage
 	case known != nil && known.Out(preferred):
 		why = v1alpha1.CauseNoCapacity
 	default:
@@ -132,6 +156,8 @@ func withClass(op planner.Operation, set *v1alpha1.MachineSet, machine *v1alpha1
 	switch why := machine.Annotations[v1alpha1.AnnotationKeyClassReason]; why {
 	case v1alpha1.CauseNoCapacity:
 		op.Cause, op.Reason = why, fmt.Sprintf("%s, with class %s, as %s has no capacity left", op.Reason, class, first)
+	case v1alpha1.CauseZoneOutage:
+		op.Cause, op.Reason = why, fmt.Sprintf("%s, with class %s, as all machines in the zone of %s are unhealthy", op.Reason, class, first)
 	case v1alpha1.CauseZoneSpread:
 		op.Cause, op.Reason = why, fmt.Sprintf("%s, with class %s, as its zone has fewer machines than that of %s", op.Reason, class, first)
 	}

@@ -113,3 +113,43 @@ func TestOneMachineTriesTheFirstChoice(t *testing.T) {
 		t.Errorf("%d machines try the first choice, want 1", tries)
 	}
 }
+
+// TestNoNewMachinesInAZoneThatIsOut: with all Machines of a zone unhealthy, those that replace them are made in
+// another one, if the policy says so.
+func TestNoNewMachinesInAZoneThatIsOut(t *testing.T) {
+	failed := func(m *v1alpha1.Machine) { m.Status.CurrentStatus.Phase = v1alpha1.MachineFailed }
+	unknown := func(m *v1alpha1.Machine) { m.Status.CurrentStatus.Phase = v1alpha1.MachineUnknown }
+	for policy, want := range map[v1alpha1.ZoneOutagePolicy]string{"": fixture.Class, v1alpha1.ZoneOutageWait: fixture.Class, v1alpha1.ZoneOutageReplace: "b"} {
+		t.Run(string(policy), func(t *testing.T) {
+			set := newSet(2, fallingBackTo("b", ""), func(set *v1alpha1.MachineSet) {
+				metav1.SetMetaDataAnnotation(&set.ObjectMeta, v1alpha1.AnnotationKeyReplacement, `{"zoneOutage":"`+string(policy)+`"}`)
+			})
+			s := newServer(set, classIn(fixture.Class, "a"), classIn("b", "b"), machine("a", failed), machine("b", unknown))
+			c := s.newController()
+			for range 3 {
+				pass(t, c)
+				s.catchUp()
+			}
+			made := 0
+			for name, machine := range s.all() {
+				if name == "a" || name == "b" {
+					continue
+				}
+				made++
+				if got := machine.Spec.Class.Name; got != want {
+					t.Errorf("the new machine has class %s, want %s", got, want)
+				}
+				if got := machine.Annotations[v1alpha1.AnnotationKeyClassReason]; (got == v1alpha1.CauseZoneOutage) != (want == "b") {
+					t.Errorf("the reason of its class is %q", got)
+				}
+			}
+			if made != 1 {
+				t.Errorf("%d machines were made, want one", made)
+			}
+			const says = "with class b, as all machines in the zone of " + fixture.Class + " are unhealthy"
+			if got := slices.ContainsFunc(s.events.lines, func(event string) bool { return strings.Contains(event, says) }); got != (want == "b") {
+				t.Errorf("events: %q", s.events.lines)
+			}
+		})
+	}
+}

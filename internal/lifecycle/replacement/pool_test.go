@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/lifecycle/replacement/budget"
 )
 
 // shelf is a cache of one pool, which counts the Machines that are read.
@@ -41,7 +42,7 @@ func massFailure(tb testing.TB, size int, limit intstr.IntOrString) int {
 	s, l := unknowns(size), &Limiter{}
 	for range 5 {
 		for i := range s.machines {
-			if _, err := l.Allow(tb.Context(), s, &s.machines[i], limit); err != nil {
+			if _, err := l.Allow(tb.Context(), s, Request{Machine: &s.machines[i], Limit: limit}); err != nil {
 				tb.Fatal(err)
 			}
 		}
@@ -100,12 +101,12 @@ func TestCountsAreThoseOfThePool(t *testing.T) {
 		case 2:
 			l.Release(client.ObjectKeyFromObject(machine))
 		case 3:
-			if !machine.DeletionTimestamp.IsZero() || !MayTimeOut(machine.Status.CurrentStatus.Phase) {
+			if !machine.DeletionTimestamp.IsZero() || !budget.MayTimeOut(machine.Status.CurrentStatus.Phase) {
 				break
 			}
 			want := busyNow(l, s.machines, machine) < 5
-			if got, err := l.Allow(t.Context(), s, machine, limit); err != nil || got != want {
-				t.Fatalf("step %d of seed %d: allowed: %v, want %v, err %v", step, seed, got, want, err)
+			if got, err := l.Allow(t.Context(), s, Request{Machine: machine, Limit: limit}); err != nil || got.Allowed() != want {
+				t.Fatalf("step %d of seed %d: %+v, want allowed %v, err %v", step, seed, got, want, err)
 			}
 		default:
 			machine.Status.CurrentStatus.Phase = phases[random.IntN(len(phases))]
@@ -119,17 +120,17 @@ func TestCountsAreThoseOfThePool(t *testing.T) {
 
 // busyNow counts the replacements of other Machines in a pool, one by one.
 func busyNow(l *Limiter, machines []v1alpha1.Machine, asking *v1alpha1.Machine) int {
-	counts := map[role]int{}
+	counts := map[budget.Role]int{}
 	for i := range machines {
 		machine := &machines[i]
 		known := l.machines[client.ObjectKeyFromObject(machine)]
 		switch {
 		case machine.UID == asking.UID:
-		case known != nil && known.granted && MayTimeOut(machine.Status.CurrentStatus.Phase):
-			counts[going]++
+		case known != nil && known.granted && budget.MayTimeOut(machine.Status.CurrentStatus.Phase):
+			counts[budget.Going]++
 		default:
-			counts[roleOf(machine)]++
+			counts[budget.RoleOf(machine)]++
 		}
 	}
-	return max(counts[going], counts[coming])
+	return max(counts[budget.Going], counts[budget.Coming])
 }

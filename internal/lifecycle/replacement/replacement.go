@@ -6,35 +6,94 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/lifecycle/replacement/budget"
 )
 
-// Limiter limits how many Machines of a pool are replaced at the same time: when all nodes fail,
-// replacing them may not cure the cause. It lists a pool once, when the first of its Machines asks,
+// Limiter limits how many Machines of a pool are replaced at the same time, or within a time: when all nodes
+// fail, replacing them may not cure the cause. It lists a pool once, when the first of its Machines asks,
 // and then counts what Observe and Forget report. The zero value is ready to use.
 type Limiter struct {
+	// Total limits the Machines of all pools together; nil is no limit. Its Everywhere is true.
+	Total *Limiter
+	// Everywhere makes one pool of all Machines.
+	Everywhere bool
+
 	mu       sync.Mutex
 	pools    map[types.NamespacedName]*pool
 	machines map[types.NamespacedName]*member
+	past     past
 }
 
-// Allow reports whether the Machine may become Failed for its health now, and reserves that until
-// it is replaced, or until Release. The limit is a number of Machines, or a percentage of the pool,
-// rounded down, and at least 1. The cache needs the index ByPool.
-func (r *Limiter) Allow(ctx context.Context, cache client.Reader, machine *v1alpha1.Machine, limit intstr.IntOrString) (bool, error) {
+// Request asks whether a Machine may become Failed for its health.
+type Request struct {
+	Machine *v1alpha1.Machine
+	// Policy is that of the Machine's set; nil leaves it to Limit.
+	Policy *v1alpha1.ReplacementPolicy
+	// Limit is a number of Machines, or a percentage of the pool, rounded down, and at least 1.
+	Limit intstr.IntOrString
+	// TotalLimit is the same for Total, which may also be 0.
+	TotalLimit intstr.IntOrString
+	// Zone returns the zone of a Machine. It is called for a Policy only.
+	Zone func(machine *v1alpha1.Machine) string
+	Now  time.Time
+}
+
+// Allow decides whether the Machine may become Failed for its health now, and if so reserves that until
+// it is replaced, or until Release. The cache needs the index ByPool.
+func (r *Limiter) Allow(ctx context.Context, cache client.Reader, req Request) (budget.Verdict, error) {
+	verdict, err := r.allow(ctx, cache, req, 1)
+	if err != nil || !verdict.Allowed() || r.Total == nil {
+		return verdict, err
+	}
+	total := Request{Machine: req.Machine, Limit: req.TotalLimit, Now: req.Now}
+	verdict, err = r.Total.allow(ctx, cache, total, 0)
+	if err != nil || !verdict.Allowed() {
+		r.release(client.ObjectKeyFromObject(req.Machine))
+		verdict.Reason = fmt.Sprintf("no more than %s may be replaced at the same time in all pools together", req.TotalLimit.String())
+	}
+	return verdict, err
+}
+
+func (r *Limiter) allow(ctx context.Context, cache client.Reader, req Request, least int) (budget.Verdict, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	m, err := r.memberOf(ctx, cache, machine)
-	if err != nil || m.pool.busyBeside(m) >= limitOf(limit, m.pool.size) {
-		return false, err
+	m, err := r.memberOf(ctx, cache, req.Machine)
+	if err != nil {
+		return budget.Verdict{}, err
 	}
-	m.change(func() { m.granted = true })
-	return true, nil
+	verdict := budget.Verdict{}
+	switch {
+	case req.Policy != nil:
+		verdict = r.poolFor(m.pool, req).Decide(req.Policy, req.Machine)
+	case m.pool.busyBeside(m) >= max(least, budget.Share(req.Limit, m.pool.size)):
+		verdict = budget.Verdict{Cause: v1alpha1.CauseReplacementDelayed}
+	}
+	if verdict.Allowed() {
+		m.change(func() { m.granted = true })
+		r.past.add(m.pool.name, req)
+	}
+	return verdict, nil
+}
+
+// poolFor is what the budgets have to know of a pool.
+func (r *Limiter) poolFor(p *pool, req Request) budget.Pool {
+	made := budget.Pool{Zone: req.Zone, Limit: req.Limit, Now: req.Now}
+	for m := range p.members {
+		member := budget.Member{Machine: m.machine, Role: m.role}
+		if m.granted {
+			member.Role = budget.Going
+		}
+		made.Members = append(made.Members, member)
+	}
+	made.Past = r.past.of(p, req.Now)
+	return made
 }
 
 // AllowForce reports whether the drain of the Machine may be forced now, and reserves that until the
@@ -46,7 +105,7 @@ func (r *Limiter) AllowForce(ctx context.Context, cache client.Reader, machine *
 	switch {
 	case err != nil:
 		return false, err
-	case !m.forced && m.pool.forced >= limitOf(limit, m.pool.size):
+	case !m.forced && m.pool.forced >= max(1, budget.Share(limit, m.pool.size)):
 		return false, nil
 	}
 	m.change(func() { m.forced = true })
@@ -55,6 +114,9 @@ func (r *Limiter) AllowForce(ctx context.Context, cache client.Reader, machine *
 
 // Observe notes how the cache shows a Machine. It has to be called for each change of a Machine.
 func (r *Limiter) Observe(machine *v1alpha1.Machine) {
+	if r.Total != nil {
+		r.Total.Observe(machine)
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.note(machine)
@@ -62,15 +124,26 @@ func (r *Limiter) Observe(machine *v1alpha1.Machine) {
 
 // Release drops the reservations of a Machine.
 func (r *Limiter) Release(machine types.NamespacedName) {
+	if r.Total != nil {
+		r.Total.release(machine)
+	}
+	r.release(machine)
+}
+
+func (r *Limiter) release(machine types.NamespacedName) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if m := r.machines[machine]; m != nil {
 		m.change(func() { m.granted, m.forced = false, false })
+		r.past.remove(m.pool.name, m.uid)
 	}
 }
 
 // Forget drops what is known of a Machine that is gone.
 func (r *Limiter) Forget(machine types.NamespacedName) {
+	if r.Total != nil {
+		r.Total.Forget(machine)
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.drop(machine)
@@ -78,28 +151,29 @@ func (r *Limiter) Forget(machine types.NamespacedName) {
 
 // memberOf notes the Machine, in a pool that is listed if nobody has asked for it before.
 func (r *Limiter) memberOf(ctx context.Context, cache client.Reader, machine *v1alpha1.Machine) (*member, error) {
-	name := nameOf(machine)
+	name := r.nameOf(machine)
 	if r.pools[name] == nil {
-		list := &v1alpha1.MachineList{}
-		err := cache.List(ctx, list, client.InNamespace(machine.Namespace),
-			client.MatchingFields{ByPool: poolKey(machine)}, client.UnsafeDisableDeepCopy)
-		if err != nil {
+		list, of := &v1alpha1.MachineList{}, []client.ListOption{client.UnsafeDisableDeepCopy}
+		if !r.Everywhere {
+			of = append(of, client.InNamespace(machine.Namespace), client.MatchingFields{ByPool: poolKey(machine)})
+		}
+		if err := cache.List(ctx, list, of...); err != nil {
 			return nil, fmt.Errorf("listing the machines of pool %q: %w", PoolOf(machine), err)
 		}
 		if r.pools == nil {
 			r.pools, r.machines = map[types.NamespacedName]*pool{}, map[types.NamespacedName]*member{}
 		}
-		r.pools[name] = &pool{name: name}
+		r.pools[name] = &pool{name: name, members: map[*member]struct{}{}}
 		for i := range list.Items {
 			r.note(&list.Items[i])
 		}
 	}
-	return r.note(machine), nil
+	return r.note(machine.DeepCopy()), nil // as a pass goes on to change its own
 }
 
 // note brings the counts up to date; nil if nobody has asked for the pool.
 func (r *Limiter) note(machine *v1alpha1.Machine) *member {
-	key, name := client.ObjectKeyFromObject(machine), nameOf(machine)
+	key, name := client.ObjectKeyFromObject(machine), r.nameOf(machine)
 	m := r.machines[key]
 	if m != nil && (m.uid != machine.UID || m.pool.name != name) {
 		r.drop(key)
@@ -112,11 +186,12 @@ func (r *Limiter) note(machine *v1alpha1.Machine) *member {
 		}
 		m = &member{pool: p, uid: machine.UID}
 		r.machines[key] = m
+		p.members[m] = struct{}{}
 		p.size++
 		p.count(m, 1)
 	}
 	m.change(func() {
-		m.role = roleOf(machine)
+		m.machine, m.role = machine, budget.RoleOf(machine)
 		m.granted = m.granted && pending(machine)
 	})
 	return m
@@ -128,6 +203,7 @@ func (r *Limiter) drop(key types.NamespacedName) {
 		return
 	}
 	delete(r.machines, key)
+	delete(m.pool.members, m)
 	m.pool.count(m, -1)
 	if m.pool.size--; m.pool.size == 0 {
 		delete(r.pools, m.pool.name)
@@ -136,8 +212,9 @@ func (r *Limiter) drop(key types.NamespacedName) {
 
 // pool counts the Machines of a pool.
 type pool struct {
-	name types.NamespacedName
-	size int
+	name    types.NamespacedName
+	size    int
+	members map[*member]struct{}
 	// going and coming are the Machines with these roles; forced are those with a forced drain.
 	going, coming, forced int
 }
@@ -148,9 +225,9 @@ func (p *pool) count(m *member, change int) {
 		p.forced += change
 	}
 	switch {
-	case m.granted, m.role == going:
+	case m.granted, m.role == budget.Going:
 		p.going += change
-	case m.role == coming:
+	case m.role == budget.Coming:
 		p.coming += change
 	}
 }
@@ -167,7 +244,9 @@ func (p *pool) busyBeside(m *member) int {
 type member struct {
 	pool *pool
 	uid  types.UID
-	role role
+	// machine is as the cache showed it last. It is read-only.
+	machine *v1alpha1.Machine
+	role    budget.Role
 	// granted reports that it was allowed to become Failed, until the cache shows the effect.
 	granted bool
 	// forced reports that its drain was allowed to be forced.
@@ -181,54 +260,19 @@ func (m *member) change(change func()) {
 	m.pool.count(m, 1)
 }
 
-// role is what a Machine is in the replacements of its pool.
-type role int
-
-const (
-	staying role = iota
-	going
-	coming
-)
-
-// roleOf returns the role of a Machine. One that cannot be created does not come: waiting for it
-// would not help.
-func roleOf(machine *v1alpha1.Machine) role {
-	switch status := &machine.Status.CurrentStatus; {
-	case status.PreserveExpiryTime != nil:
-		return staying
-	case !machine.DeletionTimestamp.IsZero():
-		return going
-	default:
-		return roleIn(status.Phase)
-	}
-}
-
 // pending reports whether a Machine that was allowed to become Failed is not yet.
 func pending(machine *v1alpha1.Machine) bool {
-	return MayTimeOut(machine.Status.CurrentStatus.Phase) && machine.Status.CurrentStatus.PreserveExpiryTime == nil
-}
-
-func roleIn(phase v1alpha1.MachinePhase) role {
-	switch phase {
-	case v1alpha1.MachineFailed, v1alpha1.MachineTerminating:
-		return going
-	case v1alpha1.MachineRunning, v1alpha1.MachineAvailable, v1alpha1.MachineCrashLoopBackOff,
-		v1alpha1.MachineUnknown, v1alpha1.MachineInPlaceUpdateFailed:
-		return staying
-	default:
-		return coming
-	}
-}
-
-func limitOf(limit intstr.IntOrString, size int) int {
-	number, _ := intstr.GetScaledValueFromIntOrPercent(&limit, size, false) // 0 if it is neither
-	return max(number, 1)
+	return budget.MayTimeOut(machine.Status.CurrentStatus.Phase) && machine.Status.CurrentStatus.PreserveExpiryTime == nil
 }
 
 // PoolOf returns the pool of a Machine: by convention the name of its deployment.
 func PoolOf(machine *v1alpha1.Machine) string { return machine.Labels[v1alpha1.LabelKeyName] }
 
-func nameOf(machine *v1alpha1.Machine) types.NamespacedName {
+// nameOf names the pool of a Machine.
+func (r *Limiter) nameOf(machine *v1alpha1.Machine) types.NamespacedName {
+	if r.Everywhere {
+		return types.NamespacedName{}
+	}
 	return types.NamespacedName{Namespace: machine.Namespace, Name: PoolOf(machine)}
 }
 
@@ -240,8 +284,3 @@ func poolKey(machine *v1alpha1.Machine) string { return "name=" + PoolOf(machine
 
 // Pools returns the values of ByPool.
 func Pools(object client.Object) []string { return []string{poolKey(object.(*v1alpha1.Machine))} }
-
-// MayTimeOut reports whether the health timeout applies to Machines in this phase.
-func MayTimeOut(phase v1alpha1.MachinePhase) bool {
-	return phase == v1alpha1.MachineUnknown || phase == v1alpha1.MachineInPlaceUpdateFailed
-}

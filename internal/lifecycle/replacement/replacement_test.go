@@ -6,7 +6,6 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
@@ -80,26 +79,5 @@ func TestBusy(t *testing.T) {
 	}
 	if got := counted(t, []v1alpha1.Machine{doomed, asking}, &asking); got != 1 {
 		t.Error("a Machine does not count that is being deleted")
-	}
-}
-
-func TestLimit(t *testing.T) {
-	cases := map[string]struct {
-		limit intstr.IntOrString
-		size  int
-		want  int
-	}{
-		"default":             {intstr.IntOrString{}, 100, 1},
-		"number":              {intstr.FromInt32(7), 100, 7},
-		"negative":            {intstr.FromInt32(-3), 100, 1},
-		"percentage":          {intstr.FromString("20%"), 50, 10},
-		"percentage, rounded": {intstr.FromString("20%"), 14, 2},
-		"percentage of a few": {intstr.FromString("20%"), 3, 1},
-		"nonsense":            {intstr.FromString("many"), 50, 1},
-	}
-	for name, tc := range cases {
-		if got := limitOf(tc.limit, tc.size); got != tc.want {
-			t.Errorf("%s: %d, want %d", name, got, tc.want)
-		}
 	}
 }

@@ -230,6 +230,9 @@ func (e *explainer) unknown() {
 	// again when its timeout is over.
 	late := e.last.Type == v1alpha1.MachineOperationHealthCheck && e.last.State == v1alpha1.MachineStateProcessing && !e.reported.Before(t.Ends(e.Since))
 	switch {
+	case e.awaitsZone():
+		e.Why(zoneOut, "", e.reported, "{text}", e.says)
+		e.Next(time.Time{}, zoneReturns)
 	case late && !lost, e.noted(e.Since, v1alpha1.CauseReplacementDelayed) != nil:
 		e.Why(delayed, "", e.reported, "{text}", e.says)
 		e.Next(time.Time{}, failsAfter)
@@ -241,6 +244,12 @@ func (e *explainer) unknown() {
 	default:
 		e.givenUp(e.Since, t, "health", "its node is healthy before")
 	}
+}
+
+// awaitsZone reports whether the last word on the replacement is that it waits for its zone.
+func (e *explainer) awaitsZone() bool {
+	event := e.noted(e.Since, v1alpha1.CauseReplacementDelayed, v1alpha1.CauseZoneOutage)
+	return event != nil && report.CauseOf(event) == v1alpha1.CauseZoneOutage
 }
 
 func (e *explainer) nodeNow() {

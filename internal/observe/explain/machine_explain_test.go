@@ -145,6 +145,9 @@ var living = map[string]situation{
 		virtualMachine(metav1.ConditionUnknown, "HostUnreachable", "Host host-1 does not answer; the virtual machine may be running.")), report.NotRunning, report.VirtualMachineNotReady},
 	"replacement-delayed": {all(phase(v1alpha1.MachineUnknown, 14*time.Minute), silentKubelet(14*time.Minute),
 		last(health, works, 4*time.Minute, `Machine pool-a-x7k2p health checks failing since last 10m0s. It is not Failed yet, as other machines of "pool" are being replaced.`, "")), report.NotRunning, v1alpha1.CauseNodeUnhealthy},
+	"zone-outage": {all(phase(v1alpha1.MachineUnknown, 14*time.Minute), silentKubelet(14*time.Minute),
+		noted("ReplacementDelayed", "all machines in zone z1 are unhealthy", 4*time.Minute, v1alpha1.CauseZoneOutage),
+		last(health, works, 4*time.Minute, `Machine pool-a-x7k2p health checks failing since last 10m0s. It is not Failed yet: all machines in zone z1 are unhealthy, and it waits for the zone.`, "")), report.NotRunning, v1alpha1.CauseNodeUnhealthy},
 	"recovered-unseen": {all(phase(v1alpha1.MachineUnknown, 4*time.Minute), last(health, works, 4*time.Minute, "Machine pool-a-x7k2p is unhealthy - changing MachinePhase to Unknown. Node conditions: Ready=Unknown (NodeStatusUnknown)", "")), report.NotRunning, report.Other},
 
 	"failed-health":     {all(phase(v1alpha1.MachineFailed, time.Second), silentKubelet(10*time.Minute), failedHealth(time.Second)), report.NotRunning, v1alpha1.CauseHealthTimeout},

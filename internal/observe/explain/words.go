@@ -47,6 +47,7 @@ var (
 	fallsBack        = say(v1alpha1.CauseNoCapacity, "{text}", "")
 	unfitClass       = say(v1alpha1.CauseUnfitClass, "{text}", "Correct the class, or the list in spec.fallbackClasses of the deployment or in its annotation "+v1alpha1.AnnotationKeyFallbackClasses)
 	delayed          = say(v1alpha1.CauseReplacementDelayed, "{text}", "Look why so many machines of the pool fail at once: kubectl -n {namespace} get {machines}")
+	zoneOut          = say(v1alpha1.CauseZoneOutage, "{text}", "Bring the zone back, or have its machines replaced in other zones: spec.replacement.zoneOutage: Replace, with spec.fallbackClasses")
 	kept             = say(report.Preserved, keptWhy, "To end its preservation: {release}")
 	keptFailed       = say(report.Preserved, keptWhy, "To have it replaced now: {release}")
 	namedKept        = say(v1alpha1.CauseNamedForDeletion, "it was named for deletion, normally by an autoscaler, and is kept: spec.replicas was not lowered{cordoned}", deleteOrKeep)
@@ -153,6 +154,7 @@ const (
 	drainTimesOut  = "What is left then is deleted without regard to budgets and grace{then}: the drain timeout is {timeout}"
 	failsUnless    = "The machine becomes Failed unless {unless}: its timeout is {timeout}"
 	neverFails     = "It stays as it is until its node is healthy: spec.disableHealthTimeout is set"
+	zoneReturns    = "It stays Unknown until its zone is back, or others of its zone are healthy"
 	failsAfter     = "It becomes Failed once the others are replaced, or Running if its node recovers"
 	becomesRunning = "It becomes Running as soon as the manager has seen that"
 	preservedUntil = "Its preservation ends"

@@ -72,6 +72,7 @@ func MachineDeployment(deployment *v1alpha1.MachineDeployment) field.ErrorList {
 	errs = append(errs, strategy(&deployment.Spec.Strategy, spec.Child("strategy"))...)
 	errs = append(errs, excess(deployment)...)
 	errs = append(errs, fallback(deployment)...)
+	errs = append(errs, replacement(deployment)...)
 	return append(errs, limits(&deployment.Spec)...)
 }
 

@@ -43,6 +43,9 @@ type MachineDeploymentSpecApplyConfiguration struct {
 	// template has no capacity left, the first choice first. They are of the same provider, mostly in other zones or
 	// of other types. MCM's CRDs do not know this field, but see AnnotationKeyFallbackClasses.
 	FallbackClasses []string `json:"fallbackClasses,omitempty"`
+	// Replacement limits how many unhealthy machines are replaced. Nil leaves that to the manager's flag
+	// --machine-max-health-replacements. MCM's CRDs do not know this field, but see AnnotationKeyReplacement.
+	Replacement *ReplacementPolicyApplyConfiguration `json:"replacement,omitempty"`
 }
 
 // MachineDeploymentSpecApplyConfiguration constructs a declarative configuration of the MachineDeploymentSpec type for use with
@@ -146,5 +149,13 @@ func (b *MachineDeploymentSpecApplyConfiguration) WithFallbackClasses(values ...
 	for i := range values {
 		b.FallbackClasses = append(b.FallbackClasses, values[i])
 	}
+	return b
+}
+
+// WithReplacement sets the Replacement field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Replacement field is set to the value of the last call.
+func (b *MachineDeploymentSpecApplyConfiguration) WithReplacement(value *ReplacementPolicyApplyConfiguration) *MachineDeploymentSpecApplyConfiguration {
+	b.Replacement = value
 	return b
 }

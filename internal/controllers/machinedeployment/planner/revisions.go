@@ -33,6 +33,7 @@ var notCopied = []string{
 	v1alpha1.AnnotationKeyExcessNoExecute,
 	v1alpha1.AnnotationKeyFallbackClasses,
 	v1alpha1.AnnotationKeyZoneMaxSkew,
+	v1alpha1.AnnotationKeyReplacement,
 }
 
 func copiedAnnotations(deployment *v1alpha1.MachineDeployment) map[string]string {

@@ -15,6 +15,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/reserve"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/revision"
 	machineset "github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
+	"github.com/millwright-dev/millwright/internal/lifecycle/replacement/budget"
 	"github.com/millwright-dev/millwright/internal/lifecycle/scarcity"
 )
 
@@ -46,6 +47,7 @@ func NewSet(f Facts, replicas int32) *v1alpha1.MachineSet {
 	setReplicaAnnotations(set, f, reserve.Wanted(deployment))
 	reserve.Assign(set, deployment, f.excess[nil])
 	scarcity.Assign(set, deployment)
+	budget.Assign(set, deployment)
 	return set
 }
 
@@ -116,6 +118,7 @@ func refreshed(f Facts, set *v1alpha1.MachineSet, replicas int32, sized bool) *v
 	}
 	reserve.Assign(next, f.Deployment, f.excess[set])
 	scarcity.Assign(next, f.Deployment)
+	budget.Assign(next, f.Deployment)
 	if _, wished := f.Deployment.Annotations[v1alpha1.AnnotationKeyUnfreeze]; wished && machineset.Frozen(set) {
 		next.Annotations[v1alpha1.AnnotationKeyUnfreeze] = isTrue
 	}

@@ -39,9 +39,12 @@ type (
 	NodeTemplate                   = v1alpha1.NodeTemplate
 	NodeTemplateSpec               = v1alpha1.NodeTemplateSpec
 	OrchestrationType              = v1alpha1.OrchestrationType
+	ReplacementBudget              = v1alpha1.ReplacementBudget
+	ReplacementPolicy              = v1alpha1.ReplacementPolicy
 	RollbackConfig                 = v1alpha1.RollbackConfig
 	RollingUpdateMachineDeployment = v1alpha1.RollingUpdateMachineDeployment
 	UpdateConfiguration            = v1alpha1.UpdateConfiguration
+	ZoneOutagePolicy               = v1alpha1.ZoneOutagePolicy
 )
 
 const (
@@ -67,6 +70,7 @@ const (
 	AnnotationKeyNotManaged                      = v1alpha1.AnnotationKeyNotManaged
 	AnnotationKeyPreferNoSchedule                = v1alpha1.AnnotationKeyPreferNoSchedule
 	AnnotationKeyPreserve                        = v1alpha1.AnnotationKeyPreserve
+	AnnotationKeyReplacement                     = v1alpha1.AnnotationKeyReplacement
 	AnnotationKeyRevision                        = v1alpha1.AnnotationKeyRevision
 	AnnotationKeyRevisionHistory                 = v1alpha1.AnnotationKeyRevisionHistory
 	AnnotationKeyScaleDownDisabled               = v1alpha1.AnnotationKeyScaleDownDisabled
@@ -110,6 +114,7 @@ const (
 	CauseTargetUnavailable                       = v1alpha1.CauseTargetUnavailable
 	CauseUnfitClass                              = v1alpha1.CauseUnfitClass
 	CauseUpdatePending                           = v1alpha1.CauseUpdatePending
+	CauseZoneOutage                              = v1alpha1.CauseZoneOutage
 	CauseZoneSpread                              = v1alpha1.CauseZoneSpread
 	ConditionFalse                               = v1alpha1.ConditionFalse
 	ConditionTrue                                = v1alpha1.ConditionTrue
@@ -232,4 +237,6 @@ const (
 	TaintKeyPreserved                            = v1alpha1.TaintKeyPreserved
 	UpdateFailed                                 = v1alpha1.UpdateFailed
 	UpdateSuccessful                             = v1alpha1.UpdateSuccessful
+	ZoneOutageReplace                            = v1alpha1.ZoneOutageReplace
+	ZoneOutageWait                               = v1alpha1.ZoneOutageWait
 )

@@ -1,0 +1,64 @@
+package replacement
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/lifecycle/replacement/budget"
+)
+
+// past is when Machines became Failed for their health, for budgets that count them within a time. It is not
+// stored anywhere: what another process did is guessed from the Machines, and rather too much than too little.
+type past struct {
+	// began is when this process began to replace Machines.
+	began time.Time
+	pools map[types.NamespacedName]map[types.UID]budget.Past
+}
+
+// Begin says when this process began to replace Machines: what was done before is not known to it.
+func (r *Limiter) Begin(now time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.past.began = now
+}
+
+// add notes that a Machine becomes Failed, if its policy counts that within a time.
+func (p *past) add(pool types.NamespacedName, req Request) {
+	counted := func(b v1alpha1.ReplacementBudget) bool { return b.Within != nil }
+	if req.Policy == nil || !slices.ContainsFunc(req.Policy.Budgets, counted) {
+		return
+	}
+	if p.pools == nil {
+		p.pools = map[types.NamespacedName]map[types.UID]budget.Past{}
+	}
+	if p.pools[pool] == nil {
+		p.pools[pool] = map[types.UID]budget.Past{}
+	}
+	if _, known := p.pools[pool][req.Machine.UID]; !known {
+		p.pools[pool][req.Machine.UID] = budget.Past{Machine: req.Machine.DeepCopy(), At: req.Now}
+	}
+}
+
+func (p *past) remove(pool types.NamespacedName, machine types.UID) {
+	delete(p.pools[pool], machine)
+}
+
+// of returns what is known of the Machines of a pool that became Failed, and guesses what another process did.
+func (p *past) of(pool *pool, now time.Time) []budget.Past {
+	known := p.pools[pool.name]
+	maps.DeleteFunc(known, func(_ types.UID, it budget.Past) bool { return now.Sub(it.At) >= budget.Longest })
+	if len(known) == 0 {
+		delete(p.pools, pool.name)
+	}
+	all := slices.Collect(maps.Values(known))
+	for m := range pool.members {
+		if _, ours := known[m.uid]; !ours {
+			all = append(all, budget.Guess(budget.Member{Machine: m.machine, Role: m.role}, p.began)...)
+		}
+	}
+	return all
+}
