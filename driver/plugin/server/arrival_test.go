@@ -3,7 +3,6 @@ package server_test
 import (
 	"bytes"
 	"context"
-	"crypto/tls"
 	"encoding/binary"
 	"io"
 	"net"
@@ -12,8 +11,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"golang.org/x/net/http2"
 
 	"github.com/millwright-dev/millwright/driver/codes"
 )
@@ -44,14 +41,19 @@ func TestUnfinishedMessagesTakeLittleMemory(t *testing.T) {
 		t.Run(method, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				m := newManager(t)
-				attacker := &http2.Transport{AllowHTTP: true, DialTLSContext: func(ctx context.Context, _, address string, _ *tls.Config) (net.Conn, error) {
-					return m.network.Dial(ctx, address)
-				}}
-				t.Cleanup(attacker.CloseIdleConnections)
+				connection := func() *http.Transport {
+					made := &http.Transport{Protocols: new(http.Protocols), DialContext: func(ctx context.Context, _, address string) (net.Conn, error) {
+						return m.network.Dial(ctx, address)
+					}}
+					made.Protocols.SetUnencryptedHTTP2(true)
+					t.Cleanup(made.CloseIdleConnections)
+					return made
+				}
+				attackers := []*http.Transport{connection(), connection(), connection(), connection()}
 				head := binary.BigEndian.AppendUint32([]byte{0}, length+1)
 				var sent atomic.Int64
 				closed, statuses := make(chan struct{}), make(chan string, streams)
-				for range streams {
+				for i := range streams {
 					request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://manager/millwright.driver.Infra/"+method,
 						io.MultiReader(bytes.NewReader(head), &unfinished{length, &sent, closed}))
 					if err != nil {
@@ -60,7 +62,7 @@ func TestUnfinishedMessagesTakeLittleMemory(t *testing.T) {
 					request.Header.Set("Content-Type", "application/grpc")
 					request.Header.Set("Te", "trailers")
 					go func() {
-						response, err := attacker.RoundTrip(request)
+						response, err := attackers[i%len(attackers)].RoundTrip(request)
 						if err != nil {
 							statuses <- err.Error()
 							return

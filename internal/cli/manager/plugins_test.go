@@ -33,9 +33,8 @@ func TestADriverLearnsTheVersionOfTheManager(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	registration := &driverpb.Registration{Kind: "one", ApiVersion: "machine.sapcloud.io/v1alpha1", Instance: "0123456789abcdef"}
-	for _, required := range []driverpb.OperationType{1, 2, 3, 4} {
-		registration.Operations = append(registration.Operations, required)
+	registration := &driverpb.Registration{
+		Kind: "one", ApiVersion: "machine.sapcloud.io/v1alpha1", Instance: "0123456789abcdef", Operations: []driverpb.OperationType{1, 2, 3, 4},
 	}
 	if err := stream.Send(&driverpb.DriverSide{Content: &driverpb.DriverSide_Registration{Registration: registration}}); err != nil {
 		t.Fatal(err)
