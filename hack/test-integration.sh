@@ -84,8 +84,10 @@ vm)
 	;;
 esac
 # The controllers of local mode look after the namespace default only, also after all VMs. The machines are in
-# another namespace, of two controllers as processes.
-flags="--control-kubeconfig=$CONTROL_KUBECONFIG --target-kubeconfig=$CONTROL_KUBECONFIG --namespace=integration --port=0"
+# another namespace, of two controllers as processes. There is one of each, which must not end because virtual
+# machines without KVM leave it no time to renew its lease.
+leases='--leader-elect-lease-duration=6m --leader-elect-renew-deadline=5m'
+flags="--control-kubeconfig=$CONTROL_KUBECONFIG --target-kubeconfig=$CONTROL_KUBECONFIG --namespace=integration --port=0 $leases"
 export MC_COMMAND="$millwright machine-controller $flags --driver=$driver${vms:+ $vms}"
 export MCM_COMMAND="$millwright machine-controller-manager $flags --machine-safety-overshooting-period=300ms"
 

@@ -160,3 +160,17 @@ func TestDomainsOfHosts(t *testing.T) {
 		})
 	}
 }
+
+// TestSpecificationsThatAreNoObject: they are refused in words of users.
+func TestSpecificationsThatAreNoObject(t *testing.T) {
+	for raw, want := range map[string]string{
+		`"small"`: "providerSpec: unexpected string",
+		`["a"]`:   "providerSpec: unexpected array",
+		`1`:       "providerSpec: unexpected number",
+	} {
+		_, err := parseSpec([]byte(raw), codes.InvalidArgument)
+		if found, _ := status.FromError(err); found.Code() != codes.InvalidArgument || found.Message() != want {
+			t.Errorf("%s: %v", raw, err)
+		}
+	}
+}

@@ -79,8 +79,12 @@ var sizes = []struct {
 func parseSpec(raw []byte, outOfRange codes.Code) (*providerSpec, error) {
 	s := &providerSpec{}
 	unknown, err := json.UnmarshalStrict(raw, s, json.DisallowUnknownFields)
-	if wrong, ok := errors.AsType[*gojson.UnmarshalTypeError](err); ok && wrong.Field != "" {
-		return nil, status.Error(codes.InvalidArgument, fmt.Sprintf("%s: unexpected %s", specPath.Child(wrong.Field), wrong.Value))
+	if wrong, ok := errors.AsType[*gojson.UnmarshalTypeError](err); ok {
+		path := specPath
+		if wrong.Field != "" { // otherwise it is the whole
+			path = path.Child(wrong.Field)
+		}
+		return nil, status.Error(codes.InvalidArgument, fmt.Sprintf("%s: unexpected %s", path, wrong.Value))
 	}
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, describe([]error{fmt.Errorf("%s: %w", specPath, err)}))

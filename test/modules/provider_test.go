@@ -14,9 +14,16 @@ import (
 	"time"
 
 	"github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
+	"github.com/millwright-dev/millwright/internal/manager"
+	"github.com/millwright-dev/millwright/test/coretest"
 	"github.com/millwright-dev/millwright/test/env"
 	"github.com/millwright-dev/millwright/test/fixture"
 	"github.com/millwright-dev/millwright/test/program"
@@ -25,7 +32,7 @@ import (
 
 // TestDriversOfOthers: a deployment rolls on a driver outside of this repository, which is built without a
 // replace, as if Millwright were published: as a machine controller of its own, and as a plug-in. It rolls
-// on the driver in Python, too.
+// on the driver in Python, too. The machine controller serves Cluster API as well.
 func TestDriversOfOthers(t *testing.T) {
 	if testing.Short() {
 		t.Skip("unpacks modules of Kubernetes, and starts a control plane")
@@ -36,8 +43,11 @@ func TestDriversOfOthers(t *testing.T) {
 	t.Run("machine controller", func(t *testing.T) {
 		t.Parallel()
 		e := env.New(t)
-		start(t, exec.CommandContext(context.Background(), filepath.Join(built, "provider"), append(managerFlags(t, e), "--example-url=http://"+cloud)...))
-		(&pool{T: t, Env: e, kind: "example"}).rolls(`{"size":"small","tags":{"kubernetes.io/cluster/c":"1","kubernetes.io/role/node":"1"}}`)
+		coretest.Install(t, e.Admin)
+		start(t, exec.CommandContext(context.Background(), filepath.Join(built, "provider"), append(managerFlags(t, e), "--apis=mcm,capi", "--example-url=http://"+cloud)...))
+		p := &pool{T: t, Env: e, kind: "example"}
+		p.rolls(`{"size":"small","tags":{"kubernetes.io/cluster/c":"1","kubernetes.io/role/node":"1"}}`)
+		p.servesClusterAPI()
 	})
 	t.Run("plug-in", func(t *testing.T) {
 		t.Parallel()
@@ -120,6 +130,42 @@ func (p *pool) rolls(spec string) {
 		err := p.Client.List(p.Context(), machines, client.InNamespace(p.Namespace))
 		return len(machines.Items), err
 	}).WithTimeout(stepTimeout).Should(gomega.BeZero())
+}
+
+// servesClusterAPI creates a MillwrightMachine of the deployment's class, and deletes it.
+func (p *pool) servesClusterAPI() {
+	p.Helper()
+	scheme := manager.Scheme()
+	core.AddToScheme(scheme, core.V1Beta2)
+	admin, err := client.New(p.Admin, client.Options{Scheme: scheme})
+	if err != nil {
+		p.Fatal(err)
+	}
+	named := metav1.ObjectMeta{Namespace: p.Namespace, Name: "infra"}
+	cluster, owner := &core.Cluster{ObjectMeta: named}, &core.Machine{ObjectMeta: named}
+	cluster.Status.Initialization.InfrastructureProvisioned = true
+	owner.Spec.ClusterName, owner.Spec.Bootstrap.DataSecretName = cluster.Name, new("bootstrap")
+	bootstrap := &corev1.Secret{ObjectMeta: named, Data: map[string][]byte{core.BootstrapData: []byte("#cloud-config")}}
+	bootstrap.Name = *owner.Spec.Bootstrap.DataSecretName
+	infra := &infrav1.MillwrightMachine{ObjectMeta: named, Spec: infrav1.MillwrightMachineSpec{
+		Driver: p.kind, MachineClassRef: &infrav1.LocalReference{Name: fixture.Class},
+	}}
+	infra.OwnerReferences = []metav1.OwnerReference{{APIVersion: core.V1Beta2.String(), Kind: core.MachineKind, Name: owner.Name, UID: "u"}}
+	for _, object := range []client.Object{bootstrap, cluster, owner, infra} {
+		if err := admin.Create(p.Context(), object); err != nil {
+			p.Fatal(err)
+		}
+	}
+	g := gomega.NewWithT(p)
+	read := func() error { return admin.Get(p.Context(), client.ObjectKeyFromObject(infra), infra) }
+	g.Eventually(func() bool { return read() == nil && infra.Status.Ready }).WithTimeout(stepTimeout).Should(gomega.BeTrue(), "the MillwrightMachine is ready")
+	if !strings.HasPrefix(infra.Spec.ProviderID, p.kind+":///") {
+		p.Errorf("it has the VM %q", infra.Spec.ProviderID)
+	}
+	if err := admin.Delete(p.Context(), infra); err != nil {
+		p.Fatal(err)
+	}
+	g.Eventually(func() bool { return apierrors.IsNotFound(read()) }).WithTimeout(stepTimeout).Should(gomega.BeTrue(), "it is gone")
 }
 
 // stepTimeout is how long a step may take under load.

@@ -3,6 +3,7 @@ package server_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -11,10 +12,12 @@ import (
 	grpccodes "google.golang.org/grpc/codes"
 	grpcstatus "google.golang.org/grpc/status"
 
+	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/driver/fake"
 	"github.com/millwright-dev/millwright/driver/plugin"
 	driverpb "github.com/millwright-dev/millwright/proto/driver"
+	"github.com/millwright-dev/millwright/test/fixture"
 )
 
 func wantEnd(t *testing.T, err error, want grpccodes.Code) {
@@ -159,6 +162,37 @@ func TestStrangeResults(t *testing.T) {
 			done = ask(soon(t), d, "one")
 			r.answer(r.receive().GetOperation())
 			wantCode(t, (<-done).err, codes.OK)
+		})
+	}
+}
+
+func TestPlacementsThatAreNoSpecification(t *testing.T) {
+	m := newManager(t)
+	r := m.raw()
+	r.registered(registration(func(r *driverpb.Registration) {
+		r.Operations = append(r.Operations, driverpb.OperationType_OT_PLACE_MACHINE)
+	}))
+	d := <-m.added
+	for name, tt := range map[string]struct {
+		object []byte
+		want   codes.Code
+	}{
+		"nothing":  {nil, codes.Internal},
+		"garbage":  {[]byte("\xff{"), codes.Internal},
+		"null":     {[]byte("null"), codes.Internal},
+		"a list":   {[]byte(`["zone"]`), codes.Internal},
+		"a text":   {[]byte(`"zone"`), codes.Internal},
+		"huge":     {fmt.Appendf(nil, `{"zone":%q}`, strings.Repeat("a", 1<<20)), codes.Internal},
+		"a nested": {[]byte(`{"zone":{"name":"a"}}`), codes.OK},
+	} {
+		t.Run(name, func(t *testing.T) {
+			done := make(chan error, 1)
+			go func() {
+				_, err := d.PlaceMachine(soon(t), &driver.PlaceMachineRequest{MachineClass: fixture.MachineClass(), FailureDomain: name})
+				done <- err
+			}()
+			r.answer(r.receive().GetOperation(), func(result *driverpb.OperationResult) { result.Object = tt.object })
+			wantCode(t, <-done, tt.want)
 		})
 	}
 }

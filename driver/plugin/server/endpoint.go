@@ -16,9 +16,6 @@ import (
 	"github.com/millwright-dev/millwright/driver/plugin"
 )
 
-// maxConnections bounds the connections of an endpoint, also those in the handshake.
-const maxConnections = 256
-
 // Endpoint is where drivers connect. Make one with one of the functions; [Server.Serve] closes it.
 type Endpoint struct {
 	listener    net.Listener
@@ -86,7 +83,7 @@ func TLS(address string, files plugin.Files) (*Endpoint, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Endpoint{listener: netutil.LimitListener(listener, maxConnections), credentials: credentials.NewTLS(config)}, nil
+	return &Endpoint{listener: limit(listener, maxConnections, maxPerAddress), credentials: credentials.NewTLS(config)}, nil
 }
 
 // ErrNotLoopback is returned by Loopback for other addresses.
@@ -114,5 +111,5 @@ func Loopback(address string) (*Endpoint, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Endpoint{listener: netutil.LimitListener(listener, maxConnections), credentials: insecure.NewCredentials()}, nil
+	return &Endpoint{listener: limit(listener, maxConnections, maxPerAddress), credentials: insecure.NewCredentials()}, nil
 }

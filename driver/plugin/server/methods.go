@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
@@ -168,11 +169,20 @@ func (d *Driver) PlaceMachine(ctx context.Context, req *driver.PlaceMachineReque
 	if err != nil {
 		return nil, err
 	}
-	if !json.Valid(result.GetObject()) {
-		return nil, status.Error(codes.Internal, "the driver answered with a provider specification that is no JSON")
+	if !isSpecification(result.GetObject()) {
+		return nil, status.Error(codes.Internal, fmt.Sprintf("the driver answered with a provider specification that is no JSON object of at most %d bytes", maxSpecification))
 	}
 	current.placed.Add(asked, result.GetObject())
 	return &driver.PlaceMachineResponse{ProviderSpec: runtime.RawExtension{Raw: result.GetObject()}}, nil
+}
+
+// maxSpecification is how long a provider specification may be, in bytes. No API server stores a longer one.
+const maxSpecification = 1 << 20
+
+// isSpecification reports whether an answer is a provider specification.
+func isSpecification(answer []byte) bool {
+	var fields map[string]json.RawMessage
+	return len(answer) <= maxSpecification && json.Unmarshal(answer, &fields) == nil && fields != nil
 }
 
 // GenerateMachineClassForMigration implements driver.ClassMigrator. Of the answer, name and

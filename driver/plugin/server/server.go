@@ -45,7 +45,7 @@ type Options struct {
 // maxKinds is how many kinds of drivers a server knows.
 const maxKinds = 64
 
-// setupTimeout is how long a stream may take to send its registration, and a connection to be set up.
+// setupTimeout is how long a connection may take to be set up.
 const setupTimeout = 10 * time.Second
 
 // Server is the manager's end of the protocol. Make one with [New].
@@ -59,6 +59,8 @@ type Server struct {
 
 	mu    sync.Mutex
 	kinds map[string]*Driver // by kind in lower case
+	// arriving has the places of each caller for messages that are being received.
+	arriving map[string]chan struct{}
 }
 
 // New returns a server that serves nowhere yet.
@@ -66,7 +68,7 @@ func New(options Options) *Server {
 	if options.Log.GetSink() == nil {
 		options.Log = logr.Discard()
 	}
-	s := &Server{options: options, metrics: newMetrics(options.Registerer), kinds: map[string]*Driver{}}
+	s := &Server{options: options, metrics: newMetrics(options.Registerer), kinds: map[string]*Driver{}, arriving: map[string]chan struct{}{}}
 	_, _ = rand.Read(s.key[:]) // never fails
 	return s
 }
@@ -74,7 +76,7 @@ func New(options Options) *Server {
 // Serve serves drivers at the endpoint until the context ends. It closes the endpoint.
 func (s *Server) Serve(ctx context.Context, endpoint *Endpoint) error {
 	server := grpc.NewServer(append(serverOptions(), grpc.Creds(newLogged(endpoint.credentials, s.options.Log)))...)
-	driverpb.RegisterInfraServer(server, s)
+	server.RegisterService(s.service(), s)
 	forget := context.AfterFunc(ctx, server.Stop)
 	defer forget()
 	s.options.Log.Info("Drivers may register", "endpoint", endpoint.String())
@@ -90,8 +92,9 @@ func serverOptions() []grpc.ServerOption {
 		grpc.ConnectionTimeout(setupTimeout),
 		grpc.MaxRecvMsgSize(wire.MaxMessage),
 		grpc.MaxHeaderListSize(wire.MaxHeaders),
-		// One for the registration, and one for each running operation, which may ask for its class.
-		grpc.MaxConcurrentStreams(2 * wire.MaxOperations),
+		// One for the registration; others are short. Callers wait for one.
+		grpc.MaxConcurrentStreams(maxStreams),
+		grpc.InitialWindowSize(window), grpc.InitialConnWindowSize(16 * window),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
 			Time: wire.KeepaliveTime, Timeout: wire.KeepaliveTime, MaxConnectionIdle: time.Minute,
 		}),
@@ -101,10 +104,13 @@ func serverOptions() []grpc.ServerOption {
 
 // Register implements driverpb.InfraServer.
 func (s *Server) Register(stream grpc.BidiStreamingServer[driverpb.DriverSide, driverpb.MCMside]) error {
-	received := receive(stream)
-	registration, err := await(stream.Context(), received)
+	first, err := arrived(s, stream, stream.Recv)
 	if err != nil {
 		return err
+	}
+	registration := first.GetRegistration()
+	if registration == nil {
+		return status.Error(codes.InvalidArgument, "the first message has no registration")
 	}
 	if err := s.check(stream.Context(), registration); err != nil {
 		s.options.Log.Info("Refused a driver", "kind", registration.GetKind(), "reason", status.Convert(err).Message())
@@ -118,7 +124,7 @@ func (s *Server) Register(stream grpc.BidiStreamingServer[driverpb.DriverSide, d
 	}
 	log := s.options.Log.WithValues("kind", d.kind, "version", registration.GetVersion())
 	log.Info("A driver has registered")
-	err = s.talk(stream, current, received)
+	err = s.talk(stream, current, receive(stream))
 	s.close(d, current, err)
 	log.Info("A driver has disconnected", "reason", status.Convert(err).Message())
 	return err
@@ -230,27 +236,4 @@ func receive(stream grpc.BidiStreamingServer[driverpb.DriverSide, driverpb.MCMsi
 		}
 	}()
 	return received
-}
-
-// await waits for the registration.
-func await(ctx context.Context, received <-chan message) (*driverpb.Registration, error) {
-	timer := time.NewTimer(setupTimeout)
-	defer timer.Stop()
-	select {
-	case first, ok := <-received:
-		if !ok {
-			return nil, status.FromContextError(ctx.Err()).Err()
-		}
-		if first.err != nil {
-			return nil, first.err
-		}
-		if first.content.GetRegistration() == nil {
-			return nil, status.Error(codes.InvalidArgument, "the first message has no registration")
-		}
-		return first.content.GetRegistration(), nil
-	case <-timer.C:
-		return nil, status.Errorf(codes.DeadlineExceeded, "no registration within %v", setupTimeout)
-	case <-ctx.Done():
-		return nil, status.FromContextError(ctx.Err()).Err()
-	}
 }

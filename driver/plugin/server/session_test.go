@@ -1,7 +1,15 @@
 package server
 
 import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"math/big"
 	"testing"
+
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
 
 	driverpb "github.com/millwright-dev/millwright/proto/driver"
 )
@@ -23,5 +31,25 @@ func TestCancelsThatNobodyReads(t *testing.T) {
 	case <-s.ended:
 	default:
 		t.Error("the session goes on")
+	}
+}
+
+// TestCallersAreToldApart: by the names in their certificates, which stay when a certificate is renewed.
+func TestCallersAreToldApart(t *testing.T) {
+	s := New(Options{})
+	with := func(serial int64, name string, dns ...string) context.Context {
+		leaf := &x509.Certificate{SerialNumber: big.NewInt(serial), Subject: pkix.Name{CommonName: name}, DNSNames: dns}
+		return peer.NewContext(t.Context(), &peer.Peer{AuthInfo: credentials.TLSInfo{State: tls.ConnectionState{PeerCertificates: []*x509.Certificate{leaf}}}})
+	}
+	places := s.placesOf(with(1, "aws"))
+	if s.placesOf(with(2, "aws")) != places {
+		t.Error("a renewed certificate has other places")
+	}
+	for name, other := range map[string]context.Context{
+		"another name": with(1, "gcp"), "another DNS name": with(1, "aws", "gcp"), "no certificate": t.Context(),
+	} {
+		if s.placesOf(other) == places {
+			t.Errorf("%s has the same places", name)
+		}
 	}
 }

@@ -35,7 +35,7 @@ func (f *Flags) SetUp(out io.Writer) (logr.Logger, error) {
 		return logr.Logger{}, args.Wrongf("--v: must not be negative")
 	}
 	out = terminal.NewText(out) // JSON does not escape all that a terminal obeys
-	options := &slog.HandlerOptions{Level: slog.Level(-f.Verbosity)}
+	options := &slog.HandlerOptions{Level: slog.Level(-f.Verbosity), ReplaceAttr: withoutBodies}
 	var handler slog.Handler
 	switch f.Format {
 	case "text":
@@ -49,6 +49,14 @@ func (f *Flags) SetUp(out io.Writer) (logr.Logger, error) {
 	ctrl.SetLogger(log)
 	klog.SetLogger(log)
 	return log, nil
+}
+
+// withoutBodies leaves out what client-go logs of requests and answers from verbosity 8 on: Secrets are among them.
+func withoutBodies(_ []string, attr slog.Attr) slog.Attr {
+	if attr.Key == "body" {
+		attr.Value = slog.StringValue("left out: it may have secrets")
+	}
+	return attr
 }
 
 // filter drops an error that is none: whenever a manager stops, controller-runtime logs the

@@ -5,11 +5,18 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 
+	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/pflag"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 )
 
@@ -47,6 +54,32 @@ func TestLogLines(t *testing.T) {
 				t.Errorf("lines (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestNoBodiesOfRequests: whatever the verbosity, Secrets that client-go sends and receives are not logged.
+func TestNoBodiesOfRequests(t *testing.T) {
+	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, `{"kind":"Secret","apiVersion":"v1","metadata":{"name":"received-secret"}}`)
+	}))
+	t.Cleanup(api.Close)
+	var out bytes.Buffer
+	log, err := (&Flags{Format: "text", Verbosity: 10}).SetUp(&out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(klog.ClearLogger)
+	client, err := kubernetes.NewForConfig(&rest.Config{Host: api.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "sent-secret"}}
+	if _, err := client.CoreV1().Secrets("default").Create(logr.NewContext(t.Context(), log), secret, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if said := out.String(); !strings.Contains(said, "Request Body") || strings.Contains(said, "sent-secret") || strings.Contains(said, "received-secret") {
+		t.Errorf("logged:\n%s", said)
 	}
 }
 

@@ -88,6 +88,7 @@ func newCommand(defaults defaults, drivers DriverFlags, cmd *cobra.Command) (*co
 	flags := &Flags{Driver: drivers}
 	cmd.Args = args.None
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		flags.Driver.Plugins.Version = cmd.Root().Version
 		return flags.RunParsed(cmd.Context(), cmd.ErrOrStderr())
 	}
 	return cmd, flags.add(cmd.Flags(), defaults)

@@ -29,8 +29,8 @@ func newPlugins(flags plugins.Flags, drivers *registry.Registry, log logr.Logger
 			}
 			return err
 		},
-		Returned: drivers.Announce,
-		Log:      log.WithName("drivers"), Registerer: metrics.Registry,
+		Returned: drivers.Announce, Version: flags.Version,
+		Log: log.WithName("drivers"), Registerer: metrics.Registry,
 	})}
 }
 

@@ -21,6 +21,8 @@ type Flags struct {
 	Files plugin.Files
 	// Insecure serves Listen, a loopback address, without TLS.
 	Insecure bool
+	// Version of this program, which drivers log. There is no flag for it.
+	Version string
 }
 
 // Add adds the flags to those of a command.

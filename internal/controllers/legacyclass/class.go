@@ -132,10 +132,17 @@ func (c *Controller) generate(ctx context.Context, s *scope, d driver.Driver, ty
 	switch {
 	case len(class.ProviderSpec.Raw) == 0:
 		return nil, status.Error(codes.Internal, "the driver returned no providerSpec")
+	case !isObject(class.ProviderSpec.Raw): // no API server stores it
+		return nil, status.Error(codes.Internal, "the driver returned a providerSpec that is no JSON object")
 	case !registry.Serves(s.about.driver, class):
 		return nil, status.Error(codes.Internal, fmt.Sprintf("the driver %q made a class for the provider %q, which it does not serve", s.about.driver, class.Provider))
 	}
 	return class, nil
+}
+
+func isObject(raw []byte) bool {
+	var fields map[string]json.RawMessage
+	return json.Unmarshal(raw, &fields) == nil && fields != nil
 }
 
 // same reports whether two classes describe the same VMs.

@@ -48,12 +48,14 @@ func (i indexer) IndexField(_ context.Context, object client.Object, field strin
 // broken is a driver that answers with an error.
 type broken struct {
 	driver.Driver
+	spec  string
 	err   error
 	calls int
 }
 
-func (b *broken) GenerateMachineClassForMigration(context.Context, *driver.GenerateMachineClassForMigrationRequest) (*driver.GenerateMachineClassForMigrationResponse, error) {
+func (b *broken) GenerateMachineClassForMigration(_ context.Context, req *driver.GenerateMachineClassForMigrationRequest) (*driver.GenerateMachineClassForMigrationResponse, error) {
 	b.calls++
+	req.MachineClass.ProviderSpec.Raw = []byte(b.spec)
 	return &driver.GenerateMachineClassForMigrationResponse{}, b.err
 }
 
@@ -422,6 +424,8 @@ func TestRefused(t *testing.T) {
 		"no migrator":          {driver: struct{ driver.Driver }{}, want: "migrates no classes"},
 		"internal":             {driver: &broken{err: status.Error(codes.Internal, "oh")}, want: "oh"},
 		"nothing filled":       {driver: &broken{}, want: "no providerSpec"},
+		"no object filled":     {driver: &broken{spec: `["a list"]`}, want: "no JSON object"},
+		"null filled":          {driver: &broken{spec: `null`}, want: "no JSON object"},
 		"name taken":           {also: taken, want: "there is a MachineClass"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"reflect"
 	"runtime/pprof"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -78,7 +79,19 @@ func (l *Log) Logger() logr.Logger {
 		case l.ch <- prefix + " " + args:
 		default: // more lines than anybody reads
 		}
-	}, funcr.Options{Verbosity: 10})
+	}, funcr.Options{Verbosity: 10, RenderArgsHook: withoutBodies})
+}
+
+// withoutBodies leaves out what client-go logs of requests and answers, as the logger of a manager does: it is not the
+// driver that logs them.
+func withoutBodies(args []any) []any {
+	args = slices.Clone(args)
+	for i := 0; i+1 < len(args); i += 2 {
+		if args[i] == "body" {
+			args[i+1] = ""
+		}
+	}
+	return args
 }
 
 // Take returns the lines so far, and forgets them.

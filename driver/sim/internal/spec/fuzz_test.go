@@ -12,6 +12,20 @@ import (
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
+// TestNoObject: a specification of another type is refused in words of users.
+func TestNoObject(t *testing.T) {
+	for raw, want := range map[string]string{
+		`"small"`: "providerSpec: a JSON string does not fit",
+		`["a"]`:   "providerSpec: a JSON array does not fit",
+		`1`:       "providerSpec: a JSON number does not fit",
+	} {
+		_, err := spec.Parse(&v1alpha1.MachineClass{ProviderSpec: runtime.RawExtension{Raw: []byte(raw)}})
+		if found, _ := status.FromError(err); found.Code() != codes.InvalidArgument || found.Message() != want {
+			t.Errorf("%s: %v", raw, err)
+		}
+	}
+}
+
 // FuzzParse: a provider specification is taken, with times that are not negative, or refused as
 // invalid.
 func FuzzParse(f *testing.F) {

@@ -125,8 +125,9 @@ func Parse(class *v1alpha1.MachineClass) (Spec, error) {
 
 // decodeMessage names the field where the decoder knows it.
 func decodeMessage(raw []byte, err error) string {
-	if typeErr, ok := errors.AsType[*json.UnmarshalTypeError](err); ok && typeErr.Field != "" {
-		return fmt.Sprintf("providerSpec.%s: a JSON %s does not fit", typeErr.Field, typeErr.Value)
+	if typeErr, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+		field := strings.TrimSuffix("providerSpec."+typeErr.Field, ".") // no field: it is the whole
+		return fmt.Sprintf("%s: a JSON %s does not fit", field, typeErr.Value)
 	}
 	unknown := unknownField.FindStringSubmatch(err.Error())
 	var fields map[string]json.RawMessage

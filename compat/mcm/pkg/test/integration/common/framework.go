@@ -221,9 +221,17 @@ func (f *IntegrationTestFramework) BeforeEachCheck() {
 	})
 }
 
+// eventually waits until a check passes. What it waits for does not come when a controller has ended.
 func (f *IntegrationTestFramework) eventually(check func(g gomega.Gomega)) {
 	ginkgo.GinkgoHelper()
-	gomega.Eventually(check).WithTimeout(f.timeout).WithPolling(f.interval).Should(gomega.Succeed())
+	gomega.Eventually(func(g gomega.Gomega) {
+		for _, started := range f.processes {
+			if err := started.runs(); err != nil {
+				gomega.StopTrying(err.Error()).Now()
+			}
+		}
+		check(g)
+	}).WithTimeout(f.timeout).WithPolling(f.interval).Should(gomega.Succeed())
 }
 
 func expect(err error) {

@@ -7,6 +7,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/onsi/gomega"
 )
 
 // TestStop: nothing that a command has started is left, whatever it does on SIGTERM.
@@ -54,5 +56,25 @@ func TestStop(t *testing.T) {
 				t.Errorf("at the end %q, %v", rest, err)
 			}
 		})
+	}
+}
+
+// TestNobodyWaitsForAControllerThatHasEnded: what the suite waits for cannot come any more.
+func TestNobodyWaitsForAControllerThatHasEnded(t *testing.T) {
+	before := logs
+	logs = t.TempDir()
+	t.Cleanup(func() { logs = before })
+	p, err := start("log", command{line: "false"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-p.gone
+	said := make(chan string, 1)
+	gomega.RegisterFailHandler(func(message string, _ ...int) { said <- message })
+	t.Cleanup(func() { gomega.RegisterFailHandler(nil) })
+	f := &IntegrationTestFramework{timeout: time.Minute, interval: time.Millisecond, processes: []*process{p}}
+	f.eventually(func(g gomega.Gomega) { g.Expect("one node").To(gomega.Equal("two nodes")) })
+	if message := <-said; !strings.Contains(message, "a controller has ended (exit status 1), see "+p.log) {
+		t.Errorf("the suite says: %s", message)
 	}
 }

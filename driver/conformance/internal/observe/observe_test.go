@@ -1,0 +1,17 @@
+package observe
+
+import (
+	"strings"
+	"testing"
+)
+
+// TestLog: all that a driver logs is seen, but for the bodies that client-go logs.
+func TestLog(t *testing.T) {
+	log := &Log{}
+	logger := log.Logger()
+	logger.V(8).Info("Request Body", "body", "a secret in a body")
+	logger.V(9).WithValues("token", "a secret of the driver").Info("Asking")
+	if said := strings.Join(log.Take(), "\n"); strings.Contains(said, "in a body") || !strings.Contains(said, "of the driver") || !strings.Contains(said, "Request Body") {
+		t.Errorf("logged: %s", said)
+	}
+}
