@@ -83,6 +83,9 @@ const (
 	// AnnotationKeyZoneMaxSkew on a deployment, and from there on its sets, spreads the machines over the
 	// zones of its classes: how many more machines a zone may have than the emptiest one.
 	AnnotationKeyZoneMaxSkew = "machine.millwright.dev/zone-max-skew"
+	// AnnotationKeyFailureDomain on a machine is in which failure domain, such as a zone, its driver says that
+	// the VM is. Without it the driver does not say.
+	AnnotationKeyFailureDomain = "machine.millwright.dev/failure-domain"
 	// AnnotationKeyReplacement on a deployment, and from there on its sets, is spec.replacement, as JSON, for
 	// clusters whose CRDs prune that field, which outranks it.
 	AnnotationKeyReplacement = "machine.millwright.dev/replacement"

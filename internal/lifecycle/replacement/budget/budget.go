@@ -166,7 +166,8 @@ func (p Pool) value(machine *v1alpha1.Machine, key string) string {
 
 func (p Pool) zone(machine *v1alpha1.Machine) string {
 	const key = corev1.LabelTopologyZone
-	if zone := cmp.Or(machine.Labels[key], machine.Spec.NodeTemplateSpec.Labels[key]); zone != "" || p.Zone == nil {
+	zone := cmp.Or(machine.Labels[key], machine.Spec.NodeTemplateSpec.Labels[key], machine.Annotations[v1alpha1.AnnotationKeyFailureDomain])
+	if zone != "" || p.Zone == nil {
 		return zone
 	}
 	return p.Zone(machine)

@@ -24,6 +24,13 @@ func in(zone string, phase v1alpha1.MachinePhase) *v1alpha1.Machine {
 	return m
 }
 
+// toldBy is a Machine of which only the driver has said in which zone it is.
+func toldBy(zone string, phase v1alpha1.MachinePhase) *v1alpha1.Machine {
+	m := in("", phase)
+	m.Annotations = map[string]string{v1alpha1.AnnotationKeyFailureDomain: zone}
+	return m
+}
+
 // pool is a pool of Machines, of which the first one asks.
 func pool(machines ...*v1alpha1.Machine) Pool {
 	p := Pool{Now: now}
@@ -133,6 +140,7 @@ func TestDecide(t *testing.T) {
 		"one that is healthy is no outage":   {pool: pool(in("a", unknown), in("a", unknown), in("a", running)), outage: wait},
 		"one alone is no outage":             {pool: pool(in("a", unknown), in("b", running)), outage: wait},
 		"one that comes is not healthy":      {pool: pool(in("a", unknown), in("a", unknown), in("a", v1alpha1.MachinePending)), outage: wait, cause: out, reason: "all machines in zone a are unhealthy, and it waits for the zone"},
+		"the driver says the zone":           {pool: pool(toldBy("a", unknown), toldBy("a", unknown)), outage: wait, cause: out, reason: "all machines in zone a are unhealthy, and it waits for the zone"},
 		"without a zone there is no outage":  {pool: pool(in("", unknown), in("", unknown)), outage: wait},
 		"a whole pool of one zone is out":    {pool: pool(in("a", unknown), in("a", unknown)), outage: wait, cause: out, reason: "all machines in zone a are unhealthy, and it waits for the zone"},
 		"the others of its zone are deleted": {pool: pool(in("a", unknown), deleted(in("a", failed), false)), outage: wait, cause: delayed},

@@ -55,6 +55,7 @@ const (
 	AnnotationKeyDrainSince                      = v1alpha1.AnnotationKeyDrainSince
 	AnnotationKeyExcessNoExecute                 = v1alpha1.AnnotationKeyExcessNoExecute
 	AnnotationKeyExcessReplicas                  = v1alpha1.AnnotationKeyExcessReplicas
+	AnnotationKeyFailureDomain                   = v1alpha1.AnnotationKeyFailureDomain
 	AnnotationKeyFallbackClasses                 = v1alpha1.AnnotationKeyFallbackClasses
 	AnnotationKeyLastAppliedNodeTemplate         = v1alpha1.AnnotationKeyLastAppliedNodeTemplate
 	AnnotationKeyLastAppliedPreserve             = v1alpha1.AnnotationKeyLastAppliedPreserve
