@@ -201,7 +201,7 @@ func toZeroAndBack(c *cluster) {
 		g.Expect(vms.Items).To(gomega.BeEmpty())
 	})
 	c.scale(2)
-	c.scaleWeb(3)
+	c.scaleWeb(2)
 	c.awaitSettled()
 }
 

@@ -118,12 +118,12 @@ func (c *cluster) end(t *testing.T, images *httptest.Server) {
 	}
 }
 
-// apply applies examples/full, which name the ports of "up" by default, with two machines: each costs minutes.
+// apply applies examples/full, which name the ports of "up" by default, with two machines and Pods: each
+// machine costs minutes.
 func (c *cluster) apply(images string) {
 	c.t.Helper()
 	_, port, _ := strings.Cut(strings.TrimPrefix(c.config.Host, "https://"), ":")
-	own := strings.NewReplacer("replicas: 3\n  selector:\n    matchLabels:\n      name: pool", "replicas: 2\n  selector:\n    matchLabels:\n      name: pool",
-		"http://127.0.0.1:16480", images, ":16443", ":"+port)
+	own := strings.NewReplacer("replicas: 3", "replicas: 2", "http://127.0.0.1:16480", images, ":16443", ":"+port)
 	files := fstest.MapFS{}
 	paths, err := filepath.Glob("../../examples/full/*.yaml")
 	if err != nil {
