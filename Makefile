@@ -152,6 +152,10 @@ test-integration: export FOCUS := $(FOCUS)
 test-integration: controlplane $(if $(filter vm,$(DRIVER)),qemu guest) build ## Run MCM's integration suite (DRIVER=sim or vm; CONTROL_KUBECONFIG=FILE for clusters of yours)
 	@hack/test-integration.sh
 
+.PHONY: test-e2e
+test-e2e: controlplane qemu guest-full ## Run the stories with nodes that run Pods, each a virtual machine (half an hour; RUN=REGEXP)
+	MILLWRIGHT_E2E=1 go test -count=1 -timeout 3h -run '$(RUN)' -v $(TESTFLAGS) ./test/e2e
+
 .PHONY: crash
 crash: controlplane ## Kill the manager at every point of every scenario, and say how far it is (two hours; make test does a part)
 	go test -c -o bin/crash.test ./test/crash

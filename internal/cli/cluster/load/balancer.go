@@ -12,11 +12,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// healthPort is where kube-proxy says whether its rules are in force.
-const healthPort = 10256
-
 // Balancer finds the nodes through which a Service of type NodePort is reached, as load balancers in
-// front of a cluster do: nodes that are Ready and not cordoned, once their kube-proxy is healthy.
+// front of a cluster do: nodes that are Ready and not cordoned, once the Service has answered through them.
+// That a kube-proxy is healthy is not enough: it says so before its first rules are in force.
 type Balancer struct {
 	// Nodes returns the nodes of now.
 	Nodes func(context.Context) ([]corev1.Node, error)
@@ -25,14 +23,14 @@ type Balancer struct {
 	// Port is that of the Service on every node.
 	Port uint16
 
-	mu      sync.Mutex
-	healthy map[types.UID]bool
+	mu    sync.Mutex
+	leads map[types.UID]bool
 }
 
-// healthTimeout is how long kube-proxy may take to answer.
-const healthTimeout = 10 * time.Second
+// probeTimeout is how long the Service may take to answer.
+const probeTimeout = 10 * time.Second
 
-// Run asks the kube-proxies of new nodes once in each interval, until the context ends.
+// Run sends a request through each new node once in each interval, until the context ends.
 func (b *Balancer) Run(ctx context.Context, interval time.Duration) {
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
@@ -51,16 +49,16 @@ func (b *Balancer) probe(ctx context.Context) {
 	if err != nil {
 		return // the next time
 	}
-	ctx, cancel := context.WithTimeout(ctx, healthTimeout)
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	var all sync.WaitGroup
 	there := map[types.UID]bool{}
 	for i := range nodes {
 		node := &nodes[i]
 		there[node.UID] = true
-		if address, ok := reachable(node); ok && !b.isHealthy(node.UID) {
+		if address, ok := reachable(node); ok && !b.isKnown(node.UID) {
 			all.Go(func() {
-				if b.Get(ctx, netip.AddrPortFrom(address, healthPort), "/healthz") == nil {
+				if b.Get(ctx, netip.AddrPortFrom(address, b.Port), "/") == nil {
 					b.mark(node.UID)
 				}
 			})
@@ -69,22 +67,22 @@ func (b *Balancer) probe(ctx context.Context) {
 	all.Wait()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	maps.DeleteFunc(b.healthy, func(node types.UID, _ bool) bool { return !there[node] })
+	maps.DeleteFunc(b.leads, func(node types.UID, _ bool) bool { return !there[node] })
 }
 
-func (b *Balancer) isHealthy(node types.UID) bool {
+func (b *Balancer) isKnown(node types.UID) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.healthy[node]
+	return b.leads[node]
 }
 
 func (b *Balancer) mark(node types.UID) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.healthy == nil {
-		b.healthy = map[types.UID]bool{}
+	if b.leads == nil {
+		b.leads = map[types.UID]bool{}
 	}
-	b.healthy[node] = true
+	b.leads[node] = true
 }
 
 // Targets returns the addresses of the Service, in the order of the nodes.
@@ -95,7 +93,7 @@ func (b *Balancer) Targets(ctx context.Context) []netip.AddrPort {
 	}
 	var targets []netip.AddrPort
 	for i := range nodes {
-		if address, ok := reachable(&nodes[i]); ok && b.isHealthy(nodes[i].UID) {
+		if address, ok := reachable(&nodes[i]); ok && b.isKnown(nodes[i].UID) {
 			targets = append(targets, netip.AddrPortFrom(address, b.Port))
 		}
 	}

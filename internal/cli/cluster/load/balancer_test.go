@@ -60,17 +60,17 @@ func texts(targets []netip.AddrPort) (all []string) {
 	return all
 }
 
-// TestKubeProxyComesFirst: a node that is Ready is used once its kube-proxy is healthy. A later node of the
-// same address is asked anew.
-func TestKubeProxyComesFirst(t *testing.T) {
+// TestRulesComeFirst: a node that is Ready is used once the Service answers through it, not when its kube-proxy
+// says that it is healthy. A later node of the same address is asked anew.
+func TestRulesComeFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		asked, healthy := map[string]int{}, false
+		asked, leads := map[string]int{}, false
 		nodes := []corev1.Node{node("10.77.0.16")}
 		b := &Balancer{
 			Nodes: func(context.Context) ([]corev1.Node, error) { return nodes, nil },
 			Get: func(_ context.Context, target netip.AddrPort, path string) error {
 				asked[target.String()+path]++
-				if !healthy {
+				if path != "/healthz" && !leads {
 					return errRefused
 				}
 				return nil
@@ -89,12 +89,12 @@ func TestKubeProxyComesFirst(t *testing.T) {
 		uses(0)
 		time.Sleep(2500 * time.Millisecond)
 		uses(0)
-		healthy = true
+		leads = true
 		time.Sleep(time.Second)
 		uses(1)
 		time.Sleep(time.Minute)
-		healthy = false
-		if want := (map[string]int{"10.77.0.16:10256/healthz": 4}); !cmp.Equal(want, asked) {
+		leads = false
+		if want := (map[string]int{"10.77.0.16:30080/": 4}); !cmp.Equal(want, asked) {
 			t.Errorf("asked %v, want %v", asked, want)
 		}
 		nodes = []corev1.Node{node("10.77.0.16", func(n *corev1.Node) { n.UID = "another" })}
