@@ -88,10 +88,11 @@ func TestZoneOutage(t *testing.T) {
 	}
 	deployment := deploymentOf(w.Namespace, "outage", 4)
 	deployment.Spec.FallbackClasses = []string{"refuge"}
-	deployment.Spec.Replacement = &v1alpha1.ReplacementPolicy{ZoneOutage: v1alpha1.ZoneOutageWait}
+	// Until all of them are seen, the budget keeps each from being replaced for itself.
+	deployment.Spec.Replacement = &v1alpha1.ReplacementPolicy{Budgets: []v1alpha1.ReplacementBudget{{}}, ZoneOutage: v1alpha1.ZoneOutageWait}
 	deployment.Annotations = map[string]string{v1alpha1.AnnotationKeyZoneMaxSkew: "1"}
 	w.create(secret(w.Namespace, "outage"), zoneClass(w.Namespace, "outage", "outage", "a"), zoneClass(w.Namespace, "refuge", "outage", "b"), deployment)
-	manager := w.manager("--machine-health-timeout", "5s") // until then all of them are seen
+	manager := w.manager("--machine-health-timeout", "1s")
 	w.inZones(deployment, map[string]int{"a": 2, "b": 2})
 
 	failed := map[string]bool{}
@@ -108,7 +109,7 @@ func TestZoneOutage(t *testing.T) {
 		}
 	})
 
-	w.patch(deployment, `{"spec":{"replacement":{"zoneOutage":"Replace"}}}`)
+	w.patch(deployment, `{"spec":{"replacement":{"budgets":null,"zoneOutage":"Replace"}}}`)
 	w.inZones(deployment, map[string]int{"b": 4})
 	for _, machine := range w.machines() {
 		if failed[machine.Name] {
