@@ -111,7 +111,7 @@ func (s *scope) check() *check {
 // follow follows the addresses of a VM, and its failure domain: many providers give it an address when it
 // starts, and another one later. What a driver does not say stays as it is known.
 func (s *scope) follow(found instance.Instance) {
-	s.machine.Status.FailureDomain = cmp.Or(domainOf(found), s.machine.Status.FailureDomain)
+	s.machine.Status.FailureDomain = cmp.Or(found.FailureDomain, s.machine.Status.FailureDomain)
 	if current := addressesOf(found.Addresses); len(current) > 0 {
 		s.machine.Status.Addresses = current
 	}

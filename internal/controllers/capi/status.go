@@ -94,7 +94,7 @@ func (s *scope) creating() {
 // adopt reports a VM that was created or found.
 func (s *scope) adopt(found instance.Instance) {
 	s.machine.Status.ProviderID = found.ProviderID
-	s.machine.Status.FailureDomain = cmp.Or(domainOf(found), s.machine.Spec.FailureDomain)
+	s.machine.Status.FailureDomain = cmp.Or(found.FailureDomain, s.machine.Spec.FailureDomain)
 	s.machine.Status.Addresses = addressesOf(found.Addresses)
 	s.provisioned()
 }
@@ -176,18 +176,6 @@ func (s *scope) setPaused(paused bool) {
 		return
 	}
 	s.set(infrav1.ConditionPaused, metav1.ConditionFalse, infrav1.ReasonNotPaused, "")
-}
-
-// longestDomain is Cluster API's limit for the name of a failure domain.
-const longestDomain = 256
-
-// domainOf is the failure domain that the driver has chosen. One that Cluster API does not allow is not
-// reported.
-func domainOf(found instance.Instance) string {
-	if len(found.FailureDomain) > longestDomain {
-		return ""
-	}
-	return found.FailureDomain
 }
 
 // addressTypes are those that Cluster API allows, and longestAddress is its length limit.

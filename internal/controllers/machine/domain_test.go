@@ -11,7 +11,7 @@ import (
 
 // TestFailureDomainIsNoted: where the driver says that the VM is, in the same write as its ID; not what is no name.
 func TestFailureDomainIsNoted(t *testing.T) {
-	for domain, want := range map[string]string{"": "", "rack-7": "rack-7", strings.Repeat("z", 300): ""} {
+	for domain, want := range map[string]string{"": "", "rack-7": "rack-7", "a\x1b[2Jb": "", strings.Repeat("z", 300): ""} {
 		h := newHarness(t)
 		h.Driver.OnCreate(func(_ context.Context, _ *driver.CreateMachineRequest, do func() (*driver.CreateMachineResponse, error)) (*driver.CreateMachineResponse, error) {
 			resp, err := do()

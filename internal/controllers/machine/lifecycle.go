@@ -85,7 +85,9 @@ func (c *Controller) recordIdentity(ctx context.Context, s *scope, found instanc
 		if machine.Annotations[v1alpha1.AnnotationKeyMachinePriority] == "" {
 			metav1.SetMetaDataAnnotation(&machine.ObjectMeta, v1alpha1.AnnotationKeyMachinePriority, defaultPriority)
 		}
-		setDomain(machine, found)
+		if found.FailureDomain != "" {
+			metav1.SetMetaDataAnnotation(&machine.ObjectMeta, v1alpha1.AnnotationKeyFailureDomain, found.FailureDomain)
+		}
 		setLocation(machine, location)
 	})
 }
@@ -100,19 +102,11 @@ func (c *Controller) recordNode(ctx context.Context, s *scope, found instance.In
 		if found.NodeName != "" {
 			metav1.SetMetaDataLabel(&machine.ObjectMeta, v1alpha1.NodeLabelKey, found.NodeName)
 		}
-		setDomain(machine, found)
+		if found.FailureDomain != "" {
+			metav1.SetMetaDataAnnotation(&machine.ObjectMeta, v1alpha1.AnnotationKeyFailureDomain, found.FailureDomain)
+		}
 		setLocation(machine, location)
 	})
-}
-
-// longestDomain is how long the name of a failure domain may be, in bytes, to be stored. It is Cluster API's limit.
-const longestDomain = 256
-
-// setDomain stores in which failure domain the driver says that the VM is.
-func setDomain(machine *v1alpha1.Machine, found instance.Instance) {
-	if domain := found.FailureDomain; domain != "" && len(domain) <= longestDomain {
-		metav1.SetMetaDataAnnotation(&machine.ObjectMeta, v1alpha1.AnnotationKeyFailureDomain, domain)
-	}
 }
 
 const criticalComponents = "critical components on the node"

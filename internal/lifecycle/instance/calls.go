@@ -177,6 +177,9 @@ func (i *Instance) reduce(req Request) {
 	if !req.NodeExpected && len(validation.IsValidLabelValue(i.NodeName)) > 0 {
 		i.NodeName = ""
 	}
+	if len(i.FailureDomain) > longestDomain || !printable(i.FailureDomain) {
+		i.FailureDomain = ""
+	}
 }
 
 // unstorable returns what of an instance no API server stores; empty if nothing.
@@ -193,6 +196,8 @@ func (i *Instance) unstorable() string {
 const (
 	// longestID is how many bytes a provider ID may have.
 	longestID = 2048
+	// longestDomain is how many bytes the name of a failure domain may have, by Cluster API's limit.
+	longestDomain = 256
 	// mostAddresses is how many addresses of an instance are stored, and longestAddress how many bytes
 	// each may have.
 	mostAddresses  = 64
