@@ -108,7 +108,7 @@ var rules = []rule{
 	{
 		from: []string{"internal/controllers/capi"},
 		may: []string{
-			"api", "driver", "internal/lifecycle/instance", "internal/lifecycle/bootstrap", "internal/lifecycle/orphans", "internal/lifecycle/ownership",
+			"api", "driver", "internal/lifecycle/instance", "internal/lifecycle/bootstrap", "internal/lifecycle/classupdate", "internal/lifecycle/orphans", "internal/lifecycle/ownership",
 			"internal/reconcile/flow", "internal/reconcile/expectations", "internal/reconcile/fieldindex", "internal/reconcile/inuse",
 			"internal/reconcile/tasks", "internal/reconcile/messages", "internal/reconcile/apierror", "internal/reconcile/events",
 		},

@@ -4,12 +4,13 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 
+	"github.com/millwright-dev/millwright/internal/controllers/capi/hooks"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/webhooks"
 	"github.com/millwright-dev/millwright/internal/controllers/warnings"
 )
 
 // Webhooks configures the optional webhooks: of APIMCM those of package warnings, which a manager with
-// HalfMachines has, and of APICAPI those of its own.
+// HalfMachines has, and of APICAPI those of its own, with its hooks.
 type Webhooks struct {
 	// Port of the webhooks; 0 serves none.
 	Port int
@@ -38,5 +39,8 @@ func addWebhooks(mgr ctrl.Manager, cfg Config) error {
 	if !cfg.has(APICAPI) {
 		return nil
 	}
+	mgr.GetWebhookServer().Register(hooks.Path, hooks.New(hooks.Options{
+		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Drivers: cfg.Drivers, Log: mgr.GetLogger().WithName("in-place-updates"),
+	}))
 	return webhooks.Add(mgr)
 }

@@ -94,15 +94,16 @@ func TestTemplatesDoNotChange(t *testing.T) {
 	g.Expect(err).To(gomega.MatchError(gomega.ContainSubstring("cannot be taken off")))
 }
 
-// managerWithWebhooks starts a manager whose webhooks answer for this test.
-func (h *harness) managerWithWebhooks() {
+// managerWithWebhooks starts a manager whose webhooks answer for this test, and returns where it serves them
+// and with which certificate.
+func (h *harness) managerWithWebhooks() (port int, certificate []byte) {
 	h.t.Helper()
 	name := "millwright-" + h.Namespace
 	port, err := h.ControlPlane.PortFor(name, 0)
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	certificate, err := writeCertificate(h.path("webhooks"))
+	certificate, err = writeCertificate(h.path("webhooks"))
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -117,4 +118,5 @@ func (h *harness) managerWithWebhooks() {
 			h.t.Error(err)
 		}
 	})
+	return port, certificate
 }

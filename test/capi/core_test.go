@@ -34,12 +34,16 @@ import (
 
 const (
 	coreUser = "capi-core"
-	// coreFeatures are those that a management cluster has switched on which uses
-	// ClusterClass.
-	coreFeatures = "ClusterTopology=true"
 	// coreReady is how long the core may take to start: its caches wait for each CRD.
 	coreReady = 2 * time.Minute
 )
+
+// coreFeatures are those that a management cluster has switched on which uses ClusterClass, and updates in place
+// where the core has them.
+var coreFeatures = map[string]string{
+	oldest: "ClusterTopology=true",
+	newest: "ClusterTopology=true,RuntimeSDK=true,InPlaceUpdates=true",
+}[version]
 
 // cores holds how the start of the core went at each control plane, which tests share.
 var cores struct {

@@ -52,6 +52,71 @@ var clusterAPI = []scenario{
 		want:   nothing,
 		always: orderly,
 	},
+	{
+		name: "capi update in place", clusterAPI: true, where: noTarget,
+		given:  givenTwoClasses,
+		act:    capiUpdate,
+		want:   capiUpdated,
+		always: orderly,
+	},
+	{
+		name: "capi delete amid an update in place", clusterAPI: true, where: noTarget,
+		given:  givenTwoClasses,
+		act:    inTurn(capiUpdate, removeAll),
+		want:   nothing,
+		always: orderly,
+	},
+}
+
+// otherClass is the name of a class that differs in tags.
+const otherClass = "other"
+
+// givenTwoClasses has a MillwrightMachine that is provisioned, and another class whose VMs are in the same pool.
+func givenTwoClasses(ctx context.Context, r *run) error {
+	spec := func(tags string) runtime.RawExtension {
+		return runtime.RawExtension{Raw: []byte(`{"pool":"` + pool + `","tags":` + tags + `}`)}
+	}
+	for name, spec := range map[string]runtime.RawExtension{pool: spec(`{}`), otherClass: spec(`{"team":"blue"}`)} {
+		if err := r.create(ctx, &v1alpha1.MachineClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Provider: simDriver, ProviderSpec: spec}); err != nil {
+			return err
+		}
+	}
+	if err := declareInfrastructure(ctx, r); err != nil {
+		return err
+	}
+	return r.await(ctx, "what is given", provisioned)
+}
+
+// capiUpdate has the MillwrightMachine be like the other class, in one request, as the core does.
+func capiUpdate(ctx context.Context, r *run) error {
+	infra := &infrav1.MillwrightMachine{ObjectMeta: metav1.ObjectMeta{Namespace: r.control.Namespace, Name: standalone}}
+	return r.merge(ctx, infra, fmt.Sprintf(
+		`{"metadata":{"annotations":{%q:""}},"spec":{"machineClassRef":{"name":%q}}}`, core.AnnotationUpdateInProgress, otherClass))
+}
+
+// capiUpdated checks that there is one VM, that it is like the other class, and that Cluster API is told so.
+func capiUpdated(ctx context.Context, r *run) error {
+	infra := &infrav1.MillwrightMachine{}
+	if err := r.control.Client.Get(ctx, client.ObjectKey{Namespace: r.control.Namespace, Name: standalone}, infra); err != nil {
+		return err
+	}
+	if err := r.backed(infra); err != nil {
+		return err
+	}
+	told := meta.FindStatusCondition(infra.Status.Conditions, infrav1.ConditionUpToDate)
+	if told == nil || told.Status != metav1.ConditionTrue || told.ObservedGeneration != infra.Generation {
+		return fmt.Errorf("it is not up to date: %v", told)
+	}
+	vms, err := r.cloud.VMs()
+	if err != nil {
+		return err
+	}
+	for _, vm := range vms {
+		if vm.Tags["team"] != "blue" {
+			return fmt.Errorf("VM %s has the tags %v", vm.ProviderID, vm.Tags)
+		}
+	}
+	return r.besides(ctx, 1)
 }
 
 // scheme knows the kinds of both faces, and the legacy ones.

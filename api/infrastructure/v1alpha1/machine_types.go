@@ -15,8 +15,6 @@ import (
 // +kubebuilder:resource:path=millwrightmachines,scope=Namespaced,categories=cluster-api,shortName=mwm
 // +kubebuilder:metadata:labels={"cluster.x-k8s.io/v1beta1=v1alpha1","cluster.x-k8s.io/v1beta2=v1alpha1"}
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.providerID) || self.spec.driver == oldSelf.spec.driver",message="cannot be changed once there is a VM: it would not be found any more",fieldPath=".spec.driver"
-// +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.providerID) || (has(self.spec.providerSpec) == has(oldSelf.spec.providerSpec) && (!has(self.spec.providerSpec) || self.spec.providerSpec == oldSelf.spec.providerSpec))",message="cannot be changed once there is a VM: it would not be found any more",fieldPath=".spec.providerSpec"
-// +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.providerID) || (has(self.spec.machineClassRef) == has(oldSelf.spec.machineClassRef) && (!has(self.spec.machineClassRef) || self.spec.machineClassRef == oldSelf.spec.machineClassRef))",message="cannot be changed once there is a VM: it would not be found any more",fieldPath=".spec.machineClassRef"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.providerID) || (has(self.spec.credentialsSecretRef) == has(oldSelf.spec.credentialsSecretRef) && (!has(self.spec.credentialsSecretRef) || self.spec.credentialsSecretRef == oldSelf.spec.credentialsSecretRef))",message="cannot be changed once there is a VM: it would not be found any more",fieldPath=".spec.credentialsSecretRef"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.providerID) || (has(self.spec.failureDomains) == has(oldSelf.spec.failureDomains) && (!has(self.spec.failureDomains) || self.spec.failureDomains == oldSelf.spec.failureDomains))",message="cannot be changed once there is a VM: it would not be found any more",fieldPath=".spec.failureDomains"
 // +kubebuilder:printcolumn:name="Cluster",type=string,JSONPath=`.metadata.labels['cluster\.x-k8s\.io/cluster-name']`,description="Cluster that the machine belongs to"
@@ -31,9 +29,10 @@ type MillwrightMachine struct {
 	metav1.TypeMeta `json:",inline"`
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
-	// Spec describes the VM. Once the VM exists, driver, providerSpec, machineClassRef,
-	// credentialsSecretRef and failureDomains cannot be changed; changes of other fields
-	// have no effect.
+	// Spec describes the VM. Once the VM exists, driver, credentialsSecretRef and
+	// failureDomains cannot be changed. Changes of providerSpec and machineClassRef have
+	// an effect only when Cluster API makes them, to update the machine in place; the
+	// webhook refuses others. Changes of other fields have no effect.
 	Spec MillwrightMachineSpec `json:"spec"`
 	// Status is what is known of the VM.
 	// +optional
@@ -180,7 +179,8 @@ type MillwrightMachineStatus struct {
 	// +listType=atomic
 	// +optional
 	Addresses []MachineAddress `json:"addresses,omitempty"`
-	// Conditions: Ready, NodeJoined and Paused.
+	// Conditions: Ready, NodeJoined, Paused, and UpToDate once Cluster API has updated the
+	// machine in place.
 	// +listType=map
 	// +listMapKey=type
 	// +optional

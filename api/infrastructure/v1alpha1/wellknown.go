@@ -40,6 +40,9 @@ const (
 	ConditionReady = "Ready"
 	// ConditionNodeJoined reports whether the VM has become a node.
 	ConditionNodeJoined = "NodeJoined"
+	// ConditionUpToDate reports whether the VM is as the spec says. It exists once Cluster
+	// API has begun to update the machine in place.
+	ConditionUpToDate = "UpToDate"
 	// ConditionPaused reports whether the object is not reconciled.
 	ConditionPaused = "Paused"
 	// ConditionControlPlaneEndpointKnown reports whether the address of the API servers is
@@ -109,6 +112,20 @@ const (
 	ReasonWaitingForNode = "WaitingForNode"
 	// ReasonJoinTimeout: the VM did not become a node in time.
 	ReasonJoinTimeout = "JoinTimeout"
+)
+
+// Reasons of ConditionUpToDate. They are those of events, too.
+const (
+	// ReasonUpdated: the VM is as the spec says.
+	ReasonUpdated = "Updated"
+	// ReasonUpdating: the driver compares the VM with the spec, or changes it.
+	ReasonUpdating = "Updating"
+	// ReasonUpdateFailed: an input of the driver is missing, or the driver failed. It is
+	// tried again.
+	ReasonUpdateFailed = "UpdateFailed"
+	// ReasonReplacementNeeded: the VM differs from the spec in something for which the
+	// driver needs a new VM.
+	ReasonReplacementNeeded = "ReplacementNeeded"
 )
 
 // Reasons of ConditionControlPlaneEndpointKnown.

@@ -47,6 +47,7 @@ func (c *Controller) lifecycle() []flow.Step[*scope] {
 		{Name: "HoldSecrets", Run: c.holdSecrets},
 		{Name: "BeginCreation", Run: c.beginCreation},
 		{Name: "EnsureInstance", Run: c.ensureInstance},
+		{Name: "UpdateInstance", Run: c.updateInstance},
 		{Name: "CheckInstance", Run: c.checkInstance},
 		{Name: "AwaitNode", Run: c.awaitNode},
 	}

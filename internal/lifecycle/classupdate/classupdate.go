@@ -1,4 +1,4 @@
-// Package classupdate reads and writes what Machines say about the update of their VMs.
+// Package classupdate reads and writes what machines of either API say about the update of their VMs.
 //
 // It is pure: what is to be done follows from the annotations of a Machine and from its class. The annotations work
 // with MCM's CRDs and roles, come along in a restore, and can be removed: then the driver is asked again.
@@ -11,6 +11,7 @@ import (
 	"encoding/json"
 	"fmt"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
@@ -118,22 +119,24 @@ func decode[T any](text string) *T {
 	return value
 }
 
-// Write writes the annotations of a Machine.
-func (s State) Write(machine *v1alpha1.Machine) {
-	put(machine, v1alpha1.AnnotationKeyMadeFrom, s.Made == nil, s.Made)
-	put(machine, v1alpha1.AnnotationKeyUpdatePlan, s.Plan == nil, s.Plan)
+// Write writes the annotations of a Machine, which must not be shared.
+func (s State) Write(machine metav1.Object) {
+	annotations := machine.GetAnnotations()
+	if annotations == nil {
+		annotations = map[string]string{}
+	}
+	put(annotations, v1alpha1.AnnotationKeyMadeFrom, s.Made == nil, s.Made)
+	put(annotations, v1alpha1.AnnotationKeyUpdatePlan, s.Plan == nil, s.Plan)
+	machine.SetAnnotations(annotations)
 }
 
-func put(machine *v1alpha1.Machine, key string, absent bool, value any) {
+func put(annotations map[string]string, key string, absent bool, value any) {
 	if absent {
-		delete(machine.Annotations, key)
+		delete(annotations, key)
 		return
 	}
 	text, _ := json.Marshal(value) // plain fields, and JSON that was read
-	if machine.Annotations == nil {
-		machine.Annotations = map[string]string{}
-	}
-	machine.Annotations[key] = string(text)
+	annotations[key] = string(text)
 }
 
 // Spec is the provider specification that the VM was made from; its Raw is nil if that is not known.

@@ -18,9 +18,10 @@ import (
 type MillwrightMachineApplyConfiguration struct {
 	v1.TypeMetaApplyConfiguration    `json:",inline"`
 	*v1.ObjectMetaApplyConfiguration `json:"metadata,omitempty"`
-	// Spec describes the VM. Once the VM exists, driver, providerSpec, machineClassRef,
-	// credentialsSecretRef and failureDomains cannot be changed; changes of other fields
-	// have no effect.
+	// Spec describes the VM. Once the VM exists, driver, credentialsSecretRef and
+	// failureDomains cannot be changed. Changes of providerSpec and machineClassRef have
+	// an effect only when Cluster API makes them, to update the machine in place; the
+	// webhook refuses others. Changes of other fields have no effect.
 	Spec *MillwrightMachineSpecApplyConfiguration `json:"spec,omitempty"`
 	// Status is what is known of the VM.
 	Status *MillwrightMachineStatusApplyConfiguration `json:"status,omitempty"`

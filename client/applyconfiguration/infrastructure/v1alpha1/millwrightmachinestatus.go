@@ -31,7 +31,8 @@ type MillwrightMachineStatusApplyConfiguration struct {
 	FailureMessage *string `json:"failureMessage,omitempty"`
 	// Addresses of the VM as far as the driver knows them.
 	Addresses []MachineAddressApplyConfiguration `json:"addresses,omitempty"`
-	// Conditions: Ready, NodeJoined and Paused.
+	// Conditions: Ready, NodeJoined, Paused, and UpToDate once Cluster API has updated the
+	// machine in place.
 	Conditions []v1.ConditionApplyConfiguration `json:"conditions,omitempty"`
 }
 

@@ -30,8 +30,9 @@ const GroupName = "cluster.x-k8s.io"
 
 // Kinds of Cluster API.
 const (
-	MachineKind = "Machine"
-	ClusterKind = "Cluster"
+	MachineKind    = "Machine"
+	MachineSetKind = "MachineSet"
+	ClusterKind    = "Cluster"
 )
 
 // Labels and annotations of Cluster API.
@@ -53,6 +54,9 @@ const (
 	AnnotationMoved = "clusterctl.cluster.x-k8s.io/delete-for-move"
 	// AnnotationDryRun is on objects of the topology controller's dry runs.
 	AnnotationDryRun = "topology.cluster.x-k8s.io/dry-run"
+	// AnnotationUpdateInProgress is on the objects of a machine that Cluster API updates in place. It is set in the
+	// request that changes the spec, and removed when the update is done.
+	AnnotationUpdateInProgress = "in-place-updates.internal.cluster.x-k8s.io/update-in-progress"
 )
 
 // Keys of a Secret with bootstrap data.
@@ -252,6 +256,12 @@ func Requests(ctx context.Context, cache client.Reader, list client.ObjectList, 
 func Paused(cluster *Cluster, object metav1.Object) bool {
 	_, paused := object.GetAnnotations()[AnnotationPaused]
 	return paused || cluster != nil && cluster.Spec.Paused
+}
+
+// Updating reports whether Cluster API updates the machine of the object in place.
+func Updating(object metav1.Object) bool {
+	_, updating := object.GetAnnotations()[AnnotationUpdateInProgress]
+	return updating
 }
 
 // Moved reports whether the object is deleted because clusterctl moved it to another cluster.

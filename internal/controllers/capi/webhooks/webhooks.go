@@ -3,12 +3,15 @@
 package webhooks
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -22,6 +25,7 @@ import (
 // Add registers the webhooks with the manager's server.
 func Add(mgr ctrl.Manager) error {
 	for _, add := range []func() error{
+		ctrl.NewWebhookManagedBy(mgr, &infrav1.MillwrightMachine{}).WithValidator(updates[*infrav1.MillwrightMachine](machineUpdate)).Complete,
 		ctrl.NewWebhookManagedBy(mgr, &infrav1.MillwrightMachineTemplate{}).WithValidator(updates[*infrav1.MillwrightMachineTemplate](machineTemplate)).Complete,
 		ctrl.NewWebhookManagedBy(mgr, &infrav1.MillwrightClusterTemplate{}).WithValidator(updates[*infrav1.MillwrightClusterTemplate](clusterTemplate)).Complete,
 		ctrl.NewWebhookManagedBy(mgr, &infrav1.MillwrightCluster{}).WithValidator(updates[*infrav1.MillwrightCluster](cluster)).Complete,
@@ -46,6 +50,35 @@ func (u updates[T]) ValidateUpdate(ctx context.Context, before, after T) (admiss
 
 // ValidateDelete implements admission.Validator.
 func (u updates[T]) ValidateDelete(context.Context, T) (admission.Warnings, error) { return nil, nil }
+
+// machineUpdate refuses to change what a VM is made from, unless Cluster API updates the machine in place. Before that
+// it tries the change out.
+func machineUpdate(ctx context.Context, before, after *infrav1.MillwrightMachine) error {
+	request, err := admission.RequestFromContext(ctx)
+	if before.Status.ProviderID == "" || core.Updating(after) || err == nil && ptr.Deref(request.DryRun, false) {
+		return nil
+	}
+	const message = "cannot be changed once there is a VM, except by an update in place of Cluster API"
+	switch was, is := before.Spec, after.Spec; {
+	case !equality.Semantic.DeepEqual(was.MachineClassRef, is.MachineClassRef):
+		return forbidden(after, infrav1.MillwrightMachineKind, field.NewPath("spec", "machineClassRef"), message)
+	case !sameJSON(was.ProviderSpec, is.ProviderSpec):
+		return forbidden(after, infrav1.MillwrightMachineKind, field.NewPath("spec", "providerSpec"), message)
+	}
+	return nil
+}
+
+// sameJSON reports whether two texts are the same but for how they are written.
+func sameJSON(was, is *runtime.RawExtension) bool {
+	if was == nil || is == nil {
+		return was == is
+	}
+	var a, b any
+	if json.Unmarshal(was.Raw, &a) != nil || json.Unmarshal(is.Raw, &b) != nil {
+		return bytes.Equal(was.Raw, is.Raw)
+	}
+	return equality.Semantic.DeepEqual(a, b)
+}
 
 func machineTemplate(ctx context.Context, before, after *infrav1.MillwrightMachineTemplate) error {
 	return immutable(ctx, after, infrav1.MillwrightMachineTemplateKind, before.Spec.Template.Spec, after.Spec.Template.Spec)

@@ -74,3 +74,45 @@ func TestManagedByStays(t *testing.T) {
 		}
 	}
 }
+
+// TestWhatAVMIsMadeFromStays: with a VM, only Cluster API changes it, which tries that out before.
+func TestWhatAVMIsMadeFromStays(t *testing.T) {
+	type machine = infrav1.MillwrightMachine
+	spec := func(text string) func(*machine) {
+		return func(m *machine) { m.Spec.ProviderSpec = &runtime.RawExtension{Raw: []byte(text)} }
+	}
+	other := spec(`{"size":"small","disk":{"gib":[1,3]}}`)
+	for name, tc := range map[string]struct {
+		change  func(*machine)
+		noVM    bool
+		dryRun  bool
+		refused bool
+	}{
+		"nothing":                 {change: func(*machine) {}},
+		"a label":                 {change: func(m *machine) { m.Labels = map[string]string{"a": "b"} }},
+		"the way it is written":   {change: spec(`{"disk": {"gib":[1,2]}, "size":"small"}`)},
+		"a value in a list":       {change: other, refused: true},
+		"one field less":          {change: spec(`{"size":"small"}`), refused: true},
+		"what is no JSON":         {change: spec(`{`), refused: true},
+		"none":                    {change: func(m *machine) { m.Spec.ProviderSpec = nil }, refused: true},
+		"a class":                 {change: func(m *machine) { m.Spec.MachineClassRef = &infrav1.LocalReference{Name: "a"} }, refused: true},
+		"before there is a VM":    {change: other, noVM: true},
+		"tried out":               {change: other, dryRun: true},
+		"an update in place":      {change: func(m *machine) { other(m); m.Annotations = map[string]string{core.AnnotationUpdateInProgress: ""} }},
+		"with another annotation": {change: func(m *machine) { other(m); m.Annotations = map[string]string{core.AnnotationDryRun: ""} }, refused: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			before := &machine{}
+			spec(`{"size":"small","disk":{"gib":[1,2]}}`)(before)
+			if !tc.noVM {
+				before.Status.ProviderID = "test:///1"
+			}
+			after := before.DeepCopy()
+			tc.change(after)
+			ctx := admission.NewContextWithRequest(t.Context(), admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{DryRun: &tc.dryRun}})
+			if err := machineUpdate(ctx, before, after); apierrors.IsInvalid(err) != tc.refused || (err != nil) != tc.refused {
+				t.Errorf("answers %v", err)
+			}
+		})
+	}
+}

@@ -98,7 +98,7 @@ func (p *pass) run(ctx context.Context) error {
 	case classupdate.Nothing:
 		return nil
 	case classupdate.Note:
-		return p.Annotate(ctx, next.Write)
+		return p.annotate(ctx, next)
 	}
 	return p.ask(ctx, step)
 }
@@ -152,11 +152,15 @@ func (p *pass) updated(ctx context.Context, answer instance.Answer) error {
 
 // note stores what follows from an answer, which the engine need not keep any longer.
 func (p *pass) note(ctx context.Context, next classupdate.State) error {
-	if err := p.Annotate(ctx, next.Write); err != nil {
+	if err := p.annotate(ctx, next); err != nil {
 		return err
 	}
 	p.Engine.Forget(client.ObjectKeyFromObject(p.Machine))
 	return nil
+}
+
+func (p *pass) annotate(ctx context.Context, next classupdate.State) error {
+	return p.Annotate(ctx, func(machine *v1alpha1.Machine) { next.Write(machine) })
 }
 
 // answered reports whether the driver has answered. It records a failure, and that a driver is silent.

@@ -90,7 +90,7 @@ func (p Pool) Decide(policy *v1alpha1.ReplacementPolicy, machine *v1alpha1.Machi
 
 // spent says why a budget forbids to replace a Machine; empty if it does not.
 func (p Pool) spent(budget v1alpha1.ReplacementBudget, machine *v1alpha1.Machine) string {
-	most := Share(budget.Max, p.size(machine, budget.Per))
+	most := Share(budget.Max, p.wanted(machine, budget.Per))
 	group := ""
 	if budget.Per != "" {
 		group = fmt.Sprintf(" with %s %s", budget.Per, cmp.Or(p.value(machine, budget.Per), "unset"))
@@ -98,7 +98,7 @@ func (p Pool) spent(budget v1alpha1.ReplacementBudget, machine *v1alpha1.Machine
 	switch {
 	case most == 0:
 		return fmt.Sprintf("a budget of %s forbids to replace machines%s", budget.Max.String(), group)
-	case budget.Within == nil && p.busy(machine, budget.Per) >= most:
+	case budget.Within == nil && p.replacements(machine, budget.Per) >= most:
 		return fmt.Sprintf("no more than %s may be replaced at the same time%s", budget.Max.String(), group)
 	case budget.Within == nil:
 		return ""
@@ -126,6 +126,25 @@ func (p Pool) busy(machine *v1alpha1.Machine, per string) int {
 	return max(counts[Going], counts[Coming])
 }
 
+// replacements counts those of other Machines in the group of a Machine, so that no more than a budget are
+// Failed or not gone yet, and no more than that are missing. One that is not being deleted has none yet that
+// comes for it: of those that come, each is for another one.
+func (p Pool) replacements(machine *v1alpha1.Machine, per string) int {
+	alone, leaving, coming := 0, 0, 0
+	for _, member := range p.Members {
+		switch other := member.Machine; {
+		case other.UID == machine.UID || !p.together(other, machine, per):
+		case member.Role == Coming:
+			coming++
+		case member.Role == Going && other.DeletionTimestamp.IsZero():
+			alone++
+		case member.Role == Going:
+			leaving++
+		}
+	}
+	return alone + max(leaving, coming)
+}
+
 // recent counts the other Machines in the group of a Machine that became Failed within a time, and those of
 // which that is guessed.
 func (p Pool) recent(per string, within time.Duration, machine *v1alpha1.Machine) (known, guessed int) {
@@ -149,6 +168,18 @@ func (p Pool) size(machine *v1alpha1.Machine, per string) int {
 		}
 	}
 	return size
+}
+
+// wanted is how many Machines are in the group of a Machine, without those that are being deleted: others come
+// for them, or they are not wanted any more.
+func (p Pool) wanted(machine *v1alpha1.Machine, per string) int {
+	wanted := 0
+	for _, member := range p.Members {
+		if member.Machine.DeletionTimestamp.IsZero() && p.together(member.Machine, machine, per) {
+			wanted++
+		}
+	}
+	return wanted
 }
 
 // together reports whether two Machines are in the same group.

@@ -119,7 +119,18 @@ func TestDecide(t *testing.T) {
 			pool: pool(in("a", unknown), in("b", failed)), budgets: []v1alpha1.ReplacementBudget{perZone(number(1)), number(1)},
 			cause: delayed, reason: "no more than 1 may be replaced at the same time",
 		},
-		"a rate, long ago": {pool: pool(in("a", unknown)).ago(time.Hour, in("a", failed)), budgets: []v1alpha1.ReplacementBudget{within(number(1), time.Hour)}},
+		"one that comes is not for another that has failed": {
+			pool: pool(in("a", unknown), in("a", v1alpha1.MachinePending), in("a", failed)), budgets: []v1alpha1.ReplacementBudget{number(2)},
+			cause: delayed, reason: "no more than 2 may be replaced at the same time",
+		},
+		"of so many that leave there are not more allowed": {
+			pool:    pool(in("a", unknown), in("a", v1alpha1.MachinePending), deleted(in("a", failed), false), deleted(in("a", failed), false)),
+			budgets: []v1alpha1.ReplacementBudget{percentage("75%")}, cause: delayed, reason: "no more than 75% may be replaced at the same time",
+		},
+		"below zero is none": {pool: pool(in("a", unknown)), budgets: []v1alpha1.ReplacementBudget{number(-1)}, cause: delayed, reason: "a budget of -1 forbids to replace machines"},
+		"0 % is none":        {pool: pool(in("a", unknown)), budgets: []v1alpha1.ReplacementBudget{percentage("0%")}, cause: delayed, reason: "a budget of 0% forbids to replace machines"},
+		"1000 % is all":      {pool: pool(in("a", unknown), in("a", failed), in("a", failed)), budgets: []v1alpha1.ReplacementBudget{percentage("1000%")}},
+		"a rate, long ago":   {pool: pool(in("a", unknown)).ago(time.Hour, in("a", failed)), budgets: []v1alpha1.ReplacementBudget{within(number(1), time.Hour)}},
 		"a rate, lately": {
 			pool: pool(in("a", unknown)).ago(59*time.Minute, in("a", failed)), budgets: []v1alpha1.ReplacementBudget{within(number(1), time.Hour)},
 			cause: delayed, reason: "no more than 1 may be replaced within 60m",

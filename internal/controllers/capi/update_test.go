@@ -1,0 +1,219 @@
+package capi
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
+	"github.com/millwright-dev/millwright/driver"
+	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/fake"
+	"github.com/millwright-dev/millwright/driver/status"
+	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
+	"github.com/millwright-dev/millwright/internal/lifecycle/classupdate"
+	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
+)
+
+// tagged returns a harness with a machine whose VM can be updated.
+func tagged(t *testing.T) *harness {
+	t.Helper()
+	return joined(t, func(g *given) { g.infra.Spec.ProviderSpec = raw(`{"size":"small","tags":{"a":"1"}}`) })
+}
+
+// updateTo changes the specification in place, as Cluster API does: together with the annotation.
+func (h *harness) updateTo(spec string) {
+	h.Helper()
+	h.changeInfra(func(m *infrav1.MillwrightMachine) {
+		m.Generation++
+		m.Spec.ProviderSpec = raw(spec)
+		metav1.SetMetaDataAnnotation(&m.ObjectMeta, core.AnnotationUpdateInProgress, "")
+	})
+}
+
+func (h *harness) wantUpToDate(status metav1.ConditionStatus, reason string, says ...string) {
+	h.Helper()
+	h.wantCondition(infrav1.ConditionUpToDate, status, reason, says...)
+	for _, condition := range h.infra().Status.Conditions {
+		if condition.Type == infrav1.ConditionUpToDate && condition.ObservedGeneration != h.infra().Generation {
+			h.Errorf("the condition is of generation %d, not %d", condition.ObservedGeneration, h.infra().Generation)
+		}
+	}
+}
+
+// updates are the calls that were to change something.
+func (h *harness) updates() int {
+	made := 0
+	for _, q := range fake.Requests[*driver.UpdateMachineRequest](h.Driver) {
+		if !q.DryRun {
+			made++
+		}
+	}
+	return made
+}
+
+// TestUpdateInPlace: the VM becomes what Cluster API has written, once, and stays the same VM.
+func TestUpdateInPlace(t *testing.T) {
+	h := tagged(t)
+	before := h.Driver.VMs()[0]
+	h.updateTo(`{"size":"small","tags":{"a":"2"}}`)
+	h.Settle()
+	h.wantUpToDate(metav1.ConditionTrue, infrav1.ReasonUpdated)
+	h.wantReady(metav1.ConditionTrue, infrav1.ReasonProvisioned)
+	after := h.Driver.VMs()
+	if len(after) != 1 || after[0].ProviderID != before.ProviderID || !strings.Contains(after[0].Spec, `"a":"2"`) || h.updates() != 1 {
+		t.Errorf("VMs %v after %d updates", after, h.updates())
+	}
+	if events := h.takeEvents(); len(events) != 1 || !strings.Contains(events[0], infrav1.ReasonUpdated) {
+		t.Errorf("events %q", events)
+	}
+	h.Writes = nil
+	h.changeInfra(func(m *infrav1.MillwrightMachine) { delete(m.Annotations, core.AnnotationUpdateInProgress) })
+	h.Settle()
+	if h.updates() != 1 || len(h.Writes) != 0 {
+		t.Errorf("%d updates; writes %v", h.updates(), h.Writes)
+	}
+	h.matchSpec(true) // the VM is found, and deleted, as what it has become
+	h.SettleAfter(byThen)
+	h.wantReady(metav1.ConditionTrue, infrav1.ReasonProvisioned)
+	h.delete()
+	h.Settle()
+	if !h.gone() || len(h.Driver.VMs()) != 0 {
+		t.Errorf("gone %t, VMs %v", h.gone(), h.Driver.VMs())
+	}
+}
+
+// TestNothingToUpdate: a change that makes no other VM is done at once, and so is one that is repeated.
+func TestNothingToUpdate(t *testing.T) {
+	h := tagged(t)
+	h.updateTo(`{"tags":{"a":"1"},"size":"small"}`)
+	h.Settle()
+	h.wantUpToDate(metav1.ConditionTrue, infrav1.ReasonUpdated)
+	h.changeInfra(func(m *infrav1.MillwrightMachine) {
+		m.Generation++
+		m.Spec.NodeTemplate = &infrav1.NodeTemplate{InstanceType: "x"}
+	})
+	h.Settle()
+	h.wantUpToDate(metav1.ConditionTrue, infrav1.ReasonUpdated)
+	if h.updates() != 0 {
+		t.Errorf("%d updates", h.updates())
+	}
+}
+
+// TestNoUpdateUnasked: a user's own change of the spec has no effect on the VM.
+func TestNoUpdateUnasked(t *testing.T) {
+	h := tagged(t)
+	h.changeInfra(func(m *infrav1.MillwrightMachine) { m.Spec.ProviderSpec = raw(`{"size":"small","tags":{"a":"2"}}`) })
+	h.Settle()
+	if len(h.calls()) != 0 || len(h.Writes) != 0 {
+		t.Errorf("calls %v, writes %v", h.calls(), h.Writes)
+	}
+}
+
+// TestUpdateNeedsAReplacement: what can be changed is, and the rest is said and waited for.
+func TestUpdateNeedsAReplacement(t *testing.T) {
+	h := tagged(t)
+	h.updateTo(`{"size":"big","tags":{"a":"2"}}`)
+	h.Settle()
+	h.wantUpToDate(metav1.ConditionFalse, infrav1.ReasonReplacementNeeded, "size", h.infra().Spec.ProviderID)
+	h.wantReady(metav1.ConditionTrue, infrav1.ReasonProvisioned)
+	if h.updates() != 1 {
+		t.Errorf("%d updates", h.updates())
+	}
+	h.Writes = nil
+	h.SettleAfter(soon)
+	if h.updates() != 1 || len(h.Writes) != 0 {
+		t.Errorf("%d updates; writes %v", h.updates(), h.Writes)
+	}
+	h.updateTo(`{"size":"small","tags":{"a":"1"}}`) // it is taken back
+	h.Settle()
+	h.wantUpToDate(metav1.ConditionTrue, infrav1.ReasonUpdated)
+	if vm := h.Driver.VMs()[0]; !strings.Contains(vm.Spec, `"a":"1"`) {
+		t.Errorf("the VM is %s", vm.Spec)
+	}
+}
+
+// TestUpdateFails: the driver's error is said, and it is called again.
+func TestUpdateFails(t *testing.T) {
+	h := tagged(t)
+	h.Driver.FailWith(fake.UpdateMachine, status.Error(codes.ResourceExhausted, "no quota"))
+	h.updateTo(`{"size":"small","tags":{"a":"2"}}`)
+	h.Settle()
+	h.wantUpToDate(metav1.ConditionFalse, infrav1.ReasonUpdateFailed, "no quota", "ResourceExhausted")
+	h.wantReady(metav1.ConditionTrue, infrav1.ReasonProvisioned)
+	h.SettleAfter(5 * time.Minute)
+	h.wantUpToDate(metav1.ConditionTrue, infrav1.ReasonUpdated)
+	if events := h.takeEvents(); len(events) != 2 {
+		t.Errorf("events %q", events)
+	}
+}
+
+// TestUpdateWithoutInputs: a class that is missing is said; the VM stays as it is.
+func TestUpdateWithoutInputs(t *testing.T) {
+	h := tagged(t)
+	h.changeInfra(func(m *infrav1.MillwrightMachine) {
+		m.Generation++
+		m.Spec.ProviderSpec, m.Spec.MachineClassRef = nil, &infrav1.LocalReference{Name: "missing"}
+		metav1.SetMetaDataAnnotation(&m.ObjectMeta, core.AnnotationUpdateInProgress, "")
+	})
+	h.Settle()
+	h.wantUpToDate(metav1.ConditionFalse, infrav1.ReasonUpdateFailed, `MachineClass "missing"`)
+	h.wantReady(metav1.ConditionTrue, infrav1.ReasonProvisioned)
+	if len(h.calls()) != 0 {
+		t.Errorf("calls %v", h.calls())
+	}
+}
+
+// TestUpdateIsAwaited: a driver that takes its time, and one that never answers.
+func TestUpdateIsAwaited(t *testing.T) {
+	h := tagged(t)
+	h.updateTo(`{"size":"small","tags":{"a":"2"}}`)
+	for len(h.Tasks) == 0 {
+		h.Pass()
+	}
+	h.wantUpToDate(metav1.ConditionFalse, infrav1.ReasonUpdating)
+	h.Clock.Step(instance.Silence)
+	h.Pass()
+	h.wantUpToDate(metav1.ConditionFalse, infrav1.ReasonUpdateFailed, "has not answered")
+	h.Settle()
+	h.wantUpToDate(metav1.ConditionTrue, infrav1.ReasonUpdated)
+}
+
+// TestUpdateIsCutShort: an update is completed, or taken back, by a manager that did not begin it.
+func TestUpdateIsCutShort(t *testing.T) {
+	for name, ends := range map[string]string{"completed": `{"size":"small","tags":{"a":"2"}}`, "taken back": `{"size":"small","tags":{"a":"1"}}`} {
+		t.Run(name, func(t *testing.T) {
+			h := tagged(t)
+			h.Driver.FailAfter(fake.UpdateMachine, codes.OK, codes.Unavailable) // the plan, and the change
+			h.updateTo(`{"size":"small","tags":{"a":"2"}}`)
+			h.Settle()
+			if plan := classupdate.Read(h.infra().Annotations).Plan; plan == nil || !plan.Begun {
+				t.Fatalf("the plan is %+v", plan)
+			}
+			h.restart()
+			h.updateTo(ends)
+			h.SettleAfter(5 * time.Minute)
+			h.wantUpToDate(metav1.ConditionTrue, infrav1.ReasonUpdated)
+			vms := h.Driver.VMs()
+			if state := classupdate.Read(h.infra().Annotations); len(vms) != 1 || vms[0].Spec != string(state.Made.Spec) || state.Plan != nil {
+				t.Errorf("VMs %v, state %+v", vms, state)
+			}
+		})
+	}
+}
+
+// TestUpdateOfADeletedMachine: a deletion does not wait for an update.
+func TestUpdateOfADeletedMachine(t *testing.T) {
+	h := tagged(t)
+	h.Driver.Fail(fake.UpdateMachine, slices.Repeat([]codes.Code{codes.Internal}, 20)...)
+	h.updateTo(`{"size":"small","tags":{"a":"2"}}`)
+	h.Settle()
+	h.delete()
+	h.Settle()
+	if !h.gone() || len(h.Driver.VMs()) != 0 {
+		t.Errorf("gone %t, VMs %v", h.gone(), h.Driver.VMs())
+	}
+}
