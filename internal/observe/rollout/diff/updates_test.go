@@ -24,7 +24,8 @@ func TestOfVMs(t *testing.T) {
 		machines = append(machines, machine)
 	}
 	plan := func(updates, atNextStart, replacements []string) func(*v1alpha1.Machine) {
-		return classupdate.State{}.Planned(class, classupdate.DryRun, updates, atNextStart, replacements).Write
+		state := classupdate.State{}.Planned(class, classupdate.DryRun, updates, atNextStart, replacements)
+		return func(machine *v1alpha1.Machine) { state.Write(machine) }
 	}
 	add("m6", "a", func(machine *v1alpha1.Machine) {
 		machine.Annotations = map[string]string{v1alpha1.AnnotationKeyUpdateStrategy: ""}
