@@ -2,12 +2,14 @@ package capi
 
 import (
 	"context"
-	"encoding/base64"
 	"fmt"
 	"os"
+	"strings"
 	"testing"
 
 	"github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
@@ -102,8 +104,8 @@ func (h *harness) rolledOut(g gomega.Gomega, template string) {
 	}
 }
 
-// registerExtension registers the manager's hooks as they are shipped, but for where they are reached and for
-// this test's namespace only.
+// registerExtension registers the manager's hooks as they are shipped, but for where they and the certificate are
+// found, and for this test's namespace only.
 func (h *harness) registerExtension(port int, caBundle []byte) {
 	h.t.Helper()
 	text, err := os.ReadFile("../../config/capi/extension.yaml")
@@ -114,10 +116,17 @@ func (h *harness) registerExtension(port int, caBundle []byte) {
 	if err := yaml.Unmarshal(text, extension); err != nil {
 		h.t.Fatal(err)
 	}
+	const inject = "runtime.cluster.x-k8s.io/inject-ca-from-secret"
+	_, name, _ := strings.Cut(extension.GetAnnotations()[inject], "/")
+	certificate := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: h.Namespace, Name: name}, Data: map[string][]byte{"ca.crt": caBundle}}
+	if err := h.Client.Create(h.t.Context(), certificate); err != nil {
+		h.t.Fatal(err)
+	}
 	extension.SetName("millwright-" + h.Namespace)
+	extension.SetAnnotations(map[string]string{inject: h.Namespace + "/" + name})
 	extension.Object["spec"] = map[string]any{
-		"clientConfig":      map[string]any{"url": fmt.Sprintf("https://127.0.0.1:%d", port), "caBundle": base64.StdEncoding.EncodeToString(caBundle)},
-		"namespaceSelector": map[string]any{"matchLabels": map[string]any{"kubernetes.io/metadata.name": h.Namespace}},
+		"clientConfig":      map[string]any{"url": fmt.Sprintf("https://127.0.0.1:%d", port)},
+		"namespaceSelector": map[string]any{"matchLabels": map[string]any{corev1.LabelMetadataName: h.Namespace}},
 	}
 	h.eventually(func(g gomega.Gomega) { // the core's webhooks have to know the kind
 		g.Expect(h.Client.Create(h.t.Context(), extension.DeepCopy())).To(gomega.Succeed())

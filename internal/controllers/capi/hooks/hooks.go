@@ -41,6 +41,8 @@ type Handler struct {
 	Options
 	inputs inputs.Reader
 	mux    *http.ServeMux
+	// hooks are the names of those that are served.
+	hooks []string
 	// asking bounds the requests for which drivers are called at a time.
 	asking chan struct{}
 }
@@ -61,7 +63,7 @@ func New(opts Options) *Handler {
 		Options: opts, mux: http.NewServeMux(), asking: make(chan struct{}, mostAsking),
 		inputs: inputs.Reader{Cache: opts.Client, Live: opts.Live, Placer: opts.Drivers},
 	}
-	h.mux.HandleFunc("POST "+Path+"discovery", func(w http.ResponseWriter, _ *http.Request) { write(w, discovered()) })
+	h.mux.HandleFunc("POST "+Path+"discovery", func(w http.ResponseWriter, _ *http.Request) { write(w, h.discovered()) })
 	serve(h, "CanUpdateMachineSet", h.canUpdateMachineSet)
 	serve(h, "CanUpdateMachine", h.canUpdateMachine)
 	serve(h, "UpdateMachine", h.updateMachine)
@@ -71,13 +73,10 @@ func New(opts Options) *Handler {
 // ServeHTTP implements http.Handler.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) { h.mux.ServeHTTP(w, r) }
 
-// hooks are the names of the hooks.
-var hooks = []string{"CanUpdateMachineSet", "CanUpdateMachine", "UpdateMachine"}
-
 // discovered says which hooks there are.
-func discovered() discovery {
+func (h *Handler) discovered() discovery {
 	d := discovery{outcome: outcome{meta: meta{apiVersion, "DiscoveryResponse"}, Status: succeeded}}
-	for _, hook := range hooks {
+	for _, hook := range h.hooks {
 		d.Handlers = append(d.Handlers, handler{
 			Name: strings.ToLower(hook), RequestHook: requestHook{apiVersion, hook}, TimeoutSeconds: timeoutSeconds, FailurePolicy: "Fail",
 		})
@@ -91,6 +90,7 @@ var errBusy = errors.New("too many requests at a time; it is asked again")
 // serve adds a hook. An error of answer fails the call, which Cluster API repeats.
 func serve[Q, A any](h *Handler, hook string, answer func(context.Context, Q) (A, error)) {
 	name := strings.ToLower(hook)
+	h.hooks = append(h.hooks, hook)
 	h.mux.HandleFunc("POST "+Path+name+"/"+name, func(w http.ResponseWriter, r *http.Request) {
 		var request Q
 		if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, longestRequest)).Decode(&request); err != nil {

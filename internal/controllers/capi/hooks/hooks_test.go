@@ -427,7 +427,7 @@ func TestNonsense(t *testing.T) {
 		answer["infrastructureMachineTemplatePatch"] != nil {
 		t.Errorf("another provider's template: %v", answer)
 	}
-	for _, hook := range hooks {
+	for _, hook := range g.handler.hooks {
 		if answer := g.ask(hook, map[string]any{}); answer["infrastructureMachineTemplatePatch"] != nil || answer["infrastructureMachinePatch"] != nil || answer["status"] == succeeded && answer["retryAfterSeconds"] == 0.0 {
 			t.Errorf("%s without objects: %v", hook, answer)
 		}
