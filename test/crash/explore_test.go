@@ -20,7 +20,7 @@ const (
 // them if MILLWRIGHT_ALL=1, else at a part that is drawn by lot.
 func TestExplore(t *testing.T) {
 	sample, fleet := newSample(t), newFleet(t)
-	total := newProgress(len(everywhere()))
+	total, earlier := newProgress(len(everywhere())), readSurvived(t)
 	t.Attr("fault", "a manager that is killed before, after or amid a write or a call of the driver")
 	t.Cleanup(func() { // when all are through
 		t.Attr("outcome", fmt.Sprintf("%d scenarios, %d deaths", len(everywhere()), total.hit))
@@ -37,7 +37,7 @@ func TestExplore(t *testing.T) {
 	for _, s := range everywhere() {
 		t.Run(s.name, func(t *testing.T) {
 			t.Parallel()
-			fleet.explore(t, s, sample, total)
+			fleet.explore(t, s, sample, total, earlier)
 		})
 	}
 }
@@ -96,8 +96,8 @@ func (f fleet) die(t *testing.T, s scenario, c *crash) (reached bool) {
 
 // explore records a scenario and plays it again for each death of a sample. Of a part of all deaths, the
 // first is tried at a point that is drawn before it is known how many there are: if the scenario has
-// fewer, nobody died, and it was recorded.
-func (f fleet) explore(t *testing.T, s scenario, sample sample, total *progress) {
+// fewer, nobody died, and it was recorded. Deaths that were survived earlier count, and are not tried again.
+func (f fleet) explore(t *testing.T, s scenario, sample sample, total *progress, earlier *survived) {
 	first := sample.blind(s)
 	recorded := f.play(t, s, first, sound)
 	killed := "without a crash"
@@ -122,9 +122,17 @@ func (f fleet) explore(t *testing.T, s scenario, sample sample, total *progress)
 		t.Logf("%d points recorded; %d deaths planned of %d that differ, %d at their point", len(recorded.points), len(deaths), len(all), own.hit)
 	})
 	for _, c := range deaths {
+		if earlier.has(s, c) {
+			own.count(true)
+			continue
+		}
 		t.Run(c.String(), func(t *testing.T) {
 			t.Parallel()
-			own.count(f.die(t, s, &c))
+			hit := f.die(t, s, &c)
+			if hit && !t.Failed() {
+				earlier.note(t, s, c)
+			}
+			own.count(hit)
 		})
 	}
 }

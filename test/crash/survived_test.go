@@ -1,0 +1,153 @@
+package crash
+
+import (
+	"bufio"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+)
+
+// survivedFile is a file that keeps which deaths were survived, so that an exploration that was interrupted goes
+// on where it ended. It holds for one build of this test, which contains the manager.
+const survivedFile = "MILLWRIGHT_SURVIVED"
+
+// survived are the deaths that were. Nil knows none, and keeps none.
+type survived struct {
+	before map[string]bool
+
+	mu   sync.Mutex
+	file *os.File
+}
+
+// readSurvived reads the file that the environment names, if it does.
+func readSurvived(t *testing.T) *survived {
+	t.Helper()
+	path := os.Getenv(survivedFile)
+	if path == "" {
+		return nil
+	}
+	build, err := digest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := openSurvived(path, build)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%d deaths of this build were survived before, and are in %s", len(s.before), path)
+	t.Cleanup(func() {
+		if err := s.file.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// openSurvived reads a file, whose first line says of which build it is. If that is another one, or nothing, the
+// file begins anew. A line that was cut short is none.
+func openSurvived(path, build string) (*survived, error) {
+	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	s := &survived{before: map[string]bool{}, file: file}
+	reader, kept := bufio.NewReader(file), 0
+	for first := true; ; first = false {
+		line, err := reader.ReadString('\n')
+		if err != nil || first && line != build+"\n" {
+			break
+		}
+		kept += len(line)
+		if !first {
+			s.before[line[:len(line)-1]] = true
+		}
+	}
+	if err := file.Truncate(int64(kept)); err != nil {
+		return nil, err
+	}
+	if _, err := file.Seek(0, io.SeekEnd); err != nil {
+		return nil, err
+	}
+	if kept == 0 {
+		_, err = fmt.Fprintln(file, build)
+	}
+	return s, err
+}
+
+// digest is that of the program that runs.
+func digest() (string, error) {
+	path, err := os.Executable()
+	if err != nil {
+		return "", err
+	}
+	program, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer program.Close()
+	sum := sha256.New()
+	if _, err := io.Copy(sum, program); err != nil {
+		return "", err
+	}
+	return hex.EncodeToString(sum.Sum(nil)), nil
+}
+
+func nameOf(s scenario, c crash) string { return s.name + ": " + c.String() }
+
+// has reports whether a death was survived in a run before this one.
+func (s *survived) has(of scenario, c crash) bool { return s != nil && s.before[nameOf(of, c)] }
+
+// note keeps that a death was survived.
+func (s *survived) note(t *testing.T, of scenario, c crash) {
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, err := fmt.Fprintln(s.file, nameOf(of, c)); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestSurvivedAreKept: for the same build, whole lines only.
+func TestSurvivedAreKept(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "survived")
+	of, c := scenario{name: "create"}, func(n int) crash {
+		return crash{point: point{operation{"api", "patch", "machines"}, n}, way: before}
+	}
+	open := func(build string) *survived {
+		s, err := openSurvived(path, build)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = s.file.Close() })
+		return s
+	}
+	s := open("one")
+	s.note(t, of, c(1))
+	if s.has(of, c(1)) {
+		t.Error("a death of this run was before it")
+	}
+	if _, err := fmt.Fprint(s.file, nameOf(of, c(2))); err != nil { // and the process dies
+		t.Fatal(err)
+	}
+	s = open("one")
+	if !s.has(of, c(1)) || s.has(of, c(2)) || s.has(scenario{name: "delete"}, c(1)) {
+		t.Errorf("survived are %v", s.before)
+	}
+	s.note(t, of, c(2))
+	if s = open("one"); len(s.before) != 2 {
+		t.Errorf("survived are %v", s.before)
+	}
+	if s = open("another"); len(s.before) != 0 {
+		t.Errorf("survived with another build are %v", s.before)
+	}
+	if s = open("one"); len(s.before) != 0 {
+		t.Errorf("survived after another build are %v", s.before)
+	}
+}
