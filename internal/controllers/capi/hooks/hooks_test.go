@@ -55,7 +55,7 @@ func newGiven(t *testing.T) *given {
 	g.handler = New(Options{Client: g.client, Live: g.client, Drivers: g.drivers, Log: testr.New(t)})
 	g.template("old", `{"pool":"p","tags":{"a":"1"}}`)
 	for _, name := range []string{"m1", "m2"} {
-		g.machine(name)
+		g.machine(name, "old")
 	}
 	return g
 }
@@ -81,17 +81,17 @@ func (g *given) template(name, spec string, changes ...func(*infrav1.MillwrightM
 	return template
 }
 
-// machine makes a machine of the MachineSet "set" with its VM, as the template "old" says.
-func (g *given) machine(name string) *infrav1.MillwrightMachine {
+// machine makes a machine of the MachineSet "set" with its VM, as a template says.
+func (g *given) machine(name, from string) *infrav1.MillwrightMachine {
 	g.Helper()
 	owner := &core.Machine{ObjectMeta: metav1.ObjectMeta{Name: name, OwnerReferences: []metav1.OwnerReference{
 		{APIVersion: core.V1Beta2.String(), Kind: core.MachineSetKind, Name: "set", UID: "uid"},
 	}}}
 	owner.Spec.InfrastructureRef = core.Reference{APIGroup: infrav1.GroupName, Kind: infrav1.MillwrightMachineKind, Name: name}
 	g.create(owner)
-	machine := &infrav1.MillwrightMachine{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{core.AnnotationClonedFrom: "old"}}}
+	machine := &infrav1.MillwrightMachine{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{core.AnnotationClonedFrom: from}}}
 	template := &infrav1.MillwrightMachineTemplate{}
-	if err := g.client.Get(g.Context(), client.ObjectKey{Namespace: namespace, Name: "old"}, template); err != nil {
+	if err := g.client.Get(g.Context(), client.ObjectKey{Namespace: namespace, Name: from}, template); err != nil {
 		g.Fatal(err)
 	}
 	machine.Namespace, machine.Spec = namespace, template.Spec.Template.Spec
@@ -254,23 +254,21 @@ func (g *given) journal() []sim.Effect {
 	return all
 }
 
-// TestOneVMIsEnough: a single VM that was changed by somebody keeps its MachineSet from an update in place. VMs
-// that are not made yet, and those that go, say nothing.
+// TestOneVMIsEnough: a single VM that differs in more keeps its MachineSet from an update in place. While it is not
+// reported yet, it says nothing.
 func TestOneVMIsEnough(t *testing.T) {
 	g := newGiven(t)
-	desired := g.template("new", `{"pool":"p","tags":{"a":"2"},"zone":"z"}`)
-	if answer := g.askSet(desired); !strings.Contains(fmt.Sprint(answer["message"]), "zone") {
+	g.template("odd", `{"pool":"q","tags":{"a":"1"}}`)
+	odd := g.machine("m3", "odd")
+	desired := g.template("new", `{"pool":"p","tags":{"a":"2"}}`)
+	answer := g.askSet(desired)
+	if message := fmt.Sprint(answer["message"]); answer["infrastructureMachineTemplatePatch"] != nil ||
+		!strings.Contains(message, odd.Spec.ProviderID) || !strings.Contains(message, "pool") {
 		t.Errorf("answers %v", answer)
 	}
-	for _, name := range []string{"m1", "m2"} {
-		machine := &infrav1.MillwrightMachine{}
-		if err := g.client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, machine); err != nil {
-			t.Fatal(err)
-		}
-		machine.Status.Ready = false
-		if err := g.client.Status().Update(t.Context(), machine); err != nil {
-			t.Fatal(err)
-		}
+	odd.Status.Ready = false
+	if err := g.client.Status().Update(t.Context(), odd); err != nil {
+		t.Fatal(err)
 	}
 	if answer := g.askSet(desired); answer["infrastructureMachineTemplatePatch"] == nil {
 		t.Errorf("answers %v", answer)

@@ -59,12 +59,12 @@ func (h *Handler) canUpdateMachineSet(ctx context.Context, request canUpdateMach
 
 func (h *Handler) askAll(ctx context.Context, request canUpdateMachineSet) error {
 	set := request.Current.MachineSet.Metadata
-	current, err := h.template(ctx, set.Namespace, request.Current.InfrastructureMachineTemplate)
-	if err != nil {
+	const kind = infrav1.MillwrightMachineTemplateKind
+	current, desired := &infrav1.MillwrightMachineTemplate{}, &infrav1.MillwrightMachineTemplate{}
+	if err := h.read(ctx, set.Namespace, request.Current.InfrastructureMachineTemplate, kind, current); err != nil {
 		return err
 	}
-	desired, err := h.template(ctx, set.Namespace, request.Desired.InfrastructureMachineTemplate)
-	if err != nil {
+	if err := h.read(ctx, set.Namespace, request.Desired.InfrastructureMachineTemplate, kind, desired); err != nil {
 		return err
 	}
 	if err := h.comparable(current.Spec.Template.Spec, desired.Spec.Template.Spec); err != nil {
@@ -95,8 +95,8 @@ func (h *Handler) canUpdateMachine(ctx context.Context, request canUpdateMachine
 
 // askOne takes from the request no more than the name of the template that the machine is to be like.
 func (h *Handler) askOne(ctx context.Context, request canUpdateMachine) error {
-	current, err := h.machine(ctx, request.Current.Machine.Namespace, request.Current.InfrastructureMachine)
-	if err != nil {
+	current := &infrav1.MillwrightMachine{}
+	if err := h.read(ctx, request.Current.Machine.Namespace, request.Current.InfrastructureMachine, infrav1.MillwrightMachineKind, current); err != nil {
 		return err
 	}
 	desired := &infrav1.MillwrightMachine{}
@@ -114,44 +114,23 @@ func (h *Handler) askOne(ctx context.Context, request canUpdateMachine) error {
 	return h.ask(ctx, []*infrav1.MillwrightMachine{current}, wanted{template.Spec.Template.Spec, template.Name})
 }
 
-// kindOf reads kind and name of an object of a request. It is refused if it is not of a kind of ours.
-func kindOf(object runtime.RawExtension, kind string) (name string, err error) {
+// read reads the object of that name, if what a request sends is of the kind. It is refused if not.
+func (h *Handler) read(ctx context.Context, namespace string, sent runtime.RawExtension, kind string, into client.Object) error {
 	var head struct {
-		APIVersion string `json:"apiVersion"`
-		Kind       string `json:"kind"`
-		named      `json:",inline"`
+		meta  `json:",inline"`
+		named `json:",inline"`
 	}
-	if err := json.Unmarshal(object.Raw, &head); err != nil {
-		return "", fmt.Errorf("reading a %s: %w", kind, err)
+	if err := json.Unmarshal(sent.Raw, &head); err != nil {
+		return fmt.Errorf("reading a %s: %w", kind, err)
 	}
 	if group, _, _ := strings.Cut(head.APIVersion, "/"); group != infrav1.GroupName || head.Kind != kind {
-		return "", refuse("%s of %s is not a %s", head.Kind, head.APIVersion, kind)
+		return refuse("%s of %s is not a %s", head.Kind, head.APIVersion, kind)
 	}
-	return head.Metadata.Name, nil
-}
-
-func (h *Handler) template(ctx context.Context, namespace string, object runtime.RawExtension) (*infrav1.MillwrightMachineTemplate, error) {
-	template := &infrav1.MillwrightMachineTemplate{}
-	name, err := kindOf(object, infrav1.MillwrightMachineTemplateKind)
-	if err != nil {
-		return nil, err
+	key := types.NamespacedName{Namespace: namespace, Name: head.Metadata.Name}
+	if err := h.Client.Get(ctx, key, into); err != nil {
+		return fmt.Errorf("reading %s %s: %w", kind, key.Name, err)
 	}
-	if err := h.Client.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, template); err != nil {
-		return nil, fmt.Errorf("reading MillwrightMachineTemplate %s: %w", name, err)
-	}
-	return template, nil
-}
-
-func (h *Handler) machine(ctx context.Context, namespace string, object runtime.RawExtension) (*infrav1.MillwrightMachine, error) {
-	machine := &infrav1.MillwrightMachine{}
-	name, err := kindOf(object, infrav1.MillwrightMachineKind)
-	if err != nil {
-		return nil, err
-	}
-	if err := h.Client.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, machine); err != nil {
-		return nil, fmt.Errorf("reading MillwrightMachine %s: %w", name, err)
-	}
-	return machine, nil
+	return nil
 }
 
 // comparable refuses differences in what no driver can change. A driver that is not registered is an error: it

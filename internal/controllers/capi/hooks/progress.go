@@ -1,17 +1,16 @@
 package hooks
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
 
-	"k8s.io/apimachinery/pkg/api/equality"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
+	"github.com/millwright-dev/millwright/internal/controllers/capi/marks"
 )
 
 // Times until Cluster API asks again, in seconds.
@@ -25,8 +24,8 @@ const (
 // updateMachine answers how far the update of a machine is. The controller makes it.
 func (h *Handler) updateMachine(ctx context.Context, request updateMachine) (updateMachineAnswer, error) {
 	answer := updateMachineAnswer{outcome: outcome{meta: meta{apiVersion, "UpdateMachineResponse"}, Status: succeeded}}
-	machine, err := h.machine(ctx, request.Desired.Machine.Namespace, request.Desired.InfrastructureMachine)
-	if err != nil {
+	machine := &infrav1.MillwrightMachine{}
+	if err := h.read(ctx, request.Desired.Machine.Namespace, request.Desired.InfrastructureMachine, infrav1.MillwrightMachineKind, machine); err != nil {
 		return answer, err
 	}
 	answer.RetryAfterSeconds, answer.Message = progress(machine, request.Desired.InfrastructureMachine.Raw)
@@ -53,18 +52,5 @@ func progress(machine *infrav1.MillwrightMachine, desired []byte) (int32, string
 // sameSpec reports whether the spec of a machine is the one of a request.
 func sameSpec(machine *infrav1.MillwrightMachine, desired []byte) bool {
 	object := &infrav1.MillwrightMachine{}
-	if json.Unmarshal(desired, object) != nil {
-		return false
-	}
-	return equality.Semantic.DeepEqual(plain(machine.Spec), plain(object.Spec))
-}
-
-// plain returns a spec without the way in which its JSON is written.
-func plain(spec infrav1.MillwrightMachineSpec) any {
-	text, _ := json.Marshal(spec) // it was read from JSON
-	decoder := json.NewDecoder(bytes.NewReader(text))
-	decoder.UseNumber()
-	var value any
-	_ = decoder.Decode(&value)
-	return value
+	return json.Unmarshal(desired, object) == nil && marks.SameJSON(machine.Spec, object.Spec)
 }

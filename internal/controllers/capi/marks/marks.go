@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
+	"reflect"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -48,6 +49,24 @@ func Digest(class *v1alpha1.MachineClass) string {
 		return "" // matches no request
 	}
 	return fmt.Sprintf("%.8x", sha256.Sum256(text))
+}
+
+// SameJSON reports whether two values are the same in JSON, however that is written. What is no JSON equals
+// nothing, not even itself.
+func SameJSON(a, b any) bool {
+	var plain [2]any
+	for i, value := range []any{a, b} {
+		text, err := json.Marshal(value)
+		if err != nil {
+			return false
+		}
+		decoder := json.NewDecoder(bytes.NewReader(text))
+		decoder.UseNumber()
+		if decoder.Decode(&plain[i]) != nil {
+			return false
+		}
+	}
+	return reflect.DeepEqual(plain[0], plain[1])
 }
 
 // OwnSpecOnly reports whether the VM is described by the object alone, without class and Secrets.

@@ -3,15 +3,12 @@
 package webhooks
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -20,6 +17,7 @@ import (
 
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
+	"github.com/millwright-dev/millwright/internal/controllers/capi/marks"
 )
 
 // Add registers the webhooks with the manager's server.
@@ -62,22 +60,10 @@ func machineUpdate(ctx context.Context, before, after *infrav1.MillwrightMachine
 	switch was, is := before.Spec, after.Spec; {
 	case !equality.Semantic.DeepEqual(was.MachineClassRef, is.MachineClassRef):
 		return forbidden(after, infrav1.MillwrightMachineKind, field.NewPath("spec", "machineClassRef"), message)
-	case !sameJSON(was.ProviderSpec, is.ProviderSpec):
+	case !marks.SameJSON(was.ProviderSpec, is.ProviderSpec):
 		return forbidden(after, infrav1.MillwrightMachineKind, field.NewPath("spec", "providerSpec"), message)
 	}
 	return nil
-}
-
-// sameJSON reports whether two texts are the same but for how they are written.
-func sameJSON(was, is *runtime.RawExtension) bool {
-	if was == nil || is == nil {
-		return was == is
-	}
-	var a, b any
-	if json.Unmarshal(was.Raw, &a) != nil || json.Unmarshal(is.Raw, &b) != nil {
-		return bytes.Equal(was.Raw, is.Raw)
-	}
-	return equality.Semantic.DeepEqual(a, b)
 }
 
 func machineTemplate(ctx context.Context, before, after *infrav1.MillwrightMachineTemplate) error {

@@ -76,7 +76,7 @@ func (p Pool) Decide(policy *v1alpha1.ReplacementPolicy, machine *v1alpha1.Machi
 		return Verdict{v1alpha1.CauseZoneOutage, fmt.Sprintf("all machines in zone %s are unhealthy, and it waits for the zone", zone)}
 	}
 	if len(policy.Budgets) == 0 && !out {
-		if p.busy(machine, "") >= max(1, Share(p.Limit, p.size(machine, ""))) {
+		if p.busy(machine) >= max(1, Share(p.Limit, len(p.Members))) {
 			return Verdict{Cause: v1alpha1.CauseReplacementDelayed}
 		}
 	}
@@ -114,12 +114,12 @@ func (p Pool) spent(budget v1alpha1.ReplacementBudget, machine *v1alpha1.Machine
 	return ""
 }
 
-// busy counts the replacements of other Machines in the group of a Machine. A replacement is a Machine that
-// goes, one that comes, or both.
-func (p Pool) busy(machine *v1alpha1.Machine, per string) int {
+// busy counts the replacements of other Machines of the pool. A replacement is a Machine that goes, one that
+// comes, or both.
+func (p Pool) busy(machine *v1alpha1.Machine) int {
 	var counts [Coming + 1]int
 	for _, member := range p.Members {
-		if member.Machine.UID != machine.UID && p.together(member.Machine, machine, per) {
+		if member.Machine.UID != machine.UID {
 			counts[member.Role]++
 		}
 	}
@@ -158,16 +158,6 @@ func (p Pool) recent(per string, within time.Duration, machine *v1alpha1.Machine
 		}
 	}
 	return known, guessed
-}
-
-func (p Pool) size(machine *v1alpha1.Machine, per string) int {
-	size := 0
-	for _, member := range p.Members {
-		if p.together(member.Machine, machine, per) {
-			size++
-		}
-	}
-	return size
 }
 
 // wanted is how many Machines are in the group of a Machine, without those that are being deleted: others come
