@@ -231,14 +231,15 @@ func TestOvertakenReports(t *testing.T) {
 	}
 }
 
-// TestReportsShareWrites: the reports of a VM cause a bounded number of passes, whose last
-// comes after the last report, also where other events cause passes in between. Reports of a normal
-// start are not delayed.
+// TestReportsShareWrites: the reports of a VM cause a bounded number of passes and of changes that these see. The
+// last one comes after the last report, also where other events cause passes in between. Reports of a normal start
+// are not delayed.
 func TestReportsShareWrites(t *testing.T) {
 	for _, others := range []time.Duration{0, time.Millisecond, 300 * time.Millisecond, 9_999 * time.Millisecond} {
 		now := testingclock.NewFakePassiveClock(time.Now())
-		s := New(Options{Registry: &authority.Registry{Clock: now}})
-		queue := passes{vm: types.NamespacedName{Namespace: "pool", Name: "vm"}, service: s, clock: now, begin: now.Now(), others: others}
+		queue := passes{vm: types.NamespacedName{Namespace: "pool", Name: "vm"}, clock: now, begin: now.Now(), others: others}
+		s := New(Options{Registry: &authority.Registry{Clock: now}, Enqueue: queue.request})
+		queue.service = s
 		const reports = 10_000 // one each millisecond
 		for i := range uint64(reports) {
 			queue.report(i + 1)
@@ -256,6 +257,9 @@ func TestReportsShareWrites(t *testing.T) {
 		if queue.caused > writeBurst+6 {
 			t.Errorf("other passes each %s: the reports of 10 s caused %d passes", others, queue.caused)
 		}
+		if queue.changes > writeBurst+6 {
+			t.Errorf("other passes each %s: the passes of 10 s saw %d changes", others, queue.changes)
+		}
 		if _, write := s.keep(queue.vm, &vmpb.ReportStateRequest{DoneBytes: reports}); write {
 			t.Error("the same report again is written")
 		}
@@ -271,19 +275,23 @@ type passes struct {
 	// others is how often something else requests a pass; 0 for never.
 	others time.Duration
 
-	next        time.Time // zero for none
-	caused      int
-	known, seen uint64
+	next    time.Time // zero for none
+	caused  int
+	changes int
+	seen    uint64
 }
 
 func (p *passes) report(done uint64) {
-	p.known = done
 	if after, write := p.service.keep(p.vm, &vmpb.ReportStateRequest{DoneBytes: done}); write {
-		if at := p.clock.Now().Add(after); p.next.IsZero() || at.Before(p.next) {
-			p.next = at
-		}
+		p.request(p.vm, after)
 	}
 	p.run()
+}
+
+func (p *passes) request(_ types.NamespacedName, after time.Duration) {
+	if at := p.clock.Now().Add(after); p.next.IsZero() || at.Before(p.next) {
+		p.next = at
+	}
 }
 
 // run makes the pass that is due.
@@ -296,7 +304,9 @@ func (p *passes) run() {
 
 func (p *passes) pass() {
 	p.service.Take(p.vm)
-	p.seen = p.known
+	if done := p.service.reports[p.vm].shown.GetDoneBytes(); done != p.seen {
+		p.seen, p.changes = done, p.changes+1
+	}
 }
 
 // step lets a millisecond pass.

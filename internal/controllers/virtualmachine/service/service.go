@@ -69,6 +69,9 @@ type Service struct {
 // reported is the last report about a VM, and when its status is written because of one.
 type reported struct {
 	last *vmpb.ReportStateRequest
+	// shown is the report that the status is made of: the last one, or an earlier one that says the same but
+	// for progress.
+	shown *vmpb.ReportStateRequest
 	// writes is how often reports may cause a write.
 	writes *rate.Limiter
 	// due is when the last requested write comes. It takes all reports until then.
@@ -171,7 +174,7 @@ func (s *Service) HasLease(vm types.NamespacedName, pod string) bool {
 }
 
 // Report returns the last report of a VM's authoritative hypervisor, or of one that waits for the
-// disk to follow it; nil if this process has none.
+// disk to follow it; nil if this process has none. Its progress is that of the last pass that Take let see it.
 func (s *Service) Report(vm *v1alpha1.VirtualMachine) *vmpb.ReportStateRequest {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -179,10 +182,10 @@ func (s *Service) Report(vm *v1alpha1.VirtualMachine) *vmpb.ReportStateRequest {
 	if known == nil {
 		return nil
 	}
-	if us := known.last.GetUs(); !authority.Holds(vm, us) && (!waitsForDisk(known.last) || !authority.MayFollow(vm, us)) {
+	if us := known.shown.GetUs(); !authority.Holds(vm, us) && (!waitsForDisk(known.shown) || !authority.MayFollow(vm, us)) {
 		return nil
 	}
-	return known.last
+	return known.shown
 }
 
 // keep stores a report. If it differs from the last one, it returns true and after which time
@@ -200,6 +203,9 @@ func (s *Service) keep(vm types.NamespacedName, report *vmpb.ReportStateRequest)
 		return 0, false
 	}
 	known.last = report
+	if !onlyProgress(known.shown, report) {
+		known.shown = report
+	}
 	if known.requested {
 		return 0, false
 	}
@@ -213,14 +219,34 @@ func (s *Service) keep(vm types.NamespacedName, report *vmpb.ReportStateRequest)
 	return after, true
 }
 
-// Take says that a pass begins: it sees all reports until now. It may have another cause than they, and the
-// queue then forgets what was requested for later.
+// Take says that a pass begins: it sees all reports until now. It may have another cause than they, as the write
+// of the pass before it; then it sees no progress before that is due, or progress would be written as often as it
+// is reported. The queue has forgotten then what was requested for later.
 func (s *Service) Take(vm types.NamespacedName) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if known := s.reports[vm]; known != nil {
-		known.requested = false
+	known, now := s.reports[vm], s.Registry.Clock.Now()
+	switch {
+	case known == nil:
+	case known.requested && known.shown != known.last && now.Before(known.due):
+		s.Enqueue(vm, known.due.Sub(now))
+	default:
+		known.shown, known.requested = known.last, false
 	}
+}
+
+// onlyProgress reports whether two reports differ in nothing but how far the hypervisor is.
+func onlyProgress(before, after *vmpb.ReportStateRequest) bool {
+	return before != nil && proto.Equal(withoutProgress(before), withoutProgress(after))
+}
+
+func withoutProgress(report *vmpb.ReportStateRequest) *vmpb.ReportStateRequest {
+	rest := proto.CloneOf(report)
+	rest.Message, rest.DoneBytes, rest.TotalBytes, rest.Sequence = "", 0, 0, 0
+	if copying := rest.GetMigration(); copying != nil {
+		copying.Message, copying.DoneBytes, copying.TotalBytes = "", 0, 0
+	}
+	return rest
 }
 
 // overtaken reports whether the network delivered a report after a later one of the same run: as calls
