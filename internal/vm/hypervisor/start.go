@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -216,10 +217,13 @@ func (l *life) preparing() bool {
 func (l *life) writeImage(ctx context.Context, root disk.Disk) error {
 	const doing = "writing the initial image"
 	l.reportState(vmpb.ReportStateRequest_STATE_PREPARING, doing)
-	from := l.config.Spec.GetInitialImage()
+	from, options := l.config.Spec.GetInitialImage(), l.imageOptions(doing)
+	if l.config.Spec.GetKernelBoot() == nil {
+		options.Check = foreignDisk
+	}
 	err := l.config.WriteDisk(ctx,
 		image.Source{URL: from.GetUrl(), Checksum: from.GetChecksum(), Format: from.GetFormat()},
-		image.Target{Path: root.Path, Bytes: int64(root.Size())}, l.imageOptions(doing))
+		image.Target{Path: root.Path, Bytes: int64(root.Size())}, options)
 	if err != nil {
 		return err
 	}
@@ -244,10 +248,11 @@ func (l *life) imageOptions(doing string) image.Options {
 func (l *life) fetchBootFiles(ctx context.Context) error {
 	boot := l.config.Spec.GetKernelBoot()
 	for _, wanted := range []struct {
-		file *vmpb.BootFile
-		name string
+		file  *vmpb.BootFile
+		name  string
+		check func(io.ReaderAt) string
 	}{
-		{boot.GetKernel(), kernelFile}, {boot.GetInitrd(), initrdFile},
+		{boot.GetKernel(), kernelFile, foreignKernel}, {boot.GetInitrd(), initrdFile, nil},
 	} {
 		if wanted.file == nil {
 			continue
@@ -258,6 +263,7 @@ func (l *life) fetchBootFiles(ctx context.Context) error {
 		path := filepath.Join(l.config.Paths.Run, wanted.name)
 		options := l.imageOptions(doing)
 		options.Progress = nil // the files are small
+		options.Check = wanted.check
 		if err := l.config.Fetch(ctx, source, path, options); err != nil {
 			return fmt.Errorf("the %s: %w", wanted.name, err)
 		}

@@ -50,10 +50,7 @@ func (j *job) writeDisk(ctx context.Context, target Target) error {
 	if err := j.fill(ctx, to, target, from); err != nil {
 		return err
 	}
-	if err := to.Commit(); err != nil {
-		return j.storage(err)
-	}
-	return nil
+	return j.commit(to)
 }
 
 // fill writes the content of the disk.

@@ -52,10 +52,7 @@ func (j *job) fetch(ctx context.Context, path string) error {
 	if err := j.copyBytes(to.File, from); err != nil {
 		return err
 	}
-	if err := to.Commit(); err != nil {
-		return j.storage(err)
-	}
-	return nil
+	return j.commit(to)
 }
 
 func (j *job) copyBytes(to *os.File, from *content) error {

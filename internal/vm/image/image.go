@@ -22,6 +22,7 @@ import (
 	"errors"
 	"fmt"
 	"hash"
+	"io"
 	"io/fs"
 	"net/http"
 	"net/url"
@@ -30,6 +31,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/disk"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
@@ -70,6 +72,9 @@ type Options struct {
 	Progress func(done, total int64)
 	// Trouble is called with each failure that is retried.
 	Trouble func(error)
+	// Check looks at what was downloaded, of an image at the disk in it, before it gets its name.
+	// What it returns, unless it is empty, is why the content is Rejected. Nil: no check.
+	Check func(content io.ReaderAt) (problem string)
 }
 
 // Kind classifies errors. It is an error, for use with errors.Is.
@@ -163,6 +168,7 @@ type job struct {
 	client   *http.Client
 	progress func(done, total int64)
 	trouble  func(error)
+	check    func(io.ReaderAt) string
 	retries  retries
 }
 
@@ -171,7 +177,7 @@ func newJob(noun string, source Source, options Options) (*job, error) {
 	if err != nil {
 		return nil, err
 	}
-	j := &job{location: where, files: options.Access.Files, progress: options.Progress, trouble: options.Trouble}
+	j := &job{location: where, files: options.Access.Files, progress: options.Progress, trouble: options.Trouble, check: options.Check}
 	base := options.Client
 	if base == nil {
 		base = j.newClient(options.Access)
@@ -182,6 +188,9 @@ func newJob(noun string, source Source, options Options) (*job, error) {
 	}
 	if j.trouble == nil {
 		j.trouble = func(error) {}
+	}
+	if j.check == nil {
+		j.check = func(io.ReaderAt) string { return "" }
 	}
 	j.retries.limit = options.RetryTimeout
 	if options.RetryTimeout == 0 {
@@ -216,6 +225,17 @@ func (j *job) verify(hashed hash.Hash) error {
 	if got := hashed.Sum(nil); j.checksum != nil && !bytes.Equal(got, j.checksum) {
 		return j.rejected("its checksum is sha256:%s, expected sha256:%s",
 			hex.EncodeToString(got), hex.EncodeToString(j.checksum))
+	}
+	return nil
+}
+
+// commit gives complete content its name.
+func (j *job) commit(to *disk.Partial) error {
+	if problem := j.check(to.File); problem != "" {
+		return j.rejected("%s", problem)
+	}
+	if err := to.Commit(); err != nil {
+		return j.storage(err)
 	}
 	return nil
 }

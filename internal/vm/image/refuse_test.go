@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -83,6 +84,44 @@ func TestBadImagesAreRejected(t *testing.T) {
 				t.Errorf("got %v, want Rejected: %s", err, test.reason)
 			}
 			wantFiles(t, dir)
+		})
+	}
+}
+
+// A check sees the disk that would be, in whatever form it comes, and a file; what it does not like
+// leaves nothing behind, and the file of before as it was.
+func TestCheckOfTheContent(t *testing.T) {
+	content := diskContent()
+	var seen []byte
+	refuse := func(from io.ReaderAt) string {
+		seen = make([]byte, len(content))
+		_, err := from.ReadAt(seen, 0)
+		must(t, err)
+		return "it is for others"
+	}
+	options := Options{Access: local, RetryTimeout: -1, Check: refuse}
+	for name, served := range map[string][]byte{
+		"raw": content, "gzip": compressed(t, toGzip, content), "qcow2": qcow2(t, content), "file": nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			path, kept := filepath.Join(dir, "target"), []string(nil)
+			var err error
+			if name == "file" {
+				must(t, os.WriteFile(path, []byte("the one of the last start"), 0o600))
+				kept = []string{"target"}
+				err = Fetch(t.Context(), Source{URL: serve(t, content)}, path, options)
+				wantContent(t, path, []byte("the one of the last start"))
+			} else {
+				err = WriteDisk(t.Context(), Source{URL: serve(t, served)}, Target{Path: path, Bytes: 4 * mib}, options)
+			}
+			if failure, ok := errors.AsType[*Error](err); !ok || failure.Kind != Rejected || failure.Problem != "it is for others" {
+				t.Errorf("got %v", err)
+			}
+			if !bytes.Equal(seen, content) {
+				t.Error("it was not the content that was checked")
+			}
+			wantFiles(t, dir, kept...)
 		})
 	}
 }

@@ -31,7 +31,10 @@ import (
 
 const (
 	// DefaultProgram is searched in PATH unless another program is given.
-	DefaultProgram = "qemu-system-x86_64"
+	DefaultProgram = "qemu-system-" + Architecture
+
+	// Architecture is that of every guest's processors, whatever the host's are. MachineType is one of it.
+	Architecture = "x86_64"
 
 	// stderrLimit is how much of QEMU's standard error is kept, in bytes.
 	stderrLimit = 8 << 10

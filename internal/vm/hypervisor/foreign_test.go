@@ -1,0 +1,102 @@
+package hypervisor_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/diskfs/go-diskfs/backend/file"
+	"github.com/diskfs/go-diskfs/partition/gpt"
+
+	"github.com/millwright-dev/millwright/internal/vm/image"
+	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+)
+
+// kernelOf has the mark of a kernel at its place.
+func kernelOf(at int, mark string) []byte {
+	kernel := make([]byte, 4096)
+	copy(kernel[at:], mark)
+	return kernel
+}
+
+// diskOf has a root partition of a type, and no program for a BIOS.
+func diskOf(t *testing.T, root gpt.Type) []byte {
+	path := filepath.Join(t.TempDir(), "disk")
+	storage, err := file.CreateFromPath(path, 1<<20)
+	must(t, err)
+	writable, err := storage.Writable()
+	must(t, err)
+	table := &gpt.Table{ProtectiveMBR: true, Partitions: []*gpt.Partition{{Index: 1, Start: 128, End: 1023, Type: root, Name: "root"}}}
+	must(t, table.Write(writable, 1<<20))
+	must(t, storage.Close())
+	disk, err := os.ReadFile(path)
+	must(t, err)
+	return disk
+}
+
+// reading has the hypervisor read images for real, below a folder.
+func (w *fixture) reading(dir string) {
+	access := image.Access{Files: dir}
+	w.config.WriteDisk = func(ctx context.Context, source image.Source, target image.Target, options image.Options) error {
+		options.Access = access
+		return image.WriteDisk(ctx, source, target, options)
+	}
+	w.config.Fetch = func(ctx context.Context, source image.Source, path string, options image.Options) error {
+		options.Access = access
+		return image.Fetch(ctx, source, path, options)
+	}
+}
+
+// What is surely for other processors is refused before QEMU starts, in a sentence with both names.
+// What is not, or where nobody knows, is started.
+func TestImagesForOtherProcessors(t *testing.T) {
+	arm64, x86 := kernelOf(0x38, "ARM\x64"), kernelOf(0x202, "HdrS")
+	foreignDisk, ownDisk := diskOf(t, gpt.LinuxRootArm64), diskOf(t, gpt.LinuxRootX86_64)
+	for name, test := range map[string]struct {
+		kernel, disk []byte
+		refused      string
+	}{
+		"kernel of arm64":                 {kernel: arm64, refused: "it is a kernel for arm64, and the virtual machine has processors of x86_64"},
+		"kernel of x86_64":                {kernel: x86},
+		"kernel of 32 bits":               {kernel: []byte("\x7fELF\x01\x01\x01" + strings.Repeat("\x00", 11) + "\x03\x00")},
+		"kernel that nobody knows":        {kernel: []byte("multiboot")},
+		"disk of arm64":                   {disk: foreignDisk, refused: "the system on it is for arm64, and the virtual machine has processors of x86_64"},
+		"disk of x86_64":                  {disk: ownDisk},
+		"disk that nobody knows":          {disk: make([]byte, 4096)},
+		"disk of arm64 that boots not":    {kernel: x86, disk: foreignDisk},
+		"kernel of arm64 beside its disk": {kernel: arm64, disk: foreignDisk, refused: "it is a kernel for arm64, and"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			withFixture(t, func(w *fixture) {
+				w.reading(dir)
+				if test.disk != nil {
+					w.preparing()
+					w.config.Spec.InitialImage.Url = "file://" + filepath.Join(dir, "disk")
+					must(t, os.WriteFile(filepath.Join(dir, "disk"), test.disk, 0o600))
+				}
+				if test.kernel != nil {
+					w.config.Spec.KernelBoot = &vmpb.KernelBoot{Kernel: &vmpb.BootFile{Url: "file://" + filepath.Join(dir, "kernel")}}
+					must(t, os.WriteFile(filepath.Join(dir, "kernel"), test.kernel, 0o600))
+				}
+				p := w.start()
+				if test.refused == "" {
+					p.lives()
+					return
+				}
+				end := p.ends(vmpb.EndImageRejected)
+				if !strings.Contains(end.Message, test.refused) || !strings.Contains(end.Message, "file://"+dir) {
+					t.Errorf("it says %q", end.Message)
+				}
+				if len(w.machines.Started()) > 0 {
+					t.Error("a machine was started")
+				}
+				if test.kernel == nil && w.disk() != "" {
+					t.Error("there is a disk, which no later image would replace")
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,158 @@
+package architecture
+
+import (
+	"bytes"
+	"compress/gzip"
+	"debug/elf"
+	"encoding/binary"
+	"io"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/diskfs/go-diskfs/backend/file"
+	"github.com/diskfs/go-diskfs/partition/gpt"
+)
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// with is a file of zeros with texts at offsets.
+func with(at map[int]string) []byte {
+	content := make([]byte, 16<<10)
+	for offset, text := range at {
+		copy(content[offset:], text)
+	}
+	return content
+}
+
+func elfFile(order binary.AppendByteOrder, data elf.Data, machine elf.Machine) []byte {
+	header := append([]byte(elf.ELFMAG), byte(elf.ELFCLASS64), byte(data), 1)
+	return order.AppendUint16(append(header, make([]byte, 11)...), uint16(machine))
+}
+
+func peFile(header int, machine string) []byte {
+	place := binary.LittleEndian.AppendUint32(nil, uint32(header))
+	return with(map[int]string{0: "MZ", 0x3c: string(place), header: "PE\x00\x00" + machine})
+}
+
+func zipped(t testing.TB, content []byte) []byte {
+	t.Helper()
+	var out bytes.Buffer
+	writer := gzip.NewWriter(&out)
+	_, err := writer.Write(content)
+	must(t, err)
+	must(t, writer.Close())
+	return out.Bytes()
+}
+
+func TestOfKernel(t *testing.T) {
+	image64 := with(map[int]string{0x38: "ARM\x64"})
+	for name, test := range map[string]struct {
+		file []byte
+		want string
+	}{
+		"bzImage":                     {with(map[int]string{0x1fe: "\x55\xaa", 0x202: "HdrS"}), X86_64},
+		"Image of arm64":              {image64, ARM64},
+		"Image of arm64, gzip":        {zipped(t, image64), ARM64},
+		"Image of riscv":              {with(map[int]string{0x30: "RISCV", 0x38: "RSC\x05"}), RISCV},
+		"zImage of arm":               {with(map[int]string{0x24: "\x18\x28\x6f\x01"}), ARM},
+		"vmlinux":                     {elfFile(binary.LittleEndian, elf.ELFDATA2LSB, elf.EM_X86_64), X86_64},
+		"vmlinux of 32 bits":          {elfFile(binary.LittleEndian, elf.ELFDATA2LSB, elf.EM_386), X86},
+		"vmlinux of arm64":            {elfFile(binary.LittleEndian, elf.ELFDATA2LSB, elf.EM_AARCH64), ARM64},
+		"vmlinux of s390":             {elfFile(binary.BigEndian, elf.ELFDATA2MSB, elf.EM_S390), "s390"},
+		"vmlinux of nothing":          {elfFile(binary.LittleEndian, elf.ELFDATA2LSB, elf.EM_NONE), Unknown},
+		"vmlinux of a number":         {elfFile(binary.LittleEndian, elf.ELFDATA2LSB, 0xfff0), Unknown},
+		"ELF that ends":               {[]byte(elf.ELFMAG + "\x02\x01\x01"), Unknown},
+		"EFI program of arm64":        {peFile(0x40, "\x64\xaa"), ARM64},
+		"EFI program of loong64":      {peFile(0x80, "\x64\x62"), Loong64},
+		"EFI program of x86_64":       {peFile(0x40, "\x64\x86"), X86_64},
+		"EFI program, header outside": {peFile(16<<10-4, ""), Unknown},
+		"EFI program, unknown":        {peFile(0x40, "\x11\x11"), Unknown},
+		"bzImage that is one of EFI":  {with(map[int]string{0: "MZ", 0x3c: "\x40\x00\x00\x00", 0x40: "PE\x00\x00\x64\x86", 0x202: "HdrS"}), X86_64},
+		"something else":              {bytes.Repeat([]byte("multiboot"), 1000), Unknown},
+		"gzip of something else":      {zipped(t, []byte("hello")), Unknown},
+		"gzip that ends":              {zipped(t, image64)[:11], Unknown},
+		"empty":                       {nil, Unknown},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := OfKernel(bytes.NewReader(test.file)); got != test.want {
+				t.Errorf("got %q, want %q", got, test.want)
+			}
+		})
+	}
+}
+
+// gptDisk has partitions of types, as another library writes them.
+func gptDisk(t testing.TB, types ...gpt.Type) []byte {
+	t.Helper()
+	const size, partition = 4 << 20, 512 << 10
+	path := filepath.Join(t.TempDir(), "disk")
+	storage, err := file.CreateFromPath(path, size)
+	must(t, err)
+	table := &gpt.Table{ProtectiveMBR: true}
+	for i, of := range types {
+		start := uint64(1<<20+i*partition) / sector
+		table.Partitions = append(table.Partitions, &gpt.Partition{Index: i + 1, Start: start, End: start + partition/sector - 1, Type: of, Name: "p"})
+	}
+	writable, err := storage.Writable()
+	must(t, err)
+	must(t, table.Write(writable, size))
+	must(t, storage.Close())
+	content, err := os.ReadFile(path)
+	must(t, err)
+	return content
+}
+
+func patched(disk []byte, at int, text string) []byte {
+	disk = bytes.Clone(disk)
+	copy(disk[at:], text)
+	return disk
+}
+
+func TestOfDisk(t *testing.T) {
+	const efi = gpt.EFISystemPartition
+	arm64 := gptDisk(t, gpt.LinuxRootArm64, efi)
+	for name, test := range map[string]struct {
+		disk []byte
+		want string
+	}{
+		"arm64":                          {arm64, ARM64},
+		"arm64, two roots":               {gptDisk(t, efi, gpt.LinuxRootArm64, gpt.LinuxRootArm64), ARM64},
+		"arm":                            {gptDisk(t, efi, gpt.LinuxRootArm), ARM},
+		"x86_64":                         {gptDisk(t, gpt.LinuxRootX86_64, gpt.BIOSBoot, efi), X86_64},
+		"arm64 and x86_64":               {gptDisk(t, gpt.LinuxRootArm64, gpt.LinuxRootX86_64), Unknown},
+		"arm64, but with a boot program": {patched(arm64, 0, "\xeb\x63\x90"), Unknown},
+		"the type does not tell":         {gptDisk(t, gpt.LinuxFilesystem, efi), Unknown},
+		"no table":                       {make([]byte, 4<<20), Unknown},
+		"a table elsewhere":              {patched(arm64, sector+atEntries, "\xff\xff\xff\xff\xff\xff\xff\xff"), Unknown},
+		"a table without end":            {patched(arm64, sector+atEntryCount, "\xff\xff\xff\xff"), Unknown},
+		"other entries":                  {patched(arm64, sector+atEntrySize, "\x00\x00\x00\x00"), Unknown},
+		"a disk that ends":               {arm64[:1200], Unknown},
+		"an empty disk":                  {nil, Unknown},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := OfDisk(bytes.NewReader(test.disk)); got != test.want {
+				t.Errorf("got %q, want %q", got, test.want)
+			}
+		})
+	}
+}
+
+// Whatever is downloaded is looked at: neither a panic nor much memory may come of it.
+func FuzzContent(f *testing.F) {
+	f.Add(peFile(0x40, "\x64\xaa"))
+	f.Add(gptDisk(f, gpt.LinuxRootArm64)[:34*sector])
+	f.Add(zipped(f, with(map[int]string{0x38: "ARM\x64"})))
+	f.Fuzz(func(t *testing.T, content []byte) {
+		for name, of := range map[string]func(io.ReaderAt) string{"kernel": OfKernel, "disk": OfDisk} {
+			if got := of(bytes.NewReader(content)); len(got) > 32 {
+				t.Errorf("a %s of %q", name, got)
+			}
+		}
+	})
+}

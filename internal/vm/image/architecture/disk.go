@@ -1,0 +1,76 @@
+package architecture
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"io"
+)
+
+// The partition table GPT; see the specification of UEFI, chapter 5. Numbers are little-endian.
+const (
+	sector = 512
+	// bootCode is the length of the program that a BIOS starts, at the beginning of the disk.
+	bootCode = 440
+
+	signature      = "EFI PART"
+	atEntries      = 72
+	atEntryCount   = 80
+	atEntrySize    = 84
+	entrySize      = 128
+	maxEntries     = 1024
+	partitionTypes = 16
+)
+
+// roots are the types of partitions with the root of a Linux system, by the Discoverable
+// Partitions Specification of the UAPI Group.
+var roots = map[string]string{
+	"4f68bce3-e8cd-4db1-96e7-fbcaf984b709": X86_64,
+	"44479540-f297-41b2-9af7-d131d5f0458a": X86,
+	"b921b045-1df0-41c3-af44-4c6f280d3fae": ARM64,
+	"69dad710-2ce4-4e3c-b16c-21a1d49abed3": ARM,
+	"72ec70a6-cf74-40e6-bd49-4bda08e8f224": RISCV,
+	"77055800-792c-4f94-b39a-98c91b762bb6": Loong64,
+	"c31c45e6-3f39-412e-80fb-4809c4980599": ppc64le,
+	"5eead9a9-fe09-4a1e-a1d7-520d00531306": s390x,
+}
+
+// OfDisk returns the architecture of the only system on a disk that a BIOS cannot boot. It is Unknown of
+// all other disks: with a boot program, with systems of several architectures, with a partition table
+// that is no GPT or does not tell.
+func OfDisk(disk io.ReaderAt) string {
+	first := make([]byte, 2*sector)
+	if _, err := disk.ReadAt(first, 0); err != nil {
+		return Unknown
+	}
+	header := first[sector:]
+	if !bytes.HasPrefix(header, []byte(signature)) || !bytes.Equal(first[:bootCode], make([]byte, bootCode)) {
+		return Unknown
+	}
+	count, size := binary.LittleEndian.Uint32(header[atEntryCount:]), binary.LittleEndian.Uint32(header[atEntrySize:])
+	at := binary.LittleEndian.Uint64(header[atEntries:])
+	if count > maxEntries || size != entrySize || at > maxEntries {
+		return Unknown
+	}
+	entries := make([]byte, count*size)
+	if _, err := disk.ReadAt(entries, int64(at)*sector); err != nil {
+		return Unknown
+	}
+	only := Unknown
+	for ; len(entries) > 0; entries = entries[entrySize:] {
+		switch root := roots[guid([partitionTypes]byte(entries))]; {
+		case root == Unknown || root == only:
+		case only != Unknown:
+			return Unknown
+		default:
+			only = root
+		}
+	}
+	return only
+}
+
+// guid returns the text of a GUID, whose first three parts are little-endian.
+func guid(b [partitionTypes]byte) string {
+	return fmt.Sprintf("%08x-%04x-%04x-%x-%x", binary.LittleEndian.Uint32(b[:]),
+		binary.LittleEndian.Uint16(b[4:]), binary.LittleEndian.Uint16(b[6:]), b[8:10], b[10:])
+}
