@@ -73,6 +73,8 @@ func TestMainAnswers(t *testing.T) {
 		"up, no sense":           {[]string{"up", "--concurrent-syncs=0"}, 2, nil, []string{"--concurrent-syncs", `Run "millwright up --help" for usage.`}},
 		"up, bad ports":          {[]string{"up", "--api-port=70000", "--hosts=-1"}, 2, nil, []string{"--api-port: 70000", "--hosts: -1"}},
 		"up, bad network":        {[]string{"up", "--vm-network=10.0.0.1/8"}, 2, nil, []string{"--vm-network: 10.0.0.1/8"}},
+		"up, loopback":           {[]string{"up", "--vm-network=127.0.0.0/16", "--guest=full", "--pod-network=224.0.0.0/16"}, 2, nil, []string{"--vm-network: 127.0.0.0/16 overlaps 127.0.0.0/8", "--pod-network: 224.0.0.0/16 overlaps 224.0.0.0/4"}},
+		"VMs on links":           {[]string{"vm-controller", "--vm-network=fe80::/64,169.254.0.0/16"}, 2, nil, []string{"--vm-network: fe80::/64 overlaps fe80::/10", "--vm-network: 169.254.0.0/16 overlaps 169.254.0.0/16"}},
 		"up, bad accelerator":    {[]string{"up", "--accelerator=steam", "--binaries=/nowhere/at/all", "--dir", filepath.Join(t.TempDir(), "up")}, 2, nil, []string{`--accelerator: "steam" is none of auto, kvm and tcg`}},
 		"up, VMs without hosts":  {[]string{"up", "--hosts=0", "--binaries=/nowhere/at/all", "--dir", filepath.Join(t.TempDir(), "up")}, 2, nil, []string{"--hosts: the driver vm needs at least 1"}},
 		"help on nothing":        {[]string{"help", "bogus"}, 2, nil, []string{`there is no command "bogus"`, `Run "millwright --help" for usage.`}},

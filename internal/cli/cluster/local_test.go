@@ -49,6 +49,45 @@ func TestFullGuest(t *testing.T) {
 	}
 }
 
+// TestNetworksThatGuestsHide: one sentence for each network of this machine that guests cannot reach, and none
+// where they are not to reach it, or where there are no guests.
+func TestNetworksThatGuestsHide(t *testing.T) {
+	hidden := func(guests netip.Prefix) (string, error) {
+		switch guests.String() {
+		case "10.77.0.0/16":
+			return "10.77.0.0/16 overlaps 10.0.0.0/8", nil
+		case "10.78.0.0/16":
+			return "10.78.0.0/16 overlaps 10.0.0.0/8", nil
+		}
+		return "", errors.New("nobody knows")
+	}
+	const (
+		guests = "Warning: --vm-network: 10.77.0.0/16 overlaps 10.0.0.0/8. If they are to, choose another --vm-network\n"
+		pods   = "Warning: --pod-network: 10.78.0.0/16 overlaps 10.0.0.0/8. If they are to, choose another --pod-network\n"
+	)
+	for name, test := range map[string]struct {
+		change func(*upFlags)
+		want   string
+	}{
+		"small guests":    {func(*upFlags) {}, guests},
+		"full guests":     {func(f *upFlags) { f.guest = guestFull }, guests + pods},
+		"kept inside":     {func(f *upFlags) { f.outside = false }, ""},
+		"simulated":       {func(f *upFlags) { f.Driver.Name = folder.DriverSim }, ""},
+		"nobody can look": {func(f *upFlags) { f.network = netip.MustParsePrefix("10.79.0.0/16") }, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			flags := &upFlags{outside: true, network: netip.MustParsePrefix("10.77.0.0/16"), podNetwork: netip.MustParsePrefix("10.78.0.0/16")}
+			flags.Driver.Name = folder.DriverVM
+			test.change(flags)
+			var out bytes.Buffer
+			flags.warnOfHidden(&out, hidden)
+			if out.String() != test.want {
+				t.Errorf("says:\n%s", &out)
+			}
+		})
+	}
+}
+
 // TestNamesOfHosts: those of hosts that are not there yet are reserved, too, and no others.
 func TestNamesOfHosts(t *testing.T) {
 	for name, want := range map[string]bool{

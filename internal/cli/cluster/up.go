@@ -20,6 +20,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/cli/vmcontroller"
 	"github.com/millwright-dev/millwright/internal/local/controlplane"
 	"github.com/millwright-dev/millwright/internal/vm/image"
+	"github.com/millwright-dev/millwright/internal/vm/network/overlap"
 )
 
 // upFlags are the flags of "millwright up".
@@ -135,6 +136,7 @@ func (f *upFlags) validate() error {
 	wrong.If(driver != folder.DriverVM && driver != folder.DriverSim, "--driver: there is no driver %q; known drivers: vm, sim", driver)
 	wrong.If(f.hosts == 0 && driver == folder.DriverVM, "--hosts: the driver vm needs at least 1")
 	wrong.If(!network.Addr().Is4() || network != network.Masked() || network.Bits() < 8 || network.Bits() > 24, "--vm-network: %s is not an IPv4 network of 8 to 24 bits", network)
+	wrong.If(overlap.Reserved(network) != "", "--vm-network: %s", overlap.Reserved(network))
 	for _, port := range f.guestPorts {
 		wrong.If(port < 1 || port > 65535, "--guest-ports: %d is not a port", port)
 	}
@@ -154,6 +156,7 @@ func (f *upFlags) validatePodNetwork() error {
 	var wrong args.Problems
 	pods := f.podNetwork
 	wrong.If(!pods.Addr().Is4() || pods != pods.Masked() || pods.Bits() < 8 || pods.Bits() > 24, "--pod-network: %s is not an IPv4 network of 8 to 24 bits", pods)
+	wrong.If(overlap.Reserved(pods) != "", "--pod-network: %s", overlap.Reserved(pods))
 	wrong.If(pods.Overlaps(f.network), "--pod-network: %s overlaps the network of the virtual machines, %s", pods, f.network)
 	return wrong.Err()
 }
@@ -182,6 +185,7 @@ func (f *upFlags) run(ctx context.Context, stdout, stderr io.Writer, use func(co
 		return err
 	}
 	fmt.Fprintf(stdout, "Starting a cluster in %s ...\n", f.dir)
+	f.warnOfHidden(stderr, overlap.Hidden)
 	begin := time.Now()
 	if err := mode.start(ctx); err != nil {
 		return explainCancel(ctx, explainPort(err))
@@ -196,6 +200,28 @@ func (f *upFlags) run(ctx context.Context, stdout, stderr io.Writer, use func(co
 	err = mode.run(ctx, use)
 	fmt.Fprintln(stdout, "Stopping ...")
 	return errors.Join(err, mode.stop(context.WithoutCancel(ctx)))
+}
+
+// warnOfHidden says which networks of this machine guests cannot reach because their own has the same
+// addresses. That is no error: the network of the guests is in QEMU only, so nothing else is disturbed.
+func (f *upFlags) warnOfHidden(stderr io.Writer, hidden func(netip.Prefix) (string, error)) {
+	if f.Driver.Name != folder.DriverVM || !f.outside {
+		return // they reach none of them anyway
+	}
+	networks := []struct {
+		flag   string
+		prefix netip.Prefix
+	}{{"vm-network", f.network}}
+	if f.guest == guestFull {
+		networks = append(networks, networks[0])
+		networks[1].flag, networks[1].prefix = "pod-network", f.podNetwork
+	}
+	for _, network := range networks {
+		// Who cannot look has nothing to say.
+		if sentence, err := hidden(network.prefix); err == nil && sentence != "" {
+			fmt.Fprintf(stderr, "Warning: --%s: %s. If they are to, choose another --%[1]s\n", network.flag, sentence)
+		}
+	}
 }
 
 // refuseOtherDriver returns an error if the folder has machines of another driver.

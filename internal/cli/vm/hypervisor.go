@@ -25,6 +25,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/service"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/watchdog"
 	"github.com/millwright-dev/millwright/internal/vm/identity"
+	"github.com/millwright-dev/millwright/internal/vm/network/overlap"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
@@ -84,6 +85,7 @@ func runHypervisor(ctx context.Context, getenv func(string) string, stderr io.Wr
 	config, err := hypervisorConfig(getenv, log)
 	if err == nil {
 		config.Urged = urged
+		warnOfHidden(config, overlap.Hidden)
 		end = hypervisor.Run(ctx, config)
 	} else {
 		end.Message = err.Error()
@@ -97,6 +99,21 @@ func runHypervisor(ctx context.Context, getenv func(string) string, stderr io.Wr
 		return &endedError{end}
 	}
 	return nil
+}
+
+// warnOfHidden logs which networks of the Pod the guest cannot reach because its own has the same addresses.
+func warnOfHidden(config hypervisor.Config, hidden func(netip.Prefix) (string, error)) {
+	if config.NoOutside {
+		return // it reaches none of them anyway
+	}
+	for _, network := range config.Network {
+		switch sentence, err := hidden(network); {
+		case err != nil:
+			config.Log.Debug("nobody knows whether the network of the guest hides others", "error", err)
+		case sentence != "":
+			config.Log.Warn("the network of the guest hides others", "why", sentence)
+		}
+	}
 }
 
 // hypervisorConfig reads the environment.

@@ -4,12 +4,15 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"log/slog"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 
 	"github.com/millwright-dev/millwright/internal/vm/identity"
@@ -69,5 +72,26 @@ func TestHypervisorRefusesNonsense(t *testing.T) {
 				t.Error("the disk's folder was touched")
 			}
 		})
+	}
+}
+
+// TestNetworksThatTheGuestHides: they are in the log, unless the guest reaches nothing outside anyway.
+func TestNetworksThatTheGuestHides(t *testing.T) {
+	const sentence = "10.77.0.0/16 overlaps 10.0.0.0/8"
+	hidden := func(guests netip.Prefix) (string, error) {
+		if guests.Addr().Is6() {
+			return "", errors.New("nobody knows")
+		}
+		return sentence, nil
+	}
+	for inside, want := range map[bool]bool{false: true, true: false} {
+		var log bytes.Buffer
+		warnOfHidden(hypervisor.Config{
+			Network: []netip.Prefix{netip.MustParsePrefix("fd77::/64"), netip.MustParsePrefix("10.77.0.0/16")}, NoOutside: inside,
+			Log: slog.New(slog.NewTextHandler(&log, nil)),
+		}, hidden)
+		if got := strings.Contains(log.String(), sentence); got != want || strings.Contains(log.String(), "nobody") {
+			t.Errorf("inside %v: logged %q", inside, &log)
+		}
 	}
 }

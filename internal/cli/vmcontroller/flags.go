@@ -11,6 +11,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/cli/args"
 	managercmd "github.com/millwright-dev/millwright/internal/cli/manager"
 	"github.com/millwright-dev/millwright/internal/manager"
+	"github.com/millwright-dev/millwright/internal/vm/network/overlap"
 )
 
 // servicePort is that of the Service in the manifests.
@@ -105,6 +106,7 @@ func (f *flags) validateNetworks(wrong *args.Problems) {
 	for _, text := range f.networks {
 		network, err := netip.ParsePrefix(text)
 		wrong.If(err != nil || network != network.Masked(), "--vm-network: %q is not a network", text)
+		wrong.If(err == nil && overlap.Reserved(network) != "", "--vm-network: %s", overlap.Reserved(network))
 		wrong.If(err == nil && versions[network.Addr().Is4()], "--vm-network: %s has two of one IP version", f.networks)
 		versions[network.Addr().Is4()] = true
 	}

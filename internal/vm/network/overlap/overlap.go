@@ -1,0 +1,123 @@
+// Package overlap finds networks of this host that a network of guests hides from them.
+//
+// A guest takes all addresses of its network for other guests, so it does not reach others that have them. The
+// host notices nothing: the network exists in QEMU only.
+package overlap
+
+import (
+	"cmp"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Network is a network that this host has an address in, or a route to.
+type Network struct {
+	// Prefix is a single address if it is the host's own.
+	Prefix netip.Prefix
+	// Interface is the name of the network card; empty for a route through several.
+	Interface string
+}
+
+// String describes the network for users.
+func (n Network) String() string {
+	what := "a route of this host"
+	if n.Prefix.IsSingleIP() {
+		what = "an address of this host"
+	}
+	if n.Interface != "" {
+		what += " (" + n.Interface + ")"
+	}
+	return fmt.Sprintf("%s, %s", n.Prefix, what)
+}
+
+// reserved are addresses that no machine can have in a network; see IANA's registries of special-purpose
+// addresses.
+var reserved = []netip.Prefix{
+	netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("169.254.0.0/16"),
+	netip.MustParsePrefix("224.0.0.0/4"), netip.MustParsePrefix("240.0.0.0/4"),
+	netip.MustParsePrefix("::/8"), netip.MustParsePrefix("fe80::/10"), netip.MustParsePrefix("ff00::/8"),
+}
+
+// Reserved returns what is wrong with a network of guests that holds addresses that no guest can have:
+// loopback, link-local, multicast. Empty: nothing.
+func Reserved(guests netip.Prefix) (problem string) {
+	for _, special := range reserved {
+		if special.Overlaps(guests) {
+			return fmt.Sprintf("%s overlaps %s, whose addresses no virtual machine can have", guests, special)
+		}
+	}
+	return ""
+}
+
+// Hidden returns a sentence about the networks of this host that overlap that of the guests; empty if there are
+// none. Network namespaces have networks of their own: it is about that of this process.
+func Hidden(guests netip.Prefix) (sentence string, err error) {
+	networks, err := ofHost()
+	if err != nil {
+		return "", err
+	}
+	return describe(guests, overlapping(guests, networks)), nil
+}
+
+func describe(guests netip.Prefix, hidden []Network) string {
+	if len(hidden) == 0 {
+		return ""
+	}
+	var names []string
+	for _, network := range hidden {
+		names = append(names, network.String())
+	}
+	return fmt.Sprintf("%s overlaps %s: guests do not reach hosts whose addresses are in both", guests, strings.Join(names, ", and "))
+}
+
+// everything is the length of a prefix that is no network but the way to all others, as of routes to the
+// Internet or into a VPN. Of these, it is normal that they have all addresses.
+const everything = 8
+
+// overlapping returns the networks that overlap that of the guests, without those inside of others.
+func overlapping(guests netip.Prefix, networks []Network) []Network {
+	var found []Network
+	slices.SortFunc(networks, func(a, b Network) int {
+		return cmp.Or(cmp.Compare(a.Prefix.Bits(), b.Prefix.Bits()), a.Prefix.Addr().Compare(b.Prefix.Addr()), cmp.Compare(a.Interface, b.Interface))
+	})
+	for _, network := range networks {
+		if network.Prefix.Bits() < everything || !network.Prefix.Overlaps(guests) {
+			continue
+		}
+		if !slices.ContainsFunc(found, func(larger Network) bool { return larger.Prefix.Overlaps(network.Prefix) }) {
+			found = append(found, network)
+		}
+	}
+	return found
+}
+
+// ofHost returns all networks, in all routing tables. The kernel has its own addresses in one, too.
+func ofHost() ([]Network, error) {
+	routes, err := netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
+	if err != nil {
+		return nil, fmt.Errorf("listing the routes of this host: %w", err)
+	}
+	var networks []Network
+	for _, route := range routes {
+		if route.Dst == nil || route.Type != unix.RTN_UNICAST && route.Type != unix.RTN_LOCAL {
+			continue
+		}
+		address, ok := netip.AddrFromSlice(route.Dst.IP)
+		if !ok {
+			continue
+		}
+		bits, _ := route.Dst.Mask.Size()
+		network := Network{Prefix: netip.PrefixFrom(address.Unmap(), bits)}
+		if card, err := net.InterfaceByIndex(route.LinkIndex); err == nil {
+			network.Interface = card.Name
+		}
+		networks = append(networks, network)
+	}
+	return networks, nil
+}
