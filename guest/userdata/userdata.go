@@ -19,7 +19,7 @@ import (
 // Header is the first line of user data in this format.
 const Header = "#millwright-guest"
 
-// ErrForeign means that the user data has another format.
+// ErrForeign means that the user data has another format. Its error says which, if it is known.
 var ErrForeign = errors.New("the user data does not begin with the line " + Header)
 
 // DefaultPodNetwork is that of local mode.
@@ -83,7 +83,7 @@ type Machine struct {
 func Parse(content []byte, machine Machine) (UserData, error) {
 	first, rest, _ := bytes.Cut(content, []byte("\n"))
 	if strings.TrimRight(string(first), " \t\r") != Header {
-		return UserData{}, ErrForeign
+		return UserData{}, fmt.Errorf("%w: %s", ErrForeign, formatOf(content))
 	}
 	var data UserData
 	if err := yaml.UnmarshalStrict(rest, &data); err != nil {

@@ -89,6 +89,31 @@ func TestParseLeavesOtherFormatsAlone(t *testing.T) {
 	}
 }
 
+// The console says what it is instead, and nothing of its content.
+func TestParseSaysWhatElseItIs(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                                    "it is empty",
+		"\n \n":                               "it is empty",
+		"\n" + minimal:                        "there are blanks or empty lines before it",
+		" " + minimal:                         "there are blanks or empty lines before it",
+		"#cloud-config\ntoken: " + secret:     "it is a #cloud-config, for guests with cloud-init",
+		"#!/bin/sh\n" + secret:                "it is a script, for guests with cloud-init",
+		"## template: jinja\n#cloud-config\n": "it is a template of cloud-init",
+		"#include\nhttps://example.com/" + secret:           "it is a list of addresses for cloud-init",
+		"Content-Type: multipart/mixed; boundary=" + secret: "it is a MIME message, for guests with cloud-init",
+		"MIME-Version: 1.0\n":                               "it is a MIME message, for guests with cloud-init",
+		`{"ignition":{"version":"3.0.0"}}`:                  "it is JSON, perhaps for Ignition",
+		"\x1f\x8b\x08" + secret:                             "it is compressed by gzip",
+		"\x00\xff" + secret:                                 "it is no text",
+		secret:                                              "it has a format that this guest does not know",
+	} {
+		_, err := Parse([]byte(text), Machine{})
+		if !errors.Is(err, ErrForeign) || !strings.HasSuffix(err.Error(), ": "+want) || strings.Contains(err.Error(), secret) {
+			t.Errorf("Parse(%q) = %v, want %q", text, err, want)
+		}
+	}
+}
+
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(minimal))
 	f.Fuzz(func(t *testing.T, text []byte) {
