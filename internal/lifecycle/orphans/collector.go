@@ -287,6 +287,9 @@ func (c *Collector) list(ctx context.Context, class Class) ([]instance, error) {
 	}
 	var instances []instance
 	for _, id := range slices.Sorted(maps.Keys(answer.MachineList)) {
+		if id == "" || answer.MachineList[id] == "" { // it would be deleted by the name of a machine, which may have another one
+			continue
+		}
 		instances = append(instances, instance{providerID: id, namespace: class.Class.Namespace, machine: answer.MachineList[id]})
 	}
 	return instances, nil

@@ -237,6 +237,25 @@ func TestAnEditedIDCostsNoVM(t *testing.T) {
 	}
 }
 
+// TestVMsWithoutANameOrAnID: a driver that lists them would delete by the name alone, and so the VM that the
+// Machine has.
+func TestVMsWithoutANameOrAnID(t *testing.T) {
+	h := newHarness(t, "a")
+	h.fleet(t, "a", 3)
+	h.driver.OnList(func(_ context.Context, _ *driver.ListMachinesRequest, do func() (*driver.ListMachinesResponse, error)) (*driver.ListMachinesResponse, error) {
+		answer, err := do()
+		answer.MachineList[""], answer.MachineList["sim:///nobody"] = "a-0", ""
+		return answer, err
+	})
+	deleted := 0
+	h.deletes = func(*driver.DeleteMachineRequest) error { deleted++; return nil }
+	h.pass(t, 0)
+	h.pass(t, period)
+	if deleted > 0 || len(h.left()) != 3 || len(h.events.lines) > 0 {
+		t.Errorf("%d calls to delete, left: %q, events: %q", deleted, h.left(), h.events.lines)
+	}
+}
+
 func TestMoreThanTheLimitAreKeptUntilSomebodyAgrees(t *testing.T) {
 	h := newHarness(t, "a")
 	h.fleet(t, "a", 10)
