@@ -349,6 +349,35 @@ func TestAnswersThatCannotBeStored(t *testing.T) {
 	}
 }
 
+// elsewhere is a driver that names any location.
+type elsewhere struct {
+	*fake.Driver
+	location string
+}
+
+func (e elsewhere) LocateMachine(context.Context, *driver.LocateMachineRequest) (*driver.LocateMachineResponse, error) {
+	return &driver.LocateMachineResponse{Location: e.location}, nil
+}
+
+// TestLocationsThatCannotBeStored: nothing is made where no API server would store that it was made.
+func TestLocationsThatCannotBeStored(t *testing.T) {
+	for name, location := range map[string]string{
+		"huge": strings.Repeat("x", 300<<10), "binary": "here\xff", "for a terminal": "here\x1b[2J",
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, d *fake.Driver, _ *process) {
+				p := start(t, elsewhere{d, location})
+				for what, asked := range map[string]func(instance.Request) instance.Answer{"created": p.Ensure, "deleted": p.Delete} {
+					got := ask(asked, request(what))
+					if got.State != instance.Failed || got.Failure.Code != codes.Internal || len(got.Failure.Error()) > 200 || got.Location != "" {
+						t.Errorf("%s: state %v, a location of %d bytes, failure %.300v", what, got.State, len(got.Location), got.Failure)
+					}
+				}
+			})
+		})
+	}
+}
+
 // TestAddressesThatCannotBeStored: they are left out.
 func TestAddressesThatCannotBeStored(t *testing.T) {
 	bubble(t, func(t *testing.T, d *fake.Driver, p *process) {

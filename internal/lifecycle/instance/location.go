@@ -63,6 +63,8 @@ func (e *Engine) locate(ctx context.Context, req Request) (place, error) {
 		return p, err
 	case resp == nil || resp.Location == "":
 		return p, unnamed(nil)
+	case len(resp.Location) > longestID || !printable(resp.Location):
+		return p, status.Error(codes.Internal, "the driver named a location that cannot be stored")
 	}
 	p.at = resp.Location
 	return p, nil
