@@ -24,15 +24,22 @@ func Listed(deployment *v1alpha1.MachineDeployment) []string {
 	return names(deployment.Annotations[v1alpha1.AnnotationKeyFallbackClasses])
 }
 
-// names returns the names in a list that is separated by commas.
+// most is how many names of a list count: those that a deployment may fall back to, and its own class. Sets and
+// Machines can be written by hand, with as many as fit into an annotation.
+const most = 17
+
+// names returns the first names in a list that is separated by commas, without one twice.
 func names(text string) []string {
 	if text == "" {
 		return nil // nearly always
 	}
 	var all []string
 	for name := range strings.SplitSeq(text, ",") {
-		if name = strings.TrimSpace(name); name != "" {
+		if name = strings.TrimSpace(name); name != "" && !slices.Contains(all, name) {
 			all = append(all, name)
+		}
+		if len(all) == most {
+			break
 		}
 	}
 	return all

@@ -1,6 +1,10 @@
 package scarcity
 
 import (
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -141,4 +145,30 @@ func TestUnfit(t *testing.T) {
 	if why := Unfit(class, other); why == "" {
 		t.Error("a class that is being deleted is fit")
 	}
+}
+
+// TestListsWithoutEnd: an annotation may have as many names as fit, and each costs reads in each pass.
+func TestListsWithoutEnd(t *testing.T) {
+	for name, text := range map[string]string{
+		"one name": strings.Repeat("b,", 100_000),
+		"others":   strings.Join(slices.Collect(maps.Keys(numbers(20_000))), ","),
+	} {
+		t.Run(name, func(t *testing.T) {
+			m, s := &v1alpha1.Machine{}, set("a", v1alpha1.MachineClassKind)
+			m.Spec.Class = s.Spec.Template.Spec.Class
+			m.Annotations = map[string]string{v1alpha1.AnnotationKeyClassChoices: text}
+			s.Annotations = map[string]string{v1alpha1.AnnotationKeyFallbackClasses: text}
+			if machines, sets := len(OfMachine(m)), len(OfSet(s)); machines > 17 || sets > 18 {
+				t.Errorf("a machine has %d choices, a set %d", machines, sets)
+			}
+		})
+	}
+}
+
+func numbers(n int) map[string]bool {
+	all := map[string]bool{}
+	for i := range n {
+		all[strconv.Itoa(i)] = true
+	}
+	return all
 }
