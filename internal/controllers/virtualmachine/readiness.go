@@ -14,6 +14,7 @@ import (
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/authority"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/migration"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podstate"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
@@ -109,8 +110,8 @@ func statusOf(vm *v1alpha1.VirtualMachine, o observation) v1alpha1.VirtualMachin
 	} else if o.report != nil { // else what the last process saw stays
 		set(liveMigratable(vm, o.report))
 	}
-	if podstate.Alive(o.pod) && len(o.pod.Spec.Containers) > 0 {
-		set(hypervisorCurrent(o.pod.Spec.Containers[0].Image, o.image))
+	if container := hypervisorOf(o.pod); container != nil {
+		set(hypervisorCurrent(container.Image, o.image))
 	} else {
 		meta.RemoveStatusCondition(&status.Conditions, v1alpha1.ConditionHypervisorCurrent)
 	}
@@ -122,6 +123,14 @@ func statusOf(vm *v1alpha1.VirtualMachine, o observation) v1alpha1.VirtualMachin
 		status.ImagePrepared = true
 	}
 	return status
+}
+
+// hypervisorOf returns the container of a hypervisor that is alive; nil if there is none.
+func hypervisorOf(pod *corev1.Pod) *corev1.Container {
+	if !podstate.Alive(pod) {
+		return nil
+	}
+	return podspec.Hypervisor(pod)
 }
 
 // liveMigratable returns whether the VM would be migrated live.

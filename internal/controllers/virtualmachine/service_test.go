@@ -70,7 +70,7 @@ func TestTokens(t *testing.T) {
 	pod := w.awaitPod("a", "")
 	stranger := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "stranger", Labels: map[string]string{v1alpha1.LabelVM: "a"}},
-		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "hypervisor", Image: "i"}}},
 	}
 	w.must(w.client.Create(t.Context(), stranger))
 	tokens := service.TokenReviewer{Client: w.client, APIReader: w.client}

@@ -63,5 +63,17 @@ func InvalidPlacement(spec *v1alpha1.VirtualMachineSpec) string {
 
 // Changed reports whether the VM's next Pod would be of another generation of the VM, or of another image.
 func Changed(vm *v1alpha1.VirtualMachine, pod *corev1.Pod, s Settings) bool {
-	return Outdated(vm, pod) || len(pod.Spec.Containers) > 0 && pod.Spec.Containers[0].Image != Image(vm, s)
+	container := Hypervisor(pod)
+	return Outdated(vm, pod) || container != nil && container.Image != Image(vm, s)
+}
+
+// Hypervisor returns the container of the hypervisor in a Pod; nil if there is none. A webhook may have put others
+// before it.
+func Hypervisor(pod *corev1.Pod) *corev1.Container {
+	for i := range pod.Spec.Containers {
+		if container := &pod.Spec.Containers[i]; container.Name == ContainerName {
+			return container
+		}
+	}
+	return nil
 }

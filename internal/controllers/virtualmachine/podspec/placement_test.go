@@ -3,7 +3,9 @@ package podspec
 import (
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
@@ -74,5 +76,41 @@ func TestChanged(t *testing.T) {
 	vm.Generation++
 	if !Changed(vm, pod, Settings{Image: "a"}) {
 		t.Error("another spec does not count")
+	}
+}
+
+// TestContainersOfWebhooks: a webhook may put a container of its own before that of the hypervisor, which stays
+// what it is.
+func TestContainersOfWebhooks(t *testing.T) {
+	vm, settings := fixture.VirtualMachine(), Settings{Image: "a"}
+	vm.Status.Lease = &v1alpha1.VirtualMachineLease{DurationSeconds: 60}
+	vm.Status.ActivePodName = "source"
+	source, err := Pod(vm, settings)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lease, err := LeaseOf(source)
+	if err != nil || lease != time.Minute {
+		t.Fatalf("the lease lasts %v, error %v", lease, err)
+	}
+	vm.Status.Migration = &v1alpha1.VirtualMachineMigration{SourcePodName: "source", TargetPodName: "target"}
+	want, err := Target(vm, source, settings)
+	if err != nil {
+		t.Fatal(err)
+	}
+	source.Spec.Containers = append([]corev1.Container{{Name: "proxy", Image: "p"}}, source.Spec.Containers...)
+	if got, err := LeaseOf(source); err != nil || got != lease {
+		t.Errorf("the lease lasts %v instead of %v, error %v", got, lease, err)
+	}
+	if Changed(vm, source, settings) {
+		t.Error("the image counts as changed")
+	}
+	got, err := Target(vm, source, settings)
+	if diff := cmp.Diff(want, got); err != nil || diff != "" {
+		t.Errorf("the target of a migration, error %v (-want +got):\n%s", err, diff)
+	}
+	source.Spec.Containers = source.Spec.Containers[:1]
+	if lease, err := LeaseOf(source); err == nil {
+		t.Errorf("without the hypervisor, its lease lasts %v", lease)
 	}
 }

@@ -39,7 +39,7 @@ func Target(vm *v1alpha1.VirtualMachine, source *corev1.Pod, s Settings) (*corev
 		}
 	}
 	metav1.SetMetaDataAnnotation(&pod.ObjectMeta, annotationSource, record.SourcePodName)
-	pod.Spec.Containers[0].Resources = *source.Spec.Containers[0].Resources.DeepCopy()
+	pod.Spec.Containers[0].Resources = *Hypervisor(source).Resources.DeepCopy()
 	pod.Spec.Affinity = onOtherNode(pod.Spec.Affinity, record)
 	return pod, nil
 }
@@ -59,10 +59,11 @@ func LeaseOf(pod *corev1.Pod) (time.Duration, error) {
 // specOf returns the spec of the hypervisor in a Pod.
 func specOf(pod *corev1.Pod) (*vmpb.VMSpec, error) {
 	spec := &vmpb.VMSpec{}
-	if len(pod.Spec.Containers) == 0 {
-		return nil, fmt.Errorf("pod %s has no container", pod.Name)
+	container := Hypervisor(pod)
+	if container == nil {
+		return nil, fmt.Errorf("pod %s has no container of a hypervisor", pod.Name)
 	}
-	for _, variable := range pod.Spec.Containers[0].Env {
+	for _, variable := range container.Env {
 		if variable.Name != vmpb.EnvSpec {
 			continue
 		}
