@@ -1,9 +1,16 @@
 package hostrunner
 
 import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
 	"testing"
 
 	"github.com/onsi/gomega"
+	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -183,4 +190,50 @@ func TestNodesCannotBecomeHosts(t *testing.T) {
 	}
 	b.start()
 	b.eventually("the host, which may", b.nodeReady)
+}
+
+// TestHostsRenewNoCertificates: Kubernetes would renew that of any node, and so keep a host that was taken in the
+// cluster for ever.
+func TestHostsRenewNoCertificates(t *testing.T) {
+	b := newTestHost(t)
+	name := "host-of-" + b.Namespace
+	request := func(groups ...string) error {
+		access, err := b.ControlPlane.UserConfig("system:node:"+name, groups...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		clients, err := kubernetes.NewForConfig(access)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = clients.CertificatesV1().CertificateSigningRequests().Create(t.Context(), renewal(t, name), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		return err
+	}
+	gomega.NewWithT(t).Eventually(func() bool { // the API server learns of a new policy
+		return apierrors.IsForbidden(request("system:nodes", Group))
+	}).WithTimeout(timeout).Should(gomega.BeTrue())
+	if err := request("system:nodes"); err != nil {
+		t.Errorf("another node gets the error %v", err)
+	}
+}
+
+// renewal is the request of a node for another certificate.
+func renewal(t *testing.T, node string) *certificatesv1.CertificateSigningRequest {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.CertificateRequest{Subject: pkix.Name{CommonName: "system:node:" + node, Organization: []string{"system:nodes"}}}
+	der, err := x509.CreateCertificateRequest(rand.Reader, template, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &certificatesv1.CertificateSigningRequest{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: "renewal-"},
+		Spec: certificatesv1.CertificateSigningRequestSpec{
+			Request: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}), SignerName: certificatesv1.KubeAPIServerClientKubeletSignerName,
+			Usages: []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageClientAuth},
+		},
+	}
 }
