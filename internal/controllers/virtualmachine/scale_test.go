@@ -179,7 +179,8 @@ func (f *fleet) versions() map[string]string {
 func (f *fleet) failOver() {
 	f.Helper()
 	f.restart()
-	before := f.writes.Load()
+	f.uncounted.Store(name(sentinel))
+	defer f.uncounted.Store("")
 	again := &errgroup.Group{}
 	for _, m := range f.all() {
 		again.Go(func() error {
@@ -191,11 +192,6 @@ func (f *fleet) failOver() {
 	}
 	f.must(again.Wait())
 	f.settle()
-	// The sentinel's own writes are not those of the others.
-	first := f.writes.Load() - before
-	f.settle()
-	own := f.writes.Load() - before - first
-	f.writes.Add(-2 * own)
 }
 
 // settle waits until the passes have begun that were due.
