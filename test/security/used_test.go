@@ -2,12 +2,6 @@ package security
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"fmt"
 	"slices"
 	"testing"
@@ -39,6 +33,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/drain"
 	"github.com/millwright-dev/millwright/internal/manager"
 	"github.com/millwright-dev/millwright/test/env"
+	"github.com/millwright-dev/millwright/test/fixture"
 )
 
 // waitTimeout bounds what takes seconds.
@@ -246,7 +241,7 @@ func (m *managed) joins() {
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	request := nodeRequest(m.t, machine.Labels[v1alpha1.NodeLabelKey])
+	request := fixture.NodeRequest(m.t, machine.Labels[v1alpha1.NodeLabelKey])
 	m.create(guest, request)
 	m.eventually("the request is approved", func() bool {
 		err := m.Target.Client.Get(m.t.Context(), client.ObjectKeyFromObject(request), request)
@@ -254,25 +249,6 @@ func (m *managed) joins() {
 	})
 	m.delete(machine)
 	m.gone(m.admin, machine)
-}
-
-// nodeRequest is what a kubelet sends to become that node.
-func nodeRequest(t *testing.T, node string) *certificatesv1.CertificateSigningRequest {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.CertificateRequest{Subject: pkix.Name{CommonName: "system:node:" + node, Organization: []string{"system:nodes"}}}
-	der, err := x509.CreateCertificateRequest(rand.Reader, template, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	request := &certificatesv1.CertificateSigningRequest{ObjectMeta: metav1.ObjectMeta{GenerateName: "node-csr-"}}
-	request.Spec.Request = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der})
-	request.Spec.SignerName = certificatesv1.KubeAPIServerClientKubeletSignerName
-	request.Spec.Usages = []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageClientAuth}
-	return request
 }
 
 // lives has Machines be made after a failure, be drained, and be drained by force.

@@ -1,16 +1,9 @@
 package hostrunner
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"testing"
 
 	"github.com/onsi/gomega"
-	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -19,6 +12,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/test/fixture"
 )
 
 // wantRefused waits until the host has refused the Pod, and checks that it never ran.
@@ -206,7 +200,7 @@ func TestHostsRenewNoCertificates(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = clients.CertificatesV1().CertificateSigningRequests().Create(t.Context(), renewal(t, name), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		_, err = clients.CertificatesV1().CertificateSigningRequests().Create(t.Context(), fixture.NodeRequest(t, name), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		return err
 	}
 	gomega.NewWithT(t).Eventually(func() bool { // the API server learns of a new policy
@@ -214,26 +208,5 @@ func TestHostsRenewNoCertificates(t *testing.T) {
 	}).WithTimeout(timeout).Should(gomega.BeTrue())
 	if err := request("system:nodes"); err != nil {
 		t.Errorf("another node gets the error %v", err)
-	}
-}
-
-// renewal is the request of a node for another certificate.
-func renewal(t *testing.T, node string) *certificatesv1.CertificateSigningRequest {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.CertificateRequest{Subject: pkix.Name{CommonName: "system:node:" + node, Organization: []string{"system:nodes"}}}
-	der, err := x509.CreateCertificateRequest(rand.Reader, template, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &certificatesv1.CertificateSigningRequest{
-		ObjectMeta: metav1.ObjectMeta{GenerateName: "renewal-"},
-		Spec: certificatesv1.CertificateSigningRequestSpec{
-			Request: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}), SignerName: certificatesv1.KubeAPIServerClientKubeletSignerName,
-			Usages: []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageClientAuth},
-		},
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/disk"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
 	"github.com/millwright-dev/millwright/internal/vm/image"
+	"github.com/millwright-dev/millwright/internal/vm/image/architecture"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
@@ -219,7 +220,7 @@ func (l *life) writeImage(ctx context.Context, root disk.Disk) error {
 	l.reportState(vmpb.ReportStateRequest_STATE_PREPARING, doing)
 	from, options := l.config.Spec.GetInitialImage(), l.imageOptions(doing)
 	if l.config.Spec.GetKernelBoot() == nil {
-		options.Check = foreignDisk
+		options.Check = architecture.CheckDisk(qemu.Architecture)
 	}
 	err := l.config.WriteDisk(ctx,
 		image.Source{URL: from.GetUrl(), Checksum: from.GetChecksum(), Format: from.GetFormat()},
@@ -252,7 +253,7 @@ func (l *life) fetchBootFiles(ctx context.Context) error {
 		name  string
 		check func(io.ReaderAt) string
 	}{
-		{boot.GetKernel(), kernelFile, foreignKernel}, {boot.GetInitrd(), initrdFile, nil},
+		{boot.GetKernel(), kernelFile, architecture.CheckKernel(qemu.Architecture)}, {boot.GetInitrd(), initrdFile, nil},
 	} {
 		if wanted.file == nil {
 			continue
