@@ -21,7 +21,7 @@ var kubernetes = []string{"k8s.io", "sigs.k8s.io"}
 var parts = []string{
 	"internal/reconcile/apierror", "internal/reconcile/cascade", "internal/reconcile/events",
 	"internal/reconcile/expectations", "internal/reconcile/fieldindex", "internal/reconcile/messages",
-	"internal/reconcile/target", "internal/reconcile/tasks", "internal/reconcile/validation",
+	"internal/reconcile/shutdown", "internal/reconcile/target", "internal/reconcile/tasks", "internal/reconcile/validation",
 	"internal/lifecycle/bootstrap", "internal/lifecycle/classupdate", "internal/lifecycle/drain", "internal/lifecycle/noderef", "internal/lifecycle/preservation",
 	"internal/lifecycle/scarcity", budget,
 }
@@ -65,7 +65,7 @@ var rules = []rule{
 		from: []string{"internal/controllers/virtualmachine"},
 		may: []string{
 			"api", "proto", "internal/reconcile/flow", "internal/reconcile/events", "internal/reconcile/expectations",
-			"internal/reconcile/messages", "internal/connlimit", "internal/vm/identity", "internal/vm/lease",
+			"internal/reconcile/messages", "internal/reconcile/shutdown", "internal/connlimit", "internal/vm/identity", "internal/vm/lease",
 		},
 	},
 	{from: []string{"drivers/vm"}, may: []string{"api", "driver"}, never: []string{"internal"}},
@@ -77,7 +77,7 @@ var rules = []rule{
 		from: []string{"internal/lifecycle/instance", "internal/lifecycle/orphans"},
 		may:  []string{"api", "driver", timeouts, "internal/reconcile/flow", "internal/reconcile/tasks"},
 	},
-	{from: []string{"internal/reconcile/inuse"}, may: []string{"internal/reconcile/expectations"}},
+	{from: []string{"internal/reconcile/inuse"}, may: []string{"internal/reconcile/expectations", "internal/reconcile/shutdown"}},
 	{from: []string{"internal/lifecycle/nodes"}, may: []string{"api", "internal/lifecycle/ownership", "internal/reconcile/expectations", "internal/reconcile/target"}},
 	{from: []string{"internal/lifecycle/outage"}, may: []string{"api", timeouts}},
 	{
@@ -110,7 +110,7 @@ var rules = []rule{
 		may: []string{
 			"api", "driver", "internal/lifecycle/instance", "internal/lifecycle/bootstrap", "internal/lifecycle/classupdate", "internal/lifecycle/orphans", "internal/lifecycle/ownership",
 			"internal/reconcile/flow", "internal/reconcile/expectations", "internal/reconcile/fieldindex", "internal/reconcile/inuse",
-			"internal/reconcile/tasks", "internal/reconcile/messages", "internal/reconcile/apierror", "internal/reconcile/events",
+			"internal/reconcile/tasks", "internal/reconcile/messages", "internal/reconcile/apierror", "internal/reconcile/events", "internal/reconcile/shutdown",
 		},
 	},
 

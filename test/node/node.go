@@ -194,6 +194,10 @@ func join(from, to net.Conn) {
 	_, _ = io.Copy(to, from)
 }
 
+// tail is how many last lines of each log a failed test shows: those of containerd and the kubelet are long, and
+// what failed must be seen beside them.
+const tail = 10
+
 // run starts the first process of the node.
 func (n *Node) run(in *inside) {
 	n.t.Helper()
@@ -211,11 +215,11 @@ func (n *Node) run(in *inside) {
 	n.t.Cleanup(func() {
 		n.process.Kill() // and with it all of its PID namespace
 		if n.t.Failed() {
-			n.t.Logf("the node printed:\n%s", n.process.Output.Tail(20))
+			n.t.Logf("the node printed:\n%s", n.process.Output.Tail(tail))
 			for _, name := range []string{"containerd.log", "kubelet.log"} {
 				text, err := os.ReadFile(filepath.Join(n.dir, name))
 				lines := strings.Split(string(text), "\n")
-				n.t.Logf("%s (%v):\n%s", name, err, strings.Join(lines[max(0, len(lines)-30):], "\n"))
+				n.t.Logf("%s (%v):\n%s", name, err, strings.Join(lines[max(0, len(lines)-tail):], "\n"))
 			}
 		}
 	})

@@ -14,26 +14,18 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// handOverLimit is how long a lease may be free, by the times that the two managers write into it. A
-// stand-by looks every 1.1 s at most.
-const handOverLimit = 2 * time.Second
-
-// handOvers is how many there are at most until one is fast enough: other load may delay any of them, but
-// not all.
-const handOvers = 3
+// handOverLimit is how long a lease may be free, by the times that the two managers write into it: a part of what a
+// lease lasts that is not given back. A stand-by looks every 1.1 s at most; the rest is for other load.
+const handOverLimit = leaseDuration / 4
 
 // handOver ends the Pod that holds a lease, as a rollout or a drain does, and checks that it ends in order,
-// that its lease is given back, and that the other Pod takes it at once.
+// that its lease is given back, and that the other Pod takes it without waiting for its end.
 func (p *place) handOver(lease string) {
 	p.Helper()
-	for range handOvers {
-		p.hasStandBy()
-		free := p.replaceHolder(lease)
-		if p.Failed() || free < handOverLimit {
-			return
-		}
+	p.hasStandBy()
+	if free := p.replaceHolder(lease); free >= handOverLimit {
+		p.Errorf("the lease %s was free for %v", lease, free)
 	}
-	p.Errorf("the lease %s is free for %v or longer at each hand-over", lease, handOverLimit)
 }
 
 // hasStandBy waits until both Pods are ready, and none is on its way out.

@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -24,9 +25,14 @@ const (
 	installed = "machine-controller-manager"
 )
 
+// leaseDuration and renewDeadline are longer than a program uses a token before it reads it again, a minute.
+const (
+	leaseDuration = 2 * time.Minute
+	renewDeadline = 100 * time.Second
+)
+
 // overlay is the beginning of a user's kustomization of a folder of manifests, with an image. It chooses a
-// node, as others are simulated. Leases last longer than a program uses a token before it reads it again, a
-// minute.
+// node, as others are simulated.
 const overlay = `resources:
 - %[1]s/%[2]s
 images:
@@ -36,10 +42,10 @@ patches:
 - target: {kind: Deployment}
   patch: |-
     - {op: add, path: /spec/template/spec/nodeSelector, value: {kubernetes.io/hostname: %[6]s}}
-    - {op: add, path: /spec/template/spec/containers/0/args/-, value: --leader-elect-lease-duration=300s}
-    - {op: add, path: /spec/template/spec/containers/0/args/-, value: --leader-elect-renew-deadline=240s}
-    - {op: add, path: /spec/template/spec/containers/1/args/-, value: --leader-elect-lease-duration=300s}
-    - {op: add, path: /spec/template/spec/containers/1/args/-, value: --leader-elect-renew-deadline=240s}
+    - {op: add, path: /spec/template/spec/containers/0/args/-, value: --leader-elect-lease-duration=%[8]v}
+    - {op: add, path: /spec/template/spec/containers/0/args/-, value: --leader-elect-renew-deadline=%[9]v}
+    - {op: add, path: /spec/template/spec/containers/1/args/-, value: --leader-elect-lease-duration=%[8]v}
+    - {op: add, path: /spec/template/spec/containers/1/args/-, value: --leader-elect-renew-deadline=%[9]v}
 `
 
 // The ends of a kustomization: one with a driver in the process, one with a driver in a container of its own,
@@ -81,7 +87,7 @@ func (p *place) kustomize(folder, end string) string {
 	if err != nil {
 		p.Fatal(err)
 	}
-	text := fmt.Sprintf(overlay+end, manifests, folder, image, version, driverImage, node.Name, p.env.Namespace)
+	text := fmt.Sprintf(overlay+end, manifests, folder, image, version, driverImage, node.Name, p.env.Namespace, leaseDuration, renewDeadline)
 	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(text), 0o600); err != nil {
 		p.Fatal(err)
 	}

@@ -1,6 +1,7 @@
 package pod
 
 import (
+	"context"
 	"os/exec"
 	"path/filepath"
 	"testing"
@@ -8,6 +9,7 @@ import (
 
 	"github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -44,7 +46,25 @@ func newPlace(t *testing.T) *place {
 	}
 	p := &place{T: t, env: e, clients: kubernetes.NewForConfigOrDie(e.Admin)}
 	p.node = node.Start(t, e.ControlPlane, layout, p.driverLayout())
+	t.Cleanup(p.describe)
 	return p
+}
+
+// describe logs the state of all containers if the test failed.
+func (p *place) describe() {
+	if !p.Failed() {
+		return
+	}
+	pods := &corev1.PodList{}
+	if err := p.env.Client.List(context.WithoutCancel(p.Context()), pods, client.InNamespace(p.env.Namespace)); err != nil {
+		p.Log(err)
+	}
+	for i := range pods.Items {
+		for _, container := range pods.Items[i].Status.ContainerStatuses {
+			p.Logf("pod %s, container %s: ready %v, %d restarts, %v, before %v",
+				pods.Items[i].Name, container.Name, container.Ready, container.RestartCount, &container.State, &container.LastTerminationState)
+		}
+	}
 }
 
 // TestInAPod: the manifests of config/machine, installed in a cluster that runs their Pods.

@@ -10,7 +10,6 @@ import (
 
 	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/cli/rollout/change"
@@ -41,7 +40,7 @@ func (r replacement) toFirstChoice(ctx context.Context, cmd *cobra.Command, d de
 			continue
 		}
 		r.machine = machine.Name
-		if err := r.improve(ctx, cmd, d, plan); err != nil {
+		if err := r.improve(ctx, cmd, d, plan, facts); err != nil {
 			return fmt.Errorf("%w. Of %s, %d were replaced", err, messages.Machines(len(all)), i)
 		}
 		if facts, err = rollout.Read(ctx, d.Client, d.key); err != nil {
@@ -52,15 +51,15 @@ func (r replacement) toFirstChoice(ctx context.Context, cmd *cobra.Command, d de
 }
 
 // improve replaces a machine by one of a better class. A new one that is no better is deleted instead of it.
-func (r replacement) improve(ctx context.Context, cmd *cobra.Command, d deployment, plan change.Replacement) error {
+func (r replacement) improve(ctx context.Context, cmd *cobra.Command, d deployment, plan change.Replacement, before rollout.Facts) error {
 	if err := r.another(ctx, cmd, d, plan); err != nil {
 		return err
 	}
-	facts, err := rollout.Read(ctx, d.Client, d.key)
+	after, err := rollout.Read(ctx, d.Client, d.key)
 	if err != nil {
 		return err
 	}
-	newest := newestBeside(facts, plan.Machine.UID)
+	newest := newestBeside(plan, before, after)
 	if newest != nil && scarcity.Rank(newest) < scarcity.Rank(plan.Machine) {
 		if err := d.report(cmd, "machine %s of class %s replaces %s of class %s", newest.Name, newest.Spec.Class.Name, plan.Machine.Name, plan.Machine.Spec.Class.Name); err != nil {
 			return err
@@ -99,13 +98,26 @@ func fallenBack(f rollout.Facts) []*v1alpha1.Machine {
 	return all
 }
 
-// newestBeside returns the machine that was created last, except one; nil if there is none.
-func newestBeside(f rollout.Facts, except types.UID) *v1alpha1.Machine {
-	var newest *v1alpha1.Machine
-	for _, machine := range f.Machines {
-		if machine.UID != except && !report.Leaves(machine) && (newest == nil || newest.CreationTimestamp.Before(&machine.CreationTimestamp)) {
-			newest = machine
-		}
+// newestBeside returns the machine that came last beside the one of the plan; nil if there is none. One that did not
+// exist before is newer than any that did: creation times are whole seconds. If the replacement had begun before, the
+// new machine may be among those, and the time decides.
+func newestBeside(plan change.Replacement, before, after rollout.Facts) *v1alpha1.Machine {
+	known := func(machine *v1alpha1.Machine) bool {
+		return !plan.Begun && slices.ContainsFunc(before.Machines, func(old *v1alpha1.Machine) bool { return old.UID == machine.UID })
 	}
-	return newest
+	beside := slices.DeleteFunc(slices.Clone(after.Machines), func(machine *v1alpha1.Machine) bool {
+		return machine.UID == plan.Machine.UID || report.Leaves(machine)
+	})
+	if len(beside) == 0 {
+		return nil
+	}
+	return slices.MaxFunc(beside, func(a, b *v1alpha1.Machine) int {
+		switch knownA, knownB := known(a), known(b); {
+		case knownA && !knownB:
+			return -1
+		case knownB && !knownA:
+			return 1
+		}
+		return a.CreationTimestamp.Compare(b.CreationTimestamp.Time)
+	})
 }

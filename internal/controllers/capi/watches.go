@@ -23,6 +23,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/capi/marks"
 	"github.com/millwright-dev/millwright/internal/lifecycle/ownership"
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
+	"github.com/millwright-dev/millwright/internal/reconcile/shutdown"
 	"github.com/millwright-dev/millwright/internal/reconcile/tasks"
 )
 
@@ -59,7 +60,7 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 		WatchesRawSource(c.TaskEnds).
 		WatchesRawSource(tasks.Registrations(c.Drivers, c.ofDriver)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: c.Concurrency, RateLimiter: expectations.RateLimiter()}).
-		Complete(c)
+		Complete(shutdown.Quiet(c))
 	if err != nil {
 		return fmt.Errorf("setting up the controller of MillwrightMachines: %w", err)
 	}

@@ -27,6 +27,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
+	"github.com/millwright-dev/millwright/internal/reconcile/shutdown"
 	"github.com/millwright-dev/millwright/internal/reconcile/tasks"
 )
 
@@ -76,7 +77,7 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 		for _, user := range []client.Object{&v1alpha1.Machine{}, &v1alpha1.MachineSet{}, &v1alpha1.MachineDeployment{}} {
 			b.Watches(user, users)
 		}
-		if err := b.Complete(c.reconciler(kind)); err != nil {
+		if err := b.Complete(shutdown.Quiet(c.reconciler(kind))); err != nil {
 			return fmt.Errorf("setting up the controller of %s: %w", kind, err)
 		}
 	}

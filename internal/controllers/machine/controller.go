@@ -41,6 +41,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
+	"github.com/millwright-dev/millwright/internal/reconcile/shutdown"
 	"github.com/millwright-dev/millwright/internal/reconcile/target"
 	"github.com/millwright-dev/millwright/internal/reconcile/tasks"
 )
@@ -200,7 +201,7 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 			build.WatchesRawSource(events)
 		}
 	}
-	if err := build.Complete(c); err != nil {
+	if err := build.Complete(shutdown.Quiet(c)); err != nil {
 		return fmt.Errorf("setting up the machine controller: %w", err)
 	}
 	return nil

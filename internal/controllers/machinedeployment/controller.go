@@ -33,6 +33,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/cascade"
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
+	"github.com/millwright-dev/millwright/internal/reconcile/shutdown"
 )
 
 // Options configure a Controller.
@@ -117,7 +118,7 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 	if c.Target != nil && c.InPlace {
 		build.WatchesRawSource(c.Target.Watch(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(c.ofNode), nodeChanges()))
 	}
-	if err := build.Complete(c); err != nil {
+	if err := build.Complete(shutdown.Quiet(c)); err != nil {
 		return fmt.Errorf("setting up the machine deployment controller: %w", err)
 	}
 	return nil

@@ -24,6 +24,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/cascade"
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
+	"github.com/millwright-dev/millwright/internal/reconcile/shutdown"
 	"github.com/millwright-dev/millwright/internal/reconcile/validation"
 )
 
@@ -81,7 +82,7 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&v1alpha1.MachineSet{}, c.orphaned.Handler()).
 		Watches(&v1alpha1.MachineClass{}, handler.EnqueueRequestsFromMapFunc(c.setsInBackOff)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: c.Concurrency, RateLimiter: expectations.RateLimiter()}).
-		Complete(c)
+		Complete(shutdown.Quiet(c))
 	if err != nil {
 		return fmt.Errorf("setting up the machine set controller: %w", err)
 	}

@@ -32,6 +32,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/bootstrap"
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
+	"github.com/millwright-dev/millwright/internal/reconcile/shutdown"
 	"github.com/millwright-dev/millwright/internal/reconcile/target"
 )
 
@@ -77,7 +78,7 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&v1alpha1.Machine{}, handler.EnqueueRequestsFromMapFunc(c.waitingFor), builder.WithPredicates(nodeNamed())).
 		WatchesRawSource(c.Target.Watch(&certificatesv1.CertificateSigningRequest{}, &handler.EnqueueRequestForObject{}, undecided())).
 		WithOptions(controller.Options{RateLimiter: expectations.RateLimiter()}).
-		Complete(c)
+		Complete(shutdown.Quiet(c))
 	if err != nil {
 		return fmt.Errorf("setting up the controller of node certificates: %w", err)
 	}

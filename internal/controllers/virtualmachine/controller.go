@@ -42,6 +42,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/subresources"
 	"github.com/millwright-dev/millwright/internal/reconcile/events"
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
+	"github.com/millwright-dev/millwright/internal/reconcile/shutdown"
 	"github.com/millwright-dev/millwright/internal/vm/identity"
 )
 
@@ -188,7 +189,7 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 			return nil
 		})).
 		WithOptions(controller.Options{MaxConcurrentReconciles: c.Concurrency, RateLimiter: expectations.RateLimiter()}).
-		Complete(c)
+		Complete(shutdown.Quiet(c))
 	if err != nil {
 		return fmt.Errorf("setting up the virtual machine controller: %w", err)
 	}

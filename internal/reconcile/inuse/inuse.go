@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
+	"github.com/millwright-dev/millwright/internal/reconcile/shutdown"
 )
 
 // Controller adds a finalizer to the objects of one kind that are in use, and removes it from
@@ -48,7 +49,7 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 	b := ctrl.NewControllerManagedBy(mgr).Named(c.Name).For(c.Kind, events...).
 		WithOptions(controller.Options{RateLimiter: expectations.RateLimiter()})
 	c.Watch(b)
-	if err := b.Complete(c); err != nil {
+	if err := b.Complete(shutdown.Quiet(c)); err != nil {
 		return fmt.Errorf("setting up the controller %s: %w", c.Name, err)
 	}
 	return nil

@@ -485,7 +485,8 @@ func TestRealDeathAfterTheCommit(t *testing.T) {
 			}
 			release()
 			if test.want == "web-1" {
-				// It goes on here, with nothing lost.
+				// It goes on here, with nothing lost. What is read first may be from before it stood still.
+				h.awaitReturn(members["web-1"])
 				here.numbers(100)
 				holder := h.controller.Holder()
 				if first := h.controller.Runs()[0]; holder.GetPodName() != "web-1" || holder.GetRunId() <= first.GetRunId() {

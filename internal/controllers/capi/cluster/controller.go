@@ -35,6 +35,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/capi/inputs"
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
+	"github.com/millwright-dev/millwright/internal/reconcile/shutdown"
 	"github.com/millwright-dev/millwright/internal/reconcile/tasks"
 )
 
@@ -93,7 +94,7 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 		WatchesRawSource(c.TaskEnds).
 		WatchesRawSource(tasks.Registrations(c.Drivers, c.ofDriver)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: c.Concurrency, RateLimiter: expectations.RateLimiter()}).
-		Complete(c)
+		Complete(shutdown.Quiet(c))
 	if err != nil {
 		return fmt.Errorf("setting up the controller of MillwrightClusters: %w", err)
 	}

@@ -26,6 +26,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
 	"github.com/millwright-dev/millwright/internal/reconcile/inuse"
+	"github.com/millwright-dev/millwright/internal/reconcile/shutdown"
 )
 
 // Secrets is the controller of the Secrets, by their names. Secrets are neither listed nor
@@ -69,7 +70,7 @@ func (s *Secrets) SetupWithManager(mgr ctrl.Manager) error {
 			return !slices.Equal(OfClass(e.ObjectOld.(*v1alpha1.MachineClass)), OfClass(e.ObjectNew.(*v1alpha1.MachineClass)))
 		}})).
 		WithOptions(controller.Options{RateLimiter: expectations.RateLimiter()}).
-		Complete(s)
+		Complete(shutdown.Quiet(s))
 	if err != nil {
 		return fmt.Errorf("setting up the controller of MillwrightMachines' Secrets: %w", err)
 	}

@@ -23,6 +23,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/capi/inputs"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/translate"
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
+	"github.com/millwright-dev/millwright/internal/reconcile/shutdown"
 )
 
 // Options configure a Controller.
@@ -50,7 +51,7 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&v1alpha1.MachineClass{}, mapped(c.ofClass), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&core.Cluster{}, mapped(c.ofCluster), builder.WithPredicates(pauseChanges())).
 		WithOptions(controller.Options{RateLimiter: expectations.RateLimiter()}).
-		Complete(c)
+		Complete(shutdown.Quiet(c))
 	if err != nil {
 		return fmt.Errorf("setting up the controller of MillwrightMachineTemplates: %w", err)
 	}

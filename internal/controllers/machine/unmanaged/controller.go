@@ -28,6 +28,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
+	"github.com/millwright-dev/millwright/internal/reconcile/shutdown"
 	"github.com/millwright-dev/millwright/internal/reconcile/target"
 )
 
@@ -61,7 +62,7 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&v1alpha1.Machine{}, handler.EnqueueRequestsFromMapFunc(nodeOf), builder.WithPredicates(linkChanges())).
 		WatchesRawSource(c.Target.Watch(&corev1.Node{}, &handler.EnqueueRequestForObject{}, markChanges())).
 		WithOptions(controller.Options{RateLimiter: expectations.RateLimiter()}).
-		Complete(c)
+		Complete(shutdown.Quiet(c))
 	if err != nil {
 		return fmt.Errorf("setting up the controller of unmanaged nodes: %w", err)
 	}

@@ -1,0 +1,53 @@
+package rollout
+
+import (
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/cli/rollout/change"
+	"github.com/millwright-dev/millwright/internal/observe/rollout"
+)
+
+// TestTheNewMachineIsFound also among those of the same second, in whatever order they are listed.
+func TestTheNewMachineIsFound(t *testing.T) {
+	start := time.Unix(1000, 0)
+	machine := func(name string, second int, leaves bool) *v1alpha1.Machine {
+		m := &v1alpha1.Machine{}
+		m.Name, m.UID, m.CreationTimestamp = name, types.UID(name), metav1.NewTime(start.Add(time.Duration(second)*time.Second))
+		if leaves {
+			m.DeletionTimestamp = &m.CreationTimestamp
+		}
+		return m
+	}
+	facts := func(machines ...*v1alpha1.Machine) (f rollout.Facts) {
+		f.Machines = machines
+		return f
+	}
+	replaced, beside, added := machine("replaced", 0, false), machine("beside", 0, false), machine("added", 0, false)
+	for name, test := range map[string]struct {
+		begun         bool
+		before, after rollout.Facts
+		want          string
+	}{
+		"in the same second, listed last":              {before: facts(replaced, beside), after: facts(replaced, beside, added), want: "added"},
+		"in the same second, listed first":             {before: facts(replaced, beside), after: facts(added, beside, replaced), want: "added"},
+		"by another clock, before":                     {before: facts(replaced, machine("beside", 5, false)), after: facts(machine("beside", 5, false), added), want: "added"},
+		"begun before: the time decides":               {begun: true, before: facts(replaced, beside, machine("added", 1, false)), after: facts(machine("added", 1, false), beside, replaced), want: "added"},
+		"one that leaves again is none":                {before: facts(replaced, beside), after: facts(replaced, beside, machine("added", 1, true)), want: "beside"},
+		"the one that is replaced is none, though new": {begun: true, before: facts(replaced), after: facts(replaced), want: ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := ""
+			if newest := newestBeside(change.Replacement{Machine: replaced, Begun: test.begun}, test.before, test.after); newest != nil {
+				got = newest.Name
+			}
+			if got != test.want {
+				t.Errorf("found %q, want %q", got, test.want)
+			}
+		})
+	}
+}
