@@ -20,9 +20,9 @@ func TestConformance(t *testing.T) {
 			conformance.Run(t, func(*testing.T) conformance.Provider {
 				d := fake.New(fake.Config{RequireInitialize: initialize, Accounts: true, SeparateAPIGroups: true})
 				return conformance.Provider{
-					Driver: d, Class: conformingClass("class"), Uninitialized: initialize,
+					Driver: d, Class: conformingClass("class", `{}`), Uninitialized: initialize,
 					Variants: conformance.Variants{
-						Changed: conformingClass("changed"), Updated: withTags(conformingClass("class")), OtherCluster: conformingClass("other"),
+						Changed: conformingClass("changed", `{"zone":"b"}`), Updated: withTags(conformingClass("class", `{}`)), OtherCluster: conformingClass("other", `{}`),
 						OtherAccount: &corev1.Secret{Data: map[string][]byte{"account": []byte("other")}},
 					},
 					Hooks: conformance.Hooks{
@@ -41,9 +41,9 @@ func TestConformance(t *testing.T) {
 }
 
 // conformingClass returns a class. The VMs of each class are those of a cluster of its own.
-func conformingClass(name string) *v1alpha1.MachineClass {
+func conformingClass(name, spec string) *v1alpha1.MachineClass {
 	return &v1alpha1.MachineClass{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, ProviderSpec: runtime.RawExtension{Raw: []byte(`{}`)},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, ProviderSpec: runtime.RawExtension{Raw: []byte(spec)},
 	}
 }
 

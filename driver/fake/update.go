@@ -19,8 +19,8 @@ import (
 var updatable = map[string]bool{"tags": false, "cpus": true}
 
 // UpdateMachine implements driver.Updater: the fields "tags" and "cpus" of the provider specification are
-// changed, the latter for the next start. Any other difference needs a new VM, and so do another class and a
-// specification that is no object.
+// changed, the latter for the next start. Any other difference needs a new VM, and so does a specification that is
+// no object. A VM that is as another class says is of that class from then on.
 func (d *Driver) UpdateMachine(ctx context.Context, req *driver.UpdateMachineRequest) (*driver.UpdateMachineResponse, error) {
 	return run(ctx, d, req, call[driver.UpdateMachineRequest, driver.UpdateMachineResponse]{
 		UpdateMachine, req.Machine, &d.hooks.update, d.update,
@@ -38,11 +38,11 @@ func (d *Driver) update(req *driver.UpdateMachineRequest) (*driver.UpdateMachine
 		return nil, status.Error(codes.NotFound, fmt.Sprintf("there is no VM for %s", req.Machine.Name))
 	}
 	resp, becomes := differences(d.vms[at].Spec, req.MachineClass)
-	if d.vms[at].Class != keyOf(req.MachineClass) {
-		resp.Replacements = append(resp.Replacements, "class")
-	}
 	if !req.DryRun {
 		d.vms[at].Spec = becomes
+		if len(resp.Replacements) == 0 {
+			d.vms[at].Class = keyOf(req.MachineClass)
+		}
 	}
 	return resp, nil
 }

@@ -3,7 +3,6 @@ package crash
 import (
 	"context"
 	"fmt"
-	"maps"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -83,14 +82,8 @@ func tagged(team string, effect classupdate.Effect) func(context.Context, *run) 
 		if err := running(1)(ctx, r); err != nil {
 			return err
 		}
-		vms, err := r.cloud.VMs()
-		if err != nil {
+		if err := vmsTagged(r, team); err != nil {
 			return err
-		}
-		for _, vm := range vms {
-			if !maps.Equal(vm.Tags, map[string]string{"team": team}) {
-				return fmt.Errorf("VM %s has the tags %v", vm.ProviderID, vm.Tags)
-			}
 		}
 		return effects(effect)(ctx, r)
 	}

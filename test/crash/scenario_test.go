@@ -69,7 +69,7 @@ type scenario struct {
 // everywhere is the scenarios, each in all its set-ups.
 func everywhere() []scenario {
 	var all []scenario
-	for _, s := range slices.Concat(lives, sizes, rollouts, clusterAPI, locations, forced, preservations, updates, troubledUpdates, usersAmidUpdates, reserves, scarcities, zoneOutages, legacyClasses, plugIns, classUpdates) {
+	for _, s := range slices.Concat(lives, sizes, rollouts, clusterAPI, locations, forced, preservations, updates, troubledUpdates, usersAmidUpdates, reserves, scarcities, zoneOutages, legacyClasses, plugIns, classUpdates, classFollowers) {
 		s.where = cmp.Or(s.where, together)
 		all = append(all, s)
 		name := s.name

@@ -308,6 +308,9 @@ const (
 	// DeploymentReasonUpdateBlocked: an update in place waits for somebody: the update of a node failed, its
 	// labels are wrong, or users are to select nodes.
 	DeploymentReasonUpdateBlocked = "NodeUpdateBlocked"
+	// DeploymentReasonDryRun: the template names another class, and the update strategy "DryRun" has the drivers of the
+	// machines say what an update to it would change. Nothing is changed.
+	DeploymentReasonDryRun = "UpdateDryRun"
 	// DeploymentReasonComplete: all machines are of the current template and available. Scaling does
 	// not change that, nor does the replacement of a machine.
 	DeploymentReasonComplete = "NewMachineSetAvailable"
@@ -367,6 +370,10 @@ const (
 	DeploymentReasonNodesMarked = "NodesMarked"
 	// DeploymentReasonMachineTransferred: a machine that was updated in place moved to the current set.
 	DeploymentReasonMachineTransferred = "MachineTransferred"
+	// DeploymentReasonClassTaken: a set has got the class that the template names, since machines can be updated to it.
+	DeploymentReasonClassTaken = "MachineClassTaken"
+	// DeploymentReasonMachineFollows: a machine got the class of its set, and its VM is updated.
+	DeploymentReasonMachineFollows = "MachineFollowsClass"
 	// DeploymentReasonNodesSelected: nodes were selected to be updated in place.
 	DeploymentReasonNodesSelected = "NodesSelected"
 	// DeploymentReasonNodesUnmarked: nodes lost the marks of a rollout that is over.

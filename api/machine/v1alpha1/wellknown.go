@@ -91,11 +91,16 @@ const (
 	AnnotationKeyReplacement = "machine.millwright.dev/replacement"
 	// AnnotationKeyUpdateStrategy on a MachineClass or a Machine says what becomes of VMs that exist when the
 	// class changes: "Update" changes them as far as their driver can, "DryRun" has the driver say what it
-	// could change. Without it they stay as they are. What is on a Machine outranks what is on its class.
+	// could change. Without it they stay as they are. What is on a Machine outranks what is on its class. On a
+	// deployment it says the same for VMs when the template names another class: without it they are replaced.
 	AnnotationKeyUpdateStrategy = "machine.millwright.dev/update-strategy"
 	// AnnotationKeyMadeFrom on a Machine with an update strategy is what its VM was made from, or updated to,
 	// as JSON.
 	AnnotationKeyMadeFrom = "machine.millwright.dev/made-from"
+	// AnnotationKeyUpdateClass on a Machine is the name of the class that the template of its deployment names, if the
+	// deployment has an update strategy: while the Machine has another class, its driver is asked what an update to
+	// that one would change; once it has that class, its VM is being updated.
+	AnnotationKeyUpdateClass = "machine.millwright.dev/update-class"
 	// AnnotationKeyUpdatePlan on a Machine is the driver's answer what an update would change, and how far
 	// the update is, as JSON.
 	AnnotationKeyUpdatePlan = "machine.millwright.dev/update-plan"

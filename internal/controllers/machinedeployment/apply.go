@@ -68,6 +68,10 @@ func (p pass) applyOne(ctx context.Context, f planner.Facts, op planner.Operatio
 		return p.transfer(ctx, f.Deployment, op)
 	case planner.Settle:
 		return p.settle(ctx, op)
+	case planner.TakeClass:
+		return p.takeClass(ctx, f.Deployment, op)
+	case planner.AskUpdate, planner.ForgetUpdate, planner.FollowClass, planner.Retire:
+		return p.changeClass(ctx, f, op)
 	case planner.PatchNodes:
 		return p.patchNodes(ctx, f.Deployment, op)
 	case planner.RollBack, planner.Refuse:

@@ -15,6 +15,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/nodeupdate"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/classchange"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/counts"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/revision"
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
@@ -35,6 +36,9 @@ func (p pass) gather(ctx context.Context, deployment *v1alpha1.MachineDeployment
 		return f, err
 	}
 	if f, err = p.inPlace(ctx, f); err != nil {
+		return f, err
+	}
+	if f.Class, err = p.classChange(ctx, f); err != nil {
 		return f, err
 	}
 	if !p.nodesMatter(f) {
@@ -131,21 +135,40 @@ func (p pass) inPlace(ctx context.Context, f planner.Facts) (planner.Facts, erro
 	}
 	all := map[string][]*v1alpha1.Machine{}
 	for _, set := range f.All() {
-		machines, err := p.Machines.ControlledBy(ctx, set.Namespace, string(set.UID))
-		if err != nil {
+		var err error
+		if all[set.Name], err = p.machinesOf(ctx, set); err != nil {
 			return f, err
 		}
-		for _, machine := range machines {
-			if !machine.DeletionTimestamp.IsZero() {
-				p.memory.machines.Forget(client.ObjectKeyFromObject(machine))
-			} else if !p.memory.machines.Fresh(machine) {
-				return f, errCacheBehind // a Machine may be another set's by now
-			}
-		}
-		slices.SortFunc(machines, func(a, b *v1alpha1.Machine) int { return cmp.Compare(a.Name, b.Name) })
-		all[set.Name] = machines
 	}
 	return f.UpdateInPlace(all), nil
+}
+
+// machinesOf returns the Machines of a set, sorted by name, if the cache shows what was written to them.
+func (p pass) machinesOf(ctx context.Context, set *v1alpha1.MachineSet) ([]*v1alpha1.Machine, error) {
+	machines, err := p.Machines.ControlledBy(ctx, set.Namespace, string(set.UID))
+	if err != nil {
+		return nil, err
+	}
+	for _, machine := range machines {
+		if !machine.DeletionTimestamp.IsZero() {
+			p.memory.machines.Forget(client.ObjectKeyFromObject(machine))
+		} else if !p.memory.machines.Fresh(machine) {
+			return nil, errCacheBehind // a Machine may be another set's by now
+		}
+	}
+	slices.SortFunc(machines, func(a, b *v1alpha1.Machine) int { return cmp.Compare(a.Name, b.Name) })
+	return machines, nil
+}
+
+// classChange returns the change of the class of Machines that stay; nil if there is none.
+func (p pass) classChange(ctx context.Context, f planner.Facts) (*classchange.Change, error) {
+	change := classchange.Find(f.Deployment, f.Current, f.Old, f.Now)
+	if change == nil {
+		return nil, nil
+	}
+	var err error
+	change.Machines, err = p.machinesOf(ctx, change.Set)
+	return change, err
 }
 
 // nodesMatter reports whether nodes may have to be marked, or marks be removed.

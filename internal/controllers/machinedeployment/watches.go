@@ -14,6 +14,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/nodeupdate"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/revision"
+	"github.com/millwright-dev/millwright/internal/lifecycle/classupdate"
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
 )
 
@@ -93,7 +94,8 @@ func nodeChanges() predicate.Predicate {
 	}
 }
 
-// machineChanges lets through events of Machines that were named for deletion, or are updated in place.
+// machineChanges lets through events of Machines that were named for deletion, are updated in place, or get another
+// class.
 func machineChanges() predicate.Predicate {
 	mark := func(object client.Object) string {
 		marks := object.GetAnnotations()
@@ -108,7 +110,7 @@ func machineChanges() predicate.Predicate {
 		DeleteFunc:  func(e event.DeleteEvent) bool { return mark(e.Object) != "" },
 		UpdateFunc: func(e event.UpdateEvent) bool {
 			was, is := e.ObjectOld.(*v1alpha1.Machine), e.ObjectNew.(*v1alpha1.Machine)
-			return updateChange(was, is) || mark(was) != mark(is) || mark(is) != "" &&
+			return updateChange(was, is) || classChange(was, is) || mark(was) != mark(is) || mark(is) != "" &&
 				(was.Status.CurrentStatus.Phase != is.Status.CurrentStatus.Phase || was.DeletionTimestamp.IsZero() != is.DeletionTimestamp.IsZero())
 		},
 	}
@@ -121,4 +123,16 @@ func updateChange(was, is *v1alpha1.Machine) bool {
 	}
 	return nodeupdate.State(was) != nodeupdate.State(is) || nodeupdate.Moved(was) != nodeupdate.Moved(is) || updating(was) != updating(is) ||
 		was.Status.CurrentStatus.Phase != is.Status.CurrentStatus.Phase && (updating(was) || updating(is))
+}
+
+// classChange reports whether a change of a Machine concerns the change of its class.
+func classChange(was, is *v1alpha1.Machine) bool {
+	before, after := classupdate.Asked(was), classupdate.Asked(is)
+	if before == "" && after == "" {
+		return false
+	}
+	return before != after || was.Spec.Class.Name != is.Spec.Class.Name ||
+		was.Annotations[v1alpha1.AnnotationKeyUpdatePlan] != is.Annotations[v1alpha1.AnnotationKeyUpdatePlan] ||
+		was.Annotations[v1alpha1.AnnotationKeyMachinePriority] != is.Annotations[v1alpha1.AnnotationKeyMachinePriority] ||
+		was.Status.CurrentStatus.Phase != is.Status.CurrentStatus.Phase || was.DeletionTimestamp.IsZero() != is.DeletionTimestamp.IsZero()
 }

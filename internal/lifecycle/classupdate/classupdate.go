@@ -61,6 +61,8 @@ type Made struct {
 type Plan struct {
 	// Digest as in Made, of the class that was compared with the VM.
 	Digest string `json:"digest"`
+	// Class is the name of that class if it is another one than that of the Machine: see Asked.
+	Class string `json:"class,omitempty"`
 	// Updates, AtNextStart and Replacements as in driver.UpdateMachineResponse.
 	Updates      []string `json:"updates,omitempty"`
 	AtNextStart  []string `json:"atNextStart,omitempty"`

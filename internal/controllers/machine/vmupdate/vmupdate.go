@@ -8,8 +8,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
@@ -76,16 +74,12 @@ func (u Updater) Run(ctx context.Context, of Pass) (Outcome, error) {
 	default:
 		return Outcome{}, nil
 	}
-	class := &v1alpha1.MachineClass{}
-	key := types.NamespacedName{Namespace: of.Machine.Namespace, Name: of.Machine.Spec.Class.Name}
-	switch err := u.Inputs.Client.Get(ctx, key, class, client.UnsafeDisableDeepCopy); {
-	case apierrors.IsNotFound(err):
-		return Outcome{}, nil
-	case err != nil:
-		return Outcome{}, fmt.Errorf("reading MachineClass %s: %w", key.Name, err)
+	class, err := u.classOf(ctx, of.Machine, of.Machine.Spec.Class.Name)
+	if class == nil {
+		return Outcome{}, err
 	}
 	p := &pass{Updater: u, Pass: of, class: class, state: classupdate.Read(of.Machine.Annotations)}
-	err := p.run(ctx)
+	err = p.run(ctx)
 	return p.Outcome, err
 }
 
@@ -93,6 +87,22 @@ func (p *pass) run(ctx context.Context) error {
 	var wrong string
 	p.strategy, wrong = classupdate.Of(p.Machine, p.class)
 	p.Events.WarnOrForget(topicStrategy, passevents.Event{Reason: reasonInvalidStrategy, Message: wrong})
+	switch asked := classupdate.Asked(p.Machine); asked {
+	case "":
+		return p.towards(ctx)
+	case p.class.Name:
+		p.strategy = classupdate.Update
+		if classupdate.Settled(p.state, p.class) {
+			return p.conclude(ctx)
+		}
+		return p.towards(ctx)
+	default:
+		return p.about(ctx, asked)
+	}
+}
+
+// towards takes the VM towards the class of the Machine.
+func (p *pass) towards(ctx context.Context) error {
 	step, next := p.state.Next(p.class, p.strategy)
 	switch step {
 	case classupdate.Nothing:
@@ -103,18 +113,24 @@ func (p *pass) run(ctx context.Context) error {
 	return p.ask(ctx, step)
 }
 
+// inputsOf returns what the driver needs of a class, and warns if something is missing.
+func (p *pass) inputsOf(ctx context.Context, class *v1alpha1.MachineClass) (of inputs.Inputs, missing bool, err error) {
+	of, why, err := p.Inputs.OfClass(ctx, class)
+	if err != nil {
+		return of, false, err
+	}
+	if why == "" {
+		why = of.Invalid()
+	}
+	p.Events.WarnOrForget(topicInputs, passevents.Event{Reason: reasonFailed, Message: why})
+	return of, why != "", nil
+}
+
 // ask has the driver plan or make an update, and notes its answer.
 func (p *pass) ask(ctx context.Context, step classupdate.Step) error {
-	inputs, missing, err := p.Inputs.OfClass(ctx, p.class)
-	if err != nil {
+	inputs, missing, err := p.inputsOf(ctx, p.class)
+	if err != nil || missing {
 		return err
-	}
-	if missing == "" {
-		missing = inputs.Invalid()
-	}
-	p.Events.WarnOrForget(topicInputs, passevents.Event{Reason: reasonFailed, Message: missing})
-	if missing != "" {
-		return nil
 	}
 	req := instance.Request{Machine: p.Machine, Class: inputs.Class, Secret: inputs.Secret, MadeFrom: p.state.Spec()}
 	if step == classupdate.Ask {

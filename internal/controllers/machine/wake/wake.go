@@ -55,15 +55,16 @@ func (m Machines) OfClass(ctx context.Context, object client.Object) []reconcile
 	return m.find(ctx, client.MatchingFields{fieldindex.MachineByClass: object.GetName()}, nil)
 }
 
-// WaitingForClass returns the Machines of a class that have no VM yet, or are being deleted, and those of
-// other classes without a VM that may fall back to it.
+// WaitingForClass returns the Machines of a class that have no VM yet, or are being deleted, those of
+// other classes without a VM that may fall back to it, and those whose driver is asked about an update to it.
 func (m Machines) WaitingForClass(ctx context.Context, object client.Object) []reconcile.Request {
 	name := object.GetName()
 	requests := m.find(ctx, client.MatchingFields{fieldindex.MachineByClass: name}, func(machine *v1alpha1.Machine) bool {
 		return !machine.DeletionTimestamp.IsZero() || !ownership.Established(machine)
 	})
 	return append(requests, m.find(ctx, nil, func(machine *v1alpha1.Machine) bool {
-		return !ownership.Established(machine) && machine.Spec.Class.Name != name && slices.Contains(scarcity.OfMachine(machine), name)
+		waits := classupdate.Asked(machine) == name || !ownership.Established(machine) && slices.Contains(scarcity.OfMachine(machine), name)
+		return waits && machine.Spec.Class.Name != name
 	})...)
 }
 

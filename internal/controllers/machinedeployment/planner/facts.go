@@ -16,10 +16,12 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/classchange"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/inplace"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/reserve"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/revision"
 	machineset "github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
+	"github.com/millwright-dev/millwright/internal/lifecycle/classupdate"
 	"github.com/millwright-dev/millwright/internal/reconcile/validation"
 )
 
@@ -46,6 +48,8 @@ type Facts struct {
 	// their cluster does not answer.
 	Nodes      *Nodes
 	TargetAway bool
+	// Class is the change of the class of Machines that stay; nil if the template is rolled out as ever.
+	Class *classchange.Change
 	// Now is the time of the pass.
 	Now time.Time
 
@@ -167,6 +171,9 @@ func Overlap(a, b *v1alpha1.MachineDeployment) bool {
 func Invalid(deployment *v1alpha1.MachineDeployment, sets []*v1alpha1.MachineSet) string {
 	if errs := validation.MachineDeployment(deployment); len(errs) > 0 {
 		return errs.ToAggregate().Error()
+	}
+	if _, wrong := classupdate.Parse(deployment.Annotations); wrong != "" {
+		return "metadata.annotations: " + wrong
 	}
 	requirements, _ := machineset.Selector(deployment.Spec.Selector).Requirements()
 	namesHash := slices.ContainsFunc(requirements, func(r labels.Requirement) bool { return r.Key() == v1alpha1.DefaultMachineDeploymentUniqueLabelKey })

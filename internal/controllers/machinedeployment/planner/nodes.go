@@ -21,7 +21,7 @@ type NodeChange struct{ Old, New *corev1.Node }
 
 // MarksNodes reports whether an update is under way, rolling or in place, during which nodes are marked.
 func MarksNodes(f Facts) bool {
-	return (f.rolling || f.inPlace) && !f.Deployment.Spec.Paused && !replaced(f)
+	return (f.rolling || f.inPlace) && !f.Deployment.Spec.Paused && !f.Class.Holds() && !replaced(f)
 }
 
 // UnmarksCurrent reports whether the current set was an old one, whose nodes were tainted.

@@ -29,6 +29,14 @@ const (
 	Transfer Action = "transfer"
 	// Settle removes the label of a Machine that was moved.
 	Settle Action = "settle"
+	// TakeClass gives a set the class that the template names.
+	TakeClass Action = "take class"
+	// AskUpdate has the driver of a Machine asked about that class, ForgetUpdate ends that, and FollowClass gives the
+	// Machine the class. Retire has its set delete it before others.
+	AskUpdate    Action = "ask about update"
+	ForgetUpdate Action = "forget about update"
+	FollowClass  Action = "follow class"
+	Retire       Action = "retire"
 	// PatchNodes changes nodes.
 	PatchNodes Action = "patch nodes"
 	// RollBack gives the deployment the template of an old set.
@@ -42,7 +50,7 @@ type Operation struct {
 	Action Action
 	// Set is nil for Create.
 	Set *v1alpha1.MachineSet
-	// Next is the set that Create, Scale and Refresh write.
+	// Next is the set that Create, Scale, Refresh and TakeClass write.
 	Next *v1alpha1.MachineSet
 	// Replicas that Create and Scale give the set.
 	Replicas int32
@@ -65,7 +73,7 @@ type Operation struct {
 
 // Ends reports whether a pass ends after the operation and others of its action: caches have to follow.
 func (op Operation) Ends() bool {
-	return slices.Contains([]Action{Adopt, Release, Mark, Transfer, RollBack, Refuse}, op.Action)
+	return slices.Contains([]Action{Adopt, Release, Mark, Transfer, TakeClass, AskUpdate, ForgetUpdate, FollowClass, Retire, RollBack, Refuse}, op.Action)
 }
 
 // Errors of operations that decide on the status.

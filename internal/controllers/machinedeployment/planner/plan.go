@@ -24,6 +24,9 @@ func Plan(f Facts) []Operation {
 	if operations := planRollback(f); len(operations) > 0 {
 		return operations
 	}
+	if operations := planClass(f); len(operations) > 0 {
+		return operations
+	}
 	marks := planMarks(f)
 	for _, mark := range marks {
 		f.heldBack = append(f.heldBack, mark.Set)
@@ -74,6 +77,8 @@ func planReplicas(f Facts) []Operation {
 	switch {
 	case suspended(f): // the status says why
 		return planSuspended(f)
+	case len(f.Class.Rest()) > 0:
+		return planRest(f)
 	case replaced(f) && !(f.Current != nil && reduced(f, f.Current)):
 		return planCurrent(f)
 	case f.Deployment.Spec.Strategy.Type == v1alpha1.RecreateMachineDeploymentStrategyType:
@@ -86,7 +91,9 @@ func planReplicas(f Facts) []Operation {
 }
 
 // suspended reports whether no Machine is replaced now.
-func suspended(f Facts) bool { return f.Deployment.Spec.Paused || Unsupported(f) }
+func suspended(f Facts) bool {
+	return f.Deployment.Spec.Paused || Unsupported(f) || f.Class.Holds()
+}
 
 // Unsupported reports whether Machines would have to be updated in place, and cannot. They stay as they
 // are, since the strategy is not to replace them, unless their set is being deleted.

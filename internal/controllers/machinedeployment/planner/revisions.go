@@ -3,10 +3,8 @@ package planner
 import (
 	"fmt"
 	"maps"
-	"math"
 	"slices"
 	"strconv"
-	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -54,44 +52,12 @@ func setReplicaAnnotations(set *v1alpha1.MachineSet, f Facts, size int32) {
 	metav1.SetMetaDataAnnotation(&set.ObjectMeta, v1alpha1.AnnotationKeyMaxReplicas, strconv.Itoa(int(size)+int(f.surge)))
 }
 
-// longestHistory is how long the history of a set's revisions may be, as for a ReplicaSet.
-const longestHistory = 2000
-
-// setRevision gives a set a revision, and adds the former one to its bounded history.
-func setRevision(set *v1alpha1.MachineSet, number int64) {
-	if was := set.Annotations[v1alpha1.AnnotationKeyRevision]; was != "" {
-		history := strings.TrimPrefix(set.Annotations[v1alpha1.AnnotationKeyRevisionHistory]+","+was, ",")
-		for len(history) > longestHistory {
-			_, history, _ = strings.Cut(history, ",")
-		}
-		metav1.SetMetaDataAnnotation(&set.ObjectMeta, v1alpha1.AnnotationKeyRevisionHistory, history)
-	}
-	metav1.SetMetaDataAnnotation(&set.ObjectMeta, v1alpha1.AnnotationKeyRevision, strconv.FormatInt(number, 10))
-}
-
-// lastRevision returns the highest revision of the old sets.
-func lastRevision(f Facts) int64 {
-	var last int64
-	for _, set := range f.Old {
-		last = max(last, given(set))
-	}
-	return last
-}
-
-// given returns a revision, but not the highest possible number, which no other could follow.
-func given(of metav1.Object) int64 {
-	if number := revision.Number(of); number < math.MaxInt64 {
-		return number
-	}
-	return 0
-}
-
 // TemplateRevision returns the revision that the deployment's template has or is about to get.
 func TemplateRevision(f Facts) int64 {
-	last := lastRevision(f)
+	last := revision.Last(f.Old)
 	switch {
 	case f.Current == nil:
-		return max(given(f.Deployment), last) + 1
+		return max(revision.Followed(f.Deployment), last) + 1
 	case revision.Number(f.Current) <= last:
 		return last + 1
 	default:
@@ -108,7 +74,7 @@ func WasComplete(f Facts) bool {
 	complete := func(c v1alpha1.MachineDeploymentCondition) bool {
 		return c.Type == v1alpha1.MachineDeploymentProgressing && c.Reason == v1alpha1.DeploymentReasonComplete
 	}
-	if f.Current == nil || !slices.ContainsFunc(status.Conditions, complete) || counts.Total(f.Old, counts.Desired) > 0 {
+	if f.Current == nil || !slices.ContainsFunc(status.Conditions, complete) || counts.Total(f.Old, counts.Desired) > 0 || f.Class.Left() > 0 {
 		return false
 	}
 	set, recorded := revision.Number(f.Current), revision.Number(f.Deployment)
@@ -119,7 +85,7 @@ func WasComplete(f Facts) bool {
 // set is frozen, which of the named Machines are still to be deleted, and since when.
 func Annotated(f Facts) *v1alpha1.MachineDeployment {
 	deployment := f.Deployment.DeepCopy()
-	if f.Current != nil && revision.Number(f.Current) > given(deployment) {
+	if f.Current != nil && revision.Number(f.Current) > revision.Followed(deployment) {
 		metav1.SetMetaDataAnnotation(&deployment.ObjectMeta, v1alpha1.AnnotationKeyRevision, f.Current.Annotations[v1alpha1.AnnotationKeyRevision])
 	}
 	delete(deployment.Annotations, v1alpha1.AnnotationKeyUnfreeze) // its sets have it

@@ -10,23 +10,6 @@ import (
 	"github.com/millwright-dev/millwright/test/fixture"
 )
 
-// TestTheHistoryOfRevisionsIsBounded: the oldest numbers go.
-func TestTheHistoryOfRevisionsIsBounded(t *testing.T) {
-	t.Parallel()
-	set := fixture.Set("a", 0, fixture.OfRevision("77"))
-	set.Annotations[v1alpha1.AnnotationKeyRevisionHistory] = "1,2," + strings.Repeat("300,", 600) + "76"
-	setRevision(set, 100)
-	got := set.Annotations[v1alpha1.AnnotationKeyRevisionHistory]
-	if len(got) > longestHistory || len(got) < longestHistory-4 || !strings.HasPrefix(got, "300,") || !strings.HasSuffix(got, ",300,76,77") {
-		t.Errorf("%d characters: %.20s…%s", len(got), got, got[max(0, len(got)-20):])
-	}
-	set.Annotations[v1alpha1.AnnotationKeyRevision] = strings.Repeat("x", longestHistory+1)
-	setRevision(set, 101)
-	if got := set.Annotations[v1alpha1.AnnotationKeyRevisionHistory]; len(got) > longestHistory {
-		t.Errorf("%d characters", len(got))
-	}
-}
-
 // TestNoHistoryIsCutBeforeThereIsASet: the sets that are there may be all that tells what was.
 func TestNoHistoryIsCutBeforeThereIsASet(t *testing.T) {
 	t.Parallel()

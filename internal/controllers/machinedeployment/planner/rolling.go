@@ -173,6 +173,6 @@ func replaced(f Facts) bool {
 // RolledOut reports whether all Machines are of the current set and available.
 func RolledOut(f Facts) bool {
 	wanted := reserve.Wanted(f.Deployment)
-	return f.Current != nil && replaced(f) && counts.Settled(f.Current) && counts.Desired(f.Current) == wanted &&
+	return f.Current != nil && f.Class.Left() == 0 && replaced(f) && counts.Settled(f.Current) && counts.Desired(f.Current) == wanted &&
 		f.Counted(f.Current) == wanted && counts.Available(f.Current) == wanted
 }

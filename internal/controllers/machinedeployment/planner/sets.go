@@ -43,7 +43,7 @@ func NewSet(f Facts, replicas int32) *v1alpha1.MachineSet {
 	}
 	set.Spec.Selector.MatchLabels = withHash(set.Spec.Selector.MatchLabels, hash)
 	set.Spec.Template.Labels = withHash(set.Spec.Template.Labels, hash)
-	setRevision(set, max(lastRevision(f), given(deployment))+1)
+	revision.Give(set, max(revision.Last(f.Old), revision.Followed(deployment))+1)
 	setReplicaAnnotations(set, f, reserve.Wanted(deployment))
 	reserve.Assign(set, deployment, f.excess[nil])
 	scarcity.Assign(set, deployment)
@@ -130,7 +130,7 @@ func refreshed(f Facts, set *v1alpha1.MachineSet, replicas int32, sized bool) *v
 // Otherwise it does so when an old set becomes the current one, which may have the label from updates in
 // place, before the deployment got another strategy. Else the label is a user's.
 func mayGrow(f Facts, set, next *v1alpha1.MachineSet) {
-	may := revision.Number(set) <= lastRevision(f)
+	may := revision.Number(set) <= revision.Last(f.Old)
 	if f.inPlace {
 		may = replaced(f) || min(set.Spec.Replicas, next.Spec.Replicas) <= inplace.Active(f.machines[set.Name])
 	}
@@ -158,8 +158,8 @@ func refreshCurrent(f Facts, set *v1alpha1.MachineSet) {
 	machineset.TakeOver(&f.Deployment.Spec.Template.Spec, &set.Spec.Template.Spec)
 	set.Spec.MinReadySeconds = f.Deployment.Spec.MinReadySeconds
 	maps.Copy(set.Annotations, copiedAnnotations(f.Deployment))
-	if last := lastRevision(f); revision.Number(set) <= last {
-		setRevision(set, last+1)
+	if last := revision.Last(f.Old); revision.Number(set) <= last {
+		revision.Give(set, last+1)
 	}
 	if f.Nodes != nil {
 		delete(set.Annotations, v1alpha1.AnnotationKeyPreferNoSchedule) // the nodes come first

@@ -1,5 +1,5 @@
 // Package revision finds the MachineSets of a MachineDeployment: the current one, and that of a
-// revision.
+// revision; and numbers revisions.
 //
 // The rules are MCM's. With others, Machines that MCM created would be replaced.
 package revision
@@ -9,8 +9,10 @@ import (
 	"encoding/json"
 	"hash/fnv"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -65,6 +67,38 @@ func Number(of metav1.Object) int64 {
 		return 0
 	}
 	return number
+}
+
+// Followed is Number, but 0 for the highest possible one, which no other could follow.
+func Followed(of metav1.Object) int64 {
+	if number := Number(of); number < math.MaxInt64 {
+		return number
+	}
+	return 0
+}
+
+// Last returns the highest revision of the sets that another one can follow; 0 if there is none.
+func Last(sets []*v1alpha1.MachineSet) int64 {
+	var last int64
+	for _, set := range sets {
+		last = max(last, Followed(set))
+	}
+	return last
+}
+
+// longestHistory is how long the history of a set's revisions may be, as for a ReplicaSet.
+const longestHistory = 2000
+
+// Give gives a set a revision, and adds the former one to its bounded history.
+func Give(set *v1alpha1.MachineSet, number int64) {
+	if was := set.Annotations[v1alpha1.AnnotationKeyRevision]; was != "" {
+		history := strings.TrimPrefix(set.Annotations[v1alpha1.AnnotationKeyRevisionHistory]+","+was, ",")
+		for len(history) > longestHistory {
+			_, history, _ = strings.Cut(history, ",")
+		}
+		metav1.SetMetaDataAnnotation(&set.ObjectMeta, v1alpha1.AnnotationKeyRevisionHistory, history)
+	}
+	metav1.SetMetaDataAnnotation(&set.ObjectMeta, v1alpha1.AnnotationKeyRevision, strconv.FormatInt(number, 10))
 }
 
 // Sorted returns the sets that a deployment can be rolled back to, from the first revision to the last.

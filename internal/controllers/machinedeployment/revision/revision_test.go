@@ -4,6 +4,7 @@ import (
 	"reflect"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -121,6 +122,22 @@ func TestNumber(t *testing.T) {
 		if got := Number(deployment); got != want {
 			t.Errorf("%s: %s, want %d", strconv.Quote(text), strconv.FormatInt(got, 10), want)
 		}
+	}
+}
+
+// TestTheHistoryOfRevisionsIsBounded: the oldest numbers go.
+func TestTheHistoryOfRevisionsIsBounded(t *testing.T) {
+	of := set("a77")
+	of.Annotations[v1alpha1.AnnotationKeyRevisionHistory] = "1,2," + strings.Repeat("300,", 600) + "76"
+	Give(of, 100)
+	got := of.Annotations[v1alpha1.AnnotationKeyRevisionHistory]
+	if len(got) > longestHistory || len(got) < longestHistory-4 || !strings.HasPrefix(got, "300,") || !strings.HasSuffix(got, ",300,76,77") {
+		t.Errorf("%d characters: %.20s…%s", len(got), got, got[max(0, len(got)-20):])
+	}
+	of.Annotations[v1alpha1.AnnotationKeyRevision] = strings.Repeat("x", longestHistory+1)
+	Give(of, 101)
+	if got := of.Annotations[v1alpha1.AnnotationKeyRevisionHistory]; len(got) > longestHistory {
+		t.Errorf("%d characters", len(got))
 	}
 }
 

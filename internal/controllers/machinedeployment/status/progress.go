@@ -13,6 +13,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/counts"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/reserve"
+	"github.com/millwright-dev/millwright/internal/lifecycle/classupdate"
 )
 
 var (
@@ -68,6 +69,8 @@ func (p *pass) waits() *v1alpha1.MachineDeploymentCondition {
 	switch {
 	case p.Deployment.Spec.Paused:
 		return progressing(v1alpha1.ConditionUnknown, v1alpha1.DeploymentReasonPaused, "Deployment is paused")
+	case p.Class.DryRun():
+		return progressing(v1alpha1.ConditionUnknown, v1alpha1.DeploymentReasonDryRun, fmt.Sprintf("The template is not rolled out, since the update strategy is %q: %s.", classupdate.DryRun, p.Class.Says()))
 	case planner.Unsupported(p.Facts):
 		return progressing(v1alpha1.ConditionFalse, v1alpha1.DeploymentReasonNotSupported, "The template changed, and there is no cluster whose nodes can be updated in place. The machines stay as they are; scaling works.")
 	}
@@ -109,6 +112,12 @@ func (p *pass) ended() *v1alpha1.MachineDeploymentCondition {
 // goesOn returns the condition of a rollout that goes on, with what keeps an update in place from its end.
 func (p *pass) goesOn() v1alpha1.MachineDeploymentCondition {
 	reason, message := v1alpha1.DeploymentReasonUpdated, p.what()+" is progressing."
+	switch {
+	case p.Class.Holds():
+		message = "The drivers of the machines are asked what an update would change: " + p.Class.Says() + "."
+	case p.Class.Left() > 0:
+		message = p.what() + " is progressing: " + p.Class.Says() + "."
+	}
 	if blocked := planner.Blocked(p.Facts); blocked != "" {
 		reason, message = v1alpha1.DeploymentReasonUpdateBlocked, p.what()+" is progressing, but: "+blocked
 	}
@@ -123,7 +132,7 @@ func (p *pass) failsApart() bool {
 // complete reports whether all Machines are of the current template and available, except retained ones.
 func (p *pass) complete() bool {
 	wanted := reserve.Wanted(p.Deployment)
-	return !planner.Moving(p.Facts) && counts.Desired(p.Current) == wanted && p.Counted(p.Current) == wanted &&
+	return !planner.Moving(p.Facts) && p.Class.Left() == 0 && counts.Desired(p.Current) == wanted && p.Counted(p.Current) == wanted &&
 		counts.Total(p.All(), p.Counted) == int64(wanted) && counts.Available(p.Current) == wanted
 }
 

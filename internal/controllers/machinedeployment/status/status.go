@@ -72,7 +72,7 @@ func Next(f planner.Facts, o planner.Outcome) v1alpha1.MachineDeploymentStatus {
 func (p *pass) count() {
 	plus := func(n, reported int32) int32 { return counts.Clamp(int64(n) + int64(max(0, reported))) }
 	if p.Current != nil {
-		p.next.UpdatedReplicas = max(0, p.Current.Status.Replicas)
+		p.next.UpdatedReplicas = max(0, p.Current.Status.Replicas-p.Class.Left())
 	}
 	for _, set := range p.All() {
 		p.next.Replicas = plus(p.next.Replicas, set.Status.Replicas)

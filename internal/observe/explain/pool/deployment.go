@@ -120,7 +120,17 @@ func (e *explainer) late() {
 // rollout says how far a rollout is.
 func (e *explainer) rollout() {
 	old := e.old()
-	if old == 0 || e.Deployment.Spec.Paused {
+	switch {
+	case old == 0 || e.Deployment.Spec.Paused:
+		return
+	case e.change.DryRun():
+		e.Why(classDryRun, "", time.Time{}, "{text}", e.change.Says(), "{annotation}", v1alpha1.AnnotationKeyUpdateStrategy)
+		return
+	case e.change.Holds():
+		e.Why(classAsked, "", time.Time{}, "{text}", e.change.Says())
+		return
+	case e.change.Left() > 0:
+		e.Why(classFollowed, "", time.Time{}, "{text}", e.change.Says(), "{bounds}", e.bounds())
 		return
 	}
 	var sets []string

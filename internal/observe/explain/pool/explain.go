@@ -16,6 +16,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/classchange"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/reserve"
 	"github.com/millwright-dev/millwright/internal/observe/explain"
 	"github.com/millwright-dev/millwright/internal/observe/explain/report"
@@ -32,6 +33,8 @@ type explainer struct {
 	// is none.
 	current *v1alpha1.MachineSet
 	newest  report.Part
+	// change is how machines get another class without being replaced; nil if they do not.
+	change *classchange.Change
 }
 
 // Explain explains a set or deployment: why it does not have the Machines that it wants.
@@ -73,7 +76,7 @@ func (e *explainer) gone() {
 }
 
 func (e *explainer) existing() {
-	e.current = e.Facts.Current()
+	e.current, e.change = e.Facts.Current(), e.ClassChange(e.now)
 	e.count()
 	e.Manager(e.Lease, "sets and deployments")
 	e.Manager(e.MachineLease, "machines")
@@ -156,7 +159,7 @@ func (e *explainer) count() {
 		part := e.part(set)
 		pool.Add(part.Counts)
 		if part.Current {
-			pool.Updated, e.newest = part.Exist, part
+			pool.Updated, e.newest = part.Exist-e.change.Left(), part
 		}
 		if e.Kind == explain.KindDeployment && (part.Current || !part.Empty() || part.Leaving > 0) {
 			pool.Sets = append(pool.Sets, part)

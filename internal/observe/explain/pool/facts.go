@@ -2,12 +2,14 @@ package pool
 
 import (
 	"slices"
+	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/classchange"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/revision"
 	"github.com/millwright-dev/millwright/internal/observe/explain"
 	"github.com/millwright-dev/millwright/internal/observe/explain/report"
@@ -70,6 +72,21 @@ func (f *Facts) Current() *v1alpha1.MachineSet {
 		return f.Sets[0]
 	}
 	return revision.Current(f.Sets, &f.Deployment.Spec.Template)
+}
+
+// ClassChange returns how the deployment's machines get another class without being replaced; nil if they do not, or if
+// sets or machines are not known.
+func (f *Facts) ClassChange(now time.Time) *classchange.Change {
+	if f.Kind != explain.KindDeployment || f.SetsUnread || f.MachinesUnread {
+		return nil
+	}
+	current := f.Current()
+	old := slices.DeleteFunc(slices.Clone(f.Sets), func(set *v1alpha1.MachineSet) bool { return set == current })
+	change := classchange.Find(f.Deployment, current, old, now)
+	if change != nil {
+		change.Machines = f.Of(change.Set)
+	}
+	return change
 }
 
 // Of returns the machines of a set.

@@ -243,7 +243,14 @@ func replaced(f, then rollout.Facts, now time.Time) []string {
 	d, current := then.Deployment, then.Current()
 	old := rollout.StatusOf(then, now)
 	count := old.Old() - old.Preserved
+	change := then.ClassChange(now)
 	switch {
+	case change.DryRun():
+		return []string{"No machine is replaced, and no VM updated (dry run): " + change.Says() + "."}
+	case change.Holds():
+		return []string{fmt.Sprintf("Machines whose VMs can be updated stay, with the class from then on. The others are replaced, %s. By now it is known: %s.", steps(d), change.Says())}
+	case change.Left() > 0:
+		return []string{fmt.Sprintf("Machine set %s has the class: %s, %s.", change.Set.Name, change.Says(), steps(d))}
 	case count <= 0 && current == f.Current():
 		return []string{"No machine is replaced."}
 	case count <= 0:

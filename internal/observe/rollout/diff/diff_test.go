@@ -15,6 +15,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/revision"
+	"github.com/millwright-dev/millwright/internal/lifecycle/classupdate"
 	"github.com/millwright-dev/millwright/internal/observe/rollout"
 )
 
@@ -150,6 +151,46 @@ The deployment is paused: nothing is replaced or updated until it is resumed.`,
 			}
 		})
 	}
+}
+
+// TestOfAClassThatMachinesFollow: with an update strategy, machines whose VMs can be updated stay.
+func TestOfAClassThatMachinesFollow(t *testing.T) {
+	for name, test := range map[string]struct {
+		strategy classupdate.Strategy
+		answered int
+		want     string
+	}{
+		"nobody was asked": {classupdate.Update, 0, "Machines whose VMs can be updated stay, with the class from then on. The others are replaced, with at most 1 more (maxSurge) and 0 fewer (maxUnavailable) than the 3 wanted. " +
+			`By now it is known: of 3 machines for class "c", 3 without an answer of the driver.`},
+		"a dry run": {classupdate.DryRun, 2, "No machine is replaced, and no VM updated (dry run): " +
+			`of 3 machines for class "c", 1 to be updated, 1 to be replaced, 1 without an answer of the driver.`},
+		"a dry run with all answers": {classupdate.DryRun, 3, `of 3 machines for class "c", 2 to be updated, 1 to be replaced.`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := given()
+			for i, machine := range f.Machines {
+				machine.Status.CurrentStatus.Phase = v1alpha1.MachineRunning
+				if i < test.answered {
+					answer(machine, "c", i == 1)
+				}
+			}
+			wanted := f.Deployment.DeepCopy()
+			wanted.Spec.Template.Spec.Class.Name = "c"
+			wanted.Annotations = map[string]string{v1alpha1.AnnotationKeyUpdateStrategy: string(test.strategy)}
+			found, err := OfDeployment(f, wanted, time.Now())
+			if got := strings.Join(found.Verdict, "\n"); err != nil || !strings.Contains(got, test.want) {
+				t.Errorf("says\n%s\n(%v), want\n%s", got, err, test.want)
+			}
+		})
+	}
+}
+
+// answer has the driver of a machine say what an update to a class would change.
+func answer(machine *v1alpha1.Machine, class string, replaces bool) {
+	machine.Annotations = map[string]string{v1alpha1.AnnotationKeyUpdateClass: class}
+	replacements := map[bool][]string{true: {"zone"}}[replaces]
+	of := &v1alpha1.MachineClass{ObjectMeta: metav1.ObjectMeta{Name: class}}
+	classupdate.State{}.Answered(of, []string{"tags"}, nil, replacements).Write(machine)
 }
 
 // TestUnreleased: without a change, what the template changes that no set has yet.

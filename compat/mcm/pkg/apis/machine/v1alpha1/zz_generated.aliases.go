@@ -79,6 +79,7 @@ const (
 	AnnotationKeySkipValidation                  = v1alpha1.AnnotationKeySkipValidation
 	AnnotationKeyTriggerDeletion                 = v1alpha1.AnnotationKeyTriggerDeletion
 	AnnotationKeyUnfreeze                        = v1alpha1.AnnotationKeyUnfreeze
+	AnnotationKeyUpdateClass                     = v1alpha1.AnnotationKeyUpdateClass
 	AnnotationKeyUpdatePlan                      = v1alpha1.AnnotationKeyUpdatePlan
 	AnnotationKeyUpdateStrategy                  = v1alpha1.AnnotationKeyUpdateStrategy
 	AnnotationKeyZoneMaxSkew                     = v1alpha1.AnnotationKeyZoneMaxSkew
@@ -122,11 +123,14 @@ const (
 	ConditionUnknown                             = v1alpha1.ConditionUnknown
 	DefaultMachineDeploymentUniqueLabelKey       = v1alpha1.DefaultMachineDeploymentUniqueLabelKey
 	DeploymentReasonAvailable                    = v1alpha1.DeploymentReasonAvailable
+	DeploymentReasonClassTaken                   = v1alpha1.DeploymentReasonClassTaken
 	DeploymentReasonComplete                     = v1alpha1.DeploymentReasonComplete
 	DeploymentReasonCreated                      = v1alpha1.DeploymentReasonCreated
+	DeploymentReasonDryRun                       = v1alpha1.DeploymentReasonDryRun
 	DeploymentReasonFound                        = v1alpha1.DeploymentReasonFound
 	DeploymentReasonFrozen                       = v1alpha1.DeploymentReasonFrozen
 	DeploymentReasonInvalid                      = v1alpha1.DeploymentReasonInvalid
+	DeploymentReasonMachineFollows               = v1alpha1.DeploymentReasonMachineFollows
 	DeploymentReasonMachineTransferred           = v1alpha1.DeploymentReasonMachineTransferred
 	DeploymentReasonMarkError                    = v1alpha1.DeploymentReasonMarkError
 	DeploymentReasonMutated                      = v1alpha1.DeploymentReasonMutated

@@ -1,0 +1,51 @@
+package machinedeployment
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
+	"github.com/millwright-dev/millwright/internal/reconcile/apierror"
+)
+
+// takeClass gives a set the class that the template names.
+func (p pass) takeClass(ctx context.Context, deployment *v1alpha1.MachineDeployment, op planner.Operation) error {
+	next := op.Next.DeepCopy()
+	if err := p.patchSet(ctx, next, op.Set); err != nil {
+		if apierror.Gone(err) {
+			return errCacheBehind
+		}
+		return err
+	}
+	class := next.Spec.Template.Spec.Class.Name
+	p.Events.Eventf(deployment, corev1.EventTypeNormal, v1alpha1.DeploymentReasonClassTaken, "Machine set %s has the class %q from now on: %s", next.Name, class, op.Reason)
+	ctrl.LoggerFrom(ctx).Info("Gave machine set another class", "machineSet", next.Name, "class", class, "why", op.Reason)
+	return nil
+}
+
+// changeClass takes a Machine one step further towards the class that the template names.
+func (p pass) changeClass(ctx context.Context, f planner.Facts, op planner.Operation) error {
+	machine := op.Machine.DeepCopy()
+	switch op.Action {
+	case planner.AskUpdate:
+		f.Class.Ask(machine)
+	case planner.ForgetUpdate:
+		f.Class.Forget(machine)
+	case planner.FollowClass:
+		f.Class.Follow(machine)
+	case planner.Retire:
+		f.Class.Retire(machine)
+	}
+	if err := p.patchMachine(ctx, machine, op.Machine); err != nil {
+		return err
+	}
+	if op.Action == planner.FollowClass {
+		p.Events.Eventf(f.Deployment, corev1.EventTypeNormal, v1alpha1.DeploymentReasonMachineFollows,
+			"Machine %s gets the class %q: %s", machine.Name, machine.Spec.Class.Name, op.Reason)
+	}
+	ctrl.LoggerFrom(ctx).Info("Changed machine", "action", op.Action, "machine", machine.Name, "why", op.Reason)
+	return nil
+}
