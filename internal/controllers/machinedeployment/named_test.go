@@ -2,6 +2,7 @@ package machinedeployment
 
 import (
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -157,11 +158,31 @@ func TestWhichMachinesWakeTheirDeployment(t *testing.T) {
 	busy.Status.LastOperation.Description = "busy"
 	other := plain.DeepCopy()
 	other.Status.CurrentStatus.Phase = v1alpha1.MachineFailed
+	changed := func(from *v1alpha1.Machine, change func(*v1alpha1.Machine)) *v1alpha1.Machine {
+		is := from.DeepCopy()
+		is.Annotations = maps.Clone(is.Annotations)
+		if is.Annotations == nil {
+			is.Annotations = map[string]string{}
+		}
+		change(is)
+		return is
+	}
+	annotate := func(from *v1alpha1.Machine, key, value string) *v1alpha1.Machine {
+		return changed(from, func(machine *v1alpha1.Machine) { machine.Annotations[key] = value })
+	}
+	asked := annotate(plain, v1alpha1.AnnotationKeyUpdateClass, "b")
 	for reason, test := range map[string]struct {
 		was, is *v1alpha1.Machine
 		want    bool
 	}{
-		"it is marked": {plain, marked, true}, "a marked one fails": {marked, failed, true}, "its priority follows": {marked, prior, true},
+		"it is asked about a class": {plain, asked, true}, "its driver has answered": {asked, annotate(asked, v1alpha1.AnnotationKeyUpdatePlan, "{}"), true},
+		"another has a plan":      {plain, annotate(plain, v1alpha1.AnnotationKeyUpdatePlan, "{}"), false},
+		"one that is asked fails": {asked, changed(asked, func(machine *v1alpha1.Machine) { machine.Status.CurrentStatus.Phase = v1alpha1.MachineFailed }), true},
+		"it follows":              {plain, changed(plain, func(machine *v1alpha1.Machine) { machine.Spec.Class.Name = "b" }), true},
+		"it is excepted":          {plain, annotate(plain, v1alpha1.AnnotationKeyUpdateStrategy, ""), true},
+		"it is allowed":           {plain, annotate(plain, v1alpha1.AnnotationKeyUpdateStrategy, "Update"), true},
+		"an excepted one retires": {plain, annotate(plain, v1alpha1.AnnotationKeyMachinePriority, "1"), true},
+		"it is marked":            {plain, marked, true}, "a marked one fails": {marked, failed, true}, "its priority follows": {marked, prior, true},
 		"a marked one says more": {marked, busy, false}, "another fails": {plain, other, false},
 	} {
 		if got := machineChanges().Update(event.UpdateEvent{ObjectOld: test.was, ObjectNew: test.is}); got != test.want {

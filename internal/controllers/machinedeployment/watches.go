@@ -125,14 +125,17 @@ func updateChange(was, is *v1alpha1.Machine) bool {
 		was.Status.CurrentStatus.Phase != is.Status.CurrentStatus.Phase && (updating(was) || updating(is))
 }
 
-// classChange reports whether a change of a Machine concerns the change of its class.
+// classChange reports whether a change of a Machine concerns the change of its class. Machines that are excepted from
+// updates are never asked about another class, but are replaced: it counts when one of them is retired.
 func classChange(was, is *v1alpha1.Machine) bool {
-	before, after := classupdate.Asked(was), classupdate.Asked(is)
-	if before == "" && after == "" {
-		return false
+	annotated := func(key string) bool {
+		before, had := was.Annotations[key]
+		after, has := is.Annotations[key]
+		return before != after || had != has // the empty update strategy is an exception
 	}
-	return before != after || was.Spec.Class.Name != is.Spec.Class.Name ||
-		was.Annotations[v1alpha1.AnnotationKeyUpdatePlan] != is.Annotations[v1alpha1.AnnotationKeyUpdatePlan] ||
-		was.Annotations[v1alpha1.AnnotationKeyMachinePriority] != is.Annotations[v1alpha1.AnnotationKeyMachinePriority] ||
-		was.Status.CurrentStatus.Phase != is.Status.CurrentStatus.Phase || was.DeletionTimestamp.IsZero() != is.DeletionTimestamp.IsZero()
+	asked := classupdate.Asked(was) != "" || classupdate.Asked(is) != ""
+	return was.Spec.Class.Name != is.Spec.Class.Name ||
+		annotated(v1alpha1.AnnotationKeyUpdateClass) || annotated(v1alpha1.AnnotationKeyUpdateStrategy) || annotated(v1alpha1.AnnotationKeyMachinePriority) ||
+		asked && (annotated(v1alpha1.AnnotationKeyUpdatePlan) ||
+			was.Status.CurrentStatus.Phase != is.Status.CurrentStatus.Phase || was.DeletionTimestamp.IsZero() != is.DeletionTimestamp.IsZero())
 }
