@@ -154,7 +154,7 @@ func (h *vmHarness) startCore() {
 		default:
 			g.Expect(core.Output.String()).To(gomega.ContainSubstring("is ready"))
 		}
-	}).WithTimeout(coreReady).Should(gomega.Succeed())
+	}).WithTimeout(waitTimeout).Should(gomega.Succeed())
 }
 
 // manager starts a manager for the API of Cluster API only.

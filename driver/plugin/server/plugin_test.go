@@ -29,15 +29,15 @@ import (
 
 // A driver that keeps all rules keeps them in another process.
 func TestConformance(t *testing.T) {
-	class := func(name string) *v1alpha1.MachineClass {
+	class := func(name, spec string) *v1alpha1.MachineClass {
 		made := fixture.MachineClass()
-		made.Name, made.ProviderSpec.Raw = name, []byte(`{}`)
+		made.Name, made.ProviderSpec.Raw = name, []byte(spec)
 		return made
 	}
 	conformance.Run(t, func(t *testing.T) conformance.Provider {
 		return conformance.Provider{
-			Driver: connect(t, fake.New(fake.Config{RequireInitialize: true})), Class: class("class"), Uninitialized: true,
-			Variants: conformance.Variants{Changed: class("changed"), OtherCluster: class("other")},
+			Driver: connect(t, fake.New(fake.Config{RequireInitialize: true})), Class: class("class", `{}`), Uninitialized: true,
+			Variants: conformance.Variants{Changed: class("changed", `{"zone":"b"}`), OtherCluster: class("other", `{}`)},
 		}
 	})
 }
