@@ -32,15 +32,10 @@ func (s State) Answered(class *v1alpha1.MachineClass, updates, atNextStart, repl
 // EffectOn says what an update to the class of that name does to a Machine, as far as its driver has answered. It does
 // not know whether the class was edited since.
 func (s State) EffectOn(class string) Effect {
-	switch p := s.Plan; {
-	case p == nil || p.Class != class:
+	if s.Plan == nil || s.Plan.Class != class {
 		return Undecided
-	case len(p.Replacements) > 0:
-		return Replaces
-	case !p.Done:
-		return Updates
 	}
-	return None
+	return s.Plan.effect()
 }
 
 // Settled reports whether the VM of a Machine is as its class says, or cannot become so without a new one.

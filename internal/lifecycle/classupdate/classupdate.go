@@ -248,6 +248,13 @@ func (s State) Effect(class *v1alpha1.MachineClass) Effect {
 		return None
 	case p == nil || p.Digest != digest:
 		return Undecided
+	}
+	return s.Plan.effect()
+}
+
+// effect is what the driver has said.
+func (p *Plan) effect() Effect {
+	switch {
 	case len(p.Replacements) > 0:
 		return Replaces
 	case !p.Done:
