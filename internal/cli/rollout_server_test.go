@@ -134,7 +134,7 @@ func TestDiff(t *testing.T) {
 		m.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(set, v1alpha1.SchemeGroupVersion.WithKind("MachineSet"))}
 	})
 	// As kubectl notes what was applied: the field that the file has no more is removed.
-	w.patch(deployment, `{"metadata":{"annotations":{"kubectl.kubernetes.io/last-applied-configuration":"{\"spec\":{\"minReadySeconds\":5}}"}},"spec":{"minReadySeconds":5}}`)
+	w.patch(deployment, `{"metadata":{"annotations":{"kubectl.kubernetes.io/last-applied-configuration":"{\"metadata\":{\"annotations\":{}},\"spec\":{\"minReadySeconds\":5}}","example.com/by-hand":"yes"}},"spec":{"minReadySeconds":5}}`)
 	file := filepath.Join(t.TempDir(), "pool.yaml")
 	w.must(os.WriteFile(file, []byte(`
 apiVersion: machine.sapcloud.io/v1alpha1
@@ -169,6 +169,9 @@ metadata: {name: other}
 		if !strings.Contains(said, want) {
 			t.Errorf("says\n%s\nwant %q", said, want)
 		}
+	}
+	if strings.Contains(said, "by-hand") {
+		t.Errorf("says\n%s\nthough applying leaves the annotations of others", said)
 	}
 	after := deployment.DeepCopy()
 	w.must(w.Client.Get(t.Context(), client.ObjectKeyFromObject(after), after))

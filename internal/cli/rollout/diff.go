@@ -80,6 +80,9 @@ func (d deployment) diff(cmd *cobra.Command, file string) error {
 	if err := show(cmd.OutOrStdout(), "machine deployment "+d.key.String(), found); err != nil || file != "" {
 		return err
 	}
+	if err := section(cmd.OutOrStdout(), "VMs, for the class that the template names", diff.OfClassChange(facts.ClassChange(time.Now()))); err != nil {
+		return err
+	}
 	return d.diffVMs(ctx, cmd.OutOrStdout(), facts)
 }
 
@@ -98,10 +101,8 @@ func (d deployment) diffVMs(ctx context.Context, out io.Writer, facts rollout.Fa
 		if err != nil {
 			return fmt.Errorf("reading machine class %s: %w", name, err)
 		}
-		if lines := diff.OfVMs(class, facts.Machines); len(lines) > 0 {
-			if _, err := fmt.Fprintf(out, "VMs of machine class %s/%s:\n\n%s\n\n", d.key.Namespace, name, strings.Join(lines, "\n")); err != nil {
-				return err
-			}
+		if err := section(out, "VMs of machine class "+d.key.Namespace+"/"+name, diff.OfVMs(class, facts.Machines)); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -132,14 +133,24 @@ func (d deployment) diffClass(ctx context.Context, out io.Writer, wanted *unstru
 }
 
 func show(out io.Writer, of string, d diff.Diff) error {
-	_, err := fmt.Fprintf(out, "%s:\n\n%s\n\n", of, strings.Join(d.Lines(), "\n"))
+	return section(out, of, d.Lines())
+}
+
+// section prints lines below a heading; nothing if there are none.
+func section(out io.Writer, heading string, lines []string) error {
+	if len(lines) == 0 {
+		return nil
+	}
+	_, err := fmt.Fprintf(out, "%s:\n\n%s\n\n", heading, strings.Join(lines, "\n"))
 	return err
 }
 
+// lastApplied is the annotation in which kubectl notes what it has applied.
+const lastApplied = "kubectl.kubernetes.io/last-applied-configuration"
+
 // applied makes an object what "kubectl apply" would make it: the server is asked, and writes nothing.
 func applied(ctx context.Context, c client.Client, wanted *unstructured.Unstructured, object client.Object) error {
-	const annotation = "kubectl.kubernetes.io/last-applied-configuration"
-	last := cmp.Or(object.GetAnnotations()[annotation], "{}")
+	last := cmp.Or(object.GetAnnotations()[lastApplied], "{}")
 	is, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
 	if err != nil {
 		return fmt.Errorf("comparing: %w", err)
@@ -148,6 +159,15 @@ func applied(ctx context.Context, c client.Client, wanted *unstructured.Unstruct
 	if err != nil {
 		return fmt.Errorf("comparing: %w", err)
 	}
+	// kubectl notes what it applies in an annotation. Without one, the annotations of others would seem to be
+	// removed with the empty object of those that it applied last.
+	wanted = wanted.DeepCopy()
+	annotations := wanted.GetAnnotations()
+	if annotations == nil {
+		annotations = map[string]string{}
+	}
+	annotations[lastApplied] = last
+	wanted.SetAnnotations(annotations)
 	modified, err := wanted.MarshalJSON()
 	if err != nil {
 		return fmt.Errorf("comparing: %w", err)

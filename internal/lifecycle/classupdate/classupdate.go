@@ -6,10 +6,12 @@ package classupdate
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -250,6 +252,22 @@ func (s State) Effect(class *v1alpha1.MachineClass) Effect {
 		return Undecided
 	}
 	return s.Plan.effect()
+}
+
+// Says describes what the driver has said, such as "replaces (zone), updates (tags)".
+func (p *Plan) Says() string {
+	list := func(word string, differences []string) string { return word + strings.Join(differences, ", ") }
+	var parts []string
+	if len(p.Replacements) > 0 {
+		parts = append(parts, list("replaces (", p.Replacements)+")")
+	}
+	if len(p.Updates) > 0 {
+		parts = append(parts, list("updates (", p.Updates)+")")
+	}
+	if len(p.AtNextStart) > 0 && len(p.Replacements) == 0 {
+		parts = append(parts, list("at its next start: ", p.AtNextStart))
+	}
+	return cmp.Or(strings.Join(parts, ", "), string(None))
 }
 
 // effect is what the driver has said.

@@ -150,7 +150,7 @@ func (d Diff) Same() bool {
 
 // headings of the changes, by their effect.
 var headings = [effects]string{
-	Replaces: "Machines are replaced, or their nodes updated in place, for:",
+	Replaces: "Machines are replaced, or updated in place, for:",
 	Updates:  "Machines and their nodes stay, and are changed, for:",
 	Scales:   "The number of machines changes for:",
 	Keeps:    "Machines stay as they are for:",

@@ -73,14 +73,14 @@ func TestOfDeployment(t *testing.T) {
 		"nothing": {func(*v1alpha1.MachineDeployment) {}, "No machine is replaced."},
 		"another class": {
 			func(d *v1alpha1.MachineDeployment) { d.Spec.Template.Spec.Class.Name = "c" },
-			`Machines are replaced, or their nodes updated in place, for:
+			`Machines are replaced, or updated in place, for:
   spec.template.spec.class.name: "a" -> "c"
 
 3 machines are replaced` + rolls + "A new revision is created.",
 		},
 		"the class before": {
 			func(d *v1alpha1.MachineDeployment) { d.Spec.Template.Spec.Class.Name = "b" },
-			`Machines are replaced, or their nodes updated in place, for:
+			`Machines are replaced, or updated in place, for:
   spec.template.spec.class.name: "a" -> "b"
 
 3 machines are replaced` + rolls + "Revision 1, machine set pool-b, is then the current one.",
@@ -115,7 +115,7 @@ No machine is replaced.
 				d.Spec.Strategy = v1alpha1.MachineDeploymentStrategy{Type: v1alpha1.RecreateMachineDeploymentStrategyType}
 				d.Spec.Paused = true
 			},
-			`Machines are replaced, or their nodes updated in place, for:
+			`Machines are replaced, or updated in place, for:
   spec.template.spec.class.name: "a" -> "c"
 Machines stay as they are for:
   spec.paused: (none) -> true

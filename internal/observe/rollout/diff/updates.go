@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/classchange"
 	"github.com/millwright-dev/millwright/internal/lifecycle/classupdate"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
@@ -61,20 +62,23 @@ func of(machine *v1alpha1.Machine, strategy classupdate.Strategy, effect classup
 	switch {
 	case strategy == classupdate.Keep:
 		return "nothing (it has no update strategy)"
-	case effect == classupdate.Replaces:
-		text := "replaces (" + strings.Join(plan.Replacements, ", ") + ")"
-		if len(plan.Updates) > 0 {
-			text += ", updates (" + strings.Join(plan.Updates, ", ") + ")"
-		}
-		return text
-	case effect == classupdate.Updates:
-		text := "updates (" + strings.Join(plan.Updates, ", ") + ")"
-		if len(plan.AtNextStart) > 0 {
-			text += ", at its next start: " + strings.Join(plan.AtNextStart, ", ")
-		}
-		return text
+	case effect == classupdate.Replaces, effect == classupdate.Updates:
+		return plan.Says()
 	case effect == classupdate.None:
 		return "nothing"
 	}
 	return "not known: its driver has not answered"
+}
+
+// OfClassChange says for each Machine what becomes of it while it gets another class. There are no lines if there is no
+// such change.
+func OfClassChange(change *classchange.Change) []string {
+	if !change.Holds() && change.Left() == 0 {
+		return nil
+	}
+	var lines []string
+	for _, machine := range change.Active() {
+		lines = append(lines, messages.Line(fmt.Sprintf("  %s: %s", machine.Name, change.Describe(machine))))
+	}
+	return lines
 }

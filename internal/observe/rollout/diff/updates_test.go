@@ -9,7 +9,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/classchange"
 	"github.com/millwright-dev/millwright/internal/lifecycle/classupdate"
+	"github.com/millwright-dev/millwright/test/fixture"
 )
 
 func TestOfVMs(t *testing.T) {
@@ -56,5 +58,32 @@ VMs that need a replacement stay until you replace them: "millwright rollout res
 	class.Annotations = map[string]string{v1alpha1.AnnotationKeyUpdateStrategy: "Now"}
 	if lines := strings.Join(OfVMs(class, machines), "\n"); !strings.Contains(lines, `VMs stay as they are: "Now" is no update strategy`) {
 		t.Errorf("of nonsense it says\n%s", lines)
+	}
+}
+
+// TestOfClassChange: machines are listed while they get another class, and what they say is printable.
+func TestOfClassChange(t *testing.T) {
+	if lines := OfClassChange(nil); lines != nil {
+		t.Errorf("without a change it says %q", lines)
+	}
+	d := fixture.Deployment(2, fixture.OfClass("b"))
+	metav1.SetMetaDataAnnotation(&d.ObjectMeta, v1alpha1.AnnotationKeyUpdateStrategy, "Update")
+	set := fixture.Set("a", 2)
+	change := classchange.Find(d, nil, []*v1alpha1.MachineSet{set}, fixture.Noon)
+	for _, name := range []string{"m2", "m1"} {
+		change.Machines = append(change.Machines, fixture.Running(set, name, func(machine *v1alpha1.Machine) {
+			machine.Spec.Class.Name = "a"
+			machine.Annotations[v1alpha1.AnnotationKeyUpdateClass] = "b"
+			class := &v1alpha1.MachineClass{ObjectMeta: metav1.ObjectMeta{Name: "b"}}
+			classupdate.State{}.Answered(class, nil, nil, []string{"zone\x1b[2J"}).Write(machine)
+		}))
+	}
+	if lines := OfClassChange(change); lines != nil {
+		t.Errorf("of a template that is rolled out as ever it says %q", lines)
+	}
+	change.Machines[0].Annotations = nil
+	want := []string{"  m1: replaces (zone [2J)", "  m2: not known: its driver has not answered"}
+	if diff := cmp.Diff(want, OfClassChange(change)); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
 	}
 }

@@ -101,7 +101,6 @@ const (
 )
 
 func (c *Change) stageOf(machine *v1alpha1.Machine) stage {
-	own, excepted := machine.Annotations[v1alpha1.AnnotationKeyUpdateStrategy]
 	_, fellBack := machine.Annotations[v1alpha1.AnnotationKeyClassReason]
 	subject := classupdate.Asked(machine)
 	switch {
@@ -109,7 +108,7 @@ func (c *Change) stageOf(machine *v1alpha1.Machine) stage {
 		return following
 	case machine.Spec.Class.Name == c.class() || fellBack:
 		return over
-	case excepted && own != string(classupdate.Update):
+	case excepted(machine):
 		return replaceable
 	case !machineset.Available(machine):
 		return waitingOrNew(machine)
@@ -125,6 +124,12 @@ func (c *Change) stageOf(machine *v1alpha1.Machine) stage {
 	return updatable
 }
 
+// excepted reports whether a Machine has an update strategy of its own by which its VM is not updated.
+func excepted(machine *v1alpha1.Machine) bool {
+	own, has := machine.Annotations[v1alpha1.AnnotationKeyUpdateStrategy]
+	return has && own != string(classupdate.Update)
+}
+
 // waitingOrNew is the stage of a Machine that does not run. One without a VM loses nothing by a replacement.
 func waitingOrNew(machine *v1alpha1.Machine) stage {
 	phase := machine.Status.CurrentStatus.Phase
@@ -134,19 +139,19 @@ func waitingOrNew(machine *v1alpha1.Machine) stage {
 	return waiting
 }
 
-// at returns the Machines at one of the stages, sorted by name.
-func (c *Change) at(stages ...stage) []*v1alpha1.Machine {
+// Active returns the Machines that are not being deleted, sorted by name.
+func (c *Change) Active() []*v1alpha1.Machine {
 	if c == nil {
 		return nil
 	}
-	var some []*v1alpha1.Machine
-	for _, machine := range c.Machines {
-		if machineset.Active(machine) && slices.Contains(stages, c.stageOf(machine)) {
-			some = append(some, machine)
-		}
-	}
-	slices.SortFunc(some, func(a, b *v1alpha1.Machine) int { return cmp.Compare(a.Name, b.Name) })
-	return some
+	active := slices.DeleteFunc(slices.Clone(c.Machines), func(machine *v1alpha1.Machine) bool { return !machineset.Active(machine) })
+	slices.SortFunc(active, func(a, b *v1alpha1.Machine) int { return cmp.Compare(a.Name, b.Name) })
+	return active
+}
+
+// at returns the Machines at one of the stages, sorted by name.
+func (c *Change) at(stages ...stage) []*v1alpha1.Machine {
+	return slices.DeleteFunc(c.Active(), func(machine *v1alpha1.Machine) bool { return !slices.Contains(stages, c.stageOf(machine)) })
 }
 
 // Unasked returns the Machines whose drivers are to be asked now.
@@ -270,6 +275,27 @@ func (c *Change) Says() string {
 		}
 	}
 	return fmt.Sprintf("of %s for class %q%s", messages.Machines(total), c.class(), text)
+}
+
+// Describe says what becomes of a Machine, such as "updates (tags)".
+func (c *Change) Describe(machine *v1alpha1.Machine) string {
+	switch at := c.stageOf(machine); {
+	case at == over:
+		return "nothing"
+	case at == following:
+		return "is being updated"
+	case at == waiting:
+		return "not known: it does not run"
+	case at == unasked, at == asked:
+		return "not known: its driver has not answered"
+	case at == replaceable && preservation.Active(machine, c.now):
+		return "nothing (it is preserved)"
+	case at == replaceable && excepted(machine):
+		return fmt.Sprintf("replaces (its own update strategy is %q)", machine.Annotations[v1alpha1.AnnotationKeyUpdateStrategy])
+	case at == replaceable && !machineset.Available(machine):
+		return "replaces (it has no VM)"
+	}
+	return classupdate.Read(machine.Annotations).Plan.Says()
 }
 
 // Ask has the driver of a Machine asked about the class.

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
@@ -143,6 +144,50 @@ func TestOneMachine(t *testing.T) {
 				t.Errorf("after: holds %v, takes over %v, %d left", after.Holds(), after.TakesOver(), after.Left())
 			}
 		})
+	}
+}
+
+// TestDescribe: a user reads what becomes of each Machine.
+func TestDescribe(t *testing.T) {
+	set := fixture.Set("a", 3)
+	change := classchange.Find(wanting(classupdate.Update), nil, []*v1alpha1.MachineSet{set}, fixture.Noon)
+	var got []string
+	for _, machine := range []struct {
+		name string
+		is   func(*v1alpha1.Machine)
+	}{
+		{"updatable", answered()}, {"replaceable", answered("zone", "image")}, {"unasked", ofClass("a")},
+		{"asked", annotated(v1alpha1.AnnotationKeyUpdateClass, "b")},
+		{"excepted", annotated(v1alpha1.AnnotationKeyUpdateStrategy, "DryRun")},
+		{"excepted-not-running", func(m *v1alpha1.Machine) {
+			inPhase(v1alpha1.MachineUnknown, "vm-1")(m)
+			annotated(v1alpha1.AnnotationKeyUpdateStrategy, "")(m)
+		}},
+		{"not-running", inPhase(v1alpha1.MachineUnknown, "vm-1")}, {"without-vm", inPhase("", "")},
+		{"preserved", func(m *v1alpha1.Machine) { answered("zone")(m); fixture.PreservedUntil(fixture.Noon.Add(time.Hour))(m) }},
+		{"following", func(m *v1alpha1.Machine) { ofClass("b")(m); answered()(m) }}, {"over", ofClass("b")},
+		{"deleted", func(m *v1alpha1.Machine) { m.DeletionTimestamp = &metav1.Time{Time: fixture.Noon} }},
+	} {
+		change.Machines = append(change.Machines, fixture.Running(set, machine.name, ofClass("a"), machine.is))
+	}
+	for _, machine := range change.Active() {
+		got = append(got, machine.Name+": "+change.Describe(machine))
+	}
+	want := []string{
+		"asked: not known: its driver has not answered",
+		`excepted: replaces (its own update strategy is "DryRun")`,
+		`excepted-not-running: replaces (its own update strategy is "")`,
+		"following: is being updated",
+		"not-running: not known: it does not run",
+		"over: nothing",
+		"preserved: nothing (it is preserved)",
+		"replaceable: replaces (zone, image), updates (tags)",
+		"unasked: not known: its driver has not answered",
+		"updatable: updates (tags)",
+		"without-vm: replaces (it has no VM)",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
 	}
 }
 
