@@ -151,6 +151,7 @@ var refusals = map[string]struct {
 	"type in small":                 {fixture.MachineDeployment(strategy(`{"type":"recreate"}`)), []string{"spec.strategy.type: Unsupported value"}},
 	"text without %":                {fixture.MachineDeployment(strategy(`{"type":"RollingUpdate","rollingUpdate":{"maxSurge":"5","maxUnavailable":"many"}}`)), []string{rolling + "maxSurge: Invalid value", rolling + "maxUnavailable: Invalid value"}},
 	"default with a bad bound":      {fixture.MachineDeployment(strategy(`{"rollingUpdate":{"maxSurge":"x%"}}`)), []string{rolling + "maxSurge: Invalid value"}},
+	"excess of ten digits":          {fixture.MachineDeployment(inExcess("2147483647")), []string{excess + ": Invalid value"}},
 	"excess below zero":             {fixture.MachineDeployment(inExcess("-1")), []string{excess + ": Invalid value"}},
 	"excess below zero per cent":    {fixture.MachineDeployment(inExcess("-5%")), []string{excess + ": Invalid value"}},
 	"excess above all":              {fixture.MachineDeployment(inExcess("101%")), []string{excess + ": Invalid value"}},

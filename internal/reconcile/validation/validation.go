@@ -96,8 +96,8 @@ func excess(deployment *v1alpha1.MachineDeployment) field.ErrorList {
 		return field.ErrorList{field.Invalid(path, value.String(), "must not be below zero")}
 	case value.Type == intstr.String && number > 100:
 		return field.ErrorList{field.Invalid(path, value.String(), "must not be above 100%")}
-	case number > math.MaxInt32:
-		return field.ErrorList{field.Invalid(path, value.String(), fmt.Sprintf("must not be above %d", math.MaxInt32))}
+	case number > 999_999_999:
+		return field.ErrorList{field.Invalid(path, value.String(), "must have at most nine digits")}
 	}
 	return nil
 }
