@@ -10,6 +10,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/classchange"
+	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/reserve"
 	"github.com/millwright-dev/millwright/internal/lifecycle/classupdate"
 	"github.com/millwright-dev/millwright/test/fixture"
 )
@@ -223,6 +224,30 @@ func TestADryRunChangesNothing(t *testing.T) {
 		if n := len(change.Followers()) + len(change.Rest()); n > 0 || change.TakesOver() || change.Holds() != holds || change.DryRun() != holds {
 			t.Errorf("set of class %s: %d machines change, takes over %v, holds %v, dry run %v", class, n, change.TakesOver(), change.Holds(), change.DryRun())
 		}
+	}
+}
+
+// TestRest: of those that are replaced, the ones without pods go first.
+func TestRest(t *testing.T) {
+	set := fixture.Set("b", 4)
+	change := classchange.Find(wanting(classupdate.Update), set, nil, fixture.Noon)
+	for _, machine := range []struct {
+		name string
+		is   func(*v1alpha1.Machine)
+	}{
+		{"older", func(m *v1alpha1.Machine) { m.CreationTimestamp = metav1.NewTime(fixture.Noon.Add(-2 * time.Hour)) }},
+		{"younger", func(*v1alpha1.Machine) {}},
+		{"in-excess", func(m *v1alpha1.Machine) { m.Spec = *reserve.Marked(&m.Spec, reserve.NoSchedule) }},
+		{"without-vm", inPhase(v1alpha1.MachineCrashLoopBackOff, "")},
+	} {
+		change.Machines = append(change.Machines, fixture.Running(set, machine.name, ofClass("a"), answered("zone"), machine.is))
+	}
+	var got []string
+	for _, machine := range change.Rest() {
+		got = append(got, machine.Name)
+	}
+	if diff := cmp.Diff([]string{"without-vm", "in-excess", "older", "younger"}, got); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
 	}
 }
 
