@@ -251,6 +251,17 @@ func TestRest(t *testing.T) {
 	}
 }
 
+// TestFollow: a Machine has the class and the choices of its set from then on.
+func TestFollow(t *testing.T) {
+	set := fixture.Set("b", 1)
+	change := classchange.Find(wanting(classupdate.Update), set, nil, fixture.Noon)
+	machine := fixture.Running(set, "m", ofClass("a"), annotated(v1alpha1.AnnotationKeyClassChoices, "a,c"))
+	change.Follow(machine)
+	if choices, has := machine.Annotations[v1alpha1.AnnotationKeyClassChoices]; has || machine.Spec.Class.Name != "b" {
+		t.Errorf("it has the class %s and the choices %q", machine.Spec.Class.Name, choices)
+	}
+}
+
 // TestNext: the rest goes within the bounds, those that do not run first.
 func TestNext(t *testing.T) {
 	for name, test := range map[string]struct {
