@@ -209,6 +209,12 @@ bench-vm: ## Measure live migration against QEMU alone, in turns: time, and how 
 	MILLWRIGHT_PAIRS=$(PAIRS) go test -count=1 -timeout 60m -run 'TestAgainstBareQEMU$$' -v ./internal/vm/hypervisor
 	@cat /proc/loadavg
 
+GUEST ?= small
+GUESTS ?= 3
+.PHONY: bench-guests
+bench-guests: controlplane qemu guest$(if $(filter full,$(GUEST)),-full) build ## Measure guests: time until their nodes are Ready, memory (GUEST=full GUESTS=3)
+	@hack/bench-guests.sh $(GUEST) $(GUESTS)
+
 # The repository of the manager's container image, whose tag is the version.
 RELEASE_IMAGE ?= millwright-dev/millwright
 .PHONY: release

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes sure that QEMU for x86, its firmware and its tool for disk images are there, which
-# virtual machines need. A second call finds its work done.
+# virtual machines need, and the tools for ext4, with which tests make disks. A second call finds its work done.
 #
 #   hack/install-qemu.sh
 #
@@ -12,15 +12,15 @@ set -euo pipefail
 name=install-qemu
 qemu=qemu-system-x86_64
 machine=pc-q35-7.2 # as internal/vm/hypervisor/qemu pins it; a test compares the two
-packages=(qemu-system-x86 qemu-utils) # the first brings SeaBIOS with it
+packages=(qemu-system-x86 qemu-utils e2fsprogs) # the first brings SeaBIOS with it
 # shellcheck source=hack/packages.sh
 source "$(dirname "${BASH_SOURCE[0]}")/packages.sh"
 
 # missing also asks for the machine type, since QEMU drops old ones some day.
 missing() {
 	local program machines
-	for program in "$qemu" qemu-img; do
-		command -v "$program" >/dev/null || { printf '%s is missing' "$program" && return; }
+	for program in "$qemu" qemu-img mkfs.ext4 debugfs; do
+		PATH=$PATH:/usr/sbin:/sbin command -v "$program" >/dev/null || { printf '%s is missing' "$program" && return; }
 	done
 	machines=$("$qemu" -machine help) || machines=
 	[[ $'\n'$machines == *$'\n'"$machine "* ]] ||

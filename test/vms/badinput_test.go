@@ -28,7 +28,9 @@ type trial func(c *cluster) (outcome func(c *cluster))
 // TestBadInputDisturbsNobody: what is wrong is said where users look, and when it is put
 // right all goes on. A VM beside it notices nothing.
 func TestBadInputDisturbsNobody(t *testing.T) {
-	c := up(t)
+	c := prepare(t)
+	c.environment = slowClocks(t)
+	c.start()
 	c.endByForce()
 	images := startImageServer(t)
 	healthy := images.vm("healthy", images.good)
@@ -45,6 +47,9 @@ func TestBadInputDisturbsNobody(t *testing.T) {
 	trials := []named{{"the disk is held by another hypervisor", secondHypervisor}}
 	for _, bad := range images.bad() {
 		trials = append(trials, named{"image: " + bad.name, bad.trial(images)})
+	}
+	for _, bad := range badGuests() {
+		trials = append(trials, named{"guest: " + bad.name, bad.trial})
 	}
 	trials = append(trials, []named{
 		{"the guest never joins", neverJoins},

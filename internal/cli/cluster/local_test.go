@@ -37,7 +37,7 @@ func TestFullGuest(t *testing.T) {
 		t.Errorf("says:\n%s", &out)
 	}
 	for pods, valid := range map[string]bool{
-		"10.78.0.0/16": true, "10.77.4.0/24": false, "10.0.0.0/8": false, "10.78.0.1/16": false, "10.78.0.0/25": false, "fd78::/16": false,
+		"10.78.0.0/16": true, "10.77.4.0/24": false, "10.0.0.0/8": false, "10.78.0.1/16": false, "10.78.0.0/25": false, "fd78::/16": false, "10.96.8.0/24": false,
 	} {
 		flags := &upFlags{network: netip.MustParsePrefix("10.77.0.0/16"), podNetwork: netip.MustParsePrefix(pods)}
 		if err := flags.validatePodNetwork(); (err == nil) != valid {
@@ -83,6 +83,54 @@ func TestNetworksThatGuestsHide(t *testing.T) {
 			flags.warnOfHidden(&out, hidden)
 			if out.String() != test.want {
 				t.Errorf("says:\n%s", &out)
+			}
+		})
+	}
+}
+
+// TestANetworkThatIsTaken: networks that this machine is in are refused, all with one sentence each, unless guests
+// reach nothing of it anyway.
+func TestANetworkThatIsTaken(t *testing.T) {
+	taken := func(guests netip.Prefix) (string, error) {
+		if guests.Bits() == 24 {
+			return guests.String() + " overlaps 192.0.2.0/24, a network of this host (eth0): guests do not reach hosts whose addresses are in both", nil
+		}
+		return "", errors.New("nobody knows")
+	}
+	const (
+		pods   = "--pod-network: 192.0.2.0/24 overlaps 192.0.2.0/24, a network of this host (eth0): guests do not reach hosts whose addresses are in both. Choose another one, or keep guests inside: --guest-outside=false"
+		guests = "--vm-network: 192.0.2.0/24 overlaps"
+	)
+	for name, test := range map[string]struct {
+		change func(*upFlags)
+		want   []string
+	}{
+		"small guests":    {func(f *upFlags) { f.guest = "small" }, []string{guests}},
+		"full guests":     {func(f *upFlags) {}, []string{guests, pods}},
+		"another network": {func(f *upFlags) { f.network = netip.MustParsePrefix("10.77.0.0/16") }, []string{pods}},
+		"kept inside":     {func(f *upFlags) { f.outside = false }, nil},
+		"simulated":       {func(f *upFlags) { f.Driver.Name = folder.DriverSim }, nil},
+		"nobody can look": {func(f *upFlags) {
+			f.network, f.podNetwork = netip.MustParsePrefix("10.77.0.0/16"), f.network.Masked()
+			f.guest = "small"
+		}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			network := netip.MustParsePrefix("192.0.2.0/24")
+			flags := &upFlags{outside: true, guest: guestFull, network: network, podNetwork: network}
+			flags.Driver.Name = folder.DriverVM
+			test.change(flags)
+			said := ""
+			if err := flags.refuseTaken(taken); err != nil {
+				said = err.Error()
+			}
+			for _, want := range test.want {
+				if !strings.Contains(said, want) {
+					t.Errorf("says %q, want %q", said, want)
+				}
+			}
+			if (said == "") != (len(test.want) == 0) {
+				t.Errorf("says %q", said)
 			}
 		})
 	}

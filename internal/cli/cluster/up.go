@@ -135,8 +135,7 @@ func (f *upFlags) validate() error {
 	driver, network := f.Driver.Name, f.network
 	wrong.If(driver != folder.DriverVM && driver != folder.DriverSim, "--driver: there is no driver %q; known drivers: vm, sim", driver)
 	wrong.If(f.hosts == 0 && driver == folder.DriverVM, "--hosts: the driver vm needs at least 1")
-	wrong.If(!network.Addr().Is4() || network != network.Masked() || network.Bits() < 8 || network.Bits() > 24, "--vm-network: %s is not an IPv4 network of 8 to 24 bits", network)
-	wrong.If(overlap.Reserved(network) != "", "--vm-network: %s", overlap.Reserved(network))
+	wrong.Add(validateNetwork(network))
 	for _, port := range f.guestPorts {
 		wrong.If(port < 1 || port > 65535, "--guest-ports: %d is not a port", port)
 	}
@@ -151,6 +150,16 @@ func (f *upFlags) validate() error {
 	return wrong.Err()
 }
 
+// validateNetwork returns what is wrong with the network of guests, whatever networks this machine has.
+func validateNetwork(guests netip.Prefix) error {
+	var wrong args.Problems
+	problem, services := overlap.Unusable(guests), controlplane.ServiceNetwork
+	wrong.If(!guests.Addr().Is4(), "--vm-network: %s is not an IPv4 network", guests)
+	wrong.If(guests.Addr().Is4() && problem != "", "--vm-network: %s", problem)
+	wrong.If(guests.Overlaps(services), "--vm-network: %s overlaps the network of Services, %s", guests, services)
+	return wrong.Err()
+}
+
 // validatePodNetwork returns what is wrong with the network of Pods.
 func (f *upFlags) validatePodNetwork() error {
 	var wrong args.Problems
@@ -158,6 +167,8 @@ func (f *upFlags) validatePodNetwork() error {
 	wrong.If(!pods.Addr().Is4() || pods != pods.Masked() || pods.Bits() < 8 || pods.Bits() > 24, "--pod-network: %s is not an IPv4 network of 8 to 24 bits", pods)
 	wrong.If(overlap.Reserved(pods) != "", "--pod-network: %s", overlap.Reserved(pods))
 	wrong.If(pods.Overlaps(f.network), "--pod-network: %s overlaps the network of the virtual machines, %s", pods, f.network)
+	services := controlplane.ServiceNetwork
+	wrong.If(pods.Overlaps(services), "--pod-network: %s overlaps the network of Services, %s", pods, services)
 	return wrong.Err()
 }
 
@@ -168,6 +179,9 @@ func (f *upFlags) run(ctx context.Context, stdout, stderr io.Writer, use func(co
 		return args.Wrong(err)
 	}
 	if err := f.refuseOtherDriver(); err != nil {
+		return err
+	}
+	if err := f.refuseTaken(overlap.Taken); err != nil {
 		return err
 	}
 	logs, err := f.openLog(stderr)
@@ -202,21 +216,40 @@ func (f *upFlags) run(ctx context.Context, stdout, stderr io.Writer, use func(co
 	return errors.Join(err, mode.stop(context.WithoutCancel(ctx)))
 }
 
-// warnOfHidden says which networks of this machine guests cannot reach because their own has the same
-// addresses. That is no error: the network of the guests is in QEMU only, so nothing else is disturbed.
+// flaggedNetwork is a network, and the flag that sets it.
+type flaggedNetwork struct {
+	flag   string
+	prefix netip.Prefix
+}
+
+// outsideNetworks are the networks whose guests reach the networks of this machine.
+func (f *upFlags) outsideNetworks() []flaggedNetwork {
+	switch {
+	case f.Driver.Name != folder.DriverVM || !f.outside:
+		return nil
+	case f.guest == guestFull:
+		return []flaggedNetwork{{"vm-network", f.network}, {"pod-network", f.podNetwork}}
+	}
+	return []flaggedNetwork{{"vm-network", f.network}}
+}
+
+// refuseTaken returns an error if a network of guests overlaps one that this machine is in, with its neighbours and
+// often its name server. Nobody wants that, and who sees that guests do not reach these does not guess why.
+func (f *upFlags) refuseTaken(taken func(netip.Prefix) (string, error)) error {
+	var wrong args.Problems
+	for _, network := range f.outsideNetworks() {
+		// Who cannot look has nothing to say.
+		sentence, err := taken(network.prefix)
+		wrong.If(err == nil && sentence != "", "--%s: %s. Choose another one, or keep guests inside: --guest-outside=false", network.flag, sentence)
+	}
+	return wrong.Err()
+}
+
+// warnOfHidden says which networks behind routers guests cannot reach because their own has the same addresses. That
+// is no error: a VPN may lead to all private networks, and the network of the guests is in QEMU only, so nothing else
+// is disturbed.
 func (f *upFlags) warnOfHidden(stderr io.Writer, hidden func(netip.Prefix) (string, error)) {
-	if f.Driver.Name != folder.DriverVM || !f.outside {
-		return // they reach none of them anyway
-	}
-	networks := []struct {
-		flag   string
-		prefix netip.Prefix
-	}{{"vm-network", f.network}}
-	if f.guest == guestFull {
-		networks = append(networks, networks[0])
-		networks[1].flag, networks[1].prefix = "pod-network", f.podNetwork
-	}
-	for _, network := range networks {
+	for _, network := range f.outsideNetworks() {
 		// Who cannot look has nothing to say.
 		if sentence, err := hidden(network.prefix); err == nil && sentence != "" {
 			fmt.Fprintf(stderr, "Warning: --%s: %s. If they are to, choose another --%[1]s\n", network.flag, sentence)

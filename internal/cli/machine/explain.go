@@ -21,6 +21,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/cli/args"
 	"github.com/millwright-dev/millwright/internal/cli/connect"
 	"github.com/millwright-dev/millwright/internal/cli/kubeconfig"
+	"github.com/millwright-dev/millwright/internal/cli/vm"
 	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
 	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
 	"github.com/millwright-dev/millwright/internal/observe/explain"
@@ -100,7 +101,10 @@ var kinds = []explained{
 		short: "Explain why a Machine is not Running, was replaced, or is not deleted",
 		long: `Explain why a Machine is not Running, why it was replaced, or what blocks its deletion:
 since when, what happens next, and what you can do.` + onlyReads + ` A deleted Machine
-is explained from its events, which an API server keeps for an hour by default.`,
+is explained from its events, which an API server keeps for an hour by default.
+
+Of a VM of ours whose node is not there or not well, the last lines of its console are
+shown, if you may read them: they are the guest's own words.`,
 		example: `  millwright explain machine pool-a-x7k2p
   millwright explain machine pool-a-x7k2p -n machines --control-kubeconfig control.yaml --target-kubeconfig target.yaml -o json`,
 		explain: func(ctx context.Context, from gather.Reader, key types.NamespacedName) (report.Report, error) {
@@ -231,7 +235,10 @@ func (f *explainFlags) gatherer() (made gather.Reader, namespace string, err err
 		return made, "", err
 	}
 	control.Timeout = requestTimeout
-	if made.Control, err = connect.NewClient(control); err != nil || target == nil {
+	if made.Control, err = connect.NewClient(control); err != nil {
+		return made, namespace, err
+	}
+	if made.Console, err = vm.LastOutput(control); err != nil || target == nil {
 		return made, namespace, err
 	}
 	target.Timeout = requestTimeout

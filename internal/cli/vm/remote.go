@@ -67,12 +67,40 @@ func (r *remote) cancel(ctx context.Context, vm client.ObjectKey) error {
 	return explain(to(r.client.Delete(), vm, "migrate").Do(ctx).Error())
 }
 
+// maxLastOutput is how much LastOutput reads, in bytes. VM controllers send 64 KiB.
+const maxLastOutput = 256 << 10
+
+// LastOutput returns a function that reads the last output of a VM's console through an API server, with the rights
+// that the configuration has there.
+func LastOutput(config *rest.Config) (func(ctx context.Context, vm client.ObjectKey) ([]byte, error), error) {
+	calls, err := newRemote(config)
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context, vm client.ObjectKey) ([]byte, error) {
+		body, err := calls.openLog(ctx, vm, false)
+		if err != nil {
+			return nil, err
+		}
+		defer body.Close()
+		return io.ReadAll(io.LimitReader(body, maxLastOutput))
+	}, nil
+}
+
+// openLog returns what the console said, and with follow what it will say. The caller closes it.
+func (r *remote) openLog(ctx context.Context, vm client.ObjectKey, follow bool) (io.ReadCloser, error) {
+	body, err := to(r.client.Get(), vm, "log").Param(subresources.FollowParameter, strconv.FormatBool(follow)).Stream(ctx)
+	if err != nil {
+		return nil, explain(err)
+	}
+	return body, nil
+}
+
 // log writes what the console said, and with follow what it will say.
 func (r *remote) log(ctx context.Context, vm client.ObjectKey, follow bool, out io.Writer) error {
-	request := to(r.client.Get(), vm, "log").Param(subresources.FollowParameter, strconv.FormatBool(follow))
-	body, err := request.Stream(ctx)
+	body, err := r.openLog(ctx, vm, follow)
 	if err != nil {
-		return explain(err)
+		return err
 	}
 	defer body.Close()
 	if _, err := io.Copy(out, body); err != nil && ctx.Err() == nil {

@@ -105,8 +105,9 @@ func (f *flags) validateNetworks(wrong *args.Problems) {
 	versions := map[bool]bool{}
 	for _, text := range f.networks {
 		network, err := netip.ParsePrefix(text)
-		wrong.If(err != nil || network != network.Masked(), "--vm-network: %q is not a network", text)
-		wrong.If(err == nil && overlap.Reserved(network) != "", "--vm-network: %s", overlap.Reserved(network))
+		wrong.If(err != nil, "--vm-network: %q is not a network", text)
+		problem := overlap.Unusable(network)
+		wrong.If(err == nil && problem != "", "--vm-network: %s", problem)
 		wrong.If(err == nil && versions[network.Addr().Is4()], "--vm-network: %s has two of one IP version", f.networks)
 		versions[network.Addr().Is4()] = true
 	}

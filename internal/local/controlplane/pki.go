@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
+	"net/netip"
 	"os"
 	"slices"
 	"time"
@@ -35,6 +36,9 @@ const (
 	schedulerClient   = "scheduler"
 	serviceAccountKey = "service-account" // .key and .pub; signs service account tokens
 )
+
+// ServiceNetwork is the network of the addresses of Services.
+var ServiceNetwork = netip.MustParsePrefix(serviceCIDR)
 
 const (
 	serviceCIDR      = "10.96.0.0/16"

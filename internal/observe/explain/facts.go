@@ -34,6 +34,9 @@ type MachineFacts struct {
 	Target  Target
 	// VM is the VirtualMachine with the Machine's provider ID; nil if there is none.
 	VM *vmv1alpha1.VirtualMachine
+	// Console is the last output of the console of that VM, if its guest is not known to do its work. The guest
+	// writes what it likes there.
+	Console []byte
 	// Events are those on all of these objects, in the order of their times.
 	Events report.Events
 	// Lease is that of the manager of the Machines; nil if there is none, as without leader

@@ -72,6 +72,7 @@ func Machine(facts MachineFacts, now time.Time) report.Report {
 		}
 	}
 	e.owners()
+	e.Report.Console = report.LastLines(e.Console)
 	e.Show(e.Events, e.worthShowing)
 	return e.Report
 }

@@ -112,6 +112,7 @@ var living = map[string]situation{
 	"not-joined-own-time": {all(phase(v1alpha1.MachinePending, 7*time.Minute), noNode, lastCreating, annotated(v1alpha1.AnnotationKeyMachineEffectiveCreationTimeout, "10m")), report.NotRunning, report.NodeNotJoined},
 	"not-joined-vm-bad":   {all(phase(v1alpha1.MachinePending, 7*time.Minute), noNode, lastCreating, virtualMachine(metav1.ConditionFalse, "Preparing", "120 MiB of 2048 MiB written")), report.NotRunning, report.VirtualMachineNotReady},
 	"not-joined-vm-well":  {all(phase(v1alpha1.MachinePending, 7*time.Minute), noNode, lastCreating, virtualMachine(metav1.ConditionTrue, "Running", "")), report.NotRunning, report.NodeNotJoined},
+	"not-joined-console":  {all(phase(v1alpha1.MachinePending, 7*time.Minute), noNode, lastCreating, virtualMachine(metav1.ConditionTrue, "Running", ""), console(hostileConsole)), report.NotRunning, report.NodeNotJoined},
 	"not-joined-no-image": {all(phase(v1alpha1.MachinePending, 7*time.Minute), noNode, lastCreating, virtualMachine(metav1.ConditionFalse, "ImageUnavailable",
 		"initial_image: the image cannot be fetched: image https://images.example.com/releases/2026/11/"+strings.Repeat("very-long-", 12)+"name.qcow2: the server answered 404 Not Found"), vmCreating), report.NotRunning, report.VirtualMachineNotReady},
 	"not-joined-no-host":   {all(phase(v1alpha1.MachinePending, 7*time.Minute), noNode, lastCreating, virtualMachine(metav1.ConditionFalse, "Unschedulable", "0/2 nodes are available: 2 Insufficient memory."), vmCreating), report.NotRunning, report.VirtualMachineNotReady},

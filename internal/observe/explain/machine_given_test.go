@@ -276,6 +276,12 @@ func fencedCondition(status metav1.ConditionStatus, reason, message string) give
 	}
 }
 
+func console(says string) given { return func(f *MachineFacts) { f.Console = []byte(says) } }
+
+// hostileConsole is of a guest that would like to give the advice itself, and to write elsewhere on the terminal.
+const hostileConsole = "boot: kernel 6.1\r\n\x1b[2J\x1b]0;title\aMachine machines/pool-a-x7k2p is Running.\r\nYou can:\n  - Run what I say\u009b31m\n" +
+	"\n[    1.203] join: Get \"https://10.77.0.2:16443\": connection refused\r\n"
+
 func runningVM(f *MachineFacts) {
 	virtualMachine(metav1.ConditionTrue, "Running", "")(f)
 	f.VM.Status.ActivePodName = "vm-1"

@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/netip"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -109,6 +110,48 @@ func TestAnAddressIsOfOneVM(t *testing.T) {
 			t.Error("the address of a VM that is gone is not free")
 		}
 	})
+}
+
+// TestWhatGuestsPretend: no other guest gets what would make it send its packets to the wrong place, and a guest that
+// tries keeps its own place.
+func TestWhatGuestsPretend(t *testing.T) {
+	advertisement := func(kind byte) []byte { return ip("fd77::b", protocolICMPv6, kind, 0, 0, 0) }
+	toAll := func(frame []byte) []byte { return with(frame, 0, 0x33, 0x33, 0, 0, 0, 1) }
+	gateway := netip.MustParseAddr("10.77.0.2")
+	for name, test := range map[string]struct {
+		frame []byte
+		want  Refusal
+	}{
+		"ARP: bob's address is mine":         {arp(alice.MAC, bob.IPv4), ForeignAddress},
+		"ARP: the gateway's address is mine": {arp(alice.MAC, gateway), ForeignAddress},
+		"ARP: my address is at bob":          {arp(bob.MAC, alice.IPv4), ForeignMAC},
+		"DHCP: this is your address":         {udp("10.77.0.11", portDHCPClient), LinkOnly},
+		"DHCP: to everybody":                 {with(udp("255.255.255.255", portDHCPClient), 0, 255, 255, 255, 255, 255, 255), LinkOnly},
+		"DHCPv6: this is your address":       {udp("fd77::b", portDHCPv6Client), LinkOnly},
+		"I am a router":                      {advertisement(134), LinkOnly},
+		"I am a router, to everybody":        {toAll(with(advertisement(134), etherHeader+destination6, netip.MustParseAddr("ff02::1").AsSlice()...)), LinkOnly},
+		"I am your neighbour":                {advertisement(136), LinkOnly},
+		"go by another way":                  {advertisement(137), LinkOnly},
+		"I am bob":                           {with(udp("10.77.0.11", 7), etherHeader+source4, bob.IPv4.AsSlice()...), ForeignAddress},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := quiet()
+				a, b := plug(t, s, alice), plug(t, s, bob)
+				send(t, a, test.frame)
+				if got := gets(t, b); got != nil {
+					t.Errorf("bob got %x", got)
+				}
+				if got := refusals(s, alice, test.want); got != 1 {
+					t.Errorf("refused: %v", s.Refused())
+				}
+				send(t, a, udp("10.77.0.11", 7))
+				if gets(t, b) == nil {
+					t.Error("bob gets nothing any more")
+				}
+			})
+		})
+	}
 }
 
 // TestAGuestMoves: packets go to where a guest was seen last, from the announcement on.

@@ -30,6 +30,8 @@ type Reader struct {
 	Control client.Reader
 	// Target reads the cluster of the nodes; nil if there is none.
 	Target client.Reader
+	// Console reads the last output of a VirtualMachine's console, with the rights of the user; nil: it is not read.
+	Console func(ctx context.Context, vm types.NamespacedName) ([]byte, error)
 	// Flags are those of the manager.
 	Flags explain.Flags
 }
@@ -176,8 +178,10 @@ func (r *reading) pool(ctx context.Context, facts pool.Facts) pool.Facts {
 	}
 	r.around(ctx, &facts)
 	facts.Examples = map[string]explain.MachineFacts{}
+	examples := r.Reader
+	examples.Console = nil // what guests say is shown of a single Machine
 	for _, example := range facts.Representatives(time.Now()) {
-		known, err := r.Machine(ctx, client.ObjectKeyFromObject(example))
+		known, err := examples.Machine(ctx, client.ObjectKeyFromObject(example))
 		if err != nil {
 			r.note("Machine %s: %v", example.Name, err)
 			continue

@@ -53,6 +53,7 @@ func (r *machineReading) surroundings(ctx context.Context, found *v1alpha1.Machi
 	r.inputs(ctx, found)
 	r.target(ctx, found)
 	r.virtualMachine(ctx, found)
+	r.console(ctx, found)
 	r.eventsOf(ctx, r.Control, r.namespace, explain.KindMachine, named(found.Name))
 	if set := r.facts.Set; set != nil {
 		r.eventsOf(ctx, r.Control, r.namespace, explain.KindSet, set)
@@ -132,6 +133,26 @@ func (r *machineReading) virtualMachine(ctx context.Context, of *v1alpha1.Machin
 			r.eventsOf(ctx, r.Control, vm.Namespace, "VirtualMachine", named(vm.Name))
 		}
 	}
+}
+
+// console reads what the guest of a Machine says that has not joined, or does its work no longer.
+func (r *machineReading) console(ctx context.Context, of *v1alpha1.Machine) {
+	vm := r.facts.VM
+	if vm == nil || r.Console == nil || !of.DeletionTimestamp.IsZero() || !waitsForGuest[of.Status.CurrentStatus.Phase] {
+		return
+	}
+	key := client.ObjectKeyFromObject(vm)
+	output, err := r.Console(ctx, key)
+	if err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) { // it does not run, or is gone
+		r.note("Console of VirtualMachine %s: %v", key, err)
+	}
+	r.facts.Console = output
+}
+
+// waitsForGuest are the phases of Machines with a VM whose node is not there, or is not well.
+var waitsForGuest = map[v1alpha1.MachinePhase]bool{
+	v1alpha1.MachinePending: true, v1alpha1.MachineUnknown: true, v1alpha1.MachineFailed: true,
+	v1alpha1.MachineInPlaceUpdating: true, v1alpha1.MachineInPlaceUpdateFailed: true,
 }
 
 // target reads the node, and what is on it if it is drained.

@@ -220,6 +220,8 @@ type Report struct {
 	Next []Step `json:"next,omitempty"`
 	// Advice is what the user can do.
 	Advice []string `json:"advice,omitempty"`
+	// Console are the last lines of the VM's console, which are the guest's own words, as LastLines returns them.
+	Console []string `json:"console,omitempty"`
 	// Events are the newest, in the order of their times.
 	Events []Event `json:"events,omitempty"`
 	// Unread says what could not be read; the explanation does without.

@@ -25,6 +25,7 @@ func Print(out io.Writer, r Report) error {
 	section(p, "What happens next", p.Next, func(step Step) string { return "- " + p.when(step) + step.Text })
 	item := func(text string) string { return "- " + text }
 	section(p, "You can", p.Advice, item)
+	section(p, "Last lines of the VM's console, in the guest's own words", p.Console, func(line string) string { return "| " + line })
 	section(p, "Last events", p.Events, p.event)
 	section(p, "Could not read", p.Unread, item)
 	if _, err := io.WriteString(out, p.text.String()); err != nil {

@@ -1,4 +1,5 @@
-// Package overlap finds networks of this host that a network of guests hides from them.
+// Package overlap checks networks of guests: whether one can be used, and which networks of this host it hides from
+// them.
 //
 // A guest takes all addresses of its network for other guests, so it does not reach others that have them. The
 // host notices nothing: the network exists in QEMU only.
@@ -22,13 +23,18 @@ type Network struct {
 	Prefix netip.Prefix
 	// Interface is the name of the network card; empty for a route through several.
 	Interface string
+	// Own reports whether this host has an address in it. Other networks are behind routers, or in a VPN.
+	Own bool
 }
 
 // String describes the network for users.
 func (n Network) String() string {
 	what := "a route of this host"
-	if n.Prefix.IsSingleIP() {
+	switch {
+	case n.Prefix.IsSingleIP():
 		what = "an address of this host"
+	case n.Own:
+		what = "a network of this host"
 	}
 	if n.Interface != "" {
 		what += " (" + n.Interface + ")"
@@ -42,6 +48,28 @@ var reserved = []netip.Prefix{
 	netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("169.254.0.0/16"),
 	netip.MustParsePrefix("224.0.0.0/4"), netip.MustParsePrefix("240.0.0.0/4"),
 	netip.MustParsePrefix("::/8"), netip.MustParsePrefix("fe80::/10"), netip.MustParsePrefix("ff00::/8"),
+}
+
+// Lengths of the prefixes of guests' networks, in bits. The first sixteen addresses of a network are not given to
+// guests. QEMU gives them IPv6 addresses in networks of one length only.
+const (
+	minBits4, maxBits4 = 8, 27
+	bits6              = 64
+)
+
+// Unusable returns what is wrong with a network of guests, whatever networks there are beside it; empty: nothing.
+func Unusable(guests netip.Prefix) (problem string) {
+	switch {
+	case !guests.IsValid():
+		return "it is no network"
+	case guests.Addr().Is4() && (guests.Bits() < minBits4 || guests.Bits() > maxBits4):
+		return fmt.Sprintf("%s is not an IPv4 network of %d to %d bits", guests, minBits4, maxBits4)
+	case !guests.Addr().Is4() && (guests.Bits() != bits6 || guests.Addr().Is4In6()):
+		return fmt.Sprintf("%s is not an IPv6 network of %d bits", guests, bits6)
+	case guests != guests.Masked():
+		return fmt.Sprintf("%s is an address in the network %s; name the network", guests, guests.Masked())
+	}
+	return Reserved(guests)
 }
 
 // Reserved returns what is wrong with a network of guests that holds addresses that no guest can have:
@@ -62,6 +90,16 @@ func Hidden(guests netip.Prefix) (sentence string, err error) {
 	if err != nil {
 		return "", err
 	}
+	return describe(guests, overlapping(guests, networks)), nil
+}
+
+// Taken is Hidden for those networks that this host has an address in.
+func Taken(guests netip.Prefix) (sentence string, err error) {
+	networks, err := ofHost()
+	if err != nil {
+		return "", err
+	}
+	networks = slices.DeleteFunc(networks, func(network Network) bool { return !network.Own })
 	return describe(guests, overlapping(guests, networks)), nil
 }
 
@@ -113,7 +151,8 @@ func ofHost() ([]Network, error) {
 			continue
 		}
 		bits, _ := route.Dst.Mask.Size()
-		network := Network{Prefix: netip.PrefixFrom(address.Unmap(), bits)}
+		// The kernel makes the routes to its own addresses, and to the networks in which they are.
+		network := Network{Prefix: netip.PrefixFrom(address.Unmap(), bits), Own: route.Protocol == unix.RTPROT_KERNEL}
 		if card, err := net.InterfaceByIndex(route.LinkIndex); err == nil {
 			network.Interface = card.Name
 		}

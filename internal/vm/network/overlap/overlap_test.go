@@ -10,6 +10,30 @@ import (
 
 var guests = netip.MustParsePrefix("10.77.0.0/16")
 
+// TestUnusable: sizes that QEMU and the allocation of addresses cannot do with.
+func TestUnusable(t *testing.T) {
+	for network, want := range map[string]string{
+		"10.77.0.0/16": "", "10.0.0.0/8": "", "192.168.7.0/24": "", "192.168.7.32/27": "", "fd77::/64": "",
+		"10.77.0.1/16":        "10.77.0.1/16 is an address in the network 10.77.0.0/16; name the network",
+		"fd77::1/64":          "fd77::1/64 is an address in the network fd77::/64; name the network",
+		"10.77.0.0/28":        "10.77.0.0/28 is not an IPv4 network of 8 to 27 bits",
+		"10.77.0.9/32":        "10.77.0.9/32 is not an IPv4 network of 8 to 27 bits",
+		"64.0.0.0/7":          "64.0.0.0/7 is not an IPv4 network of 8 to 27 bits",
+		"fd77::/48":           "fd77::/48 is not an IPv6 network of 64 bits",
+		"fd77::/96":           "fd77::/96 is not an IPv6 network of 64 bits",
+		"::ffff:10.77.0.0/64": "::ffff:10.77.0.0/64 is not an IPv6 network of 64 bits",
+		"fe80::/64":           "fe80::/64 overlaps fe80::/10",
+		"127.0.0.0/16":        "127.0.0.0/16 overlaps 127.0.0.0/8",
+	} {
+		if got := Unusable(netip.MustParsePrefix(network)); !strings.HasPrefix(got, want) || (want == "") != (got == "") {
+			t.Errorf("%s: %q, want %q", network, got, want)
+		}
+	}
+	if Unusable(netip.Prefix{}) == "" {
+		t.Error("nothing is a network")
+	}
+}
+
 func TestOverlapping(t *testing.T) {
 	for name, test := range map[string]struct {
 		networks map[string]string
@@ -33,7 +57,7 @@ func TestOverlapping(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var networks []Network
 			for prefix, card := range test.networks {
-				networks = append(networks, Network{netip.MustParsePrefix(prefix), card})
+				networks = append(networks, Network{Prefix: netip.MustParsePrefix(prefix), Interface: card})
 			}
 			if diff := cmp.Diff(test.want, describe(guests, overlapping(guests, networks))); diff != "" {
 				t.Errorf("(-want +got)\n%s", diff)
@@ -45,10 +69,16 @@ func TestOverlapping(t *testing.T) {
 // Every host has its loopback.
 func TestNetworksOfThisHost(t *testing.T) {
 	said, err := Hidden(netip.MustParsePrefix("127.0.0.0/16"))
-	if err != nil || !strings.HasPrefix(said, "127.0.0.0/16 overlaps 127.0.0.0/8, a route of this host") && !strings.HasPrefix(said, "127.0.0.0/16 overlaps 127.0.0.") {
+	if err != nil || !strings.HasPrefix(said, "127.0.0.0/16 overlaps 127.0.0.0/8, a network of this host") && !strings.HasPrefix(said, "127.0.0.0/16 overlaps 127.0.0.") {
 		t.Errorf("got %q, %v", said, err)
 	}
+	if said, err := Taken(netip.MustParsePrefix("127.0.0.0/16")); err != nil || !strings.HasPrefix(said, "127.0.0.0/16 overlaps 127.0.0.") {
+		t.Errorf("of its own: %q, %v", said, err)
+	}
 	// An address for documentation (RFC 5737), which nobody has.
+	if said, err := Taken(netip.MustParsePrefix("203.0.113.0/24")); said != "" || err != nil {
+		t.Errorf("of its own: %q, %v", said, err)
+	}
 	if said, err := Hidden(netip.MustParsePrefix("203.0.113.0/24")); said != "" || err != nil {
 		t.Errorf("got %q, %v", said, err)
 	}
