@@ -240,6 +240,7 @@ generate: ## Write deep copies, CRDs, typed clients and aliases from the API typ
 	$(call tool,api) controller-gen crd:generateEmbeddedObjectMeta=true paths=./infrastructure/... paths=./machine/v1alpha1 paths=./vm/... \
 		output:crd:dir=$(CURDIR)/config/crd
 	$(call tool,api) controller-gen crd paths=./machine/legacy output:crd:dir=$(CURDIR)/config/crd/legacy
+	hack/quantities.sh config/crd/*.yaml config/crd/legacy/*.yaml
 	$(call tool,.) controller-gen object paths=./internal/controllers/capi/core
 	hack/clients.sh
 	$(call tool,proto) buf generate

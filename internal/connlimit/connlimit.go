@@ -1,4 +1,4 @@
-// Package connlimit bounds the connections of clients that have not shown who they are.
+// Package connlimit bounds what clients that have not shown who they are may use: connections, and requests.
 //
 // Each connection costs a file and memory until its handshake has failed, so that who only reaches a port could
 // take all that a process has. What is beyond the bounds is closed at once. An address has a part of the total,
@@ -105,19 +105,22 @@ func NewCounter(total, perKey int) *Counter {
 }
 
 // Take counts one more, until release, which may be called repeatedly. It returns false if that is too many.
-func (c *Counter) Take(key any) (release func(), ok bool) {
+func (c *Counter) Take(key any) (release func(), ok bool) { return c.TakeSome(key, 1) }
+
+// TakeSome is Take for so many at once.
+func (c *Counter) TakeSome(key any, some int) (release func(), ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.all >= c.total || c.keys[key] >= c.perKey {
+	if c.all > c.total-some || c.keys[key] > c.perKey-some {
 		return nil, false
 	}
-	c.all++
-	c.keys[key]++
+	c.all += some
+	c.keys[key] += some
 	return sync.OnceFunc(func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		c.all--
-		if c.keys[key]--; c.keys[key] == 0 {
+		c.all -= some
+		if c.keys[key] -= some; c.keys[key] == 0 {
 			delete(c.keys, key)
 		}
 	}), true

@@ -128,7 +128,7 @@ var rules = []rule{
 	},
 
 	// What runs around the controllers on one host.
-	{from: []string{"internal/local"}, may: []string{"api", "proto", "internal/reconcile/flow", "internal/ca", "internal/child", "internal/confine", "internal/connlimit"}},
+	{from: []string{"internal/local"}, may: []string{"api", "proto", "internal/reconcile/flow", "internal/reconcile/messages", "internal/ca", "internal/child", "internal/confine", "internal/connlimit"}},
 
 	// Where everything is put together.
 	{

@@ -10,7 +10,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/record"
 
-	"github.com/millwright-dev/millwright/internal/reconcile/messages"
+	"github.com/millwright-dev/millwright/internal/reconcile/messages/recorder"
 )
 
 // events writes core/v1 Events, as MCM does and MCM's role permits: that role grants
@@ -52,29 +52,7 @@ func newEvents(cluster *rest.Config, scheme *runtime.Scheme) (*events, error) {
 }
 
 func (e *events) recorder(component string) record.EventRecorder {
-	return printable{e.broadcaster.NewRecorder(e.scheme, corev1.EventSource{Component: component})}
-}
-
-// longestEvent is how many bytes the text of an event may have.
-const longestEvent = 4 << 10
-
-// printable keeps what controls a terminal, and more than a page, out of events: their texts come from
-// providers and guests, too.
-type printable struct{ record.EventRecorder }
-
-// Event implements record.EventRecorder.
-func (p printable) Event(object runtime.Object, kind, reason, message string) {
-	p.EventRecorder.Event(object, kind, reason, messages.Shorten(message, longestEvent))
-}
-
-// Eventf implements record.EventRecorder.
-func (p printable) Eventf(object runtime.Object, kind, reason, format string, values ...any) {
-	p.Event(object, kind, reason, fmt.Sprintf(format, values...))
-}
-
-// AnnotatedEventf implements record.EventRecorder.
-func (p printable) AnnotatedEventf(object runtime.Object, annotations map[string]string, kind, reason, format string, values ...any) {
-	p.EventRecorder.AnnotatedEventf(object, annotations, kind, reason, "%s", messages.Shorten(fmt.Sprintf(format, values...), longestEvent))
+	return recorder.Printable(e.broadcaster.NewRecorder(e.scheme, corev1.EventSource{Component: component}))
 }
 
 func (e *events) shutdown() { e.broadcaster.Shutdown() }

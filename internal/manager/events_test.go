@@ -56,21 +56,3 @@ func TestRepetitionsOfAnEventAreCounted(t *testing.T) {
 		correlator.UpdateState(result.Event)
 	}
 }
-
-// TestEventsControlNoTerminal: a provider's text in an event is a text only, however it is sent.
-func TestEventsControlNoTerminal(t *testing.T) {
-	fake := record.NewFakeRecorder(3)
-	recorder := printable{fake}
-	recorder.Event(nil, corev1.EventTypeNormal, "R", "a\x1b[2Jb")
-	recorder.Eventf(nil, corev1.EventTypeNormal, "R", "%s", "a\x1b[2Jb")
-	recorder.AnnotatedEventf(nil, nil, corev1.EventTypeNormal, "R", "%s", "a\x1b[2Jb")
-	for range 3 {
-		if got := <-fake.Events; got != "Normal R a [2Jb" {
-			t.Errorf("sends %q", got)
-		}
-	}
-	recorder.Event(nil, corev1.EventTypeNormal, "R", strings.Repeat("x", 1<<20))
-	if got := <-fake.Events; len(got) > longestEvent+100 {
-		t.Errorf("sends %d bytes", len(got))
-	}
-}

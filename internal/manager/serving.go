@@ -94,9 +94,25 @@ func (s *serving) mux() *http.ServeMux {
 	mux.HandleFunc("/livez", s.alive)
 	mux.HandleFunc("/readyz", s.ready)
 	mux.HandleFunc("/configz", s.configuration)
-	mux.Handle("/metrics", metrics.Handler(ctrlmetrics.Registry))
+	mux.Handle("/metrics", scrapes(metrics.Handler(ctrlmetrics.Registry)))
 	s.cfg.Profiling.add(mux)
 	return mux
+}
+
+// maxScrapes and maxScrapesPerAddress bound the requests for metrics at a time: each has a copy of all of them,
+// until who asked has read it, for which there is scrapeTime.
+const (
+	maxScrapes           = 16
+	maxScrapesPerAddress = 8
+	scrapeTime           = time.Minute
+)
+
+// scrapes bounds the requests for metrics.
+func scrapes(next http.Handler) http.Handler {
+	return connlimit.Requests(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(scrapeTime)) // not of a test's recorder
+		next.ServeHTTP(w, r)
+	}), maxScrapes, maxScrapesPerAddress)
 }
 
 // alive answers as soon as anything is served, also before this process is the leader: it

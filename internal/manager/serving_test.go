@@ -76,6 +76,35 @@ func TestPagesForMany(t *testing.T) {
 	}
 }
 
+// TestMetricsForMany: who asks for metrics without end, and does not read them, takes memory for a few only.
+func TestMetricsForMany(t *testing.T) {
+	came, free := make(chan struct{}), make(chan struct{})
+	pages := scrapes(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		came <- struct{}{}
+		<-free
+	}))
+	ask := func(from string) int {
+		request, answer := httptest.NewRequest(http.MethodGet, "/metrics", nil), httptest.NewRecorder()
+		request.RemoteAddr = from
+		pages.ServeHTTP(answer, request)
+		return answer.Code
+	}
+	for range maxScrapesPerAddress {
+		go ask("192.0.2.1:1")
+		<-came
+	}
+	if got := ask("192.0.2.1:2"); got != http.StatusTooManyRequests {
+		t.Errorf("one more is answered with %d", got)
+	}
+	other := make(chan int, 1)
+	go func() { other <- ask("192.0.2.2:1") }()
+	<-came
+	close(free)
+	if got := <-other; got != http.StatusOK {
+		t.Errorf("another address is answered with %d", got)
+	}
+}
+
 // TestPagesOfAManager: what is served while the control cluster does not answer, while a manager works, and
 // while it ends.
 func TestPagesOfAManager(t *testing.T) {

@@ -23,7 +23,7 @@ func (w Webhooks) server() webhook.Server {
 	if w.Port == 0 {
 		return nil
 	}
-	return webhook.NewServer(webhook.Options{Port: w.Port, CertDir: w.CertDir})
+	return newWebhookServer(w)
 }
 
 // addWebhooks adds those of the APIs that are served. Managers that stand by answer, too.

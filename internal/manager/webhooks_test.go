@@ -2,9 +2,7 @@ package manager
 
 import (
 	"fmt"
-	"net"
 	"os"
-	"path/filepath"
 	"slices"
 	"testing"
 	"time"
@@ -13,7 +11,6 @@ import (
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/rest"
-	certutil "k8s.io/client-go/util/cert"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
@@ -59,16 +56,7 @@ func register(t *testing.T, e *env.Env, port int, authority []byte) {
 // themselves brings no warnings, and nothing is refused when the manager is away.
 func TestUsersAreWarned(t *testing.T) {
 	e := newElection(t)
-	dir := t.TempDir()
-	certificate, key, err := certutil.GenerateSelfSignedCertKey("127.0.0.1", []net.IP{net.IPv4(127, 0, 0, 1)}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, data := range map[string][]byte{"tls.crt": certificate, "tls.key": key} {
-		if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
+	dir, certificate := webhookCertificate(t)
 	port, err := e.env.ControlPlane.PortFor("warnings", 0)
 	if err != nil {
 		t.Fatal(err)

@@ -132,6 +132,7 @@ func (c *Controller) reconcile(ctx context.Context, set *v1alpha1.MachineSet) (c
 	}
 	known := c.memory.Of(client.ObjectKeyFromObject(set))
 	known.publish(facts)
+	c.warnOfPolicy(set, &known.said)
 	if facts.Deleted() && held(set) {
 		return ctrl.Result{}, client.IgnoreNotFound(c.changeFinalizer(ctx, set, controllerutil.RemoveFinalizer))
 	}

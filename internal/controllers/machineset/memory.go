@@ -17,6 +17,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/reserve"
 	"github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
 	"github.com/millwright-dev/millwright/internal/lifecycle/scarcity"
+	"github.com/millwright-dev/millwright/internal/reconcile/events"
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
@@ -35,6 +36,8 @@ type memory struct {
 	astray expectations.Retry
 	// upToDate are the Machines that have what they take over from the template.
 	upToDate upToDate
+	// said is what users were told.
+	said events.Said
 	// last is what event handlers read.
 	last atomic.Pointer[lastPass]
 }

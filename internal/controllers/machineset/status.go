@@ -17,6 +17,8 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
 	"github.com/millwright-dev/millwright/internal/lifecycle/preservation"
+	"github.com/millwright-dev/millwright/internal/lifecycle/replacement/budget"
+	"github.com/millwright-dev/millwright/internal/reconcile/events"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
@@ -205,5 +207,22 @@ func (c *Controller) warn(set, before *v1alpha1.MachineSet) {
 		if !same && (is.Reason == v1alpha1.MachineSetReasonInvalidSpec || is.Type == v1alpha1.MachineSetSelectorOverlap) {
 			c.Events.Event(set, corev1.EventTypeWarning, is.Reason, is.Message)
 		}
+	}
+}
+
+// reasonInvalidReplacement is the reason of events about replacement policies that count for nothing.
+const reasonInvalidReplacement = "InvalidReplacement"
+
+// warnOfPolicy sends an event, once, if the replacement policy of a set cannot be followed. A deployment gives none
+// such: somebody wrote it into the set.
+func (c *Controller) warnOfPolicy(set *v1alpha1.MachineSet, said *events.Said) {
+	wrong := budget.Wrong(set)
+	if wrong == "" {
+		said.Over(reasonInvalidReplacement)
+		return
+	}
+	if said.News(reasonInvalidReplacement, wrong) {
+		c.Events.Event(set, corev1.EventTypeWarning, reasonInvalidReplacement, fmt.Sprintf(
+			"The annotation %s counts for nothing: %s", v1alpha1.AnnotationKeyReplacement, messages.Shorten(wrong, longestEvent)))
 	}
 }

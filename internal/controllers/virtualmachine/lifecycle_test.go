@@ -89,6 +89,28 @@ func TestLife(t *testing.T) {
 	w.wantEvents("Normal Created ", "Normal Running Running on host-1", "Warning QEMUFailed ", "Normal Created ")
 }
 
+// TestSidecarThatGoesOn: a container that a webhook put into a Pod runs on when the hypervisor has ended. The VM is
+// started again all the same, and the old Pod goes.
+func TestSidecarThatGoesOn(t *testing.T) {
+	w := newTestEnv(t)
+	w.declare("a", nil)
+	pod := w.awaitPod("a", "")
+	w.schedule(pod)
+	w.kubelet(pod, func(status *corev1.PodStatus) {
+		status.Phase = corev1.PodRunning
+		status.ContainerStatuses = []corev1.ContainerStatus{
+			{Name: "sidecar", Image: "i", ImageID: "i", Ready: true, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}},
+			{Name: podspec.ContainerName, Image: "i", ImageID: "i", State: corev1.ContainerState{
+				Terminated: &corev1.ContainerStateTerminated{ExitCode: 1, Message: left(vmpb.EndQEMUFailed, "QEMU ended.")}}},
+		}
+	})
+	w.awaitPod("a", pod.Name)
+	w.wantEvents("Normal Created ", "Warning QEMUFailed ", "Normal Created ")
+	w.eventually("the old pod is being deleted", func() bool {
+		return w.gone(pod, pod.Name) || pod.DeletionTimestamp != nil
+	})
+}
+
 // wantOrderlyEnd deletes the VM a: run lease, Pod, disk and object end in this order.
 func (w *testEnv) wantOrderlyEnd(second *corev1.Pod, lease func() *vmpb.RunLeaseUpdate) {
 	w.Helper()

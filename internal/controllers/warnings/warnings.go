@@ -21,6 +21,7 @@ import (
 	deployments "github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
 	sets "github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
 	"github.com/millwright-dev/millwright/internal/lifecycle/bootstrap"
+	"github.com/millwright-dev/millwright/internal/lifecycle/replacement/budget"
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
 	"github.com/millwright-dev/millwright/internal/reconcile/validation"
 )
@@ -89,6 +90,9 @@ func (w webhooks) machine(ctx context.Context, machine *v1alpha1.Machine) ([]str
 
 func (w webhooks) set(ctx context.Context, set *v1alpha1.MachineSet) ([]string, error) {
 	found := sentences(validation.MachineSet(set))
+	if wrong := budget.Wrong(set); wrong != "" {
+		found = append(found, fmt.Sprintf("metadata.annotations[%s] counts for nothing: %s", v1alpha1.AnnotationKeyReplacement, wrong))
+	}
 	missing, err := w.missing(ctx, set.Namespace, set.Spec.Template.Spec.Class, "spec.template.spec.class.name")
 	found = append(found, missing...)
 	if err != nil {

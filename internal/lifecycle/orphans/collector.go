@@ -85,9 +85,11 @@ type Collector struct {
 	// seen is when each orphan was first seen.
 	seen map[sighting]time.Time
 	// said is the last event of each class, by its key.
-	said    map[string]string
-	orphans prometheus.Gauge
-	removed prometheus.Counter
+	said map[string]string
+	// saidUnnamed is the last event about VMs that cannot be told apart of each class, by its key.
+	saidUnnamed map[string]string
+	orphans     prometheus.Gauge
+	removed     prometheus.Counter
 }
 
 type sighting struct{ class, providerID string }
@@ -107,7 +109,7 @@ func New(options Options) *Collector {
 		options.Clock = clock.RealClock{}
 	}
 	return &Collector{
-		Options: options, trigger: make(chan struct{}, 1), seen: map[sighting]time.Time{}, said: map[string]string{},
+		Options: options, trigger: make(chan struct{}, 1), seen: map[sighting]time.Time{}, said: map[string]string{}, saidUnnamed: map[string]string{},
 		orphans: registered(options.Registerer, prometheus.NewGauge(prometheus.GaugeOpts{
 			Namespace: "millwright", Name: "orphan_vms", Help: "VMs that nobody owned in the last pass and that were not removed.",
 		})),
@@ -190,9 +192,11 @@ func (c *Collector) Collect(ctx context.Context) error {
 		}
 	}
 	c.seen = orphans
-	maps.DeleteFunc(c.said, func(key, _ string) bool {
+	gone := func(key, _ string) bool {
 		return !slices.ContainsFunc(classes, func(class Class) bool { return class.Key == key })
-	})
+	}
+	maps.DeleteFunc(c.said, gone)
+	maps.DeleteFunc(c.saidUnnamed, gone)
 	c.orphans.Set(float64(len(orphans)))
 	return nil
 }
@@ -264,6 +268,7 @@ const (
 	reasonRemoved = "OrphanRemoved"
 	reasonKept    = "OrphansKept"
 	reasonSkipped = "OrphansNotLookedFor"
+	reasonUnnamed = "VMsWithoutName"
 )
 
 // callTimeout ends calls that hang: other classes are waiting.
@@ -285,13 +290,8 @@ func (c *Collector) list(ctx context.Context, class Class) ([]instance, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listing the VMs of class %s: %w", class.Class.Name, err)
 	}
-	var instances []instance
-	for _, id := range slices.Sorted(maps.Keys(answer.MachineList)) {
-		if id == "" || answer.MachineList[id] == "" { // it would be deleted by the name of a machine, which may have another one
-			continue
-		}
-		instances = append(instances, instance{providerID: id, namespace: class.Class.Namespace, machine: answer.MachineList[id]})
-	}
+	instances, unnamed := split(class, answer.MachineList)
+	c.sayUnnamed(class, unnamed)
 	return instances, nil
 }
 

@@ -3,6 +3,8 @@ package orphans
 import (
 	"context"
 	"errors"
+	"fmt"
+	"maps"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -251,8 +253,38 @@ func TestVMsWithoutANameOrAnID(t *testing.T) {
 	h.deletes = func(*driver.DeleteMachineRequest) error { deleted++; return nil }
 	h.pass(t, 0)
 	h.pass(t, period)
-	if deleted > 0 || len(h.left()) != 3 || len(h.events.lines) > 0 {
-		t.Errorf("%d calls to delete, left: %q, events: %q", deleted, h.left(), h.events.lines)
+	if deleted > 0 || len(h.left()) != 3 {
+		t.Errorf("%d calls to delete, left: %q", deleted, h.left())
+	}
+	want := []string{"a VMsWithoutName: the driver lists VMs that cannot be told apart, so that they stay where nobody owns them: 2, namely " +
+		`one of the name "a-0" without a provider ID, "sim:///nobody" without a name`}
+	if diff := cmp.Diff(want, h.events.lines); diff != "" {
+		t.Errorf("it is not said once (-want +got):\n%s", diff)
+	}
+}
+
+// TestManyVMsWithoutAName: what is said is short, whatever a driver lists, and again when it has been over.
+func TestManyVMsWithoutAName(t *testing.T) {
+	h := newHarness(t, "a")
+	lies := map[string]string{}
+	h.driver.OnList(func(context.Context, *driver.ListMachinesRequest, func() (*driver.ListMachinesResponse, error)) (*driver.ListMachinesResponse, error) {
+		return &driver.ListMachinesResponse{MachineList: maps.Clone(lies)}, nil
+	})
+	for i := range 1000 {
+		lies[fmt.Sprintf("sim:///%04d\x1b[2J", i)+strings.Repeat("x", 10_000)] = ""
+	}
+	h.pass(t, 0)
+	h.pass(t, period)
+	if len(h.events.lines) != 1 || len(h.events.lines[0]) > 1024 || strings.Contains(h.events.lines[0], "\x1b") || !strings.Contains(h.events.lines[0], "1000, namely") {
+		t.Errorf("%d events: %.2000q", len(h.events.lines), h.events.lines)
+	}
+	truth := lies
+	lies = map[string]string{}
+	h.pass(t, period)
+	lies = truth
+	h.pass(t, period)
+	if h.events.count("a VMsWithoutName") != 2 {
+		t.Errorf("%d events", len(h.events.lines))
 	}
 }
 

@@ -58,6 +58,9 @@ func admitEnv(c *corev1.Container) error {
 		return errors.New("envFrom is not supported")
 	}
 	for _, variable := range c.Env {
+		if !ofHypervisors(variable.Name) {
+			return fmt.Errorf("variable %s: hypervisors have no such one", variable.Name)
+		}
 		if variable.ValueFrom == nil {
 			continue
 		}
@@ -69,6 +72,22 @@ func admitEnv(c *corev1.Container) error {
 		}
 	}
 	return nil
+}
+
+// foreign are variables that name files, which a host gives hypervisors in another way.
+var foreign = []string{vmpb.EnvCertFile, vmpb.EnvKeyFile, vmpb.EnvAuthorityFile}
+
+// ofHypervisors reports whether a variable is one that a Pod may give its process. All others are refused, whatever
+// they are called: the process has no image of its own, so that PATH, LD_PRELOAD, SSL_CERT_FILE and many more,
+// which other programs and libraries obey, would lead it, and QEMU, to files of the host or of the Pod.
+func ofHypervisors(name string) bool {
+	switch {
+	case name == "POD_IP":
+		return true
+	case slices.Contains(foreign, name):
+		return false
+	}
+	return strings.HasPrefix(name, "METROPOLIS_VM_") || strings.HasPrefix(name, "MILLWRIGHT_VM_")
 }
 
 func admitVolume(volume *corev1.Volume) error {
@@ -155,15 +174,12 @@ func environment(pod *corev1.Pod, root string, host Config) ([]string, error) {
 		values[variable.Name] = value
 		result = append(result, variable.Name+"="+value)
 	}
-	if _, own := values["PATH"]; !own {
-		result = append(result, "PATH="+host.Path)
-	}
 	outside := ""
 	if host.NoOutside {
 		outside = vmpb.OutsideRefused
 	}
 	// The last one of a name counts.
-	return append(result, vmpb.EnvSwitch+"="+host.Switch, vmpb.EnvOutside+"="+outside, vmpb.EnvImages+"="+host.Images, vmpb.EnvImageServers+"="+host.ImageServers, vmpb.EnvRoot+"="+root), nil
+	return append(result, "PATH="+host.Path, vmpb.EnvSwitch+"="+host.Switch, vmpb.EnvOutside+"="+outside, vmpb.EnvImages+"="+host.Images, vmpb.EnvImageServers+"="+host.ImageServers, vmpb.EnvRoot+"="+root), nil
 }
 
 // fieldOf returns the value of a field of the Pod, as the downward API.

@@ -17,6 +17,7 @@ import (
 
 	"github.com/millwright-dev/millwright/internal/confine"
 	"github.com/millwright-dev/millwright/internal/local/folder"
+	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
@@ -149,7 +150,7 @@ func readMessage(f podFolder) string {
 	}
 	defer file.Close()
 	content, _ := io.ReadAll(io.LimitReader(file, maxMessage))
-	return strings.TrimSpace(strings.ToValidUTF8(string(content), "?"))
+	return strings.TrimSpace(messages.Printable(strings.ToValidUTF8(string(content), "?")))
 }
 
 // openRegular opens a file that a process may have replaced. A link or a pipe, on which

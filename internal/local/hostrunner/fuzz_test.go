@@ -26,7 +26,7 @@ func FuzzAdmit(f *testing.F) {
 				RestartPolicy: corev1.RestartPolicyNever,
 				Containers: []corev1.Container{{
 					Name: "hypervisor", Command: vmpb.Command(), TerminationMessagePath: vmpb.TerminationMessagePath,
-					VolumeMounts: []corev1.VolumeMount{{Name: "data", MountPath: mount}}, Env: []corev1.EnvVar{{Name: "A", Value: "b"}},
+					VolumeMounts: []corev1.VolumeMount{{Name: "data", MountPath: mount}}, Env: []corev1.EnvVar{{Name: vmpb.EnvSpec, Value: "b"}},
 				}},
 				Volumes: []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{
 					SecretName: "s", Items: []corev1.KeyToPath{{Key: "k", Path: item}},

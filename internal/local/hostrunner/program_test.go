@@ -34,8 +34,8 @@ func TestMain(m *testing.M) {
 
 const (
 	// behavior selects what beHypervisor does; message is its termination message.
-	behavior = "TEST_BEHAVIOR"
-	message  = "TEST_MESSAGE"
+	behavior = "MILLWRIGHT_VM_TEST_BEHAVIOR"
+	message  = "MILLWRIGHT_VM_TEST_MESSAGE"
 	// hostVariable makes the executable a host runner.
 	hostVariable = "TEST_HOST"
 )

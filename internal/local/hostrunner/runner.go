@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/reconcile/messages/recorder"
 )
 
 const (
@@ -82,7 +83,7 @@ func newRunner(config Config) (*runner, error) {
 			Config: config,
 			client: client,
 			vms:    objects.Resource(vmv1alpha1.SchemeGroupVersion.WithResource("virtualmachines")),
-			events: broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: component, Host: config.Name}),
+			events: recorder.Printable(broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: component, Host: config.Name})),
 		},
 		broadcaster: broadcaster,
 		workers:     map[types.UID]*worker{},

@@ -48,7 +48,7 @@ func supported() *corev1.Pod {
 		RestartPolicy: corev1.RestartPolicyNever,
 		Containers: []corev1.Container{{
 			Command: vmpb.Command(), TerminationMessagePath: vmpb.TerminationMessagePath,
-			Env: []corev1.EnvVar{{Name: "A", Value: "1"}, {Name: "IP", ValueFrom: &corev1.EnvVarSource{
+			Env: []corev1.EnvVar{{Name: vmpb.EnvSpec, Value: "1"}, {Name: "POD_IP", ValueFrom: &corev1.EnvVarSource{
 				FieldRef: &corev1.ObjectFieldSelector{FieldPath: "status.podIP"}}}},
 			VolumeMounts: []corev1.VolumeMount{
 				{Name: "run", MountPath: vmpb.DirRun}, {Name: "disk", MountPath: "/var/lib/millwright"},
@@ -114,6 +114,12 @@ func TestAdmission(t *testing.T) {
 			Sources: []corev1.VolumeProjection{{ConfigMap: &corev1.ConfigMapProjection{}}}}}),
 		"token leads out": volume(corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{
 			Sources: []corev1.VolumeProjection{{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "../x"}}}}}),
+	}
+	for _, name := range []string{
+		"PATH", "LD_PRELOAD", "LD_LIBRARY_PATH", "LD_AUDIT", "GCONV_PATH", "QEMU_MODULE_DIR", "GODEBUG", "SSL_CERT_FILE", "HTTPS_PROXY", "TMPDIR", "HOME", "BASH_ENV",
+		"path", "", " ", "A=B", vmpb.EnvRoot, vmpb.EnvCertFile, vmpb.EnvKeyFile, vmpb.EnvAuthorityFile, "X" + vmpb.EnvSpec,
+	} {
+		cases["variable "+name] = container(func(c *corev1.Container) { c.Env = append(c.Env, corev1.EnvVar{Name: name, Value: "/tmp/evil"}) })
 	}
 	if err := admit(supported()); err != nil {
 		t.Fatalf("what is supported is refused: %v", err)

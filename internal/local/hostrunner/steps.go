@@ -17,6 +17,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/local/folder"
 	"github.com/millwright-dev/millwright/internal/local/process"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
+	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
 // actions start and end the process.
@@ -124,7 +125,7 @@ func (w *worker) refuse(ctx context.Context) flow.Result {
 	}
 	w.admitted = err == nil
 	if err != nil {
-		w.ending = &ending{phase: corev1.PodFailed, reason: ReasonUnsupported, message: err.Error()}
+		w.ending = &ending{phase: corev1.PodFailed, reason: ReasonUnsupported, message: text(err)}
 		w.events.Event(w.pod, corev1.EventTypeWarning, ReasonUnsupported, err.Error())
 	}
 	return flow.Continue()
@@ -163,12 +164,15 @@ func (w *worker) start(ctx context.Context) flow.Result {
 // watched, so the pass is repeated. The first failure is often that the API server does not
 // know yet that the Pod is on this host: events begin with the second.
 func (w *worker) hold(reason, event string, err error) flow.Result {
-	w.waiting = &corev1.ContainerStateWaiting{Reason: reason, Message: err.Error()}
+	w.waiting = &corev1.ContainerStateWaiting{Reason: reason, Message: text(err)}
 	if w.failures > 0 {
 		w.announce(event, err)
 	}
 	return flow.Fail(err)
 }
+
+// text is what the status of a Pod says of an error, with what its author wrote.
+func text(err error) string { return messages.Shorten(err.Error(), maxMessage) }
 
 // announce makes an event of an error, unless the last one was the same.
 func (w *worker) announce(event string, err error) {

@@ -35,6 +35,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/capi/inputs"
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
+	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 	"github.com/millwright-dev/millwright/internal/reconcile/shutdown"
 	"github.com/millwright-dev/millwright/internal/reconcile/tasks"
 )
@@ -202,7 +203,7 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 
 func (s *scope) set(kind string, value metav1.ConditionStatus, reason, message string) {
 	meta.SetStatusCondition(&s.infra.Status.Conditions, metav1.Condition{
-		Type: kind, Status: value, Reason: reason, Message: message, LastTransitionTime: s.now,
+		Type: kind, Status: value, Reason: reason, Message: messages.Shorten(message, 2*longestMessage), LastTransitionTime: s.now,
 	})
 }
 

@@ -275,6 +275,7 @@ func TestFailureDomainsCallFails(t *testing.T) {
 		"away":     {status.Error(codes.Unavailable, "no answer"), infrav1.ReasonDriverCallFailed, "no answer (Unavailable)", listSoon},
 		"no code":  {context.DeadlineExceeded, infrav1.ReasonDriverCallFailed, "deadline", listSoon},
 		"no right": {status.Error(codes.PermissionDenied, "nodes is forbidden"), infrav1.ReasonDriverCallFailed, "forbidden", listEvery},
+		"binary":   {status.Error(codes.Internal, "a\x1b[2J\u009bb"), infrav1.ReasonDriverCallFailed, "a [2J b", listEvery},
 		"long":     {status.Error(codes.Internal, strings.Repeat("ä", 40_000)), infrav1.ReasonDriverCallFailed, messages.Cut, listEvery},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -477,7 +478,7 @@ func TestClassAndSecrets(t *testing.T) {
 // TestInvalidFailureDomains: whatever a driver says, the status can be written.
 func TestInvalidFailureDomains(t *testing.T) {
 	h := newHarness(t, func(g *given) { g.infra.Spec.FailureDomains = []infrav1.FailureDomain{{Name: "z"}} })
-	h.lister.names = []string{"a", "", "a", strings.Repeat("x", 257)}
+	h.lister.names = []string{"a", "", "a", strings.Repeat("x", 257), "\x1b[2Jb", "c\u009b5n", "d\u202e", "e\n", "f\xff"}
 	h.settle()
 	h.wantKnown(metav1.ConditionTrue, infrav1.ReasonFailureDomainsReported)
 	h.wantDomains("z", "a")

@@ -20,6 +20,7 @@ import (
 
 	"github.com/millwright-dev/millwright/driver/registry"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/inputs"
+	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
 // Path is the prefix of all paths.
@@ -88,23 +89,39 @@ func (h *Handler) discovered() discovery {
 var errBusy = errors.New("too many requests at a time; it is asked again")
 
 // serve adds a hook. An error of answer fails the call, which Cluster API repeats.
-func serve[Q, A any](h *Handler, hook string, answer func(context.Context, Q) (A, error)) {
+func serve[Q, A any, P speaker[A]](h *Handler, hook string, answer func(context.Context, Q) (A, error)) {
 	name := strings.ToLower(hook)
 	h.hooks = append(h.hooks, hook)
 	h.mux.HandleFunc("POST "+Path+name+"/"+name, func(w http.ResponseWriter, r *http.Request) {
 		var request Q
 		if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, longestRequest)).Decode(&request); err != nil {
-			http.Error(w, fmt.Sprintf("reading the %s request: %v", hook, err), http.StatusBadRequest)
+			http.Error(w, text(fmt.Sprintf("reading the %s request: %v", hook, err)), http.StatusBadRequest)
 			return
 		}
 		made, err := answer(r.Context(), request)
 		if err != nil {
-			write(w, outcome{meta{apiVersion, hook + "Response"}, failed, err.Error()})
+			write(w, outcome{meta{apiVersion, hook + "Response"}, failed, text(err.Error())})
 			return
 		}
+		P(&made).clean()
 		write(w, made)
 	})
 }
+
+// longestText is the length of a message, in bytes.
+const longestText = 4096
+
+// text is what an answer or a log says, which drivers and users wrote some of.
+func text(of string) string { return messages.Shorten(of, longestText) }
+
+// speaker is an answer with a message.
+type speaker[A any] interface {
+	*A
+	clean()
+}
+
+// clean keeps what controls a terminal out of the message.
+func (o *outcome) clean() { o.Message = text(o.Message) }
 
 func write(w http.ResponseWriter, answer any) {
 	w.Header().Set("Content-Type", "application/json")

@@ -2,6 +2,7 @@ package hooks
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -9,7 +10,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unicode"
 
+	"github.com/go-logr/logr/funcr"
 	"github.com/go-logr/logr/testr"
 	"github.com/google/go-cmp/cmp"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
@@ -24,6 +27,7 @@ import (
 	"github.com/millwright-dev/millwright/driver/fake"
 	"github.com/millwright-dev/millwright/driver/registry"
 	"github.com/millwright-dev/millwright/driver/sim"
+	"github.com/millwright-dev/millwright/driver/status"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/inputs"
 	"github.com/millwright-dev/millwright/test/env"
@@ -320,6 +324,42 @@ func (g *given) replaceDriver(script func(*fake.Driver)) {
 	d := fake.New(fake.Config{})
 	script(d)
 	g.handler.Drivers = registry.Only("sim", d)
+}
+
+// TestTextsOfADriver: whatever a driver, or who writes a status, says, answers and logs are short and printable.
+func TestTextsOfADriver(t *testing.T) {
+	evil := "evil \x1b[2J\u009b5n\u202e\x00\xff" + strings.Repeat("\x1b", 3*longestText)
+	type request = driver.UpdateMachineRequest
+	type response = driver.UpdateMachineResponse
+	for name, hook := range map[string]fake.Hook[request, response]{
+		"refuses": func(context.Context, *request, func() (*response, error)) (*response, error) {
+			return &response{Replacements: []string{evil}}, nil
+		},
+		"fails": func(context.Context, *request, func() (*response, error)) (*response, error) {
+			return nil, status.Error(codes.Internal, evil)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := newGiven(t)
+			var said []string
+			g.handler.Log = funcr.New(func(_, args string) { said = append(said, args) }, funcr.Options{})
+			desired := g.template("new", `{"pool":"p","tags":{"a":"2"}}`)
+			g.replaceDriver(func(d *fake.Driver) { d.OnUpdate(hook) })
+			message, _ := g.askSet(desired)["message"].(string)
+			for _, text := range append(said, message) {
+				if !strings.Contains(text, "evil") || len(text) > 2*longestText || strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) {
+					t.Errorf("%d bytes: %.200q", len(text), text)
+				}
+			}
+		})
+	}
+	machine := &infrav1.MillwrightMachine{}
+	machine.Name, machine.Annotations = evil, map[string]string{}
+	made := updateMachineAnswer{}
+	_, made.Message = progress(machine, nil)
+	if made.clean(); strings.Contains(made.Message, "\x1b") || len(made.Message) > longestText {
+		t.Errorf("says %.200q", made.Message)
+	}
 }
 
 // TestDriverThatCannot: with a driver that changes no VMs, all is as without the hooks.

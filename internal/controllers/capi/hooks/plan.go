@@ -30,7 +30,7 @@ type refusal struct{ why string }
 // Error implements error.
 func (r *refusal) Error() string { return r.why }
 
-func refuse(format string, args ...any) error { return &refusal{fmt.Sprintf(format, args...)} }
+func refuse(format string, args ...any) error { return &refusal{text(fmt.Sprintf(format, args...))} }
 
 // wanted is what a VM is to become.
 type wanted struct {

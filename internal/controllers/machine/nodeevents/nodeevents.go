@@ -16,10 +16,12 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
+
+	"github.com/millwright-dev/millwright/internal/reconcile/messages/recorder"
 )
 
 // Start returns a recorder of events in the cluster of the nodes, which works until stop is called.
-func Start(cluster *rest.Config, scheme *runtime.Scheme, log logr.Logger) (recorder record.EventRecorder, stop func(), err error) {
+func Start(cluster *rest.Config, scheme *runtime.Scheme, log logr.Logger) (events record.EventRecorder, stop func(), err error) {
 	clients, err := kubernetes.NewForConfig(cluster)
 	if err != nil {
 		return nil, nil, fmt.Errorf("events on nodes: %w", err)
@@ -28,7 +30,7 @@ func Start(cluster *rest.Config, scheme *runtime.Scheme, log logr.Logger) (recor
 	broadcaster.StartRecordingToSink(&optional{
 		EventSink: &typedcorev1.EventSinkImpl{Interface: clients.CoreV1().Events("")}, clock: clock.RealClock{}, log: log,
 	})
-	return broadcaster.NewRecorder(scheme, corev1.EventSource{Component: "machine-controller"}), broadcaster.Shutdown, nil
+	return recorder.Printable(broadcaster.NewRecorder(scheme, corev1.EventSource{Component: "machine-controller"})), broadcaster.Shutdown, nil
 }
 
 // tryAgain is how long nothing is sent after an event was forbidden.

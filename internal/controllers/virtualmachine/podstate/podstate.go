@@ -37,12 +37,30 @@ func Owns(vm *v1alpha1.VirtualMachine, object client.Object) bool {
 	return vm.UID != "" && Owner(object) == vm.UID
 }
 
-// Finished reports whether all processes of a Pod have ended, for ever.
+// Finished reports whether the hypervisor of a Pod has ended, for ever. A webhook may have put another container
+// into the Pod, which goes on.
 func Finished(pod *corev1.Pod) bool {
-	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed || ended(pod)
 }
 
-// Alive reports whether a process of a Pod runs, may run, or may still start. A nil Pod
+// ended reports whether the container of the hypervisor has ended, and nothing starts it again.
+func ended(pod *corev1.Pod) bool {
+	if pod.Spec.RestartPolicy != corev1.RestartPolicyNever {
+		return false
+	}
+	for i := range pod.Spec.Containers {
+		container := &pod.Spec.Containers[i]
+		// A rule of one may have all started again.
+		if len(container.RestartPolicyRules) > 0 || container.Name == podspec.ContainerName && container.RestartPolicy != nil && *container.RestartPolicy != corev1.ContainerRestartPolicyNever {
+			return false
+		}
+	}
+	return slices.ContainsFunc(pod.Status.ContainerStatuses, func(of corev1.ContainerStatus) bool {
+		return of.Name == podspec.ContainerName && of.State.Terminated != nil
+	})
+}
+
+// Alive reports whether the hypervisor of a Pod runs, may run, or may still start. A nil Pod
 // is not alive.
 func Alive(pod *corev1.Pod) bool { return pod != nil && !Finished(pod) }
 

@@ -1,7 +1,9 @@
 package budget
 
 import (
+	"encoding/json"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -295,6 +297,35 @@ func TestParse(t *testing.T) {
 		set.Annotations = map[string]string{v1alpha1.AnnotationKeyReplacement: text}
 		if policy := Of(set); policy != nil {
 			t.Errorf("a set with %s has the policy %+v", text, policy)
+		}
+	}
+}
+
+// TestAbsurdPolicies: whoever writes the annotation of a set, it is followed as far as a deployment may say so, or it
+// counts for nothing, and one short sentence says why.
+func TestAbsurdPolicies(t *testing.T) {
+	many := func(budgets int) string {
+		return `{"budgets":[` + strings.TrimSuffix(strings.Repeat(`{"max":1,"within":"1h"},`, budgets), ",") + `]}`
+	}
+	for text, wrong := range map[string]bool{
+		``: false, `{}`: false, `null`: false, many(8): false,
+		`{"budgets":[{"max":0}]}`: false, `{"budgets":[{"max":"100%","per":"a/b"}]}`: false, `{"budgets":[{"max":2147483647}]}`: false,
+		many(9): true, many(10_000): true, strings.Repeat(" ", longestText) + "{}": true,
+		`{"budgets":[{"max":-1}]}`: true, `{"budgets":[{"max":"-1%"}]}`: true, `{"budgets":[{"max":"101%"}]}`: true, `{"budgets":[{"max":"1000%"}]}`: true,
+		`{"budgets":[{"max":"9223372036854775807%"}]}`: true, `{"budgets":[{"max":99999999999}]}`: true, `{"budgets":[{"max":1e99}]}`: true,
+		`{"budgets":[{"max":"NaN"}]}`: true, `{"budgets":[{"max":"NaN%"}]}`: true, `{"budgets":[{"max":"Inf%"}]}`: true, `{"budgets":[{"max":"1.5"}]}`: true,
+		`{"budgets":[{"max":1,"within":"-1h"}]}`: true, `{"budgets":[{"max":1,"within":"0s"}]}`: true, `{"budgets":[{"max":1,"within":"2540400h"}]}`: true,
+		`{"budgets":[{"max":1,"within":"9999999999h"}]}`: true, `{"budgets":[{"max":1,"per":"a b"}]}`: true, `{"zoneOutage":"Never"}`: true,
+	} {
+		set := &v1alpha1.MachineSet{}
+		set.Annotations = map[string]string{v1alpha1.AnnotationKeyReplacement: text}
+		why, policy := Wrong(set), Of(set)
+		if got := why != ""; got != wrong || wrong && policy != nil || len(why) > 500 {
+			t.Errorf("%.100s: %q and %+v, want wrong: %v", text, why, policy, wrong)
+		}
+		deployment := &v1alpha1.MachineDeployment{}
+		if json.Unmarshal([]byte(text), &deployment.Spec.Replacement) == nil && deployment.Spec.Replacement != nil && (Given(deployment) == nil) != wrong && len(text) < longestText {
+			t.Errorf("%.100s is not the same in a field", text)
 		}
 	}
 }

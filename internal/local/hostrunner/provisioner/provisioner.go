@@ -28,6 +28,8 @@ import (
 	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/ptr"
+
+	"github.com/millwright-dev/millwright/internal/reconcile/messages/recorder"
 )
 
 const (
@@ -98,7 +100,7 @@ func (p Provisioner) Run(ctx context.Context) error {
 	w := &worker{
 		Provisioner: p,
 		files:       files,
-		events:      events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: Name}),
+		events:      recorder.Printable(events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: Name})),
 		claims:      core.PersistentVolumeClaims().Lister(),
 		volumes:     core.PersistentVolumes().Lister(),
 		queue: workqueue.NewTypedRateLimitingQueue(

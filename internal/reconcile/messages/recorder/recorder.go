@@ -1,0 +1,35 @@
+// Package recorder keeps what controls a terminal, and more than a page, out of events: their texts come from
+// providers and guests, too.
+package recorder
+
+import (
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/record"
+
+	"github.com/millwright-dev/millwright/internal/reconcile/messages"
+)
+
+// Longest is how many bytes the text of an event may have.
+const Longest = 4 << 10
+
+// Printable returns a recorder whose texts are short and printable. All recorders are made so.
+func Printable(inner record.EventRecorder) record.EventRecorder { return printable{inner} }
+
+type printable struct{ record.EventRecorder }
+
+// Event implements record.EventRecorder.
+func (p printable) Event(object runtime.Object, kind, reason, message string) {
+	p.EventRecorder.Event(object, kind, reason, messages.Shorten(message, Longest))
+}
+
+// Eventf implements record.EventRecorder.
+func (p printable) Eventf(object runtime.Object, kind, reason, format string, values ...any) {
+	p.Event(object, kind, reason, fmt.Sprintf(format, values...))
+}
+
+// AnnotatedEventf implements record.EventRecorder.
+func (p printable) AnnotatedEventf(object runtime.Object, annotations map[string]string, kind, reason, format string, values ...any) {
+	p.EventRecorder.AnnotatedEventf(object, annotations, kind, reason, "%s", messages.Shorten(fmt.Sprintf(format, values...), Longest))
+}
