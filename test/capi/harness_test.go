@@ -146,7 +146,7 @@ func (h *harness) managerAt(c *env.Cluster, more ...string) *program.Process {
 	args := append([]string{
 		"manager", "--apis", "capi", "--driver", "sim", "--sim-dir", h.path("sim"), "--namespace", h.Namespace,
 		"--control-kubeconfig", path, "--target-kubeconfig", h.ControlPlane.Kubeconfig(), "--port", "0",
-		"--leader-elect-lease-duration", "2m", "--leader-elect-renew-deadline", "90s", "--leader-elect-retry-period", "200ms",
+		"--leader-elect-lease-duration", "2m", "--leader-elect-renew-deadline", "90s",
 	}, more...)
 	p := program.Start(h.t, args...)
 	h.t.Cleanup(func() {

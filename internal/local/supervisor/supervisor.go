@@ -244,8 +244,12 @@ func (c *Child) Kill() error {
 	return nil
 }
 
-// readyInterval is the time between two probes of a child that is not ready yet.
-const readyInterval = 50 * time.Millisecond
+// readyInterval is the shortest time between two probes of a child that is not ready yet, and probeShare how many
+// times as long as a probe takes it is at least: where processors are scarce, the child needs them itself.
+const (
+	readyInterval = 50 * time.Millisecond
+	probeShare    = 4
+)
 
 // AwaitReady waits until the probe succeeds. With first set, the end of the first process
 // since Start is an error; otherwise another one is waited for.
@@ -259,16 +263,15 @@ func (c *Child) AwaitReady(ctx context.Context, first bool) error {
 		failed = nil
 	}
 	began := time.Now()
-	again := time.NewTicker(readyInterval)
-	defer again.Stop()
 	for {
+		asked := time.Now()
 		err := c.Probe(ctx)
 		if err == nil {
 			c.Log.V(1).Info("component is ready", "component", c.Name, "after", time.Since(began).Round(time.Millisecond))
 			return nil
 		}
 		select {
-		case <-again.C:
+		case <-time.After(max(readyInterval, probeShare*time.Since(asked))):
 		case <-r.done:
 			return fmt.Errorf("%s %w", c.Name, ErrNotRunning)
 		case <-failed:

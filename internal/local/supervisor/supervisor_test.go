@@ -232,21 +232,25 @@ func TestAwaitReady(t *testing.T) {
 		reason   string
 		lifetime time.Duration
 		readyAt  time.Duration
+		probing  time.Duration // how long a probe takes
 		first    bool
 		want     error // or one that is none of the others
 		after    time.Duration
 	}{
-		"Ready":   {"asked every 50 ms", time.Hour, 120 * time.Millisecond, true, nil, 150 * time.Millisecond},
-		"Dies":    {"a first child that ends is no reason to wait on", time.Second, time.Hour, true, errAny, time.Second},
-		"Reborn":  {"but a later one is", time.Second, 5 * time.Second, false, nil, 5 * time.Second},
-		"TooLate": {"the context says for how long", time.Hour, time.Hour, true, context.DeadlineExceeded, time.Minute},
+		"Ready":   {"asked every 50 ms", time.Hour, 120 * time.Millisecond, 0, true, nil, 150 * time.Millisecond},
+		"Slow":    {"asked a fifth of the time", time.Hour, 120 * time.Millisecond, 100 * time.Millisecond, true, nil, 600 * time.Millisecond},
+		"Dies":    {"a first child that ends is no reason to wait on", time.Second, time.Hour, 0, true, errAny, time.Second},
+		"Reborn":  {"but a later one is", time.Second, 5 * time.Second, 0, false, nil, 5 * time.Second},
+		"TooLate": {"the context says for how long", time.Hour, time.Hour, 0, true, context.DeadlineExceeded, time.Minute},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newStage(test.lifetime, false)
 				s.Probe = func(context.Context) error {
-					if time.Since(s.began) < test.readyAt {
+					ready := time.Since(s.began) >= test.readyAt
+					time.Sleep(test.probing)
+					if !ready {
 						return errors.New("not yet")
 					}
 					return nil
