@@ -128,6 +128,12 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &applyconfigurationvmv1alpha1.AntiAffinityApplyConfiguration{}
 	case vmv1alpha1.SchemeGroupVersion.WithKind("BootFile"):
 		return &applyconfigurationvmv1alpha1.BootFileApplyConfiguration{}
+	case vmv1alpha1.SchemeGroupVersion.WithKind("DataDisk"):
+		return &applyconfigurationvmv1alpha1.DataDiskApplyConfiguration{}
+	case vmv1alpha1.SchemeGroupVersion.WithKind("DataDiskStatus"):
+		return &applyconfigurationvmv1alpha1.DataDiskStatusApplyConfiguration{}
+	case vmv1alpha1.SchemeGroupVersion.WithKind("DiskSize"):
+		return &applyconfigurationvmv1alpha1.DiskSizeApplyConfiguration{}
 	case vmv1alpha1.SchemeGroupVersion.WithKind("InitialImage"):
 		return &applyconfigurationvmv1alpha1.InitialImageApplyConfiguration{}
 	case vmv1alpha1.SchemeGroupVersion.WithKind("KernelBoot"):

@@ -91,20 +91,28 @@ func TestCreatedObjects(t *testing.T) {
 		"kernelBoot": object{"kernel": object{"url": "http://example.com/k", "checksum": checksum}, "initrd": object{"url": "file:///i"}, "commandLine": "console=ttyS0"},
 		"addresses":  []string{"10.77.1.5", "fd00::5/128"}, "hypervisorImage": "hypervisor:1",
 		"failureDomain": "rack-7",
+		"dataDisks":     []object{{"name": "logs", "size": 5}, {"name": "db", "size": 7, "storageClassName": "slow", "image": object{"url": "https://example.com/db.img"}}},
 	})
 	w.hosts()
 	w.mustCreate("pool-1.a")
 	got := w.theVM()
 	const name = "pool-1-a-yie34sno72nc"
+	claim := func(size, class string) vmv1alpha1.VolumeClaimTemplate {
+		return vmv1alpha1.VolumeClaimTemplate{Spec: corev1.PersistentVolumeClaimSpec{
+			AccessModes:      []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			Resources:        corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(size)}},
+			StorageClassName: &class,
+		}}
+	}
 	want := vmv1alpha1.VirtualMachineSpec{
 		InitialImage:    &vmv1alpha1.InitialImage{URL: "https://example.com/disk.img", Checksum: checksum, Format: vmv1alpha1.FormatQCOW2},
 		HypervisorImage: "hypervisor:1",
 		CPUs:            3, Memory: ptr.To(resource.MustParse("2Gi")),
-		VolumeClaimTemplate: &vmv1alpha1.VolumeClaimTemplate{Spec: corev1.PersistentVolumeClaimSpec{
-			AccessModes:      []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-			Resources:        corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("20Gi")}},
-			StorageClassName: ptr.To("fast"),
-		}},
+		VolumeClaimTemplate: ptr.To(claim("20Gi", "fast")),
+		DataDisks: []vmv1alpha1.DataDisk{
+			{Name: "logs", VolumeClaimTemplate: claim("5Gi", "fast")},
+			{Name: "db", VolumeClaimTemplate: claim("7Gi", "slow"), InitialImage: &vmv1alpha1.InitialImage{URL: "https://example.com/db.img"}},
+		},
 		VMIPs:           []string{"10.77.1.5", "fd00::5/128"},
 		FailureDomain:   "rack-7",
 		MigrateStrategy: vmv1alpha1.MigrateCold, Mode: vmv1alpha1.ModeRun, LeaseMode: vmv1alpha1.LeaseStorageLocking,

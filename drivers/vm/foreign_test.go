@@ -107,6 +107,7 @@ func TestMisfits(t *testing.T) {
 		"size":            {object{"size": "medium"}, codes.AlreadyExists},
 		"same size":       {object{"cpus": 1, "memory": "0.5Gi", "rootFsSize": 1}, codes.OK},
 		"disk":            {object{"rootFsSize": 2}, codes.AlreadyExists},
+		"data disks":      {object{"dataDisks": []object{{"name": "logs", "size": 1}}}, codes.AlreadyExists},
 		"storage class":   {object{"storageClassName": "fast"}, codes.AlreadyExists},
 		"image":           {object{"image": object{"url": "https://example.com/other.img"}}, codes.AlreadyExists},
 		"kernel":          {object{"kernelBoot": object{"kernel": object{"url": "https://example.com/k"}}}, codes.AlreadyExists},

@@ -29,25 +29,18 @@ func (c call) virtualMachine() *vmv1alpha1.VirtualMachine {
 			Annotations: map[string]string{AnnotationIdentity: c.identity.annotation(), AnnotationTags: string(tags)},
 		},
 		Spec: vmv1alpha1.VirtualMachineSpec{
-			InitialImage:    s.Image,
-			KernelBoot:      s.KernelBoot,
-			HypervisorImage: s.HypervisorImage,
-			CPUs:            int32(*s.CPUs),
-			Memory:          ptr.To(resource.MustParse(s.Memory)),
-			VolumeClaimTemplate: &vmv1alpha1.VolumeClaimTemplate{Spec: corev1.PersistentVolumeClaimSpec{
-				AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-				Resources: corev1.VolumeResourceRequirements{
-					Requests: corev1.ResourceList{corev1.ResourceStorage: *resource.NewQuantity(*s.RootFsSize<<30, resource.BinarySI)},
-				},
-			}},
-			VMIPs:           s.Addresses,
-			FailureDomain:   s.FailureDomain,
-			MigrateStrategy: s.MigrateStrategy,
-			UUID:            string(uuid.NewUUID()),
+			InitialImage:        s.Image,
+			KernelBoot:          s.KernelBoot,
+			HypervisorImage:     s.HypervisorImage,
+			CPUs:                int32(*s.CPUs),
+			Memory:              ptr.To(resource.MustParse(s.Memory)),
+			VolumeClaimTemplate: claimTemplate(*s.RootFsSize, s.StorageClassName),
+			DataDisks:           s.dataDisks(),
+			VMIPs:               s.Addresses,
+			FailureDomain:       s.FailureDomain,
+			MigrateStrategy:     s.MigrateStrategy,
+			UUID:                string(uuid.NewUUID()),
 		},
-	}
-	if s.StorageClassName != "" {
-		vm.Spec.VolumeClaimTemplate.Spec.StorageClassName = &s.StorageClassName
 	}
 	if c.userData != nil {
 		vm.Spec.UserData = &vmv1alpha1.UserData{SecretRef: vmv1alpha1.SecretKeyReference{Name: c.key.Name, Key: userDataKey}}
@@ -95,6 +88,7 @@ func (c call) fixed(vm *vmv1alpha1.VirtualMachine) []string {
 	return unequal([]property{
 		{"rootFsSize", wantDisk.Resources.Requests, haveDisk.Resources.Requests},
 		{"storageClassName", wantDisk.StorageClassName, haveDisk.StorageClassName},
+		{"dataDisks", want.Spec.DataDisks, vm.Spec.DataDisks},
 		{"image", want.Spec.InitialImage, vm.Spec.InitialImage},
 		{"kernelBoot", want.Spec.KernelBoot, vm.Spec.KernelBoot},
 		{"addresses", want.Spec.VMIPs, vm.Spec.VMIPs},

@@ -32,6 +32,7 @@ type providerSpec struct {
 	Memory           string                     `json:"memory,omitempty"`
 	RootFsSize       *int64                     `json:"rootFsSize,omitempty"` // GiB
 	StorageClassName string                     `json:"storageClassName,omitempty"`
+	DataDisks        []dataDisk                 `json:"dataDisks,omitempty"`
 	Tags             map[string]string          `json:"tags"`
 	Image            *vmv1alpha1.InitialImage   `json:"image,omitempty"`
 	KernelBoot       *vmv1alpha1.KernelBoot     `json:"kernelBoot,omitempty"`
@@ -125,12 +126,12 @@ func describe(errs []error) string {
 }
 
 func (s *providerSpec) validate() field.ErrorList {
-	errs := slices.Concat(s.validateNames(), s.validateSize(), s.validateTags(), s.validateAddresses())
+	errs := slices.Concat(s.validateNames(), s.validateSize(), s.validateTags(), s.validateAddresses(), s.validateDataDisks())
 	if s.Image == nil && s.KernelBoot == nil {
 		errs = append(errs, field.Required(specPath, "image or kernelBoot, to boot from"))
 	}
 	if s.Image != nil {
-		errs = append(errs, s.validateImage()...)
+		errs = append(errs, validateImage(specPath.Child("image"), s.Image)...)
 	}
 	if s.KernelBoot != nil {
 		errs = append(errs, s.validateKernelBoot()...)
@@ -285,8 +286,7 @@ func (s *providerSpec) cluster() string { return s.tagged(clusterTag)[0] }
 // role returns the role that the tags of a valid specification name.
 func (s *providerSpec) role() string { return s.tagged(roleTag)[0] }
 
-func (s *providerSpec) validateImage() field.ErrorList {
-	path, image := specPath.Child("image"), s.Image
+func validateImage(path *field.Path, image *vmv1alpha1.InitialImage) field.ErrorList {
 	errs := validateFile(path, image.URL, image.Checksum)
 	formats := []vmv1alpha1.ImageFormat{"", vmv1alpha1.FormatRaw, vmv1alpha1.FormatQCOW2}
 	if !slices.Contains(formats, image.Format) {

@@ -100,6 +100,12 @@ func TestBadProviderSpecs(t *testing.T) {
 		"memory odd":    {object{"memory": "64000000"}, codes.InvalidArgument, []string{`providerSpec.memory: Invalid value: "64000000": must be a multiple of 1Mi`}},
 		"disk":          {object{"rootFsSize": 65537}, codes.OutOfRange, []string{"providerSpec.rootFsSize: Invalid value: 65537: must be between 1 and 65536"}},
 		"storage class": {object{"storageClassName": "a/b"}, codes.InvalidArgument, []string{"providerSpec.storageClassName: Invalid value: \"a/b\": a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"}},
+		"data disks": {object{"dataDisks": []object{{"name": "A", "size": 1}, {"name": "a", "size": 1}, {"name": "a", "size": 1}, {"name": "b", "size": 1, "image": file("ftp://x/y")}}}, codes.InvalidArgument, []string{
+			`providerSpec.dataDisks[0].name: Invalid value: "A": must be 1 to 20 lower-case letters, digits and hyphens, the first and the last no hyphen`,
+			`providerSpec.dataDisks[2].name: Duplicate value: "a"`,
+			"providerSpec.dataDisks[3].image.url: Invalid value: must be like https://HOST/PATH, http://HOST/PATH or file:///PATH"}},
+		"a data disk without size": {object{"dataDisks": []object{{"name": "a"}}}, codes.OutOfRange, []string{"providerSpec.dataDisks[0].size: Invalid value: 0: must be between 1 and 65536"}},
+		"a hundred data disks":     {object{"dataDisks": make([]object, 100)}, codes.InvalidArgument, []string{"providerSpec.dataDisks: Too many: 100: must have at most 12 items"}},
 		"no tags": {object{"tags": nil}, codes.InvalidArgument, []string{
 			"providerSpec.tags: Invalid value: must have exactly one key kubernetes.io/cluster/<NAME>, has 0", "providerSpec.tags: Invalid value: must have exactly one key kubernetes.io/role/<NAME>, has 0"}},
 		"tags' kind": {object{"tags": []string{"a"}}, codes.InvalidArgument, []string{"providerSpec.tags: unexpected array"}},

@@ -78,6 +78,14 @@ type VirtualMachineSpec struct {
 	// is ephemeral: it lives as long as the Pod.
 	// +optional
 	VolumeClaimTemplate *VolumeClaimTemplate `json:"volumeClaimTemplate,omitempty"`
+	// DataDisks are further disks of the guest. One that is added, or taken from the list, is so for the guest when
+	// its next hypervisor starts. The claim of one that is taken from the list stays as long as the VM, and
+	// a disk of its name finds it again. A VM that runs with data disks is not migrated live.
+	// +kubebuilder:validation:MaxItems=12
+	// +listType=map
+	// +listMapKey=name
+	// +optional
+	DataDisks []DataDisk `json:"dataDisks,omitempty"`
 	// VMIPs are the guest's addresses, at most one of each IP version. The notation is
 	// CIDR with the full prefix length (10.0.0.5/32); a plain address means the same.
 	// +kubebuilder:validation:MaxItems=2
@@ -208,6 +216,9 @@ const (
 	// LabelVM is a label of the Pods and claims of a VM: the VirtualMachine's name.
 	LabelVM = "vm.metropolis.monogon.dev/name"
 
+	// LabelDataDisk is a label of the claims of data disks: the disk's name.
+	LabelDataDisk = "vm.metropolis.monogon.dev/data-disk"
+
 	// LabelAntiAffinityGroup is a label of the Pods of a VM with spec.antiAffinity: its group.
 	LabelAntiAffinityGroup = "vm.metropolis.monogon.dev/anti-affinity-group"
 
@@ -215,8 +226,8 @@ const (
 	// hypervisors run there, and they run nowhere else.
 	HostKey = "vm.metropolis.monogon.dev/host"
 
-	// AnnotationReplaceDisk gives up a disk that is lost (ReasonDiskLost, ReasonVolumeLost): the
-	// VM gets a new one, with the initial image. The value is status.activePodName, so that it
+	// AnnotationReplaceDisk gives up disks that are lost (ReasonDiskLost, ReasonVolumeLost): the
+	// VM gets new ones, with their initial images. The value is status.activePodName, so that it
 	// holds once. A disk that exists is kept.
 	AnnotationReplaceDisk = "vm.metropolis.monogon.dev/replace-disk"
 
@@ -266,7 +277,23 @@ const (
 	FormatQCOW2 ImageFormat = "QCOW2"
 )
 
-// VolumeClaimTemplate is a template for the PersistentVolumeClaim of a disk.
+// DataDisk is a disk beside the one from which the VM starts.
+type DataDisk struct {
+	// Name of the disk. The guest sees it as its serial number, so Linux has it at /dev/disk/by-id/virtio-NAME.
+	// +kubebuilder:validation:MaxLength=20
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
+	Name string `json:"name"`
+	// InitialImage is written to the disk when it is new, and never again. Without one it is blank.
+	// +optional
+	InitialImage *InitialImage `json:"initialImage,omitempty"`
+	// VolumeClaimTemplate describes the claim for the disk.
+	VolumeClaimTemplate VolumeClaimTemplate `json:"volumeClaimTemplate"`
+}
+
+// VolumeClaimTemplate is a template for the PersistentVolumeClaim of a disk. The size that it requests may become
+// larger: see ConditionRestartNeeded.
+//
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.spec.resources) || !has(oldSelf.spec.resources.requests) || !('storage' in oldSelf.spec.resources.requests) || !has(self.spec.resources) || !has(self.spec.resources.requests) || !('storage' in self.spec.resources.requests) || (type(self.spec.resources.requests['storage']) == string && type(oldSelf.spec.resources.requests['storage']) == string ? !quantity(self.spec.resources.requests['storage']).isLessThan(quantity(oldSelf.spec.resources.requests['storage'])) : type(self.spec.resources.requests['storage']) != int || type(oldSelf.spec.resources.requests['storage']) != int || self.spec.resources.requests['storage'] >= oldSelf.spec.resources.requests['storage'])",message="a disk cannot become smaller",fieldPath=".spec"
 type VolumeClaimTemplate struct {
 	// Metadata of the claim.
 	// +optional
@@ -341,6 +368,16 @@ type VirtualMachineStatus struct {
 	// NodeName is the node on which the authoritative Pod is.
 	// +optional
 	NodeName string `json:"nodeName,omitempty"`
+	// DataDisks are the data disks that the VM has or had. One that was prepared is never created again.
+	// +listType=map
+	// +listMapKey=name
+	// +optional
+	DataDisks []DataDiskStatus `json:"dataDisks,omitempty"`
+	// GrowDisks are the sizes to which disks of the guest may grow while it runs, as their volumes have grown. The
+	// hypervisor of activePodName is told.
+	// +listType=atomic
+	// +optional
+	GrowDisks []DiskSize `json:"growDisks,omitempty"`
 	// Addresses of the guest, without prefix length. Empty: unknown.
 	// +listType=atomic
 	// +optional
@@ -360,6 +397,26 @@ type VirtualMachineStatus struct {
 	// ObservedGeneration is the generation of the spec to which the status belongs.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+}
+
+// DataDiskStatus is what is known of a data disk.
+type DataDiskStatus struct {
+	// Name of the disk.
+	Name string `json:"name"`
+	// VolumeClaimName is its claim.
+	VolumeClaimName string `json:"volumeClaimName"`
+	// Prepared reports whether a hypervisor has had the disk complete. From then on none creates it.
+	// +optional
+	Prepared bool `json:"prepared,omitempty"`
+}
+
+// DiskSize is the size of a disk.
+type DiskSize struct {
+	// Name of the data disk. Empty: the disk from which the VM starts.
+	// +optional
+	Name string `json:"name,omitempty"`
+	// Bytes is the size.
+	Bytes int64 `json:"bytes"`
 }
 
 // VirtualMachineAuthority names the only hypervisor that may run the VM, and its disk. Its
@@ -521,6 +578,11 @@ const (
 	// ConditionHypervisorCurrent reports whether the hypervisor has the image that the next one would have.
 	// It is absent while there is none.
 	ConditionHypervisorCurrent = "HypervisorCurrent"
+
+	// ConditionRestartNeeded reports that the guest lacks something of the spec: CPUs, memory, data disks, the size of
+	// a disk. It gets it when the next hypervisor of the VM starts, unless the message says what is wrong.
+	// Absent: it lacks nothing, or there is no hypervisor.
+	ConditionRestartNeeded = "RestartNeeded"
 
 	// ConditionFenced reports whether the VM was taken from a host because of AnnotationFence, or why the last
 	// such annotation did nothing. Absent: there was none.

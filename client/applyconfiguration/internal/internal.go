@@ -1959,6 +1959,160 @@ var schemaYAML = typed.YAMLObject(`types:
           - name: cpus
             type:
               scalar: numeric
+          - name: dataDisks
+            type:
+              list:
+                elementType:
+                  map:
+                    fields:
+                    - name: initialImage
+                      type:
+                        map:
+                          fields:
+                          - name: checksum
+                            type:
+                              scalar: string
+                          - name: format
+                            type:
+                              scalar: string
+                          - name: url
+                            type:
+                              scalar: string
+                    - name: name
+                      type:
+                        scalar: string
+                    - name: volumeClaimTemplate
+                      type:
+                        map:
+                          fields:
+                          - name: metadata
+                            type:
+                              map:
+                                fields:
+                                - name: annotations
+                                  type:
+                                    map:
+                                      elementType:
+                                        scalar: string
+                                - name: labels
+                                  type:
+                                    map:
+                                      elementType:
+                                        scalar: string
+                          - name: spec
+                            type:
+                              map:
+                                fields:
+                                - name: accessModes
+                                  type:
+                                    list:
+                                      elementType:
+                                        scalar: string
+                                      elementRelationship: atomic
+                                - name: dataSource
+                                  type:
+                                    map:
+                                      fields:
+                                      - name: apiGroup
+                                        type:
+                                          scalar: string
+                                      - name: kind
+                                        type:
+                                          scalar: string
+                                      - name: name
+                                        type:
+                                          scalar: string
+                                      elementRelationship: atomic
+                                - name: dataSourceRef
+                                  type:
+                                    map:
+                                      fields:
+                                      - name: apiGroup
+                                        type:
+                                          scalar: string
+                                      - name: kind
+                                        type:
+                                          scalar: string
+                                      - name: name
+                                        type:
+                                          scalar: string
+                                      - name: namespace
+                                        type:
+                                          scalar: string
+                                - name: resources
+                                  type:
+                                    map:
+                                      fields:
+                                      - name: limits
+                                        type:
+                                          map:
+                                            elementType:
+                                              scalar: untyped
+                                              list:
+                                                elementType:
+                                                  namedType: __untyped_atomic_
+                                                elementRelationship: atomic
+                                              map:
+                                                elementType:
+                                                  namedType: __untyped_deduced_
+                                                elementRelationship: separable
+                                      - name: requests
+                                        type:
+                                          map:
+                                            elementType:
+                                              scalar: untyped
+                                              list:
+                                                elementType:
+                                                  namedType: __untyped_atomic_
+                                                elementRelationship: atomic
+                                              map:
+                                                elementType:
+                                                  namedType: __untyped_deduced_
+                                                elementRelationship: separable
+                                - name: selector
+                                  type:
+                                    map:
+                                      fields:
+                                      - name: matchExpressions
+                                        type:
+                                          list:
+                                            elementType:
+                                              map:
+                                                fields:
+                                                - name: key
+                                                  type:
+                                                    scalar: string
+                                                - name: operator
+                                                  type:
+                                                    scalar: string
+                                                - name: values
+                                                  type:
+                                                    list:
+                                                      elementType:
+                                                        scalar: string
+                                                      elementRelationship: atomic
+                                            elementRelationship: atomic
+                                      - name: matchLabels
+                                        type:
+                                          map:
+                                            elementType:
+                                              scalar: string
+                                      elementRelationship: atomic
+                                - name: storageClassName
+                                  type:
+                                    scalar: string
+                                - name: volumeAttributesClassName
+                                  type:
+                                    scalar: string
+                                - name: volumeMode
+                                  type:
+                                    scalar: string
+                                - name: volumeName
+                                  type:
+                                    scalar: string
+                elementRelationship: associative
+                keys:
+                - name
           - name: failureDomain
             type:
               scalar: string
@@ -2276,6 +2430,37 @@ var schemaYAML = typed.YAMLObject(`types:
                 elementRelationship: associative
                 keys:
                 - type
+          - name: dataDisks
+            type:
+              list:
+                elementType:
+                  map:
+                    fields:
+                    - name: name
+                      type:
+                        scalar: string
+                    - name: prepared
+                      type:
+                        scalar: boolean
+                    - name: volumeClaimName
+                      type:
+                        scalar: string
+                elementRelationship: associative
+                keys:
+                - name
+          - name: growDisks
+            type:
+              list:
+                elementType:
+                  map:
+                    fields:
+                    - name: bytes
+                      type:
+                        scalar: numeric
+                    - name: name
+                      type:
+                        scalar: string
+                elementRelationship: atomic
           - name: imagePrepared
             type:
               scalar: boolean

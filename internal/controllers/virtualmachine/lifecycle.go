@@ -37,6 +37,9 @@ type pass struct {
 	cause     *cause   // why there is no Pod. Set by the step that ended the pass
 	free      bool     // no hypervisor can have the last lease any more. Set by WatchLease
 
+	// noGrowth is why a volume cannot grow; nil if all can. Set by GrowDisks.
+	noGrowth *cause
+
 	// fenced says that the host is fenced, and the VM is started elsewhere though the Pod of its hypervisor
 	// seems to live. Empty: it is not. Set by Fence.
 	fenced string
@@ -69,11 +72,13 @@ func (c *Controller) runSteps() []flow.Step[*pass] {
 		{Name: "Migrate", Run: c.migrate},
 		{Name: "RemoveOtherPods", Run: c.removeOtherPods},
 		{Name: "RemoveOtherClaims", Run: c.removeOtherClaims},
+		{Name: "GrowDisks", Run: c.growDisks},
 		{Name: "KeepLivingPod", Run: c.keepLivingPod},
 		{Name: "Validate", Run: c.validate},
 		{Name: "AssignAddresses", Run: c.assignAddresses},
 		{Name: "AwaitUserData", Run: c.awaitUserData},
 		{Name: "EnsureClaim", Run: c.ensureClaim},
+		{Name: "EnsureDataClaims", Run: c.ensureDataClaims},
 		{Name: "AwaitLease", Run: c.awaitLease},
 		{Name: "AwaitNextAttempt", Run: c.awaitNextAttempt},
 		{Name: "Reserve", Run: c.reserve},
@@ -146,6 +151,10 @@ func invalid(vm *v1alpha1.VirtualMachine) *cause {
 		return causef(reasonInvalid, "spec.leaseDurationSeconds: %v", lease.Check(authority.DurationOf(vm)))
 	case template != nil && template.Spec.Resources.Requests.Storage().Sign() <= 0:
 		return causef(reasonInvalid, "spec.volumeClaimTemplate.spec.resources.requests.storage: must say the size of the disk")
+	case template != nil && template.Spec.Resources.Requests.Storage().CmpInt64(podspec.MaxDiskBytes) > 0:
+		return causef(reasonInvalid, "spec.volumeClaimTemplate.spec.resources.requests.storage: %s is more than 4Pi", template.Spec.Resources.Requests.Storage())
+	case podspec.InvalidDataDisks(spec) != "":
+		return causef(reasonInvalid, "%s", podspec.InvalidDataDisks(spec))
 	case podspec.InvalidPlacement(spec) != "":
 		return causef(reasonInvalid, "%s", podspec.InvalidPlacement(spec))
 	case podspec.GuestMemory(spec) <= 0:

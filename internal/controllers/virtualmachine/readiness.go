@@ -72,6 +72,8 @@ type observation struct {
 
 	oneMachine bool // all hosts are on one machine
 
+	noGrowth *cause // why a volume cannot grow; nil if all can
+
 	fence *metav1.Condition // what became of the annotation; nil if there was none
 
 	target *corev1.Pod // of the migration under way, or of the last one; nil if it is not known
@@ -115,6 +117,7 @@ func statusOf(vm *v1alpha1.VirtualMachine, o observation) v1alpha1.VirtualMachin
 	} else {
 		meta.RemoveStatusCondition(&status.Conditions, v1alpha1.ConditionHypervisorCurrent)
 	}
+	restartNeeded(vm, o, &status.Conditions, set)
 	ready := readiness(vm, o)
 	ready.Type = v1alpha1.ConditionReady
 	set(ready)

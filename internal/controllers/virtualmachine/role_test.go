@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
@@ -25,6 +26,10 @@ func TestRoleGrantsWhatIsUsed(t *testing.T) {
 	w.wantStatus(h.lease(), vmpb.RunLeaseUpdate_STATUS_OK)
 	h.report(vmpb.ReportStateRequest_STATE_RUNNING, func(r *vmpb.ReportStateRequest) { r.ImagePrepared = true })
 	w.awaitReady("a", reasonRunning)
+	w.change("a", func(vm *v1alpha1.VirtualMachine) {
+		vm.Spec.VolumeClaimTemplate.Spec.Resources.Requests[corev1.ResourceStorage] = resource.MustParse("2Gi")
+	})
+	w.eventually("the disk was to grow", func() bool { return w.pending("a") != "" })
 	vm := w.vm("a")
 	w.must(w.client.Delete(t.Context(), vm))
 	w.eventually("the hypervisor is deleted", func() bool { return w.gone(pod, pod.Name) || pod.DeletionTimestamp != nil })

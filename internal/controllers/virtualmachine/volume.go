@@ -49,17 +49,22 @@ func (c *Controller) ensureClaim(ctx context.Context, p *pass) flow.Result {
 	case !claim.DeletionTimestamp.IsZero():
 		return p.blocked(causef(v1alpha1.ReasonVolumeLost, "persistent volume claim %s, the disk, is being deleted", p.claim))
 	}
+	if err := c.growBeforeStart(ctx, p, claim, "", p.vm.Spec.VolumeClaimTemplate); err != nil {
+		return flow.Fail(err)
+	}
 	return c.awaitVolume(ctx, p, claim)
 }
 
-// claims returns the claims of a VM that are not being deleted.
+// claims returns the claims of a VM that are not being deleted, but for those of data disks.
 func (c *Controller) claims(ctx context.Context, p *pass) ([]corev1.PersistentVolumeClaim, error) {
 	list := &corev1.PersistentVolumeClaimList{}
 	err := c.Client.List(ctx, list, client.InNamespace(p.vm.Namespace), client.MatchingFields{indexOwner: string(p.vm.UID)})
 	if err != nil {
 		return nil, fmt.Errorf("listing claims: %w", err)
 	}
-	return slices.DeleteFunc(list.Items, func(claim corev1.PersistentVolumeClaim) bool { return !claim.DeletionTimestamp.IsZero() }), nil
+	return slices.DeleteFunc(list.Items, func(claim corev1.PersistentVolumeClaim) bool {
+		return !claim.DeletionTimestamp.IsZero() || podspec.IsDataClaim(p.vm, &claim)
+	}), nil
 }
 
 // named returns the names of claims.

@@ -101,6 +101,8 @@ type Paths struct {
 	// RootDisk is the file with the root disk; its folder must exist. Beside it are its
 	// lock (".lock") and, while it is written, the partial file (".partial").
 	RootDisk string
+	// DataDisks are the files with the data disks, by the disk's name, as for RootDisk.
+	DataDisks map[string]string
 	// Run is the folder for files that live as long as the Pod: the socket, and QEMU's
 	// inputs. It is created if need be.
 	Run string
@@ -120,6 +122,12 @@ func PathsFor(spec *vmpb.VMSpec, root string) Paths {
 	}
 	if path := spec.GetRootDiskPath(); path != "" {
 		paths.RootDisk = filepath.Join(root, path)
+	}
+	for _, data := range spec.GetDataDisks() {
+		if paths.DataDisks == nil {
+			paths.DataDisks = map[string]string{}
+		}
+		paths.DataDisks[data.GetName()] = filepath.Join(root, data.GetPath())
 	}
 	if path := spec.GetUserData().GetPath(); path != "" {
 		paths.UserData = filepath.Join(root, path)
@@ -180,6 +188,7 @@ type Machine interface {
 	Powerdown(ctx context.Context) error
 	Quit(ctx context.Context) error
 	Kill(ctx context.Context) error
+	Grow(ctx context.Context, serial string, bytes uint64) error
 }
 
 // QEMU starts machines with QEMU.
@@ -215,8 +224,8 @@ func (c Config) withDefaults() Config {
 	if c.Clock == nil {
 		c.Clock = watchdog.Now
 	}
-	if fullLeases(c.Spec) {
-		c.Migration = nil // the target would need a lease of its own
+	if fullLeases(c.Spec) || len(c.Spec.GetDataDisks()) > 0 {
+		c.Migration = nil // the target would need a lease of its own, and copies of all disks
 	}
 	if c.Trouble == nil {
 		c.Trouble = func() error { return nil }

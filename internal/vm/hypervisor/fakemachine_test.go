@@ -172,6 +172,17 @@ func (m *fakeMachine) State(context.Context) (qemu.State, error) {
 	return state, nil
 }
 
+// Grow implements hypervisor.Machine.
+func (m *fakeMachine) Grow(_ context.Context, serial string, bytes uint64) error {
+	path := m.Config.Disks.Root.Path
+	for _, data := range m.Config.Disks.Data {
+		if data.Serial == serial {
+			path = data.Path
+		}
+	}
+	return os.Truncate(path, int64(bytes))
+}
+
 // Changed implements hypervisor.Machine.
 func (m *fakeMachine) Changed() <-chan struct{} { return m.changed }
 

@@ -133,6 +133,7 @@ func (l *life) reportGuest(state qemu.State, paused bool) {
 	l.server.SetServing(l.guest.runs || paused)
 	l.reporter.Update(func(r *controller.Report) {
 		r.State, r.Cause, r.Message, r.Prepared = report.State, report.Cause, report.Message, true
+		r.Disks = l.diskSizes()
 	})
 	l.log.Info("the guest's state", "state", report.State, "qemu", state.Status, "message", report.Message)
 }

@@ -63,12 +63,18 @@ type life struct {
 	endpoint string
 	conn     *grpc.ClientConn
 	reporter *controller.Reporter
-	lock     *disk.Lock
+	locks    []*disk.Lock
 	lease    *controller.Lease // nil while the authority is asked back
 	watchdog Watchdog          // nil without full leases
 	machine  Machine
-	// guestConfig describes the guest. Its root disk is set when the machine starts.
+	// guestConfig describes the guest. Its disks are set when the machine starts.
 	guestConfig qemu.Config
+	// newDisks is whether disks were created that the controller may not know of.
+	newDisks bool
+	// sizes are those of the disks. Nil: they are to be measured.
+	sizes *controller.Disks
+	// grown are the sizes that the machine was told last. Nil: none.
+	grown *controller.Disks
 
 	// guest is what is known of the guest once the machine has started.
 	guest guest
@@ -160,7 +166,7 @@ func (l *life) close() {
 	if l.conn != nil {
 		_ = l.conn.Close()
 	}
-	_ = l.lock.Release()
+	_ = l.unlock()
 }
 
 // listenFunc returns the listeners on the socket and the network; the latter may be nil.

@@ -75,6 +75,7 @@ func (l *life) keep(changed, asked <-chan struct{}) (again <-chan time.Time, err
 		}
 		cancel()
 	}()
+	l.growDisks(ctx)
 	again, err = l.hold(ctx, l.paused)
 	if ctx.Err() != nil {
 		return nil, nil

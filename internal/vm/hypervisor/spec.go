@@ -70,6 +70,7 @@ const (
 	minMemoryBytes = 1 << 20
 	maxMemoryBytes = 64 << 40
 	maxDiskBytes   = 1 << 52
+	maxDataDisks   = 16
 	// maxCommandLine is above the limit of Linux on any platform.
 	maxCommandLine = 64 << 10
 )
@@ -77,6 +78,8 @@ const (
 var (
 	uuidForm     = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
 	checksumForm = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
+	// dataDiskForm is limited by what virtio has room for.
+	dataDiskForm = regexp.MustCompile(`^[0-9a-z]([0-9a-z-]{0,18}[0-9a-z])?$`)
 	// nameForm is wider than Kubernetes', and safe in logs, command lines and host names.
 	nameForm = regexp.MustCompile(`^[0-9A-Za-z]([0-9A-Za-z._-]{0,251}[0-9A-Za-z])?$`)
 )
@@ -84,7 +87,7 @@ var (
 // checkSpec returns the first problem, nil if there is none.
 func checkSpec(spec *vmpb.VMSpec) *SpecError {
 	for _, check := range []func(*vmpb.VMSpec) *SpecError{
-		checkNames, checkMode, checkImage, checkController, checkGuest, checkKernel, checkFiles,
+		checkNames, checkMode, checkImage, checkController, checkGuest, checkKernel, checkFiles, checkDataDisks,
 	} {
 		if problem := check(spec); problem != nil {
 			return problem
@@ -126,6 +129,8 @@ func checkIncoming(spec *vmpb.VMSpec) *SpecError {
 		return &SpecError{"migration_source_pod", fmt.Sprintf("%q is not a name", source)}
 	case source != "" && source == spec.GetPodName():
 		return &SpecError{"migration_source_pod", "is this Pod"}
+	case len(spec.GetDataDisks()) > 0:
+		return &SpecError{"data_disks", "they are not copied, so a virtual machine with data disks cannot migrate"}
 	case spec.GetRootDiskShared():
 		return &SpecError{"root_disk_shared", "a disk that both hosts have attached cannot migrate yet: its lock stays with the source"}
 	}
@@ -137,12 +142,15 @@ func checkImage(spec *vmpb.VMSpec) *SpecError {
 	if spec.GetMode() != vmpb.VMSpec_SM_PREPARE_IMAGE {
 		return nil
 	}
-	image := spec.GetInitialImage()
-	if problem := checkSource("initial_image", image.GetUrl(), image.GetChecksum()); problem != nil {
+	return checkInitialImage("initial_image", spec.GetInitialImage())
+}
+
+func checkInitialImage(field string, image *vmpb.InitialImage) *SpecError {
+	if problem := checkSource(field, image.GetUrl(), image.GetChecksum()); problem != nil {
 		return problem
 	}
 	if _, known := vmpb.InitialImage_Format_name[int32(image.GetFormat())]; !known {
-		return &SpecError{"initial_image.format", fmt.Sprintf("%d is unknown", image.GetFormat())}
+		return &SpecError{field + ".format", fmt.Sprintf("%d is unknown", image.GetFormat())}
 	}
 	return nil
 }
@@ -238,6 +246,37 @@ func checkFiles(spec *vmpb.VMSpec) *SpecError {
 		return &SpecError{"root_disk_bytes", fmt.Sprintf("%d is more than 4 PiB", size)}
 	}
 	return checkPath("root_disk_path", spec.GetRootDiskPath())
+}
+
+// checkDataDisks checks images only if they would be written.
+func checkDataDisks(spec *vmpb.VMSpec) *SpecError {
+	if count := len(spec.GetDataDisks()); count > maxDataDisks {
+		return &SpecError{"data_disks", fmt.Sprintf("%d are more than %d", count, maxDataDisks)}
+	}
+	names := map[string]bool{}
+	for i, data := range spec.GetDataDisks() {
+		field := fmt.Sprintf("data_disks[%d]", i)
+		name := data.GetName()
+		switch {
+		case !dataDiskForm.MatchString(name):
+			return &SpecError{field + ".name", fmt.Sprintf("%q is not of 1 to 20 lower-case letters, digits and hyphens", name)}
+		case names[name]:
+			return &SpecError{field + ".name", fmt.Sprintf("%q is the name of two disks", name)}
+		case data.GetPath() == "":
+			return &SpecError{field + ".path", "is required"}
+		case data.GetBytes() > maxDiskBytes:
+			return &SpecError{field + ".bytes", fmt.Sprintf("%d is more than 4 PiB", data.GetBytes())}
+		}
+		names[name] = true
+		problem := checkPath(field+".path", data.GetPath())
+		if problem == nil && data.GetInitialImage() != nil && !data.GetExists() {
+			problem = checkInitialImage(field+".initial_image", data.GetInitialImage())
+		}
+		if problem != nil {
+			return problem
+		}
+	}
+	return nil
 }
 
 // checkPath accepts clean absolute paths only, so also none that leaves its root by "..".

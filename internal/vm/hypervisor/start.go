@@ -2,16 +2,12 @@ package hypervisor
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
-	"io/fs"
-	"os"
 	"path/filepath"
 	"time"
 
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/controller"
-	"github.com/millwright-dev/millwright/internal/vm/hypervisor/disk"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
 	"github.com/millwright-dev/millwright/internal/vm/image"
 	"github.com/millwright-dev/millwright/internal/vm/image/architecture"
@@ -85,38 +81,6 @@ func (l *life) connect(context.Context) error {
 	return nil
 }
 
-// lockDisk comes before the first write to the disk or beside it.
-func (l *life) lockDisk(ctx context.Context) error {
-	return l.retryLocked(ctx, func() error {
-		lock, err := disk.Acquire(l.config.Paths.RootDisk)
-		l.lock = lock
-		return err
-	})
-}
-
-// retryLocked tries until the disk is unlocked or LockLimit is over. An earlier run of this VM
-// may be about to end.
-func (l *life) retryLocked(ctx context.Context, try func() error) error {
-	late := time.After(l.config.Timing.LockLimit)
-	for {
-		err := try()
-		if !errors.Is(err, disk.ErrLocked) && !errors.Is(err, qemu.ErrDiskLocked) {
-			return err
-		}
-		l.reporter.Update(func(r *controller.Report) {
-			r.State, r.Cause = vmpb.ReportStateRequest_STATE_WAITING, vmpb.ReportStateRequest_CAUSE_DISK_LOCKED
-			r.Message = "Another process holds the lock of the disk. Waiting for its end."
-		})
-		select {
-		case <-time.After(l.config.Timing.LockRetry):
-		case <-late:
-			return err
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
-}
-
 func (l *life) openLease(context.Context) error {
 	if fullLeases(l.config.Spec) {
 		return l.openExpiring()
@@ -154,81 +118,6 @@ func (l *life) awaitAuthorization(ctx context.Context) error {
 			return context.Cause(ctx)
 		}
 	}
-}
-
-// prepareDisk has the disk complete. It is created only once.
-func (l *life) prepareDisk(ctx context.Context) error {
-	before, err := l.hadDisk()
-	if err != nil {
-		return err
-	}
-	if err := l.ensureDisk(ctx, before); err != nil || before {
-		return err
-	}
-	return l.recordDisk()
-}
-
-// ensureDisk never writes to an existing disk: it is complete, and may have run. A disk that
-// should exist is not created again: the guest would start without its data.
-func (l *life) ensureDisk(ctx context.Context, before bool) error {
-	root := disk.Disk{Path: l.config.Paths.RootDisk, Bytes: l.config.Spec.GetRootDiskBytes()}
-	exists, err := root.Exists()
-	switch {
-	case err != nil:
-		return err
-	case exists:
-		return root.Grow()
-	case before || l.config.Spec.GetRootDiskExists():
-		return errDiskLost
-	case l.preparing():
-		return l.writeImage(ctx, root)
-	default:
-		return root.MakeBlank()
-	}
-}
-
-// diskRecord is a file in the run folder. It exists if an earlier run of this Pod had the disk
-// complete: the specification is older than that, and says nothing about it.
-const diskRecord = "disk-complete"
-
-func (l *life) hadDisk() (bool, error) {
-	_, err := os.Stat(filepath.Join(l.config.Paths.Run, diskRecord))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return false, fmt.Errorf("looking for the record of the disk: %w", err)
-	}
-	return err == nil, nil
-}
-
-func (l *life) recordDisk() error {
-	record, err := disk.CreatePartial(filepath.Join(l.config.Paths.Run, diskRecord), 0o600)
-	if err == nil {
-		defer record.Discard()
-		err = record.Commit()
-	}
-	if err != nil {
-		return fmt.Errorf("recording that the disk is complete: %w", err)
-	}
-	return nil
-}
-
-func (l *life) preparing() bool {
-	return l.config.Spec.GetMode() == vmpb.VMSpec_SM_PREPARE_IMAGE
-}
-
-func (l *life) writeImage(ctx context.Context, root disk.Disk) error {
-	const doing = "writing the initial image"
-	l.reportState(vmpb.ReportStateRequest_STATE_PREPARING, doing)
-	from, options := l.config.Spec.GetInitialImage(), l.imageOptions(doing)
-	if l.config.Spec.GetKernelBoot() == nil {
-		options.Check = architecture.CheckDisk(qemu.Architecture)
-	}
-	err := l.config.WriteDisk(ctx,
-		image.Source{URL: from.GetUrl(), Checksum: from.GetChecksum(), Format: from.GetFormat()},
-		image.Target{Path: root.Path, Bytes: int64(root.Size())}, options)
-	if err != nil {
-		return err
-	}
-	return root.Grow()
 }
 
 // imageOptions report the progress of a download.
@@ -272,7 +161,7 @@ func (l *life) fetchBootFiles(ctx context.Context) error {
 	return nil
 }
 
-// describe finds out what machine to start, but for its root disk.
+// describe finds out what machine to start, but for its disks.
 func (l *life) describe() error {
 	config, err := describeGuest(l.config)
 	if err == nil {
@@ -288,8 +177,7 @@ func (l *life) startMachine(ctx context.Context) error {
 	if err := l.describe(); err != nil {
 		return err
 	}
-	var err error
-	if l.guestConfig.Disks.Root, err = qemu.DiskAt(l.config.Paths.RootDisk); err != nil {
+	if err := l.attachDisks(); err != nil {
 		return err
 	}
 	return l.retryLocked(ctx, func() error {
@@ -308,11 +196,12 @@ func (l *life) startMachine(ctx context.Context) error {
 // reportPrepared reports before the first start that the disk is prepared. If that fails, the
 // next hypervisor still finds the disk.
 func (l *life) reportPrepared(ctx context.Context) error {
-	if !l.preparing() {
+	if !l.newDisks {
 		return nil
 	}
 	l.reporter.Update(func(r *controller.Report) {
 		r.State, r.Message, r.Prepared = vmpb.ReportStateRequest_STATE_WAITING, "the disk is prepared", true
+		r.Disks = l.diskSizes()
 	})
 	ctx, cancel := context.WithTimeout(ctx, l.config.Timing.Prepared)
 	defer cancel()

@@ -64,6 +64,8 @@ const (
 	SocketPath = DirRun + "/vm.sock"
 	// RootDiskPath is the root disk: a file on the volume, or the device.
 	RootDiskPath = "/var/lib/millwright/disk.img"
+	// DataDisksPath is the folder with one for each data disk, of its name.
+	DataDisksPath = "/var/lib/millwright-data"
 	// UserDataPath is the file with the guest's configuration.
 	UserDataPath = "/etc/millwright/user-data"
 	// TokenPath is the file with the Pod's token for TokenAudience. It changes before the
@@ -80,6 +82,9 @@ const (
 	// TerminationMessagePath is the file for the Termination, as JSON.
 	TerminationMessagePath = "/dev/termination-log"
 )
+
+// DataDiskPath returns the path of a data disk: a file on its volume.
+func DataDiskPath(name string) string { return DataDisksPath + "/" + name + "/disk.img" }
 
 // Command returns the command of the container.
 func Command() []string { return []string{"millwright", "hypervisor"} }

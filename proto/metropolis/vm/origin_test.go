@@ -30,6 +30,17 @@ var additions = map[string]string{
 	"VMSpec.grace":                "17 optional google.protobuf.Duration, JSON grace",
 	"VMSpec.root_disk_shared":     "18 optional bool, JSON rootDiskShared",
 	"VMSpec.lease_duration":       "19 optional google.protobuf.Duration, JSON leaseDuration",
+	"VMSpec.data_disks":           "20 repeated metropolis.proto.vm.DataDisk, JSON dataDisks",
+
+	"DataDisk":               "message",
+	"DataDisk.name":          "1 optional string, JSON name",
+	"DataDisk.path":          "2 optional string, JSON path",
+	"DataDisk.bytes":         "3 optional uint64, JSON bytes",
+	"DataDisk.exists":        "4 optional bool, JSON exists",
+	"DataDisk.initial_image": "5 optional metropolis.proto.vm.InitialImage, JSON initialImage",
+	"DiskSize":               "message",
+	"DiskSize.name":          "1 optional string, JSON name",
+	"DiskSize.bytes":         "2 optional uint64, JSON bytes",
 
 	"InitialImage.checksum":              "2 optional string, JSON checksum",
 	"InitialImage.format":                "3 optional metropolis.proto.vm.InitialImage.Format, JSON format",
@@ -57,6 +68,7 @@ var additions = map[string]string{
 	"RunLeaseUpdate.fencing_token": "3 optional uint64, JSON fencingToken",
 	"RunLeaseUpdate.paused":        "4 optional bool, JSON paused",
 	"RunLeaseUpdate.migrate":       "5 optional bool, JSON migrate",
+	"RunLeaseUpdate.grow":          "6 repeated metropolis.proto.vm.DiskSize, JSON grow",
 
 	"EnsureMigrationTargetResponse.target_pod": "3 optional string, JSON targetPod",
 
@@ -89,6 +101,7 @@ var additions = map[string]string{
 
 	"ReportStateRequest.migration":                     "10 optional metropolis.proto.vm.ReportStateRequest.Migration, JSON migration",
 	"ReportStateRequest.can_migrate":                   "11 optional bool, JSON canMigrate",
+	"ReportStateRequest.disks":                         "12 repeated metropolis.proto.vm.DiskSize, JSON disks",
 	"ReportStateRequest.Migration":                     "message",
 	"ReportStateRequest.Migration.phase":               "1 optional metropolis.proto.vm.ReportStateRequest.Migration.Phase, JSON phase",
 	"ReportStateRequest.Migration.target_pod":          "2 optional string, JSON targetPod",

@@ -218,7 +218,7 @@ func (x InitialImage_Format) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use InitialImage_Format.Descriptor instead.
 func (InitialImage_Format) EnumDescriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{1, 0}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{3, 0}
 }
 
 // Status is the controller's answer to "may I keep running this VM?".
@@ -272,7 +272,7 @@ func (x RunLeaseUpdate_Status) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use RunLeaseUpdate_Status.Descriptor instead.
 func (RunLeaseUpdate_Status) EnumDescriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{11, 0}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{13, 0}
 }
 
 // Action is a way to leave a host.
@@ -325,7 +325,7 @@ func (x EnsureMigrationTargetResponse_Action) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use EnsureMigrationTargetResponse_Action.Descriptor instead.
 func (EnsureMigrationTargetResponse_Action) EnumDescriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{15, 0}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{17, 0}
 }
 
 // State of a hypervisor. After the last one the Pod ends.
@@ -396,7 +396,7 @@ func (x ReportStateRequest_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ReportStateRequest_State.Descriptor instead.
 func (ReportStateRequest_State) EnumDescriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{16, 0}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{18, 0}
 }
 
 // Cause is why the guest does not run.
@@ -458,7 +458,7 @@ func (x ReportStateRequest_Cause) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ReportStateRequest_Cause.Descriptor instead.
 func (ReportStateRequest_Cause) EnumDescriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{16, 1}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{18, 1}
 }
 
 // Phase of a migration.
@@ -520,7 +520,7 @@ func (x ReportStateRequest_Migration_Phase) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ReportStateRequest_Migration_Phase.Descriptor instead.
 func (ReportStateRequest_Migration_Phase) EnumDescriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{16, 0, 0}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{18, 0, 0}
 }
 
 // VMSpec is the input of a hypervisor process. The controller passes it
@@ -584,6 +584,9 @@ type VMSpec struct {
 	// Addition. Only with LM_FULL_LEASES, where it is required: how long the leases are that the
 	// controller will grant, 6 s to 10 min. Another duration is refused.
 	LeaseDuration *durationpb.Duration `protobuf:"bytes,19,opt,name=lease_duration,json=leaseDuration,proto3" json:"lease_duration,omitempty"`
+	// Addition. Further disks of the VM, in the order of the guest's bus. Empty: none. Refused with
+	// SM_INCOMING_MIGRATION: they are not copied.
+	DataDisks     []*DataDisk `protobuf:"bytes,20,rep,name=data_disks,json=dataDisks,proto3" json:"data_disks,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -751,6 +754,151 @@ func (x *VMSpec) GetLeaseDuration() *durationpb.Duration {
 	return nil
 }
 
+func (x *VMSpec) GetDataDisks() []*DataDisk {
+	if x != nil {
+		return x.DataDisks
+	}
+	return nil
+}
+
+// DataDisk is a disk beside the root disk. Addition.
+type DataDisk struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the disk among those of the VM: at most 20 lower-case letters, digits and hyphens, the first and the
+	// last no hyphen. The guest sees it as the disk's serial number. Required.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Path of the disk, like root_disk_path. Required.
+	Path string `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
+	// Size of the disk in bytes, like root_disk_bytes. A smaller disk is enlarged; none is made smaller.
+	Bytes uint64 `protobuf:"varint,3,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	// The disk was complete before. If it is not there, the hypervisor does not create it again, but ends.
+	Exists bool `protobuf:"varint,4,opt,name=exists,proto3" json:"exists,omitempty"`
+	// What a new disk holds. Absent: it is blank. Ignored if the disk is there.
+	InitialImage  *InitialImage `protobuf:"bytes,5,opt,name=initial_image,json=initialImage,proto3" json:"initial_image,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DataDisk) Reset() {
+	*x = DataDisk{}
+	mi := &file_metropolis_vm_vm_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DataDisk) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DataDisk) ProtoMessage() {}
+
+func (x *DataDisk) ProtoReflect() protoreflect.Message {
+	mi := &file_metropolis_vm_vm_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DataDisk.ProtoReflect.Descriptor instead.
+func (*DataDisk) Descriptor() ([]byte, []int) {
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *DataDisk) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *DataDisk) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *DataDisk) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *DataDisk) GetExists() bool {
+	if x != nil {
+		return x.Exists
+	}
+	return false
+}
+
+func (x *DataDisk) GetInitialImage() *InitialImage {
+	if x != nil {
+		return x.InitialImage
+	}
+	return nil
+}
+
+// DiskSize is the size of one disk of a VM. Addition.
+type DiskSize struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// DataDisk.name. Empty: the root disk.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Size in bytes.
+	Bytes         uint64 `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DiskSize) Reset() {
+	*x = DiskSize{}
+	mi := &file_metropolis_vm_vm_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DiskSize) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DiskSize) ProtoMessage() {}
+
+func (x *DiskSize) ProtoReflect() protoreflect.Message {
+	mi := &file_metropolis_vm_vm_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DiskSize.ProtoReflect.Descriptor instead.
+func (*DiskSize) Descriptor() ([]byte, []int) {
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *DiskSize) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *DiskSize) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
 // InitialImage is where the content of a new VM's root disk comes from.
 type InitialImage struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -770,7 +918,7 @@ type InitialImage struct {
 
 func (x *InitialImage) Reset() {
 	*x = InitialImage{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[1]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -782,7 +930,7 @@ func (x *InitialImage) String() string {
 func (*InitialImage) ProtoMessage() {}
 
 func (x *InitialImage) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[1]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -795,7 +943,7 @@ func (x *InitialImage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InitialImage.ProtoReflect.Descriptor instead.
 func (*InitialImage) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{1}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *InitialImage) GetUrl() string {
@@ -832,7 +980,7 @@ type Resources struct {
 
 func (x *Resources) Reset() {
 	*x = Resources{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[2]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -844,7 +992,7 @@ func (x *Resources) String() string {
 func (*Resources) ProtoMessage() {}
 
 func (x *Resources) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[2]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -857,7 +1005,7 @@ func (x *Resources) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resources.ProtoReflect.Descriptor instead.
 func (*Resources) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{2}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Resources) GetCpus() uint32 {
@@ -890,7 +1038,7 @@ type KernelBoot struct {
 
 func (x *KernelBoot) Reset() {
 	*x = KernelBoot{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[3]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -902,7 +1050,7 @@ func (x *KernelBoot) String() string {
 func (*KernelBoot) ProtoMessage() {}
 
 func (x *KernelBoot) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[3]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -915,7 +1063,7 @@ func (x *KernelBoot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KernelBoot.ProtoReflect.Descriptor instead.
 func (*KernelBoot) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{3}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *KernelBoot) GetKernel() *BootFile {
@@ -952,7 +1100,7 @@ type BootFile struct {
 
 func (x *BootFile) Reset() {
 	*x = BootFile{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[4]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -964,7 +1112,7 @@ func (x *BootFile) String() string {
 func (*BootFile) ProtoMessage() {}
 
 func (x *BootFile) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[4]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -977,7 +1125,7 @@ func (x *BootFile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BootFile.ProtoReflect.Descriptor instead.
 func (*BootFile) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{4}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *BootFile) GetUrl() string {
@@ -1008,7 +1156,7 @@ type UserData struct {
 
 func (x *UserData) Reset() {
 	*x = UserData{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[5]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1020,7 +1168,7 @@ func (x *UserData) String() string {
 func (*UserData) ProtoMessage() {}
 
 func (x *UserData) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[5]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1033,7 +1181,7 @@ func (x *UserData) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UserData.ProtoReflect.Descriptor instead.
 func (*UserData) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{5}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *UserData) GetPath() string {
@@ -1061,7 +1209,7 @@ type VMMetadata struct {
 
 func (x *VMMetadata) Reset() {
 	*x = VMMetadata{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[6]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1073,7 +1221,7 @@ func (x *VMMetadata) String() string {
 func (*VMMetadata) ProtoMessage() {}
 
 func (x *VMMetadata) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[6]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1086,7 +1234,7 @@ func (x *VMMetadata) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VMMetadata.ProtoReflect.Descriptor instead.
 func (*VMMetadata) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{6}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *VMMetadata) GetName() string {
@@ -1121,7 +1269,7 @@ type PTPAddress struct {
 
 func (x *PTPAddress) Reset() {
 	*x = PTPAddress{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[7]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1133,7 +1281,7 @@ func (x *PTPAddress) String() string {
 func (*PTPAddress) ProtoMessage() {}
 
 func (x *PTPAddress) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[7]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1146,7 +1294,7 @@ func (x *PTPAddress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PTPAddress.ProtoReflect.Descriptor instead.
 func (*PTPAddress) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{7}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *PTPAddress) GetIp() string {
@@ -1176,7 +1324,7 @@ type NetworkConfig struct {
 
 func (x *NetworkConfig) Reset() {
 	*x = NetworkConfig{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[8]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1188,7 +1336,7 @@ func (x *NetworkConfig) String() string {
 func (*NetworkConfig) ProtoMessage() {}
 
 func (x *NetworkConfig) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[8]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1201,7 +1349,7 @@ func (x *NetworkConfig) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetworkConfig.ProtoReflect.Descriptor instead.
 func (*NetworkConfig) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{8}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *NetworkConfig) GetV4() *PTPAddress {
@@ -1239,7 +1387,7 @@ type HypervisorID struct {
 
 func (x *HypervisorID) Reset() {
 	*x = HypervisorID{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[9]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1251,7 +1399,7 @@ func (x *HypervisorID) String() string {
 func (*HypervisorID) ProtoMessage() {}
 
 func (x *HypervisorID) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[9]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1264,7 +1412,7 @@ func (x *HypervisorID) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HypervisorID.ProtoReflect.Descriptor instead.
 func (*HypervisorID) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{9}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *HypervisorID) GetVmName() string {
@@ -1309,7 +1457,7 @@ type RunLeaseRequest struct {
 
 func (x *RunLeaseRequest) Reset() {
 	*x = RunLeaseRequest{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[10]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1321,7 +1469,7 @@ func (x *RunLeaseRequest) String() string {
 func (*RunLeaseRequest) ProtoMessage() {}
 
 func (x *RunLeaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[10]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1334,7 +1482,7 @@ func (x *RunLeaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunLeaseRequest.ProtoReflect.Descriptor instead.
 func (*RunLeaseRequest) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{10}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *RunLeaseRequest) GetUs() *HypervisorID {
@@ -1371,14 +1519,17 @@ type RunLeaseUpdate struct {
 	// Addition. With STATUS_OK: call EnsureMigrationTarget and migrate, as after SIGTERM, but
 	// go on running the VM after ACTION_SOFT_SHUTDOWN. An update without this cancels the
 	// migration if the guest was not yet stopped for it.
-	Migrate       bool `protobuf:"varint,5,opt,name=migrate,proto3" json:"migrate,omitempty"`
+	Migrate bool `protobuf:"varint,5,opt,name=migrate,proto3" json:"migrate,omitempty"`
+	// Addition. With STATUS_OK: disks to enlarge while the guest runs. Those that are as large stay as they are,
+	// and others than the VM has are ignored.
+	Grow          []*DiskSize `protobuf:"bytes,6,rep,name=grow,proto3" json:"grow,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RunLeaseUpdate) Reset() {
 	*x = RunLeaseUpdate{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[11]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1390,7 +1541,7 @@ func (x *RunLeaseUpdate) String() string {
 func (*RunLeaseUpdate) ProtoMessage() {}
 
 func (x *RunLeaseUpdate) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[11]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1403,7 +1554,7 @@ func (x *RunLeaseUpdate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunLeaseUpdate.ProtoReflect.Descriptor instead.
 func (*RunLeaseUpdate) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{11}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *RunLeaseUpdate) GetStatus() RunLeaseUpdate_Status {
@@ -1441,6 +1592,13 @@ func (x *RunLeaseUpdate) GetMigrate() bool {
 	return false
 }
 
+func (x *RunLeaseUpdate) GetGrow() []*DiskSize {
+	if x != nil {
+		return x.Grow
+	}
+	return nil
+}
+
 // MigrationSwitchoverRequest asks to become the authoritative hypervisor of a VM.
 type MigrationSwitchoverRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1454,7 +1612,7 @@ type MigrationSwitchoverRequest struct {
 
 func (x *MigrationSwitchoverRequest) Reset() {
 	*x = MigrationSwitchoverRequest{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[12]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1466,7 +1624,7 @@ func (x *MigrationSwitchoverRequest) String() string {
 func (*MigrationSwitchoverRequest) ProtoMessage() {}
 
 func (x *MigrationSwitchoverRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[12]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1479,7 +1637,7 @@ func (x *MigrationSwitchoverRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MigrationSwitchoverRequest.ProtoReflect.Descriptor instead.
 func (*MigrationSwitchoverRequest) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{12}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *MigrationSwitchoverRequest) GetUs() *HypervisorID {
@@ -1505,7 +1663,7 @@ type MigrationSwitchoverResponse struct {
 
 func (x *MigrationSwitchoverResponse) Reset() {
 	*x = MigrationSwitchoverResponse{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[13]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1517,7 +1675,7 @@ func (x *MigrationSwitchoverResponse) String() string {
 func (*MigrationSwitchoverResponse) ProtoMessage() {}
 
 func (x *MigrationSwitchoverResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[13]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1530,7 +1688,7 @@ func (x *MigrationSwitchoverResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MigrationSwitchoverResponse.ProtoReflect.Descriptor instead.
 func (*MigrationSwitchoverResponse) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{13}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{15}
 }
 
 // EnsureMigrationTargetRequest asks for a target of a migration.
@@ -1544,7 +1702,7 @@ type EnsureMigrationTargetRequest struct {
 
 func (x *EnsureMigrationTargetRequest) Reset() {
 	*x = EnsureMigrationTargetRequest{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[14]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1556,7 +1714,7 @@ func (x *EnsureMigrationTargetRequest) String() string {
 func (*EnsureMigrationTargetRequest) ProtoMessage() {}
 
 func (x *EnsureMigrationTargetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[14]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1569,7 +1727,7 @@ func (x *EnsureMigrationTargetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnsureMigrationTargetRequest.ProtoReflect.Descriptor instead.
 func (*EnsureMigrationTargetRequest) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{14}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *EnsureMigrationTargetRequest) GetUs() *HypervisorID {
@@ -1596,7 +1754,7 @@ type EnsureMigrationTargetResponse struct {
 
 func (x *EnsureMigrationTargetResponse) Reset() {
 	*x = EnsureMigrationTargetResponse{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[15]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1608,7 +1766,7 @@ func (x *EnsureMigrationTargetResponse) String() string {
 func (*EnsureMigrationTargetResponse) ProtoMessage() {}
 
 func (x *EnsureMigrationTargetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[15]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1621,7 +1779,7 @@ func (x *EnsureMigrationTargetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnsureMigrationTargetResponse.ProtoReflect.Descriptor instead.
 func (*EnsureMigrationTargetResponse) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{15}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *EnsureMigrationTargetResponse) GetAction() EnsureMigrationTargetResponse_Action {
@@ -1675,14 +1833,17 @@ type ReportStateRequest struct {
 	// The caller can be the source of a live migration, and another of its image the target.
 	// False: EnsureMigrationTarget answers ACTION_SOFT_SHUTDOWN, and RunLeaseUpdate.migrate is
 	// not sent.
-	CanMigrate    bool `protobuf:"varint,11,opt,name=can_migrate,json=canMigrate,proto3" json:"can_migrate,omitempty"`
+	CanMigrate bool `protobuf:"varint,11,opt,name=can_migrate,json=canMigrate,proto3" json:"can_migrate,omitempty"`
+	// The disks of the VM that are complete, with their sizes, from image_prepared on. The controller has every
+	// later hypervisor find a data disk that was in here: see DataDisk.exists.
+	Disks         []*DiskSize `protobuf:"bytes,12,rep,name=disks,proto3" json:"disks,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ReportStateRequest) Reset() {
 	*x = ReportStateRequest{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[16]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1694,7 +1855,7 @@ func (x *ReportStateRequest) String() string {
 func (*ReportStateRequest) ProtoMessage() {}
 
 func (x *ReportStateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[16]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1707,7 +1868,7 @@ func (x *ReportStateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportStateRequest.ProtoReflect.Descriptor instead.
 func (*ReportStateRequest) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{16}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ReportStateRequest) GetUs() *HypervisorID {
@@ -1787,6 +1948,13 @@ func (x *ReportStateRequest) GetCanMigrate() bool {
 	return false
 }
 
+func (x *ReportStateRequest) GetDisks() []*DiskSize {
+	if x != nil {
+		return x.Disks
+	}
+	return nil
+}
+
 // ReportStateResponse means that the report was recorded. Addition.
 type ReportStateResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1796,7 +1964,7 @@ type ReportStateResponse struct {
 
 func (x *ReportStateResponse) Reset() {
 	*x = ReportStateResponse{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[17]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1808,7 +1976,7 @@ func (x *ReportStateResponse) String() string {
 func (*ReportStateResponse) ProtoMessage() {}
 
 func (x *ReportStateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[17]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1821,7 +1989,7 @@ func (x *ReportStateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportStateResponse.ProtoReflect.Descriptor instead.
 func (*ReportStateResponse) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{17}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{19}
 }
 
 // ResetRequest asks for a reset.
@@ -1837,7 +2005,7 @@ type ResetRequest struct {
 
 func (x *ResetRequest) Reset() {
 	*x = ResetRequest{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[18]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1849,7 +2017,7 @@ func (x *ResetRequest) String() string {
 func (*ResetRequest) ProtoMessage() {}
 
 func (x *ResetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[18]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1862,7 +2030,7 @@ func (x *ResetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResetRequest.ProtoReflect.Descriptor instead.
 func (*ResetRequest) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{18}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ResetRequest) GetIdempotencyCounter() uint64 {
@@ -1881,7 +2049,7 @@ type ResetResponse struct {
 
 func (x *ResetResponse) Reset() {
 	*x = ResetResponse{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[19]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1893,7 +2061,7 @@ func (x *ResetResponse) String() string {
 func (*ResetResponse) ProtoMessage() {}
 
 func (x *ResetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[19]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1906,7 +2074,7 @@ func (x *ResetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResetResponse.ProtoReflect.Descriptor instead.
 func (*ResetResponse) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{19}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{21}
 }
 
 // ConsoleIO is a piece of the serial port's traffic.
@@ -1920,7 +2088,7 @@ type ConsoleIO struct {
 
 func (x *ConsoleIO) Reset() {
 	*x = ConsoleIO{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[20]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1932,7 +2100,7 @@ func (x *ConsoleIO) String() string {
 func (*ConsoleIO) ProtoMessage() {}
 
 func (x *ConsoleIO) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[20]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1945,7 +2113,7 @@ func (x *ConsoleIO) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConsoleIO.ProtoReflect.Descriptor instead.
 func (*ConsoleIO) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{20}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ConsoleIO) GetData() []byte {
@@ -1974,7 +2142,7 @@ type MigrationProtocol struct {
 
 func (x *MigrationProtocol) Reset() {
 	*x = MigrationProtocol{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[21]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1986,7 +2154,7 @@ func (x *MigrationProtocol) String() string {
 func (*MigrationProtocol) ProtoMessage() {}
 
 func (x *MigrationProtocol) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[21]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1999,7 +2167,7 @@ func (x *MigrationProtocol) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MigrationProtocol.ProtoReflect.Descriptor instead.
 func (*MigrationProtocol) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{21}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *MigrationProtocol) GetKind() isMigrationProtocol_Kind {
@@ -2058,7 +2226,7 @@ type StartMigrationRequest struct {
 
 func (x *StartMigrationRequest) Reset() {
 	*x = StartMigrationRequest{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[22]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2070,7 +2238,7 @@ func (x *StartMigrationRequest) String() string {
 func (*StartMigrationRequest) ProtoMessage() {}
 
 func (x *StartMigrationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[22]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2083,7 +2251,7 @@ func (x *StartMigrationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartMigrationRequest.ProtoReflect.Descriptor instead.
 func (*StartMigrationRequest) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{22}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *StartMigrationRequest) GetSupportedMigrationProtocol() []*MigrationProtocol {
@@ -2111,7 +2279,7 @@ type StartMigrationResponse struct {
 
 func (x *StartMigrationResponse) Reset() {
 	*x = StartMigrationResponse{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[23]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2123,7 +2291,7 @@ func (x *StartMigrationResponse) String() string {
 func (*StartMigrationResponse) ProtoMessage() {}
 
 func (x *StartMigrationResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[23]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2136,7 +2304,7 @@ func (x *StartMigrationResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartMigrationResponse.ProtoReflect.Descriptor instead.
 func (*StartMigrationResponse) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{23}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *StartMigrationResponse) GetMigrationProtocol() *MigrationProtocol {
@@ -2169,7 +2337,7 @@ type ReportStateRequest_Migration struct {
 
 func (x *ReportStateRequest_Migration) Reset() {
 	*x = ReportStateRequest_Migration{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[24]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2181,7 +2349,7 @@ func (x *ReportStateRequest_Migration) String() string {
 func (*ReportStateRequest_Migration) ProtoMessage() {}
 
 func (x *ReportStateRequest_Migration) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[24]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2194,7 +2362,7 @@ func (x *ReportStateRequest_Migration) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportStateRequest_Migration.ProtoReflect.Descriptor instead.
 func (*ReportStateRequest_Migration) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{16, 0}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{18, 0}
 }
 
 func (x *ReportStateRequest_Migration) GetPhase() ReportStateRequest_Migration_Phase {
@@ -2255,7 +2423,7 @@ type MigrationProtocol_Qemu struct {
 
 func (x *MigrationProtocol_Qemu) Reset() {
 	*x = MigrationProtocol_Qemu{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[25]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2267,7 +2435,7 @@ func (x *MigrationProtocol_Qemu) String() string {
 func (*MigrationProtocol_Qemu) ProtoMessage() {}
 
 func (x *MigrationProtocol_Qemu) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[25]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2280,7 +2448,7 @@ func (x *MigrationProtocol_Qemu) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MigrationProtocol_Qemu.ProtoReflect.Descriptor instead.
 func (*MigrationProtocol_Qemu) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{21, 0}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{23, 0}
 }
 
 func (x *MigrationProtocol_Qemu) GetConstraintWithBlockmigration() bool {
@@ -2326,7 +2494,7 @@ type MigrationProtocol_QemuNBD struct {
 
 func (x *MigrationProtocol_QemuNBD) Reset() {
 	*x = MigrationProtocol_QemuNBD{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[26]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2338,7 +2506,7 @@ func (x *MigrationProtocol_QemuNBD) String() string {
 func (*MigrationProtocol_QemuNBD) ProtoMessage() {}
 
 func (x *MigrationProtocol_QemuNBD) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[26]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2351,7 +2519,7 @@ func (x *MigrationProtocol_QemuNBD) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MigrationProtocol_QemuNBD.ProtoReflect.Descriptor instead.
 func (*MigrationProtocol_QemuNBD) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{21, 1}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{23, 1}
 }
 
 func (x *MigrationProtocol_QemuNBD) GetConstraintWithBlockmigration() bool {
@@ -2407,7 +2575,7 @@ var File_metropolis_vm_vm_proto protoreflect.FileDescriptor
 
 const file_metropolis_vm_vm_proto_rawDesc = "" +
 	"\n" +
-	"\x16metropolis/vm/vm.proto\x12\x13metropolis.proto.vm\x1a\x1egoogle/protobuf/duration.proto\"\xd3\a\n" +
+	"\x16metropolis/vm/vm.proto\x12\x13metropolis.proto.vm\x1a\x1egoogle/protobuf/duration.proto\"\x91\b\n" +
 	"\x06VMSpec\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x129\n" +
@@ -2430,14 +2598,25 @@ const file_metropolis_vm_vm_proto_rawDesc = "" +
 	"\x14migration_source_pod\x18\x10 \x01(\tR\x12migrationSourcePod\x12/\n" +
 	"\x05grace\x18\x11 \x01(\v2\x19.google.protobuf.DurationR\x05grace\x12(\n" +
 	"\x10root_disk_shared\x18\x12 \x01(\bR\x0erootDiskShared\x12@\n" +
-	"\x0elease_duration\x18\x13 \x01(\v2\x19.google.protobuf.DurationR\rleaseDuration\"X\n" +
+	"\x0elease_duration\x18\x13 \x01(\v2\x19.google.protobuf.DurationR\rleaseDuration\x12<\n" +
+	"\n" +
+	"data_disks\x18\x14 \x03(\v2\x1d.metropolis.proto.vm.DataDiskR\tdataDisks\"X\n" +
 	"\tStartMode\x12\x0e\n" +
 	"\n" +
 	"SM_UNKNOWN\x10\x00\x12\n" +
 	"\n" +
 	"\x06SM_RUN\x10\x01\x12\x14\n" +
 	"\x10SM_PREPARE_IMAGE\x10\x02\x12\x19\n" +
-	"\x15SM_INCOMING_MIGRATION\x10\x03\"\xbe\x01\n" +
+	"\x15SM_INCOMING_MIGRATION\x10\x03\"\xa8\x01\n" +
+	"\bDataDisk\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
+	"\x04path\x18\x02 \x01(\tR\x04path\x12\x14\n" +
+	"\x05bytes\x18\x03 \x01(\x04R\x05bytes\x12\x16\n" +
+	"\x06exists\x18\x04 \x01(\bR\x06exists\x12F\n" +
+	"\rinitial_image\x18\x05 \x01(\v2!.metropolis.proto.vm.InitialImageR\finitialImage\"4\n" +
+	"\bDiskSize\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05bytes\x18\x02 \x01(\x04R\x05bytes\"\xbe\x01\n" +
 	"\fInitialImage\x12\x10\n" +
 	"\x03url\x18\x01 \x01(\tR\x03url\x12\x1a\n" +
 	"\bchecksum\x18\x02 \x01(\tR\bchecksum\x12@\n" +
@@ -2478,13 +2657,14 @@ const file_metropolis_vm_vm_proto_rawDesc = "" +
 	"\x06run_id\x18\x04 \x01(\x04R\x05runId\"^\n" +
 	"\x0fRunLeaseRequest\x121\n" +
 	"\x02us\x18\x01 \x01(\v2!.metropolis.proto.vm.HypervisorIDR\x02us\x12\x18\n" +
-	"\arelease\x18\x02 \x01(\bR\arelease\"\xa6\x02\n" +
+	"\arelease\x18\x02 \x01(\bR\arelease\"\xd9\x02\n" +
 	"\x0eRunLeaseUpdate\x12B\n" +
 	"\x06status\x18\x01 \x01(\x0e2*.metropolis.proto.vm.RunLeaseUpdate.StatusR\x06status\x126\n" +
 	"\tvalid_for\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\bvalidFor\x12#\n" +
 	"\rfencing_token\x18\x03 \x01(\x04R\ffencingToken\x12\x16\n" +
 	"\x06paused\x18\x04 \x01(\bR\x06paused\x12\x18\n" +
-	"\amigrate\x18\x05 \x01(\bR\amigrate\"A\n" +
+	"\amigrate\x18\x05 \x01(\bR\amigrate\x121\n" +
+	"\x04grow\x18\x06 \x03(\v2\x1d.metropolis.proto.vm.DiskSizeR\x04grow\"A\n" +
 	"\x06Status\x12\x12\n" +
 	"\x0eSTATUS_UNKNOWN\x10\x00\x12\r\n" +
 	"\tSTATUS_OK\x10\x01\x12\x14\n" +
@@ -2503,7 +2683,7 @@ const file_metropolis_vm_vm_proto_rawDesc = "" +
 	"\x06Action\x12\x12\n" +
 	"\x0eACTION_UNKNOWN\x10\x00\x12\x17\n" +
 	"\x13ACTION_LIVE_MIGRATE\x10\x01\x12\x18\n" +
-	"\x14ACTION_SOFT_SHUTDOWN\x10\x02\"\xf5\b\n" +
+	"\x14ACTION_SOFT_SHUTDOWN\x10\x02\"\xaa\t\n" +
 	"\x12ReportStateRequest\x121\n" +
 	"\x02us\x18\x01 \x01(\v2!.metropolis.proto.vm.HypervisorIDR\x02us\x12C\n" +
 	"\x05state\x18\x02 \x01(\x0e2-.metropolis.proto.vm.ReportStateRequest.StateR\x05state\x12\x18\n" +
@@ -2519,7 +2699,8 @@ const file_metropolis_vm_vm_proto_rawDesc = "" +
 	"\tmigration\x18\n" +
 	" \x01(\v21.metropolis.proto.vm.ReportStateRequest.MigrationR\tmigration\x12\x1f\n" +
 	"\vcan_migrate\x18\v \x01(\bR\n" +
-	"canMigrate\x1a\xee\x02\n" +
+	"canMigrate\x123\n" +
+	"\x05disks\x18\f \x03(\v2\x1d.metropolis.proto.vm.DiskSizeR\x05disks\x1a\xee\x02\n" +
 	"\tMigration\x12M\n" +
 	"\x05phase\x18\x01 \x01(\x0e27.metropolis.proto.vm.ReportStateRequest.Migration.PhaseR\x05phase\x12\x1d\n" +
 	"\n" +
@@ -2608,7 +2789,7 @@ func file_metropolis_vm_vm_proto_rawDescGZIP() []byte {
 }
 
 var file_metropolis_vm_vm_proto_enumTypes = make([]protoimpl.EnumInfo, 8)
-var file_metropolis_vm_vm_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
+var file_metropolis_vm_vm_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
 var file_metropolis_vm_vm_proto_goTypes = []any{
 	(LeaseMode)(0),                            // 0: metropolis.proto.vm.LeaseMode
 	(VMSpec_StartMode)(0),                     // 1: metropolis.proto.vm.VMSpec.StartMode
@@ -2619,86 +2800,92 @@ var file_metropolis_vm_vm_proto_goTypes = []any{
 	(ReportStateRequest_Cause)(0),             // 6: metropolis.proto.vm.ReportStateRequest.Cause
 	(ReportStateRequest_Migration_Phase)(0),   // 7: metropolis.proto.vm.ReportStateRequest.Migration.Phase
 	(*VMSpec)(nil),                            // 8: metropolis.proto.vm.VMSpec
-	(*InitialImage)(nil),                      // 9: metropolis.proto.vm.InitialImage
-	(*Resources)(nil),                         // 10: metropolis.proto.vm.Resources
-	(*KernelBoot)(nil),                        // 11: metropolis.proto.vm.KernelBoot
-	(*BootFile)(nil),                          // 12: metropolis.proto.vm.BootFile
-	(*UserData)(nil),                          // 13: metropolis.proto.vm.UserData
-	(*VMMetadata)(nil),                        // 14: metropolis.proto.vm.VMMetadata
-	(*PTPAddress)(nil),                        // 15: metropolis.proto.vm.PTPAddress
-	(*NetworkConfig)(nil),                     // 16: metropolis.proto.vm.NetworkConfig
-	(*HypervisorID)(nil),                      // 17: metropolis.proto.vm.HypervisorID
-	(*RunLeaseRequest)(nil),                   // 18: metropolis.proto.vm.RunLeaseRequest
-	(*RunLeaseUpdate)(nil),                    // 19: metropolis.proto.vm.RunLeaseUpdate
-	(*MigrationSwitchoverRequest)(nil),        // 20: metropolis.proto.vm.MigrationSwitchoverRequest
-	(*MigrationSwitchoverResponse)(nil),       // 21: metropolis.proto.vm.MigrationSwitchoverResponse
-	(*EnsureMigrationTargetRequest)(nil),      // 22: metropolis.proto.vm.EnsureMigrationTargetRequest
-	(*EnsureMigrationTargetResponse)(nil),     // 23: metropolis.proto.vm.EnsureMigrationTargetResponse
-	(*ReportStateRequest)(nil),                // 24: metropolis.proto.vm.ReportStateRequest
-	(*ReportStateResponse)(nil),               // 25: metropolis.proto.vm.ReportStateResponse
-	(*ResetRequest)(nil),                      // 26: metropolis.proto.vm.ResetRequest
-	(*ResetResponse)(nil),                     // 27: metropolis.proto.vm.ResetResponse
-	(*ConsoleIO)(nil),                         // 28: metropolis.proto.vm.ConsoleIO
-	(*MigrationProtocol)(nil),                 // 29: metropolis.proto.vm.MigrationProtocol
-	(*StartMigrationRequest)(nil),             // 30: metropolis.proto.vm.StartMigrationRequest
-	(*StartMigrationResponse)(nil),            // 31: metropolis.proto.vm.StartMigrationResponse
-	(*ReportStateRequest_Migration)(nil),      // 32: metropolis.proto.vm.ReportStateRequest.Migration
-	(*MigrationProtocol_Qemu)(nil),            // 33: metropolis.proto.vm.MigrationProtocol.Qemu
-	(*MigrationProtocol_QemuNBD)(nil),         // 34: metropolis.proto.vm.MigrationProtocol.QemuNBD
-	(*durationpb.Duration)(nil),               // 35: google.protobuf.Duration
+	(*DataDisk)(nil),                          // 9: metropolis.proto.vm.DataDisk
+	(*DiskSize)(nil),                          // 10: metropolis.proto.vm.DiskSize
+	(*InitialImage)(nil),                      // 11: metropolis.proto.vm.InitialImage
+	(*Resources)(nil),                         // 12: metropolis.proto.vm.Resources
+	(*KernelBoot)(nil),                        // 13: metropolis.proto.vm.KernelBoot
+	(*BootFile)(nil),                          // 14: metropolis.proto.vm.BootFile
+	(*UserData)(nil),                          // 15: metropolis.proto.vm.UserData
+	(*VMMetadata)(nil),                        // 16: metropolis.proto.vm.VMMetadata
+	(*PTPAddress)(nil),                        // 17: metropolis.proto.vm.PTPAddress
+	(*NetworkConfig)(nil),                     // 18: metropolis.proto.vm.NetworkConfig
+	(*HypervisorID)(nil),                      // 19: metropolis.proto.vm.HypervisorID
+	(*RunLeaseRequest)(nil),                   // 20: metropolis.proto.vm.RunLeaseRequest
+	(*RunLeaseUpdate)(nil),                    // 21: metropolis.proto.vm.RunLeaseUpdate
+	(*MigrationSwitchoverRequest)(nil),        // 22: metropolis.proto.vm.MigrationSwitchoverRequest
+	(*MigrationSwitchoverResponse)(nil),       // 23: metropolis.proto.vm.MigrationSwitchoverResponse
+	(*EnsureMigrationTargetRequest)(nil),      // 24: metropolis.proto.vm.EnsureMigrationTargetRequest
+	(*EnsureMigrationTargetResponse)(nil),     // 25: metropolis.proto.vm.EnsureMigrationTargetResponse
+	(*ReportStateRequest)(nil),                // 26: metropolis.proto.vm.ReportStateRequest
+	(*ReportStateResponse)(nil),               // 27: metropolis.proto.vm.ReportStateResponse
+	(*ResetRequest)(nil),                      // 28: metropolis.proto.vm.ResetRequest
+	(*ResetResponse)(nil),                     // 29: metropolis.proto.vm.ResetResponse
+	(*ConsoleIO)(nil),                         // 30: metropolis.proto.vm.ConsoleIO
+	(*MigrationProtocol)(nil),                 // 31: metropolis.proto.vm.MigrationProtocol
+	(*StartMigrationRequest)(nil),             // 32: metropolis.proto.vm.StartMigrationRequest
+	(*StartMigrationResponse)(nil),            // 33: metropolis.proto.vm.StartMigrationResponse
+	(*ReportStateRequest_Migration)(nil),      // 34: metropolis.proto.vm.ReportStateRequest.Migration
+	(*MigrationProtocol_Qemu)(nil),            // 35: metropolis.proto.vm.MigrationProtocol.Qemu
+	(*MigrationProtocol_QemuNBD)(nil),         // 36: metropolis.proto.vm.MigrationProtocol.QemuNBD
+	(*durationpb.Duration)(nil),               // 37: google.protobuf.Duration
 }
 var file_metropolis_vm_vm_proto_depIdxs = []int32{
 	1,  // 0: metropolis.proto.vm.VMSpec.mode:type_name -> metropolis.proto.vm.VMSpec.StartMode
-	9,  // 1: metropolis.proto.vm.VMSpec.initial_image:type_name -> metropolis.proto.vm.InitialImage
+	11, // 1: metropolis.proto.vm.VMSpec.initial_image:type_name -> metropolis.proto.vm.InitialImage
 	0,  // 2: metropolis.proto.vm.VMSpec.lease_mode:type_name -> metropolis.proto.vm.LeaseMode
-	10, // 3: metropolis.proto.vm.VMSpec.resources:type_name -> metropolis.proto.vm.Resources
-	11, // 4: metropolis.proto.vm.VMSpec.kernel_boot:type_name -> metropolis.proto.vm.KernelBoot
-	13, // 5: metropolis.proto.vm.VMSpec.user_data:type_name -> metropolis.proto.vm.UserData
-	35, // 6: metropolis.proto.vm.VMSpec.grace:type_name -> google.protobuf.Duration
-	35, // 7: metropolis.proto.vm.VMSpec.lease_duration:type_name -> google.protobuf.Duration
-	2,  // 8: metropolis.proto.vm.InitialImage.format:type_name -> metropolis.proto.vm.InitialImage.Format
-	12, // 9: metropolis.proto.vm.KernelBoot.kernel:type_name -> metropolis.proto.vm.BootFile
-	12, // 10: metropolis.proto.vm.KernelBoot.initrd:type_name -> metropolis.proto.vm.BootFile
-	16, // 11: metropolis.proto.vm.VMMetadata.network_config:type_name -> metropolis.proto.vm.NetworkConfig
-	15, // 12: metropolis.proto.vm.NetworkConfig.v4:type_name -> metropolis.proto.vm.PTPAddress
-	15, // 13: metropolis.proto.vm.NetworkConfig.v6:type_name -> metropolis.proto.vm.PTPAddress
-	17, // 14: metropolis.proto.vm.RunLeaseRequest.us:type_name -> metropolis.proto.vm.HypervisorID
-	3,  // 15: metropolis.proto.vm.RunLeaseUpdate.status:type_name -> metropolis.proto.vm.RunLeaseUpdate.Status
-	35, // 16: metropolis.proto.vm.RunLeaseUpdate.valid_for:type_name -> google.protobuf.Duration
-	17, // 17: metropolis.proto.vm.MigrationSwitchoverRequest.us:type_name -> metropolis.proto.vm.HypervisorID
-	17, // 18: metropolis.proto.vm.MigrationSwitchoverRequest.them:type_name -> metropolis.proto.vm.HypervisorID
-	17, // 19: metropolis.proto.vm.EnsureMigrationTargetRequest.us:type_name -> metropolis.proto.vm.HypervisorID
-	4,  // 20: metropolis.proto.vm.EnsureMigrationTargetResponse.action:type_name -> metropolis.proto.vm.EnsureMigrationTargetResponse.Action
-	17, // 21: metropolis.proto.vm.ReportStateRequest.us:type_name -> metropolis.proto.vm.HypervisorID
-	5,  // 22: metropolis.proto.vm.ReportStateRequest.state:type_name -> metropolis.proto.vm.ReportStateRequest.State
-	6,  // 23: metropolis.proto.vm.ReportStateRequest.cause:type_name -> metropolis.proto.vm.ReportStateRequest.Cause
-	32, // 24: metropolis.proto.vm.ReportStateRequest.migration:type_name -> metropolis.proto.vm.ReportStateRequest.Migration
-	33, // 25: metropolis.proto.vm.MigrationProtocol.qmeu_block:type_name -> metropolis.proto.vm.MigrationProtocol.Qemu
-	34, // 26: metropolis.proto.vm.MigrationProtocol.qemu_nbd:type_name -> metropolis.proto.vm.MigrationProtocol.QemuNBD
-	29, // 27: metropolis.proto.vm.StartMigrationRequest.supported_migration_protocol:type_name -> metropolis.proto.vm.MigrationProtocol
-	17, // 28: metropolis.proto.vm.StartMigrationRequest.us:type_name -> metropolis.proto.vm.HypervisorID
-	29, // 29: metropolis.proto.vm.StartMigrationResponse.migration_protocol:type_name -> metropolis.proto.vm.MigrationProtocol
-	7,  // 30: metropolis.proto.vm.ReportStateRequest.Migration.phase:type_name -> metropolis.proto.vm.ReportStateRequest.Migration.Phase
-	35, // 31: metropolis.proto.vm.ReportStateRequest.Migration.downtime:type_name -> google.protobuf.Duration
-	22, // 32: metropolis.proto.vm.VMController.EnsureMigrationTarget:input_type -> metropolis.proto.vm.EnsureMigrationTargetRequest
-	20, // 33: metropolis.proto.vm.VMController.MigrationSwitchover:input_type -> metropolis.proto.vm.MigrationSwitchoverRequest
-	18, // 34: metropolis.proto.vm.VMController.RunLease:input_type -> metropolis.proto.vm.RunLeaseRequest
-	24, // 35: metropolis.proto.vm.VMController.ReportState:input_type -> metropolis.proto.vm.ReportStateRequest
-	26, // 36: metropolis.proto.vm.OOBManagement.Reset:input_type -> metropolis.proto.vm.ResetRequest
-	28, // 37: metropolis.proto.vm.OOBManagement.Console:input_type -> metropolis.proto.vm.ConsoleIO
-	30, // 38: metropolis.proto.vm.Hypervisor.StartMigration:input_type -> metropolis.proto.vm.StartMigrationRequest
-	23, // 39: metropolis.proto.vm.VMController.EnsureMigrationTarget:output_type -> metropolis.proto.vm.EnsureMigrationTargetResponse
-	21, // 40: metropolis.proto.vm.VMController.MigrationSwitchover:output_type -> metropolis.proto.vm.MigrationSwitchoverResponse
-	19, // 41: metropolis.proto.vm.VMController.RunLease:output_type -> metropolis.proto.vm.RunLeaseUpdate
-	25, // 42: metropolis.proto.vm.VMController.ReportState:output_type -> metropolis.proto.vm.ReportStateResponse
-	27, // 43: metropolis.proto.vm.OOBManagement.Reset:output_type -> metropolis.proto.vm.ResetResponse
-	28, // 44: metropolis.proto.vm.OOBManagement.Console:output_type -> metropolis.proto.vm.ConsoleIO
-	31, // 45: metropolis.proto.vm.Hypervisor.StartMigration:output_type -> metropolis.proto.vm.StartMigrationResponse
-	39, // [39:46] is the sub-list for method output_type
-	32, // [32:39] is the sub-list for method input_type
-	32, // [32:32] is the sub-list for extension type_name
-	32, // [32:32] is the sub-list for extension extendee
-	0,  // [0:32] is the sub-list for field type_name
+	12, // 3: metropolis.proto.vm.VMSpec.resources:type_name -> metropolis.proto.vm.Resources
+	13, // 4: metropolis.proto.vm.VMSpec.kernel_boot:type_name -> metropolis.proto.vm.KernelBoot
+	15, // 5: metropolis.proto.vm.VMSpec.user_data:type_name -> metropolis.proto.vm.UserData
+	37, // 6: metropolis.proto.vm.VMSpec.grace:type_name -> google.protobuf.Duration
+	37, // 7: metropolis.proto.vm.VMSpec.lease_duration:type_name -> google.protobuf.Duration
+	9,  // 8: metropolis.proto.vm.VMSpec.data_disks:type_name -> metropolis.proto.vm.DataDisk
+	11, // 9: metropolis.proto.vm.DataDisk.initial_image:type_name -> metropolis.proto.vm.InitialImage
+	2,  // 10: metropolis.proto.vm.InitialImage.format:type_name -> metropolis.proto.vm.InitialImage.Format
+	14, // 11: metropolis.proto.vm.KernelBoot.kernel:type_name -> metropolis.proto.vm.BootFile
+	14, // 12: metropolis.proto.vm.KernelBoot.initrd:type_name -> metropolis.proto.vm.BootFile
+	18, // 13: metropolis.proto.vm.VMMetadata.network_config:type_name -> metropolis.proto.vm.NetworkConfig
+	17, // 14: metropolis.proto.vm.NetworkConfig.v4:type_name -> metropolis.proto.vm.PTPAddress
+	17, // 15: metropolis.proto.vm.NetworkConfig.v6:type_name -> metropolis.proto.vm.PTPAddress
+	19, // 16: metropolis.proto.vm.RunLeaseRequest.us:type_name -> metropolis.proto.vm.HypervisorID
+	3,  // 17: metropolis.proto.vm.RunLeaseUpdate.status:type_name -> metropolis.proto.vm.RunLeaseUpdate.Status
+	37, // 18: metropolis.proto.vm.RunLeaseUpdate.valid_for:type_name -> google.protobuf.Duration
+	10, // 19: metropolis.proto.vm.RunLeaseUpdate.grow:type_name -> metropolis.proto.vm.DiskSize
+	19, // 20: metropolis.proto.vm.MigrationSwitchoverRequest.us:type_name -> metropolis.proto.vm.HypervisorID
+	19, // 21: metropolis.proto.vm.MigrationSwitchoverRequest.them:type_name -> metropolis.proto.vm.HypervisorID
+	19, // 22: metropolis.proto.vm.EnsureMigrationTargetRequest.us:type_name -> metropolis.proto.vm.HypervisorID
+	4,  // 23: metropolis.proto.vm.EnsureMigrationTargetResponse.action:type_name -> metropolis.proto.vm.EnsureMigrationTargetResponse.Action
+	19, // 24: metropolis.proto.vm.ReportStateRequest.us:type_name -> metropolis.proto.vm.HypervisorID
+	5,  // 25: metropolis.proto.vm.ReportStateRequest.state:type_name -> metropolis.proto.vm.ReportStateRequest.State
+	6,  // 26: metropolis.proto.vm.ReportStateRequest.cause:type_name -> metropolis.proto.vm.ReportStateRequest.Cause
+	34, // 27: metropolis.proto.vm.ReportStateRequest.migration:type_name -> metropolis.proto.vm.ReportStateRequest.Migration
+	10, // 28: metropolis.proto.vm.ReportStateRequest.disks:type_name -> metropolis.proto.vm.DiskSize
+	35, // 29: metropolis.proto.vm.MigrationProtocol.qmeu_block:type_name -> metropolis.proto.vm.MigrationProtocol.Qemu
+	36, // 30: metropolis.proto.vm.MigrationProtocol.qemu_nbd:type_name -> metropolis.proto.vm.MigrationProtocol.QemuNBD
+	31, // 31: metropolis.proto.vm.StartMigrationRequest.supported_migration_protocol:type_name -> metropolis.proto.vm.MigrationProtocol
+	19, // 32: metropolis.proto.vm.StartMigrationRequest.us:type_name -> metropolis.proto.vm.HypervisorID
+	31, // 33: metropolis.proto.vm.StartMigrationResponse.migration_protocol:type_name -> metropolis.proto.vm.MigrationProtocol
+	7,  // 34: metropolis.proto.vm.ReportStateRequest.Migration.phase:type_name -> metropolis.proto.vm.ReportStateRequest.Migration.Phase
+	37, // 35: metropolis.proto.vm.ReportStateRequest.Migration.downtime:type_name -> google.protobuf.Duration
+	24, // 36: metropolis.proto.vm.VMController.EnsureMigrationTarget:input_type -> metropolis.proto.vm.EnsureMigrationTargetRequest
+	22, // 37: metropolis.proto.vm.VMController.MigrationSwitchover:input_type -> metropolis.proto.vm.MigrationSwitchoverRequest
+	20, // 38: metropolis.proto.vm.VMController.RunLease:input_type -> metropolis.proto.vm.RunLeaseRequest
+	26, // 39: metropolis.proto.vm.VMController.ReportState:input_type -> metropolis.proto.vm.ReportStateRequest
+	28, // 40: metropolis.proto.vm.OOBManagement.Reset:input_type -> metropolis.proto.vm.ResetRequest
+	30, // 41: metropolis.proto.vm.OOBManagement.Console:input_type -> metropolis.proto.vm.ConsoleIO
+	32, // 42: metropolis.proto.vm.Hypervisor.StartMigration:input_type -> metropolis.proto.vm.StartMigrationRequest
+	25, // 43: metropolis.proto.vm.VMController.EnsureMigrationTarget:output_type -> metropolis.proto.vm.EnsureMigrationTargetResponse
+	23, // 44: metropolis.proto.vm.VMController.MigrationSwitchover:output_type -> metropolis.proto.vm.MigrationSwitchoverResponse
+	21, // 45: metropolis.proto.vm.VMController.RunLease:output_type -> metropolis.proto.vm.RunLeaseUpdate
+	27, // 46: metropolis.proto.vm.VMController.ReportState:output_type -> metropolis.proto.vm.ReportStateResponse
+	29, // 47: metropolis.proto.vm.OOBManagement.Reset:output_type -> metropolis.proto.vm.ResetResponse
+	30, // 48: metropolis.proto.vm.OOBManagement.Console:output_type -> metropolis.proto.vm.ConsoleIO
+	33, // 49: metropolis.proto.vm.Hypervisor.StartMigration:output_type -> metropolis.proto.vm.StartMigrationResponse
+	43, // [43:50] is the sub-list for method output_type
+	36, // [36:43] is the sub-list for method input_type
+	36, // [36:36] is the sub-list for extension type_name
+	36, // [36:36] is the sub-list for extension extendee
+	0,  // [0:36] is the sub-list for field type_name
 }
 
 func init() { file_metropolis_vm_vm_proto_init() }
@@ -2706,7 +2893,7 @@ func file_metropolis_vm_vm_proto_init() {
 	if File_metropolis_vm_vm_proto != nil {
 		return
 	}
-	file_metropolis_vm_vm_proto_msgTypes[21].OneofWrappers = []any{
+	file_metropolis_vm_vm_proto_msgTypes[23].OneofWrappers = []any{
 		(*MigrationProtocol_QmeuBlock)(nil),
 		(*MigrationProtocol_QemuNbd)(nil),
 	}
@@ -2716,7 +2903,7 @@ func file_metropolis_vm_vm_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_metropolis_vm_vm_proto_rawDesc), len(file_metropolis_vm_vm_proto_rawDesc)),
 			NumEnums:      8,
-			NumMessages:   27,
+			NumMessages:   29,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

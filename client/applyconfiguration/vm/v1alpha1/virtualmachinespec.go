@@ -33,6 +33,10 @@ type VirtualMachineSpecApplyConfiguration struct {
 	// VolumeClaimTemplate describes the claim for the VM's disk. Without one the disk
 	// is ephemeral: it lives as long as the Pod.
 	VolumeClaimTemplate *VolumeClaimTemplateApplyConfiguration `json:"volumeClaimTemplate,omitempty"`
+	// DataDisks are further disks of the guest. One that is added, or taken from the list, is so for the guest when
+	// its next hypervisor starts. The claim of one that is taken from the list stays as long as the VM, and
+	// a disk of its name finds it again. A VM that runs with data disks is not migrated live.
+	DataDisks []DataDiskApplyConfiguration `json:"dataDisks,omitempty"`
 	// VMIPs are the guest's addresses, at most one of each IP version. The notation is
 	// CIDR with the full prefix length (10.0.0.5/32); a plain address means the same.
 	VMIPs []string `json:"vmIPs,omitempty"`
@@ -116,6 +120,19 @@ func (b *VirtualMachineSpecApplyConfiguration) WithMemory(value resource.Quantit
 // If called multiple times, the VolumeClaimTemplate field is set to the value of the last call.
 func (b *VirtualMachineSpecApplyConfiguration) WithVolumeClaimTemplate(value *VolumeClaimTemplateApplyConfiguration) *VirtualMachineSpecApplyConfiguration {
 	b.VolumeClaimTemplate = value
+	return b
+}
+
+// WithDataDisks adds the given value to the DataDisks field in the declarative configuration
+// and returns the receiver, so that objects can be build by chaining "With" function invocations.
+// If called multiple times, values provided by each call will be appended to the DataDisks field.
+func (b *VirtualMachineSpecApplyConfiguration) WithDataDisks(values ...*DataDiskApplyConfiguration) *VirtualMachineSpecApplyConfiguration {
+	for i := range values {
+		if values[i] == nil {
+			panic("nil value passed to WithDataDisks")
+		}
+		b.DataDisks = append(b.DataDisks, *values[i])
+	}
 	return b
 }
 

@@ -23,6 +23,11 @@ type VirtualMachineStatusApplyConfiguration struct {
 	ImagePrepared *bool `json:"imagePrepared,omitempty"`
 	// NodeName is the node on which the authoritative Pod is.
 	NodeName *string `json:"nodeName,omitempty"`
+	// DataDisks are the data disks that the VM has or had. One that was prepared is never created again.
+	DataDisks []DataDiskStatusApplyConfiguration `json:"dataDisks,omitempty"`
+	// GrowDisks are the sizes to which disks of the guest may grow while it runs, as their volumes have grown. The
+	// hypervisor of activePodName is told.
+	GrowDisks []DiskSizeApplyConfiguration `json:"growDisks,omitempty"`
 	// Addresses of the guest, without prefix length. Empty: unknown.
 	Addresses []string `json:"addresses,omitempty"`
 	// Migration is the live migration under way, or the last one. Absent: there was none.
@@ -95,6 +100,32 @@ func (b *VirtualMachineStatusApplyConfiguration) WithImagePrepared(value bool) *
 // If called multiple times, the NodeName field is set to the value of the last call.
 func (b *VirtualMachineStatusApplyConfiguration) WithNodeName(value string) *VirtualMachineStatusApplyConfiguration {
 	b.NodeName = &value
+	return b
+}
+
+// WithDataDisks adds the given value to the DataDisks field in the declarative configuration
+// and returns the receiver, so that objects can be build by chaining "With" function invocations.
+// If called multiple times, values provided by each call will be appended to the DataDisks field.
+func (b *VirtualMachineStatusApplyConfiguration) WithDataDisks(values ...*DataDiskStatusApplyConfiguration) *VirtualMachineStatusApplyConfiguration {
+	for i := range values {
+		if values[i] == nil {
+			panic("nil value passed to WithDataDisks")
+		}
+		b.DataDisks = append(b.DataDisks, *values[i])
+	}
+	return b
+}
+
+// WithGrowDisks adds the given value to the GrowDisks field in the declarative configuration
+// and returns the receiver, so that objects can be build by chaining "With" function invocations.
+// If called multiple times, values provided by each call will be appended to the GrowDisks field.
+func (b *VirtualMachineStatusApplyConfiguration) WithGrowDisks(values ...*DiskSizeApplyConfiguration) *VirtualMachineStatusApplyConfiguration {
+	for i := range values {
+		if values[i] == nil {
+			panic("nil value passed to WithGrowDisks")
+		}
+		b.GrowDisks = append(b.GrowDisks, *values[i])
+	}
 	return b
 }
 

@@ -9,7 +9,8 @@ import (
 // VolumeClaimTemplateApplyConfiguration represents a declarative configuration of the VolumeClaimTemplate type for use
 // with apply.
 //
-// VolumeClaimTemplate is a template for the PersistentVolumeClaim of a disk.
+// VolumeClaimTemplate is a template for the PersistentVolumeClaim of a disk. The size that it requests may become
+// larger: see ConditionRestartNeeded.
 type VolumeClaimTemplateApplyConfiguration struct {
 	// Metadata of the claim.
 	Metadata *VolumeClaimMetadataApplyConfiguration `json:"metadata,omitempty"`

@@ -113,6 +113,9 @@ func (r *Registry) Lease(ctx context.Context, us *vmpb.HypervisorID, live bool) 
 		case found == granted || found == awaited:
 			update.Status, update.Paused = vmpb.RunLeaseUpdate_STATUS_OK, vm.Spec.Mode == v1alpha1.ModePause
 			update.Migrate = found == granted && migration.OrderOf(vm).Given
+			if found == granted {
+				update.Grow = growth(vm)
+			}
 			return true, nil
 		case !live:
 			return false, nil
@@ -136,21 +139,33 @@ func (r *Registry) Lease(ctx context.Context, us *vmpb.HypervisorID, live bool) 
 	return update, nil
 }
 
+// growth returns the disks to enlarge.
+func growth(vm *v1alpha1.VirtualMachine) []*vmpb.DiskSize {
+	var sizes []*vmpb.DiskSize
+	for _, disk := range vm.Status.GrowDisks {
+		sizes = append(sizes, &vmpb.DiskSize{Name: disk.Name, Bytes: uint64(max(0, disk.Bytes))})
+	}
+	return sizes
+}
+
 // Confirm returns nil if a process is authoritative, and ErrNotAuthoritative if it is
-// not. imagePrepared is stored before Confirm returns, if the VM has an initial image: then
-// the process may wait for that.
-func (r *Registry) Confirm(ctx context.Context, us *vmpb.HypervisorID, imagePrepared bool) error {
+// not. Which disks the report says to be complete is stored before Confirm returns, but for a root disk without an
+// initial image: then the process may wait for that.
+func (r *Registry) Confirm(ctx context.Context, us *vmpb.HypervisorID, report *vmpb.ReportStateRequest) error {
 	return r.evaluate(ctx, us, false, func(vm *v1alpha1.VirtualMachine, live bool) (bool, error) {
 		holds := vm != nil && Holds(vm, us)
 		switch {
-		case holds && (!imagePrepared || vm.Status.ImagePrepared || vm.Spec.InitialImage == nil):
+		case holds && (!report.GetImagePrepared() || vm.Status.ImagePrepared || vm.Spec.InitialImage == nil) && !podspec.NewDataDisks(vm, report):
 			return true, nil
 		case !live:
 			return false, nil
 		case !holds:
 			return true, ErrNotAuthoritative
 		}
-		return false, r.compareAndSwap(ctx, vm, func(status *v1alpha1.VirtualMachineStatus) { status.ImagePrepared = true })
+		return false, r.compareAndSwap(ctx, vm, func(status *v1alpha1.VirtualMachineStatus) {
+			status.ImagePrepared = status.ImagePrepared || report.GetImagePrepared() && vm.Spec.InitialImage != nil
+			podspec.KnowDataDisks(&vm.Spec, status, report)
+		})
 	})
 }
 
@@ -235,6 +250,10 @@ func (r *Registry) swap(ctx context.Context, vm *v1alpha1.VirtualMachine, next v
 		reserved := next.ActivePodUID == ""
 		if reserved && (next.VolumeClaimName == "" || next.VolumeClaimName != has.VolumeClaimName || podspec.ReplacesDisk(vm)) {
 			status.ImagePrepared = false // another disk, and an empty one
+		}
+		status.GrowDisks = nil
+		if reserved {
+			status.DataDisks = podspec.NextDataDisks(vm)
 		}
 		// The condition described another Pod.
 		meta.SetStatusCondition(&status.Conditions, metav1.Condition{

@@ -87,6 +87,7 @@ func (r *Registry) renew(ctx context.Context, vm *v1alpha1.VirtualMachine, live 
 		return false, r.ChangeLease(ctx, vm, lease.Open)
 	}
 	update.Status, update.Paused = vmpb.RunLeaseUpdate_STATUS_OK, vm.Spec.Mode == v1alpha1.ModePause
+	update.Grow = growth(vm)
 	update.ValidFor = durationpb.New(RecordOf(vm.Status.Lease).Duration)
 	update.FencingToken = uint64(vm.Status.Lease.FencingToken)
 	return true, nil

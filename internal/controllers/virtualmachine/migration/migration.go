@@ -10,6 +10,7 @@
 package migration
 
 import (
+	"slices"
 	"strings"
 	"time"
 
@@ -46,6 +47,8 @@ const (
 	ObstacleHypervisor = "HypervisorCannotMigrate"
 	// ObstacleLease means that the hypervisor has a lease that expires.
 	ObstacleLease = "FullLeases"
+	// ObstacleDataDisks means that the VM runs with data disks.
+	ObstacleDataDisks = "DataDisks"
 	// ObstacleNotRunning means that the guest has not started.
 	ObstacleNotRunning = "NotRunning"
 	// ObstacleSameNode means that the VM is ordered to where it is.
@@ -112,12 +115,19 @@ func Obstacle(vm *v1alpha1.VirtualMachine, report *vmpb.ReportStateRequest) (rea
 		return ObstacleCold, "spec.migrateStrategy is Cold: the guest is shut down, and started on another host."
 	case vm.Status.Lease != nil:
 		return ObstacleLease, "With spec.leaseMode FullLeases the guest is shut down, and started on another host: a lease cannot move yet."
+	case hasDataDisks(report):
+		return ObstacleDataDisks, "The virtual machine has data disks, which are not copied: the guest is shut down, and started on another host."
 	case !report.GetCanMigrate():
 		return ObstacleHypervisor, "The hypervisor cannot migrate: the guest is shut down, and started on another host."
 	case state == vmpb.ReportStateRequest_STATE_PREPARING || state == vmpb.ReportStateRequest_STATE_WAITING:
 		return ObstacleNotRunning, "The guest has not started yet."
 	}
 	return NoObstacle, ""
+}
+
+// hasDataDisks reports whether a hypervisor runs its VM with data disks.
+func hasDataDisks(report *vmpb.ReportStateRequest) bool {
+	return slices.ContainsFunc(report.GetDisks(), func(disk *vmpb.DiskSize) bool { return disk.GetName() != "" })
 }
 
 // Reserve begins a migration from the authoritative Pod. The Pod of the target gets that name; so does its

@@ -86,7 +86,7 @@ func podOf(vm *v1alpha1.VirtualMachine, of *vmpb.VMSpec, s Settings) (*corev1.Po
 	if err != nil {
 		return nil, err
 	}
-	volumes, mounts := volumesFor(vm, s)
+	volumes, mounts := volumesFor(vm, of, s)
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: vm.Status.ActivePodName, Namespace: vm.Namespace,
@@ -99,7 +99,7 @@ func podOf(vm *v1alpha1.VirtualMachine, of *vmpb.VMSpec, s Settings) (*corev1.Po
 			ServiceAccountName:            "default",
 			AutomountServiceAccountToken:  ptr.To(false),
 			EnableServiceLinks:            ptr.To(false),
-			TerminationGracePeriodSeconds: ptr.To(gracePeriod(vm, s)),
+			TerminationGracePeriodSeconds: ptr.To(int64(of.GetGrace().AsDuration().Seconds())),
 			NodeSelector:                  hostSelector(vm),
 			Affinity:                      affinity(vm.Spec.FailureDomain),
 			Tolerations:                   tolerations(),
@@ -126,7 +126,7 @@ func Image(vm *v1alpha1.VirtualMachine, s Settings) string {
 
 // gracePeriod returns how long the hypervisor of a VM has, from SIGTERM, in seconds.
 func gracePeriod(vm *v1alpha1.VirtualMachine, s Settings) int64 {
-	if vm.Spec.MigrateStrategy == v1alpha1.MigrateCold || vm.Status.Lease != nil {
+	if vm.Spec.MigrateStrategy == v1alpha1.MigrateCold || vm.Status.Lease != nil || len(dataDisks(vm)) > 0 {
 		return GracePeriod
 	}
 	return max(GracePeriod, int64(cmp.Or(s.Migration.Time, DefaultMigrationTime).Seconds()))

@@ -24,6 +24,7 @@ func Target(vm *v1alpha1.VirtualMachine, source *corev1.Pod, s Settings) (*corev
 	record := vm.Status.Migration
 	vm = vm.DeepCopy()
 	vm.Status.ActivePodName, vm.Status.VolumeClaimName = record.TargetPodName, record.TargetVolumeClaimName
+	vm.Spec.DataDisks = nil // a VM that runs with some is not migrated
 	spec := vmSpec(vm, s)
 	spec.Mode, spec.MigrationSourcePod = vmpb.VMSpec_SM_INCOMING_MIGRATION, record.SourcePodName
 	spec.InitialImage, spec.RootDiskExists = nil, false

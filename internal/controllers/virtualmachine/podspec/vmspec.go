@@ -50,11 +50,9 @@ func vmSpec(vm *v1alpha1.VirtualMachine, s Settings) *vmpb.VMSpec {
 		spec.LeaseDuration = durationpb.New(time.Duration(granted.DurationSeconds) * time.Second)
 	}
 	if template := vm.Spec.VolumeClaimTemplate; template != nil {
-		spec.RootDiskBytes = uint64(max(0, template.Spec.Resources.Requests.Storage().Value()))
+		spec.RootDiskBytes = requested(template)
 	}
-	if image := vm.Spec.InitialImage; image != nil {
-		spec.InitialImage = &vmpb.InitialImage{Url: image.URL, Checksum: image.Checksum, Format: imageFormats[image.Format]}
-	}
+	spec.InitialImage, spec.DataDisks = initialImage(vm.Spec.InitialImage), dataDisks(vm)
 	if boot := vm.Spec.KernelBoot; boot != nil {
 		spec.KernelBoot = &vmpb.KernelBoot{Kernel: bootFile(&boot.Kernel), Initrd: bootFile(boot.Initrd), CommandLine: boot.CommandLine}
 	}
@@ -87,6 +85,13 @@ func ReplacesDisk(vm *v1alpha1.VirtualMachine) bool {
 var imageFormats = map[v1alpha1.ImageFormat]vmpb.InitialImage_Format{
 	v1alpha1.FormatRaw:   vmpb.InitialImage_FORMAT_RAW,
 	v1alpha1.FormatQCOW2: vmpb.InitialImage_FORMAT_QCOW2,
+}
+
+func initialImage(image *v1alpha1.InitialImage) *vmpb.InitialImage {
+	if image == nil {
+		return nil
+	}
+	return &vmpb.InitialImage{Url: image.URL, Checksum: image.Checksum, Format: imageFormats[image.Format]}
 }
 
 func bootFile(file *v1alpha1.BootFile) *vmpb.BootFile {

@@ -2,7 +2,6 @@ package podspec
 
 import (
 	"cmp"
-	"maps"
 	"path"
 	"strconv"
 
@@ -13,7 +12,7 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-func volumesFor(vm *v1alpha1.VirtualMachine, s Settings) ([]corev1.Volume, []corev1.VolumeMount) {
+func volumesFor(vm *v1alpha1.VirtualMachine, of *vmpb.VMSpec, s Settings) ([]corev1.Volume, []corev1.VolumeMount) {
 	disk := corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}
 	if claim := vm.Status.VolumeClaimName; claim != "" {
 		disk = corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim}}
@@ -26,6 +25,8 @@ func volumesFor(vm *v1alpha1.VirtualMachine, s Settings) ([]corev1.Volume, []cor
 		{Name: volumeRun, MountPath: vmpb.DirRun},
 		{Name: volumeDisk, MountPath: path.Dir(vmpb.RootDiskPath)},
 	}
+	more, folders := mountDataDisks(vm, of.GetDataDisks())
+	volumes, mounts = append(volumes, more...), append(mounts, folders...)
 	if volume, folder := identityFor(vm, s); folder != "" {
 		volumes = append(volumes, volume)
 		mounts = append(mounts, corev1.VolumeMount{Name: volume.Name, MountPath: folder, ReadOnly: true})
@@ -49,21 +50,7 @@ func UserDataKey(from *v1alpha1.UserData) string {
 
 // Claim returns the claim of a VM's disk, from the VM's template.
 func Claim(vm *v1alpha1.VirtualMachine, name string) *corev1.PersistentVolumeClaim {
-	template := vm.Spec.VolumeClaimTemplate
-	claim := &corev1.PersistentVolumeClaim{
-		ObjectMeta: metav1.ObjectMeta{
-			Name: name, Namespace: vm.Namespace,
-			Labels: map[string]string{}, Annotations: template.Metadata.Annotations,
-			OwnerReferences: []metav1.OwnerReference{ownerReference(vm)},
-		},
-		Spec: *template.Spec.DeepCopy(),
-	}
-	maps.Copy(claim.Labels, template.Metadata.Labels)
-	claim.Labels[v1alpha1.LabelVM] = vm.Name
-	if len(claim.Spec.AccessModes) == 0 {
-		claim.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
-	}
-	return claim
+	return claimFrom(vm, vm.Spec.VolumeClaimTemplate, name)
 }
 
 // ClaimName returns the name of the claim of a Pod's disk; empty if the disk is ephemeral.

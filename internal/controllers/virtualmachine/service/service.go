@@ -342,7 +342,7 @@ func (s *Service) ReportState(ctx context.Context, request *vmpb.ReportStateRequ
 	if waitsForDisk(request) && !s.HasLease(key, us.GetPodName()) {
 		err = s.Registry.ConfirmNext(ctx, us)
 	} else {
-		err = s.Registry.Confirm(ctx, us, request.GetImagePrepared())
+		err = s.Registry.Confirm(ctx, us, request)
 	}
 	if err != nil {
 		return nil, answer(ctx, us, err)

@@ -105,7 +105,7 @@ func (w *wait) try(ctx context.Context) (*vmpb.EnsureMigrationTargetResponse, ti
 }
 
 func (w *wait) authoritative(ctx context.Context) error {
-	if err := w.Registry.Confirm(ctx, w.us, false); err != nil && ctx.Err() == nil {
+	if err := w.Registry.Confirm(ctx, w.us, nil); err != nil && ctx.Err() == nil {
 		return answer(ctx, w.us, err)
 	}
 	return nil

@@ -19,6 +19,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -57,16 +58,23 @@ type Provisioner struct {
 }
 
 // EnsureClass creates the StorageClass if it does not exist: the default class, whose
-// volumes are bound at once and deleted with their claims.
+// volumes are bound at once, can be enlarged, and are deleted with their claims. One that exists can be
+// enlarged from now on, too.
 func EnsureClass(ctx context.Context, client kubernetes.Interface, name string) error {
 	class := &storagev1.StorageClass{
 		ObjectMeta:        metav1.ObjectMeta{Name: name, Annotations: map[string]string{annotationDefaultClass: "true"}},
 		Provisioner:       Name,
 		ReclaimPolicy:     ptr.To(corev1.PersistentVolumeReclaimDelete),
 		VolumeBindingMode: ptr.To(storagev1.VolumeBindingImmediate),
+
+		AllowVolumeExpansion: ptr.To(true),
 	}
 	_, err := client.StorageV1().StorageClasses().Create(ctx, class, metav1.CreateOptions{})
-	if err != nil && !apierrors.IsAlreadyExists(err) {
+	if apierrors.IsAlreadyExists(err) {
+		// One of an earlier version does not say it.
+		_, err = client.StorageV1().StorageClasses().Patch(ctx, name, types.MergePatchType, []byte(`{"allowVolumeExpansion":true}`), metav1.PatchOptions{})
+	}
+	if err != nil {
 		return fmt.Errorf("creating StorageClass %s: %w", name, err)
 	}
 	return nil

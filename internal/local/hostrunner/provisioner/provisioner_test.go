@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/ptr"
 
@@ -286,4 +287,32 @@ func TestLinksAreNoVolumes(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(outside, "precious")); err != nil {
 		t.Error(err)
 	}
+}
+
+// TestExpansion: a claim that requests more gets it, unless the file system is smaller.
+func TestExpansion(t *testing.T) {
+	b := newTestProvisioner(t)
+	b.start()
+	b.claim("a")
+	volume := b.awaitBound("a")
+	request := func(size string) {
+		t.Helper()
+		patch := []byte(`{"spec":{"resources":{"requests":{"storage":"` + size + `"}}}}`)
+		_, err := b.Client.CoreV1().PersistentVolumeClaims(b.Namespace).Patch(t.Context(), "a", types.MergePatchType, patch, metav1.PatchOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	request("2Gi")
+	b.eventually("the size", func() (bool, any) {
+		claim, err := b.Client.CoreV1().PersistentVolumeClaims(b.Namespace).Get(t.Context(), "a", metav1.GetOptions{})
+		volume, failed := b.Client.CoreV1().PersistentVolumes().Get(t.Context(), volume.Name, metav1.GetOptions{})
+		has := err == nil && failed == nil && claim.Status.Capacity.Storage().String() == "2Gi" && volume.Spec.Capacity.Storage().String() == "2Gi"
+		return has, claim
+	})
+	request("4Ei")
+	b.eventually("a warning", func() (bool, any) {
+		events, err := b.Client.CoreV1().Events(b.Namespace).List(t.Context(), metav1.ListOptions{FieldSelector: "reason=" + reasonResizeFailed})
+		return err == nil && len(events.Items) > 0, events
+	})
 }

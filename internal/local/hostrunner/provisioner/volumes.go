@@ -29,14 +29,17 @@ const (
 	removedSuffix = ".removed"
 )
 
-// provision creates the volume of a claim without one.
+// provision creates the volume of a claim without one, or enlarges it.
 func (w *worker) provision(ctx context.Context, name item) error {
 	claim, err := w.claims.PersistentVolumeClaims(name.Namespace).Get(name.Name)
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
-	if err != nil || !w.wanted(claim) {
+	if err != nil {
 		return err
+	}
+	if !w.wanted(claim) {
+		return w.expand(ctx, claim)
 	}
 	unsupported, err := w.unsupported(claim)
 	if err != nil {

@@ -73,6 +73,8 @@ type Authorization struct {
 	Terminated bool
 	// Migrate reports whether the VM shall move to another hypervisor.
 	Migrate bool
+	// Grow are the sizes that disks shall have at least. Another value is another wish. Nil: none.
+	Grow *Disks
 	// Expired reports whether a lease has expired, but for the time to end the guest. It is never
 	// revoked.
 	Expired bool
@@ -221,6 +223,7 @@ func (l *Lease) take(update *vmpb.RunLeaseUpdate, sent lease.Instant) {
 			return
 		}
 		next.Granted, next.Paused, next.Migrate = true, update.GetPaused(), update.GetMigrate()
+		next.Grow = next.Grow.orNew(update.GetGrow())
 	case vmpb.RunLeaseUpdate_STATUS_TERMINATE:
 		next.Terminated = true
 	default:

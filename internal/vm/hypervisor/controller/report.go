@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"strings"
 	"time"
 
@@ -31,11 +32,37 @@ type Report struct {
 	// Endpoint and Prepared are kept from one report to the next; see Reporter.Update.
 	Endpoint string
 	Prepared bool
+	// Disks are kept, too. They are replaced, never changed. Nil: not known.
+	Disks *Disks
 	// Migration and CanMigrate are kept, too. Zero: none.
 	Migration  Migration
 	CanMigrate bool
 
 	sequence uint64
+}
+
+// Disks are sizes of disks.
+type Disks []*vmpb.DiskSize
+
+func (d *Disks) list() []*vmpb.DiskSize {
+	if d == nil {
+		return nil
+	}
+	return *d
+}
+
+// orNew returns d if it has these sizes, else others that have.
+func (d *Disks) orNew(sizes []*vmpb.DiskSize) *Disks {
+	same := slices.EqualFunc(d.list(), sizes, func(a, b *vmpb.DiskSize) bool {
+		return a.GetName() == b.GetName() && a.GetBytes() == b.GetBytes()
+	})
+	switch {
+	case same:
+		return d
+	case len(sizes) == 0:
+		return nil
+	}
+	return (*Disks)(&sizes)
 }
 
 // Migration is how far a migration is. Its fields are those of vmpb.ReportStateRequest_Migration.
@@ -219,6 +246,7 @@ func (r *Reporter) send(ctx context.Context, report Report) error {
 		Sequence:      report.sequence,
 		Migration:     report.Migration.message(),
 		CanMigrate:    report.CanMigrate,
+		Disks:         report.Disks.list(),
 	})
 	silent := status.Code(err) == codes.Unimplemented
 	if err != nil && !silent {

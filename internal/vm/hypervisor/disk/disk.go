@@ -1,4 +1,4 @@
-// Package disk creates root disks and locks them for one process.
+// Package disk creates the disks of VMs and locks them for one process.
 //
 // A disk that exists is complete: it is written under another name and then renamed. The
 // content of its folder is not trusted, since an earlier process may have been taken over by
@@ -20,13 +20,13 @@ const DefaultBytes = 1 << 30
 
 var (
 	// ErrNotFile means that the path of a disk is not that of a regular file.
-	ErrNotFile = errors.New("the root disk is not a regular file; only files are implemented")
+	ErrNotFile = errors.New("the disk is not a regular file; only files are implemented")
 
 	// ErrLocked means that another process holds the lock of a disk.
 	ErrLocked = errors.New("another process holds the disk")
 )
 
-// Disk is a root disk in a file.
+// Disk is a disk in a file.
 type Disk struct {
 	// Path of the file. Its folder exists.
 	Path string
@@ -50,7 +50,7 @@ func (d Disk) Exists() (bool, error) {
 	case errors.Is(err, fs.ErrNotExist):
 		return false, nil
 	case err != nil:
-		return false, fmt.Errorf("looking for the root disk: %w", err)
+		return false, fmt.Errorf("looking for the disk: %w", err)
 	case !info.Mode().IsRegular():
 		return false, fmt.Errorf("%s: %w", d.Path, ErrNotFile)
 	default:
@@ -62,14 +62,14 @@ func (d Disk) Exists() (bool, error) {
 func (d Disk) MakeBlank() error {
 	file, err := CreatePartial(d.Path, 0o600)
 	if err != nil {
-		return fmt.Errorf("creating the root disk: %w", err)
+		return fmt.Errorf("creating the disk: %w", err)
 	}
 	defer file.Discard()
 	if err = file.Truncate(int64(d.Size())); err == nil {
 		err = file.Commit()
 	}
 	if err != nil {
-		return fmt.Errorf("creating the root disk: %w", err)
+		return fmt.Errorf("creating the disk: %w", err)
 	}
 	return nil
 }
@@ -78,14 +78,14 @@ func (d Disk) MakeBlank() error {
 func (d Disk) Grow() error {
 	file, err := os.OpenFile(d.Path, os.O_WRONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
-		return fmt.Errorf("growing the root disk: %w", err)
+		return fmt.Errorf("growing the disk: %w", err)
 	}
 	info, err := file.Stat()
 	if err == nil && uint64(info.Size()) < d.Size() {
 		err = file.Truncate(int64(d.Size()))
 	}
 	if err = errors.Join(err, file.Close()); err != nil {
-		return fmt.Errorf("growing the root disk: %w", err)
+		return fmt.Errorf("growing the disk: %w", err)
 	}
 	return nil
 }

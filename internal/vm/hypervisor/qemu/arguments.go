@@ -71,6 +71,7 @@ func arguments(c Config) []string {
 	args = append(args, kernelArguments(c.Kernel)...)
 	args = append(args, networkArguments(c.Network)...)
 	args = append(args, "-device", object{"driver": "virtio-rng-pci", "id": "rng0"}.json())
+	args = append(args, dataDiskArguments(c.Disks.Data)...)
 	for _, item := range c.Firmware {
 		args = append(args, "-fw_cfg", "name="+escape(item.Name)+",file="+escape(item.Path))
 	}
@@ -117,6 +118,21 @@ func diskArguments(disks Disks) []string {
 		"-device", blockDevice("disk1", "seed", nil).json(),
 	)
 }
+
+func dataDiskArguments(disks []DataDisk) []string {
+	var args []string
+	for _, disk := range disks {
+		node := dataNode(disk.Serial)
+		args = append(args,
+			"-blockdev", blockNode(node, disk.Disk, object{"discard": "unmap"}).json(),
+			"-device", blockDevice(node, node, object{"serial": disk.Serial}).json(),
+		)
+	}
+	return args
+}
+
+// dataNode is the name of a data disk in QEMU.
+func dataNode(serial string) string { return "data-" + serial }
 
 // blockDevice describes a disk of the guest. An error of the storage stops the guest instead of
 // reaching it: most of them pass, and a guest loses what it could not write.

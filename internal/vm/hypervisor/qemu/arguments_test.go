@@ -27,6 +27,7 @@ func everything() Config {
 		Disks: Disks{
 			Root: Disk{Path: "/dev/disk/root", Block: true},
 			Seed: Disk{Path: "/run/vm/seed.iso"},
+			Data: []DataDisk{{Disk: Disk{Path: "/data/logs/disk.img"}, Serial: "logs"}, {Disk: Disk{Path: "/data/db/disk.img"}, Serial: "db"}},
 		},
 		Kernel: &Kernel{Path: "/boot/vmlinux", Initrd: "/boot/initrd", Cmdline: "console=ttyS0 quiet"},
 		Network: &UserNetwork{
@@ -173,9 +174,14 @@ func printable(letter rune) rune {
 
 func TestEveryOptionOnARealQEMU(t *testing.T) {
 	config := everything()
+	dir, data := t.TempDir(), config.Disks.Data
+	for i := range data {
+		data[i].Path = filepath.Join(dir, data[i].Serial)
+		must(t, os.WriteFile(data[i].Path, make([]byte, 1<<20), 0o600))
+	}
 	config.Disks = machine(t, echo).Disks
+	config.Disks.Data = data
 	config.Kernel = nil // needs a kernel; the firmware boots the disk here
-	dir := t.TempDir()
 	config.Disks.Seed.Path = filepath.Join(dir, "seed")
 	config.Firmware[0].Path = filepath.Join(dir, "item")
 	must(t, os.WriteFile(config.Disks.Seed.Path, make([]byte, 1<<20), 0o400))
@@ -198,13 +204,34 @@ func TestEveryOptionOnARealQEMU(t *testing.T) {
 	for _, block := range blocks {
 		readOnly[block.Inserted.Node] = block.Inserted.ReadOnly
 	}
-	if diff := cmp.Diff(map[string]bool{"root": false, "seed": true}, readOnly); diff != "" {
+	if diff := cmp.Diff(map[string]bool{"root": false, "seed": true, "data-logs": false, "data-db": false}, readOnly); diff != "" {
 		t.Errorf("disks and whether they are read-only (-want +got):\n%s", diff)
 	}
+	growOneOfTwo(t, p, data)
 	// The user-mode network listens for the guest.
 	conn, err := net.Dial("tcp", config.Network.Forwards[0].Host.String())
 	must(t, err)
 	must(t, conn.Close())
+}
+
+// growOneOfTwo makes one data disk larger while the guest runs. Its serial number is what Linux names it by.
+func growOneOfTwo(t *testing.T, p *Process, data []DataDisk) {
+	t.Helper()
+	must(t, p.Grow(bounded(t), "db", 3<<20))
+	for i, want := range []int64{1 << 20, 3 << 20} {
+		if size, err := sizeOf(data[i].Path); err != nil || size != want {
+			t.Errorf("disk %s has %d bytes, %v, want %d", data[i].Serial, size, err, want)
+		}
+		var serial string
+		where := object{"path": "/machine/peripheral/data-" + data[i].Serial, "property": "serial"}
+		must(t, p.Monitor().Execute(bounded(t), "qom-get", where, &serial))
+		if serial != data[i].Serial {
+			t.Errorf("the guest sees serial number %q, want %q", serial, data[i].Serial)
+		}
+	}
+	if err := p.Grow(bounded(t), "other", 3<<20); err == nil {
+		t.Error("a disk grew that is not there")
+	}
 }
 
 func freePort(t *testing.T) netip.AddrPort {

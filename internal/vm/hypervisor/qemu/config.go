@@ -58,6 +58,16 @@ type Disks struct {
 	Root Disk
 	// Seed is a read-only image with the user data. Zero: none.
 	Seed Disk
+	// Data are further disks, locked like Root. They come last on the guest's bus, so that they do not change the names
+	// of its other devices.
+	Data []DataDisk
+}
+
+// DataDisk is a disk that the guest knows by its serial number.
+type DataDisk struct {
+	Disk
+	// Serial is 1 to 20 lower-case letters, digits and hyphens. No two are the same.
+	Serial string
 }
 
 // Disk is a file or block device of the host.

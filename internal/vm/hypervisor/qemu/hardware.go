@@ -24,6 +24,9 @@ func (c Config) Hardware() (string, error) {
 		}
 		parts = append(parts, fmt.Sprintf("seed of %d bytes", size))
 	}
+	for _, disk := range c.Disks.Data {
+		parts = append(parts, "data disk "+disk.Serial)
+	}
 	if c.Kernel != nil {
 		parts = append(parts, "kernel")
 	}

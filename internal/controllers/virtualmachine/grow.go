@@ -1,0 +1,138 @@
+package virtualmachine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/migration"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podstate"
+	"github.com/millwright-dev/millwright/internal/reconcile/flow"
+)
+
+// Reasons of the condition RestartNeeded.
+const (
+	reasonSpecChanged = "SpecChanged"
+	reasonCannotGrow  = "VolumeCannotGrow"
+)
+
+// growDisks enlarges the claims of a VM whose spec was changed while its hypervisor is alive, and then has that enlarge
+// the disks. While the VM migrates, its disks stay as they are.
+func (c *Controller) growDisks(ctx context.Context, p *pass) flow.Result {
+	if !podstate.Alive(p.active) || !podspec.Outdated(p.vm, p.active) || migration.UnderWay(&p.vm.Status) || invalid(p.vm) != nil {
+		return flow.Continue()
+	}
+	growing, err := podspec.GrowingDisks(p.vm, p.active)
+	if err != nil {
+		return flow.Fail(err)
+	}
+	var ready []v1alpha1.DiskSize
+	for _, disk := range growing {
+		grown, err := c.grow(ctx, p, disk)
+		if err != nil {
+			return flow.Fail(err)
+		}
+		if grown {
+			ready = append(ready, disk)
+		}
+	}
+	if slices.Equal(ready, p.vm.Status.GrowDisks) {
+		return flow.Continue()
+	}
+	err = c.registry.Update(ctx, p.vm, func(status *v1alpha1.VirtualMachineStatus) { status.GrowDisks = ready })
+	c.hypervisors.Recheck(client.ObjectKeyFromObject(p.vm))
+	return flow.Fail(err)
+}
+
+// grow enlarges the claim of a disk, and reports whether its volume has the size.
+func (c *Controller) grow(ctx context.Context, p *pass, disk v1alpha1.DiskSize) (grown bool, err error) {
+	name := p.vm.Status.VolumeClaimName
+	if disk.Name != "" {
+		name = podspec.DataClaimName(p.vm, disk.Name)
+	}
+	if name == "" {
+		return false, nil // an ephemeral disk has no volume of its own
+	}
+	claim := &corev1.PersistentVolumeClaim{}
+	err = c.Client.Get(ctx, client.ObjectKey{Namespace: p.vm.Namespace, Name: name}, claim)
+	if err != nil || !podstate.Owns(p.vm, claim) {
+		return false, client.IgnoreNotFound(err)
+	}
+	if err := c.growClaim(ctx, p, claim, disk); err != nil {
+		return false, err
+	}
+	return claim.Status.Capacity.Storage().CmpInt64(disk.Bytes) >= 0, nil
+}
+
+// growClaim enlarges what a claim requests. That its storage refuses that is no failure: the pass says so.
+func (c *Controller) growClaim(ctx context.Context, p *pass, claim *corev1.PersistentVolumeClaim, disk v1alpha1.DiskSize) error {
+	if claim.Spec.Resources.Requests.Storage().CmpInt64(disk.Bytes) >= 0 {
+		return nil
+	}
+	before := claim.DeepCopy()
+	claim.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: *resource.NewQuantity(disk.Bytes, resource.BinarySI)}
+	err := c.Client.Patch(ctx, claim, client.MergeFrom(before))
+	if apierrors.IsForbidden(err) || apierrors.IsInvalid(err) {
+		p.noGrowth = causef(reasonCannotGrow, "%s: the volume cannot grow: %s", podspec.DiskName(disk.Name), refusal(err))
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("enlarging claim %s: %w", claim.Name, err)
+	}
+	return nil
+}
+
+// refusal returns the API server's sentence.
+func refusal(err error) string {
+	if status, is := errors.AsType[*apierrors.StatusError](err); is {
+		return status.ErrStatus.Message
+	}
+	return err.Error()
+}
+
+// growBeforeStart enlarges the claim of a disk while there is no hypervisor. Its volume may follow while the next one
+// runs.
+func (c *Controller) growBeforeStart(ctx context.Context, p *pass, claim *corev1.PersistentVolumeClaim, name string, template *v1alpha1.VolumeClaimTemplate) error {
+	if template == nil || claim.Status.Phase != corev1.ClaimBound {
+		return nil
+	}
+	return c.growClaim(ctx, p, claim, v1alpha1.DiskSize{Name: name, Bytes: template.Spec.Resources.Requests.Storage().Value()})
+}
+
+// restartNeeded sets the condition of what the guest lacks, or removes it.
+func restartNeeded(vm *v1alpha1.VirtualMachine, o observation, conditions *[]metav1.Condition, set func(metav1.Condition)) {
+	if !podstate.Alive(o.pod) || !podspec.Outdated(vm, o.pod) {
+		meta.RemoveStatusCondition(conditions, v1alpha1.ConditionRestartNeeded)
+		return
+	}
+	if o.report == nil {
+		return // what the last process saw stays
+	}
+	lacks, err := podspec.Lacks(vm, o.pod, o.report)
+	if err != nil || len(lacks) == 0 {
+		meta.RemoveStatusCondition(conditions, v1alpha1.ConditionRestartNeeded)
+		return
+	}
+	condition := metav1.Condition{
+		Type: v1alpha1.ConditionRestartNeeded, Status: metav1.ConditionTrue, Reason: reasonSpecChanged,
+		Message: "At its next start the virtual machine gets: " + strings.Join(lacks, ", ") + ".",
+	}
+	if wrong := invalid(vm); wrong != nil {
+		condition.Reason, condition.Message = wrong.reason, "The virtual machine could not start again: "+wrong.message
+	} else if o.noGrowth != nil {
+		condition.Reason, condition.Message = o.noGrowth.reason, condition.Message+" "+o.noGrowth.message
+	}
+	condition.Message = podstate.Truncate(condition.Message)
+	set(condition)
+}

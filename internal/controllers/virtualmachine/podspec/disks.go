@@ -1,0 +1,172 @@
+package podspec
+
+import (
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+)
+
+// MaxDiskBytes is the size of the largest disk that hypervisors accept.
+const MaxDiskBytes = 1 << 52
+
+// DataClaimName returns the name of the claim of a data disk: the one that the status has, or that of a new one.
+func DataClaimName(vm *v1alpha1.VirtualMachine, disk string) string {
+	if known := DataDiskStatus(&vm.Status, disk); known != nil {
+		return known.VolumeClaimName
+	}
+	return dataClaimName(vm.Name, disk)
+}
+
+func dataClaimName(vm, disk string) string { return vm + "-" + disk }
+
+// DataDiskStatus returns what a status has of a data disk; nil if it has nothing.
+func DataDiskStatus(status *v1alpha1.VirtualMachineStatus, disk string) *v1alpha1.DataDiskStatus {
+	for i := range status.DataDisks {
+		if status.DataDisks[i].Name == disk {
+			return &status.DataDisks[i]
+		}
+	}
+	return nil
+}
+
+// DataClaim returns the claim of a data disk.
+func DataClaim(vm *v1alpha1.VirtualMachine, disk *v1alpha1.DataDisk) *corev1.PersistentVolumeClaim {
+	claim := claimFrom(vm, &disk.VolumeClaimTemplate, DataClaimName(vm, disk.Name))
+	claim.Labels[v1alpha1.LabelDataDisk] = disk.Name
+	return claim
+}
+
+// IsDataClaim reports whether a claim of a VM is that of a data disk. It does not rest on the label alone, which
+// users can remove: a claim that is no data disk's is deleted when the VM has left it.
+func IsDataClaim(vm *v1alpha1.VirtualMachine, claim *corev1.PersistentVolumeClaim) bool {
+	return claim.Labels[v1alpha1.LabelDataDisk] != "" ||
+		slices.ContainsFunc(vm.Status.DataDisks, func(disk v1alpha1.DataDiskStatus) bool { return disk.VolumeClaimName == claim.Name }) ||
+		slices.ContainsFunc(vm.Spec.DataDisks, func(disk v1alpha1.DataDisk) bool { return DataClaimName(vm, disk.Name) == claim.Name })
+}
+
+// NextDataDisks returns what the status has of data disks when the name of the next Pod is reserved, which has those
+// of the spec. One that was prepared stays, also when the spec has it no more.
+func NextDataDisks(vm *v1alpha1.VirtualMachine) []v1alpha1.DataDiskStatus {
+	var next []v1alpha1.DataDiskStatus
+	for _, disk := range vm.Spec.DataDisks {
+		known := DataDiskStatus(&vm.Status, disk.Name)
+		next = append(next, v1alpha1.DataDiskStatus{
+			Name: disk.Name, VolumeClaimName: DataClaimName(vm, disk.Name), Prepared: known != nil && known.Prepared && !ReplacesDisk(vm),
+		})
+	}
+	for _, disk := range vm.Status.DataDisks {
+		if disk.Prepared && !wantsDataDisk(&vm.Spec, disk.Name) {
+			next = append(next, disk)
+		}
+	}
+	return next
+}
+
+// NewDataDisks reports whether KnowDataDisks changes the status of a VM.
+func NewDataDisks(vm *v1alpha1.VirtualMachine, report *vmpb.ReportStateRequest) bool {
+	return slices.ContainsFunc(report.GetDisks(), func(disk *vmpb.DiskSize) bool {
+		known := DataDiskStatus(&vm.Status, disk.GetName())
+		return known != nil && !known.Prepared || known == nil && wantsDataDisk(&vm.Spec, disk.GetName())
+	})
+}
+
+// KnowDataDisks stores which data disks are complete, as their hypervisor has reported. If the status was lost, those of
+// the spec are known again.
+func KnowDataDisks(spec *v1alpha1.VirtualMachineSpec, status *v1alpha1.VirtualMachineStatus, report *vmpb.ReportStateRequest) {
+	for _, disk := range report.GetDisks() {
+		name := disk.GetName()
+		if known := DataDiskStatus(status, name); known != nil {
+			known.Prepared = true
+		} else if wantsDataDisk(spec, name) {
+			claim := dataClaimName(report.GetUs().GetVmName(), name)
+			status.DataDisks = append(status.DataDisks, v1alpha1.DataDiskStatus{Name: name, VolumeClaimName: claim, Prepared: true})
+		}
+	}
+}
+
+func wantsDataDisk(spec *v1alpha1.VirtualMachineSpec, name string) bool {
+	return slices.ContainsFunc(spec.DataDisks, func(disk v1alpha1.DataDisk) bool { return disk.Name == name })
+}
+
+// dataDisks returns the data disks of the next hypervisor: those of the spec for which a claim is reserved.
+func dataDisks(vm *v1alpha1.VirtualMachine) []*vmpb.DataDisk {
+	var disks []*vmpb.DataDisk
+	for i := range vm.Spec.DataDisks {
+		disk := &vm.Spec.DataDisks[i]
+		known := DataDiskStatus(&vm.Status, disk.Name)
+		if known == nil {
+			continue
+		}
+		disks = append(disks, &vmpb.DataDisk{
+			Name: disk.Name, Path: vmpb.DataDiskPath(disk.Name), Bytes: requested(&disk.VolumeClaimTemplate),
+			Exists: known.Prepared, InitialImage: initialImage(disk.InitialImage),
+		})
+	}
+	return disks
+}
+
+// requested returns the size that a template requests, in bytes.
+func requested(template *v1alpha1.VolumeClaimTemplate) uint64 {
+	return uint64(max(0, template.Spec.Resources.Requests.Storage().Value()))
+}
+
+// mountDataDisks adds the volumes of the data disks.
+func mountDataDisks(vm *v1alpha1.VirtualMachine, disks []*vmpb.DataDisk) (volumes []corev1.Volume, mounts []corev1.VolumeMount) {
+	for _, disk := range disks {
+		name := volumeDisk + "-" + disk.GetName()
+		volumes = append(volumes, corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{
+			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: DataClaimName(vm, disk.GetName())},
+		}})
+		mounts = append(mounts, corev1.VolumeMount{Name: name, MountPath: path.Dir(disk.GetPath())})
+	}
+	return volumes, mounts
+}
+
+// claimFrom returns a claim of a VM from a template.
+func claimFrom(vm *v1alpha1.VirtualMachine, template *v1alpha1.VolumeClaimTemplate, name string) *corev1.PersistentVolumeClaim {
+	claim := &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: name, Namespace: vm.Namespace,
+			Labels: map[string]string{}, Annotations: template.Metadata.Annotations,
+			OwnerReferences: []metav1.OwnerReference{ownerReference(vm)},
+		},
+		Spec: *template.Spec.DeepCopy(),
+	}
+	maps.Copy(claim.Labels, template.Metadata.Labels)
+	delete(claim.Labels, v1alpha1.LabelDataDisk)
+	claim.Labels[v1alpha1.LabelVM] = vm.Name
+	if len(claim.Spec.AccessModes) == 0 {
+		claim.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
+	}
+	return claim
+}
+
+// InvalidDataDisks returns what is wrong with the data disks of a spec that the API server has admitted; empty if
+// nothing is.
+func InvalidDataDisks(spec *v1alpha1.VirtualMachineSpec) string {
+	for i := range spec.DataDisks {
+		disk := &spec.DataDisks[i]
+		field := fmt.Sprintf("spec.dataDisks[%s].volumeClaimTemplate.spec", disk.Name)
+		size := disk.VolumeClaimTemplate.Spec.Resources.Requests.Storage()
+		switch {
+		case isBlock(&disk.VolumeClaimTemplate):
+			return field + ".volumeMode: Block is not supported yet; use Filesystem"
+		case size.Sign() <= 0:
+			return field + ".resources.requests.storage: must say the size of the disk"
+		case size.CmpInt64(MaxDiskBytes) > 0:
+			return field + ".resources.requests.storage: " + size.String() + " is more than 4Pi"
+		}
+	}
+	return ""
+}
+
+func isBlock(template *v1alpha1.VolumeClaimTemplate) bool {
+	return template.Spec.VolumeMode != nil && *template.Spec.VolumeMode == corev1.PersistentVolumeBlock
+}
