@@ -105,6 +105,13 @@ func (g *gate) settled() bool {
 	return g.succession.passing == 0
 }
 
+// progress describes how far the operations are.
+func (g *gate) progress() string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return fmt.Sprintf("%d, %d under way", len(g.story), g.succession.passing)
+}
+
 // reached reports whether the planned point was.
 func (g *gate) reached() bool {
 	g.mu.Lock()

@@ -159,6 +159,16 @@ func (h *history) knows(object client.Object) bool {
 	})
 }
 
+// length is how many changes there are. Nil has none.
+func (h *history) length() int {
+	if h == nil {
+		return 0
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.changes)
+}
+
 // complete checks that the history has all that exists.
 func complete(ctx context.Context, r *run) error {
 	if r.history == nil {

@@ -305,29 +305,49 @@ func (r *run) end(ctx context.Context) error {
 	return r.living().stop()
 }
 
-// await waits until a check finds nothing wrong.
+const (
+	// askPeriod is how often it is seen whether something has happened in a run, and askAnyway how often a check
+	// asks the API servers if nothing has.
+	askPeriod, askAnyway = 100 * time.Millisecond, time.Second
+)
+
+// await waits until a check finds nothing wrong. While nothing happens, it need not ask again.
 func (r *run) await(ctx context.Context, what string, check func(context.Context, *run) error) error {
 	deadline := time.Now().Add(r.waitTimeout)
-	ticker := time.NewTicker(100 * time.Millisecond)
+	ticker := time.NewTicker(askPeriod)
 	defer ticker.Stop()
 	for {
+		asked, known := time.Now(), r.happened()
 		err := check(ctx, r)
 		if err == nil {
 			r.gate.note("reached: %s", what)
 			return nil
 		}
-		if err := r.fallen(); err != nil {
-			return err
-		}
-		if time.Now().After(deadline) {
-			return fmt.Errorf("%w: %s: %w", errNotReached, what, err)
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-ticker.C:
+		for again := false; !again; again = r.happened() != known || time.Since(asked) > askAnyway {
+			if err := r.fallen(); err != nil {
+				return err
+			}
+			if time.Now().After(deadline) {
+				return fmt.Errorf("%w: %s: %w", errNotReached, what, err)
+			}
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-ticker.C:
+			}
 		}
 	}
+}
+
+// happened describes what has happened in a run so far: what managers and others did, what its history has, and that
+// a manager lives again.
+func (r *run) happened() string {
+	others, changing := r.outside()
+	happened := fmt.Sprintf("%s, %t, %s, %d, %t", r.gate.progress(), changing, others, r.history.length(), r.revived.Load())
+	if provider := r.second.provider; provider != nil {
+		happened += ", " + provider.gate.progress()
+	}
+	return happened
 }
 
 // fallen tells that a manager ended that nobody killed.
