@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/clock"
 	testingclock "k8s.io/utils/clock/testing"
 
@@ -101,6 +102,28 @@ func TestNoDrainIsForcedForAClockThatJumps(t *testing.T) {
 				t.Errorf("%d of %d are forced together, want %d", forced, len(names), jump.forced)
 			}
 			t.Attr("outcome", fmt.Sprintf("forced no earlier than the drain timeout after the jump, %d of %d together", forced, len(names)))
+		})
+	}
+}
+
+// TestTimesToCome: a phase that began in times to come, by somebody's hand or the clock of another host, began when
+// that is seen: the Machine has its whole time, and no more.
+func TestTimesToCome(t *testing.T) {
+	for name, ahead := range map[string]time.Duration{"two hours": 2 * time.Hour, "a century": 100 * 365 * 24 * time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			h := newHarness(t)
+			h.declare(inPhase(v1alpha1.MachineUnknown), func(machine *v1alpha1.Machine) {
+				machine.Status.CurrentStatus.LastUpdateTime = metav1.NewTime(h.Clock.Now().Add(ahead))
+			})
+			h.join(notReady)
+			h.wait(healthTimeout - time.Minute)
+			if got := h.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachineUnknown {
+				t.Fatalf("phase %q before its time", got)
+			}
+			h.wait(2 * time.Minute)
+			if got := h.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachineFailed {
+				t.Errorf("phase %q for good", got)
+			}
 		})
 	}
 }

@@ -192,7 +192,7 @@ func (c *Controller) awaitRecovery(ctx context.Context, s *scope, what string) f
 	if !budget.MayTimeOut(s.machine.Status.CurrentStatus.Phase) || timeouts.HealthDisabled(s.machine) {
 		return flow.Wait(0, what)
 	}
-	left := c.outages.Countdown(ctx, s.machine.Status.CurrentStatus.LastUpdateTime.Time, timeouts.Health(s.machine, c.Health.Timeout))
+	left := c.outages.Countdown(ctx, s.phaseBegan(), timeouts.Health(s.machine, c.Health.Timeout))
 	if !left.Over() {
 		return flow.Wait(left.Wait, what)
 	}

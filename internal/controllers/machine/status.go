@@ -77,6 +77,19 @@ func (s *scope) phase(phase v1alpha1.MachinePhase) {
 	}
 }
 
+// clockSkew is how far the clocks of two hosts may be apart.
+const clockSkew = time.Minute
+
+// phaseBegan returns when the phase began. A time to come, by somebody's hand or the clock of another host, becomes
+// now: a timeout that begins then would not end.
+func (s *scope) phaseBegan() time.Time {
+	current := &s.machine.Status.CurrentStatus
+	if current.LastUpdateTime.After(s.now.Add(clockSkew)) {
+		current.LastUpdateTime = metav1.NewTime(s.now)
+	}
+	return current.LastUpdateTime.Time
+}
+
 // preserved stores until when the Machine is preserved, and the node's condition about that.
 func (s *scope) preserved(done preserve.Outcome) {
 	current := &s.machine.Status.CurrentStatus

@@ -67,7 +67,7 @@ func (c *Controller) applyUpdate(s *scope, made inplace.Outcome) bool {
 func (c *Controller) awaitUpdate(ctx context.Context, s *scope) flow.Result {
 	const what = "the node to be updated in place"
 	timeout := timeouts.InPlaceUpdate(s.machine, c.InPlaceUpdateTimeout)
-	left := c.outages.Countdown(ctx, s.machine.Status.CurrentStatus.LastUpdateTime.Time, timeout)
+	left := c.outages.Countdown(ctx, s.phaseBegan(), timeout)
 	if !left.Over() {
 		return flow.Wait(left.Wait, what)
 	}
