@@ -197,3 +197,14 @@ func TestStateOfMigration(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+func TestStateOfAVMThatNeedsARestart(t *testing.T) {
+	vm := running(func(vm *vmv1alpha1.VirtualMachine) {
+		vm.Status.Conditions = append(vm.Status.Conditions,
+			metav1.Condition{Type: vmv1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: "Running"},
+			metav1.Condition{Type: vmv1alpha1.ConditionRestartNeeded, Status: metav1.ConditionTrue, Reason: "SpecChanged"})
+	})
+	if got := State(vm); got != "Running, restart needed" {
+		t.Error(got)
+	}
+}

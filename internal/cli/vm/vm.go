@@ -143,6 +143,9 @@ func State(vm *vmv1alpha1.VirtualMachine) string {
 	if record := vm.Status.Migration; record != nil && (record.Phase == vmv1alpha1.MigrationPreparing || record.Phase == vmv1alpha1.MigrationCopying) {
 		state += ", " + migrationState(record)
 	}
+	if meta.IsStatusConditionTrue(vm.Status.Conditions, vmv1alpha1.ConditionRestartNeeded) {
+		state += ", restart needed"
+	}
 	return messages.Line(state)
 }
 

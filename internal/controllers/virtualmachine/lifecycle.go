@@ -145,14 +145,12 @@ func invalid(vm *v1alpha1.VirtualMachine) *cause {
 	switch {
 	case len(vm.Name) > validation.LabelValueMaxLength:
 		return causef(reasonInvalid, "metadata.name: %d characters at most, as it becomes the value of a label", validation.LabelValueMaxLength)
-	case template != nil && template.Spec.VolumeMode != nil && *template.Spec.VolumeMode == corev1.PersistentVolumeBlock:
+	case podspec.IsBlock(template):
 		return causef(reasonUnsupported, "spec.volumeClaimTemplate.spec.volumeMode: Block is not supported yet; use Filesystem")
 	case spec.LeaseMode == v1alpha1.LeaseFullLeases && lease.Check(authority.DurationOf(vm)) != nil:
 		return causef(reasonInvalid, "spec.leaseDurationSeconds: %v", lease.Check(authority.DurationOf(vm)))
-	case template != nil && template.Spec.Resources.Requests.Storage().Sign() <= 0:
-		return causef(reasonInvalid, "spec.volumeClaimTemplate.spec.resources.requests.storage: must say the size of the disk")
-	case template != nil && template.Spec.Resources.Requests.Storage().CmpInt64(podspec.MaxDiskBytes) > 0:
-		return causef(reasonInvalid, "spec.volumeClaimTemplate.spec.resources.requests.storage: %s is more than 4Pi", template.Spec.Resources.Requests.Storage())
+	case podspec.InvalidSize(template, "spec.volumeClaimTemplate") != "":
+		return causef(reasonInvalid, "%s", podspec.InvalidSize(template, "spec.volumeClaimTemplate"))
 	case podspec.InvalidDataDisks(spec) != "":
 		return causef(reasonInvalid, "%s", podspec.InvalidDataDisks(spec))
 	case podspec.InvalidPlacement(spec) != "":

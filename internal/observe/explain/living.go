@@ -396,6 +396,9 @@ func (e *explainer) virtualMachine() {
 			e.hostAway()
 		}
 	}
+	if pending := meta.FindStatusCondition(vm.Status.Conditions, vmv1alpha1.ConditionRestartNeeded); pending != nil {
+		e.Next(time.Time{}, restartNeeded, "{reason}", pending.Reason, "{text}", pending.Message)
+	}
 	if !report.Leaves(vm) {
 		e.migration()
 	}

@@ -65,6 +65,7 @@ var living = map[string]situation{
 		f.VM.Annotations = map[string]string{vmv1alpha1.AnnotationMigrate: "vm-1/host-2"}
 	}), report.Healthy, report.VirtualMachineMigrating},
 	"running-vm-cold":    {all(runningVM, notMigratable), report.Healthy, ""},
+	"running-vm-changed": {all(runningVM, restartPending), report.Healthy, ""},
 	"running-no-manager": {lease("", 40*time.Minute, time.Hour), report.Healthy, report.ManagerNotRunning},
 	"running-in-excess": {all(func(f *MachineFacts) {
 		f.Machine.Spec = *reserve.Marked(&f.Machine.Spec, reserve.NoSchedule)

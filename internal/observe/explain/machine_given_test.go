@@ -311,6 +311,12 @@ func notMigratable(f *MachineFacts) {
 	})
 }
 
+func restartPending(f *MachineFacts) {
+	f.VM.Status.Conditions = append(f.VM.Status.Conditions, metav1.Condition{
+		Type: vmv1alpha1.ConditionRestartNeeded, Status: metav1.ConditionTrue, Reason: "SpecChanged", Message: "At its next start the virtual machine gets: CPUs: 2 instead of 1.",
+	})
+}
+
 func lease(holder string, renewed, acquired time.Duration) given {
 	return func(f *MachineFacts) {
 		f.Lease = &coordinationv1.Lease{

@@ -40,7 +40,8 @@ const (
 	// failedLately is how long a failed migration is worth a sentence.
 	failedLately = time.Hour
 
-	coldLeave = "When it leaves its host, its guest is shut down and started again, as it cannot be migrated live ({reason}): {text}"
+	restartNeeded = "What changed in the VirtualMachine waits for its next start ({reason}): {text}"
+	coldLeave     = "When it leaves its host, its guest is shut down and started again, as it cannot be migrated live ({reason}): {text}"
 )
 
 // migration says what the VM's migration does, or why the last one failed, and whether there could be one.

@@ -58,7 +58,7 @@ func (d vmDisk) lost() error {
 	if d.name == "" {
 		return errDiskLost
 	}
-	return &ending{vmpb.EndDiskLost, fmt.Sprintf("data disk %s is gone, although this virtual machine has had one", d.name)}
+	return &ending{vmpb.EndDiskLost, "it is gone, although this virtual machine has had one"} // of names it
 }
 
 // lockDisk comes before the first write to a disk or beside it.

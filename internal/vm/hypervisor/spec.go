@@ -256,27 +256,31 @@ func checkDataDisks(spec *vmpb.VMSpec) *SpecError {
 	names := map[string]bool{}
 	for i, data := range spec.GetDataDisks() {
 		field := fmt.Sprintf("data_disks[%d]", i)
-		name := data.GetName()
-		switch {
-		case !dataDiskForm.MatchString(name):
-			return &SpecError{field + ".name", fmt.Sprintf("%q is not of 1 to 20 lower-case letters, digits and hyphens", name)}
-		case names[name]:
-			return &SpecError{field + ".name", fmt.Sprintf("%q is the name of two disks", name)}
-		case data.GetPath() == "":
-			return &SpecError{field + ".path", "is required"}
-		case data.GetBytes() > maxDiskBytes:
-			return &SpecError{field + ".bytes", fmt.Sprintf("%d is more than 4 PiB", data.GetBytes())}
+		if names[data.GetName()] {
+			return &SpecError{field + ".name", fmt.Sprintf("%q is the name of two disks", data.GetName())}
 		}
-		names[name] = true
-		problem := checkPath(field+".path", data.GetPath())
-		if problem == nil && data.GetInitialImage() != nil && !data.GetExists() {
-			problem = checkInitialImage(field+".initial_image", data.GetInitialImage())
-		}
-		if problem != nil {
+		names[data.GetName()] = true
+		if problem := checkDataDisk(field, data); problem != nil {
 			return problem
 		}
 	}
 	return nil
+}
+
+func checkDataDisk(field string, data *vmpb.DataDisk) *SpecError {
+	switch {
+	case !dataDiskForm.MatchString(data.GetName()):
+		return &SpecError{field + ".name", fmt.Sprintf("%q is not of 1 to 20 lower-case letters, digits and hyphens", data.GetName())}
+	case data.GetPath() == "":
+		return &SpecError{field + ".path", "is required"}
+	case data.GetBytes() > maxDiskBytes:
+		return &SpecError{field + ".bytes", fmt.Sprintf("%d is more than 4 PiB", data.GetBytes())}
+	}
+	problem := checkPath(field+".path", data.GetPath())
+	if problem == nil && data.GetInitialImage() != nil && !data.GetExists() {
+		problem = checkInitialImage(field+".initial_image", data.GetInitialImage())
+	}
+	return problem
 }
 
 // checkPath accepts clean absolute paths only, so also none that leaves its root by "..".

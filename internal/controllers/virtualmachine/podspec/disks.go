@@ -153,20 +153,34 @@ func claimFrom(vm *v1alpha1.VirtualMachine, template *v1alpha1.VolumeClaimTempla
 func InvalidDataDisks(spec *v1alpha1.VirtualMachineSpec) string {
 	for i := range spec.DataDisks {
 		disk := &spec.DataDisks[i]
-		field := fmt.Sprintf("spec.dataDisks[%s].volumeClaimTemplate.spec", disk.Name)
-		size := disk.VolumeClaimTemplate.Spec.Resources.Requests.Storage()
-		switch {
-		case isBlock(&disk.VolumeClaimTemplate):
-			return field + ".volumeMode: Block is not supported yet; use Filesystem"
-		case size.Sign() <= 0:
-			return field + ".resources.requests.storage: must say the size of the disk"
-		case size.CmpInt64(MaxDiskBytes) > 0:
-			return field + ".resources.requests.storage: " + size.String() + " is more than 4Pi"
+		field := fmt.Sprintf("spec.dataDisks[%s].volumeClaimTemplate", disk.Name)
+		if IsBlock(&disk.VolumeClaimTemplate) {
+			return field + ".spec.volumeMode: Block is not supported yet; use Filesystem"
+		}
+		if wrong := InvalidSize(&disk.VolumeClaimTemplate, field); wrong != "" {
+			return wrong
 		}
 	}
 	return ""
 }
 
-func isBlock(template *v1alpha1.VolumeClaimTemplate) bool {
-	return template.Spec.VolumeMode != nil && *template.Spec.VolumeMode == corev1.PersistentVolumeBlock
+// InvalidSize returns what is wrong with the size in a template, which is the field; empty if nothing is. A nil template
+// has none.
+func InvalidSize(template *v1alpha1.VolumeClaimTemplate, field string) string {
+	if template == nil {
+		return ""
+	}
+	field += ".spec.resources.requests.storage: "
+	switch size := template.Spec.Resources.Requests.Storage(); {
+	case size.Sign() <= 0:
+		return field + "must say the size of the disk"
+	case size.CmpInt64(MaxDiskBytes) > 0:
+		return field + size.String() + " is more than 4Pi"
+	}
+	return ""
+}
+
+// IsBlock reports whether a template, which may be nil, asks for a device.
+func IsBlock(template *v1alpha1.VolumeClaimTemplate) bool {
+	return template != nil && template.Spec.VolumeMode != nil && *template.Spec.VolumeMode == corev1.PersistentVolumeBlock
 }
