@@ -11,11 +11,9 @@ import (
 	"strconv"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/go-logr/logr/funcr"
-	"github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -72,10 +70,6 @@ func AtATime(tests int) {
 	}
 }
 
-// pollingInterval is how often what a test waits for is asked, unless the test says so itself. Gomega would ask
-// every 10 ms, and keep an API server busy that has something better to do.
-const pollingInterval = 50 * time.Millisecond
-
 // Main runs the tests of a package, ends the control planes that they started, and ends the
 // process with the tests' result. It is what TestMain calls.
 func Main(m *testing.M) {
@@ -84,7 +78,6 @@ func Main(m *testing.M) {
 		fmt.Fprintln(os.Stderr, "env:", err)
 		os.Exit(1)
 	}
-	gomega.SetDefaultEventuallyPollingInterval(pollingInterval)
 	running = &pool{dir: dir, shared: map[variant]func() (*controlplane.ControlPlane, error){}}
 	code := m.Run()
 	if err := running.end(); err != nil {
