@@ -100,7 +100,7 @@ var identities = map[string]identity{
 	"the VM controller": {roles: []string{vmRole}, want: []string{
 		"secrets in everywhere: get",
 		"pods in everywhere: get list create delete",
-		"persistentvolumeclaims in everywhere: get list create delete",
+		"persistentvolumeclaims in everywhere: get list create patch delete",
 		"events in everywhere: create patch",
 		"tokenreviews.authentication.k8s.io in everywhere: create",
 		"virtualmachines.vm.metropolis.monogon.dev in everywhere: get list patch",
