@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -58,6 +59,9 @@ func admitEnv(c *corev1.Container) error {
 		return errors.New("envFrom is not supported")
 	}
 	for _, variable := range c.Env {
+		if isTemporary(variable) {
+			continue
+		}
 		if !ofHypervisors(variable.Name) {
 			return fmt.Errorf("variable %s: hypervisors have no such one", variable.Name)
 		}
@@ -72,6 +76,14 @@ func admitEnv(c *corev1.Container) error {
 		}
 	}
 	return nil
+}
+
+// temporary is the variable that says where QEMU writes temporary files.
+const temporary = "TMPDIR"
+
+// isTemporary reports whether a variable has these files written where VM controllers in clusters have them.
+func isTemporary(variable corev1.EnvVar) bool {
+	return variable == corev1.EnvVar{Name: temporary, Value: vmpb.DirRun}
 }
 
 // foreign are variables that name files, which a host gives hypervisors in another way.
@@ -170,6 +182,9 @@ func environment(pod *corev1.Pod, root string, host Config) ([]string, error) {
 			if value, err = fieldOf(pod, from.FieldRef.FieldPath); err != nil {
 				return nil, fmt.Errorf("variable %s: %w", variable.Name, err)
 			}
+		}
+		if variable.Name == temporary {
+			value = filepath.Join(root, value) // a path of the container; see admitEnv
 		}
 		values[variable.Name] = value
 		result = append(result, variable.Name+"="+value)

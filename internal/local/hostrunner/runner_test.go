@@ -79,7 +79,7 @@ func TestEnvironmentOfAProcess(t *testing.T) {
 			c := &pod.Spec.Containers[0]
 			c.Env = append(c.Env, corev1.EnvVar{Name: "POD_IP", ValueFrom: &corev1.EnvVarSource{
 				FieldRef: &corev1.ObjectFieldSelector{FieldPath: "status.podIP"}}},
-				corev1.EnvVar{Name: vmpb.EnvListen, Value: "$(POD_IP):0"})
+				corev1.EnvVar{Name: vmpb.EnvListen, Value: "$(POD_IP):0"}, corev1.EnvVar{Name: "TMPDIR", Value: vmpb.DirRun})
 		})
 	b.awaitReady("vm")
 	pod := b.await("vm", corev1.PodRunning)
@@ -87,7 +87,7 @@ func TestEnvironmentOfAProcess(t *testing.T) {
 
 	environment, err := os.ReadFile(filepath.Join(root, vmpb.DirRun, "env"))
 	want := strings.Join([]string{
-		behavior + "=run", "POD_IP=127.0.0.1", vmpb.EnvListen + "=127.0.0.1:0", "PATH=/somewhere",
+		behavior + "=run", "POD_IP=127.0.0.1", vmpb.EnvListen + "=127.0.0.1:0", "TMPDIR=" + filepath.Join(root, vmpb.DirRun), "PATH=/somewhere",
 		vmpb.EnvSwitch + "=", vmpb.EnvOutside + "=", vmpb.EnvImages + "=/images", vmpb.EnvImageServers + "=",
 		vmpb.EnvRoot + "=" + root,
 	}, "\n")

@@ -124,6 +124,11 @@ func TestAdmission(t *testing.T) {
 	if err := admit(supported()); err != nil {
 		t.Fatalf("what is supported is refused: %v", err)
 	}
+	inACluster := supported()
+	inACluster.Spec.Containers[0].Env = append(inACluster.Spec.Containers[0].Env, corev1.EnvVar{Name: "TMPDIR", Value: vmpb.DirRun})
+	if err := admit(inACluster); err != nil {
+		t.Fatalf("what VM controllers in clusters ask for is refused: %v", err)
+	}
 	for name, change := range cases {
 		t.Run(name, func(t *testing.T) {
 			pod := supported()
