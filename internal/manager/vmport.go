@@ -105,16 +105,17 @@ func (p *vmPorts) lead(ctx context.Context, here endpoint) {
 
 // leadOnce has the Service lead here, and returns when it may not do so any more.
 func (p *vmPorts) leadOnce(ctx context.Context, here endpoint) error {
-	led, err := p.apply(ctx, here)
-	if err != nil {
-		return err
-	}
-	p.opened()
+	// The watch begins before the write, so that no change after it is missed.
 	changes, err := p.client.Watch(ctx, &discoveryv1.EndpointSliceList{}, client.InNamespace(p.namespace), client.MatchingFields{"metadata.name": p.cfg.Name})
 	if err != nil {
 		return fmt.Errorf("watching endpoint slice %s: %w", p.cfg.Name, err)
 	}
 	defer changes.Stop()
+	led, err := p.apply(ctx, here)
+	if err != nil {
+		return err
+	}
+	p.opened()
 	for change := range changes.ResultChan() {
 		slice, is := change.Object.(*discoveryv1.EndpointSlice)
 		if !is || change.Type == watch.Deleted || !led.is(slice) {
