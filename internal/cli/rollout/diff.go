@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -145,12 +146,9 @@ func section(out io.Writer, heading string, lines []string) error {
 	return err
 }
 
-// lastApplied is the annotation in which kubectl notes what it has applied.
-const lastApplied = "kubectl.kubernetes.io/last-applied-configuration"
-
 // applied makes an object what "kubectl apply" would make it: the server is asked, and writes nothing.
 func applied(ctx context.Context, c client.Client, wanted *unstructured.Unstructured, object client.Object) error {
-	last := cmp.Or(object.GetAnnotations()[lastApplied], "{}")
+	last := cmp.Or(object.GetAnnotations()[corev1.LastAppliedConfigAnnotation], "{}")
 	is, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
 	if err != nil {
 		return fmt.Errorf("comparing: %w", err)
@@ -166,7 +164,7 @@ func applied(ctx context.Context, c client.Client, wanted *unstructured.Unstruct
 	if annotations == nil {
 		annotations = map[string]string{}
 	}
-	annotations[lastApplied] = last
+	annotations[corev1.LastAppliedConfigAnnotation] = last
 	wanted.SetAnnotations(annotations)
 	modified, err := wanted.MarshalJSON()
 	if err != nil {

@@ -7,10 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -25,6 +22,7 @@ import (
 	"github.com/millwright-dev/millwright/driver/status"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/inputs"
+	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
@@ -224,10 +222,10 @@ func (c *Controller) call(ctx context.Context, machine *infrav1.MillwrightMachin
 func domainsOf(resp *driver.ListFailureDomainsResponse) []infrav1.FailureDomain {
 	named := map[string]infrav1.FailureDomain{}
 	for _, domain := range resp.FailureDomains {
-		if domain.Name != "" && len(domain.Name) <= longestName && printable(domain.Name) {
+		if domain.Name != "" && len(domain.Name) <= longestName && instance.Printable(domain.Name) {
 			attributes := maps.Clone(domain.Attributes)
 			// JSON cannot hold all of them, so that what is stored would differ from them in every pass.
-			maps.DeleteFunc(attributes, func(key, value string) bool { return !printable(key) || !printable(value) })
+			maps.DeleteFunc(attributes, func(key, value string) bool { return !instance.Printable(key) || !instance.Printable(value) })
 			named[domain.Name] = infrav1.FailureDomain{Name: domain.Name, ControlPlane: new(true), Attributes: attributes}
 		}
 	}
@@ -236,11 +234,6 @@ func domainsOf(resp *driver.ListFailureDomainsResponse) []infrav1.FailureDomain 
 		domains = append(domains, named[name])
 	}
 	return domains
-}
-
-// printable reports whether a text is UTF-8 in one line that controls no terminal.
-func printable(text string) bool {
-	return utf8.ValidString(text) && !strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) })
 }
 
 // report writes the last answer to the status. After a restart, the status itself has what the driver

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
@@ -195,7 +196,7 @@ func content(object any) (map[string]any, error) {
 	}
 	annotations, _ := metadata["annotations"].(map[string]any)
 	annotations = maps.Clone(annotations)
-	delete(annotations, "kubectl.kubernetes.io/last-applied-configuration")
+	delete(annotations, corev1.LastAppliedConfigAnnotation)
 	delete(annotations, v1alpha1.AnnotationKeyRevision)
 	if len(annotations) > 0 {
 		kept["annotations"] = annotations
