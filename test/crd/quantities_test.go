@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
 
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/config"
 	"github.com/millwright-dev/millwright/test/env"
 )
@@ -62,6 +63,9 @@ func quantities(t *testing.T, path string, schema apiextensionsv1.JSONSchemaProp
 	fields := 0
 	if schema.XIntOrString && strings.Contains(schema.Pattern, "KMGTPE") {
 		fields++
+		if schema.Pattern != v1alpha1.QuantityPattern {
+			t.Errorf("%s has another pattern than clients read", path)
+		}
 		pattern, err := regexp.Compile(schema.Pattern)
 		if err != nil {
 			t.Fatalf("%s: %v", path, err)
