@@ -8,14 +8,14 @@ import (
 	"k8s.io/apimachinery/pkg/util/json"
 )
 
-// QuantityPattern is the pattern of quantities in the CRDs of Millwright. It is stricter than that of controller-gen,
+// quantityPattern is the pattern of quantities in the CRDs of Millwright, which hack/quantities.sh writes. It is stricter than that of controller-gen,
 // which is in MCM's: that one takes "1e1.5", which Go cannot parse, and "1e-2147483647", at which Go computes for hours.
-const QuantityPattern = `^(\+|-)?(([0-9]{1,30}(\.[0-9]{0,30})?)|(\.[0-9]{1,30}))(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?[0-9]{1,2}))?$`
+const quantityPattern = `^(\+|-)?(([0-9]{1,30}(\.[0-9]{0,30})?)|(\.[0-9]{1,30}))(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?[0-9]{1,2}))?$`
 
-var readable = regexp.MustCompile(QuantityPattern)
+var readable = regexp.MustCompile(quantityPattern)
 
-// UnmarshalJSON leaves out quantities that do not match QuantityPattern, as if they were not there. Under MCM's CRDs
-// one of them would otherwise keep a client from reading any class, since a list is read as a whole.
+// UnmarshalJSON leaves out quantities that the CRDs of Millwright refuse, as if they were not there. Under MCM's CRDs one
+// of them would otherwise keep a client from reading any class, since a list is read as a whole.
 func (t *NodeTemplate) UnmarshalJSON(raw []byte) error {
 	type plain NodeTemplate // without this method
 	read := struct {
