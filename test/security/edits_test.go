@@ -108,6 +108,8 @@ func annotated(value any) edit {
 
 const most32, most64 = int64(1<<31 - 1), int64(1<<63 - 1)
 
+// edits are what somebody may write. The phase Failed is missing, in which a Machine is replaced, and InPlaceUpdating, in
+// which it waits until the update takes too long.
 var edits = map[string]edit{
 	"finalizers twice": inMetadata(func(o client.Object) map[string]any {
 		return map[string]any{"finalizers": slices.Concat(o.GetFinalizers(), o.GetFinalizers())}
@@ -143,7 +145,6 @@ var edits = map[string]edit{
 	"phase CrashLoop":   operation(v1alpha1.MachineCrashLoopBackOff),
 	"phase Available":   operation(v1alpha1.MachineAvailable),
 	"phase of nobody":   operation("\u009b"),
-	"phase in place":    operation(v1alpha1.MachineInPlaceUpdating),
 }
 
 // TestEditsByHand: whatever somebody writes into metadata and status of a deployment, its set, its Machine and its
