@@ -9,9 +9,11 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver"
@@ -116,7 +118,7 @@ var edits = map[string]edit{
 	}),
 	"no finalizers": inMetadata(func(client.Object) map[string]any { return map[string]any{"finalizers": nil} }),
 	"finalizers exchanged": inMetadata(func(client.Object) map[string]any {
-		return map[string]any{"finalizers": []string{"example.com/theirs"}}
+		return map[string]any{"finalizers": []string{theirs}}
 	}),
 	"nonsense in annotations":    annotated("\x1b[2J{\u202e"),
 	"nothing in annotations":     annotated(nil),
@@ -149,7 +151,7 @@ var edits = map[string]edit{
 
 // TestEditsByHand: whatever somebody writes into metadata and status of a deployment, its set, its Machine and its
 // node, there is one Machine with one VM in the end; nothing is written on and on; others stay as they are; and all of it
-// goes when it is deleted, but for finalizers of others.
+// goes when it is deleted, once finalizers of others are removed.
 func TestEditsByHand(t *testing.T) {
 	t.Parallel()
 	m := guests(t)
@@ -198,7 +200,13 @@ func TestEditsByHand(t *testing.T) {
 		m.must(err)
 		return len(vms) == 1
 	})
-	m.eventually("only finalizers of others are left", func() bool { return m.heldByOthers("edited") })
+	m.eventually("nothing is left when others release it", func() bool {
+		left := append(m.edited("edited"), m.nodes("edited")...)
+		for _, object := range left {
+			m.release(object)
+		}
+		return len(left) == 0
+	})
 }
 
 // machineOf returns a Machine of a deployment.
@@ -232,6 +240,19 @@ func (m *managed) edited(prefix string) []client.Object {
 	return slices.DeleteFunc(all, func(o client.Object) bool { return !strings.HasPrefix(o.GetName(), prefix) })
 }
 
+// nodes are those of Machines with names that begin so.
+func (m *managed) nodes(prefix string) []client.Object {
+	m.t.Helper()
+	list, nodes := &corev1.NodeList{}, []client.Object{}
+	m.must(m.admin.List(m.t.Context(), list))
+	for i := range list.Items {
+		if strings.HasPrefix(list.Items[i].Name, prefix) {
+			nodes = append(nodes, &list.Items[i])
+		}
+	}
+	return nodes
+}
+
 // versions are those of all objects that were edited.
 func (m *managed) versions() map[string]string {
 	versions := map[string]string{}
@@ -241,9 +262,18 @@ func (m *managed) versions() map[string]string {
 	return versions
 }
 
-// heldByOthers reports whether all objects for deployments with names that begin so are gone, or wait for others only.
-func (m *managed) heldByOthers(prefix string) bool {
-	return !slices.ContainsFunc(m.edited(prefix), func(o client.Object) bool {
-		return o.GetDeletionTimestamp().IsZero() || !slices.Equal(o.GetFinalizers(), []string{"example.com/theirs"})
-	})
+// theirs is the finalizer of somebody else.
+const theirs = "example.com/theirs"
+
+// release removes the finalizer of somebody else from an object.
+func (m *managed) release(object client.Object) {
+	m.t.Helper()
+	before := object.DeepCopyObject().(client.Object)
+	if !controllerutil.RemoveFinalizer(object, theirs) {
+		return
+	}
+	err := m.admin.Patch(m.t.Context(), object, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+	if client.IgnoreNotFound(err) != nil && !apierrors.IsConflict(err) {
+		m.t.Fatal(err)
+	}
 }
