@@ -93,6 +93,40 @@ func TestSecretsDoNotComeOut(t *testing.T) {
 	}
 }
 
+// TestSecretOfManyValues: who fills a Secret with values, as values, as lines or in JSON, makes no call expensive,
+// and gets none of them out. The code stays.
+func TestSecretOfManyValues(t *testing.T) {
+	const many, value = 100_000, "v-12345-of-many"
+	var list []string
+	values := map[string][]byte{}
+	for i := range many {
+		text := strings.Replace(value, "12345", fmt.Sprintf("%05d", i), 1)
+		values[text[2:7]], list = []byte(text), append(list, text)
+	}
+	inJSON, err := json.Marshal(map[string]any{"deep": list})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, secret := range map[string]map[string][]byte{
+		"values": values, "lines": {"userData": []byte(strings.Join(list, "\n"))}, "JSON": {"account": inJSON},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var log string
+			var got error
+			allocations := testing.AllocsPerRun(1, func() { log, got = failWith(t, secret, status.Error(codes.NotFound, "there is no "+value)) })
+			if strings.Contains(log, value) || strings.Contains(got.Error(), value) || status.Code(got) != codes.NotFound {
+				t.Errorf("%v, and logged:\n%.1000s", got, log)
+			}
+			if allocations > 2*many+most {
+				t.Errorf("%.0f allocations for one error", allocations)
+			}
+		})
+	}
+}
+
+// most is what the values that are searched for may take beside the parser of JSON.
+const most = 100_000
+
 func TestRedactionKeepsTheRest(t *testing.T) {
 	secret := map[string][]byte{"password": []byte("hunter22"), "flag": []byte("true"), "short": []byte("abc"), "none": []byte("none")}
 

@@ -1,12 +1,18 @@
 package admission
 
 import (
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
+	"time"
 
+	. "github.com/onsi/gomega"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -28,6 +34,7 @@ func TestRecordedObjectsPass(t *testing.T) {
 		}
 	})
 	e.InstallMCMsCRDs(t)
+	t.Run("quantities beside MCM's CRDs", func(t *testing.T) { refusesQuantities(t, e) })
 	t.Run("MCM's CRDs", func(t *testing.T) {
 		there, changes := map[string]bool{}, 0
 		for _, moment := range slices.Sorted(maps.Keys(moments)) {
@@ -101,4 +108,59 @@ func writeStatus(t *testing.T, e *env.Env, what string, object *unstructured.Uns
 		t.Fatal(err)
 	}
 	expect(t, what, nil, e.Client.Status().Patch(t.Context(), stripped(e, object), client.RawPatch(types.MergePatchType, text)))
+}
+
+// refusesQuantities: what MCM's CRDs store, and clients cannot read, is refused, whatever annotation a class has. A class
+// that has it already can be edited otherwise, and deleted.
+func refusesQuantities(t *testing.T, e *env.Env) {
+	const field, problem = "nodeTemplate.capacity[cpu]", ": Invalid value"
+	with := func(name, quantity string) *unstructured.Unstructured {
+		class := &unstructured.Unstructured{Object: map[string]any{
+			"provider": "sim", "providerSpec": map[string]any{},
+			"nodeTemplate": map[string]any{
+				"capacity": map[string]any{"cpu": quantity, "gpu": int64(0), "memory": "1.5Gi"}, "virtualCapacity": map[string]any{"x": "1e3"},
+				"instanceType": "a", "region": "b", "zone": "c",
+			},
+		}}
+		class.SetGroupVersionKind(v1alpha1.SchemeGroupVersion.WithKind(v1alpha1.MachineClassKind))
+		class.SetNamespace(e.Namespace)
+		class.SetName(name)
+		class.SetAnnotations(map[string]string{v1alpha1.AnnotationKeySkipValidation: "true"})
+		return class
+	}
+	for _, quantity := range []string{"1e1.5", "1e-2147483648", "1e2147483648", strings.Repeat("9", 100_000)} {
+		expect(t, quantity[:min(20, len(quantity))], []string{field + problem}, e.Client.Create(t.Context(), with("bad", quantity), client.DryRunAll))
+	}
+	class := with("kept", "1")
+	expect(t, "a good one", nil, e.Client.Create(t.Context(), class))
+	policy := &metav1.PartialObjectMetadata{}
+	policy.SetGroupVersionKind(admissionregistrationv1.SchemeGroupVersion.WithKind("ValidatingAdmissionPolicyBinding"))
+	policy.Name = "millwright-machine-class-quantities"
+	actions := func(action string) {
+		patch := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"validationActions":["`+action+`"]}}`))
+		if err := e.Client.Patch(t.Context(), policy, patch); err != nil {
+			t.Fatal(err)
+		}
+	}
+	number, has := 0, ""
+	worsen := func() []string {
+		number++ // what does not change is not looked at
+		next := fmt.Sprintf("1e%d.5", number)
+		problems := refused(update(t, e, class, with("kept", next)))
+		if problems == nil {
+			has = next
+		}
+		return problems
+	}
+	actions("Warn") // as if it came later
+	NewWithT(t).Eventually(worsen, env.WaitTimeout, 50*time.Millisecond).Should(BeEmpty())
+	actions("Deny")
+	NewWithT(t).Eventually(worsen, env.WaitTimeout, 50*time.Millisecond).Should(Equal([]string{field + problem}))
+	edited := with("kept", has)
+	edited.SetFinalizers([]string{v1alpha1.FinalizerMCM})
+	expect(t, "another field of one that has it", nil, update(t, e, class, edited))
+	if err := e.Client.Delete(t.Context(), class); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, "its finalizer is removed", nil, update(t, e, class, with("kept", "1e2.5")))
 }

@@ -1,9 +1,11 @@
 package crd
 
 import (
+	"encoding/json"
 	"fmt"
 	"io/fs"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -13,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
 
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/config"
 	"github.com/millwright-dev/millwright/test/env"
 )
@@ -29,7 +32,9 @@ var sensible = []string{"0", "1", "4Gi", "1.5Gi", "100m", "-1", "+1", ".5", "1."
 // TestQuantities: in each CRD, for each field.
 func TestQuantities(t *testing.T) {
 	fields := 0
-	err := fs.WalkDir(config.Files, "crd", func(path string, entry fs.DirEntry, err error) error {
+	policy, err := config.Files.ReadFile("policy/machines.yaml")
+	must(t, err)
+	err = fs.WalkDir(config.Files, "crd", func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
 			return err
 		}
@@ -42,7 +47,7 @@ func TestQuantities(t *testing.T) {
 			return err
 		}
 		for _, version := range crd.Spec.Versions {
-			fields += quantities(t, crd.Name, *version.Schema.OpenAPIV3Schema)
+			fields += quantities(t, string(policy), crd.Name, *version.Schema.OpenAPIV3Schema)
 		}
 		return nil
 	})
@@ -54,14 +59,24 @@ func TestQuantities(t *testing.T) {
 			t.Errorf("%s is no quantity: %v", text, err)
 		}
 	}
+	for _, text := range append(absurd, sensible...) {
+		template, raw := v1alpha1.NodeTemplate{}, fmt.Sprintf(`{"capacity":{"cpu":%q}}`, text)
+		must(t, json.Unmarshal([]byte(raw), &template))
+		if _, read := template.Capacity["cpu"]; read != slices.Contains(sensible, text) {
+			t.Errorf("clients read %.40s: %t", text, read)
+		}
+	}
 }
 
 // quantities checks all quantities below a schema, and returns how many fields have one.
-func quantities(t *testing.T, path string, schema apiextensionsv1.JSONSchemaProps) int {
+func quantities(t *testing.T, policy, path string, schema apiextensionsv1.JSONSchemaProps) int {
 	t.Helper()
 	fields := 0
 	if schema.XIntOrString && strings.Contains(schema.Pattern, "KMGTPE") {
 		fields++
+		if !strings.Contains(policy, "r'"+schema.Pattern+"'") {
+			t.Errorf("the policy for MCM's CRDs has another pattern than %s", path)
+		}
 		pattern, err := regexp.Compile(schema.Pattern)
 		if err != nil {
 			t.Fatalf("%s: %v", path, err)
@@ -78,13 +93,13 @@ func quantities(t *testing.T, path string, schema apiextensionsv1.JSONSchemaProp
 		}
 	}
 	for name, child := range schema.Properties {
-		fields += quantities(t, path+"."+name, child)
+		fields += quantities(t, policy, path+"."+name, child)
 	}
 	if schema.AdditionalProperties != nil && schema.AdditionalProperties.Schema != nil {
-		fields += quantities(t, path+"[*]", *schema.AdditionalProperties.Schema)
+		fields += quantities(t, policy, path+"[*]", *schema.AdditionalProperties.Schema)
 	}
 	if schema.Items != nil && schema.Items.Schema != nil {
-		fields += quantities(t, path+"[]", *schema.Items.Schema)
+		fields += quantities(t, policy, path+"[]", *schema.Items.Schema)
 	}
 	return fields
 }

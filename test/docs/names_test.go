@@ -1,6 +1,7 @@
 package docs
 
 import (
+	"cmp"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -80,6 +81,79 @@ func TestEachRuleOfTheProtocolHasATest(t *testing.T) {
 	if rules < 70 {
 		t.Errorf("there are %d rules only", rules)
 	}
+}
+
+// faultRow is a row of the table of faults: the folder of a package, and a test.
+var faultRow = regexp.MustCompile("\\| `([^`]+)` (Test\\w+) \\|$")
+
+// fault is where a test tells of a fault.
+var fault = regexp.MustCompile(`(?m)^func (Test\w+)\(|t\.Attr\("fault"`)
+
+// TestTheTableOfFaultsIsComplete: each row names a test of that package that plays faults, and each such test has a row.
+func TestTheTableOfFaultsIsComplete(t *testing.T) {
+	root, err := env.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join(root, "docs", "reliability.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, begins := strings.Cut(string(text), "<!-- faults: begin -->")
+	table, _, ends := strings.Cut(table, "<!-- faults: end -->")
+	if !begins || !ends {
+		t.Fatal("the page has no table of faults")
+	}
+	written := map[string]bool{}
+	for line := range strings.Lines(table) {
+		if !strings.HasPrefix(line, "| ") || strings.HasPrefix(line, "| fault ") {
+			continue
+		}
+		row := faultRow.FindStringSubmatch(strings.TrimSpace(line))
+		if row == nil {
+			t.Errorf("no test is named in: %s", line)
+			continue
+		}
+		written[row[1]+" "+row[2]] = true
+	}
+	playing := faults(t, root)
+	for test := range written {
+		if !playing[test] {
+			t.Errorf("the page names %s, which does not exist, or plays no fault", test)
+		}
+	}
+	for test := range playing {
+		if !written[test] {
+			t.Errorf("%s plays a fault, and has no row: make reliability FAULTS=./PACKAGE RUN=TEST", test)
+		}
+	}
+}
+
+// faults are all tests that play faults, as "FOLDER TEST".
+func faults(t *testing.T, root string) map[string]bool {
+	t.Helper()
+	playing := map[string]bool{}
+	err := filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		folder, err := filepath.Rel(root, filepath.Dir(path))
+		if err != nil || folder == "test/docs" || folder == "hack/reliability" {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		test := ""
+		for _, found := range fault.FindAllSubmatch(text, -1) {
+			if test = cmp.Or(string(found[1]), test); len(found[1]) == 0 {
+				playing[folder+" "+test] = true
+			}
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return playing
 }
 
 // tests are the names of all tests of the repository, and all texts in them, subtests' names among these.

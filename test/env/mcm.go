@@ -1,6 +1,7 @@
 package env
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -28,10 +29,31 @@ func (c *Cluster) InstallMCMsCRDs(t testing.TB) {
 			t.Fatal(err)
 		}
 	}
+	c.takeMCMsQuantities(t)
 	published := discovery.NewDiscoveryClientForConfigOrDie(c.Admin).RESTClient()
 	gomega.NewWithT(t).Eventually(func(g gomega.Gomega) {
 		raw, err := published.Get().AbsPath("/openapi/v3/apis", v1alpha1.GroupName, v1alpha1.SchemeGroupVersion.Version).Do(t.Context()).Raw()
 		g.Expect(err).NotTo(gomega.HaveOccurred())
-		g.Expect(strings.Contains(string(raw), "Selector is spec.selector")).To(gomega.BeFalse(), "the schema of before is still published")
+		for _, ours := range []string{"Selector is spec.selector", "{1,30}"} {
+			g.Expect(strings.Contains(string(raw), ours)).To(gomega.BeFalse(), "the schema of before is still published")
+		}
 	}).WithTimeout(time.Minute).WithPolling(50 * time.Millisecond).Should(gomega.Succeed())
+}
+
+// mcmsQuantity is the pattern of quantities that controller-gen writes.
+const mcmsQuantity = `^(\\+|-)?(([0-9]+(\\.[0-9]*)?)|(\\.[0-9]+))(([KMGTPE]i)|[numkMGTPE]|([eE](\\+|-)?(([0-9]+(\\.[0-9]*)?)|(\\.[0-9]+))))?$`
+
+// takeMCMsQuantities has the CRD of MachineClasses let pass what MCM's does.
+func (c *Cluster) takeMCMsQuantities(t testing.TB) {
+	t.Helper()
+	crd := &metav1.PartialObjectMetadata{}
+	crd.SetGroupVersionKind(apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition"))
+	crd.Name = "machineclasses." + v1alpha1.GroupName
+	var changes []string
+	for _, field := range []string{"capacity", "virtualCapacity"} {
+		changes = append(changes, fmt.Sprintf(`{"op":"replace","path":"/spec/versions/0/schema/openAPIV3Schema/properties/nodeTemplate/properties/%s/additionalProperties/pattern","value":"%s"}`, field, mcmsQuantity))
+	}
+	if err := c.Client.Patch(t.Context(), crd, client.RawPatch(types.JSONPatchType, []byte("["+strings.Join(changes, ",")+"]"))); err != nil {
+		t.Fatal(err)
+	}
 }

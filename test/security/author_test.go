@@ -288,6 +288,12 @@ func TestAuthorOfSecrets(t *testing.T) {
 		"kubeconfig":   func(s *corev1.Secret) { s.Data["kubeconfig"] = []byte(strings.Repeat("- ", 1000)) },
 		"immutable":    func(s *corev1.Secret) { s.Immutable = ptr.To(true) },
 		"no finalizer": func(s *corev1.Secret) { s.Finalizers = nil },
+		"other keys":   func(s *corev1.Secret) { s.Data = map[string][]byte{"user-data": nil, "x..": {0}, "kubeconfig": nil} },
+		"many values": func(s *corev1.Secret) {
+			for i := range 30_000 {
+				s.Data[fmt.Sprint(i)] = fmt.Appendf(nil, "%05d", i)
+			}
+		},
 	} {
 		number++
 		name := fmt.Sprintf("secret-%d", number)

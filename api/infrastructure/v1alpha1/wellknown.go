@@ -30,7 +30,7 @@ const (
 	// installation of the manager. The driver of another installation would not find the VM.
 	AnnotationInstallation = "infrastructure.millwright.dev/installation"
 	// AnnotationInstanceGone is set during deletion when the VM is deleted. Only then are
-	// the finalizers of the Secrets removed.
+	// the finalizers of the Secrets removed. Its value names the object and the time of its deletion.
 	AnnotationInstanceGone = "infrastructure.millwright.dev/instance-gone"
 )
 

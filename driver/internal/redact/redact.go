@@ -21,6 +21,11 @@ const (
 	marker = "[redacted]"
 	// withheld replaces a text from which secret values cannot be removed.
 	withheld = "(text withheld: it holds values of the secret)"
+	// untold replaces every text if the secret has more values than are searched for.
+	untold = "(text withheld: the secret has too many values)"
+	// most is about how many forms of values are searched for. User data have some thousands of lines at most;
+	// who writes a secret must not make each call of a driver take seconds and a hundred megabytes.
+	most = 20_000
 	// shortest is the length of the shortest value that is redacted. Shorter ones occur
 	// in every text.
 	shortest = 4
@@ -66,6 +71,9 @@ func New(longest int, secrets ...*corev1.Secret) *Redactor {
 // quoted); of a value with several lines, such as a key or user data, each longer line; of a JSON
 // object, such as a service account, each text in it.
 func (r *Redactor) learnValue(value string) {
+	if r.tooMany() {
+		return
+	}
 	r.add(value)
 	trimmed := strings.TrimSpace(value)
 	if trimmed != value {
@@ -73,6 +81,9 @@ func (r *Redactor) learnValue(value string) {
 	}
 	if strings.Contains(trimmed, "\n") {
 		for line := range strings.Lines(trimmed) {
+			if r.tooMany() {
+				return
+			}
 			r.addLine(strings.TrimSpace(line))
 		}
 	}
@@ -99,6 +110,9 @@ func (r *Redactor) learnJSON(value any) {
 		}
 	}
 }
+
+// tooMany reports whether there are more values than are searched for.
+func (r *Redactor) tooMany() bool { return len(r.needles) > most }
 
 // add adds a value and its encoded forms, unless it is too short or too common.
 func (r *Redactor) add(value string) {
@@ -139,6 +153,9 @@ func (r *Redactor) addQuoted(value string) {
 
 // Text returns the text without secret values.
 func (r *Redactor) Text(text string) string {
+	if text != "" && r.tooMany() {
+		return untold
+	}
 	// A marker and the text beside it may together be another secret value.
 	for range 4 {
 		redacted := r.replace(text)
@@ -181,7 +198,7 @@ func (r *Redactor) replace(text string) string {
 // a Status of the same code without them, for which errors.Is works as for err.
 // errors.As does not: what it finds could be printed.
 func (r *Redactor) Error(err error) error {
-	if !slices.ContainsFunc(Texts(err), func(text string) bool { return r.replace(text) != text }) {
+	if !r.tooMany() && !slices.ContainsFunc(Texts(err), func(text string) bool { return r.replace(text) != text }) {
 		return err
 	}
 	s, _ := status.FromError(err)

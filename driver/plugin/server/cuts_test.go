@@ -30,7 +30,7 @@ func TestAfterACutTheDriverRegistersAgain(t *testing.T) {
 		"refused and lost": {Refused: true, Lost: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Attr("fault", "between a driver in another process and the manager the connection is "+name+", amid an operation")
+			t.Attr("fault", "between a driver in another process and the manager, amid an operation: "+name)
 			t.Attr("outcome", "the operation fails with Unavailable; the driver is registered again within a minute after the cut")
 			synctest.Test(t, func(t *testing.T) {
 				m := newManager(t)

@@ -64,10 +64,50 @@ func ReadClass(path, kind string) (Class, error) {
 		class.old, class.oldKind = legacy.New(found), found
 		into = class.old
 	}
-	if err := yaml.UnmarshalStrict(text, into); err != nil {
+	err = yaml.UnmarshalStrict(text, into)
+	if err == nil && class.current != nil {
+		err = nothingLeftOut(text, class.current)
+	}
+	if err != nil {
 		return Class{}, fmt.Errorf("%s: is not a valid %s: %w", path, found, err)
 	}
 	return class, nil
+}
+
+// nothingLeftOut returns an error if a node template has what its type leaves out when it is read: fields that are not
+// known, and quantities that cannot be read.
+func nothingLeftOut(text []byte, read *v1alpha1.MachineClass) error {
+	written := struct {
+		v1alpha1.MachineClass `json:",inline"`
+		NodeTemplate          *nodeTemplate `json:"nodeTemplate"`
+	}{}
+	if err := yaml.UnmarshalStrict(text, &written); err != nil || written.NodeTemplate == nil {
+		return err
+	}
+	for field, quantities := range map[string]struct {
+		written map[string]any
+		read    corev1.ResourceList
+	}{
+		"capacity":        {written.NodeTemplate.Capacity, read.NodeTemplate.Capacity},
+		"virtualCapacity": {written.NodeTemplate.VirtualCapacity, read.NodeTemplate.VirtualCapacity},
+	} {
+		for name := range quantities.written {
+			if _, ok := quantities.read[corev1.ResourceName(name)]; !ok {
+				return fmt.Errorf("nodeTemplate.%s[%s]: is not a quantity that can be read", field, name)
+			}
+		}
+	}
+	return nil
+}
+
+// nodeTemplate is v1alpha1.NodeTemplate with quantities that are not read.
+type nodeTemplate struct {
+	Capacity        map[string]any `json:"capacity"`
+	VirtualCapacity map[string]any `json:"virtualCapacity"`
+	InstanceType    string         `json:"instanceType"`
+	Region          string         `json:"region"`
+	Zone            string         `json:"zone"`
+	Architecture    *string        `json:"architecture"`
 }
 
 // ReadSecrets reads a Secret from each file, and merges their data, of which the later count. Errors do

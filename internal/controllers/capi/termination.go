@@ -6,7 +6,6 @@ import (
 	"maps"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
@@ -159,7 +158,7 @@ func (c *Controller) releaseSecrets(ctx context.Context, s *scope) error {
 		return err
 	}
 	if marks.Begun(s.machine) {
-		metav1.SetMetaDataAnnotation(&s.machine.ObjectMeta, infrav1.AnnotationInstanceGone, "")
+		marks.MarkInstanceGone(s.machine)
 		if err := c.persistSpec(ctx, s); err != nil {
 			return client.IgnoreNotFound(err)
 		}

@@ -3,6 +3,7 @@ package capi
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -203,6 +204,31 @@ func TestDeletionIsReported(t *testing.T) {
 	h.wantReady(metav1.ConditionFalse, infrav1.ReasonDeleting)
 	if len(h.Writes) != 0 {
 		t.Errorf("writes without a change: %v", h.Writes)
+	}
+}
+
+// TestMarksByHand: a mark that the VM is gone, from a template or written by hand before the deletion, does not
+// make it so: the VM goes, and only then the object and the finalizer of its Secret.
+func TestMarksByHand(t *testing.T) {
+	for name, value := range map[string]string{"empty": "", "a time": "2026-01-01T00:00:00Z", "huge": strings.Repeat("x", 1<<17)} {
+		t.Run(name, func(t *testing.T) {
+			h := newHarness(t, withCredentials, func(g *given) {
+				g.infra.Annotations = map[string]string{infrav1.AnnotationInstanceGone: value}
+			})
+			h.Settle()
+			h.ignoreDeletes(true)
+			h.delete()
+			h.Settle()
+			if h.gone() || len(h.deleted()) == 0 {
+				t.Fatalf("gone %t after %d deletions, VMs %v", h.gone(), len(h.deleted()), h.Driver.VMs())
+			}
+			h.wantHeld(true)
+			h.ignoreDeletes(false)
+			h.SettleAfter(time.Hour)
+			if !h.gone() || len(h.Driver.VMs()) != 0 {
+				t.Errorf("gone %t, VMs %v", h.gone(), h.Driver.VMs())
+			}
+		})
 	}
 }
 

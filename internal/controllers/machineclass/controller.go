@@ -56,7 +56,7 @@ func NewForSecrets(c client.Client) *inuse.Controller {
 			b.Watches(&v1alpha1.MachineClass{}, handler.EnqueueRequestsFromMapFunc(secretsOf), builder.WithPredicates(secretChanges()))
 		},
 		Events: predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-			return len(e.ObjectOld.GetFinalizers()) != len(e.ObjectNew.GetFinalizers())
+			return !slices.Equal(e.ObjectOld.GetFinalizers(), e.ObjectNew.GetFinalizers())
 		}},
 	}
 }

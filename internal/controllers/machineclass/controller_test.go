@@ -200,6 +200,25 @@ func TestSecretFinalizerIsPutBack(t *testing.T) {
 	h.finalizers(secret, v1alpha1.FinalizerSecret)
 }
 
+// TestFinalizersOfASecretAreExchanged: nor does it help to put another one there in the same write, and one that was
+// put in the place of another's goes from a Secret that is not in use.
+func TestFinalizersOfASecretAreExchanged(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t)
+	const foreign = "example.com/backup"
+	used, unused := h.secret(h.Namespace, "used"), h.secret(h.Namespace, "unused", foreign)
+	h.create(used, unused, h.class("c", "used"))
+	h.finalizers(used, v1alpha1.FinalizerSecret)
+	used.Finalizers, unused.Finalizers = []string{foreign}, []string{v1alpha1.FinalizerSecret}
+	for _, secret := range []*corev1.Secret{used, unused} {
+		if err := h.Client.Update(t.Context(), secret); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h.finalizers(used, foreign, v1alpha1.FinalizerSecret)
+	h.finalizers(unused)
+}
+
 // TestClassFinalizerIsPutBack: the same of a class that a Machine refers to.
 func TestClassFinalizerIsPutBack(t *testing.T) {
 	t.Parallel()

@@ -3,6 +3,7 @@
 package bootstrap
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -263,8 +264,17 @@ func (t *Tokens) newToken(machine types.NamespacedName, id, secret string, valid
 	}
 }
 
+// isOf reports whether a token was issued to the machine. What has not the form of a token was not: it would
+// come into the user data of the machine as it is.
 func (t *Tokens) isOf(token *corev1.Secret, machine types.NamespacedName) bool {
-	return string(token.Data["description"]) == t.description(machine)
+	id, secret := token.Data["token-id"], token.Data["token-secret"]
+	return string(token.Data["description"]) == t.description(machine) && token.Type == corev1.SecretTypeBootstrapToken &&
+		token.Name == secretName(string(id)) && isPart(id, idLength) && isPart(secret, secretLength)
+}
+
+// isPart reports whether a text has the form of a part of a token.
+func isPart(text []byte, length int) bool {
+	return len(text) == length && len(bytes.Trim(text, characters)) == 0
 }
 
 func (t *Tokens) description(machine types.NamespacedName) string {

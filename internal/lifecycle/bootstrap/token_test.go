@@ -334,6 +334,46 @@ func TestCollision(t *testing.T) {
 	}
 }
 
+// TestTokenThatIsNone: who may write Secrets in kube-system cannot put what he likes into the user data of
+// a machine, with a Secret that looks like its token. It is not believed, and stays as it is.
+func TestTokenThatIsNone(t *testing.T) {
+	for name, spoil := range map[string]func(*corev1.Secret){
+		"commands":        func(s *corev1.Secret) { s.Data["token-secret"] = []byte("0123456789abcdef\nruncmd: [evil]") },
+		"ID with more":    func(s *corev1.Secret) { s.Data["token-id"] = append(s.Data["token-id"], "\nevil: "...) },
+		"another ID":      func(s *corev1.Secret) { s.Data["token-id"] = []byte("000000") },
+		"capitals":        func(s *corev1.Secret) { s.Data["token-secret"] = []byte("0123456789ABCDEF") },
+		"short":           func(s *corev1.Secret) { s.Data["token-secret"] = []byte("0123456789abcde") },
+		"empty":           func(s *corev1.Secret) { s.Data["token-secret"] = nil },
+		"of another type": func(s *corev1.Secret) { s.Type = corev1.SecretTypeOpaque },
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster(t)
+			issue(t, c.tokens())
+			forged := c.only()
+			c.remove(forged)
+			spoil(&forged)
+			forged.ResourceVersion = ""
+			if err := c.client.Create(t.Context(), &forged); err != nil {
+				t.Fatal(err)
+			}
+			before := c.all()
+			if left, err := c.tokens().Keep(t.Context(), machine, valid); err != nil || left != 0 {
+				t.Errorf("it is kept: %v, %v", left, err)
+			}
+			if issued, err := c.tokens().Issued(t.Context(), machine, forged.Name[len("bootstrap-token-"):]); err != nil || issued {
+				t.Errorf("issued: %t, %v", issued, err)
+			}
+			if token := issue(t, c.tokens()); !tokenForm.MatchString(token) {
+				t.Errorf("the machine gets %q", token)
+			}
+			revoke(t, c.tokens())
+			if diff := cmp.Diff(before, c.all()); diff != "" {
+				t.Errorf("the Secret of somebody else changed, or more is left (-was +is):\n%s", diff)
+			}
+		})
+	}
+}
+
 func TestNoIDIsFree(t *testing.T) {
 	c := newCluster(t)
 	var taken []string

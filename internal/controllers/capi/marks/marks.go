@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"reflect"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -20,10 +21,20 @@ func Established(machine *infrav1.MillwrightMachine) bool {
 	return machine.Status.Ready && machine.Status.ProviderID != "" && machine.Spec.ProviderID == machine.Status.ProviderID
 }
 
-// InstanceGone reports whether the VM is deleted, so that what was needed for that may be deleted, too.
+// InstanceGone reports whether the VM is deleted, so that what was needed for that may be deleted, too. A mark of
+// another deletion, or from before this one, such as from a template, counts for nothing.
 func InstanceGone(machine *infrav1.MillwrightMachine) bool {
-	_, gone := machine.Annotations[infrav1.AnnotationInstanceGone]
-	return gone && !machine.DeletionTimestamp.IsZero()
+	return !machine.DeletionTimestamp.IsZero() && machine.Annotations[infrav1.AnnotationInstanceGone] == deletion(machine)
+}
+
+// MarkInstanceGone records that the VM of a MillwrightMachine that is being deleted is deleted.
+func MarkInstanceGone(machine *infrav1.MillwrightMachine) {
+	metav1.SetMetaDataAnnotation(&machine.ObjectMeta, infrav1.AnnotationInstanceGone, deletion(machine))
+}
+
+// deletion names the deletion of an object, as nobody could before it.
+func deletion(machine *infrav1.MillwrightMachine) string {
+	return string(machine.UID) + " " + machine.DeletionTimestamp.UTC().Format(time.RFC3339)
 }
 
 // Begun reports whether there may be a VM.

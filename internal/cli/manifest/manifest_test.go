@@ -1,0 +1,36 @@
+package manifest
+
+import (
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+)
+
+// TestNodeTemplates: of a class in a file nothing is left out silently.
+func TestNodeTemplates(t *testing.T) {
+	if want, got := reflect.TypeFor[v1alpha1.NodeTemplate]().NumField(), reflect.TypeFor[nodeTemplate]().NumField(); want != got {
+		t.Errorf("%d fields of a node template are known here, of %d", got, want)
+	}
+	for template, says := range map[string]string{
+		"null": "", "{}": "",
+		"{capacity: {cpu: 2, gpu: 0, memory: 1.5Gi}, virtualCapacity: {x: 1}, instanceType: i, region: r, zone: z, architecture: a}": "",
+		"{capacities: {}}":                          `"capacities"`,
+		"{capacity: {cpu: 1e1.5}}":                  "nodeTemplate.capacity[cpu]",
+		"{virtualCapacity: {x: \"1e-2147483648\"}}": "nodeTemplate.virtualCapacity[x]",
+		"{zone: [1]}":                               "zone",
+	} {
+		path := filepath.Join(t.TempDir(), "class.yaml")
+		text := "apiVersion: machine.sapcloud.io/v1alpha1\nkind: MachineClass\nmetadata: {name: c}\nproviderSpec: {}\nnodeTemplate: " + template
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, err := ReadClass(path, "")
+		if (err == nil) != (says == "") || err != nil && !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %v, want %q", template, err, says)
+		}
+	}
+}
