@@ -197,10 +197,9 @@ func (r *Registry) SwitchOver(ctx context.Context, us, them *vmpb.HypervisorID) 
 			return true, nil
 		case vm == nil || !vm.DeletionTimestamp.IsZero() || !Holds(vm, them):
 			return true, ErrNotAuthoritative
-		case us.GetPodName() == them.GetPodName() && us.GetRunId() < them.GetRunId():
-			return true, ErrEarlierRun
-		case us.GetPodName() != them.GetPodName() && !migration.IsTarget(&vm.Status, us.GetPodName()):
-			return true, ErrNotAuthoritative // the migration has ended
+		}
+		if err := mayFollow(vm, us, them); err != nil {
+			return true, err
 		}
 		pod, err := r.pod(ctx, vm, us.GetPodName())
 		if err != nil {
@@ -213,6 +212,22 @@ func (r *Registry) SwitchOver(ctx context.Context, us, them *vmpb.HypervisorID) 
 			passLease(status, r.Clock.Now())
 		})
 	})
+}
+
+// mayFollow returns why a process must not get the VM from the one that has it; nil if it may.
+func mayFollow(vm *v1alpha1.VirtualMachine, us, them *vmpb.HypervisorID) error {
+	last := vm.Status.Migration
+	switch {
+	case us.GetPodName() != them.GetPodName() && !migration.IsTarget(&vm.Status, us.GetPodName()):
+		return ErrNotAuthoritative // the migration has ended
+	case us.GetPodName() != them.GetPodName():
+		return nil
+	case us.GetRunId() < them.GetRunId():
+		return ErrEarlierRun
+	case vm.Status.Lease != nil && (last == nil || last.SourcePodName != us.GetPodName()):
+		return ErrNotAuthoritative // another process has to wait for the end of the lease
+	}
+	return nil
 }
 
 // pod returns a Pod of the VM that has not ended, or ErrPodEnded.

@@ -95,6 +95,8 @@ type leasedRules struct {
 	arbiters   int
 	crashes    int8
 	migrations int8
+	// early is whether a target asks for leases before it has the authority. They are granted when it has.
+	early bool
 	// Clocks run faster by so many percent.
 	partyRate, arbiterRate age
 	// Guards that are off.
@@ -245,14 +247,13 @@ func (e *player) normalizeParty(w *leased, i int) {
 	if p.alive && p.armed && p.sent.lease().End() <= 0 && !e.noWatchdog {
 		w.end(i, false)
 	}
-	us, them := e.sides(p)
 	matters := int(w.holder) == i || int(w.to) == i
 	if !p.alive {
 		if int(w.holder) != i {
 			p.release = false
 		}
-		if p.switching && !w.holds(i, us) && (!matters || !w.holds(them.pod(i), them.run)) && !e.noSwap {
-			p.switching = false
+		if has, may := w.swaps(i, p); !has && !may && !e.noSwap {
+			p.switching = false // it would be refused
 		}
 		if !p.switching {
 			p.next, p.them = 0, 0
@@ -268,37 +269,43 @@ func (e *player) normalizeParty(w *leased, i int) {
 	if p.asked && (p.askedAt.lease().Stop() <= 0 || p.held == lease.Holding && p.askedAt <= p.sent) || !p.asked || p.held == lease.Ended {
 		p.asked, p.granted, p.askedAt = false, false, 0
 	}
-	lost := p.part == sending && !p.guest && !w.holds(i, p.run) && (p.next == 0 || !w.holds(i, p.next)) && p.held == lease.Holding
-	if state := p.source.State(); lost && (state == Awaiting || state == Reclaiming) {
-		p.armed, p.sent, p.asked, p.granted, p.askedAt = false, 0, false, false, 0 // it can only end
+	if p.part == receiving && p.target.State() == Authorized {
+		p.switching, p.answers = false, answers{}
+	}
+	p.answers.no = p.answers.no && !p.answers.yes
+	may := w.holds(i, p.run) || p.next != 0 && w.holds(i, p.next) || int(w.holder) == i && !w.adopted || w.awaits(i, p)
+	if may {
+		return
+	}
+	if p.asked && !p.granted {
+		p.asked, p.askedAt = false, 0 // it is terminated
+	}
+	switch {
+	case p.guest || p.answers.yes:
+	case !p.switching && p.answers == answers{}:
+		w.end(i, false) // it can only end
+	default:
+		p.armed, p.sent, p.asked, p.granted, p.askedAt = false, 0, false, false, 0
 	}
 }
 
-// side is a run in a Pod.
-type side struct {
-	target bool
-	run    int8
+// awaits reports whether a process is a target that may get the authority.
+func (w *leased) awaits(i int, p *party) bool {
+	return p.them != 0 && int(w.to) == i && w.from >= 0 && w.holds(int(w.from), p.them)
 }
 
-// pod returns where the caller of a switchover says that the authority was.
-func (s side) pod(i int) int {
-	if s.target {
-		return -1
+// swaps reports whether the caller of a switchover has the authority, and whether it may get that.
+func (w *leased) swaps(i int, p *party) (has, may bool) {
+	if p.next != 0 { // it reclaims
+		return w.holds(i, p.next), w.holds(i, p.run)
 	}
-	return i
-}
-
-// sides returns what a switchover of a party says.
-func (e *player) sides(p *party) (us int8, them side) {
-	if p.next != 0 {
-		return p.next, side{run: p.run}
-	}
-	return p.run, side{target: true, run: p.them}
+	return w.holds(i, p.run), w.awaits(i, p)
 }
 
 // leases are the requests for them, and their answers.
 func (e *player) leases(i int, p party) {
-	closed := p.part == sending && p.source.State() == Reclaiming
+	closed := p.part == sending && p.source.State() == Reclaiming ||
+		p.part == receiving && p.target.State() != Authorized && !e.early
 	if !p.asked && p.held != lease.Ended && !closed {
 		e.add("ask", false, func(w *leased) { w.parties[i].asked, w.parties[i].askedAt = true, 0 })
 	}
@@ -530,10 +537,9 @@ func (e *player) switchover(i int) {
 	if !p.switching {
 		return
 	}
-	us, them := e.sides(&p)
-	has := e.from.holds(i, us)
-	may := e.noSwap || e.from.holds(i, them.run) && !them.target ||
-		them.target && int(e.from.to) == i && e.from.from >= 0 && e.from.holds(int(e.from.from), them.run)
+	us := max(p.run, p.next)
+	has, may := e.from.swaps(i, &p)
+	may = may || e.noSwap
 	e.add("switchover", false, func(w *leased) {
 		said := &w.parties[i].answers
 		switch {
