@@ -29,8 +29,10 @@ type exploration[W comparable] struct {
 	number map[W]int32
 	worlds []W
 	from   []int32  // the world before, on a shortest way
-	by     []string // what happened there
-	back   [][]int32
+	by     []uint16 // what happened there: the place of its name
+	names  []string
+	named  map[string]uint16
+	steps  [][2]int32 // from one world to another, without a fault
 }
 
 var (
@@ -41,7 +43,7 @@ var (
 // explore visits all worlds. It returns how many there are, and an error with the shortest
 // story that leads to a bad one.
 func explore[W comparable](m model[W]) (int, error) {
-	e := &exploration[W]{model: m, number: map[W]int32{}}
+	e := &exploration[W]{model: m, number: map[W]int32{}, named: map[string]uint16{}}
 	e.visit(m.start, 0, "start")
 	for i := 0; i < len(e.worlds); i++ {
 		if m.guests(e.worlds[i]) > 1 {
@@ -50,7 +52,7 @@ func explore[W comparable](m model[W]) (int, error) {
 		for _, edge := range m.edges(e.worlds[i]) {
 			next := e.visit(edge.to, int32(i), edge.name)
 			if !edge.fault {
-				e.back[next] = append(e.back[next], int32(i))
+				e.steps = append(e.steps, [2]int32{int32(i), next})
 			}
 		}
 	}
@@ -63,9 +65,29 @@ func (e *exploration[W]) visit(w W, from int32, by string) int32 {
 	}
 	id := int32(len(e.worlds))
 	e.number[w] = id
-	e.worlds, e.from, e.by = append(e.worlds, w), append(e.from, from), append(e.by, by)
-	e.back = append(e.back, nil)
+	name, known := e.named[by]
+	if !known {
+		name = uint16(len(e.names))
+		e.named[by], e.names = name, append(e.names, by)
+	}
+	e.worlds, e.from, e.by = append(e.worlds, w), append(e.from, from), append(e.by, name)
 	return id
+}
+
+// back returns where the worlds are before each one: those of world i are all[first[i]:first[i+1]].
+func (e *exploration[W]) back() (first, all []int32) {
+	first, all = make([]int32, len(e.worlds)+2), make([]int32, len(e.steps))
+	for _, step := range e.steps {
+		first[step[1]+2]++
+	}
+	for i := range len(first) - 1 {
+		first[i+1] += first[i]
+	}
+	for _, step := range e.steps {
+		all[first[step[1]+1]] = step[0]
+		first[step[1]+1]++
+	}
+	return first, all
 }
 
 // checkEnd returns an error if there is a world from which, without any further fault, no good world is reached.
@@ -78,8 +100,9 @@ func (e *exploration[W]) checkEnd() error {
 			queue = append(queue, int32(i))
 		}
 	}
+	first, all := e.back()
 	for ; len(queue) > 0; queue = queue[1:] {
-		for _, before := range e.back[queue[0]] {
+		for _, before := range all[first[queue[0]]:first[queue[0]+1]] {
 			if !good[before] {
 				good[before] = true
 				queue = append(queue, before)
@@ -97,7 +120,7 @@ func (e *exploration[W]) checkEnd() error {
 func (e *exploration[W]) story(i int32) string {
 	var steps []string
 	for ; i != 0; i = e.from[i] {
-		steps = append([]string{e.by[i]}, steps...)
+		steps = append([]string{e.names[e.by[i]]}, steps...)
 	}
 	return strings.Join(steps, ", ")
 }

@@ -18,12 +18,12 @@ func TestLeasedExploration(t *testing.T) {
 		rules leasedRules
 		least int
 	}{
-		"nobody crashes":             {leasedRules{arbiters: 1, migrations: 1}, 1},
-		"slow hypervisors":           {leasedRules{arbiters: 1, migrations: 1, crashes: 1, partyRate: -1, arbiterRate: 1}, 1},
-		"fast hypervisors":           {leasedRules{arbiters: 1, migrations: 1, crashes: 1, partyRate: 1, arbiterRate: -1}, 1},
-		"two controllers":            {leasedRules{arbiters: 2, migrations: 1, partyRate: -1, arbiterRate: 1}, 1},
-		"there and back":             {leasedRules{arbiters: 1, migrations: 2}, 1},
-		"the target asks beforehand": {leasedRules{arbiters: 1, migrations: 1, early: true}, 1},
+		"nobody crashes":             {leasedRules{arbiters: 1, migrations: 1}, 71_000},
+		"slow hypervisors":           {leasedRules{arbiters: 1, migrations: 1, crashes: 1, partyRate: -1, arbiterRate: 1}, 443_000},
+		"fast hypervisors":           {leasedRules{arbiters: 1, migrations: 1, crashes: 1, partyRate: 1, arbiterRate: -1}, 255_000},
+		"two controllers":            {leasedRules{arbiters: 2, migrations: 1, partyRate: -1, arbiterRate: 1}, 678_000},
+		"there and back":             {leasedRules{arbiters: 1, migrations: 2}, 738_000},
+		"the target asks beforehand": {leasedRules{arbiters: 1, migrations: 1, early: true}, 79_000},
 	} {
 		t.Run(name, func(t *testing.T) {
 			count, err := explore(test.rules.model())

@@ -1,6 +1,7 @@
 package handover
 
 import (
+	"slices"
 	"time"
 
 	"github.com/millwright-dev/millwright/internal/vm/lease"
@@ -30,6 +31,41 @@ func (a age) lease() lease.Lease {
 	return lease.Lease{Sent: a.instant(), Duration: lease.MinDuration}
 }
 
+// A world has no pointers: there are many. So these are places in lists.
+type (
+	stateCode  int8
+	sourceCode int8
+	targetCode int8
+)
+
+var (
+	states       = []lease.State{lease.Open, lease.Suspected, lease.Revoked, lease.Released}
+	sourceStates = []SourceState{Running, Asking, Negotiating, Copying, Stopped, Awaiting, Reclaiming, Regained, Left}
+	targetStates = []TargetState{Waiting, Incoming, Switching, Authorized, Arrived, Gone}
+)
+
+// State is that of a Source.
+func (c sourceCode) State() SourceState { return sourceStates[c] }
+
+// Take is that of a Source.
+func (c *sourceCode) Take(event SourceEvent) SourceAction {
+	source := Source{c.State()}
+	action := source.Take(event)
+	*c = sourceCode(slices.Index(sourceStates, source.State()))
+	return action
+}
+
+// State is that of a Target.
+func (c targetCode) State() TargetState { return targetStates[c] }
+
+// Take is that of a Target.
+func (c *targetCode) Take(event TargetEvent) TargetAction {
+	target := Target{c.State()}
+	action := target.Take(event)
+	*c = targetCode(slices.Index(targetStates, target.State()))
+	return action
+}
+
 // part is what a process does.
 type part int8
 
@@ -46,8 +82,8 @@ type party struct {
 	part  part
 	// guest is whether QEMU runs the guest.
 	guest  bool
-	source Source
-	target Target
+	source sourceCode
+	target targetCode
 	run    int8 // the number of the process's run
 	next   int8 // that under which it reclaims
 	them   int8 // of a target: the run of its source
@@ -81,7 +117,7 @@ type arbiter struct {
 type leased struct {
 	parties  [parties]party
 	arbiters [2]arbiter
-	state    lease.State
+	state    stateCode
 	// Who has the authority, and whether a process has it already.
 	holder, run int8
 	adopted     bool
@@ -104,7 +140,7 @@ type leasedRules struct {
 }
 
 func leasedStart() leased {
-	w := leased{state: lease.Open, run: 1, adopted: true, from: -1, to: -1}
+	w := leased{run: 1, adopted: true, from: -1, to: -1}
 	w.parties[0] = party{alive: true, part: sending, guest: true, run: 1, held: lease.Holding, armed: true}
 	return w
 }
@@ -122,16 +158,16 @@ func (w *leased) guests() int {
 // good reports whether the holder's guest runs, and may go on.
 func (w *leased) good() bool {
 	p := w.parties[w.holder]
-	return p.alive && p.guest && p.held == lease.Holding && w.state == lease.Open && w.guests() == 1
+	return p.alive && p.guest && p.held == lease.Holding && w.record().State == lease.Open && w.guests() == 1
 }
 
 func (w *leased) record() lease.Record {
-	return lease.Record{State: w.state, Transitions: 1, Duration: lease.MinDuration}
+	return lease.Record{State: states[w.state], Transitions: 1, Duration: lease.MinDuration}
 }
 
 // store stores a record. Each has another number than the one before.
 func (w *leased) store(r lease.Record) {
-	w.state = r.State
+	w.state = stateCode(slices.Index(states, r.State))
 	for i := range w.arbiters {
 		w.arbiters[i] = arbiter{decided: w.arbiters[i].decided}
 	}
@@ -233,7 +269,7 @@ func (e *player) normalize(w *leased) {
 	}
 	for g := range w.arbiters {
 		known := &w.arbiters[g]
-		if !known.known || w.state == lease.Open {
+		if !known.known || w.record().State == lease.Open {
 			*known = arbiter{decided: known.decided}
 		}
 		if known.since.instant()+lease.Wait(lease.MinDuration) <= 0 {
@@ -429,7 +465,7 @@ func (e *player) target(w *leased, i int, event TargetEvent) {
 	case SwitchOver:
 		p.switching = true
 	case Run: // a hypervisor like any other
-		p.part, p.guest, p.source, p.target = sending, true, Source{Running}, Target{}
+		p.part, p.guest, p.source, p.target = sending, true, 0, 0
 		p.channel, p.switching, p.answers, p.them = 0, false, answers{}, 0
 	case Exit:
 		w.end(i, true)
@@ -514,7 +550,7 @@ func (e *player) migrate(i int, p party) {
 		for _, event := range []SourceEvent{Ordered, TargetFound, Agreed} {
 			w.parties[i].source.Take(event)
 		}
-		target := Target{}
+		var target targetCode
 		target.Take(Called)
 		w.parties[t] = party{alive: true, part: receiving, target: target, run: 1, them: p.run, channel: open}
 	})
@@ -590,7 +626,7 @@ func (e *player) comes(i int, p party) {
 	if p.release {
 		e.add("the release comes", false, func(w *leased) {
 			w.parties[i].release = false
-			if w.holds(i, p.run) && w.state != lease.Released {
+			if w.holds(i, p.run) && w.record().State != lease.Released {
 				w.store(w.record().Next(lease.Released))
 			}
 		})
@@ -614,7 +650,7 @@ func (e *player) arbiter(g int) {
 	}
 	e.look(g, false, -long)
 	e.look(g, true, 0)
-	if e.from.state == lease.Released && !e.from.parties[e.from.holder].alive {
+	if e.from.record().State == lease.Released && !e.from.parties[e.from.holder].alive {
 		e.look(g, true, -long)
 	}
 }
