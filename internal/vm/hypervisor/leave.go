@@ -123,20 +123,28 @@ func (l *life) obey() (changed <-chan struct{}, err error) {
 		return changed, nil
 	}
 	l.paused = authorization.Paused
-	if l.leaving.departure != nil && l.leaving.departure.Leaseless() {
-		return changed, l.do(l.leaving.departure.Tell(handover.Leased))
+	return changed, l.move(authorization.Migrate)
+}
+
+// move continues a guest that has waited for its lease, or has the VM leave or stay as the controller wants. The
+// error is the end.
+func (l *life) move(ordered bool) error {
+	switch leaving := &l.leaving; {
+	case leaving.departure == nil:
+		return nil
+	case leaving.departure.Leaseless():
+		return l.do(leaving.departure.Tell(handover.Leased))
+	case ordered == leaving.ordered:
+		return nil
 	}
-	if authorization.Migrate == l.leaving.ordered || l.leaving.departure == nil {
-		return changed, nil
-	}
-	l.leaving.ordered = authorization.Migrate
+	l.leaving.ordered = ordered
 	switch {
-	case l.leaving.ordered:
-		err = l.do(l.leaving.departure.Tell(handover.Ordered))
+	case ordered:
+		return l.do(l.leaving.departure.Tell(handover.Ordered))
 	case !l.leaving.ending:
-		err = l.do(l.leaving.departure.Tell(handover.Cancelled))
+		return l.do(l.leaving.departure.Tell(handover.Cancelled))
 	}
-	return changed, err
+	return nil
 }
 
 // leave begins the end that a signal asks for: the VM migrates while that leaves time for a shutdown.
