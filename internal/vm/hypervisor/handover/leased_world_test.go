@@ -283,45 +283,71 @@ func (e *player) normalizeParty(w *leased, i int) {
 	if p.alive && p.armed && p.sent.lease().End() <= 0 && !e.noWatchdog {
 		w.end(i, false)
 	}
-	matters := int(w.holder) == i || int(w.to) == i
 	if !p.alive {
-		if int(w.holder) != i {
-			p.release = false
-		}
-		if has, may := w.swaps(i, p); !has && !may && !e.noSwap {
-			p.switching = false // it would be refused
-		}
-		if !p.switching {
-			p.next, p.them = 0, 0
-		}
-		if !matters {
-			*p = party{switching: p.switching, run: p.run, next: p.next, them: p.them}
-		}
+		e.normalizeEnded(w, i)
 		return
 	}
+	p.tidy()
+	if !w.hopes(i) {
+		w.normalizeHopeless(i)
+	}
+}
+
+// normalizeEnded keeps what is under way from a process that has ended, if it may still do something.
+func (e *player) normalizeEnded(w *leased, i int) {
+	p := &w.parties[i]
+	p.release = p.release && int(w.holder) == i
+	if has, may := w.swaps(i, p); !has && !may && !e.noSwap {
+		p.switching = false // it would be refused
+	}
+	if !p.switching {
+		p.next, p.them = 0, 0
+	}
+	if int(w.holder) != i && int(w.to) != i {
+		*p = party{switching: p.switching, run: p.run, next: p.next, them: p.them}
+	}
+}
+
+// tidy forgets what does not matter to a process.
+func (p *party) tidy() {
 	if !p.armed {
 		p.sent = 0
 	}
-	if p.asked && (p.askedAt.lease().Stop() <= 0 || p.held == lease.Holding && p.askedAt <= p.sent) || !p.asked || p.held == lease.Ended {
-		p.asked, p.granted, p.askedAt = false, false, 0
+	if !p.asked || p.useless() {
+		p.forget()
 	}
 	if p.part == receiving && p.target.State() == Authorized {
 		p.switching, p.answers = false, answers{}
 	}
 	p.answers.no = p.answers.no && !p.answers.yes
-	may := w.holds(i, p.run) || p.next != 0 && w.holds(i, p.next) || int(w.holder) == i && !w.adopted || w.awaits(i, p)
-	if may {
-		return
-	}
+}
+
+// useless reports whether the answer to a request for a lease would change nothing.
+func (p *party) useless() bool {
+	return p.askedAt.lease().Stop() <= 0 || p.held == lease.Ended || p.held == lease.Holding && p.askedAt <= p.sent
+}
+
+func (p *party) forget() { p.asked, p.granted, p.askedAt = false, false, 0 }
+
+// hopes reports whether a process has the authority, or may get it.
+func (w *leased) hopes(i int) bool {
+	p := &w.parties[i]
+	return w.holds(i, p.run) || p.next != 0 && w.holds(i, p.next) || int(w.holder) == i && !w.adopted || w.awaits(i, p)
+}
+
+// normalizeHopeless ends a process that can do nothing but that.
+func (w *leased) normalizeHopeless(i int) {
+	p := &w.parties[i]
 	if p.asked && !p.granted {
-		p.asked, p.askedAt = false, 0 // it is terminated
+		p.forget() // it is terminated
 	}
 	switch {
 	case p.guest || p.answers.yes:
 	case !p.switching && p.answers == answers{}:
-		w.end(i, false) // it can only end
+		w.end(i, false)
 	default:
-		p.armed, p.sent, p.asked, p.granted, p.askedAt = false, 0, false, false, 0
+		p.armed, p.sent = false, 0
+		p.forget()
 	}
 }
 
