@@ -12,10 +12,12 @@ import (
 
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/vm/lease"
+	"github.com/millwright-dev/millwright/test/program"
 )
 
 // TestFullLeases: a guest ends before another one starts, when its hypervisor is cut off from the controller,
-// and when its hypervisor does nothing any more. One with a longer lease notices nothing.
+// and when its hypervisor does nothing any more. One with a longer lease notices nothing; then it is migrated, with
+// its lease.
 func TestFullLeases(t *testing.T) {
 	c := up(t)
 	steady, moving := leasedVM("steady", lease.DefaultDuration), leasedVM("moving", lease.MinDuration)
@@ -47,6 +49,22 @@ func TestFullLeases(t *testing.T) {
 	if now := c.processes("-uuid " + before.Spec.UUID); len(now) != 1 || now[0].PID != guest.PID {
 		t.Errorf("its guest was process %d, and is %v", guest.PID, now)
 	}
+	c.wantLeaseMoves(before)
+}
+
+// wantLeaseMoves migrates a VM.
+func (c *cluster) wantLeaseMoves(vm *vmv1alpha1.VirtualMachine) {
+	c.t.Helper()
+	text, status := program.Run(c.t, "vm", "migrate", vm.Name, "--dir", c.dir, "--timeout", "3m")
+	if status != 0 || !strings.Contains(text, "migrated from "+vm.Status.NodeName+" to ") {
+		c.t.Fatalf("vm migrate: status %d\n%s", status, text)
+	}
+	moved := c.vm(vm.Name).Status
+	if moved.ActivePodName == vm.Status.ActivePodName || moved.Lease.State != vmv1alpha1.LeaseOpen || moved.Lease.FencingToken <= vm.Status.Lease.FencingToken {
+		c.t.Errorf("the VM was %+v, and is %+v", vm.Status, moved)
+	}
+	c.eventually(soon, func(g gomega.Gomega) { g.Expect(c.processes("-uuid " + vm.Spec.UUID)).To(gomega.HaveLen(1)) })
+	c.awaitRunning(vm.Name)
 }
 
 func leasedVM(name string, duration time.Duration) *vmv1alpha1.VirtualMachine {

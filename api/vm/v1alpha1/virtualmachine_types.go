@@ -203,8 +203,7 @@ const (
 	// is cut off from its controller runs on. It is the default.
 	LeaseStorageLocking LeaseMode = "StorageLocking"
 	// LeaseFullLeases relies on leases that expire. For storage that several hosts can attach. A
-	// VM that is cut off from its controller is killed, and starts on another host by itself. Such
-	// a VM is not migrated live.
+	// VM that is cut off from its controller is killed, and starts on another host by itself.
 	LeaseFullLeases LeaseMode = "FullLeases"
 )
 

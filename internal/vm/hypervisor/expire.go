@@ -33,13 +33,15 @@ func over(authorization controller.Authorization) error {
 // openExpiring asks for the first lease. The watchdog comes first: from the lease on, also what this process writes
 // itself has to end with it.
 func (l *life) openExpiring() error {
-	watchdog, err := l.config.Watchdog()
-	if err != nil {
-		return err
+	if l.watchdog == nil { // else it knows the lease of the run before
+		watchdog, err := l.config.Watchdog()
+		if err != nil {
+			return err
+		}
+		l.watchdog = watchdog
 	}
-	l.watchdog = watchdog
 	l.lease = controller.OpenExpiring(l.us, l.log, l.reporter.Repeat, controller.Terms{
-		Duration: l.config.Spec.GetLeaseDuration().AsDuration(), Now: l.config.Clock, Watchdog: watchdog,
+		Duration: l.config.Spec.GetLeaseDuration().AsDuration(), Now: l.config.Clock, Watchdog: l.watchdog,
 		Connect: func() (*grpc.ClientConn, error) { return l.config.Connect(l.config.Spec.GetControllerEndpoint()) },
 	})
 	return nil

@@ -3,10 +3,12 @@ package hypervisor_test
 import (
 	"context"
 	"slices"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
@@ -24,6 +26,8 @@ type authority struct {
 	// before and after, if set, are called at each switchover; their error is the answer. after is called
 	// when it is done.
 	before, after func(us *vmpb.HypervisorID) error
+	// lease is how long the holder's leases last. 0: they do not expire, or are withheld.
+	lease time.Duration
 	// past are those that were authoritative, in order.
 	past []*vmpb.HypervisorID
 }
@@ -56,6 +60,9 @@ func (c *fakeController) answerTo(us *vmpb.HypervisorID) *vmpb.RunLeaseUpdate {
 	case proto.Equal(us, a.holder):
 		answer := proto.CloneOf(c.answer)
 		answer.Migrate = a.migrate
+		if a.lease > 0 {
+			answer.ValidFor, answer.FencingToken = durationpb.New(a.lease), uint64(len(a.past)+1)
+		}
 		return answer
 	case us.GetPodName() == a.target:
 		return leaseOK()

@@ -123,17 +123,28 @@ func (l *life) obey() (changed <-chan struct{}, err error) {
 		return changed, nil
 	}
 	l.paused = authorization.Paused
-	if authorization.Migrate == l.leaving.ordered || l.leaving.departure == nil {
-		return changed, nil
+	return changed, l.move(authorization.Migrate)
+}
+
+// move continues a guest that has waited for its lease, or has the VM leave or stay as the controller wants. The
+// error is the end.
+func (l *life) move(ordered bool) error {
+	switch leaving := &l.leaving; {
+	case leaving.departure == nil:
+		return nil
+	case leaving.departure.Leaseless():
+		return l.do(leaving.departure.Tell(handover.Leased))
+	case ordered == leaving.ordered:
+		return nil
 	}
-	l.leaving.ordered = authorization.Migrate
+	l.leaving.ordered = ordered
 	switch {
-	case l.leaving.ordered:
-		err = l.do(l.leaving.departure.Tell(handover.Ordered))
+	case ordered:
+		return l.do(l.leaving.departure.Tell(handover.Ordered))
 	case !l.leaving.ending:
-		err = l.do(l.leaving.departure.Tell(handover.Cancelled))
+		return l.do(l.leaving.departure.Tell(handover.Cancelled))
 	}
-	return changed, err
+	return nil
 }
 
 // leave begins the end that a signal asks for: the VM migrates while that leaves time for a shutdown.
@@ -218,10 +229,9 @@ func (l *life) do(action handover.SourceAction) error {
 	case handover.Commit:
 		l.guestLeft = true
 	case handover.Reclaim:
-		if l.lease != nil {
-			l.lease.Close()
-			l.lease = nil
-		}
+		l.closeLease()
+	case handover.OpenLease:
+		return l.regain()
 	case handover.Resume:
 		return l.resume()
 	}
@@ -239,17 +249,39 @@ func (l *life) offerGuest() {
 	l.server.SetServing(false)
 }
 
-// resume continues a guest that has not arrived elsewhere, under another run.
-func (l *life) resume() error {
+// closeLease ends the lease of a run that is over. If it expires, the process still ends with it, until
+// another run has one.
+func (l *life) closeLease() {
+	if l.lease == nil {
+		return
+	}
+	l.lease.Close()
+	if fullLeases(l.config.Spec) {
+		l.deadline = time.After(l.lease.Left())
+	}
+	l.lease = nil
+}
+
+// regain opens the lease of the run that has got the VM back.
+func (l *life) regain() error {
 	l.us = l.leaving.departure.Run()
+	l.reporter.Become(l.us)
+	if err := l.openLease(context.Background()); err != nil || fullLeases(l.config.Spec) {
+		return err
+	}
+	return l.do(l.leaving.departure.Tell(handover.Leased))
+}
+
+// resume continues a guest that has not arrived elsewhere.
+func (l *life) resume() error {
+	l.deadline = nil
 	l.guestLeft = false
 	l.leaving.ordered = false
 	l.leaving.shutDown = l.leaving.ending
 	l.guest.told = orderNone
-	l.reporter.Become(l.us)
 	l.offerGuest()
 	if _, err := l.hold(context.Background(), l.paused); err != nil {
 		return l.lost(err)
 	}
-	return l.openLease(context.Background())
+	return nil
 }

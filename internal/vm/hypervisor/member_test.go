@@ -25,6 +25,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/controller"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/departure"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/service"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/watchdog"
 	"github.com/millwright-dev/millwright/internal/vm/identity"
 	identitypb "github.com/millwright-dev/millwright/proto/identity"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
@@ -33,7 +34,16 @@ import (
 // envMember makes this program a hypervisor of its own, with a memberConfig.
 const envMember = "MILLWRIGHT_TEST_MEMBER"
 
+// envWatchdog makes this program the watchdog of one.
+const envWatchdog = "MILLWRIGHT_TEST_WATCHDOG"
+
 func TestMain(m *testing.M) {
+	if os.Getenv(envWatchdog) != "" {
+		if err := watchdog.Main(); err != nil {
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	if text := os.Getenv(envMember); text != "" {
 		os.Exit(runMember([]byte(text)))
 	}
@@ -98,6 +108,11 @@ func (m memberConfig) config(log *slog.Logger) (hypervisor.Config, error) {
 	return hypervisor.Config{
 		Spec: spec, Paths: paths, Log: log, Timing: m.Timing,
 		Machines: hypervisor.QEMU{},
+		Watchdog: func() (hypervisor.Watchdog, error) {
+			command := exec.Command(os.Args[0])
+			command.Env = append(os.Environ(), envWatchdog+"=1")
+			return watchdog.Start(command)
+		},
 		Connect: func(target string) (*grpc.ClientConn, error) {
 			return credentials.Dial(target, identity.Controller(), controller.DialOptions()...)
 		},
@@ -125,6 +140,8 @@ type household struct {
 	departure departure.Timing
 	arrival   arrival.Timing
 	grace     time.Duration
+	// lease is how long leases last. 0: they do not expire.
+	lease time.Duration
 	// cable leads to the host of targets. Nil: all are on this one.
 	cable *cable
 	// size of the disk and the memory, in bytes.
@@ -242,6 +259,9 @@ func (h *household) start(pod string, mode vmpb.VMSpec_StartMode, prepare func(*
 	spec.PodName, spec.Mode, spec.ControllerEndpoint = pod, mode, h.line.Addr().String()
 	spec.Resources, spec.RootDiskBytes = &vmpb.Resources{MemoryBytes: h.memory}, h.size
 	spec.Grace = durationpb.New(h.grace)
+	if h.lease > 0 {
+		spec.LeaseMode, spec.LeaseDuration = vmpb.LeaseMode_LM_FULL_LEASES, durationpb.New(h.lease)
+	}
 	if mode == vmpb.VMSpec_SM_INCOMING_MIGRATION {
 		spec.MigrationSourcePod = h.controller.Holder().GetPodName()
 		h.controller.Change(func(a *authority) { a.target = pod })

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/arrival"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/controller"
@@ -45,6 +46,7 @@ func (l *life) receive(ctx context.Context) error {
 	incoming := arrival.New(arrival.Options{
 		Us: l.us, Source: l.config.Spec.GetMigrationSourcePod(), Controller: vmpb.NewVMControllerClient(l.conn),
 		Siblings: l.config.Migration.Siblings, Describe: l.describeTarget, Start: l.startIncoming,
+		Lease:  l.awaitLease,
 		Timing: l.config.Migration.Arrival, Log: l.log,
 	})
 	l.server.SetIncoming(incoming)
@@ -87,9 +89,37 @@ func (l *life) startIncoming(ctx context.Context, diskBytes uint64) (arrival.Mac
 	return machine, nil
 }
 
-// runArrived runs the guest, which is this hypervisor's from here on.
-func (l *life) runArrived() error {
+// awaitLease waits until this hypervisor, which is authoritative from here on, may run its guest. Asked to end, it
+// waits for the duration of a lease: it alone has the guest.
+func (l *life) awaitLease(ctx context.Context) error {
 	l.arrived = true
+	if !fullLeases(l.config.Spec) {
+		return nil
+	}
+	l.lease.Renew()
+	asked, late := ctx.Done(), (<-chan time.Time)(nil)
+	for {
+		authorization, changed := l.lease.Current()
+		if why := over(authorization); why != nil {
+			return why
+		}
+		if authorization.Granted {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-l.machine.Done():
+			return ended(l.machine.Exit())
+		case <-asked:
+			asked, late = nil, time.After(l.config.Spec.GetLeaseDuration().AsDuration())
+		case <-late:
+			return errStopped
+		}
+	}
+}
+
+// runArrived runs the guest.
+func (l *life) runArrived() error {
 	l.server.SetGuest(l.machine)
 	if authorization, _ := l.lease.Current(); authorization.Granted {
 		l.paused = authorization.Paused

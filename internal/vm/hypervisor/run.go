@@ -66,6 +66,8 @@ type life struct {
 	locks    []*disk.Lock
 	lease    *controller.Lease // nil while the authority is asked back
 	watchdog Watchdog          // nil without full leases
+	// deadline receives when the lease of a run that is over has expired, while the next one has none; nil is never.
+	deadline <-chan time.Time
 	machine  Machine
 	// guestConfig describes the guest. Its disks are set when the machine starts.
 	guestConfig qemu.Config

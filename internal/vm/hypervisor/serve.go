@@ -44,6 +44,8 @@ func (l *life) await(changed <-chan struct{}, again <-chan time.Time, asked *<-c
 	case <-changed:
 	case <-l.machine.Changed():
 	case <-again:
+	case <-l.deadline:
+		return l.expire()
 	case result := <-l.leaving.results():
 		return l.take(result)
 	case <-*asked:

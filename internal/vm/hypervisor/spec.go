@@ -192,9 +192,6 @@ func checkController(spec *vmpb.VMSpec) *SpecError {
 }
 
 func checkLease(spec *vmpb.VMSpec) *SpecError {
-	if spec.GetMode() == vmpb.VMSpec_SM_INCOMING_MIGRATION {
-		return &SpecError{"lease_mode", "LM_FULL_LEASES is not possible with a migration yet: the target needs a lease of its own"}
-	}
 	if err := lease.Check(spec.GetLeaseDuration().AsDuration()); err != nil {
 		return &SpecError{"lease_duration", err.Error()}
 	}

@@ -117,9 +117,9 @@ func TestRefusalsNameTheField(t *testing.T) {
 		"a short lease": {"lease_duration", func(s *vmpb.VMSpec) {
 			s.LeaseMode, s.LeaseDuration = vmpb.LeaseMode_LM_FULL_LEASES, durationpb.New(5*time.Second)
 		}},
-		"a lease for a target": {"lease_mode", func(s *vmpb.VMSpec) {
-			s.LeaseMode, s.LeaseDuration = vmpb.LeaseMode_LM_FULL_LEASES, durationpb.New(time.Minute)
-			s.Mode = vmpb.VMSpec_SM_INCOMING_MIGRATION
+		"a target without a lease": {"lease_duration", func(s *vmpb.VMSpec) {
+			incoming(s)
+			s.LeaseMode = vmpb.LeaseMode_LM_FULL_LEASES
 		}},
 		"unknown lease mode":      {"lease_mode", func(s *vmpb.VMSpec) { s.LeaseMode = 99 }},
 		"no UUID in it":           {"uuid", func(s *vmpb.VMSpec) { s.Uuid = "vm-1" }},

@@ -1507,7 +1507,8 @@ type RunLeaseUpdate struct {
 	// Addition. How long STATUS_OK holds, on a clock of the hypervisor that never goes back,
 	// from when it sent the RunLeaseRequest of this stream; so further updates of a stream do
 	// not prolong the lease. Required in LM_FULL_LEASES, where its absence makes the update
-	// void. Absent in LM_STORAGE_LOCKING, where it is ignored.
+	// void: so the target of a migration has no lease before its switchover. Absent in
+	// LM_STORAGE_LOCKING, where it is ignored.
 	ValidFor *durationpb.Duration `protobuf:"bytes,2,opt,name=valid_for,json=validFor,proto3" json:"valid_for,omitempty"`
 	// Addition. Number of the authority in LM_FULL_LEASES: it grows each time that
 	// another hypervisor becomes authoritative, and storage refuses any lower one than

@@ -60,6 +60,9 @@ const (
 //
 // QEMU's result of the migration decides nothing; only the switchover does. While the
 // controller is away in steps 5 to 7 neither runs the guest, and both keep asking.
+//
+// In LM_FULL_LEASES, who has succeeded in step 6 or 7 runs the guest once RunLease has given
+// this run a lease.
 type VMControllerClient interface {
 	// EnsureMigrationTarget returns once a target runs and answers its gRPC health check,
 	// or with ACTION_SOFT_SHUTDOWN: if the VM must not be migrated, is being deleted, or no
@@ -180,6 +183,9 @@ func (c *vMControllerClient) ReportState(ctx context.Context, in *ReportStateReq
 //
 // QEMU's result of the migration decides nothing; only the switchover does. While the
 // controller is away in steps 5 to 7 neither runs the guest, and both keep asking.
+//
+// In LM_FULL_LEASES, who has succeeded in step 6 or 7 runs the guest once RunLease has given
+// this run a lease.
 type VMControllerServer interface {
 	// EnsureMigrationTarget returns once a target runs and answers its gRPC health check,
 	// or with ACTION_SOFT_SHUTDOWN: if the VM must not be migrated, is being deleted, or no

@@ -186,7 +186,8 @@ func MayFollow(vm *v1alpha1.VirtualMachine, who *vmpb.HypervisorID) bool {
 }
 
 // SwitchOver moves the authority from the process them to us, which is in the same Pod or in that of a
-// migration's target. If us has it already, an earlier answer was lost and SwitchOver returns nil.
+// migration's target, and with it the lease, whatever its state: them has stopped its guest, and continues it only
+// if it becomes us. If us has it already, an earlier answer was lost and SwitchOver returns nil.
 // Otherwise it returns ErrNotAuthoritative, ErrEarlierRun if them is a later process in the Pod of us, or
 // ErrPodEnded if us cannot run the VM.
 func (r *Registry) SwitchOver(ctx context.Context, us, them *vmpb.HypervisorID) error {
@@ -196,21 +197,37 @@ func (r *Registry) SwitchOver(ctx context.Context, us, them *vmpb.HypervisorID) 
 			return true, nil
 		case vm == nil || !vm.DeletionTimestamp.IsZero() || !Holds(vm, them):
 			return true, ErrNotAuthoritative
-		case us.GetPodName() == them.GetPodName() && us.GetRunId() < them.GetRunId():
-			return true, ErrEarlierRun
-		case vm.Status.Lease != nil:
-			return true, ErrNotAuthoritative // a lease is not handed on by its holder
-		case us.GetPodName() != them.GetPodName() && !migration.IsTarget(&vm.Status, us.GetPodName()):
-			return true, ErrNotAuthoritative // the migration has ended
+		}
+		if err := mayFollow(vm, us, them); err != nil {
+			return true, err
 		}
 		pod, err := r.pod(ctx, vm, us.GetPodName())
 		if err != nil {
 			return true, err
 		}
-		return false, r.Swap(ctx, vm, v1alpha1.VirtualMachineAuthority{
-			ActivePodName: pod.Name, ActivePodUID: pod.UID, ActiveRunID: runID(us), VolumeClaimName: podspec.ClaimName(pod),
+		return false, r.compareAndSwap(ctx, vm, func(status *v1alpha1.VirtualMachineStatus) {
+			migration.Move(status, v1alpha1.VirtualMachineAuthority{
+				ActivePodName: pod.Name, ActivePodUID: pod.UID, ActiveRunID: runID(us), VolumeClaimName: podspec.ClaimName(pod),
+			}, r.Clock.Now())
+			passLease(status, r.Clock.Now())
 		})
 	})
+}
+
+// mayFollow returns why a process must not get the VM from the one that has it; nil if it may.
+func mayFollow(vm *v1alpha1.VirtualMachine, us, them *vmpb.HypervisorID) error {
+	last := vm.Status.Migration
+	switch {
+	case us.GetPodName() != them.GetPodName() && !migration.IsTarget(&vm.Status, us.GetPodName()):
+		return ErrNotAuthoritative // the migration has ended
+	case us.GetPodName() != them.GetPodName():
+		return nil
+	case us.GetRunId() < them.GetRunId():
+		return ErrEarlierRun
+	case vm.Status.Lease != nil && (last == nil || last.SourcePodName != us.GetPodName()):
+		return ErrNotAuthoritative // another process has to wait for the end of the lease
+	}
+	return nil
 }
 
 // pod returns a Pod of the VM that has not ended, or ErrPodEnded.

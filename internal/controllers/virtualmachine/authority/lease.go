@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/migration"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
 	"github.com/millwright-dev/millwright/internal/vm/lease"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
@@ -33,19 +34,28 @@ func nextLease(vm *v1alpha1.VirtualMachine, now time.Time) *v1alpha1.VirtualMach
 	if vm.Spec.LeaseMode != v1alpha1.LeaseFullLeases {
 		return nil
 	}
-	return leaseFor(vm, DurationOf(vm), now)
+	return leaseAfter(vm.Status.Lease, DurationOf(vm), now)
 }
 
-func leaseFor(vm *v1alpha1.VirtualMachine, duration time.Duration, now time.Time) *v1alpha1.VirtualMachineLease {
+// leaseAfter returns the lease after the last one, which may be nil.
+func leaseAfter(last *v1alpha1.VirtualMachineLease, duration time.Duration, now time.Time) *v1alpha1.VirtualMachineLease {
 	next := &v1alpha1.VirtualMachineLease{
 		State: v1alpha1.LeaseOpen, DurationSeconds: int32(duration / time.Second),
 		FencingToken: now.Unix(), TransitionTime: metav1.NewTime(now),
 	}
-	if last := vm.Status.Lease; last != nil {
+	if last != nil {
 		next.FencingToken = max(next.FencingToken, last.FencingToken+1)
 		next.Transitions = last.Transitions + 1
 	}
 	return next
+}
+
+// passLease gives the lease, if there is one, to a holder that gets the VM by agreement. The next one is open and
+// has another token; nobody waits for the last one, whose holder has given up its guest.
+func passLease(status *v1alpha1.VirtualMachineStatus, now time.Time) {
+	if last := status.Lease; last != nil {
+		status.Lease = leaseAfter(last, RecordOf(last).Duration, now)
+	}
 }
 
 // Elect gives a VM without authority to the hypervisor in a Pod, in the mode in which that runs.
@@ -56,7 +66,7 @@ func (r *Registry) Elect(ctx context.Context, vm *v1alpha1.VirtualMachine, pod *
 	}
 	var lease *v1alpha1.VirtualMachineLease
 	if duration > 0 {
-		lease = leaseFor(vm, duration, r.Clock.Now())
+		lease = leaseAfter(vm.Status.Lease, duration, r.Clock.Now())
 	}
 	return r.swap(ctx, vm, v1alpha1.VirtualMachineAuthority{
 		ActivePodName: pod.Name, ActivePodUID: pod.UID, VolumeClaimName: podspec.ClaimName(pod),
@@ -87,7 +97,7 @@ func (r *Registry) renew(ctx context.Context, vm *v1alpha1.VirtualMachine, live 
 		return false, r.ChangeLease(ctx, vm, lease.Open)
 	}
 	update.Status, update.Paused = vmpb.RunLeaseUpdate_STATUS_OK, vm.Spec.Mode == v1alpha1.ModePause
-	update.Grow = growth(vm)
+	update.Migrate, update.Grow = migration.OrderOf(vm).Given, growth(vm)
 	update.ValidFor = durationpb.New(RecordOf(vm.Status.Lease).Duration)
 	update.FencingToken = uint64(vm.Status.Lease.FencingToken)
 	return true, nil

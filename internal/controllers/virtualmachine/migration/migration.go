@@ -45,8 +45,6 @@ const (
 	ObstacleCold = "Cold"
 	// ObstacleHypervisor means that the hypervisor cannot migrate.
 	ObstacleHypervisor = "HypervisorCannotMigrate"
-	// ObstacleLease means that the hypervisor has a lease that expires.
-	ObstacleLease = "FullLeases"
 	// ObstacleDataDisks means that the VM runs with data disks.
 	ObstacleDataDisks = "DataDisks"
 	// ObstacleNotRunning means that the guest has not started.
@@ -113,8 +111,6 @@ func Obstacle(vm *v1alpha1.VirtualMachine, report *vmpb.ReportStateRequest) (rea
 	switch {
 	case vm.Spec.MigrateStrategy == v1alpha1.MigrateCold:
 		return ObstacleCold, "spec.migrateStrategy is Cold: the guest is shut down, and started on another host."
-	case vm.Status.Lease != nil:
-		return ObstacleLease, "With spec.leaseMode FullLeases the guest is shut down, and started on another host: a lease cannot move yet."
 	case hasDataDisks(report):
 		return ObstacleDataDisks, "The virtual machine has data disks, which are not copied: the guest is shut down, and started on another host."
 	case !report.GetCanMigrate():

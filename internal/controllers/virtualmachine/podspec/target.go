@@ -15,7 +15,7 @@ import (
 
 // Target returns the Pod of the target of a migration, under the names that the VM's status reserves. The
 // virtual hardware is that of the source, which may be older than the VM's spec; the hypervisor's image and
-// settings are new. It is scheduled to another node than the source.
+// settings are new, and its leases are as those of the source. It is scheduled to another node than the source.
 func Target(vm *v1alpha1.VirtualMachine, source *corev1.Pod, s Settings) (*corev1.Pod, error) {
 	has, err := specOf(source)
 	if err != nil {
@@ -29,6 +29,7 @@ func Target(vm *v1alpha1.VirtualMachine, source *corev1.Pod, s Settings) (*corev
 	spec.Mode, spec.MigrationSourcePod = vmpb.VMSpec_SM_INCOMING_MIGRATION, record.SourcePodName
 	spec.InitialImage, spec.RootDiskExists = nil, false
 	spec.Uuid, spec.Address, spec.Resources = has.GetUuid(), has.GetAddress(), has.GetResources()
+	spec.LeaseMode, spec.LeaseDuration = has.GetLeaseMode(), has.GetLeaseDuration() // the lease moves with the guest
 	spec.KernelBoot, spec.UserData, spec.RootDiskBytes = has.GetKernelBoot(), has.GetUserData(), has.GetRootDiskBytes()
 	pod, err := podOf(vm, spec, s)
 	if err != nil {

@@ -278,9 +278,7 @@ func (s *Service) RunLease(request *vmpb.RunLeaseRequest, out grpc.ServerStreami
 	defer closeLease()
 	var last *vmpb.RunLeaseUpdate
 	for {
-		// Until the caller is authorized: a lease that expires counts from the request.
-		first := last.GetStatus() != vmpb.RunLeaseUpdate_STATUS_OK
-		update, err := s.Registry.Lease(ctx, us, first)
+		update, first, err := s.evaluate(ctx, us, last)
 		if err != nil {
 			return answer(ctx, us, err)
 		}
@@ -303,6 +301,19 @@ func (s *Service) RunLease(request *vmpb.RunLeaseRequest, out grpc.ServerStreami
 			return status.FromContextError(ctx.Err()).Err()
 		}
 	}
+}
+
+// evaluate returns what to tell a caller after the last update, and whether that authorizes it first: then the API
+// server was asked, since a lease that expires counts from the request. The target of a migration is authorized when
+// it has got the VM.
+func (s *Service) evaluate(ctx context.Context, us *vmpb.HypervisorID, last *vmpb.RunLeaseUpdate) (update *vmpb.RunLeaseUpdate, first bool, err error) {
+	first = last.GetStatus() != vmpb.RunLeaseUpdate_STATUS_OK
+	update, err = s.Registry.Lease(ctx, us, first)
+	if err == nil && !first && update.GetValidFor() != nil && last.GetValidFor() == nil {
+		first = true
+		update, err = s.Registry.Lease(ctx, us, first)
+	}
+	return update, first, err
 }
 
 // hear notes that a lease that expires is being granted.

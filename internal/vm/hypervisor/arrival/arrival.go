@@ -2,7 +2,8 @@
 //
 // What happens next is decided by [handover.Target]; this package does it. It starts the machine
 // when the source calls StartMigration, and asks for the authority when QEMU has loaded the state
-// and the source has committed. The guest does not run before that was answered with OK.
+// and the source has committed. The guest does not run before that was answered with OK, and this
+// hypervisor has a lease.
 package arrival
 
 import (
@@ -42,7 +43,7 @@ type Siblings interface {
 	Accept(ctx context.Context, raw net.Conn, pod, protocol string) (*tls.Conn, error)
 }
 
-// Options configure an Arrival. All fields but Source are required.
+// Options configure an Arrival. All fields but Source and Lease are required.
 type Options struct {
 	// Us is this run of the hypervisor.
 	Us *vmpb.HypervisorID
@@ -57,6 +58,9 @@ type Options struct {
 	// Start starts a machine that waits for a state, with an empty disk of that size in bytes; 0 is
 	// the disk that both sides share. The machine is the caller's, also after an error of Run.
 	Start func(ctx context.Context, diskBytes uint64) (Machine, error)
+	// Lease waits, once this hypervisor is authoritative, until it has a lease. Nobody else has the guest then: an
+	// error ends it. Nil: leases do not expire.
+	Lease func(ctx context.Context) error
 	// Timing are the time limits. Zero: all defaults.
 	Timing Timing
 	// Log is the logger.
@@ -129,7 +133,7 @@ func New(options Options) *Arrival {
 var errBusy = status.Error(codes.FailedPrecondition, "this hypervisor does not wait for that migration")
 
 // Run receives the VM. When it returns without an error, the guest may run here, and is not
-// continued yet. Errors: ErrNotArrived, or the context's cause.
+// continued yet. Errors: ErrNotArrived, the context's cause, or that of Lease.
 func (a *Arrival) Run(ctx context.Context) error {
 	defer close(a.over)
 	defer func() {
@@ -137,7 +141,7 @@ func (a *Arrival) Run(ctx context.Context) error {
 			a.receiver.Close()
 		}
 	}()
-	for _, step := range []func(context.Context) error{a.awaitCall, a.awaitState, a.switchOver} {
+	for _, step := range []func(context.Context) error{a.awaitCall, a.awaitState, a.switchOver, a.awaitLease} {
 		if err := step(ctx); err != nil {
 			return err
 		}
@@ -314,7 +318,7 @@ func (a *Arrival) switchOver(ctx context.Context) error {
 	for {
 		event := a.ask(ctx)
 		switch a.take(event) {
-		case handover.Run:
+		case handover.AwaitLease:
 			return nil
 		case handover.Exit:
 			return fmt.Errorf("%w: the controller has given the VM to another", ErrNotArrived)
@@ -329,6 +333,18 @@ func (a *Arrival) switchOver(ctx context.Context) error {
 			return a.ended(ctx)
 		}
 	}
+}
+
+// awaitLease waits for what lets the guest run.
+func (a *Arrival) awaitLease(ctx context.Context) error {
+	if a.Lease != nil {
+		if err := a.Lease(ctx); err != nil {
+			a.take(handover.Ended)
+			return err
+		}
+	}
+	a.take(handover.GotLease)
+	return nil
 }
 
 // ask asks once. What is no clear answer is none: the controller may have done it.

@@ -214,10 +214,33 @@ func TestSwitchover(t *testing.T) {
 				a.take(handover.Received)
 				begun := time.Now()
 				err := a.switchOver(t.Context())
+				if a.target.MayRun() {
+					t.Error("the guest may run before there is a lease")
+				}
+				if err == nil {
+					err = a.awaitLease(t.Context())
+				}
 				if (err == nil) != test.runs || a.target.MayRun() != test.runs || time.Since(begun) > test.within {
 					t.Errorf("error = %v after %v; the guest may run: %t", err, time.Since(begun), a.target.MayRun())
 				}
 			})
+		})
+	}
+}
+
+// The guest runs with a lease only, and not after an answer that there is none.
+func TestGuestNeedsALease(t *testing.T) {
+	denied := errors.New("terminated")
+	for name, want := range map[string]error{"given": nil, "denied": denied} {
+		t.Run(name, func(t *testing.T) {
+			a := newArrival(func(o *Options) { o.Lease = func(context.Context) error { return want } })
+			for _, event := range []handover.TargetEvent{handover.Called, handover.Received, handover.SwitchedOver} {
+				a.take(event)
+			}
+			err := a.awaitLease(t.Context())
+			if !errors.Is(err, want) || a.target.MayRun() != (want == nil) {
+				t.Errorf("error = %v; the guest may run: %t", err, a.target.MayRun())
+			}
 		})
 	}
 }

@@ -37,6 +37,8 @@ type Watchdog interface {
 type expiring struct {
 	Terms
 	holder lease.Holder
+	// due receives when a lease is asked for before its time.
+	due chan struct{}
 	// Of the goroutine: the connection, and whether the last stream was answered and has not ended.
 	conn   *grpc.ClientConn
 	steady bool
@@ -46,7 +48,8 @@ type expiring struct {
 func (e *expiring) granted(update *vmpb.RunLeaseUpdate, sent lease.Instant, log *slog.Logger) bool {
 	duration := update.GetValidFor().AsDuration()
 	if duration <= 0 {
-		log.Warn("the controller's answer is void: it does not say how long it is valid")
+		// The target of a migration has no other one until the switchover.
+		log.Info("the controller's answer is no lease: it does not say how long it is valid")
 		return false
 	}
 	e.holder.Granted(lease.Lease{Sent: sent, Duration: duration}, e.Now())
@@ -89,7 +92,8 @@ func (l *Lease) renew(ctx context.Context) {
 		l.log.Info("the lease is not renewed; trying again", "error", err)
 		l.expiring.hangUp()
 		l.expiring.steady = false
-		await(ctx, min(pause.take(), lease.Retry(l.expiring.Duration)/2), nil)
+		l.setConnected(false)
+		await(ctx, min(pause.take(), lease.Retry(l.expiring.Duration)/2), l.expiring.due)
 	}
 	end()
 }
@@ -159,9 +163,12 @@ func (l *Lease) follows(ctx context.Context, open *stream, sent lease.Instant) e
 		l.reopened()
 	}
 	l.answered, l.expiring.steady = true, true
+	l.setConnected(true)
 	due := lease.Lease{Sent: sent, Duration: l.expiring.Duration}.Renew()
 	select {
 	case <-time.After(due - l.expiring.Now()):
+		return nil
+	case <-l.expiring.due:
 		return nil
 	case <-open.ended:
 		return errEnded
@@ -214,6 +221,26 @@ func (l *Lease) left() (time.Duration, <-chan struct{}) {
 	default:
 		return time.Hour, l.changed
 	}
+}
+
+// Renew asks for another lease at once, if leases expire.
+func (l *Lease) Renew() {
+	select {
+	case l.expiring.due <- struct{}{}:
+	default: // it is due already
+	}
+}
+
+// Left returns how long the guest may run by the lease that this one has got last, at most; 0 if it must not, or has
+// got none. Only for leases that expire.
+func (l *Lease) Left() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := l.expiring.Now()
+	if l.expiring.holder.State(now) != lease.Holding {
+		return 0
+	}
+	return l.expiring.holder.Lease().Stop() - now
 }
 
 // Release tells the controller that the VM has ended here, and does not run here again. It may fail: then the

@@ -141,7 +141,7 @@ func OpenLease(client vmpb.VMControllerClient, us *vmpb.HypervisorID, log *slog.
 // OpenExpiring opens and renews a lease that expires. reopened is called when a stream is answered after one
 // that was not, or ended.
 func OpenExpiring(us *vmpb.HypervisorID, log *slog.Logger, reopened func(), terms Terms) *Lease {
-	l := &Lease{background: newBackground(nil, us, log), reopened: reopened, expiring: &expiring{Terms: terms}}
+	l := &Lease{background: newBackground(nil, us, log), reopened: reopened, expiring: &expiring{Terms: terms, due: make(chan struct{}, 1)}}
 	l.start(l.renew)
 	return l
 }

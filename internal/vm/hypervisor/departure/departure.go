@@ -192,7 +192,10 @@ func (d *Departure) HandsOff() bool {
 	return d.unsettled || d.source.State() == handover.Copying || !d.source.MayRun()
 }
 
-// Run returns the run of the hypervisor, another one after Resume.
+// Leaseless reports whether the VM was got back, and nothing is missing but a lease.
+func (d *Departure) Leaseless() bool { return d.source.State() == handover.Regained }
+
+// Run returns the run of the hypervisor, another one after OpenLease.
 func (d *Departure) Run() *vmpb.HypervisorID { return d.Us }
 
 // Close ends what is under way, and waits for that. A target that has no commit by then gets none.
@@ -235,7 +238,7 @@ func (d *Departure) act(from handover.SourceState, action handover.SourceAction)
 		d.begin(d.commit)
 	case handover.Reclaim:
 		d.begin(d.retry(d.reclaim, d.Timing.Retry)) // the guest stands still
-	case handover.Resume:
+	case handover.OpenLease:
 		d.Us, d.next = d.next, nil
 	case handover.Nothing:
 		if from == handover.Asking && d.source.State() == handover.Running {

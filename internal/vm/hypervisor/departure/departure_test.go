@@ -170,14 +170,14 @@ func TestHandsOff(t *testing.T) {
 	})
 }
 
-// The authority is asked back under one new run, until there is an answer.
+// The authority is asked back under one new run, until there is an answer. That runs the guest when it has a lease.
 func TestReclaim(t *testing.T) {
 	for name, test := range map[string]struct {
 		last error
 		want handover.SourceAction
 		run  uint64
 	}{
-		"granted": {nil, handover.Resume, 2},
+		"granted": {nil, handover.OpenLease, 2},
 		"denied":  {status.Error(codes.FailedPrecondition, ""), handover.Kill, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -205,8 +205,15 @@ func TestReclaim(t *testing.T) {
 				wantAction(t, d.Take(<-d.Results()), handover.Reclaim)
 				wantAction(t, d.Take(<-d.Results()), handover.Reclaim)
 				wantAction(t, d.Take(<-d.Results()), test.want)
-				if d.Run().GetRunId() != test.run || d.MayRun() != (test.run == 2) {
+				if d.Run().GetRunId() != test.run || d.MayRun() || !d.HandsOff() || d.Leaseless() != (test.run == 2) {
 					t.Errorf("the run is %d, and its guest may run: %t", d.Run().GetRunId(), d.MayRun())
+				}
+				if test.run == 1 {
+					return
+				}
+				wantAction(t, d.Tell(handover.Leased), handover.Resume)
+				if !d.MayRun() || d.HandsOff() {
+					t.Error("the guest may not run with a lease")
 				}
 			})
 		})

@@ -8,6 +8,9 @@
 // Two facts carry this. The source may continue its guest by itself only before the action
 // [Commit], by which it lets the target ask for the switchover. From then on whoever's
 // switchover succeeds runs the guest, and no other result decides anything.
+//
+// With leases that expire (package lease) either side then waits for a lease of its new authority. A lease
+// of the source is worth nothing after the commit, however long it holds.
 package handover
 
 // SourceState is what the hypervisor does that has the guest at first.
@@ -29,6 +32,9 @@ const (
 	Awaiting SourceState = "awaiting"
 	// Reclaiming means that the source asks for the authority under a new run ID.
 	Reclaiming SourceState = "reclaiming"
+	// Regained means that the source has the authority again, and may not run the guest yet: it has no lease under
+	// its new run ID.
+	Regained SourceState = "regained"
 	// Left means that the guest runs elsewhere, or nowhere. The process ends.
 	Left SourceState = "left"
 )
@@ -58,6 +64,8 @@ const (
 	TimeOver SourceEvent = "time-over"
 	// Granted means that the controller answered this process's switchover with OK.
 	Granted SourceEvent = "granted"
+	// Leased means that the run of now has a lease of its own. Where leases do not expire, each run has one.
+	Leased SourceEvent = "leased"
 	// Denied means that it answered FAILED_PRECONDITION.
 	Denied SourceEvent = "denied"
 	// Unknown means that there is no answer. The controller may have done the switchover.
@@ -90,7 +98,10 @@ const (
 	// Reclaim takes a new run ID, closes the run lease of the old one, and asks for the
 	// switchover from the old to the new. Asked again it keeps the new run ID.
 	Reclaim SourceAction = "reclaim"
-	// Resume continues the guest and opens a run lease with the new run ID.
+	// OpenLease becomes the new run, and opens a run lease with its ID. What the old one was granted counts for
+	// nothing any more.
+	OpenLease SourceAction = "open-lease"
+	// Resume continues the guest.
 	Resume SourceAction = "resume"
 	// ShutDown asks the guest to shut down, and ends the process, if that was to end; else
 	// the guest runs on.
@@ -143,9 +154,13 @@ var sourceSteps = map[SourceState]map[SourceEvent]sourceStep{
 	},
 	// Terminated is about the old run here, which the switchover itself ends.
 	Reclaiming: {
-		Granted: {Running, Resume},
+		Granted: {Regained, OpenLease},
 		Denied:  {Left, Kill},
 		Unknown: {Reclaiming, Reclaim},
+	},
+	Regained: {
+		Leased:     {Running, Resume},
+		Terminated: {Left, Kill},
 	},
 	Left: {},
 }

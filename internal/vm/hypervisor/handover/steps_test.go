@@ -6,7 +6,7 @@ import "testing"
 func TestSourceSteps(t *testing.T) {
 	events := []SourceEvent{
 		Ordered, Cancelled, TargetFound, NoTarget, Agreed, Failed, GuestStopped, Copied, TimeOver,
-		Granted, Denied, Unknown, Terminated,
+		Granted, Leased, Denied, Unknown, Terminated,
 	}
 	type key struct {
 		from SourceState
@@ -23,9 +23,10 @@ func TestSourceSteps(t *testing.T) {
 		{Stopped, Copied}: {Awaiting, Commit}, {Stopped, Failed}: {Asking, AbandonAndAsk},
 		{Stopped, Cancelled}: {Running, Abandon}, {Stopped, Terminated}: {Left, Kill},
 		{Awaiting, TimeOver}: {Reclaiming, Reclaim}, {Awaiting, Terminated}: {Left, Kill},
-		{Reclaiming, Granted}: {Running, Resume}, {Reclaiming, Denied}: {Left, Kill}, {Reclaiming, Unknown}: {Reclaiming, Reclaim},
+		{Reclaiming, Granted}: {Regained, OpenLease}, {Reclaiming, Denied}: {Left, Kill}, {Reclaiming, Unknown}: {Reclaiming, Reclaim},
+		{Regained, Leased}: {Running, Resume}, {Regained, Terminated}: {Left, Kill},
 	}
-	for _, state := range []SourceState{Running, Asking, Negotiating, Copying, Stopped, Awaiting, Reclaiming, Left} {
+	for _, state := range []SourceState{Running, Asking, Negotiating, Copying, Stopped, Awaiting, Reclaiming, Regained, Left} {
 		for _, event := range events {
 			expected, known := want[key{state, event}]
 			if !known {
@@ -57,12 +58,13 @@ func TestTargetSteps(t *testing.T) {
 		{Waiting, Called}: {Incoming, Listen}, {Waiting, WaitedTooLong}: {Gone, Exit}, {Waiting, Ended}: {Gone, Exit},
 		{Incoming, Received}: {Switching, SwitchOver}, {Incoming, Broken}: {Gone, Exit},
 		{Incoming, WaitedTooLong}: {Gone, Exit}, {Incoming, Ended}: {Gone, Exit},
-		{Switching, SwitchedOver}: {Arrived, Run}, {Switching, Refused}: {Gone, Exit},
+		{Switching, SwitchedOver}: {Authorized, AwaitLease}, {Switching, Refused}: {Gone, Exit},
 		{Switching, Unanswered}: {Switching, SwitchOver}, {Switching, WaitedTooLong}: {Gone, Exit}, {Switching, Ended}: {Gone, Exit},
+		{Authorized, GotLease}: {Arrived, Run}, {Authorized, Ended}: {Gone, Exit},
 		{Arrived, Ended}: {Gone, Exit},
 	}
-	for _, state := range []TargetState{Waiting, Incoming, Switching, Arrived, Gone} {
-		for _, event := range []TargetEvent{Called, Received, Broken, WaitedTooLong, SwitchedOver, Refused, Unanswered, Ended} {
+	for _, state := range []TargetState{Waiting, Incoming, Switching, Authorized, Arrived, Gone} {
+		for _, event := range []TargetEvent{Called, Received, Broken, WaitedTooLong, SwitchedOver, GotLease, Refused, Unanswered, Ended} {
 			expected, known := want[key{state, event}]
 			if !known {
 				expected = targetStep{state, Stay}

@@ -11,6 +11,8 @@ const (
 	Incoming TargetState = "incoming"
 	// Switching means that the controller is asked for the authority.
 	Switching TargetState = "switching"
+	// Authorized means that the controller has given the VM to this hypervisor, which has no lease yet.
+	Authorized TargetState = "authorized"
 	// Arrived means that the guest runs here.
 	Arrived TargetState = "arrived"
 	// Gone means that the guest never ran here and never will. The process ends.
@@ -33,6 +35,8 @@ const (
 	WaitedTooLong TargetEvent = "waited-too-long"
 	// SwitchedOver means that the controller answered OK.
 	SwitchedOver TargetEvent = "switched-over"
+	// GotLease means that this hypervisor has a lease. Where leases do not expire, it has one with the authority.
+	GotLease TargetEvent = "got-lease"
 	// Refused means that it answered FAILED_PRECONDITION.
 	Refused TargetEvent = "refused"
 	// Unanswered means that there is no answer. The controller may have done the switchover.
@@ -52,6 +56,8 @@ const (
 	Listen TargetAction = "listen"
 	// SwitchOver asks for the authority of the caller of StartMigration; again after a pause.
 	SwitchOver TargetAction = "switch-over"
+	// AwaitLease asks for a lease until there is one.
+	AwaitLease TargetAction = "await-lease"
 	// Run the guest.
 	Run TargetAction = "run"
 	// Exit kills the machine and ends the process.
@@ -77,11 +83,16 @@ var targetSteps = map[TargetState]map[TargetEvent]targetStep{
 		Ended:         {Gone, Exit},
 	},
 	Switching: {
-		SwitchedOver:  {Arrived, Run},
+		SwitchedOver:  {Authorized, AwaitLease},
 		Refused:       {Gone, Exit},
 		Unanswered:    {Switching, SwitchOver},
 		WaitedTooLong: {Gone, Exit},
 		Ended:         {Gone, Exit},
+	},
+	// From here on nobody else has the guest: whatever takes long, it is not given up.
+	Authorized: {
+		GotLease: {Arrived, Run},
+		Ended:    {Gone, Exit},
 	},
 	// From here on it is a hypervisor like any other.
 	Arrived: {Ended: {Gone, Exit}},

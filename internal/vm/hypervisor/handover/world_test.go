@@ -92,29 +92,22 @@ func (w world) guests() int {
 	return count
 }
 
-// edge is one thing that can happen. A fault is something that need not happen.
-type edge struct {
-	to    world
-	name  string
-	fault bool
-}
-
 // explorer collects what can happen in a world.
 type explorer struct {
 	rules
 	from  world
-	edges []edge
+	edges []edge[world]
 }
 
 func (e *explorer) add(name string, fault bool, change func(*world)) {
 	next := e.from
 	change(&next)
 	if next != e.from {
-		e.edges = append(e.edges, edge{next, name, fault})
+		e.edges = append(e.edges, edge[world]{next, name, fault})
 	}
 }
 
-func (r rules) edges(w world) []edge {
+func (r rules) edges(w world) []edge[world] {
 	e := &explorer{rules: r, from: w}
 	for i := range hosts {
 		switch w.hosts[i].role {
@@ -154,8 +147,10 @@ func (e *explorer) source(i int, event SourceEvent, fault bool) {
 				}
 			}
 			h.asked = true
-		case Resume:
-			h.run, h.next, h.asked, h.answers = h.next, 0, false, answers{}
+		case OpenLease, Resume: // without the first where a guard is off
+			if h.next != 0 {
+				h.run, h.next, h.asked, h.answers = h.next, 0, false, answers{}
+			}
 		case Kill:
 			w.kill(i)
 		}
@@ -189,6 +184,8 @@ func (e *explorer) sourceEvents(i int) {
 		e.source(i, Failed, true) // QEMU says so, whatever it means
 	case Reclaiming:
 		e.answersTo(i, h)
+	case Regained:
+		e.source(i, Leased, false)
 	}
 	if e.from.authority != h.run {
 		e.source(i, Terminated, false)
@@ -260,6 +257,8 @@ func (e *explorer) targetEvents(i int) {
 		e.target(i, WaitedTooLong, true)
 	case Switching:
 		e.answersToTarget(i, h.answers)
+	case Authorized:
+		e.target(i, GotLease, false)
 	}
 	known := e.from.authority == h.run || int(e.from.to) == i && e.from.authority.sameHost(int(e.from.from))
 	if !known || e.from.authority.after(h.them) && h.them != 0 {

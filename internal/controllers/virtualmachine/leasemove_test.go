@@ -1,0 +1,131 @@
+package virtualmachine
+
+import (
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+
+	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/migration"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
+	"github.com/millwright-dev/millwright/internal/vm/lease"
+	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+)
+
+// move is a migration of a VM with leases, up to the switchover.
+type move struct {
+	*testEnv
+	from, to       *corev1.Pod
+	source, target *hypervisor
+	// next is what the target's stream says, which it opened when it started.
+	next func() *vmpb.RunLeaseUpdate
+	// before is the lease of the source.
+	before v1alpha1.VirtualMachineLease
+}
+
+func (w *testEnv) moves(duration time.Duration) *move {
+	w.Helper()
+	m := &move{testEnv: w}
+	m.from, m.source, _ = w.migratable("a", func(vm *v1alpha1.VirtualMachine) {
+		vm.Spec.LeaseMode, vm.Spec.LeaseDurationSeconds = v1alpha1.LeaseFullLeases, int32(duration/time.Second)
+	})
+	w.eventually("it can be migrated", func() bool {
+		return meta.IsStatusConditionTrue(w.vm("a").Status.Conditions, v1alpha1.ConditionLiveMigratable)
+	})
+	w.evict(m.from)
+	answers := m.source.ask()
+	m.to = w.awaitTarget("a", "")
+	if has, err := podspec.LeaseOf(m.to); err != nil || has != duration {
+		w.Errorf("the target has leases of %v, %v", has, err)
+	}
+	m.target, m.next = w.target("a", m.to, 2)
+	if early := m.target.lease()(); early.GetStatus() != vmpb.RunLeaseUpdate_STATUS_OK || early.GetValidFor() != nil {
+		w.Errorf("the target is answered %v before the switchover", early)
+	}
+	w.wantMigrate(answers, m.to)
+	m.before = *w.vm("a").Status.Lease
+	return m
+}
+
+// wantPassed checks that a process has the lease, and the one before it nothing any more.
+func (m *move) wantPassed(to *hypervisor, duration time.Duration) {
+	m.Helper()
+	status := m.vm("a").Status
+	if status.ActivePodName != to.us.GetPodName() || status.Lease.State != v1alpha1.LeaseOpen ||
+		status.Lease.FencingToken <= m.before.FencingToken || status.Lease.Transitions <= m.before.Transitions {
+		m.Errorf("the lease was %+v, and is %+v of %s", m.before, status.Lease, status.ActivePodName)
+	}
+	update := to.lease()()
+	m.wantLeaseFor(update, duration)
+	if update.GetFencingToken() != uint64(status.Lease.FencingToken) {
+		m.Errorf("the token is %d, want %d", update.GetFencingToken(), status.Lease.FencingToken)
+	}
+}
+
+// The switchover gives the lease to the target in the same write, whatever its state: the guest of the source is
+// stopped.
+func TestLeaseMoves(t *testing.T) {
+	for name, test := range map[string]struct {
+		duration time.Duration
+		before   func(m *move)
+		state    v1alpha1.LeaseState
+	}{
+		"open":                       {lease.MaxDuration, func(*move) {}, v1alpha1.LeaseOpen},
+		"the source is silent":       {lease.MinDuration, func(*move) {}, v1alpha1.LeaseSuspected},
+		"the source's pod has ended": {lease.MaxDuration, func(m *move) { m.end(m.from, "") }, v1alpha1.LeaseRevoked},
+		"the source's guest has ended": {lease.MaxDuration, func(m *move) {
+			stream, err := m.source.RunLease(m.Context(), &vmpb.RunLeaseRequest{Us: m.source.us, Release: true})
+			m.must(err)
+			_, _ = stream.Recv()
+		}, v1alpha1.LeaseReleased},
+		"the user wants other leases": {lease.MaxDuration, func(m *move) {
+			m.change("a", func(vm *v1alpha1.VirtualMachine) { vm.Spec.LeaseMode = v1alpha1.LeaseStorageLocking })
+		}, v1alpha1.LeaseOpen},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newTestEnv(t).moves(test.duration)
+			test.before(m)
+			m.awaitLease("a", test.state)
+			m.must(m.target.switchOver(m.source.us))
+			m.must(m.target.switchOver(m.source.us)) // the answer was lost
+			if test.duration == lease.MaxDuration {
+				m.wantLeaseFor(m.next(), test.duration) // on the stream from before
+			}
+			m.wantPassed(m.target, test.duration)
+			m.wantStatus(m.source.lease(), vmpb.RunLeaseUpdate_STATUS_TERMINATE)
+			if test.state != v1alpha1.LeaseRevoked { // else it gets no certificate
+				wantCode(t, m.hypervisor("a", m.from, 9).switchOver(m.source.us), codes.FailedPrecondition)
+			}
+			if phase := m.record("a").Phase; phase != v1alpha1.MigrationSucceeded {
+				t.Errorf("the migration is %s", phase)
+			}
+		})
+	}
+}
+
+// A source gets its VM back under another run, with a lease of its own. No other process of its Pod does.
+func TestLeaseIsTakenBack(t *testing.T) {
+	m := newTestEnv(t).moves(lease.MaxDuration)
+	again := m.hypervisor("a", m.from, 9)
+	m.wantStatus(again.lease(), vmpb.RunLeaseUpdate_STATUS_TERMINATE)
+	m.must(again.switchOver(m.source.us))
+	m.wantPassed(again, lease.MaxDuration)
+	wantCode(t, m.target.switchOver(m.source.us), codes.FailedPrecondition)
+	m.wantStatus(m.source.lease(), vmpb.RunLeaseUpdate_STATUS_TERMINATE)
+}
+
+// A lease that was handed on is nobody else's: the target is too late.
+func TestLeaseIsHandedOnInAMigration(t *testing.T) {
+	m := newTestEnv(t).moves(lease.MinDuration)
+	if third := m.awaitPod("a", m.from.Name); third.Name == m.to.Name {
+		t.Fatal("the target has the VM without a switchover")
+	}
+	m.wantStatus(m.next, vmpb.RunLeaseUpdate_STATUS_TERMINATE)
+	wantCode(t, m.target.switchOver(m.source.us), codes.FailedPrecondition)
+	if record := m.record("a"); record.Phase != v1alpha1.MigrationFailed || record.Reason != migration.ReasonSourceEnded {
+		t.Errorf("the migration is %+v", record)
+	}
+}

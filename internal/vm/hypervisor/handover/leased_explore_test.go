@@ -1,0 +1,113 @@
+package handover
+
+import (
+	"errors"
+	"testing"
+)
+
+func (r leasedRules) model() model[leased] {
+	return model[leased]{
+		leasedStart(), r.edges, func(w leased) int { return w.guests() }, func(w leased) bool { return w.good() },
+	}
+}
+
+// A guest with leases that expire migrates, while messages are lost, doubled, delayed and reordered at every point,
+// processes are paused, crash and restart, Pods seem to be gone, and two controllers believe that they are the leader.
+func TestLeasedExploration(t *testing.T) {
+	for name, test := range map[string]struct {
+		rules leasedRules
+		least int
+	}{
+		"nobody crashes":             {leasedRules{arbiters: 1, migrations: 1}, 71_000},
+		"slow hypervisors":           {leasedRules{arbiters: 1, migrations: 1, crashes: 1, partyRate: -1, arbiterRate: 1}, 443_000},
+		"fast hypervisors":           {leasedRules{arbiters: 1, migrations: 1, crashes: 1, partyRate: 1, arbiterRate: -1}, 255_000},
+		"two controllers":            {leasedRules{arbiters: 2, migrations: 1, partyRate: -1, arbiterRate: 1}, 678_000},
+		"there and back":             {leasedRules{arbiters: 1, migrations: 2}, 738_000},
+		"the target asks beforehand": {leasedRules{arbiters: 1, migrations: 1, early: true}, 79_000},
+	} {
+		t.Run(name, func(t *testing.T) {
+			count, err := explore(test.rules.model())
+			if err != nil {
+				t.Fatalf("after %d states: %v", count, err)
+			}
+			if count < test.least {
+				t.Errorf("only %d states", count)
+			}
+			t.Logf("%d states", count)
+		})
+	}
+}
+
+// Each guard is needed: without it the exploration finds what it prevents.
+func TestLeasedGuards(t *testing.T) {
+	slow := func(change func(*leasedRules)) leasedRules {
+		r := leasedRules{arbiters: 1, migrations: 1, crashes: 1, partyRate: -1, arbiterRate: 1}
+		change(&r)
+		return r
+	}
+	calm := slow(func(r *leasedRules) { r.crashes = 0 })
+	for name, test := range map[string]struct {
+		rules leasedRules
+		// off changes the transitions.
+		source map[SourceState]map[SourceEvent]sourceStep
+		target map[TargetState]map[TargetEvent]targetStep
+		want   error
+	}{
+		"the target waits for the commit":      {rules: slow(func(r *leasedRules) { r.noCommit = true }), want: errTwoGuests},
+		"the source takes a new run ID":        {rules: slow(func(r *leasedRules) { r.oldRun = true }), want: errTwoGuests},
+		"the switchover compares":              {rules: slow(func(r *leasedRules) { r.noSwap = true }), want: errTwoGuests},
+		"to hand a lease on compares":          {rules: slow(func(r *leasedRules) { r.blind = true }), want: errTwoGuests},
+		"a watchdog kills who is paused":       {rules: slow(func(r *leasedRules) { r.noWatchdog = true }), want: errTwoGuests},
+		"the controller waits for slow clocks": {rules: slow(func(r *leasedRules) { r.noMargin = true }), want: errTwoGuests},
+		"a lease is barred before":             {rules: slow(func(r *leasedRules) { r.noBar = true }), want: errTwoGuests},
+		"another controller waits again":       {rules: slow(func(r *leasedRules) { r.noWait = true }), want: errTwoGuests},
+		"the target waits for its lease": {
+			rules: calm, want: errTwoGuests,
+			target: map[TargetState]map[TargetEvent]targetStep{Switching: {SwitchedOver: {Arrived, Run}}},
+		},
+		"the source waits for its new lease, and does not forget the end of the old one": {
+			rules: slow(func(r *leasedRules) { r.forgetful = true }), want: errTwoGuests,
+			source: map[SourceState]map[SourceEvent]sourceStep{Reclaiming: {Granted: {Running, Resume}}},
+		},
+		"a lease that comes after the commit continues nothing": {
+			rules: calm, want: errTwoGuests,
+			source: map[SourceState]map[SourceEvent]sourceStep{Awaiting: {Leased: {Running, Resume}}},
+		},
+		"nothing is cancelled after the commit": {
+			rules: calm, want: errTwoGuests,
+			source: map[SourceState]map[SourceEvent]sourceStep{Awaiting: {Cancelled: {Running, Abandon}}},
+		},
+		"QEMU's failure decides nothing after the commit": {
+			rules: calm, want: errTwoGuests,
+			source: map[SourceState]map[SourceEvent]sourceStep{Awaiting: {Failed: {Asking, AbandonAndAsk}}},
+		},
+		"the source asks before it runs again": {
+			rules: calm, want: errTwoGuests,
+			source: map[SourceState]map[SourceEvent]sourceStep{Awaiting: {TimeOver: {Running, Resume}}},
+		},
+		"no answer is not a yes to the source": {
+			rules: calm, want: errTwoGuests,
+			source: map[SourceState]map[SourceEvent]sourceStep{Reclaiming: {Unknown: {Running, Resume}}},
+		},
+		"the target asks before it runs": {
+			rules: calm, want: errTwoGuests,
+			target: map[TargetState]map[TargetEvent]targetStep{Incoming: {Received: {Arrived, Run}}},
+		},
+		"a target that has no lease yet does not go on waiting without the authority": {
+			rules: calm, want: errTwoGuests,
+			target: map[TargetState]map[TargetEvent]targetStep{Authorized: {Ended: {Arrived, Run}}},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			restoreSource := replace(sourceSteps, test.source)
+			defer restoreSource()
+			restoreTarget := replace(targetSteps, test.target)
+			defer restoreTarget()
+			count, err := explore(test.rules.model())
+			if !errors.Is(err, test.want) {
+				t.Fatalf("after %d states: error = %v, want %v", count, err, test.want)
+			}
+			t.Log(err)
+		})
+	}
+}

@@ -1,0 +1,256 @@
+package hypervisor_test
+
+import (
+	"context"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/millwright-dev/millwright/internal/vm/lease"
+	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+)
+
+// newLeasedHousehold is one of a VM with leases.
+func newLeasedHousehold(t *testing.T) *household {
+	t.Helper()
+	h := newHousehold(t)
+	h.leases(lease.MinDuration)
+	return h
+}
+
+// leases makes members that need leases, and the controller grants them.
+func (h *household) leases(duration time.Duration) {
+	h.lease = duration
+	h.controller.Change(func(a *authority) { a.lease = duration })
+}
+
+// wantReleased looks whether a Pod's hypervisor said that its guest has ended.
+func (h *household) wantReleased(pod string) {
+	h.t.Helper()
+	if !slices.ContainsFunc(h.controller.Released(), func(us *vmpb.HypervisorID) bool { return us.GetPodName() == pod }) {
+		h.t.Errorf("%s has not released its lease", pod)
+	}
+}
+
+// TestRealMigrationWithLeases moves a guest, and onwards, and lets it run for longer than a lease there.
+func TestRealMigrationWithLeases(t *testing.T) {
+	h := newLeasedHousehold(t)
+	here := h.source()
+	console := here.counts()
+	for last, pod := range []string{"web-2", "web-3"} {
+		console.numbers(100)
+		there := h.target(pod)
+		h.names(func(int) *member { return there })
+		h.controller.Change(func(a *authority) { a.migrate = true })
+		console.toTheEnd()
+		stopped := console.at
+		here.ends(vmpb.EndTerminated)
+		here, console = there, console.goesOnIn(there)
+		console.numbers(1)
+		t.Logf("the guest stood still for %v", console.at.Sub(stopped))
+		for arrived := time.Now(); last == 1 && time.Since(arrived) < lease.MinDuration+time.Second; {
+			console.numbers(1)
+		}
+	}
+	h.wantReleased("web-1")
+	here.kill()
+	wantAll(t, here.disk, console.last)
+}
+
+// The authority alone lets no guest run: the controller gives the target no lease, and then gives it one.
+func TestRealTargetWaitsForItsLease(t *testing.T) {
+	h := newLeasedHousehold(t)
+	source := h.source()
+	here := source.counts()
+	here.numbers(100)
+	target := h.target("web-2")
+	h.names(func(int) *member { return target })
+	h.controller.Change(func(a *authority) {
+		a.migrate = true
+		a.after = func(*vmpb.HypervisorID) error {
+			h.controller.Change(func(a *authority) { a.lease = 0 })
+			return nil
+		}
+	})
+	here.toTheEnd()
+	source.ends(vmpb.EndTerminated)
+	asked := len(h.controller.Runs())
+	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
+	defer cancel()
+	must(t, h.controller.awaitRuns(ctx, asked+1)) // it asks again, and has no guest
+	if phases := h.controller.Phases("web-2"); len(phases) > 0 {
+		t.Fatalf("it has reported %v without a lease", phases)
+	}
+	h.controller.Change(func(a *authority) { a.lease, a.after = h.lease, nil })
+	there := here.goesOnIn(target)
+	there.numbers(100)
+	target.kill()
+	wantAll(t, target.disk, there.last)
+}
+
+// After the commit the guest runs where the controller says, whoever dies.
+func TestRealLeasedDeathAfterTheCommit(t *testing.T) {
+	for name, dies := range map[string]string{"source": "web-1", "target": "web-2"} {
+		t.Run(name, func(t *testing.T) {
+			h := newLeasedHousehold(t)
+			h.departure.Switchover = waitTimeout
+			if dies == "web-2" {
+				h.departure.Switchover = time.Second
+			}
+			asked, release := h.holdSwitchovers()
+			source := h.source()
+			here := source.counts()
+			here.numbers(10)
+			target := h.target("web-2")
+			h.names(func(int) *member { return target })
+			h.controller.Change(func(a *authority) { a.migrate = true })
+			if us := <-asked; us.GetPodName() != "web-2" {
+				t.Fatalf("%v asks for the authority", us)
+			}
+			if dies == "web-1" {
+				source.kill()
+				release()
+				here.toTheEnd()
+				there := here.goesOnIn(target)
+				there.numbers(100)
+				target.kill()
+				wantAll(t, target.disk, there.last)
+				return
+			}
+			target.kill()
+			release()
+			h.awaitReturn(source)
+			for back := time.Now(); time.Since(back) < lease.MinDuration; { // also after its lease of before
+				here.numbers(1)
+			}
+			h.goesOn(source, here)
+		})
+	}
+}
+
+// The controller is away for longer than a lease while the guest is moved: the guest of the source ends, as always.
+func TestRealLeaseExpiresInAMigration(t *testing.T) {
+	t.Run("in the copy", func(t *testing.T) {
+		h := newLeasedHousehold(t)
+		h.bandwidth = 128 << 10
+		source := h.source()
+		here := source.counts()
+		here.numbers(10)
+		target := h.target("web-2")
+		h.names(func(int) *member { return target })
+		h.controller.Change(func(a *authority) { a.migrate = true })
+		h.awaitCopy()
+		h.line.Cut(true)
+		source.ends(vmpb.EndLeaseExpired)
+		target.ends(vmpb.EndNotArrived)
+		here.toTheEnd()
+		wantAll(t, source.disk, here.last)
+	})
+	// The guest has left: it goes on when the controller is back.
+	t.Run("after the commit", func(t *testing.T) {
+		h := newLeasedHousehold(t)
+		asked, release := h.holdSwitchovers()
+		source := h.source()
+		here := source.counts()
+		here.numbers(10)
+		target := h.target("web-2")
+		h.names(func(int) *member { return target })
+		h.controller.Change(func(a *authority) { a.migrate = true })
+		<-asked
+		h.line.Cut(true)
+		source.ends(vmpb.EndLeaseExpired)
+		target.lives()
+		release()
+		h.line.Cut(false)
+		here.toTheEnd()
+		there := here.goesOnIn(target)
+		there.numbers(100)
+		target.kill()
+		wantAll(t, target.disk, there.last)
+	})
+	// Nobody can have the guest any more.
+	t.Run("while the source asks for the authority", func(t *testing.T) {
+		h := newLeasedHousehold(t)
+		h.departure.Switchover = time.Second
+		asked, _ := h.holdSwitchovers()
+		source := h.source()
+		source.counts().numbers(10)
+		target := h.target("web-2")
+		h.names(func(int) *member { return target })
+		h.controller.Change(func(a *authority) { a.migrate = true })
+		<-asked
+		target.kill()
+		for us := <-asked; us.GetPodName() != "web-1"; us = <-asked {
+		}
+		source.ends(vmpb.EndLeaseExpired)
+	})
+}
+
+// A source that does nothing any more in the copy is killed by its watchdog, and its guest with it.
+func TestRealSourceHangsInTheCopy(t *testing.T) {
+	h := newLeasedHousehold(t)
+	h.bandwidth = 128 << 10
+	source := h.source()
+	here := source.counts()
+	here.numbers(10)
+	target := h.target("web-2")
+	h.names(func(int) *member { return target })
+	h.controller.Change(func(a *authority) { a.migrate = true })
+	h.awaitCopy()
+	must(t, source.process.Process.Signal(syscall.SIGSTOP))
+	begun := time.Now()
+	<-source.ended
+	if took := time.Since(begun); took > lease.MinDuration+time.Second {
+		t.Errorf("it was killed after %v", took)
+	}
+	target.ends(vmpb.EndNotArrived)
+	if holder := h.controller.Holder(); holder.GetPodName() != "web-1" {
+		t.Errorf("%v is authoritative", holder)
+	}
+}
+
+// While no lease is granted a target that has the authority ends when the controller says so.
+func TestRealTargetIsTerminatedWithoutALease(t *testing.T) {
+	h := newLeasedHousehold(t)
+	source := h.source()
+	source.counts().numbers(10)
+	target := h.target("web-2")
+	h.names(func(int) *member { return target })
+	done := make(chan struct{})
+	h.controller.Change(func(a *authority) {
+		a.migrate = true
+		a.after = func(*vmpb.HypervisorID) error {
+			h.controller.Change(func(a *authority) { a.lease = 0 })
+			close(done)
+			return nil
+		}
+	})
+	<-done
+	h.controller.Change(func(a *authority) {
+		a.holder = &vmpb.HypervisorID{PodName: "web-3"}
+		a.before = func(*vmpb.HypervisorID) error { return status.Error(codes.FailedPrecondition, "") }
+	})
+	target.ends(vmpb.EndTerminated)
+	source.ends(vmpb.EndTerminated)
+}
+
+// awaitRuns waits until so many streams were opened; the error is the context's.
+func (c *fakeController) awaitRuns(ctx context.Context, count int) error {
+	for {
+		c.mu.Lock()
+		opened, changed := len(c.runs), c.changed
+		c.mu.Unlock()
+		if opened >= count {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
