@@ -224,8 +224,8 @@ func (c Config) withDefaults() Config {
 	if c.Clock == nil {
 		c.Clock = watchdog.Now
 	}
-	if fullLeases(c.Spec) || len(c.Spec.GetDataDisks()) > 0 {
-		c.Migration = nil // the target would need a lease of its own, and copies of all disks
+	if fullLeases(c.Spec) {
+		c.Migration = nil // the target would need a lease of its own
 	}
 	if c.Trouble == nil {
 		c.Trouble = func() error { return nil }

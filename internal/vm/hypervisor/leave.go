@@ -87,15 +87,23 @@ func (l *life) nextRun() (*vmpb.HypervisorID, error) {
 
 // describeHardware returns what a target must have, too.
 func (l *life) describeHardware() (negotiation.Machine, error) {
-	hardware, err := l.guestConfig.Hardware()
-	if err != nil {
+	machine := negotiation.Machine{}
+	var err error
+	if machine.Hardware, err = l.guestConfig.Hardware(); err != nil {
 		return negotiation.Machine{}, err
 	}
-	info, err := os.Stat(l.config.Paths.RootDisk)
-	if err != nil {
-		return negotiation.Machine{}, fmt.Errorf("looking for the size of the disk: %w", err)
+	for _, d := range l.disks() {
+		info, err := os.Stat(d.Path)
+		if err != nil {
+			return negotiation.Machine{}, fmt.Errorf("looking for the size of a disk: %w", err)
+		}
+		if d.name == "" {
+			machine.DiskBytes = uint64(info.Size())
+		} else {
+			machine.DataDisks = append(machine.DataDisks, negotiation.DataDisk{Name: d.name, Bytes: uint64(info.Size())})
+		}
 	}
-	return negotiation.Machine{Hardware: hardware, DiskBytes: uint64(info.Size())}, nil
+	return machine, nil
 }
 
 // reportMigration reports how far a migration is, and nothing else anew.

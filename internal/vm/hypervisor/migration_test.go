@@ -151,17 +151,40 @@ func (c *counting) goesOnIn(arrived *member) *counting {
 	return there
 }
 
-// wantAll reads the disk of a guest of which last is the last number that was read. It may have written more since.
-func wantAll(t *testing.T, disk string, last uint64) {
+// written returns the numbers that scribe wrote to a disk, by their place.
+func written(t *testing.T, disk string) []uint64 {
 	t.Helper()
 	content, err := os.ReadFile(disk)
 	must(t, err)
-	for back := range min(last+1, 4095) {
-		number := last - back
-		sector := 2048 + number%4096
-		if got := uint64(binary.LittleEndian.Uint32(content[sector*512:])); got < number || (got-number)%4096 != 0 {
-			t.Fatalf("sector %d has %d, want %d: a write is lost", sector, got, number)
+	numbers := make([]uint64, 4096)
+	for place := range numbers {
+		numbers[place] = uint64(binary.LittleEndian.Uint32(content[(2048+place)*512:]))
+	}
+	return numbers
+}
+
+// wantAll reads the disks of a guest of which last is the last number that was read. It may have written more since. It
+// writes a number to one disk after the other, so no disk is ahead of the one before, or more than one number behind.
+func (m *member) wantAll(last uint64) {
+	m.t.Helper()
+	before := uint64(0)
+	for i, name := range append([]string{""}, m.disks...) {
+		path := m.disk
+		if name != "" {
+			path = m.data[name]
 		}
+		numbers := written(m.t, path)
+		for back := range min(last+1, 4095) {
+			number := last - back
+			if got := numbers[number%4096]; got < number || (got-number)%4096 != 0 {
+				m.t.Fatalf("disk %q: place %d has %d, want %d: a write is lost", name, number%4096, got, number)
+			}
+		}
+		newest := slices.Max(numbers)
+		if i > 0 && (newest > before || newest+1 < before) {
+			m.t.Fatalf("disk %q has %d, and the one before %d: they are not of one moment", name, newest, before)
+		}
+		before = newest
 	}
 }
 
@@ -188,7 +211,7 @@ func TestRealMigration(t *testing.T) {
 		t.Errorf("%v is authoritative", holder)
 	}
 	target.kill()
-	wantAll(t, target.disk, there.last)
+	target.wantAll(there.last)
 }
 
 // TestRealMigrationByOrder moves a guest without a signal, and onwards by the next order; twenty times with all that
@@ -214,7 +237,7 @@ func TestRealMigrationByOrder(t *testing.T) {
 		console.numbers(100)
 	}
 	here.kill()
-	wantAll(t, here.disk, console.last)
+	here.wantAll(console.last)
 	// The last report of a source and the first of its target may pass each other.
 	h.wantPhases("web-1", copying, stopped)
 	for _, pod := range pods[:len(pods)-1] {
@@ -376,7 +399,7 @@ func TestRealTargetFails(t *testing.T) {
 			there := here.goesOnIn(arrived)
 			there.numbers(100)
 			arrived.kill()
-			wantAll(t, arrived.disk, there.last)
+			arrived.wantAll(there.last)
 		})
 	}
 }
@@ -403,7 +426,7 @@ func TestRealTargetIsFull(t *testing.T) {
 	here.numbers(300)
 	source.kill()
 	here.toTheEnd()
-	wantAll(t, source.disk, here.last)
+	source.wantAll(here.last)
 }
 
 // The order is taken back.
@@ -502,7 +525,7 @@ func TestRealDeathAfterTheCommit(t *testing.T) {
 			there := here.goesOnIn(members["web-2"])
 			there.numbers(100)
 			members["web-2"].kill()
-			wantAll(t, members["web-2"].disk, there.last)
+			members["web-2"].wantAll(there.last)
 		})
 	}
 }
@@ -535,7 +558,7 @@ func TestRealAnswerIsLost(t *testing.T) {
 		t.Errorf("%d answers were lost, want 1", len(lost))
 	}
 	target.kill()
-	wantAll(t, target.disk, there.last)
+	target.wantAll(there.last)
 }
 
 // goesOn looks whether a guest that was taken back can migrate again.
@@ -549,5 +572,5 @@ func (h *household) goesOn(source *member, here *counting) {
 	there := here.goesOnIn(target)
 	there.numbers(100)
 	target.kill()
-	wantAll(h.t, target.disk, there.last)
+	target.wantAll(there.last)
 }

@@ -7,7 +7,6 @@ import (
 
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/arrival"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/controller"
-	"github.com/millwright-dev/millwright/internal/vm/hypervisor/disk"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/negotiation"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
@@ -59,22 +58,32 @@ func (l *life) receive(ctx context.Context) error {
 	return l.runArrived()
 }
 
+// describeTarget returns what the source must have, too. The disks are not there yet, and so have no size.
 func (l *life) describeTarget() (negotiation.Machine, error) {
-	hardware, err := l.guestConfig.Hardware()
-	return negotiation.Machine{Hardware: hardware}, err
+	machine := negotiation.Machine{}
+	config := l.guestConfig
+	for _, data := range l.config.Spec.GetDataDisks() {
+		machine.DataDisks = append(machine.DataDisks, negotiation.DataDisk{Name: data.GetName()})
+		config.Disks.Data = append(config.Disks.Data, qemu.DataDisk{Serial: data.GetName()})
+	}
+	var err error
+	machine.Hardware, err = config.Hardware()
+	return machine, err
 }
 
-// startIncoming starts a machine without a guest, with an empty disk.
-func (l *life) startIncoming(ctx context.Context, diskBytes uint64) (arrival.Machine, error) {
-	if diskBytes > maxDiskBytes {
-		return nil, fmt.Errorf("a disk of %d bytes is larger than 4 PiB", diskBytes)
+// startIncoming starts a machine without a guest, with empty disks of these sizes: those of the specification, as
+// the negotiation has made sure.
+func (l *life) startIncoming(ctx context.Context, sizes []*vmpb.DiskSize) (arrival.Machine, error) {
+	for i, d := range l.disks() {
+		d.Bytes = sizes[i].GetBytes()
+		if d.Bytes > maxDiskBytes {
+			return nil, d.of(fmt.Errorf("a disk of %d bytes is larger than 4 PiB", d.Bytes))
+		}
+		if err := d.MakeBlank(); err != nil {
+			return nil, d.of(err)
+		}
 	}
-	root := disk.Disk{Path: l.config.Paths.RootDisk, Bytes: diskBytes}
-	err := root.MakeBlank()
-	if err == nil {
-		l.guestConfig.Disks.Root, err = qemu.DiskAt(root.Path)
-	}
-	if err != nil {
+	if err := l.attachDisks(); err != nil {
 		return nil, err
 	}
 	config := l.guestConfig

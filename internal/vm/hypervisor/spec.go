@@ -129,8 +129,6 @@ func checkIncoming(spec *vmpb.VMSpec) *SpecError {
 		return &SpecError{"migration_source_pod", fmt.Sprintf("%q is not a name", source)}
 	case source != "" && source == spec.GetPodName():
 		return &SpecError{"migration_source_pod", "is this Pod"}
-	case len(spec.GetDataDisks()) > 0:
-		return &SpecError{"data_disks", "they are not copied, so a virtual machine with data disks cannot migrate"}
 	case spec.GetRootDiskShared():
 		return &SpecError{"root_disk_shared", "a disk that both hosts have attached cannot migrate yet: its lock stays with the source"}
 	}

@@ -38,9 +38,9 @@ func (caller) Accept(context.Context, net.Conn, string, string) (*tls.Conn, erro
 // machine waits for a state that does not come.
 type machine struct{ done chan struct{} }
 
-func (machine) Receive(context.Context, string) error { return nil }
-func (machine) Received(ctx context.Context) error    { <-ctx.Done(); return ctx.Err() }
-func (machine) CloseExport(context.Context) error     { return nil }
+func (machine) Receive(context.Context, []qemu.Export) error { return nil }
+func (machine) Received(ctx context.Context) error           { <-ctx.Done(); return ctx.Err() }
+func (machine) CloseExports(context.Context) error           { return nil }
 func (machine) Dial(context.Context, qemu.Socket) (net.Conn, error) {
 	return nil, errors.New("there is nobody")
 }
@@ -67,7 +67,7 @@ func newArrival(change func(*Options)) *Arrival {
 	options := Options{
 		Us: id("web-2", 7), Source: "web-1", Siblings: caller("web-1"),
 		Describe: func() (negotiation.Machine, error) { return negotiation.Machine{Hardware: "pc"}, nil },
-		Start: func(context.Context, uint64) (Machine, error) {
+		Start: func(context.Context, []*vmpb.DiskSize) (Machine, error) {
 			return machine{make(chan struct{})}, nil
 		},
 		Log: slog.New(slog.DiscardHandler),
@@ -121,12 +121,12 @@ func TestCallersThatAreRefused(t *testing.T) {
 
 // The first call that fits is the migration. The same source may ask again until it connects.
 func TestCalls(t *testing.T) {
-	var started []uint64
+	var started [][]*vmpb.DiskSize
 	a := newArrival(func(o *Options) {
 		start := o.Start
-		o.Start = func(ctx context.Context, bytes uint64) (Machine, error) {
-			started = append(started, bytes)
-			return start(ctx, bytes)
+		o.Start = func(ctx context.Context, disks []*vmpb.DiskSize) (Machine, error) {
+			started = append(started, disks)
+			return start(ctx, disks)
 		}
 	})
 	ctx, cancel := context.WithCancelCause(t.Context())
@@ -141,7 +141,7 @@ func TestCalls(t *testing.T) {
 	}
 	again, err := a.StartMigration(t.Context(), offer(id("web-1", 1), "pc"))
 	wantCode(t, err, codes.OK)
-	if !proto.Equal(first, again) || len(started) != 1 || started[0] != 512 {
+	if !proto.Equal(first, again) || len(started) != 1 || started[0][0].GetBytes() != 512 {
 		t.Errorf("%d machines were started, and the answers are %v and %v", len(started), first, again)
 	}
 	_, err = a.StartMigration(t.Context(), offer(id("web-1", 2), "pc"))
@@ -160,10 +160,10 @@ func TestNoMigration(t *testing.T) {
 		"nobody calls":    func(o *Options) { o.Timing.Call = time.Nanosecond },
 		"nobody connects": func(o *Options) { o.Timing.Connect = time.Nanosecond },
 		"no QEMU": func(o *Options) {
-			o.Start = func(context.Context, uint64) (Machine, error) { return nil, errors.New("none") }
+			o.Start = func(context.Context, []*vmpb.DiskSize) (Machine, error) { return nil, errors.New("none") }
 		},
 		"QEMU ends": func(o *Options) {
-			o.Start = func(context.Context, uint64) (Machine, error) {
+			o.Start = func(context.Context, []*vmpb.DiskSize) (Machine, error) {
 				m := machine{make(chan struct{})}
 				close(m.done)
 				return m, nil
