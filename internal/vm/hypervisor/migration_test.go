@@ -15,7 +15,9 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/disk"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/service"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 	"github.com/millwright-dev/millwright/test/lot"
@@ -214,13 +216,32 @@ func TestRealMigration(t *testing.T) {
 	target.wantAll(there.last)
 }
 
-// TestRealMigrationByOrder moves a guest without a signal, and onwards by the next order; twenty times with all that
+// grow makes disks larger while the guest runs, and waits for that.
+func (h *household) grow(sizes ...*vmpb.DiskSize) []*vmpb.DiskSize {
+	h.t.Helper()
+	h.controller.Answer(&vmpb.RunLeaseUpdate{Status: vmpb.RunLeaseUpdate_STATUS_OK, Grow: sizes})
+	ctx, cancel := context.WithTimeout(h.t.Context(), waitTimeout)
+	defer cancel()
+	_, err := h.controller.AwaitReport(ctx, func(report *vmpb.ReportStateRequest) bool {
+		for _, size := range sizes {
+			if !slices.ContainsFunc(report.GetDisks(), func(has *vmpb.DiskSize) bool { return proto.Equal(has, size) }) {
+				return false
+			}
+		}
+		return true
+	})
+	must(h.t, err)
+	return sizes
+}
+
+// TestRealMigrationByOrder moves a guest whose disks have grown without a signal, and onwards by the next order; twenty times with all that
 // make test draws a part of.
 func TestRealMigrationByOrder(t *testing.T) {
 	h := newHousehold(t)
 	here := h.source()
 	console := here.counts()
 	console.numbers(100)
+	grown := h.grow(&vmpb.DiskSize{Bytes: scribeDisk + 2<<20}, &vmpb.DiskSize{Name: "logs", Bytes: scribeDisk + 5<<20})
 	pods := []string{"web-2", "web-3"}
 	if lot.All() {
 		for number := range 18 {
@@ -238,6 +259,11 @@ func TestRealMigrationByOrder(t *testing.T) {
 	}
 	here.kill()
 	here.wantAll(console.last)
+	for path, size := range map[string]uint64{here.disk: grown[0].GetBytes(), here.data["logs"]: grown[1].GetBytes(), here.data["db"]: h.data[1].GetBytes()} {
+		if info, err := os.Stat(path); err != nil || uint64(info.Size()) != size {
+			t.Errorf("%s: %v, %v; want %d bytes", path, info, err, size)
+		}
+	}
 	// The last report of a source and the first of its target may pass each other.
 	h.wantPhases("web-1", copying, stopped)
 	for _, pod := range pods[:len(pods)-1] {
@@ -347,15 +373,28 @@ func (h *household) awaitPhase(want vmpb.ReportStateRequest_Migration_Phase) *vm
 }
 
 // awaitCopy waits until a part is copied.
-func (h *household) awaitCopy() {
+func (h *household) awaitCopy() { h.t.Helper(); h.awaitCopied(0) }
+
+// awaitCopied waits until more than that many bytes are copied, of the disks only. The whole is that of all disks.
+func (h *household) awaitCopied(bytes uint64) {
 	h.t.Helper()
 	ctx, cancel := context.WithTimeout(h.t.Context(), waitTimeout)
 	defer cancel()
-	_, err := h.controller.AwaitReport(ctx, func(report *vmpb.ReportStateRequest) bool {
-		return report.GetMigration().GetPhase() == copying && report.GetMigration().GetDoneBytes() > 0
+	report, err := h.controller.AwaitReport(ctx, func(report *vmpb.ReportStateRequest) bool {
+		return report.GetMigration().GetPhase() == copying && report.GetMigration().GetDoneBytes() > bytes
 	})
 	must(h.t, err)
+	all := h.size
+	for _, data := range h.data {
+		all += data.GetBytes()
+	}
+	if total := report.GetMigration().GetTotalBytes(); total < all || total > all+h.memory {
+		h.t.Errorf("%d bytes are to be copied, and the disks have %d", total, all)
+	}
 }
+
+// amid says of which disk a part is copied, by the number of bytes before it.
+var amid = map[string]uint64{"amid the first disk": 0, "amid the second": scribeDisk}
 
 // slow makes the copy of the disk take some seconds.
 func (h *household) slow() { h.bandwidth = 1 << 20 }
@@ -404,64 +443,101 @@ func TestRealTargetFails(t *testing.T) {
 	}
 }
 
-// The target's disk is full.
+// One of the target's disks is full.
 func TestRealTargetIsFull(t *testing.T) {
+	for name, put := range map[string]func(m *member, path string){
+		"root": func(m *member, path string) { m.disk = path },
+		"logs": func(m *member, path string) { m.data["logs"] = path },
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHousehold(t)
+			source := h.source()
+			here := source.counts()
+			here.numbers(300) // more than the target has room for
+			small := smallfs.NewSize(t, 64<<10)
+			target := h.start("web-2", vmpb.VMSpec_SM_INCOMING_MIGRATION, func(m *member) { put(m, small.Path("disk.img")) })
+			h.names(func(question int) *member {
+				if question > 0 {
+					return nil
+				}
+				return target
+			})
+			h.controller.Change(func(a *authority) { a.migrate = true })
+			report := h.awaitPhase(failed)
+			h.controller.Change(func(a *authority) { a.migrate = false })
+			t.Logf("it failed for: %s", report.GetMigration().GetMessage())
+			target.ends(vmpb.EndNotArrived)
+			here.numbers(300)
+			source.kill()
+			here.toTheEnd()
+			source.wantAll(here.last)
+		})
+	}
+}
+
+// Another process has one of the target's disks: there is no migration, and the next target takes the guest.
+func TestRealTargetIsLocked(t *testing.T) {
 	h := newHousehold(t)
+	h.timing.LockRetry, h.timing.LockLimit = 50*time.Millisecond, 500*time.Millisecond
 	source := h.source()
 	here := source.counts()
-	here.numbers(300) // more than the target has room for
-	small := smallfs.NewSize(t, 64<<10)
-	target := h.start("web-2", vmpb.VMSpec_SM_INCOMING_MIGRATION, func(m *member) { m.disk = small.Path("disk.img") })
-	h.names(func(question int) *member {
-		if question > 0 {
-			return nil
-		}
-		return target
+	here.numbers(10)
+	first := h.start("web-2", vmpb.VMSpec_SM_INCOMING_MIGRATION, func(m *member) {
+		lock, err := disk.Acquire(m.data["db"])
+		must(t, err)
+		t.Cleanup(func() { _ = lock.Release() })
 	})
-	h.controller.Change(func(a *authority) { a.migrate = true })
-	report := h.awaitPhase(failed)
-	h.controller.Change(func(a *authority) { a.migrate = false })
-	t.Logf("it failed for: %s", report.GetMigration().GetMessage())
-	target.ends(vmpb.EndNotArrived)
-	here.numbers(300)
-	source.kill()
-	here.toTheEnd()
-	source.wantAll(here.last)
+	first.ends(vmpb.EndDiskLocked)
+	h.goesOn(source, here)
 }
 
 // The order is taken back.
 func TestRealMigrationIsCancelled(t *testing.T) {
-	h := newHousehold(t)
-	h.bandwidth = 256 << 10
-	source := h.source()
-	here := source.counts()
-	target := h.target("web-2")
-	h.names(func(int) *member { return target })
-	h.controller.Change(func(a *authority) { a.migrate = true })
-	h.awaitCopy()
-	h.controller.Change(func(a *authority) { a.migrate = false })
-	target.ends(vmpb.EndNotArrived)
-	here.numbers(100)
-	source.lives()
-	if holder := h.controller.Holder(); holder.GetPodName() != "web-1" {
-		t.Errorf("%v is authoritative", holder)
+	for name, copied := range amid {
+		t.Run(name, func(t *testing.T) {
+			h := newHousehold(t)
+			h.slow()
+			source := h.source()
+			here := source.counts()
+			target := h.target("web-2")
+			h.names(func(int) *member { return target })
+			h.controller.Change(func(a *authority) { a.migrate = true })
+			h.awaitCopied(copied)
+			h.controller.Change(func(a *authority) { a.migrate = false })
+			target.ends(vmpb.EndNotArrived)
+			here.numbers(100)
+			source.lives()
+			if holder := h.controller.Holder(); holder.GetPodName() != "web-1" {
+				t.Errorf("%v is authoritative", holder)
+			}
+			source.kill()
+			here.toTheEnd()
+			source.wantAll(here.last)
+		})
 	}
 }
 
-// The source dies while the guest runs: the target has never run it.
+// The source dies while the guest runs: the target has never run it, and the source has all that the guest wrote.
 func TestRealSourceDiesBeforeTheCommit(t *testing.T) {
-	h := newHousehold(t)
-	h.bandwidth = 256 << 10
-	source := h.source()
-	source.counts().numbers(10)
-	target := h.target("web-2")
-	h.names(func(int) *member { return target })
-	h.controller.Change(func(a *authority) { a.migrate = true })
-	h.awaitCopy()
-	source.kill()
-	target.ends(vmpb.EndNotArrived)
-	if holder := h.controller.Holder(); holder.GetPodName() != "web-1" {
-		t.Errorf("%v is authoritative", holder)
+	for name, copied := range amid {
+		t.Run(name, func(t *testing.T) {
+			h := newHousehold(t)
+			h.slow()
+			source := h.source()
+			here := source.counts()
+			here.numbers(10)
+			target := h.target("web-2")
+			h.names(func(int) *member { return target })
+			h.controller.Change(func(a *authority) { a.migrate = true })
+			h.awaitCopied(copied)
+			source.kill()
+			target.ends(vmpb.EndNotArrived)
+			if holder := h.controller.Holder(); holder.GetPodName() != "web-1" {
+				t.Errorf("%v is authoritative", holder)
+			}
+			here.toTheEnd()
+			source.wantAll(here.last)
+		})
 	}
 }
 

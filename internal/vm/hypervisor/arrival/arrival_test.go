@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -153,6 +154,50 @@ func TestCalls(t *testing.T) {
 	}
 	_, err = a.StartMigration(t.Context(), offer(id("web-1", 1), "pc"))
 	wantCode(t, err, codes.FailedPrecondition)
+}
+
+// Each disk has an export of its own, and starts empty with the size that the source's has.
+func TestDisksArrive(t *testing.T) {
+	source := negotiation.Machine{Hardware: "pc", DiskBytes: 512, DataDisks: []negotiation.DataDisk{{Name: "root", Bytes: 1024}, {Name: "db", Bytes: 2048}}}
+	var started []*vmpb.DiskSize
+	var received []qemu.Export
+	a := newArrival(func(o *Options) {
+		o.Describe = func() (negotiation.Machine, error) { return source, nil }
+		o.Start = func(_ context.Context, disks []*vmpb.DiskSize) (Machine, error) {
+			started = disks
+			return exporting{machine{make(chan struct{})}, &received}, nil
+		}
+	})
+	go func() { _ = a.Run(t.Context()) }()
+	offered := negotiation.Offer(source)
+	answer, err := a.StartMigration(t.Context(), &vmpb.StartMigrationRequest{Us: id("web-1", 1), SupportedMigrationProtocol: offered})
+	wantCode(t, err, codes.OK)
+	agreed, err := negotiation.Verify(offered, answer.GetMigrationProtocol())
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []qemu.Export{{Name: agreed.GetNegotiatedExport()}, {Serial: "root", Name: agreed.GetNegotiatedDataExports()[0]}, {Serial: "db", Name: agreed.GetNegotiatedDataExports()[1]}}
+	if !slices.Equal(received, want) {
+		t.Errorf("the exports are %v, and the source is told %v", received, want)
+	}
+	var sizes []uint64
+	for _, disk := range started {
+		sizes = append(sizes, disk.GetBytes())
+	}
+	if !slices.Equal(sizes, []uint64{512, 1024, 2048}) {
+		t.Errorf("the machine was started with disks of %v bytes", sizes)
+	}
+}
+
+// exporting remembers the exports.
+type exporting struct {
+	machine
+	received *[]qemu.Export
+}
+
+func (e exporting) Receive(_ context.Context, exports []qemu.Export) error {
+	*e.received = exports
+	return nil
 }
 
 func TestNoMigration(t *testing.T) {
