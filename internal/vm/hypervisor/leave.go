@@ -2,8 +2,6 @@ package hypervisor
 
 import (
 	"context"
-	"fmt"
-	"os"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -87,21 +85,17 @@ func (l *life) nextRun() (*vmpb.HypervisorID, error) {
 
 // describeHardware returns what a target must have, too.
 func (l *life) describeHardware() (negotiation.Machine, error) {
-	machine := negotiation.Machine{}
-	var err error
-	if machine.Hardware, err = l.guestConfig.Hardware(); err != nil {
+	hardware, err := l.guestConfig.Hardware()
+	if err != nil {
 		return negotiation.Machine{}, err
 	}
-	for _, d := range l.disks() {
-		info, err := os.Stat(d.Path)
-		if err != nil {
-			return negotiation.Machine{}, fmt.Errorf("looking for the size of a disk: %w", err)
-		}
-		if d.name == "" {
-			machine.DiskBytes = uint64(info.Size())
-		} else {
-			machine.DataDisks = append(machine.DataDisks, negotiation.DataDisk{Name: d.name, Bytes: uint64(info.Size())})
-		}
+	sizes, err := l.disks.Sizes()
+	if err != nil {
+		return negotiation.Machine{}, err
+	}
+	machine := negotiation.Machine{Hardware: hardware, DiskBytes: sizes[0].GetBytes()}
+	for _, size := range sizes[1:] {
+		machine.DataDisks = append(machine.DataDisks, negotiation.DataDisk{Name: size.GetName(), Bytes: size.GetBytes()})
 	}
 	return machine, nil
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/arrival"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/controller"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/disks"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/negotiation"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
@@ -29,7 +30,7 @@ var errReceived = errors.New("this Pod has received its virtual machine before")
 // refuseSecond ends a second process of a Pod that was a target: the disk has run, and only the
 // controller knows whether it may run here again.
 func (l *life) refuseSecond(context.Context) error {
-	had, err := l.hadDisk()
+	had, err := disks.Recorded(l.config.Paths.Run)
 	if err == nil && had {
 		err = fmt.Errorf("%w: %w", arrival.ErrNotArrived, errReceived)
 	}
@@ -74,16 +75,11 @@ func (l *life) describeTarget() (negotiation.Machine, error) {
 // startIncoming starts a machine without a guest, with empty disks of these sizes: those of the specification, as
 // the negotiation has made sure.
 func (l *life) startIncoming(ctx context.Context, sizes []*vmpb.DiskSize) (arrival.Machine, error) {
-	for i, d := range l.disks() {
-		d.Bytes = sizes[i].GetBytes()
-		if d.Bytes > maxDiskBytes {
-			return nil, d.of(fmt.Errorf("a disk of %d bytes is larger than 4 PiB", d.Bytes))
-		}
-		if err := d.MakeBlank(); err != nil {
-			return nil, d.of(err)
-		}
+	err := l.disks.MakeBlank(sizes)
+	if err == nil {
+		err = l.disks.Attach(&l.guestConfig.Disks)
 	}
-	if err := l.attachDisks(); err != nil {
+	if err != nil {
 		return nil, err
 	}
 	config := l.guestConfig
@@ -110,5 +106,5 @@ func (l *life) runArrived() error {
 	if err != nil {
 		return l.lost(err)
 	}
-	return l.recordDisk()
+	return disks.Record(l.config.Paths.Run)
 }

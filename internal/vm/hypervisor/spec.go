@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/millwright-dev/millwright/internal/confine"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/disks"
 	"github.com/millwright-dev/millwright/internal/vm/lease"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
@@ -69,7 +70,7 @@ const (
 	maxCPUs        = 4096
 	minMemoryBytes = 1 << 20
 	maxMemoryBytes = 64 << 40
-	maxDiskBytes   = 1 << 52
+	maxDiskBytes   = disks.MaxBytes
 	maxDataDisks   = 16
 	// maxCommandLine is above the limit of Linux on any platform.
 	maxCommandLine = 64 << 10
