@@ -136,6 +136,8 @@ type household struct {
 	memory uint64
 	// data are the data disks.
 	data []*vmpb.DataDisk
+	// noise is how many bytes of the root disk and the first data disk have data that scribe does not use.
+	noise uint64
 }
 
 func newHousehold(t *testing.T) *household {
@@ -236,6 +238,12 @@ func (h *household) source() *member {
 			guest = "scribes"
 		}
 		bootDisk(h.t, guest, m.disk, h.size)
+		if h.noise > 0 {
+			first := m.data[h.data[0].GetName()]
+			must(h.t, os.WriteFile(first, nil, 0o600))
+			fill(h.t, m.disk, h.noise)
+			fill(h.t, first, h.noise)
+		}
 	})
 }
 

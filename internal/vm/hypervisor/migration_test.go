@@ -375,8 +375,8 @@ func (h *household) awaitPhase(want vmpb.ReportStateRequest_Migration_Phase) *vm
 // awaitCopy waits until a part is copied.
 func (h *household) awaitCopy() { h.t.Helper(); h.awaitCopied(0) }
 
-// awaitCopied waits until more than that many bytes are copied, of the disks only. The whole is that of all disks.
-func (h *household) awaitCopied(bytes uint64) {
+// awaitCopied waits until more than that many bytes are copied. The whole is that of all disks, and later of the memory.
+func (h *household) awaitCopied(bytes uint64) *vmpb.ReportStateRequest_Migration {
 	h.t.Helper()
 	ctx, cancel := context.WithTimeout(h.t.Context(), waitTimeout)
 	defer cancel()
@@ -388,13 +388,34 @@ func (h *household) awaitCopied(bytes uint64) {
 	for _, data := range h.data {
 		all += data.GetBytes()
 	}
-	if total := report.GetMigration().GetTotalBytes(); total < all || total > all+h.memory {
+	if total := report.GetMigration().GetTotalBytes(); total < all || total > all+h.memory+1<<20 {
 		h.t.Errorf("%d bytes are to be copied, and the disks have %d", total, all)
+	}
+	return report.GetMigration()
+}
+
+// amid waits until a part of a disk is copied, the first or the second one, which have data that take a while.
+func (h *household) amid(second bool) {
+	h.t.Helper()
+	from, to := uint64(0), h.size
+	if second {
+		from, to = h.size, h.size+h.data[0].GetBytes()
+	}
+	if done := h.awaitCopied(from).GetDoneBytes(); done >= to {
+		h.t.Errorf("%d bytes are copied, want less than %d", done, to)
 	}
 }
 
-// amid says of which disk a part is copied, by the number of bytes before it.
-var amid = map[string]uint64{"amid the first disk": 0, "amid the second": scribeDisk}
+// full makes the copies of the first two disks take some seconds each.
+func (h *household) full() {
+	h.slow()
+	h.noise = 8 << 20
+	h.size += h.noise + 1<<20
+	h.data[0].Bytes += h.noise
+}
+
+// whichDisk says whether the second disk is being copied.
+var whichDisk = map[string]bool{"amid the first disk": false, "amid the second": true}
 
 // slow makes the copy of the disk take some seconds.
 func (h *household) slow() { h.bandwidth = 1 << 20 }
@@ -493,16 +514,16 @@ func TestRealTargetIsLocked(t *testing.T) {
 
 // The order is taken back.
 func TestRealMigrationIsCancelled(t *testing.T) {
-	for name, copied := range amid {
+	for name, second := range whichDisk {
 		t.Run(name, func(t *testing.T) {
 			h := newHousehold(t)
-			h.slow()
+			h.full()
 			source := h.source()
 			here := source.counts()
 			target := h.target("web-2")
 			h.names(func(int) *member { return target })
 			h.controller.Change(func(a *authority) { a.migrate = true })
-			h.awaitCopied(copied)
+			h.amid(second)
 			h.controller.Change(func(a *authority) { a.migrate = false })
 			target.ends(vmpb.EndNotArrived)
 			here.numbers(100)
@@ -519,17 +540,17 @@ func TestRealMigrationIsCancelled(t *testing.T) {
 
 // The source dies while the guest runs: the target has never run it, and the source has all that the guest wrote.
 func TestRealSourceDiesBeforeTheCommit(t *testing.T) {
-	for name, copied := range amid {
+	for name, second := range whichDisk {
 		t.Run(name, func(t *testing.T) {
 			h := newHousehold(t)
-			h.slow()
+			h.full()
 			source := h.source()
 			here := source.counts()
 			here.numbers(10)
 			target := h.target("web-2")
 			h.names(func(int) *member { return target })
 			h.controller.Change(func(a *authority) { a.migrate = true })
-			h.awaitCopied(copied)
+			h.amid(second)
 			source.kill()
 			target.ends(vmpb.EndNotArrived)
 			if holder := h.controller.Holder(); holder.GetPodName() != "web-1" {

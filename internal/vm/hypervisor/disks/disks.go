@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/disk"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
@@ -120,8 +121,12 @@ func (d Disk) ensure(before bool, write func(Disk) error) error {
 	return d.MakeBlank()
 }
 
-// MakeBlank replaces the disks by empty ones of these sizes, which are those of as many disks in the same order.
+// MakeBlank replaces the disks by empty ones of these sizes, which are those of the same disks in the same order.
 func (s *Set) MakeBlank(sizes []*vmpb.DiskSize) error {
+	same := slices.EqualFunc(s.all, sizes, func(d Disk, size *vmpb.DiskSize) bool { return d.Name == size.GetName() })
+	if !same {
+		return errors.New("there are sizes of other disks")
+	}
 	for i, d := range s.all {
 		d.Bytes = sizes[i].GetBytes()
 		if d.Bytes > MaxBytes {

@@ -100,6 +100,9 @@ func TestBlank(t *testing.T) {
 	if attached.Root.Path == "" || len(attached.Data) != 2 || attached.Data[1].Serial != "db" {
 		t.Errorf("attached: %+v", attached)
 	}
+	if err := s.MakeBlank(sizes[:2]); err == nil {
+		t.Error("a disk without a size")
+	}
 	sizes[2].Bytes = MaxBytes + 1
 	if err := s.MakeBlank(sizes); err == nil {
 		t.Error("a disk of more than 4 PiB")
