@@ -131,6 +131,36 @@ db on a-db, 2147483648 bytes, exists false, image "http://images.example/db.raw"
 	}
 }
 
+// TestDataDiskChangedByHand: whatever claim somebody writes into the status, no data disk goes, and none is created instead.
+func TestDataDiskChangedByHand(t *testing.T) {
+	for name, prepared := range map[string]bool{"prepared": true, "not prepared": false} {
+		t.Run(name, func(t *testing.T) {
+			w := newTestEnv(t)
+			w.declare("a", w.withLogs)
+			pod := w.awaitPod("a", "")
+			w.runsWith("a", pod)
+			w.stop()
+			w.remove(pod)
+			hand := func(claim string) {
+				vm := w.vm("a")
+				vm.Status.DataDisks = []v1alpha1.DataDiskStatus{{Name: "logs", VolumeClaimName: claim, Prepared: prepared}}
+				w.must(w.client.Status().Update(t.Context(), vm))
+			}
+			hand("nonsense")
+			w.start()
+			w.awaitReady("a", v1alpha1.ReasonVolumeLost)
+			ready := meta.FindStatusCondition(w.vm("a").Status.Conditions, v1alpha1.ConditionReady)
+			if claims := w.claims(); !slices.Equal(claims, []string{"a", "a-logs"}) || len(w.pods("a")) != 0 || !strings.Contains(ready.Message, "there is a-logs; ") {
+				t.Fatalf("claims %q, %d pods, %s", claims, len(w.pods("a")), ready.Message)
+			}
+			hand("a-logs")
+			if got, want := w.disksOf(w.awaitPod("a", pod.Name)), logsOn("a", prepared, "http://images.example/logs.raw"); got != want {
+				t.Errorf("the pod has %s, want %s", got, want)
+			}
+		})
+	}
+}
+
 // pending returns the message of the condition RestartNeeded.
 func (w *testEnv) pending(vm string) string {
 	w.Helper()

@@ -406,10 +406,11 @@ func (h *household) amid(second bool) {
 	}
 }
 
-// full makes the copies of the first two disks take some seconds each.
+// full makes the copies of the first two disks take ten seconds each: QEMU copies the first 10 MiB of a disk at once,
+// whatever the limit.
 func (h *household) full() {
-	h.slow()
-	h.noise = 8 << 20
+	h.bandwidth = 2 << 20
+	h.noise = 32 << 20
 	h.size += h.noise + 1<<20
 	h.data[0].Bytes += h.noise
 }
