@@ -207,9 +207,12 @@ func (r *Registry) SwitchOver(ctx context.Context, us, them *vmpb.HypervisorID) 
 		if err != nil {
 			return true, err
 		}
-		return false, r.swap(ctx, vm, v1alpha1.VirtualMachineAuthority{
-			ActivePodName: pod.Name, ActivePodUID: pod.UID, ActiveRunID: runID(us), VolumeClaimName: podspec.ClaimName(pod),
-		}, nextLease(vm, r.Clock.Now()), podspec.DataClaims(pod))
+		return false, r.compareAndSwap(ctx, vm, func(status *v1alpha1.VirtualMachineStatus) {
+			migration.Move(status, v1alpha1.VirtualMachineAuthority{
+				ActivePodName: pod.Name, ActivePodUID: pod.UID, ActiveRunID: runID(us), VolumeClaimName: podspec.ClaimName(pod),
+			}, r.Clock.Now())
+			migration.Mount(status, podspec.DataClaims(pod))
+		})
 	})
 }
 
