@@ -624,7 +624,7 @@ func TestStatusLostAmidMigration(t *testing.T) {
 	w.claimGone("a")
 	w.eventually("which data disk it is", func() bool {
 		ready := meta.FindStatusCondition(w.vm("a").Status.Conditions, v1alpha1.ConditionReady)
-		return ready.Reason == reasonDiskUnknown && strings.Contains(ready.Message, "a-logs and "+second.Name+"-logs") && len(w.pods("a")) == 0
+		return ready.Reason == reasonDiskUnknown && strings.Contains(ready.Message, " a-logs ") && strings.Contains(ready.Message, second.Name+"-logs ") && len(w.pods("a")) == 0
 	})
 	w.must(w.client.Delete(t.Context(), &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "a-logs"}}))
 	w.claimGone("a-logs")
