@@ -19,12 +19,12 @@ import (
 )
 
 // TestMigrate: a host is drained as kubectl does it. Its VMs, which are nodes, go to the other host one after
-// the other while they run; one of them returns by the command. No guest boots again, and a host that is
-// cordoned gets no VM.
+// the other while they run, with a data disk each; one of them returns by the command. No guest boots again, and a host
+// that is cordoned gets no VM.
 func TestMigrate(t *testing.T) {
 	c := up(t)
 	c.cordon("host-2", true)
-	pool := c.pool("pool", 2, c.kernelBoot())
+	pool := c.pool("pool", 2, c.kernelBoot()+`,"dataDisks":[{"name":"logs","size":1}]`)
 	var vms []*vmv1alpha1.VirtualMachine
 	var nodes []*corev1.Node
 	for _, machine := range c.awaitSettled(pool) {
@@ -125,7 +125,7 @@ func (c *cluster) nodeOf(machine string) *corev1.Node {
 	return node
 }
 
-// awaitMoved waits until a VM has another Pod than it had, and only that one and its disk are left. It returns
+// awaitMoved waits until a VM has another Pod than it had, and only that one and its disks are left. It returns
 // the host.
 func (c *cluster) awaitMoved(vm *vmv1alpha1.VirtualMachine) string {
 	c.t.Helper()
@@ -140,7 +140,9 @@ func (c *cluster) awaitMoved(vm *vmv1alpha1.VirtualMachine) string {
 		g.Expect(c.client.List(c.t.Context(), pods, client.InNamespace(vm.Namespace), ofVM)).To(gomega.Succeed())
 		g.Expect(names(g, pods)).To(gomega.ConsistOf(vm.Status.ActivePodName))
 		g.Expect(c.client.List(c.t.Context(), claims, client.InNamespace(vm.Namespace), ofVM)).To(gomega.Succeed())
-		g.Expect(names(g, claims)).To(gomega.ConsistOf(vm.Status.VolumeClaimName))
+		g.Expect(vm.Status.DataDisks).To(gomega.HaveLen(1))
+		g.Expect(names(g, claims)).To(gomega.ConsistOf(vm.Status.VolumeClaimName, vm.Status.ActivePodName+"-logs"))
+		g.Expect(vm.Status.DataDisks[0].VolumeClaimName).To(gomega.Equal(vm.Status.ActivePodName + "-logs"))
 	})
 	return vm.Status.NodeName
 }

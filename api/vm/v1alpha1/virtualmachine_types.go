@@ -80,7 +80,7 @@ type VirtualMachineSpec struct {
 	VolumeClaimTemplate *VolumeClaimTemplate `json:"volumeClaimTemplate,omitempty"`
 	// DataDisks are further disks of the guest. One that is added, or taken from the list, is so for the guest when
 	// its next hypervisor starts. The claim of one that is taken from the list stays as long as the VM, and
-	// a disk of its name finds it again. A VM that runs with data disks is not migrated live.
+	// a disk of its name finds it again.
 	// +kubebuilder:validation:MaxItems=12
 	// +listType=map
 	// +listMapKey=name
@@ -402,7 +402,7 @@ type VirtualMachineStatus struct {
 type DataDiskStatus struct {
 	// Name of the disk.
 	Name string `json:"name"`
-	// VolumeClaimName is its claim.
+	// VolumeClaimName is its claim. A live migration copies the disk to another one.
 	VolumeClaimName string `json:"volumeClaimName"`
 	// Prepared reports whether a hypervisor has had the disk complete. From then on none creates it.
 	// +optional
@@ -489,7 +489,7 @@ type VirtualMachineMigration struct {
 	// +optional
 	TargetNodeName string `json:"targetNodeName,omitempty"`
 	// TargetVolumeClaimName is the claim of the disk to which the VM's is copied. Empty if the disk
-	// is ephemeral.
+	// is ephemeral. Claims of data disks have the names of that Pod and of the disk.
 	// +optional
 	TargetVolumeClaimName string `json:"targetVolumeClaimName,omitempty"`
 	// Reason is why the migration failed, in one word. Empty while it has not.
@@ -501,7 +501,7 @@ type VirtualMachineMigration struct {
 	// Failures is how many migrations from this source failed before, one after the other.
 	// +optional
 	Failures int32 `json:"failures,omitempty"`
-	// DoneBytes is how much of memory and disk is copied. What the guest writes again counts again.
+	// DoneBytes is how much of memory and disks is copied. What the guest writes again counts again.
 	// It is updated in steps.
 	// +optional
 	DoneBytes int64 `json:"doneBytes,omitempty"`

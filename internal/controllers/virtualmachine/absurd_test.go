@@ -114,7 +114,7 @@ func newRunning(t *testing.T) (vm *v1alpha1.VirtualMachine, pod *corev1.Pod, all
 	}
 	pod.UID, pod.Spec.NodeName, pod.Status.Phase = vm.Status.ActivePodUID, "host-1", corev1.PodRunning
 	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: podspec.ContainerName, Ready: true}}
-	claim := podspec.Claim(vm, vm.Status.VolumeClaimName)
+	claim := podspec.Claim(vm, "", vm.Spec.VolumeClaimTemplate, vm.Status.VolumeClaimName)
 	claim.UID = "uid-of-disk"
 	return vm, pod, []client.Object{vm, pod, claim}
 }

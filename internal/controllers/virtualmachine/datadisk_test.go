@@ -17,7 +17,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/migration"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 	"github.com/millwright-dev/millwright/test/fixture"
 )
@@ -38,14 +37,21 @@ func (w *testEnv) runsWith(vm string, pod *corev1.Pod) {
 	w.schedule(pod)
 	h := w.hypervisor(vm, pod, 1)
 	w.wantStatus(h.lease(), vmpb.RunLeaseUpdate_STATUS_OK)
-	spec := w.specOf(pod)
 	h.report(vmpb.ReportStateRequest_STATE_RUNNING, func(r *vmpb.ReportStateRequest) {
-		r.ImagePrepared, r.Disks = true, []*vmpb.DiskSize{{Bytes: spec.GetRootDiskBytes()}}
-		for _, disk := range spec.GetDataDisks() {
-			r.Disks = append(r.Disks, &vmpb.DiskSize{Name: disk.GetName(), Bytes: disk.GetBytes()})
-		}
+		r.ImagePrepared, r.Disks = true, w.sizesOf(pod)
 	})
 	w.awaitReady(vm, reasonRunning)
+}
+
+// sizesOf returns the disks of a Pod, as its hypervisor reports them.
+func (w *testEnv) sizesOf(pod *corev1.Pod) []*vmpb.DiskSize {
+	w.Helper()
+	spec := w.specOf(pod)
+	sizes := []*vmpb.DiskSize{{Bytes: spec.GetRootDiskBytes()}}
+	for _, disk := range spec.GetDataDisks() {
+		sizes = append(sizes, &vmpb.DiskSize{Name: disk.GetName(), Bytes: disk.GetBytes()})
+	}
+	return sizes
 }
 
 // disksOf says which data disks a Pod has, and from which claims.
@@ -91,11 +97,6 @@ db on a-db, 2147483648 bytes, exists false, image "http://images.example/db.raw"
 		t.Errorf("data disks of the first pod (-want +got):\n%s", diff)
 	}
 	w.runsWith("a", pod)
-	if can := meta.FindStatusCondition(w.vm("a").Status.Conditions, v1alpha1.ConditionLiveMigratable); can.Reason != migration.ObstacleDataDisks {
-		t.Errorf("LiveMigratable is %+v", can)
-	}
-	w.order("a", pod.Name)
-	w.eventually("the order is refused", func() bool { return w.said("MigrationRefused", "data disks") })
 
 	// One is taken from the list, and stays; the other is there for the next hypervisor.
 	w.change("a", func(vm *v1alpha1.VirtualMachine) { vm.Spec.DataDisks = vm.Spec.DataDisks[1:] })
@@ -127,6 +128,36 @@ db on a-db, 2147483648 bytes, exists false, image "http://images.example/db.raw"
 	for _, name := range []string{"a", "a-db", "a-logs"} {
 		claim := &corev1.PersistentVolumeClaim{}
 		w.eventually(name+" is deleted", func() bool { return w.gone(claim, name) || claim.DeletionTimestamp != nil })
+	}
+}
+
+// TestDataDiskChangedByHand: whatever claim somebody writes into the status, no data disk goes, and none is created instead.
+func TestDataDiskChangedByHand(t *testing.T) {
+	for name, prepared := range map[string]bool{"prepared": true, "not prepared": false} {
+		t.Run(name, func(t *testing.T) {
+			w := newTestEnv(t)
+			w.declare("a", w.withLogs)
+			pod := w.awaitPod("a", "")
+			w.runsWith("a", pod)
+			w.stop()
+			w.remove(pod)
+			hand := func(claim string) {
+				vm := w.vm("a")
+				vm.Status.DataDisks = []v1alpha1.DataDiskStatus{{Name: "logs", VolumeClaimName: claim, Prepared: prepared}}
+				w.must(w.client.Status().Update(t.Context(), vm))
+			}
+			hand("nonsense")
+			w.start()
+			w.awaitReady("a", v1alpha1.ReasonVolumeLost)
+			ready := meta.FindStatusCondition(w.vm("a").Status.Conditions, v1alpha1.ConditionReady)
+			if claims := w.claims(); !slices.Equal(claims, []string{"a", "a-logs"}) || len(w.pods("a")) != 0 || !strings.Contains(ready.Message, "there is a-logs; ") {
+				t.Fatalf("claims %q, %d pods, %s", claims, len(w.pods("a")), ready.Message)
+			}
+			hand("a-logs")
+			if got, want := w.disksOf(w.awaitPod("a", pod.Name)), logsOn("a", prepared, "http://images.example/logs.raw"); got != want {
+				t.Errorf("the pod has %s, want %s", got, want)
+			}
+		})
 	}
 }
 

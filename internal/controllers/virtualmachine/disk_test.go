@@ -35,7 +35,7 @@ func TestVolumeLost(t *testing.T) {
 // TestForeignClaim: a foreign disk is neither used nor deleted.
 func TestForeignClaim(t *testing.T) {
 	w := newTestEnv(t)
-	claim := podspec.Claim(fixture.Named("a", fixture.VirtualMachine()), "a")
+	claim := podspec.Claim(fixture.Named("a", fixture.VirtualMachine()), "", fixture.VirtualMachine().Spec.VolumeClaimTemplate, "a")
 	claim.Namespace, claim.OwnerReferences = w.namespace, nil
 	w.must(w.client.Create(t.Context(), claim))
 	w.declare("a", nil)

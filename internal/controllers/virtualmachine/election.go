@@ -82,12 +82,12 @@ func (c *Controller) elect(ctx context.Context, p *pass) flow.Result {
 		return flow.Continue()
 	}
 	if slices.ContainsFunc(candidates, podspec.IsTarget) {
-		claims, err := c.claims(ctx, p)
+		unknown, err := c.unknownDisks(ctx, p, candidates)
 		if err != nil {
 			return flow.Fail(err)
 		}
-		if len(claims) > 1 {
-			return p.blocked(unknownDisk(claims)) // the target's may lack what is only being copied
+		if unknown != nil {
+			return p.blocked(unknown) // the target's may lack what is only being copied
 		}
 	}
 	if len(candidates) == 1 {

@@ -33,7 +33,7 @@ func (w *testEnv) moved(name string) (disk string) {
 	pod, _, _ := w.running(name)
 	w.stop()
 	vm := w.vm(name)
-	first, next := &corev1.PersistentVolumeClaim{}, podspec.Claim(vm, name+"-moved")
+	first, next := &corev1.PersistentVolumeClaim{}, podspec.Claim(vm, "", vm.Spec.VolumeClaimTemplate, name+"-moved")
 	w.must(w.client.Create(w.Context(), next))
 	w.must(w.client.Get(w.Context(), client.ObjectKey{Namespace: w.namespace, Name: name}, first))
 	first.Finalizers = nil

@@ -37,8 +37,8 @@ func (c *Controller) migrate(ctx context.Context, p *pass) flow.Result {
 	switch {
 	case decision.Failure != "":
 		return c.failMigration(ctx, p, decision)
-	case decision.CreateClaim:
-		return c.createTargetClaim(ctx, p)
+	case decision.CreateClaims:
+		return c.createTargetClaims(ctx, p)
 	case decision.CreatePod:
 		return c.createTarget(ctx, p)
 	case decision.RecordPod:
@@ -82,11 +82,18 @@ func (c *Controller) migrationFacts(ctx context.Context, p *pass) (migration.Fac
 		Report: c.hypervisors.Report(p.vm).GetMigration(), Incoming: c.hypervisors.Incoming(key, record.TargetPodName) != nil,
 	}
 	var err error
-	if facts.Target, err = c.target(ctx, p); err != nil || facts.Target != nil || record.TargetVolumeClaimName == "" {
+	if facts.Target, err = c.target(ctx, p); err != nil || facts.Target != nil || p.active == nil {
 		return facts, err
 	}
-	facts.Claim, err = c.targetClaimUsable(ctx, p)
-	return facts, err
+	facts.Claims = true
+	for _, claim := range podspec.CopiedClaims(p.vm, p.active) {
+		usable, err := c.targetClaimUsable(ctx, p, claim.To)
+		if err != nil || !usable {
+			facts.Claims = false
+			return facts, err
+		}
+	}
+	return facts, nil
 }
 
 // target returns the Pod of the target, as the API server has it if the cache has not; nil if there is none.
@@ -109,15 +116,14 @@ func (c *Controller) target(ctx context.Context, p *pass) (*corev1.Pod, error) {
 	return pod, nil
 }
 
-// targetClaimUsable reports whether the target's claim is there, and has its volume or gets it with the Pod.
-func (c *Controller) targetClaimUsable(ctx context.Context, p *pass) (bool, error) {
+// targetClaimUsable reports whether a claim of the target is there, and has its volume or gets it with the Pod.
+func (c *Controller) targetClaimUsable(ctx context.Context, p *pass, name string) (bool, error) {
 	claim := &corev1.PersistentVolumeClaim{}
-	name := p.vm.Status.Migration.TargetVolumeClaimName
 	err := c.APIReader.Get(ctx, client.ObjectKey{Namespace: p.vm.Namespace, Name: name}, claim)
 	if client.IgnoreNotFound(err) != nil {
 		return false, fmt.Errorf("reading claim %s: %w", name, err)
 	}
-	if err != nil || !podstate.Owns(p.vm, claim) || !claim.DeletionTimestamp.IsZero() {
+	if err != nil || !podstate.Owns(p.vm, claim) || !claim.DeletionTimestamp.IsZero() || migration.InUse(&p.vm.Status, name) {
 		return false, nil
 	}
 	return c.hasVolume(ctx, claim)
@@ -168,25 +174,38 @@ func (c *Controller) removeOrder(ctx context.Context, p *pass) error {
 	return c.patch(ctx, p.vm, before)
 }
 
-// createTargetClaim creates the claim of the target's disk, after the one of the disk that is copied.
-func (c *Controller) createTargetClaim(ctx context.Context, p *pass) flow.Result {
-	source := &corev1.PersistentVolumeClaim{}
-	err := c.APIReader.Get(ctx, client.ObjectKey{Namespace: p.vm.Namespace, Name: p.vm.Status.VolumeClaimName}, source)
-	if err != nil {
-		return flow.Fail(fmt.Errorf("reading claim %s: %w", p.vm.Status.VolumeClaimName, err))
-	}
-	claim := podspec.TargetClaim(p.vm, source)
-	if err := c.Client.Create(ctx, claim); err != nil {
-		if apierrors.IsAlreadyExists(err) {
-			return flow.Continue() // it gets a volume, or is not ours: the time limit ends the migration
+// createTargetClaims creates the claims of the target's disks, after those of the disks that are copied.
+func (c *Controller) createTargetClaims(ctx context.Context, p *pass) flow.Result {
+	usable := true
+	for _, copied := range podspec.CopiedClaims(p.vm, p.active) {
+		is, err := c.createTargetClaim(ctx, p, copied)
+		if err != nil {
+			return flow.Fail(err)
 		}
-		return flow.Fail(fmt.Errorf("creating claim %s: %w", claim.Name, err))
+		usable = usable && is
 	}
-	usable, err := c.hasVolume(ctx, claim)
-	if err != nil || !usable {
-		return flow.Fail(err)
+	if !usable {
+		return flow.Continue()
 	}
 	return c.createTarget(ctx, p)
+}
+
+// createTargetClaim creates a claim, if it is not there, and reports whether it can be used. One that gets no volume, or
+// is not ours, does not become so: the time limit ends the migration.
+func (c *Controller) createTargetClaim(ctx context.Context, p *pass, copied podspec.CopiedClaim) (usable bool, err error) {
+	source := &corev1.PersistentVolumeClaim{}
+	if err := c.APIReader.Get(ctx, client.ObjectKey{Namespace: p.vm.Namespace, Name: copied.From}, source); err != nil {
+		return false, fmt.Errorf("reading claim %s: %w", copied.From, err)
+	}
+	claim := podspec.TargetClaim(p.vm, copied, source)
+	err = c.Client.Create(ctx, claim)
+	if apierrors.IsAlreadyExists(err) {
+		return c.targetClaimUsable(ctx, p, copied.To)
+	}
+	if err != nil {
+		return false, fmt.Errorf("creating claim %s: %w", claim.Name, err)
+	}
+	return c.hasVolume(ctx, claim)
 }
 
 // createTarget creates the Pod of the target, from the API server's object.
@@ -216,21 +235,18 @@ func (c *Controller) recordTarget(ctx context.Context, p *pass, pod *corev1.Pod)
 	}))
 }
 
-// removeOtherClaims deletes the disk that the VM has left, or the one to which it did not get. While the
+// removeOtherClaims deletes the disks that the VM has left, or those to which it did not get. While the
 // one that the VM is said to have is not there, any other may be its disk, and stays.
 func (c *Controller) removeOtherClaims(ctx context.Context, p *pass) flow.Result {
 	if p.vm.Status.Migration == nil {
 		return flow.Continue()
 	}
-	claims, err := c.claims(ctx, p)
+	claims, err := c.ownClaims(ctx, p)
 	if err != nil {
 		return flow.Fail(err)
 	}
-	if !slices.ContainsFunc(claims, func(claim corev1.PersistentVolumeClaim) bool { return claim.Name == p.vm.Status.VolumeClaimName }) {
-		return flow.Continue()
-	}
-	unused := slices.DeleteFunc(claims, func(claim corev1.PersistentVolumeClaim) bool {
-		return !migration.UnusedClaim(&p.vm.Status, claim.Name, p.pods, podspec.ClaimName)
+	unused := slices.DeleteFunc(slices.Clone(claims), func(claim corev1.PersistentVolumeClaim) bool {
+		return !isUnused(p.vm, &claim, claims, p.pods)
 	})
 	if len(unused) == 0 {
 		return flow.Continue()
@@ -245,7 +261,7 @@ func (c *Controller) removeOtherClaims(ctx context.Context, p *pass) flow.Result
 	}
 	for i := range unused {
 		claim := &unused[i]
-		if !migration.UnusedClaim(&live.Status, claim.Name, ownedPods(live, pods), podspec.ClaimName) {
+		if !isUnused(live, claim, claims, ownedPods(live, pods)) {
 			continue
 		}
 		if err := c.Client.Delete(ctx, claim, client.Preconditions{UID: &claim.UID}); client.IgnoreNotFound(err) != nil {
@@ -253,4 +269,15 @@ func (c *Controller) removeOtherClaims(ctx context.Context, p *pass) flow.Result
 		}
 	}
 	return flow.Continue()
+}
+
+// isUnused reports whether a claim of a VM can go. all are those that it has.
+func isUnused(vm *v1alpha1.VirtualMachine, claim *corev1.PersistentVolumeClaim, all []corev1.PersistentVolumeClaim, pods []*corev1.Pod) bool {
+	there := func(name string) bool {
+		return slices.ContainsFunc(all, func(claim corev1.PersistentVolumeClaim) bool { return claim.Name == name })
+	}
+	if podspec.IsDataClaim(vm, claim) {
+		return migration.UnusedDataClaim(&vm.Status, claim.Labels[v1alpha1.LabelDataDisk], claim.Name, there, pods, podspec.Claims)
+	}
+	return there(vm.Status.VolumeClaimName) && migration.UnusedClaim(&vm.Status, claim.Name, pods, podspec.Claims)
 }

@@ -1,6 +1,7 @@
 package virtualmachine
 
 import (
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -16,6 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -37,7 +39,9 @@ func (w *testEnv) migratable(name string, change func(*v1alpha1.VirtualMachine))
 	h := w.hypervisor(name, pod, 1)
 	next := h.lease()
 	w.wantStatus(next, vmpb.RunLeaseUpdate_STATUS_OK)
-	h.report(vmpb.ReportStateRequest_STATE_RUNNING, func(r *vmpb.ReportStateRequest) { r.ImagePrepared, r.CanMigrate = true, true })
+	h.report(vmpb.ReportStateRequest_STATE_RUNNING, func(r *vmpb.ReportStateRequest) {
+		r.ImagePrepared, r.CanMigrate, r.Disks = true, true, w.sizesOf(pod)
+	})
 	w.awaitReady(name, reasonRunning)
 	return pod, h, next
 }
@@ -159,6 +163,26 @@ func (w *testEnv) claimGone(name string) {
 	w.must(client.IgnoreNotFound(w.client.Update(w.Context(), claim)))
 }
 
+// withLogs gives a VM the data disk logs.
+func (w *testEnv) withLogs(vm *v1alpha1.VirtualMachine) {
+	vm.Spec.DataDisks = []v1alpha1.DataDisk{dataDisk("logs", "1Gi", w.storageClass(storagev1.VolumeBindingWaitForFirstConsumer))}
+	vm.Spec.DataDisks[0].InitialImage = &v1alpha1.InitialImage{URL: "http://images.example/logs.raw"}
+}
+
+// disksGone is claimGone for the disk with that claim and the data disk logs beside it.
+func (w *testEnv) disksGone(claim string) {
+	w.Helper()
+	w.claimGone(claim)
+	w.claimGone(claim + "-logs")
+}
+
+// wantDisks is wantKept for both.
+func (w *testEnv) wantDisks(claim string) {
+	w.Helper()
+	w.wantKept(claim)
+	w.wantKept(claim + "-logs")
+}
+
 // wantKept checks that a claim is not being deleted.
 func (w *testEnv) wantKept(name string) {
 	w.Helper()
@@ -173,7 +197,7 @@ func TestMigration(t *testing.T) {
 	for _, restarts := range []bool{false, true} {
 		t.Run(map[bool]string{false: "plain", true: "with restarts"}[restarts], func(t *testing.T) {
 			w := newTestEnv(t)
-			pod, source, lease := w.migratable("a", nil)
+			pod, source, lease := w.migratable("a", w.withLogs)
 			restart := func() {
 				if !restarts {
 					return
@@ -217,8 +241,8 @@ func TestMigration(t *testing.T) {
 			if got := w.ready("a"); got != reasonRunning {
 				t.Errorf("ready %s after the switchover", got)
 			}
-			w.wantKept("a")
-			w.wantKept(second.Name)
+			w.wantDisks("a")
+			w.wantDisks(second.Name)
 			target.report(vmpb.ReportStateRequest_STATE_RUNNING, func(r *vmpb.ReportStateRequest) {
 				r.CanMigrate, r.Migration = true, &vmpb.ReportStateRequest_Migration{
 					Phase: vmpb.ReportStateRequest_Migration_PHASE_DONE, TargetPod: second.Name, Downtime: durationpb.New(120 * time.Millisecond),
@@ -226,17 +250,41 @@ func TestMigration(t *testing.T) {
 			})
 			w.wantMigrating("a", string(v1alpha1.MigrationSucceeded))
 			w.eventually("the end is recorded", func() bool { return w.record("a").Downtime != nil })
-			w.wantKept("a") // the old hypervisor has not ended
+			w.wantDisks("a") // the old hypervisor has not ended
 			w.remove(pod)
-			w.claimGone("a")
+			w.disksGone("a")
 			w.wantMoved("a", second)
 			// The next hypervisor starts from the new disk.
 			w.end(second, left(vmpb.EndQEMUFailed, "QEMU ended."))
 			third := w.awaitPod("a", second.Name)
+			if got, want := w.disksOf(third), logsOn(second.Name, true, "http://images.example/logs.raw"); got != want {
+				t.Errorf("the next hypervisor has %s, want %s", got, want)
+			}
 			if podspec.ClaimName(third) != second.Name || w.specOf(third).GetMode() != vmpb.VMSpec_SM_RUN {
 				t.Errorf("the next hypervisor has disk %s", podspec.ClaimName(third))
 			}
+			if restarts {
+				w.findsDisks("a", second.Name)
+			}
 		})
+	}
+}
+
+// findsDisks loses the status of a VM that has moved, with its Pods: the next one has its disks, and no new ones.
+func (w *testEnv) findsDisks(name, claim string) {
+	w.Helper()
+	w.stop()
+	pods := w.pods(name)
+	for i := range pods {
+		w.remove(&pods[i])
+	}
+	vm := w.vm(name)
+	vm.Status = v1alpha1.VirtualMachineStatus{}
+	w.must(w.client.Status().Update(w.Context(), vm))
+	w.start()
+	next := w.awaitPod(name, "")
+	if got, want := w.disksOf(next), logsOn(claim, false, "http://images.example/logs.raw"); got != want || podspec.ClaimName(next) != claim {
+		w.Errorf("after the loss of the status the pod has %s and %s, want %s", podspec.ClaimName(next), got, want)
 	}
 }
 
@@ -250,7 +298,7 @@ func (w *testEnv) wantMoved(name string, target *corev1.Pod) {
 	if record := vm.Status.Migration; record.Downtime.Duration != 120*time.Millisecond || record.EndTime == nil || record.SourceNodeName != "host-1" {
 		w.Errorf("the record is %+v", record)
 	}
-	w.wantKept(target.Name)
+	w.wantDisks(target.Name)
 	w.eventually("one pod is left", func() bool { return len(w.pods(name)) == 1 })
 }
 
@@ -266,10 +314,18 @@ func (w *testEnv) wantTargetPod(source, target *corev1.Pod) {
 	if podspec.ClaimName(target) != target.Name {
 		w.Errorf("the target's disk is %s", podspec.ClaimName(target))
 	}
+	if got, want := w.disksOf(target), logsOn(target.Name, false, ""); got != want {
+		w.Errorf("the target has %s, want %s", got, want)
+	}
 	terms := target.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
 	if got := terms[0].MatchFields[0]; got.Operator != corev1.NodeSelectorOpNotIn || got.Values[0] != source.Spec.NodeName {
 		w.Errorf("the target may be on %v", terms)
 	}
+}
+
+// logsOn is what disksOf says of the disk logs beside a claim.
+func logsOn(claim string, exists bool, image string) string {
+	return fmt.Sprintf("logs on %s-logs, 1073741824 bytes, exists %v, image %q", claim, exists, image)
 }
 
 // TestOneTarget: of many calls, all get the same target.
@@ -345,7 +401,7 @@ func TestTargetDies(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newTestEnv(t)
-			pod, source, lease := w.migratable("a", nil)
+			pod, source, lease := w.migratable("a", w.withLogs)
 			w.evict(pod)
 			answers := source.ask()
 			second := w.awaitTarget("a", "")
@@ -357,8 +413,8 @@ func TestTargetDies(t *testing.T) {
 			answers = source.ask()
 			third := w.awaitTarget("a", second.Name)
 			w.remove(second)
-			w.claimGone(second.Name)
-			w.wantKept("a")
+			w.disksGone(second.Name)
+			w.wantDisks("a")
 			w.target("a", third, 3)
 			w.wantMigrate(answers, third)
 			if vm := w.vm("a"); vm.Status.ActivePodName != pod.Name || vm.Status.Migration.Failures != 1 {
@@ -372,7 +428,7 @@ func TestTargetDies(t *testing.T) {
 // TestSourceDies: without a switchover the VM starts again from its old disk, and the target goes.
 func TestSourceDies(t *testing.T) {
 	w := newTestEnv(t)
-	pod, source, _ := w.migratable("a", nil)
+	pod, source, _ := w.migratable("a", w.withLogs)
 	w.evict(pod)
 	answers := source.ask()
 	second := w.awaitTarget("a", "")
@@ -388,14 +444,14 @@ func TestSourceDies(t *testing.T) {
 	w.wantMigrating("a", migration.ReasonSourceEnded)
 	w.eventually("the target goes", func() bool { return w.gone(second, second.Name) || second.DeletionTimestamp != nil })
 	w.remove(second)
-	w.claimGone(second.Name)
-	w.wantKept("a")
+	w.disksGone(second.Name)
+	w.wantDisks("a")
 }
 
 // TestDeletedAmidMigration: both Pods end, then both disks.
 func TestDeletedAmidMigration(t *testing.T) {
 	w := newTestEnv(t)
-	pod, source, lease := w.migratable("a", nil)
+	pod, source, lease := w.migratable("a", w.withLogs)
 	w.evict(pod)
 	answers := source.ask()
 	second := w.awaitTarget("a", "")
@@ -405,12 +461,12 @@ func TestDeletedAmidMigration(t *testing.T) {
 	w.wantStatus(lease, vmpb.RunLeaseUpdate_STATUS_TERMINATE)
 	w.wantStatus(targetLease, vmpb.RunLeaseUpdate_STATUS_TERMINATE)
 	wantCode(t, target.switchOver(source.us), codes.FailedPrecondition)
-	w.wantKept("a")
-	w.wantKept(second.Name)
+	w.wantDisks("a")
+	w.wantDisks(second.Name)
 	w.remove(pod)
 	w.remove(second)
-	w.claimGone("a")
-	w.claimGone(second.Name)
+	w.disksGone("a")
+	w.disksGone(second.Name)
 	w.eventually("the virtual machine is gone", func() bool { return w.gone(&v1alpha1.VirtualMachine{}, "a") })
 }
 
@@ -512,10 +568,10 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// TestWritesOfMigration: a migration is few writes of the controller's.
+// TestWritesOfMigration: a migration is few writes of the controller's, two of them for a data disk.
 func TestWritesOfMigration(t *testing.T) {
 	w := newTestEnv(t)
-	pod, source, _ := w.migratable("a", nil)
+	pod, source, _ := w.migratable("a", w.withLogs)
 	before := w.writes.Load()
 	w.evict(pod)
 	answers := source.ask()
@@ -534,8 +590,8 @@ func TestWritesOfMigration(t *testing.T) {
 	})
 	w.eventually("the end is recorded", func() bool { return w.record("a").Downtime != nil })
 	w.remove(pod)
-	w.claimGone("a")
-	if writes := w.writes.Load() - before; writes > 10 {
+	w.disksGone("a")
+	if writes := w.writes.Load() - before; writes > 12 {
 		t.Errorf("%d writes", writes)
 	} else {
 		t.Logf("%d writes", writes)
@@ -545,7 +601,7 @@ func TestWritesOfMigration(t *testing.T) {
 // TestStatusLostAmidMigration: only the status knew whether the target's disk has the data, so a user has to say.
 func TestStatusLostAmidMigration(t *testing.T) {
 	w := newTestEnv(t)
-	pod, source, _ := w.migratable("a", nil)
+	pod, source, _ := w.migratable("a", w.withLogs)
 	w.evict(pod)
 	answers := source.ask()
 	second := w.awaitTarget("a", "")
@@ -566,7 +622,17 @@ func TestStatusLostAmidMigration(t *testing.T) {
 	// The other way round: the copy is the disk.
 	w.must(w.client.Delete(t.Context(), &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "a"}}))
 	w.claimGone("a")
-	if next := w.awaitPod("a", ""); podspec.ClaimName(next) != second.Name {
+	w.eventually("which data disk it is", func() bool {
+		ready := meta.FindStatusCondition(w.vm("a").Status.Conditions, v1alpha1.ConditionReady)
+		return ready.Reason == reasonDiskUnknown && strings.Contains(ready.Message, " a-logs ") && strings.Contains(ready.Message, second.Name+"-logs ") && len(w.pods("a")) == 0
+	})
+	w.must(w.client.Delete(t.Context(), &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "a-logs"}}))
+	w.claimGone("a-logs")
+	next := w.awaitPod("a", "")
+	if podspec.ClaimName(next) != second.Name {
 		t.Errorf("the next hypervisor has disk %s", podspec.ClaimName(next))
+	}
+	if got, want := w.disksOf(next), logsOn(second.Name, false, "http://images.example/logs.raw"); got != want {
+		t.Errorf("the next hypervisor has %s, want %s", got, want)
 	}
 }

@@ -17,54 +17,135 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )
 
+// ownDisk is a disk of a VM, for the steps that give it a claim.
+type ownDisk struct {
+	// name of a data disk. Empty: the disk from which the VM starts.
+	name string
+	// field comes before sentences about the spec of the disk, what names the disk in others, and status is where its
+	// claim is.
+	field, what, status string
+	// template of its claim. Nil: a lost claim cannot be created again.
+	template *v1alpha1.VolumeClaimTemplate
+	// known is its claim as the status has it; empty if it has none. first is the name that it gets then.
+	known, first string
+	// used reports whether the claim that the status has may have data.
+	used bool
+}
+
+func rootDisk(vm *v1alpha1.VirtualMachine) ownDisk {
+	return ownDisk{
+		what: "the disk", status: "status.volumeClaimName", template: vm.Spec.VolumeClaimTemplate,
+		known: vm.Status.VolumeClaimName, first: vm.Name,
+		used: vm.Status.VolumeClaimName != "" && (vm.Status.ImagePrepared || vm.Spec.InitialImage == nil),
+	}
+}
+
+func dataDiskOf(vm *v1alpha1.VirtualMachine, disk *v1alpha1.DataDisk) ownDisk {
+	d := ownDisk{
+		name: disk.Name, field: fmt.Sprintf("spec.dataDisks[%s]: ", disk.Name), what: podspec.DiskName(disk.Name), status: "status.dataDisks",
+		template: &disk.VolumeClaimTemplate, first: podspec.DataClaimName(vm, disk.Name),
+	}
+	if known := podspec.DataDiskStatus(&vm.Status, disk.Name); known != nil {
+		d.known, d.used = known.VolumeClaimName, known.Prepared || disk.InitialImage == nil
+	}
+	return d
+}
+
 // ensureClaim creates the claim of the disk. An empty name of the claim means that the
 // disk is ephemeral.
 func (c *Controller) ensureClaim(ctx context.Context, p *pass) flow.Result {
-	p.claim = p.vm.Status.VolumeClaimName
-	if p.claim == "" && p.vm.Spec.VolumeClaimTemplate != nil {
-		claims, err := c.claims(ctx, p)
-		switch {
-		case err != nil:
-			return flow.Fail(err)
-		case len(claims) > 1:
-			return p.blocked(unknownDisk(claims))
-		case len(claims) == 1:
-			p.claim = claims[0].Name // the status was lost
-		default:
-			p.claim = p.vm.Name
-		}
-	}
-	if p.claim == "" {
+	disk := rootDisk(p.vm)
+	if disk.known == "" && disk.template == nil {
+		p.claim = ""
 		return flow.Continue()
 	}
+	name, result := c.findClaim(ctx, p, disk)
+	if result.Ends() {
+		return result
+	}
+	p.claim = name
+	return c.ensureDisk(ctx, p, disk, name)
+}
+
+// ensureDataClaims creates the claims of the data disks.
+func (c *Controller) ensureDataClaims(ctx context.Context, p *pass) flow.Result {
+	for i := range p.vm.Spec.DataDisks {
+		disk := dataDiskOf(p.vm, &p.vm.Spec.DataDisks[i])
+		name, result := c.findClaim(ctx, p, disk)
+		if !result.Ends() && name != disk.known && name != disk.first {
+			result = c.recordDataClaim(ctx, p, disk.name, name)
+		}
+		if !result.Ends() && name == p.claim {
+			result = p.blocked(causef(reasonClaimTaken, "%spersistent volume claim %s is the disk from which the virtual machine starts; choose another name", disk.field, name))
+		}
+		if !result.Ends() {
+			result = c.ensureDisk(ctx, p, disk, name)
+		}
+		if result.Ends() {
+			return result
+		}
+	}
+	return flow.Continue()
+}
+
+// recordDataClaim stores the claim of a data disk that was found after the status was lost.
+func (c *Controller) recordDataClaim(ctx context.Context, p *pass, disk, claim string) flow.Result {
+	return flow.Fail(c.registry.Update(ctx, p.vm, func(status *v1alpha1.VirtualMachineStatus) {
+		status.DataDisks = append(status.DataDisks, v1alpha1.DataDiskStatus{Name: disk, VolumeClaimName: claim})
+	}))
+}
+
+// findClaim returns the name of a disk's claim: that of the status, or if that was lost, that of the only claim there is.
+func (c *Controller) findClaim(ctx context.Context, p *pass, disk ownDisk) (string, flow.Result) {
+	if disk.known != "" {
+		return disk.known, flow.Continue()
+	}
+	claims, err := c.claims(ctx, p, disk.name)
+	switch {
+	case err != nil:
+		return "", flow.Fail(err)
+	case len(claims) > 1:
+		return "", p.blocked(unknownDisk(claims))
+	case len(claims) == 1:
+		return claims[0].Name, flow.Continue() // the status was lost
+	}
+	return disk.first, flow.Continue()
+}
+
+// ensureDisk creates the claim of a disk under a name, and waits for its volume.
+func (c *Controller) ensureDisk(ctx context.Context, p *pass, disk ownDisk, name string) flow.Result {
 	claim := &corev1.PersistentVolumeClaim{}
-	err := c.APIReader.Get(ctx, client.ObjectKey{Namespace: p.vm.Namespace, Name: p.claim}, claim)
+	err := c.APIReader.Get(ctx, client.ObjectKey{Namespace: p.vm.Namespace, Name: name}, claim)
 	switch {
 	case apierrors.IsNotFound(err):
-		return c.createClaim(ctx, p)
+		return c.createClaim(ctx, p, disk, name)
 	case err != nil:
-		return flow.Fail(fmt.Errorf("reading claim %s: %w", p.claim, err))
+		return flow.Fail(fmt.Errorf("reading claim %s: %w", name, err))
 	case !podstate.Owns(p.vm, claim):
-		return p.blocked(causef(reasonClaimTaken, "persistent volume claim %s exists and is not of this virtual machine", p.claim))
+		return p.blocked(causef(reasonClaimTaken, "%spersistent volume claim %s exists and is not of this virtual machine", disk.field, name))
 	case !claim.DeletionTimestamp.IsZero():
-		return p.blocked(causef(v1alpha1.ReasonVolumeLost, "persistent volume claim %s, the disk, is being deleted", p.claim))
+		return p.blocked(causef(v1alpha1.ReasonVolumeLost, "persistent volume claim %s, %s, is being deleted", name, disk.what))
 	}
-	if err := c.growBeforeStart(ctx, p, claim, "", p.vm.Spec.VolumeClaimTemplate); err != nil {
+	if err := c.growBeforeStart(ctx, p, claim, disk.name, disk.template); err != nil {
 		return flow.Fail(err)
 	}
 	return c.awaitVolume(ctx, p, claim)
 }
 
-// claims returns the claims of a VM that are not being deleted, but for those of data disks.
-func (c *Controller) claims(ctx context.Context, p *pass) ([]corev1.PersistentVolumeClaim, error) {
+// claims returns the claims of a VM that may be those of a disk, and are not being deleted.
+func (c *Controller) claims(ctx context.Context, p *pass, disk string) ([]corev1.PersistentVolumeClaim, error) {
+	claims, err := c.ownClaims(ctx, p)
+	return slices.DeleteFunc(claims, func(claim corev1.PersistentVolumeClaim) bool { return !podspec.IsClaimOf(p.vm, &claim, disk) }), err
+}
+
+// ownClaims returns all claims of a VM that are not being deleted.
+func (c *Controller) ownClaims(ctx context.Context, p *pass) ([]corev1.PersistentVolumeClaim, error) {
 	list := &corev1.PersistentVolumeClaimList{}
 	err := c.Client.List(ctx, list, client.InNamespace(p.vm.Namespace), client.MatchingFields{indexOwner: string(p.vm.UID)})
 	if err != nil {
 		return nil, fmt.Errorf("listing claims: %w", err)
 	}
-	return slices.DeleteFunc(list.Items, func(claim corev1.PersistentVolumeClaim) bool {
-		return !claim.DeletionTimestamp.IsZero() || podspec.IsDataClaim(p.vm, &claim)
-	}), nil
+	return slices.DeleteFunc(list.Items, func(claim corev1.PersistentVolumeClaim) bool { return !claim.DeletionTimestamp.IsZero() }), nil
 }
 
 // named returns the names of claims.
@@ -83,30 +164,49 @@ func unknownDisk(claims []corev1.PersistentVolumeClaim) *cause {
 		named(claims))
 }
 
-// createClaim creates the claim, unless the VM had one with data, or has another one that may be its
+// unknownDisks returns why nobody knows which claims have the data of a VM whose status was lost; nil if there is one claim
+// of each disk.
+func (c *Controller) unknownDisks(ctx context.Context, p *pass, pods []*corev1.Pod) (*cause, error) {
+	disks := []string{""}
+	for _, pod := range pods {
+		for _, disk := range podspec.DataClaims(pod) {
+			disks = append(disks, disk.Name)
+		}
+	}
+	for _, disk := range disks {
+		claims, err := c.claims(ctx, p, disk)
+		if err != nil {
+			return nil, err
+		}
+		if len(claims) > 1 {
+			return unknownDisk(claims), nil
+		}
+	}
+	return nil, nil
+}
+
+// createClaim creates the claim of a disk, unless the VM had one with data, or has another one that may be the
 // disk: a guest must never get an empty disk instead.
-func (c *Controller) createClaim(ctx context.Context, p *pass) flow.Result {
-	template := p.vm.Spec.VolumeClaimTemplate
-	others, err := c.claims(ctx, p)
+func (c *Controller) createClaim(ctx context.Context, p *pass, disk ownDisk, name string) flow.Result {
+	others, err := c.claims(ctx, p, disk.name)
 	if err != nil {
 		return flow.Fail(err)
 	}
-	others = slices.DeleteFunc(others, func(claim corev1.PersistentVolumeClaim) bool { return claim.Name == p.claim })
+	others = slices.DeleteFunc(others, func(claim corev1.PersistentVolumeClaim) bool { return claim.Name == name })
 	if len(others) > 0 && !podspec.ReplacesDisk(p.vm) {
 		return p.blocked(causef(v1alpha1.ReasonVolumeLost,
-			"persistent volume claim %s, the disk, is gone, and there is %s; if that is the disk, write its name into status.volumeClaimName", p.claim, named(others)))
+			"persistent volume claim %s, %s, is gone, and there is %s; if that is the disk, write its name into %s", name, disk.what, named(others), disk.status))
 	}
-	used := p.vm.Status.VolumeClaimName != "" && (p.vm.Status.ImagePrepared || p.vm.Spec.InitialImage == nil)
-	if used && !podspec.ReplacesDisk(p.vm) || template == nil {
-		return p.blocked(causef(v1alpha1.ReasonVolumeLost, "persistent volume claim %s, the disk, is gone", p.claim))
+	if disk.used && !podspec.ReplacesDisk(p.vm) || disk.template == nil {
+		return p.blocked(causef(v1alpha1.ReasonVolumeLost, "persistent volume claim %s, %s, is gone", name, disk.what))
 	}
-	claim := podspec.Claim(p.vm, p.claim)
+	claim := podspec.Claim(p.vm, disk.name, disk.template, name)
 	err = c.Client.Create(ctx, claim)
 	if apierrors.IsAlreadyExists(err) {
 		return flow.Wait(expectations.StaleCache, "the claim was just created")
 	}
 	if err != nil {
-		return flow.Fail(fmt.Errorf("creating claim %s: %w", p.claim, err))
+		return flow.Fail(fmt.Errorf("creating claim %s: %w", name, err))
 	}
 	return c.awaitVolume(ctx, p, claim)
 }

@@ -69,7 +69,7 @@ func TestAgainstBareQEMU(t *testing.T) {
 			for range count {
 				t.Run("bare", func(t *testing.T) {
 					path := filepath.Join(t.TempDir(), "source")
-					scribe(t, path, disk.size)
+					bootDisk(t, "scribe", path, disk.size)
 					fill(t, path, disk.data)
 					alone.add(moveBare(t, path, disk.size, 256*MiB))
 				})
@@ -113,6 +113,7 @@ func fill(t *testing.T, path string, bytes uint64) {
 func moveOurs(t *testing.T, size, data, memory uint64) (total, gap time.Duration) {
 	t.Helper()
 	h := newHousehold(t)
+	h.data = nil
 	h.size, h.memory = size, memory
 	source := h.sourceWith(data)
 	here := source.counts()
@@ -165,7 +166,7 @@ func (m *member) firstWords() <-chan time.Time {
 func (h *household) sourceWith(data uint64) *member {
 	h.t.Helper()
 	return h.start("web-1", vmpb.VMSpec_SM_RUN, func(m *member) {
-		scribe(h.t, m.disk, h.size)
+		bootDisk(h.t, "scribe", m.disk, h.size)
 		fill(h.t, m.disk, data)
 	})
 }

@@ -224,9 +224,6 @@ func (c Config) withDefaults() Config {
 	if c.Clock == nil {
 		c.Clock = watchdog.Now
 	}
-	if len(c.Spec.GetDataDisks()) > 0 {
-		c.Migration = nil // the target would need copies of all disks
-	}
 	if c.Trouble == nil {
 		c.Trouble = func() error { return nil }
 	}

@@ -58,7 +58,7 @@ func TestRealMigrationWithLeases(t *testing.T) {
 	}
 	h.wantReleased("web-1")
 	here.kill()
-	wantAll(t, here.disk, console.last)
+	here.wantAll(console.last)
 }
 
 // The authority alone lets no guest run: the controller gives the target no lease, and then gives it one.
@@ -89,7 +89,7 @@ func TestRealTargetWaitsForItsLease(t *testing.T) {
 	there := here.goesOnIn(target)
 	there.numbers(100)
 	target.kill()
-	wantAll(t, target.disk, there.last)
+	target.wantAll(there.last)
 }
 
 // After the commit the guest runs where the controller says, whoever dies.
@@ -118,7 +118,7 @@ func TestRealLeasedDeathAfterTheCommit(t *testing.T) {
 				there := here.goesOnIn(target)
 				there.numbers(100)
 				target.kill()
-				wantAll(t, target.disk, there.last)
+				target.wantAll(there.last)
 				return
 			}
 			target.kill()
@@ -148,7 +148,7 @@ func TestRealLeaseExpiresInAMigration(t *testing.T) {
 		source.ends(vmpb.EndLeaseExpired)
 		target.ends(vmpb.EndNotArrived)
 		here.toTheEnd()
-		wantAll(t, source.disk, here.last)
+		source.wantAll(here.last)
 	})
 	// The guest has left: it goes on when the controller is back.
 	t.Run("after the commit", func(t *testing.T) {
@@ -170,7 +170,7 @@ func TestRealLeaseExpiresInAMigration(t *testing.T) {
 		there := here.goesOnIn(target)
 		there.numbers(100)
 		target.kill()
-		wantAll(t, target.disk, there.last)
+		target.wantAll(there.last)
 	})
 	// Nobody can have the guest any more.
 	t.Run("while the source asks for the authority", func(t *testing.T) {

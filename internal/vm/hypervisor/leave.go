@@ -2,8 +2,6 @@ package hypervisor
 
 import (
 	"context"
-	"fmt"
-	"os"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -91,11 +89,15 @@ func (l *life) describeHardware() (negotiation.Machine, error) {
 	if err != nil {
 		return negotiation.Machine{}, err
 	}
-	info, err := os.Stat(l.config.Paths.RootDisk)
+	sizes, err := l.disks.Sizes()
 	if err != nil {
-		return negotiation.Machine{}, fmt.Errorf("looking for the size of the disk: %w", err)
+		return negotiation.Machine{}, err
 	}
-	return negotiation.Machine{Hardware: hardware, DiskBytes: uint64(info.Size())}, nil
+	machine := negotiation.Machine{Hardware: hardware, DiskBytes: sizes[0].GetBytes()}
+	for _, size := range sizes[1:] {
+		machine.DataDisks = append(machine.DataDisks, negotiation.DataDisk{Name: size.GetName(), Bytes: size.GetBytes()})
+	}
+	return machine, nil
 }
 
 // reportMigration reports how far a migration is, and nothing else anew.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
@@ -54,7 +55,9 @@ func TestMain(m *testing.M) {
 type memberConfig struct {
 	Spec      json.RawMessage
 	Root      string
-	Disk      string // another path of the disk than the root's
+	Disk      string            // another path of the disk than the root's
+	Data      map[string]string // other paths of data disks
+	Program   string            // of QEMU
 	Listen    string
 	Authority []byte
 	Bandwidth uint64
@@ -105,9 +108,10 @@ func (m memberConfig) config(log *slog.Logger) (hypervisor.Config, error) {
 	if m.Disk != "" {
 		paths.RootDisk = m.Disk
 	}
+	maps.Copy(paths.DataDisks, m.Data)
 	return hypervisor.Config{
 		Spec: spec, Paths: paths, Log: log, Timing: m.Timing,
-		Machines: hypervisor.QEMU{},
+		Machines: hypervisor.QEMU{Program: m.Program},
 		Watchdog: func() (hypervisor.Watchdog, error) {
 			command := exec.Command(os.Args[0])
 			command.Env = append(os.Environ(), envWatchdog+"=1")
@@ -147,6 +151,10 @@ type household struct {
 	// size of the disk and the memory, in bytes.
 	size   uint64
 	memory uint64
+	// data are the data disks.
+	data []*vmpb.DataDisk
+	// noise is how many bytes of the root disk and the first data disk have data that scribe does not use.
+	noise uint64
 }
 
 func newHousehold(t *testing.T) *household {
@@ -155,6 +163,7 @@ func newHousehold(t *testing.T) *household {
 	authority, err := identity.NewAuthority(time.Now())
 	must(t, err)
 	h := &household{t: t, controller: newFakeController(), line: newCuttableLine(t), grace: time.Minute, size: scribeDisk, memory: 32 << 20}
+	h.data = []*vmpb.DataDisk{dataDisk("logs", scribeDisk+1<<20), dataDisk("db", scribeDisk+3<<20)}
 	t.Cleanup(h.controller.Close)
 	h.authority, _ = authority.PEM()
 	server := grpc.NewServer(identity.ForController(authority, nil).ServerOptions()...)
@@ -216,12 +225,20 @@ func (l *line) Cut(cut bool) {
 	l.conns = nil
 }
 
+// dataDisk is a data disk of a size.
+func dataDisk(name string, bytes uint64) *vmpb.DataDisk {
+	return &vmpb.DataDisk{Name: name, Path: vmpb.DataDiskPath(name), Bytes: bytes}
+}
+
 // member is a hypervisor process.
 type member struct {
-	t       *testing.T
-	pod     string
-	root    string
+	t    *testing.T
+	pod  string
+	root string
+	// disk is the file of the root disk, and data are those of the data disks, by name.
 	disk    string
+	data    map[string]string
+	disks   []string // the names of data, in the order of the guest's bus
 	process *exec.Cmd
 	ended   chan struct{}
 }
@@ -229,18 +246,28 @@ type member struct {
 // scribeDisk is the size of the disk that scribe needs, in bytes.
 const scribeDisk = (2048 + 4096) * 512
 
-// source starts the hypervisor web-1, which runs scribe.
+// source starts the hypervisor web-1, which runs scribe; with data disks scribes, which writes to all disks.
 func (h *household) source() *member {
 	h.t.Helper()
 	return h.start("web-1", vmpb.VMSpec_SM_RUN, func(m *member) {
-		scribe(h.t, m.disk, h.size)
+		guest := "scribe"
+		if len(h.data) > 0 {
+			guest = "scribes"
+		}
+		bootDisk(h.t, guest, m.disk, h.size)
+		if h.noise > 0 {
+			first := m.data[h.data[0].GetName()]
+			must(h.t, os.WriteFile(first, nil, 0o600))
+			fill(h.t, m.disk, h.noise)
+			fill(h.t, first, h.noise)
+		}
 	})
 }
 
-// scribe makes a disk of that size from which scribe starts.
-func scribe(t *testing.T, path string, size uint64) {
+// bootDisk makes a disk of that size from which a guest starts.
+func bootDisk(t *testing.T, guest, path string, size uint64) {
 	t.Helper()
-	content, err := os.ReadFile(filepath.Join("testdata", "scribe.img"))
+	content, err := os.ReadFile(filepath.Join("testdata", guest+".img"))
 	must(t, err)
 	must(t, os.WriteFile(path, content, 0o600))
 	must(t, os.Truncate(path, int64(size)))
@@ -258,7 +285,7 @@ func (h *household) start(pod string, mode vmpb.VMSpec_StartMode, prepare func(*
 	spec := validSpec()
 	spec.PodName, spec.Mode, spec.ControllerEndpoint = pod, mode, h.line.Addr().String()
 	spec.Resources, spec.RootDiskBytes = &vmpb.Resources{MemoryBytes: h.memory}, h.size
-	spec.Grace = durationpb.New(h.grace)
+	spec.Grace, spec.DataDisks = durationpb.New(h.grace), h.data
 	if h.lease > 0 {
 		spec.LeaseMode, spec.LeaseDuration = vmpb.LeaseMode_LM_FULL_LEASES, durationpb.New(h.lease)
 	}
@@ -266,19 +293,29 @@ func (h *household) start(pod string, mode vmpb.VMSpec_StartMode, prepare func(*
 		spec.MigrationSourcePod = h.controller.Holder().GetPodName()
 		h.controller.Change(func(a *authority) { a.target = pod })
 	}
-	program, listen := []string{os.Args[0]}, "127.0.0.1:0"
+	program, listen, machines := []string{os.Args[0]}, "127.0.0.1:0", ""
+	if len(h.data) > 0 {
+		var err error
+		machines, err = filepath.Abs(filepath.Join("testdata", "boot-all"))
+		must(h.t, err)
+	}
 	if mode == vmpb.VMSpec_SM_INCOMING_MIGRATION && h.cable != nil {
 		program, listen = h.cable.program(), h.cable.there+":0"
 		spec.ControllerEndpoint = h.cable.controller
 	}
 	text, err := protojson.Marshal(spec)
 	must(h.t, err)
-	m.disk = hypervisor.PathsFor(spec, m.root).RootDisk
+	paths := hypervisor.PathsFor(spec, m.root)
+	m.disk, m.data = paths.RootDisk, paths.DataDisks
 	must(h.t, os.MkdirAll(filepath.Dir(m.disk), 0o700))
+	for _, data := range h.data {
+		m.disks = append(m.disks, data.GetName())
+		must(h.t, os.MkdirAll(filepath.Dir(m.data[data.GetName()]), 0o700))
+	}
 	must(h.t, os.WriteFile(filepath.Join(m.root, "token"), []byte(pod), 0o600))
 	prepare(m)
 	config, err := json.Marshal(memberConfig{
-		Spec: text, Root: m.root, Disk: m.disk, Listen: listen, Authority: h.authority, Bandwidth: h.bandwidth,
+		Spec: text, Root: m.root, Disk: m.disk, Data: m.data, Program: machines, Listen: listen, Authority: h.authority, Bandwidth: h.bandwidth,
 		Timing: h.timing, Departure: h.departure, Arrival: h.arrival,
 	})
 	must(h.t, err)

@@ -15,7 +15,9 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/disk"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/service"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 	"github.com/millwright-dev/millwright/test/lot"
@@ -151,17 +153,40 @@ func (c *counting) goesOnIn(arrived *member) *counting {
 	return there
 }
 
-// wantAll reads the disk of a guest of which last is the last number that was read. It may have written more since.
-func wantAll(t *testing.T, disk string, last uint64) {
+// written returns the numbers that scribe wrote to a disk, by their place.
+func written(t *testing.T, disk string) []uint64 {
 	t.Helper()
 	content, err := os.ReadFile(disk)
 	must(t, err)
-	for back := range min(last+1, 4095) {
-		number := last - back
-		sector := 2048 + number%4096
-		if got := uint64(binary.LittleEndian.Uint32(content[sector*512:])); got < number || (got-number)%4096 != 0 {
-			t.Fatalf("sector %d has %d, want %d: a write is lost", sector, got, number)
+	numbers := make([]uint64, 4096)
+	for place := range numbers {
+		numbers[place] = uint64(binary.LittleEndian.Uint32(content[(2048+place)*512:]))
+	}
+	return numbers
+}
+
+// wantAll reads the disks of a guest of which last is the last number that was read. It may have written more since. It
+// writes a number to one disk after the other, so no disk is ahead of the one before, or more than one number behind.
+func (m *member) wantAll(last uint64) {
+	m.t.Helper()
+	before := uint64(0)
+	for i, name := range append([]string{""}, m.disks...) {
+		path := m.disk
+		if name != "" {
+			path = m.data[name]
 		}
+		numbers := written(m.t, path)
+		for back := range min(last+1, 4095) {
+			number := last - back
+			if got := numbers[number%4096]; got < number || (got-number)%4096 != 0 {
+				m.t.Fatalf("disk %q: place %d has %d, want %d: a write is lost", name, number%4096, got, number)
+			}
+		}
+		newest := slices.Max(numbers)
+		if i > 0 && (newest > before || newest+1 < before) {
+			m.t.Fatalf("disk %q has %d, and the one before %d: they are not of one moment", name, newest, before)
+		}
+		before = newest
 	}
 }
 
@@ -188,16 +213,35 @@ func TestRealMigration(t *testing.T) {
 		t.Errorf("%v is authoritative", holder)
 	}
 	target.kill()
-	wantAll(t, target.disk, there.last)
+	target.wantAll(there.last)
 }
 
-// TestRealMigrationByOrder moves a guest without a signal, and onwards by the next order; twenty times with all that
+// grow makes disks larger while the guest runs, and waits for that.
+func (h *household) grow(sizes ...*vmpb.DiskSize) []*vmpb.DiskSize {
+	h.t.Helper()
+	h.controller.Answer(&vmpb.RunLeaseUpdate{Status: vmpb.RunLeaseUpdate_STATUS_OK, Grow: sizes})
+	ctx, cancel := context.WithTimeout(h.t.Context(), waitTimeout)
+	defer cancel()
+	_, err := h.controller.AwaitReport(ctx, func(report *vmpb.ReportStateRequest) bool {
+		for _, size := range sizes {
+			if !slices.ContainsFunc(report.GetDisks(), func(has *vmpb.DiskSize) bool { return proto.Equal(has, size) }) {
+				return false
+			}
+		}
+		return true
+	})
+	must(h.t, err)
+	return sizes
+}
+
+// TestRealMigrationByOrder moves a guest whose disks have grown without a signal, and onwards by the next order; twenty times with all that
 // make test draws a part of.
 func TestRealMigrationByOrder(t *testing.T) {
 	h := newHousehold(t)
 	here := h.source()
 	console := here.counts()
 	console.numbers(100)
+	grown := h.grow(&vmpb.DiskSize{Bytes: scribeDisk + 2<<20}, &vmpb.DiskSize{Name: "logs", Bytes: scribeDisk + 5<<20})
 	pods := []string{"web-2", "web-3"}
 	if lot.All() {
 		for number := range 18 {
@@ -214,7 +258,12 @@ func TestRealMigrationByOrder(t *testing.T) {
 		console.numbers(100)
 	}
 	here.kill()
-	wantAll(t, here.disk, console.last)
+	here.wantAll(console.last)
+	for path, size := range map[string]uint64{here.disk: grown[0].GetBytes(), here.data["logs"]: grown[1].GetBytes(), here.data["db"]: h.data[1].GetBytes()} {
+		if info, err := os.Stat(path); err != nil || uint64(info.Size()) != size {
+			t.Errorf("%s: %v, %v; want %d bytes", path, info, err, size)
+		}
+	}
 	// The last report of a source and the first of its target may pass each other.
 	h.wantPhases("web-1", copying, stopped)
 	for _, pod := range pods[:len(pods)-1] {
@@ -324,15 +373,50 @@ func (h *household) awaitPhase(want vmpb.ReportStateRequest_Migration_Phase) *vm
 }
 
 // awaitCopy waits until a part is copied.
-func (h *household) awaitCopy() {
+func (h *household) awaitCopy() { h.t.Helper(); h.awaitCopied(0) }
+
+// awaitCopied waits until more than that many bytes are copied. The whole is that of all disks, and later of the memory.
+func (h *household) awaitCopied(bytes uint64) *vmpb.ReportStateRequest_Migration {
 	h.t.Helper()
 	ctx, cancel := context.WithTimeout(h.t.Context(), waitTimeout)
 	defer cancel()
-	_, err := h.controller.AwaitReport(ctx, func(report *vmpb.ReportStateRequest) bool {
-		return report.GetMigration().GetPhase() == copying && report.GetMigration().GetDoneBytes() > 0
+	report, err := h.controller.AwaitReport(ctx, func(report *vmpb.ReportStateRequest) bool {
+		return report.GetMigration().GetPhase() == copying && report.GetMigration().GetDoneBytes() > bytes
 	})
 	must(h.t, err)
+	all := h.size
+	for _, data := range h.data {
+		all += data.GetBytes()
+	}
+	if total := report.GetMigration().GetTotalBytes(); total < all || total > all+h.memory+1<<20 {
+		h.t.Errorf("%d bytes are to be copied, and the disks have %d", total, all)
+	}
+	return report.GetMigration()
 }
+
+// amid waits until a part of a disk is copied, the first or the second one, which have data that take a while.
+func (h *household) amid(second bool) {
+	h.t.Helper()
+	from, to := uint64(0), h.size
+	if second {
+		from, to = h.size, h.size+h.data[0].GetBytes()
+	}
+	if done := h.awaitCopied(from).GetDoneBytes(); done >= to {
+		h.t.Errorf("%d bytes are copied, want less than %d", done, to)
+	}
+}
+
+// full makes the copies of the first two disks take ten seconds each: QEMU copies the first 10 MiB of a disk at once,
+// whatever the limit.
+func (h *household) full() {
+	h.bandwidth = 2 << 20
+	h.noise = 32 << 20
+	h.size += h.noise + 1<<20
+	h.data[0].Bytes += h.noise
+}
+
+// whichDisk says whether the second disk is being copied.
+var whichDisk = map[string]bool{"amid the first disk": false, "amid the second": true}
 
 // slow makes the copy of the disk take some seconds.
 func (h *household) slow() { h.bandwidth = 1 << 20 }
@@ -376,69 +460,106 @@ func TestRealTargetFails(t *testing.T) {
 			there := here.goesOnIn(arrived)
 			there.numbers(100)
 			arrived.kill()
-			wantAll(t, arrived.disk, there.last)
+			arrived.wantAll(there.last)
 		})
 	}
 }
 
-// The target's disk is full.
+// One of the target's disks is full.
 func TestRealTargetIsFull(t *testing.T) {
+	for name, put := range map[string]func(m *member, path string){
+		"root": func(m *member, path string) { m.disk = path },
+		"logs": func(m *member, path string) { m.data["logs"] = path },
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHousehold(t)
+			source := h.source()
+			here := source.counts()
+			here.numbers(300) // more than the target has room for
+			small := smallfs.NewSize(t, 64<<10)
+			target := h.start("web-2", vmpb.VMSpec_SM_INCOMING_MIGRATION, func(m *member) { put(m, small.Path("disk.img")) })
+			h.names(func(question int) *member {
+				if question > 0 {
+					return nil
+				}
+				return target
+			})
+			h.controller.Change(func(a *authority) { a.migrate = true })
+			report := h.awaitPhase(failed)
+			h.controller.Change(func(a *authority) { a.migrate = false })
+			t.Logf("it failed for: %s", report.GetMigration().GetMessage())
+			target.ends(vmpb.EndNotArrived)
+			here.numbers(300)
+			source.kill()
+			here.toTheEnd()
+			source.wantAll(here.last)
+		})
+	}
+}
+
+// Another process has one of the target's disks: there is no migration, and the next target takes the guest.
+func TestRealTargetIsLocked(t *testing.T) {
 	h := newHousehold(t)
+	h.timing.LockRetry, h.timing.LockLimit = 50*time.Millisecond, 500*time.Millisecond
 	source := h.source()
 	here := source.counts()
-	here.numbers(300) // more than the target has room for
-	small := smallfs.NewSize(t, 64<<10)
-	target := h.start("web-2", vmpb.VMSpec_SM_INCOMING_MIGRATION, func(m *member) { m.disk = small.Path("disk.img") })
-	h.names(func(question int) *member {
-		if question > 0 {
-			return nil
-		}
-		return target
+	here.numbers(10)
+	first := h.start("web-2", vmpb.VMSpec_SM_INCOMING_MIGRATION, func(m *member) {
+		lock, err := disk.Acquire(m.data["db"])
+		must(t, err)
+		t.Cleanup(func() { _ = lock.Release() })
 	})
-	h.controller.Change(func(a *authority) { a.migrate = true })
-	report := h.awaitPhase(failed)
-	h.controller.Change(func(a *authority) { a.migrate = false })
-	t.Logf("it failed for: %s", report.GetMigration().GetMessage())
-	target.ends(vmpb.EndNotArrived)
-	here.numbers(300)
-	source.kill()
-	here.toTheEnd()
-	wantAll(t, source.disk, here.last)
+	first.ends(vmpb.EndDiskLocked)
+	h.goesOn(source, here)
 }
 
 // The order is taken back.
 func TestRealMigrationIsCancelled(t *testing.T) {
-	h := newHousehold(t)
-	h.bandwidth = 256 << 10
-	source := h.source()
-	here := source.counts()
-	target := h.target("web-2")
-	h.names(func(int) *member { return target })
-	h.controller.Change(func(a *authority) { a.migrate = true })
-	h.awaitCopy()
-	h.controller.Change(func(a *authority) { a.migrate = false })
-	target.ends(vmpb.EndNotArrived)
-	here.numbers(100)
-	source.lives()
-	if holder := h.controller.Holder(); holder.GetPodName() != "web-1" {
-		t.Errorf("%v is authoritative", holder)
+	for name, second := range whichDisk {
+		t.Run(name, func(t *testing.T) {
+			h := newHousehold(t)
+			h.full()
+			source := h.source()
+			here := source.counts()
+			target := h.target("web-2")
+			h.names(func(int) *member { return target })
+			h.controller.Change(func(a *authority) { a.migrate = true })
+			h.amid(second)
+			h.controller.Change(func(a *authority) { a.migrate = false })
+			target.ends(vmpb.EndNotArrived)
+			here.numbers(100)
+			source.lives()
+			if holder := h.controller.Holder(); holder.GetPodName() != "web-1" {
+				t.Errorf("%v is authoritative", holder)
+			}
+			source.kill()
+			here.toTheEnd()
+			source.wantAll(here.last)
+		})
 	}
 }
 
-// The source dies while the guest runs: the target has never run it.
+// The source dies while the guest runs: the target has never run it, and the source has all that the guest wrote.
 func TestRealSourceDiesBeforeTheCommit(t *testing.T) {
-	h := newHousehold(t)
-	h.bandwidth = 256 << 10
-	source := h.source()
-	source.counts().numbers(10)
-	target := h.target("web-2")
-	h.names(func(int) *member { return target })
-	h.controller.Change(func(a *authority) { a.migrate = true })
-	h.awaitCopy()
-	source.kill()
-	target.ends(vmpb.EndNotArrived)
-	if holder := h.controller.Holder(); holder.GetPodName() != "web-1" {
-		t.Errorf("%v is authoritative", holder)
+	for name, second := range whichDisk {
+		t.Run(name, func(t *testing.T) {
+			h := newHousehold(t)
+			h.full()
+			source := h.source()
+			here := source.counts()
+			here.numbers(10)
+			target := h.target("web-2")
+			h.names(func(int) *member { return target })
+			h.controller.Change(func(a *authority) { a.migrate = true })
+			h.amid(second)
+			source.kill()
+			target.ends(vmpb.EndNotArrived)
+			if holder := h.controller.Holder(); holder.GetPodName() != "web-1" {
+				t.Errorf("%v is authoritative", holder)
+			}
+			here.toTheEnd()
+			source.wantAll(here.last)
+		})
 	}
 }
 
@@ -502,7 +623,7 @@ func TestRealDeathAfterTheCommit(t *testing.T) {
 			there := here.goesOnIn(members["web-2"])
 			there.numbers(100)
 			members["web-2"].kill()
-			wantAll(t, members["web-2"].disk, there.last)
+			members["web-2"].wantAll(there.last)
 		})
 	}
 }
@@ -535,7 +656,7 @@ func TestRealAnswerIsLost(t *testing.T) {
 		t.Errorf("%d answers were lost, want 1", len(lost))
 	}
 	target.kill()
-	wantAll(t, target.disk, there.last)
+	target.wantAll(there.last)
 }
 
 // goesOn looks whether a guest that was taken back can migrate again.
@@ -549,5 +670,5 @@ func (h *household) goesOn(source *member, here *counting) {
 	there := here.goesOnIn(target)
 	there.numbers(100)
 	target.kill()
-	wantAll(h.t, target.disk, there.last)
+	target.wantAll(there.last)
 }

@@ -131,7 +131,7 @@ func TestRealCutsBeforeTheCommit(t *testing.T) {
 			there := here.goesOnIn(arrived)
 			there.numbers(100)
 			arrived.kill()
-			wantAll(t, arrived.disk, there.last)
+			arrived.wantAll(there.last)
 		})
 	}
 }
@@ -172,7 +172,7 @@ func TestRealCutsAfterTheCommit(t *testing.T) {
 				if holder := h.controller.Holder(); holder.GetPodName() != "web-2" {
 					t.Errorf("%v is authoritative", holder)
 				}
-				wantAll(t, target.disk, here.last)
+				target.wantAll(here.last)
 				return
 			}
 			target.ends(vmpb.EndNotArrived)

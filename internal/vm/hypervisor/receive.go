@@ -8,7 +8,7 @@ import (
 
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/arrival"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/controller"
-	"github.com/millwright-dev/millwright/internal/vm/hypervisor/disk"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/disks"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/negotiation"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
@@ -31,7 +31,7 @@ var errReceived = errors.New("this Pod has received its virtual machine before")
 // refuseSecond ends a second process of a Pod that was a target: the disk has run, and only the
 // controller knows whether it may run here again.
 func (l *life) refuseSecond(context.Context) error {
-	had, err := l.hadDisk()
+	had, err := disks.Recorded(l.config.Paths.Run)
 	if err == nil && had {
 		err = fmt.Errorf("%w: %w", arrival.ErrNotArrived, errReceived)
 	}
@@ -61,20 +61,25 @@ func (l *life) receive(ctx context.Context) error {
 	return l.runArrived()
 }
 
+// describeTarget returns what the source must have, too. The disks are not there yet, and so have no size.
 func (l *life) describeTarget() (negotiation.Machine, error) {
-	hardware, err := l.guestConfig.Hardware()
-	return negotiation.Machine{Hardware: hardware}, err
+	machine := negotiation.Machine{}
+	config := l.guestConfig
+	for _, data := range l.config.Spec.GetDataDisks() {
+		machine.DataDisks = append(machine.DataDisks, negotiation.DataDisk{Name: data.GetName()})
+		config.Disks.Data = append(config.Disks.Data, qemu.DataDisk{Serial: data.GetName()})
+	}
+	var err error
+	machine.Hardware, err = config.Hardware()
+	return machine, err
 }
 
-// startIncoming starts a machine without a guest, with an empty disk.
-func (l *life) startIncoming(ctx context.Context, diskBytes uint64) (arrival.Machine, error) {
-	if diskBytes > maxDiskBytes {
-		return nil, fmt.Errorf("a disk of %d bytes is larger than 4 PiB", diskBytes)
-	}
-	root := disk.Disk{Path: l.config.Paths.RootDisk, Bytes: diskBytes}
-	err := root.MakeBlank()
+// startIncoming starts a machine without a guest, with empty disks of these sizes: those of the specification, as
+// the negotiation has made sure.
+func (l *life) startIncoming(ctx context.Context, sizes []*vmpb.DiskSize) (arrival.Machine, error) {
+	err := l.disks.MakeBlank(sizes)
 	if err == nil {
-		l.guestConfig.Disks.Root, err = qemu.DiskAt(root.Path)
+		err = l.disks.Attach(&l.guestConfig.Disks)
 	}
 	if err != nil {
 		return nil, err
@@ -131,5 +136,5 @@ func (l *life) runArrived() error {
 	if err != nil {
 		return l.lost(err)
 	}
-	return l.recordDisk()
+	return disks.Record(l.config.Paths.Run)
 }

@@ -27,6 +27,7 @@ import (
 
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/controller"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/disk"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/disks"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/service"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
@@ -47,7 +48,10 @@ func run(ctx context.Context, config Config, listen listenFunc) error {
 	if err := config.check(); err != nil {
 		return err
 	}
-	l := &life{config: config, log: config.Log, server: service.New(config.Peers), listen: listen}
+	l := &life{
+		config: config, log: config.Log, server: service.New(config.Peers), listen: listen,
+		disks: disks.New(config.Spec, config.Paths.RootDisk, config.Paths.DataDisks),
+	}
 	return l.live(ctx)
 }
 
@@ -63,7 +67,7 @@ type life struct {
 	endpoint string
 	conn     *grpc.ClientConn
 	reporter *controller.Reporter
-	locks    []*disk.Lock
+	disks    *disks.Set
 	lease    *controller.Lease // nil while the authority is asked back
 	watchdog Watchdog          // nil without full leases
 	// deadline receives when the lease of a run that is over has expired, while the next one has none; nil is never.
@@ -168,7 +172,7 @@ func (l *life) close() {
 	if l.conn != nil {
 		_ = l.conn.Close()
 	}
-	_ = l.unlock()
+	_ = l.disks.Unlock()
 }
 
 // listenFunc returns the listeners on the socket and the network; the latter may be nil.

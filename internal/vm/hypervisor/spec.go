@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/millwright-dev/millwright/internal/confine"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/disks"
 	"github.com/millwright-dev/millwright/internal/vm/lease"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
@@ -69,7 +70,7 @@ const (
 	maxCPUs        = 4096
 	minMemoryBytes = 1 << 20
 	maxMemoryBytes = 64 << 40
-	maxDiskBytes   = 1 << 52
+	maxDiskBytes   = disks.MaxBytes
 	maxDataDisks   = 16
 	// maxCommandLine is above the limit of Linux on any platform.
 	maxCommandLine = 64 << 10
@@ -129,8 +130,6 @@ func checkIncoming(spec *vmpb.VMSpec) *SpecError {
 		return &SpecError{"migration_source_pod", fmt.Sprintf("%q is not a name", source)}
 	case source != "" && source == spec.GetPodName():
 		return &SpecError{"migration_source_pod", "is this Pod"}
-	case len(spec.GetDataDisks()) > 0:
-		return &SpecError{"data_disks", "they are not copied, so a virtual machine with data disks cannot migrate"}
 	case spec.GetRootDiskShared():
 		return &SpecError{"root_disk_shared", "a disk that both hosts have attached cannot migrate yet: its lock stays with the source"}
 	}

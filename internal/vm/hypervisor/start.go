@@ -177,7 +177,7 @@ func (l *life) startMachine(ctx context.Context) error {
 	if err := l.describe(); err != nil {
 		return err
 	}
-	if err := l.attachDisks(); err != nil {
+	if err := l.disks.Attach(&l.guestConfig.Disks); err != nil {
 		return err
 	}
 	return l.retryLocked(ctx, func() error {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/arrival"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/disk"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/disks"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
 	"github.com/millwright-dev/millwright/internal/vm/image"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
@@ -91,7 +92,6 @@ var (
 	errTerminated = &ending{vmpb.EndTerminated, "the controller ended this hypervisor"}
 	errExpired    = &ending{vmpb.EndLeaseExpired, "the lease was not renewed in time; another hypervisor may run the virtual machine"}
 	errStopped    = &ending{vmpb.EndStopped, "asked to end before the guest ran"}
-	errDiskLost   = &ending{vmpb.EndDiskLost, "the root disk is gone, although this virtual machine has had one"}
 
 	// errMachine is wrapped by errors of QEMU.
 	errMachine = errors.New("the machine failed")
@@ -108,6 +108,7 @@ func terminationOf(err error) vmpb.Termination {
 		match  func(error) bool
 	}{
 		{vmpb.EndInvalidSpec, isInvalid},
+		{vmpb.EndDiskLost, func(err error) bool { return errors.Is(err, disks.ErrLost) }},
 		{vmpb.EndDiskLocked, func(err error) bool {
 			return errors.Is(err, disk.ErrLocked) || errors.Is(err, qemu.ErrDiskLocked)
 		}},

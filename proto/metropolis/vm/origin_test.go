@@ -128,6 +128,8 @@ var additions = map[string]string{
 	"MigrationProtocol.QemuNBD.constraint_tls":                 "5 optional bool, JSON constraintTls",
 	"MigrationProtocol.QemuNBD.constraint_disk_bytes":          "6 optional uint64, JSON constraintDiskBytes",
 	"MigrationProtocol.QemuNBD.constraint_hardware":            "7 optional string, JSON constraintHardware",
+	"MigrationProtocol.QemuNBD.constraint_data_disks":          "8 repeated metropolis.proto.vm.DiskSize, JSON constraintDataDisks",
+	"MigrationProtocol.QemuNBD.negotiated_data_exports":        "9 repeated string, JSON negotiatedDataExports",
 }
 
 // Whatever the origin defines is here under the same name, with the same number and

@@ -584,8 +584,9 @@ type VMSpec struct {
 	// Addition. Only with LM_FULL_LEASES, where it is required: how long the leases are that the
 	// controller will grant, 6 s to 10 min. Another duration is refused.
 	LeaseDuration *durationpb.Duration `protobuf:"bytes,19,opt,name=lease_duration,json=leaseDuration,proto3" json:"lease_duration,omitempty"`
-	// Addition. Further disks of the VM, in the order of the guest's bus. Empty: none. Refused with
-	// SM_INCOMING_MIGRATION: they are not copied.
+	// Addition. Further disks of the VM, in the order of the guest's bus. Empty: none. With
+	// SM_INCOMING_MIGRATION they are disks of the target's own, like the root disk, and must be
+	// those of the source.
 	DataDisks     []*DataDisk `protobuf:"bytes,20,rep,name=data_disks,json=dataDisks,proto3" json:"data_disks,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2489,8 +2490,17 @@ type MigrationProtocol_QemuNBD struct {
 	// What the guest sees of its virtual machine, as text: machine type, processor, memory,
 	// devices. The target accepts only its own. Empty: not compared.
 	ConstraintHardware string `protobuf:"bytes,7,opt,name=constraint_hardware,json=constraintHardware,proto3" json:"constraint_hardware,omitempty"`
-	unknownFields      protoimpl.UnknownFields
-	sizeCache          protoimpl.SizeCache
+	// Addition. The source's data disks, which travel with the root disk, in the order of the
+	// guest's bus, with their sizes. The target accepts only those that its VMSpec has, in the
+	// same order; its disks get the same sizes. One that does not know the field drops it, so
+	// the source does not migrate. Empty: the VM has none.
+	ConstraintDataDisks []*DiskSize `protobuf:"bytes,8,rep,name=constraint_data_disks,json=constraintDataDisks,proto3" json:"constraint_data_disks,omitempty"`
+	// Addition. Names of the NBD server's exports for the data disks, one for each of
+	// constraint_data_disks in their order, all different, and none that of the root disk.
+	// Empty: there are no data disks.
+	NegotiatedDataExports []string `protobuf:"bytes,9,rep,name=negotiated_data_exports,json=negotiatedDataExports,proto3" json:"negotiated_data_exports,omitempty"`
+	unknownFields         protoimpl.UnknownFields
+	sizeCache             protoimpl.SizeCache
 }
 
 func (x *MigrationProtocol_QemuNBD) Reset() {
@@ -2570,6 +2580,20 @@ func (x *MigrationProtocol_QemuNBD) GetConstraintHardware() string {
 		return x.ConstraintHardware
 	}
 	return ""
+}
+
+func (x *MigrationProtocol_QemuNBD) GetConstraintDataDisks() []*DiskSize {
+	if x != nil {
+		return x.ConstraintDataDisks
+	}
+	return nil
+}
+
+func (x *MigrationProtocol_QemuNBD) GetNegotiatedDataExports() []string {
+	if x != nil {
+		return x.NegotiatedDataExports
+	}
+	return nil
 }
 
 var File_metropolis_vm_vm_proto protoreflect.FileDescriptor
@@ -2738,14 +2762,14 @@ const file_metropolis_vm_vm_proto_rawDesc = "" +
 	"\x13idempotency_counter\x18\x01 \x01(\x04R\x12idempotencyCounter\"\x0f\n" +
 	"\rResetResponse\"\x1f\n" +
 	"\tConsoleIO\x12\x12\n" +
-	"\x04data\x18\x01 \x01(\fR\x04data\"\xa9\x05\n" +
+	"\x04data\x18\x01 \x01(\fR\x04data\"\xb4\x06\n" +
 	"\x11MigrationProtocol\x12L\n" +
 	"\n" +
 	"qmeu_block\x18\x01 \x01(\v2+.metropolis.proto.vm.MigrationProtocol.QemuH\x00R\tqmeuBlock\x12K\n" +
 	"\bqemu_nbd\x18\x02 \x01(\v2..metropolis.proto.vm.MigrationProtocol.QemuNBDH\x00R\aqemuNbd\x1a}\n" +
 	"\x04Qemu\x12D\n" +
 	"\x1econstraint_with_blockmigration\x18\x01 \x01(\bR\x1cconstraintWithBlockmigration\x12/\n" +
-	"\x13negotiated_endpoint\x18\x02 \x01(\tR\x12negotiatedEndpoint\x1a\xf1\x02\n" +
+	"\x13negotiated_endpoint\x18\x02 \x01(\tR\x12negotiatedEndpoint\x1a\xfc\x03\n" +
 	"\aQemuNBD\x12D\n" +
 	"\x1econstraint_with_blockmigration\x18\x01 \x01(\bR\x1cconstraintWithBlockmigration\x12/\n" +
 	"\x13negotiated_endpoint\x18\x02 \x01(\tR\x12negotiatedEndpoint\x126\n" +
@@ -2753,7 +2777,9 @@ const file_metropolis_vm_vm_proto_rawDesc = "" +
 	"\x11negotiated_export\x18\x04 \x01(\tR\x10negotiatedExport\x12%\n" +
 	"\x0econstraint_tls\x18\x05 \x01(\bR\rconstraintTls\x122\n" +
 	"\x15constraint_disk_bytes\x18\x06 \x01(\x04R\x13constraintDiskBytes\x12/\n" +
-	"\x13constraint_hardware\x18\a \x01(\tR\x12constraintHardwareB\x06\n" +
+	"\x13constraint_hardware\x18\a \x01(\tR\x12constraintHardware\x12Q\n" +
+	"\x15constraint_data_disks\x18\b \x03(\v2\x1d.metropolis.proto.vm.DiskSizeR\x13constraintDataDisks\x126\n" +
+	"\x17negotiated_data_exports\x18\t \x03(\tR\x15negotiatedDataExportsB\x06\n" +
 	"\x04kind\"\xb4\x01\n" +
 	"\x15StartMigrationRequest\x12h\n" +
 	"\x1csupported_migration_protocol\x18\x01 \x03(\v2&.metropolis.proto.vm.MigrationProtocolR\x1asupportedMigrationProtocol\x121\n" +
@@ -2868,25 +2894,26 @@ var file_metropolis_vm_vm_proto_depIdxs = []int32{
 	31, // 33: metropolis.proto.vm.StartMigrationResponse.migration_protocol:type_name -> metropolis.proto.vm.MigrationProtocol
 	7,  // 34: metropolis.proto.vm.ReportStateRequest.Migration.phase:type_name -> metropolis.proto.vm.ReportStateRequest.Migration.Phase
 	37, // 35: metropolis.proto.vm.ReportStateRequest.Migration.downtime:type_name -> google.protobuf.Duration
-	24, // 36: metropolis.proto.vm.VMController.EnsureMigrationTarget:input_type -> metropolis.proto.vm.EnsureMigrationTargetRequest
-	22, // 37: metropolis.proto.vm.VMController.MigrationSwitchover:input_type -> metropolis.proto.vm.MigrationSwitchoverRequest
-	20, // 38: metropolis.proto.vm.VMController.RunLease:input_type -> metropolis.proto.vm.RunLeaseRequest
-	26, // 39: metropolis.proto.vm.VMController.ReportState:input_type -> metropolis.proto.vm.ReportStateRequest
-	28, // 40: metropolis.proto.vm.OOBManagement.Reset:input_type -> metropolis.proto.vm.ResetRequest
-	30, // 41: metropolis.proto.vm.OOBManagement.Console:input_type -> metropolis.proto.vm.ConsoleIO
-	32, // 42: metropolis.proto.vm.Hypervisor.StartMigration:input_type -> metropolis.proto.vm.StartMigrationRequest
-	25, // 43: metropolis.proto.vm.VMController.EnsureMigrationTarget:output_type -> metropolis.proto.vm.EnsureMigrationTargetResponse
-	23, // 44: metropolis.proto.vm.VMController.MigrationSwitchover:output_type -> metropolis.proto.vm.MigrationSwitchoverResponse
-	21, // 45: metropolis.proto.vm.VMController.RunLease:output_type -> metropolis.proto.vm.RunLeaseUpdate
-	27, // 46: metropolis.proto.vm.VMController.ReportState:output_type -> metropolis.proto.vm.ReportStateResponse
-	29, // 47: metropolis.proto.vm.OOBManagement.Reset:output_type -> metropolis.proto.vm.ResetResponse
-	30, // 48: metropolis.proto.vm.OOBManagement.Console:output_type -> metropolis.proto.vm.ConsoleIO
-	33, // 49: metropolis.proto.vm.Hypervisor.StartMigration:output_type -> metropolis.proto.vm.StartMigrationResponse
-	43, // [43:50] is the sub-list for method output_type
-	36, // [36:43] is the sub-list for method input_type
-	36, // [36:36] is the sub-list for extension type_name
-	36, // [36:36] is the sub-list for extension extendee
-	0,  // [0:36] is the sub-list for field type_name
+	10, // 36: metropolis.proto.vm.MigrationProtocol.QemuNBD.constraint_data_disks:type_name -> metropolis.proto.vm.DiskSize
+	24, // 37: metropolis.proto.vm.VMController.EnsureMigrationTarget:input_type -> metropolis.proto.vm.EnsureMigrationTargetRequest
+	22, // 38: metropolis.proto.vm.VMController.MigrationSwitchover:input_type -> metropolis.proto.vm.MigrationSwitchoverRequest
+	20, // 39: metropolis.proto.vm.VMController.RunLease:input_type -> metropolis.proto.vm.RunLeaseRequest
+	26, // 40: metropolis.proto.vm.VMController.ReportState:input_type -> metropolis.proto.vm.ReportStateRequest
+	28, // 41: metropolis.proto.vm.OOBManagement.Reset:input_type -> metropolis.proto.vm.ResetRequest
+	30, // 42: metropolis.proto.vm.OOBManagement.Console:input_type -> metropolis.proto.vm.ConsoleIO
+	32, // 43: metropolis.proto.vm.Hypervisor.StartMigration:input_type -> metropolis.proto.vm.StartMigrationRequest
+	25, // 44: metropolis.proto.vm.VMController.EnsureMigrationTarget:output_type -> metropolis.proto.vm.EnsureMigrationTargetResponse
+	23, // 45: metropolis.proto.vm.VMController.MigrationSwitchover:output_type -> metropolis.proto.vm.MigrationSwitchoverResponse
+	21, // 46: metropolis.proto.vm.VMController.RunLease:output_type -> metropolis.proto.vm.RunLeaseUpdate
+	27, // 47: metropolis.proto.vm.VMController.ReportState:output_type -> metropolis.proto.vm.ReportStateResponse
+	29, // 48: metropolis.proto.vm.OOBManagement.Reset:output_type -> metropolis.proto.vm.ResetResponse
+	30, // 49: metropolis.proto.vm.OOBManagement.Console:output_type -> metropolis.proto.vm.ConsoleIO
+	33, // 50: metropolis.proto.vm.Hypervisor.StartMigration:output_type -> metropolis.proto.vm.StartMigrationResponse
+	44, // [44:51] is the sub-list for method output_type
+	37, // [37:44] is the sub-list for method input_type
+	37, // [37:37] is the sub-list for extension type_name
+	37, // [37:37] is the sub-list for extension extendee
+	0,  // [0:37] is the sub-list for field type_name
 }
 
 func init() { file_metropolis_vm_vm_proto_init() }

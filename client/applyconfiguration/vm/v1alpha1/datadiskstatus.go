@@ -9,7 +9,7 @@ package v1alpha1
 type DataDiskStatusApplyConfiguration struct {
 	// Name of the disk.
 	Name *string `json:"name,omitempty"`
-	// VolumeClaimName is its claim.
+	// VolumeClaimName is its claim. A live migration copies the disk to another one.
 	VolumeClaimName *string `json:"volumeClaimName,omitempty"`
 	// Prepared reports whether a hypervisor has had the disk complete. From then on none creates it.
 	Prepared *bool `json:"prepared,omitempty"`

@@ -27,7 +27,7 @@ type VirtualMachineMigrationApplyConfiguration struct {
 	// TargetNodeName is the node of that Pod, or the one that it was ordered to.
 	TargetNodeName *string `json:"targetNodeName,omitempty"`
 	// TargetVolumeClaimName is the claim of the disk to which the VM's is copied. Empty if the disk
-	// is ephemeral.
+	// is ephemeral. Claims of data disks have the names of that Pod and of the disk.
 	TargetVolumeClaimName *string `json:"targetVolumeClaimName,omitempty"`
 	// Reason is why the migration failed, in one word. Empty while it has not.
 	Reason *string `json:"reason,omitempty"`
@@ -35,7 +35,7 @@ type VirtualMachineMigrationApplyConfiguration struct {
 	Message *string `json:"message,omitempty"`
 	// Failures is how many migrations from this source failed before, one after the other.
 	Failures *int32 `json:"failures,omitempty"`
-	// DoneBytes is how much of memory and disk is copied. What the guest writes again counts again.
+	// DoneBytes is how much of memory and disks is copied. What the guest writes again counts again.
 	// It is updated in steps.
 	DoneBytes *int64 `json:"doneBytes,omitempty"`
 	// TotalBytes is how much there is to copy, as far as is known. 0: unknown.

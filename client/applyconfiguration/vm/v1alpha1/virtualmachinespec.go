@@ -35,7 +35,7 @@ type VirtualMachineSpecApplyConfiguration struct {
 	VolumeClaimTemplate *VolumeClaimTemplateApplyConfiguration `json:"volumeClaimTemplate,omitempty"`
 	// DataDisks are further disks of the guest. One that is added, or taken from the list, is so for the guest when
 	// its next hypervisor starts. The claim of one that is taken from the list stays as long as the VM, and
-	// a disk of its name finds it again. A VM that runs with data disks is not migrated live.
+	// a disk of its name finds it again.
 	DataDisks []DataDiskApplyConfiguration `json:"dataDisks,omitempty"`
 	// VMIPs are the guest's addresses, at most one of each IP version. The notation is
 	// CIDR with the full prefix length (10.0.0.5/32); a plain address means the same.

@@ -209,6 +209,7 @@ func (r *Registry) SwitchOver(ctx context.Context, us, them *vmpb.HypervisorID) 
 			migration.Move(status, v1alpha1.VirtualMachineAuthority{
 				ActivePodName: pod.Name, ActivePodUID: pod.UID, ActiveRunID: runID(us), VolumeClaimName: podspec.ClaimName(pod),
 			}, r.Clock.Now())
+			migration.Mount(status, podspec.DataClaims(pod))
 			passLease(status, r.Clock.Now())
 		})
 	})
@@ -252,14 +253,18 @@ func (r *Registry) Update(ctx context.Context, vm *v1alpha1.VirtualMachine, chan
 // Swap stores another authority if the VM did not change since vm was read; otherwise it
 // returns a conflict, and nothing changed. On success vm is updated to what is stored.
 func (r *Registry) Swap(ctx context.Context, vm *v1alpha1.VirtualMachine, next v1alpha1.VirtualMachineAuthority) error {
-	return r.swap(ctx, vm, next, nextLease(vm, r.Clock.Now()))
+	return r.swap(ctx, vm, next, nextLease(vm, r.Clock.Now()), nil)
 }
 
-// swap is Swap with the lease that the VM has if it gets another hypervisor.
-func (r *Registry) swap(ctx context.Context, vm *v1alpha1.VirtualMachine, next v1alpha1.VirtualMachineAuthority, lease *v1alpha1.VirtualMachineLease) error {
+// swap is Swap with the lease that the VM has if it gets another hypervisor, and with the data disks that its Pod has.
+func (r *Registry) swap(
+	ctx context.Context, vm *v1alpha1.VirtualMachine, next v1alpha1.VirtualMachineAuthority, lease *v1alpha1.VirtualMachineLease,
+	mounted []v1alpha1.DataDiskStatus,
+) error {
 	return r.compareAndSwap(ctx, vm, func(status *v1alpha1.VirtualMachineStatus) {
 		has, migrates := status.VirtualMachineAuthority, migration.IsTarget(status, next.ActivePodName)
 		migration.Move(status, next, r.Clock.Now())
+		migration.Mount(status, mounted)
 		if has.ActivePodName == next.ActivePodName || migrates {
 			return // the guest goes on
 		}

@@ -70,7 +70,7 @@ func (r *Registry) Elect(ctx context.Context, vm *v1alpha1.VirtualMachine, pod *
 	}
 	return r.swap(ctx, vm, v1alpha1.VirtualMachineAuthority{
 		ActivePodName: pod.Name, ActivePodUID: pod.UID, VolumeClaimName: podspec.ClaimName(pod),
-	}, lease)
+	}, lease, podspec.DataClaims(pod))
 }
 
 // ChangeLease stores another state of a VM's lease if the VM did not change since vm was read; otherwise it returns

@@ -16,8 +16,14 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// names is how many Pods there can be. Pod and claim of a target have one name; the first claim is "0".
+// names is how many Pods there can be. Pod and claim of a target have one name; the first claim is "0". That of its data
+// disk has more behind it.
 const names = 4
+
+// dataDisk is the name of the data disk, and dataClaim that of its claim beside another claim.
+const dataDisk = "d"
+
+func dataClaim(claim string) string { return claim + "-" + dataDisk }
 
 // life is that of a Pod.
 type life uint8
@@ -32,7 +38,13 @@ const (
 
 type pod struct {
 	life
-	claim string
+	claim, data string
+}
+
+// disks are those of one name.
+type disks struct {
+	root, data           bool // there is a claim
+	rootWhole, dataWhole bool // it has the guest's data, all of them
 }
 
 // record is v1alpha1.VirtualMachineMigration as a comparable value.
@@ -40,8 +52,8 @@ type record struct{ phase, source, target, uid, claim string }
 
 // status is what the rules change.
 type status struct {
-	active, uid, claim string
-	migration          record
+	active, uid, claim, data string
+	migration                record
 }
 
 // op is a write of the controller.
@@ -56,14 +68,15 @@ type op struct {
 type world struct {
 	status
 	pods   [names]pod
-	claims [names]bool // there is one
-	whole  [names]bool // it has the guest's data, all of them
-	next   int         // the next unused name
-	failed string      // the target that the source gave up
-	op     op          // of the controller, decided and not done
+	claims [names]disks
+	next   int    // the next unused name
+	failed string // the target that the source gave up
+	op     op     // of the controller, decided and not done
 }
 
 func name(i int) string { return fmt.Sprint(i) }
+
+func (w *world) disks(name string) *disks { return &w.claims[name[0]-'0'] }
 
 func (w *world) pod(name string) *pod { return &w.pods[name[0]-'0'] }
 
@@ -101,6 +114,7 @@ func (s status) real() *v1alpha1.VirtualMachineStatus {
 	real := &v1alpha1.VirtualMachineStatus{VirtualMachineAuthority: v1alpha1.VirtualMachineAuthority{
 		ActivePodName: s.active, ActivePodUID: types.UID(s.uid), VolumeClaimName: s.claim,
 	}}
+	real.DataDisks = []v1alpha1.DataDiskStatus{{Name: dataDisk, VolumeClaimName: s.data, Prepared: true}}
 	if m := s.migration; m != (record{}) {
 		real.Migration = &v1alpha1.VirtualMachineMigration{
 			Phase: v1alpha1.MigrationPhase(m.phase), SourcePodName: m.source, TargetPodName: m.target,
@@ -113,7 +127,7 @@ func (s status) real() *v1alpha1.VirtualMachineStatus {
 func (s status) change(change func(*v1alpha1.VirtualMachineStatus)) status {
 	real := s.real()
 	change(real)
-	s = status{active: real.ActivePodName, uid: string(real.ActivePodUID), claim: real.VolumeClaimName}
+	s = status{active: real.ActivePodName, uid: string(real.ActivePodUID), claim: real.VolumeClaimName, data: real.DataDisks[0].VolumeClaimName}
 	if m := real.Migration; m != nil {
 		s.migration = record{string(m.Phase), m.SourcePodName, m.TargetPodName, string(m.TargetPodUID), m.TargetVolumeClaimName}
 	}
@@ -132,7 +146,7 @@ type edge struct {
 }
 
 // guards switches rules off.
-type guards struct{ anyTarget, claimsInUse, claimOfTarget, podsOfTarget bool }
+type guards struct{ anyTarget, claimsInUse, claimOfTarget, podsOfTarget, dataStays bool }
 
 func (g guards) isTarget(s status, pod string) bool { return g.anyTarget || IsTarget(s.real(), pod) }
 
@@ -157,10 +171,15 @@ func (g guards) hypervisors(w world) []edge {
 		})
 	}
 	if underWay && source && w.pod(target).runs() {
-		add("copy", false, func(to *world) { to.whole[target[0]-'0'] = true })
+		add("copy", false, func(to *world) { to.disks(target).rootWhole = true })
+		if w.disks(target).rootWhole { // one after the other
+			add("copy data", false, func(to *world) { to.disks(target).dataWhole = true })
+		}
 	}
 	if underWay && source {
-		add("give up", false, func(to *world) { to.failed, to.whole[target[0]-'0'] = target, false })
+		add("give up", false, func(to *world) {
+			to.failed, to.disks(target).rootWhole, to.disks(target).dataWhole = target, false, false
+		})
 	}
 	return append(edges, g.switchovers(w)...)
 }
@@ -182,13 +201,18 @@ func (g guards) switchovers(w world) []edge {
 	for i := range w.pods {
 		us := name(i)
 		switch {
-		case !w.pods[i].runs() || us == w.active || !w.whole[i] || w.pods[i].claim != us:
+		case !w.pods[i].runs() || us == w.active || !w.claims[i].rootWhole || !w.claims[i].dataWhole || w.pods[i].claim != us:
 		case !g.isTarget(w.status, us):
 			add("refused", func(to *world) { to.pods[i].life = finished })
 		default:
 			add("switch over", func(to *world) {
-				to.status = w.authority(v1alpha1.VirtualMachineAuthority{ActivePodName: us, ActivePodUID: types.UID(us), VolumeClaimName: us})
-				to.whole[w.claim[0]-'0'] = false
+				to.status = w.change(func(real *v1alpha1.VirtualMachineStatus) {
+					Move(real, v1alpha1.VirtualMachineAuthority{ActivePodName: us, ActivePodUID: types.UID(us), VolumeClaimName: us}, epoch)
+					if !g.dataStays {
+						Mount(real, []v1alpha1.DataDiskStatus{{Name: dataDisk, VolumeClaimName: w.pods[i].data}})
+					}
+				})
+				to.disks(w.claim).rootWhole, to.disks(w.data).dataWhole = false, false
 			})
 		}
 	}
@@ -278,8 +302,11 @@ func (g guards) removals(w world) []op {
 		}
 	}
 	for i := range w.claims {
-		if w.claims[i] && g.unused(w, name(i)) {
+		if w.claims[i].root && g.unused(w, name(i)) {
 			ops = append(ops, op{kind: "delete claim", name: name(i)})
+		}
+		if w.claims[i].data && g.unused(w, dataClaim(name(i))) {
+			ops = append(ops, op{kind: "delete claim", name: dataClaim(name(i))})
 		}
 	}
 	return ops
@@ -290,10 +317,19 @@ func (g guards) unused(w world, claim string) bool {
 	if g.claimsInUse {
 		pods = nil
 	}
-	if g.claimOfTarget && w.migration.claim == claim && claim != w.claim {
-		return true
+	mounts := func(object *corev1.Pod) []string {
+		pod := w.pod(object.Name)
+		return []string{pod.claim, pod.data}
 	}
-	return UnusedClaim(w.real(), claim, pods, func(object *corev1.Pod) string { return w.pod(object.Name).claim })
+	isData := strings.HasSuffix(claim, dataClaim(""))
+	switch {
+	case g.claimOfTarget && w.migration.claim == claim && claim != w.claim:
+		return true
+	case isData:
+		there := func(claim string) bool { return w.disks(claim).data }
+		return UnusedDataClaim(w.real(), dataDisk, claim, there, pods, mounts)
+	}
+	return UnusedClaim(w.real(), claim, pods, mounts)
 }
 
 // follow gives the VM another hypervisor.
@@ -310,7 +346,7 @@ func (w world) follow() []op {
 
 func (w world) migrate(source *corev1.Pod, late bool) op {
 	facts := Facts{
-		Status: w.real(), Source: source, Target: w.object(w.migration.target), Claim: w.claims[w.migration.target[0]-'0'],
+		Status: w.real(), Source: source, Target: w.object(w.migration.target), Claims: w.disks(w.migration.target).root && w.disks(w.migration.target).data,
 		Incoming: !late, Now: epoch, Ordered: true,
 	}
 	if late {
@@ -325,8 +361,10 @@ func (w world) migrate(source *corev1.Pod, late bool) op {
 	case decided.Failure != "":
 		to := w.change(func(real *v1alpha1.VirtualMachineStatus) { Fail(real, decided.Failure, "", epoch) })
 		return op{kind: "fail", name: target, to: to}
-	case decided.CreateClaim:
+	case decided.CreateClaims && !w.disks(target).root:
 		return op{kind: "create claim", name: target}
+	case decided.CreateClaims:
+		return op{kind: "create data claim", name: target}
 	case decided.CreatePod:
 		return op{kind: "create target", name: target}
 	case decided.RecordPod:
@@ -347,13 +385,15 @@ func (g guards) do(w *world) {
 	switch w.op.kind {
 	case "create", "create target":
 		if p.life == none || p.life == gone {
-			*p = pod{alive, w.op.from.claim}
+			*p = pod{alive, w.op.from.claim, w.op.from.data}
 			if w.op.kind == "create target" {
-				p.claim = w.op.name
+				p.claim, p.data = w.op.name, dataClaim(w.op.name)
 			}
 		}
 	case "create claim":
-		w.claims[i] = true
+		w.claims[i].root = true
+	case "create data claim":
+		w.claims[i].data = true
 	case "delete pod":
 		switch p.life {
 		case alive:
@@ -362,7 +402,11 @@ func (g guards) do(w *world) {
 			p.life = gone
 		}
 	case "delete claim":
-		w.claims[i] = false
+		if w.op.name == name(i) {
+			w.claims[i].root = false
+		} else {
+			w.claims[i].data = false
+		}
 	default:
 		if w.status == w.op.from {
 			if w.op.kind == "reserve" {
@@ -384,17 +428,17 @@ var (
 
 // check returns what is wrong with a world.
 func (w *world) check(by string) error {
-	i := w.claim[0] - '0'
+	root, data := w.disks(w.claim), w.disks(w.data)
 	switch {
-	case !w.claims[i]:
+	case !root.root || !data.data:
 		return errDiskLost
-	case !w.whole[i]:
+	case !root.rootWhole || !data.dataWhole:
 		return errOldDisk
 	case strings.HasPrefix(by, "done: delete pod "+w.active):
 		return errKilled
 	}
 	for _, p := range w.pods {
-		if p.runs() && strings.HasSuffix(by, "delete claim "+p.claim) && strings.HasPrefix(by, "done") {
+		if p.runs() && (by == "done: delete claim "+p.claim || by == "done: delete claim "+p.data) {
 			return errPulled
 		}
 	}
@@ -404,7 +448,7 @@ func (w *world) check(by string) error {
 // rest reports whether only the authoritative Pod and its disk are left.
 func (w *world) rest() bool {
 	for i, p := range w.pods {
-		if us := name(i); us != w.active && p.life != none && p.life != gone || us != w.claim && w.claims[i] {
+		if us := name(i); us != w.active && p.life != none && p.life != gone || us != w.claim && w.claims[i].root || dataClaim(us) != w.data && w.claims[i].data {
 			return false
 		}
 	}
@@ -413,8 +457,8 @@ func (w *world) rest() bool {
 
 // explore visits all worlds, and returns how many there are.
 func explore(g guards) (int, error) {
-	start := world{status: status{active: "0", uid: "0", claim: "0"}, next: 1}
-	start.pods[0], start.claims[0], start.whole[0] = pod{alive, "0"}, true, true
+	start := world{status: status{active: "0", uid: "0", claim: "0", data: dataClaim("0")}, next: 1}
+	start.pods[0], start.claims[0] = pod{alive, "0", dataClaim("0")}, disks{true, true, true, true}
 	number := map[world]int{start: 0}
 	worlds, from, by, back := []world{start}, []int{0}, []string{"start"}, [][]int{nil}
 	story := func(i int) string {
@@ -491,6 +535,7 @@ func TestEachGuardCounts(t *testing.T) {
 		"disks of pods stay":               {guards{claimsInUse: true}, errPulled},
 		"the target's disk stays":          {guards{claimOfTarget: true}, errPulled},
 		"the target's pod stays":           {guards{podsOfTarget: true}, nil},
+		"the data disk moves, too":         {guards{dataStays: true}, errOldDisk},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := explore(c.guards)

@@ -19,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podstate"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
@@ -45,8 +46,6 @@ const (
 	ObstacleCold = "Cold"
 	// ObstacleHypervisor means that the hypervisor cannot migrate.
 	ObstacleHypervisor = "HypervisorCannotMigrate"
-	// ObstacleDataDisks means that the VM runs with data disks.
-	ObstacleDataDisks = "DataDisks"
 	// ObstacleNotRunning means that the guest has not started.
 	ObstacleNotRunning = "NotRunning"
 	// ObstacleSameNode means that the VM is ordered to where it is.
@@ -111,8 +110,6 @@ func Obstacle(vm *v1alpha1.VirtualMachine, report *vmpb.ReportStateRequest) (rea
 	switch {
 	case vm.Spec.MigrateStrategy == v1alpha1.MigrateCold:
 		return ObstacleCold, "spec.migrateStrategy is Cold: the guest is shut down, and started on another host."
-	case hasDataDisks(report):
-		return ObstacleDataDisks, "The virtual machine has data disks, which are not copied: the guest is shut down, and started on another host."
 	case !report.GetCanMigrate():
 		return ObstacleHypervisor, "The hypervisor cannot migrate: the guest is shut down, and started on another host."
 	case state == vmpb.ReportStateRequest_STATE_PREPARING || state == vmpb.ReportStateRequest_STATE_WAITING:
@@ -121,13 +118,8 @@ func Obstacle(vm *v1alpha1.VirtualMachine, report *vmpb.ReportStateRequest) (rea
 	return NoObstacle, ""
 }
 
-// hasDataDisks reports whether a hypervisor runs its VM with data disks.
-func hasDataDisks(report *vmpb.ReportStateRequest) bool {
-	return slices.ContainsFunc(report.GetDisks(), func(disk *vmpb.DiskSize) bool { return disk.GetName() != "" })
-}
-
 // Reserve begins a migration from the authoritative Pod. The Pod of the target gets that name; so does its
-// claim, if the disk is on one.
+// claim, if the disk is on one. Those of data disks follow from it.
 func Reserve(status *v1alpha1.VirtualMachineStatus, target string, source *corev1.Pod, order Order, now time.Time) {
 	record := &v1alpha1.VirtualMachineMigration{
 		Phase: v1alpha1.MigrationPreparing, StartTime: metav1.NewTime(now),
@@ -145,6 +137,18 @@ func Reserve(status *v1alpha1.VirtualMachineStatus, target string, source *corev
 	}
 	status.Migration = record
 	Describe(status, now)
+}
+
+// Mount stores the claims of the data disks that the Pod has to which the authority goes. It belongs to the write of Move.
+func Mount(status *v1alpha1.VirtualMachineStatus, mounted []v1alpha1.DataDiskStatus) {
+	for _, disk := range mounted {
+		at := slices.IndexFunc(status.DataDisks, func(known v1alpha1.DataDiskStatus) bool { return known.Name == disk.Name })
+		if at < 0 {
+			status.DataDisks = append(status.DataDisks, disk)
+		} else {
+			status.DataDisks[at].VolumeClaimName = disk.VolumeClaimName
+		}
+	}
 }
 
 // Fail ends the migration under way. From then on the target is a Pod like any other without authority.
@@ -238,8 +242,8 @@ type Facts struct {
 	Source *corev1.Pod
 	// Target is the Pod of the target. Nil: it is not there.
 	Target *corev1.Pod
-	// Claim reports whether the claim of the target is there, and can be used.
-	Claim bool
+	// Claims reports whether all claims of the target are there, and can be used, also if it needs none.
+	Claims bool
 	// Report is the source's. Nil: none.
 	Report *vmpb.ReportStateRequest_Migration
 	// Incoming reports whether the target has reported.
@@ -256,8 +260,8 @@ type Decision struct {
 	Failure string
 	// Message is for users.
 	Message string
-	// CreateClaim, CreatePod and RecordPod are the next step to the target; at most one is set.
-	CreateClaim, CreatePod, RecordPod bool
+	// CreateClaims, CreatePod and RecordPod are the next step to the target; at most one is set.
+	CreateClaims, CreatePod, RecordPod bool
 	// After is when time alone changes the decision. 0: never.
 	After time.Duration
 }
@@ -273,8 +277,8 @@ func Next(f Facts) Decision {
 	case f.Target != nil && record.TargetPodUID == "":
 		return Decision{RecordPod: true}
 	case f.Target != nil || !living: // without a source there will be no guest
-	case record.TargetVolumeClaimName != "" && !f.Claim:
-		return Decision{CreateClaim: true, After: f.rest(readyLimit)}
+	case !f.Claims:
+		return Decision{CreateClaims: true, After: f.rest(readyLimit)}
 	default:
 		return Decision{CreatePod: true}
 	}
@@ -336,17 +340,33 @@ func Final(record *v1alpha1.VirtualMachineMigration, reason string) bool {
 	return reason == ReasonUnschedulable || record.Failures+1 >= MaxFailures
 }
 
+// InUse reports whether a claim is that of a disk of the VM.
+func InUse(status *v1alpha1.VirtualMachineStatus, claim string) bool {
+	return claim == status.VolumeClaimName ||
+		slices.ContainsFunc(status.DataDisks, func(disk v1alpha1.DataDiskStatus) bool { return disk.VolumeClaimName == claim })
+}
+
 // UnusedClaim reports whether a claim of the VM can go: it is neither the disk nor that of a target, and no
-// Pod that exists mounts it. mounts returns the claim of a Pod. Without authority nothing is unused.
-func UnusedClaim(status *v1alpha1.VirtualMachineStatus, claim string, pods []*corev1.Pod, mounts func(*corev1.Pod) string) bool {
-	if status.Migration == nil || status.VolumeClaimName == "" || claim == status.VolumeClaimName ||
-		UnderWay(status) && claim == status.Migration.TargetVolumeClaimName {
+// Pod that exists mounts it. mounts returns the claims of a Pod. Without authority nothing is unused.
+func UnusedClaim(status *v1alpha1.VirtualMachineStatus, claim string, pods []*corev1.Pod, mounts func(*corev1.Pod) []string) bool {
+	return status.VolumeClaimName != "" && unused(status, claim, pods, mounts)
+}
+
+// UnusedDataClaim is UnusedClaim for one of a data disk. While the status does not have the disk, or its claim is not
+// there, any may be the disk's: there reports which claims are.
+func UnusedDataClaim(
+	status *v1alpha1.VirtualMachineStatus, disk, claim string, there func(claim string) bool, pods []*corev1.Pod, mounts func(*corev1.Pod) []string,
+) bool {
+	has := slices.ContainsFunc(status.DataDisks, func(known v1alpha1.DataDiskStatus) bool {
+		return known.Name == disk && there(known.VolumeClaimName)
+	})
+	return has && status.ActivePodName != "" && unused(status, claim, pods, mounts)
+}
+
+func unused(status *v1alpha1.VirtualMachineStatus, claim string, pods []*corev1.Pod, mounts func(*corev1.Pod) []string) bool {
+	if status.Migration == nil || InUse(status, claim) ||
+		UnderWay(status) && (claim == status.Migration.TargetVolumeClaimName || podspec.IsTargetDataClaim(status, claim)) {
 		return false
 	}
-	for _, pod := range pods {
-		if mounts(pod) == claim {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(pods, func(pod *corev1.Pod) bool { return slices.Contains(mounts(pod), claim) })
 }

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"path"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -36,19 +37,43 @@ func DataDiskStatus(status *v1alpha1.VirtualMachineStatus, disk string) *v1alpha
 	return nil
 }
 
-// DataClaim returns the claim of a data disk.
-func DataClaim(vm *v1alpha1.VirtualMachine, disk *v1alpha1.DataDisk) *corev1.PersistentVolumeClaim {
-	claim := claimFrom(vm, &disk.VolumeClaimTemplate, DataClaimName(vm, disk.Name))
-	claim.Labels[v1alpha1.LabelDataDisk] = disk.Name
-	return claim
-}
-
 // IsDataClaim reports whether a claim of a VM is that of a data disk. It does not rest on the label alone, which
 // users can remove: a claim that is no data disk's is deleted when the VM has left it.
 func IsDataClaim(vm *v1alpha1.VirtualMachine, claim *corev1.PersistentVolumeClaim) bool {
 	return claim.Labels[v1alpha1.LabelDataDisk] != "" ||
+		IsTargetDataClaim(&vm.Status, claim.Name) ||
 		slices.ContainsFunc(vm.Status.DataDisks, func(disk v1alpha1.DataDiskStatus) bool { return disk.VolumeClaimName == claim.Name }) ||
 		slices.ContainsFunc(vm.Spec.DataDisks, func(disk v1alpha1.DataDisk) bool { return DataClaimName(vm, disk.Name) == claim.Name })
+}
+
+// IsClaimOf reports whether a claim of a VM may be that of a disk; the empty name is the disk from which the VM starts.
+func IsClaimOf(vm *v1alpha1.VirtualMachine, claim *corev1.PersistentVolumeClaim, disk string) bool {
+	if disk == "" {
+		return !IsDataClaim(vm, claim)
+	}
+	return claim.Labels[v1alpha1.LabelDataDisk] == disk || claim.Name == DataClaimName(vm, disk)
+}
+
+// DataClaims returns the data disks that a Pod has, with their claims.
+func DataClaims(pod *corev1.Pod) []v1alpha1.DataDiskStatus {
+	var disks []v1alpha1.DataDiskStatus
+	for _, volume := range pod.Spec.Volumes {
+		if disk, found := strings.CutPrefix(volume.Name, volumeDisk+"-"); found && volume.PersistentVolumeClaim != nil {
+			disks = append(disks, v1alpha1.DataDiskStatus{Name: disk, VolumeClaimName: volume.PersistentVolumeClaim.ClaimName})
+		}
+	}
+	return disks
+}
+
+// Claims returns the names of all claims that a Pod mounts.
+func Claims(pod *corev1.Pod) []string {
+	var names []string
+	for _, volume := range pod.Spec.Volumes {
+		if volume.PersistentVolumeClaim != nil {
+			names = append(names, volume.PersistentVolumeClaim.ClaimName)
+		}
+	}
+	return names
 }
 
 // NextDataDisks returns what the status has of data disks when the name of the next Pod is reserved, which has those
@@ -129,8 +154,9 @@ func mountDataDisks(vm *v1alpha1.VirtualMachine, disks []*vmpb.DataDisk) (volume
 	return volumes, mounts
 }
 
-// claimFrom returns a claim of a VM from a template.
-func claimFrom(vm *v1alpha1.VirtualMachine, template *v1alpha1.VolumeClaimTemplate, name string) *corev1.PersistentVolumeClaim {
+// Claim returns a claim of a VM's disk from a template. The disk is the name of a data disk; empty, it is the one from which
+// the VM starts.
+func Claim(vm *v1alpha1.VirtualMachine, disk string, template *v1alpha1.VolumeClaimTemplate, name string) *corev1.PersistentVolumeClaim {
 	claim := &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: name, Namespace: vm.Namespace,
@@ -140,8 +166,10 @@ func claimFrom(vm *v1alpha1.VirtualMachine, template *v1alpha1.VolumeClaimTempla
 		Spec: *template.Spec.DeepCopy(),
 	}
 	maps.Copy(claim.Labels, template.Metadata.Labels)
-	delete(claim.Labels, v1alpha1.LabelDataDisk)
 	claim.Labels[v1alpha1.LabelVM] = vm.Name
+	if claim.Labels[v1alpha1.LabelDataDisk] = disk; disk == "" {
+		delete(claim.Labels, v1alpha1.LabelDataDisk)
+	}
 	if len(claim.Spec.AccessModes) == 0 {
 		claim.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
 	}

@@ -14,8 +14,8 @@ import (
 )
 
 // Target returns the Pod of the target of a migration, under the names that the VM's status reserves. The
-// virtual hardware is that of the source, which may be older than the VM's spec; the hypervisor's image and
-// settings are new, and its leases are as those of the source. It is scheduled to another node than the source.
+// virtual hardware, with the disks, is that of the source, which may be older than the VM's spec; the hypervisor's image
+// and settings are new, and its leases are as those of the source. It is scheduled to another node than the source.
 func Target(vm *v1alpha1.VirtualMachine, source *corev1.Pod, s Settings) (*corev1.Pod, error) {
 	has, err := specOf(source)
 	if err != nil {
@@ -24,10 +24,18 @@ func Target(vm *v1alpha1.VirtualMachine, source *corev1.Pod, s Settings) (*corev
 	record := vm.Status.Migration
 	vm = vm.DeepCopy()
 	vm.Status.ActivePodName, vm.Status.VolumeClaimName = record.TargetPodName, record.TargetVolumeClaimName
-	vm.Spec.DataDisks = nil // a VM that runs with some is not migrated
+	vm.Status.DataDisks = nil
+	for _, disk := range has.GetDataDisks() {
+		vm.Status.DataDisks = append(vm.Status.DataDisks, v1alpha1.DataDiskStatus{
+			Name: disk.GetName(), VolumeClaimName: targetDataClaim(record, disk.GetName()),
+		})
+	}
 	spec := vmSpec(vm, s)
 	spec.Mode, spec.MigrationSourcePod = vmpb.VMSpec_SM_INCOMING_MIGRATION, record.SourcePodName
-	spec.InitialImage, spec.RootDiskExists = nil, false
+	spec.InitialImage, spec.RootDiskExists, spec.DataDisks = nil, false, has.GetDataDisks()
+	for _, disk := range spec.DataDisks {
+		disk.Exists, disk.InitialImage = false, nil
+	}
 	spec.Uuid, spec.Address, spec.Resources = has.GetUuid(), has.GetAddress(), has.GetResources()
 	spec.LeaseMode, spec.LeaseDuration = has.GetLeaseMode(), has.GetLeaseDuration() // the lease moves with the guest
 	spec.KernelBoot, spec.UserData, spec.RootDiskBytes = has.GetKernelBoot(), has.GetUserData(), has.GetRootDiskBytes()
@@ -105,14 +113,50 @@ func onOtherNode(affinity *corev1.Affinity, record *v1alpha1.VirtualMachineMigra
 	return affinity
 }
 
-// TargetClaim returns the claim of the disk of a migration's target: a new one like that of the source.
-func TargetClaim(vm *v1alpha1.VirtualMachine, source *corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
-	like := vm.DeepCopy()
-	if like.Spec.VolumeClaimTemplate == nil {
-		like.Spec.VolumeClaimTemplate = &v1alpha1.VolumeClaimTemplate{}
+// targetDataClaim returns the name of the claim of a target's data disk.
+func targetDataClaim(record *v1alpha1.VirtualMachineMigration, disk string) string {
+	return record.TargetPodName + "-" + disk
+}
+
+// IsTargetDataClaim reports whether a claim has the name of one of a data disk of the last migration's target.
+func IsTargetDataClaim(status *v1alpha1.VirtualMachineStatus, claim string) bool {
+	return status.Migration != nil && strings.HasPrefix(claim, targetDataClaim(status.Migration, ""))
+}
+
+// CopiedClaim is a claim whose disk a migration copies to another one.
+type CopiedClaim struct {
+	// Disk is the name of a data disk. Empty: the disk from which the VM starts.
+	Disk string
+	// From is the name of the source's claim, and To that of the target's.
+	From, To string
+}
+
+// CopiedClaims returns the claims of the migration under way, whose source is a Pod.
+func CopiedClaims(vm *v1alpha1.VirtualMachine, source *corev1.Pod) []CopiedClaim {
+	record := vm.Status.Migration
+	var claims []CopiedClaim
+	if record.TargetVolumeClaimName != "" {
+		claims = append(claims, CopiedClaim{From: vm.Status.VolumeClaimName, To: record.TargetVolumeClaimName})
 	}
-	like.Spec.VolumeClaimTemplate.Spec = *source.Spec.DeepCopy()
-	claim := Claim(like, vm.Status.Migration.TargetVolumeClaimName)
+	for _, disk := range DataClaims(source) {
+		claims = append(claims, CopiedClaim{Disk: disk.Name, From: disk.VolumeClaimName, To: targetDataClaim(record, disk.Name)})
+	}
+	return claims
+}
+
+// TargetClaim returns a claim of a migration's target: a new one like that of the source.
+func TargetClaim(vm *v1alpha1.VirtualMachine, of CopiedClaim, source *corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
+	like := v1alpha1.VolumeClaimTemplate{}
+	for _, template := range vm.Spec.DataDisks {
+		if template.Name == of.Disk {
+			like = *template.VolumeClaimTemplate.DeepCopy()
+		}
+	}
+	if of.Disk == "" && vm.Spec.VolumeClaimTemplate != nil {
+		like = *vm.Spec.VolumeClaimTemplate.DeepCopy()
+	}
+	like.Spec = *source.Spec.DeepCopy()
+	claim := Claim(vm, of.Disk, &like, of.To)
 	// The volume, and what filled it, are those of one claim only.
 	claim.Spec.VolumeName, claim.Spec.DataSource, claim.Spec.DataSourceRef = "", nil, nil
 	return claim

@@ -48,11 +48,6 @@ func UserDataKey(from *v1alpha1.UserData) string {
 	return cmp.Or(from.SecretRef.Key, "userData")
 }
 
-// Claim returns the claim of a VM's disk, from the VM's template.
-func Claim(vm *v1alpha1.VirtualMachine, name string) *corev1.PersistentVolumeClaim {
-	return claimFrom(vm, vm.Spec.VolumeClaimTemplate, name)
-}
-
 // ClaimName returns the name of the claim of a Pod's disk; empty if the disk is ephemeral.
 func ClaimName(pod *corev1.Pod) string {
 	for _, volume := range pod.Spec.Volumes {

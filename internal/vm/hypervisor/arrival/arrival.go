@@ -29,9 +29,9 @@ import (
 
 // Machine is the machine that receives: a *qemu.Process.
 type Machine interface {
-	Receive(ctx context.Context, export string) error
+	Receive(ctx context.Context, exports []qemu.Export) error
 	Received(ctx context.Context) error
-	CloseExport(ctx context.Context) error
+	CloseExports(ctx context.Context) error
 	Dial(ctx context.Context, socket qemu.Socket) (net.Conn, error)
 	Done() <-chan struct{}
 	Exit() qemu.Exit
@@ -55,9 +55,9 @@ type Options struct {
 	Siblings Siblings
 	// Describe returns what the source must have, too.
 	Describe func() (negotiation.Machine, error)
-	// Start starts a machine that waits for a state, with an empty disk of that size in bytes; 0 is
-	// the disk that both sides share. The machine is the caller's, also after an error of Run.
-	Start func(ctx context.Context, diskBytes uint64) (Machine, error)
+	// Start starts a machine that waits for a state, with empty disks of these sizes; none are the disks
+	// that both sides share. The machine is the caller's, also after an error of Run.
+	Start func(ctx context.Context, disks []*vmpb.DiskSize) (Machine, error)
 	// Lease waits, once this hypervisor is authoritative, until it has a lease. Nobody else has the guest then: an
 	// error ends it. Nil: leases do not expire.
 	Lease func(ctx context.Context) error
@@ -96,8 +96,26 @@ func (t Timing) withDefaults() Timing {
 // ErrNotArrived is wrapped by the errors of Run: the guest has not run here, and must not.
 var ErrNotArrived = errors.New("no migration has arrived")
 
-// export is the name of the disk. Nobody gets to it without the certificate.
-const export = "root"
+// disksOf returns the disks that travel, the root disk first.
+func disksOf(chosen *vmpb.MigrationProtocol_QemuNBD) []*vmpb.DiskSize {
+	if !chosen.GetConstraintWithBlockmigration() {
+		return nil
+	}
+	return append([]*vmpb.DiskSize{{Bytes: chosen.GetConstraintDiskBytes()}}, chosen.GetConstraintDataDisks()...)
+}
+
+// exportsOf returns where disks arrive. Nobody gets there without the certificate.
+func exportsOf(disks []*vmpb.DiskSize) []qemu.Export {
+	var exports []qemu.Export
+	for _, disk := range disks {
+		name := "root"
+		if disk.GetName() != "" {
+			name = "data-" + disk.GetName()
+		}
+		exports = append(exports, qemu.Export{Serial: disk.GetName(), Name: name})
+	}
+	return exports
+}
 
 // Arrival is the target's side of one migration.
 type Arrival struct {
@@ -226,18 +244,18 @@ func (a *Arrival) choose(request *vmpb.StartMigrationRequest) (*vmpb.MigrationPr
 func (a *Arrival) listen(ctx context.Context, chosen *vmpb.MigrationProtocol_QemuNBD, c call) error {
 	ctx, cancel := context.WithTimeout(ctx, a.Timing.Command)
 	defer cancel()
-	machine, err := a.Start(ctx, chosen.GetConstraintDiskBytes())
+	disks := disksOf(chosen)
+	machine, err := a.Start(ctx, disks)
 	if err != nil {
 		return err
 	}
 	a.machine = machine
-	name := ""
+	exports := exportsOf(disks)
 	dial := map[bulk.Channel]bulk.Dial{bulk.Memory: a.dial(qemu.MemorySocket)}
-	if chosen.GetConstraintWithBlockmigration() {
-		name = export
+	if len(exports) > 0 {
 		dial[bulk.Disk] = a.dial(qemu.DiskSocket)
 	}
-	if err := machine.Receive(ctx, name); err != nil {
+	if err := machine.Receive(ctx, exports); err != nil {
 		return err
 	}
 	pod := c.request.GetUs().GetPodName()
@@ -248,8 +266,12 @@ func (a *Arrival) listen(ctx context.Context, chosen *vmpb.MigrationProtocol_Qem
 		return err
 	}
 	chosen.NegotiatedEndpoint = "tcp:" + a.receiver.Address(bulk.Memory)
-	if name != "" {
-		chosen.NegotiatedNbdEndpoint, chosen.NegotiatedExport = a.receiver.Address(bulk.Disk), name
+	for _, export := range exports {
+		if export.Serial == "" {
+			chosen.NegotiatedNbdEndpoint, chosen.NegotiatedExport = a.receiver.Address(bulk.Disk), export.Name
+		} else {
+			chosen.NegotiatedDataExports = append(chosen.NegotiatedDataExports, export.Name)
+		}
 	}
 	return nil
 }
@@ -304,7 +326,7 @@ func (a *Arrival) complete(ctx context.Context) error {
 	if a.answer.GetMigrationProtocol().GetQemuNbd().GetNegotiatedExport() != "" {
 		ctx, cancel := context.WithTimeout(ctx, a.Timing.Command)
 		defer cancel()
-		if err := a.machine.CloseExport(ctx); err != nil {
+		if err := a.machine.CloseExports(ctx); err != nil {
 			return a.exit(handover.Broken, err)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -38,9 +39,9 @@ func (caller) Accept(context.Context, net.Conn, string, string) (*tls.Conn, erro
 // machine waits for a state that does not come.
 type machine struct{ done chan struct{} }
 
-func (machine) Receive(context.Context, string) error { return nil }
-func (machine) Received(ctx context.Context) error    { <-ctx.Done(); return ctx.Err() }
-func (machine) CloseExport(context.Context) error     { return nil }
+func (machine) Receive(context.Context, []qemu.Export) error { return nil }
+func (machine) Received(ctx context.Context) error           { <-ctx.Done(); return ctx.Err() }
+func (machine) CloseExports(context.Context) error           { return nil }
 func (machine) Dial(context.Context, qemu.Socket) (net.Conn, error) {
 	return nil, errors.New("there is nobody")
 }
@@ -67,7 +68,7 @@ func newArrival(change func(*Options)) *Arrival {
 	options := Options{
 		Us: id("web-2", 7), Source: "web-1", Siblings: caller("web-1"),
 		Describe: func() (negotiation.Machine, error) { return negotiation.Machine{Hardware: "pc"}, nil },
-		Start: func(context.Context, uint64) (Machine, error) {
+		Start: func(context.Context, []*vmpb.DiskSize) (Machine, error) {
 			return machine{make(chan struct{})}, nil
 		},
 		Log: slog.New(slog.DiscardHandler),
@@ -121,12 +122,12 @@ func TestCallersThatAreRefused(t *testing.T) {
 
 // The first call that fits is the migration. The same source may ask again until it connects.
 func TestCalls(t *testing.T) {
-	var started []uint64
+	var started [][]*vmpb.DiskSize
 	a := newArrival(func(o *Options) {
 		start := o.Start
-		o.Start = func(ctx context.Context, bytes uint64) (Machine, error) {
-			started = append(started, bytes)
-			return start(ctx, bytes)
+		o.Start = func(ctx context.Context, disks []*vmpb.DiskSize) (Machine, error) {
+			started = append(started, disks)
+			return start(ctx, disks)
 		}
 	})
 	ctx, cancel := context.WithCancelCause(t.Context())
@@ -141,7 +142,7 @@ func TestCalls(t *testing.T) {
 	}
 	again, err := a.StartMigration(t.Context(), offer(id("web-1", 1), "pc"))
 	wantCode(t, err, codes.OK)
-	if !proto.Equal(first, again) || len(started) != 1 || started[0] != 512 {
+	if !proto.Equal(first, again) || len(started) != 1 || started[0][0].GetBytes() != 512 {
 		t.Errorf("%d machines were started, and the answers are %v and %v", len(started), first, again)
 	}
 	_, err = a.StartMigration(t.Context(), offer(id("web-1", 2), "pc"))
@@ -155,15 +156,59 @@ func TestCalls(t *testing.T) {
 	wantCode(t, err, codes.FailedPrecondition)
 }
 
+// Each disk has an export of its own, and starts empty with the size that the source's has.
+func TestDisksArrive(t *testing.T) {
+	source := negotiation.Machine{Hardware: "pc", DiskBytes: 512, DataDisks: []negotiation.DataDisk{{Name: "root", Bytes: 1024}, {Name: "db", Bytes: 2048}}}
+	var started []*vmpb.DiskSize
+	var received []qemu.Export
+	a := newArrival(func(o *Options) {
+		o.Describe = func() (negotiation.Machine, error) { return source, nil }
+		o.Start = func(_ context.Context, disks []*vmpb.DiskSize) (Machine, error) {
+			started = disks
+			return exporting{machine{make(chan struct{})}, &received}, nil
+		}
+	})
+	go func() { _ = a.Run(t.Context()) }()
+	offered := negotiation.Offer(source)
+	answer, err := a.StartMigration(t.Context(), &vmpb.StartMigrationRequest{Us: id("web-1", 1), SupportedMigrationProtocol: offered})
+	wantCode(t, err, codes.OK)
+	agreed, err := negotiation.Verify(offered, answer.GetMigrationProtocol())
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []qemu.Export{{Name: agreed.GetNegotiatedExport()}, {Serial: "root", Name: agreed.GetNegotiatedDataExports()[0]}, {Serial: "db", Name: agreed.GetNegotiatedDataExports()[1]}}
+	if !slices.Equal(received, want) {
+		t.Errorf("the exports are %v, and the source is told %v", received, want)
+	}
+	var sizes []uint64
+	for _, disk := range started {
+		sizes = append(sizes, disk.GetBytes())
+	}
+	if !slices.Equal(sizes, []uint64{512, 1024, 2048}) {
+		t.Errorf("the machine was started with disks of %v bytes", sizes)
+	}
+}
+
+// exporting remembers the exports.
+type exporting struct {
+	machine
+	received *[]qemu.Export
+}
+
+func (e exporting) Receive(_ context.Context, exports []qemu.Export) error {
+	*e.received = exports
+	return nil
+}
+
 func TestNoMigration(t *testing.T) {
 	for name, change := range map[string]func(*Options){
 		"nobody calls":    func(o *Options) { o.Timing.Call = time.Nanosecond },
 		"nobody connects": func(o *Options) { o.Timing.Connect = time.Nanosecond },
 		"no QEMU": func(o *Options) {
-			o.Start = func(context.Context, uint64) (Machine, error) { return nil, errors.New("none") }
+			o.Start = func(context.Context, []*vmpb.DiskSize) (Machine, error) { return nil, errors.New("none") }
 		},
 		"QEMU ends": func(o *Options) {
-			o.Start = func(context.Context, uint64) (Machine, error) {
+			o.Start = func(context.Context, []*vmpb.DiskSize) (Machine, error) {
 				m := machine{make(chan struct{})}
 				close(m.done)
 				return m, nil

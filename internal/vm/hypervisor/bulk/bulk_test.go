@@ -8,6 +8,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"fmt"
 	"io"
 	"math/big"
 	"net"
@@ -204,6 +205,27 @@ func TestDisk(t *testing.T) {
 			t.Errorf("error = %v, want EOF", err)
 		}
 		must(t, target.Close())
+	}
+}
+
+// Each disk has a connection of its own, and none waits for another.
+func TestDisks(t *testing.T) {
+	l := newLine(t)
+	var sources, targets []net.Conn
+	for range 3 {
+		source, target := l.connect(t, Disk)
+		sources, targets = append(sources, source), append(targets, target)
+	}
+	for i := range sources {
+		text := fmt.Sprint("block", i)
+		_, err := io.WriteString(sources[i], text)
+		must(t, err)
+		got := make([]byte, len(text))
+		_, err = io.ReadFull(targets[i], got)
+		must(t, err)
+		if string(got) != text {
+			t.Errorf("disk %d got %q", i, got)
+		}
 	}
 }
 

@@ -1,9 +1,9 @@
 // Package bulk carries the bulk traffic of a live migration between the sockets of two QEMUs,
 // through TLS.
 //
-// There is a channel for memory and devices, and one for the disk. The end of the memory's channel
-// has a meaning: an end in order is the source's commit, after which its guest cannot go on
-// without a switchover. Anything else, as the end of the process, is none.
+// There is a channel for memory and devices, and one for the disks, with a connection for each. The
+// end of the memory's channel has a meaning: an end in order is the source's commit, after which its
+// guest cannot go on without a switchover. Anything else, as the end of the process, is none.
 package bulk
 
 import (
@@ -85,7 +85,7 @@ func (r *Receiver) Address(channel Channel) string { return r.ports[channel].Add
 func (r *Receiver) Begun() bool { return r.begun.Load() }
 
 // End receives once, after the end of the memory's channel: nil if the source has committed, else
-// ErrCut. It is also the end if the disk's channel ends before the memory's has begun.
+// ErrCut. It is also the end if a connection of the disks' channel ends before the memory's has begun.
 func (r *Receiver) End() <-chan error { return r.end }
 
 // Close ends all connections and waits for that.
@@ -176,8 +176,8 @@ func (r *Receiver) carry(ctx context.Context, channel Channel, conn *tls.Conn) e
 	return nil
 }
 
-// endDisk is the end of the disk's channel by the source, which copies the disk before the memory, and until
-// that has arrived.
+// endDisk is the end of a connection of the disks' channel by the source, which copies the disks before the memory,
+// and until that has arrived.
 func (r *Receiver) endDisk() {
 	if !r.taken.Swap(true) {
 		r.end <- fmt.Errorf("%w: the disk's channel has ended before the memory's began", ErrCut)

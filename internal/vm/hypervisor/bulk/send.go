@@ -53,14 +53,19 @@ func (s *Sender) accept(ctx context.Context, channel Channel, source Source) {
 		if err != nil {
 			return
 		}
+		if channel == Disk { // there is a connection for each disk
+			s.work.Go(func() {
+				_ = s.carry(ctx, channel, source.To, qemu)
+				_ = qemu.Close()
+			})
+			continue
+		}
 		err = s.carry(ctx, channel, source.To, qemu)
 		_ = qemu.Close()
-		if channel == Memory { // there is one connection for memory only
-			if err != nil {
-				s.broken <- err
-			}
-			return
+		if err != nil {
+			s.broken <- err
 		}
+		return
 	}
 }
 

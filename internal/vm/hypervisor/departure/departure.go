@@ -57,7 +57,7 @@ type Options struct {
 	Describe func() (negotiation.Machine, error)
 	// Report is called with news. It does not block.
 	Report func(controller.Migration)
-	// Bandwidth is the limit of each channel in bytes per second. 0: see qemu.Destination.
+	// Bandwidth is the limit of each copy in bytes per second. 0: see qemu.Destination.
 	Bandwidth uint64
 	// Timing are the time limits. Zero: all defaults.
 	Timing Timing

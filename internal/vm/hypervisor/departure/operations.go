@@ -107,7 +107,7 @@ func (d *Departure) report(phase vmpb.ReportStateRequest_Migration_Phase, done q
 // copy sends everything. It tells that the guest was stopped, and that all has left.
 func (d *Departure) copy(ctx context.Context, tell func(Result)) {
 	d.report(vmpb.ReportStateRequest_Migration_PHASE_COPYING, qemu.Progress{}, "")
-	to := qemu.Destination{Export: d.attempt.agreed.GetNegotiatedExport(), Bandwidth: d.Bandwidth}
+	to := qemu.Destination{Exports: exportsOf(d.attempt.agreed), Bandwidth: d.Bandwidth}
 	err := d.openSender(to)
 	if err == nil {
 		err = d.send(ctx, to)
@@ -130,6 +130,20 @@ func (d *Departure) copy(ctx context.Context, tell func(Result)) {
 	tell(Result{event: handover.Copied})
 }
 
+// exportsOf returns where the disks go.
+func exportsOf(agreed *vmpb.MigrationProtocol_QemuNBD) []qemu.Export {
+	if agreed.GetNegotiatedExport() == "" {
+		return nil
+	}
+	exports := []qemu.Export{{Name: agreed.GetNegotiatedExport(), Bytes: agreed.GetConstraintDiskBytes()}}
+	for i, disk := range agreed.GetConstraintDataDisks() {
+		exports = append(exports, qemu.Export{
+			Serial: disk.GetName(), Name: agreed.GetNegotiatedDataExports()[i], Bytes: disk.GetBytes(),
+		})
+	}
+	return exports
+}
+
 // openSender lets QEMU's sockets lead to the target.
 func (d *Departure) openSender(to qemu.Destination) error {
 	channels := map[bulk.Channel]bulk.Source{}
@@ -138,7 +152,7 @@ func (d *Departure) openSender(to qemu.Destination) error {
 		return err
 	}
 	channels[bulk.Memory] = bulk.Source{From: memory, To: strings.TrimPrefix(d.attempt.agreed.GetNegotiatedEndpoint(), "tcp:")}
-	if to.Export != "" {
+	if len(to.Exports) > 0 {
 		disk, err := d.Machine.Listen(qemu.DiskSocket)
 		if err != nil {
 			_ = memory.Close()

@@ -8,6 +8,7 @@ package negotiation
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"google.golang.org/grpc/codes"
@@ -25,10 +26,20 @@ type Machine struct {
 	DiskBytes uint64
 	// SharedDisk reports whether both sides have the same root disk attached.
 	SharedDisk bool
+	// DataDisks are the disks beside the root disk, in the order of the guest's bus. They travel with it.
+	DataDisks []DataDisk
+}
+
+// DataDisk is a disk beside the root disk.
+type DataDisk struct {
+	// Name of the disk.
+	Name string
+	// Bytes is the size of the source's. Ignored for a target.
+	Bytes uint64
 }
 
 // Offer returns the protocols of a source, the best first. The memory's channel is always
-// encrypted; so is the disk's, and the disk travels with the VM unless it is shared.
+// encrypted; so is the disks', and the disks travel with the VM unless the root disk is shared.
 //
 // QEMU's own block migration (qmeu_block) is not offered: with a large disk it has been
 // measured to end before all was copied.
@@ -40,6 +51,9 @@ func Offer(source Machine) []*vmpb.MigrationProtocol {
 	}
 	if !source.SharedDisk {
 		nbd.ConstraintDiskBytes = source.DiskBytes
+	}
+	for _, disk := range source.DataDisks {
+		nbd.ConstraintDataDisks = append(nbd.ConstraintDataDisks, &vmpb.DiskSize{Name: disk.Name, Bytes: disk.Bytes})
 	}
 	return []*vmpb.MigrationProtocol{{Kind: &vmpb.MigrationProtocol_QemuNbd{QemuNbd: nbd}}}
 }
@@ -106,12 +120,46 @@ func chooseNBD(offered *vmpb.MigrationProtocol_QemuNBD, target Machine) (chosen 
 		return nil, fmt.Sprintf("the guest's hardware is (%s) at the source, and would be (%s) here",
 			offered.GetConstraintHardware(), target.Hardware)
 	}
+	disks, reason := chooseDataDisks(offered.GetConstraintDataDisks(), block, target)
+	if reason != "" {
+		return nil, reason
+	}
 	return &vmpb.MigrationProtocol_QemuNBD{
 		ConstraintWithBlockmigration: block,
 		ConstraintTls:                true,
 		ConstraintDiskBytes:          offered.GetConstraintDiskBytes(),
 		ConstraintHardware:           offered.GetConstraintHardware(),
+		ConstraintDataDisks:          disks,
 	}, ""
+}
+
+// chooseDataDisks returns the constraint on the data disks, or why it cannot be kept. Only disks of the same names in the
+// same order are accepted: one that is missing would be lost, and one too many would be blank.
+func chooseDataDisks(offered []*vmpb.DiskSize, block bool, target Machine) (chosen []*vmpb.DiskSize, reason string) {
+	same := slices.EqualFunc(offered, target.DataDisks, func(a *vmpb.DiskSize, b DataDisk) bool { return a.GetName() == b.Name })
+	switch {
+	case !same:
+		return nil, fmt.Sprintf("the data disks are %s at the source, and would be %s here", names(offered, (*vmpb.DiskSize).GetName),
+			names(target.DataDisks, func(disk DataDisk) string { return disk.Name }))
+	case len(offered) > 0 && !block:
+		return nil, "the data disks would be lost, since no disk travels with the VM"
+	}
+	for _, disk := range offered {
+		if disk.GetBytes() == 0 {
+			return nil, "the size of data disk " + disk.GetName() + " is missing"
+		}
+		chosen = append(chosen, &vmpb.DiskSize{Name: disk.GetName(), Bytes: disk.GetBytes()})
+	}
+	return chosen, ""
+}
+
+// names lists names for users.
+func names[D any](disks []D, name func(D) string) string {
+	var all []string
+	for _, disk := range disks {
+		all = append(all, name(disk))
+	}
+	return "(" + strings.Join(all, ", ") + ")"
 }
 
 // Verify returns the target's answer if it is one of the offered protocols, with all constraints and
@@ -133,6 +181,7 @@ func Verify(offered []*vmpb.MigrationProtocol, answer *vmpb.MigrationProtocol) (
 func constraints(answer *vmpb.MigrationProtocol_QemuNBD) *vmpb.MigrationProtocol_QemuNBD {
 	bare := proto.CloneOf(answer)
 	bare.NegotiatedEndpoint, bare.NegotiatedNbdEndpoint, bare.NegotiatedExport = "", "", ""
+	bare.NegotiatedDataExports = nil
 	return bare
 }
 
@@ -144,6 +193,12 @@ func checkEndpoints(answer *vmpb.MigrationProtocol_QemuNBD) error {
 		return nil
 	case answer.GetNegotiatedNbdEndpoint() == "" || answer.GetNegotiatedExport() == "":
 		return errors.New("the target does not say where the disk goes")
+	}
+	exports := append([]string{answer.GetNegotiatedExport()}, answer.GetNegotiatedDataExports()...)
+	disks := 1 + len(answer.GetConstraintDataDisks())
+	slices.Sort(exports)
+	if len(exports) != disks || exports[0] == "" || len(slices.Compact(exports)) != disks {
+		return errors.New("the target does not say where each of the data disks goes")
 	}
 	return nil
 }

@@ -16,12 +16,29 @@ const hardware = "pc-q35-7.2 tcg 1 CPU"
 var (
 	own    = Machine{Hardware: hardware, DiskBytes: 1 << 20}
 	shared = Machine{Hardware: hardware, SharedDisk: true}
+	more   = Machine{Hardware: hardware, DiskBytes: 1 << 20, DataDisks: []DataDisk{{"logs", 1 << 20}, {"db", 3 << 20}}}
 )
+
+// with returns a target with data disks.
+func with(names ...string) Machine {
+	target := Machine{Hardware: hardware}
+	for _, name := range names {
+		target.DataDisks = append(target.DataDisks, DataDisk{Name: name})
+	}
+	return target
+}
 
 func qemu(block bool) *vmpb.MigrationProtocol {
 	return &vmpb.MigrationProtocol{Kind: &vmpb.MigrationProtocol_QmeuBlock{
 		QmeuBlock: &vmpb.MigrationProtocol_Qemu{ConstraintWithBlockmigration: block},
 	}}
+}
+
+// offered returns an offer with data disks that is changed.
+func offered(change func(*vmpb.MigrationProtocol_QemuNBD)) []*vmpb.MigrationProtocol {
+	protocols := Offer(more)
+	change(protocols[0].GetQemuNbd())
+	return protocols
 }
 
 func nbd(change func(*vmpb.MigrationProtocol_QemuNBD)) *vmpb.MigrationProtocol {
@@ -38,6 +55,14 @@ func TestChoose(t *testing.T) {
 	}{
 		"own disks":                     {Offer(own), Machine{Hardware: hardware}, Offer(own)[0]},
 		"a shared disk":                 {Offer(shared), shared, Offer(shared)[0]},
+		"data disks":                    {Offer(more), with("logs", "db"), Offer(more)[0]},
+		"in another order":              {Offer(more), with("db", "logs"), nil},
+		"one is missing":                {Offer(more), with("logs"), nil},
+		"one too many":                  {Offer(more), with("logs", "db", "other"), nil},
+		"none at the source":            {Offer(own), with("logs"), nil},
+		"none at the target":            {Offer(more), own, nil},
+		"a data disk without a size":    {offered(func(p *vmpb.MigrationProtocol_QemuNBD) { p.ConstraintDataDisks[1].Bytes = 0 }), with("logs", "db"), nil},
+		"data disks and a shared one":   {Offer(Machine{Hardware: hardware, SharedDisk: true, DataDisks: more.DataDisks}), Machine{Hardware: hardware, SharedDisk: true, DataDisks: more.DataDisks}, nil},
 		"the second":                    {append([]*vmpb.MigrationProtocol{qemu(true), {}}, Offer(own)...), own, Offer(own)[0]},
 		"nothing":                       {nil, own, nil},
 		"an unknown one":                {[]*vmpb.MigrationProtocol{{}}, own, nil},
@@ -91,6 +116,17 @@ func TestUnknownConstraint(t *testing.T) {
 	}
 }
 
+// A target of an earlier version knows no data disks: it drops their field, and does not compare the hardware as now.
+func TestEarlierTarget(t *testing.T) {
+	answer, err := Choose(offered(func(p *vmpb.MigrationProtocol_QemuNBD) { p.ConstraintDataDisks = nil }), own)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Verify(Offer(more), answered(answer)); err == nil {
+		t.Error("the source does not notice that its data disks would be lost")
+	}
+}
+
 // answered adds what a target negotiates.
 func answered(answer *vmpb.MigrationProtocol) *vmpb.MigrationProtocol {
 	p := answer.GetQemuNbd()
@@ -102,6 +138,22 @@ func TestVerify(t *testing.T) {
 	offered := Offer(own)
 	if _, err := Verify(offered, answered(Offer(own)[0])); err != nil {
 		t.Errorf("a good answer: %v", err)
+	}
+	all := func(exports ...string) *vmpb.MigrationProtocol {
+		answer := answered(Offer(more)[0])
+		answer.GetQemuNbd().NegotiatedDataExports = exports
+		return answer
+	}
+	if _, err := Verify(Offer(more), all("a", "b")); err != nil {
+		t.Errorf("a good answer for data disks: %v", err)
+	}
+	for name, exports := range map[string][]string{
+		"no place": nil, "one place": {"a"}, "three places": {"a", "b", "c"}, "one place for two": {"a", "a"},
+		"that of the root disk": {"a", "root"}, "an empty one": {"a", ""},
+	} {
+		if got, err := Verify(Offer(more), all(exports...)); err == nil {
+			t.Errorf("%s: accepted as %v", name, got)
+		}
 	}
 	for name, answer := range map[string]*vmpb.MigrationProtocol{
 		"nothing":            {},

@@ -82,7 +82,12 @@ func bounded(t *testing.T) context.Context {
 // start runs a machine, with the guest stopped, until the test ends.
 func start(t *testing.T, config Config) *Process {
 	t.Helper()
-	p, err := Start(bounded(t), requireQEMU(t), config)
+	return startWith(t, requireQEMU(t), config)
+}
+
+func startWith(t *testing.T, program string, config Config) *Process {
+	t.Helper()
+	p, err := Start(bounded(t), program, config)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,16 +2,7 @@ package qemu
 
 import (
 	"context"
-	"fmt"
 	"time"
-)
-
-// The copy of the root disk, in the QEMU that sends it.
-const (
-	// migrationJob copies the disk.
-	migrationJob = "migration"
-	// migrationNode is the destination of the copy.
-	migrationNode = "migration"
 )
 
 // lookEvery is how often progress is asked for.
@@ -52,48 +43,6 @@ func (p *Process) queryMigration(ctx context.Context) (migrationInfo, error) {
 	var info migrationInfo
 	err := p.monitor.Execute(ctx, "query-migrate", nil, &info)
 	return info, err
-}
-
-// jobInfo is a job in the answer to query-jobs.
-type jobInfo struct {
-	ID      string `json:"id"`
-	Status  string `json:"status"`
-	Current uint64 `json:"current-progress"`
-	Total   uint64 `json:"total-progress"`
-	Error   string `json:"error"`
-}
-
-// Statuses of a job.
-const (
-	jobReady     = "ready"
-	jobConcluded = "concluded"
-)
-
-// queryJob returns the copy of the disk; the zero value if there is none.
-func (p *Process) queryJob(ctx context.Context) (jobInfo, error) {
-	var jobs []jobInfo
-	if err := p.monitor.Execute(ctx, "query-jobs", nil, &jobs); err != nil {
-		return jobInfo{}, err
-	}
-	for _, job := range jobs {
-		if job.ID == migrationJob {
-			return job, nil
-		}
-	}
-	return jobInfo{}, nil
-}
-
-// failure returns why the copy of the disk has ended; nil if it goes on.
-func (j jobInfo) failure() error {
-	switch {
-	case j.ID == "":
-		return fmt.Errorf("the copy of the disk has vanished")
-	case j.Status == jobConcluded && j.Error != "":
-		return fmt.Errorf("copying the disk: %s", j.Error)
-	case j.Status == jobConcluded:
-		return fmt.Errorf("the copy of the disk was ended")
-	}
-	return nil
 }
 
 // await repeats a check, after each event and now and then, until it says that it is done.

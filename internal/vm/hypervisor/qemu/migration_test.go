@@ -26,32 +26,36 @@ const (
 	scribeDisk    = (scribeStart + scribeSectors) * sectorBytes
 )
 
-// pair is a machine, and one that waits for its state.
+// dataSize is the size of the pair's data disk, another one than the root disk's.
+const dataSize = scribeDisk + 3<<20
+
+// exports are the disks of a pair.
+var exports = []Export{{Name: "disk", Bytes: scribeDisk}, {Serial: "logs", Name: "more", Bytes: dataSize}}
+
+// pair is a machine, and one that waits for its state. The guest writes to both disks.
 type pair struct {
 	t              *testing.T
 	source, target *Process
-	disk           string // the target's
-	cut            func() // of what joins their sockets
+	disks          []string // the target's
+	cut            func()   // of what joins their sockets
 	sent           atomic.Int64
 }
 
 // newPair boots scribe, and lets the sockets of the source lead to those of the target.
 func newPair(t *testing.T) (*pair, *reader) {
 	t.Helper()
-	config := machine(t, scribe)
-	must(t, os.Truncate(config.Disks.Root.Path, scribeDisk))
+	config := pairMachine(t, bootSector("scribes"))
 	config.Sockets = t.TempDir()
-	l := &pair{t: t, source: start(t, config)}
+	l := &pair{t: t, source: startWith(t, bootAll(t), config)}
 	console := attach(t, l.source)
 	must(t, l.source.Cont(bounded(t)))
 	console.until(scribeBanner)
 
-	config = machine(t, nil)
-	must(t, os.Truncate(config.Disks.Root.Path, scribeDisk))
-	l.disk = config.Disks.Root.Path
+	config = pairMachine(t, nil)
+	l.disks = []string{config.Disks.Root.Path, config.Disks.Data[0].Path}
 	config.Sockets, config.Incoming = t.TempDir(), true
-	l.target = start(t, config)
-	must(t, l.target.Receive(bounded(t), "disk"))
+	l.target = startWith(t, bootAll(t), config)
+	must(t, l.target.Receive(bounded(t), exports))
 	ctx, cancel := context.WithCancel(t.Context())
 	t.Cleanup(cancel)
 	l.cut = cancel
@@ -62,6 +66,27 @@ func newPair(t *testing.T) (*pair, *reader) {
 		go l.join(ctx, listener, socket)
 	}
 	return l, console
+}
+
+// bootAll is QEMU with a firmware that knows all disks.
+func bootAll(t *testing.T) string {
+	t.Helper()
+	requireQEMU(t)
+	program, err := filepath.Abs(filepath.Join("..", "testdata", "boot-all"))
+	must(t, err)
+	return program
+}
+
+// pairMachine has a root disk and a data disk.
+func pairMachine(t *testing.T, guest []byte) Config {
+	t.Helper()
+	config := machine(t, guest)
+	must(t, os.Truncate(config.Disks.Root.Path, scribeDisk))
+	path := filepath.Join(t.TempDir(), "data.raw")
+	must(t, os.WriteFile(path, nil, 0o600))
+	must(t, os.Truncate(path, dataSize))
+	config.Disks.Data = []DataDisk{{Disk: Disk{Path: path}, Serial: "logs"}}
+	return config
 }
 
 func (l *pair) join(ctx context.Context, listener net.Listener, socket Socket) {
@@ -82,7 +107,7 @@ func (l *pair) join(ctx context.Context, listener net.Listener, socket Socket) {
 }
 
 func (l *pair) send() error {
-	return l.source.Send(bounded(l.t), Destination{Export: "disk"}, func(Progress) {})
+	return l.source.Send(bounded(l.t), Destination{Exports: exports}, func(Progress) {})
 }
 
 // wantNumbers reads the disk of a guest that has ended after it printed last.
@@ -109,12 +134,12 @@ func TestMachineMoves(t *testing.T) {
 	if state := runState(t, l.source); state != string(Leaving) {
 		t.Errorf("the source is %s before the rest is sent", state)
 	}
-	must(t, l.source.Finish(bounded(t), Destination{Export: "disk"}))
+	must(t, l.source.Finish(bounded(t), Destination{Exports: exports}))
 	must(t, l.target.Received(bounded(t)))
 	if got := [2]string{runState(t, l.source), runState(t, l.target)}; got != [2]string{string(Left), string(Paused)} {
 		t.Errorf("the two are %v: a guest runs without being continued", got)
 	}
-	must(t, l.target.CloseExport(bounded(t)))
+	must(t, l.target.CloseExports(bounded(t)))
 	arrived := attach(t, l.target)
 	must(t, l.target.Cont(bounded(t)))
 	t.Logf("moved in %v, of which the guest stood still for %v", time.Since(begun), time.Since(stopped))
@@ -127,7 +152,10 @@ func TestMachineMoves(t *testing.T) {
 	}
 	_, last = arrived.numbers(300)
 	must(t, l.target.Kill(bounded(t)))
-	wantNumbers(t, l.disk, lastNumber(t, arrived, last))
+	last = lastNumber(t, arrived, last)
+	for _, disk := range l.disks {
+		wantNumbers(t, disk, last)
+	}
 }
 
 // lastNumber reads the rest of what a machine printed that has ended, and leaves what follows the last
@@ -164,7 +192,7 @@ func TestMigrationIsAbandoned(t *testing.T) {
 			return nil
 		},
 		"when all is sent": func(l *pair) error {
-			return errors.Join(l.send(), l.source.Finish(bounded(t), Destination{Export: "disk"}))
+			return errors.Join(l.send(), l.source.Finish(bounded(t), Destination{Exports: exports}))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -175,10 +203,10 @@ func TestMigrationIsAbandoned(t *testing.T) {
 			must(t, l.source.Abandon(bounded(t)))
 			must(t, l.source.Cont(bounded(t)))
 			console.numbers(300) // none is lost or repeated
-			if job, err := l.source.queryJob(bounded(t)); err != nil || job.ID != "" {
-				t.Errorf("there is still a job %+v, %v", job, err)
+			if copies, err := l.source.queryMirrors(bounded(t)); err != nil || len(copies) > 0 {
+				t.Errorf("there are still jobs %+v, %v", copies, err)
 			}
-			must(t, l.source.removeNode(bounded(t)))
+			must(t, l.source.removeDestinations(bounded(t)))
 			must(t, l.source.Kill(bounded(t)))
 		})
 	}

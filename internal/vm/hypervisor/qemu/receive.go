@@ -5,12 +5,12 @@ import (
 	"fmt"
 )
 
-// Receive makes a machine with Config.Incoming listen on MemorySocket, and with an export also on
-// DiskSocket, where it takes the content of the root disk. The guest does not run before Cont,
+// Receive makes a machine with Config.Incoming listen on MemorySocket, and with exports also on
+// DiskSocket, where it takes the content of these disks. The guest does not run before Cont,
 // which must not come before Received has succeeded.
 //
 // A disk that is not copied stays unlocked until Cont, so that the other machine can be continued.
-func (p *Process) Receive(ctx context.Context, export string) error {
+func (p *Process) Receive(ctx context.Context, exports []Export) error {
 	err := p.setCapabilities(ctx, map[string]bool{"events": true, "late-block-activate": true})
 	if err != nil {
 		return err
@@ -18,7 +18,7 @@ func (p *Process) Receive(ctx context.Context, export string) error {
 	if err := p.monitor.Execute(ctx, "migrate-incoming", object{"uri": "unix:" + MemorySocket.path()}, nil); err != nil {
 		return err
 	}
-	if export == "" {
+	if len(exports) == 0 {
 		return nil
 	}
 	err = p.monitor.Execute(ctx, "nbd-server-start", object{
@@ -27,9 +27,15 @@ func (p *Process) Receive(ctx context.Context, export string) error {
 	if err != nil {
 		return err
 	}
-	return p.monitor.Execute(ctx, "block-export-add", object{
-		"type": "nbd", "id": migrationNode, "node-name": rootNode, "name": export, "writable": true,
-	}, nil)
+	for _, export := range exports {
+		err := p.monitor.Execute(ctx, "block-export-add", object{
+			"type": "nbd", "id": export.mirror(), "node-name": export.node(), "name": export.Name, "writable": true,
+		}, nil)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Received waits until QEMU has loaded the other machine's state. That is no proof that the other
@@ -44,7 +50,7 @@ func (p *Process) Received(ctx context.Context) error {
 	})
 }
 
-// CloseExport takes nothing more for the root disk. It must come before Cont, if Receive had an export.
-func (p *Process) CloseExport(ctx context.Context) error {
+// CloseExports takes nothing more for the disks. It must come before Cont, if Receive had exports.
+func (p *Process) CloseExports(ctx context.Context) error {
 	return p.monitor.Execute(ctx, "nbd-server-stop", nil, nil)
 }

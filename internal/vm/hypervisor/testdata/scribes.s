@@ -1,0 +1,95 @@
+# A guest of 512 bytes: it prints its banner and then counts from zero for ever. It writes each
+# number to all its disks, one after the other, through the firmware, and then prints it, one per
+# line, in eight hexadecimal digits written as the letters a to p. Number n is at the beginning of
+# sector 2048 + n modulo 4096. It prints an E after a write that failed, and repeats it.
+#
+# The firmware loads the boot sector to 0x7c00 and jumps there in 16-bit mode, with the number
+# of the disk in dl. The serial port COM1 is at 0x3f8; bit 5 of its line status at 0x3fd says
+# that it takes a byte. The firmware has the number of disks at 0x475.
+#
+# To assemble it:
+#   as --32 -o scribes.o scribes.s && objcopy -O binary -j .text scribes.o scribes.img
+	.intel_syntax noprefix
+	.code16
+	.equ origin, 0x7c00
+	.equ buffer, 0x8000
+start:
+	cli
+	xor ax, ax
+	mov ds, ax
+	mov ss, ax
+	mov sp, offset origin
+	cld
+	mov byte ptr [origin + (first - start)], dl
+	mov si, offset origin + (banner - start)
+next:
+	lodsb
+	test al, al
+	jz count
+	call putc
+	jmp next
+count:
+	xor ebx, ebx
+write:
+	mov dword ptr [buffer], ebx
+	mov eax, ebx
+	and eax, 4095
+	add eax, 2048
+	mov dword ptr [origin + (block - start)], eax
+	mov dl, byte ptr [origin + (first - start)]
+	mov byte ptr [origin + (drive - start)], dl
+each:
+	mov si, offset origin + (packet - start)
+	mov dl, byte ptr [origin + (drive - start)]
+	mov ax, 0x4300 # extended write
+	push ebx
+	int 0x13
+	pop ebx
+	jc failed
+	inc byte ptr [origin + (drive - start)]
+	mov al, byte ptr [origin + (drive - start)]
+	sub al, byte ptr [origin + (first - start)]
+	cmp al, byte ptr [0x475]
+	jb each
+	mov cx, 8
+digit:
+	rol ebx, 4
+	mov al, bl
+	and al, 15
+	add al, 'a'
+	call putc
+	loop digit
+	mov al, '\n'
+	call putc
+	inc ebx
+	jmp write
+failed:
+	mov al, 'E'
+	call putc
+	jmp each
+putc: # sends al
+	mov ah, al
+	mov dx, 0x3fd
+again:
+	in al, dx
+	test al, 0x20
+	jz again
+	mov al, ah
+	mov dx, 0x3f8
+	out dx, al
+	ret
+first:
+	.byte 0
+drive:
+	.byte 0
+banner:
+	.asciz "boot\n"
+	.balign 4
+packet:
+	.byte 16, 0 # its size
+	.word 1 # sectors
+	.word buffer, 0 # what is written
+block:
+	.long 0, 0 # where
+	.org 510
+	.byte 0x55, 0xaa
