@@ -169,13 +169,18 @@ type vmLeadership struct {
 	read, leads <-chan struct{}
 }
 
+func (cfg VMConfig) leaseNamespace() string { return cmp.Or(cfg.Election.Namespace, cfg.Namespace) }
+
+// installation names a VM controller and those that may lead instead of it.
+func (cfg VMConfig) installation() string { return cfg.leaseNamespace() + "/" + VMLease }
+
 func (cfg VMConfig) leadership() (vmLeadership, error) {
 	if !cfg.Election.Enabled {
 		now := make(chan struct{})
 		close(now)
 		return vmLeadership{read: now, leads: now}, nil
 	}
-	names := leaseNames{cmp.Or(cfg.Election.Namespace, cfg.Namespace), []string{VMLease}}
+	names := leaseNames{cfg.leaseNamespace(), []string{VMLease}}
 	// Nothing runs on: the server for hypervisors waits for their calls.
 	lock, err := newLockOf(cfg.Infrastructure, names, cfg.Election.RetryPeriod, func() bool { return true }, cfg.Log)
 	if err != nil {
@@ -234,7 +239,7 @@ func addVMs(ctx context.Context, mgr ctrl.Manager, cfg VMConfig, events *events)
 	}
 	vms := virtualmachine.New(virtualmachine.Options{
 		Client: mgr.GetClient(), APIReader: live, Events: events.recorder("vm-controller"), Clock: clock.RealClock{},
-		Image: cfg.Guests.Image, Endpoint: cfg.Service.Endpoint, Accelerator: cfg.Guests.Accelerator,
+		Installation: cfg.installation(), Image: cfg.Guests.Image, Endpoint: cfg.Service.Endpoint, Accelerator: cfg.Guests.Accelerator,
 		Authority: authority, Identity: cfg.Identity, Certificates: cfg.Certificates,
 		Networks: cfg.Guests.Networks, HostPorts: cfg.Guests.HostPorts, Concurrency: cfg.ConcurrentSyncs,
 		OneMachine: cfg.Guests.OneMachine, MigrationsPerHost: cfg.Migration.PerHost, Pods: cfg.Guests.Pods,
@@ -257,7 +262,7 @@ func addVMs(ctx context.Context, mgr ctrl.Manager, cfg VMConfig, events *events)
 	if err := mgr.Add(ports); err != nil {
 		return nil, fmt.Errorf("adding the ports of the VM controller: %w", err)
 	}
-	if err := mgr.Add(&metrics.VMs{Reader: mgr.GetCache(), Registerer: ctrlmetrics.Registry}); err != nil {
+	if err := mgr.Add(&metrics.VMs{Reader: mgr.GetCache(), Registerer: ctrlmetrics.Registry, Controller: cfg.installation()}); err != nil {
 		return nil, fmt.Errorf("adding the metric of virtual machines: %w", err)
 	}
 	return ports, nil

@@ -63,6 +63,7 @@ func everything(t *testing.T) []*dto.MetricFamily {
 	}
 	vm := &vmv1alpha1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "pool-1"}}
 	vm.Status.Migration = &vmv1alpha1.VirtualMachineMigration{Phase: vmv1alpha1.MigrationSucceeded, Downtime: &metav1.Duration{Duration: time.Second}}
+	vm.Annotations = map[string]string{vmv1alpha1.AnnotationController: "vms/millwright-vm-controller"}
 	reader := ctrlfake.NewClientBuilder().WithScheme(scheme).WithObjects(class, machine, set, deployment, vm).Build()
 	options := metrics.Options{Reader: reader, Clock: clock.RealClock{}, Registerer: registry, Informers: &informertest.FakeInformers{Scheme: scheme}}
 	work := metrics.NewWork(options)

@@ -211,9 +211,16 @@ func (i *installation) run(name string) *vmv1alpha1.VirtualMachine {
 	i.t.Helper()
 	vm := &vmv1alpha1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Namespace: i.Namespace, Name: name}}
 	i.must(i.client.Create(i.t.Context(), vm))
+	i.runs(vm)
+	return vm
+}
+
+// runs waits until the guest of a VM runs, in its only Pod.
+func (i *installation) runs(vm *vmv1alpha1.VirtualMachine) {
+	i.t.Helper()
 	i.eventually(func(g gomega.Gomega) {
 		pods := &corev1.PodList{}
-		g.Expect(i.client.List(i.t.Context(), pods, client.InNamespace(i.Namespace), client.MatchingLabels{vmv1alpha1.LabelVM: name})).To(gomega.Succeed())
+		g.Expect(i.client.List(i.t.Context(), pods, client.InNamespace(i.Namespace), client.MatchingLabels{vmv1alpha1.LabelVM: vm.Name})).To(gomega.Succeed())
 		g.Expect(pods.Items).To(gomega.HaveLen(1))
 		pod := &pods.Items[0]
 		if pod.Spec.NodeName == "" {
@@ -223,7 +230,6 @@ func (i *installation) run(name string) *vmv1alpha1.VirtualMachine {
 		g.Expect(i.client.Get(i.t.Context(), client.ObjectKeyFromObject(vm), vm)).To(gomega.Succeed())
 		g.Expect(vm.Status.Phase).To(gomega.Equal(vmv1alpha1.PhaseRunning), "%+v", vm.Status)
 	})
-	return vm
 }
 
 // log is that of a VM's hypervisor.

@@ -242,6 +242,11 @@ const (
 	// another host, or if that answers, it does nothing but set ConditionFenced.
 	AnnotationFence = "vm.metropolis.monogon.dev/fence"
 
+	// AnnotationController names the VM controller that works for a VirtualMachine, as NAMESPACE/NAME of its
+	// lease. The first one that finds none writes its own. Others leave the VirtualMachine alone, with an event. Who
+	// changes it hands the VirtualMachine over; without it, the next one to see that takes it.
+	AnnotationController = "vm.metropolis.monogon.dev/controller"
+
 	// AnnotationAddresses has the addresses of a VirtualMachine without spec.vmIPs,
 	// separated by commas. It is written once, before the first Pod is created.
 	AnnotationAddresses = "vm.metropolis.monogon.dev/addresses"

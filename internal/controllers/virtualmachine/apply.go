@@ -27,11 +27,12 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )
 
-// addFinalizer adds the finalizer, and a UUID if the VM has none. A new VM gets its addresses with the same write; if
+// addFinalizer adds the finalizer and the mark of this controller, and a UUID if the VM has none. A new VM gets its addresses with the same write; if
 // there are none, a later step says so.
 func (c *Controller) addFinalizer(ctx context.Context, p *pass) flow.Result {
 	before := p.vm.DeepCopy()
 	isNew := controllerutil.AddFinalizer(p.vm, v1alpha1.Finalizer)
+	c.mark(p.vm)
 	if p.vm.Spec.UUID == "" {
 		p.vm.Spec.UUID = string(uuid.NewUUID())
 	}
@@ -87,14 +88,15 @@ func annotateAddresses(vm *v1alpha1.VirtualMachine, addresses []string) {
 	}
 }
 
-// holders finds the VMs with an address in the cache.
+// holders finds the VMs of this controller with an address in the cache: networks of guests are behind their hypervisors,
+// so that those of another controller may have the same.
 func (c *Controller) holders(ctx context.Context) ipam.Holders {
 	return func(address netip.Addr) ([]v1alpha1.VirtualMachine, error) {
 		list := &v1alpha1.VirtualMachineList{}
 		if err := c.Client.List(ctx, list, client.MatchingFields{indexAddress: address.String()}, client.UnsafeDisableDeepCopy); err != nil {
 			return nil, fmt.Errorf("listing virtual machines with address %s: %w", address, err)
 		}
-		return list.Items, nil
+		return slices.DeleteFunc(list.Items, func(vm v1alpha1.VirtualMachine) bool { return c.otherController(&vm) != "" }), nil
 	}
 }
 
@@ -154,8 +156,8 @@ var errStale = errors.New("the virtual machine has changed")
 // outdated reports whether a pass failed because it worked with old data.
 func outdated(err error) bool { return apierrors.IsConflict(err) || errors.Is(err, errStale) }
 
-// confirm reads the VM from the API server. It returns errStale if the authority, or the target of a
-// migration under way, is not that of this pass.
+// confirm reads the VM from the API server. It returns errStale if the authority, the target of a migration
+// under way, or the controller that works for the VM, is not that of this pass.
 func (c *Controller) confirm(ctx context.Context, p *pass) (*v1alpha1.VirtualMachine, error) {
 	live := &v1alpha1.VirtualMachine{}
 	err := c.APIReader.Get(ctx, client.ObjectKeyFromObject(p.vm), live)
@@ -165,7 +167,7 @@ func (c *Controller) confirm(ctx context.Context, p *pass) (*v1alpha1.VirtualMac
 	if err != nil {
 		return nil, fmt.Errorf("reading virtual machine %s: %w", p.vm.Name, err)
 	}
-	same := live.UID == p.vm.UID && live.DeletionTimestamp.IsZero() == p.vm.DeletionTimestamp.IsZero() &&
+	same := live.UID == p.vm.UID && c.otherController(live) == "" && live.DeletionTimestamp.IsZero() == p.vm.DeletionTimestamp.IsZero() &&
 		live.Status.VirtualMachineAuthority == p.vm.Status.VirtualMachineAuthority && migration.Same(&live.Status, &p.vm.Status)
 	if !same {
 		return nil, errStale

@@ -57,6 +57,9 @@ type Options struct {
 	Events record.EventRecorder
 	// Clock is the source of the time. Nil: the system's.
 	Clock clock.PassiveClock
+	// Installation names this controller and all that may lead instead of it, as NAMESPACE/NAME of their lease. See
+	// v1alpha1.AnnotationController. Empty: it marks no VM, and works for those of others, too.
+	Installation string
 	// Image is the container image of hypervisors whose VirtualMachine names none.
 	Image string
 	// Endpoint is the gRPC target under which hypervisors reach the service.
@@ -257,8 +260,13 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
+	remembered := c.memory.Of(req.NamespacedName)
+	if other := c.otherController(vm); other != "" {
+		c.leaveAlone(vm, other, remembered)
+		return ctrl.Result{}, nil
+	}
 	c.addresses.See(vm)
-	outcome := c.run(ctx, &pass{vm: vm, now: c.Clock.Now(), memory: c.memory.Of(req.NamespacedName)})
+	outcome := c.run(ctx, &pass{vm: vm, now: c.Clock.Now(), memory: remembered})
 	if outdated(outcome.Err) {
 		return ctrl.Result{RequeueAfter: expectations.StaleCache}, nil
 	}

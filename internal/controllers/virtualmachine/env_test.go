@@ -64,6 +64,8 @@ type testEnv struct {
 	waitTimeout time.Duration
 	// perHost is how many VMs may leave or enter a host at a time.
 	perHost int
+	// installation is how the controller marks VMs.
+	installation string
 }
 
 type roundTripper func(*http.Request) (*http.Response, error)
@@ -86,8 +88,13 @@ func newTestEnv(t *testing.T) *testEnv {
 // newTestEnvUnder has the controller's API server misbehave; nil: it does not.
 func newTestEnvUnder(t *testing.T, fault *serverfault.Fault) *testEnv {
 	t.Helper()
-	e := env.New(t)
-	w := &testEnv{T: t, namespace: e.Namespace, clients: kubernetes.NewForConfigOrDie(e.Admin), events: record.NewFakeRecorder(1000), waitTimeout: env.WaitTimeout, perHost: 1}
+	return newTestEnvIn(t, env.New(t), fault)
+}
+
+// newTestEnvIn is newTestEnvUnder in a namespace that the test has already.
+func newTestEnvIn(t *testing.T, e *env.Env, fault *serverfault.Fault) *testEnv {
+	t.Helper()
+	w := &testEnv{T: t, namespace: e.Namespace, installation: e.Namespace + "/vm-controller", clients: kubernetes.NewForConfigOrDie(e.Admin), events: record.NewFakeRecorder(1000), waitTimeout: env.WaitTimeout, perHost: 1}
 	var err error
 	w.client, err = client.New(e.Admin, client.Options{Scheme: testScheme()})
 	w.must(err)
@@ -97,6 +104,14 @@ func newTestEnvUnder(t *testing.T, fault *serverfault.Fault) *testEnv {
 		w.access = fault.Before(t, w.access)
 	}
 	w.used.Record(w.access)
+	w.countWrites()
+	w.start()
+	t.Cleanup(func() { w.stop() })
+	return w
+}
+
+// countWrites counts what the controller writes.
+func (w *testEnv) countWrites() {
 	w.access.Wrap(func(next http.RoundTripper) http.RoundTripper {
 		return roundTripper(func(request *http.Request) (*http.Response, error) {
 			response, err := next.RoundTrip(request)
@@ -109,9 +124,6 @@ func newTestEnvUnder(t *testing.T, fault *serverfault.Fault) *testEnv {
 			return response, err
 		})
 	})
-	w.start()
-	t.Cleanup(func() { w.stop() })
-	return w
 }
 
 // start runs a controller. Its service has a new address each time.
@@ -136,7 +148,7 @@ func (w *testEnv) start() {
 	w.must(err)
 	w.endpoint = listener.Addr().String()
 	c := New(Options{
-		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Events: w.events, Authority: w.authority,
+		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Events: w.events, Authority: w.authority, Installation: w.installation,
 		Image: "hypervisor:test", Endpoint: w.endpoint, Networks: []netip.Prefix{testNetwork}, Concurrency: 4, MigrationsPerHost: w.perHost,
 	})
 	w.must(c.SetupWithManager(mgr))

@@ -385,6 +385,9 @@ func (e *explainer) virtualMachine() {
 		where = " on host " + vm.Status.NodeName
 	}
 	switch ready := meta.FindStatusCondition(vm.Status.Conditions, vmv1alpha1.ConditionReady); {
+	case ready == nil && vm.Annotations[vmv1alpha1.AnnotationController] != "":
+		e.Why(vmOfController, object, vm.CreationTimestamp.Time, "{controller}", vm.Annotations[vmv1alpha1.AnnotationController],
+			"{annotation}", vmv1alpha1.AnnotationController, "{vm namespace}", vm.Namespace, "{vm}", vm.Name)
 	case ready == nil:
 		e.Why(vmUntouched, object, vm.CreationTimestamp.Time)
 	case ready.Status != metav1.ConditionTrue:

@@ -254,6 +254,16 @@ func attachment(change func(*storagev1.VolumeAttachment)) given {
 	}
 }
 
+// untouchedVM is a VM that nothing was done for, of a VM controller; empty if it is nobody's.
+func untouchedVM(controller string) given {
+	return all(virtualMachine(metav1.ConditionUnknown, "", ""), func(f *MachineFacts) {
+		f.VM.Status, f.VM.CreationTimestamp = vmv1alpha1.VirtualMachineStatus{}, ago(5*time.Minute)
+		if controller != "" {
+			f.VM.Annotations = map[string]string{vmv1alpha1.AnnotationController: controller}
+		}
+	})
+}
+
 func virtualMachine(status metav1.ConditionStatus, reason, message string) given {
 	return func(f *MachineFacts) {
 		f.Machine.Spec.ProviderID = "millwright:///default/6f1c"

@@ -21,13 +21,15 @@ const (
 
 // Statements about a Machine that is not being deleted.
 var (
-	saidLast        = say(report.Other, "the manager said last: {text}", "")
-	lastAttempt     = say(report.Other, "the last attempt said: {text}", "")
-	recovered       = say(report.Other, "its node is well now, which the manager has not seen yet. It said last: {text}", "")
-	notAnswered     = say(report.NotStarted, "the driver has not answered yet about a VM for it", "")
-	driverSilent    = say(v1alpha1.CauseDriverSilent, "{text}", "Look whether the driver works, and whether it reaches its provider")
-	blocked         = say("", "{text}", "Change what the sentence names. It is tried again at once when the machine, its class or its secret changes")
-	vmUntouched     = say(report.VirtualMachineNotReady, "nothing was done for it yet: is its controller running?", "")
+	saidLast       = say(report.Other, "the manager said last: {text}", "")
+	lastAttempt    = say(report.Other, "the last attempt said: {text}", "")
+	recovered      = say(report.Other, "its node is well now, which the manager has not seen yet. It said last: {text}", "")
+	notAnswered    = say(report.NotStarted, "the driver has not answered yet about a VM for it", "")
+	driverSilent   = say(v1alpha1.CauseDriverSilent, "{text}", "Look whether the driver works, and whether it reaches its provider")
+	blocked        = say("", "{text}", "Change what the sentence names. It is tried again at once when the machine, its class or its secret changes")
+	vmUntouched    = say(report.VirtualMachineNotReady, "nothing was done for it yet: is its controller running?", "")
+	vmOfController = say(report.VirtualMachineNotReady, "nothing was done for it yet by VM controller {controller}, which its annotation names; others leave it alone",
+		"Look whether that VM controller runs. To have another one take it: kubectl -n {vm namespace} annotate {virtualmachines} {vm} {annotation}-")
 	vmNotFenced     = say(report.VirtualMachineNotReady, "its VM was not taken from its host, as somebody wanted ({reason}): {text}", "")
 	vmNotReady      = say(report.VirtualMachineNotReady, "its VM{where} is not ready ({reason}): {text}", "")
 	instanceLost    = say(v1alpha1.CauseInstanceLost, "VM {provider ID} does not exist any more", "Find out at the provider who removed the VM")

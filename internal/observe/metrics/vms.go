@@ -26,12 +26,18 @@ var vmDowntime = prometheus.NewDesc("millwright_virtual_machine_migration_downti
 	"How long the guest of a virtual machine stood still in its last live migration. Absent if that was not measured.",
 	[]string{"name", "namespace"}, nil)
 
+var vmOtherController = prometheus.NewDesc("millwright_virtual_machine_other_controller",
+	"A virtual machine that this VM controller leaves alone, as its annotation names another one: always 1.",
+	[]string{"name", "namespace", "controller"}, nil)
+
 // VMs exports the VirtualMachines of a cache. Add it to a manager.
 type VMs struct {
 	// Reader reads objects from a cache.
 	Reader client.Reader
 	// Registerer has the metrics while VMs runs.
 	Registerer prometheus.Registerer
+	// Controller is how the VM controller calls itself in vmv1alpha1.AnnotationController.
+	Controller string
 }
 
 // NeedLeaderElection is true: only the leader's cache is filled.
@@ -56,6 +62,7 @@ func (v *VMs) Describe(ch chan<- *prometheus.Desc) {
 	ch <- vmReady
 	ch <- vmMigration
 	ch <- vmDowntime
+	ch <- vmOtherController
 }
 
 // Collect reads the cache.
@@ -78,6 +85,9 @@ func (v *VMs) Collect(ch chan<- prometheus.Metric) {
 			return c.Reason, string(c.Status)
 		}) {
 			s.add(vmReady, sample.value, vm.Name, vm.Namespace, sample.labels[0])
+		}
+		if other := vm.Annotations[vmv1alpha1.AnnotationController]; other != "" && other != v.Controller {
+			s.add(vmOtherController, 1, vm.Name, vm.Namespace, other)
 		}
 		if last := vm.Status.Migration; last != nil {
 			s.add(vmMigration, 1, vm.Name, vm.Namespace, string(last.Phase), last.Reason)

@@ -23,7 +23,7 @@ func vmNamed(name string, ready ...metav1.Condition) *vmv1alpha1.VirtualMachine 
 	return vm
 }
 
-// TestVMs: each VM has its readiness with the reason, and its last migration, and an API that does not answer no series.
+// TestVMs: each VM has its readiness with the reason, its last migration, and its controller if that is another one, and an API that does not answer no series.
 func TestVMs(t *testing.T) {
 	scheme := runtime.NewScheme()
 	if err := vmv1alpha1.AddToScheme(scheme); err != nil {
@@ -39,6 +39,8 @@ func TestVMs(t *testing.T) {
 	arrived.Status.Migration = &vmv1alpha1.VirtualMachineMigration{
 		Phase: vmv1alpha1.MigrationSucceeded, Downtime: &metav1.Duration{Duration: 250 * time.Millisecond},
 	}
+	moved.Annotations = map[string]string{vmv1alpha1.AnnotationController: "vms/other"}
+	arrived.Annotations = map[string]string{vmv1alpha1.AnnotationController: "vms/own"}
 	reader := fake.NewClientBuilder().WithScheme(scheme).WithObjects(
 		moved, arrived, vmNamed("new"), vmNamed("runs", ready(metav1.ConditionTrue, "Running")),
 		vmNamed("full", ready(metav1.ConditionFalse, vmv1alpha1.ReasonNoSpace)),
@@ -50,7 +52,7 @@ func TestVMs(t *testing.T) {
 		return c.List(ctx, list, options...)
 	}}).Build()
 	registry := prometheus.NewPedanticRegistry()
-	registry.MustRegister(&VMs{Reader: reader, Registerer: registry})
+	registry.MustRegister(&VMs{Reader: reader, Registerer: registry, Controller: "vms/own"})
 	series := func() map[string]float64 {
 		families, err := registry.Gather()
 		if err != nil {
@@ -74,6 +76,7 @@ func TestVMs(t *testing.T) {
 		name + "moved shop Running": 1, "millwright_virtual_machine_migration moved shop Failed CopyFailed": 1,
 		name + "arrived shop Running": 1, "millwright_virtual_machine_migration arrived shop Succeeded ": 1,
 		"millwright_virtual_machine_migration_downtime_seconds arrived shop": 0.25,
+		"millwright_virtual_machine_other_controller vms/other moved shop":   1,
 	}
 	if diff := cmp.Diff(want, series()); diff != "" {
 		t.Errorf("series (-want +got):\n%s", diff)
