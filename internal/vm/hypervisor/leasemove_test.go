@@ -7,9 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
-
 	"github.com/millwright-dev/millwright/internal/vm/lease"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
@@ -213,29 +210,39 @@ func TestRealSourceHangsInTheCopy(t *testing.T) {
 	}
 }
 
-// While no lease is granted a target that has the authority ends when the controller says so.
+// While no lease is granted a target that has the authority ends when the controller says so, or when it is asked to end
+// and a lease would have expired.
 func TestRealTargetIsTerminatedWithoutALease(t *testing.T) {
-	h := newLeasedHousehold(t)
-	source := h.source()
-	source.counts().numbers(10)
-	target := h.target("web-2")
-	h.names(func(int) *member { return target })
-	done := make(chan struct{})
-	h.controller.Change(func(a *authority) {
-		a.migrate = true
-		a.after = func(*vmpb.HypervisorID) error {
-			h.controller.Change(func(a *authority) { a.lease = 0 })
-			close(done)
-			return nil
-		}
-	})
-	<-done
-	h.controller.Change(func(a *authority) {
-		a.holder = &vmpb.HypervisorID{PodName: "web-3"}
-		a.before = func(*vmpb.HypervisorID) error { return status.Error(codes.FailedPrecondition, "") }
-	})
-	target.ends(vmpb.EndTerminated)
-	source.ends(vmpb.EndTerminated)
+	for name, test := range map[string]struct {
+		end  func(h *household, target *member)
+		want string
+	}{
+		"by the controller": {func(h *household, _ *member) {
+			h.controller.Change(func(a *authority) { a.holder = &vmpb.HypervisorID{PodName: "web-3"} })
+		}, vmpb.EndTerminated},
+		"by a signal": {func(_ *household, target *member) { target.term() }, vmpb.EndStopped},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newLeasedHousehold(t)
+			source := h.source()
+			source.counts().numbers(10)
+			target := h.target("web-2")
+			h.names(func(int) *member { return target })
+			switched := make(chan struct{})
+			h.controller.Change(func(a *authority) {
+				a.migrate = true
+				a.after = func(*vmpb.HypervisorID) error {
+					h.controller.Change(func(a *authority) { a.lease, a.after = 0, nil })
+					close(switched)
+					return nil
+				}
+			})
+			<-switched
+			source.ends(vmpb.EndTerminated)
+			test.end(h, target)
+			target.ends(test.want)
+		})
+	}
 }
 
 // awaitRuns waits until so many streams were opened; the error is the context's.
