@@ -98,6 +98,8 @@ func TestRealCutsBeforeTheCommit(t *testing.T) {
 			targets := []*member{h.target("web-2")}
 			h.awaitIncoming(targets[0])
 			cut := make(chan struct{})
+			ranOn, stays := context.WithCancel(t.Context())
+			defer stays()
 			h.names(func(question int) *member {
 				if question == 0 {
 					if copies {
@@ -109,6 +111,7 @@ func TestRealCutsBeforeTheCommit(t *testing.T) {
 					return targets[0]
 				}
 				<-cut
+				<-ranOn.Done() // the guest does not move before it was seen to run on
 				targets[question-1].kill()
 				if question == 1 && copies {
 					cable.narrow(false)
@@ -125,6 +128,7 @@ func TestRealCutsBeforeTheCommit(t *testing.T) {
 			}
 			h.awaitPhase(failed)
 			here.numbers(100) // it runs on
+			stays()
 			here.toTheEnd()
 			source.ends(vmpb.EndTerminated) // nobody asks for targets any more
 			arrived := targets[len(targets)-1]

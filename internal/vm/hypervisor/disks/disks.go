@@ -43,7 +43,7 @@ func (d Disk) Named(err error) error {
 	return err
 }
 
-// Set is all disks of a VM. It is used by one goroutine, but for Sizes and All.
+// Set is all disks of a VM. It is used by one goroutine, but for Sizes.
 type Set struct {
 	all   []Disk
 	locks []*disk.Lock
