@@ -126,7 +126,7 @@ func Image(vm *v1alpha1.VirtualMachine, s Settings) string {
 
 // gracePeriod returns how long the hypervisor of a VM has, from SIGTERM, in seconds.
 func gracePeriod(vm *v1alpha1.VirtualMachine, s Settings) int64 {
-	if vm.Spec.MigrateStrategy == v1alpha1.MigrateCold || vm.Status.Lease != nil {
+	if vm.Spec.MigrateStrategy == v1alpha1.MigrateCold {
 		return GracePeriod
 	}
 	return max(GracePeriod, int64(cmp.Or(s.Migration.Time, DefaultMigrationTime).Seconds()))

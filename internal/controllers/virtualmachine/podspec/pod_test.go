@@ -99,6 +99,33 @@ func TestPods(t *testing.T) {
 	}
 }
 
+// TestGracePeriod: whoever can migrate has the time for it, with a lease as well.
+func TestGracePeriod(t *testing.T) {
+	leased := &v1alpha1.VirtualMachineLease{State: v1alpha1.LeaseOpen, DurationSeconds: 60}
+	cases := map[string]struct {
+		strategy v1alpha1.MigrateStrategy
+		lease    *v1alpha1.VirtualMachineLease
+		time     time.Duration
+		want     int64
+	}{
+		"by default":             {v1alpha1.MigrateLive, nil, 0, 900},
+		"with a lease":           {v1alpha1.MigrateLive, leased, 0, 900},
+		"set":                    {v1alpha1.MigrateLive, leased, time.Hour, 3600},
+		"less than a shutdown":   {v1alpha1.MigrateLive, nil, time.Second, GracePeriod},
+		"shut down":              {v1alpha1.MigrateCold, nil, time.Hour, GracePeriod},
+		"shut down with a lease": {v1alpha1.MigrateCold, leased, time.Hour, GracePeriod},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			vm := fixture.VirtualMachine()
+			vm.Spec.MigrateStrategy, vm.Status.Lease = c.strategy, c.lease
+			if got := gracePeriod(vm, Settings{Migration: Migration{Time: c.time}}); got != c.want {
+				t.Errorf("%d seconds, want %d", got, c.want)
+			}
+		})
+	}
+}
+
 func TestStartMode(t *testing.T) {
 	image := &v1alpha1.InitialImage{URL: "http://x"}
 	cases := map[string]struct {
