@@ -65,13 +65,14 @@ func (a *apiserver) carryOut(manager *process, w http.ResponseWriter, r *http.Re
 	a.watch(resource, body)
 	answer, answered := &answer{}, true
 	if resource == "events" {
-		// Nobody reads them back: a death there is no other than one a moment later.
-		answer = a.forward(r, body)
+		// Nobody reads them back: a death there is no other than one a moment later, and they need not be stored.
+		answer = unstored(verb, body)
 	} else {
 		op := operation{a.name, verb, a.gate.names.of(resource, name)}
-		answered = a.gate.pass(manager, op, func() {
+		answered = a.gate.pass(manager, op, func() (idle bool) {
 			a.gate.does(op, body)
 			answer = a.forward(r, body)
+			return answer.err == nil && answer.code >= http.StatusBadRequest && answer.code < http.StatusInternalServerError
 		})
 	}
 	if !answered || answer.err != nil {
@@ -101,6 +102,16 @@ func (a *apiserver) forward(r *http.Request, body []byte) *answer {
 	defer response.Body.Close()
 	text, err := io.ReadAll(response.Body)
 	return &answer{code: response.StatusCode, header: response.Header, body: text, err: err}
+}
+
+// unstored answers a write of an event that is not kept: one that is created is as it was sent, and none is found again, so
+// that it is created again.
+func unstored(verb string, body []byte) *answer {
+	header := http.Header{"Content-Type": []string{"application/json"}}
+	if verb == "create" {
+		return &answer{code: http.StatusCreated, header: header, body: body}
+	}
+	return &answer{code: http.StatusNotFound, header: header, body: []byte(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404}`)}
 }
 
 // answer is what came of a write.

@@ -2,6 +2,7 @@ package crash
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
@@ -141,7 +142,7 @@ func removeAll(ctx context.Context, r *run) error {
 	if err := removeMachines(ctx, r); err != nil {
 		return err
 	}
-	if err := r.await(ctx, "no Machine is left", noMachine); err != nil {
+	if err := r.awaitRest(ctx, "no Machine is left", noMachine); err != nil {
 		return err
 	}
 	for _, kind := range []client.Object{&v1alpha1.MachineClass{}, &legacy.AWSMachineClass{}, &corev1.Secret{}, &core.Machine{}, &core.Cluster{}} {
@@ -165,7 +166,18 @@ func removeMachines(ctx context.Context, r *run) error {
 			return err
 		}
 	}
+	r.removing.Store(true)
 	return nil
+}
+
+// removalAsked waits until the deletion of all Machines was asked for.
+func removalAsked(ctx context.Context, r *run) error {
+	return r.await(ctx, "that deletion was asked for", func(context.Context, *run) error {
+		if !r.removing.Load() {
+			return errors.New("it was not")
+		}
+		return nil
+	})
 }
 
 // clear removes by force what a run that failed has left where others would meet it.

@@ -24,7 +24,7 @@ func TestExplore(t *testing.T) {
 	t.Attr("fault", "a manager that is killed before, after or amid a write or a call of the driver")
 	t.Cleanup(func() { // when all are through
 		t.Attr("outcome", fmt.Sprintf("%d scenarios, %d deaths", len(everywhere()), total.hit))
-		t.Logf("all scenarios: %d deaths planned, %d at their point", total.planned, total.hit)
+		t.Logf("all scenarios: %d deaths planned, %d at their point; %d left out, as they leave the same as another one", total.planned, total.hit, total.left)
 		total.end()
 		share := hitShareOfPart
 		if sample.All {
@@ -108,7 +108,7 @@ func (f fleet) explore(t *testing.T, s scenario, sample sample, total *progress,
 		t.Fatalf("%s: %v\n%s", killed, recorded.err, recorded.transcript)
 	}
 	if recorded.hit {
-		total.scenario(s.name, 1).count(true)
+		total.scenario(s.name, 1, 0).count(true)
 		t.Log(killed)
 		return
 	}
@@ -117,9 +117,11 @@ func (f fleet) explore(t *testing.T, s scenario, sample sample, total *progress,
 	}
 	all := recorded.deaths
 	deaths := sample.of(all)
-	own := total.scenario(s.name, len(deaths))
+	left := len(leftOut(recorded.points, all))
+	own := total.scenario(s.name, len(deaths), left)
 	t.Cleanup(func() { // when all are through
-		t.Logf("%d points recorded; %d deaths planned of %d that differ, %d at their point", len(recorded.points), len(deaths), len(all), own.hit)
+		t.Logf("%d points recorded; %d deaths planned of %d that differ, %d at their point; %d more leave the same as one of these",
+			len(recorded.points), len(deaths), len(all), own.hit, left)
 	})
 	for _, c := range deaths {
 		if earlier.has(s, c) {

@@ -2,7 +2,6 @@ package crash
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -75,11 +74,11 @@ func (g *gate) recorded() []point {
 	return slices.Clone(g.points)
 }
 
-// succeeding are the points at which the world was as the end of another one left it, and these.
-func (g *gate) succeeding() map[point]point {
+// same are the deaths that would have left what others would have.
+func (g *gate) same() sameWorlds {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return maps.Clone(g.succession.succeeding)
+	return g.succession.found.clone()
 }
 
 // does notes that an operation is carried out, and what was asked for.
@@ -146,22 +145,23 @@ func (g *gate) worksBeside(p *process, mortal bool) {
 	g.tell("process %d begins", p.pid())
 }
 
-// pass lets an operation of a manager happen, and reports whether it is answered. Without
-// that, it may or may not have happened: answer says why.
-func (g *gate) pass(manager *process, op operation, happen func()) bool {
+// pass lets an operation of a manager happen, which tells whether it changed nothing, and reports whether it is answered.
+// Without that, it may or may not have happened: answer says why.
+func (g *gate) pass(manager *process, op operation, happen func() (idle bool)) bool {
 	p, planned, alive := g.enter(manager, op)
 	if !alive {
 		return false
 	}
 	if planned == before && g.besides(manager) { // who has asked goes on
-		g.leave(manager, p, planned)
+		g.leave(manager, p, planned, false)
 		happen()
 		return true
 	}
+	idle := false
 	if planned != before {
-		happen()
+		idle = happen()
 	}
-	return g.leave(manager, p, planned)
+	return g.leave(manager, p, planned, idle)
 }
 
 // besides reports whether a process is not the one that is killed.
@@ -187,11 +187,11 @@ func (g *gate) enter(manager *process, op operation) (p point, planned way, aliv
 	}
 	g.tell("%s", p)
 	g.succession.begin(p)
-	if p.occurrence == 0 || g.hit || g.plan == nil || !g.plan.at(p, len(g.points)) {
+	if p.occurrence == 0 || g.plan == nil || g.hit && g.plan.kills() || !g.plan.at(p, len(g.points)) {
 		return p, "", true
 	}
 	g.hit = true
-	g.atPoint = g.plan.way != before
+	g.atPoint = g.plan.kills() && g.plan.way != before
 	return p, g.plan.way, true
 }
 
@@ -212,10 +212,10 @@ func (g *gate) mayBegin(manager *process, op operation) bool {
 }
 
 // leave ends an operation that was planned to be the last, or nearly so.
-func (g *gate) leave(manager *process, p point, planned way) (answered bool) {
+func (g *gate) leave(manager *process, p point, planned way, idle bool) (answered bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.succession.end(p)
+	g.succession.end(p, idle)
 	if planned != "" {
 		g.atPoint = false
 		g.over.Broadcast()
@@ -225,6 +225,9 @@ func (g *gate) leave(manager *process, p point, planned way) (answered bool) {
 		return false
 	case planned == "":
 		return true
+	case planned == unanswered:
+		g.tell("the answer gets lost")
+		return false
 	case planned == lost:
 		g.tell("the answer gets lost")
 		g.cut = true

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+
+	"github.com/millwright-dev/millwright/driver/sim"
 )
 
 // operation is something that the manager does to the world.
@@ -26,6 +28,9 @@ type point struct {
 
 func (p point) String() string { return fmt.Sprintf("%s (%d)", p.operation, p.occurrence) }
 
+// asks reports whether it is a question to the driver.
+func (p point) asks() bool { return p.server == "driver" && questions[sim.Method(p.verb)] }
+
 // way is how the manager dies at a point.
 type way string
 
@@ -37,6 +42,8 @@ const (
 	// lost: it was carried out, the answer got lost, and the process dies while it
 	// copes with that: at its next operation, or a moment later.
 	lost way = "lost"
+	// unanswered: it does not die, but the first answer to each question to the driver gets lost.
+	unanswered way = "unanswered"
 )
 
 var ways = []way{before, after, lost}
@@ -49,7 +56,13 @@ type crash struct {
 	turn int
 }
 
+// kills reports whether the manager dies.
+func (c crash) kills() bool { return c.way != unanswered }
+
 func (c crash) String() string {
+	if !c.kills() {
+		return "no answers"
+	}
 	if c.turn > 0 {
 		return fmt.Sprintf("%s point %d", c.way, c.turn)
 	}
@@ -58,11 +71,17 @@ func (c crash) String() string {
 
 // at reports whether a point is that of the death, and comes in that turn.
 func (c crash) at(p point, turn int) bool {
+	if !c.kills() {
+		return p.asks() && p.occurrence == 1
+	}
 	if c.turn > 0 {
 		return turn == c.turn
 	}
 	return p == c.point
 }
+
+// questions are the methods of a driver that change nothing.
+var questions = map[sim.Method]bool{sim.GetMachineStatus: true, sim.ListMachines: true, sim.GetVolumeIDs: true}
 
 // crashes are all deaths at these points.
 func crashes(points []point) []crash {

@@ -27,7 +27,9 @@ type progress struct {
 	recorded, through int
 	planned, done     int
 	hit               int
-	told              time.Time
+	// left are those that are left out, as they leave what others leave.
+	left int
+	told time.Time
 }
 
 // newProgress expects that many scenarios.
@@ -46,12 +48,13 @@ type deaths struct {
 	planned, done, hit int
 }
 
-// scenario notes that so many deaths of a scenario are planned.
-func (p *progress) scenario(name string, planned int) *deaths {
+// scenario notes that so many deaths of a scenario are planned, and so many left out, as they leave what others leave.
+func (p *progress) scenario(name string, planned, left int) *deaths {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.recorded++
 	p.planned += planned
+	p.left += left
 	return &deaths{of: p, name: name, planned: planned}
 }
 
@@ -89,8 +92,8 @@ func (p *progress) String() string {
 	if p.recorded < p.scenarios {
 		atLeast = "at least " // others are yet to be recorded
 	}
-	return fmt.Sprintf("All: %d of %s%d deaths, %d of %d scenarios, after %v",
-		p.done, atLeast, p.planned, p.through, p.scenarios, time.Since(p.began).Round(time.Second))
+	return fmt.Sprintf("All: %d of %s%d deaths (and %d leave the same as one of these), %d of %d scenarios, after %v",
+		p.done, atLeast, p.planned, p.left, p.through, p.scenarios, time.Since(p.began).Round(time.Second))
 }
 
 // TestProgress: what people are told while deaths are tried.
@@ -98,18 +101,18 @@ func TestProgress(t *testing.T) {
 	var lines []string
 	p := newProgress(2)
 	p.say = func(line string) { lines = append(lines, line) }
-	first := p.scenario("first", 3)
+	first := p.scenario("first", 3, 5)
 	first.count(true)
 	first.count(true) // a moment later, which nobody is told
-	second := p.scenario("second", 1)
+	second := p.scenario("second", 1, 2)
 	second.count(false)
 	first.count(true)
 	p.end()
 	want := []string{
-		"first: 1 of 3 deaths. All: 1 of at least 3 deaths, 0 of 2 scenarios, after 0s",
-		"second: 1 of 1 deaths. All: 3 of 4 deaths, 1 of 2 scenarios, after 0s",
-		"first: 3 of 3 deaths. All: 4 of 4 deaths, 2 of 2 scenarios, after 0s",
-		"All: 4 of 4 deaths, 2 of 2 scenarios, after 0s",
+		"first: 1 of 3 deaths. All: 1 of at least 3 deaths (and 5 leave the same as one of these), 0 of 2 scenarios, after 0s",
+		"second: 1 of 1 deaths. All: 3 of 4 deaths (and 7 leave the same as one of these), 1 of 2 scenarios, after 0s",
+		"first: 3 of 3 deaths. All: 4 of 4 deaths (and 7 leave the same as one of these), 2 of 2 scenarios, after 0s",
+		"All: 4 of 4 deaths (and 7 leave the same as one of these), 2 of 2 scenarios, after 0s",
 	}
 	if got := strings.Join(lines, "\n"); got != strings.Join(want, "\n") {
 		t.Errorf("people are told\n%s\nwant\n%s", got, strings.Join(want, "\n"))

@@ -104,9 +104,10 @@ func (p *provider) serve(manager *process, w http.ResponseWriter, r *http.Reques
 	}
 	answer := reply{}
 	op := operation{"driver", string(name), p.gate.names.of(subject(request))}
-	answered := p.gate.pass(manager, op, func() {
+	answered := p.gate.pass(manager, op, func() (idle bool) {
 		p.gate.does(op, nil) // the request has all that the manager knows, used or not
 		answer = call(context.WithoutCancel(r.Context()), request)
+		return questions[name]
 	})
 	if !answered {
 		answer = reply{Code: codes.DeadlineExceeded, Message: fmt.Sprintf("no answer to %s", name)}

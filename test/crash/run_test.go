@@ -50,6 +50,8 @@ type run struct {
 	// revival waits for the first one's death; revived is set when it has been followed by another.
 	revival sync.WaitGroup
 	revived atomic.Bool
+	// removing is set when the deletion of all Machines was asked for.
+	removing atomic.Bool
 	// managers are all processes so far, the newest one last.
 	mu       sync.Mutex
 	managers []*process
@@ -61,9 +63,9 @@ type run struct {
 // result is what came of a run.
 type result struct {
 	points []point
-	// deaths are those that are to be tried, if nobody died. Others are left out, by points that succeed another one.
-	deaths     []crash
-	succeeding map[point]point
+	// deaths are those that are to be tried, if nobody died. Others are left out, as they leave the same.
+	deaths []crash
+	same   sameWorlds
 	// hit reports whether the planned point was reached.
 	hit bool
 	// secondActed reports whether a second manager did something.
@@ -90,9 +92,9 @@ func (l *lane) play(t *testing.T, s scenario, plan *crash, broken fault) result 
 	if err != nil {
 		err = errors.Join(err, r.clear(t.Context()))
 	}
-	points, succeeding := r.gate.recorded(), r.gate.succeeding()
+	points, same := r.gate.recorded(), r.gate.same()
 	return result{
-		points: points, deaths: s.deaths(points, succeeding), succeeding: succeeding, hit: r.gate.reached(), err: err, transcript: r.transcript(),
+		points: points, deaths: s.deaths(points, same), same: same, hit: r.gate.reached(), err: err, transcript: r.transcript(),
 		secondActed: s.secondManager && !r.second.provider.gate.quiet(),
 	}
 }
@@ -202,11 +204,11 @@ func (r *run) through(ctx context.Context) error {
 	if err := r.scenario.act(ctx, r); err != nil {
 		return fmt.Errorf("acting: %w", err)
 	}
-	if err := r.await(ctx, "what is declared", r.scenario.want); err != nil {
+	if err := r.awaitRest(ctx, "what is declared", r.scenario.want); err != nil {
 		return err
 	}
 	r.gate.count(false)
-	if r.gate.reached() {
+	if r.gate.reached() && r.gate.plan.kills() {
 		if err := r.after(ctx); err != nil {
 			return err
 		}
@@ -226,7 +228,7 @@ func (r *run) after(ctx context.Context) error {
 	if err := r.refresh(ctx); err != nil {
 		return fmt.Errorf("declaring something new: %w", err)
 	}
-	return r.await(ctx, "what is declared, still", refreshed)
+	return r.awaitRest(ctx, "what is declared, still", refreshed)
 }
 
 // second checks that the manager that died has been followed by another one.
@@ -299,7 +301,7 @@ func (r *run) end(ctx context.Context) error {
 	if err := removeAll(ctx, r); err != nil {
 		return fmt.Errorf("taking everything away: %w", err)
 	}
-	if err := r.await(ctx, "nothing is left", nothing); err != nil {
+	if err := r.awaitRest(ctx, "nothing is left", nothing); err != nil {
 		return err
 	}
 	return r.living().stop()
@@ -313,6 +315,17 @@ const (
 
 // await waits until a check finds nothing wrong. While nothing happens, it need not ask again.
 func (r *run) await(ctx context.Context, what string, check func(context.Context, *run) error) error {
+	return r.awaiting(ctx, what, check, func(_, now, known string) bool { return now != known })
+}
+
+// awaitRest is await for what stays as it is once it is reached: it asks when something has happened, and nothing more
+// happens.
+func (r *run) awaitRest(ctx context.Context, what string, check func(context.Context, *run) error) error {
+	return r.awaiting(ctx, what, check, func(last, now, known string) bool { return now != known && now == last })
+}
+
+// awaiting is await, which asks again by what had happened a moment ago, has happened now, and had when it asked.
+func (r *run) awaiting(ctx context.Context, what string, check func(context.Context, *run) error, again func(last, now, known string) bool) error {
 	deadline := time.Now().Add(r.waitTimeout)
 	ticker := time.NewTicker(askPeriod)
 	defer ticker.Stop()
@@ -323,7 +336,7 @@ func (r *run) await(ctx context.Context, what string, check func(context.Context
 			r.gate.note("reached: %s", what)
 			return nil
 		}
-		for again := false; !again; again = r.happened() != known || time.Since(asked) > askAnyway {
+		for last, now := known, known; !again(last, now, known) && time.Since(asked) <= askAnyway; last, now = now, r.happened() {
 			if err := r.fallen(); err != nil {
 				return err
 			}

@@ -228,6 +228,6 @@ func givenDeployment(replicas int32, options ...deploymentOption) func(context.C
 		if err := r.declareDeployment(ctx, replicas, options...); err != nil {
 			return err
 		}
-		return r.await(ctx, "what is given", running(int(replicas)))
+		return r.awaitRest(ctx, "what is given", running(int(replicas)))
 	}
 }

@@ -3,12 +3,15 @@ package crash
 import (
 	"os"
 	"os/exec"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/millwright-dev/millwright/driver/sim"
 )
 
 // TestSuccession: at which points the world is as the operation before has left it, and which that is.
@@ -30,11 +33,11 @@ func TestSuccession(t *testing.T) {
 				w.end("b")
 				w.whole("d")
 			},
-			map[string]string{"b": "a", "d": "c"},
+			map[string]string{"b": "a", "c": "b", "d": "c"},
 		},
 		"amid a longer one": {
 			func(w *scriptedWorld) { w.begin("a"); w.whole("b"); w.whole("c"); w.end("a"); w.whole("d") },
-			map[string]string{"c": "b", "d": "c"},
+			map[string]string{"b": "a", "c": "b", "d": "c"},
 		},
 		"somebody else has written": {
 			func(w *scriptedWorld) { w.whole("a"); w.state = "changed"; w.whole("b"); w.whole("c") },
@@ -66,10 +69,47 @@ func TestSuccession(t *testing.T) {
 			func(w *scriptedWorld) {
 				w.succession.begin(point{})
 				w.whole("a")
-				w.succession.end(point{})
+				w.succession.end(point{}, false)
 				w.whole("b")
 			},
 			map[string]string{"b": "a"},
+		},
+		"somebody else wrote before it ended": {
+			func(w *scriptedWorld) { w.begin("a"); w.state = "changed"; w.whole("b"); w.end("a") },
+			map[string]string{},
+		},
+		"time has passed before it ended": {
+			func(w *scriptedWorld) { w.begin("a"); w.time = w.time.Add(grace); w.whole("b"); w.end("a") },
+			map[string]string{},
+		},
+		"an idle one": {
+			func(w *scriptedWorld) { w.whole("a"); w.idle("b"); w.idle("c"); w.whole("d"); w.whole("e") },
+			map[string]string{"b": "a", "c": "a", "d": "a", "e": "d"},
+		},
+		"an idle one that succeeds none": {
+			func(w *scriptedWorld) { w.idle("a"); w.idle("b"); w.whole("c") },
+			map[string]string{"b": "a", "c": "a"},
+		},
+		"time has passed with idle ones": {
+			func(w *scriptedWorld) {
+				w.whole("a")
+				w.time = w.time.Add(grace / 2)
+				w.idle("b")
+				w.time = w.time.Add(grace / 2)
+				w.idle("c")
+				w.whole("d")
+			},
+			map[string]string{"b": "a", "d": "c"},
+		},
+		"amid an idle one": {
+			func(w *scriptedWorld) {
+				w.whole("a")
+				w.begin("b")
+				w.whole("c")
+				w.succession.end(verbOnly("b"), true)
+				w.whole("d")
+			},
+			map[string]string{"b": "a", "c": "b", "d": "c"},
 		},
 		"before the end of one that began later": {
 			func(w *scriptedWorld) {
@@ -80,7 +120,7 @@ func TestSuccession(t *testing.T) {
 				w.end("a")
 				w.whole("e")
 			},
-			map[string]string{"c": "b"},
+			map[string]string{"b": "a", "c": "b", "d": "c", "e": "d"},
 		},
 		"others cannot be seen": {
 			func(w *scriptedWorld) { w.outside = nil; w.whole("a"); w.whole("b") },
@@ -91,7 +131,7 @@ func TestSuccession(t *testing.T) {
 			w := newScriptedWorld()
 			tc.play(w)
 			got := map[string]string{}
-			for p, succeeded := range w.succeeding {
+			for p, succeeded := range w.found.succeeding {
 				got[p.verb] = succeeded.verb
 			}
 			if diff := cmp.Diff(tc.want, got); diff != "" {
@@ -120,16 +160,22 @@ func newScriptedWorld() *scriptedWorld {
 func verbOnly(verb string) point { return point{operation{verb: verb}, 1} }
 
 func (w *scriptedWorld) begin(verb string) { w.succession.begin(verbOnly(verb)) }
-func (w *scriptedWorld) end(verb string)   { w.succession.end(verbOnly(verb)) }
+func (w *scriptedWorld) end(verb string)   { w.succession.end(verbOnly(verb), false) }
 
 func (w *scriptedWorld) whole(verb string) {
 	w.begin(verb)
 	w.end(verb)
 }
 
+// idle plays an operation that changes nothing.
+func (w *scriptedWorld) idle(verb string) {
+	w.begin(verb)
+	w.succession.end(verbOnly(verb), true)
+}
+
 func (w *scriptedWorld) noPoint() {
 	w.succession.begin(point{})
-	w.succession.end(point{})
+	w.succession.end(point{}, false)
 }
 
 // TestNothingBeginsAtThePoint: what the manager does while the planned operation is carried out waits, and is not
@@ -145,9 +191,10 @@ func TestNothingBeginsAtThePoint(t *testing.T) {
 			g.count(true)
 			var carriedOut bool
 			var rest sync.WaitGroup
-			g.pass(p, planned.operation, func() {
-				rest.Go(func() { g.pass(p, next.operation, func() { carriedOut = true }) })
+			g.pass(p, planned.operation, func() bool {
+				rest.Go(func() { g.pass(p, next.operation, func() bool { carriedOut = true; return false }) })
 				synctest.Wait()
+				return false
 			})
 			rest.Wait()
 			if carriedOut || !g.reached() {
@@ -158,17 +205,49 @@ func TestNothingBeginsAtThePoint(t *testing.T) {
 }
 
 // TestDeathsThatDiffer: a point is died at before it, unless the world there is that after the one before,
-// and with its answer lost. Where more than one process acts, all deaths are tried.
+// and with its answer lost, unless the world is the same as before it. Where more than one process acts, all deaths are tried.
 func TestDeathsThatDiffer(t *testing.T) {
-	first, second := verbOnly("first"), verbOnly("second")
-	points, succeeding := []point{first, second}, map[point]point{second: first}
-	want := []crash{{point: first, way: before}, {point: first, way: lost}, {point: second, way: lost}}
-	if got := (scenario{}).deaths(points, succeeding); !cmp.Equal(got, want, cmp.AllowUnexported(crash{}, point{}, operation{})) {
+	question := point{operation{"driver", string(sim.ListMachines), ""}, 1}
+	first, second, refused, last := verbOnly("first"), verbOnly("second"), verbOnly("refused"), verbOnly("last")
+	points := []point{first, second, question, refused, last}
+	same := sameWorlds{succeeding: map[point]point{second: first, question: second, refused: second}, idle: map[point]bool{question: true, refused: true, last: true}}
+	want := []crash{{point: first, way: before}, {point: first, way: lost}, {point: second, way: lost}, {point: refused, way: lost}, {point: last, way: lost}, {way: unanswered}}
+	if got := (scenario{}).deaths(points, same); !cmp.Equal(got, want, cmp.AllowUnexported(crash{}, point{}, operation{})) {
 		t.Errorf("the deaths are %v, want %v", got, want)
 	}
+	if got := (scenario{}).deaths(points[:2], same); slices.Contains(got, crash{way: unanswered}) {
+		t.Errorf("the deaths without questions to the driver are %v", got)
+	}
+	same.idle = nil
+	if got := (scenario{}).deaths(points, same); len(got) != 2*len(points)-len(same.succeeding) {
+		t.Errorf("the deaths without idle operations are %v", got)
+	}
 	for _, s := range []scenario{{plugIn: theManager}, {plugIn: thePlugIn}, {secondManager: true}} {
-		if got := s.deaths(points, succeeding); len(got) != len(crashes(points)) {
+		if got := s.deaths(points, same); len(got) != len(crashes(points)) {
 			t.Errorf("with %+v, the deaths are %v, not all", s, got)
 		}
+	}
+}
+
+// TestUnanswered: the first answer to each question to the driver is lost, and nobody dies.
+func TestUnanswered(t *testing.T) {
+	g := newGate(&crash{way: unanswered})
+	p := &process{cmd: &exec.Cmd{Process: &os.Process{}}, done: make(chan struct{})} // it is not there
+	close(p.done)
+	g.runs(p)
+	g.count(true)
+	asks := operation{"driver", string(sim.GetMachineStatus), "machines#1"}
+	creates := operation{"driver", string(sim.CreateMachine), "machines#1"}
+	for _, step := range []struct {
+		operation
+		answered bool
+	}{{creates, true}, {asks, false}, {creates, true}, {asks, true}, {operation{"api", "patch", "machines#1"}, true}} {
+		carriedOut := false
+		if answered := g.pass(p, step.operation, func() bool { carriedOut = true; return false }); answered != step.answered || !carriedOut {
+			t.Errorf("%s: answered %t, carried out %t", step.operation, answered, carriedOut)
+		}
+	}
+	if !g.lives(p) || !g.reached() {
+		t.Errorf("the manager lives: %t; an answer was lost: %t", g.lives(p), g.reached())
 	}
 }

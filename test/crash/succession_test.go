@@ -3,7 +3,9 @@ package crash
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -14,13 +16,14 @@ import (
 	"github.com/millwright-dev/millwright/test/serverfault"
 )
 
-// succession finds the points at which the world is as the operation before has left it. Whoever dies before
-// such a point leaves what is left by a death after that operation.
+// succession finds the points at which the world is as the operation before has left it, and the operations that
+// leave the world as it was.
 //
-// That is so if, when the point comes, the operation that began last is a point too and has ended, nothing was
-// changed since its end by others than the manager, and no time has passed that matters: no more than a manager
-// may go on after an answer was lost. Others that began earlier may be under way at both moments: what has begun
-// is carried out, whoever dies.
+// Who dies at a point leaves what was done before, and all that has begun: that is carried out, whoever dies. Who
+// loses the answer to an operation leaves the same with that operation, as nothing begins after it. So who dies before a
+// point leaves what a lost answer to the operation that began last would have left if, when the point comes, nothing
+// was changed by others than the manager since that operation ended or, if it has not, began, and no time has passed
+// that matters: no more than a manager may go on after an answer was lost.
 //
 // It is used under the lock of its gate, in runs in which nobody dies.
 type succession struct {
@@ -30,44 +33,75 @@ type succession struct {
 	now     func() time.Time
 	// passing is how many operations have begun and not ended.
 	passing int
-	// newest is what began last, and left what its end left: nil if it has not ended, or is no point.
-	newest point
-	left   *endOfOne
-	// succeeding are the points that were found, and those whose ends left the world so.
-	succeeding map[point]point
+	// newest is what began last. left is whose lost answer leaves the world as it is now: nil if none is known to.
+	// earlier is what left was before newest began, if that succeeds it.
+	newest        point
+	left, earlier *worldOfOne
+	found         sameWorlds
 }
 
-// endOfOne is the end of an operation.
-type endOfOne struct {
+// sameWorlds are deaths that leave what others leave.
+type sameWorlds struct {
+	// succeeding are points at which the world is as a lost answer to another one leaves it, and these.
+	succeeding map[point]point
+	// idle are points whose operations change nothing.
+	idle map[point]bool
+}
+
+func (w sameWorlds) clone() sameWorlds {
+	return sameWorlds{maps.Clone(w.succeeding), maps.Clone(w.idle)}
+}
+
+// worldOfOne is the world that a lost answer to an operation leaves.
+type worldOfOne struct {
 	point   point
 	at      time.Time
 	outside string
 }
 
 func newSuccession() *succession {
-	return &succession{now: time.Now, succeeding: map[point]point{}}
+	return &succession{now: time.Now, found: sameWorlds{succeeding: map[point]point{}, idle: map[point]bool{}}}
 }
 
 // begin notes that an operation begins.
 func (s *succession) begin(p point) {
-	if s.left != nil && p.occurrence > 0 {
-		state, changing := s.outside()
-		if !changing && state == s.left.outside && s.now().Sub(s.left.at) < grace {
-			s.succeeding[p] = s.left.point
-		}
-	}
-	s.newest, s.left = p, nil
 	s.passing++
+	s.newest, s.earlier = p, nil
+	if s.outside == nil || p.occurrence == 0 {
+		s.left = nil
+		return
+	}
+	state, changing := s.outside()
+	if s.left != nil && !changing && state == s.left.outside && s.now().Sub(s.left.at) < grace {
+		s.found.succeeding[p] = s.left.point
+		s.earlier = s.left
+	}
+	s.leaves(p, state, changing)
 }
 
-// end notes that one ends.
-func (s *succession) end(p point) {
+// end notes that one ends, and whether it was idle: it has changed nothing. If nothing has begun since, its lost answer
+// leaves what was there before.
+func (s *succession) end(p point, idle bool) {
 	s.passing--
 	if s.outside == nil || p.occurrence == 0 || p != s.newest {
 		return
 	}
-	if state, changing := s.outside(); !changing {
-		s.left = &endOfOne{point: p, at: s.now(), outside: state}
+	if idle {
+		s.found.idle[p] = true
+		if s.earlier != nil {
+			s.left = s.earlier // so that the time that has passed counts
+			return
+		}
+	}
+	state, changing := s.outside()
+	s.leaves(p, state, changing)
+}
+
+// leaves notes that a lost answer to an operation leaves the world as it is now, unless somebody is changing it.
+func (s *succession) leaves(p point, state string, changing bool) {
+	s.left = nil
+	if !changing {
+		s.left = &worldOfOne{point: p, at: s.now(), outside: state}
 	}
 }
 
@@ -76,20 +110,39 @@ func (s *succession) end(p point) {
 //
 //   - A process that dies after an operation, and one that loses the answer, leave the same: the latter can
 //     do nothing more.
-//   - A process that dies before a succeeding point leaves what it would have left after the one that it succeeds.
+//   - A process that dies before a succeeding point leaves what a lost answer to the one that it succeeds leaves.
+//   - Before and after an idle operation, the world is the same. If it is a question to the driver, and that world is left by
+//     another one, too, neither is tried: what the manager does without such answers is seen in one more run, in which it gets
+//     none of them at first, and lives.
 //
 // Where another process goes on, it may do something else in each case, so that all deaths are tried.
-func (s scenario) deaths(points []point, succeeding map[point]point) []crash {
+func (s scenario) deaths(points []point, same sameWorlds) []crash {
 	var distinct []crash
 	for _, p := range points {
-		_, succeeds := succeeding[p]
 		for _, w := range s.ways() {
-			if w != before || !s.alone() || !succeeds {
+			if !s.alone() || !same.leftOut(p, w) {
 				distinct = append(distinct, crash{point: p, way: w})
 			}
 		}
 	}
+	if s.alone() && slices.ContainsFunc(points, func(p point) bool { return same.idle[p] && p.asks() }) {
+		distinct = append(distinct, crash{way: unanswered})
+	}
 	return distinct
+}
+
+// leftOut reports whether a death at a point leaves what another one leaves, which is tried.
+func (w sameWorlds) leftOut(p point, in way) bool {
+	_, succeeds := w.succeeding[p]
+	if in == before {
+		return succeeds || w.idle[p]
+	}
+	return succeeds && w.idle[p] && p.asks()
+}
+
+// leftOut are the deaths at points that are not among those to be tried.
+func leftOut(points []point, distinct []crash) []crash {
+	return slices.DeleteFunc(crashes(points), func(c crash) bool { return slices.Contains(distinct, c) })
 }
 
 // ways are those in which a manager may die at a point, without that which leaves what another one leaves.

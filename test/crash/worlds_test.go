@@ -92,7 +92,14 @@ func pairsOf(whole result) []pairOfDeaths {
 	var pairs []pairOfDeaths
 	for _, p := range whole.points {
 		pairs = append(pairs, pairOfDeaths{crash{point: p, way: after}, crash{point: p, way: lost}})
-		if succeeded, succeeds := whole.succeeding[p]; succeeds {
+		succeeded, succeeds := whole.same.succeeding[p]
+		switch idle := whole.same.idle[p]; {
+		case succeeds && idle && p.asks():
+			pairs = append(pairs, pairOfDeaths{crash{point: p, way: lost}, crash{point: succeeded, way: lost}})
+		case idle:
+			pairs = append(pairs, pairOfDeaths{crash{point: p, way: before}, crash{point: p, way: lost}})
+		}
+		if succeeds {
 			pairs = append(pairs, pairOfDeaths{crash{point: p, way: before}, crash{point: succeeded, way: lost}})
 		}
 	}
