@@ -159,7 +159,7 @@ test-e2e: controlplane qemu guest-full ## Run the stories with nodes that run Po
 	MILLWRIGHT_E2E=1 go test -count=1 -timeout 3h -run '$(RUN)' -v $(TESTFLAGS) ./test/e2e
 
 .PHONY: crash
-crash: controlplane ## Kill the manager at every point of every scenario, and say how far it is (two hours; interrupted, it goes on with the same code; make test does a part)
+crash: controlplane ## Kill the manager at every point of every scenario, and say how far it is (one to two hours; interrupted, it goes on with the same code; make test does a part)
 	go test -c -o bin/crash.test ./test/crash
 	cd test/crash && MILLWRIGHT_ALL=1 MILLWRIGHT_SURVIVED=../../bin/crash.survived ../../bin/crash.test -test.timeout 6h
 

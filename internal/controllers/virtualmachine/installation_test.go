@@ -116,18 +116,18 @@ func (w *testEnv) awaitEnd(vm string, pod *corev1.Pod) {
 	w.eventually("the VM is gone", func() bool { return w.gone(&v1alpha1.VirtualMachine{}, vm) })
 }
 
-// TestAddressesOfAnotherInstallation do not keep a VM from having the same.
+// TestAddressesOfAnotherInstallation do not keep a VM from having the same, which would be those of the first one by name.
 func TestAddressesOfAnotherInstallation(t *testing.T) {
 	t.Parallel()
 	w := newTestEnv(t)
 	const address = "10.77.0.20"
-	w.declare("theirs", func(vm *v1alpha1.VirtualMachine) {
+	w.declare("a-theirs", func(vm *v1alpha1.VirtualMachine) {
 		metav1.SetMetaDataAnnotation(&vm.ObjectMeta, v1alpha1.AnnotationController, "other-system/vms")
 		vm.Spec.VMIPs = []string{address}
 	})
-	w.declare("ours", func(vm *v1alpha1.VirtualMachine) { vm.Spec.VMIPs = []string{address} })
-	w.awaitPod("ours", "")
-	if pods := w.pods("theirs"); len(pods) > 0 {
+	w.declare("b-ours", func(vm *v1alpha1.VirtualMachine) { vm.Spec.VMIPs = []string{address} })
+	w.awaitPod("b-ours", "")
+	if pods := w.pods("a-theirs"); len(pods) > 0 {
 		t.Errorf("the VM of the other controller has the Pods %v", pods)
 	}
 }
