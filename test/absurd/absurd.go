@@ -128,7 +128,7 @@ func (s *source) special(v reflect.Value) bool {
 		*value = pick(s, resource.Quantity{}, resource.MustParse("-1"), resource.MustParse("9223372036854775807"), resource.MustParse("1n"), resource.MustParse("16Ei"))
 	case *intstr.IntOrString:
 		*value = pick(s, intstr.FromInt32(math.MinInt32), intstr.FromInt32(math.MaxInt32), intstr.FromInt32(-1), intstr.FromInt32(0), intstr.FromString(s.text()),
-			intstr.FromString("-5%"), intstr.FromString("101%"), intstr.FromString("99999999999999999999%"), intstr.FromString("%"), intstr.IntOrString{Type: 7})
+			intstr.FromString("-5%"), intstr.FromString("101%"), intstr.FromString("99999999999999999999%"), intstr.FromString("%"), intstr.FromString("1.5%")) // JSON has no other types
 	case *runtime.RawExtension: // the API server has nothing but JSON, with numbers as Go writes them
 		*value = runtime.RawExtension{Raw: []byte(pick(s, "{}", "null", "[]", `"x"`, "-1", `{"a":{"a":[{"a":null}]}}`, `{"vmPool":1e+99}`, deep))}
 	case *[]byte:
