@@ -15,8 +15,6 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qmp"
 )
 
-var scribe = bootSector("scribe")
-
 // Where scribe writes its numbers.
 const (
 	scribeBanner  = "boot\n"
