@@ -15,14 +15,13 @@ import (
 	"github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/yaml"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
@@ -120,16 +119,22 @@ func (p *provider) eventually(check func(g gomega.Gomega)) {
 	gomega.NewWithT(p.t).Eventually(check).WithTimeout(2 * time.Minute).WithPolling(50 * time.Millisecond).Should(gomega.Succeed())
 }
 
+// crd returns the CRD of a kind, with no UID if it is not there.
+func (p *provider) crd(kind string) *metav1.PartialObjectMetadata {
+	p.t.Helper()
+	crd := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: kind + ".machine.sapcloud.io"}}
+	crd.SetGroupVersionKind(crdKind)
+	if err := p.Client.Get(p.t.Context(), client.ObjectKeyFromObject(crd), crd); client.IgnoreNotFound(err) != nil {
+		p.t.Error(err)
+	}
+	return crd
+}
+
 // crds reports whether the control cluster serves the kinds of machine.sapcloud.io.
 func (p *provider) crds() bool {
 	p.t.Helper()
-	crd := &metav1.PartialObjectMetadata{}
-	crd.SetGroupVersionKind(crdKind)
-	err := p.Client.Get(p.t.Context(), client.ObjectKey{Name: "machines.machine.sapcloud.io"}, crd)
-	if client.IgnoreNotFound(err) != nil {
-		p.t.Fatal(err)
-	}
-	return err == nil && crd.DeletionTimestamp.IsZero()
+	crd := p.crd("machines")
+	return crd.UID != "" && crd.DeletionTimestamp.IsZero()
 }
 
 // TestEnvironmentOfTheSuite: the documented variables do what is documented, at a real API server.
@@ -148,22 +153,51 @@ func TestEnvironmentOfTheSuite(t *testing.T) {
 	p.inPods()
 }
 
-// withoutCRDs: the suite installs CRDs, and removes them, or not. Tags are made strings.
-func (p *provider) withoutCRDs() {
+// deleteCRDs deletes the CRDs of machine.sapcloud.io. That of Machines is being deleted until another one of
+// MachineDeployments is there, which wait waits for.
+func (p *provider) deleteCRDs() (wait func()) {
 	p.t.Helper()
+	const finalizer = "example.com/test"
+	crds := map[string]*metav1.PartialObjectMetadata{}
 	for _, kind := range []string{"machineclasses", "machinedeployments", "machines", "machinesets"} {
-		crd := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: kind + ".machine.sapcloud.io"}}
-		crd.SetGroupVersionKind(crdKind)
+		crd := p.crd(kind)
+		if kind == "machines" {
+			if err := p.patch(crd, func() { controllerutil.AddFinalizer(crd, finalizer) }); err != nil {
+				p.t.Fatal(err)
+			}
+		}
 		if err := p.Client.Delete(p.t.Context(), crd); err != nil {
 			p.t.Fatal(err)
 		}
+		crds[kind] = crd
 	}
-	p.eventually(func(g gomega.Gomega) {
-		err := p.Client.List(p.t.Context(), &v1alpha1.MachineClassList{})
-		g.Expect(meta.IsNoMatchError(err) || apierrors.IsNotFound(err)).To(gomega.BeTrue(), "the answer is %v", err)
+	var released sync.WaitGroup
+	released.Go(func() {
+		p.eventually(func(g gomega.Gomega) {
+			another := p.crd("machinedeployments")
+			g.Expect(another.UID).NotTo(gomega.Or(gomega.BeEmpty(), gomega.Equal(crds["machinedeployments"].UID)))
+			machines := p.crd("machines")
+			g.Expect(p.patch(machines, func() { controllerutil.RemoveFinalizer(machines, finalizer) })).To(gomega.Succeed())
+		})
 	})
+	return released.Wait
+}
+
+// patch changes an object that did not change since it was read.
+func (p *provider) patch(object client.Object, change func()) error {
+	before := client.MergeFromWithOptions(object.DeepCopyObject().(client.Object), client.MergeFromWithOptimisticLock{})
+	change()
+	return p.Client.Patch(p.t.Context(), object, before)
+}
+
+// withoutCRDs: the suite installs CRDs, also while earlier ones are being deleted, and removes them, or not. Tags are
+// made strings.
+func (p *provider) withoutCRDs() {
+	p.t.Helper()
+	wait := p.deleteCRDs()
 	first := "MACHINECLASS_V1=" + p.path("v1.yaml")
 	p.run("answers NotFound", first, "TAGS_ARE_STRINGS=true")
+	wait()
 	for _, name := range []string{firstClass, secondClass} {
 		if got, want := string(p.classes()[name].ProviderSpec.Raw), `{"tags":["tested","kubernetes-io-cluster-tested","kubernetes-io-role-integration-test"]}`; got != want {
 			p.t.Errorf("the providerSpec of %s is %s, want %s", name, got, want)

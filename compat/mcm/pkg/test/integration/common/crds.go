@@ -3,6 +3,7 @@ package common
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 
 	"github.com/onsi/ginkgo/v2"
@@ -26,12 +27,13 @@ func (f *IntegrationTestFramework) installCRDs() {
 	all, err := readCRDs()
 	expect(err)
 	for _, crd := range all {
-		switch err := f.control.Create(context.Background(), crd); {
-		case err == nil:
-			f.installed = append(f.installed, crd)
-		case !apierrors.IsAlreadyExists(err):
-			expect(err)
-		}
+		f.eventually(func(g gomega.Gomega) {
+			installed, err := f.installCRD(crd)
+			g.Expect(err).NotTo(gomega.HaveOccurred())
+			if installed {
+				f.installed = append(f.installed, crd)
+			}
+		})
 	}
 	f.eventually(func(g gomega.Gomega) {
 		for _, crd := range f.installed {
@@ -43,6 +45,23 @@ func (f *IntegrationTestFramework) installCRDs() {
 			g.Expect(f.control.List(context.Background(), list, client.InNamespace(f.env.namespace), client.Limit(1))).To(gomega.Succeed())
 		}
 	})
+}
+
+// installCRD creates a CRD, and reports whether it was not there. One that is being deleted, as at the end of an earlier
+// run, is an error: it is there for a while only.
+func (f *IntegrationTestFramework) installCRD(crd *unstructured.Unstructured) (bool, error) {
+	there := crd.DeepCopy()
+	err := f.control.Create(context.Background(), crd)
+	if !apierrors.IsAlreadyExists(err) {
+		return err == nil, err
+	}
+	if err := f.control.Get(context.Background(), client.ObjectKeyFromObject(there), there); err != nil {
+		return false, err
+	}
+	if there.GetDeletionTimestamp() != nil {
+		return false, fmt.Errorf("the CRD %s is being deleted", there.GetName())
+	}
+	return false, nil
 }
 
 // removeCRDs removes those that installCRDs installed.
