@@ -121,6 +121,7 @@ func TestCommit(t *testing.T) {
 		t.Fatalf("the channel has ended before the commit: %v", err)
 	default:
 	}
+	must(t, target.Close()) // as QEMU does when it has loaded all
 	must(t, l.sender.Commit(t.Context()))
 	must(t, <-l.receiver.End())
 }

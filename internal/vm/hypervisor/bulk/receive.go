@@ -116,7 +116,8 @@ func (r *Receiver) accept(ctx context.Context, channel Channel, port net.Listene
 func (r *Receiver) serve(ctx context.Context, channel Channel, raw net.Conn) {
 	handshake, cancel := context.WithTimeout(ctx, handshakeLimit)
 	defer cancel()
-	conn, err := r.secure(handshake, strictConn{raw}, channel)
+	strict := newStrictConn(raw)
+	conn, err := r.secure(handshake, strict, channel)
 	if err != nil {
 		_ = raw.Close()
 		return
@@ -124,34 +125,18 @@ func (r *Receiver) serve(ctx context.Context, channel Channel, raw net.Conn) {
 	connlimit.Known(raw)
 	r.begun.Store(true)
 	if channel == Disk {
-		_ = r.carry(ctx, channel, conn)
+		_ = r.carry(ctx, channel, conn, strict)
 		return
 	}
 	if r.taken.Swap(true) { // there is one connection for memory only
 		_ = raw.Close()
 		return
 	}
-	r.end <- r.carry(ctx, channel, conn)
-}
-
-// strictConn is a connection whose end without a close_notify is an error. Package crypto/tls takes
-// it for an end in order if it comes between two records.
-type strictConn struct{ net.Conn }
-
-// errNoNotify is not io.ErrUnexpectedEOF itself, which crypto/tls turns into io.EOF.
-var errNoNotify = fmt.Errorf("%w: the connection was closed without a close_notify", io.ErrUnexpectedEOF)
-
-// Read implements net.Conn.
-func (c strictConn) Read(p []byte) (int, error) {
-	n, err := c.Conn.Read(p)
-	if err == io.EOF { // never wrapped by a net.Conn
-		err = errNoNotify
-	}
-	return n, err
+	r.end <- r.carry(ctx, channel, conn, strict)
 }
 
 // carry copies between the source and QEMU. Nil means an end in order.
-func (r *Receiver) carry(ctx context.Context, channel Channel, conn *tls.Conn) error {
+func (r *Receiver) carry(ctx context.Context, channel Channel, conn *tls.Conn, strict strictConn) error {
 	defer closeWith(ctx, conn)()
 	theirs, err := r.dial[channel](ctx)
 	if err != nil {
@@ -164,7 +149,7 @@ func (r *Receiver) carry(ctx context.Context, channel Channel, conn *tls.Conn) e
 		_, _ = io.Copy(conn, theirs)
 		_ = conn.CloseWrite()
 	}()
-	_, err = io.Copy(theirs, conn)
+	err = strict.receive(theirs, conn)
 	closeWrite(theirs)
 	if channel == Disk {
 		r.endDisk()

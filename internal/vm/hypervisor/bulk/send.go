@@ -78,13 +78,14 @@ func (s *Sender) carry(ctx context.Context, channel Channel, address string, qem
 	}
 	// Without an end in order: that would be a commit.
 	abort := context.AfterFunc(ctx, func() { _ = raw.Close() })
-	conn, err := s.secure(ctx, raw, channel)
+	out := &gathering{Conn: raw}
+	conn, err := s.secure(ctx, out, channel)
 	if err != nil {
 		abort()
 		return err
 	}
 	if channel == Memory {
-		return s.carryMemory(conn, qemu)
+		return s.carryMemory(conn, out, qemu)
 	}
 	defer func() { _ = raw.Close() }()
 	back := make(chan struct{})
@@ -93,7 +94,7 @@ func (s *Sender) carry(ctx context.Context, channel Channel, address string, qem
 		_, _ = io.Copy(qemu, conn)
 		closeWrite(qemu)
 	}()
-	if _, err = io.Copy(conn, qemu); err == nil {
+	if err = out.send(conn, qemu); err == nil {
 		err = conn.CloseWrite()
 		<-back
 	}
@@ -101,9 +102,8 @@ func (s *Sender) carry(ctx context.Context, channel Channel, address string, qem
 }
 
 // carryMemory leaves the connection open: only Commit ends it in order.
-func (s *Sender) carryMemory(conn *tls.Conn, qemu net.Conn) error {
-	_, err := io.Copy(conn, qemu)
-	if err != nil {
+func (s *Sender) carryMemory(conn *tls.Conn, out *gathering, qemu net.Conn) error {
+	if err := out.send(conn, qemu); err != nil {
 		_ = conn.NetConn().Close()
 		return err
 	}
