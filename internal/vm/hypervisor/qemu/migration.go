@@ -5,8 +5,13 @@ import (
 	"time"
 )
 
-// lookEvery is how often progress is asked for.
-const lookEvery = time.Second
+const (
+	// lookEvery is how often progress is asked for.
+	lookEvery = time.Second
+	// leftEvery is how often QEMU is asked whether it has left, which no event tells. It is a matter of milliseconds,
+	// in which the guest runs nowhere.
+	leftEvery = 2 * time.Millisecond
+)
 
 // migrationStatus is QEMU's name for how far a migration is. There are more than these.
 type migrationStatus string
@@ -47,7 +52,12 @@ func (p *Process) queryMigration(ctx context.Context) (migrationInfo, error) {
 
 // await repeats a check, after each event and now and then, until it says that it is done.
 func (p *Process) await(ctx context.Context, check func(context.Context) (done bool, err error)) error {
-	look := time.NewTicker(lookEvery)
+	return p.awaitEvery(ctx, lookEvery, check)
+}
+
+// awaitEvery is await for what no event may announce.
+func (p *Process) awaitEvery(ctx context.Context, period time.Duration, check func(context.Context) (done bool, err error)) error {
+	look := time.NewTicker(period)
 	defer look.Stop()
 	for {
 		if done, err := check(ctx); done || err != nil {

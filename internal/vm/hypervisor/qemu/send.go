@@ -76,15 +76,19 @@ func (p *Process) Finish(ctx context.Context, to Destination) error {
 	if err := p.monitor.Execute(ctx, "migrate-continue", object{"state": preSwitchover}, nil); err != nil {
 		return err
 	}
-	return p.await(ctx, func(ctx context.Context) (bool, error) {
+	err := p.await(ctx, func(ctx context.Context) (bool, error) {
 		info, err := p.queryMigration(ctx)
 		if err == nil && info.Status.over() && info.Status != migrationCompleted {
 			err = fmt.Errorf("sending the last of the memory: %s (%s)", info.Status, info.Error)
 		}
-		if err != nil || info.Status != migrationCompleted {
-			return false, err
-		}
-		state, err := p.State(ctx) // it changes a little later, and refuses to continue until then
+		return info.Status == migrationCompleted, err
+	})
+	if err != nil {
+		return err
+	}
+	// The state changes a little later, and QEMU refuses to continue until then.
+	return p.awaitEvery(ctx, leftEvery, func(ctx context.Context) (bool, error) {
+		state, err := p.State(ctx)
 		return state.Status == Left, err
 	})
 }
