@@ -27,8 +27,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )
 
-// addFinalizer adds the finalizer and the mark of this controller, and a UUID if the VM has none. A new VM gets its addresses with the same write; if
-// there are none, a later step says so.
+// addFinalizer adds the finalizer and the mark of this controller, and a UUID if the VM has none. A new VM gets its
+// addresses with the same write; if there are none, a later step says so.
 func (c *Controller) addFinalizer(ctx context.Context, p *pass) flow.Result {
 	before := p.vm.DeepCopy()
 	isNew := controllerutil.AddFinalizer(p.vm, v1alpha1.Finalizer)

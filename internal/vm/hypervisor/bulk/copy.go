@@ -20,6 +20,7 @@ const recordBytes = 16 << 10
 // gathering is a connection that can send several records at once.
 type gathering struct {
 	net.Conn
+	// mu: crypto/tls may also write while it reads, or is closed.
 	mu      sync.Mutex
 	gathers bool
 	records []byte
