@@ -40,9 +40,7 @@ func TestRealMigrationWithLeases(t *testing.T) {
 	console := here.counts()
 	for last, pod := range []string{"web-2", "web-3"} {
 		console.numbers(100)
-		there := h.target(pod)
-		h.names(func(int) *member { return there })
-		h.controller.Change(func(a *authority) { a.migrate = true })
+		there := h.moves(pod)
 		console.toTheEnd()
 		stopped := console.at
 		here.ends(vmpb.EndTerminated)
@@ -102,9 +100,7 @@ func TestRealLeasedDeathAfterTheCommit(t *testing.T) {
 			source := h.source()
 			here := source.counts()
 			here.numbers(10)
-			target := h.target("web-2")
-			h.names(func(int) *member { return target })
-			h.controller.Change(func(a *authority) { a.migrate = true })
+			target := h.moves("web-2")
 			if us := <-asked; us.GetPodName() != "web-2" {
 				t.Fatalf("%v asks for the authority", us)
 			}
@@ -137,9 +133,7 @@ func TestRealLeaseExpiresInAMigration(t *testing.T) {
 		source := h.source()
 		here := source.counts()
 		here.numbers(10)
-		target := h.target("web-2")
-		h.names(func(int) *member { return target })
-		h.controller.Change(func(a *authority) { a.migrate = true })
+		target := h.moves("web-2")
 		h.awaitCopy()
 		h.line.Cut(true)
 		source.ends(vmpb.EndLeaseExpired)
@@ -154,9 +148,7 @@ func TestRealLeaseExpiresInAMigration(t *testing.T) {
 		source := h.source()
 		here := source.counts()
 		here.numbers(10)
-		target := h.target("web-2")
-		h.names(func(int) *member { return target })
-		h.controller.Change(func(a *authority) { a.migrate = true })
+		target := h.moves("web-2")
 		<-asked
 		h.line.Cut(true)
 		source.ends(vmpb.EndLeaseExpired)
@@ -176,9 +168,7 @@ func TestRealLeaseExpiresInAMigration(t *testing.T) {
 		asked, _ := h.holdSwitchovers()
 		source := h.source()
 		source.counts().numbers(10)
-		target := h.target("web-2")
-		h.names(func(int) *member { return target })
-		h.controller.Change(func(a *authority) { a.migrate = true })
+		target := h.moves("web-2")
 		<-asked
 		target.kill()
 		for us := <-asked; us.GetPodName() != "web-1"; us = <-asked {
@@ -194,9 +184,7 @@ func TestRealSourceHangsInTheCopy(t *testing.T) {
 	source := h.source()
 	here := source.counts()
 	here.numbers(10)
-	target := h.target("web-2")
-	h.names(func(int) *member { return target })
-	h.controller.Change(func(a *authority) { a.migrate = true })
+	target := h.moves("web-2")
 	h.awaitCopy()
 	must(t, source.process.Process.Signal(syscall.SIGSTOP))
 	begun := time.Now()

@@ -216,6 +216,15 @@ func TestRealMigration(t *testing.T) {
 	target.wantAll(there.last)
 }
 
+// moves orders a migration to a target in that Pod, and returns it.
+func (h *household) moves(pod string) *member {
+	h.t.Helper()
+	target := h.target(pod)
+	h.names(func(int) *member { return target })
+	h.controller.Change(func(a *authority) { a.migrate = true })
+	return target
+}
+
 // grow makes disks larger while the guest runs, and waits for that.
 func (h *household) grow(sizes ...*vmpb.DiskSize) []*vmpb.DiskSize {
 	h.t.Helper()
@@ -249,9 +258,7 @@ func TestRealMigrationByOrder(t *testing.T) {
 		}
 	}
 	for _, pod := range pods {
-		there := h.target(pod)
-		h.names(func(int) *member { return there })
-		h.controller.Change(func(a *authority) { a.migrate = true })
+		there := h.moves(pod)
 		console.toTheEnd()
 		here.ends(vmpb.EndTerminated)
 		here, console = there, console.goesOnIn(there)
@@ -521,9 +528,7 @@ func TestRealMigrationIsCancelled(t *testing.T) {
 			h.full()
 			source := h.source()
 			here := source.counts()
-			target := h.target("web-2")
-			h.names(func(int) *member { return target })
-			h.controller.Change(func(a *authority) { a.migrate = true })
+			target := h.moves("web-2")
 			h.amid(second)
 			h.controller.Change(func(a *authority) { a.migrate = false })
 			target.ends(vmpb.EndNotArrived)
@@ -548,9 +553,7 @@ func TestRealSourceDiesBeforeTheCommit(t *testing.T) {
 			source := h.source()
 			here := source.counts()
 			here.numbers(10)
-			target := h.target("web-2")
-			h.names(func(int) *member { return target })
-			h.controller.Change(func(a *authority) { a.migrate = true })
+			target := h.moves("web-2")
 			h.amid(second)
 			source.kill()
 			target.ends(vmpb.EndNotArrived)
@@ -662,9 +665,7 @@ func TestRealAnswerIsLost(t *testing.T) {
 // goesOn looks whether a guest that was taken back can migrate again.
 func (h *household) goesOn(source *member, here *counting) {
 	h.t.Helper()
-	target := h.target("web-3")
-	h.names(func(int) *member { return target })
-	h.controller.Change(func(a *authority) { a.migrate = true })
+	target := h.moves("web-3")
 	here.toTheEnd()
 	source.ends(vmpb.EndTerminated)
 	there := here.goesOnIn(target)
