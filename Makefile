@@ -211,6 +211,13 @@ bench-vm: ## Measure live migration against QEMU alone, in turns: time, and how 
 	MILLWRIGHT_PAIRS=$(PAIRS) go test -count=1 -timeout 60m -run 'TestAgainstBareQEMU$$' -v ./internal/vm/hypervisor
 	@cat /proc/loadavg
 
+ROUNDS ?= 5
+.PHONY: bench-network
+bench-network: qemu guest ## Measure the network between two guests against QEMU's user-mode network and tap devices, in turns (as root; ROUNDS=5)
+	@uname -srm; grep -m1 'model name' /proc/cpuinfo || true; nproc; $(or $(QEMU),qemu-system-x86_64) --version | head -1; cat /proc/loadavg
+	MILLWRIGHT_ROUNDS=$(ROUNDS) go test -count=1 -timeout 60m -run 'TestNetworks$$' -v ./test/guest
+	@cat /proc/loadavg
+
 GUEST ?= small
 GUESTS ?= 3
 .PHONY: bench-guests
