@@ -203,12 +203,19 @@ VMS ?= 1000
 bench-vms: controlplane ## Measure what many simulated VMs cost: writes, time, CPU (VMS=1000)
 	MILLWRIGHT_VMS=$(VMS) go test -count=1 -timeout 60m -run 'TestManyVMs$$' -v ./internal/controllers/virtualmachine
 
-# TestAgainstBareQEMU in make test has one pair, and no budgets.
+# These tests have one pair in make test, and no budgets.
 PAIRS ?= 5
 .PHONY: bench-vm
-bench-vm: ## Measure live migration against QEMU alone, in turns: time, and how long the guest stands still (PAIRS=5)
+bench-vm: ## Measure start and live migration against QEMU alone, in turns: time, and how long the guest stands still (PAIRS=5)
 	@uname -srm; grep -m1 'model name' /proc/cpuinfo || true; nproc; $(or $(QEMU),qemu-system-x86_64) --version | head -1; cat /proc/loadavg
-	MILLWRIGHT_PAIRS=$(PAIRS) go test -count=1 -timeout 60m -run 'TestAgainstBareQEMU$$' -v ./internal/vm/hypervisor
+	MILLWRIGHT_PAIRS=$(PAIRS) go test -count=1 -timeout 60m -run 'AgainstBareQEMU$$' -v ./internal/vm/hypervisor
+	@cat /proc/loadavg
+
+ROUNDS ?= 5
+.PHONY: bench-network
+bench-network: qemu guest ## Measure the network between two guests against QEMU's user-mode network and tap devices, in turns (as root; ROUNDS=5)
+	@uname -srm; grep -m1 'model name' /proc/cpuinfo || true; nproc; $(or $(QEMU),qemu-system-x86_64) --version | head -1; cat /proc/loadavg
+	MILLWRIGHT_ROUNDS=$(ROUNDS) go test -count=1 -timeout 60m -run 'TestNetworks$$' -v ./test/guest
 	@cat /proc/loadavg
 
 GUEST ?= small

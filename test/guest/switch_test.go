@@ -1,11 +1,9 @@
 package guest
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
 	"net/netip"
-	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -20,17 +18,8 @@ import (
 func TestGuestsOnASwitch(t *testing.T) {
 	t.Parallel()
 	server, client := direct(t), direct(t)
-	socket := filepath.Join(t.TempDir(), "switch.sock")
-	listener, err := network.Listen(socket)
-	must(t, err)
 	between := network.NewSwitch(slog.New(slog.DiscardHandler))
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	served := make(chan error, 1)
-	go func() { served <- between.Serve(ctx, listener) }()
-	t.Cleanup(func() {
-		cancel()
-		must(t, <-served)
-	})
+	socket := serveSwitch(t, between)
 	heard := &heard{}
 	open, closed := echoServer(t, "127.0.0.1:0"), heard.tcp(t, "127.0.0.1:0")
 	initrd := intruder(t, server.Kernel.Initrd)

@@ -1,6 +1,7 @@
 package hypervisor_test
 
 import (
+	"context"
 	"crypto/rand"
 	"os"
 	"path/filepath"
@@ -135,31 +136,47 @@ func moveOurs(t *testing.T, size, data, memory uint64) (total, gap time.Duration
 	return total, gap
 }
 
-// firstWords tells when a target's guest says something. It asks for the console all the while: there is none before.
+// firstWords tells when a member's guest says something. It asks for the console all the while: there is none before.
 func (m *member) firstWords() <-chan time.Time {
 	m.t.Helper()
-	conn, err := service.DialSocket(filepath.Join(m.root, vmpb.SocketPath))
-	must(m.t, err)
-	m.t.Cleanup(func() { _ = conn.Close() })
 	words := make(chan time.Time, 1)
 	go func() {
 		defer close(words)
-		for m.t.Context().Err() == nil {
-			stream, err := vmpb.NewOOBManagementClient(conn).Console(m.t.Context(), grpc.WaitForReady(true))
-			if err == nil {
-				if _, err = stream.Recv(); err == nil {
-					words <- time.Now()
-					return
-				}
+		ctx, cancel := context.WithTimeout(m.t.Context(), waitTimeout)
+		defer cancel()
+		go func() {
+			<-m.ended
+			cancel()
+		}()
+		for ctx.Err() == nil {
+			if at := m.firstWord(ctx); !at.IsZero() {
+				words <- at
+				return
 			}
 			select {
-			case <-time.After(5 * time.Millisecond):
-			case <-m.ended:
-				return
+			case <-time.After(5 * time.Millisecond): // nothing says when there is a console
+			case <-ctx.Done():
 			}
 		}
 	}()
 	return words
+}
+
+// firstWord returns when the guest says something; zero if it has no console yet.
+func (m *member) firstWord(ctx context.Context) time.Time {
+	conn, err := service.DialSocket(filepath.Join(m.root, vmpb.SocketPath))
+	if err != nil {
+		return time.Time{}
+	}
+	defer func() { _ = conn.Close() }()
+	stream, err := vmpb.NewOOBManagementClient(conn).Console(ctx, grpc.WaitForReady(true))
+	if err != nil {
+		return time.Time{}
+	}
+	if _, err = stream.Recv(); err != nil {
+		return time.Time{}
+	}
+	return time.Now()
 }
 
 // sourceWith is source with more data on its disk.

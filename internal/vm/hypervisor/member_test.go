@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"maps"
 	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -28,6 +29,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/service"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/watchdog"
 	"github.com/millwright-dev/millwright/internal/vm/identity"
+	"github.com/millwright-dev/millwright/internal/vm/image"
 	identitypb "github.com/millwright-dev/millwright/proto/identity"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
@@ -111,6 +113,10 @@ func (m memberConfig) config(log *slog.Logger) (hypervisor.Config, error) {
 	maps.Copy(paths.DataDisks, m.Data)
 	return hypervisor.Config{
 		Spec: spec, Paths: paths, Log: log, Timing: m.Timing,
+		WriteDisk: func(ctx context.Context, source image.Source, target image.Target, options image.Options) error {
+			options.Access.Servers = []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:0")}
+			return image.WriteDisk(ctx, source, target, options)
+		},
 		Machines: hypervisor.QEMU{Program: m.Program},
 		Watchdog: func() (hypervisor.Watchdog, error) {
 			command := exec.Command(os.Args[0])
@@ -151,6 +157,8 @@ type household struct {
 	// size of the disk and the memory, in bytes.
 	size   uint64
 	memory uint64
+	// image is the URL that the root disk comes from. Empty: the disk is there.
+	image string
 	// data are the data disks.
 	data []*vmpb.DataDisk
 	// noise is how many bytes of the root disk and the first data disk have data that scribe does not use.
@@ -286,6 +294,9 @@ func (h *household) start(pod string, mode vmpb.VMSpec_StartMode, prepare func(*
 	spec.PodName, spec.Mode, spec.ControllerEndpoint = pod, mode, h.line.Addr().String()
 	spec.Resources, spec.RootDiskBytes = &vmpb.Resources{MemoryBytes: h.memory}, h.size
 	spec.Grace, spec.DataDisks = durationpb.New(h.grace), h.data
+	if h.image != "" {
+		spec.InitialImage = &vmpb.InitialImage{Url: h.image}
+	}
 	if h.lease > 0 {
 		spec.LeaseMode, spec.LeaseDuration = vmpb.LeaseMode_LM_FULL_LEASES, durationpb.New(h.lease)
 	}

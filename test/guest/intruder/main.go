@@ -1,5 +1,6 @@
 // Command intruder is the only program of a guest whose root user attacks: it tries to reach
-// the host in every way that the kernel's command line names, and prints what it got.
+// the host in every way that the kernel's command line names, and prints what it got. It also
+// measures the way to another guest.
 //
 // The parameter try=HOW:ADDRESS:PORT may be repeated. HOW is
 //
@@ -14,6 +15,10 @@
 //	spoof  connect from an address that is another guest's
 //	greet  listen from now on, and say hello to all who come
 //	mirror listen from now on, and send back what comes
+//	sink   listen from now on, and say goodbye at the end of what comes
+//	stream send 32 MiB to a sink over one connection, and print the rate
+//	turns  send single bytes to a mirror, each when the one before is back, and print the
+//	       median of the times
 //
 // The parameter last=BYTE is the last byte of the guest's addresses; 22 by default.
 package main
@@ -154,6 +159,15 @@ func try(card net.Interface, what string) (string, error) {
 		return "listening", listen(address, func(conn net.Conn) { _, _ = conn.Write([]byte("hello")) })
 	case "mirror":
 		return "listening", listen(address, func(conn net.Conn) { _, _ = io.Copy(conn, conn) })
+	case "sink":
+		return "listening", listen(address, func(conn net.Conn) {
+			_, _ = io.Copy(io.Discard, conn)
+			_, _ = conn.Write([]byte("bye"))
+		})
+	case "stream":
+		return stream(address)
+	case "turns":
+		return turns(address)
 	}
 	return "", errors.ErrUnsupported
 }

@@ -1,0 +1,62 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"slices"
+	"time"
+)
+
+const (
+	// streamed is how many bytes stream sends.
+	streamed = 32 << 20
+	// exchanged is how many bytes go to a mirror and back in turns.
+	exchanged = 500
+)
+
+// stream sends over one connection until the other end has read all.
+func stream(address netip.AddrPort) (string, error) {
+	conn, err := net.DialTCP("tcp", nil, net.TCPAddrFromAddrPort(address))
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close()
+	block := make([]byte, 64<<10)
+	started := time.Now()
+	for range streamed / len(block) {
+		if _, err := conn.Write(block); err != nil {
+			return "", err
+		}
+	}
+	if err := conn.CloseWrite(); err != nil {
+		return "", err
+	}
+	if _, err := io.ReadFull(conn, make([]byte, len("bye"))); err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("%.1f MiB/s", float64(streamed>>20)/time.Since(started).Seconds()), nil
+}
+
+// turns measures how long a byte takes there and back.
+func turns(address netip.AddrPort) (string, error) {
+	conn, err := net.Dial("tcp", address.String())
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close()
+	times, one := make([]time.Duration, exchanged), make([]byte, 1)
+	for i := range times {
+		started := time.Now()
+		if _, err := conn.Write(one); err != nil {
+			return "", err
+		}
+		if _, err := io.ReadFull(conn, one); err != nil {
+			return "", err
+		}
+		times[i] = time.Since(started)
+	}
+	slices.Sort(times)
+	return times[len(times)/2].Round(time.Microsecond).String(), nil
+}

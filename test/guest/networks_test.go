@@ -1,0 +1,196 @@
+package guest
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
+	"github.com/millwright-dev/millwright/internal/vm/network"
+)
+
+// way is how packets go from one guest to another.
+type way struct {
+	name string
+	// measure boots two guests, and returns what the console of the one says that sends.
+	measure func(*testing.T) string
+	// The results, one of each for each round.
+	rates []float64
+	turns []time.Duration
+}
+
+// TestNetworks measures the way between two guests: through the switch, through the user-mode networks of two bare QEMUs,
+// and through two tap devices of theirs between which the kernel routes; all in turns.
+func TestNetworks(t *testing.T) {
+	text := os.Getenv("MILLWRIGHT_ROUNDS")
+	if text == "" {
+		t.Skip("only measures; TestGuestsOnASwitch tests the switch. Run make bench-network")
+	}
+	rounds, err := strconv.Atoi(text)
+	must(t, err)
+	ways := []*way{{name: "switch", measure: bySwitch}, {name: "user-mode", measure: byUserMode}, {name: "tap, routed", measure: byTap}}
+	for range rounds {
+		for _, w := range ways {
+			t.Run(w.name, func(t *testing.T) { w.add(t, w.measure(t)) })
+		}
+	}
+	for _, w := range ways {
+		if len(w.rates) < rounds {
+			t.Fatalf("%s was not measured each time", w.name)
+		}
+		slices.Sort(w.rates)
+		slices.Sort(w.turns)
+		middle := rounds / 2
+		t.Logf("%-12s %6.1f MiB/s %12s there and back; all: %v and %v", w.name, w.rates[middle], w.turns[middle], w.rates, w.turns)
+	}
+}
+
+// Lines of the console.
+var (
+	rateLine = regexp.MustCompile(`tried stream:\S+: ([\d.]+) MiB/s \(<nil>\)`)
+	turnLine = regexp.MustCompile(`tried turns:\S+: (\S+) \(<nil>\)`)
+)
+
+func (w *way) add(t *testing.T, output string) {
+	t.Helper()
+	rate, turn := rateLine.FindStringSubmatch(output), turnLine.FindStringSubmatch(output)
+	if rate == nil || turn == nil {
+		t.Fatalf("the console has no results: %s", output)
+	}
+	mbps, err := strconv.ParseFloat(rate[1], 64)
+	must(t, err)
+	took, err := time.ParseDuration(turn[1])
+	must(t, err)
+	w.rates, w.turns = append(w.rates, mbps), append(w.turns, took)
+}
+
+// What the guests do. The last bytes of their addresses are 23 and 22.
+const (
+	receive = " last=23 try=sink:10.0.2.23:9 try=mirror:10.0.2.23:7"
+	done    = "intruder: done"
+)
+
+func send(sink, mirror string) string { return " last=22 try=stream:" + sink + " try=turns:" + mirror }
+
+func bySwitch(t *testing.T) string {
+	receiver, sender := direct(t), direct(t)
+	initrd := intruder(t, receiver.Kernel.Initrd)
+	socket := serveSwitch(t, network.NewSwitch(slog.New(slog.DiscardHandler)))
+	for last, config := range map[byte]*qemu.Config{23: &receiver, 22: &sender} {
+		config.Name, config.Kernel.Initrd = "vm-"+strconv.Itoa(int(last)), initrd
+		n := config.Network
+		n.MAC[5], n.Switch, n.NoOutside, n.Address4 = last, socket, true, netip.AddrFrom4([4]byte{10, 0, 2, last})
+	}
+	receiver.Kernel.Cmdline += receive
+	sender.Kernel.Cmdline += send("10.0.2.23:9", "10.0.2.23:7")
+	boot(t, receiver).until(done)
+	return boot(t, sender).until(done)
+}
+
+// byUserMode has two ports of the host lead to one guest, which the other one connects to.
+func byUserMode(t *testing.T) string {
+	initrd := intruder(t, direct(t).Kernel.Initrd)
+	sink, mirror := freePort(t), freePort(t)
+	bootBare(t, initrd, receive, fmt.Sprintf("user,net=10.0.2.0/24,hostfwd=tcp:%s-10.0.2.23:9,hostfwd=tcp:%s-10.0.2.23:7", sink, mirror), 23)
+	return bootBare(t, initrd, send(fmt.Sprintf("10.0.2.2:%d", sink.Port()), fmt.Sprintf("10.0.2.2:%d", mirror.Port())), "user,net=10.0.2.0/24", 22)
+}
+
+// byTap has a network namespace with a tap device for each guest, and routes between them.
+func byTap(t *testing.T) string {
+	initrd := intruder(t, direct(t).Kernel.Initrd)
+	runtime.LockOSThread() // never unlocked: the thread ends with the test, and its namespace with the QEMUs
+	if err := routedTaps("tap23", "tap22"); err != nil {
+		t.Fatalf("making tap devices, which needs root: %v", err)
+	}
+	bootBare(t, initrd, receive, "tap,ifname=tap23,script=no,downscript=no", 23)
+	return bootBare(t, initrd, send("10.0.2.23:9", "10.0.2.23:7"), "tap,ifname=tap22,script=no,downscript=no", 22)
+}
+
+// routedTaps makes tap devices, each the gateway of the guest whose address ends as its name does, in a new
+// namespace of the calling thread.
+func routedTaps(names ...string) error {
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		return err
+	}
+	for _, name := range names {
+		tap := &netlink.Tuntap{LinkAttrs: netlink.LinkAttrs{Name: name}, Mode: netlink.TUNTAP_MODE_TAP, Queues: 1, Flags: netlink.TUNTAP_ONE_QUEUE | netlink.TUNTAP_VNET_HDR}
+		if err := netlink.LinkAdd(tap); err != nil {
+			return err
+		}
+		for _, queue := range tap.Fds {
+			_ = queue.Close()
+		}
+		address, err := netlink.ParseAddr("10.0.2.2/32")
+		if err != nil {
+			return err
+		}
+		guest := net.IPv4(10, 0, 2, 20+name[len(name)-1]-'0').To4()
+		route := &netlink.Route{LinkIndex: tap.Attrs().Index, Dst: &net.IPNet{IP: guest, Mask: net.CIDRMask(32, 32)}, Scope: netlink.SCOPE_LINK}
+		if err := errors.Join(netlink.AddrAdd(tap, address), netlink.LinkSetUp(tap), netlink.RouteAdd(route)); err != nil {
+			return err
+		}
+	}
+	return os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0)
+}
+
+// bootBare runs QEMU alone with the guest that boot has, until the guest is done, and returns what its console said; QEMU
+// ends with the test.
+func bootBare(t *testing.T, initrd, what, netdev string, last byte) string {
+	t.Helper()
+	kernel := direct(t)
+	command := exec.Command(qemu.DefaultProgram, "-machine", qemu.MachineType, "-accel", string(kernel.Processor.Accelerator), "-nodefaults", "-display", "none",
+		"-m", strconv.Itoa(kernel.MemoryMiB), "-kernel", kernel.Kernel.Path, "-initrd", initrd, "-append", kernel.Kernel.Cmdline+what, "-serial", "stdio",
+		"-device", "virtio-rng-pci", "-netdev", netdev+",id=net0", "-device", fmt.Sprintf("virtio-net-pci,netdev=net0,mac=02:00:0a:00:02:%02x,romfile=", last))
+	command.Stderr = os.Stderr
+	console, err := command.StdoutPipe()
+	must(t, err)
+	must(t, command.Start())
+	t.Cleanup(func() {
+		_ = command.Process.Kill()
+		_ = command.Wait()
+	})
+	stop := context.AfterFunc(bounded(t), func() { _ = command.Process.Kill() })
+	defer stop()
+	var said strings.Builder
+	for lines := bufio.NewScanner(console); lines.Scan(); {
+		said.WriteString(lines.Text() + "\n")
+		if strings.Contains(lines.Text(), done) {
+			return said.String()
+		}
+	}
+	t.Errorf("the guest ended: %s", said.String())
+	return said.String()
+}
+
+// serveSwitch serves a switch until the test ends, and returns the path of its socket.
+func serveSwitch(t *testing.T, between *network.Switch) string {
+	t.Helper()
+	socket := filepath.Join(t.TempDir(), "switch.sock")
+	listener, err := network.Listen(socket)
+	must(t, err)
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	served := make(chan error, 1)
+	go func() { served <- between.Serve(ctx, listener) }()
+	t.Cleanup(func() {
+		cancel()
+		must(t, <-served)
+	})
+	return socket
+}
