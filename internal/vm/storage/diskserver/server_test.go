@@ -1,0 +1,96 @@
+package diskserver
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/disk"
+	"github.com/millwright-dev/millwright/internal/vm/storage"
+)
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func newServer(t *testing.T) *Server {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "disk.img")
+	must(t, os.WriteFile(path, make([]byte, 1<<20), 0o600))
+	run, err := os.MkdirTemp("", "disks")
+	must(t, err)
+	t.Cleanup(func() { _ = os.RemoveAll(run) })
+	s, err := New(Config{Disks: []Disk{{Name: "root", Path: path}}, Run: run})
+	must(t, err)
+	return s
+}
+
+// A process that hangs in the kernel cannot be killed, and may still write.
+func TestRevokeWaitsForTheEndOfDaemons(t *testing.T) {
+	s := newServer(t)
+	synctest.Test(t, func(t *testing.T) {
+		ended := make(chan struct{})
+		s.exports[7] = &export{pod: "a", daemon: &daemon{token: 7, kill: func() {}, ended: ended}, sessions: map[io.Closer]struct{}{}}
+		for range 2 { // what is repeated waits, too
+			impatient, cancel := context.WithCancel(t.Context())
+			answer := make(chan error, 1)
+			go func() { answer <- s.Revoke(impatient, 7) }()
+			synctest.Wait()
+			cancel()
+			if err := <-answer; !errors.Is(err, context.Canceled) {
+				t.Errorf("error = %v, want that the daemon does not end", err)
+			}
+		}
+		if err := s.Open(t.Context(), 7, "a"); !errors.Is(err, storage.ErrRevoked) {
+			t.Errorf("opening in the meantime: error = %v, want ErrRevoked", err)
+		}
+		close(ended)
+		must(t, s.Revoke(t.Context(), 7))
+		if len(s.exports) != 0 {
+			t.Errorf("%d exports are left", len(s.exports))
+		}
+	})
+	must(t, s.Close())
+}
+
+// What could not be stored is not revoked: after a restart nobody would know of it.
+func TestRevokeIsStoredFirst(t *testing.T) {
+	s := newServer(t)
+	must(t, s.Open(t.Context(), 7, "a"))
+	obstacle := s.recordPath() + ".partial"
+	must(t, os.MkdirAll(filepath.Join(obstacle, "full"), 0o700))
+	if err := s.Revoke(t.Context(), 7); err == nil {
+		t.Error("something was revoked that is not stored")
+	}
+	must(t, os.RemoveAll(obstacle))
+	must(t, s.Revoke(t.Context(), 7))
+	stored, err := readRecord(s.recordPath())
+	if err != nil || stored.Revoked != 7 {
+		t.Errorf("stored = %+v, %v", stored, err)
+	}
+	must(t, s.Close())
+}
+
+// Without the lock the next server could open a token before what was sent to the last one has ended.
+func TestDaemonKeepsTheDisksLocked(t *testing.T) {
+	s := newServer(t)
+	must(t, s.Open(t.Context(), 7, "a"))
+	for _, lock := range s.locks { // as if the process had ended, and the daemon had not yet
+		must(t, lock.Release())
+	}
+	s.locks = nil
+	if _, err := New(s.config); !errors.Is(err, disk.ErrLocked) {
+		t.Errorf("error = %v, want ErrLocked", err)
+	}
+	must(t, s.Close())
+	next, err := New(s.config)
+	must(t, err)
+	must(t, next.Close())
+}

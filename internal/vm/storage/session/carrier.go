@@ -1,0 +1,70 @@
+package session
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/millwright-dev/millwright/internal/vm/storage"
+)
+
+// beginLimit is how long the beginning of a session may take, with its connection.
+const beginLimit = 10 * time.Second
+
+// Carrier is a hypervisor's end of the sessions: it has one for each connection of QEMU. All fields are required.
+type Carrier struct {
+	// To is where the disks are served.
+	To storage.Attachment
+	// Token is that of the hypervisor's lease.
+	Token storage.Token
+	// Connect makes a connection one with the hypervisor or server in a Pod of this VM: identity.Siblings.Connect.
+	Connect func(ctx context.Context, raw net.Conn, pod, protocol string) (*tls.Conn, error)
+	// Refused is called when a session did not begin, with what Begin returns. QEMU gets an error then, and connects
+	// again when the guest is continued.
+	Refused func(error)
+}
+
+// Begin begins a session. Errors: storage.ErrRevoked, after which none will begin; storage.ErrNotOpen; or those of the
+// connection.
+func (c Carrier) Begin(ctx context.Context) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, beginLimit)
+	defer cancel()
+	raw, err := new(net.Dialer).DialContext(ctx, "tcp", c.To.Address)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := c.Connect(ctx, raw, c.To.Pod, Protocol)
+	if err != nil {
+		return nil, err
+	}
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
+	if err := Ask(conn, c.Token); err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
+	return conn, nil
+}
+
+// Carry serves QEMU's connections until the context ends, closes the listener, and waits for the end of all sessions.
+func (c Carrier) Carry(ctx context.Context, from net.Listener) {
+	var sessions sync.WaitGroup
+	defer sessions.Wait()
+	defer context.AfterFunc(ctx, func() { _ = from.Close() })()
+	for {
+		qemu, err := from.Accept()
+		if err != nil {
+			return
+		}
+		sessions.Go(func() {
+			conn, err := c.Begin(ctx)
+			if err != nil {
+				_ = qemu.Close()
+				c.Refused(err)
+				return
+			}
+			Join(ctx, qemu, conn)
+		})
+	}
+}
