@@ -29,8 +29,8 @@ import (
 type Disk struct {
 	// Name is that of the NBD export. No two are the same. Required.
 	Name string
-	// Path of the file, which exists. Required. Beside it is its lock, and that of the first disk has the record of
-	// what was revoked: PATH.fence.
+	// Path of the file, which exists. Required. Beside it is its lock, PATH.lock, and beside that of the first disk is the
+	// record of tokens: PATH.fence and, with room for the next one, PATH.fence.next.
 	Path string
 }
 
@@ -44,6 +44,8 @@ type Config struct {
 	Program string
 	// Log is the logger. Nil: none.
 	Log *slog.Logger
+
+	boot string // empty: bootID
 }
 
 // Server owns the disks of one virtual machine. It is safe for concurrent use.
@@ -94,8 +96,33 @@ func (s *Server) take() (err error) {
 	if s.folder, err = os.OpenFile(s.config.Run, unix.O_PATH|unix.O_DIRECTORY, 0); err != nil {
 		return fmt.Errorf("opening the folder of sockets: %w", err)
 	}
-	s.record, err = readRecord(s.recordPath())
-	return err
+	return s.remember()
+}
+
+// remember reads the record, and revokes what was open when the host's kernel ended.
+func (s *Server) remember() (err error) {
+	if s.config.boot == "" {
+		if s.config.boot, err = bootID(); err != nil {
+			return err
+		}
+	}
+	if s.record, err = readRecord(s.recordPath()); err != nil {
+		return err
+	}
+	if next := s.record.after(s.config.boot); next != s.record {
+		s.log.Warn("the host has started anew: tokens are revoked that were in use", "upTo", next.Revoked)
+		return s.store(next)
+	}
+	return reserve(s.recordPath())
+}
+
+// store has the record changed when that is durable.
+func (s *Server) store(next record) error {
+	if err := next.write(s.recordPath()); err != nil {
+		return err
+	}
+	s.record = next
+	return nil
 }
 
 func (s *Server) release() {
@@ -147,6 +174,11 @@ func (s *Server) admit(token storage.Token, pod string) (*daemon, error) {
 		return nil, storage.ErrOtherHolder
 	case known != nil && known.daemon.alive():
 		return known.daemon, nil
+	}
+	if next := (record{Revoked: s.record.Revoked, Opened: max(s.record.Opened, token), Boot: s.config.boot}); next != s.record {
+		if err := s.store(next); err != nil {
+			return nil, err
+		}
 	}
 	daemon, err := s.startDaemon(token)
 	if err != nil {
@@ -209,11 +241,11 @@ func (s *Server) bar(upTo storage.Token) ([]*daemon, error) {
 		return nil, storage.ErrNoToken
 	}
 	if upTo > s.record.Revoked {
-		next := record{Revoked: upTo}
-		if err := next.write(s.recordPath()); err != nil {
+		next := s.record
+		next.Revoked = upTo
+		if err := s.store(next); err != nil {
 			return nil, err
 		}
-		s.record = next
 		s.log.Info("tokens are revoked", "upTo", upTo)
 	}
 	var daemons []*daemon

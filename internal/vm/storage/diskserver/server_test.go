@@ -11,6 +11,7 @@ import (
 
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/disk"
 	"github.com/millwright-dev/millwright/internal/vm/storage"
+	"github.com/millwright-dev/millwright/test/smallfs"
 )
 
 func must(t *testing.T, err error) {
@@ -22,8 +23,12 @@ func must(t *testing.T, err error) {
 
 func newServer(t *testing.T) *Server {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "disk.img")
-	must(t, os.WriteFile(path, make([]byte, 1<<20), 0o600))
+	return newServerAt(t, filepath.Join(t.TempDir(), "disk.img"))
+}
+
+func newServerAt(t *testing.T, path string) *Server {
+	t.Helper()
+	must(t, os.WriteFile(path, make([]byte, 64<<10), 0o600))
 	run, err := os.MkdirTemp("", "disks")
 	must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(run) })
@@ -64,12 +69,13 @@ func TestRevokeWaitsForTheEndOfDaemons(t *testing.T) {
 func TestRevokeIsStoredFirst(t *testing.T) {
 	s := newServer(t)
 	must(t, s.Open(t.Context(), 7, "a"))
-	obstacle := s.recordPath() + ".partial"
-	must(t, os.MkdirAll(filepath.Join(obstacle, "full"), 0o700))
+	obstacle := s.recordPath() + nextSuffix
+	must(t, os.Remove(obstacle))
+	must(t, os.Mkdir(obstacle, 0o700))
 	if err := s.Revoke(t.Context(), 7); err == nil {
 		t.Error("something was revoked that is not stored")
 	}
-	must(t, os.RemoveAll(obstacle))
+	must(t, os.Remove(obstacle))
 	must(t, s.Revoke(t.Context(), 7))
 	stored, err := readRecord(s.recordPath())
 	if err != nil || stored.Revoked != 7 {
@@ -93,4 +99,45 @@ func TestDaemonKeepsTheDisksLocked(t *testing.T) {
 	next, err := New(s.config)
 	must(t, err)
 	must(t, next.Close())
+}
+
+// A host that crashed may have lost what hypervisors were told is written. Their guests must not go on.
+func TestCrashOfTheHostRevokes(t *testing.T) {
+	s := newServer(t)
+	must(t, s.Open(t.Context(), 7, "a"))
+	must(t, s.Close())
+	same, err := New(s.config) // the process was started again
+	must(t, err)
+	must(t, same.Open(t.Context(), 7, "a"))
+	must(t, same.Close())
+	config := s.config
+	config.boot = "another"
+	for range 2 {
+		crashed, err := New(config)
+		must(t, err)
+		if err := crashed.Open(t.Context(), 7, "a"); !errors.Is(err, storage.ErrRevoked) {
+			t.Errorf("error = %v, want ErrRevoked", err)
+		}
+		must(t, crashed.Open(t.Context(), 8, "b"))
+		must(t, crashed.Close())
+	}
+}
+
+// The disks of a VM may have filled their file system. It must still be possible to start it elsewhere.
+func TestRevokeOnAFullFileSystem(t *testing.T) {
+	t.Attr("fault", "disk full: a disk server stores that a fencing token is revoked, and that the next one is open")
+	small := smallfs.New(t)
+	s := newServerAt(t, small.Path("disk.img"))
+	must(t, s.Open(t.Context(), 7, "a"))
+	small.Fill(0)
+	for token := storage.Token(7); token < 12; token++ {
+		must(t, s.Revoke(t.Context(), token))
+		must(t, s.Open(t.Context(), token+1, "a"))
+	}
+	stored, err := readRecord(s.recordPath())
+	if want := (record{Revoked: 11, Opened: 12, Boot: s.config.boot}); err != nil || stored != want {
+		t.Errorf("stored = %+v, %v; want %+v", stored, err, want)
+	}
+	must(t, s.Close())
+	t.Attr("outcome", "it is stored, as the room for it is reserved")
 }
