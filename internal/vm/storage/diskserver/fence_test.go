@@ -32,6 +32,7 @@ func TestStoppedHypervisorCannotWriteWhenItGoesOn(t *testing.T) {
 	if testing.Short() {
 		t.Skip("runs real QEMU machines")
 	}
+	t.Attr("fault", "all processes of a hypervisor are stopped at once, QEMU too, and go on when another one runs the guest with the next fencing token")
 	guest, err := os.ReadFile(filepath.Join("..", "..", "hypervisor", "testdata", "twin.img"))
 	must(t, err)
 	s := newInstallation(t).serve(newDisk(t, guest))
@@ -63,4 +64,5 @@ func TestStoppedHypervisorCannotWriteWhenItGoesOn(t *testing.T) {
 	if failure := next.failure(); failure != "" {
 		t.Errorf("the second guest was disturbed: %s", failure)
 	}
+	t.Attr("outcome", "none of its writes arrives; its guest is stopped, and cannot be continued; the other one is not disturbed")
 }

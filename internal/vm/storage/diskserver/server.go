@@ -145,6 +145,12 @@ func (s *Server) lockFiles() []*os.File {
 	return files
 }
 
+// maxSessions is how many sessions there are with one token, which is far more than the disks of a virtual machine.
+const maxSessions = 64
+
+// errTooMany means that a token has maxSessions.
+var errTooMany = errors.New("there are too many sessions with this fencing token")
+
 // errClosed means that the server ends.
 var errClosed = errors.New("the disk server ends")
 
@@ -189,8 +195,8 @@ func (s *Server) admit(token storage.Token, pod string) (*daemon, error) {
 	return daemon, nil
 }
 
-// join notes a session that is to be cut when the token is revoked, and returns the token's daemon. Errors: ErrRevoked, or
-// ErrNotOpen, as for a token of another Pod.
+// join notes a session that is to be cut when the token is revoked, and returns the token's daemon. Errors: ErrRevoked,
+// ErrNotOpen, as for a token of another Pod, or errTooMany.
 func (s *Server) join(token storage.Token, pod string, session io.Closer) (*daemon, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -198,8 +204,11 @@ func (s *Server) join(token storage.Token, pod string, session io.Closer) (*daem
 		return nil, storage.ErrRevoked
 	}
 	export := s.exports[token]
-	if export == nil || export.pod != pod || s.closed {
+	switch {
+	case export == nil || export.pod != pod || s.closed:
 		return nil, storage.ErrNotOpen
+	case len(export.sessions) == maxSessions:
+		return nil, errTooMany
 	}
 	export.sessions[session] = struct{}{}
 	return export.daemon, nil

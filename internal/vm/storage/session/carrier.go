@@ -3,15 +3,23 @@ package session
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"net"
 	"sync"
+	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/millwright-dev/millwright/internal/vm/storage"
 )
 
 // beginLimit is how long the beginning of a session may take, with its connection.
 const beginLimit = 10 * time.Second
+
+// silence is how long the server may acknowledge nothing of what QEMU sends until the connection ends. QEMU then gets an
+// error, and connects again when the guest is continued; the kernel's own limit is a quarter of an hour.
+const silence = 30 * time.Second
 
 // Carrier is a hypervisor's end of the sessions: it has one for each connection of QEMU. All fields are required.
 type Carrier struct {
@@ -31,7 +39,8 @@ type Carrier struct {
 func (c Carrier) Begin(ctx context.Context) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, beginLimit)
 	defer cancel()
-	raw, err := new(net.Dialer).DialContext(ctx, "tcp", c.To.Address)
+	dialer := net.Dialer{Control: limitSilence}
+	raw, err := dialer.DialContext(ctx, "tcp", c.To.Address)
 	if err != nil {
 		return nil, err
 	}
@@ -67,4 +76,12 @@ func (c Carrier) Carry(ctx context.Context, from net.Listener) {
 			Join(ctx, qemu, conn)
 		})
 	}
+}
+
+func limitSilence(_, _ string, raw syscall.RawConn) error {
+	var failed error
+	err := raw.Control(func(fd uintptr) {
+		failed = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(silence.Milliseconds()))
+	})
+	return errors.Join(err, failed)
 }
