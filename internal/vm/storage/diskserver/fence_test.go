@@ -32,7 +32,7 @@ func TestStoppedHypervisorCannotWriteWhenItGoesOn(t *testing.T) {
 	if testing.Short() {
 		t.Skip("runs real QEMU machines")
 	}
-	t.Attr("fault", "all processes of a hypervisor are stopped at once, QEMU too, and go on when another one runs the guest with the next fencing token")
+	t.Attr("fault", "on a disk that a disk server serves: all processes of a hypervisor are stopped at once, QEMU too, and go on when another one runs the guest with the next fencing token")
 	guest, err := os.ReadFile(filepath.Join("..", "..", "hypervisor", "testdata", "twin.img"))
 	must(t, err)
 	s := newInstallation(t).serve(newDisk(t, guest))
