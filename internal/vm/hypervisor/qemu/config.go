@@ -81,7 +81,7 @@ type Disk struct {
 }
 
 // Served is a disk that is served by NBD. QEMU takes no lock for it. If the connection ends, what the guest does with the
-// disk fails, which stops it; Process.Cont connects again.
+// disk fails, which stops it. Process.Cont begins another connection, and the guest may stop once more before there is one.
 type Served struct {
 	// Socket is where QEMU connects to, which is listened on from before the start. Needs Config.Sockets.
 	Socket Socket

@@ -14,6 +14,14 @@ const (
 	regionA     = 1 << 20
 )
 
+// bootSector returns one of the guests that package hypervisor has.
+func bootSector(t *testing.T, name string) []byte {
+	t.Helper()
+	content, err := os.ReadFile(filepath.Join("..", "..", "hypervisor", "testdata", name+".img"))
+	must(t, err)
+	return content
+}
+
 // region returns what is on the disk where a guest writes.
 func region(t *testing.T, path string, at int64) []byte {
 	t.Helper()
@@ -33,9 +41,7 @@ func TestStoppedHypervisorCannotWriteWhenItGoesOn(t *testing.T) {
 		t.Skip("runs real QEMU machines")
 	}
 	t.Attr("fault", "on a disk that a disk server serves: all processes of a hypervisor are stopped at once, QEMU too, and go on when another one runs the guest with the next fencing token")
-	guest, err := os.ReadFile(filepath.Join("..", "..", "hypervisor", "testdata", "twin.img"))
-	must(t, err)
-	s := newInstallation(t).serve(newDisk(t, guest))
+	s := newInstallation(t).serve(newDisk(t, bootSector(t, "twin")))
 	s.open(7, first)
 	old := startHolder(t, holding{Files: s.files(peer(first)), Pod: first, To: s.at, Token: 7})
 	old.tell("a")

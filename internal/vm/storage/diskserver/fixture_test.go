@@ -21,7 +21,7 @@ import (
 )
 
 // waitTimeout bounds everything that a test waits for. It only matters when the test fails.
-const waitTimeout = time.Minute
+const waitTimeout = 5 * time.Minute
 
 // The Pods of one virtual machine.
 const (
@@ -125,6 +125,11 @@ func newDisk(t testing.TB, content []byte) string {
 
 // serve serves a disk until the test ends, or stop is called.
 func (i *installation) serve(path string, more ...diskserver.Disk) *site {
+	i.t.Helper()
+	return i.serveAt(listen(i.t, "127.0.0.1:0"), path, more...)
+}
+
+func (i *installation) serveAt(sessions net.Listener, path string, more ...diskserver.Disk) *site {
 	t := i.t
 	t.Helper()
 	server, err := diskserver.New(diskserver.Config{
@@ -133,7 +138,7 @@ func (i *installation) serve(path string, more ...diskserver.Disk) *site {
 	must(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	credentials := i.credentials(peer(serverPod))
-	sessions, control := listen(t), listen(t)
+	control := listen(t, "127.0.0.1:0")
 	s := &site{
 		installation: i, Server: server, disk: path, control: control.Addr().String(),
 		at: storage.Attachment{Address: sessions.Addr().String(), Pod: serverPod},
@@ -161,9 +166,9 @@ func (i *installation) serve(path string, more ...diskserver.Disk) *site {
 	return s
 }
 
-func listen(t testing.TB) net.Listener {
+func listen(t testing.TB, address string) net.Listener {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	listener, err := net.Listen("tcp", address)
 	must(t, err)
 	return listener
 }

@@ -61,6 +61,14 @@ func (g *guest) line() string {
 	}
 }
 
+// boots reads the banner of the guest.
+func (g *guest) boots() {
+	g.t.Helper()
+	if banner := g.line(); banner != "boot" {
+		g.t.Fatalf("the guest says %q", banner)
+	}
+}
+
 // number reads a number of the scribe.
 func (g *guest) number() uint64 {
 	g.t.Helper()
@@ -83,6 +91,43 @@ func (g *guest) counts(next uint64, count int) uint64 {
 		next++
 	}
 	return next
+}
+
+// awaitFailure waits until the machine is stopped because its storage failed.
+func (g *guest) awaitFailure() {
+	g.t.Helper()
+	late := bounded(g.t)
+	for {
+		state, err := g.State(late)
+		must(g.t, err)
+		if state.Status == qemu.StorageFailed {
+			return
+		}
+		select {
+		case <-g.Changed():
+		case <-late.Done():
+			g.t.Fatalf("the machine is %s, and its storage is gone", state.Status)
+		}
+	}
+}
+
+// keepsTrying continues the guest whenever its storage has failed, as a hypervisor does, until stop.
+func (g *guest) keepsTrying() (stop func()) {
+	ctx, cancel := context.WithCancel(bounded(g.t))
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for ctx.Err() == nil {
+			if state, err := g.State(ctx); err == nil && state.Status == qemu.StorageFailed {
+				_ = g.Cont(ctx)
+			}
+			select {
+			case <-g.Changed():
+			case <-ctx.Done():
+			}
+		}
+	}()
+	return func() { cancel(); <-done }
 }
 
 // connect connects the memory's sockets of two machines.
@@ -112,15 +157,11 @@ func TestMachineMovesToAnotherToken(t *testing.T) {
 	if testing.Short() {
 		t.Skip("runs real QEMU machines")
 	}
-	scribe, err := os.ReadFile(filepath.Join("..", "..", "hypervisor", "testdata", "scribe.img"))
-	must(t, err)
-	s := newInstallation(t).serve(newDisk(t, scribe))
+	s := newInstallation(t).serve(newDisk(t, bootSector(t, "scribe")))
 	s.open(7, first)
 	source := s.guest(t, first, 7, false)
 	must(t, source.Cont(bounded(t)))
-	if banner := source.line(); banner != "boot" {
-		t.Fatalf("the guest says %q", banner)
-	}
+	source.boots()
 	next := source.counts(0, 100)
 	s.open(9, second)
 	target := s.guest(t, second, 9, true)
@@ -133,12 +174,7 @@ func TestMachineMovesToAnotherToken(t *testing.T) {
 	must(t, err)
 
 	must(t, source.Cont(bounded(t))) // by mistake
-	for state := qemu.Status(""); state != qemu.StorageFailed; {
-		<-source.Changed()
-		now, err := source.State(bounded(t))
-		must(t, err)
-		state = now.Status
-	}
+	source.awaitFailure()
 	after, err := os.ReadFile(s.disk)
 	must(t, err)
 	if !bytes.Equal(before, after) {
@@ -167,4 +203,29 @@ func wantNumbers(t *testing.T, path string, last uint64) {
 			t.Fatalf("number %d is %d on the disk: a write is lost", number, got)
 		}
 	}
+}
+
+// A guest whose server ends is stopped, and goes on without a loss when that is there again and its token is open.
+func TestGuestGoesOnAfterARestartOfTheServer(t *testing.T) {
+	if testing.Short() {
+		t.Skip("runs real QEMU machines")
+	}
+	i := newInstallation(t)
+	s := i.serve(newDisk(t, bootSector(t, "scribe")))
+	s.open(7, first)
+	g := s.guest(t, first, 7, false)
+	must(t, g.Cont(bounded(t)))
+	g.boots()
+	next := g.counts(0, 100)
+	s.stop()
+	g.awaitFailure()
+	must(t, g.Cont(bounded(t))) // too early
+	g.awaitFailure()
+	again := i.serveAt(listen(t, s.at.Address), s.disk)
+	again.open(7, first)
+	stop := g.keepsTrying()
+	next = g.counts(next, 100)
+	stop()
+	must(t, g.Stop(bounded(t)))
+	wantNumbers(t, s.disk, next-1)
 }

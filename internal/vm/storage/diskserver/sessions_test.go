@@ -19,6 +19,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/storage"
 	"github.com/millwright-dev/millwright/internal/vm/storage/diskserver"
 	"github.com/millwright-dev/millwright/internal/vm/storage/session"
+	"github.com/millwright-dev/millwright/test/flood"
 )
 
 // begin begins a session and reads how NBD begins, which shows that it leads to a storage daemon.
@@ -245,4 +246,13 @@ func TestSessionsAreBounded(t *testing.T) {
 			t.Fatalf("no session after the end of another: %v, %v", conn, err)
 		}
 	}
+}
+
+// Who connects and says nothing leaves the port to hypervisors.
+func TestStrangers(t *testing.T) {
+	s := newInstallation(t).serve(newDisk(t, nil))
+	s.open(7, first)
+	flood.Past(t, s.at.Address, 16)
+	_, err := begin(t, s.carrier(peer(first), 7))
+	must(t, err)
 }
