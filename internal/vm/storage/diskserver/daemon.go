@@ -46,8 +46,8 @@ type daemon struct {
 	token storage.Token
 	// kill ends it, and does not wait for that.
 	kill func()
-	// ended is closed when it has ended.
-	ended  <-chan struct{}
+	// ended is closed when it has ended, and nothing is left of it.
+	ended  chan struct{}
 	stderr *output
 	// socket is the path of its socket in this process.
 	socket string
@@ -57,13 +57,14 @@ type daemon struct {
 // startDaemon starts a process, which is not ready yet.
 func (s *Server) startDaemon(token storage.Token) (*daemon, error) {
 	d := &daemon{
-		token: token, stderr: &output{}, ready: make(chan struct{}),
+		token: token, stderr: &output{}, ready: make(chan struct{}), ended: make(chan struct{}),
 		// The path of the folder may be longer than that of a socket.
 		socket: fmt.Sprintf("/proc/self/fd/%d/disks-%d", s.folder.Fd(), token),
 	}
+	var process *child.Process
 	monitor, inherited, err := d.open()
 	if err == nil {
-		err = d.spawn(s.config.Program, s.config.Disks, append(slices.Clip(inherited), s.lockFiles()...))
+		process, err = d.spawn(s.config.Program, s.config.Disks, append(slices.Clip(inherited), s.lockFiles()...))
 	}
 	for _, file := range inherited {
 		_ = file.Close()
@@ -75,7 +76,8 @@ func (s *Server) startDaemon(token storage.Token) (*daemon, error) {
 		return nil, err
 	}
 	go d.negotiate(monitor)
-	go d.watch(s.log)
+	d.kill = func() { _ = process.Signal(syscall.SIGKILL) } // fails only if it has ended
+	go d.watch(process, s.log)
 	return d, nil
 }
 
@@ -114,7 +116,7 @@ func socketPair() (net.Conn, *os.File, error) {
 	return conn, theirs, nil
 }
 
-func (d *daemon) spawn(program string, disks []Disk, files []*os.File) error {
+func (d *daemon) spawn(program string, disks []Disk, files []*os.File) (*child.Process, error) {
 	command := exec.Command(program, arguments(disks)...)
 	command.ExtraFiles = files
 	command.Stderr = d.stderr
@@ -122,11 +124,9 @@ func (d *daemon) spawn(program string, disks []Disk, files []*os.File) error {
 	command.WaitDelay = time.Second
 	started, err := child.Start(command, syscall.SIGKILL)
 	if err != nil {
-		return fmt.Errorf("starting %s: %w", program, err)
+		return nil, fmt.Errorf("starting %s: %w", program, err)
 	}
-	d.kill = func() { _ = started.Signal(syscall.SIGKILL) } // fails only if it has ended
-	d.ended = started.Ended()
-	return nil
+	return started, nil
 }
 
 // arguments returns the daemon's command line. Its exports have the names of the disks.
@@ -137,7 +137,8 @@ func arguments(disks []Disk) []string {
 		args = append(args, "--blockdev", object{
 			// The format is given, never guessed: see package qemu.
 			"driver": "raw", "node-name": node, "discard": "unmap",
-			"file": object{"driver": "file", "filename": d.Path, "locking": "on", "discard": "unmap"},
+			// What threads write has been written when the process has ended. That is the default, which may change.
+			"file": object{"driver": "file", "filename": d.Path, "aio": "threads", "locking": "on", "discard": "unmap"},
 		}.json())
 	}
 	args = append(args, "--nbd-server", fmt.Sprintf("addr.type=fd,addr.str=%d", listenerFD))
@@ -170,9 +171,11 @@ func (d *daemon) negotiate(conn net.Conn) {
 	}
 }
 
-func (d *daemon) watch(log *slog.Logger) {
-	<-d.ended
-	_ = os.Remove(d.socket)
+// watch waits for the end of the process.
+func (d *daemon) watch(process *child.Process, log *slog.Logger) {
+	<-process.Ended()
+	_ = os.Remove(d.socket) // while the server has its folder
+	close(d.ended)
 	log.Info("a storage daemon has ended", "token", d.token, "stderr", d.stderr.String())
 }
 

@@ -141,3 +141,25 @@ func TestRevokeOnAFullFileSystem(t *testing.T) {
 	must(t, s.Close())
 	t.Attr("outcome", "it is stored, as the room for it is reserved")
 }
+
+// A hypervisor that was taken over by its guest uses no more than its part of the server.
+func TestSessionsAreBounded(t *testing.T) {
+	s := newServer(t)
+	must(t, s.Open(t.Context(), 7, "a"))
+	must(t, s.Open(t.Context(), 8, "b"))
+	var last io.Closer
+	for range maxSessions {
+		last = &os.File{} // any that can be closed
+		_, err := s.join(7, "a", last)
+		must(t, err)
+	}
+	if _, err := s.join(7, "a", &os.File{}); !errors.Is(err, errTooMany) {
+		t.Errorf("error = %v, want errTooMany", err)
+	}
+	_, err := s.join(8, "b", &os.File{})
+	must(t, err)
+	s.leave(7, last)
+	_, err = s.join(7, "a", &os.File{})
+	must(t, err)
+	must(t, s.Close())
+}

@@ -67,10 +67,11 @@ func (s *Server) serve(ctx context.Context, raw net.Conn, accept AcceptAny) erro
 	if err != nil {
 		return fmt.Errorf("connecting to the storage daemon: %w", err)
 	}
-	if err := session.Answer(conn, nil); err != nil || !begun() {
+	if err := session.Answer(conn, nil); err != nil {
 		_ = disks.Close()
-		return fmt.Errorf("the session did not begin in time: %w", err)
+		return err
 	}
+	begun()
 	session.Join(ctx, conn, disks)
 	return nil
 }

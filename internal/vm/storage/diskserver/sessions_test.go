@@ -222,32 +222,6 @@ func TestDisksThatCannotBeServed(t *testing.T) {
 	must(t, err)
 }
 
-// A hypervisor that was taken over by its guest uses no more than its part of the server.
-func TestSessionsAreBounded(t *testing.T) {
-	s := newInstallation(t).serve(newDisk(t, nil))
-	s.open(7, first)
-	carrier := s.carrier(peer(first), 7)
-	var last net.Conn
-	begun := 0
-	for begun < 100 {
-		conn, err := begin(t, carrier)
-		if err != nil {
-			break
-		}
-		begun, last = begun+1, conn
-	}
-	if begun != 64 {
-		t.Errorf("%d sessions began, want 64", begun)
-	}
-	must(t, last.Close())
-	late := bounded(t)
-	for conn, err := begin(t, carrier); err != nil; conn, err = begin(t, carrier) { // until the server has noticed
-		if !errors.Is(err, storage.ErrNotOpen) || late.Err() != nil {
-			t.Fatalf("no session after the end of another: %v, %v", conn, err)
-		}
-	}
-}
-
 // Who connects and says nothing leaves the port to hypervisors.
 func TestStrangers(t *testing.T) {
 	s := newInstallation(t).serve(newDisk(t, nil))
