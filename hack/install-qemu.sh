@@ -12,14 +12,14 @@ set -euo pipefail
 name=install-qemu
 qemu=qemu-system-x86_64
 machine=pc-q35-7.2 # as internal/vm/hypervisor/qemu pins it; a test compares the two
-packages=(qemu-system-x86 qemu-utils e2fsprogs) # the first brings SeaBIOS with it
+packages=(qemu-system-x86 qemu-utils e2fsprogs) # the first brings SeaBIOS and qemu-storage-daemon with it
 # shellcheck source=hack/packages.sh
 source "$(dirname "${BASH_SOURCE[0]}")/packages.sh"
 
 # missing also asks for the machine type, since QEMU drops old ones some day.
 missing() {
 	local program machines
-	for program in "$qemu" qemu-img mkfs.ext4 debugfs; do
+	for program in "$qemu" qemu-storage-daemon qemu-img qemu-io mkfs.ext4 debugfs; do
 		PATH=$PATH:/usr/sbin:/sbin command -v "$program" >/dev/null || { printf '%s is missing' "$program" && return; }
 	done
 	machines=$("$qemu" -machine help) || machines=

@@ -12,17 +12,25 @@ import (
 // both sides must give. After an error the connection is closed. Errors: ErrNotAPeer if the
 // client is invalid, or what is wrong with the handshake.
 func (c *Credentials) Accept(ctx context.Context, raw net.Conn, client Peer, protocol string) (*tls.Conn, error) {
-	return c.secure(ctx, raw, side{client, protocol, tls.Server, func() *tls.Config {
+	conn, _, err := c.acceptAny(ctx, raw, client, protocol, func(got Peer) bool { return got == client })
+	return conn, err
+}
+
+// acceptAny is Accept for all clients that may connect, of which client is an example. It returns which one it is.
+func (c *Credentials) acceptAny(ctx context.Context, raw net.Conn, client Peer, protocol string, may func(Peer) bool) (*tls.Conn, Peer, error) {
+	var got Peer
+	conn, err := c.secure(ctx, raw, side{client, protocol, tls.Server, func() *tls.Config {
 		config := c.trust.server(tls.RequireAndVerifyClientCert)
-		config.VerifyConnection = func(state tls.ConnectionState) error {
-			got, err := c.trust.peerOf(state.PeerCertificates[0]) // its chain is verified
-			if err == nil && got != client {
+		config.VerifyConnection = func(state tls.ConnectionState) (err error) {
+			got, err = c.trust.peerOf(state.PeerCertificates[0]) // its chain is verified
+			if err == nil && !may(got) {
 				err = fmt.Errorf("the client is %s, not %s", got, client)
 			}
 			return err
 		}
 		return config
 	}})
+	return conn, got, err
 }
 
 // Connect makes a connection a TLS connection with one server. The rest is like Accept's.

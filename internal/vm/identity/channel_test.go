@@ -66,3 +66,41 @@ func TestChannelIsForOnePeer(t *testing.T) {
 		})
 	}
 }
+
+func TestAcceptAnyIsForSiblings(t *testing.T) {
+	clock := newClock()
+	authority := value[*Authority](t)(NewAuthority(clock.Now()))
+	foreign := value[*Authority](t)(NewAuthority(clock.Now()))
+	server := Peer{Namespace: pod.Namespace, VM: pod.VM, Pod: "vm-1-disks"}
+	siblings := Siblings{Credentials: holding(t, authority, server, clock), Namespace: pod.Namespace, VM: pod.VM}
+	for name, test := range map[string]struct {
+		client *Credentials
+		want   string
+	}{
+		"a sibling":            {holding(t, authority, pod, clock), pod.Pod},
+		"another VM":           {holding(t, authority, Peer{Namespace: pod.Namespace, VM: "vm-2", Pod: pod.Pod}, clock), ""},
+		"another namespace":    {holding(t, authority, Peer{Namespace: "other", VM: pod.VM, Pod: pod.Pod}, clock), ""},
+		"the controller":       {holding(t, authority, Controller(), clock), ""},
+		"another installation": {holding(t, foreign, pod, clock), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ours, theirs := net.Pipe()
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				if conn, err := test.client.Connect(t.Context(), theirs, server, "disks"); err == nil {
+					_, _ = io.Copy(io.Discard, conn)
+				}
+			}()
+			conn, got, err := siblings.AcceptAny(t.Context(), ours, "disks")
+			if (err == nil) != (test.want != "") || err == nil && got != test.want {
+				t.Errorf("accepted %q, %v; want %q", got, err, test.want)
+			}
+			if err == nil {
+				_ = conn.Close()
+			}
+			_ = ours.Close()
+			<-done
+		})
+	}
+}

@@ -30,6 +30,12 @@ func (s Siblings) Accept(ctx context.Context, raw net.Conn, pod, protocol string
 	return s.Credentials.Accept(ctx, raw, s.peer(pod), protocol)
 }
 
+// AcceptAny is Credentials.Accept for all hypervisors of the VM. It returns the Pod of the one that has connected.
+func (s Siblings) AcceptAny(ctx context.Context, raw net.Conn, protocol string) (conn *tls.Conn, pod string, err error) {
+	conn, peer, err := s.Credentials.acceptAny(ctx, raw, s.peer("any"), protocol, func(got Peer) bool { return got == s.peer(got.Pod) })
+	return conn, peer.Pod, err
+}
+
 // Connect is Credentials.Connect for the hypervisor in a Pod.
 func (s Siblings) Connect(ctx context.Context, raw net.Conn, pod, protocol string) (*tls.Conn, error) {
 	return s.Credentials.Connect(ctx, raw, s.peer(pod), protocol)

@@ -157,6 +157,9 @@ func Acquire(path string) (*Lock, error) {
 	return nil, fmt.Errorf("locking the disk: %w", err)
 }
 
+// File is the file of the lock. A process that inherits it keeps the disk locked until it has ended, too.
+func (l *Lock) File() *os.File { return l.file }
+
 // Release releases the lock. It does nothing if l is nil.
 func (l *Lock) Release() error {
 	if l == nil {

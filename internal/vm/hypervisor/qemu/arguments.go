@@ -151,8 +151,11 @@ func blockNode(name string, disk Disk, options object) object {
 		// With the default, "auto", QEMU goes on where it cannot lock.
 		"locking": "on",
 	}
-	if disk.Block {
+	switch {
+	case disk.Block:
 		file["driver"] = "host_device"
+	case disk.Served != Served{}:
+		file = object{"driver": "nbd", "server": unixAddress(disk.Served.Socket), "export": disk.Served.Export}
 	}
 	node := object{"driver": "raw", "node-name": name, "file": file}
 	for key, value := range options {

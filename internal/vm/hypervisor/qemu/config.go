@@ -70,12 +70,23 @@ type DataDisk struct {
 	Serial string
 }
 
-// Disk is a file or block device of the host.
+// Disk is a file or block device of the host, or is served by another process.
 type Disk struct {
 	// Path of the file or device.
 	Path string
 	// Block reports whether Path is a block device.
 	Block bool
+	// Served is where the disk is served, instead of Path. Zero: it is not.
+	Served Served
+}
+
+// Served is a disk that is served by NBD. QEMU takes no lock for it. If the connection ends, what the guest does with the
+// disk fails, which stops it. Process.Cont begins another connection, and the guest may stop once more before there is one.
+type Served struct {
+	// Socket is where QEMU connects to, which is listened on from before the start. Needs Config.Sockets.
+	Socket Socket
+	// Export is the name of the NBD export.
+	Export string
 }
 
 // DiskAt returns the disk at a path. Errors: those of the file system, or a *FieldError if

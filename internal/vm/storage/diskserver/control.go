@@ -1,0 +1,68 @@
+package diskserver
+
+import (
+	"context"
+	"errors"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/millwright-dev/millwright/internal/vm/identity"
+	"github.com/millwright-dev/millwright/internal/vm/storage"
+	storagepb "github.com/millwright-dev/millwright/proto/storage"
+)
+
+// control is the service for the VM controller.
+type control struct {
+	storagepb.UnimplementedDiskServerServer
+	server *Server
+	at     storage.Attachment
+}
+
+// Register has a gRPC server, which requires certificates, offer the disks to the VM controller. Attachments are what it is
+// told about where sessions are served.
+func (s *Server) Register(to grpc.ServiceRegistrar, at storage.Attachment) {
+	storagepb.RegisterDiskServerServer(to, &control{server: s, at: at})
+}
+
+// Open implements storagepb.DiskServerServer.
+func (c *control) Open(ctx context.Context, request *storagepb.OpenRequest) (*storagepb.OpenResponse, error) {
+	if err := onlyController(ctx); err != nil {
+		return nil, err
+	}
+	if err := c.server.Open(ctx, storage.Token(request.GetToken()), request.GetPod()); err != nil {
+		return nil, answer(err)
+	}
+	return &storagepb.OpenResponse{Address: c.at.Address, Pod: c.at.Pod}, nil
+}
+
+// Revoke implements storagepb.DiskServerServer.
+func (c *control) Revoke(ctx context.Context, request *storagepb.RevokeRequest) (*storagepb.RevokeResponse, error) {
+	if err := onlyController(ctx); err != nil {
+		return nil, err
+	}
+	if err := c.server.Revoke(ctx, storage.Token(request.GetUpToToken())); err != nil {
+		return nil, answer(err)
+	}
+	return &storagepb.RevokeResponse{}, nil
+}
+
+func onlyController(ctx context.Context) error {
+	caller, err := identity.FromContext(ctx)
+	if err == nil && !caller.IsController() {
+		err = status.Errorf(codes.PermissionDenied, "%s may not say who uses the disks", caller)
+	}
+	return err
+}
+
+// answer is the gRPC status of an error; UNAVAILABLE if the same call may succeed later.
+func answer(err error) error {
+	code := codes.Unavailable
+	for cause, of := range storage.CodesOf {
+		if errors.Is(err, cause) {
+			code = of
+		}
+	}
+	return status.Error(code, err.Error())
+}

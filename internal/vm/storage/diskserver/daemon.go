@@ -1,0 +1,229 @@
+package diskserver
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/millwright-dev/millwright/internal/child"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qmp"
+	"github.com/millwright-dev/millwright/internal/vm/storage"
+)
+
+const (
+	// DefaultProgram is searched in PATH unless another program is given.
+	DefaultProgram = "qemu-storage-daemon"
+
+	// stderrLimit is how much of a daemon's standard error is kept, in bytes.
+	stderrLimit = 8 << 10
+
+	// startLimit is how long a daemon may take until it serves the disks.
+	startLimit = 30 * time.Second
+)
+
+// What a daemon inherits, by the descriptors in its process. After them come the locks of the disks.
+const (
+	monitorFD = iota + 3
+	listenerFD
+)
+
+// daemon is a process that serves the disks for one token. When it has ended, nothing that was sent to it changes a disk:
+// the kernel ends a process when all its system calls have returned.
+type daemon struct {
+	token storage.Token
+	// kill ends it, and does not wait for that.
+	kill func()
+	// ended is closed when it has ended, and nothing is left of it.
+	ended  chan struct{}
+	stderr *output
+	// socket is the path of its socket in this process.
+	socket string
+	ready  chan struct{} // closed when it serves
+}
+
+// startDaemon starts a process, which is not ready yet.
+func (s *Server) startDaemon(token storage.Token) (*daemon, error) {
+	d := &daemon{
+		token: token, stderr: &output{}, ready: make(chan struct{}), ended: make(chan struct{}),
+		// The path of the folder may be longer than that of a socket.
+		socket: fmt.Sprintf("/proc/self/fd/%d/disks-%d", s.folder.Fd(), token),
+	}
+	var process *child.Process
+	monitor, inherited, err := d.open()
+	if err == nil {
+		process, err = d.spawn(s.config.Program, s.config.Disks, append(slices.Clip(inherited), s.lockFiles()...))
+	}
+	for _, file := range inherited {
+		_ = file.Close()
+	}
+	if err != nil {
+		if monitor != nil {
+			_ = monitor.Close()
+		}
+		return nil, err
+	}
+	go d.negotiate(monitor)
+	d.kill = func() { _ = process.Signal(syscall.SIGKILL) } // fails only if it has ended
+	go d.watch(process, s.log)
+	return d, nil
+}
+
+// open opens the sockets to the daemon.
+func (d *daemon) open() (monitor net.Conn, inherited []*os.File, err error) {
+	monitor, theirs, err := socketPair()
+	if err != nil {
+		return nil, nil, fmt.Errorf("opening a socket for the storage daemon: %w", err)
+	}
+	inherited = []*os.File{theirs}
+	_ = os.Remove(d.socket) // of a process before
+	listener, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: d.socket})
+	if err != nil {
+		return monitor, inherited, fmt.Errorf("listening for the storage daemon: %w", err)
+	}
+	listener.SetUnlinkOnClose(false)
+	file, err := listener.File()
+	if err = errors.Join(err, listener.Close()); err != nil {
+		return monitor, inherited, fmt.Errorf("listening for the storage daemon: %w", err)
+	}
+	return monitor, append(inherited, file), nil
+}
+
+func socketPair() (net.Conn, *os.File, error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	theirs, ours := os.NewFile(uintptr(fds[1]), "the daemon's end"), os.NewFile(uintptr(fds[0]), "our end")
+	conn, err := net.FileConn(ours) // duplicates the descriptor
+	_ = ours.Close()
+	if err != nil {
+		_ = theirs.Close()
+		return nil, nil, err
+	}
+	return conn, theirs, nil
+}
+
+func (d *daemon) spawn(program string, disks []Disk, files []*os.File) (*child.Process, error) {
+	command := exec.Command(program, arguments(disks)...)
+	command.ExtraFiles = files
+	command.Stderr = d.stderr
+	command.Env = []string{"LC_ALL=C"}
+	command.WaitDelay = time.Second
+	started, err := child.Start(command, syscall.SIGKILL)
+	if err != nil {
+		return nil, fmt.Errorf("starting %s: %w", program, err)
+	}
+	return started, nil
+}
+
+// arguments returns the daemon's command line. Its exports have the names of the disks.
+func arguments(disks []Disk) []string {
+	args := []string{"--chardev", fmt.Sprintf("socket,id=qmp,fd=%d", monitorFD), "--monitor", "chardev=qmp"}
+	for i, d := range disks {
+		node := fmt.Sprintf("disk%d", i)
+		args = append(args, "--blockdev", object{
+			// The format is given, never guessed: see package qemu.
+			"driver": "raw", "node-name": node, "discard": "unmap",
+			// What threads write has been written when the process has ended. That is the default, which may change.
+			"file": object{"driver": "file", "filename": d.Path, "aio": "threads", "locking": "on", "discard": "unmap"},
+		}.json())
+	}
+	args = append(args, "--nbd-server", fmt.Sprintf("addr.type=fd,addr.str=%d", listenerFD))
+	for i, d := range disks {
+		node := fmt.Sprintf("disk%d", i)
+		args = append(args, "--export", object{
+			"type": "nbd", "id": node, "node-name": node, "name": d.Name, "writable": true,
+		}.json())
+	}
+	return args
+}
+
+type object map[string]any
+
+func (o object) json() string {
+	text, err := json.Marshal(o)
+	if err != nil { // maps of strings, numbers, booleans and maps can be encoded
+		panic(err)
+	}
+	return string(text)
+}
+
+// negotiate says when the daemon is ready: it takes commands when it has obeyed its command line. The monitor is kept
+// open until it ends, as nothing else has to be said.
+func (d *daemon) negotiate(conn net.Conn) {
+	ctx, cancel := context.WithTimeout(context.Background(), startLimit)
+	defer cancel()
+	if _, err := qmp.New(ctx, conn, func(qmp.Event) {}); err == nil {
+		close(d.ready)
+	}
+}
+
+// watch waits for the end of the process.
+func (d *daemon) watch(process *child.Process, log *slog.Logger) {
+	<-process.Ended()
+	_ = os.Remove(d.socket) // while the server has its folder
+	close(d.ended)
+	log.Info("a storage daemon has ended", "token", d.token, "stderr", d.stderr.String())
+}
+
+// dial connects to the daemon.
+func (d *daemon) dial(ctx context.Context) (net.Conn, error) {
+	return new(net.Dialer).DialContext(ctx, "unix", d.socket)
+}
+
+// awaitReady waits until the daemon serves.
+func (d *daemon) awaitReady(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, startLimit)
+	defer cancel()
+	select {
+	case <-d.ready:
+		return nil
+	case <-d.ended:
+		return fmt.Errorf("the storage daemon has ended: %s", d.stderr)
+	case <-ctx.Done():
+		return fmt.Errorf("waiting for the storage daemon: %w", context.Cause(ctx))
+	}
+}
+
+func (d *daemon) alive() bool {
+	select {
+	case <-d.ended:
+		return false
+	default:
+		return true
+	}
+}
+
+// output keeps the first part of what is written. It is safe for concurrent use.
+type output struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+// Write implements io.Writer.
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.text.Write(p[:min(len(p), stderrLimit-o.text.Len())])
+	return len(p), nil
+}
+
+// String returns what was kept, on one line.
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return strings.Join(strings.Fields(o.text.String()), " ")
+}

@@ -1,0 +1,74 @@
+package diskserver_test
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+)
+
+// Where the guests with the letters a and b write, in bytes of their disk.
+const (
+	regionBytes = 2048 * 512
+	regionA     = 1 << 20
+)
+
+// bootSector returns one of the guests that package hypervisor has.
+func bootSector(t *testing.T, name string) []byte {
+	t.Helper()
+	content, err := os.ReadFile(filepath.Join("..", "..", "hypervisor", "testdata", name+".img"))
+	must(t, err)
+	return content
+}
+
+// region returns what is on the disk where a guest writes.
+func region(t *testing.T, path string, at int64) []byte {
+	t.Helper()
+	file, err := os.Open(path)
+	must(t, err)
+	defer func() { _ = file.Close() }()
+	content := make([]byte, regionBytes)
+	_, err = file.ReadAt(content, at)
+	must(t, err)
+	return content
+}
+
+// All processes of a hypervisor stop, as in a frozen container, while its guest writes. Its token is revoked, and another
+// hypervisor starts. When the first one goes on, none of its writes arrives, and its guest stops.
+func TestStoppedHypervisorCannotWriteWhenItGoesOn(t *testing.T) {
+	if testing.Short() {
+		t.Skip("runs real QEMU machines")
+	}
+	t.Attr("fault", "on a disk that a disk server serves: all processes of a hypervisor are stopped at once, QEMU too, and go on when another one runs the guest with the next fencing token")
+	s := newInstallation(t).serve(newDisk(t, bootSector(t, "twin")))
+	s.open(7, first)
+	old := startHolder(t, holding{Files: s.files(peer(first)), Pod: first, To: s.at, Token: 7})
+	old.tell("a")
+	old.counts(100)
+
+	old.signal(syscall.SIGSTOP)
+	must(t, s.volume().Revoke(bounded(t), 7))
+	before := region(t, s.disk, regionA)
+	if bytes.Equal(before, make([]byte, regionBytes)) {
+		t.Fatal("the first guest has written nothing")
+	}
+	s.open(8, second)
+	next := startHolder(t, holding{Files: s.files(peer(second)), Pod: second, To: s.at, Token: 8})
+	next.tell("b")
+	next.counts(100)
+
+	old.signal(syscall.SIGCONT)
+	for range 3 {
+		old.stopsForRevocation()
+		old.tell(continueGuest) // a hypervisor continues a guest whose storage failed
+	}
+	next.counts(100)
+	if !bytes.Equal(before, region(t, s.disk, regionA)) {
+		t.Error("writes of the revoked token have arrived")
+	}
+	if failure := next.failure(); failure != "" {
+		t.Errorf("the second guest was disturbed: %s", failure)
+	}
+	t.Attr("outcome", "none of its writes arrives; its guest is stopped, and cannot be continued; the other one is not disturbed")
+}

@@ -1,0 +1,131 @@
+package diskserver
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/millwright-dev/millwright/internal/vm/storage"
+)
+
+const (
+	// recordSuffix is what the name of the file ends with that has the record, beside the first disk.
+	recordSuffix = ".fence"
+
+	// nextSuffix is what the name of the file ends with that takes the next record. It has its room already, so that
+	// tokens can be revoked while the file system is full.
+	nextSuffix = ".next"
+
+	// recordBytes is the size of both files, which is filled with spaces.
+	recordBytes = 512
+)
+
+// record is what is remembered for as long as there is the disk.
+type record struct {
+	// Revoked is the highest token that was revoked. 0: none.
+	Revoked storage.Token `json:"revokedUpToToken"`
+	// Opened is the highest token that was opened. 0: none.
+	Opened storage.Token `json:"openedUpToToken"`
+	// Boot is the ID of the kernel's boot in which it was opened.
+	Boot string `json:"bootID"`
+}
+
+// after returns the record in another boot than that of the record. What hypervisors were told is written may be lost, as
+// it was in the kernel's memory: a guest that goes on would not notice. So what was open is revoked.
+func (r record) after(boot string) record {
+	if r.Boot != boot {
+		r.Revoked = max(r.Revoked, r.Opened)
+	}
+	return r
+}
+
+// bootID returns that of this kernel's boot.
+func bootID() (string, error) {
+	text, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return "", fmt.Errorf("reading the ID of this boot: %w", err)
+	}
+	return strings.TrimSpace(string(text)), nil
+}
+
+// readRecord reads the file. A disk without one is new here.
+func readRecord(path string) (record, error) {
+	var r record
+	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return r, nil
+	}
+	if err != nil {
+		return r, fmt.Errorf("reading the record of tokens: %w", err)
+	}
+	defer func() { _ = file.Close() }()
+	text := make([]byte, recordBytes+1)
+	n, err := file.Read(text)
+	if err == nil {
+		err = json.Unmarshal(text[:n], &r)
+	}
+	if err == nil && r.Revoked == 0 && r.Opened == 0 { // such a file was never written
+		err = errors.New("it has no token")
+	}
+	if err != nil {
+		return r, fmt.Errorf("reading the record of tokens, %s: %w", path, err)
+	}
+	return r, nil
+}
+
+// write returns when the file is durable. The file is the old one, or the new one, at any time.
+func (r record) write(path string) error {
+	text, err := json.Marshal(r)
+	if err == nil {
+		err = fill(path+nextSuffix, text)
+	}
+	if err == nil {
+		err = os.Rename(path+nextSuffix, path)
+	}
+	if err == nil {
+		err = syncFolder(path)
+	}
+	if err != nil {
+		return fmt.Errorf("writing the record of tokens: %w", err)
+	}
+	_ = reserve(path) // else there is room, or the next write fails
+	return nil
+}
+
+// reserve has the room for the next record.
+func reserve(path string) error {
+	err := fill(path+nextSuffix, nil)
+	if err != nil {
+		err = fmt.Errorf("reserving the room for a record of tokens: %w", err)
+	}
+	return err
+}
+
+// fill gives a file that content, and spaces. Its blocks are those that it had.
+func fill(path string, content []byte) error {
+	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
+	if err != nil {
+		return err
+	}
+	padding := bytes.Repeat([]byte(" "), recordBytes-len(content)-1)
+	_, err = file.WriteAt(append(append(content, padding...), '\n'), 0)
+	if err == nil {
+		err = file.Sync()
+	}
+	return errors.Join(err, file.Close())
+}
+
+func syncFolder(path string) error {
+	folder, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	return errors.Join(folder.Sync(), folder.Close())
+}

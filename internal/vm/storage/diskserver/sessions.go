@@ -1,0 +1,77 @@
+package diskserver
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/millwright-dev/millwright/internal/connlimit"
+	"github.com/millwright-dev/millwright/internal/vm/storage/session"
+)
+
+// Bounds of connections in their handshake: whoever is on the network may open them.
+const (
+	handshakeLimit         = 10 * time.Second
+	maxAnonymous           = 64
+	maxAnonymousPerAddress = 16
+)
+
+// AcceptAny makes a connection one with a hypervisor of the virtual machine, and returns its Pod: identity.Siblings.AcceptAny.
+type AcceptAny func(ctx context.Context, raw net.Conn, protocol string) (*tls.Conn, string, error)
+
+// Serve serves sessions of hypervisors until the context ends, closes the listener, and waits for their end.
+func (s *Server) Serve(ctx context.Context, listener net.Listener, accept AcceptAny) {
+	var sessions sync.WaitGroup
+	defer sessions.Wait()
+	defer context.AfterFunc(ctx, func() { _ = listener.Close() })()
+	bounded := connlimit.Listen(listener, maxAnonymous, maxAnonymousPerAddress)
+	for {
+		raw, err := bounded.Accept()
+		if err != nil {
+			return
+		}
+		sessions.Go(func() {
+			if err := s.serve(ctx, raw, accept); err != nil {
+				s.log.Info("a session is refused", "from", raw.RemoteAddr().String(), "error", err)
+			}
+		})
+	}
+}
+
+// serve serves one session, until it is cut.
+func (s *Server) serve(ctx context.Context, raw net.Conn, accept AcceptAny) error {
+	defer func() { _ = raw.Close() }()
+	beginning, cancel := context.WithTimeout(ctx, handshakeLimit)
+	defer cancel()
+	conn, pod, err := accept(beginning, raw, session.Protocol)
+	if err != nil {
+		return err
+	}
+	connlimit.Known(raw)
+	begun := context.AfterFunc(beginning, func() { _ = raw.Close() })
+	token, err := session.Asked(conn)
+	if err != nil {
+		return err
+	}
+	daemon, err := s.join(token, pod, raw)
+	if err != nil {
+		_ = session.Answer(conn, err)
+		_ = conn.CloseWrite()
+		return fmt.Errorf("pod %s with token %d: %w", pod, token, err)
+	}
+	defer s.leave(token, raw)
+	disks, err := daemon.dial(beginning)
+	if err != nil {
+		return fmt.Errorf("connecting to the storage daemon: %w", err)
+	}
+	if err := session.Answer(conn, nil); err != nil {
+		_ = disks.Close()
+		return err
+	}
+	begun()
+	session.Join(ctx, conn, disks)
+	return nil
+}

@@ -1,0 +1,87 @@
+package session
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/millwright-dev/millwright/internal/vm/storage"
+)
+
+// beginLimit is how long the beginning of a session may take, with its connection.
+const beginLimit = 10 * time.Second
+
+// silence is how long the server may acknowledge nothing of what QEMU sends until the connection ends. QEMU then gets an
+// error, and connects again when the guest is continued; the kernel's own limit is a quarter of an hour.
+const silence = 30 * time.Second
+
+// Carrier is a hypervisor's end of the sessions: it has one for each connection of QEMU. All fields are required.
+type Carrier struct {
+	// To is where the disks are served.
+	To storage.Attachment
+	// Token is that of the hypervisor's lease.
+	Token storage.Token
+	// Connect makes a connection one with the hypervisor or server in a Pod of this VM: identity.Siblings.Connect.
+	Connect func(ctx context.Context, raw net.Conn, pod, protocol string) (*tls.Conn, error)
+	// Refused is called when a session did not begin, with what Begin returns. QEMU gets an error then, and connects
+	// again when the guest is continued.
+	Refused func(error)
+}
+
+// Begin begins a session. Errors: storage.ErrRevoked, after which none will begin; storage.ErrNotOpen; or those of the
+// connection.
+func (c Carrier) Begin(ctx context.Context) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, beginLimit)
+	defer cancel()
+	dialer := net.Dialer{Control: limitSilence}
+	raw, err := dialer.DialContext(ctx, "tcp", c.To.Address)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := c.Connect(ctx, raw, c.To.Pod, Protocol)
+	if err != nil {
+		return nil, err
+	}
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
+	if err := Ask(conn, c.Token); err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
+	return conn, nil
+}
+
+// Carry serves QEMU's connections until the context ends, closes the listener, and waits for the end of all sessions.
+func (c Carrier) Carry(ctx context.Context, from net.Listener) {
+	var sessions sync.WaitGroup
+	defer sessions.Wait()
+	defer context.AfterFunc(ctx, func() { _ = from.Close() })()
+	for {
+		qemu, err := from.Accept()
+		if err != nil {
+			return
+		}
+		sessions.Go(func() {
+			conn, err := c.Begin(ctx)
+			if err != nil {
+				_ = qemu.Close()
+				c.Refused(err)
+				return
+			}
+			Join(ctx, qemu, conn)
+		})
+	}
+}
+
+func limitSilence(_, _ string, raw syscall.RawConn) error {
+	var failed error
+	err := raw.Control(func(fd uintptr) {
+		failed = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(silence.Milliseconds()))
+	})
+	return errors.Join(err, failed)
+}
