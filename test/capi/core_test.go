@@ -165,9 +165,12 @@ var crdKind = schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v
 
 // coreLog is the end of what the core said about a namespace. It is short: what a test says of its failure
 // comes before it, and must not be lost where only the end of an output is kept.
-func coreLog(c *env.Cluster) string {
+func coreLog(c *env.Cluster) string { return logOf(c, coreUser) }
+
+// logOf is that of one of Cluster API's managers.
+func logOf(c *env.Cluster, manager string) string {
 	const most, width = 15, 250
-	log, err := os.ReadFile(filepath.Join(c.ControlPlane.Dir(), "logs", coreUser+".log"))
+	log, err := os.ReadFile(filepath.Join(c.ControlPlane.Dir(), "logs", manager+".log"))
 	if err != nil {
 		return err.Error()
 	}
