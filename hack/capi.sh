@@ -42,11 +42,18 @@ version_flags() {
 		"gitVersion=$version" "gitMajor=$major" "gitMinor=$minor" gitCommit=unknown gitTreeState=clean
 }
 
-# copy_config copies the kinds, webhooks and roles of a manager from its folder config.
+# copy_config copies the kinds, webhooks and roles of a manager from its folder config. The labels
+# of the kinds, by which the core finds the version to read, are in their kustomization.
 copy_config() {
-	local part
+	local part labels crd
 	for part in crd/bases webhook rbac; do
 		cp -r --no-preserve=mode "$1/$part" "$2/${part%/*}"
+	done
+	labels=$(sed -nE 's|^ +(cluster\.x-k8s\.io/v[0-9a-z]+: [0-9a-z_]+)$|    \1|p' "$1/crd/kustomization.yaml")
+	[[ $labels ]] || return 0
+	for crd in "$2"/crd/*.yaml; do
+		awk -v labels="$labels" '{ print } /^metadata:$/ && !done { print "  labels:"; print labels; done = 1 }' "$crd" >"$crd.labelled"
+		mv "$crd.labelled" "$crd"
 	done
 }
 
