@@ -1,6 +1,7 @@
 package capi
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -122,33 +123,36 @@ func startProvider(ctx context.Context, c *env.Cluster, folder string) error {
 // grantProvider gives a provider the roles that it is shipped with, under names of its own, and with them those that other
 // providers give it by aggregation.
 func grantProvider(ctx context.Context, c *env.Cluster, folder, user string) error {
-	for _, role := range []string{"role", "aggregated_role"} {
-		path, err := coreFile(folder, "rbac", role+".yaml")
-		if folder == "bootstrap" && role == "aggregated_role" {
-			continue
-		}
-		if err != nil {
-			return err
-		}
-		text, err := os.ReadFile(path)
-		if err != nil {
-			return err
-		}
-		own := strings.NewReplacer("name: manager-role", "name: "+user+"-manager-role", "name: aggregated-manager-role", "name: "+user+"-aggregated-manager-role")
-		if err := controlplane.ApplyText(ctx, c.Client, []byte(own.Replace(string(text))), metav1.NamespaceSystem); err != nil {
-			return err
-		}
-		name := user + "-" + map[string]string{"role": "manager-role", "aggregated_role": "aggregated-manager-role"}[role]
-		binding := &rbacv1.ClusterRoleBinding{
-			ObjectMeta: metav1.ObjectMeta{Name: name},
-			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name},
-			Subjects:   []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: user}},
-		}
-		if err := c.Client.Create(ctx, binding); err != nil {
-			return err
-		}
+	if err := grantRole(ctx, c, folder, "role.yaml", user, "manager-role"); err != nil {
+		return err
 	}
-	return nil
+	if folder == "bootstrap" {
+		return nil // it has nothing to do with infrastructure
+	}
+	if err := grantRole(ctx, c, folder, "aggregated_role.yaml", user, "aggregated-manager-role"); err != nil {
+		return err
+	}
+	return awaitGrant(ctx, c.Client, user, kind("MillwrightMachine").Group, "millwrightmachines")
+}
+
+func grantRole(ctx context.Context, c *env.Cluster, folder, file, user, role string) error {
+	path, err := coreFile(folder, "rbac", file)
+	if err != nil {
+		return err
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	own := bytes.ReplaceAll(text, []byte("  name: "+role+"\n"), []byte("  name: "+user+"-"+role+"\n"))
+	if err := controlplane.ApplyText(ctx, c.Client, own, metav1.NamespaceSystem); err != nil {
+		return err
+	}
+	return c.Client.Create(ctx, &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: user + "-" + role},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: user + "-" + role},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: user}},
+	})
 }
 
 // kubeadmHarness is a Cluster whose control plane machines are simulated. The API server that they would run is that of
