@@ -60,9 +60,6 @@ func again(err error) (ctrl.Result, error) {
 
 // openPort opens the port of a plan. One that is only to be claimed may be any that is free; the plan gets it.
 func (c *Controller) openPort(key client.ObjectKey, f facts, p *plan) (*endpoint, error) {
-	if p.claim && f.held != 0 {
-		p.port = f.held // a pass before has opened it, and could not write it
-	}
 	for {
 		e, err := c.listen(key, p.port)
 		if err == nil || !p.claim || !errors.Is(err, syscall.EADDRINUSE) {

@@ -269,6 +269,10 @@ func TestAPausedClusterKeepsItsPort(t *testing.T) {
 func TestAPortIsClosed(t *testing.T) {
 	for name, end := range map[string]func(*given, *infrav1.MillwrightCluster) error{
 		"the object is gone": func(g *given, infra *infrav1.MillwrightCluster) error { return g.client.Delete(g.t.Context(), infra) },
+		"it has another port": func(g *given, infra *infrav1.MillwrightCluster) error {
+			infra.Spec.ControlPlaneEndpoint.Port = 102
+			return g.client.Update(g.t.Context(), infra)
+		},
 		"it asks no more": func(g *given, infra *infrav1.MillwrightCluster) error {
 			infra.Spec.ControlPlaneLoadBalancer = nil
 			return g.client.Update(g.t.Context(), infra)
@@ -283,7 +287,7 @@ func TestAPortIsClosed(t *testing.T) {
 			if _, err := g.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(infra)}); err != nil {
 				t.Fatal(err)
 			}
-			g.isOpen("a", 0)
+			g.isOpen("a", map[string]int32{"it has another port": 102}[name])
 			if _, err := g.ports[100].Dial(t.Context(), ""); err == nil {
 				t.Error("the port is open")
 			}
