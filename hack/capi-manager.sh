@@ -51,7 +51,8 @@ kubectl() { "$kubectl" "$@" >/dev/null; }
 
 say "installing the kinds of $version"
 kubectl apply --server-side -f "$config/crd"
-kubectl wait --for condition=Established --timeout 60s -f "$config/crd"
+# "--for condition" fails for one that has no conditions yet.
+kubectl wait --for 'jsonpath={.status.conditions[?(@.type=="Established")].status}=True' --timeout 60s -f "$config/crd"
 
 # The roles of all managers have the same names. One that is aggregated collects the roles of
 # providers, ours among them, by their labels.

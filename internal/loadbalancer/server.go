@@ -46,10 +46,16 @@ func (s *server) disconnect() {
 
 // watch checks a server until the context ends.
 func (b *Balancer) watch(ctx context.Context, s *server) {
-	for ctx.Err() == nil {
+	for first := true; ctx.Err() == nil; first = false {
 		health, err := b.check(ctx, s)
-		if ctx.Err() == nil && b.observe(s, health) {
-			b.opts.Log.Info("The health of a server has changed", "server", s.address, "health", health.String(), "error", err)
+		if ctx.Err() != nil {
+			return
+		}
+		changed := b.observe(s, health)
+		if changed || first { // why it does not answer from the beginning is not said again
+			b.opts.Log.Info("A server was checked", "server", s.address, "health", health.String(), "error", err)
+		}
+		if changed {
 			b.opts.Changed()
 		}
 		pause(ctx, checkEvery)

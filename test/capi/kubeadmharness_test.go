@@ -21,9 +21,9 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
 	"github.com/millwright-dev/millwright/driver/sim"
 	"github.com/millwright-dev/millwright/internal/local/controlplane"
 	"github.com/millwright-dev/millwright/internal/local/egress"
@@ -275,31 +275,32 @@ func (h *kubeadmHarness) dial(ctx context.Context, address string) (net.Conn, er
 	if err != nil {
 		return nil, err
 	}
-	list := &infrav1.MillwrightMachineList{}
-	if err := h.Client.List(ctx, list, client.InNamespace(h.Namespace)); err != nil {
+	machines := &unstructured.UnstructuredList{}
+	machines.SetGroupVersionKind(kind("MillwrightMachineList"))
+	if err := h.Client.List(ctx, machines, client.InNamespace(h.Namespace)); err != nil {
 		return nil, err
 	}
 	vms, err := h.cloud.VMs()
 	if err != nil {
 		return nil, err
 	}
-	for _, machine := range list.Items {
-		has := slices.ContainsFunc(machine.Status.Addresses, func(a infrav1.MachineAddress) bool { return a.Address == host })
-		runs := slices.ContainsFunc(vms, func(vm sim.VM) bool { return vm.Machine == machine.Name && vm.GoneAt.IsZero() })
-		if port == "6443" && has && runs {
+	for _, machine := range machines.Items {
+		runs := slices.ContainsFunc(vms, func(vm sim.VM) bool { return vm.Machine == machine.GetName() && vm.GoneAt.IsZero() })
+		if runs && port == "6443" && addressOf(&machine, "InternalIP") == host {
 			return (&net.Dialer{}).DialContext(ctx, "tcp", fmt.Sprintf("127.0.0.1:%d", h.ControlPlane.Port()))
 		}
 	}
 	return nil, errNoSuchHost
 }
 
-// playKubeadm does for the nodes of the control plane what kubeadm and the kubelet do on a machine: static Pods, of which
-// the API server gets mirrors, and the ConfigMap with the cluster's configuration.
+// playKubeadm does for the nodes of the control plane what kubeadm and the kubelet do on a machine: the node's taint, static
+// Pods, of which the API server gets mirrors, and the ConfigMap with the cluster's configuration.
 func (h *kubeadmHarness) playKubeadm(g gomega.Gomega) {
 	nodes := &corev1.NodeList{}
 	g.Expect(h.Client.List(h.t.Context(), nodes, client.HasLabels{"node-role.kubernetes.io/control-plane"})).To(gomega.Succeed())
 	for _, node := range nodes.Items {
-		if strings.HasPrefix(node.Name, h.cluster) {
+		if strings.HasPrefix(node.Name, h.cluster) && node.DeletionTimestamp.IsZero() {
+			h.taint(g, &node)
 			for _, component := range []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler"} {
 				h.mirror(g, component, node.Name)
 			}
@@ -308,6 +309,14 @@ func (h *kubeadmHarness) playKubeadm(g gomega.Gomega) {
 				Data:       map[string]string{"ClusterConfiguration": "apiVersion: kubeadm.k8s.io/v1beta4\nkind: ClusterConfiguration\nkubernetesVersion: v1.36.3\n"},
 			})
 		}
+	}
+}
+
+func (h *kubeadmHarness) taint(g gomega.Gomega, node *corev1.Node) {
+	taint := corev1.Taint{Key: "node-role.kubernetes.io/control-plane", Effect: corev1.TaintEffectNoSchedule}
+	if !slices.Contains(node.Spec.Taints, taint) {
+		node.Spec.Taints = append(node.Spec.Taints, taint)
+		g.Expect(h.Client.Update(h.t.Context(), node)).To(gomega.Succeed())
 	}
 }
 
