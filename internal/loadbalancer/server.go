@@ -72,7 +72,11 @@ func (b *Balancer) check(ctx context.Context, s *server) (Health, error) {
 	defer conn.Close()
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stop()
-	return b.opts.Check(ctx, conn)
+	health, err := b.opts.Check(ctx, conn)
+	if err != nil && ctx.Err() != nil {
+		err = ctx.Err() // not that the connection was closed for that
+	}
+	return health, err
 }
 
 // observe notes the result of a check, and reports whether the health of the server is another one now. What a server says

@@ -2,6 +2,7 @@ package loadbalancer
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -19,6 +20,7 @@ func via(socket string) func(ctx context.Context, address string) (net.Conn, err
 		}
 		if err := request(ctx, conn, address); err != nil {
 			_ = conn.Close()
+			err = cmp.Or(ctx.Err(), err) // not that the connection was closed for that
 			return nil, fmt.Errorf("connecting to %s by %s: %w", address, socket, err)
 		}
 		return conn, nil

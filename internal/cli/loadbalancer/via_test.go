@@ -92,8 +92,8 @@ func TestViaSomethingElse(t *testing.T) {
 			}()
 			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 			defer cancel()
-			if _, err := via(socket)(ctx, "10.77.0.9:6443"); err == nil {
-				t.Error("it is a connection")
+			if _, err := via(socket)(ctx, "10.77.0.9:6443"); err == nil || errors.Is(err, context.DeadlineExceeded) != (answer == "") {
+				t.Errorf("the error is %v", err)
 			}
 		})
 	}
