@@ -44,6 +44,7 @@ func TestAControlPlaneOfKubeadm(t *testing.T) {
 	h.patch("KubeadmControlPlane", h.cluster, fmt.Sprintf(
 		`{"spec":{"machineTemplate":{"spec":{"infrastructureRef":{"name":%q}}}}}`, h.template("control-plane-2")))
 	h.eventually(func(g gomega.Gomega) {
+		h.playKubeadm(g)
 		g.Expect(h.controlPlaneMachines(g)).NotTo(gomega.ContainElement(before[0]))
 	})
 	h.hasControlPlane(1)

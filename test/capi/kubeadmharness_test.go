@@ -78,27 +78,38 @@ func startProvider(ctx context.Context, c *env.Cluster, folder string) error {
 	if err := grantProvider(ctx, c, folder, user); err != nil {
 		return err
 	}
-	plane := c.ControlPlane
-	webhooks, err := plane.PortFor(user+"-webhooks", 0)
-	if err != nil {
-		return err
-	}
-	health, err := plane.PortFor(user+"-health", 0)
-	if err != nil {
-		return err
-	}
-	dir := filepath.Join(plane.Dir(), user)
+	dir := filepath.Join(c.ControlPlane.Dir(), user)
 	certificate, err := writeCertificate(dir)
 	if err != nil {
 		return err
 	}
-	kubeconfig := filepath.Join(dir, "kubeconfig")
-	if err := plane.WriteKubeconfig(kubeconfig, user); err != nil {
-		return err
-	}
-	path, err := coreFile(folder, "manager")
+	webhooks, err := runProvider(ctx, c.ControlPlane, folder, user, dir)
 	if err != nil {
 		return err
+	}
+	manifest, err := coreFile(folder, "webhook", "manifests.yaml")
+	if err != nil {
+		return err
+	}
+	return register(ctx, c.Client, manifest, registration{name: user, port: webhooks, caBundle: certificate})
+}
+
+// runProvider starts the program, and returns the port of its webhooks once it is ready.
+func runProvider(ctx context.Context, plane *controlplane.ControlPlane, folder, user, dir string) (webhooks int, err error) {
+	path, err := coreFile(folder, "manager")
+	if err != nil {
+		return 0, err
+	}
+	if webhooks, err = plane.PortFor(user+"-webhooks", 0); err != nil {
+		return 0, err
+	}
+	health, err := plane.PortFor(user+"-health", 0)
+	if err != nil {
+		return 0, err
+	}
+	kubeconfig := filepath.Join(dir, "kubeconfig")
+	if err := plane.WriteKubeconfig(kubeconfig, user); err != nil {
+		return 0, err
 	}
 	err = plane.StartChild(ctx, controlplane.Child{
 		Name: user, Path: path, Grace: 10 * time.Second,
@@ -108,16 +119,9 @@ func startProvider(ctx context.Context, c *env.Cluster, folder string) error {
 		},
 	})
 	if err != nil {
-		return err
+		return 0, err
 	}
-	if err := awaitReady(ctx, fmt.Sprintf("http://127.0.0.1:%d/readyz", health)); err != nil {
-		return err
-	}
-	manifest, err := coreFile(folder, "webhook", "manifests.yaml")
-	if err != nil {
-		return err
-	}
-	return register(ctx, c.Client, manifest, registration{name: user, port: webhooks, caBundle: certificate})
+	return webhooks, awaitReady(ctx, fmt.Sprintf("http://127.0.0.1:%d/readyz", health))
 }
 
 // grantProvider gives a provider the roles that it is shipped with, under names of its own, and with them those that other

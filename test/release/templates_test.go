@@ -96,7 +96,7 @@ func refers(t *testing.T, value any, rendered map[string]bool) {
 // TestDriverTakesTheTemplates: it finds nothing wrong with what it would make VMs of.
 func TestDriverTakesTheTemplates(t *testing.T) {
 	for _, flavor := range []string{"", "development"} {
-		t.Run(flavor, func(t *testing.T) { driverTakes(t, flavor) })
+		t.Run("flavor "+flavor, func(t *testing.T) { driverTakes(t, flavor) })
 	}
 }
 
