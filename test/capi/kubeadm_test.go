@@ -8,6 +8,8 @@ import (
 
 	"github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -32,6 +34,7 @@ func TestAControlPlaneOfKubeadm(t *testing.T) {
 	h.hasControlPlane(1)
 	h.hasKubeadmData()
 	h.eventually(func(g gomega.Gomega) { h.hasWorkers(g, 1) })
+	h.replacesABrokenWorker()
 
 	workload := h.workload()
 	h.scaleControlPlane(3)
@@ -105,16 +108,43 @@ func (h *kubeadmHarness) hasControlPlane(count int) {
 	})
 }
 
-// hasWorkers checks that there are that many Machines that are not of the control plane, and that they are nodes.
+// workers are the Machines that are not of the control plane.
+func (h *kubeadmHarness) workers(g gomega.Gomega) []unstructured.Unstructured {
+	return slices.DeleteFunc(h.list(g, "Machine"), isControlPlane)
+}
+
+// hasWorkers checks that there are that many workers, and that they are nodes.
 func (h *kubeadmHarness) hasWorkers(g gomega.Gomega, count int) {
-	found := 0
-	for _, machine := range h.list(g, "Machine") {
-		if !isControlPlane(machine) {
-			found++
-			g.Expect(text(machine, "status", "phase")).To(gomega.Equal("Running"), machine.GetName())
+	workers := h.workers(g)
+	g.Expect(names(workers)).To(gomega.HaveLen(count))
+	for _, machine := range workers {
+		g.Expect(text(machine, "status", "phase")).To(gomega.Equal("Running"), machine.GetName())
+	}
+}
+
+// replacesABrokenWorker waits until the MachineHealthCheck has replaced the worker whose node breaks.
+func (h *kubeadmHarness) replacesABrokenWorker() {
+	h.t.Helper()
+	broken := h.workers(gomega.NewWithT(h.t))[0].GetName()
+	h.eventually(func(g gomega.Gomega) {
+		h.breaks(g, broken)
+		g.Expect(names(h.workers(g))).NotTo(gomega.ContainElement(broken))
+		h.hasWorkers(g, 1)
+	})
+}
+
+// breaks says of a node that it is not ready, as long as it exists.
+func (h *kubeadmHarness) breaks(g gomega.Gomega, name string) {
+	node := &corev1.Node{}
+	if err := h.Client.Get(h.t.Context(), client.ObjectKey{Name: name}, node); apierrors.IsNotFound(err) {
+		return
+	}
+	for i := range node.Status.Conditions {
+		if ready := &node.Status.Conditions[i]; ready.Type == corev1.NodeReady && ready.Status != corev1.ConditionFalse {
+			ready.Status, ready.LastTransitionTime = corev1.ConditionFalse, metav1.Now()
+			g.Expect(h.Client.Status().Update(h.t.Context(), node)).To(gomega.Succeed())
 		}
 	}
-	g.Expect(found).To(gomega.Equal(count))
 }
 
 // hasKubeadmData checks what the bootstrap provider has made for the first machine.
