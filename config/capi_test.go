@@ -176,8 +176,14 @@ func TestComponentsListWhatIsNeeded(t *testing.T) {
 func TestCoreMayUseOurKinds(t *testing.T) {
 	role := &rbacv1.ClusterRole{}
 	parse(t, read(t, "rbac/capi-core-role.yaml"), role)
-	if role.Labels["cluster.x-k8s.io/aggregate-to-manager"] != "true" || len(role.Rules) != 1 {
-		t.Fatalf("labels %v, %d rules", role.Labels, len(role.Rules))
+	// Cluster API's own manager, and that of KubeadmControlPlanes.
+	for _, label := range []string{"cluster.x-k8s.io/aggregate-to-manager", "kubeadm.controlplane.cluster.x-k8s.io/aggregate-to-manager"} {
+		if role.Labels[label] != "true" {
+			t.Errorf("labels %v", role.Labels)
+		}
+	}
+	if len(role.Rules) != 1 {
+		t.Fatalf("%d rules", len(role.Rules))
 	}
 	var resources []string
 	for _, crd := range crdsOfClusterAPI(t) {

@@ -10,6 +10,9 @@
 #   crd/        the CRDs of that version, and those that clusterctl keeps its records in
 #   webhook/    the registration of its webhooks
 #   rbac/       the roles that its manager has
+#   bootstrap/, controlplane/
+#               the same of Cluster API's providers for kubeadm, whose program is called
+#               manager, if the module names them as tools
 set -euo pipefail
 
 version=${1:?which version of Cluster API; see test/capi}
@@ -39,20 +42,38 @@ version_flags() {
 		"gitVersion=$version" "gitMajor=$major" "gitMinor=$minor" gitCommit=unknown gitTreeState=clean
 }
 
+# copy_config copies the kinds, webhooks and roles of a manager from its folder config. The labels
+# of the kinds, by which the core finds the version to read, are in their kustomization.
+copy_config() {
+	local part labels crd
+	for part in crd/bases webhook rbac; do
+		cp -r --no-preserve=mode "$1/$part" "$2/${part%/*}"
+	done
+	labels=$(sed -nE 's|^ +(cluster\.x-k8s\.io/v[0-9a-z]+: [0-9a-z_]+)$|    \1|p' "$1/crd/kustomization.yaml")
+	[[ $labels ]] || return 0
+	for crd in "$2"/crd/*.yaml; do
+		awk -v labels="$labels" '{ print } /^metadata:$/ && !done { print "  labels:"; print labels; done = 1 }' "$crd" >"$crd.labelled"
+		mv "$crd.labelled" "$crd"
+	done
+}
+
 build() {
-	local tool source config name part
+	local tool source config name
+	source=$(go -C "$module" list -m -f '{{.Dir}}' sigs.k8s.io/cluster-api)
 	say "compiling $version"
 	while read -r tool; do
-		name=${tool##*/}
-		if [[ $name != clusterctl ]]; then name=core; fi
+		case $tool in
+		*/clusterctl) name=clusterctl ;;
+		*/bootstrap/kubeadm) name=bootstrap/manager ;;
+		*/controlplane/kubeadm) name=controlplane/manager ;;
+		*) name=core ;;
+		esac
 		go -C "$module" build -trimpath -ldflags "$(version_flags)" -o "$1/$name" "$tool"
+		if [[ $name == */manager ]]; then copy_config "$source/${name%/*}/kubeadm/config" "$1/${name%/*}"; fi
 	done < <(go -C "$module" list -f '{{.ImportPath}}' tool)
-	source=$(go -C "$module" list -m -f '{{.Dir}}' sigs.k8s.io/cluster-api)
 	config=$source/config
 	if [[ -d $source/core/config ]]; then config=$source/core/config; fi
-	for part in crd/bases webhook rbac; do
-		cp -r --no-preserve=mode "$config/$part" "$1/${part%/*}"
-	done
+	copy_config "$config" "$1"
 	cp --no-preserve=mode "$source"/cmd/clusterctl/config/crd/bases/*.yaml "$1/crd/"
 }
 

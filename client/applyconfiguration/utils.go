@@ -22,6 +22,8 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 	// Group=infrastructure.millwright.dev, Version=v1alpha1
 	case v1alpha1.SchemeGroupVersion.WithKind("APIEndpoint"):
 		return &infrastructurev1alpha1.APIEndpointApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("ControlPlaneLoadBalancer"):
+		return &infrastructurev1alpha1.ControlPlaneLoadBalancerApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("FailureDomain"):
 		return &infrastructurev1alpha1.FailureDomainApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("FailureDomainSource"):

@@ -14,6 +14,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/cli/conformance"
 	"github.com/millwright-dev/millwright/internal/cli/drivers"
 	"github.com/millwright-dev/millwright/internal/cli/instance"
+	"github.com/millwright-dev/millwright/internal/cli/loadbalancer"
 	"github.com/millwright-dev/millwright/internal/cli/machine"
 	"github.com/millwright-dev/millwright/internal/cli/manager"
 	"github.com/millwright-dev/millwright/internal/cli/program"
@@ -58,7 +59,7 @@ func newRoot(version string) *cobra.Command {
 		Short: "Manage the machines of Kubernetes clusters",
 	},
 		cluster.NewUp(), cluster.NewDown(), cluster.NewStatus(), cluster.NewDemo(), cluster.NewHostrunner(),
-		machine.NewExplain(), machine.New(instance.Commands(drivers.Kinds)...), instance.NewManageVM(drivers.Kinds()), rollout.New(), vm.New(), vm.NewHypervisor(), vmcontroller.New(), autoscaler.New(),
+		machine.NewExplain(), machine.New(instance.Commands(drivers.Kinds)...), instance.NewManageVM(drivers.Kinds()), rollout.New(), vm.New(), vm.NewHypervisor(), vmcontroller.New(), autoscaler.New(), loadbalancer.New(),
 		newConformance(), newVersionCommand(version),
 	)
 	root.AddCommand(managerCommands()...)

@@ -58,6 +58,7 @@ var rules = []rule{
 	{from: []string{"internal/child"}, never: kubernetes},
 	{from: []string{"internal/confine"}, never: kubernetes},
 	{from: []string{"internal/connlimit"}, never: kubernetes},
+	{from: []string{"internal/loadbalancer"}, may: []string{"internal/connlimit"}, never: kubernetes},
 	{from: []string{"internal/vm"}, may: []string{"internal/ca", "internal/child", "internal/confine", "internal/connlimit", "proto"}, never: kubernetes},
 
 	// Virtual machines. The driver goes through objects, like a driver outside.
@@ -111,6 +112,7 @@ var rules = []rule{
 			"api", "driver", "internal/lifecycle/instance", "internal/lifecycle/bootstrap", "internal/lifecycle/classupdate", "internal/lifecycle/orphans", "internal/lifecycle/ownership",
 			"internal/reconcile/flow", "internal/reconcile/expectations", "internal/reconcile/fieldindex", "internal/reconcile/inuse",
 			"internal/reconcile/tasks", "internal/reconcile/messages", "internal/reconcile/apierror", "internal/reconcile/events", "internal/reconcile/shutdown",
+			"internal/loadbalancer",
 		},
 	},
 

@@ -165,9 +165,12 @@ var crdKind = schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v
 
 // coreLog is the end of what the core said about a namespace. It is short: what a test says of its failure
 // comes before it, and must not be lost where only the end of an output is kept.
-func coreLog(c *env.Cluster) string {
+func coreLog(c *env.Cluster) string { return logOf(c, coreUser) }
+
+// logOf is that of one of Cluster API's managers.
+func logOf(c *env.Cluster, manager string) string {
 	const most, width = 15, 250
-	log, err := os.ReadFile(filepath.Join(c.ControlPlane.Dir(), "logs", coreUser+".log"))
+	log, err := os.ReadFile(filepath.Join(c.ControlPlane.Dir(), "logs", manager+".log"))
 	if err != nil {
 		return err.Error()
 	}
@@ -213,18 +216,18 @@ func grantCore(ctx context.Context, c *env.Cluster) error {
 		}
 	}
 	for group, resource := range map[string]string{kind("MillwrightMachine").Group: "millwrightmachines", "stub.millwright.dev": "stubcontrolplanes"} {
-		if err := awaitGrant(ctx, c.Client, group, resource); err != nil {
+		if err := awaitGrant(ctx, c.Client, coreUser, group, resource); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// awaitGrant waits until the controller manager has put a provider's role into the core's.
-// A core that starts before that asks in vain, and then waits longer and longer.
-func awaitGrant(ctx context.Context, c client.Client, group, resource string) error {
+// awaitGrant waits until the controller manager has put a provider's role into that of a manager.
+// One that starts before that asks in vain, and then waits longer and longer.
+func awaitGrant(ctx context.Context, c client.Client, user, group, resource string) error {
 	review := authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
-		User: coreUser, ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: "list", Group: group, Resource: resource},
+		User: user, ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: "list", Group: group, Resource: resource},
 	}}
 	err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, waitTimeout, true, func(ctx context.Context) (bool, error) {
 		asked := review.DeepCopy()
@@ -232,7 +235,7 @@ func awaitGrant(ctx context.Context, c client.Client, group, resource string) er
 		return asked.Status.Allowed, err
 	})
 	if err != nil {
-		return fmt.Errorf("the core may not list %s: %w", resource, err)
+		return fmt.Errorf("%s may not list %s: %w", user, resource, err)
 	}
 	return nil
 }

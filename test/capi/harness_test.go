@@ -158,7 +158,10 @@ func (h *harness) managerAt(c *env.Cluster, more ...string) *program.Process {
 	return p
 }
 
-// kind is one of the core's, of ours, or of the stubs, by its name.
+// kubeadmGroups are those of the kinds of Cluster API's providers for kubeadm.
+var kubeadmGroups = map[string]string{"KubeadmControlPlane": "controlplane.cluster.x-k8s.io", "KubeadmConfig": "bootstrap.cluster.x-k8s.io"}
+
+// kind is one of the core's, of its providers for kubeadm, of ours, or of the stubs, by its name.
 func kind(name string) schema.GroupVersionKind {
 	if name == vmv1alpha1.VirtualMachineKind {
 		return vmv1alpha1.SchemeGroupVersion.WithKind(name)
@@ -168,6 +171,9 @@ func kind(name string) schema.GroupVersionKind {
 	}
 	if strings.HasPrefix(name, "Stub") {
 		return schema.GroupVersionKind{Group: "stub.millwright.dev", Version: "v1", Kind: name}
+	}
+	if group := kubeadmGroups[name]; group != "" {
+		return schema.GroupVersionKind{Group: group, Version: contract, Kind: name}
 	}
 	return schema.GroupVersionKind{Group: "cluster.x-k8s.io", Version: contract, Kind: name}
 }

@@ -18,34 +18,7 @@ import (
 func TestTheReleasedTemplateWorks(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
-	root, err := env.Root()
-	if err != nil {
-		t.Fatal(err)
-	}
-	binaries, err := env.Binaries()
-	if err != nil {
-		t.Fatal(err)
-	}
-	write := exec.CommandContext(t.Context(), filepath.Join(root, "hack", "release.sh"), h.dir, "v0.1.0", "millwright")
-	write.Env = append(os.Environ(), "KUBECTL="+filepath.Join(binaries, "kubectl"))
-	if out, err := write.CombinedOutput(); err != nil {
-		t.Fatalf("hack/release.sh: %v\n%s", err, out)
-	}
-	clusterctl, err := coreFile("clusterctl")
-	if err != nil {
-		t.Fatal(err)
-	}
-	render := exec.CommandContext(t.Context(), clusterctl, "--config", filepath.Join(h.dir, contract, "clusterctl.yaml"),
-		"generate", "cluster", "released", "--infrastructure", "millwright:v0.1.0", "--flavor", "sim", "--target-namespace", h.Namespace,
-		"--kubernetes-version", "v1.36.3", "--worker-machine-count", "2")
-	render.Env = []string{"HOME=" + h.dir, "XDG_CONFIG_HOME=" + h.dir, "CLUSTERCTL_DISABLE_VERSIONCHECK=true"}
-	rendered, err := render.Output()
-	if err != nil {
-		t.Fatalf("clusterctl generate cluster: %v", err)
-	}
-	if err := controlplane.ApplyText(t.Context(), h.Client, rendered, h.Namespace); err != nil {
-		t.Fatal(err)
-	}
+	h.released("released", "--flavor", "sim", "--worker-machine-count", "2")
 	manager := h.manager()
 	h.eventually(func(g gomega.Gomega) {
 		machines := h.list(g, "Machine")
@@ -66,6 +39,40 @@ func TestTheReleasedTemplateWorks(t *testing.T) {
 		g.Expect(h.vms(g)).To(gomega.BeEmpty())
 	})
 	manager.Stop()
+}
+
+// released declares what clusterctl makes of a template, as it is released.
+func (h *harness) released(cluster string, args ...string) {
+	h.t.Helper()
+	root, err := env.Root()
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	binaries, err := env.Binaries()
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	write := exec.CommandContext(h.t.Context(), filepath.Join(root, "hack", "release.sh"), h.dir, "v0.1.0", "millwright")
+	write.Env = append(os.Environ(), "KUBECTL="+filepath.Join(binaries, "kubectl"))
+	if out, err := write.CombinedOutput(); err != nil {
+		h.t.Fatalf("hack/release.sh: %v\n%s", err, out)
+	}
+	clusterctl, err := coreFile("clusterctl")
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	render := exec.CommandContext(h.t.Context(), clusterctl, append([]string{
+		"--config", filepath.Join(h.dir, contract, "clusterctl.yaml"), "generate", "cluster", cluster,
+		"--infrastructure", "millwright:v0.1.0", "--target-namespace", h.Namespace, "--kubernetes-version", "v1.36.3",
+	}, args...)...)
+	render.Env = []string{"HOME=" + h.dir, "XDG_CONFIG_HOME=" + h.dir, "CLUSTERCTL_DISABLE_VERSIONCHECK=true"}
+	rendered, err := render.Output()
+	if err != nil {
+		h.t.Fatalf("clusterctl generate cluster: %v", err)
+	}
+	if err := controlplane.ApplyText(h.t.Context(), h.Client, rendered, h.Namespace); err != nil {
+		h.t.Fatal(err)
+	}
 }
 
 func phase(machine unstructured.Unstructured) string { return text(machine, "status", "phase") }

@@ -31,7 +31,8 @@ var flavors = map[string][]string{
 		"CONTROL_PLANE_ENDPOINT_HOST=10.0.0.10", "MILLWRIGHT_IMAGE_URL=https://images.example.com/node.qcow2",
 		"MILLWRIGHT_IMAGE_CHECKSUM=sha256:" + strings.Repeat("0", 64),
 	},
-	"sim": nil,
+	"development": nil,
+	"sim":         nil,
 }
 
 // TestTemplatesAreValid (K4): what clusterctl makes of them is accepted as it is, down to
@@ -94,6 +95,12 @@ func refers(t *testing.T, value any, rendered map[string]bool) {
 
 // TestDriverTakesTheTemplates: it finds nothing wrong with what it would make VMs of.
 func TestDriverTakesTheTemplates(t *testing.T) {
+	for _, flavor := range []string{"", "development"} {
+		t.Run("flavor "+flavor, func(t *testing.T) { driverTakes(t, flavor) })
+	}
+}
+
+func driverTakes(t *testing.T, flavor string) {
 	p := newPlace(t)
 	e := env.New(t)
 	infrastructure, err := vm.NewClient(e.Admin)
@@ -101,7 +108,7 @@ func TestDriverTakesTheTemplates(t *testing.T) {
 		t.Fatal(err)
 	}
 	d := vm.New(vm.Options{Client: infrastructure, Installation: "test"})
-	text := p.clusterctl(contract(), append(flavors[""], "MILLWRIGHT_VM_POOL="+e.Namespace), "generate", "cluster", "c1", "--infrastructure", "millwright:"+release,
+	text := p.clusterctl(contract(), append(flavors[flavor], "MILLWRIGHT_VM_POOL="+e.Namespace), "generate", "cluster", "c1", "--infrastructure", "millwright:"+release, "--flavor", flavor,
 		"--target-namespace", e.Namespace, "--kubernetes-version", "v1.36.3")
 	asked := 0
 	for _, object := range objects(t, text) {
@@ -138,7 +145,7 @@ func TestDocumentListsTheVariables(t *testing.T) {
 	for _, name := range []string{"CLUSTER_NAME", "NAMESPACE", "KUBERNETES_VERSION", "CONTROL_PLANE_MACHINE_COUNT", "WORKER_MACHINE_COUNT"} {
 		documented[name] = ""
 	}
-	files := []string{"infrastructure-components.yaml", "cluster-template.yaml", "cluster-template-sim.yaml"}
+	files := []string{"infrastructure-components.yaml", "cluster-template.yaml", "cluster-template-development.yaml", "cluster-template-sim.yaml"}
 	used := map[string]string{}
 	for _, contract := range []string{"v1beta1", "v1beta2"} {
 		for _, file := range files {

@@ -45,10 +45,17 @@ type MillwrightClusterList struct {
 type MillwrightClusterSpec struct {
 	// ControlPlaneEndpoint is the address of the API servers. If neither it nor that of
 	// the Cluster is set, the controller sets it when a control plane machine has an
-	// address.
+	// address; with controlPlaneLoadBalancer, the load balancer sets it at once.
 	// +optional
 	ControlPlaneEndpoint *APIEndpoint `json:"controlPlaneEndpoint,omitempty"`
-	// ControlPlanePort is the port of an endpoint that the controller sets.
+	// ControlPlaneLoadBalancer asks a load balancer of Millwright to choose the endpoint, if
+	// none is set, and to forward what arrives there to the control plane machines. If the
+	// endpoint is set, the load balancer listens at its port, and whoever set it sees to
+	// it that its host leads there. Without this field no load balancer is used.
+	// +optional
+	ControlPlaneLoadBalancer *ControlPlaneLoadBalancer `json:"controlPlaneLoadBalancer,omitempty"`
+	// ControlPlanePort is the port of an endpoint that the controller sets. With
+	// controlPlaneLoadBalancer it is the port of the API servers on the machines.
 	// +kubebuilder:default=6443
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65535
@@ -93,6 +100,20 @@ type FailureDomainSource struct {
 	CredentialsSecretRef *LocalReference `json:"credentialsSecretRef,omitempty"`
 }
 
+// DefaultLoadBalancer is the name of a load balancer that is given none.
+const DefaultLoadBalancer = "default"
+
+// ControlPlaneLoadBalancer names a load balancer.
+type ControlPlaneLoadBalancer struct {
+	// Name is that of the load balancer: the flag --name of a process
+	// "millwright load-balancer". Defaults to "default".
+	// +kubebuilder:default=default
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +optional
+	Name string `json:"name,omitempty"`
+}
+
 // APIEndpoint is the address of API servers.
 type APIEndpoint struct {
 	// Host is a name or an address.
@@ -135,7 +156,8 @@ type MillwrightClusterStatus struct {
 	// +kubebuilder:validation:MaxItems=100
 	// +optional
 	FailureDomains []FailureDomain `json:"failureDomains,omitempty"`
-	// Conditions: Ready, ControlPlaneEndpointKnown, FailureDomainsKnown and Paused.
+	// Conditions: Ready, ControlPlaneEndpointKnown, LoadBalancerReady, FailureDomainsKnown
+	// and Paused.
 	// +listType=map
 	// +listMapKey=type
 	// +optional

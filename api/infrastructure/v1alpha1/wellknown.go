@@ -48,6 +48,10 @@ const (
 	// ConditionControlPlaneEndpointKnown reports whether the address of the API servers is
 	// known.
 	ConditionControlPlaneEndpointKnown = "ControlPlaneEndpointKnown"
+	// ConditionLoadBalancerReady reports whether a load balancer forwards what arrives at the
+	// endpoint to a control plane machine. It exists only if spec.controlPlaneLoadBalancer is
+	// set, and that load balancer runs.
+	ConditionLoadBalancerReady = "LoadBalancerReady"
 	// ConditionFailureDomainsKnown reports whether the driver's failure domains are known.
 	// It exists only if spec.failureDomainsFrom is set.
 	ConditionFailureDomainsKnown = "FailureDomainsKnown"
@@ -134,6 +138,26 @@ const (
 	ReasonEndpointKnown = "EndpointKnown"
 	// ReasonWaitingForControlPlane: no control plane machine has an address yet.
 	ReasonWaitingForControlPlane = "WaitingForControlPlane"
+	// ReasonWaitingForLoadBalancer: the load balancer has not set it yet.
+	ReasonWaitingForLoadBalancer = "WaitingForLoadBalancer"
+)
+
+// Reasons of ConditionLoadBalancerReady.
+const (
+	// ReasonForwarding: connections are forwarded.
+	ReasonForwarding = "Forwarding"
+	// ReasonNoHealthyMachine: no API server of a control plane machine is ready, so connections
+	// are closed, or forwarded to one that is not ready.
+	ReasonNoHealthyMachine = "NoHealthyMachine"
+	// ReasonNoFreePort: all ports of the load balancer are in use.
+	ReasonNoFreePort = "NoFreePort"
+	// ReasonPortNotAllowed: the port of the endpoint is none of the load balancer's.
+	ReasonPortNotAllowed = "PortNotAllowed"
+	// ReasonPortTaken: the port of the endpoint is that of another MillwrightCluster.
+	ReasonPortTaken = "PortTaken"
+	// ReasonListenFailed: the port cannot be opened, as if another process has it. It is tried
+	// again.
+	ReasonListenFailed = "ListenFailed"
 )
 
 // Reasons of ConditionFailureDomainsKnown. See also those of ConditionReady.

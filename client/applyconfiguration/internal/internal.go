@@ -72,6 +72,13 @@ var schemaYAML = typed.YAMLObject(`types:
                 - name: port
                   type:
                     scalar: numeric
+          - name: controlPlaneLoadBalancer
+            type:
+              map:
+                fields:
+                - name: name
+                  type:
+                    scalar: string
           - name: controlPlanePort
             type:
               scalar: numeric
@@ -261,6 +268,13 @@ var schemaYAML = typed.YAMLObject(`types:
                             - name: port
                               type:
                                 scalar: numeric
+                      - name: controlPlaneLoadBalancer
+                        type:
+                          map:
+                            fields:
+                            - name: name
+                              type:
+                                scalar: string
                       - name: controlPlanePort
                         type:
                           scalar: numeric

@@ -9,9 +9,15 @@ package v1alpha1
 type MillwrightClusterSpecApplyConfiguration struct {
 	// ControlPlaneEndpoint is the address of the API servers. If neither it nor that of
 	// the Cluster is set, the controller sets it when a control plane machine has an
-	// address.
+	// address; with controlPlaneLoadBalancer, the load balancer sets it at once.
 	ControlPlaneEndpoint *APIEndpointApplyConfiguration `json:"controlPlaneEndpoint,omitempty"`
-	// ControlPlanePort is the port of an endpoint that the controller sets.
+	// ControlPlaneLoadBalancer asks a load balancer of Millwright to choose the endpoint, if
+	// none is set, and to forward what arrives there to the control plane machines. If the
+	// endpoint is set, the load balancer listens at its port, and whoever set it sees to
+	// it that its host leads there. Without this field no load balancer is used.
+	ControlPlaneLoadBalancer *ControlPlaneLoadBalancerApplyConfiguration `json:"controlPlaneLoadBalancer,omitempty"`
+	// ControlPlanePort is the port of an endpoint that the controller sets. With
+	// controlPlaneLoadBalancer it is the port of the API servers on the machines.
 	ControlPlanePort *int32 `json:"controlPlanePort,omitempty"`
 	// FailureDomains in which machines may be created. Either spec.failureDomains of the
 	// MillwrightMachines or the driver has the provider specification of each.
@@ -33,6 +39,14 @@ func MillwrightClusterSpec() *MillwrightClusterSpecApplyConfiguration {
 // If called multiple times, the ControlPlaneEndpoint field is set to the value of the last call.
 func (b *MillwrightClusterSpecApplyConfiguration) WithControlPlaneEndpoint(value *APIEndpointApplyConfiguration) *MillwrightClusterSpecApplyConfiguration {
 	b.ControlPlaneEndpoint = value
+	return b
+}
+
+// WithControlPlaneLoadBalancer sets the ControlPlaneLoadBalancer field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the ControlPlaneLoadBalancer field is set to the value of the last call.
+func (b *MillwrightClusterSpecApplyConfiguration) WithControlPlaneLoadBalancer(value *ControlPlaneLoadBalancerApplyConfiguration) *MillwrightClusterSpecApplyConfiguration {
+	b.ControlPlaneLoadBalancer = value
 	return b
 }
 

@@ -19,7 +19,8 @@ type MillwrightClusterStatusApplyConfiguration struct {
 	// FailureDomains are those of the spec and of the driver. Contract v1beta1 has another
 	// form of this field, so the definitions for that contract do not have it.
 	FailureDomains []FailureDomainApplyConfiguration `json:"failureDomains,omitempty"`
-	// Conditions: Ready, ControlPlaneEndpointKnown, FailureDomainsKnown and Paused.
+	// Conditions: Ready, ControlPlaneEndpointKnown, LoadBalancerReady, FailureDomainsKnown
+	// and Paused.
 	Conditions []v1.ConditionApplyConfiguration `json:"conditions,omitempty"`
 }
 

@@ -238,9 +238,14 @@ func (c *Controller) provision(_ context.Context, s *scope) flow.Result {
 }
 
 // findEndpoint sets the endpoint to the first address of a control plane machine, unless a user or the
-// Cluster has set it.
+// Cluster has set it, or a load balancer will.
 func (c *Controller) findEndpoint(ctx context.Context, s *scope) flow.Result {
 	if s.infra.Spec.ControlPlaneEndpoint == nil && !s.cluster.Spec.ControlPlaneEndpoint.Known() {
+		if balancer := s.infra.Spec.ControlPlaneLoadBalancer; balancer != nil {
+			s.set(infrav1.ConditionControlPlaneEndpointKnown, metav1.ConditionFalse, infrav1.ReasonWaitingForLoadBalancer,
+				fmt.Sprintf("No load balancer of the name %s has set the endpoint yet", cmp.Or(balancer.Name, infrav1.DefaultLoadBalancer)))
+			return flow.Continue() // the change of the object brings an event
+		}
 		host, err := c.firstAddress(ctx, s)
 		if err != nil {
 			return flow.Fail(err)

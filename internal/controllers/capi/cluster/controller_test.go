@@ -175,6 +175,13 @@ func TestEndpoint(t *testing.T) {
 			},
 			want: &infrav1.APIEndpoint{Host: "10.0.0.2", Port: 6443}, reason: infrav1.ReasonEndpointKnown,
 		},
+		"of a load balancer, later": {
+			change: func(g *given) {
+				g.infra.Spec.ControlPlaneLoadBalancer = &infrav1.ControlPlaneLoadBalancer{}
+				g.machine("a", time.Minute, controlPlane, in("10.0.0.2"))
+			},
+			reason: infrav1.ReasonWaitingForLoadBalancer,
+		},
 		"from outside, with a port of the user's": {
 			change: func(g *given) {
 				g.infra.Spec.ControlPlanePort = 443

@@ -1,0 +1,113 @@
+#!/usr/bin/env bash
+# Runs one of Cluster API's managers beside a cluster of "millwright up", which has no kubelet to
+# run it in a Pod: puts its kinds, roles and webhooks into the cluster, then becomes it.
+#
+#   hack/capi-manager.sh core|bootstrap|controlplane VERSION [DIR [PORT]]
+#
+# The managers are the core and the providers for kubeadm, of bootstrap data and of control
+# planes, which need the core. VERSION is one of those below test/capi; it is built if it is not
+# yet. DIR is the folder of "up", by default .millwright. PORT is where the webhooks are served, by
+# default 9443, 9444 or 9445; 0 is any free one. A manager has its own roles only, and logs to
+# DIR/logs/capi-MANAGER.log. Ctrl-C ends it.
+#
+# Environment:
+#   KUBECTL  that of hack/controlplane.sh by default
+set -euo pipefail
+
+manager=${1:?which manager: core, bootstrap or controlplane} version=${2:?which version of Cluster API; see test/capi}
+dir=$(realpath -- "${3:-.millwright}")
+repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+user=capi-$manager
+say() { printf '%s\n' "$user: $*"; }
+answers() { (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; }
+
+# What a manager has to be allowed before it starts: one that asks before waits long until it asks
+# again. Core and control planes get it from providers of infrastructure, ours among them.
+case $manager in
+core) program=core config=. port=9443 needs=millwrightmachines.infrastructure.millwright.dev ;;
+bootstrap) program=bootstrap/manager config=bootstrap port=9444 needs=kubeadmconfigs.bootstrap.cluster.x-k8s.io ;;
+controlplane) program=controlplane/manager config=controlplane port=9445 needs=millwrightmachines.infrastructure.millwright.dev ;;
+*)
+	say "there is no such manager; there are core, bootstrap and controlplane" >&2
+	exit 2
+	;;
+esac
+port=${4:-$port}
+[[ -r $dir/kubeconfig ]] || { say "there is no $dir/kubeconfig; is \"millwright up\" running?" >&2; exit 1; }
+if ((port == 0)); then
+	# Below those that Linux gives to outgoing connections.
+	port=$((20000 + RANDOM % 12768))
+	while answers; do port=$((20000 + RANDOM % 12768)); done
+elif answers; then
+	say "port $port is taken by another process: name another one" >&2
+	exit 1
+fi
+built=$("$repository/hack/capi.sh" "$version")
+[[ -x $built/$program ]] || { say "$version is built without it: its go.mod in test/capi does not name it as a tool" >&2; exit 1; }
+config=$built/$config
+kubectl=${KUBECTL:-$("$repository/hack/controlplane.sh")/kubectl}
+export KUBECONFIG=$dir/kubeconfig
+kubectl() { "$kubectl" "$@" >/dev/null; }
+
+say "installing the kinds of $version"
+kubectl apply --server-side -f "$config/crd"
+# "--for condition" fails for one that has no conditions yet.
+kubectl wait --for 'jsonpath={.status.conditions[?(@.type=="Established")].status}=True' --timeout 60s -f "$config/crd"
+
+# The roles of all managers have the same names. One that is aggregated collects the roles of
+# providers, ours among them, by their labels.
+kubectl apply -f "$repository/config/rbac/capi-core-role.yaml"
+for role in role aggregated_role; do
+	[[ -f $config/rbac/$role.yaml ]] || continue
+	sed -E "s/^  name: ((aggregated-)?manager-role)$/  name: $user-\1/" "$config/rbac/$role.yaml"
+	name=manager-role
+	if [[ $role == aggregated_role ]]; then name=aggregated-manager-role; fi
+	cat <<-END
+		---
+		apiVersion: rbac.authorization.k8s.io/v1
+		kind: ClusterRoleBinding
+		metadata: {name: $user-$name}
+		roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: $user-$name}
+		subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: $user}]
+		---
+	END
+done | kubectl apply -f -
+for attempt in {1..100}; do
+	if kubectl auth can-i list "$needs" --as "$user"; then break; fi
+	((attempt < 100)) || { say "the user $user gets no roles" >&2; exit 1; }
+	sleep 0.2
+done
+
+# The administrator's kubeconfig, acting as the manager's user.
+umask 077
+own=$dir/$user
+mkdir -p "$own"
+cp "$dir/kubeconfig" "$own/kubeconfig"
+name=$("$kubectl" --kubeconfig "$own/kubeconfig" config view -o 'jsonpath={.users[0].name}')
+kubectl --kubeconfig "$own/kubeconfig" config set "users.$name.act-as" "$user"
+
+# The webhooks fill in what users leave out, so that nothing works without them.
+if [[ ! -f $own/cert.pem ]]; then
+	generator=$(go env GOROOT)/src/crypto/tls/generate_cert.go
+	(cd "$own" && go run "$generator" --host 127.0.0.1 --ecdsa-curve P256 2>/dev/null)
+fi
+sed -e '/^    service:$/d' -e '/^      name: webhook-service$/d' -e '/^      namespace: system$/d' \
+	-e "s|^      path: \(/.*\)|    url: https://127.0.0.1:$port\1\n    caBundle: $(base64 -w0 "$own/cert.pem")|" \
+	-e "s/^  name: \(mutating\|validating\)-webhook-configuration$/  name: $user-\1-webhook-configuration/" \
+	"$config/webhook/manifests.yaml" | kubectl apply -f -
+
+# Says when it answers, which is when objects can be created. It is nobody's child, since the
+# manager waits for none.
+log=$dir/logs/$user.log
+tell() {
+	until answers; do
+		kill -0 $$ 2>/dev/null || { say "it has ended, see $log" >&2; return; }
+		sleep 0.2
+	done
+	say "$version is ready, and logs to $log"
+}
+(tell &)
+exec "$built/$program" --kubeconfig "$own/kubeconfig" --webhook-port "$port" --webhook-cert-dir "$own" \
+	--webhook-cert-name cert.pem --webhook-key-name key.pem \
+	--health-addr 0 --diagnostics-address 0 --insecure-diagnostics \
+	>>"$log" 2>&1

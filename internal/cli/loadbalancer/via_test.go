@@ -1,0 +1,100 @@
+package loadbalancer
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/millwright-dev/millwright/internal/local/egress"
+)
+
+// listen opens a Unix socket in a folder with a short path.
+func listen(t *testing.T) (net.Listener, string) {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "lb")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	socket := filepath.Join(dir, "egress.sock")
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close() })
+	return listener, socket
+}
+
+// The socket is that of "up", which makes the connections of kube-apiserver.
+func TestVia(t *testing.T) {
+	listener, socket := listen(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	served := make(chan error)
+	go func() {
+		served <- egress.Serve(ctx, listener, func(_ context.Context, address string) (net.Conn, error) {
+			if address != "10.77.0.9:6443" {
+				return nil, errors.New("no such guest")
+			}
+			here, there := net.Pipe()
+			go func() {
+				defer there.Close()
+				_, _ = io.Copy(there, there)
+			}()
+			return here, nil
+		})
+	}()
+	conn, err := via(socket)(t.Context(), "10.77.0.9:6443")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.WriteString(conn, "hello"); err != nil {
+		t.Fatal(err)
+	}
+	answer := make([]byte, 5)
+	if _, err := io.ReadFull(conn, answer); err != nil || string(answer) != "hello" {
+		t.Errorf("the answer is %q, %v", answer, err)
+	}
+	_ = conn.Close()
+	if _, err := via(socket)(t.Context(), "10.77.0.1:22"); err == nil || !strings.Contains(err.Error(), "no such guest") {
+		t.Errorf("what is refused: %v", err)
+	}
+	cancel()
+	if err := <-served; err != nil {
+		t.Error(err)
+	}
+	if _, err := via(socket)(t.Context(), "10.77.0.9:6443"); err == nil {
+		t.Error("it connects without a server")
+	}
+}
+
+// What answers with nonsense, or not at all, holds nobody up.
+func TestViaSomethingElse(t *testing.T) {
+	for name, answer := range map[string]string{"nonsense": "SSH-2.0-x\r\n\r\n", "silence": ""} {
+		t.Run(name, func(t *testing.T) {
+			listener, socket := listen(t)
+			go func() {
+				conn, err := listener.Accept()
+				if err != nil {
+					return
+				}
+				_, _ = io.WriteString(conn, answer)
+				_, _ = io.Copy(io.Discard, conn)
+			}()
+			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+			defer cancel()
+			if _, err := via(socket)(ctx, "10.77.0.9:6443"); err == nil || errors.Is(err, context.DeadlineExceeded) != (answer == "") {
+				t.Errorf("the error is %v", err)
+			}
+		})
+	}
+}

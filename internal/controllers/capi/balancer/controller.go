@@ -1,0 +1,202 @@
+// Package balancer runs the load balancers that MillwrightClusters ask for.
+//
+// Each has a port of this process, which becomes the Cluster's endpoint before there are machines and stays it
+// whichever there are. It forwards to the API servers of the Cluster's control plane machines.
+package balancer
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
+	"github.com/millwright-dev/millwright/internal/loadbalancer"
+	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
+	"github.com/millwright-dev/millwright/internal/reconcile/shutdown"
+	"github.com/millwright-dev/millwright/internal/reconcile/tasks"
+)
+
+// Options configure a Controller.
+type Options struct {
+	// Client reads from the cache. Its scheme has Cluster API's kinds. Required.
+	Client client.Client
+	// Clock is required.
+	Clock clock.PassiveClock
+	// WatchFilter is the value of the label core.LabelWatchFilter that objects must have.
+	// Empty: all objects are reconciled.
+	WatchFilter string
+	// Name is that by which MillwrightClusters ask for this load balancer. Required.
+	Name string
+	// Host is the name or address by which clients reach its ports. Required.
+	Host string
+	// FirstPort and LastPort are the ports of endpoints. Required.
+	FirstPort, LastPort int32
+	// Listen opens a port. Required.
+	Listen func(port int32) (net.Listener, error)
+	// Balancer configures the balancer of each Cluster; Changed does not matter.
+	Balancer loadbalancer.Options
+}
+
+// Controller reconciles MillwrightClusters. Make one with New, and end it with Close.
+type Controller struct {
+	Options
+	waker *tasks.Waker
+
+	mu   sync.Mutex
+	open map[types.NamespacedName]*endpoint
+}
+
+// endpoint is an open port.
+type endpoint struct {
+	*loadbalancer.Balancer
+	port int32
+	// stop ends the balancer, and returns when it has ended.
+	stop func()
+}
+
+// New makes a Controller.
+func New(opts Options) *Controller {
+	return &Controller{Options: opts, waker: &tasks.Waker{}, open: map[types.NamespacedName]*endpoint{}}
+}
+
+// SetupWithManager registers the controller and its watches. One object is reconciled at a time, as ports are common to all.
+func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
+	mapped := handler.EnqueueRequestsFromMapFunc
+	err := ctrl.NewControllerManagedBy(mgr).
+		Named("controlplaneloadbalancer").
+		For(&infrav1.MillwrightCluster{}).
+		Watches(&core.Cluster{}, mapped(c.ofCluster)).
+		Watches(&infrav1.MillwrightMachine{}, mapped(c.ofMachine), builder.WithPredicates(predicate.NewPredicateFuncs(controlPlane))).
+		WatchesRawSource(c.waker).
+		WithOptions(controller.Options{MaxConcurrentReconciles: 1, RateLimiter: expectations.RateLimiter()}).
+		Complete(shutdown.Quiet(c))
+	if err != nil {
+		return fmt.Errorf("setting up the controller of load balancers: %w", err)
+	}
+	return nil
+}
+
+func controlPlane(object client.Object) bool {
+	_, ok := object.GetLabels()[core.LabelControlPlane]
+	return ok
+}
+
+func (c *Controller) ofCluster(_ context.Context, object client.Object) []reconcile.Request {
+	ref := object.(*core.Cluster).Spec.InfrastructureRef
+	if !ref.Is(infrav1.Kind(infrav1.MillwrightClusterKind)) {
+		return nil
+	}
+	return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: object.GetNamespace(), Name: ref.Name}}}
+}
+
+func (c *Controller) ofMachine(ctx context.Context, object client.Object) []reconcile.Request {
+	cluster, err := core.FindCluster(ctx, c.Client, object.GetNamespace(), object.GetLabels()[core.LabelCluster])
+	if err != nil || cluster == nil {
+		return nil
+	}
+	return c.ofCluster(ctx, cluster)
+}
+
+// Close closes all ports.
+func (c *Controller) Close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for key, e := range c.open {
+		e.stop()
+		delete(c.open, key)
+	}
+}
+
+// Reconcile opens or closes the port of a Cluster, and tells its balancer the servers.
+func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	infra := &infrav1.MillwrightCluster{}
+	if err := c.Client.Get(ctx, req.NamespacedName, infra); err != nil {
+		if client.IgnoreNotFound(err) == nil {
+			c.close(req.NamespacedName)
+		}
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	if !c.asked(infra) {
+		c.close(req.NamespacedName)
+		return ctrl.Result{}, nil
+	}
+	cluster, err := core.FindCluster(ctx, c.Client, infra.Namespace, core.Owner(infra, core.ClusterKind))
+	if err != nil || cluster == nil {
+		return ctrl.Result{}, err
+	}
+	f, err := c.gather(ctx, infra, cluster)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	p := planFor(f)
+	return c.apply(ctx, infra, f, p)
+}
+
+// asked reports whether a MillwrightCluster asks for this load balancer.
+func (c *Controller) asked(infra *infrav1.MillwrightCluster) bool {
+	wanted := infra.Spec.ControlPlaneLoadBalancer
+	_, foreign := infra.Annotations[core.AnnotationManagedBy]
+	return wanted != nil && cmp.Or(wanted.Name, infrav1.DefaultLoadBalancer) == c.Name && !foreign && core.Watched(c.WatchFilter, infra)
+}
+
+// close closes the port of a MillwrightCluster, if it has one.
+func (c *Controller) close(key types.NamespacedName) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if e := c.open[key]; e != nil {
+		e.stop()
+		delete(c.open, key)
+	}
+}
+
+// find returns the open port of a MillwrightCluster; nil if it has none.
+func (c *Controller) find(key types.NamespacedName) *endpoint {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.open[key]
+}
+
+// listen opens the port of a MillwrightCluster, in place of another one that it may have had.
+func (c *Controller) listen(key types.NamespacedName, port int32) (*endpoint, error) {
+	if e := c.find(key); e != nil && e.port == port {
+		return e, nil
+	}
+	c.close(key)
+	listener, err := c.Listen(port)
+	if err != nil {
+		return nil, err
+	}
+	opts := c.Balancer
+	opts.Log = opts.Log.With(slog.String("cluster", key.String()))
+	opts.Changed = func() { c.waker.Wake(key) }
+	ctx, cancel := context.WithCancel(context.Background())
+	e := &endpoint{Balancer: loadbalancer.New(opts), port: port}
+	var served sync.WaitGroup
+	served.Go(func() {
+		if err := e.Serve(ctx, listener); err != nil {
+			opts.Log.Error("A load balancer has ended", "port", port, "error", err)
+		}
+	})
+	e.stop = func() {
+		cancel()
+		served.Wait()
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.open[key] = e
+	return e, nil
+}
