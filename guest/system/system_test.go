@@ -1,6 +1,7 @@
 package system
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"text/template"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -162,5 +164,35 @@ func TestConfigureNode(t *testing.T) {
 	}
 	if got := resolvConf(n.Links[1:]); got != "nameserver fd77::3\n" {
 		t.Errorf("resolv.conf without IPv4: %q", got)
+	}
+}
+
+// TestNetworkOfPods: what containerd makes of the template is JSON with a range for each network of the Node,
+// and packets are as long as flannel's VXLAN allows: 70 bytes less than 1500 over IPv6, and 50 over IPv4.
+func TestNetworkOfPods(t *testing.T) {
+	file, err := template.ParseFiles("../full/root/etc/containerd/network.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for mtu, ranges := range map[int][]string{1450: {"10.78.0.0/24"}, 1430: {"10.78.0.0/24", "fd78::/64"}} {
+		var text bytes.Buffer
+		data := map[string][]string{"PodCIDRRanges": ranges, "Routes": {"0.0.0.0/0", "::/0"}}
+		if err := file.Execute(&text, data); err != nil {
+			t.Fatal(err)
+		}
+		var network struct {
+			Plugins []struct {
+				MTU  int `json:"mtu"`
+				IPAM struct {
+					Ranges [][]struct{ Subnet string }
+				} `json:"ipam"`
+			}
+		}
+		if err := json.Unmarshal(text.Bytes(), &network); err != nil {
+			t.Fatalf("%v: %s", err, &text)
+		}
+		if bridge := network.Plugins[0]; bridge.MTU != mtu || len(bridge.IPAM.Ranges) != len(ranges) {
+			t.Errorf("%v: %+v", ranges, bridge)
+		}
 	}
 }

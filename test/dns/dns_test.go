@@ -37,6 +37,9 @@ type cluster struct {
 // up starts a cluster without guests.
 func up(t *testing.T, flags ...string) *cluster {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("starts a control plane")
+	}
 	dir, err := os.MkdirTemp("", "dns-") // sockets have short paths
 	if err != nil {
 		t.Fatal(err)
