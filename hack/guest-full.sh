@@ -116,24 +116,45 @@ add_modules() {
 add_programs() {
 	local root=$1
 	say "compiling containerd and flannel"
-	GOOS=linux GOARCH=amd64 go -C "$programs" build -trimpath -ldflags '-s -w' -o "$root/usr/local/bin/" tool ./flanneld
+	compile "$programs" "$root/usr/local/bin/" tool ./flanneld
 	cp "$controlplane/kubernetes" "$root/usr/local/bin/"
 	ln -s kubernetes "$root/usr/local/bin/kubelet"
 	ln -s kubernetes "$root/usr/local/bin/kube-proxy"
 }
 
-# add_image adds the container image, as an archive that containerd imports.
+# compile compiles packages of the module $1 into the folder or file $2.
+compile() {
+	GOOS=linux GOARCH=amd64 go -C "$1" build -trimpath -ldflags '-s -w' -o "${@:2}"
+}
+
+# add_images adds the container images, as archives that containerd imports.
+add_images() {
+	local built=$temporary/programs
+	say "compiling the programs of container images"
+	mkdir "$built"
+	compile "$repository" "$built/" ./guest/full/container
+	compile "$programs" "$built/" ./coredns
+	add_image "$1" "$built/container" millwright.dev/container:1 '["pause"]'
+	add_image "$1" "$built/coredns" "millwright.dev/coredns:$(version github.com/coredns/coredns)" null
+	rm -rf "$built"
+}
+
+# version prints the version of a module of the programs, without the v.
+version() { go -C "$programs" list -m -f '{{.Version}}' "$1" | cut -c2-; }
+
+# add_image adds the image $3 to the tree $1. It has nothing but the program $2, and the arguments $4 in JSON.
 add_image() {
-	local folder=$temporary/image layer
+	local program layer folder=$temporary/image
+	program=$(basename "$2")
 	mkdir -p "$folder/layer"
-	GOOS=linux GOARCH=amd64 go -C "$repository" build -trimpath -ldflags '-s -w' -o "$folder/layer/container" ./guest/full/container
+	mv "$2" "$folder/layer/"
 	archive "$folder/layer" "$folder/layer.tar"
 	rm -r "$folder/layer"
 	layer=$(sha256sum <"$folder/layer.tar" | cut -d' ' -f1)
-	printf '{"architecture":"amd64","os":"linux","config":{"Entrypoint":["/container"],"Cmd":["pause"],"User":"65532:65532"},"rootfs":{"type":"layers","diff_ids":["sha256:%s"]}}' \
-		"$layer" >"$folder/config.json"
-	printf '[{"Config":"config.json","RepoTags":["millwright.dev/container:1"],"Layers":["layer.tar"]}]' >"$folder/manifest.json"
-	archive "$folder" "$1/usr/lib/millwright/images/container.tar"
+	printf '{"architecture":"amd64","os":"linux","config":{"Entrypoint":["/%s"],"Cmd":%s,"User":"65532:65532"},"rootfs":{"type":"layers","diff_ids":["sha256:%s"]}}' \
+		"$program" "$4" "$layer" >"$folder/config.json"
+	printf '[{"Config":"config.json","RepoTags":["%s"],"Layers":["layer.tar"]}]' "$3" >"$folder/manifest.json"
+	archive "$folder" "$1/usr/lib/millwright/images/$program.tar"
 	rm -rf "$folder"
 }
 
@@ -147,7 +168,7 @@ build() {
 	lay_root "$root"
 	add_modules "$root"
 	add_programs "$root"
-	add_image "$root"
+	add_images "$root"
 	find "$root" -exec touch -h -d @0 {} +
 	say "writing the disk"
 	# In a namespace of its own, whoever builds is root, to whom the files then belong.

@@ -47,8 +47,12 @@ const (
 	flannelConfig   = "/etc/kubernetes/flannel.json"
 	logs            = "/var/log"
 	images          = "/usr/lib/millwright/images"
+	pauseImage      = "container.tar" // which every Pod needs
 	containerd      = "/run/containerd/containerd.sock"
 )
+
+// clusterDomain is the domain of the names of Services, also in the control plane's certificates.
+const clusterDomain = "cluster.local"
 
 // modules are loaded before the services; the kernel asks for others itself.
 var modules = []string{"overlay", "br_netfilter"}
@@ -63,11 +67,11 @@ func (n *Node) Run(ctx context.Context) error {
 	if err := n.configure(ctx); err != nil {
 		return fmt.Errorf("configuring the kubelet: %w", err)
 	}
-	if err := n.importImages(ctx); err != nil {
-		n.Logf("images: %v", err)
-	}
+	n.importImages(ctx, pauseImage)
 	n.Logf("kubelet: starting as node %s", n.Data.NodeName)
 	go n.Processes.Keep(ctx, n.service("kubelet", n.kubeletFlags()...))
+	// Without KVM the others take seconds, in which the Node can join.
+	go n.importImages(ctx, "*.tar")
 	return n.connectPods(ctx)
 }
 
@@ -85,7 +89,7 @@ func (n *Node) connectPods(ctx context.Context) error {
 	flannel.Env = []string{"NODE_NAME=" + n.Data.NodeName}
 	go n.Processes.Keep(ctx, flannel)
 	n.Processes.Keep(ctx, n.service("kube-proxy", "--kubeconfig="+nodeConfig, "--hostname-override="+n.Data.NodeName,
-		"--proxy-mode=nftables", "--cluster-cidr="+n.Data.PodNetwork))
+		"--proxy-mode=nftables", "--cluster-cidr="+strings.Join(n.podNetworks(), ",")))
 	return ctx.Err()
 }
 
@@ -113,12 +117,7 @@ func (n *Node) prepare(ctx context.Context) error {
 	if err := unix.Sethostname([]byte(name)); err != nil {
 		return err
 	}
-	err = setSysctls(map[string]string{
-		"net/ipv4/ip_forward": "1", "net/bridge/bridge-nf-call-iptables": "1",
-		// The kubelet wants them so.
-		"vm/overcommit_memory": "1", "kernel/panic": "10", "kernel/panic_on_oops": "1",
-	})
-	return errors.Join(err,
+	return errors.Join(setSysctls(n.sysctls()),
 		write("/etc/hostname", name+"\n", 0o644),
 		write("/etc/hosts", fmt.Sprintf("127.0.0.1 localhost\n::1 localhost\n%s %s\n", n.Links[0].Address, name), 0o644),
 		write("/etc/machine-id", n.MachineID+"\n", 0o444),
@@ -126,14 +125,36 @@ func (n *Node) prepare(ctx context.Context) error {
 	)
 }
 
-// resolvConf names the name server of the guest's network, which is next to the gateway.
-func resolvConf(links []metadata.Link) string {
-	for _, link := range links {
-		if link.Peer.Is4() {
-			return fmt.Sprintf("nameserver %s\n", link.Peer.Next())
-		}
+// sysctls returns settings of the kernel.
+func (n *Node) sysctls() map[string]string {
+	settings := map[string]string{
+		"net/ipv4/ip_forward": "1", "net/bridge/bridge-nf-call-iptables": "1",
+		// The kubelet wants them so.
+		"vm/overcommit_memory": "1", "kernel/panic": "10", "kernel/panic_on_oops": "1",
 	}
-	return ""
+	if len(n.podNetworks()) > 1 {
+		settings["net/ipv6/conf/all/forwarding"], settings["net/bridge/bridge-nf-call-ip6tables"] = "1", "1"
+	}
+	return settings
+}
+
+// podNetworks returns the networks of Pods that count: that of IPv6 only if the machine has it, too.
+func (n *Node) podNetworks() []string {
+	networks := strings.Split(n.Data.PodNetwork, ",")
+	isIPv6 := func(link metadata.Link) bool { return link.Address.Is6() }
+	if !slices.ContainsFunc(n.Links, isIPv6) {
+		networks = networks[:1]
+	}
+	return networks
+}
+
+// resolvConf names the name server of the guest's network, which is next to the gateway. One is enough:
+// both ask the same. With none at all CoreDNS would not start.
+func resolvConf(links []metadata.Link) string {
+	if len(links) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("nameserver %s\n", links[0].Peer.Next())
 }
 
 // configure writes the kubelet's files.
@@ -156,9 +177,7 @@ func (n *Node) configure(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	flannel, err := json.Marshal(object{
-		"Network": n.Data.PodNetwork, "EnableNFTables": true, "Backend": object{"Type": "vxlan"},
-	})
+	flannel, err := json.Marshal(n.flannelConfiguration())
 	if err != nil {
 		return err
 	}
@@ -167,6 +186,15 @@ func (n *Node) configure(ctx context.Context) error {
 		write(kubeletConfig, string(config), 0o644),
 		write(bootstrapConfig, string(bootstrap), 0o600),
 	)
+}
+
+func (n *Node) flannelConfiguration() object {
+	networks := n.podNetworks()
+	config := object{"Network": networks[0], "EnableNFTables": true, "Backend": object{"Type": "vxlan"}}
+	if len(networks) > 1 {
+		config["EnableIPv6"], config["IPv6Network"] = true, networks[1]
+	}
+	return config
 }
 
 // object is a JSON object.
@@ -189,6 +217,7 @@ func (n *Node) kubeletConfiguration() object {
 		"authentication": object{"x509": object{"clientCAFile": authorityFile}},
 		"cgroupDriver":   "cgroupfs", "containerRuntimeEndpoint": "unix://" + containerd,
 		"resolvConf": "/etc/resolv.conf", "rotateCertificates": true, "providerID": n.Data.ProviderID,
+		"clusterDNS": []string{n.Data.ClusterDNS}, "clusterDomain": clusterDomain,
 	}
 	if len(n.Data.Taints) > 0 {
 		config["registerWithTaints"] = n.Data.Taints
@@ -224,22 +253,36 @@ func joined(labels map[string]string) string {
 	return strings.Join(pairs, ",")
 }
 
-// importImages gives containerd the images on the disk, once it answers. Later boots have them.
-func (n *Node) importImages(ctx context.Context) error {
-	done := filepath.Join("/var/lib/containerd", "imported")
-	if _, err := os.Stat(done); err == nil {
-		return nil
+// importImages gives containerd the images on the disk whose files match a pattern, once it answers. Later
+// boots have them.
+func (n *Node) importImages(ctx context.Context, pattern string) {
+	archives, err := filepath.Glob(filepath.Join(images, pattern))
+	for _, archive := range archives {
+		done := filepath.Join("/var/lib/containerd/imported", filepath.Base(archive))
+		if _, there := os.Stat(done); there == nil {
+			continue
+		}
+		if err = n.importImage(ctx, archive); err == nil {
+			err = write(done, "", 0o644)
+		}
+		if err != nil {
+			break
+		}
 	}
-	archives, err := filepath.Glob(filepath.Join(images, "*.tar"))
 	if err != nil {
-		return err
+		n.Logf("images: %v", err)
 	}
+}
+
+// importImage tries until it succeeds or the context ends.
+func (n *Node) importImage(ctx context.Context, archive string) error {
+	var err error
 	for ctx.Err() == nil {
 		if err = answers(ctx, containerd); err == nil {
-			err = n.Processes.Run(ctx, n.service("ctr", append([]string{"--namespace", "k8s.io", "images", "import", "--local"}, archives...)...))
+			err = n.Processes.Run(ctx, n.service("ctr", "--namespace", "k8s.io", "images", "import", "--local", archive))
 		}
 		if err == nil {
-			return write(done, "", 0o644)
+			return nil
 		}
 		_ = wait(ctx, pollInterval)
 	}

@@ -1,6 +1,7 @@
 package system
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"text/template"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -93,11 +95,40 @@ func TestProcesses(t *testing.T) {
 	<-kept
 }
 
+// TestPodsOfBothVersions: a machine with an IPv6 address has Pods with one, if the cluster has a network for them.
+func TestPodsOfBothVersions(t *testing.T) {
+	four, six := metadata.Link{Address: netip.MustParseAddr("10.77.0.16")}, metadata.Link{Address: netip.MustParseAddr("fd77::16")}
+	for name, tc := range map[string]struct {
+		pods    string
+		links   []metadata.Link
+		want    []string
+		flannel any
+	}{
+		"only IPv4":      {"10.78.0.0/16,fd78::/56", []metadata.Link{four}, []string{"10.78.0.0/16"}, nil},
+		"both":           {"10.78.0.0/16,fd78::/56", []metadata.Link{four, six}, []string{"10.78.0.0/16", "fd78::/56"}, "fd78::/56"},
+		"a cluster of 4": {"10.78.0.0/16", []metadata.Link{four, six}, []string{"10.78.0.0/16"}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := &Node{Data: userdata.UserData{PodNetwork: tc.pods}, Links: tc.links}
+			if got := n.podNetworks(); !slices.Equal(got, tc.want) {
+				t.Errorf("the networks are %v, want %v", got, tc.want)
+			}
+			config := n.flannelConfiguration()
+			if config["Network"] != tc.want[0] || config["IPv6Network"] != tc.flannel || (config["EnableIPv6"] == true) != (tc.flannel != nil) {
+				t.Errorf("flannel: %v", config)
+			}
+			if _, forwards := n.sysctls()["net/ipv6/conf/all/forwarding"]; forwards != (tc.flannel != nil) {
+				t.Errorf("forwards IPv6: %t", forwards)
+			}
+		})
+	}
+}
+
 func TestConfigureNode(t *testing.T) {
 	n := &Node{
 		Data: userdata.UserData{
 			Server: "https://10.77.0.2:16443", Token: "abcdef.0123456789abcdef", NodeName: "one", ProviderID: "millwright:///x",
-			Labels: map[string]string{"b": "2", "a": "1"}, Taints: []userdata.Taint{{Key: "k", Effect: "NoSchedule"}},
+			ClusterDNS: "10.96.0.10", Labels: map[string]string{"b": "2", "a": "1"}, Taints: []userdata.Taint{{Key: "k", Effect: "NoSchedule"}},
 		},
 		Links: []metadata.Link{
 			{Address: netip.MustParseAddr("10.77.0.16"), Peer: netip.MustParseAddr("10.77.0.2")},
@@ -117,6 +148,7 @@ func TestConfigureNode(t *testing.T) {
 	var config struct {
 		ProviderID string           `json:"providerID"`
 		Taints     []userdata.Taint `json:"registerWithTaints"`
+		DNS        []string         `json:"clusterDNS"`
 	}
 	if err := json.Unmarshal(text, &config); err != nil {
 		t.Fatal(err)
@@ -124,10 +156,43 @@ func TestConfigureNode(t *testing.T) {
 	if diff := cmp.Diff(n.Data.Taints, config.Taints); diff != "" || config.ProviderID != n.Data.ProviderID {
 		t.Errorf("%s: %s", text, diff)
 	}
+	if diff := cmp.Diff([]string{"10.96.0.10"}, config.DNS); diff != "" {
+		t.Errorf("clusterDNS: %s", diff)
+	}
 	if got := resolvConf(n.Links); got != "nameserver 10.77.0.3\n" {
 		t.Errorf("resolv.conf: %q", got)
 	}
-	if got := resolvConf(n.Links[1:]); got != "" {
+	if got := resolvConf(n.Links[1:]); got != "nameserver fd77::3\n" {
 		t.Errorf("resolv.conf without IPv4: %q", got)
+	}
+}
+
+// TestNetworkOfPods: what containerd makes of the template is JSON with a range for each network of the Node,
+// and packets are as long as flannel's VXLAN allows: 70 bytes less than 1500 over IPv6, and 50 over IPv4.
+func TestNetworkOfPods(t *testing.T) {
+	file, err := template.ParseFiles("../full/root/etc/containerd/network.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for mtu, ranges := range map[int][]string{1450: {"10.78.0.0/24"}, 1430: {"10.78.0.0/24", "fd78::/64"}} {
+		var text bytes.Buffer
+		data := map[string][]string{"PodCIDRRanges": ranges, "Routes": {"0.0.0.0/0", "::/0"}}
+		if err := file.Execute(&text, data); err != nil {
+			t.Fatal(err)
+		}
+		var network struct {
+			Plugins []struct {
+				MTU  int `json:"mtu"`
+				IPAM struct {
+					Ranges [][]struct{ Subnet string }
+				} `json:"ipam"`
+			}
+		}
+		if err := json.Unmarshal(text.Bytes(), &network); err != nil {
+			t.Fatalf("%v: %s", err, &text)
+		}
+		if bridge := network.Plugins[0]; bridge.MTU != mtu || len(bridge.IPAM.Ranges) != len(ranges) {
+			t.Errorf("%v: %+v", ranges, bridge)
+		}
 	}
 }

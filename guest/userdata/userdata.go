@@ -22,8 +22,11 @@ const Header = "#millwright-guest"
 // ErrForeign means that the user data has another format. Its error says which, if it is known.
 var ErrForeign = errors.New("the user data does not begin with the line " + Header)
 
-// DefaultPodNetwork is that of local mode.
-const DefaultPodNetwork = "10.78.0.0/16"
+// The defaults are those of local mode.
+const (
+	DefaultPodNetwork = "10.78.0.0/16,fd6d:696c:6c77:100::/56"
+	DefaultClusterDNS = "10.96.0.10"
+)
 
 // uuidVariable in ProviderID is replaced with the machine's UUID.
 const uuidVariable = "${uuid}"
@@ -55,9 +58,13 @@ type UserData struct {
 	Labels map[string]string `json:"labels"`
 	// Taints of the Node. Optional.
 	Taints []Taint `json:"taints"`
-	// PodNetwork is the network of the cluster's Pods, of which each Node has a part. Only the
-	// full guest uses it. Default: DefaultPodNetwork.
+	// PodNetwork is the network of the cluster's Pods, of which each Node has a part: one of IPv4, and
+	// after a comma optionally one of IPv6, which counts if the machine has an IPv6 address. Only the full
+	// guest uses it. Default: DefaultPodNetwork.
 	PodNetwork string `json:"podNetwork"`
+	// ClusterDNS is the IP address of the Service at which Pods ask for names. Only the full guest
+	// uses it. Default: DefaultClusterDNS.
+	ClusterDNS string `json:"clusterDNS"`
 }
 
 // Taint is a taint of the Node.
@@ -91,6 +98,7 @@ func Parse(content []byte, machine Machine) (UserData, error) {
 	}
 	data.NodeName = cmp.Or(data.NodeName, machine.Name)
 	data.PodNetwork = cmp.Or(data.PodNetwork, DefaultPodNetwork)
+	data.ClusterDNS = cmp.Or(data.ClusterDNS, DefaultClusterDNS)
 	if err := data.validate(); err != nil {
 		return UserData{}, err
 	}
@@ -128,6 +136,7 @@ func (d *UserData) validate() error {
 		{"nodeName", problemUnless(len(d.NodeName) <= longestName && namePattern.MatchString(d.NodeName),
 			"is not a name of lower case letters, digits, '-' and '.'")},
 		{"podNetwork", podNetworkProblem(d.PodNetwork)},
+		{"clusterDNS", clusterDNSProblem(d.ClusterDNS)},
 	} {
 		if field.problem != "" {
 			return &FieldError{field.name, field.problem}
@@ -152,9 +161,20 @@ func problemUnless(good bool, problem string) string {
 	return problem
 }
 
-func podNetworkProblem(network string) string {
-	prefix, err := netip.ParsePrefix(network)
-	return problemUnless(err == nil && prefix.Addr().Is4() && prefix == prefix.Masked(), "is not an IPv4 network like "+DefaultPodNetwork)
+func podNetworkProblem(networks string) string {
+	first, second, both := strings.Cut(networks, ",")
+	good := isNetwork(first, netip.Addr.Is4) && (!both || isNetwork(second, netip.Addr.Is6))
+	return problemUnless(good, "is not an IPv4 network like 10.78.0.0/16, with or without an IPv6 network after a comma")
+}
+
+func isNetwork(text string, isVersion func(netip.Addr) bool) bool {
+	prefix, err := netip.ParsePrefix(text)
+	return err == nil && isVersion(prefix.Addr()) && prefix == prefix.Masked()
+}
+
+func clusterDNSProblem(address string) string {
+	parsed, err := netip.ParseAddr(address)
+	return problemUnless(err == nil && parsed.Zone() == "", "is not an IP address like "+DefaultClusterDNS)
 }
 
 func serverProblem(server string) string {

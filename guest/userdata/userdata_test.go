@@ -20,6 +20,7 @@ labels: {a: b}
 taints:
 - {key: k, value: v, effect: NoExecute}
 podNetwork: 10.9.0.0/16
+clusterDNS: 10.8.0.10
 `
 	got, err := Parse([]byte(full), Machine{Name: "vm", UUID: uuid})
 	if err != nil {
@@ -30,7 +31,7 @@ podNetwork: 10.9.0.0/16
 		ProviderID: "millwright:///default/6b0ff0b6-6a5f-4b8b-9c0a-0d3e5a1f7c21",
 		Labels:     map[string]string{"a": "b"},
 		Taints:     []Taint{{Key: "k", Value: "v", Effect: "NoExecute"}},
-		PodNetwork: "10.9.0.0/16",
+		PodNetwork: "10.9.0.0/16", ClusterDNS: "10.8.0.10",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
@@ -63,6 +64,10 @@ func TestParseNamesTheWrongField(t *testing.T) {
 		"UnknownField":  {minimal + "nodename: two\nserverr: x\n", "document"},
 		"WrongType":     {minimal + "labels: [a]\n", "document"},
 		"NoMapping":     {Header + "\n- a\n", "document"},
+		"BadDNS":        {minimal + "clusterDNS: kube-dns\n", "clusterDNS"},
+		"PodsIPv6First": {minimal + "podNetwork: fd78::/56,10.9.0.0/16\n", "podNetwork"},
+		"PodsTwice":     {minimal + "podNetwork: 10.9.0.0/16,10.8.0.0/16\n", "podNetwork"},
+		"PodsUnmasked":  {minimal + "podNetwork: 10.9.0.0/16,fd78::1/56\n", "podNetwork"},
 		"UnknownUUID":   {minimal + "providerID: a/${uuid}\n", "providerID"},
 		"TokenTwice":    {minimal + "token: abcdef." + secret + "\n", "document"},
 		"TokenInAList":  {strings.Replace(minimal, "abcdef."+secret, "[abcdef."+secret+"]", 1), "document"},

@@ -30,6 +30,7 @@ func TestStories(t *testing.T) {
 		name string
 		play func(*cluster)
 	}{
+		{"names of Services", names},
 		{"rolling update", rollingUpdate},
 		{"live migration", liveMigration},
 		{"a budget blocks a drain", budgetBlocks},

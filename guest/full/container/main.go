@@ -3,16 +3,21 @@
 //
 //	container pause       waits for a signal
 //	container web         serves HTTP on port 8080
-//	container get URL     prints what the URL answers
+//	container get URL     prints what the URL answers; https as the service account of the Pod
+//	container lookup NAME prints the addresses of a name, or host and port if it is one like _http._tcp.web
 //	container stop NAME   stops the processes of that name, with SIGSTOP: in a privileged Pod with
 //	                      hostPID, programs of the node
 package main
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"net"
 	"net/http"
 	"os"
 	"os/signal"
@@ -32,7 +37,7 @@ func main() {
 	}
 }
 
-var errUsage = errors.New("usage: container pause | web | get URL | stop NAME")
+var errUsage = errors.New("usage: container pause | web | get URL | lookup NAME | stop NAME")
 
 func run(ctx context.Context, args []string, out io.Writer) error {
 	switch {
@@ -42,7 +47,9 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	case len(args) == 1 && args[0] == "web":
 		return serve(ctx, out)
 	case len(args) == 2 && args[0] == "get":
-		return get(ctx, args[1], out)
+		return get(ctx, args[1], serviceAccount, out)
+	case len(args) == 2 && args[0] == "lookup":
+		return lookup(ctx, args[1], out)
 	case len(args) == 2 && args[0] == "stop":
 		return stop(args[1], out)
 	}
@@ -91,14 +98,27 @@ func answers(ctx context.Context, out io.Writer) http.Handler {
 	return mux
 }
 
-func get(ctx context.Context, url string, out io.Writer) error {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+const (
+	// serviceAccount is the folder with what a Pod needs for the API server.
+	serviceAccount = "/var/run/secrets/kubernetes.io/serviceaccount"
+	// answerWithin is how long an answer may take.
+	answerWithin = 10 * time.Second
+)
+
+func get(ctx context.Context, url, account string, out io.Writer) error {
+	ctx, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return err
 	}
-	response, err := http.DefaultClient.Do(request)
+	client := http.DefaultClient
+	if request.URL.Scheme == "https" {
+		if client, err = asAccount(request, account); err != nil {
+			return err
+		}
+	}
+	response, err := client.Do(request)
 	if err != nil {
 		return err
 	}
@@ -110,6 +130,41 @@ func get(ctx context.Context, url string, out io.Writer) error {
 		return errors.New(response.Status)
 	}
 	return nil
+}
+
+// asAccount has a request come from a service account, and returns a client that trusts its API server.
+func asAccount(request *http.Request, account string) (*http.Client, error) {
+	files := os.DirFS(account)
+	token, err := fs.ReadFile(files, "token")
+	if err != nil {
+		return nil, err
+	}
+	authority, err := fs.ReadFile(files, "ca.crt")
+	if err != nil {
+		return nil, err
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(authority)
+	request.Header.Set("Authorization", "Bearer "+string(token))
+	return &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}}}, nil
+}
+
+// lookup asks the name server of the Pod, with its search list.
+func lookup(ctx context.Context, name string, out io.Writer) error {
+	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	defer cancel()
+	if !strings.HasPrefix(name, "_") {
+		addresses, err := net.DefaultResolver.LookupHost(ctx, name)
+		for _, address := range addresses {
+			fmt.Fprintln(out, address)
+		}
+		return err
+	}
+	_, records, err := net.DefaultResolver.LookupSRV(ctx, "", "", name)
+	for _, record := range records {
+		fmt.Fprintln(out, net.JoinHostPort(strings.TrimSuffix(record.Target, "."), strconv.Itoa(int(record.Port))))
+	}
+	return err
 }
 
 // stop stops the processes of a name. It is an error if there are none.

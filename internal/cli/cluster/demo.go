@@ -17,6 +17,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -311,7 +312,7 @@ func (d *demo) leftovers(ctx context.Context) ([]string, error) {
 	return append(left, processes...), err
 }
 
-// leftObjects returns objects that only exist for machines.
+// leftObjects returns objects that only exist for machines. The cluster's own Pods wait for the next ones.
 func (d *demo) leftObjects(ctx context.Context) ([]string, error) {
 	var left []string
 	for _, list := range []client.ObjectList{
@@ -323,7 +324,8 @@ func (d *demo) leftObjects(ctx context.Context) ([]string, error) {
 		}
 		err := meta.EachListItem(list, func(item runtime.Object) error {
 			object := item.(client.Object)
-			if _, host := object.GetLabels()[vmv1alpha1.HostKey]; !host {
+			_, host := object.GetLabels()[vmv1alpha1.HostKey]
+			if !host && !isWaiting(object) {
 				left = append(left, strings.TrimPrefix(fmt.Sprintf("%T", object), "*v1.")+" "+object.GetName())
 			}
 			return nil
@@ -333,6 +335,12 @@ func (d *demo) leftObjects(ctx context.Context) ([]string, error) {
 		}
 	}
 	return left, nil
+}
+
+// isWaiting reports whether an object is a Pod of the cluster that has no node.
+func isWaiting(object client.Object) bool {
+	pod, ok := object.(*corev1.Pod)
+	return ok && pod.Namespace == metav1.NamespaceSystem && pod.Spec.NodeName == ""
 }
 
 // qemusIn returns the processes of QEMU with a path below the folder in their command line.

@@ -97,6 +97,18 @@ func TestHostsAreNoNodesOfMachines(t *testing.T) {
 	}
 }
 
+// TestPodsThatAreLeft: a Pod of the cluster itself that waits for a node is not left over by a machine.
+func TestPodsThatAreLeft(t *testing.T) {
+	pod := func(namespace, name, node string) client.Object {
+		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: corev1.PodSpec{NodeName: node}}
+	}
+	d := demoWith(pod(metav1.NamespaceSystem, "waits", ""), pod(metav1.NamespaceSystem, "ran", "pool-1"), pod(localNamespace, "web", ""))
+	left, err := d.leftObjects(t.Context())
+	if want := []string{"Pod web", "Pod ran"}; err != nil || !cmp.Equal(want, left) {
+		t.Errorf("left: %q, %v, want %q", left, err, want)
+	}
+}
+
 // TestTheNextClass: it is like the one of the deployment, under another name.
 func TestTheNextClass(t *testing.T) {
 	class := &v1alpha1.MachineClass{

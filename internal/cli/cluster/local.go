@@ -53,17 +53,20 @@ const (
 
 // start starts the control plane, and creates in it what the controllers need.
 func (m *local) start(ctx context.Context) error {
-	var err error
-	var pods netip.Prefix
+	var pods, pods6 netip.Prefix
+	var advertised netip.Addr
 	if m.guest == guestFull {
-		pods = m.podNetwork
+		pods, advertised = m.podNetwork, gatewayOf(m.network)
+	}
+	if m.ipv6 {
+		pods6 = podNetwork6
 	}
 	egress, err := m.egressSocket()
 	if err != nil {
 		return err
 	}
 	m.plane, err = controlplane.Start(ctx, controlplane.Config{
-		PodNetwork: pods, EgressSocket: egress,
+		PodNetwork: pods, PodNetwork6: pods6, AdvertiseAddress: advertised, EgressSocket: egress,
 		Dir: m.dir, Binaries: m.binaries, APIServerPort: m.ports.api, UnsafeNoFsync: m.noFsync,
 		ServerNames: []string{gatewayOf(m.network).String()}, Logger: m.log.WithName("local"),
 	})
@@ -133,7 +136,7 @@ func (m *local) listen(context.Context) error {
 // run runs everything, and use with it, until the context ends, use has ended, or something
 // fails. Hosts end after the controllers, which therefore see no host stop.
 func (m *local) run(ctx context.Context, use func(context.Context, *local) error) error {
-	parts := []part{m.serveImages, m.connectGuests, m.reachGuests, m.startVMs, m.startMachines, m.startHosts}
+	parts := []part{m.serveImages, m.connectGuests, m.reachGuests, m.startVMs, m.startMachines, m.startHosts, m.keepDNS}
 	return runParts(ctx, parts, func(ctx context.Context) error { return use(ctx, m) })
 }
 
@@ -196,7 +199,7 @@ func (m *local) startVMs(ctx context.Context, group *errgroup.Group) error {
 			Listen:   func(context.Context) (net.Listener, error) { return m.listener, nil },
 			Endpoint: m.listener.Addr().String(),
 		},
-		Guests:          manager.VMGuests{Image: "millwright", Networks: []netip.Prefix{m.network}, HostPorts: ports, OneMachine: true, Accelerator: m.accel},
+		Guests:          manager.VMGuests{Image: "millwright", Networks: m.guestNetworks(), HostPorts: ports, OneMachine: true, Accelerator: m.accel},
 		Migration:       m.migrations.Config(),
 		ConcurrentSyncs: m.Config.ConcurrentSyncs, Log: m.log.WithName("vms"),
 	}
@@ -326,6 +329,14 @@ func (m *local) hostPorts() ([]uint16, error) {
 		ports = append(ports, uint16(port))
 	}
 	return ports, nil
+}
+
+// guestNetworks returns the networks of virtual machines.
+func (m *local) guestNetworks() []netip.Prefix {
+	if m.ipv6 {
+		return []netip.Prefix{m.network, vmNetwork6}
+	}
+	return []netip.Prefix{m.network}
 }
 
 // gatewayOf returns the address under which guests of a network reach this machine.

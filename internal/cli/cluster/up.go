@@ -39,6 +39,8 @@ type upFlags struct {
 	ports upPorts
 	// network is that of the guests, and podNetwork that of the Pods of full guests.
 	network, podNetwork netip.Prefix
+	// ipv6 gives full guests and their Pods IPv6 addresses, too.
+	ipv6 bool
 	// guestPorts are ports on 127.0.0.1 that guests may connect to, besides the API server's.
 	guestPorts []int
 	// connected and outside say what else guests reach: each other, and the outside.
@@ -64,6 +66,13 @@ const (
 const (
 	guestSmall = "small"
 	guestFull  = "full"
+)
+
+// The IPv6 networks of --ipv6, which are in one that is private (RFC 4193). Each node gets 64 bits of that of
+// the Pods.
+var (
+	vmNetwork6  = netip.MustParsePrefix("fd6d:696c:6c77::/64")
+	podNetwork6 = netip.MustParsePrefix("fd6d:696c:6c77:100::/56")
 )
 
 // guestBuilds are the folders of the guests in the cache of builds.
@@ -108,6 +117,7 @@ func (f *upFlags) addFlags(cmd *cobra.Command) {
 	set.StringVar(&f.binaries, "binaries", "", "directory with the control plane's binaries; defaults to the latest build of \"make controlplane\"")
 	set.TextVar(&f.network, "vm-network", netip.MustParsePrefix("10.77.0.0/16"), "IPv4 CIDR of the virtual machines' network; its second address leads to the API server and to the ports of --guest-ports on 127.0.0.1")
 	set.TextVar(&f.podNetwork, "pod-network", netip.MustParsePrefix("10.78.0.0/16"), "IPv4 CIDR of the Pods, of which each node gets 256 addresses; for --guest full")
+	set.BoolVar(&f.ipv6, "ipv6", false, "let virtual machines and their Pods have IPv6 addresses, too; for --guest full")
 	set.IntSliceVar(&f.guestPorts, "guest-ports", nil, "TCP ports on 127.0.0.1 that virtual machines may connect to, besides the API server's; they reach no others")
 	set.BoolVar(&f.connected, "connect-guests", false, "let virtual machines reach each other at the addresses of their network")
 	set.BoolVar(&f.outside, "guest-outside", true, "let virtual machines reach what is outside of their network")
@@ -144,6 +154,7 @@ func (f *upFlags) validate() error {
 	if f.guest == guestFull {
 		wrong.Add(f.validatePodNetwork())
 	}
+	wrong.If(f.ipv6 && f.guest != guestFull, "--ipv6: only --guest full has IPv6")
 	wrong.If(!slices.Contains([]string{"auto", "kvm", "tcg"}, f.accel), "--accelerator: %q is none of auto, kvm and tcg", f.accel)
 	f.migrations.Validate(&wrong)
 	wrong.Add(f.ValidateTuning())

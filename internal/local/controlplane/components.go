@@ -149,11 +149,8 @@ func (cp *ControlPlane) etcdArguments() []string {
 
 func (cp *ControlPlane) apiserverArguments() []string {
 	file := cp.dir.pki
-	return slices.Concat(cp.serverArguments(cp.ports.APIServer, apiserverCert), cp.cacheArguments(), cp.egressArguments(), []string{
-		"--advertise-address=" + loopback,
-		// Endpoints cannot have loopback addresses: the kubernetes Service has none.
-		"--endpoint-reconciler-type=none",
-		"--service-cluster-ip-range=" + serviceCIDR,
+	return slices.Concat(cp.serverArguments(cp.ports.APIServer, apiserverCert), cp.cacheArguments(), cp.egressArguments(), cp.advertiseArguments(), []string{
+		"--service-cluster-ip-range=" + cp.serviceNetworks(),
 		"--allow-privileged",
 
 		"--etcd-servers=" + loopbackURL(cp.ports.Etcd),
@@ -183,6 +180,15 @@ func (cp *ControlPlane) apiserverArguments() []string {
 		// No DNS knows the names of Nodes.
 		"--kubelet-preferred-address-types=InternalIP,ExternalIP,Hostname",
 	})
+}
+
+// advertiseArguments say at which address Pods reach kube-apiserver by the Service kubernetes.
+func (cp *ControlPlane) advertiseArguments() []string {
+	if address := cp.config.AdvertiseAddress; address.IsValid() {
+		return []string{"--advertise-address=" + address.String()}
+	}
+	// Endpoints cannot have loopback addresses: the Service has none.
+	return []string{"--advertise-address=" + loopback, "--endpoint-reconciler-type=none"}
 }
 
 func (cp *ControlPlane) cacheArguments() []string {
@@ -249,10 +255,22 @@ func (cp *ControlPlane) controllerManagerArguments() []string {
 }
 
 func (cp *ControlPlane) podNetworkArguments() []string {
-	if network := cp.config.PodNetwork; network.IsValid() {
-		return []string{"--allocate-node-cidrs", "--cluster-cidr=" + network.String()}
+	networks := cp.config.PodNetwork.String()
+	switch {
+	case !cp.config.PodNetwork.IsValid():
+		return nil
+	case cp.config.PodNetwork6.IsValid():
+		networks += "," + cp.config.PodNetwork6.String()
 	}
-	return nil
+	return []string{"--allocate-node-cidrs", "--cluster-cidr=" + networks}
+}
+
+// serviceNetworks returns those of the addresses of Services.
+func (cp *ControlPlane) serviceNetworks() string {
+	if cp.config.PodNetwork6.IsValid() {
+		return serviceCIDR + "," + serviceCIDR6
+	}
+	return serviceCIDR
 }
 
 func (cp *ControlPlane) schedulerArguments() []string {

@@ -54,6 +54,15 @@ type Config struct {
 	// it Nodes get none.
 	PodNetwork netip.Prefix
 
+	// PodNetwork6 is the same for IPv6, of 48 to 64 bits. With it Services can have addresses of both versions.
+	// Optional: without it there is only IPv4. It needs PodNetwork.
+	PodNetwork6 netip.Prefix
+
+	// AdvertiseAddress is the address at which Pods reach kube-apiserver: the Service kubernetes leads to it.
+	// Something outside of this package has to carry connections from there to 127.0.0.1. Optional: without it
+	// the Service has no endpoints.
+	AdvertiseAddress netip.Addr
+
 	// EgressSocket is a Unix socket at which HTTP CONNECT leads to nodes, and to other servers
 	// that kube-apiserver calls. It has 107 bytes at most. Optional: without it they are reached
 	// directly.

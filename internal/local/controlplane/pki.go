@@ -42,6 +42,7 @@ var ServiceNetwork = netip.MustParsePrefix(serviceCIDR)
 
 const (
 	serviceCIDR      = "10.96.0.0/16"
+	serviceCIDR6     = "fd6d:696c:6c77:200::/112"
 	apiserverService = "10.96.0.1" // the first address of serviceCIDR
 	frontProxyName   = "front-proxy-client"
 	adminGroup       = "system:masters"
