@@ -113,7 +113,7 @@ func terminationOf(err error) vmpb.Termination {
 			return errors.Is(err, disk.ErrLocked) || errors.Is(err, qemu.ErrDiskLocked)
 		}},
 		{vmpb.EndNoSpace, func(err error) bool {
-			return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || errors.Is(err, syscall.EFBIG)
+			return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || errors.Is(err, syscall.EFBIG) || errors.Is(err, disk.ErrTooSmall)
 		}},
 		{vmpb.EndImageUnavailable, func(err error) bool { return errors.Is(err, image.Unavailable) }},
 		{vmpb.EndImageRejected, func(err error) bool {
