@@ -133,5 +133,5 @@ func terminationOf(err error) vmpb.Termination {
 func isInvalid(err error) bool {
 	var spec *SpecError
 	var field *qemu.FieldError
-	return errors.As(err, &spec) || errors.As(err, &field) || errors.Is(err, disk.ErrNotFile)
+	return errors.As(err, &spec) || errors.As(err, &field) || errors.Is(err, disk.ErrNotFile) || errors.Is(err, disk.ErrNotDevice)
 }

@@ -22,6 +22,9 @@ var (
 	// ErrNotFile means that the path of a disk is neither that of a regular file nor that of a block device.
 	ErrNotFile = errors.New("the disk is neither a regular file nor a block device")
 
+	// ErrNotDevice means that there is no block device where one must be.
+	ErrNotDevice = errors.New("there is no block device")
+
 	// ErrLocked means that another process holds the lock of a disk.
 	ErrLocked = errors.New("another process holds the disk")
 )

@@ -90,6 +90,18 @@ func bigger(than *vmpb.VMSpec) *vmpb.VMSpec {
 	return spec
 }
 
+// A device that is not there is not made up for by a file.
+func TestDeviceIsMissing(t *testing.T) {
+	dir := t.TempDir()
+	s := New(&vmpb.VMSpec{DataDisks: []*vmpb.DataDisk{{Name: "db", Path: vmpb.DataDevicePath("db")}}}, dir+"/root", map[string]string{"db": dir + "/db"})
+	if err := s.Lock(); !errors.Is(err, disk.ErrNotDevice) {
+		t.Errorf("error = %v, want ErrNotDevice", err)
+	}
+	if lock, err := disk.Acquire(dir + "/root"); err != nil || lock.Release() != nil {
+		t.Errorf("the other disk is locked: %v", err)
+	}
+}
+
 // The guest runs only when the controller knows of a disk that the device itself does not prove.
 func TestMustBeKnown(t *testing.T) {
 	_, device := blockdev.New(t, deviceBytes)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/disk"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
@@ -28,6 +29,8 @@ type Disk struct {
 	Had bool
 	// Image is the content of a new disk. Nil: it is blank.
 	Image *vmpb.InitialImage
+	// Device reports whether the disk must be a block device. A file in its stead would be a disk that is nowhere.
+	Device bool
 	// Boots reports whether the firmware starts the guest from an image on the disk, which is therefore never blank again.
 	Boots bool
 }
@@ -55,7 +58,7 @@ type Set struct {
 func New(spec *vmpb.VMSpec, root string, data map[string]string) *Set {
 	first := Disk{
 		Disk: disk.Disk{Path: root, Bytes: spec.GetRootDiskBytes()}, Had: spec.GetRootDiskExists(),
-		Boots: spec.GetInitialImage() != nil && spec.GetKernelBoot() == nil,
+		Boots: spec.GetInitialImage() != nil && spec.GetKernelBoot() == nil, Device: mustBeDevice(spec.GetRootDiskPath()),
 	}
 	if spec.GetMode() == vmpb.VMSpec_SM_PREPARE_IMAGE {
 		first.Image = spec.GetInitialImage()
@@ -65,22 +68,33 @@ func New(spec *vmpb.VMSpec, root string, data map[string]string) *Set {
 		all = append(all, Disk{
 			Disk: disk.Disk{Path: data[further.GetName()], Bytes: further.GetBytes()},
 			Name: further.GetName(), Had: further.GetExists(), Image: further.GetInitialImage(),
+			Device: mustBeDevice(further.GetPath()),
 		})
 	}
 	return &Set{all: all}
 }
 
+// mustBeDevice reports whether a path of a specification is that of a device.
+func mustBeDevice(path string) bool { return strings.HasPrefix(path, "/dev/") }
+
 // Lock locks all disks, or none: two hypervisors that have each a part would wait for each other. It comes before the
-// first write to a disk or beside it. Errors: disk.ErrLocked.
+// first write to a disk or beside it. Errors: disk.ErrLocked, disk.ErrNotDevice.
 func (s *Set) Lock() error {
 	for _, d := range s.all {
-		lock, err := disk.Acquire(d.Path)
+		lock, err := d.lock()
 		if err != nil {
 			return errors.Join(d.Named(err), s.Unlock())
 		}
 		s.locks = append(s.locks, lock)
 	}
 	return nil
+}
+
+func (d Disk) lock() (*disk.Lock, error) {
+	if d.Device && !d.IsDevice() {
+		return nil, fmt.Errorf("%s: %w", d.Path, disk.ErrNotDevice)
+	}
+	return disk.Acquire(d.Path)
 }
 
 // Unlock releases what Lock has locked.
