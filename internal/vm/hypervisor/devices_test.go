@@ -152,7 +152,7 @@ func TestRealDeviceIsTooSmall(t *testing.T) {
 	h.controller.Change(func(a *authority) { a.migrate = true })
 	h.awaitPhase(failed)
 	h.controller.Change(func(a *authority) { a.migrate = false })
-	small.ends(vmpb.EndNotArrived)
+	small.ends(vmpb.EndNoSpace)
 	here.numbers(100)
 	source.kill()
 	here.toTheEnd()
