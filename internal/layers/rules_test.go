@@ -59,6 +59,7 @@ var rules = []rule{
 	{from: []string{"internal/confine"}, never: kubernetes},
 	{from: []string{"internal/connlimit"}, never: kubernetes},
 	{from: []string{"internal/loadbalancer"}, may: []string{"internal/connlimit"}, never: kubernetes},
+	{from: []string{"internal/loop"}, never: kubernetes},
 	{from: []string{"internal/vm"}, may: []string{"internal/ca", "internal/child", "internal/confine", "internal/connlimit", "proto"}, never: kubernetes},
 
 	// Virtual machines. The driver goes through objects, like a driver outside.
@@ -130,7 +131,7 @@ var rules = []rule{
 	},
 
 	// What runs around the controllers on one host.
-	{from: []string{"internal/local"}, may: []string{"api", "proto", "internal/reconcile/flow", "internal/reconcile/messages", "internal/ca", "internal/child", "internal/confine", "internal/connlimit"}},
+	{from: []string{"internal/local"}, may: []string{"api", "proto", "internal/reconcile/flow", "internal/reconcile/messages", "internal/ca", "internal/child", "internal/confine", "internal/connlimit", "internal/loop"}},
 
 	// Where everything is put together.
 	{

@@ -297,12 +297,15 @@ type DataDisk struct {
 // larger: see ConditionRestartNeeded.
 //
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.spec.resources) || !has(oldSelf.spec.resources.requests) || !('storage' in oldSelf.spec.resources.requests) || !has(self.spec.resources) || !has(self.spec.resources.requests) || !('storage' in self.spec.resources.requests) || (type(self.spec.resources.requests['storage']) == string && type(oldSelf.spec.resources.requests['storage']) == string ? !quantity(self.spec.resources.requests['storage']).isLessThan(quantity(oldSelf.spec.resources.requests['storage'])) : type(self.spec.resources.requests['storage']) != int || type(oldSelf.spec.resources.requests['storage']) != int || self.spec.resources.requests['storage'] >= oldSelf.spec.resources.requests['storage'])",message="a disk cannot become smaller",fieldPath=".spec"
+// +kubebuilder:validation:XValidation:rule="(has(self.spec.volumeMode) && self.spec.volumeMode == 'Block') == (has(oldSelf.spec.volumeMode) && oldSelf.spec.volumeMode == 'Block')",message="the volumeMode of a disk cannot change",fieldPath=".spec"
+// +kubebuilder:validation:XValidation:rule="!has(self.spec.volumeMode) || self.spec.volumeMode == 'Block' || self.spec.volumeMode == 'Filesystem'",message="volumeMode must be Filesystem or Block",fieldPath=".spec"
 type VolumeClaimTemplate struct {
 	// Metadata of the claim.
 	// +optional
 	Metadata VolumeClaimMetadata `json:"metadata,omitempty"`
-	// Spec of the claim. Unless volumeMode says Block, the disk is a file on the
-	// volume.
+	// Spec of the claim. With volumeMode Filesystem, the default, the disk is a file on the volume; with Block it is the
+	// volume itself, and the claim must be for one host at a time (ReadWriteOnce, the default) unless leaseMode is
+	// FullLeases. The mode cannot be changed.
 	Spec corev1.PersistentVolumeClaimSpec `json:"spec"`
 }
 

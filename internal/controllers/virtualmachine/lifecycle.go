@@ -145,8 +145,9 @@ func invalid(vm *v1alpha1.VirtualMachine) *cause {
 	switch {
 	case len(vm.Name) > validation.LabelValueMaxLength:
 		return causef(reasonInvalid, "metadata.name: %d characters at most, as it becomes the value of a label", validation.LabelValueMaxLength)
-	case podspec.IsBlock(template):
-		return causef(reasonUnsupported, "spec.volumeClaimTemplate.spec.volumeMode: Block is not supported yet; use Filesystem")
+	case podspec.UnlockedDevices(spec) != "":
+		return causef(reasonUnsupported, "%s: a block device that several hosts may have at once keeps no lock between them; use leaseMode FullLeases, or the access mode ReadWriteOnce",
+			podspec.UnlockedDevices(spec))
 	case spec.LeaseMode == v1alpha1.LeaseFullLeases && lease.Check(authority.DurationOf(vm)) != nil:
 		return causef(reasonInvalid, "spec.leaseDurationSeconds: %v", lease.Check(authority.DurationOf(vm)))
 	case podspec.InvalidSize(template, "spec.volumeClaimTemplate") != "":

@@ -32,6 +32,9 @@ func storageLocking(vm *v1alpha1.VirtualMachine, o observation) metav1.Condition
 	case o.oneMachine:
 		condition.Status, condition.Reason = metav1.ConditionTrue, reasonOneMachine
 		condition.Message = "All hosts are on one machine and open the same file."
+	case podspec.OnDevices(vm, o.pod):
+		condition.Status, condition.Reason = metav1.ConditionUnknown, reasonDependsOnVolume
+		condition.Message = "The lock of a block device excludes others on the same host only; the VM controller cannot tell whether two hosts can have the volume at once."
 	default:
 		condition.Status, condition.Reason = metav1.ConditionUnknown, reasonDependsOnVolume
 		condition.Message = "The lock protects a volume on one host, or one whose storage keeps locks across hosts; the VM controller cannot tell."

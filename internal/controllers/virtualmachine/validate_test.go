@@ -22,7 +22,7 @@ func TestInvalid(t *testing.T) {
 		}, reasonInvalid},
 		"block volume": {func(vm *v1alpha1.VirtualMachine) {
 			vm.Spec.VolumeClaimTemplate.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock)
-		}, reasonUnsupported},
+		}, ""},
 		"disk without size": {func(vm *v1alpha1.VirtualMachine) { vm.Spec.VolumeClaimTemplate.Spec.Resources.Requests = nil }, reasonInvalid},
 		"no memory left": {func(vm *v1alpha1.VirtualMachine) {
 			vm.Spec.Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("100Mi")}

@@ -32,6 +32,14 @@ type ownDisk struct {
 	used bool
 }
 
+// mode returns whether the spec wants a file or a device.
+func (d ownDisk) mode() corev1.PersistentVolumeMode {
+	if d.template == nil {
+		return corev1.PersistentVolumeFilesystem
+	}
+	return podspec.ModeOf(&d.template.Spec)
+}
+
 func rootDisk(vm *v1alpha1.VirtualMachine) ownDisk {
 	return ownDisk{
 		what: "the disk", status: "status.volumeClaimName", template: vm.Spec.VolumeClaimTemplate,
@@ -125,6 +133,9 @@ func (c *Controller) ensureDisk(ctx context.Context, p *pass, disk ownDisk, name
 		return p.blocked(causef(reasonClaimTaken, "%spersistent volume claim %s exists and is not of this virtual machine", disk.field, name))
 	case !claim.DeletionTimestamp.IsZero():
 		return p.blocked(causef(v1alpha1.ReasonVolumeLost, "persistent volume claim %s, %s, is being deleted", name, disk.what))
+	}
+	if is, wanted := podspec.ModeOf(&claim.Spec), disk.mode(); is != wanted {
+		return p.blocked(causef(reasonUnsupported, "%spersistent volume claim %s, %s, has volumeMode %s, and the spec %s; a disk cannot change it", disk.field, name, disk.what, is, wanted))
 	}
 	if err := c.growBeforeStart(ctx, p, claim, disk.name, disk.template); err != nil {
 		return flow.Fail(err)

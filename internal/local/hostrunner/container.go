@@ -46,8 +46,6 @@ func admitContainer(c *corev1.Container) error {
 		return errors.New("probes and hooks are not supported")
 	case c.WorkingDir != "":
 		return errors.New("workingDir is not supported")
-	case len(c.VolumeDevices) != 0:
-		return errors.New("block volumes are not supported")
 	case c.TerminationMessagePath != vmpb.TerminationMessagePath:
 		return fmt.Errorf("terminationMessagePath must be %s", vmpb.TerminationMessagePath)
 	}
@@ -139,24 +137,30 @@ func ofOneKind(source *corev1.VolumeSource) bool {
 	}, *source)
 }
 
-// admitMounts requires that mount paths can be links: none is in another. The API server
+// admitMounts requires that mount paths can be links, and device paths nodes: none is in another. The API server
 // admits paths with "..", which are refused here.
 func admitMounts(c *corev1.Container) error {
-	taken := []string{vmpb.TerminationMessagePath}
+	var paths []string
 	for _, mount := range c.VolumeMounts {
-		_, err := confine.Name(mount.MountPath)
-		switch {
-		case mount.SubPath != "" || mount.SubPathExpr != "":
+		if mount.SubPath != "" || mount.SubPathExpr != "" {
 			return fmt.Errorf("mount %s: subPath is not supported", mount.MountPath)
-		case !path.IsAbs(mount.MountPath) || err != nil:
-			return fmt.Errorf("mount path %q is not that of a folder below the root, in its shortest form", mount.MountPath)
+		}
+		paths = append(paths, mount.MountPath)
+	}
+	for _, device := range c.VolumeDevices {
+		paths = append(paths, device.DevicePath)
+	}
+	taken := []string{vmpb.TerminationMessagePath}
+	for _, wanted := range paths {
+		if _, err := confine.Name(wanted); !path.IsAbs(wanted) || err != nil {
+			return fmt.Errorf("the path %q is not one below the root, in its shortest form", wanted)
 		}
 		for _, other := range taken {
-			if within(mount.MountPath, other) || within(other, mount.MountPath) {
-				return fmt.Errorf("mount paths %s and %s overlap", mount.MountPath, other)
+			if within(wanted, other) || within(other, wanted) {
+				return fmt.Errorf("the paths %s and %s overlap", wanted, other)
 			}
 		}
-		taken = append(taken, mount.MountPath)
+		taken = append(taken, wanted)
 	}
 	return nil
 }

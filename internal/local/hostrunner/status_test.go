@@ -73,22 +73,29 @@ func TestAdmission(t *testing.T) {
 			c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: "data", MountPath: path})
 		})
 	}
+	device := func(path string) func(*corev1.Pod) {
+		return container(func(c *corev1.Container) {
+			c.VolumeDevices = append(c.VolumeDevices, corev1.VolumeDevice{Name: "disk", DevicePath: path})
+		})
+	}
 	volume := func(source corev1.VolumeSource) func(*corev1.Pod) {
 		return func(pod *corev1.Pod) { pod.Spec.Volumes[0].VolumeSource = source }
 	}
 	cases := map[string]func(*corev1.Pod){
-		"two containers": func(pod *corev1.Pod) { pod.Spec.Containers = append(pod.Spec.Containers, pod.Spec.Containers...) },
-		"init container": func(pod *corev1.Pod) { pod.Spec.InitContainers = make([]corev1.Container, 1) },
-		"restarts":       func(pod *corev1.Pod) { pod.Spec.RestartPolicy = corev1.RestartPolicyAlways },
-		"deadline":       func(pod *corev1.Pod) { pod.Spec.ActiveDeadlineSeconds = ptr.To[int64](1) },
-		"other command":  container(func(c *corev1.Container) { c.Command = []string{"sh"} }),
-		"arguments":      container(func(c *corev1.Container) { c.Args = []string{"-x"} }),
-		"probe":          container(func(c *corev1.Container) { c.ReadinessProbe = &corev1.Probe{} }),
-		"hook":           container(func(c *corev1.Container) { c.Lifecycle = &corev1.Lifecycle{} }),
-		"working folder": container(func(c *corev1.Container) { c.WorkingDir = "/" }),
-		"device":         container(func(c *corev1.Container) { c.VolumeDevices = make([]corev1.VolumeDevice, 1) }),
-		"message path":   container(func(c *corev1.Container) { c.TerminationMessagePath = "/tmp/x" }),
-		"envFrom":        container(func(c *corev1.Container) { c.EnvFrom = make([]corev1.EnvFromSource, 1) }),
+		"two containers":        func(pod *corev1.Pod) { pod.Spec.Containers = append(pod.Spec.Containers, pod.Spec.Containers...) },
+		"init container":        func(pod *corev1.Pod) { pod.Spec.InitContainers = make([]corev1.Container, 1) },
+		"restarts":              func(pod *corev1.Pod) { pod.Spec.RestartPolicy = corev1.RestartPolicyAlways },
+		"deadline":              func(pod *corev1.Pod) { pod.Spec.ActiveDeadlineSeconds = ptr.To[int64](1) },
+		"other command":         container(func(c *corev1.Container) { c.Command = []string{"sh"} }),
+		"arguments":             container(func(c *corev1.Container) { c.Args = []string{"-x"} }),
+		"probe":                 container(func(c *corev1.Container) { c.ReadinessProbe = &corev1.Probe{} }),
+		"hook":                  container(func(c *corev1.Container) { c.Lifecycle = &corev1.Lifecycle{} }),
+		"working folder":        container(func(c *corev1.Container) { c.WorkingDir = "/" }),
+		"device outside":        device("/../../dev/sda"),
+		"device in a mount":     device(vmpb.DirRun + "/x"),
+		"device without a path": device(""),
+		"message path":          container(func(c *corev1.Container) { c.TerminationMessagePath = "/tmp/x" }),
+		"envFrom":               container(func(c *corev1.Container) { c.EnvFrom = make([]corev1.EnvFromSource, 1) }),
 		"secret in env": container(func(c *corev1.Container) {
 			c.Env[1].ValueFrom = &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{}}
 		}),

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"slices"
 	"strings"
 	"time"
 
@@ -21,6 +22,7 @@ import (
 
 	"github.com/millwright-dev/millwright/internal/confine"
 	"github.com/millwright-dev/millwright/internal/local/folder"
+	"github.com/millwright-dev/millwright/internal/loop"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
@@ -47,10 +49,21 @@ func (w *worker) prepareVolumes(ctx context.Context) error {
 	return files.layOut(&w.pod.Spec.Containers[0], paths)
 }
 
-// prepareVolume returns the folder of a volume.
+// prepareVolume returns the folder of a volume, or its device.
 func (w *worker) prepareVolume(ctx context.Context, files podFiles, volume *corev1.Volume) (string, error) {
 	if claim := volume.PersistentVolumeClaim; claim != nil {
-		return w.claimed(ctx, claim.ClaimName)
+		claimed, err := w.claimed(ctx, claim.ClaimName)
+		if err != nil {
+			return "", err
+		}
+		isDevice := slices.ContainsFunc(w.pod.Spec.Containers[0].VolumeDevices, func(d corev1.VolumeDevice) bool { return d.Name == volume.Name })
+		switch {
+		case isDevice != isBlock(claimed):
+			return "", fmt.Errorf("volume %s is of volumeMode %s, which is not what the container wants", claimed.Name, ptr.Deref(claimed.Spec.VolumeMode, corev1.PersistentVolumeFilesystem))
+		case isDevice:
+			return deviceOf(claimed, w.VolumesDir)
+		}
+		return folderOf(claimed, w.VolumesDir)
 	}
 	path, err := files.makeVolume(volume.Name)
 	if err != nil {
@@ -62,52 +75,79 @@ func (w *worker) prepareVolume(ctx context.Context, files podFiles, volume *core
 	return path, nil
 }
 
-// claimed returns the folder of the volume that is bound to a claim.
-func (w *worker) claimed(ctx context.Context, name string) (string, error) {
+// isBlock reports whether a volume is for a device.
+func isBlock(volume *corev1.PersistentVolume) bool {
+	return ptr.Deref(volume.Spec.VolumeMode, corev1.PersistentVolumeFilesystem) == corev1.PersistentVolumeBlock
+}
+
+// claimed returns the volume that is bound to a claim.
+func (w *worker) claimed(ctx context.Context, name string) (*corev1.PersistentVolume, error) {
 	claim, err := w.client.CoreV1().PersistentVolumeClaims(w.pod.Namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	if claim.Status.Phase != corev1.ClaimBound {
-		return "", fmt.Errorf("claim %s is not bound", name)
+		return nil, fmt.Errorf("claim %s is not bound", name)
 	}
 	volume, err := w.client.CoreV1().PersistentVolumes().Get(ctx, claim.Spec.VolumeName, metav1.GetOptions{})
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	if ref := volume.Spec.ClaimRef; ref == nil || ref.UID != claim.UID {
-		return "", fmt.Errorf("volume %s is bound to another claim than %s", volume.Name, name)
+		return nil, fmt.Errorf("volume %s is bound to another claim than %s", volume.Name, name)
 	}
-	return folderOf(volume, w.VolumesDir)
+	return volume, nil
 }
 
 // folderOf returns the folder of a volume, without symbolic links. It must be below the limit,
 // if there is one.
 func folderOf(volume *corev1.PersistentVolume, limit string) (string, error) {
+	return realFolder(openVolume(volume, limit, openFolder))
+}
+
+// deviceOf returns the device of a volume: a block device, or that of a file, which is attached to a loop device.
+func deviceOf(volume *corev1.PersistentVolume, limit string) (string, error) {
+	file, err := openVolume(volume, limit, os.O_RDWR|unix.O_NONBLOCK)
+	if err != nil {
+		return "", err
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	switch {
+	case err != nil:
+		return "", err
+	case info.Mode().IsRegular():
+		return loop.Attach(file)
+	case info.Mode()&os.ModeDevice != 0 && info.Mode()&os.ModeCharDevice == 0:
+		return os.Readlink(fmt.Sprintf("/proc/self/fd/%d", file.Fd()))
+	}
+	return "", fmt.Errorf("volume %s is neither a file nor a block device", volume.Name)
+}
+
+// openVolume opens what a volume is on this machine.
+func openVolume(volume *corev1.PersistentVolume, limit string, flags int) (*os.File, error) {
 	var path string
 	switch source := volume.Spec.PersistentVolumeSource; {
-	case ptr.Deref(volume.Spec.VolumeMode, corev1.PersistentVolumeFilesystem) != corev1.PersistentVolumeFilesystem:
-		return "", fmt.Errorf("volume %s is a block volume", volume.Name)
 	case source.HostPath != nil:
 		path = source.HostPath.Path
 	case source.Local != nil:
 		path = source.Local.Path
 	default:
-		return "", fmt.Errorf("volume %s is not a folder of this machine", volume.Name)
+		return nil, fmt.Errorf("volume %s is not on this machine", volume.Name)
 	}
 	name, err := confine.Below(cmp.Or(limit, "/"), path)
 	if err != nil {
-		return "", fmt.Errorf("the folder of volume %s is not below the folder for volumes", volume.Name)
+		return nil, fmt.Errorf("volume %s is not below the folder for volumes", volume.Name)
 	}
 	if limit == "" {
-		return realFolder(os.OpenFile(path, openFolder, 0))
+		return os.OpenFile(path, flags, 0)
 	}
 	files, err := os.OpenRoot(limit)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	defer files.Close()
-	return realFolder(files.OpenFile(name, openFolder, 0))
+	return files.OpenFile(name, flags, 0)
 }
 
 // openFolder opens folders only.
@@ -155,7 +195,7 @@ func (w *worker) writeSecret(ctx context.Context, files podFiles, volume *corev1
 	return nil
 }
 
-// layOut creates the container's mount paths in its root folder, as links to the volumes, and
+// layOut creates the container's mount paths in its root folder, as links to the volumes, the nodes of its devices, and
 // the file for its termination message.
 func (p podFiles) layOut(c *corev1.Container, volumes map[string]string) error {
 	if err := p.MkdirAll(rootFolder, 0o700); err != nil {
@@ -175,23 +215,57 @@ func (p podFiles) layOut(c *corev1.Container, volumes map[string]string) error {
 			return fmt.Errorf("mount %s: %w", mount.MountPath, err)
 		}
 	}
+	for _, device := range c.VolumeDevices {
+		if err := makeNode(root, device.DevicePath, volumes[device.Name]); err != nil {
+			return fmt.Errorf("device %s: %w", device.DevicePath, err)
+		}
+	}
 	// Its room is reserved: a process that ends because the disk is full can say so.
 	return folder.WriteFileIn(root, strings.TrimPrefix(vmpb.TerminationMessagePath, "/"), bytes.Repeat([]byte(" "), maxMessage))
 }
 
 // linkIn makes a link to target.
 func linkIn(root *os.Root, link, target string) error {
-	name, err := confine.Name(link)
+	name, err := makeRoom(root, link)
 	if err != nil {
 		return err
 	}
-	if err := root.MkdirAll(path.Dir(name), 0o700); err != nil {
+	return root.Symlink(target, name)
+}
+
+// makeNode makes a node of a device, as in a container: its own, so that a link cannot lead to another one.
+func makeNode(root *os.Root, node, device string) error {
+	name, err := makeRoom(root, node)
+	if err != nil {
 		return err
+	}
+	var info unix.Stat_t
+	if err := unix.Stat(device, &info); err != nil {
+		return fmt.Errorf("looking at %q: %w", device, err)
+	}
+	if info.Mode&unix.S_IFMT != unix.S_IFBLK {
+		return fmt.Errorf("%s is no block device", device)
+	}
+	folder, err := root.Open(path.Dir(name))
+	if err != nil {
+		return err
+	}
+	defer folder.Close()
+	return os.NewSyscallError("mknod", unix.Mknodat(int(folder.Fd()), path.Base(name), unix.S_IFBLK|0o600, int(info.Rdev)))
+}
+
+// makeRoom returns the name of a path in the root, at which there is nothing, in a folder that is there.
+func makeRoom(root *os.Root, at string) (name string, err error) {
+	if name, err = confine.Name(at); err != nil {
+		return "", err
+	}
+	if err := root.MkdirAll(path.Dir(name), 0o700); err != nil {
+		return "", err
 	}
 	if err := root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) { // of an earlier attempt
-		return err
+		return "", err
 	}
-	return root.Symlink(target, name)
+	return name, nil
 }
 
 // issueTokens writes new tokens into the Pod's projected volumes, and sets when they are to

@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/utils/ptr"
 )
 
 func TestFoldersOfVolumes(t *testing.T) {
@@ -27,8 +26,6 @@ func TestFoldersOfVolumes(t *testing.T) {
 		return corev1.PersistentVolumeSpec{PersistentVolumeSource: corev1.PersistentVolumeSource{
 			HostPath: &corev1.HostPathVolumeSource{Path: path}}}
 	}
-	block := at(filepath.Join(volumesDir, "disk"))
-	block.VolumeMode = ptr.To(corev1.PersistentVolumeBlock)
 	local := corev1.PersistentVolumeSpec{PersistentVolumeSource: corev1.PersistentVolumeSource{
 		Local: &corev1.LocalVolumeSource{Path: filepath.Join(volumesDir, "disk")}}}
 	remote := corev1.PersistentVolumeSpec{PersistentVolumeSource: corev1.PersistentVolumeSource{
@@ -52,7 +49,6 @@ func TestFoldersOfVolumes(t *testing.T) {
 		"relative":       {"", at("disk"), false},
 		"missing":        {volumesDir, at(filepath.Join(volumesDir, "other")), false},
 		"not a folder":   {volumesDir, at(filepath.Join(volumesDir, "file")), false},
-		"block":          {volumesDir, block, false},
 		"remote":         {volumesDir, remote, false},
 	}
 	for name, test := range cases {

@@ -46,7 +46,7 @@ func (l *life) prepareDisk(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	l.newDisks, err = l.disks.Prepare(before, func(d disks.Disk) error { return l.writeImage(ctx, d) })
+	l.newDisks, err = l.disks.Prepare(ctx, before, func(d disks.Disk) error { return l.writeImage(ctx, d) })
 	if err != nil || before {
 		return err
 	}
@@ -63,9 +63,11 @@ func (l *life) writeImage(ctx context.Context, d disks.Disk) error {
 	if d.Name == "" && l.config.Spec.GetKernelBoot() == nil {
 		options.Check = architecture.CheckDisk(qemu.Architecture)
 	}
-	err := l.config.WriteDisk(ctx,
-		image.Source{URL: d.Image.GetUrl(), Checksum: d.Image.GetChecksum(), Format: d.Image.GetFormat()},
-		image.Target{Path: d.Path, Bytes: int64(d.Size())}, options)
+	source := image.Source{URL: d.Image.GetUrl(), Checksum: d.Image.GetChecksum(), Format: d.Image.GetFormat()}
+	if d.IsDevice() {
+		return l.config.WriteDisk(ctx, source, image.Target{Path: d.Path, Bytes: int64(d.Bytes), Scratch: l.config.Paths.Run}, options)
+	}
+	err := l.config.WriteDisk(ctx, source, image.Target{Path: d.Path, Bytes: int64(d.Size())}, options)
 	if err != nil {
 		return err
 	}

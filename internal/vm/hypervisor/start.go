@@ -194,7 +194,7 @@ func (l *life) startMachine(ctx context.Context) error {
 }
 
 // reportPrepared reports before the first start that the disk is prepared. If that fails, the
-// next hypervisor still finds the disk.
+// next hypervisor still finds the disk, unless it is one that has to be known.
 func (l *life) reportPrepared(ctx context.Context) error {
 	if !l.newDisks {
 		return nil
@@ -203,6 +203,9 @@ func (l *life) reportPrepared(ctx context.Context) error {
 		r.State, r.Message, r.Prepared = vmpb.ReportStateRequest_STATE_WAITING, "the disk is prepared", true
 		r.Disks = l.diskSizes()
 	})
+	if l.disks.MustBeKnown() {
+		return l.reporter.Confirmed(ctx)
+	}
 	ctx, cancel := context.WithTimeout(ctx, l.config.Timing.Prepared)
 	defer cancel()
 	if err := l.reporter.Confirmed(ctx); err != nil {

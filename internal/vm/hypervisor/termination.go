@@ -113,7 +113,7 @@ func terminationOf(err error) vmpb.Termination {
 			return errors.Is(err, disk.ErrLocked) || errors.Is(err, qemu.ErrDiskLocked)
 		}},
 		{vmpb.EndNoSpace, func(err error) bool {
-			return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || errors.Is(err, syscall.EFBIG)
+			return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || errors.Is(err, syscall.EFBIG) || errors.Is(err, disk.ErrTooSmall)
 		}},
 		{vmpb.EndImageUnavailable, func(err error) bool { return errors.Is(err, image.Unavailable) }},
 		{vmpb.EndImageRejected, func(err error) bool {
@@ -133,5 +133,5 @@ func terminationOf(err error) vmpb.Termination {
 func isInvalid(err error) bool {
 	var spec *SpecError
 	var field *qemu.FieldError
-	return errors.As(err, &spec) || errors.As(err, &field) || errors.Is(err, disk.ErrNotFile)
+	return errors.As(err, &spec) || errors.As(err, &field) || errors.Is(err, disk.ErrNotFile) || errors.Is(err, disk.ErrNotDevice)
 }

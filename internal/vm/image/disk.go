@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"os"
 
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
@@ -36,13 +35,31 @@ const (
 	magicZstd  = "\x28\xb5\x2f\xfd"
 )
 
+// draft is a file or a device that is complete after Commit: a *disk.Partial or a *disk.Draft.
+type draft interface {
+	io.ReaderAt
+	io.WriterAt
+	Truncate(size int64) error
+	Name() string
+	Commit() error
+	Discard()
+}
+
+// create begins to write the disk.
+func (t Target) create(ctx context.Context) (draft, error) {
+	if t.device() {
+		return disk.Disk{Path: t.Path, Bytes: uint64(max(0, t.Bytes))}.Draft(ctx)
+	}
+	return disk.CreatePartial(t.Path, 0o600)
+}
+
 func (j *job) writeDisk(ctx context.Context, target Target) error {
 	from, err := j.open(ctx)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = from.Close() }()
-	to, err := disk.CreatePartial(target.Path, 0o600)
+	to, err := target.create(ctx)
 	if err != nil {
 		return j.storage(err)
 	}
@@ -54,7 +71,7 @@ func (j *job) writeDisk(ctx context.Context, target Target) error {
 }
 
 // fill writes the content of the disk.
-func (j *job) fill(ctx context.Context, to *disk.Partial, target Target, from *content) error {
+func (j *job) fill(ctx context.Context, to draft, target Target, from *content) error {
 	decoded, err := j.decode(from)
 	if err != nil {
 		return err
@@ -66,7 +83,7 @@ func (j *job) fill(ctx context.Context, to *disk.Partial, target Target, from *c
 	if decoded.plain && target.Bytes > 0 && from.total > target.Bytes {
 		return j.tooLarge(from.total, target.Bytes)
 	}
-	size, err := j.writeSparse(to.File, decoded, from, target.Bytes)
+	size, err := j.writeSparse(to, decoded, from, target.Bytes)
 	if err != nil {
 		return err
 	}
@@ -78,7 +95,7 @@ func (j *job) fill(ctx context.Context, to *disk.Partial, target Target, from *c
 
 // writeSparse writes and verifies everything that is read, at most limit bytes, and returns
 // how many bytes there were.
-func (j *job) writeSparse(to *os.File, decoded *decoded, from *content, limit int64) (int64, error) {
+func (j *job) writeSparse(to io.WriterAt, decoded *decoded, from *content, limit int64) (int64, error) {
 	size, err := copySparse(to, decoded, limit)
 	if err == nil {
 		err = from.rest()

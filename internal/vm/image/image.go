@@ -27,6 +27,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -51,11 +52,25 @@ type Source struct {
 // Target is the disk to write.
 type Target struct {
 	// Path of the file, in a folder that exists. Path.partial and Path.qcow2.partial are
-	// written meanwhile. The caller must prevent concurrent use of the three.
+	// written meanwhile. The caller must prevent concurrent use of the three. If there is a block device at the path,
+	// that is written, which has no disk yet: see package disk.
 	Path string
 	// Bytes is the size of the disk; the file is sparse. A larger image is refused, the rest
-	// after a smaller one is zero. 0: the size of the image.
+	// after a smaller one is zero. 0: the size of the image. A device may have more, but not less.
 	Bytes int64
+	// Scratch is a folder for temporary files, of an image for a device. Required for a device.
+	Scratch string
+}
+
+// device reports whether the disk is a block device.
+func (t Target) device() bool { return disk.Disk{Path: t.Path}.IsDevice() }
+
+// temporary is where a QCOW2 file is kept meanwhile; its name ends in ".partial".
+func (t Target) temporary() string {
+	if t.device() {
+		return filepath.Join(t.Scratch, filepath.Base(t.Path)+".qcow2")
+	}
+	return t.Path + ".qcow2"
 }
 
 // Options of WriteDisk and Fetch. The zero value is valid.
@@ -124,28 +139,42 @@ func (e *Error) Unwrap() []error {
 var ErrNoQemuImg = errors.New("qemu-img is not installed, which QCOW2 images need")
 
 // WriteDisk creates a disk from an image. It never replaces a disk: if there is a file at
-// target.Path, the error is fs.ErrExist.
+// target.Path, or a device with data, the error is fs.ErrExist.
 //
-// Other errors: *Error, ErrNoQemuImg, the context's cause, and those of the file system
-// except for the lack of space. After an error there is no file of that name.
+// Other errors: *Error, ErrNoQemuImg, disk.ErrTooSmall, the context's cause, and those of the file system
+// except for the lack of space. After an error there is no file of that name, and the device has no complete disk.
 func WriteDisk(ctx context.Context, source Source, target Target, options Options) error {
 	j, err := newJob("image", source, options)
 	if err != nil {
 		return err
 	}
-	switch _, err := os.Lstat(target.Path); {
-	case err == nil:
+	exists, err := target.exists()
+	if err != nil {
+		return err
+	}
+	if exists {
 		return fmt.Errorf("%s: the disk exists already: %w", j.subject, &fs.PathError{
 			Op: "create", Path: target.Path, Err: fs.ErrExist,
 		})
-	case !errors.Is(err, fs.ErrNotExist):
-		return err
 	}
 	// Unlike the disk's, this leftover would stay if the image is now a raw one.
-	if err := os.Remove(target.Path + ".qcow2.partial"); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := os.Remove(target.temporary() + ".partial"); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return j.try(ctx, func(ctx context.Context) error { return j.writeDisk(ctx, target) })
+}
+
+// exists reports whether there is a disk.
+func (t Target) exists() (bool, error) {
+	if t.device() {
+		content, err := disk.Disk{Path: t.Path}.Content()
+		return content == disk.Data, err
+	}
+	_, err := os.Lstat(t.Path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil, err
 }
 
 // Fetch writes the bytes behind the URL to the file at path, and replaces an existing one.
@@ -230,8 +259,8 @@ func (j *job) verify(hashed hash.Hash) error {
 }
 
 // commit gives complete content its name.
-func (j *job) commit(to *disk.Partial) error {
-	if problem := j.check(to.File); problem != "" {
+func (j *job) commit(to draft) error {
+	if problem := j.check(to); problem != "" {
 		return j.rejected("%s", problem)
 	}
 	if err := to.Commit(); err != nil {

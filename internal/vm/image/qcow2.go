@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -107,7 +108,7 @@ const (
 )
 
 // fillFromQCOW2 downloads the file as it is, and has qemu-img write the disk in it.
-func (j *job) fillFromQCOW2(ctx context.Context, to *disk.Partial, target Target, decoded *decoded, from *content) error {
+func (j *job) fillFromQCOW2(ctx context.Context, to draft, target Target, decoded *decoded, from *content) error {
 	start, _ := decoded.Peek(headerLength3) // a short one is refused
 	if err := from.failed(); err != nil {
 		return err
@@ -123,19 +124,20 @@ func (j *job) fillFromQCOW2(ctx context.Context, to *disk.Partial, target Target
 	if err != nil {
 		return errors.Join(ErrNoQemuImg, err)
 	}
-	file, err := disk.CreatePartial(target.Path+".qcow2", 0o600)
+	file, err := disk.CreatePartial(target.temporary(), 0o600)
 	if err != nil {
 		return j.storage(err)
 	}
 	defer file.Discard()
-	length, err := j.writeSparse(file.File, decoded, from, maxQCOW2(size))
+	length, err := j.writeSparse(file, decoded, from, maxQCOW2(size))
 	if err != nil {
 		return err
 	}
 	if err := errors.Join(file.Truncate(length), to.Truncate(diskSize(target, size))); err != nil {
 		return j.storage(err)
 	}
-	if err := j.convert(ctx, program, file.Name(), to.Name()); err != nil {
+	converter := converter{j, program, file.Name(), size}
+	if err := converter.write(ctx, to); err != nil {
 		return err
 	}
 	// Without the page cache whole blocks are written, so the file may have grown.
@@ -160,40 +162,97 @@ var noSpaceMessages = map[string]syscall.Errno{
 	"File too large":          syscall.EFBIG,
 }
 
-// convert writes the disk in the QCOW2 file to the raw one, which is all zero.
-func (j *job) convert(ctx context.Context, program, qcow2, raw string) error {
-	source, err := filepath.Abs(qcow2) // a name with a colon would be a protocol
+// converter has qemu-img convert a QCOW2 file.
+type converter struct {
+	*job
+	program string
+	path    string
+	size    int64 // of the disk in it
+}
+
+// write writes the disk in the file to one that is all zero.
+func (c converter) write(ctx context.Context, to draft) error {
+	source, err := filepath.Abs(c.path) // a name with a colon would be a protocol
 	if err != nil {
 		return err
 	}
-	target, err := filepath.Abs(raw)
+	target, err := filepath.Abs(to.Name())
 	if err != nil {
 		return err
 	}
+	if _, isDevice := to.(*disk.Draft); isDevice {
+		return c.writeDevice(ctx, source, target, to)
+	}
+	return c.run(ctx, target, "-f", "qcow2", source, target)
+}
+
+// writeDevice has the draft write what it keeps until the end: another process would write it to the device at once.
+func (c converter) writeDevice(ctx context.Context, source, target string, to draft) error {
+	from := node{"driver": "qcow2", "file": node{"driver": "file", "filename": source}}
+	size := c.size / sectorSize * sectorSize // as QEMU reads it
+	head := min(size, disk.HeadBytes)
+	part, err := disk.CreatePartial(source+".head", 0o600)
+	if err != nil {
+		return c.storage(err)
+	}
+	defer part.Discard()
+	content := make([]byte, head)
+	if err := part.Truncate(head); err != nil {
+		return c.storage(err)
+	}
+	if err := c.run(ctx, part.Name(), from.part(0, head), node{"driver": "file", "filename": part.Name()}.part(0, head)); err != nil {
+		return err
+	}
+	if _, err := part.ReadAt(content, 0); err != nil {
+		return c.storage(err)
+	}
+	if _, err := to.WriteAt(content, 0); err != nil {
+		return c.storage(err)
+	}
+	if size == head {
+		return nil
+	}
+	return c.run(ctx, target, from.part(head, size-head), node{"driver": "host_device", "filename": target}.part(head, size-head))
+}
+
+// sectorSize is the unit of QEMU's sizes.
+const sectorSize = 512
+
+// node describes to qemu-img where an image is. No name has a meaning in it.
+type node map[string]any
+
+// part is a region of an image, as raw data.
+func (n node) part(offset, length int64) string {
+	text, _ := json.Marshal(node{"driver": "raw", "offset": offset, "size": length, "file": n}) // it has strings and numbers
+	return "json:" + string(text)
+}
+
+// run converts to a file or device that is all zero. images are the last arguments.
+func (c converter) run(ctx context.Context, raw string, images ...string) error {
 	var stderr bytes.Buffer
-	command := exec.CommandContext(ctx, program, "convert", "-f", "qcow2", "-O", "raw",
-		"-t", cacheMode(target), "-n", "--target-is-zero", source, target)
+	arguments := []string{"convert", "-O", "raw", "-t", cacheMode(raw), "-n", "--target-is-zero"}
+	command := exec.CommandContext(ctx, c.program, append(arguments, images...)...)
 	command.Env = []string{"LC_ALL=C"} // its messages are compared
 	command.WaitDelay = killDelay
 	command.Stderr = &stderr
-	converter, err := child.Start(command, syscall.SIGKILL)
+	process, err := child.Start(command, syscall.SIGKILL)
 	if err != nil {
-		return fmt.Errorf("%s: qemu-img: %w", j.subject, err)
+		return fmt.Errorf("%s: qemu-img: %w", c.subject, err)
 	}
-	<-converter.Ended()
-	status, message := converter.Status(), strings.TrimSpace(stderr.String())
+	<-process.Ended()
+	status, message := process.Status(), strings.TrimSpace(stderr.String())
 	if status.Exited() && status.ExitStatus() == 0 {
 		return nil
 	}
 	for text, reason := range noSpaceMessages {
 		if strings.Contains(message, text) {
-			return j.storage(&fs.PathError{Op: "write", Path: raw, Err: reason})
+			return c.storage(&fs.PathError{Op: "write", Path: raw, Err: reason})
 		}
 	}
 	if status.Exited() {
-		return j.rejected("qemu-img cannot convert it: %.500s", message)
+		return c.rejected("qemu-img cannot convert it: %.500s", message)
 	}
-	return fmt.Errorf("%s: qemu-img: %s", j.subject, converter)
+	return fmt.Errorf("%s: qemu-img: %s", c.subject, process)
 }
 
 // cacheMode returns "none" if the file system supports it: an image would fill the page

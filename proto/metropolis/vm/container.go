@@ -62,8 +62,10 @@ const (
 	// SocketPath is the unix socket, of mode 0600, on which the process serves OOBManagement
 	// and grpc.health.v1.
 	SocketPath = DirRun + "/vm.sock"
-	// RootDiskPath is the root disk: a file on the volume, or the device.
+	// RootDiskPath is the root disk if it is a file on its volume.
 	RootDiskPath = "/var/lib/millwright/disk.img"
+	// RootDevicePath is the root disk if it is a block device.
+	RootDevicePath = devicesPath + "/root"
 	// DataDisksPath is the folder with one for each data disk, of its name.
 	DataDisksPath = "/var/lib/millwright-data"
 	// UserDataPath is the file with the guest's configuration.
@@ -83,8 +85,14 @@ const (
 	TerminationMessagePath = "/dev/termination-log"
 )
 
-// DataDiskPath returns the path of a data disk: a file on its volume.
+// devicesPath is the folder with the nodes of block devices.
+const devicesPath = "/dev/millwright"
+
+// DataDiskPath returns the path of a data disk that is a file on its volume.
 func DataDiskPath(name string) string { return DataDisksPath + "/" + name + "/disk.img" }
+
+// DataDevicePath returns the path of a data disk that is a block device.
+func DataDevicePath(name string) string { return devicesPath + "/data-" + name }
 
 // Command returns the command of the container.
 func Command() []string { return []string{"millwright", "hypervisor"} }

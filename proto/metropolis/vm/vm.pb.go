@@ -562,10 +562,11 @@ type VMSpec struct {
 	// the host name of the process, which in a Pod is the Pod's name by default.
 	PodName string `protobuf:"bytes,12,opt,name=pod_name,json=podName,proto3" json:"pod_name,omitempty"`
 	// Addition. Path of the root disk in the hypervisor's file system: a block device or
-	// a file. Empty: the hypervisor's own default.
+	// a file. Below /dev it must be a device. Empty: the hypervisor's own default.
 	RootDiskPath string `protobuf:"bytes,13,opt,name=root_disk_path,json=rootDiskPath,proto3" json:"root_disk_path,omitempty"`
 	// Addition. Size of the root disk in bytes where it is a file, which the hypervisor
-	// creates if it is not there. Ignored for a block device, which has a size. 0: 1 GiB.
+	// creates if it is not there: 0 is 1 GiB. A block device has a size; one without a disk is
+	// refused if it is smaller.
 	RootDiskBytes uint64 `protobuf:"varint,14,opt,name=root_disk_bytes,json=rootDiskBytes,proto3" json:"root_disk_bytes,omitempty"`
 	// Addition. The root disk was complete before, and may have run. If it is not there, the
 	// hypervisor does not create it again, but ends. False: not known, or the disk is new.

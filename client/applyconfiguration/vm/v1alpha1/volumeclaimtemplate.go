@@ -14,8 +14,9 @@ import (
 type VolumeClaimTemplateApplyConfiguration struct {
 	// Metadata of the claim.
 	Metadata *VolumeClaimMetadataApplyConfiguration `json:"metadata,omitempty"`
-	// Spec of the claim. Unless volumeMode says Block, the disk is a file on the
-	// volume.
+	// Spec of the claim. With volumeMode Filesystem, the default, the disk is a file on the volume; with Block it is the
+	// volume itself, and the claim must be for one host at a time (ReadWriteOnce, the default) unless leaseMode is
+	// FullLeases. The mode cannot be changed.
 	Spec *v1.PersistentVolumeClaimSpec `json:"spec,omitempty"`
 }
 

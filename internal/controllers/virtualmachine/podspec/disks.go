@@ -3,12 +3,12 @@ package podspec
 import (
 	"fmt"
 	"maps"
-	"path"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
@@ -130,28 +130,24 @@ func dataDisks(vm *v1alpha1.VirtualMachine) []*vmpb.DataDisk {
 			continue
 		}
 		disks = append(disks, &vmpb.DataDisk{
-			Name: disk.Name, Path: vmpb.DataDiskPath(disk.Name), Bytes: requested(&disk.VolumeClaimTemplate),
+			Name: disk.Name, Path: dataDiskPath(disk), Bytes: requested(&disk.VolumeClaimTemplate),
 			Exists: known.Prepared, InitialImage: initialImage(disk.InitialImage),
 		})
 	}
 	return disks
 }
 
+// dataDiskPath returns where the container has a data disk.
+func dataDiskPath(disk *v1alpha1.DataDisk) string {
+	if IsBlock(&disk.VolumeClaimTemplate) {
+		return vmpb.DataDevicePath(disk.Name)
+	}
+	return vmpb.DataDiskPath(disk.Name)
+}
+
 // requested returns the size that a template requests, in bytes.
 func requested(template *v1alpha1.VolumeClaimTemplate) uint64 {
 	return uint64(max(0, template.Spec.Resources.Requests.Storage().Value()))
-}
-
-// mountDataDisks adds the volumes of the data disks.
-func mountDataDisks(vm *v1alpha1.VirtualMachine, disks []*vmpb.DataDisk) (volumes []corev1.Volume, mounts []corev1.VolumeMount) {
-	for _, disk := range disks {
-		name := volumeDisk + "-" + disk.GetName()
-		volumes = append(volumes, corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{
-			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: DataClaimName(vm, disk.GetName())},
-		}})
-		mounts = append(mounts, corev1.VolumeMount{Name: name, MountPath: path.Dir(disk.GetPath())})
-	}
-	return volumes, mounts
 }
 
 // Claim returns a claim of a VM's disk from a template. The disk is the name of a data disk; empty, it is the one from which
@@ -182,9 +178,6 @@ func InvalidDataDisks(spec *v1alpha1.VirtualMachineSpec) string {
 	for i := range spec.DataDisks {
 		disk := &spec.DataDisks[i]
 		field := fmt.Sprintf("spec.dataDisks[%s].volumeClaimTemplate", disk.Name)
-		if IsBlock(&disk.VolumeClaimTemplate) {
-			return field + ".spec.volumeMode: Block is not supported yet; use Filesystem"
-		}
 		if wrong := InvalidSize(&disk.VolumeClaimTemplate, field); wrong != "" {
 			return wrong
 		}
@@ -210,5 +203,40 @@ func InvalidSize(template *v1alpha1.VolumeClaimTemplate, field string) string {
 
 // IsBlock reports whether a template, which may be nil, asks for a device.
 func IsBlock(template *v1alpha1.VolumeClaimTemplate) bool {
-	return template != nil && template.Spec.VolumeMode != nil && *template.Spec.VolumeMode == corev1.PersistentVolumeBlock
+	return template != nil && ModeOf(&template.Spec) == corev1.PersistentVolumeBlock
+}
+
+// OnDevices reports whether a disk of the hypervisor in a Pod is a block device; without a Pod, one of the next.
+func OnDevices(vm *v1alpha1.VirtualMachine, pod *corev1.Pod) bool {
+	if pod != nil {
+		container := Hypervisor(pod)
+		return container != nil && len(container.VolumeDevices) > 0
+	}
+	return IsBlock(vm.Spec.VolumeClaimTemplate) ||
+		slices.ContainsFunc(vm.Spec.DataDisks, func(disk v1alpha1.DataDisk) bool { return IsBlock(&disk.VolumeClaimTemplate) })
+}
+
+// ModeOf returns whether a claim is for a file system or for a device.
+func ModeOf(claim *corev1.PersistentVolumeClaimSpec) corev1.PersistentVolumeMode {
+	return ptr.Deref(claim.VolumeMode, corev1.PersistentVolumeFilesystem)
+}
+
+// UnlockedDevices returns which disks of a spec are devices that several hosts may have at once, where no lock of one host
+// keeps another one out, although the VM has nothing else that does; empty if none is.
+func UnlockedDevices(spec *v1alpha1.VirtualMachineSpec) string {
+	if spec.LeaseMode == v1alpha1.LeaseFullLeases {
+		return ""
+	}
+	unlocked := func(template *v1alpha1.VolumeClaimTemplate) bool {
+		return IsBlock(template) && slices.Contains(template.Spec.AccessModes, corev1.ReadWriteMany)
+	}
+	if unlocked(spec.VolumeClaimTemplate) {
+		return "spec.volumeClaimTemplate"
+	}
+	for i := range spec.DataDisks {
+		if unlocked(&spec.DataDisks[i].VolumeClaimTemplate) {
+			return fmt.Sprintf("spec.dataDisks[%s].volumeClaimTemplate", spec.DataDisks[i].Name)
+		}
+	}
+	return ""
 }

@@ -86,7 +86,7 @@ func podOf(vm *v1alpha1.VirtualMachine, of *vmpb.VMSpec, s Settings) (*corev1.Po
 	if err != nil {
 		return nil, err
 	}
-	volumes, mounts := volumesFor(vm, of, s)
+	volumes := volumesFor(vm, of, s)
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: vm.Status.ActivePodName, Namespace: vm.Namespace,
@@ -105,10 +105,10 @@ func podOf(vm *v1alpha1.VirtualMachine, of *vmpb.VMSpec, s Settings) (*corev1.Po
 			Tolerations:                   tolerations(),
 			Containers: []corev1.Container{{
 				Name: ContainerName, Image: Image(vm, s), Command: vmpb.Command(),
-				Env: environment(spec, s), Resources: podResources(&vm.Spec), VolumeMounts: mounts,
+				Env: environment(spec, s), Resources: podResources(&vm.Spec), VolumeMounts: volumes.mounts, VolumeDevices: volumes.devices,
 				SecurityContext: securityContext(),
 			}},
-			Volumes: volumes,
+			Volumes: volumes.all,
 		},
 	}
 	if addresses := ipam.Of(vm); len(addresses) > 0 {

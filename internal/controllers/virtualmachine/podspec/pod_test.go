@@ -60,6 +60,13 @@ func TestPods(t *testing.T) {
 			vm.Spec.Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Gi")}
 			vm.Spec.FailureDomain = "rack-7"
 		}},
+		"block": {plain, func(vm *v1alpha1.VirtualMachine) {
+			vm.Status.VolumeClaimName = "a"
+			vm.Status.DataDisks = []v1alpha1.DataDiskStatus{{Name: "logs", VolumeClaimName: "a-logs"}, {Name: "db", VolumeClaimName: "a-db"}}
+			vm.Spec.DataDisks = []v1alpha1.DataDisk{{Name: "logs"}, {Name: "db"}}
+			vm.Spec.VolumeClaimTemplate.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock)
+			vm.Spec.DataDisks[0].VolumeClaimTemplate.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock)
+		}},
 		"ephemeral": {plain, func(vm *v1alpha1.VirtualMachine) {
 			vm.Spec.VolumeClaimTemplate, vm.Status.ImagePrepared = nil, true
 			vm.Spec.Memory = ptr.To(resource.MustParse("128Mi"))

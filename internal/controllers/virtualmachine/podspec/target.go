@@ -39,6 +39,7 @@ func Target(vm *v1alpha1.VirtualMachine, source *corev1.Pod, s Settings) (*corev
 	spec.Uuid, spec.Address, spec.Resources = has.GetUuid(), has.GetAddress(), has.GetResources()
 	spec.LeaseMode, spec.LeaseDuration = has.GetLeaseMode(), has.GetLeaseDuration() // the lease moves with the guest
 	spec.KernelBoot, spec.UserData, spec.RootDiskBytes = has.GetKernelBoot(), has.GetUserData(), has.GetRootDiskBytes()
+	spec.RootDiskPath = has.GetRootDiskPath()
 	pod, err := podOf(vm, spec, s)
 	if err != nil {
 		return nil, err

@@ -51,6 +51,9 @@ func vmSpec(vm *v1alpha1.VirtualMachine, s Settings) *vmpb.VMSpec {
 	}
 	if template := vm.Spec.VolumeClaimTemplate; template != nil {
 		spec.RootDiskBytes = requested(template)
+		if IsBlock(template) && vm.Status.VolumeClaimName != "" {
+			spec.RootDiskPath = vmpb.RootDevicePath
+		}
 	}
 	spec.InitialImage, spec.DataDisks = initialImage(vm.Spec.InitialImage), dataDisks(vm)
 	if boot := vm.Spec.KernelBoot; boot != nil {

@@ -12,35 +12,59 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-func volumesFor(vm *v1alpha1.VirtualMachine, of *vmpb.VMSpec, s Settings) ([]corev1.Volume, []corev1.VolumeMount) {
-	disk := corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}
+// volumes are those of a Pod, and where its container has them.
+type volumes struct {
+	all     []corev1.Volume
+	mounts  []corev1.VolumeMount
+	devices []corev1.VolumeDevice
+}
+
+// add adds a volume that is a folder of the container.
+func (v *volumes) add(name string, source corev1.VolumeSource, folder string) {
+	v.all = append(v.all, corev1.Volume{Name: name, VolumeSource: source})
+	v.mounts = append(v.mounts, corev1.VolumeMount{Name: name, MountPath: folder})
+}
+
+// addDisk adds the volume of a disk, which is at a path of the container.
+func (v *volumes) addDisk(name string, source corev1.VolumeSource, at string, isDevice bool) {
+	if !isDevice {
+		v.add(name, source, path.Dir(at))
+		return
+	}
+	v.all = append(v.all, corev1.Volume{Name: name, VolumeSource: source})
+	v.devices = append(v.devices, corev1.VolumeDevice{Name: name, DevicePath: at})
+}
+
+func claimed(name string) corev1.VolumeSource {
+	return corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name}}
+}
+
+func volumesFor(vm *v1alpha1.VirtualMachine, of *vmpb.VMSpec, s Settings) volumes {
+	var v volumes
+	v.add(volumeRun, corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}, vmpb.DirRun)
+	root := corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}
 	if claim := vm.Status.VolumeClaimName; claim != "" {
-		disk = corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim}}
+		root = claimed(claim)
 	}
-	volumes := []corev1.Volume{
-		{Name: volumeRun, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
-		{Name: volumeDisk, VolumeSource: disk},
+	v.addDisk(volumeDisk, root, of.GetRootDiskPath(), of.GetRootDiskPath() == vmpb.RootDevicePath)
+	for _, disk := range of.GetDataDisks() {
+		source := claimed(DataClaimName(vm, disk.GetName()))
+		v.addDisk(volumeDisk+"-"+disk.GetName(), source, disk.GetPath(), disk.GetPath() == vmpb.DataDevicePath(disk.GetName()))
 	}
-	mounts := []corev1.VolumeMount{
-		{Name: volumeRun, MountPath: vmpb.DirRun},
-		{Name: volumeDisk, MountPath: path.Dir(vmpb.RootDiskPath)},
-	}
-	more, folders := mountDataDisks(vm, of.GetDataDisks())
-	volumes, mounts = append(volumes, more...), append(mounts, folders...)
 	if volume, folder := identityFor(vm, s); folder != "" {
-		volumes = append(volumes, volume)
-		mounts = append(mounts, corev1.VolumeMount{Name: volume.Name, MountPath: folder, ReadOnly: true})
+		v.all = append(v.all, volume)
+		v.mounts = append(v.mounts, corev1.VolumeMount{Name: volume.Name, MountPath: folder, ReadOnly: true})
 	}
 	if from := vm.Spec.UserData; from != nil {
-		volumes = append(volumes, corev1.Volume{Name: volumeUserData, VolumeSource: corev1.VolumeSource{
+		v.all = append(v.all, corev1.Volume{Name: volumeUserData, VolumeSource: corev1.VolumeSource{
 			Secret: &corev1.SecretVolumeSource{
 				SecretName: from.SecretRef.Name,
 				Items:      []corev1.KeyToPath{{Key: UserDataKey(from), Path: path.Base(vmpb.UserDataPath)}},
 			},
 		}})
-		mounts = append(mounts, corev1.VolumeMount{Name: volumeUserData, MountPath: path.Dir(vmpb.UserDataPath), ReadOnly: true})
+		v.mounts = append(v.mounts, corev1.VolumeMount{Name: volumeUserData, MountPath: path.Dir(vmpb.UserDataPath), ReadOnly: true})
 	}
-	return volumes, mounts
+	return v
 }
 
 // UserDataKey returns the key of the Secret with the user data. Default: userData.

@@ -14,7 +14,7 @@ import (
 
 const reasonResizeFailed = "VolumeResizeFailed"
 
-// expand says that a volume is as large as its claim now requests: a folder has no size of its own.
+// expand says that a volume is as large as its claim now requests: a folder has no size of its own. A device is enlarged.
 func (w *worker) expand(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
 	size := *claim.Spec.Resources.Requests.Storage()
 	if ptr.Deref(claim.Spec.StorageClassName, "") != w.Class || claim.Status.Phase != corev1.ClaimBound || size.Cmp(*claim.Status.Capacity.Storage()) <= 0 {
@@ -34,6 +34,11 @@ func (w *worker) expand(ctx context.Context, claim *corev1.PersistentVolumeClaim
 	if unsupported != "" {
 		w.events.Event(claim, corev1.EventTypeWarning, reasonResizeFailed, unsupported)
 		return nil
+	}
+	if isBlock(volume.Spec.VolumeMode) {
+		if err := w.growDevice(folderOf(volume), size.Value()); err != nil {
+			return err
+		}
 	}
 	capacity := corev1.ResourceList{corev1.ResourceStorage: size}
 	patch, err := json.Marshal(map[string]any{"spec": map[string]any{"capacity": capacity}})

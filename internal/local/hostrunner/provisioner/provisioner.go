@@ -1,7 +1,7 @@
-// Package provisioner provisions PersistentVolumes that are folders on this machine.
+// Package provisioner provisions PersistentVolumes that are folders on this machine, or files that stand for devices.
 //
 // For each claim of one StorageClass it creates a folder and a PersistentVolume with its
-// hostPath. In local mode all hosts are this machine, so the volumes have no node affinity.
+// hostPath; for one of volumeMode Block, that of a file in the folder. In local mode all hosts are this machine, so the volumes have no node affinity.
 package provisioner
 
 import (

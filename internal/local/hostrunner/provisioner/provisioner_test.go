@@ -192,7 +192,6 @@ func TestUnsupportedClaims(t *testing.T) {
 	b := newTestProvisioner(t)
 	b.start()
 	cases := map[string]func(*corev1.PersistentVolumeClaimSpec){
-		"block": func(spec *corev1.PersistentVolumeClaimSpec) { spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock) },
 		"huge": func(spec *corev1.PersistentVolumeClaimSpec) {
 			spec.Resources.Requests[corev1.ResourceStorage] = resource.MustParse("1000Pi")
 		},

@@ -18,6 +18,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/millwright-dev/millwright/internal/confine"
+	"github.com/millwright-dev/millwright/internal/loop"
 )
 
 const (
@@ -53,6 +54,12 @@ func (w *worker) provision(ctx context.Context, name item) error {
 		err = fmt.Errorf("creating the folder of the volume: %w", err)
 		w.events.Event(claim, corev1.EventTypeWarning, reasonFailed, err.Error())
 		return err
+	}
+	if isBlock(claim.Spec.VolumeMode) {
+		if err := w.makeDevice(string(claim.UID), claim.Spec.Resources.Requests.Storage().Value()); err != nil {
+			w.events.Event(claim, corev1.EventTypeWarning, reasonFailed, err.Error())
+			return err
+		}
 	}
 	volume := w.volume(claim, filepath.Join(w.Dir, string(claim.UID)))
 	_, err = w.Client.CoreV1().PersistentVolumes().Create(ctx, volume, metav1.CreateOptions{})
@@ -95,8 +102,8 @@ func (w *worker) wanted(claim *corev1.PersistentVolumeClaim) bool {
 // unsupported returns what is unsupported in the claim, empty if nothing is.
 func (w *worker) unsupported(claim *corev1.PersistentVolumeClaim) (string, error) {
 	switch {
-	case ptr.Deref(claim.Spec.VolumeMode, corev1.PersistentVolumeFilesystem) != corev1.PersistentVolumeFilesystem:
-		return "volumeMode Block is not supported: volumes are folders", nil
+	case isBlock(claim.Spec.VolumeMode) && loop.Available() != nil:
+		return "volumeMode Block is not supported here: " + loop.Available().Error(), nil
 	case claim.Spec.Selector != nil:
 		return "a selector is not supported: volumes are created for their claim", nil
 	case claim.Spec.DataSource != nil, claim.Spec.DataSourceRef != nil:
@@ -115,6 +122,10 @@ func (w *worker) unsupported(claim *corev1.PersistentVolumeClaim) (string, error
 }
 
 func (w *worker) volume(claim *corev1.PersistentVolumeClaim, dir string) *corev1.PersistentVolume {
+	mode, path, kind := corev1.PersistentVolumeFilesystem, dir, corev1.HostPathDirectory
+	if isBlock(claim.Spec.VolumeMode) {
+		mode, path, kind = corev1.PersistentVolumeBlock, filepath.Join(dir, deviceFile), corev1.HostPathFile
+	}
 	return &corev1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{
 			Name:        volumeName(claim.UID),
@@ -129,9 +140,9 @@ func (w *worker) volume(claim *corev1.PersistentVolumeClaim, dir string) *corev1
 			},
 			PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimDelete,
 			StorageClassName:              w.Class,
-			VolumeMode:                    ptr.To(corev1.PersistentVolumeFilesystem),
+			VolumeMode:                    &mode,
 			PersistentVolumeSource: corev1.PersistentVolumeSource{
-				HostPath: &corev1.HostPathVolumeSource{Path: dir, Type: ptr.To(corev1.HostPathDirectory)},
+				HostPath: &corev1.HostPathVolumeSource{Path: path, Type: &kind},
 			},
 		},
 	}
@@ -193,21 +204,36 @@ func (w *worker) claimed(ctx context.Context, ref *corev1.ObjectReference) (bool
 
 // ours reports whether the provisioner created the volume, and deletes it with its claim.
 func (w *worker) ours(volume *corev1.PersistentVolume) bool {
-	return volume.Annotations[annotationProvisionedBy] == Name &&
+	_, err := confine.Element(folderOf(volume))
+	return err == nil && volume.Annotations[annotationProvisionedBy] == Name &&
 		volume.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete &&
 		volume.Spec.HostPath != nil && volume.Spec.ClaimRef != nil &&
 		// Never another path, which a user may have written into the volume.
-		volume.Spec.HostPath.Path == filepath.Join(w.Dir, strings.TrimPrefix(volume.Name, "pvc-")) &&
+		volume.Spec.HostPath.Path == w.path(volume) &&
 		volume.Name == volumeName(volume.Spec.ClaimRef.UID)
+}
+
+// folderOf returns the name of the folder of a volume.
+func folderOf(volume *corev1.PersistentVolume) string {
+	return strings.TrimPrefix(volume.Name, "pvc-")
+}
+
+// path returns that of what a volume is: its folder, or the file that stands for its device.
+func (w *worker) path(volume *corev1.PersistentVolume) string {
+	path := filepath.Join(w.Dir, folderOf(volume))
+	if isBlock(volume.Spec.VolumeMode) {
+		path = filepath.Join(path, deviceFile)
+	}
+	return path
 }
 
 // remove removes the volume's folder, in two steps: see removedSuffix.
 func (w *worker) remove(volume *corev1.PersistentVolume) error {
-	name := filepath.Base(volume.Spec.HostPath.Path)
+	name := folderOf(volume)
 	if err := w.files.Rename(name, name+removedSuffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("removing the folder of %s: %w", volume.Name, err)
 	}
-	if err := w.files.RemoveAll(name + removedSuffix); err != nil {
+	if err := w.destroy(name + removedSuffix); err != nil {
 		return fmt.Errorf("removing the folder of %s: %w", volume.Name, err)
 	}
 	return nil
@@ -228,7 +254,7 @@ func (w *worker) sweep() error {
 			continue
 		}
 		if strings.HasSuffix(name, removedSuffix) {
-			problems = append(problems, w.files.RemoveAll(name))
+			problems = append(problems, w.destroy(name))
 			continue
 		}
 		_, err := w.volumes.Get(volumeName(types.UID(name)))

@@ -1,8 +1,8 @@
 // Package disk creates the disks of VMs and locks them for one process.
 //
-// A disk that exists is complete: it is written under another name and then renamed. The
+// A disk in a file that exists is complete: it is written under another name and then renamed. The
 // content of its folder is not trusted, since an earlier process may have been taken over by
-// its guest: symbolic links there are not followed.
+// its guest: symbolic links there are not followed. What makes a disk on a block device complete is in device.go.
 package disk
 
 import (
@@ -19,18 +19,21 @@ import (
 const DefaultBytes = 1 << 30
 
 var (
-	// ErrNotFile means that the path of a disk is not that of a regular file.
-	ErrNotFile = errors.New("the disk is not a regular file; only files are implemented")
+	// ErrNotFile means that the path of a disk is neither that of a regular file nor that of a block device.
+	ErrNotFile = errors.New("the disk is neither a regular file nor a block device")
+
+	// ErrNotDevice means that there is no block device where one must be.
+	ErrNotDevice = errors.New("there is no block device")
 
 	// ErrLocked means that another process holds the lock of a disk.
 	ErrLocked = errors.New("another process holds the disk")
 )
 
-// Disk is a disk in a file.
+// Disk is a disk in a file, or on a block device if there is one at the path.
 type Disk struct {
-	// Path of the file. Its folder exists.
+	// Path of the file or of the device. Its folder exists.
 	Path string
-	// Bytes is the requested size. 0: DefaultBytes.
+	// Bytes is the requested size. 0: DefaultBytes for a file; any for a device.
 	Bytes uint64
 }
 
@@ -42,7 +45,7 @@ func (d Disk) Size() uint64 {
 	return d.Bytes
 }
 
-// Exists reports whether the disk exists, which means that it is complete. An empty file is no
+// Exists reports whether the disk in a file exists, which means that it is complete. An empty file is no
 // disk.
 func (d Disk) Exists() (bool, error) {
 	info, err := os.Lstat(d.Path) // a link might lead to any file of the host
@@ -74,7 +77,7 @@ func (d Disk) MakeBlank() error {
 	return nil
 }
 
-// Grow enlarges the disk to the requested size. It never shrinks a disk.
+// Grow enlarges the file to the requested size. It never shrinks a disk.
 func (d Disk) Grow() error {
 	file, err := os.OpenFile(d.Path, os.O_WRONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -134,12 +137,18 @@ func (p *Partial) Discard() {
 }
 
 // Lock is the lock of a disk. The kernel releases it when the process ends.
-type Lock struct{ file *os.File }
+type Lock struct {
+	file   *os.File
+	device bool
+}
 
 // Acquire locks the disk at a path with the file path.lock, without waiting. The lock belongs
 // to an open file, so it also works within one process, and on network file systems that
-// support locks. Errors: ErrLocked.
+// support locks. The lock of a device is of the device itself, and excludes others on this host only. Errors: ErrLocked.
 func Acquire(path string) (*Lock, error) {
+	if (Disk{Path: path}).IsDevice() {
+		return acquireDevice(path)
+	}
 	file, err := os.OpenFile(path+".lock", os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("opening the disk's lock: %w", err)
@@ -148,7 +157,7 @@ func Acquire(path string) (*Lock, error) {
 	whole := unix.Flock_t{Type: unix.F_WRLCK}
 	err = unix.FcntlFlock(file.Fd(), unix.F_OFD_SETLK, &whole)
 	if err == nil {
-		return &Lock{file}, nil
+		return &Lock{file: file}, nil
 	}
 	_ = file.Close()
 	if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) {
@@ -166,4 +175,13 @@ func (l *Lock) Release() error {
 		return nil
 	}
 	return l.file.Close()
+}
+
+// Device returns the open file that has the lock of a device; nil if it is that of a file. A process that inherits it
+// holds the lock, too.
+func (l *Lock) Device() *os.File {
+	if l == nil || !l.device {
+		return nil
+	}
+	return l.file
 }

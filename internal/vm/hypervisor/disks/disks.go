@@ -2,10 +2,11 @@
 package disks
 
 import (
+	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
+	"strings"
 
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/disk"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
@@ -28,6 +29,10 @@ type Disk struct {
 	Had bool
 	// Image is the content of a new disk. Nil: it is blank.
 	Image *vmpb.InitialImage
+	// Device reports whether the disk must be a block device. A file in its stead would be a disk that is nowhere.
+	Device bool
+	// Boots reports whether the firmware starts the guest from an image on the disk, which is therefore never blank again.
+	Boots bool
 }
 
 // Named returns an error about the disk with its name; nil if err is nil.
@@ -51,7 +56,10 @@ type Set struct {
 
 // New returns the disks of a specification. root is the file of the root disk, and data those of the data disks, by name.
 func New(spec *vmpb.VMSpec, root string, data map[string]string) *Set {
-	first := Disk{Disk: disk.Disk{Path: root, Bytes: spec.GetRootDiskBytes()}, Had: spec.GetRootDiskExists()}
+	first := Disk{
+		Disk: disk.Disk{Path: root, Bytes: spec.GetRootDiskBytes()}, Had: spec.GetRootDiskExists(),
+		Boots: spec.GetInitialImage() != nil && spec.GetKernelBoot() == nil, Device: mustBeDevice(spec.GetRootDiskPath()),
+	}
 	if spec.GetMode() == vmpb.VMSpec_SM_PREPARE_IMAGE {
 		first.Image = spec.GetInitialImage()
 	}
@@ -60,22 +68,33 @@ func New(spec *vmpb.VMSpec, root string, data map[string]string) *Set {
 		all = append(all, Disk{
 			Disk: disk.Disk{Path: data[further.GetName()], Bytes: further.GetBytes()},
 			Name: further.GetName(), Had: further.GetExists(), Image: further.GetInitialImage(),
+			Device: mustBeDevice(further.GetPath()),
 		})
 	}
 	return &Set{all: all}
 }
 
+// mustBeDevice reports whether a path of a specification is that of a device.
+func mustBeDevice(path string) bool { return strings.HasPrefix(path, "/dev/") }
+
 // Lock locks all disks, or none: two hypervisors that have each a part would wait for each other. It comes before the
-// first write to a disk or beside it. Errors: disk.ErrLocked.
+// first write to a disk or beside it. Errors: disk.ErrLocked, disk.ErrNotDevice.
 func (s *Set) Lock() error {
 	for _, d := range s.all {
-		lock, err := disk.Acquire(d.Path)
+		lock, err := d.lock()
 		if err != nil {
 			return errors.Join(d.Named(err), s.Unlock())
 		}
 		s.locks = append(s.locks, lock)
 	}
 	return nil
+}
+
+func (d Disk) lock() (*disk.Lock, error) {
+	if d.Device && !d.IsDevice() {
+		return nil, fmt.Errorf("%s: %w", d.Path, disk.ErrNotDevice)
+	}
+	return disk.Acquire(d.Path)
 }
 
 // Unlock releases what Lock has locked.
@@ -90,7 +109,7 @@ func (s *Set) Unlock() error {
 
 // Prepare has the disks complete. before reports whether an earlier run of this Pod had that; write writes the image of a
 // new disk. It reports whether there are disks that the controller may not know of. Errors: ErrLost, and those of write.
-func (s *Set) Prepare(before bool, write func(Disk) error) (isNew bool, err error) {
+func (s *Set) Prepare(ctx context.Context, before bool, write func(Disk) error) (isNew bool, err error) {
 	for _, d := range s.all {
 		// Also if the disk is there: a report may have been lost before.
 		if d.Name == "" {
@@ -98,7 +117,11 @@ func (s *Set) Prepare(before bool, write func(Disk) error) (isNew bool, err erro
 		} else {
 			isNew = isNew || !d.Had
 		}
-		if err := d.ensure(before, write); err != nil {
+		ensure := d.ensure
+		if d.IsDevice() {
+			ensure = func(before bool, write func(Disk) error) error { return d.ensureDevice(ctx, before, write) }
+		}
+		if err := ensure(before, write); err != nil {
 			return isNew, d.Named(err)
 		}
 	}
@@ -121,7 +144,45 @@ func (d Disk) ensure(before bool, write func(Disk) error) error {
 	return d.MakeBlank()
 }
 
-// MakeBlank replaces the disks by empty ones of these sizes, which are those of the same disks in the same order.
+// ensureDevice never writes to a device that has data: it is complete, and may have run. One that is blank may be a disk to
+// which the guest has written nothing.
+func (d Disk) ensureDevice(ctx context.Context, before bool, write func(Disk) error) error {
+	content, err := d.Content()
+	complete := before || d.Had
+	switch {
+	case err != nil:
+		return err
+	case content == disk.Data:
+		return nil
+	case complete && (content == disk.Begun || d.Boots):
+		return ErrLost
+	case complete:
+		return nil
+	case d.Image != nil:
+		return write(d)
+	case content == disk.Begun:
+		return d.Clear(ctx)
+	}
+	return d.fits()
+}
+
+// fits returns nil if a device has the requested size. Errors: disk.ErrTooSmall.
+func (d Disk) fits() error {
+	length, err := d.Length()
+	if err == nil && length < d.Bytes {
+		err = fmt.Errorf("%w: it has %d bytes, the disk %d", disk.ErrTooSmall, length, d.Bytes)
+	}
+	return err
+}
+
+// MustBeKnown reports whether the controller has to know, before the guest runs, that the disks are complete: one is on a
+// device and had an image, which a guest may have made blank again.
+func (s *Set) MustBeKnown() bool {
+	return slices.ContainsFunc(s.all, func(d Disk) bool { return d.Image != nil && !d.Had && d.IsDevice() })
+}
+
+// MakeBlank replaces the disks by empty ones of these sizes, which are those of the same disks in the same order. A device
+// may be larger, and keeps its content: that of the other disk replaces all of it.
 func (s *Set) MakeBlank(sizes []*vmpb.DiskSize) error {
 	same := slices.EqualFunc(s.all, sizes, func(d Disk, size *vmpb.DiskSize) bool { return d.Name == size.GetName() })
 	if !same {
@@ -132,7 +193,11 @@ func (s *Set) MakeBlank(sizes []*vmpb.DiskSize) error {
 		if d.Bytes > MaxBytes {
 			return d.Named(fmt.Errorf("a disk of %d bytes is larger than 4 PiB", d.Bytes))
 		}
-		if err := d.MakeBlank(); err != nil {
+		prepare := d.Disk.MakeBlank
+		if d.IsDevice() {
+			prepare = d.fits
+		}
+		if err := prepare(); err != nil {
 			return d.Named(err)
 		}
 	}
@@ -141,7 +206,12 @@ func (s *Set) MakeBlank(sizes []*vmpb.DiskSize) error {
 
 // Attach gives the disks, which are there, to the machine that is to be started.
 func (s *Set) Attach(to *qemu.Disks) error {
-	to.Data = nil
+	to.Data, to.Locks = nil, nil
+	for _, lock := range s.locks {
+		if device := lock.Device(); device != nil {
+			to.Locks = append(to.Locks, device)
+		}
+	}
 	for _, d := range s.all {
 		at, err := qemu.DiskAt(d.Path)
 		switch {
@@ -161,12 +231,12 @@ func (s *Set) Sizes() ([]*vmpb.DiskSize, error) {
 	var sizes []*vmpb.DiskSize
 	var problems []error
 	for _, d := range s.all {
-		info, err := os.Stat(d.Path)
+		length, err := d.Length()
 		if err != nil {
 			problems = append(problems, fmt.Errorf("looking for the size of a disk: %w", err))
 			continue
 		}
-		sizes = append(sizes, &vmpb.DiskSize{Name: d.Name, Bytes: uint64(info.Size())})
+		sizes = append(sizes, &vmpb.DiskSize{Name: d.Name, Bytes: length})
 	}
 	return sizes, errors.Join(problems...)
 }

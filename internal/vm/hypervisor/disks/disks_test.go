@@ -67,7 +67,7 @@ func TestPrepare(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s, dir := set(t, test.change)
 			written := ""
-			isNew, err := s.Prepare(test.before, func(d Disk) error { written += d.Name; return d.MakeBlank() })
+			isNew, err := s.Prepare(t.Context(), test.before, func(d Disk) error { written += d.Name; return d.MakeBlank() })
 			if !errors.Is(err, test.want) || isNew != test.isNew {
 				t.Errorf("new %v, error %v; want %v and %v", isNew, err, test.isNew, test.want)
 			}

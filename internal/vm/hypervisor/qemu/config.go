@@ -61,6 +61,9 @@ type Disks struct {
 	// Data are further disks, locked like Root. They come last on the guest's bus, so that they do not change the names
 	// of its other devices.
 	Data []DataDisk
+	// Locks are open files that QEMU inherits and does not use: what they lock is locked until it has ended, also if this
+	// process ends before. Nil: none.
+	Locks []*os.File
 }
 
 // DataDisk is a disk that the guest knows by its serial number.

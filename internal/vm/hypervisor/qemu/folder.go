@@ -40,13 +40,13 @@ func (p *Process) closeFolder() {
 	}
 }
 
-// inheritance are QEMU's files, from firstFD on.
-func (p *Process) inheritance(sockets *channels) []*os.File {
-	files := sockets.theirs[:]
+// inheritance are QEMU's files, from firstFD on: those that it uses, and then the locks.
+func (p *Process) inheritance(sockets *channels, locks []*os.File) []*os.File {
+	files := sockets.theirs[:inherited:inherited]
 	if p.folder != nil {
-		files = append(files[:inherited:inherited], p.folder)
+		files = append(files, p.folder)
 	}
-	return files
+	return append(files, locks...)
 }
 
 // path is that of a socket in QEMU. An address of a unix socket has at most 107 bytes, and the folder's

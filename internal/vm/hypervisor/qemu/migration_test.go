@@ -1,6 +1,7 @@
 package qemu
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -42,14 +43,20 @@ type pair struct {
 // newPair boots scribe, and lets the sockets of the source lead to those of the target.
 func newPair(t *testing.T) (*pair, *reader) {
 	t.Helper()
-	config := pairMachine(t, bootSector("scribes"))
+	return newPairOf(t, pairMachine)
+}
+
+// newPairOf is newPair with machines of another kind. The guest is nil for that of the target.
+func newPairOf(t *testing.T, machine func(t *testing.T, guest []byte) Config) (*pair, *reader) {
+	t.Helper()
+	config := machine(t, bootSector("scribes"))
 	config.Sockets = t.TempDir()
 	l := &pair{t: t, source: startWith(t, bootAll(t), config)}
 	console := attach(t, l.source)
 	must(t, l.source.Cont(bounded(t)))
 	console.until(scribeBanner)
 
-	config = pairMachine(t, nil)
+	config = machine(t, nil)
 	l.disks = []string{config.Disks.Root.Path, config.Disks.Data[0].Path}
 	config.Sockets, config.Incoming = t.TempDir(), true
 	l.target = startWith(t, bootAll(t), config)
@@ -113,6 +120,9 @@ func wantNumbers(t *testing.T, disk string, last uint64) {
 	t.Helper()
 	content, err := os.ReadFile(disk)
 	must(t, err)
+	if len(bytes.Trim(content[sectorBytes:scribeStart*sectorBytes], "\x00")) > 0 {
+		t.Error("there is something where nothing was written")
+	}
 	for back := range min(last+1, scribeSectors-1) { // it may have begun to write the next one
 		number := last - back
 		sector := scribeStart + number%scribeSectors
@@ -124,7 +134,13 @@ func wantNumbers(t *testing.T, disk string, last uint64) {
 }
 
 func TestMachineMoves(t *testing.T) {
-	l, console := newPair(t)
+	for name, machine := range map[string]func(*testing.T, []byte) Config{"from file to file": pairMachine, "from device to device": devicePair} {
+		t.Run(name, func(t *testing.T) { testMachineMoves(t, machine) })
+	}
+}
+
+func testMachineMoves(t *testing.T, machine func(*testing.T, []byte) Config) {
+	l, console := newPairOf(t, machine)
 	_, before := console.numbers(300)
 	begun := time.Now()
 	must(t, l.send())

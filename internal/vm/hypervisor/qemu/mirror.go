@@ -12,13 +12,16 @@ import (
 // disk have its serial number behind it.
 const mirrorName = "migration"
 
+// sectorSize is the unit of sizes in QEMU, in bytes.
+const sectorSize = 512
+
 // Export is where the content of a disk goes.
 type Export struct {
 	// Serial of the data disk. Empty: it is the root disk.
 	Serial string
 	// Name of the NBD export. Required. No two are the same.
 	Name string
-	// Bytes is the size of the disk, for the progress of the whole.
+	// Bytes is the size of the disk to send. The other one may be larger if this is whole sectors.
 	Bytes uint64
 }
 
@@ -132,10 +135,15 @@ func (p *Process) mirror(ctx context.Context, to Destination, progress func(Prog
 }
 
 func (p *Process) beginMirror(ctx context.Context, export Export, speed uint64) error {
-	err := p.monitor.Execute(ctx, "blockdev-add", object{
+	destination := object{
 		"node-name": export.mirror(), "driver": "raw", "discard": "unmap",
 		"file": object{"driver": "nbd", "server": unixAddress(DiskSocket), "export": export.Name, "discard": "unmap"},
-	}, nil)
+	}
+	if export.Bytes > 0 && export.Bytes%sectorSize == 0 {
+		// The other disk may be a larger device, and QEMU copies only to one of the same size.
+		destination["size"] = export.Bytes
+	}
+	err := p.monitor.Execute(ctx, "blockdev-add", destination, nil)
 	if err != nil {
 		return fmt.Errorf("connecting to the other disk: %w", err)
 	}

@@ -77,7 +77,7 @@ func Start(ctx context.Context, program string, config Config) (*Process, error)
 		name: config.Name, stderr: &tail{limit: stderrLimit}, events: newObserver(), done: make(chan struct{}),
 	}
 	if err = p.openFolder(config.Sockets); err == nil {
-		err = p.spawn(exec.Command(program, arguments(config)...), p.inheritance(sockets))
+		err = p.spawn(exec.Command(program, arguments(config)...), p.inheritance(sockets, config.Disks.Locks))
 	}
 	if err != nil {
 		p.closeFolder()

@@ -1,0 +1,160 @@
+package hypervisor_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/disk"
+	"github.com/millwright-dev/millwright/internal/vm/image"
+	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+	"github.com/millwright-dev/millwright/test/blockdev"
+)
+
+// withDevice runs a story on a device, which can be had only outside of the bubble.
+func withDevice(t *testing.T, bytes int64, story func(*fixture)) {
+	_, device := blockdev.New(t, bytes)
+	withFixture(t, func(w *fixture) {
+		w.config.Paths.RootDisk = device
+		w.config.WriteDisk = func(ctx context.Context, _ image.Source, target image.Target, _ image.Options) error {
+			w.images.written++
+			draft, err := disk.Disk{Path: target.Path, Bytes: uint64(target.Bytes)}.Draft(ctx)
+			if err != nil {
+				return err
+			}
+			defer draft.Discard()
+			_, err = draft.WriteAt([]byte(imageContent), 0)
+			return errors.Join(err, draft.Commit())
+		}
+		story(w)
+	})
+}
+
+// The guest runs only when the controller has stored that the device has its disk: what the guest does to it could make it
+// look like a new one. The controller may take its time.
+func TestDeviceWaitsForTheController(t *testing.T) {
+	withDevice(t, 4<<20, func(w *fixture) {
+		w.preparing()
+		w.controller.RefuseReports(errAway)
+		p := w.start()
+		pass(time.Hour)
+		p.lives()
+		if state := w.machine().Status(); state != prelaunch {
+			t.Errorf("the guest is %s before its disk is known", state)
+		}
+		w.controller.RefuseReports(nil)
+		pass(time.Minute)
+		if state := w.machine().Status(); state != running {
+			t.Errorf("the guest is %s", state)
+		}
+		p.term()
+		p.ends(vmpb.EndStopped)
+		p = w.start() // the specification is still that of a new disk
+		p.lives()
+		if w.images.written != 1 {
+			t.Errorf("the image was written %d times", w.images.written)
+		}
+	})
+}
+
+func TestDeviceIsTooSmall(t *testing.T) {
+	withDevice(t, 1<<20, func(w *fixture) {
+		w.preparing()
+		w.config.Spec.RootDiskBytes = 2 << 20
+		w.start().ends(vmpb.EndNoSpace)
+		if len(w.machines.Started()) != 0 {
+			t.Error("a machine was started")
+		}
+	})
+}
+
+// A path below /dev is that of a device, and nothing else is made there.
+func TestDeviceIsNotThere(t *testing.T) {
+	withFixture(t, func(w *fixture) {
+		w.config.Spec.RootDiskPath = vmpb.RootDevicePath
+		w.start().ends(vmpb.EndInvalidSpec)
+		if _, err := os.Lstat(w.config.Paths.RootDisk); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("there is a disk: %v", err)
+		}
+	})
+}
+
+// device makes the disk at a path one on a device, which begins with that content.
+func device(t *testing.T, path *string, bytes int64, content []byte) {
+	t.Helper()
+	_, *path = blockdev.New(t, bytes)
+	file, err := os.OpenFile(*path, os.O_WRONLY, 0)
+	must(t, err)
+	_, err = file.WriteAt(content, 0)
+	must(t, errors.Join(err, file.Close()))
+}
+
+// TestRealMigrationOfDevices moves a guest with a root disk and a data disk on devices to larger ones, which had other
+// content; the third disk is a file.
+func TestRealMigrationOfDevices(t *testing.T) {
+	h := newHousehold(t)
+	guest, err := os.ReadFile(filepath.Join("testdata", "scribes.img"))
+	must(t, err)
+	onDevices := func(more int64, root, logs []byte) func(*member) {
+		return func(m *member) {
+			device(t, &m.disk, int64(h.size)+more, root)
+			path := ""
+			device(t, &path, int64(h.data[0].GetBytes())+more, logs)
+			m.data["logs"] = path
+		}
+	}
+	source := h.start("web-1", vmpb.VMSpec_SM_RUN, onDevices(0, guest, nil))
+	here := source.counts()
+	here.numbers(100)
+	if _, err := disk.Acquire(blockdev.Node(t, source.disk)); !errors.Is(err, disk.ErrLocked) {
+		t.Errorf("while the guest runs: error = %v, want ErrLocked", err)
+	}
+	other := bytes.Repeat([]byte("other"), scribeDisk/5)
+	target := h.start("web-2", vmpb.VMSpec_SM_INCOMING_MIGRATION, onDevices(1<<20, other, other))
+	h.names(func(int) *member { return target })
+	source.term()
+	here.toTheEnd()
+	source.ends(vmpb.EndTerminated)
+	there := here.goesOnIn(target)
+	there.numbers(100)
+	if _, err := disk.Acquire(blockdev.Node(t, target.disk)); !errors.Is(err, disk.ErrLocked) {
+		t.Errorf("after the migration: error = %v, want ErrLocked", err)
+	}
+	target.kill()
+	target.wantAll(there.last)
+
+	// The next hypervisor boots from the devices.
+	h.controller.Decide("web-3")
+	next := h.start("web-3", vmpb.VMSpec_SM_RUN, func(m *member) { m.disk, m.data = target.disk, target.data })
+	again := next.counts()
+	again.numbers(100)
+	next.kill()
+	next.wantAll(again.last)
+}
+
+// TestRealDeviceIsTooSmall: a target whose device is smaller than the disk gets nothing, and the guest runs on.
+func TestRealDeviceIsTooSmall(t *testing.T) {
+	h := newHousehold(t)
+	source := h.source()
+	here := source.counts()
+	here.numbers(100)
+	small := h.start("web-2", vmpb.VMSpec_SM_INCOMING_MIGRATION, func(m *member) { device(t, &m.disk, int64(h.size)-512, nil) })
+	h.names(func(question int) *member {
+		if question > 0 {
+			return nil
+		}
+		return small
+	})
+	h.controller.Change(func(a *authority) { a.migrate = true })
+	h.awaitPhase(failed)
+	h.controller.Change(func(a *authority) { a.migrate = false })
+	small.ends(vmpb.EndNoSpace)
+	here.numbers(100)
+	source.kill()
+	here.toTheEnd()
+	source.wantAll(here.last)
+}
