@@ -101,6 +101,10 @@ guest: ## Build the small guest that demo and tests boot (cached; fetches a kern
 guest-full: ## Build the full guest, whose nodes run Pods (cached; fetches packages from the distribution; minutes)
 	@hack/guest-full.sh
 
+.PHONY: guest-kubeadm
+guest-kubeadm: ## Build the full guest with kubeadm and the images of a control plane (cached; minutes)
+	@hack/guest-full.sh kubeadm
+
 # The demo's folder and port numbers can be set by flags: make demo DEMO_FLAGS="--dir DIR"
 DEMO_FLAGS ?=
 .PHONY: demo

@@ -210,7 +210,7 @@ func TestTemplates(t *testing.T) {
 	const begin = "## template: jinja\n#cloud-config\nruncmd:\n"
 	for text, want := range map[string]string{
 		"- echo {{ ds.meta_data.instance_id }} {{v1.local_hostname}}\n": "echo " + instance.ID + " vm-1\n",
-		"- echo{# a comment\n with two lines #}\n more\n":             "echo more\n",
+		"- echo{# a comment\n with two lines #}\n more\n":               "echo more\n",
 		"- echo '{% raw %}{{ name }} {% if %}{% endraw %}'\n":           "echo '{{ name }} {% if %}'\n",
 		"- echo '{%- raw -%}  {{ a }}  {%- endraw -%}'\n":               "echo '{{ a }}'\n",
 		"- echo } }} %} '#}'\n":                                         "echo } }} %} '#}'\n",

@@ -10,8 +10,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/onsi/gomega"
 
 	"github.com/millwright-dev/millwright/guest/metadata"
 	"github.com/millwright-dev/millwright/guest/userdata"
@@ -91,6 +93,34 @@ func TestProcesses(t *testing.T) {
 	<-said
 	cancel()
 	<-kept
+	keepsWhatIsWanted(t, processes)
+}
+
+// keepsWhatIsWanted: a service without its file does not run, and one that is stopped is not started again
+// until it is wanted.
+func keepsWhatIsWanted(t *testing.T, processes *Processes) {
+	folder := t.TempDir()
+	wanted, ran := filepath.Join(folder, "wanted"), filepath.Join(folder, "ran")
+	service := Program{
+		Args: []string{"/bin/sh", "-c", "rm " + wanted + "; echo >>" + ran}, Log: filepath.Join(folder, "log"), Wanted: wanted,
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	kept := make(chan struct{})
+	go func() {
+		defer close(kept)
+		processes.Keep(ctx, service)
+	}()
+	for runs := 1; runs <= 2; runs++ {
+		if err := os.WriteFile(wanted, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		gomega.NewWithT(t).Eventually(func() string {
+			content, _ := os.ReadFile(ran) // there is none before the first
+			return string(content)
+		}).WithTimeout(time.Minute).Should(gomega.Equal(strings.Repeat("\n", runs))) // after a pause, if it still ran
+	}
+	cancel()
+	<-kept
 }
 
 func TestConfigureNode(t *testing.T) {
@@ -99,10 +129,10 @@ func TestConfigureNode(t *testing.T) {
 			Server: "https://10.77.0.2:16443", Token: "abcdef.0123456789abcdef", NodeName: "one", ProviderID: "millwright:///x",
 			Labels: map[string]string{"b": "2", "a": "1"}, Taints: []userdata.Taint{{Key: "k", Effect: "NoSchedule"}},
 		},
-		Links: []metadata.Link{
+		Host: Host{Links: []metadata.Link{
 			{Address: netip.MustParseAddr("10.77.0.16"), Peer: netip.MustParseAddr("10.77.0.2")},
 			{Address: netip.MustParseAddr("fd77::16"), Peer: netip.MustParseAddr("fd77::2")},
-		},
+		}},
 	}
 	flags := n.kubeletFlags()
 	for _, want := range []string{"--hostname-override=one", "--node-ip=10.77.0.16,fd77::16", "--node-labels=a=1,b=2"} {
