@@ -125,11 +125,11 @@ func (g *guest) becomeNode(ctx context.Context, content []byte, described metada
 
 // runSystem runs the system on the root disk, whose kubelet joins the cluster.
 func (g *guest) runSystem(ctx context.Context, joiner *join.Joiner, links []metadata.Link) error {
-	host, err := g.enterDisk(joiner.Data.NodeName, links)
+	node, err := g.enterDisk(links)
 	if err != nil {
 		return err
 	}
-	node := &system.Node{Host: host, Data: joiner.Data, Authority: joiner.Authority}
+	node.Data, node.Authority = joiner.Data, joiner.Authority
 	return node.Run(ctx)
 }
 
@@ -140,7 +140,7 @@ func (g *guest) bootstrap(ctx context.Context, content []byte, described metadat
 	if err != nil {
 		return fmt.Errorf("seed: %w", err)
 	}
-	host, err := g.enterDisk(described.Name, described.Links)
+	node, err := g.enterDisk(described.Links)
 	if err != nil {
 		return fmt.Errorf("boot: %w", err)
 	}
@@ -149,25 +149,25 @@ func (g *guest) bootstrap(ctx context.Context, content []byte, described metadat
 	}
 	g.out.Logf("seed: to set up node %s by commands", described.Name)
 	g.node.set(described.Name)
-	if err := (&system.Bootstrap{Host: host, Config: config, InstanceID: id}).Run(ctx); err != nil {
+	node.Data.NodeName = described.Name
+	if err := (&system.Bootstrap{Node: node, Config: config, InstanceID: id}).Run(ctx); err != nil {
 		return fmt.Errorf("bootstrap: %w", err)
 	}
 	return nil
 }
 
 // enterDisk makes the root disk the root, and returns the machine for the system on it.
-func (g *guest) enterDisk(name string, links []metadata.Link) (system.Host, error) {
+func (g *guest) enterDisk(links []metadata.Link) (*system.Node, error) {
 	if err := system.Enter(rootDisk); err != nil {
-		return system.Host{}, err
+		return nil, err
 	}
 	g.out.Logf("boot: the system is on the root disk")
 	card, err := network.Card()
 	if err != nil {
-		return system.Host{}, err
+		return nil, err
 	}
-	return system.Host{
-		Name: name, Links: links, Card: card.Name, MachineID: machineID(systemUUID()),
-		Processes: system.NewProcesses(g.out.Logf), Logf: g.out.Logf,
+	return &system.Node{
+		Links: links, Card: card.Name, MachineID: machineID(systemUUID()), Processes: system.NewProcesses(g.out.Logf), Logf: g.out.Logf,
 	}, nil
 }
 

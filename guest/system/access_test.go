@@ -71,9 +71,10 @@ func TestFindPodNetwork(t *testing.T) {
 		_ = json.NewEncoder(w).Encode(object{"data": object{"ClusterConfiguration": "networking:\n  podSubnet: 10.78.0.0/16\n"}})
 	}))
 	defer server.Close()
-	got, err := findPodNetwork(t.Context(), accessTo(t, server))
-	if want := (podNetwork{nodeName: "vm-1", subnet: "10.78.0.0/16"}); err != nil || got != want {
-		t.Errorf("%+v, %v, want %+v", got, err, want)
+	b := &Bootstrap{Node: &Node{}}
+	subnet, err := b.findPodNetwork(t.Context(), accessTo(t, server))
+	if name := b.Node.Data.NodeName; err != nil || subnet != "10.78.0.0/16" || name != "vm-1" {
+		t.Errorf("%s, %v, of node %s", subnet, err, name)
 	}
 }
 

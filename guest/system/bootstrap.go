@@ -15,7 +15,8 @@ import (
 // Bootstrap is a system whose node the commands of a #cloud-config set up, with kubeadm. All fields are
 // required.
 type Bootstrap struct {
-	Host
+	// Node is the machine.
+	Node *Node
 	// Config has files and commands.
 	Config cloudconfig.Config
 	// InstanceID is that of the machine. Files and commands are for its first boot.
@@ -55,28 +56,28 @@ func CanBootstrap() bool {
 // Run sets the node up, and runs the system's services until the context ends, whose error it returns. If
 // the commands fail, the services run nevertheless.
 func (b *Bootstrap) Run(ctx context.Context) error {
-	if err := b.prepare(ctx); err != nil {
+	if err := b.Node.prepare(ctx); err != nil {
 		return fmt.Errorf("preparing the system: %w", err)
 	}
 	for _, text := range b.Config.Ignored {
-		b.Logf("cloud-config: %s", text)
+		b.Node.Logf("cloud-config: %s", text)
 	}
 	if err := b.want("containerd"); err != nil {
 		return err
 	}
-	go b.Processes.Keep(ctx, b.wantedService("containerd", "/usr/local/bin/containerd"))
+	go b.Node.Processes.Keep(ctx, b.wantedService("containerd", "/usr/local/bin/containerd"))
 	if err := b.run(ctx, "bootcmd", b.Config.BootCommands); err != nil {
-		b.Logf("cloud-config: %v", err)
+		b.Node.Logf("cloud-config: %v", err)
 	}
-	if err := b.importImages(ctx); err != nil {
-		b.Logf("images: %v", err)
+	if err := b.Node.importImages(ctx); err != nil {
+		b.Node.Logf("images: %v", err)
 	}
 	if _, err := os.Stat(configuredKubelet); err == nil {
 		if err := b.want("kubelet"); err != nil {
 			return err
 		}
 	}
-	go b.Processes.Keep(ctx, b.wantedService("kubelet", startKubelet))
+	go b.Node.Processes.Keep(ctx, b.wantedService("kubelet", startKubelet))
 	go b.connectPods(ctx)
 	if err := b.first(ctx); err != nil {
 		return err
@@ -100,7 +101,7 @@ func (b *Bootstrap) wantedService(name, path string) Program {
 func (b *Bootstrap) first(ctx context.Context) error {
 	known, err := os.ReadFile(begun)
 	if err == nil && string(known) == b.InstanceID {
-		b.Logf("bootstrap: an earlier boot ran the commands")
+		b.Node.Logf("bootstrap: an earlier boot ran the commands")
 		return nil
 	}
 	if err := (tree{root: "/", chown: (*os.File).Chown}).writeAll(b.Config.Files); err != nil {
@@ -109,20 +110,20 @@ func (b *Bootstrap) first(ctx context.Context) error {
 	if err := write(begun, b.InstanceID, 0o644); err != nil {
 		return err
 	}
-	b.Logf("bootstrap: running the commands")
+	b.Node.Logf("bootstrap: running the commands")
 	began := time.Now()
 	failed := errors.Join(b.run(ctx, "runcmd", b.Config.Commands), unsuccessful(clusterAPIFolder, clusterAPIDone))
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
 	if failed != nil {
-		b.Logf("bootstrap: failed after %.0f s: %v; the end of %s:", time.Since(began).Seconds(), failed, commandLog)
+		b.Node.Logf("bootstrap: failed after %.0f s: %v; the end of %s:", time.Since(began).Seconds(), failed, commandLog)
 		for _, line := range lastLines(filepath.Join(logs, commandLog), shownLines) {
-			b.Logf("bootstrap: %s", line)
+			b.Node.Logf("bootstrap: %s", line)
 		}
 		return nil
 	}
-	b.Logf("bootstrap: succeeded after %.0f s", time.Since(began).Seconds())
+	b.Node.Logf("bootstrap: succeeded after %.0f s", time.Since(began).Seconds())
 	return nil
 }
 
@@ -151,9 +152,19 @@ func (b *Bootstrap) run(ctx context.Context, name, commands string) error {
 	if err := write(path, "#!/bin/sh\n"+commands, 0o700); err != nil {
 		return err
 	}
-	return b.Processes.Run(ctx, Program{
+	return b.Node.Processes.Run(ctx, Program{
 		Args: []string{"/bin/sh", path}, Env: []string{"HOME=/root", "INSTANCE_ID=" + b.InstanceID}, Log: filepath.Join(logs, commandLog),
 	})
+}
+
+// writeHosts writes the file of host names, unless it has the machine's: others may have added to it.
+func (n *Node) writeHosts(path string) error {
+	line := fmt.Sprintf("%s %s\n", n.Links[0].Address, n.Data.NodeName)
+	content, err := os.ReadFile(path)
+	if err == nil && strings.Contains(string(content), line) {
+		return nil
+	}
+	return write(path, "127.0.0.1 localhost\n::1 localhost\n"+line, 0o644)
 }
 
 // lastLines returns the last lines of a log in which there is something.

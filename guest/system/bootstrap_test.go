@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/millwright-dev/millwright/guest/cloudconfig"
+	"github.com/millwright-dev/millwright/guest/userdata"
 )
 
 // TestWriteFiles: files get content, permissions and owners; a second one may add to a first.
@@ -116,7 +117,7 @@ func TestLastLines(t *testing.T) {
 // TestHostsKeepWhatOthersAdded: a second boot leaves the file alone, another address does not.
 func TestHostsKeepWhatOthersAdded(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "hosts")
-	host := &Host{Name: "vm-1", Links: links("10.77.0.16")}
+	host := &Node{Data: userdata.UserData{NodeName: "vm-1"}, Links: links("10.77.0.16")}
 	write := func(want string) {
 		t.Helper()
 		if err := host.writeHosts(path); err != nil {

@@ -5,22 +5,37 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/millwright-dev/millwright/guest/metadata"
+	"github.com/millwright-dev/millwright/guest/network"
 	"github.com/millwright-dev/millwright/guest/userdata"
 )
 
-// Node is what the system is to become. All fields are required.
+// Node is what the system is to become. All fields are required, but for Bootstrap.
 type Node struct {
-	Host
-	// Data has the cluster and the Node.
+	// Data has the cluster and the Node. Bootstrap needs the Node's name only.
 	Data userdata.UserData
-	// Authority finds the cluster's certificate authorities.
+	// Links are the machine's, the first of which has the Node's address.
+	Links []metadata.Link
+	// Card is the machine's network card.
+	Card string
+	// MachineID is systemd's.
+	MachineID string
+	// Authority finds the cluster's certificate authorities. Bootstrap needs none.
 	Authority func(context.Context) ([]byte, error)
+	// Processes starts the services.
+	Processes *Processes
+	// Logf logs a message.
+	Logf func(format string, arguments ...any)
 }
 
 // Files of the system.
@@ -29,7 +44,14 @@ const (
 	kubeletConfig   = "/etc/kubernetes/kubelet.json"
 	bootstrapConfig = "/run/kubernetes/bootstrap.kubeconfig"
 	nodeConfig      = "/var/lib/kubelet/kubeconfig"
+	flannelConfig   = "/etc/kubernetes/flannel.json"
+	logs            = "/var/log"
+	images          = "/usr/lib/millwright/images"
+	containerd      = "/run/containerd/containerd.sock"
 )
+
+// modules are loaded before the services; the kernel asks for others itself.
+var modules = []string{"overlay", "br_netfilter"}
 
 // Run configures the system, and runs its services until the context ends, whose error it
 // returns.
@@ -51,13 +73,72 @@ func (n *Node) Run(ctx context.Context) error {
 
 // connectPods runs what connects Pods and Services, with the kubelet's credentials.
 func (n *Node) connectPods(ctx context.Context) error {
-	if err := exists(ctx, nodeConfig); err != nil {
-		return err
+	for {
+		if _, err := os.Stat(nodeConfig); err == nil {
+			break
+		}
+		if err := wait(ctx, pollInterval); err != nil {
+			return err
+		}
 	}
-	go n.Processes.Keep(ctx, n.flannel(nodeConfig, n.Data.NodeName))
+	go n.Processes.Keep(ctx, n.flannel(nodeConfig))
 	n.Processes.Keep(ctx, n.service("kube-proxy", "--kubeconfig="+nodeConfig, "--hostname-override="+n.Data.NodeName,
 		"--proxy-mode=nftables", "--cluster-cidr="+n.Data.PodNetwork))
 	return ctx.Err()
+}
+
+// flannel connects Pods with the credentials of the Node.
+func (n *Node) flannel(kubeconfig string) Program {
+	program := n.service("flanneld", "-kubeconfig="+kubeconfig, "-network="+flannelConfig, "-interface="+n.Card)
+	program.Env = []string{"NODE_NAME=" + n.Data.NodeName}
+	return program
+}
+
+// service returns a program of /usr/local/bin, whose log has its name.
+func (n *Node) service(name string, args ...string) Program {
+	return Program{
+		Args: append([]string{"/usr/local/bin/" + name}, args...), Log: filepath.Join(logs, name+".log"),
+	}
+}
+
+// prepare sets what belongs to the machine.
+func (n *Node) prepare(ctx context.Context) error {
+	modprobe := Program{Args: append([]string{"/sbin/modprobe", "-a"}, modules...), Log: filepath.Join(logs, "modprobe.log")}
+	if err := n.Processes.Run(ctx, modprobe); err != nil {
+		return err
+	}
+	loopback, err := net.InterfaceByName("lo")
+	if err != nil {
+		return err
+	}
+	if err := network.Up(*loopback); err != nil {
+		return err
+	}
+	name := n.Data.NodeName
+	if err := unix.Sethostname([]byte(name)); err != nil {
+		return err
+	}
+	err = setSysctls(map[string]string{
+		"net/ipv4/ip_forward": "1", "net/bridge/bridge-nf-call-iptables": "1",
+		// The kubelet wants them so.
+		"vm/overcommit_memory": "1", "kernel/panic": "10", "kernel/panic_on_oops": "1",
+	})
+	return errors.Join(err,
+		write("/etc/hostname", name+"\n", 0o644),
+		n.writeHosts("/etc/hosts"),
+		write("/etc/machine-id", n.MachineID+"\n", 0o444),
+		write("/etc/resolv.conf", resolvConf(n.Links), 0o644),
+	)
+}
+
+// resolvConf names the name server of the guest's network, which is next to the gateway.
+func resolvConf(links []metadata.Link) string {
+	for _, link := range links {
+		if link.Peer.Is4() {
+			return fmt.Sprintf("nameserver %s\n", link.Peer.Next())
+		}
+	}
+	return ""
 }
 
 // configure writes the kubelet's files.
@@ -80,8 +161,14 @@ func (n *Node) configure(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	flannel, err := json.Marshal(object{
+		"Network": n.Data.PodNetwork, "EnableNFTables": true, "Backend": object{"Type": "vxlan"},
+	})
+	if err != nil {
+		return err
+	}
 	return errors.Join(
-		n.configureFlannel(n.Data.PodNetwork),
+		write(flannelConfig, string(flannel), 0o644),
 		write(kubeletConfig, string(config), 0o644),
 		write(bootstrapConfig, string(bootstrap), 0o600),
 	)
@@ -140,4 +227,49 @@ func joined(labels map[string]string) string {
 	}
 	slices.Sort(pairs)
 	return strings.Join(pairs, ",")
+}
+
+// importImages gives containerd the images on the disk, once it answers. Later boots have them.
+func (n *Node) importImages(ctx context.Context) error {
+	done := filepath.Join("/var/lib/containerd", "imported")
+	if _, err := os.Stat(done); err == nil {
+		return nil
+	}
+	archives, err := filepath.Glob(filepath.Join(images, "*.tar"))
+	if err != nil {
+		return err
+	}
+	for ctx.Err() == nil {
+		if err = answers(ctx, containerd); err == nil {
+			err = n.Processes.Run(ctx, n.service("ctr", append([]string{"--namespace", "k8s.io", "images", "import", "--local"}, archives...)...))
+		}
+		if err == nil {
+			return write(done, "", 0o644)
+		}
+		_ = wait(ctx, pollInterval)
+	}
+	return err
+}
+
+// answers returns an error if nothing answers at the socket.
+func answers(ctx context.Context, socket string) error {
+	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
+	if err != nil {
+		return err
+	}
+	return conn.Close()
+}
+
+// pollInterval is how often the guest looks for what a service makes.
+const pollInterval = 100 * time.Millisecond
+
+// write writes a file, and makes its folder.
+func write(path, content string, mode os.FileMode) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return os.WriteFile(path, []byte(content), mode)
 }

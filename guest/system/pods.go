@@ -29,9 +29,9 @@ func (b *Bootstrap) connectPods(ctx context.Context) {
 	if exists(ctx, kubeletAccess) != nil {
 		return
 	}
-	var network podNetwork
+	var subnet string
 	b.untilDone(ctx, func() (err error) {
-		network, err = findPodNetwork(ctx, kubeletAccess)
+		subnet, err = b.findPodNetwork(ctx, kubeletAccess)
 		return err
 	})
 	if _, err := os.Stat(adminAccess); err == nil {
@@ -40,15 +40,16 @@ func (b *Bootstrap) connectPods(ctx context.Context) {
 	if ctx.Err() != nil {
 		return
 	}
-	if network.subnet == "" {
-		b.Logf("flannel: the cluster has no IPv4 network of Pods")
+	if subnet == "" {
+		b.Node.Logf("flannel: the cluster has no IPv4 network of Pods")
 		return
 	}
-	if err := b.configureFlannel(network.subnet); err != nil {
-		b.Logf("flannel: %v", err)
+	config := fmt.Sprintf(`{"Network": %q, "EnableNFTables": true, "Backend": {"Type": "vxlan"}}`, subnet)
+	if err := write(flannelConfig, config, 0o644); err != nil {
+		b.Node.Logf("flannel: %v", err)
 		return
 	}
-	b.Processes.Keep(ctx, b.flannel(kubeletAccess, network.nodeName))
+	b.Node.Processes.Keep(ctx, b.Node.flannel(kubeletAccess))
 }
 
 // apiPause is the pause before the API server is asked again.
@@ -61,39 +62,29 @@ func (b *Bootstrap) untilDone(ctx context.Context, step func() error) {
 	}
 }
 
-// podNetwork is what flannel needs to know.
-type podNetwork struct {
-	// nodeName is that of the Node.
-	nodeName string
-	// subnet is the IPv4 network of all Pods. Empty: there is none.
-	subnet string
-}
-
 // kubeadmConfig is the ConfigMap of kubeadm, which Nodes may read.
 const kubeadmConfig = "/api/v1/namespaces/kube-system/configmaps/kubeadm-config"
 
-// findPodNetwork reads the cluster's configuration with the access of a Node.
-func findPodNetwork(ctx context.Context, path string) (podNetwork, error) {
+// findPodNetwork reads the cluster's configuration with the access of a Node, whose name it keeps: kubeadm may
+// have another one for it. It returns the network of Pods; empty if the cluster has none.
+func (b *Bootstrap) findPodNetwork(ctx context.Context, path string) (string, error) {
 	access, err := readAccess(path)
 	if err != nil {
-		return podNetwork{}, err
+		return "", err
 	}
 	client, err := kube.New(access)
 	if err != nil {
-		return podNetwork{}, err
+		return "", err
 	}
 	defer client.Close()
 	var found struct {
 		Data struct{ ClusterConfiguration string }
 	}
 	if err := client.Get(ctx, kubeadmConfig, &found); err != nil {
-		return podNetwork{}, err
+		return "", err
 	}
-	subnet, err := ipv4Subnet(found.Data.ClusterConfiguration)
-	if err != nil {
-		return podNetwork{}, err
-	}
-	return podNetwork{nodeName: strings.TrimPrefix(access.Certificate.Leaf.Subject.CommonName, "system:node:"), subnet: subnet}, nil
+	b.Node.Data.NodeName = strings.TrimPrefix(access.Certificate.Leaf.Subject.CommonName, "system:node:")
+	return ipv4Subnet(found.Data.ClusterConfiguration)
 }
 
 // ipv4Subnet returns the first IPv4 network of Pods in kubeadm's configuration; empty if it has none.

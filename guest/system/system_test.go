@@ -129,10 +129,10 @@ func TestConfigureNode(t *testing.T) {
 			Server: "https://10.77.0.2:16443", Token: "abcdef.0123456789abcdef", NodeName: "one", ProviderID: "millwright:///x",
 			Labels: map[string]string{"b": "2", "a": "1"}, Taints: []userdata.Taint{{Key: "k", Effect: "NoSchedule"}},
 		},
-		Host: Host{Links: []metadata.Link{
+		Links: []metadata.Link{
 			{Address: netip.MustParseAddr("10.77.0.16"), Peer: netip.MustParseAddr("10.77.0.2")},
 			{Address: netip.MustParseAddr("fd77::16"), Peer: netip.MustParseAddr("fd77::2")},
-		}},
+		},
 	}
 	flags := n.kubeletFlags()
 	for _, want := range []string{"--hostname-override=one", "--node-ip=10.77.0.16,fd77::16", "--node-labels=a=1,b=2"} {
