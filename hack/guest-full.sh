@@ -162,8 +162,8 @@ build() {
 	add_modules "$root"
 	add_programs "$root"
 	add_image "$root"
-	add_variant "$root"
 	find "$root" -exec touch -h -d @0 {} +
+	add_variant "$root"
 	say "writing the disk"
 	# In a namespace of its own, whoever builds is root, to whom the files then belong.
 	truncate -s "$size" "$1/root.raw"

@@ -15,6 +15,7 @@ add_variant() {
 	# kubeadm looks at the kernel's configuration.
 	dpkg-deb --fsys-tarfile "$kernel" | tar -C "$root" -x --wildcards './boot/config-*'
 	add_control_plane "$root"
+	find "$root" -newermt @0 -exec touch -h -d @0 {} +
 }
 
 # add_control_plane adds the images of a control plane under the names by which this kubeadm looks for them,
