@@ -159,7 +159,7 @@ test-integration: controlplane $(if $(filter vm,$(DRIVER)),qemu guest) build ## 
 	@hack/test-integration.sh
 
 .PHONY: test-e2e
-test-e2e: controlplane qemu guest-full ## Run the stories with nodes that run Pods, each a virtual machine (half an hour; RUN=REGEXP)
+test-e2e: controlplane qemu guest-full guest-kubeadm ## Run the stories with nodes that run Pods, each a virtual machine (half an hour; RUN=REGEXP)
 	MILLWRIGHT_E2E=1 go test -count=1 -timeout 3h -run '$(RUN)' -v $(TESTFLAGS) ./test/e2e
 
 .PHONY: crash
