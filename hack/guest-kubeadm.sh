@@ -31,11 +31,17 @@ add_control_plane() {
 		kube-proxy) entries+=("$(image "$folder" "$image" kubernetes.tar proxy.tar)") ;;
 		kube-* | etcd) entries+=("$(image "$folder" "$image" kubernetes.tar)") ;;
 		pause) also_named "$root" container.tar "$image" ;;
-		coredns) also_named "$root" coredns.tar "$image" ;;
+		coredns)
+			if [[ -f $root/usr/lib/millwright/images/coredns.tar ]]; then
+				also_named "$root" coredns.tar "$image"
+			else
+				coredns_layer "$folder/coredns.tar"
+				entries+=("$(image "$folder" "$image" coredns.tar)")
+			fi
+			;;
 		*) fail "kubeadm wants an image that is not known here: $image" ;;
 		esac
 	done < <("$controlplane/kubeadm" config images list --kubernetes-version "$("$controlplane/kubeadm" version -o short)")
-	((${#entries[@]} == 5)) || fail "kubeadm lists ${#entries[@]} images with programs, and not 5"
 	(IFS=, && printf '[%s]' "${entries[*]}") >"$folder/manifest.json"
 	archive "$folder" "$root/usr/lib/millwright/images/control-plane.tar"
 	rm -rf "$folder"
@@ -49,6 +55,15 @@ executable_layer() {
 	for name in etcd kube-apiserver kube-controller-manager kube-scheduler kube-proxy; do
 		ln -s kubernetes "$folder/usr/local/bin/$name"
 	done
+	archive "$folder" "$1"
+	rm -rf "$folder"
+}
+
+# coredns_layer makes the layer $1 with CoreDNS.
+coredns_layer() {
+	local folder=$temporary/layer
+	mkdir -p "$folder/usr/local/bin"
+	GOOS=linux GOARCH=amd64 go -C "$programs" build -trimpath -ldflags '-s -w' -o "$folder/usr/local/bin/" ./coredns
 	archive "$folder" "$1"
 	rm -rf "$folder"
 }
@@ -89,10 +104,6 @@ image() {
 # also_named gives the image in the archive $2 of the tree $1 the name $3 too.
 also_named() {
 	local path=$1/usr/lib/millwright/images/$2 folder=$temporary/renamed
-	if [[ ! -f $path ]]; then
-		say "there is no $2 for $3"
-		return
-	fi
 	mkdir -p "$folder"
 	tar -C "$folder" -xf "$path"
 	sed -i "s|\"RepoTags\":\[|&\"$3\",|" "$folder/manifest.json"

@@ -117,10 +117,11 @@ func (b *Bootstrap) first(ctx context.Context) error {
 		return ctx.Err()
 	}
 	if failed != nil {
-		b.Node.Logf("bootstrap: failed after %.0f s: %v; the end of %s:", time.Since(began).Seconds(), failed, commandLog)
+		b.Node.Logf("bootstrap: the end of %s:", commandLog)
 		for _, line := range lastLines(filepath.Join(logs, commandLog), shownLines) {
-			b.Node.Logf("bootstrap: %s", line)
+			b.Node.Logf("bootstrap: | %s", line)
 		}
+		b.Node.Logf("bootstrap: failed after %.0f s: %v", time.Since(began).Seconds(), failed)
 		return nil
 	}
 	b.Node.Logf("bootstrap: succeeded after %.0f s", time.Since(began).Seconds())
