@@ -69,9 +69,7 @@ func (b *Bootstrap) Run(ctx context.Context) error {
 	if err := b.run(ctx, "bootcmd", b.Config.BootCommands); err != nil {
 		b.Node.Logf("cloud-config: %v", err)
 	}
-	if err := b.Node.importImages(ctx); err != nil {
-		b.Node.Logf("images: %v", err)
-	}
+	b.Node.importImages(ctx, "*.tar")
 	if _, err := os.Stat(configuredKubelet); err == nil {
 		if err := b.want("kubelet"); err != nil {
 			return err

@@ -47,6 +47,7 @@ const (
 	flannelConfig   = "/etc/kubernetes/flannel.json"
 	logs            = "/var/log"
 	images          = "/usr/lib/millwright/images"
+	pauseImage      = "container.tar" // which every Pod needs
 	containerd      = "/run/containerd/containerd.sock"
 )
 
@@ -63,9 +64,7 @@ func (n *Node) Run(ctx context.Context) error {
 	if err := n.configure(ctx); err != nil {
 		return fmt.Errorf("configuring the kubelet: %w", err)
 	}
-	if err := n.importImages(ctx); err != nil {
-		n.Logf("images: %v", err)
-	}
+	n.importImages(ctx, pauseImage)
 	n.Logf("kubelet: starting as node %s", n.Data.NodeName)
 	go n.Processes.Keep(ctx, n.service("kubelet", n.kubeletFlags()...))
 	return n.connectPods(ctx)
@@ -229,22 +228,36 @@ func joined(labels map[string]string) string {
 	return strings.Join(pairs, ",")
 }
 
-// importImages gives containerd the images on the disk, once it answers. Later boots have them.
-func (n *Node) importImages(ctx context.Context) error {
-	done := filepath.Join("/var/lib/containerd", "imported")
-	if _, err := os.Stat(done); err == nil {
-		return nil
+// importImages gives containerd the images on the disk whose files match a pattern, once it answers. Later
+// boots have them.
+func (n *Node) importImages(ctx context.Context, pattern string) {
+	archives, err := filepath.Glob(filepath.Join(images, pattern))
+	for _, archive := range archives {
+		done := filepath.Join("/var/lib/containerd/imported", filepath.Base(archive))
+		if _, there := os.Stat(done); there == nil {
+			continue
+		}
+		if err = n.importImage(ctx, archive); err == nil {
+			err = write(done, "", 0o644)
+		}
+		if err != nil {
+			break
+		}
 	}
-	archives, err := filepath.Glob(filepath.Join(images, "*.tar"))
 	if err != nil {
-		return err
+		n.Logf("images: %v", err)
 	}
+}
+
+// importImage tries until it succeeds or the context ends.
+func (n *Node) importImage(ctx context.Context, archive string) error {
+	var err error
 	for ctx.Err() == nil {
 		if err = answers(ctx, containerd); err == nil {
-			err = n.Processes.Run(ctx, n.service("ctr", append([]string{"--namespace", "k8s.io", "images", "import", "--local"}, archives...)...))
+			err = n.Processes.Run(ctx, n.service("ctr", "--namespace", "k8s.io", "images", "import", "--local", archive))
 		}
 		if err == nil {
-			return write(done, "", 0o644)
+			return nil
 		}
 		_ = wait(ctx, pollInterval)
 	}
