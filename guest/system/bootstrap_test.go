@@ -1,14 +1,17 @@
 package system
 
 import (
+	"context"
 	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/onsi/gomega"
 
 	"github.com/millwright-dev/millwright/guest/cloudconfig"
 	"github.com/millwright-dev/millwright/guest/userdata"
@@ -154,4 +157,31 @@ func TestIPv4Subnet(t *testing.T) {
 			t.Errorf("%q: %q, want %q", text, got, want)
 		}
 	}
+}
+
+// keepsWhatIsWanted: a service without its file does not run, and one that is stopped is not started again
+// until it is wanted.
+func keepsWhatIsWanted(t *testing.T, processes *Processes) {
+	folder := t.TempDir()
+	wanted, ran := filepath.Join(folder, "wanted"), filepath.Join(folder, "ran")
+	service := Program{
+		Args: []string{"/bin/sh", "-c", "rm " + wanted + "; echo >>" + ran}, Log: filepath.Join(folder, "log"), Wanted: wanted,
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	kept := make(chan struct{})
+	go func() {
+		defer close(kept)
+		processes.Keep(ctx, service)
+	}()
+	for runs := 1; runs <= 2; runs++ {
+		if err := os.WriteFile(wanted, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		gomega.NewWithT(t).Eventually(func() string {
+			content, _ := os.ReadFile(ran) // there is none before the first
+			return string(content)
+		}).WithTimeout(time.Minute).Should(gomega.Equal(strings.Repeat("\n", runs))) // after a pause, if it still ran
+	}
+	cancel()
+	<-kept
 }
