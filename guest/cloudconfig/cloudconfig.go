@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -91,7 +92,8 @@ func lineOf(err error) string {
 }
 
 func decode(fields map[string]json.RawMessage, instance Instance) (config Config, err error) {
-	for name, content := range fields {
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
+		content := fields[name]
 		if isEmpty(content) || isName(name, content, instance) {
 			continue
 		}
@@ -102,7 +104,6 @@ func decode(fields map[string]json.RawMessage, instance Instance) (config Config
 			config.Ignored = append(config.Ignored, name+" "+ignoredBecause(name))
 		}
 	}
-	slices.Sort(config.Ignored)
 	for _, name := range []string{"write_files", "bootcmd", "runcmd"} {
 		if err := decoded[name](&config, fields[name]); err != nil {
 			return Config{}, err
