@@ -119,7 +119,7 @@ func (b *Bootstrap) first(ctx context.Context) error {
 		for _, line := range lastLines(filepath.Join(logs, commandLog), shownLines) {
 			b.Node.Logf("bootstrap: | %s", line)
 		}
-		b.Node.Logf("bootstrap: failed after %.0f s: %v", time.Since(began).Seconds(), failed)
+		b.Node.Logf("bootstrap: failed after %.0f s: %v", time.Since(began).Seconds(), strings.ReplaceAll(failed.Error(), "\n", "; "))
 		return nil
 	}
 	b.Node.Logf("bootstrap: succeeded after %.0f s", time.Since(began).Seconds())

@@ -143,7 +143,7 @@ timeouts:
   discovery: 30m
   etcdAPICall: 10m
   kubeletHealthCheck: 30m
-  kubernetesAPICall: 10m
+  kubernetesAPICall: 30m
   tlsBootstrap: 30m
 `
 
