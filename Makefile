@@ -101,6 +101,10 @@ guest: ## Build the small guest that demo and tests boot (cached; fetches a kern
 guest-full: ## Build the full guest, whose nodes run Pods (cached; fetches packages from the distribution; minutes)
 	@hack/guest-full.sh
 
+.PHONY: guest-kubeadm
+guest-kubeadm: ## Build the full guest with kubeadm and the images of a control plane (cached; minutes)
+	@hack/guest-full.sh kubeadm
+
 # The demo's folder and port numbers can be set by flags: make demo DEMO_FLAGS="--dir DIR"
 DEMO_FLAGS ?=
 .PHONY: demo
@@ -155,7 +159,7 @@ test-integration: controlplane $(if $(filter vm,$(DRIVER)),qemu guest) build ## 
 	@hack/test-integration.sh
 
 .PHONY: test-e2e
-test-e2e: controlplane qemu guest-full ## Run the stories with nodes that run Pods, each a virtual machine (half an hour; RUN=REGEXP)
+test-e2e: controlplane qemu guest-full guest-kubeadm ## Run the stories with nodes that run Pods, each a virtual machine (half an hour; RUN=REGEXP)
 	MILLWRIGHT_E2E=1 go test -count=1 -timeout 3h -run '$(RUN)' -v $(TESTFLAGS) ./test/e2e
 
 .PHONY: crash

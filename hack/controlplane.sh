@@ -2,18 +2,22 @@
 # Builds the control plane's executable from controlplane/ into a cache folder and
 # prints that folder on stdout; progress goes to stderr.
 #
-#   hack/controlplane.sh
+#   hack/controlplane.sh [kubeadm]
 #
 # The folder (see hack/cache.sh) holds the executable `kubernetes` and links with the names
 # under which it acts: kube-apiserver, etcd, kube-controller-manager, kube-scheduler,
-# kubelet, kube-proxy and kubectl.
+# kubelet, kube-proxy and kubectl; with the argument kubeadm also that, in a folder of its own.
 set -euo pipefail
 
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 source_dir=$repository/controlplane
 programs=(etcd kube-apiserver kube-controller-manager kube-scheduler kubelet kube-proxy kubectl)
 tick=10 # seconds between two lines of progress where there is no terminal
-kind=controlplane
+kind=controlplane tags=
+if [[ ${1:-} == kubeadm ]]; then
+	kind=controlplane-kubeadm tags=kubeadm
+	programs+=(kubeadm)
+fi
 # shellcheck source=hack/cache.sh
 source "$repository/hack/cache.sh"
 
@@ -77,7 +81,7 @@ stale_packages() {
 			printf '%s\n' "$line" >&2
 			;;
 		esac
-	done < <(cd "$source_dir" && go list -deps -trimpath -f '{{if .Stale}}{{.ImportPath}}{{end}}' ./cmd/kubernetes \
+	done < <(cd "$source_dir" && go list -deps -trimpath -tags "$tags" -f '{{if .Stale}}{{.ImportPath}}{{end}}' ./cmd/kubernetes \
 		2>&1 >"$list" || echo "go list failed")
 	grep -c . "$list" || true
 }
@@ -87,7 +91,7 @@ compile() {
 	local total=$1 done=0 line status builder
 	local log=$temporary/build.log pipe=$temporary/pipe
 	mkfifo "$pipe"
-	(cd "$source_dir" && exec go build -v -trimpath -ldflags "$(version_flags)" -o "$temporary/kubernetes" ./cmd/kubernetes) \
+	(cd "$source_dir" && exec go build -v -trimpath -tags "$tags" -ldflags "$(version_flags)" -o "$temporary/kubernetes" ./cmd/kubernetes) \
 		>"$pipe" 2>&1 &
 	builder=$!
 	exec 8<"$pipe"

@@ -2,12 +2,13 @@
 # Builds the full guest's files into a cache folder and prints that folder on stdout;
 # progress goes to stderr.
 #
-#   hack/guest-full.sh
+#   hack/guest-full.sh [kubeadm]
 #
 # The folder (see hack/cache.sh) holds
 #   vmlinux, initrd, cmdline   those of the small guest (hack/guest.sh), which boot the disk
 #   root.raw                   a disk with a small Debian system, containerd and the kubelet
-# A second call needs no network.
+# With the argument kubeadm, CACHE/guest-kubeadm is the folder, and the disk has kubeadm and the images of a
+# control plane as well (hack/guest-kubeadm.sh). A second call needs no network.
 #
 # It needs no root, but the packages mmdebstrap, e2fsprogs and kmod, which it installs as root.
 # Debian's packages come from the mirrors that apt knows on a Debian system, else from
@@ -22,13 +23,21 @@ packages=(busybox-static ca-certificates containernetworking-plugins iptables km
 plugins=(bridge host-local loopback portmap)
 programs=$repository/guest/full/programs
 size=640M # the file system grows with its disk
+kind=guest-full variant=${1:-}
+add_variant() { :; }
+if [[ $variant == kubeadm ]]; then
+	# shellcheck source=hack/guest-kubeadm.sh
+	source "$repository/hack/guest-kubeadm.sh"
+elif [[ -n $variant ]]; then
+	echo "usage: hack/guest-full.sh [kubeadm]" >&2
+	exit 2
+fi
 
 guest=$("$repository/hack/guest.sh")
-controlplane=$("$repository/hack/controlplane.sh")
+controlplane=$("$repository/hack/controlplane.sh" "$@")
 kernel=$(find "$guest/../kernel" -name 'linux-image-6.1.*.deb' | sort -V | tail -n 1)
 kernel=${MILLWRIGHT_GUEST_KERNEL_DEB:-$kernel}
 
-kind=guest-full
 # shellcheck source=hack/cache.sh
 source "$repository/hack/cache.sh"
 
@@ -41,6 +50,11 @@ input_hash() {
 		sha256sum <"$repository/hack/guest-full.sh"
 		cd "$repository/guest/full"
 		sources_hash
+		if [[ -n $variant ]]; then
+			sha256sum <"$repository/hack/guest-$variant.sh"
+			cd "$repository/guest/$variant"
+			sources_hash
+		fi
 	} | hash_of_input
 }
 
@@ -67,11 +81,11 @@ install_tools() {
 # fetch_packages writes an archive with the content of the packages, which is fetched once for each
 # set of packages.
 fetch_packages() {
-	local archive
-	archive=$cache/packages/$(echo "$suite ${packages[*]}" | sha256sum | cut -c1-16).tar
+	local archive folder=${cache%/*}/guest-full/packages # of all variants
+	archive=$folder/$(echo "$suite ${packages[*]}" | sha256sum | cut -c1-16).tar
 	if [[ ! -f $archive ]]; then
 		say "fetching Debian's packages"
-		mkdir -p "$cache/packages"
+		mkdir -p "$folder"
 		mmdebstrap --quiet --variant=extract --format=tar \
 			--include="$(IFS=, && echo "${packages[*]}")" "$suite" "$temporary/packages.tar" "$mirror" >&2
 		mv "$temporary/packages.tar" "$archive"
@@ -170,6 +184,7 @@ build() {
 	add_programs "$root"
 	add_images "$root"
 	find "$root" -exec touch -h -d @0 {} +
+	add_variant "$root"
 	say "writing the disk"
 	# In a namespace of its own, whoever builds is root, to whom the files then belong.
 	truncate -s "$size" "$1/root.raw"

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/millwright-dev/millwright/guest/agent"
+	"github.com/millwright-dev/millwright/guest/cloudconfig"
 	"github.com/millwright-dev/millwright/guest/console"
 	"github.com/millwright-dev/millwright/guest/credential"
 	"github.com/millwright-dev/millwright/guest/join"
@@ -85,10 +86,26 @@ func (g *guest) join(ctx context.Context) {
 		g.out.Logf("network: %v", err)
 		return
 	}
-	data, err := readUserData(userdata.Machine{Name: described.Name, UUID: systemUUID()})
+	content, err := readUserData()
 	if err != nil {
 		g.out.Logf("seed: %v", err)
 		return
+	}
+	if cloudconfig.Is(content) && system.OnDisk(rootDisk) {
+		err = g.bootstrap(ctx, content, described)
+	} else {
+		err = g.becomeNode(ctx, content, described)
+	}
+	if err != nil {
+		g.out.Logf("%v", err)
+	}
+}
+
+// becomeNode joins the cluster of the user data.
+func (g *guest) becomeNode(ctx context.Context, content []byte, described metadata.Metadata) error {
+	data, err := userdata.Parse(content, userdata.Machine{Name: described.Name, UUID: systemUUID()})
+	if err != nil {
+		return fmt.Errorf("seed: %w", err)
 	}
 	g.out.Logf("seed: to join %s as node %s", data.Server, data.NodeName)
 	g.node.set(data.NodeName)
@@ -101,25 +118,57 @@ func (g *guest) join(ctx context.Context) {
 		become = func(ctx context.Context) error { return g.runSystem(ctx, joiner, described.Links) }
 	}
 	if err := become(ctx); err != nil {
-		g.out.Logf("join: %v", err)
+		return fmt.Errorf("join: %w", err)
 	}
+	return nil
 }
 
 // runSystem runs the system on the root disk, whose kubelet joins the cluster.
 func (g *guest) runSystem(ctx context.Context, joiner *join.Joiner, links []metadata.Link) error {
-	if err := system.Enter(rootDisk); err != nil {
+	node, err := g.enterDisk(links)
+	if err != nil {
 		return err
+	}
+	node.Data, node.Authority = joiner.Data, joiner.Authority
+	return node.Run(ctx)
+}
+
+// bootstrap runs the system on the root disk, and the commands of a #cloud-config, which make it a node.
+func (g *guest) bootstrap(ctx context.Context, content []byte, described metadata.Metadata) error {
+	id := systemUUID()
+	config, err := cloudconfig.Parse(content, cloudconfig.Instance{ID: id, Name: described.Name})
+	if err != nil {
+		return fmt.Errorf("seed: %w", err)
+	}
+	node, err := g.enterDisk(described.Links)
+	if err != nil {
+		return fmt.Errorf("boot: %w", err)
+	}
+	if !system.CanBootstrap() {
+		return errors.New("seed: it is a #cloud-config, and this guest has no kubeadm: \"make guest-kubeadm\" builds one")
+	}
+	g.out.Logf("seed: to set up node %s by commands", described.Name)
+	g.node.set(described.Name)
+	node.Data.NodeName = described.Name
+	if err := (&system.Bootstrap{Node: node, Config: config, InstanceID: id}).Run(ctx); err != nil {
+		return fmt.Errorf("bootstrap: %w", err)
+	}
+	return nil
+}
+
+// enterDisk makes the root disk the root, and returns the machine for the system on it.
+func (g *guest) enterDisk(links []metadata.Link) (*system.Node, error) {
+	if err := system.Enter(rootDisk); err != nil {
+		return nil, err
 	}
 	g.out.Logf("boot: the system is on the root disk")
 	card, err := network.Card()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	node := &system.Node{
-		Data: joiner.Data, Links: links, Card: card.Name, MachineID: machineID(systemUUID()), Authority: joiner.Authority,
-		Processes: system.NewProcesses(g.out.Logf), Logf: g.out.Logf,
-	}
-	return node.Run(ctx)
+	return &system.Node{
+		Links: links, Card: card.Name, MachineID: machineID(systemUUID()), Processes: system.NewProcesses(g.out.Logf), Logf: g.out.Logf,
+	}, nil
 }
 
 // describe returns the machine for the status of the Node.
@@ -188,11 +237,11 @@ const (
 	seedFolder       = "/seed"
 )
 
-// readUserData finds the seed among the disks and parses its user data.
-func readUserData(machine userdata.Machine) (userdata.UserData, error) {
+// readUserData finds the seed among the disks.
+func readUserData() ([]byte, error) {
 	disks, err := filepath.Glob("/dev/vd[a-z]")
 	if err != nil {
-		return userdata.UserData{}, err
+		return nil, err
 	}
 	for _, disk := range disks {
 		if !isSeed(disk) {
@@ -200,11 +249,11 @@ func readUserData(machine userdata.Machine) (userdata.UserData, error) {
 		}
 		content, err := readSeed(disk)
 		if err != nil {
-			return userdata.UserData{}, fmt.Errorf("reading %s: %w", disk, err)
+			return nil, fmt.Errorf("reading %s: %w", disk, err)
 		}
-		return userdata.Parse(content, machine)
+		return content, nil
 	}
-	return userdata.UserData{}, errors.New("there is no volume " + seedVolume + ", so there is nothing to join")
+	return nil, errors.New("there is no volume " + seedVolume + ", so there is nothing to join")
 }
 
 func isSeed(disk string) bool {

@@ -20,9 +20,9 @@ import (
 	"github.com/millwright-dev/millwright/guest/userdata"
 )
 
-// Node is what the system is to become. All fields are required.
+// Node is what the system is to become. All fields are required, but for Bootstrap.
 type Node struct {
-	// Data has the cluster and the Node.
+	// Data has the cluster and the Node. Bootstrap needs the Node's name only.
 	Data userdata.UserData
 	// Links are the machine's, the first of which has the Node's address.
 	Links []metadata.Link
@@ -30,7 +30,7 @@ type Node struct {
 	Card string
 	// MachineID is systemd's.
 	MachineID string
-	// Authority finds the cluster's certificate authorities.
+	// Authority finds the cluster's certificate authorities. Bootstrap needs none.
 	Authority func(context.Context) ([]byte, error)
 	// Processes starts the services.
 	Processes *Processes
@@ -85,12 +85,17 @@ func (n *Node) connectPods(ctx context.Context) error {
 			return err
 		}
 	}
-	flannel := n.service("flanneld", "-kubeconfig="+nodeConfig, "-network="+flannelConfig, "-interface="+n.Card)
-	flannel.Env = []string{"NODE_NAME=" + n.Data.NodeName}
-	go n.Processes.Keep(ctx, flannel)
+	go n.Processes.Keep(ctx, n.flannel(nodeConfig))
 	n.Processes.Keep(ctx, n.service("kube-proxy", "--kubeconfig="+nodeConfig, "--hostname-override="+n.Data.NodeName,
 		"--proxy-mode=nftables", "--cluster-cidr="+strings.Join(n.podNetworks(), ",")))
 	return ctx.Err()
+}
+
+// flannel connects Pods with the credentials of the Node.
+func (n *Node) flannel(kubeconfig string) Program {
+	program := n.service("flanneld", "-kubeconfig="+kubeconfig, "-network="+flannelConfig, "-interface="+n.Card)
+	program.Env = []string{"NODE_NAME=" + n.Data.NodeName}
+	return program
 }
 
 // service returns a program of /usr/local/bin, whose log has its name.
@@ -119,7 +124,7 @@ func (n *Node) prepare(ctx context.Context) error {
 	}
 	return errors.Join(setSysctls(n.sysctls()),
 		write("/etc/hostname", name+"\n", 0o644),
-		write("/etc/hosts", fmt.Sprintf("127.0.0.1 localhost\n::1 localhost\n%s %s\n", n.Links[0].Address, name), 0o644),
+		n.writeHosts("/etc/hosts"),
 		write("/etc/machine-id", n.MachineID+"\n", 0o444),
 		write("/etc/resolv.conf", resolvConf(n.Links), 0o644),
 	)

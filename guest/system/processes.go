@@ -59,6 +59,8 @@ type Program struct {
 	Env []string
 	// Log is the file to which its output is added.
 	Log string
+	// Wanted is a file without which Keep does not run the program. Empty: it always does.
+	Wanted string
 }
 
 const path = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -125,6 +127,12 @@ const longestLine = 2 << 10
 
 // lastLine returns the last line of a log; empty if there is none.
 func lastLine(log string) string {
+	lines := strings.Split(strings.TrimSpace(end(log)), "\n")
+	return lines[len(lines)-1]
+}
+
+// end returns the end of a log; empty if there is none.
+func end(log string) string {
 	file, err := os.Open(log)
 	if err != nil {
 		return ""
@@ -138,8 +146,7 @@ func lastLine(log string) string {
 	if err != nil {
 		return ""
 	}
-	lines := strings.Split(strings.TrimSpace(string(content)), "\n")
-	return lines[len(lines)-1]
+	return string(content)
 }
 
 // Pauses before a service that has ended is started again.
@@ -150,22 +157,53 @@ const (
 	steady = time.Minute
 )
 
-// Keep runs a service, again and again, until the context ends.
+// Keep runs a service, again and again, until the context ends. A service that has ended and is not wanted
+// has been stopped: it runs again as soon as it is wanted.
 func (p *Processes) Keep(ctx context.Context, service Program) {
 	pause := restartPause
 	for {
+		if err := exists(ctx, service.Wanted); err != nil {
+			return
+		}
 		began := time.Now()
 		err := p.Run(ctx, service)
 		if ctx.Err() != nil {
 			return
 		}
-		if time.Since(began) > steady {
+		if time.Since(began) > steady || !service.wanted() {
 			pause = restartPause
+		}
+		if !service.wanted() {
+			continue
 		}
 		p.logf("services: starting %s again in %s: %v", service.Args[0], pause, err)
 		_ = wait(ctx, pause)
 		pause = min(2*pause, longestPause)
 	}
+}
+
+// wanted reports whether the program is to run.
+func (p Program) wanted() bool {
+	if p.Wanted == "" {
+		return true
+	}
+	_, err := os.Stat(p.Wanted)
+	return err == nil
+}
+
+// exists waits for all files. It returns the error of ctx if that ends first. An empty path is there.
+func exists(ctx context.Context, paths ...string) error {
+	for _, path := range paths {
+		for path != "" {
+			if _, err := os.Stat(path); err == nil {
+				break
+			}
+			if err := wait(ctx, pollInterval); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // wait returns nil after the duration, or the error of ctx if that ends first.

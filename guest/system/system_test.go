@@ -83,6 +83,8 @@ func TestProcesses(t *testing.T) {
 		t.Errorf("a program whose context ends: %v", err)
 	}
 
+	keepsWhatIsWanted(t, processes)
+
 	ctx, cancel = context.WithCancel(t.Context())
 	kept := make(chan struct{})
 	go func() {

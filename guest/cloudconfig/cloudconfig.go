@@ -1,0 +1,211 @@
+// Package cloudconfig decodes user data of cloud-init's format #cloud-config.
+//
+// It knows what Cluster API's bootstrap provider for kubeadm writes: files, commands and templates. What
+// the guest cannot do is named: it is either ignored, or an error if the node would not be what the
+// user data describe.
+package cloudconfig
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+)
+
+const header = "#cloud-config"
+
+// ErrForeign means that the user data has another format.
+var ErrForeign = errors.New("the user data is no " + header)
+
+// Error is what is wrong with a #cloud-config. It has nothing of its content but names of fields: the rest
+// may hold secrets.
+type Error struct {
+	// Where is a field, such as write_files[2].encoding, or a line.
+	Where string
+	// Problem is a message for users.
+	Problem string
+}
+
+func (e *Error) Error() string { return header + ": " + e.Where + ": " + e.Problem }
+
+// Instance is what templates may ask for.
+type Instance struct {
+	// ID is that of the seed's meta-data.
+	ID string
+	// Name is the host name of the seed's meta-data.
+	Name string
+}
+
+// Config is a decoded #cloud-config.
+type Config struct {
+	// Files are written in this order, before the commands.
+	Files []File
+	// BootCommands are a shell script for each boot, before the files. Empty: none.
+	BootCommands string
+	// Commands are a shell script for the first boot. Empty: none.
+	Commands string
+	// Ignored says what the guest does not do, and why, sorted. The node is the same without it.
+	Ignored []string
+}
+
+// Is reports whether the user data are a #cloud-config, or a template of one.
+func Is(content []byte) bool {
+	_, content = cutTemplate(content)
+	line, _, _ := bytes.Cut(content, []byte("\n"))
+	return strings.TrimRight(string(line), " \t\r") == header
+}
+
+// Parse decodes user data. Errors: ErrForeign, or an *Error for the first thing that is wrong.
+func Parse(content []byte, instance Instance) (Config, error) {
+	if !Is(content) {
+		return Config{}, ErrForeign
+	}
+	template, content := cutTemplate(content)
+	if template {
+		rendered, err := render(string(content), instance)
+		if err != nil {
+			return Config{}, err
+		}
+		content = []byte(rendered)
+	}
+	var fields map[string]json.RawMessage
+	if err := yaml.Unmarshal(content, &fields); err != nil {
+		return Config{}, &Error{lineOf(err), "is no YAML mapping"}
+	}
+	return decode(fields, instance)
+}
+
+var yamlLine = regexp.MustCompile(`\bline ([0-9]+)\b`)
+
+// lineOf returns the place that an error of the YAML decoder names, without its text.
+func lineOf(err error) string {
+	if match := yamlLine.FindStringSubmatch(err.Error()); match != nil {
+		return "line " + match[1]
+	}
+	return "document"
+}
+
+func decode(fields map[string]json.RawMessage, instance Instance) (config Config, err error) {
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
+		content := fields[name]
+		if isEmpty(content) || isName(name, content, instance) {
+			continue
+		}
+		if problem, ok := refused[name]; ok {
+			return Config{}, &Error{name, problem}
+		}
+		if _, ok := decoded[name]; !ok && !slices.Contains(silent, name) {
+			config.Ignored = append(config.Ignored, name+" "+ignoredBecause(name))
+		}
+	}
+	for _, name := range []string{"write_files", "bootcmd", "runcmd"} {
+		if err := decoded[name](&config, fields[name]); err != nil {
+			return Config{}, err
+		}
+	}
+	return config, nil
+}
+
+// isName reports whether a field gives the machine the name that it has.
+func isName(field string, content json.RawMessage, instance Instance) bool {
+	var name string
+	return field == "hostname" && json.Unmarshal(content, &name) == nil && name == instance.Name
+}
+
+// isEmpty reports whether a field says nothing.
+func isEmpty(content json.RawMessage) bool {
+	return slices.Contains([]string{"", "null", "false", "[]", "{}", `""`}, string(content))
+}
+
+// decoded are the fields that the guest does.
+var decoded = map[string]func(*Config, json.RawMessage) error{
+	"write_files": decodeFiles,
+	"bootcmd": func(c *Config, content json.RawMessage) (err error) {
+		c.BootCommands, err = script("bootcmd", content)
+		return err
+	},
+	"runcmd": func(c *Config, content json.RawMessage) (err error) {
+		c.Commands, err = script("runcmd", content)
+		return err
+	},
+}
+
+// refused are fields without which the node is another one.
+var refused = map[string]string{
+	"disk_setup":     "the guest makes no partitions",
+	"fs_setup":       "the guest makes no file systems",
+	"mounts":         "the guest mounts no disks",
+	"swap":           "the guest has no swap",
+	"packages":       "the guest installs no packages",
+	"snap":           "the guest installs no packages",
+	"ca_certs":       "the guest trusts Debian's certificate authorities only",
+	"ca-certs":       "the guest trusts Debian's certificate authorities only",
+	"power_state":    "the guest does not end or restart by itself",
+	"chef":           "the guest has no such program",
+	"puppet":         "the guest has no such program",
+	"salt_minion":    "the guest has no such program",
+	"ansible":        "the guest has no such program",
+	"wireguard":      "the guest has no such program",
+	"hostname":       "the machine's name is its host name",
+	"fqdn":           "the machine's name is its host name",
+	"autoinstall":    "the guest is no installer",
+	"device_aliases": "the guest makes no partitions",
+}
+
+// silent are fields whose work the guest does by itself, or that only tell cloud-init how to do it.
+var silent = []string{
+	"growpart", "resize_rootfs", "preserve_hostname", "manage_etc_hosts", "final_message", "output", "debug", "datasource",
+	"datasource_list", "merge_how", "merge_type", "disable_root", "package_update", "package_upgrade", "manage_resolv_conf",
+}
+
+// ignoredBecause says why a field is ignored.
+func ignoredBecause(name string) string {
+	switch name {
+	case "users", "groups", "user", "password", "chpasswd", "ssh_authorized_keys", "ssh_pwauth", "ssh_keys", "ssh_deletekeys", "ssh_import_id":
+		return "ignored: nobody can log in to the guest"
+	case "ntp":
+		return "ignored: the guest's clock follows its host's"
+	}
+	return "ignored: the guest does not know it"
+}
+
+// script makes one shell script of commands, each a string or a list of arguments.
+func script(field string, content json.RawMessage) (string, error) {
+	if isEmpty(content) {
+		return "", nil
+	}
+	var commands []json.RawMessage
+	if err := json.Unmarshal(content, &commands); err != nil {
+		return "", &Error{field, "is no list"}
+	}
+	var lines strings.Builder
+	for i, command := range commands {
+		var line string
+		var words []string
+		switch {
+		case string(command) == "null":
+			continue
+		case json.Unmarshal(command, &line) == nil:
+		case json.Unmarshal(command, &words) == nil:
+			line = quoted(words)
+		default:
+			return "", &Error{fmt.Sprintf("%s[%d]", field, i), "is neither a string nor a list of strings"}
+		}
+		lines.WriteString(line + "\n")
+	}
+	return lines.String(), nil
+}
+
+func quoted(words []string) string {
+	var all []string
+	for _, word := range words {
+		all = append(all, "'"+strings.ReplaceAll(word, "'", `'\''`)+"'")
+	}
+	return strings.Join(all, " ")
+}
