@@ -69,6 +69,27 @@ func TestOneDeviceOfAFile(t *testing.T) {
 	}
 }
 
+// What a guest writes to its disk is not read by the kernel of the host: a table of partitions makes none.
+func TestPartitionsOfAGuest(t *testing.T) {
+	file := newFile(t, 4<<20)
+	table := make([]byte, 512)
+	copy(table[446:], []byte{0, 0, 0, 0, 0x83, 0, 0, 0, 0, 8, 0, 0, 0, 8, 0, 0}) // 1 MiB from the second MiB on
+	table[510], table[511] = 0x55, 0xaa
+	_, err := file.WriteAt(table, 0)
+	must(t, err)
+	device, err := Attach(file)
+	must(t, err)
+	opened, err := os.Open(device) // when the kernel would look
+	must(t, err)
+	must(t, opened.Close())
+	name := filepath.Base(device)
+	partitions, err := filepath.Glob("/sys/block/" + name + "/" + name + "p*")
+	must(t, err)
+	if len(partitions) > 0 {
+		t.Errorf("the kernel has found %q", partitions)
+	}
+}
+
 func TestResizeAndDetach(t *testing.T) {
 	file := newFile(t, 1<<20)
 	must(t, errors.Join(Resize(file), Detach(file))) // it has none
