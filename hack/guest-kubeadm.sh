@@ -31,14 +31,7 @@ add_control_plane() {
 		kube-proxy) entries+=("$(image "$folder" "$image" kubernetes.tar proxy.tar)") ;;
 		kube-* | etcd) entries+=("$(image "$folder" "$image" kubernetes.tar)") ;;
 		pause) also_named "$root" container.tar "$image" ;;
-		coredns)
-			if [[ -f $root/usr/lib/millwright/images/coredns.tar ]]; then
-				also_named "$root" coredns.tar "$image"
-			else
-				coredns_layer "$folder/coredns.tar"
-				entries+=("$(image "$folder" "$image" coredns.tar)")
-			fi
-			;;
+		coredns) also_named "$root" coredns.tar "$image" ;;
 		*) fail "kubeadm wants an image that is not known here: $image" ;;
 		esac
 	done < <("$controlplane/kubeadm" config images list --kubernetes-version "$("$controlplane/kubeadm" version -o short)")
@@ -55,15 +48,6 @@ executable_layer() {
 	for name in etcd kube-apiserver kube-controller-manager kube-scheduler kube-proxy; do
 		ln -s kubernetes "$folder/usr/local/bin/$name"
 	done
-	archive "$folder" "$1"
-	rm -rf "$folder"
-}
-
-# coredns_layer makes the layer $1 with CoreDNS.
-coredns_layer() {
-	local folder=$temporary/layer
-	mkdir -p "$folder/usr/local/bin"
-	GOOS=linux GOARCH=amd64 go -C "$programs" build -trimpath -ldflags '-s -w' -o "$folder/usr/local/bin/" ./coredns
 	archive "$folder" "$1"
 	rm -rf "$folder"
 }
