@@ -127,25 +127,38 @@ func ownLinks() [][2]netip.Addr {
 	return own
 }
 
+// frames makes the frames of an attack with a datagram.
+var frames = map[string]func(to netip.Addr, datagram []byte) [][]byte{
+	"raw": whole, "frag": fragments, "opts": withOptions, "vlan": tagged,
+}
+
+// servers handle connections from now on.
+var servers = map[string]func(net.Conn){
+	"greet":  func(conn net.Conn) { _, _ = conn.Write([]byte("hello")) },
+	"mirror": func(conn net.Conn) { _, _ = io.Copy(conn, conn) },
+	"sink": func(conn net.Conn) {
+		_, _ = io.Copy(io.Discard, conn)
+		_, _ = conn.Write([]byte("bye"))
+	},
+}
+
 func try(card net.Interface, what string) (string, error) {
 	how, target, _ := strings.Cut(what, ":")
 	address, err := netip.ParseAddrPort(target)
 	if err != nil {
 		return "", err
 	}
+	if made, ok := frames[how]; ok {
+		return "sent", sendRaw(card, address, made)
+	}
+	if handle, ok := servers[how]; ok {
+		return "listening", listen(address, handle)
+	}
 	switch how {
 	case "tcp":
 		return connect(address)
 	case "udp":
 		return "sent", send(address)
-	case "raw":
-		return "sent", sendRaw(card, address, whole)
-	case "frag":
-		return "sent", sendRaw(card, address, fragments)
-	case "opts":
-		return "sent", sendRaw(card, address, withOptions)
-	case "vlan":
-		return "sent", sendRaw(card, address, tagged)
 	case "serve":
 		return "served", serve(address)
 	case "echo":
@@ -155,15 +168,6 @@ func try(card net.Interface, what string) (string, error) {
 			return "", err
 		}
 		return connectFrom(&net.TCPAddr{IP: stolen.AsSlice()}, address)
-	case "greet":
-		return "listening", listen(address, func(conn net.Conn) { _, _ = conn.Write([]byte("hello")) })
-	case "mirror":
-		return "listening", listen(address, func(conn net.Conn) { _, _ = io.Copy(conn, conn) })
-	case "sink":
-		return "listening", listen(address, func(conn net.Conn) {
-			_, _ = io.Copy(io.Discard, conn)
-			_, _ = conn.Write([]byte("bye"))
-		})
 	case "stream":
 		return stream(address)
 	case "turns":

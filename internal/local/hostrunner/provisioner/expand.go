@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
@@ -40,6 +41,15 @@ func (w *worker) expand(ctx context.Context, claim *corev1.PersistentVolumeClaim
 			return err
 		}
 	}
+	if err := w.writeSize(ctx, claim, volume, size); err != nil {
+		return err
+	}
+	w.Log.Info("enlarged a volume", "claim", claim.Namespace+"/"+claim.Name, "size", size.String())
+	return nil
+}
+
+// writeSize writes a size into a volume and its claim.
+func (w *worker) writeSize(ctx context.Context, claim *corev1.PersistentVolumeClaim, volume *corev1.PersistentVolume, size resource.Quantity) error {
 	capacity := corev1.ResourceList{corev1.ResourceStorage: size}
 	patch, err := json.Marshal(map[string]any{"spec": map[string]any{"capacity": capacity}})
 	if err == nil {
@@ -54,6 +64,5 @@ func (w *worker) expand(ctx context.Context, claim *corev1.PersistentVolumeClaim
 	if err != nil {
 		return fmt.Errorf("enlarging claim %s: %w", claim.Name, err)
 	}
-	w.Log.Info("enlarged a volume", "claim", claim.Namespace+"/"+claim.Name, "size", size.String())
 	return nil
 }
