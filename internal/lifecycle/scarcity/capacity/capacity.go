@@ -256,7 +256,7 @@ func (a asker) exhausted() (instance.Fallback, time.Duration) {
 		known = &state{class: Of(a.class), since: now}
 		m.classes[keyOf(a.class)] = known
 	}
-	known.until = now.Add(m.opts.Memory)
+	known.until, known.probed = now.Add(m.opts.Memory), time.Time{} // nobody waits for the answer any more
 	wait := known.since.Add(m.opts.After).Sub(now)
 	switch {
 	case !a.free():

@@ -89,6 +89,27 @@ func TestOneAsksForAll(t *testing.T) {
 	}
 }
 
+// TestNobodyWaitsForAnAnswerThatHasCome, also if less is remembered than the others would wait.
+func TestNobodyWaitsForAnAnswerThatHasCome(t *testing.T) {
+	clock := testingclock.NewFakeClock(time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC))
+	m := New(Options{Memory: time.Second, Clock: clock})
+	a := newClass("a")
+	asks := m.For(newMachine("m"), a, nil)
+	ask(t, asks, codes.ResourceExhausted, instance.NoFallback, 0)
+	clock.Step(time.Second)
+	if !m.Claim(a) || m.Claim(a) {
+		t.Error("not just one machine asks whether the class has capacity again")
+	}
+	ask(t, asks, codes.ResourceExhausted, instance.NoFallback, 0)
+	if m.Claim(a) {
+		t.Error("the class is asked again at once")
+	}
+	clock.Step(time.Second)
+	if !m.Claim(a) {
+		t.Error("the others wait for one that has asked")
+	}
+}
+
 // TestAnEditedClassIsAsked at once.
 func TestAnEditedClassIsAsked(t *testing.T) {
 	m, _ := newMemory()
