@@ -68,11 +68,7 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 }
 
 func (c *Controller) ofMachine(_ context.Context, object client.Object) []reconcile.Request {
-	ref := object.(*core.Machine).Spec.InfrastructureRef
-	if !ref.Is(infrav1.Kind(infrav1.MillwrightMachineKind)) {
-		return nil
-	}
-	return []reconcile.Request{{NamespacedName: client.ObjectKey{Namespace: object.GetNamespace(), Name: ref.Name}}}
+	return object.(*core.Machine).Spec.InfrastructureRef.Requests(object.GetNamespace(), infrav1.Kind(infrav1.MillwrightMachineKind))
 }
 
 func (c *Controller) ofCluster(ctx context.Context, object client.Object) []reconcile.Request {

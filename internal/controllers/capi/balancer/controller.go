@@ -96,11 +96,7 @@ func controlPlane(object client.Object) bool {
 }
 
 func (c *Controller) ofCluster(_ context.Context, object client.Object) []reconcile.Request {
-	ref := object.(*core.Cluster).Spec.InfrastructureRef
-	if !ref.Is(infrav1.Kind(infrav1.MillwrightClusterKind)) {
-		return nil
-	}
-	return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: object.GetNamespace(), Name: ref.Name}}}
+	return object.(*core.Cluster).Spec.InfrastructureRef.Requests(object.GetNamespace(), infrav1.Kind(infrav1.MillwrightClusterKind))
 }
 
 func (c *Controller) ofMachine(ctx context.Context, object client.Object) []reconcile.Request {

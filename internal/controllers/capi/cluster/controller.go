@@ -105,11 +105,7 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 func (c *Controller) watched(object client.Object) bool { return core.Watched(c.WatchFilter, object) }
 
 func (c *Controller) ofCluster(_ context.Context, object client.Object) []reconcile.Request {
-	ref := object.(*core.Cluster).Spec.InfrastructureRef
-	if !ref.Is(infrav1.Kind(infrav1.MillwrightClusterKind)) {
-		return nil
-	}
-	return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: object.GetNamespace(), Name: ref.Name}}}
+	return object.(*core.Cluster).Spec.InfrastructureRef.Requests(object.GetNamespace(), infrav1.Kind(infrav1.MillwrightClusterKind))
 }
 
 // ofControlPlane returns the MillwrightCluster of a control plane machine.

@@ -110,6 +110,14 @@ func (r Reference) Is(kind schema.GroupKind) bool {
 	return r.Kind == kind.Kind && group == kind.Group
 }
 
+// Requests returns a request for the object in a namespace; none if it is of another kind.
+func (r Reference) Requests(namespace string, kind schema.GroupKind) []reconcile.Request {
+	if !r.Is(kind) {
+		return nil
+	}
+	return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: namespace, Name: r.Name}}}
+}
+
 // MachineStatus holds the fields of a Machine's status that are read.
 type MachineStatus struct {
 	// NodeRef refers to the machine's node; nil while there is none.
