@@ -222,11 +222,13 @@ bench-network: qemu guest ## Measure the network between two guests against QEMU
 	MILLWRIGHT_ROUNDS=$(ROUNDS) go test -count=1 -timeout 60m -run 'TestNetworks$$' -v ./test/guest
 	@cat /proc/loadavg
 
+# The full guest is compared with QEMU alone.
 GUEST ?= small
 GUESTS ?= 3
 .PHONY: bench-guests
-bench-guests: controlplane qemu guest$(if $(filter full,$(GUEST)),-full) build ## Measure guests: time until their nodes are Ready, memory (GUEST=full GUESTS=3)
+bench-guests: controlplane qemu guest$(if $(filter full,$(GUEST)),-full) build ## Measure guests: time until their nodes are Ready, memory (GUEST=full GUESTS=3 PAIRS=5)
 	@hack/bench-guests.sh $(GUEST) $(GUESTS)
+	$(if $(filter full,$(GUEST)),MILLWRIGHT_E2E=1 MILLWRIGHT_PAIRS=$(PAIRS) go test -count=1 -timeout 3h -run 'AgainstBareQEMU$$' -v ./test/e2e)
 
 # The repository of the manager's container image, whose tag is the version.
 RELEASE_IMAGE ?= millwright-dev/millwright

@@ -26,7 +26,6 @@ import (
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	vmdriver "github.com/millwright-dev/millwright/drivers/vm"
 	"github.com/millwright-dev/millwright/internal/cli/cluster/load"
-	"github.com/millwright-dev/millwright/internal/cli/folder"
 	"github.com/millwright-dev/millwright/internal/local/controlplane"
 	"github.com/millwright-dev/millwright/internal/manager"
 	"github.com/millwright-dev/millwright/internal/vm/network/dialer"
@@ -56,6 +55,7 @@ const (
 type cluster struct {
 	t       *testing.T
 	dir     string
+	images  string // where the guest's files are served
 	process *program.Process
 	config  *rest.Config
 	client  client.Client
@@ -64,23 +64,22 @@ type cluster struct {
 // up starts a cluster, and the examples in it.
 func up(t *testing.T, flags ...string) *cluster {
 	t.Helper()
-	if os.Getenv(environment) == "" {
-		t.Skipf("takes minutes; run \"make test-e2e\", which sets %s", environment)
-	}
-	cache, err := folder.Cache()
-	if err != nil {
-		t.Fatal(err)
-	}
-	built := filepath.Join(cache, "guest-full", "current")
-	if _, err := os.Stat(filepath.Join(built, "root.raw")); err != nil {
-		t.Fatalf("there is no guest to boot, run \"make guest-full\": %v", err)
-	}
+	c := start(t, flags...)
+	// Two machines: each costs minutes.
+	c.apply("*.yaml", 2)
+	return c
+}
+
+// start starts a cluster, with the guest's files on a server of the test.
+func start(t *testing.T, flags ...string) *cluster {
+	t.Helper()
+	built := builtGuest(t, "guest-full")
 	dir, err := os.MkdirTemp("", "e2e-") // sockets have short paths
 	if err != nil {
 		t.Fatal(err)
 	}
 	images := httptest.NewServer(http.FileServer(http.Dir(built)))
-	c := &cluster{t: t, dir: dir}
+	c := &cluster{t: t, dir: dir, images: images.URL}
 	t.Cleanup(func() { c.end(t, images) })
 	c.process = program.Start(t, append([]string{
 		"up", "--guest", "full", "--dir", dir, "--api-port", "0", "--image-port", "0", "--image-servers", "127.0.0.1", "--unsafe-no-fsync", "--v", "1",
@@ -93,7 +92,6 @@ func up(t *testing.T, flags ...string) *cluster {
 	if c.client, err = client.New(c.config, client.Options{Scheme: manager.Scheme()}); err != nil {
 		t.Fatal(err)
 	}
-	c.apply(images.URL)
 	return c
 }
 
@@ -118,14 +116,12 @@ func (c *cluster) end(t *testing.T, images *httptest.Server) {
 	}
 }
 
-// apply applies examples/full, which name the ports of "up" by default, with two machines and Pods: each
-// machine costs minutes.
-func (c *cluster) apply(images string) {
+// apply applies files of examples/full, which name the ports of "up" by default, with that many machines and Pods.
+func (c *cluster) apply(pattern string, replicas int) {
 	c.t.Helper()
-	_, port, _ := strings.Cut(strings.TrimPrefix(c.config.Host, "https://"), ":")
-	own := strings.NewReplacer("replicas: 3", "replicas: 2", "http://127.0.0.1:16480", images, ":16443", ":"+port)
+	own := strings.NewReplacer("replicas: 3", fmt.Sprintf("replicas: %d", replicas), "http://127.0.0.1:16480", c.images, ":16443", ":"+c.port())
 	files := fstest.MapFS{}
-	paths, err := filepath.Glob("../../examples/full/*.yaml")
+	paths, err := filepath.Glob("../../examples/full/" + pattern)
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -139,6 +135,12 @@ func (c *cluster) apply(images string) {
 	if err := controlplane.Apply(c.t.Context(), c.config, files, "*.yaml", namespace); err != nil {
 		c.t.Fatal(err)
 	}
+}
+
+// port returns the API server's port.
+func (c *cluster) port() string {
+	_, port, _ := strings.Cut(strings.TrimPrefix(c.config.Host, "https://"), ":")
+	return port
 }
 
 // in returns the cluster for a part of the test.

@@ -37,7 +37,9 @@ func TestKubeadm(t *testing.T) {
 	cluster.eventually(late, func(g gomega.Gomega) { cluster.wantNode(g, "control-plane", first.uuid) })
 	t.Logf("its node was Ready after %s", time.Since(began).Round(time.Second))
 
-	cluster.createToken()
+	if err := cluster.client.Create(t.Context(), bootstrapToken()); err != nil {
+		t.Fatal(err)
+	}
 	began = time.Now()
 	second := machines.boot("worker", 22, 1024, cluster.joinData())
 	second.awaitConsole("bootstrap: succeeded")
@@ -195,19 +197,15 @@ discovery:
 `+registration) + end("kubeadm join --config /run/kubeadm/kubeadm-join-config.yaml ")
 }
 
-// createToken creates the bootstrap token, as Cluster API does for each worker.
-func (c *kubeadmCluster) createToken() {
-	c.Helper()
-	secret := &corev1.Secret{
+// bootstrapToken is what Cluster API makes for each worker.
+func bootstrapToken() *corev1.Secret {
+	return &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: "bootstrap-token-" + tokenID},
 		Type:       corev1.SecretTypeBootstrapToken,
 		StringData: map[string]string{
 			"token-id": tokenID, "token-secret": tokenSecret, "usage-bootstrap-authentication": "true", "usage-bootstrap-signing": "true",
 			"auth-extra-groups": "system:bootstrappers:kubeadm:default-node-token",
 		},
-	}
-	if err := c.client.Create(c.Context(), secret); err != nil {
-		c.Fatal(err)
 	}
 }
 

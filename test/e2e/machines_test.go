@@ -37,8 +37,8 @@ type machines struct {
 	dialer *dialer.Dialer
 }
 
-// newMachines prepares machines of a kind of guest.
-func newMachines(t *testing.T, kind string) *machines {
+// builtGuest returns the folder of a kind of guest, unless the test is not chosen.
+func builtGuest(t *testing.T, kind string) string {
 	t.Helper()
 	if os.Getenv(environment) == "" {
 		t.Skipf("takes minutes; run \"make test-e2e\", which sets %s", environment)
@@ -47,10 +47,17 @@ func newMachines(t *testing.T, kind string) *machines {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := &machines{T: t, built: filepath.Join(cache, kind, "current"), dir: t.TempDir()}
-	if _, err := os.Stat(filepath.Join(m.built, "root.raw")); err != nil {
+	built := filepath.Join(cache, kind, "current")
+	if _, err := os.Stat(filepath.Join(built, "root.raw")); err != nil {
 		t.Fatalf("there is no guest to boot, run \"make %s\": %v", kind, err)
 	}
+	return built
+}
+
+// newMachines prepares machines of a kind of guest.
+func newMachines(t *testing.T, kind string) *machines {
+	t.Helper()
+	m := &machines{T: t, built: builtGuest(t, kind), dir: t.TempDir()}
 	short, err := os.MkdirTemp("", "e2e-") // sockets have short paths
 	if err != nil {
 		t.Fatal(err)
@@ -93,20 +100,30 @@ type booted struct {
 	said       bytes.Buffer
 }
 
-// processors of each machine; kubeadm wants two.
-const processors = 2
-
-// boot starts a machine with user data.
+// boot starts a machine with user data. It has two processors, as kubeadm wants.
 func (m *machines) boot(name string, last byte, memoryMiB int, userData string) *booted {
 	m.Helper()
 	b := &booted{machines: m, name: name, uuid: fmt.Sprintf("6b0ff0b6-6a5f-4b8b-9c0a-0000000000%02x", last)}
+	b.start(hardware{processors: 2, memoryMiB: memoryMiB, card: &qemu.UserNetwork{
+		MAC: net.HardwareAddr{2, 0, 10, 77, 0, last}, IPv4: guests, Address4: m.address(last), Switch: m.socket, NoOutside: true,
+	}}, userData)
+	return b
+}
+
+// hardware is what differs between machines.
+type hardware struct {
+	processors, memoryMiB int
+	card                  *qemu.UserNetwork
+}
+
+// start starts QEMU, as a person could.
+func (b *booted) start(h hardware, userData string) {
+	m, name, card := b.machines, b.name, h.card
+	m.Helper()
 	accelerator, err := qemu.DetectAccelerator("")
 	m.must(err)
 	commandLine, err := os.ReadFile(filepath.Join(m.built, "cmdline"))
 	m.must(err)
-	card := &qemu.UserNetwork{
-		MAC: net.HardwareAddr{2, 0, 10, 77, 0, last}, IPv4: guests, Address4: m.address(last), Switch: m.socket, NoOutside: true,
-	}
 	metadata, err := proto.Marshal(&vmpb.VMMetadata{Name: name, NetworkConfig: &vmpb.NetworkConfig{
 		V4: &vmpb.PTPAddress{Ip: card.Guest4().String(), PeerIp: card.Gateway4().String()},
 	}})
@@ -114,7 +131,7 @@ func (m *machines) boot(name string, last byte, memoryMiB int, userData string) 
 	volume, err := seed.Image(seed.Content{InstanceID: b.uuid, HostName: name, UserData: []byte(userData)})
 	m.must(err)
 	process, err := qemu.Start(m.Context(), "", qemu.Config{
-		Name: name, UUID: b.uuid, Processor: qemu.Processor{Count: processors, Accelerator: accelerator}, MemoryMiB: memoryMiB,
+		Name: name, UUID: b.uuid, Processor: qemu.Processor{Count: h.processors, Accelerator: accelerator}, MemoryMiB: h.memoryMiB,
 		Kernel: &qemu.Kernel{
 			Path: filepath.Join(m.built, "vmlinux"), Initrd: filepath.Join(m.built, "initrd"), Cmdline: strings.TrimSpace(string(commandLine)),
 		},
@@ -132,7 +149,6 @@ func (m *machines) boot(name string, last byte, memoryMiB int, userData string) 
 		}
 	})
 	m.must(process.Cont(m.Context()))
-	return b
 }
 
 // file writes a file of the machines.
