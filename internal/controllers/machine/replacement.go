@@ -7,8 +7,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -48,7 +46,7 @@ func (c *Controller) giveUp(ctx context.Context, s *scope, what string) flow.Res
 
 // mayReplace decides, by the policy of its set, whether a Machine may become Failed now.
 func (c *Controller) mayReplace(ctx context.Context, machine *v1alpha1.Machine) (budget.Verdict, error) {
-	policy, err := c.policyOf(ctx, machine)
+	policy, err := replacement.PolicyOf(ctx, c.Client, machine)
 	if err != nil {
 		return budget.Verdict{}, err
 	}
@@ -57,23 +55,6 @@ func (c *Controller) mayReplace(ctx context.Context, machine *v1alpha1.Machine) 
 		Limit: c.Health.MaxReplacements, TotalLimit: ptr.Deref(c.Health.MaxTotalReplacements, c.Health.MaxReplacements),
 		Zone: func(of *v1alpha1.Machine) string { return c.zoneOf(ctx, of) },
 	})
-}
-
-// policyOf returns the replacement policy of the set of a Machine; nil if it has none.
-func (c *Controller) policyOf(ctx context.Context, machine *v1alpha1.Machine) (*v1alpha1.ReplacementPolicy, error) {
-	owner := metav1.GetControllerOf(machine)
-	if owner == nil || owner.Kind != "MachineSet" {
-		return nil, nil
-	}
-	set := &v1alpha1.MachineSet{}
-	err := c.Client.Get(ctx, client.ObjectKey{Namespace: machine.Namespace, Name: owner.Name}, set, client.UnsafeDisableDeepCopy)
-	switch {
-	case apierrors.IsNotFound(err):
-		return nil, nil
-	case err != nil:
-		return nil, fmt.Errorf("reading machine set %s for its replacement policy: %w", owner.Name, err)
-	}
-	return budget.Of(set), nil
 }
 
 // zoneOf returns the zone of the class of a Machine; empty if it is not known.

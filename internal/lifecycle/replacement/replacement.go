@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -263,6 +265,23 @@ func (m *member) change(change func()) {
 // pending reports whether a Machine that was allowed to become Failed is not yet.
 func pending(machine *v1alpha1.Machine) bool {
 	return budget.MayTimeOut(machine.Status.CurrentStatus.Phase) && machine.Status.CurrentStatus.PreserveExpiryTime == nil
+}
+
+// PolicyOf returns the replacement policy of the set of a Machine; nil if it has none, or no set. Errors: the set cannot be read.
+func PolicyOf(ctx context.Context, cache client.Reader, machine *v1alpha1.Machine) (*v1alpha1.ReplacementPolicy, error) {
+	owner := metav1.GetControllerOf(machine)
+	if owner == nil || owner.Kind != "MachineSet" {
+		return nil, nil
+	}
+	set := &v1alpha1.MachineSet{}
+	err := cache.Get(ctx, client.ObjectKey{Namespace: machine.Namespace, Name: owner.Name}, set, client.UnsafeDisableDeepCopy)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("reading machine set %s for its replacement policy: %w", owner.Name, err)
+	}
+	return budget.Of(set), nil
 }
 
 // PoolOf returns the pool of a Machine: by convention the name of its deployment.
