@@ -64,6 +64,8 @@ type testEnv struct {
 	waitTimeout time.Duration
 	// perHost is how many VMs may leave or enter a host at a time.
 	perHost int
+	// disks are the servers of disks.
+	disks *diskFake
 	// installation is how the controller marks VMs.
 	installation string
 }
@@ -94,7 +96,7 @@ func newTestEnvUnder(t *testing.T, fault *serverfault.Fault) *testEnv {
 // newTestEnvIn is newTestEnvUnder in a namespace that the test has already.
 func newTestEnvIn(t *testing.T, e *env.Env, fault *serverfault.Fault) *testEnv {
 	t.Helper()
-	w := &testEnv{T: t, namespace: e.Namespace, installation: e.Namespace + "/vm-controller", clients: kubernetes.NewForConfigOrDie(e.Admin), events: record.NewFakeRecorder(1000), waitTimeout: env.WaitTimeout, perHost: 1}
+	w := &testEnv{T: t, namespace: e.Namespace, installation: e.Namespace + "/vm-controller", clients: kubernetes.NewForConfigOrDie(e.Admin), events: record.NewFakeRecorder(1000), waitTimeout: env.WaitTimeout, perHost: 1, disks: newDiskFake()}
 	var err error
 	w.client, err = client.New(e.Admin, client.Options{Scheme: testScheme()})
 	w.must(err)
@@ -150,6 +152,7 @@ func (w *testEnv) start() {
 	c := New(Options{
 		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Events: w.events, Authority: w.authority, Installation: w.installation,
 		Image: "hypervisor:test", Endpoint: w.endpoint, Networks: []netip.Prefix{testNetwork}, Concurrency: 4, MigrationsPerHost: w.perHost,
+		volume: w.disks.connect,
 	})
 	w.must(c.SetupWithManager(mgr))
 	w.must(mgr.Add(c.Server(listener)))

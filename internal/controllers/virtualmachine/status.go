@@ -23,6 +23,7 @@ func (c *Controller) writeStatus(ctx context.Context, p *pass, failure error) er
 	next.Status = statusOf(before, observation{
 		pod: p.active, report: c.hypervisors.Report(before), cause: p.cause, failure: failure, addresses: p.addresses, now: p.now, oneMachine: c.OneMachine,
 		hasLease: p.active != nil && c.hypervisors.HasLease(client.ObjectKeyFromObject(before), p.active.Name),
+		served:   p.observedServer(c.hypervisors.DiskServer(before)),
 		target:   targetOf(p), image: podspec.Image(before, c.settings), fence: p.fence, noGrowth: p.noGrowth,
 	})
 	if equality.Semantic.DeepEqual(before.Status, next.Status) {
