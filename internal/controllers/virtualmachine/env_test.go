@@ -32,9 +32,11 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/disks"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/service"
 	"github.com/millwright-dev/millwright/internal/vm/identity"
+	"github.com/millwright-dev/millwright/internal/vm/storage"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 	"github.com/millwright-dev/millwright/test/env"
 	"github.com/millwright-dev/millwright/test/fixture"
@@ -64,7 +66,7 @@ type testEnv struct {
 	waitTimeout time.Duration
 	// perHost is how many VMs may leave or enter a host at a time.
 	perHost int
-	// disks are the servers of disks.
+	// disks are the servers of disks. Nil: the controller finds them over the network.
 	disks *diskFake
 	// installation is how the controller marks VMs.
 	installation string
@@ -149,10 +151,14 @@ func (w *testEnv) start() {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	w.must(err)
 	w.endpoint = listener.Addr().String()
+	var connect func(disks.Server) (storage.Volume, func(), error)
+	if w.disks != nil {
+		connect = w.disks.connect
+	}
 	c := New(Options{
 		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Events: w.events, Authority: w.authority, Installation: w.installation,
 		Image: "hypervisor:test", Endpoint: w.endpoint, Networks: []netip.Prefix{testNetwork}, Concurrency: 4, MigrationsPerHost: w.perHost,
-		volume: w.disks.connect,
+		volume: connect,
 	})
 	w.must(c.SetupWithManager(mgr))
 	w.must(mgr.Add(c.Server(listener)))

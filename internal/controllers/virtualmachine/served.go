@@ -175,8 +175,8 @@ func (c *Controller) createServer(ctx context.Context, p *pass) error {
 	if err != nil {
 		return err
 	}
-	if !authority.IsServer(&live.Status, p.vm.Status.DiskServer.PodName) {
-		return errStale
+	if !authority.IsServer(&live.Status, p.vm.Status.DiskServer.PodName) || live.Status.DiskServer.PodUID != "" {
+		return errStale // no two Pods have the same name
 	}
 	pod, err := podspec.DiskServer(live, c.holder(p), c.settings)
 	if err != nil {
@@ -303,6 +303,9 @@ func (c *Controller) awaitRevoked(ctx context.Context, p *pass) flow.Result {
 	return flow.Continue()
 }
 
+// reasonTokenRevoked is a reason of the condition DisksServed.
+const reasonTokenRevoked = "TokenRevoked"
+
 // serverCause returns why no hypervisor can have the disks.
 func (c *Controller) serverCause(p *pass) *cause {
 	condition := disksServed(p.vm, p.observedServer(c.hypervisors.DiskServer(p.vm)))
@@ -339,6 +342,10 @@ func disksServed(vm *v1alpha1.VirtualMachine, o serverObservation) metav1.Condit
 		return startingServer(o, not)
 	case o.next || authority.AccessOf(vm) == authority.AccessAwaited:
 		return not(v1alpha1.ReasonStorageNotRevoked, "Pod %s has not confirmed that no earlier hypervisor can change the disks%s", o.pod.Name, because(o.asked.Err))
+	case authority.AccessOf(vm) == authority.AccessRevoked:
+		return not(reasonTokenRevoked, "Pod %s refuses the fencing token of the hypervisor: the virtual machine starts again from its disk.", o.pod.Name)
+	case o.asked.Err == nil && !o.asked.Done:
+		return not(v1alpha1.ReasonDiskServerStarting, "Pod %s opens the disks to the hypervisor.", o.pod.Name)
 	case o.asked.Err != nil:
 		return not(v1alpha1.ReasonDiskServerUnreachable, "Pod %s does not open the disks to the hypervisor%s", o.pod.Name, because(o.asked.Err))
 	}

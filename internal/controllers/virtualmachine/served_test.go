@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
@@ -22,9 +23,11 @@ import (
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/disks"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
+	"github.com/millwright-dev/millwright/internal/vm/identity"
 	"github.com/millwright-dev/millwright/internal/vm/lease"
 	"github.com/millwright-dev/millwright/internal/vm/storage"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+	storagepb "github.com/millwright-dev/millwright/proto/storage"
 	"github.com/millwright-dev/millwright/test/fixture"
 )
 
@@ -264,6 +267,59 @@ func TestServedDisks(t *testing.T) {
 	w.eventually("the VM is gone", func() bool { return w.gone(&v1alpha1.VirtualMachine{}, "a") })
 }
 
+// diskServer is a server of disks on the network, which obeys the VM controller only.
+type diskServer struct {
+	storagepb.UnimplementedDiskServerServer
+	pod   string
+	calls chan string
+}
+
+func (d *diskServer) Open(ctx context.Context, request *storagepb.OpenRequest) (*storagepb.OpenResponse, error) {
+	caller, err := identity.FromContext(ctx)
+	d.calls <- fmt.Sprintf("open %s %v %v", request.GetPod(), caller.IsController(), err)
+	return &storagepb.OpenResponse{Address: "10.0.0.1:4711", Pod: d.pod}, nil
+}
+
+func (d *diskServer) Revoke(ctx context.Context, _ *storagepb.RevokeRequest) (*storagepb.RevokeResponse, error) {
+	caller, err := identity.FromContext(ctx)
+	d.calls <- fmt.Sprintf("revoke %v %v", caller.IsController(), err)
+	return &storagepb.RevokeResponse{}, nil
+}
+
+// TestServerOnTheNetwork: the VM controller finds the server where that has said, and proves who it is. It asks nobody with the
+// certificate of another Pod.
+func TestServerOnTheNetwork(t *testing.T) {
+	w := newTestEnv(t)
+	w.stop()
+	w.disks = nil
+	w.start()
+	w.declare("a", beServed)
+	pod := w.awaitServer("a", "")
+	w.schedule(pod)
+	served := &diskServer{pod: pod.Name, calls: make(chan string, 100)}
+	register := func(server *grpc.Server) { storagepb.RegisterDiskServerServer(server, served) }
+	report := func(sequence uint64, endpoint string) {
+		w.hypervisor("a", pod, 1).report(vmpb.ReportStateRequest_STATE_RUNNING, func(r *vmpb.ReportStateRequest) {
+			r.ImagePrepared, r.Endpoint, r.Sequence = true, endpoint, sequence
+		})
+	}
+	other, _, _ := w.running("other")
+	report(1, w.listenIn(other, register))
+	w.awaitReady("a", v1alpha1.ReasonStorageNotRevoked)
+	if len(served.calls) > 0 {
+		t.Errorf("the VM controller asks another Pod: %s", <-served.calls)
+	}
+	report(2, w.listenIn(pod, register))
+	hypervisor := w.awaitPod("a", "")
+	w.schedule(hypervisor)
+	w.wantServed(w.hypervisor("a", hypervisor, 1).lease(), pod)
+	for _, want := range []string{"revoke true <nil>", "open " + hypervisor.Name + " true <nil>"} {
+		if got := <-served.calls; got != want {
+			t.Errorf("the server is asked %s, want %s", got, want)
+		}
+	}
+}
+
 // TestNobodyBeforeTheRevocation: nobody gets the VM while the server has not revoked who had it; another leader repeats that.
 func TestNobodyBeforeTheRevocation(t *testing.T) {
 	for name, how := range map[string]func(ctx context.Context) error{
@@ -411,7 +467,7 @@ func TestServedDisksAreTakenBack(t *testing.T) {
 	again := w.hypervisor("a", m.from, 9)
 	w.must(again.switchOver(m.source.us))
 	stream := again.lease()
-	for update := stream(); update.GetDiskServer() == nil; update = stream() {
+	for update := stream(); update.GetValidFor() == nil || update.GetDiskServer() == nil; update = stream() {
 		if update.GetStatus() != vmpb.RunLeaseUpdate_STATUS_OK {
 			t.Fatalf("the source is answered %v", update)
 		}

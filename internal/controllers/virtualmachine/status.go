@@ -109,5 +109,5 @@ var warnings = []string{v1alpha1.ReasonUnschedulable, v1alpha1.ReasonImagePullFa
 
 // transient reports whether a reason is normal for a VM without a Pod.
 func transient(reason string) bool {
-	return reason == reasonCreating || reason == reasonTerminating || reason == reasonVolumePending
+	return reason == reasonCreating || reason == reasonTerminating || reason == reasonVolumePending || reason == v1alpha1.ReasonDiskServerStarting
 }

@@ -113,11 +113,10 @@ func (r *Registry) Lease(ctx context.Context, us *vmpb.HypervisorID, live bool) 
 		case found == granted || found == awaited:
 			update.Status, update.Paused = vmpb.RunLeaseUpdate_STATUS_OK, vm.Spec.Mode == v1alpha1.ModePause
 			update.Migrate = found == granted && migration.OrderOf(vm).Given
-			if found == awaited {
-				update.FencingToken = uint64(vm.Status.Migration.TargetFencingToken)
-			}
 			if found == granted {
 				update.Grow = growth(vm)
+			} else {
+				update.FencingToken = uint64(vm.Status.Migration.TargetFencingToken)
 			}
 			return true, nil
 		case !live:

@@ -43,27 +43,28 @@ const (
 
 // Next decides what to do with the Pod of a server. There is a next one only when the last one has ended.
 func Next(f Facts) Step {
-	var step Step
-	switch {
-	case f.Stored == nil || f.Stored.PodName == "":
-		step = Reserve
-	case f.Pod != nil && f.Stored.PodUID != "" && f.Pod.UID != f.Stored.PodUID:
-		step = Reserve // the name is another's
-	case f.Pod != nil && podstate.Finished(f.Pod):
-		step = Reserve
-	case f.Pod != nil && f.Stored.PodUID == "":
-		return Record
-	case f.Pod != nil:
-		return Keep
-	case f.Stored.PodUID == "":
-		step = Create
-	default:
-		step = Reserve // it is gone
-	}
-	if slices.ContainsFunc(f.Others, podstate.Alive) {
+	step := f.next()
+	if (step == Reserve || step == Create) && slices.ContainsFunc(f.Others, podstate.Alive) {
 		return Await
 	}
 	return step
+}
+
+// next is the step if there is no other server.
+func (f Facts) next() Step {
+	switch {
+	case f.Stored == nil || f.Stored.PodName == "":
+		return Reserve
+	case f.Pod == nil && f.Stored.PodUID == "":
+		return Create
+	case f.Pod == nil || podstate.Finished(f.Pod):
+		return Reserve
+	case f.Stored.PodUID == "":
+		return Record
+	case f.Stored.PodUID != f.Pod.UID:
+		return Reserve // the name is another's
+	}
+	return Keep
 }
 
 // Served returns the Pod that serves the disks; nil if none may.
