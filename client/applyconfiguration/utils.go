@@ -134,6 +134,8 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &applyconfigurationvmv1alpha1.DataDiskApplyConfiguration{}
 	case vmv1alpha1.SchemeGroupVersion.WithKind("DataDiskStatus"):
 		return &applyconfigurationvmv1alpha1.DataDiskStatusApplyConfiguration{}
+	case vmv1alpha1.SchemeGroupVersion.WithKind("DiskServerStatus"):
+		return &applyconfigurationvmv1alpha1.DiskServerStatusApplyConfiguration{}
 	case vmv1alpha1.SchemeGroupVersion.WithKind("DiskSize"):
 		return &applyconfigurationvmv1alpha1.DiskSizeApplyConfiguration{}
 	case vmv1alpha1.SchemeGroupVersion.WithKind("InitialImage"):

@@ -67,7 +67,8 @@ var rules = []rule{
 		from: []string{"internal/controllers/virtualmachine"},
 		may: []string{
 			"api", "proto", "internal/reconcile/flow", "internal/reconcile/events", "internal/reconcile/expectations",
-			"internal/reconcile/messages", "internal/reconcile/shutdown", "internal/connlimit", "internal/vm/identity", "internal/vm/lease",
+			"internal/reconcile/messages", "internal/reconcile/shutdown", "internal/reconcile/tasks", "internal/connlimit", "internal/vm/identity",
+			"internal/vm/lease", "internal/vm/storage",
 		},
 	},
 	{from: []string{"drivers/vm"}, may: []string{"api", "driver"}, never: []string{"internal"}},

@@ -41,6 +41,9 @@ type VirtualMachineStatus struct {
 	// it relies on storage locking.
 	// +optional
 	Lease *VirtualMachineLease `json:"lease,omitempty"`
+	// DiskServer is the server of the disks, with diskAccess Served. Absent: there was none yet.
+	// +optional
+	DiskServer *DiskServerStatus `json:"diskServer,omitempty"`
 	// Conditions of the VM, by type.
 	// +listType=map
 	// +listMapKey=type
@@ -106,6 +109,19 @@ type VirtualMachineLease struct {
 	TransitionTime metav1.Time `json:"transitionTime"`
 }
 
+// DiskServerStatus is what is stored of the server of a VM's disks.
+type DiskServerStatus struct {
+	// PodName is the Pod of the server. It is stored before the Pod exists.
+	PodName string `json:"podName"`
+	// PodUID is the UID of that Pod. Empty: it does not exist yet.
+	// +optional
+	PodUID types.UID `json:"podUID,omitempty"`
+	// RevokedToken is the highest fencing token that the server has revoked, as far as is known: who attached the disks
+	// with one up to it cannot change them any more. The hypervisor whose lease has the next token gets it; others wait.
+	// +optional
+	RevokedToken int64 `json:"revokedToken,omitempty"`
+}
+
 // LeaseState is the state of a lease.
 //
 // +kubebuilder:validation:Enum=Open;Suspected;Revoked;Released
@@ -145,6 +161,10 @@ type VirtualMachineMigration struct {
 	// is ephemeral. Claims of data disks have the names of that Pod and of the disk.
 	// +optional
 	TargetVolumeClaimName string `json:"targetVolumeClaimName,omitempty"`
+	// TargetFencingToken is the token with which the target attaches the disks, and that of its lease when it has got the VM.
+	// 0: it has disks of its own.
+	// +optional
+	TargetFencingToken int64 `json:"targetFencingToken,omitempty"`
 	// Reason is why the migration failed, in one word. Empty while it has not.
 	// +optional
 	Reason string `json:"reason,omitempty"`
@@ -239,6 +259,22 @@ const (
 	// ConditionFenced reports whether the VM was taken from a host because of AnnotationFence, or why the last
 	// such annotation did nothing. Absent: there was none.
 	ConditionFenced = "Fenced"
+
+	// ConditionDisksServed reports whether the hypervisor can attach the disks at their server. Absent: the VM has no server
+	// of disks.
+	ConditionDisksServed = "DisksServed"
+
+	// ReasonDiskServerStarting is the reason of ConditionDisksServed, and of ConditionReady while a hypervisor waits for it,
+	// when the server of the disks does not serve yet.
+	ReasonDiskServerStarting = "DiskServerStarting"
+
+	// ReasonDiskServerUnreachable is the reason of ConditionDisksServed when the VM controller cannot have the server of
+	// the disks serve them to the hypervisor.
+	ReasonDiskServerUnreachable = "DiskServerUnreachable"
+
+	// ReasonStorageNotRevoked is the reason of ConditionDisksServed and ConditionReady while the server of the disks has not
+	// confirmed that hypervisors of before cannot change them any more. Until then no other one gets the VM.
+	ReasonStorageNotRevoked = "StorageNotRevoked"
 
 	// ReasonHostUnreachable is the reason of ConditionReady when the host of the VM does not answer, so that
 	// the guest may be running. See AnnotationFence.

@@ -49,6 +49,10 @@ type VirtualMachineList struct {
 // effect at once, other changes when the next hypervisor of the VM starts.
 //
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.uuid) || has(self.uuid) && self.uuid == oldSelf.uuid",message="uuid cannot be changed once it is set",fieldPath=".uuid"
+// +kubebuilder:validation:XValidation:rule="(has(self.diskAccess) && self.diskAccess == 'Served') == (has(oldSelf.diskAccess) && oldSelf.diskAccess == 'Served')",message="diskAccess cannot be changed"
+// +kubebuilder:validation:XValidation:rule="!has(self.diskAccess) || self.diskAccess != 'Served' || has(self.leaseMode) && self.leaseMode == 'FullLeases'",message="diskAccess Served needs leaseMode FullLeases"
+// +kubebuilder:validation:XValidation:rule="!has(self.diskAccess) || self.diskAccess != 'Served' || has(self.volumeClaimTemplate)",message="diskAccess Served needs a volumeClaimTemplate: a disk that lives as long as a Pod is not served"
+// +kubebuilder:validation:XValidation:rule="!has(self.diskAccess) || self.diskAccess != 'Served' || (!has(self.volumeClaimTemplate) || !has(self.volumeClaimTemplate.spec.volumeMode) || self.volumeClaimTemplate.spec.volumeMode != 'Block') && (!has(self.dataDisks) || self.dataDisks.all(disk, !has(disk.volumeClaimTemplate.spec.volumeMode) || disk.volumeClaimTemplate.spec.volumeMode != 'Block'))",message="diskAccess Served needs disks of volumeMode Filesystem"
 type VirtualMachineSpec struct {
 	// InitialImage is written to the VM's disk before the first start, and never
 	// again. Without one the VM starts from the disk as the storage delivers it.
@@ -127,6 +131,9 @@ type VirtualMachineSpec struct {
 	// +kubebuilder:validation:Maximum=600
 	// +optional
 	LeaseDurationSeconds int32 `json:"leaseDurationSeconds,omitempty"`
+	// DiskAccess is how hypervisors reach the disks of this VM. Empty: Direct. It cannot be changed.
+	// +optional
+	DiskAccess DiskAccess `json:"diskAccess,omitempty"`
 	// UUID of the VM, which the guest sees as its system UUID. If it is empty, the VM
 	// controller sets a random one. It cannot be changed once it is set.
 	// +kubebuilder:validation:Pattern=`^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`
@@ -206,6 +213,19 @@ const (
 	LeaseFullLeases LeaseMode = "FullLeases"
 )
 
+// DiskAccess is how hypervisors reach the disks of a VM.
+//
+// +kubebuilder:validation:Enum=Direct;Served
+type DiskAccess string
+
+const (
+	// DiskAccessDirect mounts the disks into the Pods of hypervisors. It is the default.
+	DiskAccessDirect DiskAccess = "Direct"
+	// DiskAccessServed mounts them into a Pod of their own, which serves them to the hypervisor with the current fencing
+	// token and refuses those with earlier ones. Only with LeaseFullLeases, and disks that are files on volumes of claims.
+	DiskAccessServed DiskAccess = "Served"
+)
+
 const (
 	// Finalizer keeps a VirtualMachine until its hypervisor has ended and its disk is
 	// deleted.
@@ -216,6 +236,10 @@ const (
 
 	// LabelDataDisk is a label of the claims of data disks: the disk's name.
 	LabelDataDisk = "vm.metropolis.monogon.dev/data-disk"
+
+	// LabelDiskServer is a label of the Pods that serve the disks of a VM, with DiskAccessServed: "true". Hypervisors have
+	// none.
+	LabelDiskServer = "vm.metropolis.monogon.dev/disk-server"
 
 	// LabelAntiAffinityGroup is a label of the Pods of a VM with spec.antiAffinity: its group.
 	LabelAntiAffinityGroup = "vm.metropolis.monogon.dev/anti-affinity-group"

@@ -2127,6 +2127,9 @@ var schemaYAML = typed.YAMLObject(`types:
                 elementRelationship: associative
                 keys:
                 - name
+          - name: diskAccess
+            type:
+              scalar: string
           - name: failureDomain
             type:
               scalar: string
@@ -2462,6 +2465,19 @@ var schemaYAML = typed.YAMLObject(`types:
                 elementRelationship: associative
                 keys:
                 - name
+          - name: diskServer
+            type:
+              map:
+                fields:
+                - name: podName
+                  type:
+                    scalar: string
+                - name: podUID
+                  type:
+                    scalar: string
+                - name: revokedToken
+                  type:
+                    scalar: numeric
           - name: growDisks
             type:
               list:
@@ -2531,6 +2547,9 @@ var schemaYAML = typed.YAMLObject(`types:
                 - name: startTime
                   type:
                     scalar: string
+                - name: targetFencingToken
+                  type:
+                    scalar: numeric
                 - name: targetNodeName
                   type:
                     scalar: string

@@ -134,6 +134,9 @@ func (c *Controller) createPod(ctx context.Context, p *pass) flow.Result {
 	if err != nil {
 		return flow.Fail(err)
 	}
+	if served(live) && live.Generation != p.vm.Generation {
+		return flow.Fail(errStale) // the disks are served that the spec had
+	}
 	pod, err := podspec.Pod(live, c.settings)
 	if err != nil {
 		return flow.Fail(err)
@@ -223,7 +226,7 @@ func (c *Controller) deletePods(ctx context.Context, p *pass) flow.Result {
 		if err := c.APIReader.List(ctx, list, client.InNamespace(p.vm.Namespace), ofVM(p.vm)); err != nil {
 			return flow.Fail(fmt.Errorf("listing pods: %w", err))
 		}
-		pods = ownedPods(p.vm, list)
+		pods, p.servers = hypervisorsAndServers(ownedPods(p.vm, list))
 	}
 	if len(pods) == 0 {
 		return flow.Continue()
@@ -234,12 +237,35 @@ func (c *Controller) deletePods(ctx context.Context, p *pass) flow.Result {
 	return flow.Wait(goneCheck, "the end of the hypervisor")
 }
 
+// deleteServers waits until the Pods that served the disks are gone, which DeletePods has found.
+func (c *Controller) deleteServers(ctx context.Context, p *pass) flow.Result {
+	if len(p.servers) == 0 {
+		return flow.Continue()
+	}
+	if err := c.delete(ctx, p.servers); err != nil {
+		return flow.Fail(err)
+	}
+	return flow.Wait(goneCheck, "the end of the server of the disks")
+}
+
 // goneCheck is the interval of checks whether an object is gone: there is no event if the
 // cache never had it.
 const goneCheck = 30 * time.Second
 
 func ofVM(vm *v1alpha1.VirtualMachine) client.MatchingLabels {
 	return client.MatchingLabels{v1alpha1.LabelVM: vm.Name}
+}
+
+// hypervisorsAndServers returns the Pods of a VM by what they are.
+func hypervisorsAndServers(pods []*corev1.Pod) (hypervisors, servers []*corev1.Pod) {
+	for _, pod := range pods {
+		if podspec.IsDiskServer(pod) {
+			servers = append(servers, pod)
+		} else {
+			hypervisors = append(hypervisors, pod)
+		}
+	}
+	return hypervisors, servers
 }
 
 func ownedPods(vm *v1alpha1.VirtualMachine, list *corev1.PodList) []*corev1.Pod {

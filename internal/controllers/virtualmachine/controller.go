@@ -35,6 +35,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/authority"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/disks"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/ipam"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podstate"
@@ -43,7 +44,9 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/events"
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 	"github.com/millwright-dev/millwright/internal/reconcile/shutdown"
+	"github.com/millwright-dev/millwright/internal/reconcile/tasks"
 	"github.com/millwright-dev/millwright/internal/vm/identity"
+	"github.com/millwright-dev/millwright/internal/vm/storage"
 )
 
 // Options configure a Controller. All fields are needed unless they say otherwise.
@@ -92,7 +95,13 @@ type Options struct {
 	MigrationsPerHost int
 	// Concurrency is how many VirtualMachines are reconciled at a time. 0: one.
 	Concurrency int
+
+	// volume connects to a server of disks. Nil: as the service does.
+	volume func(server disks.Server) (volume storage.Volume, end func(), err error)
 }
+
+// diskCalls is how many servers of disks are asked at a time.
+const diskCalls = 32
 
 // Controller reconciles VirtualMachines. Make one with New.
 type Controller struct {
@@ -105,6 +114,8 @@ type Controller struct {
 	registry    *authority.Registry
 	hypervisors *service.Service
 	addresses   *ipam.Allocator
+	disks       *disks.Caller
+	calls       *tasks.Runner // of disks
 	memory      expectations.Memory[memory]
 	queue       atomic.Pointer[workqueue.TypedRateLimitingInterface[reconcile.Request]]
 }
@@ -114,6 +125,7 @@ type memory struct {
 	backoff backoff
 	events  events.Said
 	lease   leaseMemory
+	served  servedMemory
 }
 
 // New returns a Controller.
@@ -135,8 +147,17 @@ func New(opts Options) *Controller {
 		},
 		registry:  &authority.Registry{Client: opts.Client, APIReader: opts.APIReader, Clock: opts.Clock, MigrationsPerHost: opts.MigrationsPerHost},
 		addresses: ipam.New(opts.Networks),
+		calls:     tasks.New(diskCalls),
 	}
-	c.hypervisors = service.New(service.Options{Registry: c.registry, Authority: opts.Authority, Identity: opts.Identity, Enqueue: c.enqueue, Refused: c.sayRefused})
+	if c.volume == nil {
+		c.volume = func(server disks.Server) (storage.Volume, func(), error) {
+			return c.hypervisors.Volume(server.VM, server.Pod, server.Endpoint)
+		}
+	}
+	c.disks = disks.New(disks.Options{Connect: c.volume, Go: c.calls.Go, Enqueue: c.enqueue, Clock: opts.Clock})
+	c.hypervisors = service.New(service.Options{
+		Registry: c.registry, Authority: opts.Authority, Identity: opts.Identity, Enqueue: c.enqueue, Refused: c.sayRefused, Disks: c.disks.Attachment,
+	})
 	return c
 }
 
@@ -178,6 +199,9 @@ func CacheByObject() map[client.Object]cache.ByObject {
 func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 	if err := addIndexes(context.Background(), mgr.GetFieldIndexer()); err != nil {
 		return err
+	}
+	if err := mgr.Add(c.calls); err != nil {
+		return fmt.Errorf("adding the calls of servers of disks: %w", err)
 	}
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named("virtualmachine").
@@ -280,5 +304,6 @@ func (c *Controller) forget(vm types.NamespacedName) {
 		c.enqueue(other, 0)
 	}
 	c.hypervisors.Forget(vm)
+	c.disks.Forget(vm)
 	c.memory.Forget(vm)
 }

@@ -25,7 +25,7 @@ func (c *Controller) observePods(ctx context.Context, p *pass) flow.Result {
 	if err != nil {
 		return flow.Fail(fmt.Errorf("listing pods of %s: %w", p.vm.Name, err))
 	}
-	p.pods = ownedPods(p.vm, list)
+	p.pods, p.servers = hypervisorsAndServers(ownedPods(p.vm, list))
 	authority := p.vm.Status.VirtualMachineAuthority
 	if authority.ActivePodName == "" {
 		return flow.Continue()
@@ -81,6 +81,9 @@ func (c *Controller) elect(ctx context.Context, p *pass) flow.Result {
 	if len(candidates) == 0 {
 		return flow.Continue()
 	}
+	if served(p.vm) {
+		return c.giveUp(ctx, p, candidates)
+	}
 	if slices.ContainsFunc(candidates, podspec.IsTarget) {
 		unknown, err := c.unknownDisks(ctx, p, candidates)
 		if err != nil {
@@ -109,6 +112,17 @@ func (c *Controller) elect(ctx context.Context, p *pass) flow.Result {
 		return flow.Fail(err)
 	}
 	return flow.Wait(goneCheck, "the end of the other hypervisors")
+}
+
+// giveUp ends the hypervisors of a VM whose status was lost: nobody knows with which tokens they have the disks.
+func (c *Controller) giveUp(ctx context.Context, p *pass, pods []*corev1.Pod) flow.Result {
+	if _, err := c.confirm(ctx, p); err != nil {
+		return flow.Fail(err)
+	}
+	if err := c.delete(ctx, pods); err != nil {
+		return flow.Fail(err)
+	}
+	return flow.Wait(goneCheck, "the end of the hypervisors")
 }
 
 // keeper returns which of several hypervisors to keep: the only one with an open run lease

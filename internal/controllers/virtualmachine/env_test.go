@@ -32,9 +32,11 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/disks"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/service"
 	"github.com/millwright-dev/millwright/internal/vm/identity"
+	"github.com/millwright-dev/millwright/internal/vm/storage"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 	"github.com/millwright-dev/millwright/test/env"
 	"github.com/millwright-dev/millwright/test/fixture"
@@ -64,6 +66,8 @@ type testEnv struct {
 	waitTimeout time.Duration
 	// perHost is how many VMs may leave or enter a host at a time.
 	perHost int
+	// disks are the servers of disks. Nil: the controller finds them over the network.
+	disks *diskFake
 	// installation is how the controller marks VMs.
 	installation string
 }
@@ -94,7 +98,7 @@ func newTestEnvUnder(t *testing.T, fault *serverfault.Fault) *testEnv {
 // newTestEnvIn is newTestEnvUnder in a namespace that the test has already.
 func newTestEnvIn(t *testing.T, e *env.Env, fault *serverfault.Fault) *testEnv {
 	t.Helper()
-	w := &testEnv{T: t, namespace: e.Namespace, installation: e.Namespace + "/vm-controller", clients: kubernetes.NewForConfigOrDie(e.Admin), events: record.NewFakeRecorder(1000), waitTimeout: env.WaitTimeout, perHost: 1}
+	w := &testEnv{T: t, namespace: e.Namespace, installation: e.Namespace + "/vm-controller", clients: kubernetes.NewForConfigOrDie(e.Admin), events: record.NewFakeRecorder(1000), waitTimeout: env.WaitTimeout, perHost: 1, disks: newDiskFake()}
 	var err error
 	w.client, err = client.New(e.Admin, client.Options{Scheme: testScheme()})
 	w.must(err)
@@ -147,9 +151,14 @@ func (w *testEnv) start() {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	w.must(err)
 	w.endpoint = listener.Addr().String()
+	var connect func(disks.Server) (storage.Volume, func(), error)
+	if w.disks != nil {
+		connect = w.disks.connect
+	}
 	c := New(Options{
 		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Events: w.events, Authority: w.authority, Installation: w.installation,
 		Image: "hypervisor:test", Endpoint: w.endpoint, Networks: []netip.Prefix{testNetwork}, Concurrency: 4, MigrationsPerHost: w.perHost,
+		volume: connect,
 	})
 	w.must(c.SetupWithManager(mgr))
 	w.must(mgr.Add(c.Server(listener)))

@@ -37,6 +37,12 @@ func (c *Controller) growDisks(ctx context.Context, p *pass) flow.Result {
 	if err != nil {
 		return flow.Fail(err)
 	}
+	if served(p.vm) {
+		if len(growing) > 0 {
+			p.noGrowth = causef(reasonCannotGrow, "Disks that a server serves grow when the virtual machine starts.")
+		}
+		return flow.Continue()
+	}
 	var ready []v1alpha1.DiskSize
 	for _, disk := range growing {
 		grown, err := c.grow(ctx, p, disk)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/authority"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/disks"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podstate"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
@@ -28,7 +29,8 @@ type pass struct {
 	// Set by ObservePods. active is the authoritative Pod, dead or alive; nil if there is
 	// none. Reserve clears it, CreatePod sets it again. nameTaken reports whether a Pod of
 	// another object has the reserved name.
-	pods      []*corev1.Pod
+	pods      []*corev1.Pod // of hypervisors
+	servers   []*corev1.Pod // that serve the disks
 	active    *corev1.Pod
 	nameTaken bool
 
@@ -36,6 +38,13 @@ type pass struct {
 	claim     string   // of the disk; empty if it is ephemeral. Set by EnsureClaim
 	cause     *cause   // why there is no Pod. Set by the step that ended the pass
 	free      bool     // no hypervisor can have the last lease any more. Set by WatchLease
+
+	// Set by ServeDisks and AwaitDisks, if a server has the disks: its Pod, nil if there is none; its process once it serves; what
+	// that has answered; and whether the next hypervisor waits until it has revoked the tokens of before.
+	server   *corev1.Pod
+	serves   *disks.Server
+	asked    disks.State
+	revoking bool
 
 	// noGrowth is why a volume cannot grow; nil if all can. Set by GrowDisks.
 	noGrowth *cause
@@ -72,6 +81,7 @@ func (c *Controller) runSteps() []flow.Step[*pass] {
 		{Name: "Migrate", Run: c.migrate},
 		{Name: "RemoveOtherPods", Run: c.removeOtherPods},
 		{Name: "RemoveOtherClaims", Run: c.removeOtherClaims},
+		{Name: "ServeDisks", Run: c.serveDisks},
 		{Name: "GrowDisks", Run: c.growDisks},
 		{Name: "KeepLivingPod", Run: c.keepLivingPod},
 		{Name: "Validate", Run: c.validate},
@@ -81,18 +91,20 @@ func (c *Controller) runSteps() []flow.Step[*pass] {
 		{Name: "EnsureDataClaims", Run: c.ensureDataClaims},
 		{Name: "AwaitLease", Run: c.awaitLease},
 		{Name: "AwaitNextAttempt", Run: c.awaitNextAttempt},
+		{Name: "AwaitDisks", Run: c.awaitDisks},
 		{Name: "Reserve", Run: c.reserve},
 		{Name: "AfterFence", Run: c.afterFence},
 		{Name: "CreatePod", Run: c.createPod},
 	}
 }
 
-// deletionSteps delete a VM's hypervisors, and then its disk.
+// deletionSteps delete a VM's hypervisors, then the server of its disks, and then those.
 func (c *Controller) deletionSteps() []flow.Step[*pass] {
 	return []flow.Step[*pass]{
 		{Name: "ObservePods", Run: c.observePods},
 		{Name: "RefuseFence", Run: c.fence},
 		{Name: "DeletePods", Run: c.deletePods},
+		{Name: "DeleteServers", Run: c.deleteServers},
 		{Name: "DeleteClaims", Run: c.deleteClaims},
 		{Name: "RemoveFinalizer", Run: c.removeFinalizer},
 	}

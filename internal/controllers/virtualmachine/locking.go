@@ -23,6 +23,9 @@ func storageLocking(vm *v1alpha1.VirtualMachine, o observation) metav1.Condition
 		onVolume = podspec.ClaimName(o.pod) != ""
 	}
 	switch {
+	case served(vm):
+		condition.Status, condition.Reason = metav1.ConditionFalse, string(v1alpha1.DiskAccessServed)
+		condition.Message = "Not needed: the server of the disks refuses all hypervisors but the one with the current fencing token."
 	case vm.Status.Lease != nil:
 		condition.Status, condition.Reason = metav1.ConditionFalse, reasonFullLeases
 		condition.Message = "Not needed: leases that expire keep a second guest from running."

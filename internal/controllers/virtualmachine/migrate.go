@@ -246,7 +246,7 @@ func (c *Controller) removeOtherClaims(ctx context.Context, p *pass) flow.Result
 		return flow.Fail(err)
 	}
 	unused := slices.DeleteFunc(slices.Clone(claims), func(claim corev1.PersistentVolumeClaim) bool {
-		return !isUnused(p.vm, &claim, claims, p.pods)
+		return !isUnused(p.vm, &claim, claims, slices.Concat(p.pods, p.servers))
 	})
 	if len(unused) == 0 {
 		return flow.Continue()

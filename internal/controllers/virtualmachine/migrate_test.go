@@ -96,15 +96,23 @@ func (w *testEnv) awaitTarget(name, not string) *corev1.Pod {
 // serve has a target's services answer, and returns their endpoint.
 func (w *testEnv) serve(pod *corev1.Pod) string {
 	w.Helper()
+	return w.listenIn(pod, func(server *grpc.Server) {
+		answers := health.NewServer()
+		answers.SetServingStatus(vmpb.Hypervisor_ServiceDesc.ServiceName, healthpb.HealthCheckResponse_SERVING)
+		healthpb.RegisterHealthServer(server, answers)
+	})
+}
+
+// listenIn serves with the identity of a Pod, and returns the endpoint.
+func (w *testEnv) listenIn(pod *corev1.Pod, register func(*grpc.Server)) string {
+	w.Helper()
 	file := filepath.Join(w.TempDir(), "token")
 	w.must(os.WriteFile(file, []byte(w.token(pod, vmpb.TokenAudience)), 0o600))
 	certificate, _ := w.authority.PEM()
 	credentials, err := identity.ForHypervisor(identity.Options{Authority: certificate, TokenFile: file, Endpoint: w.endpoint})
 	w.must(err)
 	server := grpc.NewServer(credentials.ServerOptions()...)
-	answers := health.NewServer()
-	answers.SetServingStatus(vmpb.Hypervisor_ServiceDesc.ServiceName, healthpb.HealthCheckResponse_SERVING)
-	healthpb.RegisterHealthServer(server, answers)
+	register(server)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	w.must(err)
 	go func() { _ = server.Serve(listener) }()

@@ -76,6 +76,8 @@ type observation struct {
 
 	fence *metav1.Condition // what became of the annotation; nil if there was none
 
+	served serverObservation // of the disks, if a server has them
+
 	target *corev1.Pod // of the migration under way, or of the last one; nil if it is not known
 }
 
@@ -118,6 +120,9 @@ func statusOf(vm *v1alpha1.VirtualMachine, o observation) v1alpha1.VirtualMachin
 		meta.RemoveStatusCondition(&status.Conditions, v1alpha1.ConditionHypervisorCurrent)
 	}
 	restartNeeded(vm, o, &status.Conditions, set)
+	if served(vm) && vm.DeletionTimestamp.IsZero() {
+		set(disksServed(vm, o.served))
+	}
 	ready := readiness(vm, o)
 	ready.Type = v1alpha1.ConditionReady
 	set(ready)
@@ -167,7 +172,7 @@ func phase(vm *v1alpha1.VirtualMachine, o observation, reason string) v1alpha1.V
 		return v1alpha1.PhaseTerminating
 	case reason == reasonLost, reason == v1alpha1.ReasonLeaseExpiring && podstate.Alive(o.pod):
 		return v1alpha1.PhaseLost
-	case podstate.Alive(o.pod) && slices.Contains(reasonsOfGuest, reason):
+	case podstate.Alive(o.pod) && (slices.Contains(reasonsOfGuest, reason) || reason == v1alpha1.ReasonStorageNotRevoked):
 		return v1alpha1.PhaseRunning
 	case vm.Status.ActivePodUID != "" && !podstate.Alive(o.pod) && !unprepared:
 		return v1alpha1.PhaseStopped
@@ -225,6 +230,10 @@ func livingReadiness(vm *v1alpha1.VirtualMachine, o observation, not func(reason
 		return metav1.Condition{
 			Status: metav1.ConditionUnknown, Reason: v1alpha1.ReasonLeaseExpiring, Message: leaseMessage(vm),
 		}
+	}
+	if authority.AccessOf(vm) == authority.AccessAwaited { // after a switchover
+		condition := disksServed(vm, o.served)
+		return not(condition.Reason, condition.Message)
 	}
 	if podstate.HostUnreachable(o.pod) && !o.hasLease {
 		return metav1.Condition{

@@ -23,6 +23,7 @@ func (c *Controller) writeStatus(ctx context.Context, p *pass, failure error) er
 	next.Status = statusOf(before, observation{
 		pod: p.active, report: c.hypervisors.Report(before), cause: p.cause, failure: failure, addresses: p.addresses, now: p.now, oneMachine: c.OneMachine,
 		hasLease: p.active != nil && c.hypervisors.HasLease(client.ObjectKeyFromObject(before), p.active.Name),
+		served:   p.observedServer(c.hypervisors.DiskServer(before)),
 		target:   targetOf(p), image: podspec.Image(before, c.settings), fence: p.fence, noGrowth: p.noGrowth,
 	})
 	if equality.Semantic.DeepEqual(before.Status, next.Status) {
@@ -108,5 +109,5 @@ var warnings = []string{v1alpha1.ReasonUnschedulable, v1alpha1.ReasonImagePullFa
 
 // transient reports whether a reason is normal for a VM without a Pod.
 func transient(reason string) bool {
-	return reason == reasonCreating || reason == reasonTerminating || reason == reasonVolumePending
+	return reason == reasonCreating || reason == reasonTerminating || reason == reasonVolumePending || reason == v1alpha1.ReasonDiskServerStarting
 }

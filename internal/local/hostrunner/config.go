@@ -59,7 +59,7 @@ type Config struct {
 	// system:nodes. Required.
 	REST *rest.Config
 
-	// Program is the executable that runs, with the argument "hypervisor", for each Pod.
+	// Program is the executable that runs, with the argument "hypervisor" or "disk-server", for each Pod.
 	// Required.
 	Program string
 

@@ -40,8 +40,8 @@ func admit(pod *corev1.Pod) error {
 
 func admitContainer(c *corev1.Container) error {
 	switch {
-	case !slices.Equal(c.Command, vmpb.Command()) || len(c.Args) != 0:
-		return fmt.Errorf("a host runs the command %q only", strings.Join(vmpb.Command(), " "))
+	case !slices.Equal(c.Command, vmpb.Command()) && !slices.Equal(c.Command, vmpb.DiskServerCommand()) || len(c.Args) != 0:
+		return fmt.Errorf("a host runs the commands %q and %q only", strings.Join(vmpb.Command(), " "), strings.Join(vmpb.DiskServerCommand(), " "))
 	case c.LivenessProbe != nil || c.ReadinessProbe != nil || c.StartupProbe != nil || c.Lifecycle != nil:
 		return errors.New("probes and hooks are not supported")
 	case c.WorkingDir != "":

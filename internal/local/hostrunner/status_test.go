@@ -87,6 +87,7 @@ func TestAdmission(t *testing.T) {
 		"restarts":              func(pod *corev1.Pod) { pod.Spec.RestartPolicy = corev1.RestartPolicyAlways },
 		"deadline":              func(pod *corev1.Pod) { pod.Spec.ActiveDeadlineSeconds = ptr.To[int64](1) },
 		"other command":         container(func(c *corev1.Container) { c.Command = []string{"sh"} }),
+		"other arguments":       container(func(c *corev1.Container) { c.Command = append(vmpb.DiskServerCommand(), "-x") }),
 		"arguments":             container(func(c *corev1.Container) { c.Args = []string{"-x"} }),
 		"probe":                 container(func(c *corev1.Container) { c.ReadinessProbe = &corev1.Probe{} }),
 		"hook":                  container(func(c *corev1.Container) { c.Lifecycle = &corev1.Lifecycle{} }),

@@ -147,7 +147,7 @@ func (w *worker) start(ctx context.Context) flow.Result {
 		return w.hold(waitingStartError, eventStart, err)
 	}
 	command := process.Command{
-		Path: w.Program, Args: []string{"hypervisor"}, Dir: string(w.folder), Env: env, Log: w.folder.log(),
+		Path: w.Program, Args: w.pod.Spec.Containers[0].Command[1:], Dir: string(w.folder), Env: env, Log: w.folder.log(),
 	}
 	started, err := process.Start(w.folder.process(), command, w.Clock.Now())
 	if err != nil {

@@ -31,6 +31,7 @@ var additions = map[string]string{
 	"VMSpec.root_disk_shared":     "18 optional bool, JSON rootDiskShared",
 	"VMSpec.lease_duration":       "19 optional google.protobuf.Duration, JSON leaseDuration",
 	"VMSpec.data_disks":           "20 repeated metropolis.proto.vm.DataDisk, JSON dataDisks",
+	"VMSpec.disks_served":         "21 optional bool, JSON disksServed",
 
 	"DataDisk":               "message",
 	"DataDisk.name":          "1 optional string, JSON name",
@@ -69,6 +70,11 @@ var additions = map[string]string{
 	"RunLeaseUpdate.paused":        "4 optional bool, JSON paused",
 	"RunLeaseUpdate.migrate":       "5 optional bool, JSON migrate",
 	"RunLeaseUpdate.grow":          "6 repeated metropolis.proto.vm.DiskSize, JSON grow",
+	"RunLeaseUpdate.disk_server":   "7 optional metropolis.proto.vm.DiskServer, JSON diskServer",
+
+	"DiskServer":         "message",
+	"DiskServer.address": "1 optional string, JSON address",
+	"DiskServer.pod":     "2 optional string, JSON pod",
 
 	"EnsureMigrationTargetResponse.target_pod": "3 optional string, JSON targetPod",
 

@@ -325,7 +325,7 @@ func (x EnsureMigrationTargetResponse_Action) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use EnsureMigrationTargetResponse_Action.Descriptor instead.
 func (EnsureMigrationTargetResponse_Action) EnumDescriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{17, 0}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{18, 0}
 }
 
 // State of a hypervisor. After the last one the Pod ends.
@@ -396,7 +396,7 @@ func (x ReportStateRequest_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ReportStateRequest_State.Descriptor instead.
 func (ReportStateRequest_State) EnumDescriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{18, 0}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{19, 0}
 }
 
 // Cause is why the guest does not run.
@@ -458,7 +458,7 @@ func (x ReportStateRequest_Cause) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ReportStateRequest_Cause.Descriptor instead.
 func (ReportStateRequest_Cause) EnumDescriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{18, 1}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{19, 1}
 }
 
 // Phase of a migration.
@@ -520,7 +520,7 @@ func (x ReportStateRequest_Migration_Phase) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ReportStateRequest_Migration_Phase.Descriptor instead.
 func (ReportStateRequest_Migration_Phase) EnumDescriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{18, 0, 0}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{19, 0, 0}
 }
 
 // VMSpec is the input of a hypervisor process. The controller passes it
@@ -588,7 +588,11 @@ type VMSpec struct {
 	// Addition. Further disks of the VM, in the order of the guest's bus. Empty: none. With
 	// SM_INCOMING_MIGRATION they are disks of the target's own, like the root disk, and must be
 	// those of the source.
-	DataDisks     []*DataDisk `protobuf:"bytes,20,rep,name=data_disks,json=dataDisks,proto3" json:"data_disks,omitempty"`
+	DataDisks []*DataDisk `protobuf:"bytes,20,rep,name=data_disks,json=dataDisks,proto3" json:"data_disks,omitempty"`
+	// Addition. Only with LM_FULL_LEASES: the disks are served by another Pod, which prepares, enlarges and
+	// locks them. RunLeaseUpdate.disk_server says by which one. The hypervisor uses the names of the disks and their order, not
+	// their paths, sizes and images. False: the disks are at their paths.
+	DisksServed   bool `protobuf:"varint,21,opt,name=disks_served,json=disksServed,proto3" json:"disks_served,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -761,6 +765,13 @@ func (x *VMSpec) GetDataDisks() []*DataDisk {
 		return x.DataDisks
 	}
 	return nil
+}
+
+func (x *VMSpec) GetDisksServed() bool {
+	if x != nil {
+		return x.DisksServed
+	}
+	return false
 }
 
 // DataDisk is a disk beside the root disk. Addition.
@@ -1525,7 +1536,10 @@ type RunLeaseUpdate struct {
 	Migrate bool `protobuf:"varint,5,opt,name=migrate,proto3" json:"migrate,omitempty"`
 	// Addition. With STATUS_OK: disks to enlarge while the guest runs. Those that are as large stay as they are,
 	// and others than the VM has are ignored.
-	Grow          []*DiskSize `protobuf:"bytes,6,rep,name=grow,proto3" json:"grow,omitempty"`
+	Grow []*DiskSize `protobuf:"bytes,6,rep,name=grow,proto3" json:"grow,omitempty"`
+	// Addition. With STATUS_OK, if VMSpec.disks_served: where this run attaches its disks, with fencing_token as
+	// the token. Absent: nowhere yet.
+	DiskServer    *DiskServer `protobuf:"bytes,7,opt,name=disk_server,json=diskServer,proto3" json:"disk_server,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1602,6 +1616,68 @@ func (x *RunLeaseUpdate) GetGrow() []*DiskSize {
 	return nil
 }
 
+func (x *RunLeaseUpdate) GetDiskServer() *DiskServer {
+	if x != nil {
+		return x.DiskServer
+	}
+	return nil
+}
+
+// DiskServer is a Pod that serves the disks of a VM. Addition.
+type DiskServer struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Host and port for sessions.
+	Address string `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
+	// Name of the Pod, whose identity the server has.
+	Pod           string `protobuf:"bytes,2,opt,name=pod,proto3" json:"pod,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DiskServer) Reset() {
+	*x = DiskServer{}
+	mi := &file_metropolis_vm_vm_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DiskServer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DiskServer) ProtoMessage() {}
+
+func (x *DiskServer) ProtoReflect() protoreflect.Message {
+	mi := &file_metropolis_vm_vm_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DiskServer.ProtoReflect.Descriptor instead.
+func (*DiskServer) Descriptor() ([]byte, []int) {
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *DiskServer) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *DiskServer) GetPod() string {
+	if x != nil {
+		return x.Pod
+	}
+	return ""
+}
+
 // MigrationSwitchoverRequest asks to become the authoritative hypervisor of a VM.
 type MigrationSwitchoverRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1615,7 +1691,7 @@ type MigrationSwitchoverRequest struct {
 
 func (x *MigrationSwitchoverRequest) Reset() {
 	*x = MigrationSwitchoverRequest{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[14]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1627,7 +1703,7 @@ func (x *MigrationSwitchoverRequest) String() string {
 func (*MigrationSwitchoverRequest) ProtoMessage() {}
 
 func (x *MigrationSwitchoverRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[14]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1640,7 +1716,7 @@ func (x *MigrationSwitchoverRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MigrationSwitchoverRequest.ProtoReflect.Descriptor instead.
 func (*MigrationSwitchoverRequest) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{14}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *MigrationSwitchoverRequest) GetUs() *HypervisorID {
@@ -1666,7 +1742,7 @@ type MigrationSwitchoverResponse struct {
 
 func (x *MigrationSwitchoverResponse) Reset() {
 	*x = MigrationSwitchoverResponse{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[15]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1678,7 +1754,7 @@ func (x *MigrationSwitchoverResponse) String() string {
 func (*MigrationSwitchoverResponse) ProtoMessage() {}
 
 func (x *MigrationSwitchoverResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[15]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1691,7 +1767,7 @@ func (x *MigrationSwitchoverResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MigrationSwitchoverResponse.ProtoReflect.Descriptor instead.
 func (*MigrationSwitchoverResponse) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{15}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{16}
 }
 
 // EnsureMigrationTargetRequest asks for a target of a migration.
@@ -1705,7 +1781,7 @@ type EnsureMigrationTargetRequest struct {
 
 func (x *EnsureMigrationTargetRequest) Reset() {
 	*x = EnsureMigrationTargetRequest{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[16]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1717,7 +1793,7 @@ func (x *EnsureMigrationTargetRequest) String() string {
 func (*EnsureMigrationTargetRequest) ProtoMessage() {}
 
 func (x *EnsureMigrationTargetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[16]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1730,7 +1806,7 @@ func (x *EnsureMigrationTargetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnsureMigrationTargetRequest.ProtoReflect.Descriptor instead.
 func (*EnsureMigrationTargetRequest) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{16}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *EnsureMigrationTargetRequest) GetUs() *HypervisorID {
@@ -1757,7 +1833,7 @@ type EnsureMigrationTargetResponse struct {
 
 func (x *EnsureMigrationTargetResponse) Reset() {
 	*x = EnsureMigrationTargetResponse{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[17]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1769,7 +1845,7 @@ func (x *EnsureMigrationTargetResponse) String() string {
 func (*EnsureMigrationTargetResponse) ProtoMessage() {}
 
 func (x *EnsureMigrationTargetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[17]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1782,7 +1858,7 @@ func (x *EnsureMigrationTargetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnsureMigrationTargetResponse.ProtoReflect.Descriptor instead.
 func (*EnsureMigrationTargetResponse) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{17}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *EnsureMigrationTargetResponse) GetAction() EnsureMigrationTargetResponse_Action {
@@ -1846,7 +1922,7 @@ type ReportStateRequest struct {
 
 func (x *ReportStateRequest) Reset() {
 	*x = ReportStateRequest{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[18]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1858,7 +1934,7 @@ func (x *ReportStateRequest) String() string {
 func (*ReportStateRequest) ProtoMessage() {}
 
 func (x *ReportStateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[18]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1871,7 +1947,7 @@ func (x *ReportStateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportStateRequest.ProtoReflect.Descriptor instead.
 func (*ReportStateRequest) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{18}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ReportStateRequest) GetUs() *HypervisorID {
@@ -1967,7 +2043,7 @@ type ReportStateResponse struct {
 
 func (x *ReportStateResponse) Reset() {
 	*x = ReportStateResponse{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[19]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1979,7 +2055,7 @@ func (x *ReportStateResponse) String() string {
 func (*ReportStateResponse) ProtoMessage() {}
 
 func (x *ReportStateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[19]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1992,7 +2068,7 @@ func (x *ReportStateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportStateResponse.ProtoReflect.Descriptor instead.
 func (*ReportStateResponse) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{19}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{20}
 }
 
 // ResetRequest asks for a reset.
@@ -2008,7 +2084,7 @@ type ResetRequest struct {
 
 func (x *ResetRequest) Reset() {
 	*x = ResetRequest{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[20]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2020,7 +2096,7 @@ func (x *ResetRequest) String() string {
 func (*ResetRequest) ProtoMessage() {}
 
 func (x *ResetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[20]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2033,7 +2109,7 @@ func (x *ResetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResetRequest.ProtoReflect.Descriptor instead.
 func (*ResetRequest) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{20}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ResetRequest) GetIdempotencyCounter() uint64 {
@@ -2052,7 +2128,7 @@ type ResetResponse struct {
 
 func (x *ResetResponse) Reset() {
 	*x = ResetResponse{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[21]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2064,7 +2140,7 @@ func (x *ResetResponse) String() string {
 func (*ResetResponse) ProtoMessage() {}
 
 func (x *ResetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[21]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2077,7 +2153,7 @@ func (x *ResetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResetResponse.ProtoReflect.Descriptor instead.
 func (*ResetResponse) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{21}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{22}
 }
 
 // ConsoleIO is a piece of the serial port's traffic.
@@ -2091,7 +2167,7 @@ type ConsoleIO struct {
 
 func (x *ConsoleIO) Reset() {
 	*x = ConsoleIO{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[22]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2103,7 +2179,7 @@ func (x *ConsoleIO) String() string {
 func (*ConsoleIO) ProtoMessage() {}
 
 func (x *ConsoleIO) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[22]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2116,7 +2192,7 @@ func (x *ConsoleIO) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConsoleIO.ProtoReflect.Descriptor instead.
 func (*ConsoleIO) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{22}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ConsoleIO) GetData() []byte {
@@ -2145,7 +2221,7 @@ type MigrationProtocol struct {
 
 func (x *MigrationProtocol) Reset() {
 	*x = MigrationProtocol{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[23]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2157,7 +2233,7 @@ func (x *MigrationProtocol) String() string {
 func (*MigrationProtocol) ProtoMessage() {}
 
 func (x *MigrationProtocol) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[23]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2170,7 +2246,7 @@ func (x *MigrationProtocol) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MigrationProtocol.ProtoReflect.Descriptor instead.
 func (*MigrationProtocol) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{23}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *MigrationProtocol) GetKind() isMigrationProtocol_Kind {
@@ -2229,7 +2305,7 @@ type StartMigrationRequest struct {
 
 func (x *StartMigrationRequest) Reset() {
 	*x = StartMigrationRequest{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[24]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2241,7 +2317,7 @@ func (x *StartMigrationRequest) String() string {
 func (*StartMigrationRequest) ProtoMessage() {}
 
 func (x *StartMigrationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[24]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2254,7 +2330,7 @@ func (x *StartMigrationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartMigrationRequest.ProtoReflect.Descriptor instead.
 func (*StartMigrationRequest) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{24}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *StartMigrationRequest) GetSupportedMigrationProtocol() []*MigrationProtocol {
@@ -2282,7 +2358,7 @@ type StartMigrationResponse struct {
 
 func (x *StartMigrationResponse) Reset() {
 	*x = StartMigrationResponse{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[25]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2294,7 +2370,7 @@ func (x *StartMigrationResponse) String() string {
 func (*StartMigrationResponse) ProtoMessage() {}
 
 func (x *StartMigrationResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[25]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2307,7 +2383,7 @@ func (x *StartMigrationResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartMigrationResponse.ProtoReflect.Descriptor instead.
 func (*StartMigrationResponse) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{25}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *StartMigrationResponse) GetMigrationProtocol() *MigrationProtocol {
@@ -2340,7 +2416,7 @@ type ReportStateRequest_Migration struct {
 
 func (x *ReportStateRequest_Migration) Reset() {
 	*x = ReportStateRequest_Migration{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[26]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2352,7 +2428,7 @@ func (x *ReportStateRequest_Migration) String() string {
 func (*ReportStateRequest_Migration) ProtoMessage() {}
 
 func (x *ReportStateRequest_Migration) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[26]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2365,7 +2441,7 @@ func (x *ReportStateRequest_Migration) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportStateRequest_Migration.ProtoReflect.Descriptor instead.
 func (*ReportStateRequest_Migration) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{18, 0}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{19, 0}
 }
 
 func (x *ReportStateRequest_Migration) GetPhase() ReportStateRequest_Migration_Phase {
@@ -2426,7 +2502,7 @@ type MigrationProtocol_Qemu struct {
 
 func (x *MigrationProtocol_Qemu) Reset() {
 	*x = MigrationProtocol_Qemu{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[27]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2438,7 +2514,7 @@ func (x *MigrationProtocol_Qemu) String() string {
 func (*MigrationProtocol_Qemu) ProtoMessage() {}
 
 func (x *MigrationProtocol_Qemu) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[27]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2451,7 +2527,7 @@ func (x *MigrationProtocol_Qemu) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MigrationProtocol_Qemu.ProtoReflect.Descriptor instead.
 func (*MigrationProtocol_Qemu) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{23, 0}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{24, 0}
 }
 
 func (x *MigrationProtocol_Qemu) GetConstraintWithBlockmigration() bool {
@@ -2506,7 +2582,7 @@ type MigrationProtocol_QemuNBD struct {
 
 func (x *MigrationProtocol_QemuNBD) Reset() {
 	*x = MigrationProtocol_QemuNBD{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[28]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2518,7 +2594,7 @@ func (x *MigrationProtocol_QemuNBD) String() string {
 func (*MigrationProtocol_QemuNBD) ProtoMessage() {}
 
 func (x *MigrationProtocol_QemuNBD) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[28]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2531,7 +2607,7 @@ func (x *MigrationProtocol_QemuNBD) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MigrationProtocol_QemuNBD.ProtoReflect.Descriptor instead.
 func (*MigrationProtocol_QemuNBD) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{23, 1}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{24, 1}
 }
 
 func (x *MigrationProtocol_QemuNBD) GetConstraintWithBlockmigration() bool {
@@ -2601,7 +2677,7 @@ var File_metropolis_vm_vm_proto protoreflect.FileDescriptor
 
 const file_metropolis_vm_vm_proto_rawDesc = "" +
 	"\n" +
-	"\x16metropolis/vm/vm.proto\x12\x13metropolis.proto.vm\x1a\x1egoogle/protobuf/duration.proto\"\x91\b\n" +
+	"\x16metropolis/vm/vm.proto\x12\x13metropolis.proto.vm\x1a\x1egoogle/protobuf/duration.proto\"\xb4\b\n" +
 	"\x06VMSpec\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x129\n" +
@@ -2626,7 +2702,8 @@ const file_metropolis_vm_vm_proto_rawDesc = "" +
 	"\x10root_disk_shared\x18\x12 \x01(\bR\x0erootDiskShared\x12@\n" +
 	"\x0elease_duration\x18\x13 \x01(\v2\x19.google.protobuf.DurationR\rleaseDuration\x12<\n" +
 	"\n" +
-	"data_disks\x18\x14 \x03(\v2\x1d.metropolis.proto.vm.DataDiskR\tdataDisks\"X\n" +
+	"data_disks\x18\x14 \x03(\v2\x1d.metropolis.proto.vm.DataDiskR\tdataDisks\x12!\n" +
+	"\fdisks_served\x18\x15 \x01(\bR\vdisksServed\"X\n" +
 	"\tStartMode\x12\x0e\n" +
 	"\n" +
 	"SM_UNKNOWN\x10\x00\x12\n" +
@@ -2683,18 +2760,24 @@ const file_metropolis_vm_vm_proto_rawDesc = "" +
 	"\x06run_id\x18\x04 \x01(\x04R\x05runId\"^\n" +
 	"\x0fRunLeaseRequest\x121\n" +
 	"\x02us\x18\x01 \x01(\v2!.metropolis.proto.vm.HypervisorIDR\x02us\x12\x18\n" +
-	"\arelease\x18\x02 \x01(\bR\arelease\"\xd9\x02\n" +
+	"\arelease\x18\x02 \x01(\bR\arelease\"\x9b\x03\n" +
 	"\x0eRunLeaseUpdate\x12B\n" +
 	"\x06status\x18\x01 \x01(\x0e2*.metropolis.proto.vm.RunLeaseUpdate.StatusR\x06status\x126\n" +
 	"\tvalid_for\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\bvalidFor\x12#\n" +
 	"\rfencing_token\x18\x03 \x01(\x04R\ffencingToken\x12\x16\n" +
 	"\x06paused\x18\x04 \x01(\bR\x06paused\x12\x18\n" +
 	"\amigrate\x18\x05 \x01(\bR\amigrate\x121\n" +
-	"\x04grow\x18\x06 \x03(\v2\x1d.metropolis.proto.vm.DiskSizeR\x04grow\"A\n" +
+	"\x04grow\x18\x06 \x03(\v2\x1d.metropolis.proto.vm.DiskSizeR\x04grow\x12@\n" +
+	"\vdisk_server\x18\a \x01(\v2\x1f.metropolis.proto.vm.DiskServerR\n" +
+	"diskServer\"A\n" +
 	"\x06Status\x12\x12\n" +
 	"\x0eSTATUS_UNKNOWN\x10\x00\x12\r\n" +
 	"\tSTATUS_OK\x10\x01\x12\x14\n" +
-	"\x10STATUS_TERMINATE\x10\x02\"\x86\x01\n" +
+	"\x10STATUS_TERMINATE\x10\x02\"8\n" +
+	"\n" +
+	"DiskServer\x12\x18\n" +
+	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x10\n" +
+	"\x03pod\x18\x02 \x01(\tR\x03pod\"\x86\x01\n" +
 	"\x1aMigrationSwitchoverRequest\x121\n" +
 	"\x02us\x18\x01 \x01(\v2!.metropolis.proto.vm.HypervisorIDR\x02us\x125\n" +
 	"\x04them\x18\x02 \x01(\v2!.metropolis.proto.vm.HypervisorIDR\x04them\"\x1d\n" +
@@ -2817,7 +2900,7 @@ func file_metropolis_vm_vm_proto_rawDescGZIP() []byte {
 }
 
 var file_metropolis_vm_vm_proto_enumTypes = make([]protoimpl.EnumInfo, 8)
-var file_metropolis_vm_vm_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
+var file_metropolis_vm_vm_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
 var file_metropolis_vm_vm_proto_goTypes = []any{
 	(LeaseMode)(0),                            // 0: metropolis.proto.vm.LeaseMode
 	(VMSpec_StartMode)(0),                     // 1: metropolis.proto.vm.VMSpec.StartMode
@@ -2841,22 +2924,23 @@ var file_metropolis_vm_vm_proto_goTypes = []any{
 	(*HypervisorID)(nil),                      // 19: metropolis.proto.vm.HypervisorID
 	(*RunLeaseRequest)(nil),                   // 20: metropolis.proto.vm.RunLeaseRequest
 	(*RunLeaseUpdate)(nil),                    // 21: metropolis.proto.vm.RunLeaseUpdate
-	(*MigrationSwitchoverRequest)(nil),        // 22: metropolis.proto.vm.MigrationSwitchoverRequest
-	(*MigrationSwitchoverResponse)(nil),       // 23: metropolis.proto.vm.MigrationSwitchoverResponse
-	(*EnsureMigrationTargetRequest)(nil),      // 24: metropolis.proto.vm.EnsureMigrationTargetRequest
-	(*EnsureMigrationTargetResponse)(nil),     // 25: metropolis.proto.vm.EnsureMigrationTargetResponse
-	(*ReportStateRequest)(nil),                // 26: metropolis.proto.vm.ReportStateRequest
-	(*ReportStateResponse)(nil),               // 27: metropolis.proto.vm.ReportStateResponse
-	(*ResetRequest)(nil),                      // 28: metropolis.proto.vm.ResetRequest
-	(*ResetResponse)(nil),                     // 29: metropolis.proto.vm.ResetResponse
-	(*ConsoleIO)(nil),                         // 30: metropolis.proto.vm.ConsoleIO
-	(*MigrationProtocol)(nil),                 // 31: metropolis.proto.vm.MigrationProtocol
-	(*StartMigrationRequest)(nil),             // 32: metropolis.proto.vm.StartMigrationRequest
-	(*StartMigrationResponse)(nil),            // 33: metropolis.proto.vm.StartMigrationResponse
-	(*ReportStateRequest_Migration)(nil),      // 34: metropolis.proto.vm.ReportStateRequest.Migration
-	(*MigrationProtocol_Qemu)(nil),            // 35: metropolis.proto.vm.MigrationProtocol.Qemu
-	(*MigrationProtocol_QemuNBD)(nil),         // 36: metropolis.proto.vm.MigrationProtocol.QemuNBD
-	(*durationpb.Duration)(nil),               // 37: google.protobuf.Duration
+	(*DiskServer)(nil),                        // 22: metropolis.proto.vm.DiskServer
+	(*MigrationSwitchoverRequest)(nil),        // 23: metropolis.proto.vm.MigrationSwitchoverRequest
+	(*MigrationSwitchoverResponse)(nil),       // 24: metropolis.proto.vm.MigrationSwitchoverResponse
+	(*EnsureMigrationTargetRequest)(nil),      // 25: metropolis.proto.vm.EnsureMigrationTargetRequest
+	(*EnsureMigrationTargetResponse)(nil),     // 26: metropolis.proto.vm.EnsureMigrationTargetResponse
+	(*ReportStateRequest)(nil),                // 27: metropolis.proto.vm.ReportStateRequest
+	(*ReportStateResponse)(nil),               // 28: metropolis.proto.vm.ReportStateResponse
+	(*ResetRequest)(nil),                      // 29: metropolis.proto.vm.ResetRequest
+	(*ResetResponse)(nil),                     // 30: metropolis.proto.vm.ResetResponse
+	(*ConsoleIO)(nil),                         // 31: metropolis.proto.vm.ConsoleIO
+	(*MigrationProtocol)(nil),                 // 32: metropolis.proto.vm.MigrationProtocol
+	(*StartMigrationRequest)(nil),             // 33: metropolis.proto.vm.StartMigrationRequest
+	(*StartMigrationResponse)(nil),            // 34: metropolis.proto.vm.StartMigrationResponse
+	(*ReportStateRequest_Migration)(nil),      // 35: metropolis.proto.vm.ReportStateRequest.Migration
+	(*MigrationProtocol_Qemu)(nil),            // 36: metropolis.proto.vm.MigrationProtocol.Qemu
+	(*MigrationProtocol_QemuNBD)(nil),         // 37: metropolis.proto.vm.MigrationProtocol.QemuNBD
+	(*durationpb.Duration)(nil),               // 38: google.protobuf.Duration
 }
 var file_metropolis_vm_vm_proto_depIdxs = []int32{
 	1,  // 0: metropolis.proto.vm.VMSpec.mode:type_name -> metropolis.proto.vm.VMSpec.StartMode
@@ -2865,8 +2949,8 @@ var file_metropolis_vm_vm_proto_depIdxs = []int32{
 	12, // 3: metropolis.proto.vm.VMSpec.resources:type_name -> metropolis.proto.vm.Resources
 	13, // 4: metropolis.proto.vm.VMSpec.kernel_boot:type_name -> metropolis.proto.vm.KernelBoot
 	15, // 5: metropolis.proto.vm.VMSpec.user_data:type_name -> metropolis.proto.vm.UserData
-	37, // 6: metropolis.proto.vm.VMSpec.grace:type_name -> google.protobuf.Duration
-	37, // 7: metropolis.proto.vm.VMSpec.lease_duration:type_name -> google.protobuf.Duration
+	38, // 6: metropolis.proto.vm.VMSpec.grace:type_name -> google.protobuf.Duration
+	38, // 7: metropolis.proto.vm.VMSpec.lease_duration:type_name -> google.protobuf.Duration
 	9,  // 8: metropolis.proto.vm.VMSpec.data_disks:type_name -> metropolis.proto.vm.DataDisk
 	11, // 9: metropolis.proto.vm.DataDisk.initial_image:type_name -> metropolis.proto.vm.InitialImage
 	2,  // 10: metropolis.proto.vm.InitialImage.format:type_name -> metropolis.proto.vm.InitialImage.Format
@@ -2877,44 +2961,45 @@ var file_metropolis_vm_vm_proto_depIdxs = []int32{
 	17, // 15: metropolis.proto.vm.NetworkConfig.v6:type_name -> metropolis.proto.vm.PTPAddress
 	19, // 16: metropolis.proto.vm.RunLeaseRequest.us:type_name -> metropolis.proto.vm.HypervisorID
 	3,  // 17: metropolis.proto.vm.RunLeaseUpdate.status:type_name -> metropolis.proto.vm.RunLeaseUpdate.Status
-	37, // 18: metropolis.proto.vm.RunLeaseUpdate.valid_for:type_name -> google.protobuf.Duration
+	38, // 18: metropolis.proto.vm.RunLeaseUpdate.valid_for:type_name -> google.protobuf.Duration
 	10, // 19: metropolis.proto.vm.RunLeaseUpdate.grow:type_name -> metropolis.proto.vm.DiskSize
-	19, // 20: metropolis.proto.vm.MigrationSwitchoverRequest.us:type_name -> metropolis.proto.vm.HypervisorID
-	19, // 21: metropolis.proto.vm.MigrationSwitchoverRequest.them:type_name -> metropolis.proto.vm.HypervisorID
-	19, // 22: metropolis.proto.vm.EnsureMigrationTargetRequest.us:type_name -> metropolis.proto.vm.HypervisorID
-	4,  // 23: metropolis.proto.vm.EnsureMigrationTargetResponse.action:type_name -> metropolis.proto.vm.EnsureMigrationTargetResponse.Action
-	19, // 24: metropolis.proto.vm.ReportStateRequest.us:type_name -> metropolis.proto.vm.HypervisorID
-	5,  // 25: metropolis.proto.vm.ReportStateRequest.state:type_name -> metropolis.proto.vm.ReportStateRequest.State
-	6,  // 26: metropolis.proto.vm.ReportStateRequest.cause:type_name -> metropolis.proto.vm.ReportStateRequest.Cause
-	34, // 27: metropolis.proto.vm.ReportStateRequest.migration:type_name -> metropolis.proto.vm.ReportStateRequest.Migration
-	10, // 28: metropolis.proto.vm.ReportStateRequest.disks:type_name -> metropolis.proto.vm.DiskSize
-	35, // 29: metropolis.proto.vm.MigrationProtocol.qmeu_block:type_name -> metropolis.proto.vm.MigrationProtocol.Qemu
-	36, // 30: metropolis.proto.vm.MigrationProtocol.qemu_nbd:type_name -> metropolis.proto.vm.MigrationProtocol.QemuNBD
-	31, // 31: metropolis.proto.vm.StartMigrationRequest.supported_migration_protocol:type_name -> metropolis.proto.vm.MigrationProtocol
-	19, // 32: metropolis.proto.vm.StartMigrationRequest.us:type_name -> metropolis.proto.vm.HypervisorID
-	31, // 33: metropolis.proto.vm.StartMigrationResponse.migration_protocol:type_name -> metropolis.proto.vm.MigrationProtocol
-	7,  // 34: metropolis.proto.vm.ReportStateRequest.Migration.phase:type_name -> metropolis.proto.vm.ReportStateRequest.Migration.Phase
-	37, // 35: metropolis.proto.vm.ReportStateRequest.Migration.downtime:type_name -> google.protobuf.Duration
-	10, // 36: metropolis.proto.vm.MigrationProtocol.QemuNBD.constraint_data_disks:type_name -> metropolis.proto.vm.DiskSize
-	24, // 37: metropolis.proto.vm.VMController.EnsureMigrationTarget:input_type -> metropolis.proto.vm.EnsureMigrationTargetRequest
-	22, // 38: metropolis.proto.vm.VMController.MigrationSwitchover:input_type -> metropolis.proto.vm.MigrationSwitchoverRequest
-	20, // 39: metropolis.proto.vm.VMController.RunLease:input_type -> metropolis.proto.vm.RunLeaseRequest
-	26, // 40: metropolis.proto.vm.VMController.ReportState:input_type -> metropolis.proto.vm.ReportStateRequest
-	28, // 41: metropolis.proto.vm.OOBManagement.Reset:input_type -> metropolis.proto.vm.ResetRequest
-	30, // 42: metropolis.proto.vm.OOBManagement.Console:input_type -> metropolis.proto.vm.ConsoleIO
-	32, // 43: metropolis.proto.vm.Hypervisor.StartMigration:input_type -> metropolis.proto.vm.StartMigrationRequest
-	25, // 44: metropolis.proto.vm.VMController.EnsureMigrationTarget:output_type -> metropolis.proto.vm.EnsureMigrationTargetResponse
-	23, // 45: metropolis.proto.vm.VMController.MigrationSwitchover:output_type -> metropolis.proto.vm.MigrationSwitchoverResponse
-	21, // 46: metropolis.proto.vm.VMController.RunLease:output_type -> metropolis.proto.vm.RunLeaseUpdate
-	27, // 47: metropolis.proto.vm.VMController.ReportState:output_type -> metropolis.proto.vm.ReportStateResponse
-	29, // 48: metropolis.proto.vm.OOBManagement.Reset:output_type -> metropolis.proto.vm.ResetResponse
-	30, // 49: metropolis.proto.vm.OOBManagement.Console:output_type -> metropolis.proto.vm.ConsoleIO
-	33, // 50: metropolis.proto.vm.Hypervisor.StartMigration:output_type -> metropolis.proto.vm.StartMigrationResponse
-	44, // [44:51] is the sub-list for method output_type
-	37, // [37:44] is the sub-list for method input_type
-	37, // [37:37] is the sub-list for extension type_name
-	37, // [37:37] is the sub-list for extension extendee
-	0,  // [0:37] is the sub-list for field type_name
+	22, // 20: metropolis.proto.vm.RunLeaseUpdate.disk_server:type_name -> metropolis.proto.vm.DiskServer
+	19, // 21: metropolis.proto.vm.MigrationSwitchoverRequest.us:type_name -> metropolis.proto.vm.HypervisorID
+	19, // 22: metropolis.proto.vm.MigrationSwitchoverRequest.them:type_name -> metropolis.proto.vm.HypervisorID
+	19, // 23: metropolis.proto.vm.EnsureMigrationTargetRequest.us:type_name -> metropolis.proto.vm.HypervisorID
+	4,  // 24: metropolis.proto.vm.EnsureMigrationTargetResponse.action:type_name -> metropolis.proto.vm.EnsureMigrationTargetResponse.Action
+	19, // 25: metropolis.proto.vm.ReportStateRequest.us:type_name -> metropolis.proto.vm.HypervisorID
+	5,  // 26: metropolis.proto.vm.ReportStateRequest.state:type_name -> metropolis.proto.vm.ReportStateRequest.State
+	6,  // 27: metropolis.proto.vm.ReportStateRequest.cause:type_name -> metropolis.proto.vm.ReportStateRequest.Cause
+	35, // 28: metropolis.proto.vm.ReportStateRequest.migration:type_name -> metropolis.proto.vm.ReportStateRequest.Migration
+	10, // 29: metropolis.proto.vm.ReportStateRequest.disks:type_name -> metropolis.proto.vm.DiskSize
+	36, // 30: metropolis.proto.vm.MigrationProtocol.qmeu_block:type_name -> metropolis.proto.vm.MigrationProtocol.Qemu
+	37, // 31: metropolis.proto.vm.MigrationProtocol.qemu_nbd:type_name -> metropolis.proto.vm.MigrationProtocol.QemuNBD
+	32, // 32: metropolis.proto.vm.StartMigrationRequest.supported_migration_protocol:type_name -> metropolis.proto.vm.MigrationProtocol
+	19, // 33: metropolis.proto.vm.StartMigrationRequest.us:type_name -> metropolis.proto.vm.HypervisorID
+	32, // 34: metropolis.proto.vm.StartMigrationResponse.migration_protocol:type_name -> metropolis.proto.vm.MigrationProtocol
+	7,  // 35: metropolis.proto.vm.ReportStateRequest.Migration.phase:type_name -> metropolis.proto.vm.ReportStateRequest.Migration.Phase
+	38, // 36: metropolis.proto.vm.ReportStateRequest.Migration.downtime:type_name -> google.protobuf.Duration
+	10, // 37: metropolis.proto.vm.MigrationProtocol.QemuNBD.constraint_data_disks:type_name -> metropolis.proto.vm.DiskSize
+	25, // 38: metropolis.proto.vm.VMController.EnsureMigrationTarget:input_type -> metropolis.proto.vm.EnsureMigrationTargetRequest
+	23, // 39: metropolis.proto.vm.VMController.MigrationSwitchover:input_type -> metropolis.proto.vm.MigrationSwitchoverRequest
+	20, // 40: metropolis.proto.vm.VMController.RunLease:input_type -> metropolis.proto.vm.RunLeaseRequest
+	27, // 41: metropolis.proto.vm.VMController.ReportState:input_type -> metropolis.proto.vm.ReportStateRequest
+	29, // 42: metropolis.proto.vm.OOBManagement.Reset:input_type -> metropolis.proto.vm.ResetRequest
+	31, // 43: metropolis.proto.vm.OOBManagement.Console:input_type -> metropolis.proto.vm.ConsoleIO
+	33, // 44: metropolis.proto.vm.Hypervisor.StartMigration:input_type -> metropolis.proto.vm.StartMigrationRequest
+	26, // 45: metropolis.proto.vm.VMController.EnsureMigrationTarget:output_type -> metropolis.proto.vm.EnsureMigrationTargetResponse
+	24, // 46: metropolis.proto.vm.VMController.MigrationSwitchover:output_type -> metropolis.proto.vm.MigrationSwitchoverResponse
+	21, // 47: metropolis.proto.vm.VMController.RunLease:output_type -> metropolis.proto.vm.RunLeaseUpdate
+	28, // 48: metropolis.proto.vm.VMController.ReportState:output_type -> metropolis.proto.vm.ReportStateResponse
+	30, // 49: metropolis.proto.vm.OOBManagement.Reset:output_type -> metropolis.proto.vm.ResetResponse
+	31, // 50: metropolis.proto.vm.OOBManagement.Console:output_type -> metropolis.proto.vm.ConsoleIO
+	34, // 51: metropolis.proto.vm.Hypervisor.StartMigration:output_type -> metropolis.proto.vm.StartMigrationResponse
+	45, // [45:52] is the sub-list for method output_type
+	38, // [38:45] is the sub-list for method input_type
+	38, // [38:38] is the sub-list for extension type_name
+	38, // [38:38] is the sub-list for extension extendee
+	0,  // [0:38] is the sub-list for field type_name
 }
 
 func init() { file_metropolis_vm_vm_proto_init() }
@@ -2922,7 +3007,7 @@ func file_metropolis_vm_vm_proto_init() {
 	if File_metropolis_vm_vm_proto != nil {
 		return
 	}
-	file_metropolis_vm_vm_proto_msgTypes[23].OneofWrappers = []any{
+	file_metropolis_vm_vm_proto_msgTypes[24].OneofWrappers = []any{
 		(*MigrationProtocol_QmeuBlock)(nil),
 		(*MigrationProtocol_QemuNbd)(nil),
 	}
@@ -2932,7 +3017,7 @@ func file_metropolis_vm_vm_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_metropolis_vm_vm_proto_rawDesc), len(file_metropolis_vm_vm_proto_rawDesc)),
 			NumEnums:      8,
-			NumMessages:   29,
+			NumMessages:   30,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

@@ -29,6 +29,9 @@ type VirtualMachineMigrationApplyConfiguration struct {
 	// TargetVolumeClaimName is the claim of the disk to which the VM's is copied. Empty if the disk
 	// is ephemeral. Claims of data disks have the names of that Pod and of the disk.
 	TargetVolumeClaimName *string `json:"targetVolumeClaimName,omitempty"`
+	// TargetFencingToken is the token with which the target attaches the disks, and that of its lease when it has got the VM.
+	// 0: it has disks of its own.
+	TargetFencingToken *int64 `json:"targetFencingToken,omitempty"`
 	// Reason is why the migration failed, in one word. Empty while it has not.
 	Reason *string `json:"reason,omitempty"`
 	// Message says more, for users.
@@ -107,6 +110,14 @@ func (b *VirtualMachineMigrationApplyConfiguration) WithTargetNodeName(value str
 // If called multiple times, the TargetVolumeClaimName field is set to the value of the last call.
 func (b *VirtualMachineMigrationApplyConfiguration) WithTargetVolumeClaimName(value string) *VirtualMachineMigrationApplyConfiguration {
 	b.TargetVolumeClaimName = &value
+	return b
+}
+
+// WithTargetFencingToken sets the TargetFencingToken field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the TargetFencingToken field is set to the value of the last call.
+func (b *VirtualMachineMigrationApplyConfiguration) WithTargetFencingToken(value int64) *VirtualMachineMigrationApplyConfiguration {
+	b.TargetFencingToken = &value
 	return b
 }
 

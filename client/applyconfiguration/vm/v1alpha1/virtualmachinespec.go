@@ -58,6 +58,8 @@ type VirtualMachineSpecApplyConfiguration struct {
 	// LeaseDurationSeconds is how long leases last, with leaseMode FullLeases: a guest that is cut off
 	// from the VM controller ends before, and after a little more it can start elsewhere. Empty: 60.
 	LeaseDurationSeconds *int32 `json:"leaseDurationSeconds,omitempty"`
+	// DiskAccess is how hypervisors reach the disks of this VM. Empty: Direct. It cannot be changed.
+	DiskAccess *vmv1alpha1.DiskAccess `json:"diskAccess,omitempty"`
 	// UUID of the VM, which the guest sees as its system UUID. If it is empty, the VM
 	// controller sets a random one. It cannot be changed once it is set.
 	UUID *string `json:"uuid,omitempty"`
@@ -205,6 +207,14 @@ func (b *VirtualMachineSpecApplyConfiguration) WithLeaseMode(value vmv1alpha1.Le
 // If called multiple times, the LeaseDurationSeconds field is set to the value of the last call.
 func (b *VirtualMachineSpecApplyConfiguration) WithLeaseDurationSeconds(value int32) *VirtualMachineSpecApplyConfiguration {
 	b.LeaseDurationSeconds = &value
+	return b
+}
+
+// WithDiskAccess sets the DiskAccess field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the DiskAccess field is set to the value of the last call.
+func (b *VirtualMachineSpecApplyConfiguration) WithDiskAccess(value vmv1alpha1.DiskAccess) *VirtualMachineSpecApplyConfiguration {
+	b.DiskAccess = &value
 	return b
 }
 

@@ -35,6 +35,8 @@ type VirtualMachineStatusApplyConfiguration struct {
 	// Lease is that of the authoritative hypervisor, written like the authority. Absent: it has none, as
 	// it relies on storage locking.
 	Lease *VirtualMachineLeaseApplyConfiguration `json:"lease,omitempty"`
+	// DiskServer is the server of the disks, with diskAccess Served. Absent: there was none yet.
+	DiskServer *DiskServerStatusApplyConfiguration `json:"diskServer,omitempty"`
 	// Conditions of the VM, by type.
 	Conditions []v1.ConditionApplyConfiguration `json:"conditions,omitempty"`
 	// ObservedGeneration is the generation of the spec to which the status belongs.
@@ -152,6 +154,14 @@ func (b *VirtualMachineStatusApplyConfiguration) WithMigration(value *VirtualMac
 // If called multiple times, the Lease field is set to the value of the last call.
 func (b *VirtualMachineStatusApplyConfiguration) WithLease(value *VirtualMachineLeaseApplyConfiguration) *VirtualMachineStatusApplyConfiguration {
 	b.Lease = value
+	return b
+}
+
+// WithDiskServer sets the DiskServer field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the DiskServer field is set to the value of the last call.
+func (b *VirtualMachineStatusApplyConfiguration) WithDiskServer(value *DiskServerStatusApplyConfiguration) *VirtualMachineStatusApplyConfiguration {
+	b.DiskServer = value
 	return b
 }
 

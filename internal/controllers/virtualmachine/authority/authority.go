@@ -115,6 +115,8 @@ func (r *Registry) Lease(ctx context.Context, us *vmpb.HypervisorID, live bool) 
 			update.Migrate = found == granted && migration.OrderOf(vm).Given
 			if found == granted {
 				update.Grow = growth(vm)
+			} else {
+				update.FencingToken = uint64(vm.Status.Migration.TargetFencingToken)
 			}
 			return true, nil
 		case !live:
@@ -205,9 +207,13 @@ func (r *Registry) SwitchOver(ctx context.Context, us, them *vmpb.HypervisorID) 
 		if err != nil {
 			return true, err
 		}
+		claim := podspec.ClaimName(pod)
+		if vm.Spec.DiskAccess == v1alpha1.DiskAccessServed {
+			claim = vm.Status.VolumeClaimName // its server has it
+		}
 		return false, r.compareAndSwap(ctx, vm, func(status *v1alpha1.VirtualMachineStatus) {
 			migration.Move(status, v1alpha1.VirtualMachineAuthority{
-				ActivePodName: pod.Name, ActivePodUID: pod.UID, ActiveRunID: runID(us), VolumeClaimName: podspec.ClaimName(pod),
+				ActivePodName: pod.Name, ActivePodUID: pod.UID, ActiveRunID: runID(us), VolumeClaimName: claim,
 			}, r.Clock.Now())
 			migration.Mount(status, podspec.DataClaims(pod))
 			passLease(status, r.Clock.Now())
@@ -269,11 +275,12 @@ func (r *Registry) swap(
 			return // the guest goes on
 		}
 		status.Lease = lease
-		reserved := next.ActivePodUID == ""
+		status.GrowDisks = nil
+		// The server of disks prepares them, whichever hypervisor has the VM.
+		reserved := next.ActivePodUID == "" && vm.Spec.DiskAccess != v1alpha1.DiskAccessServed
 		if reserved && (next.VolumeClaimName == "" || next.VolumeClaimName != has.VolumeClaimName || podspec.ReplacesDisk(vm)) {
 			status.ImagePrepared = false // another disk, and an empty one
 		}
-		status.GrowDisks = nil
 		if reserved {
 			status.DataDisks = podspec.NextDataDisks(vm)
 		}

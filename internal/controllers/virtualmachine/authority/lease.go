@@ -34,18 +34,17 @@ func nextLease(vm *v1alpha1.VirtualMachine, now time.Time) *v1alpha1.VirtualMach
 	if vm.Spec.LeaseMode != v1alpha1.LeaseFullLeases {
 		return nil
 	}
-	return leaseAfter(vm.Status.Lease, DurationOf(vm), now)
+	return leaseAfter(&vm.Status, DurationOf(vm), now)
 }
 
-// leaseAfter returns the lease after the last one, which may be nil.
-func leaseAfter(last *v1alpha1.VirtualMachineLease, duration time.Duration, now time.Time) *v1alpha1.VirtualMachineLease {
+// leaseAfter returns the lease after the one of a status, which may have none.
+func leaseAfter(status *v1alpha1.VirtualMachineStatus, duration time.Duration, now time.Time) *v1alpha1.VirtualMachineLease {
 	next := &v1alpha1.VirtualMachineLease{
 		State: v1alpha1.LeaseOpen, DurationSeconds: int32(duration / time.Second),
-		FencingToken: now.Unix(), TransitionTime: metav1.NewTime(now),
+		FencingToken: nextToken(status, now), TransitionTime: metav1.NewTime(now),
 	}
-	if last != nil {
-		next.FencingToken = max(next.FencingToken, last.FencingToken+1)
-		next.Transitions = last.Transitions + 1
+	if status.Lease != nil {
+		next.Transitions = status.Lease.Transitions + 1
 	}
 	return next
 }
@@ -53,9 +52,15 @@ func leaseAfter(last *v1alpha1.VirtualMachineLease, duration time.Duration, now 
 // passLease gives the lease, if there is one, to a holder that gets the VM by agreement. The next one is open and
 // has another token; nobody waits for the last one, whose holder has given up its guest.
 func passLease(status *v1alpha1.VirtualMachineStatus, now time.Time) {
-	if last := status.Lease; last != nil {
-		status.Lease = leaseAfter(last, RecordOf(last).Duration, now)
+	last, moved := status.Lease, status.Migration
+	if last == nil {
+		return
 	}
+	next := leaseAfter(status, RecordOf(last).Duration, now)
+	if moved != nil && moved.TargetPodName == status.ActivePodName && moved.TargetFencingToken > last.FencingToken {
+		next.FencingToken = moved.TargetFencingToken // it has attached the disks
+	}
+	status.Lease = next
 }
 
 // Elect gives a VM without authority to the hypervisor in a Pod, in the mode in which that runs.
@@ -66,7 +71,7 @@ func (r *Registry) Elect(ctx context.Context, vm *v1alpha1.VirtualMachine, pod *
 	}
 	var lease *v1alpha1.VirtualMachineLease
 	if duration > 0 {
-		lease = leaseAfter(vm.Status.Lease, duration, r.Clock.Now())
+		lease = leaseAfter(&vm.Status, duration, r.Clock.Now())
 	}
 	return r.swap(ctx, vm, v1alpha1.VirtualMachineAuthority{
 		ActivePodName: pod.Name, ActivePodUID: pod.UID, VolumeClaimName: podspec.ClaimName(pod),
@@ -86,7 +91,10 @@ func (r *Registry) ChangeLease(ctx context.Context, vm *v1alpha1.VirtualMachine,
 // renew answers the holder of a lease. Only what the API server has counts for a request. What the cache has is
 // for changes after it: they prolong nothing.
 func (r *Registry) renew(ctx context.Context, vm *v1alpha1.VirtualMachine, live bool, update *vmpb.RunLeaseUpdate) (bool, error) {
-	verdict := RecordOf(vm.Status.Lease).Ask()
+	verdict, access := RecordOf(vm.Status.Lease).Ask(), AccessOf(vm)
+	if access == AccessRevoked {
+		verdict = lease.Refuse // its guest has no disks any more
+	}
 	switch {
 	case verdict == lease.Refuse && live:
 		update.Status = vmpb.RunLeaseUpdate_STATUS_TERMINATE
@@ -98,8 +106,10 @@ func (r *Registry) renew(ctx context.Context, vm *v1alpha1.VirtualMachine, live 
 	}
 	update.Status, update.Paused = vmpb.RunLeaseUpdate_STATUS_OK, vm.Spec.Mode == v1alpha1.ModePause
 	update.Migrate, update.Grow = migration.OrderOf(vm).Given, growth(vm)
-	update.ValidFor = durationpb.New(RecordOf(vm.Status.Lease).Duration)
 	update.FencingToken = uint64(vm.Status.Lease.FencingToken)
+	if access != AccessAwaited { // else it may exist, as a target before the switchover
+		update.ValidFor = durationpb.New(RecordOf(vm.Status.Lease).Duration)
+	}
 	return true, nil
 }
 

@@ -60,7 +60,11 @@ func (r *Registry) EnsureTarget(ctx context.Context, us *vmpb.HypervisorID, repo
 			return true, err
 		}
 		err = r.Update(ctx, vm, func(status *v1alpha1.VirtualMachineStatus) {
+			token := nextToken(status, r.Clock.Now())
 			migration.Reserve(status, name, source, migration.OrderOf(vm), r.Clock.Now())
+			if vm.Spec.DiskAccess == v1alpha1.DiskAccessServed {
+				status.Migration.TargetVolumeClaimName, status.Migration.TargetFencingToken = "", token
+			}
 		})
 		if err != nil {
 			r.turns.giveBack(KeyOf(us))

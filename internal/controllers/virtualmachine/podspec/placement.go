@@ -69,9 +69,11 @@ func Changed(vm *v1alpha1.VirtualMachine, pod *corev1.Pod, s Settings) bool {
 
 // Hypervisor returns the container of the hypervisor in a Pod; nil if there is none. A webhook may have put others
 // before it.
-func Hypervisor(pod *corev1.Pod) *corev1.Container {
+func Hypervisor(pod *corev1.Pod) *corev1.Container { return containerOf(pod, ContainerName) }
+
+func containerOf(pod *corev1.Pod, name string) *corev1.Container {
 	for i := range pod.Spec.Containers {
-		if container := &pod.Spec.Containers[i]; container.Name == ContainerName {
+		if container := &pod.Spec.Containers[i]; container.Name == name {
 			return container
 		}
 	}

@@ -21,6 +21,8 @@ import (
 const (
 	// ContainerName is the name of the hypervisor's container.
 	ContainerName = "hypervisor"
+	// ServerContainerName is the name of the container that serves the disks of a VM.
+	ServerContainerName = "disk-server"
 
 	volumeRun      = "run"
 	volumeDisk     = "disk"
@@ -77,19 +79,37 @@ const DefaultMigrationTime = 15 * time.Minute
 // Pod returns the Pod of a VM's next hypervisor, under the name that the VM's status
 // reserves.
 func Pod(vm *v1alpha1.VirtualMachine, s Settings) (*corev1.Pod, error) {
-	return podOf(vm, vmSpec(vm, s), s)
+	spec := vmSpec(vm, s)
+	if vm.Spec.DiskAccess == v1alpha1.DiskAccessServed {
+		haveServed(spec)
+	}
+	return podOf(vm, spec, s)
 }
 
 // podOf returns the Pod of a hypervisor with a spec.
 func podOf(vm *v1alpha1.VirtualMachine, of *vmpb.VMSpec, s Settings) (*corev1.Pod, error) {
+	pod, err := basePod(vm, of, s)
+	if err != nil {
+		return nil, err
+	}
+	if addresses := ipam.Of(vm); len(addresses) > 0 {
+		pod.Annotations[v1alpha1.AnnotationAddresses] = strings.Join(addresses, ",")
+	}
+	keepApart(vm, pod)
+	s.Options.apply(pod)
+	return pod, nil
+}
+
+// basePod returns what the Pods of hypervisors have in common with those of servers of disks.
+func basePod(vm *v1alpha1.VirtualMachine, of *vmpb.VMSpec, s Settings) (*corev1.Pod, error) {
 	spec, err := compact(of)
 	if err != nil {
 		return nil, err
 	}
 	volumes := volumesFor(vm, of, s)
-	pod := &corev1.Pod{
+	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: vm.Status.ActivePodName, Namespace: vm.Namespace,
+			Name: of.GetPodName(), Namespace: vm.Namespace,
 			Labels:          map[string]string{v1alpha1.LabelVM: vm.Name},
 			Annotations:     map[string]string{annotationGeneration: strconv.FormatInt(vm.Generation, 10)},
 			OwnerReferences: []metav1.OwnerReference{ownerReference(vm)},
@@ -110,13 +130,7 @@ func podOf(vm *v1alpha1.VirtualMachine, of *vmpb.VMSpec, s Settings) (*corev1.Po
 			}},
 			Volumes: volumes.all,
 		},
-	}
-	if addresses := ipam.Of(vm); len(addresses) > 0 {
-		pod.Annotations[v1alpha1.AnnotationAddresses] = strings.Join(addresses, ",")
-	}
-	keepApart(vm, pod)
-	s.Options.apply(pod)
-	return pod, nil
+	}, nil
 }
 
 // Image returns the container image of a VM's next hypervisor.

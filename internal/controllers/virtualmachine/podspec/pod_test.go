@@ -85,24 +85,29 @@ func TestPods(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got, err := yaml.Marshal(pod)
-			if err != nil {
-				t.Fatal(err)
-			}
-			file := filepath.Join("testdata", "pod-"+name+".yaml")
-			if *update {
-				if err := os.WriteFile(file, got, 0o600); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(string(want), string(got)); diff != "" {
-				t.Errorf("pod (-want +got):\n%s", diff)
-			}
+			wantGolden(t, name, pod)
 		})
+	}
+}
+
+func wantGolden(t *testing.T, name string, pod *corev1.Pod) {
+	t.Helper()
+	got, err := yaml.Marshal(pod)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join("testdata", "pod-"+name+".yaml")
+	if *update {
+		if err := os.WriteFile(file, got, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), string(got)); diff != "" {
+		t.Errorf("pod (-want +got):\n%s", diff)
 	}
 }
 

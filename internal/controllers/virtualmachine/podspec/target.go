@@ -40,6 +40,9 @@ func Target(vm *v1alpha1.VirtualMachine, source *corev1.Pod, s Settings) (*corev
 	spec.LeaseMode, spec.LeaseDuration = has.GetLeaseMode(), has.GetLeaseDuration() // the lease moves with the guest
 	spec.KernelBoot, spec.UserData, spec.RootDiskBytes = has.GetKernelBoot(), has.GetUserData(), has.GetRootDiskBytes()
 	spec.RootDiskPath = has.GetRootDiskPath()
+	if has.GetDisksServed() {
+		haveServed(spec)
+	}
 	pod, err := podOf(vm, spec, s)
 	if err != nil {
 		return nil, err
@@ -72,7 +75,10 @@ func specOf(pod *corev1.Pod) (*vmpb.VMSpec, error) {
 	spec := &vmpb.VMSpec{}
 	container := Hypervisor(pod)
 	if container == nil {
-		return nil, fmt.Errorf("pod %s has no container of a hypervisor", pod.Name)
+		container = containerOf(pod, ServerContainerName)
+	}
+	if container == nil {
+		return nil, fmt.Errorf("pod %s has no container of a hypervisor, nor of a server of disks", pod.Name)
 	}
 	for _, variable := range container.Env {
 		if variable.Name != vmpb.EnvSpec {

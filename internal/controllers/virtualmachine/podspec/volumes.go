@@ -42,14 +42,8 @@ func claimed(name string) corev1.VolumeSource {
 func volumesFor(vm *v1alpha1.VirtualMachine, of *vmpb.VMSpec, s Settings) volumes {
 	var v volumes
 	v.add(volumeRun, corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}, vmpb.DirRun)
-	root := corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}
-	if claim := vm.Status.VolumeClaimName; claim != "" {
-		root = claimed(claim)
-	}
-	v.addDisk(volumeDisk, root, of.GetRootDiskPath(), of.GetRootDiskPath() == vmpb.RootDevicePath)
-	for _, disk := range of.GetDataDisks() {
-		source := claimed(DataClaimName(vm, disk.GetName()))
-		v.addDisk(volumeDisk+"-"+disk.GetName(), source, disk.GetPath(), disk.GetPath() == vmpb.DataDevicePath(disk.GetName()))
+	if !of.GetDisksServed() {
+		v.addDisks(vm, of)
 	}
 	if volume, folder := identityFor(vm, s); folder != "" {
 		v.all = append(v.all, volume)
@@ -65,6 +59,19 @@ func volumesFor(vm *v1alpha1.VirtualMachine, of *vmpb.VMSpec, s Settings) volume
 		v.mounts = append(v.mounts, corev1.VolumeMount{Name: volumeUserData, MountPath: path.Dir(vmpb.UserDataPath), ReadOnly: true})
 	}
 	return v
+}
+
+// addDisks adds the volumes of all disks.
+func (v *volumes) addDisks(vm *v1alpha1.VirtualMachine, of *vmpb.VMSpec) {
+	root := corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}
+	if claim := vm.Status.VolumeClaimName; claim != "" {
+		root = claimed(claim)
+	}
+	v.addDisk(volumeDisk, root, of.GetRootDiskPath(), of.GetRootDiskPath() == vmpb.RootDevicePath)
+	for _, disk := range of.GetDataDisks() {
+		source := claimed(DataClaimName(vm, disk.GetName()))
+		v.addDisk(volumeDisk+"-"+disk.GetName(), source, disk.GetPath(), disk.GetPath() == vmpb.DataDevicePath(disk.GetName()))
+	}
 }
 
 // UserDataKey returns the key of the Secret with the user data. Default: userData.

@@ -51,13 +51,18 @@ func ended(pod *corev1.Pod) bool {
 	for i := range pod.Spec.Containers {
 		container := &pod.Spec.Containers[i]
 		// A rule of one may have all started again.
-		if len(container.RestartPolicyRules) > 0 || container.Name == podspec.ContainerName && container.RestartPolicy != nil && *container.RestartPolicy != corev1.ContainerRestartPolicyNever {
+		if len(container.RestartPolicyRules) > 0 || isOurs(container.Name) && container.RestartPolicy != nil && *container.RestartPolicy != corev1.ContainerRestartPolicyNever {
 			return false
 		}
 	}
 	return slices.ContainsFunc(pod.Status.ContainerStatuses, func(of corev1.ContainerStatus) bool {
-		return of.Name == podspec.ContainerName && of.State.Terminated != nil
+		return isOurs(of.Name) && of.State.Terminated != nil
 	})
+}
+
+// isOurs reports whether a container is that of a hypervisor, or of a server of disks.
+func isOurs(name string) bool {
+	return name == podspec.ContainerName || name == podspec.ServerContainerName
 }
 
 // Alive reports whether the hypervisor of a Pod runs, may run, or may still start. A nil Pod
@@ -168,7 +173,7 @@ func EndOf(pod *corev1.Pod) End {
 	end := End{Reason: pod.Status.Reason, Message: pod.Status.Message}
 	for _, container := range pod.Status.ContainerStatuses {
 		terminated := container.State.Terminated
-		if container.Name != podspec.ContainerName || terminated == nil {
+		if !isOurs(container.Name) || terminated == nil {
 			continue
 		}
 		var own vmpb.Termination

@@ -27,7 +27,7 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// Options configure a Service. All fields but one of the first two after Registry are required.
+// Options configure a Service. All fields but Disks and one of the first two after Registry are required.
 type Options struct {
 	// Registry decides which hypervisor may run a VM.
 	Registry *authority.Registry
@@ -37,6 +37,9 @@ type Options struct {
 	Identity *identity.Credentials
 	// Enqueue requests a reconcile of a VM after a time, which may be 0. It does not block.
 	Enqueue func(vm types.NamespacedName, after time.Duration)
+	// Disks returns where the hypervisor in a Pod attaches the disks of its VM with a fencing token; nil if nowhere yet. Nil: no
+	// VM has a server of disks. It does not block.
+	Disks func(vm types.NamespacedName, pod string, token uint64) *vmpb.DiskServer
 	// Refused is called with the reason when a VM that wants to leave its host has to shut down.
 	Refused func(ctx context.Context, vm types.NamespacedName, why string)
 }
@@ -64,6 +67,8 @@ type Service struct {
 	heard map[types.NamespacedName]time.Time
 	// targets has the last report of each VM's target of a migration.
 	targets map[types.NamespacedName]*vmpb.ReportStateRequest
+	// servers has the last report of each VM's server of disks.
+	servers map[types.NamespacedName]*vmpb.ReportStateRequest
 }
 
 // reported is the last report about a VM, and when its status is written because of one.
@@ -127,6 +132,7 @@ func New(options Options) *Service {
 		reports: map[types.NamespacedName]*reported{},
 		heard:   map[types.NamespacedName]time.Time{},
 		targets: map[types.NamespacedName]*vmpb.ReportStateRequest{},
+		servers: map[types.NamespacedName]*vmpb.ReportStateRequest{},
 	}
 }
 
@@ -261,6 +267,7 @@ func (s *Service) Forget(vm types.NamespacedName) {
 	defer s.mu.Unlock()
 	delete(s.reports, vm)
 	delete(s.targets, vm)
+	delete(s.servers, vm)
 	delete(s.heard, vm)
 }
 
@@ -289,6 +296,7 @@ func (s *Service) RunLease(request *vmpb.RunLeaseRequest, out grpc.ServerStreami
 			s.hear(key)
 		}
 		update.Migrate = update.GetMigrate() && s.canMigrate(us)
+		update.DiskServer = s.diskServer(key, us, update.GetFencingToken())
 		if last == nil || !proto.Equal(last, update) {
 			if err := out.Send(update); err != nil {
 				return err
@@ -346,6 +354,11 @@ func (s *Service) ReportState(ctx context.Context, request *vmpb.ReportStateRequ
 	key, err := caller(ctx, us)
 	if err != nil {
 		return nil, err
+	}
+	if is, err := s.Registry.ConfirmServer(ctx, us); err != nil {
+		return nil, answer(ctx, us, err)
+	} else if is {
+		return s.reportServer(key, request)
 	}
 	if request.GetState() == vmpb.ReportStateRequest_STATE_INCOMING {
 		return s.reportIncoming(ctx, key, request)

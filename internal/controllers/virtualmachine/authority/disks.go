@@ -1,0 +1,88 @@
+package authority
+
+import (
+	"context"
+	"time"
+
+	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/migration"
+	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+)
+
+// Access is how far the holder of a VM's lease has the disks for itself.
+type Access int
+
+const (
+	// AccessDirect means that no server of disks keeps others out, or that nobody has a lease.
+	AccessDirect Access = iota
+	// AccessAwaited means that a hypervisor with an earlier token may still change the disks: the holder gets no lease.
+	AccessAwaited
+	// AccessOpen means that all earlier tokens are revoked, and the holder's is not.
+	AccessOpen
+	// AccessRevoked means that the holder's token is revoked, too: it never gets the disks again.
+	AccessRevoked
+)
+
+// AccessOf returns the access of the holder of a VM's lease, as it is stored.
+func AccessOf(vm *v1alpha1.VirtualMachine) Access {
+	if vm.Spec.DiskAccess != v1alpha1.DiskAccessServed || vm.Status.Lease == nil {
+		return AccessDirect
+	}
+	switch revoked, before := revokedToken(&vm.Status), vm.Status.Lease.FencingToken-1; {
+	case revoked < before:
+		return AccessAwaited
+	case revoked == before:
+		return AccessOpen
+	default:
+		return AccessRevoked
+	}
+}
+
+func revokedToken(status *v1alpha1.VirtualMachineStatus) int64 {
+	if status.DiskServer == nil {
+		return 0
+	}
+	return status.DiskServer.RevokedToken
+}
+
+// HighestToken returns the highest token with which a hypervisor may have attached the disks, as far as is stored; 0 if none
+// has.
+func HighestToken(status *v1alpha1.VirtualMachineStatus) int64 {
+	var highest int64
+	if status.Lease != nil {
+		highest = status.Lease.FencingToken
+	}
+	if status.Migration != nil {
+		highest = max(highest, status.Migration.TargetFencingToken)
+	}
+	return highest
+}
+
+// nextToken returns a token that is higher than all before, also if those were lost with the status. If all before are
+// revoked, it is the one after: the holder waits for nothing more.
+func nextToken(status *v1alpha1.VirtualMachineStatus, now time.Time) int64 {
+	highest, revoked := HighestToken(status), revokedToken(status)
+	if revoked > 0 && revoked >= highest {
+		return revoked + 1
+	}
+	return max(now.Unix(), highest+1)
+}
+
+// ConfirmServer reports whether a process is in the Pod that serves the disks of its VM.
+func (r *Registry) ConfirmServer(ctx context.Context, us *vmpb.HypervisorID) (is bool, err error) {
+	err = r.evaluate(ctx, us, false, func(vm *v1alpha1.VirtualMachine, live bool) (bool, error) {
+		switch {
+		case vm == nil || vm.Spec.DiskAccess != v1alpha1.DiskAccessServed, // which does not change
+			us.GetPodName() == vm.Status.ActivePodName, migration.IsTarget(&vm.Status, us.GetPodName()):
+			return true, nil
+		}
+		is = IsServer(&vm.Status, us.GetPodName())
+		return is || live, nil
+	})
+	return is, err
+}
+
+// IsServer reports whether a Pod is the one that serves the disks of a VM.
+func IsServer(status *v1alpha1.VirtualMachineStatus, pod string) bool {
+	return status.DiskServer != nil && status.DiskServer.PodName != "" && status.DiskServer.PodName == pod
+}

@@ -1,0 +1,115 @@
+// Package disks has a server serve the disks of a VM: it decides what becomes of the server's Pod, and asks the server to
+// open and to revoke fencing tokens.
+package disks
+
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/authority"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/migration"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podstate"
+	"github.com/millwright-dev/millwright/internal/vm/storage"
+)
+
+// Facts are what is known of the Pods that serve the disks of a VM.
+type Facts struct {
+	// Stored is what the status has. Nil: there was no server.
+	Stored *v1alpha1.DiskServerStatus
+	// Pod is the one that is stored, as the API server has it. Nil: it is not there.
+	Pod *corev1.Pod
+	// Others are all other Pods of servers of the VM.
+	Others []*corev1.Pod
+}
+
+// Step is what to do next with the Pod of a server.
+type Step string
+
+// Steps.
+const (
+	// Keep the Pod: it serves, or will.
+	Keep Step = "keep"
+	// Reserve the name of the next Pod.
+	Reserve Step = "reserve"
+	// Create the Pod whose name is reserved.
+	Create Step = "create"
+	// Record the UID of the Pod that was created.
+	Record Step = "record"
+	// Await the end of other servers: they have the volumes, and the locks of the disks.
+	Await Step = "await"
+)
+
+// Next decides what to do with the Pod of a server. There is a next one only when the last one has ended.
+func Next(f Facts) Step {
+	step := f.next()
+	if (step == Reserve || step == Create) && slices.ContainsFunc(f.Others, podstate.Alive) {
+		return Await
+	}
+	return step
+}
+
+// next is the step if there is no other server.
+func (f Facts) next() Step {
+	switch {
+	case f.Stored == nil || f.Stored.PodName == "":
+		return Reserve
+	case f.Pod == nil && f.Stored.PodUID == "":
+		return Create
+	case f.Pod == nil || podstate.Finished(f.Pod):
+		return Reserve
+	case f.Stored.PodUID == "":
+		return Record
+	case f.Stored.PodUID != f.Pod.UID:
+		return Reserve // the name is another's
+	}
+	return Keep
+}
+
+// Served returns the Pod that serves the disks; nil if none may.
+func (f Facts) Served() *corev1.Pod {
+	if Next(f) != Keep || !f.Pod.DeletionTimestamp.IsZero() {
+		return nil
+	}
+	return f.Pod
+}
+
+// Want is what a server is to do: first revoke, then open.
+type Want struct {
+	// Revoke is up to which token. 0: nothing is to be revoked.
+	Revoke storage.Token
+	// Open are who may attach the disks.
+	Open []Holder
+}
+
+// Holder is who may attach the disks with a token.
+type Holder struct {
+	// Token is that of the lease, or that with which the target of a migration begins.
+	Token storage.Token
+	// Pod is that of the hypervisor.
+	Pod string
+}
+
+// Wanted returns what a status demands of the server: who had the disks before the holder of the lease loses them, then the
+// holder may attach them, and the target of a migration under way, too. Nothing is opened that is revoked.
+func Wanted(vm *v1alpha1.VirtualMachine) Want {
+	var want Want
+	status, lease := &vm.Status, vm.Status.Lease
+	access := authority.AccessOf(vm)
+	if lease == nil || access == authority.AccessDirect || access == authority.AccessRevoked {
+		return want
+	}
+	if access == authority.AccessAwaited {
+		want.Revoke = token(lease.FencingToken - 1)
+	}
+	if lease.State == v1alpha1.LeaseOpen || lease.State == v1alpha1.LeaseSuspected {
+		want.Open = append(want.Open, Holder{Token: token(lease.FencingToken), Pod: status.ActivePodName})
+	}
+	if migration.UnderWay(status) && status.Migration.TargetFencingToken > lease.FencingToken {
+		want.Open = append(want.Open, Holder{Token: token(status.Migration.TargetFencingToken), Pod: status.Migration.TargetPodName})
+	}
+	return want
+}
+
+func token(number int64) storage.Token { return storage.Token(max(0, number)) }

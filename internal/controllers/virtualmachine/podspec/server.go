@@ -1,0 +1,86 @@
+package podspec
+
+import (
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+)
+
+// serverResources are for the server and two storage daemons, as in a migration.
+var serverResources = corev1.ResourceList{
+	corev1.ResourceMemory: resource.MustParse("96Mi"), corev1.ResourceCPU: resource.MustParse("50m"),
+}
+
+// DiskServer returns the Pod that serves the disks of a VM, under the name that the VM's status reserves. The disks are those
+// of the spec, or while a hypervisor has the VM, which is in the Pod holder, those of it. A nil holder: there is none.
+func DiskServer(vm *v1alpha1.VirtualMachine, holder *corev1.Pod, s Settings) (*corev1.Pod, error) {
+	vm = vm.DeepCopy()
+	vm.Spec.UserData, vm.Spec.KernelBoot = nil, nil
+	s.Accelerator, s.Networks, s.HostPorts, s.Migration = "", nil, nil, Migration{}
+	s.Options.KVMResource, s.Options.KVMDevice = "", ""
+	spec := vmSpec(vm, s)
+	spec.PodName, spec.Address, spec.Grace = vm.Status.DiskServer.PodName, nil, durationpb.New(GracePeriod*time.Second)
+	spec.LeaseMode, spec.LeaseDuration = vmpb.LeaseMode_LM_STORAGE_LOCKING, nil
+	if holder != nil {
+		has, err := specOf(holder)
+		if err != nil {
+			return nil, err
+		}
+		spec.RootDiskBytes, spec.DataDisks = has.GetRootDiskBytes(), has.GetDataDisks()
+	}
+	pod, err := basePod(vm, spec, s)
+	if err != nil {
+		return nil, err
+	}
+	pod.Labels[v1alpha1.LabelDiskServer] = "true"
+	container := &pod.Spec.Containers[0]
+	container.Name, container.Command = ServerContainerName, vmpb.DiskServerCommand()
+	container.Resources = corev1.ResourceRequirements{Requests: serverResources.DeepCopy()}
+	container.Env = slices.DeleteFunc(container.Env, func(variable corev1.EnvVar) bool { return variable.Name == vmpb.EnvListen })
+	for _, name := range []string{vmpb.EnvDisksControl, vmpb.EnvDisksSessions} {
+		container.Env = append(container.Env, corev1.EnvVar{Name: name, Value: "$(POD_IP):0"})
+	}
+	s.Options.apply(pod)
+	return pod, nil
+}
+
+// IsDiskServer reports whether a Pod of a VM was created to serve its disks.
+func IsDiskServer(pod *corev1.Pod) bool { return containerOf(pod, ServerContainerName) != nil }
+
+// haveServed makes a spec one of a hypervisor whose disks another Pod serves, and prepares.
+func haveServed(spec *vmpb.VMSpec) {
+	spec.DisksServed, spec.RootDiskExists, spec.InitialImage = true, true, nil
+	if spec.GetMode() == vmpb.VMSpec_SM_PREPARE_IMAGE {
+		spec.Mode = vmpb.VMSpec_SM_RUN
+	}
+	for _, disk := range spec.DataDisks {
+		disk.Exists, disk.InitialImage = true, nil
+	}
+}
+
+// Serves reports whether the server in a Pod has the disks of a VM's spec, in their order and sizes, and the image of the next
+// one.
+func Serves(vm *v1alpha1.VirtualMachine, server *corev1.Pod, s Settings) (bool, error) {
+	has, err := specOf(server)
+	if err != nil {
+		return false, err
+	}
+	served := []v1alpha1.DiskSize{{Bytes: int64(has.GetRootDiskBytes())}}
+	for _, disk := range has.GetDataDisks() {
+		served = append(served, v1alpha1.DiskSize{Name: disk.GetName(), Bytes: int64(disk.GetBytes())})
+	}
+	container := containerOf(server, ServerContainerName)
+	return slices.Equal(served, wantedDisks(vm)) && container != nil && container.Image == Image(vm, s), nil
+}
+
+// KnowServedDisks stores that the server of the disks has them complete.
+func KnowServedDisks(vm *v1alpha1.VirtualMachine, status *v1alpha1.VirtualMachineStatus, report *vmpb.ReportStateRequest) {
+	status.ImagePrepared = status.ImagePrepared || report.GetImagePrepared()
+	KnowDataDisks(&vm.Spec, status, report)
+}

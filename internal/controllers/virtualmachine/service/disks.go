@@ -1,0 +1,66 @@
+package service
+
+import (
+	"net/netip"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/authority"
+	"github.com/millwright-dev/millwright/internal/vm/identity"
+	"github.com/millwright-dev/millwright/internal/vm/storage"
+	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+)
+
+// reportServer takes a report of the process that serves the disks of a VM. The endpoint is where this process will connect,
+// as that of a target.
+func (s *Service) reportServer(vm types.NamespacedName, report *vmpb.ReportStateRequest) (*vmpb.ReportStateResponse, error) {
+	_, err := netip.ParseAddrPort(report.GetEndpoint())
+	if serves := report.GetState() == vmpb.ReportStateRequest_STATE_RUNNING; err != nil && (serves || report.GetEndpoint() != "") {
+		return nil, status.Error(codes.InvalidArgument, "the endpoint is not an IP address with a port")
+	}
+	s.mu.Lock()
+	last := s.servers[vm]
+	news := !proto.Equal(last, report) && !overtaken(report, last)
+	if news {
+		s.servers[vm] = report
+	}
+	s.mu.Unlock()
+	if news && !onlyProgress(last, report) {
+		s.Enqueue(vm, 0)
+	}
+	return &vmpb.ReportStateResponse{}, nil
+}
+
+// DiskServer returns the last report of the process that serves the disks of a VM; nil if this process has none.
+func (s *Service) DiskServer(vm *v1alpha1.VirtualMachine) *vmpb.ReportStateRequest {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	report := s.servers[client.ObjectKeyFromObject(vm)]
+	if report == nil || !authority.IsServer(&vm.Status, report.GetUs().GetPodName()) {
+		return nil
+	}
+	return report
+}
+
+// diskServer returns where a hypervisor attaches the disks of its VM with a token, of which 0 is none; nil if nowhere yet.
+func (s *Service) diskServer(vm types.NamespacedName, us *vmpb.HypervisorID, token uint64) *vmpb.DiskServer {
+	if token == 0 || s.Disks == nil {
+		return nil
+	}
+	return s.Disks(vm, us.GetPodName(), token)
+}
+
+// Volume returns the disks of a VM at their server, which must have the certificate of a Pod, and what ends the connection. It
+// does not wait for the server.
+func (s *Service) Volume(vm types.NamespacedName, pod, endpoint string) (storage.Volume, func(), error) {
+	conn, err := s.credentials().Dial("passthrough:///"+endpoint, identity.Peer{Namespace: vm.Namespace, VM: vm.Name, Pod: pod})
+	if err != nil {
+		return nil, nil, err
+	}
+	return storage.At(conn), func() { _ = conn.Close() }, nil
+}
