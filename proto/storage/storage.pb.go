@@ -216,6 +216,153 @@ func (*RevokeResponse) Descriptor() ([]byte, []int) {
 	return file_storage_storage_proto_rawDescGZIP(), []int{3}
 }
 
+// DiskSize is the size of one disk.
+type DiskSize struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of a data disk. Empty: the root disk.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Size in bytes.
+	Bytes         uint64 `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DiskSize) Reset() {
+	*x = DiskSize{}
+	mi := &file_storage_storage_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DiskSize) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DiskSize) ProtoMessage() {}
+
+func (x *DiskSize) ProtoReflect() protoreflect.Message {
+	mi := &file_storage_storage_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DiskSize.ProtoReflect.Descriptor instead.
+func (*DiskSize) Descriptor() ([]byte, []int) {
+	return file_storage_storage_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *DiskSize) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *DiskSize) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+// GrowRequest names the sizes that disks shall have at least.
+type GrowRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The disks that shall be larger. Others stay as they are.
+	Disks         []*DiskSize `protobuf:"bytes,1,rep,name=disks,proto3" json:"disks,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GrowRequest) Reset() {
+	*x = GrowRequest{}
+	mi := &file_storage_storage_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GrowRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GrowRequest) ProtoMessage() {}
+
+func (x *GrowRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_storage_storage_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GrowRequest.ProtoReflect.Descriptor instead.
+func (*GrowRequest) Descriptor() ([]byte, []int) {
+	return file_storage_storage_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *GrowRequest) GetDisks() []*DiskSize {
+	if x != nil {
+		return x.Disks
+	}
+	return nil
+}
+
+// GrowResponse has the sizes of the disks.
+type GrowResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// All disks of the virtual machine.
+	Disks         []*DiskSize `protobuf:"bytes,1,rep,name=disks,proto3" json:"disks,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GrowResponse) Reset() {
+	*x = GrowResponse{}
+	mi := &file_storage_storage_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GrowResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GrowResponse) ProtoMessage() {}
+
+func (x *GrowResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_storage_storage_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GrowResponse.ProtoReflect.Descriptor instead.
+func (*GrowResponse) Descriptor() ([]byte, []int) {
+	return file_storage_storage_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *GrowResponse) GetDisks() []*DiskSize {
+	if x != nil {
+		return x.Disks
+	}
+	return nil
+}
+
 var File_storage_storage_proto protoreflect.FileDescriptor
 
 const file_storage_storage_proto_rawDesc = "" +
@@ -229,11 +376,19 @@ const file_storage_storage_proto_rawDesc = "" +
 	"\x03pod\x18\x02 \x01(\tR\x03pod\"/\n" +
 	"\rRevokeRequest\x12\x1e\n" +
 	"\vup_to_token\x18\x01 \x01(\x04R\tupToToken\"\x10\n" +
-	"\x0eRevokeResponse2\xa8\x01\n" +
+	"\x0eRevokeResponse\"4\n" +
+	"\bDiskSize\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05bytes\x18\x02 \x01(\x04R\x05bytes\"A\n" +
+	"\vGrowRequest\x122\n" +
+	"\x05disks\x18\x01 \x03(\v2\x1c.millwright.storage.DiskSizeR\x05disks\"B\n" +
+	"\fGrowResponse\x122\n" +
+	"\x05disks\x18\x01 \x03(\v2\x1c.millwright.storage.DiskSizeR\x05disks2\xf3\x01\n" +
 	"\n" +
 	"DiskServer\x12I\n" +
 	"\x04Open\x12\x1f.millwright.storage.OpenRequest\x1a .millwright.storage.OpenResponse\x12O\n" +
-	"\x06Revoke\x12!.millwright.storage.RevokeRequest\x1a\".millwright.storage.RevokeResponseB>Z<github.com/millwright-dev/millwright/proto/storage;storagepbb\x06proto3"
+	"\x06Revoke\x12!.millwright.storage.RevokeRequest\x1a\".millwright.storage.RevokeResponse\x12I\n" +
+	"\x04Grow\x12\x1f.millwright.storage.GrowRequest\x1a .millwright.storage.GrowResponseB>Z<github.com/millwright-dev/millwright/proto/storage;storagepbb\x06proto3"
 
 var (
 	file_storage_storage_proto_rawDescOnce sync.Once
@@ -247,23 +402,30 @@ func file_storage_storage_proto_rawDescGZIP() []byte {
 	return file_storage_storage_proto_rawDescData
 }
 
-var file_storage_storage_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
+var file_storage_storage_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
 var file_storage_storage_proto_goTypes = []any{
 	(*OpenRequest)(nil),    // 0: millwright.storage.OpenRequest
 	(*OpenResponse)(nil),   // 1: millwright.storage.OpenResponse
 	(*RevokeRequest)(nil),  // 2: millwright.storage.RevokeRequest
 	(*RevokeResponse)(nil), // 3: millwright.storage.RevokeResponse
+	(*DiskSize)(nil),       // 4: millwright.storage.DiskSize
+	(*GrowRequest)(nil),    // 5: millwright.storage.GrowRequest
+	(*GrowResponse)(nil),   // 6: millwright.storage.GrowResponse
 }
 var file_storage_storage_proto_depIdxs = []int32{
-	0, // 0: millwright.storage.DiskServer.Open:input_type -> millwright.storage.OpenRequest
-	2, // 1: millwright.storage.DiskServer.Revoke:input_type -> millwright.storage.RevokeRequest
-	1, // 2: millwright.storage.DiskServer.Open:output_type -> millwright.storage.OpenResponse
-	3, // 3: millwright.storage.DiskServer.Revoke:output_type -> millwright.storage.RevokeResponse
-	2, // [2:4] is the sub-list for method output_type
-	0, // [0:2] is the sub-list for method input_type
-	0, // [0:0] is the sub-list for extension type_name
-	0, // [0:0] is the sub-list for extension extendee
-	0, // [0:0] is the sub-list for field type_name
+	4, // 0: millwright.storage.GrowRequest.disks:type_name -> millwright.storage.DiskSize
+	4, // 1: millwright.storage.GrowResponse.disks:type_name -> millwright.storage.DiskSize
+	0, // 2: millwright.storage.DiskServer.Open:input_type -> millwright.storage.OpenRequest
+	2, // 3: millwright.storage.DiskServer.Revoke:input_type -> millwright.storage.RevokeRequest
+	5, // 4: millwright.storage.DiskServer.Grow:input_type -> millwright.storage.GrowRequest
+	1, // 5: millwright.storage.DiskServer.Open:output_type -> millwright.storage.OpenResponse
+	3, // 6: millwright.storage.DiskServer.Revoke:output_type -> millwright.storage.RevokeResponse
+	6, // 7: millwright.storage.DiskServer.Grow:output_type -> millwright.storage.GrowResponse
+	5, // [5:8] is the sub-list for method output_type
+	2, // [2:5] is the sub-list for method input_type
+	2, // [2:2] is the sub-list for extension type_name
+	2, // [2:2] is the sub-list for extension extendee
+	0, // [0:2] is the sub-list for field type_name
 }
 
 func init() { file_storage_storage_proto_init() }
@@ -277,7 +439,7 @@ func file_storage_storage_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_storage_storage_proto_rawDesc), len(file_storage_storage_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   4,
+			NumMessages:   7,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

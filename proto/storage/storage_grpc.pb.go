@@ -23,6 +23,7 @@ const _ = grpc.SupportPackageIsVersion9
 const (
 	DiskServer_Open_FullMethodName   = "/millwright.storage.DiskServer/Open"
 	DiskServer_Revoke_FullMethodName = "/millwright.storage.DiskServer/Revoke"
+	DiskServer_Grow_FullMethodName   = "/millwright.storage.DiskServer/Grow"
 )
 
 // DiskServerClient is the client API for DiskServer service.
@@ -40,6 +41,11 @@ type DiskServerClient interface {
 	// will be attached with one, also not after a restart of the server. After any error, and
 	// without an answer, that may be so or not, and it has to be repeated.
 	Revoke(ctx context.Context, in *RevokeRequest, opts ...grpc.CallOption) (*RevokeResponse, error)
+	// Grow enlarges disks, and answers with the sizes of all. A disk that is as large stays as it is, and one that the virtual machine
+	// does not have is ignored. Sessions with a token that is opened later see the new sizes; those of tokens that are open
+	// see the old ones until their end. No room: RESOURCE_EXHAUSTED. A size above 4 PiB: INVALID_ARGUMENT. It
+	// may be repeated.
+	Grow(ctx context.Context, in *GrowRequest, opts ...grpc.CallOption) (*GrowResponse, error)
 }
 
 type diskServerClient struct {
@@ -70,6 +76,16 @@ func (c *diskServerClient) Revoke(ctx context.Context, in *RevokeRequest, opts .
 	return out, nil
 }
 
+func (c *diskServerClient) Grow(ctx context.Context, in *GrowRequest, opts ...grpc.CallOption) (*GrowResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GrowResponse)
+	err := c.cc.Invoke(ctx, DiskServer_Grow_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // DiskServerServer is the server API for DiskServer service.
 // All implementations must embed UnimplementedDiskServerServer
 // for forward compatibility.
@@ -85,6 +101,11 @@ type DiskServerServer interface {
 	// will be attached with one, also not after a restart of the server. After any error, and
 	// without an answer, that may be so or not, and it has to be repeated.
 	Revoke(context.Context, *RevokeRequest) (*RevokeResponse, error)
+	// Grow enlarges disks, and answers with the sizes of all. A disk that is as large stays as it is, and one that the virtual machine
+	// does not have is ignored. Sessions with a token that is opened later see the new sizes; those of tokens that are open
+	// see the old ones until their end. No room: RESOURCE_EXHAUSTED. A size above 4 PiB: INVALID_ARGUMENT. It
+	// may be repeated.
+	Grow(context.Context, *GrowRequest) (*GrowResponse, error)
 	mustEmbedUnimplementedDiskServerServer()
 }
 
@@ -100,6 +121,9 @@ func (UnimplementedDiskServerServer) Open(context.Context, *OpenRequest) (*OpenR
 }
 func (UnimplementedDiskServerServer) Revoke(context.Context, *RevokeRequest) (*RevokeResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Revoke not implemented")
+}
+func (UnimplementedDiskServerServer) Grow(context.Context, *GrowRequest) (*GrowResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Grow not implemented")
 }
 func (UnimplementedDiskServerServer) mustEmbedUnimplementedDiskServerServer() {}
 func (UnimplementedDiskServerServer) testEmbeddedByValue()                    {}
@@ -158,6 +182,24 @@ func _DiskServer_Revoke_Handler(srv interface{}, ctx context.Context, dec func(i
 	return interceptor(ctx, in, info, handler)
 }
 
+func _DiskServer_Grow_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GrowRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(DiskServerServer).Grow(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: DiskServer_Grow_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(DiskServerServer).Grow(ctx, req.(*GrowRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // DiskServer_ServiceDesc is the grpc.ServiceDesc for DiskServer service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -172,6 +214,10 @@ var DiskServer_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Revoke",
 			Handler:    _DiskServer_Revoke_Handler,
+		},
+		{
+			MethodName: "Grow",
+			Handler:    _DiskServer_Grow_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

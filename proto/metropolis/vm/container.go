@@ -18,6 +18,15 @@ const (
 	// EnvListen is the environment variable with the address on which the process serves
 	// gRPC over the network, host:port. Port 0 is any free one. Empty: [::]:0.
 	EnvListen = "MILLWRIGHT_VM_LISTEN"
+	// EnvDisksControl is the environment variable of a server of disks with the address on which it serves
+	// millwright.storage.DiskServer to the VM controller, host:port. Port 0 is any free one; the server
+	// reports which. Empty: [::]:DisksControlPort.
+	EnvDisksControl = "MILLWRIGHT_VM_DISKS_CONTROL"
+	// EnvDisksSessions is the environment variable of a server of disks with the address on which hypervisors
+	// attach the disks, as EnvDisksControl. The host must be one that they reach, since the server answers Open
+	// with it; so an unspecified one is replaced by that of EnvDisksControl, if that has one. Empty:
+	// [::]:DisksSessionsPort.
+	EnvDisksSessions = "MILLWRIGHT_VM_DISKS_SESSIONS"
 	// EnvAccelerator is the environment variable with QEMU's accelerator: auto, kvm or tcg.
 	// Empty: auto.
 	EnvAccelerator = "MILLWRIGHT_VM_ACCELERATOR"
@@ -96,6 +105,29 @@ func DataDevicePath(name string) string { return devicesPath + "/data-" + name }
 
 // Command returns the command of the container.
 func Command() []string { return []string{"millwright", "hypervisor"} }
+
+// The ports of a server of disks in a Pod with an address of its own. Where Pods share that of their host, both
+// environment variables have port 0.
+const (
+	// DisksControlPort is where the VM controller opens and revokes.
+	DisksControlPort = 8460
+	// DisksSessionsPort is where hypervisors attach the disks.
+	DisksSessionsPort = 8461
+)
+
+// DiskServerCommand returns the command of the container that serves the disks of a VM with VMSpec.disks_served.
+//
+// Its environment is that of a hypervisor, with a VMSpec that has the mode SM_RUN or SM_PREPARE_IMAGE, the paths, sizes and
+// images of the disks, its own Pod's name as pod_name, and disks_served false; with EnvDisksControl and EnvDisksSessions instead of
+// EnvListen. What it does not need is ignored: the lease, the addresses, the kernel. Its certificate, run folder,
+// termination message and signals are those of a hypervisor; there is no socket, and no guest. It reads the disks from files
+// only: a path below /dev is refused as InvalidSpec.
+//
+// It calls VMController.ReportState for the HypervisorID of its own Pod, and RunLease never: with STATE_PREPARING and
+// STATE_WAITING as a hypervisor; and, once it serves, with STATE_RUNNING, image_prepared, disks with their sizes, and as endpoint the
+// address for DiskServer's calls. Before that nothing listens. It repeats the report whenever it has another
+// connection to a controller. It ends by SIGTERM only, as EndStopped, or by an error.
+func DiskServerCommand() []string { return []string{"millwright", "disk-server"} }
 
 // Termination is why a hypervisor process ended, the termination message of its container.
 type Termination struct {
