@@ -19,6 +19,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/disk"
 	"github.com/millwright-dev/millwright/internal/vm/identity"
 	"github.com/millwright-dev/millwright/internal/vm/image"
 	"github.com/millwright-dev/millwright/internal/vm/storage"
@@ -330,6 +331,39 @@ func TestNoGuestWithoutItsDisks(t *testing.T) {
 				p.ends(test.want)
 			})
 		})
+	}
+}
+
+// A process before this one in the same Pod may have left its QEMU, which has the disks with the same token: nobody asks for a
+// lease before that has ended.
+func TestDisksOfAnEarlierProcess(t *testing.T) {
+	expiringStory(t, func(w *fixture, _ *dog) {
+		w.config.Spec.DisksServed = true
+		w.config.DiskServer = (identity.Siblings{}).Connect
+		must(t, os.MkdirAll(w.config.Paths.Run, 0o700))
+		left, err := disk.Acquire(filepath.Join(w.config.Paths.Run, "disks"))
+		must(t, err)
+		w.start().ends(vmpb.EndDiskLocked)
+		if asked := w.controller.Runs(); len(asked) > 0 {
+			t.Errorf("a lease was asked for by %v", asked)
+		}
+		must(t, left.Release())
+		p := w.start()
+		pass(time.Minute)
+		p.lives()
+	})
+}
+
+// A controller that has been replaced is told again where the server is.
+func TestServerReportsAgain(t *testing.T) {
+	s := newStoreroom(t)
+	s.serve()
+	before := len(s.controller.Reports())
+	s.controller.SetAway(true)
+	s.controller.SetAway(false)
+	again := s.report(before, func(report *vmpb.ReportStateRequest) bool { return report.GetUs().GetPodName() == disksPod })
+	if again.GetState() != vmpb.ReportStateRequest_STATE_RUNNING || again.GetEndpoint() == "" || !again.GetImagePrepared() {
+		t.Errorf("it reports %v", again)
 	}
 }
 

@@ -105,3 +105,19 @@ func TestSizes(t *testing.T) {
 		})
 	}
 }
+
+// FuzzSizes reads what anybody says: no size comes from nothing, and it ends.
+func FuzzSizes(f *testing.F) {
+	f.Add(slices.Concat(hello, answerOf(replyInfo, uint16(infoExport), uint64(4096), uint16(1)), answerOf(replyAck)))
+	f.Add(slices.Concat(hello, answerOf(replyUnknown)))
+	f.Fuzz(func(t *testing.T, says []byte) {
+		conn := struct {
+			io.Reader
+			io.Writer
+		}{bytes.NewReader(says), io.Discard}
+		got, err := sizes(conn, []string{Export(""), Export("logs")})
+		if err == nil && (len(got) != 2 || len(says) < len(hello)+2*20) {
+			t.Errorf("%d bytes are the sizes %v", len(says), got)
+		}
+	})
+}
