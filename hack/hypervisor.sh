@@ -5,7 +5,7 @@
 #   hack/hypervisor.sh
 #
 # The folder (see hack/cache.sh) holds
-#   root/      QEMU, qemu-img, the libraries and firmware that they load, and the licences of all that
+#   root/      QEMU, qemu-img, qemu-storage-daemon, the libraries and firmware that they load, and the licences of all that
 #   packages   the packages of Debian that the files are from, a line NAME VERSION each
 # It needs no root, but apt-get and dpkg-deb, of Debian or a system like it, for amd64. A second call fetches
 # nothing. Equal versions of packages make equal files.
@@ -22,6 +22,7 @@ libraries=lib/x86_64-linux-gnu
 files=(
 	usr/bin/qemu-system-x86_64
 	usr/bin/qemu-img
+	usr/bin/qemu-storage-daemon
 	# What is loaded at run time: the translation of instructions, and what ends threads.
 	usr/$libraries/qemu/accel-tcg-x86_64.so
 	$libraries/libgcc_s.so.1
@@ -89,7 +90,7 @@ build() {
 # try_qemu starts it with no other libraries than those in the root $1.
 try_qemu() {
 	local linker=$1/lib64/ld-linux-x86-64.so.2 path=$1/$libraries:$1/usr/$libraries program
-	for program in qemu-system-x86_64 qemu-img; do
+	for program in qemu-system-x86_64 qemu-img qemu-storage-daemon; do
 		"$linker" --inhibit-cache --library-path "$path" "$1/usr/bin/$program" --version >/dev/null || fail "$program does not start"
 	done
 	"$linker" --inhibit-cache --library-path "$path" "$1/usr/bin/qemu-system-x86_64" -machine help | grep -q "^$machine " ||

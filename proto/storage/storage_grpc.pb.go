@@ -32,6 +32,9 @@ const (
 //
 // DiskServer serves the disks of one virtual machine. Only the VM controller may call it:
 // PERMISSION_DENIED. A token of 0: INVALID_ARGUMENT.
+//
+// The server says where it is by metropolis.proto.vm.VMController.ReportState, for the HypervisorID of its own Pod: STATE_RUNNING
+// with an endpoint.
 type DiskServerClient interface {
 	// Open lets the hypervisor in a Pod attach the disks, until the token is revoked. It may be repeated, as
 	// after a restart of the server. A token that is revoked: FAILED_PRECONDITION. One that another Pod has:
@@ -92,6 +95,9 @@ func (c *diskServerClient) Grow(ctx context.Context, in *GrowRequest, opts ...gr
 //
 // DiskServer serves the disks of one virtual machine. Only the VM controller may call it:
 // PERMISSION_DENIED. A token of 0: INVALID_ARGUMENT.
+//
+// The server says where it is by metropolis.proto.vm.VMController.ReportState, for the HypervisorID of its own Pod: STATE_RUNNING
+// with an endpoint.
 type DiskServerServer interface {
 	// Open lets the hypervisor in a Pod attach the disks, until the token is revoked. It may be repeated, as
 	// after a restart of the server. A token that is revoked: FAILED_PRECONDITION. One that another Pod has:

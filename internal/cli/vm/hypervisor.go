@@ -152,6 +152,7 @@ func hypervisorConfig(getenv func(string) string, log *slog.Logger) (hypervisor.
 	if listen == "" {
 		listen = "[::]:0"
 	}
+	siblings := identity.Siblings{Credentials: credentials, Namespace: spec.GetNamespace(), VM: spec.GetName()}
 	return hypervisor.Config{
 		Spec: spec, Paths: hypervisor.PathsFor(spec, root), Network: networks, HostPorts: hostPorts,
 		Switch: getenv(vmpb.EnvSwitch), NoOutside: outside == vmpb.OutsideRefused,
@@ -167,11 +168,12 @@ func hypervisorConfig(getenv func(string) string, log *slog.Logger) (hypervisor.
 			Authorize: peerMayCall(spec),
 		},
 		Migration: &hypervisor.Migration{
-			Siblings:  identity.Siblings{Credentials: credentials, Namespace: spec.GetNamespace(), VM: spec.GetName()},
+			Siblings:  siblings,
 			Bandwidth: bandwidth,
 		},
-		Watchdog: startWatchdog,
-		Log:      log,
+		DiskServer: siblings.Connect,
+		Watchdog:   startWatchdog,
+		Log:        log,
 	}, nil
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/controller"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/departure"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/served"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/service"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/watchdog"
 	"github.com/millwright-dev/millwright/internal/vm/image"
@@ -58,6 +59,8 @@ type Config struct {
 	// Migration is what live migration needs. Nil: instead of migrating, a guest is shut
 	// down. Required for SM_INCOMING_MIGRATION.
 	Migration *Migration
+	// DiskServer connects to the server of the disks: identity.Siblings.Connect. Required for disks_served.
+	DiskServer served.Connect
 	// Watchdog starts a watchdog for this process, which Close ends. Required for LM_FULL_LEASES.
 	Watchdog func() (Watchdog, error)
 	// Clock never goes back, and counts while the machine sleeps. Nil: watchdog.Now.
@@ -257,6 +260,9 @@ func (c Config) check() error {
 	}
 	if fullLeases(c.Spec) && c.Watchdog == nil {
 		return &SpecError{"lease_mode", "LM_FULL_LEASES is not possible without a watchdog"}
+	}
+	if c.Spec.GetDisksServed() && c.DiskServer == nil {
+		return &SpecError{"disks_served", "is not possible without connections to the server of the disks"}
 	}
 	if err := c.Peers.Check(); err != nil {
 		return err

@@ -2,76 +2,39 @@ package hypervisor
 
 import (
 	"context"
-	"errors"
-	"time"
 
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/controller"
-	"github.com/millwright-dev/millwright/internal/vm/hypervisor/disk"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/disks"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/preparation"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
-	"github.com/millwright-dev/millwright/internal/vm/image"
-	"github.com/millwright-dev/millwright/internal/vm/image/architecture"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// lockDisk comes before the first write to a disk or beside it.
-func (l *life) lockDisk(ctx context.Context) error { return l.retryLocked(ctx, l.disks.Lock) }
+// storage is where the disks of the guest are: a *disks.Set, or a *served.Disks.
+type storage interface {
+	Lock() error
+	Unlock() error
+	Attach(to *qemu.Disks) error
+	Sizes() ([]*vmpb.DiskSize, error)
+}
 
-// retryLocked tries until the disk is unlocked or LockLimit is over. An earlier run of this VM
-// may be about to end.
-func (l *life) retryLocked(ctx context.Context, try func() error) error {
-	late := time.After(l.config.Timing.LockLimit)
-	for {
-		err := try()
-		if !errors.Is(err, disk.ErrLocked) && !errors.Is(err, qemu.ErrDiskLocked) {
-			return err
-		}
-		l.reporter.Update(func(r *controller.Report) {
-			r.State, r.Cause = vmpb.ReportStateRequest_STATE_WAITING, vmpb.ReportStateRequest_CAUSE_DISK_LOCKED
-			r.Message = "Another process holds the lock of the disk. Waiting for its end."
-		})
-		select {
-		case <-time.After(l.config.Timing.LockRetry):
-		case <-late:
-			return err
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
+// preparation is what disks are prepared with.
+func (l *life) preparation() preparation.Preparation {
+	return preparation.Preparation{
+		Spec: l.config.Spec, Run: l.config.Paths.Run, WriteDisk: l.config.WriteDisk, Report: l.reporter.Update,
+		LockRetry: l.config.Timing.LockRetry, LockLimit: l.config.Timing.LockLimit,
 	}
+}
+
+// lockDisk comes before the first write to a disk or beside it.
+func (l *life) lockDisk(ctx context.Context) error {
+	return l.preparation().Locked(ctx, l.storage.Lock)
 }
 
 // prepareDisk has the disks complete. They are created only once.
-func (l *life) prepareDisk(ctx context.Context) error {
-	before, err := disks.Recorded(l.config.Paths.Run)
-	if err != nil {
-		return err
-	}
-	l.newDisks, err = l.disks.Prepare(ctx, before, func(d disks.Disk) error { return l.writeImage(ctx, d) })
-	if err != nil || before {
-		return err
-	}
-	return disks.Record(l.config.Paths.Run)
-}
-
-func (l *life) writeImage(ctx context.Context, d disks.Disk) error {
-	doing := "writing the initial image"
-	if d.Name != "" {
-		doing = "writing the initial image of data disk " + d.Name
-	}
-	l.reportState(vmpb.ReportStateRequest_STATE_PREPARING, doing)
-	options := l.imageOptions(doing)
-	if d.Name == "" && l.config.Spec.GetKernelBoot() == nil {
-		options.Check = architecture.CheckDisk(qemu.Architecture)
-	}
-	source := image.Source{URL: d.Image.GetUrl(), Checksum: d.Image.GetChecksum(), Format: d.Image.GetFormat()}
-	if d.IsDevice() {
-		return l.config.WriteDisk(ctx, source, image.Target{Path: d.Path, Bytes: int64(d.Bytes), Scratch: l.config.Paths.Run}, options)
-	}
-	err := l.config.WriteDisk(ctx, source, image.Target{Path: d.Path, Bytes: int64(d.Size())}, options)
-	if err != nil {
-		return err
-	}
-	return d.Grow()
+func (l *life) prepareDisk(ctx context.Context) (err error) {
+	l.newDisks, err = l.preparation().Complete(ctx, l.disks)
+	return err
 }
 
 // diskSizes returns the sizes of the disks, which are complete.
@@ -79,7 +42,7 @@ func (l *life) diskSizes() *controller.Disks {
 	if l.sizes != nil {
 		return l.sizes
 	}
-	sizes, err := l.disks.Sizes()
+	sizes, err := l.storage.Sizes()
 	if err != nil {
 		l.log.Warn("the size of a disk is not known", "error", err)
 	}
@@ -88,9 +51,9 @@ func (l *life) diskSizes() *controller.Disks {
 }
 
 // growDisks makes disks larger, as the controller wants, and never smaller. What does not succeed is not tried again:
-// the next start of the VM does it.
+// the next start of the VM does it. Disks that are served grow at their server.
 func (l *life) growDisks(ctx context.Context) {
-	if l.lease == nil || !l.leaving.idle() {
+	if l.served != nil || l.lease == nil || !l.leaving.idle() {
 		return
 	}
 	authorization, _ := l.lease.Current()

@@ -44,6 +44,9 @@ func (l *life) openExpiring() error {
 		Duration: l.config.Spec.GetLeaseDuration().AsDuration(), Now: l.config.Clock, Watchdog: l.watchdog,
 		Connect: func() (*grpc.ClientConn, error) { return l.config.Connect(l.config.Spec.GetControllerEndpoint()) },
 	})
+	if l.served != nil {
+		l.served.Follow(l.lease)
+	}
 	return nil
 }
 

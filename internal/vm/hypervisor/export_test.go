@@ -10,7 +10,7 @@ import (
 // RunOn is Run on a listener of the test instead of the unix socket: in a bubble of
 // testing/synctest, time does not pass while a goroutine waits for a real one.
 func RunOn(ctx context.Context, config Config, local net.Listener) vmpb.Termination {
-	return terminationOf(run(ctx, config.withDefaults(), func(Config) (net.Listener, net.Listener, error) {
+	return TerminationOf(run(ctx, config.withDefaults(), func(Config) (net.Listener, net.Listener, error) {
 		return local, nil, nil
 	}))
 }

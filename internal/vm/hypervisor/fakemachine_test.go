@@ -294,6 +294,9 @@ func (m *fakeMachine) Cont(context.Context) error {
 }
 
 func (m *fakeMachine) markDisk() error {
+	if m.Config.Disks.Root.Served != (qemu.Served{}) {
+		return nil // it is no client of NBD
+	}
 	file, err := os.OpenFile(m.Config.Disks.Root.Path, os.O_WRONLY, 0)
 	if err != nil {
 		return fmt.Errorf("marking the disk: %w", err)

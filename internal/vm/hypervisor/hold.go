@@ -129,6 +129,9 @@ func (r *recovery) timer() <-chan time.Time {
 // reportGuest reports what QEMU does with the guest. The disk is complete by then.
 func (l *life) reportGuest(state qemu.State, paused bool) {
 	report := describeState(state, paused)
+	if l.served != nil && report.Cause == vmpb.ReportStateRequest_CAUSE_STORAGE_FAILED {
+		report.Message = l.served.Explain(report.Message)
+	}
 	l.guest.runs = report.State == vmpb.ReportStateRequest_STATE_RUNNING
 	l.server.SetServing(l.guest.runs || paused)
 	l.reporter.Update(func(r *controller.Report) {

@@ -10,6 +10,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/departure"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/handover"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/negotiation"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/runfolder"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
@@ -45,8 +46,8 @@ type leaving struct {
 
 // prepare makes the machine of a life one that can leave.
 func (m *leaving) prepare(l *life) {
-	if l.config.Migration == nil {
-		return
+	if l.config.Migration == nil || l.served != nil {
+		return // a guest whose disks are served does not migrate yet
 	}
 	m.departure = departure.New(departure.Options{
 		Us: l.us, NextRun: l.nextRun, Controller: vmpb.NewVMControllerClient(l.conn),
@@ -74,7 +75,7 @@ func (m *leaving) results() <-chan departure.Result {
 
 // nextRun returns another run of this process.
 func (l *life) nextRun() (*vmpb.HypervisorID, error) {
-	run, err := openRunDir(l.config.Paths.Run, time.Now())
+	run, err := runfolder.NextRun(l.config.Paths.Run, time.Now())
 	if err != nil {
 		return nil, err
 	}

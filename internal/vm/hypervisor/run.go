@@ -14,21 +14,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"net"
 	"os"
-	"path/filepath"
-	"strconv"
-	"strings"
 	"time"
 
 	"google.golang.org/grpc"
 
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/controller"
-	"github.com/millwright-dev/millwright/internal/vm/hypervisor/disk"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/disks"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/served"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/service"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
@@ -41,7 +37,7 @@ import (
 //
 // There must be only one call per run folder at a time.
 func Run(ctx context.Context, config Config) vmpb.Termination {
-	return terminationOf(run(ctx, config.withDefaults(), listenAll))
+	return TerminationOf(run(ctx, config.withDefaults(), listenAll))
 }
 
 func run(ctx context.Context, config Config, listen listenFunc) error {
@@ -51,6 +47,13 @@ func run(ctx context.Context, config Config, listen listenFunc) error {
 	l := &life{
 		config: config, log: config.Log, server: service.New(config.Peers), listen: listen,
 		disks: disks.New(config.Spec, config.Paths.RootDisk, config.Paths.DataDisks),
+	}
+	l.storage = l.disks
+	if config.Spec.GetDisksServed() {
+		l.served = served.New(served.Options{
+			Disks: config.Spec.GetDataDisks(), Run: config.Paths.Run, Connect: config.DiskServer, Retry: config.Timing.LockRetry, Log: config.Log,
+		})
+		l.storage = l.served
 	}
 	return l.live(ctx)
 }
@@ -67,7 +70,10 @@ type life struct {
 	endpoint string
 	conn     *grpc.ClientConn
 	reporter *controller.Reporter
+	// storage is where the guest's disks are: disks or served.
+	storage  storage
 	disks    *disks.Set
+	served   *served.Disks     // nil: they are not served
 	lease    *controller.Lease // nil while the authority is asked back
 	watchdog Watchdog          // nil without full leases
 	// deadline receives when the lease of a run that is over has expired, while the next one has none; nil is never.
@@ -107,8 +113,11 @@ func (l *life) start(outer context.Context) error {
 	ctx, end := context.WithCancelCause(outer)
 	defer end(nil)
 	steps := starting
-	if l.config.Spec.GetMode() == vmpb.VMSpec_SM_INCOMING_MIGRATION {
+	switch {
+	case l.config.Spec.GetMode() == vmpb.VMSpec_SM_INCOMING_MIGRATION:
 		steps = receiving
+	case l.served != nil:
+		steps = startingServed
 	}
 	for _, step := range steps {
 		l.log.Debug("starting", "step", step.name)
@@ -165,6 +174,9 @@ func (l *life) close() {
 	if l.lease != nil {
 		l.lease.Close()
 	}
+	if l.served != nil {
+		l.served.Detach()
+	}
 	l.release()
 	if l.reporter != nil {
 		l.reporter.Close()
@@ -172,7 +184,7 @@ func (l *life) close() {
 	if l.conn != nil {
 		_ = l.conn.Close()
 	}
-	_ = l.disks.Unlock()
+	_ = l.storage.Unlock()
 }
 
 // listenFunc returns the listeners on the socket and the network; the latter may be nil.
@@ -203,54 +215,4 @@ func PodName(spec *vmpb.VMSpec) (string, error) {
 		return "", fmt.Errorf("looking for the Pod's name: %w", err)
 	}
 	return name, nil
-}
-
-// openRunDir creates the folder, and returns the number of this run: the time in nanoseconds
-// since the Unix epoch, or one more than the last number, which is stored in the folder, if
-// the clock was set back.
-func openRunDir(path string, now time.Time) (uint64, error) {
-	if err := os.MkdirAll(path, 0o700); err != nil {
-		return 0, fmt.Errorf("making the run folder: %w", err)
-	}
-	return nextRunID(filepath.Join(path, "run-id"), now)
-}
-
-func nextRunID(path string, now time.Time) (uint64, error) {
-	last, err := lastRunID(path)
-	if err != nil {
-		return 0, err
-	}
-	next := max(uint64(max(0, now.UnixNano())), last+1)
-	if err := replaceFile(path, []byte(strconv.FormatUint(next, 10)+"\n")); err != nil {
-		return 0, fmt.Errorf("recording the run: %w", err)
-	}
-	return next, nil
-}
-
-// lastRunID returns 0 if there is no number. Runs write the file atomically, so something
-// else is none either.
-func lastRunID(path string) (uint64, error) {
-	text, err := os.ReadFile(path)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return 0, fmt.Errorf("reading the last run: %w", err)
-	}
-	last, err := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 64)
-	if err != nil {
-		return 0, nil
-	}
-	return last, nil
-}
-
-// replaceFile replaces a file in one step: a crash, also of the machine, leaves the old one or the
-// new one. After a failure nothing is left beside it.
-func replaceFile(path string, data []byte) error {
-	partial, err := disk.CreatePartial(path, 0o600)
-	if err != nil {
-		return err
-	}
-	defer partial.Discard()
-	if _, err := partial.Write(data); err != nil {
-		return err
-	}
-	return partial.Commit()
 }

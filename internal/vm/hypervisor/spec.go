@@ -88,7 +88,7 @@ var (
 // checkSpec returns the first problem, nil if there is none.
 func checkSpec(spec *vmpb.VMSpec) *SpecError {
 	for _, check := range []func(*vmpb.VMSpec) *SpecError{
-		checkNames, checkMode, checkImage, checkController, checkGuest, checkKernel, checkFiles, checkDataDisks,
+		checkNames, checkMode, checkImage, checkController, checkGuest, checkKernel, checkFiles, checkDataDisks, checkServed,
 	} {
 		if problem := check(spec); problem != nil {
 			return problem
@@ -136,9 +136,22 @@ func checkIncoming(spec *vmpb.VMSpec) *SpecError {
 	return nil
 }
 
+// checkServed refuses what no token protects, and what is not implemented.
+func checkServed(spec *vmpb.VMSpec) *SpecError {
+	switch {
+	case !spec.GetDisksServed():
+		return nil
+	case spec.GetLeaseMode() != vmpb.LeaseMode_LM_FULL_LEASES:
+		return &SpecError{"disks_served", "needs LM_FULL_LEASES: only their holders have fencing tokens"}
+	case spec.GetMode() == vmpb.VMSpec_SM_INCOMING_MIGRATION:
+		return &SpecError{"disks_served", "a virtual machine whose disks are served cannot migrate yet"}
+	}
+	return nil
+}
+
 // checkImage checks the image only if it would be written.
 func checkImage(spec *vmpb.VMSpec) *SpecError {
-	if spec.GetMode() != vmpb.VMSpec_SM_PREPARE_IMAGE {
+	if spec.GetMode() != vmpb.VMSpec_SM_PREPARE_IMAGE || spec.GetDisksServed() {
 		return nil
 	}
 	return checkInitialImage("initial_image", spec.GetInitialImage())

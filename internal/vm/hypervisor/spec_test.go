@@ -121,6 +121,11 @@ func TestRefusalsNameTheField(t *testing.T) {
 			incoming(s)
 			s.LeaseMode = vmpb.LeaseMode_LM_FULL_LEASES
 		}},
+		"served without leases": {"disks_served", func(s *vmpb.VMSpec) { s.DisksServed = true }},
+		"served disks arrive": {"disks_served", func(s *vmpb.VMSpec) {
+			incoming(s)
+			s.LeaseMode, s.LeaseDuration, s.DisksServed = vmpb.LeaseMode_LM_FULL_LEASES, durationpb.New(time.Minute), true
+		}},
 		"unknown lease mode":      {"lease_mode", func(s *vmpb.VMSpec) { s.LeaseMode = 99 }},
 		"no UUID in it":           {"uuid", func(s *vmpb.VMSpec) { s.Uuid = "vm-1" }},
 		"upper-case UUID":         {"uuid", func(s *vmpb.VMSpec) { s.Uuid = strings.ToUpper(s.Uuid) }},

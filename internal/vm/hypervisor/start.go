@@ -9,6 +9,7 @@ import (
 
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/controller"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/runfolder"
 	"github.com/millwright-dev/millwright/internal/vm/image"
 	"github.com/millwright-dev/millwright/internal/vm/image/architecture"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
@@ -39,13 +40,42 @@ var starting = []step{
 	{name: "reporting the disk", do: (*life).reportPrepared},
 }
 
+// startingServed are the steps of a hypervisor whose disks are served: the server locks and prepares them.
+var startingServed = []step{
+	{name: "opening the run folder", do: (*life).openRun},
+	{name: "serving", do: (*life).openServices},
+	{name: "connecting to the controller", do: (*life).connect},
+	{name: "locking the run folder", do: (*life).lockDisk},
+	{name: "asking for authorization", do: (*life).openLease, watch: true},
+	{name: "waiting for authorization", do: (*life).awaitAuthorization},
+	{name: "fetching boot files", do: (*life).fetchBootFiles},
+	{name: "starting the machine", do: (*life).startServed},
+}
+
+// startServed waits for the disks, and starts the machine, once more if the server is away by then.
+func (l *life) startServed(ctx context.Context) error {
+	for {
+		err := l.served.Await(ctx, func(message string) { l.reportState(vmpb.ReportStateRequest_STATE_WAITING, message) })
+		if err != nil {
+			return err
+		}
+		failure := l.startMachine(ctx)
+		if failure == nil {
+			return nil
+		}
+		if _, err := l.served.Find(ctx); err == nil {
+			return failure // it is not for the server
+		}
+	}
+}
+
 func (l *life) openRun(context.Context) error {
 	spec := l.config.Spec
 	pod, err := PodName(spec)
 	if err != nil {
 		return err
 	}
-	run, err := openRunDir(l.config.Paths.Run, time.Now())
+	run, err := runfolder.NextRun(l.config.Paths.Run, time.Now())
 	if err != nil {
 		return err
 	}
@@ -76,7 +106,7 @@ func (l *life) connect(context.Context) error {
 	l.conn = conn
 	l.reporter = controller.NewReporter(vmpb.NewVMControllerClient(conn), l.us, l.log)
 	l.reporter.Update(func(r *controller.Report) {
-		r.Endpoint, r.CanMigrate = l.endpoint, l.config.Migration != nil
+		r.Endpoint, r.CanMigrate = l.endpoint, l.config.Migration != nil && l.served == nil
 	})
 	return nil
 }
@@ -120,20 +150,6 @@ func (l *life) awaitAuthorization(ctx context.Context) error {
 	}
 }
 
-// imageOptions report the progress of a download.
-func (l *life) imageOptions(doing string) image.Options {
-	return image.Options{
-		Progress: func(done, total int64) {
-			l.reporter.Update(func(r *controller.Report) {
-				r.Message, r.DoneBytes, r.TotalBytes = doing, uint64(done), uint64(total)
-			})
-		},
-		Trouble: func(err error) {
-			l.reportState(vmpb.ReportStateRequest_STATE_PREPARING, fmt.Sprintf("%v; trying again", err))
-		},
-	}
-}
-
 // fetchBootFiles downloads them for every start: the content of the URLs may have changed.
 func (l *life) fetchBootFiles(ctx context.Context) error {
 	boot := l.config.Spec.GetKernelBoot()
@@ -148,10 +164,11 @@ func (l *life) fetchBootFiles(ctx context.Context) error {
 			continue
 		}
 		doing := "fetching the " + wanted.name
-		l.reportState(vmpb.ReportStateRequest_STATE_PREPARING, doing)
+		prepare := l.preparation()
+		prepare.Doing(doing)
 		source := image.Source{URL: wanted.file.GetUrl(), Checksum: wanted.file.GetChecksum()}
 		path := filepath.Join(l.config.Paths.Run, wanted.name)
-		options := l.imageOptions(doing)
+		options := prepare.ImageOptions(doing)
 		options.Progress = nil // the files are small
 		options.Check = wanted.check
 		if err := l.config.Fetch(ctx, source, path, options); err != nil {
@@ -177,10 +194,10 @@ func (l *life) startMachine(ctx context.Context) error {
 	if err := l.describe(); err != nil {
 		return err
 	}
-	if err := l.disks.Attach(&l.guestConfig.Disks); err != nil {
+	if err := l.storage.Attach(&l.guestConfig.Disks); err != nil {
 		return err
 	}
-	return l.retryLocked(ctx, func() error {
+	return l.preparation().Locked(ctx, func() error {
 		ctx, cancel := context.WithTimeout(ctx, l.config.Timing.Command)
 		defer cancel()
 		machine, err := l.config.Machines.Start(ctx, l.guestConfig)

@@ -97,8 +97,8 @@ var (
 	errMachine = errors.New("the machine failed")
 )
 
-// terminationOf returns the reason of an error.
-func terminationOf(err error) vmpb.Termination {
+// TerminationOf returns the reason of an error, which is that of a process that runs or serves a virtual machine.
+func TerminationOf(err error) vmpb.Termination {
 	var end *ending
 	if errors.As(err, &end) {
 		return vmpb.Termination{Reason: end.reason, Message: err.Error()}

@@ -17,6 +17,8 @@ var (
 	ErrOtherHolder = errors.New("another pod has this fencing token")
 	// ErrNotOpen means that the disks are not open to a Pod with a token. They may be some day.
 	ErrNotOpen = errors.New("the disks are not open with this fencing token")
+	// ErrNoDisk means that the storage does not have a disk. It may have it some day.
+	ErrNoDisk = errors.New("the server does not have this disk")
 	// ErrNoToken means that a token is 0.
 	ErrNoToken = errors.New("a fencing token is above zero")
 )

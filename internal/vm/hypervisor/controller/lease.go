@@ -75,10 +75,17 @@ type Authorization struct {
 	Migrate bool
 	// Grow are the sizes that disks shall have at least. Another value is another wish. Nil: none.
 	Grow *Disks
+	// Token is the fencing token of the lease. 0: none.
+	Token uint64
+	// DiskServer is where the disks are attached, if they are served. Zero: nowhere yet.
+	DiskServer DiskServer
 	// Expired reports whether a lease has expired, but for the time to end the guest. It is never
 	// revoked.
 	Expired bool
 }
+
+// DiskServer is a server of disks. Its fields are those of vmpb.DiskServer.
+type DiskServer struct{ Address, Pod string }
 
 // background is a client of the controller with one goroutine.
 type background struct {
@@ -224,6 +231,8 @@ func (l *Lease) take(update *vmpb.RunLeaseUpdate, sent lease.Instant) {
 		}
 		next.Granted, next.Paused, next.Migrate = true, update.GetPaused(), update.GetMigrate()
 		next.Grow = next.Grow.orNew(update.GetGrow())
+		next.Token = update.GetFencingToken()
+		next.DiskServer = DiskServer{Address: update.GetDiskServer().GetAddress(), Pod: update.GetDiskServer().GetPod()}
 	case vmpb.RunLeaseUpdate_STATUS_TERMINATE:
 		next.Terminated = true
 	default:

@@ -107,6 +107,9 @@ func (s *Set) Unlock() error {
 	return errors.Join(problems...)
 }
 
+// Locks returns what Lock has locked.
+func (s *Set) Locks() []*disk.Lock { return s.locks }
+
 // Prepare has the disks complete. before reports whether an earlier run of this Pod had that; write writes the image of a
 // new disk. It reports whether there are disks that the controller may not know of. Errors: ErrLost, and those of write.
 func (s *Set) Prepare(ctx context.Context, before bool, write func(Disk) error) (isNew bool, err error) {
@@ -239,6 +242,24 @@ func (s *Set) Sizes() ([]*vmpb.DiskSize, error) {
 		sizes = append(sizes, &vmpb.DiskSize{Name: d.Name, Bytes: length})
 	}
 	return sizes, errors.Join(problems...)
+}
+
+// Grow enlarges disks in files, which are there, to the wanted sizes. Those that are as large stay as they are, and so do devices.
+func (s *Set) Grow(wanted []*vmpb.DiskSize) error {
+	has, err := s.Sizes()
+	if err != nil {
+		return err
+	}
+	for _, size := range Growing(has, wanted) {
+		i := slices.IndexFunc(s.all, func(d Disk) bool { return d.Name == size.GetName() })
+		if d := s.all[i]; !d.IsDevice() {
+			d.Bytes = size.GetBytes()
+			if err := d.Disk.Grow(); err != nil {
+				return d.Named(err)
+			}
+		}
+	}
+	return nil
 }
 
 // Growing returns those of the wanted sizes that are larger than what disks have, and possible.

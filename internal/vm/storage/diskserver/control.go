@@ -3,6 +3,9 @@ package diskserver
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
+	"syscall"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -46,6 +49,39 @@ func (c *control) Revoke(ctx context.Context, request *storagepb.RevokeRequest) 
 		return nil, answer(err)
 	}
 	return &storagepb.RevokeResponse{}, nil
+}
+
+// maxBytes is the size of the largest disk.
+const maxBytes = 1 << 52
+
+// Grow implements storagepb.DiskServerServer.
+func (c *control) Grow(ctx context.Context, request *storagepb.GrowRequest) (*storagepb.GrowResponse, error) {
+	if err := onlyController(ctx); err != nil {
+		return nil, err
+	}
+	if c.server.config.Grow == nil {
+		return nil, status.Error(codes.Unimplemented, "the disks do not grow")
+	}
+	wanted := map[string]uint64{}
+	for _, disk := range request.GetDisks() {
+		if disk.GetBytes() > maxBytes {
+			return nil, status.Errorf(codes.InvalidArgument, "a disk of %d bytes is larger than 4 PiB", disk.GetBytes())
+		}
+		wanted[disk.GetName()] = disk.GetBytes()
+	}
+	sizes, err := c.server.config.Grow(wanted)
+	if err != nil {
+		code := codes.Unavailable
+		if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || errors.Is(err, syscall.EFBIG) {
+			code = codes.ResourceExhausted
+		}
+		return nil, status.Error(code, err.Error())
+	}
+	response := &storagepb.GrowResponse{}
+	for _, name := range slices.Sorted(maps.Keys(sizes)) {
+		response.Disks = append(response.Disks, &storagepb.DiskSize{Name: name, Bytes: sizes[name]})
+	}
+	return response, nil
 }
 
 func onlyController(ctx context.Context) error {

@@ -17,6 +17,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"slices"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -40,6 +41,11 @@ type Config struct {
 	Disks []Disk
 	// Run is the folder for sockets, which no one else may open. It exists. Required.
 	Run string
+	// Locks are those of the disks, which the caller has, and releases after Close. Nil: New takes them.
+	Locks []*disk.Lock
+	// Grow makes disks as large as is wanted, and returns the sizes of all, in bytes. The keys are the names of data disks;
+	// the root disk's is empty. Daemons that run serve the sizes that they have begun with. Nil: the disks do not grow.
+	Grow func(wanted map[string]uint64) (map[string]uint64, error)
 	// Program is the storage daemon, a path or a name in PATH. Empty: DefaultProgram.
 	Program string
 	// Log is the logger. Nil: none.
@@ -86,6 +92,20 @@ func New(config Config) (*Server, error) {
 
 // take takes what the server needs.
 func (s *Server) take() (err error) {
+	if err := s.lock(); err != nil {
+		return err
+	}
+	if s.folder, err = os.OpenFile(s.config.Run, unix.O_PATH|unix.O_DIRECTORY, 0); err != nil {
+		return fmt.Errorf("opening the folder of sockets: %w", err)
+	}
+	return s.remember()
+}
+
+// lock locks the disks, unless the caller has done that.
+func (s *Server) lock() error {
+	if s.config.Locks != nil {
+		return nil
+	}
 	for _, d := range s.config.Disks {
 		lock, err := disk.Acquire(d.Path)
 		if err != nil {
@@ -93,10 +113,7 @@ func (s *Server) take() (err error) {
 		}
 		s.locks = append(s.locks, lock)
 	}
-	if s.folder, err = os.OpenFile(s.config.Run, unix.O_PATH|unix.O_DIRECTORY, 0); err != nil {
-		return fmt.Errorf("opening the folder of sockets: %w", err)
-	}
-	return s.remember()
+	return nil
 }
 
 // remember reads the record, and revokes what was open when the host's kernel ended.
@@ -139,7 +156,7 @@ func (s *Server) recordPath() string { return s.config.Disks[0].Path + recordSuf
 // lockFiles are inherited by the daemons, so that the disks are locked until the last one has ended.
 func (s *Server) lockFiles() []*os.File {
 	var files []*os.File
-	for _, lock := range s.locks {
+	for _, lock := range slices.Concat(s.config.Locks, s.locks) {
 		files = append(files, lock.File())
 	}
 	return files

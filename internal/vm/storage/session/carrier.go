@@ -56,8 +56,12 @@ func (c Carrier) Begin(ctx context.Context) (net.Conn, error) {
 	return conn, nil
 }
 
-// Carry serves QEMU's connections until the context ends, closes the listener, and waits for the end of all sessions.
-func (c Carrier) Carry(ctx context.Context, from net.Listener) {
+// Carry is the function Carry for this carrier.
+func (c Carrier) Carry(ctx context.Context, from net.Listener) { Carry(ctx, from, c.Begin, c.Refused) }
+
+// Carry serves QEMU's connections until the context ends, closes the listener, and waits for the end of all sessions. Each
+// begins with begin. Its errors go to refused: QEMU gets one, too, and connects again when the guest is continued.
+func Carry(ctx context.Context, from net.Listener, begin func(context.Context) (net.Conn, error), refused func(error)) {
 	var sessions sync.WaitGroup
 	defer sessions.Wait()
 	defer context.AfterFunc(ctx, func() { _ = from.Close() })()
@@ -67,10 +71,10 @@ func (c Carrier) Carry(ctx context.Context, from net.Listener) {
 			return
 		}
 		sessions.Go(func() {
-			conn, err := c.Begin(ctx)
+			conn, err := begin(ctx)
 			if err != nil {
 				_ = qemu.Close()
-				c.Refused(err)
+				refused(err)
 				return
 			}
 			Join(ctx, qemu, conn)

@@ -1,0 +1,87 @@
+package vm
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/millwright-dev/millwright/internal/vm/identity"
+	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+)
+
+// TestDiskServerRefusesNonsense: what is wrong with the environment of a server of disks is said in its Pod's status, before
+// a disk is touched.
+func TestDiskServerRefusesNonsense(t *testing.T) {
+	authority, err := identity.NewAuthority(time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	certificate, _ := authority.PEM()
+	const fine = `{"name":"vm","namespace":"ns","podName":"vm-disks","mode":"SM_RUN","leaseMode":"LM_FULL_LEASES","leaseDuration":"60s","controllerEndpoint":"127.0.0.1:1"}`
+	with := func(name, value string) map[string]string {
+		return map[string]string{vmpb.EnvSpec: fine, vmpb.EnvAuthority: string(certificate), name: value}
+	}
+	cases := map[string]struct {
+		env  map[string]string
+		says string
+	}{
+		"nothing":       {map[string]string{}, vmpb.EnvSpec},
+		"no authority":  {with(vmpb.EnvAuthority, ""), vmpb.EnvAuthority},
+		"no port":       {with(vmpb.EnvDisksControl, "127.0.0.1"), vmpb.EnvDisksControl},
+		"a port beyond": {with(vmpb.EnvDisksSessions, "127.0.0.1:99999"), vmpb.EnvDisksSessions},
+		"a device":      {with(vmpb.EnvSpec, strings.Replace(fine, `"mode"`, `"rootDiskPath":"/dev/millwright/root","mode"`, 1)), "root_disk_path"},
+		"a target":      {with(vmpb.EnvSpec, strings.Replace(fine, "SM_RUN", "SM_INCOMING_MIGRATION", 1)), "mode"},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			root := t.TempDir()
+			if err := os.MkdirAll(filepath.Join(root, "dev"), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			tc.env[vmpb.EnvRoot] = root
+			var log bytes.Buffer
+			err := runDiskServer(t.Context(), func(name string) string { return tc.env[name] }, &log)
+			var end *endedError
+			if !errors.As(err, &end) || end.Reason != vmpb.EndInvalidSpec {
+				t.Fatalf("ends with %v", err)
+			}
+			text, err := os.ReadFile(filepath.Join(root, vmpb.TerminationMessagePath))
+			if err != nil {
+				t.Fatal(err)
+			}
+			var left vmpb.Termination
+			if err := json.Unmarshal(text, &left); err != nil || left.Reason != vmpb.EndInvalidSpec || !strings.Contains(left.Message, tc.says) {
+				t.Errorf("left %s, want %s: %v", text, tc.says, err)
+			}
+			if _, err := os.Stat(filepath.Join(root, filepath.Dir(vmpb.RootDiskPath))); !errors.Is(err, os.ErrNotExist) {
+				t.Error("the disk's folder was touched")
+			}
+		})
+	}
+}
+
+// TestDiskServerListens: without addresses it is at the ports that are known.
+func TestDiskServerListens(t *testing.T) {
+	authority, err := identity.NewAuthority(time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	certificate, _ := authority.PEM()
+	env := map[string]string{
+		vmpb.EnvAuthority: string(certificate),
+		vmpb.EnvSpec:      `{"name":"vm","namespace":"ns","podName":"vm-disks","mode":"SM_RUN","leaseMode":"LM_STORAGE_LOCKING","controllerEndpoint":"127.0.0.1:1"}`,
+	}
+	for _, want := range [][2]string{{"[::]:8460", "[::]:8461"}, {"127.0.0.1:0", "[::1]:5"}} {
+		config, err := diskServerConfig(func(name string) string { return env[name] }, slog.New(slog.DiscardHandler))
+		if got := [2]string{config.Control, config.Sessions}; err != nil || got != want {
+			t.Errorf("it listens on %v, %v; want %v", got, err, want)
+		}
+		env[vmpb.EnvDisksControl], env[vmpb.EnvDisksSessions] = "127.0.0.1:0", "[::1]:5"
+	}
+}

@@ -1,0 +1,61 @@
+package program
+
+import (
+	"fmt"
+	"net"
+	"strconv"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/keepalive"
+
+	"github.com/millwright-dev/millwright/internal/connlimit"
+	"github.com/millwright-dev/millwright/internal/vm/storage"
+)
+
+// Bounds of the controller's connections in their handshake, and how long it may take: whoever is on the network may
+// open them.
+const (
+	maxAnonymous           = 64
+	maxAnonymousPerAddress = 16
+	handshakeTime          = 10 * time.Second
+)
+
+// keptAlive detects broken connections.
+func keptAlive() []grpc.ServerOption {
+	return []grpc.ServerOption{
+		grpc.ConnectionTimeout(handshakeTime),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: time.Minute, Timeout: 20 * time.Second}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
+	}
+}
+
+// ports are the two of a server.
+type ports struct{ control, sessions net.Listener }
+
+func listen(control, sessions string) (p ports, err error) {
+	if p.control, err = net.Listen("tcp", control); err != nil {
+		return ports{}, fmt.Errorf("listening for the controller: %w", err)
+	}
+	if p.sessions, err = net.Listen("tcp", sessions); err != nil {
+		_ = p.control.Close()
+		return ports{}, fmt.Errorf("listening for sessions: %w", err)
+	}
+	return p, nil
+}
+
+func (p ports) close() { _, _ = p.control.Close(), p.sessions.Close() }
+
+// bounded is the listener for the controller.
+func (p ports) bounded() net.Listener {
+	return connlimit.Listen(p.control, maxAnonymous, maxAnonymousPerAddress)
+}
+
+// attachment is what Open answers. An unspecified address of sessions is that of the other port, if that has one.
+func (p ports) attachment(pod string) storage.Attachment {
+	at, control := *p.sessions.Addr().(*net.TCPAddr), p.control.Addr().(*net.TCPAddr)
+	if at.IP.IsUnspecified() {
+		at.IP = control.IP
+	}
+	return storage.Attachment{Address: net.JoinHostPort(at.IP.String(), strconv.Itoa(at.Port)), Pod: pod}
+}
