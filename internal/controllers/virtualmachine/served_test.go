@@ -249,22 +249,27 @@ func TestServedDisks(t *testing.T) {
 		t.Errorf("the server was asked first to %s, and the token is %d", first, update.GetFencingToken())
 	}
 	w.wantServing("a", "Served")
+	w.deletesServed("a", server, pod)
+}
 
-	w.must(w.client.Delete(t.Context(), w.vm("a")))
+// deletesServed has a VM deleted: first the hypervisor goes, then the server of the disks, and then those.
+func (w *testEnv) deletesServed(name string, server, pod *corev1.Pod) {
+	w.Helper()
+	w.must(w.client.Delete(w.Context(), w.vm(name)))
 	w.eventually("the hypervisor is deleted", func() bool { return !w.gone(pod, pod.Name) && pod.DeletionTimestamp != nil })
-	w.must(w.client.Get(t.Context(), client.ObjectKeyFromObject(server), server))
+	w.must(w.client.Get(w.Context(), client.ObjectKeyFromObject(server), server))
 	if server.DeletionTimestamp != nil {
-		t.Error("the disks go before the hypervisor")
+		w.Error("the disks go before the hypervisor")
 	}
 	w.remove(pod)
 	w.eventually("the server is deleted", func() bool { return !w.gone(server, server.Name) && server.DeletionTimestamp != nil })
 	claim := &corev1.PersistentVolumeClaim{}
-	if w.gone(claim, "a") || claim.DeletionTimestamp != nil {
-		t.Error("the disk goes before its server")
+	if w.gone(claim, name) || claim.DeletionTimestamp != nil {
+		w.Error("the disk goes before its server")
 	}
 	w.remove(server)
-	w.claimGone("a")
-	w.eventually("the VM is gone", func() bool { return w.gone(&v1alpha1.VirtualMachine{}, "a") })
+	w.claimGone(name)
+	w.eventually("the VM is gone", func() bool { return w.gone(&v1alpha1.VirtualMachine{}, name) })
 }
 
 // diskServer is a server of disks on the network, which obeys the VM controller only.

@@ -97,7 +97,7 @@ func (c *Caller) Ask(server Server, want Want) State {
 	}
 	rest := k.rest(want)
 	if k.done(want) {
-		k.err, k.failures = nil, 0
+		k.succeed(want)
 	} else if wait := k.next.Sub(c.Clock.Now()); wait > 0 {
 		c.Enqueue(server.VM, wait)
 	} else if !k.calling {
@@ -123,22 +123,27 @@ func (k *known) done(want Want) bool {
 	return rest.Revoke == 0 && len(rest.Open) == 0
 }
 
+// succeed forgets that calls have failed. That nothing is wanted says nothing of the server.
+func (k *known) succeed(want Want) {
+	if want.Revoke > 0 || len(want.Open) > 0 {
+		k.err, k.failures = nil, 0
+	}
+}
+
 // call asks a server, keeps the answers, and requests a pass.
 func (c *Caller) call(ctx context.Context, k *known, want Want) {
 	ctx, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
 	err := c.ask(ctx, k, want)
-	after := time.Duration(0)
-	c.mu.Lock()
-	k.calling, k.err = false, err
-	if err == nil {
-		k.failures = 0
-	} else {
-		after = min(firstPause<<min(k.failures, 8), maxPause)
+	c.keep(func() {
+		k.calling, k.err = false, err
+		if err == nil {
+			k.failures = 0
+			return
+		}
+		k.next = c.Clock.Now().Add(min(firstPause<<min(k.failures, 8), maxPause))
 		k.failures++
-		k.next = c.Clock.Now().Add(after)
-	}
-	c.mu.Unlock()
+	})
 	c.Enqueue(k.server.VM, 0) // the condition says why it failed
 }
 

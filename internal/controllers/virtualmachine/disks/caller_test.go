@@ -226,6 +226,9 @@ func TestPausesGrow(t *testing.T) {
 			c.Ask(c.server, Want{Revoke: 1})
 			synctest.Wait()
 			<-c.passes
+			if state := c.Ask(c.server, Want{}); state.Err == nil { // as while nobody has the VM
+				t.Error("the failure is forgotten")
+			}
 			c.Ask(c.server, Want{Revoke: 1})
 			pause := <-c.passes
 			pauses = append(pauses, pause)
