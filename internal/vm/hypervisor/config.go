@@ -258,15 +258,23 @@ func (c Config) check() error {
 	if problem := checkSpec(c.Spec); problem != nil {
 		return problem
 	}
-	if fullLeases(c.Spec) && c.Watchdog == nil {
-		return &SpecError{"lease_mode", "LM_FULL_LEASES is not possible without a watchdog"}
-	}
-	if c.Spec.GetDisksServed() && c.DiskServer == nil {
-		return &SpecError{"disks_served", "is not possible without connections to the server of the disks"}
+	if problem := c.checkLeased(); problem != nil {
+		return problem
 	}
 	if err := c.Peers.Check(); err != nil {
 		return err
 	}
 	_, err := guestNetwork(c.Spec, c.Network, c.HostPorts)
 	return err
+}
+
+// checkLeased returns what a virtual machine with leases lacks; nil if that is nothing.
+func (c Config) checkLeased() error {
+	switch {
+	case fullLeases(c.Spec) && c.Watchdog == nil:
+		return &SpecError{"lease_mode", "LM_FULL_LEASES is not possible without a watchdog"}
+	case c.Spec.GetDisksServed() && c.DiskServer == nil:
+		return &SpecError{"disks_served", "is not possible without connections to the server of the disks"}
+	}
+	return nil
 }

@@ -354,19 +354,6 @@ func TestDisksOfAnEarlierProcess(t *testing.T) {
 	})
 }
 
-// A controller that has been replaced is told again where the server is.
-func TestServerReportsAgain(t *testing.T) {
-	s := newStoreroom(t)
-	s.serve()
-	before := len(s.controller.Reports())
-	s.controller.SetAway(true)
-	s.controller.SetAway(false)
-	again := s.report(before, func(report *vmpb.ReportStateRequest) bool { return report.GetUs().GetPodName() == disksPod })
-	if again.GetState() != vmpb.ReportStateRequest_STATE_RUNNING || again.GetEndpoint() == "" || !again.GetImagePrepared() {
-		t.Errorf("it reports %v", again)
-	}
-}
-
 // No connection to a server of disks: the specification does not fit the configuration.
 func TestNoConnectionToAServer(t *testing.T) {
 	expiringStory(t, func(w *fixture, _ *dog) {

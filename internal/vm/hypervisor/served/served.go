@@ -21,11 +21,11 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// socket is where QEMU connects to, and lockedPath what is locked, both in the run folder.
-const (
-	socket     qemu.Socket = "disks.sock"
-	lockedPath             = "disks"
-)
+// socket is where QEMU connects to, in the run folder.
+const socket qemu.Socket = "disks.sock"
+
+// lockedPath is what is locked in the run folder.
+const lockedPath = "disks"
 
 // ErrNowhere means that the controller has not said yet where the disks are served.
 var ErrNowhere = errors.New("the controller has not said where the disks are served")

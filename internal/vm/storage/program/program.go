@@ -128,7 +128,7 @@ func (l *life) live(ctx context.Context) error {
 	defer l.reporter.Close()
 	following, end := context.WithCancel(ctx)
 	var followed sync.WaitGroup
-	followed.Go(func() { l.repeat(following, conn) })
+	followed.Go(func() { onConnection(following, conn, l.reporter.Repeat) })
 	defer followed.Wait()
 	defer end()
 	if err := l.prepare(ctx); err != nil {
@@ -153,14 +153,15 @@ func (l *life) us() (*vmpb.HypervisorID, error) {
 	}, nil
 }
 
-// repeat has the report sent again whenever there is another connection: it may be to another controller.
-func (l *life) repeat(ctx context.Context, conn *grpc.ClientConn) {
+// onConnection calls a function whenever there is another connection, until the context ends: it may be to another controller,
+// which has to be told all again.
+func onConnection(ctx context.Context, conn *grpc.ClientConn, call func()) {
 	for state := conn.GetState(); ; state = conn.GetState() {
 		switch state {
 		case connectivity.Idle:
 			conn.Connect()
 		case connectivity.Ready:
-			l.reporter.Repeat()
+			call()
 		}
 		if !conn.WaitForStateChange(ctx, state) {
 			return
