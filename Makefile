@@ -262,7 +262,7 @@ generate: ## Write deep copies, CRDs, typed clients and aliases from the API typ
 	cp config/crd/machine.sapcloud.io_*.yaml config/crd/vm.metropolis.monogon.dev_*.yaml charts/millwright/crds/
 	cp config/crd/machine.sapcloud.io_*.yaml compat/mcm/kubernetes/crds/
 	cp $(patsubst %,config/rbac/%-role.yaml,control machine-controller machine-controller-manager machine-controller-manager-target target \
-		vm-controller vm-leader vm-subresources vm-console) \
+		vm-controller vm-leader vm-subresources vm-console load-balancer load-balancer-leader) \
 		config/rbac/target-role-sim.yaml charts/millwright/files/rbac/
 	cp config/policy/machines.yaml config/policy/hosts.yaml charts/millwright/files/policy/
 
