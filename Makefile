@@ -228,6 +228,10 @@ GUESTS ?= 3
 bench-guests: controlplane qemu guest$(if $(filter full,$(GUEST)),-full) build ## Measure guests: time until their nodes are Ready, memory (GUEST=full GUESTS=3)
 	@hack/bench-guests.sh $(GUEST) $(GUESTS)
 
+.PHONY: bench-overhead
+bench-overhead: controlplane qemu guest$(if $(filter full,$(GUEST)),-full) build ## Measure what the Pod of a hypervisor takes beside its idle guest: memory, processor (GUEST=full)
+	@hack/bench-guests.sh $(GUEST) 1 60
+
 # The repository of the manager's container image, whose tag is the version.
 RELEASE_IMAGE ?= millwright-dev/millwright
 .PHONY: release
