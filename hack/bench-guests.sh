@@ -46,6 +46,13 @@ beside() {
 	done | awk '{ sum += $1 } END { printf "%d", sum / 1024 }'
 }
 
+# translated prints the memory of QEMUs for what they have translated of their guests' code, in MiB: only without KVM.
+translated() {
+	local pid files=()
+	for pid in "$@"; do files+=("/proc/$pid/smaps"); done
+	awk '/^[0-9a-f]+-[0-9a-f]+ / { code = $2 == "rwxp" } /^Pss:/ && code { sum += $2 } END { printf "%d", sum / 1024 }' "${files[@]}"
+}
+
 # ticks prints the processor time of processes so far, in clock ticks.
 ticks() {
 	local pid files=()
@@ -63,6 +70,7 @@ resident() {
 # permille prints ticks in so many seconds as thousandths of a processor.
 permille() { awk -v ticks="$1" -v of="$(getconf CLK_TCK)" -v seconds="$seconds" 'BEGIN { printf "%.1f", ticks / of / seconds * 1000 }'; }
 
+: >"$folder/log" # before it is searched
 "$root/bin/millwright" up --dir "$folder/up" --guest "$guest" --api-port "$api" --image-port "$images" >"$folder/log" 2>&1 &
 up=$!
 until grep -q 'Ready after' "$folder/log"; do
@@ -98,8 +106,9 @@ own=$(ticks "${processes[@]}") qemu=$(ticks "${qemus[@]}")
 sleep "$seconds"
 own=$(($(ticks "${processes[@]}") - own)) qemu=$(($(ticks "${qemus[@]}") - qemu))
 printf 'idle for %d s, load %s\n' "$seconds" "$(cut -d' ' -f1-3 /proc/loadavg)"
-printf 'beside the guest: hypervisor %d MiB (resident %d MiB), QEMU %d MiB; together %d MiB per Pod\n' \
+printf 'beside the guest: hypervisor %d MiB (resident %d MiB), QEMU %d MiB, of which translated code %d MiB; together %d MiB per Pod\n' \
 	$(($(pss "${processes[@]}") / number)) $(($(resident "${processes[@]}") / number)) $(($(beside "${qemus[@]}") / number)) \
+	$(($(translated "${qemus[@]}") / number)) \
 	$((($(pss "${processes[@]}") + $(beside "${qemus[@]}")) / number))
 printf 'processor per Pod: hypervisor %s m, QEMU with the guest %s m\n' \
 	"$(permille $((own / number)))" "$(permille $((qemu / number)))"
