@@ -230,6 +230,10 @@ bench-guests: controlplane qemu guest$(if $(filter full,$(GUEST)),-full) build #
 	@hack/bench-guests.sh $(GUEST) $(GUESTS)
 	$(if $(filter full,$(GUEST)),MILLWRIGHT_E2E=1 MILLWRIGHT_PAIRS=$(PAIRS) go test -count=1 -timeout 3h -run 'AgainstBareQEMU$$' -v ./test/e2e)
 
+.PHONY: bench-overhead
+bench-overhead: controlplane qemu guest$(if $(filter full,$(GUEST)),-full) build ## Measure what the Pod of a hypervisor takes beside its idle guest: memory, processor (GUEST=full)
+	@hack/bench-guests.sh $(GUEST) 1 60
+
 # The repository of the manager's container image, whose tag is the version.
 RELEASE_IMAGE ?= millwright-dev/millwright
 .PHONY: release
@@ -264,7 +268,7 @@ generate: ## Write deep copies, CRDs, typed clients and aliases from the API typ
 	cp config/crd/machine.sapcloud.io_*.yaml config/crd/vm.metropolis.monogon.dev_*.yaml charts/millwright/crds/
 	cp config/crd/machine.sapcloud.io_*.yaml compat/mcm/kubernetes/crds/
 	cp $(patsubst %,config/rbac/%-role.yaml,control machine-controller machine-controller-manager machine-controller-manager-target target \
-		vm-controller vm-leader vm-subresources vm-console) \
+		vm-controller vm-leader vm-subresources vm-console load-balancer load-balancer-leader) \
 		config/rbac/target-role-sim.yaml charts/millwright/files/rbac/
 	cp config/policy/machines.yaml config/policy/hosts.yaml charts/millwright/files/policy/
 

@@ -87,6 +87,7 @@ func TestRolesNameWhatTheyGrant(t *testing.T) {
 		[3]string{"rbac/capi-role.yaml", "Role", "millwright-capi-leader"},
 		[3]string{"rbac/capi-core-role.yaml", "ClusterRole", "millwright-capi-core"},
 		[3]string{"rbac/load-balancer-role.yaml", "ClusterRole", "millwright-load-balancer"},
+		[3]string{"rbac/load-balancer-leader-role.yaml", "Role", "millwright-load-balancer-leader"},
 	)
 	for _, key := range roles {
 		for _, rule := range readRules(t, key[0], key[1], key[2]) {

@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # Measures what guests of "millwright up" cost: the time from "kubectl apply" until all their nodes are Ready, and
-# the memory of their processes (PSS, which counts shared pages in parts).
+# the memory of their processes (PSS, which counts shared pages in parts). With SECONDS also what one Pod of a hypervisor
+# takes beside its guest: its memory, and the processor time of that many idle seconds.
 #
-#   hack/bench-guests.sh small|full NUMBER
+#   hack/bench-guests.sh small|full NUMBER [SECONDS]
 #
-# It takes the ports of the examples, so no other "up" may run here.
+# It takes ports of its own, and not those of the examples, which another "up" may have.
 set -euo pipefail
 
-guest=$1 number=$2
+guest=$1 number=$2 seconds=${3:-}
 root=$(cd "$(dirname "$0")/.." && pwd)
 case $guest in
 small) pool=$root/examples/pool.yaml ;;
@@ -15,6 +16,7 @@ full) pool=$root/examples/full/pool.yaml ;;
 *) echo "bench-guests: there is no guest $guest: small or full" >&2 && exit 2 ;;
 esac
 folder=$(mktemp -d)
+api=26443 images=26480
 up=
 
 finish() {
@@ -34,7 +36,42 @@ pss() {
 	awk '/^Pss:/ { sum += $2 } END { printf "%d", sum / 1024 }' "${files[@]}"
 }
 
-"$root/bin/millwright" up --dir "$folder/up" --guest "$guest" >"$folder/log" 2>&1 &
+# beside prints the memory of QEMUs beside that of their guests, in MiB. The guest's is the mapping of that size.
+beside() {
+	local pid size
+	for pid in "$@"; do
+		size=$(tr '\0' '\n' <"/proc/$pid/cmdline" | grep -A1 -x -e -m | tail -1)
+		awk -v size=$((${size%M} * 1024)) '/^Size:/ { guest = $2 == size; found += guest } /^Pss:/ && !guest { sum += $2 }
+			END { if (found != 1) exit 1; print sum }' "/proc/$pid/smaps" || { echo "bench-guests: the memory of the guest of QEMU $pid is not found" >&2 && return 1; }
+	done | awk '{ sum += $1 } END { printf "%d", sum / 1024 }'
+}
+
+# translated prints the memory of QEMUs for what they have translated of their guests' code, in MiB: only without KVM.
+translated() {
+	local pid files=()
+	for pid in "$@"; do files+=("/proc/$pid/smaps"); done
+	awk '/^[0-9a-f]+-[0-9a-f]+ / { code = $2 == "rwxp" } /^Pss:/ && code { sum += $2 } END { printf "%d", sum / 1024 }' "${files[@]}"
+}
+
+# ticks prints the processor time of processes so far, in clock ticks.
+ticks() {
+	local pid files=()
+	for pid in "$@"; do files+=("/proc/$pid/stat"); done
+	awk '{ sum += $14 + $15 } END { printf "%d", sum }' "${files[@]}"
+}
+
+# resident prints the resident memory of processes, in MiB.
+resident() {
+	local pid files=()
+	for pid in "$@"; do files+=("/proc/$pid/status"); done
+	awk '/^VmRSS:/ { sum += $2 } END { printf "%d", sum / 1024 }' "${files[@]}"
+}
+
+# permille prints ticks in so many seconds as thousandths of a processor.
+permille() { awk -v ticks="$1" -v of="$(getconf CLK_TCK)" -v seconds="$seconds" 'BEGIN { printf "%.1f", ticks / of / seconds * 1000 }'; }
+
+: >"$folder/log" # before it is searched
+"$root/bin/millwright" up --dir "$folder/up" --guest "$guest" --api-port "$api" --image-port "$images" >"$folder/log" 2>&1 &
 up=$!
 until grep -q 'Ready after' "$folder/log"; do
 	kill -0 "$up" 2>/dev/null || { cat "$folder/log" >&2 && exit 1; }
@@ -44,7 +81,7 @@ kubectl=$(grep -o '[^ ]*/kubectl' "$folder/log" | head -1)
 export KUBECONFIG=$folder/up/kubeconfig
 
 begin=$(date +%s%N)
-sed "s/replicas: 3/replicas: $number/" "$pool" | "$kubectl" apply -f - >/dev/null
+sed "s/replicas: 3/replicas: $number/; s/:16443/:$api/; s/:16480/:$images/" "$pool" | "$kubectl" apply -f - >/dev/null
 "$kubectl" wait machinedeployments.machine.sapcloud.io/pool --for=jsonpath='{.status.availableReplicas}'="$number" --timeout=30m >/dev/null
 took=$((($(date +%s%N) - begin) / 1000000))
 
@@ -57,3 +94,21 @@ printf '%d processors; load %s\n' "$(nproc)" "$(cut -d' ' -f1-3 /proc/loadavg)"
 printf '%d %s guests Ready %d.%d s after "kubectl apply"\n' "$number" "$guest" $((took / 1000)) $((took % 1000 / 100))
 printf 'memory per guest: %d MiB in QEMU, %d MiB in its hypervisor\n' \
 	$(($(pss "${qemus[@]}") / number)) $(($(pss "${hypervisors[@]}") / number))
+[[ -n $seconds ]] || exit 0
+
+# Of a hypervisor with full leases, its watchdog is a process of its own.
+processes=("${hypervisors[@]}")
+for hypervisor in "${hypervisors[@]}"; do
+	mapfile -t watchdogs < <(pgrep -P "$hypervisor" -f watchdog)
+	processes+=("${watchdogs[@]}")
+done
+own=$(ticks "${processes[@]}") qemu=$(ticks "${qemus[@]}")
+sleep "$seconds"
+own=$(($(ticks "${processes[@]}") - own)) qemu=$(($(ticks "${qemus[@]}") - qemu))
+printf 'idle for %d s, load %s\n' "$seconds" "$(cut -d' ' -f1-3 /proc/loadavg)"
+printf 'beside the guest: hypervisor %d MiB (resident %d MiB), QEMU %d MiB, of which translated code %d MiB; together %d MiB per Pod\n' \
+	$(($(pss "${processes[@]}") / number)) $(($(resident "${processes[@]}") / number)) $(($(beside "${qemus[@]}") / number)) \
+	$(($(translated "${qemus[@]}") / number)) \
+	$((($(pss "${processes[@]}") + $(beside "${qemus[@]}")) / number))
+printf 'processor per Pod: hypervisor %s m, QEMU with the guest %s m\n' \
+	"$(permille $((own / number)))" "$(permille $((qemu / number)))"

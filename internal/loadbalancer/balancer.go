@@ -15,6 +15,7 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/millwright-dev/millwright/internal/connlimit"
@@ -54,6 +55,9 @@ const (
 type Balancer struct {
 	opts Options
 	open *connlimit.Counter
+	// now and refused are what Stats says of connections.
+	now     atomic.Int64
+	refused atomic.Uint64
 
 	mu      sync.Mutex
 	servers map[string]*server
@@ -110,6 +114,27 @@ func (b *Balancer) Healthy(atLeast Health) int {
 	return count
 }
 
+// Stats says what a Balancer does.
+type Stats struct {
+	// Servers are how many there are of each health.
+	Servers map[Health]int
+	// Connections are those of clients that are open.
+	Connections int
+	// Refused are those that were closed at once, since there were too many.
+	Refused uint64
+}
+
+// Stats returns what the Balancer does at this moment.
+func (b *Balancer) Stats() Stats {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	stats := Stats{Servers: map[Health]int{}, Connections: int(b.now.Load()), Refused: b.refused.Load()}
+	for _, s := range b.servers {
+		stats.Servers[s.health]++
+	}
+	return stats
+}
+
 // Serve forwards connections until the context ends, and closes the listener. Then it ends the connections and checks,
 // and the Balancer can not be used any more.
 func (b *Balancer) Serve(ctx context.Context, listener net.Listener) error {
@@ -135,11 +160,14 @@ func (b *Balancer) Serve(ctx context.Context, listener net.Listener) error {
 		}
 		release, ok := b.open.Take(connlimit.OriginOf(client.RemoteAddr()))
 		if !ok {
+			b.refused.Add(1)
 			_ = client.Close()
 			continue
 		}
+		b.now.Add(1)
 		connections.Go(func() {
 			defer release()
+			defer b.now.Add(-1)
 			b.forward(ctx, client)
 		})
 	}

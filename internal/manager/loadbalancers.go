@@ -6,15 +6,16 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"time"
 
 	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/config"
+	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/millwright-dev/millwright/internal/controllers/capi/balancer"
@@ -36,30 +37,78 @@ type LoadBalancerConfig struct {
 	Host, Address string
 	// FirstPort and LastPort are the ports of endpoints. Required.
 	FirstPort, LastPort int32
+	// MaxPerNamespace is how many of them the MillwrightClusters of one namespace may have; 0 for any number.
+	MaxPerNamespace int
+	// Lease is that by which one of several processes with this name leads: it gives ports away, and all of them
+	// forward. With an empty name this is the only process.
+	Lease types.NamespacedName
+	// Pages are what is served over HTTP.
+	Pages Pages
 	// Dial connects to a machine. Required.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
 	// MaxConnections and MaxPerClient limit the connections to each endpoint, in total and of a client's address. Required.
 	MaxConnections, MaxPerClient int
-	// Ready is called once the objects have been read.
+	// Ready is called once the ports are open that were endpoints in the beginning. Default: nothing is called.
 	Ready func()
 	// Log is required.
 	Log logr.Logger
 }
 
-// keepAlive finds clients that have vanished within about half a minute.
-var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 3}
-
-// KeepAlive makes connections as load balancers do that reach machines by the network of this host.
-func KeepAlive(ctx context.Context, address string) (net.Conn, error) {
-	return (&net.Dialer{KeepAliveConfig: keepAlive}).DialContext(ctx, "tcp", address)
-}
-
 // RunLoadBalancers runs load balancers until ctx ends or they fail.
 func RunLoadBalancers(ctx context.Context, cfg LoadBalancerConfig) error {
+	pages, stop, err := serve(ctx, cfg.Pages)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	mgr, err := loadBalancerManager(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	pages.missing.Store(missingCaches)
+	options := balancer.Options{
+		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Clock: clock.RealClock{}, Namespace: cfg.Namespace, WatchFilter: cfg.WatchFilter,
+		Name: cfg.Name, Host: cfg.Host, FirstPort: cfg.FirstPort, LastPort: cfg.LastPort, MaxPerNamespace: cfg.MaxPerNamespace,
+		Listen: func(port int32) (net.Listener, error) {
+			return loadbalancer.Listen(ctx, net.JoinHostPort(cfg.Address, fmt.Sprint(port)))
+		},
+		Balancer: loadbalancer.Options{
+			Dial: cfg.Dial, MaxConnections: cfg.MaxConnections, MaxPerClient: cfg.MaxPerClient,
+			Log: slog.New(logr.ToSlogHandler(cfg.Log)),
+		},
+		Ready: func() {
+			pages.missing.Store("")
+			if cfg.Ready != nil {
+				cfg.Ready()
+			}
+		},
+	}
+	if cfg.Lease.Name != "" {
+		if options.Lock, err = balancer.Lease(apart(cfg.Control), cfg.Lease.Namespace, cfg.Lease.Name); err != nil {
+			return err
+		}
+	}
+	controller := balancer.New(options)
+	defer controller.Close()
+	if err := controller.SetupWithManager(mgr); err != nil {
+		return err
+	}
+	if err := ctrlmetrics.Registry.Register(controller); err != nil {
+		return fmt.Errorf("registering the metrics of load balancers: %w", err)
+	}
+	defer ctrlmetrics.Registry.Unregister(controller)
+	if err := mgr.Start(ctx); err != nil && !(ctx.Err() != nil && !errors.Is(err, context.DeadlineExceeded)) {
+		return fmt.Errorf("running: %w", err)
+	}
+	return nil
+}
+
+// loadBalancerManager returns the manager of their controller. It takes no part in an election: who does not lead forwards too.
+func loadBalancerManager(ctx context.Context, cfg LoadBalancerConfig) (ctrl.Manager, error) {
 	scheme := Scheme()
 	version, err := discoverClusterAPI(ctx, cfg.Log, cfg.Control)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	core.AddToScheme(scheme, version)
 	timeout := shutdown
@@ -74,32 +123,7 @@ func RunLoadBalancers(ctx context.Context, cfg LoadBalancerConfig) error {
 	}
 	mgr, err := ctrl.NewManager(cfg.Control, options)
 	if err != nil {
-		return fmt.Errorf("setting up: %w", err)
+		return nil, fmt.Errorf("setting up: %w", err)
 	}
-	controller := balancer.New(balancer.Options{
-		Client: mgr.GetClient(), Clock: clock.RealClock{}, WatchFilter: cfg.WatchFilter,
-		Name: cfg.Name, Host: cfg.Host, FirstPort: cfg.FirstPort, LastPort: cfg.LastPort,
-		Listen: func(port int32) (net.Listener, error) {
-			return (&net.ListenConfig{KeepAliveConfig: keepAlive}).Listen(ctx, "tcp", net.JoinHostPort(cfg.Address, fmt.Sprint(port)))
-		},
-		Balancer: loadbalancer.Options{
-			Dial: cfg.Dial, MaxConnections: cfg.MaxConnections, MaxPerClient: cfg.MaxPerClient,
-			Log: slog.New(logr.ToSlogHandler(cfg.Log)),
-		},
-	})
-	defer controller.Close()
-	if err := controller.SetupWithManager(mgr); err != nil {
-		return err
-	}
-	if cfg.Ready != nil {
-		go func() {
-			if mgr.GetCache().WaitForCacheSync(ctx) {
-				cfg.Ready()
-			}
-		}()
-	}
-	if err := mgr.Start(ctx); err != nil && !(ctx.Err() != nil && !errors.Is(err, context.DeadlineExceeded)) {
-		return fmt.Errorf("running: %w", err)
-	}
-	return nil
+	return mgr, nil
 }

@@ -143,7 +143,13 @@ func (i *installation) start(name string, container corev1.Container, kubeconfig
 	for _, arg := range container.Args {
 		args = append(args, inside.Replace(arg))
 	}
-	process := program.StartOther(i.t, program.Command(context.Background(), append(args, fmt.Sprintf("--port=%d", port))...))
+	return i.startProbed(name, container, port, append(args, fmt.Sprintf("--port=%d", port)))
+}
+
+// startProbed starts a container's program with these arguments, and waits for its probes at a port.
+func (i *installation) startProbed(name string, container corev1.Container, port int, args []string) *program.Process {
+	i.t.Helper()
+	process := program.StartOther(i.t, program.Command(context.Background(), args...))
 	i.t.Cleanup(func() {
 		process.Stop()
 		if output := process.Output.String(); i.t.Failed() || strings.Contains(output, "forbidden") {

@@ -121,6 +121,44 @@ func TestChartIsWhatKustomizeMakesOfTheVMController(t *testing.T) {
 		charted(t, namespace, of(values{"namespaces": []any{"virtual-machines"}})))
 }
 
+// TestChartIsWhatKustomizeMakesOfTheLoadBalancer: the same for config/load-balancer.
+func TestChartIsWhatKustomizeMakesOfTheLoadBalancer(t *testing.T) {
+	t.Parallel()
+	of := func(more values) values {
+		of := values{"host": "lb.example.com"}
+		maps.Copy(of, more)
+		return with("load-balancer", values{"loadBalancer": of})
+	}
+	base := "../load-balancer/base"
+	components := []string{"../load-balancer/monitoring", "../load-balancer/network-policy", "policies", "host-policies"}
+	same(t, hosted(t, kustomized(t, base, components...)), charted(t, namespace, of(nil)))
+	same(t, hosted(t, kustomized(t, base, append(components, "../load-balancer/one-namespace")...)), charted(t, namespace, of(values{"namespace": "clusters"})))
+	same(t, hosted(t, kustomized(t, base, "../load-balancer/node-port")), charted(t, namespace, values{
+		"mode": "load-balancer", "image": values{"repository": "registry.example.com/millwright"},
+		"loadBalancer": values{"host": "lb.example.com", "firstPort": 30500, "service": values{"type": "NodePort"}},
+	}))
+}
+
+// hosted sets the host of the load balancer, as everybody has to.
+func hosted(t *testing.T, all []*unstructured.Unstructured) []*unstructured.Unstructured {
+	t.Helper()
+	for _, object := range all {
+		containers, found, _ := unstructured.NestedSlice(object.Object, "spec", "template", "spec", "containers")
+		if !found {
+			continue
+		}
+		args := containers[0].(map[string]any)["args"].([]any)
+		if args[0] != "--host=NAME_OR_ADDRESS_OF_THE_SERVICE" {
+			t.Errorf("the first argument is %v", args[0])
+		}
+		args[0] = "--host=lb.example.com"
+		if err := unstructured.SetNestedSlice(object.Object, containers, "spec", "template", "spec", "containers"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return all
+}
+
 // TestChartHasTheCRDs: those that are generated.
 func TestChartHasTheCRDs(t *testing.T) {
 	t.Parallel()

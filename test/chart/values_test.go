@@ -12,8 +12,10 @@ import (
 // TestLint: as helm lint --strict, but for the advice of an icon.
 func TestLint(t *testing.T) {
 	t.Parallel()
-	for _, mode := range []string{"one-pod", "two-deployments", "whole", "machine-controller-manager", "machine-controller", "target", "target-two-deployments", "vm-controller"} {
-		for _, message := range lint.All(place(t, "charts/millwright"), with(mode, values{"vmController": values{"hypervisorImage": values{"repository": "registry.example.com/hypervisor"}}}), namespace, true).Messages {
+	for _, mode := range []string{"one-pod", "two-deployments", "whole", "machine-controller-manager", "machine-controller", "target", "target-two-deployments", "vm-controller", "load-balancer"} {
+		for _, message := range lint.All(place(t, "charts/millwright"), with(mode, values{
+			"vmController": values{"hypervisorImage": values{"repository": "registry.example.com/hypervisor"}}, "loadBalancer": values{"host": "lb.example.com"},
+		}), namespace, true).Messages {
 			if message.Severity > support.InfoSev {
 				t.Errorf("%s: %s", mode, message)
 			}
@@ -51,6 +53,10 @@ func TestNonsenseIsRefused(t *testing.T) {
 		"budget":           {values{"podDisruptionBudget": values{"maxUnavailable": "half"}}, "maxUnavailable"},
 		"no hypervisors":   {values{"mode": "vm-controller"}, "vmController.hypervisorImage.repository is required"},
 		"VM namespace":     {values{"vmController": values{"namespaces": []any{"Not A Namespace"}}}, "vmController"},
+		"no host":          {values{"mode": "load-balancer"}, "loadBalancer.host is required"},
+		"host":             {values{"loadBalancer": values{"host": "a_b"}}, "host"},
+		"too many ports":   {values{"mode": "load-balancer", "loadBalancer": values{"host": "a", "firstPort": 65500, "ports": 100}}, "no ports above 65535"},
+		"type of Service":  {values{"loadBalancer": values{"service": values{"type": "ExternalName"}}}, "type"},
 		"interval":         {values{"serviceMonitor": values{"interval": "often"}}, "interval"},
 		"policy":           {values{"image": values{"pullPolicy": "Sometimes"}}, "pullPolicy"},
 	} {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"net"
 	"net/url"
 	"path/filepath"
 	"slices"
@@ -24,23 +26,29 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	clientmetrics "k8s.io/client-go/tools/metrics"
 	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache/informertest"
 	ctrlfake "sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
+	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/driver"
 	driverfake "github.com/millwright-dev/millwright/driver/fake"
 	"github.com/millwright-dev/millwright/driver/instrument"
 	"github.com/millwright-dev/millwright/driver/plugin/server"
+	"github.com/millwright-dev/millwright/internal/controllers/capi/balancer"
+	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
 	"github.com/millwright-dev/millwright/internal/lifecycle/drain"
 	"github.com/millwright-dev/millwright/internal/lifecycle/orphans"
+	"github.com/millwright-dev/millwright/internal/loadbalancer"
 	_ "github.com/millwright-dev/millwright/internal/manager" // registers the latency of requests
 	"github.com/millwright-dev/millwright/internal/observe/metrics"
 	driverpb "github.com/millwright-dev/millwright/proto/driver"
 	"github.com/millwright-dev/millwright/test/fixture"
+	"github.com/millwright-dev/millwright/test/memnet"
 )
 
 // drained is a Drainer whose nodes are empty.
@@ -71,6 +79,7 @@ func everything(t *testing.T) []*dto.MetricFamily {
 	runs(t, metrics.New(options).Start)
 	runs(t, (&metrics.VMs{Reader: reader, Registerer: registry}).Start)
 	orphans.New(orphans.Options{Registerer: registry})
+	balance(t, registry)
 	plug(t, registry)
 	call(t, registry, work, machine, class)
 	library(t)
@@ -108,6 +117,32 @@ func runs(t *testing.T, start func(context.Context) error) {
 			t.Error(err)
 		}
 	})
+}
+
+// balance has a load balancer with a port.
+func balance(t *testing.T, registry prometheus.Registerer) {
+	t.Helper()
+	kinds := runtime.NewScheme()
+	core.AddToScheme(kinds, core.V1Beta2)
+	if err := infrav1.AddToScheme(kinds); err != nil {
+		t.Fatal(err)
+	}
+	key := types.NamespacedName{Namespace: "shop", Name: "demo"}
+	cluster := &core.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
+	infra := &infrav1.MillwrightCluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
+	infra.OwnerReferences = []metav1.OwnerReference{{APIVersion: core.V1Beta2.String(), Kind: core.ClusterKind, Name: key.Name, UID: "u"}}
+	infra.Spec.ControlPlaneLoadBalancer = &infrav1.ControlPlaneLoadBalancer{}
+	objects := ctrlfake.NewClientBuilder().WithScheme(kinds).WithObjects(cluster, infra).WithStatusSubresource(infra).Build()
+	balancers := balancer.New(balancer.Options{
+		Client: objects, Live: objects, Clock: clock.RealClock{}, Name: infrav1.DefaultLoadBalancer, Host: "lb.example.com", FirstPort: 1, LastPort: 1,
+		Listen:   func(int32) (net.Listener, error) { return memnet.New(), nil },
+		Balancer: loadbalancer.Options{Log: slog.New(slog.DiscardHandler)},
+	})
+	t.Cleanup(balancers.Close)
+	if _, err := balancers.Reconcile(t.Context(), ctrl.Request{NamespacedName: key}); err != nil {
+		t.Fatal(err)
+	}
+	registry.MustRegister(balancers)
 }
 
 // plug registers a driver of another process, which sends a result that nobody asked for.

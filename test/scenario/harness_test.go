@@ -35,6 +35,9 @@ type scenario struct {
 	dir string
 	// cloud is this process's view of the simulated provider.
 	cloud *sim.Cloud
+	// earlier are the nodes that were there before: the target cluster is that of all tests, and with -count=2 a
+	// test has run before with pools of the same names.
+	earlier map[string]bool
 }
 
 // newScenario is for a test that runs beside others.
@@ -47,7 +50,14 @@ func newScenario(t *testing.T, options ...env.Option) *scenario {
 // newScenarioAlone is for a test that runs before those others.
 func newScenarioAlone(t *testing.T, options ...env.Option) *scenario {
 	t.Helper()
-	w := &scenario{Env: env.NewPair(t, options...), t: t, dir: t.TempDir()}
+	w := &scenario{Env: env.NewPair(t, options...), t: t, dir: t.TempDir(), earlier: map[string]bool{}}
+	nodes := &corev1.NodeList{}
+	if err := w.Target.Client.List(t.Context(), nodes); err != nil {
+		t.Fatal(err)
+	}
+	for _, node := range nodes.Items {
+		w.earlier[node.Name] = true
+	}
 	cloud, err := sim.OpenCloud(w.simDir(), sim.CloudOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -204,7 +214,7 @@ func (w *scenario) nodesOf(ctx context.Context, g gomega.Gomega, pool string) []
 	g.Expect(w.Target.Client.List(ctx, nodes)).To(gomega.Succeed())
 	var own []corev1.Node
 	for _, node := range nodes.Items {
-		if strings.HasPrefix(node.Name, pool+"-") {
+		if strings.HasPrefix(node.Name, pool+"-") && !w.earlier[node.Name] {
 			own = append(own, node)
 		}
 	}

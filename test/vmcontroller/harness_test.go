@@ -207,9 +207,12 @@ func (i *installation) startHost() {
 }
 
 // run creates a VM without a disk's claim, and waits until its guest runs.
-func (i *installation) run(name string) *vmv1alpha1.VirtualMachine {
+func (i *installation) run(name string, change ...func(*vmv1alpha1.VirtualMachineSpec)) *vmv1alpha1.VirtualMachine {
 	i.t.Helper()
 	vm := &vmv1alpha1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Namespace: i.Namespace, Name: name}}
+	for _, change := range change {
+		change(&vm.Spec)
+	}
 	i.must(i.client.Create(i.t.Context(), vm))
 	i.runs(vm)
 	return vm
@@ -243,12 +246,27 @@ func (i *installation) log(vm *vmv1alpha1.VirtualMachine) string {
 const (
 	ended  = "the stream of run authorizations ended"
 	opened = "the stream of run authorizations is open again"
+	// The same where leases expire: each stream that is answered is one.
+	notRenewed = "the lease is not renewed"
+	renewed    = "the lease is renewed again"
 )
 
-// count is how often a hypervisor's stream was opened again.
+// count is how often a line is in a hypervisor's log.
 func (i *installation) count(vm *vmv1alpha1.VirtualMachine, line string) int {
 	i.t.Helper()
 	return strings.Count(i.log(vm), line)
+}
+
+// last is the last line of a hypervisor's log with a text.
+func (i *installation) last(vm *vmv1alpha1.VirtualMachine, text string) string {
+	i.t.Helper()
+	last := ""
+	for line := range strings.Lines(i.log(vm)) {
+		if strings.Contains(line, text) {
+			last = strings.TrimSpace(line)
+		}
+	}
+	return last
 }
 
 // times are those of the lines of a hypervisor's log.

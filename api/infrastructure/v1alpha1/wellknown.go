@@ -151,6 +151,9 @@ const (
 	ReasonNoHealthyMachine = "NoHealthyMachine"
 	// ReasonNoFreePort: all ports of the load balancer are in use.
 	ReasonNoFreePort = "NoFreePort"
+	// ReasonTooManyInNamespace: other MillwrightClusters of the namespace have as many ports as the load
+	// balancer gives to one namespace.
+	ReasonTooManyInNamespace = "TooManyInNamespace"
 	// ReasonPortNotAllowed: the port of the endpoint is none of the load balancer's.
 	ReasonPortNotAllowed = "PortNotAllowed"
 	// ReasonPortTaken: the port of the endpoint is that of another MillwrightCluster.

@@ -10,18 +10,17 @@ import (
 	"net"
 	"strconv"
 	"strings"
-	"sync/atomic"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/types"
 	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
 
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/cli/args"
 	"github.com/millwright-dev/millwright/internal/cli/connect"
 	"github.com/millwright-dev/millwright/internal/cli/logging"
-	"github.com/millwright-dev/millwright/internal/cli/probes"
+	"github.com/millwright-dev/millwright/internal/loadbalancer"
 	"github.com/millwright-dev/millwright/internal/manager"
 )
 
@@ -31,6 +30,8 @@ type flags struct {
 	ports         string
 	via           string
 	healthAddress string
+	elect         bool
+	set           *pflag.FlagSet
 	logging       logging.Flags
 }
 
@@ -43,7 +44,9 @@ func New() *cobra.Command {
 		Long: `Forward the endpoints of Cluster API's clusters to their control plane machines.
 
 A MillwrightCluster that has the field spec.controlPlaneLoadBalancer with the --name of this process gets one of
-its ports as endpoint, before there are machines. What arrives there goes to those whose API server is ready.`,
+its ports as endpoint, before there are machines. What arrives there goes to those whose API server is ready.
+
+With --leader-elect there may be several processes of a name, behind one --host: all forward, one gives ports away.`,
 		Example: `  millwright load-balancer --kubeconfig .millwright/kubeconfig --address 192.0.2.7 --via .millwright/egress.sock`,
 		Args:    args.None,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return f.run(cmd.Context(), cmd.ErrOrStderr()) },
@@ -54,17 +57,22 @@ its ports as endpoint, before there are machines. What arrives there goes to tho
 
 func (f *flags) add(set *pflag.FlagSet) {
 	c := &f.config
+	f.set = set
 	set.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig of the management cluster; defaults to the in-cluster config")
 	set.StringVar(&c.Namespace, "namespace", "", "namespace of the MillwrightClusters; empty for all")
 	set.StringVar(&c.WatchFilter, "watch-filter", "", "value of the label cluster.x-k8s.io/watch-filter of the MillwrightClusters; empty for all")
-	set.StringVar(&c.Name, "name", infrav1.DefaultLoadBalancer, "name by which MillwrightClusters ask for this process, of which only one may have it")
+	set.StringVar(&c.Name, "name", infrav1.DefaultLoadBalancer, "name by which MillwrightClusters ask for this process, of which only one may have it without --leader-elect")
 	set.StringVar(&c.Address, "address", "", "IP address at which the ports are opened; machines and the controllers of Cluster API have to reach it; required")
 	set.StringVar(&c.Host, "host", "", "host of the endpoints: a name or an address that leads to --address; defaults to --address")
 	set.StringVar(&f.ports, "ports", "16500-16599", "first and last port of the endpoints, one for each cluster")
+	set.IntVar(&c.MaxPerNamespace, "max-ports-per-namespace", 10, "how many ports the MillwrightClusters of one namespace may have, also those whose endpoint was given; 0 for any number. When it is lowered, the newest of a namespace that has more lose theirs at the next start")
 	set.StringVar(&f.via, "via", "", `Unix socket that makes the connections to machines by HTTP CONNECT: egress.sock in the folder of "millwright up --guest full"; empty for those of this host`)
 	set.IntVar(&c.MaxConnections, "max-connections", 4096, "how many connections each endpoint may have; others are closed at once")
 	set.IntVar(&c.MaxPerClient, "max-connections-per-client", 1024, "how many of them may come from one IPv4 address, or from 64 bits of IPv6; machines behind one gateway share an address")
-	set.StringVar(&f.healthAddress, "health-address", "", "host:port of /healthz and, 200 once the clusters are known, /readyz; empty for none")
+	set.StringVar(&f.healthAddress, "health-address", "", "host:port of /healthz, /livez, /metrics, /configz and, 200 once the ports are open, /readyz; empty for none")
+	set.BoolVar(&f.elect, "leader-elect", false, "elect one of several processes of this name to give ports away; --host has to lead to all of them")
+	set.StringVar(&c.Lease.Namespace, "leader-elect-namespace", "", "namespace of the lease; defaults to that of the Pod, or of the kubeconfig")
+	set.StringVar(&c.Lease.Name, "leader-elect-resource-name", "millwright-load-balancer", "name of the lease")
 	f.logging.Add(set)
 }
 
@@ -82,11 +90,28 @@ func (f *flags) validate() error {
 	var err error
 	c.FirstPort, c.LastPort, err = parsePorts(f.ports)
 	wrong.If(err != nil, "--ports: %v", err)
-	if f.healthAddress != "" {
-		_, _, err := net.SplitHostPort(f.healthAddress)
-		wrong.If(err != nil, "--health-address: %v", err)
-	}
+	wrong.If(c.MaxPerNamespace < 0, "--max-ports-per-namespace: must not be negative")
+	c.Pages.Address, c.Pages.Port, err = parseAddress(f.healthAddress)
+	wrong.If(err != nil, "--health-address: %v", err)
+	wrong.If(c.Lease.Namespace != "" && len(utilvalidation.IsDNS1123Label(c.Lease.Namespace)) > 0, "--leader-elect-namespace: %q cannot be a namespace", c.Lease.Namespace)
+	wrong.If(len(utilvalidation.IsDNS1123Subdomain(c.Lease.Name)) > 0, "--leader-elect-resource-name: %q is not a name", c.Lease.Name)
 	return wrong.Err()
+}
+
+// parseAddress reads HOST:PORT; nothing is port 0.
+func parseAddress(text string) (host string, port int, err error) {
+	if text == "" {
+		return "", 0, nil
+	}
+	host, name, err := net.SplitHostPort(text)
+	if err != nil {
+		return "", 0, err
+	}
+	number, err := strconv.ParseUint(name, 10, 16)
+	if err != nil || number == 0 {
+		return "", 0, fmt.Errorf("%q is not a port", name)
+	}
+	return host, int(number), nil
 }
 
 var errPorts = errors.New("must be FIRST-LAST, with ports from 1 to 65535")
@@ -112,31 +137,20 @@ func (f *flags) run(ctx context.Context, stderr io.Writer) error {
 		return err
 	}
 	c := &f.config
-	if c.Control, _, err = connect.Named("--kubeconfig", f.kubeconfig, ""); err != nil {
+	namespace := ""
+	if c.Control, namespace, err = connect.Named("--kubeconfig", f.kubeconfig, ""); err != nil {
 		return err
 	}
-	c.Log, c.Dial = log, manager.KeepAlive
+	c.Lease.Namespace = cmp.Or(c.Lease.Namespace, namespace)
+	if !f.elect {
+		c.Lease = types.NamespacedName{}
+	}
+	c.Log, c.Dial = log, loadbalancer.Dial
 	if f.via != "" {
 		c.Dial = via(f.via)
 	}
-	var known atomic.Bool
-	c.Ready = func() {
-		known.Store(true)
-		log.Info("Ready", "address", c.Address, "ports", f.ports)
-	}
-	all, ctx := errgroup.WithContext(ctx)
-	if f.healthAddress != "" {
-		health, err := probes.Listen(ctx, f.healthAddress, func() error {
-			if !known.Load() {
-				return errors.New("the clusters are not known yet")
-			}
-			return nil
-		})
-		if err != nil {
-			return fmt.Errorf("--health-address: %w", err)
-		}
-		all.Go(func() error { return health.Serve(ctx) })
-	}
-	all.Go(func() error { return manager.RunLoadBalancers(ctx, *c) })
-	return all.Wait()
+	c.Ready = func() { log.Info("Ready", "address", c.Address, "ports", f.ports) }
+	c.Pages.Flags = map[string]string{}
+	f.set.VisitAll(func(flag *pflag.Flag) { c.Pages.Flags[flag.Name] = flag.Value.String() })
+	return manager.RunLoadBalancers(ctx, *c)
 }

@@ -19,6 +19,8 @@ import (
 const (
 	// tryAgain is the time until a port that could not be opened is tried again.
 	tryAgain = 10 * time.Second
+	// claimLimit is how long the write of an endpoint may take. It is over before another process can lead.
+	claimLimit = (leaseDuration - renewDeadline) / 2
 	// longestMessage is the longest message of a condition.
 	longestMessage = 300
 )
@@ -29,6 +31,7 @@ func (c *Controller) apply(ctx context.Context, infra *infrav1.MillwrightCluster
 	key := client.ObjectKeyFromObject(infra)
 	if p.port == 0 {
 		c.close(key)
+		c.await(key, p.reason)
 		return ctrl.Result{}, c.report(ctx, infra, f, p.reason, p.message)
 	}
 	e, err := c.openPort(key, f, &p)
@@ -39,7 +42,9 @@ func (c *Controller) apply(ctx context.Context, infra *infrav1.MillwrightCluster
 	if p.claim {
 		changed := infra.DeepCopy()
 		changed.Spec.ControlPlaneEndpoint = &infrav1.APIEndpoint{Host: c.Host, Port: p.port}
-		if err := c.Client.Patch(ctx, changed, expectations.Locked(infra)); err != nil {
+		claiming, cancel := context.WithTimeout(ctx, claimLimit)
+		defer cancel()
+		if err := c.Client.Patch(claiming, changed, expectations.Locked(infra)); err != nil {
 			return again(fmt.Errorf("setting the endpoint of MillwrightCluster %s: %w", key, err))
 		}
 		infra = changed

@@ -13,12 +13,14 @@ import (
 	"sync"
 
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -34,6 +36,10 @@ import (
 type Options struct {
 	// Client reads from the cache. Its scheme has Cluster API's kinds. Required.
 	Client client.Client
+	// Live reads from the API server which ports are free, before one is given away. Required.
+	Live client.Reader
+	// Namespace of the objects. Empty: all namespaces.
+	Namespace string
 	// Clock is required.
 	Clock clock.PassiveClock
 	// WatchFilter is the value of the label core.LabelWatchFilter that objects must have.
@@ -45,6 +51,14 @@ type Options struct {
 	Host string
 	// FirstPort and LastPort are the ports of endpoints. Required.
 	FirstPort, LastPort int32
+	// MaxPerNamespace is how many of them the MillwrightClusters of one namespace may have; 0 for any number.
+	MaxPerNamespace int
+	// Lock is that of several processes with this name: only the one that has it gives ports away and writes
+	// conditions, and all of them forward. Nil: this is the only one.
+	Lock resourcelock.Interface
+	// Ready is called once all ports that were endpoints in the beginning have been opened, or cannot be. Default:
+	// nothing is called.
+	Ready func()
 	// Listen opens a port. Required.
 	Listen func(port int32) (net.Listener, error)
 	// Balancer configures the balancer of each Cluster; Changed does not matter.
@@ -55,9 +69,13 @@ type Options struct {
 type Controller struct {
 	Options
 	waker *tasks.Waker
+	start *start
 
 	mu   sync.Mutex
 	open map[types.NamespacedName]*endpoint
+	// waiting are those that would get a port if another one were closed.
+	waiting map[types.NamespacedName]struct{}
+	leads   bool
 }
 
 // endpoint is an open port.
@@ -70,7 +88,13 @@ type endpoint struct {
 
 // New makes a Controller.
 func New(opts Options) *Controller {
-	return &Controller{Options: opts, waker: &tasks.Waker{}, open: map[types.NamespacedName]*endpoint{}}
+	if opts.Ready == nil {
+		opts.Ready = func() {}
+	}
+	return &Controller{
+		Options: opts, waker: &tasks.Waker{}, start: newStart(opts.Ready), leads: opts.Lock == nil,
+		open: map[types.NamespacedName]*endpoint{}, waiting: map[types.NamespacedName]struct{}{},
+	}
 }
 
 // SetupWithManager registers the controller and its watches. One object is reconciled at a time, as ports are common to all.
@@ -86,6 +110,11 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 		Complete(shutdown.Quiet(c))
 	if err != nil {
 		return fmt.Errorf("setting up the controller of load balancers: %w", err)
+	}
+	for _, beside := range []manager.RunnableFunc{c.elect, c.begin} {
+		if err := mgr.Add(beside); err != nil {
+			return fmt.Errorf("setting up the controller of load balancers: %w", err)
+		}
 	}
 	return nil
 }
@@ -119,26 +148,32 @@ func (c *Controller) Close() {
 
 // Reconcile opens or closes the port of a Cluster, and tells its balancer the servers.
 func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	defer c.start.passed(req.NamespacedName)
 	infra := &infrav1.MillwrightCluster{}
-	if err := c.Client.Get(ctx, req.NamespacedName, infra); err != nil {
-		if client.IgnoreNotFound(err) == nil {
-			c.close(req.NamespacedName)
-		}
-		return ctrl.Result{}, client.IgnoreNotFound(err)
-	}
-	if !c.asked(infra) {
+	err := c.Client.Get(ctx, req.NamespacedName, infra)
+	switch {
+	case client.IgnoreNotFound(err) != nil:
+		return ctrl.Result{}, err
+	case err != nil || !c.asked(infra):
 		c.close(req.NamespacedName)
+		c.wakeWaiting() // its endpoint is free, also if it was not open
 		return ctrl.Result{}, nil
 	}
 	cluster, err := core.FindCluster(ctx, c.Client, infra.Namespace, core.Owner(infra, core.ClusterKind))
 	if err != nil || cluster == nil {
 		return ctrl.Result{}, err
 	}
-	f, err := c.gather(ctx, infra, cluster)
+	f, err := c.gather(ctx, c.Client, infra, cluster)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
 	p := planFor(f)
+	if p.claim { // the cache may lack what another process has just given away
+		if f, err = c.gather(ctx, c.Live, infra, cluster); err != nil {
+			return ctrl.Result{}, err
+		}
+		p = planFor(f)
+	}
 	return c.apply(ctx, infra, f, p)
 }
 
@@ -152,11 +187,33 @@ func (c *Controller) asked(infra *infrav1.MillwrightCluster) bool {
 // close closes the port of a MillwrightCluster, if it has one.
 func (c *Controller) close(key types.NamespacedName) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	if e := c.open[key]; e != nil {
+	e := c.open[key]
+	delete(c.open, key)
+	c.mu.Unlock()
+	if e != nil {
 		e.stop()
-		delete(c.open, key)
+		c.wakeWaiting()
 	}
+}
+
+// await remembers one that has no port for a reason. It is woken when a port is closed.
+func (c *Controller) await(key types.NamespacedName, reason string) {
+	if reason == "" {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.waiting[key] = struct{}{}
+}
+
+// wakeWaiting wakes those that wait for a port.
+func (c *Controller) wakeWaiting() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for key := range c.waiting {
+		c.waker.Wake(key)
+	}
+	clear(c.waiting)
 }
 
 // find returns the open port of a MillwrightCluster; nil if it has none.

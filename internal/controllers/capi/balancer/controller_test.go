@@ -1,24 +1,30 @@
 package balancer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	"k8s.io/client-go/util/workqueue"
 	testingclock "k8s.io/utils/clock/testing"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
@@ -37,6 +43,11 @@ type given struct {
 	refused map[int32]error
 	dialed  map[string]bool
 	healthy loadbalancer.Health
+
+	limit, connections int
+	lock               resourcelock.Interface
+	live               client.Reader
+	ready              atomic.Bool
 }
 
 func newGiven(t *testing.T, objects ...client.Object) *given {
@@ -57,10 +68,10 @@ func (g *given) start() {
 		g.Close()
 	}
 	g.Controller = New(Options{
-		Client: g.client, Clock: testingclock.NewFakePassiveClock(time.Unix(1, 0)), Name: "default", Host: "lb.example.com", FirstPort: 100, LastPort: 102,
-		Listen: g.listenAt,
+		Client: g.client, Live: cmp.Or[client.Reader](g.live, g.client), Lock: g.lock, Clock: testingclock.NewFakePassiveClock(time.Unix(1, 0)), Name: "default", Host: "lb.example.com", FirstPort: 100, LastPort: 102,
+		Listen: g.listenAt, MaxPerNamespace: g.limit, Ready: func() { g.ready.Store(true) },
 		Balancer: loadbalancer.Options{
-			Log: slog.New(slog.NewTextHandler(g.t.Output(), nil)),
+			Log: slog.New(slog.NewTextHandler(g.t.Output(), nil)), MaxConnections: g.connections,
 			Dial: func(_ context.Context, address string) (net.Conn, error) {
 				g.mu.Lock()
 				defer g.mu.Unlock()
@@ -136,6 +147,27 @@ func (g *given) has(infra *infrav1.MillwrightCluster, want *infrav1.APIEndpoint,
 	if condition.Reason != reason || (condition.Status == metav1.ConditionTrue) != (reason == infrav1.ReasonForwarding) {
 		g.t.Errorf("the condition of %s is %+v, want the reason %s", infra.Name, condition, reason)
 	}
+}
+
+// wakes starts to note who is woken; it returns their names.
+func (g *given) wakes() func() []string {
+	queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
+	g.t.Cleanup(queue.ShutDown)
+	if err := g.waker.Start(g.t.Context(), queue); err != nil {
+		g.t.Fatal(err)
+	}
+	woken := func() []string {
+		var names []string
+		for queue.Len() > 0 {
+			request, _ := queue.Get()
+			names = append(names, request.Name)
+			queue.Done(request)
+		}
+		slices.Sort(names)
+		return names
+	}
+	woken() // those of before
+	return woken
 }
 
 func at(port int32) *infrav1.APIEndpoint {
@@ -299,7 +331,9 @@ func TestAPortIsClosed(t *testing.T) {
 }
 
 // The servers are the control plane machines of the Cluster, as they are.
-func TestServersFollowTheMachines(t *testing.T) {
+func TestServersFollowTheMachines(t *testing.T) { synctest.Test(t, serversFollowTheMachines) }
+
+func serversFollowTheMachines(t *testing.T) {
 	in := func(address string) infrav1.MachineAddress {
 		return infrav1.MachineAddress{Type: corev1.NodeInternalIP, Address: address}
 	}
@@ -315,10 +349,7 @@ func TestServersFollowTheMachines(t *testing.T) {
 	g.healthy = loadbalancer.Ready
 	g.mu.Unlock()
 	g.reconciles("a")
-	e := g.find(client.ObjectKey{Namespace: "ns", Name: "a"})
-	for e.Healthy(loadbalancer.Ready) < 2 {
-		time.Sleep(time.Millisecond)
-	}
+	synctest.Wait() // the servers have been checked
 	g.has(g.reconciles("a"), at(100), infrav1.ReasonForwarding)
 	g.mu.Lock()
 	if len(g.dialed) != 2 || !g.dialed["10.0.0.1:6444"] || !g.dialed["[fd77::1]:6444"] {

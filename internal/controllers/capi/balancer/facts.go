@@ -7,12 +7,13 @@ import (
 	"net"
 	"slices"
 	"strconv"
+	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/capi/controlplane"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
 )
 
@@ -25,76 +26,130 @@ type facts struct {
 	others      map[int32]types.NamespacedName
 	// held is the port that is open for this one; 0 if none is.
 	held int32
-	// paused says that nothing may be written.
-	paused bool
+	// limit is how many ports a namespace may have, 0 for any number, and siblings how many others of this namespace
+	// have one and come before this one.
+	limit, siblings int
+	// paused says that nothing may be written, and stands by that another process writes.
+	paused, standsBy bool
 	// servers are the addresses of the API servers.
 	servers []string
 }
 
-// gather finds the facts.
-func (c *Controller) gather(ctx context.Context, infra *infrav1.MillwrightCluster, cluster *core.Cluster) (facts, error) {
-	key := client.ObjectKeyFromObject(infra)
+// gather finds the facts; which ports others have by that reader.
+func (c *Controller) gather(ctx context.Context, reader client.Reader, infra *infrav1.MillwrightCluster, cluster *core.Cluster) (facts, error) {
 	f := facts{
-		given: cluster.Spec.ControlPlaneEndpoint, first: c.FirstPort, last: c.LastPort,
-		others: map[int32]types.NamespacedName{}, paused: core.Paused(cluster, infra),
+		given: cluster.Spec.ControlPlaneEndpoint, first: c.FirstPort, last: c.LastPort, limit: c.MaxPerNamespace,
+		others: map[int32]types.NamespacedName{}, paused: core.Paused(cluster, infra), standsBy: !c.leading(),
 	}
 	if own := infra.Spec.ControlPlaneEndpoint; own != nil {
 		f.given = core.Endpoint{Host: own.Host, Port: own.Port}
 	}
 	list := &infrav1.MillwrightClusterList{}
-	if err := c.Client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
+	if err := reader.List(ctx, list, client.InNamespace(c.Namespace), client.UnsafeDisableDeepCopy); err != nil {
 		return facts{}, fmt.Errorf("listing MillwrightClusters: %w", err)
 	}
+	f.share(client.ObjectKeyFromObject(infra), c.holders(list, infra, f.given))
+	machines, err := controlplane.Machines(ctx, c.Client, infra.Namespace, cluster.Name)
+	if err != nil {
+		return facts{}, err
+	}
+	f.servers = serversOf(machines, controlplane.Port(infra))
+	return f, nil
+}
+
+// holder is a MillwrightCluster that has a port of this load balancer, or wants one.
+type holder struct {
+	types.NamespacedName
+	// ports are that of its endpoint and the one that is open, which are the same unless one has changed; none if
+	// it only wants one.
+	ports []int32
+	open  bool
+	since time.Time
+}
+
+// holders returns those that have ports, and in any case this one. First come those whose port is open, as none is closed
+// for another one; then the older ones, so that it is the same after a restart. One that only wants a port is the last.
+func (c *Controller) holders(list *infrav1.MillwrightClusterList, infra *infrav1.MillwrightCluster, given core.Endpoint) []holder {
+	found := map[types.NamespacedName]*holder{client.ObjectKeyFromObject(infra): {}}
 	for i := range list.Items {
 		other := &list.Items[i]
-		if endpoint := other.Spec.ControlPlaneEndpoint; endpoint != nil && c.asked(other) && client.ObjectKeyFromObject(other) != key {
-			f.others[endpoint.Port] = client.ObjectKeyFromObject(other)
+		if key, endpoint := client.ObjectKeyFromObject(other), other.Spec.ControlPlaneEndpoint; endpoint != nil && c.asked(other) {
+			found[key] = &holder{ports: c.own(endpoint.Port), since: other.CreationTimestamp.Time}
 		}
 	}
+	this := found[client.ObjectKeyFromObject(infra)]
+	this.ports, this.since = c.own(given.Port), infra.CreationTimestamp.Time
 	c.mu.Lock()
-	for other, e := range c.open {
-		if other == key {
-			f.held = e.port
-		} else {
-			f.others[e.port] = other
+	defer c.mu.Unlock()
+	for key, e := range c.open {
+		h := found[key]
+		if h == nil { // its endpoint is in the Cluster only, or is not in the cache yet
+			h = &holder{}
+			found[key] = h
 		}
+		h.ports, h.open = append(h.ports, e.port), true
 	}
-	c.mu.Unlock()
-	var err error
-	f.servers, err = c.servers(ctx, infra, cluster)
-	return f, err
+	all := make([]holder, 0, len(found))
+	for key, h := range found {
+		h.NamespacedName = key
+		all = append(all, *h)
+	}
+	slices.SortFunc(all, before)
+	return all
 }
 
-// servers returns the addresses of the API servers of a Cluster: of the control plane machines that have an address, and
-// whose VM is to stay.
-func (c *Controller) servers(ctx context.Context, infra *infrav1.MillwrightCluster, cluster *core.Cluster) ([]string, error) {
-	list := &infrav1.MillwrightMachineList{}
-	err := c.Client.List(ctx, list, client.InNamespace(infra.Namespace),
-		client.MatchingLabels{core.LabelCluster: cluster.Name}, client.HasLabels{core.LabelControlPlane}, client.UnsafeDisableDeepCopy)
-	if err != nil {
-		return nil, fmt.Errorf("listing the control plane of Cluster %s: %w", cluster.Name, err)
+// own returns a port in a list, if it is one of this load balancer's.
+func (c *Controller) own(port int32) []int32 {
+	if port < c.FirstPort || port > c.LastPort {
+		return nil
 	}
-	const standard = 6443 // the schema's default, for objects without it
-	port := strconv.Itoa(int(cmp.Or(infra.Spec.ControlPlanePort, standard)))
-	var servers []string
-	for i := range list.Items {
-		machine := &list.Items[i]
-		if host := addressOf(machine); host != "" && machine.DeletionTimestamp.IsZero() {
-			servers = append(servers, net.JoinHostPort(host, port))
-		}
-	}
-	slices.Sort(servers)
-	return slices.Compact(servers), nil
+	return []int32{port}
 }
 
-// addressOf returns the address of a machine that is the nearest for a load balancer beside it; empty if there is none.
-func addressOf(machine *infrav1.MillwrightMachine) string {
-	for _, kind := range []corev1.NodeAddressType{corev1.NodeInternalIP, corev1.NodeExternalIP, corev1.NodeInternalDNS, corev1.NodeExternalDNS} {
-		for _, address := range machine.Status.Addresses {
-			if address.Type == kind {
-				return address.Address
+func before(x, y holder) int {
+	rank := func(h holder) int {
+		switch {
+		case h.open:
+			return 0
+		case len(h.ports) > 0:
+			return 1
+		default:
+			return 2
+		}
+	}
+	return cmp.Or(rank(x)-rank(y), x.since.Compare(y.since), cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name))
+}
+
+// share notes which ports others have. Those that are too many in their namespace have none, so that they keep none from others.
+func (f *facts) share(this types.NamespacedName, holders []holder) {
+	count := map[string]int{}
+	for _, h := range holders {
+		before := count[h.Namespace]
+		if h.NamespacedName == this {
+			f.siblings = before
+			if h.open {
+				f.held = h.ports[len(h.ports)-1]
 			}
 		}
+		if len(h.ports) == 0 || f.limit > 0 && before >= f.limit {
+			continue
+		}
+		count[h.Namespace]++
+		if h.NamespacedName == this {
+			continue
+		}
+		for _, port := range h.ports {
+			f.others[port] = h.NamespacedName
+		}
 	}
-	return ""
+}
+
+// serversOf returns the addresses of the API servers on machines.
+func serversOf(machines []infrav1.MillwrightMachine, port int32) []string {
+	var servers []string
+	for i := range machines {
+		servers = append(servers, net.JoinHostPort(controlplane.Nearest(&machines[i]), strconv.Itoa(int(port))))
+	}
+	slices.Sort(servers)
+	return slices.Compact(servers)
 }

@@ -21,8 +21,11 @@ func planFor(f facts) plan {
 	if f.given.Known() {
 		return planForGiven(f)
 	}
-	if f.paused {
-		return plan{} // it is set when the pause ends, which brings an event
+	if f.paused || f.standsBy {
+		return plan{} // it is set when the pause ends, or by the process that leads, which brings an event
+	}
+	if f.tooMany() {
+		return f.refusal()
 	}
 	for port := f.first; port <= f.last; port++ {
 		if _, taken := f.others[port]; !taken {
@@ -43,8 +46,24 @@ func planForGiven(f facts) plan {
 			message: fmt.Sprintf("The endpoint has port %d, and the load balancer has ports %d to %d", port, f.first, f.last),
 		}
 	}
-	if other, taken := f.others[port]; taken && f.held != port {
+	if f.held == port {
+		return plan{port: port}
+	}
+	if f.tooMany() {
+		return f.refusal()
+	}
+	if other, taken := f.others[port]; taken {
 		return plan{reason: infrav1.ReasonPortTaken, message: fmt.Sprintf("Port %d is that of MillwrightCluster %s", port, other)}
 	}
 	return plan{port: port}
+}
+
+// tooMany reports whether the namespace has as many ports as it may without this one.
+func (f facts) tooMany() bool { return f.limit > 0 && f.siblings >= f.limit }
+
+func (f facts) refusal() plan {
+	return plan{
+		reason:  infrav1.ReasonTooManyInNamespace,
+		message: fmt.Sprintf("The load balancer gives a namespace %d ports, which other MillwrightClusters of this one have", f.limit),
+	}
 }

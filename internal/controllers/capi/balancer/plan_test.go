@@ -33,6 +33,15 @@ func TestPlan(t *testing.T) {
 			plan{reason: infrav1.ReasonPortTaken, message: "Port 102 is that of MillwrightCluster ns/other"},
 		},
 		"was there before the other": {facts{given: at(102), held: 102, others: map[int32]types.NamespacedName{102: other}}, plan{port: 102}},
+		"too many in the namespace": {
+			facts{limit: 2, siblings: 2},
+			plan{reason: infrav1.ReasonTooManyInNamespace, message: "The load balancer gives a namespace 2 ports, which other MillwrightClusters of this one have"},
+		},
+		"the last of the namespace":              {facts{limit: 2, siblings: 1}, plan{port: 100, claim: true}},
+		"has one, and its namespace too many":    {facts{given: at(102), limit: 2, siblings: 2}, facts{limit: 2}.refusal()},
+		"was there before the limit was reached": {facts{given: at(102), held: 102, limit: 2, siblings: 2}, plan{port: 102}},
+		"stands by":                              {facts{standsBy: true}, plan{}},
+		"has one and stands by":                  {facts{given: at(102), standsBy: true}, plan{port: 102}},
 		"below": {
 			facts{given: at(99)},
 			plan{reason: infrav1.ReasonPortNotAllowed, message: "The endpoint has port 99, and the load balancer has ports 100 to 102"},

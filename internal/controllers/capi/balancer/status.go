@@ -14,9 +14,10 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
-// report writes the condition LoadBalancerReady, if it changed. Without a reason there is nothing to say.
+// report writes the condition LoadBalancerReady, if it changed. Without a reason there is nothing to say, and a process
+// that stands by leaves it to the one that leads.
 func (c *Controller) report(ctx context.Context, infra *infrav1.MillwrightCluster, f facts, reason, message string) error {
-	if f.paused || reason == "" {
+	if f.paused || f.standsBy || reason == "" {
 		return nil
 	}
 	status := metav1.ConditionFalse

@@ -11,7 +11,6 @@ import (
 	"strings"
 	"sync"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -31,6 +30,7 @@ import (
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver/registry"
+	"github.com/millwright-dev/millwright/internal/controllers/capi/controlplane"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/inputs"
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
@@ -251,8 +251,7 @@ func (c *Controller) findEndpoint(ctx context.Context, s *scope) flow.Result {
 				"No endpoint is given, and no control plane machine has an address yet")
 			return flow.Continue() // the address brings an event
 		}
-		const standard = 6443 // the schema's default, for objects without it
-		s.infra.Spec.ControlPlaneEndpoint = &infrav1.APIEndpoint{Host: host, Port: cmp.Or(s.infra.Spec.ControlPlanePort, standard)}
+		s.infra.Spec.ControlPlaneEndpoint = &infrav1.APIEndpoint{Host: host, Port: controlplane.Port(s.infra)}
 	}
 	s.set(infrav1.ConditionControlPlaneEndpointKnown, metav1.ConditionTrue, infrav1.ReasonEndpointKnown, "")
 	return flow.Continue()
@@ -260,34 +259,17 @@ func (c *Controller) findEndpoint(ctx context.Context, s *scope) flow.Result {
 
 // firstAddress returns an address of the oldest control plane machine that has one; empty if none has.
 func (c *Controller) firstAddress(ctx context.Context, s *scope) (string, error) {
-	list := &infrav1.MillwrightMachineList{}
-	err := c.Client.List(ctx, list, client.InNamespace(s.infra.Namespace),
-		client.MatchingLabels{core.LabelCluster: s.cluster.Name}, client.HasLabels{core.LabelControlPlane}, client.UnsafeDisableDeepCopy)
+	machines, err := controlplane.Machines(ctx, c.Client, s.infra.Namespace, s.cluster.Name)
 	if err != nil {
-		return "", fmt.Errorf("listing the control plane of Cluster %s: %w", s.cluster.Name, err)
+		return "", err
 	}
-	machines := slices.DeleteFunc(list.Items, func(m infrav1.MillwrightMachine) bool {
-		return !m.DeletionTimestamp.IsZero() || addressOf(&m) == ""
-	})
 	if len(machines) == 0 {
 		return "", nil
 	}
 	first := slices.MinFunc(machines, func(a, b infrav1.MillwrightMachine) int {
 		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), strings.Compare(a.Name, b.Name))
 	})
-	return addressOf(&first), nil
-}
-
-// addressOf returns the most widely reachable address of a machine.
-func addressOf(machine *infrav1.MillwrightMachine) string {
-	for _, kind := range []corev1.NodeAddressType{corev1.NodeExternalIP, corev1.NodeExternalDNS, corev1.NodeInternalIP, corev1.NodeInternalDNS} {
-		for _, address := range machine.Status.Addresses {
-			if address.Type == kind {
-				return address.Address
-			}
-		}
-	}
-	return ""
+	return controlplane.Widest(&first), nil
 }
 
 // persist writes the spec, then the status, if they changed.

@@ -19,7 +19,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/driver/registry"
-	"github.com/millwright-dev/millwright/internal/controllers/capi/inputs"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
@@ -40,8 +39,7 @@ type Options struct {
 // Handler serves the hooks below Path.
 type Handler struct {
 	Options
-	inputs inputs.Reader
-	mux    *http.ServeMux
+	mux *http.ServeMux
 	// hooks are the names of those that are served.
 	hooks []string
 	// asking bounds the requests for which drivers are called at a time.
@@ -62,7 +60,6 @@ const (
 func New(opts Options) *Handler {
 	h := &Handler{
 		Options: opts, mux: http.NewServeMux(), asking: make(chan struct{}, mostAsking),
-		inputs: inputs.Reader{Cache: opts.Client, Live: opts.Live, Placer: opts.Drivers},
 	}
 	h.mux.HandleFunc("POST "+Path+"discovery", func(w http.ResponseWriter, _ *http.Request) { write(w, h.discovered()) })
 	serve(h, "CanUpdateMachineSet", h.canUpdateMachineSet)

@@ -9,12 +9,14 @@ import (
 	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"unicode"
 
 	"github.com/go-logr/logr/funcr"
 	"github.com/go-logr/logr/testr"
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -276,6 +278,51 @@ func TestOneVMIsEnough(t *testing.T) {
 	}
 	if answer := g.askSet(desired); answer["infrastructureMachineTemplatePatch"] == nil {
 		t.Errorf("answers %v", answer)
+	}
+}
+
+// secretReads counts how often Secrets are read.
+type secretReads struct {
+	client.Reader
+	count atomic.Int32
+}
+
+func (s *secretReads) Get(ctx context.Context, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
+	if _, is := object.(*corev1.Secret); is {
+		s.count.Add(1)
+	}
+	return s.Reader.Get(ctx, key, object, options...)
+}
+
+// TestSecretsAreReadOnce: not for each VM of the MachineSet.
+func TestSecretsAreReadOnce(t *testing.T) {
+	g := newGiven(t)
+	credentials := func(spec *infrav1.MillwrightMachineSpec) {
+		spec.CredentialsSecretRef = &infrav1.LocalReference{Name: "credentials"}
+	}
+	g.create(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "credentials"}, Data: map[string][]byte{"key": []byte("value")}})
+	g.template("secret", `{"pool":"p"}`, credentials)
+	for _, name := range []string{"m3", "m4", "m5"} {
+		g.machine(name, "secret")
+	}
+	var machines []*infrav1.MillwrightMachine
+	for _, name := range []string{"m3", "m4", "m5"} {
+		machine := &infrav1.MillwrightMachine{}
+		if err := g.client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, machine); err != nil {
+			t.Fatal(err)
+		}
+		machines = append(machines, machine)
+	}
+	reads := &secretReads{Reader: g.client}
+	g.handler.Live = reads
+	to := wanted{machines[0].Spec, "secret"}
+	for round := range int32(2) { // a Secret may change before the next request
+		if err := g.handler.ask(t.Context(), machines, to); err != nil {
+			t.Fatal(err)
+		}
+		if got := reads.count.Load(); got != round+1 {
+			t.Errorf("after %d requests Secrets were read %d times", round+1, got)
+		}
 	}
 }
 

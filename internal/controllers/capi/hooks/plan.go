@@ -184,19 +184,20 @@ func (h *Handler) ask(ctx context.Context, machines []*infrav1.MillwrightMachine
 	default:
 		return errBusy
 	}
+	from := inputs.Reader{Cache: h.Client, Live: readOnce(h.Live), Placer: h.Drivers}
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(mostAtATime)
 	for _, machine := range machines {
 		if machine.DeletionTimestamp.IsZero() && marks.Established(machine) { // others are made as they are wanted, or go
-			group.Go(func() error { return h.compare(ctx, machine, to) })
+			group.Go(func() error { return h.compare(ctx, from, machine, to) })
 		}
 	}
 	return group.Wait()
 }
 
-// compare has the driver compare one VM with what it is to become.
-func (h *Handler) compare(ctx context.Context, machine *infrav1.MillwrightMachine, to wanted) error {
-	read, err := h.inputs.Read(ctx, become(machine, to))
+// compare has the driver compare one VM with what it is to become, by what is read from there.
+func (h *Handler) compare(ctx context.Context, from inputs.Reader, machine *infrav1.MillwrightMachine, to wanted) error {
+	read, err := from.Read(ctx, become(machine, to))
 	if missing := (*inputs.Error)(nil); errors.As(err, &missing) {
 		return fmt.Errorf("MillwrightMachine %s: %s", machine.Name, missing.Message)
 	}

@@ -112,7 +112,8 @@ const (
 	cpuShare = 100
 )
 
-// Overhead is the memory of the hypervisor process and QEMU beside that of the guest.
+// Overhead is the memory of the hypervisor process and QEMU beside that of the guest, with KVM: "make bench-overhead" measures it.
+// Without KVM there is up to 1 GiB more of translated code.
 var Overhead = resource.MustParse("192Mi")
 
 func guestCPUs(spec *v1alpha1.VirtualMachineSpec) int64 {

@@ -33,10 +33,12 @@ type Watchdog interface {
 	Lost() <-chan struct{}
 }
 
-// expiring is what a lease has besides that expires. The lock of the Lease guards holder.
+// expiring is what a lease has besides that expires. The lock of the Lease guards holder and spare.
 type expiring struct {
 	Terms
 	holder lease.Holder
+	// spare is how long the guest could still have run when the last lease was granted.
+	spare time.Duration
 	// due receives when a lease is asked for before its time.
 	due chan struct{}
 	// Of the goroutine: the connection, and whether the last stream was answered and has not ended.
@@ -51,6 +53,9 @@ func (e *expiring) granted(update *vmpb.RunLeaseUpdate, sent lease.Instant, log 
 		// The target of a migration has no other one until the switchover.
 		log.Info("the controller's answer is no lease: it does not say how long it is valid")
 		return false
+	}
+	if before := e.holder.Lease(); before.Duration > 0 {
+		e.spare = before.Stop() - e.Now()
 	}
 	e.holder.Granted(lease.Lease{Sent: sent, Duration: duration}, e.Now())
 	if e.holder.State(e.Now()) != lease.Holding {
@@ -160,6 +165,7 @@ func (l *Lease) read(ctx context.Context, client vmpb.VMControllerClient, sent l
 // follows waits until the lease is to be renewed. It is an error if the stream ends before.
 func (l *Lease) follows(ctx context.Context, open *stream, sent lease.Instant) error {
 	if l.answered && !l.expiring.steady {
+		l.log.Info("the lease is renewed again", "spare", l.spare())
 		l.reopened()
 	}
 	l.answered, l.expiring.steady = true, true
@@ -221,6 +227,13 @@ func (l *Lease) left() (time.Duration, <-chan struct{}) {
 	default:
 		return time.Hour, l.changed
 	}
+}
+
+// spare returns how long the guest could still have run when the last lease was granted.
+func (l *Lease) spare() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.expiring.spare
 }
 
 // Renew asks for another lease at once, if leases expire.
