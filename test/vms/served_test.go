@@ -1,0 +1,88 @@
+package vms
+
+import (
+	"syscall"
+	"testing"
+
+	"github.com/onsi/gomega"
+
+	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/vm/lease"
+)
+
+// TestRealServedDisks: a guest whose disks are served goes on when their server is killed. When its hypervisor does nothing any
+// more, another one starts after the server has revoked the tokens of before.
+func TestRealServedDisks(t *testing.T) {
+	c := up(t)
+	vm := leasedVM("served", lease.MinDuration)
+	vm.Spec.DiskAccess = vmv1alpha1.DiskAccessServed
+	c.create(vm)
+	c.awaitRunning("served")
+	first := c.vm("served")
+	guest := c.processes("-uuid " + first.Spec.UUID)[0]
+
+	servers := c.processes(" disk-server")
+	if len(servers) != 1 {
+		t.Fatalf("the servers of disks are %v", servers)
+	}
+	c.signal(servers[0].PID, syscall.SIGKILL)
+	c.eventually(soon, func(g gomega.Gomega) {
+		after := c.vm("served")
+		g.Expect(after.Status.DiskServer.PodName).NotTo(gomega.Equal(first.Status.DiskServer.PodName))
+		g.Expect(c.processes("qemu-storage-daemon")).To(gomega.HaveLen(1))
+	})
+	c.awaitRunning("served")
+	if now := c.processes("-uuid " + first.Spec.UUID); len(now) != 1 || now[0].PID != guest.PID {
+		t.Errorf("the guest was process %d, and is %v", guest.PID, now)
+	}
+
+	c.awaitNextGuest("served", func() (undo func()) {
+		c.signal(c.hypervisorOf("served"), syscall.SIGSTOP)
+		return func() {}
+	})
+	c.awaitRunning("served")
+	after := c.vm("served").Status
+	c.wantNext(first.Status, after)
+	c.freezes(vm.Name)
+}
+
+// wantNext checks that another hypervisor has the VM, and that nobody of before can change its disks.
+func (c *cluster) wantNext(before, after vmv1alpha1.VirtualMachineStatus) {
+	c.t.Helper()
+	if after.Lease.FencingToken <= before.Lease.FencingToken || after.DiskServer.RevokedToken != after.Lease.FencingToken-1 || after.VolumeClaimName != before.VolumeClaimName {
+		c.t.Errorf("the VM was %+v, and is %+v", before, after)
+	}
+}
+
+// freezes stops all processes of a VM's Pod at once, so that nothing in it ends the guest when its lease expires. Another one starts,
+// with the disks. If the host has not ended the first until then, it ends when it goes on, and disturbs nobody.
+func (c *cluster) freezes(name string) {
+	c.t.Helper()
+	before := c.vm(name)
+	uuid := "-uuid " + before.Spec.UUID
+	frozen := []int{c.hypervisorOf(name), c.processes(uuid)[0].PID}
+	for _, p := range c.processes("watchdog") {
+		if inPod(c.t, p.PID, before.Status.ActivePodName) {
+			frozen = append(frozen, p.PID)
+		}
+	}
+	for _, pid := range frozen {
+		c.signal(pid, syscall.SIGSTOP)
+	}
+	c.eventually(joining, func(g gomega.Gomega) {
+		found := c.processes(uuid)
+		g.Expect(found).NotTo(gomega.BeEmpty())
+		g.Expect(found[len(found)-1].PID).NotTo(gomega.Equal(frozen[1]))
+	})
+	c.awaitRunning(name)
+	for _, pid := range frozen {
+		_ = syscall.Kill(pid, syscall.SIGCONT)
+	}
+	c.eventually(soon, func(g gomega.Gomega) {
+		found := c.processes(uuid)
+		g.Expect(found).To(gomega.HaveLen(1))
+		g.Expect(found[0].PID).NotTo(gomega.Equal(frozen[1]))
+	})
+	c.awaitRunning(name)
+	c.wantNext(before.Status, c.vm(name).Status)
+}
