@@ -189,6 +189,7 @@ type Machine interface {
 	Quit(ctx context.Context) error
 	Kill(ctx context.Context) error
 	Grow(ctx context.Context, serial string, bytes uint64) error
+	Activate(ctx context.Context) error
 }
 
 // QEMU starts machines with QEMU.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/disk"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/runfolder"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 	"github.com/millwright-dev/millwright/test/smallfs"
 )
@@ -25,7 +26,7 @@ func TestFullDisk(t *testing.T) {
 	config := Config{Spec: &vmpb.VMSpec{Name: "vm"}, Paths: Paths{UserData: userData, Run: fs.Dir}}
 	network := &qemu.UserNetwork{MAC: net.HardwareAddr{2, 0, 0, 0, 0, 1}}
 	for file, write := range map[string]func() error{
-		"run-id":   func() error { _, err := openRunDir(fs.Dir, now); return err },
+		"run-id":   func() error { _, err := runfolder.NextRun(fs.Dir, now); return err },
 		"seed.iso": func() error { _, err := writeSeed(config, network); return err },
 		"metadata": func() error { return writeMetadata(fs.Path("metadata"), config.Spec, network) },
 	} {

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/runfolder"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/seed"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
@@ -120,7 +121,7 @@ func writeMetadata(path string, spec *vmpb.VMSpec, network *qemu.UserNetwork) er
 	metadata := &vmpb.VMMetadata{Name: spec.GetName(), NetworkConfig: links(network)}
 	data, err := proto.MarshalOptions{Deterministic: true}.Marshal(metadata)
 	if err == nil {
-		err = replaceFile(path, data)
+		err = runfolder.Replace(path, data)
 	}
 	if err != nil {
 		return fmt.Errorf("writing the guest's metadata: %w", err)
@@ -148,7 +149,7 @@ func writeSeed(config Config, network *qemu.UserNetwork) (string, error) {
 		return "", &SpecError{"user_data", err.Error()}
 	}
 	path := filepath.Join(config.Paths.Run, "seed.iso")
-	if err := replaceFile(path, image); err != nil {
+	if err := runfolder.Replace(path, image); err != nil {
 		return "", fmt.Errorf("writing the seed: %w", err)
 	}
 	return path, nil

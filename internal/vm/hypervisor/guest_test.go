@@ -5,9 +5,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/proto"
@@ -161,30 +159,5 @@ func TestPathsFor(t *testing.T) {
 	want = Paths{RootDisk: "/pod/data/root", Run: "/pod" + vmpb.DirRun, UserData: "/pod/etc/user"}
 	if diff := cmp.Diff(want, PathsFor(spec, "/pod")); diff != "" {
 		t.Errorf("below a root (-want +got):\n%s", diff)
-	}
-}
-
-func TestRunIDs(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "run")
-	now := time.Unix(1_700_000_000, 5)
-	for _, step := range []struct {
-		at   time.Time
-		want uint64
-	}{
-		{now, 1_700_000_000_000_000_005},
-		{now, 1_700_000_000_000_000_006},                 // a clock that stands
-		{now.Add(-time.Hour), 1_700_000_000_000_000_007}, // or was set back
-		{now.Add(time.Second), 1_700_000_001_000_000_005},
-		{time.Unix(-5, 0), 1_700_000_001_000_000_006}, // far back
-	} {
-		got, err := openRunDir(dir, step.at)
-		must(t, err)
-		if got != step.want {
-			t.Errorf("at %s: %d, want %d", step.at, got, step.want)
-		}
-	}
-	must(t, os.WriteFile(filepath.Join(dir, "run-id"), []byte(strings.Repeat("9", 40)), 0o600))
-	if got, err := openRunDir(dir, now); err != nil || got != uint64(now.UnixNano()) {
-		t.Errorf("after nonsense: %d, %v", got, err)
 	}
 }

@@ -14,19 +14,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"net"
 	"os"
-	"path/filepath"
-	"strconv"
-	"strings"
 	"time"
 
 	"google.golang.org/grpc"
 
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/controller"
-	"github.com/millwright-dev/millwright/internal/vm/hypervisor/disk"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/disks"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/service"
@@ -75,6 +70,8 @@ type life struct {
 	machine  Machine
 	// guestConfig describes the guest. Its disks are set when the machine starts.
 	guestConfig qemu.Config
+	// claimed is the run that has claimed the disks.
+	claimed string
 	// newDisks is whether disks were created that the controller may not know of.
 	newDisks bool
 	// sizes are those of the disks. Nil: they are to be measured.
@@ -203,54 +200,4 @@ func PodName(spec *vmpb.VMSpec) (string, error) {
 		return "", fmt.Errorf("looking for the Pod's name: %w", err)
 	}
 	return name, nil
-}
-
-// openRunDir creates the folder, and returns the number of this run: the time in nanoseconds
-// since the Unix epoch, or one more than the last number, which is stored in the folder, if
-// the clock was set back.
-func openRunDir(path string, now time.Time) (uint64, error) {
-	if err := os.MkdirAll(path, 0o700); err != nil {
-		return 0, fmt.Errorf("making the run folder: %w", err)
-	}
-	return nextRunID(filepath.Join(path, "run-id"), now)
-}
-
-func nextRunID(path string, now time.Time) (uint64, error) {
-	last, err := lastRunID(path)
-	if err != nil {
-		return 0, err
-	}
-	next := max(uint64(max(0, now.UnixNano())), last+1)
-	if err := replaceFile(path, []byte(strconv.FormatUint(next, 10)+"\n")); err != nil {
-		return 0, fmt.Errorf("recording the run: %w", err)
-	}
-	return next, nil
-}
-
-// lastRunID returns 0 if there is no number. Runs write the file atomically, so something
-// else is none either.
-func lastRunID(path string) (uint64, error) {
-	text, err := os.ReadFile(path)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return 0, fmt.Errorf("reading the last run: %w", err)
-	}
-	last, err := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 64)
-	if err != nil {
-		return 0, nil
-	}
-	return last, nil
-}
-
-// replaceFile replaces a file in one step: a crash, also of the machine, leaves the old one or the
-// new one. After a failure nothing is left beside it.
-func replaceFile(path string, data []byte) error {
-	partial, err := disk.CreatePartial(path, 0o600)
-	if err != nil {
-		return err
-	}
-	defer partial.Discard()
-	if _, err := partial.Write(data); err != nil {
-		return err
-	}
-	return partial.Commit()
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/controller"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/runfolder"
 	"github.com/millwright-dev/millwright/internal/vm/image"
 	"github.com/millwright-dev/millwright/internal/vm/image/architecture"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
@@ -33,6 +34,7 @@ var starting = []step{
 	// because the lock proves that the old one has ended.
 	{name: "asking for authorization", do: (*life).openLease, watch: true},
 	{name: "waiting for authorization", do: (*life).awaitAuthorization},
+	{name: "claiming the disk", do: (*life).claimDisks},
 	{name: "preparing the disk", do: (*life).prepareDisk},
 	{name: "fetching boot files", do: (*life).fetchBootFiles},
 	{name: "starting the machine", do: (*life).startMachine},
@@ -45,7 +47,7 @@ func (l *life) openRun(context.Context) error {
 	if err != nil {
 		return err
 	}
-	run, err := openRunDir(l.config.Paths.Run, time.Now())
+	run, err := runfolder.NextRun(l.config.Paths.Run, time.Now())
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,41 @@
+package runfolder
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestRunIDs(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "run")
+	now := time.Unix(1_700_000_000, 5)
+	for _, step := range []struct {
+		at   time.Time
+		want uint64
+	}{
+		{now, 1_700_000_000_000_000_005},
+		{now, 1_700_000_000_000_000_006},                 // a clock that stands
+		{now.Add(-time.Hour), 1_700_000_000_000_000_007}, // or was set back
+		{now.Add(time.Second), 1_700_000_001_000_000_005},
+		{time.Unix(-5, 0), 1_700_000_001_000_000_006}, // far back
+	} {
+		got, err := NextRun(dir, step.at)
+		must(t, err)
+		if got != step.want {
+			t.Errorf("at %s: %d, want %d", step.at, got, step.want)
+		}
+	}
+	must(t, os.WriteFile(filepath.Join(dir, "run-id"), []byte(strings.Repeat("9", 40)), 0o600))
+	if got, err := NextRun(dir, now); err != nil || got != uint64(now.UnixNano()) {
+		t.Errorf("after nonsense: %d, %v", got, err)
+	}
+}
