@@ -66,6 +66,8 @@ type testEnv struct {
 	perHost int
 	// installation is how the controller marks VMs.
 	installation string
+	// oneMachine says that all hosts are on one machine.
+	oneMachine bool
 }
 
 type roundTripper func(*http.Request) (*http.Response, error)
@@ -150,6 +152,7 @@ func (w *testEnv) start() {
 	c := New(Options{
 		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Events: w.events, Authority: w.authority, Installation: w.installation,
 		Image: "hypervisor:test", Endpoint: w.endpoint, Networks: []netip.Prefix{testNetwork}, Concurrency: 4, MigrationsPerHost: w.perHost,
+		OneMachine: w.oneMachine,
 	})
 	w.must(c.SetupWithManager(mgr))
 	w.must(mgr.Add(c.Server(listener)))
