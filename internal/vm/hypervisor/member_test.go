@@ -27,6 +27,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/controller"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/departure"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/service"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/termination"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/watchdog"
 	"github.com/millwright-dev/millwright/internal/vm/identity"
 	"github.com/millwright-dev/millwright/internal/vm/image"
@@ -89,7 +90,7 @@ func runMember(text []byte) int {
 	config.Urged = urged
 	end := hypervisor.Run(ctx, config)
 	log.Info("ended", "reason", end.Reason, "message", end.Message)
-	code, err := hypervisor.LeaveTermination(filepath.Join(m.Root, "end"), end)
+	code, err := termination.Leave(filepath.Join(m.Root, "end"), end)
 	if err != nil {
 		return 2
 	}
