@@ -18,6 +18,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/connlimit"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/controller"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/termination"
 	"github.com/millwright-dev/millwright/internal/vm/identity"
 	"github.com/millwright-dev/millwright/internal/vm/storage/program"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
@@ -50,7 +51,7 @@ func runDiskServer(ctx context.Context, getenv func(string) string, stderr io.Wr
 	} else {
 		end.Message = err.Error()
 	}
-	code, err := hypervisor.LeaveTermination(filepath.Join(getenv(vmpb.EnvRoot), vmpb.TerminationMessagePath), end)
+	code, err := termination.Leave(filepath.Join(getenv(vmpb.EnvRoot), vmpb.TerminationMessagePath), end)
 	if err != nil {
 		log.Warn("the reason of the end is not in the Pod's status", "error", err)
 	}

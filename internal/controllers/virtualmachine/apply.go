@@ -138,6 +138,10 @@ func (c *Controller) createPod(ctx context.Context, p *pass) flow.Result {
 		return flow.Fail(errStale) // the disks are served that the spec had
 	}
 	pod, err := podspec.Pod(live, c.settings)
+	if err == nil {
+		// Leases that expire exclude, and so do locks on one machine.
+		err = podspec.SharingFor(pod, p.claims, live.Status.Lease != nil || c.OneMachine).Set(pod)
+	}
 	if err != nil {
 		return flow.Fail(err)
 	}

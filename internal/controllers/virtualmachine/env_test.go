@@ -70,6 +70,8 @@ type testEnv struct {
 	disks *diskFake
 	// installation is how the controller marks VMs.
 	installation string
+	// oneMachine says that all hosts are on one machine.
+	oneMachine bool
 }
 
 type roundTripper func(*http.Request) (*http.Response, error)
@@ -158,7 +160,8 @@ func (w *testEnv) start() {
 	c := New(Options{
 		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Events: w.events, Authority: w.authority, Installation: w.installation,
 		Image: "hypervisor:test", Endpoint: w.endpoint, Networks: []netip.Prefix{testNetwork}, Concurrency: 4, MigrationsPerHost: w.perHost,
-		volume: connect,
+		volume:     connect,
+		OneMachine: w.oneMachine,
 	})
 	w.must(c.SetupWithManager(mgr))
 	w.must(mgr.Add(c.Server(listener)))

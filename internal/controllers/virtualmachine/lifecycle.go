@@ -34,10 +34,11 @@ type pass struct {
 	active    *corev1.Pod
 	nameTaken bool
 
-	addresses []string // checked or assigned. Set by AssignAddresses
-	claim     string   // of the disk; empty if it is ephemeral. Set by EnsureClaim
-	cause     *cause   // why there is no Pod. Set by the step that ended the pass
-	free      bool     // no hypervisor can have the last lease any more. Set by WatchLease
+	addresses []string                        // checked or assigned. Set by AssignAddresses
+	claim     string                          // of the disk; empty if it is ephemeral. Set by EnsureClaim
+	claims    []*corev1.PersistentVolumeClaim // of all disks. Set by EnsureClaim and EnsureDataClaims
+	cause     *cause                          // why there is no Pod. Set by the step that ended the pass
+	free      bool                            // no hypervisor can have the last lease any more. Set by WatchLease
 
 	// Set by ServeDisks and AwaitDisks, if a server has the disks: its Pod, nil if there is none; its process once it serves; what
 	// that has answered; and whether the next hypervisor waits until it has revoked the tokens of before.

@@ -53,7 +53,7 @@ func (c *Controller) refuseOrder(ctx context.Context, p *pass) flow.Result {
 	if !order.Given || report == nil || p.active == nil {
 		return flow.Continue()
 	}
-	reason, message := migration.Obstacle(p.vm, report)
+	reason, message := migration.Obstacle(p.vm, p.active, report)
 	if order.Node != "" && order.Node == p.active.Spec.NodeName {
 		reason, message = migration.ObstacleSameNode, "The virtual machine is on node "+order.Node+" already."
 	}

@@ -112,7 +112,7 @@ func statusOf(vm *v1alpha1.VirtualMachine, o observation) v1alpha1.VirtualMachin
 	if !podstate.Alive(o.pod) {
 		meta.RemoveStatusCondition(&status.Conditions, v1alpha1.ConditionLiveMigratable)
 	} else if o.report != nil { // else what the last process saw stays
-		set(liveMigratable(vm, o.report))
+		set(liveMigratable(vm, o.pod, o.report))
 	}
 	if container := hypervisorOf(o.pod); container != nil {
 		set(hypervisorCurrent(container.Image, o.image))
@@ -142,9 +142,9 @@ func hypervisorOf(pod *corev1.Pod) *corev1.Container {
 }
 
 // liveMigratable returns whether the VM would be migrated live.
-func liveMigratable(vm *v1alpha1.VirtualMachine, report *vmpb.ReportStateRequest) metav1.Condition {
+func liveMigratable(vm *v1alpha1.VirtualMachine, pod *corev1.Pod, report *vmpb.ReportStateRequest) metav1.Condition {
 	condition := metav1.Condition{Type: v1alpha1.ConditionLiveMigratable, Status: metav1.ConditionFalse}
-	if condition.Reason, condition.Message = migration.Obstacle(vm, report); condition.Reason == migration.NoObstacle {
+	if condition.Reason, condition.Message = migration.Obstacle(vm, pod, report); condition.Reason == migration.NoObstacle {
 		condition.Status = metav1.ConditionTrue
 	}
 	return condition

@@ -230,6 +230,7 @@ func (c *Controller) awaitVolume(ctx context.Context, p *pass, claim *corev1.Per
 		return flow.Fail(err)
 	}
 	if usable {
+		p.claims = append(p.claims, claim)
 		return flow.Continue()
 	}
 	if claim.Spec.StorageClassName == nil {

@@ -192,6 +192,7 @@ type Machine interface {
 	Quit(ctx context.Context) error
 	Kill(ctx context.Context) error
 	Grow(ctx context.Context, serial string, bytes uint64) error
+	Activate(ctx context.Context) error
 }
 
 // QEMU starts machines with QEMU.

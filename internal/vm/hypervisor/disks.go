@@ -2,6 +2,7 @@ package hypervisor
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/controller"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/disks"
@@ -16,6 +17,53 @@ type storage interface {
 	Unlock() error
 	Attach(to *qemu.Disks) error
 	Sizes() ([]*vmpb.DiskSize, error)
+}
+
+// lockOwn locks the disks of a target. Shared ones are the source's until it lets them go.
+func (l *life) lockOwn(ctx context.Context) error {
+	if l.disks.Shared() {
+		return nil
+	}
+	return l.lockDisk(ctx)
+}
+
+// claimDisks says that this run is the one that runs a guest on shared disks.
+func (l *life) claimDisks(context.Context) error {
+	l.claimed = claimOf(l.us)
+	return l.disks.Claim(l.claimed)
+}
+
+// claimOf names a run in the claim of disks.
+func claimOf(us *vmpb.HypervisorID) string {
+	return fmt.Sprintf("%s/%d", us.GetPodName(), us.GetRunId())
+}
+
+// takeDisks locks shared disks that a source has let go.
+func (l *life) takeDisks(ctx context.Context, from *vmpb.HypervisorID) error {
+	err := l.lockDisk(ctx)
+	if err == nil {
+		err = l.disks.Unused(claimOf(from))
+	}
+	return err
+}
+
+// retakeDisks locks shared disks that were let go for a target, which has not got the VM. While that has one, the guest stands
+// still.
+func (l *life) retakeDisks() error {
+	if l.disks.Locked() {
+		return nil
+	}
+	ctx, end := context.WithCancelCause(context.Background())
+	defer end(nil)
+	go l.watchTermination(ctx, end)
+	err := l.lockDisk(ctx)
+	if err == nil {
+		err = l.disks.Unused(l.claimed)
+	}
+	if err == nil {
+		err = l.claimDisks(ctx)
+	}
+	return err
 }
 
 // preparation is what disks are prepared with.

@@ -183,6 +183,9 @@ func (m *fakeMachine) Grow(_ context.Context, serial string, bytes uint64) error
 	return os.Truncate(path, int64(bytes))
 }
 
+// Activate implements hypervisor.Machine.
+func (m *fakeMachine) Activate(context.Context) error { return nil }
+
 // Changed implements hypervisor.Machine.
 func (m *fakeMachine) Changed() <-chan struct{} { return m.changed }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/disk"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/runfolder"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/termination"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 	"github.com/millwright-dev/millwright/test/smallfs"
 )
@@ -51,7 +52,7 @@ func TestFullDisk(t *testing.T) {
 	}
 	t.Run("termination", func(t *testing.T) {
 		fs.Fill(0)
-		code, err := LeaveTermination(fs.Path("message"), vmpb.Termination{Reason: vmpb.EndNoSpace, Message: strconv.Itoa(5)})
+		code, err := termination.Leave(fs.Path("message"), vmpb.Termination{Reason: vmpb.EndNoSpace, Message: strconv.Itoa(5)})
 		fs.MakeRoom()
 		smallfs.WantNoSpace(t, err, fs.Path("message"))
 		if code != 1 {
@@ -61,14 +62,14 @@ func TestFullDisk(t *testing.T) {
 	})
 	t.Run("reserved", func(t *testing.T) {
 		left := vmpb.Termination{Reason: vmpb.EndNoSpace, Message: "there is no space"}
-		must(t, os.WriteFile(fs.Path("message"), bytes.Repeat([]byte(" "), maxTermination), 0o600))
+		must(t, os.WriteFile(fs.Path("message"), bytes.Repeat([]byte(" "), termination.MaxBytes), 0o600))
 		fs.Fill(0)
-		_, err := LeaveTermination(fs.Path("message"), left)
+		_, err := termination.Leave(fs.Path("message"), left)
 		fs.MakeRoom()
 		must(t, err)
 		text, err := os.ReadFile(fs.Path("message"))
 		must(t, err)
-		if want, _ := encodeTermination(left); string(text) != string(want) {
+		if want, _ := termination.Encode(left); string(text) != string(want) {
 			t.Errorf("left %q, want %q", text, want)
 		}
 		must(t, os.Remove(fs.Path("message")))

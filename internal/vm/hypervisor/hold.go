@@ -69,7 +69,8 @@ func (g *guest) next(status qemu.Status, paused, retry bool) order {
 		return orderHold
 	case paused:
 		return orderNone
-	case g.told != orderRun, retry, status == qemu.Prelaunch: // it was reset while it was stopped
+	case g.told != orderRun, retry, status == qemu.Prelaunch, // it was reset while it was stopped
+		status == qemu.Left: // it was sent, and there was no commit
 		return orderRun
 	}
 	return orderNone

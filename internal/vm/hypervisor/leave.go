@@ -53,6 +53,7 @@ func (m *leaving) prepare(l *life) {
 		Us: l.us, NextRun: l.nextRun, Controller: vmpb.NewVMControllerClient(l.conn),
 		Siblings: l.config.Migration.Siblings, Machine: l.machine, Describe: l.describeHardware,
 		Report:    func(news controller.Migration) { l.reportMigration(news) },
+		LetGo:     l.disks.LetGo,
 		Bandwidth: l.config.Migration.Bandwidth, Timing: l.config.Migration.Departure, Log: l.log,
 	})
 }
@@ -94,7 +95,7 @@ func (l *life) describeHardware() (negotiation.Machine, error) {
 	if err != nil {
 		return negotiation.Machine{}, err
 	}
-	machine := negotiation.Machine{Hardware: hardware, DiskBytes: sizes[0].GetBytes()}
+	machine := negotiation.Machine{Hardware: hardware, DiskBytes: sizes[0].GetBytes(), SharedDisk: l.disks.Shared()}
 	for _, size := range sizes[1:] {
 		machine.DataDisks = append(machine.DataDisks, negotiation.DataDisk{Name: size.GetName(), Bytes: size.GetBytes()})
 	}
@@ -277,13 +278,16 @@ func (l *life) regain() error {
 
 // resume continues a guest that has not arrived elsewhere.
 func (l *life) resume() error {
+	if err := l.retakeDisks(); err != nil {
+		return err
+	}
 	l.deadline = nil
 	l.guestLeft = false
 	l.leaving.ordered = false
 	l.leaving.shutDown = l.leaving.ending
 	l.guest.told = orderNone
 	l.offerGuest()
-	if _, err := l.hold(context.Background(), l.paused); err != nil {
+	if err := l.goOn(); err != nil {
 		return l.lost(err)
 	}
 	return nil

@@ -27,6 +27,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/controller"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/departure"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/service"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/termination"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/watchdog"
 	"github.com/millwright-dev/millwright/internal/vm/identity"
 	"github.com/millwright-dev/millwright/internal/vm/image"
@@ -63,6 +64,7 @@ type memberConfig struct {
 	Listen    string
 	Authority []byte
 	Bandwidth uint64
+	Hold      holdPoint
 	Timing    hypervisor.Timing
 	Departure departure.Timing
 	Arrival   arrival.Timing
@@ -88,7 +90,7 @@ func runMember(text []byte) int {
 	config.Urged = urged
 	end := hypervisor.Run(ctx, config)
 	log.Info("ended", "reason", end.Reason, "message", end.Message)
-	code, err := hypervisor.LeaveTermination(filepath.Join(m.Root, "end"), end)
+	code, err := termination.Leave(filepath.Join(m.Root, "end"), end)
 	if err != nil {
 		return 2
 	}
@@ -117,7 +119,7 @@ func (m memberConfig) config(log *slog.Logger) (hypervisor.Config, error) {
 			options.Access.Servers = []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:0")}
 			return image.WriteDisk(ctx, source, target, options)
 		},
-		Machines: hypervisor.QEMU{Program: m.Program},
+		Machines: holding{hypervisor.QEMU{Program: m.Program}, m.Hold, filepath.Join(m.Root, "held")},
 		Watchdog: func() (hypervisor.Watchdog, error) {
 			command := exec.Command(os.Args[0])
 			command.Env = append(os.Environ(), envWatchdog+"=1")
@@ -161,6 +163,11 @@ type household struct {
 	image string
 	// data are the data disks.
 	data []*vmpb.DataDisk
+	// shared is whether all members have the disks of the first one.
+	shared bool
+	first  *member
+	// hold is where the members stop in a migration.
+	hold holdPoint
 	// noise is how many bytes of the root disk and the first data disk have data that scribe does not use.
 	noise uint64
 }
@@ -293,7 +300,7 @@ func (h *household) start(pod string, mode vmpb.VMSpec_StartMode, prepare func(*
 	spec := validSpec()
 	spec.PodName, spec.Mode, spec.ControllerEndpoint = pod, mode, h.line.Addr().String()
 	spec.Resources, spec.RootDiskBytes = &vmpb.Resources{MemoryBytes: h.memory}, h.size
-	spec.Grace, spec.DataDisks = durationpb.New(h.grace), h.data
+	spec.Grace, spec.DataDisks, spec.RootDiskShared = durationpb.New(h.grace), h.data, h.shared
 	if h.image != "" {
 		spec.InitialImage = &vmpb.InitialImage{Url: h.image}
 	}
@@ -324,9 +331,15 @@ func (h *household) start(pod string, mode vmpb.VMSpec_StartMode, prepare func(*
 		must(h.t, os.MkdirAll(filepath.Dir(m.data[data.GetName()]), 0o700))
 	}
 	must(h.t, os.WriteFile(filepath.Join(m.root, "token"), []byte(pod), 0o600))
+	if h.shared && h.first != nil {
+		m.disk, m.data = h.first.disk, maps.Clone(h.first.data)
+	}
+	if h.first == nil {
+		h.first = m
+	}
 	prepare(m)
 	config, err := json.Marshal(memberConfig{
-		Spec: text, Root: m.root, Disk: m.disk, Data: m.data, Program: machines, Listen: listen, Authority: h.authority, Bandwidth: h.bandwidth,
+		Spec: text, Root: m.root, Disk: m.disk, Data: m.data, Program: machines, Listen: listen, Authority: h.authority, Bandwidth: h.bandwidth, Hold: h.hold,
 		Timing: h.timing, Departure: h.departure, Arrival: h.arrival,
 	})
 	must(h.t, err)

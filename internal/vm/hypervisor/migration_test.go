@@ -228,7 +228,19 @@ func (h *household) moves(pod string) *member {
 // grow makes disks larger while the guest runs, and waits for that.
 func (h *household) grow(sizes ...*vmpb.DiskSize) []*vmpb.DiskSize {
 	h.t.Helper()
-	h.controller.Answer(&vmpb.RunLeaseUpdate{Status: vmpb.RunLeaseUpdate_STATUS_OK, Grow: sizes})
+	return h.growBy(&vmpb.RunLeaseUpdate{Status: vmpb.RunLeaseUpdate_STATUS_OK, Grow: sizes})
+}
+
+// growHeld is grow while the guest is held.
+func (h *household) growHeld(sizes ...*vmpb.DiskSize) []*vmpb.DiskSize {
+	h.t.Helper()
+	return h.growBy(&vmpb.RunLeaseUpdate{Status: vmpb.RunLeaseUpdate_STATUS_OK, Paused: true, Grow: sizes})
+}
+
+func (h *household) growBy(answer *vmpb.RunLeaseUpdate) []*vmpb.DiskSize {
+	h.t.Helper()
+	sizes := answer.GetGrow()
+	h.controller.Answer(answer)
 	ctx, cancel := context.WithTimeout(h.t.Context(), waitTimeout)
 	defer cancel()
 	_, err := h.controller.AwaitReport(ctx, func(report *vmpb.ReportStateRequest) bool {

@@ -143,9 +143,13 @@ func TestRealCutsBeforeTheCommit(t *testing.T) {
 // TestRealCutsAfterTheCommit: the network to the target is cut before it can ask for the VM, or before it learns that it
 // has it. The guest goes on where it was, or nowhere, with all that it wrote where the VM is.
 func TestRealCutsAfterTheCommit(t *testing.T) {
-	for name, done := range map[string]bool{"before the switchover": false, "before its answer": true} {
+	for name, test := range map[string]struct{ done, shared bool }{
+		"before the switchover": {}, "before its answer": {done: true},
+		"before the switchover, shared disks": {shared: true}, "before its answer, shared disks": {done: true, shared: true},
+	} {
 		t.Run(name, func(t *testing.T) {
 			h := newHousehold(t)
+			h.shared = test.shared
 			h.arrival.Switchover, h.arrival.Ask, h.departure.Switchover = 4*time.Second, time.Second, 8*time.Second
 			cable := h.lay()
 			source := h.source()
@@ -163,13 +167,13 @@ func TestRealCutsAfterTheCommit(t *testing.T) {
 			}
 			h.controller.Change(func(a *authority) {
 				a.migrate = true
-				if done {
+				if test.done {
 					a.after = cutting
 				} else {
 					a.before = cutting
 				}
 			})
-			if done {
+			if test.done {
 				source.ends(vmpb.EndTerminated)
 				here.toTheEnd()
 				target.ends(vmpb.EndNotArrived)

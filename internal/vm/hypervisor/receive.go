@@ -20,7 +20,7 @@ var receiving = []step{
 	{name: "looking for an earlier arrival", do: (*life).refuseSecond},
 	{name: "serving", do: (*life).openServices},
 	{name: "connecting to the controller", do: (*life).connect},
-	{name: "locking the disk", do: (*life).lockDisk},
+	{name: "locking the disk", do: (*life).lockOwn},
 	{name: "asking for authorization", do: (*life).openLease, watch: true},
 	{name: "fetching boot files", do: (*life).fetchBootFiles},
 	{name: "receiving the virtual machine", do: (*life).receive},
@@ -46,7 +46,7 @@ func (l *life) receive(ctx context.Context) error {
 	incoming := arrival.New(arrival.Options{
 		Us: l.us, Source: l.config.Spec.GetMigrationSourcePod(), Controller: vmpb.NewVMControllerClient(l.conn),
 		Siblings: l.config.Migration.Siblings, Describe: l.describeTarget, Start: l.startIncoming,
-		Lease:  l.awaitLease,
+		TakeDisks: l.takeDisks, Lease: l.awaitLease,
 		Timing: l.config.Migration.Arrival, Log: l.log,
 	})
 	l.server.SetIncoming(incoming)
@@ -63,7 +63,7 @@ func (l *life) receive(ctx context.Context) error {
 
 // describeTarget returns what the source must have, too. The disks are not there yet, and so have no size.
 func (l *life) describeTarget() (negotiation.Machine, error) {
-	machine := negotiation.Machine{}
+	machine := negotiation.Machine{SharedDisk: l.disks.Shared()}
 	config := l.guestConfig
 	for _, data := range l.config.Spec.GetDataDisks() {
 		machine.DataDisks = append(machine.DataDisks, negotiation.DataDisk{Name: data.GetName()})
@@ -75,9 +75,9 @@ func (l *life) describeTarget() (negotiation.Machine, error) {
 }
 
 // startIncoming starts a machine without a guest, with empty disks of these sizes: those of the specification, as
-// the negotiation has made sure.
+// the negotiation has made sure. Shared disks are there.
 func (l *life) startIncoming(ctx context.Context, sizes []*vmpb.DiskSize) (arrival.Machine, error) {
-	err := l.disks.MakeBlank(sizes)
+	err := l.disks.Expect(sizes)
 	if err == nil {
 		err = l.disks.Attach(&l.guestConfig.Disks)
 	}
@@ -125,11 +125,14 @@ func (l *life) awaitLease(ctx context.Context) error {
 
 // runArrived runs the guest.
 func (l *life) runArrived() error {
+	if err := l.claimDisks(context.Background()); err != nil {
+		return err
+	}
 	l.server.SetGuest(l.machine)
 	if authorization, _ := l.lease.Current(); authorization.Granted {
 		l.paused = authorization.Paused
 	}
-	_, err := l.hold(context.Background(), l.paused)
+	err := l.goOn()
 	l.reportMigration(controller.Migration{
 		Phase: vmpb.ReportStateRequest_Migration_PHASE_DONE, TargetPod: l.us.GetPodName(),
 	})
@@ -137,4 +140,17 @@ func (l *life) runArrived() error {
 		return l.lost(err)
 	}
 	return disks.Record(l.config.Paths.Run)
+}
+
+// goOn runs or holds a guest that has come here, or back. One that is held has its disks, too: it may grow, or leave.
+func (l *life) goOn() error {
+	if l.paused {
+		ctx, cancel := context.WithTimeout(context.Background(), l.config.Timing.Command)
+		defer cancel()
+		if err := l.machine.Activate(ctx); err != nil {
+			return err
+		}
+	}
+	_, err := l.hold(context.Background(), l.paused)
+	return err
 }

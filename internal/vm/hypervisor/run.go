@@ -81,6 +81,8 @@ type life struct {
 	machine  Machine
 	// guestConfig describes the guest. Its disks are set when the machine starts.
 	guestConfig qemu.Config
+	// claimed is the run that has claimed the disks.
+	claimed string
 	// newDisks is whether disks were created that the controller may not know of.
 	newDisks bool
 	// sizes are those of the disks. Nil: they are to be measured.

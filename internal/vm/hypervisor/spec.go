@@ -88,7 +88,7 @@ var (
 // checkSpec returns the first problem, nil if there is none.
 func checkSpec(spec *vmpb.VMSpec) *SpecError {
 	for _, check := range []func(*vmpb.VMSpec) *SpecError{
-		checkNames, checkMode, checkImage, checkController, checkGuest, checkKernel, checkFiles, checkDataDisks, checkServed,
+		checkNames, checkMode, checkImage, checkController, checkGuest, checkKernel, checkFiles, checkDataDisks, checkServed, checkShared,
 	} {
 		if problem := check(spec); problem != nil {
 			return problem
@@ -130,8 +130,13 @@ func checkIncoming(spec *vmpb.VMSpec) *SpecError {
 		return &SpecError{"migration_source_pod", fmt.Sprintf("%q is not a name", source)}
 	case source != "" && source == spec.GetPodName():
 		return &SpecError{"migration_source_pod", "is this Pod"}
-	case spec.GetRootDiskShared():
-		return &SpecError{"root_disk_shared", "a disk that both hosts have attached cannot migrate yet: its lock stays with the source"}
+	}
+	return nil
+}
+
+func checkShared(spec *vmpb.VMSpec) *SpecError {
+	if disks.Unlocked(spec) {
+		return &SpecError{"root_disk_shared", "a block device keeps no lock between hosts; it needs LM_FULL_LEASES"}
 	}
 	return nil
 }

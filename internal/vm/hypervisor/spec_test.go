@@ -92,7 +92,7 @@ func TestRefusalsNameTheField(t *testing.T) {
 		"line break in the Pod": {"pod_name", func(s *vmpb.VMSpec) { s.PodName = "a\nb" }},
 		"no mode":               {"mode", func(s *vmpb.VMSpec) { s.Mode = vmpb.VMSpec_SM_UNKNOWN }},
 		"unknown mode":          {"mode", func(s *vmpb.VMSpec) { s.Mode = 99 }},
-		"a shared disk arrives": {"root_disk_shared", func(s *vmpb.VMSpec) { incoming(s); s.RootDiskShared = true }},
+		"a shared device":       {"root_disk_shared", func(s *vmpb.VMSpec) { s.RootDiskShared, s.RootDiskPath = true, vmpb.RootDevicePath }},
 		"a VM from here":        {"migration_source_pod", func(s *vmpb.VMSpec) { incoming(s); s.MigrationSourcePod = s.PodName }},
 		"a VM from nowhere":     {"migration_source_pod", func(s *vmpb.VMSpec) { incoming(s); s.MigrationSourcePod = "a b" }},
 		"no image":              {"initial_image.url", func(s *vmpb.VMSpec) { s.InitialImage = nil }},

@@ -34,6 +34,7 @@ var starting = []step{
 	// because the lock proves that the old one has ended.
 	{name: "asking for authorization", do: (*life).openLease, watch: true},
 	{name: "waiting for authorization", do: (*life).awaitAuthorization},
+	{name: "claiming the disk", do: (*life).claimDisks},
 	{name: "preparing the disk", do: (*life).prepareDisk},
 	{name: "fetching boot files", do: (*life).fetchBootFiles},
 	{name: "starting the machine", do: (*life).startMachine},

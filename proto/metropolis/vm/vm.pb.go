@@ -578,16 +578,18 @@ type VMSpec struct {
 	// Addition. How long the hypervisor has from SIGTERM until it is killed. Absent: 30 s. It
 	// stops a migration in time to shut the guest down.
 	Grace *durationpb.Duration `protobuf:"bytes,17,opt,name=grace,proto3" json:"grace,omitempty"`
-	// Addition. Only with SM_INCOMING_MIGRATION: the root disk is that of the source too, on
-	// storage that both hosts have attached, and is not copied. False: it is a disk of its own,
-	// whose content comes with the migration.
+	// Addition. The root disk, and the data disks, are on storage that other hosts have attached, too: the VM migrates to
+	// hypervisors that have the same disks, and those are not copied. Source and target both say so, or neither. In
+	// SM_INCOMING_MIGRATION the disks are those of the source; the target locks them when the source has let them go, before
+	// it asks for the switchover. A hypervisor goes past the cache of its host. Block devices need LM_FULL_LEASES, as
+	// their lock is that of one host. False: each hypervisor has disks of its own, whose content comes with the migration.
 	RootDiskShared bool `protobuf:"varint,18,opt,name=root_disk_shared,json=rootDiskShared,proto3" json:"root_disk_shared,omitempty"`
 	// Addition. Only with LM_FULL_LEASES, where it is required: how long the leases are that the
 	// controller will grant, 6 s to 10 min. Another duration is refused.
 	LeaseDuration *durationpb.Duration `protobuf:"bytes,19,opt,name=lease_duration,json=leaseDuration,proto3" json:"lease_duration,omitempty"`
 	// Addition. Further disks of the VM, in the order of the guest's bus. Empty: none. With
-	// SM_INCOMING_MIGRATION they are disks of the target's own, like the root disk, and must be
-	// those of the source.
+	// SM_INCOMING_MIGRATION they are disks of the target's own, like the root disk, unless
+	// root_disk_shared, and must be those of the source.
 	DataDisks []*DataDisk `protobuf:"bytes,20,rep,name=data_disks,json=dataDisks,proto3" json:"data_disks,omitempty"`
 	// Addition. Only with LM_FULL_LEASES: the disks are served by another Pod, which prepares, enlarges and
 	// locks them. RunLeaseUpdate.disk_server says by which one. The hypervisor uses the names of the disks and their order, not
@@ -2570,11 +2572,12 @@ type MigrationProtocol_QemuNBD struct {
 	// Addition. The source's data disks, which travel with the root disk, in the order of the
 	// guest's bus, with their sizes. The target accepts only those that its VMSpec has, in the
 	// same order; its disks get the same sizes. One that does not know the field drops it, so
-	// the source does not migrate. Empty: the VM has none.
+	// the source does not migrate. Without block migration the target has the same disks, and
+	// the sizes are 0. Empty: the VM has none.
 	ConstraintDataDisks []*DiskSize `protobuf:"bytes,8,rep,name=constraint_data_disks,json=constraintDataDisks,proto3" json:"constraint_data_disks,omitempty"`
 	// Addition. Names of the NBD server's exports for the data disks, one for each of
 	// constraint_data_disks in their order, all different, and none that of the root disk.
-	// Empty: there are no data disks.
+	// Empty: there are no data disks, or no block migration.
 	NegotiatedDataExports []string `protobuf:"bytes,9,rep,name=negotiated_data_exports,json=negotiatedDataExports,proto3" json:"negotiated_data_exports,omitempty"`
 	unknownFields         protoimpl.UnknownFields
 	sizeCache             protoimpl.SizeCache

@@ -26,8 +26,9 @@ type VirtualMachineMigrationApplyConfiguration struct {
 	TargetPodUID *types.UID `json:"targetPodUID,omitempty"`
 	// TargetNodeName is the node of that Pod, or the one that it was ordered to.
 	TargetNodeName *string `json:"targetNodeName,omitempty"`
-	// TargetVolumeClaimName is the claim of the disk to which the VM's is copied. Empty if the disk
-	// is ephemeral. Claims of data disks have the names of that Pod and of the disk.
+	// TargetVolumeClaimName is the claim of the disk to which the VM's is copied; that of the VM itself if
+	// its disks are shared. Empty if the disk is ephemeral. Claims of data disks that are copied have the
+	// names of that Pod and of the disk.
 	TargetVolumeClaimName *string `json:"targetVolumeClaimName,omitempty"`
 	// TargetFencingToken is the token with which the target attaches the disks, and that of its lease when it has got the VM.
 	// 0: it has disks of its own.

@@ -77,7 +77,7 @@ func (r *Registry) EnsureTarget(ctx context.Context, us *vmpb.HypervisorID, repo
 // known returns the target that there is, or why there is none. The zero value means to reserve one.
 func (r *Registry) known(vm *v1alpha1.VirtualMachine, source *corev1.Pod, report *vmpb.ReportStateRequest, awaited string) Target {
 	order, leaving := migration.OrderOf(vm), !source.DeletionTimestamp.IsZero()
-	reason, message := migration.Obstacle(vm, report)
+	reason, message := migration.Obstacle(vm, source, report)
 	record := vm.Status.Migration
 	switch {
 	case reason != migration.NoObstacle:

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
@@ -72,6 +73,7 @@ type world struct {
 	next   int    // the next unused name
 	failed string // the target that the source gave up
 	op     op     // of the controller, decided and not done
+	shared bool   // all Pods have the same disks
 }
 
 func name(i int) string { return fmt.Sprint(i) }
@@ -88,6 +90,11 @@ func (w *world) object(name string) *corev1.Pod {
 		return nil
 	}
 	object := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}}
+	if w.shared {
+		object.Spec.Containers = []corev1.Container{{
+			Name: podspec.ContainerName, Env: []corev1.EnvVar{{Name: vmpb.EnvSpec, Value: `{"rootDiskShared":true}`}},
+		}}
+	}
 	switch w.pod(name).life {
 	case deleting:
 		object.DeletionTimestamp = &metav1.Time{Time: epoch}
@@ -165,12 +172,12 @@ func (g guards) hypervisors(w world) []edge {
 	if source && !underWay && w.next < names-1 {
 		add("ask", true, func(to *world) {
 			to.status = w.change(func(real *v1alpha1.VirtualMachineStatus) {
-				Reserve(real, name(w.next), &corev1.Pod{}, Order{}, epoch)
+				Reserve(real, name(w.next), w.object(w.active), Order{}, epoch)
 			})
 			to.next++
 		})
 	}
-	if underWay && source && w.pod(target).runs() {
+	if underWay && source && w.pod(target).runs() && !w.shared {
 		add("copy", false, func(to *world) { to.disks(target).rootWhole = true })
 		if w.disks(target).rootWhole { // one after the other
 			add("copy data", false, func(to *world) { to.disks(target).dataWhole = true })
@@ -194,25 +201,36 @@ func (w world) changed(name string, fault bool, change func(*world)) []edge {
 	return []edge{{name, to, fault}}
 }
 
-// switchovers are what targets with a whole copy ask for.
+// complete reports whether a Pod was created as a target, and has the disks to which the guest may go.
+func (w *world) complete(us string) bool {
+	if w.shared {
+		return us != w.active && w.pod(us).runs()
+	}
+	own := w.disks(us)
+	return w.pod(us).runs() && us != w.active && own.rootWhole && own.dataWhole && w.pod(us).claim == us
+}
+
+// switchovers are what targets with a whole copy ask for, or with the same disks.
 func (g guards) switchovers(w world) []edge {
 	var edges []edge
 	add := func(name string, change func(*world)) { edges = append(edges, w.changed(name, false, change)...) }
 	for i := range w.pods {
 		us := name(i)
 		switch {
-		case !w.pods[i].runs() || us == w.active || !w.claims[i].rootWhole || !w.claims[i].dataWhole || w.pods[i].claim != us:
+		case !w.complete(us):
 		case !g.isTarget(w.status, us):
 			add("refused", func(to *world) { to.pods[i].life = finished })
 		default:
 			add("switch over", func(to *world) {
 				to.status = w.change(func(real *v1alpha1.VirtualMachineStatus) {
-					Move(real, v1alpha1.VirtualMachineAuthority{ActivePodName: us, ActivePodUID: types.UID(us), VolumeClaimName: us}, epoch)
+					Move(real, v1alpha1.VirtualMachineAuthority{ActivePodName: us, ActivePodUID: types.UID(us), VolumeClaimName: w.pods[i].claim}, epoch)
 					if !g.dataStays {
 						Mount(real, []v1alpha1.DataDiskStatus{{Name: dataDisk, VolumeClaimName: w.pods[i].data}})
 					}
 				})
-				to.disks(w.claim).rootWhole, to.disks(w.data).dataWhole = false, false
+				if !w.shared {
+					to.disks(w.claim).rootWhole, to.disks(w.data).dataWhole = false, false
+				}
 			})
 		}
 	}
@@ -346,7 +364,7 @@ func (w world) follow() []op {
 
 func (w world) migrate(source *corev1.Pod, late bool) op {
 	facts := Facts{
-		Status: w.real(), Source: source, Target: w.object(w.migration.target), Claims: w.disks(w.migration.target).root && w.disks(w.migration.target).data,
+		Status: w.real(), Source: source, Target: w.object(w.migration.target), Claims: w.shared || w.disks(w.migration.target).root && w.disks(w.migration.target).data,
 		Incoming: !late, Now: epoch, Ordered: true,
 	}
 	if late {
@@ -386,7 +404,7 @@ func (g guards) do(w *world) {
 	case "create", "create target":
 		if p.life == none || p.life == gone {
 			*p = pod{alive, w.op.from.claim, w.op.from.data}
-			if w.op.kind == "create target" {
+			if w.op.kind == "create target" && !w.shared {
 				p.claim, p.data = w.op.name, dataClaim(w.op.name)
 			}
 		}
@@ -455,9 +473,9 @@ func (w *world) rest() bool {
 	return w.pod(w.active).life == alive && w.uid != "" && w.op == (op{}) && !UnderWay(w.real())
 }
 
-// explore visits all worlds, and returns how many there are.
-func explore(g guards) (int, error) {
-	start := world{status: status{active: "0", uid: "0", claim: "0", data: dataClaim("0")}, next: 1}
+// explore visits all worlds, and returns how many there are. shared is whether the targets have the disks of the source.
+func explore(g guards, shared bool) (int, error) {
+	start := world{status: status{active: "0", uid: "0", claim: "0", data: dataClaim("0")}, next: 1, shared: shared}
 	start.pods[0], start.claims[0] = pod{alive, "0", dataClaim("0")}, disks{true, true, true, true}
 	number := map[world]int{start: 0}
 	worlds, from, by, back := []world{start}, []int{0}, []string{"start"}, [][]int{nil}
@@ -515,13 +533,17 @@ func explore(g guards) (int, error) {
 
 // TestExplore: whatever dies when, no disk is lost, and it comes to rest.
 func TestExplore(t *testing.T) {
-	n, err := explore(guards{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Logf("%d worlds", n)
-	if n < 1000 {
-		t.Errorf("only %d worlds", n)
+	for name, shared := range map[string]bool{"disks that are copied": false, "shared disks": true} {
+		t.Run(name, func(t *testing.T) {
+			n, err := explore(guards{}, shared)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Logf("%d worlds", n)
+			if n < 1000 {
+				t.Errorf("only %d worlds", n)
+			}
+		})
 	}
 }
 
@@ -538,7 +560,7 @@ func TestEachGuardCounts(t *testing.T) {
 		"the data disk moves, too":         {guards{dataStays: true}, errOldDisk},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := explore(c.guards)
+			_, err := explore(c.guards, false)
 			if err == nil || c.want != nil && !errors.Is(err, c.want) {
 				t.Errorf("error %v, want %v", err, c.want)
 			}

@@ -48,6 +48,11 @@ const (
 	ObstacleHypervisor = "HypervisorCannotMigrate"
 	// ObstacleNotRunning means that the guest has not started.
 	ObstacleNotRunning = "NotRunning"
+	// ObstacleMixed means that a part of the disks is on volumes that several hosts may have at once: those would not be
+	// copied, and the others would.
+	ObstacleMixed = "MixedVolumes"
+	// ObstacleUnlocked means that all are, and nothing is known to keep two hypervisors apart.
+	ObstacleUnlocked = "VolumesNotLocked"
 	// ObstacleSameNode means that the VM is ordered to where it is.
 	ObstacleSameNode = "SameNode"
 	// NoObstacle is the reason for True.
@@ -103,15 +108,19 @@ func OrderOf(vm *v1alpha1.VirtualMachine) Order {
 	return Order{Given: true, Node: node}
 }
 
-// Obstacle returns why a VM whose hypervisor has reported this is not migrated live, as reason and message of
+// Obstacle returns why a VM whose hypervisor, in that Pod, has reported this is not migrated live, as reason and message of
 // the condition LiveMigratable; NoObstacle if nothing keeps it from that.
-func Obstacle(vm *v1alpha1.VirtualMachine, report *vmpb.ReportStateRequest) (reason, message string) {
-	state := report.GetState()
+func Obstacle(vm *v1alpha1.VirtualMachine, pod *corev1.Pod, report *vmpb.ReportStateRequest) (reason, message string) {
+	state, sharing := report.GetState(), podspec.DiskSharing(pod)
 	switch {
 	case vm.Spec.MigrateStrategy == v1alpha1.MigrateCold:
 		return ObstacleCold, "spec.migrateStrategy is Cold: the guest is shut down, and started on another host."
 	case !report.GetCanMigrate():
 		return ObstacleHypervisor, "The hypervisor cannot migrate: the guest is shut down, and started on another host."
+	case sharing == podspec.Mixed:
+		return ObstacleMixed, "Of the disks a part only is on volumes with access mode ReadWriteMany: a migration copies all disks or none. The guest is shut down, and started on another host."
+	case sharing == podspec.Unlocked:
+		return ObstacleUnlocked, "The volumes have access mode ReadWriteMany, and it is not known whether their locks hold between hosts: with leaseMode FullLeases the virtual machine would migrate. The guest is shut down, and started on another host."
 	case state == vmpb.ReportStateRequest_STATE_PREPARING || state == vmpb.ReportStateRequest_STATE_WAITING:
 		return ObstacleNotRunning, "The guest has not started yet."
 	}
@@ -119,16 +128,14 @@ func Obstacle(vm *v1alpha1.VirtualMachine, report *vmpb.ReportStateRequest) (rea
 }
 
 // Reserve begins a migration from the authoritative Pod. The Pod of the target gets that name; so does its
-// claim, if the disk is on one. Those of data disks follow from it.
+// claim, if the disk is on one that is not shared. Those of data disks follow from it.
 func Reserve(status *v1alpha1.VirtualMachineStatus, target string, source *corev1.Pod, order Order, now time.Time) {
 	record := &v1alpha1.VirtualMachineMigration{
 		Phase: v1alpha1.MigrationPreparing, StartTime: metav1.NewTime(now),
 		SourcePodName: status.ActivePodName, SourceNodeName: source.Spec.NodeName,
 		TargetPodName: target, TargetNodeName: order.Node,
 	}
-	if status.VolumeClaimName != "" {
-		record.TargetVolumeClaimName = target
-	}
+	record.TargetVolumeClaimName = podspec.TargetClaimName(status.VolumeClaimName, target, source)
 	if last := status.Migration; last != nil && last.SourcePodName == record.SourcePodName {
 		record.Failures = last.Failures
 		if last.Phase == v1alpha1.MigrationFailed {

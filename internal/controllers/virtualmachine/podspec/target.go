@@ -24,12 +24,7 @@ func Target(vm *v1alpha1.VirtualMachine, source *corev1.Pod, s Settings) (*corev
 	record := vm.Status.Migration
 	vm = vm.DeepCopy()
 	vm.Status.ActivePodName, vm.Status.VolumeClaimName = record.TargetPodName, record.TargetVolumeClaimName
-	vm.Status.DataDisks = nil
-	for _, disk := range has.GetDataDisks() {
-		vm.Status.DataDisks = append(vm.Status.DataDisks, v1alpha1.DataDiskStatus{
-			Name: disk.GetName(), VolumeClaimName: targetDataClaim(record, disk.GetName()),
-		})
-	}
+	vm.Status.DataDisks = targetDataDisks(record, source)
 	spec := vmSpec(vm, s)
 	spec.Mode, spec.MigrationSourcePod = vmpb.VMSpec_SM_INCOMING_MIGRATION, record.SourcePodName
 	spec.InitialImage, spec.RootDiskExists, spec.DataDisks = nil, false, has.GetDataDisks()
@@ -39,7 +34,7 @@ func Target(vm *v1alpha1.VirtualMachine, source *corev1.Pod, s Settings) (*corev
 	spec.Uuid, spec.Address, spec.Resources = has.GetUuid(), has.GetAddress(), has.GetResources()
 	spec.LeaseMode, spec.LeaseDuration = has.GetLeaseMode(), has.GetLeaseDuration() // the lease moves with the guest
 	spec.KernelBoot, spec.UserData, spec.RootDiskBytes = has.GetKernelBoot(), has.GetUserData(), has.GetRootDiskBytes()
-	spec.RootDiskPath = has.GetRootDiskPath()
+	spec.RootDiskPath, spec.RootDiskShared = has.GetRootDiskPath(), has.GetRootDiskShared()
 	if has.GetDisksServed() {
 		haveServed(spec)
 	}
@@ -120,6 +115,26 @@ func onOtherNode(affinity *corev1.Affinity, record *v1alpha1.VirtualMachineMigra
 	return affinity
 }
 
+// targetDataDisks returns the data disks of a target with their claims: those of the source, or new ones.
+func targetDataDisks(record *v1alpha1.VirtualMachineMigration, source *corev1.Pod) []v1alpha1.DataDiskStatus {
+	disks := DataClaims(source)
+	if DiskSharing(source) == Shared {
+		return disks
+	}
+	for i := range disks {
+		disks[i].VolumeClaimName = targetDataClaim(record, disks[i].Name)
+	}
+	return disks
+}
+
+// TargetClaimName returns the name of the claim of a target's first disk. Empty: the disk is ephemeral.
+func TargetClaimName(claim, target string, source *corev1.Pod) string {
+	if claim == "" || DiskSharing(source) == Shared {
+		return claim
+	}
+	return target
+}
+
 // targetDataClaim returns the name of the claim of a target's data disk.
 func targetDataClaim(record *v1alpha1.VirtualMachineMigration, disk string) string {
 	return record.TargetPodName + "-" + disk
@@ -138,8 +153,11 @@ type CopiedClaim struct {
 	From, To string
 }
 
-// CopiedClaims returns the claims of the migration under way, whose source is a Pod.
+// CopiedClaims returns the claims of the migration under way, whose source is a Pod; none if the target has the same ones.
 func CopiedClaims(vm *v1alpha1.VirtualMachine, source *corev1.Pod) []CopiedClaim {
+	if DiskSharing(source) == Shared {
+		return nil
+	}
 	record := vm.Status.Migration
 	var claims []CopiedClaim
 	if record.TargetVolumeClaimName != "" {

@@ -43,7 +43,7 @@ type Siblings interface {
 	Accept(ctx context.Context, raw net.Conn, pod, protocol string) (*tls.Conn, error)
 }
 
-// Options configure an Arrival. All fields but Source and Lease are required.
+// Options configure an Arrival. All fields but Source, TakeDisks and Lease are required.
 type Options struct {
 	// Us is this run of the hypervisor.
 	Us *vmpb.HypervisorID
@@ -58,6 +58,9 @@ type Options struct {
 	// Start starts a machine that waits for a state, with empty disks of these sizes; none are the disks
 	// that both sides share. The machine is the caller's, also after an error of Run.
 	Start func(ctx context.Context, disks []*vmpb.DiskSize) (Machine, error)
+	// TakeDisks takes the disks that both sides have, which the source has let go: this hypervisor asks for the authority only
+	// with them. Nil: there are none.
+	TakeDisks func(ctx context.Context, from *vmpb.HypervisorID) error
 	// Lease waits, once this hypervisor is authoritative, until it has a lease. Nobody else has the guest then: an
 	// error ends it. Nil: leases do not expire.
 	Lease func(ctx context.Context) error
@@ -323,12 +326,17 @@ func (a *Arrival) again(c call) answer {
 
 // complete takes nothing more from the source.
 func (a *Arrival) complete(ctx context.Context) error {
-	if a.answer.GetMigrationProtocol().GetQemuNbd().GetNegotiatedExport() != "" {
-		ctx, cancel := context.WithTimeout(ctx, a.Timing.Command)
-		defer cancel()
-		if err := a.machine.CloseExports(ctx); err != nil {
-			return a.exit(handover.Broken, err)
-		}
+	ctx, cancel := context.WithTimeout(ctx, a.Timing.Command)
+	defer cancel()
+	var err error
+	switch copied := a.answer.GetMigrationProtocol().GetQemuNbd().GetConstraintWithBlockmigration(); {
+	case copied:
+		err = a.machine.CloseExports(ctx)
+	case a.TakeDisks != nil:
+		err = a.TakeDisks(ctx, a.them)
+	}
+	if err != nil {
+		return a.exit(handover.Broken, err)
 	}
 	a.take(handover.Received)
 	return nil

@@ -289,3 +289,48 @@ func TestGuestNeedsALease(t *testing.T) {
 		})
 	}
 }
+
+// loaded is a machine that has loaded its state, and has no exports.
+type loaded struct{ machine }
+
+func (loaded) Received(context.Context) error     { return nil }
+func (loaded) CloseExports(context.Context) error { return errors.New("there are none") }
+
+// Who shares disks with the source asks for the authority only with their locks.
+func TestSharedDisksAreTakenFirst(t *testing.T) {
+	locked := errors.New("another process has one")
+	for name, want := range map[string]error{"free": nil, "locked": locked} {
+		t.Run(name, func(t *testing.T) {
+			taken := 0
+			a := newArrival(func(o *Options) {
+				o.TakeDisks = func(_ context.Context, from *vmpb.HypervisorID) error {
+					taken += int(from.GetRunId())
+					return want
+				}
+			})
+			a.machine, a.answer = loaded{machine{make(chan struct{})}}, &vmpb.StartMigrationResponse{
+				MigrationProtocol: negotiation.Offer(negotiation.Machine{Hardware: "pc", SharedDisk: true})[0],
+			}
+			a.them = id("web-1", 1)
+			a.take(handover.Called)
+			err := a.complete(t.Context())
+			if !errors.Is(err, want) || taken != 1 || (a.target.State() == handover.Switching) != (want == nil) {
+				t.Errorf("error = %v, taken %d times; the target is %s", err, taken, a.target.State())
+			}
+		})
+	}
+}
+
+// Disks of the target's own are locked from the beginning.
+func TestOwnDisksAreNotTaken(t *testing.T) {
+	a := newArrival(func(o *Options) {
+		o.TakeDisks = func(context.Context, *vmpb.HypervisorID) error { return errors.New("it has them") }
+	})
+	a.machine, a.answer = machine{make(chan struct{})}, &vmpb.StartMigrationResponse{
+		MigrationProtocol: negotiation.Offer(negotiation.Machine{Hardware: "pc", DiskBytes: 512})[0],
+	}
+	a.take(handover.Called)
+	if err := a.complete(t.Context()); err != nil || a.target.State() != handover.Switching {
+		t.Errorf("error = %v; the target is %s", err, a.target.State())
+	}
+}

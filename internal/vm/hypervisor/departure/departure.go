@@ -41,7 +41,7 @@ type Siblings interface {
 	Connect(ctx context.Context, raw net.Conn, pod, protocol string) (*tls.Conn, error)
 }
 
-// Options configure a Departure. All fields but Bandwidth are required.
+// Options configure a Departure. All fields but LetGo and Bandwidth are required.
 type Options struct {
 	// Us is this run of the hypervisor.
 	Us *vmpb.HypervisorID
@@ -55,6 +55,8 @@ type Options struct {
 	Machine Machine
 	// Describe returns what the target must have, too.
 	Describe func() (negotiation.Machine, error)
+	// LetGo lets disks go that both sides have, before the target may ask for the authority. Nil: there are none.
+	LetGo func() error
 	// Report is called with news. It does not block.
 	Report func(controller.Migration)
 	// Bandwidth is the limit of each copy in bytes per second. 0: see qemu.Destination.
@@ -218,7 +220,7 @@ func (d *Departure) apply(event handover.SourceEvent) handover.SourceAction {
 func (d *Departure) act(from handover.SourceState, action handover.SourceAction) {
 	switch action {
 	case handover.Ask:
-		d.begin(d.retry(d.ask, d.Timing.RetryLimit))
+		d.begin(d.settled(d.retry(d.ask, d.Timing.RetryLimit)))
 	case handover.Negotiate:
 		d.begin(d.negotiate)
 	case handover.Copy:
@@ -228,11 +230,7 @@ func (d *Departure) act(from handover.SourceState, action handover.SourceAction)
 		d.begin(d.abandon)
 	case handover.AbandonAndAsk:
 		d.unsettled = true
-		ask := d.retry(d.ask, d.Timing.RetryLimit)
-		d.begin(func(ctx context.Context, tell func(Result)) {
-			d.abandon(ctx, tell)
-			ask(ctx, tell)
-		})
+		d.begin(d.settled(d.retry(d.ask, d.Timing.RetryLimit)))
 	case handover.Commit:
 		d.pause = 0
 		d.begin(d.commit)
@@ -242,8 +240,20 @@ func (d *Departure) act(from handover.SourceState, action handover.SourceAction)
 		d.Us, d.next = d.next, nil
 	case handover.Nothing:
 		if from == handover.Asking && d.source.State() == handover.Running {
-			d.begin(func(context.Context, func(Result)) {}) // ends the request
+			d.begin(d.settled(func(context.Context, func(Result)) {})) // ends the request
 		}
+	}
+}
+
+// settled does an operation when QEMU does nothing more of a migration that was given up. The operation that was to see to that
+// may have been ended before it could tell.
+func (d *Departure) settled(do operation) operation {
+	if !d.unsettled {
+		return do
+	}
+	return func(ctx context.Context, tell func(Result)) {
+		d.abandon(ctx, tell)
+		do(ctx, tell)
 	}
 }
 

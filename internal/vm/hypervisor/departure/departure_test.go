@@ -219,3 +219,33 @@ func TestReclaim(t *testing.T) {
 		})
 	}
 }
+
+// An order that is changed while a migration is being given up does not keep others from QEMU for ever.
+func TestGivenUpForGood(t *testing.T) {
+	for name, test := range map[string]struct{ first, second handover.SourceEvent }{
+		"it failed, and is cancelled":        {handover.Failed, handover.Cancelled},
+		"it is cancelled, and ordered again": {handover.Cancelled, handover.Ordered},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				d, machine := newDeparture(t, &script{ensure: func(context.Context) (*vmpb.EnsureMigrationTargetResponse, error) {
+					return &vmpb.EnsureMigrationTargetResponse{Action: vmpb.EnsureMigrationTargetResponse_ACTION_SOFT_SHUTDOWN}, nil
+				}})
+				reach(d, handover.Ordered, handover.TargetFound, handover.Agreed)
+				d.Tell(test.first)
+				d.Tell(test.second)
+				for late := time.After(time.Minute); !d.Idle(); {
+					select {
+					case result := <-d.Results():
+						d.Take(result)
+					case <-late:
+						t.Fatal("QEMU is left alone for ever")
+					}
+				}
+				if machine.abandoned == 0 {
+					t.Error("QEMU was not told")
+				}
+			})
+		})
+	}
+}

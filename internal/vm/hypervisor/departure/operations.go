@@ -132,7 +132,7 @@ func (d *Departure) copy(ctx context.Context, tell func(Result)) {
 
 // exportsOf returns where the disks go.
 func exportsOf(agreed *vmpb.MigrationProtocol_QemuNBD) []qemu.Export {
-	if agreed.GetNegotiatedExport() == "" {
+	if !agreed.GetConstraintWithBlockmigration() {
 		return nil
 	}
 	exports := []qemu.Export{{Name: agreed.GetNegotiatedExport(), Bytes: agreed.GetConstraintDiskBytes()}}
@@ -206,9 +206,15 @@ func (a *attempt) close() {
 }
 
 // commit tells the target that it may switch over, and waits for as long as it may ask for that. Whether
-// the target has learned it does not matter: only a switchover decides now.
+// the target has learned it does not matter: only a switchover decides now. Disks that both sides have are let go before: QEMU
+// has written all, and writes nothing more unless it is continued.
 func (d *Departure) commit(ctx context.Context, tell func(Result)) {
 	late := time.After(d.Timing.Switchover)
+	if d.LetGo != nil {
+		if err := d.LetGo(); err != nil {
+			d.Log.Warn("the disks are not let go", "error", err)
+		}
+	}
 	limited, cancel := context.WithTimeout(ctx, d.Timing.Call)
 	if err := d.attempt.sender.Commit(limited); err != nil {
 		d.Log.Warn("the target has not confirmed the commit", "error", err)

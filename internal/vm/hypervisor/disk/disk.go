@@ -8,6 +8,7 @@ package disk
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -175,6 +176,27 @@ func (l *Lock) Release() error {
 		return nil
 	}
 	return l.file.Close()
+}
+
+// maxWritten is the length of what Read reads.
+const maxWritten = 1 << 10
+
+// Write replaces what the file of the lock says. It says nothing after a crash in between, or at first.
+func (l *Lock) Write(text string) error {
+	err := l.file.Truncate(0)
+	if err == nil {
+		_, err = l.file.WriteAt([]byte(text), 0)
+	}
+	if err == nil {
+		err = l.file.Sync()
+	}
+	return err
+}
+
+// Read returns what the file of the lock says.
+func (l *Lock) Read() (string, error) {
+	text, err := io.ReadAll(io.NewSectionReader(l.file, 0, maxWritten))
+	return string(text), err
 }
 
 // Device returns the open file that has the lock of a device; nil if it is that of a file. A process that inherits it

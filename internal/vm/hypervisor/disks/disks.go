@@ -48,10 +48,11 @@ func (d Disk) Named(err error) error {
 	return err
 }
 
-// Set is all disks of a VM. It is used by one goroutine, but for Sizes.
+// Set is all disks of a VM. It is used by one goroutine after the other, but for Sizes.
 type Set struct {
-	all   []Disk
-	locks []*disk.Lock
+	all    []Disk
+	locks  []*disk.Lock
+	shared bool
 }
 
 // New returns the disks of a specification. root is the file of the root disk, and data those of the data disks, by name.
@@ -71,7 +72,7 @@ func New(spec *vmpb.VMSpec, root string, data map[string]string) *Set {
 			Device: mustBeDevice(further.GetPath()),
 		})
 	}
-	return &Set{all: all}
+	return &Set{all: all, shared: spec.GetRootDiskShared()}
 }
 
 // mustBeDevice reports whether a path of a specification is that of a device.
@@ -207,16 +208,18 @@ func (s *Set) MakeBlank(sizes []*vmpb.DiskSize) error {
 	return nil
 }
 
-// Attach gives the disks, which are there, to the machine that is to be started.
+// Attach gives the disks, which are there, to the machine that is to be started. The machine of shared ones inherits no lock, as
+// that could not be let go before its end; and it does not use its host's cache, which no other host sees.
 func (s *Set) Attach(to *qemu.Disks) error {
 	to.Data, to.Locks = nil, nil
 	for _, lock := range s.locks {
-		if device := lock.Device(); device != nil {
+		if device := lock.Device(); device != nil && !s.shared {
 			to.Locks = append(to.Locks, device)
 		}
 	}
 	for _, d := range s.all {
 		at, err := qemu.DiskAt(d.Path)
+		at.Direct = s.shared
 		switch {
 		case err != nil:
 			return d.Named(err)

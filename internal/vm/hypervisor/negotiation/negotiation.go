@@ -24,9 +24,9 @@ type Machine struct {
 	Hardware string
 	// DiskBytes is the size of the source's root disk. Ignored for a target.
 	DiskBytes uint64
-	// SharedDisk reports whether both sides have the same root disk attached.
+	// SharedDisk reports whether both sides have the same disks attached. None of them travels then.
 	SharedDisk bool
-	// DataDisks are the disks beside the root disk, in the order of the guest's bus. They travel with it.
+	// DataDisks are the disks beside the root disk, in the order of the guest's bus. They travel if it does.
 	DataDisks []DataDisk
 }
 
@@ -39,7 +39,7 @@ type DataDisk struct {
 }
 
 // Offer returns the protocols of a source, the best first. The memory's channel is always
-// encrypted; so is the disks', and the disks travel with the VM unless the root disk is shared.
+// encrypted; so is the disks', and the disks travel with the VM unless they are shared.
 //
 // QEMU's own block migration (qmeu_block) is not offered: with a large disk it has been
 // measured to end before all was copied.
@@ -53,7 +53,11 @@ func Offer(source Machine) []*vmpb.MigrationProtocol {
 		nbd.ConstraintDiskBytes = source.DiskBytes
 	}
 	for _, disk := range source.DataDisks {
-		nbd.ConstraintDataDisks = append(nbd.ConstraintDataDisks, &vmpb.DiskSize{Name: disk.Name, Bytes: disk.Bytes})
+		size := &vmpb.DiskSize{Name: disk.Name}
+		if !source.SharedDisk {
+			size.Bytes = disk.Bytes
+		}
+		nbd.ConstraintDataDisks = append(nbd.ConstraintDataDisks, size)
 	}
 	return []*vmpb.MigrationProtocol{{Kind: &vmpb.MigrationProtocol_QemuNbd{QemuNbd: nbd}}}
 }
@@ -137,15 +141,12 @@ func chooseNBD(offered *vmpb.MigrationProtocol_QemuNBD, target Machine) (chosen 
 // same order are accepted: one that is missing would be lost, and one too many would be blank.
 func chooseDataDisks(offered []*vmpb.DiskSize, block bool, target Machine) (chosen []*vmpb.DiskSize, reason string) {
 	same := slices.EqualFunc(offered, target.DataDisks, func(a *vmpb.DiskSize, b DataDisk) bool { return a.GetName() == b.Name })
-	switch {
-	case !same:
+	if !same {
 		return nil, fmt.Sprintf("the data disks are %s at the source, and would be %s here", names(offered, (*vmpb.DiskSize).GetName),
 			names(target.DataDisks, func(disk DataDisk) string { return disk.Name }))
-	case len(offered) > 0 && !block:
-		return nil, "the data disks would be lost, since no disk travels with the VM"
 	}
 	for _, disk := range offered {
-		if disk.GetBytes() == 0 {
+		if block && disk.GetBytes() == 0 {
 			return nil, "the size of data disk " + disk.GetName() + " is missing"
 		}
 		chosen = append(chosen, &vmpb.DiskSize{Name: disk.GetName(), Bytes: disk.GetBytes()})

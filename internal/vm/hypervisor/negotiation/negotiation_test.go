@@ -28,6 +28,13 @@ func with(names ...string) Machine {
 	return target
 }
 
+// sharing is with where both sides have the same disks.
+func sharing(names ...string) Machine {
+	machine := with(names...)
+	machine.SharedDisk = true
+	return machine
+}
+
 func qemu(block bool) *vmpb.MigrationProtocol {
 	return &vmpb.MigrationProtocol{Kind: &vmpb.MigrationProtocol_QmeuBlock{
 		QmeuBlock: &vmpb.MigrationProtocol_Qemu{ConstraintWithBlockmigration: block},
@@ -62,7 +69,10 @@ func TestChoose(t *testing.T) {
 		"none at the source":            {Offer(own), with("logs"), nil},
 		"none at the target":            {Offer(more), own, nil},
 		"a data disk without a size":    {offered(func(p *vmpb.MigrationProtocol_QemuNBD) { p.ConstraintDataDisks[1].Bytes = 0 }), with("logs", "db"), nil},
-		"data disks and a shared one":   {Offer(Machine{Hardware: hardware, SharedDisk: true, DataDisks: more.DataDisks}), Machine{Hardware: hardware, SharedDisk: true, DataDisks: more.DataDisks}, nil},
+		"shared data disks":             {Offer(sharing("logs", "db")), sharing("logs", "db"), Offer(sharing("logs", "db"))[0]},
+		"shared ones, one is missing":   {Offer(sharing("logs", "db")), sharing("logs"), nil},
+		"shared ones for own ones":      {Offer(sharing("logs", "db")), with("logs", "db"), nil},
+		"own ones for shared ones":      {Offer(more), sharing("logs", "db"), nil},
 		"the second":                    {append([]*vmpb.MigrationProtocol{qemu(true), {}}, Offer(own)...), own, Offer(own)[0]},
 		"nothing":                       {nil, own, nil},
 		"an unknown one":                {[]*vmpb.MigrationProtocol{{}}, own, nil},
@@ -146,6 +156,11 @@ func TestVerify(t *testing.T) {
 	}
 	if _, err := Verify(Offer(more), all("a", "b")); err != nil {
 		t.Errorf("a good answer for data disks: %v", err)
+	}
+	answer := Offer(sharing("logs", "db"))[0]
+	answer.GetQemuNbd().NegotiatedEndpoint = "tcp:192.0.2.3:45123"
+	if _, err := Verify(Offer(sharing("logs", "db")), answer); err != nil {
+		t.Errorf("a good answer for shared disks: %v", err)
 	}
 	for name, exports := range map[string][]string{
 		"no place": nil, "one place": {"a"}, "three places": {"a", "b", "c"}, "one place for two": {"a", "a"},

@@ -158,6 +158,9 @@ func blockNode(name string, disk Disk, options object) object {
 		file = object{"driver": "nbd", "server": unixAddress(disk.Served.Socket), "export": disk.Served.Export}
 	}
 	node := object{"driver": "raw", "node-name": name, "file": file}
+	if disk.Direct {
+		node["cache"], file["cache"] = object{"direct": true}, object{"direct": true}
+	}
 	for key, value := range options {
 		node[key], file[key] = value, value
 	}

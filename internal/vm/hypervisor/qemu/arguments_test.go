@@ -27,7 +27,7 @@ func everything() Config {
 		Disks: Disks{
 			Root: Disk{Path: "/dev/disk/root", Block: true},
 			Seed: Disk{Path: "/run/vm/seed.iso"},
-			Data: []DataDisk{{Disk: Disk{Path: "/data/logs/disk.img"}, Serial: "logs"}, {Disk: Disk{Path: "/data/db/disk.img"}, Serial: "db"}},
+			Data: []DataDisk{{Disk: Disk{Path: "/data/logs/disk.img"}, Serial: "logs"}, {Disk: Disk{Path: "/data/db/disk.img", Direct: true}, Serial: "db"}},
 		},
 		Kernel: &Kernel{Path: "/boot/vmlinux", Initrd: "/boot/initrd", Cmdline: "console=ttyS0 quiet"},
 		Network: &UserNetwork{

@@ -79,6 +79,9 @@ type Disk struct {
 	Path string
 	// Block reports whether Path is a block device.
 	Block bool
+	// Direct reports whether QEMU goes past the host's cache, which another host does not see. The file system of a file
+	// must be able to do that.
+	Direct bool
 	// Served is where the disk is served, instead of Path. Zero: it is not.
 	Served Served
 }

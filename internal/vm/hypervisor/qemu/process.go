@@ -53,6 +53,7 @@ type Process struct {
 	console *Console
 	agent   net.Conn
 	folder  *os.File // with the sockets of a migration; nil: none
+	disks   []string // the nodes that the guest can write to
 
 	events observer
 	done   chan struct{}
@@ -75,6 +76,10 @@ func Start(ctx context.Context, program string, config Config) (*Process, error)
 	}
 	p := &Process{
 		name: config.Name, stderr: &tail{limit: stderrLimit}, events: newObserver(), done: make(chan struct{}),
+		disks: []string{rootNode},
+	}
+	for _, disk := range config.Disks.Data {
+		p.disks = append(p.disks, dataNode(disk.Serial))
 	}
 	if err = p.openFolder(config.Sockets); err == nil {
 		err = p.spawn(exec.Command(program, arguments(config)...), p.inheritance(sockets, config.Disks.Locks))

@@ -21,21 +21,13 @@ func (p *Process) Receive(ctx context.Context, exports []Export) error {
 	if len(exports) == 0 {
 		return nil
 	}
-	err = p.monitor.Execute(ctx, "nbd-server-start", object{
-		"addr": object{"type": "unix", "data": object{"path": DiskSocket.path()}},
-	}, nil)
-	if err != nil {
-		return err
-	}
+	var served []object
 	for _, export := range exports {
-		err := p.monitor.Execute(ctx, "block-export-add", object{
+		served = append(served, object{
 			"type": "nbd", "id": export.mirror(), "node-name": export.node(), "name": export.Name, "writable": true,
-		}, nil)
-		if err != nil {
-			return err
-		}
+		})
 	}
-	return nil
+	return p.export(ctx, served)
 }
 
 // Received waits until QEMU has loaded the other machine's state. That is no proof that the other

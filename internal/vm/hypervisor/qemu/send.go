@@ -94,7 +94,7 @@ func (p *Process) Finish(ctx context.Context, to Destination) error {
 }
 
 // Abandon ends a migration that did not succeed, or is not wanted any more. QEMU continues a guest
-// that it has stopped for it, unless Finish has succeeded: then Cont does. The sockets
+// that it has stopped for it, unless Finish has succeeded: then Cont does, and until then it has its disks. The sockets
 // must be closed before: QEMU may wait for them with all it does.
 func (p *Process) Abandon(ctx context.Context) error {
 	if err := p.monitor.Execute(ctx, "migrate_cancel", nil, nil); err != nil {
@@ -104,8 +104,11 @@ func (p *Process) Abandon(ctx context.Context) error {
 		info, err := p.queryMigration(ctx)
 		return info.Status.over(), err
 	})
-	if err != nil {
-		return err
+	if err == nil {
+		err = p.abandonMirrors(ctx)
 	}
-	return p.abandonMirrors(ctx)
+	if state, _ := p.State(ctx); err == nil && state.Status == Left {
+		err = p.Activate(ctx)
+	}
+	return err
 }

@@ -1,0 +1,142 @@
+package hypervisor_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
+	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+)
+
+// holdPoint is where a source stops in a migration: its guest is stopped, and there is no commit yet.
+type holdPoint string
+
+const (
+	// holdBefore is before the rest of the copy.
+	holdBefore holdPoint = "before the rest"
+	// holdAfter is after it: QEMU has sent all, and writes to no disk any more.
+	holdAfter holdPoint = "after the rest"
+)
+
+// holding starts machines that stop there for ever. A file says that they have.
+type holding struct {
+	hypervisor.QEMU
+	at   holdPoint
+	mark string
+}
+
+// Start implements hypervisor.Starter.
+func (h holding) Start(ctx context.Context, config qemu.Config) (hypervisor.Machine, error) {
+	machine, err := h.QEMU.Start(ctx, config)
+	if err != nil || h.at == "" {
+		return machine, err
+	}
+	return held{machine, h}, nil
+}
+
+type held struct {
+	hypervisor.Machine
+	holding
+}
+
+// Finish stops before or after that of the machine.
+func (h held) Finish(ctx context.Context, to qemu.Destination) error {
+	if h.at == holdAfter {
+		if err := h.Machine.Finish(ctx, to); err != nil {
+			return err
+		}
+	}
+	if err := os.WriteFile(h.mark, nil, 0o600); err != nil {
+		return err
+	}
+	<-ctx.Done()
+	return context.Cause(ctx)
+}
+
+// awaitHeld waits until a member has stopped.
+func (m *member) awaitHeld() {
+	m.t.Helper()
+	late := time.After(waitTimeout)
+	for {
+		if _, err := os.Stat(filepath.Join(m.root, "held")); err == nil {
+			return
+		}
+		m.lives()
+		select {
+		case <-time.After(10 * time.Millisecond): // another process writes the file
+		case <-late:
+			m.t.Fatalf("%s does not stop its guest", m.pod)
+		}
+	}
+}
+
+// The source dies while its guest is stopped, and has not committed: the target does not run it, and it starts again from
+// disks that have all that it wrote, of one moment.
+func TestRealSourceDiesBetween(t *testing.T) {
+	for name, shared := range map[string]bool{"disks that are copied": false, "shared disks": true} {
+		for _, at := range []holdPoint{holdBefore, holdAfter} {
+			t.Run(name+", "+string(at), func(t *testing.T) {
+				h := newHousehold(t)
+				h.shared, h.hold = shared, at
+				source := h.source()
+				here := source.counts()
+				here.numbers(100)
+				target := h.moves("web-2")
+				source.awaitHeld()
+				source.kill()
+				target.ends(vmpb.EndNotArrived)
+				if holder := h.controller.Holder(); holder.GetPodName() != "web-1" {
+					t.Errorf("%v is authoritative", holder)
+				}
+				here.toTheEnd()
+				source.wantAll(here.last)
+				h.startsAgain(source)
+			})
+		}
+	}
+}
+
+// The rest of the copy takes too long: the guest goes on at the source, whose QEMU has its disks again.
+func TestRealRestTakesTooLong(t *testing.T) {
+	for name, test := range map[string]struct {
+		shared bool
+		at     holdPoint
+	}{
+		"shared disks, before the rest":         {true, holdBefore},
+		"shared disks, after the rest":          {true, holdAfter},
+		"disks that are copied, after the rest": {false, holdAfter},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHousehold(t)
+			h.shared, h.hold, h.departure.Rest = test.shared, test.at, time.Second
+			source := h.source()
+			here := source.counts()
+			here.numbers(100)
+			target := h.moves("web-2")
+			h.awaitPhase(failed)
+			h.controller.Change(func(a *authority) { a.migrate = false })
+			target.ends(vmpb.EndNotArrived)
+			here.numbers(300)
+			source.kill()
+			here.toTheEnd()
+			source.wantAll(here.last)
+		})
+	}
+}
+
+// startsAgain starts another hypervisor with the disks of one that has ended.
+func (h *household) startsAgain(before *member) {
+	h.t.Helper()
+	h.hold = ""
+	h.controller.Decide("web-9")
+	again := h.start("web-9", vmpb.VMSpec_SM_RUN, func(m *member) { m.disk, m.data = before.disk, before.data })
+	console := again.counts()
+	console.numbers(100)
+	again.kill()
+	console.toTheEnd()
+	again.wantAll(console.last)
+}

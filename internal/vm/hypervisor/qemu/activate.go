@@ -1,0 +1,33 @@
+package qemu
+
+import "context"
+
+// Activate has a machine whose guest does not run take its disks, with their locks, as Cont does. One that has sent its guest, or has
+// received one whose disks were not copied, has let them go: QEMU 7.2 ends with an assertion if it is to resize such a disk, or to
+// send the guest on. Nothing changes if the machine has its disks.
+//
+// QEMU has no command for that. It does it for a disk that is exported.
+func (p *Process) Activate(ctx context.Context) error {
+	var exports []object
+	for _, node := range p.disks {
+		exports = append(exports, object{"type": "nbd", "id": "activate-" + node, "node-name": node, "name": node, "writable": false})
+	}
+	err := p.export(ctx, exports)
+	if err == nil {
+		err = p.CloseExports(ctx)
+	}
+	return err
+}
+
+// export serves disks on DiskSocket.
+func (p *Process) export(ctx context.Context, exports []object) error {
+	err := p.monitor.Execute(ctx, "nbd-server-start", object{
+		"addr": object{"type": "unix", "data": object{"path": DiskSocket.path()}},
+	}, nil)
+	for _, export := range exports {
+		if err == nil {
+			err = p.monitor.Execute(ctx, "block-export-add", export, nil)
+		}
+	}
+	return err
+}

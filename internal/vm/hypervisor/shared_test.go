@@ -1,0 +1,349 @@
+package hypervisor_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/disk"
+	"github.com/millwright-dev/millwright/internal/vm/lease"
+	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+	"github.com/millwright-dev/millwright/test/blockdev"
+)
+
+func newSharedHousehold(t *testing.T) *household {
+	t.Helper()
+	h := newHousehold(t)
+	h.shared = true
+	return h
+}
+
+// wantLocked looks whether a process has the locks of all disks.
+func (m *member) wantLocked() {
+	m.t.Helper()
+	for _, path := range append([]string{m.disk}, m.data["logs"], m.data["db"]) {
+		lock, err := disk.Acquire(path)
+		if !errors.Is(err, disk.ErrLocked) {
+			m.t.Errorf("%s: error = %v, want ErrLocked", path, err)
+		}
+		_ = lock.Release()
+	}
+}
+
+// TestRealSharedMigration moves a guest to hypervisors with the same disks. Whoever asks for the authority has their locks, and so
+// has who runs the guest.
+func TestRealSharedMigration(t *testing.T) {
+	h := newSharedHousehold(t)
+	here := h.source()
+	console := here.counts()
+	console.numbers(100)
+	var asked atomic.Int64
+	h.controller.Change(func(a *authority) {
+		a.before = func(*vmpb.HypervisorID) error {
+			asked.Add(1)
+			h.first.wantLocked() // all have its disks
+			return nil
+		}
+	})
+	for _, pod := range []string{"web-2", "web-3", "web-4"} {
+		there := h.moves(pod)
+		console.toTheEnd()
+		stopped := console.at
+		here.ends(vmpb.EndTerminated)
+		here, console = there, console.goesOnIn(there)
+		console.numbers(1)
+		t.Logf("the guest stood still for %v", console.at.Sub(stopped))
+		console.numbers(100)
+		here.wantLocked()
+	}
+	here.kill()
+	here.wantAll(console.last)
+	if asked.Load() < 3 {
+		t.Errorf("the authority was asked for %d times", asked.Load())
+	}
+	h.startsAgain(here)
+}
+
+// TestRealSharedDevices is that for block devices, with leases, as their lock is that of one host.
+func TestRealSharedDevices(t *testing.T) {
+	h := newSharedHousehold(t)
+	h.leases(lease.MinDuration)
+	guest, err := os.ReadFile(filepath.Join("testdata", "scribes.img"))
+	must(t, err)
+	here := h.start("web-1", vmpb.VMSpec_SM_RUN, func(m *member) {
+		device(t, &m.disk, int64(h.size), guest)
+		path := ""
+		device(t, &path, int64(h.data[0].GetBytes()), nil)
+		m.data["logs"] = path
+	})
+	console := here.counts()
+	for _, pod := range []string{"web-2", "web-3"} {
+		console.numbers(100)
+		there := h.target(pod)
+		h.names(func(int) *member { return there })
+		h.controller.Change(func(a *authority) { a.migrate = true })
+		console.toTheEnd()
+		here.ends(vmpb.EndTerminated)
+		here, console = there, console.goesOnIn(there)
+		console.numbers(100)
+		if _, err := disk.Acquire(blockdev.Node(t, here.disk)); !errors.Is(err, disk.ErrLocked) {
+			t.Errorf("error = %v, want ErrLocked", err)
+		}
+	}
+	here.kill()
+	console.toTheEnd()
+	here.wantAll(console.last)
+	lock, err := disk.Acquire(here.disk)
+	must(t, err)
+	must(t, lock.Release())
+}
+
+// While the guest runs, whoever of the two dies, it goes on at the source, or starts again from the same disks.
+func TestRealSharedDeathInTheCopy(t *testing.T) {
+	for name, dies := range map[string]string{"source": "web-1", "target": "web-2"} {
+		t.Run(name, func(t *testing.T) {
+			h := newSharedHousehold(t)
+			h.bandwidth = 1 << 20
+			source := h.source()
+			here := source.counts()
+			here.numbers(100)
+			target := h.moves("web-2")
+			h.awaitPhase(copying)
+			if dies == "web-1" {
+				source.kill()
+				target.ends(vmpb.EndNotArrived)
+				here.toTheEnd()
+				source.wantAll(here.last)
+				h.startsAgain(source)
+				return
+			}
+			target.kill()
+			h.awaitPhase(failed)
+			here.numbers(100)
+			source.wantLocked()
+			h.bandwidth = 0
+			h.goesOn(source, here)
+		})
+	}
+}
+
+// After the commit the guest goes on where the controller says, whoever dies.
+func TestRealSharedDeathAfterTheCommit(t *testing.T) {
+	for name, dies := range map[string]string{"source": "web-1", "target": "web-2", "both": "both"} {
+		t.Run(name, func(t *testing.T) {
+			h := newSharedHousehold(t)
+			h.departure.Switchover = waitTimeout
+			if dies == "web-2" {
+				h.departure.Switchover = 2 * time.Second
+			}
+			asked, release := h.holdSwitchovers()
+			source := h.source()
+			here := source.counts()
+			here.numbers(100)
+			target := h.moves("web-2")
+			<-asked
+			if dies != "web-2" {
+				source.kill()
+			}
+			if dies != "web-1" {
+				target.kill()
+			}
+			release()
+			switch dies {
+			case "both":
+				here.toTheEnd()
+				source.wantAll(here.last)
+				h.startsAgain(source)
+			case "web-1":
+				here.toTheEnd()
+				there := here.goesOnIn(target)
+				there.numbers(100)
+				target.kill()
+				there.toTheEnd()
+				target.wantAll(there.last)
+			default:
+				h.awaitReturn(source)
+				here.numbers(100)
+				source.wantLocked()
+				h.goesOn(source, here)
+			}
+		})
+	}
+}
+
+// The authority alone lets no source run its guest again: another process has one of the disks, until it lets that go.
+func TestRealSourceWaitsForItsDisks(t *testing.T) {
+	h := newSharedHousehold(t)
+	h.departure.Switchover, h.timing.LockRetry = 2*time.Second, 50*time.Millisecond
+	asked, release := h.holdSwitchovers()
+	source := h.source()
+	here := source.counts()
+	here.numbers(100)
+	target := h.moves("web-2")
+	<-asked
+	target.kill()
+	lock, err := disk.Acquire(source.data["db"])
+	must(t, err)
+	release()
+	h.awaitCause(vmpb.ReportStateRequest_CAUSE_DISK_LOCKED)
+	if holder := h.controller.Holder(); holder.GetPodName() != "web-1" {
+		t.Errorf("%v is authoritative", holder)
+	}
+	must(t, lock.Release())
+	h.awaitReturn(source)
+	here.numbers(100)
+	h.goesOn(source, here)
+}
+
+// awaitCause waits until a guest does not run for a cause.
+func (h *household) awaitCause(want vmpb.ReportStateRequest_Cause) {
+	h.t.Helper()
+	ctx, cancel := context.WithTimeout(h.t.Context(), waitTimeout)
+	defer cancel()
+	_, err := h.controller.AwaitReport(ctx, func(report *vmpb.ReportStateRequest) bool { return report.GetCause() == want })
+	must(h.t, err)
+}
+
+// A source and a target of which one has the disk for itself refuse each other, and the guest runs on.
+func TestRealSharedAndOwnDisks(t *testing.T) {
+	for name, shared := range map[string]bool{"the source's": true, "the target's": false} {
+		t.Run(name, func(t *testing.T) {
+			h := newHousehold(t)
+			h.shared = shared
+			source := h.source()
+			here := source.counts()
+			here.numbers(100)
+			h.shared = !shared
+			target := h.target("web-2")
+			h.names(func(question int) *member {
+				if question > 0 {
+					return nil
+				}
+				return target
+			})
+			h.controller.Change(func(a *authority) { a.migrate = true })
+			report := h.awaitPhase(failed)
+			h.controller.Change(func(a *authority) { a.migrate = false })
+			t.Logf("it failed for: %s", report.GetMigration().GetMessage())
+			here.numbers(100)
+			source.lives()
+			target.lives()
+			source.kill()
+			here.toTheEnd()
+			source.wantAll(here.last)
+		})
+	}
+}
+
+// A target whose disk is not there does not make another one.
+func TestRealSharedDiskIsNotThere(t *testing.T) {
+	h := newSharedHousehold(t)
+	source := h.source()
+	here := source.counts()
+	here.numbers(100)
+	missing := ""
+	target := h.start("web-2", vmpb.VMSpec_SM_INCOMING_MIGRATION, func(m *member) {
+		missing = filepath.Join(m.root, "missing")
+		m.data["db"] = missing
+	})
+	h.names(func(question int) *member {
+		if question > 0 {
+			return nil
+		}
+		return target
+	})
+	h.controller.Change(func(a *authority) { a.migrate = true })
+	h.awaitPhase(failed)
+	h.controller.Change(func(a *authority) { a.migrate = false })
+	target.ends(vmpb.EndDiskLost)
+	if _, err := os.Stat(missing); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("there is a disk: %v", err)
+	}
+	here.numbers(100)
+}
+
+// Another hypervisor has had the disks after the commit: the memory of the guest does not fit them any more, and neither side
+// runs it, whatever the controller says.
+func TestRealSharedDisksWereUsed(t *testing.T) {
+	for name, dies := range map[string]bool{"before the target took them": false, "before the source took them back": true} {
+		t.Run(name, func(t *testing.T) {
+			h := newSharedHousehold(t)
+			h.timing.LockRetry = 50 * time.Millisecond
+			h.departure.Switchover = 2 * time.Second
+			source := h.source()
+			here := source.counts()
+			here.numbers(100)
+			use := func() {
+				lock, err := disk.Acquire(source.disk)
+				must(t, err)
+				must(t, lock.Write("web-3/1"))
+				must(t, lock.Release())
+			}
+			if dies {
+				asked, release := h.holdSwitchovers()
+				target := h.moves("web-2")
+				<-asked
+				target.kill()
+				use()
+				release()
+			} else {
+				must(t, os.WriteFile(source.disk+".lock", []byte("web-3/1"), 0o600)) // locks do not keep from that
+				target := h.moves("web-2")
+				target.ends(vmpb.EndDiskLocked)
+			}
+			here.toTheEnd()
+			source.ends(vmpb.EndDiskLocked)
+			source.wantAll(here.last)
+			h.startsAgain(source)
+		})
+	}
+}
+
+// A guest that is held moves from one to the other as well, is taken back, and grows. It goes on in the end, and moves again.
+func TestRealHeldGuestMoves(t *testing.T) {
+	h := newSharedHousehold(t)
+	h.departure.Switchover = 2 * time.Second
+	here := h.source()
+	console := here.counts()
+	console.numbers(100)
+	h.controller.Answer(leasePaused())
+	h.awaitState(vmpb.ReportStateRequest_STATE_PAUSED)
+	for _, pod := range []string{"web-2", "web-3"} {
+		there := h.moves(pod)
+		here.ends(vmpb.EndTerminated)
+		here = there
+	}
+	console.toTheEnd()
+
+	asked, release := h.holdSwitchovers()
+	target := h.moves("web-4")
+	<-asked
+	target.kill()
+	release()
+	// When it has the guest again:
+	h.growHeld(&vmpb.DiskSize{Name: "logs", Bytes: scribeDisk + 5<<20})
+	h.controller.Answer(leaseOK())
+	console = console.goesOnIn(here)
+	console.numbers(100)
+	last := h.moves("web-5") // QEMU would not send it before it was continued
+	console.toTheEnd()
+	here.ends(vmpb.EndTerminated)
+	there := console.goesOnIn(last)
+	there.numbers(100)
+	last.kill()
+	there.toTheEnd()
+	last.wantAll(there.last)
+}
+
+// awaitState waits until a member reports a state.
+func (h *household) awaitState(want vmpb.ReportStateRequest_State) {
+	h.t.Helper()
+	ctx, cancel := context.WithTimeout(h.t.Context(), waitTimeout)
+	defer cancel()
+	_, err := h.controller.AwaitReport(ctx, func(report *vmpb.ReportStateRequest) bool { return report.GetState() == want })
+	must(h.t, err)
+}

@@ -1,0 +1,74 @@
+package termination
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+)
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestLeave(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "termination-log")
+	for reason, want := range map[string]int{
+		vmpb.EndGuestShutdown: 0, vmpb.EndTerminated: 0, vmpb.EndStopped: 0,
+		vmpb.EndInvalidSpec: 1, vmpb.EndQEMUFailed: 1, vmpb.EndInternal: 1, "": 1, "Future": 1,
+	} {
+		// The second time the file is there, and holds more.
+		for _, message := range []string{"a sentence", ""} {
+			left := vmpb.Termination{Reason: reason, Message: message}
+			code, err := Leave(path, left)
+			must(t, err)
+			if code != want {
+				t.Errorf("exit code of %q is %d, want %d", reason, code, want)
+			}
+			if got := readTermination(t, path); got != left {
+				t.Errorf("left %+v, found %+v", left, got)
+			}
+		}
+	}
+}
+
+func readTermination(t *testing.T, path string) (termination vmpb.Termination) {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	must(t, err)
+	if len(text) > 4096 {
+		t.Errorf("%d bytes are more than Kubernetes reads", len(text))
+	}
+	must(t, json.Unmarshal(text, &termination))
+	return termination
+}
+
+func TestLongMessagesAreCut(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "termination-log")
+	for name, text := range map[string]string{
+		"plain": "x", "quotes": `"`, "letters of two bytes": "ä", "not UTF-8": "\xffx", "control": "\x01",
+	} {
+		message := strings.Repeat(text, 20_000)
+		_, err := Leave(path, vmpb.Termination{Reason: vmpb.EndQEMUFailed, Message: message})
+		must(t, err)
+		got := readTermination(t, path)
+		if got.Reason != vmpb.EndQEMUFailed || len(got.Message) < 500 || !utf8.ValidString(got.Message) {
+			t.Errorf("%s: %d bytes are left of the message", name, len(got.Message))
+		}
+	}
+}
+
+func TestTerminationThatCannotBeLeft(t *testing.T) {
+	code, err := Leave(filepath.Join(t.TempDir(), "nothing", "log"), vmpb.Termination{Reason: vmpb.EndStopped})
+	if !errors.Is(err, os.ErrNotExist) || code != 0 {
+		t.Errorf("%d, %v; want the right exit code and ErrNotExist", code, err)
+	}
+}
