@@ -44,7 +44,7 @@ func TestSharedDisks(t *testing.T) {
 			}
 			w.wantMigratable("a", metav1.ConditionTrue, migration.NoObstacle)
 			w.evict(pod)
-			answers := source.ask()
+			source.ask()
 			first := w.awaitTarget("a", "")
 			w.wantSameDisks(pod, first)
 			w.end(first, left(vmpb.EndQEMUFailed, "it died"))
@@ -53,7 +53,7 @@ func TestSharedDisks(t *testing.T) {
 			source = w.hypervisor("a", pod, 1)
 			w.wantStatus(source.lease(), vmpb.RunLeaseUpdate_STATUS_OK)
 			source.report(vmpb.ReportStateRequest_STATE_RUNNING, func(r *vmpb.ReportStateRequest) { r.ImagePrepared, r.CanMigrate = true, true })
-			answers = source.ask()
+			answers := source.ask()
 			w.wantSameDisks(pod, second)
 			target, _ := w.target("a", second, 2)
 			w.wantMigrate(answers, second)
