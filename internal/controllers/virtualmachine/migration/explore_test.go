@@ -403,10 +403,7 @@ func (g guards) do(w *world) {
 	switch w.op.kind {
 	case "create", "create target":
 		if p.life == none || p.life == gone {
-			*p = pod{alive, w.op.from.claim, w.op.from.data}
-			if w.op.kind == "create target" && !w.shared {
-				p.claim, p.data = w.op.name, dataClaim(w.op.name)
-			}
+			*p = w.created()
 		}
 	case "create claim":
 		w.claims[i].root = true
@@ -433,6 +430,14 @@ func (g guards) do(w *world) {
 			w.status = w.op.to
 		}
 	}
+}
+
+// created returns the Pod that was decided: a target has claims of its own, unless they are shared.
+func (w *world) created() pod {
+	if w.op.kind == "create target" && !w.shared {
+		return pod{alive, w.op.name, dataClaim(w.op.name)}
+	}
+	return pod{alive, w.op.from.claim, w.op.from.data}
 }
 
 var (
