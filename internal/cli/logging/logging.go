@@ -3,6 +3,7 @@ package logging
 
 import (
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 
@@ -59,22 +60,30 @@ func withoutBodies(_ []string, attr slog.Attr) slog.Attr {
 	return attr
 }
 
-// filter drops an error that is none: whenever a manager stops, controller-runtime logs the
-// leadership that it has released as lost.
+// filter has errors that are none not be errors: whenever a manager stops, controller-runtime logs the leadership that it has
+// released as lost, which is dropped; and what was under way says that it was cancelled, as client-go of the renewal of a
+// lease, which becomes an information.
 type filter struct{ slog.Handler }
 
 func (h filter) Handle(ctx context.Context, record slog.Record) error {
-	released := false
-	if record.Message == "error received after stop sequence was engaged" {
-		record.Attrs(func(attr slog.Attr) bool {
-			released = attr.Value.String() == "leader election lost"
-			return !released
-		})
-	}
-	if released {
+	err := errorOf(record)
+	switch {
+	case err == nil:
+	case record.Message == "error received after stop sequence was engaged" && err.Error() == "leader election lost":
 		return nil
+	case errors.Is(err, context.Canceled):
+		record.Level = min(record.Level, slog.LevelInfo)
 	}
 	return h.Handler.Handle(ctx, record)
+}
+
+// errorOf returns the error that a record is about; nil if it is about none.
+func errorOf(record slog.Record) (err error) {
+	record.Attrs(func(attr slog.Attr) bool {
+		err, _ = attr.Value.Any().(error)
+		return err == nil
+	})
+	return err
 }
 
 func (h filter) WithAttrs(attrs []slog.Attr) slog.Handler { return filter{h.Handler.WithAttrs(attrs)} }

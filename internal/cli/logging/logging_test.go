@@ -2,8 +2,10 @@ package logging
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -104,6 +106,26 @@ func TestEndIsQuiet(t *testing.T) {
 	log.Error(nil, stopping)
 	if got := strings.Count(out.String(), "\n"); got != 3 {
 		t.Errorf("%d of 3 real errors are said:\n%s", got, &out)
+	}
+}
+
+// TestCancelledIsNoError: what was under way at the end was cancelled, however deep that is in the error.
+func TestCancelledIsNoError(t *testing.T) {
+	var out bytes.Buffer
+	log, err := (&Flags{Format: "text"}).SetUp(&out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(klog.ClearLogger)
+	log.Error(fmt.Errorf("the rate limiter returned an error: %w", context.Canceled), "Error retrieving lease lock", "lock", "a/b")
+	log.Info("Failed to renew lease", "err", context.Canceled)
+	if said := out.String(); strings.Count(said, "level=INFO") != 2 || strings.Contains(said, "level=ERROR") {
+		t.Errorf("logged:\n%s", said)
+	}
+	out.Reset()
+	log.Error(context.DeadlineExceeded, "Error retrieving lease lock")
+	if said := out.String(); !strings.Contains(said, "level=ERROR") {
+		t.Errorf("logged:\n%s", said)
 	}
 }
 
