@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/conditions"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/ipam"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/migration"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
@@ -36,7 +37,7 @@ func (c *Controller) addFinalizer(ctx context.Context, p *pass) flow.Result {
 	if p.vm.Spec.UUID == "" {
 		p.vm.Spec.UUID = string(uuid.NewUUID())
 	}
-	if isNew && len(ipam.Of(p.vm)) == 0 && invalid(p.vm) == nil {
+	if isNew && len(ipam.Of(p.vm)) == 0 && conditions.Invalid(p.vm) == nil {
 		if addresses, err := c.addresses.Allocate(p.vm, c.holders(ctx)); err == nil {
 			annotateAddresses(p.vm, addresses)
 		}
@@ -70,7 +71,7 @@ func (c *Controller) assignAddresses(ctx context.Context, p *pass) flow.Result {
 	}
 	addresses, err := c.addresses.Allocate(p.vm, c.holders(ctx))
 	if unavailable, is := errors.AsType[*ipam.UnavailableError](err); is {
-		return p.blocked(causef(reasonAddress, "%v", unavailable))
+		return p.blocked(conditions.Causef(conditions.ReasonAddress, "%v", unavailable))
 	}
 	if err != nil {
 		return flow.Fail(err)
@@ -111,18 +112,18 @@ func (c *Controller) awaitUserData(ctx context.Context, p *pass) flow.Result {
 		return flow.Continue()
 	}
 	if from.SecretRef.Name == service.AuthoritySecret {
-		return p.blocked(causef(reasonUserDataMissing, "spec.userData.secretRef: secret %s is the VM controller's own", from.SecretRef.Name))
+		return p.blocked(conditions.Causef(conditions.ReasonUserDataMissing, "spec.userData.secretRef: secret %s is the VM controller's own", from.SecretRef.Name))
 	}
 	secret := &corev1.Secret{}
 	err := c.APIReader.Get(ctx, client.ObjectKey{Namespace: p.vm.Namespace, Name: from.SecretRef.Name}, secret)
 	if apierrors.IsNotFound(err) {
-		return p.missing(causef(reasonUserDataMissing, "spec.userData.secretRef: there is no secret %s", from.SecretRef.Name))
+		return p.missing(conditions.Causef(conditions.ReasonUserDataMissing, "spec.userData.secretRef: there is no secret %s", from.SecretRef.Name))
 	}
 	if err != nil {
 		return flow.Fail(fmt.Errorf("reading secret %s: %w", from.SecretRef.Name, err))
 	}
 	if _, found := secret.Data[podspec.UserDataKey(from)]; !found {
-		return p.missing(causef(reasonUserDataMissing, "spec.userData.secretRef: secret %s has no key %s", secret.Name, podspec.UserDataKey(from)))
+		return p.missing(conditions.Causef(conditions.ReasonUserDataMissing, "spec.userData.secretRef: secret %s has no key %s", secret.Name, podspec.UserDataKey(from)))
 	}
 	return flow.Continue()
 }
@@ -134,7 +135,7 @@ func (c *Controller) createPod(ctx context.Context, p *pass) flow.Result {
 	if err != nil {
 		return flow.Fail(err)
 	}
-	if served(live) && live.Generation != p.vm.Generation {
+	if podspec.Served(live) && live.Generation != p.vm.Generation {
 		return flow.Fail(errStale) // the disks are served that the spec had
 	}
 	pod, err := podspec.Pod(live, c.settings)
@@ -230,7 +231,7 @@ func (c *Controller) deletePods(ctx context.Context, p *pass) flow.Result {
 		if err := c.APIReader.List(ctx, list, client.InNamespace(p.vm.Namespace), ofVM(p.vm)); err != nil {
 			return flow.Fail(fmt.Errorf("listing pods: %w", err))
 		}
-		pods, p.servers = hypervisorsAndServers(ownedPods(p.vm, list))
+		pods, p.servers = podspec.HypervisorsAndServers(ownedPods(p.vm, list))
 	}
 	if len(pods) == 0 {
 		return flow.Continue()
@@ -258,18 +259,6 @@ const goneCheck = 30 * time.Second
 
 func ofVM(vm *v1alpha1.VirtualMachine) client.MatchingLabels {
 	return client.MatchingLabels{v1alpha1.LabelVM: vm.Name}
-}
-
-// hypervisorsAndServers returns the Pods of a VM by what they are.
-func hypervisorsAndServers(pods []*corev1.Pod) (hypervisors, servers []*corev1.Pod) {
-	for _, pod := range pods {
-		if podspec.IsDiskServer(pod) {
-			servers = append(servers, pod)
-		} else {
-			hypervisors = append(hypervisors, pod)
-		}
-	}
-	return hypervisors, servers
 }
 
 func ownedPods(vm *v1alpha1.VirtualMachine, list *corev1.PodList) []*corev1.Pod {

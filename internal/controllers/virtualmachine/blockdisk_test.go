@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/conditions"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
 	"github.com/millwright-dev/millwright/test/fixture"
 )
@@ -117,7 +118,7 @@ func TestVolumeModeStays(t *testing.T) {
 		vm.Spec.DataDisks = append(vm.Spec.DataDisks, dataDisk("logs", "1Gi", class))
 	})
 	w.remove(pod)
-	w.awaitReady("a", reasonUnsupported)
+	w.awaitReady("a", conditions.ReasonUnsupported)
 	w.change("a", func(vm *v1alpha1.VirtualMachine) { vm.Spec.DataDisks = vm.Spec.DataDisks[:1] })
 	w.awaitPod("a", pod.Name)
 }
@@ -144,7 +145,7 @@ func TestUnlockedDevices(t *testing.T) {
 			if got := podspec.UnlockedDevices(&vm.Spec); got != test.want {
 				t.Errorf("unlocked: %q, want %q", got, test.want)
 			}
-			if found := invalid(vm); (found != nil) != (test.want != "") || found != nil && found.reason != reasonUnsupported {
+			if found := conditions.Invalid(vm); (found != nil) != (test.want != "") || found != nil && found.Reason != conditions.ReasonUnsupported {
 				t.Errorf("the VM is refused: %+v", found)
 			}
 		})

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/conditions"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 	"github.com/millwright-dev/millwright/test/fixture"
 )
@@ -40,7 +41,7 @@ func (w *testEnv) runsWith(vm string, pod *corev1.Pod) {
 	h.report(vmpb.ReportStateRequest_STATE_RUNNING, func(r *vmpb.ReportStateRequest) {
 		r.ImagePrepared, r.Disks = true, w.sizesOf(pod)
 	})
-	w.awaitReady(vm, reasonRunning)
+	w.awaitReady(vm, conditions.ReasonRunning)
 }
 
 // sizesOf returns the disks of a Pod, as its hypervisor reports them.
@@ -210,7 +211,7 @@ func TestGrowth(t *testing.T) {
 		})
 	}
 	report(1<<30, 1<<30)
-	w.awaitReady("a", reasonRunning)
+	w.awaitReady("a", conditions.ReasonRunning)
 	if got := w.pending("a"); got != "" {
 		t.Errorf("at first: %s", got)
 	}
@@ -226,7 +227,7 @@ func TestGrowth(t *testing.T) {
 	})
 	w.eventually("what is pending", func() bool {
 		got := w.pending("a")
-		return strings.HasPrefix(got, reasonCannotGrow+": At its next start the virtual machine gets: CPUs: 4 instead of 2, memory: 1Gi instead of 512Mi, "+
+		return strings.HasPrefix(got, conditions.ReasonCannotGrow+": At its next start the virtual machine gets: CPUs: 4 instead of 2, memory: 1Gi instead of 512Mi, "+
 			"disk: 2Gi instead of 1Gi, data disk fixed: 3Gi instead of 1Gi, data disk logs: 5Gi instead of 1Gi. data disk fixed: the volume cannot grow: ")
 	})
 	requests := func(name string) string {
@@ -246,8 +247,8 @@ func TestGrowth(t *testing.T) {
 
 	// A spec with which it could not start harms no guest.
 	w.change("a", func(vm *v1alpha1.VirtualMachine) { resize(&vm.Spec.DataDisks[0].VolumeClaimTemplate, "8Pi") })
-	w.eventually("that is said", func() bool { return strings.HasPrefix(w.pending("a"), reasonInvalid+": ") })
-	if active := w.vm("a").Status.ActivePodName; active != pod.Name || w.ready("a") != reasonRunning {
+	w.eventually("that is said", func() bool { return strings.HasPrefix(w.pending("a"), conditions.ReasonInvalid+": ") })
+	if active := w.vm("a").Status.ActivePodName; active != pod.Name || w.ready("a") != conditions.ReasonRunning {
 		t.Errorf("pod %s, %s", active, w.ready("a"))
 	}
 }
@@ -291,7 +292,7 @@ func TestDisksRefused(t *testing.T) {
 	for name, disk := range map[string]v1alpha1.DataDisk{"zero": dataDisk("a", "0", ""), "absurd": dataDisk("a", "5Pi", "")} {
 		vm := fixture.VirtualMachine()
 		vm.Spec.DataDisks = []v1alpha1.DataDisk{disk}
-		if found := invalid(vm); found == nil || found.reason != reasonInvalid {
+		if found := conditions.Invalid(vm); found == nil || found.Reason != conditions.ReasonInvalid {
 			t.Errorf("%s: %+v", name, found)
 		}
 	}

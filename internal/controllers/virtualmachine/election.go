@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/conditions"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podstate"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
@@ -25,7 +26,7 @@ func (c *Controller) observePods(ctx context.Context, p *pass) flow.Result {
 	if err != nil {
 		return flow.Fail(fmt.Errorf("listing pods of %s: %w", p.vm.Name, err))
 	}
-	p.pods, p.servers = hypervisorsAndServers(ownedPods(p.vm, list))
+	p.pods, p.servers = podspec.HypervisorsAndServers(ownedPods(p.vm, list))
 	authority := p.vm.Status.VirtualMachineAuthority
 	if authority.ActivePodName == "" {
 		return flow.Continue()
@@ -75,13 +76,13 @@ func (c *Controller) elect(ctx context.Context, p *pass) flow.Result {
 		return flow.Continue()
 	}
 	if wait := c.awaitUnknownLease(p); wait > 0 {
-		p.cause = causef(v1alpha1.ReasonLeaseExpiring, "The status of the virtual machine was lost: a hypervisor may have a lease, until that has expired.")
+		p.cause = conditions.Causef(v1alpha1.ReasonLeaseExpiring, "The status of the virtual machine was lost: a hypervisor may have a lease, until that has expired.")
 		return flow.Wait(wait, "the end of unknown leases")
 	}
 	if len(candidates) == 0 {
 		return flow.Continue()
 	}
-	if served(p.vm) {
+	if podspec.Served(p.vm) {
 		return c.giveUp(ctx, p, candidates)
 	}
 	if slices.ContainsFunc(candidates, podspec.IsTarget) {

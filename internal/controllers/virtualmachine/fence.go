@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/conditions"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podstate"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )
@@ -23,7 +24,7 @@ const (
 	reasonOtherHost   = "OtherHost"
 	reasonHostAnswers = "HostAnswers"
 	reasonPodEnded    = "PodEnded"
-	// reasonFullLeases and reasonTerminating are others.
+	// conditions.ReasonFullLeases and conditions.ReasonTerminating are others.
 )
 
 // fenceFacts are what is known when a user says that a host is fenced.
@@ -44,11 +45,11 @@ func judgeFence(f fenceFacts) (reason, message string) {
 	case pod == "" || node == "" || strings.Contains(node, "/"):
 		return reasonMalformed, fmt.Sprintf("%q is not the name of a pod, a slash and the name of its node.", value)
 	case !f.vm.DeletionTimestamp.IsZero():
-		return reasonTerminating, "The virtual machine is being deleted: it starts nowhere."
+		return conditions.ReasonTerminating, "The virtual machine is being deleted: it starts nowhere."
 	case pod != f.vm.Status.ActivePodName:
 		return reasonOtherPod, fmt.Sprintf("Pod %s is not the hypervisor of this virtual machine, which is %q.", pod, f.vm.Status.ActivePodName)
 	case f.vm.Status.Lease != nil:
-		return reasonFullLeases, "The lease of the hypervisor expires by itself; then the virtual machine starts on another host."
+		return conditions.ReasonFullLeases, "The lease of the hypervisor expires by itself; then the virtual machine starts on another host."
 	case !podstate.Alive(f.pod):
 		return reasonPodEnded, fmt.Sprintf("Pod %s has ended: another hypervisor is started without that.", pod)
 	case node != f.pod.Spec.NodeName:

@@ -5,41 +5,33 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/conditions"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/migration"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podstate"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )
 
-// Reasons of the condition RestartNeeded.
-const (
-	reasonSpecChanged = "SpecChanged"
-	reasonCannotGrow  = "VolumeCannotGrow"
-)
-
 // growDisks enlarges the claims of a VM whose spec was changed while its hypervisor is alive, and then has that enlarge
 // the disks. While the VM migrates, its disks stay as they are.
 func (c *Controller) growDisks(ctx context.Context, p *pass) flow.Result {
-	if !podstate.Alive(p.active) || !podspec.Outdated(p.vm, p.active) || migration.UnderWay(&p.vm.Status) || invalid(p.vm) != nil {
+	if !podstate.Alive(p.active) || !podspec.Outdated(p.vm, p.active) || migration.UnderWay(&p.vm.Status) || conditions.Invalid(p.vm) != nil {
 		return flow.Continue()
 	}
 	growing, err := podspec.GrowingDisks(p.vm, p.active)
 	if err != nil {
 		return flow.Fail(err)
 	}
-	if served(p.vm) {
+	if podspec.Served(p.vm) {
 		if len(growing) > 0 {
-			p.noGrowth = causef(reasonCannotGrow, "Disks that a server serves grow when the virtual machine starts.")
+			p.noGrowth = conditions.Causef(conditions.ReasonCannotGrow, "Disks that a server serves grow when the virtual machine starts.")
 		}
 		return flow.Continue()
 	}
@@ -90,7 +82,7 @@ func (c *Controller) growClaim(ctx context.Context, p *pass, claim *corev1.Persi
 	claim.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: *resource.NewQuantity(disk.Bytes, resource.BinarySI)}
 	err := c.Client.Patch(ctx, claim, client.MergeFrom(before))
 	if apierrors.IsForbidden(err) || apierrors.IsInvalid(err) {
-		p.noGrowth = causef(reasonCannotGrow, "%s: the volume cannot grow: %s", podspec.DiskName(disk.Name), refusal(err))
+		p.noGrowth = conditions.Causef(conditions.ReasonCannotGrow, "%s: the volume cannot grow: %s", podspec.DiskName(disk.Name), refusal(err))
 		return nil
 	}
 	if err != nil {
@@ -114,31 +106,4 @@ func (c *Controller) growBeforeStart(ctx context.Context, p *pass, claim *corev1
 		return nil
 	}
 	return c.growClaim(ctx, p, claim, v1alpha1.DiskSize{Name: name, Bytes: template.Spec.Resources.Requests.Storage().Value()})
-}
-
-// restartNeeded sets the condition of what the guest lacks, or removes it.
-func restartNeeded(vm *v1alpha1.VirtualMachine, o observation, conditions *[]metav1.Condition, set func(metav1.Condition)) {
-	if !podstate.Alive(o.pod) || !podspec.Outdated(vm, o.pod) {
-		meta.RemoveStatusCondition(conditions, v1alpha1.ConditionRestartNeeded)
-		return
-	}
-	if o.report == nil {
-		return // what the last process saw stays
-	}
-	lacks, err := podspec.Lacks(vm, o.pod, o.report)
-	if err != nil || len(lacks) == 0 {
-		meta.RemoveStatusCondition(conditions, v1alpha1.ConditionRestartNeeded)
-		return
-	}
-	condition := metav1.Condition{
-		Type: v1alpha1.ConditionRestartNeeded, Status: metav1.ConditionTrue, Reason: reasonSpecChanged,
-		Message: "At its next start the virtual machine gets: " + strings.Join(lacks, ", ") + ".",
-	}
-	if wrong := invalid(vm); wrong != nil {
-		condition.Reason, condition.Message = wrong.reason, "The virtual machine could not start again: "+wrong.message
-	} else if o.noGrowth != nil {
-		condition.Reason, condition.Message = o.noGrowth.reason, condition.Message+" "+o.noGrowth.message
-	}
-	condition.Message = podstate.Truncate(condition.Message)
-	set(condition)
 }

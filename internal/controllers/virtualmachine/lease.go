@@ -11,6 +11,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/authority"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/conditions"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podstate"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
@@ -96,12 +97,7 @@ func (c *Controller) awaitLease(_ context.Context, p *pass) flow.Result {
 	if p.free {
 		return flow.Continue()
 	}
-	return p.blocked(causef(v1alpha1.ReasonLeaseExpiring, "%s", leaseMessage(p.vm)))
-}
-
-func leaseMessage(vm *v1alpha1.VirtualMachine) string {
-	return fmt.Sprintf("The hypervisor in pod %s may still run the guest, until its lease has expired: another one is started %v after %s.",
-		vm.Status.ActivePodName, lease.Wait(authority.RecordOf(vm.Status.Lease).Duration), vm.Status.Lease.TransitionTime.UTC().Format(time.RFC3339))
+	return p.blocked(conditions.Causef(v1alpha1.ReasonLeaseExpiring, "%s", conditions.LeaseMessage(p.vm)))
 }
 
 func needsLease(pod *corev1.Pod) bool {

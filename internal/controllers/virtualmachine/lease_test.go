@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/conditions"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
 	"github.com/millwright-dev/millwright/internal/vm/lease"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
@@ -84,7 +85,7 @@ func TestHolderIsHeardAgain(t *testing.T) {
 	w.awaitLease("a", v1alpha1.LeaseSuspected)
 	w.wantLease(h.lease()())
 	w.awaitLease("a", v1alpha1.LeaseOpen)
-	w.awaitReady("a", reasonRunning)
+	w.awaitReady("a", conditions.ReasonRunning)
 	if has := w.vm("a").Status.ActivePodName; has != pod.Name {
 		t.Errorf("the VM went to %s", has)
 	}
@@ -135,7 +136,7 @@ func TestLeaseThroughAFailOver(t *testing.T) {
 	const duration = 15 * time.Second // a busy machine may take a few of them for a renewal
 	w := newTestEnv(t)
 	pod, _, _ := w.leasedFor("a", duration)
-	w.awaitReady("a", reasonRunning)
+	w.awaitReady("a", conditions.ReasonRunning)
 	w.stop()
 	before := w.vm("a").Status
 	w.start()

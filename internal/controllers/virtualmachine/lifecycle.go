@@ -7,17 +7,15 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/authority"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/conditions"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/disks"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podstate"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
-	"github.com/millwright-dev/millwright/internal/vm/lease"
 )
 
 // pass is what the steps of one pass share.
@@ -37,7 +35,7 @@ type pass struct {
 	addresses []string                        // checked or assigned. Set by AssignAddresses
 	claim     string                          // of the disk; empty if it is ephemeral. Set by EnsureClaim
 	claims    []*corev1.PersistentVolumeClaim // of all disks. Set by EnsureClaim and EnsureDataClaims
-	cause     *cause                          // why there is no Pod. Set by the step that ended the pass
+	cause     *conditions.Cause               // why there is no Pod. Set by the step that ended the pass
 	free      bool                            // no hypervisor can have the last lease any more. Set by WatchLease
 
 	// Set by ServeDisks and AwaitDisks, if a server has the disks: its Pod, nil if there is none; its process once it serves; what
@@ -48,7 +46,7 @@ type pass struct {
 	revoking bool
 
 	// noGrowth is why a volume cannot grow; nil if all can. Set by GrowDisks.
-	noGrowth *cause
+	noGrowth *conditions.Cause
 
 	// fenced says that the host is fenced, and the VM is started elsewhere though the Pod of its hypervisor
 	// seems to live. Empty: it is not. Set by Fence.
@@ -59,15 +57,15 @@ type pass struct {
 
 // blocked ends the pass for a cause that the status shows. The next pass comes with an event
 // of the VM, or of an object in the cause.
-func (p *pass) blocked(by *cause) flow.Result {
+func (p *pass) blocked(by *conditions.Cause) flow.Result {
 	p.cause = by
-	return flow.Stop(by.reason)
+	return flow.Stop(by.Reason)
 }
 
 // missing is blocked for something of which no event comes when it appears.
-func (p *pass) missing(by *cause) flow.Result {
+func (p *pass) missing(by *conditions.Cause) flow.Result {
 	p.cause = by
-	return flow.Wait(userDataCheck, by.reason)
+	return flow.Wait(userDataCheck, by.Reason)
 }
 
 // runSteps give a VM a hypervisor, and keep it while it is alive.
@@ -145,34 +143,10 @@ func (c *Controller) keepLivingPod(ctx context.Context, p *pass) flow.Result {
 }
 
 func (c *Controller) validate(_ context.Context, p *pass) flow.Result {
-	if found := invalid(p.vm); found != nil {
+	if found := conditions.Invalid(p.vm); found != nil {
 		return p.blocked(found)
 	}
 	return flow.Continue()
-}
-
-// invalid returns what is wrong with a spec, nil if nothing is.
-func invalid(vm *v1alpha1.VirtualMachine) *cause {
-	spec := &vm.Spec
-	template := spec.VolumeClaimTemplate
-	switch {
-	case len(vm.Name) > validation.LabelValueMaxLength:
-		return causef(reasonInvalid, "metadata.name: %d characters at most, as it becomes the value of a label", validation.LabelValueMaxLength)
-	case podspec.UnlockedDevices(spec) != "":
-		return causef(reasonUnsupported, "%s: a block device that several hosts may have at once keeps no lock between them; use leaseMode FullLeases, or the access mode ReadWriteOnce",
-			podspec.UnlockedDevices(spec))
-	case spec.LeaseMode == v1alpha1.LeaseFullLeases && lease.Check(authority.DurationOf(vm)) != nil:
-		return causef(reasonInvalid, "spec.leaseDurationSeconds: %v", lease.Check(authority.DurationOf(vm)))
-	case podspec.InvalidSize(template, "spec.volumeClaimTemplate") != "":
-		return causef(reasonInvalid, "%s", podspec.InvalidSize(template, "spec.volumeClaimTemplate"))
-	case podspec.InvalidDataDisks(spec) != "":
-		return causef(reasonInvalid, "%s", podspec.InvalidDataDisks(spec))
-	case podspec.InvalidPlacement(spec) != "":
-		return causef(reasonInvalid, "%s", podspec.InvalidPlacement(spec))
-	case podspec.GuestMemory(spec) <= 0:
-		return causef(reasonInvalid, "spec.resources.limits.memory: must be more than %s, which the hypervisor itself needs", podspec.Overhead.String())
-	}
-	return nil
 }
 
 // awaitNextAttempt waits for the back-off after a hypervisor that ended.

@@ -1,7 +1,6 @@
 package virtualmachine
 
 import (
-	"encoding/json"
 	"slices"
 	"strings"
 	"testing"
@@ -16,9 +15,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/conditions"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/service"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+	"github.com/millwright-dev/millwright/test/fixture"
 )
 
 // specOf returns the spec of a Pod's hypervisor.
@@ -33,13 +34,7 @@ func (w *testEnv) specOf(pod *corev1.Pod) *vmpb.VMSpec {
 	return spec
 }
 
-func left(reason, message string) string {
-	text, err := json.Marshal(vmpb.Termination{Reason: reason, Message: message})
-	if err != nil {
-		panic(err) // two strings
-	}
-	return string(text)
-}
+var left = fixture.TerminationMessage
 
 // TestLife: from declaration over the end of a hypervisor to deletion.
 func TestLife(t *testing.T) {
@@ -53,15 +48,15 @@ func TestLife(t *testing.T) {
 	if spec := w.specOf(pod); spec.GetMode() != vmpb.VMSpec_SM_PREPARE_IMAGE || !slices.Equal(spec.GetAddress(), []string{"10.77.0.16"}) {
 		t.Errorf("the spec of the first hypervisor has %s, %v", spec.GetMode(), spec.GetAddress())
 	}
-	w.awaitReady("a", reasonScheduling)
+	w.awaitReady("a", conditions.ReasonScheduling)
 	w.schedule(pod)
-	w.awaitReady("a", reasonStarting)
+	w.awaitReady("a", conditions.ReasonStarting)
 
 	h := w.hypervisor("a", pod, 7)
 	next := h.lease()
 	w.wantStatus(next, vmpb.RunLeaseUpdate_STATUS_OK)
 	h.report(vmpb.ReportStateRequest_STATE_PREPARING, func(r *vmpb.ReportStateRequest) { r.DoneBytes, r.TotalBytes = 12<<20, 64<<20 })
-	w.awaitReady("a", reasonPreparing)
+	w.awaitReady("a", conditions.ReasonPreparing)
 	if got := meta.FindStatusCondition(w.vm("a").Status.Conditions, v1alpha1.ConditionReady).Message; got != "12 MiB of 64 MiB written" {
 		t.Errorf("message %q", got)
 	}
@@ -69,7 +64,7 @@ func TestLife(t *testing.T) {
 	if !w.vm("a").Status.ImagePrepared {
 		t.Error("answered before it was recorded that the image is prepared")
 	}
-	w.awaitReady("a", reasonRunning)
+	w.awaitReady("a", conditions.ReasonRunning)
 	if vm := w.vm("a"); vm.Status.Phase != v1alpha1.PhaseRunning || vm.Status.NodeName != "host-1" || vm.Status.ActiveRunID != "7" {
 		t.Errorf("phase %s, node %s, run %s", vm.Status.Phase, vm.Status.NodeName, vm.Status.ActiveRunID)
 	}
@@ -151,19 +146,19 @@ func TestRestartAtEachStep(t *testing.T) {
 	pod := w.awaitPod("a", "")
 	w.restart()
 	w.schedule(pod)
-	w.awaitReady("a", reasonStarting)
+	w.awaitReady("a", conditions.ReasonStarting)
 	w.restart()
 	h := w.hypervisor("a", pod, 1)
 	w.wantStatus(h.lease(), vmpb.RunLeaseUpdate_STATUS_OK)
 	h.report(vmpb.ReportStateRequest_STATE_RUNNING, func(r *vmpb.ReportStateRequest) { r.ImagePrepared = true })
-	w.awaitReady("a", reasonRunning)
+	w.awaitReady("a", conditions.ReasonRunning)
 	w.restart()
 	w.wantStatus(w.hypervisor("a", pod, 1).lease(), vmpb.RunLeaseUpdate_STATUS_OK)
 	// A process without a report observes a change of the spec.
 	w.change("a", func(vm *v1alpha1.VirtualMachine) { vm.Spec.CPUs = 3 })
 	generation := w.vm("a").Generation
 	w.eventually("the change is seen", func() bool { return w.vm("a").Status.ObservedGeneration == generation })
-	if got := w.ready("a"); got != reasonRunning || len(w.pods("a")) != 1 {
+	if got := w.ready("a"); got != conditions.ReasonRunning || len(w.pods("a")) != 1 {
 		t.Errorf("ready %s, %d pods", got, len(w.pods("a")))
 	}
 }
@@ -260,11 +255,11 @@ func TestAddressIsReleased(t *testing.T) {
 	w.declare("a", ask)
 	w.awaitPod("a", "")
 	w.declare("b", ask)
-	w.awaitReady("b", reasonAddress)
+	w.awaitReady("b", conditions.ReasonAddress)
 	w.must(w.client.Delete(t.Context(), w.vm("a")))
 	w.awaitPod("b", "")
 	w.declare("c", ask)
-	w.awaitReady("c", reasonAddress)
+	w.awaitReady("c", conditions.ReasonAddress)
 	w.change("b", func(vm *v1alpha1.VirtualMachine) { vm.Spec.VMIPs = []string{"10.77.5.6"} })
 	w.end(w.awaitPod("b", ""), left(vmpb.EndQEMUFailed, "it died"))
 	w.awaitPod("c", "")
@@ -275,7 +270,7 @@ func TestUserDataAppears(t *testing.T) {
 	w.declare("a", func(vm *v1alpha1.VirtualMachine) {
 		vm.Spec.UserData = &v1alpha1.UserData{SecretRef: v1alpha1.SecretKeyReference{Name: "boot", Key: "x"}}
 	})
-	w.awaitReady("a", reasonUserDataMissing)
+	w.awaitReady("a", conditions.ReasonUserDataMissing)
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "boot"}, Data: map[string][]byte{"y": []byte("1")}}
 	w.must(w.client.Create(t.Context(), secret))
 	w.eventually("the key is named", func() bool {
@@ -300,7 +295,7 @@ func TestKeyOfTheAuthorityIsNoUserData(t *testing.T) {
 	w.declare("a", func(vm *v1alpha1.VirtualMachine) {
 		vm.Spec.UserData = &v1alpha1.UserData{SecretRef: v1alpha1.SecretKeyReference{Name: service.AuthoritySecret, Key: corev1.TLSPrivateKeyKey}}
 	})
-	w.awaitReady("a", reasonUserDataMissing)
+	w.awaitReady("a", conditions.ReasonUserDataMissing)
 	if len(w.pods("a")) != 0 {
 		t.Error("a pod that reads the key of the authority")
 	}

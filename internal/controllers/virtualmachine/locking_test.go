@@ -7,6 +7,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/conditions"
 )
 
 // TestStorageLockingIsShown: a VM says what the lock of its disk protects, which is nothing if
@@ -28,7 +29,7 @@ func TestStorageLockingIsShown(t *testing.T) {
 		}
 	}
 	want("ephemeral", metav1.ConditionFalse, v1alpha1.ReasonEphemeralDisk)
-	want("volume", metav1.ConditionUnknown, reasonDependsOnVolume)
+	want("volume", metav1.ConditionUnknown, conditions.ReasonDependsOnVolume)
 
 	// The disk is that of the hypervisor which is there, not that of a changed spec.
 	w.change("volume", ephemeral)
@@ -36,17 +37,5 @@ func TestStorageLockingIsShown(t *testing.T) {
 		vm := w.vm("volume")
 		return vm.Status.ObservedGeneration == vm.Generation
 	})
-	want("volume", metav1.ConditionUnknown, reasonDependsOnVolume)
-}
-
-// TestStorageLockingOnOneMachine: its hosts share the locks of volumes, and no ephemeral disks.
-func TestStorageLockingOnOneMachine(t *testing.T) {
-	with := &v1alpha1.VirtualMachine{}
-	with.Status.VolumeClaimName = "a"
-	if is := storageLocking(with, observation{oneMachine: true}); is.Status != metav1.ConditionTrue {
-		t.Errorf("with a volume: %+v", is)
-	}
-	if is := storageLocking(&v1alpha1.VirtualMachine{}, observation{oneMachine: true}); is.Status != metav1.ConditionFalse {
-		t.Errorf("with an ephemeral disk: %+v", is)
-	}
+	want("volume", metav1.ConditionUnknown, conditions.ReasonDependsOnVolume)
 }

@@ -6,17 +6,16 @@ import (
 	"slices"
 	"time"
 
-	grpcstatus "google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilrand "k8s.io/apimachinery/pkg/util/rand"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/authority"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/conditions"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/disks"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podstate"
@@ -32,12 +31,10 @@ type servedMemory struct {
 	wanted time.Time
 }
 
-func served(vm *v1alpha1.VirtualMachine) bool { return vm.Spec.DiskAccess == v1alpha1.DiskAccessServed }
-
 // serveDisks keeps the server of the disks while it is needed, and has it serve them to who has the VM. It never ends the pass
 // but for an error: the VM's own life goes on.
 func (c *Controller) serveDisks(ctx context.Context, p *pass) flow.Result {
-	if !served(p.vm) || p.vm.Status.VolumeClaimName == "" {
+	if !podspec.Served(p.vm) || p.vm.Status.VolumeClaimName == "" {
 		return flow.Continue() // the first one is begun when the claims are there
 	}
 	if err := c.keepServer(ctx, p, p.vm.Status.VolumeClaimName); err != nil {
@@ -221,7 +218,7 @@ func (c *Controller) askServer(ctx context.Context, p *pass, want disks.Want) er
 	report := c.hypervisors.DiskServer(p.vm)
 	next := p.vm.Status.DeepCopy()
 	podspec.KnowServedDisks(p.vm, next, report)
-	next.DiskServer.RevokedToken = max(next.DiskServer.RevokedToken, confirmed(p.vm, p.asked))
+	next.DiskServer.RevokedToken = max(next.DiskServer.RevokedToken, disks.Confirmed(p.vm, p.asked))
 	if next.ImagePrepared == p.vm.Status.ImagePrepared && *next.DiskServer == *p.vm.Status.DiskServer && slices.Equal(next.DataDisks, p.vm.Status.DataDisks) {
 		return nil
 	}
@@ -232,23 +229,10 @@ func (c *Controller) askServer(ctx context.Context, p *pass, want disks.Want) er
 	return err
 }
 
-// confirmed returns up to which token a server has revoked. It refuses that of the lease if it was revoked without the VM
-// controller, as by a crash of its host.
-func confirmed(vm *v1alpha1.VirtualMachine, state disks.State) int64 {
-	upTo := int64(state.Revoked)
-	if lease := vm.Status.Lease; lease != nil {
-		holder := disks.Holder{Token: storage.Token(lease.FencingToken), Pod: vm.Status.ActivePodName}
-		if slices.Contains(state.Refused, holder) {
-			upTo = max(upTo, lease.FencingToken)
-		}
-	}
-	return upTo
-}
-
 // awaitDisks waits until the disks of the spec are served, and until nobody who had them can change them any more. Then the VM
 // may get another hypervisor.
 func (c *Controller) awaitDisks(ctx context.Context, p *pass) flow.Result {
-	if !served(p.vm) || c.isReserved(p) {
+	if !podspec.Served(p.vm) || c.isReserved(p) {
 		return flow.Continue()
 	}
 	if p.vm.Status.VolumeClaimName == "" || p.vm.Status.VolumeClaimName != p.claim {
@@ -267,7 +251,7 @@ func (c *Controller) awaitDisks(ctx context.Context, p *pass) flow.Result {
 		if err := c.delete(ctx, []*corev1.Pod{p.server}); err != nil {
 			return flow.Fail(err)
 		}
-		return p.blocked(causef(v1alpha1.ReasonDiskServerStarting, "Pod %s is replaced by one that serves the disks of the spec.", p.server.Name))
+		return p.blocked(conditions.Causef(v1alpha1.ReasonDiskServerStarting, "Pod %s is replaced by one that serves the disks of the spec.", p.server.Name))
 	}
 	return c.awaitRevoked(ctx, p)
 }
@@ -303,77 +287,12 @@ func (c *Controller) awaitRevoked(ctx context.Context, p *pass) flow.Result {
 	return flow.Continue()
 }
 
-// reasonTokenRevoked is a reason of the condition DisksServed.
-const reasonTokenRevoked = "TokenRevoked"
+func (p *pass) observedServer(report *vmpb.ReportStateRequest) conditions.Server {
+	return conditions.Server{Pod: p.server, Report: report, Serves: p.serves != nil, Asked: p.asked, Next: p.revoking}
+}
 
 // serverCause returns why no hypervisor can have the disks.
-func (c *Controller) serverCause(p *pass) *cause {
-	condition := disksServed(p.vm, p.observedServer(c.hypervisors.DiskServer(p.vm)))
-	return &cause{reason: condition.Reason, message: condition.Message}
-}
-
-// serverObservation is what a pass observed of the server of a VM's disks.
-type serverObservation struct {
-	pod    *corev1.Pod              // nil if there is none
-	report *vmpb.ReportStateRequest // the last one of its process; nil if this process has none
-	serves bool                     // it can be asked
-	asked  disks.State              // the answer
-	next   bool                     // no hypervisor has the disks, and the next one waits for them
-}
-
-func (p *pass) observedServer(report *vmpb.ReportStateRequest) serverObservation {
-	return serverObservation{pod: p.server, report: report, serves: p.serves != nil, asked: p.asked, next: p.revoking}
-}
-
-// disksServed returns whether who has the VM can attach the disks.
-func disksServed(vm *v1alpha1.VirtualMachine, o serverObservation) metav1.Condition {
-	not := func(reason, format string, args ...any) metav1.Condition {
-		return metav1.Condition{
-			Type: v1alpha1.ConditionDisksServed, Status: metav1.ConditionFalse, Reason: reason, Message: podstate.Truncate(fmt.Sprintf(format, args...)),
-		}
-	}
-	switch {
-	case o.pod == nil:
-		return not(v1alpha1.ReasonDiskServerStarting, "The pod that serves the disks is being created.")
-	case podstate.Finished(o.pod):
-		end := podstate.EndOf(o.pod)
-		return not(end.Reason, "Pod %s, which served the disks, ended: %s", o.pod.Name, end.Message)
-	case !o.serves:
-		return startingServer(o, not)
-	case o.next || authority.AccessOf(vm) == authority.AccessAwaited:
-		return not(v1alpha1.ReasonStorageNotRevoked, "Pod %s has not confirmed that no earlier hypervisor can change the disks%s", o.pod.Name, because(o.asked.Err))
-	case authority.AccessOf(vm) == authority.AccessRevoked:
-		return not(reasonTokenRevoked, "Pod %s refuses the fencing token of the hypervisor: the virtual machine starts again from its disk.", o.pod.Name)
-	case o.asked.Err == nil && !o.asked.Done:
-		return not(v1alpha1.ReasonDiskServerStarting, "Pod %s opens the disks to the hypervisor.", o.pod.Name)
-	case o.asked.Err != nil:
-		return not(v1alpha1.ReasonDiskServerUnreachable, "Pod %s does not open the disks to the hypervisor%s", o.pod.Name, because(o.asked.Err))
-	}
-	return metav1.Condition{Type: v1alpha1.ConditionDisksServed, Status: metav1.ConditionTrue, Reason: "Served", Message: "Pod " + o.pod.Name + " serves the disks."}
-}
-
-// because says what a server answered. Texts differ from call to call.
-func because(err error) string {
-	if err == nil {
-		return "."
-	}
-	return fmt.Sprintf("; its last answer is %s.", grpcstatus.Code(err))
-}
-
-// startingServer says what keeps a server from serving.
-func startingServer(o serverObservation, not func(reason, format string, args ...any) metav1.Condition) metav1.Condition {
-	if message, is := podstate.Unschedulable(o.pod); is {
-		return not(v1alpha1.ReasonUnschedulable, "Pod %s, which serves the disks: %s", o.pod.Name, message)
-	}
-	if reason, message := podstate.Waiting(o.pod); reason != "" {
-		return not(reason, "Pod %s, which serves the disks: %s", o.pod.Name, message)
-	}
-	text := "."
-	if message := o.report.GetMessage(); message != "" {
-		text = ": " + message
-	}
-	if progress := written(o.report.GetDoneBytes(), o.report.GetTotalBytes()); progress != "" {
-		text = ": " + progress
-	}
-	return not(v1alpha1.ReasonDiskServerStarting, "Pod %s, which serves the disks, does not serve yet%s", o.pod.Name, text)
+func (c *Controller) serverCause(p *pass) *conditions.Cause {
+	condition := conditions.DisksServed(p.vm, p.observedServer(c.hypervisors.DiskServer(p.vm)))
+	return &conditions.Cause{Reason: condition.Reason, Message: condition.Message}
 }

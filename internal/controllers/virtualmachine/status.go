@@ -3,28 +3,26 @@ package virtualmachine
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/conditions"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
-	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podstate"
 )
 
 // writeStatus writes the status if it changed, but for the authority. It does not fail when
 // the VM has changed meanwhile.
 func (c *Controller) writeStatus(ctx context.Context, p *pass, failure error) error {
 	before, next := p.vm, p.vm.DeepCopy()
-	next.Status = statusOf(before, observation{
-		pod: p.active, report: c.hypervisors.Report(before), cause: p.cause, failure: failure, addresses: p.addresses, now: p.now, oneMachine: c.OneMachine,
-		hasLease: p.active != nil && c.hypervisors.HasLease(client.ObjectKeyFromObject(before), p.active.Name),
-		served:   p.observedServer(c.hypervisors.DiskServer(before)),
-		target:   targetOf(p), image: podspec.Image(before, c.settings), fence: p.fence, noGrowth: p.noGrowth,
+	next.Status = conditions.StatusOf(before, conditions.Observation{
+		Pod: p.active, Report: c.hypervisors.Report(before), Cause: p.cause, Failure: failure, Addresses: p.addresses, Now: p.now, OneMachine: c.OneMachine,
+		HasLease: p.active != nil && c.hypervisors.HasLease(client.ObjectKeyFromObject(before), p.active.Name),
+		Served:   p.observedServer(c.hypervisors.DiskServer(before)),
+		Target:   targetOf(p), Image: podspec.Image(before, c.settings), Fence: p.fence, NoGrowth: p.noGrowth,
 	})
 	if equality.Semantic.DeepEqual(before.Status, next.Status) {
 		return nil
@@ -74,10 +72,10 @@ func (c *Controller) announceMigration(before, after *v1alpha1.VirtualMachine) {
 func (c *Controller) announce(before, after *v1alpha1.VirtualMachine, p *pass) {
 	was := meta.FindStatusCondition(before.Status.Conditions, v1alpha1.ConditionReady)
 	is := meta.FindStatusCondition(after.Status.Conditions, v1alpha1.ConditionReady)
-	if is == nil || was != nil && was.Reason == is.Reason && (is.Reason == reasonRunning || was.ObservedGeneration == is.ObservedGeneration) {
+	if is == nil || was != nil && was.Reason == is.Reason && (is.Reason == conditions.ReasonRunning || was.ObservedGeneration == is.ObservedGeneration) {
 		return
 	}
-	kind, text := eventFor(after, is, p.active)
+	kind, text := conditions.EventFor(after, is, p.active)
 	said := is.Reason + " " + text
 	if p.active != nil {
 		said += " " + string(p.active.UID)
@@ -85,29 +83,4 @@ func (c *Controller) announce(before, after *v1alpha1.VirtualMachine, p *pass) {
 	if p.memory.events.News(v1alpha1.ConditionReady, said) && text != "" {
 		c.Events.Event(after, kind, is.Reason, text)
 	}
-}
-
-// eventFor returns the type and text of the event for a condition Ready; no text, no event.
-func eventFor(vm *v1alpha1.VirtualMachine, ready *metav1.Condition, pod *corev1.Pod) (kind, text string) {
-	switch {
-	case ready.Reason == reasonRunning:
-		return corev1.EventTypeNormal, "Running on " + vm.Status.NodeName
-	case pod != nil && podstate.Finished(pod):
-		kind = corev1.EventTypeWarning
-		if podstate.EndOf(pod).Intended() {
-			kind = corev1.EventTypeNormal
-		}
-		return kind, fmt.Sprintf("The hypervisor in pod %s ended: %s", pod.Name, ready.Message)
-	case slices.Contains(warnings, ready.Reason) || pod == nil && !transient(ready.Reason):
-		return corev1.EventTypeWarning, ready.Message
-	}
-	return "", ""
-}
-
-// warnings are the reasons of a hypervisor that is alive about which users are warned.
-var warnings = []string{v1alpha1.ReasonUnschedulable, v1alpha1.ReasonImagePullFailed, reasonLost, v1alpha1.ReasonNoSpace, v1alpha1.ReasonStorageFailed}
-
-// transient reports whether a reason is normal for a VM without a Pod.
-func transient(reason string) bool {
-	return reason == reasonCreating || reason == reasonTerminating || reason == reasonVolumePending || reason == v1alpha1.ReasonDiskServerStarting
 }

@@ -8,6 +8,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/conditions"
 	"github.com/millwright-dev/millwright/test/fixture"
 )
 
@@ -19,23 +20,23 @@ func TestInvalid(t *testing.T) {
 		"nothing": {func(*v1alpha1.VirtualMachine) {}, ""},
 		"a short lease": {func(vm *v1alpha1.VirtualMachine) {
 			vm.Spec.LeaseMode, vm.Spec.LeaseDurationSeconds = v1alpha1.LeaseFullLeases, 5
-		}, reasonInvalid},
+		}, conditions.ReasonInvalid},
 		"block volume": {func(vm *v1alpha1.VirtualMachine) {
 			vm.Spec.VolumeClaimTemplate.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock)
 		}, ""},
-		"disk without size": {func(vm *v1alpha1.VirtualMachine) { vm.Spec.VolumeClaimTemplate.Spec.Resources.Requests = nil }, reasonInvalid},
+		"disk without size": {func(vm *v1alpha1.VirtualMachine) { vm.Spec.VolumeClaimTemplate.Spec.Resources.Requests = nil }, conditions.ReasonInvalid},
 		"no memory left": {func(vm *v1alpha1.VirtualMachine) {
 			vm.Spec.Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("100Mi")}
-		}, reasonInvalid},
-		"long name": {func(vm *v1alpha1.VirtualMachine) { vm.Name = string(make([]byte, 64)) }, reasonInvalid},
+		}, conditions.ReasonInvalid},
+		"long name": {func(vm *v1alpha1.VirtualMachine) { vm.Name = string(make([]byte, 64)) }, conditions.ReasonInvalid},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			vm := fixture.Named("a", fixture.VirtualMachine())
 			c.given(vm)
 			got := ""
-			if found := invalid(vm); found != nil {
-				got = found.reason
+			if found := conditions.Invalid(vm); found != nil {
+				got = found.Reason
 			}
 			if got != c.want {
 				t.Errorf("refused for %q, want %q", got, c.want)

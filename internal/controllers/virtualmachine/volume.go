@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/conditions"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podstate"
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
@@ -84,7 +85,7 @@ func (c *Controller) ensureDataClaims(ctx context.Context, p *pass) flow.Result 
 			result = c.recordDataClaim(ctx, p, disk.name, name)
 		}
 		if !result.Ends() && name == p.claim {
-			result = p.blocked(causef(reasonClaimTaken, "%spersistent volume claim %s is the disk from which the virtual machine starts; choose another name", disk.field, name))
+			result = p.blocked(conditions.Causef(conditions.ReasonClaimTaken, "%spersistent volume claim %s is the disk from which the virtual machine starts; choose another name", disk.field, name))
 		}
 		if !result.Ends() {
 			result = c.ensureDisk(ctx, p, disk, name)
@@ -130,12 +131,12 @@ func (c *Controller) ensureDisk(ctx context.Context, p *pass, disk ownDisk, name
 	case err != nil:
 		return flow.Fail(fmt.Errorf("reading claim %s: %w", name, err))
 	case !podstate.Owns(p.vm, claim):
-		return p.blocked(causef(reasonClaimTaken, "%spersistent volume claim %s exists and is not of this virtual machine", disk.field, name))
+		return p.blocked(conditions.Causef(conditions.ReasonClaimTaken, "%spersistent volume claim %s exists and is not of this virtual machine", disk.field, name))
 	case !claim.DeletionTimestamp.IsZero():
-		return p.blocked(causef(v1alpha1.ReasonVolumeLost, "persistent volume claim %s, %s, is being deleted", name, disk.what))
+		return p.blocked(conditions.Causef(v1alpha1.ReasonVolumeLost, "persistent volume claim %s, %s, is being deleted", name, disk.what))
 	}
 	if is, wanted := podspec.ModeOf(&claim.Spec), disk.mode(); is != wanted {
-		return p.blocked(causef(reasonUnsupported, "%spersistent volume claim %s, %s, has volumeMode %s, and the spec %s; a disk cannot change it", disk.field, name, disk.what, is, wanted))
+		return p.blocked(conditions.Causef(conditions.ReasonUnsupported, "%spersistent volume claim %s, %s, has volumeMode %s, and the spec %s; a disk cannot change it", disk.field, name, disk.what, is, wanted))
 	}
 	if err := c.growBeforeStart(ctx, p, claim, disk.name, disk.template); err != nil {
 		return flow.Fail(err)
@@ -170,14 +171,14 @@ func named(claims []corev1.PersistentVolumeClaim) string {
 }
 
 // unknownDisk is the cause if the status was lost amid a migration: only it knew which disk has the data.
-func unknownDisk(claims []corev1.PersistentVolumeClaim) *cause {
-	return causef(reasonDiskUnknown, "the status was lost during a migration; of the persistent volume claims %s delete the one that is not the disk",
+func unknownDisk(claims []corev1.PersistentVolumeClaim) *conditions.Cause {
+	return conditions.Causef(conditions.ReasonDiskUnknown, "the status was lost during a migration; of the persistent volume claims %s delete the one that is not the disk",
 		named(claims))
 }
 
 // unknownDisks returns why nobody knows which claims have the data of a VM whose status was lost; nil if there is one claim
 // of each disk.
-func (c *Controller) unknownDisks(ctx context.Context, p *pass, pods []*corev1.Pod) (*cause, error) {
+func (c *Controller) unknownDisks(ctx context.Context, p *pass, pods []*corev1.Pod) (*conditions.Cause, error) {
 	disks := []string{""}
 	for _, pod := range pods {
 		for _, disk := range podspec.DataClaims(pod) {
@@ -205,11 +206,11 @@ func (c *Controller) createClaim(ctx context.Context, p *pass, disk ownDisk, nam
 	}
 	others = slices.DeleteFunc(others, func(claim corev1.PersistentVolumeClaim) bool { return claim.Name == name })
 	if len(others) > 0 && !podspec.ReplacesDisk(p.vm) {
-		return p.blocked(causef(v1alpha1.ReasonVolumeLost,
+		return p.blocked(conditions.Causef(v1alpha1.ReasonVolumeLost,
 			"persistent volume claim %s, %s, is gone, and there is %s; if that is the disk, write its name into %s", name, disk.what, named(others), disk.status))
 	}
 	if disk.used && !podspec.ReplacesDisk(p.vm) || disk.template == nil {
-		return p.blocked(causef(v1alpha1.ReasonVolumeLost, "persistent volume claim %s, %s, is gone", name, disk.what))
+		return p.blocked(conditions.Causef(v1alpha1.ReasonVolumeLost, "persistent volume claim %s, %s, is gone", name, disk.what))
 	}
 	claim := podspec.Claim(p.vm, disk.name, disk.template, name)
 	err = c.Client.Create(ctx, claim)
@@ -234,9 +235,9 @@ func (c *Controller) awaitVolume(ctx context.Context, p *pass, claim *corev1.Per
 		return flow.Continue()
 	}
 	if claim.Spec.StorageClassName == nil {
-		return p.blocked(causef(reasonVolumePending, "persistent volume claim %s has no volume yet, and no storage class: spec.volumeClaimTemplate names none, and the cluster has no default", claim.Name))
+		return p.blocked(conditions.Causef(conditions.ReasonVolumePending, "persistent volume claim %s has no volume yet, and no storage class: spec.volumeClaimTemplate names none, and the cluster has no default", claim.Name))
 	}
-	return p.blocked(causef(reasonVolumePending, "persistent volume claim %s has no volume yet", claim.Name))
+	return p.blocked(conditions.Causef(conditions.ReasonVolumePending, "persistent volume claim %s has no volume yet", claim.Name))
 }
 
 // deleteClaims waits until the disks of a VM that is being deleted are gone.

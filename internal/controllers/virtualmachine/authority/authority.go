@@ -208,7 +208,7 @@ func (r *Registry) SwitchOver(ctx context.Context, us, them *vmpb.HypervisorID) 
 			return true, err
 		}
 		claim := podspec.ClaimName(pod)
-		if vm.Spec.DiskAccess == v1alpha1.DiskAccessServed {
+		if podspec.Served(vm) {
 			claim = vm.Status.VolumeClaimName // its server has it
 		}
 		return false, r.compareAndSwap(ctx, vm, func(status *v1alpha1.VirtualMachineStatus) {
@@ -277,7 +277,7 @@ func (r *Registry) swap(
 		status.Lease = lease
 		status.GrowDisks = nil
 		// The server of disks prepares them, whichever hypervisor has the VM.
-		reserved := next.ActivePodUID == "" && vm.Spec.DiskAccess != v1alpha1.DiskAccessServed
+		reserved := next.ActivePodUID == "" && !podspec.Served(vm)
 		if reserved && (next.VolumeClaimName == "" || next.VolumeClaimName != has.VolumeClaimName || podspec.ReplacesDisk(vm)) {
 			status.ImagePrepared = false // another disk, and an empty one
 		}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/migration"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
@@ -25,7 +26,7 @@ const (
 
 // AccessOf returns the access of the holder of a VM's lease, as it is stored.
 func AccessOf(vm *v1alpha1.VirtualMachine) Access {
-	if vm.Spec.DiskAccess != v1alpha1.DiskAccessServed || vm.Status.Lease == nil {
+	if !podspec.Served(vm) || vm.Status.Lease == nil {
 		return AccessDirect
 	}
 	switch revoked, before := revokedToken(&vm.Status), vm.Status.Lease.FencingToken-1; {
@@ -72,7 +73,7 @@ func nextToken(status *v1alpha1.VirtualMachineStatus, now time.Time) int64 {
 func (r *Registry) ConfirmServer(ctx context.Context, us *vmpb.HypervisorID) (is bool, err error) {
 	err = r.evaluate(ctx, us, false, func(vm *v1alpha1.VirtualMachine, live bool) (bool, error) {
 		switch {
-		case vm == nil || vm.Spec.DiskAccess != v1alpha1.DiskAccessServed, // which does not change
+		case vm == nil || !podspec.Served(vm), // which does not change
 			us.GetPodName() == vm.Status.ActivePodName, migration.IsTarget(&vm.Status, us.GetPodName()):
 			return true, nil
 		}

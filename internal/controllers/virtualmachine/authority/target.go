@@ -10,6 +10,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/migration"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
@@ -62,7 +63,7 @@ func (r *Registry) EnsureTarget(ctx context.Context, us *vmpb.HypervisorID, repo
 		err = r.Update(ctx, vm, func(status *v1alpha1.VirtualMachineStatus) {
 			token := nextToken(status, r.Clock.Now())
 			migration.Reserve(status, name, source, migration.OrderOf(vm), r.Clock.Now())
-			if vm.Spec.DiskAccess == v1alpha1.DiskAccessServed {
+			if podspec.Served(vm) {
 				status.Migration.TargetVolumeClaimName, status.Migration.TargetFencingToken = "", token
 			}
 		})

@@ -112,4 +112,17 @@ func Wanted(vm *v1alpha1.VirtualMachine) Want {
 	return want
 }
 
+// Confirmed returns up to which token a server has revoked. It refuses that of the lease if it was revoked without the VM
+// controller, as by a crash of its host.
+func Confirmed(vm *v1alpha1.VirtualMachine, state State) int64 {
+	upTo := int64(state.Revoked)
+	if lease := vm.Status.Lease; lease != nil {
+		holder := Holder{Token: token(lease.FencingToken), Pod: vm.Status.ActivePodName}
+		if slices.Contains(state.Refused, holder) {
+			upTo = max(upTo, lease.FencingToken)
+		}
+	}
+	return upTo
+}
+
 func token(number int64) storage.Token { return storage.Token(max(0, number)) }

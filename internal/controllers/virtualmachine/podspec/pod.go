@@ -80,7 +80,7 @@ const DefaultMigrationTime = 15 * time.Minute
 // reserves.
 func Pod(vm *v1alpha1.VirtualMachine, s Settings) (*corev1.Pod, error) {
 	spec := vmSpec(vm, s)
-	if vm.Spec.DiskAccess == v1alpha1.DiskAccessServed {
+	if Served(vm) {
 		haveServed(spec)
 	}
 	return podOf(vm, spec, s)

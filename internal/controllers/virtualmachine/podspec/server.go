@@ -50,8 +50,23 @@ func DiskServer(vm *v1alpha1.VirtualMachine, holder *corev1.Pod, s Settings) (*c
 	return pod, nil
 }
 
+// Served reports whether a server serves the disks of a VM.
+func Served(vm *v1alpha1.VirtualMachine) bool { return vm.Spec.DiskAccess == v1alpha1.DiskAccessServed }
+
 // IsDiskServer reports whether a Pod of a VM was created to serve its disks.
 func IsDiskServer(pod *corev1.Pod) bool { return containerOf(pod, ServerContainerName) != nil }
+
+// HypervisorsAndServers returns the Pods of a VM by what they are.
+func HypervisorsAndServers(pods []*corev1.Pod) (hypervisors, servers []*corev1.Pod) {
+	for _, pod := range pods {
+		if IsDiskServer(pod) {
+			servers = append(servers, pod)
+		} else {
+			hypervisors = append(hypervisors, pod)
+		}
+	}
+	return hypervisors, servers
+}
 
 // haveServed makes a spec one of a hypervisor whose disks another Pod serves, and prepares.
 func haveServed(spec *vmpb.VMSpec) {

@@ -1,4 +1,5 @@
-package virtualmachine
+// Package conditions makes the status of a virtual machine from what a pass observed of it.
+package conditions
 
 import (
 	"cmp"
@@ -16,118 +17,120 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/migration"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podstate"
+	"github.com/millwright-dev/millwright/internal/vm/lease"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
 // Reasons of the condition Ready. After the end of a hypervisor the reason is that of its
 // vmpb.Termination, or of its Pod.
 const (
-	reasonCreating    = authority.ReasonCreating
-	reasonScheduling  = "Scheduling"
-	reasonPreparing   = "Preparing"
-	reasonStarting    = "Starting"
-	reasonRunning     = "Running"
-	reasonPaused      = "Paused"
-	reasonStopping    = "Stopping"
-	reasonTerminating = "Terminating"
-	reasonLost        = v1alpha1.ReasonHostUnreachable
-	reasonDeleted     = "PodDeleted"
+	ReasonCreating    = authority.ReasonCreating
+	ReasonScheduling  = "Scheduling"
+	ReasonPreparing   = "Preparing"
+	ReasonStarting    = "Starting"
+	ReasonRunning     = "Running"
+	ReasonPaused      = "Paused"
+	ReasonStopping    = "Stopping"
+	ReasonTerminating = "Terminating"
+	ReasonLost        = v1alpha1.ReasonHostUnreachable
+	ReasonDeleted     = "PodDeleted"
 )
 
-// cause is why a VM has no hypervisor.
-type cause struct {
-	// reason is the reason of the condition Ready.
-	reason string
-	// message names the field or object to change.
-	message string
+// Cause is why a VM has no hypervisor.
+type Cause struct {
+	// Reason is the reason of the condition Ready.
+	Reason string
+	// Message names the field or object to change.
+	Message string
 }
 
 // Reasons of the condition Ready while there is no hypervisor.
 const (
-	reasonUnsupported     = "Unsupported"
-	reasonInvalid         = "InvalidSpec"
-	reasonAddress         = "AddressUnavailable"
-	reasonUserDataMissing = "UserDataMissing"
-	reasonClaimTaken      = "VolumeClaimTaken"
-	reasonVolumePending   = "VolumePending"
-	reasonDiskUnknown     = "DiskUnknown"
-	reasonFailed          = "ReconcileError"
+	ReasonUnsupported     = "Unsupported"
+	ReasonInvalid         = "InvalidSpec"
+	ReasonAddress         = "AddressUnavailable"
+	ReasonUserDataMissing = "UserDataMissing"
+	ReasonClaimTaken      = "VolumeClaimTaken"
+	ReasonVolumePending   = "VolumePending"
+	ReasonDiskUnknown     = "DiskUnknown"
+	ReasonFailed          = "ReconcileError"
 )
 
-func causef(reason, format string, args ...any) *cause {
-	return &cause{reason: reason, message: fmt.Sprintf(format, args...)}
+// Causef returns a Cause.
+func Causef(reason, format string, args ...any) *Cause {
+	return &Cause{Reason: reason, Message: fmt.Sprintf(format, args...)}
 }
 
-// observation is what a pass observed of a VM.
-type observation struct {
-	pod       *corev1.Pod              // the authoritative one, nil if there is none
-	report    *vmpb.ReportStateRequest // the last one of its hypervisor, nil if this process has none
-	hasLease  bool                     // its hypervisor has a run lease open
-	cause     *cause                   // why there is no Pod, if the user can change that
-	failure   error                    // of the pass
-	addresses []string                 // assigned in this pass; nil keeps the known ones
-	now       time.Time
+// Observation is what a pass observed of a VM.
+type Observation struct {
+	Pod       *corev1.Pod              // the authoritative one, nil if there is none
+	Report    *vmpb.ReportStateRequest // the last one of its hypervisor, nil if this process has none
+	HasLease  bool                     // its hypervisor has a run lease open
+	Cause     *Cause                   // why there is no Pod, if the user can change that
+	Failure   error                    // of the pass
+	Addresses []string                 // assigned in this pass; nil keeps the known ones
+	Now       time.Time
 
-	image string // of the next hypervisor
+	Image string // of the next hypervisor
 
-	oneMachine bool // all hosts are on one machine
+	OneMachine bool // all hosts are on one machine
 
-	noGrowth *cause // why a volume cannot grow; nil if all can
+	NoGrowth *Cause // why a volume cannot grow; nil if all can
 
-	fence *metav1.Condition // what became of the annotation; nil if there was none
+	Fence *metav1.Condition // what became of the annotation; nil if there was none
 
-	served serverObservation // of the disks, if a server has them
+	Served Server // of the disks, if a server has them
 
-	target *corev1.Pod // of the migration under way, or of the last one; nil if it is not known
+	Target *corev1.Pod // of the migration under way, or of the last one; nil if it is not known
 }
 
-// statusOf returns the status of a VM after a pass. The authority stays as it is.
-func statusOf(vm *v1alpha1.VirtualMachine, o observation) v1alpha1.VirtualMachineStatus {
+// StatusOf returns the status of a VM after a pass. The authority stays as it is.
+func StatusOf(vm *v1alpha1.VirtualMachine, o Observation) v1alpha1.VirtualMachineStatus {
 	status := *vm.Status.DeepCopy()
-	if o.failure == nil {
+	if o.Failure == nil {
 		status.ObservedGeneration = vm.Generation
 	}
 	set := func(condition metav1.Condition) {
 		condition.ObservedGeneration = status.ObservedGeneration
-		condition.LastTransitionTime = metav1.NewTime(o.now)
+		condition.LastTransitionTime = metav1.NewTime(o.Now)
 		meta.SetStatusCondition(&status.Conditions, condition)
 	}
-	if o.addresses != nil {
-		status.Addresses = o.addresses
+	if o.Addresses != nil {
+		status.Addresses = o.Addresses
 	}
-	if status.NodeName = ""; o.pod == nil {
+	if status.NodeName = ""; o.Pod == nil {
 		meta.RemoveStatusCondition(&status.Conditions, v1alpha1.ConditionScheduled)
 	} else {
-		status.NodeName = o.pod.Spec.NodeName
-		if text := o.pod.Annotations[v1alpha1.AnnotationAddresses]; text != "" {
+		status.NodeName = o.Pod.Spec.NodeName
+		if text := o.Pod.Annotations[v1alpha1.AnnotationAddresses]; text != "" {
 			status.Addresses = strings.Split(text, ",")
 		}
-		set(scheduled(o.pod))
+		set(scheduled(o.Pod))
 	}
 	set(storageLocking(vm, o))
-	if o.fence != nil {
-		set(*o.fence)
+	if o.Fence != nil {
+		set(*o.Fence)
 	}
-	migration.Progress(&status, o.report, o.target, o.now)
-	if !podstate.Alive(o.pod) {
+	migration.Progress(&status, o.Report, o.Target, o.Now)
+	if !podstate.Alive(o.Pod) {
 		meta.RemoveStatusCondition(&status.Conditions, v1alpha1.ConditionLiveMigratable)
-	} else if o.report != nil { // else what the last process saw stays
-		set(liveMigratable(vm, o.pod, o.report))
+	} else if o.Report != nil { // else what the last process saw stays
+		set(liveMigratable(vm, o.Pod, o.Report))
 	}
-	if container := hypervisorOf(o.pod); container != nil {
-		set(hypervisorCurrent(container.Image, o.image))
+	if container := hypervisorOf(o.Pod); container != nil {
+		set(hypervisorCurrent(container.Image, o.Image))
 	} else {
 		meta.RemoveStatusCondition(&status.Conditions, v1alpha1.ConditionHypervisorCurrent)
 	}
 	restartNeeded(vm, o, &status.Conditions, set)
-	if served(vm) && vm.DeletionTimestamp.IsZero() {
-		set(disksServed(vm, o.served))
+	if podspec.Served(vm) && vm.DeletionTimestamp.IsZero() {
+		set(DisksServed(vm, o.Served))
 	}
 	ready := readiness(vm, o)
 	ready.Type = v1alpha1.ConditionReady
 	set(ready)
 	status.Phase = phase(vm, o, ready.Reason)
-	if o.report.GetImagePrepared() {
+	if o.Report.GetImagePrepared() {
 		status.ImagePrepared = true
 	}
 	return status
@@ -162,26 +165,26 @@ func hypervisorCurrent(has, next string) metav1.Condition {
 
 // reasonsOfGuest are those of a VM whose guest has started and not ended.
 var reasonsOfGuest = []string{
-	reasonRunning, reasonPaused, reasonStopping, v1alpha1.ReasonNoSpace, v1alpha1.ReasonStorageFailed, v1alpha1.ReasonSuspended,
+	ReasonRunning, ReasonPaused, ReasonStopping, v1alpha1.ReasonNoSpace, v1alpha1.ReasonStorageFailed, v1alpha1.ReasonSuspended,
 }
 
-func phase(vm *v1alpha1.VirtualMachine, o observation, reason string) v1alpha1.VirtualMachinePhase {
+func phase(vm *v1alpha1.VirtualMachine, o Observation, reason string) v1alpha1.VirtualMachinePhase {
 	unprepared := vm.Spec.InitialImage != nil && !vm.Status.ImagePrepared
 	switch {
 	case !vm.DeletionTimestamp.IsZero():
 		return v1alpha1.PhaseTerminating
-	case reason == reasonLost, reason == v1alpha1.ReasonLeaseExpiring && podstate.Alive(o.pod):
+	case reason == ReasonLost, reason == v1alpha1.ReasonLeaseExpiring && podstate.Alive(o.Pod):
 		return v1alpha1.PhaseLost
-	case podstate.Alive(o.pod) && (slices.Contains(reasonsOfGuest, reason) || reason == v1alpha1.ReasonStorageNotRevoked):
+	case podstate.Alive(o.Pod) && (slices.Contains(reasonsOfGuest, reason) || reason == v1alpha1.ReasonStorageNotRevoked):
 		return v1alpha1.PhaseRunning
-	case vm.Status.ActivePodUID != "" && !podstate.Alive(o.pod) && !unprepared:
+	case vm.Status.ActivePodUID != "" && !podstate.Alive(o.Pod) && !unprepared:
 		return v1alpha1.PhaseStopped
 	}
 	return v1alpha1.PhaseCreating
 }
 
 func scheduled(pod *corev1.Pod) metav1.Condition {
-	condition := metav1.Condition{Type: v1alpha1.ConditionScheduled, Status: metav1.ConditionFalse, Reason: reasonScheduling}
+	condition := metav1.Condition{Type: v1alpha1.ConditionScheduled, Status: metav1.ConditionFalse, Reason: ReasonScheduling}
 	if pod.Spec.NodeName != "" {
 		condition.Status, condition.Reason = metav1.ConditionTrue, "Scheduled"
 	} else if message, unschedulable := podstate.Unschedulable(pod); unschedulable {
@@ -191,26 +194,26 @@ func scheduled(pod *corev1.Pod) metav1.Condition {
 }
 
 // readiness returns whether the VM runs as in its spec, and if not, why.
-func readiness(vm *v1alpha1.VirtualMachine, o observation) metav1.Condition {
+func readiness(vm *v1alpha1.VirtualMachine, o Observation) metav1.Condition {
 	not := func(reason, message string) metav1.Condition {
 		return metav1.Condition{Status: metav1.ConditionFalse, Reason: reason, Message: podstate.Truncate(message)}
 	}
 	switch {
 	case !vm.DeletionTimestamp.IsZero():
-		return not(reasonTerminating, "The virtual machine is being deleted.")
-	case podstate.Alive(o.pod):
+		return not(ReasonTerminating, "The virtual machine is being deleted.")
+	case podstate.Alive(o.Pod):
 		return livingReadiness(vm, o, not)
-	case o.failure != nil:
-		return not(reasonFailed, o.failure.Error())
-	case o.cause != nil:
-		return not(o.cause.reason, o.cause.message+replaceAdvice(vm, o.cause.reason))
-	case o.pod != nil:
-		end := podstate.EndOf(o.pod)
+	case o.Failure != nil:
+		return not(ReasonFailed, o.Failure.Error())
+	case o.Cause != nil:
+		return not(o.Cause.Reason, o.Cause.Message+replaceAdvice(vm, o.Cause.Reason))
+	case o.Pod != nil:
+		end := podstate.EndOf(o.Pod)
 		return not(end.Reason, end.Message+replaceAdvice(vm, end.Reason))
 	case vm.Status.ActivePodUID != "":
-		return not(reasonDeleted, fmt.Sprintf("Pod %s was deleted.", vm.Status.ActivePodName))
+		return not(ReasonDeleted, fmt.Sprintf("Pod %s was deleted.", vm.Status.ActivePodName))
 	}
-	return not(reasonCreating, "The hypervisor's pod is being created.")
+	return not(ReasonCreating, "The hypervisor's pod is being created.")
 }
 
 // replaceAdvice says what to do about a disk that is lost; empty for other reasons.
@@ -221,39 +224,39 @@ func replaceAdvice(vm *v1alpha1.VirtualMachine, reason string) string {
 	return fmt.Sprintf("; restore it, or give up its data with the annotation %s=%s", v1alpha1.AnnotationReplaceDisk, vm.Status.ActivePodName)
 }
 
-func livingReadiness(vm *v1alpha1.VirtualMachine, o observation, not func(reason, message string) metav1.Condition) metav1.Condition {
-	if o.pod.Spec.NodeName == "" {
-		state := scheduled(o.pod)
+func livingReadiness(vm *v1alpha1.VirtualMachine, o Observation, not func(reason, message string) metav1.Condition) metav1.Condition {
+	if o.Pod.Spec.NodeName == "" {
+		state := scheduled(o.Pod)
 		return not(state.Reason, state.Message)
 	}
 	if lease := vm.Status.Lease; lease != nil && lease.State == v1alpha1.LeaseSuspected {
 		return metav1.Condition{
-			Status: metav1.ConditionUnknown, Reason: v1alpha1.ReasonLeaseExpiring, Message: leaseMessage(vm),
+			Status: metav1.ConditionUnknown, Reason: v1alpha1.ReasonLeaseExpiring, Message: LeaseMessage(vm),
 		}
 	}
 	if authority.AccessOf(vm) == authority.AccessAwaited { // after a switchover
-		condition := disksServed(vm, o.served)
+		condition := DisksServed(vm, o.Served)
 		return not(condition.Reason, condition.Message)
 	}
-	if podstate.HostUnreachable(o.pod) && !o.hasLease {
+	if podstate.HostUnreachable(o.Pod) && !o.HasLease {
 		return metav1.Condition{
-			Status: metav1.ConditionUnknown, Reason: reasonLost,
-			Message: fmt.Sprintf("Host %s does not answer; the virtual machine may be running.", o.pod.Spec.NodeName),
+			Status: metav1.ConditionUnknown, Reason: ReasonLost,
+			Message: fmt.Sprintf("Host %s does not answer; the virtual machine may be running.", o.Pod.Spec.NodeName),
 		}
 	}
-	if o.report != nil {
-		return reported(vm, o.report, not)
+	if o.Report != nil {
+		return reported(vm, o.Report, not)
 	}
 	// A new process has no report yet: the condition of the last one stays, as long as the
 	// authority does not move.
 	if last := meta.FindStatusCondition(vm.Status.Conditions, v1alpha1.ConditionReady); last != nil && vm.Status.ActiveRunID != "" &&
-		slices.Contains(slices.Concat(reasonsOfGuest, []string{reasonPreparing, reasonStarting, v1alpha1.ReasonDiskLocked}), last.Reason) {
+		slices.Contains(slices.Concat(reasonsOfGuest, []string{ReasonPreparing, ReasonStarting, v1alpha1.ReasonDiskLocked}), last.Reason) {
 		return metav1.Condition{Status: last.Status, Reason: last.Reason, Message: last.Message}
 	}
-	if reason, message := podstate.Waiting(o.pod); reason != "" {
+	if reason, message := podstate.Waiting(o.Pod); reason != "" {
 		return not(reason, message)
 	}
-	return not(reasonStarting, "The hypervisor starts.")
+	return not(ReasonStarting, "The hypervisor starts.")
 }
 
 func reported(vm *v1alpha1.VirtualMachine, report *vmpb.ReportStateRequest, not func(reason, message string) metav1.Condition) metav1.Condition {
@@ -268,19 +271,19 @@ func reported(vm *v1alpha1.VirtualMachine, report *vmpb.ReportStateRequest, not 
 	pausing := vm.Spec.Mode == v1alpha1.ModePause
 	switch report.GetState() {
 	case vmpb.ReportStateRequest_STATE_RUNNING:
-		return as(reasonRunning, !pausing)
+		return as(ReasonRunning, !pausing)
 	case vmpb.ReportStateRequest_STATE_PAUSED:
 		reason, stopped := reasonsOfCause[report.GetCause()]
-		return as(cmp.Or(reason, reasonPaused), pausing && !stopped)
+		return as(cmp.Or(reason, ReasonPaused), pausing && !stopped)
 	case vmpb.ReportStateRequest_STATE_STOPPING:
-		return as(reasonStopping, false)
+		return as(ReasonStopping, false)
 	case vmpb.ReportStateRequest_STATE_PREPARING:
 		if text := written(report.GetDoneBytes(), report.GetTotalBytes()); text != "" {
 			message = text
 		}
-		return as(reasonPreparing, false)
+		return as(ReasonPreparing, false)
 	}
-	return as(cmp.Or(reasonsOfCause[report.GetCause()], reasonStarting), false)
+	return as(cmp.Or(reasonsOfCause[report.GetCause()], ReasonStarting), false)
 }
 
 // reasonsOfCause are the reasons of the condition Ready for what keeps a guest from running.
@@ -301,4 +304,10 @@ func written(done, total uint64) string {
 		return fmt.Sprintf("%d MiB written", done/mebi)
 	}
 	return ""
+}
+
+// LeaseMessage says how long a hypervisor that is not heard may run its guest.
+func LeaseMessage(vm *v1alpha1.VirtualMachine) string {
+	return fmt.Sprintf("The hypervisor in pod %s may still run the guest, until its lease has expired: another one is started %v after %s.",
+		vm.Status.ActivePodName, lease.Wait(authority.RecordOf(vm.Status.Lease).Duration), vm.Status.Lease.TransitionTime.UTC().Format(time.RFC3339))
 }

@@ -1,4 +1,4 @@
-package virtualmachine
+package conditions
 
 import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -9,37 +9,37 @@ import (
 
 // Reasons of the condition StorageLocking for a disk on a volume.
 const (
-	reasonDependsOnVolume = "DependsOnVolume"
-	reasonOneMachine      = "OneMachine"
-	reasonFullLeases      = "FullLeases"
+	ReasonDependsOnVolume = "DependsOnVolume"
+	ReasonOneMachine      = "OneMachine"
+	ReasonFullLeases      = "FullLeases"
 )
 
 // storageLocking returns whether the lock of the disk excludes a second hypervisor. The disk is
 // that of the Pod; without one, that of the next.
-func storageLocking(vm *v1alpha1.VirtualMachine, o observation) metav1.Condition {
+func storageLocking(vm *v1alpha1.VirtualMachine, o Observation) metav1.Condition {
 	condition := metav1.Condition{Type: v1alpha1.ConditionStorageLocking}
 	onVolume := vm.Status.VolumeClaimName != "" || vm.Spec.VolumeClaimTemplate != nil
-	if o.pod != nil {
-		onVolume = podspec.ClaimName(o.pod) != ""
+	if o.Pod != nil {
+		onVolume = podspec.ClaimName(o.Pod) != ""
 	}
 	switch {
-	case served(vm):
+	case podspec.Served(vm):
 		condition.Status, condition.Reason = metav1.ConditionFalse, string(v1alpha1.DiskAccessServed)
 		condition.Message = "Not needed: the server of the disks refuses all hypervisors but the one with the current fencing token."
 	case vm.Status.Lease != nil:
-		condition.Status, condition.Reason = metav1.ConditionFalse, reasonFullLeases
+		condition.Status, condition.Reason = metav1.ConditionFalse, ReasonFullLeases
 		condition.Message = "Not needed: leases that expire keep a second guest from running."
 	case !onVolume:
 		condition.Status, condition.Reason = metav1.ConditionFalse, v1alpha1.ReasonEphemeralDisk
 		condition.Message = "Each hypervisor has a disk of its own: while a host cannot be reached, its guest may run beside a new one."
-	case o.oneMachine:
-		condition.Status, condition.Reason = metav1.ConditionTrue, reasonOneMachine
+	case o.OneMachine:
+		condition.Status, condition.Reason = metav1.ConditionTrue, ReasonOneMachine
 		condition.Message = "All hosts are on one machine and open the same file."
-	case podspec.OnDevices(vm, o.pod):
-		condition.Status, condition.Reason = metav1.ConditionUnknown, reasonDependsOnVolume
+	case podspec.OnDevices(vm, o.Pod):
+		condition.Status, condition.Reason = metav1.ConditionUnknown, ReasonDependsOnVolume
 		condition.Message = "The lock of a block device excludes others on the same host only; the VM controller cannot tell whether two hosts can have the volume at once."
 	default:
-		condition.Status, condition.Reason = metav1.ConditionUnknown, reasonDependsOnVolume
+		condition.Status, condition.Reason = metav1.ConditionUnknown, ReasonDependsOnVolume
 		condition.Message = "The lock protects a volume on one host, or one whose storage keeps locks across hosts; the VM controller cannot tell."
 	}
 	return condition

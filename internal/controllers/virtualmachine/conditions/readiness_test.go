@@ -1,4 +1,4 @@
-package virtualmachine
+package conditions
 
 import (
 	"strings"
@@ -55,51 +55,51 @@ func TestStatus(t *testing.T) {
 	prepared := func(vm *v1alpha1.VirtualMachine) { vm.Status.ImagePrepared = true }
 	cases := map[string]struct {
 		given           func(*v1alpha1.VirtualMachine)
-		observed        observation
+		observed        Observation
 		phase           v1alpha1.VirtualMachinePhase
 		status          metav1.ConditionStatus
 		reason, message string
 	}{
-		"refused":      {nil, observation{cause: &cause{"Unsupported", "spec.x"}}, "Creating", "False", "Unsupported", "spec.x"},
-		"starting":     {nil, observation{pod: up}, "Creating", "False", reasonStarting, ""},
-		"no container": {nil, observation{pod: pulling}, "Creating", "False", "ImagePullFailed", "no such image"},
-		"running":      {prepared, observation{pod: up, report: running}, "Running", "True", reasonRunning, ""},
+		"refused":      {nil, Observation{Cause: &Cause{"Unsupported", "spec.x"}}, "Creating", "False", "Unsupported", "spec.x"},
+		"starting":     {nil, Observation{Pod: up}, "Creating", "False", ReasonStarting, ""},
+		"no container": {nil, Observation{Pod: pulling}, "Creating", "False", "ImagePullFailed", "no such image"},
+		"running":      {prepared, Observation{Pod: up, Report: running}, "Running", "True", ReasonRunning, ""},
 		"preparing without numbers": {
-			nil, observation{pod: up, report: report(vmpb.ReportStateRequest_STATE_PREPARING, "fetches the kernel")},
-			"Creating", "False", reasonPreparing, "fetches the kernel",
+			nil, Observation{Pod: up, Report: report(vmpb.ReportStateRequest_STATE_PREPARING, "fetches the kernel")},
+			"Creating", "False", ReasonPreparing, "fetches the kernel",
 		},
 		"waiting": {
-			nil, observation{pod: up, report: report(vmpb.ReportStateRequest_STATE_WAITING, "for the disk")},
-			"Creating", "False", reasonStarting, "for the disk",
+			nil, Observation{Pod: up, Report: report(vmpb.ReportStateRequest_STATE_WAITING, "for the disk")},
+			"Creating", "False", ReasonStarting, "for the disk",
 		},
 		"paused as wanted": {
 			func(vm *v1alpha1.VirtualMachine) { vm.Spec.Mode = v1alpha1.ModePause },
-			observation{pod: up, report: report(vmpb.ReportStateRequest_STATE_PAUSED, "")}, "Running", "True", reasonPaused, "",
+			Observation{Pod: up, Report: report(vmpb.ReportStateRequest_STATE_PAUSED, "")}, "Running", "True", ReasonPaused, "",
 		},
-		"still paused": {nil, observation{pod: up, report: report(vmpb.ReportStateRequest_STATE_PAUSED, "")}, "Running", "False", reasonPaused, ""},
+		"still paused": {nil, Observation{Pod: up, Report: report(vmpb.ReportStateRequest_STATE_PAUSED, "")}, "Running", "False", ReasonPaused, ""},
 		"sleeps": {
 			func(vm *v1alpha1.VirtualMachine) { vm.Spec.Mode = v1alpha1.ModePause },
-			observation{pod: up, report: stopped(vmpb.ReportStateRequest_CAUSE_SUSPENDED)}, "Running", "False", v1alpha1.ReasonSuspended, "",
+			Observation{Pod: up, Report: stopped(vmpb.ReportStateRequest_CAUSE_SUSPENDED)}, "Running", "False", v1alpha1.ReasonSuspended, "",
 		},
-		"full":                      {nil, observation{pod: up, report: stopped(vmpb.ReportStateRequest_CAUSE_NO_SPACE)}, "Running", "False", v1alpha1.ReasonNoSpace, ""},
-		"stopped for a later cause": {nil, observation{pod: up, report: stopped(99)}, "Running", "False", reasonPaused, ""},
-		"disk lost":                 {prepared, observation{pod: ended(left(vmpb.EndDiskLost, "gone"))}, "Stopped", "False", v1alpha1.ReasonDiskLost, "replace-disk=a-x"},
+		"full":                      {nil, Observation{Pod: up, Report: stopped(vmpb.ReportStateRequest_CAUSE_NO_SPACE)}, "Running", "False", v1alpha1.ReasonNoSpace, ""},
+		"stopped for a later cause": {nil, Observation{Pod: up, Report: stopped(99)}, "Running", "False", ReasonPaused, ""},
+		"disk lost":                 {prepared, Observation{Pod: ended(fixture.TerminationMessage(vmpb.EndDiskLost, "gone"))}, "Stopped", "False", v1alpha1.ReasonDiskLost, "replace-disk=a-x"},
 		"unheard of since the restart of the controller": {func(vm *v1alpha1.VirtualMachine) {
 			vm.Status.ActiveRunID = "1"
-			vm.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: reasonRunning}}
-		}, observation{pod: up}, "Running", "True", reasonRunning, ""},
-		"host away":                  {prepared, observation{pod: cutOff, report: running}, "Lost", "Unknown", reasonLost, "host-1"},
-		"host away, process answers": {prepared, observation{pod: cutOff, report: running, hasLease: true}, "Running", "True", reasonRunning, ""},
-		"image rejected":             {nil, observation{pod: ended(left(vmpb.EndImageRejected, "wrong checksum"))}, "Creating", "False", "ImageRejected", "wrong checksum"},
-		"guest shut down":            {prepared, observation{pod: ended(left(vmpb.EndGuestShutdown, "bye"))}, "Stopped", "False", "GuestShutdown", "bye"},
-		"ended without a word":       {prepared, observation{pod: ended("")}, "Stopped", "False", "Error", "without saying why"},
-		"ended with nonsense":        {prepared, observation{pod: ended(left("no reason!", ""))}, "Stopped", "False", vmpb.EndInternal, ""},
-		"evicted": {prepared, observation{pod: podWith(corev1.PodFailed, func(pod *corev1.Pod) {
+			vm.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: ReasonRunning}}
+		}, Observation{Pod: up}, "Running", "True", ReasonRunning, ""},
+		"host away":                  {prepared, Observation{Pod: cutOff, Report: running}, "Lost", "Unknown", ReasonLost, "host-1"},
+		"host away, process answers": {prepared, Observation{Pod: cutOff, Report: running, HasLease: true}, "Running", "True", ReasonRunning, ""},
+		"image rejected":             {nil, Observation{Pod: ended(fixture.TerminationMessage(vmpb.EndImageRejected, "wrong checksum"))}, "Creating", "False", "ImageRejected", "wrong checksum"},
+		"guest shut down":            {prepared, Observation{Pod: ended(fixture.TerminationMessage(vmpb.EndGuestShutdown, "bye"))}, "Stopped", "False", "GuestShutdown", "bye"},
+		"ended without a word":       {prepared, Observation{Pod: ended("")}, "Stopped", "False", "Error", "without saying why"},
+		"ended with nonsense":        {prepared, Observation{Pod: ended(fixture.TerminationMessage("no reason!", ""))}, "Stopped", "False", vmpb.EndInternal, ""},
+		"evicted": {prepared, Observation{Pod: podWith(corev1.PodFailed, func(pod *corev1.Pod) {
 			pod.Status.Reason, pod.Status.Message = "Evicted", "disk pressure"
 		})}, "Stopped", "False", "Evicted", "disk pressure"},
-		"deleted by hand": {prepared, observation{}, "Stopped", "False", reasonDeleted, "was deleted"},
+		"deleted by hand": {prepared, Observation{}, "Stopped", "False", ReasonDeleted, "was deleted"},
 		"being deleted": {func(vm *v1alpha1.VirtualMachine) { vm.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)} },
-			observation{pod: up, report: running}, "Terminating", "False", reasonTerminating, ""},
+			Observation{Pod: up, Report: running}, "Terminating", "False", ReasonTerminating, ""},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -108,7 +108,7 @@ func TestStatus(t *testing.T) {
 			if c.given != nil {
 				c.given(vm)
 			}
-			got := statusOf(vm, c.observed)
+			got := StatusOf(vm, c.observed)
 			ready := meta.FindStatusCondition(got.Conditions, v1alpha1.ConditionReady)
 			if got.Phase != c.phase || ready.Status != c.status || ready.Reason != c.reason || !strings.Contains(ready.Message, c.message) {
 				t.Errorf("%s, %s %s %q; want %s, %s %s %q", got.Phase, ready.Status, ready.Reason, ready.Message, c.phase, c.status, c.reason, c.message)

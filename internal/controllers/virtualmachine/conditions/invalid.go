@@ -1,0 +1,34 @@
+package conditions
+
+import (
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/authority"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
+	"github.com/millwright-dev/millwright/internal/vm/lease"
+)
+
+// Invalid returns what is wrong with a spec, nil if nothing is.
+func Invalid(vm *v1alpha1.VirtualMachine) *Cause {
+	spec := &vm.Spec
+	template := spec.VolumeClaimTemplate
+	switch {
+	case len(vm.Name) > validation.LabelValueMaxLength:
+		return Causef(ReasonInvalid, "metadata.name: %d characters at most, as it becomes the value of a label", validation.LabelValueMaxLength)
+	case podspec.UnlockedDevices(spec) != "":
+		return Causef(ReasonUnsupported, "%s: a block device that several hosts may have at once keeps no lock between them; use leaseMode FullLeases, or the access mode ReadWriteOnce",
+			podspec.UnlockedDevices(spec))
+	case spec.LeaseMode == v1alpha1.LeaseFullLeases && lease.Check(authority.DurationOf(vm)) != nil:
+		return Causef(ReasonInvalid, "spec.leaseDurationSeconds: %v", lease.Check(authority.DurationOf(vm)))
+	case podspec.InvalidSize(template, "spec.volumeClaimTemplate") != "":
+		return Causef(ReasonInvalid, "%s", podspec.InvalidSize(template, "spec.volumeClaimTemplate"))
+	case podspec.InvalidDataDisks(spec) != "":
+		return Causef(ReasonInvalid, "%s", podspec.InvalidDataDisks(spec))
+	case podspec.InvalidPlacement(spec) != "":
+		return Causef(ReasonInvalid, "%s", podspec.InvalidPlacement(spec))
+	case podspec.GuestMemory(spec) <= 0:
+		return Causef(ReasonInvalid, "spec.resources.limits.memory: must be more than %s, which the hypervisor itself needs", podspec.Overhead.String())
+	}
+	return nil
+}
