@@ -268,7 +268,7 @@ func (c *Controller) awaitRevoked(ctx context.Context, p *pass) flow.Result {
 	if wanted.IsZero() {
 		*wanted = p.now
 	}
-	upTo := max(authority.HighestToken(&p.vm.Status), wanted.Unix()-1)
+	upTo := max(authority.HighestToken(&p.vm.Status), wanted.UnixMilli()-1)
 	p.revoking = true
 	live, err := c.confirm(ctx, p)
 	if err == nil && !equality.Semantic.DeepEqual(live.Status.Lease, p.vm.Status.Lease) {

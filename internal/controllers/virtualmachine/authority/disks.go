@@ -59,14 +59,15 @@ func HighestToken(status *v1alpha1.VirtualMachineStatus) int64 {
 	return highest
 }
 
-// nextToken returns a token that is higher than all before, also if those were lost with the status. If all before are
-// revoked, it is the one after: the holder waits for nothing more.
+// nextToken returns a token that is higher than all before. They are milliseconds of the clock, so that this holds also for those
+// that were lost with the status: no two hypervisors of a VM begin within one. If all before are revoked, it is the
+// one after: the holder waits for nothing more.
 func nextToken(status *v1alpha1.VirtualMachineStatus, now time.Time) int64 {
 	highest, revoked := HighestToken(status), revokedToken(status)
 	if revoked > 0 && revoked >= highest {
 		return revoked + 1
 	}
-	return max(now.Unix(), highest+1)
+	return max(now.UnixMilli(), highest+1)
 }
 
 // ConfirmServer reports whether a process is in the Pod that serves the disks of its VM.

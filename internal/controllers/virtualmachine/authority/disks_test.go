@@ -23,11 +23,11 @@ func withTokens(holder, target, revoked int64) *v1alpha1.VirtualMachineStatus {
 }
 
 func TestNextToken(t *testing.T) {
-	now := time.Unix(1000, 0)
+	now := time.UnixMilli(1000)
 	for name, test := range map[string]struct{ holder, target, revoked, want int64 }{
 		"the first":                                {0, 0, 0, 1000},
 		"after one":                                {500, 0, 0, 1000},
-		"after one of the same second":             {1000, 0, 0, 1001},
+		"after one of the same millisecond":        {1000, 0, 0, 1001},
 		"after one of a target":                    {1000, 1001, 999, 1002},
 		"all before are revoked":                   {500, 0, 998, 999},
 		"the status was lost, but what is revoked": {0, 0, 998, 999},
@@ -74,7 +74,7 @@ func TestTokenMovesWithTheLease(t *testing.T) {
 	for pod, want := range map[string]int64{"t": 8, "s": 1000} {
 		status := withTokens(7, 8, 6)
 		status.ActivePodName = pod
-		passLease(status, time.Unix(1000, 0))
+		passLease(status, time.UnixMilli(1000))
 		if status.Lease.FencingToken != want {
 			t.Errorf("pod %s gets token %d, want %d", pod, status.Lease.FencingToken, want)
 		}

@@ -56,7 +56,7 @@ func (s stored) real() *v1alpha1.VirtualMachine {
 	return vm
 }
 
-var begin = time.Unix(1, 0)
+var begin = time.UnixMilli(1)
 
 // rulesOff switches rules off.
 type rulesOff struct {
