@@ -70,6 +70,19 @@ func newLock(cfg Config, runner *tasks.Runner) (*lock, error) {
 // newLockOf returns a lock of leases that are renewed at an interval. They are not released unless this
 // process is idle.
 func newLockOf(cluster *rest.Config, of leaseNames, interval time.Duration, idle func() bool, log logr.Logger) (*lock, error) {
+	locks, err := locksOf(cluster, of)
+	if err != nil {
+		return nil, err
+	}
+	made := &lock{interval: interval, idle: idle, seen: make(chan struct{}), won: make(chan struct{}), lost: make(chan struct{}), log: log.WithName("election")}
+	for _, one := range locks {
+		made.leases = append(made.leases, &lease{Interface: one})
+	}
+	return made, nil
+}
+
+// locksOf returns the locks of leases, by which this process has one identity.
+func locksOf(cluster *rest.Config, of leaseNames) (locks []resourcelock.Interface, err error) {
 	host, err := os.Hostname()
 	if err != nil {
 		return nil, fmt.Errorf("leader election: %w", err)
@@ -81,15 +94,14 @@ func newLockOf(cluster *rest.Config, of leaseNames, interval time.Duration, idle
 		return nil, fmt.Errorf("leader election: %w", err)
 	}
 	identity := resourcelock.ResourceLockConfig{Identity: host + "_" + string(uuid.NewUUID())}
-	made := &lock{interval: interval, idle: idle, seen: make(chan struct{}), won: make(chan struct{}), lost: make(chan struct{}), log: log.WithName("election")}
 	for _, name := range of.names {
 		one, err := resourcelock.New(resourcelock.LeasesResourceLock, of.namespace, name, clients.CoreV1(), clients.CoordinationV1(), identity)
 		if err != nil {
 			return nil, fmt.Errorf("leader election: %w", err)
 		}
-		made.leases = append(made.leases, &lease{Interface: one})
+		locks = append(locks, one)
 	}
-	return made, nil
+	return locks, nil
 }
 
 // apart returns a copy with its own connections and rate limit.

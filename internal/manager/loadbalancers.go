@@ -84,9 +84,11 @@ func RunLoadBalancers(ctx context.Context, cfg LoadBalancerConfig) error {
 		},
 	}
 	if cfg.Lease.Name != "" {
-		if options.Lock, err = balancer.Lease(apart(cfg.Control), cfg.Lease.Namespace, cfg.Lease.Name); err != nil {
+		locks, err := locksOf(cfg.Control, leaseNames{cfg.Lease.Namespace, []string{cfg.Lease.Name}})
+		if err != nil {
 			return err
 		}
+		options.Lock = locks[0]
 	}
 	controller := balancer.New(options)
 	defer controller.Close()

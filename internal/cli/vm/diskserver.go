@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"path/filepath"
 	"strconv"
 
 	"github.com/spf13/cobra"
@@ -18,7 +17,6 @@ import (
 	"github.com/millwright-dev/millwright/internal/connlimit"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/controller"
-	"github.com/millwright-dev/millwright/internal/vm/hypervisor/termination"
 	"github.com/millwright-dev/millwright/internal/vm/identity"
 	"github.com/millwright-dev/millwright/internal/vm/storage/program"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
@@ -51,15 +49,7 @@ func runDiskServer(ctx context.Context, getenv func(string) string, stderr io.Wr
 	} else {
 		end.Message = err.Error()
 	}
-	code, err := termination.Leave(filepath.Join(getenv(vmpb.EnvRoot), vmpb.TerminationMessagePath), end)
-	if err != nil {
-		log.Warn("the reason of the end is not in the Pod's status", "error", err)
-	}
-	log.Info("server of disks ended", "reason", end.Reason, "message", end.Message)
-	if code != 0 {
-		return &endedError{end}
-	}
-	return nil
+	return leave("server of disks", getenv, log, end)
 }
 
 // diskServerConfig reads the environment.

@@ -1,12 +1,7 @@
 package vm
 
 import (
-	"bytes"
-	"encoding/json"
-	"errors"
 	"log/slog"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -40,28 +35,7 @@ func TestDiskServerRefusesNonsense(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			root := t.TempDir()
-			if err := os.MkdirAll(filepath.Join(root, "dev"), 0o700); err != nil {
-				t.Fatal(err)
-			}
-			tc.env[vmpb.EnvRoot] = root
-			var log bytes.Buffer
-			err := runDiskServer(t.Context(), func(name string) string { return tc.env[name] }, &log)
-			var end *endedError
-			if !errors.As(err, &end) || end.Reason != vmpb.EndInvalidSpec {
-				t.Fatalf("ends with %v", err)
-			}
-			text, err := os.ReadFile(filepath.Join(root, vmpb.TerminationMessagePath))
-			if err != nil {
-				t.Fatal(err)
-			}
-			var left vmpb.Termination
-			if err := json.Unmarshal(text, &left); err != nil || left.Reason != vmpb.EndInvalidSpec || !strings.Contains(left.Message, tc.says) {
-				t.Errorf("left %s, want %s: %v", text, tc.says, err)
-			}
-			if _, err := os.Stat(filepath.Join(root, filepath.Dir(vmpb.RootDiskPath))); !errors.Is(err, os.ErrNotExist) {
-				t.Error("the disk's folder was touched")
-			}
+			wantRefused(t, runDiskServer, tc.env, tc.says)
 		})
 	}
 }

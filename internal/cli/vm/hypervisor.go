@@ -91,11 +91,16 @@ func runHypervisor(ctx context.Context, getenv func(string) string, stderr io.Wr
 	} else {
 		end.Message = err.Error()
 	}
+	return leave("hypervisor", getenv, log, end)
+}
+
+// leave writes why the process of a Pod ends to the termination message.
+func leave(what string, getenv func(string) string, log *slog.Logger, end vmpb.Termination) error {
 	code, err := termination.Leave(filepath.Join(getenv(vmpb.EnvRoot), vmpb.TerminationMessagePath), end)
 	if err != nil {
 		log.Warn("the reason of the end is not in the Pod's status", "error", err)
 	}
-	log.Info("hypervisor ended", "reason", end.Reason, "message", end.Message)
+	log.Info(what+" ended", "reason", end.Reason, "message", end.Message)
 	if code != 0 {
 		return &endedError{end}
 	}

@@ -2,8 +2,10 @@ package vm
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -44,34 +46,39 @@ func TestHypervisorRefusesNonsense(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			root := t.TempDir()
-			if err := os.MkdirAll(filepath.Join(root, "dev"), 0o700); err != nil {
-				t.Fatal(err)
-			}
-			tc.env[vmpb.EnvRoot] = root
-			var log bytes.Buffer
-			err := runHypervisor(t.Context(), func(name string) string { return tc.env[name] }, &log)
-			var end *endedError
-			if !errors.As(err, &end) || end.Reason != vmpb.EndInvalidSpec {
-				t.Fatalf("ends with %v", err)
-			}
-			text, err := os.ReadFile(filepath.Join(root, vmpb.TerminationMessagePath))
-			if err != nil {
-				t.Fatal(err)
-			}
-			var left vmpb.Termination
-			if err := json.Unmarshal(text, &left); err != nil || left.Reason != vmpb.EndInvalidSpec {
-				t.Errorf("left %s: %v", text, err)
-			}
-			for _, words := range tc.says {
-				if !strings.Contains(left.Message, words) {
-					t.Errorf("%q does not name %s", left.Message, words)
-				}
-			}
-			if _, err := os.Stat(filepath.Join(root, filepath.Dir(vmpb.RootDiskPath))); !errors.Is(err, os.ErrNotExist) {
-				t.Error("the disk's folder was touched")
-			}
+			wantRefused(t, runHypervisor, tc.env, tc.says...)
 		})
+	}
+}
+
+// wantRefused checks that a process ends at once for an environment, says why where its Pod's status has it, and changes nothing.
+func wantRefused(t *testing.T, run func(context.Context, func(string) string, io.Writer) error, env map[string]string, says ...string) {
+	t.Helper()
+	root := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(root, "dev"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	env[vmpb.EnvRoot] = root
+	err := run(t.Context(), func(name string) string { return env[name] }, io.Discard)
+	var end *endedError
+	if !errors.As(err, &end) || end.Reason != vmpb.EndInvalidSpec {
+		t.Fatalf("ends with %v", err)
+	}
+	text, err := os.ReadFile(filepath.Join(root, vmpb.TerminationMessagePath))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var left vmpb.Termination
+	if err := json.Unmarshal(text, &left); err != nil || left.Reason != vmpb.EndInvalidSpec {
+		t.Errorf("left %s: %v", text, err)
+	}
+	for _, words := range says {
+		if !strings.Contains(left.Message, words) {
+			t.Errorf("%q does not name %s", left.Message, words)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(root, filepath.Dir(vmpb.RootDiskPath))); !errors.Is(err, os.ErrNotExist) {
+		t.Error("the disk's folder was touched")
 	}
 }
 

@@ -3,14 +3,9 @@ package balancer
 import (
 	"context"
 	"fmt"
-	"os"
 	"time"
 
-	"k8s.io/apimachinery/pkg/util/uuid"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/leaderelection"
-	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	ctrl "sigs.k8s.io/controller-runtime"
 )
 
@@ -18,24 +13,6 @@ import (
 // leads from leaseDuration on. The lease is not released, so that nothing that an ending process still writes meets
 // one that leads: meanwhile all ports are served, only new Clusters wait.
 const leaseDuration, renewDeadline, retryPeriod = 15 * time.Second, 10 * time.Second, 2 * time.Second
-
-// Lease returns the lock of a lease.
-func Lease(cluster *rest.Config, namespace, name string) (resourcelock.Interface, error) {
-	host, err := os.Hostname()
-	if err != nil {
-		return nil, fmt.Errorf("leader election: %w", err)
-	}
-	clients, err := kubernetes.NewForConfig(cluster)
-	if err != nil {
-		return nil, fmt.Errorf("leader election: %w", err)
-	}
-	identity := resourcelock.ResourceLockConfig{Identity: host + "_" + string(uuid.NewUUID())}
-	lock, err := resourcelock.New(resourcelock.LeasesResourceLock, namespace, name, clients.CoreV1(), clients.CoordinationV1(), identity)
-	if err != nil {
-		return nil, fmt.Errorf("leader election: %w", err)
-	}
-	return lock, nil
-}
 
 // elect takes part in the election until the context ends. A process that does not lead any more, as while the API server
 // is away, goes on to forward: so it stands for election again, where others end.

@@ -41,6 +41,8 @@ func DisksServed(vm *v1alpha1.VirtualMachine, o Server) metav1.Condition {
 		return not(end.Reason, "Pod %s, which served the disks, ended: %s", o.Pod.Name, end.Message)
 	case !o.Serves:
 		return startingServer(o, not)
+	case o.Next && o.Asked.Err == nil: // it was asked a moment ago
+		return not(v1alpha1.ReasonDiskServerStarting, "Pod %s makes sure that no earlier hypervisor can change the disks.", o.Pod.Name)
 	case o.Next || authority.AccessOf(vm) == authority.AccessAwaited:
 		return not(v1alpha1.ReasonStorageNotRevoked, "Pod %s has not confirmed that no earlier hypervisor can change the disks%s", o.Pod.Name, because(o.Asked.Err))
 	case authority.AccessOf(vm) == authority.AccessRevoked:
