@@ -72,6 +72,9 @@ type quickstart struct {
 // codeBlock is commands of a page.
 var codeBlock = regexp.MustCompile("(?s)```sh\n(.*?)```")
 
+// usersChoice is in the commands for which the user has to say a name.
+var usersChoice = regexp.MustCompile(` NAME\b`)
+
 // stays are the commands that stay, each in a terminal of its own, with what they say when they are ready.
 var stays = []struct{ command, ready string }{
 	{"millwright up ", "Ready after"},
@@ -118,7 +121,7 @@ func (q *quickstart) do(block string) {
 	}
 	var lines []string
 	for line := range strings.Lines(block) {
-		if !strings.Contains(line, " NAME") { // the user's choice
+		if !usersChoice.MatchString(line) {
 			lines = append(lines, line)
 		}
 	}
