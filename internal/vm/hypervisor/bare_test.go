@@ -2,6 +2,8 @@ package hypervisor_test
 
 import (
 	"context"
+	"crypto/x509"
+	"crypto/x509/pkix"
 	"fmt"
 	"net"
 	"os"
@@ -13,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/millwright-dev/millwright/internal/ca"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qmp"
 )
@@ -159,11 +162,48 @@ func (l *listening) times() (first, last time.Time) {
 	return l.first, l.last
 }
 
+// bareName is the name of QEMU alone in its certificate.
+const bareName = "bare"
+
+// bareCertificates makes a folder of certificates as QEMU reads them, with keys as those of hypervisors.
+func bareCertificates(t *testing.T) string {
+	t.Helper()
+	now := time.Now()
+	authority, err := ca.New(x509.Certificate{Subject: pkix.Name{CommonName: "authority"}, KeyUsage: x509.KeyUsageCertSign}, now)
+	must(t, err)
+	key, err := ca.NewKey()
+	must(t, err)
+	cert, err := authority.Sign(x509.Certificate{
+		Subject: pkix.Name{CommonName: bareName}, DNSNames: []string{bareName}, NotBefore: now.Add(-time.Minute), NotAfter: now.Add(time.Hour), KeyUsage: x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}, key.Public())
+	must(t, err)
+	dir, pair := t.TempDir(), ca.Pair{Cert: cert, Key: key}
+	must(t, os.WriteFile(filepath.Join(dir, "ca-cert.pem"), authority.CertPEM(), 0o600))
+	for _, side := range []string{"client", "server"} {
+		must(t, os.WriteFile(filepath.Join(dir, side+"-cert.pem"), pair.CertPEM(), 0o600))
+		must(t, os.WriteFile(filepath.Join(dir, side+"-key.pem"), pair.KeyPEM(), 0o600))
+	}
+	return dir
+}
+
+// secure makes it send and receive by TLS, if there is a folder with certificates.
+func (b *bare) secure(certificates, endpoint string) {
+	b.t.Helper()
+	if certificates == "" {
+		return
+	}
+	b.do("object-add", arguments{"qom-type": "tls-creds-x509", "id": "tls", "dir": certificates, "endpoint": endpoint, "verify-peer": true})
+	b.do("migrate-set-parameters", arguments{"tls-creds": "tls", "tls-hostname": bareName})
+}
+
 // moveBare moves a guest from one QEMU to another that is started for it, as hypervisors do, without them:
-// the sockets of the one lead to the other. It returns how long that took, and how long the guest stood still.
-func moveBare(t *testing.T, disk string, size, memory uint64) (total, gap time.Duration) {
+// the sockets of the one lead to the other, with QEMU's own TLS if there is a folder with certificates. It returns how
+// long that took, and how long the guest stood still.
+func moveBare(t *testing.T, disk string, size, memory uint64, certificates string) (total, gap time.Duration) {
 	t.Helper()
 	source := startBare(t, disk, memory, false)
+	source.secure(certificates, "client")
 	source.do("cont", nil)
 	source.console.begins(t)
 	begun := time.Now()
@@ -171,16 +211,20 @@ func moveBare(t *testing.T, disk string, size, memory uint64) (total, gap time.D
 	must(t, os.WriteFile(copied, nil, 0o600))
 	must(t, os.Truncate(copied, int64(size)))
 	target := startBare(t, copied, memory, true)
+	target.secure(certificates, "server")
 	on := func(name string) arguments { return arguments{"capability": name, "state": true} }
 	target.do("migrate-set-capabilities", arguments{"capabilities": []arguments{on("events"), on("late-block-activate")}})
 	target.do("migrate-incoming", arguments{"uri": "unix:" + target.path("memory")})
-	target.do("nbd-server-start", arguments{"addr": arguments{"type": "unix", "data": arguments{"path": target.path("disk")}}})
+	server := arguments{"addr": arguments{"type": "unix", "data": arguments{"path": target.path("disk")}}}
+	client := arguments{"driver": "nbd", "server": arguments{"type": "unix", "path": target.path("disk")}, "export": "root", "discard": "unmap"}
+	if certificates != "" {
+		server["tls-creds"], client["tls-creds"], client["tls-hostname"] = "tls", "tls", bareName
+	}
+	target.do("nbd-server-start", server)
 	target.do("block-export-add", arguments{"type": "nbd", "id": "root", "node-name": "root", "name": "root", "writable": true})
 
 	source.do("migrate-set-capabilities", arguments{"capabilities": []arguments{on("events"), on("pause-before-switchover")}})
-	source.do("blockdev-add", arguments{"node-name": "copy", "driver": "raw", "discard": "unmap", "file": arguments{
-		"driver": "nbd", "server": arguments{"type": "unix", "path": target.path("disk")}, "export": "root", "discard": "unmap",
-	}})
+	source.do("blockdev-add", arguments{"node-name": "copy", "driver": "raw", "discard": "unmap", "file": client})
 	source.do("blockdev-mirror", arguments{"job-id": "copy", "device": "root", "target": "copy", "sync": "full"})
 	whatever := func(string) bool { return true }
 	is := func(status string) func(string) bool {

@@ -66,19 +66,22 @@ func TestAgainstBareQEMU(t *testing.T) {
 	}
 	for _, disk := range sizes {
 		t.Run(disk.name, func(t *testing.T) {
-			ours, alone := &moved{}, &moved{}
+			ours, alone, secured := &moved{}, &moved{}, &moved{}
+			bare := func(t *testing.T, certificates string) (total, gap time.Duration) {
+				path := filepath.Join(t.TempDir(), "source")
+				bootDisk(t, "scribe", path, disk.size)
+				fill(t, path, disk.data)
+				return moveBare(t, path, disk.size, 256*MiB, certificates)
+			}
 			for range count {
-				t.Run("bare", func(t *testing.T) {
-					path := filepath.Join(t.TempDir(), "source")
-					bootDisk(t, "scribe", path, disk.size)
-					fill(t, path, disk.data)
-					alone.add(moveBare(t, path, disk.size, 256*MiB))
-				})
+				t.Run("bare", func(t *testing.T) { alone.add(bare(t, "")) })
+				t.Run("bare with TLS", func(t *testing.T) { secured.add(bare(t, bareCertificates(t))) })
 				t.Run("ours", func(t *testing.T) { ours.add(moveOurs(t, disk.size, disk.data, 256*MiB)) })
 			}
 			if len(ours.gaps) < count || len(alone.gaps) < count || !measured {
 				return
 			}
+			t.Logf("bare QEMU with its own TLS: total %v, gap %v; all: %v and %v", median(secured.totals), median(secured.gaps), secured.totals, secured.gaps)
 			compare(t, "total", ours.totals, alone.totals, totalFactor, 0)
 			compare(t, "gap", ours.gaps, alone.gaps, gapFactor, gapMore)
 		})
