@@ -67,6 +67,7 @@ func TestWithoutClusterAPI(t *testing.T) {
 // TestBothAPIs: one manager, one driver, one name, one class, and yet two VMs that have
 // nothing to do with each other. All that with the roles that are shipped.
 func TestBothAPIs(t *testing.T) {
+	t.Parallel()
 	e := env.New(t)
 	coretest.Install(t, e.Admin)
 	scheme := Scheme()

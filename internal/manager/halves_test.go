@@ -116,6 +116,7 @@ func (h *half) machines(g gomega.Gomega) []v1alpha1.Machine {
 // TestHalfOfSets: it makes the machines of a deployment without the rights and the driver of the other
 // half, and does nothing with them.
 func TestHalfOfSets(t *testing.T) {
+	t.Parallel()
 	h := startHalf(t, HalfSets, Config{}, "config/rbac/machine-controller-manager-role.yaml", "config/rbac/machine-controller-manager-target-role.yaml")
 	gomega.NewWithT(t).Eventually(func(g gomega.Gomega) {
 		deployment := &v1alpha1.MachineDeployment{}
@@ -138,6 +139,7 @@ func TestHalfOfSets(t *testing.T) {
 // TestHalfOfMachines: it makes the VM of a machine without the rights of the other half, and does
 // nothing with a deployment.
 func TestHalfOfMachines(t *testing.T) {
+	t.Parallel()
 	cfg := Config{Drivers: registry.Only("sim", sim.New(sim.Config{})), CreationTimeout: time.Minute}
 	h := startHalf(t, HalfMachines, cfg, "config/rbac/machine-controller-role.yaml", "config/rbac/target-role.yaml")
 	gomega.NewWithT(t).Eventually(func(g gomega.Gomega) {

@@ -12,5 +12,6 @@ func TestMain(m *testing.M) {
 		bePlugin(socket)
 		return
 	}
+	env.AtATime(6)
 	env.Main(m)
 }
