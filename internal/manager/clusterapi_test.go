@@ -85,7 +85,7 @@ func TestBothAPIs(t *testing.T) {
 			Control: e.UserWith(t, "config/rbac/control-role.yaml", "config/rbac/capi-role.yaml"), Namespace: e.Namespace,
 			APIs: []API{APIMCM, APICAPI}, Drivers: registry.Only("sim", sim.New(sim.Config{Cloud: cloud})),
 			ConcurrentSyncs: 5, CreationTimeout: time.Minute,
-			Election: Election{Enabled: true, LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 100 * time.Millisecond},
+			Election: Election{Enabled: true, LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second},
 			Log:      testr.New(t),
 		})
 	}()

@@ -87,7 +87,7 @@ func startHalfIn(t *testing.T, e *election, which Half, cfg Config, roles ...str
 	access := h.forbidden.on(h.env.UserWith(t, roles...))
 	h.cfg.Half, h.cfg.Control, h.cfg.Target, h.cfg.Namespace = which, access, access, h.env.Namespace
 	h.cfg.ConcurrentSyncs, h.cfg.Log = 5, testr.New(t)
-	h.cfg.Election = Election{Enabled: true, LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 100 * time.Millisecond}
+	h.cfg.Election = Election{Enabled: true, LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- Run(ctx, h.cfg) }()
