@@ -67,7 +67,6 @@ func TestWithoutClusterAPI(t *testing.T) {
 // TestBothAPIs: one manager, one driver, one name, one class, and yet two VMs that have
 // nothing to do with each other. All that with the roles that are shipped.
 func TestBothAPIs(t *testing.T) {
-	t.Parallel()
 	e := env.New(t)
 	coretest.Install(t, e.Admin)
 	scheme := Scheme()
@@ -85,7 +84,7 @@ func TestBothAPIs(t *testing.T) {
 			Control: e.UserWith(t, "config/rbac/control-role.yaml", "config/rbac/capi-role.yaml"), Namespace: e.Namespace,
 			APIs: []API{APIMCM, APICAPI}, Drivers: registry.Only("sim", sim.New(sim.Config{Cloud: cloud})),
 			ConcurrentSyncs: 5, CreationTimeout: time.Minute,
-			Election: Election{Enabled: true, LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second},
+			Election: Election{Enabled: true, LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 100 * time.Millisecond},
 			Log:      testr.New(t),
 		})
 	}()

@@ -21,7 +21,6 @@ import (
 // TestADriverThatComesLater: a Machine of a class that no driver serves is left alone, and says why. It
 // gets its VM as soon as its driver is registered, and its deletion waits while the driver is away again.
 func TestADriverThatComesLater(t *testing.T) {
-	t.Parallel()
 	e, ctx := env.New(t), t.Context()
 	drivers := registry.New(registry.Options{})
 	bystander := sim.NewCloud(sim.CloudOptions{})

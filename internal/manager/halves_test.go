@@ -87,7 +87,7 @@ func startHalfIn(t *testing.T, e *election, which Half, cfg Config, roles ...str
 	access := h.forbidden.on(h.env.UserWith(t, roles...))
 	h.cfg.Half, h.cfg.Control, h.cfg.Target, h.cfg.Namespace = which, access, access, h.env.Namespace
 	h.cfg.ConcurrentSyncs, h.cfg.Log = 5, testr.New(t)
-	h.cfg.Election = Election{Enabled: true, LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second}
+	h.cfg.Election = Election{Enabled: true, LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 100 * time.Millisecond}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- Run(ctx, h.cfg) }()
@@ -116,7 +116,6 @@ func (h *half) machines(g gomega.Gomega) []v1alpha1.Machine {
 // TestHalfOfSets: it makes the machines of a deployment without the rights and the driver of the other
 // half, and does nothing with them.
 func TestHalfOfSets(t *testing.T) {
-	t.Parallel()
 	h := startHalf(t, HalfSets, Config{}, "config/rbac/machine-controller-manager-role.yaml", "config/rbac/machine-controller-manager-target-role.yaml")
 	gomega.NewWithT(t).Eventually(func(g gomega.Gomega) {
 		deployment := &v1alpha1.MachineDeployment{}
@@ -139,7 +138,6 @@ func TestHalfOfSets(t *testing.T) {
 // TestHalfOfMachines: it makes the VM of a machine without the rights of the other half, and does
 // nothing with a deployment.
 func TestHalfOfMachines(t *testing.T) {
-	t.Parallel()
 	cfg := Config{Drivers: registry.Only("sim", sim.New(sim.Config{})), CreationTimeout: time.Minute}
 	h := startHalf(t, HalfMachines, cfg, "config/rbac/machine-controller-role.yaml", "config/rbac/target-role.yaml")
 	gomega.NewWithT(t).Eventually(func(g gomega.Gomega) {

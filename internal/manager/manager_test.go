@@ -45,7 +45,6 @@ func get(url string) (int, string) {
 // shipped. It reads nothing while it stands by, so that it acts on nothing older than its
 // leadership.
 func TestManagerFromStandByToEnd(t *testing.T) {
-	t.Parallel()
 	e := newElection(t)
 	mcmLeads, mcmDies := e.compete(e.mcm(both[0], "mcm"), steady)
 	e.await(mcmLeads)
@@ -272,7 +271,6 @@ func TestLeasesHaveAConnectionOfTheirOwn(t *testing.T) {
 // TestBusyPortEndsTheManager: that a port is taken ends the manager with an error by which the
 // command line knows it.
 func TestBusyPortEndsTheManager(t *testing.T) {
-	t.Parallel()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -24,7 +24,6 @@ import (
 // TestOutOfRangeBringsALookForOrphans: a driver that has found several VMs of a machine is
 // asked for all of them at once, not after the period.
 func TestOutOfRangeBringsALookForOrphans(t *testing.T) {
-	t.Parallel()
 	e := env.New(t)
 	cloud := sim.NewCloud(sim.CloudOptions{})
 	cloud.Fail(sim.Fault{Method: sim.GetMachineStatus, Codes: []codes.Code{codes.OutOfRange}})

@@ -62,7 +62,6 @@ func startPlugin(t *testing.T, socket string) {
 // although a driver that is there already would take any. The Machines of the class, and a Machine whose
 // class names that driver, get their VMs then.
 func TestALatePlugIn(t *testing.T) {
-	t.Parallel()
 	e, ctx := env.New(t), t.Context()
 	g := gomega.NewWithT(t)
 	e.InstallCRDs(t, "config/crd/legacy")

@@ -174,7 +174,6 @@ func TestWaitIsLogged(t *testing.T) {
 
 // TestRealControlCluster: the check fits the CRDs that are shipped.
 func TestRealControlCluster(t *testing.T) {
-	t.Parallel()
 	if err := awaitControl(t.Context(), testr.New(t), env.New(t).Admin, kinds...); err != nil {
 		t.Error(err)
 	}

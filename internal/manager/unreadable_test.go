@@ -22,7 +22,6 @@ import (
 // TestWhatCannotBeReadIsNamed: one object that cannot be read holds up all of its kind, so its
 // owner is told; and once it is corrected, the others are looked at.
 func TestWhatCannotBeReadIsNamed(t *testing.T) {
-	t.Parallel()
 	e := env.New(t)
 	g := gomega.NewWithT(t)
 	bad := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{

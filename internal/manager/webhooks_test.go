@@ -55,7 +55,6 @@ func register(t *testing.T, e *env.Env, port int, authority []byte) {
 // TestUsersAreWarned: by the shipped webhooks, with the rights that are shipped. What the controllers write
 // themselves brings no warnings, and nothing is refused when the manager is away.
 func TestUsersAreWarned(t *testing.T) {
-	t.Parallel()
 	e := newElection(t)
 	dir, certificate := webhookCertificate(t)
 	port, err := e.env.ControlPlane.PortFor("warnings", 0)

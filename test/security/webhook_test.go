@@ -285,9 +285,9 @@ var staying = []string{"classes of new Machines", "provider IDs of others", "sta
 // firstDelay is what the controllers wait before they try again; each time, it is doubled.
 const firstDelay = 5 * time.Millisecond
 
-// mostMade is how many objects of a kind may be made for one deployment amid that: attempts become rare. It is two or three
-// more when everything takes five times as long.
-func (w *webhook) mostMade() int { return 1 + bits.Len64(uint64(time.Since(w.began)/firstDelay)) }
+// mostMade is how many objects of a kind may be made for one deployment amid that: attempts become rare. Each may take place twice, after its
+// delay and at an event of the one before. It grows with the time, which a slow machine needs more of, but slowly.
+func (w *webhook) mostMade() int { return 2 * bits.Len64(uint64(time.Since(w.began)/firstDelay)) }
 
 // TestMutatingWebhook: whatever a webhook changes of new and of changed objects, nothing is made without
 // end, no Machine has two VMs, it is said what is wrong, and what others declare is reached. When the webhook is gone,

@@ -24,7 +24,6 @@ import (
 
 func TestMain(m *testing.M) {
 	program.Main()
-	env.AtATime(8)
 	env.Main(m)
 }
 
@@ -32,19 +31,14 @@ func TestMain(m *testing.M) {
 // processes want, took two minutes to come to rest.
 const waitTimeout = env.WaitTimeout
 
-// atATime has a place for each story that is played at the same time as others, of whichever test: one test begins
-// when another has its last ones left. They wait most of the time, so the number of processors says nothing about how
-// many may.
-var atATime = make(chan struct{}, 8)
-
-// together runs stories of a test that runs beside others, each in a namespace of its own.
+// together runs tests at the same time, each in a namespace of its own. They wait most of the
+// time, so the number of processors says nothing about how many may.
 func together(t *testing.T, tests map[string]func(*testing.T)) {
 	t.Helper()
 	var group errgroup.Group
+	group.SetLimit(8)
 	for _, name := range slices.Sorted(maps.Keys(tests)) {
 		group.Go(func() error {
-			atATime <- struct{}{}
-			defer func() { <-atATime }()
 			t.Run(name, tests[name])
 			return nil
 		})

@@ -19,7 +19,6 @@ import (
 // annotation of the node that its Machine be kept when it fails, and then takes that back: it is swapped
 // whenever what Machine and node say of it has changed.
 func TestHalvesAreSwappedInAPreservation(t *testing.T) {
-	t.Parallel()
 	stories := map[string]func(*testing.T){}
 	for which, other := range otherHalf {
 		stories[string(which)] = func(t *testing.T) {

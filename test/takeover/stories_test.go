@@ -35,7 +35,6 @@ var leftOut = map[moment]string{}
 // TestHandBack does with our manager what was done with MCM, and compares what it leaves at
 // each recorded moment, as MCM would find it if it went on from there.
 func TestHandBack(t *testing.T) {
-	t.Parallel()
 	together(t, map[string]func(*testing.T){
 		"create, roll, become unhealthy, and go back while paused": firstRecording,
 		"scale down by name": scaleDownByName,
