@@ -44,11 +44,11 @@ TEST_TIMEOUT ?= 60m
 # plane then needs a minute to start, and tests reach their limits.
 TEST_PARALLEL ?= 2
 # What takes longest begins first, or it would be waited for alone at the end.
-LONG_TESTS := $(patsubst %,./%/...,test/crash test/capi test/vms test/scenario test/security test/modules \
-	internal/controllers/virtualmachine test/docs test/pod internal/vm/hypervisor test/mcmsuite test/takeover test/release \
-	test/vmcontroller test/vmpod test/guest internal/manager internal/cli drivers/vm test/env internal/local/controlplane \
-	test/crd internal/lifecycle/drain internal/controllers/machineset internal/local/hostrunner internal/controllers/machine \
-	internal/controllers/machinedeployment bench test/rollout)
+LONG_TESTS := $(patsubst %,./%/...,test/vms test/crash internal/vm/hypervisor test/scenario test/capi \
+	internal/controllers/virtualmachine test/takeover test/security test/guest test/pod internal/manager test/docs test/modules \
+	test/release test/env test/vmpod test/mcmsuite internal/local/controlplane internal/controllers/machineset test/crd \
+	test/vmcontroller internal/lifecycle/drain drivers/vm internal/cli internal/controllers/machinedeployment \
+	internal/local/hostrunner internal/controllers/machine test/admission test/dns bench internal/controllers/capi test/rollout)
 # Test binaries without debug information and symbols are linked in half the time; traces of panics
 # need none. What go test vets of its own accord, make verify does.
 gotest = go test -p $(TEST_PARALLEL) -timeout $(TEST_TIMEOUT) -vet=off -ldflags=-s

@@ -33,7 +33,6 @@ func (h *heard) HandleWarningHeaderWithContext(_ context.Context, _ int, _, text
 
 // TestNothingIsSentThatMCMsCRDsLack: each status would be answered with a warning, which is logged.
 func TestNothingIsSentThatMCMsCRDsLack(t *testing.T) {
-	t.Parallel()
 	e := env.New(t, env.WithOwn())
 	cfg := Config{Control: e.Admin, Namespace: e.Namespace, Half: HalfSets, ConcurrentSyncs: 2, Log: testr.New(t)}
 	if lacksSelector(t.Context(), cfg) {

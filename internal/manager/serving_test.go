@@ -134,7 +134,6 @@ func TestPagesOfAManager(t *testing.T) {
 
 // TestAManagerThatIsFirst waits for its API server, and is alive meanwhile.
 func TestAManagerThatIsFirst(t *testing.T) {
-	t.Parallel()
 	e := env.New(t)
 	var there atomic.Bool
 	access := rest.CopyConfig(e.Admin)
@@ -186,7 +185,6 @@ func runWith(t *testing.T, e *env.Env, cfg Config) (page func(name string) func(
 
 // TestAManagerThatMayNotReadTheLeases could never become the leader: it is not ready.
 func TestAManagerThatMayNotReadTheLeases(t *testing.T) {
-	t.Parallel()
 	e := env.New(t)
 	var may atomic.Bool
 	asked := make(chan struct{}, 1)

@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 		fmt.Fprintf(os.Stderr, "MILLWRIGHT_CAPI=%s: there are only %s and %s\n", version, oldest, newest)
 		os.Exit(2)
 	}
-	env.AtATime(4)
+	env.AtATime(6)
 	env.Main(m)
 }
 

@@ -20,7 +20,6 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/drain"
 	"github.com/millwright-dev/millwright/internal/manager"
 	"github.com/millwright-dev/millwright/test/env"
-	"github.com/millwright-dev/millwright/test/lot"
 )
 
 // asManager makes this test binary be a manager, which reads its orders from its standard
@@ -35,9 +34,7 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
-	if lot.All() {
-		env.AtATime(2 * pairsOfClusters())
-	}
+	env.AtATime(2 * pairsOfClusters()) // as many as there are lanes
 	env.Main(m)
 }
 

@@ -16,6 +16,7 @@ import (
 // TestExpiryTimes: any time can be stored, and what is none is refused with the path of the field: it would
 // keep a manager from reading any Machine.
 func TestExpiryTimes(t *testing.T) {
+	t.Parallel()
 	e := env.New(t)
 	machine := fixture.In(e.Namespace, fixture.Machine())
 	must(t, e.Client.Create(t.Context(), machine))

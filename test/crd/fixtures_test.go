@@ -27,6 +27,7 @@ func strict(e *env.Env) client.Client {
 // Objects that MCM wrote are stored as they are, and stay so when a program that uses
 // our types reads and writes them.
 func TestMCMObjectsAreStoredWithoutLoss(t *testing.T) {
+	t.Parallel()
 	fleets := readFleets(t)
 	for name, objects := range fleets {
 		t.Run(name, func(t *testing.T) {

@@ -19,6 +19,7 @@ import (
 // TestInstallCRDs: what local mode installs is served when it returns, and installing
 // twice changes nothing.
 func TestInstallCRDs(t *testing.T) {
+	t.Parallel()
 	e := env.New(t, env.WithOwn())
 	scheme := env.NewScheme()
 	if err := apiextensionsv1.AddToScheme(scheme); err != nil {

@@ -106,6 +106,7 @@ func quantities(t *testing.T, policy, path string, schema apiextensionsv1.JSONSc
 
 // TestAbsurdQuantities: the API server stores none, whoever writes it.
 func TestAbsurdQuantities(t *testing.T) {
+	t.Parallel()
 	e := env.New(t)
 	for _, text := range absurd {
 		for kind, object := range map[string]map[string]any{

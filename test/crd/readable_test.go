@@ -21,6 +21,7 @@ import (
 // One object that our types cannot hold would keep a manager from reading any object of its
 // kind. So the API server refuses each, and says which field it is.
 func TestWhatIsStoredCanBeRead(t *testing.T) {
+	t.Parallel()
 	e := env.New(t)
 	dry := client.NewDryRunClient(e.Client)
 	accepted, refused := 0, 0

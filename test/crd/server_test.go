@@ -16,6 +16,7 @@ import (
 
 // TestMCMObjectsAreStoredWithoutLoss rests on this: strict validation is on.
 func TestUnknownFieldsAreRefused(t *testing.T) {
+	t.Parallel()
 	e := env.New(t)
 	machine := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": v1alpha1.SchemeGroupVersion.String(),
@@ -31,6 +32,7 @@ func TestUnknownFieldsAreRefused(t *testing.T) {
 // Objects that only validation in the controllers refuses must be storable: there may
 // be such objects, and one that cannot be edited cannot lose its finalizer.
 func TestSenselessObjectsAreStored(t *testing.T) {
+	t.Parallel()
 	e := env.New(t)
 	meta := metav1.ObjectMeta{Name: "bad", Namespace: e.Namespace}
 	for _, obj := range []client.Object{
@@ -48,6 +50,7 @@ func TestSenselessObjectsAreStored(t *testing.T) {
 
 // An autoscaler finds replicas and selector through the scale subresource.
 func TestScaleSubresource(t *testing.T) {
+	t.Parallel()
 	e := env.New(t)
 	meta := metav1.ObjectMeta{Name: "pool", Namespace: e.Namespace}
 	set := &v1alpha1.MachineSet{ObjectMeta: meta, Spec: v1alpha1.MachineSetSpec{Replicas: 3}}
@@ -91,6 +94,7 @@ func must(t *testing.T, err error) {
 
 // TestSenselessReplacementPoliciesAreRefused: what controllers could not read at all, or not follow.
 func TestSenselessReplacementPoliciesAreRefused(t *testing.T) {
+	t.Parallel()
 	e := env.New(t)
 	for name, test := range map[string]struct {
 		budget map[string]any

@@ -86,6 +86,7 @@ func everyField(spec *vmv1alpha1.VirtualMachineSpec) {
 
 // The API server keeps every field of spec and status.
 func TestVirtualMachinesAreStoredWithoutLoss(t *testing.T) {
+	t.Parallel()
 	e := env.New(t)
 	c := vmClient(t, e)
 	vm := newVM(e.Namespace, everyField)
@@ -121,6 +122,7 @@ func TestVirtualMachinesAreStoredWithoutLoss(t *testing.T) {
 }
 
 func TestVirtualMachineDefaults(t *testing.T) {
+	t.Parallel()
 	e := env.New(t)
 	vm := newVM(e.Namespace, func(spec *vmv1alpha1.VirtualMachineSpec) {
 		spec.UserData = &vmv1alpha1.UserData{SecretRef: vmv1alpha1.SecretKeyReference{Name: "pool"}}
@@ -137,6 +139,7 @@ func TestVirtualMachineDefaults(t *testing.T) {
 
 // What cannot work is refused, and the answer names the field.
 func TestSenselessVirtualMachinesAreRefused(t *testing.T) {
+	t.Parallel()
 	type spec = vmv1alpha1.VirtualMachineSpec
 	ips := func(ips ...string) func(*spec) { return func(s *spec) { s.VMIPs = ips } }
 	image := func(image vmv1alpha1.InitialImage) func(*spec) { return func(s *spec) { s.InitialImage = &image } }
@@ -201,6 +204,7 @@ func refusedFor(err error, field string) bool {
 }
 
 func TestUUIDStaysOnceItIsSet(t *testing.T) {
+	t.Parallel()
 	e := env.New(t)
 	c := vmClient(t, e)
 	vm := newVM(e.Namespace, nil)
@@ -221,6 +225,7 @@ func TestUUIDStaysOnceItIsSet(t *testing.T) {
 // An object from a time with other rules can still be edited, so that it can lose its
 // finalizers, but not be made worse.
 func TestOldVirtualMachinesCanBeEdited(t *testing.T) {
+	t.Parallel()
 	e := env.New(t, env.WithOwn())
 	c := vmClient(t, e)
 	crd := &apiextensionsv1.CustomResourceDefinition{
@@ -272,6 +277,7 @@ func withoutRules(schema apiextensionsv1.JSONSchemaProps) apiextensionsv1.JSONSc
 
 // Two writers that read the same authority: only one takes it.
 func TestAuthorityIsSwappedOnce(t *testing.T) {
+	t.Parallel()
 	e := env.New(t)
 	c := vmClient(t, e)
 	vm := newVM(e.Namespace, nil)

@@ -43,6 +43,7 @@ func must(t *testing.T, err error) {
 }
 
 func TestNamespacesAreApart(t *testing.T) {
+	t.Parallel()
 	one, two := env.New(t), env.New(t)
 	if one.Namespace == two.Namespace {
 		t.Fatalf("two tests share namespace %s", one.Namespace)
@@ -58,6 +59,7 @@ func TestNamespacesAreApart(t *testing.T) {
 }
 
 func TestNamespaceIsDeletedAfterTheTest(t *testing.T) {
+	t.Parallel()
 	var namespace string
 	t.Run("inner", func(t *testing.T) { namespace = env.New(t).Namespace })
 	found := &corev1.Namespace{}
@@ -69,6 +71,7 @@ func TestNamespaceIsDeletedAfterTheTest(t *testing.T) {
 }
 
 func TestMachinesAndPodsCanBeCreated(t *testing.T) {
+	t.Parallel()
 	e := env.New(t)
 	meta := metav1.ObjectMeta{Namespace: e.Namespace, Name: "one"}
 	must(t, e.Client.Create(t.Context(), &v1alpha1.Machine{ObjectMeta: meta}))
@@ -77,6 +80,7 @@ func TestMachinesAndPodsCanBeCreated(t *testing.T) {
 }
 
 func TestPairIsApart(t *testing.T) {
+	t.Parallel()
 	e := env.NewPair(t)
 	if e.Admin.Host == e.Target.Admin.Host {
 		t.Fatalf("control and target are both at %s", e.Admin.Host)
@@ -90,6 +94,7 @@ func TestPairIsApart(t *testing.T) {
 }
 
 func TestControllerManagerRuns(t *testing.T) {
+	t.Parallel()
 	e := env.New(t, env.WithControllerManager())
 	ctx, cancel := context.WithTimeout(t.Context(), env.WaitTimeout)
 	defer cancel()
@@ -102,6 +107,7 @@ func TestControllerManagerRuns(t *testing.T) {
 }
 
 func TestUserHasTheRightsOfTheRoleOnly(t *testing.T) {
+	t.Parallel()
 	e := env.New(t)
 	user := clientAs(t, e.UserWith(t, "test/env/testdata/roles.yaml"), "user")
 	must(t, user.Create(t.Context(), secret(e.Namespace, "allowed")))
@@ -116,6 +122,7 @@ func TestUserHasTheRightsOfTheRoleOnly(t *testing.T) {
 }
 
 func TestUserWithTheShippedRoles(t *testing.T) {
+	t.Parallel()
 	e := env.NewPair(t)
 	control := clientAs(t, e.UserWith(t, "config/rbac/control-role.yaml"), "user")
 	target := clientAs(t, e.Target.UserWith(t, "config/rbac/target-role.yaml"), "user")
@@ -127,6 +134,7 @@ func TestUserWithTheShippedRoles(t *testing.T) {
 }
 
 func TestOwnControlPlaneCanBeTakenAway(t *testing.T) {
+	t.Parallel()
 	e, shared := env.New(t, env.WithOwn()), env.New(t)
 	if e.ControlPlane == shared.ControlPlane {
 		t.Fatal("want a control plane that is not shared")
@@ -145,6 +153,7 @@ func TestOwnControlPlaneCanBeTakenAway(t *testing.T) {
 
 // TestCompact: a watch cannot begin at a revision that is compacted.
 func TestCompact(t *testing.T) {
+	t.Parallel()
 	e := env.New(t, env.WithOwn(), env.WithoutWatchCache())
 	before := &corev1.SecretList{}
 	must(t, e.Client.List(t.Context(), before, client.InNamespace(e.Namespace)))
@@ -173,6 +182,7 @@ func TestCompact(t *testing.T) {
 
 // Nobody is left who would remove the finalizers.
 func TestANamespaceIsFinalizedAfterTheTest(t *testing.T) {
+	t.Parallel()
 	e := env.New(t, env.WithControllerManager())
 	var namespace string
 	t.Run("inner", func(t *testing.T) {

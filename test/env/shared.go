@@ -11,9 +11,11 @@ import (
 	"strconv"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/go-logr/logr/funcr"
+	"github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -62,15 +64,30 @@ type pool struct {
 // running is the pool while Main runs.
 var running *pool
 
-// AtATime sets how many of a package's parallel tests run at a time, for tests that mostly
-// wait. Call it before the tests run; the flag -parallel takes precedence.
+// AtATime sets how many of a package's parallel tests run at a time, where that is not the four of Main: tests with
+// control planes mostly wait. Call it before the tests run; the flag -parallel takes precedence.
 func AtATime(tests int) {
-	if err := flag.Set("test.parallel", strconv.Itoa(tests)); err != nil {
+	if err := flag.Set(parallel, strconv.Itoa(tests)); err != nil {
 		panic(err) // not a test
 	}
 }
 
-// Main runs the tests of a package, ends the control planes that they started, and ends the
+const parallel = "test.parallel"
+
+// fourAtATime is AtATime(4) where nothing was set.
+func fourAtATime() {
+	set := false
+	flag.Visit(func(f *flag.Flag) { set = set || f.Name == parallel })
+	if !set {
+		AtATime(4)
+	}
+}
+
+// asking is how often a test asks for what it waits for, unless it says otherwise. Gomega's 10 ms keep an API server
+// busier than the controllers that are waited for.
+const asking = 50 * time.Millisecond
+
+// Main runs the tests of a package, four at a time, ends the control planes that they started, and ends the
 // process with the tests' result. It is what TestMain calls.
 func Main(m *testing.M) {
 	dir, err := os.MkdirTemp("", "millwright-env-")
@@ -78,6 +95,8 @@ func Main(m *testing.M) {
 		fmt.Fprintln(os.Stderr, "env:", err)
 		os.Exit(1)
 	}
+	fourAtATime()
+	gomega.SetDefaultEventuallyPollingInterval(asking)
 	running = &pool{dir: dir, shared: map[variant]func() (*controlplane.ControlPlane, error){}}
 	code := m.Run()
 	if err := running.end(); err != nil {

@@ -95,7 +95,7 @@ func (c *cluster) awaitReady(t *testing.T) *corev1.Node {
 	gomega.NewWithT(t).Eventually(func(g gomega.Gomega) {
 		g.Expect(c.Client.Get(t.Context(), types.NamespacedName{Name: c.node}, node)).To(gomega.Succeed())
 		g.Expect(isReady(node)).To(gomega.BeTrue())
-	}).WithTimeout(waitTimeout).WithPolling(20 * time.Millisecond).Should(gomega.Succeed())
+	}).WithTimeout(waitTimeout).Should(gomega.Succeed())
 	return node
 }
 

@@ -34,7 +34,6 @@ func TestMain(m *testing.M) {
 		fmt.Fprintf(os.Stderr, "MILLWRIGHT_CAPI=%s: there are only %s and %s\n", version, oldest, newest)
 		os.Exit(2)
 	}
-	env.AtATime(4)
 	env.Main(m)
 }
 

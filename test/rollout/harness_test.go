@@ -24,7 +24,6 @@ import (
 
 func TestMain(m *testing.M) {
 	program.Main()
-	env.AtATime(4)
 	env.Main(m)
 }
 

@@ -18,7 +18,10 @@ import (
 	"github.com/millwright-dev/millwright/test/env"
 )
 
-func TestMain(m *testing.M) { env.Main(m) }
+func TestMain(m *testing.M) {
+	env.AtATime(8)
+	env.Main(m)
+}
 
 // elsewhere is a namespace in which nobody has a role.
 const elsewhere = "kube-public"

@@ -69,7 +69,7 @@ func (m *managed) manage(config manager.Config) {
 	config.Orphans = manager.Orphans{Period: 300 * time.Millisecond}
 	config.Overshoot = machineset.Overshoot{Up: 2, Down: 1}
 	config.Drain = manager.Drain{Strategy: drain.Serial}
-	config.Election = manager.Election{Enabled: true, LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 100 * time.Millisecond}
+	config.Election = manager.Election{Enabled: true, LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second}
 	config.Log = logr.Discard()
 	ctx, stop := context.WithCancel(context.Background()) // the test's own ends before its clean-up
 	ended := make(chan error, 1)

@@ -6,12 +6,14 @@ import (
 	"encoding/pem"
 	"fmt"
 	"maps"
+	"math/bits"
 	"net/http"
 	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/onsi/gomega"
 	admissionv1 "k8s.io/api/admission/v1"
@@ -93,6 +95,8 @@ func rename(u *unstructured.Unstructured) { u.SetName(u.GetName() + "-" + string
 type webhook struct {
 	*managed
 	meddlers map[string][]meddling // by the prefix of names
+	// began is when the API server began to ask it.
+	began time.Time
 
 	mu sync.Mutex
 	// created and written count, by prefix and resource.
@@ -195,6 +199,7 @@ func (w *webhook) register() (remove func()) {
 		w.must(w.admin.Create(w.t.Context(), probe, client.DryRunAll))
 		return len(probe.Labels) == 0
 	})
+	w.began = time.Now()
 	return removed
 }
 
@@ -277,8 +282,12 @@ var told = map[string]string{
 // again at the next event of its Machine or node.
 var staying = []string{"classes of new Machines", "provider IDs of others", "status of Machines"}
 
-// mostMade is how many objects of a kind may be made for one deployment amid that: attempts become rare.
-const mostMade = 12
+// firstDelay is what the controllers wait before they try again; each time, it is doubled.
+const firstDelay = 5 * time.Millisecond
+
+// mostMade is how many objects of a kind may be made for one deployment amid that: attempts become rare. Each may take place twice, after its
+// delay and at an event of the one before. It grows with the time, which a slow machine needs more of, but slowly.
+func (w *webhook) mostMade() int { return 2 * bits.Len64(uint64(time.Since(w.began)/firstDelay)) }
 
 // TestMutatingWebhook: whatever a webhook changes of new and of changed objects, nothing is made without
 // end, no Machine has two VMs, it is said what is wrong, and what others declare is reached. When the webhook is gone,
@@ -337,7 +346,7 @@ func (w *webhook) fewMade(prefix, name string) {
 	defer w.mu.Unlock()
 	sets, machines := w.created[prefix+" machinesets"], w.created[prefix+" machines"]
 	w.t.Logf("%s: made %d sets, %d machines; wrote %v", name, sets, machines, w.of(prefix))
-	if max(sets, machines) > mostMade && name != "phases of Machines" { // which are replaced when they have failed, as in MCM
+	if max(sets, machines) > w.mostMade() && name != "phases of Machines" { // which are replaced when they have failed, as in MCM
 		w.t.Errorf("%s: made %d sets, %d machines", name, sets, machines)
 	}
 }

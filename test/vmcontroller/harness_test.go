@@ -86,7 +86,7 @@ func (i *installation) must(err error) {
 
 func (i *installation) eventually(check func(gomega.Gomega)) {
 	i.t.Helper()
-	gomega.NewWithT(i.t).Eventually(check).WithTimeout(waitTimeout).WithPolling(20 * time.Millisecond).Should(gomega.Succeed())
+	gomega.NewWithT(i.t).Eventually(check).WithTimeout(waitTimeout).Should(gomega.Succeed())
 }
 
 // proxy leads new connections to where the Service leads, as kube-proxy does. Addresses of this machine are not

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
@@ -80,7 +79,7 @@ func (h *harness) finalizers(object client.Object, want ...string) {
 	gomega.NewWithT(h.T).Eventually(func(g gomega.Gomega) {
 		g.Expect(h.Client.Get(h.Context(), client.ObjectKeyFromObject(object), object)).To(gomega.Succeed())
 		g.Expect(object.GetFinalizers()).To(gomega.ConsistOf(want))
-	}).WithTimeout(env.WaitTimeout).WithPolling(20*time.Millisecond).Should(gomega.Succeed(), object.GetName())
+	}).WithTimeout(env.WaitTimeout).Should(gomega.Succeed(), object.GetName())
 }
 
 func (h *harness) gone(object client.Object) {
@@ -88,7 +87,7 @@ func (h *harness) gone(object client.Object) {
 	gomega.NewWithT(h.T).Eventually(func() bool {
 		err := h.Client.Get(h.Context(), client.ObjectKeyFromObject(object), object)
 		return err != nil && client.IgnoreNotFound(err) == nil
-	}).WithTimeout(env.WaitTimeout).WithPolling(20*time.Millisecond).Should(gomega.BeTrue(), object.GetName()+" stays")
+	}).WithTimeout(env.WaitTimeout).Should(gomega.BeTrue(), object.GetName()+" stays")
 }
 
 // TestClassIsHeldWhileMachinesReferToIt: from the first Machine to the last.

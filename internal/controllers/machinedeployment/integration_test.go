@@ -36,6 +36,7 @@ func run(t *testing.T, e *env.Env) (cached client.Reader) {
 }
 
 func TestServerAdoptsARestoredSet(t *testing.T) {
+	t.Parallel()
 	e := env.New(t)
 	g := gomega.NewWithT(t)
 	set := env.Fresh(e, fixture.Set("a", 2))
@@ -95,6 +96,7 @@ func setsDo(t *testing.T, g gomega.Gomega, e *env.Env) map[string]*v1alpha1.Mach
 // TestServerRolloutsHistoryAndRollback goes through three classes with a history of one,
 // and back to the second.
 func TestServerRolloutsHistoryAndRollback(t *testing.T) {
+	t.Parallel()
 	e := env.New(t)
 	g := gomega.NewWithT(t)
 	deployment := env.Fresh(e, fixture.Deployment(3, fixture.Rolling("1", "0"), func(d *v1alpha1.MachineDeployment) { d.Spec.RevisionHistoryLimit = ptr.To(int32(1)) }))
@@ -132,6 +134,7 @@ func TestServerRolloutsHistoryAndRollback(t *testing.T) {
 // TestServerMarksNamedMachines: with the rights of the shipped role, and woken by the
 // Machine that it marked.
 func TestServerMarksNamedMachines(t *testing.T) {
+	t.Parallel()
 	e := env.New(t)
 	g := gomega.NewWithT(t)
 	deployment := env.Fresh(e, fixture.Deployment(2))
@@ -173,6 +176,7 @@ func TestServerMarksNamedMachines(t *testing.T) {
 
 // TestServerOverlappingSelectors: both deployments say so while it lasts, and work on.
 func TestServerOverlappingSelectors(t *testing.T) {
+	t.Parallel()
 	e := env.New(t)
 	g := gomega.NewWithT(t)
 	deployment := env.Fresh(e, fixture.Deployment(1))
@@ -210,6 +214,7 @@ func TestServerOverlappingSelectors(t *testing.T) {
 // TestServerSetDeletedByHand: while its machines leave, another one takes its place, and has no
 // more than there is room for.
 func TestServerSetDeletedByHand(t *testing.T) {
+	t.Parallel()
 	e := env.New(t)
 	g := gomega.NewWithT(t)
 	deployment := env.Fresh(e, fixture.Deployment(3, fixture.Rolling("1", "1")))
@@ -251,6 +256,7 @@ func TestServerSetDeletedByHand(t *testing.T) {
 
 // TestServerDeletedInMidRollout: both sets go, and no other is made.
 func TestServerDeletedInMidRollout(t *testing.T) {
+	t.Parallel()
 	e := env.New(t)
 	g := gomega.NewWithT(t)
 	deployment := env.Fresh(e, fixture.Deployment(4, fixture.Rolling("1", "0")))

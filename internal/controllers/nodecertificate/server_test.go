@@ -204,7 +204,7 @@ func (h *harness) decided(request string) certificatesv1.CertificateSigningReque
 		g.Expect(err).NotTo(gomega.HaveOccurred())
 		g.Expect(seen.Status.Conditions).NotTo(gomega.BeEmpty())
 		condition = seen.Status.Conditions[0]
-	}).WithTimeout(waitTimeout).WithPolling(20 * time.Millisecond).Should(gomega.Succeed())
+	}).WithTimeout(waitTimeout).Should(gomega.Succeed())
 	return condition
 }
 
