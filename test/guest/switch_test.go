@@ -37,11 +37,15 @@ func TestGuestsOnASwitch(t *testing.T) {
 	boot(t, server).until("intruder: done")
 	for _, try := range []string{
 		"tcp:10.0.2.23:9", "tcp:[fd77::17]:9", "echo:10.0.2.23:7", "echo:[fd77::17]:7",
-		fmt.Sprintf("echo:10.0.2.2:%d", open), fmt.Sprintf("tcp:10.0.2.2:%d", closed), "spoof:10.0.2.23:9",
+		fmt.Sprintf("echo:10.0.2.2:%d", open), fmt.Sprintf("tcp:10.0.2.2:%d", closed), "spoof:10.0.2.23:9", "spoof:[fd77::17]:9",
 	} {
 		client.Kernel.Cmdline += " try=" + try
 	}
-	output := boot(t, client).until("intruder: done")
+	connects := boot(t, client)
+	output := connects.until("tried spoof:10.0.2.23:9")
+	refused := func() uint64 { return between.Refused()["vm-22"][network.ForeignAddress] }
+	refused4 := refused()
+	output += "tried spoof:10.0.2.23:9" + connects.until("intruder: done")
 	for _, want := range []string{
 		`tried tcp:10\.0\.2\.23:9: connected, got "hello" \(<nil>\)`,
 		`tried tcp:\[fd77::17\]:9: connected, got "hello" \(<nil>\)`,
@@ -49,6 +53,7 @@ func TestGuestsOnASwitch(t *testing.T) {
 		`tried echo:\[fd77::17\]:7: echoed 20 times in .* \(<nil>\)`,
 		`tried echo:10\.0\.2\.2:\d+: echoed 20 times in .* \(<nil>\)`,
 		`tried spoof:10\.0\.2\.23:9: refused`,
+		`tried spoof:\[fd77::17\]:9: refused`,
 	} {
 		if !regexp.MustCompile(want).MatchString(output) {
 			t.Errorf("the console has no line %s", want)
@@ -57,8 +62,8 @@ func TestGuestsOnASwitch(t *testing.T) {
 	if got := heard.all(); len(got) > 0 || strings.Count(output, "connected") != 2 {
 		t.Errorf("the guest reached %q, or more than it may", got)
 	}
-	if refused := between.Refused()["vm-22"]; refused[network.ForeignAddress] == 0 {
-		t.Errorf("of what another address sent nothing was refused: %v", refused)
+	if refused4 == 0 || refused() == refused4 {
+		t.Errorf("of what another address sent nothing was refused: %d of IPv4, %d of both IP versions", refused4, refused())
 	}
 	t.Logf("refused: %v", between.Refused())
 }

@@ -37,7 +37,7 @@ func (c *Controller) addFinalizer(ctx context.Context, p *pass) flow.Result {
 	if p.vm.Spec.UUID == "" {
 		p.vm.Spec.UUID = string(uuid.NewUUID())
 	}
-	if isNew && len(ipam.Of(p.vm)) == 0 && conditions.Invalid(p.vm) == nil {
+	if isNew && len(ipam.Of(p.vm)) == 0 && conditions.Invalid(p.vm, c.settings) == nil {
 		if addresses, err := c.addresses.Allocate(p.vm, c.holders(ctx)); err == nil {
 			annotateAddresses(p.vm, addresses)
 		}

@@ -145,7 +145,7 @@ func TestUnlockedDevices(t *testing.T) {
 			if got := podspec.UnlockedDevices(&vm.Spec); got != test.want {
 				t.Errorf("unlocked: %q, want %q", got, test.want)
 			}
-			if found := conditions.Invalid(vm); (found != nil) != (test.want != "") || found != nil && found.Reason != conditions.ReasonUnsupported {
+			if found := conditions.Invalid(vm, podspec.Settings{}); (found != nil) != (test.want != "") || found != nil && found.Reason != conditions.ReasonUnsupported {
 				t.Errorf("the VM is refused: %+v", found)
 			}
 		})

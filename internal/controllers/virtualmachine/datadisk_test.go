@@ -18,6 +18,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/conditions"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 	"github.com/millwright-dev/millwright/test/fixture"
 )
@@ -292,7 +293,7 @@ func TestDisksRefused(t *testing.T) {
 	for name, disk := range map[string]v1alpha1.DataDisk{"zero": dataDisk("a", "0", ""), "absurd": dataDisk("a", "5Pi", "")} {
 		vm := fixture.VirtualMachine()
 		vm.Spec.DataDisks = []v1alpha1.DataDisk{disk}
-		if found := conditions.Invalid(vm); found == nil || found.Reason != conditions.ReasonInvalid {
+		if found := conditions.Invalid(vm, podspec.Settings{}); found == nil || found.Reason != conditions.ReasonInvalid {
 			t.Errorf("%s: %+v", name, found)
 		}
 	}

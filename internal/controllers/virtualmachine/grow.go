@@ -22,7 +22,7 @@ import (
 // growDisks enlarges the claims of a VM whose spec was changed while its hypervisor is alive, and then has that enlarge
 // the disks. While the VM migrates, its disks stay as they are.
 func (c *Controller) growDisks(ctx context.Context, p *pass) flow.Result {
-	if !podstate.Alive(p.active) || !podspec.Outdated(p.vm, p.active) || migration.UnderWay(&p.vm.Status) || conditions.Invalid(p.vm) != nil {
+	if !podstate.Alive(p.active) || !podspec.Outdated(p.vm, p.active) || migration.UnderWay(&p.vm.Status) || conditions.Invalid(p.vm, c.settings) != nil {
 		return flow.Continue()
 	}
 	growing, err := podspec.GrowingDisks(p.vm, p.active)

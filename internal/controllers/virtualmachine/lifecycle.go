@@ -143,7 +143,7 @@ func (c *Controller) keepLivingPod(ctx context.Context, p *pass) flow.Result {
 }
 
 func (c *Controller) validate(_ context.Context, p *pass) flow.Result {
-	if found := conditions.Invalid(p.vm); found != nil {
+	if found := conditions.Invalid(p.vm, c.settings); found != nil {
 		return p.blocked(found)
 	}
 	return flow.Continue()

@@ -22,7 +22,7 @@ func (c *Controller) writeStatus(ctx context.Context, p *pass, failure error) er
 		Pod: p.active, Report: c.hypervisors.Report(before), Cause: p.cause, Failure: failure, Addresses: p.addresses, Now: p.now, OneMachine: c.OneMachine,
 		HasLease: p.active != nil && c.hypervisors.HasLease(client.ObjectKeyFromObject(before), p.active.Name),
 		Served:   p.observedServer(c.hypervisors.DiskServer(before)),
-		Target:   targetOf(p), Image: podspec.Image(before, c.settings), Fence: p.fence, NoGrowth: p.noGrowth,
+		Target:   targetOf(p), Image: podspec.Image(before, c.settings), Settings: c.settings, Fence: p.fence, NoGrowth: p.noGrowth,
 	})
 	if equality.Semantic.DeepEqual(before.Status, next.Status) {
 		return nil

@@ -9,33 +9,47 @@ import (
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/conditions"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
 	"github.com/millwright-dev/millwright/test/fixture"
 )
 
 func TestInvalid(t *testing.T) {
+	limited := func(memory string) func(*v1alpha1.VirtualMachine) {
+		return func(vm *v1alpha1.VirtualMachine) {
+			vm.Spec.Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(memory)}
+		}
+	}
 	cases := map[string]struct {
 		given func(*v1alpha1.VirtualMachine)
 		want  string
+
+		accelerator string
 	}{
-		"nothing": {func(*v1alpha1.VirtualMachine) {}, ""},
-		"a short lease": {func(vm *v1alpha1.VirtualMachine) {
+		"nothing": {given: func(*v1alpha1.VirtualMachine) {}},
+		"a short lease": {given: func(vm *v1alpha1.VirtualMachine) {
 			vm.Spec.LeaseMode, vm.Spec.LeaseDurationSeconds = v1alpha1.LeaseFullLeases, 5
-		}, conditions.ReasonInvalid},
-		"block volume": {func(vm *v1alpha1.VirtualMachine) {
+		}, want: conditions.ReasonInvalid},
+		"block volume": {given: func(vm *v1alpha1.VirtualMachine) {
 			vm.Spec.VolumeClaimTemplate.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock)
-		}, ""},
-		"disk without size": {func(vm *v1alpha1.VirtualMachine) { vm.Spec.VolumeClaimTemplate.Spec.Resources.Requests = nil }, conditions.ReasonInvalid},
-		"no memory left": {func(vm *v1alpha1.VirtualMachine) {
-			vm.Spec.Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("100Mi")}
-		}, conditions.ReasonInvalid},
-		"long name": {func(vm *v1alpha1.VirtualMachine) { vm.Name = string(make([]byte, 64)) }, conditions.ReasonInvalid},
+		}},
+		"disk without size":           {given: func(vm *v1alpha1.VirtualMachine) { vm.Spec.VolumeClaimTemplate.Spec.Resources.Requests = nil }, want: conditions.ReasonInvalid},
+		"no memory left":              {given: limited("100Mi"), want: conditions.ReasonInvalid},
+		"none left beside KVM":        {given: limited("192Mi"), want: conditions.ReasonInvalid, accelerator: "kvm"},
+		"enough beside KVM":           {given: limited("256Mi"), accelerator: "kvm"},
+		"none left if it is emulated": {given: limited("256Mi"), want: conditions.ReasonInvalid, accelerator: "tcg"},
+		"none left if it may be":      {given: limited("256Mi"), want: conditions.ReasonInvalid, accelerator: "auto"},
+		"its own memory, and emulation": {given: func(vm *v1alpha1.VirtualMachine) {
+			limited("100Mi")(vm)
+			vm.Spec.Memory = ptr.To(resource.MustParse("64Mi"))
+		}, accelerator: "tcg"},
+		"long name": {given: func(vm *v1alpha1.VirtualMachine) { vm.Name = string(make([]byte, 64)) }, want: conditions.ReasonInvalid},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			vm := fixture.Named("a", fixture.VirtualMachine())
 			c.given(vm)
 			got := ""
-			if found := conditions.Invalid(vm); found != nil {
+			if found := conditions.Invalid(vm, podspec.Settings{Accelerator: c.accelerator}); found != nil {
 				got = found.Reason
 			}
 			if got != c.want {

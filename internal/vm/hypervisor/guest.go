@@ -46,9 +46,11 @@ func describeGuest(config Config) (qemu.Config, error) {
 		return qemu.Config{}, err
 	}
 	return qemu.Config{
-		Name:      spec.GetNamespace() + "/" + spec.GetName(),
-		UUID:      spec.GetUuid(),
-		Processor: qemu.Processor{Count: int(cmp.Or(spec.GetResources().GetCpus(), defaultCPUs))},
+		Name: spec.GetNamespace() + "/" + spec.GetName(),
+		UUID: spec.GetUuid(),
+		Processor: qemu.Processor{
+			Count: int(cmp.Or(spec.GetResources().GetCpus(), defaultCPUs)), TranslatedMiB: vmpb.TranslatedCodeMiB,
+		},
 		MemoryMiB: int(cmp.Or(spec.GetResources().GetMemoryBytes(), defaultMemoryBytes) >> 20),
 		Disks:     qemu.Disks{Seed: qemu.Disk{Path: seedPath}},
 		Kernel:    guestKernel(config),

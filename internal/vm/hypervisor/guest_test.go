@@ -65,6 +65,9 @@ func TestGuestLearnsOfItself(t *testing.T) {
 	if machine.MemoryMiB != 512 || machine.Processor.Count != 1 {
 		t.Errorf("%d MiB and %d CPUs, want the defaults", machine.MemoryMiB, machine.Processor.Count)
 	}
+	if machine.Processor.TranslatedMiB != vmpb.TranslatedCodeMiB {
+		t.Errorf("%d MiB of translated code, but its Pod requests %d", machine.Processor.TranslatedMiB, vmpb.TranslatedCodeMiB)
+	}
 }
 
 func TestSameSpecificationSameMachine(t *testing.T) {

@@ -30,6 +30,9 @@ const (
 	// EnvAccelerator is the environment variable with QEMU's accelerator: auto, kvm or tcg.
 	// Empty: auto.
 	EnvAccelerator = "MILLWRIGHT_VM_ACCELERATOR"
+	// TranslatedCodeMiB bounds what QEMU keeps of the guest's code that it has translated, where it emulates: the Pod of a
+	// hypervisor that may emulate needs it beside the guest's memory. When it is full, QEMU begins anew.
+	TranslatedCodeMiB = 128
 	// EnvUserNetwork is the environment variable with the prefixes of the guests' user-mode
 	// network, at most one of each IP version, separated by a comma. They contain all
 	// addresses of VMs. The second address of each is the gateway, which leads to the ports

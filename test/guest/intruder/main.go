@@ -51,8 +51,8 @@ var links = [][2]netip.Addr{
 	{netip.MustParseAddr("fd77::16"), netip.MustParseAddr("fd77::2")},
 }
 
-// stolen is the address of another guest, or of none.
-var stolen = netip.MustParseAddr("10.0.2.99")
+// stolen are addresses of another guest, or of none, in the order of the links.
+var stolen = []netip.Addr{netip.MustParseAddr("10.0.2.99"), netip.MustParseAddr("fd77::99")}
 
 // waitTimeout is how long to wait for an answer. Packets may be dropped without a word.
 const waitTimeout = 4 * time.Second
@@ -164,10 +164,7 @@ func try(card net.Interface, what string) (string, error) {
 	case "echo":
 		return echo(address)
 	case "spoof":
-		if err := network.Connect(card, stolen, links[0][1]); err != nil {
-			return "", err
-		}
-		return connectFrom(&net.TCPAddr{IP: stolen.AsSlice()}, address)
+		return spoof(card, address)
 	case "stream":
 		return stream(address)
 	case "turns":
@@ -195,6 +192,18 @@ func listen(address netip.AddrPort, handle func(net.Conn)) error {
 		}
 	}()
 	return nil
+}
+
+// spoof connects from an address that is another guest's.
+func spoof(card net.Interface, address netip.AddrPort) (string, error) {
+	of := 0
+	if address.Addr().Is6() {
+		of = 1
+	}
+	if err := network.Connect(card, stolen[of], links[of][1]); err != nil {
+		return "", err
+	}
+	return connectFrom(&net.TCPAddr{IP: stolen[of].AsSlice()}, address)
 }
 
 func connect(address netip.AddrPort) (string, error) { return connectFrom(nil, address) }

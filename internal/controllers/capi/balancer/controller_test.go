@@ -243,7 +243,7 @@ func TestWhatIsGivenStays(t *testing.T) {
 		clusterOf("d", func(_ *infrav1.MillwrightCluster, cluster *core.Cluster) {
 			cluster.Spec.ControlPlaneEndpoint = core.Endpoint{Host: "d.example.com", Port: 101}
 		}))...)
-	g.isGiven("a", 102, infrav1.ReasonPortTaken) // by c: neither was first
+	g.isGiven("c", 102, infrav1.ReasonPortTaken) // by a, the first by name, as both are as old
 	g.isGiven("b", 443, infrav1.ReasonPortNotAllowed)
 	g.has(g.reconciles("d"), nil, infrav1.ReasonNoHealthyMachine)
 	g.isOpen("d", 101)

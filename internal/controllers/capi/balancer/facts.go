@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -21,7 +22,8 @@ import (
 type facts struct {
 	// given is the endpoint that is set already; the zero value if none is.
 	given core.Endpoint
-	// first and last are the ports of this load balancer, and others those that it has for other MillwrightClusters.
+	// first and last are the ports of this load balancer, and others those that it has for other MillwrightClusters. Of
+	// several that have the same endpoint one has the port.
 	first, last int32
 	others      map[int32]types.NamespacedName
 	// held is the port that is open for this one; 0 if none is.
@@ -65,6 +67,32 @@ type holder struct {
 	ports []int32
 	open  bool
 	since time.Time
+	// said is what its condition says of it, also from before this process.
+	said record
+}
+
+// record is what the condition of a MillwrightCluster says of who had its port. The process that leads writes it, so all
+// processes find the same.
+type record int
+
+const (
+	// notServed: it had none, or nobody knows.
+	notServed record = iota
+	// servedOnce: it had the port of an earlier spec, which may be that of another endpoint.
+	servedOnce
+	// served: it had this port.
+	served
+)
+
+func recordOf(infra *infrav1.MillwrightCluster) record {
+	condition := meta.FindStatusCondition(infra.Status.Conditions, infrav1.ConditionLoadBalancerReady)
+	switch {
+	case condition == nil || condition.Reason != infrav1.ReasonForwarding && condition.Reason != infrav1.ReasonNoHealthyMachine:
+		return notServed
+	case condition.ObservedGeneration != infra.Generation:
+		return servedOnce
+	}
+	return served
 }
 
 // holders returns those that have ports, and in any case this one. First come those whose port is open, as none is closed
@@ -74,11 +102,11 @@ func (c *Controller) holders(list *infrav1.MillwrightClusterList, infra *infrav1
 	for i := range list.Items {
 		other := &list.Items[i]
 		if key, endpoint := client.ObjectKeyFromObject(other), other.Spec.ControlPlaneEndpoint; endpoint != nil && c.asked(other) {
-			found[key] = &holder{ports: c.own(endpoint.Port), since: other.CreationTimestamp.Time}
+			found[key] = &holder{ports: c.own(endpoint.Port), since: other.CreationTimestamp.Time, said: recordOf(other)}
 		}
 	}
 	this := found[client.ObjectKeyFromObject(infra)]
-	this.ports, this.since = c.own(given.Port), infra.CreationTimestamp.Time
+	this.ports, this.since, this.said = c.own(given.Port), infra.CreationTimestamp.Time, recordOf(infra)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for key, e := range c.open {
@@ -120,9 +148,21 @@ func before(x, y holder) int {
 	return cmp.Or(rank(x)-rank(y), x.since.Compare(y.since), cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name))
 }
 
+// hasRatherThan reports whether of two that have a port as their endpoint this one gets it: the one that it is open for, then the
+// one that had it before this process, then the older one. Each process and each pass decides the same.
+func (h holder) hasRatherThan(other holder, port int32) bool {
+	claim := func(h holder) record {
+		if h.open && h.ports[len(h.ports)-1] == port {
+			return served + 1
+		}
+		return h.said
+	}
+	return cmp.Or(int(claim(other)-claim(h)), before(h, other)) < 0
+}
+
 // share notes which ports others have. Those that are too many in their namespace have none, so that they keep none from others.
 func (f *facts) share(this types.NamespacedName, holders []holder) {
-	count := map[string]int{}
+	count, has := map[string]int{}, map[int32]holder{}
 	for _, h := range holders {
 		before := count[h.Namespace]
 		if h.NamespacedName == this {
@@ -135,10 +175,14 @@ func (f *facts) share(this types.NamespacedName, holders []holder) {
 			continue
 		}
 		count[h.Namespace]++
-		if h.NamespacedName == this {
-			continue
-		}
 		for _, port := range h.ports {
+			if other, taken := has[port]; !taken || h.hasRatherThan(other, port) {
+				has[port] = h
+			}
+		}
+	}
+	for port, h := range has {
+		if h.NamespacedName != this {
 			f.others[port] = h.NamespacedName
 		}
 	}

@@ -27,7 +27,8 @@ func (c *Controller) report(ctx context.Context, infra *infrav1.MillwrightCluste
 	changed := infra.DeepCopy()
 	meta.SetStatusCondition(&changed.Status.Conditions, metav1.Condition{
 		Type: infrav1.ConditionLoadBalancerReady, Status: status, Reason: reason,
-		Message: messages.Shorten(message, longestMessage), LastTransitionTime: metav1.NewTime(c.Clock.Now()),
+		ObservedGeneration: infra.Generation,
+		Message:            messages.Shorten(message, longestMessage), LastTransitionTime: metav1.NewTime(c.Clock.Now()),
 	})
 	if equality.Semantic.DeepEqual(infra.Status, changed.Status) {
 		return nil

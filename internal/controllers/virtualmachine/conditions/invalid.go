@@ -1,6 +1,7 @@
 package conditions
 
 import (
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
@@ -9,8 +10,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/lease"
 )
 
-// Invalid returns what is wrong with a spec, nil if nothing is.
-func Invalid(vm *v1alpha1.VirtualMachine) *Cause {
+// Invalid returns what is wrong with a spec, nil if nothing is. The settings are those of the hypervisor that it would get.
+func Invalid(vm *v1alpha1.VirtualMachine, s podspec.Settings) *Cause {
 	spec := &vm.Spec
 	template := spec.VolumeClaimTemplate
 	switch {
@@ -27,8 +28,8 @@ func Invalid(vm *v1alpha1.VirtualMachine) *Cause {
 		return Causef(ReasonInvalid, "%s", podspec.InvalidDataDisks(spec))
 	case podspec.InvalidPlacement(spec) != "":
 		return Causef(ReasonInvalid, "%s", podspec.InvalidPlacement(spec))
-	case podspec.GuestMemory(spec) <= 0:
-		return Causef(ReasonInvalid, "spec.resources.limits.memory: must be more than %s, which the hypervisor itself needs", podspec.Overhead.String())
+	case podspec.GuestMemory(spec, s) <= 0:
+		return Causef(ReasonInvalid, "spec.resources.limits.memory: must be more than %s, which the hypervisor itself needs", resource.NewQuantity(s.Overhead(), resource.BinarySI))
 	}
 	return nil
 }

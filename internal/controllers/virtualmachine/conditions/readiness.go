@@ -71,7 +71,8 @@ type Observation struct {
 	Addresses []string                 // assigned in this pass; nil keeps the known ones
 	Now       time.Time
 
-	Image string // of the next hypervisor
+	Image    string           // of the next hypervisor
+	Settings podspec.Settings // of the same
 
 	OneMachine bool // all hosts are on one machine
 

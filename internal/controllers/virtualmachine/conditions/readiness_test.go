@@ -24,10 +24,23 @@ func podWith(phase corev1.PodPhase, change func(*corev1.Pod)) *corev1.Pod {
 	return pod
 }
 
-func ended(message string) *corev1.Pod {
+// waiting is a Pod whose container the kubelet cannot start yet.
+func waiting(reason, message string) *corev1.Pod {
+	return podWith(corev1.PodPending, func(pod *corev1.Pod) {
+		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: podspec.ContainerName, State: corev1.ContainerState{
+			Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message},
+		}}}
+	})
+}
+
+// ended is a Pod whose hypervisor left a message.
+func ended(message string) *corev1.Pod { return containerEnded("Error", message) }
+
+// containerEnded is a Pod whose container ended for a reason of the kubelet's.
+func containerEnded(reason, message string) *corev1.Pod {
 	return podWith(corev1.PodFailed, func(pod *corev1.Pod) {
 		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: podspec.ContainerName, State: corev1.ContainerState{
-			Terminated: &corev1.ContainerStateTerminated{Reason: "Error", Message: message},
+			Terminated: &corev1.ContainerStateTerminated{Reason: reason, Message: message},
 		}}}
 	})
 }
@@ -46,11 +59,7 @@ func TestStatus(t *testing.T) {
 		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: podspec.ContainerName, Ready: true}}
 		pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionFalse}}
 	})
-	pulling := podWith(corev1.PodPending, func(pod *corev1.Pod) {
-		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: podspec.ContainerName, State: corev1.ContainerState{
-			Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff", Message: "no such image"},
-		}}}
-	})
+	pulling := waiting("ImagePullBackOff", "no such image")
 	running := report(vmpb.ReportStateRequest_STATE_RUNNING, "")
 	prepared := func(vm *v1alpha1.VirtualMachine) { vm.Status.ImagePrepared = true }
 	cases := map[string]struct {
@@ -97,6 +106,22 @@ func TestStatus(t *testing.T) {
 		"evicted": {prepared, Observation{Pod: podWith(corev1.PodFailed, func(pod *corev1.Pod) {
 			pod.Status.Reason, pod.Status.Message = "Evicted", "disk pressure"
 		})}, "Stopped", "False", "Evicted", "disk pressure"},
+		"killed for want of memory": {prepared, Observation{Pod: containerEnded("OOMKilled", "")}, "Stopped", "False", "OOMKilled", "more memory than"},
+		"unknown to a kubelet that was away": {
+			prepared, Observation{Pod: containerEnded("ContainerStatusUnknown", "The container could not be located when the pod was terminated")},
+			"Stopped", "False", "ContainerStatusUnknown", "could not be located",
+		},
+		"a host without KVM, by a device plugin": {prepared, Observation{Pod: podWith(corev1.PodFailed, func(pod *corev1.Pod) {
+			pod.Status.Reason, pod.Status.Message = "UnexpectedAdmissionError", "Allocate failed due to no healthy devices present"
+		})}, "Stopped", "False", "UnexpectedAdmissionError", "no healthy devices"},
+		"a host without KVM, and no emulation": {
+			prepared, Observation{Pod: ended(fixture.TerminationMessage(vmpb.EndQEMUFailed, "Could not access KVM kernel module: No such file or directory"))},
+			"Stopped", "False", vmpb.EndQEMUFailed, "KVM kernel module",
+		},
+		"a host of another architecture, without the image": {nil, Observation{Pod: waiting("ErrImagePull", "no match for platform in manifest: not found")},
+			"Creating", "False", v1alpha1.ReasonImagePullFailed, "no match for platform"},
+		"a host of another architecture, with the image": {nil, Observation{Pod: containerEnded("StartError", "failed to create containerd task: exec /bin/millwright: exec format error")},
+			"Creating", "False", "StartError", "exec format error"},
 		"deleted by hand": {prepared, Observation{}, "Stopped", "False", ReasonDeleted, "was deleted"},
 		"being deleted": {func(vm *v1alpha1.VirtualMachine) { vm.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)} },
 			Observation{Pod: up, Report: running}, "Terminating", "False", ReasonTerminating, ""},

@@ -26,7 +26,7 @@ func restartNeeded(vm *v1alpha1.VirtualMachine, o Observation, conditions *[]met
 	if o.Report == nil {
 		return // what the last process saw stays
 	}
-	lacks, err := podspec.Lacks(vm, o.Pod, o.Report)
+	lacks, err := podspec.Lacks(vm, o.Pod, o.Report, o.Settings)
 	if err != nil || len(lacks) == 0 {
 		meta.RemoveStatusCondition(conditions, v1alpha1.ConditionRestartNeeded)
 		return
@@ -35,7 +35,7 @@ func restartNeeded(vm *v1alpha1.VirtualMachine, o Observation, conditions *[]met
 		Type: v1alpha1.ConditionRestartNeeded, Status: metav1.ConditionTrue, Reason: ReasonSpecChanged,
 		Message: "At its next start the virtual machine gets: " + strings.Join(lacks, ", ") + ".",
 	}
-	if wrong := Invalid(vm); wrong != nil {
+	if wrong := Invalid(vm, o.Settings); wrong != nil {
 		condition.Reason, condition.Message = wrong.Reason, "The virtual machine could not start again: "+wrong.Message
 	} else if o.NoGrowth != nil {
 		condition.Reason, condition.Message = o.NoGrowth.Reason, condition.Message+" "+o.NoGrowth.Message

@@ -18,7 +18,7 @@ import (
 const (
 	// callLimit is how long a server has for what it is asked for. One that is cut off takes no longer.
 	callLimit = 10 * time.Second
-	// firstPause and maxPause bound the time between a call that failed and the next one.
+	// firstPause and maxPause bound the time between something that failed and its repetition.
 	firstPause = time.Second
 	maxPause   = 30 * time.Second
 )
@@ -61,7 +61,7 @@ type State struct {
 	Revoked storage.Token
 	// Refused are the holders whose tokens it says to be revoked.
 	Refused []Holder
-	// Err is why the last call failed. Nil: it did not.
+	// Err is why something that is wanted failed; if nothing is wanted, why the last call did. Nil: nothing has failed.
 	Err error
 	// Done reports whether it has done all that was wanted, or has refused it for ever.
 	Done bool
@@ -69,14 +69,28 @@ type State struct {
 
 // known is what is known of the server of one VM.
 type known struct {
-	server   Server
-	revoked  storage.Token
-	open     map[Holder]storage.Attachment
-	refused  map[Holder]bool
-	err      error
-	calling  bool
-	failures int
-	next     time.Time
+	server  Server
+	revoked storage.Token
+	open    map[Holder]storage.Attachment
+	refused map[Holder]bool
+	// failed is what the server has not done when it was last asked for it, and err why its last call failed.
+	failed  map[wish]failure
+	err     error
+	calling bool
+}
+
+// wish is one thing that a server is asked for: a token to revoke all up to, or a holder to open the disks to.
+type wish struct {
+	revoke storage.Token
+	open   Holder
+}
+
+// failure delays the repetition of a wish. Another wish is not delayed: the next hypervisor must not wait for what an earlier
+// one was refused.
+type failure struct {
+	err   error
+	count int
+	next  time.Time
 }
 
 // New returns a Caller.
@@ -92,18 +106,22 @@ func (c *Caller) Ask(server Server, want Want) State {
 	k := c.known[server.VM]
 	if k == nil || k.server != server {
 		// A call to another process may be under way. Its answer changes nothing here.
-		k = &known{server: server, open: map[Holder]storage.Attachment{}, refused: map[Holder]bool{}}
+		k = &known{server: server, open: map[Holder]storage.Attachment{}, refused: map[Holder]bool{}, failed: map[wish]failure{}}
 		c.known[server.VM] = k
 	}
 	rest := k.rest(want)
-	if k.done(want) {
-		k.succeed(want)
-	} else if wait := k.next.Sub(c.Clock.Now()); wait > 0 {
+	due, wait := k.due(rest, c.Clock.Now())
+	switch {
+	case rest.empty():
+		if !want.empty() { // that nothing is wanted says nothing of the server
+			k.err = nil
+		}
+	case due.empty():
 		c.Enqueue(server.VM, wait)
-	} else if !k.calling {
-		k.calling = c.Go(func(ctx context.Context) { c.call(ctx, k, rest) })
+	case !k.calling:
+		k.calling = c.Go(func(ctx context.Context) { c.call(ctx, k, due) })
 	}
-	return State{Revoked: k.revoked, Refused: slices.Collect(maps.Keys(k.refused)), Err: k.err, Done: k.done(want)}
+	return State{Revoked: k.revoked, Refused: slices.Collect(maps.Keys(k.refused)), Err: k.why(want), Done: rest.empty()}
 }
 
 // rest returns what of it is not known to be done.
@@ -118,16 +136,43 @@ func (k *known) rest(want Want) Want {
 	return want
 }
 
-func (k *known) done(want Want) bool {
-	rest := k.rest(want)
-	return rest.Revoke == 0 && len(rest.Open) == 0
+// due returns what of the rest may be asked for now; if nothing, how long to wait. Nothing is opened before what is to be
+// revoked is.
+func (k *known) due(rest Want, now time.Time) (due Want, wait time.Duration) {
+	if rest.Revoke > 0 {
+		if wait := k.failed[wish{revoke: rest.Revoke}].next.Sub(now); wait > 0 {
+			return Want{}, wait
+		}
+	}
+	due.Revoke = rest.Revoke
+	for _, holder := range rest.Open {
+		next := k.failed[wish{open: holder}].next.Sub(now)
+		if next <= 0 {
+			due.Open = append(due.Open, holder)
+		} else if wait == 0 || next < wait {
+			wait = next
+		}
+	}
+	return due, wait
 }
 
-// succeed forgets that calls have failed. That nothing is wanted says nothing of the server.
-func (k *known) succeed(want Want) {
-	if want.Revoke > 0 || len(want.Open) > 0 {
-		k.err, k.failures = nil, 0
+// why returns why what is wanted is not done.
+func (k *known) why(want Want) error {
+	if want.empty() {
+		return k.err
 	}
+	rest := k.rest(want)
+	errs := []error{k.failed[wish{revoke: rest.Revoke}].err}
+	for _, holder := range rest.Open {
+		errs = append(errs, k.failed[wish{open: holder}].err)
+	}
+	return errors.Join(errs...)
+}
+
+// fail notes that a wish was not fulfilled.
+func (k *known) fail(w wish, err error, now time.Time) {
+	count := k.failed[w].count
+	k.failed[w] = failure{err: err, count: count + 1, next: now.Add(min(firstPause<<min(count, 8), maxPause))}
 }
 
 // call asks a server, keeps the answers, and requests a pass.
@@ -135,15 +180,7 @@ func (c *Caller) call(ctx context.Context, k *known, want Want) {
 	ctx, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
 	err := c.ask(ctx, k, want)
-	c.keep(func() {
-		k.calling, k.err = false, err
-		if err == nil {
-			k.failures = 0
-			return
-		}
-		k.next = c.Clock.Now().Add(min(firstPause<<min(k.failures, 8), maxPause))
-		k.failures++
-	})
+	c.keep(func() { k.calling, k.err = false, err })
 	c.Enqueue(k.server.VM, 0) // the condition says why it failed
 }
 
@@ -151,24 +188,22 @@ func (c *Caller) call(ctx context.Context, k *known, want Want) {
 func (c *Caller) ask(ctx context.Context, k *known, want Want) error {
 	volume, end, err := c.Connect(k.server)
 	if err != nil {
+		c.keep(func() { k.failAll(want, err, c.Clock.Now()) })
 		return err
 	}
 	defer end()
 	if want.Revoke > 0 {
-		if err := volume.Revoke(ctx, want.Revoke); err != nil {
+		err := volume.Revoke(ctx, want.Revoke)
+		c.keep(func() { k.answerRevoke(want.Revoke, err, c.Clock.Now()) })
+		if err != nil {
 			return err
 		}
-		c.keep(func() { k.revoke(want.Revoke) })
 	}
 	var failed error
 	for _, holder := range want.Open {
 		at, err := volume.Open(ctx, holder.Token, holder.Pod)
-		switch {
-		case err == nil:
-			c.keep(func() { k.open[holder] = at })
-		case errors.Is(err, storage.ErrRevoked):
-			c.keep(func() { k.refused[holder] = true })
-		default:
+		c.keep(func() { k.answerOpen(holder, at, err, c.Clock.Now()) })
+		if err != nil && !errors.Is(err, storage.ErrRevoked) {
 			failed = errors.Join(failed, err)
 		}
 	}
@@ -182,10 +217,39 @@ func (c *Caller) keep(change func()) {
 	change()
 }
 
-// revoke notes that tokens are revoked. Nobody can attach the disks with one any more.
-func (k *known) revoke(upTo storage.Token) {
+// failAll notes that nothing was fulfilled.
+func (k *known) failAll(want Want, err error, now time.Time) {
+	if want.Revoke > 0 {
+		k.fail(wish{revoke: want.Revoke}, err, now)
+	}
+	for _, holder := range want.Open {
+		k.fail(wish{open: holder}, err, now)
+	}
+}
+
+// answerRevoke keeps the answer to a revocation. Nobody can attach the disks with a revoked token any more.
+func (k *known) answerRevoke(upTo storage.Token, err error, now time.Time) {
+	if err != nil {
+		k.fail(wish{revoke: upTo}, err, now)
+		return
+	}
 	k.revoked = max(k.revoked, upTo)
 	maps.DeleteFunc(k.open, func(h Holder, _ storage.Attachment) bool { return h.Token <= upTo })
+	maps.DeleteFunc(k.failed, func(w wish, _ failure) bool { return max(w.revoke, w.open.Token) <= upTo })
+}
+
+// answerOpen keeps the answer to an opening. A refusal is final.
+func (k *known) answerOpen(holder Holder, at storage.Attachment, err error, now time.Time) {
+	switch {
+	case err == nil:
+		k.open[holder] = at
+	case errors.Is(err, storage.ErrRevoked):
+		k.refused[holder] = true
+	default:
+		k.fail(wish{open: holder}, err, now)
+		return
+	}
+	delete(k.failed, wish{open: holder})
 }
 
 // Attachment returns where the hypervisor in a Pod of a VM attaches the disks with a token; nil if they are not open to it, as

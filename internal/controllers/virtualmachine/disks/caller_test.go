@@ -92,7 +92,7 @@ func (c *calling) known0(want Want) State {
 	c.mu.Lock()
 	k := c.known[c.server.VM]
 	c.mu.Unlock()
-	return State{Revoked: k.revoked, Err: k.err, Done: k.done(want)}
+	return State{Revoked: k.revoked, Err: k.why(want), Done: k.rest(want).empty()}
 }
 
 func TestNothingIsOpenedBeforeTheRevocation(t *testing.T) {
@@ -241,5 +241,71 @@ func TestPausesGrow(t *testing.T) {
 		if !slices.Equal(pauses, want) {
 			t.Errorf("the pauses are %v", pauses)
 		}
+	})
+}
+
+// A wish that is new is asked for at once, whatever else has failed; one that failed is not asked for more often for that.
+func TestNewWishDoesNotWait(t *testing.T) {
+	fails := func(calls ...string) func(string) error {
+		return func(call string) error {
+			if slices.Contains(calls, call) {
+				return errors.New("not now")
+			}
+			return nil
+		}
+	}
+	synctest.Test(t, func(t *testing.T) {
+		c := newCalling()
+		c.volume.answer = fails("open 7 h")
+		source := Holder{7, "h"}
+		for pause := firstPause; pause < maxPause; pause *= 2 { // until the pause is at its longest
+			c.pass(Want{Open: []Holder{source}})
+			c.volume.took(t, "open 7 h")
+			time.Sleep(pause)
+		}
+		c.pass(Want{Open: []Holder{source}})
+		c.volume.took(t, "open 7 h")
+
+		target := Holder{8, "t"} // of a migration
+		if state := c.pass(Want{Open: []Holder{source, target}}); state.Done || state.Err == nil {
+			t.Errorf("the source is not served, and the state is %+v", state)
+		}
+		c.volume.took(t, "open 8 t")
+		if c.Attachment(c.server.VM, "t", 8) == nil {
+			t.Error("the target has no disks")
+		}
+		if state := c.pass(Want{Revoke: 7, Open: []Holder{target}}); !state.Done || state.Err != nil { // after the switchover
+			t.Errorf("after the switchover: %+v", state)
+		}
+		c.volume.took(t, "revoke 7")
+	})
+	synctest.Test(t, func(t *testing.T) {
+		c := newCalling()
+		c.volume.answer = fails("revoke 6", "revoke 7")
+		for range 10 { // as by one pass that asks for both
+			c.pass(Want{Revoke: 6})
+			c.pass(Want{Revoke: 7})
+		}
+		c.volume.took(t, "revoke 6", "revoke 7")
+		c.volume.answer = nil
+		c.pass(Want{Revoke: 5, Open: []Holder{{9, "h"}}}) // done, and no reason to try the others sooner
+		c.volume.took(t, "revoke 5", "open 9 h")
+		c.pass(Want{Revoke: 7})
+		c.volume.took(t)
+	})
+}
+
+// Nothing is opened while what is to be revoked before waits for its repetition.
+func TestNewHolderWaitsForTheRevocation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCalling()
+		c.volume.answer = func(string) error { return errors.New("not now") }
+		c.pass(Want{Revoke: 6})
+		c.volume.answer = nil
+		c.pass(Want{Revoke: 6, Open: []Holder{{7, "h"}}})
+		c.volume.took(t, "revoke 6")
+		time.Sleep(firstPause)
+		c.pass(Want{Revoke: 6, Open: []Holder{{7, "h"}}})
+		c.volume.took(t, "revoke 6", "open 7 h")
 	})
 }

@@ -83,6 +83,8 @@ type Want struct {
 	Open []Holder
 }
 
+func (w Want) empty() bool { return w.Revoke == 0 && len(w.Open) == 0 }
+
 // Holder is who may attach the disks with a token.
 type Holder struct {
 	// Token is that of the lease, or that with which the target of a migration begins.

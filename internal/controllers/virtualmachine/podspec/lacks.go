@@ -12,8 +12,8 @@ import (
 )
 
 // Lacks returns in what the guest of a Pod differs from its VM's spec, for users: CPUs, memory and disks. report is the
-// last one of its hypervisor, which may have enlarged disks since its start.
-func Lacks(vm *v1alpha1.VirtualMachine, pod *corev1.Pod, report *vmpb.ReportStateRequest) ([]string, error) {
+// last one of its hypervisor, which may have enlarged disks since its start; the settings are those of the next one.
+func Lacks(vm *v1alpha1.VirtualMachine, pod *corev1.Pod, report *vmpb.ReportStateRequest, s Settings) ([]string, error) {
 	if !Outdated(vm, pod) {
 		return nil, nil
 	}
@@ -28,7 +28,7 @@ func Lacks(vm *v1alpha1.VirtualMachine, pod *corev1.Pod, report *vmpb.ReportStat
 	if is, wanted := int64(has.GetResources().GetCpus()), guestCPUs(&vm.Spec); is != wanted {
 		differs("CPUs", is, wanted)
 	}
-	if is, wanted := int64(has.GetResources().GetMemoryBytes()), GuestMemory(&vm.Spec); is != wanted {
+	if is, wanted := int64(has.GetResources().GetMemoryBytes()), GuestMemory(&vm.Spec, s); is != wanted {
 		differs("memory", size(is), size(wanted))
 	}
 	for _, disk := range wantedDisks(vm) {

@@ -34,6 +34,8 @@ const (
 	annotationGeneration = "vm.metropolis.monogon.dev/generation"
 	// annotationSource is the Pod whose VM the target of a migration was created for.
 	annotationSource = "vm.metropolis.monogon.dev/migration-source"
+	// AcceleratorKVM is the value of Settings.Accelerator with which no guest is emulated.
+	AcceleratorKVM = "kvm"
 	// GracePeriod is how long a hypervisor may take to shut its guest down, in seconds.
 	GracePeriod = 30
 	// tokenSeconds is the lifetime of a Pod's token.
@@ -125,7 +127,7 @@ func basePod(vm *v1alpha1.VirtualMachine, of *vmpb.VMSpec, s Settings) (*corev1.
 			Tolerations:                   tolerations(),
 			Containers: []corev1.Container{{
 				Name: ContainerName, Image: Image(vm, s), Command: vmpb.Command(),
-				Env: environment(spec, s), Resources: podResources(&vm.Spec), VolumeMounts: volumes.mounts, VolumeDevices: volumes.devices,
+				Env: environment(spec, s), Resources: podResources(&vm.Spec, s), VolumeMounts: volumes.mounts, VolumeDevices: volumes.devices,
 				SecurityContext: securityContext(),
 			}},
 			Volumes: volumes.all,

@@ -170,18 +170,32 @@ func TestGuestSize(t *testing.T) {
 	}
 	cases := map[string]struct {
 		spec         v1alpha1.VirtualMachineSpec
+		accelerator  string
 		cpus, memory int64
+		request      string
 	}{
-		"defaults":       {v1alpha1.VirtualMachineSpec{}, 1, 512 << 20},
-		"set":            {v1alpha1.VirtualMachineSpec{CPUs: 3, Memory: ptr.To(resource.MustParse("1Gi"))}, 3, 1 << 30},
-		"of limits":      {v1alpha1.VirtualMachineSpec{Resources: list("1500m", "1Gi")}, 2, 832 << 20},
-		"set and limits": {v1alpha1.VirtualMachineSpec{CPUs: 1, Memory: ptr.To(resource.MustParse("64Mi")), Resources: list("4", "1Gi")}, 1, 64 << 20},
-		"nothing left":   {v1alpha1.VirtualMachineSpec{Resources: list("1", "192Mi")}, 1, 0},
+		"defaults":               {v1alpha1.VirtualMachineSpec{}, "", 1, 512 << 20, "832Mi"},
+		"with KVM":               {v1alpha1.VirtualMachineSpec{}, "kvm", 1, 512 << 20, "704Mi"},
+		"emulated":               {v1alpha1.VirtualMachineSpec{}, "tcg", 1, 512 << 20, "832Mi"},
+		"with or without KVM":    {v1alpha1.VirtualMachineSpec{}, "auto", 1, 512 << 20, "832Mi"},
+		"set":                    {v1alpha1.VirtualMachineSpec{CPUs: 3, Memory: ptr.To(resource.MustParse("1Gi"))}, "kvm", 3, 1 << 30, "1216Mi"},
+		"of limits":              {v1alpha1.VirtualMachineSpec{Resources: list("1500m", "1Gi")}, "kvm", 2, 832 << 20, ""},
+		"of limits, emulated":    {v1alpha1.VirtualMachineSpec{Resources: list("1500m", "1Gi")}, "auto", 2, 704 << 20, ""},
+		"set and limits":         {v1alpha1.VirtualMachineSpec{CPUs: 1, Memory: ptr.To(resource.MustParse("64Mi")), Resources: list("4", "1Gi")}, "", 1, 64 << 20, ""},
+		"nothing left":           {v1alpha1.VirtualMachineSpec{Resources: list("1", "192Mi")}, "kvm", 1, 0, ""},
+		"nothing left, emulated": {v1alpha1.VirtualMachineSpec{Resources: list("1", "320Mi")}, "tcg", 1, 0, ""},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			if cpus, memory := guestCPUs(&c.spec), GuestMemory(&c.spec); cpus != c.cpus || memory != c.memory {
+			settings := Settings{Accelerator: c.accelerator}
+			if cpus, memory := guestCPUs(&c.spec), GuestMemory(&c.spec, settings); cpus != c.cpus || memory != c.memory {
 				t.Errorf("%d CPUs, %d bytes; want %d, %d", cpus, memory, c.cpus, c.memory)
+			}
+			if c.request == "" {
+				return // its Pod has the resources of the spec
+			}
+			if requests := podResources(&c.spec, settings).Requests; !requests.Memory().Equal(resource.MustParse(c.request)) {
+				t.Errorf("the Pod requests %v, want %s", requests.Memory(), c.request)
 			}
 		})
 	}

@@ -42,7 +42,7 @@ func vmSpec(vm *v1alpha1.VirtualMachine, s Settings) *vmpb.VMSpec {
 		RootDiskExists:     hasDisk(vm),
 		Grace:              durationpb.New(time.Duration(gracePeriod(vm, s)) * time.Second),
 		Resources: &vmpb.Resources{
-			Cpus: uint32(guestCPUs(&vm.Spec)), MemoryBytes: uint64(max(0, GuestMemory(&vm.Spec))),
+			Cpus: uint32(guestCPUs(&vm.Spec)), MemoryBytes: uint64(max(0, GuestMemory(&vm.Spec, s))),
 		},
 	}
 	if granted := vm.Status.Lease; granted != nil {
@@ -112,9 +112,18 @@ const (
 	cpuShare = 100
 )
 
-// Overhead is the memory of the hypervisor process and QEMU beside that of the guest, with KVM: "make bench-overhead" measures it.
-// Without KVM there is up to 1 GiB more of translated code.
-var Overhead = resource.MustParse("192Mi")
+// overheadBytes is the memory of the hypervisor process and QEMU beside that of the guest and what QEMU translates of
+// it: "make bench-overhead" measures it.
+const overheadBytes = 192 << 20
+
+// Overhead returns the memory of a hypervisor's Pod beside that of the guest, in bytes. Whether a host has KVM is not known
+// when the Pod is made, so what emulation needs is in it unless nothing is to be emulated.
+func (s Settings) Overhead() int64 {
+	if s.Accelerator == AcceleratorKVM {
+		return overheadBytes
+	}
+	return overheadBytes + vmpb.TranslatedCodeMiB<<20
+}
 
 func guestCPUs(spec *v1alpha1.VirtualMachineSpec) int64 {
 	if spec.CPUs > 0 {
@@ -124,24 +133,24 @@ func guestCPUs(spec *v1alpha1.VirtualMachineSpec) int64 {
 }
 
 // GuestMemory returns the guest's memory in bytes; 0 or less if the limits leave none.
-func GuestMemory(spec *v1alpha1.VirtualMachineSpec) int64 {
+func GuestMemory(spec *v1alpha1.VirtualMachineSpec, s Settings) int64 {
 	if spec.Memory != nil {
 		return spec.Memory.Value()
 	}
 	if limit, found := spec.Resources.Limits[corev1.ResourceMemory]; found {
-		return limit.Value() - Overhead.Value()
+		return limit.Value() - s.Overhead()
 	}
 	return defaultMemory
 }
 
 // podResources returns the resources of the spec. If there are none, the Pod requests
 // the guest's memory with the overhead and a share of the CPUs, and has no limits.
-func podResources(spec *v1alpha1.VirtualMachineSpec) corev1.ResourceRequirements {
+func podResources(spec *v1alpha1.VirtualMachineSpec, s Settings) corev1.ResourceRequirements {
 	if len(spec.Resources.Requests)+len(spec.Resources.Limits)+len(spec.Resources.Claims) > 0 {
 		return *spec.Resources.DeepCopy()
 	}
 	return corev1.ResourceRequirements{Requests: corev1.ResourceList{
-		corev1.ResourceMemory: *resource.NewQuantity(GuestMemory(spec)+Overhead.Value(), resource.BinarySI),
+		corev1.ResourceMemory: *resource.NewQuantity(GuestMemory(spec, s)+s.Overhead(), resource.BinarySI),
 		corev1.ResourceCPU:    *resource.NewMilliQuantity(cpuShare*guestCPUs(spec), resource.DecimalSI),
 	}}
 }

@@ -162,7 +162,9 @@ func (e End) Intended() bool {
 var conditionReason = regexp.MustCompile(`^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$`)
 
 const (
-	maxReason = 128
+	// reasonOutOfMemory is the kubelet's for a container that the kernel killed.
+	reasonOutOfMemory = "OOMKilled"
+	maxReason         = 128
 	// maxMessage limits the length of a hypervisor's message in bytes.
 	maxMessage = 1024
 )
@@ -188,9 +190,17 @@ func EndOf(pod *corev1.Pod) End {
 	}
 	end.Message = Truncate(end.Message)
 	if end.Message == "" {
-		end.Message = "The hypervisor ended without saying why."
+		end.Message = silentEnd(end.Reason)
 	}
 	return end
+}
+
+// silentEnd says what is known of the end of a hypervisor that could say nothing.
+func silentEnd(reason string) string {
+	if reason == reasonOutOfMemory {
+		return "The Pod had more memory than spec.resources.limits allow, or its host had none left, so the kernel killed the hypervisor."
+	}
+	return "The hypervisor ended without saying why."
 }
 
 // Truncate shortens the message of a hypervisor for a condition, and replaces what is not printable:

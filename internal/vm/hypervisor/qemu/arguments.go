@@ -51,7 +51,7 @@ func arguments(c Config) []string {
 	}
 	args = append(args,
 		"-machine", MachineType+",usb=off,vmport=off",
-		"-accel", string(c.Processor.Accelerator),
+		"-accel", c.Processor.accelerator(),
 		"-cpu", processorModel(c.Processor.Accelerator),
 		"-smp", strconv.Itoa(c.Processor.Count),
 		"-m", strconv.Itoa(c.MemoryMiB)+"M",

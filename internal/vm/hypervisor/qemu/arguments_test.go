@@ -22,7 +22,7 @@ func everything() Config {
 	return Config{
 		Name:      "default/vm-1",
 		UUID:      "6b0ff0b6-6a5f-4b8b-9c0a-0d3e5a1f7c21",
-		Processor: Processor{Count: 2, Accelerator: TCG},
+		Processor: Processor{Count: 2, Accelerator: TCG, TranslatedMiB: 128},
 		MemoryMiB: 256,
 		Disks: Disks{
 			Root: Disk{Path: "/dev/disk/root", Block: true},
@@ -43,7 +43,7 @@ func everything() Config {
 
 func minimal() Config {
 	c := everything()
-	c.Processor = Processor{Count: 1, Accelerator: KVM}
+	c.Processor = Processor{Count: 1, Accelerator: KVM, TranslatedMiB: 128}
 	c.Disks = Disks{Root: Disk{Path: "root.raw"}}
 	c.Kernel, c.Network, c.Firmware = nil, nil, nil
 	return c

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"strconv"
 
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/firewall"
 )
@@ -49,6 +50,18 @@ type Processor struct {
 	// Accelerator executes their instructions. Required. With KVM the guest sees the host's
 	// processor, with TCG a generic one of level x86-64-v2.
 	Accelerator Accelerator
+	// TranslatedMiB is how much of translated code TCG keeps, in MiB; when that is full, all of it is translated anew as it
+	// is needed. It is no part of the guest's memory, and no property of the guest. 0: QEMU's default, which is up to
+	// 1 GiB. KVM needs none.
+	TranslatedMiB int
+}
+
+// accelerator is QEMU's option for the accelerator.
+func (p Processor) accelerator() string {
+	if p.Accelerator != TCG || p.TranslatedMiB == 0 {
+		return string(p.Accelerator)
+	}
+	return string(p.Accelerator) + ",tb-size=" + strconv.Itoa(p.TranslatedMiB)
 }
 
 // Disks are the guest's block devices, all of raw format and on virtio.

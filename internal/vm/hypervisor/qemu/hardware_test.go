@@ -34,7 +34,7 @@ func TestHardware(t *testing.T) {
 		return text
 	}
 	one := describe(func(*Config) {})
-	if other := describe(func(c *Config) { c.Sockets, c.Incoming = "/elsewhere", true }); other != one {
+	if other := describe(func(c *Config) { c.Sockets, c.Incoming, c.Processor.TranslatedMiB = "/elsewhere", true, 64 }); other != one {
 		t.Errorf("on another host:\n%s\n%s", one, other)
 	}
 	seen := map[string]string{one: "none"}
