@@ -16,6 +16,7 @@ import (
 
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/controller"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/served"
 	"github.com/millwright-dev/millwright/internal/vm/identity"
 	"github.com/millwright-dev/millwright/internal/vm/lease"
 	"github.com/millwright-dev/millwright/internal/vm/storage"
@@ -76,15 +77,15 @@ func (h *household) servedSource() *member {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	must(h.t, err)
 	ctx, cancel := context.WithCancel(context.Background())
-	served := make(chan struct{})
+	ended := make(chan struct{})
 	go func() {
-		defer close(served)
+		defer close(ended)
 		server.Serve(ctx, listener, identity.Siblings{Credentials: credentials, Namespace: "default", VM: "web"}.AcceptAny)
 	}()
 	f := h.fences
 	f.stop = sync.OnceFunc(func() {
 		cancel()
-		<-served
+		<-ended
 		_ = server.Close()
 	})
 	h.t.Cleanup(f.stop)
@@ -177,7 +178,7 @@ func TestRealServedMigration(t *testing.T) {
 	here := h.servedSource()
 	console := here.counts()
 	for _, pod := range []string{"web-2", "web-3"} {
-		console.numbers(100)
+		console.numbers(30)
 		there := h.moves(pod)
 		console.toTheEnd()
 		stopped := console.at
@@ -186,7 +187,7 @@ func TestRealServedMigration(t *testing.T) {
 		console.numbers(1)
 		t.Logf("the guest stood still for %v", console.at.Sub(stopped))
 	}
-	console.numbers(100)
+	console.numbers(30)
 	h.fences.wantRevoked(2, 3)
 	h.neverFailed()
 	h.fences.wantAll(here, console)
@@ -210,12 +211,12 @@ func TestRealServedDeath(t *testing.T) {
 		h.bandwidth = 1 << 20
 		source := h.servedSource()
 		here := source.counts()
-		here.numbers(100)
+		here.numbers(30)
 		target := h.moves("web-2")
 		h.awaitPhase(copying)
 		target.kill()
 		h.awaitPhase(failed)
-		here.numbers(100)
+		here.numbers(30)
 		h.fences.wantRevoked(0, 2)
 		h.neverFailed()
 		h.fences.wantAll(source, here)
@@ -230,7 +231,7 @@ func TestRealServedDeath(t *testing.T) {
 			asked, release := h.holdSwitchovers()
 			source := h.servedSource()
 			here := source.counts()
-			here.numbers(100)
+			here.numbers(30)
 			target := h.moves("web-2")
 			<-asked
 			if dies == "web-1" {
@@ -238,21 +239,21 @@ func TestRealServedDeath(t *testing.T) {
 				release()
 				here.toTheEnd()
 				there := here.goesOnIn(target)
-				there.numbers(100)
+				there.numbers(30)
 				h.fences.wantAll(target, there)
 				return
 			}
 			target.kill()
 			release()
 			h.awaitReturn(source)
-			here.numbers(300)
+			here.numbers(60)
 			h.fences.wantRevoked(2, 3)
-			h.neverFailed()
 			there := h.moves("web-3")
 			here.toTheEnd()
 			source.ends(vmpb.EndTerminated)
+			h.neverFailed()
 			here = here.goesOnIn(there)
-			here.numbers(100)
+			here.numbers(30)
 			h.fences.wantAll(there, here)
 		})
 	}
@@ -279,12 +280,17 @@ func TestAnswerThatGrantsNothing(t *testing.T) {
 			Connect: func() (*grpc.ClientConn, error) { return c.Connect("") },
 		})
 		defer held.Close()
+		disks := served.New(served.Options{})
+		disks.Follow(held)
 		synctest.Wait()
 		at := controller.DiskServer{Address: "10.0.0.1:1", Pod: disksPod}
 		want := controller.Authorization{Token: 7, DiskServer: at}
 		got, _ := held.Current()
 		if diff := gocmp.Diff(want, got); diff != "" || held.Left() != 0 || d.tells > 0 {
 			t.Errorf("it may run for %v, and the watchdog was told %d times (-want +got):\n%s", held.Left(), d.tells, diff)
+		}
+		if !disks.Somewhere() {
+			t.Error("nobody knows where the disks are")
 		}
 
 		pass(25 * time.Second)
@@ -304,6 +310,13 @@ func TestAnswerThatGrantsNothing(t *testing.T) {
 		got, _ = held.Current()
 		if diff := gocmp.Diff(want, got); diff != "" || held.Left() != left-time.Second {
 			t.Errorf("it may run for %v, and before for %v (-want +got):\n%s", held.Left(), left, diff)
+		}
+		for _, nowhere := range []*vmpb.RunLeaseUpdate{attaching(7, ""), attaching(0, "10.0.0.2:1")} {
+			c.Answer(nowhere)
+			synctest.Wait()
+			if disks.Somewhere() {
+				t.Errorf("the disks are somewhere with %v", nowhere)
+			}
 		}
 	})
 }
