@@ -11,7 +11,7 @@ import (
 )
 
 // TestRealServedDisks: a guest whose disks are served goes on when their server is killed. When its hypervisor does nothing any
-// more, another one starts after the server has revoked the tokens of before.
+// more, another one starts after the server has revoked the tokens of before. It is migrated like others.
 func TestRealServedDisks(t *testing.T) {
 	c := up(t)
 	vm := leasedVM("served", lease.MinDuration)
@@ -43,7 +43,24 @@ func TestRealServedDisks(t *testing.T) {
 	c.awaitRunning("served")
 	after := c.vm("served").Status
 	c.wantNext(first.Status, after)
+	c.movesServed(vm.Name)
 	c.freezes(vm.Name)
+}
+
+// movesServed migrates a VM: its guest goes on with the disks of the same server, and nobody of before can change them.
+func (c *cluster) movesServed(name string) {
+	c.t.Helper()
+	before := c.vm(name)
+	c.wantLeaseMoves(before)
+	after := c.vm(name).Status
+	c.wantNext(before.Status, after)
+	if after.DiskServer.PodName != before.Status.DiskServer.PodName || after.Migration.Phase != vmv1alpha1.MigrationSucceeded {
+		c.t.Errorf("the VM was %+v, and is %+v", before.Status, after)
+	}
+	c.t.Logf("the guest stood still for %v", after.Migration.Downtime)
+	if daemons := c.processes("qemu-storage-daemon"); len(daemons) != 1 {
+		c.t.Errorf("the disks are open in %v", daemons)
+	}
 }
 
 // wantNext checks that another hypervisor has the VM, and that nobody of before can change its disks.

@@ -17,6 +17,10 @@ type storage interface {
 	Unlock() error
 	Attach(to *qemu.Disks) error
 	Sizes() ([]*vmpb.DiskSize, error)
+	// Shared reports whether both sides of a migration have the disks, and none is copied.
+	Shared() bool
+	// Expect has the disks ready for a guest that arrives. The sizes are those of the disks that are copied.
+	Expect(sizes []*vmpb.DiskSize) error
 }
 
 // lockOwn locks the disks of a target. Shared ones are the source's until it lets them go.
@@ -50,8 +54,8 @@ func (l *life) takeDisks(ctx context.Context, from *vmpb.HypervisorID) error {
 // retakeDisks locks shared disks that were let go for a target, which has not got the VM. While that has one, the guest stands
 // still.
 func (l *life) retakeDisks() error {
-	if l.disks.Locked() {
-		return nil
+	if l.served != nil || l.disks.Locked() {
+		return nil // of disks that are served the token keeps others out
 	}
 	ctx, end := context.WithCancelCause(context.Background())
 	defer end(nil)

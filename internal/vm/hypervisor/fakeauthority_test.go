@@ -28,6 +28,8 @@ type authority struct {
 	before, after func(us *vmpb.HypervisorID) error
 	// lease is how long the holder's leases last. 0: they do not expire, or are withheld.
 	lease time.Duration
+	// complete, if set, completes the answers to the holder and the target. It must not wait.
+	complete func(us *vmpb.HypervisorID, answer *vmpb.RunLeaseUpdate)
 	// past are those that were authoritative, in order.
 	past []*vmpb.HypervisorID
 }
@@ -63,12 +65,19 @@ func (c *fakeController) answerTo(us *vmpb.HypervisorID) *vmpb.RunLeaseUpdate {
 		if a.lease > 0 {
 			answer.ValidFor, answer.FencingToken = durationpb.New(a.lease), uint64(len(a.past)+1)
 		}
-		return answer
+		return a.completed(us, answer)
 	case us.GetPodName() == a.target:
-		return leaseOK()
+		return a.completed(us, leaseOK())
 	default:
 		return leaseTerminated()
 	}
+}
+
+func (a *authority) completed(us *vmpb.HypervisorID, answer *vmpb.RunLeaseUpdate) *vmpb.RunLeaseUpdate {
+	if a.complete != nil {
+		a.complete(us, answer)
+	}
+	return answer
 }
 
 // EnsureMigrationTarget implements vmpb.VMControllerServer.

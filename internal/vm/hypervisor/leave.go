@@ -46,8 +46,8 @@ type leaving struct {
 
 // prepare makes the machine of a life one that can leave.
 func (m *leaving) prepare(l *life) {
-	if l.config.Migration == nil || l.served != nil {
-		return // a guest whose disks are served does not migrate yet
+	if l.config.Migration == nil {
+		return
 	}
 	m.departure = departure.New(departure.Options{
 		Us: l.us, NextRun: l.nextRun, Controller: vmpb.NewVMControllerClient(l.conn),
@@ -91,11 +91,13 @@ func (l *life) describeHardware() (negotiation.Machine, error) {
 	if err != nil {
 		return negotiation.Machine{}, err
 	}
-	sizes, err := l.disks.Sizes()
+	sizes, err := l.storage.Sizes()
 	if err != nil {
 		return negotiation.Machine{}, err
 	}
-	machine := negotiation.Machine{Hardware: hardware, DiskBytes: sizes[0].GetBytes(), SharedDisk: l.disks.Shared()}
+	machine := negotiation.Machine{
+		Hardware: hardware, DiskBytes: sizes[0].GetBytes(), SharedDisk: l.storage.Shared(), Served: l.served != nil,
+	}
 	for _, size := range sizes[1:] {
 		machine.DataDisks = append(machine.DataDisks, negotiation.DataDisk{Name: size.GetName(), Bytes: size.GetBytes()})
 	}
@@ -136,6 +138,8 @@ func (l *life) move(ordered bool) error {
 	switch leaving := &l.leaving; {
 	case leaving.departure == nil:
 		return nil
+	case leaving.departure.Leaseless() && !leaving.ending && !l.served.Somewhere():
+		return nil // its disks were cut off with the token of before, and are not open to it again
 	case leaving.departure.Leaseless():
 		return l.do(leaving.departure.Tell(handover.Leased))
 	case ordered == leaving.ordered:

@@ -113,8 +113,9 @@ func (m memberConfig) config(log *slog.Logger) (hypervisor.Config, error) {
 		paths.RootDisk = m.Disk
 	}
 	maps.Copy(paths.DataDisks, m.Data)
+	siblings := identity.Siblings{Credentials: credentials, Namespace: spec.GetNamespace(), VM: spec.GetName()}
 	return hypervisor.Config{
-		Spec: spec, Paths: paths, Log: log, Timing: m.Timing,
+		Spec: spec, Paths: paths, Log: log, Timing: m.Timing, DiskServer: siblings.Connect,
 		WriteDisk: func(ctx context.Context, source image.Source, target image.Target, options image.Options) error {
 			options.Access.Servers = []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:0")}
 			return image.WriteDisk(ctx, source, target, options)
@@ -133,8 +134,7 @@ func (m memberConfig) config(log *slog.Logger) (hypervisor.Config, error) {
 			Authorize: func(context.Context, string) error { return nil },
 		},
 		Migration: &hypervisor.Migration{
-			Siblings:  identity.Siblings{Credentials: credentials, Namespace: spec.GetNamespace(), VM: spec.GetName()},
-			Bandwidth: m.Bandwidth, Departure: m.Departure, Arrival: m.Arrival,
+			Siblings: siblings, Bandwidth: m.Bandwidth, Departure: m.Departure, Arrival: m.Arrival,
 		},
 	}, nil
 }
@@ -166,6 +166,8 @@ type household struct {
 	// shared is whether all members have the disks of the first one.
 	shared bool
 	first  *member
+	// fences are who serves the disks of the first one to all. Nil: nobody does.
+	fences *fences
 	// hold is where the members stop in a migration.
 	hold holdPoint
 	// noise is how many bytes of the root disk and the first data disk have data that scribe does not use.
@@ -301,6 +303,7 @@ func (h *household) start(pod string, mode vmpb.VMSpec_StartMode, prepare func(*
 	spec.PodName, spec.Mode, spec.ControllerEndpoint = pod, mode, h.line.Addr().String()
 	spec.Resources, spec.RootDiskBytes = &vmpb.Resources{MemoryBytes: h.memory}, h.size
 	spec.Grace, spec.DataDisks, spec.RootDiskShared = durationpb.New(h.grace), h.data, h.shared
+	spec.DisksServed = h.fences != nil
 	if h.image != "" {
 		spec.InitialImage = &vmpb.InitialImage{Url: h.image}
 	}
@@ -331,7 +334,7 @@ func (h *household) start(pod string, mode vmpb.VMSpec_StartMode, prepare func(*
 		must(h.t, os.MkdirAll(filepath.Dir(m.data[data.GetName()]), 0o700))
 	}
 	must(h.t, os.WriteFile(filepath.Join(m.root, "token"), []byte(pod), 0o600))
-	if h.shared && h.first != nil {
+	if (h.shared || h.fences != nil) && h.first != nil {
 		m.disk, m.data = h.first.disk, maps.Clone(h.first.data)
 	}
 	if h.first == nil {

@@ -43,10 +43,17 @@ func (l *life) receive(ctx context.Context) error {
 	if err := l.describe(); err != nil {
 		return err
 	}
+	take := l.takeDisks
+	if l.served != nil {
+		take = nil // they are its own, by another token than the source's
+		if err := l.served.Await(ctx, func(message string) { l.log.Info(message) }); err != nil {
+			return err
+		}
+	}
 	incoming := arrival.New(arrival.Options{
 		Us: l.us, Source: l.config.Spec.GetMigrationSourcePod(), Controller: vmpb.NewVMControllerClient(l.conn),
 		Siblings: l.config.Migration.Siblings, Describe: l.describeTarget, Start: l.startIncoming,
-		TakeDisks: l.takeDisks, Lease: l.awaitLease,
+		TakeDisks: take, Lease: l.awaitLease,
 		Timing: l.config.Migration.Arrival, Log: l.log,
 	})
 	l.server.SetIncoming(incoming)
@@ -63,7 +70,7 @@ func (l *life) receive(ctx context.Context) error {
 
 // describeTarget returns what the source must have, too. The disks are not there yet, and so have no size.
 func (l *life) describeTarget() (negotiation.Machine, error) {
-	machine := negotiation.Machine{SharedDisk: l.disks.Shared()}
+	machine := negotiation.Machine{SharedDisk: l.storage.Shared(), Served: l.served != nil}
 	config := l.guestConfig
 	for _, data := range l.config.Spec.GetDataDisks() {
 		machine.DataDisks = append(machine.DataDisks, negotiation.DataDisk{Name: data.GetName()})
@@ -75,11 +82,11 @@ func (l *life) describeTarget() (negotiation.Machine, error) {
 }
 
 // startIncoming starts a machine without a guest, with empty disks of these sizes: those of the specification, as
-// the negotiation has made sure. Shared disks are there.
+// the negotiation has made sure. Disks that both sides have are there.
 func (l *life) startIncoming(ctx context.Context, sizes []*vmpb.DiskSize) (arrival.Machine, error) {
-	err := l.disks.Expect(sizes)
+	err := l.storage.Expect(sizes)
 	if err == nil {
-		err = l.disks.Attach(&l.guestConfig.Disks)
+		err = l.storage.Attach(&l.guestConfig.Disks)
 	}
 	if err != nil {
 		return nil, err

@@ -141,15 +141,10 @@ func checkShared(spec *vmpb.VMSpec) *SpecError {
 	return nil
 }
 
-// checkServed refuses what no token protects, and what is not implemented.
+// checkServed refuses what no token protects.
 func checkServed(spec *vmpb.VMSpec) *SpecError {
-	switch {
-	case !spec.GetDisksServed():
-		return nil
-	case spec.GetLeaseMode() != vmpb.LeaseMode_LM_FULL_LEASES:
+	if spec.GetDisksServed() && spec.GetLeaseMode() != vmpb.LeaseMode_LM_FULL_LEASES {
 		return &SpecError{"disks_served", "needs LM_FULL_LEASES: only their holders have fencing tokens"}
-	case spec.GetMode() == vmpb.VMSpec_SM_INCOMING_MIGRATION:
-		return &SpecError{"disks_served", "a virtual machine whose disks are served cannot migrate yet"}
 	}
 	return nil
 }

@@ -122,9 +122,9 @@ func TestRefusalsNameTheField(t *testing.T) {
 			s.LeaseMode = vmpb.LeaseMode_LM_FULL_LEASES
 		}},
 		"served without leases": {"disks_served", func(s *vmpb.VMSpec) { s.DisksServed = true }},
-		"served disks arrive": {"disks_served", func(s *vmpb.VMSpec) {
+		"served disks arrive without leases": {"disks_served", func(s *vmpb.VMSpec) {
 			incoming(s)
-			s.LeaseMode, s.LeaseDuration, s.DisksServed = vmpb.LeaseMode_LM_FULL_LEASES, durationpb.New(time.Minute), true
+			s.DisksServed = true
 		}},
 		"unknown lease mode":      {"lease_mode", func(s *vmpb.VMSpec) { s.LeaseMode = 99 }},
 		"no UUID in it":           {"uuid", func(s *vmpb.VMSpec) { s.Uuid = "vm-1" }},

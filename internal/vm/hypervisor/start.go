@@ -107,7 +107,7 @@ func (l *life) connect(context.Context) error {
 	l.conn = conn
 	l.reporter = controller.NewReporter(vmpb.NewVMControllerClient(conn), l.us, l.log)
 	l.reporter.Update(func(r *controller.Report) {
-		r.Endpoint, r.CanMigrate = l.endpoint, l.config.Migration != nil && l.served == nil
+		r.Endpoint, r.CanMigrate = l.endpoint, l.config.Migration != nil
 	})
 	return nil
 }

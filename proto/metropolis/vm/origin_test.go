@@ -136,6 +136,7 @@ var additions = map[string]string{
 	"MigrationProtocol.QemuNBD.constraint_hardware":            "7 optional string, JSON constraintHardware",
 	"MigrationProtocol.QemuNBD.constraint_data_disks":          "8 repeated metropolis.proto.vm.DiskSize, JSON constraintDataDisks",
 	"MigrationProtocol.QemuNBD.negotiated_data_exports":        "9 repeated string, JSON negotiatedDataExports",
+	"MigrationProtocol.QemuNBD.constraint_disks_served":        "10 optional bool, JSON constraintDisksServed",
 }
 
 // Whatever the origin defines is here under the same name, with the same number and

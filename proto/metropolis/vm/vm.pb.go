@@ -594,6 +594,8 @@ type VMSpec struct {
 	// Addition. Only with LM_FULL_LEASES: the disks are served by another Pod, which prepares, enlarges and
 	// locks them. RunLeaseUpdate.disk_server says by which one. The hypervisor uses the names of the disks and their order, not
 	// their paths, sizes and images. False: the disks are at their paths.
+	// With SM_INCOMING_MIGRATION they are those of the source, which this hypervisor attaches with a token of its own, before it
+	// reports STATE_INCOMING; no disk travels.
 	DisksServed   bool `protobuf:"varint,21,opt,name=disks_served,json=disksServed,proto3" json:"disks_served,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1522,8 +1524,8 @@ type RunLeaseUpdate struct {
 	// Addition. How long STATUS_OK holds, on a clock of the hypervisor that never goes back,
 	// from when it sent the RunLeaseRequest of this stream; so further updates of a stream do
 	// not prolong the lease. Required in LM_FULL_LEASES, where its absence makes the update
-	// void: so the target of a migration has no lease before its switchover. Absent in
-	// LM_STORAGE_LOCKING, where it is ignored.
+	// void, but for fencing_token and disk_server: so the target of a migration has no lease before its
+	// switchover. Absent in LM_STORAGE_LOCKING, where it is ignored.
 	ValidFor *durationpb.Duration `protobuf:"bytes,2,opt,name=valid_for,json=validFor,proto3" json:"valid_for,omitempty"`
 	// Addition. Number of the authority in LM_FULL_LEASES: it grows each time that
 	// another hypervisor becomes authoritative, and storage refuses any lower one than
@@ -1540,7 +1542,8 @@ type RunLeaseUpdate struct {
 	// and others than the VM has are ignored.
 	Grow []*DiskSize `protobuf:"bytes,6,rep,name=grow,proto3" json:"grow,omitempty"`
 	// Addition. With STATUS_OK, if VMSpec.disks_served: where this run attaches its disks, with fencing_token as
-	// the token. Absent: nowhere yet.
+	// the token. Absent: nowhere yet. It also holds without valid_for: a target attaches them before the switchover, and
+	// a source that takes its VM back gets another token, with which it attaches them anew.
 	DiskServer    *DiskServer `protobuf:"bytes,7,opt,name=disk_server,json=diskServer,proto3" json:"disk_server,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2579,6 +2582,9 @@ type MigrationProtocol_QemuNBD struct {
 	// constraint_data_disks in their order, all different, and none that of the root disk.
 	// Empty: there are no data disks, or no block migration.
 	NegotiatedDataExports []string `protobuf:"bytes,9,rep,name=negotiated_data_exports,json=negotiatedDataExports,proto3" json:"negotiated_data_exports,omitempty"`
+	// Addition. VMSpec.disks_served of the source: another Pod serves the disks to both sides, and none travels. The target
+	// accepts only what its own VMSpec says. One that does not know the field drops it, so the source does not migrate.
+	ConstraintDisksServed bool `protobuf:"varint,10,opt,name=constraint_disks_served,json=constraintDisksServed,proto3" json:"constraint_disks_served,omitempty"`
 	unknownFields         protoimpl.UnknownFields
 	sizeCache             protoimpl.SizeCache
 }
@@ -2674,6 +2680,13 @@ func (x *MigrationProtocol_QemuNBD) GetNegotiatedDataExports() []string {
 		return x.NegotiatedDataExports
 	}
 	return nil
+}
+
+func (x *MigrationProtocol_QemuNBD) GetConstraintDisksServed() bool {
+	if x != nil {
+		return x.ConstraintDisksServed
+	}
+	return false
 }
 
 var File_metropolis_vm_vm_proto protoreflect.FileDescriptor
@@ -2849,14 +2862,14 @@ const file_metropolis_vm_vm_proto_rawDesc = "" +
 	"\x13idempotency_counter\x18\x01 \x01(\x04R\x12idempotencyCounter\"\x0f\n" +
 	"\rResetResponse\"\x1f\n" +
 	"\tConsoleIO\x12\x12\n" +
-	"\x04data\x18\x01 \x01(\fR\x04data\"\xb4\x06\n" +
+	"\x04data\x18\x01 \x01(\fR\x04data\"\xec\x06\n" +
 	"\x11MigrationProtocol\x12L\n" +
 	"\n" +
 	"qmeu_block\x18\x01 \x01(\v2+.metropolis.proto.vm.MigrationProtocol.QemuH\x00R\tqmeuBlock\x12K\n" +
 	"\bqemu_nbd\x18\x02 \x01(\v2..metropolis.proto.vm.MigrationProtocol.QemuNBDH\x00R\aqemuNbd\x1a}\n" +
 	"\x04Qemu\x12D\n" +
 	"\x1econstraint_with_blockmigration\x18\x01 \x01(\bR\x1cconstraintWithBlockmigration\x12/\n" +
-	"\x13negotiated_endpoint\x18\x02 \x01(\tR\x12negotiatedEndpoint\x1a\xfc\x03\n" +
+	"\x13negotiated_endpoint\x18\x02 \x01(\tR\x12negotiatedEndpoint\x1a\xb4\x04\n" +
 	"\aQemuNBD\x12D\n" +
 	"\x1econstraint_with_blockmigration\x18\x01 \x01(\bR\x1cconstraintWithBlockmigration\x12/\n" +
 	"\x13negotiated_endpoint\x18\x02 \x01(\tR\x12negotiatedEndpoint\x126\n" +
@@ -2866,7 +2879,9 @@ const file_metropolis_vm_vm_proto_rawDesc = "" +
 	"\x15constraint_disk_bytes\x18\x06 \x01(\x04R\x13constraintDiskBytes\x12/\n" +
 	"\x13constraint_hardware\x18\a \x01(\tR\x12constraintHardware\x12Q\n" +
 	"\x15constraint_data_disks\x18\b \x03(\v2\x1d.metropolis.proto.vm.DiskSizeR\x13constraintDataDisks\x126\n" +
-	"\x17negotiated_data_exports\x18\t \x03(\tR\x15negotiatedDataExportsB\x06\n" +
+	"\x17negotiated_data_exports\x18\t \x03(\tR\x15negotiatedDataExports\x126\n" +
+	"\x17constraint_disks_served\x18\n" +
+	" \x01(\bR\x15constraintDisksServedB\x06\n" +
 	"\x04kind\"\xb4\x01\n" +
 	"\x15StartMigrationRequest\x12h\n" +
 	"\x1csupported_migration_protocol\x18\x01 \x03(\v2&.metropolis.proto.vm.MigrationProtocolR\x1asupportedMigrationProtocol\x121\n" +

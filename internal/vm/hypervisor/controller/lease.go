@@ -75,9 +75,10 @@ type Authorization struct {
 	Migrate bool
 	// Grow are the sizes that disks shall have at least. Another value is another wish. Nil: none.
 	Grow *Disks
-	// Token is the fencing token of the lease. 0: none.
+	// Token is the fencing token of the lease, or that of the lease which this process gets with the virtual machine, as the
+	// target of a migration: alone it allows nothing but to attach the disks. 0: none.
 	Token uint64
-	// DiskServer is where the disks are attached, if they are served. Zero: nowhere yet.
+	// DiskServer is where the disks are attached with that token, if they are served. Zero: nowhere yet.
 	DiskServer DiskServer
 	// Expired reports whether a lease has expired, but for the time to end the guest. It is never
 	// revoked.
@@ -226,13 +227,14 @@ func (l *Lease) take(update *vmpb.RunLeaseUpdate, sent lease.Instant) {
 	next := l.current
 	switch update.GetStatus() {
 	case vmpb.RunLeaseUpdate_STATUS_OK:
+		// The target of a migration attaches the disks before it has a lease.
+		next.Token = update.GetFencingToken()
+		next.DiskServer = DiskServer{Address: update.GetDiskServer().GetAddress(), Pod: update.GetDiskServer().GetPod()}
 		if l.expiring != nil && !l.expiring.granted(update, sent, l.log) {
-			return
+			break
 		}
 		next.Granted, next.Paused, next.Migrate = true, update.GetPaused(), update.GetMigrate()
 		next.Grow = next.Grow.orNew(update.GetGrow())
-		next.Token = update.GetFencingToken()
-		next.DiskServer = DiskServer{Address: update.GetDiskServer().GetAddress(), Pod: update.GetDiskServer().GetPod()}
 	case vmpb.RunLeaseUpdate_STATUS_TERMINATE:
 		next.Terminated = true
 	default:

@@ -26,6 +26,8 @@ type Machine struct {
 	DiskBytes uint64
 	// SharedDisk reports whether both sides have the same disks attached. None of them travels then.
 	SharedDisk bool
+	// Served reports whether that is so because another Pod serves the disks to both.
+	Served bool
 	// DataDisks are the disks beside the root disk, in the order of the guest's bus. They travel if it does.
 	DataDisks []DataDisk
 }
@@ -48,6 +50,7 @@ func Offer(source Machine) []*vmpb.MigrationProtocol {
 		ConstraintWithBlockmigration: !source.SharedDisk,
 		ConstraintTls:                true,
 		ConstraintHardware:           source.Hardware,
+		ConstraintDisksServed:        source.Served,
 	}
 	if !source.SharedDisk {
 		nbd.ConstraintDiskBytes = source.DiskBytes
@@ -111,15 +114,11 @@ func refuseQemu(offered *vmpb.MigrationProtocol_Qemu, target Machine) string {
 // version does not know, as if it had considered them.
 func chooseNBD(offered *vmpb.MigrationProtocol_QemuNBD, target Machine) (chosen *vmpb.MigrationProtocol_QemuNBD, reason string) {
 	block := offered.GetConstraintWithBlockmigration()
-	switch {
+	switch reason := refuseDisk(offered, target); {
 	case !offered.GetConstraintTls():
 		return nil, "its channels are not encrypted"
-	case !block && !target.SharedDisk:
-		return nil, "the disk would be lost, since it does not travel with the VM and the target has another"
-	case block && target.SharedDisk:
-		return nil, "the disk would be copied onto itself, since the target has the source's"
-	case block && offered.GetConstraintDiskBytes() == 0:
-		return nil, "the size of the disk is missing"
+	case reason != "":
+		return nil, reason
 	case offered.GetConstraintHardware() != "" && offered.GetConstraintHardware() != target.Hardware:
 		return nil, fmt.Sprintf("the guest's hardware is (%s) at the source, and would be (%s) here",
 			offered.GetConstraintHardware(), target.Hardware)
@@ -134,7 +133,23 @@ func chooseNBD(offered *vmpb.MigrationProtocol_QemuNBD, target Machine) (chosen 
 		ConstraintDiskBytes:          offered.GetConstraintDiskBytes(),
 		ConstraintHardware:           offered.GetConstraintHardware(),
 		ConstraintDataDisks:          disks,
+		ConstraintDisksServed:        offered.GetConstraintDisksServed(),
 	}, ""
+}
+
+// refuseDisk returns why the disks at the target would not be those that the guest has; empty if they are.
+func refuseDisk(offered *vmpb.MigrationProtocol_QemuNBD, target Machine) string {
+	switch block := offered.GetConstraintWithBlockmigration(); {
+	case !block && !target.SharedDisk:
+		return "the disk would be lost, since it does not travel with the VM and the target has another"
+	case block && target.SharedDisk:
+		return "the disk would be copied onto itself, since the target has the source's"
+	case block && offered.GetConstraintDiskBytes() == 0:
+		return "the size of the disk is missing"
+	case offered.GetConstraintDisksServed() != target.Served:
+		return "the disks are those of a server on one side only"
+	}
+	return ""
 }
 
 // chooseDataDisks returns the constraint on the data disks, or why it cannot be kept. Only disks of the same names in the

@@ -30,6 +30,10 @@ const (
 // AgentPort is the name of the guest agent's virtio-serial port.
 const AgentPort = "org.qemu.guest_agent.0"
 
+// reconnectDelay is how many seconds the guest waits for another connection to a disk that is served, before it is stopped. QEMU
+// notices that it has none when the guest uses the disk.
+const reconnectDelay = 2
+
 // rootNode is the name of the root disk in QEMU.
 const rootNode = "root"
 
@@ -155,7 +159,7 @@ func blockNode(name string, disk Disk, options object) object {
 	case disk.Block:
 		file["driver"] = "host_device"
 	case disk.Served != Served{}:
-		file = object{"driver": "nbd", "server": unixAddress(disk.Served.Socket), "export": disk.Served.Export}
+		file = object{"driver": "nbd", "server": unixAddress(disk.Served.Socket), "export": disk.Served.Export, "reconnect-delay": reconnectDelay}
 	}
 	node := object{"driver": "raw", "node-name": name, "file": file}
 	if disk.Direct {

@@ -99,8 +99,9 @@ type Disk struct {
 	Served Served
 }
 
-// Served is a disk that is served by NBD. QEMU takes no lock for it. If the connection ends, what the guest does with the
-// disk fails, which stops it. Process.Cont begins another connection, and the guest may stop once more before there is one.
+// Served is a disk that is served by NBD. QEMU takes no lock for it. If the connection ends, QEMU begins another one when the guest
+// uses the disk, and the guest waits for that. After two seconds what it does with the disk fails, which stops it. It may
+// stop once more after Process.Cont, as QEMU goes on trying with growing pauses.
 type Served struct {
 	// Socket is where QEMU connects to, which is listened on from before the start. Needs Config.Sockets.
 	Socket Socket

@@ -160,14 +160,39 @@ func (d *Disks) Explain(message string) string {
 	return fmt.Sprintf("%s Attaching the disks: %v.", message, d.refusal)
 }
 
+// Somewhere reports whether it is known where a session begins, and with which token. Nil disks are not served: they are where
+// they were.
+func (d *Disks) Somewhere() bool {
+	if d == nil {
+		return true
+	}
+	carrier, _ := d.carrier()
+	return known(carrier) == nil
+}
+
+// Shared reports that both sides of a migration have the disks: none is copied.
+func (d *Disks) Shared() bool { return true }
+
+// Expect returns an error if a disk would be copied here. The disks were found by Await.
+func (d *Disks) Expect(sizes []*vmpb.DiskSize) error {
+	if len(sizes) > 0 {
+		return errors.New("there are sizes of disks that a server has")
+	}
+	return nil
+}
+
 // Await waits until the server has all disks, and says meanwhile what it waits for. It returns the context's cause otherwise.
 func (d *Disks) Await(ctx context.Context, say func(string)) error {
+	said := ""
 	for {
 		changed, err := d.Find(ctx)
 		if err == nil {
 			return nil
 		}
-		say(waitsFor(err))
+		if reason := waitsFor(err); reason != said {
+			said = reason
+			say(reason)
+		}
 		select {
 		case <-changed:
 		case <-time.After(d.options.Retry):

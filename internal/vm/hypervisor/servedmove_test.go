@@ -1,0 +1,347 @@
+package hypervisor_test
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	gocmp "github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc"
+
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/controller"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/served"
+	"github.com/millwright-dev/millwright/internal/vm/identity"
+	"github.com/millwright-dev/millwright/internal/vm/lease"
+	"github.com/millwright-dev/millwright/internal/vm/storage"
+	"github.com/millwright-dev/millwright/internal/vm/storage/diskserver"
+	"github.com/millwright-dev/millwright/internal/vm/storage/session"
+	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+)
+
+// fences are the controller's part in served disks: it has them opened to the holder and the target, and gives nobody a lease before
+// all others of before are shut out.
+type fences struct {
+	t          *testing.T
+	controller *fakeController
+	server     *diskserver.Server
+	serving    chan struct{} // closed when there is a server
+	stop       func()        // ends it, and waits until nobody writes
+
+	mu      sync.Mutex
+	at      *vmpb.DiskServer
+	last    storage.Token            // that was given
+	of      map[string]storage.Token // by Pod
+	open    map[storage.Token]bool
+	revoked storage.Token
+	holder  *vmpb.HypervisorID
+}
+
+// newServedHousehold is one of a VM whose disks are served from when its source was started.
+func newServedHousehold(t *testing.T) *household {
+	t.Helper()
+	h := newHousehold(t)
+	h.leases(lease.DefaultDuration)
+	f := &fences{
+		t: t, controller: h.controller, serving: make(chan struct{}), of: map[string]storage.Token{}, open: map[storage.Token]bool{},
+		holder: &vmpb.HypervisorID{PodName: "web-1"},
+	}
+	h.fences = f
+	h.controller.Change(func(a *authority) { a.complete, a.after = f.complete, f.moved })
+	return h
+}
+
+// servedSource starts the hypervisor web-1, and who serves its disks.
+func (h *household) servedSource() *member {
+	h.t.Helper()
+	source := h.source()
+	disks := []diskserver.Disk{{Name: session.Export(""), Path: source.disk}}
+	for _, data := range h.data {
+		path := source.data[data.GetName()]
+		must(h.t, os.WriteFile(path, nil, 0o600))
+		must(h.t, os.Truncate(path, int64(data.GetBytes())))
+		disks = append(disks, diskserver.Disk{Name: session.Export(data.GetName()), Path: path})
+	}
+	server, err := diskserver.New(diskserver.Config{Disks: disks, Run: h.t.TempDir()})
+	must(h.t, err)
+	token := filepath.Join(h.t.TempDir(), "token")
+	must(h.t, os.WriteFile(token, []byte(disksPod), 0o600))
+	credentials, err := identity.ForHypervisor(identity.Options{Authority: h.authority, TokenFile: token, Endpoint: h.line.Addr().String()})
+	must(h.t, err)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	must(h.t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		server.Serve(ctx, listener, identity.Siblings{Credentials: credentials, Namespace: "default", VM: "web"}.AcceptAny)
+	}()
+	f := h.fences
+	f.stop = sync.OnceFunc(func() {
+		cancel()
+		<-ended
+		_ = server.Close()
+	})
+	h.t.Cleanup(f.stop)
+	f.server, f.at = server, &vmpb.DiskServer{Address: listener.Addr().String(), Pod: disksPod}
+	close(f.serving)
+	return source
+}
+
+// complete says where the disks are, once they are open, and withholds the lease until nobody of before has them.
+func (f *fences) complete(us *vmpb.HypervisorID, answer *vmpb.RunLeaseUpdate) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	token := f.of[us.GetPodName()]
+	if token == 0 {
+		token = f.next(us.GetPodName())
+	}
+	answer.FencingToken = uint64(token)
+	if f.open[token] {
+		answer.DiskServer = f.at
+	}
+	if f.revoked < token-1 {
+		answer.ValidFor = nil
+	}
+}
+
+// next gives a Pod another token, and has the disks opened with it. The caller holds the lock.
+func (f *fences) next(pod string) storage.Token {
+	f.last++
+	token := f.last
+	f.of[pod] = token
+	go func() {
+		<-f.serving
+		if f.server.Open(context.Background(), token, pod) == nil {
+			f.change(func() { f.open[token] = true })
+		}
+	}()
+	return token
+}
+
+// change changes what is answered.
+func (f *fences) change(apply func()) {
+	f.mu.Lock()
+	apply()
+	f.mu.Unlock()
+	f.controller.Change(func(*authority) {})
+}
+
+// moved shuts out who had the VM before. Who takes it back begins anew.
+func (f *fences) moved(us *vmpb.HypervisorID) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.holder.GetRunId() == us.GetRunId() {
+		return nil // asked again
+	}
+	if f.holder.GetPodName() == us.GetPodName() {
+		f.next(us.GetPodName())
+	}
+	f.holder = us
+	before := f.of[us.GetPodName()] - 1
+	go func() {
+		if f.server.Revoke(context.Background(), before) == nil {
+			f.change(func() { f.revoked = before })
+		}
+	}()
+	return nil
+}
+
+// wantRevoked looks how many tokens are revoked, of those that were given.
+func (f *fences) wantRevoked(revoked, given storage.Token) {
+	f.t.Helper()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.revoked != revoked || f.last != given {
+		f.t.Errorf("of %d tokens %d are revoked, want of %d %d", f.last, f.revoked, given, revoked)
+	}
+}
+
+// wantAll ends the hypervisor and the server, and looks at the disks.
+func (f *fences) wantAll(m *member, console *counting) {
+	f.t.Helper()
+	m.kill()
+	console.toTheEnd()
+	f.stop()
+	m.wantAll(console.last)
+}
+
+// TestRealServedMigration moves a guest whose disks are served, twice. Whoever runs it is the only one that can write.
+func TestRealServedMigration(t *testing.T) {
+	h := newServedHousehold(t)
+	here := h.servedSource()
+	console := here.counts()
+	for _, pod := range []string{"web-2", "web-3"} {
+		console.numbers(30)
+		there := h.moves(pod)
+		console.toTheEnd()
+		stopped := console.at
+		here.ends(vmpb.EndTerminated)
+		here, console = there, console.goesOnIn(there)
+		console.numbers(1)
+		t.Logf("the guest stood still for %v", console.at.Sub(stopped))
+	}
+	console.numbers(30)
+	h.fences.wantRevoked(2, 3)
+	h.neverFailed()
+	h.fences.wantAll(here, console)
+}
+
+// neverFailed looks whether no guest was stopped for its disks.
+func (h *household) neverFailed() {
+	h.t.Helper()
+	for _, report := range h.controller.Reports() {
+		if report.GetCause() == vmpb.ReportStateRequest_CAUSE_STORAGE_FAILED {
+			h.t.Errorf("a guest was stopped for its disks: %v", report)
+		}
+	}
+}
+
+// Whoever dies, the guest goes on where the controller says, with all that it has written. A source that gets it back has other
+// sessions, with a token above that of the target, and the guest does not notice.
+func TestRealServedDeath(t *testing.T) {
+	t.Run("of the target in the copy", func(t *testing.T) {
+		h := newServedHousehold(t)
+		h.bandwidth = 1 << 20
+		source := h.servedSource()
+		here := source.counts()
+		here.numbers(30)
+		target := h.moves("web-2")
+		h.awaitPhase(copying)
+		target.kill()
+		h.awaitPhase(failed)
+		here.numbers(30)
+		h.fences.wantRevoked(0, 2)
+		h.neverFailed()
+		h.fences.wantAll(source, here)
+	})
+	for name, dies := range map[string]string{"of the source after the commit": "web-1", "of the target after the commit": "web-2"} {
+		t.Run(name, func(t *testing.T) {
+			h := newServedHousehold(t)
+			h.departure.Switchover = waitTimeout
+			if dies == "web-2" {
+				h.departure.Switchover = time.Second
+			}
+			asked, release := h.holdSwitchovers()
+			source := h.servedSource()
+			here := source.counts()
+			here.numbers(30)
+			target := h.moves("web-2")
+			<-asked
+			if dies == "web-1" {
+				source.kill()
+				release()
+				here.toTheEnd()
+				there := here.goesOnIn(target)
+				there.numbers(30)
+				h.fences.wantAll(target, there)
+				return
+			}
+			target.kill()
+			release()
+			h.awaitReturn(source)
+			here.numbers(60)
+			h.fences.wantRevoked(2, 3)
+			there := h.moves("web-3")
+			here.toTheEnd()
+			source.ends(vmpb.EndTerminated)
+			h.neverFailed()
+			here = here.goesOnIn(there)
+			here.numbers(30)
+			h.fences.wantAll(there, here)
+		})
+	}
+}
+
+// attaching is an answer that grants nothing.
+func attaching(token uint64, at string) *vmpb.RunLeaseUpdate {
+	update := leaseOK()
+	update.FencingToken = token
+	if at != "" {
+		update.DiskServer = &vmpb.DiskServer{Address: at, Pod: disksPod}
+	}
+	return update
+}
+
+// An answer without a duration says where the disks are, and lets nobody run anything.
+func TestAnswerThatGrantsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, begin, d := newFakeController(), time.Now(), &dog{lost: make(chan struct{})}
+		t.Cleanup(c.Close)
+		c.Answer(attaching(7, "10.0.0.1:1"))
+		held := controller.OpenExpiring(&vmpb.HypervisorID{PodName: "web-2", RunId: 1}, slog.New(slog.DiscardHandler), func() {}, controller.Terms{
+			Duration: time.Minute, Now: func() lease.Instant { return time.Since(begin) }, Watchdog: d,
+			Connect: func() (*grpc.ClientConn, error) { return c.Connect("") },
+		})
+		defer held.Close()
+		disks := served.New(served.Options{})
+		disks.Follow(held)
+		synctest.Wait()
+		at := controller.DiskServer{Address: "10.0.0.1:1", Pod: disksPod}
+		want := controller.Authorization{Token: 7, DiskServer: at}
+		got, _ := held.Current()
+		if diff := gocmp.Diff(want, got); diff != "" || held.Left() != 0 || d.tells > 0 {
+			t.Errorf("it may run for %v, and the watchdog was told %d times (-want +got):\n%s", held.Left(), d.tells, diff)
+		}
+		if !disks.Somewhere() {
+			t.Error("nobody knows where the disks are")
+		}
+
+		pass(25 * time.Second)
+		granted := attaching(7, "10.0.0.1:1")
+		granted.ValidFor = leaseFor(time.Minute).GetValidFor()
+		c.Answer(granted)
+		synctest.Wait()
+		want.Granted = true
+		got, _ = held.Current()
+		if diff := gocmp.Diff(want, got); diff != "" || held.Left() == 0 {
+			t.Errorf("it may run for %v (-want +got):\n%s", held.Left(), diff)
+		}
+		left := held.Left()
+		c.Answer(attaching(7, "10.0.0.2:1")) // prolongs nothing
+		pass(time.Second)
+		want.DiskServer.Address = "10.0.0.2:1"
+		got, _ = held.Current()
+		if diff := gocmp.Diff(want, got); diff != "" || held.Left() != left-time.Second {
+			t.Errorf("it may run for %v, and before for %v (-want +got):\n%s", held.Left(), left, diff)
+		}
+		for _, nowhere := range []*vmpb.RunLeaseUpdate{attaching(7, ""), attaching(0, "10.0.0.2:1")} {
+			c.Answer(nowhere)
+			synctest.Wait()
+			if disks.Somewhere() {
+				t.Errorf("the disks are somewhere with %v", nowhere)
+			}
+		}
+	})
+}
+
+// The target of a migration says that it waits for its guest when it has found the disks, and not before. It ends when it is told
+// to.
+func TestTargetWithoutItsDisks(t *testing.T) {
+	for name, update := range map[string]*vmpb.RunLeaseUpdate{
+		"no server": attaching(7, ""), "no token": attaching(0, "127.0.0.1:1"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			expiringStory(t, func(w *fixture, d *dog) {
+				incoming(w.config.Spec)
+				w.config.Spec.DisksServed = true
+				w.config.DiskServer, w.config.Migration = (identity.Siblings{}).Connect, &hypervisor.Migration{}
+				w.controller.Answer(update)
+				p := w.start()
+				pass(4 * time.Minute)
+				p.lives()
+				if reports, started := w.controller.Reports(), w.machines.Started(); len(reports) > 0 || len(started) > 0 || d.tells > 0 {
+					t.Errorf("it reports %v, and %d machines were started", reports, len(started))
+				}
+				w.controller.Answer(leaseTerminated())
+				p.ends(vmpb.EndTerminated)
+			})
+		})
+	}
+}
