@@ -28,6 +28,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/departure"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/service"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/termination"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/vmspec"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/watchdog"
 	"github.com/millwright-dev/millwright/internal/vm/identity"
 	"github.com/millwright-dev/millwright/internal/vm/image"
@@ -98,7 +99,7 @@ func runMember(text []byte) int {
 }
 
 func (m memberConfig) config(log *slog.Logger) (hypervisor.Config, error) {
-	spec, err := hypervisor.ParseSpec(string(m.Spec))
+	spec, err := vmspec.Parse(string(m.Spec))
 	if err != nil {
 		return hypervisor.Config{}, err
 	}

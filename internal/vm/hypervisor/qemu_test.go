@@ -144,22 +144,22 @@ func (r *real) bounded() context.Context {
 	return ctx
 }
 
-// console is what a client of the socket sees.
-type console struct {
+// terminal is what a client of the socket sees.
+type terminal struct {
 	t      *testing.T
 	stream grpc.BidiStreamingClient[vmpb.ConsoleIO, vmpb.ConsoleIO]
 	rest   string
 }
 
-func (r *real) console(conn *grpc.ClientConn) *console {
+func (r *real) console(conn *grpc.ClientConn) *terminal {
 	r.t.Helper()
 	stream, err := vmpb.NewOOBManagementClient(conn).Console(r.bounded())
 	must(r.t, err)
-	return &console{t: r.t, stream: stream}
+	return &terminal{t: r.t, stream: stream}
 }
 
 // until reads up to the end of a text.
-func (c *console) until(text string) {
+func (c *terminal) until(text string) {
 	c.t.Helper()
 	for {
 		if _, after, found := strings.Cut(c.rest, text); found {
@@ -172,7 +172,7 @@ func (c *console) until(text string) {
 	}
 }
 
-func (c *console) send(text string) {
+func (c *terminal) send(text string) {
 	c.t.Helper()
 	must(c.t, c.stream.Send(&vmpb.ConsoleIO{Data: []byte(text)}))
 }
