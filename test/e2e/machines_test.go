@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/millwright-dev/millwright/internal/cli/folder"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/console"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/seed"
 	"github.com/millwright-dev/millwright/internal/vm/network"
@@ -96,7 +97,7 @@ func (m *machines) address(last byte) netip.Addr {
 type booted struct {
 	*machines
 	name, uuid string
-	console    *qemu.ConsoleClient
+	console    *console.Client
 	said       bytes.Buffer
 }
 

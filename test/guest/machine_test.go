@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/millwright-dev/millwright/internal/cli/folder"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/console"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/seed"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
@@ -122,7 +123,7 @@ func withSeed(t *testing.T, config qemu.Config, userData string) qemu.Config {
 type running struct {
 	*qemu.Process
 	t       *testing.T
-	client  *qemu.ConsoleClient
+	client  *console.Client
 	rest    []byte
 	started time.Time
 }

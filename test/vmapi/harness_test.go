@@ -30,7 +30,7 @@ import (
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/subresources"
 	"github.com/millwright-dev/millwright/internal/manager"
-	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/console"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/service"
 	"github.com/millwright-dev/millwright/internal/vm/identity"
 	"github.com/millwright-dev/millwright/test/env"
@@ -57,7 +57,7 @@ type world struct {
 	// dials counts connections to the hypervisor.
 	dials atomic.Int32
 	// console of the VM.
-	console *qemu.Console
+	console *console.Console
 	// address of the server.
 	address string
 	// register registers the server for a Service.
@@ -67,7 +67,7 @@ type world struct {
 	listener *bufconn.Listener
 }
 
-func (w *world) Console() *qemu.Console { return w.console }
+func (w *world) Console() *console.Console { return w.console }
 
 func (w *world) Reset(context.Context) error {
 	w.resets.Add(1)
@@ -109,7 +109,7 @@ func newWorld(t *testing.T) *world {
 
 func (w *world) runHypervisor() {
 	ours, serial := net.Pipe()
-	w.serial, w.console = serial, qemu.NewConsole(ours)
+	w.serial, w.console = serial, console.New(ours)
 	server := service.New(service.Peers{})
 	server.SetGuest(w)
 	server.ServeLocal(w.listener)

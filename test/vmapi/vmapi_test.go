@@ -26,7 +26,7 @@ import (
 
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/subresources"
-	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/console"
 	"github.com/millwright-dev/millwright/test/flood"
 	"github.com/millwright-dev/millwright/test/program"
 )
@@ -324,7 +324,7 @@ func (w *world) deafConsole() {
 func (w *world) logs() {
 	w.say([]byte("\r\nlast words\r\n"))
 	code, body := w.do(w.Admin, http.MethodGet, w.path("web", "log"), "")
-	if code != http.StatusOK || !strings.HasSuffix(body, "last words\r\n") || len(body) != qemu.HistorySize {
+	if code != http.StatusOK || !strings.HasSuffix(body, "last words\r\n") || len(body) != console.HistorySize {
 		w.t.Errorf("%d, %d bytes that end with %q", code, len(body), body[max(0, len(body)-30):])
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/connlimit"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/controller"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/vmspec"
 	"github.com/millwright-dev/millwright/internal/vm/identity"
 	"github.com/millwright-dev/millwright/internal/vm/storage/program"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
@@ -54,7 +55,7 @@ func runDiskServer(ctx context.Context, getenv func(string) string, stderr io.Wr
 
 // diskServerConfig reads the environment.
 func diskServerConfig(getenv func(string) string, log *slog.Logger) (program.Config, error) {
-	spec, err := hypervisor.ParseSpec(getenv(vmpb.EnvSpec))
+	spec, err := vmspec.Parse(getenv(vmpb.EnvSpec))
 	if err != nil {
 		return program.Config{}, fmt.Errorf("%s: %w", vmpb.EnvSpec, err)
 	}

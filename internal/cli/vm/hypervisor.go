@@ -24,6 +24,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/controller"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/service"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/termination"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/vmspec"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/watchdog"
 	"github.com/millwright-dev/millwright/internal/vm/identity"
 	"github.com/millwright-dev/millwright/internal/vm/network/overlap"
@@ -124,7 +125,7 @@ func warnOfHidden(config hypervisor.Config, hidden func(netip.Prefix) (string, e
 
 // hypervisorConfig reads the environment.
 func hypervisorConfig(getenv func(string) string, log *slog.Logger) (hypervisor.Config, error) {
-	spec, err := hypervisor.ParseSpec(getenv(vmpb.EnvSpec))
+	spec, err := vmspec.Parse(getenv(vmpb.EnvSpec))
 	if err != nil {
 		return hypervisor.Config{}, fmt.Errorf("%s: %w", vmpb.EnvSpec, err)
 	}

@@ -148,7 +148,7 @@ func (m *member) firstWords() <-chan time.Time {
 		ctx, cancel := context.WithTimeout(m.t.Context(), waitTimeout)
 		defer cancel()
 		go func() {
-			<-m.ended
+			<-m.process.Ended()
 			cancel()
 		}()
 		for ctx.Err() == nil {

@@ -77,14 +77,16 @@ func (m *member) awaitHeld() {
 // The source dies while its guest is stopped, and has not committed: the target does not run it, and it starts again from
 // disks that have all that it wrote, of one moment.
 func TestRealSourceDiesBetween(t *testing.T) {
+	t.Parallel()
 	for name, shared := range map[string]bool{"disks that are copied": false, "shared disks": true} {
 		for _, at := range []holdPoint{holdBefore, holdAfter} {
 			t.Run(name+", "+string(at), func(t *testing.T) {
+				t.Parallel()
 				h := newHousehold(t)
 				h.shared, h.hold = shared, at
 				source := h.source()
 				here := source.counts()
-				here.numbers(100)
+				here.runsOn()
 				target := h.moves("web-2")
 				source.awaitHeld()
 				source.kill()
@@ -102,6 +104,7 @@ func TestRealSourceDiesBetween(t *testing.T) {
 
 // The rest of the copy takes too long: the guest goes on at the source, whose QEMU has its disks again.
 func TestRealRestTakesTooLong(t *testing.T) {
+	t.Parallel()
 	for name, test := range map[string]struct {
 		shared bool
 		at     holdPoint
@@ -111,16 +114,17 @@ func TestRealRestTakesTooLong(t *testing.T) {
 		"disks that are copied, after the rest": {false, holdAfter},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			h := newHousehold(t)
 			h.shared, h.hold, h.departure.Rest = test.shared, test.at, time.Second
 			source := h.source()
 			here := source.counts()
-			here.numbers(100)
+			here.runsOn()
 			target := h.moves("web-2")
 			h.awaitPhase(failed)
 			h.controller.Change(func(a *authority) { a.migrate = false })
 			target.ends(vmpb.EndNotArrived)
-			here.numbers(300)
+			here.runsOn()
 			source.kill()
 			here.toTheEnd()
 			source.wantAll(here.last)
@@ -135,7 +139,7 @@ func (h *household) startsAgain(before *member) {
 	h.controller.Decide("web-9")
 	again := h.start("web-9", vmpb.VMSpec_SM_RUN, func(m *member) { m.disk, m.data = before.disk, before.data })
 	console := again.counts()
-	console.numbers(100)
+	console.runsOn()
 	again.kill()
 	console.toTheEnd()
 	again.wantAll(console.last)

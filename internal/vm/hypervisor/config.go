@@ -17,6 +17,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/served"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/service"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/vmspec"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/watchdog"
 	"github.com/millwright-dev/millwright/internal/vm/image"
 	"github.com/millwright-dev/millwright/internal/vm/lease"
@@ -25,7 +26,7 @@ import (
 
 // Config is the input of Run.
 type Config struct {
-	// Spec is the VM, as ParseSpec returns it. Required.
+	// Spec is the VM, as vmspec.Parse returns it. Required.
 	Spec *vmpb.VMSpec
 	// Paths of files; see PathsFor. Required.
 	Paths Paths
@@ -250,14 +251,14 @@ func (c Config) withDefaults() Config {
 func (c Config) check() error {
 	switch {
 	case c.Spec == nil:
-		return &SpecError{"spec", "is required"}
+		return &vmspec.Error{Field: "spec", Problem: "is required"}
 	case c.Machines == nil || c.Connect == nil || c.Paths.RootDisk == "" || c.Paths.Run == "":
 		return errors.New("the configuration lacks paths, machines or the connection")
 	case c.Spec.GetMode() == vmpb.VMSpec_SM_INCOMING_MIGRATION && c.Migration == nil:
-		return &SpecError{"mode", "SM_INCOMING_MIGRATION is not possible without connections to other hypervisors"}
+		return &vmspec.Error{Field: "mode", Problem: "SM_INCOMING_MIGRATION is not possible without connections to other hypervisors"}
 	}
-	if problem := checkSpec(c.Spec); problem != nil {
-		return problem
+	if err := vmspec.Check(c.Spec); err != nil {
+		return err
 	}
 	if problem := c.checkLeased(); problem != nil {
 		return problem
@@ -273,9 +274,9 @@ func (c Config) check() error {
 func (c Config) checkLeased() error {
 	switch {
 	case fullLeases(c.Spec) && c.Watchdog == nil:
-		return &SpecError{"lease_mode", "LM_FULL_LEASES is not possible without a watchdog"}
+		return &vmspec.Error{Field: "lease_mode", Problem: "LM_FULL_LEASES is not possible without a watchdog"}
 	case c.Spec.GetDisksServed() && c.DiskServer == nil:
-		return &SpecError{"disks_served", "is not possible without connections to the server of the disks"}
+		return &vmspec.Error{Field: "disks_served", Problem: "is not possible without connections to the server of the disks"}
 	}
 	return nil
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -96,9 +95,8 @@ func device(t *testing.T, path *string, bytes int64, content []byte) {
 // TestRealMigrationOfDevices moves a guest with a root disk and a data disk on devices to larger ones, which had other
 // content; the third disk is a file.
 func TestRealMigrationOfDevices(t *testing.T) {
+	t.Parallel()
 	h := newHousehold(t)
-	guest, err := os.ReadFile(filepath.Join("testdata", "scribes.img"))
-	must(t, err)
 	onDevices := func(more int64, root, logs []byte) func(*member) {
 		return func(m *member) {
 			device(t, &m.disk, int64(h.size)+more, root)
@@ -107,9 +105,9 @@ func TestRealMigrationOfDevices(t *testing.T) {
 			m.data["logs"] = path
 		}
 	}
-	source := h.start("web-1", vmpb.VMSpec_SM_RUN, onDevices(0, guest, nil))
+	source := h.start("web-1", vmpb.VMSpec_SM_RUN, onDevices(0, h.scribes(), nil))
 	here := source.counts()
-	here.numbers(100)
+	here.runsOn()
 	if _, err := disk.Acquire(blockdev.Node(t, source.disk)); !errors.Is(err, disk.ErrLocked) {
 		t.Errorf("while the guest runs: error = %v, want ErrLocked", err)
 	}
@@ -120,7 +118,7 @@ func TestRealMigrationOfDevices(t *testing.T) {
 	here.toTheEnd()
 	source.ends(vmpb.EndTerminated)
 	there := here.goesOnIn(target)
-	there.numbers(100)
+	there.runsOn()
 	if _, err := disk.Acquire(blockdev.Node(t, target.disk)); !errors.Is(err, disk.ErrLocked) {
 		t.Errorf("after the migration: error = %v, want ErrLocked", err)
 	}
@@ -131,17 +129,18 @@ func TestRealMigrationOfDevices(t *testing.T) {
 	h.controller.Decide("web-3")
 	next := h.start("web-3", vmpb.VMSpec_SM_RUN, func(m *member) { m.disk, m.data = target.disk, target.data })
 	again := next.counts()
-	again.numbers(100)
+	again.runsOn()
 	next.kill()
 	next.wantAll(again.last)
 }
 
 // TestRealDeviceIsTooSmall: a target whose device is smaller than the disk gets nothing, and the guest runs on.
 func TestRealDeviceIsTooSmall(t *testing.T) {
+	t.Parallel()
 	h := newHousehold(t)
 	source := h.source()
 	here := source.counts()
-	here.numbers(100)
+	here.runsOn()
 	small := h.start("web-2", vmpb.VMSpec_SM_INCOMING_MIGRATION, func(m *member) { device(t, &m.disk, int64(h.size)-512, nil) })
 	h.names(func(question int) *member {
 		if question > 0 {
@@ -153,7 +152,7 @@ func TestRealDeviceIsTooSmall(t *testing.T) {
 	h.awaitPhase(failed)
 	h.controller.Change(func(a *authority) { a.migrate = false })
 	small.ends(vmpb.EndNoSpace)
-	here.numbers(100)
+	here.runsOn()
 	source.kill()
 	here.toTheEnd()
 	source.wantAll(here.last)

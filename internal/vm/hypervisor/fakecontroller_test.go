@@ -168,9 +168,14 @@ func (c *fakeController) Reports() []*vmpb.ReportStateRequest {
 // AwaitReport waits for a report that was or is taken, and returns the first that fits;
 // the error is the context's.
 func (c *fakeController) AwaitReport(ctx context.Context, fits func(*vmpb.ReportStateRequest) bool) (*vmpb.ReportStateRequest, error) {
+	return c.AwaitLaterReport(ctx, 0, fits)
+}
+
+// AwaitLaterReport is AwaitReport for those that come after the first ones, of which there were as many as before says.
+func (c *fakeController) AwaitLaterReport(ctx context.Context, before int, fits func(*vmpb.ReportStateRequest) bool) (*vmpb.ReportStateRequest, error) {
 	for {
 		c.mu.Lock()
-		reports, changed := c.reports, c.changed
+		reports, changed := c.reports[before:], c.changed
 		c.mu.Unlock()
 		if i := slices.IndexFunc(reports, fits); i >= 0 {
 			return reports[i], nil

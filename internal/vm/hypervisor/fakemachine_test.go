@@ -12,6 +12,7 @@ import (
 
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/arrival"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/console"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/departure"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
 )
@@ -97,7 +98,7 @@ type fakeMachine struct {
 	deaf    bool
 	misses  int // presses of the power button
 	stuck   bool
-	console *qemu.Console
+	console *console.Console
 	port    net.Conn
 	done    chan struct{}
 
@@ -115,7 +116,7 @@ type fakeMachine struct {
 func newFakeMachine(config qemu.Config, deaf, stuck bool) *fakeMachine {
 	ours, port := net.Pipe()
 	m := &fakeMachine{
-		Config: config, deaf: deaf, stuck: stuck, console: qemu.NewConsole(ours), port: port,
+		Config: config, deaf: deaf, stuck: stuck, console: console.New(ours), port: port,
 		done: make(chan struct{}), state: prelaunch, changed: make(chan struct{}, 1),
 	}
 	m.awake = sync.NewCond(&m.mu)
@@ -367,7 +368,7 @@ func (m *fakeMachine) Kill(context.Context) error {
 }
 
 // Console implements hypervisor.Machine.
-func (m *fakeMachine) Console() *qemu.Console { return m.console }
+func (m *fakeMachine) Console() *console.Console { return m.console }
 
 // Done implements hypervisor.Machine.
 func (m *fakeMachine) Done() <-chan struct{} { return m.done }

@@ -14,6 +14,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/runfolder"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/seed"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/vmspec"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
@@ -64,31 +65,31 @@ func describeGuest(config Config) (qemu.Config, error) {
 	}, nil
 }
 
-// guestNetwork returns the guest's network card; nil without a network. Errors: *SpecError.
+// guestNetwork returns the guest's network card; nil without a network. Errors: *vmspec.Error.
 func guestNetwork(spec *vmpb.VMSpec, prefixes []netip.Prefix, hostPorts []uint16) (*qemu.UserNetwork, error) {
-	wanted, problem := parseAddresses(spec.GetAddress())
-	if problem != nil {
-		return nil, problem
+	wanted, err := vmspec.ParseAddresses(spec.GetAddress())
+	if err != nil {
+		return nil, err
 	}
 	if len(prefixes) == 0 {
-		if wanted != (addresses{}) {
-			return nil, &SpecError{"address", "there is no network to have an address in"}
+		if wanted != (vmspec.Addresses{}) {
+			return nil, &vmspec.Error{Field: "address", Problem: "there is no network to have an address in"}
 		}
 		return nil, nil
 	}
-	network := &qemu.UserNetwork{MAC: hardwareAddress(spec), Address4: wanted.v4, Address6: wanted.v6, HostPorts: hostPorts}
+	network := &qemu.UserNetwork{MAC: hardwareAddress(spec), Address4: wanted.V4, Address6: wanted.V6, HostPorts: hostPorts}
 	for _, prefix := range prefixes {
 		place := &network.IPv6
 		if prefix.Addr().Is4() {
 			place = &network.IPv4
 		}
 		if place.IsValid() {
-			return nil, &SpecError{"spec", fmt.Sprintf("the network has a second prefix of one IP version, %s", prefix)}
+			return nil, &vmspec.Error{Field: "spec", Problem: fmt.Sprintf("the network has a second prefix of one IP version, %s", prefix)}
 		}
 		*place = prefix
 	}
 	if err := network.Validate(); err != nil {
-		return nil, &SpecError{"address", "does not fit the network: " + err.Error()}
+		return nil, &vmspec.Error{Field: "address", Problem: "does not fit the network: " + err.Error()}
 	}
 	return network, nil
 }
@@ -148,7 +149,7 @@ func writeSeed(config Config, network *qemu.UserNetwork) (string, error) {
 		Network:    seedNetwork(network),
 	})
 	if err != nil {
-		return "", &SpecError{"user_data", err.Error()}
+		return "", &vmspec.Error{Field: "user_data", Problem: err.Error()}
 	}
 	path := filepath.Join(config.Paths.Run, "seed.iso")
 	if err := runfolder.Replace(path, image); err != nil {

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/testing/protocmp"
 
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/vmspec"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
@@ -141,7 +142,7 @@ func TestAddressesMustFitTheNetwork(t *testing.T) {
 			config := guestConfig(t)
 			config.Spec.Address = test.addresses
 			_, err := guestNetwork(config.Spec, test.network, nil)
-			var refusal *SpecError
+			var refusal *vmspec.Error
 			if test.fits != (err == nil) || err != nil && !errors.As(err, &refusal) {
 				t.Errorf("error = %v, want one: %v", err, !test.fits)
 			}

@@ -35,11 +35,12 @@ func (h *household) wantReleased(pod string) {
 
 // TestRealMigrationWithLeases moves a guest, and onwards, and lets it run for longer than a lease there.
 func TestRealMigrationWithLeases(t *testing.T) {
+	t.Parallel()
 	h := newLeasedHousehold(t)
 	here := h.source()
 	console := here.counts()
 	for last, pod := range []string{"web-2", "web-3"} {
-		console.numbers(100)
+		console.runsOn()
 		there := h.moves(pod)
 		console.toTheEnd()
 		stopped := console.at
@@ -58,10 +59,11 @@ func TestRealMigrationWithLeases(t *testing.T) {
 
 // The authority alone lets no guest run: the controller gives the target no lease, and then gives it one.
 func TestRealTargetWaitsForItsLease(t *testing.T) {
+	t.Parallel()
 	h := newLeasedHousehold(t)
 	source := h.source()
 	here := source.counts()
-	here.numbers(100)
+	here.runsOn()
 	target := h.target("web-2")
 	h.names(func(int) *member { return target })
 	h.controller.Change(func(a *authority) {
@@ -82,15 +84,17 @@ func TestRealTargetWaitsForItsLease(t *testing.T) {
 	}
 	h.controller.Change(func(a *authority) { a.lease, a.after = h.lease, nil })
 	there := here.goesOnIn(target)
-	there.numbers(100)
+	there.runsOn()
 	target.kill()
 	target.wantAll(there.last)
 }
 
 // After the commit the guest runs where the controller says, whoever dies.
 func TestRealLeasedDeathAfterTheCommit(t *testing.T) {
+	t.Parallel()
 	for name, dies := range map[string]string{"source": "web-1", "target": "web-2"} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			h := newLeasedHousehold(t)
 			h.departure.Switchover = waitTimeout
 			if dies == "web-2" {
@@ -109,7 +113,7 @@ func TestRealLeasedDeathAfterTheCommit(t *testing.T) {
 				release()
 				here.toTheEnd()
 				there := here.goesOnIn(target)
-				there.numbers(100)
+				there.runsOn()
 				target.kill()
 				target.wantAll(there.last)
 				return
@@ -127,7 +131,9 @@ func TestRealLeasedDeathAfterTheCommit(t *testing.T) {
 
 // The controller is away for longer than a lease while the guest is moved: the guest of the source ends, as always.
 func TestRealLeaseExpiresInAMigration(t *testing.T) {
+	t.Parallel()
 	t.Run("in the copy", func(t *testing.T) {
+		t.Parallel()
 		h := newLeasedHousehold(t)
 		h.bandwidth = 128 << 10
 		source := h.source()
@@ -143,6 +149,7 @@ func TestRealLeaseExpiresInAMigration(t *testing.T) {
 	})
 	// The guest has left: it goes on when the controller is back.
 	t.Run("after the commit", func(t *testing.T) {
+		t.Parallel()
 		h := newLeasedHousehold(t)
 		asked, release := h.holdSwitchovers()
 		source := h.source()
@@ -157,12 +164,13 @@ func TestRealLeaseExpiresInAMigration(t *testing.T) {
 		h.line.Cut(false)
 		here.toTheEnd()
 		there := here.goesOnIn(target)
-		there.numbers(100)
+		there.runsOn()
 		target.kill()
 		target.wantAll(there.last)
 	})
 	// Nobody can have the guest any more.
 	t.Run("while the source asks for the authority", func(t *testing.T) {
+		t.Parallel()
 		h := newLeasedHousehold(t)
 		h.departure.Switchover = time.Second
 		asked, _ := h.holdSwitchovers()
@@ -179,6 +187,7 @@ func TestRealLeaseExpiresInAMigration(t *testing.T) {
 
 // A source that does nothing any more in the copy is killed by its watchdog, and its guest with it.
 func TestRealSourceHangsInTheCopy(t *testing.T) {
+	t.Parallel()
 	h := newLeasedHousehold(t)
 	h.bandwidth = 128 << 10
 	source := h.source()
@@ -186,9 +195,9 @@ func TestRealSourceHangsInTheCopy(t *testing.T) {
 	here.numbers(10)
 	target := h.moves("web-2")
 	h.awaitCopy()
-	must(t, source.process.Process.Signal(syscall.SIGSTOP))
+	must(t, source.process.Signal(syscall.SIGSTOP))
 	begun := time.Now()
-	<-source.ended
+	<-source.process.Ended()
 	if took := time.Since(begun); took > lease.MinDuration+time.Second {
 		t.Errorf("it was killed after %v", took)
 	}
@@ -201,6 +210,7 @@ func TestRealSourceHangsInTheCopy(t *testing.T) {
 // While no lease is granted a target that has the authority ends when the controller says so, or when it is asked to end
 // and a lease would have expired.
 func TestRealTargetIsTerminatedWithoutALease(t *testing.T) {
+	t.Parallel()
 	for name, test := range map[string]struct {
 		end  func(h *household, target *member)
 		want string
@@ -211,6 +221,7 @@ func TestRealTargetIsTerminatedWithoutALease(t *testing.T) {
 		"by a signal": {func(_ *household, target *member) { target.term() }, vmpb.EndStopped},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			h := newLeasedHousehold(t)
 			source := h.source()
 			source.counts().numbers(10)

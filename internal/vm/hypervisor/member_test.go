@@ -3,6 +3,8 @@ package hypervisor_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"flag"
 	"log/slog"
 	"maps"
 	"net"
@@ -11,6 +13,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"strconv"
 	"sync"
 	"syscall"
 	"testing"
@@ -22,12 +25,14 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/millwright-dev/millwright/internal/child"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/arrival"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/controller"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/departure"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/service"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/termination"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/vmspec"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/watchdog"
 	"github.com/millwright-dev/millwright/internal/vm/identity"
 	"github.com/millwright-dev/millwright/internal/vm/image"
@@ -51,7 +56,15 @@ func TestMain(m *testing.M) {
 	if text := os.Getenv(envMember); text != "" {
 		os.Exit(runMember([]byte(text)))
 	}
+	atATime(4)
 	os.Exit(m.Run())
+}
+
+// atATime sets how many of the parallel tests run at a time, as env.AtATime: most of them wait.
+func atATime(tests int) {
+	if err := flag.Set("test.parallel", strconv.Itoa(tests)); err != nil {
+		panic(err) // not a test
+	}
 }
 
 // memberConfig is the configuration of a hypervisor process.
@@ -98,7 +111,7 @@ func runMember(text []byte) int {
 }
 
 func (m memberConfig) config(log *slog.Logger) (hypervisor.Config, error) {
-	spec, err := hypervisor.ParseSpec(string(m.Spec))
+	spec, err := vmspec.Parse(string(m.Spec))
 	if err != nil {
 		return hypervisor.Config{}, err
 	}
@@ -170,6 +183,9 @@ type household struct {
 	fences *fences
 	// hold is where the members stop in a migration.
 	hold holdPoint
+	// eager is whether the guest counts as fast as it can. Else it sleeps between two numbers, and leaves the processors
+	// to others.
+	eager bool
 	// noise is how many bytes of the root disk and the first data disk have data that scribe does not use.
 	noise uint64
 }
@@ -256,22 +272,30 @@ type member struct {
 	disk    string
 	data    map[string]string
 	disks   []string // the names of data, in the order of the guest's bus
-	process *exec.Cmd
-	ended   chan struct{}
+	process *child.Process
 }
 
 // scribeDisk is the size of the disk that scribe needs, in bytes.
 const scribeDisk = (2048 + 4096) * 512
 
-// source starts the hypervisor web-1, which runs scribe; with data disks scribes, which writes to all disks.
+// scribesSleep is the byte of scribes that lets it sleep.
+const scribesSleep = 509
+
+// scribes is the guest that writes to all disks.
+func (h *household) scribes() []byte {
+	h.t.Helper()
+	guest := bootSector(h.t, "scribes")
+	if !h.eager {
+		guest[scribesSleep] = 1
+	}
+	return guest
+}
+
+// source starts the hypervisor web-1, which runs scribes.
 func (h *household) source() *member {
 	h.t.Helper()
 	return h.start("web-1", vmpb.VMSpec_SM_RUN, func(m *member) {
-		guest := "scribe"
-		if len(h.data) > 0 {
-			guest = "scribes"
-		}
-		bootDisk(h.t, guest, m.disk, h.size)
+		writeDisk(h.t, h.scribes(), m.disk, h.size)
 		if h.noise > 0 {
 			first := m.data[h.data[0].GetName()]
 			must(h.t, os.WriteFile(first, nil, 0o600))
@@ -284,10 +308,22 @@ func (h *household) source() *member {
 // bootDisk makes a disk of that size from which a guest starts.
 func bootDisk(t *testing.T, guest, path string, size uint64) {
 	t.Helper()
+	writeDisk(t, bootSector(t, guest), path, size)
+}
+
+// writeDisk makes a disk of that size which begins with a guest.
+func writeDisk(t *testing.T, guest []byte, path string, size uint64) {
+	t.Helper()
+	must(t, os.WriteFile(path, guest, 0o600))
+	must(t, os.Truncate(path, int64(size)))
+}
+
+// bootSector returns a guest of testdata.
+func bootSector(t *testing.T, guest string) []byte {
+	t.Helper()
 	content, err := os.ReadFile(filepath.Join("testdata", guest+".img"))
 	must(t, err)
-	must(t, os.WriteFile(path, content, 0o600))
-	must(t, os.Truncate(path, int64(size)))
+	return content
 }
 
 // target starts a hypervisor that waits for the VM.
@@ -298,7 +334,7 @@ func (h *household) target(pod string) *member {
 
 func (h *household) start(pod string, mode vmpb.VMSpec_StartMode, prepare func(*member)) *member {
 	h.t.Helper()
-	m := &member{t: h.t, pod: pod, root: h.t.TempDir(), ended: make(chan struct{})}
+	m := &member{t: h.t, pod: pod, root: h.t.TempDir()}
 	spec := validSpec()
 	spec.PodName, spec.Mode, spec.ControllerEndpoint = pod, mode, h.line.Addr().String()
 	spec.Resources, spec.RootDiskBytes = &vmpb.Resources{MemoryBytes: h.memory}, h.size
@@ -346,18 +382,13 @@ func (h *household) start(pod string, mode vmpb.VMSpec_StartMode, prepare func(*
 		Timing: h.timing, Departure: h.departure, Arrival: h.arrival,
 	})
 	must(h.t, err)
-	m.process = exec.Command(program[0], program[1:]...)
-	m.process.Env = append(os.Environ(), envMember+"="+string(config))
-	m.process.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	command := exec.Command(program[0], program[1:]...)
+	command.Env = append(os.Environ(), envMember+"="+string(config))
 	log, err := os.Create(filepath.Join(m.root, "log"))
 	must(h.t, err)
-	m.process.Stderr = log
-	must(h.t, m.process.Start())
-	go func() {
-		defer close(m.ended)
-		_ = m.process.Wait()
-		_ = log.Close()
-	}()
+	command.Stderr = log
+	m.process, err = child.Start(command, syscall.SIGKILL) // it ends with the tests, whatever ends them
+	must(h.t, errors.Join(err, log.Close()))
 	h.t.Cleanup(func() {
 		m.kill()
 		if h.t.Failed() {
@@ -370,17 +401,20 @@ func (h *household) start(pod string, mode vmpb.VMSpec_StartMode, prepare func(*
 
 // kill ends the process as a host does that fails. The kernel ends QEMU with it.
 func (m *member) kill() {
-	_ = m.process.Process.Kill() // fails only if it has ended
-	<-m.ended
+	m.signal(syscall.SIGKILL)
+	<-m.process.Ended()
 }
 
-func (m *member) term() { _ = m.process.Process.Signal(syscall.SIGTERM) }
+func (m *member) term() { m.signal(syscall.SIGTERM) }
+
+// signal sends a signal. It fails only if the process has ended.
+func (m *member) signal(signal syscall.Signal) { _ = m.process.Signal(signal) }
 
 // ends waits for the end, and looks at its reason.
 func (m *member) ends(reason string) {
 	m.t.Helper()
 	select {
-	case <-m.ended:
+	case <-m.process.Ended():
 	case <-time.After(waitTimeout):
 		m.t.Fatalf("%s does not end", m.pod)
 	}
@@ -393,7 +427,7 @@ func (m *member) ends(reason string) {
 func (m *member) lives() {
 	m.t.Helper()
 	select {
-	case <-m.ended:
+	case <-m.process.Ended():
 		m.t.Fatalf("%s has ended", m.pod)
 	default:
 	}

@@ -136,6 +136,15 @@ func (c *counting) numbers(count int) {
 	}
 }
 
+// runsOn reads until the guest has said something after this was called, and ten numbers more.
+func (c *counting) runsOn() {
+	c.t.Helper()
+	for called := time.Now(); !c.at.After(called); {
+		c.numbers(1)
+	}
+	c.numbers(10)
+}
+
 // toTheEnd reads what is left of a guest that ends here.
 func (c *counting) toTheEnd() {
 	c.t.Helper()
@@ -192,10 +201,11 @@ func (m *member) wantAll(last uint64) {
 
 // TestRealMigration moves a guest by a signal, and back by an order.
 func TestRealMigration(t *testing.T) {
+	t.Parallel()
 	h := newHousehold(t)
 	source := h.source()
 	here := source.counts()
-	here.numbers(100)
+	here.runsOn()
 	target := h.target("web-2")
 	h.names(func(int) *member { return target })
 
@@ -207,7 +217,7 @@ func TestRealMigration(t *testing.T) {
 	there := here.goesOnIn(target)
 	there.numbers(1)
 	t.Logf("moved in %v; the guest stood still for %v", there.at.Sub(begun), there.at.Sub(here.at))
-	there.numbers(100)
+	there.runsOn()
 	target.lives()
 	if holder := h.controller.Holder(); holder.GetPodName() != "web-2" {
 		t.Errorf("%v is authoritative", holder)
@@ -258,10 +268,12 @@ func (h *household) growBy(answer *vmpb.RunLeaseUpdate) []*vmpb.DiskSize {
 // TestRealMigrationByOrder moves a guest whose disks have grown without a signal, and onwards by the next order; twenty times with all that
 // make test draws a part of.
 func TestRealMigrationByOrder(t *testing.T) {
+	t.Parallel()
 	h := newHousehold(t)
+	h.eager = true
 	here := h.source()
 	console := here.counts()
-	console.numbers(100)
+	console.runsOn()
 	grown := h.grow(&vmpb.DiskSize{Bytes: scribeDisk + 2<<20}, &vmpb.DiskSize{Name: "logs", Bytes: scribeDisk + 5<<20})
 	pods := []string{"web-2", "web-3"}
 	if lot.All() {
@@ -274,7 +286,7 @@ func TestRealMigrationByOrder(t *testing.T) {
 		console.toTheEnd()
 		here.ends(vmpb.EndTerminated)
 		here, console = there, console.goesOnIn(there)
-		console.numbers(100)
+		console.runsOn()
 	}
 	here.kill()
 	here.wantAll(console.last)
@@ -314,6 +326,7 @@ func (h *household) wantPhases(pod string, want ...vmpb.ReportStateRequest_Migra
 
 // TestRealShutdownInstead shuts the guest down where it cannot migrate.
 func TestRealShutdownInstead(t *testing.T) {
+	t.Parallel()
 	for name, spoil := range map[string]func(*household){
 		"the controller says so":          func(*household) {},
 		"the controller does not answer":  func(h *household) { h.line.Cut(true) },
@@ -321,6 +334,7 @@ func TestRealShutdownInstead(t *testing.T) {
 		"there is no target in that time": func(h *household) { h.grace = 4 * time.Second; h.names(func(int) *member { return nil }) },
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			h := newHousehold(t)
 			h.timing.Grace = time.Second // scribe does not notice the button
 			if strings.HasPrefix(name, "there") {
@@ -343,8 +357,10 @@ func TestRealShutdownInstead(t *testing.T) {
 // TestRealControllerIsAway: while a guest waits to migrate its controller is away for longer than one that had not
 // answered before might be. The guest runs on; or it is shut down when the process is asked to end again.
 func TestRealControllerIsAway(t *testing.T) {
+	t.Parallel()
 	for name, urged := range map[string]bool{"for a while": false, "at the end of all": true} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			h := newHousehold(t)
 			h.grace, h.timing.Grace = 10*time.Minute, time.Second
 			source := h.source()
@@ -429,9 +445,14 @@ func (h *household) amid(second bool) {
 // whatever the limit.
 func (h *household) full() {
 	h.bandwidth = 2 << 20
-	h.noise = 32 << 20
-	h.size += h.noise + 1<<20
-	h.data[0].Bytes += h.noise
+	h.fill(32 << 20)
+}
+
+// fill gives the first two disks that many bytes of data more.
+func (h *household) fill(noise uint64) {
+	h.noise = noise
+	h.size += noise + 1<<20
+	h.data[0].Bytes += noise
 }
 
 // whichDisk says whether the second disk is being copied.
@@ -442,6 +463,7 @@ func (h *household) slow() { h.bandwidth = 1 << 20 }
 
 // The target, or the way to it, fails while the guest runs: the guest runs on, and the next target takes it.
 func TestRealTargetFails(t *testing.T) {
+	t.Parallel()
 	for name, fail := range map[string]func(h *household, target *member){
 		"it is killed": func(h *household, target *member) {
 			h.awaitPhase(copying)
@@ -454,6 +476,7 @@ func TestRealTargetFails(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			h := newHousehold(t)
 			h.slow()
 			source := h.source()
@@ -477,7 +500,7 @@ func TestRealTargetFails(t *testing.T) {
 			source.ends(vmpb.EndTerminated)
 			arrived := <-second
 			there := here.goesOnIn(arrived)
-			there.numbers(100)
+			there.runsOn()
 			arrived.kill()
 			arrived.wantAll(there.last)
 		})
@@ -486,16 +509,19 @@ func TestRealTargetFails(t *testing.T) {
 
 // One of the target's disks is full.
 func TestRealTargetIsFull(t *testing.T) {
+	t.Parallel()
 	for name, put := range map[string]func(m *member, path string){
 		"root": func(m *member, path string) { m.disk = path },
 		"logs": func(m *member, path string) { m.data["logs"] = path },
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			h := newHousehold(t)
+			h.fill(1 << 20)
 			source := h.source()
 			here := source.counts()
-			here.numbers(300) // more than the target has room for
-			small := smallfs.NewSize(t, 64<<10)
+			here.runsOn()
+			small := smallfs.NewSize(t, 64<<10) // the disks have more
 			target := h.start("web-2", vmpb.VMSpec_SM_INCOMING_MIGRATION, func(m *member) { put(m, small.Path("disk.img")) })
 			h.names(func(question int) *member {
 				if question > 0 {
@@ -508,7 +534,7 @@ func TestRealTargetIsFull(t *testing.T) {
 			h.controller.Change(func(a *authority) { a.migrate = false })
 			t.Logf("it failed for: %s", report.GetMigration().GetMessage())
 			target.ends(vmpb.EndNotArrived)
-			here.numbers(300)
+			here.runsOn()
 			source.kill()
 			here.toTheEnd()
 			source.wantAll(here.last)
@@ -518,6 +544,7 @@ func TestRealTargetIsFull(t *testing.T) {
 
 // Another process has one of the target's disks: there is no migration, and the next target takes the guest.
 func TestRealTargetIsLocked(t *testing.T) {
+	t.Parallel()
 	h := newHousehold(t)
 	h.timing.LockRetry, h.timing.LockLimit = 50*time.Millisecond, 500*time.Millisecond
 	source := h.source()
@@ -534,8 +561,10 @@ func TestRealTargetIsLocked(t *testing.T) {
 
 // The order is taken back.
 func TestRealMigrationIsCancelled(t *testing.T) {
+	t.Parallel()
 	for name, second := range whichDisk {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			h := newHousehold(t)
 			h.full()
 			source := h.source()
@@ -544,7 +573,7 @@ func TestRealMigrationIsCancelled(t *testing.T) {
 			h.amid(second)
 			h.controller.Change(func(a *authority) { a.migrate = false })
 			target.ends(vmpb.EndNotArrived)
-			here.numbers(100)
+			here.runsOn()
 			source.lives()
 			if holder := h.controller.Holder(); holder.GetPodName() != "web-1" {
 				t.Errorf("%v is authoritative", holder)
@@ -558,8 +587,10 @@ func TestRealMigrationIsCancelled(t *testing.T) {
 
 // The source dies while the guest runs: the target has never run it, and the source has all that the guest wrote.
 func TestRealSourceDiesBeforeTheCommit(t *testing.T) {
+	t.Parallel()
 	for name, second := range whichDisk {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			h := newHousehold(t)
 			h.full()
 			source := h.source()
@@ -592,6 +623,7 @@ func (h *household) holdSwitchovers() (asked <-chan *vmpb.HypervisorID, release 
 
 // After the commit the guest runs where the controller says, whoever dies.
 func TestRealDeathAfterTheCommit(t *testing.T) {
+	t.Parallel()
 	for name, test := range map[string]struct {
 		dies string
 		want string
@@ -601,6 +633,7 @@ func TestRealDeathAfterTheCommit(t *testing.T) {
 		"nobody": {"", "web-2"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			h := newHousehold(t)
 			h.departure.Switchover = waitTimeout
 			if test.dies == "web-2" {
@@ -623,7 +656,7 @@ func TestRealDeathAfterTheCommit(t *testing.T) {
 			if test.want == "web-1" {
 				// It goes on here, with nothing lost. What is read first may be from before it stood still.
 				h.awaitReturn(members["web-1"])
-				here.numbers(100)
+				here.runsOn()
 				holder := h.controller.Holder()
 				if first := h.controller.Runs()[0]; holder.GetPodName() != "web-1" || holder.GetRunId() <= first.GetRunId() {
 					t.Errorf("%v is authoritative, after %v", holder, first)
@@ -636,7 +669,7 @@ func TestRealDeathAfterTheCommit(t *testing.T) {
 				members["web-1"].ends(vmpb.EndTerminated)
 			}
 			there := here.goesOnIn(members["web-2"])
-			there.numbers(100)
+			there.runsOn()
 			members["web-2"].kill()
 			members["web-2"].wantAll(there.last)
 		})
@@ -645,6 +678,7 @@ func TestRealDeathAfterTheCommit(t *testing.T) {
 
 // The switchover was done, and nobody learns of it: the target asks again.
 func TestRealAnswerIsLost(t *testing.T) {
+	t.Parallel()
 	h := newHousehold(t)
 	source := h.source()
 	here := source.counts()
@@ -666,7 +700,7 @@ func TestRealAnswerIsLost(t *testing.T) {
 	here.toTheEnd()
 	source.ends(vmpb.EndTerminated)
 	there := here.goesOnIn(target)
-	there.numbers(100)
+	there.runsOn()
 	if len(lost) != 1 {
 		t.Errorf("%d answers were lost, want 1", len(lost))
 	}
@@ -681,7 +715,7 @@ func (h *household) goesOn(source *member, here *counting) {
 	here.toTheEnd()
 	source.ends(vmpb.EndTerminated)
 	there := here.goesOnIn(target)
-	there.numbers(100)
+	there.runsOn()
 	target.kill()
 	target.wantAll(there.last)
 }

@@ -73,12 +73,12 @@ func (c *cable) cut(is bool) {
 	c.ip("link set " + c.end + " " + state)
 }
 
-// narrow lets only 256 KiB in a second through to the target, or all: who copies is still copying when the cable is cut.
-// QEMU counts 1 MiB of a disk at a time, so that it makes progress every four seconds.
+// narrow lets only 1 MiB in a second through to the target, or all: who copies is still copying when the cable is cut.
+// QEMU counts 1 MiB of a disk at a time, so that it makes progress every second.
 func (c *cable) narrow(is bool) {
 	c.t.Helper()
 	if is {
-		c.run("tc qdisc add dev " + c.end + " root tbf rate 2mbit burst 4kb latency 1s")
+		c.run("tc qdisc add dev " + c.end + " root tbf rate 8mbit burst 16kb latency 1s")
 		return
 	}
 	c.run("tc qdisc del dev " + c.end + " root")
@@ -87,10 +87,13 @@ func (c *cable) narrow(is bool) {
 // TestRealCutsBeforeTheCommit: the network to the target is cut while the two agree, or while they copy. The guest
 // runs on, and moves when the network is there again.
 func TestRealCutsBeforeTheCommit(t *testing.T) {
+	t.Parallel()
 	for name, copies := range map[string]bool{"while they agree": false, "while they copy": true} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			h := newHousehold(t)
-			h.departure.Negotiate, h.departure.Stall = 10*time.Second, 20*time.Second
+			h.departure.Negotiate, h.departure.Stall = 5*time.Second, 5*time.Second
+			h.fill(16 << 20)
 			cable := h.lay()
 			source := h.source()
 			here := source.counts()
@@ -127,13 +130,13 @@ func TestRealCutsBeforeTheCommit(t *testing.T) {
 				close(cut)
 			}
 			h.awaitPhase(failed)
-			here.numbers(100) // it runs on
+			here.runsOn() // it runs on
 			stays()
 			here.toTheEnd()
 			source.ends(vmpb.EndTerminated) // nobody asks for targets any more
 			arrived := targets[len(targets)-1]
 			there := here.goesOnIn(arrived)
-			there.numbers(100)
+			there.runsOn()
 			arrived.kill()
 			arrived.wantAll(there.last)
 		})
@@ -143,11 +146,13 @@ func TestRealCutsBeforeTheCommit(t *testing.T) {
 // TestRealCutsAfterTheCommit: the network to the target is cut before it can ask for the VM, or before it learns that it
 // has it. The guest goes on where it was, or nowhere, with all that it wrote where the VM is.
 func TestRealCutsAfterTheCommit(t *testing.T) {
+	t.Parallel()
 	for name, test := range map[string]struct{ done, shared bool }{
 		"before the switchover": {}, "before its answer": {done: true},
 		"before the switchover, shared disks": {shared: true}, "before its answer, shared disks": {done: true, shared: true},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			h := newHousehold(t)
 			h.shared = test.shared
 			h.arrival.Switchover, h.arrival.Ask, h.departure.Switchover = 4*time.Second, time.Second, 8*time.Second

@@ -77,9 +77,7 @@ func newReal(t *testing.T, guest string) *real {
 	paths := hypervisor.PathsFor(spec, dir)
 	paths.UserData = filepath.Join(dir, "user-data")
 	must(t, os.MkdirAll(filepath.Dir(paths.RootDisk), 0o700))
-	bootSector, err := os.ReadFile(filepath.Join("testdata", guest+".img"))
-	must(t, err)
-	must(t, os.WriteFile(paths.RootDisk, bootSector, 0o600))
+	must(t, os.WriteFile(paths.RootDisk, bootSector(t, guest), 0o600))
 	must(t, os.WriteFile(paths.UserData, []byte("#cloud-config\n"), 0o600))
 	r.config = hypervisor.Config{
 		Spec: spec, Paths: paths, Connect: r.controller.Connect,
@@ -144,22 +142,22 @@ func (r *real) bounded() context.Context {
 	return ctx
 }
 
-// console is what a client of the socket sees.
-type console struct {
+// terminal is what a client of the socket sees.
+type terminal struct {
 	t      *testing.T
 	stream grpc.BidiStreamingClient[vmpb.ConsoleIO, vmpb.ConsoleIO]
 	rest   string
 }
 
-func (r *real) console(conn *grpc.ClientConn) *console {
+func (r *real) console(conn *grpc.ClientConn) *terminal {
 	r.t.Helper()
 	stream, err := vmpb.NewOOBManagementClient(conn).Console(r.bounded())
 	must(r.t, err)
-	return &console{t: r.t, stream: stream}
+	return &terminal{t: r.t, stream: stream}
 }
 
 // until reads up to the end of a text.
-func (c *console) until(text string) {
+func (c *terminal) until(text string) {
 	c.t.Helper()
 	for {
 		if _, after, found := strings.Cut(c.rest, text); found {
@@ -172,12 +170,13 @@ func (c *console) until(text string) {
 	}
 }
 
-func (c *console) send(text string) {
+func (c *terminal) send(text string) {
 	c.t.Helper()
 	must(c.t, c.stream.Send(&vmpb.ConsoleIO{Data: []byte(text)}))
 }
 
 func TestRealGuestOverTheSocket(t *testing.T) {
+	t.Parallel()
 	r := newReal(t, "echo").start()
 	process := r.process()
 	conn := r.dial()
@@ -214,6 +213,7 @@ func TestRealGuestOverTheSocket(t *testing.T) {
 }
 
 func TestRealGuestIsAskedToEnd(t *testing.T) {
+	t.Parallel()
 	for name, test := range map[string]struct {
 		guest  string
 		banner string
@@ -224,6 +224,7 @@ func TestRealGuestIsAskedToEnd(t *testing.T) {
 		"deaf":     {"counter", counterBanner, 5 * time.Second, qemu.HostQuit},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			r := newReal(t, test.guest)
 			r.config.Timing.Grace = test.grace
 			r.start()
@@ -239,6 +240,7 @@ func TestRealGuestIsAskedToEnd(t *testing.T) {
 }
 
 func TestRealMachineIsHeldAndKilled(t *testing.T) {
+	t.Parallel()
 	r := newReal(t, "counter")
 	r.controller.Answer(leasePaused())
 	r.start()
@@ -253,6 +255,7 @@ func TestRealMachineIsHeldAndKilled(t *testing.T) {
 }
 
 func TestRealMachineDies(t *testing.T) {
+	t.Parallel()
 	r := newReal(t, "counter").start()
 	process := r.process()
 	r.console(r.dial()).until(counterBanner)
@@ -264,6 +267,7 @@ func TestRealMachineDies(t *testing.T) {
 }
 
 func TestTwoHypervisorsOnOneDisk(t *testing.T) {
+	t.Parallel()
 	first := newReal(t, "counter").start()
 	process := first.process()
 	// Another Pod has a run folder of its own. Its two locks are tried one by one.
@@ -287,6 +291,7 @@ func TestTwoHypervisorsOnOneDisk(t *testing.T) {
 }
 
 func TestSpecificationThatQEMURefuses(t *testing.T) {
+	t.Parallel()
 	r := newReal(t, "counter")
 	r.config.Machines = hypervisor.QEMU{Override: "abacus"}
 	r.start().ends(vmpb.EndInvalidSpec)
@@ -298,6 +303,7 @@ func TestSpecificationThatQEMURefuses(t *testing.T) {
 
 // The services are at the reported endpoint, for authorized callers only.
 func TestServicesOverTheNetwork(t *testing.T) {
+	t.Parallel()
 	r := newReal(t, "echo")
 	asked := make(chan string, 10)
 	r.config.Peers = service.Peers{

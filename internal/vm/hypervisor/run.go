@@ -1,6 +1,6 @@
 // Package hypervisor is the process that runs one virtual machine.
 //
-// [ParseSpec] reads the VM's specification, and [Run] runs the VM: it locks the disk, asks
+// Package vmspec reads the VM's specification, and [Run] runs the VM: it locks the disk, asks
 // the controller for authorization, prepares the disk, starts the guest, and serves until
 // the end of either. The steps of the start are in start.go, what follows is in serve.go.
 // Package qemu runs QEMU, package controller calls the controller, and package service

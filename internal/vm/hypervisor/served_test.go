@@ -6,7 +6,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -151,10 +150,7 @@ func (s *storeroom) report(before int, fits func(*vmpb.ReportStateRequest) bool)
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), waitTimeout)
 	defer cancel()
-	old := s.controller.Reports()[:before]
-	report, err := s.controller.AwaitReport(ctx, func(report *vmpb.ReportStateRequest) bool {
-		return !slices.Contains(old, report) && fits(report)
-	})
+	report, err := s.controller.AwaitLaterReport(ctx, before, fits)
 	if err != nil {
 		s.t.Fatalf("there is no such report, but %v: %v", s.controller.Reports()[before:], err)
 	}
@@ -211,6 +207,7 @@ func of(state vmpb.ReportStateRequest_State, message string) func(*vmpb.ReportSt
 // A guest starts from an image that the server has prepared. It goes on when the server has been restarted elsewhere, and
 // stops for ever when its token is revoked.
 func TestRealGuestOfAServer(t *testing.T) {
+	t.Parallel()
 	s := newStoreroom(t)
 	s.leads(7, storage.Attachment{})
 	r := s.hypervisor("logs").start()
@@ -261,6 +258,7 @@ func TestRealGuestOfAServer(t *testing.T) {
 
 // What keeps a hypervisor from its disks is said, and it waits until that is over.
 func TestDisksThatCannotBeAttached(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("runs real storage daemons")
 	}
@@ -364,6 +362,7 @@ func TestNoConnectionToAServer(t *testing.T) {
 
 // A server enlarges the disks. Who attaches them with a later token finds the new sizes; a guest of before keeps the old ones.
 func TestServedDisksGrow(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("runs real storage daemons")
 	}

@@ -37,10 +37,12 @@ func (m *member) wantLocked() {
 // TestRealSharedMigration moves a guest to hypervisors with the same disks. Whoever asks for the authority has their locks, and so
 // has who runs the guest.
 func TestRealSharedMigration(t *testing.T) {
+	t.Parallel()
 	h := newSharedHousehold(t)
+	h.eager = true
 	here := h.source()
 	console := here.counts()
-	console.numbers(100)
+	console.runsOn()
 	var asked atomic.Int64
 	h.controller.Change(func(a *authority) {
 		a.before = func(*vmpb.HypervisorID) error {
@@ -57,7 +59,7 @@ func TestRealSharedMigration(t *testing.T) {
 		here, console = there, console.goesOnIn(there)
 		console.numbers(1)
 		t.Logf("the guest stood still for %v", console.at.Sub(stopped))
-		console.numbers(100)
+		console.runsOn()
 		here.wantLocked()
 	}
 	here.kill()
@@ -70,26 +72,25 @@ func TestRealSharedMigration(t *testing.T) {
 
 // TestRealSharedDevices is that for block devices, with leases, as their lock is that of one host.
 func TestRealSharedDevices(t *testing.T) {
+	t.Parallel()
 	h := newSharedHousehold(t)
 	h.leases(lease.MinDuration)
-	guest, err := os.ReadFile(filepath.Join("testdata", "scribes.img"))
-	must(t, err)
 	here := h.start("web-1", vmpb.VMSpec_SM_RUN, func(m *member) {
-		device(t, &m.disk, int64(h.size), guest)
+		device(t, &m.disk, int64(h.size), h.scribes())
 		path := ""
 		device(t, &path, int64(h.data[0].GetBytes()), nil)
 		m.data["logs"] = path
 	})
 	console := here.counts()
 	for _, pod := range []string{"web-2", "web-3"} {
-		console.numbers(100)
+		console.runsOn()
 		there := h.target(pod)
 		h.names(func(int) *member { return there })
 		h.controller.Change(func(a *authority) { a.migrate = true })
 		console.toTheEnd()
 		here.ends(vmpb.EndTerminated)
 		here, console = there, console.goesOnIn(there)
-		console.numbers(100)
+		console.runsOn()
 		if _, err := disk.Acquire(blockdev.Node(t, here.disk)); !errors.Is(err, disk.ErrLocked) {
 			t.Errorf("error = %v, want ErrLocked", err)
 		}
@@ -104,13 +105,18 @@ func TestRealSharedDevices(t *testing.T) {
 
 // While the guest runs, whoever of the two dies, it goes on at the source, or starts again from the same disks.
 func TestRealSharedDeathInTheCopy(t *testing.T) {
+	t.Parallel()
 	for name, dies := range map[string]string{"source": "web-1", "target": "web-2"} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			h := newSharedHousehold(t)
 			h.bandwidth = 1 << 20
+			if dies == "web-1" {
+				h.arrival.Connect = 2 * time.Second // it may die before it connects
+			}
 			source := h.source()
 			here := source.counts()
-			here.numbers(100)
+			here.runsOn()
 			target := h.moves("web-2")
 			h.awaitPhase(copying)
 			if dies == "web-1" {
@@ -121,9 +127,10 @@ func TestRealSharedDeathInTheCopy(t *testing.T) {
 				h.startsAgain(source)
 				return
 			}
+			h.names(func(int) *member { return nil }) // nobody waits for the dead one
 			target.kill()
 			h.awaitPhase(failed)
-			here.numbers(100)
+			here.runsOn()
 			source.wantLocked()
 			h.bandwidth = 0
 			h.goesOn(source, here)
@@ -133,8 +140,10 @@ func TestRealSharedDeathInTheCopy(t *testing.T) {
 
 // After the commit the guest goes on where the controller says, whoever dies.
 func TestRealSharedDeathAfterTheCommit(t *testing.T) {
+	t.Parallel()
 	for name, dies := range map[string]string{"source": "web-1", "target": "web-2", "both": "both"} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			h := newSharedHousehold(t)
 			h.departure.Switchover = waitTimeout
 			if dies == "web-2" {
@@ -143,7 +152,7 @@ func TestRealSharedDeathAfterTheCommit(t *testing.T) {
 			asked, release := h.holdSwitchovers()
 			source := h.source()
 			here := source.counts()
-			here.numbers(100)
+			here.runsOn()
 			target := h.moves("web-2")
 			<-asked
 			if dies != "web-2" {
@@ -161,13 +170,13 @@ func TestRealSharedDeathAfterTheCommit(t *testing.T) {
 			case "web-1":
 				here.toTheEnd()
 				there := here.goesOnIn(target)
-				there.numbers(100)
+				there.runsOn()
 				target.kill()
 				there.toTheEnd()
 				target.wantAll(there.last)
 			default:
 				h.awaitReturn(source)
-				here.numbers(100)
+				here.runsOn()
 				source.wantLocked()
 				h.goesOn(source, here)
 			}
@@ -177,12 +186,13 @@ func TestRealSharedDeathAfterTheCommit(t *testing.T) {
 
 // The authority alone lets no source run its guest again: another process has one of the disks, until it lets that go.
 func TestRealSourceWaitsForItsDisks(t *testing.T) {
+	t.Parallel()
 	h := newSharedHousehold(t)
 	h.departure.Switchover, h.timing.LockRetry = 2*time.Second, 50*time.Millisecond
 	asked, release := h.holdSwitchovers()
 	source := h.source()
 	here := source.counts()
-	here.numbers(100)
+	here.runsOn()
 	target := h.moves("web-2")
 	<-asked
 	target.kill()
@@ -195,7 +205,7 @@ func TestRealSourceWaitsForItsDisks(t *testing.T) {
 	}
 	must(t, lock.Release())
 	h.awaitReturn(source)
-	here.numbers(100)
+	here.runsOn()
 	h.goesOn(source, here)
 }
 
@@ -210,13 +220,15 @@ func (h *household) awaitCause(want vmpb.ReportStateRequest_Cause) {
 
 // A source and a target of which one has the disk for itself refuse each other, and the guest runs on.
 func TestRealSharedAndOwnDisks(t *testing.T) {
+	t.Parallel()
 	for name, shared := range map[string]bool{"the source's": true, "the target's": false} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			h := newHousehold(t)
 			h.shared = shared
 			source := h.source()
 			here := source.counts()
-			here.numbers(100)
+			here.runsOn()
 			h.shared = !shared
 			target := h.target("web-2")
 			h.names(func(question int) *member {
@@ -229,7 +241,7 @@ func TestRealSharedAndOwnDisks(t *testing.T) {
 			report := h.awaitPhase(failed)
 			h.controller.Change(func(a *authority) { a.migrate = false })
 			t.Logf("it failed for: %s", report.GetMigration().GetMessage())
-			here.numbers(100)
+			here.runsOn()
 			source.lives()
 			target.lives()
 			source.kill()
@@ -241,10 +253,11 @@ func TestRealSharedAndOwnDisks(t *testing.T) {
 
 // A target whose disk is not there does not make another one.
 func TestRealSharedDiskIsNotThere(t *testing.T) {
+	t.Parallel()
 	h := newSharedHousehold(t)
 	source := h.source()
 	here := source.counts()
-	here.numbers(100)
+	here.runsOn()
 	missing := ""
 	target := h.start("web-2", vmpb.VMSpec_SM_INCOMING_MIGRATION, func(m *member) {
 		missing = filepath.Join(m.root, "missing")
@@ -263,20 +276,22 @@ func TestRealSharedDiskIsNotThere(t *testing.T) {
 	if _, err := os.Stat(missing); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("there is a disk: %v", err)
 	}
-	here.numbers(100)
+	here.runsOn()
 }
 
 // Another hypervisor has had the disks after the commit: the memory of the guest does not fit them any more, and neither side
 // runs it, whatever the controller says.
 func TestRealSharedDisksWereUsed(t *testing.T) {
+	t.Parallel()
 	for name, dies := range map[string]bool{"before the target took them": false, "before the source took them back": true} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			h := newSharedHousehold(t)
 			h.timing.LockRetry = 50 * time.Millisecond
 			h.departure.Switchover = 2 * time.Second
 			source := h.source()
 			here := source.counts()
-			here.numbers(100)
+			here.runsOn()
 			use := func() {
 				lock, err := disk.Acquire(source.disk)
 				must(t, err)
@@ -305,11 +320,12 @@ func TestRealSharedDisksWereUsed(t *testing.T) {
 
 // A guest that is held moves from one to the other as well, is taken back, and grows. It goes on in the end, and moves again.
 func TestRealHeldGuestMoves(t *testing.T) {
+	t.Parallel()
 	h := newSharedHousehold(t)
 	h.departure.Switchover = 2 * time.Second
 	here := h.source()
 	console := here.counts()
-	console.numbers(100)
+	console.runsOn()
 	h.controller.Answer(leasePaused())
 	h.awaitState(vmpb.ReportStateRequest_STATE_PAUSED)
 	for _, pod := range []string{"web-2", "web-3"} {
@@ -328,12 +344,12 @@ func TestRealHeldGuestMoves(t *testing.T) {
 	h.growHeld(&vmpb.DiskSize{Name: "logs", Bytes: scribeDisk + 5<<20})
 	h.controller.Answer(leaseOK())
 	console = console.goesOnIn(here)
-	console.numbers(100)
+	console.runsOn()
 	last := h.moves("web-5") // QEMU would not send it before it was continued
 	console.toTheEnd()
 	here.ends(vmpb.EndTerminated)
 	there := console.goesOnIn(last)
-	there.numbers(100)
+	there.runsOn()
 	last.kill()
 	there.toTheEnd()
 	last.wantAll(there.last)

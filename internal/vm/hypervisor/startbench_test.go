@@ -130,7 +130,7 @@ func startedOurs(t *testing.T, url string, size uint64, content []byte) (took ti
 	if !spoke {
 		t.Fatal("the guest says nothing")
 	}
-	return first.Sub(begun), proportional(t, m.process.Process.Pid)
+	return first.Sub(begun), proportional(t, m.process.PID())
 }
 
 // proportional returns the memory of a process in bytes: pages that several share count in part (PSS).

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor"
@@ -19,9 +20,8 @@ const writerDone = "done\n"
 // awaitReport waits for a report after those that were there before.
 func (r *real) awaitReport(before int, want string) {
 	r.t.Helper()
-	_, err := r.controller.AwaitReport(r.bounded(), func(report *vmpb.ReportStateRequest) bool {
-		before--
-		return before < 0 && report.GetState().String()+" "+report.GetCause().String() == want
+	_, err := r.controller.AwaitLaterReport(r.bounded(), before, func(report *vmpb.ReportStateRequest) bool {
+		return report.GetState().String()+" "+report.GetCause().String() == want
 	})
 	if err != nil {
 		r.t.Fatalf("no report %s: %v", want, err)
@@ -30,6 +30,7 @@ func (r *real) awaitReport(before int, want string) {
 
 // A guest that fills its storage is stopped, which is reported, and it goes on when there is room.
 func TestRealGuestWaitsForRoom(t *testing.T) {
+	t.Parallel()
 	disks := smallfs.NewSize(t, 4<<20)
 	disks.Fill(2 << 20 / os.Getpagesize())
 	r := newReal(t, "writer")
@@ -64,6 +65,7 @@ func TestRealGuestWaitsForRoom(t *testing.T) {
 
 // What someone else tells QEMU is reported.
 func TestRealGuestIsStoppedByAnother(t *testing.T) {
+	t.Parallel()
 	r := newReal(t, "counter").start()
 	process := r.process()
 	r.awaitReport(0, "STATE_RUNNING CAUSE_UNKNOWN")
@@ -113,4 +115,31 @@ func TestMachineLosesItsMonitor(t *testing.T) {
 			}
 		})
 	}
+}
+
+// What was reported before is not what a test waits for, also when something else is reported meanwhile.
+func TestOldReportsAreNotAwaited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &real{t: t, controller: newFakeController()}
+		t.Cleanup(r.controller.Close)
+		report := func(state vmpb.ReportStateRequest_State) {
+			_, err := r.controller.ReportState(t.Context(), &vmpb.ReportStateRequest{Us: &vmpb.HypervisorID{RunId: 1}, State: state})
+			must(t, err)
+			synctest.Wait()
+		}
+		report(vmpb.ReportStateRequest_STATE_PAUSED)
+		found := make(chan struct{})
+		go func() {
+			defer close(found)
+			r.awaitReport(1, "STATE_PAUSED CAUSE_UNKNOWN")
+		}()
+		report(vmpb.ReportStateRequest_STATE_RUNNING)
+		select {
+		case <-found:
+			t.Error("the old report was found")
+		default:
+		}
+		report(vmpb.ReportStateRequest_STATE_PAUSED)
+		<-found
+	})
 }

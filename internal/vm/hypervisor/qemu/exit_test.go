@@ -1,13 +1,10 @@
 package qemu
 
 import (
-	"bytes"
 	"errors"
 	"strings"
 	"syscall"
 	"testing"
-
-	"pgregory.net/rapid"
 )
 
 func TestExplain(t *testing.T) {
@@ -50,23 +47,6 @@ func TestLockComplaints(t *testing.T) {
 			t.Errorf("%s: is ErrDiskLocked = %t, want %t", words, got, want)
 		}
 	}
-}
-
-func TestTailKeepsTheEnd(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		kept := tail{limit: rapid.IntRange(1, 20).Draw(t, "limit")}
-		var all []byte
-		for _, part := range rapid.SliceOf(rapid.SliceOfN(rapid.Byte(), 0, 50)).Draw(t, "parts") {
-			_, _ = kept.Write(part)
-			all = append(all, part...)
-			if len(kept.data) > 2*kept.limit {
-				t.Fatalf("%d bytes are stored for a limit of %d", len(kept.data), kept.limit)
-			}
-		}
-		if want := all[max(0, len(all)-kept.limit):]; !bytes.Equal(want, kept.bytes()) {
-			t.Errorf("kept %q, want %q", kept.bytes(), want)
-		}
-	})
 }
 
 func TestExpectedWarningIsLeftOut(t *testing.T) {

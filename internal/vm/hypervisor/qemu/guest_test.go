@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/console"
 )
 
 // waitTimeout bounds everything that a test waits for on a real QEMU. It is long, since
@@ -126,7 +128,7 @@ func must(t *testing.T, err error) {
 
 // reader reads a console in the order of a test's expectations.
 type reader struct {
-	*ConsoleClient
+	*console.Client
 	t    *testing.T
 	rest []byte
 }
@@ -134,7 +136,7 @@ type reader struct {
 func attach(t *testing.T, p *Process) *reader {
 	client := p.Console().Attach()
 	t.Cleanup(client.Close)
-	return &reader{ConsoleClient: client, t: t}
+	return &reader{Client: client, t: t}
 }
 
 // until reads up to the text, and gives what came before it.

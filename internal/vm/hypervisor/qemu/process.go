@@ -24,8 +24,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/millwright-dev/millwright/internal/child"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/console"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/firewall"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qmp"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/tail"
 	"github.com/millwright-dev/millwright/internal/vm/network"
 )
 
@@ -47,10 +49,10 @@ const (
 type Process struct {
 	name    string
 	child   *child.Process
-	stderr  *tail
+	stderr  *tail.Writer
 	killed  atomic.Bool
 	monitor *qmp.Client
-	console *Console
+	console *console.Console
 	agent   net.Conn
 	folder  *os.File // with the sockets of a migration; nil: none
 	disks   []string // the nodes that the guest can write to
@@ -75,7 +77,7 @@ func Start(ctx context.Context, program string, config Config) (*Process, error)
 		return nil, err
 	}
 	p := &Process{
-		name: config.Name, stderr: &tail{limit: stderrLimit}, events: newObserver(), done: make(chan struct{}),
+		name: config.Name, stderr: &tail.Writer{Limit: stderrLimit}, events: newObserver(), done: make(chan struct{}),
 		disks: []string{rootNode},
 	}
 	for _, disk := range config.Disks.Data {
@@ -96,7 +98,7 @@ func Start(ctx context.Context, program string, config Config) (*Process, error)
 		defer sockets.close()
 		return nil, p.failedStart(ctx, err)
 	}
-	p.console = NewConsole(sockets.ours[consoleFD-firstFD])
+	p.console = console.New(sockets.ours[consoleFD-firstFD])
 	p.agent = sockets.ours[agentFD-firstFD]
 	filtered := make(chan struct{})
 	go p.filter(config.Network, sockets, filtered)
@@ -189,7 +191,7 @@ func (p *Process) awaitEnd(filtered <-chan struct{}) {
 	wake(p.events.changed)
 	wake(p.events.moved)
 	<-p.child.Ended()
-	<-p.console.done
+	<-p.console.Done()
 	<-filtered
 	_ = p.agent.Close() // the other end is gone
 	p.closeFolder()
@@ -202,7 +204,7 @@ func (p *Process) explainExit() Exit {
 	exit := Exit{
 		Reason: explain(status, p.killed.Load(), p.events.shutdown),
 		Code:   status.ExitStatus(),
-		Stderr: unexpected(string(p.stderr.bytes())),
+		Stderr: unexpected(string(p.stderr.Bytes())),
 	}
 	if status.Signaled() {
 		exit.Signal = status.Signal()
@@ -228,7 +230,7 @@ func (p *Process) Exit() Exit {
 }
 
 // Console returns the guest's serial port.
-func (p *Process) Console() *Console { return p.console }
+func (p *Process) Console() *console.Console { return p.console }
 
 // Agent returns the host's end of the guest agent's port; see AgentPort. There is only one
 // connection. It ends with the process.

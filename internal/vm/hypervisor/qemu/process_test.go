@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/console"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qmp"
 )
 
@@ -99,7 +100,7 @@ func TestSecondMachineOnADiskIsRefused(t *testing.T) {
 }
 
 func TestKillReaps(t *testing.T) {
-	p, console := boot(t, counter, counterBanner)
+	p, port := boot(t, counter, counterBanner)
 	alive := watchPID(t, p.PID())
 	must(t, p.Kill(bounded(t)))
 	if _, err := os.Stat(fmt.Sprintf("/proc/%d", p.PID())); !errors.Is(err, os.ErrNotExist) {
@@ -115,8 +116,8 @@ func TestKillReaps(t *testing.T) {
 	if n, err := p.Agent().Read(make([]byte, 1)); err == nil {
 		t.Errorf("the agent's port gave %d bytes, want its end", n)
 	}
-	if err := console.Write(bounded(t), []byte("x")); !errors.Is(err, ErrConsoleEnded) {
-		t.Errorf("writing to its console = %v, want ErrConsoleEnded", err)
+	if err := port.Write(bounded(t), []byte("x")); !errors.Is(err, console.ErrEnded) {
+		t.Errorf("writing to its console = %v, want ErrEnded", err)
 	}
 }
 

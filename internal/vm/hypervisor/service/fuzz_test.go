@@ -13,7 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/console"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
@@ -63,11 +63,11 @@ func FuzzOOBManagement(f *testing.F) {
 	f.Add([]byte(nil), []byte("\x1b[2J\x00\xff"), []byte(nil))
 	f.Add([]byte{0xff}, bytes.Repeat([]byte("x"), 1<<16), []byte{0x08})
 	f.Fuzz(func(t *testing.T, input, output, reset []byte) {
-		output = output[:min(len(output), qemu.HistorySize)] // more may be too fast for a client
+		output = output[:min(len(output), console.HistorySize)] // more may be too fast for a client
 		ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 		defer cancel()
 		ours, port := net.Pipe()
-		g := &guest{console: qemu.NewConsole(ours), port: port}
+		g := &guest{console: console.New(ours), port: port}
 		o := &oob{}
 		o.SetGuest(g)
 		go func() { _, _ = io.Copy(io.Discard, port) }() // the guest reads at any time

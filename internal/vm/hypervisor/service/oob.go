@@ -13,7 +13,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
-	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/console"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
@@ -27,7 +27,7 @@ type Guest interface {
 	// Reset resets the machine.
 	Reset(ctx context.Context) error
 	// Console returns the serial port.
-	Console() *qemu.Console
+	Console() *console.Console
 }
 
 // oob implements vmpb.OOBManagementServer.
@@ -117,17 +117,17 @@ func (o *oob) Console(stream grpc.BidiStreamingServer[vmpb.ConsoleIO, vmpb.Conso
 }
 
 // attach adds a client, with the last output unless it does not want that.
-func attach(ctx context.Context, console *qemu.Console) *qemu.ConsoleClient {
+func attach(ctx context.Context, port *console.Console) *console.Client {
 	if wish := metadata.ValueFromIncomingContext(ctx, vmpb.MetadataReplay); len(wish) > 0 && wish[0] == vmpb.ReplayNone {
-		return console.AttachNow()
+		return port.AttachNow()
 	}
-	return console.Attach()
+	return port.Attach()
 }
 
-var errSlow = status.Error(codes.ResourceExhausted, qemu.ErrSlowClient.Error())
+var errSlow = status.Error(codes.ResourceExhausted, console.ErrSlowClient.Error())
 
 // receive forwards input. Nil means that the client closed its side.
-func receive(ctx context.Context, stream grpc.BidiStreamingServer[vmpb.ConsoleIO, vmpb.ConsoleIO], client *qemu.ConsoleClient) error {
+func receive(ctx context.Context, stream grpc.BidiStreamingServer[vmpb.ConsoleIO, vmpb.ConsoleIO], client *console.Client) error {
 	for {
 		message, err := stream.Recv()
 		if errors.Is(err, io.EOF) {
@@ -137,7 +137,7 @@ func receive(ctx context.Context, stream grpc.BidiStreamingServer[vmpb.ConsoleIO
 			return err
 		}
 		err = client.Write(ctx, message.GetData())
-		if errors.Is(err, qemu.ErrConsoleEnded) {
+		if errors.Is(err, console.ErrEnded) {
 			return nil // send returns the error, after the last output
 		}
 		if err != nil {
@@ -147,7 +147,7 @@ func receive(ctx context.Context, stream grpc.BidiStreamingServer[vmpb.ConsoleIO
 }
 
 // send forwards output until it ends.
-func send(ctx context.Context, stream grpc.BidiStreamingServer[vmpb.ConsoleIO, vmpb.ConsoleIO], client *qemu.ConsoleClient) error {
+func send(ctx context.Context, stream grpc.BidiStreamingServer[vmpb.ConsoleIO, vmpb.ConsoleIO], client *console.Client) error {
 	for {
 		output, err := client.Next(ctx)
 		if err != nil {
@@ -161,9 +161,9 @@ func send(ctx context.Context, stream grpc.BidiStreamingServer[vmpb.ConsoleIO, v
 
 func consoleError(err error) error {
 	switch {
-	case errors.Is(err, qemu.ErrSlowClient):
+	case errors.Is(err, console.ErrSlowClient):
 		return errSlow
-	case errors.Is(err, io.EOF), errors.Is(err, qemu.ErrConsoleEnded):
+	case errors.Is(err, io.EOF), errors.Is(err, console.ErrEnded):
 		return errLeft
 	default:
 		return status.FromContextError(err).Err()

@@ -20,7 +20,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
 
-	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/console"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 	"github.com/millwright-dev/millwright/test/flood"
 )
@@ -42,7 +42,7 @@ func bounded(t *testing.T) context.Context {
 
 // guest is a machine's serial port, and a button that counts.
 type guest struct {
-	console *qemu.Console
+	console *console.Console
 	port    net.Conn
 	resets  atomic.Int32
 	refuse  error
@@ -50,12 +50,12 @@ type guest struct {
 
 func newGuest(t *testing.T) *guest {
 	ours, port := net.Pipe()
-	g := &guest{console: qemu.NewConsole(ours), port: port}
+	g := &guest{console: console.New(ours), port: port}
 	t.Cleanup(func() { _ = port.Close() })
 	return g
 }
 
-func (g *guest) Console() *qemu.Console { return g.console }
+func (g *guest) Console() *console.Console { return g.console }
 
 func (g *guest) Reset(context.Context) error {
 	if g.refuse != nil {

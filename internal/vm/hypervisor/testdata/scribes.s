@@ -3,6 +3,9 @@
 # line, in eight hexadecimal digits written as the letters a to p. Number n is at the beginning of
 # sector 2048 + n modulo 4096. It prints an E after a write that failed, and repeats it.
 #
+# If the byte at 509 is not zero it sleeps before each number until the timer's next tick, of which it
+# has 512 in a second; else it counts as fast as it can.
+#
 # The firmware loads the boot sector to 0x7c00 and jumps there in 16-bit mode, with the number
 # of the disk in dl. The serial port COM1 is at 0x3f8; bit 5 of its line status at 0x3fd says
 # that it takes a byte. The firmware has the number of disks at 0x475.
@@ -29,8 +32,23 @@ next:
 	call putc
 	jmp next
 count:
+	cmp byte ptr [origin + (sleeps - start)], 0
+	je begin
+	mov al, 0x34 # the timer divides 1,193,182 Hz
+	out 0x43, al
+	mov al, 2330 & 255
+	out 0x40, al
+	mov al, 2330 >> 8
+	out 0x40, al
+begin:
 	xor ebx, ebx
 write:
+	cmp byte ptr [origin + (sleeps - start)], 0
+	je awake
+	sti
+	hlt
+	cli
+awake:
 	mov dword ptr [buffer], ebx
 	mov eax, ebx
 	and eax, 4095
@@ -91,5 +109,7 @@ packet:
 	.word buffer, 0 # what is written
 block:
 	.long 0, 0 # where
-	.org 510
+	.org 509
+sleeps:
+	.byte 0
 	.byte 0x55, 0xaa

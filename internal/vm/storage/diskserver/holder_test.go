@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/console"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
 	"github.com/millwright-dev/millwright/internal/vm/identity"
 	"github.com/millwright-dev/millwright/internal/vm/storage"
@@ -109,7 +110,7 @@ func (h holding) carrier() session.Carrier {
 }
 
 // relay prints what the guest prints, whole lines.
-func relay(_ *qemu.Process, client *qemu.ConsoleClient) {
+func relay(_ *qemu.Process, client *console.Client) {
 	var rest string
 	for {
 		output, err := client.Next(context.Background())
@@ -123,7 +124,7 @@ func relay(_ *qemu.Process, client *qemu.ConsoleClient) {
 	}
 }
 
-func obey(machine *qemu.Process, client *qemu.ConsoleClient) {
+func obey(machine *qemu.Process, client *console.Client) {
 	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
 		if lines.Text() == continueGuest {
 			_ = machine.Cont(context.Background())

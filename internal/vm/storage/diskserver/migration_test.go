@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/console"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
 	"github.com/millwright-dev/millwright/internal/vm/storage"
 )
@@ -21,7 +22,7 @@ import (
 type guest struct {
 	*qemu.Process
 	t       *testing.T
-	console *qemu.ConsoleClient
+	console *console.Client
 	rest    []byte
 }
 

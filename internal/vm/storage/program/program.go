@@ -21,6 +21,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/preparation"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/runfolder"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/vmspec"
 	"github.com/millwright-dev/millwright/internal/vm/image"
 	"github.com/millwright-dev/millwright/internal/vm/storage/diskserver"
 	"github.com/millwright-dev/millwright/internal/vm/storage/session"
@@ -29,7 +30,7 @@ import (
 
 // Config is the input of Run.
 type Config struct {
-	// Spec is the virtual machine with the paths of its disks, as hypervisor.ParseSpec returns it. Required.
+	// Spec is the virtual machine with the paths of its disks, as vmspec.Parse returns it. Required.
 	Spec *vmpb.VMSpec
 	// Paths of files; see hypervisor.PathsFor. Required.
 	Paths hypervisor.Paths
@@ -79,7 +80,7 @@ func Run(ctx context.Context, config Config) vmpb.Termination {
 // check validates the input before anything is changed.
 func (c Config) check() error {
 	if c.Spec.GetMode() == vmpb.VMSpec_SM_INCOMING_MIGRATION {
-		return &hypervisor.SpecError{Field: "mode", Problem: "SM_INCOMING_MIGRATION is not for a server of disks"}
+		return &vmspec.Error{Field: "mode", Problem: "SM_INCOMING_MIGRATION is not for a server of disks"}
 	}
 	// What is revoked is recorded beside the root disk.
 	if problem := noDevice("root_disk_path", c.Spec.GetRootDiskPath()); problem != nil {
@@ -98,7 +99,7 @@ func (c Config) check() error {
 
 func noDevice(field, path string) error {
 	if strings.HasPrefix(path, "/dev/") {
-		return &hypervisor.SpecError{Field: field, Problem: "a server of disks serves files only"}
+		return &vmspec.Error{Field: field, Problem: "a server of disks serves files only"}
 	}
 	return nil
 }

@@ -1,4 +1,5 @@
-package hypervisor
+// Package vmspec reads the specification of a virtual machine, a VMSpec, from the outside.
+package vmspec
 
 import (
 	"encoding/base64"
@@ -18,8 +19,8 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// SpecError means that a VMSpec is invalid. Nothing was done.
-type SpecError struct {
+// Error means that a VMSpec is invalid. Nothing was done.
+type Error struct {
 	// Field is the path of the field, such as "initial_image.url"; "spec" if the text
 	// cannot be parsed or does not fit the configuration.
 	Field string
@@ -28,39 +29,39 @@ type SpecError struct {
 }
 
 // Error implements error.
-func (e *SpecError) Error() string { return e.Field + ": " + e.Problem }
+func (e *Error) Error() string { return e.Field + ": " + e.Problem }
 
-// ParseSpec parses and validates a VMSpec: protobuf JSON, or the binary form in standard
+// Parse parses and validates a VMSpec: protobuf JSON, or the binary form in standard
 // base64 with padding. Unknown fields, those of a newer controller, are dropped. Errors:
-// *SpecError for the first field that is missing, invalid, or not implemented.
-func ParseSpec(text string) (*vmpb.VMSpec, error) {
-	spec, problem := decodeSpec(strings.TrimSpace(text))
+// *Error for the first field that is missing, invalid, or not implemented.
+func Parse(text string) (*vmpb.VMSpec, error) {
+	spec, problem := decode(strings.TrimSpace(text))
 	if problem != nil {
 		return nil, problem
 	}
-	if problem := checkSpec(spec); problem != nil {
-		return nil, problem
+	if err := Check(spec); err != nil {
+		return nil, err
 	}
 	return spec, nil
 }
 
-func decodeSpec(text string) (*vmpb.VMSpec, *SpecError) {
+func decode(text string) (*vmpb.VMSpec, *Error) {
 	spec := &vmpb.VMSpec{}
 	switch {
 	case text == "":
-		return nil, &SpecError{"spec", "is required"}
+		return nil, &Error{"spec", "is required"}
 	case strings.HasPrefix(text, "{"):
 		if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal([]byte(text), spec); err != nil {
-			return nil, &SpecError{"spec", "cannot be read as JSON: " + err.Error()}
+			return nil, &Error{"spec", "cannot be read as JSON: " + err.Error()}
 		}
 		return spec, nil
 	}
 	data, err := base64.StdEncoding.DecodeString(text)
 	if err != nil {
-		return nil, &SpecError{"spec", "is neither JSON nor base64: " + err.Error()}
+		return nil, &Error{"spec", "is neither JSON nor base64: " + err.Error()}
 	}
 	if err := (proto.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(data, spec); err != nil {
-		return nil, &SpecError{"spec", "cannot be read as a binary message: " + err.Error()}
+		return nil, &Error{"spec", "cannot be read as a binary message: " + err.Error()}
 	}
 	return spec, nil
 }
@@ -85,9 +86,9 @@ var (
 	nameForm = regexp.MustCompile(`^[0-9A-Za-z]([0-9A-Za-z._-]{0,251}[0-9A-Za-z])?$`)
 )
 
-// checkSpec returns the first problem, nil if there is none.
-func checkSpec(spec *vmpb.VMSpec) *SpecError {
-	for _, check := range []func(*vmpb.VMSpec) *SpecError{
+// Check validates a VMSpec. Errors: those of Parse.
+func Check(spec *vmpb.VMSpec) error {
+	for _, check := range []func(*vmpb.VMSpec) *Error{
 		checkNames, checkMode, checkImage, checkController, checkGuest, checkKernel, checkFiles, checkDataDisks, checkServed, checkShared,
 	} {
 		if problem := check(spec); problem != nil {
@@ -97,137 +98,138 @@ func checkSpec(spec *vmpb.VMSpec) *SpecError {
 	return nil
 }
 
-func checkNames(spec *vmpb.VMSpec) *SpecError {
+func checkNames(spec *vmpb.VMSpec) *Error {
 	for _, field := range []struct{ name, value string }{
 		{"name", spec.GetName()}, {"namespace", spec.GetNamespace()}, {"pod_name", spec.GetPodName()},
 	} {
 		if field.value == "" && field.name != "pod_name" {
-			return &SpecError{field.name, "is required"}
+			return &Error{field.name, "is required"}
 		}
 		if field.value != "" && !nameForm.MatchString(field.value) {
-			return &SpecError{field.name, fmt.Sprintf("%q is not a name", field.value)}
+			return &Error{field.name, fmt.Sprintf("%q is not a name", field.value)}
 		}
 	}
 	return nil
 }
 
-func checkMode(spec *vmpb.VMSpec) *SpecError {
+func checkMode(spec *vmpb.VMSpec) *Error {
 	switch mode := spec.GetMode(); mode {
 	case vmpb.VMSpec_SM_RUN, vmpb.VMSpec_SM_PREPARE_IMAGE:
 		return nil
 	case vmpb.VMSpec_SM_INCOMING_MIGRATION:
 		return checkIncoming(spec)
 	case vmpb.VMSpec_SM_UNKNOWN:
-		return &SpecError{"mode", "is required"}
+		return &Error{"mode", "is required"}
 	default:
-		return &SpecError{"mode", fmt.Sprintf("%d is unknown", mode)}
+		return &Error{"mode", fmt.Sprintf("%d is unknown", mode)}
 	}
 }
 
-func checkIncoming(spec *vmpb.VMSpec) *SpecError {
+func checkIncoming(spec *vmpb.VMSpec) *Error {
 	switch source := spec.GetMigrationSourcePod(); {
 	case source != "" && !nameForm.MatchString(source):
-		return &SpecError{"migration_source_pod", fmt.Sprintf("%q is not a name", source)}
+		return &Error{"migration_source_pod", fmt.Sprintf("%q is not a name", source)}
 	case source != "" && source == spec.GetPodName():
-		return &SpecError{"migration_source_pod", "is this Pod"}
+		return &Error{"migration_source_pod", "is this Pod"}
 	}
 	return nil
 }
 
-func checkShared(spec *vmpb.VMSpec) *SpecError {
+func checkShared(spec *vmpb.VMSpec) *Error {
 	if disks.Unlocked(spec) {
-		return &SpecError{"root_disk_shared", "a block device keeps no lock between hosts; it needs LM_FULL_LEASES"}
+		return &Error{"root_disk_shared", "a block device keeps no lock between hosts; it needs LM_FULL_LEASES"}
 	}
 	return nil
 }
 
+<<<<<<< HEAD:internal/vm/hypervisor/spec.go
 // checkServed refuses what no token protects.
-func checkServed(spec *vmpb.VMSpec) *SpecError {
+func checkServed(spec *vmpb.VMSpec) *Error {
 	if spec.GetDisksServed() && spec.GetLeaseMode() != vmpb.LeaseMode_LM_FULL_LEASES {
-		return &SpecError{"disks_served", "needs LM_FULL_LEASES: only their holders have fencing tokens"}
+		return &Error{"disks_served", "needs LM_FULL_LEASES: only their holders have fencing tokens"}
 	}
 	return nil
 }
 
 // checkImage checks the image only if it would be written.
-func checkImage(spec *vmpb.VMSpec) *SpecError {
+func checkImage(spec *vmpb.VMSpec) *Error {
 	if spec.GetMode() != vmpb.VMSpec_SM_PREPARE_IMAGE || spec.GetDisksServed() {
 		return nil
 	}
 	return checkInitialImage("initial_image", spec.GetInitialImage())
 }
 
-func checkInitialImage(field string, image *vmpb.InitialImage) *SpecError {
+func checkInitialImage(field string, image *vmpb.InitialImage) *Error {
 	if problem := checkSource(field, image.GetUrl(), image.GetChecksum()); problem != nil {
 		return problem
 	}
 	if _, known := vmpb.InitialImage_Format_name[int32(image.GetFormat())]; !known {
-		return &SpecError{field + ".format", fmt.Sprintf("%d is unknown", image.GetFormat())}
+		return &Error{field + ".format", fmt.Sprintf("%d is unknown", image.GetFormat())}
 	}
 	return nil
 }
 
 // checkSource does not quote URLs: they may contain a password.
-func checkSource(field, address, checksum string) *SpecError {
+func checkSource(field, address, checksum string) *Error {
 	if address == "" {
-		return &SpecError{field + ".url", "is required"}
+		return &Error{field + ".url", "is required"}
 	}
 	parsed, err := url.Parse(address)
 	if err != nil {
-		return &SpecError{field + ".url", "is not a URL"}
+		return &Error{field + ".url", "is not a URL"}
 	}
 	switch parsed.Scheme {
 	case "http", "https", "file":
 	default:
-		return &SpecError{field + ".url", fmt.Sprintf("the scheme %q is none of http, https and file", parsed.Scheme)}
+		return &Error{field + ".url", fmt.Sprintf("the scheme %q is none of http, https and file", parsed.Scheme)}
 	}
 	if checksum != "" && !checksumForm.MatchString(checksum) {
-		return &SpecError{field + ".checksum", fmt.Sprintf("%q is not sha256: and 64 lower-case hexadecimal digits", checksum)}
+		return &Error{field + ".checksum", fmt.Sprintf("%q is not sha256: and 64 lower-case hexadecimal digits", checksum)}
 	}
 	return nil
 }
 
-func checkController(spec *vmpb.VMSpec) *SpecError {
+func checkController(spec *vmpb.VMSpec) *Error {
 	if spec.GetControllerEndpoint() == "" {
-		return &SpecError{"controller_endpoint", "is required"}
+		return &Error{"controller_endpoint", "is required"}
 	}
 	switch mode := spec.GetLeaseMode(); mode {
 	case vmpb.LeaseMode_LM_STORAGE_LOCKING:
 		return nil
 	case vmpb.LeaseMode_LM_UNKNOWN:
-		return &SpecError{"lease_mode", "is required"}
+		return &Error{"lease_mode", "is required"}
 	case vmpb.LeaseMode_LM_FULL_LEASES:
 		return checkLease(spec)
 	default:
-		return &SpecError{"lease_mode", fmt.Sprintf("%d is unknown", mode)}
+		return &Error{"lease_mode", fmt.Sprintf("%d is unknown", mode)}
 	}
 }
 
-func checkLease(spec *vmpb.VMSpec) *SpecError {
+func checkLease(spec *vmpb.VMSpec) *Error {
 	if err := lease.Check(spec.GetLeaseDuration().AsDuration()); err != nil {
-		return &SpecError{"lease_duration", err.Error()}
+		return &Error{"lease_duration", err.Error()}
 	}
 	return nil
 }
 
-func checkGuest(spec *vmpb.VMSpec) *SpecError {
+func checkGuest(spec *vmpb.VMSpec) *Error {
 	if _, problem := parseAddresses(spec.GetAddress()); problem != nil {
 		return problem
 	}
 	if uuid := spec.GetUuid(); uuid != "" && !uuidForm.MatchString(uuid) {
-		return &SpecError{"uuid", fmt.Sprintf("%q is not a UUID in lower case", uuid)}
+		return &Error{"uuid", fmt.Sprintf("%q is not a UUID in lower case", uuid)}
 	}
 	if cpus := spec.GetResources().GetCpus(); cpus > maxCPUs {
-		return &SpecError{"resources.cpus", fmt.Sprintf("%d is more than %d", cpus, maxCPUs)}
+		return &Error{"resources.cpus", fmt.Sprintf("%d is more than %d", cpus, maxCPUs)}
 	}
 	memory := spec.GetResources().GetMemoryBytes()
 	if memory != 0 && (memory < minMemoryBytes || memory > maxMemoryBytes) {
-		return &SpecError{"resources.memory_bytes", fmt.Sprintf("%d is not between 1 MiB and 64 TiB", memory)}
+		return &Error{"resources.memory_bytes", fmt.Sprintf("%d is not between 1 MiB and 64 TiB", memory)}
 	}
 	return nil
 }
 
-func checkKernel(spec *vmpb.VMSpec) *SpecError {
+func checkKernel(spec *vmpb.VMSpec) *Error {
 	boot := spec.GetKernelBoot()
 	if boot == nil {
 		return nil
@@ -242,31 +244,31 @@ func checkKernel(spec *vmpb.VMSpec) *SpecError {
 	}
 	line := boot.GetCommandLine()
 	if len(line) > maxCommandLine || strings.ContainsRune(line, 0) {
-		return &SpecError{"kernel_boot.command_line", fmt.Sprintf("has a NUL byte or more than %d bytes", maxCommandLine)}
+		return &Error{"kernel_boot.command_line", fmt.Sprintf("has a NUL byte or more than %d bytes", maxCommandLine)}
 	}
 	return nil
 }
 
-func checkFiles(spec *vmpb.VMSpec) *SpecError {
+func checkFiles(spec *vmpb.VMSpec) *Error {
 	if problem := checkPath("user_data.path", spec.GetUserData().GetPath()); problem != nil {
 		return problem
 	}
 	if size := spec.GetRootDiskBytes(); size > maxDiskBytes {
-		return &SpecError{"root_disk_bytes", fmt.Sprintf("%d is more than 4 PiB", size)}
+		return &Error{"root_disk_bytes", fmt.Sprintf("%d is more than 4 PiB", size)}
 	}
 	return checkPath("root_disk_path", spec.GetRootDiskPath())
 }
 
 // checkDataDisks checks images only if they would be written.
-func checkDataDisks(spec *vmpb.VMSpec) *SpecError {
+func checkDataDisks(spec *vmpb.VMSpec) *Error {
 	if count := len(spec.GetDataDisks()); count > maxDataDisks {
-		return &SpecError{"data_disks", fmt.Sprintf("%d are more than %d", count, maxDataDisks)}
+		return &Error{"data_disks", fmt.Sprintf("%d are more than %d", count, maxDataDisks)}
 	}
 	names := map[string]bool{}
 	for i, data := range spec.GetDataDisks() {
 		field := fmt.Sprintf("data_disks[%d]", i)
 		if names[data.GetName()] {
-			return &SpecError{field + ".name", fmt.Sprintf("%q is the name of two disks", data.GetName())}
+			return &Error{field + ".name", fmt.Sprintf("%q is the name of two disks", data.GetName())}
 		}
 		names[data.GetName()] = true
 		if problem := checkDataDisk(field, data); problem != nil {
@@ -276,14 +278,14 @@ func checkDataDisks(spec *vmpb.VMSpec) *SpecError {
 	return nil
 }
 
-func checkDataDisk(field string, data *vmpb.DataDisk) *SpecError {
+func checkDataDisk(field string, data *vmpb.DataDisk) *Error {
 	switch {
 	case !dataDiskForm.MatchString(data.GetName()):
-		return &SpecError{field + ".name", fmt.Sprintf("%q is not of 1 to 20 lower-case letters, digits and hyphens", data.GetName())}
+		return &Error{field + ".name", fmt.Sprintf("%q is not of 1 to 20 lower-case letters, digits and hyphens", data.GetName())}
 	case data.GetPath() == "":
-		return &SpecError{field + ".path", "is required"}
+		return &Error{field + ".path", "is required"}
 	case data.GetBytes() > maxDiskBytes:
-		return &SpecError{field + ".bytes", fmt.Sprintf("%d is more than 4 PiB", data.GetBytes())}
+		return &Error{field + ".bytes", fmt.Sprintf("%d is more than 4 PiB", data.GetBytes())}
 	}
 	problem := checkPath(field+".path", data.GetPath())
 	if problem == nil && data.GetInitialImage() != nil && !data.GetExists() {
@@ -293,34 +295,42 @@ func checkDataDisk(field string, data *vmpb.DataDisk) *SpecError {
 }
 
 // checkPath accepts clean absolute paths only, so also none that leaves its root by "..".
-func checkPath(field, name string) *SpecError {
+func checkPath(field, name string) *Error {
 	if name == "" {
 		return nil
 	}
 	if _, err := confine.Name(name); err != nil || !path.IsAbs(name) {
-		return &SpecError{field, fmt.Sprintf("%q is not an absolute path in its shortest form", name)}
+		return &Error{field, fmt.Sprintf("%q is not an absolute path in its shortest form", name)}
 	}
 	return nil
 }
 
-// addresses of a VM by IP version; invalid if it has none.
-type addresses struct{ v4, v6 netip.Addr }
+// Addresses of a VM by IP version; invalid if it has none.
+type Addresses struct{ V4, V6 netip.Addr }
 
-// parseAddresses accepts plain addresses, and prefixes of full length.
-func parseAddresses(texts []string) (addresses, *SpecError) {
-	var all addresses
+// ParseAddresses reads VMSpec.address: plain addresses, and prefixes of full length. Errors: *Error.
+func ParseAddresses(texts []string) (Addresses, error) {
+	all, problem := parseAddresses(texts)
+	if problem != nil {
+		return Addresses{}, problem
+	}
+	return all, nil
+}
+
+func parseAddresses(texts []string) (Addresses, *Error) {
+	var all Addresses
 	for i, text := range texts {
 		field := fmt.Sprintf("address[%d]", i)
 		address, problem := parseAddress(text)
 		if problem != "" {
-			return addresses{}, &SpecError{field, fmt.Sprintf("%q %s", text, problem)}
+			return Addresses{}, &Error{field, fmt.Sprintf("%q %s", text, problem)}
 		}
-		place := &all.v6
+		place := &all.V6
 		if address.Is4() {
-			place = &all.v4
+			place = &all.V4
 		}
 		if place.IsValid() {
-			return addresses{}, &SpecError{field, fmt.Sprintf("%q is a second address of its IP version", text)}
+			return Addresses{}, &Error{field, fmt.Sprintf("%q is a second address of its IP version", text)}
 		}
 		*place = address
 	}

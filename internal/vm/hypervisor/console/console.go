@@ -1,4 +1,5 @@
-package qemu
+// Package console shares the serial port of a guest between its clients.
+package console
 
 import (
 	"bytes"
@@ -7,6 +8,8 @@ import (
 	"io"
 	"net"
 	"sync"
+
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/tail"
 )
 
 const (
@@ -25,51 +28,54 @@ var (
 	// ErrClientClosed is returned by a client after its Close.
 	ErrClientClosed = errors.New("console client is closed")
 
-	// ErrConsoleEnded is returned to writers when the machine has ended.
-	ErrConsoleEnded = errors.New("console has ended")
+	// ErrEnded is returned to writers when the machine has ended.
+	ErrEnded = errors.New("console has ended")
 )
 
 // Console is the guest's serial port, shared by any number of clients. It lives as long as
-// QEMU, so it survives a reset of the guest.
+// the machine, so it survives a reset of the guest.
 //
 // It reads the port even if there is no client: a guest whose output is not read blocks.
 type Console struct {
 	conn    net.Conn
 	input   chan []byte // whole messages for the one goroutine that writes
 	done    chan struct{}
-	history tail
+	history tail.Writer
 
 	mu      sync.Mutex
-	clients map[*ConsoleClient]struct{}
+	clients map[*Client]struct{}
 	ended   bool
 }
 
-// NewConsole takes over the connection to a serial port. The console ends with it.
-func NewConsole(conn net.Conn) *Console {
+// New takes over the connection to a serial port. The console ends with it.
+func New(conn net.Conn) *Console {
 	c := &Console{
 		conn:    conn,
 		input:   make(chan []byte),
 		done:    make(chan struct{}),
-		history: tail{limit: HistorySize},
-		clients: map[*ConsoleClient]struct{}{},
+		history: tail.Writer{Limit: HistorySize},
+		clients: map[*Client]struct{}{},
 	}
 	go c.read()
 	go c.write()
 	return c
 }
 
+// Done is closed when the console has ended, and has all of its output.
+func (c *Console) Done() <-chan struct{} { return c.done }
+
 // Attach adds a client. Its output begins with the console's last output, up to HistorySize
 // bytes, and continues without a gap. After the machine's end it is only that. The client
 // must be closed.
-func (c *Console) Attach() *ConsoleClient { return c.attach(c.history.bytes) }
+func (c *Console) Attach() *Client { return c.attach(c.history.Bytes) }
 
 // AttachNow is Attach without the last output.
-func (c *Console) AttachNow() *ConsoleClient { return c.attach(func() []byte { return nil }) }
+func (c *Console) AttachNow() *Client { return c.attach(func() []byte { return nil }) }
 
-func (c *Console) attach(history func() []byte) *ConsoleClient {
+func (c *Console) attach(history func() []byte) *Client {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	client := &ConsoleClient{
+	client := &Client{
 		console: c,
 		pending: history(),
 		wake:    make(chan struct{}, 1),
@@ -115,7 +121,7 @@ func (c *Console) broadcast(output []byte) {
 }
 
 // detach ends one client. The caller holds the lock.
-func (c *Console) detach(client *ConsoleClient, reason error) {
+func (c *Console) detach(client *Client, reason error) {
 	delete(c.clients, client)
 	if client.err == nil {
 		client.err = reason
@@ -150,9 +156,9 @@ func (c *Console) write() {
 	}
 }
 
-// ConsoleClient reads and writes a console. Next must be called by one goroutine at a time;
+// Client reads and writes a console. Next must be called by one goroutine at a time;
 // the other methods are safe for concurrent use.
-type ConsoleClient struct {
+type Client struct {
 	console *Console
 	wake    chan struct{}
 	ended   chan struct{}
@@ -164,13 +170,13 @@ type ConsoleClient struct {
 }
 
 // Ended is closed when no more output will come. Next returns what is left, and then why.
-func (c *ConsoleClient) Ended() <-chan struct{} { return c.ended }
+func (c *Client) Ended() <-chan struct{} { return c.ended }
 
 // Replay returns how many bytes of the output are older than the client. They come first.
-func (c *ConsoleClient) Replay() int { return c.replay }
+func (c *Client) Replay() int { return c.replay }
 
 // Slow reports whether the client was dropped because it did not read in time.
-func (c *ConsoleClient) Slow() bool {
+func (c *Client) Slow() bool {
 	c.console.mu.Lock()
 	defer c.console.mu.Unlock()
 	return errors.Is(c.err, ErrSlowClient)
@@ -179,7 +185,7 @@ func (c *ConsoleClient) Slow() bool {
 // Next waits for output and returns all there is, at least one byte. Nothing is translated.
 // Errors, after the last output: io.EOF if the machine has ended, ErrSlowClient,
 // ErrClientClosed, or the context's cause.
-func (c *ConsoleClient) Next(ctx context.Context) ([]byte, error) {
+func (c *Client) Next(ctx context.Context) ([]byte, error) {
 	for {
 		output, err := c.take()
 		if len(output) > 0 || err != nil {
@@ -193,7 +199,7 @@ func (c *ConsoleClient) Next(ctx context.Context) ([]byte, error) {
 	}
 }
 
-func (c *ConsoleClient) take() ([]byte, error) {
+func (c *Client) take() ([]byte, error) {
 	c.console.mu.Lock()
 	defer c.console.mu.Unlock()
 	if len(c.pending) == 0 {
@@ -207,8 +213,8 @@ func (c *ConsoleClient) take() ([]byte, error) {
 // Write sends one message to the guest, without bytes of other clients in between. It
 // returns when the message will be sent as a whole; while the guest does not read, it blocks
 // until the context ends. An empty message does nothing. Errors: those of Next for a client
-// that has ended, but ErrConsoleEnded if the machine has.
-func (c *ConsoleClient) Write(ctx context.Context, message []byte) error {
+// that has ended, but ErrEnded if the machine has.
+func (c *Client) Write(ctx context.Context, message []byte) error {
 	if err := c.writable(); err != nil || len(message) == 0 {
 		return err
 	}
@@ -216,24 +222,24 @@ func (c *ConsoleClient) Write(ctx context.Context, message []byte) error {
 	case c.console.input <- bytes.Clone(message):
 		return nil
 	case <-c.console.done:
-		return ErrConsoleEnded
+		return ErrEnded
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
 }
 
-func (c *ConsoleClient) writable() error {
+func (c *Client) writable() error {
 	c.console.mu.Lock()
 	defer c.console.mu.Unlock()
 	if errors.Is(c.err, io.EOF) {
-		return ErrConsoleEnded
+		return ErrEnded
 	}
 	return c.err
 }
 
 // Close detaches the client and drops what it has not read. The console goes on. It may be
 // called more than once.
-func (c *ConsoleClient) Close() {
+func (c *Client) Close() {
 	c.console.mu.Lock()
 	defer c.console.mu.Unlock()
 	c.console.detach(c, ErrClientClosed)
@@ -241,35 +247,9 @@ func (c *ConsoleClient) Close() {
 }
 
 // notify wakes Next. One wake-up is enough for any amount of output.
-func (c *ConsoleClient) notify() {
+func (c *Client) notify() {
 	select {
 	case c.wake <- struct{}{}:
 	default:
 	}
-}
-
-// tail keeps the last limit bytes that are written to it. It is safe for concurrent use.
-type tail struct {
-	limit int
-
-	mu   sync.Mutex
-	data []byte
-}
-
-// Write implements io.Writer. It removes old bytes when there are twice as many as the
-// limit, so that small writes stay cheap.
-func (t *tail) Write(p []byte) (int, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.data = append(t.data, p[max(0, len(p)-t.limit):]...)
-	if surplus := len(t.data) - t.limit; surplus > t.limit {
-		t.data = append(t.data[:0], t.data[surplus:]...)
-	}
-	return len(p), nil
-}
-
-func (t *tail) bytes() []byte {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return bytes.Clone(t.data[max(0, len(t.data)-t.limit):])
 }

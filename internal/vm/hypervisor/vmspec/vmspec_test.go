@@ -1,4 +1,4 @@
-package hypervisor_test
+package vmspec_test
 
 import (
 	"encoding/base64"
@@ -15,8 +15,18 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/vmspec"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
+
+// validSpec has what is required.
+func validSpec() *vmpb.VMSpec {
+	return &vmpb.VMSpec{
+		Name: "web", Namespace: "default", PodName: "web-1", Uuid: "6b0ff0b6-6a5f-4b8b-9c0a-0d3e5a1f7c21",
+		Mode: vmpb.VMSpec_SM_RUN, LeaseMode: vmpb.LeaseMode_LM_STORAGE_LOCKING,
+		ControllerEndpoint: "controller:1", RootDiskBytes: 1 << 20,
+	}
+}
 
 // fullSpec uses every field.
 func fullSpec() *vmpb.VMSpec {
@@ -56,7 +66,7 @@ func asBase64(t testing.TB, spec *vmpb.VMSpec) string {
 func TestBothForms(t *testing.T) {
 	for _, want := range []*vmpb.VMSpec{validSpec(), fullSpec()} {
 		for _, text := range []string{asJSON(t, want), asBase64(t, want), "\n " + asJSON(t, want) + "\n", asBase64(t, want) + "\n"} {
-			got, err := hypervisor.ParseSpec(text)
+			got, err := vmspec.Parse(text)
 			if err != nil {
 				t.Fatalf("%s: %v", text, err)
 			}
@@ -69,13 +79,15 @@ func TestBothForms(t *testing.T) {
 
 func TestFieldsOfANewerControllerAreDropped(t *testing.T) {
 	text := strings.Replace(asJSON(t, validSpec()), "{", `{"fromTheFuture":{"a":[1]},`, 1)
-	if _, err := hypervisor.ParseSpec(text); err != nil {
+	if _, err := vmspec.Parse(text); err != nil {
 		t.Errorf("JSON: %v", err)
 	}
 	data, err := proto.Marshal(validSpec())
-	must(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	data = protowire.AppendVarint(protowire.AppendTag(data, 999, protowire.VarintType), 5)
-	got, err := hypervisor.ParseSpec(base64.StdEncoding.EncodeToString(data))
+	got, err := vmspec.Parse(base64.StdEncoding.EncodeToString(data))
 	if err != nil || len(got.ProtoReflect().GetUnknown()) != 0 {
 		t.Errorf("binary: %v, %v", got, err)
 	}
@@ -145,8 +157,8 @@ func TestRefusalsNameTheField(t *testing.T) {
 			spec := fullSpec()
 			test.spoil(spec)
 			for _, text := range []string{asJSON(t, spec), asBase64(t, spec)} {
-				var refusal *hypervisor.SpecError
-				if _, err := hypervisor.ParseSpec(text); !errors.As(err, &refusal) || refusal.Field != test.field {
+				var refusal *vmspec.Error
+				if _, err := vmspec.Parse(text); !errors.As(err, &refusal) || refusal.Field != test.field {
 					t.Errorf("error = %v, want one of %s", err, test.field)
 				}
 			}
@@ -156,9 +168,9 @@ func TestRefusalsNameTheField(t *testing.T) {
 
 func TestUnreadableSpecs(t *testing.T) {
 	for _, text := range []string{"", " \n", "{", "{}x", "[]", "null", "ÿ", "====", `{"name": 5}`, `{"mode": "SM_ELSE"}`, "/////w=="} {
-		var refusal *hypervisor.SpecError
-		if spec, err := hypervisor.ParseSpec(text); !errors.As(err, &refusal) {
-			t.Errorf("%q: %v, %v; want a *SpecError", text, spec, err)
+		var refusal *vmspec.Error
+		if spec, err := vmspec.Parse(text); !errors.As(err, &refusal) {
+			t.Errorf("%q: %v, %v; want a *vmspec.Error", text, spec, err)
 		}
 	}
 }
@@ -167,31 +179,31 @@ func TestUnreadableSpecs(t *testing.T) {
 func TestImageIsIgnoredInRun(t *testing.T) {
 	spec := fullSpec()
 	spec.Mode, spec.InitialImage = vmpb.VMSpec_SM_RUN, &vmpb.InitialImage{Url: "ftp://a"}
-	if _, err := hypervisor.ParseSpec(asJSON(t, spec)); err != nil {
+	if _, err := vmspec.Parse(asJSON(t, spec)); err != nil {
 		t.Error(err)
 	}
 }
 
 // What is taken is taken again in both forms, and fits the rules that matter most.
-func FuzzParseSpec(f *testing.F) {
+func FuzzParse(f *testing.F) {
 	for _, spec := range []*vmpb.VMSpec{validSpec(), fullSpec()} {
 		f.Add(asJSON(f, spec))
 		f.Add(asBase64(f, spec))
 	}
 	f.Add(`{"mode": 7}`)
 	f.Fuzz(func(t *testing.T, text string) {
-		spec, err := hypervisor.ParseSpec(text)
+		spec, err := vmspec.Parse(text)
 		if err != nil {
-			var refusal *hypervisor.SpecError
+			var refusal *vmspec.Error
 			if spec != nil || !errors.As(err, &refusal) || refusal.Field == "" {
-				t.Fatalf("%v, %v; want only a *SpecError", spec, err)
+				t.Fatalf("%v, %v; want only a *vmspec.Error", spec, err)
 			}
 			return
 		}
 		if spec.GetName() == "" || spec.GetLeaseMode() != vmpb.LeaseMode_LM_STORAGE_LOCKING {
 			t.Errorf("taken: %v", spec)
 		}
-		again, err := hypervisor.ParseSpec(asBase64(t, spec))
+		again, err := vmspec.Parse(asBase64(t, spec))
 		if err != nil || !proto.Equal(spec, again) {
 			t.Errorf("the binary form is another: %v, %v", again, err)
 		}
@@ -208,7 +220,7 @@ func TestIncomingMigration(t *testing.T) {
 		spec := fullSpec()
 		incoming(spec)
 		spec.MigrationSourcePod = source
-		if _, err := hypervisor.ParseSpec(asJSON(t, spec)); err != nil {
+		if _, err := vmspec.Parse(asJSON(t, spec)); err != nil {
 			t.Errorf("from %q: %v", source, err)
 		}
 	}
