@@ -25,7 +25,7 @@ import (
 	testingclock "k8s.io/utils/clock/testing"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	fakeclient "sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
@@ -33,6 +33,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/identity"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 	"github.com/millwright-dev/millwright/test/absurd"
+	"github.com/millwright-dev/millwright/test/fakeclient"
 	"github.com/millwright-dev/millwright/test/fixture"
 )
 
@@ -48,7 +49,7 @@ type absurdWorld struct {
 
 var absurdKey = client.ObjectKeyFromObject(fixture.VirtualMachine())
 
-type builderIndexer struct{ *fakeclient.ClientBuilder }
+type builderIndexer struct{ *fake.ClientBuilder }
 
 func (b builderIndexer) IndexField(_ context.Context, object client.Object, field string, extract client.IndexerFunc) error {
 	b.WithIndex(object, field, extract)
@@ -64,7 +65,7 @@ func newAbsurdWorld(t *testing.T, authority *identity.Authority, objects ...clie
 			t.Fatal(err)
 		}
 	}
-	builder := fakeclient.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithStatusSubresource(&v1alpha1.VirtualMachine{}, &corev1.Pod{})
+	builder := fakeclient.NewBuilder(scheme).WithObjects(objects...).WithStatusSubresource(&v1alpha1.VirtualMachine{}, &corev1.Pod{})
 	if err := addIndexes(t.Context(), builderIndexer{builder}); err != nil {
 		t.Fatal(err)
 	}

@@ -68,6 +68,7 @@ func (w *testEnv) seenOf(name string) (*v1alpha1.VirtualMachine, types.UID, type
 // TestHypervisorThatWasTaken: whatever a hypervisor calls and reports, another VM does not change, texts
 // stay printable and short, and its own VM goes when it is deleted.
 func TestHypervisorThatWasTaken(t *testing.T) {
+	t.Parallel()
 	w := newTestEnv(t)
 	pod, taken, _ := w.running("taken")
 	otherPod, other, otherLease := w.running("other")
@@ -135,6 +136,7 @@ func (h *hypervisor) reportsNonsense() {
 // TestTargetThatWasTaken: the target of a migration cannot make the VM controller connect to what is no
 // address of the network: a socket of its host, or whatever a name leads to.
 func TestTargetThatWasTaken(t *testing.T) {
+	t.Parallel()
 	w := newTestEnv(t)
 	path := filepath.Join(t.TempDir(), "s")
 	listener, err := net.Listen("unix", path)
@@ -204,6 +206,7 @@ var longText = strings.Repeat("\x1b[2Jä", 2000)
 // TestHostThatWasTaken: whatever a host says of the Pod of its VM, another VM on it or elsewhere does not
 // change, texts stay printable and short, and neither disk goes.
 func TestHostThatWasTaken(t *testing.T) {
+	t.Parallel()
 	w := newTestEnv(t)
 	pod, _, _ := w.running("hosted")
 	_, _, _ = w.running("other")

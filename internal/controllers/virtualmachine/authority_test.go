@@ -22,6 +22,7 @@ import (
 // TestDamagedAuthorityIsKept: running hypervisors trust the authority, so a controller that cannot read it
 // makes no other one, and says in which Secret it is.
 func TestDamagedAuthorityIsKept(t *testing.T) {
+	t.Parallel()
 	w := newTestEnv(t)
 	w.stop()
 	key := client.ObjectKey{Namespace: w.namespace, Name: service.AuthoritySecret}
@@ -63,6 +64,7 @@ func TestDamagedAuthorityIsKept(t *testing.T) {
 // TestNoCertificateWithoutVM: a hypervisor that outlived its VM gets no other certificate, not even when a
 // VM of that name is made again.
 func TestNoCertificateWithoutVM(t *testing.T) {
+	t.Parallel()
 	w := newTestEnv(t)
 	w.declare("a", nil)
 	pod := w.awaitPod("a", "")

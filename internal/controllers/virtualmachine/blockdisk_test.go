@@ -64,6 +64,7 @@ func devicesAt(root, logs, db string) string {
 
 // TestBlockDisks: a disk of volumeMode Block is the volume itself, with its next hypervisor and that of a migration, too.
 func TestBlockDisks(t *testing.T) {
+	t.Parallel()
 	w := newTestEnv(t)
 	class := w.storageClass(storagev1.VolumeBindingWaitForFirstConsumer)
 	pod, source, _ := w.migratable("a", func(vm *v1alpha1.VirtualMachine) { onBlock(vm, class) })
@@ -86,6 +87,7 @@ func TestBlockDisks(t *testing.T) {
 
 // TestVolumeModeStays: what a claim is, is not what another spec says.
 func TestVolumeModeStays(t *testing.T) {
+	t.Parallel()
 	w := newTestEnv(t)
 	class := w.storageClass(storagev1.VolumeBindingWaitForFirstConsumer)
 	w.declare("a", func(vm *v1alpha1.VirtualMachine) { onBlock(vm, class) })

@@ -86,6 +86,7 @@ func (w *testEnv) loseClaim(name string) {
 
 // TestDataDisks: they have claims of their own, are never created a second time, and go with the VM.
 func TestDataDisks(t *testing.T) {
+	t.Parallel()
 	w := newTestEnv(t)
 	class := w.storageClass(storagev1.VolumeBindingWaitForFirstConsumer)
 	w.declare("a", func(vm *v1alpha1.VirtualMachine) {
@@ -135,8 +136,10 @@ db on a-db, 2147483648 bytes, exists false, image "http://images.example/db.raw"
 
 // TestDataDiskChangedByHand: whatever claim somebody writes into the status, no data disk goes, and none is created instead.
 func TestDataDiskChangedByHand(t *testing.T) {
+	t.Parallel()
 	for name, prepared := range map[string]bool{"prepared": true, "not prepared": false} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			w := newTestEnv(t)
 			w.declare("a", w.withLogs)
 			pod := w.awaitPod("a", "")
@@ -190,6 +193,7 @@ func (w *testEnv) bind(name, size string) {
 // TestGrowth: what a changed spec needs is said; disks grow while the guest runs, when their volumes have, and
 // the rest comes with the next hypervisor.
 func TestGrowth(t *testing.T) {
+	t.Parallel()
 	w := newTestEnv(t)
 	growing := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "growing"}, Provisioner: "example.org/none", AllowVolumeExpansion: ptr.To(true), VolumeBindingMode: ptr.To(storagev1.VolumeBindingWaitForFirstConsumer)}
 	w.must(client.IgnoreAlreadyExists(w.client.Create(t.Context(), growing)))
@@ -256,6 +260,7 @@ func TestGrowth(t *testing.T) {
 
 // TestDisksRefused: the API server has a sentence for each of these.
 func TestDisksRefused(t *testing.T) {
+	t.Parallel()
 	w := newTestEnv(t)
 	w.stop() // the controller is not needed
 	w.declare("a", func(vm *v1alpha1.VirtualMachine) {

@@ -19,6 +19,7 @@ import (
 
 // TestVolumeLost: a guest never silently finds an empty disk in place of its own.
 func TestVolumeLost(t *testing.T) {
+	t.Parallel()
 	w := newTestEnv(t)
 	pod, _, _ := w.running("a")
 	claim := &corev1.PersistentVolumeClaim{}
@@ -35,6 +36,7 @@ func TestVolumeLost(t *testing.T) {
 
 // TestForeignClaim: a foreign disk is neither used nor deleted.
 func TestForeignClaim(t *testing.T) {
+	t.Parallel()
 	w := newTestEnv(t)
 	claim := podspec.Claim(fixture.Named("a", fixture.VirtualMachine()), "", fixture.VirtualMachine().Spec.VolumeClaimTemplate, "a")
 	claim.Namespace, claim.OwnerReferences = w.namespace, nil
@@ -50,6 +52,7 @@ func TestForeignClaim(t *testing.T) {
 
 // TestImageRejected: trying again waits, and a changed spec ends the wait at once.
 func TestImageRejected(t *testing.T) {
+	t.Parallel()
 	w := newTestEnv(t)
 	w.declare("a", nil)
 	pod := w.awaitPod("a", "")
@@ -70,6 +73,7 @@ func TestImageRejected(t *testing.T) {
 
 // TestAuthorityIsCreatedOnce: concurrent processes get the same one.
 func TestAuthorityIsCreatedOnce(t *testing.T) {
+	t.Parallel()
 	w := newTestEnv(t)
 	w.stop()
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: service.AuthoritySecret}}

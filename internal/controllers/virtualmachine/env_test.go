@@ -44,7 +44,10 @@ import (
 	"github.com/millwright-dev/millwright/test/serverfault"
 )
 
-func TestMain(m *testing.M) { env.Main(m) }
+func TestMain(m *testing.M) {
+	env.AtATime(6)
+	env.Main(m)
+}
 
 var testNetwork = netip.MustParsePrefix("10.77.0.0/16")
 

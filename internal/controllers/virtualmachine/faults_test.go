@@ -22,6 +22,7 @@ const mostFaults = 3
 // TestFaults: a controller whose API server misbehaves has a VM run, run again after its hypervisor ended, with
 // the same disk and in one Pod at a time, and removes all of it.
 func TestFaults(t *testing.T) {
+	t.Parallel()
 	draw := lot.New(t)
 	faults := serverfault.All(draw.Seed)
 	for _, i := range draw.Of(len(faults), mostFaults) {

@@ -51,6 +51,7 @@ func (w *testEnv) moved(name string) (disk string) {
 // TestStatusChangedByHand: whatever somebody writes into the status of a VM, its disk stays, and it gets no
 // other one.
 func TestStatusChangedByHand(t *testing.T) {
+	t.Parallel()
 	for name, test := range map[string]struct {
 		change func(*v1alpha1.VirtualMachineStatus)
 		// lost reports whether somebody has to say where the disk is.
@@ -68,6 +69,7 @@ func TestStatusChangedByHand(t *testing.T) {
 		"another disk, not prepared": {func(s *v1alpha1.VirtualMachineStatus) { s.VolumeClaimName, s.ImagePrepared = "nonsense", false }, true},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			w := newTestEnv(t)
 			disk := w.moved("a")
 			vm := w.vm("a")

@@ -54,6 +54,7 @@ func (w *testEnv) awaitLease(name string, state v1alpha1.LeaseState) {
 
 // A host that does not answer any more loses its VM, by itself, and not before its lease has expired.
 func TestSilentHolder(t *testing.T) {
+	t.Parallel()
 	w := newTestEnv(t)
 	pod, h, asked := w.leased("a")
 	if duration, err := podspec.LeaseOf(pod); err != nil || duration != lease.MinDuration {
@@ -80,6 +81,7 @@ func TestSilentHolder(t *testing.T) {
 
 // A holder that was silent for a time has its lease again when it asks.
 func TestHolderIsHeardAgain(t *testing.T) {
+	t.Parallel()
 	w := newTestEnv(t)
 	pod, h, _ := w.leased("a")
 	w.awaitLease("a", v1alpha1.LeaseSuspected)
@@ -94,6 +96,7 @@ func TestHolderIsHeardAgain(t *testing.T) {
 // A Pod that is gone, or has ended, says nothing: another hypervisor begins when the lease has expired, or was
 // released.
 func TestEndOfAHolder(t *testing.T) {
+	t.Parallel()
 	for name, test := range map[string]struct {
 		end func(w *testEnv, pod *corev1.Pod, h *hypervisor)
 		// waits is whether the lease has to expire.
@@ -111,6 +114,7 @@ func TestEndOfAHolder(t *testing.T) {
 		}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			w := newTestEnv(t)
 			duration := lease.MinDuration
 			if !test.waits {
@@ -133,6 +137,7 @@ func TestEndOfAHolder(t *testing.T) {
 
 // Another controller disturbs no holder that renews its lease, and writes nothing for it.
 func TestLeaseThroughAFailOver(t *testing.T) {
+	t.Parallel()
 	const duration = 15 * time.Second // a busy machine may take a few of them for a renewal
 	w := newTestEnv(t)
 	pod, _, _ := w.leasedFor("a", duration)
@@ -155,6 +160,7 @@ func TestLeaseThroughAFailOver(t *testing.T) {
 
 // Nobody but the holder's process gets the lease: not a later process of its Pod, and not by a switchover.
 func TestLeaseHasOneHolder(t *testing.T) {
+	t.Parallel()
 	w := newTestEnv(t)
 	pod, h, _ := w.leased("a")
 	later := w.hypervisor("a", pod, 2)
@@ -170,6 +176,7 @@ func TestLeaseHasOneHolder(t *testing.T) {
 
 // A VM whose status was lost waits, as nobody knows who has a lease.
 func TestLeaseIsLost(t *testing.T) {
+	t.Parallel()
 	w := newTestEnv(t)
 	pod, h, _ := w.leased("a")
 	w.stop()

@@ -68,6 +68,7 @@ func (m *move) wantPassed(to *hypervisor, duration time.Duration) {
 // The switchover gives the lease to the target in the same write, whatever its state: the guest of the source is
 // stopped.
 func TestLeaseMoves(t *testing.T) {
+	t.Parallel()
 	for name, test := range map[string]struct {
 		duration time.Duration
 		before   func(m *move)
@@ -86,6 +87,7 @@ func TestLeaseMoves(t *testing.T) {
 		}, v1alpha1.LeaseOpen},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			m := newTestEnv(t).moves(test.duration)
 			test.before(m)
 			m.awaitLease("a", test.state)
@@ -108,6 +110,7 @@ func TestLeaseMoves(t *testing.T) {
 
 // A source gets its VM back under another run, with a lease of its own. No other process of its Pod does.
 func TestLeaseIsTakenBack(t *testing.T) {
+	t.Parallel()
 	m := newTestEnv(t).moves(lease.MaxDuration)
 	again := m.hypervisor("a", m.from, 9)
 	m.wantStatus(again.lease(), vmpb.RunLeaseUpdate_STATUS_TERMINATE)
@@ -119,6 +122,7 @@ func TestLeaseIsTakenBack(t *testing.T) {
 
 // A lease that was handed on is nobody else's: the target is too late.
 func TestLeaseIsHandedOnInAMigration(t *testing.T) {
+	t.Parallel()
 	m := newTestEnv(t).moves(lease.MinDuration)
 	if third := m.awaitPod("a", m.from.Name); third.Name == m.to.Name {
 		t.Fatal("the target has the VM without a switchover")

@@ -38,6 +38,7 @@ var left = fixture.TerminationMessage
 
 // TestLife: from declaration over the end of a hypervisor to deletion.
 func TestLife(t *testing.T) {
+	t.Parallel()
 	w := newTestEnv(t)
 	w.declare("a", nil)
 	pod := w.awaitPod("a", "")
@@ -87,6 +88,7 @@ func TestLife(t *testing.T) {
 // TestSidecarThatGoesOn: a container that a webhook put into a Pod runs on when the hypervisor has ended. The VM is
 // started again all the same, and the old Pod goes.
 func TestSidecarThatGoesOn(t *testing.T) {
+	t.Parallel()
 	w := newTestEnv(t)
 	w.declare("a", nil)
 	pod := w.awaitPod("a", "")
@@ -141,6 +143,7 @@ func (w *testEnv) wantEvents(want ...string) {
 // TestRestartAtEachStep: a new process continues the work of the last one, and creates nothing
 // twice.
 func TestRestartAtEachStep(t *testing.T) {
+	t.Parallel()
 	w := newTestEnv(t)
 	w.declare("a", nil)
 	pod := w.awaitPod("a", "")
@@ -164,6 +167,7 @@ func TestRestartAtEachStep(t *testing.T) {
 }
 
 func TestNextProcessCreatesReservedPod(t *testing.T) {
+	t.Parallel()
 	w := newTestEnv(t)
 	w.stop()
 	w.declare("a", nil)
@@ -177,6 +181,7 @@ func TestNextProcessCreatesReservedPod(t *testing.T) {
 }
 
 func TestUnschedulable(t *testing.T) {
+	t.Parallel()
 	w := newTestEnv(t)
 	w.declare("a", nil)
 	pod := w.awaitPod("a", "")
@@ -194,6 +199,7 @@ func TestUnschedulable(t *testing.T) {
 
 // A Pod whose image cannot be pulled is replaced when the VM names another image, and not before.
 func TestAnotherImageReplacesPodThatCannotStart(t *testing.T) {
+	t.Parallel()
 	w := newTestEnv(t)
 	w.declare("a", func(vm *v1alpha1.VirtualMachine) { vm.Spec.HypervisorImage = "none:1" })
 	stuck := w.awaitPod("a", "")
@@ -218,6 +224,7 @@ func TestAnotherImageReplacesPodThatCannotStart(t *testing.T) {
 
 // A Pod that no host has room for is replaced when the spec changes. One with a host stays.
 func TestChangedSpecReplacesUnschedulablePod(t *testing.T) {
+	t.Parallel()
 	w := newTestEnv(t)
 	w.declare("a", nil)
 	w.declare("b", nil)
@@ -247,6 +254,7 @@ func TestChangedSpecReplacesUnschedulablePod(t *testing.T) {
 // TestAddressIsReleased: a VM gets the address that it waits for when the other VM is deleted,
 // or changes its address.
 func TestAddressIsReleased(t *testing.T) {
+	t.Parallel()
 	const address = "10.77.5.5"
 	w := newTestEnv(t)
 	ask := func(vm *v1alpha1.VirtualMachine) {
@@ -266,6 +274,7 @@ func TestAddressIsReleased(t *testing.T) {
 }
 
 func TestUserDataAppears(t *testing.T) {
+	t.Parallel()
 	w := newTestEnv(t)
 	w.declare("a", func(vm *v1alpha1.VirtualMachine) {
 		vm.Spec.UserData = &v1alpha1.UserData{SecretRef: v1alpha1.SecretKeyReference{Name: "boot", Key: "x"}}
@@ -288,6 +297,7 @@ func TestUserDataAppears(t *testing.T) {
 // TestKeyOfTheAuthorityIsNoUserData: a guest that read the key could act as any hypervisor, and as the
 // VM controller.
 func TestKeyOfTheAuthorityIsNoUserData(t *testing.T) {
+	t.Parallel()
 	w := newTestEnv(t)
 	if _, err := service.LoadAuthority(t.Context(), w.client, w.namespace); err != nil {
 		t.Fatal(err)
@@ -302,6 +312,7 @@ func TestKeyOfTheAuthorityIsNoUserData(t *testing.T) {
 }
 
 func TestPodDeletedByHand(t *testing.T) {
+	t.Parallel()
 	w := newTestEnv(t)
 	pod, _, _ := w.running("a")
 	w.remove(pod)
@@ -313,6 +324,7 @@ func TestPodDeletedByHand(t *testing.T) {
 // TestAuthorityLost: after a restore without status the existing Pod is elected, and its guest
 // goes on.
 func TestAuthorityLost(t *testing.T) {
+	t.Parallel()
 	w := newTestEnv(t)
 	pod, h, _ := w.running("a")
 	w.stop()
@@ -347,6 +359,7 @@ func (w *testEnv) secondPod(vm string, name string) *corev1.Pod {
 
 // TestTwoPodsWithoutAuthority: the one that has its run lease open stays.
 func TestTwoPodsWithoutAuthority(t *testing.T) {
+	t.Parallel()
 	w := newTestEnv(t)
 	pod, _, _ := w.running("a")
 	w.stop()
@@ -371,6 +384,7 @@ func TestTwoPodsWithoutAuthority(t *testing.T) {
 
 // TestPodWithoutAuthorityGoes: a second Pod beside the authoritative one.
 func TestPodWithoutAuthorityGoes(t *testing.T) {
+	t.Parallel()
 	w := newTestEnv(t)
 	pod, _, _ := w.running("a")
 	w.secondPod("a", "a-second")
@@ -383,6 +397,7 @@ func TestPodWithoutAuthorityGoes(t *testing.T) {
 // TestPodsFitBaseline: the API server takes hypervisors where Pod Security is "baseline". For "restricted" they lack a
 // user, which is that of their image.
 func TestPodsFitBaseline(t *testing.T) {
+	t.Parallel()
 	w := newTestEnv(t)
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.namespace}}
 	level := `{"metadata":{"labels":{"pod-security.kubernetes.io/enforce":"baseline"}}}`

@@ -13,6 +13,7 @@ import (
 // TestStorageLockingIsShown: a VM says what the lock of its disk protects, which is nothing if
 // each of its hypervisors has a disk of its own.
 func TestStorageLockingIsShown(t *testing.T) {
+	t.Parallel()
 	w := newTestEnv(t)
 	ephemeral := func(vm *v1alpha1.VirtualMachine) { vm.Spec.VolumeClaimTemplate = nil }
 	w.declare("ephemeral", ephemeral)

@@ -203,8 +203,10 @@ func (w *testEnv) wantKept(name string) {
 // TestMigration: from the eviction of a Pod until only the new one and its disk are left. The controller
 // is restarted in each step if restarts.
 func TestMigration(t *testing.T) {
+	t.Parallel()
 	for _, restarts := range []bool{false, true} {
 		t.Run(map[bool]string{false: "plain", true: "with restarts"}[restarts], func(t *testing.T) {
+			t.Parallel()
 			w := newTestEnv(t)
 			pod, source, lease := w.migratable("a", w.withLogs)
 			restart := func() {
@@ -339,6 +341,7 @@ func logsOn(claim string, exists bool, image string) string {
 
 // TestOneTarget: of many calls, all get the same target.
 func TestOneTarget(t *testing.T) {
+	t.Parallel()
 	w := newTestEnv(t)
 	pod, source, _ := w.migratable("a", nil)
 	w.evict(pod)
@@ -359,6 +362,7 @@ func TestOneTarget(t *testing.T) {
 
 // TestNotMigrated: the VM is shut down where it must not be migrated, or nobody wants that.
 func TestNotMigrated(t *testing.T) {
+	t.Parallel()
 	cold := func(vm *v1alpha1.VirtualMachine) { vm.Spec.MigrateStrategy = v1alpha1.MigrateCold }
 	for name, given := range map[string]struct {
 		change func(*v1alpha1.VirtualMachine)
@@ -374,6 +378,7 @@ func TestNotMigrated(t *testing.T) {
 		}, migration.ObstacleHypervisor},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			w := newTestEnv(t)
 			pod, source, _ := w.migratable("a", given.change)
 			given.before(w, pod, source)
@@ -397,6 +402,7 @@ func TestNotMigrated(t *testing.T) {
 
 // TestTargetDies: the guest goes on at its source, which gets another target, and the next one too.
 func TestTargetDies(t *testing.T) {
+	t.Parallel()
 	for name, die := range map[string]func(w *testEnv, source *hypervisor, target *corev1.Pod){
 		"it ends":     func(w *testEnv, _ *hypervisor, target *corev1.Pod) { w.end(target, left(vmpb.EndInternal, "it died")) },
 		"it vanishes": func(w *testEnv, _ *hypervisor, target *corev1.Pod) { w.remove(target) },
@@ -409,6 +415,7 @@ func TestTargetDies(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			w := newTestEnv(t)
 			pod, source, lease := w.migratable("a", w.withLogs)
 			w.evict(pod)
@@ -436,6 +443,7 @@ func TestTargetDies(t *testing.T) {
 
 // TestSourceDies: without a switchover the VM starts again from its old disk, and the target goes.
 func TestSourceDies(t *testing.T) {
+	t.Parallel()
 	w := newTestEnv(t)
 	pod, source, _ := w.migratable("a", w.withLogs)
 	w.evict(pod)
@@ -459,6 +467,7 @@ func TestSourceDies(t *testing.T) {
 
 // TestDeletedAmidMigration: both Pods end, then both disks.
 func TestDeletedAmidMigration(t *testing.T) {
+	t.Parallel()
 	w := newTestEnv(t)
 	pod, source, lease := w.migratable("a", w.withLogs)
 	w.evict(pod)
@@ -481,6 +490,7 @@ func TestDeletedAmidMigration(t *testing.T) {
 
 // TestNeitherSourceNorTarget: others get nothing of a migration.
 func TestNeitherSourceNorTarget(t *testing.T) {
+	t.Parallel()
 	w := newTestEnv(t)
 	pod, source, _ := w.migratable("a", nil)
 	_, stranger, _ := w.migratable("b", nil)
@@ -504,6 +514,7 @@ func TestNeitherSourceNorTarget(t *testing.T) {
 
 // TestNoRoom: where no host has room the guest is shut down, and only then.
 func TestNoRoom(t *testing.T) {
+	t.Parallel()
 	w := newTestEnv(t)
 	pod, source, _ := w.migratable("a", nil)
 	w.evict(pod)
@@ -545,6 +556,7 @@ func (w *testEnv) order(name, value string) {
 
 // TestOrder: a user orders a migration to a host, cancels it, and orders one that cannot be.
 func TestOrder(t *testing.T) {
+	t.Parallel()
 	w := newTestEnv(t)
 	pod, source, lease := w.migratable("a", nil)
 	w.order("a", "another-pod")
@@ -579,6 +591,7 @@ func TestOrder(t *testing.T) {
 
 // TestWritesOfMigration: a migration is few writes of the controller's, two of them for a data disk.
 func TestWritesOfMigration(t *testing.T) {
+	t.Parallel()
 	w := newTestEnv(t)
 	pod, source, _ := w.migratable("a", w.withLogs)
 	before := w.writes.Load()
@@ -609,6 +622,7 @@ func TestWritesOfMigration(t *testing.T) {
 
 // TestStatusLostAmidMigration: only the status knew whether the target's disk has the data, so a user has to say.
 func TestStatusLostAmidMigration(t *testing.T) {
+	t.Parallel()
 	w := newTestEnv(t)
 	pod, source, _ := w.migratable("a", w.withLogs)
 	w.evict(pod)

@@ -15,6 +15,7 @@ import (
 // TestRoleGrantsWhatIsUsed: a VM's life needs every permission of the shipped role, which has
 // those that it needs, since the controller works with it.
 func TestRoleGrantsWhatIsUsed(t *testing.T) {
+	t.Parallel()
 	w := newTestEnv(t)
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "boot"}, Data: map[string][]byte{"x": []byte("1")}}
 	w.must(w.client.Create(t.Context(), secret))

@@ -225,6 +225,7 @@ func (w *testEnv) wantServing(name, reason string) {
 
 // TestServedDisks is the life of a VM whose disks are served.
 func TestServedDisks(t *testing.T) {
+	t.Parallel()
 	w := newTestEnv(t)
 	w.declare("a", beServed)
 	server := w.awaitServer("a", "")
@@ -295,6 +296,7 @@ func (d *diskServer) Revoke(ctx context.Context, _ *storagepb.RevokeRequest) (*s
 // TestServerOnTheNetwork: the VM controller finds the server where that has said, and proves who it is. It asks nobody with the
 // certificate of another Pod.
 func TestServerOnTheNetwork(t *testing.T) {
+	t.Parallel()
 	w := newTestEnv(t)
 	w.stop()
 	w.disks = nil
@@ -328,12 +330,14 @@ func TestServerOnTheNetwork(t *testing.T) {
 
 // TestNobodyBeforeTheRevocation: nobody gets the VM while the server has not revoked who had it; another leader repeats that.
 func TestNobodyBeforeTheRevocation(t *testing.T) {
+	t.Parallel()
 	for name, how := range map[string]func(ctx context.Context) error{
 		"it fails":           func(context.Context) error { return status.Error(codes.Unavailable, "a daemon does not end") },
 		"it hangs":           func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() },
 		"its answer is lost": func(context.Context) error { return errLost },
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			w := newTestEnv(t)
 			server, pod, h := w.served("a")
 			before := w.vm("a").Status
@@ -368,6 +372,7 @@ func TestNobodyBeforeTheRevocation(t *testing.T) {
 
 // TestServerOfDisksEnds: another one opens the same token, and the hypervisor goes on.
 func TestServerOfDisksEnds(t *testing.T) {
+	t.Parallel()
 	w := newTestEnv(t)
 	server, pod, h := w.served("a")
 	stream := h.lease()
@@ -390,6 +395,7 @@ func TestServerOfDisksEnds(t *testing.T) {
 
 // TestServersHostCrashes: what the guest was told is written may be lost, and the server refuses its token. It starts again.
 func TestServersHostCrashes(t *testing.T) {
+	t.Parallel()
 	w := newTestEnv(t)
 	server, pod, h := w.served("a")
 	stream := h.lease()
@@ -441,6 +447,7 @@ func (w *testEnv) servedMove() (m *move, server *corev1.Pod) {
 
 // TestServedDisksMove: the target has no lease before the source has lost the disks.
 func TestServedDisksMove(t *testing.T) {
+	t.Parallel()
 	w := newTestEnv(t)
 	m, server := w.servedMove()
 	w.disks.failing("revoke", func(context.Context) error { return errLost })
@@ -468,6 +475,7 @@ func TestServedDisksMove(t *testing.T) {
 
 // TestServedDisksAreTakenBack: a source that takes its VM back has another token, and the target loses the disks.
 func TestServedDisksAreTakenBack(t *testing.T) {
+	t.Parallel()
 	w := newTestEnv(t)
 	m, server := w.servedMove()
 	again := w.hypervisor("a", m.from, 9)
@@ -490,6 +498,7 @@ func TestServedDisksAreTakenBack(t *testing.T) {
 
 // TestServedDisksOfALostStatus: nobody knows the tokens of before. The hypervisor ends, and the tokens of the past are revoked.
 func TestServedDisksOfALostStatus(t *testing.T) {
+	t.Parallel()
 	w := newTestEnv(t)
 	server, pod, _ := w.served("a")
 	token := w.vm("a").Status.Lease.FencingToken
@@ -510,6 +519,7 @@ func TestServedDisksOfALostStatus(t *testing.T) {
 
 // TestServedDisksChange: the next hypervisor has the disks of the spec, and so has their server. Before, nothing changes.
 func TestServedDisksChange(t *testing.T) {
+	t.Parallel()
 	w := newTestEnv(t)
 	server, pod, h := w.served("a")
 	w.change("a", func(vm *v1alpha1.VirtualMachine) {
@@ -536,6 +546,7 @@ func TestServedDisksChange(t *testing.T) {
 
 // TestServerThatWasTaken: a server of disks cannot run the VM, and has the VM controller connect to addresses of the network only.
 func TestServerThatWasTaken(t *testing.T) {
+	t.Parallel()
 	w := newTestEnv(t)
 	server, pod, h := w.served("a")
 	taken := w.hypervisor("a", server, 2)
@@ -552,6 +563,7 @@ func TestServerThatWasTaken(t *testing.T) {
 
 // TestServedSpecs: what the API server refuses.
 func TestServedSpecs(t *testing.T) {
+	t.Parallel()
 	w := newTestEnv(t)
 	w.stop()
 	for name, test := range map[string]struct {

@@ -33,6 +33,7 @@ func wantCode(t *testing.T, err error, want codes.Code) {
 
 // TestIdentities: processes may only act for their own VM and Pod.
 func TestIdentities(t *testing.T) {
+	t.Parallel()
 	w := newTestEnv(t)
 	pod, h, next := w.running("a")
 
@@ -66,6 +67,7 @@ func TestIdentities(t *testing.T) {
 
 // TestTokens: only the token of a VM's Pod is good for a certificate.
 func TestTokens(t *testing.T) {
+	t.Parallel()
 	w := newTestEnv(t)
 	w.declare("a", nil)
 	pod := w.awaitPod("a", "")
@@ -96,6 +98,7 @@ func TestTokens(t *testing.T) {
 }
 
 func TestPause(t *testing.T) {
+	t.Parallel()
 	w := newTestEnv(t)
 	_, h, next := w.running("a")
 	w.change("a", func(vm *v1alpha1.VirtualMachine) { vm.Spec.Mode = v1alpha1.ModePause })
@@ -112,6 +115,7 @@ func TestPause(t *testing.T) {
 
 // TestReportsAreFewWrites: a hypervisor that reports all the time does not write all the time.
 func TestReportsAreFewWrites(t *testing.T) {
+	t.Parallel()
 	w := newTestEnv(t)
 	_, h, _ := w.running("a")
 	watching, err := client.NewWithWatch(w.access, client.Options{Scheme: testScheme()})
@@ -145,6 +149,7 @@ func TestReportsAreFewWrites(t *testing.T) {
 
 // TestLeaseOfDeletedVM: a hypervisor that outlived its VM.
 func TestLeaseOfDeletedVM(t *testing.T) {
+	t.Parallel()
 	w := newTestEnv(t)
 	pod, h, _ := w.running("a")
 	w.must(w.client.Delete(t.Context(), w.vm("a")))
@@ -161,6 +166,7 @@ func TestLeaseOfDeletedVM(t *testing.T) {
 // TestSwitchoverRace: of concurrent calls exactly one wins in each round, and the winner may
 // repeat its call.
 func TestSwitchoverRace(t *testing.T) {
+	t.Parallel()
 	w := newTestEnv(t)
 	pod, source, _ := w.running("a")
 	w.stop() // the test decides who is a target
@@ -212,6 +218,7 @@ func TestSwitchoverRace(t *testing.T) {
 // TestSwitchoverToAnEarlierRun: the process of a Pod with the highest run id gets the VM when
 // it asks for a lease, so the authority is not given to one below it.
 func TestSwitchoverToAnEarlierRun(t *testing.T) {
+	t.Parallel()
 	w := newTestEnv(t)
 	pod, first, _ := w.running("a")
 	later := w.hypervisor("a", pod, 7)
@@ -233,6 +240,7 @@ func TestSwitchoverToAnEarlierRun(t *testing.T) {
 // TestAddressesAreUnique: twenty concurrent VMs, two that request an address, and one that
 // requests that of another.
 func TestAddressesAreUnique(t *testing.T) {
+	t.Parallel()
 	w := newTestEnv(t)
 	w.declare("own", func(vm *v1alpha1.VirtualMachine) { vm.Spec.VMIPs = []string{"10.77.0.17/32"} })
 	var group sync.WaitGroup

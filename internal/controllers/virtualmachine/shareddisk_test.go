@@ -27,8 +27,10 @@ func (w *testEnv) onMany(vm *v1alpha1.VirtualMachine) {
 // TestSharedDisks: a VM whose disks are on volumes that several hosts may have at once moves to a Pod with the same claims,
 // and onwards, and they stay; also if a target dies, and over restarts of the controller.
 func TestSharedDisks(t *testing.T) {
+	t.Parallel()
 	for name, leased := range map[string]bool{"on one machine": false, "devices, and leases that expire": true} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			w := newTestEnv(t)
 			w.oneMachine = !leased
 			w.restart()
@@ -130,6 +132,7 @@ func (w *testEnv) wantMigratable(name string, status metav1.ConditionStatus, rea
 // TestNotShared: disks of which a part could be shared do not migrate, nor those that nothing is known to keep two hypervisors
 // from. Where none could be shared they are copied.
 func TestNotShared(t *testing.T) {
+	t.Parallel()
 	for name, test := range map[string]struct {
 		change func(*v1alpha1.VirtualMachine)
 		reason string
@@ -149,6 +152,7 @@ func TestNotShared(t *testing.T) {
 		}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			w := newTestEnv(t)
 			pod, source, _ := w.migratable("a", func(vm *v1alpha1.VirtualMachine) {
 				w.onMany(vm)
@@ -174,6 +178,7 @@ func TestNotShared(t *testing.T) {
 
 // TestSharedClaims: what counts is what the claims are, not what the spec says now.
 func TestSharedClaims(t *testing.T) {
+	t.Parallel()
 	w := newTestEnv(t)
 	w.oneMachine = true
 	w.restart()

@@ -25,11 +25,13 @@ func (w *testEnv) replaceDisk(vm, pod string) {
 // TestDiskLost: a VM that has run never gets another disk, unless the user gives up the one that
 // a certain Pod has lost.
 func TestDiskLost(t *testing.T) {
+	t.Parallel()
 	for name, change := range map[string]func(*v1alpha1.VirtualMachine){
 		"with an image": nil,
 		"without":       func(vm *v1alpha1.VirtualMachine) { vm.Spec.InitialImage = nil },
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			w := newTestEnv(t)
 			w.declare("a", change)
 			pod := w.awaitPod("a", "")
@@ -86,6 +88,7 @@ func (w *testEnv) warned(reason string) bool {
 
 // TestVolumeIsReplaced: so is a claim that is gone.
 func TestVolumeIsReplaced(t *testing.T) {
+	t.Parallel()
 	w := newTestEnv(t)
 	pod, _, _ := w.running("a")
 	claim := &corev1.PersistentVolumeClaim{}
@@ -105,6 +108,7 @@ func TestVolumeIsReplaced(t *testing.T) {
 
 // TestStorageOfRunningVM: a guest that its storage has stopped is not Ready, and users are warned.
 func TestStorageOfRunningVM(t *testing.T) {
+	t.Parallel()
 	w := newTestEnv(t)
 	_, h, _ := w.running("a")
 	for _, step := range []struct {
@@ -131,6 +135,7 @@ func TestStorageOfRunningVM(t *testing.T) {
 // TestLockedDiskIsShown: a process that waits for the lock of the disk asks for no run lease, and the
 // VM shows what it waits for.
 func TestLockedDiskIsShown(t *testing.T) {
+	t.Parallel()
 	w := newTestEnv(t)
 	w.declare("a", nil)
 	pod := w.awaitPod("a", "")

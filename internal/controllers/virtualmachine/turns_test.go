@@ -11,6 +11,7 @@ import (
 // TestTurns: of two VMs that have to leave a host at the same time, the second gets its target when the first
 // has left. How long the first stood still is known by what both of its hypervisors reported.
 func TestTurns(t *testing.T) {
+	t.Parallel()
 	w := newTestEnv(t)
 	sources := map[string]*hypervisor{}
 	answers := make(chan *leaver, 2)

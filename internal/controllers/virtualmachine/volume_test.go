@@ -15,6 +15,7 @@ import (
 // TestVolumeIsAwaited: where volumes do not wait for Pods, Pods wait for volumes; a claim
 // that takes its time is no lack of hosts.
 func TestVolumeIsAwaited(t *testing.T) {
+	t.Parallel()
 	w := newTestEnv(t)
 	for what, class := range map[string]*string{"early": ptr.To(w.storageClass(storagev1.VolumeBindingImmediate)), "none": ptr.To("")} {
 		w.declare(what, func(vm *v1alpha1.VirtualMachine) { vm.Spec.VolumeClaimTemplate.Spec.StorageClassName = class })

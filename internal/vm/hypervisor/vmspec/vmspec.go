@@ -142,7 +142,6 @@ func checkShared(spec *vmpb.VMSpec) *Error {
 	return nil
 }
 
-<<<<<<< HEAD:internal/vm/hypervisor/spec.go
 // checkServed refuses what no token protects.
 func checkServed(spec *vmpb.VMSpec) *Error {
 	if spec.GetDisksServed() && spec.GetLeaseMode() != vmpb.LeaseMode_LM_FULL_LEASES {
