@@ -329,7 +329,7 @@ func TestTargetWithoutItsDisks(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			expiringStory(t, func(w *fixture, d *dog) {
-				incoming(w.config.Spec)
+				w.config.Spec.Mode = vmpb.VMSpec_SM_INCOMING_MIGRATION
 				w.config.Spec.DisksServed = true
 				w.config.DiskServer, w.config.Migration = (identity.Siblings{}).Connect, &hypervisor.Migration{}
 				w.controller.Answer(update)
