@@ -21,6 +21,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/capi/balancer"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
 	"github.com/millwright-dev/millwright/internal/loadbalancer"
+	"github.com/millwright-dev/millwright/internal/manager/lazylog"
 )
 
 // LoadBalancerConfig configures the load balancers of control planes.
@@ -115,7 +116,7 @@ func loadBalancerManager(ctx context.Context, cfg LoadBalancerConfig) (ctrl.Mana
 	core.AddToScheme(scheme, version)
 	timeout := shutdown
 	options := ctrl.Options{
-		Scheme: scheme, Logger: lazyLog(cfg.Log), GracefulShutdownTimeout: &timeout,
+		Scheme: scheme, Logger: lazylog.New(cfg.Log), GracefulShutdownTimeout: &timeout,
 		Cache:   cache.Options{DefaultTransform: cache.TransformStripManagedFields()},
 		Metrics: metricsserver.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
 		Controller: config.Controller{SkipNameValidation: ptr.To(true), UsePriorityQueue: ptr.To(false)}, // as in managerOptions

@@ -36,6 +36,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/orphans"
 	"github.com/millwright-dev/millwright/internal/lifecycle/outage"
 	"github.com/millwright-dev/millwright/internal/lifecycle/scarcity/capacity"
+	"github.com/millwright-dev/millwright/internal/manager/lazylog"
 	"github.com/millwright-dev/millwright/internal/observe/metrics"
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
 	"github.com/millwright-dev/millwright/internal/reconcile/target"
@@ -281,7 +282,7 @@ func managerOptions(cfg Config, scheme *runtime.Scheme, runner *tasks.Runner) (c
 	timeout := shutdown
 	options := ctrl.Options{
 		Scheme: scheme,
-		Logger: lazyLog(cfg.Log),
+		Logger: lazylog.New(cfg.Log),
 		Cache:  cache.Options{DefaultTransform: cache.TransformStripManagedFields(), NewInformer: withLists(withLists(cfg.machines.NewInformer, cfg.unreadable.watching), consistent)},
 		// Several managers may run in one process; their metrics are then added up. The controllers
 		// of machines, sets, deployments and clusters set their concurrency themselves; for classes,

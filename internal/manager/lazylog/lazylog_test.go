@@ -1,4 +1,4 @@
-package manager
+package lazylog
 
 import (
 	"bytes"
@@ -21,10 +21,10 @@ func (c counting) WithAttrs(attrs []slog.Attr) slog.Handler {
 	return counting{c.Handler.WithAttrs(attrs), c.formatted}
 }
 
-func TestLazyLog(t *testing.T) {
+func TestNew(t *testing.T) {
 	var out bytes.Buffer
 	formatted := 0
-	log := lazyLog(logr.FromSlogHandler(counting{slog.NewTextHandler(&out, nil), &formatted}))
+	log := New(logr.FromSlogHandler(counting{slog.NewTextHandler(&out, nil), &formatted}))
 	parent := log.WithName("parent").WithValues("a", 1)
 	one, other := parent.WithValues("b", 2), parent.WithValues("c", 3)
 	one.V(1).Info("too much")
@@ -39,5 +39,5 @@ func TestLazyLog(t *testing.T) {
 			t.Errorf("line %d of %q, want %q", i, lines, want)
 		}
 	}
-	lazyLog(logr.Discard()).WithValues("a", 1).Info("nothing")
+	New(logr.Discard()).WithValues("a", 1).Info("nothing")
 }
