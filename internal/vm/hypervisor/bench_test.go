@@ -43,7 +43,8 @@ func pairs(t *testing.T) (count int, measured bool) {
 	return count, true
 }
 
-// Budgets of a migration, against QEMU alone.
+// Budgets of a migration: the total against QEMU alone with its own TLS, as what is sent must be secret, the gap against QEMU
+// alone without it.
 const (
 	totalFactor = 1.2
 	gapFactor   = 1.2
@@ -51,8 +52,8 @@ const (
 )
 
 // TestAgainstBareQEMU moves guests between hypervisors and between two QEMUs in turns, and compares the medians. Both
-// begin with the order, and start the QEMU that receives then. The guest writes to its disk all the while; a quarter of the
-// disk has data.
+// begin with the order, and start the QEMU that receives then. QEMU does it with its own TLS, too. The guest writes to its
+// disk all the while; a quarter of the disk has data.
 func TestAgainstBareQEMU(t *testing.T) {
 	const MiB = 1 << 20
 	count, measured := pairs(t)
@@ -81,8 +82,8 @@ func TestAgainstBareQEMU(t *testing.T) {
 			if len(ours.gaps) < count || len(alone.gaps) < count || !measured {
 				return
 			}
-			t.Logf("bare QEMU with its own TLS: total %v, gap %v; all: %v and %v", median(secured.totals), median(secured.gaps), secured.totals, secured.gaps)
-			compare(t, "total", ours.totals, alone.totals, totalFactor, 0)
+			t.Logf("total without TLS: bare QEMU %v: %.2f times", median(alone.totals), float64(median(ours.totals))/float64(median(alone.totals)))
+			compare(t, "total", ours.totals, secured.totals, totalFactor, 0)
 			compare(t, "gap", ours.gaps, alone.gaps, gapFactor, gapMore)
 		})
 	}
