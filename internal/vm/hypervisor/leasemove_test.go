@@ -41,13 +41,7 @@ func TestRealMigrationWithLeases(t *testing.T) {
 	console := here.counts()
 	for last, pod := range []string{"web-2", "web-3"} {
 		console.runsOn()
-		there := h.moves(pod)
-		console.toTheEnd()
-		stopped := console.at
-		here.ends(vmpb.EndTerminated)
-		here, console = there, console.goesOnIn(there)
-		console.numbers(1)
-		t.Logf("the guest stood still for %v", console.at.Sub(stopped))
+		here, console = h.follows(here, console, pod)
 		for arrived := time.Now(); last == 1 && time.Since(arrived) < lease.MinDuration+time.Second; {
 			console.numbers(1)
 		}

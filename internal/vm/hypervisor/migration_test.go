@@ -235,6 +235,19 @@ func (h *household) moves(pod string) *member {
 	return target
 }
 
+// follows moves a guest to that Pod, and follows it there. It logs how long the guest stood still.
+func (h *household) follows(here *member, console *counting, pod string) (*member, *counting) {
+	h.t.Helper()
+	there := h.moves(pod)
+	console.toTheEnd()
+	stopped := console.at
+	here.ends(vmpb.EndTerminated)
+	console = console.goesOnIn(there)
+	console.numbers(1)
+	h.t.Logf("the guest stood still for %v", console.at.Sub(stopped))
+	return there, console
+}
+
 // grow makes disks larger while the guest runs, and waits for that.
 func (h *household) grow(sizes ...*vmpb.DiskSize) []*vmpb.DiskSize {
 	h.t.Helper()

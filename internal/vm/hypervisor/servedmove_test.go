@@ -179,13 +179,7 @@ func TestRealServedMigration(t *testing.T) {
 	console := here.counts()
 	for _, pod := range []string{"web-2", "web-3"} {
 		console.numbers(30)
-		there := h.moves(pod)
-		console.toTheEnd()
-		stopped := console.at
-		here.ends(vmpb.EndTerminated)
-		here, console = there, console.goesOnIn(there)
-		console.numbers(1)
-		t.Logf("the guest stood still for %v", console.at.Sub(stopped))
+		here, console = h.follows(here, console, pod)
 	}
 	console.numbers(30)
 	h.fences.wantRevoked(2, 3)

@@ -52,13 +52,7 @@ func TestRealSharedMigration(t *testing.T) {
 		}
 	})
 	for _, pod := range []string{"web-2", "web-3", "web-4"} {
-		there := h.moves(pod)
-		console.toTheEnd()
-		stopped := console.at
-		here.ends(vmpb.EndTerminated)
-		here, console = there, console.goesOnIn(there)
-		console.numbers(1)
-		t.Logf("the guest stood still for %v", console.at.Sub(stopped))
+		here, console = h.follows(here, console, pod)
 		console.runsOn()
 		here.wantLocked()
 	}
