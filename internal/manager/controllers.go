@@ -57,7 +57,7 @@ func mcmControllers(mgr ctrl.Manager, cfg Config, joined *target.Cluster, runner
 	sets := machineset.Options{
 		Client: writer, Live: mgr.GetAPIReader(), Machines: cfg.machines, Events: events.recorder("machineset-controller"),
 		Clock: clock.RealClock{}, Concurrency: cfg.ConcurrentSyncs,
-		Overshoot: &cfg.Overshoot, EnforceMinReadySeconds: cfg.EnforceMinReadySeconds,
+		Overshoot: &cfg.Overshoot, EnforceMinReadySeconds: cfg.EnforceMinReadySeconds, OutageMemory: cfg.Fallback.Memory,
 	}
 	if cfg.runs(HalfMachines) {
 		cfg.capacity = capacity.New(capacity.Options{After: cfg.Fallback.After, Memory: cfg.Fallback.Memory, Clock: clock.RealClock{}})

@@ -89,6 +89,10 @@ const (
 	// AnnotationKeyReplacement on a deployment, and from there on its sets, is spec.replacement, as JSON, for
 	// clusters whose CRDs prune that field, which outranks it.
 	AnnotationKeyReplacement = "machine.millwright.dev/replacement"
+	// AnnotationKeyZonesOut on a set are the zones in which all of its machines were unhealthy, by when that was seen
+	// last, as JSON: {"zone": "time in RFC 3339"}. Its controller writes it where spec.replacement.zoneOutage is Replace,
+	// and makes machines in other zones for as long as a zone is there.
+	AnnotationKeyZonesOut = "machine.millwright.dev/zones-out"
 	// AnnotationKeyUpdateStrategy on a MachineClass or a Machine says what becomes of VMs that exist when the
 	// class changes: "Update" changes them as far as their driver can, "DryRun" has the driver say what it
 	// could change. Without it they stay as they are. What is on a Machine outranks what is on its class. On a

@@ -111,7 +111,7 @@ func (f *Flags) addMachines(flags *pflag.FlagSet, d defaults) {
 	flags.BoolVar(&c.RecordJoins, "annotate-join-duration", d.recordJoins, "annotate every new Machine with how long its node took to join, by a request for each; without it, only those with the annotation effective-creation-timeout")
 	flags.DurationVar(&c.ResourceExhaustedRetry, "resource-exhausted-retry", timeouts.DefaultResourceExhausted, "retry period after a creation that failed with ResourceExhausted")
 	flags.DurationVar(&c.Fallback.After, "fallback-after", capacity.DefaultAfter, "period for which a MachineClass must have had no capacity until Machines are created with the next one of their deployment's fallbackClasses")
-	flags.DurationVar(&c.Fallback.Memory, "fallback-memory", capacity.DefaultMemory, "period for which a MachineClass that had no capacity is not asked again for Machines that have another class left")
+	flags.DurationVar(&c.Fallback.Memory, "fallback-memory", capacity.DefaultMemory, "period for which a MachineClass that had no capacity, or whose zone was out, is not asked again for Machines that have another class left")
 	flags.DurationVar(&c.Timeouts.Preserve, "machine-preserve-timeout", timeouts.DefaultPreserve, "period for which a Machine is preserved")
 	flags.DurationVar(&c.Timeouts.InPlaceUpdate, "machine-inplace-update-timeout", timeouts.DefaultInPlaceUpdate, "period after which an in-place update that has not ended has failed")
 	flags.StringVar((*string)(&c.Orphans.Mode), "machine-safety-orphan-vms", string(orphans.Delete), `how to handle orphaned VMs: "delete", "report" or "off"`)

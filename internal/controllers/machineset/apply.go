@@ -63,6 +63,9 @@ func (c *Controller) apply(ctx context.Context, f planner.Facts, operations []pl
 	if done.failure = c.changeFreeze(ctx, f, operations, done); done.failure != nil {
 		return done
 	}
+	if done.failure = c.changeOutages(ctx, f, done); done.failure != nil {
+		return done
+	}
 	failures := []error{c.update(ctx, f, only(operations, planner.Update), done)}
 	failures = append(failures, c.changePreservation(ctx, f, only(operations, planner.Preserve, planner.GiveUp), done))
 	if freed(f, done) {

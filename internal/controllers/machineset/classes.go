@@ -3,7 +3,9 @@ package machineset
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -31,6 +33,8 @@ type classes struct {
 	choices []scarcity.Choice
 	skew    int
 	spread  bool
+	// outages are the zones of choices that are out.
+	outages budget.Outages
 }
 
 // classesOf returns the classes of a set's new Machines that can be taken. If the first choice is
@@ -58,28 +62,46 @@ func (c *Controller) classesOf(ctx context.Context, f planner.Facts) (classes, e
 		}
 	}
 	of.count(f.Owned)
-	of.findOut(f)
+	of.findOut(f, c.OutageMemory)
 	return of, nil
 }
 
-// findOut finds the zones in which all Machines are unhealthy, if they are to be replaced elsewhere.
-func (of classes) findOut(f planner.Facts) {
+// findOut finds the zones in which all Machines are unhealthy, or were, if they are to be replaced elsewhere.
+func (of *classes) findOut(f planner.Facts, memory time.Duration) {
 	policy := budget.Of(f.Set)
 	if policy == nil || policy.ZoneOutage != v1alpha1.ZoneOutageReplace {
 		return
 	}
 	zones := map[string]string{}
 	for _, choice := range of.choices {
-		zones[choice.Class.Name] = scarcity.Zone(choice.Class)
+		if zone := scarcity.Zone(choice.Class); zone != "" {
+			zones[choice.Class.Name] = zone
+		}
 	}
-	pool := budget.Pool{Zone: func(machine *v1alpha1.Machine) string { return zones[machine.Spec.Class.Name] }}
+	pool := budget.Pool{Now: f.Now, Zone: func(machine *v1alpha1.Machine) string { return zones[machine.Spec.Class.Name] }}
 	for _, machine := range f.Owned {
 		pool.Members = append(pool.Members, budget.Member{Machine: machine})
 	}
+	of.outages = pool.Outages(slices.Sorted(maps.Values(zones)), budget.OutagesOf(f.Set), memory)
 	for i, choice := range of.choices {
-		zone := scarcity.Zone(choice.Class)
-		of.choices[i].Out = zone != "" && pool.Abandoned(zone)
+		_, of.choices[i].Out = of.outages[scarcity.Zone(choice.Class)]
 	}
+}
+
+// changeOutages notes in a set which zones are out, before Machines are deleted: when the last one is gone,
+// nothing else says it.
+func (c *Controller) changeOutages(ctx context.Context, f planner.Facts, done *outcome) error {
+	known := budget.OutagesOf(f.Set)
+	if !f.Current || !f.Set.DeletionTimestamp.IsZero() || len(known) == 0 && !slices.ContainsFunc(f.Owned, budget.Unhealthy) {
+		return nil
+	}
+	of, err := c.classesOf(ctx, f)
+	if err != nil || of.outages.Equal(known) {
+		return err
+	}
+	before := done.set.DeepCopy()
+	of.outages.Annotate(done.set)
+	return c.patchSet(ctx, done.set, before)
 }
 
 // count counts Machines in their zones.
@@ -157,7 +179,7 @@ func withClass(op planner.Operation, set *v1alpha1.MachineSet, machine *v1alpha1
 	case v1alpha1.CauseNoCapacity:
 		op.Cause, op.Reason = why, fmt.Sprintf("%s, with class %s, as %s has no capacity left", op.Reason, class, first)
 	case v1alpha1.CauseZoneOutage:
-		op.Cause, op.Reason = why, fmt.Sprintf("%s, with class %s, as all machines in the zone of %s are unhealthy", op.Reason, class, first)
+		op.Cause, op.Reason = why, fmt.Sprintf("%s, with class %s, as all machines in the zone of %s were unhealthy", op.Reason, class, first)
 	case v1alpha1.CauseZoneSpread:
 		op.Cause, op.Reason = why, fmt.Sprintf("%s, with class %s, as its zone has fewer machines than that of %s", op.Reason, class, first)
 	}

@@ -146,9 +146,60 @@ func TestNoNewMachinesInAZoneThatIsOut(t *testing.T) {
 			if made != 1 {
 				t.Errorf("%d machines were made, want one", made)
 			}
-			const says = "with class b, as all machines in the zone of " + fixture.Class + " are unhealthy"
+			const says = "with class b, as all machines in the zone of " + fixture.Class + " were unhealthy"
 			if got := slices.ContainsFunc(s.events.lines, func(event string) bool { return strings.Contains(event, says) }); got != (want == "b") {
 				t.Errorf("events: %q", s.events.lines)
+			}
+		})
+	}
+}
+
+// TestAZoneThatIsOutIsRemembered: its Machines may be gone before their successors are made.
+func TestAZoneThatIsOutIsRemembered(t *testing.T) {
+	unknown := func(m *v1alpha1.Machine) { m.Status.CurrentStatus.Phase = v1alpha1.MachineUnknown }
+	for name, test := range map[string]struct {
+		later time.Duration
+		want  string
+	}{
+		"at once":                  {0, "b"},
+		"before its time is over":  {4 * time.Minute, "b"},
+		"after its time is over":   {6 * time.Minute, fixture.Class},
+		"after a very long outage": {24 * time.Hour, fixture.Class},
+	} {
+		t.Run(name, func(t *testing.T) {
+			set := newSet(2, fallingBackTo("b", ""), func(set *v1alpha1.MachineSet) {
+				metav1.SetMetaDataAnnotation(&set.ObjectMeta, v1alpha1.AnnotationKeyReplacement, `{"zoneOutage":"Replace"}`)
+			})
+			s := newServer(set, classIn(fixture.Class, "a"), classIn("b", "b"), machine("a", unknown), machine("b", unknown))
+			c := s.newController()
+			c.OutageMemory = 5 * time.Minute
+			for range 3 {
+				pass(t, c)
+				s.catchUp()
+			}
+			const finalizerAndOutage = 2
+			if got := slices.DeleteFunc(slices.Clone(s.writes), func(write string) bool { return write != "patch MachineSet pool" }); len(got) != finalizerAndOutage {
+				t.Errorf("the set is written %d times, want %d", len(got), finalizerAndOutage)
+			}
+			for _, machine := range s.all() {
+				machine.Finalizers = nil
+				must(s.live.Update(t.Context(), machine))
+				must(s.live.Delete(t.Context(), machine))
+			}
+			s.catchUp()
+			s.clock.SetTime(s.clock.Now().Add(test.later))
+			c = s.newController() // another process
+			c.OutageMemory = 5 * time.Minute
+			pass(t, c)
+			s.catchUp()
+			made := s.all()
+			if len(made) != 2 {
+				t.Errorf("%d machines were made, want two", len(made))
+			}
+			for _, machine := range made {
+				if got := machine.Spec.Class.Name; got != test.want {
+					t.Errorf("a new machine has class %s, want %s", got, test.want)
+				}
 			}
 		})
 	}

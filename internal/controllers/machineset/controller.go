@@ -6,6 +6,7 @@ package machineset
 import (
 	"context"
 	"fmt"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -42,6 +43,9 @@ type Options struct {
 	// Capacity is what is known of the capacity of classes. Nil: nothing, so Machines are created with
 	// the class of the template, and their controller falls back.
 	Capacity Capacity
+	// OutageMemory is for how long no Machines are made in a zone after the last one of those that were all
+	// unhealthy is gone, where they are replaced in other zones. Zero: not longer than they are there.
+	OutageMemory time.Duration
 	// Events explains to users what was done.
 	Events record.EventRecorder
 	Clock  clock.PassiveClock

@@ -32,6 +32,7 @@ var notCopied = []string{
 	v1alpha1.AnnotationKeyFallbackClasses,
 	v1alpha1.AnnotationKeyZoneMaxSkew,
 	v1alpha1.AnnotationKeyReplacement,
+	v1alpha1.AnnotationKeyZonesOut,
 }
 
 func copiedAnnotations(deployment *v1alpha1.MachineDeployment) map[string]string {

@@ -10,7 +10,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
 )
 
 // Pool is what is known of the Machines of a pool. It is read-only.
@@ -212,26 +211,6 @@ func (p Pool) Lost(zone string) bool {
 		}
 	}
 	return unhealthy >= fewest
-}
-
-// Abandoned reports whether new Machines are to be made in other zones than this one, where Machines that are
-// not healthy are replaced: two or more of its Machines are unhealthy, also those that are being deleted, and
-// none is healthy or may become so. One is enough if others were made elsewhere for that reason before.
-func (p Pool) Abandoned(zone string) bool {
-	unhealthy, displaced := 0, 0
-	for _, member := range p.Members {
-		switch machine := member.Machine; {
-		case p.zone(machine) != zone:
-			if machine.Annotations[v1alpha1.AnnotationKeyClassReason] == v1alpha1.CauseZoneOutage {
-				displaced = 1
-			}
-		case machine.DeletionTimestamp.IsZero() && !Unhealthy(machine):
-			return false
-		case machine.DeletionTimestamp.IsZero() || !noderef.Healthy(machine.Status.Conditions, noderef.BadConditions(machine, noderef.DefaultBadConditions)):
-			unhealthy++
-		}
-	}
-	return unhealthy > 0 && unhealthy+displaced >= fewest
 }
 
 // Share returns how many of so many Machines a limit is: a percentage is rounded down, and at least 1 unless

@@ -179,32 +179,6 @@ func deleted(machine *v1alpha1.Machine, ready bool) *v1alpha1.Machine {
 	return machine
 }
 
-// TestAbandoned: where new Machines are not made.
-func TestAbandoned(t *testing.T) {
-	elsewhere := in("b", running)
-	elsewhere.Annotations = map[string]string{v1alpha1.AnnotationKeyClassReason: v1alpha1.CauseZoneOutage}
-	for name, test := range map[string]struct {
-		pool Pool
-		want bool
-	}{
-		"empty":                             {pool(), false},
-		"all unhealthy":                     {pool(in("a", unknown), in("a", unknown)), true},
-		"one healthy":                       {pool(in("a", unknown), in("a", unknown), in("a", running)), false},
-		"one may become healthy":            {pool(in("a", unknown), in("a", unknown), in("a", "")), false},
-		"one alone":                         {pool(in("a", unknown)), false},
-		"replaced":                          {pool(deleted(in("a", failed), false), deleted(in("a", failed), false)), true},
-		"scaled down":                       {pool(deleted(in("a", running), true), deleted(in("a", running), true)), false},
-		"the last one, after its neighbour": {pool(deleted(in("a", failed), false), elsewhere), true},
-		"all of them gone":                  {pool(elsewhere), false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			if got := test.pool.Abandoned("a"); got != test.want {
-				t.Errorf("abandoned: %v, want %v", got, test.want)
-			}
-		})
-	}
-}
-
 // TestBudgetsHold: whatever happens to the Machines of a pool whose replacements ask, no budget is exceeded.
 func TestBudgetsHold(t *testing.T) {
 	phases := []v1alpha1.MachinePhase{running, unknown, unknown, unknown}

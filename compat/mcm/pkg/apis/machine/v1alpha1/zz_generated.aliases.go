@@ -83,6 +83,7 @@ const (
 	AnnotationKeyUpdatePlan                      = v1alpha1.AnnotationKeyUpdatePlan
 	AnnotationKeyUpdateStrategy                  = v1alpha1.AnnotationKeyUpdateStrategy
 	AnnotationKeyZoneMaxSkew                     = v1alpha1.AnnotationKeyZoneMaxSkew
+	AnnotationKeyZonesOut                        = v1alpha1.AnnotationKeyZonesOut
 	CandidateForUpdate                           = v1alpha1.CandidateForUpdate
 	CauseBootstrapFailed                         = v1alpha1.CauseBootstrapFailed
 	CauseCapacityBack                            = v1alpha1.CauseCapacityBack
