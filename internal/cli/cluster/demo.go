@@ -214,7 +214,9 @@ func (d *demo) show(ctx context.Context) error {
 		kinds += ",pods"
 	}
 	fmt.Fprintf(d.stdout, "$ kubectl get %s\n", kinds)
-	command := exec.CommandContext(ctx, d.kubectl(), "--kubeconfig", d.mode.plane.Kubeconfig(), "get", kinds)
+	// The user's cache may have kinds of another cluster that was at the same address.
+	cache := filepath.Join(d.dir, "cache", "kubectl")
+	command := exec.CommandContext(ctx, d.kubectl(), "--kubeconfig", d.mode.plane.Kubeconfig(), "--cache-dir", cache, "get", kinds)
 	command.Stdout, command.Stderr = d.stdout, d.stdout
 	if err := command.Run(); err != nil {
 		return fmt.Errorf("kubectl get: %w", err)
