@@ -19,7 +19,7 @@ var kubernetes = []string{"k8s.io", "sigs.k8s.io"}
 // parts are what controllers are made of. None imports another, but for noderef, flow and
 // apierror.
 var parts = []string{
-	"internal/reconcile/apierror", "internal/reconcile/cascade", "internal/reconcile/events",
+	"internal/reconcile/apierror", "internal/reconcile/cascade", "internal/reconcile/cascade/orphaning", "internal/reconcile/events",
 	"internal/reconcile/expectations", "internal/reconcile/fieldindex", "internal/reconcile/messages",
 	"internal/reconcile/shutdown", "internal/reconcile/target", "internal/reconcile/tasks", "internal/reconcile/validation",
 	"internal/lifecycle/bootstrap", "internal/lifecycle/classupdate", "internal/lifecycle/drain", "internal/lifecycle/noderef", "internal/lifecycle/preservation",
@@ -105,7 +105,7 @@ var rules = []rule{
 	},
 	{
 		from:  planners,
-		may:   slices.Concat([]string{"api", budget, "internal/lifecycle/classupdate", "internal/lifecycle/noderef", "internal/lifecycle/preservation", "internal/lifecycle/scarcity", "internal/reconcile/cascade", "internal/reconcile/messages", "internal/reconcile/validation"}, pure, planners),
+		may:   slices.Concat([]string{"api", budget, "internal/lifecycle/classupdate", "internal/lifecycle/noderef", "internal/lifecycle/preservation", "internal/lifecycle/scarcity", "internal/reconcile/cascade/orphaning", "internal/reconcile/messages", "internal/reconcile/validation"}, pure, planners),
 		never: []string{"sigs.k8s.io/controller-runtime", "k8s.io/client-go", "k8s.io/utils/clock", "github.com/go-logr"},
 	},
 	{

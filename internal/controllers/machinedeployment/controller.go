@@ -31,6 +31,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/status"
 	"github.com/millwright-dev/millwright/internal/reconcile/apierror"
 	"github.com/millwright-dev/millwright/internal/reconcile/cascade"
+	"github.com/millwright-dev/millwright/internal/reconcile/cascade/orphaning"
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
 	"github.com/millwright-dev/millwright/internal/reconcile/shutdown"
@@ -233,7 +234,7 @@ func held(deployment *v1alpha1.MachineDeployment) bool {
 // next pass without an event; 0 is never.
 func (p pass) terminate(ctx context.Context, deployment *v1alpha1.MachineDeployment, sets []*v1alpha1.MachineSet) (time.Duration, error) {
 	switch {
-	case cascade.Orphaning(deployment):
+	case orphaning.Pending(deployment):
 		return 0, nil
 	case len(sets) == 0 && held(deployment):
 		_, err := p.changeFinalizer(ctx, deployment, controllerutil.RemoveFinalizer)

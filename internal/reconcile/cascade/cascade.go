@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -18,13 +17,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
-)
 
-// Orphaning reports whether the garbage collector has yet to release the dependents of an owner that
-// is being deleted. It releases those that it knows, and then removes its finalizer.
-func Orphaning(owner client.Object) bool {
-	return owner.GetDeletionTimestamp() != nil && slices.Contains(owner.GetFinalizers(), metav1.FinalizerOrphanDependents)
-}
+	"github.com/millwright-dev/millwright/internal/reconcile/cascade/orphaning"
+)
 
 // CheckAlive returns a conflict if the API server does not have the owner any more, or deletes it:
 // the garbage collector would delete an object that is adopted for it.
@@ -60,7 +55,7 @@ func (o *Orphaned) Has(owner client.Object) bool {
 }
 
 func (o *Orphaned) see(owner client.Object) {
-	if !Orphaning(owner) {
+	if !orphaning.Pending(owner) {
 		return
 	}
 	o.mu.Lock()

@@ -6,6 +6,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/event"
+
+	"github.com/millwright-dev/millwright/internal/reconcile/cascade/orphaning"
 )
 
 // TestOrphanedUntilTheOwnerIsGone: the garbage collector's finalizer is gone before that.
@@ -19,20 +21,20 @@ func TestOrphanedUntilTheOwnerIsGone(t *testing.T) {
 		return node
 	}
 	const orphan = metav1.FinalizerOrphanDependents
-	alive, orphaning, after := owner(false), owner(true, "ours", orphan), owner(true, "ours")
+	alive, released, after := owner(false), owner(true, "ours", orphan), owner(true, "ours")
 	for _, o := range []*corev1.Node{alive, after, owner(false, orphan)} {
-		if Orphaning(o) {
+		if orphaning.Pending(o) {
 			t.Errorf("orphaning: %+v", o.ObjectMeta)
 		}
 	}
-	if !Orphaning(orphaning) {
+	if !orphaning.Pending(released) {
 		t.Error("not orphaning")
 	}
 	ctx := t.Context()
 	for name, seen := range map[string]func(*Orphaned){
-		"in its first event": func(o *Orphaned) { o.Handler().Create(ctx, event.CreateEvent{Object: orphaning}, nil) },
+		"in its first event": func(o *Orphaned) { o.Handler().Create(ctx, event.CreateEvent{Object: released}, nil) },
 		"in a later one": func(o *Orphaned) {
-			o.Handler().Update(ctx, event.UpdateEvent{ObjectOld: alive, ObjectNew: orphaning}, nil)
+			o.Handler().Update(ctx, event.UpdateEvent{ObjectOld: alive, ObjectNew: released}, nil)
 		},
 	} {
 		var orphaned Orphaned
@@ -41,7 +43,7 @@ func TestOrphanedUntilTheOwnerIsGone(t *testing.T) {
 			t.Errorf("%s: orphaned before it is deleted", name)
 		}
 		seen(&orphaned)
-		orphaned.Handler().Update(ctx, event.UpdateEvent{ObjectOld: orphaning, ObjectNew: after}, nil)
+		orphaned.Handler().Update(ctx, event.UpdateEvent{ObjectOld: released, ObjectNew: after}, nil)
 		if !orphaned.Has(after) {
 			t.Errorf("%s: forgotten with the finalizer", name)
 		}

@@ -20,7 +20,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/reserve"
 	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
 	"github.com/millwright-dev/millwright/internal/lifecycle/preservation"
-	"github.com/millwright-dev/millwright/internal/reconcile/cascade"
+	"github.com/millwright-dev/millwright/internal/reconcile/cascade/orphaning"
 )
 
 // Facts are the input of a plan. They come from the cache and are read-only.
@@ -58,7 +58,7 @@ type Facts struct {
 
 // Deleted reports whether a set that is being deleted has no Machines left.
 func (f Facts) Deleted() bool {
-	return !f.Set.DeletionTimestamp.IsZero() && !cascade.Orphaning(f.Set) && len(f.Owned) == 0 && f.Current
+	return !f.Set.DeletionTimestamp.IsZero() && !orphaning.Pending(f.Set) && len(f.Owned) == 0 && f.Current
 }
 
 // Active reports whether a Machine counts, that is, is not being deleted. Its phase does not matter:

@@ -12,7 +12,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/reserve"
 	"github.com/millwright-dev/millwright/internal/lifecycle/preservation"
-	"github.com/millwright-dev/millwright/internal/reconcile/cascade"
+	"github.com/millwright-dev/millwright/internal/reconcile/cascade/orphaning"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
@@ -61,7 +61,7 @@ type Operation struct {
 // Plan returns what brings the set closer to its spec.
 func Plan(f Facts) []Operation {
 	switch {
-	case cascade.Orphaning(f.Set): // the garbage collector has yet to release the Machines
+	case orphaning.Pending(f.Set): // the garbage collector has yet to release the Machines
 		return nil
 	case f.Orphaned: // the garbage collector may not have known these Machines
 		return each(f.Owned, Operation{Action: Release, Reason: "the machine set is deleted without its machines"})
