@@ -19,6 +19,12 @@ func TestInvalid(t *testing.T) {
 			vm.Spec.Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(memory)}
 		}
 	}
+	with := func(memory, limit string) func(*v1alpha1.VirtualMachine) {
+		return func(vm *v1alpha1.VirtualMachine) {
+			limited(limit)(vm)
+			vm.Spec.Memory = ptr.To(resource.MustParse(memory))
+		}
+	}
 	cases := map[string]struct {
 		given func(*v1alpha1.VirtualMachine)
 		want  string
@@ -32,17 +38,16 @@ func TestInvalid(t *testing.T) {
 		"block volume": {given: func(vm *v1alpha1.VirtualMachine) {
 			vm.Spec.VolumeClaimTemplate.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock)
 		}},
-		"disk without size":           {given: func(vm *v1alpha1.VirtualMachine) { vm.Spec.VolumeClaimTemplate.Spec.Resources.Requests = nil }, want: conditions.ReasonInvalid},
-		"no memory left":              {given: limited("100Mi"), want: conditions.ReasonInvalid},
-		"none left beside KVM":        {given: limited("192Mi"), want: conditions.ReasonInvalid, accelerator: "kvm"},
-		"enough beside KVM":           {given: limited("256Mi"), accelerator: "kvm"},
-		"none left if it is emulated": {given: limited("256Mi"), want: conditions.ReasonInvalid, accelerator: "tcg"},
-		"none left if it may be":      {given: limited("256Mi"), want: conditions.ReasonInvalid, accelerator: "auto"},
-		"its own memory, and emulation": {given: func(vm *v1alpha1.VirtualMachine) {
-			limited("100Mi")(vm)
-			vm.Spec.Memory = ptr.To(resource.MustParse("64Mi"))
-		}, accelerator: "tcg"},
-		"long name": {given: func(vm *v1alpha1.VirtualMachine) { vm.Name = string(make([]byte, 64)) }, want: conditions.ReasonInvalid},
+		"disk without size":             {given: func(vm *v1alpha1.VirtualMachine) { vm.Spec.VolumeClaimTemplate.Spec.Resources.Requests = nil }, want: conditions.ReasonInvalid},
+		"no memory left":                {given: limited("100Mi"), want: conditions.ReasonInvalid},
+		"none left beside KVM":          {given: limited("192Mi"), want: conditions.ReasonInvalid, accelerator: "kvm"},
+		"enough beside KVM":             {given: limited("256Mi"), accelerator: "kvm"},
+		"none left if it is emulated":   {given: limited("256Mi"), want: conditions.ReasonInvalid, accelerator: "tcg"},
+		"none left if it may be":        {given: limited("256Mi"), want: conditions.ReasonInvalid, accelerator: "auto"},
+		"its own memory, and emulation": {given: with("64Mi", "100Mi"), accelerator: "tcg"},
+		"as much memory as the limit":   {given: with("512Mi", "512Mi"), want: conditions.ReasonInvalid, accelerator: "kvm"},
+		"more memory than the limit":    {given: with("1Gi", "512Mi"), want: conditions.ReasonInvalid},
+		"long name":                     {given: func(vm *v1alpha1.VirtualMachine) { vm.Name = string(make([]byte, 64)) }, want: conditions.ReasonInvalid},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {

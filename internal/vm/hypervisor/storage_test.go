@@ -133,6 +133,7 @@ func TestOldReportsAreNotAwaited(t *testing.T) {
 			defer close(found)
 			r.awaitReport(1, "STATE_PAUSED CAUSE_UNKNOWN")
 		}()
+		synctest.Wait() // it has seen what there is
 		report(vmpb.ReportStateRequest_STATE_RUNNING)
 		select {
 		case <-found:

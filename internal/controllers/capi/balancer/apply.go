@@ -34,10 +34,14 @@ func (c *Controller) apply(ctx context.Context, infra *infrav1.MillwrightCluster
 		c.await(key, p.reason)
 		return ctrl.Result{}, c.report(ctx, infra, f, p.reason, p.message)
 	}
+	if !p.claim {
+		c.displace(key, p.port)
+	}
 	e, err := c.openPort(key, f, &p)
 	if err != nil {
 		return ctrl.Result{RequeueAfter: tryAgain}, c.report(ctx, infra, f, infrav1.ReasonListenFailed, err.Error())
 	}
+	c.choose(e)
 	e.SetServers(f.servers)
 	if p.claim {
 		changed := infra.DeepCopy()

@@ -82,6 +82,9 @@ type Controller struct {
 type endpoint struct {
 	*loadbalancer.Balancer
 	port int32
+	// chosen says that this process has decided on it while it led. Otherwise it is that of another MillwrightCluster if
+	// the process that leads, or led, says so.
+	chosen bool
 	// stop ends the balancer, and returns when it has ended.
 	stop func()
 }
@@ -221,6 +224,29 @@ func (c *Controller) find(key types.NamespacedName) *endpoint {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.open[key]
+}
+
+// choose notes that an open port stays that of its MillwrightCluster, if this process leads.
+func (c *Controller) choose(e *endpoint) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e.chosen = e.chosen || c.leads
+}
+
+// displace closes a port for another MillwrightCluster than the one that gets it, and has its pass say so.
+func (c *Controller) displace(key types.NamespacedName, port int32) {
+	c.mu.Lock()
+	var displaced []types.NamespacedName
+	for other, e := range c.open {
+		if other != key && e.port == port {
+			displaced = append(displaced, other)
+		}
+	}
+	c.mu.Unlock()
+	for _, other := range displaced {
+		c.close(other)
+		c.waker.Wake(other)
+	}
 }
 
 // listen opens the port of a MillwrightCluster, in place of another one that it may have had.

@@ -96,6 +96,13 @@ func (g *given) listenAt(port int32) (net.Listener, error) {
 	if err := g.refused[port]; err != nil {
 		return nil, err
 	}
+	g.Controller.mu.Lock()
+	defer g.Controller.mu.Unlock()
+	for _, e := range g.open {
+		if e.port == port {
+			return nil, &net.OpError{Op: "listen", Err: syscall.EADDRINUSE}
+		}
+	}
 	g.ports[port] = memnet.New()
 	return g.ports[port], nil
 }

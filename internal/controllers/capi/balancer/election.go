@@ -59,4 +59,7 @@ func (c *Controller) standBy() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.leads = false
+	for _, e := range c.open {
+		e.chosen = false
+	}
 }

@@ -165,3 +165,59 @@ func TestWhatTheCacheDoesNotKnowIsNotGivenTwice(t *testing.T) {
 	g.start()
 	g.has(g.reconciles("a"), at(101), infrav1.ReasonNoHealthyMachine)
 }
+
+// Of two MillwrightClusters with the same port each process serves the one that the process that leads serves, as soon as it
+// knows: clients come to any of them. So it stays that one when another process leads.
+func TestAStandbyFollowsTheOneThatLeads(t *testing.T) {
+	for name, order := range map[string][]string{
+		"the one that has the port first":   {"young", "old"},
+		"the one that lost the port first":  {"old", "young", "old"},
+		"another process leads meanwhile":   {"lead", "young", "old"},
+		"the same, the one that lost first": {"lead", "old", "young"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			one := newGiven(t, slices.Concat(made("young", 2, 101), made("old", 1, 100))...)
+			one.reconciles("young")
+			one.changes("old", 101)
+			one.has(one.reconciles("old"), at(101), infrav1.ReasonPortTaken)
+
+			two := newGiven(t)
+			two.client, two.lock = withoutConditions(one.client), new(lease).of("two")
+			two.start()
+			two.reconciles("old")
+			two.isOpen("old", 101) // the older one, as nothing is said yet of which is served
+			two.Client = one.client
+			woken := two.wakes()
+			for _, name := range order {
+				if name == "lead" {
+					two.lead(t.Context())
+					continue
+				}
+				two.reconciles(name)
+			}
+			two.isOpen("young", 101)
+			two.isOpen("old", 0)
+			if got := woken(); order[0] == "young" && !slices.Equal(got, []string{"old"}) {
+				t.Errorf("woken are %v", got)
+			}
+			two.lead(t.Context())
+			two.has(two.reconciles("old"), at(101), infrav1.ReasonPortTaken)
+			two.has(two.reconciles("young"), at(101), infrav1.ReasonNoHealthyMachine)
+		})
+	}
+}
+
+// withoutConditions is a cache that is not up to date.
+func withoutConditions(from client.Client) client.Client {
+	return interceptor.NewClient(from.(client.WithWatch), interceptor.Funcs{
+		List: func(ctx context.Context, from client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
+			err := from.List(ctx, list, options...)
+			if all, ok := list.(*infrav1.MillwrightClusterList); ok {
+				for i := range all.Items {
+					all.Items[i].Status.Conditions = nil
+				}
+			}
+			return err
+		},
+	})
+}

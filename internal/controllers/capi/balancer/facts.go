@@ -65,8 +65,9 @@ type holder struct {
 	// ports are that of its endpoint and the one that is open, which are the same unless one has changed; none if
 	// it only wants one.
 	ports []int32
-	open  bool
-	since time.Time
+	// open says that one is, and chosen that this process leads and keeps it so.
+	open, chosen bool
+	since        time.Time
 	// said is what its condition says of it, also from before this process.
 	said record
 }
@@ -96,7 +97,7 @@ func recordOf(infra *infrav1.MillwrightCluster) record {
 }
 
 // holders returns those that have ports, and in any case this one. First come those whose port is open, as none is closed
-// for another one; then the older ones, so that it is the same after a restart. One that only wants a port is the last.
+// for the limit of its namespace; then the older ones, so that it is the same after a restart. One that only wants a port is the last.
 func (c *Controller) holders(list *infrav1.MillwrightClusterList, infra *infrav1.MillwrightCluster, given core.Endpoint) []holder {
 	found := map[types.NamespacedName]*holder{client.ObjectKeyFromObject(infra): {}}
 	for i := range list.Items {
@@ -115,7 +116,7 @@ func (c *Controller) holders(list *infrav1.MillwrightClusterList, infra *infrav1
 			h = &holder{}
 			found[key] = h
 		}
-		h.ports, h.open = append(h.ports, e.port), true
+		h.ports, h.open, h.chosen = append(h.ports, e.port), true, e.chosen
 	}
 	all := make([]holder, 0, len(found))
 	for key, h := range found {
@@ -148,16 +149,43 @@ func before(x, y holder) int {
 	return cmp.Or(rank(x)-rank(y), x.since.Compare(y.since), cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name))
 }
 
-// hasRatherThan reports whether of two that have a port as their endpoint this one gets it: the one that it is open for, then the
-// one that had it before this process, then the older one. Each process and each pass decides the same.
-func (h holder) hasRatherThan(other holder, port int32) bool {
-	claim := func(h holder) record {
-		if h.open && h.ports[len(h.ports)-1] == port {
-			return served + 1
-		}
-		return h.said
+// claim is how good the claim of a holder to a port is.
+type claim int
+
+const (
+	// claimWanted: it is the endpoint.
+	claimWanted claim = iota
+	// claimEarlier: it was served with an earlier spec.
+	claimEarlier
+	// claimOpen: it is open here, which the process that leads may not have said yet, or never says.
+	claimOpen
+	// claimServed: the process that leads, or led, says so.
+	claimServed
+	// claimChosen: it is open, and this process leads.
+	claimChosen
+)
+
+func (h holder) claimTo(port int32) claim {
+	open := h.open && h.ports[len(h.ports)-1] == port
+	switch {
+	case open && h.chosen:
+		return claimChosen
+	case h.said == served:
+		return claimServed
+	case open:
+		return claimOpen
+	case h.said == servedOnce:
+		return claimEarlier
+	default:
+		return claimWanted
 	}
-	return cmp.Or(int(claim(other)-claim(h)), before(h, other)) < 0
+}
+
+// hasRatherThan reports whether of two that have a port as their endpoint this one gets it: the one with the better claim, then
+// the one whose port is open, then the older one. Each process and each pass decides the same, as soon as it knows what the one
+// that leads has decided.
+func (h holder) hasRatherThan(other holder, port int32) bool {
+	return cmp.Or(int(other.claimTo(port)-h.claimTo(port)), before(h, other)) < 0
 }
 
 // share notes which ports others have. Those that are too many in their namespace have none, so that they keep none from others.

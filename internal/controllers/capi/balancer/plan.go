@@ -46,13 +46,14 @@ func planForGiven(f facts) plan {
 			message: fmt.Sprintf("The endpoint has port %d, and the load balancer has ports %d to %d", port, f.first, f.last),
 		}
 	}
-	if f.held == port {
+	other, taken := f.others[port]
+	if f.held == port && !taken {
 		return plan{port: port}
 	}
 	if f.tooMany() {
 		return f.refusal()
 	}
-	if other, taken := f.others[port]; taken {
+	if taken {
 		return plan{reason: infrav1.ReasonPortTaken, message: fmt.Sprintf("Port %d is that of MillwrightCluster %s", port, other)}
 	}
 	return plan{port: port}

@@ -32,7 +32,11 @@ func TestPlan(t *testing.T) {
 			facts{given: at(102), others: map[int32]types.NamespacedName{102: other}},
 			plan{reason: infrav1.ReasonPortTaken, message: "Port 102 is that of MillwrightCluster ns/other"},
 		},
-		"was there before the other": {facts{given: at(102), held: 102, others: map[int32]types.NamespacedName{102: other}}, plan{port: 102}},
+		"is open": {facts{given: at(102), held: 102}, plan{port: 102}},
+		"is open, and another process gave it away": {
+			facts{given: at(102), held: 102, standsBy: true, others: map[int32]types.NamespacedName{102: other}},
+			plan{reason: infrav1.ReasonPortTaken, message: "Port 102 is that of MillwrightCluster ns/other"},
+		},
 		"too many in the namespace": {
 			facts{limit: 2, siblings: 2},
 			plan{reason: infrav1.ReasonTooManyInNamespace, message: "The load balancer gives a namespace 2 ports, which other MillwrightClusters of this one have"},

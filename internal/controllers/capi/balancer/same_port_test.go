@@ -8,6 +8,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
 )
 
 // Of two with the same endpoint exactly one is served, whichever has its pass first, and the same one after each restart.
@@ -61,6 +62,31 @@ func TestTheSamePortGivenTwice(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// What is open in the process that leads stays open, whatever a condition says that is older.
+func TestTheSamePortWhileItIsOpen(t *testing.T) {
+	g := newGiven(t, slices.Concat(made("young", 2, 101), clusterOf("old", func(_ *infrav1.MillwrightCluster, cluster *core.Cluster) {
+		cluster.Spec.Paused = true
+	}))...)
+	g.has(g.reconciles("young"), at(101), infrav1.ReasonNoHealthyMachine)
+	g.changes("old", 101)
+	g.annotate("young", map[string]string{core.AnnotationManagedBy: ""})
+	g.reconciles("young")
+	g.reconciles("old")
+	g.isOpen("old", 101) // it is paused, so nothing is written of it
+	g.annotate("young", nil)
+	g.has(g.reconciles("young"), at(101), infrav1.ReasonPortTaken)
+	g.isOpen("old", 101)
+}
+
+func (g *given) annotate(name string, annotations map[string]string) {
+	g.t.Helper()
+	infra := g.reads(name)
+	infra.Annotations = annotations
+	if err := g.client.Update(g.t.Context(), infra); err != nil {
+		g.t.Fatal(err)
 	}
 }
 

@@ -1,6 +1,7 @@
 package conditions
 
 import (
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation"
 
@@ -30,6 +31,15 @@ func Invalid(vm *v1alpha1.VirtualMachine, s podspec.Settings) *Cause {
 		return Causef(ReasonInvalid, "%s", podspec.InvalidPlacement(spec))
 	case podspec.GuestMemory(spec, s) <= 0:
 		return Causef(ReasonInvalid, "spec.resources.limits.memory: must be more than %s, which the hypervisor itself needs", resource.NewQuantity(s.Overhead(), resource.BinarySI))
+	case fillsLimit(spec):
+		return Causef(ReasonInvalid, "spec.memory: must be less than spec.resources.limits.memory, best by %s, which the hypervisor itself needs", resource.NewQuantity(s.Overhead(), resource.BinarySI))
 	}
 	return nil
+}
+
+// fillsLimit reports whether the memory of a guest leaves nothing of the limit of its Pod, which would be killed as soon as the guest uses
+// its memory.
+func fillsLimit(spec *v1alpha1.VirtualMachineSpec) bool {
+	limit, found := spec.Resources.Limits[corev1.ResourceMemory]
+	return found && spec.Memory != nil && spec.Memory.Cmp(limit) >= 0
 }
