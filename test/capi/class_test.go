@@ -36,13 +36,13 @@ func TestAClusterOfAClassIsMadeAndChangedOnce(t *testing.T) {
 		}
 	}
 	h.eventually(func(g gomega.Gomega) { grown(g, "small", 2) })
-	h.staysQuiet(20 * time.Second)
+	h.staysQuiet(10 * time.Second)
 
 	// One template is the class's own, and the one that was replaced stays with its
 	// MachineSet.
 	h.patch("Cluster", h.cluster, `{"spec":{"topology":{"variables":[{"name":"size","value":"large"}]}}}`)
 	h.eventually(func(g gomega.Gomega) { grown(g, "large", 3) })
-	h.staysQuiet(20 * time.Second)
+	h.staysQuiet(10 * time.Second)
 
 	h.remove("Cluster", h.cluster)
 	h.eventually(func(g gomega.Gomega) {

@@ -244,10 +244,13 @@ func (h *harness) node(g gomega.Gomega, name string) *corev1.Node {
 	return node
 }
 
+// asking is how often a test asks for what it waits for. Most checks list half a dozen kinds.
+const asking = 500 * time.Millisecond
+
 // eventually waits until the check holds.
 func (h *harness) eventually(check func(g gomega.Gomega)) {
 	h.t.Helper()
-	gomega.NewWithT(h.t).Eventually(check).WithTimeout(waitTimeout).WithPolling(100 * time.Millisecond).Should(gomega.Succeed())
+	gomega.NewWithT(h.t).Eventually(check).WithTimeout(waitTimeout).WithPolling(asking).Should(gomega.Succeed())
 }
 
 // settled checks that there are that many Machines, all of them Running, each with a

@@ -1,54 +1,115 @@
 package capi
 
 import (
+	"fmt"
 	"maps"
+	"net/http"
 	"testing"
 	"time"
 
 	"github.com/onsi/gomega"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
 )
 
-// idleTime is how long no client may write. The core looks at everything again after ten
-// minutes at the latest, and at its connection to a cluster every ten seconds.
-const idleTime = 2 * time.Minute
+const (
+	// idleTime is how long no client may write. The core looks at MachineSets every fifteen seconds, and at
+	// its connection to a cluster every ten. It looks at everything again after ten minutes only.
+	idleTime = 30 * time.Second
+	// idlePasses is how many passes over each object our manager makes meanwhile, one each idleResync.
+	idlePasses, idleResync = 5, 2 * time.Second
+)
+
+// idleControllers are ours, by the kinds of their objects.
+var idleControllers = map[string]string{
+	"millwrightmachine": "MillwrightMachine", "millwrightcluster": "MillwrightCluster", "millwrightmachinetemplate": "MillwrightMachineTemplate",
+}
 
 func TestNobodyWritesWhenThereIsNothingToDo(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
-	h.manager()
+	port, err := h.ControlPlane.PortFor("metrics-"+h.Namespace, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.manager("--port", fmt.Sprint(port), "--min-resync-period", idleResync.String())
 	h.pool("workers", 2, `{}`)
 	h.eventually(func(g gomega.Gomega) {
 		h.settled(g, 2)
 		ready, _ := condition(h.get(g, "Cluster", h.cluster), "InfrastructureReady")["status"].(string)
 		g.Expect(ready).To(gomega.Equal("True"))
 	})
-	h.staysQuiet(idleTime)
+	g := gomega.NewWithT(t)
+	settled, before := h.comesToRest(), passes(g, port)
+	h.isQuiet(settled, idleTime)
+	h.eventually(func(g gomega.Gomega) {
+		now := passes(g, port)
+		for controller, kind := range idleControllers {
+			objects := len(h.list(g, kind))
+			g.Expect(objects).To(gomega.BeNumerically(">", 0), kind)
+			g.Expect(now[controller]-before[controller]).To(gomega.BeNumerically(">=", idlePasses*objects), controller)
+		}
+	})
+	g.Expect(h.versions(g)).To(gomega.Equal(settled), "after these passes")
+}
+
+// passes are those that each controller of a manager has made, by the manager's own count.
+func passes(g gomega.Gomega, port int) map[string]int {
+	response, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/metrics", port))
+	g.Expect(err).NotTo(gomega.HaveOccurred())
+	defer response.Body.Close()
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(response.Body)
+	g.Expect(err).NotTo(gomega.HaveOccurred())
+	made := map[string]int{}
+	for _, metric := range families["controller_runtime_reconcile_total"].GetMetric() {
+		for _, label := range metric.GetLabel() {
+			if label.GetName() == "controller" {
+				made[label.GetValue()] += int(metric.GetCounter().GetValue())
+			}
+		}
+	}
+	return made
 }
 
 // staysQuiet checks that no client writes any object of this test for that long, once the
 // core's own conditions have followed, which takes moments.
 func (h *harness) staysQuiet(long time.Duration) {
 	h.t.Helper()
-	kinds := []string{
-		"Cluster", "MachineDeployment", "MachineSet", "Machine",
-		"MillwrightCluster", "MillwrightMachine", "MillwrightMachineTemplate", "MillwrightClusterTemplate",
-	}
-	versions := func(g gomega.Gomega) map[string]string {
-		seen := map[string]string{}
-		for _, kind := range kinds {
-			for _, object := range h.list(g, kind) {
-				seen[kind+" "+object.GetName()] = object.GetResourceVersion()
-			}
-		}
-		return seen
-	}
+	h.isQuiet(h.comesToRest(), long)
+}
+
+// comesToRest waits until no object of this test was written for ten seconds, and returns their versions.
+func (h *harness) comesToRest() map[string]string {
+	h.t.Helper()
 	g := gomega.NewWithT(h.t)
-	settled, since := versions(g), time.Now()
+	settled, since := h.versions(g), time.Now()
 	g.Eventually(func(g gomega.Gomega) {
-		if now := versions(g); !maps.Equal(now, settled) {
+		if now := h.versions(g); !maps.Equal(now, settled) {
 			settled, since = now, time.Now()
 		}
 		g.Expect(time.Since(since)).To(gomega.BeNumerically(">", 10*time.Second))
 	}).WithTimeout(waitTimeout).WithPolling(time.Second).Should(gomega.Succeed())
-	g.Consistently(versions).WithTimeout(long).WithPolling(time.Second).Should(gomega.Equal(settled))
+	return settled
+}
+
+// isQuiet checks that the objects of this test keep these versions for that long.
+func (h *harness) isQuiet(settled map[string]string, long time.Duration) {
+	h.t.Helper()
+	gomega.NewWithT(h.t).Consistently(h.versions).WithTimeout(long).WithPolling(time.Second).Should(gomega.Equal(settled))
+}
+
+// versions are those of all objects of this test, by kind and name.
+func (h *harness) versions(g gomega.Gomega) map[string]string {
+	kinds := []string{
+		"Cluster", "MachineDeployment", "MachineSet", "Machine",
+		"MillwrightCluster", "MillwrightMachine", "MillwrightMachineTemplate", "MillwrightClusterTemplate",
+	}
+	seen := map[string]string{}
+	for _, kind := range kinds {
+		for _, object := range h.list(g, kind) {
+			seen[kind+" "+object.GetName()] = object.GetResourceVersion()
+		}
+	}
+	return seen
 }

@@ -34,6 +34,10 @@ import (
 // kubeadmProviders are Cluster API's, by the folders that hack/capi.sh builds them in.
 var kubeadmProviders = []string{"bootstrap", "controlplane"}
 
+// kubeadmSync is how often these providers look at everything. What happens on the machines of a control plane,
+// and in their API server, they do not watch: they look at it after 15 to 30 seconds otherwise.
+const kubeadmSync = 3 * time.Second
+
 // kubeadms holds how the start of these providers went at each control plane, which tests share.
 var kubeadms struct {
 	mu      sync.Mutex
@@ -116,6 +120,7 @@ func runProvider(ctx context.Context, plane *controlplane.ControlPlane, folder, 
 		Args: []string{
 			"--kubeconfig", kubeconfig, "--webhook-port", fmt.Sprint(webhooks), "--webhook-cert-dir", dir,
 			"--health-addr", fmt.Sprintf("127.0.0.1:%d", health), "--diagnostics-address", "0", "--insecure-diagnostics",
+			"--sync-period", kubeadmSync.String(),
 		},
 	})
 	if err != nil {

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/millwright-dev/millwright/driver/sim"
@@ -33,7 +35,8 @@ func TestAVMThatVanishesIsMissedAndFoundAgain(t *testing.T) {
 	if gone, err := h.cloud.Vanish(one); err != nil || gone != 1 {
 		t.Fatalf("%d VMs vanished, %v", gone, err)
 	}
-	h.eventually(func(g gomega.Gomega) { // the node controller waits most of a minute
+	h.eventually(func(g gomega.Gomega) {
+		h.goesSilent(g, one)
 		ours := h.isReady(g, one, "False", "InstanceLost")
 		g.Expect(condition(ours, "Ready")).To(gomega.HaveKeyWithValue("message", gomega.ContainSubstring(text(*ours, "spec", "providerID"))))
 		h.staysProvisioned(g, ours)
@@ -65,6 +68,17 @@ func TestAVMThatVanishesIsMissedAndFoundAgain(t *testing.T) {
 	h.remove("Machine", one)
 	h.remove("Machine", two)
 	h.eventually(func(g gomega.Gomega) { h.settled(g, 0) })
+}
+
+// goesSilent says of a node what the node controller says most of a minute after its last sign of life.
+func (h *harness) goesSilent(g gomega.Gomega, name string) {
+	node := h.node(g, name)
+	for i := range node.Status.Conditions {
+		if ready := &node.Status.Conditions[i]; ready.Type == corev1.NodeReady && ready.Status != corev1.ConditionUnknown {
+			ready.Status, ready.Reason, ready.LastTransitionTime = corev1.ConditionUnknown, "NodeStatusUnknown", metav1.Now()
+			g.Expect(h.Client.Status().Update(h.t.Context(), node)).To(gomega.Succeed())
+		}
+	}
 }
 
 // staysProvisioned checks that the object stays provisioned and that nothing has failed for good.

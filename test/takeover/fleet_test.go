@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
@@ -24,26 +23,27 @@ import (
 
 func TestMain(m *testing.M) {
 	program.Main()
+	env.AtATime(atATime)
 	env.Main(m)
 }
+
+// atATime is how many tests run at the same time, each in a namespace of its own. They wait most of the
+// time, so the number of processors says nothing about how many may.
+const atATime = 8
 
 // waitTimeout bounds every wait. Eight managers at once, on two processors that forty other
 // processes want, took two minutes to come to rest.
 const waitTimeout = env.WaitTimeout
 
-// together runs tests at the same time, each in a namespace of its own. They wait most of the
-// time, so the number of processors says nothing about how many may.
+// together runs tests at the same time, and with those of other tests.
 func together(t *testing.T, tests map[string]func(*testing.T)) {
 	t.Helper()
-	var group errgroup.Group
-	group.SetLimit(8)
 	for _, name := range slices.Sorted(maps.Keys(tests)) {
-		group.Go(func() error {
-			t.Run(name, tests[name])
-			return nil
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			tests[name](t)
 		})
 	}
-	_ = group.Wait() // never fails
 }
 
 // recordings are the fleets that MCM left behind, by the moment.

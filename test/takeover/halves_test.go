@@ -69,6 +69,7 @@ func startMCMs(t *testing.T, e *env.Env, p *provider, half manager.Half, health 
 // TestHalfTakesOver puts either half of ours in the place of MCM's at each recorded moment, beside MCM's
 // other half, and then gives it back.
 func TestHalfTakesOver(t *testing.T) {
+	t.Parallel()
 	moments := map[string]func(*testing.T){}
 	for half, other := range otherHalf {
 		for _, file := range recordings(t) {
@@ -120,6 +121,7 @@ func oneHalfOfEach(t *testing.T, stories map[string]func(*testing.T)) map[string
 // TestHalvesAreSwappedInARecordedUpdate has either half be ours and MCM's in turn, from each recorded moment of
 // an update in place to its end: whoever takes over at a moment gives the half back at the next one.
 func TestHalvesAreSwappedInARecordedUpdate(t *testing.T) {
+	t.Parallel()
 	stories := map[string]func(*testing.T){}
 	for which, other := range otherHalf {
 		for _, moment := range inMidUpdate {
@@ -196,6 +198,7 @@ func (f *fleet) settles(replicas int, class string) {
 
 // TestHalves: either half of ours beside MCM's other one, through all that users do.
 func TestHalves(t *testing.T) {
+	t.Parallel()
 	stories := map[string]func(*testing.T){}
 	for which := range otherHalf {
 		stories[string(which)+"/in place"] = func(t *testing.T) {
@@ -323,6 +326,7 @@ func (f half) isDeleted() {
 // TestHalvesAreSwappedInARollout has each half be ours and MCM's in turn: it is swapped whenever a set
 // was scaled, or a Machine has entered another phase.
 func TestHalvesAreSwappedInARollout(t *testing.T) {
+	t.Parallel()
 	stories := map[string]func(*testing.T){}
 	for which, other := range otherHalf {
 		stories[string(which)+"/rolling"] = func(t *testing.T) {

@@ -19,6 +19,7 @@ import (
 // annotation of the node that its Machine be kept when it fails, and then takes that back: it is swapped
 // whenever what Machine and node say of it has changed.
 func TestHalvesAreSwappedInAPreservation(t *testing.T) {
+	t.Parallel()
 	stories := map[string]func(*testing.T){}
 	for which, other := range otherHalf {
 		stories[string(which)] = func(t *testing.T) {
@@ -35,6 +36,7 @@ func TestHalvesAreSwappedInAPreservation(t *testing.T) {
 			names := f.names()
 			name := names[1]
 			s.wish(name, `"when-failed"`)
+			s.until(name, s.hasHeard) // MCM replaces a Machine that fails before it has
 			f.sicken(name)
 			s.until(name, s.isKept)
 			if now := f.names(); fmt.Sprint(now) != fmt.Sprint(names) {
@@ -114,6 +116,14 @@ func (s *swapped) tells(name string) string {
 		}
 	}
 	return said
+}
+
+// hasHeard reports whether the Machine has what the node's annotation asks for.
+func (s *swapped) hasHeard(name string) bool {
+	s.t.Helper()
+	machine := s.machine(name)
+	must(s.t, s.Client.Get(s.t.Context(), client.ObjectKeyFromObject(machine), machine))
+	return machine.Annotations[v1alpha1.AnnotationKeyLastAppliedPreserve] == "when-failed"
 }
 
 // isKept reports whether all says that a Failed Machine is preserved.

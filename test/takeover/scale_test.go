@@ -14,6 +14,7 @@ import (
 // TestScaleSubresource scales as kubectl scale and autoscalers do, up and down: through the
 // subresource, which tells how many machines there are and by which labels they are found.
 func TestScaleSubresource(t *testing.T) {
+	t.Parallel()
 	f := begin(t, "20-running", "scaled")
 	for _, wanted := range []int32{4, 6, 1} {
 		scale := &autoscalingv1.Scale{Spec: autoscalingv1.ScaleSpec{Replicas: wanted}}

@@ -35,12 +35,15 @@ var leftOut = map[moment]string{}
 // TestHandBack does with our manager what was done with MCM, and compares what it leaves at
 // each recorded moment, as MCM would find it if it went on from there.
 func TestHandBack(t *testing.T) {
-	together(t, map[string]func(*testing.T){
-		"create, roll, become unhealthy, and go back while paused": firstRecording,
-		"scale down by name": scaleDownByName,
-		"in place":           inPlace,
-		"no capacity":        noCapacity,
-		"a broken provider":  brokenProvider,
+	t.Parallel()
+	t.Run("as recorded", func(t *testing.T) { // ends when all of them have
+		together(t, map[string]func(*testing.T){
+			"create, roll, become unhealthy, and go back while paused": firstRecording,
+			"scale down by name": scaleDownByName,
+			"in place":           inPlace,
+			"no capacity":        noCapacity,
+			"a broken provider":  brokenProvider,
+		})
 	})
 	t.Run("no moment is forgotten", everyMoment)
 }

@@ -150,6 +150,7 @@ func idleFor(t *testing.T, e *env.Env, suffix string, quiet time.Duration) state
 
 // TestTakeOver puts our manager in MCM's place at each recorded moment.
 func TestTakeOver(t *testing.T) {
+	t.Parallel()
 	moments := map[string]func(*testing.T){}
 	for _, file := range recordings(t) {
 		moment := strings.TrimSuffix(filepath.Base(file), ".json")

@@ -18,8 +18,6 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-
-	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
 // Options configure a Collector.
@@ -63,8 +61,8 @@ func New(options Options) *Collector {
 // NeedLeaderElection is true: only the leader's caches are filled.
 func (c *Collector) NeedLeaderElection() bool { return true }
 
-// Start registers the metrics until ctx ends. Of several managers in one process, the first exports
-// them.
+// Start registers the metrics until ctx ends: those of Machines, and those of sets and deployments. Of
+// several managers in one process, the first of each exports them.
 func (c *Collector) Start(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -73,14 +71,30 @@ func (c *Collector) Start(ctx context.Context) error {
 			return err
 		}
 	}
-	var already prometheus.AlreadyRegisteredError
-	if err := c.Registerer.Register(c); errors.As(err, &already) {
-		return nil
-	} else if err != nil {
+	if err := export(ctx, c.Registerer, c.parts()...); err != nil {
 		return fmt.Errorf("registering the metrics of machines: %w", err)
 	}
-	defer c.Registerer.Unregister(c)
-	<-ctx.Done()
+	return nil
+}
+
+// export registers collectors until ctx ends, but for those that are registered already. It returns at
+// once if all are.
+func export(ctx context.Context, registerer prometheus.Registerer, collectors ...prometheus.Collector) error {
+	ours := 0
+	for _, collector := range collectors {
+		err := registerer.Register(collector)
+		if _, already := errors.AsType[prometheus.AlreadyRegisteredError](err); already {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		defer registerer.Unregister(collector)
+		ours++
+	}
+	if ours > 0 {
+		<-ctx.Done()
+	}
 	return nil
 }
 
@@ -93,52 +107,10 @@ const (
 	forSets     = "machine-controller-manager"
 )
 
-// Describe names the metrics of what is not left out, so that two Collectors can have the two parts.
-func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
-	for name, d := range described {
-		if ofSets := ofSetsOrDeployments(name); ofSets && !c.NoSets || !ofSets && !c.NoMachines {
-			ch <- d
-		}
-	}
-	for _, metric := range c.counted() {
-		metric.Describe(ch)
-	}
-}
-
-// Collect reads the caches.
-func (c *Collector) Collect(ch chan<- prometheus.Metric) {
+// scraping begins an answer.
+func scraping(ch chan<- prometheus.Metric) (context.Context, *scrape, context.CancelFunc) {
 	ctx, cancel := context.WithTimeout(context.Background(), within)
-	defer cancel()
-	s := &scrape{ch: ch, seen: map[string]bool{}}
-	machines, known := &v1alpha1.MachineList{}, false
-	if !c.NoMachines {
-		s.add(frozen, one(c.Frozen != nil && c.Frozen()))
-		if known = c.read(ctx, machines, forMachines, "Machine"); known {
-			addAll(s, machineItems, machines.Items, machineRows)
-		}
-	}
-	if deployments, listed := c.collectSets(ctx, s); known && listed {
-		c.drop(poolsOf(machines.Items, deployments.Items))
-	}
-	for _, metric := range c.counted() {
-		metric.Collect(ch)
-	}
-}
-
-// collectSets tells of sets and deployments, and returns the latter, if they could be listed.
-func (c *Collector) collectSets(ctx context.Context, s *scrape) (*v1alpha1.MachineDeploymentList, bool) {
-	sets, deployments := &v1alpha1.MachineSetList{}, &v1alpha1.MachineDeploymentList{}
-	if c.NoSets { // the other process counts its failures
-		return deployments, c.Reader.List(ctx, deployments, client.UnsafeDisableDeepCopy) == nil
-	}
-	if c.read(ctx, sets, forSets, "MachineSet") {
-		addAll(s, setItems, sets.Items, setRows)
-	}
-	listed := c.read(ctx, deployments, forSets, "MachineDeployment")
-	if listed {
-		addAll(s, deploymentItems, deployments.Items, deploymentRows)
-	}
-	return deployments, listed
+	return ctx, &scrape{ch: ch, seen: map[string]bool{}}, cancel
 }
 
 // drop removes what is told of pools that are gone.
@@ -175,7 +147,7 @@ func (c *Collector) read(ctx context.Context, list client.ObjectList, binary, ki
 	return true
 }
 
-// scrape is one answer. A sample that is added twice would make the whole answer fail.
+// scrape is the answer of one part. A sample that is added twice would make the whole answer fail.
 type scrape struct {
 	ch   chan<- prometheus.Metric
 	seen map[string]bool

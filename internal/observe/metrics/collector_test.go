@@ -45,8 +45,10 @@ func collect(t *testing.T, funcs interceptor.Funcs, objects ...client.Object) (*
 	registry := prometheus.NewPedanticRegistry() // refuses what was not described
 	reader := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithInterceptorFuncs(funcs).Build()
 	c := New(Options{Reader: reader, Clock: clocktesting.NewFakePassiveClock(noon), Registerer: registry})
-	if err := registry.Register(c); err != nil {
-		t.Fatal(err)
+	for _, part := range c.parts() {
+		if err := registry.Register(part); err != nil {
+			t.Fatal(err)
+		}
 	}
 	return c, registry
 }

@@ -1,10 +1,13 @@
 package metrics
 
 import (
+	"context"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 )
 
@@ -12,22 +15,13 @@ import (
 func TestTwoProcessesExportEachOnce(t *testing.T) {
 	class, machine, set, deployment := fleet()
 	gathered := func(noMachines, noSets bool) []string {
-		c, registry := collect(t, interceptor.Funcs{}, class, machine, set, deployment)
-		registry.Unregister(c)
+		c, _ := collect(t, interceptor.Funcs{}, class, machine, set, deployment)
 		c.NoMachines, c.NoSets = noMachines, noSets
-		if err := registry.Register(c); err != nil {
-			t.Fatal(err)
-		}
+		registry := prometheus.NewPedanticRegistry()
+		registry.MustRegister(c.parts()...)
 		c.changed(t.Context(), pending(machine), joined(machine))
 		c.changed(t.Context(), stale(machine), replaced(machine))
 		return series(t, registry)
-	}
-	c, registry := collect(t, interceptor.Funcs{}, class, machine, set, deployment)
-	registry.Unregister(c)
-	for _, noMachines := range []bool{true, false} { // as where one process runs both
-		if err := registry.Register(New(Options{Reader: c.Reader, Clock: c.Clock, NoMachines: noMachines, NoSets: !noMachines})); err != nil {
-			t.Errorf("the two are not exported together: %v", err)
-		}
 	}
 	both, machines, sets := gathered(false, false), gathered(false, true), gathered(true, false)
 	together := append(slices.Clone(machines), sets...)
@@ -38,6 +32,57 @@ func TestTwoProcessesExportEachOnce(t *testing.T) {
 	for name, exported := range map[string][]string{"mcm_machine_join_duration_seconds": machines, "mcm_machine_stale_machines_total": sets} {
 		if !strings.Contains(strings.Join(exported, "\n"), name) {
 			t.Errorf("its process does not export %s", name)
+		}
+	}
+}
+
+// TestManagersInOneProcess run whatever their halves are. What one has begun to export ends with it, and
+// with no other.
+func TestManagersInOneProcess(t *testing.T) {
+	halves := map[string]Options{"machines": {NoSets: true}, "sets": {NoMachines: true}, "both": {}}
+	for first, of := range halves {
+		for second, as := range halves {
+			t.Run(first+", then "+second, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					registry := prometheus.NewRegistry()
+					endFirst, endSecond := starts(t, registry, of), starts(t, registry, as)
+					exports(t, registry, !of.NoMachines || !as.NoMachines, !of.NoSets || !as.NoSets)
+					endSecond()
+					exports(t, registry, !of.NoMachines, !of.NoSets)
+					endFirst()
+					exports(t, registry, false, false)
+				})
+			})
+		}
+	}
+}
+
+// starts starts a Collector with what it leaves out, and returns what ends it.
+func starts(t *testing.T, registry *prometheus.Registry, of Options) (end func()) {
+	t.Helper()
+	c, _ := collect(t, interceptor.Funcs{})
+	c.NoMachines, c.NoSets, c.Registerer = of.NoMachines, of.NoSets, registry
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- c.Start(ctx) }()
+	synctest.Wait()
+	return func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("it ends with %v", err)
+		}
+	}
+}
+
+// exports checks whether Machines are exported, and sets and deployments.
+func exports(t *testing.T, registry *prometheus.Registry, machines, sets bool) {
+	t.Helper()
+	lines := strings.Join(series(t, registry), "\n")
+	for name, want := range map[string]bool{
+		"mcm_machine_items_total": machines, "mcm_machine_set_items_total": sets, "mcm_machine_stale_machines_total": sets,
+	} {
+		if got := strings.Contains(lines, name); got != want {
+			t.Errorf("%s is exported: %v, want %v", name, got, want)
 		}
 	}
 }

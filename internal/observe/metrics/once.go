@@ -24,17 +24,6 @@ type once struct {
 	pools      *pools
 }
 
-// counted are the metrics that do not show objects. The deletion of a stale Machine is one of sets.
-func (c *Collector) counted() (all []prometheus.Collector) {
-	if !c.NoMachines {
-		all = append(all, c.once.join, c.once.failedJoin, c.failures[forMachines])
-	}
-	if !c.NoSets {
-		all = append(all, c.once.stale, c.failures[forSets])
-	}
-	return all
-}
-
 // perPool are the labels of metrics of the Machines of a deployment. See labels.
 var perPool = []string{"namespace", "machine_deployment", "instance_type", "zone"}
 

@@ -2,7 +2,6 @@ package metrics
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -46,14 +45,9 @@ func (v *VMs) NeedLeaderElection() bool { return true }
 // Start registers the metrics until ctx ends. Of several managers in one process, the first exports
 // them.
 func (v *VMs) Start(ctx context.Context) error {
-	var already prometheus.AlreadyRegisteredError
-	if err := v.Registerer.Register(v); errors.As(err, &already) {
-		return nil
-	} else if err != nil {
+	if err := export(ctx, v.Registerer, v); err != nil {
 		return fmt.Errorf("registering the metrics of virtual machines: %w", err)
 	}
-	defer v.Registerer.Unregister(v)
-	<-ctx.Done()
 	return nil
 }
 
