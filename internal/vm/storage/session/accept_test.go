@@ -61,7 +61,6 @@ func TestConnectionsAfterTooManyFiles(t *testing.T) {
 	})
 }
 
-
 // The attempts have pauses, which end with the context.
 func TestPausesBetweenAccepts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
