@@ -126,6 +126,8 @@ type memory struct {
 	events  events.Said
 	lease   leaseMemory
 	served  servedMemory
+	// target is that of the migration under way. Without it a clock that was set back delays the end of the migration.
+	target sighting
 }
 
 // New returns a Controller.

@@ -21,20 +21,24 @@ import (
 // leaseMemory is what is remembered of a VM's lease. Without it the VM waits longer.
 type leaseMemory struct {
 	watch lease.Watch
-	// holder is who has the lease, with its number of transitions, and since when this process knows that.
-	// Who asked for a lease that was suspected was heard before.
-	holder string
-	since  time.Time
+	// holder is who has the lease, with its number of transitions. Who asked for a lease that was suspected was heard before.
+	holder sighting
 	// lost is since when this process knows that the VM has Pods, and no authority.
 	lost time.Time
 }
 
-// known returns since when this process knows a holder.
-func (m *leaseMemory) known(holder string, now time.Time) time.Time {
-	if m.holder != holder {
-		m.holder, m.since = holder, now
+// sighting is what this process knows, and since when.
+type sighting struct {
+	what  string
+	since time.Time
+}
+
+// of returns since when something is known, which is now if something else was.
+func (s *sighting) of(what string, now time.Time) time.Time {
+	if s.what != what {
+		*s = sighting{what, now}
 	}
-	return m.since
+	return s.since
 }
 
 // instant is a time on this process's clock. Times of it have a monotonic part.
@@ -63,7 +67,7 @@ func (c *Controller) watchLease(ctx context.Context, p *pass) flow.Result {
 // leaseFacts reads the clock, since the VM may be newer than the beginning of the pass.
 func (c *Controller) leaseFacts(p *pass) lease.Facts {
 	now := c.Clock.Now()
-	heard := p.memory.lease.known(fmt.Sprintf("%s/%s/%d", p.vm.Status.ActivePodName, p.vm.Status.ActiveRunID, p.vm.Status.Lease.Transitions), now)
+	heard := p.memory.lease.holder.of(fmt.Sprintf("%s/%s/%d", p.vm.Status.ActivePodName, p.vm.Status.ActiveRunID, p.vm.Status.Lease.Transitions), now)
 	if last := c.hypervisors.Heard(client.ObjectKeyFromObject(p.vm)); last.After(heard) {
 		heard = last
 	}

@@ -99,6 +99,9 @@ func (r *Registry) known(vm *v1alpha1.VirtualMachine, source *corev1.Pod, report
 // if there may be.
 func (r *Registry) afterFailure(record *v1alpha1.VirtualMachineMigration, leaving bool, awaited string) Target {
 	since := r.Clock.Now().Sub(record.EndTime.Time)
+	if since < 0 {
+		return Target{} // the clock was set back: that time does not come for long
+	}
 	if record.Reason == migration.ReasonUnschedulable && (record.TargetPodName == awaited || leaving && since < noRoomFor) {
 		return Target{Refusal: record.Message}
 	}

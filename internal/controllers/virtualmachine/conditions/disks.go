@@ -28,9 +28,10 @@ type Server struct {
 
 // DisksServed returns whether who has the VM can attach the disks.
 func DisksServed(vm *v1alpha1.VirtualMachine, o Server) metav1.Condition {
+	away := serverAway(o.Pod)
 	not := func(reason, format string, args ...any) metav1.Condition {
 		return metav1.Condition{
-			Type: v1alpha1.ConditionDisksServed, Status: metav1.ConditionFalse, Reason: reason, Message: podstate.Truncate(fmt.Sprintf(format, args...)),
+			Type: v1alpha1.ConditionDisksServed, Status: metav1.ConditionFalse, Reason: reason, Message: podstate.Truncate(fmt.Sprintf(format, args...) + away),
 		}
 	}
 	switch {
@@ -51,8 +52,21 @@ func DisksServed(vm *v1alpha1.VirtualMachine, o Server) metav1.Condition {
 		return not(v1alpha1.ReasonDiskServerStarting, "Pod %s opens the disks to the hypervisor.", o.Pod.Name)
 	case o.Asked.Err != nil:
 		return not(v1alpha1.ReasonDiskServerUnreachable, "Pod %s does not open the disks to the hypervisor%s", o.Pod.Name, because(o.Asked.Err))
+	case away != "":
+		unknown := not(v1alpha1.ReasonHostUnreachable, "Pod %s served the disks.", o.Pod.Name)
+		unknown.Status = metav1.ConditionUnknown
+		return unknown
 	}
 	return metav1.Condition{Type: v1alpha1.ConditionDisksServed, Status: metav1.ConditionTrue, Reason: "Served", Message: "Pod " + o.Pod.Name + " serves the disks."}
+}
+
+// serverAway says that the host of a server has stopped reporting, and who can change that; empty if it has not. No other server
+// begins before the Pod is gone.
+func serverAway(pod *corev1.Pod) string {
+	if pod == nil || !podstate.HostUnreachable(pod) {
+		return ""
+	}
+	return fmt.Sprintf(" Host %s does not answer. If it is dead, delete its Node, or mark it out-of-service: then another pod serves the disks.", pod.Spec.NodeName)
 }
 
 // because says what a server answered. Texts differ from call to call.
@@ -68,6 +82,9 @@ func startingServer(o Server, not func(reason, format string, args ...any) metav
 	if message, is := podstate.Unschedulable(o.Pod); is {
 		return not(v1alpha1.ReasonUnschedulable, "Pod %s, which serves the disks: %s", o.Pod.Name, message)
 	}
+	if !o.Pod.DeletionTimestamp.IsZero() {
+		return not(v1alpha1.ReasonDiskServerStarting, "Pod %s, which served the disks, is being deleted. Another one follows when it has ended.", o.Pod.Name)
+	}
 	if reason, message := podstate.Waiting(o.Pod); reason != "" {
 		return not(reason, "Pod %s, which serves the disks: %s", o.Pod.Name, message)
 	}
@@ -78,5 +95,5 @@ func startingServer(o Server, not func(reason, format string, args ...any) metav
 	if progress := written(o.Report.GetDoneBytes(), o.Report.GetTotalBytes()); progress != "" {
 		text = ": " + progress
 	}
-	return not(v1alpha1.ReasonDiskServerStarting, "Pod %s, which serves the disks, does not serve yet%s", o.Pod.Name, text)
+	return not(v1alpha1.ReasonDiskServerStarting, "Pod %s, which is to serve the disks, does not do that yet%s", o.Pod.Name, text)
 }

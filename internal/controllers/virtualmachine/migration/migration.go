@@ -259,6 +259,9 @@ type Facts struct {
 	Ordered bool
 	// Now is the time.
 	Now time.Time
+	// Known is since when the caller knows of the migration, by a clock that nobody sets. Zero: only by its record, whose clock may
+	// have run ahead.
+	Known time.Time
 }
 
 // Decision is what to do next with a migration under way.
@@ -334,12 +337,16 @@ func gaveUp(f Facts) string {
 }
 
 func (f Facts) over(limit time.Duration) bool {
-	return f.Now.Sub(f.Status.Migration.StartTime.Time) >= limit
+	return f.rest(limit) == 0
 }
 
 // rest returns how long it is until a limit; 0 after it.
 func (f Facts) rest(limit time.Duration) time.Duration {
-	return max(0, limit-f.Now.Sub(f.Status.Migration.StartTime.Time))
+	lasts := f.Now.Sub(f.Status.Migration.StartTime.Time)
+	if !f.Known.IsZero() {
+		lasts = max(lasts, f.Now.Sub(f.Known))
+	}
+	return max(0, limit-lasts)
 }
 
 // Final reports whether an ordered migration is not tried again after a failure.

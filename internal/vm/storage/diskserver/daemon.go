@@ -75,8 +75,8 @@ func (s *Server) startDaemon(token storage.Token) (*daemon, error) {
 		}
 		return nil, err
 	}
-	go d.negotiate(monitor)
 	d.kill = func() { _ = process.Signal(syscall.SIGKILL) } // fails only if it has ended
+	go d.negotiate(monitor)
 	go d.watch(process, s.log)
 	return d, nil
 }
@@ -162,13 +162,15 @@ func (o object) json() string {
 }
 
 // negotiate says when the daemon is ready: it takes commands when it has obeyed its command line. The monitor is kept
-// open until it ends, as nothing else has to be said.
+// open until it ends, as nothing else has to be said. One that is not ready in time is killed: the next call of Open starts another.
 func (d *daemon) negotiate(conn net.Conn) {
 	ctx, cancel := context.WithTimeout(context.Background(), startLimit)
 	defer cancel()
-	if _, err := qmp.New(ctx, conn, func(qmp.Event) {}); err == nil {
-		close(d.ready)
+	if _, err := qmp.New(ctx, conn, func(qmp.Event) {}); err != nil {
+		d.kill()
+		return
 	}
+	close(d.ready)
 }
 
 // watch waits for the end of the process.

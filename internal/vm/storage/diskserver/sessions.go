@@ -29,7 +29,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener, accept Accept
 	defer context.AfterFunc(ctx, func() { _ = listener.Close() })()
 	bounded := connlimit.Listen(listener, maxAnonymous, maxAnonymousPerAddress)
 	for {
-		raw, err := bounded.Accept()
+		raw, err := session.Accept(ctx, bounded)
 		if err != nil {
 			return
 		}

@@ -66,7 +66,7 @@ func Carry(ctx context.Context, from net.Listener, begin func(context.Context) (
 	defer sessions.Wait()
 	defer context.AfterFunc(ctx, func() { _ = from.Close() })()
 	for {
-		qemu, err := from.Accept()
+		qemu, err := Accept(ctx, from)
 		if err != nil {
 			return
 		}
