@@ -126,7 +126,7 @@ type memory struct {
 	events  events.Said
 	lease   leaseMemory
 	served  servedMemory
-	// target is that of the migration under way. Without it a clock that was set back delays the end of the migration.
+	// target is that of the last migration, and when it began. Without it a clock that was set back delays the end of the migration.
 	target sighting
 }
 

@@ -80,7 +80,7 @@ func (c *Controller) migrationFacts(ctx context.Context, p *pass) (migration.Fac
 	facts := migration.Facts{
 		Status: &p.vm.Status, Source: p.active, Now: p.now, Ordered: migration.OrderOf(p.vm).Given,
 		Report: c.hypervisors.Report(p.vm).GetMigration(), Incoming: c.hypervisors.Incoming(key, record.TargetPodName) != nil,
-		Known: p.memory.target.of(record.TargetPodName, p.now),
+		Known: p.memory.target.of(fmt.Sprint(record.TargetPodName, " ", record.StartTime.Unix()), p.now),
 	}
 	var err error
 	if facts.Target, err = c.target(ctx, p); err != nil || facts.Target != nil || p.active == nil {
