@@ -15,13 +15,13 @@ func TestDaemonThatDoesNotStartIsKilled(t *testing.T) {
 		killed := make(chan struct{})
 		d := &daemon{ready: make(chan struct{}), ended: make(chan struct{}), kill: func() { close(killed) }}
 		go d.negotiate(ours)
-		time.Sleep(startLimit - 1)
+		time.Sleep(startLimit - time.Nanosecond)
 		select {
 		case <-killed:
 			t.Error("it is killed before its time")
 		default:
 		}
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		synctest.Wait()
 		select {
 		case <-killed:
