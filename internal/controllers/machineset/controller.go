@@ -4,6 +4,7 @@
 package machineset
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -21,6 +22,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
+	"github.com/millwright-dev/millwright/internal/lifecycle/scarcity/capacity"
 	"github.com/millwright-dev/millwright/internal/reconcile/apierror"
 	"github.com/millwright-dev/millwright/internal/reconcile/cascade"
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
@@ -44,7 +46,7 @@ type Options struct {
 	// the class of the template, and their controller falls back.
 	Capacity Capacity
 	// OutageMemory is for how long no Machines are made in a zone after the last one of those that were all
-	// unhealthy is gone, where they are replaced in other zones. Zero: not longer than they are there.
+	// unhealthy is gone, where they are replaced in other zones. Zero means capacity.DefaultMemory, as for classes without capacity.
 	OutageMemory time.Duration
 	// Events explains to users what was done.
 	Events record.EventRecorder
@@ -73,6 +75,7 @@ func New(opts Options) *Controller {
 	if opts.Machines == nil {
 		opts.Machines = fieldindex.Listed(opts.Client)
 	}
+	opts.OutageMemory = cmp.Or(opts.OutageMemory, capacity.DefaultMemory)
 	return &Controller{Options: opts}
 }
 

@@ -18,7 +18,7 @@ import (
 	machineset "github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
 	"github.com/millwright-dev/millwright/internal/observe/explain"
 	"github.com/millwright-dev/millwright/internal/observe/explain/report"
-	orphans "github.com/millwright-dev/millwright/internal/reconcile/cascade/orphaning"
+	"github.com/millwright-dev/millwright/internal/reconcile/cascade/orphaning"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
@@ -216,8 +216,8 @@ func (e *explainer) deleting() {
 	if e.Kind == explain.KindDeployment {
 		what, owned = "the deployment", "its machine sets"
 	}
-	if orphans.Pending(e.object) {
-		e.Why(orphaning, "", e.Since, "{what}", owned, "{finalizer}", metav1.FinalizerOrphanDependents)
+	if orphaning.Pending(e.object) {
+		e.Why(releasing, "", e.Since, "{what}", owned, "{finalizer}", metav1.FinalizerOrphanDependents)
 		e.Conclude(report.Deleting, "is being deleted, and leaves "+owned, e.Report.Why)
 		return
 	}

@@ -74,5 +74,5 @@ var (
 	otherClass    = say(v1alpha1.CauseNoCapacity, "{count} {are} of class {class}, as class {first} had no capacity left when they were made", "")
 	otherZone     = say(v1alpha1.CauseZoneOutage, "{count} {are} of class {class}, as all machines in the zone of class {first} were unhealthy when they were made", "")
 	fewerInExcess = say(report.Other, "of {wish} machines in excess that it asks for, it has {excess}: the autoscaler may give it {most} in all", "Raise the maximum in annotation "+v1alpha1.AnnotationKeyAutoscalerMaxSize+", or ask for fewer")
-	orphaning     = say(report.Finalizer, "the garbage collector of Kubernetes has to let go of {what} first, and then of finalizer {finalizer}", "")
+	releasing     = say(report.Finalizer, "the garbage collector of Kubernetes has to let go of {what} first, and then of finalizer {finalizer}", "")
 )
