@@ -72,7 +72,7 @@ sim)
 vm)
 	specification() {
 		echo "{vmPool: default, size: xsmall, rootFsSize: $1, tags: {kubernetes.io/cluster/integration: '1', kubernetes.io/role/node: '1'}," \
-			"kernelBoot: {kernel: {url: 'file://$guest/vmlinux'}, initrd: {url: 'file://$guest/initrd'}, commandLine: console=ttyS0 quiet panic=-1 no_timer_check}}"
+			"kernelBoot: {kernel: {url: 'file://$guest/vmlinux'}, initrd: {url: 'file://$guest/initrd'}, commandLine: console=ttyS0 quiet panic=-1 no_timer_check tsc=reliable}}"
 	}
 	userdata="#millwright-guest\nserver: https://10.77.0.2:$port\ntoken: <<BOOTSTRAP_TOKEN>>\nnodeName: <<MACHINE_NAME>>\nproviderID: millwright:///default/\${uuid}\n"
 	vms=--approve-node-certificates # local mode approves those of its own Machines only

@@ -14,17 +14,20 @@ func from(deaths []crash, first string) []crash {
 	return deaths[max(at, 0):]
 }
 
+// brokenBuild is one that breaks an invariant.
+type brokenBuild struct {
+	broken    fault
+	invariant string
+	// scenario in which it is looked for, from an operation on.
+	scenario, from string
+	want           error
+}
+
 // TestBrokenBuildsAreFound: for every invariant, a build that breaks it, and only when its
-// manager dies at the wrong moment, is found.
+// manager dies at the wrong moment, is found. Those that are looked for are drawn by lot; all if MILLWRIGHT_ALL=1.
 func TestBrokenBuildsAreFound(t *testing.T) {
-	fleet := newFleet(t)
-	for _, tc := range []struct {
-		broken    fault
-		invariant string
-		// scenario in which it is looked for, from an operation on.
-		scenario, from string
-		want           error
-	}{
+	sample, fleet := newSample(t), newFleet(t)
+	for _, tc := range choose(sample, []brokenBuild{
 		{doubles, "one instance for a Machine", "create with initialise", "driver CreateMachine", errTwoVMs},
 		{doubles, "one instance for a Machine, by a plug-in", "plug-in, create: the plug-in dies", "driver CreateMachine", errTwoVMs},
 		{remembers, "convergence; no instance after deletion", "create with initialise", "driver CreateMachine", errLeft},
@@ -36,7 +39,7 @@ func TestBrokenBuildsAreFound(t *testing.T) {
 		{thaws, "a frozen set creates nothing", "frozen", "api patch machinesets ", errFrozen},
 		{forgets, "no instance after deletion", "capi delete amid creation", "driver CreateMachine", errLeft},
 		{evictsNone, "a drain evicts", "delete with drain", "api patch nodes ", errNotEvicted},
-	} {
+	}, brokenBuilds) {
 		t.Run(string(tc.broken)+" in "+tc.scenario, func(t *testing.T) {
 			t.Parallel()
 			s := called(tc.scenario)

@@ -12,19 +12,21 @@ const (
 	// tries is how many runs may take place for one death.
 	tries = 3
 	// hitShare is the part of the planned points that must have been reached, and hitShareOfPart that of those
-	// that are drawn by lot: of about a hundred, a few more may be missed where processors are scarce.
-	hitShare, hitShareOfPart = 0.95, 0.85
+	// that are drawn by lot: of about thirty, a few more may be missed where processors are scarce.
+	hitShare, hitShareOfPart = 0.95, 0.75
 )
 
-// TestExplore kills the manager at points of every scenario, one after another: at all of
+// TestExplore kills the manager at points of scenarios, one after another: at all points of all of
 // them if MILLWRIGHT_ALL=1, else at a part that is drawn by lot.
 func TestExplore(t *testing.T) {
 	sample, fleet := newSample(t), newFleet(t)
-	total, earlier := newProgress(len(everywhere())), readSurvived(t)
+	scenarios := sample.scenarios(everywhere())
+	total, earlier := newProgress(len(scenarios)), readSurvived(t)
 	t.Attr("fault", "a manager that is killed before, after or amid a write or a call of the driver")
 	t.Cleanup(func() { // when all are through
-		t.Attr("outcome", fmt.Sprintf("%d scenarios, %d deaths", len(everywhere()), total.hit))
-		t.Logf("all scenarios: %d deaths planned, %d at their point; %d left out, as they leave the same as another one", total.planned, total.hit, total.left)
+		t.Attr("outcome", fmt.Sprintf("%d scenarios, %d deaths", len(scenarios), total.hit))
+		t.Logf("%d scenarios of %d: %d deaths planned, %d at their point; %d left out, as they leave the same as another one",
+			len(scenarios), len(everywhere()), total.planned, total.hit, total.left)
 		total.end()
 		share := hitShareOfPart
 		if sample.All {
@@ -34,7 +36,7 @@ func TestExplore(t *testing.T) {
 			t.Errorf("only %d of %d planned points were reached", total.hit, total.planned)
 		}
 	})
-	for _, s := range everywhere() {
+	for _, s := range scenarios {
 		t.Run(s.name, func(t *testing.T) {
 			t.Parallel()
 			fleet.explore(t, s, sample, total, earlier)

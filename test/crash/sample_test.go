@@ -13,6 +13,10 @@ const (
 	oneOf = 64
 	// fewest deaths are tried of a scenario.
 	fewest = 1
+	// oneScenarioOf is which part of the scenarios is played: recording one costs what a death does.
+	oneScenarioOf = 3
+	// brokenBuilds are looked for, of those that there are.
+	brokenBuilds = 4
 )
 
 // sample chooses deaths.
@@ -23,13 +27,23 @@ func newSample(t *testing.T) sample {
 	return sample{lot.New(t)}
 }
 
-// of chooses from the deaths of a scenario.
-func (s sample) of(deaths []crash) []crash {
-	var chosen []crash
-	for _, i := range s.Of(len(deaths), max(len(deaths)/oneOf, min(fewest, len(deaths)))) {
-		chosen = append(chosen, deaths[i])
+// scenarios chooses from all of them.
+func (s sample) scenarios(all []scenario) []scenario {
+	return choose(s, all, (len(all)+oneScenarioOf-1)/oneScenarioOf)
+}
+
+// choose returns n of all, in their order.
+func choose[T any](s sample, all []T, n int) []T {
+	var chosen []T
+	for _, i := range s.Of(len(all), n) {
+		chosen = append(chosen, all[i])
 	}
 	return chosen
+}
+
+// of chooses from the deaths of a scenario.
+func (s sample) of(deaths []crash) []crash {
+	return choose(s, deaths, max(len(deaths)/oneOf, min(fewest, len(deaths))))
 }
 
 // Up to which number a point is drawn blindly is drawn itself, between the fewest and the most, so that most
@@ -63,6 +77,26 @@ func TestBlind(t *testing.T) {
 		if c := (sample{lot.Lot{All: true}}).blind(sc); c != nil {
 			t.Errorf("%s: of all, %s is drawn", sc.name, c)
 		}
+	}
+}
+
+// TestScenariosAreDrawn: a third of them is played, and with many seeds all are.
+func TestScenariosAreDrawn(t *testing.T) {
+	all, seen := everywhere(), map[string]bool{}
+	for seed := range uint64(200) {
+		chosen := sample{lot.Lot{Seed: seed}}.scenarios(all)
+		if want := (len(all) + 2) / 3; len(chosen) != want {
+			t.Fatalf("%d scenarios are played of %d, not %d", len(chosen), len(all), want)
+		}
+		for _, s := range chosen {
+			seen[s.name] = true
+		}
+	}
+	if len(seen) != len(all) {
+		t.Errorf("%d scenarios of %d are never played", len(all)-len(seen), len(all))
+	}
+	if chosen := (sample{lot.Lot{All: true}}).scenarios(all); len(chosen) != len(all) {
+		t.Errorf("%d scenarios of all %d", len(chosen), len(all))
 	}
 }
 
