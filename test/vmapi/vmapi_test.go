@@ -41,6 +41,7 @@ var operations = []struct{ method, subresource, verb string }{
 func TestSubresources(t *testing.T) {
 	w := newWorld(t)
 	t.Run("nobody without rights", w.within((*world).withoutRights))
+	t.Run("commands without rights", w.within((*world).commandsWithoutRights))
 	t.Run("the console only", w.within((*world).consoleOnly))
 	t.Run("who does not come from kube-apiserver", w.within((*world).fromElsewhere))
 	t.Run("strangers", w.within((*world).strangers))
@@ -98,6 +99,42 @@ func (w *world) withoutRights() {
 		}
 	}
 	w.untouched()
+}
+
+// commandsWithoutRights: every command fails, says what its user may not do, and says the same of a VM that is not there.
+func (w *world) commandsWithoutRights() {
+	file := w.kubeconfig(w.user("nobody"))
+	for _, c := range []struct{ command, may string }{
+		{"console", "cannot get resource \"virtualmachines/console\""},
+		{"logs", "cannot get resource \"virtualmachines/log\""},
+		{"reset", "cannot create resource \"virtualmachines/reset\""},
+		{"migrate", "cannot get resource \"virtualmachines\""}, // it looks at the VM first
+		{"list", "cannot list resource \"virtualmachines\""},
+	} {
+		for _, vm := range []string{"web", "none"} {
+			words := []string{"vm", c.command, vm}
+			if c.command == "list" {
+				words = words[:2]
+			}
+			out, err := w.run("millwright", file, words...)
+			if _, failed := errors.AsType[*exec.ExitError](err); !failed || strings.Count(out, "\n") != 1 ||
+				!strings.Contains(out, "is forbidden: User \"nobody\" "+c.may) {
+				w.t.Errorf("%v: %v\n%s", words, err, out)
+			}
+		}
+	}
+	w.untouched()
+}
+
+// run runs a command under a name of the program until it ends.
+func (w *world) run(name, kubeconfig string, words ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(w.t.Context(), waitTimeout)
+	defer cancel()
+	command := program.Command(ctx, append(words, "--kubeconfig", kubeconfig, "-n", w.Namespace)...)
+	command.Args[0] = name
+	command.Stdin = strings.NewReader("")
+	out, err := command.CombinedOutput()
+	return string(out), err
 }
 
 // consoleOnly: who may get the console gets it, and nothing else.
@@ -383,15 +420,6 @@ func (w *world) commands() {
 		rbacv1.PolicyRule{APIGroups: []string{"vm.metropolis.monogon.dev"}, Resources: []string{"virtualmachines"}, Verbs: []string{"get", "list"}})
 	w.awaitConsole(operator)
 	file := w.kubeconfig(operator)
-	run := func(name string, words ...string) (string, error) {
-		ctx, cancel := context.WithTimeout(w.t.Context(), waitTimeout)
-		defer cancel()
-		command := program.Command(ctx, append(words, "--kubeconfig", file, "-n", w.Namespace)...)
-		command.Args[0] = name
-		command.Stdin = strings.NewReader("")
-		out, err := command.CombinedOutput()
-		return string(out), err
-	}
 	for _, c := range []struct {
 		name  string
 		words []string
@@ -406,7 +434,7 @@ func (w *world) commands() {
 		{"millwright", []string{"vm", "migrate", "web"}, "virtualmachines/migrate", true},
 		{"kubectl-millwright", []string{"vm", "console"}, `Run "kubectl millwright vm console --help"`, true},
 	} {
-		out, err := run(c.name, c.words...)
+		out, err := w.run(c.name, file, c.words...)
 		if _, failed := errors.AsType[*exec.ExitError](err); failed != c.fails || !strings.Contains(out, c.says) {
 			w.t.Errorf("%s %v: %v\n%s", c.name, c.words, err, out)
 		}
