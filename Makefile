@@ -52,14 +52,17 @@ LONG_TESTS := $(patsubst %,./%/...,test/vms test/crash internal/vm/hypervisor te
 # Test binaries without debug information and symbols are linked in half the time; traces of panics
 # need none. What go test vets of its own accord, make verify does.
 gotest = go test -p $(TEST_PARALLEL) -timeout $(TEST_TIMEOUT) -vet=off -ldflags=-s
-long_tests = $(if $(filter ./...,$(PKG)),$(LONG_TESTS))
-# Use: $(call test_module,MODULE,FLAGS)
-test_module = (cd $(1) && $(gotest) $(2) $(TESTFLAGS) $(if $(filter .,$(1)),$(long_tests)) $(PKG))
-# Use: $(call test_all,FLAGS). The small modules are tested beside the root module, whose end would else
-# be waited for, and are shown after it.
-test_all = failed=; beside=$$(mktemp); \
-	(:; $(foreach module,$(filter-out .,$(test_modules)),$(call test_module,$(module),-p 1 $(1));)) >"$$beside" & \
-	$(call test_module,.,$(1)) || failed=yes; \
+# Use: $(call test_module,MODULE,FLAGS,PACKAGES)
+test_module = (cd $(1) && $(gotest) $(2) $(TESTFLAGS) $(3))
+# What starts no program is tested again only if it changed, as go test does of its own accord.
+choose_tests = $(if $(filter ./...,$(PKG)),always=$$(hack/test-packages.sh always $(LONG_TESTS)); kept=$$(hack/test-packages.sh kept),always='$(PKG)' kept=)
+# Use: $(call test_all,FLAGS,FLAGS OF WHAT IS TESTED EACH TIME). What is kept and the small modules are tested
+# beside the others, and are shown after them.
+test_all = $(choose_tests); failed=; beside=$$(mktemp); \
+	(failed=; $(foreach module,$(filter-out .,$(test_modules)),$(call test_module,$(module),-p 1 $(1) $(2),./...) || failed=yes;) \
+	[[ -z "$$kept" ]] || $(call test_module,.,-p 1 $(1),$$kept) || failed=yes; \
+	[[ -z "$$failed" ]]) >"$$beside" & \
+	$(call test_module,.,$(1) $(2),$$always) || failed=yes; \
 	wait $$! || failed=yes; cat "$$beside"; rm -f "$$beside"; [[ -z "$$failed" ]];
 
 # Where a function's cyclomatic complexity is reported, and where it fails lint.
@@ -129,7 +132,7 @@ test: export GOGC := 400
 test: controlplane capi qemu containerd grpc-python guest ## Run every test, and list the slowest; builds the control plane first if it changed
 	@results=$$(mktemp); \
 	trap 'echo "the slowest tests:"; $(gotestsum) tool slowest --num 10 --jsonfile "$$results"; rm -f "$$results"' EXIT; \
-	{ $(call test_all,-json -count=1) } | \
+	{ $(call test_all,-json,-count=1) } | \
 		$(gotestsum) --format $(if $(filter -v,$(TESTFLAGS)),standard-verbose,standard-quiet) --jsonfile "$$results" --raw-command -- cat
 
 .PHONY: test-all
@@ -138,7 +141,7 @@ test-all: ## Run every test, and all of what make test draws a part of by lot (f
 
 .PHONY: test-unit
 test-unit: ## Run the tests that need neither control plane nor QEMU (go test -short)
-	@$(call test_all,-short)
+	@$(call test_all,-short,)
 
 .PHONY: test-capi
 test-capi: controlplane qemu guest ## Run the tests against Cluster API with every version of its core (make test does the newest)
