@@ -25,17 +25,7 @@ import (
 func TestClusterAPIQuickstart(t *testing.T) {
 	builtGuest(t, "guest-kubeadm")
 	q := newQuickstart(t)
-	began := time.Time{}
-	for _, block := range q.blocks {
-		if strings.Contains(block, "apply -f -") {
-			began = time.Now()
-		}
-		if strings.HasPrefix(block, "clusterctl get kubeconfig") {
-			q.awaitControlPlane()
-			t.Logf("the control plane was there %v after the Cluster", time.Since(began).Round(time.Second))
-		}
-		q.do(block)
-	}
+	began := q.follow(1)
 	q.awaitReady(2)
 	t.Logf("all machines were Ready %v after the Cluster", time.Since(began).Round(time.Second))
 
@@ -53,11 +43,37 @@ func TestClusterAPIQuickstart(t *testing.T) {
 		g.Expect(now).NotTo(gomega.Equal(broken))
 	})
 	q.awaitReady(2)
+	q.delete()
+}
 
-	q.sh("kubectl delete cluster demo")
-	if left := q.sh("kubectl get machines.cluster.x-k8s.io,millwrightmachines,virtualmachines,persistentvolumeclaims,secrets -o name"); left != "" {
-		t.Errorf("there is left: %s", left)
+// TestClusterAPIControlPlanes: the control plane of the page becomes three virtual machines, whose etcds are one, and
+// one again; a new template replaces that.
+func TestClusterAPIControlPlanes(t *testing.T) {
+	builtGuest(t, "guest-kubeadm")
+	q := newQuickstart(t)
+	q.follow(0)
+	for _, replicas := range []int{3, 1} {
+		began := time.Now()
+		q.sh(fmt.Sprintf("kubectl scale kubeadmcontrolplane demo-control-plane --replicas %d", replicas))
+		q.awaitReady(replicas)
+		q.awaitMembers(replicas)
+		t.Logf("%d machines were Ready after %v", replicas, time.Since(began).Round(time.Second))
 	}
+
+	old, began := q.sh(`kubectl get machines.cluster.x-k8s.io -o name`), time.Now()
+	q.sh(`kubectl get millwrightmachinetemplate demo-control-plane -o yaml | sed 's/name: demo-control-plane$/name: demo-control-plane-2/' | kubectl create -f -`)
+	q.sh(`kubectl patch kubeadmcontrolplane demo-control-plane --type merge -p '{"spec":{"machineTemplate":{"spec":{"infrastructureRef":{"name":"demo-control-plane-2"}}}}}'`)
+	q.eventually(func(g gomega.Gomega) {
+		q.preferServing()
+		now, err := q.try(`kubectl get machines.cluster.x-k8s.io -o name`)
+		g.Expect(err).NotTo(gomega.HaveOccurred())
+		g.Expect(strings.Fields(now)).To(gomega.HaveLen(1))
+		g.Expect(now).NotTo(gomega.Equal(old))
+	})
+	q.awaitReady(1)
+	q.awaitMembers(1)
+	t.Logf("the machine of the new template was Ready after %v", time.Since(began).Round(time.Second))
+	q.delete()
 }
 
 // quickstart does what the page says, in the folder of the sources.
@@ -65,12 +81,17 @@ type quickstart struct {
 	*testing.T
 	root   string
 	blocks []string
+	// prefer has machines that are nodes come first.
+	prefer string
 	// environ is the environment of the user's shell. Nil: this process's.
 	environ []string
 }
 
-// codeBlock is commands of a page.
-var codeBlock = regexp.MustCompile("(?s)```sh\n(.*?)```")
+// codeBlock is commands of a page, repeated those that it advises to repeat.
+var (
+	codeBlock = regexp.MustCompile("(?s)```sh\n(.*?)```")
+	repeated  = regexp.MustCompile("(?s)```bash\n(.*?)```")
+)
 
 // usersChoice is in the commands for which the user has to say a name.
 var usersChoice = regexp.MustCompile(` NAME\b`)
@@ -97,6 +118,11 @@ func newQuickstart(t *testing.T) *quickstart {
 	for _, match := range codeBlock.FindAllSubmatch(page, -1) {
 		q.blocks = append(q.blocks, string(match[1]))
 	}
+	prefer := repeated.FindSubmatch(page)
+	if prefer == nil {
+		t.Fatal("the page does not say how machines that are nodes come first")
+	}
+	q.prefer = string(prefer[1])
 	if _, err := os.Stat(filepath.Join(root, ".millwright")); !os.IsNotExist(err) {
 		t.Fatalf("there is a folder .millwright, which this test would use: %v", err)
 	}
@@ -108,6 +134,32 @@ func newQuickstart(t *testing.T) *quickstart {
 		}
 	})
 	return q
+}
+
+// follow does what the page says, with that many workers, and returns when the Cluster was created.
+func (q *quickstart) follow(workers int) (began time.Time) {
+	q.Helper()
+	for _, block := range q.blocks {
+		block = strings.ReplaceAll(block, "WORKER_MACHINE_COUNT=1", fmt.Sprintf("WORKER_MACHINE_COUNT=%d", workers))
+		if strings.Contains(block, "apply -f -") {
+			began = time.Now()
+		}
+		if strings.HasPrefix(block, "clusterctl get kubeconfig") {
+			q.awaitControlPlane()
+			q.Logf("the control plane was there %v after the Cluster", time.Since(began).Round(time.Second))
+		}
+		q.do(block)
+	}
+	return began
+}
+
+// delete deletes the Cluster; nothing may be left.
+func (q *quickstart) delete() {
+	q.Helper()
+	q.sh("kubectl delete cluster demo")
+	if left := q.sh("kubectl get machines.cluster.x-k8s.io,millwrightmachines,virtualmachines,persistentvolumeclaims,secrets -o name"); left != "" {
+		q.Errorf("there is left: %s", left)
+	}
 }
 
 // do does what a block of the page says.
@@ -206,8 +258,30 @@ func (q *quickstart) awaitControlPlane() {
 func (q *quickstart) awaitReady(machines int) {
 	q.Helper()
 	q.eventually(func(g gomega.Gomega) {
+		q.preferServing()
 		states, err := q.try(`kubectl get machines.cluster.x-k8s.io -o 'jsonpath={.items[*].status.conditions[?(@.type=="Ready")].status}'`)
 		g.Expect(err).NotTo(gomega.HaveOccurred())
 		g.Expect(strings.Fields(states)).To(gomega.Equal(slices.Repeat([]string{"True"}, machines)))
 	})
+}
+
+// awaitMembers waits until the cluster has that many nodes, and Cluster API that many healthy members of etcd.
+func (q *quickstart) awaitMembers(members int) {
+	q.Helper()
+	q.eventually(func(g gomega.Gomega) {
+		nodes, err := q.try(`kubectl --kubeconfig demo.kubeconfig get nodes -o name`)
+		g.Expect(err).NotTo(gomega.HaveOccurred())
+		g.Expect(strings.Fields(nodes)).To(gomega.HaveLen(members))
+		etcd, err := q.try(`kubectl get machines.cluster.x-k8s.io -o 'jsonpath={.items[*].status.conditions[?(@.type=="EtcdMemberHealthy")].status}'`)
+		g.Expect(err).NotTo(gomega.HaveOccurred())
+		g.Expect(strings.Fields(etcd)).To(gomega.Equal(slices.Repeat([]string{"True"}, members)))
+	})
+}
+
+// preferServing has the virtual machines that are nodes come first, by the commands of the page.
+func (q *quickstart) preferServing() {
+	q.Helper()
+	if _, err := q.try(q.prefer); err != nil {
+		q.Logf("%v", err) // a machine has ended meanwhile
+	}
 }
