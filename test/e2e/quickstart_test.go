@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -46,18 +47,18 @@ func TestClusterAPIQuickstart(t *testing.T) {
 	q.delete()
 }
 
-// TestClusterAPIControlPlanes: the control plane of the page becomes three virtual machines, whose etcds are one, and
-// one again; a new template replaces that.
+// TestClusterAPIControlPlanes: the machine of the page's control plane is replaced for a new template, so that two are one
+// etcd for a while. Where there are processors for it, there are three machines before, and then one again.
 func TestClusterAPIControlPlanes(t *testing.T) {
 	builtGuest(t, "guest-kubeadm")
 	q := newQuickstart(t)
 	q.follow(0)
-	for _, replicas := range []int{3, 1} {
-		began := time.Now()
-		q.sh(fmt.Sprintf("kubectl scale kubeadmcontrolplane demo-control-plane --replicas %d", replicas))
-		q.awaitReady(replicas)
-		q.awaitMembers(replicas)
-		t.Logf("%d machines were Ready after %v", replicas, time.Since(began).Round(time.Second))
+	q.awaitReady(1)
+	if cpus := runtime.NumCPU(); cpus >= processorsOfThree {
+		q.scale(3)
+		q.scale(1)
+	} else {
+		t.Logf("no three machines: they need %d processors without KVM, and there are %d", processorsOfThree, cpus)
 	}
 
 	old, began := q.sh(`kubectl get machines.cluster.x-k8s.io -o name`), time.Now()
@@ -134,6 +135,20 @@ func newQuickstart(t *testing.T) *quickstart {
 		}
 	})
 	return q
+}
+
+// processorsOfThree is how many processors three emulated control planes need that answer in time: each takes one when it
+// is idle, and more while the next one joins.
+const processorsOfThree = 6
+
+// scale has the control plane be that many machines.
+func (q *quickstart) scale(replicas int) {
+	q.Helper()
+	began := time.Now()
+	q.sh(fmt.Sprintf("kubectl scale kubeadmcontrolplane demo-control-plane --replicas %d", replicas))
+	q.awaitReady(replicas)
+	q.awaitMembers(replicas)
+	q.Logf("%d machines were Ready after %v", replicas, time.Since(began).Round(time.Second))
 }
 
 // follow does what the page says, with that many workers, and returns when the Cluster was created.
