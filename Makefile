@@ -129,15 +129,15 @@ capi: ## Build the core of Cluster API, the newest version, that tests run (cach
 .PHONY: test
 # API servers, etcd and the linker then need an eighth less, and more memory.
 test: export GOGC := 400
-test: controlplane capi qemu containerd grpc-python guest ## Run every test, and list the slowest; builds the control plane first if it changed
+test: controlplane capi qemu containerd grpc-python guest ## Run every test that starts programs or has changed, and list the slowest; builds the control plane first if it changed
 	@results=$$(mktemp); \
 	trap 'echo "the slowest tests:"; $(gotestsum) tool slowest --num 10 --jsonfile "$$results"; rm -f "$$results"' EXIT; \
 	{ $(call test_all,-json,-count=1) } | \
 		$(gotestsum) --format $(if $(filter -v,$(TESTFLAGS)),standard-verbose,standard-quiet) --jsonfile "$$results" --raw-command -- cat
 
 .PHONY: test-all
-test-all: ## Run every test, and all of what make test draws a part of by lot (far more than an hour)
-	@MILLWRIGHT_ALL=1 $(MAKE) --no-print-directory test TEST_TIMEOUT=3h
+test-all: ## Run every test, changed or not, and all of what make test draws a part of by lot (far more than an hour)
+	@MILLWRIGHT_ALL=1 $(MAKE) --no-print-directory test TEST_TIMEOUT=3h TESTFLAGS='-count=1 $(TESTFLAGS)'
 
 .PHONY: test-unit
 test-unit: ## Run the tests that need neither control plane nor QEMU (go test -short)
