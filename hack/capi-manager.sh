@@ -21,6 +21,10 @@ user=capi-$manager
 say() { printf '%s\n' "$user: $*"; }
 answers() { (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; }
 
+# More of a manager's flags. The etcds of emulated machines answer late.
+flags=()
+if [[ $manager == controlplane ]]; then flags=(--etcd-dial-timeout-duration 1m --etcd-call-timeout-duration 1m); fi
+
 # What a manager has to be allowed before it starts: one that asks before waits long until it asks
 # again. Core and control planes get it from providers of infrastructure, ours among them.
 case $manager in
@@ -109,5 +113,5 @@ tell() {
 (tell &)
 exec "$built/$program" --kubeconfig "$own/kubeconfig" --webhook-port "$port" --webhook-cert-dir "$own" \
 	--webhook-cert-name cert.pem --webhook-key-name key.pem \
-	--health-addr 0 --diagnostics-address 0 --insecure-diagnostics \
+	--health-addr 0 --diagnostics-address 0 --insecure-diagnostics "${flags[@]}" \
 	>>"$log" 2>&1
