@@ -54,15 +54,19 @@ LONG_TESTS := $(patsubst %,./%/...,test/vms test/crash internal/vm/hypervisor te
 gotest = go test -p $(TEST_PARALLEL) -timeout $(TEST_TIMEOUT) -vet=off -ldflags=-s
 # Use: $(call test_module,MODULE,FLAGS,PACKAGES)
 test_module = (cd $(1) && $(gotest) $(2) $(TESTFLAGS) $(3))
-# What starts no program is tested again only if it changed, as go test does of its own accord.
-choose_tests = $(if $(filter ./...,$(PKG)),always=$$(hack/test-packages.sh always $(LONG_TESTS)); kept=$$(hack/test-packages.sh kept),always='$(PKG)' kept=)
-# Use: $(call test_all,FLAGS,FLAGS OF WHAT IS TESTED EACH TIME). What is kept and the small modules are tested
-# beside the others, and are shown after them.
-test_all = $(choose_tests); failed=; beside=$$(mktemp); \
-	(failed=; $(foreach module,$(filter-out .,$(test_modules)),$(call test_module,$(module),-p 1 $(1) $(2),./...) || failed=yes;) \
-	[[ -z "$$kept" ]] || $(call test_module,.,-p 1 $(1),$$kept) || failed=yes; \
+# Use: $(call test_all,FLAGS). The small modules are tested beside the root module, whose end would else
+# be waited for, and are shown after it.
+test_all = $(call test_beside,$(1),$(1),$(if $(filter ./...,$(PKG)),$(LONG_TESTS)) $(PKG),)
+# Use: $(call test_changed,FLAGS). test_all, but what depends on the module only is tested again if it changed, as go
+# test does of its own accord, and beside the others.
+test_changed = packages=$$(hack/test-packages.sh $(LONG_TESTS)); \
+	$(call test_beside,$(1),$(1) -count=1,$$(sed -n 's/^always //p' <<<"$$packages"),$$(sed -n 's/^kept //p' <<<"$$packages"))
+# Use: $(call test_beside,FLAGS OF WHAT IS KEPT,FLAGS OF THE OTHERS,OTHERS,WHAT IS KEPT)
+test_beside = failed=; beside=$$(mktemp); \
+	(failed=; $(foreach module,$(filter-out .,$(test_modules)),$(call test_module,$(module),-p 1 $(2),./...) || failed=yes;) \
+	$(if $(4),$(call test_module,.,-p 1 $(1),$(4)) || failed=yes;) \
 	[[ -z "$$failed" ]]) >"$$beside" & \
-	$(call test_module,.,$(1) $(2),$$always) || failed=yes; \
+	$(call test_module,.,$(2),$(3)) || failed=yes; \
 	wait $$! || failed=yes; cat "$$beside"; rm -f "$$beside"; [[ -z "$$failed" ]];
 
 # Where a function's cyclomatic complexity is reported, and where it fails lint.
@@ -129,10 +133,10 @@ capi: ## Build the core of Cluster API, the newest version, that tests run (cach
 .PHONY: test
 # API servers, etcd and the linker then need an eighth less, and more memory.
 test: export GOGC := 400
-test: controlplane capi qemu containerd grpc-python guest ## Run every test that starts programs or has changed, and list the slowest; builds the control plane first if it changed
+test: controlplane capi qemu containerd grpc-python guest ## Run every test, unless it depends on the module only and is unchanged, and list the slowest; builds the control plane first if it changed
 	@results=$$(mktemp); \
 	trap 'echo "the slowest tests:"; $(gotestsum) tool slowest --num 10 --jsonfile "$$results"; rm -f "$$results"' EXIT; \
-	{ $(call test_all,-json,-count=1) } | \
+	{ $(if $(filter ./...,$(PKG)),$(call test_changed,-json),$(call test_all,-json -count=1)) } | \
 		$(gotestsum) --format $(if $(filter -v,$(TESTFLAGS)),standard-verbose,standard-quiet) --jsonfile "$$results" --raw-command -- cat
 
 .PHONY: test-all
@@ -141,7 +145,7 @@ test-all: ## Run every test, changed or not, and all of what make test draws a p
 
 .PHONY: test-unit
 test-unit: ## Run the tests that need neither control plane nor QEMU (go test -short)
-	@$(call test_all,-short,)
+	@$(call test_all,-short)
 
 .PHONY: test-capi
 test-capi: controlplane qemu guest ## Run the tests against Cluster API with every version of its core (make test does the newest)

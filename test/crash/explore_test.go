@@ -13,7 +13,7 @@ const (
 	tries = 3
 	// hitShare is the part of the planned points that must have been reached, and hitShareOfPart that of those
 	// that are drawn by lot: of about thirty, a few more may be missed where processors are scarce.
-	hitShare, hitShareOfPart = 0.95, 0.75
+	hitShare, hitShareOfPart = 0.95, 0.85
 )
 
 // TestExplore kills the manager at points of scenarios, one after another: at all points of all of
