@@ -67,6 +67,7 @@ func (c *Controller) patch(ctx context.Context, vm, before *v1alpha1.VirtualMach
 func (c *Controller) assignAddresses(ctx context.Context, p *pass) flow.Result {
 	has := ipam.Of(p.vm)
 	if len(has) > 0 && slices.Equal(has, p.vm.Status.Addresses) {
+		p.addresses = has
 		return flow.Continue() // checked before
 	}
 	addresses, err := c.addresses.Allocate(p.vm, c.holders(ctx))
@@ -135,8 +136,8 @@ func (c *Controller) createPod(ctx context.Context, p *pass) flow.Result {
 	if err != nil {
 		return flow.Fail(err)
 	}
-	if podspec.Served(live) && live.Generation != p.vm.Generation {
-		return flow.Fail(errStale) // the disks are served that the spec had
+	if live.Generation != p.vm.Generation || !slices.Equal(ipam.Of(live), p.addresses) {
+		return flow.Fail(errStale) // this pass checked another spec, or other addresses, and had its disks served
 	}
 	pod, err := podspec.Pod(live, c.settings)
 	if err == nil {

@@ -1,6 +1,8 @@
 package virtualmachine
 
 import (
+	"context"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -13,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/conditions"
@@ -271,6 +274,60 @@ func TestAddressIsReleased(t *testing.T) {
 	w.change("b", func(vm *v1alpha1.VirtualMachine) { vm.Spec.VMIPs = []string{"10.77.5.6"} })
 	w.end(w.awaitPod("b", ""), left(vmpb.EndQEMUFailed, "it died"))
 	w.awaitPod("c", "")
+}
+
+// TestCheckedAddressesOnly: a VM whose addresses or spec somebody changes after they were checked, and before its Pod
+// is created, gets none with what was not checked.
+func TestCheckedAddressesOnly(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(*v1alpha1.VirtualMachine)
+		reason string
+	}{
+		"annotation": {func(vm *v1alpha1.VirtualMachine) {
+			metav1.SetMetaDataAnnotation(&vm.ObjectMeta, v1alpha1.AnnotationAddresses, "10.77.0.16")
+		}, conditions.ReasonAddress},
+		"spec": {func(vm *v1alpha1.VirtualMachine) {
+			vm.Spec.VMIPs, vm.Generation = []string{"10.77.0.16"}, vm.Generation+1
+		}, conditions.ReasonAddress},
+		"what is invalid": {func(vm *v1alpha1.VirtualMachine) {
+			vm.Spec.Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Mi")}
+			vm.Generation++
+		}, conditions.ReasonInvalid},
+	} {
+		t.Run(name, func(t *testing.T) {
+			other := fixture.Named("other", fixture.VirtualMachine())
+			other.UID, other.Spec.UUID = "uid-of-other", ""
+			metav1.SetMetaDataAnnotation(&other.ObjectMeta, v1alpha1.AnnotationAddresses, "10.77.0.16")
+			other.Status.Addresses = []string{"10.77.0.16"}
+			vm := fixture.VirtualMachine()
+			vm.Spec.VolumeClaimTemplate = nil
+			w := newAbsurdWorld(t, newAuthority(t), vm, other)
+			changed := 0
+			w.APIReader = interceptor.NewClient(w.live, interceptor.Funcs{
+				Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object, opts ...client.GetOption) error {
+					if live, is := object.(*v1alpha1.VirtualMachine); is && changed == 0 && c.Get(ctx, key, live) == nil && live.Status.ActivePodName != "" {
+						changed++
+						test.change(live)
+						if err := w.live.Update(ctx, live); err != nil {
+							return err
+						}
+					}
+					return c.Get(ctx, key, object, opts...)
+				},
+			})
+			for range 5 {
+				w.pass(t.Context())
+			}
+			after, pods := &v1alpha1.VirtualMachine{}, &corev1.PodList{}
+			if err := errors.Join(w.live.Get(t.Context(), absurdKey, after), w.live.List(t.Context(), pods)); err != nil {
+				t.Fatal(err)
+			}
+			ready := meta.FindStatusCondition(after.Status.Conditions, v1alpha1.ConditionReady)
+			if changed != 1 || len(pods.Items) > 0 || ready == nil || ready.Reason != test.reason {
+				t.Errorf("changed %d times; %d Pods, and the condition is %+v, want none and %s", changed, len(pods.Items), ready, test.reason)
+			}
+		})
+	}
 }
 
 func TestUserDataAppears(t *testing.T) {
