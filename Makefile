@@ -56,18 +56,14 @@ gotest = go test -p $(TEST_PARALLEL) -timeout $(TEST_TIMEOUT) -vet=off -ldflags=
 test_module = (cd $(1) && $(gotest) $(2) $(TESTFLAGS) $(3))
 # Use: $(call test_all,FLAGS). The small modules are tested beside the root module, whose end would else
 # be waited for, and are shown after it.
-test_all = $(call test_beside,$(1),$(1),$(if $(filter ./...,$(PKG)),$(LONG_TESTS)) $(PKG),)
-# Use: $(call test_changed,FLAGS). test_all, but what depends on the module only is tested again if it changed, as go
-# test does of its own accord, and beside the others.
-test_changed = packages=$$(hack/test-packages.sh $(LONG_TESTS)); \
-	$(call test_beside,$(1),$(1) -count=1,$$(sed -n 's/^always //p' <<<"$$packages"),$$(sed -n 's/^kept //p' <<<"$$packages"))
-# Use: $(call test_beside,FLAGS OF WHAT IS KEPT,FLAGS OF THE OTHERS,OTHERS,WHAT IS KEPT)
-test_beside = failed=; beside=$$(mktemp); \
-	(failed=; $(foreach module,$(filter-out .,$(test_modules)),$(call test_module,$(module),-p 1 $(2),./...) || failed=yes;) \
-	$(if $(4),$(call test_module,.,-p 1 $(1),$(4)) || failed=yes;) \
+test_all = failed=; beside=$$(mktemp); \
+	(failed=; $(foreach module,$(filter-out .,$(test_modules)),$(call test_module,$(module),-p 1 $(1),./...) || failed=yes;) \
 	[[ -z "$$failed" ]]) >"$$beside" & \
-	$(call test_module,.,$(2),$(3)) || failed=yes; \
+	$(call test_module,.,$(1),$(if $(filter ./...,$(PKG)),$(LONG_TESTS)) $(PKG)) || failed=yes; \
 	wait $$! || failed=yes; cat "$$beside"; rm -f "$$beside"; [[ -z "$$failed" ]];
+# go test keeps results by -skip, among other flags. This skips nothing, but names what is installed: see hack/test-inputs.sh. What
+# is named, or has a flag -skip of its own, is tested in any case.
+kept = $(if $(filter-out ./...,$(PKG))$(findstring -skip,$(TESTFLAGS)),-count=1,-skip="^programs-$$programs$$")
 
 # Where a function's cyclomatic complexity is reported, and where it fails lint.
 CYCLO_WARN := 11
@@ -133,10 +129,10 @@ capi: ## Build the core of Cluster API, the newest version, that tests run (cach
 .PHONY: test
 # API servers, etcd and the linker then need an eighth less, and more memory.
 test: export GOGC := 400
-test: controlplane capi qemu containerd grpc-python guest ## Run every test, unless it depends on the module only and is unchanged, and list the slowest; builds the control plane first if it changed
-	@results=$$(mktemp); \
+test: controlplane capi qemu containerd grpc-python guest ## Run every test whose result may have changed, and list the slowest; builds the control plane first if it changed
+	@eval "$$(hack/test-inputs.sh)"; results=$$(mktemp); \
 	trap 'echo "the slowest tests:"; $(gotestsum) tool slowest --num 10 --jsonfile "$$results"; rm -f "$$results"' EXIT; \
-	{ $(if $(filter ./...,$(PKG)),$(call test_changed,-json),$(call test_all,-json -count=1)) } | \
+	{ $(call test_all,-json $(kept)) } | \
 		$(gotestsum) --format $(if $(filter -v,$(TESTFLAGS)),standard-verbose,standard-quiet) --jsonfile "$$results" --raw-command -- cat
 
 .PHONY: test-all

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/millwright-dev/millwright/test/lot"
+
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
@@ -116,7 +118,7 @@ func TestChanceDependsOnTheSeedOnly(t *testing.T) {
 // TestNeverTwoVMs: whatever fails and whatever answer is lost, a caller that repeats
 // itself ends with the one VM it asked for, or with none.
 func TestNeverTwoVMs(t *testing.T) {
-	rapid.Check(t, func(rt *rapid.T) {
+	lot.Check(t, func(rt *rapid.T) {
 		w := newTestDriver(t, sim.Config{Seed: rapid.Uint64().Draw(rt, "seed")}, nil)
 		name := rapid.SampledFrom([]string{"a", "b", "c"})
 		method := rapid.SampledFrom([]sim.Method{sim.CreateMachine, sim.DeleteMachine, sim.GetMachineStatus, ""})

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/millwright-dev/millwright/test/lot"
+
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -74,7 +76,7 @@ func TestNames(t *testing.T) {
 	any := rapid.Custom(func(t *rapid.T) identity {
 		return identity{strings.ToValidUTF8(texts.Draw(t, "installation"), ""), v1alpha1.GroupName, name.Draw(t, "namespace"), name.Draw(t, "machine")}
 	})
-	rapid.Check(t, func(t *rapid.T) {
+	lot.Check(t, func(t *rapid.T) {
 		a, b := any.Draw(t, "a"), any.Draw(t, "b")
 		if wrong := validation.IsDNS1123Label(a.name()); len(wrong) > 0 {
 			t.Fatalf("%q: %v", a.name(), wrong)

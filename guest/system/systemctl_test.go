@@ -17,6 +17,10 @@ func TestSystemctl(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(tools, "pidof"), []byte(pidof), 0o700); err != nil {
 		t.Fatal(err)
 	}
+	script, err := os.ReadFile("../kubeadm/root/usr/local/bin/systemctl")
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, step := range []struct {
 		args   string
 		status int
@@ -41,7 +45,7 @@ func TestSystemctl(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		command := exec.CommandContext(t.Context(), "/bin/sh", append([]string{"../kubeadm/root/usr/local/bin/systemctl"}, strings.Fields(step.args)...)...)
+		command := exec.CommandContext(t.Context(), "/bin/sh", append([]string{"-c", string(script), "systemctl"}, strings.Fields(step.args)...)...)
 		command.Env = []string{"PATH=" + tools + ":" + os.Getenv("PATH"), "MILLWRIGHT_SERVICES=" + folder}
 		output, err := command.CombinedOutput()
 		status := 0

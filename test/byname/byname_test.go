@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/millwright-dev/millwright/test/lot"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"pgregory.net/rapid"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -180,7 +182,7 @@ func (s *story) catchUp(without ...string) {
 // however old what they see is. New Machines do not join before the end: one that has joined is
 // as good as any other, and may go in place of one that is gone by itself.
 func TestTheNamedGoAndNoOthers(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	lot.Check(t, func(t *rapid.T) {
 		s := newStory(rapid.Int32Range(2, 5).Draw(t, "replicas"))
 		pick := func(t *rapid.T, names []string) string {
 			if len(names) == 0 {

@@ -44,7 +44,7 @@ func TestTheReleasedTemplateWorks(t *testing.T) {
 // released declares what clusterctl makes of a template, as it is released.
 func (h *harness) released(cluster string, args ...string) {
 	h.t.Helper()
-	root, err := env.Root()
+	root, err := env.Sources()
 	if err != nil {
 		h.t.Fatal(err)
 	}

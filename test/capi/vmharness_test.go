@@ -44,7 +44,7 @@ func newVMHarness(t *testing.T) *vmHarness {
 		t.Fatal(err)
 	}
 	h := &vmHarness{harness: &harness{t: t, dir: dir, cluster: "demo", Cluster: &env.Cluster{Namespace: "default"}}}
-	if h.root, err = env.Root(); err != nil {
+	if h.root, err = env.Sources(); err != nil {
 		t.Fatal(err)
 	}
 	if h.kubectl, err = env.Binaries(); err != nil {

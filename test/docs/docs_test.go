@@ -58,7 +58,7 @@ type place struct {
 
 func newPlace(t *testing.T) *place {
 	t.Helper()
-	root, err := env.Root()
+	root, err := env.Sources()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -98,7 +98,7 @@ var stays = []struct{ command, ready string }{
 
 func newQuickstart(t *testing.T) *quickstart {
 	t.Helper()
-	root, err := env.Root()
+	root, err := env.Sources()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -120,6 +120,14 @@ func Root() (string, error) {
 	}
 }
 
+// Sources is Root for tests that have another process read files of the repository: a script, or the go command. The go command
+// sees which files a test itself reads, and keeps its results while these are the same; for all others there is the variable
+// that "make test" sets.
+func Sources() (string, error) {
+	_ = os.Getenv("MILLWRIGHT_SOURCES")
+	return Root()
+}
+
 // UserWith returns a configuration, without rate limit and user agent, for the test's user, who gets
 // the rights of the Roles and ClusterRoles in the given manifests; see Grant.
 func (c *Cluster) UserWith(t testing.TB, paths ...string) *rest.Config {

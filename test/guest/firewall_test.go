@@ -16,6 +16,7 @@ import (
 	"github.com/u-root/u-root/pkg/cpio"
 
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
+	"github.com/millwright-dev/millwright/test/env"
 )
 
 // TestGuestOnTheLoopback: a guest whose root user attacks reaches the ports of the host's
@@ -171,6 +172,8 @@ func intruder(t *testing.T, initrd string) string {
 	t.Helper()
 	dir := t.TempDir()
 	program, made := filepath.Join(dir, "intruder"), filepath.Join(dir, "initrd")
+	_, err := env.Sources() // of which the intruder is made
+	must(t, err)
 	build := exec.Command("go", "build", "-o", program, "./intruder")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH=amd64")
 	if output, err := build.CombinedOutput(); err != nil {

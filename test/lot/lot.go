@@ -2,15 +2,22 @@
 //
 // Every run draws anew, logs its seed, and draws the same again when MILLWRIGHT_SEED is that seed. With
 // MILLWRIGHT_ALL=1 all is played.
+//
+// The go command knows which variables a test reads, and keeps its results while these and the code stay as they
+// are. "make test" chooses a seed, so what draws by this package is tested each time.
 package lot
 
 import (
+	"flag"
 	"hash/fnv"
 	"math/rand/v2"
 	"os"
 	"strconv"
+	"sync"
 	"testing"
 	"time"
+
+	"pgregory.net/rapid"
 )
 
 // Lot draws. The zero value draws with seed 0.
@@ -28,16 +35,51 @@ func All() bool { return os.Getenv("MILLWRIGHT_ALL") == "1" }
 func New(t *testing.T) Lot {
 	t.Helper()
 	l := Lot{Seed: uint64(time.Now().UnixNano()), All: All()}
-	if text := os.Getenv("MILLWRIGHT_SEED"); text != "" {
-		seed, err := strconv.ParseUint(text, 10, 64)
-		if err != nil {
-			t.Fatalf("MILLWRIGHT_SEED: %v", err)
-		}
+	if seed, given := seed(t); given {
 		l.Seed = seed
 	}
 	t.Logf("a part of all; the same again with MILLWRIGHT_SEED=%d, all with MILLWRIGHT_ALL=1", l.Seed)
 	return l
 }
+
+// seed returns the seed of the environment, if there is one.
+func seed(t *testing.T) (seed uint64, given bool) {
+	t.Helper()
+	text := os.Getenv("MILLWRIGHT_SEED")
+	if text == "" {
+		return 0, false
+	}
+	seed, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		t.Fatalf("MILLWRIGHT_SEED: %v", err)
+	}
+	return seed, true
+}
+
+// Random returns a source of random numbers with the seed that New logs.
+func Random(t *testing.T) *rand.Rand {
+	t.Helper()
+	return New(t).random(0)
+}
+
+// Check is rapid.Check with the seed of the environment, if there is one and the flag -rapid.seed says none. When the property does
+// not hold, rapid says how to try the same again.
+func Check(t *testing.T, property func(*rapid.T)) {
+	t.Helper()
+	if seed, given := seed(t); given {
+		seedOfRapid.Do(func() {
+			if f := flag.Lookup("rapid.seed"); f.Value.String() == f.DefValue {
+				if err := f.Value.Set(strconv.FormatUint(seed, 10)); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	rapid.Check(t, property)
+}
+
+// seedOfRapid is set before the first check, since others may run beside it.
+var seedOfRapid sync.Once
 
 // Of returns n of the numbers from 0 to count-1 in their order: by lot, but one of each stretch of equal
 // length. It returns all of them for n = 0.

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
 
 	"github.com/millwright-dev/millwright/test/lot"
 )
@@ -85,5 +86,17 @@ func TestEnvironment(t *testing.T) {
 	t.Setenv("MILLWRIGHT_SEED", "7")
 	if got := lot.New(t); got != (lot.Lot{Seed: 7, All: true}) {
 		t.Errorf("%+v", got)
+	}
+}
+
+// TestCheck: the same seed draws the same.
+func TestCheck(t *testing.T) {
+	t.Setenv("MILLWRIGHT_SEED", "7")
+	draw := func() (drawn []int) {
+		lot.Check(t, func(rt *rapid.T) { drawn = append(drawn, rapid.Int().Draw(rt, "number")) })
+		return drawn
+	}
+	if a, b := draw(), draw(); len(a) < 2 || !slices.Equal(a, b) {
+		t.Errorf("%d and %d numbers, not the same", len(a), len(b))
 	}
 }

@@ -40,7 +40,7 @@ type provider struct {
 
 func newProvider(t *testing.T) *provider {
 	t.Helper()
-	root, err := env.Root()
+	root, err := env.Sources()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -27,7 +27,7 @@ func TestMakeTestIntegration(t *testing.T) {
 }
 
 func runScript(t *testing.T, driver string) {
-	root, err := env.Root()
+	root, err := env.Sources()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -78,7 +78,7 @@ secretRef: {name: pool, namespace: %s}
 // folder.
 func buildProvider(t *testing.T) string {
 	t.Helper()
-	root, err := env.Root()
+	root, err := env.Sources()
 	if err != nil {
 		t.Fatal(err)
 	}

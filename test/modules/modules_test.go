@@ -90,7 +90,7 @@ func dependencies(t *testing.T, imports ...string) []string {
 // go command uses it, then what the builds of the checkout have fetched, and only then others.
 func proxy(t *testing.T) []string {
 	t.Helper()
-	root, err := env.Root()
+	root, err := env.Sources()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,7 +132,7 @@ func rewrite(t *testing.T, root, folder string) {
 // TestARelease: the modules require each other in its version, and nothing else is changed; a version that Go
 // would not take is refused.
 func TestARelease(t *testing.T) {
-	root, err := env.Root()
+	root, err := env.Sources()
 	if err != nil {
 		t.Fatal(err)
 	}

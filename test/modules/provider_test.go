@@ -198,7 +198,7 @@ func (p *pool) settled(deployment *v1alpha1.MachineDeployment, before []string) 
 // buildExample builds the programs of examples/provider without a replace, and returns their folder.
 func buildExample(t *testing.T) string {
 	t.Helper()
-	root, err := env.Root()
+	root, err := env.Sources()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -108,7 +108,7 @@ func Needs(t *testing.T) {
 // pause builds the image of that name, and returns the folder of its layout.
 func (n *Node) pause() string {
 	n.t.Helper()
-	root, err := env.Root()
+	root, err := env.Sources()
 	if err != nil {
 		n.t.Fatal(err)
 	}

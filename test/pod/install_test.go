@@ -78,7 +78,7 @@ func (p *place) apply(folder, end string) {
 // kustomize renders a folder of config/machine.
 func (p *place) kustomize(folder, end string) string {
 	p.Helper()
-	root, err := env.Root()
+	root, err := env.Sources()
 	if err != nil {
 		p.Fatal(err)
 	}

@@ -36,7 +36,7 @@ func newPlace(t *testing.T) *place {
 	t.Helper()
 	e := env.New(t, env.WithScheduler())
 	layout := filepath.Join(t.TempDir(), "image")
-	root, err := env.Root()
+	root, err := env.Sources()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,7 +19,7 @@ const driverImage = "registry.example.com/driver"
 // driverLayout builds the image of a driver, and returns the folder of its layout.
 func (p *place) driverLayout() string {
 	p.Helper()
-	root, err := env.Root()
+	root, err := env.Sources()
 	if err != nil {
 		p.Fatal(err)
 	}

@@ -26,7 +26,7 @@ func New(t *testing.T) Driver {
 	if err := exec.CommandContext(t.Context(), interpreter, "-c", "import google.protobuf, grpc, grpc_tools.protoc").Run(); err != nil {
 		t.Skipf("%s has no gRPC; hack/install-grpc-python.sh installs it as root on Debian: %v", interpreter, err)
 	}
-	root, err := env.Root()
+	root, err := env.Sources()
 	if err != nil {
 		t.Fatal(err)
 	}

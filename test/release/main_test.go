@@ -54,7 +54,7 @@ func coreFile(t *testing.T, name string) string {
 // root is the folder of the repository.
 func root(t *testing.T) string {
 	t.Helper()
-	dir, err := env.Root()
+	dir, err := env.Sources()
 	if err != nil {
 		t.Fatal(err)
 	}

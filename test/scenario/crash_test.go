@@ -1,9 +1,10 @@
 package scenario
 
 import (
-	"math/rand/v2"
 	"testing"
 	"time"
+
+	"github.com/millwright-dev/millwright/test/lot"
 
 	"github.com/onsi/gomega"
 
@@ -16,9 +17,7 @@ import (
 // says afterwards is what counts: never two VMs for one Machine, and none at the end.
 func TestKillingTheManagerAtAnyMoment(t *testing.T) {
 	const machines, kills = 50, 10
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
-	random := rand.New(rand.NewPCG(seed, 0))
+	random := lot.Random(t)
 
 	w := newScenario(t)
 	deployment := w.pool("crash", machines, `{"latency":"100ms","jitter":0.5,"joinDelay":"300ms","visibleAfter":"150ms"}`)

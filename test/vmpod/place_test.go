@@ -84,7 +84,7 @@ func (p *place) must(err error) {
 // layout builds the image.
 func (p *place) layout() string {
 	p.Helper()
-	root, err := env.Root()
+	root, err := env.Sources()
 	p.must(err)
 	layout := filepath.Join(p.TempDir(), "image")
 	command := exec.CommandContext(p.Context(), filepath.Join(root, "hack", "image.sh"), "--hypervisor", layout, version, image)
@@ -97,7 +97,7 @@ func (p *place) layout() string {
 // serveImages serves the disk of a guest that sends back what it gets on its console.
 func (p *place) serveImages() func(net.Conn) {
 	p.Helper()
-	root, err := env.Root()
+	root, err := env.Sources()
 	p.must(err)
 	server := httptest.NewServer(http.FileServer(http.Dir(filepath.Join(root, "internal", "vm", "hypervisor", "testdata"))))
 	p.Cleanup(server.Close)
@@ -164,7 +164,7 @@ patches:
 // install applies the manifests, makes the node a host, and waits until the VM controller is ready.
 func (p *place) install() {
 	p.Helper()
-	root, err := env.Root()
+	root, err := env.Sources()
 	p.must(err)
 	dir := p.TempDir()
 	manifests, err := filepath.Rel(dir, filepath.Join(root, "config", "vm"))

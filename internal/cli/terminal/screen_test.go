@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/millwright-dev/millwright/test/lot"
+
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 )
@@ -190,7 +192,7 @@ func (w writerFunc) Write(p []byte) (int, error) { return w(p) }
 // TestScreenLeavesNothingBehind: whatever was drawn, a terminal shows the last of it, and all
 // that was there before.
 func TestScreenLeavesNothingBehind(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	lot.Check(t, func(t *rapid.T) {
 		term := newEmulator(rapid.IntRange(2, 30).Draw(t, "columns"), rapid.IntRange(2, 8).Draw(t, "rows"))
 		earlier := rapid.IntRange(0, 10).Draw(t, "earlier")
 		var want []string

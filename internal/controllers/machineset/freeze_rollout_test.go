@@ -5,6 +5,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/millwright-dev/millwright/test/lot"
+
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"pgregory.net/rapid"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -126,7 +128,7 @@ func (r *rolling) pass(t *rapid.T) {
 // machines, and whatever of that the caches show.
 func TestRolloutsNeverFreeze(t *testing.T) {
 	t.Parallel()
-	rapid.Check(t, func(t *rapid.T) {
+	lot.Check(t, func(t *rapid.T) {
 		r := newRolling(t)
 		t.Repeat(map[string]func(*rapid.T){
 			"pass":            r.pass,

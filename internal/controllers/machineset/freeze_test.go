@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/millwright-dev/millwright/test/lot"
+
 	"github.com/google/go-cmp/cmp"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -144,7 +146,7 @@ func TestAFrozenSetCreatesNothingUntilItIsAskedTo(t *testing.T) {
 // that is scaled up, is not frozen, though far more Machine objects exist than are wanted.
 func TestOwnWorkNeverFreezes(t *testing.T) {
 	t.Parallel()
-	rapid.Check(t, func(t *rapid.T) {
+	lot.Check(t, func(t *rapid.T) {
 		s := newServer(newSet(rapid.Int32Range(0, 4).Draw(t, "replicas")))
 		s.overshoot = &Overshoot{Up: 2, Down: 1}
 		c := s.newController()

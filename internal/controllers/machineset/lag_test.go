@@ -7,6 +7,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/millwright-dev/millwright/test/lot"
+
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"pgregory.net/rapid"
@@ -245,7 +247,7 @@ func (tr *trial) end(t *rapid.T) {
 // are preserved.
 func TestNeverMoreNorFewerThanWanted(t *testing.T) {
 	t.Parallel()
-	rapid.Check(t, func(t *rapid.T) {
+	lot.Check(t, func(t *rapid.T) {
 		tr := newTrial(t)
 		t.Repeat(map[string]func(*rapid.T){
 			"":         tr.check,

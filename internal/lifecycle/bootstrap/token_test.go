@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/millwright-dev/millwright/test/lot"
+
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -75,7 +77,7 @@ func TestIssuedToken(t *testing.T) {
 }
 
 func TestFormOfTokens(t *testing.T) {
-	rapid.Check(t, func(rt *rapid.T) {
+	lot.Check(t, func(rt *rapid.T) {
 		tokens := newCluster(t).tokens() // a cluster of its own, or it would depend on those before
 		tokens.Installation = rapid.String().Draw(rt, "installation")
 		key := types.NamespacedName{Namespace: rapid.String().Draw(rt, "namespace"), Name: rapid.String().Draw(rt, "name")}

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/millwright-dev/millwright/test/lot"
+
 	"k8s.io/apimachinery/pkg/runtime"
 	"pgregory.net/rapid"
 
@@ -85,7 +87,7 @@ func (v vm) differences(want vm) (updates, replacements []string) {
 // TestAVMBecomesAsItsClassSays: whatever class and strategy become meanwhile, and wherever a process dies, the last class
 // counts in the end: what can change is changed, and what cannot is said.
 func TestAVMBecomesAsItsClassSays(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	lot.Check(t, func(t *rapid.T) {
 		values := rapid.SampledFrom([]string{"a", "b"})
 		draw := func() vm { return vm{values.Draw(t, "tags"), values.Draw(t, "size")} }
 		is, want := draw(), draw()

@@ -11,6 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/millwright-dev/millwright/test/lot"
+
 	"pgregory.net/rapid"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
@@ -317,7 +319,7 @@ func (s *story) exists(m *plot) (bool, error) {
 // TestNeverTwoInstances: whatever calls fail, whichever answers get lost, and whenever
 // the process ends, a machine has at most one VM, and none after its deletion.
 func TestNeverTwoInstances(t *testing.T) {
-	rapid.Check(t, func(rt *rapid.T) {
+	lot.Check(t, func(rt *rapid.T) {
 		script := drawScript(rt)
 		var err error
 		synctest.Test(t, func(t *testing.T) { err = script.tell(t) })

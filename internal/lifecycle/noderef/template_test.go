@@ -6,6 +6,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/millwright-dev/millwright/test/lot"
+
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -196,7 +198,7 @@ func identity(taint corev1.Taint) string { return taint.Key + ":" + string(taint
 // template's own keys go through in between, the node carries its template and what
 // its users put on it, nothing else of ours, and is at rest after one Adopt.
 func TestThreeWayMerge(t *testing.T) {
-	rapid.Check(t, func(rt *rapid.T) {
+	lot.Check(t, func(rt *rapid.T) {
 		w := &modelled{node: &corev1.Node{}}
 		w.node.Labels, w.node.Annotations = map[string]string{}, map[string]string{}
 		w.users.Labels, w.users.Annotations = map[string]string{}, map[string]string{}

@@ -3,9 +3,10 @@ package replacement
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"github.com/millwright-dev/millwright/test/lot"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -80,8 +81,7 @@ func TestCountsAreThoseOfThePool(t *testing.T) {
 		"", v1alpha1.MachinePending, v1alpha1.MachineRunning, v1alpha1.MachineUnknown, v1alpha1.MachineFailed,
 		v1alpha1.MachineTerminating, v1alpha1.MachineCrashLoopBackOff,
 	}
-	seed := rand.Uint64()
-	random := rand.New(rand.NewPCG(seed, 0))
+	random := lot.Random(t)
 	s, l := unknowns(20), &Limiter{}
 	limit := intstr.FromInt32(5)
 	for step := range 5000 {
@@ -106,7 +106,7 @@ func TestCountsAreThoseOfThePool(t *testing.T) {
 			}
 			want := busyNow(l, s.machines, machine) < 5
 			if got, err := l.Allow(t.Context(), s, Request{Machine: machine, Limit: limit}); err != nil || got.Allowed() != want {
-				t.Fatalf("step %d of seed %d: %+v, want allowed %v, err %v", step, seed, got, want, err)
+				t.Fatalf("step %d: %+v, want allowed %v, err %v", step, got, want, err)
 			}
 		default:
 			machine.Status.CurrentStatus.Phase = phases[random.IntN(len(phases))]

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/millwright-dev/millwright/test/lot"
+
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"pgregory.net/rapid"
@@ -91,7 +93,7 @@ func inZone(name, zone string) *v1alpha1.MachineClass {
 // TestSpread: machines that follow the order never make a zone larger than the skew allows, unless a zone
 // is out; once it is back, those that are made next fill it first.
 func TestSpread(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	lot.Check(t, func(t *rapid.T) {
 		skew := rapid.IntRange(1, 3).Draw(t, "skew")
 		choices := []Choice{{Class: inZone("a", "za")}, {Class: inZone("b", "zb")}, {Class: inZone("c", "zc")}}
 		out := map[string]bool{}

@@ -4,6 +4,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/millwright-dev/millwright/test/lot"
+
 	"k8s.io/apimachinery/pkg/util/wait"
 	"pgregory.net/rapid"
 
@@ -38,7 +40,7 @@ func TestPolicyFollowsTheFlags(t *testing.T) {
 // TestBackoffGrows: waiting times begin at the base, never shrink, never more than
 // double, and stay below the maximum, however often a call fails.
 func TestBackoffGrows(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	lot.Check(t, func(t *rapid.T) {
 		base := time.Duration(rapid.Int64Range(1, int64(time.Hour)).Draw(t, "base"))
 		most := base + time.Duration(rapid.Int64Range(0, int64(24*time.Hour)).Draw(t, "beyond"))
 		after := func(failures int) (got time.Duration) {

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	"github.com/millwright-dev/millwright/test/lot"
+
 	"pgregory.net/rapid"
 )
 
@@ -25,7 +27,7 @@ func TestShorten(t *testing.T) {
 
 // TestShortenKeepsBothEnds: whatever the text is, the result is valid and short enough.
 func TestShortenKeepsBothEnds(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	lot.Check(t, func(t *rapid.T) {
 		text, longest := rapid.String().Draw(t, "text"), rapid.IntRange(20, 60).Draw(t, "longest")
 		text += string(rapid.SliceOf(rapid.Byte()).Draw(t, "bytes"))
 		got := Shorten(text, longest)

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/millwright-dev/millwright/test/lot"
+
 	"pgregory.net/rapid"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
@@ -25,7 +27,7 @@ func following(replicas int32, surge, unavailable string) *v1alpha1.MachineDeplo
 // stay, the others are replaced within the bounds, and the rollout ends.
 func TestClassesThatFollow(t *testing.T) {
 	t.Parallel()
-	rapid.Check(t, func(t *rapid.T) {
+	lot.Check(t, func(t *rapid.T) {
 		replicas := rapid.Int32Range(1, 6).Draw(t, "replicas")
 		bound := rapid.SampledFrom([]string{"0", "1", "2", "50%"})
 		p := newPool(following(replicas, bound.Draw(t, "surge"), bound.Draw(t, "unavailable")))
@@ -74,7 +76,7 @@ func TestClassesThatFollow(t *testing.T) {
 func TestWhateverHappensToAClassItEnds(t *testing.T) {
 	t.Parallel()
 	events := []string{"deployment", "deployment", "set", "set", "machine", "machine", "machine", "fails", "scale", "class", "strategy"}
-	rapid.Check(t, func(t *rapid.T) {
+	lot.Check(t, func(t *rapid.T) {
 		p := newPool(following(rapid.Int32Range(0, 5).Draw(t, "replicas"), "1", "0"))
 		for _, event := range rapid.SliceOfN(rapid.SampledFrom(events), 0, 80).Draw(t, "events") {
 			if event == "fails" && len(p.machines) > 0 { // its VM is not for every class

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/millwright-dev/millwright/test/lot"
+
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -194,7 +196,7 @@ func TestHashIsStable(t *testing.T) {
 
 func TestSetNamesAreDNSNames(t *testing.T) {
 	t.Parallel()
-	rapid.Check(t, func(t *rapid.T) {
+	lot.Check(t, func(t *rapid.T) {
 		template := fixture.Deployment(1, fixture.OfClass(rapid.String().Draw(t, "class"))).Spec.Template
 		hash := revision.Hash(&template, rapid.Int32Min(0).Draw(t, "collisions"))
 		name := revision.SetName(fixture.Pool, hash)

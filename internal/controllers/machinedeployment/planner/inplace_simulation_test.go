@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/millwright-dev/millwright/test/lot"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
@@ -28,7 +30,7 @@ var updateEvents = strings.Fields("reconcile reconcile begin set set sets machin
 // updates succeed, it ends.
 func TestUpdateInPlaceKeepsItsBounds(t *testing.T) {
 	t.Parallel()
-	rapid.Check(t, func(t *rapid.T) {
+	lot.Check(t, func(t *rapid.T) {
 		bound := rapid.SampledFrom([]string{"0", "1", "2", "30%", "100%"})
 		w := begunUpdates(t, fixture.InPlace(bound.Draw(t, "surge"), bound.Draw(t, "unavailable")))
 		surge, unavailable := planner.Bounds(w.deployment)
@@ -57,7 +59,7 @@ func TestUpdateInPlaceKeepsItsBounds(t *testing.T) {
 // is deleted while others can be. In the end there are the wanted Machines, and the controller is at rest.
 func TestUpdateInPlaceEnds(t *testing.T) {
 	t.Parallel()
-	rapid.Check(t, func(t *rapid.T) {
+	lot.Check(t, func(t *rapid.T) {
 		w := begunUpdates(t, fixture.InPlace("0", "1"))
 		events := append(slices.Clone(updateEvents), strings.Fields("fail repair giveup template pause resume scale excess break bounds manual auto select label unlabel delete")...)
 		for _, event := range rapid.SliceOfN(rapid.SampledFrom(events), 120, 120).Draw(t, "events") {

@@ -4,6 +4,8 @@ import (
 	"math"
 	"testing"
 
+	"github.com/millwright-dev/millwright/test/lot"
+
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 	"pgregory.net/rapid"
@@ -45,7 +47,7 @@ func TestAbsurdNumbers(t *testing.T) {
 	reported := rapid.SampledFrom([]int32{math.MinInt32, -1, 0, 1, 2, 3, 5, 10, 100, math.MaxInt32 - 1, math.MaxInt32})
 	texts := rapid.SampledFrom([]string{"", "0", "1", "3", "-1", "2147483647", "99999999999999999999", "x", "9223372036854775807"})
 	bounds := rapid.SampledFrom([]string{"", "0", "1", "2", "30%", "100%", "2147483647", "0%"})
-	rapid.Check(t, func(t *rapid.T) {
+	lot.Check(t, func(t *rapid.T) {
 		deployment := fixture.Deployment(sizes.Draw(t, "replicas"), fixture.Rolling(bounds.Draw(t, "surge"), bounds.Draw(t, "unavailable")), fixture.OfClass("c"))
 		deployment.Spec.ExcessReplicas = rapid.SampledFrom([]*intstr.IntOrString{nil, ptr.To(intstr.FromInt32(2)), ptr.To(intstr.FromInt32(math.MaxInt32)), ptr.To(intstr.FromString("100%"))}).Draw(t, "excess")
 		deployment.Spec.Paused = rapid.Bool().Draw(t, "paused")

@@ -3,6 +3,8 @@ package planner_test
 import (
 	"testing"
 
+	"github.com/millwright-dev/millwright/test/lot"
+
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 	"pgregory.net/rapid"
@@ -59,7 +61,7 @@ func (p *pool) usable() (n int) {
 func TestReserveOfAPool(t *testing.T) {
 	t.Parallel()
 	events := []string{"deployment", "deployment", "set", "set", "set", "machine", "machine", "machine", "scale", "excess", "class"}
-	rapid.Check(t, func(t *rapid.T) {
+	lot.Check(t, func(t *rapid.T) {
 		p := reserved(t)
 		for _, event := range rapid.SliceOfN(rapid.SampledFrom(events), 0, 100).Draw(t, "events") {
 			before, promised := p.usable(), p.promised()
@@ -86,7 +88,7 @@ func TestReserveOfAPool(t *testing.T) {
 func TestWhateverHappensToAReserveItEnds(t *testing.T) {
 	t.Parallel()
 	events := []string{"deployment", "deployment", "set", "set", "machine", "machine", "fails", "scale", "excess", "class", "pause", "resume"}
-	rapid.Check(t, func(t *rapid.T) {
+	lot.Check(t, func(t *rapid.T) {
 		p := reserved(t)
 		for _, event := range rapid.SliceOfN(rapid.SampledFrom(events), 0, 100).Draw(t, "events") {
 			p.happens(t, event)

@@ -4,6 +4,8 @@ import (
 	"strconv"
 	"testing"
 
+	"github.com/millwright-dev/millwright/test/lot"
+
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
@@ -47,7 +49,7 @@ func TestPlanScaleDown(t *testing.T) {
 // to, and none that has to stay available.
 func TestScaleDownKeepsWhatIsAvailable(t *testing.T) {
 	t.Parallel()
-	rapid.Check(t, func(t *rapid.T) {
+	lot.Check(t, func(t *rapid.T) {
 		number := func(name string, most int32) int32 { return rapid.Int32Range(0, most).Draw(t, name) }
 		var all sets
 		for _, name := range []string{"a", "b", "c"} {

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/millwright-dev/millwright/test/lot"
+
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 	"pgregory.net/rapid"
@@ -34,7 +36,7 @@ import (
 // wanted, all of the current template.
 func TestRollingUpdateKeepsItsBounds(t *testing.T) {
 	t.Parallel()
-	rapid.Check(t, func(t *rapid.T) {
+	lot.Check(t, func(t *rapid.T) {
 		bound := rapid.SampledFrom([]string{"", "0", "1", "2", "5", "0%", "10%", "30%", "100%"})
 		strategy := fixture.Rolling(bound.Draw(t, "surge"), bound.Draw(t, "unavailable"))
 		w := newModel(fixture.Deployment(rapid.Int32Range(0, 12).Draw(t, "replicas"), strategy))
@@ -67,7 +69,7 @@ func TestRollingUpdateKeepsItsBounds(t *testing.T) {
 // end there are the machines that are wanted, and the status says so.
 func TestWhateverChangesItEnds(t *testing.T) {
 	t.Parallel()
-	rapid.Check(t, func(t *rapid.T) {
+	lot.Check(t, func(t *rapid.T) {
 		w := newModel(fixture.Deployment(rapid.Int32Range(0, 12).Draw(t, "replicas"), fixture.Rolling("", "")))
 		if !w.settle(nil) {
 			t.Fatalf("the first machines do not come up: %s", w)
@@ -95,7 +97,7 @@ func TestWhateverChangesItEnds(t *testing.T) {
 // the surge is.
 func TestAPausedDeploymentIsScaled(t *testing.T) {
 	t.Parallel()
-	rapid.Check(t, func(t *rapid.T) {
+	lot.Check(t, func(t *rapid.T) {
 		bound := rapid.SampledFrom([]string{"", "0", "2", "30%"})
 		w := newModel(fixture.Deployment(rapid.Int32Range(1, 12).Draw(t, "replicas"), fixture.Rolling(bound.Draw(t, "surge"), bound.Draw(t, "unavailable"))))
 		if !w.settle(nil) {

@@ -8,8 +8,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/millwright-dev/millwright/test/lot"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/rand"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
@@ -98,9 +99,10 @@ func TestPick(t *testing.T) {
 		"far apart":                        {[]*v1alpha1.MachineSet{set("b9223372036854775807"), set("a-9223372036854775807"), set("c3")}, 0, "c3"},
 	} {
 		t.Run(reason, func(t *testing.T) {
+			random := lot.Random(t)
 			for range 5 {
 				shuffled := make([]*v1alpha1.MachineSet, len(test.sets))
-				for to, from := range rand.Perm(len(shuffled)) {
+				for to, from := range random.Perm(len(shuffled)) {
 					shuffled[to] = test.sets[from]
 				}
 				before := slices.Clone(shuffled)

@@ -3,6 +3,8 @@ package planner
 import (
 	"testing"
 
+	"github.com/millwright-dev/millwright/test/lot"
+
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
@@ -52,7 +54,7 @@ func TestLimits(t *testing.T) {
 // machines, and unfrozen for fewer, none at the latest.
 func TestWhatFreezesASetNeverUnfreezesIt(t *testing.T) {
 	t.Parallel()
-	rapid.Check(t, func(t *rapid.T) {
+	lot.Check(t, func(t *rapid.T) {
 		small := rapid.Int32Range(0, 5)
 		when := &Overshoot{Up: small.Draw(t, "up"), Down: small.Draw(t, "down")}
 		f := Facts{Set: newSet(small.Draw(t, "replicas")), Overshoot: when}

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/millwright-dev/millwright/test/lot"
+
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -182,7 +184,7 @@ func deleted(machine *v1alpha1.Machine, ready bool) *v1alpha1.Machine {
 // TestBudgetsHold: whatever happens to the Machines of a pool whose replacements ask, no budget is exceeded.
 func TestBudgetsHold(t *testing.T) {
 	phases := []v1alpha1.MachinePhase{running, unknown, unknown, unknown}
-	rapid.Check(t, func(t *rapid.T) {
+	lot.Check(t, func(t *rapid.T) {
 		var machines []*v1alpha1.Machine
 		for range rapid.IntRange(1, 12).Draw(t, "machines") {
 			machines = append(machines, in(rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "zone"), rapid.SampledFrom(phases).Draw(t, "phase")))

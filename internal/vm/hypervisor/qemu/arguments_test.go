@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/millwright-dev/millwright/test/lot"
+
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 )
@@ -78,7 +80,7 @@ var hostile = rapid.Custom(func(t *rapid.T) string {
 // Whatever users write into names, paths and the command line, the arguments have the
 // same structure, and hold exactly that text.
 func TestNothingInjectsOptions(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	lot.Check(t, func(t *rapid.T) {
 		c := everything()
 		text := func(label string) string { return hostile.Draw(t, label) }
 		c.Name = text("name")

@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"testing"
 
+	"github.com/millwright-dev/millwright/test/lot"
+
 	"pgregory.net/rapid"
 )
 
 func TestTheEndIsKept(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	lot.Check(t, func(t *rapid.T) {
 		kept := Writer{Limit: rapid.IntRange(1, 20).Draw(t, "limit")}
 		var all []byte
 		for _, part := range rapid.SliceOf(rapid.SliceOfN(rapid.Byte(), 0, 50)).Draw(t, "parts") {

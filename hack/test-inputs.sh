@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# Prints, as assignments for a shell, what tests depend on beside the code of the module and the files that they read
+# themselves. The go command knows that, and keeps the results of tests while it stays the same.
+#
+#   eval "$(hack/test-inputs.sh)"
+#
+#   programs           names what is installed and built: distribution, kernel, control plane, guests
+#   MILLWRIGHT_SOURCES names the content of all files of the repository; for env.Sources
+#   MILLWRIGHT_SEED    draws the lots of this run (test/lot), unless it is set already
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+name() { sha256sum | cut -c1-16; }
+
+# What cannot be known is another one in each run.
+unknown() { date +%s.%N; }
+
+programs() {
+	dpkg-query -W 2>/dev/null || unknown
+	uname -rm
+	ls /dev/kvm /dev/loop-control /dev/net/tun 2>/dev/null || true
+	id -u
+	nproc
+	printf '%s\n' "${KUBERNETES_BINARIES:-}" "${MILLWRIGHT_CACHE:-}" "${MILLWRIGHT_CAPI:-}" "$PATH"
+	readlink "${MILLWRIGHT_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/millwright}"/*/current || true
+}
+
+sources() {
+	git rev-parse --show-toplevel 2>/dev/null || unknown
+	# A file that is deleted, and not yet so in the index, is named only.
+	git ls-files -z --cached --others --exclude-standard 2>/dev/null | sort -z | xargs -0 sha256sum 2>&1 || true
+}
+
+printf "programs='%s'\n" "$(programs | name)"
+printf "export MILLWRIGHT_SOURCES='%s'\n" "$(sources | name)"
+printf "export MILLWRIGHT_SEED='%s'\n" "${MILLWRIGHT_SEED:-$(od -An -N6 -tu8 /dev/urandom | tr -d ' ')}"
