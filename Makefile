@@ -54,16 +54,17 @@ LONG_TESTS := $(patsubst %,./%/...,test/vms test/crash internal/vm/hypervisor te
 gotest = go test -p $(TEST_PARALLEL) -timeout $(TEST_TIMEOUT) -vet=off -ldflags=-s
 # Use: $(call test_module,MODULE,FLAGS,PACKAGES)
 test_module = (cd $(1) && $(gotest) $(2) $(TESTFLAGS) $(3))
-# Use: $(call test_all,FLAGS). The small modules are tested beside the root module, whose end would else
-# be waited for, and are shown after it.
+# Use: $(call test_all,FLAGS OF THE ROOT MODULE,FLAGS OF THE SMALL ONES). The small modules are tested beside the root module, whose end
+# would else be waited for, and are shown after it.
 test_all = failed=; beside=$$(mktemp); \
-	(failed=; $(foreach module,$(filter-out .,$(test_modules)),$(call test_module,$(module),-p 1 $(1),./...) || failed=yes;) \
+	(failed=; $(foreach module,$(filter-out .,$(test_modules)),$(call test_module,$(module),-p 1 $(2),./...) || failed=yes;) \
 	[[ -z "$$failed" ]]) >"$$beside" & \
 	$(call test_module,.,$(1),$(if $(filter ./...,$(PKG)),$(LONG_TESTS)) $(PKG)) || failed=yes; \
 	wait $$! || failed=yes; cat "$$beside"; rm -f "$$beside"; [[ -z "$$failed" ]];
-# go test keeps results by -skip, among other flags. This skips nothing, but names what is installed: see hack/test-inputs.sh. What
-# is named, or has a flag -skip of its own, is tested in any case.
-kept = $(if $(filter-out ./...,$(PKG))$(findstring -skip,$(TESTFLAGS)),-count=1,-skip="^programs-$$programs$$")
+# go test keeps results by -skip, among other flags. These skip nothing, but name what is installed, and for the small modules
+# all files, as it sees none outside of a module: see hack/test-inputs.sh. What PKG names, or has a flag -skip of its
+# own, is tested in any case.
+kept = $(if $(filter-out ./...,$(PKG))$(findstring -skip,$(TESTFLAGS)),-count=1,-skip="^inputs-$(1)$$")
 
 # Where a function's cyclomatic complexity is reported, and where it fails lint.
 CYCLO_WARN := 11
@@ -132,7 +133,7 @@ test: export GOGC := 400
 test: controlplane capi qemu containerd grpc-python guest ## Run every test whose result may have changed, and list the slowest; builds the control plane first if it changed
 	@eval "$$(hack/test-inputs.sh)"; results=$$(mktemp); \
 	trap 'echo "the slowest tests:"; $(gotestsum) tool slowest --num 10 --jsonfile "$$results"; rm -f "$$results"' EXIT; \
-	{ $(call test_all,-json $(kept)) } | \
+	{ $(call test_all,-json $(call kept,$$programs),-json $(call kept,$$programs-$$MILLWRIGHT_SOURCES)) } | \
 		$(gotestsum) --format $(if $(filter -v,$(TESTFLAGS)),standard-verbose,standard-quiet) --jsonfile "$$results" --raw-command -- cat
 
 .PHONY: test-all
@@ -141,7 +142,7 @@ test-all: ## Run every test, changed or not, and all of what make test draws a p
 
 .PHONY: test-unit
 test-unit: ## Run the tests that need neither control plane nor QEMU (go test -short)
-	@$(call test_all,-short)
+	@$(call test_all,-short,-short)
 
 .PHONY: test-capi
 test-capi: controlplane qemu guest ## Run the tests against Cluster API with every version of its core (make test does the newest)
