@@ -18,7 +18,7 @@ var usersAmidUpdates = []scenario{
 	{
 		name:   "rollback amid an update in place",
 		given:  givenBothClasses(2, inPlace),
-		act:    inTurn(beginUpdate, updateOne, nameReady, patched(`{"spec":{"rollbackTo":{}}}`), succeedNamed),
+		act:    inTurn(beginUpdate, updateOne, nameReady, patched(`{"spec":{"rollbackTo":{}}}`), succeedNamed, nameNone),
 		want:   withAgents(inPlaceOf(pool, 2)),
 		always: both(both(both(most(2), least(1)), oneUpdates), noneReplaced),
 	},
@@ -69,6 +69,12 @@ var usersAmidUpdates = []scenario{
 		want:   withAgents(all(inPlaceOf(newClass, 2), namedGone)),
 		always: both(both(most(3), least(1)), onlyNamed),
 	},
+}
+
+// nameNone leaves all nodes to withAgents: one whose update was over before the rollback is updated once more.
+func nameNone(_ context.Context, r *run) error {
+	r.named = ""
+	return nil
 }
 
 // unwish takes a wish for a preservation back.
