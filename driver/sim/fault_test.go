@@ -9,8 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/millwright-dev/millwright/test/lot"
-
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
@@ -18,6 +16,7 @@ import (
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/driver/sim"
 	"github.com/millwright-dev/millwright/driver/status"
+	"github.com/millwright-dev/millwright/test/lot"
 )
 
 func TestFaults(t *testing.T) {

@@ -8,8 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/millwright-dev/millwright/test/lot"
-
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -22,6 +20,7 @@ import (
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/driver/status"
+	"github.com/millwright-dev/millwright/test/lot"
 )
 
 var vms = vmv1alpha1.Resource("virtualmachines")

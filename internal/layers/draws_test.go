@@ -1,7 +1,6 @@
 package layers
 
 import (
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,15 +11,7 @@ import (
 func TestPropertiesAreDrawnByLot(t *testing.T) {
 	const call, may = "rapid." + "Check(", "test/lot/lot.go"
 	found := map[string]bool{}
-	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
-		switch {
-		case err != nil:
-			return err
-		case entry.IsDir() && path != root && ignored(entry.Name()):
-			return filepath.SkipDir
-		case entry.IsDir() || filepath.Ext(path) != ".go":
-			return nil
-		}
+	err := eachGoFile(root, func(path string) error {
 		text, err := os.ReadFile(path)
 		if strings.Contains(string(text), call) {
 			found[filepath.ToSlash(strings.TrimPrefix(path, root+"/"))] = true

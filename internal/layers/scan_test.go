@@ -14,15 +14,7 @@ import (
 // their build tags, which is why it does not ask the go command.
 func scan(root string) ([]goPackage, error) {
 	byFolder := map[string]map[string]bool{}
-	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
-		switch {
-		case err != nil:
-			return err
-		case entry.IsDir() && path != root && ignored(entry.Name()):
-			return filepath.SkipDir
-		case entry.IsDir() || filepath.Ext(path) != ".go":
-			return nil
-		}
+	err := eachGoFile(root, func(path string) error {
 		folder, err := filepath.Rel(root, filepath.Dir(path))
 		if err != nil {
 			return err
@@ -38,6 +30,21 @@ func scan(root string) ([]goPackage, error) {
 		packages = append(packages, goPackage{folder: folder, imports: imports})
 	}
 	return packages, err
+}
+
+// eachGoFile calls visit with the path of each Go file below root.
+func eachGoFile(root string, visit func(path string) error) error {
+	return filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case entry.IsDir() && path != root && ignored(entry.Name()):
+			return filepath.SkipDir
+		case entry.IsDir() || filepath.Ext(path) != ".go":
+			return nil
+		}
+		return visit(path)
+	})
 }
 
 // ignored names folders that the go command does not look into either, and bin.

@@ -9,14 +9,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/millwright-dev/millwright/test/lot"
-
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"pgregory.net/rapid"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/test/lot"
 )
 
 func TestMain(m *testing.M) {

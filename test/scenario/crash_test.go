@@ -4,11 +4,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/millwright-dev/millwright/test/lot"
-
 	"github.com/onsi/gomega"
 
 	"github.com/millwright-dev/millwright/driver/sim"
+	"github.com/millwright-dev/millwright/test/lot"
 	"github.com/millwright-dev/millwright/test/program"
 )
 

@@ -8,10 +8,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/millwright-dev/millwright/test/lot"
-
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
+
+	"github.com/millwright-dev/millwright/test/lot"
 )
 
 // emulator does what a terminal does with what Screen writes. It refuses anything else.

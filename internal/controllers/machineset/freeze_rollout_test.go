@@ -5,8 +5,6 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/millwright-dev/millwright/test/lot"
-
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"pgregory.net/rapid"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -15,6 +13,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
 	"github.com/millwright-dev/millwright/test/fixture"
+	"github.com/millwright-dev/millwright/test/lot"
 )
 
 // rolling is a deployment with two sets, between which it moves replicas in any way that its

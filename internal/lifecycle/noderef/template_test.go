@@ -6,8 +6,6 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/millwright-dev/millwright/test/lot"
-
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -15,6 +13,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
+	"github.com/millwright-dev/millwright/test/lot"
 )
 
 const record = v1alpha1.AnnotationKeyLastAppliedNodeTemplate

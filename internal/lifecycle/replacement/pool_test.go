@@ -6,14 +6,13 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/millwright-dev/millwright/test/lot"
-
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/lifecycle/replacement/budget"
+	"github.com/millwright-dev/millwright/test/lot"
 )
 
 // shelf is a cache of one pool, which counts the Machines that are read.

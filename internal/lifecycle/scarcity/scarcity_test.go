@@ -7,13 +7,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/millwright-dev/millwright/test/lot"
-
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"pgregory.net/rapid"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/test/lot"
 )
 
 func deployment(annotation string, listed ...string) *v1alpha1.MachineDeployment {

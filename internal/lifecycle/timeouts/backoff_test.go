@@ -4,12 +4,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/millwright-dev/millwright/test/lot"
-
 	"k8s.io/apimachinery/pkg/util/wait"
 	"pgregory.net/rapid"
 
 	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/test/lot"
 )
 
 func TestPolicyFollowsTheFlags(t *testing.T) {

@@ -5,9 +5,9 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"github.com/millwright-dev/millwright/test/lot"
-
 	"pgregory.net/rapid"
+
+	"github.com/millwright-dev/millwright/test/lot"
 )
 
 func TestShorten(t *testing.T) {

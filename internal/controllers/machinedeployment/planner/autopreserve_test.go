@@ -3,11 +3,10 @@ package planner
 import (
 	"testing"
 
-	"github.com/millwright-dev/millwright/test/lot"
-
 	"pgregory.net/rapid"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/test/lot"
 )
 
 // places is a set with a maximum and a number of Machines preserved by themselves.

@@ -3,8 +3,6 @@ package planner_test
 import (
 	"testing"
 
-	"github.com/millwright-dev/millwright/test/lot"
-
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 	"pgregory.net/rapid"
@@ -14,6 +12,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/counts"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/reserve"
 	"github.com/millwright-dev/millwright/test/fixture"
+	"github.com/millwright-dev/millwright/test/lot"
 )
 
 // excesses are what users ask for.

@@ -4,14 +4,13 @@ import (
 	"strconv"
 	"testing"
 
-	"github.com/millwright-dev/millwright/test/lot"
-
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/counts"
 	"github.com/millwright-dev/millwright/test/fixture"
+	"github.com/millwright-dev/millwright/test/lot"
 )
 
 func TestPlanScaleDown(t *testing.T) {

@@ -6,8 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/millwright-dev/millwright/test/lot"
-
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 	"pgregory.net/rapid"
@@ -17,6 +15,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/counts"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/status"
 	"github.com/millwright-dev/millwright/test/fixture"
+	"github.com/millwright-dev/millwright/test/lot"
 )
 
 // TestRollingUpdateKeepsItsBounds lets everything happen in any order: controllers that

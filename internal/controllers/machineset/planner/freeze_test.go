@@ -3,12 +3,11 @@ package planner
 import (
 	"testing"
 
-	"github.com/millwright-dev/millwright/test/lot"
-
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/test/lot"
 )
 
 // TestLimits finds out at how many Machines a set is frozen, and at how many it is unfrozen.

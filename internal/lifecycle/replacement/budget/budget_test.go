@@ -7,8 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/millwright-dev/millwright/test/lot"
-
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -16,6 +14,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/test/lot"
 )
 
 var now = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)

@@ -11,10 +11,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/millwright-dev/millwright/test/lot"
-
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
+
+	"github.com/millwright-dev/millwright/test/lot"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")

@@ -4,9 +4,9 @@ import (
 	"bytes"
 	"testing"
 
-	"github.com/millwright-dev/millwright/test/lot"
-
 	"pgregory.net/rapid"
+
+	"github.com/millwright-dev/millwright/test/lot"
 )
 
 func TestTheEndIsKept(t *testing.T) {
