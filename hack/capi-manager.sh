@@ -52,11 +52,19 @@ config=$built/$config
 kubectl=${KUBECTL:-$("$repository/hack/controlplane.sh")/kubectl}
 export KUBECONFIG=$dir/kubeconfig
 kubectl() { "$kubectl" "$@" >/dev/null; }
+# eventually runs a command until it succeeds, for twenty seconds and longer.
+eventually() {
+	for _ in {1..100}; do
+		if "$@" 2>/dev/null; then return; fi
+		sleep 0.2
+	done
+	"$@"
+}
 
 say "installing the kinds of $version"
 kubectl apply --server-side -f "$config/crd"
-# "--for condition" fails for one that has no conditions yet.
-kubectl wait --for 'jsonpath={.status.conditions[?(@.type=="Established")].status}=True' --timeout 60s -f "$config/crd"
+# It fails at once for a kind that has no conditions yet.
+eventually kubectl wait --for condition=Established --timeout 60s -f "$config/crd"
 
 # The roles of all managers have the same names. One that is aggregated collects the roles of
 # providers, ours among them, by their labels.
@@ -76,11 +84,7 @@ for role in role aggregated_role; do
 		---
 	END
 done | kubectl apply -f -
-for attempt in {1..100}; do
-	if kubectl auth can-i list "$needs" --as "$user"; then break; fi
-	((attempt < 100)) || { say "the user $user gets no roles" >&2; exit 1; }
-	sleep 0.2
-done
+eventually kubectl auth can-i list "$needs" --as "$user" || { say "the user $user gets no roles" >&2; exit 1; }
 
 # The administrator's kubeconfig, acting as the manager's user.
 umask 077
