@@ -5,21 +5,22 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/millwright-dev/millwright/test/repository"
 )
 
 // TestPropertiesAreDrawnByLot: a test that calls rapid itself is not tested anew in each run of "make test". See lot.Check.
 func TestPropertiesAreDrawnByLot(t *testing.T) {
 	const call, may = "rapid." + "Check(", "test/lot/lot.go"
 	found := map[string]bool{}
-	err := eachGoFile(root, func(path string) error {
+	for _, path := range repository.GoFiles(t, root) {
 		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
 		if strings.Contains(string(text), call) {
 			found[filepath.ToSlash(strings.TrimPrefix(path, root+"/"))] = true
 		}
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
 	}
 	if !found[may] {
 		t.Errorf("%s does not call it: is its name here still right?", may)

@@ -3,53 +3,38 @@ package layers
 import (
 	"go/parser"
 	"go/token"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"testing"
+
+	"github.com/millwright-dev/millwright/test/repository"
 )
 
-// scan reads the imports of all Go files below root: of all modules, and whatever
+// scan reads the imports of all Go files of the repository: of all modules, and whatever
 // their build tags, which is why it does not ask the go command.
-func scan(root string) ([]goPackage, error) {
+func scan(t *testing.T) []goPackage {
+	t.Helper()
 	byFolder := map[string]map[string]bool{}
-	err := eachGoFile(root, func(path string) error {
+	for _, path := range repository.GoFiles(t, root) {
 		folder, err := filepath.Rel(root, filepath.Dir(path))
 		if err != nil {
-			return err
+			t.Fatal(err)
 		}
 		folder = filepath.ToSlash(folder)
 		if byFolder[folder] == nil {
 			byFolder[folder] = map[string]bool{}
 		}
-		return addImports(byFolder[folder], path)
-	})
+		if err := addImports(byFolder[folder], path); err != nil {
+			t.Fatal(err)
+		}
+	}
 	var packages []goPackage
 	for folder, imports := range byFolder {
 		packages = append(packages, goPackage{folder: folder, imports: imports})
 	}
-	return packages, err
-}
-
-// eachGoFile calls visit with the path of each Go file below root.
-func eachGoFile(root string, visit func(path string) error) error {
-	return filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
-		switch {
-		case err != nil:
-			return err
-		case entry.IsDir() && path != root && ignored(entry.Name()):
-			return filepath.SkipDir
-		case entry.IsDir() || filepath.Ext(path) != ".go":
-			return nil
-		}
-		return visit(path)
-	})
-}
-
-// ignored names folders that the go command does not look into either, and bin.
-func ignored(name string) bool {
-	return strings.HasPrefix(name, ".") || strings.HasPrefix(name, "_") || name == "testdata" || name == "bin"
+	return packages
 }
 
 // addImports adds the imports of one file. A file that vanished while the tree was

@@ -6,7 +6,6 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"io/fs"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -14,6 +13,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/millwright-dev/millwright/test/repository"
 )
 
 // whenItChanges matches comments that give the reason to change a package, or a command, instead of
@@ -48,26 +49,17 @@ func TestEveryExportedNameHasADocComment(t *testing.T) {
 func parseTree(t *testing.T, set *token.FileSet, root string) map[string]*ast.File {
 	t.Helper()
 	files := map[string]*ast.File{}
-	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
-		switch {
-		case err != nil:
-			return err
-		case entry.IsDir() && skipped(entry.Name()):
-			return filepath.SkipDir
-		case filepath.Ext(path) != ".go" || strings.HasSuffix(path, "_test.go"):
-			return nil
+	for _, path := range repository.GoFiles(t, root) {
+		if strings.HasSuffix(path, "_test.go") {
+			continue
 		}
-		files[path], err = parser.ParseFile(set, path, nil, parser.ParseComments|parser.SkipObjectResolution)
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
+		file, err := parser.ParseFile(set, path, nil, parser.ParseComments|parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files[path] = file
 	}
 	return files
-}
-
-func skipped(name string) bool {
-	return name == "testdata" || name == "bin" || strings.HasPrefix(name, "_") || len(name) > 2 && name[0] == '.'
 }
 
 // selfEvident are methods that say no more than the interface they are of.

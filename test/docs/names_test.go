@@ -2,14 +2,15 @@ package docs
 
 import (
 	"cmp"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/millwright-dev/millwright/test/env"
+	"github.com/millwright-dev/millwright/test/repository"
 )
 
 var (
@@ -133,25 +134,24 @@ func TestTheTableOfFaultsIsComplete(t *testing.T) {
 func faults(t *testing.T, root string) map[string]bool {
 	t.Helper()
 	playing := map[string]bool{}
-	err := filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
-		if err != nil || !strings.HasSuffix(path, "_test.go") {
-			return err
-		}
+	for _, path := range testFiles(t, root) {
 		folder, err := filepath.Rel(root, filepath.Dir(path))
-		if err != nil || folder == "test/docs" || folder == "hack/reliability" {
-			return err
+		if err != nil {
+			t.Fatal(err)
+		}
+		if folder == "test/docs" || folder == "hack/reliability" {
+			continue
 		}
 		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
 		test := ""
 		for _, found := range fault.FindAllSubmatch(text, -1) {
 			if test = cmp.Or(string(found[1]), test); len(found[1]) == 0 {
 				playing[folder+" "+test] = true
 			}
 		}
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
 	}
 	return playing
 }
@@ -160,21 +160,22 @@ func faults(t *testing.T, root string) map[string]bool {
 func tests(t *testing.T, root string) (names, literals map[string]bool) {
 	t.Helper()
 	names, literals = map[string]bool{}, map[string]bool{}
-	err := filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
-		if err != nil || !strings.HasSuffix(path, "_test.go") {
-			return err
-		}
+	for _, path := range testFiles(t, root) {
 		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
 		for _, found := range testFunc.FindAllSubmatch(text, -1) {
 			names[string(found[1])] = true
 		}
 		for _, found := range literal.FindAllSubmatch(text, -1) {
 			literals[string(found[1])] = true
 		}
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
 	}
 	return names, literals
+}
+
+func testFiles(t *testing.T, root string) []string {
+	t.Helper()
+	return slices.DeleteFunc(repository.GoFiles(t, root), func(path string) bool { return !strings.HasSuffix(path, "_test.go") })
 }

@@ -3,8 +3,9 @@
 // Every run draws anew, logs its seed, and draws the same again when MILLWRIGHT_SEED is that seed. With
 // MILLWRIGHT_ALL=1 all is played.
 //
-// The go command knows which variables a test reads, and keeps its results while these and the code stay as they
-// are. "make test" chooses a seed, so what draws by this package is tested each time.
+// "make test" sets the seed by the files of the repository: the same files draw the same, and any change of code draws
+// anew. The go command knows which variables a test reads, and keeps its results while these and the code stay as they
+// are.
 package lot
 
 import (

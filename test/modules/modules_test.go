@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/millwright-dev/millwright/test/env"
+	"github.com/millwright-dev/millwright/test/repository"
 )
 
 const (
@@ -168,43 +169,41 @@ func publish(t *testing.T, release, from, module, to string) {
 	}
 	defer file.Close()
 	archive := zip.NewWriter(file)
-	err = filepath.WalkDir(from, func(path string, entry os.DirEntry, err error) error {
-		switch {
-		case err != nil:
-			return err
-		case entry.IsDir() && path != from && leftOut(path):
-			return filepath.SkipDir
-		case !entry.Type().IsRegular():
-			return nil
-		}
+	for _, path := range filesOf(t, from) {
 		name, err := filepath.Rel(from, path)
 		if err != nil {
-			return err
+			t.Fatal(err)
 		}
 		in, err := archive.Create(module + "@" + version + "/" + filepath.ToSlash(name))
 		if err != nil {
-			return err
+			t.Fatal(err)
 		}
 		text := requirements
 		if name != "go.mod" {
 			text = read(t, path)
 		}
-		_, err = io.WriteString(in, text)
-		return err
-	})
-	if err == nil {
-		err = archive.Close()
+		if _, err := io.WriteString(in, text); err != nil {
+			t.Fatal(err)
+		}
 	}
-	if err != nil {
+	if err := archive.Close(); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// leftOut reports whether a folder is no part of the module that it lies in: other modules are not, nor is
-// what is not under version control.
-func leftOut(folder string) bool {
-	_, err := os.Stat(filepath.Join(folder, "go.mod"))
-	return err == nil || slices.Contains([]string{".git", "bin", ".millwright"}, filepath.Base(folder))
+// filesOf are the files of the module in a folder, without those of modules below it.
+func filesOf(t *testing.T, folder string) []string {
+	t.Helper()
+	files := repository.Files(t, folder)
+	var others []string
+	for _, path := range files {
+		if of := filepath.Dir(path); filepath.Base(path) == "go.mod" && of != folder {
+			others = append(others, of+string(filepath.Separator))
+		}
+	}
+	return slices.DeleteFunc(files, func(path string) bool {
+		return slices.ContainsFunc(others, func(other string) bool { return strings.HasPrefix(path, other) })
+	})
 }
 
 func read(t *testing.T, path string) string {
