@@ -37,8 +37,8 @@ func scan(t *testing.T) []goPackage {
 	return packages
 }
 
-// addImports adds the imports of one file. A file that vanished while the tree was
-// walked (an editor's, say) imports nothing.
+// addImports adds the imports of one file. A file that vanished meanwhile (an editor's, say)
+// imports nothing.
 func addImports(imports map[string]bool, path string) error {
 	file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ImportsOnly)
 	if os.IsNotExist(err) {
