@@ -70,9 +70,10 @@ func (a *apiserver) carryOut(manager *process, w http.ResponseWriter, r *http.Re
 	} else {
 		op := operation{a.name, verb, a.gate.names.of(resource, name)}
 		answered = a.gate.pass(manager, op, func() (idle bool) {
-			a.gate.does(op, body)
 			answer = a.forward(r, body)
-			return answer.err == nil && answer.code >= http.StatusBadRequest && answer.code < http.StatusInternalServerError
+			idle = answer.err == nil && answer.code >= http.StatusBadRequest && answer.code < http.StatusInternalServerError
+			a.gate.did(op, body, idle)
+			return idle
 		})
 	}
 	if !answered || answer.err != nil {

@@ -81,12 +81,13 @@ func (g *gate) same() sameWorlds {
 	return g.succession.found.clone()
 }
 
-// does notes that an operation is carried out, and what was asked for.
-func (g *gate) does(op operation, request []byte) {
+// did notes that an operation was carried out, what was asked for, and whether that changed nothing: a write that comes
+// after that of somebody else may be refused.
+func (g *gate) did(op operation, request []byte, idle bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.open {
-		g.done = append(g.done, fmt.Sprintf("%s %s", op, request))
+		g.done = append(g.done, fmt.Sprintf("%s %s, idle: %t", op, request, idle))
 	}
 }
 

@@ -105,8 +105,8 @@ func (p *provider) serve(manager *process, w http.ResponseWriter, r *http.Reques
 	answer := reply{}
 	op := operation{"driver", string(name), p.gate.names.of(subject(request))}
 	answered := p.gate.pass(manager, op, func() (idle bool) {
-		p.gate.does(op, nil) // the request has all that the manager knows, used or not
 		answer = call(context.WithoutCancel(r.Context()), request)
+		p.gate.did(op, nil, questions[name]) // the request has all that the manager knows, used or not
 		return questions[name]
 	})
 	if !answered {

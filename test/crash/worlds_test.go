@@ -23,8 +23,8 @@ import (
 
 // remains is what a death leaves.
 type remains struct {
-	// done is what was done up to the death: the operations that were carried out, with what was asked for,
-	// sorted, and how many writes others had made. Where work goes on in parallel, this may differ between runs,
+	// done is what was done up to the death: the operations that were carried out, with what was asked for, and whether it changed
+	// nothing, sorted, and how many writes others had made. Where work goes on in parallel, this may differ between runs,
 	// of which worlds that differ say nothing then.
 	done []string
 	// world is everything that exists, without what is drawn in each run.
@@ -213,6 +213,21 @@ func anonymous(object any) string {
 		panic(err) // it came as JSON
 	}
 	return drawn.ReplaceAllString(string(text), "?")
+}
+
+// TestWhatWasRefused: the same write is not the same where it was refused, as after that of somebody else.
+func TestWhatWasRefused(t *testing.T) {
+	var done []string
+	for _, idle := range []bool{false, true} {
+		g := newGate(nil)
+		g.did(operation{}, []byte(`{}`), idle) // does not count yet
+		g.count(true)
+		g.did(operation{}, []byte(`{}`), idle)
+		done = append(done, g.carriedOut()...)
+	}
+	if len(done) != 2 || done[0] == done[1] {
+		t.Errorf("done was %q", done)
+	}
 }
 
 // TestAnonymous: only what is drawn is left out.
