@@ -52,13 +52,16 @@ config=$built/$config
 kubectl=${KUBECTL:-$("$repository/hack/controlplane.sh")/kubectl}
 export KUBECONFIG=$dir/kubeconfig
 kubectl() { "$kubectl" "$@" >/dev/null; }
-# eventually runs a command until it succeeds, for twenty seconds and longer.
+# eventually runs a command until it succeeds. What it says after twenty seconds is shown, and is the end.
 eventually() {
-	for _ in {1..100}; do
-		if "$@" 2>/dev/null; then return; fi
+	local end=$((SECONDS + 20))
+	until "$@" 2>/dev/null; do
+		if ((SECONDS >= end)); then
+			"$@"
+			return
+		fi
 		sleep 0.2
 	done
-	"$@"
 }
 
 say "installing the kinds of $version"

@@ -59,7 +59,7 @@ copy_config() {
 
 build() {
 	local tool source config name
-	# Without it, a module that was never fetched has no folder yet.
+	# Else a module that was never fetched has no folder yet.
 	go -C "$module" mod download sigs.k8s.io/cluster-api
 	source=$(go -C "$module" list -m -f '{{.Dir}}' sigs.k8s.io/cluster-api)
 	say "compiling $version"
