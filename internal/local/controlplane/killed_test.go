@@ -34,9 +34,14 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
+// ofParent is the control plane of that process. A variable of its function would be garbage while the process waits, and
+// the lock of the folder with it.
+var ofParent *ControlPlane
+
 // beParent starts a control plane, prints that, and waits to be killed.
 func beParent(dir string) int {
-	_, err := Start(context.Background(), Config{
+	var err error
+	ofParent, err = Start(context.Background(), Config{
 		Dir: dir, Binaries: os.Getenv("KUBERNETES_BINARIES"), UnsafeNoFsync: true,
 		orphanable: os.Getenv(parentOrphanableEnv) != "",
 	})

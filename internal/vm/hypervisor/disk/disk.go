@@ -137,7 +137,8 @@ func (p *Partial) Discard() {
 	_ = os.Remove(p.Name())
 }
 
-// Lock is the lock of a disk. The kernel releases it when the process ends.
+// Lock is the lock of a disk. The kernel releases it when the process ends. Keep the Lock until it is released: the
+// garbage collector closes the file of one that nothing refers to.
 type Lock struct {
 	file   *os.File
 	device bool

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"syscall"
 	"testing"
 )
@@ -38,11 +39,16 @@ func TestOneHolderAtATime(t *testing.T) {
 // The environment variable makes the test binary hold a lock until it is killed.
 const holdVariable = "MILLWRIGHT_TEST_HOLD_LOCK"
 
+// held is the lock of that process. A variable of its function would be garbage while the process waits.
+var held *Lock
+
 func TestMain(m *testing.M) {
 	if path := os.Getenv(holdVariable); path != "" {
-		if _, err := Acquire(path); err != nil {
+		var err error
+		if held, err = Acquire(path); err != nil {
 			os.Exit(1)
 		}
+		runtime.GC()
 		_, _ = os.Stdout.WriteString("locked\n")
 		select {}
 	}
