@@ -244,11 +244,13 @@ func (c *Child) Kill() error {
 	return nil
 }
 
-// readyInterval is the shortest time between two probes of a child that is not ready yet, and probeShare how many
-// times as long as a probe takes it is at least: where processors are scarce, the child needs them itself.
+// readyInterval and maxReadyInterval bound the time between two probes of a child that is not ready yet. In between it is
+// probeShare times as long as the last probe took: where processors are scarce, the child needs them itself. It has a bound
+// because a probe may also have waited: kube-apiserver listens a second and a half before it answers.
 const (
-	readyInterval = 50 * time.Millisecond
-	probeShare    = 4
+	readyInterval    = 50 * time.Millisecond
+	maxReadyInterval = 250 * time.Millisecond
+	probeShare       = 4
 )
 
 // AwaitReady waits until the probe succeeds. With first set, the end of the first process
@@ -271,7 +273,7 @@ func (c *Child) AwaitReady(ctx context.Context, first bool) error {
 			return nil
 		}
 		select {
-		case <-time.After(max(readyInterval, probeShare*time.Since(asked))):
+		case <-time.After(min(max(readyInterval, probeShare*time.Since(asked)), maxReadyInterval)):
 		case <-r.done:
 			return fmt.Errorf("%s %w", c.Name, ErrNotRunning)
 		case <-failed:

@@ -238,7 +238,8 @@ func TestAwaitReady(t *testing.T) {
 		after    time.Duration
 	}{
 		"Ready":   {"asked every 50 ms", time.Hour, 120 * time.Millisecond, 0, true, nil, 150 * time.Millisecond},
-		"Slow":    {"asked a fifth of the time", time.Hour, 120 * time.Millisecond, 100 * time.Millisecond, true, nil, 600 * time.Millisecond},
+		"Slow":    {"asked a fifth of the time", time.Hour, 120 * time.Millisecond, 40 * time.Millisecond, true, nil, 240 * time.Millisecond},
+		"Waits":   {"a probe that waited holds up no further one", time.Hour, 120 * time.Millisecond, 2 * time.Second, true, nil, 4250 * time.Millisecond},
 		"Dies":    {"a first child that ends is no reason to wait on", time.Second, time.Hour, 0, true, errAny, time.Second},
 		"Reborn":  {"but a later one is", time.Second, 5 * time.Second, 0, false, nil, 5 * time.Second},
 		"TooLate": {"the context says for how long", time.Hour, time.Hour, 0, true, context.DeadlineExceeded, time.Minute},
