@@ -3,7 +3,6 @@ package provider_test
 import (
 	"bytes"
 	"context"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -15,6 +14,7 @@ import (
 	"github.com/millwright-dev/millwright/driver/fake"
 	"github.com/millwright-dev/millwright/driver/registry"
 	"github.com/millwright-dev/millwright/provider"
+	"github.com/millwright-dev/millwright/test/repository"
 )
 
 func newFake(context.Context, provider.Environment) (driver.Driver, error) {
@@ -26,7 +26,7 @@ func addRegion(flags *pflag.FlagSet) { flags.String("example-region", "", "regio
 
 // TestNothingElseIsLinked: a machine controller has neither local mode nor our drivers.
 func TestNothingElseIsLinked(t *testing.T) {
-	_ = os.Getenv("MILLWRIGHT_SOURCES") // what go list says depends on all files; see env.Sources
+	repository.DependOnAllFiles()
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", ".").Output()
 	if err != nil {
 		t.Fatal(err)

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/millwright-dev/millwright/test/repository"
 )
 
 // root of the repository, seen from this package.
@@ -48,7 +50,7 @@ func TestNothingBringsKubernetesInByABackDoor(t *testing.T) {
 
 func dependencies(t *testing.T, folder string) []string {
 	t.Helper()
-	_ = os.Getenv("MILLWRIGHT_SOURCES") // what go list says depends on all files; see env.Sources
+	repository.DependOnAllFiles()
 	command := exec.CommandContext(t.Context(), "go", "list", "-deps", "./"+folder+"/...")
 	command.Dir = root
 	out, err := command.Output()

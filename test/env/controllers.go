@@ -36,6 +36,7 @@ import (
 
 	"github.com/millwright-dev/millwright/internal/local/controlplane"
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
+	"github.com/millwright-dev/millwright/test/repository"
 )
 
 // RunControllers runs the controllers that setUp adds to a manager, in the test's namespace, until
@@ -120,11 +121,9 @@ func Root() (string, error) {
 	}
 }
 
-// Sources is Root for tests that have another process read files of the repository: a script, or the go command. The go command
-// sees which files a test itself reads, and keeps its results while these are the same; for all others there is the variable
-// that "make test" sets.
+// Sources is Root for tests that have another process read files of the repository; see repository.DependOnAllFiles.
 func Sources() (string, error) {
-	_ = os.Getenv("MILLWRIGHT_SOURCES")
+	repository.DependOnAllFiles()
 	return Root()
 }
 

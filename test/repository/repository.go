@@ -13,11 +13,16 @@ import (
 	"testing"
 )
 
+// DependOnAllFiles has the go command run the calling test again when any file of the repository has changed. Tests call
+// it that have another process read files: a script, or the go command itself. The go command sees which files and
+// variables a test asks for; "make test" sets this one.
+func DependOnAllFiles() { _ = os.Getenv("MILLWRIGHT_SOURCES") }
+
 // Files returns the paths of the regular files below a folder, each beginning with the folder, in their order: those
 // that are under version control, and those that may come under it.
 func Files(t testing.TB, folder string) []string {
 	t.Helper()
-	_ = os.Getenv("MILLWRIGHT_SOURCES") // the answer changes with it: see env.Sources
+	DependOnAllFiles()
 	git := exec.CommandContext(t.Context(), "git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--deduplicate")
 	git.Dir = folder
 	out, err := git.Output()
