@@ -15,6 +15,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/console"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/departure"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qmp"
 )
 
 // diskMark is what a guest writes to the beginning of its disk when it boots first: a disk
@@ -42,6 +43,8 @@ type fakeMachines struct {
 	// Refuse, if set, is asked before each start, with the number of starts before it;
 	// its error is that of Start.
 	Refuse func(starts int) error
+	// Continued, if set, is called when a guest was continued, before the machine answers.
+	Continued func(context.Context)
 
 	mu       sync.Mutex
 	starts   int
@@ -66,6 +69,7 @@ func (m *fakeMachines) Start(ctx context.Context, config qemu.Config) (hyperviso
 		return nil, err
 	}
 	machine := newFakeMachine(config, m.Deaf, m.Stuck)
+	machine.continued = m.Continued
 	m.machines = append(m.machines, machine)
 	return machine, nil
 }
@@ -95,12 +99,14 @@ type fakeMachine struct {
 	// Config is what it was started with.
 	Config qemu.Config
 
-	deaf    bool
-	misses  int // presses of the power button
-	stuck   bool
-	console *console.Console
-	port    net.Conn
-	done    chan struct{}
+	deaf   bool
+	misses int // presses of the power button
+	stuck  bool
+	// continued, if set, is called when the guest was continued.
+	continued func(context.Context)
+	console   *console.Console
+	port      net.Conn
+	done      chan struct{}
 
 	mu      sync.Mutex
 	awake   *sync.Cond // on state
@@ -109,6 +115,7 @@ type fakeMachine struct {
 	resets  int
 	buttons int
 	stops   int
+	closed  bool // the connection is
 	exit    qemu.Exit
 	changed chan struct{}
 }
@@ -160,11 +167,17 @@ func (m *fakeMachine) Status() runState {
 }
 
 // State implements hypervisor.Machine.
-func (m *fakeMachine) State(context.Context) (qemu.State, error) {
+func (m *fakeMachine) State(ctx context.Context) (qemu.State, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if ctx.Err() != nil {
+		return qemu.State{}, context.Cause(ctx)
+	}
 	if m.over() {
 		return qemu.State{}, errGone
+	}
+	if m.closed {
+		return qemu.State{}, qmp.ErrDisconnected
 	}
 	state := qemu.State{Status: m.state}
 	if m.state == qemu.StorageFailed && m.failure != nil {
@@ -205,6 +218,14 @@ func (m *fakeMachine) become(state runState) {
 	case m.changed <- struct{}{}:
 	default:
 	}
+}
+
+// Disconnect is QEMU closing its connection, as it does at its end.
+func (m *fakeMachine) Disconnect() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.closed = true
+	m.become(m.state)
 }
 
 // FailStorage stops the guest, at once and whenever it is continued; nil ends that.
@@ -278,7 +299,10 @@ func (m *fakeMachine) change(apply func()) error {
 }
 
 // Cont implements hypervisor.Machine. The first time it boots the guest.
-func (m *fakeMachine) Cont(context.Context) error {
+func (m *fakeMachine) Cont(ctx context.Context) error {
+	if m.continued != nil {
+		defer m.continued(ctx)
+	}
 	var boots bool
 	err := m.change(func() {
 		boots = m.state == prelaunch

@@ -14,9 +14,11 @@ import (
 type guest struct {
 	// told is what QEMU was told to do last: nothing, to run or to hold the guest.
 	told order
-	// runs reports whether the guest runs, and its storage works.
+	// runs reports whether the guest runs, and its storage works, by the last report.
 	runs     bool
 	recovery recovery
+	// closing is until when QEMU, which has closed its connection, has to end. Zero: it has not.
+	closing time.Time
 }
 
 // order is what QEMU is told.

@@ -1,6 +1,7 @@
 package hypervisor_test
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"time"
@@ -317,6 +318,52 @@ func TestAskedToEnd(t *testing.T) {
 				}
 				if test.deaf && w.states()[len(w.states())-1] != "STATE_STOPPING" {
 					t.Errorf("states are %v", w.states())
+				}
+			})
+		})
+	}
+}
+
+// TestAskedToEndAsTheGuestStarts: the guest runs, but QEMU was not asked about it yet.
+func TestAskedToEndAsTheGuestStarts(t *testing.T) {
+	withFixture(t, func(w *fixture) {
+		w.machines.Continued = func(ctx context.Context) {
+			<-ctx.Done()
+			<-w.machine().Changed() // or the order of the two would be one of chance
+		}
+		p := w.start()
+		p.term()
+		p.ends(vmpb.EndStopped)
+		if exit := w.machine().Exit(); exit.Reason != qemu.GuestShutdown || w.machine().Buttons() != 1 {
+			t.Errorf("the machine ended with %s after %d buttons", exit, w.machine().Buttons())
+		}
+	})
+}
+
+// TestQEMUThatEndsSlowly: it has closed its connection, and its memory is not returned yet.
+func TestQEMUThatEndsSlowly(t *testing.T) {
+	for name, test := range map[string]struct {
+		then  func(*fixture)
+		want  string
+		takes time.Duration
+	}{
+		"guest shut down": {func(w *fixture) { pass(20 * time.Second); w.machine().ShutDown() }, vmpb.EndGuestShutdown, 20 * time.Second},
+		"crashed":         {func(w *fixture) { pass(time.Second); w.machine().Crash("words") }, vmpb.EndQEMUFailed, time.Second},
+		"never":           {func(*fixture) {}, vmpb.EndQEMUFailed, 32 * time.Second},
+		"terminated": {func(w *fixture) {
+			pass(time.Second)
+			w.controller.Answer(leaseTerminated())
+		}, vmpb.EndTerminated, time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			withFixture(t, func(w *fixture) {
+				p := w.start()
+				begin := time.Now()
+				w.machine().Disconnect()
+				test.then(w)
+				p.ends(test.want)
+				if took := time.Since(begin); took != test.takes {
+					t.Errorf("it took %s, want %s", took, test.takes)
 				}
 			})
 		})

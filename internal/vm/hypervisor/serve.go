@@ -2,10 +2,12 @@ package hypervisor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qmp"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
@@ -82,7 +84,24 @@ func (l *life) keep(changed, asked <-chan struct{}) (again <-chan time.Time, err
 	if ctx.Err() != nil {
 		return nil, nil
 	}
+	if errors.Is(err, qmp.ErrDisconnected) {
+		return l.guest.closes(err, l.config.Timing.Command)
+	}
 	return again, err
+}
+
+// closes has the end of QEMU awaited, which has closed its connection: returning the memory of a large guest takes it seconds.
+// What lost gives is too short for that, and a guest that powered itself off would count as a failure. After the
+// limit, the error is that of the connection.
+func (g *guest) closes(disconnected error, limit time.Duration) (again <-chan time.Time, err error) {
+	if g.closing.IsZero() {
+		g.closing = time.Now().Add(limit)
+	}
+	left := time.Until(g.closing)
+	if left <= 0 {
+		return nil, disconnected
+	}
+	return time.After(left), nil
 }
 
 // lost explains why a command failed. Mostly the machine has just ended; then its exit is the
@@ -108,7 +127,7 @@ func (l *life) stop() error {
 	l.server.SetServing(false)
 	l.reportState(vmpb.ReportStateRequest_STATE_STOPPING, l.leaving.why)
 	late := time.After(l.config.Timing.Grace)
-	if !l.guest.runs {
+	if !l.runs() {
 		// A stopped guest would not notice the button.
 		return l.quit("the guest was held, and ended without being asked")
 	}
@@ -134,6 +153,19 @@ func (l *life) stop() error {
 		case <-changed:
 		}
 	}
+}
+
+// runs asks QEMU whether the guest runs: it may have been continued a moment ago, and not been reported yet. If QEMU does not
+// answer, the last report tells.
+func (l *life) runs() bool {
+	ctx, cancel := context.WithTimeout(context.Background(), quitLimit)
+	defer cancel()
+	state, err := l.machine.State(ctx)
+	if err != nil {
+		l.log.Warn("QEMU does not say whether the guest runs", "error", err)
+		return l.guest.runs
+	}
+	return state.Status == qemu.Running
 }
 
 // quit lets QEMU write its buffers to the disk. If it does not end, close kills it.
