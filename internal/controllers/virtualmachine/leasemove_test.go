@@ -69,34 +69,32 @@ func (m *move) wantPassed(to *hypervisor, duration time.Duration) {
 // stopped.
 func TestLeaseMoves(t *testing.T) {
 	t.Parallel()
+	const duration = lease.MaxDuration
 	for name, test := range map[string]struct {
-		duration time.Duration
-		before   func(m *move)
-		state    v1alpha1.LeaseState
+		before func(m *move)
+		state  v1alpha1.LeaseState
 	}{
-		"open":                       {lease.MaxDuration, func(*move) {}, v1alpha1.LeaseOpen},
-		"the source is silent":       {lease.MinDuration, func(*move) {}, v1alpha1.LeaseSuspected},
-		"the source's pod has ended": {lease.MaxDuration, func(m *move) { m.end(m.from, "") }, v1alpha1.LeaseRevoked},
-		"the source's guest has ended": {lease.MaxDuration, func(m *move) {
+		"open":                       {func(*move) {}, v1alpha1.LeaseOpen},
+		"the source is silent":       {func(m *move) { m.suspect("a") }, v1alpha1.LeaseSuspected},
+		"the source's pod has ended": {func(m *move) { m.end(m.from, "") }, v1alpha1.LeaseRevoked},
+		"the source's guest has ended": {func(m *move) {
 			stream, err := m.source.RunLease(m.Context(), &vmpb.RunLeaseRequest{Us: m.source.us, Release: true})
 			m.must(err)
 			_, _ = stream.Recv()
 		}, v1alpha1.LeaseReleased},
-		"the user wants other leases": {lease.MaxDuration, func(m *move) {
+		"the user wants other leases": {func(m *move) {
 			m.change("a", func(vm *v1alpha1.VirtualMachine) { vm.Spec.LeaseMode = v1alpha1.LeaseStorageLocking })
 		}, v1alpha1.LeaseOpen},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			m := newTestEnv(t).moves(test.duration)
+			m := newTestEnv(t).moves(duration)
 			test.before(m)
 			m.awaitLease("a", test.state)
 			m.must(m.target.switchOver(m.source.us))
 			m.must(m.target.switchOver(m.source.us)) // the answer was lost
-			if test.duration == lease.MaxDuration {
-				m.wantLeaseFor(m.next(), test.duration) // on the stream from before
-			}
-			m.wantPassed(m.target, test.duration)
+			m.wantLeaseFor(m.next(), duration)       // on the stream from before
+			m.wantPassed(m.target, duration)
 			m.wantStatus(m.source.lease(), vmpb.RunLeaseUpdate_STATUS_TERMINATE)
 			if test.state != v1alpha1.LeaseRevoked { // else it gets no certificate
 				wantCode(t, m.hypervisor("a", m.from, 9).switchOver(m.source.us), codes.FailedPrecondition)
@@ -123,7 +121,7 @@ func TestLeaseIsTakenBack(t *testing.T) {
 // A lease that was handed on is nobody else's: the target is too late.
 func TestLeaseIsHandedOnInAMigration(t *testing.T) {
 	t.Parallel()
-	m := newTestEnv(t).moves(lease.MinDuration)
+	m := newTestEnv(t).moves(expiring)
 	if third := m.awaitPod("a", m.from.Name); third.Name == m.to.Name {
 		t.Fatal("the target has the VM without a switchover")
 	}
