@@ -227,8 +227,12 @@ func TestDeadline(t *testing.T) {
 		"passed":    {"SIGTERM comes first", deleted(-time.Hour), time.Second},
 		"asked": {"but once only", func(w *worker) {
 			deleted(-time.Hour)(w)
-			w.stop = &stop{}
-		}, -time.Hour},
+			w.stop = &stop{began: now.Add(-time.Minute)}
+		}, -59 * time.Second},
+		"asked a moment ago": {"and then it has that second, whatever changes", func(w *worker) {
+			deleted(-time.Hour)(w)
+			w.stop = &stop{began: now.Add(-300 * time.Millisecond)}
+		}, 700 * time.Millisecond},
 	}
 	for name, test := range cases {
 		t.Run(name, func(t *testing.T) {

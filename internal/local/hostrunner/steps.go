@@ -199,7 +199,7 @@ func (w *worker) end(context.Context) flow.Result {
 	now := w.Clock.Now()
 	deadline := w.deadline(now)
 	if w.stop == nil {
-		w.stop = &stop{host: !w.dismissed(), deadline: deadline}
+		w.stop = &stop{host: !w.dismissed(), began: now, deadline: deadline}
 		w.process.Terminate()
 		w.log().Info("ending the process", "deadline", deadline)
 		if w.seen == viewLive {
@@ -231,7 +231,7 @@ func (w *worker) dismissed() bool {
 	}
 }
 
-// deadline returns when a process whose end begins now is killed.
+// deadline returns when a process is killed whose end has begun, or begins now.
 func (w *worker) deadline(now time.Time) time.Time {
 	grace := defaultGrace
 	if w.pod != nil && w.pod.Spec.TerminationGracePeriodSeconds != nil {
@@ -241,7 +241,11 @@ func (w *worker) deadline(now time.Time) time.Time {
 	if w.seen == viewLive && w.pod.DeletionTimestamp != nil {
 		// This is the time of the request plus its grace period.
 		deadline = w.pod.DeletionTimestamp.Time
-		if first := now.Add(time.Second); w.stop == nil && deadline.Before(first) {
+		began := now
+		if w.stop != nil {
+			began = w.stop.began
+		}
+		if first := began.Add(time.Second); deadline.Before(first) {
 			deadline = first // SIGTERM comes first
 		}
 	}

@@ -57,6 +57,7 @@ type worker struct {
 type stop struct {
 	host     bool      // it ends because the host stops
 	urged    bool      // the host stops, too
+	began    time.Time // when it was asked to end
 	deadline time.Time // when it is killed
 }
 
