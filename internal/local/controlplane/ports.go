@@ -78,10 +78,10 @@ func choosePort(explicit, last int, taken map[int]bool, held *reservations) (int
 	port := explicit
 	switch {
 	case explicit != 0:
-		if !portFree(explicit) {
+		if !held.keep(explicit) {
 			return 0, &PortTakenError{Port: explicit, PID: proc.Listener(explicit)}
 		}
-	case last != 0 && !taken[last] && portFree(last):
+	case last != 0 && !taken[last] && held.keep(last):
 		port = last
 	default:
 		var err error
@@ -153,6 +153,22 @@ const (
 // who listens there, another process that starts a control plane could choose the same.
 type reservations struct{ sockets []int }
 
+// keep reserves a port unless somebody listens on it, and reports whether it did.
+func (r *reservations) keep(port int) bool {
+	if !portFree(port) {
+		return false
+	}
+	socket, err := reserve(port)
+	if errors.Is(err, unix.EADDRINUSE) { // mostly by connections of an earlier run, which wait for late packets
+		socket, err = share(port)
+	}
+	if err != nil {
+		return false
+	}
+	r.sockets = append(r.sockets, socket)
+	return true
+}
+
 // freePort reserves a port that nobody listens on or has reserved. It chooses at random, so that processes
 // that start at the same time rarely try the same one.
 func (r *reservations) freePort() (int, error) {
@@ -172,14 +188,27 @@ func (r *reservations) freePort() (int, error) {
 
 // reserve binds a socket, and does not listen. Without SO_REUSEADDR that fails if another socket is bound;
 // with it, as set afterwards, it lets those who also set it listen, which all servers do.
-func reserve(port int) (socket int, err error) {
+func reserve(port int) (socket int, err error) { return bound(port, bind, reuse) }
+
+// share is reserve for a port that others may have reserved as well, on which nobody listens.
+func share(port int) (socket int, err error) { return bound(port, reuse, bind) }
+
+func bind(socket, port int) error {
+	return unix.Bind(socket, &unix.SockaddrInet4{Port: port, Addr: [4]byte{127, 0, 0, 1}})
+}
+
+func reuse(socket, _ int) error {
+	return unix.SetsockoptInt(socket, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
+}
+
+// bound returns a new socket after two steps.
+func bound(port int, first, second func(socket, port int) error) (socket int, err error) {
 	socket, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return 0, err
 	}
-	err = unix.Bind(socket, &unix.SockaddrInet4{Port: port, Addr: [4]byte{127, 0, 0, 1}})
-	if err == nil {
-		err = unix.SetsockoptInt(socket, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
+	if err = first(socket, port); err == nil {
+		err = second(socket, port)
 	}
 	if err != nil {
 		return 0, errors.Join(err, unix.Close(socket))

@@ -51,6 +51,27 @@ func TestReservedPorts(t *testing.T) {
 	}
 }
 
+// TestPortsOfLastTimeAreReserved: they are, also while connections to who listened there wait for late packets.
+func TestPortsOfLastTimeAreReserved(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "ports.json")
+	before := &reservations{}
+	first := value[ports](t)(choosePorts(path, 0, before))
+	listener := value[net.Listener](t)(net.Listen("tcp4", net.JoinHostPort(loopback, strconv.Itoa(first.APIServer))))
+	client := value[net.Conn](t)(net.Dial("tcp4", listener.Addr().String()))
+	must(t, value[net.Conn](t)(listener.Accept()).Close())
+	must(t, errors.Join(client.Close(), listener.Close(), before.release()))
+
+	if again := value[ports](t)(choosePorts(path, 0, held(t))); !cmp.Equal(again, first) {
+		t.Errorf("ports changed without need:\n%s", cmp.Diff(first, again))
+	}
+	for _, port := range []int{first.APIServer, first.Etcd} {
+		if _, err := reserve(port); !errors.Is(err, syscall.EADDRINUSE) {
+			t.Errorf("another process that chooses port %d gets %v", port, err)
+		}
+		must(t, value[net.Listener](t)(net.Listen("tcp4", net.JoinHostPort(loopback, strconv.Itoa(port)))).Close())
+	}
+}
+
 func TestPortsAreKeptWhileTheyAreFree(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ports.json")
 	first := value[ports](t)(choosePorts(path, 0, held(t)))
