@@ -8,6 +8,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -31,6 +32,22 @@ func Lock(path string) (*os.File, error) {
 		return nil, errors.Join(err, file.Close())
 	}
 	return file, nil
+}
+
+// Who holds a lock for a moment only: a process between fork and exec, which has all files of its parent, and IsLocked.
+const (
+	momentLimit    = time.Second
+	momentInterval = 5 * time.Millisecond
+)
+
+// LockInAMoment is Lock, but waits for those who hold the lock for a moment only. Errors: ErrLocked, a second later.
+func LockInAMoment(path string) (*os.File, error) {
+	for deadline := time.Now().Add(momentLimit); ; time.Sleep(momentInterval) {
+		file, err := Lock(path)
+		if !errors.Is(err, ErrLocked) || time.Now().After(deadline) {
+			return file, err
+		}
+	}
 }
 
 // IsLocked reports whether a process holds the lock on a file. A file that does not exist is not

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"testing/synctest"
+	"time"
 )
 
 func TestWriteFileLeavesOneFile(t *testing.T) {
@@ -73,5 +75,39 @@ func TestLockIsForOne(t *testing.T) {
 	}
 	if _, err := Lock(filepath.Join(path, "none", "lock")); err == nil || errors.Is(err, ErrLocked) {
 		t.Errorf("a lock in no folder: %v", err)
+	}
+}
+
+// TestLockInAMoment: a process between fork and exec, or IsLocked, is no reason to refuse.
+func TestLockInAMoment(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "lock")
+	for name, test := range map[string]struct {
+		held time.Duration
+		want error
+	}{
+		"free":           {},
+		"for a moment":   {held: 300 * time.Millisecond},
+		"by another one": {held: time.Hour, want: ErrLocked},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				first, err := Lock(path)
+				if err != nil {
+					t.Fatal(err)
+				}
+				released := make(chan error)
+				go func() { time.Sleep(test.held); released <- first.Close() }()
+				synctest.Wait()
+				began := time.Now()
+				lock, err := LockInAMoment(path)
+				if took := time.Since(began); !errors.Is(err, test.want) || took > 2*momentLimit {
+					t.Errorf("error %v after %v, want %v", err, took, test.want)
+				}
+				_ = lock.Close() // nil if there is an error
+				if err := <-released; err != nil {
+					t.Error(err)
+				}
+			})
+		})
 	}
 }
