@@ -161,6 +161,8 @@ type Timing struct {
 	Press time.Duration
 	// Command is how long QEMU may take to start or to execute a command. Default: 30 s.
 	Command time.Duration
+	// Quit is how long QEMU may take to end after it was told to; then it is killed. Default: 2 s.
+	Quit time.Duration
 	// Resume is the time between two attempts to continue a guest whose storage failed.
 	// Default: 5 s.
 	Resume time.Duration
@@ -241,6 +243,7 @@ func (c Config) withDefaults() Config {
 	t.Grace = cmp.Or(t.Grace, 20*time.Second)
 	t.Press = cmp.Or(t.Press, 3*time.Second)
 	t.Command = cmp.Or(t.Command, 30*time.Second)
+	t.Quit = cmp.Or(t.Quit, 2*time.Second)
 	t.Resume = cmp.Or(t.Resume, 5*time.Second)
 	t.Settle = cmp.Or(t.Settle, time.Second)
 	t.Margin = cmp.Or(t.Margin, 2*time.Second)

@@ -162,7 +162,7 @@ func (l *life) leave() error {
 	if l.config.Spec.GetGrace() != nil {
 		grace = l.config.Spec.GetGrace().AsDuration()
 	}
-	left := grace - l.config.Timing.Grace - quitLimit - l.config.Timing.Margin
+	left := grace - l.config.Timing.Grace - l.config.Timing.Quit - l.config.Timing.Margin
 	if l.leaving.departure == nil || left <= 0 {
 		return l.leaveNoMore()
 	}

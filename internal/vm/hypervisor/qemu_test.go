@@ -226,7 +226,7 @@ func TestRealGuestIsAskedToEnd(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := newReal(t, test.guest)
-			r.config.Timing.Grace = test.grace
+			r.config.Timing.Grace, r.config.Timing.Quit = test.grace, waitTimeout
 			r.start()
 			process := r.process()
 			r.console(r.dial()).until(test.banner)

@@ -11,9 +11,6 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// quitLimit is how long QEMU may take to end after quit; then it is killed.
-const quitLimit = 2 * time.Second
-
 // serve runs or stops the guest as the controller wants until the guest powers off, the
 // machine fails, the controller terminates this hypervisor, or the process is asked to end and
 // the VM has left or shut down.
@@ -110,7 +107,7 @@ func (l *life) lost(err error) error {
 	select {
 	case <-l.machine.Done():
 		return ended(l.machine.Exit())
-	case <-time.After(quitLimit):
+	case <-time.After(l.config.Timing.Quit):
 		return fmt.Errorf("%w: %w", errMachine, err)
 	}
 }
@@ -158,7 +155,7 @@ func (l *life) stop() error {
 // runs asks QEMU whether the guest runs: it may have been continued a moment ago, and not been reported yet. If QEMU does not
 // answer, the last report tells.
 func (l *life) runs() bool {
-	ctx, cancel := context.WithTimeout(context.Background(), quitLimit)
+	ctx, cancel := context.WithTimeout(context.Background(), l.config.Timing.Quit)
 	defer cancel()
 	state, err := l.machine.State(ctx)
 	if err != nil {
@@ -170,7 +167,7 @@ func (l *life) runs() bool {
 
 // quit lets QEMU write its buffers to the disk. If it does not end, close kills it.
 func (l *life) quit(message string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), quitLimit)
+	ctx, cancel := context.WithTimeout(context.Background(), l.config.Timing.Quit)
 	defer cancel()
 	if err := l.machine.Quit(ctx); err != nil {
 		l.log.Warn("QEMU does not quit, and is killed", "error", err)
