@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -33,9 +34,14 @@ const (
 	forgets fault = "forgets"
 )
 
-// aMoment is how far a build that overlooks things is behind. Times of creation are in
-// full seconds.
+// aMoment is how far a build that overlooks things is behind, beside what its start takes: on a busy machine, all that
+// was made before would be older. Times of creation are in full seconds.
 const aMoment = 3 * time.Second
+
+var (
+	processBegan = time.Now()
+	startTook    = sync.OnceValue(func() time.Duration { return time.Since(processBegan) })
+)
 
 // firstLook is what a build sees wrong: of a resource, it changes an object, or tells that
 // it is not seen.
@@ -48,7 +54,7 @@ type firstLook struct {
 // firstLooks are those of the builds that have one.
 var firstLooks = map[fault]firstLook{
 	overlooks: {resource: "machines", see: func(machine *unstructured.Unstructured) bool {
-		return time.Since(machine.GetCreationTimestamp().Time) > aMoment
+		return time.Since(machine.GetCreationTimestamp().Time) > aMoment+startTook()
 	}},
 	boasts: {resource: "machinesets", see: func(set *unstructured.Unstructured) bool {
 		asked, _, _ := unstructured.NestedFloat64(set.Object, "spec", "replicas")
