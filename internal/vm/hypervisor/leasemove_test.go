@@ -11,11 +11,15 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
+// ampleLease does not expire while the test, which is the controller, or a hypervisor stands still for some seconds, as on a
+// busy machine.
+const ampleLease = 20 * time.Second
+
 // newLeasedHousehold is one of a VM with leases.
-func newLeasedHousehold(t *testing.T) *household {
+func newLeasedHousehold(t *testing.T, duration time.Duration) *household {
 	t.Helper()
 	h := newHousehold(t)
-	h.leases(lease.MinDuration)
+	h.leases(duration)
 	return h
 }
 
@@ -36,13 +40,13 @@ func (h *household) wantReleased(pod string) {
 // TestRealMigrationWithLeases moves a guest, and onwards, and lets it run for longer than a lease there.
 func TestRealMigrationWithLeases(t *testing.T) {
 	t.Parallel()
-	h := newLeasedHousehold(t)
+	h := newLeasedHousehold(t, ampleLease)
 	here := h.source()
 	console := here.counts()
 	for last, pod := range []string{"web-2", "web-3"} {
 		console.runsOn()
 		here, console = h.follows(here, console, pod)
-		for arrived := time.Now(); last == 1 && time.Since(arrived) < lease.MinDuration+time.Second; {
+		for arrived := time.Now(); last == 1 && time.Since(arrived) < ampleLease+time.Second; {
 			console.numbers(1)
 		}
 	}
@@ -54,7 +58,7 @@ func TestRealMigrationWithLeases(t *testing.T) {
 // The authority alone lets no guest run: the controller gives the target no lease, and then gives it one.
 func TestRealTargetWaitsForItsLease(t *testing.T) {
 	t.Parallel()
-	h := newLeasedHousehold(t)
+	h := newLeasedHousehold(t, ampleLease)
 	source := h.source()
 	here := source.counts()
 	here.runsOn()
@@ -89,7 +93,7 @@ func TestRealLeasedDeathAfterTheCommit(t *testing.T) {
 	for name, dies := range map[string]string{"source": "web-1", "target": "web-2"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			h := newLeasedHousehold(t)
+			h := newLeasedHousehold(t, ampleLease)
 			h.departure.Switchover = waitTimeout
 			if dies == "web-2" {
 				h.departure.Switchover = time.Second
@@ -115,7 +119,7 @@ func TestRealLeasedDeathAfterTheCommit(t *testing.T) {
 			target.kill()
 			release()
 			h.awaitReturn(source)
-			for back := time.Now(); time.Since(back) < lease.MinDuration; { // also after its lease of before
+			for back := time.Now(); time.Since(back) < ampleLease; { // also after its lease of before
 				here.numbers(1)
 			}
 			h.goesOn(source, here)
@@ -128,7 +132,7 @@ func TestRealLeaseExpiresInAMigration(t *testing.T) {
 	t.Parallel()
 	t.Run("in the copy", func(t *testing.T) {
 		t.Parallel()
-		h := newLeasedHousehold(t)
+		h := newLeasedHousehold(t, lease.MinDuration)
 		h.bandwidth = 128 << 10
 		source := h.source()
 		here := source.counts()
@@ -144,7 +148,7 @@ func TestRealLeaseExpiresInAMigration(t *testing.T) {
 	// The guest has left: it goes on when the controller is back.
 	t.Run("after the commit", func(t *testing.T) {
 		t.Parallel()
-		h := newLeasedHousehold(t)
+		h := newLeasedHousehold(t, lease.MinDuration)
 		asked, release := h.holdSwitchovers()
 		source := h.source()
 		here := source.counts()
@@ -165,7 +169,7 @@ func TestRealLeaseExpiresInAMigration(t *testing.T) {
 	// Nobody can have the guest any more.
 	t.Run("while the source asks for the authority", func(t *testing.T) {
 		t.Parallel()
-		h := newLeasedHousehold(t)
+		h := newLeasedHousehold(t, lease.MinDuration)
 		h.departure.Switchover = time.Second
 		asked, _ := h.holdSwitchovers()
 		source := h.source()
@@ -182,7 +186,7 @@ func TestRealLeaseExpiresInAMigration(t *testing.T) {
 // A source that does nothing any more in the copy is killed by its watchdog, and its guest with it.
 func TestRealSourceHangsInTheCopy(t *testing.T) {
 	t.Parallel()
-	h := newLeasedHousehold(t)
+	h := newLeasedHousehold(t, lease.MinDuration)
 	h.bandwidth = 128 << 10
 	source := h.source()
 	here := source.counts()
@@ -216,7 +220,7 @@ func TestRealTargetIsTerminatedWithoutALease(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			h := newLeasedHousehold(t)
+			h := newLeasedHousehold(t, ampleLease)
 			source := h.source()
 			source.counts().numbers(10)
 			target := h.target("web-2")

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/disk"
-	"github.com/millwright-dev/millwright/internal/vm/lease"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 	"github.com/millwright-dev/millwright/test/blockdev"
 )
@@ -68,7 +67,7 @@ func TestRealSharedMigration(t *testing.T) {
 func TestRealSharedDevices(t *testing.T) {
 	t.Parallel()
 	h := newSharedHousehold(t)
-	h.leases(lease.MinDuration)
+	h.leases(ampleLease)
 	here := h.start("web-1", vmpb.VMSpec_SM_RUN, func(m *member) {
 		device(t, &m.disk, int64(h.size), h.scribes())
 		path := ""
