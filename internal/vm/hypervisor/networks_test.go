@@ -156,6 +156,9 @@ func TestRealCutsAfterTheCommit(t *testing.T) {
 			h := newHousehold(t)
 			h.shared = test.shared
 			h.arrival.Switchover, h.arrival.Ask, h.departure.Switchover = 4*time.Second, time.Second, 8*time.Second
+			if test.done {
+				h.departure.Switchover = waitTimeout // the source does not ask before a slow target
+			}
 			cable := h.lay()
 			source := h.source()
 			here := source.counts()
