@@ -77,6 +77,7 @@ type memberConfig struct {
 	Listen    string
 	Authority []byte
 	Bandwidth uint64
+	Slow      bool
 	Hold      holdPoint
 	Timing    hypervisor.Timing
 	Departure departure.Timing
@@ -127,13 +128,17 @@ func (m memberConfig) config(log *slog.Logger) (hypervisor.Config, error) {
 	}
 	maps.Copy(paths.DataDisks, m.Data)
 	siblings := identity.Siblings{Credentials: credentials, Namespace: spec.GetNamespace(), VM: spec.GetName()}
+	var machines hypervisor.Starter = holding{hypervisor.QEMU{Program: m.Program}, m.Hold, filepath.Join(m.Root, "held")}
+	if m.Slow {
+		machines = slowly{machines}
+	}
 	return hypervisor.Config{
 		Spec: spec, Paths: paths, Log: log, Timing: m.Timing, DiskServer: siblings.Connect,
 		WriteDisk: func(ctx context.Context, source image.Source, target image.Target, options image.Options) error {
 			options.Access.Servers = []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:0")}
 			return image.WriteDisk(ctx, source, target, options)
 		},
-		Machines: holding{hypervisor.QEMU{Program: m.Program}, m.Hold, filepath.Join(m.Root, "held")},
+		Machines: machines,
 		Watchdog: func() (hypervisor.Watchdog, error) {
 			command := exec.Command(os.Args[0])
 			command.Env = append(os.Environ(), envWatchdog+"=1")
@@ -161,6 +166,7 @@ type household struct {
 	line       *line
 	// Settings of the members that are made from now on.
 	bandwidth uint64
+	slow      bool // see slowly
 	timing    hypervisor.Timing
 	departure departure.Timing
 	arrival   arrival.Timing
@@ -378,7 +384,7 @@ func (h *household) start(pod string, mode vmpb.VMSpec_StartMode, prepare func(*
 	}
 	prepare(m)
 	config, err := json.Marshal(memberConfig{
-		Spec: text, Root: m.root, Disk: m.disk, Data: m.data, Program: machines, Listen: listen, Authority: h.authority, Bandwidth: h.bandwidth, Hold: h.hold,
+		Spec: text, Root: m.root, Disk: m.disk, Data: m.data, Program: machines, Listen: listen, Authority: h.authority, Bandwidth: h.bandwidth, Slow: h.slow, Hold: h.hold,
 		Timing: h.timing, Departure: h.departure, Arrival: h.arrival,
 	})
 	must(h.t, err)

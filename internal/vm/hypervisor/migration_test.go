@@ -17,7 +17,9 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/disk"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/service"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 	"github.com/millwright-dev/millwright/test/lot"
@@ -471,8 +473,29 @@ func (h *household) fill(noise uint64) {
 // whichDisk says whether the second disk is being copied.
 var whichDisk = map[string]bool{"amid the first disk": false, "amid the second": true}
 
-// slow makes the copy of the disk take some seconds.
-func (h *household) slow() { h.bandwidth = 1 << 20 }
+// slowly starts machines whose first copy is slower than their guests write, so that it hardly ends by itself. Those after it are
+// fast.
+type slowly struct{ hypervisor.Starter }
+
+// Start implements hypervisor.Starter.
+func (s slowly) Start(ctx context.Context, config qemu.Config) (hypervisor.Machine, error) {
+	machine, err := s.Starter.Start(ctx, config)
+	if err != nil {
+		return machine, err
+	}
+	return &slow{machine, 64 << 10}, nil
+}
+
+type slow struct {
+	hypervisor.Machine
+	bandwidth uint64 // of the next copy
+}
+
+// Send is that of the machine.
+func (s *slow) Send(ctx context.Context, to qemu.Destination, progress func(qemu.Progress)) error {
+	to.Bandwidth, s.bandwidth = s.bandwidth, 1<<30
+	return s.Machine.Send(ctx, to, progress)
+}
 
 // The target, or the way to it, fails while the guest runs: the guest runs on, and the next target takes it.
 func TestRealTargetFails(t *testing.T) {
@@ -491,7 +514,7 @@ func TestRealTargetFails(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			h := newHousehold(t)
-			h.slow()
+			h.slow = true
 			source := h.source()
 			here := source.counts()
 			here.numbers(10)

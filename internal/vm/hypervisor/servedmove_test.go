@@ -202,7 +202,7 @@ func (h *household) neverFailed() {
 func TestRealServedDeath(t *testing.T) {
 	t.Run("of the target in the copy", func(t *testing.T) {
 		h := newServedHousehold(t)
-		h.bandwidth = 1 << 20
+		h.slow = true
 		source := h.servedSource()
 		here := source.counts()
 		here.numbers(30)

@@ -103,7 +103,7 @@ func TestRealSharedDeathInTheCopy(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			h := newSharedHousehold(t)
-			h.bandwidth = 1 << 20
+			h.slow = true
 			if dies == "web-1" {
 				h.arrival.Connect = 2 * time.Second // it may die before it connects
 			}
@@ -125,7 +125,6 @@ func TestRealSharedDeathInTheCopy(t *testing.T) {
 			h.awaitPhase(failed)
 			here.runsOn()
 			source.wantLocked()
-			h.bandwidth = 0
 			h.goesOn(source, here)
 		})
 	}
