@@ -173,6 +173,17 @@ func (c *cluster) processes(words string) []program.Running {
 	return program.Processes(c.t, c.dir, words)
 }
 
+// only waits until there is one such process, and returns it.
+func (c *cluster) only(words string) program.Running {
+	c.t.Helper()
+	var found []program.Running
+	c.eventually(soon, func(g gomega.Gomega) {
+		found = c.processes(words)
+		g.Expect(found).To(gomega.HaveLen(1))
+	})
+	return found[0]
+}
+
 // killAll kills those processes.
 func (c *cluster) killAll(words string) {
 	for _, p := range c.processes(words) {

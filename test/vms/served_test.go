@@ -7,25 +7,20 @@ import (
 	"github.com/onsi/gomega"
 
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/vm/lease"
 )
 
 // TestRealServedDisks: a guest whose disks are served goes on when their server is killed. When its hypervisor does nothing any
 // more, another one starts after the server has revoked the tokens of before. It is migrated like others.
 func TestRealServedDisks(t *testing.T) {
 	c := up(t)
-	vm := leasedVM("served", lease.MinDuration)
+	vm := leasedVM("served", shortLease)
 	vm.Spec.DiskAccess = vmv1alpha1.DiskAccessServed
 	c.create(vm)
 	c.awaitRunning("served")
 	first := c.vm("served")
-	guest := c.processes("-uuid " + first.Spec.UUID)[0]
+	guest := c.only("-uuid " + first.Spec.UUID)
 
-	servers := c.processes(" disk-server")
-	if len(servers) != 1 {
-		t.Fatalf("the servers of disks are %v", servers)
-	}
-	c.signal(servers[0].PID, syscall.SIGKILL)
+	c.signal(c.only(" disk-server").PID, syscall.SIGKILL)
 	c.eventually(soon, func(g gomega.Gomega) {
 		after := c.vm("served")
 		g.Expect(after.Status.DiskServer.PodName).NotTo(gomega.Equal(first.Status.DiskServer.PodName))
@@ -77,7 +72,7 @@ func (c *cluster) freezes(name string) {
 	c.t.Helper()
 	before := c.vm(name)
 	uuid := "-uuid " + before.Spec.UUID
-	frozen := []int{c.hypervisorOf(name), c.processes(uuid)[0].PID}
+	frozen := []int{c.hypervisorOf(name), c.only(uuid).PID}
 	for _, p := range c.processes("watchdog") {
 		if inPod(c.t, p.PID, before.Status.ActivePodName) {
 			frozen = append(frozen, p.PID)
