@@ -36,7 +36,7 @@ func TestGuestsOnASwitch(t *testing.T) {
 	server.Kernel.Cmdline += " try=greet:10.0.2.23:9 try=greet:[fd77::17]:9 try=mirror:10.0.2.23:7 try=mirror:[fd77::17]:7"
 	boot(t, server).until("intruder: done")
 	for _, try := range []string{
-		"tcp:10.0.2.23:9", "tcp:[fd77::17]:9", "echo:10.0.2.23:7", "echo:[fd77::17]:7",
+		"reach:10.0.2.23:9", "reach:[fd77::17]:9", "echo:10.0.2.23:7", "echo:[fd77::17]:7",
 		fmt.Sprintf("echo:10.0.2.2:%d", open), fmt.Sprintf("tcp:10.0.2.2:%d", closed), "spoof:10.0.2.23:9", "spoof:[fd77::17]:9",
 	} {
 		client.Kernel.Cmdline += " try=" + try
@@ -47,8 +47,8 @@ func TestGuestsOnASwitch(t *testing.T) {
 	refused4 := refused()
 	output += "tried spoof:10.0.2.23:9" + connects.until("intruder: done")
 	for _, want := range []string{
-		`tried tcp:10\.0\.2\.23:9: connected, got "hello" \(<nil>\)`,
-		`tried tcp:\[fd77::17\]:9: connected, got "hello" \(<nil>\)`,
+		`tried reach:10\.0\.2\.23:9: connected, got "hello" \(<nil>\)`,
+		`tried reach:\[fd77::17\]:9: connected, got "hello" \(<nil>\)`,
 		`tried echo:10\.0\.2\.23:7: echoed 20 times in .* \(<nil>\)`,
 		`tried echo:\[fd77::17\]:7: echoed 20 times in .* \(<nil>\)`,
 		`tried echo:10\.0\.2\.2:\d+: echoed 20 times in .* \(<nil>\)`,

@@ -5,6 +5,7 @@
 // The parameter try=HOW:ADDRESS:PORT may be repeated. HOW is
 //
 //	tcp    connect, and read what the other end says first
+//	reach  the same for minutes, as the other end must answer
 //	udp    send a datagram, also to a broadcast address
 //	raw    send a datagram in a frame of its own making, past the routes of the kernel
 //	frag   the same in two fragments, of which the first has the ports only
@@ -54,8 +55,13 @@ var links = [][2]netip.Addr{
 // stolen are addresses of another guest, or of none, in the order of the links.
 var stolen = []netip.Addr{netip.MustParseAddr("10.0.2.99"), netip.MustParseAddr("fd77::99")}
 
-// waitTimeout is how long to wait for an answer. Packets may be dropped without a word.
-const waitTimeout = 4 * time.Second
+const (
+	// waitTimeout is how long to wait for an answer that should not come. Packets may be dropped without a word.
+	waitTimeout = 4 * time.Second
+	// reachTimeout is how long to wait for an answer that must come. Machines are slow, and packets are sent again after
+	// seconds.
+	reachTimeout = 2 * time.Minute
+)
 
 func main() {
 	card, err := setUp()
@@ -156,7 +162,9 @@ func try(card net.Interface, what string) (string, error) {
 	}
 	switch how {
 	case "tcp":
-		return connect(address)
+		return connect(nil, address, waitTimeout)
+	case "reach":
+		return connect(nil, address, reachTimeout)
 	case "udp":
 		return "sent", send(address)
 	case "serve":
@@ -203,18 +211,16 @@ func spoof(card net.Interface, address netip.AddrPort) (string, error) {
 	if err := network.Connect(card, stolen[of], links[of][1]); err != nil {
 		return "", err
 	}
-	return connectFrom(&net.TCPAddr{IP: stolen[of].AsSlice()}, address)
+	return connect(&net.TCPAddr{IP: stolen[of].AsSlice()}, address, waitTimeout)
 }
 
-func connect(address netip.AddrPort) (string, error) { return connectFrom(nil, address) }
-
-func connectFrom(local net.Addr, address netip.AddrPort) (string, error) {
-	conn, err := (&net.Dialer{Timeout: waitTimeout, LocalAddr: local}).Dial("tcp", address.String())
+func connect(local net.Addr, address netip.AddrPort, within time.Duration) (string, error) {
+	conn, err := (&net.Dialer{Timeout: within, LocalAddr: local}).Dial("tcp", address.String())
 	if err != nil {
 		return "refused", err
 	}
 	defer conn.Close()
-	if err := conn.SetDeadline(time.Now().Add(waitTimeout)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(within)); err != nil {
 		return "", err
 	}
 	said, err := io.ReadAll(io.LimitReader(conn, 5))
