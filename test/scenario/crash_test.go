@@ -5,7 +5,10 @@ import (
 	"time"
 
 	"github.com/onsi/gomega"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver/sim"
 	"github.com/millwright-dev/millwright/test/lot"
 	"github.com/millwright-dev/millwright/test/program"
@@ -30,11 +33,12 @@ func TestKillingTheManagerAtAnyMoment(t *testing.T) {
 			w.scale(deployment, 0)
 		}
 		// Slow enough that every kill hits a manager in the midst of its work.
-		manager := w.shortLeases("--kube-api-qps", "50", "--kube-api-burst", "10")
+		manager := w.longLeases("--kube-api-qps", "50", "--kube-api-burst", "10")
 		w.leads(manager)
 		moment := time.Duration(random.Int64N(int64(600 * time.Millisecond)))
 		time.Sleep(moment) // the random moment itself
 		manager.Kill()
+		w.endLeases()
 		t.Logf("kill %d, %v after taking the lead: %d VMs", kill+1, moment, w.countVMs())
 	}
 	manager := w.manager()
@@ -45,6 +49,17 @@ func TestKillingTheManagerAtAnyMoment(t *testing.T) {
 		g.Expect(w.tokens(t.Context(), g)).To(gomega.BeEmpty(), "bootstrap tokens")
 	})
 	manager.Stop()
+}
+
+// endLeases does what time would: the next manager need not wait for the one that was killed.
+func (w *scenario) endLeases() {
+	w.t.Helper()
+	for _, name := range []string{v1alpha1.LeaseMachineController, v1alpha1.LeaseMachineControllerManager} {
+		lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: w.Namespace, Name: name}}
+		if err := w.Client.Delete(w.t.Context(), lease); err != nil {
+			w.t.Fatal(err)
+		}
+	}
 }
 
 // leads waits until the manager does the work.

@@ -105,13 +105,10 @@ func (w *scenario) managerArgs() []string {
 	}
 }
 
-// shortLeases starts a manager whose leases expire soon after it is killed, so that the next
-// process need not wait long for them.
-func (w *scenario) shortLeases(more ...string) *program.Process {
+// longLeases starts a manager that keeps its leases even if it cannot renew them for a minute.
+func (w *scenario) longLeases(more ...string) *program.Process {
 	w.t.Helper()
-	return w.manager(append([]string{
-		"--leader-elect-lease-duration", "3s", "--leader-elect-renew-deadline", "2s", "--leader-elect-retry-period", "200ms",
-	}, more...)...)
+	return w.manager(append([]string{"--leader-elect-lease-duration", "2m", "--leader-elect-renew-deadline", "90s"}, more...)...)
 }
 
 // pool declares a class, its Secret, and a deployment of that many Machines.

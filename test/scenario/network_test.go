@@ -80,7 +80,7 @@ func TestNetworkCut(t *testing.T) {
 			short := []string{"--leader-elect-lease-duration", "6s", "--leader-elect-renew-deadline", "4s", "--leader-elect-retry-period", "500ms"}
 			leader := apart.start(append(w.managerArgs(), append(short, "--control-kubeconfig", control, "--target-kubeconfig", target)...)...)
 			w.leads(leader)
-			other := w.manager(short...)
+			other := w.longLeases() // it leads to the end, however slow the machine is
 			w.eventually(func(g gomega.Gomega) { w.settled(t.Context(), g, deployment) })
 
 			w.patch(deployment, `{"spec":{"template":{"spec":{"class":{"name":"v2"}}}}}`)
@@ -104,7 +104,7 @@ func TestNetworkCut(t *testing.T) {
 				t.Error("the exit status of the leader that lost its lease is 0")
 			}
 			cut.back(apart)
-			again := apart.start(append(w.managerArgs(), append(short, "--control-kubeconfig", control, "--target-kubeconfig", target)...)...)
+			again := apart.start(append(w.managerArgs(), "--control-kubeconfig", control, "--target-kubeconfig", target)...)
 			w.eventually(func(g gomega.Gomega) {
 				g.Expect(w.inBounds(g)).To(gomega.Equal(4))
 				w.settled(t.Context(), g, deployment)
