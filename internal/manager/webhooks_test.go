@@ -11,6 +11,7 @@ import (
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
@@ -44,6 +45,7 @@ func register(t *testing.T, e *env.Env, port int, authority []byte) {
 		hook := &config.Webhooks[i]
 		url := fmt.Sprintf("https://127.0.0.1:%d%s", port, *hook.ClientConfig.Service.Path)
 		hook.ClientConfig = admissionv1.WebhookClientConfig{URL: &url, CABundle: authority}
+		hook.TimeoutSeconds = ptr.To[int32](30) // a call that takes longer is not heard of
 		hook.NamespaceSelector.MatchLabels = map[string]string{corev1.LabelMetadataName: e.Namespace}
 	}
 	if err := e.Client.Create(t.Context(), config); err != nil {
