@@ -84,7 +84,7 @@ func TestBothAPIs(t *testing.T) {
 			Control: e.UserWith(t, "config/rbac/control-role.yaml", "config/rbac/capi-role.yaml"), Namespace: e.Namespace,
 			APIs: []API{APIMCM, APICAPI}, Drivers: registry.Only("sim", sim.New(sim.Config{Cloud: cloud})),
 			ConcurrentSyncs: 5, CreationTimeout: time.Minute,
-			Election: Election{Enabled: true, LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 100 * time.Millisecond},
+			Election: Election{Enabled: true, LeaseDuration: time.Hour, RenewDeadline: 50 * time.Minute, RetryPeriod: 100 * time.Millisecond},
 			Log:      testr.New(t),
 		})
 	}()
@@ -99,19 +99,19 @@ func TestBothAPIs(t *testing.T) {
 	read := func(object client.Object) error {
 		return admin.Get(t.Context(), client.ObjectKeyFromObject(object), object)
 	}
-	g.Eventually(func() bool { return read(infra) == nil && infra.Status.Ready }).WithTimeout(time.Minute).Should(gomega.BeTrue())
-	g.Eventually(func() bool { return read(machine) == nil && machine.Spec.ProviderID != "" }).WithTimeout(time.Minute).Should(gomega.BeTrue())
+	g.Eventually(func() bool { return read(infra) == nil && infra.Status.Ready }).WithTimeout(env.WaitTimeout).Should(gomega.BeTrue())
+	g.Eventually(func() bool { return read(machine) == nil && machine.Spec.ProviderID != "" }).WithTimeout(env.WaitTimeout).Should(gomega.BeTrue())
 	template := &infrav1.MillwrightMachineTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: e.Namespace, Name: "template"}}
-	g.Eventually(func() bool { return read(template) == nil && template.Status.NodeInfo != nil }).WithTimeout(time.Minute).Should(gomega.BeTrue())
+	g.Eventually(func() bool { return read(template) == nil && template.Status.NodeInfo != nil }).WithTimeout(env.WaitTimeout).Should(gomega.BeTrue())
 	cluster := &infrav1.MillwrightCluster{ObjectMeta: metav1.ObjectMeta{Namespace: e.Namespace, Name: "cluster"}}
-	g.Eventually(func() bool { return read(cluster) == nil && cluster.Status.Ready }).WithTimeout(time.Minute).Should(gomega.BeTrue())
+	g.Eventually(func() bool { return read(cluster) == nil && cluster.Status.Ready }).WithTimeout(env.WaitTimeout).Should(gomega.BeTrue())
 	if infra.Spec.ProviderID == machine.Spec.ProviderID {
 		t.Errorf("both have VM %s", infra.Spec.ProviderID)
 	}
 	if err := admin.Delete(t.Context(), infra); err != nil {
 		t.Fatal(err)
 	}
-	g.Eventually(func() bool { return apierrors.IsNotFound(read(infra)) }).WithTimeout(time.Minute).Should(gomega.BeTrue())
+	g.Eventually(func() bool { return apierrors.IsNotFound(read(infra)) }).WithTimeout(env.WaitTimeout).Should(gomega.BeTrue())
 	vms, err := cloud.VMs()
 	if err != nil || len(vms) != 1 || vms[0].ProviderID != machine.Spec.ProviderID {
 		t.Errorf("VMs %v, %v", vms, err)

@@ -51,7 +51,7 @@ func TestADriverThatComesLater(t *testing.T) {
 		return func(m *v1alpha1.Machine) bool { return strings.Contains(m.Status.LastOperation.Description, sentence) }
 	}
 	const refusal = `MachineClass "one" is for the driver "sim", and this manager has the driver "other"`
-	g.Eventually(look).WithTimeout(time.Minute).Should(gomega.Satisfy(says(refusal)))
+	g.Eventually(look).WithTimeout(env.WaitTimeout).Should(gomega.Satisfy(says(refusal)))
 	g.Eventually(func() (bool, error) {
 		events := &corev1.EventList{}
 		err := e.Client.List(ctx, events, client.InNamespace(e.Namespace))
@@ -61,26 +61,26 @@ func TestADriverThatComesLater(t *testing.T) {
 			}
 		}
 		return false, err
-	}).WithTimeout(time.Minute).Should(gomega.BeTrue())
+	}).WithTimeout(env.WaitTimeout).Should(gomega.BeTrue())
 
 	cloud := sim.NewCloud(sim.CloudOptions{})
 	remove, err := drivers.Register("sim", sim.New(sim.Config{Cloud: cloud}))
 	if err != nil {
 		t.Fatal(err)
 	}
-	g.Eventually(look).WithTimeout(time.Minute).Should(gomega.Satisfy(func(m *v1alpha1.Machine) bool { return m.Spec.ProviderID != "" }))
+	g.Eventually(look).WithTimeout(env.WaitTimeout).Should(gomega.Satisfy(func(m *v1alpha1.Machine) bool { return m.Spec.ProviderID != "" }))
 	remove()
 	if err := e.Client.Delete(ctx, machine); err != nil {
 		t.Fatal(err)
 	}
-	g.Eventually(look).WithTimeout(time.Minute).Should(gomega.Satisfy(says(refusal)))
+	g.Eventually(look).WithTimeout(env.WaitTimeout).Should(gomega.Satisfy(says(refusal)))
 	if _, err := drivers.Register("sim", sim.New(sim.Config{Cloud: cloud})); err != nil {
 		t.Fatal(err)
 	}
 	g.Eventually(func() bool {
 		_, err := look()
 		return apierrors.IsNotFound(err)
-	}).WithTimeout(time.Minute).Should(gomega.BeTrue())
+	}).WithTimeout(env.WaitTimeout).Should(gomega.BeTrue())
 	if entries, err := bystander.Journal(); err != nil || len(entries) != 0 {
 		t.Errorf("the other driver was asked: %v, %v", entries, err)
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver/registry"
 	"github.com/millwright-dev/millwright/driver/sim"
+	"github.com/millwright-dev/millwright/test/env"
 )
 
 // refusals collects the requests that an API server forbids.
@@ -87,7 +88,7 @@ func startHalfIn(t *testing.T, e *election, which Half, cfg Config, roles ...str
 	access := h.forbidden.on(h.env.UserWith(t, roles...))
 	h.cfg.Half, h.cfg.Control, h.cfg.Target, h.cfg.Namespace = which, access, access, h.env.Namespace
 	h.cfg.ConcurrentSyncs, h.cfg.Log = 5, testr.New(t)
-	h.cfg.Election = Election{Enabled: true, LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 100 * time.Millisecond}
+	h.cfg.Election = Election{Enabled: true, LeaseDuration: time.Hour, RenewDeadline: 50 * time.Minute, RetryPeriod: 100 * time.Millisecond}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- Run(ctx, h.cfg) }()
@@ -122,7 +123,7 @@ func TestHalfOfSets(t *testing.T) {
 		g.Expect(h.env.Client.Get(t.Context(), client.ObjectKey{Namespace: h.env.Namespace, Name: "one"}, deployment)).To(gomega.Succeed())
 		g.Expect(deployment.Status.Replicas).To(gomega.BeEquivalentTo(2))
 		g.Expect(deployment.Status.Selector).To(gomega.Equal("name=one"))
-	}).WithTimeout(time.Minute).Should(gomega.Succeed())
+	}).WithTimeout(env.WaitTimeout).Should(gomega.Succeed())
 	if got := [2]string{h.holder(both[0]), h.holder(both[1])}; got[0] != "none" || got[1] == "none" {
 		t.Errorf("the leases are held by %q", got)
 	}
@@ -144,7 +145,7 @@ func TestHalfOfMachines(t *testing.T) {
 		machines := h.machines(g)
 		g.Expect(machines).To(gomega.HaveLen(1))
 		g.Expect(machines[0].Status.CurrentStatus.Phase).To(gomega.Equal(v1alpha1.MachinePending))
-	}).WithTimeout(time.Minute).Should(gomega.Succeed())
+	}).WithTimeout(env.WaitTimeout).Should(gomega.Succeed())
 	if got := [2]string{h.holder(both[0]), h.holder(both[1])}; got[0] == "none" || got[1] != "none" {
 		t.Errorf("the leases are held by %q", got)
 	}

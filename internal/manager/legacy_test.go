@@ -72,7 +72,7 @@ func TestLegacyClass(t *testing.T) {
 				g.Expect(machine.Spec.Class.Kind).To(gomega.Equal(v1alpha1.MachineClassKind))
 				names = append(names, machine.Name)
 			}
-		}).WithTimeout(time.Minute).Should(gomega.Succeed())
+		}).WithTimeout(env.WaitTimeout).Should(gomega.Succeed())
 		return names
 	}
 	first := available(2)
@@ -80,7 +80,7 @@ func TestLegacyClass(t *testing.T) {
 		g.Expect(e.Client.Get(t.Context(), client.ObjectKeyFromObject(class), class)).To(gomega.Succeed())
 		g.Expect(class.GetAnnotations()).To(gomega.HaveKey(legacy.AnnotationMigrated))
 		g.Expect(class.GetFinalizers()).To(gomega.BeEmpty())
-	}).WithTimeout(time.Minute).Should(gomega.Succeed())
+	}).WithTimeout(env.WaitTimeout).Should(gomega.Succeed())
 
 	deployment := pool[1].(*v1alpha1.MachineDeployment)
 	old := `{"spec":{"replicas":3,"template":{"spec":{"class":{"kind":"AWSMachineClass"}}}}}` // as whoever applies it again
@@ -118,13 +118,13 @@ func inTheWay(t *testing.T, e *env.Env, migrated *unstructured.Unstructured) {
 	look := func() (*v1alpha1.Machine, error) {
 		return machine, e.Client.Get(ctx, client.ObjectKeyFromObject(machine), machine)
 	}
-	g.Eventually(look).WithTimeout(time.Minute).Should(gomega.Satisfy(func(m *v1alpha1.Machine) bool {
+	g.Eventually(look).WithTimeout(env.WaitTimeout).Should(gomega.Satisfy(func(m *v1alpha1.Machine) bool {
 		return strings.Contains(m.Status.LastOperation.Description, `there is a MachineClass "two" already`)
 	}))
 	edited := taken.DeepCopy()
 	edited.ProviderSpec = made.ProviderSpec
 	g.Expect(e.Client.Patch(ctx, edited, client.MergeFrom(taken))).To(gomega.Succeed())
-	g.Eventually(look).WithTimeout(time.Minute).Should(gomega.Satisfy(func(m *v1alpha1.Machine) bool {
+	g.Eventually(look).WithTimeout(env.WaitTimeout).Should(gomega.Satisfy(func(m *v1alpha1.Machine) bool {
 		return m.Spec.Class.Kind == v1alpha1.MachineClassKind
 	}))
 }

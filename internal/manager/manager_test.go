@@ -61,7 +61,7 @@ func TestManagerFromStandByToEnd(t *testing.T) {
 		ended <- Run(ctx, Config{
 			Control: access, Namespace: e.env.Namespace, Drivers: registry.Only(registry.AnyProvider, sim.New(sim.Config{})),
 			Address: "127.0.0.1", Port: port, ConcurrentSyncs: 5, CreationTimeout: time.Minute,
-			Election: Election{Enabled: true, LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 100 * time.Millisecond},
+			Election: Election{Enabled: true, LeaseDuration: time.Hour, RenewDeadline: 50 * time.Minute, RetryPeriod: 100 * time.Millisecond},
 			Log:      testr.New(t),
 		})
 	}()
@@ -83,6 +83,7 @@ func TestManagerFromStandByToEnd(t *testing.T) {
 	}
 	sets.wantNone(t)
 	mcmDies()
+	e.expire(both[0], "mcm")
 	g.Eventually(func(g gomega.Gomega) {
 		g.Expect(e.env.Client.Get(t.Context(), client.ObjectKeyFromObject(machine), machine)).To(gomega.Succeed())
 		g.Expect(machine.Status.CurrentStatus.Phase).To(gomega.Equal(v1alpha1.MachineCrashLoopBackOff))
@@ -138,7 +139,7 @@ func TestManagerEndsWithItsLeadership(t *testing.T) {
 		if !errors.Is(err, errLeasesLost) {
 			t.Errorf("the manager ends with %v", err)
 		}
-	case <-time.After(time.Minute):
+	case <-time.After(env.WaitTimeout):
 		t.Fatal("the manager does not end")
 	}
 	if got := e.holder(both[1]); got != "other" {

@@ -44,7 +44,7 @@ func TestOutOfRangeBringsALookForOrphans(t *testing.T) {
 	gomega.NewWithT(t).Eventually(func() bool {
 		entries, err := cloud.Journal()
 		return err == nil && slices.ContainsFunc(entries, func(entry sim.Entry) bool { return entry.Method == sim.ListMachines })
-	}).WithTimeout(time.Minute).Should(gomega.BeTrue())
+	}).WithTimeout(env.WaitTimeout).Should(gomega.BeTrue())
 	stop()
 	if err := <-ended; err != nil {
 		t.Errorf("the manager ended with %v", err)

@@ -92,7 +92,7 @@ func (p *pair) await(object client.Object, holds func() bool) {
 	gomega.NewWithT(p).Eventually(func(g gomega.Gomega) {
 		g.Expect(p.admin.Get(p.Context(), client.ObjectKeyFromObject(object), object)).To(gomega.Succeed())
 		g.Expect(holds()).To(gomega.BeTrue())
-	}).WithTimeout(time.Minute).WithPolling(50 * time.Millisecond).Should(gomega.Succeed())
+	}).WithTimeout(env.WaitTimeout).WithPolling(50 * time.Millisecond).Should(gomega.Succeed())
 }
 
 // end deletes an object, and waits for that.
@@ -103,7 +103,7 @@ func (p *pair) end(object client.Object) {
 	}
 	gomega.NewWithT(p).Eventually(func() bool {
 		return apierrors.IsNotFound(p.admin.Get(p.Context(), client.ObjectKeyFromObject(object), object))
-	}).WithTimeout(time.Minute).WithPolling(50 * time.Millisecond).Should(gomega.BeTrue())
+	}).WithTimeout(env.WaitTimeout).WithPolling(50 * time.Millisecond).Should(gomega.BeTrue())
 }
 
 // wantVM checks that this VM exists, and that no other was ever made.
@@ -180,7 +180,7 @@ func TestOneNameInBothAPIs(t *testing.T) {
 		}
 		gomega.NewWithT(t).Eventually(func() bool {
 			return apierrors.IsNotFound(p.admin.Get(t.Context(), client.ObjectKeyFromObject(before), p.machine))
-		}).WithTimeout(time.Minute).WithPolling(50 * time.Millisecond).Should(gomega.BeTrue())
+		}).WithTimeout(env.WaitTimeout).WithPolling(50 * time.Millisecond).Should(gomega.BeTrue())
 		p.wantVM(p.infra.Spec.ProviderID)
 	})
 }

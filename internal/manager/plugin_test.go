@@ -122,17 +122,17 @@ func TestALatePlugIn(t *testing.T) {
 	}
 	g.Eventually(all(func(m v1alpha1.Machine) bool {
 		return strings.Contains(m.Status.LastOperation.Description, `the driver "a-sim"`)
-	})).WithTimeout(time.Minute).Should(gomega.Succeed())
+	})).WithTimeout(env.WaitTimeout).Should(gomega.Succeed())
 	startPlugin(t, socket)
 	g.Eventually(all(func(m v1alpha1.Machine) bool {
 		return m.Spec.ProviderID != "" && m.Spec.Class.Kind == v1alpha1.MachineClassKind
-	})).WithTimeout(time.Minute).Should(gomega.Succeed())
+	})).WithTimeout(env.WaitTimeout).Should(gomega.Succeed())
 	old := &unstructured.Unstructured{}
 	old.SetGroupVersionKind(class.GroupVersionKind())
 	g.Eventually(func() (map[string]string, error) {
 		err := e.Client.Get(ctx, client.ObjectKeyFromObject(class), old)
 		return old.GetAnnotations(), err
-	}).WithTimeout(time.Minute).Should(gomega.HaveKey(legacy.AnnotationMigrated))
+	}).WithTimeout(env.WaitTimeout).Should(gomega.HaveKey(legacy.AnnotationMigrated))
 	if entries, err := bystander.Journal(); err != nil || len(entries) != 0 {
 		t.Errorf("the other driver was asked: %v, %v", entries, err)
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/go-logr/logr/testr"
 	"github.com/onsi/gomega"
@@ -49,7 +48,7 @@ func TestNothingIsSentThatMCMsCRDsLack(t *testing.T) {
 		}
 	}
 	g := gomega.NewWithT(t)
-	g.Eventually(func() bool { return lacksSelector(t.Context(), cfg) }).WithTimeout(time.Minute).Should(gomega.BeTrue())
+	g.Eventually(func() bool { return lacksSelector(t.Context(), cfg) }).WithTimeout(env.WaitTimeout).Should(gomega.BeTrue())
 
 	var said heard
 	cfg.Control = rest.CopyConfig(e.Admin) // the test's own writes bring warnings, too
@@ -66,7 +65,7 @@ func TestNothingIsSentThatMCMsCRDsLack(t *testing.T) {
 		deployment := &v1alpha1.MachineDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: e.Namespace, Name: "one"}}
 		g.Expect(e.Client.Get(t.Context(), client.ObjectKeyFromObject(deployment), deployment)).To(gomega.Succeed())
 		g.Expect(deployment.Status.Replicas).To(gomega.BeEquivalentTo(2))
-	}).WithTimeout(time.Minute).Should(gomega.Succeed())
+	}).WithTimeout(env.WaitTimeout).Should(gomega.Succeed())
 	stop()
 	if err := <-ended; err != nil {
 		t.Errorf("the manager ends with %v", err)

@@ -147,10 +147,10 @@ func TestAManagerThatIsFirst(t *testing.T) {
 	})
 	page, stop := runWith(t, e, Config{Control: access})
 	g := gomega.NewWithT(t)
-	g.Eventually(page("healthz")).WithTimeout(time.Minute).Should(gomega.Equal("OK"))
+	g.Eventually(page("healthz")).WithTimeout(env.WaitTimeout).Should(gomega.Equal("OK"))
 	g.Expect(page("readyz")()).To(gomega.Equal(missingControl))
 	there.Store(true)
-	g.Eventually(page("readyz")).WithTimeout(time.Minute).Should(gomega.Equal("OK"))
+	g.Eventually(page("readyz")).WithTimeout(env.WaitTimeout).Should(gomega.Equal("OK"))
 	if !strings.Contains(page("metrics")(), `rest_client_request_latency_seconds_bucket{url="`+e.Admin.Host+`/apis`) {
 		t.Error("/metrics lacks the latency of requests")
 	}
@@ -205,15 +205,15 @@ func TestAManagerThatMayNotReadTheLeases(t *testing.T) {
 	})
 	page, stop := runWith(t, e, Config{
 		Control:  access,
-		Election: Election{Enabled: true, LeaseDuration: 3 * time.Second, RenewDeadline: 2 * time.Second, RetryPeriod: 400 * time.Millisecond},
+		Election: Election{Enabled: true, LeaseDuration: time.Hour, RenewDeadline: 50 * time.Minute, RetryPeriod: 400 * time.Millisecond},
 	})
 	g := gomega.NewWithT(t)
 	for range 3 {
 		<-asked // which is refused
-		g.Eventually(page("readyz")).WithTimeout(time.Minute).Should(gomega.Equal(missingLeases))
+		g.Eventually(page("readyz")).WithTimeout(env.WaitTimeout).Should(gomega.Equal(missingLeases))
 	}
 	may.Store(true)
-	g.Eventually(page("readyz")).WithTimeout(time.Minute).Should(gomega.Equal("OK"))
+	g.Eventually(page("readyz")).WithTimeout(env.WaitTimeout).Should(gomega.Equal("OK"))
 	stop()
 }
 

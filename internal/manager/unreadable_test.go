@@ -61,7 +61,7 @@ func TestWhatCannotBeReadIsNamed(t *testing.T) {
 			}
 		}
 		g.Expect(told).To(gomega.Equal([]string{"Machine bad"}))
-	}).WithTimeout(time.Minute).Should(gomega.Succeed())
+	}).WithTimeout(env.WaitTimeout).Should(gomega.Succeed())
 	g.Expect(e.Client.Get(t.Context(), client.ObjectKeyFromObject(good), good)).To(gomega.Succeed())
 	g.Expect(good.Status.CurrentStatus.Phase).To(gomega.BeEmpty())
 
@@ -69,5 +69,5 @@ func TestWhatCannotBeReadIsNamed(t *testing.T) {
 	g.Eventually(func(g gomega.Gomega) {
 		g.Expect(e.Client.Get(t.Context(), client.ObjectKeyFromObject(good), good)).To(gomega.Succeed())
 		g.Expect(good.Status.CurrentStatus.Phase).To(gomega.Equal(v1alpha1.MachineCrashLoopBackOff))
-	}).WithTimeout(time.Minute).Should(gomega.Succeed())
+	}).WithTimeout(env.WaitTimeout).Should(gomega.Succeed())
 }

@@ -48,7 +48,7 @@ func newVMTest(t *testing.T) *vmTest {
 			Listen:   func(context.Context) (net.Listener, error) { return net.Listen("tcp", "127.0.0.1:0") },
 			Endpoint: "vms.example.com:10270", Name: VMLease, Address: netip.MustParseAddr("192.0.2.7"),
 		},
-		Election: Election{Enabled: true, LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 200 * time.Millisecond},
+		Election: Election{Enabled: true, LeaseDuration: time.Hour, RenewDeadline: 50 * time.Minute, RetryPeriod: 200 * time.Millisecond},
 		Pages:    Pages{Address: "127.0.0.1", Port: port}, Log: testr.New(t),
 	}
 	return v
@@ -81,7 +81,7 @@ func (v *vmTest) start() {
 
 func (v *vmTest) eventually(check func(gomega.Gomega)) {
 	v.t.Helper()
-	gomega.NewWithT(v.t).Eventually(check).WithTimeout(time.Minute).WithPolling(50 * time.Millisecond).Should(gomega.Succeed())
+	gomega.NewWithT(v.t).Eventually(check).WithTimeout(env.WaitTimeout).WithPolling(50 * time.Millisecond).Should(gomega.Succeed())
 }
 
 // readiness is the answer to a kubelet's probe.
