@@ -30,7 +30,7 @@ type object = map[string]any
 
 const (
 	userData = "#millwright-guest\ntoken: hunter2.swordfish"
-	finding  = 30 * time.Second // bounds every wait
+	finding  = env.WaitTimeout // bounds every wait
 )
 
 // testDriver is a driver on a namespace of a real API server, under the shipped role.

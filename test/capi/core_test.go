@@ -35,7 +35,7 @@ import (
 const (
 	coreUser = "capi-core"
 	// coreReady is how long the core may take to start: its caches wait for each CRD.
-	coreReady = 2 * time.Minute
+	coreReady = env.WaitTimeout
 )
 
 // coreFeatures are those that a management cluster has switched on which uses ClusterClass, and updates in place

@@ -37,7 +37,7 @@ func (c *Cluster) InstallMCMsCRDs(t testing.TB) {
 		for _, ours := range []string{"Selector is spec.selector", "{1,30}"} {
 			g.Expect(strings.Contains(string(raw), ours)).To(gomega.BeFalse(), "the schema of before is still published")
 		}
-	}).WithTimeout(time.Minute).WithPolling(50 * time.Millisecond).Should(gomega.Succeed())
+	}).WithTimeout(WaitTimeout).WithPolling(50 * time.Millisecond).Should(gomega.Succeed())
 }
 
 // mcmsQuantity is the pattern of quantities that controller-gen writes.

@@ -117,7 +117,7 @@ func (c *Cluster) deleteAll(ctx context.Context, kind schema.GroupVersionKind) e
 // awaitServiceAccount waits until the controller manager has made the namespace's
 // default service account, and with it has begun to work.
 func (c *Cluster) awaitServiceAccount(ctx context.Context) error {
-	err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, WaitTimeout, true, func(ctx context.Context) (bool, error) {
 		err := c.Client.Get(ctx, client.ObjectKey{Namespace: c.Namespace, Name: "default"}, &corev1.ServiceAccount{})
 		return err == nil, client.IgnoreNotFound(err)
 	})

@@ -116,7 +116,7 @@ func (p *provider) classes() map[string]v1alpha1.MachineClass {
 
 func (p *provider) eventually(check func(g gomega.Gomega)) {
 	p.t.Helper()
-	gomega.NewWithT(p.t).Eventually(check).WithTimeout(2 * time.Minute).WithPolling(50 * time.Millisecond).Should(gomega.Succeed())
+	gomega.NewWithT(p.t).Eventually(check).WithTimeout(env.WaitTimeout).WithPolling(50 * time.Millisecond).Should(gomega.Succeed())
 }
 
 // crd returns the CRD of a kind, with no UID if it is not there.
@@ -321,7 +321,7 @@ func (p *provider) readyPods(ctx context.Context) {
 // await reads a watch until an object is as wanted.
 func await[T any](t *testing.T, events watch.Interface, what string, wanted func(T) bool) {
 	t.Helper()
-	timeout := time.After(time.Minute)
+	timeout := time.After(env.WaitTimeout)
 	for {
 		select {
 		case event, open := <-events.ResultChan():

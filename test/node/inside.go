@@ -16,6 +16,8 @@ import (
 
 	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/millwright-dev/millwright/test/env"
 )
 
 // asNode in its environment makes a test binary the first process of the node that it describes.
@@ -105,7 +107,7 @@ func (in *inside) startContainerd() error {
 	if err := command.Start(); err != nil {
 		return err
 	}
-	return wait.PollUntilContextTimeout(context.Background(), 20*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
+	return wait.PollUntilContextTimeout(context.Background(), 20*time.Millisecond, env.WaitTimeout, true, func(ctx context.Context) (bool, error) {
 		return in.ctr(ctx, nil, "version") == nil, nil
 	})
 }

@@ -15,13 +15,13 @@ import (
 func TestThereAndBack(t *testing.T) {
 	c := newCluster(t, oneOld)
 	manager := c.manager()
-	c.rollout(0, "status pool --timeout 2m", "successfully rolled out: revision 1, 3 machines")
+	c.rollout(0, "status pool --timeout 5m", "successfully rolled out: revision 1, 3 machines")
 	first := c.machines()
 	c.rollout(1, "undo pool", "no revision before the current one")
 
 	manager.Kill() // or it could be done before anybody looks
 	c.rollout(0, "restart mcd/pool", "machinedeployment.machine.sapcloud.io/pool restarted")
-	printed, status := c.onTerminal("status machinedeployment pool --timeout 2m", func() { c.manager() })
+	printed, status := c.onTerminal("status machinedeployment pool --timeout 5m", func() { c.manager() })
 	if status != 0 || !strings.Contains(printed, "successfully rolled out: revision 2, 3 machines") {
 		t.Fatalf("exit status %d:\n%q", status, printed)
 	}
@@ -41,7 +41,7 @@ func TestThereAndBack(t *testing.T) {
 	c.rollout(0, "undo pool --to-revision 2", "its template is that of revision 2 already")
 
 	c.rollout(0, "undo pool", "pool rolled back to revision 1")
-	c.rollout(0, "status pool --timeout 2m", "successfully rolled out: revision 3")
+	c.rollout(0, "status pool --timeout 5m", "successfully rolled out: revision 3")
 	if c.deployment().Spec.Template.Annotations[change.AnnotationRestarted] != "" {
 		t.Error("the template still has the annotation")
 	}
@@ -54,17 +54,17 @@ func TestThereAndBack(t *testing.T) {
 func TestPaused(t *testing.T) {
 	c := newCluster(t)
 	c.manager()
-	c.rollout(0, "status pool --timeout 2m")
+	c.rollout(0, "status pool --timeout 5m")
 	c.rollout(0, "pause pool", "pool paused")
 	c.rollout(1, "pause pool", "is paused already")
 	c.rollout(1, "restart pool", `run "millwright rollout resume pool" first`)
 	c.rollout(1, "undo pool", `run "millwright rollout resume pool" first`)
-	c.rollout(0, "status pool --timeout 1m", "successfully rolled out")
+	c.rollout(0, "status pool --timeout 5m", "successfully rolled out")
 
 	c.patch(`{"spec":{"template":{"metadata":{"labels":{"more":"labels"}}}}}`)
 	c.rollout(1, "status pool --timeout 5s", "was not rolled out within 5s: 0 of 3 updated", "the deployment is paused")
 	c.rollout(0, "status pool --watch=false", "the deployment is paused")
-	watched := program.Start(t, c.arguments("status pool --timeout 2m")...)
+	watched := program.Start(t, c.arguments("status pool --timeout 5m")...)
 	t.Cleanup(watched.Kill)
 	c.await(watched, "the deployment is paused")
 	c.rollout(0, "resume pool", "pool resumed")
@@ -80,7 +80,7 @@ func TestLate(t *testing.T) {
 	c := newCluster(t, func(d *v1alpha1.MachineDeployment) { d.Spec.Template.Spec.Class.Name = "missing" })
 	c.manager()
 	c.patch(`{"spec":{"progressDeadlineSeconds":3}}`)
-	c.rollout(1, "status pool --timeout 2m", "exceeded its progress deadline of 3s", `MachineClass "missing" not found`)
+	c.rollout(1, "status pool --timeout 5m", "exceeded its progress deadline of 3s", `MachineClass "missing" not found`)
 }
 
 // TestNobody: what is said where there is no deployment, no manager, or no server.

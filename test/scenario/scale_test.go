@@ -174,7 +174,7 @@ func (w *measured) quiet() (last env.Totals) {
 		was := last.Count(env.Work, env.Event)
 		last = w.totals(g)
 		g.Expect(last.Count(env.Work, env.Event)).To(gomega.Equal(was), "requests")
-	}).WithTimeout(time.Minute).WithPolling(still).Should(gomega.Succeed())
+	}).WithTimeout(env.WaitTimeout).WithPolling(still).Should(gomega.Succeed())
 	return last
 }
 

@@ -5,7 +5,6 @@ import (
 	"maps"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/onsi/gomega"
@@ -210,7 +209,7 @@ func awaitSets(t *testing.T, g gomega.Gomega, e *env.Env, d *v1alpha1.MachineDep
 
 // collecting is how long the garbage collector may take. It looks for new kinds of objects
 // every 30 seconds.
-const collecting = 2 * time.Minute
+const collecting = env.WaitTimeout
 
 // orphaned is a deployment that is deleted with the finalizer "orphan".
 func orphaned(d *v1alpha1.MachineDeployment) {

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/onsi/gomega"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -24,7 +23,7 @@ import (
 
 // collecting is how long the garbage collector may take. It looks for new kinds of objects
 // every 30 seconds.
-const collecting = 2 * time.Minute
+const collecting = env.WaitTimeout
 
 // orphaned is a set that is deleted with the finalizer "orphan".
 func orphaned(set *v1alpha1.MachineSet) {

@@ -31,7 +31,7 @@ import (
 )
 
 // waitTimeout is the longest that a test waits for anything.
-const waitTimeout = 2 * time.Minute
+const waitTimeout = env.WaitTimeout
 
 // harness is a node with pods, in a cluster whose attach-detach and disruption controllers
 // are the real ones. The tests play the scheduler, the kubelets and the CSI attacher.
