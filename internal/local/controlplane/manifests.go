@@ -50,18 +50,24 @@ func InstallCRDs(ctx context.Context, config *rest.Config, crds fs.FS) error {
 	return nil
 }
 
-// awaitServed waits until every served version of the CRD is in discovery.
+// awaitServed waits until every served version of the CRD is in discovery. A question that is not answered is
+// asked again.
 func awaitServed(ctx context.Context, discover discovery.DiscoveryInterface, crd *apiextensionsv1.CustomResourceDefinition) error {
-	return wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, 30*time.Second, true, func(context.Context) (bool, error) {
+	var last error
+	err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, 5*time.Minute, true, func(context.Context) (bool, error) {
 		for _, version := range crd.Spec.Versions {
 			resource := schema.GroupVersionResource{Group: crd.Spec.Group, Version: version.Name, Resource: crd.Spec.Names.Plural}
-			enabled, err := discovery.IsResourceEnabled(discover, resource)
-			if version.Served && (!enabled || err != nil) {
-				return false, err
+			var enabled bool
+			if enabled, last = discovery.IsResourceEnabled(discover, resource); version.Served && (!enabled || last != nil) {
+				return false, nil
 			}
 		}
 		return true, nil
 	})
+	if err != nil && last != nil {
+		return fmt.Errorf("%w, after %w", err, last)
+	}
+	return err
 }
 
 // Apply applies all objects of the YAML files that match a pattern, file by file. It is
