@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
@@ -146,6 +147,15 @@ func (c *cluster) deployment() *v1alpha1.MachineDeployment {
 func (c *cluster) patch(body string) {
 	c.t.Helper()
 	c.do(c.Client.Patch(c.t.Context(), c.deployment(), client.RawPatch("application/merge-patch+json", []byte(body))))
+}
+
+// awaitObserved waits until the manager has acted on what was changed last.
+func (c *cluster) awaitObserved() {
+	c.t.Helper()
+	gomega.NewWithT(c.t).Eventually(func(g gomega.Gomega) {
+		deployment := c.deployment()
+		g.Expect(deployment.Status.ObservedGeneration).To(gomega.Equal(deployment.Generation))
+	}).WithTimeout(env.WaitTimeout).Should(gomega.Succeed())
 }
 
 // machines reads the machines, by name.

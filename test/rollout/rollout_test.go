@@ -62,7 +62,8 @@ func TestPaused(t *testing.T) {
 	c.rollout(0, "status pool --timeout 5m", "successfully rolled out")
 
 	c.patch(`{"spec":{"template":{"metadata":{"labels":{"more":"labels"}}}}}`)
-	c.rollout(1, "status pool --timeout 5s", "was not rolled out within 5s: 0 of 3 updated", "the deployment is paused")
+	c.awaitObserved()
+	c.rollout(1, "status pool --timeout 20s", "was not rolled out within 20s: 0 of 3 updated", "the deployment is paused")
 	c.rollout(0, "status pool --watch=false", "the deployment is paused")
 	watched := program.Start(t, c.arguments("status pool --timeout 5m")...)
 	t.Cleanup(watched.Kill)
@@ -89,7 +90,7 @@ func TestNobody(t *testing.T) {
 	for _, command := range []string{"status", "history", "undo", "pause", "resume", "restart"} {
 		c.rollout(1, command+" other", `there is no machine deployment "other" in namespace "`+c.Namespace+`"`)
 	}
-	c.rollout(1, "status pool --timeout 5s", "the manager has not acted yet on what was changed last")
+	c.rollout(1, "status pool --timeout 20s", "the manager has not acted yet on what was changed last")
 	c.rollout(1, "status pool --context other", `context "other" does not exist`)
 	c.rollout(1, "status pool -n elsewhere", `in namespace "elsewhere"`)
 
