@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc"
@@ -227,30 +228,32 @@ func TestAFloodOfResultsIsCut(t *testing.T) {
 }
 
 func TestADriverThatNeverAnswers(t *testing.T) {
-	m := newManager(t)
-	r := m.raw()
-	r.registered(registration()) // for two operations at once
-	d := <-m.added
-	short := func() context.Context {
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
-		t.Cleanup(cancel)
-		return ctx
-	}
-	_, err := d.GetMachineStatus(short(), statusRequest("one"))
-	wantCode(t, err, codes.Unavailable)
-	op := r.receive().GetOperation()
-	if cancel := r.receive().GetCancel(); cancel.GetOperationId() != op.GetOperationId() {
-		t.Errorf("the operation %s was not cancelled, but %v", op.GetOperationId(), cancel)
-	}
-	if op.GetTimeout().AsDuration() > 10*time.Millisecond {
-		t.Errorf("the driver was given %v", op.GetTimeout().AsDuration())
-	}
-	// What is not answered counts as running; when that is all, the driver is cut.
-	_, err = d.GetMachineStatus(short(), statusRequest("two"))
-	wantCode(t, err, codes.Unavailable)
-	wantEnd(t, r.ended(), grpccodes.ResourceExhausted)
-	_, err = d.GetMachineStatus(soon(t), statusRequest("three"))
-	wantCode(t, err, codes.Unavailable)
+	synctest.Test(t, func(t *testing.T) { // so that no deadline passes before the driver has the operation
+		m := newManager(t)
+		r := m.raw()
+		r.registered(registration()) // for two operations at once
+		d := <-m.added
+		short := func() context.Context {
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+			t.Cleanup(cancel)
+			return ctx
+		}
+		_, err := d.GetMachineStatus(short(), statusRequest("one"))
+		wantCode(t, err, codes.Unavailable)
+		op := r.receive().GetOperation()
+		if cancel := r.receive().GetCancel(); cancel.GetOperationId() != op.GetOperationId() {
+			t.Errorf("the operation %s was not cancelled, but %v", op.GetOperationId(), cancel)
+		}
+		if op.GetTimeout().AsDuration() > 10*time.Millisecond {
+			t.Errorf("the driver was given %v", op.GetTimeout().AsDuration())
+		}
+		// What is not answered counts as running; when that is all, the driver is cut.
+		_, err = d.GetMachineStatus(short(), statusRequest("two"))
+		wantCode(t, err, codes.Unavailable)
+		wantEnd(t, r.ended(), grpccodes.ResourceExhausted)
+		_, err = d.GetMachineStatus(soon(t), statusRequest("three"))
+		wantCode(t, err, codes.Unavailable)
+	})
 }
 
 func TestADriverThatReadsNothing(t *testing.T) {
