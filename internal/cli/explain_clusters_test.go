@@ -90,9 +90,9 @@ func (w *clusters) manage(changes ...func(*manager.Config)) (stop func()) {
 	return stop
 }
 
-// elected has managers take leases that they hold for seconds.
+// elected has managers take leases. They release them when they are stopped, and lose none while the machine is busy.
 func elected(config *manager.Config) {
-	config.Election = manager.Election{Enabled: true, LeaseDuration: 3 * time.Second, RenewDeadline: 2 * time.Second, RetryPeriod: 200 * time.Millisecond}
+	config.Election = manager.Election{Enabled: true, LeaseDuration: time.Minute, RenewDeadline: 40 * time.Second, RetryPeriod: 200 * time.Millisecond}
 }
 
 func (w *clusters) create(objects ...client.Object) {
