@@ -81,12 +81,16 @@ func TestTokensOnAFullDisk(t *testing.T) {
 	b.config.Dir, b.config.Clock = fs.Dir, clock
 	b.start()
 	pod := b.pod("vm", "run", withVolume("token", filepath.Dir(vmpb.TokenPath), tokenVolume()))
+	b.awaitStirred("vm", corev1.PodRunning)
 	b.awaitReady("vm")
 	path := filepath.Join(b.folder(pod).root(), vmpb.TokenPath)
 	first, _ := readToken(t, path)
 	fs.Fill(0)
 	clock.Step(9 * time.Minute) // it lives for ten, and is renewed after eight
-	b.awaitEvent(pod, eventVolumes)
+	b.eventually("an event about the room", func() (bool, any) {
+		clock.Step(10 * time.Second) // the host may have set its timer after the step
+		return b.hasEvent(pod, eventVolumes, syscall.ENOSPC.Error())
+	})
 	if still, _ := readToken(t, path); still != first {
 		t.Error("the token has changed although there is no room")
 	}

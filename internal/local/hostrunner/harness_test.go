@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -28,7 +29,7 @@ import (
 )
 
 // timeout bounds what takes less than five seconds on an idle machine.
-const timeout = 30 * time.Second
+const timeout = env.WaitTimeout
 
 // testHost is a host, with or without a running host runner.
 type testHost struct {
@@ -298,13 +299,17 @@ func (b *testHost) awaitGone(pod *corev1.Pod) {
 // awaitEvent waits for an event with a reason about the Pod.
 func (b *testHost) awaitEvent(pod *corev1.Pod, reason string) {
 	b.t.Helper()
-	b.eventually("event "+reason, func() (bool, any) {
-		events, err := b.client.CoreV1().Events(b.Namespace).List(b.t.Context(), metav1.ListOptions{})
-		if err != nil {
-			b.t.Fatal(err)
-		}
-		return slices.ContainsFunc(events.Items, func(e corev1.Event) bool {
-			return e.Reason == reason && e.InvolvedObject.UID == pod.UID
-		}), events.Items
-	})
+	b.eventually("event "+reason, func() (bool, any) { return b.hasEvent(pod, reason, "") })
+}
+
+// hasEvent reports whether there is an event with a reason about the Pod that says so, and all that there are.
+func (b *testHost) hasEvent(pod *corev1.Pod, reason, says string) (bool, any) {
+	b.t.Helper()
+	events, err := b.client.CoreV1().Events(b.Namespace).List(b.t.Context(), metav1.ListOptions{})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return slices.ContainsFunc(events.Items, func(e corev1.Event) bool {
+		return e.Reason == reason && e.InvolvedObject.UID == pod.UID && strings.Contains(e.Message, says)
+	}), events.Items
 }
