@@ -66,6 +66,7 @@ func TestPodsOfOthersAreNotRun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	b.eventually("the host", b.nodeReady)
 	node, err := b.client.CoreV1().Nodes().Get(t.Context(), b.config.Name, metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
