@@ -189,7 +189,7 @@ func happen(t *testing.T, informers *informertest.FakeInformers, machine *v1alph
 		changed.Status.CurrentStatus.Phase, changed.Status.LastOperation.Type = phase, v1alpha1.MachineOperationCreate
 		return changed
 	}
-	gomega.NewWithT(t).Eventually(informer.HasSynced).Should(gomega.BeTrue())
+	gomega.NewWithT(t).Eventually(informer.HasSynced).WithTimeout(time.Minute).Should(gomega.BeTrue())
 	informer.Update(phase(v1alpha1.MachinePending), phase(v1alpha1.MachineRunning))
 	informer.Update(phase(v1alpha1.MachinePending), phase(v1alpha1.MachineFailed))
 }

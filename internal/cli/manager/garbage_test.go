@@ -32,7 +32,7 @@ func TestALargeHeapIsCollectedLessOften(t *testing.T) {
 	becomes := func(want int) {
 		t.Helper()
 		runtime.GC()
-		gomega.NewWithT(t).Eventually(currentGCPercent).Should(gomega.Equal(want))
+		gomega.NewWithT(t).Eventually(currentGCPercent).WithTimeout(5 * time.Minute).Should(gomega.Equal(want))
 	}
 	ballast := make([]byte, 2*largeHeap)
 	becomes(gcPercentLarge)

@@ -30,6 +30,9 @@ import (
 // noon is when tests happen.
 var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 
+// waitTimeout bounds what takes milliseconds.
+const waitTimeout = 5 * time.Minute
+
 // fleet is one object of each kind, each with all that there can be.
 func fleet() (*v1alpha1.MachineClass, *v1alpha1.Machine, *v1alpha1.MachineSet, *v1alpha1.MachineDeployment) {
 	return fixture.Fleet(noon.Add(-time.Minute))
@@ -271,7 +274,7 @@ func TestStart(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)
 	go func() { ended <- c.Start(ctx) }()
-	g.Eventually(func() []string { return series(t, registry) }).ShouldNot(gomega.BeEmpty())
+	g.Eventually(func() []string { return series(t, registry) }).WithTimeout(waitTimeout).ShouldNot(gomega.BeEmpty())
 	if err := New(c.Options).Start(t.Context()); err != nil {
 		t.Errorf("the second one ends with %v", err)
 	}

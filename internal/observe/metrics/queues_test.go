@@ -38,7 +38,7 @@ func TestQueues(t *testing.T) {
 		}
 		served = answer.Body.String()
 		return served
-	}).Should(gomega.And(
+	}).WithTimeout(waitTimeout).Should(gomega.And(
 		gomega.ContainSubstring("\nmcm_workqueue_depth{name=%q} 2\n", name),
 		gomega.ContainSubstring("\nmcm_workqueue_adds_total{name=%q} 3\n", name),
 	))
