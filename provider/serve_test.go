@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"net"
+	"fmt"
 	"net/http"
 	"os"
 	"os/exec"
@@ -17,6 +17,7 @@ import (
 
 	"github.com/onsi/gomega"
 	"github.com/spf13/pflag"
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/millwright-dev/millwright/driver"
@@ -39,14 +40,24 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// freeAddress returns one of the loopback at which nobody listens.
+// freeAddress returns one of the loopback that nobody else gets while the test runs: a socket is bound to it, and
+// does not listen. With SO_REUSEADDR, as set afterwards, it lets those who also set it listen, which all servers do.
 func freeAddress(t *testing.T) string {
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	t.Helper()
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
 	}
-	defer func() { _ = free.Close() }()
-	return free.Addr().String()
+	socket, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	must(err)
+	t.Cleanup(func() { _ = unix.Close(socket) })
+	must(unix.Bind(socket, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}))
+	must(unix.SetsockoptInt(socket, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1))
+	bound, err := unix.Getsockname(socket)
+	must(err)
+	return fmt.Sprintf("127.0.0.1:%d", bound.(*unix.SockaddrInet4).Port)
 }
 
 // serveDrivers runs the manager's end at a socket until stop is called.
@@ -98,7 +109,7 @@ func TestServe(t *testing.T) {
 			return answer.StatusCode, answer.Body.Close()
 		}
 	}
-	within := func(check any) gomega.AsyncAssertion { return g.Eventually(check).WithTimeout(time.Minute) }
+	within := func(check any) gomega.AsyncAssertion { return g.Eventually(check).WithTimeout(5 * time.Minute) }
 
 	var d *server.Driver
 	within(added).Should(gomega.Receive(&d))
