@@ -3,6 +3,7 @@ package cli
 import (
 	"bytes"
 	"context"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -47,14 +48,19 @@ func (w *clusters) wished(t *testing.T, deployment *v1alpha1.MachineDeployment) 
 // rollout runs a command about rollouts until the context ends.
 func (w *clusters) rollout(ctx context.Context, args ...string) (printed string, err error) {
 	var out bytes.Buffer
-	root := newRoot("test")
-	root.SetOut(&out)
-	root.SetArgs(append(append([]string{"rollout"}, args...), "--kubeconfig", w.control, "-n", w.Namespace))
-	err = root.ExecuteContext(ctx)
+	err = w.rolloutTo(ctx, &out, args...)
 	return out.String(), err
 }
 
-// onWrite is an output that does something when the first is written.
+// rolloutTo is rollout with an output.
+func (w *clusters) rolloutTo(ctx context.Context, out io.Writer, args ...string) error {
+	root := newRoot("test")
+	root.SetOut(out)
+	root.SetArgs(append(append([]string{"rollout"}, args...), "--kubeconfig", w.control, "-n", w.Namespace))
+	return root.ExecuteContext(ctx)
+}
+
+// onWrite is an output that does something at each write.
 type onWrite func()
 
 func (do onWrite) Write(p []byte) (int, error) {
@@ -68,10 +74,7 @@ func TestInterruptedStatus(t *testing.T) {
 	deployment := w.deployment("pool", "now", 1)
 	w.create(deployment)
 	ctx, cancel := context.WithCancel(t.Context())
-	root := newRoot("test")
-	root.SetOut(onWrite(cancel))
-	root.SetArgs([]string{"rollout", "status", "pool", "--kubeconfig", w.control, "-n", w.Namespace})
-	err := root.ExecuteContext(ctx)
+	err := w.rolloutTo(ctx, onWrite(cancel), "status", "pool")
 	for _, says := range []string{"not watched any more; whether the rollout of machine deployment", "0 of 1 updated", "waiting: the manager has not acted yet"} {
 		if err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("says %v, want %q", err, says)
@@ -237,10 +240,24 @@ func TestRestartOfOneMachine(t *testing.T) {
 
 	w.tells(t, []string{"is deleted when another one is available: 3 machines for a while (dry run)"}, append(restart, "--dry-run")...)
 	w.tells(t, []string{"are for --machine"}, "restart", "pool", "--dry-run")
-	w.tells(t, []string{"is not deleted yet", "To take that replica back: kubectl"}, append(restart, "--timeout", "2s")...)
+	ctx, cancel := context.WithCancel(t.Context())
+	lines := 0
+	err := w.rolloutTo(ctx, onWrite(func() {
+		if lines++; lines == 2 { // the first one tells the plan, and the second one what is waited for
+			cancel()
+		}
+	}), restart...)
+	for _, says := range []string{"is not deleted yet", "To take that replica back: kubectl"} {
+		if err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("says %v, want %q", err, says)
+		}
+	}
 	w.must(w.Client.Get(t.Context(), client.ObjectKeyFromObject(deployment), deployment))
 	if deployment.Spec.Replicas != 3 {
 		t.Fatalf("has %d replicas, want one more", deployment.Spec.Replicas)
+	}
+	if _, err := w.rollout(t.Context(), append(restart, "--timeout", "1ms")...); err == nil {
+		t.Error("no manager runs, and it succeeds")
 	}
 	w.tells(t, []string{"replacement of machine " + old[0]}, "restart", "pool", "--machine", old[1])
 
