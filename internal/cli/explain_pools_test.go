@@ -94,13 +94,13 @@ func TestExplainSets(t *testing.T) {
 // TestExplainFrozen: a set that had too many Machines makes none, and all who ask hear why.
 func TestExplainFrozen(t *testing.T) {
 	w := newClusters(t)
-	// Twice as many as wanted are too many, and only none is few enough again.
-	w.manage(func(config *manager.Config) { config.Overshoot = machineset.Overshoot{Up: 0, Down: 1000} })
 	w.classes(map[string]string{"never": `{"join":"never"}`})
 	for _, name := range []string{"overfull-1", "overfull-2", "overfull-3"} {
 		w.machine(w.own(name), "never", func(m *v1alpha1.Machine) { m.Labels = map[string]string{"pool": "overfull"} })
 	}
 	w.create(w.set("overfull", "never", 1))
+	// Twice as many as wanted are too many, and only none is few enough again. The manager begins when it can see all.
+	w.manage(func(config *manager.Config) { config.Overshoot = machineset.Overshoot{Up: 0, Down: 1000} })
 	why := "it is frozen, and creates no machines: 3 machines exist, which is no less than the limit of 2"
 	w.asks(t, "machineset", "overfull", answer{verdict: report.Incomplete, cause: report.Frozen, says: []string{"1 wanted; 1 exist", why, "FrozeMachineSet", v1alpha1.AnnotationKeyUnfreeze}})
 	w.asks(t, "machine", w.only(t, "pool", "overfull").Name, answer{
