@@ -20,6 +20,7 @@ import (
 	"github.com/millwright-dev/millwright/driver/status"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
 	"github.com/millwright-dev/millwright/internal/observe/explain"
+	"github.com/millwright-dev/millwright/test/env"
 )
 
 // TestExplainRetriesAreTheEngines: the command says of each code when the driver is asked
@@ -59,7 +60,7 @@ func retries(t *testing.T, method fake.Method, failure error, ask func(*instance
 			select {
 			case <-woken:
 				answer = ask(engine, request)
-			case <-time.After(10 * time.Second):
+			case <-time.After(env.WaitTimeout):
 				t.Fatal("the engine does not answer")
 			}
 		}
