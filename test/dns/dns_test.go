@@ -1,6 +1,7 @@
 package dns
 
 import (
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -14,6 +15,7 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -32,6 +34,8 @@ type cluster struct {
 	*gomega.WithT
 	t      *testing.T
 	client client.Client
+	// nodes are the names of those that were added.
+	nodes []string
 }
 
 // up starts a cluster without guests.
@@ -65,7 +69,10 @@ func up(t *testing.T, flags ...string) *cluster {
 
 func (c *cluster) eventually(check func(gomega.Gomega)) {
 	c.t.Helper()
-	c.Eventually(check).WithTimeout(env.WaitTimeout).WithPolling(100 * time.Millisecond).Should(gomega.Succeed())
+	c.Eventually(func(g gomega.Gomega) {
+		c.heartbeat(g)
+		check(g)
+	}).WithTimeout(env.WaitTimeout).WithPolling(100 * time.Millisecond).Should(gomega.Succeed())
 }
 
 // addNode adds a Node with room for Pods. No kubelet runs them.
@@ -79,6 +86,16 @@ func (c *cluster) addNode(name string) {
 	}
 	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastHeartbeatTime: metav1.Now()}}
 	c.Expect(c.client.Status().Patch(c.t.Context(), node, client.MergeFrom(before))).To(gomega.Succeed())
+	c.nodes = append(c.nodes, name)
+}
+
+// heartbeat has the Nodes say that they are ready: those that are silent for 50 seconds get a taint.
+func (c *cluster) heartbeat(g gomega.Gomega) {
+	for _, name := range c.nodes {
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		patch := fmt.Appendf(nil, `{"status":{"conditions":[{"type":"Ready","status":"True","lastHeartbeatTime":%q}]}}`, time.Now().UTC().Format(time.RFC3339))
+		g.Expect(c.client.Status().Patch(c.t.Context(), node, client.RawPatch(types.StrategicMergePatchType, patch))).To(gomega.Succeed())
+	}
 }
 
 // pods returns those of the DNS that do not leave.
