@@ -228,15 +228,24 @@ func (w *world) open(access *rest.Config, query string) *websocket.Conn {
 	conn, err := w.dial(access, query)
 	w.must(err)
 	w.t.Cleanup(func() { _ = conn.Close() })
-	w.must(conn.SetReadDeadline(time.Now().Add(waitTimeout)))
 	return conn
 }
 
 // say has the guest say something.
 func (w *world) say(text []byte) {
 	w.t.Helper()
+	w.must(w.serial.SetWriteDeadline(time.Now().Add(waitTimeout)))
 	_, err := w.serial.Write(text)
 	w.must(err)
+}
+
+// next reads the next message of a console.
+func next(conn *websocket.Conn) ([]byte, error) {
+	if err := conn.SetReadDeadline(time.Now().Add(waitTimeout)); err != nil {
+		return nil, err
+	}
+	_, data, err := conn.ReadMessage()
+	return data, err
 }
 
 // read reads as many bytes from a console.
@@ -244,7 +253,7 @@ func (w *world) read(conn *websocket.Conn, size int) []byte {
 	w.t.Helper()
 	var all bytes.Buffer
 	for all.Len() < size {
-		_, piece, err := conn.ReadMessage()
+		piece, err := next(conn)
 		if err != nil {
 			w.t.Fatalf("after %d of %d bytes: %v", all.Len(), size, err)
 		}

@@ -291,8 +291,8 @@ func (w *world) twoConsoles() {
 		}
 		w.must(conn.WriteMessage(websocket.BinaryMessage, append([]byte(name), everyByte()...)))
 		heard := make([]byte, len(name)+256)
-		w.must(w.serial.SetReadDeadline(time.Now().Add(waitTimeout)))
 		for n := 0; n < len(heard); {
+			w.must(w.serial.SetReadDeadline(time.Now().Add(waitTimeout)))
 			more, err := w.serial.Read(heard[n:])
 			w.must(err)
 			n += more
@@ -304,6 +304,7 @@ func (w *world) twoConsoles() {
 	w.must(without.WriteMessage(websocket.TextMessage, []byte("no text")))
 	w.must(without.WriteMessage(websocket.BinaryMessage, []byte("x")))
 	one := make([]byte, 1)
+	w.must(w.serial.SetReadDeadline(time.Now().Add(waitTimeout)))
 	if _, err := w.serial.Read(one); err != nil || one[0] != 'x' {
 		w.t.Errorf("the guest hears %q (%v)", one, err)
 	}
@@ -319,7 +320,7 @@ func (w *world) deafConsole() {
 	go func() {
 		defer close(progress)
 		for got.Load() < pieces*int64(len(piece)) {
-			_, data, err := awake.ReadMessage()
+			data, err := next(awake)
 			if err == nil && data[0] != piece[got.Load()%16] {
 				err = fmt.Errorf("the next one is %q", data[0])
 			}
@@ -335,7 +336,6 @@ func (w *world) deafConsole() {
 		}
 		heard <- nil
 	}()
-	w.must(w.serial.SetWriteDeadline(time.Now().Add(waitTimeout)))
 	for sent := range int64(pieces) {
 		w.say(piece)
 		for more := true; more && (sent+1)*int64(len(piece))-got.Load() > 64<<10; { // so that it is not too slow
@@ -345,9 +345,8 @@ func (w *world) deafConsole() {
 	if err := <-heard; err != nil {
 		w.t.Errorf("who reads misses something: %v", err)
 	}
-	w.must(deaf.SetReadDeadline(time.Now().Add(waitTimeout)))
 	for {
-		if _, _, err := deaf.ReadMessage(); err != nil {
+		if _, err := next(deaf); err != nil {
 			closed := &websocket.CloseError{}
 			if !errors.As(err, &closed) && !strings.Contains(err.Error(), "reset") && !strings.Contains(err.Error(), "EOF") {
 				w.t.Errorf("who does not read is left with %v", err)
