@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -38,13 +38,19 @@ func TestDriversOfOthers(t *testing.T) {
 		t.Skip("unpacks modules of Kubernetes, and starts a control plane")
 	}
 	t.Parallel()
-	built, cloud := buildExample(t), freeAddress(t)
-	start(t, exec.CommandContext(context.Background(), filepath.Join(built, "cloud"), "-address="+cloud, "-token=t0ken"))
+	built := buildExample(t)
+	cloud := start(t, exec.CommandContext(context.Background(), filepath.Join(built, "cloud"), "-address=127.0.0.1:0", "-token=t0ken"))
+	var address []string
+	gomega.NewWithT(t).Eventually(func() []string {
+		address = regexp.MustCompile(`listening on (http://\S+)\n`).FindStringSubmatch(cloud.Output.String())
+		return address
+	}).WithTimeout(stepTimeout).ShouldNot(gomega.BeEmpty())
+	url := "--example-url=" + address[1]
 	t.Run("machine controller", func(t *testing.T) {
 		t.Parallel()
 		e := env.New(t)
 		coretest.Install(t, e.Admin)
-		start(t, exec.CommandContext(context.Background(), filepath.Join(built, "provider"), append(managerFlags(t, e), "--apis=mcm,capi", "--example-url=http://"+cloud)...))
+		start(t, exec.CommandContext(context.Background(), filepath.Join(built, "provider"), append(managerFlags(t, e), "--apis=mcm,capi", url)...))
 		p := &pool{T: t, Env: e, kind: "example"}
 		p.rolls(`{"size":"small","tags":{"kubernetes.io/cluster/c":"1","kubernetes.io/role/node":"1"}}`)
 		p.servesClusterAPI()
@@ -52,7 +58,7 @@ func TestDriversOfOthers(t *testing.T) {
 	t.Run("plug-in", func(t *testing.T) {
 		t.Parallel()
 		e, socket := withSocket(t)
-		start(t, exec.CommandContext(context.Background(), filepath.Join(built, "plugin"), "--target=unix://"+socket, "--example-url=http://"+cloud))
+		start(t, exec.CommandContext(context.Background(), filepath.Join(built, "plugin"), "--target=unix://"+socket, url))
 		(&pool{T: t, Env: e, kind: "example"}).rolls(`{"size":"small","tags":{"kubernetes.io/cluster/p":"1","kubernetes.io/role/node":"1"}}`)
 	})
 	t.Run("in Python", func(t *testing.T) {
@@ -67,16 +73,6 @@ func TestDriversOfOthers(t *testing.T) {
 			t.Errorf("VMs are left: %v, %v", left, err)
 		}
 	})
-}
-
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = free.Close() }()
-	return free.Addr().String()
 }
 
 // managerFlags are the arguments of a whole manager for a namespace.
@@ -169,7 +165,7 @@ func (p *pool) servesClusterAPI() {
 }
 
 // stepTimeout is how long a step may take under load.
-const stepTimeout = 2 * time.Minute
+const stepTimeout = env.WaitTimeout
 
 // settled waits until a deployment has two machines of its template, none of which has a VM of before, and
 // returns their VMs.
@@ -226,7 +222,7 @@ func buildExample(t *testing.T) string {
 }
 
 // start runs a program until the test ends.
-func start(t *testing.T, command *exec.Cmd) {
+func start(t *testing.T, command *exec.Cmd) *program.Process {
 	t.Helper()
 	process := program.StartOther(t, command)
 	t.Cleanup(func() {
@@ -235,4 +231,5 @@ func start(t *testing.T, command *exec.Cmd) {
 			t.Logf("%s:\n%s", fmt.Sprint(command.Args), process.Output.Tail(40))
 		}
 	})
+	return process
 }
