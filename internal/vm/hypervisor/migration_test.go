@@ -657,6 +657,18 @@ func (h *household) holdSwitchovers() (asked <-chan *vmpb.HypervisorID, release 
 	return who, func() { h.controller.Change(func(a *authority) { a.before = nil }) }
 }
 
+// letsGo keeps a source from taking its VM back before a target has it, also if the target is slow.
+func (h *household) letsGo(source *member) {
+	h.controller.Change(func(a *authority) {
+		a.before = func(us *vmpb.HypervisorID) error {
+			if us.GetPodName() == source.pod && h.controller.Holder().GetPodName() == source.pod {
+				return status.Error(codes.Unavailable, "the target is slow")
+			}
+			return nil
+		}
+	})
+}
+
 // After the commit the guest runs where the controller says, whoever dies.
 func TestRealDeathAfterTheCommit(t *testing.T) {
 	t.Parallel()
@@ -749,6 +761,7 @@ func TestRealAnswerIsLost(t *testing.T) {
 // goesOn looks whether a guest that was taken back can migrate again.
 func (h *household) goesOn(source *member, here *counting) {
 	h.t.Helper()
+	h.letsGo(source)
 	target := h.moves("web-3")
 	here.toTheEnd()
 	source.ends(vmpb.EndTerminated)

@@ -242,6 +242,7 @@ func TestRealServedDeath(t *testing.T) {
 			h.awaitReturn(source)
 			here.numbers(60)
 			h.fences.wantRevoked(2, 3)
+			h.letsGo(source)
 			there := h.moves("web-3")
 			here.toTheEnd()
 			source.ends(vmpb.EndTerminated)

@@ -321,6 +321,7 @@ func TestRealHeldGuestMoves(t *testing.T) {
 	h.controller.Answer(leasePaused())
 	h.awaitState(vmpb.ReportStateRequest_STATE_PAUSED)
 	for _, pod := range []string{"web-2", "web-3"} {
+		h.letsGo(here)
 		there := h.moves(pod)
 		here.ends(vmpb.EndTerminated)
 		here = there
@@ -337,6 +338,7 @@ func TestRealHeldGuestMoves(t *testing.T) {
 	h.controller.Answer(leaseOK())
 	console = console.goesOnIn(here)
 	console.runsOn()
+	h.letsGo(here)
 	last := h.moves("web-5") // QEMU would not send it before it was continued
 	console.toTheEnd()
 	here.ends(vmpb.EndTerminated)
