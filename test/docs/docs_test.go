@@ -24,8 +24,11 @@ import (
 // pages are run in this order, by one user in one cluster.
 var pages = []string{"machine.md", "machineset.md", "machinedeployment.md", "driver-sim.md", "faq.md"}
 
-// waitTimeout is how long a page may take.
+// waitTimeout bounds what takes seconds.
 const waitTimeout = env.WaitTimeout
+
+// blockTimeout is how long what is typed at once may take: longer than its commands by their own timeouts.
+const blockTimeout = 2 * env.WaitTimeout
 
 func TestMain(m *testing.M) {
 	program.Main()
@@ -110,13 +113,13 @@ func (p *place) run(t *testing.T, page string) {
 	if len(found) == 0 {
 		t.Fatalf("%s says nothing to type", page)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
-	defer cancel()
 	for _, block := range found {
+		ctx, cancel := context.WithTimeout(t.Context(), blockTimeout)
 		shell := exec.CommandContext(ctx, "bash", "-euo", "pipefail", "-c", block)
 		shell.Dir = p.dir
 		shell.Env = append(os.Environ(), "KUBECONFIG="+p.kubeconfig(), "PATH="+filepath.Join(p.dir, "bin")+":"+os.Getenv("PATH"))
 		out, err := shell.CombinedOutput()
+		cancel()
 		if err != nil {
 			t.Fatalf("%s says to type:\n%s\n%v, after:\n%s", page, block, err, out)
 		}
