@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
@@ -50,7 +51,7 @@ var usersAmidUpdates = []scenario{
 	{
 		name:          "preserved when its update in place fails",
 		healthTimeout: shortHealthTimeout,
-		given:         givenBothClasses(2, inPlace, updatedWithin(shortUpdateTimeout)),
+		given:         givenBothClasses(2, inPlace, updatedWithin(10*time.Second)), // the wish comes before that is over
 		act:           inTurn(beginUpdate, nameReady, wish("when-failed"), awaitThat("a preservation", preserved), wish("false")),
 		want:          withAgents(all(allInSetOf(2, newClass), namedGone)),
 		always:        both(most(3), both(keepPreserved, onlyFailed)),
