@@ -27,8 +27,8 @@ import (
 )
 
 const (
-	// shortDrain is the drain timeout where drains are forced.
-	shortDrain = 2 * time.Second
+	// shortDrain is the drain timeout where drains are forced. Evictions come before that is over.
+	shortDrain = 10 * time.Second
 	// shortOutage is how long an API server has to be away for that, and how often it is asked.
 	shortOutage = time.Second
 	// away is how long both API servers are away: longer than a drain may take.
@@ -149,7 +149,8 @@ func (r *run) hangUp() {
 }
 
 // forces holds what managers delete by force against the rules of forced drains: no drain is forced
-// before its time is over, and each manager forces one at a time. Pods are called as their Machines.
+// before its time is over, and each manager forces one at a time after an outage. Pods are called as their
+// Machines.
 type forces struct {
 	timeout time.Duration
 	// exists reports whether a Machine does.
@@ -159,6 +160,8 @@ type forces struct {
 	// since is when the drains began, or began anew; away is when the API servers went away, zero while
 	// they are there.
 	since, away time.Time
+	// back reports that the API servers were away, and are there again.
+	back bool
 	// first is the first manager. Others may read in a Machine when its drain began anew, to the second.
 	first int
 	// asked are the managers that asked whether an API server answers.
@@ -183,7 +186,7 @@ func (r *run) newForces(ctx context.Context) *forces {
 func (f *forces) begin(since time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.since, f.away = since, time.Time{}
+	f.since, f.away, f.back = since, time.Time{}, !f.away.IsZero()
 	clear(f.forced)
 }
 
@@ -191,7 +194,7 @@ func (f *forces) begin(since time.Time) {
 func (f *forces) outage(at time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.away = at
+	f.away, f.back = at, false
 }
 
 // work notes that a manager begins to work.
@@ -235,7 +238,15 @@ func (f *forces) deletion(manager int, name string, at time.Time) {
 	case at.Before(may):
 		f.wrong = append(f.wrong, fmt.Errorf("%w: %s, %v too soon", errForcedSoon, name, may.Sub(at)))
 	}
-	for _, other := range f.forced[manager] {
+	if f.back { // the time of both may have been over before a manager saw the outage
+		f.beside(f.forced[manager], name)
+	}
+	f.forced[manager] = append(f.forced[manager], name)
+}
+
+// beside notes that a manager deletes a pod before the Machines of others that it deleted are gone.
+func (f *forces) beside(others []string, name string) {
+	for _, other := range others {
 		exists, err := f.exists(other)
 		if err != nil {
 			f.wrong = append(f.wrong, err)
@@ -244,7 +255,6 @@ func (f *forces) deletion(manager int, name string, at time.Time) {
 			f.wrong = append(f.wrong, fmt.Errorf("%w: %s beside %s", errForcedTogether, name, other))
 		}
 	}
-	f.forced[manager] = append(f.forced[manager], name)
 }
 
 // judge reports what was wrong, and whether nothing was forced.
@@ -352,12 +362,14 @@ func TestForces(t *testing.T) {
 		"together":                             {"", []deletion{{1, "a", at(10)}, {1, "b", at(11)}}, errForcedTogether, false},
 		"the same again":                       {"", []deletion{{1, "a", at(10)}, {1, "a", at(11)}}, nil, false},
 		"before an outage is seen":             {"", []deletion{{1, "a", at(20)}}, nil, true},
+		"together, before an outage is seen":   {"", []deletion{{1, "a", at(20)}, {1, "b", at(21)}}, nil, true},
 		"while the servers are away":           {"", []deletion{{1, "a", at(23)}}, errForcedSoon, true},
 		"by a manager that did not ask":        {"", []deletion{{3, "a", at(20)}}, errForcedSoon, false},
 		"together, by two that do not know it": {"", []deletion{{1, "a", at(10)}, {2, "b", at(11)}}, nil, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := &forces{timeout: timeout, asked: map[int]bool{1: true, 2: true}, forced: map[int][]string{}, exists: func(machine string) (bool, error) { return machine != tc.gone, nil }}
+			f.outage(began)
 			f.begin(began)
 			f.work(1)
 			f.work(2)
