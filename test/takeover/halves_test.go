@@ -336,7 +336,7 @@ func TestHalvesAreSwappedInARollout(t *testing.T) {
 			stop := turns[0]()
 			f.settles(4, "c1")
 			f.roll("c2")
-			f.swaps(stop, turns, 4, func() bool { return f.hasSettled(4, "c2") })
+			f.swaps(stop, turns, 2, func() bool { return f.hasSettled(4, "c2") })
 			if made, _ := f.provider.did(); len(made) != 8 {
 				t.Errorf("%d VMs were made, want 8: %q", len(made), made)
 			}
@@ -349,7 +349,7 @@ func TestHalvesAreSwappedInARollout(t *testing.T) {
 			f.eventually(func(g gomega.Gomega) { g.Expect(f.current(g).Status.AvailableReplicas).To(gomega.BeEquivalentTo(3)) })
 			before := f.names()
 			f.roll("c2")
-			f.swaps(stop, turns, 4, func() bool {
+			f.swaps(stop, turns, 2, func() bool {
 				updateOne(f.t, f.Client, f.made)
 				return f.isUpdated()
 			})
