@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/millwright-dev/millwright/internal/vm/lease"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
@@ -16,10 +15,10 @@ import (
 const ampleLease = 20 * time.Second
 
 // newLeasedHousehold is one of a VM with leases.
-func newLeasedHousehold(t *testing.T, duration time.Duration) *household {
+func newLeasedHousehold(t *testing.T) *household {
 	t.Helper()
 	h := newHousehold(t)
-	h.leases(duration)
+	h.leases(ampleLease)
 	return h
 }
 
@@ -40,7 +39,7 @@ func (h *household) wantReleased(pod string) {
 // TestRealMigrationWithLeases moves a guest, and onwards, and lets it run for longer than a lease there.
 func TestRealMigrationWithLeases(t *testing.T) {
 	t.Parallel()
-	h := newLeasedHousehold(t, ampleLease)
+	h := newLeasedHousehold(t)
 	here := h.source()
 	console := here.counts()
 	for last, pod := range []string{"web-2", "web-3"} {
@@ -58,7 +57,7 @@ func TestRealMigrationWithLeases(t *testing.T) {
 // The authority alone lets no guest run: the controller gives the target no lease, and then gives it one.
 func TestRealTargetWaitsForItsLease(t *testing.T) {
 	t.Parallel()
-	h := newLeasedHousehold(t, ampleLease)
+	h := newLeasedHousehold(t)
 	source := h.source()
 	here := source.counts()
 	here.runsOn()
@@ -93,7 +92,7 @@ func TestRealLeasedDeathAfterTheCommit(t *testing.T) {
 	for name, dies := range map[string]string{"source": "web-1", "target": "web-2"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			h := newLeasedHousehold(t, ampleLease)
+			h := newLeasedHousehold(t)
 			h.departure.Switchover = waitTimeout
 			if dies == "web-2" {
 				h.departure.Switchover = time.Second
@@ -134,7 +133,7 @@ func TestRealLeaseExpiresInAMigration(t *testing.T) {
 	t.Parallel()
 	t.Run("in the copy", func(t *testing.T) {
 		t.Parallel()
-		h := newLeasedHousehold(t, lease.MinDuration)
+		h := newLeasedHousehold(t)
 		h.bandwidth = 128 << 10
 		source := h.source()
 		here := source.counts()
@@ -150,7 +149,8 @@ func TestRealLeaseExpiresInAMigration(t *testing.T) {
 	// The guest has left: it goes on when the controller is back.
 	t.Run("after the commit", func(t *testing.T) {
 		t.Parallel()
-		h := newLeasedHousehold(t, lease.MinDuration)
+		h := newLeasedHousehold(t)
+		h.arrival.Switchover = waitTimeout // the target asks on while the lease expires
 		asked, release := h.holdSwitchovers()
 		source := h.source()
 		here := source.counts()
@@ -171,7 +171,7 @@ func TestRealLeaseExpiresInAMigration(t *testing.T) {
 	// Nobody can have the guest any more.
 	t.Run("while the source asks for the authority", func(t *testing.T) {
 		t.Parallel()
-		h := newLeasedHousehold(t, lease.MinDuration)
+		h := newLeasedHousehold(t)
 		h.departure.Switchover = time.Second
 		asked, _ := h.holdSwitchovers()
 		source := h.source()
@@ -188,7 +188,7 @@ func TestRealLeaseExpiresInAMigration(t *testing.T) {
 // A source that does nothing any more in the copy is killed by its watchdog, and its guest with it.
 func TestRealSourceHangsInTheCopy(t *testing.T) {
 	t.Parallel()
-	h := newLeasedHousehold(t, lease.MinDuration)
+	h := newLeasedHousehold(t)
 	h.bandwidth = 128 << 10
 	source := h.source()
 	here := source.counts()
@@ -218,7 +218,7 @@ func TestRealTargetIsTerminatedWithoutALease(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			h := newLeasedHousehold(t, ampleLease)
+			h := newLeasedHousehold(t)
 			source := h.source()
 			source.counts().numbers(10)
 			target := h.target("web-2")
