@@ -59,7 +59,7 @@ func (e *InUseError) Error() string {
 // lockDir locks the folder for this process. The kernel releases the lock when the process
 // ends. The PID in the file is for messages.
 func lockDir(dir layout) (*os.File, error) {
-	file, err := folder.LockInAMoment(dir.lock())
+	file, err := folder.LockWithRetry(dir.lock())
 	if errors.Is(err, folder.ErrLocked) {
 		content, _ := os.ReadFile(dir.lock()) // without it the PID stays 0
 		pid, _ := strconv.Atoi(strings.TrimSpace(string(content)))

@@ -56,9 +56,12 @@ func awaitServed(ctx context.Context, discover discovery.DiscoveryInterface, crd
 	var last error
 	err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, 5*time.Minute, true, func(context.Context) (bool, error) {
 		for _, version := range crd.Spec.Versions {
+			if !version.Served {
+				continue
+			}
 			resource := schema.GroupVersionResource{Group: crd.Spec.Group, Version: version.Name, Resource: crd.Spec.Names.Plural}
-			var enabled bool
-			if enabled, last = discovery.IsResourceEnabled(discover, resource); version.Served && (!enabled || last != nil) {
+			enabled, err := discovery.IsResourceEnabled(discover, resource)
+			if last = err; err != nil || !enabled {
 				return false, nil
 			}
 		}

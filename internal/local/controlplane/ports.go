@@ -134,14 +134,6 @@ func loadPorts(path string) (ports, error) {
 	return stored, nil
 }
 
-func portFree(port int) bool {
-	listener, err := net.Listen("tcp4", net.JoinHostPort(loopback, strconv.Itoa(port)))
-	if err != nil {
-		return false
-	}
-	return listener.Close() == nil
-}
-
 // Ports are chosen below those that Linux gives to outgoing connections: any client could
 // take one of these while its owner restarts.
 const (
@@ -155,13 +147,7 @@ type reservations struct{ sockets []int }
 
 // keep reserves a port unless somebody listens on it, and reports whether it did.
 func (r *reservations) keep(port int) bool {
-	if !portFree(port) {
-		return false
-	}
-	socket, err := reserve(port)
-	if errors.Is(err, unix.EADDRINUSE) { // mostly by connections of an earlier run, which wait for late packets
-		socket, err = share(port)
-	}
+	socket, err := reserve(port, true)
 	if err != nil {
 		return false
 	}
@@ -174,7 +160,7 @@ func (r *reservations) keep(port int) bool {
 func (r *reservations) freePort() (int, error) {
 	for range 200 {
 		port := firstPort + rand.IntN(lastPort-firstPort+1)
-		socket, err := reserve(port)
+		socket, err := reserve(port, false)
 		if err == nil {
 			r.sockets = append(r.sockets, socket)
 			return port, nil
@@ -187,28 +173,22 @@ func (r *reservations) freePort() (int, error) {
 }
 
 // reserve binds a socket, and does not listen. Without SO_REUSEADDR that fails if another socket is bound;
-// with it, as set afterwards, it lets those who also set it listen, which all servers do.
-func reserve(port int) (socket int, err error) { return bound(port, bind, reuse) }
-
-// share is reserve for a port that others may have reserved as well, on which nobody listens.
-func share(port int) (socket int, err error) { return bound(port, reuse, bind) }
-
-func bind(socket, port int) error {
-	return unix.Bind(socket, &unix.SockaddrInet4{Port: port, Addr: [4]byte{127, 0, 0, 1}})
-}
-
-func reuse(socket, _ int) error {
-	return unix.SetsockoptInt(socket, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
-}
-
-// bound returns a new socket after two steps.
-func bound(port int, first, second func(socket, port int) error) (socket int, err error) {
+// with it, as set afterwards, it lets those who also set it listen, which all servers do. With shared it is set before, too:
+// that fails only if somebody listens, and not because of connections of an earlier run, which wait for late packets.
+func reserve(port int, shared bool) (socket int, err error) {
 	socket, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return 0, err
 	}
-	if err = first(socket, port); err == nil {
-		err = second(socket, port)
+	reuse := func() error { return unix.SetsockoptInt(socket, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1) }
+	if shared {
+		err = reuse()
+	}
+	if err == nil {
+		err = unix.Bind(socket, &unix.SockaddrInet4{Port: port, Addr: [4]byte{127, 0, 0, 1}})
+	}
+	if err == nil {
+		err = reuse()
 	}
 	if err != nil {
 		return 0, errors.Join(err, unix.Close(socket))

@@ -32,12 +32,12 @@ func held(t *testing.T) *reservations {
 func TestReservedPorts(t *testing.T) {
 	ours := held(t)
 	port := value[int](t)(ours.freePort())
-	if _, err := reserve(port); !errors.Is(err, syscall.EADDRINUSE) {
+	if _, err := reserve(port, false); !errors.Is(err, syscall.EADDRINUSE) {
 		t.Errorf("another process that chooses port %d gets %v", port, err)
 	}
 	for range 2 {
 		listener := value[net.Listener](t)(net.Listen("tcp4", net.JoinHostPort(loopback, strconv.Itoa(port))))
-		if _, err := reserve(port); !errors.Is(err, syscall.EADDRINUSE) {
+		if _, err := reserve(port, false); !errors.Is(err, syscall.EADDRINUSE) {
 			t.Errorf("another process that chooses port %d, which is listened on, gets %v", port, err)
 		}
 		client := value[net.Conn](t)(net.Dial("tcp4", listener.Addr().String()))
@@ -65,7 +65,7 @@ func TestPortsOfLastTimeAreReserved(t *testing.T) {
 		t.Errorf("ports changed without need:\n%s", cmp.Diff(first, again))
 	}
 	for _, port := range []int{first.APIServer, first.Etcd} {
-		if _, err := reserve(port); !errors.Is(err, syscall.EADDRINUSE) {
+		if _, err := reserve(port, false); !errors.Is(err, syscall.EADDRINUSE) {
 			t.Errorf("another process that chooses port %d gets %v", port, err)
 		}
 		must(t, value[net.Listener](t)(net.Listen("tcp4", net.JoinHostPort(loopback, strconv.Itoa(port)))).Close())

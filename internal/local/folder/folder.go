@@ -36,13 +36,13 @@ func Lock(path string) (*os.File, error) {
 
 // Who holds a lock for a moment only: a process between fork and exec, which has all files of its parent, and IsLocked.
 const (
-	momentLimit    = time.Second
-	momentInterval = 5 * time.Millisecond
+	retryLimit    = time.Second
+	retryInterval = 5 * time.Millisecond
 )
 
-// LockInAMoment is Lock, but waits for those who hold the lock for a moment only. Errors: ErrLocked, a second later.
-func LockInAMoment(path string) (*os.File, error) {
-	for deadline := time.Now().Add(momentLimit); ; time.Sleep(momentInterval) {
+// LockWithRetry is Lock, but waits for those who hold the lock for a moment only. Errors: ErrLocked, a second later.
+func LockWithRetry(path string) (*os.File, error) {
+	for deadline := time.Now().Add(retryLimit); ; time.Sleep(retryInterval) {
 		file, err := Lock(path)
 		if !errors.Is(err, ErrLocked) || time.Now().After(deadline) {
 			return file, err

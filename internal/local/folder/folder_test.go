@@ -78,36 +78,26 @@ func TestLockIsForOne(t *testing.T) {
 	}
 }
 
-// TestLockInAMoment: a process between fork and exec, or IsLocked, is no reason to refuse.
-func TestLockInAMoment(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "lock")
-	for name, test := range map[string]struct {
-		held time.Duration
-		want error
-	}{
-		"free":           {},
-		"for a moment":   {held: 300 * time.Millisecond},
-		"by another one": {held: time.Hour, want: ErrLocked},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				first, err := Lock(path)
-				if err != nil {
-					t.Fatal(err)
-				}
-				released := make(chan error)
-				go func() { time.Sleep(test.held); released <- first.Close() }()
-				synctest.Wait()
-				began := time.Now()
-				lock, err := LockInAMoment(path)
-				if took := time.Since(began); !errors.Is(err, test.want) || took > 2*momentLimit {
-					t.Errorf("error %v after %v, want %v", err, took, test.want)
-				}
-				_ = lock.Close() // nil if there is an error
-				if err := <-released; err != nil {
-					t.Error(err)
-				}
-			})
-		})
-	}
+// TestLockWithRetry: a process between fork and exec, or IsLocked, is no reason to refuse.
+func TestLockWithRetry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "lock")
+		first, err := LockWithRetry(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		if _, err := LockWithRetry(path); !errors.Is(err, ErrLocked) || time.Since(began) < retryLimit {
+			t.Errorf("error %v after %v, want %v", err, time.Since(began), ErrLocked)
+		}
+		second := make(chan error)
+		go func() {
+			lock, err := LockWithRetry(path)
+			second <- errors.Join(err, lock.Close()) // which is nil after an error
+		}()
+		synctest.Wait() // it tries again
+		if err := errors.Join(first.Close(), <-second); err != nil {
+			t.Errorf("after the first was released: %v", err)
+		}
+	})
 }

@@ -114,7 +114,7 @@ func ContainerPath(dir string, pod types.UID, path string) string {
 // lockDir locks the folder for this process. The kernel releases the lock when the process
 // ends.
 func lockDir(dir string) (*os.File, error) {
-	lock, err := folder.LockInAMoment(layout(dir).lock())
+	lock, err := folder.LockWithRetry(layout(dir).lock())
 	if errors.Is(err, folder.ErrLocked) {
 		return nil, fmt.Errorf("%w: %s", ErrInUse, dir)
 	}

@@ -86,7 +86,7 @@ type Process struct {
 //
 // The process is the leader of a new session.
 func Start(file string, c Command, now time.Time) (*Process, error) {
-	lock, err := folder.LockInAMoment(lockPath(file))
+	lock, err := folder.LockWithRetry(lockPath(file))
 	if err != nil {
 		return nil, err
 	}

@@ -13,9 +13,7 @@ import (
 // guest is what is known of a guest.
 type guest struct {
 	// told is what QEMU was told to do last: nothing, to run or to hold the guest.
-	told order
-	// runs reports whether the guest runs, and its storage works, by the last report.
-	runs     bool
+	told     order
 	recovery recovery
 	// closing is until when QEMU, which has closed its connection, has to end. Zero: it has not.
 	closing time.Time
@@ -135,8 +133,7 @@ func (l *life) reportGuest(state qemu.State, paused bool) {
 	if l.served != nil && report.Cause == vmpb.ReportStateRequest_CAUSE_STORAGE_FAILED {
 		report.Message = l.served.Explain(report.Message)
 	}
-	l.guest.runs = report.State == vmpb.ReportStateRequest_STATE_RUNNING
-	l.server.SetServing(l.guest.runs || paused)
+	l.server.SetServing(report.State == vmpb.ReportStateRequest_STATE_RUNNING || paused)
 	l.reporter.Update(func(r *controller.Report) {
 		r.State, r.Cause, r.Message, r.Prepared = report.State, report.Cause, report.Message, true
 		r.Disks = l.diskSizes()

@@ -196,7 +196,11 @@ func TestRealSourceHangsInTheCopy(t *testing.T) {
 	target := h.moves("web-2")
 	h.awaitCopy()
 	must(t, source.process.Signal(syscall.SIGSTOP))
-	<-source.process.Ended() // nothing else ends it
+	begun := time.Now()
+	<-source.process.Ended()                                         // nothing else ends it
+	if took := time.Since(begun); took > ampleLease+10*time.Second { // for a slow machine
+		t.Errorf("it was killed after %v", took)
+	}
 	target.ends(vmpb.EndNotArrived)
 	if holder := h.controller.Holder(); holder.GetPodName() != "web-1" {
 		t.Errorf("%v is authoritative", holder)

@@ -153,14 +153,14 @@ func (l *life) stop() error {
 }
 
 // runs asks QEMU whether the guest runs: it may have been continued a moment ago, and not been reported yet. If QEMU does not
-// answer, the last report tells.
+// answer, what it was told last decides.
 func (l *life) runs() bool {
 	ctx, cancel := context.WithTimeout(context.Background(), l.config.Timing.Quit)
 	defer cancel()
 	state, err := l.machine.State(ctx)
 	if err != nil {
 		l.log.Warn("QEMU does not say whether the guest runs", "error", err)
-		return l.guest.runs
+		return l.guest.told == orderRun
 	}
 	return state.Status == qemu.Running
 }
