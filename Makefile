@@ -21,10 +21,10 @@ export CGO_ENABLED := 0
 CAPI_VERSIONS := v1.7.1 v1.14.2
 
 # Every Go module of the repository.
-MODULES := . api client compat/mcm controlplane examples/mcm-provider examples/provider guest/full/programs hack/image test/chart test/monitoring tools $(CAPI_VERSIONS:%=test/capi/%)
+MODULES := . api client compat/mcm controlplane examples/mcm-provider examples/provider guest/full/programs hack/image test/suites/chart test/suites/monitoring tools $(CAPI_VERSIONS:%=test/suites/capi/%)
 # Modules whose tests run, and that the linters read. controlplane and guest/full/programs are left
 # out: they hold small mains over all of Kubernetes and containerd, and to build them is to check them.
-CODE_MODULES := . api client compat/mcm examples/mcm-provider examples/provider hack/image test/chart test/monitoring
+CODE_MODULES := . api client compat/mcm examples/mcm-provider examples/provider hack/image test/suites/chart test/suites/monitoring
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 
@@ -44,11 +44,11 @@ TEST_TIMEOUT ?= 60m
 # control plane needs a minute to start, and tests reach their limits.
 TEST_PARALLEL ?= 3
 # What takes longest begins first, or it would be waited for alone at the end.
-LONG_TESTS := $(patsubst %,./%/...,test/vms test/crash internal/vm/hypervisor test/scenario test/capi \
-	internal/controllers/virtualmachine test/takeover test/security test/guest test/pod internal/manager test/docs test/modules \
-	test/release test/env test/vmpod test/mcmsuite internal/local/controlplane internal/controllers/machineset test/crd \
-	test/vmcontroller internal/lifecycle/drain drivers/vm internal/cli internal/controllers/machinedeployment \
-	internal/local/hostrunner internal/controllers/machine test/admission test/dns bench internal/controllers/capi test/rollout)
+LONG_TESTS := $(patsubst %,./%/...,test/suites/vms test/suites/crash internal/vm/hypervisor test/suites/scenario test/suites/capi \
+	internal/controllers/virtualmachine test/suites/takeover test/suites/security test/suites/guest test/suites/pod internal/manager test/suites/docs test/suites/modules \
+	test/suites/release test/support/env test/suites/vmpod test/suites/mcmsuite internal/local/controlplane internal/controllers/machineset test/suites/crd \
+	test/suites/vmcontroller internal/lifecycle/drain drivers/vm internal/cli internal/controllers/machinedeployment \
+	internal/local/hostrunner internal/controllers/machine test/suites/admission test/suites/dns bench internal/controllers/capi test/suites/rollout)
 # Test binaries without debug information and symbols are linked in half the time; traces of panics
 # need none. What go test vets of its own accord, make verify does.
 gotest = go test -p $(TEST_PARALLEL) -timeout $(TEST_TIMEOUT) -vet=off -ldflags=-s
@@ -148,8 +148,8 @@ test-unit: ## Run the tests that need neither control plane nor QEMU (go test -s
 test-capi: controlplane qemu guest ## Run the tests against Cluster API with every version of its core (make test does the newest)
 	@for version in $(CAPI_VERSIONS); do \
 		hack/capi.sh $$version; \
-		echo "go test ./test/capi ./test/release ($$version)"; \
-		MILLWRIGHT_CAPI=$$version go test -count=1 -timeout $(TEST_TIMEOUT) $(TESTFLAGS) ./test/capi ./test/release; \
+		echo "go test ./test/suites/capi ./test/suites/release ($$version)"; \
+		MILLWRIGHT_CAPI=$$version go test -count=1 -timeout $(TEST_TIMEOUT) $(TESTFLAGS) ./test/suites/capi ./test/suites/release; \
 	done
 
 # The driver, sim or vm, that the integration suite runs with in local mode. With CONTROL_KUBECONFIG it runs
@@ -164,20 +164,20 @@ test-integration: controlplane $(if $(filter vm,$(DRIVER)),qemu guest) build ## 
 
 .PHONY: test-e2e
 test-e2e: controlplane qemu guest-full guest-kubeadm ## Run the stories with nodes that run Pods, each a virtual machine (half an hour; RUN=REGEXP)
-	MILLWRIGHT_E2E=1 go test -count=1 -timeout 3h -run '$(RUN)' -v $(TESTFLAGS) ./test/e2e
+	MILLWRIGHT_E2E=1 go test -count=1 -timeout 3h -run '$(RUN)' -v $(TESTFLAGS) ./test/suites/e2e
 
 .PHONY: crash
 crash: controlplane ## Kill the manager at every point of every scenario, and say how far it is (one to two hours; interrupted, it goes on with the same code; make test does a part)
-	go test -c -o bin/crash.test ./test/crash
-	cd test/crash && MILLWRIGHT_ALL=1 MILLWRIGHT_SURVIVED=../../bin/crash.survived ../../bin/crash.test -test.timeout 6h
+	go test -c -o bin/crash.test ./test/suites/crash
+	cd test/suites/crash && MILLWRIGHT_ALL=1 MILLWRIGHT_SURVIVED=../../../bin/crash.survived ../../../bin/crash.test -test.timeout 6h
 
 SOAK ?= 30m
 .PHONY: soak
 soak: controlplane ## Do random operations amid random faults (SOAK=30m)
-	MILLWRIGHT_SOAK=$(SOAK) go test -count=1 -timeout 24h -run 'TestSoak$$' -v ./test/crash
+	MILLWRIGHT_SOAK=$(SOAK) go test -count=1 -timeout 24h -run 'TestSoak$$' -v ./test/suites/crash
 
 # Tests that play a fault say so by the attribute "fault". FAULTS names packages, and RUN tests, to play
-# a part: the rows of other tests stay as they are. make reliability FAULTS=./test/crash RUN=TestSoak
+# a part: the rows of other tests stay as they are. make reliability FAULTS=./test/suites/crash RUN=TestSoak
 FAULTS ?=
 RUN ?= .
 FAULT_TESTS = $$(grep -rl 't.Attr("fault"' --include=*_test.go . | xargs -n1 dirname | sort -u)
@@ -223,7 +223,7 @@ ROUNDS ?= 5
 .PHONY: bench-network
 bench-network: qemu guest ## Measure the network between two guests against QEMU's user-mode network and tap devices, in turns (as root; ROUNDS=5)
 	@uname -srm; grep -m1 'model name' /proc/cpuinfo || true; nproc; $(or $(QEMU),qemu-system-x86_64) --version | head -1; cat /proc/loadavg
-	MILLWRIGHT_ROUNDS=$(ROUNDS) go test -count=1 -timeout 60m -run 'TestNetworks$$' -v ./test/guest
+	MILLWRIGHT_ROUNDS=$(ROUNDS) go test -count=1 -timeout 60m -run 'TestNetworks$$' -v ./test/suites/guest
 	@cat /proc/loadavg
 
 # The full guest is compared with QEMU alone.
@@ -232,7 +232,7 @@ GUESTS ?= 3
 .PHONY: bench-guests
 bench-guests: controlplane qemu guest$(if $(filter full,$(GUEST)),-full) build ## Measure guests: time until their nodes are Ready, memory (GUEST=full GUESTS=3 PAIRS=5)
 	@hack/bench-guests.sh $(GUEST) $(GUESTS)
-	$(if $(filter full,$(GUEST)),MILLWRIGHT_E2E=1 MILLWRIGHT_PAIRS=$(PAIRS) go test -count=1 -timeout 3h -run 'AgainstBareQEMU$$' -v ./test/e2e)
+	$(if $(filter full,$(GUEST)),MILLWRIGHT_E2E=1 MILLWRIGHT_PAIRS=$(PAIRS) go test -count=1 -timeout 3h -run 'AgainstBareQEMU$$' -v ./test/suites/e2e)
 
 .PHONY: bench-overhead
 bench-overhead: controlplane qemu guest$(if $(filter full,$(GUEST)),-full) build ## Measure what the Pod of a hypervisor takes beside its idle guest: memory, processor (GUEST=full)
@@ -301,7 +301,7 @@ lint: ## Format, vet, staticcheck, protocols, complexity, and what the tree must
 
 .PHONY: layers
 layers: ## Check which package imports which, and that what is exported is documented
-	go test -count=1 ./internal/layers ./test/comments
+	go test -count=1 ./internal/layers ./test/suites/comments
 
 .PHONY: vulncheck
 vulncheck: ## Report known vulnerabilities in what the programs call (needs the database vuln.go.dev)

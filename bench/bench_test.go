@@ -12,8 +12,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/procfs"
 
-	"github.com/millwright-dev/millwright/test/env"
-	"github.com/millwright-dev/millwright/test/program"
+	"github.com/millwright-dev/millwright/test/support/env"
+	"github.com/millwright-dev/millwright/test/support/program"
 )
 
 func TestMain(m *testing.M) {

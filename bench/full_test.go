@@ -4,7 +4,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/millwright-dev/millwright/test/smallfs"
+	"github.com/millwright-dev/millwright/test/support/smallfs"
 )
 
 // TestFullDisk: an earlier result is not lost.

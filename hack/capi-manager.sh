@@ -5,7 +5,7 @@
 #   hack/capi-manager.sh core|bootstrap|controlplane VERSION [DIR [PORT]]
 #
 # The managers are the core and the providers for kubeadm, of bootstrap data and of control
-# planes, which need the core. VERSION is one of those below test/capi; it is built if it is not
+# planes, which need the core. VERSION is one of those below test/suites/capi; it is built if it is not
 # yet. DIR is the folder of "up", by default .millwright. PORT is where the webhooks are served, by
 # default 9443, 9444 or 9445; 0 is any free one. A manager has its own roles only, and logs to
 # DIR/logs/capi-MANAGER.log. Ctrl-C ends it.
@@ -14,7 +14,7 @@
 #   KUBECTL  that of hack/controlplane.sh by default
 set -euo pipefail
 
-manager=${1:?which manager: core, bootstrap or controlplane} version=${2:?which version of Cluster API; see test/capi}
+manager=${1:?which manager: core, bootstrap or controlplane} version=${2:?which version of Cluster API; see test/suites/capi}
 dir=$(realpath -- "${3:-.millwright}")
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 user=capi-$manager
@@ -47,7 +47,7 @@ elif answers; then
 	exit 1
 fi
 built=$("$repository/hack/capi.sh" "$version")
-[[ -x $built/$program ]] || { say "$version is built without it: its go.mod in test/capi does not name it as a tool" >&2; exit 1; }
+[[ -x $built/$program ]] || { say "$version is built without it: its go.mod in test/suites/capi does not name it as a tool" >&2; exit 1; }
 config=$built/$config
 kubectl=${KUBECTL:-$("$repository/hack/controlplane.sh")/kubectl}
 export KUBECONFIG=$dir/kubeconfig

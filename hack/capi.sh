@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the programs of one version of Cluster API from test/capi/VERSION into a cache
+# Builds the programs of one version of Cluster API from test/suites/capi/VERSION into a cache
 # folder and prints that folder on stdout; progress goes to stderr.
 #
 #   hack/capi.sh v1.14.2
@@ -15,9 +15,9 @@
 #               manager, if the module names them as tools
 set -euo pipefail
 
-version=${1:?which version of Cluster API; see test/capi}
+version=${1:?which version of Cluster API; see test/suites/capi}
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-module=$repository/test/capi/$version
+module=$repository/test/suites/capi/$version
 [[ -f $module/go.mod ]] || { echo "there is no $module/go.mod" >&2; exit 1; }
 kind=capi-$version
 # shellcheck source=hack/cache.sh

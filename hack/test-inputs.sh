@@ -6,7 +6,7 @@
 #
 #   programs           names what is installed and built: distribution, kernel, control plane, guests
 #   MILLWRIGHT_SOURCES names the content of all files of the repository; for repository.DependOnAllFiles
-#   MILLWRIGHT_SEED    draws the lots (test/lot), unless it is set already: the same files but pages, the same lots, so that what
+#   MILLWRIGHT_SEED    draws the lots (test/support/lot), unless it is set already: the same files but pages, the same lots, so that what
 #                      fails in one clone of a commit fails in another
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -14,7 +14,7 @@ import (
 	"github.com/millwright-dev/millwright/driver/fake"
 	"github.com/millwright-dev/millwright/driver/registry"
 	"github.com/millwright-dev/millwright/provider"
-	"github.com/millwright-dev/millwright/test/repository"
+	"github.com/millwright-dev/millwright/test/support/repository"
 )
 
 func newFake(context.Context, provider.Environment) (driver.Driver, error) {

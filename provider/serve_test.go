@@ -27,7 +27,7 @@ import (
 	"github.com/millwright-dev/millwright/driver/registry"
 	"github.com/millwright-dev/millwright/driver/status"
 	"github.com/millwright-dev/millwright/provider"
-	"github.com/millwright-dev/millwright/test/fixture"
+	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
 // asPlugin in the environment makes the test binary the plug-in of a driver.

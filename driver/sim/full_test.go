@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/millwright-dev/millwright/driver/sim"
-	"github.com/millwright-dev/millwright/test/smallfs"
+	"github.com/millwright-dev/millwright/test/support/smallfs"
 )
 
 // A cloud on a full disk makes no VM, says why, and is whole when there is room.

@@ -20,8 +20,8 @@ import (
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/driver/status"
 	"github.com/millwright-dev/millwright/drivers/vm"
-	"github.com/millwright-dev/millwright/test/env"
-	"github.com/millwright-dev/millwright/test/fixture"
+	"github.com/millwright-dev/millwright/test/support/env"
+	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
 func TestMain(m *testing.M) { env.Main(m) }

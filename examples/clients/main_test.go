@@ -19,8 +19,8 @@ import (
 	applyvm "github.com/millwright-dev/millwright/client/applyconfiguration/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/client/clientset/versioned"
 	"github.com/millwright-dev/millwright/client/clientset/versioned/fake"
-	"github.com/millwright-dev/millwright/test/env"
-	"github.com/millwright-dev/millwright/test/fixture"
+	"github.com/millwright-dev/millwright/test/support/env"
+	"github.com/millwright-dev/millwright/test/support/fixture"
 	metaapply "k8s.io/client-go/applyconfigurations/meta/v1"
 )
 

@@ -7,7 +7,7 @@ import (
 
 	"github.com/u-root/u-root/pkg/cpio"
 
-	"github.com/millwright-dev/millwright/test/smallfs"
+	"github.com/millwright-dev/millwright/test/support/smallfs"
 )
 
 // TestFullDisk: the build fails, and says for which file.

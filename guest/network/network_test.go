@@ -18,7 +18,7 @@ func card(t *testing.T) net.Interface {
 	t.Helper()
 	runtime.LockOSThread() // never unlocked: the thread ends with the test, and its namespace too
 	if err := unix.Unshare(unix.CLONE_NEWNET); errors.Is(err, unix.EPERM) {
-		t.Skip("making a network namespace needs root; test/guest configures a real card")
+		t.Skip("making a network namespace needs root; test/suites/guest configures a real card")
 	} else if err != nil {
 		t.Fatal(err)
 	}
@@ -27,7 +27,7 @@ func card(t *testing.T) net.Interface {
 		LinkAttrs: netlink.LinkAttrs{Name: "eth0"}, Mode: netlink.TUNTAP_MODE_TAP, Queues: 1, NonPersist: true,
 	}
 	if err := netlink.LinkAdd(tap); errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
-		t.Skip("this machine makes no tap devices; test/guest configures a real card")
+		t.Skip("this machine makes no tap devices; test/suites/guest configures a real card")
 	} else if err != nil {
 		t.Fatal(err)
 	}

@@ -16,7 +16,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/millwright-dev/millwright/test/pty"
+	"github.com/millwright-dev/millwright/test/support/pty"
 )
 
 func main() {

@@ -10,12 +10,12 @@ import (
 )
 
 const played = `go: a line that is none of the test's
-{"Action":"run","Package":"github.com/millwright-dev/millwright/test/crash","Test":"TestFaults/late"}
-{"Action":"attr","Package":"github.com/millwright-dev/millwright/test/crash","Test":"TestFaults/late","Key":"fault","Value":"an answer | late"}
-{"Action":"attr","Package":"github.com/millwright-dev/millwright/test/crash","Test":"TestFaults/late","Key":"outcome","Value":"3 scenarios"}
-{"Action":"output","Package":"github.com/millwright-dev/millwright/test/crash","Test":"TestOther","Output":"=== RUN\n"}
-{"Action":"pass","Package":"github.com/millwright-dev/millwright/test/crash","Test":"TestOther"}
-{"Action":"%","Package":"github.com/millwright-dev/millwright/test/crash","Test":"TestFaults/late"}
+{"Action":"run","Package":"github.com/millwright-dev/millwright/test/suites/crash","Test":"TestFaults/late"}
+{"Action":"attr","Package":"github.com/millwright-dev/millwright/test/suites/crash","Test":"TestFaults/late","Key":"fault","Value":"an answer | late"}
+{"Action":"attr","Package":"github.com/millwright-dev/millwright/test/suites/crash","Test":"TestFaults/late","Key":"outcome","Value":"3 scenarios"}
+{"Action":"output","Package":"github.com/millwright-dev/millwright/test/suites/crash","Test":"TestOther","Output":"=== RUN\n"}
+{"Action":"pass","Package":"github.com/millwright-dev/millwright/test/suites/crash","Test":"TestOther"}
+{"Action":"%","Package":"github.com/millwright-dev/millwright/test/suites/crash","Test":"TestFaults/late"}
 `
 
 func TestRun(t *testing.T) {
@@ -33,7 +33,7 @@ func TestRun(t *testing.T) {
 			t.Fatal(err)
 		}
 		want := "# Page\n" + begin + "| fault | what was seen | result | test |\n|---|---|---|---|\n" +
-			"| an answer \\| late | 3 scenarios | " + result + " | `test/crash` TestFaults |\n" + end + "\nmore\n"
+			"| an answer \\| late | 3 scenarios | " + result + " | `test/suites/crash` TestFaults |\n" + end + "\nmore\n"
 		if diff := cmp.Diff(want, string(got)); diff != "" {
 			t.Errorf("want - got +\n%s", diff)
 		}
@@ -52,10 +52,10 @@ func TestRun(t *testing.T) {
 // TestPart: the rows of tests that did not run stay where they are.
 func TestPart(t *testing.T) {
 	const (
-		other   = "| packets \\| lost | a leader | pass | `test/scenario` TestCut |\n"
-		sibling = "| a death | 3 deaths | pass | `test/crash` TestExplore |\n"
-		stale   = "| an answer | 1 scenarios | fail | `test/crash` TestFaults |\n"
-		fresh   = "| an answer \\| late | 3 scenarios | pass | `test/crash` TestFaults |\n"
+		other   = "| packets \\| lost | a leader | pass | `test/suites/scenario` TestCut |\n"
+		sibling = "| a death | 3 deaths | pass | `test/suites/crash` TestExplore |\n"
+		stale   = "| an answer | 1 scenarios | fail | `test/suites/crash` TestFaults |\n"
+		fresh   = "| an answer \\| late | 3 scenarios | pass | `test/suites/crash` TestFaults |\n"
 	)
 	for name, tc := range map[string]struct{ before, want string }{
 		"in the place of its rows":      {stale + stale + other + sibling, fresh + other + sibling},

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
-	"github.com/millwright-dev/millwright/test/env"
+	"github.com/millwright-dev/millwright/test/support/env"
 )
 
 // TestExplainAnswers: what the command says that cannot ask a cluster.

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/millwright-dev/millwright/internal/local/process"
-	"github.com/millwright-dev/millwright/test/env"
+	"github.com/millwright-dev/millwright/test/support/env"
 )
 
 // printed runs a command that shall succeed, and returns what it prints.

@@ -6,12 +6,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/millwright-dev/millwright/test/repository"
+	"github.com/millwright-dev/millwright/test/support/repository"
 )
 
 // TestPropertiesAreDrawnByLot: a test that calls rapid itself is not tested anew in each run of "make test". See lot.Check.
 func TestPropertiesAreDrawnByLot(t *testing.T) {
-	const call, may = "rapid." + "Check(", "test/lot/lot.go"
+	const call, may = "rapid." + "Check(", "test/support/lot/lot.go"
 	found := map[string]bool{}
 	for _, path := range repository.GoFiles(t, root) {
 		text, err := os.ReadFile(path)

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/millwright-dev/millwright/test/repository"
+	"github.com/millwright-dev/millwright/test/support/repository"
 )
 
 // root of the repository, seen from this package.

@@ -163,7 +163,7 @@ var rules = []rule{
 	{from: []string{"hack/image"}},
 	{from: []string{"hack/openapi"}},
 	{from: []string{"hack/reliability"}},
-	{from: []string{"hack/record"}, may: []string{"test/pty"}},
+	{from: []string{"hack/record"}, may: []string{"test/support/pty"}},
 	{from: []string{"tools"}},
 	{from: []string{"internal/layers"}},
 }

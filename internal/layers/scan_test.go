@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/millwright-dev/millwright/test/repository"
+	"github.com/millwright-dev/millwright/test/support/repository"
 )
 
 // scan reads the imports of all Go files of the repository: of all modules, and whatever

@@ -13,7 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/millwright-dev/millwright/test/memnet"
+	"github.com/millwright-dev/millwright/test/support/memnet"
 )
 
 // balanced is a Balancer in a bubble, with servers that clients recognize.

@@ -20,8 +20,8 @@ import (
 	"github.com/millwright-dev/millwright/driver/registry"
 	"github.com/millwright-dev/millwright/driver/sim"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
-	"github.com/millwright-dev/millwright/test/coretest"
-	"github.com/millwright-dev/millwright/test/env"
+	"github.com/millwright-dev/millwright/test/support/coretest"
+	"github.com/millwright-dev/millwright/test/support/env"
 )
 
 // TestLeases: which leases a manager holds, and where.

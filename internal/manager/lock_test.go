@@ -19,7 +19,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/reconcile/tasks"
-	"github.com/millwright-dev/millwright/test/env"
+	"github.com/millwright-dev/millwright/test/support/env"
 )
 
 var both = []string{v1alpha1.LeaseMachineController, v1alpha1.LeaseMachineControllerManager}

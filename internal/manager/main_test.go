@@ -4,7 +4,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/millwright-dev/millwright/test/env"
+	"github.com/millwright-dev/millwright/test/support/env"
 )
 
 // TestMain runs the tests, or is the plug-in of one.

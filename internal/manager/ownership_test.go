@@ -19,8 +19,8 @@ import (
 	"github.com/millwright-dev/millwright/driver/fake"
 	"github.com/millwright-dev/millwright/driver/registry"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
-	"github.com/millwright-dev/millwright/test/coretest"
-	"github.com/millwright-dev/millwright/test/env"
+	"github.com/millwright-dev/millwright/test/support/coretest"
+	"github.com/millwright-dev/millwright/test/support/env"
 )
 
 // pair is a Machine and a MillwrightMachine of one name, whose driver does not keep API groups apart.

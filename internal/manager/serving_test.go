@@ -22,8 +22,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"github.com/millwright-dev/millwright/test/env"
-	"github.com/millwright-dev/millwright/test/flood"
+	"github.com/millwright-dev/millwright/test/support/env"
+	"github.com/millwright-dev/millwright/test/support/flood"
 )
 
 // TestProfilesAreServedOnDemandOnly: on the port of the metrics anybody may ask.

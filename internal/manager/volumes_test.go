@@ -9,7 +9,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/legacy"
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/test/fakeclient"
+	"github.com/millwright-dev/millwright/test/support/fakeclient"
 )
 
 // TestClassOfADrainedMachine: it is the one that the Machine refers to, if that is a MachineClass.

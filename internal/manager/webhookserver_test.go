@@ -19,8 +19,8 @@ import (
 	"github.com/onsi/gomega"
 	certutil "k8s.io/client-go/util/cert"
 
-	"github.com/millwright-dev/millwright/test/env"
-	"github.com/millwright-dev/millwright/test/flood"
+	"github.com/millwright-dev/millwright/test/support/env"
+	"github.com/millwright-dev/millwright/test/support/flood"
 )
 
 // webhookCertificate returns a folder with the certificate of a webhook server at 127.0.0.1, and the certificate.

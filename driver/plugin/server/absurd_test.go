@@ -18,7 +18,7 @@ import (
 	"github.com/millwright-dev/millwright/driver/fake"
 	"github.com/millwright-dev/millwright/driver/plugin"
 	driverpb "github.com/millwright-dev/millwright/proto/driver"
-	"github.com/millwright-dev/millwright/test/fixture"
+	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
 func wantEnd(t *testing.T, err error, want grpccodes.Code) {

@@ -16,7 +16,7 @@ import (
 	"github.com/millwright-dev/millwright/driver/plugin"
 	"github.com/millwright-dev/millwright/driver/plugin/server"
 	"github.com/millwright-dev/millwright/driver/status"
-	"github.com/millwright-dev/millwright/test/memnet"
+	"github.com/millwright-dev/millwright/test/support/memnet"
 )
 
 func codeOf(err error) codes.Code { return status.Code(err) }

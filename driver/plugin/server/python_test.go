@@ -22,8 +22,8 @@ import (
 	"github.com/millwright-dev/millwright/driver/conformance"
 	"github.com/millwright-dev/millwright/driver/plugin/server"
 	driverpb "github.com/millwright-dev/millwright/proto/driver"
-	"github.com/millwright-dev/millwright/test/fixture"
-	"github.com/millwright-dev/millwright/test/pydriver"
+	"github.com/millwright-dev/millwright/test/support/fixture"
+	"github.com/millwright-dev/millwright/test/support/pydriver"
 )
 
 // inAProcess is the example, which can be killed and started again.

@@ -20,8 +20,8 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/autoscaler"
 	autoscalerpb "github.com/millwright-dev/millwright/proto/autoscaler"
-	"github.com/millwright-dev/millwright/test/fixture"
-	"github.com/millwright-dev/millwright/test/flood"
+	"github.com/millwright-dev/millwright/test/support/fixture"
+	"github.com/millwright-dev/millwright/test/support/flood"
 )
 
 // late is a cache that has a change of a deployment after some reads.

@@ -19,7 +19,7 @@ import (
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/manager"
 	"github.com/millwright-dev/millwright/internal/observe/follow"
-	"github.com/millwright-dev/millwright/test/fakeclient"
+	"github.com/millwright-dev/millwright/test/support/fakeclient"
 )
 
 // demoWith is a demo in a cluster with some objects, all of which are in the cache.

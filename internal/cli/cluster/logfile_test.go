@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/millwright-dev/millwright/test/smallfs"
+	"github.com/millwright-dev/millwright/test/support/smallfs"
 )
 
 // On a full disk the log is lost. The terminal says so, once, and when it is over.

@@ -3,7 +3,7 @@ package folder
 import (
 	"testing"
 
-	"github.com/millwright-dev/millwright/test/smallfs"
+	"github.com/millwright-dev/millwright/test/support/smallfs"
 )
 
 // A full disk does not make a folder forget its driver.

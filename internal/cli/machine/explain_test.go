@@ -12,7 +12,7 @@ import (
 
 	"github.com/millwright-dev/millwright/internal/cli/connect"
 	"github.com/millwright-dev/millwright/internal/cli/kubeconfig"
-	"github.com/millwright-dev/millwright/test/env"
+	"github.com/millwright-dev/millwright/test/support/env"
 )
 
 // TestExplainWhichClusters: an operator's command asks one cluster for both if it is told of

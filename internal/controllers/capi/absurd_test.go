@@ -13,8 +13,8 @@ import (
 
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
 	"github.com/millwright-dev/millwright/driver/fake"
-	"github.com/millwright-dev/millwright/test/absurd"
-	"github.com/millwright-dev/millwright/test/fixture"
+	"github.com/millwright-dev/millwright/test/support/absurd"
+	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
 // FuzzReconcile: whatever the objects contain and the provider says, passes end, and there is no

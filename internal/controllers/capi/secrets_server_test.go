@@ -26,8 +26,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
 	"github.com/millwright-dev/millwright/internal/reconcile/tasks"
-	"github.com/millwright-dev/millwright/test/coretest"
-	"github.com/millwright-dev/millwright/test/env"
+	"github.com/millwright-dev/millwright/test/support/coretest"
+	"github.com/millwright-dev/millwright/test/support/env"
 )
 
 // secretsHarness is a namespace with MillwrightMachines that no Machine owns, so that only the

@@ -15,7 +15,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/legacy"
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver/sim"
-	"github.com/millwright-dev/millwright/test/absurd"
+	"github.com/millwright-dev/millwright/test/support/absurd"
 )
 
 // FuzzReconcile: whatever an object of a legacy kind, its users and its Secrets contain, passes end and

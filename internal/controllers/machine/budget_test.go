@@ -10,7 +10,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/test/fixture"
+	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
 // setOf gives Machines a set with a replacement policy.

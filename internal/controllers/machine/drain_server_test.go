@@ -32,7 +32,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 	"github.com/millwright-dev/millwright/internal/reconcile/target"
 	"github.com/millwright-dev/millwright/internal/reconcile/tasks"
-	"github.com/millwright-dev/millwright/test/env"
+	"github.com/millwright-dev/millwright/test/support/env"
 )
 
 // liveTarget is a target cluster that answers.

@@ -17,7 +17,7 @@ import (
 	"github.com/millwright-dev/millwright/driver/status"
 	"github.com/millwright-dev/millwright/internal/controllers/machine/wake"
 	"github.com/millwright-dev/millwright/internal/lifecycle/scarcity/capacity"
-	"github.com/millwright-dev/millwright/test/fixture"
+	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
 const (

@@ -29,10 +29,10 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/replacement"
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
 	"github.com/millwright-dev/millwright/internal/reconcile/target"
-	"github.com/millwright-dev/millwright/test/env"
-	"github.com/millwright-dev/millwright/test/fakeclient"
-	"github.com/millwright-dev/millwright/test/fixture"
-	"github.com/millwright-dev/millwright/test/lockstep"
+	"github.com/millwright-dev/millwright/test/support/env"
+	"github.com/millwright-dev/millwright/test/support/fakeclient"
+	"github.com/millwright-dev/millwright/test/support/fixture"
+	"github.com/millwright-dev/millwright/test/support/lockstep"
 )
 
 func TestMain(m *testing.M) { env.Main(m) }

@@ -11,7 +11,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver/fake"
-	"github.com/millwright-dev/millwright/test/lockstep"
+	"github.com/millwright-dev/millwright/test/support/lockstep"
 )
 
 // life takes the Machine from its declaration to its end, with passes that may fail, and
@@ -40,7 +40,7 @@ func (h *harness) life() {
 
 // TestEveryWriteMayFail: whichever write of a Machine's life the API server refuses, the
 // Machine gets its VM, one, joins, and leaves nothing behind. What becomes of processes that
-// end in between, and of answers that are lost, is explored in test/crash.
+// end in between, and of answers that are lost, is explored in test/suites/crash.
 func TestEveryWriteMayFail(t *testing.T) {
 	whole := newHarness(t)
 	whole.draining()

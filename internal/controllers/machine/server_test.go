@@ -12,7 +12,7 @@ import (
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/driver/fake"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
-	"github.com/millwright-dev/millwright/test/lockstep"
+	"github.com/millwright-dev/millwright/test/support/lockstep"
 )
 
 // TestLifeOnAServer: the way from declaration to deletion with a real API server, which

@@ -15,8 +15,8 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
-	"github.com/millwright-dev/millwright/test/absurd"
-	"github.com/millwright-dev/millwright/test/fixture"
+	"github.com/millwright-dev/millwright/test/support/absurd"
+	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
 type builderIndexer struct{ *fakeclient.ClientBuilder }

@@ -6,8 +6,8 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/reconcile/validation"
-	"github.com/millwright-dev/millwright/test/absurd"
-	"github.com/millwright-dev/millwright/test/fixture"
+	"github.com/millwright-dev/millwright/test/support/absurd"
+	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
 // FuzzReconcile: whatever the objects contain, passes end. An invalid deployment changes nothing, and

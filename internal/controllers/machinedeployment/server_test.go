@@ -23,8 +23,8 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
-	"github.com/millwright-dev/millwright/test/fakeclient"
-	"github.com/millwright-dev/millwright/test/fixture"
+	"github.com/millwright-dev/millwright/test/support/fakeclient"
+	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
 // server is an API server whose cache can be told not to show some sets.

@@ -12,7 +12,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/test/fixture"
+	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
 // statusWrites is how many statuses were written since the last call.

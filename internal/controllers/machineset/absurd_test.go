@@ -8,8 +8,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/test/absurd"
-	"github.com/millwright-dev/millwright/test/fixture"
+	"github.com/millwright-dev/millwright/test/support/absurd"
+	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
 // FuzzReconcile: whatever the objects contain, passes end, and no Machine is deleted or created

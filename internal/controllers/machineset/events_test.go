@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/test/lockstep"
+	"github.com/millwright-dev/millwright/test/support/lockstep"
 )
 
 // TestEachOperationIsSaid: in one event and one line of the log, both of which say why.

@@ -16,7 +16,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
-	"github.com/millwright-dev/millwright/test/env"
+	"github.com/millwright-dev/millwright/test/support/env"
 )
 
 // eventually is how long a condition may take to come true.

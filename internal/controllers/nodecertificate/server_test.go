@@ -30,8 +30,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/nodecertificate"
 	"github.com/millwright-dev/millwright/internal/lifecycle/bootstrap"
 	"github.com/millwright-dev/millwright/internal/reconcile/target"
-	"github.com/millwright-dev/millwright/test/env"
-	"github.com/millwright-dev/millwright/test/fixture"
+	"github.com/millwright-dev/millwright/test/support/env"
+	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
 func TestMain(m *testing.M) { env.Main(m) }

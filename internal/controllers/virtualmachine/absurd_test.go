@@ -32,9 +32,9 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
 	"github.com/millwright-dev/millwright/internal/vm/identity"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
-	"github.com/millwright-dev/millwright/test/absurd"
-	"github.com/millwright-dev/millwright/test/fakeclient"
-	"github.com/millwright-dev/millwright/test/fixture"
+	"github.com/millwright-dev/millwright/test/support/absurd"
+	"github.com/millwright-dev/millwright/test/support/fakeclient"
+	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
 // absurdWorld is a controller with one VM and a fake client. No server takes part.

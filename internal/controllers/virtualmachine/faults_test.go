@@ -12,8 +12,8 @@ import (
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/conditions"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
-	"github.com/millwright-dev/millwright/test/lot"
-	"github.com/millwright-dev/millwright/test/serverfault"
+	"github.com/millwright-dev/millwright/test/support/lot"
+	"github.com/millwright-dev/millwright/test/support/serverfault"
 )
 
 // mostFaults are played unless all are asked for.

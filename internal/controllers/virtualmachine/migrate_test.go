@@ -28,7 +28,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
 	"github.com/millwright-dev/millwright/internal/vm/identity"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
-	"github.com/millwright-dev/millwright/test/env"
+	"github.com/millwright-dev/millwright/test/support/env"
 )
 
 // migratable runs a VM whose hypervisor can migrate.

@@ -29,7 +29,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/storage"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 	storagepb "github.com/millwright-dev/millwright/proto/storage"
-	"github.com/millwright-dev/millwright/test/fixture"
+	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
 // diskFake are the servers of disks of all VMs. What is revoked is on the disk; what is open is of one process.

@@ -15,7 +15,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/millwright-dev/millwright/internal/lifecycle/bootstrap"
-	"github.com/millwright-dev/millwright/test/lot"
+	"github.com/millwright-dev/millwright/test/support/lot"
 )
 
 // The form that Kubernetes demands: k8s.io/cluster-bootstrap/token/api.

@@ -3,7 +3,7 @@ package drain_test
 import (
 	"testing"
 
-	"github.com/millwright-dev/millwright/test/env"
+	"github.com/millwright-dev/millwright/test/support/env"
 )
 
 func TestMain(m *testing.M) { env.Main(m) }

@@ -18,7 +18,7 @@ import (
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/driver/sim"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
-	"github.com/millwright-dev/millwright/test/lot"
+	"github.com/millwright-dev/millwright/test/support/lot"
 )
 
 // guarded is a decorator of the simulated driver, which checks that there is never more than one

@@ -8,7 +8,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/millwright-dev/millwright/driver/codes"
-	"github.com/millwright-dev/millwright/test/lot"
+	"github.com/millwright-dev/millwright/test/support/lot"
 )
 
 func TestPolicyFollowsTheFlags(t *testing.T) {

@@ -4,7 +4,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/millwright-dev/millwright/test/smallfs"
+	"github.com/millwright-dev/millwright/test/support/smallfs"
 )
 
 // A full disk costs no file: neither the old content, nor with an unfinished one beside it.

@@ -15,7 +15,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
-	"github.com/millwright-dev/millwright/test/smallfs"
+	"github.com/millwright-dev/millwright/test/support/smallfs"
 )
 
 // A Pod waits for room on its host, and says what it waits for. A process that ends on a full disk can

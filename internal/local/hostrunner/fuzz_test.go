@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
-	"github.com/millwright-dev/millwright/test/absurd"
+	"github.com/millwright-dev/millwright/test/support/absurd"
 )
 
 // FuzzAdmit: a Pod that is admitted runs the hypervisor's command, and mounts only folders of its own

@@ -13,7 +13,7 @@ import (
 
 	"github.com/millwright-dev/millwright/internal/local/folder"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
-	"github.com/millwright-dev/millwright/test/env"
+	"github.com/millwright-dev/millwright/test/support/env"
 )
 
 func TestProcessOutlivesHostRunner(t *testing.T) {

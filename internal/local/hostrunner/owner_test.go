@@ -12,7 +12,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
-	"github.com/millwright-dev/millwright/test/fixture"
+	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
 // wantRefused waits until the host has refused the Pod, and checks that it never ran.

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/millwright-dev/millwright/test/smallfs"
+	"github.com/millwright-dev/millwright/test/support/smallfs"
 )
 
 // On a full disk no process is started that nobody would find again.

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/millwright-dev/millwright/test/golden"
+	"github.com/millwright-dev/millwright/test/support/golden"
 )
 
 // past is a deployment with three revisions, and two sets that nobody can go back to.

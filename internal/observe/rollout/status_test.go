@@ -11,7 +11,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/test/golden"
+	"github.com/millwright-dev/millwright/test/support/golden"
 )
 
 var (

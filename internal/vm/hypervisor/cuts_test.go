@@ -7,7 +7,7 @@ import (
 
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/disk"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
-	"github.com/millwright-dev/millwright/test/memnet"
+	"github.com/millwright-dev/millwright/test/support/memnet"
 )
 
 // cuts are what happens to the network between a hypervisor and the VM controller.

@@ -13,7 +13,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/runfolder"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/termination"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
-	"github.com/millwright-dev/millwright/test/smallfs"
+	"github.com/millwright-dev/millwright/test/support/smallfs"
 )
 
 // What a hypervisor writes is written as a whole or not at all, and it ends with the reason that there

@@ -11,7 +11,7 @@ import (
 
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/disk"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
-	"github.com/millwright-dev/millwright/test/blockdev"
+	"github.com/millwright-dev/millwright/test/support/blockdev"
 )
 
 func newSharedHousehold(t *testing.T) *household {

@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/disk"
-	"github.com/millwright-dev/millwright/test/blockdev"
+	"github.com/millwright-dev/millwright/test/support/blockdev"
 )
 
 // garbage is what an earlier attempt may have left on a device behind its mark.

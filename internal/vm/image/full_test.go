@@ -6,7 +6,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/millwright-dev/millwright/test/smallfs"
+	"github.com/millwright-dev/millwright/test/support/smallfs"
 )
 
 // TestFullFileSystem needs to mount one. TestFullStorage is for who may not.

@@ -29,7 +29,7 @@ import (
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
 	"github.com/millwright-dev/millwright/internal/loadbalancer"
-	"github.com/millwright-dev/millwright/test/memnet"
+	"github.com/millwright-dev/millwright/test/support/memnet"
 )
 
 // given is a management cluster with a load balancer of the ports 100 to 102.

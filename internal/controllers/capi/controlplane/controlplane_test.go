@@ -11,7 +11,7 @@ import (
 
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
-	"github.com/millwright-dev/millwright/test/fakeclient"
+	"github.com/millwright-dev/millwright/test/support/fakeclient"
 )
 
 func machine(name string, change ...func(*infrav1.MillwrightMachine)) *infrav1.MillwrightMachine {

@@ -16,7 +16,7 @@ import (
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
-	"github.com/millwright-dev/millwright/test/absurd"
+	"github.com/millwright-dev/millwright/test/support/absurd"
 )
 
 // FuzzReconcile: whatever the objects contain, passes end and settle, and only the status is written.

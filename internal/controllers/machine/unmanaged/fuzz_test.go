@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/test/absurd"
+	"github.com/millwright-dev/millwright/test/support/absurd"
 )
 
 // FuzzReconcile: whatever nodes and Machines contain, a node with a Machine is not marked, one without is

@@ -6,7 +6,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/test/lot"
+	"github.com/millwright-dev/millwright/test/support/lot"
 )
 
 // places is a set with a maximum and a number of Machines preserved by themselves.

@@ -18,7 +18,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/reserve"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/status"
 	machineset "github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
-	"github.com/millwright-dev/millwright/test/fixture"
+	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
 // store holds the objects of one kind by name: those of the API server, or those that a cache shows.

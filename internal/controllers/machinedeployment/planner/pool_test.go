@@ -21,7 +21,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/status"
 	machineset "github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
 	"github.com/millwright-dev/millwright/internal/lifecycle/classupdate"
-	"github.com/millwright-dev/millwright/test/fixture"
+	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
 // pool is a deployment whose controllers make their passes in any order, each with its real plan.

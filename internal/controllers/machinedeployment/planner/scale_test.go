@@ -9,8 +9,8 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/counts"
-	"github.com/millwright-dev/millwright/test/fixture"
-	"github.com/millwright-dev/millwright/test/lot"
+	"github.com/millwright-dev/millwright/test/support/fixture"
+	"github.com/millwright-dev/millwright/test/support/lot"
 )
 
 func TestPlanScaleDown(t *testing.T) {

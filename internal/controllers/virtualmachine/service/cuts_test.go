@@ -14,7 +14,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/authority"
 	"github.com/millwright-dev/millwright/internal/vm/identity"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
-	"github.com/millwright-dev/millwright/test/memnet"
+	"github.com/millwright-dev/millwright/test/support/memnet"
 )
 
 // TestLostConnections: a run lease ends soon after its hypervisor can no longer be reached, and lost

@@ -16,7 +16,7 @@ import (
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/ptr"
 
-	"github.com/millwright-dev/millwright/test/absurd"
+	"github.com/millwright-dev/millwright/test/support/absurd"
 )
 
 // FuzzVolumes: whatever claims and volumes contain, nothing is made or removed outside of the folder of

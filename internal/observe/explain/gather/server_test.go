@@ -23,7 +23,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/observe/explain/pool"
 	"github.com/millwright-dev/millwright/internal/observe/explain/report"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
-	"github.com/millwright-dev/millwright/test/env"
+	"github.com/millwright-dev/millwright/test/support/env"
 )
 
 func TestMain(m *testing.M) { env.Main(m) }

@@ -10,7 +10,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/observe/explain"
 	"github.com/millwright-dev/millwright/internal/observe/explain/report"
-	"github.com/millwright-dev/millwright/test/explained"
+	"github.com/millwright-dev/millwright/test/support/explained"
 )
 
 // denied is why a Machine cannot be deleted.

@@ -19,7 +19,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/observe/explain"
 	"github.com/millwright-dev/millwright/internal/observe/explain/report"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
-	"github.com/millwright-dev/millwright/test/explained"
+	"github.com/millwright-dev/millwright/test/support/explained"
 )
 
 // given changes the facts of a pool that is well.

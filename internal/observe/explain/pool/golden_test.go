@@ -3,8 +3,8 @@ package pool
 import (
 	"testing"
 
-	"github.com/millwright-dev/millwright/test/explained"
-	"github.com/millwright-dev/millwright/test/golden"
+	"github.com/millwright-dev/millwright/test/support/explained"
+	"github.com/millwright-dev/millwright/test/support/golden"
 )
 
 // TestExplain: what an operator reads in each situation. Golden files hold it; -update writes them.

@@ -17,7 +17,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/millwright-dev/millwright/test/flood"
+	"github.com/millwright-dev/millwright/test/support/flood"
 )
 
 func must(t *testing.T, err error) {

@@ -7,7 +7,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/millwright-dev/millwright/test/blockdev"
+	"github.com/millwright-dev/millwright/test/support/blockdev"
 )
 
 const deviceBytes = 8 << 20

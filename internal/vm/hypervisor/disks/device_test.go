@@ -10,7 +10,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/disk"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
-	"github.com/millwright-dev/millwright/test/blockdev"
+	"github.com/millwright-dev/millwright/test/support/blockdev"
 )
 
 const deviceBytes = 4 << 20

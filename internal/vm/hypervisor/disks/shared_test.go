@@ -9,7 +9,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/disk"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
-	"github.com/millwright-dev/millwright/test/blockdev"
+	"github.com/millwright-dev/millwright/test/support/blockdev"
 )
 
 func shared(spec *vmpb.VMSpec) { spec.RootDiskShared = true }

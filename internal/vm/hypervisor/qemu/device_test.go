@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/disk"
-	"github.com/millwright-dev/millwright/test/blockdev"
+	"github.com/millwright-dev/millwright/test/support/blockdev"
 )
 
 // onDevice returns a device as a disk, which begins with the guest.

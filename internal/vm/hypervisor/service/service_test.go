@@ -22,7 +22,7 @@ import (
 
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/console"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
-	"github.com/millwright-dev/millwright/test/flood"
+	"github.com/millwright-dev/millwright/test/support/flood"
 )
 
 const waitTimeout = 2 * time.Minute

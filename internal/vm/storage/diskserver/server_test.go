@@ -11,7 +11,7 @@ import (
 
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/disk"
 	"github.com/millwright-dev/millwright/internal/vm/storage"
-	"github.com/millwright-dev/millwright/test/smallfs"
+	"github.com/millwright-dev/millwright/test/support/smallfs"
 )
 
 func must(t *testing.T, err error) {

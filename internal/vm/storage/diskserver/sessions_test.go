@@ -19,7 +19,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/storage"
 	"github.com/millwright-dev/millwright/internal/vm/storage/diskserver"
 	"github.com/millwright-dev/millwright/internal/vm/storage/session"
-	"github.com/millwright-dev/millwright/test/flood"
+	"github.com/millwright-dev/millwright/test/support/flood"
 )
 
 // begin begins a session and reads how NBD begins, which shows that it leads to a storage daemon.

@@ -1,0 +1,49 @@
+package capi
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/millwright-dev/millwright/internal/cli/folder"
+	"github.com/millwright-dev/millwright/test/support/env"
+	"github.com/millwright-dev/millwright/test/support/program"
+)
+
+// The versions of Cluster API that there are modules for.
+const (
+	oldest = "v1.7.1"
+	newest = "v1.14.2"
+)
+
+// version is the one that this run is about.
+var version = cmp.Or(os.Getenv("MILLWRIGHT_CAPI"), newest)
+
+// contract is the newest that this version of the core speaks, and the version of the
+// core's kinds that tests write.
+var contract = map[string]string{oldest: "v1beta1", newest: "v1beta2"}[version]
+
+func TestMain(m *testing.M) {
+	program.Main()
+	if contract == "" {
+		fmt.Fprintf(os.Stderr, "MILLWRIGHT_CAPI=%s: there are only %s and %s\n", version, oldest, newest)
+		os.Exit(2)
+	}
+	env.AtATime(6)
+	env.Main(m)
+}
+
+// coreFile finds a file that hack/capi.sh has built.
+func coreFile(path ...string) (string, error) {
+	cache, err := folder.Cache()
+	if err != nil {
+		return "", err
+	}
+	file := filepath.Join(append([]string{cache, "capi-" + version, "current"}, path...)...)
+	if _, err := os.Stat(file); err != nil {
+		return "", fmt.Errorf("the core of Cluster API is not built; run hack/capi.sh %s: %w", version, err)
+	}
+	return file, nil
+}

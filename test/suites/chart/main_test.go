@@ -1,0 +1,109 @@
+package chart
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"helm.sh/helm/v3/pkg/action"
+	helmchart "helm.sh/helm/v3/pkg/chart"
+	"helm.sh/helm/v3/pkg/chart/loader"
+	"helm.sh/helm/v3/pkg/chartutil"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	k8syaml "k8s.io/apimachinery/pkg/util/yaml"
+	"sigs.k8s.io/yaml"
+
+	"github.com/millwright-dev/millwright/driver"
+	"github.com/millwright-dev/millwright/driver/sim"
+	"github.com/millwright-dev/millwright/provider"
+	"github.com/millwright-dev/millwright/test/support/env"
+	"github.com/millwright-dev/millwright/test/support/program"
+)
+
+// asDriver in the environment makes the test binary the program of a driver.
+const asDriver = "MILLWRIGHT_TEST_AS_DRIVER"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asDriver) != "" {
+		provider.Serve("sim", func(context.Context, provider.Environment) (driver.Driver, error) { return sim.New(sim.Config{}), nil })
+	}
+	program.Main()
+	env.Main(m)
+}
+
+// namespace is that of all objects of the manifests.
+const namespace = "millwright-system"
+
+// values are those of a chart.
+type values = map[string]any
+
+// place is where a file of the repository is.
+func place(t *testing.T, path string) string {
+	t.Helper()
+	dir, err := env.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return filepath.Join(dir, path)
+}
+
+func load(t *testing.T) *helmchart.Chart {
+	t.Helper()
+	loaded, err := loader.LoadDir(place(t, "charts/millwright"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return loaded
+}
+
+// template renders the chart as helm template does, without the CRDs, and returns its manifests and notes.
+func template(t *testing.T, namespace string, of values) (manifests, notes string, err error) {
+	t.Helper()
+	install := action.NewInstall(&action.Configuration{})
+	install.DryRun, install.ClientOnly, install.Replace = true, true, true
+	install.ReleaseName, install.Namespace = "millwright", namespace
+	install.KubeVersion = &chartutil.KubeVersion{Version: "v1.36.0", Major: "1", Minor: "36"}
+	release, err := install.RunWithContext(t.Context(), load(t), of)
+	if err != nil {
+		return "", "", err
+	}
+	return release.Manifest, release.Info.Notes, nil
+}
+
+// charted are the objects of the chart.
+func charted(t *testing.T, namespace string, of values) []*unstructured.Unstructured {
+	t.Helper()
+	manifests, _, err := template(t, namespace, of)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return objects(t, manifests)
+}
+
+// objects reads the documents of a text.
+func objects(t *testing.T, text string) []*unstructured.Unstructured {
+	t.Helper()
+	var all []*unstructured.Unstructured
+	documents := k8syaml.NewYAMLReader(bufio.NewReader(bytes.NewReader([]byte(text))))
+	for {
+		document, err := documents.Read()
+		if errors.Is(err, io.EOF) {
+			return all
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		object := &unstructured.Unstructured{}
+		if err := yaml.UnmarshalStrict(document, &object.Object); err != nil {
+			t.Fatalf("%v\n%s", err, document)
+		}
+		if object.Object != nil {
+			all = append(all, object)
+		}
+	}
+}

@@ -1,0 +1,130 @@
+package crash
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"maps"
+	"net/http"
+	"net/url"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/millwright-dev/millwright/test/support/serverfault"
+)
+
+// apiserver stands before the API server: what is read goes through, what is written
+// passes the gate.
+type apiserver struct {
+	// name in points.
+	name string
+	// fault is what it does wrong; nil is nothing.
+	fault atomic.Pointer[serverfault.Fault]
+	gate  *gate
+	leaks *leaks
+	// forces judges deletions of pods; nil if nobody does.
+	forces    *forces
+	base      *url.URL
+	transport http.RoundTripper
+	reads     http.Handler
+}
+
+// newAPIServer forwards to the API server of config, as its user.
+func newAPIServer(name string, config *rest.Config, fault *serverfault.Fault, g *gate, l *leaks) (*apiserver, error) {
+	reads, err := serverfault.Proxy(config)
+	if err != nil {
+		return nil, err
+	}
+	base, err := url.Parse(config.Host)
+	if err != nil {
+		return nil, err
+	}
+	a := &apiserver{name: name, gate: g, leaks: l, base: base, transport: reads.Transport, reads: reads}
+	a.fault.Store(fault)
+	return a, nil
+}
+
+// serve answers a request of a manager, or does something wrong with it.
+func (a *apiserver) serve(manager *process, w http.ResponseWriter, r *http.Request) {
+	a.forces.request(manager.pid(), r, time.Now())
+	carryOut := func(w http.ResponseWriter, r *http.Request) { a.carryOut(manager, w, r) }
+	a.fault.Load().Serve(w, r, carryOut)
+}
+
+// carryOut answers a request of a manager.
+func (a *apiserver) carryOut(manager *process, w http.ResponseWriter, r *http.Request) {
+	verb, writes := serverfault.Verbs[r.Method]
+	if !writes {
+		a.reads.ServeHTTP(w, r)
+		return
+	}
+	body := serverfault.Received(r)
+	resource, name := serverfault.ObjectOf(r.URL.Path, body)
+	a.watch(resource, body)
+	answer, answered := &answer{}, true
+	if resource == "events" {
+		// Nobody reads them back: a death there is no other than one a moment later, and they need not be stored.
+		answer = unstored(verb, body)
+	} else {
+		op := operation{a.name, verb, a.gate.names.of(resource, name)}
+		answered = a.gate.pass(manager, op, func() (idle bool) {
+			answer = a.forward(r, body)
+			idle = answer.err == nil && answer.code >= http.StatusBadRequest && answer.code < http.StatusInternalServerError
+			a.gate.did(op, body, idle)
+			return idle
+		})
+	}
+	if !answered || answer.err != nil {
+		panic(http.ErrAbortHandler) // no answer at all
+	}
+	answer.write(w)
+}
+
+func (a *apiserver) watch(resource string, body []byte) {
+	if resource == "secrets" {
+		a.leaks.token(body)
+		return
+	}
+	a.leaks.search("a write to "+resource, body)
+}
+
+// forward carries a write out, whatever becomes of who asked for it.
+func (a *apiserver) forward(r *http.Request, body []byte) *answer {
+	out := r.Clone(context.WithoutCancel(r.Context()))
+	out.RequestURI, out.Host = "", ""
+	out.URL.Scheme, out.URL.Host = a.base.Scheme, a.base.Host
+	out.Body = io.NopCloser(bytes.NewReader(body))
+	response, err := a.transport.RoundTrip(out)
+	if err != nil {
+		return &answer{err: err}
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	return &answer{code: response.StatusCode, header: response.Header, body: text, err: err}
+}
+
+// unstored answers a write of an event that is not kept: one that is created is as it was sent, and none is found again, so
+// that it is created again.
+func unstored(verb string, body []byte) *answer {
+	header := http.Header{"Content-Type": []string{"application/json"}}
+	if verb == "create" {
+		return &answer{code: http.StatusCreated, header: header, body: body}
+	}
+	return &answer{code: http.StatusNotFound, header: header, body: []byte(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404}`)}
+}
+
+// answer is what came of a write.
+type answer struct {
+	code   int
+	header http.Header
+	body   []byte
+	err    error
+}
+
+func (a *answer) write(w http.ResponseWriter) {
+	maps.Copy(w.Header(), a.header)
+	w.WriteHeader(a.code)
+	_, _ = w.Write(a.body) // the manager's loss
+}

@@ -1,0 +1,122 @@
+package crash
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync/atomic"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/millwright-dev/millwright/test/support/env"
+	"github.com/millwright-dev/millwright/test/support/serverfault"
+)
+
+// TestEtcdIsCompacted: the manager's watches end, it misses something, and etcd is compacted. The watches
+// cannot go on where they ended, and the manager has to list again.
+func TestEtcdIsCompacted(t *testing.T) {
+	newSample(t)
+	t.Attr("fault", "etcd is compacted while the manager misses the begin of a rolling update, and amid it")
+	own := env.New(t, env.WithOwn(), env.WithoutWatchCache())
+	l := &lane{nodes: withAllKinds(t, own.Cluster)}
+	s, c := called("rolling update"), &compaction{cluster: own.Cluster}
+	s.act = inTurn(c.during(s.act), awaitThat("a Machine of the new class", anyOf(newClass)), c.during(nil))
+	if result := l.play(t, s, nil, sound); result.err != nil {
+		t.Errorf("%v\n%s", result.err, result.transcript)
+	}
+	t.Attr("outcome", fmt.Sprintf("%d watches could not go on; the rolling update was completed, within its bounds", c.expired.Load()))
+}
+
+// compaction compacts etcd while a manager does not watch.
+type compaction struct {
+	cluster *env.Cluster
+	// expired counts watches that were told that their revision is gone.
+	expired atomic.Int64
+}
+
+// during ends all watches, does something, compacts etcd, and has the watches go on. Nil is nothing but
+// two writes: those before the last one are compacted.
+func (c *compaction) during(act func(context.Context, *run) error) func(context.Context, *run) error {
+	return func(ctx context.Context, r *run) error {
+		before, release := c.expired.Load(), make(chan struct{})
+		var waiting atomic.Int64
+		r.servers.control.fault.Store(&serverfault.Fault{Name: "holds watches", Every: 1, Concerns: serverfault.Watched, Answer: func(w http.ResponseWriter, r *http.Request, carryOut http.HandlerFunc) {
+			waiting.Add(1)
+			select {
+			case <-release:
+				carryOut(&firstEvent{ResponseWriter: w, see: c.see}, r)
+			case <-r.Context().Done():
+			}
+		}})
+		r.hangUp()
+		if err := r.await(ctx, "watches that wait", func(context.Context, *run) error {
+			if waiting.Load() == 0 {
+				return errors.New("there are none")
+			}
+			return nil
+		}); err != nil {
+			return err
+		}
+		if act != nil {
+			if err := act(ctx, r); err != nil {
+				return err
+			}
+		}
+		for _, value := range []string{"once", "twice"} {
+			if err := r.patchDeployment(ctx, fmt.Sprintf(`{"metadata":{"annotations":{"written":%q}}}`, value)); err != nil {
+				return err
+			}
+		}
+		revision, err := c.cluster.Compact(ctx)
+		if err != nil {
+			return err
+		}
+		r.gate.note("etcd is compacted at revision %d", revision)
+		r.servers.control.fault.Store(nil)
+		close(release)
+		return r.await(ctx, "a watch that cannot go on", func(context.Context, *run) error {
+			if c.expired.Load() == before {
+				return errors.New("all go on")
+			}
+			return nil
+		})
+	}
+}
+
+// see looks at the first event of a watch.
+func (c *compaction) see(event []byte) {
+	var first struct {
+		Type   watch.EventType
+		Object metav1.Status
+	}
+	if json.Unmarshal(event, &first) == nil && first.Type == watch.Error && first.Object.Reason == metav1.StatusReasonExpired {
+		c.expired.Add(1)
+	}
+}
+
+// firstEvent shows the first line of an answer to somebody.
+type firstEvent struct {
+	http.ResponseWriter
+	see  func([]byte)
+	line []byte
+	seen bool
+}
+
+// Unwrap lets the events through at once.
+func (e *firstEvent) Unwrap() http.ResponseWriter { return e.ResponseWriter }
+
+func (e *firstEvent) Write(text []byte) (int, error) {
+	if !e.seen {
+		e.line = append(e.line, text...)
+		if line, _, ended := bytes.Cut(e.line, []byte("\n")); ended {
+			e.see(line)
+			e.seen, e.line = true, nil
+		}
+	}
+	return e.ResponseWriter.Write(text)
+}

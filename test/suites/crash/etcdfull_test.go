@@ -1,0 +1,87 @@
+package crash
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/millwright-dev/millwright/test/support/env"
+	"github.com/millwright-dev/millwright/test/support/smallfs"
+)
+
+// TestEtcdOnAFullDisk: amid a rolling update the disk of etcd is full, so that etcd ends, and ends again
+// whenever it is begun. When there is room, everything goes on.
+func TestEtcdOnAFullDisk(t *testing.T) {
+	newSample(t)
+	disk := smallfs.NewSize(t, 384<<20) // twice what is reserved for etcd's log, and its data
+	t.Attr("fault", "disk full: etcd stores what is written, amid a rolling update")
+	own := env.New(t, env.WithDir(disk.Dir))
+	l := &lane{nodes: withAllKinds(t, own.Cluster)}
+	s := called("rolling update")
+	s.always = nil // no watch goes on without its server
+	s.waitTimeout = 3 * waitTimeout
+	act, stored := s.act, 0
+	s.act = func(ctx context.Context, r *run) (err error) {
+		if err := act(ctx, r); err != nil {
+			return err
+		}
+		disk.Fill(0)
+		stored, err = fillEtcd(ctx, own.Cluster)
+		disk.MakeRoom()
+		return err
+	}
+	if result := l.play(t, s, nil, sound); result.err != nil {
+		t.Errorf("%v\n%s", result.err, result.transcript)
+	}
+	t.Attr("outcome", fmt.Sprintf("after %d objects of 500 kB, etcd ended, and stored nothing more; when there was room, the rolling update was completed, within its bounds", stored))
+}
+
+// Of what etcd is filled with: the size of an object, how many there may be, and how long to wait for an answer.
+const (
+	fillerSize  = 500 << 10
+	mostFillers = 1000
+	fillPatient = 5 * time.Second
+)
+
+// fillEtcd writes objects until one is refused, or not answered, and etcd is away. It returns how many are stored.
+func fillEtcd(ctx context.Context, c *env.Cluster) (stored int, err error) {
+	content := map[string]string{"x": strings.Repeat("x", fillerSize)}
+	for range mostFillers {
+		filler := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, GenerateName: "filler-"}, Data: content}
+		bounded, cancel := context.WithTimeout(ctx, fillPatient)
+		err := c.Client.Create(bounded, filler)
+		cancel()
+		if err == nil {
+			stored++
+		} else if !etcdAnswers(ctx, c) {
+			return stored, nil
+		}
+	}
+	return stored, errors.New("etcd stores more than it has room for")
+}
+
+// etcdAnswers reports whether etcd says that it is well.
+func etcdAnswers(ctx context.Context, c *env.Cluster) bool {
+	ctx, cancel := context.WithTimeout(ctx, fillPatient)
+	defer cancel()
+	url, access := c.ControlPlane.Etcd()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/health", nil)
+	if err != nil {
+		return false
+	}
+	transport := &http.Transport{TLSClientConfig: access}
+	defer transport.CloseIdleConnections()
+	response, err := transport.RoundTrip(request)
+	if err != nil {
+		return false
+	}
+	response.Body.Close()
+	return response.StatusCode == http.StatusOK
+}

@@ -1,0 +1,142 @@
+package crash
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/millwright-dev/millwright/test/support/env"
+	"github.com/millwright-dev/millwright/test/support/lot"
+)
+
+const (
+	// tries is how many runs may take place for one death.
+	tries = 3
+	// hitShare is the part of the planned points that must have been reached, and hitShareOfPart that of those
+	// that are drawn by lot: of about thirty, a few more may be missed where processors are scarce.
+	hitShare, hitShareOfPart = 0.95, 0.85
+)
+
+// TestExplore kills the manager at points of scenarios, one after another: at all points of all of
+// them if MILLWRIGHT_ALL=1, else at a part that is drawn by lot.
+func TestExplore(t *testing.T) {
+	sample, fleet := newSample(t), newFleet(t)
+	scenarios := sample.scenarios(everywhere())
+	total, earlier := newProgress(len(scenarios)), readSurvived(t)
+	t.Attr("fault", "a manager that is killed before, after or amid a write or a call of the driver")
+	t.Cleanup(func() { // when all are through
+		t.Attr("outcome", fmt.Sprintf("%d scenarios, %d deaths", len(scenarios), total.hit))
+		t.Logf("%d scenarios of %d: %d deaths planned, %d at their point; %d left out, as they leave the same as another one",
+			len(scenarios), len(everywhere()), total.planned, total.hit, total.left)
+		total.end()
+		share := hitShareOfPart
+		if sample.All {
+			share = hitShare
+		}
+		if float64(total.hit) < share*float64(total.planned) {
+			t.Errorf("only %d of %d planned points were reached", total.hit, total.planned)
+		}
+	})
+	for _, s := range scenarios {
+		t.Run(s.name, func(t *testing.T) {
+			t.Parallel()
+			fleet.explore(t, s, sample, total, earlier)
+		})
+	}
+}
+
+// fleet is the lanes that are free.
+type fleet chan *lane
+
+// newFleet makes lanes of both clusters of each pair.
+func newFleet(t *testing.T) fleet {
+	t.Helper()
+	pairs := make([]*env.Env, pairsOfClusters())
+	for i := range pairs {
+		pairs[i] = env.NewPair(t, env.WithNumber(i))
+	}
+	f := make(fleet, 2*len(pairs))
+	for _, pair := range pairs {
+		one, other := withAllKinds(t, pair.Cluster), withAllKinds(t, pair.Target)
+		f <- &lane{nodes: one, other: other}
+		f <- &lane{nodes: other, other: one}
+	}
+	return f
+}
+
+// pairsOfClusters is how many pairs of control planes there are, of two lanes each. A run mostly waits,
+// so that all deaths are through in half of the time with twice the lanes.
+func pairsOfClusters() int {
+	if lot.All() {
+		return 2
+	}
+	return 1
+}
+
+// play plays a scenario on the next lane that is free.
+func (f fleet) play(t *testing.T, s scenario, plan *crash, broken fault) result {
+	t.Helper()
+	l := <-f
+	defer func() { f <- l }()
+	return l.play(t, s, plan, broken)
+}
+
+// die plays a scenario with a death, and reports whether that came. A point that comes up by
+// chance only, since work goes on in parallel, is waited for in several runs.
+func (f fleet) die(t *testing.T, s scenario, c *crash) (reached bool) {
+	for range tries {
+		result := f.play(t, s, c, sound)
+		if result.err != nil {
+			t.Errorf("killed %s: %v\n%s", c, result.err, result.transcript)
+		}
+		if result.hit || result.err != nil {
+			return result.hit
+		}
+	}
+	t.Logf("the point was not reached in %d runs", tries)
+	return false
+}
+
+// explore records a scenario and plays it again for each death of a sample. Of a part of all deaths, the
+// first is tried at a point that is drawn before it is known how many there are: if the scenario has
+// fewer, nobody died, and it was recorded. Deaths that were survived earlier count, and are not tried again.
+func (f fleet) explore(t *testing.T, s scenario, sample sample, total *progress, earlier *survived) {
+	first := sample.blind(s)
+	recorded := f.play(t, s, first, sound)
+	killed := "without a crash"
+	if recorded.hit {
+		killed = fmt.Sprintf("killed %s, which is %s", first, recorded.points[first.turn-1])
+	}
+	if recorded.err != nil {
+		t.Fatalf("%s: %v\n%s", killed, recorded.err, recorded.transcript)
+	}
+	if recorded.hit {
+		total.scenario(s.name, 1, 0).count(true)
+		t.Log(killed)
+		return
+	}
+	if len(recorded.points) > mostBlind {
+		t.Errorf("there are %d points: mostBlind has to be higher", len(recorded.points))
+	}
+	all := recorded.deaths
+	deaths := sample.of(all)
+	left := len(leftOut(recorded.points, all))
+	own := total.scenario(s.name, len(deaths), left)
+	t.Cleanup(func() { // when all are through
+		t.Logf("%d points recorded; %d deaths planned of %d that differ, %d at their point; %d more leave the same as one of these",
+			len(recorded.points), len(deaths), len(all), own.hit, left)
+	})
+	for _, c := range deaths {
+		if earlier.has(s, c) {
+			own.count(true)
+			continue
+		}
+		t.Run(c.String(), func(t *testing.T) {
+			t.Parallel()
+			hit := f.die(t, s, &c)
+			if hit && !t.Failed() {
+				earlier.note(t, s, c)
+			}
+			own.count(hit)
+		})
+	}
+}

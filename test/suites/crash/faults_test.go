@@ -1,0 +1,126 @@
+package crash
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/millwright-dev/millwright/test/support/env"
+	"github.com/millwright-dev/millwright/test/support/serverfault"
+)
+
+// troubled are the names of the scenarios that are played under every fault of an API server.
+var troubled = []string{
+	"rolling update", "create, apart", "delete with drain, apart", "scale down by name", "capi create", "capi delete amid creation",
+}
+
+// TestFaults plays scenarios with API servers, of both clusters, that misbehave, and holds them
+// against the same rules as without: all scenarios if MILLWRIGHT_ALL=1, else one.
+func TestFaults(t *testing.T) {
+	sample, fleet := newSample(t), newFleet(t)
+	for i, fault := range serverfault.All(sample.Seed) {
+		t.Run(fault.Name, func(t *testing.T) {
+			t.Parallel()
+			t.Attr("fault", "an API server that "+fault.Name)
+			names := troubled
+			if !sample.All {
+				names = []string{troubled[i%len(troubled)]}
+			}
+			for _, name := range names {
+				if err := fleet.trouble(t, name, fault); err != nil {
+					t.Errorf("%s: %v", name, err)
+				}
+			}
+			struck, asked := fault.Struck()
+			if struck == 0 {
+				t.Error("no request was concerned")
+			}
+			t.Attr("outcome", fmt.Sprintf("%d scenarios, %d requests of %d struck", len(names), struck, asked))
+		})
+	}
+}
+
+// TestTwoManagersThatBothLead, as long as nobody takes the lead from one of them: no Machine ever has
+// two VMs, and what is declared is reached. For a moment, there may be more Machines than wanted.
+func TestTwoManagersThatBothLead(t *testing.T) {
+	sample, fleet := newSample(t), newFleet(t)
+	names := append([]string{"create", "scale up", "adopt"}, troubled...)
+	if !sample.All {
+		names = names[:2]
+	}
+	var acted atomic.Int64
+	t.Attr("fault", "two managers that both believe that they lead")
+	for _, name := range names {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := called(name)
+			s.secondManager, s.always = true, nil
+			result := fleet.play(t, s, nil, sound)
+			if result.err != nil {
+				t.Errorf("%v\n%s", result.err, result.transcript)
+			}
+			if result.secondActed {
+				acted.Add(1)
+			}
+		})
+	}
+	t.Cleanup(func() { // when all are through
+		if acted.Load() == 0 {
+			t.Error("the second manager did nothing in any scenario")
+		}
+		t.Attr("outcome", fmt.Sprintf("%d scenarios, in %d of which both acted", len(names), acted.Load()))
+	})
+}
+
+// TestTheControlPlaneDies: etcd, the API server, or both are killed while something is under way, and
+// begin again.
+func TestTheControlPlaneDies(t *testing.T) {
+	newSample(t)
+	for _, killed := range [][]string{{"etcd"}, {"kube-apiserver"}, {"etcd", "kube-apiserver"}} {
+		t.Run(strings.Join(killed, ", "), func(t *testing.T) {
+			t.Parallel()
+			t.Attr("fault", "killed, and begun again: "+strings.Join(killed, ", "))
+			own := env.New(t, env.WithOwn())
+			l := &lane{nodes: withAllKinds(t, own.Cluster)}
+			s := called("rolling update")
+			s.always = nil // no watch goes on without its server
+			act := s.act
+			s.act = func(ctx context.Context, r *run) error {
+				if err := act(ctx, r); err != nil {
+					return err
+				}
+				for _, component := range killed {
+					if err := own.ControlPlane.Kill(component); err != nil {
+						return err
+					}
+				}
+				return nil
+			}
+			if result := l.play(t, s, nil, sound); result.err != nil {
+				t.Errorf("%v\n%s", result.err, result.transcript)
+			}
+			t.Attr("outcome", "a rolling update, begun before, was completed")
+		})
+	}
+}
+
+// trouble plays a scenario under a fault.
+func (f fleet) trouble(t *testing.T, name string, fault *serverfault.Fault) error {
+	s := called(name)
+	s.fault = fault
+	whole := f.play(t, s, nil, sound)
+	if whole.err != nil {
+		return fmt.Errorf("%w\n%s", whole.err, whole.transcript)
+	}
+	if !fault.Killed {
+		return nil
+	}
+	deaths := crashes(whole.points)
+	death := deaths[len(deaths)/2]
+	if killed := f.play(t, s, &death, sound); killed.err != nil {
+		return fmt.Errorf("killed %s: %w\n%s", death, killed.err, killed.transcript)
+	}
+	return nil
+}

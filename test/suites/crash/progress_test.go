@@ -1,0 +1,123 @@
+package crash
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/millwright-dev/millwright/test/support/lot"
+)
+
+// betweenLines is how long nothing is said of progress after something was.
+const betweenLines = 5 * time.Second
+
+// progress counts deaths, and tells people how far it is.
+type progress struct {
+	// say prints a line; it does nothing unless all deaths are tried.
+	say func(string)
+	// scenarios is how many there are.
+	scenarios int
+	began     time.Time
+
+	mu sync.Mutex
+	// recorded is how many scenarios have said how many deaths they are.
+	recorded, through int
+	planned, done     int
+	hit               int
+	// left are those that are left out, as they leave what others leave.
+	left int
+	told time.Time
+}
+
+// newProgress expects that many scenarios.
+func newProgress(scenarios int) *progress {
+	p := &progress{say: func(string) {}, scenarios: scenarios, began: time.Now()}
+	if lot.All() {
+		p.say = func(line string) { fmt.Fprintln(os.Stderr, line) }
+	}
+	return p
+}
+
+// deaths are those of one scenario. The progress's lock guards it.
+type deaths struct {
+	of                 *progress
+	name               string
+	planned, done, hit int
+}
+
+// scenario notes that so many deaths of a scenario are planned, and so many left out, as they leave what others leave.
+func (p *progress) scenario(name string, planned, left int) *deaths {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.recorded++
+	p.planned += planned
+	p.left += left
+	return &deaths{of: p, name: name, planned: planned}
+}
+
+// count notes that a death was tried, and whether it came at its point.
+func (d *deaths) count(hit bool) {
+	p := d.of
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	d.done++
+	p.done++
+	if hit {
+		d.hit++
+		p.hit++
+	}
+	last := d.done == d.planned
+	if last {
+		p.through++
+	}
+	if last || time.Since(p.told) >= betweenLines {
+		p.told = time.Now()
+		p.say(fmt.Sprintf("%s: %d of %d deaths. %s", d.name, d.done, d.planned, p))
+	}
+}
+
+// end says how it ended.
+func (p *progress) end() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.say(p.String())
+}
+
+// String is called with the lock held.
+func (p *progress) String() string {
+	atLeast := ""
+	if p.recorded < p.scenarios {
+		atLeast = "at least " // others are yet to be recorded
+	}
+	return fmt.Sprintf("All: %d of %s%d deaths (and %d leave the same as one of these), %d of %d scenarios, after %v",
+		p.done, atLeast, p.planned, p.left, p.through, p.scenarios, time.Since(p.began).Round(time.Second))
+}
+
+// TestProgress: what people are told while deaths are tried.
+func TestProgress(t *testing.T) {
+	var lines []string
+	p := newProgress(2)
+	p.say = func(line string) { lines = append(lines, line) }
+	first := p.scenario("first", 3, 5)
+	first.count(true)
+	first.count(true) // a moment later, which nobody is told
+	second := p.scenario("second", 1, 2)
+	second.count(false)
+	first.count(true)
+	p.end()
+	want := []string{
+		"first: 1 of 3 deaths. All: 1 of at least 3 deaths (and 5 leave the same as one of these), 0 of 2 scenarios, after 0s",
+		"second: 1 of 1 deaths. All: 3 of 4 deaths (and 7 leave the same as one of these), 1 of 2 scenarios, after 0s",
+		"first: 3 of 3 deaths. All: 4 of 4 deaths (and 7 leave the same as one of these), 2 of 2 scenarios, after 0s",
+		"All: 4 of 4 deaths (and 7 leave the same as one of these), 2 of 2 scenarios, after 0s",
+	}
+	if got := strings.Join(lines, "\n"); got != strings.Join(want, "\n") {
+		t.Errorf("people are told\n%s\nwant\n%s", got, strings.Join(want, "\n"))
+	}
+	if p.hit != 3 || first.hit != 3 {
+		t.Errorf("%d deaths at their points, %d of the first; want 3 of both", p.hit, first.hit)
+	}
+}

@@ -1,0 +1,246 @@
+package crash
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
+	"github.com/millwright-dev/millwright/test/support/lot"
+)
+
+// remains is what a death leaves.
+type remains struct {
+	// done is what was done up to the death: the operations that were carried out, with what was asked for, and whether it changed
+	// nothing, sorted, and how many writes others had made. Where work goes on in parallel, this may differ between runs,
+	// of which worlds that differ say nothing then.
+	done []string
+	// world is everything that exists, without what is drawn in each run.
+	world []string
+}
+
+// TestDeathsThatAreLeftOut: a death that is not tried, since the world after it is that of another one, leaves
+// what that one leaves.
+func TestDeathsThatAreLeftOut(t *testing.T) {
+	sample, fleet := newSample(t), newFleet(t)
+	// Those in which little goes on in parallel, so that most pairs can be compared.
+	names := []string{"create with initialise", "create, apart", "delete", "delete with drain", "scale down by name", "capi create"}
+	drawn, enough := 1, 2
+	if sample.All {
+		drawn, enough = 0, 10
+	}
+	for _, i := range sample.Of(len(names), drawn) {
+		t.Run(names[i], func(t *testing.T) {
+			t.Parallel()
+			fleet.compare(t, called(names[i]), lot.Lot{Seed: sample.Seed}, enough)
+		})
+	}
+}
+
+// pairsForOne is how many pairs are played at most for each that is to be compared.
+const pairsForOne = 3
+
+// compare plays pairs of deaths of which one would be left out, until enough could be compared.
+func (f fleet) compare(t *testing.T, s scenario, draw lot.Lot, enough int) {
+	whole := f.play(t, s, nil, sound)
+	if whole.err != nil {
+		t.Fatalf("without a crash: %v\n%s", whole.err, whole.transcript)
+	}
+	compared := 0
+	pairs := pairsOf(whole)
+	for _, i := range draw.Shuffled(len(pairs))[:min(pairsForOne*enough, len(pairs))] {
+		pair := pairs[i]
+		out, instead := f.remainsOf(t, s, pair.out), f.remainsOf(t, s, pair.instead)
+		if out == nil || instead == nil {
+			t.Logf("%s and %s: they did not both come", pair.out, pair.instead)
+			continue
+		}
+		if diff := cmp.Diff(out.world, instead.world); diff != "" {
+			if done := cmp.Diff(out.done, instead.done); done != "" {
+				t.Logf("not the same was done before (-killed %s +killed %s):\n%s", pair.out, pair.instead, done)
+				continue
+			}
+			t.Errorf("what is left (-killed %s +killed %s):\n%s", pair.out, pair.instead, diff)
+		}
+		if compared++; compared == enough {
+			break
+		}
+	}
+	t.Logf("%d pairs of %d compared", compared, len(pairs))
+	if compared == 0 {
+		t.Error("no pair left the same")
+	}
+}
+
+// pairOfDeaths is a death that is left out, and the one that is tried instead.
+type pairOfDeaths struct{ out, instead crash }
+
+// pairsOf are those of a run without a death.
+func pairsOf(whole result) []pairOfDeaths {
+	var pairs []pairOfDeaths
+	for _, p := range whole.points {
+		pairs = append(pairs, pairOfDeaths{crash{point: p, way: after}, crash{point: p, way: lost}})
+		succeeded, succeeds := whole.same.succeeding[p]
+		switch idle := whole.same.idle[p]; {
+		case succeeds && idle && p.asks():
+			pairs = append(pairs, pairOfDeaths{crash{point: p, way: lost}, crash{point: succeeded, way: lost}})
+		case idle:
+			pairs = append(pairs, pairOfDeaths{crash{point: p, way: before}, crash{point: p, way: lost}})
+		}
+		if succeeds {
+			pairs = append(pairs, pairOfDeaths{crash{point: p, way: before}, crash{point: succeeded, way: lost}})
+		}
+	}
+	return pairs
+}
+
+// remainsOf plays a death, and looks at what it leaves before the next manager begins. Nil if it does not come.
+func (f fleet) remainsOf(t *testing.T, s scenario, c crash) *remains {
+	t.Helper()
+	var left *remains
+	s.onDeath = func(ctx context.Context, r *run) error {
+		var err error
+		left, err = r.remains(ctx)
+		return err
+	}
+	result := f.play(t, s, &c, sound)
+	if result.err != nil {
+		t.Fatalf("killed %s: %v\n%s", c, result.err, result.transcript)
+	}
+	return left
+}
+
+// remains is what there is while no manager lives, and nothing is under way.
+func (r *run) remains(ctx context.Context) (*remains, error) {
+	var left *remains
+	err := r.await(ctx, "that all stands still", func(ctx context.Context, r *run) (err error) {
+		was, changing := r.outside()
+		if !r.gate.settled() || changing {
+			return errors.New("something is under way")
+		}
+		if left, err = r.look(ctx); err != nil {
+			return err
+		}
+		if is, changing := r.outside(); changing || is != was {
+			return errors.New("something was changed meanwhile")
+		}
+		return nil
+	})
+	return left, err
+}
+
+// look looks at what there is now.
+func (r *run) look(ctx context.Context) (*remains, error) {
+	left := &remains{}
+	for _, operation := range r.gate.carriedOut() {
+		left.done = append(left.done, drawn.ReplaceAllString(operation, "?"))
+	}
+	slices.Sort(left.done)
+	control, _ := r.writes.control.count()
+	target, _ := r.writes.target.count()
+	left.done = append(left.done, fmt.Sprintf("%d writes of others", control+target))
+	if err := left.addObjects(ctx, r); err != nil {
+		return nil, err
+	}
+	vms, err := r.cloud.VMs()
+	if err != nil {
+		return nil, err
+	}
+	for _, vm := range vms {
+		left.world = append(left.world, anonymous(vm))
+	}
+	slices.Sort(left.world)
+	return left, nil
+}
+
+// addObjects adds the objects of a run: those of its namespace, its nodes and its bootstrap tokens.
+func (d *remains) addObjects(ctx context.Context, r *run) error {
+	for _, list := range []client.ObjectList{
+		&v1alpha1.MachineDeploymentList{}, &v1alpha1.MachineSetList{}, &v1alpha1.MachineList{}, &v1alpha1.MachineClassList{},
+		&infrav1.MillwrightMachineList{}, &core.MachineList{}, &core.ClusterList{}, &corev1.SecretList{}, &corev1.PodList{},
+	} {
+		if err := r.list(ctx, list); err != nil {
+			return err
+		}
+		objects, err := meta.ExtractList(list)
+		if err != nil {
+			return err
+		}
+		d.add(objects...)
+	}
+	if err := r.eachNode(ctx, func(node *corev1.Node) error { d.add(node); return nil }); err != nil {
+		return err
+	}
+	tokens, err := r.tokensIn(ctx, r.control)
+	for i := range tokens {
+		d.add(&tokens[i])
+	}
+	return err
+}
+
+func (d *remains) add(objects ...runtime.Object) {
+	for _, object := range objects {
+		accessor, err := meta.Accessor(object)
+		if err != nil {
+			panic(err) // no object of the API
+		}
+		accessor.SetManagedFields(nil)
+		accessor.SetResourceVersion("")
+		d.world = append(d.world, anonymous(object))
+	}
+}
+
+// drawn is what is drawn by lot or the clock in a run: UIDs, times, versions, addresses, the ends of names, hashes,
+// tokens.
+var drawn = regexp.MustCompile(`"resourceVersion":"\d+"|\bfd00:[0-9a-f:]+|[0-9a-f]{8}-[0-9a-f-]{27}|\d{4}-\d\d-\d\dT[0-9:.]+Z?|-[bcdfghjklmnpqrstvwxz2456789]{5}\b|"(token-id|token-secret|expiration|description)":"[^"]*"|-[0-9a-f]{8,}\b|bootstrap-token-[a-z0-9]+`)
+
+// anonymous is an object without what is drawn.
+func anonymous(object any) string {
+	text, err := json.Marshal(object)
+	if err != nil {
+		panic(err) // it came as JSON
+	}
+	return drawn.ReplaceAllString(string(text), "?")
+}
+
+// TestWhatWasRefused: the same write is not the same where it was refused, as after that of somebody else.
+func TestWhatWasRefused(t *testing.T) {
+	var done []string
+	for _, idle := range []bool{false, true} {
+		g := newGate(nil)
+		g.did(operation{}, []byte(`{}`), idle) // does not count yet
+		g.count(true)
+		g.did(operation{}, []byte(`{}`), idle)
+		done = append(done, g.carriedOut()...)
+	}
+	if len(done) != 2 || done[0] == done[1] {
+		t.Errorf("done was %q", done)
+	}
+}
+
+// TestAnonymous: only what is drawn is left out.
+func TestAnonymous(t *testing.T) {
+	got := anonymous(map[string]string{
+		"uid": "6f1b3c1e-5b0d-4c1c-9a51-2f6f0a4c7d10", "at": "2026-01-02T03:04:05Z", "name": "pool-z7k4b-x9x2c", "phase": "Running", "node": "worker-1",
+		"address": "fd00::72f7:8855:ca9f:d31d", "resourceVersion": "544",
+	})
+	const want = `{"address":"?","at":"?","name":"pool??","node":"worker-1","phase":"Running",?,"uid":"?"}`
+	if got != want {
+		t.Errorf("anonymous is %s, want %s", got, want)
+	}
+	if a, b := anonymous("Running"), anonymous("Pending"); a == b {
+		t.Errorf("%s and %s are the same", a, b)
+	}
+}

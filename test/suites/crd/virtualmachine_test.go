@@ -1,0 +1,291 @@
+package crd
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/test/support/env"
+)
+
+const (
+	uuid     = "0c5f2cc6-1f0c-4a55-9d4b-6a2d6f0f3b11"
+	checksum = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+)
+
+// vmClient returns a strict client that knows VirtualMachines and CRDs.
+func vmClient(t *testing.T, e *env.Env) client.Client {
+	t.Helper()
+	scheme := env.NewScheme()
+	must(t, vmv1alpha1.AddToScheme(scheme))
+	must(t, apiextensionsv1.AddToScheme(scheme))
+	c, err := client.New(e.Admin, client.Options{Scheme: scheme})
+	must(t, err)
+	return client.WithFieldValidation(c, metav1.FieldValidationStrict)
+}
+
+func newVM(namespace string, change func(*vmv1alpha1.VirtualMachineSpec)) *vmv1alpha1.VirtualMachine {
+	vm := &vmv1alpha1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{GenerateName: "vm-", Namespace: namespace}}
+	if change != nil {
+		change(&vm.Spec)
+	}
+	return vm
+}
+
+func everyField(spec *vmv1alpha1.VirtualMachineSpec) {
+	*spec = vmv1alpha1.VirtualMachineSpec{
+		InitialImage: &vmv1alpha1.InitialImage{
+			URL: "https://example.com/disk.img", Checksum: checksum, Format: vmv1alpha1.FormatQCOW2,
+		},
+		HypervisorImage: "example.com/hypervisor:1",
+		Resources: corev1.ResourceRequirements{
+			Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Gi")},
+		},
+		CPUs:   2,
+		Memory: ptr.To(resource.MustParse("768Mi")),
+		VolumeClaimTemplate: &vmv1alpha1.VolumeClaimTemplate{
+			Metadata: vmv1alpha1.VolumeClaimMetadata{
+				Labels: map[string]string{"a": "b"}, Annotations: map[string]string{"c": "d"},
+			},
+			Spec: corev1.PersistentVolumeClaimSpec{
+				AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+				Resources: corev1.VolumeResourceRequirements{
+					Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("2Gi")},
+				},
+			},
+		},
+		VMIPs:           []string{"192.0.2.1/32", "2001:db8::1"},
+		FailureDomain:   "rack-7",
+		MigrateStrategy: vmv1alpha1.MigrateCold,
+		Mode:            vmv1alpha1.ModePause,
+		LeaseMode:       vmv1alpha1.LeaseFullLeases,
+
+		LeaseDurationSeconds: 30,
+		UUID:                 uuid,
+		UserData:             &vmv1alpha1.UserData{SecretRef: vmv1alpha1.SecretKeyReference{Name: "pool", Key: "cloud-init"}},
+		KernelBoot: &vmv1alpha1.KernelBoot{
+			Kernel:      vmv1alpha1.BootFile{URL: "file:///boot/vmlinuz", Checksum: checksum},
+			Initrd:      &vmv1alpha1.BootFile{URL: "http://example.com/initrd"},
+			CommandLine: "console=ttyS0",
+		},
+	}
+}
+
+// The API server keeps every field of spec and status.
+func TestVirtualMachinesAreStoredWithoutLoss(t *testing.T) {
+	t.Parallel()
+	e := env.New(t)
+	c := vmClient(t, e)
+	vm := newVM(e.Namespace, everyField)
+	want := vm.DeepCopy()
+	must(t, c.Create(t.Context(), vm))
+	want.Status = vmv1alpha1.VirtualMachineStatus{
+		VirtualMachineAuthority: vmv1alpha1.VirtualMachineAuthority{
+			ActivePodName: "vm-1", ActivePodUID: uuid, ActiveRunID: "18446744073709551615", VolumeClaimName: "vm-1",
+		},
+		Phase: vmv1alpha1.PhaseLost, ImagePrepared: true, NodeName: "host-1",
+		Addresses: []string{"192.0.2.1", "2001:db8::1"},
+		Lease: &vmv1alpha1.VirtualMachineLease{
+			State: vmv1alpha1.LeaseSuspected, Transitions: 3, FencingToken: 7, DurationSeconds: 30,
+			TransitionTime: metav1.Time{Time: time.Unix(1800000000, 0)},
+		},
+		Conditions: []metav1.Condition{{
+			Type: vmv1alpha1.ConditionReady, Status: metav1.ConditionFalse, Reason: "NoAnswer",
+			LastTransitionTime: metav1.Time{Time: time.Unix(1800000000, 0)},
+		}},
+		ObservedGeneration: 1,
+	}
+	vm.Status = want.Status
+	must(t, c.Status().Update(t.Context(), vm))
+
+	got := &vmv1alpha1.VirtualMachine{}
+	must(t, c.Get(t.Context(), client.ObjectKeyFromObject(vm), got))
+	if diff := cmp.Diff(want.Spec, got.Spec); diff != "" {
+		t.Errorf("spec (-written +stored):\n%s", diff)
+	}
+	if diff := cmp.Diff(want.Status, got.Status, cmpopts.EquateApproxTime(0)); diff != "" {
+		t.Errorf("status (-written +stored):\n%s", diff)
+	}
+}
+
+func TestVirtualMachineDefaults(t *testing.T) {
+	t.Parallel()
+	e := env.New(t)
+	vm := newVM(e.Namespace, func(spec *vmv1alpha1.VirtualMachineSpec) {
+		spec.UserData = &vmv1alpha1.UserData{SecretRef: vmv1alpha1.SecretKeyReference{Name: "pool"}}
+	})
+	must(t, vmClient(t, e).Create(t.Context(), vm))
+	want := vmv1alpha1.VirtualMachineSpec{
+		MigrateStrategy: vmv1alpha1.MigrateLive, Mode: vmv1alpha1.ModeRun, LeaseMode: vmv1alpha1.LeaseStorageLocking,
+		UserData: &vmv1alpha1.UserData{SecretRef: vmv1alpha1.SecretKeyReference{Name: "pool", Key: "userData"}},
+	}
+	if diff := cmp.Diff(want, vm.Spec); diff != "" {
+		t.Errorf("spec after defaults (-want +got):\n%s", diff)
+	}
+}
+
+// What cannot work is refused, and the answer names the field.
+func TestSenselessVirtualMachinesAreRefused(t *testing.T) {
+	t.Parallel()
+	type spec = vmv1alpha1.VirtualMachineSpec
+	ips := func(ips ...string) func(*spec) { return func(s *spec) { s.VMIPs = ips } }
+	image := func(image vmv1alpha1.InitialImage) func(*spec) { return func(s *spec) { s.InitialImage = &image } }
+	tests := map[string]struct {
+		change func(*spec)
+		field  string // empty: accepted
+	}{
+		"one address of each version":  {change: ips("2001:db8::1/128", "192.0.2.1")},
+		"two IPv4 addresses":           {change: ips("192.0.2.1", "192.0.2.2/32"), field: "spec.vmIPs"},
+		"two IPv6 addresses":           {change: ips("2001:db8::1", "2001:db8::2"), field: "spec.vmIPs"},
+		"three addresses":              {change: ips("192.0.2.1", "2001:db8::1", "2001:db8::2"), field: "spec.vmIPs"},
+		"an IPv4 network":              {change: ips("192.0.2.0/24"), field: "spec.vmIPs"},
+		"an IPv6 network":              {change: ips("2001:db8::1/32"), field: "spec.vmIPs"},
+		"a name as address":            {change: ips("example.com"), field: "spec.vmIPs"},
+		"an empty address":             {change: ips(""), field: "spec.vmIPs"},
+		"image from a file":            {change: image(vmv1alpha1.InitialImage{URL: "file:///disk.img"})},
+		"image without URL":            {change: image(vmv1alpha1.InitialImage{}), field: "spec.initialImage.url"},
+		"image over FTP":               {change: image(vmv1alpha1.InitialImage{URL: "ftp://a/b"}), field: "spec.initialImage.url"},
+		"image with another checksum":  {change: image(vmv1alpha1.InitialImage{URL: "http://a", Checksum: "md5:00"}), field: "spec.initialImage.checksum"},
+		"image of an unknown format":   {change: image(vmv1alpha1.InitialImage{URL: "http://a", Format: "VMDK"}), field: "spec.initialImage.format"},
+		"negative CPUs":                {change: func(s *spec) { s.CPUs = -1 }, field: "spec.cpus"},
+		"some memory":                  {change: func(s *spec) { s.Memory = ptr.To(resource.MustParse("1")) }},
+		"no memory":                    {change: func(s *spec) { s.Memory = &resource.Quantity{} }, field: "spec.memory"},
+		"negative memory":              {change: func(s *spec) { s.Memory = ptr.To(resource.MustParse("-1Gi")) }, field: "spec.memory"},
+		"UUID in capitals":             {change: func(s *spec) { s.UUID = strings.ToUpper(uuid) }, field: "spec.uuid"},
+		"unknown mode":                 {change: func(s *spec) { s.Mode = "Sleep" }, field: "spec.mode"},
+		"a short lease":                {change: func(s *spec) { s.LeaseDurationSeconds = 5 }, field: "spec.leaseDurationSeconds"},
+		"a long lease":                 {change: func(s *spec) { s.LeaseDurationSeconds = 601 }, field: "spec.leaseDurationSeconds"},
+		"unknown lease mode":           {change: func(s *spec) { s.LeaseMode = "None" }, field: "spec.leaseMode"},
+		"unknown migrate strategy":     {change: func(s *spec) { s.MigrateStrategy = "Warm" }, field: "spec.migrateStrategy"},
+		"user data of no Secret":       {change: func(s *spec) { s.UserData = &vmv1alpha1.UserData{} }, field: "spec.userData.secretRef.name"},
+		"kernel boot without a kernel": {change: func(s *spec) { s.KernelBoot = &vmv1alpha1.KernelBoot{} }, field: "spec.kernelBoot.kernel.url"},
+	}
+	e := env.New(t)
+	c := vmClient(t, e)
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			err := c.Create(t.Context(), newVM(e.Namespace, test.change), client.DryRunAll)
+			if test.field == "" {
+				must(t, err)
+				return
+			}
+			if !refusedFor(err, test.field) {
+				t.Errorf("got %v, want Invalid for %s", err, test.field)
+			}
+		})
+	}
+}
+
+// refusedFor reports whether the API server called that field, or a part of it, invalid.
+func refusedFor(err error, field string) bool {
+	var status apierrors.APIStatus
+	if !apierrors.IsInvalid(err) || !errors.As(err, &status) || status.Status().Details == nil {
+		return false
+	}
+	for _, cause := range status.Status().Details.Causes {
+		if strings.HasPrefix(cause.Field, field) {
+			return true
+		}
+	}
+	return false
+}
+
+func TestUUIDStaysOnceItIsSet(t *testing.T) {
+	t.Parallel()
+	e := env.New(t)
+	c := vmClient(t, e)
+	vm := newVM(e.Namespace, nil)
+	must(t, c.Create(t.Context(), vm))
+	vm.Spec.UUID = uuid
+	must(t, c.Update(t.Context(), vm))
+	for _, other := range []string{"", "11111111-2222-3333-4444-555555555555"} {
+		changed := vm.DeepCopy()
+		changed.Spec.UUID = other
+		if err := c.Update(t.Context(), changed); !refusedFor(err, "spec.uuid") {
+			t.Errorf("UUID %q: got %v, want Invalid", other, err)
+		}
+	}
+	vm.Spec.Mode = vmv1alpha1.ModePause
+	must(t, c.Update(t.Context(), vm))
+}
+
+// An object from a time with other rules can still be edited, so that it can lose its
+// finalizers, but not be made worse.
+func TestOldVirtualMachinesCanBeEdited(t *testing.T) {
+	t.Parallel()
+	e := env.New(t, env.WithOwn())
+	c := vmClient(t, e)
+	crd := &apiextensionsv1.CustomResourceDefinition{
+		ObjectMeta: metav1.ObjectMeta{Name: "virtualmachines." + vmv1alpha1.GroupName},
+	}
+	must(t, c.Get(t.Context(), client.ObjectKeyFromObject(crd), crd))
+	rules := crd.DeepCopy()
+	spec := crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"]
+	for _, field := range []string{"vmIPs", "mode", "memory", "cpus"} {
+		spec.Properties[field] = withoutRules(spec.Properties[field])
+	}
+	must(t, c.Update(t.Context(), crd))
+
+	bad := func(s *vmv1alpha1.VirtualMachineSpec) {
+		s.VMIPs, s.Mode, s.CPUs = []string{"192.0.2.1", "192.0.2.2"}, "Sleep", -1
+		s.Memory = &resource.Quantity{}
+	}
+	old := newVM(e.Namespace, bad)
+	old.Finalizers = []string{"example.com/keep"}
+	eventually := gomega.NewWithT(t).Eventually
+	eventually(func() error { return c.Create(t.Context(), old) }).WithTimeout(env.WaitTimeout).Should(gomega.Succeed())
+	rules.ResourceVersion = crd.ResourceVersion
+	must(t, c.Update(t.Context(), rules))
+	eventually(func() bool {
+		return apierrors.IsInvalid(c.Create(t.Context(), newVM(e.Namespace, bad), client.DryRunAll))
+	}).WithTimeout(env.WaitTimeout).Should(gomega.BeTrue())
+
+	old.Spec.HypervisorImage = "example.com/hypervisor:2"
+	must(t, c.Update(t.Context(), old))
+	old.Status.Phase = vmv1alpha1.PhaseStopped
+	must(t, c.Status().Update(t.Context(), old))
+	worse := old.DeepCopy()
+	worse.Spec.VMIPs = []string{"192.0.2.1", "192.0.2.3"}
+	if err := c.Update(t.Context(), worse); !refusedFor(err, "spec.vmIPs") {
+		t.Errorf("got %v, want Invalid", err)
+	}
+	old.Finalizers = nil
+	must(t, c.Update(t.Context(), old))
+	must(t, c.Delete(t.Context(), old))
+}
+
+// withoutRules keeps the type of a field only.
+func withoutRules(schema apiextensionsv1.JSONSchemaProps) apiextensionsv1.JSONSchemaProps {
+	return apiextensionsv1.JSONSchemaProps{
+		Type: schema.Type, Items: schema.Items, XListType: schema.XListType, Format: schema.Format,
+		XIntOrString: schema.XIntOrString,
+	}
+}
+
+// Two writers that read the same authority: only one takes it.
+func TestAuthorityIsSwappedOnce(t *testing.T) {
+	t.Parallel()
+	e := env.New(t)
+	c := vmClient(t, e)
+	vm := newVM(e.Namespace, nil)
+	must(t, c.Create(t.Context(), vm))
+	first, second := vm.DeepCopy(), vm.DeepCopy()
+	first.Status.ActivePodName, second.Status.ActivePodName = "first", "second"
+	must(t, c.Status().Update(t.Context(), first))
+	if err := c.Status().Update(t.Context(), second); !apierrors.IsConflict(err) {
+		t.Errorf("got %v, want Conflict", err)
+	}
+}

@@ -1,0 +1,201 @@
+package docs
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/onsi/gomega"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/test/support/env"
+	"github.com/millwright-dev/millwright/test/support/program"
+)
+
+// pages are run in this order, by one user in one cluster.
+var pages = []string{"machine.md", "machineset.md", "machinedeployment.md", "driver-sim.md", "faq.md"}
+
+// waitTimeout bounds what takes seconds.
+const waitTimeout = env.WaitTimeout
+
+// blockTimeout is how long what is typed at once may take: longer than its commands by their own timeouts.
+const blockTimeout = 2 * env.WaitTimeout
+
+func TestMain(m *testing.M) {
+	program.Main()
+	os.Exit(m.Run())
+}
+
+func TestWhatThePagesSayWorks(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts a control plane")
+	}
+	place := newPlace(t)
+	place.up()
+	t.Run("examples", place.examples)
+	t.Run("admission.md", place.refuses)
+	for _, page := range pages {
+		t.Run(page, func(t *testing.T) {
+			place.run(t, page)
+			place.isEmpty(t)
+		})
+	}
+	t.Run("from-mcm.md", place.migrate)
+}
+
+// place is a folder like a checkout: with bin/, examples/, and local mode in .millwright.
+type place struct {
+	t    *testing.T
+	dir  string
+	root string
+}
+
+func newPlace(t *testing.T) *place {
+	t.Helper()
+	root, err := env.Sources()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &place{t: t, dir: t.TempDir(), root: root}
+	if err := os.Symlink(filepath.Join(root, "examples"), filepath.Join(p.dir, "examples")); err != nil {
+		t.Fatal(err)
+	}
+	binaries, err := env.Binaries()
+	if err != nil {
+		t.Fatal(err)
+	}
+	bin := filepath.Join(p.dir, "bin")
+	if err := os.Mkdir(bin, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(filepath.Join(binaries, "kubectl"), filepath.Join(bin, "kubectl")); err != nil {
+		t.Fatal(err)
+	}
+	script := fmt.Sprintf("#!/bin/sh\n%s exec %q \"$@\"\n", program.Environment, os.Args[0])
+	if err := os.WriteFile(filepath.Join(bin, "millwright"), []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// up starts local mode as the pages say, on ports that are free.
+func (p *place) up() {
+	p.t.Helper()
+	up := program.Start(p.t, "up", "--driver", "sim", "--dir", filepath.Join(p.dir, ".millwright"), "--api-port", "0", "--unsafe-no-fsync")
+	p.t.Cleanup(func() {
+		up.Stop()
+		if p.t.Failed() {
+			p.t.Logf("millwright up printed:\n%s", up.Output.Tail(50))
+		}
+	})
+	gomega.NewWithT(p.t).Eventually(up.Output.String).WithTimeout(waitTimeout).Should(gomega.ContainSubstring("Ready after"))
+}
+
+func (p *place) kubeconfig() string { return filepath.Join(p.dir, ".millwright", "kubeconfig") }
+
+// run types what a page says. A block that fails ends the page.
+func (p *place) run(t *testing.T, page string) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(p.root, "docs", page))
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := blocks(text)
+	if len(found) == 0 {
+		t.Fatalf("%s says nothing to type", page)
+	}
+	for _, block := range found {
+		ctx, cancel := context.WithTimeout(t.Context(), blockTimeout)
+		shell := exec.CommandContext(ctx, "bash", "-euo", "pipefail", "-c", block)
+		shell.Dir = p.dir
+		shell.Env = append(os.Environ(), "KUBECONFIG="+p.kubeconfig(), "PATH="+filepath.Join(p.dir, "bin")+":"+os.Getenv("PATH"))
+		out, err := shell.CombinedOutput()
+		cancel()
+		if err != nil {
+			t.Fatalf("%s says to type:\n%s\n%v, after:\n%s", page, block, err, out)
+		}
+		t.Logf("%s\n%s", block, out)
+	}
+}
+
+// examples has the API server look at every example, strictly. What they do is shown by the
+// pages, and by make demo. Local mode does not have the kinds of Cluster API.
+func (p *place) examples(t *testing.T) {
+	ours := ownKinds(t)
+	for _, document := range documents(t) {
+		clusterAPI := strings.Contains(document.file, "cluster-api")
+		if clusterAPI && !ours[document.kind] {
+			continue
+		}
+		kubectl := exec.CommandContext(t.Context(), filepath.Join(p.dir, "bin", "kubectl"), "--kubeconfig", p.kubeconfig(),
+			"apply", "--dry-run=server", "--validate=strict", "-f", "-")
+		kubectl.Stdin = bytes.NewReader(document.text)
+		if out, err := kubectl.CombinedOutput(); err != nil {
+			t.Errorf("%s, %s: %v\n%s", document.file, document.kind, err, out)
+		}
+	}
+}
+
+// refuses checks that the policies of local mode refuse an object, as the page shows.
+func (p *place) refuses(t *testing.T) {
+	bad := filepath.Join(p.dir, "bad.yaml")
+	text := "apiVersion: machine.sapcloud.io/v1alpha1\nkind: Machine\nmetadata: {name: bad, namespace: default}\nspec: {class: {kind: MachineClass}}\n"
+	must(t, os.WriteFile(bad, []byte(text), 0o600))
+	out, err := exec.CommandContext(t.Context(), filepath.Join(p.dir, "bin", "kubectl"), "--kubeconfig="+p.kubeconfig(), "apply", "-f", bad).CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "spec.class.name: Required value") {
+		t.Errorf("kubectl printed, with %v:\n%s", err, out)
+	}
+}
+
+// isEmpty checks that nothing is left.
+func (p *place) isEmpty(t *testing.T) {
+	t.Helper()
+	config, err := clientcmd.BuildConfigFromFlags("", p.kubeconfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := client.New(config, client.Options{Scheme: env.NewScheme()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, list := range []client.ObjectList{
+		&v1alpha1.MachineDeploymentList{}, &v1alpha1.MachineSetList{}, &v1alpha1.MachineList{}, &v1alpha1.MachineClassList{},
+	} {
+		if err := c.List(t.Context(), list); err != nil {
+			t.Fatal(err)
+		}
+		if meta.LenList(list) > 0 {
+			t.Errorf("it leaves %d objects in %T", meta.LenList(list), list)
+		}
+	}
+}
+
+// blocks finds what a page marks as to be typed.
+func blocks(text []byte) []string {
+	var found []string
+	var block strings.Builder
+	inside := false
+	lines := bufio.NewScanner(bytes.NewReader(text))
+	for lines.Scan() {
+		switch line := lines.Text(); {
+		case line == "```sh":
+			inside = true
+		case inside && line == "```":
+			found = append(found, block.String())
+			block.Reset()
+			inside = false
+		case inside:
+			block.WriteString(line + "\n")
+		}
+	}
+	return found
+}

@@ -1,0 +1,34 @@
+package docs
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"testing"
+
+	"github.com/millwright-dev/millwright/test/support/env"
+)
+
+var jsonByLine = regexp.MustCompile(`-o json \| (sed|grep)[^\n]*`)
+
+// TestNoPageEditsJSONByLine: a line that is taken out leaves a comma too many, which not every
+// kubectl accepts. YAML has none.
+func TestNoPageEditsJSONByLine(t *testing.T) {
+	root, err := env.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
+	if err != nil || len(all) == 0 {
+		t.Fatalf("%d pages, %v", len(all), err)
+	}
+	for _, page := range all {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if found := jsonByLine.Find(text); found != nil {
+			t.Errorf("%s: %s", filepath.Base(page), found)
+		}
+	}
+}

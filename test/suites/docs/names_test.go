@@ -1,0 +1,181 @@
+package docs
+
+import (
+	"cmp"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/millwright-dev/millwright/test/support/env"
+	"github.com/millwright-dev/millwright/test/support/repository"
+)
+
+var (
+	testName = regexp.MustCompile(`\bTest[A-Z]\w*`)
+	testFunc = regexp.MustCompile(`(?m)^func (Test[A-Z]\w*)\(`)
+	literal  = regexp.MustCompile(`"([^"\n]+)"`)
+	// subtest is the name after a test or another subtest.
+	subtest = regexp.MustCompile(`(?:Test\w+|, )/([^\s|;]+)`)
+)
+
+// Pages that say which test covers what.
+var coverage = []string{"autoscaler.md", "mcm-coverage.md", "cluster-api.md", "halves.md", "vm-protocol.md"}
+
+func TestThePagesNameTestsThatExist(t *testing.T) {
+	root, err := env.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	there, literals := tests(t, root)
+	for _, page := range coverage {
+		text, err := os.ReadFile(filepath.Join(root, "docs", page))
+		if err != nil {
+			t.Fatal(err)
+		}
+		named := testName.FindAllString(string(text), -1)
+		if len(named) == 0 {
+			t.Errorf("%s names no test", page)
+		}
+		for _, name := range named {
+			if !there[name] {
+				t.Errorf("%s names %s, which does not exist", page, name)
+			}
+		}
+		for _, found := range subtest.FindAllStringSubmatch(string(text), -1) {
+			name := strings.ReplaceAll(strings.TrimSuffix(found[1], ","), "_", " ")
+			if whole := !strings.Contains(name, "…"); whole && !literals[name] {
+				t.Errorf("%s names the subtest %q, which does not exist", page, name)
+			}
+		}
+	}
+}
+
+// TestEachRuleOfTheProtocolHasATest: no row of the tables of rules is without one.
+func TestEachRuleOfTheProtocolHasATest(t *testing.T) {
+	root, err := env.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join(root, "docs", "vm-protocol.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, found := strings.Cut(string(text), "\n### Rules and their tests\n")
+	section, _, ended := strings.Cut(section, "\n### ")
+	if !found || !ended {
+		t.Fatal("the page has no section of rules")
+	}
+	rules, lines := 0, strings.Split(section, "\n")
+	for i, line := range lines {
+		header := i+1 < len(lines) && strings.HasPrefix(lines[i+1], "|---")
+		if !strings.HasPrefix(line, "| ") || header {
+			continue
+		}
+		rules++
+		if cells := strings.Split(strings.Trim(line, "| "), " | "); len(cells) != 2 || !testName.MatchString(cells[1]) {
+			t.Errorf("this rule has no test: %s", line)
+		}
+	}
+	if rules < 70 {
+		t.Errorf("there are %d rules only", rules)
+	}
+}
+
+// faultRow is a row of the table of faults: the folder of a package, and a test.
+var faultRow = regexp.MustCompile("\\| `([^`]+)` (Test\\w+) \\|$")
+
+// fault is where a test tells of a fault.
+var fault = regexp.MustCompile(`(?m)^func (Test\w+)\(|t\.Attr\("fault"`)
+
+// TestTheTableOfFaultsIsComplete: each row names a test of that package that plays faults, and each such test has a row.
+func TestTheTableOfFaultsIsComplete(t *testing.T) {
+	root, err := env.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join(root, "docs", "reliability.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, begins := strings.Cut(string(text), "<!-- faults: begin -->")
+	table, _, ends := strings.Cut(table, "<!-- faults: end -->")
+	if !begins || !ends {
+		t.Fatal("the page has no table of faults")
+	}
+	written := map[string]bool{}
+	for line := range strings.Lines(table) {
+		if !strings.HasPrefix(line, "| ") || strings.HasPrefix(line, "| fault ") {
+			continue
+		}
+		row := faultRow.FindStringSubmatch(strings.TrimSpace(line))
+		if row == nil {
+			t.Errorf("no test is named in: %s", line)
+			continue
+		}
+		written[row[1]+" "+row[2]] = true
+	}
+	playing := faults(t, root)
+	for test := range written {
+		if !playing[test] {
+			t.Errorf("the page names %s, which does not exist, or plays no fault", test)
+		}
+	}
+	for test := range playing {
+		if !written[test] {
+			t.Errorf("%s plays a fault, and has no row: make reliability FAULTS=./PACKAGE RUN=TEST", test)
+		}
+	}
+}
+
+// faults are all tests that play faults, as "FOLDER TEST".
+func faults(t *testing.T, root string) map[string]bool {
+	t.Helper()
+	playing := map[string]bool{}
+	for _, path := range testFiles(t, root) {
+		folder, err := filepath.Rel(root, filepath.Dir(path))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if folder == "test/suites/docs" || folder == "hack/reliability" {
+			continue
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		test := ""
+		for _, found := range fault.FindAllSubmatch(text, -1) {
+			if test = cmp.Or(string(found[1]), test); len(found[1]) == 0 {
+				playing[folder+" "+test] = true
+			}
+		}
+	}
+	return playing
+}
+
+// tests are the names of all tests of the repository, and all texts in them, subtests' names among these.
+func tests(t *testing.T, root string) (names, literals map[string]bool) {
+	t.Helper()
+	names, literals = map[string]bool{}, map[string]bool{}
+	for _, path := range testFiles(t, root) {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, found := range testFunc.FindAllSubmatch(text, -1) {
+			names[string(found[1])] = true
+		}
+		for _, found := range literal.FindAllSubmatch(text, -1) {
+			literals[string(found[1])] = true
+		}
+	}
+	return names, literals
+}
+
+func testFiles(t *testing.T, root string) []string {
+	t.Helper()
+	return slices.DeleteFunc(repository.GoFiles(t, root), func(path string) bool { return !strings.HasSuffix(path, "_test.go") })
+}

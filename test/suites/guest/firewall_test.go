@@ -1,0 +1,197 @@
+package guest
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/u-root/u-root/pkg/cpio"
+
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
+	"github.com/millwright-dev/millwright/test/support/env"
+)
+
+// TestGuestOnTheLoopback: a guest whose root user attacks reaches the ports of the host's
+// loopback that it may, over both IP versions and many connections at a time, and no other
+// port, whatever name it uses for the host.
+func TestGuestOnTheLoopback(t *testing.T) {
+	t.Parallel()
+	config := direct(t)
+	heard := &heard{}
+	open4, open6 := echoServer(t, "127.0.0.1:0"), echoServer(t, "[::1]:0")
+	closed4, closed6 := heard.tcp(t, "127.0.0.1:0"), heard.tcp(t, "[::1]:0")
+	datagrams4, datagrams6 := heard.udp(t, "127.0.0.1:0"), heard.udp(t, "[::1]:0")
+	config.Network.IPv6 = netip.MustParsePrefix("fd77::/64")
+	config.Network.HostPorts = []uint16{open4, open6}
+	config.Kernel.Initrd = intruder(t, config.Kernel.Initrd)
+	forward := qemu.Forward{Host: freePort(t), Port: 9}
+	config.Network.Forwards, config.Network.Address4 = []qemu.Forward{forward}, address
+	for _, try := range []string{
+		"serve:10.0.2.16:9",
+		fmt.Sprintf("echo:10.0.2.2:%d", open4),
+		fmt.Sprintf("echo:[fd77::2]:%d", open6),
+		fmt.Sprintf("tcp:10.0.2.2:%d", closed4),
+		fmt.Sprintf("tcp:10.0.2.3:%d", closed4),
+		fmt.Sprintf("tcp:[fd77::2]:%d", closed6),
+		fmt.Sprintf("tcp:[fd77::99]:%d", closed6), // every address of the prefix is ::1
+		fmt.Sprintf("udp:10.0.2.2:%d", datagrams4),
+		fmt.Sprintf("udp:[fd77::2]:%d", datagrams6),
+		fmt.Sprintf("udp:[fd77::99]:%d", datagrams6),
+		fmt.Sprintf("raw:10.0.2.2:%d", datagrams4),
+		fmt.Sprintf("raw:127.0.0.1:%d", datagrams4),
+		fmt.Sprintf("raw:0.0.0.0:%d", datagrams4),
+		fmt.Sprintf("raw:255.255.255.255:%d", datagrams4),
+		fmt.Sprintf("frag:10.0.2.2:%d", datagrams4),
+		fmt.Sprintf("frag:127.0.0.1:%d", datagrams4),
+		fmt.Sprintf("opts:10.0.2.2:%d", datagrams4),
+		fmt.Sprintf("vlan:10.0.2.2:%d", datagrams4),
+		"tcp:169.254.169.254:80",
+		// The same ports, for UDP.
+		fmt.Sprintf("udp:10.0.2.2:%d", open4),
+	} {
+		config.Kernel.Cmdline += " try=" + try
+	}
+	guest := boot(t, config)
+	guest.until("serving")
+	if got := read(t, forward.Host); got != "hello" {
+		t.Errorf("a forwarded port says %q", got)
+	}
+	output := guest.until("intruder: done")
+	for _, version := range []string{"10.0.2.2", "[fd77::2]"} {
+		if !strings.Contains(output, "tried echo:"+version) || strings.Count(output, "echoed 20 times") != 2 || strings.Count(output, "(<nil>)") < 2 {
+			t.Errorf("an allowed port is not usable at %s", version)
+		}
+	}
+	if got := heard.all(); len(got) > 0 {
+		t.Errorf("the guest reached %q", got)
+	}
+	if strings.Contains(output, "connected") {
+		t.Error("a connection to a port that is not allowed was made")
+	}
+}
+
+func freePort(t *testing.T) netip.AddrPort {
+	t.Helper()
+	listener, err := net.Listen("tcp4", "127.0.0.1:0")
+	must(t, err)
+	defer listener.Close()
+	return listener.Addr().(*net.TCPAddr).AddrPort()
+}
+
+// read returns what the other end of a connection says first.
+func read(t *testing.T, address netip.AddrPort) string {
+	t.Helper()
+	conn, err := net.Dial("tcp", address.String())
+	must(t, err)
+	defer conn.Close()
+	must(t, conn.SetDeadline(time.Now().Add(waitTimeout)))
+	said, err := io.ReadAll(io.LimitReader(conn, 5))
+	must(t, err)
+	return string(said)
+}
+
+// heard collects who was reached. Nobody should be.
+type heard struct {
+	mu    sync.Mutex
+	names []string
+}
+
+func (h *heard) add(name string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.names = append(h.names, name)
+}
+
+func (h *heard) all() []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.names
+}
+
+func (h *heard) tcp(t *testing.T, address string) uint16 {
+	t.Helper()
+	return serve(t, address, func(conn net.Conn) {
+		h.add("tcp " + address)
+		_, _ = conn.Write([]byte("hello"))
+	})
+}
+
+func (h *heard) udp(t *testing.T, address string) uint16 {
+	t.Helper()
+	conn, err := net.ListenPacket("udp", address)
+	must(t, err)
+	t.Cleanup(func() { conn.Close() })
+	go func() {
+		buffer := make([]byte, 100)
+		for {
+			if _, _, err := conn.ReadFrom(buffer); err != nil {
+				return // closed
+			}
+			h.add("udp " + address)
+		}
+	}()
+	return uint16(conn.LocalAddr().(*net.UDPAddr).Port)
+}
+
+func echoServer(t *testing.T, address string) uint16 {
+	t.Helper()
+	return serve(t, address, func(conn net.Conn) { _, _ = io.Copy(conn, conn) })
+}
+
+// serve handles connections until the test ends.
+func serve(t *testing.T, address string, handle func(net.Conn)) uint16 {
+	t.Helper()
+	listener, err := net.Listen("tcp", address)
+	must(t, err)
+	t.Cleanup(func() { listener.Close() })
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return // closed
+			}
+			go func() {
+				defer conn.Close()
+				handle(conn)
+			}()
+		}
+	}()
+	return uint16(listener.Addr().(*net.TCPAddr).Port)
+}
+
+// intruder returns an initrd like the given one, with another program as the first.
+func intruder(t *testing.T, initrd string) string {
+	t.Helper()
+	dir := t.TempDir()
+	program, made := filepath.Join(dir, "intruder"), filepath.Join(dir, "initrd")
+	_, err := env.Sources() // of which the intruder is made
+	must(t, err)
+	build := exec.Command("go", "build", "-o", program, "./intruder")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH=amd64")
+	if output, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("building the intruder: %v\n%s", err, output)
+	}
+	content, err := os.ReadFile(program)
+	must(t, err)
+	original, err := os.ReadFile(initrd)
+	must(t, err)
+	out, err := os.Create(made)
+	must(t, err)
+	_, err = out.Write(original)
+	must(t, err)
+	// The kernel unpacks archives one after the other, each from a multiple of four bytes.
+	_, err = out.Write(make([]byte, -len(original)&3))
+	must(t, err)
+	files := []cpio.Record{cpio.StaticFile("init", string(content), 0o755), cpio.TrailerRecord}
+	must(t, cpio.WriteRecords(cpio.Newc.Writer(out), files))
+	must(t, out.Close())
+	return made
+}

@@ -1,0 +1,51 @@
+package mcmsuite
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/millwright-dev/millwright/test/support/env"
+	"github.com/millwright-dev/millwright/test/support/lot"
+	"github.com/millwright-dev/millwright/test/support/program"
+)
+
+// TestMakeTestIntegration: the suite that providers of MCM import passes with our drivers, in local mode. A lot
+// decides which of the two a run plays: with vm it takes minutes.
+func TestMakeTestIntegration(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts a control plane, and virtual machines")
+	}
+	t.Parallel()
+	drivers := []string{"sim", "vm"}
+	for _, i := range lot.New(t).Of(len(drivers), 1) {
+		t.Run(drivers[i], func(t *testing.T) { runScript(t, drivers[i]) })
+	}
+}
+
+func runScript(t *testing.T, driver string) {
+	root, err := env.Sources()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	millwright, logs := filepath.Join(dir, "millwright"), filepath.Join(dir, "logs")
+	script := fmt.Sprintf("#!/bin/sh\n%s exec %q \"$@\"\n", program.Environment, os.Args[0])
+	if err := os.WriteFile(millwright, []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	command := exec.Command("bash", filepath.Join(root, "hack", "test-integration.sh"))
+	command.Env = append(os.Environ(), "CONTROL_KUBECONFIG=", "DRIVER="+driver, "MILLWRIGHT="+millwright, "CONTROLLERS_TEST_LOGS="+logs)
+	out, err := command.CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "Ran 10 of 10 Specs") {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for _, name := range []string{"mc_process.log", "mcm_process.log"} {
+		if info, err := os.Stat(filepath.Join(logs, name)); err != nil || info.Size() == 0 {
+			t.Errorf("the log %s: %v", name, err)
+		}
+	}
+}

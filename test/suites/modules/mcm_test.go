@@ -1,0 +1,186 @@
+package modules
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+
+	"github.com/millwright-dev/millwright/test/support/env"
+	"github.com/millwright-dev/millwright/test/support/fixture"
+	"github.com/millwright-dev/millwright/test/support/program"
+)
+
+// mcm is the module that compat/mcm stands in for.
+const mcm = "github.com/gardener/machine-controller-manager"
+
+// TestAProviderOfMCM: a provider that was written for MCM is built with one line in its go.mod, as if
+// Millwright were published. Beside our machine-controller-manager, it passes MCM's integration suite,
+// which it imports by that line too. In that suite a deployment scales, freezes and rolls.
+func TestAProviderOfMCM(t *testing.T) {
+	if testing.Short() {
+		t.Skip("unpacks modules of Kubernetes, and starts a control plane")
+	}
+	t.Parallel()
+	built := buildProvider(t)
+	e := env.New(t)
+	dir := t.TempDir()
+	kubeconfig, class, vms := filepath.Join(dir, "kubeconfig"), filepath.Join(dir, "class.yaml"), filepath.Join(dir, "vms")
+	env.WriteKubeconfig(t, kubeconfig, e.Admin)
+	write(t, class, fmt.Sprintf(folderClass, vms, e.Namespace))
+	if err := e.Client.Create(t.Context(), fixture.In(e.Namespace, fixture.Named("pool", fixture.Secret()))); err != nil {
+		t.Fatal(err)
+	}
+
+	access := []string{"--control-kubeconfig=" + kubeconfig, "--target-kubeconfig=" + kubeconfig, "--namespace=" + e.Namespace, "--address=127.0.0.1"}
+	sets := program.Command(context.Background(), append(access, "--port=0")...)
+	sets.Args[0] = "./machine-controller-manager"
+	port, err := e.ControlPlane.PortFor("machine-controller", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	machines := exec.CommandContext(context.Background(), filepath.Join(built, "machine-controller"), append(access, fmt.Sprintf("--port=%d", port), "--v=2")...)
+	provider := runController(t, machines)
+	runController(t, sets)
+
+	suite := exec.CommandContext(t.Context(), filepath.Join(built, "controller.test"), "-ginkgo.v")
+	suite.Dir = dir
+	suite.Env = append(os.Environ(), "CONTROL_KUBECONFIG="+kubeconfig, "CONTROL_CLUSTER_NAMESPACE="+e.Namespace, "MACHINECLASS_V1="+class)
+	if out, err := suite.CombinedOutput(); err != nil {
+		t.Fatalf("the integration suite: %v\n%s", err, out)
+	}
+	checkMetrics(t, provider, fmt.Sprintf("http://127.0.0.1:%d/metrics", port))
+}
+
+// folderClass has the folder of the VMs, and the namespace of the Secret.
+const folderClass = `
+apiVersion: machine.sapcloud.io/v1alpha1
+kind: MachineClass
+metadata: {name: any}
+provider: folder
+providerSpec:
+  folder: %s
+  size: small
+  tags: {kubernetes.io/cluster/example: "1", kubernetes.io/role/node: "1"}
+secretRef: {name: pool, namespace: %s}
+`
+
+// buildProvider builds the controller of examples/mcm-provider and its integration suite, and returns their
+// folder.
+func buildProvider(t *testing.T) string {
+	t.Helper()
+	root, err := env.Sources()
+	if err != nil {
+		t.Fatal(err)
+	}
+	source, built := t.TempDir(), t.TempDir()
+	if err := os.CopyFS(source, os.DirFS(filepath.Join(root, "examples/mcm-provider"))); err != nil {
+		t.Fatal(err)
+	}
+	rewrite(t, root, source)
+	environment := proxy(t)
+	run := func(arguments ...string) {
+		command := exec.CommandContext(t.Context(), "go", arguments...)
+		command.Dir, command.Env = source, environment
+		if out, err := command.CombinedOutput(); err != nil {
+			t.Fatalf("%v: %v\n%s", command, err, out)
+		}
+	}
+	for _, replaced := range []string{mcm, strings.TrimSuffix(ours, "/"), ours + "api", ours + "client"} {
+		run("mod", "edit", "-dropreplace="+replaced)
+	}
+	run("mod", "edit", "-replace="+mcm+"="+ours+"compat/mcm@"+version)
+	run("build", "-ldflags=-w", "-o", built, "./cmd/machine-controller")
+	run("test", "-ldflags=-w", "-c", "-o", built, "./test/integration/controller")
+	if lines := strings.Count(read(t, filepath.Join(source, "go.mod")), "\nreplace "); lines != 1 {
+		t.Errorf("go.mod has %d replace lines", lines)
+	}
+	return built
+}
+
+// runController runs a process until the test ends.
+func runController(t *testing.T, command *exec.Cmd) *program.Process {
+	t.Helper()
+	process := program.StartOther(t, command)
+	t.Cleanup(func() {
+		process.Stop()
+		if t.Failed() {
+			t.Logf("%s:\n%s", command.Args[0], process.Output.Tail(60))
+		}
+	})
+	return process
+}
+
+var vmCreated = regexp.MustCompile(`VM \S+ was created for machine`)
+
+// checkMetrics: what the provider records is at the manager's /metrics, and each call counts once. The
+// provider logs each creation, by klog.
+func checkMetrics(t *testing.T, provider *program.Process, url string) {
+	t.Helper()
+	families := scrape(t, url)
+	created := len(vmCreated.FindAllString(provider.Output.String(), -1))
+	if got := creations(families["mcm_cloud_api_driver_request_duration_seconds"]); created == 0 || got != uint64(created) {
+		t.Errorf("%d calls of CreateMachine, want %d, as the driver logged", got, created)
+	}
+	for _, name := range []string{"mcm_cloud_api_requests_total", "mcm_cloud_api_driver_requests_failed_total"} {
+		for _, metric := range families[name].GetMetric() {
+			if label(metric, "provider") != "folder" {
+				t.Errorf("%s is also recorded by another one than the provider: %v", name, metric)
+			}
+		}
+	}
+	for _, name := range []string{"mcm_workqueue_adds_total", "rest_client_requests_total", "mcm_machine_items_total", "folder_nodes_total"} {
+		if families[name] == nil {
+			t.Errorf("/metrics has no %s", name)
+		}
+	}
+}
+
+// scrape reads metrics.
+func scrape(t *testing.T, url string) map[string]*dto.MetricFamily {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(answer.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return families
+}
+
+// creations is the number of calls of CreateMachine.
+func creations(family *dto.MetricFamily) uint64 {
+	var all uint64
+	for _, metric := range family.GetMetric() {
+		if label(metric, "operation") == "create_machine" {
+			all += metric.GetHistogram().GetSampleCount()
+		}
+	}
+	return all
+}
+
+func label(metric *dto.Metric, name string) string {
+	for _, pair := range metric.GetLabel() {
+		if pair.GetName() == name {
+			return pair.GetValue()
+		}
+	}
+	return ""
+}

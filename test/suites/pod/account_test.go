@@ -1,0 +1,164 @@
+package pod
+
+import (
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/test/support/env"
+)
+
+// accountFolder is where a Pod's service account is.
+const accountFolder = "/var/run/secrets/kubernetes.io/serviceaccount"
+
+// misconfigurations are Pods of a machine-controller that cannot work, and what they say.
+var misconfigurations = map[string]struct {
+	change func(*corev1.PodSpec)
+	// says is in the log. ends is the exit status; without one the program waits.
+	says string
+	ends int32
+}{
+	"no-rights": {
+		change: func(pod *corev1.PodSpec) { pod.ServiceAccountName = "default" },
+		says:   `leases.coordination.k8s.io \"machine-controller\" is forbidden`,
+	},
+	"no-token": {
+		change: func(pod *corev1.PodSpec) { pod.AutomountServiceAccountToken = ptr.To(false) },
+		says:   "--target-kubeconfig: open " + accountFolder + "/token: no such file or directory",
+		ends:   1,
+	},
+	"foreign-token": {
+		change: withForeignToken,
+		says:   "refuses the user of the kubeconfig",
+		ends:   1,
+	},
+}
+
+// withForeignToken mounts a token that is for another API server.
+func withForeignToken(pod *corev1.PodSpec) {
+	pod.AutomountServiceAccountToken = ptr.To(false)
+	pod.Volumes = []corev1.Volume{{Name: "account", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{
+		{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Audience: "elsewhere", Path: "token"}},
+		{ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: corev1.LocalObjectReference{Name: "kube-root-ca.crt"}}},
+	}}}}}
+	pod.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "account", MountPath: accountFolder, ReadOnly: true}}
+}
+
+func (p *place) createMisconfigured() {
+	p.Helper()
+	for name, wrong := range misconfigurations {
+		p.create(p.deployment(name, func(pod *corev1.PodSpec) {
+			pod.Containers = pod.Containers[1:]
+			wrong.change(pod)
+		}))
+	}
+}
+
+// misconfigured checks that each of those Pods says what is wrong and is not ready, and removes them.
+func (p *place) misconfigured() {
+	p.Helper()
+	for name, wrong := range misconfigurations {
+		p.eventually(func(g gomega.Gomega) {
+			pods := p.pods(name)
+			g.Expect(pods).To(gomega.HaveLen(1))
+			g.Expect(pods[0].Status.ContainerStatuses).To(gomega.HaveLen(1))
+			state := pods[0].Status.ContainerStatuses[0]
+			g.Expect(state.Ready).To(gomega.BeFalse())
+			if wrong.ends == 0 {
+				g.Expect(state.State.Running).NotTo(gomega.BeNil(), "%+v", state)
+				g.Expect(state.RestartCount).To(gomega.BeZero())
+			} else {
+				g.Expect(state.LastTerminationState.Terminated).NotTo(gomega.BeNil(), "%+v", state)
+				g.Expect(state.LastTerminationState.Terminated.ExitCode).To(gomega.Equal(wrong.ends))
+			}
+			g.Expect(p.log(&pods[0])).To(gomega.ContainSubstring(wrong.says))
+		})
+	}
+	for name := range misconfigurations {
+		p.kubectl("", "delete", "deployment", name, "-n", p.env.Namespace)
+		p.eventually(func(g gomega.Gomega) { g.Expect(p.pods(name)).To(gomega.BeEmpty()) })
+	}
+}
+
+// pods are those of a Deployment.
+func (p *place) pods(of string) []corev1.Pod {
+	p.Helper()
+	pods := &corev1.PodList{}
+	if err := p.env.Client.List(p.Context(), pods, client.InNamespace(p.env.Namespace), client.MatchingLabels{"role": of}); err != nil {
+		p.Fatal(err)
+	}
+	return pods.Items
+}
+
+func (p *place) log(pod *corev1.Pod) string {
+	p.Helper()
+	text, err := io.ReadAll(p.node.Logs(pod.Namespace, pod.Name, string(pod.UID)))
+	if err != nil {
+		p.Fatal(err)
+	}
+	return string(text)
+}
+
+// explains runs another command of the image, which finds the cluster and the namespace that it is in.
+func (p *place) explains(machine string) {
+	p.Helper()
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "explain", Namespace: p.env.Namespace},
+		Spec:       p.template().Spec,
+	}
+	pod.Spec.Containers = pod.Spec.Containers[:1]
+	container := &pod.Spec.Containers[0]
+	pod.Spec.RestartPolicy = corev1.RestartPolicyNever
+	container.Command, container.Args = nil, []string{"explain", "machine", machine, "--target-kubeconfig=inClusterConfig"}
+	container.ReadinessProbe, container.LivenessProbe, container.Env = nil, nil, nil
+	p.create(pod)
+	p.eventually(func(g gomega.Gomega) {
+		g.Expect(p.env.Client.Get(p.Context(), client.ObjectKeyFromObject(pod), pod)).To(gomega.Succeed())
+		g.Expect(pod.Status.Phase).To(gomega.BeElementOf(corev1.PodSucceeded, corev1.PodFailed))
+	})
+	if text := p.log(pod); pod.Status.Phase != corev1.PodSucceeded || !strings.Contains(text, "Running") {
+		p.Errorf("explain in a Pod, which %s, printed:\n%s", pod.Status.Phase, text)
+	}
+}
+
+// readsItsTokenAgain checks that the programs go on, with a new token, when the old one is refused: a program
+// reads it again every minute. A kubelet that kept the old one in memory would only ask for another after 48.
+func (p *place) readsItsTokenAgain() {
+	p.Helper()
+	before := p.processes()
+	old := p.readProc(before[0].PID, "root"+accountFolder+"/token")
+	serviceAccount := metav1.ObjectMeta{Name: account, Namespace: p.env.Namespace}
+	if err := p.env.Client.Delete(p.Context(), &corev1.ServiceAccount{ObjectMeta: serviceAccount}); err != nil {
+		p.Fatal(err)
+	}
+	p.create(&corev1.ServiceAccount{ObjectMeta: serviceAccount})
+	p.node.KillKubelet()
+	p.isRefused(old)
+	p.makesMachine("third")
+	if now := p.processes(); !slices.Equal(before, now) {
+		p.Errorf("the processes were %v, and are %v", before, now)
+	}
+}
+
+// isRefused waits until the API server does so with a token. It remembers for 10 s that one is good.
+func (p *place) isRefused(token string) {
+	p.Helper()
+	config := rest.AnonymousClientConfig(p.env.Admin)
+	config.BearerToken = token
+	c, err := client.New(config, client.Options{Scheme: env.NewScheme()})
+	if err != nil {
+		p.Fatal(err)
+	}
+	p.eventually(func(g gomega.Gomega) {
+		err := c.List(p.Context(), &corev1.SecretList{}, client.InNamespace(p.env.Namespace))
+		g.Expect(apierrors.IsUnauthorized(err)).To(gomega.BeTrue(), "with the old token: %v", err)
+	})
+}

@@ -1,0 +1,62 @@
+package release
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/millwright-dev/millwright/internal/cli/folder"
+	"github.com/millwright-dev/millwright/test/support/env"
+	"github.com/millwright-dev/millwright/test/support/program"
+)
+
+// The versions of Cluster API whose clusterctl there is.
+const (
+	oldest = "v1.7.1"
+	newest = "v1.14.2"
+)
+
+// version is the one that this run is about.
+var version = cmp.Or(os.Getenv("MILLWRIGHT_CAPI"), newest)
+
+// contracts are those that this version serves, its own last.
+var contracts = map[string][]string{oldest: {"v1beta1"}, newest: {"v1beta1", "v1beta2"}}[version]
+
+// contract is that for which this version looks for a provider.
+func contract() string { return contracts[len(contracts)-1] }
+
+func TestMain(m *testing.M) {
+	enterContainer()
+	program.Main()
+	if contracts == nil {
+		fmt.Fprintf(os.Stderr, "MILLWRIGHT_CAPI=%s: there are only %s and %s\n", version, oldest, newest)
+		os.Exit(2)
+	}
+	env.Main(m)
+}
+
+// coreFile finds a file that hack/capi.sh has built.
+func coreFile(t *testing.T, name string) string {
+	t.Helper()
+	cache, err := folder.Cache()
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(cache, "capi-"+version, "current", name)
+	if _, err := os.Stat(file); err != nil {
+		t.Fatalf("Cluster API is not built; run hack/capi.sh %s: %v", version, err)
+	}
+	return file
+}
+
+// root is the folder of the repository.
+func root(t *testing.T) string {
+	t.Helper()
+	dir, err := env.Sources()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}

@@ -1,0 +1,181 @@
+package release
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	k8syaml "k8s.io/apimachinery/pkg/util/yaml"
+	"sigs.k8s.io/yaml"
+
+	"github.com/millwright-dev/millwright/test/support/env"
+)
+
+const (
+	release  = "v0.1.0"
+	image    = "registry.example.com:5000/team/millwright"
+	provider = "infrastructure-millwright"
+)
+
+// place is a folder with a built release, from which it is used.
+type place struct {
+	t   *testing.T
+	dir string
+}
+
+// newPlace makes a release, for a test that runs beside others.
+func newPlace(t *testing.T) *place {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("-short: this test needs what make controlplane and make capi build")
+	}
+	t.Parallel()
+	p := &place{t: t, dir: t.TempDir()}
+	if out, err := p.release(release, image); err != nil {
+		t.Fatalf("hack/release.sh: %v\n%s", err, out)
+	}
+	return p
+}
+
+// release runs the script, and returns what it printed.
+func (p *place) release(version, image string, platforms ...string) (string, error) {
+	p.t.Helper()
+	binaries, err := env.Binaries()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	command := exec.CommandContext(p.t.Context(), filepath.Join(root(p.t), "hack", "release.sh"), append([]string{p.dir, version, image}, platforms...)...)
+	command.Env = append(os.Environ(), "KUBECTL="+filepath.Join(binaries, "kubectl"))
+	out, err := command.CombinedOutput()
+	return string(out), err
+}
+
+// bills makes the release with the bills of materials for this machine, and returns their folder.
+func (p *place) bills() string {
+	p.t.Helper()
+	if out, err := p.release(release, image, "linux/"+runtime.GOARCH); err != nil {
+		p.t.Fatalf("hack/release.sh: %v\n%s", err, out)
+	}
+	return filepath.Join(p.dir, "sbom", release)
+}
+
+// images builds the image of the release for this machine several times at once, and returns
+// the folders of its layouts.
+func (p *place) images(names ...string) []string {
+	p.t.Helper()
+	var dirs []string
+	var group errgroup.Group
+	for _, name := range names {
+		dir := filepath.Join(p.dir, name)
+		dirs = append(dirs, dir)
+		group.Go(func() error {
+			command := exec.CommandContext(p.t.Context(), filepath.Join(root(p.t), "hack", "image.sh"), dir, release, image)
+			if out, err := command.CombinedOutput(); err != nil {
+				return fmt.Errorf("hack/image.sh: %w\n%s", err, out)
+			}
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		p.t.Fatal(err)
+	}
+	return dirs
+}
+
+// read reads a file of the release.
+func (p *place) read(contract, name string) []byte {
+	p.t.Helper()
+	text, err := os.ReadFile(filepath.Join(p.dir, contract, provider, release, name))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return text
+}
+
+// clusterctl runs it with the configuration that was written for a contract, and variables
+// in its environment. It returns what it printed to its standard output.
+func (p *place) clusterctl(contract string, variables []string, args ...string) []byte {
+	p.t.Helper()
+	out, errors, err := p.tryClusterctl(filepath.Join(p.dir, contract, "clusterctl.yaml"), variables, args...)
+	if err != nil {
+		p.t.Fatalf("clusterctl %s: %v\n%s", strings.Join(args, " "), err, errors)
+	}
+	return out
+}
+
+func (p *place) tryClusterctl(config string, variables []string, args ...string) (stdout, stderr []byte, err error) {
+	p.t.Helper()
+	command := exec.CommandContext(p.t.Context(), coreFile(p.t, "clusterctl"), append([]string{"--config", config}, args...)...)
+	// Nothing of the surroundings takes part, and nothing is asked of the internet.
+	command.Env = append([]string{"HOME=" + p.dir, "XDG_CONFIG_HOME=" + p.dir, "CLUSTERCTL_DISABLE_VERSIONCHECK=true", "GOPROXY=off"}, variables...)
+	var errors bytes.Buffer
+	command.Stderr = &errors
+	stdout, err = command.Output()
+	return stdout, errors.Bytes(), err
+}
+
+// objects reads the documents of a file.
+func objects(t *testing.T, text []byte) []*unstructured.Unstructured {
+	t.Helper()
+	var all []*unstructured.Unstructured
+	documents := k8syaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(text)))
+	for {
+		document, err := documents.Read()
+		if errors.Is(err, io.EOF) {
+			return all
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		object := &unstructured.Unstructured{}
+		if err := yaml.UnmarshalStrict(document, &object.Object); err != nil {
+			t.Fatalf("%v\n%s", err, document)
+		}
+		if object.Object != nil {
+			all = append(all, object)
+		}
+	}
+}
+
+// only finds the one object of a kind.
+func only(t *testing.T, all []*unstructured.Unstructured, kind string) *unstructured.Unstructured {
+	t.Helper()
+	var found *unstructured.Unstructured
+	for _, object := range all {
+		if object.GetKind() != kind {
+			continue
+		}
+		if found != nil {
+			t.Fatalf("there is more than one %s", kind)
+		}
+		found = object
+	}
+	if found == nil {
+		t.Fatalf("there is no %s", kind)
+	}
+	return found
+}
+
+// decode makes a typed object of one.
+func decode[T any](t *testing.T, object *unstructured.Unstructured) *T {
+	t.Helper()
+	text, err := yaml.Marshal(object.Object)
+	if err != nil {
+		t.Fatal(err)
+	}
+	typed := new(T)
+	if err := yaml.UnmarshalStrict(text, typed); err != nil {
+		t.Fatalf("%s %s: %v", object.GetKind(), object.GetName(), err)
+	}
+	return typed
+}

@@ -1,0 +1,189 @@
+package release
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/driver"
+	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/status"
+	"github.com/millwright-dev/millwright/drivers/vm"
+	"github.com/millwright-dev/millwright/internal/local/controlplane"
+	"github.com/millwright-dev/millwright/test/support/env"
+)
+
+// flavors are the templates, and what a user has to say for each. The default one has no
+// name.
+var flavors = map[string][]string{
+	"": {
+		"CONTROL_PLANE_ENDPOINT_HOST=10.0.0.10", "MILLWRIGHT_IMAGE_URL=https://images.example.com/node.qcow2",
+		"MILLWRIGHT_IMAGE_CHECKSUM=sha256:" + strings.Repeat("0", 64),
+	},
+	"development": nil,
+	"sim":         nil,
+}
+
+// TestTemplatesAreValid (K4): what clusterctl makes of them is accepted as it is, down to
+// the last field, by an API server that has the kinds of Cluster API and of its kubeadm
+// providers.
+func TestTemplatesAreValid(t *testing.T) {
+	p := newPlace(t)
+	e := env.New(t)
+	installCore(t, e.Cluster)
+	for _, contract := range contracts {
+		for flavor, variables := range flavors {
+			t.Run(contract+"/"+flavor, func(t *testing.T) {
+				// A name that YAML takes for a number, unless it is quoted.
+				text := p.clusterctl(contract, variables, "generate", "cluster", "1234", "--infrastructure", "millwright:"+release, "--flavor", flavor,
+					"--target-namespace", e.Namespace, "--kubernetes-version", "v1.36.3", "--control-plane-machine-count", "3", "--worker-machine-count", "5")
+				rendered := objects(t, text)
+				there := map[string]bool{}
+				for _, object := range rendered {
+					there[object.GetKind()+" "+object.GetName()] = true
+				}
+				for _, object := range rendered {
+					if object.GetNamespace() != e.Namespace || !strings.HasPrefix(object.GetName(), "1234") {
+						t.Errorf("%s %s is in namespace %s", object.GetKind(), object.GetName(), object.GetNamespace())
+					}
+					refers(t, object.Object, there)
+					if err := e.Client.Create(t.Context(), object, client.DryRunAll, client.FieldValidation("Strict")); err != nil {
+						t.Errorf("%s %s: %v", object.GetKind(), object.GetName(), err)
+					}
+				}
+				workers := only(t, rendered, "MachineDeployment")
+				if replicas := fmt.Sprint(workers.Object["spec"].(map[string]any)["replicas"]); replicas != "5" {
+					t.Errorf("%s workers", replicas)
+				}
+			})
+		}
+	}
+}
+
+// refers checks that whatever an object refers to is part of the template, too.
+func refers(t *testing.T, value any, rendered map[string]bool) {
+	t.Helper()
+	switch value := value.(type) {
+	case []any:
+		for _, element := range value {
+			refers(t, element, rendered)
+		}
+	case map[string]any:
+		_, whole := value["metadata"]
+		if kind, ok := value["kind"].(string); ok && !whole && !rendered[fmt.Sprint(kind, " ", value["name"])] {
+			t.Errorf("%s %v is referred to, and is not there", kind, value["name"])
+		}
+		if name, ok := value["dataSecretName"]; ok && !rendered[fmt.Sprint("Secret ", name)] {
+			t.Errorf("Secret %v is referred to, and is not there", name)
+		}
+		for _, element := range value {
+			refers(t, element, rendered)
+		}
+	}
+}
+
+// TestDriverTakesTheTemplates: it finds nothing wrong with what it would make VMs of.
+func TestDriverTakesTheTemplates(t *testing.T) {
+	for _, flavor := range []string{"", "development"} {
+		t.Run("flavor "+flavor, func(t *testing.T) { driverTakes(t, flavor) })
+	}
+}
+
+func driverTakes(t *testing.T, flavor string) {
+	p := newPlace(t)
+	e := env.New(t)
+	infrastructure, err := vm.NewClient(e.Admin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := vm.New(vm.Options{Client: infrastructure, Installation: "test"})
+	text := p.clusterctl(contract(), append(flavors[flavor], "MILLWRIGHT_VM_POOL="+e.Namespace), "generate", "cluster", "c1", "--infrastructure", "millwright:"+release, "--flavor", flavor,
+		"--target-namespace", e.Namespace, "--kubernetes-version", "v1.36.3")
+	asked := 0
+	for _, object := range objects(t, text) {
+		if object.GetKind() != infrav1.MillwrightMachineTemplateKind {
+			continue
+		}
+		asked++
+		spec := decode[infrav1.MillwrightMachineTemplate](t, object).Spec.Template.Spec
+		machine := &v1alpha1.Machine{ObjectMeta: metav1.ObjectMeta{Name: object.GetName() + "-1", Namespace: e.Namespace}}
+		class := &v1alpha1.MachineClass{Provider: spec.Driver, ProviderSpec: *spec.ProviderSpec}
+		_, err := d.GetMachineStatus(t.Context(), &driver.GetMachineStatusRequest{Machine: machine, MachineClass: class, Secret: &corev1.Secret{}})
+		if !status.Is(err, codes.NotFound) {
+			t.Errorf("%s: %v", object.GetName(), err)
+		}
+	}
+	if asked != 2 {
+		t.Errorf("%d templates of machines", asked)
+	}
+}
+
+// TestDocumentListsTheVariables: what clusterctl finds in the files is what the document
+// has in its table, with the same defaults.
+func TestDocumentListsTheVariables(t *testing.T) {
+	p := newPlace(t)
+	text, err := os.ReadFile(filepath.Join(root(t), "docs", "release.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	documented := map[string]string{}
+	for _, row := range regexp.MustCompile("(?m)^\\| `([A-Z_]+)` \\| (?:`(.*?)` )?\\|").FindAllStringSubmatch(string(text), -1) {
+		documented[row[1]] = row[2]
+	}
+	// Set by flags and the argument of clusterctl itself.
+	for _, name := range []string{"CLUSTER_NAME", "NAMESPACE", "KUBERNETES_VERSION", "CONTROL_PLANE_MACHINE_COUNT", "WORKER_MACHINE_COUNT"} {
+		documented[name] = ""
+	}
+	files := []string{"infrastructure-components.yaml", "cluster-template.yaml", "cluster-template-development.yaml", "cluster-template-sim.yaml"}
+	used := map[string]string{}
+	for _, contract := range []string{"v1beta1", "v1beta2"} {
+		for _, file := range files {
+			for _, variable := range regexp.MustCompile(`\$\{([A-Z_]+)(?::=([^}]*))?\}`).FindAllStringSubmatch(string(p.read(contract, file)), -1) {
+				name, value := variable[1], variable[2]
+				if before, again := used[name]; again && before != value && file != "cluster-template-sim.yaml" {
+					t.Errorf("%s is by default %q and %q", name, before, value)
+				}
+				if _, again := used[name]; !again {
+					used[name] = value
+				}
+			}
+		}
+	}
+	if diff := cmp.Diff(used, documented); diff != "" {
+		t.Errorf("variables (-used +documented):\n%s", diff)
+	}
+}
+
+// installCore installs the kinds of Cluster API, and those of its providers for kubeadm.
+func installCore(t *testing.T, c *env.Cluster) {
+	t.Helper()
+	source := moduleDir(t)
+	for _, dir := range []string{coreFile(t, "crd"), filepath.Join(source, "bootstrap/kubeadm/config/crd/bases"), filepath.Join(source, "controlplane/kubeadm/config/crd/bases")} {
+		if err := controlplane.InstallCRDs(t.Context(), c.Admin, os.DirFS(dir)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// moduleDir is the folder with the source of Cluster API.
+func moduleDir(t *testing.T) string {
+	t.Helper()
+	list := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/cluster-api")
+	list.Dir = filepath.Join(root(t), "test", "capi", version)
+	out, err := list.Output()
+	if err != nil {
+		t.Fatalf("finding the source of Cluster API: %v", err)
+	}
+	return strings.TrimSpace(string(out))
+}

@@ -1,0 +1,99 @@
+package scenario
+
+import (
+	"testing"
+	"time"
+
+	"github.com/onsi/gomega"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/driver/sim"
+	"github.com/millwright-dev/millwright/test/support/lot"
+	"github.com/millwright-dev/millwright/test/support/program"
+)
+
+// TestKillingTheManagerAtAnyMoment kills the manager's process at ten random moments
+// while a deployment goes from 0 to 50 machines and back. What the provider's journal
+// says afterwards is what counts: never two VMs for one Machine, and none at the end.
+func TestKillingTheManagerAtAnyMoment(t *testing.T) {
+	const machines, kills = 50, 10
+	random := lot.Random(t)
+
+	w := newScenario(t)
+	deployment := w.pool("crash", machines, `{"latency":"100ms","jitter":0.5,"joinDelay":"300ms","visibleAfter":"150ms"}`)
+	for kill := range kills {
+		if kill == kills/2 {
+			// Half-way, whatever was reached: the second half of the kills hits deletions.
+			survivor := w.manager()
+			w.eventually(func(g gomega.Gomega) { w.settled(t.Context(), g, deployment) })
+			survivor.Stop()
+			w.oneVMEach(machines)
+			w.scale(deployment, 0)
+		}
+		// Slow enough that every kill hits a manager in the midst of its work.
+		manager := w.longLeases("--kube-api-qps", "50", "--kube-api-burst", "10")
+		w.leads(manager)
+		moment := time.Duration(random.Int64N(int64(600 * time.Millisecond)))
+		time.Sleep(moment) // the random moment itself
+		manager.Kill()
+		w.endLeases()
+		t.Logf("kill %d, %v after taking the lead: %d VMs", kill+1, moment, w.countVMs())
+	}
+	manager := w.manager()
+	w.leads(manager)
+	w.eventually(func(g gomega.Gomega) { w.settled(t.Context(), g, deployment) })
+	w.oneVMEach(0)
+	w.eventually(func(g gomega.Gomega) {
+		g.Expect(w.tokens(t.Context(), g)).To(gomega.BeEmpty(), "bootstrap tokens")
+	})
+	manager.Stop()
+}
+
+// endLeases does what time would: the next manager need not wait for the one that was killed.
+func (w *scenario) endLeases() {
+	w.t.Helper()
+	for _, name := range []string{v1alpha1.LeaseMachineController, v1alpha1.LeaseMachineControllerManager} {
+		lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: w.Namespace, Name: name}}
+		if err := w.Client.Delete(w.t.Context(), lease); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+}
+
+// leads waits until the manager does the work.
+func (w *scenario) leads(manager *program.Process) {
+	w.t.Helper()
+	w.eventually(func(g gomega.Gomega) {
+		g.Expect(manager.Output.String()).To(gomega.ContainSubstring("Starting workers"))
+	})
+}
+
+func (w *scenario) countVMs() int {
+	w.t.Helper()
+	vms, err := w.cloud.VMs()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return len(vms)
+}
+
+// oneVMEach reads the journal: no Machine ever had two VMs, and so many have one now.
+func (w *scenario) oneVMEach(now int) {
+	w.t.Helper()
+	journal, err := w.cloud.Journal()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	alive := 0
+	for machine, history := range sim.Histories(journal) {
+		if history.MostAtOnce > 1 {
+			w.t.Errorf("machine %s had %d VMs at once", machine, history.MostAtOnce)
+		}
+		alive += history.Left
+	}
+	if alive != now {
+		w.t.Errorf("%d VMs exist by the journal, want %d", alive, now)
+	}
+}

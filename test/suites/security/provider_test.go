@@ -1,0 +1,324 @@
+package security
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/driver"
+	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/sim"
+	"github.com/millwright-dev/millwright/driver/status"
+	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
+	"github.com/millwright-dev/millwright/internal/manager"
+	"github.com/millwright-dev/millwright/test/support/coretest"
+	"github.com/millwright-dev/millwright/test/support/env"
+)
+
+// answer is what a provider says of the VM of a Machine.
+type answer struct {
+	id, node, state, domain string
+	addresses               []corev1.NodeAddress
+}
+
+// lie is what a provider says instead of the truth about one Machine, when it is made and whenever it is asked
+// for. The victim is what it says of another one.
+type lie func(truth, victim answer, err error) (answer, error)
+
+func instead(said answer) lie {
+	return func(answer, answer, error) (answer, error) { return said, nil }
+}
+
+func fails(code codes.Code, message string) lie {
+	return func(answer, answer, error) (answer, error) { return answer{}, status.Error(code, message) }
+}
+
+var (
+	hugeText   = strings.Repeat("\x1b[2J\u202eä", 100_000)
+	binaryText = "\x00\xff\xfe\x1b]0;x\x07\r\n"
+	asked      atomic.Int64
+)
+
+// providersLies are all of them, by the name of the test.
+var providersLies = map[string]lie{
+	"the VM of another":          func(truth, victim answer, err error) (answer, error) { truth.id = victim.id; return truth, err },
+	"the node of another":        func(truth, victim answer, err error) (answer, error) { truth.node = victim.node; return truth, err },
+	"the answer for another":     func(_, victim answer, _ error) (answer, error) { return victim, nil },
+	"another VM each time":       differing,
+	"no VM, and then one":        hesitating,
+	"nothing":                    instead(answer{}),
+	"no node":                    func(truth, _ answer, err error) (answer, error) { truth.node = ""; return truth, err },
+	"a huge ID":                  instead(answer{id: hugeText, node: "n"}),
+	"a binary ID":                instead(answer{id: binaryText, node: "n"}),
+	"a huge node":                func(truth, _ answer, err error) (answer, error) { truth.node = hugeText; return truth, err },
+	"a node that is no name":     func(truth, _ answer, err error) (answer, error) { truth.node = "../" + binaryText; return truth, err },
+	"a huge state":               func(truth, _ answer, err error) (answer, error) { truth.state = hugeText; return truth, err },
+	"a binary state":             func(truth, _ answer, err error) (answer, error) { truth.state = binaryText; return truth, err },
+	"addresses that are none":    func(truth, _ answer, err error) (answer, error) { truth.addresses = badAddresses(); return truth, err },
+	"a zone that is none":        func(truth, _ answer, err error) (answer, error) { truth.domain = hugeText; return truth, err },
+	"a huge error":               fails(codes.Internal, hugeText),
+	"a binary error":             fails(codes.ResourceExhausted, binaryText),
+	"a code that is none":        fails(codes.Code(4711), "x"),
+	"that all is well, by error": fails(codes.OK, "x"),
+	"never that it is there":     fails(codes.NotFound, hugeText),
+	"always that it is there":    fails(codes.AlreadyExists, hugeText),
+}
+
+func differing(truth, _ answer, err error) (answer, error) {
+	truth.id = fmt.Sprintf("sim:///x/y/%d", asked.Add(1))
+	return truth, err
+}
+
+func hesitating(truth, _ answer, err error) (answer, error) {
+	if asked.Add(1)%2 == 0 {
+		return answer{}, status.Error(codes.NotFound, "there is none")
+	}
+	return truth, err
+}
+
+func badAddresses() []corev1.NodeAddress {
+	return []corev1.NodeAddress{{Type: "None", Address: hugeText}, {Type: corev1.NodeInternalIP, Address: binaryText}, {}}
+}
+
+// liar is a provider that lies about some Machines, and of all that there are.
+type liar struct {
+	*sim.Driver
+	lies map[string]lie
+
+	mu     sync.Mutex
+	victim answer
+	made   map[string]map[string]bool // the VMs of each Machine
+}
+
+func (l *liar) say(machine string, truth answer, err error) (answer, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if lie, lies := l.lies[machine]; lies {
+		return lie(truth, l.victim, err)
+	}
+	return truth, err
+}
+
+// CreateMachine implements driver.Driver.
+func (l *liar) CreateMachine(ctx context.Context, q *driver.CreateMachineRequest) (*driver.CreateMachineResponse, error) {
+	truth, err := l.Driver.CreateMachine(ctx, q)
+	if truth == nil {
+		return truth, err
+	}
+	l.mu.Lock()
+	if l.made[q.Machine.Name] == nil {
+		l.made[q.Machine.Name] = map[string]bool{}
+	}
+	l.made[q.Machine.Name][truth.ProviderID] = true
+	l.mu.Unlock()
+	said, err := l.say(q.Machine.Name, answer{id: truth.ProviderID, node: truth.NodeName, addresses: truth.Addresses}, err)
+	return &driver.CreateMachineResponse{
+		ProviderID: said.id, NodeName: said.node, LastKnownState: said.state, Addresses: said.addresses, FailureDomain: said.domain,
+	}, err
+}
+
+// GetMachineStatus implements driver.Driver.
+func (l *liar) GetMachineStatus(ctx context.Context, q *driver.GetMachineStatusRequest) (*driver.GetMachineStatusResponse, error) {
+	truth, err := l.Driver.GetMachineStatus(ctx, q)
+	if truth == nil {
+		truth = &driver.GetMachineStatusResponse{}
+	}
+	if status.Code(err) == codes.NotFound && q.Machine.Spec.ProviderID == "" {
+		return nil, err // or it would never be made
+	}
+	said, err := l.say(q.Machine.Name, answer{id: truth.ProviderID, node: truth.NodeName, addresses: truth.Addresses}, err)
+	return &driver.GetMachineStatusResponse{ProviderID: said.id, NodeName: said.node, Addresses: said.addresses, FailureDomain: said.domain}, err
+}
+
+// ListMachines implements driver.Driver: the other's VM is nobody's, and there are more.
+func (l *liar) ListMachines(ctx context.Context, q *driver.ListMachinesRequest) (*driver.ListMachinesResponse, error) {
+	truth, err := l.Driver.ListMachines(ctx, q)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if truth != nil && l.victim.id != "" {
+		for id, machine := range map[string]string{l.victim.id: "nobody", hugeText: hugeText, binaryText: "../" + binaryText, "": ""} {
+			truth.MachineList[id] = machine
+		}
+	}
+	return truth, err
+}
+
+// lying returns a provider's end of a manager with those lies, for Machines with names by number.
+func (m *managed) lying() (*liar, map[string]string) {
+	l, names := &liar{lies: map[string]lie{}, made: map[string]map[string]bool{}}, map[string]string{}
+	for what, lie := range providersLies {
+		name := fmt.Sprintf("lied-%d", len(names))
+		names[name], l.lies[name] = what, lie
+	}
+	m.provider = func(d *sim.Driver) driver.Driver { l.Driver = d; return l }
+	return l, names
+}
+
+// onlyText fails the test if something that users are shown has what controls a terminal, or more than a page.
+func (m *managed) onlyText(what string, shown any) {
+	m.t.Helper()
+	text, err := json.Marshal(shown)
+	m.must(err)
+	if len(text) > 100<<10 {
+		m.t.Errorf("%s has %d bytes", what, len(text))
+	}
+	for _, bad := range []string{`\u001b`, `\u0000`, `\u0007`, "\u202e", `\ufffd]0`} {
+		if strings.Contains(string(text), bad) {
+			at := strings.Index(string(text), bad)
+			m.t.Errorf("%s has %s: %.300s", what, bad, text[max(0, at-200):])
+		}
+	}
+}
+
+// noDoubles fails the test if a Machine ever had two VMs.
+func (l *liar) noDoubles(t *testing.T, names map[string]string) {
+	t.Helper()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for machine, vms := range l.made {
+		if len(vms) > 1 {
+			t.Errorf("%s (%s) had %d VMs: %v", machine, names[machine], len(vms), vms)
+		}
+	}
+}
+
+// TestProviderThatLies: whatever a provider says of some Machines, another one, its node and its VM stay as they
+// are, no Machine gets two VMs, users are shown short texts, and a Machine that is deleted goes, or says what it
+// waits for.
+func TestProviderThatLies(t *testing.T) {
+	t.Parallel()
+	m := &managed{Env: env.New(t), t: t, cloud: sim.NewCloud(sim.CloudOptions{})}
+	m.admin = m.Client
+	l, names := m.lying()
+	access := m.UserWith(t, controlRole, targetRole)
+	m.create(m.admin, m.class(pool, `{}`)...)
+	m.manage(manager.Config{Control: access, Target: access})
+	victim := m.machine("victim", pool)
+	m.create(m.admin, victim)
+	m.running(victim)
+	l.mu.Lock()
+	l.victim = answer{id: victim.Spec.ProviderID, node: victim.Labels[v1alpha1.NodeLabelKey]}
+	l.mu.Unlock()
+	before := m.seen(victim)
+	t.Run("all", func(t *testing.T) {
+		for name, what := range names {
+			machine := m.machine(name, pool)
+			machine.Spec.MachineConfiguration = &v1alpha1.MachineConfiguration{}
+			t.Run(what, func(t *testing.T) {
+				t.Parallel()
+				m := m.in(t)
+				m.create(m.admin, machine)
+				m.eventually("the manager has looked at it", func() bool {
+					return m.admin.Get(t.Context(), client.ObjectKeyFromObject(machine), machine) == nil && machine.Status.LastOperation.Description != ""
+				})
+				m.onlyText(what, machine)
+				m.delete(machine)
+				defer func() {
+					t.Logf("%s: %.300s", machine.Status.LastOperation.State, machine.Status.LastOperation.Description)
+				}()
+				deadline := time.Now().Add(waiting)
+				m.eventually("it goes, or says what it waits for", func() bool {
+					err := m.admin.Get(t.Context(), client.ObjectKeyFromObject(machine), machine)
+					last := machine.Status.LastOperation
+					says := last.Type == v1alpha1.MachineOperationDelete && last.State == v1alpha1.MachineStateFailed ||
+						strings.Contains(last.Description, "the driver")
+					return client.IgnoreNotFound(err) == nil && (err != nil || time.Now().After(deadline) && says)
+				})
+				m.onlyText(what, machine)
+			})
+		}
+	})
+	if diff := cmp.Diff(before, m.seen(victim)); diff != "" {
+		t.Errorf("another Machine changed (-was +is):\n%s", diff)
+	}
+	if !m.hasVM("victim") {
+		t.Error("another Machine's VM is gone")
+	}
+	events := &corev1.EventList{}
+	m.must(m.admin.List(t.Context(), events, client.InNamespace(m.Namespace)))
+	for i := range events.Items {
+		m.onlyText("an event", events.Items[i].Message)
+	}
+	l.noDoubles(t, names)
+}
+
+// waiting is after what time a Machine that is deleted has to say what it waits for.
+const waiting = 5 * time.Second
+
+// infraMachine declares a MillwrightMachine of a cluster that is there, with what it needs.
+func (m *managed) infraMachine(name string) *infrav1.MillwrightMachine {
+	m.t.Helper()
+	owner := m.coreMachine(name)
+	m.create(m.admin, owner)
+	infra := m.infra(name, owner)
+	m.create(m.admin, infra)
+	return infra
+}
+
+// TestProviderThatLiesToClusterAPI: the same of MillwrightMachines.
+func TestProviderThatLiesToClusterAPI(t *testing.T) {
+	t.Parallel()
+	m := &managed{Env: env.New(t), t: t, cloud: sim.NewCloud(sim.CloudOptions{})}
+	coretest.Install(t, m.Admin)
+	scheme := manager.Scheme()
+	core.AddToScheme(scheme, core.V1Beta2)
+	var err error
+	m.admin, err = client.New(m.Admin, client.Options{Scheme: scheme})
+	m.must(err)
+	l, names := m.lying()
+	m.create(m.admin, m.class(pool, `{"tags":{"kubernetes.io/cluster/c":"1"}}`)...)
+	m.manage(manager.Config{Control: m.UserWith(t, capiRole), APIs: []manager.API{manager.APICAPI}})
+	victim := m.infrastructure()
+	l.mu.Lock()
+	l.victim = answer{id: victim.Spec.ProviderID, node: victim.Name}
+	l.mu.Unlock()
+	t.Run("all", func(t *testing.T) {
+		for name, what := range names {
+			t.Run(what, func(t *testing.T) {
+				t.Parallel()
+				m := m.in(t)
+				infra := m.infraMachine(name)
+				read := func() error { return m.admin.Get(t.Context(), client.ObjectKeyFromObject(infra), infra) }
+				m.eventually("the manager has looked at it", func() bool { return read() == nil && len(infra.Status.Conditions) > 0 })
+				m.onlyText(what, infra)
+				m.delete(infra)
+				deadline := time.Now().Add(waiting)
+				m.eventually("it goes, or says what it waits for", func() bool {
+					err := read()
+					return client.IgnoreNotFound(err) == nil && (err != nil || time.Now().After(deadline) && saysWhy(infra))
+				})
+				m.onlyText(what, infra)
+			})
+		}
+	})
+	after := &infrav1.MillwrightMachine{}
+	m.must(m.admin.Get(t.Context(), client.ObjectKeyFromObject(victim), after))
+	if diff := cmp.Diff(victim.Spec, after.Spec); diff != "" || !after.DeletionTimestamp.IsZero() || !after.Status.Ready {
+		t.Errorf("another machine changed, or is not ready: %+v (-was +is):\n%s", after.Status, diff)
+	}
+	if !m.hasVM(victim.Name) {
+		t.Error("another machine's VM is gone")
+	}
+	l.noDoubles(t, names)
+}
+
+// saysWhy reports whether a condition of a machine that is being deleted says what is wrong.
+func saysWhy(infra *infrav1.MillwrightMachine) bool {
+	for _, condition := range infra.Status.Conditions {
+		if condition.Status != "True" && condition.Message != "" {
+			return true
+		}
+	}
+	return false
+}

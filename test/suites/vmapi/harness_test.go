@@ -1,0 +1,298 @@
+package vmapi
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/gorilla/websocket"
+	"github.com/onsi/gomega"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/test/bufconn"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	k8swebsocket "k8s.io/client-go/transport/websocket"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/subresources"
+	"github.com/millwright-dev/millwright/internal/manager"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/console"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/service"
+	"github.com/millwright-dev/millwright/internal/vm/identity"
+	"github.com/millwright-dev/millwright/test/support/env"
+	"github.com/millwright-dev/millwright/test/support/program"
+)
+
+func TestMain(m *testing.M) {
+	program.Main()
+	env.Main(m)
+}
+
+// waitTimeout bounds what takes seconds.
+const waitTimeout = env.WaitTimeout
+
+// world is a cluster with one VM, whose hypervisor is real, but for QEMU.
+type world struct {
+	*env.Env
+	t      *testing.T
+	client client.Client
+	vm     *vmv1alpha1.VirtualMachine
+	// serial is QEMU's side of the serial port.
+	serial net.Conn
+	resets atomic.Int32
+	// dials counts connections to the hypervisor.
+	dials atomic.Int32
+	// console of the VM.
+	console *console.Console
+	// address of the server.
+	address string
+	// register registers the server for a Service.
+	register func(types.NamespacedName) error
+	used     env.Used
+
+	listener *bufconn.Listener
+}
+
+func (w *world) Console() *console.Console { return w.console }
+
+func (w *world) Reset(context.Context) error {
+	w.resets.Add(1)
+	return nil
+}
+
+// Dial implements subresources.Hypervisors.
+func (w *world) Dial(*vmv1alpha1.VirtualMachine) (*grpc.ClientConn, error) {
+	w.dials.Add(1)
+	return grpc.NewClient("passthrough:///test", grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return w.listener.DialContext(ctx) }))
+}
+
+func (w *world) must(err error) {
+	w.t.Helper()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) eventually(what string, check func() bool) {
+	w.t.Helper()
+	gomega.NewWithT(w.t).Eventually(check).WithTimeout(waitTimeout).WithPolling(50*time.Millisecond).Should(gomega.BeTrue(), what)
+}
+
+// newWorld serves the subresources under the shipped roles.
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	w := &world{Env: env.New(t, env.WithOwn()), t: t, listener: bufconn.Listen(1 << 16)}
+	w.InstallCRDs(t, "config/crd")
+	c, err := client.New(w.Admin, client.Options{Scheme: manager.Scheme()})
+	w.must(err)
+	w.client = c
+	w.runHypervisor()
+	w.createVM()
+	w.serve()
+	return w
+}
+
+func (w *world) runHypervisor() {
+	ours, serial := net.Pipe()
+	w.serial, w.console = serial, console.New(ours)
+	server := service.New(service.Peers{})
+	server.SetGuest(w)
+	server.ServeLocal(w.listener)
+	w.t.Cleanup(func() {
+		_ = serial.Close()
+		server.Stop()
+	})
+}
+
+func (w *world) createVM() {
+	w.t.Helper()
+	w.vm = &vmv1alpha1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Namespace: w.Namespace, Name: "web"}}
+	w.must(w.client.Create(w.t.Context(), w.vm))
+	w.vm.Status.ActivePodName, w.vm.Status.ActivePodUID, w.vm.Status.NodeName = "web-1", "uid", "host-1"
+	meta.SetStatusCondition(&w.vm.Status.Conditions, metav1.Condition{Type: vmv1alpha1.ConditionLiveMigratable, Status: metav1.ConditionTrue, Reason: "Migratable"})
+	w.must(w.client.Status().Update(w.t.Context(), w.vm))
+}
+
+// serve serves until the test ends, as the VM controller does.
+func (w *world) serve() {
+	w.t.Helper()
+	name := types.NamespacedName{Namespace: w.Namespace, Name: "vm-api"}
+	w.must(w.client.Create(w.t.Context(), &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name},
+		Spec:       corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "localhost"},
+	}))
+	access := w.NamedUserWith(w.t, "controller", "config/rbac/vm-controller-role.yaml", "config/rbac/vm-subresources-role.yaml")
+	w.AllowAggregation(w.t, "controller-of-"+w.Namespace)
+	w.used.Record(access)
+	own, err := client.New(access, client.Options{Scheme: manager.Scheme()})
+	w.must(err)
+	authority, err := identity.NewAuthority(time.Now())
+	w.must(err)
+	certificates := &subresources.Certificates{Authority: authority, Name: subresources.ServerName(name), Now: time.Now}
+	server, err := subresources.New(subresources.Options{Config: access, Reader: own, Writer: own, Hypervisors: w, Certificate: certificates.Get})
+	w.must(err)
+	listener, err := net.Listen("tcp4", "127.0.0.1:0")
+	w.must(err)
+	w.address = listener.Addr().String()
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(ctx, listener) }()
+	w.t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			w.t.Error(err)
+		}
+	})
+	certificate, _ := authority.PEM()
+	w.register = func(service types.NamespacedName) error {
+		return subresources.Register(w.t.Context(), own, service, int32(listener.Addr().(*net.TCPAddr).Port), certificate)
+	}
+	w.must(w.register(name))
+	w.eventually("the API is served", func() bool {
+		code, _ := w.do(w.Admin, http.MethodGet, "/apis/"+subresources.Group+"/"+subresources.Version, "")
+		return code == http.StatusOK
+	})
+}
+
+// user returns the access of a user who may do that, and waits until he may.
+func (w *world) user(name string, rules ...rbacv1.PolicyRule) *rest.Config {
+	w.t.Helper()
+	access, err := w.ControlPlane.UserConfig(name)
+	w.must(err)
+	if len(rules) == 0 {
+		return access
+	}
+	w.must(w.client.Create(w.t.Context(), &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: w.Namespace, Name: name}, Rules: rules}))
+	w.must(w.client.Create(w.t.Context(), &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.Namespace, Name: name},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: name},
+		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: name}},
+	}))
+	return access
+}
+
+// on is a rule for a subresource.
+func on(subresource string, verbs ...string) rbacv1.PolicyRule {
+	return rbacv1.PolicyRule{APIGroups: []string{subresources.Group}, Resources: []string{"virtualmachines/" + subresource}, Verbs: verbs}
+}
+
+func (w *world) path(vm, subresource string) string {
+	return fmt.Sprintf("/apis/%s/%s/namespaces/%s/virtualmachines/%s/%s", subresources.Group, subresources.Version, w.Namespace, vm, subresource)
+}
+
+// do makes a request, and returns the status and the body of the answer.
+func (w *world) do(access *rest.Config, method, path, body string) (int, string) {
+	w.t.Helper()
+	sender, err := rest.HTTPClientFor(access)
+	w.must(err)
+	ctx, cancel := context.WithTimeout(w.t.Context(), waitTimeout)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, method, access.Host+path, strings.NewReader(body))
+	w.must(err)
+	answer, err := sender.Do(request)
+	w.must(err)
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	w.must(err)
+	return answer.StatusCode, string(text)
+}
+
+// dial opens a console.
+func (w *world) dial(access *rest.Config, query string) (*websocket.Conn, error) {
+	w.t.Helper()
+	trip, holder, err := k8swebsocket.RoundTripperFor(access)
+	w.must(err)
+	request, err := http.NewRequestWithContext(w.t.Context(), http.MethodGet, access.Host+w.path("web", "console")+query, nil)
+	w.must(err)
+	return k8swebsocket.Negotiate(trip, holder, request, subresources.ConsoleProtocol)
+}
+
+// open opens a console until the test ends.
+func (w *world) open(access *rest.Config, query string) *websocket.Conn {
+	w.t.Helper()
+	conn, err := w.dial(access, query)
+	w.must(err)
+	w.t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// say has the guest say something.
+func (w *world) say(text []byte) {
+	w.t.Helper()
+	w.must(w.serial.SetWriteDeadline(time.Now().Add(waitTimeout)))
+	_, err := w.serial.Write(text)
+	w.must(err)
+}
+
+// next reads the next message of a console.
+func next(conn *websocket.Conn) ([]byte, error) {
+	if err := conn.SetReadDeadline(time.Now().Add(waitTimeout)); err != nil {
+		return nil, err
+	}
+	_, data, err := conn.ReadMessage()
+	return data, err
+}
+
+// read reads as many bytes from a console.
+func (w *world) read(conn *websocket.Conn, size int) []byte {
+	w.t.Helper()
+	var all bytes.Buffer
+	for all.Len() < size {
+		piece, err := next(conn)
+		if err != nil {
+			w.t.Fatalf("after %d of %d bytes: %v", all.Len(), size, err)
+		}
+		all.Write(piece)
+	}
+	return all.Bytes()
+}
+
+// untouched fails the test if anything came to the VM.
+func (w *world) untouched() {
+	w.t.Helper()
+	vm := &vmv1alpha1.VirtualMachine{}
+	w.must(w.client.Get(w.t.Context(), client.ObjectKeyFromObject(w.vm), vm))
+	if w.dials.Load() != 0 || w.resets.Load() != 0 || len(vm.Annotations) != 0 {
+		w.t.Errorf("%d connections, %d resets, annotations %v", w.dials.Load(), w.resets.Load(), vm.Annotations)
+	}
+}
+
+// kubeconfig writes one for a user.
+func (w *world) kubeconfig(access *rest.Config) string {
+	w.t.Helper()
+	path := w.t.TempDir() + "/kubeconfig"
+	env.WriteKubeconfig(w.t, path, access)
+	return path
+}
+
+// direct is a client of the server itself.
+func (w *world) direct(certificate *tls.Certificate) *http.Client {
+	config := &tls.Config{InsecureSkipVerify: true} // the client is the subject here
+	if certificate != nil {
+		config.Certificates = []tls.Certificate{*certificate}
+	}
+	return &http.Client{Transport: &http.Transport{TLSClientConfig: config}, Timeout: waitTimeout}
+}
+
+// stranger is an authority that kube-apiserver's front proxy has nothing to do with.
+func (w *world) stranger() *identity.Authority {
+	w.t.Helper()
+	authority, err := identity.NewAuthority(time.Now())
+	w.must(err)
+	return authority
+}

@@ -1,0 +1,464 @@
+package vmapi
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/gorilla/websocket"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/subresources"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/console"
+	"github.com/millwright-dev/millwright/test/support/flood"
+	"github.com/millwright-dev/millwright/test/support/program"
+)
+
+// operations are all that users can do.
+var operations = []struct{ method, subresource, verb string }{
+	{http.MethodGet, "console", "get"}, {http.MethodGet, "log", "get"}, {http.MethodPost, "reset", "create"},
+	{http.MethodPost, "migrate", "create"}, {http.MethodDelete, "migrate", "delete"},
+}
+
+// TestSubresources is one test: it starts one control plane for all.
+func TestSubresources(t *testing.T) {
+	w := newWorld(t)
+	t.Run("nobody without rights", w.within((*world).withoutRights))
+	t.Run("commands without rights", w.within((*world).commandsWithoutRights))
+	t.Run("the console only", w.within((*world).consoleOnly))
+	t.Run("who does not come from kube-apiserver", w.within((*world).fromElsewhere))
+	t.Run("strangers", w.within((*world).strangers))
+	t.Run("what is wrong with a request", w.within((*world).wrong))
+	t.Run("two consoles", w.within((*world).twoConsoles))
+	t.Run("a console that nobody reads", w.within((*world).deafConsole))
+	t.Run("a log", w.within((*world).logs))
+	t.Run("logs without end", w.within((*world).logsWithoutEnd))
+	t.Run("reset and migrate", w.within((*world).resetAndMigrate))
+	t.Run("commands", w.within((*world).commands))
+	t.Run("another installation", w.within((*world).otherInstallation))
+	w.used.Check(t, map[string]string{
+		"create apiservices.apiregistration.k8s.io": "asked for by kube-apiserver when a patch creates the object",
+	}, "config/rbac/vm-subresources-role.yaml")
+}
+
+// otherInstallation: the API stays that of the Service for which it is registered.
+func (w *world) otherInstallation() {
+	err := w.register(types.NamespacedName{Namespace: "other", Name: "vm-api"})
+	if err == nil || !strings.Contains(err.Error(), "registered for another service, "+w.Namespace+"/vm-api") {
+		w.t.Errorf("the API was registered for another service: %v", err)
+	}
+	if code, body := w.do(w.Admin, http.MethodGet, w.path("web", "log"), ""); code != http.StatusOK {
+		w.t.Errorf("the log: %d %s", code, body)
+	}
+}
+
+func (w *world) within(run func(*world)) func(*testing.T) {
+	return func(t *testing.T) {
+		outside := w.t
+		w.t = t
+		defer func() { w.t = outside }()
+		run(w)
+	}
+}
+
+// withoutRights: a user without rights gets 403 for everything, and nothing else, whether the VM exists or not. So does
+// one who has all rights in another group, or other verbs.
+func (w *world) withoutRights() {
+	// Who reads and changes VMs may do so by the VMs themselves only.
+	owner := w.user("owner", rbacv1.PolicyRule{APIGroups: []string{"vm.metropolis.monogon.dev"}, Resources: []string{"*"}, Verbs: []string{"*"}},
+		on("*", "list", "watch", "update", "patch"))
+	for _, access := range []*rest.Config{w.user("nobody"), owner} {
+		for _, operation := range operations {
+			for _, vm := range []string{"web", "none"} {
+				code, body := w.do(access, operation.method, w.path(vm, operation.subresource), "")
+				status := metav1.Status{}
+				if err := json.Unmarshal([]byte(body), &status); err != nil || code != http.StatusForbidden || status.Reason != metav1.StatusReasonForbidden {
+					w.t.Errorf("%s %s of %s: %d %s", operation.method, operation.subresource, vm, code, body)
+				}
+			}
+		}
+		if conn, err := w.dial(access, ""); err == nil || !strings.Contains(err.Error(), "cannot get") {
+			w.t.Errorf("a console: %v, %v", conn, err)
+		}
+	}
+	w.untouched()
+}
+
+// commandsWithoutRights: every command fails, says what its user may not do, and says the same of a VM that is not there.
+func (w *world) commandsWithoutRights() {
+	file := w.kubeconfig(w.user("nobody"))
+	for _, c := range []struct{ command, may string }{
+		{"console", "cannot get resource \"virtualmachines/console\""},
+		{"logs", "cannot get resource \"virtualmachines/log\""},
+		{"reset", "cannot create resource \"virtualmachines/reset\""},
+		{"migrate", "cannot get resource \"virtualmachines\""}, // it looks at the VM first
+		{"list", "cannot list resource \"virtualmachines\""},
+	} {
+		for _, vm := range []string{"web", "none"} {
+			words := []string{"vm", c.command, vm}
+			if c.command == "list" {
+				words = words[:2]
+			}
+			out, err := w.run("millwright", file, words...)
+			if _, failed := errors.AsType[*exec.ExitError](err); !failed || strings.Count(out, "\n") != 1 ||
+				!strings.Contains(out, "is forbidden: User \"nobody\" "+c.may) {
+				w.t.Errorf("%v: %v\n%s", words, err, out)
+			}
+		}
+	}
+	w.untouched()
+}
+
+// run runs a command under a name of the program until it ends.
+func (w *world) run(name, kubeconfig string, words ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(w.t.Context(), waitTimeout)
+	defer cancel()
+	command := program.Command(ctx, append(words, "--kubeconfig", kubeconfig, "-n", w.Namespace)...)
+	command.Args[0] = name
+	command.Stdin = strings.NewReader("")
+	out, err := command.CombinedOutput()
+	return string(out), err
+}
+
+// consoleOnly: who may get the console gets it, and nothing else.
+func (w *world) consoleOnly() {
+	access := w.user("console", on("console", "get"))
+	w.awaitConsole(access)
+	before := w.dials.Load()
+	for _, operation := range operations[1:] {
+		if code, body := w.do(access, operation.method, w.path("web", operation.subresource), ""); code != http.StatusForbidden {
+			w.t.Errorf("%s %s: %d %s", operation.method, operation.subresource, code, body)
+		}
+	}
+	if w.dials.Load() != before || w.resets.Load() != 0 {
+		w.t.Errorf("%d connections, %d resets", w.dials.Load()-before, w.resets.Load())
+	}
+}
+
+// awaitConsole waits until a user gets the console.
+func (w *world) awaitConsole(access *rest.Config) {
+	w.t.Helper()
+	w.eventually("the user gets the console", func() bool {
+		conn, err := w.dial(access, "")
+		if err != nil {
+			return false
+		}
+		return conn.Close() == nil
+	})
+}
+
+// fromElsewhere: headers that name a user count from kube-apiserver only.
+func (w *world) fromElsewhere() {
+	before := w.resets.Load()
+	names := &subresources.Certificates{Name: "front-proxy-client", Now: time.Now, Authority: w.stranger()}
+	forged, err := names.Get(nil)
+	w.must(err)
+	for name, certificate := range map[string]*tls.Certificate{"no certificate": nil, "another authority's": forged} {
+		if code := w.comesFor(certificate, "admin", "system:masters"); code != 0 && code != http.StatusUnauthorized {
+			w.t.Errorf("%s: %d", name, code)
+		}
+	}
+	if w.resets.Load() != before {
+		w.t.Error("the VM was reset")
+	}
+	// Who has the proxy's certificate is still asked what the user may do.
+	pki := filepath.Join(w.ControlPlane.Dir(), "pki", "front-proxy-client")
+	proxy, err := tls.LoadX509KeyPair(pki+".crt", pki+".key")
+	w.must(err)
+	if code := w.comesFor(&proxy, "nobody", ""); code != http.StatusForbidden || w.resets.Load() != before {
+		w.t.Errorf("the proxy comes for nobody: %d, %d resets", code, w.resets.Load()-before)
+	}
+	if code := w.comesFor(&proxy, "admin", "system:masters"); code != http.StatusOK || w.resets.Load() != before+1 {
+		w.t.Errorf("the proxy comes for the administrator: %d, %d resets", code, w.resets.Load()-before)
+	}
+	w.resets.Store(before)
+}
+
+// comesFor resets the VM for a user, as somebody with a certificate, and returns the status; 0 if nobody listens to him.
+func (w *world) comesFor(certificate *tls.Certificate, user, group string) int {
+	w.t.Helper()
+	request, err := http.NewRequestWithContext(w.t.Context(), http.MethodPost, "https://"+w.address+w.path("web", "reset"), nil)
+	w.must(err)
+	request.Header.Set("X-Remote-User", user)
+	request.Header.Set("X-Remote-Group", group)
+	answer, err := w.direct(certificate).Do(request)
+	if err != nil {
+		return 0
+	}
+	_ = answer.Body.Close()
+	return answer.StatusCode
+}
+
+// strangers: who is not kube-apiserver keeps no connection, and as many as an address may open at a time are few.
+func (w *world) strangers() {
+	forged, err := (&subresources.Certificates{Name: "front-proxy-client", Now: time.Now, Authority: w.stranger()}).Get(nil)
+	w.must(err)
+	conn, err := tls.Dial("tcp", w.address, &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{*forged}, MinVersion: tls.VersionTLS12})
+	if err == nil {
+		w.must(conn.SetDeadline(time.Now().Add(waitTimeout)))
+		_, _ = io.WriteString(conn, "GET / HTTP/1.1\r\nHost: x\r\n\r\n") // and keeps it for another request
+		if _, err := io.Copy(io.Discard, conn); errors.Is(err, os.ErrDeadlineExceeded) {
+			w.t.Error("a connection with another authority's certificate is kept")
+		}
+		_ = conn.Close()
+	}
+	flood.Past(w.t, w.address, 64)
+	if code, body := w.do(w.Admin, http.MethodGet, w.path("web", "log"), ""); code != http.StatusOK {
+		w.t.Errorf("the log for who comes from elsewhere: %d %s", code, body)
+	}
+}
+
+// wrong: what is not there, not a console, or from the page of another site.
+func (w *world) wrong() {
+	before := w.dials.Load()
+	for name, c := range map[string]struct {
+		method, path, body string
+		code               int
+		says               string
+	}{
+		"no such VM":                  {http.MethodPost, w.path("none", "reset"), "", http.StatusNotFound, `\"none\" not found`},
+		"no such subresource":         {http.MethodPost, w.path("web", "vnc"), "", http.StatusNotFound, "could not find"},
+		"more in the path":            {http.MethodGet, w.path("web", "console") + "/x", "", http.StatusNotFound, "could not find"},
+		"a VM itself":                 {http.MethodGet, strings.TrimSuffix(w.path("web", ""), "/"), "", http.StatusNotFound, "could not find"},
+		"another verb":                {http.MethodPut, w.path("web", "reset"), "", http.StatusMethodNotAllowed, "not supported"},
+		"a console without WebSocket": {http.MethodGet, w.path("web", "console"), "", http.StatusBadRequest, "WebSocket"},
+		"no truth":                    {http.MethodGet, w.path("web", "log") + "?follow=maybe", "", http.StatusBadRequest, "true or false"},
+		"a field that is not there":   {http.MethodPost, w.path("web", "migrate"), `{"node":"host-2"}`, http.StatusBadRequest, "nodeName"},
+		"no name":                     {http.MethodPost, w.path("web", "migrate"), `{"nodeName":"a/b"}`, http.StatusBadRequest, "no name"},
+		"a long body":                 {http.MethodPost, w.path("web", "migrate"), `{"nodeName":"` + strings.Repeat("a", 8<<10) + `"}`, http.StatusBadRequest, "too large"},
+		"where it is":                 {http.MethodPost, w.path("web", "migrate"), `{"nodeName":"host-1"}`, http.StatusConflict, "is on host host-1 already"},
+		"nothing to cancel":           {http.MethodDelete, w.path("web", "migrate"), "", http.StatusConflict, "no migration"},
+	} {
+		if code, body := w.do(w.Admin, c.method, c.path, c.body); code != c.code || !strings.Contains(body, c.says) {
+			w.t.Errorf("%s: %d %s", name, code, body)
+		}
+	}
+	foreign := rest.CopyConfig(w.Admin)
+	foreign.Wrap(func(next http.RoundTripper) http.RoundTripper { return withOrigin{next} })
+	if conn, err := w.dial(foreign, ""); err == nil {
+		w.t.Errorf("another site's page gets a console: %v", conn.Subprotocol())
+	}
+	if w.resets.Load() != 0 || w.dials.Load() != before+1 { // the page of another site is refused last
+		w.t.Errorf("%d resets, %d connections", w.resets.Load(), w.dials.Load()-before)
+	}
+}
+
+type withOrigin struct{ http.RoundTripper }
+
+func (o withOrigin) RoundTrip(request *http.Request) (*http.Response, error) {
+	request.Header.Set("Origin", "https://elsewhere.example.org")
+	return o.RoundTripper.RoundTrip(request)
+}
+
+// everyByte is each byte once.
+func everyByte() []byte {
+	all := make([]byte, 256)
+	for i := range all {
+		all[i] = byte(i)
+	}
+	return all
+}
+
+// twoConsoles: both get the same bytes, the guest gets those of both, and the last output comes where it is wished for.
+func (w *world) twoConsoles() {
+	w.say(append([]byte("before"), everyByte()...))
+	with := w.open(w.Admin, "?replay=true")
+	if got := w.read(with, 6+256); !bytes.HasSuffix(got, append([]byte("before"), everyByte()...)) {
+		w.t.Errorf("the replay is %q", got)
+	}
+	without := w.open(w.Admin, "")
+	w.say(everyByte())
+	for name, conn := range map[string]*websocket.Conn{"with replay": with, "without": without} {
+		if got := w.read(conn, 256); !bytes.Equal(got, everyByte()) {
+			w.t.Errorf("%s: %q", name, got)
+		}
+		w.must(conn.WriteMessage(websocket.BinaryMessage, append([]byte(name), everyByte()...)))
+		heard := make([]byte, len(name)+256)
+		for n := 0; n < len(heard); {
+			w.must(w.serial.SetReadDeadline(time.Now().Add(waitTimeout)))
+			more, err := w.serial.Read(heard[n:])
+			w.must(err)
+			n += more
+		}
+		if !bytes.Equal(heard, append([]byte(name), everyByte()...)) {
+			w.t.Errorf("the guest hears %q", heard)
+		}
+	}
+	w.must(without.WriteMessage(websocket.TextMessage, []byte("no text")))
+	w.must(without.WriteMessage(websocket.BinaryMessage, []byte("x")))
+	one := make([]byte, 1)
+	w.must(w.serial.SetReadDeadline(time.Now().Add(waitTimeout)))
+	if _, err := w.serial.Read(one); err != nil || one[0] != 'x' {
+		w.t.Errorf("the guest hears %q (%v)", one, err)
+	}
+}
+
+// deafConsole: a client that reads nothing is dropped, and holds up neither the guest nor others.
+func (w *world) deafConsole() {
+	deaf, awake := w.open(w.Admin, ""), w.open(w.Admin, "")
+	piece := bytes.Repeat([]byte("0123456789abcdef"), 1024)
+	const pieces = 4096 // 64 MiB, more than all buffers between have
+	var got atomic.Int64
+	progress, heard := make(chan struct{}, 1), make(chan error, 1)
+	go func() {
+		defer close(progress)
+		for got.Load() < pieces*int64(len(piece)) {
+			data, err := next(awake)
+			if err == nil && data[0] != piece[got.Load()%16] {
+				err = fmt.Errorf("the next one is %q", data[0])
+			}
+			if err != nil {
+				heard <- fmt.Errorf("after %d bytes: %w", got.Load(), err)
+				return
+			}
+			got.Add(int64(len(data)))
+			select {
+			case progress <- struct{}{}:
+			default:
+			}
+		}
+		heard <- nil
+	}()
+	for sent := range int64(pieces) {
+		w.say(piece)
+		for more := true; more && (sent+1)*int64(len(piece))-got.Load() > 64<<10; { // so that it is not too slow
+			_, more = <-progress
+		}
+	}
+	if err := <-heard; err != nil {
+		w.t.Errorf("who reads misses something: %v", err)
+	}
+	for {
+		if _, err := next(deaf); err != nil {
+			closed := &websocket.CloseError{}
+			if !errors.As(err, &closed) && !strings.Contains(err.Error(), "reset") && !strings.Contains(err.Error(), "EOF") {
+				w.t.Errorf("who does not read is left with %v", err)
+			}
+			return
+		}
+	}
+}
+
+// logs: the last output, and what follows.
+func (w *world) logs() {
+	w.say([]byte("\r\nlast words\r\n"))
+	code, body := w.do(w.Admin, http.MethodGet, w.path("web", "log"), "")
+	if code != http.StatusOK || !strings.HasSuffix(body, "last words\r\n") || len(body) != console.HistorySize {
+		w.t.Errorf("%d, %d bytes that end with %q", code, len(body), body[max(0, len(body)-30):])
+	}
+}
+
+// logsWithoutEnd: who may read the log only does not keep others from the console.
+func (w *world) logsWithoutEnd() {
+	clients, err := rest.HTTPClientFor(w.Admin)
+	w.must(err)
+	var open []io.Closer
+	follow := func() int {
+		answer, err := clients.Get(w.Admin.Host + w.path("web", "log") + "?follow=true")
+		w.must(err)
+		open = append(open, answer.Body)
+		return answer.StatusCode
+	}
+	for range subresources.MaxStreams {
+		if code := follow(); code != http.StatusOK {
+			w.t.Fatalf("a log: %d", code)
+		}
+	}
+	if code := follow(); code != http.StatusTooManyRequests {
+		w.t.Errorf("one log more: %d", code)
+	}
+	_ = w.open(w.Admin, "").Close()
+	for _, log := range open {
+		_ = log.Close()
+	}
+	w.eventually("there is room for logs again", func() bool {
+		code, _ := w.do(w.Admin, http.MethodGet, w.path("web", "log"), "")
+		return code == http.StatusOK
+	})
+}
+
+// resetAndMigrate: each is done once, and a migration is ordered as by hand.
+func (w *world) resetAndMigrate() {
+	before := w.resets.Load()
+	if code, body := w.do(w.Admin, http.MethodPost, w.path("web", "reset"), ""); code != http.StatusOK || w.resets.Load() != before+1 {
+		w.t.Errorf("%d %s, %d resets", code, body, w.resets.Load()-before)
+	}
+	for _, c := range []struct{ method, body, want string }{
+		{http.MethodPost, `{"nodeName":"host-2"}`, "web-1/host-2"}, {http.MethodPost, "", "web-1/host-2"},
+		{http.MethodDelete, "", ""}, {http.MethodPost, "", "web-1"}, {http.MethodDelete, "", ""},
+	} {
+		code, body := w.do(w.Admin, c.method, w.path("web", "migrate"), c.body)
+		vm := &vmv1alpha1.VirtualMachine{}
+		w.must(w.client.Get(w.t.Context(), client.ObjectKeyFromObject(w.vm), vm))
+		if code != http.StatusOK || vm.Annotations[vmv1alpha1.AnnotationMigrate] != c.want {
+			w.t.Errorf("%s %s: %d %s; ordered %q", c.method, c.body, code, body, vm.Annotations[vmv1alpha1.AnnotationMigrate])
+		}
+	}
+}
+
+// commands: the command line, as millwright and as a plug-in of kubectl, with any kubeconfig.
+func (w *world) commands() {
+	operator := w.user("operator", on("console", "get"), on("log", "get"), on("reset", "create"),
+		rbacv1.PolicyRule{APIGroups: []string{"vm.metropolis.monogon.dev"}, Resources: []string{"virtualmachines"}, Verbs: []string{"get", "list"}})
+	w.awaitConsole(operator)
+	file := w.kubeconfig(operator)
+	for _, c := range []struct {
+		name  string
+		words []string
+		says  string
+		fails bool
+	}{
+		{"millwright", []string{"vm", "reset", "web"}, "web was reset.\n", false},
+		{"kubectl-millwright", []string{"vm", "reset", "web"}, "web was reset.\n", false},
+		{"kubectl-millwright", []string{"vm", "list"}, "host-1", false},
+		{"millwright", []string{"vm", "logs", "web"}, "last words", false},
+		{"millwright", []string{"vm", "reset", "none"}, `"none" not found`, true},
+		{"millwright", []string{"vm", "migrate", "web"}, "virtualmachines/migrate", true},
+		{"kubectl-millwright", []string{"vm", "console"}, `Run "kubectl millwright vm console --help"`, true},
+	} {
+		out, err := w.run(c.name, file, c.words...)
+		if _, failed := errors.AsType[*exec.ExitError](err); failed != c.fails || !strings.Contains(out, c.says) {
+			w.t.Errorf("%s %v: %v\n%s", c.name, c.words, err, out)
+		}
+	}
+	w.session(file)
+}
+
+// session types at a console, and reads what the guest answers.
+func (w *world) session(kubeconfig string) {
+	w.t.Helper()
+	command := program.Command(w.t.Context(), "vm", "console", "web", "--replay=false", "--kubeconfig", kubeconfig, "-n", w.Namespace)
+	in, err := command.StdinPipe()
+	w.must(err)
+	out := &program.Output{}
+	command.Stdout, command.Stderr = out, out
+	w.must(command.Start())
+	_, err = in.Write([]byte("login"))
+	w.must(err)
+	heard := make([]byte, 5)
+	w.must(w.serial.SetReadDeadline(time.Now().Add(waitTimeout)))
+	if _, err := w.serial.Read(heard); err != nil || string(heard) != "login" {
+		w.t.Errorf("the guest hears %q (%v)", heard, err)
+	}
+	w.say([]byte("welcome\x1b[6n"))
+	w.eventually("the user reads every byte", func() bool { return out.String() == "welcome\x1b[6n" })
+	_ = command.Process.Kill() // that is how it ends without a terminal
+	_ = command.Wait()
+}

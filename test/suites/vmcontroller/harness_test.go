@@ -1,0 +1,286 @@
+package vmcontroller
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/config"
+	"github.com/millwright-dev/millwright/internal/local/controlplane"
+	"github.com/millwright-dev/millwright/internal/local/hostrunner"
+	"github.com/millwright-dev/millwright/internal/manager"
+	"github.com/millwright-dev/millwright/test/support/env"
+	"github.com/millwright-dev/millwright/test/support/program"
+)
+
+func TestMain(m *testing.M) {
+	program.Main()
+	env.Main(m)
+}
+
+// waitTimeout bounds every wait for what takes seconds on an idle machine. A lease that is not released is free
+// after a quarter of it.
+const waitTimeout = env.WaitTimeout
+
+// installation is VM controllers with a host. The test is the scheduler, and the proxy of the Service.
+type installation struct {
+	*env.Env
+	t          *testing.T
+	client     client.Client
+	rest       rest.Interface
+	kubeconfig string
+	endpoint   string
+	host, dir  string
+	started    int
+	// subresources is the port at which kube-apiserver reaches the controller that leads.
+	subresources int
+}
+
+func newInstallation(t *testing.T) *installation {
+	t.Helper()
+	i := &installation{Env: env.New(t, env.WithOwn()), t: t} // a cluster has one APIService of that name
+	var err error
+	i.client, err = client.New(i.Admin, client.Options{Scheme: manager.Scheme()})
+	i.must(err)
+	clients, err := kubernetes.NewForConfig(i.Admin)
+	i.must(err)
+	i.rest = clients.RESTClient()
+	user := "vm-controller-of-" + i.Namespace
+	i.Grant(t, user, "config/rbac/vm-controller-role.yaml", "config/rbac/vm-leader-role.yaml", "config/rbac/vm-subresources-role.yaml")
+	i.AllowAggregation(t, user)
+	i.kubeconfig = filepath.Join(t.TempDir(), "kubeconfig")
+	i.must(i.ControlPlane.WriteKubeconfig(i.kubeconfig, user))
+	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: i.Namespace, Name: manager.VMLease}}
+	i.subresources, err = i.ControlPlane.PortFor(i.Namespace, 0)
+	i.must(err)
+	service.Spec.Type, service.Spec.ExternalName = corev1.ServiceTypeExternalName, "localhost" // where kube-apiserver looks
+	service.Spec.Ports = []corev1.ServicePort{{Name: "hypervisors", Port: 10270}, {Name: "subresources", Port: int32(i.subresources)}}
+	i.must(i.client.Create(t.Context(), service))
+	i.proxy()
+	return i
+}
+
+func (i *installation) must(err error) {
+	i.t.Helper()
+	if err != nil {
+		i.t.Fatal(err)
+	}
+}
+
+func (i *installation) eventually(check func(gomega.Gomega)) {
+	i.t.Helper()
+	gomega.NewWithT(i.t).Eventually(check).WithTimeout(waitTimeout).Should(gomega.Succeed())
+}
+
+// proxy leads new connections to where the Service leads, as kube-proxy does. Addresses of this machine are not
+// allowed there, so all that are stand for it.
+func (i *installation) proxy() {
+	i.t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	i.must(err)
+	i.t.Cleanup(func() { _ = listener.Close() })
+	i.endpoint = listener.Addr().String()
+	go func() {
+		for {
+			from, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer from.Close()
+				slice, err := i.slice()
+				if err != nil {
+					return
+				}
+				to, err := net.Dial("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(int(*slice.Ports[0].Port))))
+				if err != nil {
+					return
+				}
+				defer to.Close()
+				go func() { _, _ = io.Copy(to, from); _ = to.Close() }()
+				_, _ = io.Copy(from, to)
+			}()
+		}
+	}()
+}
+
+// slice is where the Service leads.
+func (i *installation) slice() (*discoveryv1.EndpointSlice, error) {
+	slice := &discoveryv1.EndpointSlice{}
+	return slice, i.client.Get(context.Background(), client.ObjectKey{Namespace: i.Namespace, Name: manager.VMLease}, slice)
+}
+
+// controller is one of the VM controllers.
+type controller struct {
+	*program.Process
+	// address is that of its Pod.
+	address string
+	pages   string
+}
+
+// start starts a VM controller that is ready, with more flags.
+func (i *installation) start(more ...string) *controller {
+	i.t.Helper()
+	i.started++
+	port, err := i.ControlPlane.PortFor(fmt.Sprintf("%s-%d", i.Namespace, i.started), 0)
+	i.must(err)
+	c := &controller{address: fmt.Sprintf("192.0.2.%d", 10+i.started), pages: fmt.Sprintf("http://127.0.0.1:%d", port)}
+	c.Process = program.Start(i.t, append([]string{"vm-controller", "--kubeconfig=" + i.kubeconfig, "--namespace=" + i.Namespace, "--vm-namespaces=" + i.Namespace,
+		"--address=127.0.0.1", "--port=" + strconv.Itoa(port), "--listen=127.0.0.1:0", "--endpoint=" + i.endpoint, "--advertise-address=" + c.address,
+		"--subresources-listen=127.0.0.1:" + strconv.Itoa(i.subresources),
+		"--hypervisor-image=test", "--accelerator=tcg"}, more...)...)
+	i.t.Cleanup(func() {
+		c.Kill()
+		if output := c.Output.String(); i.t.Failed() || strings.Contains(output, "forbidden") {
+			i.t.Errorf("VM controller %s printed:\n%s", c.address, c.Output.Tail(50))
+		}
+	})
+	i.eventually(func(g gomega.Gomega) {
+		g.Expect(c.Done()).NotTo(gomega.BeClosed())
+		g.Expect(i.page(c, "/readyz")).To(gomega.Equal("OK"))
+	})
+	return c
+}
+
+// page is what a VM controller answers.
+func (i *installation) page(c *controller, path string) string {
+	request, err := http.NewRequestWithContext(context.Background(), http.MethodGet, c.pages+path, nil)
+	if err != nil {
+		return err.Error()
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return err.Error()
+	}
+	defer response.Body.Close()
+	body, _ := io.ReadAll(response.Body)
+	return string(body)
+}
+
+// leads waits until the Service leads to a VM controller.
+func (i *installation) leads(c *controller) {
+	i.t.Helper()
+	i.eventually(func(g gomega.Gomega) {
+		slice, err := i.slice()
+		g.Expect(err).NotTo(gomega.HaveOccurred())
+		g.Expect(slice.Endpoints).To(gomega.HaveLen(1))
+		g.Expect(slice.Endpoints[0].Addresses).To(gomega.Equal([]string{c.address}))
+	})
+}
+
+// startHost starts a host, which runs real hypervisors.
+func (i *installation) startHost() {
+	i.t.Helper()
+	i.host, i.dir = "host-of-"+i.Namespace, i.t.TempDir()
+	for _, manifests := range []string{"local/hosts.yaml"} {
+		i.must(controlplane.Apply(i.t.Context(), i.Admin, config.Files, manifests, ""))
+	}
+	kubeconfig := filepath.Join(i.dir, "kubeconfig")
+	i.must(i.ControlPlane.WriteKubeconfig(kubeconfig, "system:node:"+i.host, "system:nodes", hostrunner.Group))
+	host := program.Start(i.t, "hostrunner", "--name", i.host, "--dir", i.dir, "--kubeconfig", kubeconfig)
+	i.t.Cleanup(func() {
+		host.Stop()
+		if i.t.Failed() {
+			i.t.Logf("the host printed:\n%s", host.Output.Tail(50))
+		}
+	})
+	i.eventually(func(g gomega.Gomega) {
+		g.Expect(i.client.Get(i.t.Context(), client.ObjectKey{Name: i.host}, &corev1.Node{})).To(gomega.Succeed())
+	})
+}
+
+// run creates a VM without a disk's claim, and waits until its guest runs.
+func (i *installation) run(name string, change ...func(*vmv1alpha1.VirtualMachineSpec)) *vmv1alpha1.VirtualMachine {
+	i.t.Helper()
+	vm := &vmv1alpha1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Namespace: i.Namespace, Name: name}}
+	for _, change := range change {
+		change(&vm.Spec)
+	}
+	i.must(i.client.Create(i.t.Context(), vm))
+	i.runs(vm)
+	return vm
+}
+
+// runs waits until the guest of a VM runs, in its only Pod.
+func (i *installation) runs(vm *vmv1alpha1.VirtualMachine) {
+	i.t.Helper()
+	i.eventually(func(g gomega.Gomega) {
+		pods := &corev1.PodList{}
+		g.Expect(i.client.List(i.t.Context(), pods, client.InNamespace(i.Namespace), client.MatchingLabels{vmv1alpha1.LabelVM: vm.Name})).To(gomega.Succeed())
+		g.Expect(pods.Items).To(gomega.HaveLen(1))
+		pod := &pods.Items[0]
+		if pod.Spec.NodeName == "" {
+			to := &corev1.Binding{Target: corev1.ObjectReference{Kind: "Node", Name: i.host}}
+			g.Expect(i.client.SubResource("binding").Create(i.t.Context(), pod, to)).To(gomega.Succeed())
+		}
+		g.Expect(i.client.Get(i.t.Context(), client.ObjectKeyFromObject(vm), vm)).To(gomega.Succeed())
+		g.Expect(vm.Status.Phase).To(gomega.Equal(vmv1alpha1.PhaseRunning), "%+v", vm.Status)
+	})
+}
+
+// log is that of a VM's hypervisor.
+func (i *installation) log(vm *vmv1alpha1.VirtualMachine) string {
+	i.t.Helper()
+	text, err := os.ReadFile(filepath.Join(i.dir, "pods", string(vm.Status.ActivePodUID), "log"))
+	i.must(err)
+	return string(text)
+}
+
+const (
+	ended  = "the stream of run authorizations ended"
+	opened = "the stream of run authorizations is open again"
+	// The same where leases expire: each stream that is answered is one.
+	notRenewed = "the lease is not renewed"
+	renewed    = "the lease is renewed again"
+)
+
+// count is how often a line is in a hypervisor's log.
+func (i *installation) count(vm *vmv1alpha1.VirtualMachine, line string) int {
+	i.t.Helper()
+	return strings.Count(i.log(vm), line)
+}
+
+// last is the last line of a hypervisor's log with a text.
+func (i *installation) last(vm *vmv1alpha1.VirtualMachine, text string) string {
+	i.t.Helper()
+	last := ""
+	for line := range strings.Lines(i.log(vm)) {
+		if strings.Contains(line, text) {
+			last = strings.TrimSpace(line)
+		}
+	}
+	return last
+}
+
+// times are those of the lines of a hypervisor's log.
+func (i *installation) times(vm *vmv1alpha1.VirtualMachine, line string) []time.Time {
+	i.t.Helper()
+	var all []time.Time
+	for text := range strings.Lines(i.log(vm)) {
+		if !strings.Contains(text, line) {
+			continue
+		}
+		stamp, _, _ := strings.Cut(strings.TrimPrefix(text, "time="), " ")
+		at, err := time.Parse(time.RFC3339Nano, stamp)
+		i.must(err)
+		all = append(all, at)
+	}
+	return all
+}

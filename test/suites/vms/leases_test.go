@@ -1,0 +1,137 @@
+package vms
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/onsi/gomega"
+
+	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/vm/lease"
+	"github.com/millwright-dev/millwright/test/support/program"
+)
+
+const (
+	// shortLease is the lease of a guest that is cut off. It does not expire while up or a hypervisor stands still for some seconds,
+	// as on a busy machine.
+	shortLease = 20 * time.Second
+	// steadyLease is not suspected either when up does nothing until a shortLease has expired.
+	steadyLease = 2 * lease.DefaultDuration
+)
+
+// TestFullLeases: a guest ends before another one starts, when its hypervisor is cut off from the controller,
+// and when its hypervisor does nothing any more. One with a longer lease notices nothing; then it is migrated, with
+// its lease.
+func TestFullLeases(t *testing.T) {
+	c := up(t)
+	steady, moving := leasedVM("steady", steadyLease), leasedVM("moving", shortLease)
+	c.create(steady, moving)
+	c.awaitRunning("steady")
+	c.awaitRunning("moving")
+	before := c.vm("steady")
+	guest := c.only("-uuid " + before.Spec.UUID)
+
+	c.awaitNextGuest("moving", func() (undo func()) {
+		c.signal(c.process.PID(), syscall.SIGSTOP)
+		return func() { c.signal(c.process.PID(), syscall.SIGCONT) }
+	})
+	if cut := c.vm("moving").Status.Lease; cut.FencingToken == 0 {
+		t.Errorf("the lease is %+v", cut)
+	}
+	started := c.awaitNextGuest("moving", func() (undo func()) {
+		c.signal(c.hypervisorOf("moving"), syscall.SIGSTOP)
+		return func() {}
+	})
+	// It has released nothing, and renewed its lease a third of its duration before at most.
+	if least := lease.Wait(shortLease) - shortLease/3; started < least {
+		t.Errorf("another guest started after %v, want %v at least", started, least)
+	}
+
+	if after := c.vm("steady"); after.Status.VirtualMachineAuthority != before.Status.VirtualMachineAuthority || *after.Status.Lease != *before.Status.Lease {
+		t.Errorf("the VM with a longer lease was %+v, and is %+v", before.Status, after.Status)
+	}
+	if now := c.processes("-uuid " + before.Spec.UUID); len(now) != 1 || now[0].PID != guest.PID {
+		t.Errorf("its guest was process %d, and is %v", guest.PID, now)
+	}
+	c.wantLeaseMoves(before)
+}
+
+// wantLeaseMoves migrates a VM.
+func (c *cluster) wantLeaseMoves(vm *vmv1alpha1.VirtualMachine) {
+	c.t.Helper()
+	text, status := program.Run(c.t, "vm", "migrate", vm.Name, "--dir", c.dir, "--timeout", "3m")
+	if status != 0 || !strings.Contains(text, "migrated from "+vm.Status.NodeName+" to ") {
+		c.t.Fatalf("vm migrate: status %d\n%s", status, text)
+	}
+	moved := c.vm(vm.Name).Status
+	if moved.ActivePodName == vm.Status.ActivePodName || moved.Lease.State != vmv1alpha1.LeaseOpen || moved.Lease.FencingToken <= vm.Status.Lease.FencingToken {
+		c.t.Errorf("the VM was %+v, and is %+v", vm.Status, moved)
+	}
+	c.eventually(soon, func(g gomega.Gomega) { g.Expect(c.processes("-uuid " + vm.Spec.UUID)).To(gomega.HaveLen(1)) })
+	c.awaitRunning(vm.Name)
+}
+
+func leasedVM(name string, duration time.Duration) *vmv1alpha1.VirtualMachine {
+	vm := blankVM(name)
+	vm.Spec.LeaseMode, vm.Spec.LeaseDurationSeconds = vmv1alpha1.LeaseFullLeases, int32(duration/time.Second)
+	return vm
+}
+
+func (c *cluster) signal(pid int, signal syscall.Signal) {
+	c.t.Helper()
+	if err := syscall.Kill(pid, signal); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// hypervisorOf returns the process that runs a VM.
+func (c *cluster) hypervisorOf(vm string) int {
+	c.t.Helper()
+	pod := c.vm(vm).Status.ActivePodName
+	for _, p := range c.processes(" hypervisor") {
+		if !strings.HasSuffix(p.Args, "watchdog") && inPod(c.t, p.PID, pod) {
+			return p.PID
+		}
+	}
+	c.t.Fatalf("pod %s has no process", pod)
+	return 0
+}
+
+// inPod reports whether a process is that of a Pod, by its environment. One that has ended is in none.
+func inPod(t *testing.T, pid int, pod string) bool {
+	t.Helper()
+	environment, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ESRCH) {
+		t.Fatal(err)
+	}
+	return strings.Contains(string(environment), `"podName":"`+pod+`"`)
+}
+
+// awaitNextGuest cuts a hypervisor off. Its guest has to end within its lease, by itself; then the cut is undone,
+// and the guest of another hypervisor starts. It returns how long after the cut that was.
+func (c *cluster) awaitNextGuest(name string, cut func() (undo func())) time.Duration {
+	c.t.Helper()
+	uuid := "-uuid " + c.vm(name).Spec.UUID
+	first := c.only(uuid).PID
+	at := time.Now()
+	undo := cut()
+	defer undo()
+	c.eventually(soon, func(g gomega.Gomega) { g.Expect(c.processes(uuid)).To(gomega.BeEmpty()) })
+	ended := time.Since(at)
+	undo()
+	c.eventually(joining, func(g gomega.Gomega) {
+		found := c.processes(uuid)
+		g.Expect(found).To(gomega.HaveLen(1))
+		g.Expect(found[0].PID).NotTo(gomega.Equal(first))
+	})
+	started := time.Since(at)
+	c.awaitRunning(name)
+	c.t.Logf("the guest ended %v after the cut, another one started after %v", ended, started)
+	return started
+}

@@ -1,0 +1,60 @@
+// Package explained checks explanations.
+package explained
+
+import (
+	"bytes"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"testing"
+
+	"github.com/millwright-dev/millwright/internal/observe/explain/report"
+	"github.com/millwright-dev/millwright/test/support/golden"
+)
+
+// Golden runs a test that compares the text of a report with the golden file of a name, and checks its
+// verdict, the cause of its first finding (empty if there is none), and its commands.
+func Golden(t *testing.T, name string, got report.Report, verdict report.Verdict, cause report.Cause) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) {
+		Answers(t, got, verdict, cause)
+		NamesOurResources(t, got)
+		var text bytes.Buffer
+		if err := report.Print(&text, got); err != nil {
+			t.Fatal(err)
+		}
+		golden.Compare(t, filepath.Join("testdata", name+".txt"), text.String())
+	})
+}
+
+// Answers checks the verdict, and the cause of the first finding, which is empty if there is none.
+func Answers(t *testing.T, got report.Report, verdict report.Verdict, cause report.Cause) {
+	t.Helper()
+	findings, first := got.Why, report.Cause("")
+	if verdict == report.Gone && got.Machine != "" {
+		findings = got.Replaced
+	}
+	if len(findings) > 0 {
+		first = findings[0].Cause
+	}
+	if got.Verdict != verdict || first != cause {
+		t.Errorf("%s because of %q, want %s because of %q: %v", got.Verdict, first, verdict, cause, findings)
+	}
+}
+
+var shortResource = regexp.MustCompile(`kubectl( -n \S+)? [a-z]+ (machine|machineset|machinedeployment|virtualmachine)s? .*`)
+
+// NamesOurResources fails if a command names a resource without its group: where Cluster API is
+// installed, too, "machine" is one of its own.
+func NamesOurResources(t *testing.T, r report.Report) {
+	t.Helper()
+	said := slices.Clone(r.Advice)
+	for _, finding := range r.Why {
+		said = append(said, finding.Text)
+	}
+	for _, text := range said {
+		if command := shortResource.FindString(text + " "); command != "" {
+			t.Errorf("the command names a resource of any group: %s", command)
+		}
+	}
+}

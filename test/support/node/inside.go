@@ -1,0 +1,197 @@
+package node
+
+import (
+	"archive/tar"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/millwright-dev/millwright/test/support/env"
+)
+
+// asNode in its environment makes a test binary the first process of the node that it describes.
+const asNode = "MILLWRIGHT_TEST_AS_NODE"
+
+// Addresses in the node's network, and what is in its folder.
+const (
+	serviceIP  = "10.96.0.1" // of the Service "kubernetes" of a local control plane
+	nodeIP     = "10.200.255.1"
+	podRange   = "10.200.0.0/24"
+	cniPlugins = "/usr/lib/cni"
+	apiSocket  = "api.sock"
+	containerd = "containerd.sock"
+)
+
+// inside is what the first process of a node knows.
+type inside struct {
+	Dir, Cgroup, Binaries string
+	Layouts, Services     []string
+}
+
+// Main becomes a node if the environment says so; otherwise it does nothing.
+func Main() {
+	description, is := os.LookupEnv(asNode)
+	if !is {
+		return
+	}
+	in := &inside{}
+	err := json.Unmarshal([]byte(description), in)
+	for _, step := range []func() error{in.mount, setUpNetwork, in.proxy, in.offer, in.startContainerd, in.importImages, in.runKubelet} {
+		if err == nil {
+			err = step()
+		}
+	}
+	fmt.Fprintln(os.Stderr, "the node ended:", err)
+	os.Exit(1)
+}
+
+// mount keeps mounts apart, and what the programs would leave behind outside of the node's folder.
+func (in *inside) mount() error {
+	const none = ""
+	for _, propagation := range []uintptr{unix.MS_PRIVATE, unix.MS_SHARED} { // the kubelet needs it shared
+		if err := unix.Mount(none, "/", none, unix.MS_REC|propagation, none); err != nil {
+			return fmt.Errorf("keeping mounts apart: %w", err)
+		}
+	}
+	for _, at := range []string{"/run", "/var", "/opt"} {
+		if err := unix.Mount("tmpfs", at, "tmpfs", 0, none); err != nil {
+			return fmt.Errorf("mounting %s: %w", at, err)
+		}
+	}
+	if err := unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, none); err != nil {
+		return fmt.Errorf("mounting proc: %w", err)
+	}
+	return nil
+}
+
+// proxy does what kube-proxy does for one Service: that of the API server.
+func (in *inside) proxy() error {
+	listener, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", net.JoinHostPort(serviceIP, "443"))
+	if err != nil {
+		return err
+	}
+	go forward(listener, "unix", in.path(apiSocket))
+	return nil
+}
+
+func (in *inside) path(name string) string { return filepath.Join(in.Dir, name) }
+
+// command is a program whose output goes to a log. Programs die with this process, since it is the
+// first of its PID namespace.
+func (in *inside) command(name string, args ...string) (*exec.Cmd, error) {
+	log, err := os.OpenFile(in.path(filepath.Base(name)+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	command := exec.CommandContext(context.Background(), name, args...)
+	command.Stdout, command.Stderr = log, log
+	return command, nil
+}
+
+func (in *inside) startContainerd() error {
+	command, err := in.command("containerd", "--config", in.path("containerd.toml"))
+	if err != nil {
+		return err
+	}
+	if err := command.Start(); err != nil {
+		return err
+	}
+	return wait.PollUntilContextTimeout(context.Background(), 20*time.Millisecond, env.WaitTimeout, true, func(ctx context.Context) (bool, error) {
+		return in.ctr(ctx, nil, "version") == nil, nil
+	})
+}
+
+// ctr runs the client of containerd.
+func (in *inside) ctr(ctx context.Context, stdin io.Reader, args ...string) error {
+	command := exec.CommandContext(ctx, "ctr", append([]string{"--address", in.path(containerd), "--namespace", "k8s.io"}, args...)...)
+	command.Stdin = stdin
+	if out, err := command.CombinedOutput(); err != nil {
+		return fmt.Errorf("ctr %v: %w: %s", args, err, out)
+	}
+	return nil
+}
+
+func (in *inside) importImages() error {
+	for _, layout := range in.Layouts {
+		archive, to := io.Pipe()
+		go func() {
+			w := tar.NewWriter(to)
+			to.CloseWithError(errors.Join(w.AddFS(os.DirFS(layout)), w.Close()))
+		}()
+		if err := in.ctr(context.Background(), archive, "images", "import", "-"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// runKubelet runs it, again and again, as the first process of a host does.
+func (in *inside) runKubelet() error {
+	for {
+		command, err := in.command(filepath.Join(in.Binaries, "kubelet"),
+			"--config="+in.path("kubelet.yaml"), "--kubeconfig="+in.path("kubeconfig"), "--root-dir="+in.path("kubelet"),
+			"--cert-dir="+in.path("pki"), "--hostname-override="+Name, "--node-ip="+nodeIP)
+		if err != nil {
+			return err
+		}
+		err = command.Run()
+		if command.ProcessState == nil || command.ProcessState.ExitCode() >= 0 {
+			return fmt.Errorf("kubelet: %w", err) // by itself
+		}
+	}
+}
+
+func arch() string { return runtime.GOARCH }
+
+// files returns the configuration of the programs, by name.
+func (in *inside) files() map[string]string {
+	return map[string]string{
+		// Without the right to raise priorities, containers keep that of this test.
+		"containerd.toml": fmt.Sprintf(`version = 2
+root = %[1]q
+state = %[2]q
+disabled_plugins = ["io.containerd.internal.v1.opt"]
+[grpc]
+  address = %[3]q
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = %[4]q
+  restrict_oom_score_adj = true
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    bin_dir = %[5]q
+    conf_dir = %[6]q
+`, in.path("containerd"), in.path("state"), in.path(containerd), pauseImage, cniPlugins, in.Dir),
+		"pods.conflist": fmt.Sprintf(`{"cniVersion": "0.4.0", "name": "pods", "plugins": [{
+  "type": "ptp", "ipam": {"type": "host-local", "dataDir": %q, "ranges": [[{"subnet": %q}]], "routes": [{"dst": "0.0.0.0/0"}]}
+}]}`, in.path("addresses"), podRange),
+		// The disk and the memory are those of the machine that runs tests: nothing is evicted for them.
+		"kubelet.yaml": fmt.Sprintf(`apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+containerRuntimeEndpoint: unix://%[1]s
+cgroupDriver: cgroupfs
+cgroupRoot: /%[2]s
+failCgroupV1: false
+failSwapOn: false
+evictionHard: {}
+imageGCHighThresholdPercent: 100
+localStorageCapacityIsolation: false
+oomScoreAdj: 0
+makeIPTablesUtilChains: false
+authentication: {anonymous: {enabled: false}, webhook: {enabled: true}}
+authorization: {mode: Webhook}
+podLogsDir: %[3]s
+volumePluginDir: %[4]s
+resolvConf: ""
+`, in.path(containerd), in.Cgroup, in.path("logs"), in.path("plugins")),
+	}
+}
