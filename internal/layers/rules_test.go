@@ -68,6 +68,7 @@ var rules = []rule{
 		may: []string{
 			"api", "proto", "internal/reconcile/flow", "internal/reconcile/events", "internal/reconcile/expectations",
 			"internal/reconcile/messages", "internal/reconcile/shutdown", "internal/reconcile/tasks", "internal/connlimit", "internal/vm/identity",
+			"internal/reconcile/apierror", "internal/reconcile/edge",
 			"internal/vm/lease", "internal/vm/storage",
 		},
 	},
@@ -80,7 +81,8 @@ var rules = []rule{
 		from: []string{"internal/lifecycle/instance", "internal/lifecycle/orphans"},
 		may:  []string{"api", "driver", timeouts, "internal/reconcile/flow", "internal/reconcile/tasks"},
 	},
-	{from: []string{"internal/reconcile/inuse"}, may: []string{"internal/reconcile/expectations", "internal/reconcile/shutdown"}},
+	{from: []string{"internal/reconcile/edge"}, may: []string{"internal/reconcile/apierror", "internal/reconcile/events", "internal/reconcile/expectations", "internal/reconcile/flow", "internal/reconcile/messages"}},
+	{from: []string{"internal/reconcile/inuse"}, may: []string{"internal/reconcile/apierror", "internal/reconcile/edge", "internal/reconcile/expectations", "internal/reconcile/shutdown"}},
 	{from: []string{"internal/lifecycle/nodes"}, may: []string{"api", "internal/lifecycle/ownership", "internal/reconcile/expectations", "internal/reconcile/target"}},
 	{from: []string{"internal/lifecycle/outage"}, may: []string{"api", timeouts}},
 	{
@@ -101,7 +103,7 @@ var rules = []rule{
 			"internal/controllers/machinedeployment", "internal/controllers/machineclass", "internal/controllers/legacyclass",
 			"internal/controllers/nodecertificate", "internal/controllers/warnings",
 		},
-		may: slices.Concat([]string{"api", "driver", "internal/lifecycle/instance", "internal/lifecycle/nodes", "internal/lifecycle/outage", "internal/lifecycle/ownership", "internal/lifecycle/replacement", "internal/reconcile/flow", "internal/reconcile/inuse", timeouts}, parts, pure, planners),
+		may: slices.Concat([]string{"api", "driver", "internal/lifecycle/instance", "internal/lifecycle/nodes", "internal/lifecycle/outage", "internal/lifecycle/ownership", "internal/lifecycle/replacement", "internal/reconcile/edge", "internal/reconcile/flow", "internal/reconcile/inuse", timeouts}, parts, pure, planners),
 	},
 	{
 		from:  planners,
@@ -112,7 +114,7 @@ var rules = []rule{
 		from: []string{"internal/controllers/capi"},
 		may: []string{
 			"api", "driver", "internal/lifecycle/instance", "internal/lifecycle/bootstrap", "internal/lifecycle/classupdate", "internal/lifecycle/orphans", "internal/lifecycle/ownership",
-			"internal/reconcile/flow", "internal/reconcile/expectations", "internal/reconcile/fieldindex", "internal/reconcile/inuse",
+			"internal/reconcile/edge", "internal/reconcile/flow", "internal/reconcile/expectations", "internal/reconcile/fieldindex", "internal/reconcile/inuse",
 			"internal/reconcile/tasks", "internal/reconcile/messages", "internal/reconcile/apierror", "internal/reconcile/events", "internal/reconcile/shutdown",
 			"internal/loadbalancer",
 		},

@@ -1,0 +1,143 @@
+// Package edge begins and ends the reconciles of all controllers, so that they have the same rules for an object
+// that is gone, an outdated cache, conflicts, webhooks that deny a write, and the end of the process.
+package edge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/tools/record"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/internal/reconcile/apierror"
+	"github.com/millwright-dev/millwright/internal/reconcile/events"
+	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
+	"github.com/millwright-dev/millwright/internal/reconcile/flow"
+	"github.com/millwright-dev/millwright/internal/reconcile/messages"
+)
+
+// ReasonWriteDenied is the reason of the event that a webhook or an admission policy denied a write.
+const ReasonWriteDenied = "WriteDenied"
+
+// longestMessage is the maximum length of an event's message, in bytes.
+const longestMessage = 1024
+
+// ErrStale is the error of a reconcile that finds out that it works with outdated objects. It is repeated soon, and
+// not reported.
+var ErrStale = errors.New("the cache is outdated")
+
+// Outdated reports whether an error means that a reconcile worked with outdated objects: it is ErrStale, or another
+// client has written an object meanwhile.
+func Outdated(err error) bool { return errors.Is(err, ErrStale) || apierror.Conflict(err) }
+
+// Reconciler reconciles the objects of one kind. It implements reconcile.Reconciler. The fields must not change
+// once it is used.
+//
+// A panic of Pass passes through: controller-runtime recovers from it, counts it, and retries the object with
+// back-off.
+type Reconciler[T client.Object] struct {
+	// Reader reads the objects, usually from a cache. If nil, they are not read: Pass gets an object that has only a
+	// name.
+	Reader client.Reader
+	// Kind is an empty object of the kind. Required.
+	Kind T
+	// ReadOnly passes the cache's own objects to Pass, which must not change them.
+	ReadOnly bool
+	// Written has the versions that this process wrote. Pass is called once the cache shows them. Optional.
+	Written *expectations.Writes
+	// Pass reconciles one object. It returns the time after which the object is reconciled again without an event; 0
+	// means never. Its errors are classified here: what it wraps may be ErrStale, or an error of the API server.
+	// Required.
+	Pass func(ctx context.Context, object T) (time.Duration, error)
+	// Forget drops what the controller remembers of an object that does not exist any more. Optional.
+	Forget func(key client.ObjectKey)
+	// Events gets an event if a write is denied. Optional.
+	Events record.EventRecorder
+
+	said expectations.Memory[events.Said]
+}
+
+// Reconcile implements reconcile.Reconciler.
+func (r *Reconciler[T]) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	object, after, err := r.reconcile(ctx, req.NamespacedName)
+	switch {
+	case err == nil:
+		r.said.Forget(req.NamespacedName)
+		return ctrl.Result{RequeueAfter: after}, nil
+	case ctx.Err() != nil:
+		// The process is shutting down, which cancels its requests. Such an error would be logged and counted as
+		// one of the object. The next process reconciles every object.
+		return ctrl.Result{}, nil
+	case Outdated(err):
+		ctrl.LoggerFrom(ctx).V(1).Info("reconciling again soon", "reason", err.Error())
+		return ctrl.Result{RequeueAfter: expectations.StaleCache}, nil
+	case r.Events != nil && apierror.Denied(err) && !errors.As(err, new(reported)):
+		if said := r.said.Of(req.NamespacedName); said.News(ReasonWriteDenied, err.Error()) {
+			message := messages.Shorten(fmt.Sprintf("A write was denied and is retried: %v", err), longestMessage)
+			r.Events.Event(object, corev1.EventTypeWarning, ReasonWriteDenied, message)
+		}
+	}
+	return ctrl.Result{}, err
+}
+
+// reconcile reads an object and calls Pass.
+func (r *Reconciler[T]) reconcile(ctx context.Context, key client.ObjectKey) (object T, after time.Duration, err error) {
+	object = r.Kind.DeepCopyObject().(T)
+	if r.Reader == nil {
+		object.SetNamespace(key.Namespace)
+		object.SetName(key.Name)
+	} else if err := r.Reader.Get(ctx, key, object, r.options()...); err != nil {
+		if !apierrors.IsNotFound(err) {
+			return object, 0, fmt.Errorf("reading %s: %w", key, err)
+		}
+		r.forget(key)
+		return object, 0, nil
+	}
+	if r.Written != nil && !r.Written.Fresh(object) {
+		return object, 0, ErrStale
+	}
+	after, err = r.Pass(ctx, object)
+	return object, after, err
+}
+
+func (r *Reconciler[T]) options() []client.GetOption {
+	if r.ReadOnly {
+		return []client.GetOption{client.UnsafeDisableDeepCopy}
+	}
+	return nil
+}
+
+func (r *Reconciler[T]) forget(key client.ObjectKey) {
+	if r.Written != nil {
+		r.Written.Forget(key)
+	}
+	if r.Forget != nil {
+		r.Forget(key)
+	}
+}
+
+// reported is an error that users read in the object.
+type reported struct{ error }
+
+func (e reported) Unwrap() error { return e.error }
+
+// Reported marks the error of a reconcile that wrote it to the object's status, so that no event repeats it.
+func Reported(err error) error {
+	if err == nil {
+		return nil
+	}
+	return reported{err}
+}
+
+// Result returns what a Pass returns after its steps ended with an outcome.
+func Result(ctx context.Context, outcome flow.Outcome) (time.Duration, error) {
+	if outcome.Err == nil && !outcome.Done() {
+		ctrl.LoggerFrom(ctx).V(1).Info("waiting", "step", outcome.Step, "for", outcome.Reason, "atMost", outcome.After)
+	}
+	return outcome.After, outcome.Err
+}
