@@ -9,9 +9,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
-	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/status"
 	"github.com/millwright-dev/millwright/internal/lifecycle/preservation"
+	"github.com/millwright-dev/millwright/internal/pool/rollout"
+	"github.com/millwright-dev/millwright/internal/pool/rollout/status"
 )
 
 // Refused is why a group is not changed.
@@ -52,7 +52,7 @@ func Decrease(deployment *v1alpha1.MachineDeployment, delta int32, exist int) er
 
 // Named reports whether a deployment names a Machine for deletion.
 func Named(deployment *v1alpha1.MachineDeployment, machine string) bool {
-	return slices.ContainsFunc(planner.ParseNamed(deployment.Annotations[v1alpha1.AnnotationKeyTriggerDeletion]), func(n planner.Named) bool {
+	return slices.ContainsFunc(rollout.ParseNamed(deployment.Annotations[v1alpha1.AnnotationKeyTriggerDeletion]), func(n rollout.Named) bool {
 		return n.Name == machine
 	})
 }

@@ -22,24 +22,18 @@ var parts = []string{
 	"internal/reconcile/apierror", "internal/reconcile/cascade", "internal/reconcile/cascade/orphaning", "internal/reconcile/events",
 	"internal/reconcile/expectations", "internal/reconcile/fieldindex", "internal/reconcile/messages",
 	"internal/reconcile/shutdown", "internal/reconcile/target", "internal/reconcile/tasks", "internal/reconcile/validation",
-	"internal/lifecycle/bootstrap", "internal/lifecycle/classupdate", "internal/lifecycle/drain", "internal/lifecycle/noderef", "internal/lifecycle/preservation",
-	"internal/lifecycle/scarcity", budget,
+	"internal/lifecycle/bootstrap", "internal/lifecycle/drain", "internal/lifecycle/noderef", "internal/lifecycle/preservation",
+	"internal/lifecycle/scarcity",
 }
 
-// budget are pure rules that other parts apply, too.
-const budget = "internal/lifecycle/replacement/budget"
+// pool are the pure rules about a pool of machines, which all who act on one or describe one apply.
+const pool = "internal/pool"
+
+// budget are those rules of a pool that validation applies, too.
+const budget = "internal/pool/budget"
 
 // timeouts are pure rules that also know the error codes of drivers.
 const timeouts = "internal/lifecycle/timeouts"
-
-// planners decide and report without an API, a clock or a log.
-var planners = []string{
-	"internal/controllers/machineset/planner",
-	"internal/controllers/machinedeployment/planner", "internal/controllers/machinedeployment/status",
-}
-
-// pure are rules of one controller that others apply, too.
-var pure = []string{"internal/controllers/machinedeployment/nodeupdate", "internal/controllers/machinedeployment/revision"}
 
 // rules is the architecture. Rows of folders that do not exist yet are wanted: they
 // say what may come.
@@ -75,7 +69,7 @@ var rules = []rule{
 	{from: []string{"drivers/vm"}, may: []string{"api", "driver"}, never: []string{"internal"}},
 
 	// What controllers stand on.
-	{from: append(slices.Clone(parts), pure...), may: []string{"api", budget, "internal/lifecycle/noderef", "internal/reconcile/flow", "internal/reconcile/apierror"}},
+	{from: parts, may: []string{"api", budget, "internal/lifecycle/noderef", "internal/reconcile/flow", "internal/reconcile/apierror"}},
 	{from: []string{timeouts}, may: []string{"api", "driver"}},
 	{
 		from: []string{"internal/lifecycle/instance", "internal/lifecycle/orphans"},
@@ -83,6 +77,14 @@ var rules = []rule{
 	},
 	{from: []string{"internal/reconcile/edge"}, may: []string{"internal/reconcile/apierror", "internal/reconcile/events", "internal/reconcile/expectations", "internal/reconcile/flow", "internal/reconcile/messages"}},
 	{from: []string{"internal/reconcile/inuse"}, may: []string{"internal/reconcile/apierror", "internal/reconcile/edge", "internal/reconcile/expectations", "internal/reconcile/shutdown"}},
+	{
+		from: []string{pool},
+		may: []string{
+			"api", "internal/lifecycle/noderef", "internal/lifecycle/preservation", "internal/lifecycle/scarcity",
+			"internal/reconcile/cascade/orphaning", "internal/reconcile/messages", "internal/reconcile/validation",
+		},
+		never: []string{"sigs.k8s.io/controller-runtime", "k8s.io/client-go", "k8s.io/utils/clock", "github.com/go-logr"},
+	},
 	{from: []string{"internal/lifecycle/nodes"}, may: []string{"api", "internal/lifecycle/ownership", "internal/reconcile/expectations", "internal/reconcile/target"}},
 	{from: []string{"internal/lifecycle/outage"}, may: []string{"api", timeouts}},
 	{
@@ -103,34 +105,29 @@ var rules = []rule{
 			"internal/controllers/machinedeployment", "internal/controllers/machineclass", "internal/controllers/legacyclass",
 			"internal/controllers/nodecertificate", "internal/controllers/warnings",
 		},
-		may: slices.Concat([]string{"api", "driver", "internal/lifecycle/instance", "internal/lifecycle/nodes", "internal/lifecycle/outage", "internal/lifecycle/ownership", "internal/lifecycle/replacement", "internal/reconcile/edge", "internal/reconcile/flow", "internal/reconcile/inuse", timeouts}, parts, pure, planners),
-	},
-	{
-		from:  planners,
-		may:   slices.Concat([]string{"api", budget, "internal/lifecycle/classupdate", "internal/lifecycle/noderef", "internal/lifecycle/preservation", "internal/lifecycle/scarcity", "internal/reconcile/cascade/orphaning", "internal/reconcile/messages", "internal/reconcile/validation"}, pure, planners),
-		never: []string{"sigs.k8s.io/controller-runtime", "k8s.io/client-go", "k8s.io/utils/clock", "github.com/go-logr"},
+		may: slices.Concat([]string{"api", "driver", "internal/lifecycle/instance", "internal/lifecycle/nodes", "internal/lifecycle/outage", "internal/lifecycle/ownership", "internal/lifecycle/replacement", "internal/reconcile/edge", "internal/reconcile/flow", "internal/reconcile/inuse", pool, timeouts}, parts),
 	},
 	{
 		from: []string{"internal/controllers/capi"},
 		may: []string{
-			"api", "driver", "internal/lifecycle/instance", "internal/lifecycle/bootstrap", "internal/lifecycle/classupdate", "internal/lifecycle/orphans", "internal/lifecycle/ownership",
+			"api", "driver", "internal/lifecycle/instance", "internal/lifecycle/bootstrap", "internal/lifecycle/orphans", "internal/lifecycle/ownership",
 			"internal/reconcile/edge", "internal/reconcile/flow", "internal/reconcile/expectations", "internal/reconcile/fieldindex", "internal/reconcile/inuse",
 			"internal/reconcile/tasks", "internal/reconcile/messages", "internal/reconcile/apierror", "internal/reconcile/events", "internal/reconcile/shutdown",
-			"internal/loadbalancer",
+			"internal/loadbalancer", "internal/pool/liveupdate",
 		},
 	},
 
 	// What reads what controllers wrote, to tell monitoring systems and people.
-	{from: []string{"internal/observe/metrics"}, may: []string{"api", "driver", "internal/lifecycle/drain", "internal/controllers/machinedeployment/planner/reserve"}},
-	{from: []string{"internal/observe/explain"}, may: slices.Concat([]string{"api", "driver", timeouts}, parts, pure, planners)},
+	{from: []string{"internal/observe/metrics"}, may: []string{"api", "driver", "internal/lifecycle/drain", "internal/pool/reserve"}},
+	{from: []string{"internal/observe/explain"}, may: slices.Concat([]string{"api", "driver", pool, timeouts}, parts)},
 	{from: []string{"internal/observe/follow"}},
 	{from: []string{"internal/observe/rollout/replacements"}, may: []string{"api", budget, timeouts}},
-	{from: []string{"internal/observe/rollout"}, may: slices.Concat([]string{"api", "internal/observe/explain", "internal/observe/follow"}, parts, pure, planners)},
+	{from: []string{"internal/observe/rollout"}, may: slices.Concat([]string{"api", "internal/observe/explain", "internal/observe/follow", pool}, parts)},
 
-	// What serves autoscalers. It decides by the rules that planners have of its annotations.
+	// What serves autoscalers. It reads the annotations by the rules of the pool.
 	{
 		from: []string{"internal/autoscaler"},
-		may:  slices.Concat([]string{"api", "proto", "driver", "internal/lifecycle/preservation", "internal/reconcile/fieldindex", "internal/connlimit"}, planners),
+		may:  []string{"api", "proto", "driver", "internal/lifecycle/preservation", "internal/reconcile/fieldindex", "internal/connlimit", pool},
 	},
 
 	// What runs around the controllers on one host.

@@ -11,11 +11,11 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/cli/args"
-	"github.com/millwright-dev/millwright/internal/lifecycle/replacement/budget"
 	"github.com/millwright-dev/millwright/internal/lifecycle/scarcity"
 	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
 	"github.com/millwright-dev/millwright/internal/observe/rollout"
 	"github.com/millwright-dev/millwright/internal/observe/rollout/replacements"
+	"github.com/millwright-dev/millwright/internal/pool/budget"
 )
 
 // replacementFlags are those of "millwright rollout replacements".

@@ -12,8 +12,8 @@ import (
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/marks"
-	"github.com/millwright-dev/millwright/internal/lifecycle/classupdate"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
+	"github.com/millwright-dev/millwright/internal/pool/liveupdate"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )
 
@@ -31,18 +31,18 @@ func (c *Controller) updateInstance(ctx context.Context, s *scope) flow.Result {
 		s.outdated(infrav1.ReasonUpdateFailed, missing.Message)
 		return flow.Wait(slowRetry, missing.Message)
 	}
-	state, request := classupdate.Read(s.machine.Annotations), s.request()
+	state, request := liveupdate.Read(s.machine.Annotations), s.request()
 	request.MadeFrom = state.Spec()
 	class := s.inputs.Class
-	switch step, next := state.Next(class, classupdate.Update); step {
-	case classupdate.Note:
+	switch step, next := state.Next(class, liveupdate.Update); step {
+	case liveupdate.Note:
 		return c.noteUpdate(ctx, s, next)
-	case classupdate.Ask:
-		return c.answered(ctx, s, c.Engine.Plan(request), func(d instance.Differences) classupdate.State {
-			return state.Planned(class, classupdate.Update, d.Updates, d.AtNextStart, d.Replacements)
+	case liveupdate.Ask:
+		return c.answered(ctx, s, c.Engine.Plan(request), func(d instance.Differences) liveupdate.State {
+			return state.Planned(class, liveupdate.Update, d.Updates, d.AtNextStart, d.Replacements)
 		})
-	case classupdate.Change:
-		return c.answered(ctx, s, c.Engine.Update(request), func(d instance.Differences) classupdate.State {
+	case liveupdate.Change:
+		return c.answered(ctx, s, c.Engine.Update(request), func(d instance.Differences) liveupdate.State {
 			return state.Updated(class, d.Updates, d.AtNextStart, d.Replacements)
 		})
 	default:
@@ -52,7 +52,7 @@ func (c *Controller) updateInstance(ctx context.Context, s *scope) flow.Result {
 }
 
 // answered notes what follows from the driver's answer, or says why there is none.
-func (c *Controller) answered(ctx context.Context, s *scope, answer instance.Answer, next func(instance.Differences) classupdate.State) flow.Result {
+func (c *Controller) answered(ctx context.Context, s *scope, answer instance.Answer, next func(instance.Differences) liveupdate.State) flow.Result {
 	switch answer.State {
 	case instance.Exists:
 		return c.noteUpdate(ctx, s, next(answer.Differences))
@@ -70,7 +70,7 @@ func (c *Controller) answered(ctx context.Context, s *scope, answer instance.Ans
 }
 
 // noteUpdate stores how far the update is, which brings the next reconcile.
-func (c *Controller) noteUpdate(ctx context.Context, s *scope, next classupdate.State) flow.Result {
+func (c *Controller) noteUpdate(ctx context.Context, s *scope, next liveupdate.State) flow.Result {
 	next.Write(s.machine)
 	if next.Plan == nil { // or the next check would not believe that the VM is missing
 		marks.Found(s.machine, s.inputs.Class)
@@ -83,7 +83,7 @@ func (c *Controller) noteUpdate(ctx context.Context, s *scope, next classupdate.
 }
 
 // settled reports that there is nothing more to do for the update.
-func (s *scope) settled(state classupdate.State) {
+func (s *scope) settled(state liveupdate.State) {
 	if state.Plan != nil && len(state.Plan.Replacements) > 0 {
 		s.outdated(infrav1.ReasonReplacementNeeded, fmt.Sprintf("VM %s needs a replacement to be as the spec says: %s",
 			s.machine.Spec.ProviderID, strings.Join(state.Plan.Replacements, "; ")))

@@ -14,8 +14,8 @@ import (
 	"github.com/millwright-dev/millwright/driver/fake"
 	"github.com/millwright-dev/millwright/driver/status"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
-	"github.com/millwright-dev/millwright/internal/lifecycle/classupdate"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
+	"github.com/millwright-dev/millwright/internal/pool/liveupdate"
 )
 
 // tagged returns a harness with a machine whose VM can be updated.
@@ -190,7 +190,7 @@ func TestUpdateIsCutShort(t *testing.T) {
 			h.Driver.FailAfter(fake.UpdateMachine, codes.OK, codes.Unavailable) // the plan, and the change
 			h.updateTo(`{"size":"small","tags":{"a":"2"}}`)
 			h.Settle()
-			if plan := classupdate.Read(h.infra().Annotations).Plan; plan == nil || !plan.Begun {
+			if plan := liveupdate.Read(h.infra().Annotations).Plan; plan == nil || !plan.Begun {
 				t.Fatalf("the plan is %+v", plan)
 			}
 			h.restart()
@@ -198,7 +198,7 @@ func TestUpdateIsCutShort(t *testing.T) {
 			h.SettleAfter(5 * time.Minute)
 			h.wantUpToDate(metav1.ConditionTrue, infrav1.ReasonUpdated)
 			vms := h.Driver.VMs()
-			if state := classupdate.Read(h.infra().Annotations); len(vms) != 1 || vms[0].Spec != string(state.Made.Spec) || state.Plan != nil {
+			if state := liveupdate.Read(h.infra().Annotations); len(vms) != 1 || vms[0].Spec != string(state.Made.Spec) || state.Plan != nil {
 				t.Errorf("VMs %v, state %+v", vms, state)
 			}
 		})

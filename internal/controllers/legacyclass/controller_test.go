@@ -29,7 +29,7 @@ import (
 	"github.com/millwright-dev/millwright/driver/registry"
 	"github.com/millwright-dev/millwright/driver/sim"
 	"github.com/millwright-dev/millwright/driver/status"
-	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/revision"
+	"github.com/millwright-dev/millwright/internal/pool/revision"
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
 	"github.com/millwright-dev/millwright/test/support/fakeclient"
 	"github.com/millwright-dev/millwright/test/support/fixture"

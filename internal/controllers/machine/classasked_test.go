@@ -13,7 +13,7 @@ import (
 	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/driver/fake"
-	"github.com/millwright-dev/millwright/internal/lifecycle/classupdate"
+	"github.com/millwright-dev/millwright/internal/pool/liveupdate"
 )
 
 // askedClass is the class that Machines are asked about.
@@ -35,14 +35,14 @@ func (h *harness) askAbout(spec string, changes ...func(*v1alpha1.MachineClass))
 	h.Settle()
 }
 
-func (h *harness) effectOnOther() classupdate.Effect {
-	return classupdate.Read(h.machine().Annotations).EffectOn(askedClass)
+func (h *harness) effectOnOther() liveupdate.Effect {
+	return liveupdate.Read(h.machine().Annotations).EffectOn(askedClass)
 }
 
 // TestAskedAboutAClass: the driver says what an update to another class would change, by one call and one write, and
 // nothing changes.
 func TestAskedAboutAClass(t *testing.T) {
-	for spec, want := range map[string]classupdate.Effect{specMade: classupdate.None, specTags: classupdate.Updates, specSize: classupdate.Replaces} {
+	for spec, want := range map[string]liveupdate.Effect{specMade: liveupdate.None, specTags: liveupdate.Updates, specSize: liveupdate.Replaces} {
 		h := runningOf(t, specMade)
 		h.askAbout(spec)
 		if diff := cmp.Diff([]string{"patch Machine"}, h.TakeWrites()); diff != "" {
@@ -70,7 +70,7 @@ func TestClassesThatAreForOtherVMs(t *testing.T) {
 			h := runningOf(t, specMade)
 			h.create(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: h.Key.Namespace, Name: "other-user-data"}, Data: map[string][]byte{"userData": []byte("another")}})
 			h.askAbout(specMade, differs)
-			if got := h.effectOnOther(); got != classupdate.Replaces {
+			if got := h.effectOnOther(); got != liveupdate.Replaces {
 				t.Errorf("the Machine says that it %s", got)
 			}
 			if dry, real := h.updates(); dry+real > 0 {
@@ -85,7 +85,7 @@ func TestAClassThatLeadsElsewhere(t *testing.T) {
 	h := runningOf(t, specMade)
 	h.Driver.OnUpdate(fake.Always[driver.UpdateMachineRequest, driver.UpdateMachineResponse](nil, failingWith(codes.NotFound)))
 	h.askAbout(specTags)
-	if got := h.effectOnOther(); got != classupdate.Replaces {
+	if got := h.effectOnOther(); got != liveupdate.Replaces {
 		t.Errorf("the Machine says that it %s", got)
 	}
 	h.wantRunning()
@@ -103,7 +103,7 @@ func TestAClassThatIsMissing(t *testing.T) {
 		t.Errorf("events are %q", events)
 	}
 	h.askAbout(specTags)
-	if got := h.effectOnOther(); got != classupdate.Updates {
+	if got := h.effectOnOther(); got != liveupdate.Updates {
 		t.Errorf("then the Machine says that it %s", got)
 	}
 }
@@ -118,7 +118,7 @@ func TestAMachineThatFollows(t *testing.T) {
 	if h.vmSpec() != specTags {
 		t.Errorf("the VM is %s", h.vmSpec())
 	}
-	if asked := classupdate.Asked(h.machine()); asked != "" {
+	if asked := liveupdate.Asked(h.machine()); asked != "" {
 		t.Errorf("it is still asked about %q", asked)
 	}
 	h.wantRunning()

@@ -13,8 +13,8 @@ import (
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/driver/fake"
 	"github.com/millwright-dev/millwright/driver/status"
-	"github.com/millwright-dev/millwright/internal/lifecycle/classupdate"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
+	"github.com/millwright-dev/millwright/internal/pool/liveupdate"
 )
 
 // Provider specifications. Of the driver's VMs, tags can change, and other fields cannot.
@@ -41,7 +41,7 @@ func runningOf(t *testing.T, spec string) *harness {
 }
 
 // editClass changes the class as a user would.
-func (h *harness) editClass(strategy classupdate.Strategy, spec string) {
+func (h *harness) editClass(strategy liveupdate.Strategy, spec string) {
 	h.Helper()
 	class := newClass(h.Key.Namespace)
 	change(h, class, func(class *v1alpha1.MachineClass) {
@@ -75,7 +75,7 @@ func (h *harness) wantRunning() {
 // TestAnEditedClassChangesNothing is MCM's behaviour.
 func TestAnEditedClassChangesNothing(t *testing.T) {
 	h := runningOf(t, specMade)
-	h.editClass(classupdate.Keep, specTags)
+	h.editClass(liveupdate.Keep, specTags)
 	h.Settle()
 	if writes, calls := h.TakeWrites(), h.methods(); len(writes)+len(calls) > 0 {
 		t.Errorf("it makes writes %v and calls %v", writes, calls)
@@ -85,7 +85,7 @@ func TestAnEditedClassChangesNothing(t *testing.T) {
 // TestAVMIsUpdated: with as few writes as the budget allows.
 func TestAVMIsUpdated(t *testing.T) {
 	h := runningOf(t, specMade)
-	h.editClass(classupdate.Update, specTags)
+	h.editClass(liveupdate.Update, specTags)
 	h.Settle()
 	if diff := cmp.Diff([]string{"patch Machine", "patch Machine", "patch status of Machine"}, h.TakeWrites()); diff != "" {
 		t.Errorf("writes (-want +got):\n%s", diff)
@@ -97,7 +97,7 @@ func TestAVMIsUpdated(t *testing.T) {
 	if events := h.takeEvents(); len(events) != 1 || !strings.Contains(events[0], "InstanceUpdated") {
 		t.Errorf("events are %q", events)
 	}
-	if effect := classupdate.Read(h.machine().Annotations).Effect(h.class()); effect != classupdate.None {
+	if effect := liveupdate.Read(h.machine().Annotations).Effect(h.class()); effect != liveupdate.None {
 		t.Errorf("then the class %s", effect)
 	}
 	h.Driver.ForgetCalls()
@@ -116,9 +116,9 @@ func (h *harness) class() *v1alpha1.MachineClass {
 }
 
 func TestADryRunChangesNothing(t *testing.T) {
-	for spec, want := range map[string]classupdate.Effect{specMade: classupdate.None, specTags: classupdate.Updates, specSize: classupdate.Replaces, specTagsSize: classupdate.Replaces} {
+	for spec, want := range map[string]liveupdate.Effect{specMade: liveupdate.None, specTags: liveupdate.Updates, specSize: liveupdate.Replaces, specTagsSize: liveupdate.Replaces} {
 		h := runningOf(t, specMade)
-		h.editClass(classupdate.DryRun, spec)
+		h.editClass(liveupdate.DryRun, spec)
 		h.Settle()
 		if diff := cmp.Diff([]string{"patch Machine"}, h.TakeWrites()); diff != "" {
 			t.Errorf("%s: writes (-want +got):\n%s", spec, diff)
@@ -126,7 +126,7 @@ func TestADryRunChangesNothing(t *testing.T) {
 		if dry, real := h.updates(); dry != 1 || real != 0 || h.vmSpec() != specMade {
 			t.Errorf("%s: %d dry runs, %d updates; the VM is %s", spec, dry, real, h.vmSpec())
 		}
-		if got := classupdate.Read(h.machine().Annotations).Effect(h.class()); got != want {
+		if got := liveupdate.Read(h.machine().Annotations).Effect(h.class()); got != want {
 			t.Errorf("%s: the Machine says that it %s, want %s", spec, got, want)
 		}
 		h.wantRunning()
@@ -136,7 +136,7 @@ func TestADryRunChangesNothing(t *testing.T) {
 // TestWhatNeedsAReplacement: what can be changed is, the rest is said once, and no Machine goes.
 func TestWhatNeedsAReplacement(t *testing.T) {
 	h := runningOf(t, specMade)
-	h.editClass(classupdate.Update, specTagsSize)
+	h.editClass(liveupdate.Update, specTagsSize)
 	h.Settle()
 	if want := `{"size":"s","tags":{"team":"blue"}}`; h.vmSpec() != want {
 		t.Errorf("the VM is %s, want %s", h.vmSpec(), want)
@@ -153,7 +153,7 @@ func TestWhatNeedsAReplacement(t *testing.T) {
 	if writes, calls := h.TakeWrites(), h.methods(); len(writes)+len(calls) > 0 {
 		t.Errorf("after a restart it makes writes %v and calls %v", writes, calls)
 	}
-	h.editClass(classupdate.Update, specMade) // the edit is taken back
+	h.editClass(liveupdate.Update, specMade) // the edit is taken back
 	h.Settle()
 	if h.vmSpec() != specMade {
 		t.Errorf("after the edit was taken back the VM is %s", h.vmSpec())
@@ -163,7 +163,7 @@ func TestWhatNeedsAReplacement(t *testing.T) {
 // TestAnUpdateThatIsTakenBack: it had its effect, and its answer was lost.
 func TestAnUpdateThatIsTakenBack(t *testing.T) {
 	h := runningOf(t, specMade)
-	h.editClass(classupdate.Update, specMade)
+	h.editClass(liveupdate.Update, specMade)
 	h.Settle() // it is known what the VM was made from
 	h.Driver.OnUpdate(func(_ context.Context, req *driver.UpdateMachineRequest, do func() (*driver.UpdateMachineResponse, error)) (*driver.UpdateMachineResponse, error) {
 		resp, err := do()
@@ -172,10 +172,10 @@ func TestAnUpdateThatIsTakenBack(t *testing.T) {
 		}
 		return nil, context.DeadlineExceeded
 	})
-	h.editClass(classupdate.Update, specTags)
+	h.editClass(liveupdate.Update, specTags)
 	h.Settle()
 	h.Driver.OnUpdate(nil)
-	h.editClass(classupdate.Update, specMade)
+	h.editClass(liveupdate.Update, specMade)
 	h.Settle()
 	if h.vmSpec() != specMade {
 		t.Errorf("the VM is %s", h.vmSpec())
@@ -203,7 +203,7 @@ func TestDriversThatUpdateBadly(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			h := runningOf(t, specMade)
 			h.Driver.OnUpdate(tc.update)
-			h.editClass(classupdate.Update, specTags)
+			h.editClass(liveupdate.Update, specTags)
 			h.Settle()
 			h.wantRunning()
 			last := h.machine().Status.LastOperation
@@ -219,7 +219,7 @@ func TestDriversThatUpdateBadly(t *testing.T) {
 				t.Errorf("without a pause it is called %d times more", after-before)
 			}
 			h.Driver.OnUpdate(nil)
-			h.editClass(classupdate.Update, specTags) // as with every edit, it is tried again at once
+			h.editClass(liveupdate.Update, specTags) // as with every edit, it is tried again at once
 			h.Settle()
 			if h.vmSpec() != specTags {
 				t.Errorf("when the driver works the VM is %s", h.vmSpec())
@@ -231,7 +231,7 @@ func TestDriversThatUpdateBadly(t *testing.T) {
 // TestADriverThatHangs: the Machine is followed and deleted as ever.
 func TestADriverThatHangs(t *testing.T) {
 	h := runningOf(t, specMade)
-	h.editClass(classupdate.Update, specTags)
+	h.editClass(liveupdate.Update, specTags)
 	h.Pass() // its call does not return
 	h.Clock.Step(instance.Silence)
 	h.Pass()
@@ -249,7 +249,7 @@ func TestADriverThatHangs(t *testing.T) {
 func TestADriverThatCannotUpdate(t *testing.T) {
 	h := runningOf(t, specMade)
 	h.restartWith(struct{ driver.Driver }{h.Driver})
-	h.editClass(classupdate.Update, specTags)
+	h.editClass(liveupdate.Update, specTags)
 	h.Settle()
 	if events := strings.Join(h.takeEvents(), "\n"); !strings.Contains(events, "ReplacementNeeded") || !strings.Contains(events, instance.Unable) {
 		t.Errorf("events are %s", events)

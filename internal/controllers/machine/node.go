@@ -22,8 +22,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
 	"github.com/millwright-dev/millwright/internal/lifecycle/nodes"
 	"github.com/millwright-dev/millwright/internal/lifecycle/ownership"
-	"github.com/millwright-dev/millwright/internal/lifecycle/replacement/budget"
 	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
+	"github.com/millwright-dev/millwright/internal/pool/budget"
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )

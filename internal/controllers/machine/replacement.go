@@ -13,9 +13,9 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/machine/passevents"
 	"github.com/millwright-dev/millwright/internal/lifecycle/replacement"
-	"github.com/millwright-dev/millwright/internal/lifecycle/replacement/budget"
 	"github.com/millwright-dev/millwright/internal/lifecycle/scarcity"
 	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
+	"github.com/millwright-dev/millwright/internal/pool/budget"
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )

@@ -16,21 +16,21 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
-	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/status"
+	"github.com/millwright-dev/millwright/internal/pool/rollout"
+	"github.com/millwright-dev/millwright/internal/pool/rollout/status"
 	"github.com/millwright-dev/millwright/internal/reconcile/apierror"
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 )
 
 // apply carries out a plan. It stops at the first failure, except those to mark Machines and nodes, and
 // after the operations that end a pass.
-func (p pass) apply(ctx context.Context, f planner.Facts, plan []planner.Operation) planner.Outcome {
-	outcome := planner.Outcome{Written: map[string]*v1alpha1.MachineSet{}}
+func (p pass) apply(ctx context.Context, f rollout.Facts, plan []rollout.Operation) rollout.Outcome {
+	outcome := rollout.Outcome{Written: map[string]*v1alpha1.MachineSet{}}
 	for _, op := range plan {
 		if outcome.Ended && !op.Ends() {
 			break
 		}
-		if outcome.NodesLater && op.Action == planner.PatchNodes {
+		if outcome.NodesLater && op.Action == rollout.PatchNodes {
 			continue // wait for a target that does not answer only once
 		}
 		err := p.applyOne(ctx, f, op, &outcome)
@@ -40,7 +40,7 @@ func (p pass) apply(ctx context.Context, f planner.Facts, plan []planner.Operati
 		case errors.Is(err, errNodes):
 			ctrl.LoggerFrom(ctx).Info("Some nodes are marked later", "err", err.Error())
 			outcome.NodesLater = true
-		case errors.Is(err, planner.ErrMark) && !outdated(err):
+		case errors.Is(err, rollout.ErrMark) && !outdated(err):
 			outcome.Unmarked = append(outcome.Unmarked, err)
 		default:
 			outcome.Failure = err
@@ -50,31 +50,31 @@ func (p pass) apply(ctx context.Context, f planner.Facts, plan []planner.Operati
 	return outcome
 }
 
-func (p pass) applyOne(ctx context.Context, f planner.Facts, op planner.Operation, outcome *planner.Outcome) error {
+func (p pass) applyOne(ctx context.Context, f rollout.Facts, op rollout.Operation, outcome *rollout.Outcome) error {
 	switch op.Action {
-	case planner.Create:
+	case rollout.Create:
 		return p.create(ctx, f.Deployment, op, outcome)
-	case planner.Scale, planner.Refresh:
+	case rollout.Scale, rollout.Refresh:
 		return p.change(ctx, f, op, outcome)
-	case planner.Adopt:
+	case rollout.Adopt:
 		return p.adopt(ctx, f.Deployment, op)
-	case planner.Release:
+	case rollout.Release:
 		return p.release(ctx, f.Deployment, op)
-	case planner.Prune:
+	case rollout.Prune:
 		return p.prune(ctx, f.Deployment, op)
-	case planner.Mark:
+	case rollout.Mark:
 		return p.mark(ctx, f.Deployment, op)
-	case planner.Transfer:
+	case rollout.Transfer:
 		return p.transfer(ctx, f.Deployment, op)
-	case planner.Settle:
+	case rollout.Settle:
 		return p.settle(ctx, op)
-	case planner.TakeClass:
+	case rollout.TakeClass:
 		return p.takeClass(ctx, f.Deployment, op)
-	case planner.AskUpdate, planner.ForgetUpdate, planner.FollowClass, planner.Retire:
+	case rollout.AskUpdate, rollout.ForgetUpdate, rollout.FollowClass, rollout.Retire:
 		return p.changeClass(ctx, f, op)
-	case planner.PatchNodes:
+	case rollout.PatchNodes:
 		return p.patchNodes(ctx, f.Deployment, op)
-	case planner.RollBack, planner.Refuse:
+	case rollout.RollBack, rollout.Refuse:
 		return p.rollBack(ctx, f, op, outcome)
 	}
 	return nil
@@ -82,9 +82,9 @@ func (p pass) applyOne(ctx context.Context, f planner.Facts, op planner.Operatio
 
 // rollBack gives the deployment an old template, or refuses that, and removes spec.rollbackTo. A refusal
 // is written into the status first, or it would be lost if the process ended between the writes.
-func (p pass) rollBack(ctx context.Context, f planner.Facts, op planner.Operation, outcome *planner.Outcome) error {
+func (p pass) rollBack(ctx context.Context, f rollout.Facts, op rollout.Operation, outcome *rollout.Outcome) error {
 	deployment, kind := f.Deployment, corev1.EventTypeNormal
-	if op.Action == planner.Refuse {
+	if op.Action == rollout.Refuse {
 		kind = corev1.EventTypeWarning
 	}
 	if op.Topic == v1alpha1.DeploymentReasonRevisionNotFound {
@@ -105,19 +105,19 @@ func (p pass) rollBack(ctx context.Context, f planner.Facts, op planner.Operatio
 }
 
 // mark has the set of a Machine delete it before others.
-func (p pass) mark(ctx context.Context, deployment *v1alpha1.MachineDeployment, op planner.Operation) error {
+func (p pass) mark(ctx context.Context, deployment *v1alpha1.MachineDeployment, op rollout.Operation) error {
 	machine := op.Machine.DeepCopy()
-	metav1.SetMetaDataAnnotation(&machine.ObjectMeta, v1alpha1.AnnotationKeyMachinePriority, planner.FirstPriority)
+	metav1.SetMetaDataAnnotation(&machine.ObjectMeta, v1alpha1.AnnotationKeyMachinePriority, rollout.FirstPriority)
 	metav1.SetMetaDataAnnotation(&machine.ObjectMeta, v1alpha1.AnnotationKeyMarkedForDeletionTime, op.Since)
 	err := p.Client.Patch(ctx, machine, expectations.Locked(op.Machine))
 	if apierror.Gone(err) {
 		return errCacheBehind
 	}
 	if err != nil {
-		return fmt.Errorf("%w: %s: %w", planner.ErrMark, machine.Name, err)
+		return fmt.Errorf("%w: %s: %w", rollout.ErrMark, machine.Name, err)
 	}
-	if !planner.Marked(machine, op.Since) {
-		return fmt.Errorf("%w: %s: the API server changes its mark. Mostly a mutating webhook does that: keep it from machines", planner.ErrMark, machine.Name)
+	if !rollout.Marked(machine, op.Since) {
+		return fmt.Errorf("%w: %s: the API server changes its mark. Mostly a mutating webhook does that: keep it from machines", rollout.ErrMark, machine.Name)
 	}
 	annotations := map[string]string{v1alpha1.EventAnnotationCause: v1alpha1.CauseNamedForDeletion, v1alpha1.EventAnnotationObjects: machine.Name}
 	p.Events.AnnotatedEventf(deployment, annotations, corev1.EventTypeNormal, "MachineMarked", "Machine %s goes first: %s", machine.Name, op.Reason)
@@ -126,9 +126,9 @@ func (p pass) mark(ctx context.Context, deployment *v1alpha1.MachineDeployment, 
 }
 
 // annotate writes the deployment's metadata that follow from its sets, and returns what was written.
-func (p pass) annotate(ctx context.Context, f planner.Facts, deployment *v1alpha1.MachineDeployment) (*v1alpha1.MachineDeployment, error) {
+func (p pass) annotate(ctx context.Context, f rollout.Facts, deployment *v1alpha1.MachineDeployment) (*v1alpha1.MachineDeployment, error) {
 	f.Deployment = deployment
-	next := planner.Annotated(f)
+	next := rollout.Annotated(f)
 	if equality.Semantic.DeepEqual(next, deployment) {
 		return deployment, nil
 	}
@@ -167,7 +167,7 @@ const (
 )
 
 // patchNodes tries to patch all nodes, and returns the first failure.
-func (p pass) patchNodes(ctx context.Context, deployment *v1alpha1.MachineDeployment, op planner.Operation) error {
+func (p pass) patchNodes(ctx context.Context, deployment *v1alpha1.MachineDeployment, op rollout.Operation) error {
 	limited, cancel := context.WithTimeout(ctx, nodesWithin)
 	defer cancel()
 	var group errgroup.Group
@@ -187,11 +187,11 @@ func (p pass) patchNodes(ctx context.Context, deployment *v1alpha1.MachineDeploy
 }
 
 // patchNode patches a node, locked only where it replaces the list of taints: the kubelet writes often.
-func (p pass) patchNode(ctx context.Context, change planner.NodeChange) error {
+func (p pass) patchNode(ctx context.Context, change rollout.NodeChange) error {
 	// Without the status, which is expensive to compare and not written.
 	before := &corev1.Node{ObjectMeta: change.Old.ObjectMeta, Spec: change.Old.Spec}
 	patch := client.StrategicMergeFrom(before)
-	if !slices.EqualFunc(change.Old.Spec.Taints, change.New.Spec.Taints, planner.SameTaint) {
+	if !slices.EqualFunc(change.Old.Spec.Taints, change.New.Spec.Taints, rollout.SameTaint) {
 		patch = client.StrategicMergeFrom(before, client.MergeFromWithOptimisticLock{})
 	}
 	err := p.Target.Client().Patch(ctx, change.New, patch)

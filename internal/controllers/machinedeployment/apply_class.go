@@ -7,12 +7,12 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
+	"github.com/millwright-dev/millwright/internal/pool/rollout"
 	"github.com/millwright-dev/millwright/internal/reconcile/apierror"
 )
 
 // takeClass gives a set the class that the template names.
-func (p pass) takeClass(ctx context.Context, deployment *v1alpha1.MachineDeployment, op planner.Operation) error {
+func (p pass) takeClass(ctx context.Context, deployment *v1alpha1.MachineDeployment, op rollout.Operation) error {
 	next := op.Next.DeepCopy()
 	if err := p.patchSet(ctx, next, op.Set); err != nil {
 		if apierror.Gone(err) {
@@ -27,22 +27,22 @@ func (p pass) takeClass(ctx context.Context, deployment *v1alpha1.MachineDeploym
 }
 
 // changeClass takes a Machine one step further towards the class that the template names.
-func (p pass) changeClass(ctx context.Context, f planner.Facts, op planner.Operation) error {
+func (p pass) changeClass(ctx context.Context, f rollout.Facts, op rollout.Operation) error {
 	machine := op.Machine.DeepCopy()
 	switch op.Action {
-	case planner.AskUpdate:
+	case rollout.AskUpdate:
 		f.Class.Ask(machine)
-	case planner.ForgetUpdate:
+	case rollout.ForgetUpdate:
 		f.Class.Forget(machine)
-	case planner.FollowClass:
+	case rollout.FollowClass:
 		f.Class.Follow(machine)
-	case planner.Retire:
+	case rollout.Retire:
 		f.Class.Retire(machine)
 	}
 	if err := p.patchMachine(ctx, machine, op.Machine); err != nil {
 		return err
 	}
-	if op.Action == planner.FollowClass {
+	if op.Action == rollout.FollowClass {
 		p.Events.Eventf(f.Deployment, corev1.EventTypeNormal, v1alpha1.DeploymentReasonMachineFollows,
 			"Machine %s gets the class %q: %s", machine.Name, machine.Spec.Class.Name, op.Reason)
 	}

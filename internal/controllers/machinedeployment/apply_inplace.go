@@ -8,15 +8,15 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/nodeupdate"
-	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
+	"github.com/millwright-dev/millwright/internal/pool/inplaceupdate"
+	"github.com/millwright-dev/millwright/internal/pool/rollout"
 	"github.com/millwright-dev/millwright/internal/reconcile/apierror"
 )
 
 // transfer moves a Machine to another set, in one patch.
-func (p pass) transfer(ctx context.Context, deployment *v1alpha1.MachineDeployment, op planner.Operation) error {
+func (p pass) transfer(ctx context.Context, deployment *v1alpha1.MachineDeployment, op rollout.Operation) error {
 	machine := op.Machine.DeepCopy()
-	nodeupdate.Transfer(machine, op.From, op.Set)
+	inplaceupdate.Transfer(machine, op.From, op.Set)
 	if err := p.patchMachine(ctx, machine, op.Machine); err != nil {
 		return err
 	}
@@ -27,9 +27,9 @@ func (p pass) transfer(ctx context.Context, deployment *v1alpha1.MachineDeployme
 }
 
 // settle removes the label of a Machine that was moved.
-func (p pass) settle(ctx context.Context, op planner.Operation) error {
+func (p pass) settle(ctx context.Context, op rollout.Operation) error {
 	machine := op.Machine.DeepCopy()
-	nodeupdate.Settle(machine)
+	inplaceupdate.Settle(machine)
 	return p.patchMachine(ctx, machine, op.Machine)
 }
 

@@ -14,18 +14,18 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
-	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/counts"
-	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/revision"
+	"github.com/millwright-dev/millwright/internal/pool/counts"
+	"github.com/millwright-dev/millwright/internal/pool/revision"
+	"github.com/millwright-dev/millwright/internal/pool/rollout"
 	"github.com/millwright-dev/millwright/internal/reconcile/apierror"
 	"github.com/millwright-dev/millwright/internal/reconcile/cascade"
 )
 
 // create creates the set of the current template. A set that comes back mutated is deleted.
-func (p pass) create(ctx context.Context, deployment *v1alpha1.MachineDeployment, op planner.Operation, outcome *planner.Outcome) error {
+func (p pass) create(ctx context.Context, deployment *v1alpha1.MachineDeployment, op rollout.Operation, outcome *rollout.Outcome) error {
 	set := op.Next.DeepCopy()
-	if message := planner.Unselected(deployment, set); message != "" {
-		return fmt.Errorf("%w: %s", planner.ErrCreate, message)
+	if message := rollout.Unselected(deployment, set); message != "" {
+		return fmt.Errorf("%w: %s", rollout.ErrCreate, message)
 	}
 	err := p.Client.Create(ctx, set)
 	if apierror.Taken(err) {
@@ -33,7 +33,7 @@ func (p pass) create(ctx context.Context, deployment *v1alpha1.MachineDeployment
 	}
 	if err != nil {
 		p.Events.Eventf(deployment, corev1.EventTypeWarning, v1alpha1.DeploymentReasonSetCreateError, "Failed to create machine set %s: %v", set.Name, err)
-		return fmt.Errorf("%w: %w", planner.ErrCreate, err)
+		return fmt.Errorf("%w: %w", rollout.ErrCreate, err)
 	}
 	if err := mutated(deployment, set); err != nil {
 		p.memory.mutated.Failed(err, deployment.Generation, p.Clock.Now())
@@ -50,18 +50,18 @@ func (p pass) create(ctx context.Context, deployment *v1alpha1.MachineDeployment
 // mutated returns an error if the API server changed a set, mostly by a webhook, so that the deployment
 // would not recognize it and create others without end.
 func mutated(deployment *v1alpha1.MachineDeployment, created *v1alpha1.MachineSet) error {
-	fields := planner.Mutated(deployment, created)
+	fields := rollout.Mutated(deployment, created)
 	if len(fields) == 0 {
 		return nil
 	}
 	return fmt.Errorf("%w (%s), so that the set would not be known for the deployment's, and others would be made without end. "+
-		"Mostly a mutating webhook does that: keep it from machine sets", planner.ErrMutated, strings.Join(fields, ", "))
+		"Mostly a mutating webhook does that: keep it from machine sets", rollout.ErrMutated, strings.Join(fields, ", "))
 }
 
 // stillMutated returns an error if the last new set was mutated, and the next one would be. It uses a dry
 // run under another name, since the last set may still exist. If that does not tell, the next one is made after a
 // while.
-func (p pass) stillMutated(ctx context.Context, f planner.Facts) error {
+func (p pass) stillMutated(ctx context.Context, f rollout.Facts) error {
 	known := p.memory
 	if f.Current != nil {
 		known.mutated.Succeeded()
@@ -70,7 +70,7 @@ func (p pass) stillMutated(ctx context.Context, f planner.Facts) error {
 	if !known.mutated.Failing() || f.Deployment.Spec.Paused {
 		return nil
 	}
-	created := planner.NewSet(f, 0)
+	created := rollout.NewSet(f, 0)
 	created.Name, created.GenerateName = "", created.Name+"-"
 	if p.Client.Create(ctx, created, client.DryRunAll) == nil {
 		if err := mutated(f.Deployment, created); err != nil || known.dryRunTells {
@@ -95,30 +95,30 @@ func (p pass) nameTaken(ctx context.Context, deployment *v1alpha1.MachineDeploym
 	if ours && revision.Same(&taken.Spec.Template, &deployment.Spec.Template) {
 		return errCacheBehind
 	}
-	return planner.ErrNameTaken
+	return rollout.ErrNameTaken
 }
 
-func (p pass) adopt(ctx context.Context, deployment *v1alpha1.MachineDeployment, op planner.Operation) error {
-	if err := cascade.CheckAlive(ctx, p.Live, deployment, planner.Kind); err != nil {
+func (p pass) adopt(ctx context.Context, deployment *v1alpha1.MachineDeployment, op rollout.Operation) error {
+	if err := cascade.CheckAlive(ctx, p.Live, deployment, rollout.Kind); err != nil {
 		return err
 	}
-	return p.changeOwner(ctx, deployment, op, append(slices.Clone(op.Set.OwnerReferences), planner.OwnerReference(deployment)))
+	return p.changeOwner(ctx, deployment, op, append(slices.Clone(op.Set.OwnerReferences), rollout.OwnerReference(deployment)))
 }
 
-func (p pass) release(ctx context.Context, deployment *v1alpha1.MachineDeployment, op planner.Operation) error {
+func (p pass) release(ctx context.Context, deployment *v1alpha1.MachineDeployment, op rollout.Operation) error {
 	return p.changeOwner(ctx, deployment, op, slices.DeleteFunc(slices.Clone(op.Set.OwnerReferences), func(owner metav1.OwnerReference) bool {
 		return owner.UID == deployment.UID
 	}))
 }
 
-func (p pass) changeOwner(ctx context.Context, deployment *v1alpha1.MachineDeployment, op planner.Operation, owners []metav1.OwnerReference) error {
+func (p pass) changeOwner(ctx context.Context, deployment *v1alpha1.MachineDeployment, op rollout.Operation, owners []metav1.OwnerReference) error {
 	next := op.Set.DeepCopy()
 	next.OwnerReferences = owners
 	if err := p.patchSet(ctx, next, op.Set); err != nil {
 		return apierror.IgnoreGone(err)
 	}
 	verb := "Adopted"
-	if op.Action == planner.Release {
+	if op.Action == rollout.Release {
 		verb = "Released"
 		p.memory.sets.Forget(client.ObjectKeyFromObject(next))
 	}
@@ -127,7 +127,7 @@ func (p pass) changeOwner(ctx context.Context, deployment *v1alpha1.MachineDeplo
 	return nil
 }
 
-func (p pass) change(ctx context.Context, f planner.Facts, op planner.Operation, outcome *planner.Outcome) error {
+func (p pass) change(ctx context.Context, f rollout.Facts, op rollout.Operation, outcome *rollout.Outcome) error {
 	next := op.Next.DeepCopy()
 	if err := p.patchSet(ctx, next, op.Set); err != nil {
 		if apierror.Gone(err) {
@@ -136,7 +136,7 @@ func (p pass) change(ctx context.Context, f planner.Facts, op planner.Operation,
 		return err
 	}
 	outcome.Written[next.Name] = next
-	if op.Action == planner.Scale {
+	if op.Action == rollout.Scale {
 		p.scaled(ctx, f.Deployment, op)
 	} else {
 		p.Events.Eventf(f.Deployment, corev1.EventTypeNormal, "RefreshedMachineSet", "Refreshed machine set %s: %s", next.Name, op.Reason)
@@ -153,7 +153,7 @@ func (p pass) change(ctx context.Context, f planner.Facts, op planner.Operation,
 	return nil
 }
 
-func (p pass) prune(ctx context.Context, deployment *v1alpha1.MachineDeployment, op planner.Operation) error {
+func (p pass) prune(ctx context.Context, deployment *v1alpha1.MachineDeployment, op rollout.Operation) error {
 	if err := p.deleteSet(ctx, op.Set); err != nil {
 		return err
 	}
@@ -173,7 +173,7 @@ func (p pass) deleteSet(ctx context.Context, set *v1alpha1.MachineSet) error {
 }
 
 // scaled explains an operation in one event and one log line.
-func (p pass) scaled(ctx context.Context, deployment *v1alpha1.MachineDeployment, op planner.Operation) {
+func (p pass) scaled(ctx context.Context, deployment *v1alpha1.MachineDeployment, op rollout.Operation) {
 	verb, cause, name := "Scaled up", v1alpha1.CauseScaledUp, op.Next.Name
 	if op.Set != nil && op.Replicas < op.Set.Spec.Replicas {
 		verb, cause = "Scaled down", v1alpha1.CauseScaledDown

@@ -1,7 +1,7 @@
 // Package machinedeployment keeps the Machines of MachineDeployments, by way of MachineSets: one for
 // the current template, and those of earlier templates until their Machines are replaced.
 //
-// A pass gathers facts, plans operations (package planner), applies them, and derives the status from
+// A pass gathers facts, plans operations (package rollout), applies them, and derives the status from
 // the facts and the outcome (package status). Each operation carries its reason into an event and a
 // log line.
 package machinedeployment
@@ -27,8 +27,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
-	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/status"
+	"github.com/millwright-dev/millwright/internal/pool/rollout"
+	"github.com/millwright-dev/millwright/internal/pool/rollout/status"
 	"github.com/millwright-dev/millwright/internal/reconcile/apierror"
 	"github.com/millwright-dev/millwright/internal/reconcile/cascade"
 	"github.com/millwright-dev/millwright/internal/reconcile/cascade/orphaning"
@@ -190,7 +190,7 @@ func (p pass) reconcile(ctx context.Context, deployment *v1alpha1.MachineDeploym
 	if !deployment.DeletionTimestamp.IsZero() {
 		return p.terminate(ctx, deployment, sets)
 	}
-	if message := planner.Invalid(deployment, sets); message != "" {
+	if message := rollout.Invalid(deployment, sets); message != "" {
 		_, err := p.writeStatus(ctx, deployment, status.Refused(deployment, v1alpha1.DeploymentReasonInvalid, message, p.Clock.Now()))
 		return 0, err
 	}
@@ -198,7 +198,7 @@ func (p pass) reconcile(ctx context.Context, deployment *v1alpha1.MachineDeploym
 	if err != nil {
 		return 0, err
 	}
-	if planner.SelectsAll(deployment) {
+	if rollout.SelectsAll(deployment) {
 		message := "spec.selector: the empty selector selects all machines; nothing is done until it names labels."
 		refused := status.Refused(deployment, v1alpha1.DeploymentReasonSelectsAll, message, p.Clock.Now())
 		refused.ObservedGeneration = deployment.Generation
@@ -210,10 +210,10 @@ func (p pass) reconcile(ctx context.Context, deployment *v1alpha1.MachineDeploym
 		return 0, err
 	}
 	if err := p.stillMutated(ctx, facts); err != nil {
-		return p.report(ctx, facts, planner.Outcome{Failure: err})
+		return p.report(ctx, facts, rollout.Outcome{Failure: err})
 	}
-	plan := planner.Plan(facts)
-	p.memory.nodesUnmarked = !planner.MarksNodes(facts) && !planner.NodesConcerned(facts) && (p.memory.nodesUnmarked || planner.NodesUnmarked(facts, plan))
+	plan := rollout.Plan(facts)
+	p.memory.nodesUnmarked = !rollout.MarksNodes(facts) && !rollout.NodesConcerned(facts) && (p.memory.nodesUnmarked || rollout.NodesUnmarked(facts, plan))
 	outcome := p.apply(ctx, facts, plan)
 	if outcome.Ended && outcome.Failure == nil {
 		return 0, nil // the events of the writes start the next pass, which has the right numbers
@@ -256,7 +256,7 @@ func (p pass) terminate(ctx context.Context, deployment *v1alpha1.MachineDeploym
 		return wait, nil
 	}
 	p.memory.counted = now
-	_, err := p.writeStatus(ctx, deployment, status.Deleting(planner.NewFacts(deployment, sets, now), failure))
+	_, err := p.writeStatus(ctx, deployment, status.Deleting(rollout.NewFacts(deployment, sets, now), failure))
 	return 0, errors.Join(failure, err)
 }
 
@@ -264,7 +264,7 @@ func (p pass) terminate(ctx context.Context, deployment *v1alpha1.MachineDeploym
 func (p pass) releaseSets(ctx context.Context, deployment *v1alpha1.MachineDeployment, sets []*v1alpha1.MachineSet) error {
 	var failure error
 	for _, set := range sets {
-		op := planner.Operation{Action: planner.Release, Set: set, Reason: "the machine deployment is deleted without its machine sets"}
+		op := rollout.Operation{Action: rollout.Release, Set: set, Reason: "the machine deployment is deleted without its machine sets"}
 		failure = errors.Join(failure, p.release(ctx, deployment, op))
 	}
 	return failure

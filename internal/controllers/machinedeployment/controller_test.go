@@ -16,8 +16,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
-	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/revision"
+	"github.com/millwright-dev/millwright/internal/pool/revision"
+	"github.com/millwright-dev/millwright/internal/pool/rollout"
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
@@ -97,7 +97,7 @@ func TestTheNameIsTaken(t *testing.T) {
 		set.Name, set.OwnerReferences, set.Labels = revision.SetName(fixture.Pool, hash), nil, nil
 	})
 	s := newServer(fixture.Deployment(3), foreign)
-	if _, err := s.Reconcile(t.Context(), request); !errors.Is(err, planner.ErrNameTaken) {
+	if _, err := s.Reconcile(t.Context(), request); !errors.Is(err, rollout.ErrNameTaken) {
 		t.Fatalf("got the error %v", err)
 	}
 	s.pass(t)
@@ -147,7 +147,7 @@ func TestTheCurrentSetIsDeletedByHand(t *testing.T) {
 	check("before the set has said how many machines it has", 5, 5, map[string]int32{first: 5})
 	reported(first, 5, 0)
 	s.lines = nil
-	if _, err := s.Reconcile(t.Context(), request); !errors.Is(err, planner.ErrNameTaken) {
+	if _, err := s.Reconcile(t.Context(), request); !errors.Is(err, rollout.ErrNameTaken) {
 		t.Fatalf("got the error %v", err)
 	}
 	check("the name is taken", 5, 0, map[string]int32{first: 5})
@@ -239,8 +239,8 @@ func TestASetThatIsNotSelectedIsNotCreated(t *testing.T) {
 	s := newServer(fixture.Deployment(3, func(d *v1alpha1.MachineDeployment) {
 		d.Spec.Selector.MatchLabels = map[string]string{v1alpha1.DefaultMachineDeploymentUniqueLabelKey: "123"}
 	}))
-	f := planner.NewFacts(s.deployment(), nil, fixture.Noon)
-	if o := s.current().apply(t.Context(), f, planner.Plan(f)); !errors.Is(o.Failure, planner.ErrCreate) {
+	f := rollout.NewFacts(s.deployment(), nil, fixture.Noon)
+	if o := s.current().apply(t.Context(), f, rollout.Plan(f)); !errors.Is(o.Failure, rollout.ErrCreate) {
 		t.Errorf("got the error %v", o.Failure)
 	}
 	if len(s.all()) > 0 {

@@ -10,7 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
+	"github.com/millwright-dev/millwright/internal/pool/rollout"
 	"github.com/millwright-dev/millwright/test/support/fixture"
 	"github.com/millwright-dev/millwright/test/support/lockstep"
 )
@@ -114,7 +114,7 @@ func TestEachOperationIsSaid(t *testing.T) {
 // TestNodesThatAreMarkedAreSaid: each time in the log. Events are for the first and the last:
 // what is done to the nodes of new machines in between tells users nothing new.
 func TestNodesThatAreMarkedAreSaid(t *testing.T) {
-	s := rollout(t, 2, 1)
+	s := duringRollout(t, 2, 1)
 	s.setSet(t, "pool-b", fixture.Reports(1, 0)) // so that nothing else is done
 	s.pass(t)
 	if events := strings.Join(s.lines, "\n"); strings.Count(events, "NodesMarked: 2 nodes of machines that will be replaced") != 1 {
@@ -151,7 +151,7 @@ func TestASetThatIsRefusedIsSaid(t *testing.T) {
 		}
 		return nil
 	}
-	if _, err := lockstep.Logged(t, s, request); !errors.Is(err, planner.ErrCreate) {
+	if _, err := lockstep.Logged(t, s, request); !errors.Is(err, rollout.ErrCreate) {
 		t.Fatalf("got the error %v", err)
 	}
 	if diff := cmp.Diff([]string{"MachineSetCreateError: Failed to create machine set pool-69569: exceeded quota"}, s.lines); diff != "" {

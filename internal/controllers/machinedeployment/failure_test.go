@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
+	"github.com/millwright-dev/millwright/internal/pool/rollout"
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
@@ -251,7 +251,7 @@ func TestManyMachinesThatCannotBeMarked(t *testing.T) {
 		return nil
 	}
 	_, err := s.Reconcile(t.Context(), request)
-	if !errors.Is(err, planner.ErrMark) || len(err.Error()) > longestMessage {
+	if !errors.Is(err, rollout.ErrMark) || len(err.Error()) > longestMessage {
 		t.Errorf("the error has %d bytes: %.200v", len(err.Error()), err)
 	}
 	at := conditionAt(s.deployment().Status, v1alpha1.MachineDeploymentReplicaFailure)

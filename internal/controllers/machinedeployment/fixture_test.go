@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/status"
+	"github.com/millwright-dev/millwright/internal/pool/rollout/status"
 	"github.com/millwright-dev/millwright/test/support/env"
 )
 

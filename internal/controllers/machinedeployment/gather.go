@@ -13,16 +13,16 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/nodeupdate"
-	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
-	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/classchange"
-	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/counts"
-	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/revision"
+	"github.com/millwright-dev/millwright/internal/pool/classchange"
+	"github.com/millwright-dev/millwright/internal/pool/counts"
+	"github.com/millwright-dev/millwright/internal/pool/inplaceupdate"
+	"github.com/millwright-dev/millwright/internal/pool/revision"
+	"github.com/millwright-dev/millwright/internal/pool/rollout"
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
 )
 
-func (p pass) gather(ctx context.Context, deployment *v1alpha1.MachineDeployment, sets []*v1alpha1.MachineSet) (f planner.Facts, err error) {
-	f = planner.NewFacts(deployment, sets, p.Clock.Now())
+func (p pass) gather(ctx context.Context, deployment *v1alpha1.MachineDeployment, sets []*v1alpha1.MachineSet) (f rollout.Facts, err error) {
+	f = rollout.NewFacts(deployment, sets, p.Clock.Now())
 	if f.Orphans, f.Released, err = p.unowned(ctx, deployment); err != nil {
 		return f, err
 	}
@@ -69,7 +69,7 @@ func (c *Controller) sets(ctx context.Context, namespace, controller string) ([]
 // unowned returns the sets that the deployment is to adopt, and those that it released.
 func (c *Controller) unowned(ctx context.Context, deployment *v1alpha1.MachineDeployment) (orphans, released []*v1alpha1.MachineSet, err error) {
 	sets, err := c.sets(ctx, deployment.Namespace, fieldindex.Orphan)
-	selects := planner.Selects(deployment)
+	selects := rollout.Selects(deployment)
 	for _, set := range sets {
 		matches := selects(set)
 		switch {
@@ -83,8 +83,8 @@ func (c *Controller) unowned(ctx context.Context, deployment *v1alpha1.MachineDe
 }
 
 // named returns the Machines that an autoscaler named for deletion. Those of others count as gone.
-func (c *Controller) named(ctx context.Context, f planner.Facts) ([]planner.Named, error) {
-	named := planner.ParseNamed(f.Deployment.Annotations[v1alpha1.AnnotationKeyTriggerDeletion])
+func (c *Controller) named(ctx context.Context, f rollout.Facts) ([]rollout.Named, error) {
+	named := rollout.ParseNamed(f.Deployment.Annotations[v1alpha1.AnnotationKeyTriggerDeletion])
 	for i := range named {
 		machine := &v1alpha1.Machine{}
 		err := c.Client.Get(ctx, client.ObjectKey{Namespace: f.Deployment.Namespace, Name: named[i].Name}, machine)
@@ -105,7 +105,7 @@ func (c *Controller) overlaps(ctx context.Context, deployment *v1alpha1.MachineD
 	}
 	var names []string
 	for i := range list.Items {
-		if planner.Overlap(deployment, &list.Items[i]) {
+		if rollout.Overlap(deployment, &list.Items[i]) {
 			names = append(names, list.Items[i].Name)
 		}
 	}
@@ -113,7 +113,7 @@ func (c *Controller) overlaps(ctx context.Context, deployment *v1alpha1.MachineD
 	return names, nil
 }
 
-func (c *Controller) retained(ctx context.Context, f planner.Facts) (map[string]int32, error) {
+func (c *Controller) retained(ctx context.Context, f rollout.Facts) (map[string]int32, error) {
 	retained := map[string]int32{}
 	for _, set := range f.All() {
 		if counts.Existing(set) == counts.Desired(set) || !set.DeletionTimestamp.IsZero() {
@@ -123,13 +123,13 @@ func (c *Controller) retained(ctx context.Context, f planner.Facts) (map[string]
 		if err != nil {
 			return nil, err
 		}
-		retained[set.Name] = planner.Retained(set, machines, f.Now)
+		retained[set.Name] = rollout.Retained(set, machines, f.Now)
 	}
 	return retained, nil
 }
 
 // inPlace adds the Machines of all sets if they can be updated in place.
-func (p pass) inPlace(ctx context.Context, f planner.Facts) (planner.Facts, error) {
+func (p pass) inPlace(ctx context.Context, f rollout.Facts) (rollout.Facts, error) {
 	if !p.InPlace || p.Target == nil || f.Deployment.Spec.Strategy.Type != v1alpha1.InPlaceUpdateMachineDeploymentStrategyType {
 		return f, nil
 	}
@@ -161,7 +161,7 @@ func (p pass) machinesOf(ctx context.Context, set *v1alpha1.MachineSet) ([]*v1al
 }
 
 // classChange returns the change of the class of Machines that stay; nil if there is none.
-func (p pass) classChange(ctx context.Context, f planner.Facts) (*classchange.Change, error) {
+func (p pass) classChange(ctx context.Context, f rollout.Facts) (*classchange.Change, error) {
 	change := classchange.Find(f.Deployment, f.Current, f.Old, f.Now)
 	if change == nil {
 		return nil, nil
@@ -172,13 +172,13 @@ func (p pass) classChange(ctx context.Context, f planner.Facts) (*classchange.Ch
 }
 
 // nodesMatter reports whether nodes may have to be marked, or marks be removed.
-func (p pass) nodesMatter(f planner.Facts) bool {
+func (p pass) nodesMatter(f rollout.Facts) bool {
 	return p.Target != nil && !f.Deployment.Spec.Paused &&
-		(planner.MarksNodes(f) || planner.UnmarksCurrent(f) || planner.RolledOut(f) && !p.memory.nodesUnmarked || planner.NodesConcerned(f))
+		(rollout.MarksNodes(f) || rollout.UnmarksCurrent(f) || rollout.RolledOut(f) && !p.memory.nodesUnmarked || rollout.NodesConcerned(f))
 }
 
-func (p pass) readNodes(ctx context.Context, f planner.Facts) (*planner.Nodes, error) {
-	nodes := &planner.Nodes{Protect: p.ProtectNodes}
+func (p pass) readNodes(ctx context.Context, f rollout.Facts) (*rollout.Nodes, error) {
+	nodes := &rollout.Nodes{Protect: p.ProtectNodes}
 	for _, set := range f.All() {
 		if counts.Desired(set) == 0 && !f.HasMachines(set) {
 			continue
@@ -197,7 +197,7 @@ func (p pass) readNodes(ctx context.Context, f planner.Facts) (*planner.Nodes, e
 				return nil, err
 			}
 			if node != nil && p.known(nodes, machine, node) {
-				*of = append(*of, planner.Node{Machine: machine, Node: node})
+				*of = append(*of, rollout.Node{Machine: machine, Node: node})
 			}
 		}
 	}
@@ -207,8 +207,8 @@ func (p pass) readNodes(ctx context.Context, f planner.Facts) (*planner.Nodes, e
 
 // unanswered remembers since when candidates have waited for the machine controller. Nothing else tells when a
 // node got a label.
-func (p pass) unanswered(nodes *planner.Nodes, now time.Time) time.Time {
-	waits := slices.ContainsFunc(nodes.OfOld, func(n planner.Node) bool { return nodeupdate.Unanswered(n.Machine, n.Node) })
+func (p pass) unanswered(nodes *rollout.Nodes, now time.Time) time.Time {
+	waits := slices.ContainsFunc(nodes.OfOld, func(n rollout.Node) bool { return inplaceupdate.Unanswered(n.Machine, n.Node) })
 	switch {
 	case !waits:
 		p.memory.unanswered = time.Time{}
@@ -219,7 +219,7 @@ func (p pass) unanswered(nodes *planner.Nodes, now time.Time) time.Time {
 }
 
 // known reports whether a node can be planned with, and notes why not.
-func (p pass) known(nodes *planner.Nodes, machine *v1alpha1.Machine, node *corev1.Node) bool {
+func (p pass) known(nodes *rollout.Nodes, machine *v1alpha1.Machine, node *corev1.Node) bool {
 	if !p.memory.nodes.Fresh(node) {
 		nodes.Stale = true
 		return false
@@ -227,7 +227,7 @@ func (p pass) known(nodes *planner.Nodes, machine *v1alpha1.Machine, node *corev
 	if !node.DeletionTimestamp.IsZero() || joining(machine, node) {
 		return false
 	}
-	nodes.Behind = nodes.Behind || nodeupdate.Behind(machine, node)
+	nodes.Behind = nodes.Behind || inplaceupdate.Behind(machine, node)
 	return true
 }
 

@@ -10,14 +10,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
+	"github.com/millwright-dev/millwright/internal/pool/rollout"
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
 // TestNothingWritesIntoFacts: neither a plan that creates a set, scales another and marks nodes, nor
 // what is written of it.
 func TestNothingWritesIntoFacts(t *testing.T) {
-	s := rollout(t, 2, 0, fixture.OfClass("c"))
+	s := duringRollout(t, 2, 0, fixture.OfClass("c"))
 	p := s.current()
 	sets, err := s.sets(t.Context(), fixture.Namespace, "uid-of-pool")
 	must(err)
@@ -33,7 +33,7 @@ func TestNothingWritesIntoFacts(t *testing.T) {
 		return append(all, f.Deployment.DeepCopy())
 	}
 	before := objects()
-	o := p.apply(t.Context(), f, planner.Plan(f))
+	o := p.apply(t.Context(), f, rollout.Plan(f))
 	if o.Failure != nil || o.Created == nil || len(o.Written) == 0 || nodeWrites(s) != 2 {
 		t.Fatalf("got %+v and %q", o, s.writes)
 	}

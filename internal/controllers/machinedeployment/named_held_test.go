@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
+	"github.com/millwright-dev/millwright/internal/pool/rollout"
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
@@ -119,7 +119,7 @@ func (s *server) refusedMachine(name *string) {
 // unmarked is a pass in which a Machine cannot be marked.
 func (s *server) unmarked(t *testing.T) {
 	t.Helper()
-	if _, err := s.Reconcile(t.Context(), request); !errors.Is(err, planner.ErrMark) {
+	if _, err := s.Reconcile(t.Context(), request); !errors.Is(err, rollout.ErrMark) {
 		t.Fatalf("got the error %v", err)
 	}
 }
@@ -185,7 +185,7 @@ func TestAPreservedMachineThatLeavesIsNotHeld(t *testing.T) {
 		must(s.live.Create(t.Context(), machine))
 	}
 	retained := func() int32 {
-		f := planner.NewFacts(s.deployment(), sets{s.only(t)}, fixture.Noon)
+		f := rollout.NewFacts(s.deployment(), sets{s.only(t)}, fixture.Noon)
 		of, err := s.retained(t.Context(), f)
 		must(err)
 		return of["pool-a"]

@@ -20,13 +20,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
+	"github.com/millwright-dev/millwright/internal/pool/rollout"
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
 // rollout is a server with an old set a and a current set b, each of whose machines has a
 // node.
-func rollout(t *testing.T, a, b int32, changes ...change) *server {
+func duringRollout(t *testing.T, a, b int32, changes ...change) *server {
 	t.Helper()
 	old, current := fixture.Set("a", a, fixture.WithUID), fixture.Set("b", b, fixture.WithUID)
 	objects := []client.Object{fixture.Deployment(2, append([]change{fixture.Rolling("1", "0"), fixture.OfClass("b")}, changes...)...), old, current}
@@ -112,7 +112,7 @@ func finish(t *testing.T, s *server) {
 // TestNodesAreMarkedOnceAndUnmarkedOnce also counts the writes: one for an old node, two
 // for a new one.
 func TestNodesAreMarkedOnceAndUnmarkedOnce(t *testing.T) {
-	s := rollout(t, 2, 1)
+	s := duringRollout(t, 2, 1)
 	for range 3 {
 		s.pass(t)
 	}
@@ -155,7 +155,7 @@ func TestWhatAUserSaidOfANodeStays(t *testing.T) {
 	users := func(node *corev1.Node) {
 		metav1.SetMetaDataAnnotation(&node.ObjectMeta, v1alpha1.AnnotationKeyScaleDownDisabled, "true")
 	}
-	s := rollout(t, 1, 2)
+	s := duringRollout(t, 1, 2)
 	s.setNode(t, "pool-b-0", users)
 	s.pass(t)
 	finish(t, s)
@@ -169,7 +169,7 @@ func TestWhatAUserSaidOfANodeStays(t *testing.T) {
 }
 
 func TestNodesWithoutProtection(t *testing.T) {
-	s := rollout(t, 2, 1)
+	s := duringRollout(t, 2, 1)
 	s.ProtectNodes = false
 	s.pass(t)
 	if got := s.marksOf(t, "pool-a-0") + s.marksOf(t, "pool-b-0"); got != tainted {
@@ -180,7 +180,7 @@ func TestNodesWithoutProtection(t *testing.T) {
 // TestATaintedSetIsCurrentAgain: its nodes lose the taint at once, those of the other set
 // get it.
 func TestATaintedSetIsCurrentAgain(t *testing.T) {
-	s := rollout(t, 2, 1)
+	s := duringRollout(t, 2, 1)
 	s.pass(t)
 	s.change(fixture.OfClass("a"))
 	s.pass(t)
@@ -214,7 +214,7 @@ func TestARolloutDoesNotWaitForItsMarks(t *testing.T) {
 		},
 	} {
 		t.Run(reason, func(t *testing.T) {
-			s := rollout(t, 2, 1)
+			s := duringRollout(t, 2, 1)
 			prepare(s)
 			if result := s.pass(t); result.RequeueAfter == 0 {
 				t.Error("it does not try again")
@@ -234,14 +234,14 @@ func TestARolloutDoesNotWaitForItsMarks(t *testing.T) {
 func TestNoMarks(t *testing.T) {
 	for reason, change := range map[string]change{"paused": fixture.Paused, "recreate": fixture.Recreate} {
 		t.Run(reason, func(t *testing.T) {
-			s := rollout(t, 2, 1, change)
+			s := duringRollout(t, 2, 1, change)
 			s.pass(t)
 			if n := nodeWrites(s); n != 0 {
 				t.Errorf("%d writes to nodes", n)
 			}
 		})
 	}
-	s := rollout(t, 2, 1)
+	s := duringRollout(t, 2, 1)
 	s.Target = nil
 	s.pass(t)
 	if diff := cmp.Diff("", s.marksOf(t, "pool-a-0")); diff != "" {
@@ -252,7 +252,7 @@ func TestNoMarks(t *testing.T) {
 // TestANodeThatJoinsIsLeftToItsMachine: the Machine's controller writes its taints, and would
 // fail if the node changed meanwhile.
 func TestANodeThatJoinsIsLeftToItsMachine(t *testing.T) {
-	s := rollout(t, 1, 1)
+	s := duringRollout(t, 1, 1)
 	machine := &v1alpha1.Machine{}
 	must(s.live.Get(t.Context(), client.ObjectKey{Namespace: fixture.Namespace, Name: "pool-b-0"}, machine))
 	machine.Status.CurrentStatus.Phase = v1alpha1.MachinePending
@@ -316,9 +316,9 @@ func TestATargetThatHangsCostsItsTimeOnce(t *testing.T) {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "m"}}
 	shall := node.DeepCopy()
 	shall.Labels = map[string]string{"a": "b"}
-	patch := planner.Operation{Action: planner.PatchNodes, Nodes: []planner.NodeChange{{Old: node, New: shall}}, Reason: "a test"}
-	f := planner.NewFacts(fixture.Deployment(1), sets{set}, fixture.Noon)
-	o := s.current().apply(t.Context(), f, []planner.Operation{patch, patch})
+	patch := rollout.Operation{Action: rollout.PatchNodes, Nodes: []rollout.NodeChange{{Old: node, New: shall}}, Reason: "a test"}
+	f := rollout.NewFacts(fixture.Deployment(1), sets{set}, fixture.Noon)
+	o := s.current().apply(t.Context(), f, []rollout.Operation{patch, patch})
 	if again := lookAgain(f, o, f.Deployment.Status); o.Failure != nil || tried != 1 || again == 0 {
 		t.Errorf("tried %d times, again after %s: %v", tried, again, o.Failure)
 	}
@@ -396,7 +396,7 @@ func TestOnlyTaintsAreLocked(t *testing.T) {
 			s.setNode(t, "n", func(node *corev1.Node) { node.Spec.Taints = []corev1.Taint{theirs} })
 			shall := shown.DeepCopy()
 			test.change(shall)
-			err := s.current().patchNode(t.Context(), planner.NodeChange{Old: shown, New: shall})
+			err := s.current().patchNode(t.Context(), rollout.NodeChange{Old: shown, New: shall})
 			if apierrors.IsConflict(err) != test.conflict || err != nil && !test.conflict {
 				t.Errorf("got the error %v", err)
 			}
@@ -414,7 +414,7 @@ func TestOnlyTaintsAreLocked(t *testing.T) {
 // TestATaintOfAnotherEffectIsNotOurs, whatever its key is.
 func TestATaintOfAnotherEffectIsNotOurs(t *testing.T) {
 	users := corev1.Taint{Key: v1alpha1.TaintKeyPreferNoSchedule, Effect: corev1.TaintEffectNoSchedule}
-	s := rollout(t, 1, 1)
+	s := duringRollout(t, 1, 1)
 	for _, name := range []string{"pool-a-0", "pool-b-0"} {
 		s.setNode(t, name, func(node *corev1.Node) { node.Spec.Taints = []corev1.Taint{users} })
 	}
@@ -442,12 +442,12 @@ func TestNodesArePatchedSomeAtATime(t *testing.T) {
 				return nil
 			},
 		})
-		var op planner.Operation
+		var op rollout.Operation
 		for i := range all {
 			is := nodeNamed(fmt.Sprintf("n-%d", i))
 			shall := is.DeepCopy()
 			tainting(shall)
-			op.Nodes = append(op.Nodes, planner.NodeChange{Old: is, New: shall})
+			op.Nodes = append(op.Nodes, rollout.NodeChange{Old: is, New: shall})
 		}
 		ended := make(chan error, 1)
 		go func() { ended <- s.current().patchNodes(t.Context(), fixture.Deployment(1), op) }()
@@ -476,7 +476,7 @@ func tainting(node *corev1.Node) {
 // TestTheTaintsOfASetThatIsCurrentAgainDoNotWait: the rollout ended before it had made a machine,
 // so there is none to come back from, and one of its machines is not available.
 func TestTheTaintsOfASetThatIsCurrentAgainDoNotWait(t *testing.T) {
-	s := rollout(t, 2, 0)
+	s := duringRollout(t, 2, 0)
 	s.setSet(t, "pool-a", fixture.Reports(2, 1))
 	s.pass(t)
 	if got, want := s.marksOf(t, "pool-a-0"), tainted+" "+protected; got != want {
@@ -499,7 +499,7 @@ func TestTheTaintsOfASetThatIsCurrentAgainDoNotWait(t *testing.T) {
 // TestNodesAreProtectedUntilAllMachinesAreAvailable: when the last old machine is gone, a new one
 // may still be coming up.
 func TestNodesAreProtectedUntilAllMachinesAreAvailable(t *testing.T) {
-	s := rollout(t, 2, 1)
+	s := duringRollout(t, 2, 1)
 	s.pass(t)
 	finish(t, s)
 	s.setSet(t, "pool-b", fixture.Reports(2, 1))

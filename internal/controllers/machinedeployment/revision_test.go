@@ -11,7 +11,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
+	"github.com/millwright-dev/millwright/internal/pool/rollout"
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
@@ -60,7 +60,7 @@ func TestASetThatIsUsedAgainIsNotPruned(t *testing.T) {
 		fixture.Set("a", 0, fixture.WithUID), fixture.Set("b", 3, fixture.WithUID))
 	shown := s.all()["pool-a"]
 	s.setSet(t, "pool-a", func(set *v1alpha1.MachineSet) { set.Spec.Replicas = 1 })
-	op := planner.Operation{Action: planner.Prune, Set: shown, Reason: "the history is full"}
+	op := rollout.Operation{Action: rollout.Prune, Set: shown, Reason: "the history is full"}
 	if err := s.current().prune(t.Context(), s.deployment(), op); !apierrors.IsConflict(err) {
 		t.Errorf("got the error %v", err)
 	}

@@ -11,8 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
-	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/status"
+	"github.com/millwright-dev/millwright/internal/pool/rollout"
+	"github.com/millwright-dev/millwright/internal/pool/rollout/status"
 	"github.com/millwright-dev/millwright/internal/reconcile/apierror"
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 )
@@ -23,7 +23,7 @@ const targetAway = 5 * time.Second
 
 // report writes the deployment's metadata, and then its status. If a rollout begins, the status comes
 // first: the revision in the metadata tells which set a status was about.
-func (p pass) report(ctx context.Context, f planner.Facts, o planner.Outcome) (again time.Duration, err error) {
+func (p pass) report(ctx context.Context, f rollout.Facts, o rollout.Outcome) (again time.Duration, err error) {
 	after, begins := f.After(o), o.Created != nil || o.Reused(f)
 	deployment := after.Deployment
 	if o.Failure == nil && !begins {
@@ -44,12 +44,12 @@ func (p pass) report(ctx context.Context, f planner.Facts, o planner.Outcome) (a
 }
 
 // lookAgain returns the time to the next pass without an event; 0 is never.
-func lookAgain(f planner.Facts, o planner.Outcome, next v1alpha1.MachineDeploymentStatus) (again time.Duration) {
-	times := []time.Duration{planner.ProtectedFor(f), status.DeadlineIn(f, next), planner.AnswerIn(f)}
-	if f.TargetAway || o.NodesLater || f.Nodes != nil && (f.Nodes.Behind || planner.Blocked(f) != "") {
+func lookAgain(f rollout.Facts, o rollout.Outcome, next v1alpha1.MachineDeploymentStatus) (again time.Duration) {
+	times := []time.Duration{rollout.ProtectedFor(f), status.DeadlineIn(f, next), rollout.AnswerIn(f)}
+	if f.TargetAway || o.NodesLater || f.Nodes != nil && (f.Nodes.Behind || rollout.Blocked(f) != "") {
 		times = append(times, targetAway)
 	}
-	if f.Nodes != nil && f.Nodes.Stale || !planner.Counted(f) {
+	if f.Nodes != nil && f.Nodes.Stale || !rollout.Counted(f) {
 		times = append(times, expectations.StaleCache)
 	}
 	for _, in := range times {

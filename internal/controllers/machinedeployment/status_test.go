@@ -7,8 +7,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
-	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/revision"
+	"github.com/millwright-dev/millwright/internal/pool/revision"
+	"github.com/millwright-dev/millwright/internal/pool/rollout"
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
@@ -75,7 +75,7 @@ func TestOtherSetsAreNotSaidToBeReleased(t *testing.T) {
 	s := newServer(fixture.Deployment(3, fixture.OfClass("d")), fixture.Set("a", 0, orphan), fixture.Set("b", 2, orphan, func(set *v1alpha1.MachineSet) {
 		set.Name = "tool-" + strings.TrimPrefix(set.Name, "pool-")
 	}), fixture.Set("c", 2, orphan, func(set *v1alpha1.MachineSet) {
-		set.OwnerReferences = []metav1.OwnerReference{planner.OwnerReference(fixture.Deployment(1, func(d *v1alpha1.MachineDeployment) { d.UID = "uid-of-another" }))}
+		set.OwnerReferences = []metav1.OwnerReference{rollout.OwnerReference(fixture.Deployment(1, func(d *v1alpha1.MachineDeployment) { d.UID = "uid-of-another" }))}
 	}))
 	s.pass(t)
 	if at := conditionAt(s.deployment().Status, v1alpha1.MachineDeploymentSetReleased); at >= 0 {

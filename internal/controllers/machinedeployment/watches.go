@@ -11,10 +11,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/nodeupdate"
-	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
-	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/revision"
-	"github.com/millwright-dev/millwright/internal/lifecycle/classupdate"
+	"github.com/millwright-dev/millwright/internal/pool/inplaceupdate"
+	"github.com/millwright-dev/millwright/internal/pool/liveupdate"
+	"github.com/millwright-dev/millwright/internal/pool/revision"
+	"github.com/millwright-dev/millwright/internal/pool/rollout"
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
 )
 
@@ -44,14 +44,14 @@ func (c *Controller) ofSet(ctx context.Context, object client.Object) []reconcil
 	}
 	set := object.(*v1alpha1.MachineSet)
 	return c.requests(ctx, set.Namespace, func(other *v1alpha1.MachineDeployment) bool {
-		return planner.Selects(other)(set) || revision.CreatedFor(other, set)
+		return rollout.Selects(other)(set) || revision.CreatedFor(other, set)
 	})
 }
 
 // overlapping returns the deployments that overlap with one that was created, changed or deleted.
 func (c *Controller) overlapping(ctx context.Context, changed client.Object) []reconcile.Request {
 	return c.requests(ctx, changed.GetNamespace(), func(other *v1alpha1.MachineDeployment) bool {
-		return planner.Overlap(changed.(*v1alpha1.MachineDeployment), other)
+		return rollout.Overlap(changed.(*v1alpha1.MachineDeployment), other)
 	})
 }
 
@@ -83,13 +83,13 @@ func (c *Controller) ofNode(ctx context.Context, node client.Object) (requests [
 // nodeChanges lets through changes of the labels of an update in place. Users may set them wrongly and set them
 // right again, without any change of the Machine.
 func nodeChanges() predicate.Predicate {
-	labelled := func(object client.Object) bool { return nodeupdate.Labelled(object.(*corev1.Node)) }
+	labelled := func(object client.Object) bool { return inplaceupdate.Labelled(object.(*corev1.Node)) }
 	return predicate.Funcs{
 		CreateFunc:  func(e event.CreateEvent) bool { return labelled(e.Object) },
 		DeleteFunc:  func(e event.DeleteEvent) bool { return labelled(e.Object) },
 		GenericFunc: func(event.GenericEvent) bool { return false },
 		UpdateFunc: func(e event.UpdateEvent) bool {
-			return !nodeupdate.SameLabels(e.ObjectOld.(*corev1.Node), e.ObjectNew.(*corev1.Node))
+			return !inplaceupdate.SameLabels(e.ObjectOld.(*corev1.Node), e.ObjectNew.(*corev1.Node))
 		},
 	}
 }
@@ -119,9 +119,9 @@ func machineChanges() predicate.Predicate {
 // updateChange reports whether a change of a Machine concerns its update in place.
 func updateChange(was, is *v1alpha1.Machine) bool {
 	updating := func(machine *v1alpha1.Machine) bool {
-		return nodeupdate.Updating(machine) || nodeupdate.Failed(machine, nil)
+		return inplaceupdate.Updating(machine) || inplaceupdate.Failed(machine, nil)
 	}
-	return nodeupdate.State(was) != nodeupdate.State(is) || nodeupdate.Moved(was) != nodeupdate.Moved(is) || updating(was) != updating(is) ||
+	return inplaceupdate.State(was) != inplaceupdate.State(is) || inplaceupdate.Moved(was) != inplaceupdate.Moved(is) || updating(was) != updating(is) ||
 		was.Status.CurrentStatus.Phase != is.Status.CurrentStatus.Phase && (updating(was) || updating(is))
 }
 
@@ -133,7 +133,7 @@ func classChange(was, is *v1alpha1.Machine) bool {
 		after, has := is.Annotations[key]
 		return before != after || had != has // the empty update strategy is an exception
 	}
-	asked := classupdate.Asked(was) != "" || classupdate.Asked(is) != ""
+	asked := liveupdate.Asked(was) != "" || liveupdate.Asked(is) != ""
 	return was.Spec.Class.Name != is.Spec.Class.Name ||
 		annotated(v1alpha1.AnnotationKeyUpdateClass) || annotated(v1alpha1.AnnotationKeyUpdateStrategy) || annotated(v1alpha1.AnnotationKeyMachinePriority) ||
 		asked && (annotated(v1alpha1.AnnotationKeyUpdatePlan) ||

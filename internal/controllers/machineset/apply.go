@@ -22,8 +22,8 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver"
-	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/reserve"
-	"github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
+	"github.com/millwright-dev/millwright/internal/pool/reserve"
+	"github.com/millwright-dev/millwright/internal/pool/scale"
 	"github.com/millwright-dev/millwright/internal/reconcile/apierror"
 )
 
@@ -44,7 +44,7 @@ type outcome struct {
 	// created is how many Machines were created, and unknown how many may have been.
 	created, unknown int32
 	// deleted are the deletions that were done.
-	deleted []planner.Operation
+	deleted []scale.Operation
 	// leaving has the UIDs of Machines that were deleted, or may have been, or are next.
 	leaving map[types.UID]bool
 	// changed has the new versions of Machines that were changed, by UID.
@@ -55,7 +55,7 @@ type outcome struct {
 }
 
 // apply carries out a plan. Its numbers are only right if Machines could be adopted and released.
-func (c *Controller) apply(ctx context.Context, f planner.Facts, operations []planner.Operation) *outcome {
+func (c *Controller) apply(ctx context.Context, f scale.Facts, operations []scale.Operation) *outcome {
 	done := &outcome{set: f.Set.DeepCopy(), leaving: map[types.UID]bool{}, changed: map[types.UID]string{}}
 	if done.failure = c.changeOwners(ctx, f, operations, done); done.failure != nil {
 		return done
@@ -66,32 +66,32 @@ func (c *Controller) apply(ctx context.Context, f planner.Facts, operations []pl
 	if done.failure = c.changeOutages(ctx, f, done); done.failure != nil {
 		return done
 	}
-	failures := []error{c.update(ctx, f, only(operations, planner.Update), done)}
-	failures = append(failures, c.changePreservation(ctx, f, only(operations, planner.Preserve, planner.GiveUp), done))
+	failures := []error{c.update(ctx, f, only(operations, scale.Update), done)}
+	failures = append(failures, c.changePreservation(ctx, f, only(operations, scale.Preserve, scale.GiveUp), done))
 	if freed(f, done) {
-		for _, op := range only(operations, planner.Create) {
+		for _, op := range only(operations, scale.Create) {
 			failures = append(failures, c.create(ctx, f, op, done))
 		}
 	}
-	failures = append(failures, c.remove(ctx, f, only(operations, planner.Delete), done))
+	failures = append(failures, c.remove(ctx, f, only(operations, scale.Delete), done))
 	done.failure = errors.Join(serious(failures)...)
 	return done
 }
 
 // freed reports whether all Machines in excess that are wanted for pods are for them. Others are made after
 // that, so that pods have not to wait for those.
-func freed(f planner.Facts, done *outcome) bool {
-	return !slices.ContainsFunc(f.Outdated, func(o planner.Outdated) bool {
+func freed(f scale.Facts, done *outcome) bool {
+	return !slices.ContainsFunc(f.Outdated, func(o scale.Outdated) bool {
 		return o.Mark == reserve.None && reserve.In(&o.Machine.Spec) && done.changed[o.Machine.UID] == ""
 	})
 }
 
-func only(operations []planner.Operation, wanted ...planner.Action) []planner.Operation {
-	return slices.DeleteFunc(slices.Clone(operations), func(op planner.Operation) bool { return !slices.Contains(wanted, op.Action) })
+func only(operations []scale.Operation, wanted ...scale.Action) []scale.Operation {
+	return slices.DeleteFunc(slices.Clone(operations), func(op scale.Operation) bool { return !slices.Contains(wanted, op.Action) })
 }
 
 // create creates Machines in batches of growing size, until one fails: the cause is likely the same.
-func (c *Controller) create(ctx context.Context, f planner.Facts, op planner.Operation, done *outcome) error {
+func (c *Controller) create(ctx context.Context, f scale.Facts, op scale.Operation, done *outcome) error {
 	if err := c.memory.Of(client.ObjectKeyFromObject(f.Set)).astray.Waits(f.Set.Generation, c.Clock.Now()); err != nil {
 		return fmt.Errorf("%w: %w", errCreate, err)
 	}
@@ -99,7 +99,7 @@ func (c *Controller) create(ctx context.Context, f planner.Facts, op planner.Ope
 	if err != nil {
 		return fmt.Errorf("%w: %w", errCreate, err)
 	}
-	var made []planner.Operation
+	var made []scale.Operation
 	var failure error
 	for batch := 1; len(made) < op.Count && failure == nil; batch *= 2 {
 		var created []*v1alpha1.Machine
@@ -113,7 +113,7 @@ func (c *Controller) create(ctx context.Context, f planner.Facts, op planner.Ope
 		}
 	}
 	done.created += int32(len(made))
-	slices.SortFunc(made, func(a, b planner.Operation) int { return cmp.Compare(a.Machine.Name, b.Machine.Name) })
+	slices.SortFunc(made, func(a, b scale.Operation) int { return cmp.Compare(a.Machine.Name, b.Machine.Name) })
 	c.reportEach(ctx, f.Set, "SuccessfulCreate", "Created", made)
 	if failure != nil {
 		c.Events.Eventf(f.Set, corev1.EventTypeWarning, "FailedCreate", "Error creating: %s", withoutName(failure, f.Set.Name))
@@ -193,7 +193,7 @@ func astray(set *v1alpha1.MachineSet, machine *v1alpha1.Machine) error {
 	if owner := metav1.GetControllerOfNoCopy(machine); owner != nil && owner.UID != set.UID {
 		return fmt.Errorf("what is made is controlled by %s %q", owner.Kind, owner.Name)
 	}
-	if !planner.Selector(set.Spec.Selector).Matches(labels.Set(machine.Labels)) {
+	if !scale.Selector(set.Spec.Selector).Matches(labels.Set(machine.Labels)) {
 		return fmt.Errorf("what is made has the labels %q, which the selector %q does not match",
 			labels.Set(machine.Labels), metav1.FormatLabelSelector(set.Spec.Selector))
 	}
@@ -272,7 +272,7 @@ func ownerReference(set *v1alpha1.MachineSet) metav1.OwnerReference {
 }
 
 // remove tries to delete all of some Machines. It returns the first failure in the order of the plan.
-func (c *Controller) remove(ctx context.Context, f planner.Facts, operations []planner.Operation, done *outcome) error {
+func (c *Controller) remove(ctx context.Context, f scale.Facts, operations []scale.Operation, done *outcome) error {
 	failures := make([]error, len(operations))
 	each(len(operations), func(i int) { failures[i] = c.removeOne(ctx, operations[i].Machine, done.changed) })
 	known := &c.memory.Of(client.ObjectKeyFromObject(f.Set)).machines

@@ -15,9 +15,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/reserve"
-	"github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
 	"github.com/millwright-dev/millwright/internal/lifecycle/scarcity"
+	"github.com/millwright-dev/millwright/internal/pool/reserve"
+	"github.com/millwright-dev/millwright/internal/pool/scale"
 	"github.com/millwright-dev/millwright/internal/reconcile/apierror"
 	"github.com/millwright-dev/millwright/internal/reconcile/cascade"
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
@@ -25,20 +25,20 @@ import (
 )
 
 // changeOwners adopts and releases Machines, and stops at the first failure.
-func (c *Controller) changeOwners(ctx context.Context, f planner.Facts, operations []planner.Operation, done *outcome) error {
-	if len(only(operations, planner.Adopt)) > 0 {
+func (c *Controller) changeOwners(ctx context.Context, f scale.Facts, operations []scale.Operation, done *outcome) error {
+	if len(only(operations, scale.Adopt)) > 0 {
 		if err := cascade.CheckAlive(ctx, c.Live, f.Set, setKind); err != nil {
 			return err
 		}
 	}
 	for _, op := range operations {
-		if op.Action != planner.Adopt && op.Action != planner.Release {
+		if op.Action != scale.Adopt && op.Action != scale.Release {
 			continue
 		}
 		verb := "Released"
 		version, err := c.patchMachine(ctx, op.Machine, func(machine *v1alpha1.Machine) {
 			machine.OwnerReferences = slices.DeleteFunc(machine.OwnerReferences, func(owner metav1.OwnerReference) bool { return owner.UID == f.Set.UID })
-			if op.Action == planner.Adopt {
+			if op.Action == scale.Adopt {
 				verb = "Adopted"
 				machine.OwnerReferences = append(machine.OwnerReferences, ownerReference(f.Set))
 			}
@@ -53,19 +53,19 @@ func (c *Controller) changeOwners(ctx context.Context, f planner.Facts, operatio
 }
 
 // update brings changes of the template into Machines.
-func (c *Controller) update(ctx context.Context, f planner.Facts, operations []planner.Operation, done *outcome) error {
+func (c *Controller) update(ctx context.Context, f scale.Facts, operations []scale.Operation, done *outcome) error {
 	versions, failures := make([]string, len(operations)), make([]error, len(operations))
 	each(len(operations), func(i int) {
 		var err error
 		versions[i], err = c.patchMachine(ctx, operations[i].Machine, func(machine *v1alpha1.Machine) {
-			planner.TakeOver(reserve.Marked(&f.Set.Spec.Template.Spec, f.Reserve.MarkFor(f.Set, machine)), &machine.Spec)
+			scale.TakeOver(reserve.Marked(&f.Set.Spec.Template.Spec, f.Reserve.MarkFor(f.Set, machine)), &machine.Spec)
 			scarcity.TakeOver(f.Set, machine)
 		})
 		if err != nil && !apierror.Conflict(err) { // after a conflict, the event starts the next pass
 			failures[i] = fmt.Errorf("%w: %w", errUpdate, err)
 		}
 	})
-	var updated []planner.Operation
+	var updated []scale.Operation
 	for i, op := range operations {
 		if versions[i] != "" {
 			updated = append(updated, op)
@@ -87,19 +87,19 @@ func (c *Controller) patchMachine(ctx context.Context, machine *v1alpha1.Machine
 }
 
 // changeFreeze sets or removes the label that freezes a set.
-func (c *Controller) changeFreeze(ctx context.Context, f planner.Facts, operations []planner.Operation, done *outcome) error {
+func (c *Controller) changeFreeze(ctx context.Context, f scale.Facts, operations []scale.Operation, done *outcome) error {
 	set := done.set
 	for _, op := range operations {
 		before, why := set.DeepCopy(), op.Reason
 		reason, message := "FrozeMachineSet", "Froze"
 		switch op.Action {
-		case planner.Freeze:
+		case scale.Freeze:
 			var err error
 			if why, err = c.confirmOvershoot(ctx, f, op); err != nil || why == "" {
 				return err
 			}
 			metav1.SetMetaDataLabel(&set.ObjectMeta, v1alpha1.LabelKeyFreeze, "True")
-		case planner.Unfreeze:
+		case scale.Unfreeze:
 			reason, message = "UnfrozeMachineSet", "Unfroze"
 			delete(set.Labels, v1alpha1.LabelKeyFreeze)
 			delete(set.Annotations, v1alpha1.AnnotationKeyUnfreeze)
@@ -109,9 +109,9 @@ func (c *Controller) changeFreeze(ctx context.Context, f planner.Facts, operatio
 		if err := c.patchSet(ctx, set, before); err != nil {
 			return err
 		}
-		if op.Action == planner.Freeze {
+		if op.Action == scale.Freeze {
 			done.froze = why
-		} else if !planner.Frozen(f.Set) && condition(f.Set.Status.Conditions, v1alpha1.MachineSetFrozen) < 0 {
+		} else if !scale.Frozen(f.Set) && condition(f.Set.Status.Conditions, v1alpha1.MachineSetFrozen) < 0 {
 			continue // it was not frozen
 		}
 		// MCM's events of this kind are normal ones.
@@ -123,7 +123,7 @@ func (c *Controller) changeFreeze(ctx context.Context, f planner.Facts, operatio
 
 // confirmOvershoot returns why a set has to be frozen; empty if it has not. It asks the API server for
 // the deployment: the cache may not show yet that the deployment was scaled up.
-func (c *Controller) confirmOvershoot(ctx context.Context, f planner.Facts, op planner.Operation) (string, error) {
+func (c *Controller) confirmOvershoot(ctx context.Context, f scale.Facts, op scale.Operation) (string, error) {
 	if f.Parent == nil {
 		return op.Reason, nil
 	}
@@ -132,7 +132,7 @@ func (c *Controller) confirmOvershoot(ctx context.Context, f planner.Facts, op p
 		return "", err
 	}
 	if limit, exceeded := f.Overshoot.Exceeded(f.Set, parent, op.Count); exceeded {
-		return planner.TooMany(op.Count, limit), nil
+		return scale.TooMany(op.Count, limit), nil
 	}
 	return "", nil
 }
@@ -181,8 +181,8 @@ func perEvent(names []string, cause string) [][]string {
 }
 
 // reportEach reports operations with the same reason together.
-func (c *Controller) reportEach(ctx context.Context, set *v1alpha1.MachineSet, reason, verb string, done []planner.Operation) {
-	names, ops := map[string][]string{}, map[string]planner.Operation{}
+func (c *Controller) reportEach(ctx context.Context, set *v1alpha1.MachineSet, reason, verb string, done []scale.Operation) {
+	names, ops := map[string][]string{}, map[string]scale.Operation{}
 	for _, op := range done {
 		names[op.Reason], ops[op.Reason] = append(names[op.Reason], op.Machine.Name), op
 	}
@@ -194,7 +194,7 @@ func (c *Controller) reportEach(ctx context.Context, set *v1alpha1.MachineSet, r
 }
 
 // report reports an operation in one event, annotated with the cause, and one log line.
-func (c *Controller) report(ctx context.Context, set *v1alpha1.MachineSet, reason, verb string, names []string, op planner.Operation) {
+func (c *Controller) report(ctx context.Context, set *v1alpha1.MachineSet, reason, verb string, names []string, op scale.Operation) {
 	some := names[:min(5, len(names))]
 	if op.Cause == v1alpha1.CauseMachineFailed {
 		some = names

@@ -9,8 +9,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
 	"github.com/millwright-dev/millwright/internal/lifecycle/preservation"
+	"github.com/millwright-dev/millwright/internal/pool/scale"
 	"github.com/millwright-dev/millwright/internal/reconcile/apierror"
 )
 
@@ -27,13 +27,13 @@ func preservationsCurrent(known *memory, owned []*v1alpha1.Machine) bool {
 
 // changePreservation annotates Machines that the set preserves by itself, or removes that annotation. The
 // machine controller does the rest.
-func (c *Controller) changePreservation(ctx context.Context, f planner.Facts, operations []planner.Operation, done *outcome) error {
+func (c *Controller) changePreservation(ctx context.Context, f scale.Facts, operations []scale.Operation, done *outcome) error {
 	known := c.memory.Of(client.ObjectKeyFromObject(f.Set))
 	failures := make([]error, len(operations))
-	var preserved, givenUp []planner.Operation
+	var preserved, givenUp []scale.Operation
 	for i, op := range operations {
 		changed := op.Machine.DeepCopy()
-		if op.Action == planner.Preserve {
+		if op.Action == scale.Preserve {
 			metav1.SetMetaDataAnnotation(&changed.ObjectMeta, v1alpha1.AnnotationKeyPreserve, preservation.AutoPreserved)
 		} else {
 			delete(changed.Annotations, v1alpha1.AnnotationKeyPreserve)
@@ -46,7 +46,7 @@ func (c *Controller) changePreservation(ctx context.Context, f planner.Facts, op
 			failures[i] = fmt.Errorf("%w: preserving machine %s: %w", errUpdate, op.Machine.Name, err)
 		default:
 			done.changed[op.Machine.UID] = changed.ResourceVersion
-			if op.Action == planner.Preserve {
+			if op.Action == scale.Preserve {
 				preserved = append(preserved, op)
 			} else {
 				givenUp = append(givenUp, op)

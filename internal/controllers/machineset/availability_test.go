@@ -8,7 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
+	"github.com/millwright-dev/millwright/internal/pool/scale"
 )
 
 func readySince(at time.Time) change {
@@ -40,7 +40,7 @@ func TestMinReadySeconds(t *testing.T) {
 	} {
 		t.Run(reason, func(t *testing.T) {
 			set := newSet(1, func(set *v1alpha1.MachineSet) { set.Spec.MinReadySeconds = 60 })
-			f := planner.Facts{Set: set, Owned: []*v1alpha1.Machine{test.machine}, Now: noon, EnforceMinReady: test.enforced}
+			f := scale.Facts{Set: set, Owned: []*v1alpha1.Machine{test.machine}, Now: noon, EnforceMinReady: test.enforced}
 			status := statusOf(f)
 			if status.AvailableReplicas != test.available {
 				t.Errorf("%d are available, want %d", status.AvailableReplicas, test.available)
@@ -48,7 +48,7 @@ func TestMinReadySeconds(t *testing.T) {
 			if phase := test.machine.Status.CurrentStatus.Phase; (phase == v1alpha1.MachineRunning) != (status.ReadyReplicas == 1) {
 				t.Errorf("%d are ready", status.ReadyReplicas)
 			}
-			if got := planner.RequeueAfter(f, f.NotBefore); got != test.look {
+			if got := scale.RequeueAfter(f, f.NotBefore); got != test.look {
 				t.Errorf("the next look is in %s, want %s", got, test.look)
 			}
 		})
@@ -61,8 +61,8 @@ func TestTheClockGoesBack(t *testing.T) {
 	for seconds, want := range map[int32]time.Duration{0: 0, 60: time.Minute} {
 		set := newSet(1, func(set *v1alpha1.MachineSet) { set.Spec.MinReadySeconds = seconds })
 		later := machine("a", readySince(noon.Add(time.Hour)), phaseSince(noon.Add(time.Hour)))
-		f := planner.Facts{Set: set, Owned: []*v1alpha1.Machine{later}, Now: noon, EnforceMinReady: true}
-		if got, available := planner.RequeueAfter(f, f.NotBefore), statusOf(f).AvailableReplicas; got != want || (available == 1) != (want == 0) {
+		f := scale.Facts{Set: set, Owned: []*v1alpha1.Machine{later}, Now: noon, EnforceMinReady: true}
+		if got, available := scale.RequeueAfter(f, f.NotBefore), statusOf(f).AvailableReplicas; got != want || (available == 1) != (want == 0) {
 			t.Errorf("minReadySeconds is %d: %d are available, and the next look is in %s, want %s", seconds, available, got, want)
 		}
 	}
@@ -70,18 +70,18 @@ func TestTheClockGoesBack(t *testing.T) {
 
 func TestNextLookIsTheSoonest(t *testing.T) {
 	failed := phase(v1alpha1.MachineFailed)
-	f := planner.Facts{
+	f := scale.Facts{
 		Set: newSet(3, func(set *v1alpha1.MachineSet) { set.Spec.MinReadySeconds = 60 }), Now: noon, EnforceMinReady: true,
 		Owned: []*v1alpha1.Machine{
 			machine("a", readySince(noon.Add(-20*time.Second))), machine("b", failed, preservedUntil(noon.Add(30*time.Second))),
 			machine("c", failed, preservedUntil(noon.Add(-time.Hour))), machine("d", deleting, readySince(noon)),
 		},
 	}
-	if got := planner.RequeueAfter(f, f.NotBefore); got != 30*time.Second {
+	if got := scale.RequeueAfter(f, f.NotBefore); got != 30*time.Second {
 		t.Errorf("got %s, want the end of the preservation", got)
 	}
 	f.NotBefore = noon.Add(5 * time.Second)
-	if got := planner.RequeueAfter(f, f.NotBefore); got != 5*time.Second {
+	if got := scale.RequeueAfter(f, f.NotBefore); got != 5*time.Second {
 		t.Errorf("got %s, want the end of the delay", got)
 	}
 }

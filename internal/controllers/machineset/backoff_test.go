@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
+	"github.com/millwright-dev/millwright/internal/pool/scale"
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
@@ -49,7 +49,7 @@ func (f *fleet) step(t fataler) ctrl.Result {
 // fate brings all Machines that are not leaving to a phase, as the last step of an operation.
 func (f *fleet) fate(phase v1alpha1.MachinePhase, operation v1alpha1.MachineOperationType) {
 	for _, m := range f.all() {
-		if planner.Active(m) {
+		if scale.Active(m) {
 			m.Status.CurrentStatus.Phase, m.Status.LastOperation.Type = phase, operation
 			must(f.live.Update(testContext, m))
 		}
@@ -243,8 +243,8 @@ func TestOneBatchIsOneFailure(t *testing.T) {
 			of := contents{set: "a", class: "b"}
 			fails := func(at time.Duration, made ...*v1alpha1.Machine) {
 				for i, m := range made {
-					f := planner.Facts{Set: newSet(3), Now: noon.Add(at + time.Duration(i)*time.Second), Owned: made[i:]}
-					known.count(f, of, []planner.Operation{{Action: planner.Delete, Machine: m}})
+					f := scale.Facts{Set: newSet(3), Now: noon.Add(at + time.Duration(i)*time.Second), Owned: made[i:]}
+					known.count(f, of, []scale.Operation{{Action: scale.Delete, Machine: m}})
 				}
 			}
 			failed := func(m *v1alpha1.Machine) {
@@ -275,10 +275,10 @@ func TestMachinesOfOneRoundFailOneByOne(t *testing.T) {
 	failed := func(m *v1alpha1.Machine) {
 		m.Status.CurrentStatus.Phase, m.Status.LastOperation.Type = v1alpha1.MachineFailed, v1alpha1.MachineOperationCreate
 	}
-	f := planner.Facts{Set: newSet(2), Owned: []*v1alpha1.Machine{machine("a", failed, age(2*time.Minute)), machine("b", failed, age(time.Minute))}, Now: noon}
+	f := scale.Facts{Set: newSet(2), Owned: []*v1alpha1.Machine{machine("a", failed, age(2*time.Minute)), machine("b", failed, age(time.Minute))}, Now: noon}
 	var known failures
 	for _, m := range f.Owned {
-		known.count(f, contents{}, []planner.Operation{{Action: planner.Delete, Machine: m}})
+		known.count(f, contents{}, []scale.Operation{{Action: scale.Delete, Machine: m}})
 		if known.rounds != 1 {
 			t.Errorf("after %s: %d rounds", m.Name, known.rounds)
 		}

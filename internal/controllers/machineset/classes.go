@@ -11,10 +11,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/reserve"
-	"github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
-	"github.com/millwright-dev/millwright/internal/lifecycle/replacement/budget"
 	"github.com/millwright-dev/millwright/internal/lifecycle/scarcity"
+	"github.com/millwright-dev/millwright/internal/pool/budget"
+	"github.com/millwright-dev/millwright/internal/pool/reserve"
+	"github.com/millwright-dev/millwright/internal/pool/scale"
 )
 
 // Capacity is what is known of the capacity of classes, see package capacity.
@@ -39,7 +39,7 @@ type classes struct {
 
 // classesOf returns the classes of a set's new Machines that can be taken. If the first choice is
 // missing, nothing is known of the others: the Machines say so.
-func (c *Controller) classesOf(ctx context.Context, f planner.Facts) (classes, error) {
+func (c *Controller) classesOf(ctx context.Context, f scale.Facts) (classes, error) {
 	names := scarcity.OfSet(f.Set)
 	if len(names) == 1 {
 		return classes{}, nil
@@ -67,7 +67,7 @@ func (c *Controller) classesOf(ctx context.Context, f planner.Facts) (classes, e
 }
 
 // findOut finds the zones in which all Machines are unhealthy, or were, if they are to be replaced elsewhere.
-func (of *classes) findOut(f planner.Facts, memory time.Duration) {
+func (of *classes) findOut(f scale.Facts, memory time.Duration) {
 	policy := budget.Of(f.Set)
 	if policy == nil || policy.ZoneOutage != v1alpha1.ZoneOutageReplace {
 		return
@@ -90,7 +90,7 @@ func (of *classes) findOut(f planner.Facts, memory time.Duration) {
 
 // changeOutages notes in a set which zones are out, before Machines are deleted: when the last one is gone,
 // nothing else says it.
-func (c *Controller) changeOutages(ctx context.Context, f planner.Facts, done *outcome) error {
+func (c *Controller) changeOutages(ctx context.Context, f scale.Facts, done *outcome) error {
 	known := budget.OutagesOf(f.Set)
 	if !f.Current || !f.Set.DeletionTimestamp.IsZero() || len(known) == 0 && !slices.ContainsFunc(f.Owned, budget.Unhealthy) {
 		return nil
@@ -114,7 +114,7 @@ func (of classes) count(machines []*v1alpha1.Machine) {
 		byName[choice.Class.Name] = choice.Class
 	}
 	for _, machine := range machines {
-		if class := byName[machine.Spec.Class.Name]; class != nil && planner.Active(machine) {
+		if class := byName[machine.Spec.Class.Name]; class != nil && scale.Active(machine) {
 			scarcity.Placed(of.choices, class)
 		}
 	}
@@ -173,7 +173,7 @@ func (c *Controller) untouched(ctx context.Context, machine *v1alpha1.Machine) {
 }
 
 // withClass says in an operation why Machines are created with another class than the first choice.
-func withClass(op planner.Operation, set *v1alpha1.MachineSet, machine *v1alpha1.Machine) planner.Operation {
+func withClass(op scale.Operation, set *v1alpha1.MachineSet, machine *v1alpha1.Machine) scale.Operation {
 	first, class := set.Spec.Template.Spec.Class.Name, machine.Spec.Class.Name
 	switch why := machine.Annotations[v1alpha1.AnnotationKeyClassReason]; why {
 	case v1alpha1.CauseNoCapacity:

@@ -21,8 +21,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
 	"github.com/millwright-dev/millwright/internal/lifecycle/scarcity/capacity"
+	"github.com/millwright-dev/millwright/internal/pool/scale"
 	"github.com/millwright-dev/millwright/internal/reconcile/apierror"
 	"github.com/millwright-dev/millwright/internal/reconcile/cascade"
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
@@ -61,7 +61,7 @@ type Options struct {
 }
 
 // Overshoot configures when a set is frozen.
-type Overshoot = planner.Overshoot
+type Overshoot = scale.Overshoot
 
 // Controller reconciles MachineSets. Make one with New.
 type Controller struct {
@@ -143,7 +143,7 @@ func (c *Controller) reconcile(ctx context.Context, set *v1alpha1.MachineSet) (c
 	if facts.Deleted() && held(set) {
 		return ctrl.Result{}, client.IgnoreNotFound(c.changeFinalizer(ctx, set, controllerutil.RemoveFinalizer))
 	}
-	done := c.apply(ctx, facts, planner.Plan(facts))
+	done := c.apply(ctx, facts, scale.Plan(facts))
 	notBefore := c.backOff(ctx, facts, contents, done.deleted)
 	known.publish(facts)
 	failure := done.failure
@@ -162,14 +162,14 @@ func (c *Controller) reconcile(ctx context.Context, set *v1alpha1.MachineSet) (c
 	if err := c.writeStatus(ctx, done.set, nextStatus(facts, done)); err != nil {
 		return ctrl.Result{}, err
 	}
-	return ctrl.Result{RequeueAfter: planner.RequeueAfter(facts, notBefore)}, failure
+	return ctrl.Result{RequeueAfter: scale.RequeueAfter(facts, notBefore)}, failure
 }
 
 // invalid returns what is wrong with a set. A set that selects everything would adopt, and then
 // delete, the Machines of others. MCM accepts a negative time and ignores it.
 func invalid(set *v1alpha1.MachineSet) field.ErrorList {
 	errs := validation.MachineSet(set)
-	if planner.SelectsAll(set.Spec.Selector) {
+	if scale.SelectsAll(set.Spec.Selector) {
 		errs = append(errs, field.Invalid(field.NewPath("spec", "selector"), "{}", "must not match every machine"))
 	}
 	if seconds := set.Spec.MinReadySeconds; seconds < 0 {

@@ -11,7 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
+	"github.com/millwright-dev/millwright/internal/pool/scale"
 	"github.com/millwright-dev/millwright/test/support/fixture"
 	"github.com/millwright-dev/millwright/test/support/lot"
 )
@@ -118,7 +118,7 @@ func (r *rolling) pass(t *rapid.T) {
 	if _, err := r.controller.Reconcile(testContext, request); err != nil {
 		t.Fatalf("reconciling: %v", err)
 	}
-	if set := r.version(name); planner.Frozen(set) {
+	if set := r.version(name); scale.Frozen(set) {
 		t.Fatalf("%s is frozen, which asks for %d of %d; in all there are %d machines", name, set.Spec.Replicas, r.deployment().Spec.Replicas, r.activeCount())
 	}
 }

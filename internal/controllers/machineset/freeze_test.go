@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
+	"github.com/millwright-dev/millwright/internal/pool/scale"
 	"github.com/millwright-dev/millwright/test/support/fixture"
 	"github.com/millwright-dev/millwright/test/support/lockstep"
 	"github.com/millwright-dev/millwright/test/support/lot"
@@ -48,7 +48,7 @@ func TestUnfreezingWhatIsNotFrozen(t *testing.T) {
 				t.Errorf("got the error %v, the events %q and the log %q", err, s.events.lines, log)
 			}
 			pass(t, c)
-			if set := s.set(); planner.Frozen(set) || set.Annotations[v1alpha1.AnnotationKeyUnfreeze] != "" || len(set.Status.Conditions) > 0 {
+			if set := s.set(); scale.Frozen(set) || set.Annotations[v1alpha1.AnnotationKeyUnfreeze] != "" || len(set.Status.Conditions) > 0 {
 				t.Errorf("labels %v, annotations %v, conditions %+v", set.Labels, set.Annotations, set.Status.Conditions)
 			}
 		})
@@ -66,7 +66,7 @@ func TestFreezeAndUnfreeze(t *testing.T) {
 	c := s.newController()
 	pass(t, c)
 	set := s.set()
-	if at := condition(set.Status.Conditions, v1alpha1.MachineSetFrozen); !planner.Frozen(set) || at < 0 ||
+	if at := condition(set.Status.Conditions, v1alpha1.MachineSetFrozen); !scale.Frozen(set) || at < 0 ||
 		set.Status.Conditions[at].Reason != "OverShootingReplicaCount" {
 		t.Fatalf("labels %v, conditions %+v", set.Labels, set.Status.Conditions)
 	}
@@ -76,7 +76,7 @@ func TestFreezeAndUnfreeze(t *testing.T) {
 	s.catchUp()
 	pass(t, c)
 	pass(t, c)
-	if set := s.set(); planner.Frozen(set) || len(set.Status.Conditions) != 0 {
+	if set := s.set(); scale.Frozen(set) || len(set.Status.Conditions) != 0 {
 		t.Errorf("with two machines: labels %v, conditions %+v", set.Labels, set.Status.Conditions)
 	}
 	var frozenEvents []string
@@ -136,7 +136,7 @@ func TestAFrozenSetCreatesNothingUntilItIsAskedTo(t *testing.T) {
 	must(s.live.Update(t.Context(), set))
 	pass(t, c)
 	pass(t, c)
-	if set := s.set(); len(s.all()) != 2 || planner.Frozen(set) || len(set.Annotations) != 0 || len(set.Status.Conditions) != 0 {
+	if set := s.set(); len(s.all()) != 2 || scale.Frozen(set) || len(set.Annotations) != 0 || len(set.Status.Conditions) != 0 {
 		t.Errorf("%d machines, labels %v, annotations %v, conditions %+v", len(s.all()), set.Labels, set.Annotations, set.Status.Conditions)
 	}
 }
@@ -162,7 +162,7 @@ func TestOwnWorkNeverFreezes(t *testing.T) {
 				s.catchUp()
 			}
 			pass(t, c)
-			if planner.Frozen(s.set()) {
+			if scale.Frozen(s.set()) {
 				t.Fatalf("frozen with %d machines of %d", s.activeCount(), s.set().Spec.Replicas)
 			}
 		}
@@ -193,7 +193,7 @@ func TestNoSetIsFrozenOverAnOldDeployment(t *testing.T) {
 			s.shownDeployment = deployment.DeepCopy()
 			s.shownDeployment.Spec.Replicas = test.shown
 			pass(t, s.newController())
-			if set := s.set(); planner.Frozen(set) != test.want {
+			if set := s.set(); scale.Frozen(set) != test.want {
 				t.Errorf("labels %v, want frozen: %t", set.Labels, test.want)
 			}
 			if n := s.activeCount(); n != 0 {
@@ -223,7 +223,7 @@ func TestAUserWhoTakesManyAway(t *testing.T) {
 			c := s.newController()
 			s.scale(test.to)
 			pass(t, c)
-			if !planner.Frozen(s.set()) {
+			if !scale.Frozen(s.set()) {
 				t.Error("the set is not frozen")
 			}
 			s.scale(test.then)
@@ -232,7 +232,7 @@ func TestAUserWhoTakesManyAway(t *testing.T) {
 				pass(t, c)
 			}
 			set := s.set()
-			if planner.Frozen(set) || len(set.Status.Conditions) > 0 || s.activeCount() != int(test.then) {
+			if scale.Frozen(set) || len(set.Status.Conditions) > 0 || s.activeCount() != int(test.then) {
 				t.Errorf("in the end: %d machines, labels %v, conditions %+v", s.activeCount(), set.Labels, set.Status.Conditions)
 			}
 			seen := map[string]int{}
@@ -266,7 +266,7 @@ func TestTheDeploymentOfThatNameIsAnother(t *testing.T) {
 			s := newServer(objects...)
 			s.overshoot = &Overshoot{Up: 2, Down: 1}
 			pass(t, s.newController())
-			if got := planner.Frozen(s.set()); got != want { // the limit of one without a deployment is 8
+			if got := scale.Frozen(s.set()); got != want { // the limit of one without a deployment is 8
 				t.Errorf("frozen: %t", got)
 			}
 		})

@@ -14,14 +14,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
+	"github.com/millwright-dev/millwright/internal/pool/scale"
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
 )
 
 // gather reads the facts, and which contents of the set and its class they are about.
-func (c *Controller) gather(ctx context.Context, set *v1alpha1.MachineSet) (planner.Facts, contents, error) {
-	f := planner.Facts{
+func (c *Controller) gather(ctx context.Context, set *v1alpha1.MachineSet) (scale.Facts, contents, error) {
+	f := scale.Facts{
 		Set: set, Now: c.Clock.Now(), Overshoot: c.Overshoot, EnforceMinReady: c.EnforceMinReadySeconds, Orphaned: c.orphaned.Has(set),
 	}
 	known := c.memory.Of(client.ObjectKeyFromObject(set))
@@ -34,7 +34,7 @@ func (c *Controller) gather(ctx context.Context, set *v1alpha1.MachineSet) (plan
 	if err != nil {
 		return f, of, err
 	}
-	f.Reserve = planner.Members(set, f.Owned, f.Now)
+	f.Reserve = scale.Members(set, f.Owned, f.Now)
 	f.Outdated = known.upToDate.outdated(set, f.Owned, f.Reserve)
 	f.PreservationsCurrent = preservationsCurrent(known, f.Owned)
 	f.NotBefore = known.failures.until(f.Owned, of)
@@ -53,13 +53,13 @@ func (c *Controller) gather(ctx context.Context, set *v1alpha1.MachineSet) (plan
 }
 
 // gatherMachines reads the Machines that the set controls, and those that it may adopt.
-func (c *Controller) gatherMachines(ctx context.Context, f *planner.Facts) error {
+func (c *Controller) gatherMachines(ctx context.Context, f *scale.Facts) error {
 	var err error
 	if f.Owned, err = c.Machines.ControlledBy(ctx, f.Set.Namespace, string(f.Set.UID)); err != nil {
 		return err
 	}
 	unowned, err := c.Machines.ControlledBy(ctx, f.Set.Namespace, fieldindex.Orphan)
-	selector := planner.Selector(f.Set.Spec.Selector)
+	selector := scale.Selector(f.Set.Spec.Selector)
 	for _, machine := range unowned {
 		if selector.Matches(labels.Set(machine.Labels)) {
 			f.Unowned = append(f.Unowned, machine)
@@ -87,7 +87,7 @@ func (c *Controller) parent(ctx context.Context, from client.Reader, set *v1alph
 
 // overlapping returns the sets that overlap with one, sorted by name. They are the cache's.
 func (c *Controller) overlapping(ctx context.Context, set *v1alpha1.MachineSet) ([]*v1alpha1.MachineSet, error) {
-	if !planner.CanOverlap(set) {
+	if !scale.CanOverlap(set) {
 		return nil, nil
 	}
 	var queries []client.ListOption
@@ -108,7 +108,7 @@ func (c *Controller) overlapping(ctx context.Context, set *v1alpha1.MachineSet) 
 			return nil, fmt.Errorf("listing machine sets: %w", err)
 		}
 		for i := range list.Items {
-			if other := &list.Items[i]; planner.Overlap(set, other) {
+			if other := &list.Items[i]; scale.Overlap(set, other) {
 				found[other.UID] = other
 			}
 		}
@@ -118,12 +118,12 @@ func (c *Controller) overlapping(ctx context.Context, set *v1alpha1.MachineSet) 
 
 // current reports whether the cache shows all Machines that this process created and deleted. After a
 // write of unknown outcome, the API server is asked.
-func (c *Controller) current(ctx context.Context, f planner.Facts) (bool, error) {
+func (c *Controller) current(ctx context.Context, f scale.Facts) (bool, error) {
 	machines := &c.memory.Of(client.ObjectKeyFromObject(f.Set)).machines
 	if state := machines.Check(f.Owned, f.Now); state != expectations.Unknown {
 		return state == expectations.Current, nil
 	}
-	selector := planner.Selector(f.Set.Spec.Selector)
+	selector := scale.Selector(f.Set.Spec.Selector)
 	if !f.Set.DeletionTimestamp.IsZero() {
 		selector = labels.Everything() // it also deletes Machines that it does not select any more
 	}

@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
+	"github.com/millwright-dev/millwright/internal/pool/scale"
 	"github.com/millwright-dev/millwright/test/support/env"
 )
 
@@ -157,7 +157,7 @@ func TestServerDeletedWhileItCreates(t *testing.T) {
 		g.Expect(e.Client.List(t.Context(), list, client.InNamespace(e.Namespace))).To(gomega.Succeed())
 		return list.Items
 	}
-	g.Eventually(func(g gomega.Gomega) { g.Expect(len(all(g))).To(gomega.BeNumerically(">", 2*planner.Burst)) }, eventually).Should(gomega.Succeed())
+	g.Eventually(func(g gomega.Gomega) { g.Expect(len(all(g))).To(gomega.BeNumerically(">", 2*scale.Burst)) }, eventually).Should(gomega.Succeed())
 
 	g.Expect(e.Client.Delete(t.Context(), set)).To(gomega.Succeed())
 	before := len(all(g))
@@ -179,7 +179,7 @@ func TestServerDeletedWhileItCreates(t *testing.T) {
 	if left := len(all(g)); left > 0 {
 		t.Errorf("%d machines are left", left)
 	}
-	if most > before+planner.Burst {
+	if most > before+scale.Burst {
 		t.Errorf("%d machines were made after the deletion, of which at most the burst under way should be", most-before)
 	}
 }

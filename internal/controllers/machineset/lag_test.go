@@ -14,8 +14,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
 	"github.com/millwright-dev/millwright/internal/lifecycle/preservation"
+	"github.com/millwright-dev/millwright/internal/pool/scale"
 	"github.com/millwright-dev/millwright/test/support/fixture"
 	"github.com/millwright-dev/millwright/test/support/lot"
 )
@@ -67,7 +67,7 @@ func (tr *trial) judge(verb string, object client.Object) {
 	switch {
 	case verb == "create" && there >= wanted:
 		tr.broken = fmt.Sprintf("a machine is created, though %d of %d exist", there, wanted)
-	case verb == "create" && planner.Frozen(set):
+	case verb == "create" && scale.Frozen(set):
 		tr.broken = "a frozen set creates a machine"
 	case verb == "delete":
 		machine := tr.all()[object.GetName()]
@@ -226,7 +226,7 @@ func (tr *trial) end(t *rapid.T) {
 	set := tr.set()
 	preserved := 0
 	for _, m := range tr.all() {
-		if planner.Active(m) && preservation.Active(m, noon) {
+		if scale.Active(m) && preservation.Active(m, noon) {
 			preserved++
 		}
 	}

@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
+	"github.com/millwright-dev/millwright/internal/pool/scale"
 	"github.com/millwright-dev/millwright/test/support/env"
 )
 
@@ -112,7 +112,7 @@ func TestServerFreeze(t *testing.T) {
 		sets := &v1alpha1.MachineSetList{}
 		g.Expect(e.Client.List(t.Context(), sets, client.InNamespace(e.Namespace))).To(gomega.Succeed())
 		for i := range sets.Items {
-			g.Expect(planner.Frozen(&sets.Items[i])).To(gomega.BeFalse())
+			g.Expect(scale.Frozen(&sets.Items[i])).To(gomega.BeFalse())
 			g.Expect(sets.Items[i].Status.Conditions).To(gomega.BeEmpty())
 		}
 	}, eventually).Should(gomega.Succeed())

@@ -14,9 +14,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/reserve"
-	"github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
 	"github.com/millwright-dev/millwright/internal/lifecycle/scarcity"
+	"github.com/millwright-dev/millwright/internal/pool/reserve"
+	"github.com/millwright-dev/millwright/internal/pool/scale"
 	"github.com/millwright-dev/millwright/internal/reconcile/events"
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
@@ -50,7 +50,7 @@ type lastPass struct {
 }
 
 // publish makes facts of a pass known to event handlers.
-func (m *memory) publish(f planner.Facts) {
+func (m *memory) publish(f scale.Facts) {
 	m.last.Store(&lastPass{machines: len(f.Owned), backsOff: m.failures.rounds > 0, overlaps: f.Overlaps})
 }
 
@@ -75,25 +75,25 @@ type upToDate struct {
 
 // outdated returns the Machines that differ from the template, or from how those in excess have it. It
 // compares only what changed.
-func (u *upToDate) outdated(set *v1alpha1.MachineSet, owned []*v1alpha1.Machine, members reserve.Members) []planner.Outdated {
+func (u *upToDate) outdated(set *v1alpha1.MachineSet, owned []*v1alpha1.Machine, members reserve.Members) []scale.Outdated {
 	if u.set != set.UID || u.generation != set.Generation || len(u.generations) > 2*len(owned) {
 		*u = upToDate{set.UID, set.Generation, make(map[types.UID]int64, len(owned))}
 	}
-	var outdated []planner.Outdated
-	selector := planner.Selector(set.Spec.Selector)
+	var outdated []scale.Outdated
+	selector := scale.Selector(set.Spec.Selector)
 	for _, machine := range owned {
 		mark := members.MarkFor(set, machine)
 		choices := scarcity.Outdated(set, machine)
 		known := machine.Generation > 0 && u.generations[machine.UID] == machine.Generation && mark == reserve.MarkOf(&machine.Spec)
-		if known && !choices || !planner.Active(machine) || !selector.Matches(labels.Set(machine.Labels)) {
+		if known && !choices || !scale.Active(machine) || !selector.Matches(labels.Set(machine.Labels)) {
 			continue
 		}
-		differences := planner.Differences(reserve.Marked(&set.Spec.Template.Spec, mark), &machine.Spec)
+		differences := scale.Differences(reserve.Marked(&set.Spec.Template.Spec, mark), &machine.Spec)
 		if choices {
 			differences = append(differences, "list of classes")
 		}
 		if len(differences) > 0 {
-			outdated = append(outdated, planner.Outdated{Machine: machine, Differences: differences, Mark: mark})
+			outdated = append(outdated, scale.Outdated{Machine: machine, Differences: differences, Mark: mark})
 		} else {
 			u.generations[machine.UID] = machine.Generation
 		}
@@ -122,7 +122,7 @@ type contents struct {
 }
 
 // count counts a new round if a deleted Machine of it never joined, and returns that Machine.
-func (s *failures) count(f planner.Facts, of contents, deleted []planner.Operation) *v1alpha1.Machine {
+func (s *failures) count(f scale.Facts, of contents, deleted []scale.Operation) *v1alpha1.Machine {
 	if s.of != of {
 		*s = failures{}
 	}
@@ -162,7 +162,7 @@ func neverJoined(machine *v1alpha1.Machine) bool {
 func (s *failures) until(owned []*v1alpha1.Machine, of contents) time.Time {
 	over := s.of != of
 	for _, machine := range owned {
-		over = over || planner.Available(machine) && s.first.Before(&machine.CreationTimestamp)
+		over = over || scale.Available(machine) && s.first.Before(&machine.CreationTimestamp)
 	}
 	if over {
 		*s = failures{}
@@ -171,7 +171,7 @@ func (s *failures) until(owned []*v1alpha1.Machine, of contents) time.Time {
 }
 
 // backOff counts Machines that never joined, and returns when the set may create others.
-func (c *Controller) backOff(ctx context.Context, f planner.Facts, of contents, deleted []planner.Operation) time.Time {
+func (c *Controller) backOff(ctx context.Context, f scale.Facts, of contents, deleted []scale.Operation) time.Time {
 	known := &c.memory.Of(client.ObjectKeyFromObject(f.Set)).failures
 	last := known.count(f, of, deleted)
 	if last == nil || known.delay == 0 {

@@ -11,7 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
+	"github.com/millwright-dev/millwright/internal/pool/scale"
 )
 
 // slowWrites makes each write of a Machine take a second, and counts those under way.
@@ -89,8 +89,8 @@ func TestWritesInParallel(t *testing.T) {
 func TestABurstIsUpdatedAtATime(t *testing.T) {
 	set := newSet(250)
 	for reason, test := range map[string]struct{ old, want int }{
-		"more than a burst": {250, planner.Burst},
-		"a burst":           {planner.Burst, planner.Burst},
+		"more than a burst": {250, scale.Burst},
+		"a burst":           {scale.Burst, scale.Burst},
 		"fewer":             {7, 7},
 	} {
 		t.Run(reason, func(t *testing.T) {

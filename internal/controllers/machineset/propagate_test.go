@@ -14,8 +14,8 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/legacy"
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/reserve"
-	"github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
+	"github.com/millwright-dev/millwright/internal/pool/reserve"
+	"github.com/millwright-dev/millwright/internal/pool/scale"
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
@@ -28,15 +28,15 @@ func drainFor(d time.Duration) *v1alpha1.MachineConfiguration {
 }
 
 // updates are the operations that bring changes of a template into Machines.
-func updates(set *v1alpha1.MachineSet, owned []*v1alpha1.Machine) []planner.Operation {
+func updates(set *v1alpha1.MachineSet, owned []*v1alpha1.Machine) []scale.Operation {
 	return (&upToDate{}).updates(set, owned)
 }
 
-func (u *upToDate) updates(set *v1alpha1.MachineSet, owned []*v1alpha1.Machine) []planner.Operation {
-	f := planner.Facts{Set: set, Owned: owned}
-	f.Reserve = planner.Members(set, owned, noon)
+func (u *upToDate) updates(set *v1alpha1.MachineSet, owned []*v1alpha1.Machine) []scale.Operation {
+	f := scale.Facts{Set: set, Owned: owned}
+	f.Reserve = scale.Members(set, owned, noon)
 	f.Outdated = u.outdated(set, owned, f.Reserve)
-	return only(planner.Plan(f), planner.Update)
+	return only(scale.Plan(f), scale.Update)
 }
 
 // excess has so many of a set's Machines be in excess.

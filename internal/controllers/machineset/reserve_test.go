@@ -9,7 +9,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/reserve"
+	"github.com/millwright-dev/millwright/internal/pool/reserve"
 )
 
 // TestMachinesInExcessAreFreedFirst: when a set grows, Machines in excess are for pods before others are made,

@@ -15,9 +15,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
 	"github.com/millwright-dev/millwright/internal/lifecycle/preservation"
-	"github.com/millwright-dev/millwright/internal/lifecycle/replacement/budget"
+	"github.com/millwright-dev/millwright/internal/pool/budget"
+	"github.com/millwright-dev/millwright/internal/pool/scale"
 	"github.com/millwright-dev/millwright/internal/reconcile/events"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
@@ -38,7 +38,7 @@ const (
 // Replicas counts every Machine that exists, whether the cache shows it or not. And a Machine that is
 // being deleted is not counted as ready or available, not even in the pass that deletes it. What may
 // have been created or deleted, since the answer was lost, counts as done.
-func nextStatus(f planner.Facts, done *outcome) v1alpha1.MachineSetStatus {
+func nextStatus(f scale.Facts, done *outcome) v1alpha1.MachineSetStatus {
 	next := v1alpha1.MachineSetStatus{
 		Conditions:         slices.Clone(f.Set.Status.Conditions),
 		LastOperation:      f.Set.Status.LastOperation,
@@ -51,7 +51,7 @@ func nextStatus(f planner.Facts, done *outcome) v1alpha1.MachineSetStatus {
 		next.ObservedGeneration = f.Set.Status.ObservedGeneration
 	}
 	for _, machine := range f.Owned {
-		count(&next, machine, f, planner.Active(machine) && !done.leaving[machine.UID])
+		count(&next, machine, f, scale.Active(machine) && !done.leaving[machine.UID])
 	}
 	next.FailedMachines = failedMachines(f)
 	setCondition(&next, v1alpha1.MachineSetReplicaFailure, failureCondition(f, done.failure))
@@ -61,17 +61,17 @@ func nextStatus(f planner.Facts, done *outcome) v1alpha1.MachineSetStatus {
 }
 
 // count adds a Machine to the numbers.
-func count(next *v1alpha1.MachineSetStatus, machine *v1alpha1.Machine, f planner.Facts, stays bool) {
+func count(next *v1alpha1.MachineSetStatus, machine *v1alpha1.Machine, f scale.Facts, stays bool) {
 	next.Replicas++
 	phase := machine.Status.CurrentStatus.Phase
-	next.FullyLabeledReplicas += one(planner.Contains(machine.Labels, f.Set.Spec.Template.Labels))
+	next.FullyLabeledReplicas += one(scale.Contains(machine.Labels, f.Set.Spec.Template.Labels))
 	next.PreservedFailedReplicas += one(preservedFailed(machine, f))
 	next.AutoPreserveFailedMachineCount += one(machine.Annotations[v1alpha1.AnnotationKeyPreserve] == preservation.AutoPreserved)
 	next.ReadyReplicas += one(stays && phase == v1alpha1.MachineRunning)
-	next.AvailableReplicas += one(stays && planner.Available(machine) && planner.AvailableIn(machine, f) == 0)
+	next.AvailableReplicas += one(stays && scale.Available(machine) && scale.AvailableIn(machine, f) == 0)
 }
 
-func preservedFailed(machine *v1alpha1.Machine, f planner.Facts) bool {
+func preservedFailed(machine *v1alpha1.Machine, f scale.Facts) bool {
 	return machine.Status.CurrentStatus.Phase == v1alpha1.MachineFailed && preservation.Active(machine, f.Now)
 }
 
@@ -83,7 +83,7 @@ func one(yes bool) int32 {
 }
 
 // failedMachines returns the Machines whose last operation failed, by name; nil if there are none.
-func failedMachines(f planner.Facts) *[]v1alpha1.MachineSummary {
+func failedMachines(f scale.Facts) *[]v1alpha1.MachineSummary {
 	var failed []v1alpha1.MachineSummary
 	for _, machine := range f.Owned {
 		if last := machine.Status.LastOperation; last.State == v1alpha1.MachineStateFailed && !preservedFailed(machine, f) {
@@ -106,7 +106,7 @@ func failedMachines(f planner.Facts) *[]v1alpha1.MachineSummary {
 	return &failed
 }
 
-func failureCondition(f planner.Facts, failure error) *v1alpha1.MachineSetCondition {
+func failureCondition(f scale.Facts, failure error) *v1alpha1.MachineSetCondition {
 	if failure == nil {
 		return nil
 	}
@@ -123,8 +123,8 @@ func failureCondition(f planner.Facts, failure error) *v1alpha1.MachineSetCondit
 }
 
 // frozenCondition returns why a set was frozen.
-func frozenCondition(f planner.Facts, done *outcome) *v1alpha1.MachineSetCondition {
-	if !planner.Frozen(done.set) {
+func frozenCondition(f scale.Facts, done *outcome) *v1alpha1.MachineSetCondition {
+	if !scale.Frozen(done.set) {
 		return nil
 	}
 	if at := condition(f.Set.Status.Conditions, v1alpha1.MachineSetFrozen); at >= 0 {
@@ -136,7 +136,7 @@ func frozenCondition(f planner.Facts, done *outcome) *v1alpha1.MachineSetConditi
 
 // overlapCondition names the other sets that select the same Machines. Each keeps its own, but any of
 // them may adopt a Machine that loses its owner.
-func overlapCondition(f planner.Facts) *v1alpha1.MachineSetCondition {
+func overlapCondition(f scale.Facts) *v1alpha1.MachineSetCondition {
 	if len(f.Overlaps) == 0 {
 		return nil
 	}

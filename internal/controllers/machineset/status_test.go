@@ -16,14 +16,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
+	"github.com/millwright-dev/millwright/internal/pool/scale"
 )
 
 // statusOf is the status that follows from facts alone.
-func statusOf(f planner.Facts) v1alpha1.MachineSetStatus { return statusAfter(f, nil) }
+func statusOf(f scale.Facts) v1alpha1.MachineSetStatus { return statusAfter(f, nil) }
 
 // statusAfter is the status after a failure.
-func statusAfter(f planner.Facts, failure error) v1alpha1.MachineSetStatus {
+func statusAfter(f scale.Facts, failure error) v1alpha1.MachineSetStatus {
 	return nextStatus(f, &outcome{set: f.Set, failure: failure})
 }
 
@@ -72,7 +72,7 @@ func TestStatusCounts(t *testing.T) {
 	} {
 		t.Run(reason, func(t *testing.T) {
 			test.want.ObservedGeneration, test.want.Selector = 7, "name=pool"
-			got := statusOf(planner.Facts{Set: set, Owned: test.owned, Current: true, Now: noon})
+			got := statusOf(scale.Facts{Set: set, Owned: test.owned, Current: true, Now: noon})
 			if diff := cmp.Diff(test.want, got); diff != "" {
 				t.Errorf("want - got +\n%s", diff)
 			}
@@ -81,9 +81,9 @@ func TestStatusCounts(t *testing.T) {
 }
 
 func TestStatusDoesNotCountWhatIsDeletedInThisPass(t *testing.T) {
-	f := planner.Facts{Set: newSet(1), Owned: machines(3), Current: true, Now: noon}
+	f := scale.Facts{Set: newSet(1), Owned: machines(3), Current: true, Now: noon}
 	done := &outcome{set: f.Set, leaving: map[types.UID]bool{}}
-	for _, op := range planner.Plan(f) {
+	for _, op := range scale.Plan(f) {
 		done.leaving[op.Machine.UID] = true
 	}
 	if got := nextStatus(f, done); got.Replicas != 3 || got.AvailableReplicas != 1 || got.ReadyReplicas != 1 {
@@ -97,10 +97,10 @@ func TestStatusDoesNotCountWhatIsDeletedInThisPass(t *testing.T) {
 func TestStatusAfterAFailureIsOfNoGeneration(t *testing.T) {
 	set := newSet(1)
 	set.Generation, set.Status.ObservedGeneration = 5, 4
-	if got := statusAfter(planner.Facts{Set: set, Now: noon}, errors.New("no")); got.ObservedGeneration != 4 {
+	if got := statusAfter(scale.Facts{Set: set, Now: noon}, errors.New("no")); got.ObservedGeneration != 4 {
 		t.Errorf("generation %d counts as observed", got.ObservedGeneration)
 	}
-	if got := statusOf(planner.Facts{Set: set, Now: noon}); got.ObservedGeneration != 5 {
+	if got := statusOf(scale.Facts{Set: set, Now: noon}); got.ObservedGeneration != 5 {
 		t.Errorf("generation %d counts as observed, want 5", got.ObservedGeneration)
 	}
 }
@@ -123,7 +123,7 @@ func TestFailedMachines(t *testing.T) {
 		machine("kept-but-not-failed", failedOperation, phase(v1alpha1.MachineUnknown), preservedUntil(noon.Add(time.Hour))),
 		machine("was-kept", failedOperation, failed, preservedUntil(noon.Add(-time.Hour))),
 	}
-	got := statusOf(planner.Facts{Set: newSet(6), Owned: owned, Now: noon}).FailedMachines
+	got := statusOf(scale.Facts{Set: newSet(6), Owned: owned, Now: noon}).FailedMachines
 	var want []v1alpha1.MachineSummary
 	for _, i := range []int{1, 4, 5, 0} { // in the order of names
 		m := owned[i]
@@ -140,7 +140,7 @@ func TestFailedMachinesAreNotListedWithoutEnd(t *testing.T) {
 		for i := range n {
 			owned = append(owned, machine(fmt.Sprintf("m%04d", n-1-i), failedOperation))
 		}
-		got := *statusOf(planner.Facts{Set: newSet(6), Owned: owned, Now: noon}).FailedMachines
+		got := *statusOf(scale.Facts{Set: newSet(6), Owned: owned, Now: noon}).FailedMachines
 		if len(got) != 100 || got[0].Name != "m0000" || got[99].Name != "m0099" {
 			t.Fatalf("of %d: %d are listed, from %s to %s", n, len(got), got[0].Name, got[len(got)-1].Name)
 		}
@@ -160,7 +160,7 @@ func TestFailedMachinesFitIntoAStatus(t *testing.T) {
 	for i := range 101 {
 		owned = append(owned, machine(fmt.Sprintf("m%04d", i), failedOperation, func(m *v1alpha1.Machine) { m.Status.LastOperation.Description = page }))
 	}
-	got := *statusOf(planner.Facts{Set: newSet(6), Owned: owned, Now: noon}).FailedMachines
+	got := *statusOf(scale.Facts{Set: newSet(6), Owned: owned, Now: noon}).FailedMachines
 	for i, failed := range got {
 		words, more, _ := strings.Cut(failed.LastOperation.Description, " (and ")
 		if len(words) > 1024 || !utf8.ValidString(words) || !strings.HasPrefix(words, "no capacity <é><é>") || !strings.Contains(words, " [...] ") {
@@ -180,7 +180,7 @@ func TestReplicaFailureComesAndGoes(t *testing.T) {
 	set := newSet(1, frozenSet)
 	set.Status.Conditions = []v1alpha1.MachineSetCondition{frozen}
 	step := func(minutes int, failure error) []v1alpha1.MachineSetCondition {
-		f := planner.Facts{Set: set, Now: noon.Add(time.Duration(minutes) * time.Minute)}
+		f := scale.Facts{Set: set, Now: noon.Add(time.Duration(minutes) * time.Minute)}
 		set.Status = statusAfter(f, failure)
 		return set.Status.Conditions
 	}

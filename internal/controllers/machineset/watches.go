@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
+	"github.com/millwright-dev/millwright/internal/pool/scale"
 )
 
 const (
@@ -93,7 +93,7 @@ func (c *Controller) setsOf(ctx context.Context, object client.Object) []reconci
 		return []reconcile.Request{{NamespacedName: client.ObjectKey{Namespace: object.GetNamespace(), Name: owner.Name}}}
 	}
 	return c.requests(ctx, object.GetNamespace(), func(set *v1alpha1.MachineSet) bool {
-		return planner.Matches(set.Spec.Selector, object.GetLabels())
+		return scale.Matches(set.Spec.Selector, object.GetLabels())
 	})
 }
 
@@ -130,7 +130,7 @@ func selectionChange() predicate.Predicate {
 		GenericFunc: func(event.GenericEvent) bool { return false },
 		UpdateFunc: func(e event.UpdateEvent) bool {
 			return e.ObjectOld.GetGeneration() != e.ObjectNew.GetGeneration() ||
-				planner.ControllerOf(e.ObjectOld) != planner.ControllerOf(e.ObjectNew)
+				scale.ControllerOf(e.ObjectOld) != scale.ControllerOf(e.ObjectNew)
 		},
 	}
 }

@@ -18,10 +18,10 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver/registry"
-	deployments "github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
-	sets "github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
 	"github.com/millwright-dev/millwright/internal/lifecycle/bootstrap"
-	"github.com/millwright-dev/millwright/internal/lifecycle/replacement/budget"
+	"github.com/millwright-dev/millwright/internal/pool/budget"
+	"github.com/millwright-dev/millwright/internal/pool/rollout"
+	"github.com/millwright-dev/millwright/internal/pool/scale"
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
 	"github.com/millwright-dev/millwright/internal/reconcile/validation"
 )
@@ -103,7 +103,7 @@ func (w webhooks) set(ctx context.Context, set *v1alpha1.MachineSet) ([]string, 
 		return found, fmt.Errorf("listing machine sets: %w", err)
 	}
 	for i := range others.Items {
-		if sets.Overlap(set, &others.Items[i]) {
+		if scale.Overlap(set, &others.Items[i]) {
 			found = append(found, overlap("machine set", others.Items[i].Name))
 		}
 	}
@@ -122,7 +122,7 @@ func (w webhooks) deployment(ctx context.Context, deployment *v1alpha1.MachineDe
 		return found, fmt.Errorf("listing machine deployments: %w", err)
 	}
 	for i := range others.Items {
-		if deployments.Overlap(deployment, &others.Items[i]) {
+		if rollout.Overlap(deployment, &others.Items[i]) {
 			found = append(found, overlap("machine deployment", others.Items[i].Name))
 		}
 	}

@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/lifecycle/replacement/budget"
+	"github.com/millwright-dev/millwright/internal/pool/budget"
 )
 
 // past is when Machines became Failed for their health, for budgets that count them within a time. It is not

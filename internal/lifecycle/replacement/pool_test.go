@@ -11,7 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/lifecycle/replacement/budget"
+	"github.com/millwright-dev/millwright/internal/pool/budget"
 	"github.com/millwright-dev/millwright/test/support/lot"
 )
 

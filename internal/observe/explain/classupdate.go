@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/lifecycle/classupdate"
+	"github.com/millwright-dev/millwright/internal/pool/liveupdate"
 )
 
 // vmUpdate says in what the VM of a Machine that is in use differs from its class, if somebody asked for that.
@@ -13,23 +13,23 @@ func (e *explainer) vmUpdate() {
 	if e.Class == nil {
 		return
 	}
-	strategy, wrong := classupdate.Of(e.Machine, e.Class)
+	strategy, wrong := liveupdate.Of(e.Machine, e.Class)
 	if wrong != "" {
 		e.Why(strategyBad, "", time.Time{}, "{text}", wrong)
 		return
 	}
-	state := classupdate.Read(e.Machine.Annotations)
+	state := liveupdate.Read(e.Machine.Annotations)
 	step, _ := state.Next(e.Class, strategy)
 	what := []string{"{annotation}", v1alpha1.AnnotationKeyUpdateStrategy, "{what}"}
 	switch effect := state.Effect(e.Class); {
-	case strategy == classupdate.Keep:
-	case effect == classupdate.Replaces:
+	case strategy == liveupdate.Keep:
+	case effect == liveupdate.Replaces:
 		e.Why(vmToReplace, "", time.Time{}, append(what, strings.Join(state.Plan.Replacements, ", "))...)
-	case strategy == classupdate.DryRun && effect == classupdate.Updates:
+	case strategy == liveupdate.DryRun && effect == liveupdate.Updates:
 		e.Why(vmUpdatable, "", time.Time{}, append(what, strings.Join(state.Plan.Updates, ", "))...)
-	case step == classupdate.Ask:
+	case step == liveupdate.Ask:
 		e.Why(vmToUpdate, "", time.Time{}, "{what}", ": its driver has not said yet what that changes", "{text}", e.updateFailure())
-	case step == classupdate.Change:
+	case step == liveupdate.Change:
 		e.Why(vmToUpdate, "", time.Time{}, "{what}", ": "+strings.Join(state.Plan.Updates, ", "), "{text}", e.updateFailure())
 	}
 }

@@ -7,13 +7,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/nodeupdate"
-	machinedeployment "github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
-	machineset "github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
 	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
 	"github.com/millwright-dev/millwright/internal/lifecycle/preservation"
 	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
 	"github.com/millwright-dev/millwright/internal/observe/explain/report"
+	"github.com/millwright-dev/millwright/internal/pool/inplaceupdate"
+	"github.com/millwright-dev/millwright/internal/pool/rollout"
+	"github.com/millwright-dev/millwright/internal/pool/scale"
 )
 
 // wish returns who asks for a preservation, by the rules of the controller.
@@ -59,11 +59,11 @@ func (e *explainer) preserved() bool {
 // it: it is preserved, or the replicas were not lowered.
 func NamedAndKept(machine *v1alpha1.Machine, set *v1alpha1.MachineSet, now time.Time) bool {
 	marks := machine.Annotations
-	marked := marks[v1alpha1.AnnotationKeyMachinePriority] == machinedeployment.FirstPriority && marks[v1alpha1.AnnotationKeyMarkedForDeletionTime] != ""
+	marked := marks[v1alpha1.AnnotationKeyMachinePriority] == rollout.FirstPriority && marks[v1alpha1.AnnotationKeyMarkedForDeletionTime] != ""
 	if !marked || set == nil || report.Leaves(machine) || report.Leaves(set) {
 		return false
 	}
-	return preservation.Active(machine, now) || !machineset.Named(machine, set) && set.Status.Replicas <= set.Spec.Replicas
+	return preservation.Active(machine, now) || !scale.Named(machine, set) && set.Status.Replicas <= set.Spec.Replicas
 }
 
 // named says that the Machine was named for deletion and is kept. Autoscalers cordon the nodes of those
@@ -101,7 +101,7 @@ func (e *explainer) updating() {
 	if n := e.Target.Node; n != nil {
 		why = n.Annotations[v1alpha1.AnnotationKeyMachineUpdateFailedReason]
 	}
-	if nodeupdate.Unanswered(e.Machine, e.Target.Node) {
+	if inplaceupdate.Unanswered(e.Machine, e.Target.Node) {
 		e.Why(updateUnanswered, "", time.Time{})
 		return
 	}

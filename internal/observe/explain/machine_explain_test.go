@@ -20,8 +20,8 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/reserve"
 	"github.com/millwright-dev/millwright/internal/observe/explain/report"
+	"github.com/millwright-dev/millwright/internal/pool/reserve"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 

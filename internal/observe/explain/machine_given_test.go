@@ -15,8 +15,8 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/lifecycle/bootstrap"
-	"github.com/millwright-dev/millwright/internal/lifecycle/classupdate"
 	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
+	"github.com/millwright-dev/millwright/internal/pool/liveupdate"
 )
 
 // now is when questions are asked in these tests.
@@ -370,6 +370,6 @@ func cordoned(f *MachineFacts) { f.Target.Node.Spec.Unschedulable = true }
 func vmUpdate(strategy, plan string) given {
 	return func(f *MachineFacts) {
 		f.Class.Annotations = map[string]string{v1alpha1.AnnotationKeyUpdateStrategy: strategy}
-		metav1.SetMetaDataAnnotation(&f.Machine.ObjectMeta, v1alpha1.AnnotationKeyUpdatePlan, strings.ReplaceAll(plan, "{digest}", classupdate.Digest(f.Class)))
+		metav1.SetMetaDataAnnotation(&f.Machine.ObjectMeta, v1alpha1.AnnotationKeyUpdatePlan, strings.ReplaceAll(plan, "{digest}", liveupdate.Digest(f.Class)))
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/reserve"
+	"github.com/millwright-dev/millwright/internal/pool/reserve"
 )
 
 // described are all metrics that are read from objects, by name: MCM's without its prefix, ours with it.

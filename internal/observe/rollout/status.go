@@ -8,10 +8,10 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/revision"
-	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/status"
 	"github.com/millwright-dev/millwright/internal/observe/explain/pool"
 	"github.com/millwright-dev/millwright/internal/observe/explain/report"
+	"github.com/millwright-dev/millwright/internal/pool/revision"
+	"github.com/millwright-dev/millwright/internal/pool/rollout/status"
 )
 
 // Outcome is how a rollout has ended, if it has.

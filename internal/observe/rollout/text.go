@@ -14,8 +14,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/revision"
 	"github.com/millwright-dev/millwright/internal/observe/explain/report"
+	"github.com/millwright-dev/millwright/internal/pool/revision"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 

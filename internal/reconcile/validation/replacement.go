@@ -4,7 +4,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/lifecycle/replacement/budget"
+	"github.com/millwright-dev/millwright/internal/pool/budget"
 )
 
 // replacement refuses a policy, in the field or in the annotation that stands for it, that cannot be read or

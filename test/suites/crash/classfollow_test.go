@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/lifecycle/classupdate"
+	"github.com/millwright-dev/millwright/internal/pool/liveupdate"
 )
 
 // classFollowers are the scenarios in which Machines get the class that their deployment names, and stay where their VMs
@@ -52,7 +52,7 @@ func givenClassToFollow(ctx context.Context, r *run) error {
 // follow names that class in the template, for Machines to follow.
 func follow(ctx context.Context, r *run) error {
 	return r.patchDeployment(ctx, fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}},"spec":{"template":{"spec":{"class":{"name":%q}}}}}`,
-		v1alpha1.AnnotationKeyUpdateStrategy, classupdate.Update, newClass))
+		v1alpha1.AnnotationKeyUpdateStrategy, liveupdate.Update, newClass))
 }
 
 // exceptOne excepts the first Machine from updates.
@@ -75,7 +75,7 @@ func allFollowed(ctx context.Context, r *run) error {
 		return err
 	}
 	for i := range machines.Items {
-		if asked := classupdate.Asked(&machines.Items[i]); asked != "" {
+		if asked := liveupdate.Asked(&machines.Items[i]); asked != "" {
 			return fmt.Errorf("machine %s is still asked about class %s", machines.Items[i].Name, asked)
 		}
 	}

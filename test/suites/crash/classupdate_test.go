@@ -7,7 +7,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/lifecycle/classupdate"
+	"github.com/millwright-dev/millwright/internal/pool/liveupdate"
 )
 
 // classUpdates are the scenarios in which the VMs that exist follow their class.
@@ -15,35 +15,35 @@ var classUpdates = []scenario{
 	{
 		name: "update of a VM", also: []setup{noTarget},
 		given:  givenDeployment(1),
-		act:    editTags(classupdate.Update, "blue"),
-		want:   tagged("blue", classupdate.None),
+		act:    editTags(liveupdate.Update, "blue"),
+		want:   tagged("blue", liveupdate.None),
 		always: most(1),
 	},
 	{
 		name:   "dry run, then update of a VM",
 		given:  givenDeployment(1),
-		act:    inTurn(editTags(classupdate.DryRun, "blue"), awaitEffect(classupdate.Updates), editTags(classupdate.Update, "blue")),
-		want:   tagged("blue", classupdate.None),
+		act:    inTurn(editTags(liveupdate.DryRun, "blue"), awaitEffect(liveupdate.Updates), editTags(liveupdate.Update, "blue")),
+		want:   tagged("blue", liveupdate.None),
 		always: most(1),
 	},
 	{
 		name:   "update of a VM that is taken back",
 		given:  givenDeployment(1),
-		act:    inTurn(editTags(classupdate.Update, "red"), awaitEffect(classupdate.None), editTags(classupdate.Update, "blue"), editTags(classupdate.Update, "red")),
-		want:   tagged("red", classupdate.None),
+		act:    inTurn(editTags(liveupdate.Update, "red"), awaitEffect(liveupdate.None), editTags(liveupdate.Update, "blue"), editTags(liveupdate.Update, "red")),
+		want:   tagged("red", liveupdate.None),
 		always: most(1),
 	},
 	{
 		name:   "deletion amid an update of a VM",
 		given:  givenDeployment(1),
-		act:    inTurn(editTags(classupdate.Update, "blue"), removeAll),
+		act:    inTurn(editTags(liveupdate.Update, "blue"), removeAll),
 		want:   nothing,
 		always: most(1),
 	},
 }
 
 // editTags changes the tags that the class gives to VMs.
-func editTags(strategy classupdate.Strategy, team string) func(context.Context, *run) error {
+func editTags(strategy liveupdate.Strategy, team string) func(context.Context, *run) error {
 	return func(ctx context.Context, r *run) error {
 		return r.merge(ctx, &v1alpha1.MachineClass{ObjectMeta: r.poolMeta()}, fmt.Sprintf(
 			`{"metadata":{"annotations":{%q:%q}},"providerSpec":{"tags":{"team":%q}}}`, v1alpha1.AnnotationKeyUpdateStrategy, strategy, team))
@@ -51,13 +51,13 @@ func editTags(strategy classupdate.Strategy, team string) func(context.Context, 
 }
 
 // awaitEffect waits until all Machines say what an update would do.
-func awaitEffect(want classupdate.Effect) func(context.Context, *run) error {
+func awaitEffect(want liveupdate.Effect) func(context.Context, *run) error {
 	return func(ctx context.Context, r *run) error {
 		return r.await(ctx, "the Machines to say what an update does", effects(want))
 	}
 }
 
-func effects(want classupdate.Effect) func(context.Context, *run) error {
+func effects(want liveupdate.Effect) func(context.Context, *run) error {
 	return func(ctx context.Context, r *run) error {
 		class := &v1alpha1.MachineClass{}
 		if err := r.control.Client.Get(ctx, client.ObjectKey{Namespace: r.control.Namespace, Name: pool}, class); err != nil {
@@ -68,7 +68,7 @@ func effects(want classupdate.Effect) func(context.Context, *run) error {
 			return err
 		}
 		for i := range machines.Items {
-			if got := classupdate.Read(machines.Items[i].Annotations).Effect(class); got != want {
+			if got := liveupdate.Read(machines.Items[i].Annotations).Effect(class); got != want {
 				return fmt.Errorf("machine %s says that an update does %q, not %q", machines.Items[i].Name, got, want)
 			}
 		}
@@ -77,7 +77,7 @@ func effects(want classupdate.Effect) func(context.Context, *run) error {
 }
 
 // tagged checks that the Machine runs, with the tags of its class.
-func tagged(team string, effect classupdate.Effect) func(context.Context, *run) error {
+func tagged(team string, effect liveupdate.Effect) func(context.Context, *run) error {
 	return func(ctx context.Context, r *run) error {
 		if err := running(1)(ctx, r); err != nil {
 			return err

@@ -11,7 +11,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/nodeupdate"
+	"github.com/millwright-dev/millwright/internal/pool/inplaceupdate"
 )
 
 // shortUpdateTimeout is how long an update in place may take where it never ends.
@@ -114,7 +114,7 @@ func selectOne(ctx context.Context, r *run) error {
 	candidate := ""
 	err := r.await(ctx, "a candidate", func(ctx context.Context, r *run) error {
 		err := r.eachCandidate(ctx, func(node *corev1.Node) (bool, error) {
-			if nodeupdate.Selected(node) || says(node, v1alpha1.NodeInPlaceUpdate, v1alpha1.UpdateSuccessful) {
+			if inplaceupdate.Selected(node) || says(node, v1alpha1.NodeInPlaceUpdate, v1alpha1.UpdateSuccessful) {
 				return false, nil
 			}
 			candidate = node.Name
@@ -139,7 +139,7 @@ func oneUpdated(ctx context.Context, r *run) error {
 	}
 	for i := range machines.Items {
 		machine := &machines.Items[i]
-		if nodeupdate.State(machine) == v1alpha1.UpdateSuccessful && machine.Status.CurrentStatus.Phase == v1alpha1.MachineRunning {
+		if inplaceupdate.State(machine) == v1alpha1.UpdateSuccessful && machine.Status.CurrentStatus.Phase == v1alpha1.MachineRunning {
 			return nil
 		}
 	}
@@ -167,7 +167,7 @@ func withAgents(check func(context.Context, *run) error) func(context.Context, *
 func oneUpdates(_ *run, _, is moment) error {
 	updating := 0
 	for _, machine := range is.machines {
-		if nodeupdate.Undergoing(machine, nil) {
+		if inplaceupdate.Undergoing(machine, nil) {
 			updating++
 		}
 	}

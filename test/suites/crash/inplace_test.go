@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/nodeupdate"
+	"github.com/millwright-dev/millwright/internal/pool/inplaceupdate"
 )
 
 // updates are the scenarios in which nodes are updated in place. The test is their agent, since that of a
@@ -99,7 +99,7 @@ func updatedInPlace(replicas int) func(context.Context, *run) error {
 
 // inUse checks that a Machine is one of a set, and its node in use again.
 func (r *run) inUse(ctx context.Context, machine *v1alpha1.Machine, set *v1alpha1.MachineSet) error {
-	if !metav1.IsControlledBy(machine, set) || nodeupdate.Moved(machine) {
+	if !metav1.IsControlledBy(machine, set) || inplaceupdate.Moved(machine) {
 		return fmt.Errorf("it is not one of set %s yet", set.Name)
 	}
 	node := &corev1.Node{}
@@ -107,7 +107,7 @@ func (r *run) inUse(ctx context.Context, machine *v1alpha1.Machine, set *v1alpha
 		return err
 	}
 	protected := node.Annotations[v1alpha1.AnnotationKeyScaleDownDisabledByMCM] != ""
-	if nodeupdate.Labelled(node) || node.Spec.Unschedulable || protected || !says(node, v1alpha1.NodeInPlaceUpdate, v1alpha1.UpdateSuccessful) {
+	if inplaceupdate.Labelled(node) || node.Spec.Unschedulable || protected || !says(node, v1alpha1.NodeInPlaceUpdate, v1alpha1.UpdateSuccessful) {
 		return fmt.Errorf("its node is not in use yet: labels %v, annotations %v", node.Labels, slices.Sorted(maps.Keys(node.Annotations)))
 	}
 	return nil

@@ -11,7 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/nodeupdate"
+	"github.com/millwright-dev/millwright/internal/pool/inplaceupdate"
 )
 
 // usersAmidUpdates are the scenarios in which users and autoscalers do something amid an update in place.
@@ -143,7 +143,7 @@ func (r *run) namedMachine(ctx context.Context) (*v1alpha1.Machine, error) {
 func namedUpdated(ctx context.Context, r *run) error {
 	node := &corev1.Node{}
 	err := r.target.Client.Get(ctx, client.ObjectKey{Name: r.named}, node)
-	if err == nil && (nodeupdate.Labelled(node) || !says(node, v1alpha1.NodeInPlaceUpdate, v1alpha1.UpdateSuccessful)) {
+	if err == nil && (inplaceupdate.Labelled(node) || !says(node, v1alpha1.NodeInPlaceUpdate, v1alpha1.UpdateSuccessful)) {
 		err = fmt.Errorf("its labels are %v", node.Labels)
 	}
 	return err
@@ -183,7 +183,7 @@ func someReady(ctx context.Context, r *run) error {
 // nameIdle has the Machine of a node that is not selected be the one that is named.
 func nameIdle(ctx context.Context, r *run) error {
 	return r.eachNode(ctx, func(node *corev1.Node) error {
-		if !nodeupdate.Selected(node) {
+		if !inplaceupdate.Selected(node) {
 			r.named = node.Name
 		}
 		return nil

@@ -9,7 +9,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/reserve"
+	"github.com/millwright-dev/millwright/internal/pool/reserve"
 )
 
 // reserves are the scenarios of deployments with Machines in excess of their replicas.

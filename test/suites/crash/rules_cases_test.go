@@ -12,7 +12,7 @@ import (
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver"
-	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/reserve"
+	"github.com/millwright-dev/millwright/internal/pool/reserve"
 )
 
 // story makes a history from changes in the order in which they became known, each with its

@@ -13,7 +13,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver/sim"
-	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/nodeupdate"
+	"github.com/millwright-dev/millwright/internal/pool/inplaceupdate"
 )
 
 // soakUpdateTimeout is how long an update in place may take: agents look at their nodes each second.
@@ -86,7 +86,7 @@ func (s *soak) failUpdate(ctx context.Context, r *run) error {
 // selectNode selects a candidate, as users do. The deployment may have selected others.
 func (s *soak) selectNode(ctx context.Context, r *run) error {
 	return r.eachCandidate(ctx, func(node *corev1.Node) (bool, error) {
-		if nodeupdate.Selected(node) {
+		if inplaceupdate.Selected(node) {
 			return false, nil
 		}
 		return true, r.mergeNode(ctx, node.Name, labelNode(v1alpha1.LabelKeyNodeSelectedForUpdate, "true"))
@@ -125,7 +125,7 @@ func allInSetOf(replicas int, class string) func(context.Context, *run) error {
 			return fmt.Errorf("there is no set of class %s", class)
 		}
 		for i := range machines.Items {
-			if machine := &machines.Items[i]; !metav1.IsControlledBy(machine, &list.Items[at]) || nodeupdate.Moved(machine) {
+			if machine := &machines.Items[i]; !metav1.IsControlledBy(machine, &list.Items[at]) || inplaceupdate.Moved(machine) {
 				return fmt.Errorf("machine %s is not one of set %s yet", machine.Name, list.Items[at].Name)
 			}
 		}
@@ -138,7 +138,7 @@ func allInSetOf(replicas int, class string) func(context.Context, *run) error {
 
 func settledNode(node *corev1.Node) error {
 	protected := node.Annotations[v1alpha1.AnnotationKeyScaleDownDisabledByMCM] != ""
-	if nodeupdate.Labelled(node) || node.Spec.Unschedulable || protected {
+	if inplaceupdate.Labelled(node) || node.Spec.Unschedulable || protected {
 		return fmt.Errorf("node %s is not in use yet: labels %v, cordoned %t, protected %t", node.Name, node.Labels, node.Spec.Unschedulable, protected)
 	}
 	return nil

@@ -18,8 +18,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/nodeupdate"
 	"github.com/millwright-dev/millwright/internal/manager"
+	"github.com/millwright-dev/millwright/internal/pool/inplaceupdate"
 	"github.com/millwright-dev/millwright/test/support/env"
 	"github.com/millwright-dev/millwright/test/support/lot"
 	"github.com/millwright-dev/millwright/test/support/upstream"
@@ -411,7 +411,7 @@ func (f *fleet) isUpdated() bool {
 		node := &corev1.Node{}
 		must(f.t, f.Client.Get(f.t.Context(), client.ObjectKey{Name: machine.Labels[v1alpha1.NodeLabelKey]}, node))
 		return machine.Status.CurrentStatus.Phase != v1alpha1.MachineRunning || !metav1.IsControlledBy(&machine, newest) ||
-			nodeupdate.Labelled(node) || node.Spec.Unschedulable || nodeupdate.Moved(&machine)
+			inplaceupdate.Labelled(node) || node.Spec.Unschedulable || inplaceupdate.Moved(&machine)
 	})
 }
 
@@ -432,7 +432,7 @@ func (f *fleet) moment() map[string]string {
 	}
 	machines := f.machines()
 	for i := range machines {
-		moment[machines[i].Name] = string(machines[i].Status.CurrentStatus.Phase) + nodeupdate.State(&machines[i])
+		moment[machines[i].Name] = string(machines[i].Status.CurrentStatus.Phase) + inplaceupdate.State(&machines[i])
 	}
 	return moment
 }

@@ -19,7 +19,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver/fake"
-	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/nodeupdate"
+	"github.com/millwright-dev/millwright/internal/pool/inplaceupdate"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
@@ -273,7 +273,7 @@ func (f *fleet) selectFirst() {
 	f.roll("c2")
 	gomega.NewWithT(f.t).Eventually(func() bool {
 		return !slices.ContainsFunc(f.machines(), func(machine v1alpha1.Machine) bool {
-			return nodeupdate.State(&machine) != v1alpha1.CandidateForUpdate
+			return inplaceupdate.State(&machine) != v1alpha1.CandidateForUpdate
 		})
 	}).WithTimeout(waitTimeout).WithPolling(50 * time.Millisecond).Should(gomega.BeTrue())
 	words := f.ofNodes("/status", v1alpha1.SelectedForUpdate)

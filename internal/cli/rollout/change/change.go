@@ -17,10 +17,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
-	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/revision"
 	"github.com/millwright-dev/millwright/internal/observe/explain/pool"
 	"github.com/millwright-dev/millwright/internal/observe/rollout"
+	"github.com/millwright-dev/millwright/internal/pool/revision"
+	rules "github.com/millwright-dev/millwright/internal/pool/rollout"
 )
 
 // AnnotationRestarted on the template of a deployment is when a restart was last requested, in RFC
@@ -82,8 +82,8 @@ func refusePaused(d *v1alpha1.MachineDeployment, done string) error {
 // stay pending, and be done much later.
 func refuseInvalid(f rollout.Facts, done string) error {
 	d := f.Deployment
-	problem := planner.Invalid(d, f.Sets)
-	if problem == "" && planner.SelectsAll(d) {
+	problem := rules.Invalid(d, f.Sets)
+	if problem == "" && rules.SelectsAll(d) {
 		problem = "spec.selector: it selects all machines"
 	}
 	if problem == "" {

@@ -12,11 +12,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
-	machineset "github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
 	"github.com/millwright-dev/millwright/internal/lifecycle/preservation"
 	"github.com/millwright-dev/millwright/internal/observe/explain/report"
 	"github.com/millwright-dev/millwright/internal/observe/rollout"
+	rules "github.com/millwright-dev/millwright/internal/pool/rollout"
+	"github.com/millwright-dev/millwright/internal/pool/scale"
 )
 
 // AnnotationReplacing on a deployment names the Machine for whose replacement it has one more replica, and
@@ -40,7 +40,7 @@ type Replacement struct {
 func Replace(f rollout.Facts, name string, now time.Time) (Replacement, error) {
 	d := f.Deployment
 	r := Replacement{Machine: machineOf(f, name)}
-	surge, _ := planner.Bounds(d)
+	surge, _ := rules.Bounds(d)
 	r.First, r.Replicas = surge > 0, d.Spec.Replicas+1
 	replaced, replicas := replacing(d)
 	switch {
@@ -125,13 +125,13 @@ func (r Replacement) Enough(f rollout.Facts) (bool, error) {
 	if name, _ := replacing(d); name != r.Machine.Name || d.Spec.Replicas != r.Replicas {
 		return false, fmt.Errorf("machine deployment %s was scaled to %d meanwhile, from %d: machine %s is not replaced", f.Key, d.Spec.Replicas, r.Replicas, r.Machine.Name)
 	}
-	set := machineset.Facts{Set: f.Current(), EnforceMinReady: true, Now: time.Now()}
+	set := scale.Facts{Set: f.Current(), EnforceMinReady: true, Now: time.Now()}
 	if set.Set == nil {
 		return false, nil
 	}
 	available := int32(0)
 	for _, machine := range f.Of(set.Set) {
-		if machine.UID != r.Machine.UID && machineset.Active(machine) && machineset.Available(machine) && machineset.AvailableIn(machine, set) == 0 {
+		if machine.UID != r.Machine.UID && scale.Active(machine) && scale.Available(machine) && scale.AvailableIn(machine, set) == 0 {
 			available++
 		}
 	}

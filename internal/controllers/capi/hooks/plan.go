@@ -21,7 +21,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/inputs"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/marks"
-	"github.com/millwright-dev/millwright/internal/lifecycle/classupdate"
+	"github.com/millwright-dev/millwright/internal/pool/liveupdate"
 )
 
 // refusal is why something cannot be updated in place, so that Cluster API replaces it.
@@ -206,7 +206,7 @@ func (h *Handler) compare(ctx context.Context, from inputs.Reader, machine *infr
 	}
 	answer, err := h.Drivers.UpdateMachine(ctx, &driver.UpdateMachineRequest{
 		Machine: read.Machine, MachineClass: read.Class, Secret: read.Secret, DryRun: true,
-		MadeFrom: classupdate.Read(machine.Annotations).Spec(),
+		MadeFrom: liveupdate.Read(machine.Annotations).Spec(),
 	})
 	switch {
 	case status.Code(err) == codes.Unimplemented:

@@ -13,8 +13,8 @@ import (
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/internal/controllers/machine/passevents"
 	"github.com/millwright-dev/millwright/internal/lifecycle/bootstrap"
-	"github.com/millwright-dev/millwright/internal/lifecycle/classupdate"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
+	"github.com/millwright-dev/millwright/internal/pool/liveupdate"
 )
 
 // What makes a class one for other VMs, whatever the driver says.
@@ -40,7 +40,7 @@ func (p *pass) about(ctx context.Context, name string) error {
 func (p *pass) answer(ctx context.Context, asked *v1alpha1.MachineClass) error {
 	step, next := p.state.Answer(asked)
 	switch {
-	case step == classupdate.Nothing:
+	case step == liveupdate.Nothing:
 		return nil
 	case asked.Provider != p.class.Provider:
 		return p.note(ctx, p.state.Answered(asked, nil, nil, []string{otherProvider}))
@@ -56,7 +56,7 @@ func (p *pass) answer(ctx context.Context, asked *v1alpha1.MachineClass) error {
 	switch {
 	case unknown != "" || !bytes.Equal(ours.Secret.Data[bootstrap.UserDataKey], theirs.Secret.Data[bootstrap.UserDataKey]):
 		return p.note(ctx, p.state.Answered(asked, nil, nil, []string{otherUserData}))
-	case step == classupdate.Note:
+	case step == liveupdate.Note:
 		return p.note(ctx, next)
 	}
 	answer := p.Engine.Plan(instance.Request{Machine: p.Machine, Class: theirs.Class, Secret: theirs.Secret, MadeFrom: p.state.Spec()})

@@ -13,8 +13,8 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/machine/inputs"
 	"github.com/millwright-dev/millwright/internal/controllers/machine/passevents"
-	"github.com/millwright-dev/millwright/internal/lifecycle/classupdate"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
+	"github.com/millwright-dev/millwright/internal/pool/liveupdate"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
@@ -63,8 +63,8 @@ type pass struct {
 	Pass
 	Outcome
 	class    *v1alpha1.MachineClass
-	strategy classupdate.Strategy
-	state    classupdate.State
+	strategy liveupdate.Strategy
+	state    liveupdate.State
 }
 
 // Run takes the update of a Machine's VM one pass further.
@@ -78,21 +78,21 @@ func (u Updater) Run(ctx context.Context, of Pass) (Outcome, error) {
 	if class == nil {
 		return Outcome{}, err
 	}
-	p := &pass{Updater: u, Pass: of, class: class, state: classupdate.Read(of.Machine.Annotations)}
+	p := &pass{Updater: u, Pass: of, class: class, state: liveupdate.Read(of.Machine.Annotations)}
 	err = p.run(ctx)
 	return p.Outcome, err
 }
 
 func (p *pass) run(ctx context.Context) error {
 	var wrong string
-	p.strategy, wrong = classupdate.Of(p.Machine, p.class)
+	p.strategy, wrong = liveupdate.Of(p.Machine, p.class)
 	p.Events.WarnOrForget(topicStrategy, passevents.Event{Reason: reasonInvalidStrategy, Message: wrong})
-	switch asked := classupdate.Asked(p.Machine); asked {
+	switch asked := liveupdate.Asked(p.Machine); asked {
 	case "":
 		return p.towards(ctx)
 	case p.class.Name:
-		p.strategy = classupdate.Update
-		if classupdate.Settled(p.state, p.class) {
+		p.strategy = liveupdate.Update
+		if liveupdate.Settled(p.state, p.class) {
 			return p.conclude(ctx)
 		}
 		return p.towards(ctx)
@@ -105,9 +105,9 @@ func (p *pass) run(ctx context.Context) error {
 func (p *pass) towards(ctx context.Context) error {
 	step, next := p.state.Next(p.class, p.strategy)
 	switch step {
-	case classupdate.Nothing:
+	case liveupdate.Nothing:
 		return nil
-	case classupdate.Note:
+	case liveupdate.Note:
 		return p.annotate(ctx, next)
 	}
 	return p.ask(ctx, step)
@@ -127,13 +127,13 @@ func (p *pass) inputsOf(ctx context.Context, class *v1alpha1.MachineClass) (of i
 }
 
 // ask has the driver plan or make an update, and notes its answer.
-func (p *pass) ask(ctx context.Context, step classupdate.Step) error {
+func (p *pass) ask(ctx context.Context, step liveupdate.Step) error {
 	inputs, missing, err := p.inputsOf(ctx, p.class)
 	if err != nil || missing {
 		return err
 	}
 	req := instance.Request{Machine: p.Machine, Class: inputs.Class, Secret: inputs.Secret, MadeFrom: p.state.Spec()}
-	if step == classupdate.Ask {
+	if step == liveupdate.Ask {
 		return p.planned(ctx, p.Engine.Plan(req))
 	}
 	return p.updated(ctx, p.Engine.Update(req))
@@ -167,7 +167,7 @@ func (p *pass) updated(ctx context.Context, answer instance.Answer) error {
 }
 
 // note stores what follows from an answer, which the engine need not keep any longer.
-func (p *pass) note(ctx context.Context, next classupdate.State) error {
+func (p *pass) note(ctx context.Context, next liveupdate.State) error {
 	if err := p.annotate(ctx, next); err != nil {
 		return err
 	}
@@ -175,7 +175,7 @@ func (p *pass) note(ctx context.Context, next classupdate.State) error {
 	return nil
 }
 
-func (p *pass) annotate(ctx context.Context, next classupdate.State) error {
+func (p *pass) annotate(ctx context.Context, next liveupdate.State) error {
 	return p.Annotate(ctx, func(machine *v1alpha1.Machine) { next.Write(machine) })
 }
 

@@ -16,11 +16,11 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver/registry"
 	"github.com/millwright-dev/millwright/internal/controllers/machine/inplace"
-	"github.com/millwright-dev/millwright/internal/lifecycle/classupdate"
 	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
 	"github.com/millwright-dev/millwright/internal/lifecycle/ownership"
 	"github.com/millwright-dev/millwright/internal/lifecycle/preservation"
 	"github.com/millwright-dev/millwright/internal/lifecycle/scarcity"
+	"github.com/millwright-dev/millwright/internal/pool/liveupdate"
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
 )
 
@@ -63,7 +63,7 @@ func (m Machines) WaitingForClass(ctx context.Context, object client.Object) []r
 		return !machine.DeletionTimestamp.IsZero() || !ownership.Established(machine)
 	})
 	return append(requests, m.find(ctx, nil, func(machine *v1alpha1.Machine) bool {
-		waits := classupdate.Asked(machine) == name || !ownership.Established(machine) && slices.Contains(scarcity.OfMachine(machine), name)
+		waits := liveupdate.Asked(machine) == name || !ownership.Established(machine) && slices.Contains(scarcity.OfMachine(machine), name)
 		return waits && machine.Spec.Class.Name != name
 	})...)
 }
@@ -165,7 +165,7 @@ func UpdateChanges() predicate.Predicate {
 		UpdateFunc: func(e event.UpdateEvent) bool {
 			was, is := e.ObjectOld.(*v1alpha1.MachineClass), e.ObjectNew.(*v1alpha1.MachineClass)
 			return was.Annotations[v1alpha1.AnnotationKeyUpdateStrategy] != is.Annotations[v1alpha1.AnnotationKeyUpdateStrategy] ||
-				was.Generation != is.Generation && classupdate.Digest(was) != classupdate.Digest(is)
+				was.Generation != is.Generation && liveupdate.Digest(was) != liveupdate.Digest(is)
 		},
 	}
 }

@@ -12,12 +12,12 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
-	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/reserve"
-	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/status"
-	machineset "github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
 	"github.com/millwright-dev/millwright/internal/observe/explain"
 	"github.com/millwright-dev/millwright/internal/observe/explain/report"
+	"github.com/millwright-dev/millwright/internal/pool/reserve"
+	"github.com/millwright-dev/millwright/internal/pool/rollout"
+	"github.com/millwright-dev/millwright/internal/pool/rollout/status"
+	"github.com/millwright-dev/millwright/internal/pool/scale"
 	"github.com/millwright-dev/millwright/internal/reconcile/cascade/orphaning"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
@@ -155,7 +155,7 @@ func (e *explainer) rollout() {
 // Deadline returns when a rollout without progress is late, or now if it is over; zero if no deadline
 // runs.
 func Deadline(f Facts, now time.Time) time.Time {
-	left := status.DeadlineIn(planner.NewFacts(f.Deployment, f.Sets, now), f.Deployment.Status)
+	left := status.DeadlineIn(rollout.NewFacts(f.Deployment, f.Sets, now), f.Deployment.Status)
 	if left == 0 {
 		return time.Time{}
 	}
@@ -226,7 +226,7 @@ func (e *explainer) deleting() {
 		e.Conclude(report.Deleting, "is being deleted. It cannot be told what it waits for: "+unlisted+" cannot be read", nil)
 		return
 	}
-	leaves := slices.DeleteFunc(slices.Clone(e.Machines), machineset.Active)
+	leaves := slices.DeleteFunc(slices.Clone(e.Machines), scale.Active)
 	e.troubled(leaves)
 	if more := len(e.Machines) - len(leaves); more > 0 {
 		others := ""
@@ -276,7 +276,7 @@ func (e *explainer) staying(set *v1alpha1.MachineSet) bool {
 	if e.MachinesUnread {
 		return set.Status.Replicas > 0
 	}
-	return slices.ContainsFunc(e.Of(set), machineset.Active)
+	return slices.ContainsFunc(e.Of(set), scale.Active)
 }
 
 func (e *explainer) remaining(set *v1alpha1.MachineSet) {

@@ -15,11 +15,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
-	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/classchange"
-	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/reserve"
 	"github.com/millwright-dev/millwright/internal/observe/explain"
 	"github.com/millwright-dev/millwright/internal/observe/explain/report"
+	"github.com/millwright-dev/millwright/internal/pool/classchange"
+	"github.com/millwright-dev/millwright/internal/pool/reserve"
+	"github.com/millwright-dev/millwright/internal/pool/rollout"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
@@ -219,7 +219,7 @@ func (e *explainer) part(set *v1alpha1.MachineSet) report.Part {
 		}
 	}
 	part.Available = min(part.Available, set.Status.AvailableReplicas)
-	part.Preserved = planner.Retained(set, machines, e.now)
+	part.Preserved = rollout.Retained(set, machines, e.now)
 	return part
 }
 

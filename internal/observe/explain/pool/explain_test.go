@@ -15,9 +15,9 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver/codes"
-	"github.com/millwright-dev/millwright/internal/lifecycle/classupdate"
 	"github.com/millwright-dev/millwright/internal/observe/explain"
 	"github.com/millwright-dev/millwright/internal/observe/explain/report"
+	"github.com/millwright-dev/millwright/internal/pool/liveupdate"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 	"github.com/millwright-dev/millwright/test/support/explained"
 )
@@ -137,9 +137,9 @@ var pools = map[string]situation{
 	"deployment-no-way-back":   {explain.KindDeployment, allOf(rolls, failing(3, time.Minute), deploymentSays("RollbackRefused", v1alpha1.ConditionTrue, "DeploymentRollbackRevisionNotFound", "spec.rollbackTo.revision: there is no machine set of revision 7; the template stays that of revision 2.")), report.Incomplete, v1alpha1.CauseDriverFailed},
 	"deployment-set-overlap":   {explain.KindDeployment, setSays("SelectorOverlap", "SelectorOverlap", "spec.selector: the same machines are selected by other. Give each set a label of its own."), report.Healthy, report.SelectorOverlap},
 	"deployment-rolling":       {explain.KindDeployment, allOf(rolls, deploymentSays(v1alpha1.MachineDeploymentProgressing, v1alpha1.ConditionTrue, "MachineSetUpdated", `MachineSet "pool-b" is progressing.`)), report.Incomplete, report.RolloutInProgress},
-	"deployment-class-asked":   {explain.KindDeployment, otherClassNamed(classupdate.Update), report.Incomplete, report.RolloutInProgress},
-	"deployment-class-dry-run": {explain.KindDeployment, allOf(otherClassNamed(classupdate.DryRun), answers(0, nil), answers(1, []string{"zone"})), report.Incomplete, report.RolloutInProgress},
-	"deployment-class-followed": {explain.KindDeployment, allOf(otherClassNamed(classupdate.Update), answers(0, nil), answers(1, []string{"zone"}), func(f *Facts) {
+	"deployment-class-asked":   {explain.KindDeployment, otherClassNamed(liveupdate.Update), report.Incomplete, report.RolloutInProgress},
+	"deployment-class-dry-run": {explain.KindDeployment, allOf(otherClassNamed(liveupdate.DryRun), answers(0, nil), answers(1, []string{"zone"})), report.Incomplete, report.RolloutInProgress},
+	"deployment-class-followed": {explain.KindDeployment, allOf(otherClassNamed(liveupdate.Update), answers(0, nil), answers(1, []string{"zone"}), func(f *Facts) {
 		f.Sets[0].Spec.Template.Spec.Class.Name, f.Machines[2].Spec.Class.Name = "pool-v2", "pool-v2"
 	}), report.Incomplete, report.RolloutInProgress},
 	"deployment-stalled":       {explain.KindDeployment, allOf(rolls, deploymentSays(v1alpha1.MachineDeploymentProgressing, v1alpha1.ConditionFalse, "ProgressDeadlineExceeded", `MachineSet "pool-b" has timed out progressing.`), failing(3, time.Minute)), report.Incomplete, v1alpha1.CauseDriverFailed},
@@ -300,7 +300,7 @@ func rolls(f *Facts) {
 
 // otherClassNamed has the template name another class, which Machines get without being replaced if their VMs can be
 // updated.
-func otherClassNamed(strategy classupdate.Strategy) given {
+func otherClassNamed(strategy liveupdate.Strategy) given {
 	return func(f *Facts) {
 		f.Deployment.Spec.Template.Spec.Class.Name = "pool-v2"
 		metav1.SetMetaDataAnnotation(&f.Deployment.ObjectMeta, v1alpha1.AnnotationKeyUpdateStrategy, string(strategy))
@@ -312,7 +312,7 @@ func answers(i int, replacements []string) given {
 	return func(f *Facts) {
 		metav1.SetMetaDataAnnotation(&f.Machines[i].ObjectMeta, v1alpha1.AnnotationKeyUpdateClass, "pool-v2")
 		class := &v1alpha1.MachineClass{ObjectMeta: metav1.ObjectMeta{Name: "pool-v2"}}
-		classupdate.State{}.Answered(class, []string{"tags"}, nil, replacements).Write(f.Machines[i])
+		liveupdate.State{}.Answered(class, []string{"tags"}, nil, replacements).Write(f.Machines[i])
 	}
 }
 

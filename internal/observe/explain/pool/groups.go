@@ -11,9 +11,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/nodeupdate"
 	"github.com/millwright-dev/millwright/internal/observe/explain"
 	"github.com/millwright-dev/millwright/internal/observe/explain/report"
+	"github.com/millwright-dev/millwright/internal/pool/inplaceupdate"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
@@ -29,7 +29,7 @@ func usable(machine *v1alpha1.Machine) bool {
 
 // underUpdate reports whether a Machine that is still of use is selected for an update in place.
 func underUpdate(machine *v1alpha1.Machine) bool {
-	return usable(machine) && nodeupdate.Updating(machine)
+	return usable(machine) && inplaceupdate.Updating(machine)
 }
 
 // problem is why a Machine is not well, without the values of the sentence.

@@ -7,10 +7,10 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver/codes"
-	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/revision"
-	machineset "github.com/millwright-dev/millwright/internal/controllers/machineset/planner"
 	"github.com/millwright-dev/millwright/internal/observe/explain"
 	"github.com/millwright-dev/millwright/internal/observe/explain/report"
+	"github.com/millwright-dev/millwright/internal/pool/revision"
+	"github.com/millwright-dev/millwright/internal/pool/scale"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
@@ -66,7 +66,7 @@ func (e *explainer) failing(set *v1alpha1.MachineSet, except string) {
 func (e *explainer) frozen(set *v1alpha1.MachineSet) {
 	is := explain.SetCondition(set, v1alpha1.MachineSetFrozen)
 	switch {
-	case is == nil && !machineset.Frozen(set):
+	case is == nil && !scale.Frozen(set):
 		return
 	case is == nil:
 		is = &v1alpha1.MachineSetCondition{Message: "its label " + v1alpha1.LabelKeyFreeze + " is True"}
@@ -108,9 +108,9 @@ func (e *explainer) minReady(set *v1alpha1.MachineSet) {
 	if wait == 0 || set.Status.AvailableReplicas >= set.Status.ReadyReplicas {
 		return
 	}
-	waiting, left, f := 0, time.Duration(0), machineset.Facts{Set: set, EnforceMinReady: true, Now: e.now}
+	waiting, left, f := 0, time.Duration(0), scale.Facts{Set: set, EnforceMinReady: true, Now: e.now}
 	for _, machine := range e.Of(set) {
-		if in := machineset.AvailableIn(machine, f); usable(machine) && in > 0 {
+		if in := scale.AvailableIn(machine, f); usable(machine) && in > 0 {
 			waiting++
 			left = max(left, in)
 		}

@@ -13,12 +13,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner"
-	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/inplace"
-	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/reserve"
-	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/revision"
-	"github.com/millwright-dev/millwright/internal/lifecycle/classupdate"
 	"github.com/millwright-dev/millwright/internal/observe/rollout"
+	"github.com/millwright-dev/millwright/internal/pool/inplace"
+	"github.com/millwright-dev/millwright/internal/pool/liveupdate"
+	"github.com/millwright-dev/millwright/internal/pool/reserve"
+	"github.com/millwright-dev/millwright/internal/pool/revision"
+	rules "github.com/millwright-dev/millwright/internal/pool/rollout"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
@@ -125,7 +125,7 @@ func OfClass(is, wanted *v1alpha1.MachineClass, machines []v1alpha1.Machine) (Di
 	case updates(wanted, machines):
 		d.Verdict = []string{
 			fmt.Sprintf("VMs that exist are changed as far as their driver can (%s), by the annotation %s. Those created later are as changed.", messages.Machines(used), v1alpha1.AnnotationKeyUpdateStrategy),
-			fmt.Sprintf(`To see beforehand what that is, apply it with the annotation at %q, and run "millwright rollout diff NAME".`, classupdate.DryRun),
+			fmt.Sprintf(`To see beforehand what that is, apply it with the annotation at %q, and run "millwright rollout diff NAME".`, liveupdate.DryRun),
 		}
 	default:
 		d.Verdict = []string{
@@ -139,8 +139,8 @@ func OfClass(is, wanted *v1alpha1.MachineClass, machines []v1alpha1.Machine) (Di
 // updates reports whether VMs are changed once the class is as wanted.
 func updates(wanted *v1alpha1.MachineClass, machines []v1alpha1.Machine) bool {
 	return slices.ContainsFunc(machines, func(machine v1alpha1.Machine) bool {
-		strategy, _ := classupdate.Of(&machine, wanted)
-		return machine.Spec.Class.Name == wanted.Name && strategy == classupdate.Update
+		strategy, _ := liveupdate.Of(&machine, wanted)
+		return machine.Spec.Class.Name == wanted.Name && strategy == liveupdate.Update
 	})
 }
 
@@ -229,7 +229,7 @@ func effectOf(path string) Effect {
 
 func verdict(f, then rollout.Facts, now time.Time) []string {
 	d := then.Deployment
-	if problem := planner.Invalid(d, then.Sets); problem != "" {
+	if problem := rules.Invalid(d, then.Sets); problem != "" {
 		return []string{"The manager does nothing until the spec is corrected: " + problem + "."}
 	}
 	sentences := append(replaced(f, then, now), scaled(f.Deployment, d)...)
@@ -278,7 +278,7 @@ func steps(d *v1alpha1.MachineDeployment) string {
 	case d.Spec.Strategy.Type == v1alpha1.InPlaceUpdateMachineDeploymentStrategyType && inplace.Manual(d):
 		return "those that are selected by the label " + v1alpha1.LabelKeyNodeSelectedForUpdate
 	}
-	surge, unavailable := planner.Bounds(d)
+	surge, unavailable := rules.Bounds(d)
 	return fmt.Sprintf("with at most %d more (maxSurge) and %d fewer (maxUnavailable) than the %d wanted", surge, unavailable, reserve.Wanted(d))
 }
 

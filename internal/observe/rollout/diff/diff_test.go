@@ -14,9 +14,9 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/revision"
-	"github.com/millwright-dev/millwright/internal/lifecycle/classupdate"
 	"github.com/millwright-dev/millwright/internal/observe/rollout"
+	"github.com/millwright-dev/millwright/internal/pool/liveupdate"
+	"github.com/millwright-dev/millwright/internal/pool/revision"
 )
 
 // given is a deployment of three machines of class a, revision 2, beside revision 1 of class b
@@ -156,15 +156,15 @@ The deployment is paused: nothing is replaced or updated until it is resumed.`,
 // TestOfAClassThatMachinesFollow: with an update strategy, machines whose VMs can be updated stay.
 func TestOfAClassThatMachinesFollow(t *testing.T) {
 	for name, test := range map[string]struct {
-		strategy classupdate.Strategy
+		strategy liveupdate.Strategy
 		answered int
 		want     string
 	}{
-		"nobody was asked": {classupdate.Update, 0, "Machines whose VMs can be updated stay, with the class from then on. The others are replaced, with at most 1 more (maxSurge) and 0 fewer (maxUnavailable) than the 3 wanted. " +
+		"nobody was asked": {liveupdate.Update, 0, "Machines whose VMs can be updated stay, with the class from then on. The others are replaced, with at most 1 more (maxSurge) and 0 fewer (maxUnavailable) than the 3 wanted. " +
 			`By now it is known: of 3 machines for class "c", 3 without an answer of the driver.`},
-		"a dry run": {classupdate.DryRun, 2, "No machine is replaced, and no VM updated (dry run): " +
+		"a dry run": {liveupdate.DryRun, 2, "No machine is replaced, and no VM updated (dry run): " +
 			`of 3 machines for class "c", 1 to be updated, 1 to be replaced, 1 without an answer of the driver.`},
-		"a dry run with all answers": {classupdate.DryRun, 3, `of 3 machines for class "c", 2 to be updated, 1 to be replaced.`},
+		"a dry run with all answers": {liveupdate.DryRun, 3, `of 3 machines for class "c", 2 to be updated, 1 to be replaced.`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := given()
@@ -190,7 +190,7 @@ func answer(machine *v1alpha1.Machine, class string, replaces bool) {
 	machine.Annotations = map[string]string{v1alpha1.AnnotationKeyUpdateClass: class}
 	replacements := map[bool][]string{true: {"zone"}}[replaces]
 	of := &v1alpha1.MachineClass{ObjectMeta: metav1.ObjectMeta{Name: class}}
-	classupdate.State{}.Answered(of, []string{"tags"}, nil, replacements).Write(machine)
+	liveupdate.State{}.Answered(of, []string{"tags"}, nil, replacements).Write(machine)
 }
 
 // TestUnreleased: without a change, what the template changes that no set has yet.

@@ -7,14 +7,14 @@ import (
 	"strings"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/classchange"
-	"github.com/millwright-dev/millwright/internal/lifecycle/classupdate"
+	"github.com/millwright-dev/millwright/internal/pool/classchange"
+	"github.com/millwright-dev/millwright/internal/pool/liveupdate"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
 // Noted reports whether a Machine says anything about the update of its VM.
 func Noted(machine *v1alpha1.Machine) bool {
-	state := classupdate.Read(machine.Annotations)
+	state := liveupdate.Read(machine.Annotations)
 	return state.Made != nil || state.Plan != nil
 }
 
@@ -28,14 +28,14 @@ func OfVMs(class *v1alpha1.MachineClass, machines []*v1alpha1.Machine) []string 
 		if machine.Spec.Class.Name != class.Name || !machine.DeletionTimestamp.IsZero() {
 			continue
 		}
-		strategy, wrong := classupdate.Of(machine, class)
+		strategy, wrong := liveupdate.Of(machine, class)
 		if wrong != "" && !slices.Contains(problems, wrong) {
 			problems = append(problems, wrong)
 		}
-		asked = asked || strategy != classupdate.Keep
-		dry = dry || strategy == classupdate.DryRun
-		effect := classupdate.Read(machine.Annotations).Effect(class)
-		replaces = replaces || effect == classupdate.Replaces
+		asked = asked || strategy != liveupdate.Keep
+		dry = dry || strategy == liveupdate.DryRun
+		effect := liveupdate.Read(machine.Annotations).Effect(class)
+		replaces = replaces || effect == liveupdate.Replaces
 		lines = append(lines, fmt.Sprintf("  %s: %s", machine.Name, of(machine, strategy, effect)))
 	}
 	switch {
@@ -45,7 +45,7 @@ func OfVMs(class *v1alpha1.MachineClass, machines []*v1alpha1.Machine) []string 
 		return nil
 	}
 	if dry {
-		lines = append(lines, "", fmt.Sprintf("This is a dry run: nothing is changed until the annotation %s of the class is %q.", v1alpha1.AnnotationKeyUpdateStrategy, classupdate.Update))
+		lines = append(lines, "", fmt.Sprintf("This is a dry run: nothing is changed until the annotation %s of the class is %q.", v1alpha1.AnnotationKeyUpdateStrategy, liveupdate.Update))
 	}
 	if replaces {
 		lines = append(lines, "", `VMs that need a replacement stay until you replace them: "millwright rollout restart NAME", for one with --machine.`)
@@ -57,14 +57,14 @@ func OfVMs(class *v1alpha1.MachineClass, machines []*v1alpha1.Machine) []string 
 }
 
 // of describes what an update does to a Machine.
-func of(machine *v1alpha1.Machine, strategy classupdate.Strategy, effect classupdate.Effect) string {
-	plan := classupdate.Read(machine.Annotations).Plan
+func of(machine *v1alpha1.Machine, strategy liveupdate.Strategy, effect liveupdate.Effect) string {
+	plan := liveupdate.Read(machine.Annotations).Plan
 	switch {
-	case strategy == classupdate.Keep:
+	case strategy == liveupdate.Keep:
 		return "nothing (it has no update strategy)"
-	case effect == classupdate.Replaces, effect == classupdate.Updates:
+	case effect == liveupdate.Replaces, effect == liveupdate.Updates:
 		return plan.Says()
-	case effect == classupdate.None:
+	case effect == liveupdate.None:
 		return "nothing"
 	}
 	return "not known: its driver has not answered"

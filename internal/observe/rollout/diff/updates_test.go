@@ -9,8 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment/planner/classchange"
-	"github.com/millwright-dev/millwright/internal/lifecycle/classupdate"
+	"github.com/millwright-dev/millwright/internal/pool/classchange"
+	"github.com/millwright-dev/millwright/internal/pool/liveupdate"
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
@@ -26,7 +26,7 @@ func TestOfVMs(t *testing.T) {
 		machines = append(machines, machine)
 	}
 	plan := func(updates, atNextStart, replacements []string) func(*v1alpha1.Machine) {
-		state := classupdate.State{}.Planned(class, classupdate.DryRun, updates, atNextStart, replacements)
+		state := liveupdate.State{}.Planned(class, liveupdate.DryRun, updates, atNextStart, replacements)
 		return func(machine *v1alpha1.Machine) { state.Write(machine) }
 	}
 	add("m6", "a", func(machine *v1alpha1.Machine) {
@@ -75,7 +75,7 @@ func TestOfClassChange(t *testing.T) {
 			machine.Spec.Class.Name = "a"
 			machine.Annotations[v1alpha1.AnnotationKeyUpdateClass] = "b"
 			class := &v1alpha1.MachineClass{ObjectMeta: metav1.ObjectMeta{Name: "b"}}
-			classupdate.State{}.Answered(class, nil, nil, []string{"zone\x1b[2J"}).Write(machine)
+			liveupdate.State{}.Answered(class, nil, nil, []string{"zone\x1b[2J"}).Write(machine)
 		}))
 	}
 	if lines := OfClassChange(change); lines != nil {

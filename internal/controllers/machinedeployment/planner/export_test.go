@@ -1,4 +1,0 @@
-package planner
-
-// Replaced is replaced, for simulations.
-var Replaced = replaced

@@ -1,0 +1,77 @@
+package liveupdate
+
+import (
+	"testing"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+)
+
+// TestAskedAboutAnotherClass: what was answered about one class counts for no other one, and what is known of the VM
+// stays.
+func TestAskedAboutAnotherClass(t *testing.T) {
+	named := func(name, spec string) *v1alpha1.MachineClass {
+		class := class(spec)
+		class.Name = name
+		return class
+	}
+	own, other := named("own", `{"tags":"a"}`), named("other", `{"tags":"b"}`)
+	made := MadeFrom(own)
+	s := State{Made: &made}
+	if step, _ := s.Answer(other); step != Ask {
+		t.Errorf("about a class that nobody asked about the step is %d", step)
+	}
+	s = s.Answered(other, []string{"tags"}, nil, nil)
+	if step, _ := s.Answer(other); step != Nothing || s.EffectOn("other") != Updates {
+		t.Errorf("after the answer the step is %d, and the effect %q", step, s.EffectOn("other"))
+	}
+	if string(s.Spec().Raw) != string(made.Spec) {
+		t.Errorf("then the VM was made from %s", s.Spec().Raw)
+	}
+	if effect := s.EffectOn("third"); effect != Undecided {
+		t.Errorf("the effect of a third class is %q", effect)
+	}
+	if step, _ := s.Answer(named("other", `{"tags":"c"}`)); step != Ask {
+		t.Errorf("after an edit of that class the step is %d", step)
+	}
+	if replaced := s.Answered(other, []string{"tags"}, nil, []string{"size"}); replaced.EffectOn("other") != Replaces {
+		t.Errorf("the effect of a replacement is %q", replaced.EffectOn("other"))
+	}
+}
+
+// TestAskedAboutTheSameSpec: the driver is not asked what is known.
+func TestAskedAboutTheSameSpec(t *testing.T) {
+	same := class(`{"tags":"a"}`)
+	same.Name = "copy"
+	made := MadeFrom(same)
+	step, next := State{Made: &made}.Answer(same)
+	if step != Note || next.EffectOn("copy") != None || next.Made == nil {
+		t.Errorf("the step is %d, and the effect %q", step, next.EffectOn("copy"))
+	}
+	begun := State{Made: &made, Plan: &Plan{Digest: "another", Begun: true}}
+	if step, _ := begun.Answer(same); step != Ask {
+		t.Errorf("amid an update the step is %d", step)
+	}
+}
+
+// TestSettled: an update to a class ends when the VM is as it says, or cannot become so.
+func TestSettled(t *testing.T) {
+	wanted := class(`{"tags":"b"}`)
+	made, digest := MadeFrom(wanted), Digest(wanted)
+	for name, tc := range map[string]struct {
+		state State
+		want  bool
+	}{
+		"nothing is known":      {State{}, false},
+		"made from it":          {State{Made: &made}, true},
+		"planned":               {State{Plan: &Plan{Digest: digest, Updates: []string{"tags"}}}, false},
+		"begun":                 {State{Plan: &Plan{Digest: digest, Updates: []string{"tags"}, Begun: true}}, false},
+		"nothing to do":         {State{Plan: &Plan{Digest: digest, Done: true}}, false}, // it is to be noted
+		"only by a new one":     {State{Plan: &Plan{Digest: digest, Replacements: []string{"size"}, Done: true}}, true},
+		"the rest is made":      {State{Plan: &Plan{Digest: digest, Updates: []string{"tags"}, Replacements: []string{"size"}}}, false},
+		"an answer about other": {State{Plan: &Plan{Digest: "other", Replacements: []string{"size"}, Done: true}}, false},
+	} {
+		if got := Settled(tc.state, wanted); got != tc.want {
+			t.Errorf("%s: %t, want %t", name, got, tc.want)
+		}
+	}
+}

@@ -1,0 +1,4 @@
+package rollout
+
+// Replaced is replaced, for simulations.
+var Replaced = replaced

@@ -1,0 +1,677 @@
+package rollout_test
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/pool/inplaceupdate"
+	"github.com/millwright-dev/millwright/internal/pool/reserve"
+	"github.com/millwright-dev/millwright/internal/pool/rollout"
+	"github.com/millwright-dev/millwright/internal/pool/rollout/status"
+	"github.com/millwright-dev/millwright/internal/pool/scale"
+	"github.com/millwright-dev/millwright/test/support/fixture"
+)
+
+// store holds the objects of one kind by name: those of the API server, or those that a cache shows.
+type store[T any] map[string]*T
+
+// updates is a model of what updates in place meet: the real planner of sets, a machine controller with an
+// agent on each node, and caches of each kind that are behind in their own way.
+type updates struct {
+	deployment *v1alpha1.MachineDeployment
+	sets       store[v1alpha1.MachineSet]
+	machines   store[v1alpha1.Machine]
+	nodes      store[corev1.Node]
+	// shown is what the caches show.
+	shown struct {
+		sets     store[v1alpha1.MachineSet]
+		machines store[v1alpha1.Machine]
+		nodes    store[corev1.Node]
+	}
+	// wrote are the versions that the deployment's controller wrote to sets and nodes; counts are those of
+	// sets that were written with a status.
+	wrote, counts map[string]int
+	// begun are passes of sets that have read their facts, and have not written yet.
+	begun map[string]scale.Facts
+	// made are the Machines that a set made, and whether it deleted them.
+	made    map[string]map[string]bool
+	version int
+	// writes counts those of the deployment's controller.
+	writes int
+	broken string
+	log    []string
+}
+
+func newUpdates(deployment *v1alpha1.MachineDeployment) *updates {
+	w := &updates{deployment: deployment, sets: store[v1alpha1.MachineSet]{}, machines: store[v1alpha1.Machine]{}, nodes: store[corev1.Node]{}}
+	w.wrote, w.counts, w.made, w.begun = map[string]int{}, map[string]int{}, map[string]map[string]bool{}, map[string]scale.Facts{}
+	w.showAll()
+	return w
+}
+
+func (w *updates) say(format string, args ...any) {
+	w.log = append(w.log, fmt.Sprintf(format, args...))
+}
+
+func (w *updates) breaks(format string, args ...any) {
+	if w.broken == "" {
+		w.broken = fmt.Sprintf(format, args...)
+	}
+}
+
+func versionOf(object metav1.Object) int {
+	n, _ := strconv.Atoi(object.GetResourceVersion())
+	return n
+}
+
+// next gives an object the next version.
+func (w *updates) next(object metav1.Object) {
+	w.version++
+	object.SetResourceVersion(strconv.Itoa(w.version))
+}
+
+func (w *updates) showSets() {
+	w.shown.sets = store[v1alpha1.MachineSet]{}
+	for name, set := range w.sets {
+		w.shown.sets[name] = set.DeepCopy()
+	}
+}
+
+func (w *updates) showMachines() {
+	w.shown.machines = store[v1alpha1.Machine]{}
+	for name, machine := range w.machines {
+		w.shown.machines[name] = machine.DeepCopy()
+	}
+}
+
+func (w *updates) showNodes() {
+	w.shown.nodes = store[corev1.Node]{}
+	for name, node := range w.nodes {
+		w.shown.nodes[name] = node.DeepCopy()
+	}
+}
+
+func (w *updates) showAll() {
+	w.showSets()
+	w.showMachines()
+	w.showNodes()
+}
+
+// owned returns the Machines of a set that the cache shows.
+func (w *updates) owned(set *v1alpha1.MachineSet) []*v1alpha1.Machine {
+	var all []*v1alpha1.Machine
+	for _, name := range slices.Sorted(maps.Keys(w.shown.machines)) {
+		if metav1.IsControlledBy(w.shown.machines[name], set) {
+			all = append(all, w.shown.machines[name].DeepCopy())
+		}
+	}
+	return all
+}
+
+// facts are what the deployment's controller gathers; nil if a cache does not show what it wrote.
+func (w *updates) facts() *rollout.Facts {
+	for name := range w.wrote {
+		if w.sets[name] != nil && w.shown.sets[name] == nil {
+			return nil
+		}
+	}
+	var sets []*v1alpha1.MachineSet
+	for _, name := range slices.Sorted(maps.Keys(w.shown.sets)) {
+		if versionOf(w.shown.sets[name]) < w.wrote[name] {
+			return nil
+		}
+		sets = append(sets, w.shown.sets[name].DeepCopy())
+	}
+	f := rollout.NewFacts(w.deployment, sets, fixture.Noon)
+	machines := w.members(&f)
+	if machines == nil {
+		return nil
+	}
+	f = f.UpdateInPlace(machines)
+	f.Nodes = w.nodesOf(f, machines)
+	return &f
+}
+
+// members returns the Machines of all sets; nil if the cache does not show what was written. The facts get
+// those that are retained.
+func (w *updates) members(f *rollout.Facts) map[string][]*v1alpha1.Machine {
+	machines := map[string][]*v1alpha1.Machine{}
+	f.Retained = map[string]int32{}
+	for _, set := range f.All() {
+		machines[set.Name] = w.owned(set)
+		for _, machine := range machines[set.Name] {
+			if versionOf(machine) < w.wrote["machine "+machine.Name] {
+				return nil
+			}
+		}
+		f.Retained[set.Name] = rollout.Retained(set, machines[set.Name], fixture.Noon)
+	}
+	return machines
+}
+
+func (w *updates) nodesOf(f rollout.Facts, machines map[string][]*v1alpha1.Machine) *rollout.Nodes {
+	nodes := &rollout.Nodes{Protect: true}
+	for _, set := range f.All() {
+		for _, machine := range machines[set.Name] {
+			node := w.shown.nodes[machine.Name]
+			switch {
+			case node == nil || !machine.DeletionTimestamp.IsZero():
+			case versionOf(node) < w.wrote["node "+node.Name]:
+				nodes.Stale = true
+			case set == f.Current:
+				nodes.OfCurrent = append(nodes.OfCurrent, rollout.Node{Machine: machine, Node: node})
+			default:
+				nodes.OfOld = append(nodes.OfOld, rollout.Node{Machine: machine, Node: node})
+			}
+		}
+	}
+	return nodes
+}
+
+// reconcile is a pass of the deployment's controller.
+func (w *updates) reconcile() {
+	f := w.facts()
+	if f == nil {
+		return
+	}
+	o := rollout.Outcome{Written: map[string]*v1alpha1.MachineSet{}}
+	for _, op := range rollout.Plan(*f) {
+		if o.Ended && !op.Ends() {
+			break
+		}
+		if !w.apply(*f, op, &o) {
+			return // a conflict: the pass ends
+		}
+		o.Ended = o.Ended || op.Ends()
+	}
+	if o.Ended {
+		return
+	}
+	w.deployment.Status = status.Next(*f, o)
+	w.deployment.Annotations = rollout.Annotated(f.After(o)).Annotations
+}
+
+func (w *updates) apply(f rollout.Facts, op rollout.Operation, o *rollout.Outcome) bool {
+	w.say("  %s %s: %s", op.Action, subject(op), op.Reason)
+	w.writes++
+	switch op.Action {
+	case rollout.Create:
+		return w.createSet(op, o)
+	case rollout.Scale, rollout.Refresh:
+		return w.changeSet(f, op, o)
+	case rollout.PatchNodes:
+		for _, change := range op.Nodes {
+			w.patchNode(f, change)
+		}
+	case rollout.Transfer, rollout.Settle:
+		stored := w.machines[op.Machine.Name]
+		if stored == nil || versionOf(stored) != versionOf(op.Machine) {
+			return false
+		}
+		stored = stored.DeepCopy()
+		if op.Action == rollout.Transfer {
+			inplaceupdate.Transfer(stored, op.From, op.Set)
+		} else {
+			inplaceupdate.Settle(stored)
+		}
+		w.next(stored)
+		w.machines[stored.Name], w.wrote["machine "+stored.Name] = stored, w.version
+	case rollout.Prune:
+		delete(w.sets, op.Set.Name)
+	default:
+		w.breaks("%s is not expected", op.Action)
+	}
+	return true
+}
+
+func subject(op rollout.Operation) string {
+	switch {
+	case op.Machine != nil:
+		return op.Machine.Name
+	case op.Set != nil:
+		return fmt.Sprintf("%s to %d", op.Set.Spec.Template.Spec.Class.Name, op.Replicas)
+	}
+	return fmt.Sprintf("%d (%d nodes)", op.Replicas, len(op.Nodes))
+}
+
+func (w *updates) createSet(op rollout.Operation, o *rollout.Outcome) bool {
+	if w.sets[op.Next.Name] != nil {
+		return false // the cache does not show it yet, or it is being deleted
+	}
+	set := op.Next.DeepCopy()
+	set.Generation, set.CreationTimestamp = 1, metav1.NewTime(fixture.Noon)
+	w.next(set)
+	set.UID = types.UID("uid-" + set.ResourceVersion)
+	w.sets[set.Name], w.wrote[set.Name] = set, w.version
+	o.Created = set.DeepCopy()
+	return true
+}
+
+func (w *updates) changeSet(f rollout.Facts, op rollout.Operation, o *rollout.Outcome) bool {
+	stored := w.sets[op.Set.Name]
+	if stored == nil || versionOf(stored) != versionOf(op.Set) {
+		return false
+	}
+	w.checkSize(f, op)
+	next := op.Next.DeepCopy()
+	if next.Spec.Replicas != stored.Spec.Replicas {
+		next.Generation++
+	}
+	w.next(next)
+	w.sets[next.Name], w.wrote[next.Name] = next, w.version
+	o.Written[next.Name] = next.DeepCopy()
+	return true
+}
+
+// checkSize checks that no set is made to delete a Machine that is being updated while Machines are wanted:
+// it waits for the end of the update. A paused deployment is scaled at once, as there may be no end.
+func (w *updates) checkSize(f rollout.Facts, op rollout.Operation) {
+	if op.Action != rollout.Scale || op.Replicas >= op.Set.Spec.Replicas || f.Deployment.Spec.Paused {
+		return
+	}
+	updating, others := w.parts(op.Set)
+	if int(op.Replicas) < min(updating, int(reserve.Wanted(f.Deployment))) && updating+others > int(op.Replicas) {
+		w.breaks("set %s is scaled to %d, with %d machines of which %d are being updated", op.Set.Name, op.Replicas, updating+others, updating)
+	}
+}
+
+// parts returns how many Machines of a set are being updated, and how many others there are.
+func (w *updates) parts(set *v1alpha1.MachineSet) (updating, others int) {
+	for _, machine := range w.owned(set) {
+		switch {
+		case !machine.DeletionTimestamp.IsZero():
+		case inplaceupdate.Updating(machine) && !inplaceupdate.Failed(machine, w.shown.nodes[machine.Name]) && !inplaceupdate.Updated(machine, w.shown.nodes[machine.Name]):
+			updating++
+		default:
+			others++
+		}
+	}
+	return updating, others
+}
+
+// patchNode writes what differs, and taints only to the version that was read.
+func (w *updates) patchNode(f rollout.Facts, change rollout.NodeChange) {
+	stored := w.nodes[change.Old.Name]
+	taints := !slices.EqualFunc(change.Old.Spec.Taints, change.New.Spec.Taints, rollout.SameTaint)
+	if stored == nil || taints && versionOf(stored) != versionOf(change.Old) {
+		return
+	}
+	node := stored.DeepCopy()
+	merge(node.Labels, change.Old.Labels, change.New.Labels)
+	merge(node.Annotations, change.Old.Annotations, change.New.Annotations)
+	if taints {
+		node.Spec.Taints = change.New.Spec.Taints
+	}
+	if change.Old.Spec.Unschedulable != change.New.Spec.Unschedulable {
+		node.Spec.Unschedulable = change.New.Spec.Unschedulable
+	}
+	selects := !inplaceupdate.Selected(stored) && inplaceupdate.Selected(node)
+	w.next(node)
+	w.nodes[node.Name], w.wrote["node "+node.Name] = node, w.version
+	if selects {
+		w.say("    selected %s", node.Name)
+	}
+}
+
+func merge(into, was, is map[string]string) {
+	for key := range was {
+		if _, ok := is[key]; !ok {
+			delete(into, key)
+		}
+	}
+	for key, value := range is {
+		if was[key] != value {
+			into[key] = value
+		}
+	}
+}
+
+// runSet is a pass of a set's controller, or the end of one that has begun.
+func (w *updates) runSet(name string) {
+	w.beginSet(name)
+	if f, ok := w.begun[name]; ok {
+		delete(w.begun, name)
+		w.finishSet(name, f)
+	}
+}
+
+// beginSet has the controller of a set read what its pass works on, unless a pass has begun.
+func (w *updates) beginSet(name string) {
+	set := w.shown.sets[name]
+	if _, begun := w.begun[name]; begun || set == nil || w.sets[name] == nil || versionOf(set) < w.counts[name] {
+		return
+	}
+	f := scale.Facts{Set: set.DeepCopy(), Owned: w.owned(set), Parent: w.deployment.DeepCopy(), Now: fixture.Noon, Current: w.current(name)}
+	f.Reserve = scale.Members(f.Set, f.Owned, f.Now)
+	for _, machine := range f.Owned {
+		if mark := f.Reserve.MarkFor(f.Set, machine); mark != reserve.MarkOf(&machine.Spec) && scale.Active(machine) {
+			f.Outdated = append(f.Outdated, scale.Outdated{Machine: machine, Differences: []string{"node template"}, Mark: mark})
+		}
+	}
+	w.begun[name] = f
+}
+
+// markMachine changes whether a Machine is in the reserve, unless it changed since it was read.
+func (w *updates) markMachine(f scale.Facts, op scale.Operation) {
+	stored := w.machines[op.Machine.Name]
+	if stored == nil || versionOf(stored) != versionOf(op.Machine) {
+		return
+	}
+	machine := stored.DeepCopy()
+	scale.TakeOver(reserve.Marked(&f.Set.Spec.Template.Spec, f.Reserve.MarkFor(f.Set, op.Machine)), &machine.Spec)
+	w.next(machine)
+	w.machines[machine.Name] = machine
+	w.say("  %s: %s", machine.Name, op.Reason)
+}
+
+// finishSet carries out what a pass planned. Like the controller, it writes no numbers if the cache does
+// not show all that the set made and deleted.
+func (w *updates) finishSet(name string, f scale.Facts) {
+	set := f.Set
+	if w.sets[name] == nil || w.sets[name].UID != set.UID {
+		return
+	}
+	count, leaving, conflict := int32(0), map[string]bool{}, false
+	plan := scale.Plan(f)
+	for _, op := range plan {
+		switch op.Action {
+		case scale.Create:
+			for i := range op.Count {
+				w.createMachine(set, i >= op.Count-op.Excess)
+				count++
+			}
+		case scale.Update:
+			w.markMachine(f, op)
+		case scale.Delete:
+			done := w.deleteMachine(f, op, plan)
+			leaving[op.Machine.Name], conflict = true, conflict || !done
+		default:
+			w.breaks("the set's plan is to %s", op.Action)
+		}
+	}
+	if f.Current && !conflict {
+		staying := slices.DeleteFunc(slices.Clone(f.Owned), func(machine *v1alpha1.Machine) bool { return leaving[machine.Name] })
+		w.count(set, staying, int32(len(leaving))+count)
+	}
+}
+
+// current reports whether the cache shows what a set made and deleted.
+func (w *updates) current(name string) bool {
+	for made, deleted := range w.made[name] {
+		stored, shown := w.machines[made], w.shown.machines[made]
+		if stored != nil && shown == nil || deleted && shown != nil && shown.DeletionTimestamp.IsZero() {
+			return false
+		}
+	}
+	return true
+}
+
+// remember keeps what a set made or deleted.
+func (w *updates) remember(set, machine string, deleted bool) {
+	if w.made[set] == nil {
+		w.made[set] = map[string]bool{}
+	}
+	w.made[set][machine] = deleted
+}
+
+func (w *updates) createMachine(set *v1alpha1.MachineSet, excess bool) {
+	machine := fixture.Running(set, "")
+	if excess {
+		machine.Spec = *reserve.Marked(&machine.Spec, reserve.MarkIn(set))
+	}
+	w.next(machine)
+	machine.Name = fmt.Sprintf("%s-%s", set.Spec.Template.Spec.Class.Name, machine.ResourceVersion)
+	machine.UID, machine.Labels = types.UID(machine.Name), maps.Clone(set.Spec.Template.Labels)
+	machine.Status.CurrentStatus.Phase = v1alpha1.MachinePending
+	w.machines[machine.Name] = machine
+	w.remember(set.Name, machine.Name, false)
+	w.say("  created %s", machine.Name)
+}
+
+// deleteMachine reports whether the Machine was deleted or is gone; otherwise it changed since it was read.
+func (w *updates) deleteMachine(f scale.Facts, op scale.Operation, plan []scale.Operation) bool {
+	stored := w.machines[op.Machine.Name]
+	if stored == nil || versionOf(stored) != versionOf(op.Machine) {
+		return stored == nil
+	}
+	for _, other := range f.Owned {
+		waits := scale.Replaced(f) && inplaceupdate.Waits(other)
+		idle := !inplaceupdate.Updating(other) && !waits && !inplaceupdate.Moved(other) && scale.Active(other)
+		goes := slices.ContainsFunc(plan, func(op scale.Operation) bool { return op.Machine != nil && op.Machine.Name == other.Name })
+		if inplaceupdate.Updating(op.Machine) && idle && !goes {
+			w.breaks("%s is deleted, which is being updated, and not %s", stored.Name, other.Name)
+		}
+	}
+	machine := stored.DeepCopy()
+	machine.DeletionTimestamp = &metav1.Time{Time: fixture.Noon}
+	w.next(machine)
+	w.machines[machine.Name] = machine
+	w.remember(f.Set.Name, machine.Name, true)
+	w.say("  deleted %s: %s", machine.Name, op.Reason)
+	return true
+}
+
+// count writes the status of a set: of its Machines that stay, and how many others there are.
+func (w *updates) count(set *v1alpha1.MachineSet, staying []*v1alpha1.Machine, others int32) {
+	next := set.DeepCopy()
+	next.Status = v1alpha1.MachineSetStatus{Replicas: int32(len(staying)) + others, ObservedGeneration: set.Generation}
+	for _, machine := range staying {
+		if scale.Active(machine) && scale.Available(machine) {
+			next.Status.AvailableReplicas++
+			next.Status.ReadyReplicas++
+		}
+	}
+	if fmt.Sprint(next.Status) == fmt.Sprint(set.Status) || versionOf(w.sets[set.Name]) != versionOf(set) {
+		return
+	}
+	w.next(next)
+	w.sets[next.Name], w.counts[next.Name] = next, w.version
+}
+
+// hasOwner reports whether the set of a Machine exists. The garbage collector deletes Machines without: one
+// may be moved to a set that was deleted just then.
+func (w *updates) hasOwner(machine *v1alpha1.Machine) bool {
+	owner := machine.OwnerReferences[0]
+	set := w.sets[owner.Name]
+	return set != nil && set.UID == owner.UID
+}
+
+// turn is the next step of a Machine: of the machine controller, or of the agent on its node.
+func (w *updates) turn(name string) {
+	machine := w.machines[name].DeepCopy()
+	node := w.nodes[name]
+	if node != nil {
+		node = node.DeepCopy()
+	}
+	switch phase := &machine.Status.CurrentStatus.Phase; {
+	case !machine.DeletionTimestamp.IsZero(), !w.hasOwner(machine):
+		delete(w.machines, name)
+		delete(w.nodes, name)
+		return
+	case *phase == v1alpha1.MachinePending:
+		*phase = v1alpha1.MachineRunning
+		machine.Labels[v1alpha1.NodeLabelKey] = name
+		node = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{}, Annotations: map[string]string{}}}
+	case *phase == v1alpha1.MachineFailed, node == nil:
+		return
+	default:
+		before := node.DeepCopy()
+		w.update(machine, node)
+		if fmt.Sprint(before) == fmt.Sprint(node) && fmt.Sprint(machine) == fmt.Sprint(w.machines[name]) {
+			return
+		}
+	}
+	w.put(machine, node)
+}
+
+func (w *updates) put(machine *v1alpha1.Machine, node *corev1.Node) {
+	w.next(machine)
+	w.machines[machine.Name] = machine
+	w.next(node)
+	w.nodes[node.Name] = node
+}
+
+// update is a step of an update.
+func (w *updates) update(machine *v1alpha1.Machine, node *corev1.Node) {
+	result := node.Labels[v1alpha1.LabelKeyNodeUpdateResult]
+	phase, reason := &machine.Status.CurrentStatus.Phase, inplaceupdate.State(machine)
+	become := func(reason string) {
+		condition := corev1.NodeCondition{Type: v1alpha1.NodeInPlaceUpdate, Status: corev1.ConditionTrue, Reason: reason}
+		node.Status.Conditions, machine.Status.Conditions = []corev1.NodeCondition{condition}, []corev1.NodeCondition{condition}
+	}
+	updating := *phase == v1alpha1.MachineInPlaceUpdating || *phase == v1alpha1.MachineInPlaceUpdateFailed
+	switch {
+	case *phase == v1alpha1.MachineInPlaceUpdateSuccessful:
+		*phase = v1alpha1.MachineRunning
+	case updating && result == v1alpha1.LabelValueNodeUpdateSuccessful:
+		*phase = v1alpha1.MachineInPlaceUpdateSuccessful
+	case *phase == v1alpha1.MachineInPlaceUpdating && result == v1alpha1.LabelValueNodeUpdateFailed:
+		*phase = v1alpha1.MachineInPlaceUpdateFailed
+	default:
+		w.condition(node, phase, reason, become)
+	}
+}
+
+// condition is a step that the labels and the condition of a node ask for.
+func (w *updates) condition(node *corev1.Node, phase *v1alpha1.MachinePhase, reason string, become func(string)) {
+	result := node.Labels[v1alpha1.LabelKeyNodeUpdateResult]
+	if node.Labels[v1alpha1.LabelKeyNodeCandidateForUpdate] == "" {
+		return
+	}
+	switch {
+	case reason == "" || reason == v1alpha1.UpdateSuccessful && result == "":
+		become(v1alpha1.CandidateForUpdate)
+	case result == v1alpha1.LabelValueNodeUpdateSuccessful && reason != v1alpha1.UpdateSuccessful:
+		become(v1alpha1.UpdateSuccessful)
+	case result == v1alpha1.LabelValueNodeUpdateFailed && reason != v1alpha1.UpdateFailed:
+		become(v1alpha1.UpdateFailed)
+	case reason == v1alpha1.CandidateForUpdate && inplaceupdate.Selected(node):
+		become(v1alpha1.SelectedForUpdate)
+	case reason == v1alpha1.SelectedForUpdate:
+		node.Spec.Unschedulable, *phase = true, v1alpha1.MachineInPlaceUpdating
+		become(v1alpha1.ReadyForUpdate)
+	case reason == v1alpha1.ReadyForUpdate:
+		node.Labels[v1alpha1.LabelKeyNodeUpdateResult] = v1alpha1.LabelValueNodeUpdateSuccessful
+	}
+}
+
+// controllers lets all controllers do their part, and the caches show it.
+func (w *updates) controllers() {
+	w.reconcile()
+	for _, name := range slices.Sorted(maps.Keys(w.sets)) {
+		w.runSet(name)
+	}
+	w.showAll()
+}
+
+// settle lets everybody do their part until the update is over, and reports whether it ends.
+func (w *updates) settle(seed *rand.Rand) bool {
+	for range 400 {
+		w.showAll()
+		w.controllers()
+		names := slices.Sorted(maps.Keys(w.machines))
+		if seed != nil {
+			seed.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
+			names = names[:len(names)-seed.IntN(len(names)+1)/2]
+		}
+		for _, name := range names {
+			w.turn(name)
+		}
+		if w.over() {
+			return true
+		}
+	}
+	return false
+}
+
+// over reports whether all is done: the wanted Machines are available in the current set, their nodes have
+// no marks of an update, and the controller has nothing to write.
+func (w *updates) over() bool {
+	w.showAll()
+	f := w.facts()
+	if f == nil || !rollout.RolledOut(*f) || len(rollout.Plan(*f)) > 0 || len(w.machines) != int(reserve.Wanted(w.deployment)) {
+		return false
+	}
+	held := int32(0)
+	for _, machine := range w.machines {
+		if reserve.In(&machine.Spec) {
+			held++
+		}
+	}
+	if held != reserve.Excess(w.deployment) {
+		return false
+	}
+	for name, machine := range w.machines {
+		if inplaceupdate.Moved(machine) || inplaceupdate.Labelled(w.nodes[name]) || w.nodes[name].Spec.Unschedulable {
+			return false
+		}
+	}
+	return true
+}
+
+// undergoing returns how many Machines take part in the update, and how many available ones do not.
+func (w *updates) undergoing() (undergoing, usable int) {
+	for name, machine := range w.machines {
+		switch {
+		case !machine.DeletionTimestamp.IsZero():
+		case inplaceupdate.Undergoing(machine, w.nodes[name]):
+			if !inplaceupdate.Updated(machine, nodeOr(w.nodes[name])) {
+				undergoing++
+			} else if scale.Available(machine) {
+				usable++
+			}
+		case scale.Available(machine):
+			usable++
+		}
+	}
+	return undergoing, usable
+}
+
+func nodeOr(node *corev1.Node) *corev1.Node {
+	if node == nil {
+		return &corev1.Node{}
+	}
+	return node
+}
+
+// active returns how many Machines are not being deleted.
+func (w *updates) active() int {
+	n := 0
+	for _, machine := range w.machines {
+		if scale.Active(machine) {
+			n++
+		}
+	}
+	return n
+}
+
+// String describes the model.
+func (w *updates) String() string {
+	var b strings.Builder
+	for _, line := range w.log {
+		fmt.Fprintln(&b, line)
+	}
+	fmt.Fprintf(&b, "wanted %d of %s, paused %t\n", w.deployment.Spec.Replicas, w.deployment.Spec.Template.Spec.Class.Name, w.deployment.Spec.Paused)
+	for _, name := range slices.Sorted(maps.Keys(w.sets)) {
+		set := w.sets[name]
+		fmt.Fprintf(&b, "%s %s: %d, %+v %v\n", name, set.Spec.Template.Spec.Class.Name, set.Spec.Replicas, set.Status.Replicas, set.Labels[v1alpha1.LabelKeyMachineSetScaleUpDisabled])
+	}
+	for _, name := range slices.Sorted(maps.Keys(w.machines)) {
+		machine := w.machines[name]
+		fmt.Fprintf(&b, "%s of %s: %s %s moved=%t deleted=%t", name, machine.OwnerReferences[0].Name, machine.Status.CurrentStatus.Phase, inplaceupdate.State(machine), inplaceupdate.Moved(machine), !machine.DeletionTimestamp.IsZero())
+		if node := w.nodes[name]; node != nil {
+			fmt.Fprintf(&b, " %v unschedulable=%t", node.Labels, node.Spec.Unschedulable)
+		}
+		fmt.Fprintln(&b)
+	}
+	return b.String()
+}

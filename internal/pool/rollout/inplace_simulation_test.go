@@ -1,0 +1,263 @@
+package rollout_test
+
+import (
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+	"pgregory.net/rapid"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/pool/inplaceupdate"
+	"github.com/millwright-dev/millwright/internal/pool/reserve"
+	"github.com/millwright-dev/millwright/internal/pool/rollout"
+	"github.com/millwright-dev/millwright/internal/pool/rollout/status"
+	"github.com/millwright-dev/millwright/test/support/fixture"
+	"github.com/millwright-dev/millwright/test/support/lot"
+)
+
+var updateEvents = strings.Fields("reconcile reconcile begin set set sets machines nodes turn turn turns controllers controllers")
+
+// TestUpdateInPlaceKeepsItsBounds lets an update meet late controllers and caches, updates that fail, are
+// repaired or given up, pauses and other templates. At every moment no more Machines exist than replicas
+// and surge allow, no more are updated than may be unavailable, and enough others are available. When
+// updates succeed, it ends.
+func TestUpdateInPlaceKeepsItsBounds(t *testing.T) {
+	t.Parallel()
+	lot.Check(t, func(t *rapid.T) {
+		bound := rapid.SampledFrom([]string{"0", "1", "2", "30%", "100%"})
+		w := begunUpdates(t, fixture.InPlace(bound.Draw(t, "surge"), bound.Draw(t, "unavailable")))
+		surge, unavailable := rollout.Bounds(w.deployment)
+		wanted := int(reserve.Wanted(w.deployment))
+		events := append(slices.Clone(updateEvents), strings.Fields("fail repair giveup template pause resume")...)
+		for _, event := range rapid.SliceOfN(rapid.SampledFrom(events), 120, 120).Draw(t, "events") {
+			happens(t, w, event)
+			undergoing, usable := w.undergoing()
+			switch {
+			case w.active() > wanted+int(surge):
+				t.Fatalf("%d machines exist, at most %d may: %s", w.active(), wanted+int(surge), w)
+			case undergoing > int(unavailable+surge):
+				t.Fatalf("%d machines are updated, at most %d may: %s", undergoing, unavailable+surge, w)
+			case usable < wanted-int(unavailable):
+				t.Fatalf("%d machines are available, at least %d have to be: %s", usable, wanted-int(unavailable), w)
+			case w.broken != "":
+				t.Fatalf("%s: %s", w.broken, w)
+			}
+		}
+		ends(t, w)
+	})
+}
+
+// TestUpdateInPlaceEnds: users also scale, change the strategy's bounds and who selects, select nodes by
+// hand, and write labels in any order; Machines fail, and sets are deleted. Nothing that is being updated
+// is deleted while others can be. In the end there are the wanted Machines, and the controller is at rest.
+func TestUpdateInPlaceEnds(t *testing.T) {
+	t.Parallel()
+	lot.Check(t, func(t *rapid.T) {
+		w := begunUpdates(t, fixture.InPlace("0", "1"))
+		events := append(slices.Clone(updateEvents), strings.Fields("fail repair giveup template pause resume scale excess break bounds manual auto select label unlabel delete")...)
+		for _, event := range rapid.SliceOfN(rapid.SampledFrom(events), 120, 120).Draw(t, "events") {
+			happens(t, w, event)
+			if w.broken != "" {
+				t.Fatalf("%s: %s", w.broken, w)
+			}
+		}
+		ends(t, w)
+	})
+}
+
+// begunUpdates is a deployment whose template changed.
+func begunUpdates(t *rapid.T, strategy change) *updates {
+	w := newUpdates(fixture.Deployment(rapid.Int32Range(1, 7).Draw(t, "replicas"), strategy))
+	w.deployment.Spec.ExcessReplicas = rapid.SampledFrom([]*intstr.IntOrString{nil, ptr.To(intstr.FromInt32(1)), ptr.To(intstr.FromString("50%"))}).Draw(t, "excess")
+	if !w.settle(nil) {
+		t.Fatalf("the first machines do not come up: %s", w)
+	}
+	w.template("b")
+	return w
+}
+
+// ends checks that the update ends once all goes well.
+func ends(t *rapid.T, w *updates) {
+	w.deployment.Spec.Paused = false
+	w.deployment.Spec.Strategy.InPlaceUpdate.OrchestrationType = v1alpha1.OrchestrationTypeAuto
+	w.say("from now on all goes well")
+	for _, name := range slices.Sorted(maps.Keys(w.machines)) {
+		w.repair(name)
+	}
+	if !w.settle(rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 0))) || w.broken != "" {
+		t.Fatalf("it does not come to its end: %s %s", w.broken, w)
+	}
+	w.controllers()
+	if is := status.Progress(w.deployment.Status); is.Reason != v1alpha1.DeploymentReasonComplete {
+		t.Fatalf("all is done, but Progressing says %s: %s", is.Reason, is.Message)
+	}
+	writes := w.writes
+	for range 3 {
+		w.controllers()
+	}
+	if w.writes > writes {
+		t.Fatalf("it is not at rest: %s", w)
+	}
+}
+
+func (w *updates) template(class string) {
+	w.deployment.Generation++
+	w.deployment.Spec.Template.Spec.Class.Name = class
+}
+
+// repair corrects what keeps the update of a node from its end.
+func (w *updates) repair(name string) {
+	machine, node := w.machines[name].DeepCopy(), w.nodes[name]
+	if node == nil {
+		return
+	}
+	node = node.DeepCopy()
+	result, is := node.Labels[v1alpha1.LabelKeyNodeUpdateResult]
+	phase := machine.Status.CurrentStatus.Phase
+	updating := phase == v1alpha1.MachineInPlaceUpdating || phase == v1alpha1.MachineInPlaceUpdateFailed
+	switch {
+	case is && updating, inplaceupdate.State(machine) == v1alpha1.UpdateFailed:
+		node.Labels[v1alpha1.LabelKeyNodeUpdateResult] = v1alpha1.LabelValueNodeUpdateSuccessful
+	case is && result != v1alpha1.LabelValueNodeUpdateSuccessful, is && !inplaceupdate.Updated(machine, node) && !inplaceupdate.Selected(node) && !inplaceupdate.Moved(machine):
+		inplaceupdate.Finish(node)
+	}
+	w.put(machine, node)
+}
+
+// happens lets an event happen, to a set and a Machine that are drawn.
+func happens(t *rapid.T, w *updates, event string) {
+	w.say("%s", event)
+	sets, names := slices.Sorted(maps.Keys(w.sets)), slices.Sorted(maps.Keys(w.machines))
+	var set, name string
+	if len(sets) > 0 {
+		set = rapid.SampledFrom(sets).Draw(t, "set")
+	}
+	if len(names) > 0 {
+		name = rapid.SampledFrom(names).Draw(t, "machine")
+	}
+	switch event {
+	case "reconcile":
+		w.reconcile()
+	case "begin":
+		w.beginSet(set)
+	case "set":
+		w.runSet(set)
+	case "sets":
+		w.showSets()
+	case "machines":
+		w.showMachines()
+	case "nodes":
+		w.showNodes()
+	case "turns":
+		for _, name := range names {
+			w.turn(name)
+		}
+	case "controllers":
+		w.controllers()
+	default:
+		happensToAll(t, w, event, set, name)
+	}
+}
+
+func happensToAll(t *rapid.T, w *updates, event, set, name string) {
+	switch event {
+	case "template":
+		w.template(rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "class"))
+	case "pause", "resume":
+		w.deployment.Generation++
+		w.deployment.Spec.Paused = event == "pause"
+	case "scale", "excess", "bounds", "manual", "auto":
+		userChanges(t, w, event)
+	case "delete":
+		if w.sets[set] != nil {
+			w.deleteSet(set)
+		}
+	default:
+		if w.machines[name] != nil {
+			machineEvent(t, w, event, name)
+		}
+	}
+}
+
+func userChanges(t *rapid.T, w *updates, event string) {
+	w.deployment.Generation++
+	update := w.deployment.Spec.Strategy.InPlaceUpdate
+	switch event {
+	case "scale":
+		w.deployment.Spec.Replicas = rapid.Int32Range(0, 7).Draw(t, "wanted")
+	case "excess":
+		w.deployment.Spec.ExcessReplicas = ptr.To(intstr.Parse(rapid.SampledFrom([]string{"0", "1", "2", "100%"}).Draw(t, "excess")))
+	case "bounds":
+		bound := rapid.SampledFrom([]string{"0", "2", "30%"})
+		kind := update.OrchestrationType
+		fixture.InPlace(bound.Draw(t, "surge"), bound.Draw(t, "unavailable"))(w.deployment)
+		w.deployment.Spec.Strategy.InPlaceUpdate.OrchestrationType = kind
+	case "manual":
+		update.OrchestrationType = v1alpha1.OrchestrationTypeManual
+	case "auto":
+		update.OrchestrationType = v1alpha1.OrchestrationTypeAuto
+	}
+}
+
+// deleteSet is what a user does. The set deletes its Machines, and is gone with the last.
+func (w *updates) deleteSet(name string) {
+	for _, machine := range w.machines {
+		if machine.OwnerReferences[0].UID == w.sets[name].UID {
+			machine = machine.DeepCopy()
+			machine.DeletionTimestamp = &atNoon
+			w.next(machine)
+			w.machines[machine.Name] = machine
+		}
+	}
+	delete(w.sets, name)
+	delete(w.wrote, name)
+	delete(w.counts, name)
+}
+
+func machineEvent(t *rapid.T, w *updates, event, name string) {
+	machine, node := w.machines[name].DeepCopy(), w.nodes[name]
+	if event == "turn" {
+		w.turn(name)
+		return
+	}
+	if node == nil || !machine.DeletionTimestamp.IsZero() {
+		return
+	}
+	node = node.DeepCopy()
+	phase := &machine.Status.CurrentStatus.Phase
+	switch event {
+	case "fail":
+		if *phase != v1alpha1.MachineInPlaceUpdating || node.Labels[v1alpha1.LabelKeyNodeUpdateResult] != "" {
+			return
+		}
+		node.Labels[v1alpha1.LabelKeyNodeUpdateResult] = v1alpha1.LabelValueNodeUpdateFailed
+	case "giveup":
+		if *phase != v1alpha1.MachineInPlaceUpdateFailed {
+			return
+		}
+		*phase = v1alpha1.MachineFailed
+	case "repair":
+		w.repair(name)
+		return
+	case "break":
+		*phase = v1alpha1.MachineFailed
+	case "select":
+		node.Labels[v1alpha1.LabelKeyNodeSelectedForUpdate] = "true"
+	case "label":
+		node.Labels[rapid.SampledFrom(updateLabels).Draw(t, "label")] = rapid.SampledFrom([]string{"true", "successful", "failed", "x"}).Draw(t, "value")
+	case "unlabel":
+		delete(node.Labels, rapid.SampledFrom(updateLabels).Draw(t, "label"))
+	}
+	w.put(machine, node)
+}
+
+var (
+	updateLabels = []string{v1alpha1.LabelKeyNodeCandidateForUpdate, v1alpha1.LabelKeyNodeSelectedForUpdate, v1alpha1.LabelKeyNodeUpdateResult}
+	atNoon       = metav1.NewTime(fixture.Noon)
+)

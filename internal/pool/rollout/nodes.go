@@ -1,0 +1,190 @@
+package rollout
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/lifecycle/preservation"
+	"github.com/millwright-dev/millwright/internal/pool/counts"
+	"github.com/millwright-dev/millwright/internal/pool/inplaceupdate"
+)
+
+// NodeChange is a node as the cache has it, and as it is to be, without its status.
+type NodeChange struct{ Old, New *corev1.Node }
+
+// MarksNodes reports whether an update is under way, rolling or in place, during which nodes are marked.
+func MarksNodes(f Facts) bool {
+	return (f.rolling || f.inPlace) && !f.Deployment.Spec.Paused && !f.Class.Holds() && !replaced(f)
+}
+
+// UnmarksCurrent reports whether the current set was an old one, whose nodes were tainted.
+func UnmarksCurrent(f Facts) bool {
+	return f.Current != nil && f.Current.Annotations[v1alpha1.AnnotationKeyPreferNoSchedule] != ""
+}
+
+// planNodes marks the nodes of an update: old ones so that pods avoid them, all so that autoscalers do not
+// remove them. Afterwards it removes the marks. For an update in place, it also nominates and selects
+// nodes, and takes updated ones back into use.
+func planNodes(f Facts) []Operation {
+	if f.Nodes == nil || f.Deployment.Spec.Paused {
+		return nil
+	}
+	marks, selected := MarksNodes(f), selection(f)
+	ofOld := changed(f.Nodes.OfOld, func(n Node, node *corev1.Node) {
+		if marks && !slices.ContainsFunc(node.Spec.Taints, isOurTaint) {
+			node.Spec.Taints = append(node.Spec.Taints, ourTaint)
+		}
+		if marks && f.inPlace {
+			updateOld(n, node, selected[n.Machine.Name])
+		}
+		protect(f, n, node)
+	})
+	ofCurrent := changed(f.Nodes.OfCurrent, func(n Node, node *corev1.Node) {
+		node.Spec.Taints = slices.DeleteFunc(node.Spec.Taints, isOurTaint)
+		if f.inPlace {
+			updateCurrent(n, node)
+		}
+		protect(f, n, node)
+	})
+	var operations []Operation
+	if len(ofOld) > 0 {
+		operations = append(operations, patchOld(f, ofOld, selected))
+	}
+	if len(ofCurrent) > 0 {
+		op := Operation{Action: PatchNodes, Nodes: ofCurrent, Reason: countNodes(ofCurrent, "of new machines, during the rollout")}
+		if !marks {
+			op.Reason, op.Topic = countNodes(ofCurrent, "released: the rollout is over"), v1alpha1.DeploymentReasonNodesUnmarked
+		}
+		operations = append(operations, op)
+	}
+	return operations
+}
+
+// patchOld is the operation that changes nodes of old sets. Those of the selected Machines are updated in place.
+func patchOld(f Facts, nodes []NodeChange, selected map[string]bool) Operation {
+	what := "of machines that will be replaced"
+	if f.inPlace {
+		what = "of machines that will be updated in place"
+	}
+	op := Operation{Action: PatchNodes, Nodes: nodes, Reason: countNodes(nodes, what)}
+	unmarked := func(set *v1alpha1.MachineSet) bool {
+		return counts.Desired(set) > 0 && set.Annotations[v1alpha1.AnnotationKeyPreferNoSchedule] == ""
+	}
+	switch {
+	case len(selected) > 0:
+		op.Topic, op.Reason = v1alpha1.DeploymentReasonNodesSelected, fmt.Sprintf("%s to be updated in place", strings.Join(slices.Sorted(maps.Keys(selected)), ", "))
+	case slices.ContainsFunc(f.Old, unmarked):
+		op.Topic = v1alpha1.DeploymentReasonNodesMarked // there was no event yet
+	}
+	return op
+}
+
+// updateOld makes the node of an old set a candidate, and selects it if wanted. If its Machine came to the
+// set by an update, and the template changed since, that update is finished first.
+func updateOld(n Node, node *corev1.Node, selected bool) {
+	if inplaceupdate.Moved(n.Machine) && node.Labels[v1alpha1.LabelKeyNodeUpdateResult] != "" {
+		inplaceupdate.Finish(node)
+	}
+	inplaceupdate.Nominate(node, selected)
+}
+
+// updateCurrent takes an updated node of the current set back into use. A node that was selected before its
+// set became the current one is updated to the end, since its drain may have begun. Others are no
+// candidates any more.
+func updateCurrent(n Node, node *corev1.Node) {
+	switch {
+	case inplaceupdate.Updated(n.Machine, n.Node), inplaceupdate.Moved(n.Machine) && inplaceupdate.Labelled(node):
+		inplaceupdate.Finish(node)
+	case inplaceupdate.Updating(n.Machine) && n.Machine.Status.CurrentStatus.Phase != v1alpha1.MachineInPlaceUpdateSuccessful && !inplaceupdate.Finished(n.Node):
+		inplaceupdate.Nominate(node, false) // one that is finished keeps that phase, or an old condition, for a while
+	case !inplaceupdate.Failed(n.Machine, n.Node) && !inplaceupdate.SelectedCandidate(node):
+		inplaceupdate.Withdraw(node)
+	}
+}
+
+func countNodes(nodes []NodeChange, what string) string {
+	if len(nodes) == 1 {
+		return "1 node " + what
+	}
+	return fmt.Sprintf("%d nodes %s", len(nodes), what)
+}
+
+// changed returns the nodes that change makes a difference to.
+func changed(nodes []Node, change func(Node, *corev1.Node)) []NodeChange {
+	var result []NodeChange
+	var node corev1.Node // one for all: most need no change, and nodes are large
+	for _, n := range nodes {
+		node = *n.Node
+		node.Annotations, node.Labels, node.Spec.Taints = maps.Clone(node.Annotations), maps.Clone(node.Labels), slices.Clone(node.Spec.Taints)
+		change(n, &node)
+		if !maps.Equal(node.Annotations, n.Node.Annotations) || !maps.Equal(node.Labels, n.Node.Labels) ||
+			node.Spec.Unschedulable != n.Node.Spec.Unschedulable || !slices.EqualFunc(node.Spec.Taints, n.Node.Spec.Taints, SameTaint) {
+			node.Status = corev1.NodeStatus{} // it stays, and is most of a node
+			result = append(result, NodeChange{n.Node, node.DeepCopy()})
+		}
+	}
+	return result
+}
+
+// protect keeps autoscalers from removing a node while the rollout lasts, or its Machine is preserved.
+// An annotation of a user is left alone.
+func protect(f Facts, n Node, node *corev1.Node) {
+	_, users := node.Annotations[v1alpha1.AnnotationKeyScaleDownDisabled]
+	switch {
+	case MarksNodes(f) && f.Nodes.Protect && !users:
+		metav1.SetMetaDataAnnotation(&node.ObjectMeta, v1alpha1.AnnotationKeyScaleDownDisabled, "true")
+		metav1.SetMetaDataAnnotation(&node.ObjectMeta, v1alpha1.AnnotationKeyScaleDownDisabledByMCM, "true")
+	case RolledOut(f) && protected(node) && !preservation.Active(n.Machine, f.Now):
+		delete(node.Annotations, v1alpha1.AnnotationKeyScaleDownDisabled)
+		delete(node.Annotations, v1alpha1.AnnotationKeyScaleDownDisabledByMCM)
+	}
+}
+
+// protected reports whether a rollout keeps autoscalers from removing a node.
+func protected(node *corev1.Node) bool {
+	_, ours := node.Annotations[v1alpha1.AnnotationKeyScaleDownDisabledByMCM]
+	return ours
+}
+
+// NodesUnmarked reports whether the rollout is over, no node has its marks or labels of an update in place,
+// and the plan changes none.
+func NodesUnmarked(f Facts, plan []Operation) bool {
+	patches := func(op Operation) bool { return op.Action == PatchNodes }
+	marked := func(n Node) bool { return protected(n.Node) || f.inPlace && inplaceupdate.Labelled(n.Node) }
+	return f.Nodes != nil && !f.Nodes.Stale && RolledOut(f) && !slices.ContainsFunc(plan, patches) &&
+		!slices.ContainsFunc(f.Nodes.OfOld, marked) && !slices.ContainsFunc(f.Nodes.OfCurrent, marked)
+}
+
+// ProtectedFor returns the time until a preservation ends that keeps a node protected beyond the
+// rollout; 0 if none does.
+func ProtectedFor(f Facts) time.Duration {
+	if f.Nodes == nil || !RolledOut(f) {
+		return 0
+	}
+	var first time.Duration
+	for _, n := range slices.Concat(f.Nodes.OfOld, f.Nodes.OfCurrent) {
+		expiry := n.Machine.Status.CurrentStatus.PreserveExpiryTime
+		if expiry == nil || !protected(n.Node) || !expiry.After(f.Now) {
+			continue
+		}
+		if left := expiry.Sub(f.Now); first == 0 || left < first {
+			first = left
+		}
+	}
+	return first
+}
+
+// ourTaint is on the nodes of old sets during a rolling update.
+var ourTaint = corev1.Taint{Key: v1alpha1.TaintKeyPreferNoSchedule, Value: isTrue, Effect: corev1.TaintEffectPreferNoSchedule}
+
+func isOurTaint(taint corev1.Taint) bool { return taint.MatchTaint(&ourTaint) }
+
+// SameTaint reports whether two taints are equal, but for when they were added.
+func SameTaint(a, b corev1.Taint) bool { return a.MatchTaint(&b) && a.Value == b.Value }

@@ -1,0 +1,147 @@
+package rollout
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/pool/counts"
+	"github.com/millwright-dev/millwright/internal/pool/revision"
+	"github.com/millwright-dev/millwright/internal/pool/scale"
+)
+
+// isTrue is the value of labels and annotations that say yes.
+const isTrue = "True"
+
+// notCopied are the annotations of a deployment that its sets do not get.
+var notCopied = []string{
+	"kubectl.kubernetes.io/last-applied-configuration",
+	v1alpha1.AnnotationKeyRevision,
+	v1alpha1.AnnotationKeyRevisionHistory,
+	v1alpha1.AnnotationKeyDesiredReplicas,
+	v1alpha1.AnnotationKeyMaxReplicas,
+	v1alpha1.AnnotationKeyPreferNoSchedule,
+	v1alpha1.AnnotationKeyUnfreeze,
+	v1alpha1.AnnotationKeyTriggerDeletion,
+	v1alpha1.AnnotationKeyExcessReplicas,
+	v1alpha1.AnnotationKeyExcessNoExecute,
+	v1alpha1.AnnotationKeyFallbackClasses,
+	v1alpha1.AnnotationKeyZoneMaxSkew,
+	v1alpha1.AnnotationKeyReplacement,
+	v1alpha1.AnnotationKeyZonesOut,
+}
+
+func copiedAnnotations(deployment *v1alpha1.MachineDeployment) map[string]string {
+	copied := map[string]string{}
+	maps.Copy(copied, deployment.Annotations)
+	maps.DeleteFunc(copied, func(key, _ string) bool { return slices.Contains(notCopied, key) })
+	return copied
+}
+
+// operational are the annotations of a deployment that control how its Machines are created and deleted,
+// whatever their template. Old sets get them, too, and a rollback leaves them. An old set keeps all
+// others, and a rollback brings them back; MCM overwrites those whenever it scales a set.
+var operational = []string{v1alpha1.AnnotationKeyLastReplicaChange, v1alpha1.AnnotationKeyMachineEffectiveCreationTimeout}
+
+// setReplicaAnnotations records for which size of the deployment a set was last scaled.
+func setReplicaAnnotations(set *v1alpha1.MachineSet, f Facts, size int32) {
+	metav1.SetMetaDataAnnotation(&set.ObjectMeta, v1alpha1.AnnotationKeyDesiredReplicas, strconv.Itoa(int(size)))
+	metav1.SetMetaDataAnnotation(&set.ObjectMeta, v1alpha1.AnnotationKeyMaxReplicas, strconv.Itoa(int(size)+int(f.surge)))
+}
+
+// TemplateRevision returns the revision that the deployment's template has or is about to get.
+func TemplateRevision(f Facts) int64 {
+	last := revision.Last(f.Old)
+	switch {
+	case f.Current == nil:
+		return max(revision.Followed(f.Deployment), last) + 1
+	case revision.Number(f.Current) <= last:
+		return last + 1
+	default:
+		return revision.Number(f.Current)
+	}
+}
+
+// WasComplete reports whether the rollout of the current set was complete before, so that now the
+// deployment is scaled or a Machine replaced. The deployment's revision tells which set its status was
+// about; it is written after a status that begins another rollout. After sets were deleted by hand,
+// the current one may have a lower revision.
+func WasComplete(f Facts) bool {
+	status := f.Deployment.Status
+	complete := func(c v1alpha1.MachineDeploymentCondition) bool {
+		return c.Type == v1alpha1.MachineDeploymentProgressing && c.Reason == v1alpha1.DeploymentReasonComplete
+	}
+	if f.Current == nil || !slices.ContainsFunc(status.Conditions, complete) || counts.Total(f.Old, counts.Desired) > 0 || f.Class.Left() > 0 {
+		return false
+	}
+	set, recorded := revision.Number(f.Current), revision.Number(f.Deployment)
+	return set == recorded || set < recorded && status.ObservedGeneration == f.Deployment.Generation
+}
+
+// Annotated returns the deployment with the metadata that follow from its sets: the revision, whether a
+// set is frozen, which of the named Machines are still to be deleted, and since when.
+func Annotated(f Facts) *v1alpha1.MachineDeployment {
+	deployment := f.Deployment.DeepCopy()
+	if f.Current != nil && revision.Number(f.Current) > revision.Followed(deployment) {
+		metav1.SetMetaDataAnnotation(&deployment.ObjectMeta, v1alpha1.AnnotationKeyRevision, f.Current.Annotations[v1alpha1.AnnotationKeyRevision])
+	}
+	delete(deployment.Annotations, v1alpha1.AnnotationKeyUnfreeze) // its sets have it
+	if slices.ContainsFunc(f.All(), scale.Frozen) {
+		metav1.SetMetaDataLabel(&deployment.ObjectMeta, v1alpha1.LabelKeyFreeze, isTrue)
+	} else {
+		delete(deployment.Labels, v1alpha1.LabelKeyFreeze)
+	}
+	if at := scaledAt(f); at != "" {
+		metav1.SetMetaDataAnnotation(&deployment.ObjectMeta, v1alpha1.AnnotationKeyLastReplicaChange, at)
+	}
+	if names := pendingNames(f); names != "" {
+		metav1.SetMetaDataAnnotation(&deployment.ObjectMeta, v1alpha1.AnnotationKeyTriggerDeletion, names)
+	} else {
+		delete(deployment.Annotations, v1alpha1.AnnotationKeyTriggerDeletion)
+	}
+	return deployment
+}
+
+// planRollback answers spec.rollbackTo, unless the deployment is paused.
+func planRollback(f Facts) []Operation {
+	to := f.Deployment.Spec.RollbackTo
+	if to == nil || f.Deployment.Spec.Paused {
+		return nil
+	}
+	answered := f.Deployment.DeepCopy()
+	answered.Spec.RollbackTo = nil
+	op := Operation{Action: Refuse, Topic: v1alpha1.DeploymentReasonRevisionNotFound, Deployment: answered}
+	target := revision.Pick(f.All(), to.Revision)
+	switch {
+	case target == nil && to.Revision == 0:
+		op.Reason = "spec.rollbackTo: there is no earlier revision"
+	case target == nil:
+		op.Reason = fmt.Sprintf("spec.rollbackTo.revision: there is no machine set of revision %d", to.Revision)
+	case revision.Same(&target.Spec.Template, &f.Deployment.Spec.Template):
+		op.Topic = v1alpha1.DeploymentReasonTemplateUnchanged
+		op.Reason = fmt.Sprintf("spec.rollbackTo.revision: the template is that of revision %d already", revision.Number(target))
+	default:
+		rollBack(answered, target)
+		op.Action, op.Set, op.Topic = RollBack, target, v1alpha1.DeploymentReasonRollback
+		op.Reason = fmt.Sprintf("Rolled back deployment %q to revision %d", f.Deployment.Name, revision.Number(target))
+	}
+	return []Operation{op}
+}
+
+// rollBack gives a deployment the template of an old set, and the annotations that belong to it.
+func rollBack(deployment *v1alpha1.MachineDeployment, set *v1alpha1.MachineSet) {
+	set.Spec.Template.DeepCopyInto(&deployment.Spec.Template)
+	delete(deployment.Spec.Template.Labels, v1alpha1.DefaultMachineDeploymentUniqueLabelKey)
+	own := slices.Concat(operational, notCopied)
+	ofSet := func(key, _ string) bool { return !slices.Contains(own, key) }
+	maps.DeleteFunc(deployment.Annotations, ofSet)
+	for key, value := range set.Annotations {
+		if ofSet(key, value) {
+			metav1.SetMetaDataAnnotation(&deployment.ObjectMeta, key, value)
+		}
+	}
+}

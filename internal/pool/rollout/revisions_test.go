@@ -1,0 +1,81 @@
+package rollout
+
+import (
+	"strings"
+	"testing"
+
+	"k8s.io/utils/ptr"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/test/support/fixture"
+)
+
+// TestNoHistoryIsCutBeforeThereIsASet: the sets that are there may be all that tells what was.
+func TestNoHistoryIsCutBeforeThereIsASet(t *testing.T) {
+	t.Parallel()
+	f := NewFacts(fixture.Deployment(3, fixture.Paused, fixture.OfClass("c"), func(d *v1alpha1.MachineDeployment) { d.Spec.RevisionHistoryLimit = ptr.To(int32(0)) }),
+		sets{fixture.Set("a", 0), fixture.Set("b", 0)}, fixture.Noon)
+	for _, op := range planHistory(f) {
+		t.Errorf("%s %s: %s", op.Action, op.Set.Name, op.Reason)
+	}
+}
+
+func TestHistory(t *testing.T) {
+	t.Parallel()
+	limit := func(n int32) change {
+		return func(d *v1alpha1.MachineDeployment) { d.Spec.RevisionHistoryLimit = ptr.To(n) }
+	}
+	for reason, test := range map[string]struct {
+		changes []change
+		sets    sets
+		want    []string
+	}{
+		"no limit":                         {nil, sets{fixture.Set("a", 0), fixture.Set("b", 0), fixture.Set("c", 0), fixture.Set("d", 3)}, nil},
+		"none":                             {[]change{limit(0)}, sets{fixture.Set("a", 0), fixture.Set("b", 0), fixture.Set("d", 3)}, []string{"prune pool-a", "prune pool-b"}},
+		"negative":                         {[]change{limit(-3)}, sets{fixture.Set("a", 0), fixture.Set("d", 3)}, []string{"prune pool-a"}},
+		"the oldest goes":                  {[]change{limit(2)}, sets{fixture.Set("c", 0), fixture.Set("b", 0), fixture.Set("a", 0), fixture.Set("d", 3)}, []string{"prune pool-a"}},
+		"not in the middle of a rollout":   {[]change{limit(0)}, sets{fixture.Set("a", 0), fixture.Set("b", 1), fixture.Set("d", 3, fixture.Reports(3, 2))}, nil},
+		"nor before all are available":     {[]change{limit(0)}, sets{fixture.Set("a", 0), fixture.Set("d", 3, fixture.Reports(3, 2))}, nil},
+		"paused: what has no machines":     {[]change{limit(0), fixture.Paused}, sets{fixture.Set("a", 0), fixture.Set("b", 1), fixture.Set("c", 0, fixture.Unsettled), fixture.Set("d", 3)}, []string{"prune pool-a"}},
+		"one with machines is passed over": {[]change{limit(1), fixture.Paused}, sets{fixture.Set("a", 1), fixture.Set("b", 0), fixture.Set("d", 3)}, nil},
+	} {
+		t.Run(reason, func(t *testing.T) {
+			f := NewFacts(fixture.Deployment(3, append(test.changes, fixture.OfClass("d"))...), test.sets, fixture.Noon)
+			var got []string
+			for _, op := range planHistory(f) {
+				got = append(got, string(op.Action)+" "+op.Set.Name)
+			}
+			if strings.Join(got, ",") != strings.Join(test.want, ",") {
+				t.Errorf("got %q, want %q", got, test.want)
+			}
+		})
+	}
+}
+
+// TestTheRevisionOfADeploymentNeverGoesBack: a number that was given is not given again.
+func TestTheRevisionOfADeploymentNeverGoesBack(t *testing.T) {
+	t.Parallel()
+	owner := fixture.Deployment(3)
+	owner.Annotations = map[string]string{v1alpha1.AnnotationKeyRevision: "5"}
+	f := NewFacts(owner, sets{fixture.Set("a", 3, fixture.OfRevision("3"))}, fixture.Noon)
+	if got := Annotated(f).Annotations[v1alpha1.AnnotationKeyRevision]; got != "5" {
+		t.Errorf("it becomes %s", got)
+	}
+}
+
+// TestANewSetComesAfterAllOthers, also if nothing says what the deployment's revision was.
+func TestANewSetComesAfterAllOthers(t *testing.T) {
+	t.Parallel()
+	f := NewFacts(fixture.Deployment(3, fixture.OfClass("b")), sets{fixture.Set("a", 3, fixture.OfRevision("7"))}, fixture.Noon)
+	set := NewSet(f, 3)
+	if got := set.Annotations[v1alpha1.AnnotationKeyRevision]; got != "8" {
+		t.Errorf("it is revision %s", got)
+	}
+	if got := TemplateRevision(f); got != 8 {
+		t.Errorf("revision %d is said to be about to come", got)
+	}
+	f.Deployment.Annotations = map[string]string{v1alpha1.AnnotationKeyRevision: "9"}
+	if got := TemplateRevision(f); got != 10 {
+		t.Errorf("revision %d is said to be about to come after 9", got)
+	}
+}

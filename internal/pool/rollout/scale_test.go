@@ -1,0 +1,107 @@
+package rollout
+
+import (
+	"strconv"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/pool/counts"
+	"github.com/millwright-dev/millwright/test/support/fixture"
+	"github.com/millwright-dev/millwright/test/support/lot"
+)
+
+func TestPlanScaleDown(t *testing.T) {
+	t.Parallel()
+	of10 := fixture.ScaledFor(10, 10)
+	for reason, test := range map[string]struct {
+		replicas int32
+		strategy change
+		sets     sets
+		want     []string
+	}{
+		"in proportion": {5, fixture.Rolling("0", "5"), sets{fixture.Set("a", 6, of10), fixture.Set("b", 4, of10)}, []string{"pool-a to 3", "pool-b to 2"}},
+		"what is left over goes from the largest":                 {4, fixture.Rolling("0", "4"), sets{fixture.Set("a", 5, of10), fixture.Set("b", 3, of10), fixture.Set("c", 2, of10)}, []string{"pool-a to 2", "pool-b to 1", "pool-c to 1"}},
+		"the annotation says of what":                             {5, fixture.Rolling("0", "5"), sets{fixture.Set("a", 6, fixture.ScaledFor(20, 20)), fixture.Set("c", 4, fixture.ScaledFor(20, 20))}, []string{"pool-a to 2", "pool-c to 3"}},
+		"an annotation that is no number":                         {5, fixture.Rolling("0", "5"), sets{fixture.Set("a", 6, of10), fixture.Set("c", 4, of10, func(s *v1alpha1.MachineSet) { s.Annotations[v1alpha1.AnnotationKeyMaxReplicas] = "x" })}, []string{"pool-a to 3", "pool-c to 2"}},
+		"new ones that are not there yet go rather than old ones": {5, fixture.Rolling("0", "0%"), sets{fixture.Set("a", 5, of10), fixture.Set("c", 5, of10, fixture.Reports(5, 0))}, []string{"pool-a to 4", "pool-c to 1"}},
+		"nobody scaled, so the rollout goes on":                   {10, fixture.Rolling("0", "1"), sets{fixture.Set("a", 6, of10), fixture.Set("c", 4, of10)}, []string{"pool-a to 5"}},
+		"scaled to zero":                                          {0, fixture.Rolling("1", "0"), sets{fixture.Set("a", 6, of10), fixture.Set("c", 4, of10)}, []string{"pool-a to 0", "pool-c to 0"}},
+		"scaled up: only the new set grows":                       {14, fixture.Rolling("0", "1"), sets{fixture.Set("a", 6, of10), fixture.Set("c", 4, of10)}, []string{"pool-c to 8"}},
+	} {
+		t.Run(reason, func(t *testing.T) {
+			name := "c"
+			if len(test.sets) == 2 && test.sets[1].Name == "pool-b" {
+				name = "b"
+			}
+			f := NewFacts(fixture.Deployment(test.replicas, test.strategy, fixture.OfClass(name)), test.sets, fixture.Noon)
+			if diff := cmp.Diff(test.want, brief(t, Plan(f))); diff != "" {
+				t.Errorf("want - got +\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestScaleDownKeepsWhatIsAvailable: whatever the sets are like, as many machines go as have
+// to, and none that has to stay available.
+func TestScaleDownKeepsWhatIsAvailable(t *testing.T) {
+	t.Parallel()
+	lot.Check(t, func(t *rapid.T) {
+		number := func(name string, most int32) int32 { return rapid.Int32Range(0, most).Draw(t, name) }
+		var all sets
+		for _, name := range []string{"a", "b", "c"} {
+			asks := number("asks", 20)
+			available := number("available", asks)
+			all = append(all, fixture.Set(name, asks, fixture.Reports(asks, available), fixture.PreservedFailed(number("preserved", asks-available)), fixture.ScaledFor(int(number("for", 60)), int(number("of", 60)))))
+		}
+		deployment := fixture.Deployment(number("replicas", 40), fixture.OfClass("c"), fixture.Rolling(strconv.Itoa(int(number("surge", 5))), strconv.Itoa(int(number("unavailable", 5)))))
+		f := NewFacts(deployment, all, fixture.Noon)
+		if excess(f) == 0 {
+			return
+		}
+		before := map[string]int32{}
+		left := map[string]int32{}
+		var rest, available int32
+		for _, set := range all {
+			before[set.Name], left[set.Name] = counts.Desired(set), counts.Desired(set)
+		}
+		for _, op := range planScaleDown(f) {
+			left[op.Set.Name] = op.Replicas
+			if op.Replicas >= before[op.Set.Name] || op.Replicas < 0 {
+				t.Fatalf("%s from %d to %d", op.Set.Name, before[op.Set.Name], op.Replicas)
+			}
+		}
+		for _, set := range all {
+			rest += left[set.Name]
+			available += share{set, left[set.Name]}.available()
+		}
+		if most := deployment.Spec.Replicas + f.surge; rest > most {
+			t.Fatalf("%d are left, at most %d may be", rest, most)
+		}
+		least := int32(min(int64(deployment.Spec.Replicas-f.unavailable)-counts.Total(all, counts.PreservedFailed), counts.Total(all, counts.Available)))
+		if available < least {
+			t.Fatalf("%d stay available, at least %d have to", available, least)
+		}
+	})
+}
+
+// TestASetThatSaysNothingDoesNotTellThatTheDeploymentWasScaled: as one that a user has restored.
+func TestASetThatSaysNothingDoesNotTellThatTheDeploymentWasScaled(t *testing.T) {
+	t.Parallel()
+	for reason, test := range map[string]struct {
+		sets sets
+		want bool
+	}{
+		"none says anything":     {sets{fixture.Set("a", 3, silent), fixture.Set("b", 1, silent)}, false},
+		"one says the same":      {sets{fixture.Set("a", 3, silent), fixture.Set("b", 1, fixture.ScaledFor(8, 9))}, false},
+		"one says another size":  {sets{fixture.Set("a", 3, silent), fixture.Set("b", 1, fixture.ScaledFor(4, 5))}, true},
+		"but one without any":    {sets{fixture.Set("a", 3, silent), fixture.Set("b", 0, fixture.ScaledFor(4, 5))}, false},
+		"one that is not in use": {sets{fixture.Set("a", 0, silent), fixture.Set("b", 8, fixture.ScaledFor(8, 9))}, false},
+	} {
+		if got := resized(NewFacts(fixture.Deployment(8, fixture.Paused, fixture.OfClass("c")), test.sets, fixture.Noon)); got != test.want {
+			t.Errorf("%s: %t", reason, got)
+		}
+	}
+}

@@ -1,0 +1,106 @@
+package rollout
+
+import (
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/test/support/fixture"
+)
+
+// TestASizeIsNotTakenForDoneBeforeAllSetsReport: as long as one of them may have machines that nobody
+// counts, that the deployment was scaled has to be seen in the next pass, too.
+func TestASizeIsNotTakenForDoneBeforeAllSetsReport(t *testing.T) {
+	t.Parallel()
+	owner := fixture.Deployment(8, fixture.Rolling("1", "1"), fixture.OfClass("b"))
+	f := NewFacts(owner, sets{fixture.Set("a", 3, fixture.ScaledFor(4, 5), fixture.Unsettled), fixture.Set("b", 1, fixture.ScaledFor(4, 5))}, fixture.Noon)
+	for _, set := range f.All() {
+		if got := refreshed(f, set, set.Spec.Replicas, true).Annotations[v1alpha1.AnnotationKeyDesiredReplicas]; got != "4" {
+			t.Errorf("%s says that it was scaled for %s", set.Name, got)
+		}
+	}
+}
+
+// TestASetThatIsScaledIsNotRefreshedBesides: the same write does both.
+func TestASetThatIsScaledIsNotRefreshedBesides(t *testing.T) {
+	t.Parallel()
+	f := NewFacts(fixture.Deployment(4, func(d *v1alpha1.MachineDeployment) { d.Spec.MinReadySeconds = 9 }), sets{fixture.Set("a", 3)}, fixture.Noon)
+	if got := planRefresh(f, nil); len(got) != 1 {
+		t.Fatalf("got %+v", got)
+	}
+	if got := planRefresh(f, []Operation{{Action: Scale, Set: f.Current, Replicas: 4}}); len(got) > 0 {
+		t.Errorf("got %+v", got)
+	}
+}
+
+func isFrozen(set *v1alpha1.MachineSet) {
+	metav1.SetMetaDataLabel(&set.ObjectMeta, v1alpha1.LabelKeyFreeze, isTrue)
+}
+
+// TestASetThatGoesIsNotRefreshed, also if it is frozen and its deployment is to be unfrozen.
+func TestASetThatGoesIsNotRefreshed(t *testing.T) {
+	t.Parallel()
+	owner := fixture.Deployment(3, fixture.OfClass("b"))
+	owner.Annotations = map[string]string{v1alpha1.AnnotationKeyUnfreeze: isTrue}
+	f := NewFacts(owner, sets{fixture.Set("a", 3, isFrozen, fixture.Leaving)}, fixture.Noon)
+	if got := planRefresh(f, nil); len(got) > 0 {
+		t.Errorf("got %+v", got)
+	}
+}
+
+// TestAnOldSetWithoutMachinesKeepsItsSize, also if it is frozen.
+func TestAnOldSetWithoutMachinesKeepsItsSize(t *testing.T) {
+	t.Parallel()
+	owner := fixture.Deployment(4, fixture.Rolling("1", "1"), fixture.OfClass("c"))
+	f := NewFacts(owner, sets{fixture.Set("a", 0, isFrozen, fixture.ScaledFor(2, 3)), fixture.Set("b", 3, fixture.ScaledFor(4, 5)), fixture.Set("c", 1, fixture.ScaledFor(4, 5))}, fixture.Noon)
+	if got := refreshed(f, f.Old[0], f.Old[0].Spec.Replicas, true).Annotations[v1alpha1.AnnotationKeyDesiredReplicas]; got != "2" {
+		t.Errorf("it says that it was scaled for %s", got)
+	}
+}
+
+func createsNone(set *v1alpha1.MachineSet) {
+	metav1.SetMetaDataLabel(&set.ObjectMeta, v1alpha1.LabelKeyMachineSetScaleUpDisabled, isTrue)
+}
+
+// TestAnOldSetMayGrowAgain: a set that updates in place kept from creating Machines becomes the current one
+// when the deployment has another strategy. Later the label is a user's.
+func TestAnOldSetMayGrowAgain(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		revision string
+		labelled bool
+	}{
+		"it becomes the current one": {revision: "1"},
+		"it is the current one":      {revision: "3", labelled: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			set := fixture.Set("a", 0, fixture.OfRevision(test.revision), createsNone)
+			f := NewFacts(fixture.Deployment(3, fixture.Rolling("1", "1")), sets{set, fixture.Set("b", 3, fixture.OfRevision("2"))}, fixture.Noon)
+			if f.Current == nil || f.Current.Name != set.Name {
+				t.Fatalf("the current set is %v", f.Current)
+			}
+			if _, labelled := refreshed(f, f.Current, f.Current.Spec.Replicas, false).Labels[v1alpha1.LabelKeyMachineSetScaleUpDisabled]; labelled != test.labelled {
+				t.Errorf("it is labelled: %t", labelled)
+			}
+		})
+	}
+}
+
+// TestAnOldSetMayNotGrow: an old set that is scaled in an update in place keeps the label that it creates no
+// Machines.
+func TestAnOldSetMayNotGrow(t *testing.T) {
+	t.Parallel()
+	for name, strategy := range map[string]func(*v1alpha1.MachineDeployment){"in place": fixture.InPlace("0", "1"), "rolling": fixture.Rolling("0", "1")} {
+		f := NewFacts(fixture.Deployment(3, strategy, fixture.OfClass("b")), sets{fixture.Set("a", 2, fixture.OfRevision("1"), createsNone), fixture.Set("b", 1, fixture.OfRevision("2"))}, fixture.Noon)
+		if len(f.Old) != 1 {
+			t.Fatalf("the old sets are %v", f.Old)
+		}
+		for _, replicas := range []int32{1, 0} {
+			got := next(f, Operation{Action: Scale, Set: f.Old[0], Replicas: replicas})
+			if _, labelled := got.Labels[v1alpha1.LabelKeyMachineSetScaleUpDisabled]; !labelled {
+				t.Errorf("%s: scaled to %d, it may create Machines", name, replicas)
+			}
+		}
+	}
+}

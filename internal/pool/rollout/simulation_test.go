@@ -1,0 +1,212 @@
+package rollout_test
+
+import (
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+	"pgregory.net/rapid"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/pool/counts"
+	"github.com/millwright-dev/millwright/internal/pool/rollout"
+	"github.com/millwright-dev/millwright/internal/pool/rollout/status"
+	"github.com/millwright-dev/millwright/test/support/fixture"
+	"github.com/millwright-dev/millwright/test/support/lot"
+)
+
+// TestRollingUpdateKeepsItsBounds lets everything happen in any order: controllers that
+// are late, caches that are behind, machines that fail before or after they were
+// available and are preserved or not, zones that fail, users that scale the deployment,
+// change its template and pause it in the middle of a rollout. At every moment
+//
+//   - no more machines exist or are asked for than replicas and surge allow, and what is
+//     preserved beyond what its set asks for: that no rollout waits for. If a user takes
+//     replicas away, there may be more for a while, but none is added. Machines that go
+//     because they failed, or that were on their way out when a user scaled the
+//     deployment, are not counted: sets do not wait until those are gone.
+//   - no available machine is deleted if that leaves fewer than have to be available,
+//     failures apart that the controller could not know of.
+//
+// In the end, when nothing is preserved or paused any more, there are the machines that are
+// wanted, all of the current template.
+func TestRollingUpdateKeepsItsBounds(t *testing.T) {
+	t.Parallel()
+	lot.Check(t, func(t *rapid.T) {
+		bound := rapid.SampledFrom([]string{"", "0", "1", "2", "5", "0%", "10%", "30%", "100%"})
+		strategy := fixture.Rolling(bound.Draw(t, "surge"), bound.Draw(t, "unavailable"))
+		w := newModel(fixture.Deployment(rapid.Int32Range(0, 12).Draw(t, "replicas"), strategy))
+		if !w.settle(nil) {
+			t.Fatalf("the first machines do not come up: %s", w)
+		}
+		for _, event := range rapid.SliceOfN(rapid.SampledFrom(eventsOf(t)), 100, 100).Draw(t, "events") {
+			before := w.promised()
+			happen(t, w, event)
+			if is := w.promised(); is > max(before, w.most()) {
+				t.Fatalf("%d machines exist or are asked for, at most %d are allowed: %s", is, w.most(), w)
+			}
+			if w.broken != "" {
+				t.Fatalf("%s: %s", w.broken, w)
+			}
+		}
+		w.deployment.Spec.Paused = false
+		w.each(func(_ *modelSet, m *modelMachine) { m.preserved = false })
+		seed := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 0))
+		if !w.settle(seed) {
+			t.Fatalf("it does not come to its end: %s %s", w, w.broken)
+		}
+		if is := status.Progress(w.deployment.Status); is.Reason != v1alpha1.DeploymentReasonComplete {
+			t.Fatalf("all is done, but Progressing says %s: %s", is.Reason, is.Message)
+		}
+	})
+}
+
+// TestWhateverChangesItEnds: users change the bounds of the rollout and its strategy, too. In the
+// end there are the machines that are wanted, and the status says so.
+func TestWhateverChangesItEnds(t *testing.T) {
+	t.Parallel()
+	lot.Check(t, func(t *rapid.T) {
+		w := newModel(fixture.Deployment(rapid.Int32Range(0, 12).Draw(t, "replicas"), fixture.Rolling("", "")))
+		if !w.settle(nil) {
+			t.Fatalf("the first machines do not come up: %s", w)
+		}
+		events := append(eventsOf(t), "bounds", "recreate")
+		for _, event := range rapid.SliceOfN(rapid.SampledFrom(events), 100, 100).Draw(t, "events") {
+			happen(t, w, event)
+			if strings.Contains(w.broken, "twice") {
+				t.Fatal(w.broken)
+			}
+		}
+		w.deployment.Spec.Paused = false
+		w.each(func(_ *modelSet, m *modelMachine) { m.preserved = false })
+		if seed := rapid.Uint64().Draw(t, "seed"); !w.ends(rand.New(rand.NewPCG(seed, 0))) {
+			t.Fatalf("it does not come to its end: %s", w)
+		}
+		if is := status.Progress(w.deployment.Status); is.Reason != v1alpha1.DeploymentReasonComplete {
+			t.Fatalf("all is done, but Progressing says %s: %s", is.Reason, is.Message)
+		}
+	})
+}
+
+// TestAPausedDeploymentIsScaled: wherever a rollout is paused, the sets ask for as many
+// machines as are wanted then; if the current set has some of them, for up to as many more as
+// the surge is.
+func TestAPausedDeploymentIsScaled(t *testing.T) {
+	t.Parallel()
+	lot.Check(t, func(t *rapid.T) {
+		bound := rapid.SampledFrom([]string{"", "0", "2", "30%"})
+		w := newModel(fixture.Deployment(rapid.Int32Range(1, 12).Draw(t, "replicas"), fixture.Rolling(bound.Draw(t, "surge"), bound.Draw(t, "unavailable"))))
+		if !w.settle(nil) {
+			t.Fatalf("the first machines do not come up: %s", w)
+		}
+		events := strings.Fields("reconcile set cache machine machines controllers template scale fail preserve")
+		for _, event := range rapid.SliceOfN(rapid.SampledFrom(events), 40, 40).Draw(t, "events") {
+			happen(t, w, event)
+		}
+		w.deployment.Spec.Paused = true
+		rounds := func(n int) {
+			for range n {
+				w.round(nil)
+			}
+		}
+		rounds(rapid.SampledFrom([]int{5, 30}).Draw(t, "rounds")) // the former leaves no time for all that happens
+		was, before := w.desired(), w.deployment.Spec.Replicas
+		wanted := rapid.Int32Range(0, 20).Filter(func(n int32) bool { return n != before }).Draw(t, "wanted")
+		begun := slices.ContainsFunc(w.sets, func(s *modelSet) bool { return w.current(s) && counts.Desired(s.stored) > 0 })
+		w.scaleTo(wanted)
+		rounds(30)
+		least, most := wanted, wanted
+		if wanted < before {
+			least = min(was, wanted)
+		}
+		if surge, _ := rollout.Bounds(w.deployment); begun && wanted > 0 {
+			most += surge
+		}
+		if is := w.desired(); is < least || is > most {
+			t.Fatalf("%d machines are asked for, want %d to %d: %s", is, least, most, w)
+		}
+		if w.broken != "" {
+			t.Fatalf("%s: %s", w.broken, w)
+		}
+	})
+}
+
+// eventsOf is what may happen in one story, the more often the more frequent.
+func eventsOf(t *rapid.T) []string {
+	events := strings.Fields("reconcile reconcile reconcile set set set cache cache cache machine machine machines controllers controllers")
+	everything := rapid.Bool().Draw(t, "everything")
+	for _, some := range []string{"template", "scale", "excess", "fail", "outage", "preserve", "hold name", "delete", "pause resume"} {
+		if everything || rapid.Bool().Draw(t, some) {
+			events = append(events, strings.Fields(some)...)
+		}
+	}
+	slices.Sort(events)
+	return append([]string{"nothing"}, events...) // what a failing story is reduced to
+}
+
+// happen lets an event happen, to a set and a machine that are drawn.
+func happen(t *rapid.T, w *model, event string) {
+	if len(w.sets) == 0 {
+		w.reconcile() // a user deleted the last one
+		return
+	}
+	s := rapid.SampledFrom(w.sets).Draw(t, "set")
+	var m *modelMachine
+	if len(s.machines) > 0 {
+		m = rapid.SampledFrom(s.machines).Draw(t, "machine")
+	}
+	switch event {
+	case "reconcile":
+		w.reconcile()
+	case "set":
+		w.runSet(s)
+	case "cache":
+		s.history = s.history[rapid.IntRange(0, len(s.history)-1).Draw(t, "versions"):]
+	case "controllers":
+		w.controllers()
+	case "machines":
+		w.each(w.turn)
+	case "machine":
+		w.turn(s, m)
+	case "fail":
+		s.fail(m)
+	case "outage":
+		outage(w)
+	default:
+		userDoes(t, w, event, s, m)
+	}
+}
+
+func userDoes(t *rapid.T, w *model, event string, s *modelSet, m *modelMachine) {
+	w.deployment.Generation++
+	switch event {
+	case "preserve":
+		s.preserve(m)
+	case "hold":
+		s.hold(m)
+	case "name":
+		if wanted := w.deployment.Spec.Replicas; m != nil && m.preserved && !m.named && wanted > 0 {
+			m.named = true
+			w.scaleTo(wanted - 1)
+		}
+	case "delete":
+		w.deleteSet(s)
+	case "pause", "resume":
+		w.deployment.Spec.Paused = event == "pause"
+	case "bounds":
+		bound := rapid.SampledFrom([]string{"0", "2", "30%"})
+		fixture.Rolling(bound.Draw(t, "surge"), bound.Draw(t, "unavailable"))(w.deployment)
+	case "recreate":
+		fixture.Recreate(w.deployment)
+	case "scale":
+		w.scaleTo(rapid.Int32Range(0, 12).Draw(t, "replicas"))
+	case "excess":
+		w.deployment.Spec.ExcessReplicas = ptr.To(intstr.Parse(rapid.SampledFrom([]string{"0", "1", "2", "5", "30%", "100%"}).Draw(t, "excess")))
+		w.scaleTo(w.deployment.Spec.Replicas)
+	case "template":
+		w.deployment.Spec.Template.Spec.Class.Name = rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "class")
+	}
+}

@@ -1,0 +1,47 @@
+package status
+
+import (
+	"strconv"
+	"testing"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/pool/rollout"
+	"github.com/millwright-dev/millwright/test/support/fixture"
+)
+
+// BenchmarkManyOldSets is a pass over a deployment that keeps all its history.
+func BenchmarkManyOldSets(b *testing.B) {
+	for _, n := range []int{10, 1000} {
+		b.Run(strconv.Itoa(n), func(b *testing.B) {
+			pass := overOldSets(n)
+			b.ReportAllocs()
+			for b.Loop() {
+				pass()
+			}
+		})
+	}
+}
+
+// TestOldSetsCostLittle: a pass looks at each of them, and copies none.
+func TestOldSetsCostLittle(t *testing.T) {
+	few, many := testing.AllocsPerRun(3, overOldSets(10)), testing.AllocsPerRun(3, overOldSets(1010))
+	if many > few+1000 {
+		t.Errorf("10 old sets: %.0f allocations; 1000 more of them: %.0f", few, many)
+	}
+}
+
+// overOldSets is a pass over a deployment with many old sets, each of a class of its own.
+func overOldSets(n int) func() {
+	all := sets{fixture.Set("b", 3)}
+	for i := range n {
+		all = append(all, fixture.Set("a", 0, func(set *v1alpha1.MachineSet) {
+			set.Name, set.Spec.Template.Spec.Class.Name = "pool-"+strconv.Itoa(i), "class-"+strconv.Itoa(i)
+		}))
+	}
+	deployment := fixture.Deployment(3, fixture.OfClass("b"))
+	return func() {
+		f := rollout.NewFacts(deployment, all, fixture.Noon)
+		rollout.Plan(f)
+		nextStatus(f, nil)
+	}
+}

@@ -1,0 +1,63 @@
+package scale
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/lifecycle/preservation"
+)
+
+// autoPreserve preserves failed Machines for which nobody has decided that, the newest first, as long as
+// the set has places for them, and gives up the oldest if it has too few. It also returns the Machines
+// that this pass must not delete for that. A set that is to have fewer Machines preserves no more: those
+// that failed are the first to go.
+func autoPreserve(f Facts, kept []*v1alpha1.Machine, surplus int) ([]Operation, map[types.UID]bool) {
+	places := int(max(0, f.Set.Spec.AutoPreserveFailedMachineMax))
+	var preserved, undecided []*v1alpha1.Machine
+	for _, machine := range kept {
+		switch {
+		case !Active(machine):
+		case machine.Annotations[v1alpha1.AnnotationKeyPreserve] == preservation.AutoPreserved:
+			preserved = append(preserved, machine)
+		case places > 0 && surplus <= 0 && mayPreserve(machine):
+			undecided = append(undecided, machine)
+		}
+	}
+	free := places - len(preserved)
+	switch {
+	case !f.PreservationsCurrent: // some of them may be preserved already
+		return nil, spare(undecided)
+	case free < 0:
+		slices.SortStableFunc(preserved, byAge)
+		return each(preserved[:-free], Operation{Action: GiveUp, Reason: fmt.Sprintf("the set preserves no more than %d failed machines by itself", places)}), nil
+	}
+	slices.SortStableFunc(undecided, byAge)
+	slices.Reverse(undecided)
+	undecided = undecided[:min(free, len(undecided))]
+	return each(undecided, Operation{Action: Preserve, Reason: fmt.Sprintf("it failed, and the set preserves %d of %d such machines", len(preserved), places)}), spare(undecided)
+}
+
+// mayPreserve reports whether a Machine failed, was not preserved before, and neither it nor its node
+// has an annotation about that.
+func mayPreserve(machine *v1alpha1.Machine) bool {
+	status := machine.Status.CurrentStatus
+	return status.Phase == v1alpha1.MachineFailed && status.PreserveExpiryTime == nil &&
+		!preservation.Valid(machine.Annotations[v1alpha1.AnnotationKeyPreserve]) &&
+		!preservation.Valid(machine.Annotations[v1alpha1.AnnotationKeyLastAppliedPreserve])
+}
+
+func byAge(a, b *v1alpha1.Machine) int {
+	return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(b.Name, a.Name))
+}
+
+func spare(machines []*v1alpha1.Machine) map[types.UID]bool {
+	spared := make(map[types.UID]bool, len(machines))
+	for _, machine := range machines {
+		spared[machine.UID] = true
+	}
+	return spared
+}

@@ -1,0 +1,350 @@
+package scale
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+)
+
+func names(machines []*v1alpha1.Machine) []string {
+	var names []string
+	for _, m := range machines {
+		names = append(names, m.Name)
+	}
+	return names
+}
+
+// TestRank lists, for each criterion, Machines in the order in which they go. Their
+// names are in no order, so that it is not the names that decide.
+func TestRank(t *testing.T) {
+	t.Parallel()
+	priority := func(value string) change { return annotated(v1alpha1.AnnotationKeyMachinePriority, value) }
+	onlyMarked := func(at time.Time) change {
+		return annotated(v1alpha1.AnnotationKeyMarkedForDeletionTime, at.Format(time.RFC3339))
+	}
+	for reason, order := range map[string][]*v1alpha1.Machine{
+		"priority: lower first; absent, empty and unparsable are 3": {
+			machine("z", priority("-1")),
+			machine("y", priority("1")),
+			machine("x", priority("2")),
+			machine("a", priority("three")),
+			machine("b"),
+			machine("c", priority("")),
+			machine("d", priority("3")),
+			machine("e", priority("3.5")),
+			machine("f", priority("4")),
+		},
+		"priority counts before the phase": {
+			machine("z", priority("2"), phase(v1alpha1.MachineRunning)),
+			machine("a", priority("3"), phase(v1alpha1.MachineFailed)),
+		},
+		"marked before unmarked, the earlier mark first, before the phase": {
+			machine("z", onlyMarked(noon.Add(-2*time.Minute))),
+			machine("y", onlyMarked(noon.Add(-time.Minute))),
+			machine("a", phase(v1alpha1.MachineFailed)),
+		},
+		"a mark that cannot be read is none": {
+			machine("z", phase(v1alpha1.MachineFailed)),
+			machine("a", annotated(v1alpha1.AnnotationKeyMarkedForDeletionTime, "yesterday")),
+		},
+		"phase": {
+			machine("y", phase(v1alpha1.MachineFailed)),
+			machine("x", phase(v1alpha1.MachineCrashLoopBackOff)),
+			machine("w", phase(v1alpha1.MachineUnknown)),
+			machine("v", phase(v1alpha1.MachinePending)),
+			machine("u", phase(v1alpha1.MachineAvailable)),
+			machine("t", phase(v1alpha1.MachineRunning), age(9*time.Hour)),
+		},
+		"those in excess before others of their phase, whatever their age": {
+			machine("z", phase(v1alpha1.MachinePending)),
+			machine("y", inExcess, age(time.Minute)),
+			machine("a", age(9*time.Hour)),
+		},
+		"phases without a rank go first, alike": {
+			machine("d", phase(""), age(4*time.Hour)),
+			machine("c", phase(v1alpha1.MachineInPlaceUpdateFailed), age(3*time.Hour)),
+			machine("b", phase(v1alpha1.MachineTerminating), age(2*time.Hour)),
+			machine("0", phase(v1alpha1.MachineFailed), age(9*time.Hour)),
+		},
+		"what is being updated in place goes last, whatever it waits for": {
+			machine("z", phase(v1alpha1.MachineInPlaceUpdateFailed), updateState(v1alpha1.UpdateFailed)),
+			machine("y", phase(v1alpha1.MachineFailed), updateState(v1alpha1.ReadyForUpdate), age(6*time.Hour)),
+			machine("x", updateState(v1alpha1.CandidateForUpdate), age(5*time.Hour)),
+			machine("w", updateState(v1alpha1.UpdateSuccessful), age(4*time.Hour)),
+			machine("d", updateState(v1alpha1.SelectedForUpdate), age(3*time.Hour)),
+			machine("c", phase(v1alpha1.MachineUnknown), updateState(v1alpha1.DrainSuccessful), age(2*time.Hour)),
+			machine("b", phase(v1alpha1.MachineInPlaceUpdating), updateState(v1alpha1.ReadyForUpdate), age(time.Hour)),
+			machine("a", phase(v1alpha1.MachineInPlaceUpdateSuccessful), updateState(v1alpha1.ReadyForUpdate), age(time.Minute)),
+		},
+		"the older goes first": {
+			machine("z", age(2*time.Hour)),
+			machine("a", age(time.Hour)),
+		},
+		"then the name decides": {machine("a"), machine("b"), machine("c")},
+	} {
+		t.Run(reason, func(t *testing.T) {
+			t.Parallel()
+			for seed := range uint64(20) {
+				shuffled := slices.Clone(order)
+				rand.New(rand.NewPCG(seed, 0)).Shuffle(len(shuffled), func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
+				slices.SortFunc(shuffled, func(a, b *v1alpha1.Machine) int { return rank(a, b, false) })
+				if diff := cmp.Diff(names(order), names(shuffled)); diff != "" {
+					t.Fatalf("seed %d: want + got -\n%s", seed, diff)
+				}
+			}
+		})
+	}
+}
+
+func TestScaleDown(t *testing.T) {
+	t.Parallel()
+	scaledAt := func(at time.Time) func(*v1alpha1.MachineSet) {
+		return func(set *v1alpha1.MachineSet) {
+			set.Annotations = map[string]string{v1alpha1.AnnotationKeyLastReplicaChange: at.Format(time.RFC3339)}
+		}
+	}
+	failed := phase(v1alpha1.MachineFailed)
+	for reason, test := range map[string]struct {
+		set     *v1alpha1.MachineSet
+		kept    []*v1alpha1.Machine
+		surplus int
+		want    []string
+	}{
+		"no surplus, nothing goes": {newSet(3), machines(3), 0, nil},
+		"the surplus goes in the order of rank": {
+			newSet(1), []*v1alpha1.Machine{machine("a"), machine("b", phase(v1alpha1.MachinePending)), machine("c", failed)}, 2,
+			[]string{"c", "b"},
+		},
+		"what is leaving already is not chosen": {
+			newSet(1), []*v1alpha1.Machine{machine("a", deleting), machine("c"), machine("d")}, 1, []string{"c"},
+		},
+		"what is Terminating, and nobody deletes, goes first": {
+			newSet(1), []*v1alpha1.Machine{machine("a"), machine("b", phase(v1alpha1.MachineTerminating))}, 1, []string{"b"},
+		},
+		"failed machines go although there is no surplus": {
+			newSet(2), []*v1alpha1.Machine{machine("a"), machine("b", failed)}, 0, []string{"b"},
+		},
+		"failed machines that are preserved stay": {
+			newSet(2), []*v1alpha1.Machine{machine("a", failed, preservedUntil(noon.Add(time.Second))), machine("b")}, 0, nil,
+		},
+		"failed machines whose preservation ran out go": {
+			newSet(2), []*v1alpha1.Machine{machine("a", failed, preservedUntil(noon)), machine("b")}, 0, []string{"a"},
+		},
+		"failed machines that shall be preserved stay before the expiry is set": {
+			newSet(4),
+			[]*v1alpha1.Machine{
+				machine("a", failed, annotated(v1alpha1.AnnotationKeyPreserve, "now")),
+				machine("b", failed, annotated(v1alpha1.AnnotationKeyPreserve, "when-failed")),
+				machine("c", failed, annotated(v1alpha1.AnnotationKeyPreserve, "auto-preserved")),
+				machine("d", failed, annotated(v1alpha1.AnnotationKeyLastAppliedPreserve, "when-failed")),
+			}, 0, nil,
+		},
+		"a wish that is none, and a wish that the node withdrew, keep nothing": {
+			newSet(3),
+			[]*v1alpha1.Machine{
+				machine("a", failed, annotated(v1alpha1.AnnotationKeyPreserve, "false")),
+				machine("b", failed, annotated(v1alpha1.AnnotationKeyPreserve, "please")),
+				machine("c", failed, annotated(v1alpha1.AnnotationKeyLastAppliedPreserve, "false"), annotated(v1alpha1.AnnotationKeyPreserve, "now")),
+			}, 0, []string{"a", "b", "c"},
+		},
+		"a preserved machine stays, though none is wanted": {
+			newSet(0),
+			[]*v1alpha1.Machine{
+				machine("a", failed, preservedUntil(noon.Add(time.Hour))), machine("b"),
+				machine("c", annotated(v1alpha1.AnnotationKeyPreserve, "now")), machine("d", annotated(v1alpha1.AnnotationKeyPreserve, "when-failed")),
+			}, 4, []string{"b", "d"},
+		},
+		"a preserved machine does not give another its place": {
+			newSet(1), []*v1alpha1.Machine{machine("a"), machine("b", failed, preservedUntil(noon.Add(time.Hour)))}, 1, []string{"a"},
+		},
+		"a preserved machine that was named stays, and no other goes for it": {
+			newSet(1, scaledAt(noon)),
+			[]*v1alpha1.Machine{machine("a", failed, preservedUntil(noon.Add(time.Hour)), marked(noon)), machine("b")}, 1, nil,
+		},
+		"nor does it count any more when it is on its way out": {
+			newSet(1, scaledAt(noon)),
+			[]*v1alpha1.Machine{
+				machine("a", deleting, preservedUntil(noon.Add(time.Hour)), marked(noon)),
+				machine("b"), machine("c"),
+			}, 1, []string{"b"},
+		},
+		"named before the last change of replicas": {
+			newSet(2, scaledAt(noon)), []*v1alpha1.Machine{machine("a"), machine("b", marked(noon.Add(-time.Second)))}, 0, []string{"b"},
+		},
+		"named in the same second as the last change of replicas": {
+			newSet(2, scaledAt(noon)), []*v1alpha1.Machine{machine("a"), machine("b", marked(noon))}, 0, []string{"b"},
+		},
+		"named after it: the change of replicas is still to come": {
+			newSet(2, scaledAt(noon)), []*v1alpha1.Machine{machine("a"), machine("b", marked(noon.Add(time.Second)))}, 0, nil,
+		},
+		"named, and nobody changed the replicas": {
+			newSet(2), []*v1alpha1.Machine{machine("a"), machine("b", marked(noon))}, 0, nil,
+		},
+		"marked, but with another priority": {
+			newSet(1, scaledAt(noon)),
+			[]*v1alpha1.Machine{machine("b", marked(noon), annotated(v1alpha1.AnnotationKeyMachinePriority, "2"))}, 0, nil,
+		},
+		"priority 1 without a mark": {
+			newSet(1, scaledAt(noon)), []*v1alpha1.Machine{machine("b", annotated(v1alpha1.AnnotationKeyMachinePriority, "1"))}, 0, nil,
+		},
+		"named and surplus: only the named goes": {
+			newSet(2, scaledAt(noon)), []*v1alpha1.Machine{machine("a", failed, preservedUntil(noon.Add(time.Hour))), machine("b"), machine("c", marked(noon))}, 1,
+			[]string{"c"},
+		},
+	} {
+		t.Run(reason, func(t *testing.T) {
+			t.Parallel()
+			got := scaleDown(Facts{Set: test.set, Now: noon}, test.kept, test.surplus)
+			if diff := cmp.Diff(test.want, chosen(got)); diff != "" {
+				t.Errorf("want - got +\n%s", diff)
+			}
+			for _, v := range got {
+				if v.Reason == "" {
+					t.Errorf("no reason for %s", v.Machine.Name)
+				}
+			}
+		})
+	}
+}
+
+// chosen are the names of deletions.
+func chosen(deletions []Operation) []string {
+	var names []string
+	for _, v := range deletions {
+		names = append(names, v.Machine.Name)
+	}
+	return names
+}
+
+// TestUpdatedInPlace: Machines that moved from one set of a deployment to another are exempt from
+// everything until they are counted there, and no other goes instead of them. In other deployments,
+// and in none, they are as any.
+func TestUpdatedInPlace(t *testing.T) {
+	t.Parallel()
+	updated := labelled(v1alpha1.LabelKeyNodeUpdateResult, v1alpha1.LabelValueNodeUpdateSuccessful)
+	set := newSet(0, func(set *v1alpha1.MachineSet) {
+		set.Annotations = map[string]string{v1alpha1.AnnotationKeyLastReplicaChange: noon.Format(time.RFC3339)}
+	})
+	kept := []*v1alpha1.Machine{
+		machine("a", updated, phase(v1alpha1.MachineFailed)), machine("b", updated, marked(noon)), machine("c", updated), machine("d"),
+	}
+	inPlace := newParent(0, v1alpha1.InPlaceUpdateMachineDeploymentStrategyType, "")
+	for reason, test := range map[string]struct {
+		parent  *v1alpha1.MachineDeployment
+		surplus int
+		want    []string
+	}{
+		"in place":               {inPlace, 4, []string{"d"}},
+		"none but those moved":   {inPlace, 3, nil},
+		"no longer in place":     {newParent(0, v1alpha1.RollingUpdateMachineDeploymentStrategyType, ""), 4, []string{"b", "a", "c", "d"}},
+		"there is no deployment": {nil, 4, []string{"b", "a", "c", "d"}},
+	} {
+		t.Run(reason, func(t *testing.T) {
+			t.Parallel()
+			got := scaleDown(Facts{Set: set, Parent: test.parent, Now: noon}, kept, test.surplus)
+			if diff := cmp.Diff(test.want, chosen(got)); diff != "" {
+				t.Errorf("want - got +\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestUpdatedBeforeItMoves: a Machine whose node was just updated is still one of the old set until its
+// deployment moves it. It is the last that this set deletes. In the newest set all were updated, so it
+// does not count there.
+func TestUpdatedBeforeItMoves(t *testing.T) {
+	t.Parallel()
+	updated := func(m *v1alpha1.Machine) {
+		m.Status.Conditions = []corev1.NodeCondition{{Type: v1alpha1.NodeInPlaceUpdate, Reason: v1alpha1.UpdateSuccessful}}
+	}
+	kept := []*v1alpha1.Machine{
+		machine("a", updated, age(time.Hour)), machine("b", age(time.Minute)), machine("c", phase(v1alpha1.MachineInPlaceUpdateSuccessful)),
+	}
+	revision := func(now string) func(*v1alpha1.MachineSet) {
+		return func(set *v1alpha1.MachineSet) {
+			set.Annotations = map[string]string{v1alpha1.AnnotationKeyRevision: now}
+		}
+	}
+	inPlace := newParent(2, v1alpha1.InPlaceUpdateMachineDeploymentStrategyType, "")
+	inPlace.Annotations = map[string]string{v1alpha1.AnnotationKeyRevision: "2"}
+	rolling := newParent(2, v1alpha1.RollingUpdateMachineDeploymentStrategyType, "")
+	rolling.Annotations = inPlace.Annotations
+	for reason, test := range map[string]struct {
+		set    *v1alpha1.MachineSet
+		parent *v1alpha1.MachineDeployment
+		want   []string
+	}{
+		"in the old set":                          {newSet(2, revision("1")), inPlace, []string{"b"}},
+		"in the newest set":                       {newSet(2, revision("2")), inPlace, []string{"a"}},
+		"in an old set of a rolling update":       {newSet(2, revision("1")), rolling, []string{"a"}},
+		"in an old set, but two go, oldest first": {newSet(1, revision("1")), inPlace, []string{"b", "a"}},
+	} {
+		t.Run(reason, func(t *testing.T) {
+			t.Parallel()
+			got := scaleDown(Facts{Set: test.set, Parent: test.parent, Now: noon}, kept, len(kept)-int(test.set.Spec.Replicas))
+			if diff := cmp.Diff(test.want, chosen(got)); diff != "" {
+				t.Errorf("want - got +\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestScaleDownSaysWhy(t *testing.T) {
+	t.Parallel()
+	set := newSet(1, func(set *v1alpha1.MachineSet) {
+		set.Annotations = map[string]string{v1alpha1.AnnotationKeyLastReplicaChange: noon.Format(time.RFC3339)}
+	})
+	broken := machine("broken", phase(v1alpha1.MachineFailed), annotated(v1alpha1.AnnotationKeyMachinePriority, "4"))
+	broken.Status.LastOperation.Description = "the node never joined"
+	worse := machine("worse", phase(v1alpha1.MachineFailed), annotated(v1alpha1.AnnotationKeyMachinePriority, "-1"))
+	worse.Status.LastOperation.Description = "no such image"
+	kept := []*v1alpha1.Machine{
+		machine("small", annotated(v1alpha1.AnnotationKeyMachinePriority, "0")), machine("named", marked(noon)), broken, worse,
+	}
+	got := map[string]string{}
+	for _, v := range scaleDown(Facts{Set: set, Now: noon}, kept, 2) {
+		got[v.Machine.Name] = v.Reason
+	}
+	want := map[string]string{
+		"small":  "2 machines more than the 1 wanted exist",
+		"named":  "it was named for deletion",
+		"broken": "it failed: the node never joined",
+		"worse":  "it failed: no such image", // also as one of the surplus: its cause must outlive it
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("want - got +\n%s", diff)
+	}
+}
+
+// TestNobodyIsPutInOrderWithoutASurplus: a set at rest is looked at often, and may be large.
+func TestNobodyIsPutInOrderWithoutASurplus(t *testing.T) {
+	f, kept := Facts{Set: newSet(5000), Now: noon}, machines(4999)
+	kept = append(kept, machine("failed", phase(v1alpha1.MachineFailed)))
+	if got := scaleDown(f, kept, 0); len(got) != 1 || got[0].Machine.Name != "failed" {
+		t.Fatalf("%d deletions", len(got))
+	}
+	cost := testing.AllocsPerRun(5, func() { scaleDown(f, kept[:4999], 0) })
+	if cost > 0 {
+		t.Errorf("a look at %d machines, of which none goes, makes %.0f allocations", len(kept)-1, cost)
+	}
+}
+
+// TestOneThatCameInPlaceTakesNobodysTurn: it may not be picked, so that it was named does not spare
+// another one than itself.
+func TestOneThatCameInPlaceTakesNobodysTurn(t *testing.T) {
+	t.Parallel()
+	came := labelled(v1alpha1.LabelKeyNodeUpdateResult, v1alpha1.LabelValueNodeUpdateSuccessful)
+	set := newSet(1)
+	set.Annotations = map[string]string{v1alpha1.AnnotationKeyLastReplicaChange: noon.Format(time.RFC3339)}
+	f := Facts{Set: set, Now: noon, Parent: newParent(1, v1alpha1.InPlaceUpdateMachineDeploymentStrategyType, "")}
+	kept := []*v1alpha1.Machine{machine("came", came, marked(noon), preservedUntil(noon.Add(time.Hour))), machine("other")}
+	if diff := cmp.Diff([]string{"other"}, chosen(scaleDown(f, kept, 2))); diff != "" {
+		t.Errorf("want - got +\n%s", diff)
+	}
+}
