@@ -239,14 +239,15 @@ func (u Update) Blocked(manual bool) []string {
 }
 
 func blocked(machine *v1alpha1.Machine, node *corev1.Node, manual bool) string {
-	wrong := inplaceupdate.Wrong(machine, node)
+	says := inplaceupdate.Read(node)
+	problem := says.Check(machine)
 	switch {
 	case machine.Status.CurrentStatus.Phase == v1alpha1.MachineFailed: // it is replaced
 		return ""
 	case inplaceupdate.Failed(machine, node):
-		return "the update of its node failed: " + cmp.Or(inplaceupdate.FailureOf(node), machine.Status.LastOperation.Description)
-	case wrong != "":
-		return "the labels of its node are wrong: " + wrong
+		return "the update of its node failed: " + cmp.Or(says.FailureReason, machine.Status.LastOperation.Description)
+	case problem.Blocks:
+		return "the labels of its node are wrong: " + problem.Message
 	case manual && node != nil && inplaceupdate.Selectable(machine, node):
 		return "its node is not selected"
 	}

@@ -6,7 +6,6 @@
 package inplaceupdate
 
 import (
-	"fmt"
 	"maps"
 	"slices"
 
@@ -17,15 +16,10 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
 )
 
-// labelled is the value of the labels of candidates and of selected nodes.
-const labelled = "true"
-
 // State returns how far the update of a Machine's node is: the reason of the node's condition, of which
 // the Machine has a copy. It is empty if the node was never a candidate.
-func State(machine *v1alpha1.Machine) string { return reason(machine.Status.Conditions) }
-
-func reason(conditions []corev1.NodeCondition) string {
-	if condition := noderef.Condition(conditions, v1alpha1.NodeInPlaceUpdate); condition != nil {
+func State(machine *v1alpha1.Machine) string {
+	if condition := noderef.Condition(machine.Status.Conditions, v1alpha1.NodeInPlaceUpdate); condition != nil {
 		return condition.Reason
 	}
 	return ""
@@ -40,7 +34,7 @@ func Updating(machine *v1alpha1.Machine) bool {
 	case v1alpha1.MachineFailed, v1alpha1.MachineInPlaceUpdateFailed, v1alpha1.MachineTerminating:
 		return false
 	}
-	return slices.Contains([]string{v1alpha1.SelectedForUpdate, v1alpha1.DrainSuccessful, v1alpha1.ReadyForUpdate}, State(machine))
+	return underway(State(machine))
 }
 
 // Waits reports whether a Machine of an old set was updated, and waits for its deployment to move it. In the
@@ -79,7 +73,7 @@ func Settle(machine *v1alpha1.Machine) { delete(machine.Labels, v1alpha1.LabelKe
 
 // Failed reports whether the update of a Machine failed. The node is nil if it is not known.
 func Failed(machine *v1alpha1.Machine, node *corev1.Node) bool {
-	return machine.Status.CurrentStatus.Phase == v1alpha1.MachineInPlaceUpdateFailed || result(node) == v1alpha1.LabelValueNodeUpdateFailed
+	return machine.Status.CurrentStatus.Phase == v1alpha1.MachineInPlaceUpdateFailed || Read(node).Result == v1alpha1.LabelValueNodeUpdateFailed
 }
 
 // Undergoing reports whether a Machine takes part in the update now, so that it counts as unavailable: its
@@ -89,18 +83,17 @@ func Undergoing(machine *v1alpha1.Machine, node *corev1.Node) bool {
 }
 
 // Selected reports whether a node is selected for the update. A node that is not known is not.
-func Selected(node *corev1.Node) bool {
-	return node != nil && node.Labels[v1alpha1.LabelKeyNodeSelectedForUpdate] != ""
-}
+func Selected(node *corev1.Node) bool { return Read(node).Selected }
 
 // SelectedCandidate reports whether a node has both labels on which the machine controller drains it.
 func SelectedCandidate(node *corev1.Node) bool {
-	return Selected(node) && node.Labels[v1alpha1.LabelKeyNodeCandidateForUpdate] != ""
+	n := Read(node)
+	return n.Selected && n.Candidate
 }
 
 // Selectable reports whether a node takes no part in an update, and has no result of one.
 func Selectable(machine *v1alpha1.Machine, node *corev1.Node) bool {
-	return !Undergoing(machine, node) && !Moved(machine) && result(node) == ""
+	return !Undergoing(machine, node) && !Moved(machine) && Read(node).Result == ""
 }
 
 // Updated reports whether a node was updated, so that its Machine can move: the agent and the machine
@@ -111,27 +104,26 @@ func Updated(machine *v1alpha1.Machine, node *corev1.Node) bool {
 	case v1alpha1.MachineInPlaceUpdating, v1alpha1.MachineInPlaceUpdateFailed:
 		return false
 	}
-	return result(node) == v1alpha1.LabelValueNodeUpdateSuccessful && node != nil && (State(machine) == v1alpha1.UpdateSuccessful || Finished(node))
+	return Read(node).Succeeded() && (State(machine) == v1alpha1.UpdateSuccessful || Finished(node))
 }
 
 // Finished reports whether a node says that its last update succeeded. Its Machine may have an older copy of that.
 func Finished(node *corev1.Node) bool {
-	return node != nil && reason(node.Status.Conditions) == v1alpha1.UpdateSuccessful
+	return Read(node).Condition.Reason == v1alpha1.UpdateSuccessful
 }
 
 // Behind reports whether a Machine says that its node was updated, which the cached node may not show yet.
 func Behind(machine *v1alpha1.Machine, node *corev1.Node) bool {
-	return Selected(node) && result(node) == "" && State(machine) == v1alpha1.UpdateSuccessful && !Updating(machine)
+	n := Read(node)
+	return n.Selected && n.Result == "" && State(machine) == v1alpha1.UpdateSuccessful && !Updating(machine)
 }
 
 // Unanswered reports whether the node of a Machine that runs is a candidate, and has no condition of that update:
 // no machine controller that updates in place has looked at it yet.
 func Unanswered(machine *v1alpha1.Machine, node *corev1.Node) bool {
-	if node == nil || machine.Status.CurrentStatus.Phase != v1alpha1.MachineRunning || Moved(machine) {
-		return false
-	}
-	is := reason(node.Status.Conditions)
-	return node.Labels[v1alpha1.LabelKeyNodeCandidateForUpdate] == labelled && result(node) == "" && (is == "" || is == v1alpha1.UpdateSuccessful)
+	n := Read(node)
+	return n.Candidate && n.Result == "" && (n.Condition.Reason == "" || n.Condition.Reason == v1alpha1.UpdateSuccessful) &&
+		machine.Status.CurrentStatus.Phase == v1alpha1.MachineRunning && !Moved(machine)
 }
 
 // Labelled reports whether a node has labels of an update.
@@ -146,16 +138,6 @@ func SameLabels(a, b *corev1.Node) bool {
 		other, inB := b.Labels[key]
 		return inA != inB || in != other
 	})
-}
-
-var labels = []string{v1alpha1.LabelKeyNodeCandidateForUpdate, v1alpha1.LabelKeyNodeSelectedForUpdate, v1alpha1.LabelKeyNodeUpdateResult}
-
-// result returns the result with which the agent labelled a node.
-func result(node *corev1.Node) string {
-	if node == nil {
-		return ""
-	}
-	return node.Labels[v1alpha1.LabelKeyNodeUpdateResult]
 }
 
 // Nominate makes a node a candidate, and selects it if wanted. The node's labels are changed.
@@ -186,41 +168,10 @@ func Finish(node *corev1.Node) {
 	}
 }
 
-// Withdraw removes the labels of an update from a node that takes no part in one. A result that somebody
-// left there would count for the next update.
+// Withdraw removes the labels of an update from a node that takes no part in one. A result that was left there
+// would count for the next update.
 func Withdraw(node *corev1.Node) {
 	for _, key := range labels {
 		delete(node.Labels, key)
 	}
-}
-
-// FailureOf returns why the update of a node failed, as the agent says; empty if it does not.
-func FailureOf(node *corev1.Node) string {
-	if node == nil {
-		return ""
-	}
-	return node.Annotations[v1alpha1.AnnotationKeyMachineUpdateFailedReason]
-}
-
-// Wrong says what is wrong with the labels of a node, so that its update does not go on; empty if nothing
-// is.
-func Wrong(machine *v1alpha1.Machine, node *corev1.Node) string {
-	if node == nil {
-		return ""
-	}
-	for _, key := range labels[:2] {
-		if value, ok := node.Labels[key]; ok && value != labelled {
-			return fmt.Sprintf("its label %s is %q, not %q", key, value, labelled)
-		}
-	}
-	value, ok := node.Labels[v1alpha1.LabelKeyNodeUpdateResult]
-	known := value == v1alpha1.LabelValueNodeUpdateSuccessful || value == v1alpha1.LabelValueNodeUpdateFailed
-	switch {
-	case ok && !known:
-		return fmt.Sprintf("its label %s is %q, neither %q nor %q", v1alpha1.LabelKeyNodeUpdateResult, value,
-			v1alpha1.LabelValueNodeUpdateSuccessful, v1alpha1.LabelValueNodeUpdateFailed)
-	case ok && !Selected(node) && !Moved(machine):
-		return fmt.Sprintf("it has the label %s, but was not selected", v1alpha1.LabelKeyNodeUpdateResult)
-	}
-	return ""
 }

@@ -1,39 +1,24 @@
 package inplace
 
 import (
-	"fmt"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
+	"github.com/millwright-dev/millwright/internal/pool/inplaceupdate"
 )
 
-// ofNode is what a node says of its update.
-type ofNode struct {
-	// candidate and selected report that the node has these labels, with any value.
-	candidate, selected bool
-	// result is the label update-result, why the annotation update-failed-reason.
-	result, why string
-	// condition is InPlaceUpdate; the zero value if there is none.
-	condition corev1.NodeCondition
-}
+// ofNode is what a node says about its update, from which its next condition follows.
+type ofNode struct{ inplaceupdate.Node }
 
-func read(node *corev1.Node) ofNode {
-	n := ofNode{result: node.Labels[v1alpha1.LabelKeyNodeUpdateResult], why: node.Annotations[v1alpha1.AnnotationKeyMachineUpdateFailedReason]}
-	_, n.candidate = node.Labels[v1alpha1.LabelKeyNodeCandidateForUpdate]
-	_, n.selected = node.Labels[v1alpha1.LabelKeyNodeSelectedForUpdate]
-	n.condition = ptr.Deref(noderef.Condition(node.Status.Conditions, v1alpha1.NodeInPlaceUpdate), n.condition)
-	return n
-}
+func read(node *corev1.Node) ofNode { return ofNode{inplaceupdate.Read(node)} }
 
 // Concerns reports whether the node takes part in an update.
 func Concerns(machine *v1alpha1.Machine, node *corev1.Node) bool {
 	n := read(node)
-	return n.candidate || n.selected || n.result != "" || n.underway() || UpdatePhase(machine.Status.CurrentStatus.Phase)
+	return n.Candidate || n.Selected || n.Result != "" || n.Underway() || UpdatePhase(machine.Status.CurrentStatus.Phase)
 }
 
 // UpdatePhase reports whether the result of an update decides on the phase.
@@ -41,26 +26,17 @@ func UpdatePhase(phase v1alpha1.MachinePhase) bool {
 	return phase == v1alpha1.MachineInPlaceUpdating || phase == v1alpha1.MachineInPlaceUpdateFailed
 }
 
-// underway reports whether the update has begun and the agent has not reported yet.
-func (n ofNode) underway() bool {
-	switch n.condition.Reason {
-	case v1alpha1.SelectedForUpdate, v1alpha1.DrainSuccessful, v1alpha1.ReadyForUpdate:
-		return true
-	}
-	return false
-}
-
 // next returns the reason of the condition that the node gets next; empty if it keeps its own.
 func (n ofNode) next(phase v1alpha1.MachinePhase) string {
-	if n.candidate {
+	if n.Candidate {
 		if reason := n.labelled(); reason != "" {
 			return reason
 		}
 	}
 	switch {
-	case n.condition.Reason == v1alpha1.SelectedForUpdate && phase == v1alpha1.MachineInPlaceUpdating: // the drain is over
+	case n.Condition.Reason == v1alpha1.SelectedForUpdate && phase == v1alpha1.MachineInPlaceUpdating: // the drain is over
 		return v1alpha1.DrainSuccessful
-	case n.condition.Reason == v1alpha1.DrainSuccessful:
+	case n.Condition.Reason == v1alpha1.DrainSuccessful:
 		return v1alpha1.ReadyForUpdate
 	}
 	return ""
@@ -68,16 +44,16 @@ func (n ofNode) next(phase v1alpha1.MachinePhase) string {
 
 // labelled returns the reason that follows from the labels of a candidate.
 func (n ofNode) labelled() string {
-	switch reason := n.condition.Reason; {
-	case n.condition.Type == "", reason == v1alpha1.UpdateSuccessful && n.result == "": // the next update
+	switch reason := n.Condition.Reason; {
+	case n.Condition.Type == "", reason == v1alpha1.UpdateSuccessful && n.Result == "": // the next update
 		return v1alpha1.CandidateForUpdate
-	case n.selected && reason == v1alpha1.CandidateForUpdate:
+	case n.Selected && reason == v1alpha1.CandidateForUpdate:
 		return v1alpha1.SelectedForUpdate
-	case n.selected && reason == v1alpha1.SelectedForUpdate: // whatever the result of before is
+	case n.Selected && reason == v1alpha1.SelectedForUpdate: // whatever the result of before is
 		return ""
-	case n.result == v1alpha1.LabelValueNodeUpdateSuccessful:
+	case n.Result == v1alpha1.LabelValueNodeUpdateSuccessful:
 		return v1alpha1.UpdateSuccessful
-	case n.result == v1alpha1.LabelValueNodeUpdateFailed:
+	case n.Result == v1alpha1.LabelValueNodeUpdateFailed:
 		return v1alpha1.UpdateFailed
 	}
 	return ""
@@ -90,10 +66,10 @@ func (n ofNode) conditionWith(reason string, now time.Time) (corev1.NodeConditio
 		Type: v1alpha1.NodeInPlaceUpdate, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(now),
 		Reason: reason, Message: sentences[reason],
 	}
-	if reason == v1alpha1.UpdateFailed && n.why != "" {
-		made.Message += ": " + n.why
+	if reason == v1alpha1.UpdateFailed && n.FailureReason != "" {
+		made.Message += ": " + n.FailureReason
 	}
-	was := n.condition
+	was := n.Condition
 	was.LastHeartbeatTime = made.LastHeartbeatTime
 	if was.Status == made.Status && was.Reason == made.Reason {
 		made.LastTransitionTime = was.LastTransitionTime
@@ -116,7 +92,7 @@ var sentences = map[string]string{
 func (n ofNode) drains(phase v1alpha1.MachinePhase) bool {
 	switch phase {
 	case v1alpha1.MachineRunning, v1alpha1.MachineUnknown, v1alpha1.MachineInPlaceUpdateSuccessful, v1alpha1.MachineInPlaceUpdateFailed:
-		return n.condition.Reason == v1alpha1.SelectedForUpdate
+		return n.Condition.Reason == v1alpha1.SelectedForUpdate
 	}
 	return false
 }
@@ -124,53 +100,20 @@ func (n ofNode) drains(phase v1alpha1.MachinePhase) bool {
 // Draining reports whether the node of the Machine is drained for its update, as the Machine's status
 // has it.
 func Draining(machine *v1alpha1.Machine) bool {
-	condition := noderef.Condition(machine.Status.Conditions, v1alpha1.NodeInPlaceUpdate)
-	return condition != nil && condition.Reason == v1alpha1.SelectedForUpdate
+	return inplaceupdate.State(machine) == v1alpha1.SelectedForUpdate
 }
 
 // Succeeded reports whether the agent of the node has reported success.
 func Succeeded(node *corev1.Node) bool {
-	return node.Labels[v1alpha1.LabelKeyNodeUpdateResult] == v1alpha1.LabelValueNodeUpdateSuccessful
+	return inplaceupdate.Read(node).Succeeded()
 }
 
 // Failed reports whether the update of the node failed, or took too long for its Machine, which is Failed
 // then: it does not recover by the health of a node that is cordoned and not updated.
 func Failed(node *corev1.Node) bool {
-	switch read(node).condition.Reason {
+	switch read(node).Condition.Reason {
 	case v1alpha1.DrainSuccessful, v1alpha1.ReadyForUpdate, v1alpha1.UpdateFailed:
 		return !Succeeded(node)
-	}
-	return false
-}
-
-// misplaced says which label does not do what it seems to; empty if none.
-func (n ofNode) misplaced() string {
-	const without = "label %s has no effect without %s"
-	begun := n.underway()
-	switch {
-	case begun && n.result == "" && !n.labelledAsSelected():
-		return fmt.Sprintf("label %s or %s was removed while the node is updated: the update goes on", v1alpha1.LabelKeyNodeCandidateForUpdate, v1alpha1.LabelKeyNodeSelectedForUpdate)
-	case n.selected && !n.candidate:
-		return fmt.Sprintf(without, v1alpha1.LabelKeyNodeSelectedForUpdate, v1alpha1.LabelKeyNodeCandidateForUpdate)
-	case n.result == "":
-		return ""
-	case n.result != v1alpha1.LabelValueNodeUpdateSuccessful && n.result != v1alpha1.LabelValueNodeUpdateFailed:
-		return fmt.Sprintf("label %s has the value %q, which is no result", v1alpha1.LabelKeyNodeUpdateResult, n.result)
-	case !n.candidate && !begun:
-		return fmt.Sprintf(without, v1alpha1.LabelKeyNodeUpdateResult, v1alpha1.LabelKeyNodeCandidateForUpdate)
-	case n.early():
-		return fmt.Sprintf("label %s is set although the node was not ready for its update", v1alpha1.LabelKeyNodeUpdateResult)
-	}
-	return ""
-}
-
-func (n ofNode) labelledAsSelected() bool { return n.candidate && n.selected }
-
-// early reports whether the agent could not have updated the node yet.
-func (n ofNode) early() bool {
-	switch n.condition.Reason {
-	case "", v1alpha1.CandidateForUpdate, v1alpha1.SelectedForUpdate, v1alpha1.DrainSuccessful:
-		return true
 	}
 	return false
 }

@@ -133,7 +133,7 @@ func follow(t *testing.T, name string, node *corev1.Node, phase v1alpha1.Machine
 func TestConditionFieldByField(t *testing.T) {
 	now := time.Unix(100, 0)
 	n := read(labelled(v1alpha1.ReadyForUpdate, candidate, selected, result+"="+failed))
-	n.why = "no space left"
+	n.FailureReason = "no space left"
 	got, news := n.conditionWith(v1alpha1.UpdateFailed, now)
 	want := corev1.NodeCondition{
 		Type: "InPlaceUpdate", Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(now),
@@ -142,11 +142,11 @@ func TestConditionFieldByField(t *testing.T) {
 	if !news || got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
-	n.condition = got
+	n.Condition = got
 	if _, news := n.conditionWith(v1alpha1.UpdateFailed, now.Add(time.Hour)); news {
 		t.Error("the same condition is written again")
 	}
-	n.why = "no space left on /"
+	n.FailureReason = "no space left on /"
 	if got, news := n.conditionWith(v1alpha1.UpdateFailed, now.Add(time.Hour)); !news || got.LastTransitionTime != want.LastTransitionTime {
 		t.Errorf("another reason of the agent: %+v, written %v", got, news)
 	}
@@ -178,36 +178,5 @@ func TestFailed(t *testing.T) {
 		if Failed(labelled(reason, result+"="+successful)) {
 			t.Errorf("%q: failed although the agent has reported success", reason)
 		}
-	}
-}
-
-func TestMisplacedLabels(t *testing.T) {
-	cases := map[string]struct {
-		node *corev1.Node
-		want string
-	}{
-		"none":                    {labelled(""), ""},
-		"candidate":               {labelled(v1alpha1.CandidateForUpdate, candidate), ""},
-		"drained":                 {labelled(v1alpha1.SelectedForUpdate, candidate, selected), ""},
-		"ready":                   {labelled(v1alpha1.ReadyForUpdate, candidate, selected), ""},
-		"reported":                {labelled(v1alpha1.ReadyForUpdate, candidate, selected, result+"="+successful), ""},
-		"updated":                 {labelled(v1alpha1.UpdateSuccessful, candidate, selected, result+"="+successful), ""},
-		"failed":                  {labelled(v1alpha1.UpdateFailed, candidate, selected, result+"="+failed), ""},
-		"done":                    {labelled(v1alpha1.UpdateSuccessful), ""},
-		"selected only":           {labelled("", selected), "has no effect"},
-		"result only":             {labelled("", result+"="+successful), "has no effect"},
-		"result of a candidate":   {labelled(v1alpha1.CandidateForUpdate, candidate, result+"="+successful), "not ready"},
-		"result before the drain": {labelled(v1alpha1.SelectedForUpdate, candidate, selected, result+"="+failed), "not ready"},
-		"no such result":          {labelled(v1alpha1.ReadyForUpdate, candidate, selected, result+"=perhaps"), "no result"},
-		"not selected any more":   {labelled(v1alpha1.SelectedForUpdate, candidate), "goes on"},
-		"no candidate any more":   {labelled(v1alpha1.ReadyForUpdate, selected), "goes on"},
-	}
-	for name, tc := range cases {
-		t.Run(name, func(t *testing.T) {
-			got := read(tc.node).misplaced()
-			if tc.want == "" && got != "" || !strings.Contains(got, tc.want) {
-				t.Errorf("%q, want %q", got, tc.want)
-			}
-		})
 	}
 }

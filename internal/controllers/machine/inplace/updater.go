@@ -85,7 +85,7 @@ type pass struct {
 // An outcome with an error tells what was done before.
 func (u Updater) Run(ctx context.Context, machine *v1alpha1.Machine, node **corev1.Node, now time.Time) (Outcome, error) {
 	p := &pass{Updater: u, machine: machine, node: node, now: now}
-	p.Misplaced = read(*node).misplaced()
+	p.Misplaced = read(*node).Check(machine).Message
 	err := p.run(ctx)
 	return p.Outcome, client.IgnoreNotFound(err) // a node that is gone is not updated
 }
@@ -183,7 +183,7 @@ func (p *pass) drain(ctx context.Context) error {
 const forcedRetry = 5 * time.Second
 
 func (p *pass) ask(ctx context.Context) (drain.Report, error) {
-	timed := draintime.OfUpdate(p.machine, read(*p.node).condition.LastTransitionTime.Time)
+	timed := draintime.OfUpdate(p.machine, read(*p.node).Condition.LastTransitionTime.Time)
 	timing, err := p.Timer.Read(ctx, timed, (*p.node).Status.Conditions, p.now)
 	if err != nil {
 		return drain.Report{}, err
@@ -239,13 +239,13 @@ func (p *pass) conclude() {
 	if !UpdatePhase(p.phase()) {
 		return
 	}
-	switch n.result {
+	switch n.Result {
 	case v1alpha1.LabelValueNodeUpdateSuccessful:
 		description := fmt.Sprintf("Machine %s successfully updated dependencies", p.machine.Name)
 		p.move(v1alpha1.MachineInPlaceUpdateSuccessful, v1alpha1.MachineStateSuccessful, description)
 		p.tell(corev1.EventTypeNormal, ReasonSuccessful, "", "%s", description)
 	case v1alpha1.LabelValueNodeUpdateFailed:
-		p.failed(n.why)
+		p.failed(n.FailureReason)
 	}
 }
 
