@@ -296,7 +296,7 @@ func recorded(t *testing.T, file string) (deployments []*v1alpha1.MachineDeploym
 // template is found, and no machine is made that MCM would not have made.
 func TestFleetsOfMCMDoNotRoll(t *testing.T) {
 	t.Parallel()
-	files, err := filepath.Glob("../../../../api/machine/v1alpha1/testdata/mcm/*.json")
+	files, err := filepath.Glob("../../../api/machine/v1alpha1/testdata/mcm/*.json")
 	if err != nil || len(files) < 20 {
 		t.Fatalf("%d recordings: %v", len(files), err)
 	}
