@@ -22,7 +22,7 @@ const restsWithin = 6
 // inPlaceServer has two Machines of an old set, whose nodes are to be updated in place.
 func inPlaceServer(t *testing.T) *server {
 	t.Helper()
-	s := rollout(t, 2, 0, fixture.InPlace("0", "1"))
+	s := duringRollout(t, 2, 0, fixture.InPlace("0", "1"))
 	s.InPlace = true
 	s.rests(t)
 	return s
@@ -152,7 +152,7 @@ func TestNoMachineControllerAnswers(t *testing.T) {
 // TestANodeOfTheCurrentSetIsTakenBackIntoUse: a node was selected, and its set is the current one since. All that
 // its Machine says of the update may change between two passes.
 func TestANodeOfTheCurrentSetIsTakenBackIntoUse(t *testing.T) {
-	s := rollout(t, 0, 2, fixture.InPlace("0", "1"))
+	s := duringRollout(t, 0, 2, fixture.InPlace("0", "1"))
 	s.InPlace = true
 	s.rests(t)
 	update := func(phase v1alpha1.MachinePhase, reason string, labels map[string]string) {
