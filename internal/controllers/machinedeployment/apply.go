@@ -10,12 +10,12 @@ import (
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/pool/deletion"
 	"github.com/millwright-dev/millwright/internal/pool/rollout"
 	"github.com/millwright-dev/millwright/internal/pool/rollout/status"
 	"github.com/millwright-dev/millwright/internal/reconcile/apierror"
@@ -24,7 +24,7 @@ import (
 
 // apply carries out a plan. It stops at the first failure, except those to mark Machines and nodes, and
 // after the operations that end a pass.
-func (p pass) apply(ctx context.Context, f rollout.Facts, plan []rollout.Operation) rollout.Outcome {
+func (p pass) apply(ctx context.Context, r *rollout.Rollout, plan []rollout.Operation) rollout.Outcome {
 	outcome := rollout.Outcome{Written: map[string]*v1alpha1.MachineSet{}}
 	for _, op := range plan {
 		if outcome.Ended && !op.Ends() {
@@ -33,7 +33,7 @@ func (p pass) apply(ctx context.Context, f rollout.Facts, plan []rollout.Operati
 		if outcome.NodesLater && op.Action == rollout.PatchNodes {
 			continue // wait for a target that does not answer only once
 		}
-		err := p.applyOne(ctx, f, op, &outcome)
+		err := p.applyOne(ctx, r, op, &outcome)
 		switch {
 		case err == nil:
 			outcome.Ended = outcome.Ended || op.Ends()
@@ -50,46 +50,46 @@ func (p pass) apply(ctx context.Context, f rollout.Facts, plan []rollout.Operati
 	return outcome
 }
 
-func (p pass) applyOne(ctx context.Context, f rollout.Facts, op rollout.Operation, outcome *rollout.Outcome) error {
+func (p pass) applyOne(ctx context.Context, r *rollout.Rollout, op rollout.Operation, outcome *rollout.Outcome) error {
 	switch op.Action {
 	case rollout.Create:
-		return p.create(ctx, f.Deployment, op, outcome)
+		return p.create(ctx, r.Deployment, op, outcome)
 	case rollout.Scale, rollout.Refresh:
-		return p.change(ctx, f, op, outcome)
+		return p.change(ctx, r, op, outcome)
 	case rollout.Adopt:
-		return p.adopt(ctx, f.Deployment, op)
+		return p.adopt(ctx, r.Deployment, op)
 	case rollout.Release:
-		return p.release(ctx, f.Deployment, op)
+		return p.release(ctx, r.Deployment, op)
 	case rollout.Prune:
-		return p.prune(ctx, f.Deployment, op)
+		return p.prune(ctx, r.Deployment, op)
 	case rollout.Mark:
-		return p.mark(ctx, f.Deployment, op)
+		return p.mark(ctx, r.Deployment, op)
 	case rollout.Transfer:
-		return p.transfer(ctx, f.Deployment, op)
+		return p.transfer(ctx, r.Deployment, op)
 	case rollout.Settle:
 		return p.settle(ctx, op)
 	case rollout.TakeClass:
-		return p.takeClass(ctx, f.Deployment, op)
+		return p.takeClass(ctx, r.Deployment, op)
 	case rollout.AskUpdate, rollout.ForgetUpdate, rollout.FollowClass, rollout.Retire:
-		return p.changeClass(ctx, f, op)
+		return p.changeClass(ctx, r, op)
 	case rollout.PatchNodes:
-		return p.patchNodes(ctx, f.Deployment, op)
+		return p.patchNodes(ctx, r.Deployment, op)
 	case rollout.RollBack, rollout.Refuse:
-		return p.rollBack(ctx, f, op, outcome)
+		return p.rollBack(ctx, r, op, outcome)
 	}
 	return nil
 }
 
 // rollBack gives the deployment an old template, or refuses that, and removes spec.rollbackTo. A refusal
 // is written into the status first, or it would be lost if the process ended between the writes.
-func (p pass) rollBack(ctx context.Context, f rollout.Facts, op rollout.Operation, outcome *rollout.Outcome) error {
-	deployment, kind := f.Deployment, corev1.EventTypeNormal
+func (p pass) rollBack(ctx context.Context, r *rollout.Rollout, op rollout.Operation, outcome *rollout.Outcome) error {
+	deployment, kind := r.Deployment, corev1.EventTypeNormal
 	if op.Action == rollout.Refuse {
 		kind = corev1.EventTypeWarning
 	}
 	if op.Topic == v1alpha1.DeploymentReasonRevisionNotFound {
 		var err error
-		if deployment, err = p.writeStatus(ctx, deployment, status.RollbackRefused(f, op.Reason)); err != nil {
+		if deployment, err = p.writeStatus(ctx, deployment, status.RollbackRefused(r, op.Reason)); err != nil {
 			return err
 		}
 		outcome.Deployment = deployment
@@ -107,8 +107,7 @@ func (p pass) rollBack(ctx context.Context, f rollout.Facts, op rollout.Operatio
 // mark has the set of a Machine delete it before others.
 func (p pass) mark(ctx context.Context, deployment *v1alpha1.MachineDeployment, op rollout.Operation) error {
 	machine := op.Machine.DeepCopy()
-	metav1.SetMetaDataAnnotation(&machine.ObjectMeta, v1alpha1.AnnotationKeyMachinePriority, rollout.FirstPriority)
-	metav1.SetMetaDataAnnotation(&machine.ObjectMeta, v1alpha1.AnnotationKeyMarkedForDeletionTime, op.Since)
+	deletion.Mark(machine, op.Since)
 	err := p.Client.Patch(ctx, machine, expectations.Locked(op.Machine))
 	if apierror.Gone(err) {
 		return errCacheBehind
@@ -116,7 +115,7 @@ func (p pass) mark(ctx context.Context, deployment *v1alpha1.MachineDeployment, 
 	if err != nil {
 		return fmt.Errorf("%w: %s: %w", rollout.ErrMark, machine.Name, err)
 	}
-	if !rollout.Marked(machine, op.Since) {
+	if deletion.Marked(machine) != op.Since {
 		return fmt.Errorf("%w: %s: the API server changes its mark. Mostly a mutating webhook does that: keep it from machines", rollout.ErrMark, machine.Name)
 	}
 	annotations := map[string]string{v1alpha1.EventAnnotationCause: v1alpha1.CauseNamedForDeletion, v1alpha1.EventAnnotationObjects: machine.Name}
@@ -126,9 +125,8 @@ func (p pass) mark(ctx context.Context, deployment *v1alpha1.MachineDeployment, 
 }
 
 // annotate writes the deployment's metadata that follow from its sets, and returns what was written.
-func (p pass) annotate(ctx context.Context, f rollout.Facts, deployment *v1alpha1.MachineDeployment) (*v1alpha1.MachineDeployment, error) {
-	f.Deployment = deployment
-	next := rollout.Annotated(f)
+func (p pass) annotate(ctx context.Context, r *rollout.Rollout, deployment *v1alpha1.MachineDeployment) (*v1alpha1.MachineDeployment, error) {
+	next := r.Annotated(deployment)
 	if equality.Semantic.DeepEqual(next, deployment) {
 		return deployment, nil
 	}

@@ -61,24 +61,24 @@ func mutated(deployment *v1alpha1.MachineDeployment, created *v1alpha1.MachineSe
 // stillMutated returns an error if the last new set was mutated, and the next one would be. It uses a dry
 // run under another name, since the last set may still exist. If that does not tell, the next one is made after a
 // while.
-func (p pass) stillMutated(ctx context.Context, f rollout.Facts) error {
+func (p pass) stillMutated(ctx context.Context, r *rollout.Rollout) error {
 	known := p.memory
-	if f.Current != nil {
+	if r.Current != nil {
 		known.mutated.Succeeded()
 		known.dryRunTells = false
 	}
-	if !known.mutated.Failing() || f.Deployment.Spec.Paused {
+	if !known.mutated.Failing() || r.Deployment.Spec.Paused {
 		return nil
 	}
-	created := rollout.NewSet(f, 0)
+	created := r.NewSet(0)
 	created.Name, created.GenerateName = "", created.Name+"-"
 	if p.Client.Create(ctx, created, client.DryRunAll) == nil {
-		if err := mutated(f.Deployment, created); err != nil || known.dryRunTells {
+		if err := mutated(r.Deployment, created); err != nil || known.dryRunTells {
 			known.dryRunTells = true
 			return err
 		}
 	}
-	return known.mutated.Waits(f.Deployment.Generation, p.Clock.Now())
+	return known.mutated.Waits(r.Deployment.Generation, p.Clock.Now())
 }
 
 // nameTaken returns errCacheBehind if the existing set is the wanted one, which the cache does not show
@@ -127,7 +127,7 @@ func (p pass) changeOwner(ctx context.Context, deployment *v1alpha1.MachineDeplo
 	return nil
 }
 
-func (p pass) change(ctx context.Context, f rollout.Facts, op rollout.Operation, outcome *rollout.Outcome) error {
+func (p pass) change(ctx context.Context, r *rollout.Rollout, op rollout.Operation, outcome *rollout.Outcome) error {
 	next := op.Next.DeepCopy()
 	if err := p.patchSet(ctx, next, op.Set); err != nil {
 		if apierror.Gone(err) {
@@ -137,15 +137,15 @@ func (p pass) change(ctx context.Context, f rollout.Facts, op rollout.Operation,
 	}
 	outcome.Written[next.Name] = next
 	if op.Action == rollout.Scale {
-		p.scaled(ctx, f.Deployment, op)
+		p.scaled(ctx, r.Deployment, op)
 	} else {
-		p.Events.Eventf(f.Deployment, corev1.EventTypeNormal, "RefreshedMachineSet", "Refreshed machine set %s: %s", next.Name, op.Reason)
+		p.Events.Eventf(r.Deployment, corev1.EventTypeNormal, "RefreshedMachineSet", "Refreshed machine set %s: %s", next.Name, op.Reason)
 		ctrl.LoggerFrom(ctx).Info("Refreshed machine set", "machineSet", next.Name, "why", op.Reason)
 	}
-	if counts.Desired(next) > 0 || f.Nodes == nil {
+	if counts.Desired(next) > 0 || r.Nodes == nil {
 		return nil
 	}
-	for _, n := range f.Nodes.OfOld { // which are not read any more
+	for _, n := range r.Nodes.OfOld { // which are not read any more
 		if metav1.IsControlledBy(n.Machine, next) {
 			p.memory.nodes.Forget(client.ObjectKeyFromObject(n.Node))
 		}

@@ -205,20 +205,20 @@ func (p pass) reconcile(ctx context.Context, deployment *v1alpha1.MachineDeploym
 		_, err := p.writeStatus(ctx, deployment, refused)
 		return 0, err
 	}
-	facts, err := p.gather(ctx, deployment, sets)
+	r, err := p.gather(ctx, deployment, sets)
 	if err != nil {
 		return 0, err
 	}
-	if err := p.stillMutated(ctx, facts); err != nil {
-		return p.report(ctx, facts, rollout.Outcome{Failure: err})
+	if err := p.stillMutated(ctx, r); err != nil {
+		return p.report(ctx, r, rollout.Outcome{Failure: err})
 	}
-	plan := rollout.Plan(facts)
-	p.memory.nodesUnmarked = !rollout.MarksNodes(facts) && !rollout.NodesConcerned(facts) && (p.memory.nodesUnmarked || rollout.NodesUnmarked(facts, plan))
-	outcome := p.apply(ctx, facts, plan)
+	plan := rollout.Plan(r)
+	p.memory.nodesUnmarked = !r.MarksNodes && !r.NodesConcerned && (p.memory.nodesUnmarked || r.NodesUnmarked(plan))
+	outcome := p.apply(ctx, r, plan)
 	if outcome.Ended && outcome.Failure == nil {
 		return 0, nil // the events of the writes start the next pass, which has the right numbers
 	}
-	return p.report(ctx, facts, outcome)
+	return p.report(ctx, r, outcome)
 }
 
 // settle is the least time between two statuses during deletion: sets change often then.
@@ -256,7 +256,7 @@ func (p pass) terminate(ctx context.Context, deployment *v1alpha1.MachineDeploym
 		return wait, nil
 	}
 	p.memory.counted = now
-	_, err := p.writeStatus(ctx, deployment, status.Deleting(rollout.NewFacts(deployment, sets, now), failure))
+	_, err := p.writeStatus(ctx, deployment, status.Deleting(rollout.New(rollout.NewFacts(deployment, sets, now)), failure))
 	return 0, errors.Join(failure, err)
 }
 

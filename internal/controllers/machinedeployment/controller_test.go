@@ -239,8 +239,8 @@ func TestASetThatIsNotSelectedIsNotCreated(t *testing.T) {
 	s := newServer(fixture.Deployment(3, func(d *v1alpha1.MachineDeployment) {
 		d.Spec.Selector.MatchLabels = map[string]string{v1alpha1.DefaultMachineDeploymentUniqueLabelKey: "123"}
 	}))
-	f := rollout.NewFacts(s.deployment(), nil, fixture.Noon)
-	if o := s.current().apply(t.Context(), f, rollout.Plan(f)); !errors.Is(o.Failure, rollout.ErrCreate) {
+	r := rollout.New(rollout.NewFacts(s.deployment(), nil, fixture.Noon))
+	if o := s.current().apply(t.Context(), r, rollout.Plan(r)); !errors.Is(o.Failure, rollout.ErrCreate) {
 		t.Errorf("got the error %v", o.Failure)
 	}
 	if len(s.all()) > 0 {

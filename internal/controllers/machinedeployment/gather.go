@@ -13,15 +13,37 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/pool/classchange"
 	"github.com/millwright-dev/millwright/internal/pool/counts"
 	"github.com/millwright-dev/millwright/internal/pool/inplaceupdate"
+	"github.com/millwright-dev/millwright/internal/pool/liveupdate"
 	"github.com/millwright-dev/millwright/internal/pool/revision"
 	"github.com/millwright-dev/millwright/internal/pool/rollout"
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
 )
 
-func (p pass) gather(ctx context.Context, deployment *v1alpha1.MachineDeployment, sets []*v1alpha1.MachineSet) (f rollout.Facts, err error) {
+// gather reads all that a pass is about, at first without the nodes, which are read only if the rollout concerns them.
+func (p pass) gather(ctx context.Context, deployment *v1alpha1.MachineDeployment, sets []*v1alpha1.MachineSet) (*rollout.Rollout, error) {
+	facts, err := p.facts(ctx, deployment, sets)
+	if err != nil {
+		return nil, err
+	}
+	r := rollout.New(facts)
+	if !p.nodesMatter(r) {
+		p.memory.unanswered = time.Time{}
+		return r, nil
+	}
+	if !p.Target.Ready() {
+		return r.WithNodes(nil), nil // rollouts do not wait for the target
+	}
+	nodes, err := p.readNodes(ctx, facts)
+	if err != nil {
+		return nil, err
+	}
+	return r.WithNodes(nodes), nil
+}
+
+// facts reads the sets and Machines of a deployment.
+func (p pass) facts(ctx context.Context, deployment *v1alpha1.MachineDeployment, sets []*v1alpha1.MachineSet) (f rollout.Facts, err error) {
 	f = rollout.NewFacts(deployment, sets, p.Clock.Now())
 	if f.Orphans, f.Released, err = p.unowned(ctx, deployment); err != nil {
 		return f, err
@@ -35,19 +57,10 @@ func (p pass) gather(ctx context.Context, deployment *v1alpha1.MachineDeployment
 	if f.Retained, err = p.retained(ctx, f); err != nil {
 		return f, err
 	}
-	if f, err = p.inPlace(ctx, f); err != nil {
+	if f.Machines, err = p.inPlace(ctx, f); err != nil {
 		return f, err
 	}
-	if f.Class, err = p.classChange(ctx, f); err != nil {
-		return f, err
-	}
-	if !p.nodesMatter(f) {
-		p.memory.unanswered = time.Time{}
-		return f, nil
-	}
-	if f.TargetAway = !p.Target.Ready(); !f.TargetAway { // rollouts do not wait for the target
-		f.Nodes, err = p.readNodes(ctx, f)
-	}
+	f.Class, err = p.liveUpdate(ctx, f)
 	return f, err
 }
 
@@ -128,19 +141,19 @@ func (c *Controller) retained(ctx context.Context, f rollout.Facts) (map[string]
 	return retained, nil
 }
 
-// inPlace adds the Machines of all sets if they can be updated in place.
-func (p pass) inPlace(ctx context.Context, f rollout.Facts) (rollout.Facts, error) {
+// inPlace returns the Machines of all sets if they can be updated in place; else nil.
+func (p pass) inPlace(ctx context.Context, f rollout.Facts) (map[string][]*v1alpha1.Machine, error) {
 	if !p.InPlace || p.Target == nil || f.Deployment.Spec.Strategy.Type != v1alpha1.InPlaceUpdateMachineDeploymentStrategyType {
-		return f, nil
+		return nil, nil
 	}
 	all := map[string][]*v1alpha1.Machine{}
 	for _, set := range f.All() {
 		var err error
 		if all[set.Name], err = p.machinesOf(ctx, set); err != nil {
-			return f, err
+			return nil, err
 		}
 	}
-	return f.UpdateInPlace(all), nil
+	return all, nil
 }
 
 // machinesOf returns the Machines of a set, sorted by name, if the cache shows what was written to them.
@@ -160,21 +173,21 @@ func (p pass) machinesOf(ctx context.Context, set *v1alpha1.MachineSet) ([]*v1al
 	return machines, nil
 }
 
-// classChange returns the change of the class of Machines that stay; nil if there is none.
-func (p pass) classChange(ctx context.Context, f rollout.Facts) (*classchange.Change, error) {
-	change := classchange.Find(f.Deployment, f.Current, f.Old, f.Now)
-	if change == nil {
+// liveUpdate returns the live update of Machines to another class; nil if there is none.
+func (p pass) liveUpdate(ctx context.Context, f rollout.Facts) (*liveupdate.Pool, error) {
+	update := liveupdate.Find(f.Deployment, f.Current, f.Old, f.Now)
+	if update == nil {
 		return nil, nil
 	}
 	var err error
-	change.Machines, err = p.machinesOf(ctx, change.Set)
-	return change, err
+	update.Machines, err = p.machinesOf(ctx, update.Set)
+	return update, err
 }
 
 // nodesMatter reports whether nodes may have to be marked, or marks be removed.
-func (p pass) nodesMatter(f rollout.Facts) bool {
-	return p.Target != nil && !f.Deployment.Spec.Paused &&
-		(rollout.MarksNodes(f) || rollout.UnmarksCurrent(f) || rollout.RolledOut(f) && !p.memory.nodesUnmarked || rollout.NodesConcerned(f))
+func (p pass) nodesMatter(r *rollout.Rollout) bool {
+	return p.Target != nil && !r.Deployment.Spec.Paused &&
+		(r.MarksNodes || r.UnmarksCurrent || r.RolledOut && !p.memory.nodesUnmarked || r.NodesConcerned)
 }
 
 func (p pass) readNodes(ctx context.Context, f rollout.Facts) (*rollout.Nodes, error) {

@@ -21,23 +21,23 @@ func TestNothingWritesIntoFacts(t *testing.T) {
 	p := s.current()
 	sets, err := s.sets(t.Context(), fixture.Namespace, "uid-of-pool")
 	must(err)
-	f, err := p.gather(t.Context(), s.deployment(), sets)
+	r, err := p.gather(t.Context(), s.deployment(), sets)
 	must(err)
 	objects := func() (all []any) {
-		for _, set := range f.All() {
+		for _, set := range r.All() {
 			all = append(all, set.DeepCopy())
 		}
-		for _, node := range f.Nodes.OfOld {
+		for _, node := range r.Nodes.OfOld {
 			all = append(all, node.Machine.DeepCopy(), node.Node.DeepCopy())
 		}
-		return append(all, f.Deployment.DeepCopy())
+		return append(all, r.Deployment.DeepCopy())
 	}
 	before := objects()
-	o := p.apply(t.Context(), f, rollout.Plan(f))
+	o := p.apply(t.Context(), r, rollout.Plan(r))
 	if o.Failure != nil || o.Created == nil || len(o.Written) == 0 || nodeWrites(s) != 2 {
 		t.Fatalf("got %+v and %q", o, s.writes)
 	}
-	if _, err := p.report(t.Context(), f, o); err != nil {
+	if _, err := p.report(t.Context(), r, o); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(before, objects()); diff != "" {

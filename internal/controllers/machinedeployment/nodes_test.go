@@ -317,9 +317,9 @@ func TestATargetThatHangsCostsItsTimeOnce(t *testing.T) {
 	shall := node.DeepCopy()
 	shall.Labels = map[string]string{"a": "b"}
 	patch := rollout.Operation{Action: rollout.PatchNodes, Nodes: []rollout.NodeChange{{Old: node, New: shall}}, Reason: "a test"}
-	f := rollout.NewFacts(fixture.Deployment(1), sets{set}, fixture.Noon)
-	o := s.current().apply(t.Context(), f, []rollout.Operation{patch, patch})
-	if again := lookAgain(f, o, f.Deployment.Status); o.Failure != nil || tried != 1 || again == 0 {
+	r := rollout.New(rollout.NewFacts(fixture.Deployment(1), sets{set}, fixture.Noon))
+	o := s.current().apply(t.Context(), r, []rollout.Operation{patch, patch})
+	if again := lookAgain(r, o, r.Deployment.Status); o.Failure != nil || tried != 1 || again == 0 {
 		t.Errorf("tried %d times, again after %s: %v", tried, again, o.Failure)
 	}
 }

@@ -23,8 +23,8 @@ const targetAway = 5 * time.Second
 
 // report writes the deployment's metadata, and then its status. If a rollout begins, the status comes
 // first: the revision in the metadata tells which set a status was about.
-func (p pass) report(ctx context.Context, f rollout.Facts, o rollout.Outcome) (again time.Duration, err error) {
-	after, begins := f.After(o), o.Created != nil || o.Reused(f)
+func (p pass) report(ctx context.Context, r *rollout.Rollout, o rollout.Outcome) (again time.Duration, err error) {
+	after, begins := r.After(o), o.Created != nil || o.Reused(r)
 	deployment := after.Deployment
 	if o.Failure == nil && !begins {
 		deployment, o.Failure = p.annotate(ctx, after, deployment)
@@ -32,7 +32,7 @@ func (p pass) report(ctx context.Context, f rollout.Facts, o rollout.Outcome) (a
 	if outdated(o.Failure) {
 		return 0, o.Failure
 	}
-	next := status.Next(f, o)
+	next := status.Next(r, o)
 	deployment, err = p.writeStatus(ctx, deployment, next)
 	if err != nil {
 		return 0, err
@@ -40,16 +40,16 @@ func (p pass) report(ctx context.Context, f rollout.Facts, o rollout.Outcome) (a
 	if o.Failure == nil && begins {
 		_, o.Failure = p.annotate(ctx, after, deployment)
 	}
-	return lookAgain(f, o, next), errors.Join(o.Failure, o.MarkError())
+	return lookAgain(r, o, next), errors.Join(o.Failure, o.MarkError())
 }
 
 // lookAgain returns the time to the next pass without an event; 0 is never.
-func lookAgain(f rollout.Facts, o rollout.Outcome, next v1alpha1.MachineDeploymentStatus) (again time.Duration) {
-	times := []time.Duration{rollout.ProtectedFor(f), status.DeadlineIn(f, next), rollout.AnswerIn(f)}
-	if f.TargetAway || o.NodesLater || f.Nodes != nil && (f.Nodes.Behind || rollout.Blocked(f) != "") {
+func lookAgain(r *rollout.Rollout, o rollout.Outcome, next v1alpha1.MachineDeploymentStatus) (again time.Duration) {
+	times := []time.Duration{r.ProtectedFor(), status.DeadlineIn(r.Deployment, next, r.Now), r.AnswerIn()}
+	if r.TargetAway || o.NodesLater || r.Nodes != nil && (r.Nodes.Behind || r.Blocked() != "") {
 		times = append(times, targetAway)
 	}
-	if f.Nodes != nil && f.Nodes.Stale || !rollout.Counted(f) {
+	if r.Nodes != nil && r.Nodes.Stale || !r.Shown {
 		times = append(times, expectations.StaleCache)
 	}
 	for _, in := range times {

@@ -22,6 +22,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver"
+	"github.com/millwright-dev/millwright/internal/pool/deletion"
 	"github.com/millwright-dev/millwright/internal/pool/reserve"
 	"github.com/millwright-dev/millwright/internal/pool/scale"
 	"github.com/millwright-dev/millwright/internal/reconcile/apierror"
@@ -227,7 +228,7 @@ func newMachine(set *v1alpha1.MachineSet) *v1alpha1.Machine {
 			GenerateName:    set.Name + "-",
 			Name:            newName(set.Name),
 			Labels:          template.Labels,
-			Annotations:     map[string]string{v1alpha1.AnnotationKeyMachinePriority: "3"},
+			Annotations:     map[string]string{v1alpha1.AnnotationKeyMachinePriority: deletion.Normal},
 			Finalizers:      template.Finalizers,
 			OwnerReferences: []metav1.OwnerReference{ownerReference(set)},
 		},

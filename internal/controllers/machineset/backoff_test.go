@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/pool/counts"
 	"github.com/millwright-dev/millwright/internal/pool/scale"
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
@@ -49,7 +50,7 @@ func (f *fleet) step(t fataler) ctrl.Result {
 // fate brings all Machines that are not leaving to a phase, as the last step of an operation.
 func (f *fleet) fate(phase v1alpha1.MachinePhase, operation v1alpha1.MachineOperationType) {
 	for _, m := range f.all() {
-		if scale.Active(m) {
+		if counts.Active(m) {
 			m.Status.CurrentStatus.Phase, m.Status.LastOperation.Type = phase, operation
 			must(f.live.Update(testContext, m))
 		}

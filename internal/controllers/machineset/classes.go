@@ -13,6 +13,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/lifecycle/scarcity"
 	"github.com/millwright-dev/millwright/internal/pool/budget"
+	"github.com/millwright-dev/millwright/internal/pool/counts"
 	"github.com/millwright-dev/millwright/internal/pool/reserve"
 	"github.com/millwright-dev/millwright/internal/pool/scale"
 )
@@ -114,7 +115,7 @@ func (of classes) count(machines []*v1alpha1.Machine) {
 		byName[choice.Class.Name] = choice.Class
 	}
 	for _, machine := range machines {
-		if class := byName[machine.Spec.Class.Name]; class != nil && scale.Active(machine) {
+		if class := byName[machine.Spec.Class.Name]; class != nil && counts.Active(machine) {
 			scarcity.Placed(of.choices, class)
 		}
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/lifecycle/preservation"
+	"github.com/millwright-dev/millwright/internal/pool/counts"
 	"github.com/millwright-dev/millwright/internal/pool/scale"
 	"github.com/millwright-dev/millwright/test/support/fixture"
 	"github.com/millwright-dev/millwright/test/support/lot"
@@ -226,7 +227,7 @@ func (tr *trial) end(t *rapid.T) {
 	set := tr.set()
 	preserved := 0
 	for _, m := range tr.all() {
-		if scale.Active(m) && preservation.Active(m, noon) {
+		if counts.Active(m) && preservation.Active(m, noon) {
 			preserved++
 		}
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/lifecycle/scarcity"
+	"github.com/millwright-dev/millwright/internal/pool/counts"
 	"github.com/millwright-dev/millwright/internal/pool/reserve"
 	"github.com/millwright-dev/millwright/internal/pool/scale"
 	"github.com/millwright-dev/millwright/internal/reconcile/events"
@@ -85,7 +86,7 @@ func (u *upToDate) outdated(set *v1alpha1.MachineSet, owned []*v1alpha1.Machine,
 		mark := members.MarkFor(set, machine)
 		choices := scarcity.Outdated(set, machine)
 		known := machine.Generation > 0 && u.generations[machine.UID] == machine.Generation && mark == reserve.MarkOf(&machine.Spec)
-		if known && !choices || !scale.Active(machine) || !selector.Matches(labels.Set(machine.Labels)) {
+		if known && !choices || !counts.Active(machine) || !selector.Matches(labels.Set(machine.Labels)) {
 			continue
 		}
 		differences := scale.Differences(reserve.Marked(&set.Spec.Template.Spec, mark), &machine.Spec)
@@ -162,7 +163,7 @@ func neverJoined(machine *v1alpha1.Machine) bool {
 func (s *failures) until(owned []*v1alpha1.Machine, of contents) time.Time {
 	over := s.of != of
 	for _, machine := range owned {
-		over = over || scale.Available(machine) && s.first.Before(&machine.CreationTimestamp)
+		over = over || counts.Usable(machine) && s.first.Before(&machine.CreationTimestamp)
 	}
 	if over {
 		*s = failures{}

@@ -22,7 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/pool/scale"
+	"github.com/millwright-dev/millwright/internal/pool/counts"
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
 	"github.com/millwright-dev/millwright/test/support/fakeclient"
 	"github.com/millwright-dev/millwright/test/support/fixture"
@@ -283,7 +283,7 @@ func (s *server) all() map[string]*v1alpha1.Machine {
 func (s *server) activeCount() int {
 	n := 0
 	for _, machine := range s.all() {
-		if scale.Active(machine) {
+		if counts.Active(machine) {
 			n++
 		}
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/lifecycle/preservation"
 	"github.com/millwright-dev/millwright/internal/pool/budget"
+	"github.com/millwright-dev/millwright/internal/pool/counts"
 	"github.com/millwright-dev/millwright/internal/pool/scale"
 	"github.com/millwright-dev/millwright/internal/reconcile/events"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
@@ -51,7 +52,7 @@ func nextStatus(f scale.Facts, done *outcome) v1alpha1.MachineSetStatus {
 		next.ObservedGeneration = f.Set.Status.ObservedGeneration
 	}
 	for _, machine := range f.Owned {
-		count(&next, machine, f, scale.Active(machine) && !done.leaving[machine.UID])
+		count(&next, machine, f, counts.Active(machine) && !done.leaving[machine.UID])
 	}
 	next.FailedMachines = failedMachines(f)
 	setCondition(&next, v1alpha1.MachineSetReplicaFailure, failureCondition(f, done.failure))
@@ -68,7 +69,7 @@ func count(next *v1alpha1.MachineSetStatus, machine *v1alpha1.Machine, f scale.F
 	next.PreservedFailedReplicas += one(preservedFailed(machine, f))
 	next.AutoPreserveFailedMachineCount += one(machine.Annotations[v1alpha1.AnnotationKeyPreserve] == preservation.AutoPreserved)
 	next.ReadyReplicas += one(stays && phase == v1alpha1.MachineRunning)
-	next.AvailableReplicas += one(stays && scale.Available(machine) && scale.AvailableIn(machine, f) == 0)
+	next.AvailableReplicas += one(stays && counts.Usable(machine) && scale.AvailableIn(machine, f) == 0)
 }
 
 func preservedFailed(machine *v1alpha1.Machine, f scale.Facts) bool {

@@ -11,9 +11,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/preservation"
 	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
 	"github.com/millwright-dev/millwright/internal/observe/explain/report"
+	"github.com/millwright-dev/millwright/internal/pool/deletion"
 	"github.com/millwright-dev/millwright/internal/pool/inplaceupdate"
-	"github.com/millwright-dev/millwright/internal/pool/rollout"
-	"github.com/millwright-dev/millwright/internal/pool/scale"
 )
 
 // wish returns who asks for a preservation, by the rules of the controller.
@@ -58,12 +57,10 @@ func (e *explainer) preserved() bool {
 // NamedAndKept reports whether a Machine that exists was named for deletion, and its set does not delete
 // it: it is preserved, or the replicas were not lowered.
 func NamedAndKept(machine *v1alpha1.Machine, set *v1alpha1.MachineSet, now time.Time) bool {
-	marks := machine.Annotations
-	marked := marks[v1alpha1.AnnotationKeyMachinePriority] == rollout.FirstPriority && marks[v1alpha1.AnnotationKeyMarkedForDeletionTime] != ""
-	if !marked || set == nil || report.Leaves(machine) || report.Leaves(set) {
+	if deletion.Marked(machine) == "" || set == nil || report.Leaves(machine) || report.Leaves(set) {
 		return false
 	}
-	return preservation.Active(machine, now) || !scale.Named(machine, set) && set.Status.Replicas <= set.Spec.Replicas
+	return preservation.Active(machine, now) || !deletion.Named(machine, set) && set.Status.Replicas <= set.Spec.Replicas
 }
 
 // named says that the Machine was named for deletion and is kept. Autoscalers cordon the nodes of those

@@ -9,6 +9,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/observe/explain/report"
+	"github.com/millwright-dev/millwright/internal/pool/deletion"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
@@ -121,7 +122,7 @@ func (e *explainer) fromTraces() {
 	case m == nil:
 	case n != nil && report.Leaves(n) && n.DeletionTimestamp.Before(m.DeletionTimestamp):
 		e.Because(nodeIsDeleted, "Node "+n.Name, n.DeletionTimestamp.Time)
-	case m.Annotations[v1alpha1.AnnotationKeyMachinePriority] == "1":
+	case deletion.IsFirst(m):
 		marked, _ := time.Parse(time.RFC3339, m.Annotations[v1alpha1.AnnotationKeyMarkedForDeletionTime])
 		e.Because(lowestPriority, "", marked, "{annotation}", v1alpha1.AnnotationKeyMachinePriority)
 	default:

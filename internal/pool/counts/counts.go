@@ -1,6 +1,6 @@
-// Package counts reads how many Machines a MachineSet has.
+// Package counts says how many Machines a MachineSet has.
 //
-// None of the numbers is negative, whatever a set says.
+// None of the numbers is negative, whatever a set reports.
 package counts
 
 import (
@@ -9,6 +9,16 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
+
+// Active reports whether a Machine counts, that is, is not being deleted. Its phase does not matter:
+// after a restore from a backup, a Machine may be Terminating without being deleted.
+func Active(machine *v1alpha1.Machine) bool { return machine.DeletionTimestamp.IsZero() }
+
+// Usable reports whether Pods can run on the node of a Machine, as far as its phase says.
+func Usable(machine *v1alpha1.Machine) bool {
+	phase := machine.Status.CurrentStatus.Phase
+	return phase == v1alpha1.MachineRunning || phase == v1alpha1.MachineAvailable
+}
 
 // Desired returns how many Machines a set is to have; 0 for one being deleted.
 func Desired(set *v1alpha1.MachineSet) int32 {

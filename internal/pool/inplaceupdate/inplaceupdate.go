@@ -48,6 +48,24 @@ func Moved(machine *v1alpha1.Machine) bool {
 	return machine.Labels[v1alpha1.LabelKeyNodeUpdateResult] == v1alpha1.LabelValueNodeUpdateSuccessful
 }
 
+// Concerned reports whether a Machine takes part in an update, or came to its set by one that is not concluded.
+func Concerned(machine *v1alpha1.Machine) bool {
+	state := State(machine)
+	return Moved(machine) || state != "" && state != v1alpha1.UpdateSuccessful || Failed(machine, nil)
+}
+
+// Manual reports whether users select the nodes of a deployment to update.
+func Manual(deployment *v1alpha1.MachineDeployment) bool {
+	update := deployment.Spec.Strategy.InPlaceUpdate
+	return update != nil && update.OrchestrationType == v1alpha1.OrchestrationTypeManual
+}
+
+// CreatesNone reports whether a set has the label that keeps it from creating Machines.
+func CreatesNone(set *v1alpha1.MachineSet) bool {
+	_, ok := set.Labels[v1alpha1.LabelKeyMachineSetScaleUpDisabled]
+	return ok
+}
+
 var setKind = v1alpha1.SchemeGroupVersion.WithKind("MachineSet")
 
 // Transfer makes a set the controller of a Machine of another set, and gives it the labels of the set's

@@ -39,6 +39,14 @@ func MarkOf(spec *v1alpha1.MachineSpec) Mark {
 // In reports whether a Machine is in a reserve, by its spec.
 func In(spec *v1alpha1.MachineSpec) bool { return MarkOf(spec) != None }
 
+// Rank is lower for Machines in a reserve, which give way first: no Pods run there.
+func Rank(machine *v1alpha1.Machine) int {
+	if In(&machine.Spec) {
+		return 0
+	}
+	return 1
+}
+
 // MarkFor returns the mark that a Machine of a set is to have. One that is gone soon keeps its mark.
 func (m Members) MarkFor(set *v1alpha1.MachineSet, machine *v1alpha1.Machine) Mark {
 	switch {

@@ -1,4 +1,4 @@
 package rollout
 
-// Replaced is replaced, for simulations.
-var Replaced = replaced
+// Replaced returns replaced, for simulations.
+func Replaced(r *Rollout) bool { return r.replaced }

@@ -136,7 +136,7 @@ func TestMigratedStays(t *testing.T) {
 	deployment, current := fixture.Deployment(3), fixture.Set("a", 3, fixture.OfRevision("1"))
 	for _, kind := range legacy.Kinds() {
 		deployment.Spec.Template.Spec.Class.Kind = kind
-		for _, op := range Plan(NewFacts(deployment, sets{current}, fixture.Noon)) {
+		for _, op := range Plan(New(NewFacts(deployment, sets{current}, fixture.Noon))) {
 			if got := op.Next.Spec.Template.Spec.Class.Kind; got != v1alpha1.MachineClassKind {
 				t.Errorf("%s gives the set the kind %s", op.Action, got)
 			}
@@ -158,7 +158,7 @@ func TestRefreshed(t *testing.T) {
 			want := current.DeepCopy()
 			want.Spec.Template.Spec = *deployment.Spec.Template.Spec.DeepCopy()
 			for range 2 {
-				for _, op := range Plan(NewFacts(deployment, sets{old, current}, fixture.Noon)) {
+				for _, op := range Plan(New(NewFacts(deployment, sets{old, current}, fixture.Noon))) {
 					if op.Action != Refresh || op.Set != current {
 						t.Fatalf("%s of %s", op.Action, op.Set.Name)
 					}
@@ -168,7 +168,7 @@ func TestRefreshed(t *testing.T) {
 					t.Errorf("want - got +\n%s", diff)
 				}
 			}
-			if again := Plan(NewFacts(deployment, sets{old, current}, fixture.Noon)); len(again) > 0 {
+			if again := Plan(New(NewFacts(deployment, sets{old, current}, fixture.Noon))); len(again) > 0 {
 				t.Errorf("it is refreshed again: %+v", again)
 			}
 		})
@@ -319,13 +319,13 @@ func checkDoesNotRoll(t *testing.T, f Facts) {
 	if f.Current != nil && revision.Number(f.Current) != revision.Number(f.Deployment) {
 		t.Errorf("found %s, which is not the one of the deployment's revision", f.Current.Name)
 	}
-	operations := Plan(f)
+	operations := Plan(New(f))
 	for _, op := range operations {
 		if op.Action != Scale {
 			t.Errorf("it would %s a set: %s", op.Action, op.Reason)
 		}
 	}
-	if replaced(f) && len(operations) > 0 {
+	if New(f).replaced && len(operations) > 0 {
 		t.Errorf("no rollout goes on, but the plan is %+v", operations)
 	}
 }

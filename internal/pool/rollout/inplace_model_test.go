@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/pool/counts"
 	"github.com/millwright-dev/millwright/internal/pool/inplaceupdate"
 	"github.com/millwright-dev/millwright/internal/pool/reserve"
 	"github.com/millwright-dev/millwright/internal/pool/rollout"
@@ -136,7 +137,7 @@ func (w *updates) facts() *rollout.Facts {
 	if machines == nil {
 		return nil
 	}
-	f = f.UpdateInPlace(machines)
+	f.Machines = machines
 	f.Nodes = w.nodesOf(f, machines)
 	return &f
 }
@@ -184,7 +185,8 @@ func (w *updates) reconcile() {
 		return
 	}
 	o := rollout.Outcome{Written: map[string]*v1alpha1.MachineSet{}}
-	for _, op := range rollout.Plan(*f) {
+	r := rollout.New(*f)
+	for _, op := range rollout.Plan(r) {
 		if o.Ended && !op.Ends() {
 			break
 		}
@@ -196,8 +198,8 @@ func (w *updates) reconcile() {
 	if o.Ended {
 		return
 	}
-	w.deployment.Status = status.Next(*f, o)
-	w.deployment.Annotations = rollout.Annotated(f.After(o)).Annotations
+	w.deployment.Status = status.Next(r, o)
+	w.deployment.Annotations = r.After(o).Annotated(w.deployment).Annotations
 }
 
 func (w *updates) apply(f rollout.Facts, op rollout.Operation, o *rollout.Outcome) bool {
@@ -353,7 +355,7 @@ func (w *updates) beginSet(name string) {
 	f := scale.Facts{Set: set.DeepCopy(), Owned: w.owned(set), Parent: w.deployment.DeepCopy(), Now: fixture.Noon, Current: w.current(name)}
 	f.Reserve = scale.Members(f.Set, f.Owned, f.Now)
 	for _, machine := range f.Owned {
-		if mark := f.Reserve.MarkFor(f.Set, machine); mark != reserve.MarkOf(&machine.Spec) && scale.Active(machine) {
+		if mark := f.Reserve.MarkFor(f.Set, machine); mark != reserve.MarkOf(&machine.Spec) && counts.Active(machine) {
 			f.Outdated = append(f.Outdated, scale.Outdated{Machine: machine, Differences: []string{"node template"}, Mark: mark})
 		}
 	}
@@ -445,7 +447,7 @@ func (w *updates) deleteMachine(f scale.Facts, op scale.Operation, plan []scale.
 	}
 	for _, other := range f.Owned {
 		waits := scale.Replaced(f) && inplaceupdate.Waits(other)
-		idle := !inplaceupdate.Updating(other) && !waits && !inplaceupdate.Moved(other) && scale.Active(other)
+		idle := !inplaceupdate.Updating(other) && !waits && !inplaceupdate.Moved(other) && counts.Active(other)
 		goes := slices.ContainsFunc(plan, func(op scale.Operation) bool { return op.Machine != nil && op.Machine.Name == other.Name })
 		if inplaceupdate.Updating(op.Machine) && idle && !goes {
 			w.breaks("%s is deleted, which is being updated, and not %s", stored.Name, other.Name)
@@ -465,7 +467,7 @@ func (w *updates) count(set *v1alpha1.MachineSet, staying []*v1alpha1.Machine, o
 	next := set.DeepCopy()
 	next.Status = v1alpha1.MachineSetStatus{Replicas: int32(len(staying)) + others, ObservedGeneration: set.Generation}
 	for _, machine := range staying {
-		if scale.Active(machine) && scale.Available(machine) {
+		if counts.Active(machine) && counts.Usable(machine) {
 			next.Status.AvailableReplicas++
 			next.Status.ReadyReplicas++
 		}
@@ -598,7 +600,7 @@ func (w *updates) settle(seed *rand.Rand) bool {
 func (w *updates) over() bool {
 	w.showAll()
 	f := w.facts()
-	if f == nil || !rollout.RolledOut(*f) || len(rollout.Plan(*f)) > 0 || len(w.machines) != int(reserve.Wanted(w.deployment)) {
+	if f == nil || !rollout.New(*f).RolledOut || len(rollout.Plan(rollout.New(*f))) > 0 || len(w.machines) != int(reserve.Wanted(w.deployment)) {
 		return false
 	}
 	held := int32(0)
@@ -626,10 +628,10 @@ func (w *updates) undergoing() (undergoing, usable int) {
 		case inplaceupdate.Undergoing(machine, w.nodes[name]):
 			if !inplaceupdate.Updated(machine, nodeOr(w.nodes[name])) {
 				undergoing++
-			} else if scale.Available(machine) {
+			} else if counts.Usable(machine) {
 				usable++
 			}
-		case scale.Available(machine):
+		case counts.Usable(machine):
 			usable++
 		}
 	}
@@ -647,7 +649,7 @@ func nodeOr(node *corev1.Node) *corev1.Node {
 func (w *updates) active() int {
 	n := 0
 	for _, machine := range w.machines {
-		if scale.Active(machine) {
+		if counts.Active(machine) {
 			n++
 		}
 	}

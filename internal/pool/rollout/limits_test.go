@@ -33,7 +33,7 @@ func checkBounds(t *rapid.T, f rollout.Facts, op rollout.Operation) {
 		t.Fatalf("%s to %d: %s", op.Action, op.Replicas, op.Reason)
 	case current && op.Replicas > wanted:
 		t.Fatalf("the current set gets %d of %d: %s", op.Replicas, wanted, op.Reason)
-	case current && op.Replicas > was && !rollout.Replaced(f) && after > most:
+	case current && op.Replicas > was && !rollout.Replaced(rollout.New(f)) && after > most:
 		t.Fatalf("%d are asked for, of at most %d: %s", after, most, op.Reason)
 	}
 }
@@ -64,12 +64,12 @@ func TestAbsurdNumbers(t *testing.T) {
 			all = append(all, set)
 		}
 		f := rollout.NewFacts(deployment, all, fixture.Noon)
-		for _, op := range rollout.Plan(f) {
+		for _, op := range rollout.Plan(rollout.New(f)) {
 			if op.Action == rollout.Scale || op.Action == rollout.Create {
 				checkBounds(t, f, op)
 			}
 		}
-		if next := status.Next(f, rollout.Outcome{}); min(next.Replicas, next.AvailableReplicas, next.UnavailableReplicas) < 0 {
+		if next := status.Next(rollout.New(f), rollout.Outcome{}); min(next.Replicas, next.AvailableReplicas, next.UnavailableReplicas) < 0 {
 			t.Fatalf("the status says %+v", next)
 		}
 	})

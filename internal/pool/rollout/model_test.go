@@ -100,7 +100,8 @@ func (w *model) reconcile() {
 		defer w.unchanged(f)()
 	}
 	o := rollout.Outcome{Written: map[string]*v1alpha1.MachineSet{}}
-	plan := rollout.Plan(f)
+	r := rollout.New(f)
+	plan := rollout.Plan(r)
 	w.checkReserve(f, plan)
 	for _, op := range plan {
 		if op.Action == rollout.Create {
@@ -124,9 +125,9 @@ func (w *model) reconcile() {
 		}
 		o.Written[op.Set.Name] = s.stored.DeepCopy()
 	}
-	w.deployment.Status = status.Next(f, o)
+	w.deployment.Status = status.Next(r, o)
 	if o.Failure == nil {
-		w.deployment.Annotations = rollout.Annotated(f.After(o)).Annotations
+		w.deployment.Annotations = r.After(o).Annotated(w.deployment).Annotations
 	}
 }
 

@@ -60,11 +60,11 @@ func TestOtherSetsAreScaledDown(t *testing.T) {
 	t.Parallel()
 	f := NewFacts(fixture.Deployment(3, fixture.Rolling("1", "0"), fixture.OfClass("b")), sets{fixture.Set("a", 3, fixture.WithUID), fixture.Set("b", 1, fixture.WithUID)}, fixture.Noon)
 	f.Named = []Named{{"m-1", fixture.Later, fixture.Member(f.Current, "m-1")}}
-	if diff := cmp.Diff([]string{"mark pool-b", "pool-a to 2"}, brief(t, Plan(f))); diff != "" {
+	if diff := cmp.Diff([]string{"mark pool-b", "pool-a to 2"}, brief(t, Plan(New(f)))); diff != "" {
 		t.Errorf("named in the new set: want - got +\n%s", diff)
 	}
 	f.Named[0].Machine = fixture.Member(f.Old[0], "m-1")
-	if diff := cmp.Diff([]string{"mark pool-a"}, brief(t, Plan(f))); diff != "" {
+	if diff := cmp.Diff([]string{"mark pool-a"}, brief(t, Plan(New(f)))); diff != "" {
 		t.Errorf("named in the old set: want - got +\n%s", diff)
 	}
 }
@@ -75,7 +75,7 @@ func TestASetThatIsNotScaledDownIsStillToBe(t *testing.T) {
 	t.Parallel()
 	f := NewFacts(fixture.Deployment(4, fixture.Rolling("1", "0"), fixture.OfClass("b")), sets{fixture.Set("a", 6, fixture.WithUID, fixture.ScaledFor(8, 9)), fixture.Set("b", 3, fixture.WithUID, fixture.ScaledFor(8, 9))}, fixture.Noon)
 	f.Named = []Named{{"m-1", fixture.Later, fixture.Member(f.Old[0], "m-1")}}
-	for _, op := range Plan(f) {
+	for _, op := range Plan(New(f)) {
 		if op.Set != f.Old[0] || op.Action == Mark {
 			continue
 		}
@@ -102,7 +102,7 @@ func TestASetIsNotToldOfTheScalingBeforeItIsScaled(t *testing.T) {
 				f.Current.Annotations[v1alpha1.AnnotationKeyLastReplicaChange] = before
 			}
 			f.Named = []Named{{"m-1", fixture.Later, fixture.Member(f.Current, "m-1")}}
-			for _, op := range Plan(f) {
+			for _, op := range Plan(New(f)) {
 				if op.Next == nil {
 					continue
 				}

@@ -38,7 +38,7 @@ func TestNamedMachinesOfARollout(t *testing.T) {
 	for _, set := range f.All() {
 		set.Annotations[v1alpha1.AnnotationKeyDesiredReplicas], set.Annotations[v1alpha1.AnnotationKeyMaxReplicas] = "6", "6"
 	}
-	if diff := cmp.Diff([]string{"pool-b to 0"}, brief(t, Plan(f))); diff != "" {
+	if diff := cmp.Diff([]string{"pool-b to 0"}, brief(t, Plan(New(f)))); diff != "" {
 		t.Errorf("want - got +\n%s", diff)
 	}
 }
@@ -52,7 +52,7 @@ func TestANamedMachineThatGoesIsNotTakenTwice(t *testing.T) {
 	first.DeletionTimestamp = &metav1.Time{Time: fixture.Noon}
 	f := NewFacts(fixture.Deployment(2, fixture.Rolling("1", "1"), fixture.OfClass("b")), sets{old, current}, fixture.Noon)
 	f.Named = []Named{{Name: "first", Time: fixture.Early, Machine: first}, {Name: "second", Time: fixture.Later, Machine: second}}
-	if diff := cmp.Diff([]string{"pool-b to 1"}, brief(t, planReplicas(f))); diff != "" {
+	if diff := cmp.Diff([]string{"pool-b to 1"}, brief(t, planReplicas(New(f)))); diff != "" {
 		t.Errorf("want - got +\n%s", diff)
 	}
 }

@@ -19,43 +19,33 @@ import (
 // NodeChange is a node as the cache has it, and as it is to be, without its status.
 type NodeChange struct{ Old, New *corev1.Node }
 
-// MarksNodes reports whether an update is under way, rolling or in place, during which nodes are marked.
-func MarksNodes(f Facts) bool {
-	return (f.rolling || f.inPlace) && !f.Deployment.Spec.Paused && !f.Class.Holds() && !replaced(f)
-}
-
-// UnmarksCurrent reports whether the current set was an old one, whose nodes were tainted.
-func UnmarksCurrent(f Facts) bool {
-	return f.Current != nil && f.Current.Annotations[v1alpha1.AnnotationKeyPreferNoSchedule] != ""
-}
-
 // planNodes marks the nodes of an update: old ones so that pods avoid them, all so that autoscalers do not
 // remove them. Afterwards it removes the marks. For an update in place, it also nominates and selects
 // nodes, and takes updated ones back into use.
-func planNodes(f Facts) []Operation {
-	if f.Nodes == nil || f.Deployment.Spec.Paused {
+func planNodes(r *Rollout) []Operation {
+	if r.Nodes == nil || r.Deployment.Spec.Paused {
 		return nil
 	}
-	marks, selected := MarksNodes(f), selection(f)
-	ofOld := changed(f.Nodes.OfOld, func(n Node, node *corev1.Node) {
+	marks, selected := r.MarksNodes, r.selection()
+	ofOld := changed(r.Nodes.OfOld, func(n Node, node *corev1.Node) {
 		if marks && !slices.ContainsFunc(node.Spec.Taints, isOurTaint) {
 			node.Spec.Taints = append(node.Spec.Taints, ourTaint)
 		}
-		if marks && f.inPlace {
+		if marks && r.inPlace {
 			updateOld(n, node, selected[n.Machine.Name])
 		}
-		protect(f, n, node)
+		protect(r, n, node)
 	})
-	ofCurrent := changed(f.Nodes.OfCurrent, func(n Node, node *corev1.Node) {
+	ofCurrent := changed(r.Nodes.OfCurrent, func(n Node, node *corev1.Node) {
 		node.Spec.Taints = slices.DeleteFunc(node.Spec.Taints, isOurTaint)
-		if f.inPlace {
+		if r.inPlace {
 			updateCurrent(n, node)
 		}
-		protect(f, n, node)
+		protect(r, n, node)
 	})
 	var operations []Operation
 	if len(ofOld) > 0 {
-		operations = append(operations, patchOld(f, ofOld, selected))
+		operations = append(operations, patchOld(r, ofOld, selected))
 	}
 	if len(ofCurrent) > 0 {
 		op := Operation{Action: PatchNodes, Nodes: ofCurrent, Reason: countNodes(ofCurrent, "of new machines, during the rollout")}
@@ -68,9 +58,9 @@ func planNodes(f Facts) []Operation {
 }
 
 // patchOld is the operation that changes nodes of old sets. Those of the selected Machines are updated in place.
-func patchOld(f Facts, nodes []NodeChange, selected map[string]bool) Operation {
+func patchOld(r *Rollout, nodes []NodeChange, selected map[string]bool) Operation {
 	what := "of machines that will be replaced"
-	if f.inPlace {
+	if r.inPlace {
 		what = "of machines that will be updated in place"
 	}
 	op := Operation{Action: PatchNodes, Nodes: nodes, Reason: countNodes(nodes, what)}
@@ -80,7 +70,7 @@ func patchOld(f Facts, nodes []NodeChange, selected map[string]bool) Operation {
 	switch {
 	case len(selected) > 0:
 		op.Topic, op.Reason = v1alpha1.DeploymentReasonNodesSelected, fmt.Sprintf("%s to be updated in place", strings.Join(slices.Sorted(maps.Keys(selected)), ", "))
-	case slices.ContainsFunc(f.Old, unmarked):
+	case slices.ContainsFunc(r.Old, unmarked):
 		op.Topic = v1alpha1.DeploymentReasonNodesMarked // there was no event yet
 	}
 	return op
@@ -135,13 +125,13 @@ func changed(nodes []Node, change func(Node, *corev1.Node)) []NodeChange {
 
 // protect keeps autoscalers from removing a node while the rollout lasts, or its Machine is preserved.
 // An annotation of a user is left alone.
-func protect(f Facts, n Node, node *corev1.Node) {
+func protect(r *Rollout, n Node, node *corev1.Node) {
 	_, users := node.Annotations[v1alpha1.AnnotationKeyScaleDownDisabled]
 	switch {
-	case MarksNodes(f) && f.Nodes.Protect && !users:
+	case r.MarksNodes && r.Nodes.Protect && !users:
 		metav1.SetMetaDataAnnotation(&node.ObjectMeta, v1alpha1.AnnotationKeyScaleDownDisabled, "true")
 		metav1.SetMetaDataAnnotation(&node.ObjectMeta, v1alpha1.AnnotationKeyScaleDownDisabledByMCM, "true")
-	case RolledOut(f) && protected(node) && !preservation.Active(n.Machine, f.Now):
+	case r.RolledOut && protected(node) && !preservation.Active(n.Machine, r.Now):
 		delete(node.Annotations, v1alpha1.AnnotationKeyScaleDownDisabled)
 		delete(node.Annotations, v1alpha1.AnnotationKeyScaleDownDisabledByMCM)
 	}
@@ -155,26 +145,26 @@ func protected(node *corev1.Node) bool {
 
 // NodesUnmarked reports whether the rollout is over, no node has its marks or labels of an update in place,
 // and the plan changes none.
-func NodesUnmarked(f Facts, plan []Operation) bool {
+func (r *Rollout) NodesUnmarked(plan []Operation) bool {
 	patches := func(op Operation) bool { return op.Action == PatchNodes }
-	marked := func(n Node) bool { return protected(n.Node) || f.inPlace && inplaceupdate.Labelled(n.Node) }
-	return f.Nodes != nil && !f.Nodes.Stale && RolledOut(f) && !slices.ContainsFunc(plan, patches) &&
-		!slices.ContainsFunc(f.Nodes.OfOld, marked) && !slices.ContainsFunc(f.Nodes.OfCurrent, marked)
+	marked := func(n Node) bool { return protected(n.Node) || r.inPlace && inplaceupdate.Labelled(n.Node) }
+	return r.Nodes != nil && !r.Nodes.Stale && r.RolledOut && !slices.ContainsFunc(plan, patches) &&
+		!slices.ContainsFunc(r.Nodes.OfOld, marked) && !slices.ContainsFunc(r.Nodes.OfCurrent, marked)
 }
 
 // ProtectedFor returns the time until a preservation ends that keeps a node protected beyond the
 // rollout; 0 if none does.
-func ProtectedFor(f Facts) time.Duration {
-	if f.Nodes == nil || !RolledOut(f) {
+func (r *Rollout) ProtectedFor() time.Duration {
+	if r.Nodes == nil || !r.RolledOut {
 		return 0
 	}
 	var first time.Duration
-	for _, n := range slices.Concat(f.Nodes.OfOld, f.Nodes.OfCurrent) {
+	for _, n := range slices.Concat(r.Nodes.OfOld, r.Nodes.OfCurrent) {
 		expiry := n.Machine.Status.CurrentStatus.PreserveExpiryTime
-		if expiry == nil || !protected(n.Node) || !expiry.After(f.Now) {
+		if expiry == nil || !protected(n.Node) || !expiry.After(r.Now) {
 			continue
 		}
-		if left := expiry.Sub(f.Now); first == 0 || left < first {
+		if left := expiry.Sub(r.Now); first == 0 || left < first {
 			first = left
 		}
 	}

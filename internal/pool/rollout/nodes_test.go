@@ -20,11 +20,11 @@ func TestAPreservedNodeStaysProtected(t *testing.T) {
 		v1alpha1.AnnotationKeyScaleDownDisabled: "true", v1alpha1.AnnotationKeyScaleDownDisabledByMCM: "true",
 	}}}
 	f.Nodes = &Nodes{OfCurrent: []Node{{machine, node}}, Protect: true}
-	if got := planNodes(f); len(got) != 1 || len(got[0].Nodes[0].New.Annotations) != 0 {
+	if got := planNodes(New(f)); len(got) != 1 || len(got[0].Nodes[0].New.Annotations) != 0 {
 		t.Errorf("the marks of a rollout that is over stay: %+v", got)
 	}
 	machine.Status.CurrentStatus.PreserveExpiryTime = &metav1.Time{Time: fixture.Noon.Add(1)}
-	if got := planNodes(f); len(got) != 0 {
+	if got := planNodes(New(f)); len(got) != 0 {
 		t.Errorf("a preserved node is released: %+v", got)
 	}
 	if len(node.Annotations) != 2 {

@@ -115,28 +115,28 @@ func (o Outcome) MarkError() error {
 	return errors.Join(first...)
 }
 
-// Reused reports whether an old set has become the current one.
-func (o Outcome) Reused(f Facts) bool {
-	is := f.After(o).Current
-	return o.Created == nil && is != nil && revision.Number(is) != revision.Number(f.Current)
+// Reused reports whether an old set has become the current one since a rollout was computed.
+func (o Outcome) Reused(r *Rollout) bool {
+	is := o.now(r.Current)
+	return o.Created == nil && is != nil && revision.Number(is) != revision.Number(r.Current)
 }
 
-// After returns the facts with the deployment and its sets as an outcome left them.
-func (f Facts) After(o Outcome) Facts {
-	is := func(was *v1alpha1.MachineSet) *v1alpha1.MachineSet {
-		if written, ok := o.Written[was.Name]; ok {
-			return written
-		}
-		return was
+// now returns a set as it is now; nil for nil.
+func (o Outcome) now(was *v1alpha1.MachineSet) *v1alpha1.MachineSet {
+	if was == nil {
+		return nil
 	}
+	return cmp.Or(o.Written[was.Name], was)
+}
+
+// After returns the rollout of the deployment and its sets as an outcome left them.
+func (r *Rollout) After(o Outcome) *Rollout {
+	f := r.Facts
 	f.Old = slices.Clone(f.Old)
 	for i, was := range f.Old {
-		f.Old[i] = is(was)
+		f.Old[i] = o.now(was)
 	}
 	f.Deployment = cmp.Or(o.Deployment, f.Deployment)
-	if f.Current != nil {
-		f.Current = is(f.Current)
-	}
-	f.Current = cmp.Or(o.Created, f.Current)
-	return f
+	f.Current = cmp.Or(o.Created, o.now(f.Current))
+	return New(f)
 }

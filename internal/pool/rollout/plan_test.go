@@ -195,7 +195,7 @@ func TestPlan(t *testing.T) {
 		t.Run(reason, func(t *testing.T) {
 			f := NewFacts(test.deployment, test.sets, fixture.Noon)
 			f.Orphans = test.orphans
-			if diff := cmp.Diff(test.want, brief(t, Plan(f))); diff != "" {
+			if diff := cmp.Diff(test.want, brief(t, Plan(New(f)))); diff != "" {
 				t.Errorf("want - got +\n%s", diff)
 			}
 		})
@@ -205,7 +205,7 @@ func TestPlan(t *testing.T) {
 func TestPlanSaysWhy(t *testing.T) {
 	t.Parallel()
 	f := NewFacts(fixture.Deployment(9, fixture.Rolling("0", "7"), fixture.OfClass("b")), sets{fixture.Set("a", 9, fixture.Reports(9, 3)), fixture.Set("b", 0)}, fixture.Noon)
-	operations := planReplicas(f)
+	operations := planReplicas(New(f))
 	if len(operations) != 1 {
 		t.Fatalf("got %+v", operations)
 	}

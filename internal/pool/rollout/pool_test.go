@@ -14,8 +14,8 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/pool/classchange"
 	"github.com/millwright-dev/millwright/internal/pool/counts"
+	"github.com/millwright-dev/millwright/internal/pool/deletion"
 	"github.com/millwright-dev/millwright/internal/pool/liveupdate"
 	"github.com/millwright-dev/millwright/internal/pool/reserve"
 	"github.com/millwright-dev/millwright/internal/pool/rollout"
@@ -108,20 +108,21 @@ func (p *pool) plan() {
 		p.least = bound
 	}
 	f := rollout.NewFacts(p.deployment, p.sets, fixture.Noon)
-	f.Class = classchange.Find(f.Deployment, f.Current, f.Old, f.Now)
+	f.Class = liveupdate.Find(f.Deployment, f.Current, f.Old, f.Now)
 	if f.Class != nil {
 		f.Class.Machines = p.of(f.Class.Set)
 	}
 	outcome := rollout.Outcome{Written: map[string]*v1alpha1.MachineSet{}}
-	for _, op := range rollout.Plan(f) {
+	r := rollout.New(f)
+	for _, op := range rollout.Plan(r) {
 		outcome.Ended = outcome.Ended || op.Ends()
 		p.apply(f, op, &outcome)
 	}
 	if outcome.Ended {
 		return
 	}
-	next := status.Next(f, outcome)
-	p.deployment = rollout.Annotated(f.After(outcome))
+	next := status.Next(r, outcome)
+	p.deployment = r.After(outcome).Annotated(p.deployment)
 	p.deployment.Status = next
 }
 
@@ -149,7 +150,7 @@ func (p *pool) apply(f rollout.Facts, op rollout.Operation, outcome *rollout.Out
 	case rollout.FollowClass:
 		f.Class.Follow(op.Machine)
 	case rollout.Retire:
-		f.Class.Retire(op.Machine)
+		deletion.Prefer(op.Machine)
 	}
 }
 

@@ -9,7 +9,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/pool/counts"
 	"github.com/millwright-dev/millwright/internal/pool/revision"
 	"github.com/millwright-dev/millwright/internal/pool/scale"
 )
@@ -48,57 +47,41 @@ func copiedAnnotations(deployment *v1alpha1.MachineDeployment) map[string]string
 var operational = []string{v1alpha1.AnnotationKeyLastReplicaChange, v1alpha1.AnnotationKeyMachineEffectiveCreationTimeout}
 
 // setReplicaAnnotations records for which size of the deployment a set was last scaled.
-func setReplicaAnnotations(set *v1alpha1.MachineSet, f Facts, size int32) {
+func setReplicaAnnotations(set *v1alpha1.MachineSet, r *Rollout, size int32) {
 	metav1.SetMetaDataAnnotation(&set.ObjectMeta, v1alpha1.AnnotationKeyDesiredReplicas, strconv.Itoa(int(size)))
-	metav1.SetMetaDataAnnotation(&set.ObjectMeta, v1alpha1.AnnotationKeyMaxReplicas, strconv.Itoa(int(size)+int(f.surge)))
+	metav1.SetMetaDataAnnotation(&set.ObjectMeta, v1alpha1.AnnotationKeyMaxReplicas, strconv.Itoa(int(size)+int(r.surge)))
 }
 
 // TemplateRevision returns the revision that the deployment's template has or is about to get.
-func TemplateRevision(f Facts) int64 {
-	last := revision.Last(f.Old)
+func (r *Rollout) TemplateRevision() int64 {
+	last := revision.Last(r.Old)
 	switch {
-	case f.Current == nil:
-		return max(revision.Followed(f.Deployment), last) + 1
-	case revision.Number(f.Current) <= last:
+	case r.Current == nil:
+		return max(revision.Followed(r.Deployment), last) + 1
+	case revision.Number(r.Current) <= last:
 		return last + 1
 	default:
-		return revision.Number(f.Current)
+		return revision.Number(r.Current)
 	}
 }
 
-// WasComplete reports whether the rollout of the current set was complete before, so that now the
-// deployment is scaled or a Machine replaced. The deployment's revision tells which set its status was
-// about; it is written after a status that begins another rollout. After sets were deleted by hand,
-// the current one may have a lower revision.
-func WasComplete(f Facts) bool {
-	status := f.Deployment.Status
-	complete := func(c v1alpha1.MachineDeploymentCondition) bool {
-		return c.Type == v1alpha1.MachineDeploymentProgressing && c.Reason == v1alpha1.DeploymentReasonComplete
-	}
-	if f.Current == nil || !slices.ContainsFunc(status.Conditions, complete) || counts.Total(f.Old, counts.Desired) > 0 || f.Class.Left() > 0 {
-		return false
-	}
-	set, recorded := revision.Number(f.Current), revision.Number(f.Deployment)
-	return set == recorded || set < recorded && status.ObservedGeneration == f.Deployment.Generation
-}
-
-// Annotated returns the deployment with the metadata that follow from its sets: the revision, whether a
+// Annotated returns a deployment with the metadata that follow from its sets: the revision, whether a
 // set is frozen, which of the named Machines are still to be deleted, and since when.
-func Annotated(f Facts) *v1alpha1.MachineDeployment {
-	deployment := f.Deployment.DeepCopy()
-	if f.Current != nil && revision.Number(f.Current) > revision.Followed(deployment) {
-		metav1.SetMetaDataAnnotation(&deployment.ObjectMeta, v1alpha1.AnnotationKeyRevision, f.Current.Annotations[v1alpha1.AnnotationKeyRevision])
+func (r *Rollout) Annotated(deployment *v1alpha1.MachineDeployment) *v1alpha1.MachineDeployment {
+	deployment = deployment.DeepCopy()
+	if r.Current != nil && revision.Number(r.Current) > revision.Followed(deployment) {
+		metav1.SetMetaDataAnnotation(&deployment.ObjectMeta, v1alpha1.AnnotationKeyRevision, r.Current.Annotations[v1alpha1.AnnotationKeyRevision])
 	}
 	delete(deployment.Annotations, v1alpha1.AnnotationKeyUnfreeze) // its sets have it
-	if slices.ContainsFunc(f.All(), scale.Frozen) {
+	if slices.ContainsFunc(r.sets, scale.Frozen) {
 		metav1.SetMetaDataLabel(&deployment.ObjectMeta, v1alpha1.LabelKeyFreeze, isTrue)
 	} else {
 		delete(deployment.Labels, v1alpha1.LabelKeyFreeze)
 	}
-	if at := scaledAt(f); at != "" {
+	if at := scaledAt(r); at != "" {
 		metav1.SetMetaDataAnnotation(&deployment.ObjectMeta, v1alpha1.AnnotationKeyLastReplicaChange, at)
 	}
-	if names := pendingNames(f); names != "" {
+	if names := pendingNames(r); names != "" {
 		metav1.SetMetaDataAnnotation(&deployment.ObjectMeta, v1alpha1.AnnotationKeyTriggerDeletion, names)
 	} else {
 		delete(deployment.Annotations, v1alpha1.AnnotationKeyTriggerDeletion)
@@ -107,27 +90,27 @@ func Annotated(f Facts) *v1alpha1.MachineDeployment {
 }
 
 // planRollback answers spec.rollbackTo, unless the deployment is paused.
-func planRollback(f Facts) []Operation {
-	to := f.Deployment.Spec.RollbackTo
-	if to == nil || f.Deployment.Spec.Paused {
+func planRollback(r *Rollout) []Operation {
+	to := r.Deployment.Spec.RollbackTo
+	if to == nil || r.Deployment.Spec.Paused {
 		return nil
 	}
-	answered := f.Deployment.DeepCopy()
+	answered := r.Deployment.DeepCopy()
 	answered.Spec.RollbackTo = nil
 	op := Operation{Action: Refuse, Topic: v1alpha1.DeploymentReasonRevisionNotFound, Deployment: answered}
-	target := revision.Pick(f.All(), to.Revision)
+	target := revision.Pick(r.sets, to.Revision)
 	switch {
 	case target == nil && to.Revision == 0:
 		op.Reason = "spec.rollbackTo: there is no earlier revision"
 	case target == nil:
 		op.Reason = fmt.Sprintf("spec.rollbackTo.revision: there is no machine set of revision %d", to.Revision)
-	case revision.Same(&target.Spec.Template, &f.Deployment.Spec.Template):
+	case revision.Same(&target.Spec.Template, &r.Deployment.Spec.Template):
 		op.Topic = v1alpha1.DeploymentReasonTemplateUnchanged
 		op.Reason = fmt.Sprintf("spec.rollbackTo.revision: the template is that of revision %d already", revision.Number(target))
 	default:
 		rollBack(answered, target)
 		op.Action, op.Set, op.Topic = RollBack, target, v1alpha1.DeploymentReasonRollback
-		op.Reason = fmt.Sprintf("Rolled back deployment %q to revision %d", f.Deployment.Name, revision.Number(target))
+		op.Reason = fmt.Sprintf("Rolled back deployment %q to revision %d", r.Deployment.Name, revision.Number(target))
 	}
 	return []Operation{op}
 }

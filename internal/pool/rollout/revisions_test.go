@@ -15,7 +15,7 @@ func TestNoHistoryIsCutBeforeThereIsASet(t *testing.T) {
 	t.Parallel()
 	f := NewFacts(fixture.Deployment(3, fixture.Paused, fixture.OfClass("c"), func(d *v1alpha1.MachineDeployment) { d.Spec.RevisionHistoryLimit = ptr.To(int32(0)) }),
 		sets{fixture.Set("a", 0), fixture.Set("b", 0)}, fixture.Noon)
-	for _, op := range planHistory(f) {
+	for _, op := range planHistory(New(f)) {
 		t.Errorf("%s %s: %s", op.Action, op.Set.Name, op.Reason)
 	}
 }
@@ -42,7 +42,7 @@ func TestHistory(t *testing.T) {
 		t.Run(reason, func(t *testing.T) {
 			f := NewFacts(fixture.Deployment(3, append(test.changes, fixture.OfClass("d"))...), test.sets, fixture.Noon)
 			var got []string
-			for _, op := range planHistory(f) {
+			for _, op := range planHistory(New(f)) {
 				got = append(got, string(op.Action)+" "+op.Set.Name)
 			}
 			if strings.Join(got, ",") != strings.Join(test.want, ",") {
@@ -58,7 +58,7 @@ func TestTheRevisionOfADeploymentNeverGoesBack(t *testing.T) {
 	owner := fixture.Deployment(3)
 	owner.Annotations = map[string]string{v1alpha1.AnnotationKeyRevision: "5"}
 	f := NewFacts(owner, sets{fixture.Set("a", 3, fixture.OfRevision("3"))}, fixture.Noon)
-	if got := Annotated(f).Annotations[v1alpha1.AnnotationKeyRevision]; got != "5" {
+	if got := New(f).Annotated(owner).Annotations[v1alpha1.AnnotationKeyRevision]; got != "5" {
 		t.Errorf("it becomes %s", got)
 	}
 }
@@ -67,15 +67,15 @@ func TestTheRevisionOfADeploymentNeverGoesBack(t *testing.T) {
 func TestANewSetComesAfterAllOthers(t *testing.T) {
 	t.Parallel()
 	f := NewFacts(fixture.Deployment(3, fixture.OfClass("b")), sets{fixture.Set("a", 3, fixture.OfRevision("7"))}, fixture.Noon)
-	set := NewSet(f, 3)
+	set := New(f).NewSet(3)
 	if got := set.Annotations[v1alpha1.AnnotationKeyRevision]; got != "8" {
 		t.Errorf("it is revision %s", got)
 	}
-	if got := TemplateRevision(f); got != 8 {
+	if got := New(f).TemplateRevision(); got != 8 {
 		t.Errorf("revision %d is said to be about to come", got)
 	}
 	f.Deployment.Annotations = map[string]string{v1alpha1.AnnotationKeyRevision: "9"}
-	if got := TemplateRevision(f); got != 10 {
+	if got := New(f).TemplateRevision(); got != 10 {
 		t.Errorf("revision %d is said to be about to come after 9", got)
 	}
 }

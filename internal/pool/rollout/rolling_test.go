@@ -40,7 +40,7 @@ func TestAnOldFailureDoesNotTellThatASetWasLookedAt(t *testing.T) {
 		}
 	}
 	f := NewFacts(fixture.Deployment(3, fixture.Recreate, fixture.OfClass("b")), sets{fixture.Set("a", 0, create)}, fixture.Noon)
-	if got := brief(t, planReplicas(f)); len(got) > 0 {
+	if got := brief(t, planReplicas(New(f))); len(got) > 0 {
 		t.Errorf("before the old machines are known to be gone, planned is %q", got)
 	}
 }

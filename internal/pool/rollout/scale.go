@@ -10,42 +10,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/pool/counts"
-	"github.com/millwright-dev/millwright/internal/pool/reserve"
 )
-
-func inUse(f Facts) []*v1alpha1.MachineSet {
-	return slices.DeleteFunc(f.All(), func(set *v1alpha1.MachineSet) bool { return counts.Desired(set) == 0 })
-}
-
-// resized reports whether the deployment was scaled since its sets were, by their annotations.
-func resized(f Facts) bool {
-	wanted := strconv.Itoa(int(reserve.Wanted(f.Deployment)))
-	return slices.ContainsFunc(inUse(f), func(set *v1alpha1.MachineSet) bool {
-		desired := set.Annotations[v1alpha1.AnnotationKeyDesiredReplicas]
-		return desired != "" && desired != wanted
-	})
-}
-
-// begun reports whether the rollout of the current set has begun.
-func begun(f Facts) bool { return f.Current != nil && counts.Desired(f.Current) > 0 }
-
-// limit returns how many replicas the sets may have together. There is no surge if no Machines are
-// wanted, or if the rollout is suspended before it has begun.
-func limit(f Facts) int32 {
-	wanted := reserve.Wanted(f.Deployment)
-	if wanted == 0 || suspended(f) && !begun(f) {
-		return wanted
-	}
-	return wanted + f.surge
-}
-
-func excess(f Facts) int32 {
-	return counts.Clamp(counts.Total(f.All(), counts.Desired) - int64(limit(f)))
-}
-
-func lacking(f Facts) int32 {
-	return counts.Clamp(int64(limit(f)) - counts.Total(f.All(), counts.Desired))
-}
 
 // share is the size of a set when several are scaled down together.
 type share struct {
@@ -61,40 +26,40 @@ func (s share) available() int32 {
 // planScaleDown takes Machines from all sets of a rollout whose deployment was scaled down: first those
 // named for deletion, then from every set in proportion to its size. It leaves enough available, and
 // takes unusable Machines instead.
-func planScaleDown(f Facts) []Operation {
+func planScaleDown(r *Rollout) []Operation {
 	var shares []share
-	for _, set := range inUse(f) {
+	for _, set := range r.used {
 		shares = append(shares, share{set, counts.Desired(set)})
 	}
-	rest := takeNamed(f, shares, excess(f))
-	if last := &shares[len(shares)-1]; last.set == f.Current && last.replicas > reserve.Wanted(f.Deployment) {
-		take := last.replicas - reserve.Wanted(f.Deployment) // it is never to have more
+	rest := takeNamed(r, shares, r.excess)
+	if last := &shares[len(shares)-1]; last.set == r.Current && last.replicas > r.Wanted {
+		take := last.replicas - r.Wanted // it is never to have more
 		last.replicas, rest = last.replicas-take, max(0, rest-take)
 	}
-	takeInProportion(f, shares, rest)
-	keepAvailable(f, shares)
+	takeInProportion(r, shares, rest)
+	keepAvailable(r, shares)
 	var operations []Operation
 	for _, s := range shares {
 		if s.replicas < counts.Desired(s.set) {
-			operations = append(operations, scaleTo(s.set, s.replicas, wants(f)+", and all sets give their share"))
+			operations = append(operations, scaleTo(s.set, s.replicas, wants(r)+", and all sets give their share"))
 		}
 	}
 	return operations
 }
 
 // planScaleUp gives all sets in use more Machines, in proportion to their sizes, as there is room.
-func planScaleUp(f Facts) []Operation {
-	used := inUse(f)
+func planScaleUp(r *Rollout) []Operation {
+	used := slices.Clone(r.used)
 	slices.Reverse(used) // the newer first
 	slices.SortStableFunc(used, func(a, b *v1alpha1.MachineSet) int { return cmp.Compare(counts.Desired(b), counts.Desired(a)) })
-	rest, of := min(lacking(f), room(f)), counts.Clamp(counts.Total(used, counts.Desired))
+	rest, of := min(r.lacking, r.room), counts.Clamp(counts.Total(used, counts.Desired))
 	size := of + rest
 	var operations []Operation
 	for _, set := range used {
 		more := int32(math.Round(float64(rest) * float64(counts.Desired(set)) / float64(of)))
 		rest, of = rest-more, of-counts.Desired(set)
 		if more > 0 {
-			op := scaleTo(set, counts.Desired(set)+more, wants(f)+", and all sets in use get their share")
+			op := scaleTo(set, counts.Desired(set)+more, wants(r)+", and all sets in use get their share")
 			op.size = size
 			operations = append(operations, op)
 		}
@@ -103,10 +68,10 @@ func planScaleUp(f Facts) []Operation {
 }
 
 // takeNamed takes Machines named for deletion, and returns how many others are to be taken.
-func takeNamed(f Facts, shares []share, rest int32) int32 {
+func takeNamed(r *Rollout, shares []share, rest int32) int32 {
 	for i := range shares {
 		s := &shares[i]
-		for _, n := range f.Named {
+		for _, n := range r.Named {
 			if rest > 0 && s.replicas > 0 && n.exists() && metav1.IsControlledBy(n.Machine, s.set) {
 				s.replicas, rest = s.replicas-1, rest-1
 			}
@@ -116,14 +81,14 @@ func takeNamed(f Facts, shares []share, rest int32) int32 {
 }
 
 // takeInProportion takes from every set in proportion to its size, the largest first, then the rest.
-func takeInProportion(f Facts, shares []share, rest int32) {
+func takeInProportion(r *Rollout, shares []share, rest int32) {
 	bySize := make([]*share, len(shares))
 	for i := range shares {
 		bySize[i] = &shares[i] // the older first
 	}
 	slices.SortStableFunc(bySize, func(a, b *share) int { return cmp.Compare(counts.Desired(b.set), counts.Desired(a.set)) })
 	for _, s := range bySize {
-		take := min(rest, s.replicas, max(0, counts.Desired(s.set)-proportional(f, s.set)))
+		take := min(rest, s.replicas, max(0, counts.Desired(s.set)-proportional(r, s.set)))
 		s.replicas, rest = s.replicas-take, rest-take
 	}
 	for _, s := range bySize {
@@ -133,20 +98,19 @@ func takeInProportion(f Facts, shares []share, rest int32) {
 }
 
 // proportional returns the size of a set in the resized deployment, whose former size is annotated.
-func proportional(f Facts, set *v1alpha1.MachineSet) int32 {
+func proportional(r *Rollout, set *v1alpha1.MachineSet) int32 {
 	of, err := strconv.ParseInt(set.Annotations[v1alpha1.AnnotationKeyMaxReplicas], 10, 32)
-	if err != nil || of <= 0 || suspended(f) && !begun(f) { // in the last case there was a surge, and is none
-		of = counts.Total(f.All(), counts.Desired)
+	if err != nil || of <= 0 || r.suspended && !r.begun { // in the last case there was a surge, and is none
+		of = counts.Total(r.sets, counts.Desired)
 	}
-	size := math.Round(float64(counts.Desired(set)) * float64(limit(f)) / float64(of))
+	size := math.Round(float64(counts.Desired(set)) * float64(r.limit) / float64(of))
 	return int32(min(size, math.MaxInt32))
 }
 
 // keepAvailable gives back Machines that have to stay available, to the current set first, and takes
 // unusable ones instead.
-func keepAvailable(f Facts, shares []share) {
-	all := f.All()
-	least := min(int64(reserve.Wanted(f.Deployment)-f.unavailable)-counts.Total(all, counts.PreservedFailed), counts.Total(all, counts.Available))
+func keepAvailable(r *Rollout, shares []share) {
+	least := min(r.least, counts.Total(r.sets, counts.Available))
 	var left, given int64
 	for _, s := range shares {
 		left += int64(s.available())

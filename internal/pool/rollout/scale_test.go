@@ -37,7 +37,7 @@ func TestPlanScaleDown(t *testing.T) {
 				name = "b"
 			}
 			f := NewFacts(fixture.Deployment(test.replicas, test.strategy, fixture.OfClass(name)), test.sets, fixture.Noon)
-			if diff := cmp.Diff(test.want, brief(t, Plan(f))); diff != "" {
+			if diff := cmp.Diff(test.want, brief(t, Plan(New(f)))); diff != "" {
 				t.Errorf("want - got +\n%s", diff)
 			}
 		})
@@ -58,7 +58,8 @@ func TestScaleDownKeepsWhatIsAvailable(t *testing.T) {
 		}
 		deployment := fixture.Deployment(number("replicas", 40), fixture.OfClass("c"), fixture.Rolling(strconv.Itoa(int(number("surge", 5))), strconv.Itoa(int(number("unavailable", 5)))))
 		f := NewFacts(deployment, all, fixture.Noon)
-		if excess(f) == 0 {
+		r := New(f)
+		if r.excess == 0 {
 			return
 		}
 		before := map[string]int32{}
@@ -67,7 +68,7 @@ func TestScaleDownKeepsWhatIsAvailable(t *testing.T) {
 		for _, set := range all {
 			before[set.Name], left[set.Name] = counts.Desired(set), counts.Desired(set)
 		}
-		for _, op := range planScaleDown(f) {
+		for _, op := range planScaleDown(r) {
 			left[op.Set.Name] = op.Replicas
 			if op.Replicas >= before[op.Set.Name] || op.Replicas < 0 {
 				t.Fatalf("%s from %d to %d", op.Set.Name, before[op.Set.Name], op.Replicas)
@@ -77,10 +78,10 @@ func TestScaleDownKeepsWhatIsAvailable(t *testing.T) {
 			rest += left[set.Name]
 			available += share{set, left[set.Name]}.available()
 		}
-		if most := deployment.Spec.Replicas + f.surge; rest > most {
+		if most := deployment.Spec.Replicas + r.surge; rest > most {
 			t.Fatalf("%d are left, at most %d may be", rest, most)
 		}
-		least := int32(min(int64(deployment.Spec.Replicas-f.unavailable)-counts.Total(all, counts.PreservedFailed), counts.Total(all, counts.Available)))
+		least := int32(min(int64(deployment.Spec.Replicas-r.unavailable)-counts.Total(all, counts.PreservedFailed), counts.Total(all, counts.Available)))
 		if available < least {
 			t.Fatalf("%d stay available, at least %d have to", available, least)
 		}
@@ -100,7 +101,7 @@ func TestASetThatSaysNothingDoesNotTellThatTheDeploymentWasScaled(t *testing.T) 
 		"but one without any":    {sets{fixture.Set("a", 3, silent), fixture.Set("b", 0, fixture.ScaledFor(4, 5))}, false},
 		"one that is not in use": {sets{fixture.Set("a", 0, silent), fixture.Set("b", 8, fixture.ScaledFor(8, 9))}, false},
 	} {
-		if got := resized(NewFacts(fixture.Deployment(8, fixture.Paused, fixture.OfClass("c")), test.sets, fixture.Noon)); got != test.want {
+		if got := New(NewFacts(fixture.Deployment(8, fixture.Paused, fixture.OfClass("c")), test.sets, fixture.Noon)).resized; got != test.want {
 			t.Errorf("%s: %t", reason, got)
 		}
 	}

@@ -13,15 +13,14 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/scarcity"
 	"github.com/millwright-dev/millwright/internal/pool/budget"
 	"github.com/millwright-dev/millwright/internal/pool/counts"
-	"github.com/millwright-dev/millwright/internal/pool/inplace"
 	"github.com/millwright-dev/millwright/internal/pool/reserve"
 	"github.com/millwright-dev/millwright/internal/pool/revision"
 	"github.com/millwright-dev/millwright/internal/pool/scale"
 )
 
-// NewSet returns the set of the deployment's template.
-func NewSet(f Facts, replicas int32) *v1alpha1.MachineSet {
-	deployment := f.Deployment
+// NewSet returns a new set of the deployment's template, none of whose replicas is in excess.
+func (r *Rollout) NewSet(replicas int32) *v1alpha1.MachineSet {
+	deployment := r.Deployment
 	hash := revision.Hash(&deployment.Spec.Template, ptr.Deref(deployment.Status.CollisionCount, 0))
 	set := &v1alpha1.MachineSet{
 		ObjectMeta: metav1.ObjectMeta{
@@ -38,14 +37,13 @@ func NewSet(f Facts, replicas int32) *v1alpha1.MachineSet {
 			Selector:        deployment.Spec.Selector.DeepCopy(),
 			Template:        *deployment.Spec.Template.DeepCopy(),
 
-			AutoPreserveFailedMachineMax: autoPreserveMax(f, nil),
+			AutoPreserveFailedMachineMax: autoPreserveMax(r.Facts, nil),
 		},
 	}
 	set.Spec.Selector.MatchLabels = withHash(set.Spec.Selector.MatchLabels, hash)
 	set.Spec.Template.Labels = withHash(set.Spec.Template.Labels, hash)
-	revision.Give(set, max(revision.Last(f.Old), revision.Followed(deployment))+1)
-	setReplicaAnnotations(set, f, reserve.Wanted(deployment))
-	reserve.Assign(set, deployment, f.excess[nil])
+	revision.Give(set, max(revision.Last(r.Old), revision.Followed(deployment))+1)
+	setReplicaAnnotations(set, r, r.Wanted)
 	scarcity.Assign(set, deployment)
 	budget.Assign(set, deployment)
 	return set
@@ -67,14 +65,17 @@ func OwnerReference(deployment *v1alpha1.MachineDeployment) metav1.OwnerReferenc
 }
 
 // planRefresh updates sets that are not scaled. While others are scaled, none records a new size.
-func planRefresh(f Facts, replicas []Operation) []Operation {
+func planRefresh(r *Rollout, replicas []Operation, excess map[*v1alpha1.MachineSet]int32) []Operation {
 	var operations []Operation
-	for _, set := range f.All() {
+	for _, set := range r.sets {
 		scaled := func(op Operation) bool { return op.Set == set }
-		if idle(f, set) || !set.DeletionTimestamp.IsZero() || slices.ContainsFunc(replicas, scaled) {
+		if idle(r, set) || !set.DeletionTimestamp.IsZero() || slices.ContainsFunc(replicas, scaled) {
 			continue
 		}
-		next := refreshed(f, set, set.Spec.Replicas, len(replicas) == 0)
+		next := refreshed(r, set, set.Spec.Replicas, excess[set])
+		if len(replicas) == 0 && counts.Desired(set) > 0 && !slices.Contains(r.heldBack, set) && r.sizedTogether() {
+			setReplicaAnnotations(next, r, r.Wanted) // it has its share of the size
+		}
 		if equality.Semantic.DeepEqual(set, next) {
 			continue
 		}
@@ -88,38 +89,33 @@ func planRefresh(f Facts, replicas []Operation) []Operation {
 }
 
 // idle reports cheaply whether a set takes over nothing, as hundreds of old ones do.
-func idle(f Facts, set *v1alpha1.MachineSet) bool {
-	return set != f.Current && counts.Desired(set) == 0 && !scale.Frozen(set) && !mayPreserve(set)
+func idle(r *Rollout, set *v1alpha1.MachineSet) bool {
+	return set != r.Current && counts.Desired(set) == 0 && !scale.Frozen(set) && !mayPreserve(set)
 }
 
-// refreshed returns a set of so many replicas with all that it takes over from the deployment. With sized,
-// it records the size of the deployment if it has its share of that.
-func refreshed(f Facts, set *v1alpha1.MachineSet, replicas int32, sized bool) *v1alpha1.MachineSet {
+// refreshed returns a set of so many replicas, some of them in excess, with all that it takes over from the deployment.
+func refreshed(r *Rollout, set *v1alpha1.MachineSet, replicas, excess int32) *v1alpha1.MachineSet {
 	next := set.DeepCopy()
 	next.Spec.Replicas = replicas
 	if next.Annotations == nil {
 		next.Annotations = map[string]string{}
 	}
-	if next.Spec.AutoPreserveFailedMachineMax > 0 || f.Deployment.Spec.AutoPreserveFailedMachineMax > 0 {
-		next.Spec.AutoPreserveFailedMachineMax = autoPreserveMax(f, set)
+	if next.Spec.AutoPreserveFailedMachineMax > 0 || r.Deployment.Spec.AutoPreserveFailedMachineMax > 0 {
+		next.Spec.AutoPreserveFailedMachineMax = autoPreserveMax(r.Facts, set)
 	}
-	if set == f.Current {
-		refreshCurrent(f, next)
-		mayGrow(f, set, next)
+	if set == r.Current {
+		refreshCurrent(r, next)
+		mayGrow(r, set, next)
 	} else {
-		refreshOld(f, next)
+		refreshOld(r, next)
 	}
-	heldBack := slices.Contains(f.heldBack, set)
-	if heldBack {
+	if slices.Contains(r.heldBack, set) {
 		keepAnnotation(next, set, v1alpha1.AnnotationKeyLastReplicaChange)
 	}
-	if sized && !heldBack && counts.Desired(set) > 0 && sizedTogether(f) {
-		setReplicaAnnotations(next, f, reserve.Wanted(f.Deployment))
-	}
-	reserve.Assign(next, f.Deployment, f.excess[set])
-	scarcity.Assign(next, f.Deployment)
-	budget.Assign(next, f.Deployment)
-	if _, wished := f.Deployment.Annotations[v1alpha1.AnnotationKeyUnfreeze]; wished && scale.Frozen(set) {
+	reserve.Assign(next, r.Deployment, excess)
+	scarcity.Assign(next, r.Deployment)
+	budget.Assign(next, r.Deployment)
+	if _, wished := r.Deployment.Annotations[v1alpha1.AnnotationKeyUnfreeze]; wished && scale.Frozen(set) {
 		next.Annotations[v1alpha1.AnnotationKeyUnfreeze] = isTrue
 	}
 	return next
@@ -129,20 +125,14 @@ func refreshed(f Facts, set *v1alpha1.MachineSet, replicas int32, sized bool) *v
 // the set are, or were, no more than it has: it may have been an old one, from which Machines were moved or deleted.
 // Otherwise it does so when an old set becomes the current one, which may have the label from updates in
 // place, before the deployment got another strategy. Else the label is a user's.
-func mayGrow(f Facts, set, next *v1alpha1.MachineSet) {
-	may := revision.Number(set) <= revision.Last(f.Old)
-	if f.inPlace {
-		may = replaced(f) || min(set.Spec.Replicas, next.Spec.Replicas) <= inplace.Active(f.machines[set.Name])
+func mayGrow(r *Rollout, set, next *v1alpha1.MachineSet) {
+	may := revision.Number(set) <= revision.Last(r.Old)
+	if r.inPlace {
+		may = r.replaced || min(set.Spec.Replicas, next.Spec.Replicas) <= r.active(set)
 	}
 	if may {
 		delete(next.Labels, v1alpha1.LabelKeyMachineSetScaleUpDisabled)
 	}
-}
-
-// sizedTogether reports whether the sets have their shares of the deployment's size, all of them.
-func sizedTogether(f Facts) bool {
-	together := (f.rolling || f.inPlace) && f.Current != nil && !replaced(f) || suspended(f) && resized(f)
-	return together && allSettled(f) && !postponed(f)
 }
 
 // keepAnnotation leaves an annotation of a set as it was.
@@ -154,41 +144,41 @@ func keepAnnotation(next, was *v1alpha1.MachineSet, key string) {
 }
 
 // refreshCurrent takes over what changes on existing Machines. Old sets keep theirs for a rollback.
-func refreshCurrent(f Facts, set *v1alpha1.MachineSet) {
-	scale.TakeOver(&f.Deployment.Spec.Template.Spec, &set.Spec.Template.Spec)
-	set.Spec.MinReadySeconds = f.Deployment.Spec.MinReadySeconds
-	maps.Copy(set.Annotations, copiedAnnotations(f.Deployment))
-	if last := revision.Last(f.Old); revision.Number(set) <= last {
+func refreshCurrent(r *Rollout, set *v1alpha1.MachineSet) {
+	scale.TakeOver(&r.Deployment.Spec.Template.Spec, &set.Spec.Template.Spec)
+	set.Spec.MinReadySeconds = r.Deployment.Spec.MinReadySeconds
+	maps.Copy(set.Annotations, copiedAnnotations(r.Deployment))
+	if last := revision.Last(r.Old); revision.Number(set) <= last {
 		revision.Give(set, last+1)
 	}
-	if f.Nodes != nil {
+	if r.Nodes != nil {
 		delete(set.Annotations, v1alpha1.AnnotationKeyPreferNoSchedule) // the nodes come first
 	}
 }
 
-func refreshOld(f Facts, set *v1alpha1.MachineSet) {
-	if changed := f.Deployment.Annotations[v1alpha1.AnnotationKeyLastReplicaChange]; changed != "" && counts.Desired(set) > 0 {
+func refreshOld(r *Rollout, set *v1alpha1.MachineSet) {
+	if changed := r.Deployment.Annotations[v1alpha1.AnnotationKeyLastReplicaChange]; changed != "" && counts.Desired(set) > 0 {
 		set.Annotations[v1alpha1.AnnotationKeyLastReplicaChange] = changed
 	}
-	if f.inPlace && MarksNodes(f) {
+	if r.inPlace && r.MarksNodes {
 		metav1.SetMetaDataLabel(&set.ObjectMeta, v1alpha1.LabelKeyMachineSetScaleUpDisabled, "true")
 	}
-	if f.Nodes != nil && MarksNodes(f) && counts.Desired(set) > 0 {
+	if r.Nodes != nil && r.MarksNodes && counts.Desired(set) > 0 {
 		set.Annotations[v1alpha1.AnnotationKeyPreferNoSchedule] = isTrue
 	}
 }
 
 // planHistory deletes old sets beyond the history limit, the oldest first. As in MCM, a set that still
 // has Machines is passed over, and no other is deleted instead.
-func planHistory(f Facts) []Operation {
-	limit := f.Deployment.Spec.RevisionHistoryLimit
-	if limit == nil || f.Current == nil || !f.Deployment.Spec.Paused && !RolledOut(f) {
+func planHistory(r *Rollout) []Operation {
+	limit := r.Deployment.Spec.RevisionHistoryLimit
+	if limit == nil || r.Current == nil || !r.Deployment.Spec.Paused && !r.RolledOut {
 		return nil
 	}
-	old := slices.DeleteFunc(slices.Clone(f.Old), func(set *v1alpha1.MachineSet) bool { return !set.DeletionTimestamp.IsZero() })
+	old := slices.DeleteFunc(slices.Clone(r.Old), func(set *v1alpha1.MachineSet) bool { return !set.DeletionTimestamp.IsZero() })
 	var operations []Operation
 	for _, set := range old[:max(0, len(old)-max(0, int(*limit)))] {
-		if counts.Settled(set) && counts.Existing(set) == 0 && !f.HasMachines(set) { // one may just have been moved there
+		if counts.Settled(set) && counts.Existing(set) == 0 && !r.HasMachines(set) { // one may just have been moved there
 			operations = append(operations, Operation{Action: Prune, Set: set, Reason: fmt.Sprintf("%d old machine sets are kept", *limit)})
 		}
 	}

@@ -16,20 +16,30 @@ func TestASizeIsNotTakenForDoneBeforeAllSetsReport(t *testing.T) {
 	owner := fixture.Deployment(8, fixture.Rolling("1", "1"), fixture.OfClass("b"))
 	f := NewFacts(owner, sets{fixture.Set("a", 3, fixture.ScaledFor(4, 5), fixture.Unsettled), fixture.Set("b", 1, fixture.ScaledFor(4, 5))}, fixture.Noon)
 	for _, set := range f.All() {
-		if got := refreshed(f, set, set.Spec.Replicas, true).Annotations[v1alpha1.AnnotationKeyDesiredReplicas]; got != "4" {
+		if got := sizeOf(f, set); got != "4" {
 			t.Errorf("%s says that it was scaled for %s", set.Name, got)
 		}
 	}
+}
+
+// sizeOf returns the size of the deployment that a set has recorded after a refresh.
+func sizeOf(f Facts, set *v1alpha1.MachineSet) string {
+	for _, op := range planRefresh(New(f), nil, nil) {
+		if op.Set == set {
+			set = op.Next
+		}
+	}
+	return set.Annotations[v1alpha1.AnnotationKeyDesiredReplicas]
 }
 
 // TestASetThatIsScaledIsNotRefreshedBesides: the same write does both.
 func TestASetThatIsScaledIsNotRefreshedBesides(t *testing.T) {
 	t.Parallel()
 	f := NewFacts(fixture.Deployment(4, func(d *v1alpha1.MachineDeployment) { d.Spec.MinReadySeconds = 9 }), sets{fixture.Set("a", 3)}, fixture.Noon)
-	if got := planRefresh(f, nil); len(got) != 1 {
+	if got := planRefresh(New(f), nil, nil); len(got) != 1 {
 		t.Fatalf("got %+v", got)
 	}
-	if got := planRefresh(f, []Operation{{Action: Scale, Set: f.Current, Replicas: 4}}); len(got) > 0 {
+	if got := planRefresh(New(f), []Operation{{Action: Scale, Set: f.Current, Replicas: 4}}, nil); len(got) > 0 {
 		t.Errorf("got %+v", got)
 	}
 }
@@ -44,7 +54,7 @@ func TestASetThatGoesIsNotRefreshed(t *testing.T) {
 	owner := fixture.Deployment(3, fixture.OfClass("b"))
 	owner.Annotations = map[string]string{v1alpha1.AnnotationKeyUnfreeze: isTrue}
 	f := NewFacts(owner, sets{fixture.Set("a", 3, isFrozen, fixture.Leaving)}, fixture.Noon)
-	if got := planRefresh(f, nil); len(got) > 0 {
+	if got := planRefresh(New(f), nil, nil); len(got) > 0 {
 		t.Errorf("got %+v", got)
 	}
 }
@@ -54,7 +64,7 @@ func TestAnOldSetWithoutMachinesKeepsItsSize(t *testing.T) {
 	t.Parallel()
 	owner := fixture.Deployment(4, fixture.Rolling("1", "1"), fixture.OfClass("c"))
 	f := NewFacts(owner, sets{fixture.Set("a", 0, isFrozen, fixture.ScaledFor(2, 3)), fixture.Set("b", 3, fixture.ScaledFor(4, 5)), fixture.Set("c", 1, fixture.ScaledFor(4, 5))}, fixture.Noon)
-	if got := refreshed(f, f.Old[0], f.Old[0].Spec.Replicas, true).Annotations[v1alpha1.AnnotationKeyDesiredReplicas]; got != "2" {
+	if got := sizeOf(f, f.Old[0]); got != "2" {
 		t.Errorf("it says that it was scaled for %s", got)
 	}
 }
@@ -80,7 +90,7 @@ func TestAnOldSetMayGrowAgain(t *testing.T) {
 			if f.Current == nil || f.Current.Name != set.Name {
 				t.Fatalf("the current set is %v", f.Current)
 			}
-			if _, labelled := refreshed(f, f.Current, f.Current.Spec.Replicas, false).Labels[v1alpha1.LabelKeyMachineSetScaleUpDisabled]; labelled != test.labelled {
+			if _, labelled := refreshed(New(f), f.Current, f.Current.Spec.Replicas, 0).Labels[v1alpha1.LabelKeyMachineSetScaleUpDisabled]; labelled != test.labelled {
 				t.Errorf("it is labelled: %t", labelled)
 			}
 		})
@@ -97,7 +107,7 @@ func TestAnOldSetMayNotGrow(t *testing.T) {
 			t.Fatalf("the old sets are %v", f.Old)
 		}
 		for _, replicas := range []int32{1, 0} {
-			got := next(f, Operation{Action: Scale, Set: f.Old[0], Replicas: replicas})
+			got := next(New(f), Operation{Action: Scale, Set: f.Old[0], Replicas: replicas}, 0)
 			if _, labelled := got.Labels[v1alpha1.LabelKeyMachineSetScaleUpDisabled]; !labelled {
 				t.Errorf("%s: scaled to %d, it may create Machines", name, replicas)
 			}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/lifecycle/preservation"
+	"github.com/millwright-dev/millwright/internal/pool/counts"
 )
 
 // autoPreserve preserves failed Machines for which nobody has decided that, the newest first, as long as
@@ -20,7 +21,7 @@ func autoPreserve(f Facts, kept []*v1alpha1.Machine, surplus int) ([]Operation, 
 	var preserved, undecided []*v1alpha1.Machine
 	for _, machine := range kept {
 		switch {
-		case !Active(machine):
+		case !counts.Active(machine):
 		case machine.Annotations[v1alpha1.AnnotationKeyPreserve] == preservation.AutoPreserved:
 			preserved = append(preserved, machine)
 		case places > 0 && surplus <= 0 && mayPreserve(machine):

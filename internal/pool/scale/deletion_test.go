@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/pool/deletion"
 )
 
 func names(machines []*v1alpha1.Machine) []string {
@@ -93,7 +94,7 @@ func TestRank(t *testing.T) {
 			for seed := range uint64(20) {
 				shuffled := slices.Clone(order)
 				rand.New(rand.NewPCG(seed, 0)).Shuffle(len(shuffled), func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
-				slices.SortFunc(shuffled, func(a, b *v1alpha1.Machine) int { return rank(a, b, false) })
+				slices.SortFunc(shuffled, func(a, b *v1alpha1.Machine) int { return deletion.Compare(a, b, false) })
 				if diff := cmp.Diff(names(order), names(shuffled)); diff != "" {
 					t.Fatalf("seed %d: want + got -\n%s", seed, diff)
 				}

@@ -5,7 +5,6 @@ package scale
 
 import (
 	"slices"
-	"strconv"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -19,6 +18,8 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
 	"github.com/millwright-dev/millwright/internal/lifecycle/preservation"
+	"github.com/millwright-dev/millwright/internal/pool/counts"
+	"github.com/millwright-dev/millwright/internal/pool/deletion"
 	"github.com/millwright-dev/millwright/internal/pool/reserve"
 	"github.com/millwright-dev/millwright/internal/reconcile/cascade/orphaning"
 )
@@ -61,16 +62,6 @@ func (f Facts) Deleted() bool {
 	return !f.Set.DeletionTimestamp.IsZero() && !orphaning.Pending(f.Set) && len(f.Owned) == 0 && f.Current
 }
 
-// Active reports whether a Machine counts, that is, is not being deleted. Its phase does not matter:
-// after a restore from a backup, a Machine may be Terminating without being deleted.
-func Active(machine *v1alpha1.Machine) bool { return machine.DeletionTimestamp.IsZero() }
-
-// Available reports whether a Machine can be used.
-func Available(machine *v1alpha1.Machine) bool {
-	phase := machine.Status.CurrentStatus.Phase
-	return phase == v1alpha1.MachineRunning || phase == v1alpha1.MachineAvailable
-}
-
 // AvailableIn returns the time after which a usable Machine counts as available; 0 if it does
 // already. The time runs from when its Node turned ready. Without a Node, or if the Node's clock is
 // ahead, it runs from when the Machine's phase changed, or from now if that is in the future.
@@ -96,7 +87,7 @@ func RequeueAfter(f Facts, notBefore time.Time) time.Duration {
 		}
 	}
 	for _, machine := range f.Owned {
-		if Active(machine) && Available(machine) {
+		if counts.Active(machine) && counts.Usable(machine) {
 			consider(AvailableIn(machine, f))
 		}
 		if expiry := machine.Status.CurrentStatus.PreserveExpiryTime; expiry != nil {
@@ -104,15 +95,6 @@ func RequeueAfter(f Facts, notBefore time.Time) time.Duration {
 		}
 	}
 	return soonest
-}
-
-// priority returns the annotated priority of a Machine. Lower priorities are deleted first.
-func priority(machine *v1alpha1.Machine) int {
-	const normal = 3
-	if value, err := strconv.Atoi(machine.Annotations[v1alpha1.AnnotationKeyMachinePriority]); err == nil {
-		return value
-	}
-	return normal
 }
 
 // Selector parses a selector. A missing or invalid one matches nothing.
@@ -177,7 +159,7 @@ type Outdated struct {
 // one does not become part of it: its pods are wanted there.
 func Members(set *v1alpha1.MachineSet, owned []*v1alpha1.Machine, now time.Time) reserve.Members {
 	return reserve.Of(set, owned, func(machine *v1alpha1.Machine) bool {
-		return !preservation.Active(machine, now) && !Named(machine, set)
+		return !preservation.Active(machine, now) && !deletion.Named(machine, set)
 	})
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/lifecycle/preservation"
+	"github.com/millwright-dev/millwright/internal/pool/counts"
 	"github.com/millwright-dev/millwright/internal/pool/reserve"
 	"github.com/millwright-dev/millwright/internal/reconcile/cascade/orphaning"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
@@ -66,7 +67,7 @@ func Plan(f Facts) []Operation {
 	case f.Orphaned: // the garbage collector may not have known these Machines
 		return each(f.Owned, Operation{Action: Release, Reason: "the machine set is deleted without its machines"})
 	case !f.Set.DeletionTimestamp.IsZero():
-		active := slices.DeleteFunc(slices.Clone(f.Owned), func(machine *v1alpha1.Machine) bool { return !Active(machine) })
+		active := slices.DeleteFunc(slices.Clone(f.Owned), func(machine *v1alpha1.Machine) bool { return !counts.Active(machine) })
 		return oneBurst(each(active, Operation{Action: Delete, Cause: v1alpha1.CauseOwnerDeleted, Reason: messages.SetDeleted}))
 	}
 	kept, operations := adoptAndRelease(f)
@@ -76,7 +77,7 @@ func Plan(f Facts) []Operation {
 	}
 	count, preserved := 0, 0
 	for _, machine := range kept {
-		if !Active(machine) {
+		if !counts.Active(machine) {
 			continue
 		}
 		count++
@@ -107,7 +108,7 @@ func adoptAndRelease(f Facts) ([]*v1alpha1.Machine, []Operation) {
 		}
 	}
 	for _, machine := range f.Unowned {
-		if Active(machine) {
+		if counts.Active(machine) {
 			kept = append(kept, machine)
 			operations = append(operations, Operation{Action: Adopt, Machine: machine, Reason: "it has no owner and its labels match the selector"})
 		}
@@ -128,16 +129,10 @@ func update(f Facts) []Operation {
 		operations = append(operations, Operation{Action: Update, Machine: outdated.Machine, Reason: whyUpdate(outdated)})
 	}
 	operations = byName(operations)
-	slices.SortStableFunc(operations, func(a, b Operation) int { return cmp.Compare(a.turn(), b.turn()) })
+	slices.SortStableFunc(operations, func(a, b Operation) int { // pods may wait for those that leave the reserve
+		return cmp.Compare(reserve.Rank(a.Machine), reserve.Rank(b.Machine))
+	})
 	return oneBurst(operations)
-}
-
-// turn is lower for Machines that may leave the reserve: pods may wait for them.
-func (op Operation) turn() int {
-	if reserve.In(&op.Machine.Spec) {
-		return 0
-	}
-	return 1
 }
 
 func whyUpdate(outdated Outdated) string {

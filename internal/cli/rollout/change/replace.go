@@ -15,6 +15,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/preservation"
 	"github.com/millwright-dev/millwright/internal/observe/explain/report"
 	"github.com/millwright-dev/millwright/internal/observe/rollout"
+	"github.com/millwright-dev/millwright/internal/pool/counts"
 	rules "github.com/millwright-dev/millwright/internal/pool/rollout"
 	"github.com/millwright-dev/millwright/internal/pool/scale"
 )
@@ -131,7 +132,7 @@ func (r Replacement) Enough(f rollout.Facts) (bool, error) {
 	}
 	available := int32(0)
 	for _, machine := range f.Of(set.Set) {
-		if machine.UID != r.Machine.UID && scale.Active(machine) && scale.Available(machine) && scale.AvailableIn(machine, set) == 0 {
+		if machine.UID != r.Machine.UID && counts.Active(machine) && counts.Usable(machine) && scale.AvailableIn(machine, set) == 0 {
 			available++
 		}
 	}

@@ -14,10 +14,9 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/observe/explain"
 	"github.com/millwright-dev/millwright/internal/observe/explain/report"
+	"github.com/millwright-dev/millwright/internal/pool/counts"
 	"github.com/millwright-dev/millwright/internal/pool/reserve"
-	"github.com/millwright-dev/millwright/internal/pool/rollout"
 	"github.com/millwright-dev/millwright/internal/pool/rollout/status"
-	"github.com/millwright-dev/millwright/internal/pool/scale"
 	"github.com/millwright-dev/millwright/internal/reconcile/cascade/orphaning"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
@@ -155,7 +154,7 @@ func (e *explainer) rollout() {
 // Deadline returns when a rollout without progress is late, or now if it is over; zero if no deadline
 // runs.
 func Deadline(f Facts, now time.Time) time.Time {
-	left := status.DeadlineIn(rollout.NewFacts(f.Deployment, f.Sets, now), f.Deployment.Status)
+	left := status.DeadlineIn(f.Deployment, f.Deployment.Status, now)
 	if left == 0 {
 		return time.Time{}
 	}
@@ -226,7 +225,7 @@ func (e *explainer) deleting() {
 		e.Conclude(report.Deleting, "is being deleted. It cannot be told what it waits for: "+unlisted+" cannot be read", nil)
 		return
 	}
-	leaves := slices.DeleteFunc(slices.Clone(e.Machines), scale.Active)
+	leaves := slices.DeleteFunc(slices.Clone(e.Machines), counts.Active)
 	e.troubled(leaves)
 	if more := len(e.Machines) - len(leaves); more > 0 {
 		others := ""
@@ -276,7 +275,7 @@ func (e *explainer) staying(set *v1alpha1.MachineSet) bool {
 	if e.MachinesUnread {
 		return set.Status.Replicas > 0
 	}
-	return slices.ContainsFunc(e.Of(set), scale.Active)
+	return slices.ContainsFunc(e.Of(set), counts.Active)
 }
 
 func (e *explainer) remaining(set *v1alpha1.MachineSet) {

@@ -17,7 +17,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/observe/explain"
 	"github.com/millwright-dev/millwright/internal/observe/explain/report"
-	"github.com/millwright-dev/millwright/internal/pool/classchange"
+	"github.com/millwright-dev/millwright/internal/pool/liveupdate"
 	"github.com/millwright-dev/millwright/internal/pool/reserve"
 	"github.com/millwright-dev/millwright/internal/pool/rollout"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
@@ -34,7 +34,7 @@ type explainer struct {
 	current *v1alpha1.MachineSet
 	newest  report.Part
 	// change is how machines get another class without being replaced; nil if they do not.
-	change *classchange.Change
+	change *liveupdate.Pool
 }
 
 // Explain explains a set or deployment: why it does not have the Machines that it wants.

@@ -11,7 +11,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/observe/explain"
 	"github.com/millwright-dev/millwright/internal/observe/explain/report"
-	"github.com/millwright-dev/millwright/internal/pool/classchange"
+	"github.com/millwright-dev/millwright/internal/pool/liveupdate"
 	"github.com/millwright-dev/millwright/internal/pool/revision"
 )
 
@@ -76,13 +76,13 @@ func (f *Facts) Current() *v1alpha1.MachineSet {
 
 // ClassChange returns how the deployment's machines get another class without being replaced; nil if they do not, or if
 // sets or machines are not known.
-func (f *Facts) ClassChange(now time.Time) *classchange.Change {
+func (f *Facts) ClassChange(now time.Time) *liveupdate.Pool {
 	if f.Kind != explain.KindDeployment || f.SetsUnread || f.MachinesUnread {
 		return nil
 	}
 	current := f.Current()
 	old := slices.DeleteFunc(slices.Clone(f.Sets), func(set *v1alpha1.MachineSet) bool { return set == current })
-	change := classchange.Find(f.Deployment, current, old, now)
+	change := liveupdate.Find(f.Deployment, current, old, now)
 	if change != nil {
 		change.Machines = f.Of(change.Set)
 	}

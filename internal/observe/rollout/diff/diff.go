@@ -14,7 +14,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/observe/rollout"
-	"github.com/millwright-dev/millwright/internal/pool/inplace"
+	"github.com/millwright-dev/millwright/internal/pool/inplaceupdate"
 	"github.com/millwright-dev/millwright/internal/pool/liveupdate"
 	"github.com/millwright-dev/millwright/internal/pool/reserve"
 	"github.com/millwright-dev/millwright/internal/pool/revision"
@@ -275,7 +275,7 @@ func steps(d *v1alpha1.MachineDeployment) string {
 	switch {
 	case d.Spec.Strategy.Type == v1alpha1.RecreateMachineDeploymentStrategyType:
 		return "all at once, the old ones first (Recreate)"
-	case d.Spec.Strategy.Type == v1alpha1.InPlaceUpdateMachineDeploymentStrategyType && inplace.Manual(d):
+	case d.Spec.Strategy.Type == v1alpha1.InPlaceUpdateMachineDeploymentStrategyType && inplaceupdate.Manual(d):
 		return "those that are selected by the label " + v1alpha1.LabelKeyNodeSelectedForUpdate
 	}
 	surge, unavailable := rules.Bounds(d)

@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/pool/classchange"
 	"github.com/millwright-dev/millwright/internal/pool/liveupdate"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
@@ -72,7 +71,7 @@ func of(machine *v1alpha1.Machine, strategy liveupdate.Strategy, effect liveupda
 
 // OfClassChange says for each Machine what becomes of it while it gets another class. There are no lines if there is no
 // such change.
-func OfClassChange(change *classchange.Change) []string {
+func OfClassChange(change *liveupdate.Pool) []string {
 	if !change.Holds() && change.Left() == 0 {
 		return nil
 	}

@@ -9,7 +9,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/pool/classchange"
 	"github.com/millwright-dev/millwright/internal/pool/liveupdate"
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
@@ -69,7 +68,7 @@ func TestOfClassChange(t *testing.T) {
 	d := fixture.Deployment(2, fixture.OfClass("b"))
 	metav1.SetMetaDataAnnotation(&d.ObjectMeta, v1alpha1.AnnotationKeyUpdateStrategy, "Update")
 	set := fixture.Set("a", 2)
-	change := classchange.Find(d, nil, []*v1alpha1.MachineSet{set}, fixture.Noon)
+	change := liveupdate.Find(d, nil, []*v1alpha1.MachineSet{set}, fixture.Noon)
 	for _, name := range []string{"m2", "m1"} {
 		change.Machines = append(change.Machines, fixture.Running(set, name, func(machine *v1alpha1.Machine) {
 			machine.Spec.Class.Name = "a"

@@ -41,7 +41,7 @@ func overOldSets(n int) func() {
 	deployment := fixture.Deployment(3, fixture.OfClass("b"))
 	return func() {
 		f := rollout.NewFacts(deployment, all, fixture.Noon)
-		rollout.Plan(f)
+		rollout.Plan(rollout.New(f))
 		nextStatus(f, nil)
 	}
 }

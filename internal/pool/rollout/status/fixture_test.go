@@ -14,7 +14,7 @@ type (
 
 // nextStatus is the status after a plan that did nothing, or failed.
 func nextStatus(f rollout.Facts, failure error) v1alpha1.MachineDeploymentStatus {
-	return Next(f, rollout.Outcome{Failure: failure})
+	return Next(rollout.New(f), rollout.Outcome{Failure: failure})
 }
 
 // says reports whether a condition has a text in its message.

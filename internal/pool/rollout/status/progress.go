@@ -12,7 +12,6 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/pool/counts"
 	"github.com/millwright-dev/millwright/internal/pool/liveupdate"
-	"github.com/millwright-dev/millwright/internal/pool/reserve"
 	"github.com/millwright-dev/millwright/internal/pool/rollout"
 )
 
@@ -24,14 +23,14 @@ var (
 )
 
 // progress reports the rollout. Its deadline counts from the condition's last update.
-func (p *pass) progress() {
-	was, is := Progress(p.was), p.rollout()
-	p.set(is)
-	since := &p.next.Conditions[indexOf(p.next, is.Type)].LastUpdateTime
+func (s *scope) progress() {
+	was, is := Progress(s.was), s.rollout()
+	s.set(is)
+	since := &s.next.Conditions[indexOf(s.next, is.Type)].LastUpdateTime
 	switch {
-	case runs(is.Reason) && p.progressed() || slices.Contains(timed, is.Reason) && p.begins():
-		*since = metav1.NewTime(p.Now)
-	case interrupts(was.Reason, is.Reason) && !p.begins():
+	case runs(is.Reason) && s.progressed() || slices.Contains(timed, is.Reason) && s.begins():
+		*since = metav1.NewTime(s.Now)
+	case interrupts(was.Reason, is.Reason) && !s.begins():
 		*since = was.LastUpdateTime
 	}
 }
@@ -42,98 +41,97 @@ func progressing(status v1alpha1.ConditionStatus, reason, message string) *v1alp
 }
 
 // rollout returns the condition Progressing, before whose NewMachineSetAvailable autoscalers wait.
-func (p *pass) rollout() v1alpha1.MachineDeploymentCondition {
-	if is := cmp.Or(p.failed(), p.waits(), p.found(), p.ended()); is != nil {
+func (s *scope) rollout() v1alpha1.MachineDeploymentCondition {
+	if is := cmp.Or(s.failed(), s.waits(), s.found(), s.ended()); is != nil {
 		return *is
 	}
-	return p.goesOn()
+	return s.goesOn()
 }
 
 // failed returns the condition of a pass that failed; nil if it did not.
-func (p *pass) failed() *v1alpha1.MachineDeploymentCondition {
-	switch failure := p.outcome.Failure; {
+func (s *scope) failed() *v1alpha1.MachineDeploymentCondition {
+	switch failure := s.outcome.Failure; {
 	case errors.Is(failure, rollout.ErrMutated):
 		return progressing(v1alpha1.ConditionFalse, v1alpha1.DeploymentReasonMutated, failure.Error())
 	case errors.Is(failure, rollout.ErrCreate):
 		return progressing(v1alpha1.ConditionFalse, v1alpha1.DeploymentReasonSetCreateError, failure.Error())
 	case errors.Is(failure, rollout.ErrNameTaken):
 		return progressing(v1alpha1.ConditionTrue, v1alpha1.DeploymentReasonUpdated, "The name of the new machine set is taken; another one is tried.")
-	case failure != nil && !p.failsApart():
+	case failure != nil && !s.failsApart():
 		return progressing(v1alpha1.ConditionFalse, v1alpha1.DeploymentReasonSetUpdateError, failure.Error())
 	}
 	return nil
 }
 
 // waits returns the condition of a deployment that does not roll out its template; nil if it does.
-func (p *pass) waits() *v1alpha1.MachineDeploymentCondition {
+func (s *scope) waits() *v1alpha1.MachineDeploymentCondition {
 	switch {
-	case p.Deployment.Spec.Paused:
+	case s.Deployment.Spec.Paused:
 		return progressing(v1alpha1.ConditionUnknown, v1alpha1.DeploymentReasonPaused, "Deployment is paused")
-	case p.Class.DryRun():
-		return progressing(v1alpha1.ConditionUnknown, v1alpha1.DeploymentReasonDryRun, fmt.Sprintf("The template is not rolled out, since the update strategy is %q: %s.", liveupdate.DryRun, p.Class.Says()))
-	case rollout.Unsupported(p.Facts):
+	case s.Class.DryRun():
+		return progressing(v1alpha1.ConditionUnknown, v1alpha1.DeploymentReasonDryRun, fmt.Sprintf("The template is not rolled out, since the update strategy is %q: %s.", liveupdate.DryRun, s.Class.Says()))
+	case s.Unsupported:
 		return progressing(v1alpha1.ConditionFalse, v1alpha1.DeploymentReasonNotSupported, "The template changed, and there is no cluster whose nodes can be updated in place. The machines stay as they are; scaling works.")
 	}
 	return nil
 }
 
 // found returns the condition of a rollout that begins; nil if it began before.
-func (p *pass) found() *v1alpha1.MachineDeploymentCondition {
+func (s *scope) found() *v1alpha1.MachineDeploymentCondition {
 	switch {
-	case p.outcome.Created != nil:
-		return progressing(v1alpha1.ConditionTrue, v1alpha1.DeploymentReasonCreated, fmt.Sprintf("Created new machine set %q", p.Current.Name))
-	case p.reused:
-		return progressing(v1alpha1.ConditionTrue, v1alpha1.DeploymentReasonFound, fmt.Sprintf("Found new machine set %q", p.Current.Name))
+	case s.outcome.Created != nil:
+		return progressing(v1alpha1.ConditionTrue, v1alpha1.DeploymentReasonCreated, fmt.Sprintf("Created new machine set %q", s.Current.Name))
+	case s.reused:
+		return progressing(v1alpha1.ConditionTrue, v1alpha1.DeploymentReasonFound, fmt.Sprintf("Found new machine set %q", s.Current.Name))
 	}
 	return nil
 }
 
 // what names that which makes progress.
-func (p *pass) what() string {
-	if p.Current == nil {
+func (s *scope) what() string {
+	if s.Current == nil {
 		return "The removal of the old machines"
 	}
-	return fmt.Sprintf("MachineSet %q", p.Current.Name)
+	return fmt.Sprintf("MachineSet %q", s.Current.Name)
 }
 
 // ended returns the condition of a rollout that is over, resumed or late; nil if it goes on.
-func (p *pass) ended() *v1alpha1.MachineDeploymentCondition {
+func (s *scope) ended() *v1alpha1.MachineDeploymentCondition {
 	switch {
-	case p.Current != nil && (p.complete() || rollout.WasComplete(p.Facts)):
-		return progressing(v1alpha1.ConditionTrue, v1alpha1.DeploymentReasonComplete, p.what()+" has successfully progressed.")
-	case Progress(p.was).Reason == v1alpha1.DeploymentReasonPaused:
+	case s.Current != nil && (s.complete() || s.WasComplete):
+		return progressing(v1alpha1.ConditionTrue, v1alpha1.DeploymentReasonComplete, s.what()+" has successfully progressed.")
+	case Progress(s.was).Reason == v1alpha1.DeploymentReasonPaused:
 		return progressing(v1alpha1.ConditionUnknown, v1alpha1.DeploymentReasonResumed, "Deployment is resumed")
-	case p.timedOut():
-		return progressing(v1alpha1.ConditionFalse, v1alpha1.DeploymentReasonTimedOut, p.what()+" has timed out progressing.")
+	case s.timedOut():
+		return progressing(v1alpha1.ConditionFalse, v1alpha1.DeploymentReasonTimedOut, s.what()+" has timed out progressing.")
 	}
 	return nil
 }
 
 // goesOn returns the condition of a rollout that goes on, with what keeps an update in place from its end.
-func (p *pass) goesOn() v1alpha1.MachineDeploymentCondition {
-	reason, message := v1alpha1.DeploymentReasonUpdated, p.what()+" is progressing."
+func (s *scope) goesOn() v1alpha1.MachineDeploymentCondition {
+	reason, message := v1alpha1.DeploymentReasonUpdated, s.what()+" is progressing."
 	switch {
-	case p.Class.Holds():
-		message = "The drivers of the machines are asked what an update would change: " + p.Class.Says() + "."
-	case p.Class.Left() > 0:
-		message = p.what() + " is progressing: " + p.Class.Says() + "."
+	case s.Class.Holds():
+		message = "The drivers of the machines are asked what an update would change: " + s.Class.Says() + "."
+	case s.Class.Left() > 0:
+		message = s.what() + " is progressing: " + s.Class.Says() + "."
 	}
-	if blocked := rollout.Blocked(p.Facts); blocked != "" {
-		reason, message = v1alpha1.DeploymentReasonUpdateBlocked, p.what()+" is progressing, but: "+blocked
+	if blocked := s.Blocked(); blocked != "" {
+		reason, message = v1alpha1.DeploymentReasonUpdateBlocked, s.what()+" is progressing, but: "+blocked
 	}
 	return *progressing(v1alpha1.ConditionTrue, reason, message)
 }
 
 // failsApart reports whether a failure does not belong to the rollout, which is over, paused or late.
-func (p *pass) failsApart() bool {
-	return rollout.WasComplete(p.Facts) || p.Deployment.Spec.Paused || p.timedOut()
+func (s *scope) failsApart() bool {
+	return s.WasComplete || s.Deployment.Spec.Paused || s.timedOut()
 }
 
 // complete reports whether all Machines are of the current template and available, except retained ones.
-func (p *pass) complete() bool {
-	wanted := reserve.Wanted(p.Deployment)
-	return !rollout.Moving(p.Facts) && p.Class.Left() == 0 && counts.Desired(p.Current) == wanted && p.Counted(p.Current) == wanted &&
-		counts.Total(p.All(), p.Counted) == int64(wanted) && counts.Available(p.Current) == wanted
+func (s *scope) complete() bool {
+	return !s.Moving && s.Class.Left() == 0 && counts.Desired(s.Current) == s.Wanted && s.Counted(s.Current) == s.Wanted &&
+		counts.Total(s.All(), s.Counted) == int64(s.Wanted) && counts.Available(s.Current) == s.Wanted
 }
 
 // Progress returns the condition Progressing of a status, the zero value if there is none.
@@ -145,17 +143,17 @@ func Progress(status v1alpha1.MachineDeploymentStatus) v1alpha1.MachineDeploymen
 }
 
 // progressed reports whether more Machines are new, ready or available, or fewer are old.
-func (p *pass) progressed() bool {
-	return p.next.UpdatedReplicas > p.was.UpdatedReplicas ||
-		p.next.Replicas-p.next.UpdatedReplicas < p.was.Replicas-p.was.UpdatedReplicas ||
-		p.next.ReadyReplicas > p.was.ReadyReplicas ||
-		p.next.AvailableReplicas > p.was.AvailableReplicas
+func (s *scope) progressed() bool {
+	return s.next.UpdatedReplicas > s.was.UpdatedReplicas ||
+		s.next.Replicas-s.next.UpdatedReplicas < s.was.Replicas-s.was.UpdatedReplicas ||
+		s.next.ReadyReplicas > s.was.ReadyReplicas ||
+		s.next.AvailableReplicas > s.was.AvailableReplicas
 }
 
 // begins reports whether a rollout begins, so that the former status was about another one: before it
 // has a set, and when it gets one.
-func (p *pass) begins() bool {
-	return p.outcome.Created != nil || p.reused || p.Current == nil && p.was.ObservedGeneration < p.Deployment.Generation
+func (s *scope) begins() bool {
+	return s.outcome.Created != nil || s.reused || s.Current == nil && s.was.ObservedGeneration < s.Deployment.Generation
 }
 
 // runs reports whether the deadline runs under a reason. It goes on after a failed write.
@@ -170,12 +168,12 @@ func interrupts(was, is string) bool {
 }
 
 // timedOut reports whether there was no progress for too long, and none since.
-func (p *pass) timedOut() bool {
-	was, limit := Progress(p.was), p.Deployment.Spec.ProgressDeadlineSeconds
-	if limit == nil || p.progressed() || p.begins() {
+func (s *scope) timedOut() bool {
+	was, limit := Progress(s.was), s.Deployment.Spec.ProgressDeadlineSeconds
+	if limit == nil || s.progressed() || s.begins() {
 		return false
 	}
-	return was.Reason == v1alpha1.DeploymentReasonTimedOut || runs(was.Reason) && !p.Now.Before(deadline(was, *limit))
+	return was.Reason == v1alpha1.DeploymentReasonTimedOut || runs(was.Reason) && !s.Now.Before(deadline(was, *limit))
 }
 
 func deadline(progress v1alpha1.MachineDeploymentCondition, seconds int32) time.Time {
@@ -183,11 +181,11 @@ func deadline(progress v1alpha1.MachineDeploymentCondition, seconds int32) time.
 }
 
 // DeadlineIn returns the time until a rollout without progress is late; 0 if no deadline runs.
-func DeadlineIn(f rollout.Facts, next v1alpha1.MachineDeploymentStatus) time.Duration {
-	is, limit := Progress(next), f.Deployment.Spec.ProgressDeadlineSeconds
+func DeadlineIn(deployment *v1alpha1.MachineDeployment, next v1alpha1.MachineDeploymentStatus, now time.Time) time.Duration {
+	is, limit := Progress(next), deployment.Spec.ProgressDeadlineSeconds
 	if limit == nil || !slices.Contains(timed, is.Reason) {
 		return 0
 	}
 	const second = time.Second // times of the API are whole seconds
-	return max(second, deadline(is, *limit).Sub(f.Now)+second)
+	return max(second, deadline(is, *limit).Sub(now)+second)
 }

@@ -48,7 +48,7 @@ func TestProgressDeadline(t *testing.T) {
 		if got := Progress(next).Reason; got != step.reason {
 			t.Errorf("minute %d: %s, want %s", step.minute, got, step.reason)
 		}
-		if got := DeadlineIn(f, next); got != step.again {
+		if got := DeadlineIn(f.Deployment, next, f.Now); got != step.again {
 			t.Errorf("minute %d: it looks again in %s, want %s", step.minute, got, step.again)
 		}
 		deployment.Status = next
@@ -103,7 +103,7 @@ func TestWithoutADeadlineNothingIsLate(t *testing.T) {
 	for _, hours := range []int{0, 1, 100} {
 		f := rollout.NewFacts(deployment, sets{fixture.Set("a", 3), fixture.Set("b", 1, fixture.Reports(1, 0))}, fixture.Noon.Add(time.Duration(hours)*time.Hour))
 		deployment.Status = nextStatus(f, nil)
-		if got := Progress(deployment.Status); got.Reason != "MachineSetUpdated" || DeadlineIn(f, deployment.Status) != 0 {
+		if got := Progress(deployment.Status); got.Reason != "MachineSetUpdated" || DeadlineIn(deployment, deployment.Status, f.Now) != 0 {
 			t.Errorf("after %d h: %+v", hours, got)
 		}
 	}
@@ -171,7 +171,7 @@ func TestARolloutThatBeginsWithAFailureHasItsWholeTime(t *testing.T) {
 	for _, minute := range []int{2, 4} {
 		fixture.OfClass("c")(deployment)
 		f := rollout.NewFacts(deployment, slices.Clone(all), fixture.Noon.Add(time.Duration(minute)*time.Minute))
-		next := Next(f, rollout.Outcome{Created: fixture.Set("c", 0), Failure: errors.New("the scaling failed")})
+		next := Next(rollout.New(f), rollout.Outcome{Created: fixture.Set("c", 0), Failure: errors.New("the scaling failed")})
 		if got := Progress(next); got.Reason != v1alpha1.DeploymentReasonSetUpdateError || !got.LastUpdateTime.Time.Equal(f.Now) {
 			t.Errorf("minute %d: %s since %s, want %s from then on", minute, got.Reason, got.LastUpdateTime, v1alpha1.DeploymentReasonSetUpdateError)
 		}

@@ -29,10 +29,10 @@ const mostFailed = 100
 // longestMessage is how many bytes the message of a condition may have. Those of webhooks have any length.
 const longestMessage = 1024
 
-// pass is a status in the making.
-type pass struct {
-	// Facts as they are after the plan.
-	rollout.Facts
+// scope is a status in the making.
+type scope struct {
+	// Rollout as it is after the plan.
+	*rollout.Rollout
 	outcome rollout.Outcome
 	// reused reports whether an old set has become the current one in this pass.
 	reused bool
@@ -40,115 +40,115 @@ type pass struct {
 	next   v1alpha1.MachineDeploymentStatus
 }
 
-// Next returns the status that follows from the facts and the outcome of their plan.
-func Next(f rollout.Facts, o rollout.Outcome) v1alpha1.MachineDeploymentStatus {
-	p := &pass{Facts: f.After(o), outcome: o, reused: o.Reused(f)}
-	was := p.Deployment.Status
-	p.was = was
-	p.next = v1alpha1.MachineDeploymentStatus{
-		ObservedGeneration: f.Deployment.Generation,
+// Next returns the status that follows from a rollout and the outcome of its plan.
+func Next(r *rollout.Rollout, o rollout.Outcome) v1alpha1.MachineDeploymentStatus {
+	s := &scope{Rollout: r.After(o), outcome: o, reused: o.Reused(r)}
+	was := s.Deployment.Status
+	s.was = was
+	s.next = v1alpha1.MachineDeploymentStatus{
+		ObservedGeneration: r.Deployment.Generation,
 		Conditions:         slices.Clone(was.Conditions),
 		CollisionCount:     was.CollisionCount,
-		Selector:           metav1.FormatLabelSelector(f.Deployment.Spec.Selector),
+		Selector:           metav1.FormatLabelSelector(r.Deployment.Spec.Selector),
 	}
 	if o.Failure != nil || len(o.Unmarked) > 0 {
-		p.next.ObservedGeneration = was.ObservedGeneration
+		s.next.ObservedGeneration = was.ObservedGeneration
 	}
 	if errors.Is(o.Failure, rollout.ErrNameTaken) {
-		p.next.CollisionCount = ptr.To(1 + ptr.Deref(was.CollisionCount, 0))
+		s.next.CollisionCount = ptr.To(1 + ptr.Deref(was.CollisionCount, 0))
 	}
-	p.count()
-	p.availability()
-	p.progress()
-	p.replicaFailure()
-	p.frozen()
-	p.overlap()
-	p.released()
-	p.rollback()
-	return p.next
+	s.count()
+	s.availability()
+	s.progress()
+	s.replicaFailure()
+	s.frozen()
+	s.overlap()
+	s.released()
+	s.rollback()
+	return s.next
 }
 
 // count adds up what the sets report.
-func (p *pass) count() {
+func (s *scope) count() {
 	plus := func(n, reported int32) int32 { return counts.Clamp(int64(n) + int64(max(0, reported))) }
-	if p.Current != nil {
-		p.next.UpdatedReplicas = max(0, p.Current.Status.Replicas-p.Class.Left())
+	if s.Current != nil {
+		s.next.UpdatedReplicas = max(0, s.Current.Status.Replicas-s.Class.Left())
 	}
-	for _, set := range p.All() {
-		p.next.Replicas = plus(p.next.Replicas, set.Status.Replicas)
-		p.next.ReadyReplicas = plus(p.next.ReadyReplicas, set.Status.ReadyReplicas)
-		p.next.AvailableReplicas = plus(p.next.AvailableReplicas, set.Status.AvailableReplicas)
-		p.next.PreservedFailedReplicas = plus(p.next.PreservedFailedReplicas, set.Status.PreservedFailedReplicas)
+	for _, set := range s.All() {
+		s.next.Replicas = plus(s.next.Replicas, set.Status.Replicas)
+		s.next.ReadyReplicas = plus(s.next.ReadyReplicas, set.Status.ReadyReplicas)
+		s.next.AvailableReplicas = plus(s.next.AvailableReplicas, set.Status.AvailableReplicas)
+		s.next.PreservedFailedReplicas = plus(s.next.PreservedFailedReplicas, set.Status.PreservedFailedReplicas)
 		if set.Status.FailedMachines != nil {
 			for i := range *set.Status.FailedMachines {
-				p.next.FailedMachines = append(p.next.FailedMachines, (*set.Status.FailedMachines)[i].DeepCopy())
+				s.next.FailedMachines = append(s.next.FailedMachines, (*set.Status.FailedMachines)[i].DeepCopy())
 			}
 		}
 	}
-	p.next.UnavailableReplicas = counts.Clamp(counts.Total(p.All(), counts.Desired) - int64(p.next.AvailableReplicas))
-	reserve.Apart(&p.next, p.Deployment)
-	if more := len(p.next.FailedMachines) - mostFailed; more > 0 {
-		p.next.FailedMachines = p.next.FailedMachines[:mostFailed]
-		p.next.FailedMachines[mostFailed-1].LastOperation.Description += fmt.Sprintf(" (and at least %d more failed machines)", more)
+	s.next.UnavailableReplicas = counts.Clamp(counts.Total(s.All(), counts.Desired) - int64(s.next.AvailableReplicas))
+	reserve.Apart(&s.next, s.Deployment)
+	if more := len(s.next.FailedMachines) - mostFailed; more > 0 {
+		s.next.FailedMachines = s.next.FailedMachines[:mostFailed]
+		s.next.FailedMachines[mostFailed-1].LastOperation.Description += fmt.Sprintf(" (and at least %d more failed machines)", more)
 	}
 }
 
-func (p *pass) availability() {
-	_, unavailable := rollout.Bounds(p.Deployment)
+func (s *scope) availability() {
+	_, unavailable := rollout.Bounds(s.Deployment)
 	is := condition(v1alpha1.MachineDeploymentAvailable, v1alpha1.ConditionTrue, v1alpha1.DeploymentReasonAvailable, "Deployment has minimum availability.")
-	if p.next.AvailableReplicas < p.Deployment.Spec.Replicas-unavailable-p.next.PreservedFailedReplicas {
+	if s.next.AvailableReplicas < s.Deployment.Spec.Replicas-unavailable-s.next.PreservedFailedReplicas {
 		is.Status, is.Reason, is.Message = v1alpha1.ConditionFalse, v1alpha1.DeploymentReasonUnavailable, "Deployment does not have minimum availability."
 	}
-	p.set(is)
+	s.set(is)
 }
 
 // replicaFailure reports failures that do not belong to a rollout: to scale a deployment whose rollout is
 // over, paused or late, or to mark a Machine. Otherwise it repeats the condition of the current set, or
 // else of an old one.
-func (p *pass) replicaFailure() {
+func (s *scope) replicaFailure() {
 	const kind = v1alpha1.MachineDeploymentReplicaFailure
-	switch failure := p.outcome.Failure; {
-	case failure != nil && !errors.Is(failure, rollout.ErrNameTaken) && !slices.Contains(failures, Progress(p.next).Reason):
-		p.setOrRemove(kind, v1alpha1.DeploymentReasonSetUpdateError, failure.Error())
+	switch failure := s.outcome.Failure; {
+	case failure != nil && !errors.Is(failure, rollout.ErrNameTaken) && !slices.Contains(failures, Progress(s.next).Reason):
+		s.setOrRemove(kind, v1alpha1.DeploymentReasonSetUpdateError, failure.Error())
 		return
-	case len(p.outcome.Unmarked) > 0:
-		p.setOrRemove(kind, v1alpha1.DeploymentReasonMarkError,
-			p.outcome.MarkError().Error()+". Its machine set is not scaled down until it is marked, since another machine would go.")
+	case len(s.outcome.Unmarked) > 0:
+		s.setOrRemove(kind, v1alpha1.DeploymentReasonMarkError,
+			s.outcome.MarkError().Error()+". Its machine set is not scaled down until it is marked, since another machine would go.")
 		return
 	}
-	for _, set := range slices.Backward(p.All()) { // the current one comes last
+	for _, set := range slices.Backward(s.All()) { // the current one comes last
 		for _, failure := range set.Status.Conditions {
 			if failure.Type == v1alpha1.MachineSetReplicaFailure {
-				p.set(condition(kind, failure.Status, failure.Reason, failure.Message))
+				s.set(condition(kind, failure.Status, failure.Reason, failure.Message))
 				return
 			}
 		}
 	}
-	remove(&p.next, kind)
+	remove(&s.next, kind)
 }
 
-func (p *pass) frozen() {
+func (s *scope) frozen() {
 	message := ""
-	if i := slices.IndexFunc(p.All(), scale.Frozen); i >= 0 {
-		message = fmt.Sprintf("MachineSet %q is frozen: more machines exist than it should have. It creates none until some are gone.", p.All()[i].Name)
+	if i := slices.IndexFunc(s.All(), scale.Frozen); i >= 0 {
+		message = fmt.Sprintf("MachineSet %q is frozen: more machines exist than it should have. It creates none until some are gone.", s.All()[i].Name)
 	}
-	p.setOrRemove(v1alpha1.MachineDeploymentFrozen, v1alpha1.DeploymentReasonFrozen, message)
+	s.setOrRemove(v1alpha1.MachineDeploymentFrozen, v1alpha1.DeploymentReasonFrozen, message)
 }
 
 // overlap reports other deployments that select the same Machines. Each keeps its own, but any of them
 // may adopt one that loses its owner.
-func (p *pass) overlap() {
+func (s *scope) overlap() {
 	message := ""
-	if len(p.Overlaps) > 0 {
-		message = fmt.Sprintf("spec.selector: the same machines are selected by %s. Give each deployment a label of its own.", firstOf(p.Overlaps))
+	if len(s.Overlaps) > 0 {
+		message = fmt.Sprintf("spec.selector: the same machines are selected by %s. Give each deployment a label of its own.", firstOf(s.Overlaps))
 	}
-	p.setOrRemove(v1alpha1.MachineDeploymentSelectorOverlap, v1alpha1.DeploymentReasonSelectorOverlap, message)
+	s.setOrRemove(v1alpha1.MachineDeploymentSelectorOverlap, v1alpha1.DeploymentReasonSelectorOverlap, message)
 }
 
 // released reports sets that the selector does not match any more, and which keep their Machines.
-func (p *pass) released() {
+func (s *scope) released() {
 	var names []string
-	for _, set := range p.Released {
+	for _, set := range s.Released {
 		names = append(names, fmt.Sprintf("%s (machines: %d)", set.Name, counts.Existing(set)))
 	}
 	slices.Sort(names)
@@ -157,22 +157,22 @@ func (p *pass) released() {
 		message = fmt.Sprintf("spec.selector: it does not match machine sets that were the deployment's: %s. "+
 			"They keep their machines, which are neither counted nor updated here. Delete them, or select them again.", firstOf(names))
 	}
-	p.setOrRemove(v1alpha1.MachineDeploymentSetReleased, v1alpha1.DeploymentReasonSetReleased, message)
+	s.setOrRemove(v1alpha1.MachineDeploymentSetReleased, v1alpha1.DeploymentReasonSetReleased, message)
 }
 
 // setOrRemove sets a condition to True, or removes it if there is no message.
-func (p *pass) setOrRemove(kind v1alpha1.MachineDeploymentConditionType, reason, message string) {
+func (s *scope) setOrRemove(kind v1alpha1.MachineDeploymentConditionType, reason, message string) {
 	if message == "" {
-		remove(&p.next, kind)
+		remove(&s.next, kind)
 		return
 	}
-	p.set(condition(kind, v1alpha1.ConditionTrue, reason, message))
+	s.set(condition(kind, v1alpha1.ConditionTrue, reason, message))
 }
 
 // rollback removes the refusal of a rollback when another rollout, but not the first, begins.
-func (p *pass) rollback() {
-	if p.begins() && revision.Number(p.Deployment) > 0 {
-		remove(&p.next, v1alpha1.MachineDeploymentRollbackRefused)
+func (s *scope) rollback() {
+	if s.begins() && revision.Number(s.Deployment) > 0 {
+		remove(&s.next, v1alpha1.MachineDeploymentRollbackRefused)
 	}
 }
 
@@ -186,7 +186,7 @@ func firstOf(names []string) string {
 	return named
 }
 
-func (p *pass) set(is v1alpha1.MachineDeploymentCondition) { set(&p.next, is, p.Now) }
+func (s *scope) set(is v1alpha1.MachineDeploymentCondition) { set(&s.next, is, s.Now) }
 
 func condition(kind v1alpha1.MachineDeploymentConditionType, status v1alpha1.ConditionStatus, reason, message string) v1alpha1.MachineDeploymentCondition {
 	return v1alpha1.MachineDeploymentCondition{Type: kind, Status: status, Reason: reason, Message: messages.Shorten(message, longestMessage)}
@@ -223,11 +223,11 @@ func remove(status *v1alpha1.MachineDeploymentStatus, kind v1alpha1.MachineDeplo
 
 // Deleting returns the status of a deployment that is being deleted. All Machines that exist and are not
 // available count as unavailable. The conditions about the last rollout and about released sets stay.
-func Deleting(f rollout.Facts, failure error) v1alpha1.MachineDeploymentStatus {
-	was, next := f.Deployment.Status, Next(f, rollout.Outcome{Failure: failure})
+func Deleting(r *rollout.Rollout, failure error) v1alpha1.MachineDeploymentStatus {
+	was, next := r.Deployment.Status, Next(r, rollout.Outcome{Failure: failure})
 	next.UnavailableReplicas = max(0, next.Replicas-next.AvailableReplicas)
-	for _, set := range f.Old { // no set is current, since all are being deleted
-		if revision.Same(&set.Spec.Template, &f.Deployment.Spec.Template) {
+	for _, set := range r.Old { // no set is current, since all are being deleted
+		if revision.Same(&set.Spec.Template, &r.Deployment.Spec.Template) {
 			next.UpdatedReplicas = counts.Clamp(int64(next.UpdatedReplicas) + int64(max(0, set.Status.Replicas)))
 		}
 	}
@@ -243,7 +243,7 @@ func Deleting(f rollout.Facts, failure error) v1alpha1.MachineDeploymentStatus {
 		}
 	}
 	if failure != nil {
-		set(&next, condition(v1alpha1.MachineDeploymentReplicaFailure, v1alpha1.ConditionTrue, v1alpha1.DeploymentReasonSetUpdateError, failure.Error()), f.Now)
+		set(&next, condition(v1alpha1.MachineDeploymentReplicaFailure, v1alpha1.ConditionTrue, v1alpha1.DeploymentReasonSetUpdateError, failure.Error()), r.Now)
 	}
 	return next
 }
@@ -256,9 +256,9 @@ func Refused(deployment *v1alpha1.MachineDeployment, reason, message string, now
 }
 
 // RollbackRefused returns the status after a rollback to a revision that does not exist.
-func RollbackRefused(f rollout.Facts, why string) v1alpha1.MachineDeploymentStatus {
-	next := *f.Deployment.Status.DeepCopy()
-	message := fmt.Sprintf("%s; the template stays that of revision %d.", why, rollout.TemplateRevision(f))
-	set(&next, condition(v1alpha1.MachineDeploymentRollbackRefused, v1alpha1.ConditionTrue, v1alpha1.DeploymentReasonRevisionNotFound, message), f.Now)
+func RollbackRefused(r *rollout.Rollout, why string) v1alpha1.MachineDeploymentStatus {
+	next := *r.Deployment.Status.DeepCopy()
+	message := fmt.Sprintf("%s; the template stays that of revision %d.", why, r.TemplateRevision())
+	set(&next, condition(v1alpha1.MachineDeploymentRollbackRefused, v1alpha1.ConditionTrue, v1alpha1.DeploymentReasonRevisionNotFound, message), r.Now)
 	return next
 }

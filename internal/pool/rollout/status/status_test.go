@@ -122,7 +122,7 @@ func TestConditions(t *testing.T) {
 func TestACreatedSetIsSaidToBeCreated(t *testing.T) {
 	t.Parallel()
 	o := rollout.Outcome{Created: fixture.Set("a", 3, fixture.Reports(0, 0))}
-	for _, c := range Next(rollout.NewFacts(fixture.Deployment(3), nil, fixture.Noon), o).Conditions {
+	for _, c := range Next(rollout.New(rollout.NewFacts(fixture.Deployment(3), nil, fixture.Noon)), o).Conditions {
 		if c.Type == v1alpha1.MachineDeploymentProgressing && c.Reason != "NewMachineSetCreated" {
 			t.Errorf("got %+v", c)
 		}
@@ -223,7 +223,7 @@ func TestAStatusIsOfNoGenerationUntilAllIsMarked(t *testing.T) {
 	f := rollout.NewFacts(fixture.Deployment(3), sets{fixture.Set("a", 3)}, fixture.Noon)
 	var o rollout.Outcome
 	o.Unmarked = append(o.Unmarked, rollout.ErrMark)
-	if got := Next(f, o).ObservedGeneration; got != 0 {
+	if got := Next(rollout.New(f), o).ObservedGeneration; got != 0 {
 		t.Errorf("it is that of generation %d", got)
 	}
 }

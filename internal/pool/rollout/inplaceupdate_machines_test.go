@@ -1,4 +1,4 @@
-package inplace_test
+package rollout
 
 import (
 	"testing"
@@ -8,7 +8,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/pool/inplace"
 	"github.com/millwright-dev/millwright/internal/pool/reserve"
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
@@ -19,8 +18,8 @@ const (
 	result    = v1alpha1.LabelKeyNodeUpdateResult
 )
 
-// member is a Machine of an old set and the labels of its node.
-func member(phase v1alpha1.MachinePhase, reason string, labels map[string]string) (*v1alpha1.Machine, *corev1.Node) {
+// updated is a Machine of an old set and the labels of its node.
+func updated(phase v1alpha1.MachinePhase, reason string, labels map[string]string) (*v1alpha1.Machine, *corev1.Node) {
 	machine := fixture.Running(fixture.Set("a", 1), "m")
 	machine.Status.CurrentStatus.Phase = phase
 	machine.Status.Conditions = []corev1.NodeCondition{{Type: v1alpha1.NodeInPlaceUpdate, Status: corev1.ConditionTrue, Reason: reason}}
@@ -52,21 +51,21 @@ func TestBlocked(t *testing.T) {
 	} {
 		t.Run(reason, func(t *testing.T) {
 			t.Parallel()
-			machine, node := member(test.phase, test.condition, test.labels)
+			machine, node := updated(test.phase, test.condition, test.labels)
 			machine.Status.LastOperation.Description = "took too long"
 			if test.says != "" {
 				node.Annotations = map[string]string{v1alpha1.AnnotationKeyMachineUpdateFailedReason: test.says}
 			}
 			set := fixture.Set("a", 1)
-			u := inplace.Update{
-				Old:      []*v1alpha1.MachineSet{set},
-				Machines: map[string][]*v1alpha1.Machine{set.Name: {machine}}, Nodes: map[string]*corev1.Node{machine.Name: node},
-			}
+			r := New(Facts{
+				Deployment: fixture.Deployment(1, fixture.InPlace("0", "1")), Old: []*v1alpha1.MachineSet{set},
+				Machines: map[string][]*v1alpha1.Machine{set.Name: {machine}}, Nodes: &Nodes{OfOld: []Node{{machine, node}}},
+			})
 			var want []string
 			if test.want != "" {
 				want = []string{"machine " + machine.Name + ": " + test.want}
 			}
-			if diff := cmp.Diff(want, u.Blocked(test.manual)); diff != "" {
+			if diff := cmp.Diff(want, r.blocked(test.manual)); diff != "" {
 				t.Errorf("want - got +:\n%s", diff)
 			}
 		})
@@ -77,20 +76,19 @@ func TestBlocked(t *testing.T) {
 func TestMachinesInExcessAreUpdatedFirst(t *testing.T) {
 	t.Parallel()
 	old := fixture.Set("a", 3)
-	u := inplace.Update{
-		Wanted: 3, Least: 2, Old: []*v1alpha1.MachineSet{old}, Current: fixture.Set("b", 0),
-		Machines: map[string][]*v1alpha1.Machine{}, Nodes: map[string]*corev1.Node{},
-		Named: func(*v1alpha1.Machine) bool { return false },
+	f := Facts{
+		Deployment: fixture.Deployment(3, fixture.InPlace("0", "1")), Old: []*v1alpha1.MachineSet{old}, Current: fixture.Set("b", 0),
+		Machines: map[string][]*v1alpha1.Machine{}, Nodes: &Nodes{},
 	}
 	for _, name := range []string{"a", "b", "c"} {
-		machine, node := member(v1alpha1.MachineRunning, v1alpha1.CandidateForUpdate, map[string]string{candidate: "true"})
+		machine, node := updated(v1alpha1.MachineRunning, v1alpha1.CandidateForUpdate, map[string]string{candidate: "true"})
 		machine.Name, node.Name = name, name
 		if name == "c" {
 			machine.Spec = *reserve.Marked(&machine.Spec, reserve.NoSchedule)
 		}
-		u.Machines[old.Name], u.Nodes[name] = append(u.Machines[old.Name], machine), node
+		f.Machines[old.Name], f.Nodes.OfOld = append(f.Machines[old.Name], machine), append(f.Nodes.OfOld, Node{machine, node})
 	}
-	if diff := cmp.Diff(map[string]bool{"c": true}, u.Selection()); diff != "" {
+	if diff := cmp.Diff(map[string]bool{"c": true}, New(f).selectable()); diff != "" {
 		t.Errorf("want - got +:\n%s", diff)
 	}
 }

@@ -1,4 +1,4 @@
-package classchange_test
+package liveupdate
 
 import (
 	"strings"
@@ -9,14 +9,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/pool/classchange"
-	"github.com/millwright-dev/millwright/internal/pool/liveupdate"
 	"github.com/millwright-dev/millwright/internal/pool/reserve"
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
 // wanting is a deployment of three Machines whose template names class b.
-func wanting(strategy liveupdate.Strategy, changes ...func(*v1alpha1.MachineDeployment)) *v1alpha1.MachineDeployment {
+func wanting(strategy Strategy, changes ...func(*v1alpha1.MachineDeployment)) *v1alpha1.MachineDeployment {
 	d := fixture.Deployment(3, append([]func(*v1alpha1.MachineDeployment){fixture.OfClass("b"), fixture.Rolling("1", "0")}, changes...)...)
 	metav1.SetMetaDataAnnotation(&d.ObjectMeta, v1alpha1.AnnotationKeyUpdateStrategy, string(strategy))
 	return d
@@ -30,27 +28,27 @@ func TestFind(t *testing.T) {
 		old        sets
 		want       string
 	}{
-		"the class alone differs":      {wanting(liveupdate.Update), nil, sets{fixture.Set("a", 3)}, "pool-a"},
-		"beside sets without Machines": {wanting(liveupdate.Update), fixture.Set("b", 0), sets{fixture.Set("a", 3), fixture.Set("c", 0)}, "pool-a"},
-		"taken over before":            {wanting(liveupdate.Update), fixture.Set("b", 3), nil, "pool-b"},
-		"a dry run":                    {wanting(liveupdate.DryRun), nil, sets{fixture.Set("a", 3)}, "pool-a"},
-		"without a strategy":           {wanting(liveupdate.Keep), nil, sets{fixture.Set("a", 3)}, ""},
+		"the class alone differs":      {wanting(Update), nil, sets{fixture.Set("a", 3)}, "pool-a"},
+		"beside sets without Machines": {wanting(Update), fixture.Set("b", 0), sets{fixture.Set("a", 3), fixture.Set("c", 0)}, "pool-a"},
+		"taken over before":            {wanting(Update), fixture.Set("b", 3), nil, "pool-b"},
+		"a dry run":                    {wanting(DryRun), nil, sets{fixture.Set("a", 3)}, "pool-a"},
+		"without a strategy":           {wanting(Keep), nil, sets{fixture.Set("a", 3)}, ""},
 		"with nonsense for a strategy": {wanting("Perhaps"), nil, sets{fixture.Set("a", 3)}, ""},
-		"paused":                       {wanting(liveupdate.Update, fixture.Paused), nil, sets{fixture.Set("a", 3)}, ""},
-		"all at once":                  {wanting(liveupdate.Update, fixture.Recreate), nil, sets{fixture.Set("a", 3)}, ""},
-		"nodes in place":               {wanting(liveupdate.Update, fixture.InPlace("1", "0")), nil, sets{fixture.Set("a", 3)}, ""},
-		"labels differ, too":           {wanting(liveupdate.Update, func(d *v1alpha1.MachineDeployment) { d.Spec.Template.Labels["tier"] = "gold" }), nil, sets{fixture.Set("a", 3)}, ""},
-		"a class of another kind":      {wanting(liveupdate.Update, func(d *v1alpha1.MachineDeployment) { d.Spec.Template.Spec.Class.Kind = "AWSMachineClass" }), nil, sets{fixture.Set("a", 3)}, ""},
-		"a rollout is under way":       {wanting(liveupdate.Update), fixture.Set("b", 1), sets{fixture.Set("a", 3)}, ""},
-		"two sets have Machines":       {wanting(liveupdate.Update), nil, sets{fixture.Set("a", 2), fixture.Set("c", 1)}, ""},
-		"another set may have some":    {wanting(liveupdate.Update), nil, sets{fixture.Set("a", 3), fixture.Set("c", 0, fixture.Unsettled)}, ""},
-		"the set is being deleted":     {wanting(liveupdate.Update), nil, sets{fixture.Set("a", 3, fixture.Leaving)}, ""},
-		"there are no Machines":        {wanting(liveupdate.Update), nil, sets{fixture.Set("a", 0)}, ""},
-		"there are no sets":            {wanting(liveupdate.Update), nil, nil, ""},
+		"paused":                       {wanting(Update, fixture.Paused), nil, sets{fixture.Set("a", 3)}, ""},
+		"all at once":                  {wanting(Update, fixture.Recreate), nil, sets{fixture.Set("a", 3)}, ""},
+		"nodes in place":               {wanting(Update, fixture.InPlace("1", "0")), nil, sets{fixture.Set("a", 3)}, ""},
+		"labels differ, too":           {wanting(Update, func(d *v1alpha1.MachineDeployment) { d.Spec.Template.Labels["tier"] = "gold" }), nil, sets{fixture.Set("a", 3)}, ""},
+		"a class of another kind":      {wanting(Update, func(d *v1alpha1.MachineDeployment) { d.Spec.Template.Spec.Class.Kind = "AWSMachineClass" }), nil, sets{fixture.Set("a", 3)}, ""},
+		"a rollout is under way":       {wanting(Update), fixture.Set("b", 1), sets{fixture.Set("a", 3)}, ""},
+		"two sets have Machines":       {wanting(Update), nil, sets{fixture.Set("a", 2), fixture.Set("c", 1)}, ""},
+		"another set may have some":    {wanting(Update), nil, sets{fixture.Set("a", 3), fixture.Set("c", 0, fixture.Unsettled)}, ""},
+		"the set is being deleted":     {wanting(Update), nil, sets{fixture.Set("a", 3, fixture.Leaving)}, ""},
+		"there are no Machines":        {wanting(Update), nil, sets{fixture.Set("a", 0)}, ""},
+		"there are no sets":            {wanting(Update), nil, nil, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := ""
-			if change := classchange.Find(test.deployment, test.current, test.old, fixture.Noon); change != nil {
+			if change := Find(test.deployment, test.current, test.old, fixture.Noon); change != nil {
 				got = change.Set.Name
 			}
 			if got != test.want {
@@ -65,7 +63,7 @@ func answered(replacements ...string) func(*v1alpha1.Machine) {
 	return func(machine *v1alpha1.Machine) {
 		machine.Annotations[v1alpha1.AnnotationKeyUpdateClass] = "b"
 		class := &v1alpha1.MachineClass{ObjectMeta: metav1.ObjectMeta{Name: "b"}}
-		liveupdate.State{}.Answered(class, []string{"tags"}, nil, replacements).Write(machine)
+		State{}.Answered(class, []string{"tags"}, nil, replacements).Write(machine)
 	}
 }
 
@@ -115,7 +113,7 @@ func TestOneMachine(t *testing.T) {
 		"is being deleted": {func(m *v1alpha1.Machine) { m.DeletionTimestamp = &metav1.Time{Time: fixture.Noon} }, nothing, nothing, false, false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			does := func(change *classchange.Change) string {
+			does := func(change *Pool) string {
 				var all []string
 				for what, machines := range map[string][]*v1alpha1.Machine{asks: change.Unasked(), forgets: change.Forgotten(), follows: change.Followers(), replaces: change.Rest()} {
 					if len(machines) > 0 {
@@ -126,7 +124,7 @@ func TestOneMachine(t *testing.T) {
 			}
 			set := fixture.Set("a", 3)
 			machine := fixture.Running(set, "m", func(m *v1alpha1.Machine) { ofClass("a")(m) }, test.machine)
-			before := classchange.Find(wanting(liveupdate.Update), nil, []*v1alpha1.MachineSet{set}, fixture.Noon)
+			before := Find(wanting(Update), nil, []*v1alpha1.MachineSet{set}, fixture.Noon)
 			before.Machines = []*v1alpha1.Machine{machine}
 			if got := does(before); got != test.before {
 				t.Errorf("before, it %q, want %q", got, test.before)
@@ -136,7 +134,7 @@ func TestOneMachine(t *testing.T) {
 			}
 			taken := set.DeepCopy()
 			before.TakeOver(taken)
-			after := classchange.Find(wanting(liveupdate.Update), taken, nil, fixture.Noon)
+			after := Find(wanting(Update), taken, nil, fixture.Noon)
 			after.Machines = before.Machines
 			if got := does(after); got != test.after {
 				t.Errorf("after, it %q, want %q", got, test.after)
@@ -151,7 +149,7 @@ func TestOneMachine(t *testing.T) {
 // TestDescribe: a user reads what becomes of each Machine.
 func TestDescribe(t *testing.T) {
 	set := fixture.Set("a", 3)
-	change := classchange.Find(wanting(liveupdate.Update), nil, []*v1alpha1.MachineSet{set}, fixture.Noon)
+	change := Find(wanting(Update), nil, []*v1alpha1.MachineSet{set}, fixture.Noon)
 	var got []string
 	for _, machine := range []struct {
 		name string
@@ -195,7 +193,7 @@ func TestDescribe(t *testing.T) {
 // TestTheAnswersOfAllAreWaitedFor: one answer more decides whether a new set is needed.
 func TestTheAnswersOfAllAreWaitedFor(t *testing.T) {
 	set := fixture.Set("a", 2)
-	change := classchange.Find(wanting(liveupdate.Update), nil, []*v1alpha1.MachineSet{set}, fixture.Noon)
+	change := Find(wanting(Update), nil, []*v1alpha1.MachineSet{set}, fixture.Noon)
 	updatable := fixture.Running(set, "updatable", ofClass("a"), answered())
 	change.Machines = []*v1alpha1.Machine{updatable, fixture.Running(set, "open", ofClass("a"), annotated(v1alpha1.AnnotationKeyUpdateClass, "b"))}
 	if change.TakesOver() || !change.Holds() {
@@ -219,7 +217,7 @@ func TestADryRunChangesNothing(t *testing.T) {
 		if class == "a" {
 			current, old = nil, []*v1alpha1.MachineSet{set}
 		}
-		change := classchange.Find(wanting(liveupdate.DryRun), current, old, fixture.Noon)
+		change := Find(wanting(DryRun), current, old, fixture.Noon)
 		change.Machines = []*v1alpha1.Machine{fixture.Running(set, "updatable", ofClass("a"), answered()), fixture.Running(set, "replaceable", ofClass("a"), answered("zone"))}
 		if n := len(change.Followers()) + len(change.Rest()); n > 0 || change.TakesOver() || change.Holds() != holds || change.DryRun() != holds {
 			t.Errorf("set of class %s: %d machines change, takes over %v, holds %v, dry run %v", class, n, change.TakesOver(), change.Holds(), change.DryRun())
@@ -230,7 +228,7 @@ func TestADryRunChangesNothing(t *testing.T) {
 // TestRest: of those that are replaced, the ones without pods go first.
 func TestRest(t *testing.T) {
 	set := fixture.Set("b", 4)
-	change := classchange.Find(wanting(liveupdate.Update), set, nil, fixture.Noon)
+	change := Find(wanting(Update), set, nil, fixture.Noon)
 	for _, machine := range []struct {
 		name string
 		is   func(*v1alpha1.Machine)
@@ -254,7 +252,7 @@ func TestRest(t *testing.T) {
 // TestFollow: a Machine has the class and the choices of its set from then on.
 func TestFollow(t *testing.T) {
 	set := fixture.Set("b", 1)
-	change := classchange.Find(wanting(liveupdate.Update), set, nil, fixture.Noon)
+	change := Find(wanting(Update), set, nil, fixture.Noon)
 	machine := fixture.Running(set, "m", ofClass("a"), annotated(v1alpha1.AnnotationKeyClassChoices, "a,c"))
 	change.Follow(machine)
 	if choices, has := machine.Annotations[v1alpha1.AnnotationKeyClassChoices]; has || machine.Spec.Class.Name != "b" {
@@ -283,7 +281,7 @@ func TestNext(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			set := fixture.Set("b", test.replicas, fixture.Reports(test.replicas, test.available))
-			change := classchange.Find(wanting(liveupdate.Update), set, nil, fixture.Noon)
+			change := Find(wanting(Update), set, nil, fixture.Noon)
 			for _, name := range []string{"m1", "m2"} {
 				machine := fixture.Running(set, name, ofClass("a"), answered("zone"))
 				if name == "m2" && test.idle {

@@ -5,14 +5,10 @@ import (
 	"strings"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/lifecycle/preservation"
+	"github.com/millwright-dev/millwright/internal/pool/deletion"
 )
-
-// FirstPriority is the priority of a Machine that was named for deletion.
-const FirstPriority = "1"
 
 // Named is an entry of the annotation by which an autoscaler names Machines for deletion.
 type Named struct {
@@ -48,12 +44,12 @@ func ParseNamed(text string) []Named {
 }
 
 // since returns when a Machine was named. The old form has no time: the last scaling or mark counts.
-func (n Named) since(f Facts) string {
+func (n Named) since(r *Rollout) string {
 	was := ""
-	if n.Machine != nil && n.Machine.Annotations[v1alpha1.AnnotationKeyMachinePriority] == FirstPriority {
-		was = n.Machine.Annotations[v1alpha1.AnnotationKeyMarkedForDeletionTime]
+	if n.Machine != nil {
+		was = deletion.Marked(n.Machine)
 	}
-	return cmp.Or(n.Time, f.Deployment.Annotations[v1alpha1.AnnotationKeyLastReplicaChange], was, f.Now.UTC().Format(time.RFC3339))
+	return cmp.Or(n.Time, r.Deployment.Annotations[v1alpha1.AnnotationKeyLastReplicaChange], was, r.Now.UTC().Format(time.RFC3339))
 }
 
 // exists reports whether the Machine exists and is not being deleted.
@@ -75,19 +71,13 @@ func (n Named) pending(now time.Time) bool {
 	}
 }
 
-// Marked reports whether a Machine is marked as named for deletion at that time.
-func Marked(machine *v1alpha1.Machine, since string) bool {
-	return machine.Annotations[v1alpha1.AnnotationKeyMachinePriority] == FirstPriority &&
-		machine.Annotations[v1alpha1.AnnotationKeyMarkedForDeletionTime] == since
-}
-
 // planMarks marks the Machines named for deletion. Scaled before that, a set would delete others.
-func planMarks(f Facts) []Operation {
+func planMarks(r *Rollout) []Operation {
 	var operations []Operation
-	for _, n := range f.Named {
-		if since := n.since(f); n.pending(f.Now) && !Marked(n.Machine, since) {
+	for _, n := range r.Named {
+		if since := n.since(r); n.pending(r.Now) && deletion.Marked(n.Machine) != since {
 			operations = append(operations, Operation{
-				Action: Mark, Set: f.setOf(n.Machine), Machine: n.Machine, Since: since, Reason: "the autoscaler named it for deletion",
+				Action: Mark, Set: r.setOf(n.Machine), Machine: n.Machine, Since: since, Reason: "the autoscaler named it for deletion",
 			})
 		}
 	}
@@ -95,11 +85,11 @@ func planMarks(f Facts) []Operation {
 }
 
 // pendingNames returns the annotation with the Machines that are still to be deleted.
-func pendingNames(f Facts) string {
+func pendingNames(r *Rollout) string {
 	var entries []string
-	for _, n := range f.Named {
-		if n.pending(f.Now) {
-			entries = append(entries, n.Name+"~"+n.since(f))
+	for _, n := range r.Named {
+		if n.pending(r.Now) {
+			entries = append(entries, n.Name+"~"+n.since(r))
 		}
 	}
 	return strings.Join(entries, ",")
@@ -108,25 +98,12 @@ func pendingNames(f Facts) string {
 // scaledAt returns when an autoscaler last scaled the deployment; empty if none did. One that names
 // Machines in the old form may not write that. Then it is the time that the names get, so that their sets
 // delete them at once, as in MCM.
-func scaledAt(f Facts) string {
-	at := f.Deployment.Annotations[v1alpha1.AnnotationKeyLastReplicaChange]
-	for _, n := range f.Named {
-		if at == "" && n.Time == "" && n.pending(f.Now) {
-			at = n.since(f)
+func scaledAt(r *Rollout) string {
+	at := r.Deployment.Annotations[v1alpha1.AnnotationKeyLastReplicaChange]
+	for _, n := range r.Named {
+		if at == "" && n.Time == "" && n.pending(r.Now) {
+			at = n.since(r)
 		}
 	}
 	return at
 }
-
-// setOf returns the set that controls a Machine; nil if none does.
-func (f Facts) setOf(machine *v1alpha1.Machine) *v1alpha1.MachineSet {
-	for _, set := range f.All() {
-		if metav1.IsControlledBy(machine, set) {
-			return set
-		}
-	}
-	return nil
-}
-
-// Controls reports whether one of the sets controls a Machine.
-func (f Facts) Controls(machine *v1alpha1.Machine) bool { return f.setOf(machine) != nil }

@@ -7,6 +7,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/pool/deletion"
 	"github.com/millwright-dev/millwright/internal/pool/rollout"
 	"github.com/millwright-dev/millwright/internal/reconcile/apierror"
 )
@@ -27,23 +28,23 @@ func (p pass) takeClass(ctx context.Context, deployment *v1alpha1.MachineDeploym
 }
 
 // changeClass takes a Machine one step further towards the class that the template names.
-func (p pass) changeClass(ctx context.Context, f rollout.Facts, op rollout.Operation) error {
+func (p pass) changeClass(ctx context.Context, r *rollout.Rollout, op rollout.Operation) error {
 	machine := op.Machine.DeepCopy()
 	switch op.Action {
 	case rollout.AskUpdate:
-		f.Class.Ask(machine)
+		r.Class.Ask(machine)
 	case rollout.ForgetUpdate:
-		f.Class.Forget(machine)
+		r.Class.Forget(machine)
 	case rollout.FollowClass:
-		f.Class.Follow(machine)
+		r.Class.Follow(machine)
 	case rollout.Retire:
-		f.Class.Retire(machine)
+		deletion.Prefer(machine)
 	}
 	if err := p.patchMachine(ctx, machine, op.Machine); err != nil {
 		return err
 	}
 	if op.Action == rollout.FollowClass {
-		p.Events.Eventf(f.Deployment, corev1.EventTypeNormal, v1alpha1.DeploymentReasonMachineFollows,
+		p.Events.Eventf(r.Deployment, corev1.EventTypeNormal, v1alpha1.DeploymentReasonMachineFollows,
 			"Machine %s gets the class %q: %s", machine.Name, machine.Spec.Class.Name, op.Reason)
 	}
 	ctrl.LoggerFrom(ctx).Info("Changed machine", "action", op.Action, "machine", machine.Name, "why", op.Reason)

@@ -1,0 +1,113 @@
+// Package deletion orders the Machines of a MachineSet for deletion.
+package deletion
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/lifecycle/scarcity"
+	"github.com/millwright-dev/millwright/internal/pool/inplaceupdate"
+	"github.com/millwright-dev/millwright/internal/pool/reserve"
+)
+
+// Priorities of Machines, as their annotation has them. Lower ones are deleted first.
+const (
+	// First is the priority of Machines that are deleted before others: that were named for deletion, or that a live
+	// update cannot reach.
+	First = "1"
+	// Normal is the default.
+	Normal = "3"
+)
+
+// priority returns the annotated priority of a Machine.
+func priority(machine *v1alpha1.Machine) int {
+	const normal = 3
+	if value, err := strconv.Atoi(machine.Annotations[v1alpha1.AnnotationKeyMachinePriority]); err == nil {
+		return value
+	}
+	return normal
+}
+
+// IsFirst reports whether a Machine has the priority First.
+func IsFirst(machine *v1alpha1.Machine) bool {
+	return machine.Annotations[v1alpha1.AnnotationKeyMachinePriority] == First
+}
+
+// Prefer gives a Machine the priority First.
+func Prefer(machine *v1alpha1.Machine) {
+	metav1.SetMetaDataAnnotation(&machine.ObjectMeta, v1alpha1.AnnotationKeyMachinePriority, First)
+}
+
+// Mark marks a Machine as named for deletion at a time, in RFC 3339 form.
+func Mark(machine *v1alpha1.Machine, at string) {
+	Prefer(machine)
+	metav1.SetMetaDataAnnotation(&machine.ObjectMeta, v1alpha1.AnnotationKeyMarkedForDeletionTime, at)
+}
+
+// Marked returns when a Machine was marked as named for deletion, as its annotation has it; empty if it is not marked.
+func Marked(machine *v1alpha1.Machine) string {
+	if !IsFirst(machine) {
+		return ""
+	}
+	return machine.Annotations[v1alpha1.AnnotationKeyMarkedForDeletionTime]
+}
+
+// Named reports whether an autoscaler named a Machine for deletion no later than it last changed the
+// replicas of the set's deployment. The rule is MCM's.
+func Named(machine *v1alpha1.Machine, set *v1alpha1.MachineSet) bool {
+	marked := markedAt(machine)
+	if marked.Equal(never) || priority(machine) != 1 {
+		return false
+	}
+	changed, err := time.Parse(time.RFC3339, set.Annotations[v1alpha1.AnnotationKeyLastReplicaChange])
+	return err == nil && !marked.After(changed)
+}
+
+// never is later than all times that RFC 3339 can express.
+var never = time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// markedAt returns when a Machine was marked for deletion, whatever its priority; never if it was not.
+func markedAt(machine *v1alpha1.Machine) time.Time {
+	mark := machine.Annotations[v1alpha1.AnnotationKeyMarkedForDeletionTime]
+	if mark == "" {
+		return never // nearly always, without parsing
+	}
+	if at, err := time.Parse(time.RFC3339, mark); err == nil {
+		return at
+	}
+	return never
+}
+
+// Compare orders Machines for deletion: by lower priority, earlier mark, worse phase, those in excess of what
+// is for pods, those of a later choice of class, and age. Replaced reports whether their set is one that an
+// in-place update replaces.
+func Compare(a, b *v1alpha1.Machine, replaced bool) int {
+	return cmp.Or(
+		cmp.Compare(priority(a), priority(b)),
+		markedAt(a).Compare(markedAt(b)),
+		cmp.Compare(phaseRank(a, replaced), phaseRank(b, replaced)),
+		cmp.Compare(reserve.Rank(a), reserve.Rank(b)),
+		cmp.Compare(scarcity.Rank(b), scarcity.Rank(a)),
+		a.CreationTimestamp.Compare(b.CreationTimestamp.Time),
+		cmp.Compare(a.Name, b.Name),
+	)
+}
+
+// phaseRank returns the rank of a Machine by its phase. Unlisted phases come first, as in MCM, but a
+// Machine that is being updated in place comes last, and so does one of a replaced set that was updated and waits to
+// be moved: MCM deletes the former before others, the latter like others.
+func phaseRank(machine *v1alpha1.Machine, replaced bool) int {
+	order := []v1alpha1.MachinePhase{
+		v1alpha1.MachineTerminating, v1alpha1.MachineFailed, v1alpha1.MachineCrashLoopBackOff, v1alpha1.MachineUnknown,
+		v1alpha1.MachinePending, v1alpha1.MachineAvailable, v1alpha1.MachineRunning,
+	}
+	if inplaceupdate.Updating(machine) || replaced && inplaceupdate.Waits(machine) {
+		return len(order)
+	}
+	return max(0, slices.Index(order, machine.Status.CurrentStatus.Phase))
+}

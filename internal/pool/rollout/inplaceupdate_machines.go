@@ -1,0 +1,264 @@
+package rollout
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/lifecycle/preservation"
+	"github.com/millwright-dev/millwright/internal/pool/counts"
+	"github.com/millwright-dev/millwright/internal/pool/deletion"
+	"github.com/millwright-dev/millwright/internal/pool/inplaceupdate"
+	"github.com/millwright-dev/millwright/internal/pool/reserve"
+)
+
+// Machines of old sets are updated in place as long as enough others stay available. Those whose nodes were
+// updated move to the current set.
+
+// active returns how many Machines of a set are not being deleted.
+func (r *Rollout) active(set *v1alpha1.MachineSet) int32 {
+	return r.count(set, counts.Active)
+}
+
+// moved returns how many Machines were moved to a set, and are to be counted by it.
+func (r *Rollout) moved(set *v1alpha1.MachineSet) int32 {
+	return r.count(set, func(machine *v1alpha1.Machine) bool { return counts.Active(machine) && inplaceupdate.Moved(machine) })
+}
+
+func (r *Rollout) count(set *v1alpha1.MachineSet, counted func(*v1alpha1.Machine) bool) (n int32) {
+	for _, machine := range r.Machines[set.Name] {
+		if counted(machine) {
+			n++
+		}
+	}
+	return n
+}
+
+// leaving returns how many Machines a set is about to delete.
+func (r *Rollout) leaving(set *v1alpha1.MachineSet) int32 {
+	return max(0, r.active(set)-r.moved(set)-counts.Desired(set))
+}
+
+// lacks returns how many Machines the current set can take over.
+func (r *Rollout) lacks() int32 {
+	return r.Wanted - max(counts.Desired(r.Current), r.active(r.Current))
+}
+
+// usable returns how many Machines are available and take no part in the update. The sets know which of
+// them are ready for long enough.
+func (r *Rollout) usable() int32 {
+	var all int32
+	for _, set := range r.sets {
+		var n int32
+		for _, machine := range r.Machines[set.Name] {
+			if r.usableNow(machine) {
+				n++
+			}
+		}
+		all += max(0, min(n-r.leaving(set), counts.Available(set)))
+	}
+	return all
+}
+
+func (r *Rollout) usableNow(machine *v1alpha1.Machine) bool {
+	return counts.Active(machine) && counts.Usable(machine) && !inplaceupdate.Undergoing(machine, r.nodeOf[machine.Name])
+}
+
+// undergoing returns how many Machines of old sets take part in the update.
+func (r *Rollout) undergoing() (n int32) {
+	for _, set := range r.Old {
+		for _, machine := range r.Machines[set.Name] {
+			if counts.Active(machine) && inplaceupdate.Undergoing(machine, r.nodeOf[machine.Name]) {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// selectable returns the names of the Machines whose nodes are selected now: as many as can be spared, and
+// as the current set lacks, of the oldest sets first. A failed one keeps its place until it is replaced.
+func (r *Rollout) selectable() map[string]bool {
+	selected := map[string]bool{}
+	if r.Current == nil {
+		return selected
+	}
+	places := min(r.usable()-counts.Clamp(r.least), r.lacks()-r.undergoing())
+	for _, m := range r.turns() {
+		if int32(len(selected)) >= places {
+			break
+		}
+		if counts.Usable(m.Machine) && inplaceupdate.Selectable(m.Machine, r.nodeOf[m.Machine.Name]) && deletion.Marked(m.Machine) == "" {
+			selected[m.Machine.Name] = true
+		}
+	}
+	return selected
+}
+
+// member is a Machine and its set.
+type member struct {
+	Machine *v1alpha1.Machine
+	Set     *v1alpha1.MachineSet
+}
+
+// turns returns the Machines of old sets with known nodes in the order in which they are updated, without
+// those of sets that are being deleted or are about to delete Machines.
+func (r *Rollout) turns() []member {
+	var all []member
+	for _, set := range r.Old {
+		if !set.DeletionTimestamp.IsZero() || r.leaving(set) > 0 {
+			continue
+		}
+		first := len(all)
+		for _, machine := range r.Machines[set.Name] {
+			if r.nodeOf[machine.Name] != nil {
+				all = append(all, member{machine, set})
+			}
+		}
+		slices.SortFunc(all[first:], func(a, b member) int {
+			return cmp.Or(cmp.Compare(reserve.Rank(a.Machine), reserve.Rank(b.Machine)),
+				a.Machine.CreationTimestamp.Compare(b.Machine.CreationTimestamp.Time), cmp.Compare(a.Machine.Name, b.Machine.Name))
+		})
+	}
+	return all
+}
+
+// transfers returns the Machines whose nodes were updated and that move to the current set now, as many as
+// it lacks. Their sets must have been told to create no others.
+func (r *Rollout) transfers() []member {
+	if r.Current == nil {
+		return nil
+	}
+	lacks := r.lacks()
+	var moves []member
+	for _, m := range r.turns() {
+		if int32(len(moves)) >= lacks {
+			break
+		}
+		if counts.Active(m.Machine) && inplaceupdate.Updated(m.Machine, r.nodeOf[m.Machine.Name]) &&
+			!inplaceupdate.Moved(m.Machine) && deletion.Marked(m.Machine) == "" && inplaceupdate.CreatesNone(m.Set) {
+			moves = append(moves, m)
+		}
+	}
+	return moves
+}
+
+// countable returns the Machines of a set that were moved, and become like any other: the replicas of the
+// set count them, or all that are wanted, the set has seen that, and the nodes are in use again. Before,
+// the set might delete another Machine.
+func (r *Rollout) countable(set *v1alpha1.MachineSet) []*v1alpha1.Machine {
+	full := set == r.Current && counts.Desired(set) >= r.Wanted
+	if !set.DeletionTimestamp.IsZero() || !counts.Settled(set) || !full && counts.Desired(set) < r.active(set) {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(r.Machines[set.Name]), func(machine *v1alpha1.Machine) bool {
+		node := r.nodeOf[machine.Name]
+		inUse := node == nil || node.Labels[v1alpha1.LabelKeyNodeUpdateResult] == ""
+		return !counts.Active(machine) || !inplaceupdate.Moved(machine) || !inUse
+	})
+}
+
+// blocked says of each Machine of an old set why its update does not go on by itself, by the names of the
+// Machines. With manual, that includes those that users are to select.
+func (r *Rollout) blocked(manual bool) []string {
+	var why []string
+	for _, set := range r.Old {
+		for _, machine := range r.Machines[set.Name] {
+			if reason := whyBlocked(machine, r.nodeOf[machine.Name], manual); reason != "" && counts.Active(machine) {
+				why = append(why, fmt.Sprintf("machine %s: %s", machine.Name, reason))
+			}
+		}
+	}
+	slices.Sort(why)
+	return why
+}
+
+// whyBlocked says why the update of a Machine does not go on by itself; empty if it does.
+func whyBlocked(machine *v1alpha1.Machine, node *corev1.Node, manual bool) string {
+	says := inplaceupdate.Read(node)
+	problem := says.Check(machine)
+	switch {
+	case machine.Status.CurrentStatus.Phase == v1alpha1.MachineFailed: // it is replaced
+		return ""
+	case inplaceupdate.Failed(machine, node):
+		return "the update of its node failed: " + cmp.Or(says.FailureReason, machine.Status.LastOperation.Description)
+	case problem.Blocks:
+		return "the labels of its node are wrong: " + problem.Message
+	case manual && node != nil && inplaceupdate.Selectable(machine, node):
+		return "its node is not selected"
+	}
+	return ""
+}
+
+// spare is a Machine that may be deleted as one of too many.
+type spare struct {
+	set *v1alpha1.MachineSet
+	// usable reports whether it is available and takes no part in the update.
+	named, updating, available, usable bool
+}
+
+// surplus returns how many Machines each set loses if there are so many too many: Machines named for
+// deletion, unavailable ones, and others while enough stay available, of old sets first. Machines that are
+// being updated are left to the end of their update, unless none is wanted. The current set loses only what
+// it has beyond the wanted ones.
+func (r *Rollout) surplus(rest int32) map[*v1alpha1.MachineSet]int32 {
+	left := r.usable() - counts.Clamp(r.least)
+	taken := map[*v1alpha1.MachineSet]int32{}
+	for _, c := range r.deletable() {
+		has := counts.Desired(c.set) - taken[c.set]
+		switch {
+		case rest == 0 || has == 0 || r.leaving(c.set) > 0 || c.set == r.Current && has <= r.Wanted && !c.named, c.updating && r.Wanted > 0:
+			continue
+		case c.usable && !c.named && left <= 0:
+			continue
+		case c.usable:
+			left--
+		}
+		taken[c.set]++
+		rest--
+	}
+	return taken
+}
+
+// deletable returns the Machines that may be deleted as surplus ones, in that order. Within a set, it is
+// the set that chooses, in the same order.
+func (r *Rollout) deletable() []spare {
+	var all []spare
+	for _, set := range r.sets {
+		if !set.DeletionTimestamp.IsZero() {
+			continue
+		}
+		for _, machine := range r.Machines[set.Name] {
+			if !counts.Active(machine) || inplaceupdate.Moved(machine) || preservation.Active(machine, r.Now) {
+				continue
+			}
+			all = append(all, spare{
+				set: set, named: deletion.Named(machine, set), available: counts.Usable(machine),
+				updating: unfinished(machine, r.nodeOf[machine.Name]), usable: r.usableNow(machine),
+			})
+		}
+	}
+	slices.SortStableFunc(all, func(a, b spare) int { return cmp.Compare(a.rank(), b.rank()) })
+	return all
+}
+
+// rank is lower for a Machine that is deleted earlier.
+func (s spare) rank() int {
+	switch {
+	case s.named:
+		return 0
+	case s.updating:
+		return 3
+	case s.available:
+		return 2
+	}
+	return 1
+}
+
+// unfinished reports whether a Machine takes part in the update, and its result is not known.
+func unfinished(machine *v1alpha1.Machine, node *corev1.Node) bool {
+	return inplaceupdate.Undergoing(machine, node) && !inplaceupdate.Failed(machine, node) && !inplaceupdate.Updated(machine, node)
+}
