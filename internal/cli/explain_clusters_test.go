@@ -23,9 +23,9 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver/registry"
 	"github.com/millwright-dev/millwright/driver/sim"
-	"github.com/millwright-dev/millwright/internal/controllers/machineset"
 	"github.com/millwright-dev/millwright/internal/manager"
 	"github.com/millwright-dev/millwright/internal/observe/explain/report"
+	"github.com/millwright-dev/millwright/internal/pool/scale"
 	"github.com/millwright-dev/millwright/test/support/env"
 )
 
@@ -68,7 +68,7 @@ func (w *clusters) manage(changes ...func(*manager.Config)) (stop func()) {
 	config := manager.Config{
 		Control: w.access[0], Target: w.access[1],
 		Namespace: w.Namespace, Drivers: registry.Only(registry.AnyProvider, simulated), Runnables: []ctrlmanager.Runnable{simulated},
-		ConcurrentSyncs: 20, Overshoot: machineset.Overshoot{Up: 3, Down: 1}, EnforceMinReadySeconds: true,
+		ConcurrentSyncs: 20, Overshoot: scale.Overshoot{Up: 3, Down: 1}, EnforceMinReadySeconds: true,
 		Log: logr.Discard(),
 	}
 	for _, change := range changes {

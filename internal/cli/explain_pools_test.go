@@ -12,9 +12,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/machineset"
 	"github.com/millwright-dev/millwright/internal/manager"
 	"github.com/millwright-dev/millwright/internal/observe/explain/report"
+	"github.com/millwright-dev/millwright/internal/pool/scale"
 )
 
 // TestExplainSets: why a set does not have what it wants, as the real controllers leave it.
@@ -100,7 +100,7 @@ func TestExplainFrozen(t *testing.T) {
 	}
 	w.create(w.set("overfull", "never", 1))
 	// Twice as many as wanted are too many, and only none is few enough again. The manager begins when it can see all.
-	w.manage(func(config *manager.Config) { config.Overshoot = machineset.Overshoot{Up: 0, Down: 1000} })
+	w.manage(func(config *manager.Config) { config.Overshoot = scale.Overshoot{Up: 0, Down: 1000} })
 	why := "it is frozen, and creates no machines: 3 machines exist, which is no less than the limit of 2"
 	w.asks(t, "machineset", "overfull", answer{verdict: report.Incomplete, cause: report.Frozen, says: []string{"1 wanted; 1 exist", why, "FrozeMachineSet", v1alpha1.AnnotationKeyUnfreeze}})
 	w.asks(t, "machine", w.only(t, "pool", "overfull").Name, answer{

@@ -35,6 +35,12 @@ const budget = "internal/pool/budget"
 // timeouts are pure rules that also know the error codes of drivers.
 const timeouts = "internal/lifecycle/timeouts"
 
+// everything is what programs and tests may import.
+var everything = []string{"api", "config", "proto", "driver", "drivers", "provider", "internal", "cmd", "test", "bench", "guest"}
+
+// controllers are for the manager alone.
+const controllers = "internal/controllers"
+
 // rules is the architecture. Rows of folders that do not exist yet are wanted: they
 // say what may come.
 var rules = []rule{
@@ -145,11 +151,10 @@ var rules = []rule{
 		from: []string{"provider"},
 		may:  []string{"driver", "internal/cli/args", "internal/cli/manager", "internal/cli/plugin", "internal/cli/program"},
 	},
+	{from: []string{"internal/cli"}, may: everything, never: []string{controllers}}, // the manager runs them
 	{
-		from: []string{"internal/cli", "cmd", "test", "bench"},
-		may: []string{
-			"api", "config", "proto", "driver", "drivers", "provider", "internal", "cmd", "test", "bench", "guest",
-		},
+		from: []string{"cmd", "test", "bench"},
+		may:  everything,
 	},
 
 	// Programs and modules that stand apart.

@@ -46,7 +46,7 @@ type VMConfig struct {
 	// that Authority does. Otherwise Authority is for the server of API only.
 	Identity *identity.Credentials
 	// Certificates is the volume with the certificate of a hypervisor, with Identity. Nil means none.
-	Certificates *podspec.Certificates
+	Certificates *VMCertificates
 	// Service is where hypervisors reach the controller. Required.
 	Service VMService
 	// Guests says what is the same for all VirtualMachines.
@@ -82,6 +82,21 @@ type VMService struct {
 	Address netip.Addr
 }
 
+// VMPods says what the operator of the cluster wants of the Pods of hypervisors.
+type VMPods = podspec.Options
+
+// VMCertificates is the volume with the certificate of a hypervisor.
+type VMCertificates = podspec.Certificates
+
+const (
+	// VMName in an attribute of VMCertificates stands for the name of the VirtualMachine.
+	VMName = podspec.VMName
+	// DefaultVMMigrationTime is the default of VMMigration.Time.
+	DefaultVMMigrationTime = podspec.DefaultMigrationTime
+	// MinVMMigrationTime is the least VMMigration.Time: that of a shutdown.
+	MinVMMigrationTime = podspec.GracePeriod * time.Second
+)
+
 // VMGuests says what is the same for all VirtualMachines.
 type VMGuests struct {
 	// Image is the container image of hypervisors if the VirtualMachine names none.
@@ -96,7 +111,7 @@ type VMGuests struct {
 	// Accelerator of QEMU: auto, kvm or tcg. Empty means auto.
 	Accelerator string
 	// Pods says what the operator of the cluster wants of the Pods of hypervisors. The zero value means nothing.
-	Pods podspec.Options
+	Pods VMPods
 }
 
 // VMMigration says how virtual machines migrate.

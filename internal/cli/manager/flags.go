@@ -7,7 +7,6 @@ import (
 
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/cli/args"
-	"github.com/millwright-dev/millwright/internal/controllers/machine"
 	"github.com/millwright-dev/millwright/internal/lifecycle/drain"
 	"github.com/millwright-dev/millwright/internal/lifecycle/orphans"
 	"github.com/millwright-dev/millwright/internal/lifecycle/scarcity/capacity"
@@ -137,17 +136,17 @@ func (f *Flags) addClusterAPI(flags *pflag.FlagSet) {
 
 func (f *Flags) addHealth(flags *pflag.FlagSet) {
 	h := &f.Config.Health
-	flags.DurationVar(&h.Timeout, "machine-health-timeout", machine.DefaultHealthTimeout, "period after which an unhealthy Machine is marked Failed and replaced")
+	flags.DurationVar(&h.Timeout, "machine-health-timeout", timeouts.DefaultHealth, "period after which an unhealthy Machine is marked Failed and replaced")
 	flags.StringVar(&f.totalReplacements, "machine-max-total-health-replacements", "", "number or percentage of the Machines of all pools together that may be replaced for their health concurrently; 0 replaces none. Empty is no limit")
 	flags.StringVar(&f.replacements, "machine-max-health-replacements", "1", `number or percentage of the Machines with the same label "name" that may be replaced for their health concurrently, and, after an outage, whose drains may be forced concurrently`)
-	flags.DurationVar(&h.OutageTimeout, "machine-safety-apiserver-statuscheck-timeout", machine.DefaultOutageTimeout, "period after which an API server that does not answer is considered unreachable")
-	flags.DurationVar(&h.OutagePeriod, "machine-safety-apiserver-statuscheck-period", machine.DefaultOutagePeriod, "period of the API servers' health check, which runs while a Machine timeout is pending or metrics are scraped")
+	flags.DurationVar(&h.OutageTimeout, "machine-safety-apiserver-statuscheck-timeout", timeouts.DefaultOutage, "period after which an API server that does not answer is considered unreachable")
+	flags.DurationVar(&h.OutagePeriod, "machine-safety-apiserver-statuscheck-period", timeouts.DefaultOutagePeriod, "period of the API servers' health check, which runs while a Machine timeout is pending or metrics are scraped")
 }
 
 func (f *Flags) addDrain(flags *pflag.FlagSet) {
 	d := &f.Config.Drain
-	flags.DurationVar(&d.Timeout, "machine-drain-timeout", machine.DefaultDrainTimeout, "period after which a node is drained forcefully")
-	flags.Int32Var(&d.MaxEvictRetries, "machine-max-evict-retries", machine.DefaultMaxEvictRetries, "maximum number of retries of a rejected eviction")
+	flags.DurationVar(&d.Timeout, "machine-drain-timeout", timeouts.DefaultDrain, "period after which a node is drained forcefully")
+	flags.Int32Var(&d.MaxEvictRetries, "machine-max-evict-retries", timeouts.DefaultMaxEvictRetries, "maximum number of retries of a rejected eviction")
 	flags.DurationVar(&d.DetachTimeout, "machine-pv-detach-timeout", drain.DefaultDetachTimeout, "timeout for the detachment of a volume during drain")
 	flags.DurationVar(&d.ReattachTimeout, "machine-pv-reattach-timeout", drain.DefaultReattachTimeout, "timeout for the attachment of that volume to another node")
 	flags.StringVar((*string)(&d.Strategy), "drain-volume-pods", string(drain.Serial), `how to evict Pods with volumes: "serial" for one by one, "independent" for concurrently unless they share a volume`)

@@ -15,8 +15,6 @@ import (
 
 	"github.com/millwright-dev/millwright/internal/cli/args"
 	"github.com/millwright-dev/millwright/internal/cli/drivers"
-	"github.com/millwright-dev/millwright/internal/controllers/machine"
-	"github.com/millwright-dev/millwright/internal/lifecycle/drain"
 	"github.com/millwright-dev/millwright/internal/manager"
 	"github.com/millwright-dev/millwright/test/support/env"
 )
@@ -215,17 +213,12 @@ func TestZeroIsNoDefault(t *testing.T) {
 		}
 		f.Driver.close(f.Config.Log)
 		c := f.Config
-		made := machine.New(machine.Options{
-			CreationTimeout: c.CreationTimeout, PreserveTimeout: c.Timeouts.Preserve, InPlaceUpdateTimeout: c.Timeouts.InPlaceUpdate,
-			Health: c.Health, Drain: machine.Drain{Timeout: c.Drain.Timeout, MaxEvictRetries: c.Drain.MaxEvictRetries},
-		})
-		drains := drain.New(drain.Options{DetachTimeout: c.Drain.DetachTimeout, ReattachTimeout: c.Drain.ReattachTimeout})
-		for what, limit := range map[string]time.Duration{
-			"creation": made.CreationTimeout, "preservation": made.PreserveTimeout, "update": made.InPlaceUpdateTimeout,
-			"health": made.Health.Timeout, "drain": made.Drain.Timeout, "evictions": time.Duration(made.Drain.MaxEvictRetries),
-			"detachment": drains.DetachTimeout, "attachment": drains.ReattachTimeout,
+		for what, limit := range map[string]time.Duration{ // to controllers, a negative limit is none, and 0 the default
+			"creation": c.CreationTimeout, "preservation": c.Timeouts.Preserve, "update": c.Timeouts.InPlaceUpdate,
+			"health": c.Health.Timeout, "drain": c.Drain.Timeout, "evictions": time.Duration(c.Drain.MaxEvictRetries),
+			"detachment": c.Drain.DetachTimeout, "attachment": c.Drain.ReattachTimeout,
 		} {
-			if limit < 0 || limit == 0 != tc.none {
+			if limit == 0 || limit < 0 != tc.none {
 				t.Errorf("%s: %s has %v", name, what, limit)
 			}
 		}

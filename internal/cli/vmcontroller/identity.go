@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/millwright-dev/millwright/internal/cli/args"
-	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
+	"github.com/millwright-dev/millwright/internal/manager"
 	"github.com/millwright-dev/millwright/internal/vm/identity"
 )
 
@@ -26,7 +26,7 @@ func (i *identityFlags) add(set *pflag.FlagSet) {
 	set.StringVar(&i.files.Key, "identity-private-key-file", "", "PEM file with the key of --identity-cert-file")
 	set.StringVar(&i.files.Authority, "identity-authority-file", "", "PEM file with the certificates of the authorities of --identity-cert-file and of hypervisors")
 	set.StringVar(&i.driver, "hypervisor-identity-driver", "", "CSI driver, such as csi.cert-manager.io, whose volume in a hypervisor's Pod has its certificate in tls.crt, tls.key and ca.crt; needs --identity-cert-file")
-	set.StringArrayVar(&i.attributes, "hypervisor-identity-attribute", nil, "attribute of that volume, as NAME=VALUE, in which "+podspec.VMName+" is the name of the virtual machine; may be repeated")
+	set.StringArrayVar(&i.attributes, "hypervisor-identity-attribute", nil, "attribute of that volume, as NAME=VALUE, in which "+manager.VMName+" is the name of the virtual machine; may be repeated")
 }
 
 func (i *identityFlags) validate(wrong *args.Problems) {
@@ -51,7 +51,7 @@ func (i *identityFlags) credentials(log logr.Logger) (*identity.Credentials, err
 }
 
 // certificates returns the volume of hypervisors; nil if there is none.
-func (i *identityFlags) certificates() *podspec.Certificates {
+func (i *identityFlags) certificates() *manager.VMCertificates {
 	if i.driver == "" {
 		return nil
 	}
@@ -60,5 +60,5 @@ func (i *identityFlags) certificates() *podspec.Certificates {
 		name, value, _ := strings.Cut(attribute, "=")
 		attributes[name] = value
 	}
-	return &podspec.Certificates{Driver: i.driver, Attributes: attributes}
+	return &manager.VMCertificates{Driver: i.driver, Attributes: attributes}
 }

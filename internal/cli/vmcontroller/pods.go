@@ -8,7 +8,7 @@ import (
 	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/millwright-dev/millwright/internal/cli/args"
-	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
+	"github.com/millwright-dev/millwright/internal/manager"
 )
 
 // hypervisorUser is the user of the image of hypervisors that this project builds.
@@ -53,8 +53,8 @@ func (p *pods) validate(wrong *args.Problems, accelerator string) {
 }
 
 // options returns what the flags say.
-func (p *pods) options() podspec.Options {
-	options := podspec.Options{
+func (p *pods) options() manager.VMPods {
+	options := manager.VMPods{
 		User: p.user, KVMResource: corev1.ResourceName(p.kvmResource), KVMDevice: p.kvmDevice,
 		PriorityClass: p.priority, PullSecrets: p.pullSecrets,
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/millwright-dev/millwright/internal/cli/args"
-	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
+	"github.com/millwright-dev/millwright/internal/manager"
 )
 
 func podFlags(t *testing.T, line ...string) *pods {
@@ -22,12 +22,12 @@ func podFlags(t *testing.T, line ...string) *pods {
 }
 
 func TestFlagsOfPods(t *testing.T) {
-	if diff := cmp.Diff(podspec.Options{User: 65532}, podFlags(t).options()); diff != "" {
+	if diff := cmp.Diff(manager.VMPods{User: 65532}, podFlags(t).options()); diff != "" {
 		t.Errorf("without flags (-want +got):\n%s", diff)
 	}
 	got := podFlags(t, "--hypervisor-user=0", "--hypervisor-groups=104,36", "--kvm-resource=devices.example.com/kvm",
 		"--hypervisor-priority-class=machines", "--hypervisor-pull-secrets=a,b").options()
-	want := podspec.Options{
+	want := manager.VMPods{
 		Groups: []int64{104, 36}, KVMResource: "devices.example.com/kvm", PriorityClass: "machines", PullSecrets: []string{"a", "b"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

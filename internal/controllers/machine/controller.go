@@ -288,8 +288,8 @@ const (
 	DefaultHealthTimeout   = timeouts.DefaultHealth
 	DefaultDrainTimeout    = timeouts.DefaultDrain
 	DefaultMaxEvictRetries = timeouts.DefaultMaxEvictRetries
-	DefaultOutageTimeout   = 30 * time.Second
-	DefaultOutagePeriod    = time.Minute
+	DefaultOutageTimeout   = timeouts.DefaultOutage
+	DefaultOutagePeriod    = timeouts.DefaultOutagePeriod
 )
 
 // creationTimeLeft is how long the Machine may still take to join. One that is Failed gets no more

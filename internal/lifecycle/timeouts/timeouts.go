@@ -24,6 +24,10 @@ const (
 	DefaultPreserve          = 96 * time.Hour
 	DefaultInPlaceUpdate     = 20 * time.Minute
 	DefaultMaxEvictRetries   = 360
+	// DefaultOutage is after how long an API server that does not respond counts as unreachable; DefaultOutagePeriod is
+	// how often that is checked.
+	DefaultOutage       = 30 * time.Second
+	DefaultOutagePeriod = time.Minute
 )
 
 // Source is where the value of a timeout comes from.
@@ -76,13 +80,8 @@ func Preserve(machine *v1alpha1.Machine, flag time.Duration) Timeout {
 	return override(machine, flag, func(c *v1alpha1.MachineConfiguration) *metav1.Duration { return c.MachinePreserveTimeout })
 }
 
-// DrainSince is when the drain of a Machine that is being deleted began, or began anew. A time in the
-// future is ignored.
-func DrainSince(machine *v1alpha1.Machine, now time.Time) (since time.Time, anew bool) {
-	return DrainAnew(machine, machine.DeletionTimestamp.Time, now)
-}
-
-// DrainAnew is DrainSince for any drain of a Machine, which began at a time.
+// DrainAnew returns when a drain of a Machine that began at a time began again after its time was over, and whether it
+// did. A time in the future is ignored.
 func DrainAnew(machine *v1alpha1.Machine, begun, now time.Time) (since time.Time, anew bool) {
 	noted, err := time.Parse(time.RFC3339, machine.Annotations[v1alpha1.AnnotationKeyDrainSince])
 	if err != nil || noted.After(now) || noted.Before(begun) {

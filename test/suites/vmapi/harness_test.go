@@ -27,6 +27,7 @@ import (
 	k8swebsocket "k8s.io/client-go/transport/websocket"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	api "github.com/millwright-dev/millwright/api/vm/subresources"
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/subresources"
 	"github.com/millwright-dev/millwright/internal/manager"
@@ -164,7 +165,7 @@ func (w *world) serve() {
 	}
 	w.must(w.register(name))
 	w.eventually("the API is served", func() bool {
-		code, _ := w.do(w.Admin, http.MethodGet, "/apis/"+subresources.Group+"/"+subresources.Version, "")
+		code, _ := w.do(w.Admin, http.MethodGet, "/apis/"+api.Group+"/"+api.Version, "")
 		return code == http.StatusOK
 	})
 }
@@ -188,11 +189,11 @@ func (w *world) user(name string, rules ...rbacv1.PolicyRule) *rest.Config {
 
 // on is a rule for a subresource.
 func on(subresource string, verbs ...string) rbacv1.PolicyRule {
-	return rbacv1.PolicyRule{APIGroups: []string{subresources.Group}, Resources: []string{"virtualmachines/" + subresource}, Verbs: verbs}
+	return rbacv1.PolicyRule{APIGroups: []string{api.Group}, Resources: []string{"virtualmachines/" + subresource}, Verbs: verbs}
 }
 
 func (w *world) path(vm, subresource string) string {
-	return fmt.Sprintf("/apis/%s/%s/namespaces/%s/virtualmachines/%s/%s", subresources.Group, subresources.Version, w.Namespace, vm, subresource)
+	return fmt.Sprintf("/apis/%s/%s/namespaces/%s/virtualmachines/%s/%s", api.Group, api.Version, w.Namespace, vm, subresource)
 }
 
 // do makes a request, and returns the status and the body of the answer.
@@ -219,7 +220,7 @@ func (w *world) dial(access *rest.Config, query string) (*websocket.Conn, error)
 	w.must(err)
 	request, err := http.NewRequestWithContext(w.t.Context(), http.MethodGet, access.Host+w.path("web", "console")+query, nil)
 	w.must(err)
-	return k8swebsocket.Negotiate(trip, holder, request, subresources.ConsoleProtocol)
+	return k8swebsocket.Negotiate(trip, holder, request, api.ConsoleProtocol)
 }
 
 // open opens a console until the test ends.

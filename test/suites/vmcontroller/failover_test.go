@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	api "github.com/millwright-dev/millwright/api/vm/subresources"
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/subresources"
 	"github.com/millwright-dev/millwright/test/support/program"
@@ -106,7 +107,7 @@ func (i *installation) consolesWork(vm *vmv1alpha1.VirtualMachine) {
 	i.t.Helper()
 	begin := time.Now()
 	i.eventually(func(g gomega.Gomega) {
-		said, err := i.rest.Get().AbsPath("/apis", subresources.Group, subresources.Version, "namespaces", vm.Namespace, "virtualmachines", vm.Name, "log").DoRaw(i.t.Context())
+		said, err := i.rest.Get().AbsPath("/apis", api.Group, api.Version, "namespaces", vm.Namespace, "virtualmachines", vm.Name, "log").DoRaw(i.t.Context())
 		g.Expect(err).NotTo(gomega.HaveOccurred(), "%s", said)
 	})
 	i.t.Logf("the log of the guest can be read after another %v", time.Since(begin).Round(time.Millisecond))

@@ -9,6 +9,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	api "github.com/millwright-dev/millwright/api/vm/subresources"
 )
 
 // discovery returns the document at a path that says what there is; nil for all other paths. It is the same for
@@ -17,17 +19,17 @@ func discovery(method, path string) any {
 	if method != http.MethodGet {
 		return nil
 	}
-	version := metav1.GroupVersionForDiscovery{GroupVersion: Group + "/" + Version, Version: Version}
+	version := metav1.GroupVersionForDiscovery{GroupVersion: api.Group + "/" + api.Version, Version: api.Version}
 	group := metav1.APIGroup{
-		TypeMeta: metav1.TypeMeta{Kind: "APIGroup", APIVersion: "v1"}, Name: Group,
+		TypeMeta: metav1.TypeMeta{Kind: "APIGroup", APIVersion: "v1"}, Name: api.Group,
 		Versions: []metav1.GroupVersionForDiscovery{version}, PreferredVersion: version,
 	}
 	switch path {
 	case "/apis", "/apis/":
 		return metav1.APIGroupList{TypeMeta: metav1.TypeMeta{Kind: "APIGroupList", APIVersion: "v1"}, Groups: []metav1.APIGroup{group}}
-	case "/apis/" + Group:
+	case "/apis/" + api.Group:
 		return group
-	case "/apis/" + Group + "/" + Version:
+	case "/apis/" + api.Group + "/" + api.Version:
 		return resources()
 	}
 	return nil
@@ -35,9 +37,9 @@ func discovery(method, path string) any {
 
 // resources lists the subresources, with the verbs that roles name.
 func resources() metav1.APIResourceList {
-	list := metav1.APIResourceList{TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"}, GroupVersion: Group + "/" + Version}
+	list := metav1.APIResourceList{TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"}, GroupVersion: api.Group + "/" + api.Version}
 	for _, name := range []string{"console", "log", "migrate", "reset"} {
-		resource := metav1.APIResource{Name: Resource + "/" + name, Namespaced: true, Kind: "VirtualMachine", Group: "vm.metropolis.monogon.dev", Version: "v1alpha1"}
+		resource := metav1.APIResource{Name: api.Resource + "/" + name, Namespaced: true, Kind: "VirtualMachine", Group: "vm.metropolis.monogon.dev", Version: "v1alpha1"}
 		for _, operation := range operations() {
 			if operation.subresource == name {
 				resource.Verbs = append(resource.Verbs, operation.verb)
@@ -80,5 +82,5 @@ func done(w http.ResponseWriter, message string) {
 
 // groupResource is what errors are about.
 func groupResource(subresource string) schema.GroupResource {
-	return schema.GroupResource{Group: Group, Resource: Resource + "/" + subresource}
+	return schema.GroupResource{Group: api.Group, Resource: api.Resource + "/" + subresource}
 }

@@ -21,6 +21,7 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	api "github.com/millwright-dev/millwright/api/vm/subresources"
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
@@ -55,7 +56,7 @@ func operations() []operation {
 func (s *Server) serve(w http.ResponseWriter, r *http.Request, who user.Info, info *request.RequestInfo) error {
 	known := false
 	for _, operation := range operations() {
-		if !info.IsResourceRequest || info.APIGroup != Group || info.APIVersion != Version || info.Resource != Resource ||
+		if !info.IsResourceRequest || info.APIGroup != api.Group || info.APIVersion != api.Version || info.Resource != api.Resource ||
 			info.Subresource != operation.subresource || len(info.Parts) != 3 || info.Namespace == "" {
 			continue
 		}
@@ -109,18 +110,12 @@ func (s *Server) reset(c call) error {
 	return nil
 }
 
-// MigrateOptions is the body of a request to migrate. It may be absent.
-type MigrateOptions struct {
-	// NodeName is the host to go to. Empty: any.
-	NodeName string `json:"nodeName,omitempty"`
-}
-
 // bodyLimit is how long a body may be, in bytes.
 const bodyLimit = 4 << 10
 
 // migrate orders a live migration.
 func (s *Server) migrate(c call) error {
-	options := MigrateOptions{}
+	options := api.MigrateOptions{}
 	decoder := json.NewDecoder(http.MaxBytesReader(c.w, c.r.Body, bodyLimit))
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&options); err != nil && !errors.Is(err, io.EOF) {

@@ -9,10 +9,12 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	api "github.com/millwright-dev/millwright/api/vm/subresources"
 )
 
 // APIService is the name of the object by which kube-apiserver knows this API.
-const APIService = Version + "." + Group
+const APIService = api.Version + "." + api.Group
 
 // owner owns what is written here.
 const owner = "millwright-vm-controller"
@@ -22,7 +24,7 @@ const owner = "millwright-vm-controller"
 // registered for another Service, which may be that of another installation.
 func Register(ctx context.Context, c client.Client, service types.NamespacedName, port int32, authority []byte) error {
 	want := map[string]any{
-		"group": Group, "version": Version, "groupPriorityMinimum": int64(1000), "versionPriority": int64(15),
+		"group": api.Group, "version": api.Version, "groupPriorityMinimum": int64(1000), "versionPriority": int64(15),
 		"caBundle": base64.StdEncoding.EncodeToString(authority),
 		"service":  map[string]any{"namespace": service.Namespace, "name": service.Name, "port": int64(port)},
 	}

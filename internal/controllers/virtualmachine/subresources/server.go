@@ -30,15 +30,6 @@ import (
 )
 
 const (
-	// Group of the API.
-	Group = "subresources.vm.metropolis.monogon.dev"
-	// Version of the API.
-	Version = "v1alpha1"
-	// Resource is the only one. It has no objects of its own: those are of the kind VirtualMachine.
-	Resource = "virtualmachines"
-)
-
-const (
 	// headerLimit is how long a client may take for the handshake, and then to send the header of a request.
 	headerLimit = 10 * time.Second
 	// idleLimit is how long a connection may wait for the next request. kube-apiserver closes it before.

@@ -19,20 +19,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	api "github.com/millwright-dev/millwright/api/vm/subresources"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
-)
-
-// ConsoleProtocol is the WebSocket protocol of a console. Each binary message is a piece of the serial port's
-// traffic, as ConsoleIO is. The server sends no others, and ignores others.
-const ConsoleProtocol = "v1.console.vm.metropolis.monogon.dev"
-
-// Parameters of requests.
-const (
-	// ReplayParameter has a console begin with the last output, up to 64 KiB: true or false, the default.
-	ReplayParameter = "replay"
-	// FollowParameter has a log go on until the VM ends: true or false, the default.
-	FollowParameter = "follow"
 )
 
 const (
@@ -114,7 +103,7 @@ func (c call) flag(name string) (bool, error) {
 }
 
 // upgrader refuses pages of other sites: a browser sends their Origin.
-var upgrader = websocket.Upgrader{Subprotocols: []string{ConsoleProtocol}, HandshakeTimeout: startLimit, Error: refuse}
+var upgrader = websocket.Upgrader{Subprotocols: []string{api.ConsoleProtocol}, HandshakeTimeout: startLimit, Error: refuse}
 
 func refuse(w http.ResponseWriter, _ *http.Request, code int, reason error) {
 	fail(w, apierrors.NewGenericServerResponse(code, "get", groupResource("console"), "", reason.Error(), 0, false))
@@ -122,12 +111,12 @@ func refuse(w http.ResponseWriter, _ *http.Request, code int, reason error) {
 
 // console connects a WebSocket to the serial port.
 func (s *Server) console(c call) error {
-	replay, err := c.flag(ReplayParameter)
+	replay, err := c.flag(api.ReplayParameter)
 	if err != nil {
 		return err
 	}
 	if !websocket.IsWebSocketUpgrade(c.r) {
-		return badRequest("a console is a WebSocket with the protocol %s", ConsoleProtocol)
+		return badRequest("a console is a WebSocket with the protocol %s", api.ConsoleProtocol)
 	}
 	return s.withPort(c, "console", replay, func(ctx context.Context, port port) error {
 		socket, err := upgrader.Upgrade(c.w, c.r, nil)
@@ -220,7 +209,7 @@ func say(socket *websocket.Conn, why error) {
 
 // log sends what the guest has said.
 func (s *Server) log(c call) error {
-	follow, err := c.flag(FollowParameter)
+	follow, err := c.flag(api.FollowParameter)
 	if err != nil {
 		return err
 	}
