@@ -23,7 +23,6 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/controller"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/service"
-	"github.com/millwright-dev/millwright/internal/vm/hypervisor/termination"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/vmspec"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/watchdog"
 	"github.com/millwright-dev/millwright/internal/vm/identity"
@@ -81,12 +80,12 @@ func (e *endedError) Error() string { return e.Reason + ": " + e.Message }
 func runHypervisor(ctx context.Context, getenv func(string) string, stderr io.Writer) error {
 	log := slog.New(slog.NewTextHandler(stderr, nil))
 	// The first signal ends the context; another one would end the process.
-	urged, rest := hypervisor.Urging()
+	secondSIGTERM, rest := hypervisor.SecondSIGTERM()
 	defer rest()
 	end := vmpb.Termination{Reason: vmpb.EndInvalidSpec}
 	config, err := hypervisorConfig(getenv, log)
 	if err == nil {
-		config.Urged = urged
+		config.SecondSIGTERM = secondSIGTERM
 		warnOfHidden(config, overlap.Hidden)
 		end = hypervisor.Run(ctx, config)
 	} else {
@@ -97,7 +96,7 @@ func runHypervisor(ctx context.Context, getenv func(string) string, stderr io.Wr
 
 // leave writes why the process of a Pod ends to the termination message.
 func leave(what string, getenv func(string) string, log *slog.Logger, end vmpb.Termination) error {
-	code, err := termination.Leave(filepath.Join(getenv(vmpb.EnvRoot), vmpb.TerminationMessagePath), end)
+	code, err := hypervisor.WriteTermination(filepath.Join(getenv(vmpb.EnvRoot), vmpb.TerminationMessagePath), end)
 	if err != nil {
 		log.Warn("the reason of the end is not in the Pod's status", "error", err)
 	}
@@ -168,7 +167,7 @@ func hypervisorConfig(getenv func(string) string, log *slog.Logger) (hypervisor.
 		Connect: func(target string) (*grpc.ClientConn, error) {
 			return credentials.Dial(target, identity.Controller(), controller.DialOptions()...)
 		},
-		Trouble: credentials.Trouble,
+		IdentityError: credentials.Err,
 		Peers: service.Peers{
 			Listen:    listen,
 			Options:   credentials.ServerOptions(identity.Only(func(peer identity.Peer) bool { return peer.IsController() || isSibling(peer, spec) }), connlimit.Credentials),

@@ -30,48 +30,48 @@ type Config struct {
 	Spec *vmpb.VMSpec
 	// Paths of files; see PathsFor. Required.
 	Paths Paths
-	// Network are the prefixes of the guest's user-mode network, at most one of each IP
-	// version: IPv4 of 8 to 28 bits, IPv6 of 64 bits. The second address of each is the
-	// gateway. They must contain the VM's addresses. Empty: no network. IPv6 alone is
-	// refused.
+	// Network holds the prefixes of the guest's user-mode network, at most one of each IP version: IPv4 of 8 to 28
+	// bits, IPv6 of 64 bits. The second address of each is the gateway. They must contain the VM's addresses. If
+	// empty, the guest has no network. IPv6 alone is rejected.
 	Network []netip.Prefix
-	// HostPorts are the TCP ports of the host's loopback that the guest may connect to, at
-	// the gateway's addresses. Empty: none.
+	// HostPorts are the TCP ports of the host's loopback that the guest may connect to, at the gateway's addresses.
+	// If empty, there are none.
 	HostPorts []uint16
-	// Switch is the path of the socket of the switch that connects the guest to others; see
-	// package network. Empty: the guest reaches none.
+	// Switch is the path of the socket of the switch that connects the guest to other guests; see package network. If
+	// empty, the guest reaches no other guest.
 	Switch string
-	// NoOutside forbids the guest everything but other guests and HostPorts.
+	// NoOutside restricts the guest to other guests and HostPorts.
 	NoOutside bool
 	// Machines starts the machine. Required.
 	Machines Starter
-	// WriteDisk creates the root disk from an image. Nil: image.WriteDisk.
+	// WriteDisk creates the root disk from an image. The default is image.WriteDisk.
 	WriteDisk func(context.Context, image.Source, image.Target, image.Options) error
-	// Fetch downloads a boot file to a path. Nil: image.Fetch.
+	// Fetch downloads a boot file to a path. The default is image.Fetch.
 	Fetch func(ctx context.Context, source image.Source, path string, options image.Options) error
 	// Connect opens the connection to the controller, with the credentials of this
 	// process and controller.DialOptions. It must not wait for the controller. Required.
 	Connect func(target string) (*grpc.ClientConn, error)
-	// Trouble returns why this process cannot show the controller who it is, if that is no matter of a
-	// controller that is away; nil if it can. Then the guest does not start. Nil: it always can.
-	Trouble func() error
-	// Peers serves the services over the network. Zero: it does not.
+	// IdentityError returns why this process cannot authenticate to the controller, unless the reason is that the
+	// controller is unreachable; nil if it can. With an error, the guest does not start. If IdentityError is nil, the
+	// process can always authenticate.
+	IdentityError func() error
+	// Peers serves the services over the network. The zero value does not.
 	Peers service.Peers
-	// Migration is what live migration needs. Nil: instead of migrating, a guest is shut
-	// down. Required for SM_INCOMING_MIGRATION.
+	// Migration configures live migration. If nil, a guest is shut down instead of migrated. Required for
+	// SM_INCOMING_MIGRATION.
 	Migration *Migration
-	// DiskServer connects to the server of the disks: identity.Siblings.Connect. Required for disks_served.
+	// DiskServer connects to the disk server: identity.Siblings.Connect. Required for disks_served.
 	DiskServer served.Connect
-	// Watchdog starts a watchdog for this process, which Close ends. Required for LM_FULL_LEASES.
+	// Watchdog starts a watchdog for this process, which Close stops. Required for LM_FULL_LEASES.
 	Watchdog func() (Watchdog, error)
-	// Clock never goes back, and counts while the machine sleeps. Nil: watchdog.Now.
+	// Clock never goes back, and counts while the host is suspended. The default is watchdog.Now.
 	Clock func() lease.Instant
-	// Timing are the time limits. Zero: all defaults.
+	// Timing holds the time limits. Zero fields use the defaults.
 	Timing Timing
-	// Urged receives when the process is asked to end again: then a controller that does not answer is not
-	// waited for any more. Nil: never. See Urging.
-	Urged <-chan struct{}
-	// Log is the logger. Nil: none.
+	// SecondSIGTERM receives when the process is asked to terminate again: then the time for a controller that does not
+	// respond becomes short. If nil, it never receives. See the function SecondSIGTERM.
+	SecondSIGTERM <-chan struct{}
+	// Log is the logger. If nil, nothing is logged.
 	Log *slog.Logger
 }
 
@@ -81,16 +81,16 @@ type Watchdog interface {
 	Close()
 }
 
-// Migration is what live migration needs.
+// Migration configures live migration.
 type Migration struct {
 	// Siblings are the other hypervisors of the VM: an identity.Siblings. Required.
 	Siblings Siblings
-	// Bandwidth is the limit of memory and disk, each, in bytes per second. 0: QEMU's default
-	// for the memory, and none for the disk.
+	// Bandwidth is the limit for memory and for disks, each in bytes per second. If 0, QEMU's default applies to the
+	// memory, and the disks have no limit.
 	Bandwidth uint64
-	// Departure are the time limits of a source. Zero: all defaults.
+	// Departure holds the time limits of a source. Zero fields use the defaults.
 	Departure departure.Timing
-	// Arrival are the time limits of a target. Zero: all defaults.
+	// Arrival holds the time limits of a target. Zero fields use the defaults.
 	Arrival arrival.Timing
 }
 
@@ -102,23 +102,23 @@ type Siblings interface {
 
 // Paths of the files that a hypervisor uses.
 type Paths struct {
-	// RootDisk is the file with the root disk; its folder must exist. Beside it are its
-	// lock (".lock") and, while it is written, the partial file (".partial").
+	// RootDisk is the file with the root disk; its directory must exist. Next to it are its lock (".lock") and, while
+	// it is written, the partial file (".partial").
 	RootDisk string
 	// DataDisks are the files with the data disks, by the disk's name, as for RootDisk.
 	DataDisks map[string]string
-	// Run is the folder for files that live as long as the Pod: the socket, and QEMU's
-	// inputs. It is created if need be.
+	// Run is the directory for files that live as long as the Pod: the socket, and QEMU's inputs. It is created if
+	// necessary.
 	Run string
-	// UserData is the file with the guest's configuration. Empty: none.
+	// UserData is the file with the guest's configuration. If empty, there is none.
 	UserData string
 }
 
 // Socket is the unix socket of the services.
 func (p Paths) Socket() string { return filepath.Join(p.Run, filepath.Base(vmpb.SocketPath)) }
 
-// PathsFor returns the paths of the container's contract and the specification, below the
-// folder root. An empty root is that of the file system.
+// PathsFor returns the paths of the container's contract and the specification, below the directory root. An empty
+// root is the root of the file system.
 func PathsFor(spec *vmpb.VMSpec, root string) Paths {
 	paths := Paths{
 		RootDisk: filepath.Join(root, vmpb.RootDiskPath),
@@ -139,46 +139,42 @@ func PathsFor(spec *vmpb.VMSpec, root string) Paths {
 	return paths
 }
 
-// Timing are the time limits of a hypervisor. A zero field is the default.
+// Timing holds the time limits of a hypervisor. Zero fields use the defaults.
 type Timing struct {
-	// LockRetry is the time between two attempts to lock the disk. Default: 1 s.
+	// LockRetry is the time between two attempts to lock the disk. The default is 1 s.
 	LockRetry time.Duration
-	// LockLimit is how long to wait for a locked disk: a process that is about to end may
-	// still hold the lock. Default: 60 s.
+	// LockLimit is how long to wait for a locked disk: a process that is about to terminate may still hold the lock.
+	// The default is 60 s.
 	LockLimit time.Duration
-	// FirstAnswer is how long to wait for the controller's first answer before the guest
-	// starts without it. Default: 10 s.
+	// FirstAnswer is how long to wait for the controller's first response before the guest starts without it. The
+	// default is 10 s.
 	FirstAnswer time.Duration
-	// Identity is how long a process tries to get a certificate if nobody issues one to it. Default: 60 s.
+	// Identity is how long a process tries to get a certificate if no one issues it. The default is 60 s.
 	Identity time.Duration
-	// Prepared is how long to wait for the controller's confirmation that the disk is
-	// prepared. Default: 10 s.
+	// Prepared is how long to wait for the controller's confirmation that the disk is prepared. The default is 10 s.
 	Prepared time.Duration
-	// Grace is how long a guest may take to shut down. Default: 20 s.
+	// Grace is how long a guest may take to shut down. The default is 20 s.
 	Grace time.Duration
-	// Press is the time between two presses of the power button: a guest that boots does not notice
-	// the first one. Default: 3 s.
+	// Press is the time between two presses of the power button: a guest that is booting does not notice the first
+	// one. The default is 3 s.
 	Press time.Duration
-	// Command is how long QEMU may take to start or to execute a command. Default: 30 s.
+	// Command is how long QEMU may take to start or to execute a command. The default is 30 s.
 	Command time.Duration
-	// Quit is how long QEMU may take to end after it was told to; then it is killed. Default: 2 s.
+	// Quit is how long QEMU may take to exit after the quit command before it is killed. The default is 2 s.
 	Quit time.Duration
-	// Resume is the time between two attempts to continue a guest whose storage failed.
-	// Default: 5 s.
+	// Resume is the time between two attempts to continue a guest whose storage failed. The default is 5 s.
 	Resume time.Duration
-	// Settle is how long such a guest must run until the storage counts as working again.
-	// Default: 1 s.
+	// Settle is how long such a guest must run until the storage counts as working again. The default is 1 s.
 	Settle time.Duration
-	// Margin is what remains of VMSpec.grace when everything else has taken as long as it may.
-	// Default: 2 s.
+	// Margin is what remains of VMSpec.grace when everything else has taken as long as allowed. The default is 2 s.
 	Margin time.Duration
 }
 
 // Starter starts machines.
 type Starter interface {
-	// Accelerator is what machines are started with.
+	// Accelerator returns the accelerator of the machines.
 	Accelerator() (qemu.Accelerator, error)
-	// Start is qemu.Start.
+	// Start starts a machine, like qemu.Start.
 	Start(ctx context.Context, config qemu.Config) (Machine, error)
 }
 
@@ -200,9 +196,9 @@ type Machine interface {
 
 // QEMU starts machines with QEMU.
 type QEMU struct {
-	// Program is the path of QEMU, or its name in PATH. Empty: qemu.DefaultProgram.
+	// Program is the path of QEMU, or its name in PATH. The default is qemu.DefaultProgram.
 	Program string
-	// Override is "kvm", "tcg" or "auto"; see qemu.DetectAccelerator. Empty: auto.
+	// Override is "kvm", "tcg" or "auto"; see qemu.DetectAccelerator. The default is auto.
 	Override string
 }
 
@@ -213,7 +209,7 @@ func (q QEMU) Accelerator() (qemu.Accelerator, error) { return qemu.DetectAccele
 func (q QEMU) Start(ctx context.Context, config qemu.Config) (Machine, error) {
 	process, err := qemu.Start(ctx, q.Program, config)
 	if err != nil {
-		return nil, err // not an interface that holds nil
+		return nil, err // a nil *qemu.Process would not be a nil Machine
 	}
 	return process, nil
 }
@@ -231,8 +227,8 @@ func (c Config) withDefaults() Config {
 	if c.Clock == nil {
 		c.Clock = watchdog.Now
 	}
-	if c.Trouble == nil {
-		c.Trouble = func() error { return nil }
+	if c.IdentityError == nil {
+		c.IdentityError = func() error { return nil }
 	}
 	t := &c.Timing
 	t.LockRetry = cmp.Or(t.LockRetry, time.Second)
@@ -273,13 +269,13 @@ func (c Config) check() error {
 	return err
 }
 
-// checkLeased returns what a virtual machine with leases lacks; nil if that is nothing.
+// checkLeased returns what is missing for a virtual machine with leases; nil if nothing is.
 func (c Config) checkLeased() error {
 	switch {
 	case fullLeases(c.Spec) && c.Watchdog == nil:
 		return &vmspec.Error{Field: "lease_mode", Problem: "LM_FULL_LEASES is not possible without a watchdog"}
 	case c.Spec.GetDisksServed() && c.DiskServer == nil:
-		return &vmspec.Error{Field: "disks_served", Problem: "is not possible without connections to the server of the disks"}
+		return &vmspec.Error{Field: "disks_served", Problem: "is not possible without connections to the disk server"}
 	}
 	return nil
 }

@@ -3,38 +3,78 @@ package hypervisor
 import (
 	"context"
 	"fmt"
+	"log/slog"
 
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/controller"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/disks"
-	"github.com/millwright-dev/millwright/internal/vm/hypervisor/preparation"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/negotiation"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/served"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// storage is where the disks of the guest are: a *disks.Set, or a *served.Disks.
+// storage is where the guest's disks are: a *disks.Set, or a *served.Disks.
 type storage interface {
+	// Lock excludes other processes from the disks. Errors: disk.ErrLocked.
 	Lock() error
 	Unlock() error
+	// Locked reports whether the disks are locked.
+	Locked() bool
+	// Attach adds the disks, which must exist, to the description of a machine.
 	Attach(to *qemu.Disks) error
+	// Sizes returns the sizes of the disks, the root disk first.
 	Sizes() ([]*vmpb.DiskSize, error)
-	// Shared reports whether both sides of a migration have the disks, and none is copied.
+	// Shared reports whether both sides of a migration use the same disks, so that none is copied.
 	Shared() bool
-	// Expect has the disks ready for a guest that arrives. The sizes are those of the disks that are copied.
+	// Expect prepares the disks for a guest that arrives. The sizes are those of the disks that are copied.
 	Expect(sizes []*vmpb.DiskSize) error
 }
 
-// lockOwn locks the disks of a target. Shared ones are the source's until it lets them go.
-func (l *life) lockOwn(ctx context.Context) error {
-	if l.disks.Shared() {
-		return nil
-	}
-	return l.lockDisk(ctx)
+// guestDisks are the disks of the guest. A disk server locks, prepares and grows the disks that it serves itself; of these,
+// only the run directory is locked here.
+type guestDisks struct {
+	storage
+	local    *disks.Set    // nil if a server serves the disks
+	served   *served.Disks // nil if the disks are local
+	preparer disks.Preparer
+	log      *slog.Logger
+	// claimed is the run that has claimed the disks.
+	claimed string
+	// isNew is whether disks were created that the controller may not know of.
+	isNew bool
+	// known are the sizes of the disks. If nil, they must be measured.
+	known *controller.Disks
+	// grown is the last request to grow that QEMU got, or nil.
+	grown *controller.Disks
 }
 
-// claimDisks says that this run is the one that runs a guest on shared disks.
-func (l *life) claimDisks(context.Context) error {
-	l.claimed = claimOf(l.us)
-	return l.disks.Claim(l.claimed)
+func newGuestDisks(config Config) *guestDisks {
+	d := &guestDisks{preparer: disks.Preparer{
+		Spec: config.Spec, Run: config.Paths.Run, WriteDisk: config.WriteDisk,
+		LockRetry: config.Timing.LockRetry, LockLimit: config.Timing.LockLimit,
+	}}
+	if config.Spec.GetDisksServed() {
+		d.served = served.New(served.Options{
+			Disks: config.Spec.GetDataDisks(), Run: config.Paths.Run, Connect: config.DiskServer, Retry: config.Timing.LockRetry, Log: config.Log,
+		})
+		d.storage = d.served
+		return d
+	}
+	d.local = disks.New(config.Spec, config.Paths.RootDisk, config.Paths.DataDisks)
+	d.storage = d.local
+	return d
+}
+
+// lock locks the disks. It must be called before anything is written to a disk or next to it.
+func (d *guestDisks) lock(ctx context.Context) error { return d.preparer.AwaitLock(ctx, d.Lock) }
+
+// claim records that a run is the one that runs a guest on shared disks.
+func (d *guestDisks) claim(us *vmpb.HypervisorID) error {
+	if d.local == nil {
+		return nil
+	}
+	d.claimed = claimOf(us)
+	return d.local.Claim(d.claimed)
 }
 
 // claimOf names a run in the claim of disks.
@@ -42,81 +82,122 @@ func claimOf(us *vmpb.HypervisorID) string {
 	return fmt.Sprintf("%s/%d", us.GetPodName(), us.GetRunId())
 }
 
-// takeDisks locks shared disks that a source has let go.
-func (l *life) takeDisks(ctx context.Context, from *vmpb.HypervisorID) error {
-	err := l.lockDisk(ctx)
-	if err == nil {
-		err = l.disks.Unused(claimOf(from))
+// prepare makes local disks complete. They are created only once.
+func (d *guestDisks) prepare(ctx context.Context) (err error) {
+	if d.local != nil {
+		d.isNew, err = d.preparer.Prepare(ctx, d.local)
 	}
 	return err
 }
 
-// retakeDisks locks shared disks that were let go for a target, which has not got the VM. While that has one, the guest stands
-// still.
-func (l *life) retakeDisks() error {
-	if l.served != nil || l.disks.Locked() {
-		return nil // of disks that are served the token keeps others out
+// mustBeReported reports whether the controller must know that the disks are complete before the guest runs.
+func (d *guestDisks) mustBeReported() bool { return d.local != nil && d.local.MustBeKnown() }
+
+// release unlocks shared disks for the target of a migration.
+func (d *guestDisks) release() error {
+	if d.local == nil {
+		return nil // the fencing token excludes others from served disks
 	}
-	ctx, end := context.WithCancelCause(context.Background())
-	defer end(nil)
-	go l.watchTermination(ctx, end)
-	err := l.lockDisk(ctx)
-	if err == nil {
-		err = l.disks.Unused(l.claimed)
-	}
-	if err == nil {
-		err = l.claimDisks(ctx)
-	}
-	return err
+	return d.local.Release()
 }
 
-// preparation is what disks are prepared with.
-func (l *life) preparation() preparation.Preparation {
-	return preparation.Preparation{
-		Spec: l.config.Spec, Run: l.config.Paths.Run, WriteDisk: l.config.WriteDisk, Report: l.reporter.Update,
-		LockRetry: l.config.Timing.LockRetry, LockLimit: l.config.Timing.LockLimit,
+// takeOver locks shared disks that the source of a migration has released.
+func (d *guestDisks) takeOver(ctx context.Context, from *vmpb.HypervisorID) error {
+	return d.relock(ctx, claimOf(from))
+}
+
+// retake locks shared disks again that were released for a target which did not get the VM.
+func (d *guestDisks) retake(ctx context.Context, us *vmpb.HypervisorID) error {
+	if d.local == nil || d.Locked() {
+		return nil
+	}
+	if err := d.relock(ctx, d.claimed); err != nil {
+		return err
+	}
+	return d.claim(us)
+}
+
+// relock locks shared disks, and fails if another run than the given one has used them meanwhile.
+func (d *guestDisks) relock(ctx context.Context, claim string) error {
+	if d.local == nil || d.Locked() {
+		return nil
+	}
+	if err := d.lock(ctx); err != nil {
+		return err
+	}
+	return d.local.Unused(claim)
+}
+
+// follow attaches served disks where a lease locates them, with its token.
+func (d *guestDisks) follow(lease *controller.Lease) {
+	if d.served != nil {
+		d.served.Follow(lease)
 	}
 }
 
-// lockDisk comes before the first write to a disk or beside it.
-func (l *life) lockDisk(ctx context.Context) error {
-	return l.preparation().Locked(ctx, l.storage.Lock)
-}
+// located reports whether the lease says where the disks can be attached. Local disks need no lease.
+func (d *guestDisks) located() bool { return d.served == nil || d.served.Located() }
 
-// prepareDisk has the disks complete. They are created only once.
-func (l *life) prepareDisk(ctx context.Context) (err error) {
-	l.newDisks, err = l.preparation().Complete(ctx, l.disks)
-	return err
-}
-
-// diskSizes returns the sizes of the disks, which are complete.
-func (l *life) diskSizes() *controller.Disks {
-	if l.sizes != nil {
-		return l.sizes
+// await waits until the disks can be attached, and reports meanwhile what it waits for.
+func (d *guestDisks) await(ctx context.Context, report func(string)) error {
+	if d.served == nil {
+		return nil
 	}
-	sizes, err := l.storage.Sizes()
+	return d.served.Await(ctx, report)
+}
+
+// available reports whether the disks can be attached now.
+func (d *guestDisks) available(ctx context.Context) bool {
+	if d.served == nil {
+		return true
+	}
+	_, err := d.served.Find(ctx)
+	return err == nil
+}
+
+// detach closes the connections to served disks, and waits until nothing more is sent.
+func (d *guestDisks) detach() {
+	if d.served != nil {
+		d.served.Detach()
+	}
+}
+
+// explain adds to a message about failed storage why the disks cannot be attached.
+func (d *guestDisks) explain(message string) string {
+	if d.served == nil {
+		return message
+	}
+	return d.served.Explain(message)
+}
+
+// describe returns what both sides of a migration must agree on about their disks.
+func (d *guestDisks) describe() negotiation.Machine {
+	return negotiation.Machine{SharedDisk: d.Shared(), Served: d.served != nil}
+}
+
+// sizes returns the sizes of the disks, which are complete.
+func (d *guestDisks) sizes() *controller.Disks {
+	if d.known != nil {
+		return d.known
+	}
+	sizes, err := d.Sizes()
 	if err != nil {
-		l.log.Warn("the size of a disk is not known", "error", err)
+		d.log.Warn("cannot determine the size of a disk", "error", err)
 	}
-	l.sizes = (*controller.Disks)(&sizes)
-	return l.sizes
+	d.known = (*controller.Disks)(&sizes)
+	return d.known
 }
 
-// growDisks makes disks larger, as the controller wants, and never smaller. What does not succeed is not tried again:
-// the next start of the VM does it. Disks that are served grow at their server.
-func (l *life) growDisks(ctx context.Context) {
-	if l.served != nil || l.lease == nil || !l.leaving.idle() {
+// grow enlarges local disks to at least the desired sizes. A failure is not retried: the next start of the VM enlarges the
+// disk. Nil sizes request nothing.
+func (d *guestDisks) grow(ctx context.Context, machine Machine, desired *controller.Disks) {
+	if d.local == nil || desired == nil || desired == d.grown {
 		return
 	}
-	authorization, _ := l.lease.Current()
-	wanted := authorization.Grow
-	if wanted == nil || wanted == l.grown {
-		return
+	d.grown = desired
+	for _, size := range disks.Growing(*d.sizes(), *desired) {
+		err := machine.Grow(ctx, size.GetName(), size.GetBytes())
+		d.log.Info("growing a disk", "disk", size.GetName(), "bytes", size.GetBytes(), "error", err)
 	}
-	l.grown = wanted
-	for _, size := range disks.Growing(*l.diskSizes(), *wanted) {
-		err := l.machine.Grow(ctx, size.GetName(), size.GetBytes())
-		l.log.Info("growing a disk", "disk", size.GetName(), "bytes", size.GetBytes(), "error", err)
-	}
-	l.sizes = nil // measured when they are reported
+	d.known = nil // measured when they are reported
 }

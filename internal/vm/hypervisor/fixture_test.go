@@ -188,7 +188,7 @@ func (i *images) WriteDisk(_ context.Context, _ image.Source, target image.Targe
 	partial := target.Path + ".partial"
 	content := []byte(imageContent)
 	if i.trouble != nil {
-		progress.Trouble(i.trouble)
+		progress.OnRetry(i.trouble)
 		time.Sleep(time.Second) // in the bubble
 	}
 	for _, name := range writeSteps {

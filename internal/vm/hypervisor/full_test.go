@@ -10,8 +10,6 @@ import (
 
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/disk"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
-	"github.com/millwright-dev/millwright/internal/vm/hypervisor/runfolder"
-	"github.com/millwright-dev/millwright/internal/vm/hypervisor/termination"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 	"github.com/millwright-dev/millwright/test/support/smallfs"
 )
@@ -27,7 +25,7 @@ func TestFullDisk(t *testing.T) {
 	config := Config{Spec: &vmpb.VMSpec{Name: "vm"}, Paths: Paths{UserData: userData, Run: fs.Dir}}
 	network := &qemu.UserNetwork{MAC: net.HardwareAddr{2, 0, 0, 0, 0, 1}}
 	for file, write := range map[string]func() error{
-		"run-id":   func() error { _, err := runfolder.NextRun(fs.Dir, now); return err },
+		"run-id":   func() error { _, err := NextRun(fs.Dir, now); return err },
 		"seed.iso": func() error { _, err := writeSeed(config, network); return err },
 		"metadata": func() error { return writeMetadata(fs.Path("metadata"), config.Spec, network) },
 	} {
@@ -52,7 +50,7 @@ func TestFullDisk(t *testing.T) {
 	}
 	t.Run("termination", func(t *testing.T) {
 		fs.Fill(0)
-		code, err := termination.Leave(fs.Path("message"), vmpb.Termination{Reason: vmpb.EndNoSpace, Message: strconv.Itoa(5)})
+		code, err := WriteTermination(fs.Path("message"), vmpb.Termination{Reason: vmpb.EndNoSpace, Message: strconv.Itoa(5)})
 		fs.MakeRoom()
 		smallfs.WantNoSpace(t, err, fs.Path("message"))
 		if code != 1 {
@@ -62,14 +60,14 @@ func TestFullDisk(t *testing.T) {
 	})
 	t.Run("reserved", func(t *testing.T) {
 		left := vmpb.Termination{Reason: vmpb.EndNoSpace, Message: "there is no space"}
-		must(t, os.WriteFile(fs.Path("message"), bytes.Repeat([]byte(" "), termination.MaxBytes), 0o600))
+		must(t, os.WriteFile(fs.Path("message"), bytes.Repeat([]byte(" "), MaxTerminationBytes), 0o600))
 		fs.Fill(0)
-		_, err := termination.Leave(fs.Path("message"), left)
+		_, err := WriteTermination(fs.Path("message"), left)
 		fs.MakeRoom()
 		must(t, err)
 		text, err := os.ReadFile(fs.Path("message"))
 		must(t, err)
-		if want, _ := termination.Encode(left); string(text) != string(want) {
+		if want, _ := encodeTermination(left); string(text) != string(want) {
 			t.Errorf("left %q, want %q", text, want)
 		}
 		must(t, os.Remove(fs.Path("message")))

@@ -1,193 +1,270 @@
 package hypervisor
 
 import (
-	"cmp"
-	"crypto/sha256"
+	"context"
 	"fmt"
-	"net"
-	"net/netip"
-	"os"
-	"path/filepath"
+	"log/slog"
+	"time"
 
-	"google.golang.org/protobuf/proto"
-
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/controller"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
-	"github.com/millwright-dev/millwright/internal/vm/hypervisor/runfolder"
-	"github.com/millwright-dev/millwright/internal/vm/hypervisor/seed"
-	"github.com/millwright-dev/millwright/internal/vm/hypervisor/vmspec"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/service"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// metadataKey is where the guest finds its VMMetadata in fw_cfg.
-const metadataKey = "vm.metropolis.monogon.dev/v1/metadata.pb"
+// guest is the guest of a machine that has started.
+type guest struct {
+	machine  Machine
+	disks    *guestDisks
+	server   *service.Server
+	reporter *controller.Reporter
+	timing   Timing
+	log      *slog.Logger
 
-// Defaults of Resources.
-const (
-	defaultCPUs        = 1
-	defaultMemoryBytes = 512 << 20
-)
-
-// describeGuest writes the guest's inputs into the run folder, and returns the machine to
-// start, without accelerator and root disk. It is the same for the same specification on every host.
-func describeGuest(config Config) (qemu.Config, error) {
-	spec := config.Spec
-	network, err := guestNetwork(spec, config.Network, config.HostPorts)
-	if err != nil {
-		return qemu.Config{}, err
-	}
-	if network != nil {
-		network.Switch, network.NoOutside, network.Log = config.Switch, config.NoOutside, config.Log
-	}
-	metadata := filepath.Join(config.Paths.Run, "metadata.pb")
-	if err := writeMetadata(metadata, spec, network); err != nil {
-		return qemu.Config{}, err
-	}
-	seedPath, err := writeSeed(config, network)
-	if err != nil {
-		return qemu.Config{}, err
-	}
-	return qemu.Config{
-		Name: spec.GetNamespace() + "/" + spec.GetName(),
-		UUID: spec.GetUuid(),
-		Processor: qemu.Processor{
-			Count: int(cmp.Or(spec.GetResources().GetCpus(), defaultCPUs)), TranslatedMiB: vmpb.TranslatedCodeMiB,
-		},
-		MemoryMiB: int(cmp.Or(spec.GetResources().GetMemoryBytes(), defaultMemoryBytes) >> 20),
-		Disks:     qemu.Disks{Seed: qemu.Disk{Path: seedPath}},
-		Kernel:    guestKernel(config),
-		Network:   network,
-		// A migrated guest finds items by position, so their order and number are fixed.
-		Firmware: []qemu.FirmwareItem{
-			{Name: "opt/" + metadataKey, Path: metadata},
-			{Name: metadataKey, Path: metadata},
-		},
-		Sockets: config.Paths.Run,
-	}, nil
+	// paused is whether the controller requests that the guest is stopped.
+	paused bool
+	// lastOrder is what QEMU was told last.
+	lastOrder order
+	recovery  recovery
+	// exitDeadline is when QEMU, which has closed its connection, must have exited. It is zero while the connection is open.
+	exitDeadline time.Time
 }
 
-// guestNetwork returns the guest's network card; nil without a network. Errors: *vmspec.Error.
-func guestNetwork(spec *vmpb.VMSpec, prefixes []netip.Prefix, hostPorts []uint16) (*qemu.UserNetwork, error) {
-	wanted, err := vmspec.ParseAddresses(spec.GetAddress())
+// order is what QEMU is told.
+type order string
+
+const (
+	orderNone order = ""
+	orderRun  order = "run"
+	orderHold order = "hold"
+)
+
+// offer serves the guest's console and its reset.
+func (g *guest) offer() { g.server.SetGuest(g.machine) }
+
+// withdraw stops serving the guest, which does not run here any more.
+func (g *guest) withdraw() {
+	g.server.SetGuest(nil)
+	g.server.SetServing(false)
+}
+
+// hold runs or stops the guest as the controller requests, and reports its state. A machine starts with the guest
+// stopped. again receives when hold must be called again even if nothing changes; nil never does.
+//
+// QEMU is told once. If someone else stops or continues the guest then, that is only reported, unless the storage or a
+// reset was the cause.
+func (g *guest) hold(ctx context.Context) (again <-chan time.Time, err error) {
+	ctx, cancel := context.WithTimeout(ctx, g.timing.Command)
+	defer cancel()
+	state, err := g.machine.State(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if len(prefixes) == 0 {
-		if wanted != (vmspec.Addresses{}) {
-			return nil, &vmspec.Error{Field: "address", Problem: "there is no network to have an address in"}
+	retry := g.recovery.due(state.Status, g.timing.Resume)
+	if next := g.next(state.Status, retry); next != orderNone {
+		if err := g.tell(ctx, next); err != nil {
+			return nil, err
 		}
-		return nil, nil
-	}
-	network := &qemu.UserNetwork{MAC: hardwareAddress(spec), Address4: wanted.V4, Address6: wanted.V6, HostPorts: hostPorts}
-	for _, prefix := range prefixes {
-		place := &network.IPv6
-		if prefix.Addr().Is4() {
-			place = &network.IPv4
+		if state, err = g.machine.State(ctx); err != nil {
+			return nil, err
 		}
-		if place.IsValid() {
-			return nil, &vmspec.Error{Field: "spec", Problem: fmt.Sprintf("the network has a second prefix of one IP version, %s", prefix)}
+	}
+	if state.Status == qemu.Broken {
+		return nil, fmt.Errorf("%w: QEMU cannot continue the guest (%s)", errMachine, state.Status)
+	}
+	if retry {
+		g.recovery.continued(g.timing.Settle)
+	}
+	if !g.recovery.pending(state.Status) {
+		g.report(state)
+	}
+	return g.recovery.timer(), nil
+}
+
+// resume runs or stops a guest that has arrived, or whose migration did not succeed. The disks are activated even if it
+// stays stopped: it may grow, or move again.
+func (g *guest) resume() error {
+	if g.paused {
+		ctx, cancel := context.WithTimeout(context.Background(), g.timing.Command)
+		defer cancel()
+		if err := g.machine.Activate(ctx); err != nil {
+			return err
 		}
-		*place = prefix
 	}
-	if err := network.Validate(); err != nil {
-		return nil, &vmspec.Error{Field: "address", Problem: "does not fit the network: " + err.Error()}
-	}
-	return network, nil
+	_, err := g.hold(context.Background())
+	return err
 }
 
-// hardwareAddress returns a locally administered address that is the same on every host.
-func hardwareAddress(spec *vmpb.VMSpec) net.HardwareAddr {
-	sum := sha256.Sum256([]byte(identityOf(spec)))
-	return append(net.HardwareAddr{0x02}, sum[:5]...)
+// next returns what to tell QEMU.
+func (g *guest) next(status qemu.Status, retry bool) order {
+	switch {
+	case g.paused && g.lastOrder != orderHold:
+		return orderHold
+	case g.paused:
+		return orderNone
+	case g.lastOrder != orderRun, retry, status == qemu.Prelaunch, // it was reset while it was stopped
+		status == qemu.Left: // it was sent, but the migration was not committed
+		return orderRun
+	}
+	return orderNone
 }
 
-// identityOf returns the instance ID of the guest.
-func identityOf(spec *vmpb.VMSpec) string {
-	return cmp.Or(spec.GetUuid(), spec.GetNamespace()+"/"+spec.GetName())
-}
-
-// links returns the guest's links; nil if it has no addresses of its own.
-func links(n *qemu.UserNetwork) *vmpb.NetworkConfig {
-	if n == nil || !n.Address4.IsValid() && !n.Address6.IsValid() {
-		return nil
+func (g *guest) tell(ctx context.Context, what order) error {
+	act := g.machine.Cont
+	if what == orderHold {
+		act = g.machine.Stop
 	}
-	config := &vmpb.NetworkConfig{}
-	if n.Address4.IsValid() {
-		config.V4 = &vmpb.PTPAddress{Ip: n.Address4.String(), PeerIp: n.Gateway4().String()}
+	if err := act(ctx); err != nil {
+		return err
 	}
-	if n.Address6.IsValid() {
-		config.V6 = &vmpb.PTPAddress{Ip: n.Address6.String(), PeerIp: n.Gateway6().String()}
-	}
-	return config
-}
-
-func writeMetadata(path string, spec *vmpb.VMSpec, network *qemu.UserNetwork) error {
-	metadata := &vmpb.VMMetadata{Name: spec.GetName(), NetworkConfig: links(network)}
-	data, err := proto.MarshalOptions{Deterministic: true}.Marshal(metadata)
-	if err == nil {
-		err = runfolder.Replace(path, data)
-	}
-	if err != nil {
-		return fmt.Errorf("writing the guest's metadata: %w", err)
-	}
+	g.lastOrder = what
 	return nil
 }
 
-// writeSeed writes the volume with the guest's configuration, and returns its path; empty
-// without user data.
-func writeSeed(config Config, network *qemu.UserNetwork) (string, error) {
-	if config.Paths.UserData == "" {
-		return "", nil
+// shutDown asks the guest to shut down, waits, and terminates it. reason is for users.
+func (g *guest) shutDown(lease *runLease, reason string) error {
+	g.server.SetServing(false)
+	g.reporter.Update(func(r *controller.Report) { r.State, r.Message = vmpb.ReportStateRequest_STATE_STOPPING, reason })
+	late := time.After(g.timing.Grace)
+	if !g.runs() {
+		// A stopped guest would not notice the power button.
+		return g.quit("the guest was held, and was terminated without being asked to shut down")
 	}
-	userData, err := os.ReadFile(config.Paths.UserData)
+	ctx, cancel := context.WithTimeout(context.Background(), g.timing.Grace)
+	defer cancel()
+	press := time.NewTimer(0)
+	defer press.Stop()
+	for {
+		authorization, changed := lease.current()
+		if why := over(authorization); why != nil {
+			return g.kill(why)
+		}
+		select {
+		case <-g.machine.Done():
+			return stopped(g.machine.Exit())
+		case <-press.C:
+			if err := g.machine.Powerdown(ctx); err != nil {
+				g.log.Warn("cannot press the guest's power button", "error", err)
+			}
+			press.Reset(g.timing.Press)
+		case <-late:
+			return g.quit("the guest did not shut down in time, and was terminated")
+		case <-changed:
+		}
+	}
+}
+
+// runs reports whether the guest runs. It asks QEMU: the guest may have been continued a moment ago, without a report yet.
+// If QEMU does not respond, its last order decides.
+func (g *guest) runs() bool {
+	ctx, cancel := context.WithTimeout(context.Background(), g.timing.Quit)
+	defer cancel()
+	state, err := g.machine.State(ctx)
 	if err != nil {
-		return "", fmt.Errorf("reading the user data: %w", err)
+		g.log.Warn("QEMU does not report whether the guest runs", "error", err)
+		return g.lastOrder == orderRun
 	}
-	image, err := seed.Image(seed.Content{
-		InstanceID: identityOf(config.Spec),
-		HostName:   config.Spec.GetName(),
-		UserData:   userData,
-		Network:    seedNetwork(network),
+	return state.Status == qemu.Running
+}
+
+// quit lets QEMU write its buffers to the disk. If it does not exit, hypervisor.close kills it.
+func (g *guest) quit(message string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), g.timing.Quit)
+	defer cancel()
+	if err := g.machine.Quit(ctx); err != nil {
+		g.log.Warn("QEMU does not quit; killing it", "error", err)
+	}
+	return &ending{vmpb.EndStopped, message}
+}
+
+// flush stops the guest and lets QEMU write its buffers to the disk, if that takes no longer than limit.
+func (g *guest) flush(limit time.Duration) {
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	if err := g.machine.Stop(ctx); err == nil {
+		_ = g.machine.Quit(ctx)
+	}
+}
+
+// kill kills the guest, since another hypervisor may be waiting for its disk, and returns why.
+func (g *guest) kill(why error) error {
+	g.server.SetServing(false)
+	_ = g.machine.Kill(context.Background()) // returns when the process has terminated
+	return why
+}
+
+// awaitExit waits for the exit of QEMU, which has closed its connection: to free the memory of a large guest takes it
+// seconds. The limit of failed is too short for that, and a guest that powered itself off would count as a failure. After
+// Timing.Command, awaitExit returns the connection's error.
+func (g *guest) awaitExit(disconnected error) (again <-chan time.Time, err error) {
+	if g.exitDeadline.IsZero() {
+		g.exitDeadline = time.Now().Add(g.timing.Command)
+	}
+	left := time.Until(g.exitDeadline)
+	if left <= 0 {
+		return nil, disconnected
+	}
+	return time.After(left), nil
+}
+
+// failed explains why a command failed. Usually the machine has just terminated; then its exit is the reason.
+func (g *guest) failed(err error) error {
+	select {
+	case <-g.machine.Done():
+		return ended(g.machine.Exit())
+	case <-time.After(g.timing.Quit):
+		return fmt.Errorf("%w: %w", errMachine, err)
+	}
+}
+
+// ended explains the exit of a machine that was not asked to exit.
+func ended(exit qemu.Exit) error {
+	if exit.Reason == qemu.GuestShutdown {
+		return &ending{vmpb.EndGuestShutdown, "the guest powered itself off"}
+	}
+	return &ending{vmpb.EndQEMUFailed, "QEMU exited: " + exit.String()}
+}
+
+// stopped explains the exit of a machine whose guest was asked to shut down.
+func stopped(exit qemu.Exit) error {
+	if exit.Reason == qemu.GuestShutdown {
+		return &ending{vmpb.EndStopped, "the guest shut down as requested"}
+	}
+	return ended(exit)
+}
+
+// report reports the state of the guest. The disks are complete by then.
+func (g *guest) report(state qemu.State) {
+	report := describeState(state, g.paused)
+	if report.Cause == vmpb.ReportStateRequest_CAUSE_STORAGE_FAILED {
+		report.Message = g.disks.explain(report.Message)
+	}
+	g.server.SetServing(report.State == vmpb.ReportStateRequest_STATE_RUNNING || g.paused)
+	g.reporter.Update(func(r *controller.Report) {
+		r.State, r.Cause, r.Message, r.Prepared = report.State, report.Cause, report.Message, true
+		r.Disks = g.disks.sizes()
 	})
-	if err != nil {
-		return "", &vmspec.Error{Field: "user_data", Problem: err.Error()}
-	}
-	path := filepath.Join(config.Paths.Run, "seed.iso")
-	if err := runfolder.Replace(path, image); err != nil {
-		return "", fmt.Errorf("writing the seed: %w", err)
-	}
-	return path, nil
+	g.log.Info("guest state", "state", report.State, "qemu", state.Status, "message", report.Message)
 }
 
-func seedNetwork(n *qemu.UserNetwork) *seed.Network {
-	if links(n) == nil {
-		return nil
+// describeState returns the report of a machine's state.
+func describeState(state qemu.State, paused bool) controller.Report {
+	stopped := controller.Report{State: vmpb.ReportStateRequest_STATE_PAUSED}
+	switch status := state.Status; {
+	case status == qemu.Running:
+		return controller.Report{State: vmpb.ReportStateRequest_STATE_RUNNING}
+	case status == qemu.StorageFailed && state.Failure.NoSpace:
+		stopped.Cause = vmpb.ReportStateRequest_CAUSE_NO_SPACE
+		stopped.Message = "The disk's storage is full. The guest is stopped, and continues when there is free space."
+	case status == qemu.StorageFailed:
+		stopped.Cause = vmpb.ReportStateRequest_CAUSE_STORAGE_FAILED
+		stopped.Message = fmt.Sprintf("The disk's storage failed (%s: %s). The guest is stopped, and continues when the storage works.",
+			state.Failure.Operation, state.Failure.Reason)
+	case status == qemu.Suspended:
+		stopped.Cause = vmpb.ReportStateRequest_CAUSE_SUSPENDED
+		stopped.Message = "The guest is suspended."
+	case !paused:
+		stopped.Message = fmt.Sprintf("The guest was stopped by a command to QEMU (%s).", status)
 	}
-	network := &seed.Network{MAC: n.MAC}
-	if n.Address4.IsValid() {
-		network.Links = append(network.Links, seed.Link{Address: n.Address4, Gateway: n.Gateway4()})
-		network.NameServers = append(network.NameServers, n.DNS4())
-	}
-	if n.Address6.IsValid() {
-		network.Links = append(network.Links, seed.Link{Address: n.Address6, Gateway: n.Gateway6()})
-	}
-	return network
-}
-
-// Names of the boot files in the run folder.
-const (
-	kernelFile = "kernel"
-	initrdFile = "initrd"
-)
-
-// guestKernel returns what fetchBootFiles has downloaded.
-func guestKernel(config Config) *qemu.Kernel {
-	boot := config.Spec.GetKernelBoot()
-	if boot == nil {
-		return nil
-	}
-	kernel := &qemu.Kernel{Path: filepath.Join(config.Paths.Run, kernelFile), Cmdline: boot.GetCommandLine()}
-	if boot.GetInitrd() != nil {
-		kernel.Initrd = filepath.Join(config.Paths.Run, initrdFile)
-	}
-	return kernel
+	return stopped
 }

@@ -117,7 +117,7 @@ func TestNobodyIssuesACertificate(t *testing.T) {
 			withFixture(t, func(w *fixture) {
 				w.controller.SetAway(true)
 				begin := time.Now()
-				w.config.Trouble = func() error {
+				w.config.IdentityError = func() error {
 					if time.Since(begin) < test.until {
 						return errors.New("nobody issues certificates")
 					}
@@ -281,7 +281,7 @@ func TestCrashTellsTheMachinesWords(t *testing.T) {
 		p := w.start()
 		w.machine().Crash("qemu: out of luck")
 		end := p.ends(vmpb.EndQEMUFailed)
-		if want := "QEMU ended: Crashed (exit code 1): qemu: out of luck"; end.Message != want {
+		if want := "QEMU exited: Crashed (exit code 1): qemu: out of luck"; end.Message != want {
 			t.Errorf("message %q, want %q", end.Message, want)
 		}
 	})

@@ -31,7 +31,6 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/controller"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/departure"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/service"
-	"github.com/millwright-dev/millwright/internal/vm/hypervisor/termination"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/vmspec"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/watchdog"
 	"github.com/millwright-dev/millwright/internal/vm/identity"
@@ -99,12 +98,12 @@ func runMember(text []byte) int {
 		log.Error("configuration", "error", err)
 		return 2
 	}
-	urged, rest := hypervisor.Urging()
+	urged, rest := hypervisor.SecondSIGTERM()
 	defer rest()
-	config.Urged = urged
+	config.SecondSIGTERM = urged
 	end := hypervisor.Run(ctx, config)
 	log.Info("ended", "reason", end.Reason, "message", end.Message)
-	code, err := termination.Leave(filepath.Join(m.Root, "end"), end)
+	code, err := hypervisor.WriteTermination(filepath.Join(m.Root, "end"), end)
 	if err != nil {
 		return 2
 	}

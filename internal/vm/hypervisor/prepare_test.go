@@ -116,7 +116,7 @@ func TestTroubleOfThePreparation(t *testing.T) {
 		w.images.trouble = errors.New("nobody listens there")
 		w.start().lives()
 		for _, report := range w.controller.Reports() {
-			if report.GetState() == vmpb.ReportStateRequest_STATE_PREPARING && report.GetMessage() == "nobody listens there; trying again" {
+			if report.GetState() == vmpb.ReportStateRequest_STATE_PREPARING && report.GetMessage() == "nobody listens there; retrying" {
 				return
 			}
 		}

@@ -3,67 +3,72 @@ package hypervisor
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
-	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/departure"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/handover"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/negotiation"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qmp"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// serve runs or stops the guest as the controller wants until the guest powers off, the
-// machine fails, the controller terminates this hypervisor, or the process is asked to end and
-// the VM has left or shut down.
-func (l *life) serve(asked <-chan struct{}) error {
-	l.leaving.prepare(l)
+// serve runs or stops the guest as the controller requests, until the guest powers off, the machine fails, the
+// controller terminates this hypervisor, or the process is asked to terminate and the VM has moved or shut down.
+func (h *hypervisor) serve(stop <-chan struct{}) error {
+	h.openEvacuation()
 	for {
-		changed, err := l.obey()
+		changed, err := h.followLease()
 		if err != nil {
 			return err
 		}
-		if l.leaving.shutDown && l.leaving.idle() {
-			return l.stop()
+		if h.evacuation.shutDown && h.evacuation.idle() {
+			return h.guest.shutDown(h.lease, h.evacuation.shutdownReason)
 		}
-		again, err := l.keep(changed, asked)
+		again, err := h.hold(changed, stop)
 		if err != nil {
-			return l.lost(err)
+			return h.guest.failed(err)
 		}
-		if err := l.await(changed, again, &asked); err != nil {
+		if err := h.await(changed, again, &stop); err != nil {
 			return err
 		}
 	}
 }
 
-// await waits until there is something to do, and does what belongs to the end. asked is nil from then on. The
-// error is the end.
-func (l *life) await(changed <-chan struct{}, again <-chan time.Time, asked *<-chan struct{}) error {
+// await waits for the next event and handles it. It sets stop to nil once the process was asked to terminate. An error
+// is the reason to terminate.
+func (h *hypervisor) await(changed <-chan struct{}, again <-chan time.Time, stop *<-chan struct{}) error {
 	select {
-	case <-l.machine.Done():
-		return ended(l.machine.Exit())
+	case <-h.guest.machine.Done():
+		return ended(h.guest.machine.Exit())
 	case <-changed:
-	case <-l.machine.Changed():
+	case <-h.guest.machine.Changed():
 	case <-again:
-	case <-l.deadline:
-		return l.expire()
-	case result := <-l.leaving.results():
-		return l.take(result)
-	case <-*asked:
-		*asked = nil
-		return l.leave()
-	case <-l.config.Urged:
-		l.leaving.hurry()
-	case <-l.leaving.doubt:
-		return l.despair()
-	case <-l.leaving.late:
-		l.leaving.why = "The time for migrating is over."
-		return l.leaveNoMore()
+	case <-h.lease.suspended:
+		return h.expire()
+	case result := <-h.evacuation.results():
+		if err := h.apply(h.evacuation.take(result)); err != nil {
+			return err
+		}
+		return h.apply(h.evacuation.afterResult(h.lease.connected()))
+	case <-*stop:
+		*stop = nil
+		return h.apply(h.evacuation.stop(h.migrationTime(), h.lease.connected()))
+	case <-h.config.SecondSIGTERM:
+		h.evacuation.expedite()
+	case <-h.evacuation.recheck:
+		return h.apply(h.evacuation.checkController(h.lease.connected()))
+	case <-h.evacuation.timeout:
+		return h.apply(h.evacuation.cancel("The time for migrating is over."))
 	}
 	return nil
 }
 
-// keep is hold, unless QEMU must be left alone. It does not wait for QEMU when there is something else to do.
-func (l *life) keep(changed, asked <-chan struct{}) (again <-chan time.Time, err error) {
-	if l.leaving.handsOff() {
+// hold runs or stops the guest, unless a migration controls QEMU. It returns early, without an error, when there is
+// something else to do.
+func (h *hypervisor) hold(changed, stop <-chan struct{}) (again <-chan time.Time, err error) {
+	if h.evacuation.controlsQEMU() {
 		return nil, nil
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -71,122 +76,157 @@ func (l *life) keep(changed, asked <-chan struct{}) (again <-chan time.Time, err
 	go func() {
 		select {
 		case <-changed:
-		case <-asked:
+		case <-stop:
 		case <-ctx.Done():
 		}
 		cancel()
 	}()
-	l.growDisks(ctx)
-	again, err = l.hold(ctx, l.paused)
+	if authorization, _ := h.lease.current(); h.evacuation.idle() {
+		h.disks.grow(ctx, h.guest.machine, authorization.Grow)
+	}
+	again, err = h.guest.hold(ctx)
 	if ctx.Err() != nil {
 		return nil, nil
 	}
 	if errors.Is(err, qmp.ErrDisconnected) {
-		return l.guest.closes(err, l.config.Timing.Command)
+		return h.guest.awaitExit(err)
 	}
 	return again, err
 }
 
-// closes has the end of QEMU awaited, which has closed its connection: returning the memory of a large guest takes it seconds.
-// What lost gives is too short for that, and a guest that powered itself off would count as a failure. After the
-// limit, the error is that of the connection.
-func (g *guest) closes(disconnected error, limit time.Duration) (again <-chan time.Time, err error) {
-	if g.closing.IsZero() {
-		g.closing = time.Now().Add(limit)
+// followLease does what the controller requests by the run lease. changed is closed when the request changes; nil never
+// is. An error is the reason to terminate.
+func (h *hypervisor) followLease() (changed <-chan struct{}, err error) {
+	authorization, changed := h.lease.current()
+	switch {
+	case authorization.Terminated:
+		return changed, h.apply(h.evacuation.terminate())
+	case authorization.Expired:
+		return nil, h.expire()
+	case !authorization.Granted:
+		return changed, nil
 	}
-	left := time.Until(g.closing)
-	if left <= 0 {
-		return nil, disconnected
-	}
-	return time.After(left), nil
+	h.guest.paused = authorization.Paused
+	return changed, h.apply(h.evacuation.follow(authorization.Migrate, h.disks.located()))
 }
 
-// lost explains why a command failed. Mostly the machine has just ended; then its exit is the
-// reason.
-func (l *life) lost(err error) error {
-	select {
-	case <-l.machine.Done():
-		return ended(l.machine.Exit())
-	case <-time.After(l.config.Timing.Quit):
-		return fmt.Errorf("%w: %w", errMachine, err)
-	}
+// expire terminates the guest before its lease expires. QEMU flushes to the disk if there is enough time.
+func (h *hypervisor) expire() error {
+	h.log.Warn("the lease was not renewed in time; terminating the guest")
+	h.server.SetServing(false)
+	h.guest.flush(h.lease.flushTime())
+	defer func() { h.log.Warn("the guest was terminated because its lease expires") }()
+	return h.guest.kill(errExpired)
 }
 
-// terminate kills the guest: another hypervisor may be waiting for its disk.
-func (l *life) terminate(why error) error {
-	l.server.SetServing(false)
-	_ = l.machine.Kill(context.Background()) // returns when the process has ended
-	return why
+// defaultGrace is VMSpec.grace if it is not set.
+const defaultGrace = 30 * time.Second
+
+// migrationTime returns how much of VMSpec.grace is left for migrating before the guest must be shut down.
+func (h *hypervisor) migrationTime() time.Duration {
+	grace := defaultGrace
+	if h.config.Spec.GetGrace() != nil {
+		grace = h.config.Spec.GetGrace().AsDuration()
+	}
+	return grace - h.config.Timing.Grace - h.config.Timing.Quit - h.config.Timing.Margin
 }
 
-// stop asks the guest to shut down, waits, and ends it.
-func (l *life) stop() error {
-	l.server.SetServing(false)
-	l.reportState(vmpb.ReportStateRequest_STATE_STOPPING, l.leaving.why)
-	late := time.After(l.config.Timing.Grace)
-	if !l.runs() {
-		// A stopped guest would not notice the button.
-		return l.quit("the guest was held, and ended without being asked")
+// openEvacuation enables live migration to other hosts.
+func (h *hypervisor) openEvacuation() {
+	h.evacuation.log = h.log
+	if h.config.Migration == nil {
+		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), l.config.Timing.Grace)
-	defer cancel()
-	press := time.NewTimer(0)
-	defer press.Stop()
-	for {
-		authorization, changed := l.lease.Current()
-		if why := over(authorization); why != nil {
-			return l.terminate(why)
-		}
-		select {
-		case <-l.machine.Done():
-			return stopped(l.machine.Exit())
-		case <-press.C:
-			if err := l.machine.Powerdown(ctx); err != nil {
-				l.log.Warn("the power button cannot be pressed", "error", err)
-			}
-			press.Reset(l.config.Timing.Press)
-		case <-late:
-			return l.quit("the guest did not shut down in time, and was ended")
-		case <-changed:
-		}
-	}
+	h.evacuation.migrations = departure.New(departure.Options{
+		Us: h.us, NextRun: h.nextRun, Controller: vmpb.NewVMControllerClient(h.conn),
+		Siblings: h.config.Migration.Siblings, Machine: h.guest.machine, Describe: h.describeSource,
+		Report: h.reportMigration, ReleaseDisks: h.disks.release,
+		Bandwidth: h.config.Migration.Bandwidth, Timing: h.config.Migration.Departure, Log: h.log,
+	})
 }
 
-// runs asks QEMU whether the guest runs: it may have been continued a moment ago, and not been reported yet. If QEMU does not
-// answer, what it was told last decides.
-func (l *life) runs() bool {
-	ctx, cancel := context.WithTimeout(context.Background(), l.config.Timing.Quit)
-	defer cancel()
-	state, err := l.machine.State(ctx)
+// nextRun returns another run of this process.
+func (h *hypervisor) nextRun() (*vmpb.HypervisorID, error) {
+	run, err := NextRun(h.config.Paths.Run, time.Now())
 	if err != nil {
-		l.log.Warn("QEMU does not say whether the guest runs", "error", err)
-		return l.guest.told == orderRun
+		return nil, err
 	}
-	return state.Status == qemu.Running
+	next := proto.CloneOf(h.us)
+	next.RunId = run
+	return next, nil
 }
 
-// quit lets QEMU write its buffers to the disk. If it does not end, close kills it.
-func (l *life) quit(message string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), l.config.Timing.Quit)
-	defer cancel()
-	if err := l.machine.Quit(ctx); err != nil {
-		l.log.Warn("QEMU does not quit, and is killed", "error", err)
+// describeSource returns what a target must match.
+func (h *hypervisor) describeSource() (negotiation.Machine, error) {
+	machine := h.disks.describe()
+	hardware, err := h.machine.Hardware()
+	if err != nil {
+		return negotiation.Machine{}, err
 	}
-	return &ending{vmpb.EndStopped, message}
+	sizes, err := h.disks.Sizes()
+	if err != nil {
+		return negotiation.Machine{}, err
+	}
+	machine.Hardware, machine.DiskBytes = hardware, sizes[0].GetBytes()
+	for _, size := range sizes[1:] {
+		machine.DataDisks = append(machine.DataDisks, negotiation.DataDisk{Name: size.GetName(), Bytes: size.GetBytes()})
+	}
+	return machine, nil
 }
 
-// ended explains the end of a machine that was not asked to end.
-func ended(exit qemu.Exit) error {
-	if exit.Reason == qemu.GuestShutdown {
-		return &ending{vmpb.EndGuestShutdown, "the guest powered itself off"}
+// apply does what a migration leaves to the hypervisor. An error is the reason to terminate.
+func (h *hypervisor) apply(action handover.SourceAction) error {
+	switch action {
+	case handover.Kill:
+		if h.evacuation.committed {
+			return h.guest.kill(errMoved)
+		}
+		return h.guest.kill(errTerminated)
+	case handover.Reclaim:
+		h.lease.suspend()
+	case handover.OpenLease:
+		return h.reopenLease()
+	case handover.Resume:
+		return h.resume()
 	}
-	return &ending{vmpb.EndQEMUFailed, "QEMU ended: " + exit.String()}
+	if h.evacuation.mayRun() {
+		h.guest.offer()
+	} else {
+		h.guest.withdraw()
+	}
+	return nil
 }
 
-// stopped explains the end of a machine whose guest was asked to shut down.
-func stopped(exit qemu.Exit) error {
-	if exit.Reason == qemu.GuestShutdown {
-		return &ending{vmpb.EndStopped, "asked to end, and the guest shut down"}
+// reopenLease opens the lease of the run that has regained the VM.
+func (h *hypervisor) reopenLease() error {
+	h.us = h.evacuation.migrations.Run()
+	h.reporter.Become(h.us)
+	if err := h.openLease(context.Background()); err != nil || h.lease.expires() {
+		return err
 	}
-	return ended(exit)
+	return h.apply(h.evacuation.leased())
+}
+
+// resume continues a guest whose migration did not succeed. The lease of the run before the migration no longer counts.
+func (h *hypervisor) resume() error {
+	if err := h.retakeDisks(); err != nil {
+		return err
+	}
+	h.lease.suspended = nil
+	h.evacuation.resumed()
+	h.guest.lastOrder = orderNone
+	h.guest.offer()
+	if err := h.guest.resume(); err != nil {
+		return h.guest.failed(err)
+	}
+	return nil
+}
+
+// retakeDisks locks the disks again that were released for a target. The guest does not run while another process holds
+// them.
+func (h *hypervisor) retakeDisks() error {
+	ctx, end := context.WithCancelCause(context.Background())
+	defer end(nil)
+	h.lease.watch(ctx, end)
+	return h.disks.retake(ctx, h.us)
 }

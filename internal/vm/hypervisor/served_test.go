@@ -211,7 +211,7 @@ func TestRealGuestOfAServer(t *testing.T) {
 	s := newStoreroom(t)
 	s.leads(7, storage.Attachment{})
 	r := s.hypervisor("logs").start()
-	s.report(0, of(vmpb.ReportStateRequest_STATE_WAITING, "waiting for the server of the disks"))
+	s.report(0, of(vmpb.ReportStateRequest_STATE_WAITING, "waiting for the disk server"))
 
 	at := s.opens(s.serve(), 7, "web-1")
 	s.leads(7, at)
@@ -274,7 +274,7 @@ func TestDisksThatCannotBeAttached(t *testing.T) {
 		at    storage.Attachment
 		says  string
 	}{
-		"no server":              {"web", nil, 7, storage.Attachment{}, "waiting for the server of the disks"},
+		"no server":              {"web", nil, 7, storage.Attachment{}, "waiting for the disk server"},
 		"nobody there":           {"web", nil, 7, storage.Attachment{Address: gone.Addr().String(), Pod: disksPod}, "cannot be used"},
 		"another Pod than said":  {"web", nil, 7, storage.Attachment{Address: at.Address, Pod: "web-2"}, "cannot be used"},
 		"of another VM":          {"other", nil, 7, at, "cannot be used"},

@@ -284,7 +284,7 @@ func TestAnswerThatGrantsNothing(t *testing.T) {
 		if diff := gocmp.Diff(want, got); diff != "" || held.Left() != 0 || d.tells > 0 {
 			t.Errorf("it may run for %v, and the watchdog was told %d times (-want +got):\n%s", held.Left(), d.tells, diff)
 		}
-		if !disks.Somewhere() {
+		if !disks.Located() {
 			t.Error("nobody knows where the disks are")
 		}
 
@@ -309,7 +309,7 @@ func TestAnswerThatGrantsNothing(t *testing.T) {
 		for _, nowhere := range []*vmpb.RunLeaseUpdate{attaching(7, ""), attaching(0, "10.0.0.2:1")} {
 			c.Answer(nowhere)
 			synctest.Wait()
-			if disks.Somewhere() {
+			if disks.Located() {
 				t.Errorf("the disks are somewhere with %v", nowhere)
 			}
 		}

@@ -8,152 +8,153 @@ import (
 	"time"
 
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/controller"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/disks"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
-	"github.com/millwright-dev/millwright/internal/vm/hypervisor/runfolder"
 	"github.com/millwright-dev/millwright/internal/vm/image"
 	"github.com/millwright-dev/millwright/internal/vm/image/architecture"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// step is one of the start. Its context ends when the process is asked to end or the
-// controller terminates it.
+// guestOrigin is how the guest starts to run in this process.
+type guestOrigin string
+
+const (
+	// booted means that the guest boots here.
+	booted guestOrigin = "booted"
+	// migrated means that the guest arrives by a live migration.
+	migrated guestOrigin = "migrated"
+)
+
+// step is one step of the start. Its context ends when the process is asked to terminate, or when the controller
+// terminates it.
 type step struct {
 	name string
-	do   func(*life, context.Context) error
-	// watch reports whether the controller can terminate the process from here on.
+	do   func(*hypervisor, context.Context) error
+	// only limits the step to guests of one origin. If empty, it applies to all.
+	only guestOrigin
+	// watch reports whether the controller can terminate the process after this step.
 	watch bool
 }
 
-// starting are the steps until the guest is ready to run.
-var starting = []step{
-	{name: "opening the run folder", do: (*life).openRun},
-	{name: "serving", do: (*life).openServices},
-	{name: "connecting to the controller", do: (*life).connect},
-	{name: "locking the disk", do: (*life).lockDisk},
-	// Not earlier: the controller passes authority from an old run of the Pod to a new one
-	// because the lock proves that the old one has ended.
-	{name: "asking for authorization", do: (*life).openLease, watch: true},
-	{name: "waiting for authorization", do: (*life).awaitAuthorization},
-	{name: "claiming the disk", do: (*life).claimDisks},
-	{name: "preparing the disk", do: (*life).prepareDisk},
-	{name: "fetching boot files", do: (*life).fetchBootFiles},
-	{name: "starting the machine", do: (*life).startMachine},
-	{name: "reporting the disk", do: (*life).reportPrepared},
+// steps are the steps until the guest is ready to run.
+var steps = []step{
+	{name: "opening the run directory", do: (*hypervisor).openRun},
+	{name: "checking for an earlier migration", do: (*hypervisor).refuseSecondMigration, only: migrated},
+	{name: "serving", do: (*hypervisor).openServices},
+	{name: "connecting to the controller", do: (*hypervisor).connect},
+	{name: "locking the disks", do: (*hypervisor).lockDisks},
+	// Not earlier: the controller passes authority from an old run of the Pod to a new one because the lock proves
+	// that the old one has terminated.
+	{name: "asking for authorization", do: (*hypervisor).openLease, watch: true},
+	{name: "waiting for authorization", do: (*hypervisor).awaitAuthorization, only: booted},
+	{name: "preparing the disks", do: (*hypervisor).prepareDisks, only: booted},
+	{name: "fetching boot files", do: (*hypervisor).fetchBootFiles},
+	{name: "starting the machine", do: (*hypervisor).startMachine, only: booted},
+	{name: "reporting the disks", do: (*hypervisor).reportPrepared, only: booted},
+	{name: "receiving the virtual machine", do: (*hypervisor).receive, only: migrated},
 }
 
-// startingServed are the steps of a hypervisor whose disks are served: the server locks and prepares them.
-var startingServed = []step{
-	{name: "opening the run folder", do: (*life).openRun},
-	{name: "serving", do: (*life).openServices},
-	{name: "connecting to the controller", do: (*life).connect},
-	{name: "locking the run folder", do: (*life).lockDisk},
-	{name: "asking for authorization", do: (*life).openLease, watch: true},
-	{name: "waiting for authorization", do: (*life).awaitAuthorization},
-	{name: "fetching boot files", do: (*life).fetchBootFiles},
-	{name: "starting the machine", do: (*life).startServed},
-}
-
-// startServed waits for the disks, and starts the machine, once more if the server is away by then.
-func (l *life) startServed(ctx context.Context) error {
-	for {
-		err := l.served.Await(ctx, func(message string) { l.reportState(vmpb.ReportStateRequest_STATE_WAITING, message) })
-		if err != nil {
-			return err
-		}
-		failure := l.startMachine(ctx)
-		if failure == nil {
-			return nil
-		}
-		if _, err := l.served.Find(ctx); err == nil {
-			return failure // it is not for the server
-		}
-	}
-}
-
-func (l *life) openRun(context.Context) error {
-	spec := l.config.Spec
+func (h *hypervisor) openRun(context.Context) error {
+	spec := h.config.Spec
 	pod, err := PodName(spec)
 	if err != nil {
 		return err
 	}
-	run, err := runfolder.NextRun(l.config.Paths.Run, time.Now())
+	run, err := NextRun(h.config.Paths.Run, time.Now())
 	if err != nil {
 		return err
 	}
-	l.us = &vmpb.HypervisorID{VmName: spec.GetName(), Namespace: spec.GetNamespace(), PodName: pod, RunId: run}
-	l.log = l.log.With("vm", spec.GetNamespace()+"/"+spec.GetName(), "run", run)
+	h.us = &vmpb.HypervisorID{VmName: spec.GetName(), Namespace: spec.GetNamespace(), PodName: pod, RunId: run}
+	h.log = h.log.With("vm", spec.GetNamespace()+"/"+spec.GetName(), "run", run)
+	h.lease.log, h.disks.log = h.log, h.log
 	return nil
 }
 
-// openServices comes early: the health check answers that the guest does not run yet.
-func (l *life) openServices(context.Context) error {
-	local, peers, err := l.listen(l.config)
+// openServices comes early: until the guest runs, the health check reports that it does not.
+func (h *hypervisor) openServices(context.Context) error {
+	local, peers, err := h.listen(h.config)
 	if err != nil {
 		return err
 	}
-	l.server.ServeLocal(local)
+	h.server.ServeLocal(local)
 	if peers != nil {
-		l.server.ServePeers(peers)
-		l.endpoint = peers.Addr().String()
+		h.server.ServePeers(peers)
+		h.endpoint = peers.Addr().String()
 	}
 	return nil
 }
 
-func (l *life) connect(context.Context) error {
-	conn, err := l.config.Connect(l.config.Spec.GetControllerEndpoint())
+func (h *hypervisor) connect(context.Context) error {
+	conn, err := h.config.Connect(h.config.Spec.GetControllerEndpoint())
 	if err != nil {
 		return err
 	}
-	l.conn = conn
-	l.reporter = controller.NewReporter(vmpb.NewVMControllerClient(conn), l.us, l.log)
-	l.reporter.Update(func(r *controller.Report) {
-		r.Endpoint, r.CanMigrate = l.endpoint, l.config.Migration != nil
+	h.conn = conn
+	h.reporter = controller.NewReporter(vmpb.NewVMControllerClient(conn), h.us, h.log)
+	h.reporter.Update(func(r *controller.Report) {
+		r.Endpoint, r.CanMigrate = h.endpoint, h.config.Migration != nil
 	})
+	h.disks.preparer.Report = h.reporter.Update
 	return nil
 }
 
-func (l *life) openLease(context.Context) error {
-	if fullLeases(l.config.Spec) {
-		return l.openExpiring()
+// lockDisks locks the disks before anything is written. The source of a migration holds the lock of shared disks until
+// it commits.
+func (h *hypervisor) lockDisks(ctx context.Context) error {
+	if h.config.Spec.GetMode() == vmpb.VMSpec_SM_INCOMING_MIGRATION && h.config.Spec.GetRootDiskShared() {
+		return nil
 	}
-	l.lease = controller.OpenLease(vmpb.NewVMControllerClient(l.conn), l.us, l.log, l.reporter.Repeat)
+	return h.disks.lock(ctx)
+}
+
+func (h *hypervisor) openLease(context.Context) error {
+	if err := h.lease.open(h.conn, h.us, h.reporter.Repeat); err != nil {
+		return err
+	}
+	h.disks.follow(h.lease.Lease)
 	return nil
 }
 
-// awaitAuthorization lets the controller refuse. Without an answer the guest starts: this
-// process holds the lock, and hosts must be able to start VMs without the control plane. With
-// full leases it does not, nor if nobody issues a certificate to this process: then the controller may
-// be there, and cannot be asked.
-func (l *life) awaitAuthorization(ctx context.Context) error {
-	begin, late := time.Now(), time.After(l.config.Timing.FirstAnswer)
+// awaitAuthorization lets the controller refuse. Without full leases, the guest starts even if the controller does not
+// respond: this process holds the lock, and hosts must be able to start VMs without the control plane. It does not start
+// if this process has no certificate: then the controller may be available, and cannot be asked.
+func (h *hypervisor) awaitAuthorization(ctx context.Context) error {
+	begin, late := time.Now(), time.After(h.config.Timing.FirstAnswer)
 	for {
-		authorization, changed := l.lease.Current()
+		authorization, changed := h.lease.current()
 		if authorization.Granted {
 			return nil
 		}
-		l.reportState(vmpb.ReportStateRequest_STATE_WAITING, "waiting for the controller's answer")
+		h.reportState(vmpb.ReportStateRequest_STATE_WAITING, "waiting for the controller's answer")
 		select {
 		case <-changed:
 		case <-late:
-			switch trouble := l.config.Trouble(); {
-			case trouble != nil && time.Since(begin) >= l.config.Timing.Identity:
+			switch trouble := h.config.IdentityError(); {
+			case trouble != nil && time.Since(begin) >= h.config.Timing.Identity:
 				return &ending{vmpb.EndNotAuthorized, "this hypervisor has no certificate: " + trouble.Error()}
 			case trouble != nil:
-				l.log.Error("the guest is not started, as this hypervisor has no certificate; trying again", "error", trouble)
-			case !fullLeases(l.config.Spec):
-				l.log.Warn("the controller does not answer; starting the VM without", "waited", l.config.Timing.FirstAnswer)
+				h.log.Error("the guest does not start because this hypervisor has no certificate; retrying", "error", trouble)
+			case !h.lease.expires():
+				h.log.Warn("the controller does not respond; starting the VM without its authorization", "waited", h.config.Timing.FirstAnswer)
 				return nil
 			}
-			late = time.After(l.config.Timing.FirstAnswer)
+			late = time.After(h.config.Timing.FirstAnswer)
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
 	}
 }
 
-// fetchBootFiles downloads them for every start: the content of the URLs may have changed.
-func (l *life) fetchBootFiles(ctx context.Context) error {
-	boot := l.config.Spec.GetKernelBoot()
+func (h *hypervisor) prepareDisks(ctx context.Context) error {
+	if err := h.disks.claim(h.us); err != nil {
+		return err
+	}
+	return h.disks.prepare(ctx)
+}
+
+// fetchBootFiles downloads the kernel and the initrd at every start: the content of the URLs may have changed.
+func (h *hypervisor) fetchBootFiles(ctx context.Context) error {
+	boot := h.config.Spec.GetKernelBoot()
 	for _, wanted := range []struct {
 		file  *vmpb.BootFile
 		name  string
@@ -165,74 +166,103 @@ func (l *life) fetchBootFiles(ctx context.Context) error {
 			continue
 		}
 		doing := "fetching the " + wanted.name
-		prepare := l.preparation()
-		prepare.Doing(doing)
+		preparer := h.disks.preparer
+		preparer.ReportProgress(doing)
 		source := image.Source{URL: wanted.file.GetUrl(), Checksum: wanted.file.GetChecksum()}
-		path := filepath.Join(l.config.Paths.Run, wanted.name)
-		options := prepare.ImageOptions(doing)
+		path := filepath.Join(h.config.Paths.Run, wanted.name)
+		options := preparer.ImageOptions(doing)
 		options.Progress = nil // the files are small
 		options.Check = wanted.check
-		if err := l.config.Fetch(ctx, source, path, options); err != nil {
+		if err := h.config.Fetch(ctx, source, path, options); err != nil {
 			return fmt.Errorf("the %s: %w", wanted.name, err)
 		}
 	}
 	return nil
 }
 
-// describe finds out what machine to start, but for its disks.
-func (l *life) describe() error {
-	config, err := describeGuest(l.config)
+// describe sets the machine to start, except for its disks.
+func (h *hypervisor) describe() error {
+	machine, err := describeGuest(h.config)
 	if err == nil {
-		config.Processor.Accelerator, err = l.config.Machines.Accelerator()
+		machine.Processor.Accelerator, err = h.config.Machines.Accelerator()
 	}
-	l.guestConfig = config
+	h.machine = machine
 	return err
 }
 
-// startMachine starts it with the guest stopped. An earlier QEMU that is about to end may
-// still hold QEMU's lock.
-func (l *life) startMachine(ctx context.Context) error {
-	if err := l.describe(); err != nil {
-		return err
-	}
-	if err := l.storage.Attach(&l.guestConfig.Disks); err != nil {
-		return err
-	}
-	return l.preparation().Locked(ctx, func() error {
-		ctx, cancel := context.WithTimeout(ctx, l.config.Timing.Command)
-		defer cancel()
-		machine, err := l.config.Machines.Start(ctx, l.guestConfig)
+// startMachine starts the machine with the guest stopped, as soon as the disks are available.
+func (h *hypervisor) startMachine(ctx context.Context) error {
+	for {
+		err := h.disks.await(ctx, func(message string) { h.reportState(vmpb.ReportStateRequest_STATE_WAITING, message) })
 		if err != nil {
-			return fmt.Errorf("%w: %w", errMachine, err)
+			return err
 		}
-		l.machine = machine
-		l.server.SetGuest(machine)
+		err = h.startOnce(ctx)
+		if err == nil || h.disks.available(ctx) {
+			return err
+		}
+		h.log.Warn("the machine did not start because the disks are not available; retrying", "error", err)
+	}
+}
+
+// startOnce starts the machine. An earlier QEMU that is about to terminate may still hold QEMU's lock.
+func (h *hypervisor) startOnce(ctx context.Context) error {
+	if err := h.describe(); err != nil {
+		return err
+	}
+	if err := h.disks.Attach(&h.machine.Disks); err != nil {
+		return err
+	}
+	return h.disks.preparer.AwaitLock(ctx, func() error {
+		ctx, cancel := context.WithTimeout(ctx, h.config.Timing.Command)
+		defer cancel()
+		if err := h.launch(ctx, h.machine); err != nil {
+			return err
+		}
+		h.guest.offer()
 		return nil
 	})
 }
 
-// reportPrepared reports before the first start that the disk is prepared. If that fails, the
-// next hypervisor still finds the disk, unless it is one that has to be known.
-func (l *life) reportPrepared(ctx context.Context) error {
-	if !l.newDisks {
-		return nil
+// launch starts a machine.
+func (h *hypervisor) launch(ctx context.Context, config qemu.Config) error {
+	machine, err := h.config.Machines.Start(ctx, config)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errMachine, err)
 	}
-	l.reporter.Update(func(r *controller.Report) {
-		r.State, r.Message, r.Prepared = vmpb.ReportStateRequest_STATE_WAITING, "the disk is prepared", true
-		r.Disks = l.diskSizes()
-	})
-	if l.disks.MustBeKnown() {
-		return l.reporter.Confirmed(ctx)
-	}
-	ctx, cancel := context.WithTimeout(ctx, l.config.Timing.Prepared)
-	defer cancel()
-	if err := l.reporter.Confirmed(ctx); err != nil {
-		l.log.Warn("the controller has not confirmed that the disk is prepared", "waited", l.config.Timing.Prepared)
+	h.guest = &guest{
+		machine: machine, disks: h.disks, server: h.server, reporter: h.reporter, timing: h.config.Timing, log: h.log,
 	}
 	return nil
 }
 
-// reportState reports a state with a message for users.
-func (l *life) reportState(state vmpb.ReportStateRequest_State, message string) {
-	l.reporter.Update(func(r *controller.Report) { r.State, r.Message = state, message })
+// reportPrepared reports before the first start that the disks are prepared. If that fails, the next hypervisor still
+// finds the disks, unless the controller has to know of one of them.
+func (h *hypervisor) reportPrepared(ctx context.Context) error {
+	if !h.disks.isNew {
+		return nil
+	}
+	h.reporter.Update(func(r *controller.Report) {
+		r.State, r.Message, r.Prepared = vmpb.ReportStateRequest_STATE_WAITING, "the disk is prepared", true
+		r.Disks = h.disks.sizes()
+	})
+	if h.disks.mustBeReported() {
+		return h.reporter.Confirmed(ctx)
+	}
+	ctx, cancel := context.WithTimeout(ctx, h.config.Timing.Prepared)
+	defer cancel()
+	if err := h.reporter.Confirmed(ctx); err != nil {
+		h.log.Warn("the controller has not confirmed that the disks are prepared", "waited", h.config.Timing.Prepared)
+	}
+	return nil
+}
+
+// refuseSecondMigration fails in a second process of a Pod that was the target of a migration: the disk has been used
+// by a guest, and only the controller knows whether it may run here again.
+func (h *hypervisor) refuseSecondMigration(context.Context) error {
+	complete, err := disks.Recorded(h.config.Paths.Run)
+	if err == nil && complete {
+		err = errReceivedBefore
+	}
+	return err
 }

@@ -1,8 +1,13 @@
 package hypervisor
 
 import (
+	"encoding/json"
 	"errors"
+	"fmt"
+	"os"
+	"strings"
 	"syscall"
+	"unicode/utf8"
 
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/arrival"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/disk"
@@ -13,7 +18,7 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// ending is an end with a known reason.
+// ending is the error of a process that terminates for a known reason.
 type ending struct {
 	reason  string
 	message string
@@ -23,15 +28,16 @@ type ending struct {
 func (e *ending) Error() string { return e.message }
 
 var (
-	errTerminated = &ending{vmpb.EndTerminated, "the controller ended this hypervisor"}
+	errTerminated = &ending{vmpb.EndTerminated, "the controller terminated this hypervisor"}
+	errMoved      = &ending{vmpb.EndTerminated, "the virtual machine has moved to another hypervisor"}
 	errExpired    = &ending{vmpb.EndLeaseExpired, "the lease was not renewed in time; another hypervisor may run the virtual machine"}
-	errStopped    = &ending{vmpb.EndStopped, "asked to end before the guest ran"}
+	errStopped    = &ending{vmpb.EndStopped, "asked to terminate before the guest ran"}
 
 	// errMachine is wrapped by errors of QEMU.
 	errMachine = errors.New("the machine failed")
 )
 
-// TerminationOf returns the reason of an error, which is that of a process that runs or serves a virtual machine.
+// TerminationOf returns the termination reason for the error of a process that runs a virtual machine or serves its disks.
 func TerminationOf(err error) vmpb.Termination {
 	var end *ending
 	if errors.As(err, &end) {
@@ -68,4 +74,66 @@ func isInvalid(err error) bool {
 	var spec *vmspec.Error
 	var field *qemu.FieldError
 	return errors.As(err, &spec) || errors.As(err, &field) || errors.Is(err, disk.ErrNotFile) || errors.Is(err, disk.ErrNotDevice)
+}
+
+// MaxTerminationBytes is how many bytes of a container's termination message the kubelet reads.
+const MaxTerminationBytes = 4096
+
+// WriteTermination writes why the process terminates to a file for Kubernetes, and returns the exit code to use, also with
+// an error. It creates the file if necessary, and truncates a message that is too long. An existing file is overwritten in
+// place, so that a full disk does not matter if the file has enough space reserved.
+func WriteTermination(path string, termination vmpb.Termination) (int, error) {
+	text, err := encodeTermination(termination)
+	if err == nil {
+		err = overwrite(path, text)
+	}
+	if err != nil {
+		err = fmt.Errorf("writing the termination message: %w", err)
+	}
+	return exitCode(termination.Reason), err
+}
+
+// overwrite does not rename a file, since the path may be a mount point.
+func overwrite(path string, text []byte) error {
+	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE, 0o644)
+	if err != nil {
+		return err
+	}
+	_, err = file.Write(text)
+	if err == nil {
+		err = file.Truncate(int64(len(text)))
+	}
+	return errors.Join(err, file.Close())
+}
+
+func exitCode(reason string) int {
+	switch reason {
+	case vmpb.EndGuestShutdown, vmpb.EndTerminated, vmpb.EndStopped:
+		return 0
+	default:
+		return 1
+	}
+}
+
+// encodeTermination returns JSON that is short enough for Kubernetes.
+func encodeTermination(termination vmpb.Termination) ([]byte, error) {
+	termination.Message = strings.ToValidUTF8(termination.Message, string(utf8.RuneError))
+	for {
+		text, err := json.Marshal(termination)
+		if err != nil || len(text) <= MaxTerminationBytes || termination.Message == "" {
+			return text, err
+		}
+		// One byte of the message takes one to six bytes in JSON.
+		excess := len(text) - MaxTerminationBytes
+		keep := max(0, len(termination.Message)-max(1, excess/6))
+		termination.Message = cutRune(termination.Message, keep)
+	}
+}
+
+// cutRune keeps at most n bytes, and only whole runes.
+func cutRune(text string, n int) string {
+	for n > 0 && n < len(text) && !utf8.RuneStart(text[n]) {
+		n--
+	}
+	return text[:n]
 }

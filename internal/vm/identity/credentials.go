@@ -38,18 +38,18 @@ type Credentials struct {
 	mu      sync.Mutex
 	current *tls.Certificate // nil: none yet
 	renewAt time.Time
-	trouble error // of the last attempt, if it was ErrNoIssuer or ErrBadFiles
+	err     error // of the last attempt, if it was ErrNoIssuer or ErrBadFiles
 }
 
-// Trouble returns why this process has no valid certificate, if that is no matter of a controller that is away:
-// it wraps ErrNoIssuer or ErrBadFiles. Otherwise nil. What was tried last counts.
-func (c *Credentials) Trouble() error {
+// Err returns why the last attempt to get a certificate failed, if this process has none and the reason is not an
+// unreachable controller: it wraps ErrNoIssuer or ErrBadFiles. Otherwise it returns nil.
+func (c *Credentials) Err() error {
 	if cert, _ := c.have(); cert != nil {
 		return nil
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.trouble
+	return c.err
 }
 
 // ForController returns the credentials of the controller. A nil now means time.Now.
@@ -136,7 +136,7 @@ func (c *Credentials) keep(cert *tls.Certificate) {
 	life := cert.Leaf.NotAfter.Sub(cert.Leaf.NotBefore)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.current, c.renewAt, c.trouble = cert, cert.Leaf.NotAfter.Add(-life/3), nil
+	c.current, c.renewAt, c.err = cert, cert.Leaf.NotAfter.Add(-life/3), nil
 	if c.every > 0 {
 		c.renewAt = c.trust.now().Add(c.every)
 	}
@@ -145,9 +145,9 @@ func (c *Credentials) keep(cert *tls.Certificate) {
 func (c *Credentials) fail(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.trouble = nil
+	c.err = nil
 	if errors.Is(err, ErrNoIssuer) || errors.Is(err, ErrBadFiles) {
-		c.trouble = err
+		c.err = err
 	}
 }
 

@@ -105,10 +105,10 @@ func TestFilesAreReadAgain(t *testing.T) {
 	must(t, os.Remove(hypervisor.Key))
 	clock.advance(2 * reread)
 	must(t, check(t, member, address, Controller()))
-	must(t, member.Trouble())
+	must(t, member.Err())
 	clock.advance(2 * time.Hour)
 	wantCode(t, check(t, member, address, Controller()), codes.Unavailable)
-	if err := member.Trouble(); !errors.Is(err, ErrBadFiles) {
+	if err := member.Err(); !errors.Is(err, ErrBadFiles) {
 		t.Errorf("the trouble is %v", err)
 	}
 }
@@ -191,8 +191,8 @@ func TestBadFiles(t *testing.T) {
 				t.Errorf("the files are found to be %v", err)
 			}
 			member := FromFiles(files.Files, pod, clock.Now, nil)
-			if _, err := member.certificate(t.Context()); !errors.Is(err, ErrBadFiles) || !errors.Is(member.Trouble(), ErrBadFiles) {
-				t.Errorf("the certificate: %v; the trouble: %v", err, member.Trouble())
+			if _, err := member.certificate(t.Context()); !errors.Is(err, ErrBadFiles) || !errors.Is(member.Err(), ErrBadFiles) {
+				t.Errorf("the certificate: %v; the error: %v", err, member.Err())
 			}
 		})
 	}
@@ -222,7 +222,7 @@ func TestNobodyIssues(t *testing.T) {
 			if _, err := hypervisor.certificate(t.Context()); err == nil {
 				t.Error("it has a certificate")
 			}
-			if err := hypervisor.Trouble(); !errors.Is(err, test.want) {
+			if err := hypervisor.Err(); !errors.Is(err, test.want) {
 				t.Errorf("the trouble is %v, want %v", err, test.want)
 			}
 		})

@@ -85,8 +85,8 @@ type Options struct {
 	// Progress is called with the number of bytes that were read from the URL and the total
 	// number, 0 if unknown. It is called often; done decreases when an attempt starts over.
 	Progress func(done, total int64)
-	// Trouble is called with each failure that is retried.
-	Trouble func(error)
+	// OnRetry is called with each failure that is retried.
+	OnRetry func(error)
 	// Check looks at what was downloaded, of an image at the disk in it, before it gets its name.
 	// What it returns, unless it is empty, is why the content is Rejected. Nil: no check.
 	Check func(content io.ReaderAt) (problem string)
@@ -196,7 +196,7 @@ type job struct {
 	files    string // Access.Files
 	client   *http.Client
 	progress func(done, total int64)
-	trouble  func(error)
+	onRetry  func(error)
 	check    func(io.ReaderAt) string
 	retries  retries
 }
@@ -206,7 +206,7 @@ func newJob(noun string, source Source, options Options) (*job, error) {
 	if err != nil {
 		return nil, err
 	}
-	j := &job{location: where, files: options.Access.Files, progress: options.Progress, trouble: options.Trouble, check: options.Check}
+	j := &job{location: where, files: options.Access.Files, progress: options.Progress, onRetry: options.OnRetry, check: options.Check}
 	base := options.Client
 	if base == nil {
 		base = j.newClient(options.Access)
@@ -215,8 +215,8 @@ func newJob(noun string, source Source, options Options) (*job, error) {
 	if j.progress == nil {
 		j.progress = func(int64, int64) {}
 	}
-	if j.trouble == nil {
-		j.trouble = func(error) {}
+	if j.onRetry == nil {
+		j.onRetry = func(error) {}
 	}
 	if j.check == nil {
 		j.check = func(io.ReaderAt) string { return "" }
@@ -245,7 +245,7 @@ func (j *job) try(ctx context.Context, attempt func(context.Context) error) erro
 
 // again reports a failure, and waits for the next attempt. It returns false if there is none.
 func (j *job) again(ctx context.Context, failure error) bool {
-	j.trouble(failure)
+	j.onRetry(failure)
 	return j.retries.wait(ctx)
 }
 

@@ -161,7 +161,7 @@ func TestTroubleIsTold(t *testing.T) {
 			return respond(http.StatusForbidden, http.NoBody), nil
 		})}
 		err := Fetch(t.Context(), Source{URL: "http://host/kernel"}, filepath.Join(t.TempDir(), "kernel"),
-			Options{Client: client, Trouble: func(err error) { told = append(told, err) }})
+			Options{Client: client, OnRetry: func(err error) { told = append(told, err) }})
 		if len(told) != 3 || !errors.Is(told[0], refused) || !errors.Is(told[1], Unavailable) || !errors.Is(told[2], io.ErrUnexpectedEOF) {
 			t.Errorf("reported %v", told)
 		}

@@ -1,9 +1,8 @@
 // Package arrival receives a VM from another hypervisor.
 //
-// What happens next is decided by [handover.Target]; this package does it. It starts the machine
-// when the source calls StartMigration, and asks for the authority when QEMU has loaded the state
-// and the source has committed. The guest does not run before that was answered with OK, and this
-// hypervisor has a lease.
+// [handover.Target] decides what happens next; this package does it. It starts the machine when the source calls
+// StartMigration, and asks for the authority when QEMU has loaded the state and the source has committed. The guest
+// does not run until the controller has responded with OK and this hypervisor has a lease.
 package arrival
 
 import (
@@ -47,42 +46,42 @@ type Siblings interface {
 type Options struct {
 	// Us is this run of the hypervisor.
 	Us *vmpb.HypervisorID
-	// Source is the Pod that may call. Empty: any of the VM's.
+	// Source is the Pod that may call. If empty, any other Pod of the VM may.
 	Source string
 	// Controller decides who may run the VM.
 	Controller vmpb.VMControllerClient
-	// Siblings knows who calls.
+	// Siblings authenticates the caller.
 	Siblings Siblings
-	// Describe returns what the source must have, too.
+	// Describe returns what the source must match.
 	Describe func() (negotiation.Machine, error)
-	// Start starts a machine that waits for a state, with empty disks of these sizes; none are the disks
-	// that both sides share. The machine is the caller's, also after an error of Run.
+	// Start starts a machine that waits for a state, with empty disks of these sizes. There are no sizes if both
+	// sides share the disks. The caller of Run owns the machine, also after an error.
 	Start func(ctx context.Context, disks []*vmpb.DiskSize) (Machine, error)
-	// TakeDisks takes the disks that both sides have, which the source has let go: this hypervisor asks for the authority only
-	// with them. Nil: there are none.
+	// TakeDisks locks the disks that both sides share and the source has released. This hypervisor asks for the
+	// authority only with the locks. If nil, no disks are shared.
 	TakeDisks func(ctx context.Context, from *vmpb.HypervisorID) error
-	// Lease waits, once this hypervisor is authoritative, until it has a lease. Nobody else has the guest then: an
-	// error ends it. Nil: leases do not expire.
+	// Lease waits, once this hypervisor is authoritative, until it has a lease. No other hypervisor has the guest
+	// then: an error terminates it. If nil, leases do not expire.
 	Lease func(ctx context.Context) error
-	// Timing are the time limits. Zero: all defaults.
+	// Timing holds the time limits. Zero fields use the defaults.
 	Timing Timing
 	// Log is the logger.
 	Log *slog.Logger
 }
 
-// Timing are the time limits of a target. A zero field is the default.
+// Timing holds the time limits of a target. Zero fields use the defaults.
 type Timing struct {
-	// Call is how long to wait for StartMigration. Default: 5 min.
+	// Call is how long to wait for StartMigration. The default is 5 min.
 	Call time.Duration
-	// Connect is how long the source may take to connect then. Default: 30 s.
+	// Connect is how long the source may take to connect after its call. The default is 30 s.
 	Connect time.Duration
-	// Switchover is how long to ask for the authority. Default: 30 s.
+	// Switchover is how long to ask for the authority. The default is 30 s.
 	Switchover time.Duration
-	// Ask is the limit of one such request. Default: 5 s.
+	// Ask is the limit of one request for the authority. The default is 5 s.
 	Ask time.Duration
-	// Retry is the pause between two of them. Default: 200 ms.
+	// Retry is the delay between two requests. The default is 200 ms.
 	Retry time.Duration
-	// Command is how long QEMU may take to start or to execute a command. Default: 30 s.
+	// Command is how long QEMU may take to start or to execute a command. The default is 30 s.
 	Command time.Duration
 }
 
@@ -96,10 +95,10 @@ func (t Timing) withDefaults() Timing {
 	return t
 }
 
-// ErrNotArrived is wrapped by the errors of Run: the guest has not run here, and must not.
+// ErrNotArrived is wrapped by the errors of Run if the guest has not run here, and must not.
 var ErrNotArrived = errors.New("no migration has arrived")
 
-// disksOf returns the disks that travel, the root disk first.
+// disksOf returns the disks that are copied, the root disk first.
 func disksOf(chosen *vmpb.MigrationProtocol_QemuNBD) []*vmpb.DiskSize {
 	if !chosen.GetConstraintWithBlockmigration() {
 		return nil
@@ -107,7 +106,7 @@ func disksOf(chosen *vmpb.MigrationProtocol_QemuNBD) []*vmpb.DiskSize {
 	return append([]*vmpb.DiskSize{{Bytes: chosen.GetConstraintDiskBytes()}}, chosen.GetConstraintDataDisks()...)
 }
 
-// exportsOf returns where disks arrive. Nobody gets there without the certificate.
+// exportsOf returns the exports that receive the disks. Only clients with the source's certificate reach them.
 func exportsOf(disks []*vmpb.DiskSize) []qemu.Export {
 	var exports []qemu.Export
 	for _, disk := range disks {
@@ -124,7 +123,7 @@ func exportsOf(disks []*vmpb.DiskSize) []qemu.Export {
 type Arrival struct {
 	Options
 	calls chan call
-	over  chan struct{} // closed when no more calls are taken
+	over  chan struct{} // closed when calls are no longer accepted
 
 	target   handover.Target
 	machine  Machine
@@ -133,7 +132,7 @@ type Arrival struct {
 	answer   *vmpb.StartMigrationResponse
 }
 
-// call is a call of StartMigration that waits for an answer.
+// call is a call of StartMigration that waits for a response.
 type call struct {
 	request *vmpb.StartMigrationRequest
 	local   string // the address that was called
@@ -151,10 +150,10 @@ func New(options Options) *Arrival {
 	return &Arrival{Options: options, calls: make(chan call), over: make(chan struct{})}
 }
 
-var errBusy = status.Error(codes.FailedPrecondition, "this hypervisor does not wait for that migration")
+var errBusy = status.Error(codes.FailedPrecondition, "this hypervisor is not waiting for this migration")
 
-// Run receives the VM. When it returns without an error, the guest may run here, and is not
-// continued yet. Errors: ErrNotArrived, the context's cause, or that of Lease.
+// Run receives the VM. When it returns without an error, the guest may run here but has not been continued yet.
+// Errors: ErrNotArrived, the context's cause, or the error of Lease.
 func (a *Arrival) Run(ctx context.Context) error {
 	defer close(a.over)
 	defer func() {
@@ -178,19 +177,19 @@ func (a *Arrival) take(event handover.TargetEvent) handover.TargetAction {
 	return action
 }
 
-// exit is the end without a guest.
+// exit fails because there is no guest to run.
 func (a *Arrival) exit(event handover.TargetEvent, reason error) error {
 	a.take(event)
 	return fmt.Errorf("%w: %w", ErrNotArrived, reason)
 }
 
-// ended is the end because the process has to end.
+// ended fails because the process must terminate.
 func (a *Arrival) ended(ctx context.Context) error {
 	a.take(handover.Ended)
 	return context.Cause(ctx)
 }
 
-// awaitCall waits until a call was answered with success.
+// awaitCall waits until a call was accepted.
 func (a *Arrival) awaitCall(ctx context.Context) error {
 	late := time.After(a.Timing.Call)
 	for {
@@ -207,11 +206,11 @@ func (a *Arrival) awaitCall(ctx context.Context) error {
 	}
 }
 
-// first answers a call. It reports whether that one will send the VM.
+// first responds to a call. It reports whether the caller will send the VM.
 func (a *Arrival) first(ctx context.Context, c call) (bool, error) {
 	chosen, err := a.choose(c.request)
 	if err != nil {
-		c.answer <- answer{err: err} // another one may come
+		c.answer <- answer{err: err} // a later call may be accepted
 		return false, nil
 	}
 	if a.take(handover.Called) != handover.Listen {
@@ -219,7 +218,7 @@ func (a *Arrival) first(ctx context.Context, c call) (bool, error) {
 		return false, nil
 	}
 	if err := a.listen(ctx, chosen, c); err != nil {
-		a.Log.Warn("the VM cannot be received", "error", err)
+		a.Log.Warn("cannot receive the VM", "error", err)
 		c.answer <- answer{err: status.Errorf(codes.Unavailable, "preparing to receive the VM: %v", err)}
 		return false, a.exit(handover.Broken, err)
 	}
@@ -243,7 +242,7 @@ func (a *Arrival) choose(request *vmpb.StartMigrationRequest) (*vmpb.MigrationPr
 	return chosen.GetQemuNbd(), nil
 }
 
-// listen starts the machine, and says in the protocol where it can be reached.
+// listen starts the machine, and sets its addresses in the protocol.
 func (a *Arrival) listen(ctx context.Context, chosen *vmpb.MigrationProtocol_QemuNBD, c call) error {
 	ctx, cancel := context.WithTimeout(ctx, a.Timing.Command)
 	defer cancel()
@@ -301,7 +300,7 @@ func (a *Arrival) awaitState(ctx context.Context) error {
 		case err = <-committed:
 			committed = nil
 		case <-a.machine.Done():
-			err = fmt.Errorf("QEMU ended: %s", a.machine.Exit())
+			err = fmt.Errorf("QEMU exited: %s", a.machine.Exit())
 		case <-late:
 			if !a.receiver.Begun() {
 				return a.exit(handover.WaitedTooLong, errors.New("the source has not connected"))
@@ -316,7 +315,7 @@ func (a *Arrival) awaitState(ctx context.Context) error {
 	return a.complete(ctx)
 }
 
-// again answers a call that is not the first one.
+// again responds to a call after the first one.
 func (a *Arrival) again(c call) answer {
 	if !proto.Equal(c.request.GetUs(), a.them) || a.receiver.Begun() {
 		return answer{err: errBusy}
@@ -324,7 +323,7 @@ func (a *Arrival) again(c call) answer {
 	return answer{response: a.answer}
 }
 
-// complete takes nothing more from the source.
+// complete stops accepting data from the source.
 func (a *Arrival) complete(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, a.Timing.Command)
 	defer cancel()
@@ -342,7 +341,7 @@ func (a *Arrival) complete(ctx context.Context) error {
 	return nil
 }
 
-// switchOver asks for the authority until there is an answer.
+// switchOver asks for the authority until the controller responds.
 func (a *Arrival) switchOver(ctx context.Context) error {
 	late := time.After(a.Timing.Switchover)
 	for {
@@ -351,21 +350,21 @@ func (a *Arrival) switchOver(ctx context.Context) error {
 		case handover.AwaitLease:
 			return nil
 		case handover.Exit:
-			return fmt.Errorf("%w: the controller has given the VM to another", ErrNotArrived)
+			return fmt.Errorf("%w: the controller has authorized another hypervisor", ErrNotArrived)
 		}
 		select {
 		case <-time.After(a.Timing.Retry):
 		case <-late:
-			return a.exit(handover.WaitedTooLong, errors.New("the controller has not answered"))
+			return a.exit(handover.WaitedTooLong, errors.New("the controller has not responded"))
 		case <-a.machine.Done():
-			return a.exit(handover.WaitedTooLong, fmt.Errorf("QEMU ended: %s", a.machine.Exit()))
+			return a.exit(handover.WaitedTooLong, fmt.Errorf("QEMU exited: %s", a.machine.Exit()))
 		case <-ctx.Done():
 			return a.ended(ctx)
 		}
 	}
 }
 
-// awaitLease waits for what lets the guest run.
+// awaitLease waits until the guest may run.
 func (a *Arrival) awaitLease(ctx context.Context) error {
 	if a.Lease != nil {
 		if err := a.Lease(ctx); err != nil {
@@ -377,7 +376,7 @@ func (a *Arrival) awaitLease(ctx context.Context) error {
 	return nil
 }
 
-// ask asks once. What is no clear answer is none: the controller may have done it.
+// ask asks for the authority once. Any other status counts as no response: the controller may have switched over.
 func (a *Arrival) ask(ctx context.Context) handover.TargetEvent {
 	ctx, cancel := context.WithTimeout(ctx, a.Timing.Ask)
 	defer cancel()
@@ -388,7 +387,7 @@ func (a *Arrival) ask(ctx context.Context) handover.TargetEvent {
 	case codes.FailedPrecondition:
 		return handover.Refused
 	default:
-		a.Log.Warn("the authority is not known", "error", err)
+		a.Log.Warn("cannot determine whether the authority was granted", "error", err)
 		return handover.Unanswered
 	}
 }

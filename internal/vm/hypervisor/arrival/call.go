@@ -11,7 +11,7 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// StartMigration is that of vmpb.HypervisorServer. Errors: statuses.
+// StartMigration implements vmpb.HypervisorServer. Errors: gRPC statuses.
 func (a *Arrival) StartMigration(ctx context.Context, request *vmpb.StartMigrationRequest) (*vmpb.StartMigrationResponse, error) {
 	if err := a.admit(ctx, request.GetUs()); err != nil {
 		return nil, err
@@ -39,20 +39,20 @@ func (a *Arrival) admit(ctx context.Context, us *vmpb.HypervisorID) error {
 	case err != nil:
 		return err
 	case us.GetPodName() == "" || us.GetRunId() == 0:
-		return status.Error(codes.InvalidArgument, "the caller's identity is not complete")
+		return status.Error(codes.InvalidArgument, "the caller's identity is incomplete")
 	case us.GetPodName() != pod:
 		return status.Errorf(codes.PermissionDenied, "%s may not act for %s", pod, us.GetPodName())
 	case us.GetVmName() != a.Us.GetVmName() || us.GetNamespace() != a.Us.GetNamespace():
-		return status.Error(codes.FailedPrecondition, "this hypervisor waits for another VM")
+		return status.Error(codes.FailedPrecondition, "this hypervisor is waiting for another VM")
 	case a.Source != "" && a.Source != pod:
-		return status.Errorf(codes.FailedPrecondition, "this hypervisor waits for %s", a.Source)
+		return status.Errorf(codes.FailedPrecondition, "this hypervisor is waiting for a migration from %s", a.Source)
 	case pod == a.Us.GetPodName():
 		return status.Error(codes.InvalidArgument, "a VM cannot migrate to its own hypervisor")
 	}
 	return nil
 }
 
-// localHost is the address at which the caller reaches this process.
+// localHost returns the address at which the caller reaches this process.
 func localHost(ctx context.Context) string {
 	if caller, known := peer.FromContext(ctx); known {
 		if address, isTCP := caller.LocalAddr.(*net.TCPAddr); isTCP {

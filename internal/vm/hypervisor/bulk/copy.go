@@ -10,17 +10,17 @@ import (
 	"sync"
 )
 
-// bufferBytes is how much is copied at once. Half of what a copy of records one by one takes is calls of the kernel: crypto/tls
-// writes and reads each record by itself, which has 16 KiB at most.
+// bufferBytes is how much is copied at a time. Copying record by record would spend half of its time in system calls:
+// crypto/tls writes and reads each record separately, and a record has at most 16 KiB.
 const bufferBytes = 256 << 10
 
-// recordBytes is the most that a record carries.
+// recordBytes is the maximum payload of a record.
 const recordBytes = 16 << 10
 
 // gathering is a connection that can send several records at once.
 type gathering struct {
 	net.Conn
-	// mu: crypto/tls may also write while it reads, or is closed.
+	// mu is needed because crypto/tls may also write during a read or a close.
 	mu      sync.Mutex
 	gathers bool
 	records []byte
@@ -37,7 +37,7 @@ func (g *gathering) Write(record []byte) (int, error) {
 	return len(record), nil
 }
 
-// together calls write, and then sends all that it has written.
+// together calls write, and then sends everything that it has written.
 func (g *gathering) together(write func() error) error {
 	g.mu.Lock()
 	g.gathers = true
@@ -51,7 +51,7 @@ func (g *gathering) together(write func() error) error {
 	return errors.Join(err, sent)
 }
 
-// send copies to a connection over g until the end of from, and until all has left.
+// send copies to a connection over g until the end of from, and until everything was sent.
 func (g *gathering) send(conn *tls.Conn, from io.Reader) error {
 	buffer := make([]byte, bufferBytes)
 	for {
@@ -73,8 +73,8 @@ func (g *gathering) send(conn *tls.Conn, from io.Reader) error {
 // errNoNotify is not io.ErrUnexpectedEOF itself, which crypto/tls turns into io.EOF.
 var errNoNotify = fmt.Errorf("%w: the connection was closed without a close_notify", io.ErrUnexpectedEOF)
 
-// strictConn is a connection whose end without a close_notify is an error. Package crypto/tls takes
-// it for an end in order if it comes between two records. Several records are read at once.
+// strictConn is a connection whose end without a close_notify is an error. Package crypto/tls accepts such an end
+// between two records. Several records are read at a time.
 type strictConn struct {
 	net.Conn
 	arrived *bufio.Reader
@@ -93,14 +93,14 @@ func (c strictConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// receive copies from a connection over c until its end. What of several records has arrived is written at once.
+// receive copies from a connection over c until its end. Records that have arrived together are written at once.
 func (c strictConn) receive(to io.Writer, conn *tls.Conn) error {
 	buffer, filled := make([]byte, bufferBytes), 0
 	for {
 		n, end := conn.Read(buffer[filled:])
 		filled += n
 		more := end == nil && c.arrived.Buffered() > 0
-		// Who has taken all may have closed: then also a write of nothing is an error.
+		// A receiver that has everything may have closed: then even an empty write fails.
 		if filled > 0 && (!more || len(buffer)-filled < recordBytes) {
 			if _, err := to.Write(buffer[:filled]); err != nil {
 				return err
@@ -108,7 +108,7 @@ func (c strictConn) receive(to io.Writer, conn *tls.Conn) error {
 			filled = 0
 		}
 		switch {
-		case end == io.EOF: // without close_notify it is another one
+		case end == io.EOF: // without close_notify the error is another one
 			return nil
 		case end != nil:
 			return end

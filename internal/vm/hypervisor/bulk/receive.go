@@ -1,9 +1,8 @@
-// Package bulk carries the bulk traffic of a live migration between the sockets of two QEMUs,
-// through TLS.
+// Package bulk carries the bulk traffic of a live migration between the sockets of two QEMUs, through TLS.
 //
-// There is a channel for memory and devices, and one for the disks, with a connection for each. The
-// end of the memory's channel has a meaning: an end in order is the source's commit, after which its
-// guest cannot go on without a switchover. Anything else, as the end of the process, is none.
+// One channel carries memory and devices, and one the disks, with a connection for each disk. The end of the memory
+// channel has a meaning: a proper end (close_notify) is the source's commit, after which the source's guest cannot
+// continue without a switchover. Any other end, such as the termination of the process, is not a commit.
 package bulk
 
 import (
@@ -20,7 +19,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/connlimit"
 )
 
-// Channel is what a connection is for, its protocol in the TLS handshake.
+// Channel is the purpose of a connection, and its protocol in the TLS handshake.
 type Channel string
 
 // The channels.
@@ -29,10 +28,10 @@ const (
 	Disk   Channel = "millwright-migration-disk"
 )
 
-// ErrCut means that the memory's channel ended without the source's commit.
+// ErrCut means that the memory channel ended without the source's commit.
 var ErrCut = errors.New("the connection from the source was cut")
 
-// Secure makes a connection a TLS connection with the other side of this migration, and no other.
+// Secure turns a connection into a TLS connection with the other side of this migration, and with no one else.
 type Secure func(ctx context.Context, raw net.Conn, channel Channel) (*tls.Conn, error)
 
 // Dial connects to a socket of QEMU.
@@ -45,21 +44,21 @@ type Receiver struct {
 	ports  map[Channel]net.Listener
 	cancel context.CancelFunc
 	work   sync.WaitGroup
-	begun  atomic.Bool // any channel
-	taken  atomic.Bool // the memory's channel
+	begun  atomic.Bool // the source has connected on any channel
+	taken  atomic.Bool // the source has connected on the memory channel
 	end    chan error
 }
 
-// handshakeLimit is how long a client may take for its handshake.
+// handshakeLimit is how long a handshake may take.
 const handshakeLimit = 10 * time.Second
 
-// Bounds of connections in their handshake: whoever is on the network may open them.
+// Limits of connections in their handshake: anyone on the network can open them.
 const (
 	maxAnonymous           = 64
 	maxAnonymousPerAddress = 16
 )
 
-// Listen opens a port on the host for each channel that dial has. The receiver must be closed.
+// Listen opens a port on the host for each channel in dial. The receiver must be closed.
 func Listen(host string, secure Secure, dial map[Channel]Dial) (*Receiver, error) {
 	r := &Receiver{secure: secure, dial: dial, ports: map[Channel]net.Listener{}, end: make(chan error, 1)}
 	for channel := range dial {
@@ -78,17 +77,17 @@ func Listen(host string, secure Secure, dial map[Channel]Dial) (*Receiver, error
 	return r, nil
 }
 
-// Address is where a channel listens.
+// Address returns the address on which a channel listens.
 func (r *Receiver) Address(channel Channel) string { return r.ports[channel].Addr().String() }
 
 // Begun reports whether the source has connected.
 func (r *Receiver) Begun() bool { return r.begun.Load() }
 
-// End receives once, after the end of the memory's channel: nil if the source has committed, else
-// ErrCut. It is also the end if a connection of the disks' channel ends before the memory's has begun.
+// End receives once, after the end of the memory channel: nil if the source has committed, else ErrCut. It also
+// receives if a connection of the disk channel ends before the memory channel has begun.
 func (r *Receiver) End() <-chan error { return r.end }
 
-// Close ends all connections and waits for that.
+// Close closes all connections and waits for that.
 func (r *Receiver) Close() {
 	r.cancel()
 	r.closePorts()
@@ -101,8 +100,8 @@ func (r *Receiver) closePorts() {
 	}
 }
 
-// accept serves all clients of a channel. Who is not the source does not get past the handshake,
-// and does not keep the source waiting.
+// accept serves all clients of a channel. A client that is not the source fails in the handshake, and does not delay
+// the source.
 func (r *Receiver) accept(ctx context.Context, channel Channel, port net.Listener) {
 	for {
 		raw, err := port.Accept()
@@ -128,14 +127,14 @@ func (r *Receiver) serve(ctx context.Context, channel Channel, raw net.Conn) {
 		_ = r.carry(ctx, channel, conn, strict)
 		return
 	}
-	if r.taken.Swap(true) { // there is one connection for memory only
+	if r.taken.Swap(true) { // only one connection carries the memory
 		_ = raw.Close()
 		return
 	}
 	r.end <- r.carry(ctx, channel, conn, strict)
 }
 
-// carry copies between the source and QEMU. Nil means an end in order.
+// carry copies between the source and QEMU. It returns nil after a proper end.
 func (r *Receiver) carry(ctx context.Context, channel Channel, conn *tls.Conn, strict strictConn) error {
 	defer closeWith(ctx, conn)()
 	theirs, err := r.dial[channel](ctx)
@@ -161,15 +160,15 @@ func (r *Receiver) carry(ctx context.Context, channel Channel, conn *tls.Conn, s
 	return nil
 }
 
-// endDisk is the end of a connection of the disks' channel by the source, which copies the disks before the memory,
-// and until that has arrived.
+// endDisk fails the migration if the source closes a disk connection early. The source copies the disks before the
+// memory, and keeps their connections open until the memory has arrived.
 func (r *Receiver) endDisk() {
 	if !r.taken.Swap(true) {
-		r.end <- fmt.Errorf("%w: the disk's channel has ended before the memory's began", ErrCut)
+		r.end <- fmt.Errorf("%w: the disk channel ended before the memory channel began", ErrCut)
 	}
 }
 
-// closeWith closes a connection when the context ends, or by the function that it returns.
+// closeWith closes a connection when the context ends, or when the returned function is called.
 func closeWith(ctx context.Context, conn io.Closer) func() {
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	return func() {

@@ -10,8 +10,8 @@ import (
 	"sync"
 )
 
-// ErrNotSent means that there is nothing to commit: not all that QEMU sent has left.
-var ErrNotSent = errors.New("the memory was not sent as a whole")
+// ErrNotSent means that there is nothing to commit: not everything that QEMU wrote was sent.
+var ErrNotSent = errors.New("the memory was not sent completely")
 
 // Sender is the source's end of the channels.
 type Sender struct {
@@ -19,17 +19,17 @@ type Sender struct {
 	cancel context.CancelFunc
 	work   sync.WaitGroup
 
-	sent   chan struct{} // closed when QEMU has closed the memory's channel
+	sent   chan struct{} // closed when QEMU has closed the memory channel
 	memory *tls.Conn     // set before sent is closed
-	broken chan error    // receives once if the memory's channel fails instead
+	broken chan error    // receives once if the memory channel fails instead
 }
 
-// NewSender returns a sender, which carries nothing yet. It must be closed.
+// NewSender returns a sender that carries nothing yet. It must be closed.
 func NewSender(secure Secure) *Sender {
 	return &Sender{secure: secure, cancel: func() {}, sent: make(chan struct{}), broken: make(chan error, 1)}
 }
 
-// Source is where QEMU connects to, and where that leads.
+// Source connects a socket of QEMU to a channel of the target.
 type Source struct {
 	// From is the listener that QEMU connects to.
 	From net.Listener
@@ -37,7 +37,7 @@ type Source struct {
 	To string
 }
 
-// Start carries what QEMU sends, until Close. It is called once.
+// Start carries what QEMU sends, until Close. It must be called once.
 func (s *Sender) Start(channels map[Channel]Source) {
 	var ctx context.Context
 	ctx, s.cancel = context.WithCancel(context.Background())
@@ -53,7 +53,7 @@ func (s *Sender) accept(ctx context.Context, channel Channel, source Source) {
 		if err != nil {
 			return
 		}
-		if channel == Disk { // there is a connection for each disk
+		if channel == Disk { // each disk has its own connection
 			s.work.Go(func() {
 				_ = s.carry(ctx, channel, source.To, qemu)
 				_ = qemu.Close()
@@ -69,14 +69,14 @@ func (s *Sender) accept(ctx context.Context, channel Channel, source Source) {
 	}
 }
 
-// carry copies from QEMU to the target, and for the disk also back.
+// carry copies from QEMU to the target, and for disks also back.
 func (s *Sender) carry(ctx context.Context, channel Channel, address string, qemu net.Conn) error {
 	defer closeWith(ctx, qemu)()
 	raw, err := new(net.Dialer).DialContext(ctx, "tcp", address)
 	if err != nil {
 		return err
 	}
-	// Without an end in order: that would be a commit.
+	// The connection is closed without a close_notify, which would be a commit.
 	abort := context.AfterFunc(ctx, func() { _ = raw.Close() })
 	out := &gathering{Conn: raw}
 	conn, err := s.secure(ctx, out, channel)
@@ -101,7 +101,7 @@ func (s *Sender) carry(ctx context.Context, channel Channel, address string, qem
 	return err
 }
 
-// carryMemory leaves the connection open: only Commit ends it in order.
+// carryMemory leaves the connection open: only Commit closes it properly.
 func (s *Sender) carryMemory(conn *tls.Conn, out *gathering, qemu net.Conn) error {
 	if err := out.send(conn, qemu); err != nil {
 		_ = conn.NetConn().Close()
@@ -112,7 +112,7 @@ func (s *Sender) carryMemory(conn *tls.Conn, out *gathering, qemu net.Conn) erro
 	return nil
 }
 
-// Sent waits until all that QEMU has sent has left. Errors: ErrNotSent.
+// Sent waits until everything that QEMU has written was sent. Errors: ErrNotSent.
 func (s *Sender) Sent(ctx context.Context) error {
 	select {
 	case <-s.sent:
@@ -124,9 +124,9 @@ func (s *Sender) Sent(ctx context.Context) error {
 	}
 }
 
-// Commit tells the target that it may switch over, once all that QEMU has sent has left, and
-// waits until the target has taken that. After ErrNotSent it was not told. After any other
-// error, and after the context's end, it may have been.
+// Commit tells the target that it may switch over, once everything that QEMU has written was sent, and waits for the
+// target's confirmation. After ErrNotSent the target was not told. After any other error, and after the end of the
+// context, it may have been.
 func (s *Sender) Commit(ctx context.Context) error {
 	if err := s.Sent(ctx); err != nil {
 		return err
@@ -135,13 +135,13 @@ func (s *Sender) Commit(ctx context.Context) error {
 	if err := s.memory.CloseWrite(); err != nil {
 		return fmt.Errorf("committing: %w", err)
 	}
-	if _, err := io.Copy(io.Discard, s.memory); err != nil { // the target closes its end, too
-		return fmt.Errorf("waiting for the target to take the commit: %w", err)
+	if _, err := io.Copy(io.Discard, s.memory); err != nil { // the target closes its side, too
+		return fmt.Errorf("waiting for the target to confirm the commit: %w", err)
 	}
 	return nil
 }
 
-// Close cuts what is not committed, and waits for that.
+// Close cuts the channels that are not committed, and waits for that.
 func (s *Sender) Close() {
 	s.cancel()
 	s.work.Wait()

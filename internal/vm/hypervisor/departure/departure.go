@@ -1,12 +1,11 @@
 // Package departure sends a running VM to another hypervisor.
 //
-// What happens next is decided by [handover.Source]; this package does it. Its owner passes
-// on what it learns from others by [Departure.Tell], and the results of what this package does by
-// [Departure.Take]. Both return what is left for the owner: to resume the guest, to shut it
-// down, or to kill the machine.
+// [handover.Source] decides what happens next; this package does it. Its owner passes events to [Departure.Tell], and
+// the results of the operations in this package to [Departure.Take]. Both return what the owner must do: resume the
+// guest, shut it down, or kill the machine.
 //
-// One operation is under way at a time. A new one begins when the one before it has ended, and
-// the result of one that is not wanted any more changes nothing.
+// One operation is in progress at a time. A new operation begins when the previous one has ended, and the result of a
+// canceled one changes nothing.
 package departure
 
 import (
@@ -27,7 +26,7 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// Machine is the machine that leaves: a *qemu.Process.
+// Machine is the machine that is sent: a *qemu.Process.
 type Machine interface {
 	Listen(socket qemu.Socket) (net.Listener, error)
 	Send(ctx context.Context, to qemu.Destination, progress func(qemu.Progress)) error
@@ -41,52 +40,52 @@ type Siblings interface {
 	Connect(ctx context.Context, raw net.Conn, pod, protocol string) (*tls.Conn, error)
 }
 
-// Options configure a Departure. All fields but LetGo and Bandwidth are required.
+// Options configure a Departure. All fields but ReleaseDisks and Bandwidth are required.
 type Options struct {
 	// Us is this run of the hypervisor.
 	Us *vmpb.HypervisorID
-	// NextRun returns another run of it, with a higher number.
+	// NextRun returns another run of this hypervisor, with a higher number.
 	NextRun func() (*vmpb.HypervisorID, error)
 	// Controller decides who may run the VM.
 	Controller vmpb.VMControllerClient
 	// Siblings connects to the target.
 	Siblings Siblings
-	// Machine is what leaves.
+	// Machine is the machine to send.
 	Machine Machine
-	// Describe returns what the target must have, too.
+	// Describe returns what the target must match.
 	Describe func() (negotiation.Machine, error)
-	// LetGo lets disks go that both sides have, before the target may ask for the authority. Nil: there are none.
-	LetGo func() error
-	// Report is called with news. It does not block.
+	// ReleaseDisks unlocks disks that both sides use, before the target may ask for the authority. If nil, there are none.
+	ReleaseDisks func() error
+	// Report is called with the progress. It must not block.
 	Report func(controller.Migration)
-	// Bandwidth is the limit of each copy in bytes per second. 0: see qemu.Destination.
+	// Bandwidth is the limit of each copy in bytes per second. If 0, see qemu.Destination.
 	Bandwidth uint64
-	// Timing are the time limits. Zero: all defaults.
+	// Timing holds the time limits. Zero fields use the defaults.
 	Timing Timing
 	// Log is the logger.
 	Log *slog.Logger
 }
 
-// Timing are the time limits of a source. A zero field is the default.
+// Timing holds the time limits of a source. Zero fields use the defaults.
 type Timing struct {
-	// Ask is how long the controller may take to name a target. Default: 5 min.
+	// Ask is how long the controller may take to name a target. The default is 5 min.
 	Ask time.Duration
-	// Negotiate is how long the target may take to answer. Default: 30 s.
+	// Negotiate is how long the target may take to respond. The default is 30 s.
 	Negotiate time.Duration
-	// Stall is how long a copy may make no progress. Default: 15 s.
+	// Stall is how long a copy may make no progress. The default is 15 s.
 	Stall time.Duration
-	// Rest is how long the copy may take after the guest was stopped. Default: 30 s.
+	// Rest is how long the copy may take after the guest was stopped. The default is 30 s.
 	Rest time.Duration
-	// Switchover is how long after the commit the authority is asked back. It must be longer than
-	// the target asks for it. Default: 40 s.
+	// Switchover is the time between the commit and the attempt to reclaim the authority. It must be longer than the
+	// target's attempts to get it. The default is 40 s.
 	Switchover time.Duration
-	// Call is the limit of one request for the authority, and of the commit. Default: 5 s.
+	// Call is the limit of one request for the authority, and of the commit. The default is 5 s.
 	Call time.Duration
-	// Retry is the pause after a first failure; it doubles up to RetryLimit. Default: 1 s.
+	// Retry is the delay after the first failure; it doubles up to RetryLimit. The default is 1 s.
 	Retry time.Duration
-	// RetryLimit is the longest pause. Default: 30 s.
+	// RetryLimit is the longest delay. The default is 30 s.
 	RetryLimit time.Duration
-	// Command is how long QEMU may take to give a migration up. Default: 30 s.
+	// Command is how long QEMU may take to cancel a migration. The default is 30 s.
 	Command time.Duration
 }
 
@@ -103,28 +102,27 @@ func (t Timing) withDefaults() Timing {
 	return t
 }
 
-// Departure is the source's side of migrations, one after the other. It is used by one goroutine, and
-// must be closed.
+// Departure is the source's side of consecutive migrations. It is used by one goroutine, and must be closed.
 type Departure struct {
 	Options
 	source  handover.Source
 	results chan Result
 
-	// The operation under way.
+	// The operation in progress.
 	number int
 	cancel func()
 	done   chan struct{}
 
-	// unsettled is whether QEMU may still do something of a migration that was given up.
+	// unsettled is whether QEMU may still be busy with a canceled migration.
 	unsettled bool
-	// pause is that before the next attempt.
+	// pause is the delay before the next attempt.
 	pause time.Duration
-	// silent is whether the controller has not answered the last question for a target.
-	silent bool
+	// unanswered is whether the controller did not respond to the last request for a target.
+	unanswered bool
 
-	// What follows belongs to the operation under way.
+	// The following fields belong to the operation in progress.
 	attempt attempt
-	// next is the run that a source takes to get the authority back.
+	// next is the run under which a source reclaims the authority.
 	next *vmpb.HypervisorID
 }
 
@@ -135,16 +133,16 @@ type attempt struct {
 	sender        *bulk.Sender
 }
 
-// Result is that of an operation.
+// Result is the result of an operation.
 type Result struct {
 	number  int
-	event   handover.SourceEvent // empty: none
+	event   handover.SourceEvent // empty if there is none
 	settled bool
-	// waited is whether the controller has waited for a target for long: it may be asked again at once.
+	// waited is whether the controller has waited for a target for a long time: it may be asked again immediately.
 	waited bool
 }
 
-// New returns a departure whose guest runs.
+// New returns a departure for a guest that runs.
 func New(options Options) *Departure {
 	options.Timing = options.Timing.withDefaults()
 	done := make(chan struct{})
@@ -152,10 +150,10 @@ func New(options Options) *Departure {
 	return &Departure{Options: options, results: make(chan Result), cancel: func() {}, done: done}
 }
 
-// Results receives what is to be passed to Take.
+// Results receives what the owner must pass to Take.
 func (d *Departure) Results() <-chan Result { return d.results }
 
-// Take applies a result.
+// Take applies the result of an operation.
 func (d *Departure) Take(result Result) handover.SourceAction {
 	if result.number != d.number {
 		return handover.Nothing
@@ -167,12 +165,12 @@ func (d *Departure) Take(result Result) handover.SourceAction {
 		d.pause = 0
 	}
 	if result.event != "" {
-		d.silent = d.source.State() == handover.Asking && result.event == handover.Failed
+		d.unanswered = d.source.State() == handover.Asking && result.event == handover.Failed
 	}
 	return d.apply(result.event)
 }
 
-// Tell applies an event of others: an order, its end, or the end of the run.
+// Tell applies an event from outside: a request to move, its cancellation, a lease, or the termination of the run.
 func (d *Departure) Tell(event handover.SourceEvent) handover.SourceAction {
 	if event == handover.Ordered {
 		d.pause = 0
@@ -183,24 +181,24 @@ func (d *Departure) Tell(event handover.SourceEvent) handover.SourceAction {
 // MayRun reports whether the guest may run here.
 func (d *Departure) MayRun() bool { return d.source.MayRun() }
 
-// Idle reports whether no migration is under way or wanted, and QEMU does nothing for one.
+// Idle reports whether no migration is in progress or requested, and QEMU is not busy with one.
 func (d *Departure) Idle() bool { return d.source.State() == handover.Running && !d.unsettled }
 
-// Silent reports whether the controller is asked for a target, and does not answer.
-func (d *Departure) Silent() bool { return d.silent && d.source.State() == handover.Asking }
+// Unanswered reports whether the controller was asked for a target and did not respond.
+func (d *Departure) Unanswered() bool { return d.unanswered && d.source.State() == handover.Asking }
 
-// HandsOff reports whether nobody else may tell QEMU to stop or continue the guest.
-func (d *Departure) HandsOff() bool {
+// ControlsQEMU reports whether the owner must not tell QEMU to stop or continue the guest.
+func (d *Departure) ControlsQEMU() bool {
 	return d.unsettled || d.source.State() == handover.Copying || !d.source.MayRun()
 }
 
-// Leaseless reports whether the VM was got back, and nothing is missing but a lease.
-func (d *Departure) Leaseless() bool { return d.source.State() == handover.Regained }
+// AwaitsLease reports whether the authority was regained, and only a lease is missing.
+func (d *Departure) AwaitsLease() bool { return d.source.State() == handover.Regained }
 
-// Run returns the run of the hypervisor, another one after OpenLease.
+// Run returns the run of the hypervisor. It changes with OpenLease.
 func (d *Departure) Run() *vmpb.HypervisorID { return d.Us }
 
-// Close ends what is under way, and waits for that. A target that has no commit by then gets none.
+// Close cancels the operation in progress, and waits for that. A target without a commit by then never gets one.
 func (d *Departure) Close() {
 	d.cancel()
 	<-d.done
@@ -235,18 +233,18 @@ func (d *Departure) act(from handover.SourceState, action handover.SourceAction)
 		d.pause = 0
 		d.begin(d.commit)
 	case handover.Reclaim:
-		d.begin(d.retry(d.reclaim, d.Timing.Retry)) // the guest stands still
+		d.begin(d.retry(d.reclaim, d.Timing.Retry)) // the guest is stopped
 	case handover.OpenLease:
 		d.Us, d.next = d.next, nil
 	case handover.Nothing:
 		if from == handover.Asking && d.source.State() == handover.Running {
-			d.begin(d.settled(func(context.Context, func(Result)) {})) // ends the request
+			d.begin(d.settled(func(context.Context, func(Result)) {})) // cancels the request
 		}
 	}
 }
 
-// settled does an operation when QEMU does nothing more of a migration that was given up. The operation that was to see to that
-// may have been ended before it could tell.
+// settled delays an operation until QEMU has canceled the previous migration. The operation that should wait for that
+// may have been canceled before it could report.
 func (d *Departure) settled(do operation) operation {
 	if !d.unsettled {
 		return do
@@ -257,17 +255,17 @@ func (d *Departure) settled(do operation) operation {
 	}
 }
 
-// operation does something, and tells its results. It returns soon after its context has ended.
+// operation does something and tells its results. It returns soon after its context is canceled.
 type operation func(ctx context.Context, tell func(Result))
 
-// begin ends the operation under way, and begins another one after it.
+// begin cancels the operation in progress, and then begins another one.
 func (d *Departure) begin(do operation) {
 	d.cancel()
 	d.number++
 	number, before, done := d.number, d.done, make(chan struct{})
-	// Of its own: a migration goes on when the process was asked to end.
+	// Not derived from the process's context: a migration continues when the process was asked to terminate.
 	ctx, cancel := context.WithCancelCause(context.Background())
-	d.cancel, d.done = func() { cancel(errUnwanted) }, done
+	d.cancel, d.done = func() { cancel(errCanceled) }, done
 	go func() {
 		defer close(done)
 		<-before
@@ -281,7 +279,7 @@ func (d *Departure) begin(do operation) {
 	}()
 }
 
-// retry does an operation after a pause that grows with each call of retry.
+// retry delays an operation. The delay grows with each call of retry.
 func (d *Departure) retry(do operation, limit time.Duration) operation {
 	pause := d.pause
 	d.pause = min(max(2*pause, d.Timing.Retry), limit)

@@ -93,8 +93,8 @@ func TestAnswersWithoutATarget(t *testing.T) {
 				}})
 				wantAction(t, d.Tell(handover.Ordered), handover.Ask)
 				wantAction(t, d.Take(<-d.Results()), test.want)
-				if d.Silent() != (test.want == handover.Ask) || d.Idle() == (test.want == handover.Ask) {
-					t.Errorf("silent is %t, idle is %t", d.Silent(), d.Idle())
+				if d.Unanswered() != (test.want == handover.Ask) || d.Idle() == (test.want == handover.Ask) {
+					t.Errorf("silent is %t, idle is %t", d.Unanswered(), d.Idle())
 				}
 			})
 		})
@@ -144,7 +144,7 @@ func TestOrderIsTakenBack(t *testing.T) {
 		synctest.Wait()
 		wantAction(t, d.Tell(handover.Cancelled), handover.Nothing)
 		<-ended
-		if !d.Idle() || d.HandsOff() {
+		if !d.Idle() || d.ControlsQEMU() {
 			t.Error("it is still migrating")
 		}
 		wantAction(t, d.Take(Result{number: 1, event: handover.TargetFound}), handover.Nothing)
@@ -156,15 +156,15 @@ func TestHandsOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, machine := newDeparture(t, &script{})
 		reach(d, handover.Ordered, handover.TargetFound, handover.Agreed)
-		if !d.HandsOff() || !d.MayRun() {
+		if !d.ControlsQEMU() || !d.MayRun() {
 			t.Error("someone may stop the guest while it is copied, or it may not run")
 		}
 		wantAction(t, d.Tell(handover.Cancelled), handover.Abandon)
-		if !d.HandsOff() || d.Idle() {
+		if !d.ControlsQEMU() || d.Idle() {
 			t.Error("QEMU is not left alone until the copy is given up")
 		}
 		wantAction(t, d.Take(<-d.Results()), handover.Nothing)
-		if d.HandsOff() || !d.Idle() || machine.abandoned != 1 {
+		if d.ControlsQEMU() || !d.Idle() || machine.abandoned != 1 {
 			t.Errorf("after %d times it is still migrating", machine.abandoned)
 		}
 	})
@@ -205,14 +205,14 @@ func TestReclaim(t *testing.T) {
 				wantAction(t, d.Take(<-d.Results()), handover.Reclaim)
 				wantAction(t, d.Take(<-d.Results()), handover.Reclaim)
 				wantAction(t, d.Take(<-d.Results()), test.want)
-				if d.Run().GetRunId() != test.run || d.MayRun() || !d.HandsOff() || d.Leaseless() != (test.run == 2) {
+				if d.Run().GetRunId() != test.run || d.MayRun() || !d.ControlsQEMU() || d.AwaitsLease() != (test.run == 2) {
 					t.Errorf("the run is %d, and its guest may run: %t", d.Run().GetRunId(), d.MayRun())
 				}
 				if test.run == 1 {
 					return
 				}
 				wantAction(t, d.Tell(handover.Leased), handover.Resume)
-				if !d.MayRun() || d.HandsOff() {
+				if !d.MayRun() || d.ControlsQEMU() {
 					t.Error("the guest may not run with a lease")
 				}
 			})

@@ -22,12 +22,12 @@ import (
 )
 
 var (
-	errUnwanted = errors.New("the migration is not wanted any more")
+	errCanceled = errors.New("the migration was canceled")
 	errStalled  = errors.New("the copy makes no progress")
-	errTooLong  = errors.New("the guest was stopped for the rest of the copy for too long")
+	errTooLong  = errors.New("copying the rest while the guest was stopped took too long")
 )
 
-// patientWait is how long a controller that names no target must have waited to be asked again at once.
+// patientWait is how long a request for a target must have waited so that the next one is sent immediately.
 const patientWait = 10 * time.Second
 
 // ask asks the controller for a target.
@@ -41,16 +41,16 @@ func (d *Departure) ask(ctx context.Context, tell func(Result)) {
 	case status.Code(err) == codes.Unimplemented:
 		tell(Result{event: handover.NoTarget}) // a controller that cannot migrate
 	case err != nil:
-		d.Log.Warn("the controller names no target", "error", err)
+		d.Log.Warn("no target for the migration", "error", err)
 		tell(Result{event: handover.Failed, waited: time.Since(begun) >= patientWait})
 	case answer.GetAction() == vmpb.EnsureMigrationTargetResponse_ACTION_SOFT_SHUTDOWN:
 		tell(Result{event: handover.NoTarget})
 	case answer.GetAction() != vmpb.EnsureMigrationTargetResponse_ACTION_LIVE_MIGRATE || answer.GetTargetEndpoint() == "":
-		d.Log.Warn("the controller's answer means nothing", "answer", answer)
+		d.Log.Warn("the controller's response names no known action", "answer", answer)
 		tell(Result{event: handover.Failed})
 	case answer.GetTargetPod() == "":
 		// Anyone with a certificate for the VM could be the target.
-		d.Log.Warn("the controller does not say in which Pod the target is; not migrating")
+		d.Log.Warn("the controller's response does not name the target's Pod; not migrating")
 		tell(Result{event: handover.NoTarget})
 	default:
 		d.attempt = attempt{endpoint: answer.GetTargetEndpoint(), pod: answer.GetTargetPod()}
@@ -64,7 +64,7 @@ func (d *Departure) negotiate(ctx context.Context, tell func(Result)) {
 	defer cancel()
 	agreed, err := d.offer(limited)
 	if err != nil {
-		d.failed(fmt.Errorf("agreeing with %s: %w", d.attempt.pod, err), tell)
+		d.failed(fmt.Errorf("negotiating with %s: %w", d.attempt.pod, err), tell)
 		return
 	}
 	d.attempt.agreed = agreed
@@ -82,7 +82,7 @@ func (d *Departure) offer(ctx context.Context) (*vmpb.MigrationProtocol_QemuNBD,
 	}
 	defer func() { _ = conn.Close() }()
 	offered := negotiation.Offer(machine)
-	// It tries to connect until the limit.
+	// The call waits for a connection until its context is done.
 	answer, err := vmpb.NewHypervisorClient(conn).StartMigration(ctx,
 		&vmpb.StartMigrationRequest{SupportedMigrationProtocol: offered, Us: d.Us}, grpc.WaitForReady(true))
 	if err != nil {
@@ -104,7 +104,7 @@ func (d *Departure) report(phase vmpb.ReportStateRequest_Migration_Phase, done q
 	})
 }
 
-// copy sends everything. It tells that the guest was stopped, and that all has left.
+// copy sends the disks and the memory. It tells when the guest is stopped, and when everything was sent.
 func (d *Departure) copy(ctx context.Context, tell func(Result)) {
 	d.report(vmpb.ReportStateRequest_Migration_PHASE_COPYING, qemu.Progress{}, "")
 	to := qemu.Destination{Exports: exportsOf(d.attempt.agreed), Bandwidth: d.Bandwidth}
@@ -130,7 +130,7 @@ func (d *Departure) copy(ctx context.Context, tell func(Result)) {
 	tell(Result{event: handover.Copied})
 }
 
-// exportsOf returns where the disks go.
+// exportsOf returns the target's exports for the disks.
 func exportsOf(agreed *vmpb.MigrationProtocol_QemuNBD) []qemu.Export {
 	if !agreed.GetConstraintWithBlockmigration() {
 		return nil
@@ -144,7 +144,7 @@ func exportsOf(agreed *vmpb.MigrationProtocol_QemuNBD) []qemu.Export {
 	return exports
 }
 
-// openSender lets QEMU's sockets lead to the target.
+// openSender connects QEMU's sockets to the target.
 func (d *Departure) openSender(to qemu.Destination) error {
 	channels := map[bulk.Channel]bulk.Source{}
 	memory, err := d.Machine.Listen(qemu.MemorySocket)
@@ -168,7 +168,7 @@ func (d *Departure) openSender(to qemu.Destination) error {
 	return nil
 }
 
-// send sends until QEMU has stopped the guest, as long as there is progress.
+// send copies until QEMU has stopped the guest. It fails without progress for Timing.Stall.
 func (d *Departure) send(ctx context.Context, to qemu.Destination) error {
 	limited, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -184,20 +184,20 @@ func (d *Departure) send(ctx context.Context, to qemu.Destination) error {
 	})
 }
 
-// abandon gives the attempt up. The channels end first: QEMU may wait for them with all it does.
+// abandon cancels the attempt. The channels are closed first, since QEMU may be blocked on them.
 func (d *Departure) abandon(ctx context.Context, tell func(Result)) {
 	d.attempt.close()
 	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.Timing.Command)
 	defer cancel()
 	if err := d.Machine.Abandon(limited); err != nil {
-		d.Log.Warn("QEMU does not give the migration up", "error", err)
+		d.Log.Warn("cannot cancel QEMU's migration", "error", err)
 	}
 	if ctx.Err() == nil {
 		tell(Result{settled: true})
 	}
 }
 
-// close cuts the channels, without a commit if there was none.
+// close cuts the channels. Without a commit by then, there will be none.
 func (a *attempt) close() {
 	if a.sender != nil {
 		a.sender.Close()
@@ -205,14 +205,14 @@ func (a *attempt) close() {
 	}
 }
 
-// commit tells the target that it may switch over, and waits for as long as it may ask for that. Whether
-// the target has learned it does not matter: only a switchover decides now. Disks that both sides have are let go before: QEMU
-// has written all, and writes nothing more unless it is continued.
+// commit tells the target that it may switch over, and waits until the target has stopped trying. It does not matter
+// whether the target has received the commit: from now on only a switchover decides. Disks that both sides use are
+// released first: QEMU has written everything, and writes nothing more unless it is continued.
 func (d *Departure) commit(ctx context.Context, tell func(Result)) {
 	late := time.After(d.Timing.Switchover)
-	if d.LetGo != nil {
-		if err := d.LetGo(); err != nil {
-			d.Log.Warn("the disks are not let go", "error", err)
+	if d.ReleaseDisks != nil {
+		if err := d.ReleaseDisks(); err != nil {
+			d.Log.Warn("cannot release the disks", "error", err)
 		}
 	}
 	limited, cancel := context.WithTimeout(ctx, d.Timing.Call)
@@ -233,7 +233,7 @@ func (d *Departure) reclaim(ctx context.Context, tell func(Result)) {
 	if d.next == nil {
 		next, err := d.NextRun()
 		if err != nil {
-			d.Log.Warn("there is no next run", "error", err)
+			d.Log.Warn("cannot begin another run", "error", err)
 			tell(Result{event: handover.Unknown})
 			return
 		}
@@ -249,7 +249,7 @@ func (d *Departure) reclaim(ctx context.Context, tell func(Result)) {
 	case codes.FailedPrecondition:
 		tell(Result{event: handover.Denied})
 	default:
-		d.Log.Warn("the authority is not known", "error", err)
+		d.Log.Warn("cannot determine whether the authority was regained", "error", err)
 		tell(Result{event: handover.Unknown})
 	}
 }

@@ -11,21 +11,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A device has no name that says that it is complete, nor room beside it for a file that does. Its content says it:
-// while an image is written, the first sector is a mark, and that of the image replaces it in the end. A device that
-// begins with something else has a disk, which is never written again.
+// The name of a device does not tell whether it is complete, and there is no directory next to it for a file that
+// does. Its content tells: while an image is written, the first sector is a mark, which the first sector of the image
+// replaces at the end. A device that begins with anything else has a disk, which is never overwritten.
 
-// HeadBytes is how much of a device is written last, in blocks that any device can write.
+// HeadBytes is how many bytes at the start of a device are written last. Any device can write blocks of this size.
 const HeadBytes = 4096
 
-// sector is what every device writes as a whole, or not at all.
+// sector is the number of bytes that every device writes atomically.
 const sector = 512
 
-// edgeBytes is how much of each end of a device has to be zero for it to count as blank: partition tables, boot sectors and
-// the superblocks of file systems are there.
+// edgeBytes is how many bytes at each end of a device must be zero for the device to count as blank: partition
+// tables, boot sectors and the superblocks of file systems are there.
 const edgeBytes = 1 << 20
 
-// zeroChunk is how much is made zero at once.
+// zeroChunk is how many bytes are zeroed at a time.
 const zeroChunk = 1 << 30
 
 // mark is the first sector of a device while its disk is not complete.
@@ -36,25 +36,26 @@ const marking = "millwright: this disk is not complete yet\n"
 // ErrTooSmall means that a device is smaller than the disk.
 var ErrTooSmall = errors.New("the device is too small")
 
-// Content is what a device has.
+// Content is what is on a device.
 type Content string
 
 const (
-	// Blank: nothing.
+	// Blank means that there is nothing.
 	Blank Content = "Blank"
-	// Begun: a disk that was not completed.
+	// Begun means that there is a disk that was not completed.
 	Begun Content = "Begun"
-	// Data: a disk.
+	// Data means that there is a disk.
 	Data Content = "Data"
 )
 
-// IsDevice reports whether the disk is a block device. Its node is at the path itself: a link might lead to any of the host.
+// IsDevice reports whether the disk is a block device. The device must be at the path itself: a link could point to
+// any device of the host.
 func (d Disk) IsDevice() bool {
 	var info unix.Stat_t
 	return unix.Lstat(d.Path, &info) == nil && info.Mode&unix.S_IFMT == unix.S_IFBLK
 }
 
-// Length returns the size of the disk as it is.
+// Length returns the current size of the disk.
 func (d Disk) Length() (uint64, error) {
 	if !d.IsDevice() {
 		info, err := os.Stat(d.Path)
@@ -78,7 +79,7 @@ func openDevice(path string, flags int) (*os.File, int64, error) {
 	}
 	info, err := device.Stat()
 	if err == nil && (info.Mode()&os.ModeDevice == 0 || info.Mode()&os.ModeCharDevice != 0) {
-		err = fmt.Errorf("%s is no block device", path)
+		err = fmt.Errorf("%s is not a block device", path)
 	}
 	size, seekErr := device.Seek(0, io.SeekEnd)
 	if err = errors.Join(err, seekErr); err != nil {
@@ -87,7 +88,7 @@ func openDevice(path string, flags int) (*os.File, int64, error) {
 	return device, size, nil
 }
 
-// Content returns what the device has.
+// Content returns what is on the device.
 func (d Disk) Content() (Content, error) {
 	device, size, err := openDevice(d.Path, os.O_RDONLY)
 	if err != nil {
@@ -95,7 +96,7 @@ func (d Disk) Content() (Content, error) {
 	}
 	defer device.Close()
 	if size < HeadBytes {
-		return "", fmt.Errorf("%w: it has %d bytes", ErrTooSmall, size)
+		return "", fmt.Errorf("%w: the device has %d bytes", ErrTooSmall, size)
 	}
 	edge := make([]byte, min(size, edgeBytes))
 	for _, at := range []int64{0, size - int64(len(edge))} {
@@ -112,8 +113,8 @@ func (d Disk) Content() (Content, error) {
 	return Blank, nil
 }
 
-// Clear makes a device blank that has no disk, and of which an attempt to write one may have left something. Errors:
-// ErrTooSmall, if it is smaller than the requested size.
+// Clear zeroes a device without a disk, on which an earlier attempt to write one may have left data. Errors:
+// ErrTooSmall, if the device is smaller than the requested size.
 func (d Disk) Clear(ctx context.Context) error {
 	draft, err := d.Draft(ctx)
 	if err != nil {
@@ -123,15 +124,15 @@ func (d Disk) Clear(ctx context.Context) error {
 	return draft.Commit()
 }
 
-// Draft is the disk on a device while it is being written: all zero at first, and complete after Commit.
+// Draft is a disk on a device while it is being written. It is zero at first, and complete after Commit.
 type Draft struct {
 	device *os.File
 	head   [HeadBytes]byte
 	size   int64
 }
 
-// Draft makes the device one whose disk is not complete, and zero but for that. Storage that cannot do that by itself is
-// written, which takes its time. Errors: ErrTooSmall, and the cause of the context's end.
+// Draft marks the disk on the device as incomplete and zeroes the rest. On storage that cannot do that efficiently,
+// the zeros are written, which takes time. Errors: ErrTooSmall, and the context's cause.
 func (d Disk) Draft(ctx context.Context) (*Draft, error) {
 	device, size, err := openDevice(d.Path, os.O_RDWR)
 	if err != nil {
@@ -140,7 +141,7 @@ func (d Disk) Draft(ctx context.Context) (*Draft, error) {
 	draft := &Draft{device: device, size: size}
 	if size < max(HeadBytes, int64(d.Bytes)) {
 		draft.Discard()
-		return nil, fmt.Errorf("%w: it has %d bytes, the disk %d", ErrTooSmall, size, d.Bytes)
+		return nil, fmt.Errorf("%w: the device has %d bytes, the disk needs %d", ErrTooSmall, size, d.Bytes)
 	}
 	if err := draft.begin(ctx); err != nil {
 		draft.Discard()
@@ -149,7 +150,7 @@ func (d Disk) Draft(ctx context.Context) (*Draft, error) {
 	return draft, nil
 }
 
-// begin marks the device before anything else of it changes.
+// begin marks the device before it changes anything else.
 func (d *Draft) begin(ctx context.Context) error {
 	if _, err := d.device.WriteAt(mark, 0); err != nil {
 		return err
@@ -171,7 +172,7 @@ func (d *Draft) begin(ctx context.Context) error {
 	return nil
 }
 
-// zero gives the room back to the storage, or else writes zeros. Both read as zero after that.
+// zero releases a range to the storage, or else writes zeros. The range then reads as zero.
 func zero(device *os.File, at, length int64) error {
 	err := unix.Fallocate(int(device.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, at, length)
 	if errors.Is(err, unix.EOPNOTSUPP) {
@@ -186,7 +187,7 @@ func zero(device *os.File, at, length int64) error {
 // Name returns the path of the device.
 func (d *Draft) Name() string { return d.device.Name() }
 
-// WriteAt implements io.WriterAt. The first HeadBytes reach the device with Commit.
+// WriteAt implements io.WriterAt. The first HeadBytes are written to the device by Commit.
 func (d *Draft) WriteAt(data []byte, at int64) (int, error) {
 	kept := 0
 	if at >= 0 && at < HeadBytes {
@@ -199,7 +200,7 @@ func (d *Draft) WriteAt(data []byte, at int64) (int, error) {
 	return kept + n, err
 }
 
-// ReadAt implements io.ReaderAt: it reads what was written.
+// ReadAt implements io.ReaderAt. It returns what was written.
 func (d *Draft) ReadAt(data []byte, at int64) (int, error) {
 	kept := 0
 	if at >= 0 && at < HeadBytes {
@@ -212,15 +213,15 @@ func (d *Draft) ReadAt(data []byte, at int64) (int, error) {
 	return kept + n, err
 }
 
-// Truncate changes nothing: a device has its size. Errors: ErrTooSmall.
+// Truncate changes nothing, since a device has a fixed size. Errors: ErrTooSmall.
 func (d *Draft) Truncate(size int64) error {
 	if size > d.size {
-		return fmt.Errorf("%w: it has %d bytes, the disk %d", ErrTooSmall, d.size, size)
+		return fmt.Errorf("%w: the device has %d bytes, the disk needs %d", ErrTooSmall, d.size, size)
 	}
 	return nil
 }
 
-// Commit makes the content durable, and then the disk complete.
+// Commit makes the content durable, and then marks the disk as complete.
 func (d *Draft) Commit() error {
 	if _, err := d.device.WriteAt(d.head[sector:], sector); err != nil {
 		return err
@@ -234,11 +235,11 @@ func (d *Draft) Commit() error {
 	return errors.Join(d.device.Sync(), d.device.Close())
 }
 
-// Discard leaves a disk that is not complete. After Commit it does nothing.
+// Discard leaves the disk incomplete. It does nothing after Commit.
 func (d *Draft) Discard() { _ = d.device.Close() }
 
-// acquireDevice locks a device for one open file. Locks of byte ranges would not do: they are those of a node, and each
-// container has a node of its own. This one is of the device, on this host.
+// acquireDevice locks a device for one open file. Byte-range locks would not do: they belong to a device node, and
+// each container has its own node. This lock belongs to the device, on this host.
 func acquireDevice(path string) (*Lock, error) {
 	device, err := os.OpenFile(path, os.O_RDWR|os.O_EXCL|unix.O_NOFOLLOW, 0)
 	if errors.Is(err, unix.EBUSY) {

@@ -1,8 +1,8 @@
 // Package disk creates the disks of VMs and locks them for one process.
 //
-// A disk in a file that exists is complete: it is written under another name and then renamed. The
-// content of its folder is not trusted, since an earlier process may have been taken over by
-// its guest: symbolic links there are not followed. What makes a disk on a block device complete is in device.go.
+// A disk file that exists is complete: it is written under another name and then renamed. The content of its
+// directory is not trusted, since a guest may have compromised an earlier process: symbolic links are not followed.
+// What makes a disk on a block device complete is in device.go.
 package disk
 
 import (
@@ -16,15 +16,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// DefaultBytes is the size of a disk if none is given.
+// DefaultBytes is the size of a disk without a requested size.
 const DefaultBytes = 1 << 30
 
 var (
-	// ErrNotFile means that the path of a disk is neither that of a regular file nor that of a block device.
+	// ErrNotFile means that the path of a disk is neither a regular file nor a block device.
 	ErrNotFile = errors.New("the disk is neither a regular file nor a block device")
 
-	// ErrNotDevice means that there is no block device where one must be.
-	ErrNotDevice = errors.New("there is no block device")
+	// ErrNotDevice means that a required block device does not exist.
+	ErrNotDevice = errors.New("not a block device")
 
 	// ErrLocked means that another process holds the lock of a disk.
 	ErrLocked = errors.New("another process holds the disk")
@@ -32,9 +32,9 @@ var (
 
 // Disk is a disk in a file, or on a block device if there is one at the path.
 type Disk struct {
-	// Path of the file or of the device. Its folder exists.
+	// Path of the file or of the device. Its directory must exist.
 	Path string
-	// Bytes is the requested size. 0: DefaultBytes for a file; any for a device.
+	// Bytes is the requested size. If 0, a file has DefaultBytes, and a device may have any size.
 	Bytes uint64
 }
 
@@ -46,15 +46,14 @@ func (d Disk) Size() uint64 {
 	return d.Bytes
 }
 
-// Exists reports whether the disk in a file exists, which means that it is complete. An empty file is no
-// disk.
+// Exists reports whether a disk file exists, which means that it is complete. An empty file is not a disk.
 func (d Disk) Exists() (bool, error) {
-	info, err := os.Lstat(d.Path) // a link might lead to any file of the host
+	info, err := os.Lstat(d.Path) // a link could point to any file of the host
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return false, nil
 	case err != nil:
-		return false, fmt.Errorf("looking for the disk: %w", err)
+		return false, fmt.Errorf("checking the disk: %w", err)
 	case !info.Mode().IsRegular():
 		return false, fmt.Errorf("%s: %w", d.Path, ErrNotFile)
 	default:
@@ -101,8 +100,7 @@ type Partial struct {
 	path string
 }
 
-// CreatePartial creates an empty file that Commit renames to path. It replaces what an
-// earlier attempt left.
+// CreatePartial creates an empty file that Commit renames to path. It replaces the file of an earlier attempt.
 func CreatePartial(path string, mode fs.FileMode) (*Partial, error) {
 	name := path + ".partial"
 	// Removed, not truncated: a process that still writes to it must not write here.
@@ -116,7 +114,7 @@ func CreatePartial(path string, mode fs.FileMode) (*Partial, error) {
 	return &Partial{File: file, path: path}, nil
 }
 
-// Commit makes the content durable, and then the name.
+// Commit makes first the content durable, and then the name.
 func (p *Partial) Commit() error {
 	if err := errors.Join(p.Sync(), p.Close()); err != nil {
 		return err
@@ -131,22 +129,36 @@ func (p *Partial) Commit() error {
 	return errors.Join(folder.Sync(), folder.Close())
 }
 
-// Discard removes the file. After Commit it does nothing.
+// Discard removes the file. It does nothing after Commit.
 func (p *Partial) Discard() {
 	_ = p.Close()
 	_ = os.Remove(p.Name())
 }
 
-// Lock is the lock of a disk. The kernel releases it when the process ends. Keep the Lock until it is released: the
-// garbage collector closes the file of one that nothing refers to.
+// ReplaceFile replaces a file atomically: after a crash, also of the host, it has its old or its new content. After a
+// failure no other file is left next to it.
+func ReplaceFile(path string, data []byte) error {
+	partial, err := CreatePartial(path, 0o600)
+	if err != nil {
+		return err
+	}
+	defer partial.Discard()
+	if _, err := partial.Write(data); err != nil {
+		return err
+	}
+	return partial.Commit()
+}
+
+// Lock is the lock of a disk. The kernel releases it when the process terminates. Keep a reference to the Lock until
+// it is released: otherwise the garbage collector closes its file.
 type Lock struct {
 	file   *os.File
 	device bool
 }
 
-// Acquire locks the disk at a path with the file path.lock, without waiting. The lock belongs
-// to an open file, so it also works within one process, and on network file systems that
-// support locks. The lock of a device is of the device itself, and excludes others on this host only. Errors: ErrLocked.
+// Acquire locks the disk at a path with the file path.lock, without waiting. The lock belongs to an open file, so it
+// also works within one process, and on network file systems that support locks. The lock of a device is on the
+// device itself, and excludes only processes on this host. Errors: ErrLocked.
 func Acquire(path string) (*Lock, error) {
 	if (Disk{Path: path}).IsDevice() {
 		return acquireDevice(path)
@@ -155,7 +167,7 @@ func Acquire(path string) (*Lock, error) {
 	if err != nil {
 		return nil, fmt.Errorf("opening the disk's lock: %w", err)
 	}
-	// The file is never removed: the lock of a file without a name excludes no process.
+	// The file is never removed: the lock of a removed file would not exclude other processes.
 	whole := unix.Flock_t{Type: unix.F_WRLCK}
 	err = unix.FcntlFlock(file.Fd(), unix.F_OFD_SETLK, &whole)
 	if err == nil {
@@ -168,7 +180,7 @@ func Acquire(path string) (*Lock, error) {
 	return nil, fmt.Errorf("locking the disk: %w", err)
 }
 
-// File is the file of the lock. A process that inherits it keeps the disk locked until it has ended, too.
+// File returns the file of the lock. A process that inherits it keeps the disk locked until it terminates, too.
 func (l *Lock) File() *os.File { return l.file }
 
 // Release releases the lock. It does nothing if l is nil.
@@ -179,10 +191,10 @@ func (l *Lock) Release() error {
 	return l.file.Close()
 }
 
-// maxWritten is the length of what Read reads.
+// maxWritten is how many bytes Read returns at most.
 const maxWritten = 1 << 10
 
-// Write replaces what the file of the lock says. It says nothing after a crash in between, or at first.
+// Write replaces the content of the lock file. The file is empty at first, and after a crash during Write.
 func (l *Lock) Write(text string) error {
 	err := l.file.Truncate(0)
 	if err == nil {
@@ -194,14 +206,14 @@ func (l *Lock) Write(text string) error {
 	return err
 }
 
-// Read returns what the file of the lock says.
+// Read returns the content of the lock file.
 func (l *Lock) Read() (string, error) {
 	text, err := io.ReadAll(io.NewSectionReader(l.file, 0, maxWritten))
 	return string(text), err
 }
 
-// Device returns the open file that has the lock of a device; nil if it is that of a file. A process that inherits it
-// holds the lock, too.
+// Device returns the open file that holds the lock of a device, or nil if the disk is a file. A process that inherits
+// it holds the lock, too.
 func (l *Lock) Device() *os.File {
 	if l == nil || !l.device {
 		return nil

@@ -13,29 +13,30 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// MaxBytes is the size of the largest disk. It is above QEMU's limit, and prevents overflows.
+// MaxBytes is the size limit of a disk. It is above QEMU's limit, and prevents overflows.
 const MaxBytes = 1 << 52
 
-// ErrLost means that a disk is gone which was complete before. It is never created again: the guest would start without
-// its data.
-var ErrLost = errors.New("it is gone, although this virtual machine has had one")
+// ErrLost means that a disk is missing that was complete before. It is never created again: the guest would start
+// without its data.
+var ErrLost = errors.New("the disk is missing although this virtual machine had one before")
 
 // Disk is one of the disks of a VM.
 type Disk struct {
 	disk.Disk
-	// Name of a data disk. Empty: the root disk.
+	// Name is the name of a data disk. It is empty for the root disk.
 	Name string
 	// Had reports whether the disk was complete before.
 	Had bool
-	// Image is the content of a new disk. Nil: it is blank.
+	// Image is the content of a new disk. If nil, the disk is blank.
 	Image *vmpb.InitialImage
-	// Device reports whether the disk must be a block device. A file in its stead would be a disk that is nowhere.
+	// Device reports whether the disk must be a block device. A file in its place would be lost with the Pod.
 	Device bool
-	// Boots reports whether the firmware starts the guest from an image on the disk, which is therefore never blank again.
+	// Boots reports whether the firmware boots the guest from an image on the disk. Such a disk never becomes blank
+	// again.
 	Boots bool
 }
 
-// Named returns an error about the disk with its name; nil if err is nil.
+// Named adds the name of the disk to an error. It returns nil if err is nil.
 func (d Disk) Named(err error) error {
 	switch {
 	case err == nil:
@@ -48,14 +49,15 @@ func (d Disk) Named(err error) error {
 	return err
 }
 
-// Set is all disks of a VM. It is used by one goroutine after the other, but for Sizes.
+// Set is all disks of a VM. Except for Sizes, it must not be used concurrently.
 type Set struct {
 	all    []Disk
 	locks  []*disk.Lock
 	shared bool
 }
 
-// New returns the disks of a specification. root is the file of the root disk, and data those of the data disks, by name.
+// New returns the disks of a specification. root is the file of the root disk; data has the files of the data disks
+// by name.
 func New(spec *vmpb.VMSpec, root string, data map[string]string) *Set {
 	first := Disk{
 		Disk: disk.Disk{Path: root, Bytes: spec.GetRootDiskBytes()}, Had: spec.GetRootDiskExists(),
@@ -75,11 +77,11 @@ func New(spec *vmpb.VMSpec, root string, data map[string]string) *Set {
 	return &Set{all: all, shared: spec.GetRootDiskShared()}
 }
 
-// mustBeDevice reports whether a path of a specification is that of a device.
+// mustBeDevice reports whether a path in a specification is the path of a device.
 func mustBeDevice(path string) bool { return strings.HasPrefix(path, "/dev/") }
 
-// Lock locks all disks, or none: two hypervisors that have each a part would wait for each other. It comes before the
-// first write to a disk or beside it. Errors: disk.ErrLocked, disk.ErrNotDevice.
+// Lock locks all disks, or none: two hypervisors that each hold some would wait for each other. It must be called
+// before anything is written to a disk or next to it. Errors: disk.ErrLocked, disk.ErrNotDevice.
 func (s *Set) Lock() error {
 	for _, d := range s.all {
 		lock, err := d.lock()
@@ -98,7 +100,7 @@ func (d Disk) lock() (*disk.Lock, error) {
 	return disk.Acquire(d.Path)
 }
 
-// Unlock releases what Lock has locked.
+// Unlock releases the locks.
 func (s *Set) Unlock() error {
 	var problems []error
 	for _, lock := range s.locks {
@@ -108,14 +110,15 @@ func (s *Set) Unlock() error {
 	return errors.Join(problems...)
 }
 
-// Locks returns what Lock has locked.
+// Locks returns the locks that Lock has acquired.
 func (s *Set) Locks() []*disk.Lock { return s.locks }
 
-// Prepare has the disks complete. before reports whether an earlier run of this Pod had that; write writes the image of a
-// new disk. It reports whether there are disks that the controller may not know of. Errors: ErrLost, and those of write.
+// Prepare makes the disks complete. before reports whether an earlier run of this Pod completed them; write writes
+// the image of a new disk. It reports whether there are disks that the controller may not know of. Errors: ErrLost,
+// and those of write.
 func (s *Set) Prepare(ctx context.Context, before bool, write func(Disk) error) (isNew bool, err error) {
 	for _, d := range s.all {
-		// Also if the disk is there: a report may have been lost before.
+		// This includes existing disks: an earlier report may have been lost.
 		if d.Name == "" {
 			isNew = isNew || d.Image != nil
 		} else {
@@ -132,7 +135,7 @@ func (s *Set) Prepare(ctx context.Context, before bool, write func(Disk) error) 
 	return isNew, nil
 }
 
-// ensure never writes to an existing disk: it is complete, and may have run.
+// ensure never writes to an existing disk: it is complete, and a guest may have used it.
 func (d Disk) ensure(before bool, write func(Disk) error) error {
 	exists, err := d.Exists()
 	switch {
@@ -148,8 +151,8 @@ func (d Disk) ensure(before bool, write func(Disk) error) error {
 	return d.MakeBlank()
 }
 
-// ensureDevice never writes to a device that has data: it is complete, and may have run. One that is blank may be a disk to
-// which the guest has written nothing.
+// ensureDevice never writes to a device that has data: it is complete, and a guest may have used it. A blank one may
+// be a disk to which the guest has written nothing.
 func (d Disk) ensureDevice(ctx context.Context, before bool, write func(Disk) error) error {
 	content, err := d.Content()
 	complete := before || d.Had
@@ -170,27 +173,27 @@ func (d Disk) ensureDevice(ctx context.Context, before bool, write func(Disk) er
 	return d.fits()
 }
 
-// fits returns nil if a device has the requested size. Errors: disk.ErrTooSmall.
+// fits returns nil if a device is at least as large as requested. Errors: disk.ErrTooSmall.
 func (d Disk) fits() error {
 	length, err := d.Length()
 	if err == nil && length < d.Bytes {
-		err = fmt.Errorf("%w: it has %d bytes, the disk %d", disk.ErrTooSmall, length, d.Bytes)
+		err = fmt.Errorf("%w: the device has %d bytes, the disk needs %d", disk.ErrTooSmall, length, d.Bytes)
 	}
 	return err
 }
 
-// MustBeKnown reports whether the controller has to know, before the guest runs, that the disks are complete: one is on a
-// device and had an image, which a guest may have made blank again.
+// MustBeKnown reports whether the controller must know, before the guest runs, that the disks are complete. That is
+// so for a device with an image, which a guest may make blank again.
 func (s *Set) MustBeKnown() bool {
 	return slices.ContainsFunc(s.all, func(d Disk) bool { return d.Image != nil && !d.Had && d.IsDevice() })
 }
 
-// MakeBlank replaces the disks by empty ones of these sizes, which are those of the same disks in the same order. A device
-// may be larger, and keeps its content: that of the other disk replaces all of it.
+// MakeBlank replaces the disks by empty ones with these sizes, which must be given in the order of the disks. A
+// device may be larger and keeps its content: the content of the source's disk replaces it.
 func (s *Set) MakeBlank(sizes []*vmpb.DiskSize) error {
 	same := slices.EqualFunc(s.all, sizes, func(d Disk, size *vmpb.DiskSize) bool { return d.Name == size.GetName() })
 	if !same {
-		return errors.New("there are sizes of other disks")
+		return errors.New("the sizes do not match the disks")
 	}
 	for i, d := range s.all {
 		d.Bytes = sizes[i].GetBytes()
@@ -208,8 +211,9 @@ func (s *Set) MakeBlank(sizes []*vmpb.DiskSize) error {
 	return nil
 }
 
-// Attach gives the disks, which are there, to the machine that is to be started. The machine of shared ones inherits no lock, as
-// that could not be let go before its end; and it does not use its host's cache, which no other host sees.
+// Attach adds the disks, which must exist, to the description of a machine. The machine of shared disks does not
+// inherit the locks, since they could not be released before its process exits. It also does not use the page cache
+// of the host, which no other host sees.
 func (s *Set) Attach(to *qemu.Disks) error {
 	to.Data, to.Locks = nil, nil
 	for _, lock := range s.locks {
@@ -232,14 +236,14 @@ func (s *Set) Attach(to *qemu.Disks) error {
 	return nil
 }
 
-// Sizes returns the sizes of the disks, which are complete. With an error it returns those that are known.
+// Sizes returns the sizes of the disks, which must be complete. With an error it returns the sizes that are known.
 func (s *Set) Sizes() ([]*vmpb.DiskSize, error) {
 	var sizes []*vmpb.DiskSize
 	var problems []error
 	for _, d := range s.all {
 		length, err := d.Length()
 		if err != nil {
-			problems = append(problems, fmt.Errorf("looking for the size of a disk: %w", err))
+			problems = append(problems, fmt.Errorf("determining the size of a disk: %w", err))
 			continue
 		}
 		sizes = append(sizes, &vmpb.DiskSize{Name: d.Name, Bytes: length})
@@ -247,7 +251,7 @@ func (s *Set) Sizes() ([]*vmpb.DiskSize, error) {
 	return sizes, errors.Join(problems...)
 }
 
-// Grow enlarges disks in files, which are there, to the wanted sizes. Those that are as large stay as they are, and so do devices.
+// Grow enlarges existing disk files to the desired sizes. It does not change larger ones, nor devices.
 func (s *Set) Grow(wanted []*vmpb.DiskSize) error {
 	has, err := s.Sizes()
 	if err != nil {
@@ -265,7 +269,7 @@ func (s *Set) Grow(wanted []*vmpb.DiskSize) error {
 	return nil
 }
 
-// Growing returns those of the wanted sizes that are larger than what disks have, and possible.
+// Growing returns the desired sizes that are larger than the current sizes, and possible.
 func Growing(has, wanted []*vmpb.DiskSize) []*vmpb.DiskSize {
 	var growing []*vmpb.DiskSize
 	for _, d := range has {

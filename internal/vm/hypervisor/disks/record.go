@@ -10,20 +10,20 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/disk"
 )
 
-// record is a file in the run folder. It exists if an earlier run of this Pod had the disks complete: the specification
-// is older than that, and says nothing about it.
+// record is a file in the run directory. It exists if an earlier run of this Pod completed the disks, which the older
+// specification does not say.
 const record = "disk-complete"
 
-// Recorded reports whether an earlier run has called Record with the same run folder.
+// Recorded reports whether an earlier run has called Record with the same run directory.
 func Recorded(run string) (bool, error) {
 	_, err := os.Stat(filepath.Join(run, record))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return false, fmt.Errorf("looking for the record of the disk: %w", err)
+		return false, fmt.Errorf("checking the record of the disk: %w", err)
 	}
 	return err == nil, nil
 }
 
-// Record stores in the run folder that the disks are complete.
+// Record records in the run directory that the disks are complete.
 func Record(run string) error {
 	file, err := disk.CreatePartial(filepath.Join(run, record), 0o600)
 	if err == nil {

@@ -8,30 +8,33 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// Disks that other hosts have attached, too, do not travel in a live migration; what goes over is the right to write to them.
-// The source lets its locks go when its QEMU has written all and writes no more, and only then tells the target, which
-// takes them before it asks for the authority. So at no time two have them, and whoever gets the VM has them or waits.
+// A live migration does not copy disks that other hosts have attached, too; it transfers the permission to write to
+// them. The source releases its locks when its QEMU has written everything and writes no more, and only then tells
+// the target, which acquires them before it asks for the authority. So two hypervisors never hold the locks at the
+// same time, and whichever gets the VM holds the locks or waits for them.
 //
-// In between a third hypervisor may have had them, and run a guest: with storage locking it may start without an answer of the
-// controller. The memory of the other guest does not fit the disks then. So who runs a guest writes that into the lock of the root
-// disk, and who takes the disks over looks whether it is still the source. With leases that expire nobody runs a guest
-// without the authority, which is why devices, whose locks have no room for that, need them.
+// In between, a third hypervisor may have held the locks and run a guest: with storage locking it may start even if
+// the controller does not respond. The memory of the migrated guest would no longer match the disks. So the
+// hypervisor that runs a guest writes its name into the lock of the root disk, and the one that takes over the disks
+// checks that this name is still the source's. With leases that expire no guest runs without the authority. Devices
+// need such leases, since their locks have no content.
 
-// ErrUsed means that another hypervisor has had the disks since they were let go.
-var ErrUsed = fmt.Errorf("another hypervisor has had the disks: %w", disk.ErrLocked)
+// ErrUsed means that another hypervisor has used the disks since they were released.
+var ErrUsed = fmt.Errorf("another hypervisor has used the disks: %w", disk.ErrLocked)
 
 // Shared reports whether other hosts have the disks attached, too.
 func (s *Set) Shared() bool { return s.shared }
 
-// LetGo unlocks shared disks, whose machine does not write to them any more, for another hypervisor. It does nothing to others.
-func (s *Set) LetGo() error {
+// Release unlocks shared disks for another hypervisor. The machine must not write to them any more. It does nothing
+// to other disks.
+func (s *Set) Release() error {
 	if !s.shared {
 		return nil
 	}
 	return s.Unlock()
 }
 
-// Claim writes who runs a guest on shared disks, which are locked.
+// Claim records which run uses shared disks, which must be locked.
 func (s *Set) Claim(by string) error {
 	if !s.shared || s.locks[0].Device() != nil {
 		return nil
@@ -42,7 +45,8 @@ func (s *Set) Claim(by string) error {
 	return nil
 }
 
-// Unused returns nil if nobody has run a guest on shared disks, which are locked, since that one did. Errors: ErrUsed.
+// Unused returns nil if no other run than the given one has claimed shared disks, which must be locked. Errors:
+// ErrUsed.
 func (s *Set) Unused(since string) error {
 	if !s.shared || s.locks[0].Device() != nil {
 		return nil
@@ -54,17 +58,17 @@ func (s *Set) Unused(since string) error {
 	return err
 }
 
-// Locked reports whether Lock has locked the disks, and nothing has unlocked them.
+// Locked reports whether the disks are locked.
 func (s *Set) Locked() bool { return len(s.locks) == len(s.all) }
 
-// Expect has the disks ready for a guest that arrives with its disks, which have these sizes: see MakeBlank. Shared disks must
-// be there. Errors: ErrLost, disk.ErrNotDevice, and those of MakeBlank.
+// Expect prepares the disks for a guest that arrives with disks of these sizes; see MakeBlank. Shared disks must
+// exist. Errors: ErrLost, disk.ErrNotDevice, and those of MakeBlank.
 func (s *Set) Expect(sizes []*vmpb.DiskSize) error {
 	if !s.shared {
 		return s.MakeBlank(sizes)
 	}
 	if len(sizes) > 0 {
-		return errors.New("there are sizes of disks that do not travel")
+		return errors.New("sizes are given for shared disks, which are not copied")
 	}
 	for _, d := range s.all {
 		if err := d.there(); err != nil {
@@ -74,7 +78,7 @@ func (s *Set) Expect(sizes []*vmpb.DiskSize) error {
 	return nil
 }
 
-// there returns nil if a disk that must exist does.
+// there returns nil unless a disk that must exist is missing.
 func (d Disk) there() error {
 	if d.IsDevice() {
 		return nil
@@ -89,8 +93,8 @@ func (d Disk) there() error {
 	return err
 }
 
-// Unlocked returns whether a specification has shared disks of which no lock keeps another host out, although nothing else
-// does: the lock of a device is that of one host.
+// Unlocked reports whether a specification has shared disks that neither a lock nor a lease protects from other
+// hosts: the lock of a device is only valid on one host.
 func Unlocked(spec *vmpb.VMSpec) bool {
 	if !spec.GetRootDiskShared() || spec.GetLeaseMode() == vmpb.LeaseMode_LM_FULL_LEASES {
 		return false

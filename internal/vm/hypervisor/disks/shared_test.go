@@ -20,7 +20,7 @@ func TestLetGo(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s, _ := set(t, change)
 			must(t, s.Lock())
-			must(t, s.LetGo())
+			must(t, s.Release())
 			if s.Locked() == (name == "shared") {
 				t.Errorf("locked: %t", s.Locked())
 			}
@@ -118,13 +118,13 @@ func TestClaim(t *testing.T) {
 	}
 	must(t, source.Claim("a longer name/1"))
 	must(t, source.Claim("source/1"))
-	must(t, source.LetGo())
+	must(t, source.Release())
 	must(t, target.Lock())
 	must(t, target.Unused("source/1")) // and it does not run the guest
 	must(t, target.Unlock())
 	must(t, source.Lock())
 	must(t, source.Unused("source/1"))
-	must(t, source.LetGo())
+	must(t, source.Release())
 	must(t, third.Lock())
 	must(t, third.Claim("third/1"))
 	must(t, third.Unlock())

@@ -1,4 +1,4 @@
-// Package served has a machine use disks that a server serves, instead of disks of its own.
+// Package served attaches disks that a disk server serves to a machine.
 package served
 
 import (
@@ -21,23 +21,23 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// socket is where QEMU connects to, in the run folder.
+// socket is the socket in the run directory to which QEMU connects.
 const socket qemu.Socket = "disks.sock"
 
-// lockedPath is what is locked in the run folder.
+// lockedPath is the path in the run directory that is locked.
 const lockedPath = "disks"
 
 // ErrNowhere means that the controller has not said yet where the disks are served.
 var ErrNowhere = errors.New("the controller has not said where the disks are served")
 
-// Connect makes a connection one with the server in a Pod: identity.Siblings.Connect.
+// Connect authenticates a connection with the disk server in a Pod: identity.Siblings.Connect.
 type Connect func(ctx context.Context, raw net.Conn, pod, protocol string) (*tls.Conn, error)
 
-// Options are what disks are attached with. All fields are required, but for Disks.
+// Options configure Disks. All fields except Disks are required.
 type Options struct {
 	// Disks are the data disks, in the order of the guest's bus. Only their names matter.
 	Disks []*vmpb.DataDisk
-	// Run is the folder for files that live as long as the Pod. No one else may open it.
+	// Run is the directory for files that live as long as the Pod. No other user may access it.
 	Run string
 	// Connect connects to the server.
 	Connect Connect
@@ -47,20 +47,20 @@ type Options struct {
 	Log *slog.Logger
 }
 
-// Disks are those of one virtual machine: the root disk, and then the data disks. Explain may be called by any
-// goroutine, all else by one.
+// Disks are the disks of one virtual machine: the root disk, and then the data disks. Explain is safe for concurrent
+// use, everything else is not.
 type Disks struct {
 	options Options
-	names   []string // of all disks; that of the root disk is empty
+	names   []string // of all disks; the name of the root disk is empty
 	lock    *disk.Lock
-	// sizes are those that the server has said, in the order of the disks.
+	// sizes are the sizes that the server has reported, in the order of the disks.
 	sizes []uint64
-	// end ends the sessions, and waits for that. Nil: there are none.
+	// end ends the sessions, and waits for that. It is nil if there are none.
 	end func()
 
 	mu    sync.Mutex
 	lease *controller.Lease
-	// refusal is why the last session did not begin; nil if it did.
+	// refusal is why the last session did not begin, or nil.
 	refusal error
 }
 
@@ -73,14 +73,17 @@ func New(options Options) *Disks {
 	return d
 }
 
-// Lock locks the run folder: a process before this one in the same Pod, whose QEMU may live on, could have the disks attached
-// with the same token. What other Pods attach, the token ends. Errors: disk.ErrLocked.
+// Lock locks the run directory: an earlier process in the same Pod, whose QEMU may still run, could have attached the
+// disks with the same token. The token excludes other Pods. Errors: disk.ErrLocked.
 func (d *Disks) Lock() (err error) {
 	d.lock, err = disk.Acquire(filepath.Join(d.options.Run, lockedPath))
 	return err
 }
 
-// Detach ends the sessions, and waits for that: nothing is sent any more.
+// Locked reports whether Lock has locked the run directory.
+func (d *Disks) Locked() bool { return d.lock != nil }
+
+// Detach ends the sessions, and waits until nothing more is sent.
 func (d *Disks) Detach() {
 	if d.end != nil {
 		d.end()
@@ -88,20 +91,20 @@ func (d *Disks) Detach() {
 	}
 }
 
-// Unlock releases what Lock has locked, and detaches the disks.
+// Unlock detaches the disks and releases the lock.
 func (d *Disks) Unlock() error {
 	d.Detach()
 	return d.lock.Release()
 }
 
-// Follow has sessions begin where a lease says, with its token.
+// Follow makes new sessions use the server and the token of a lease.
 func (d *Disks) Follow(lease *controller.Lease) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.lease = lease
 }
 
-// carrier returns where a session is to begin now, and a channel that is closed when that may be elsewhere.
+// carrier returns where a session begins now, and a channel that is closed when that may change.
 func (d *Disks) carrier() (session.Carrier, <-chan struct{}) {
 	d.mu.Lock()
 	lease := d.lease
@@ -114,7 +117,7 @@ func (d *Disks) carrier() (session.Carrier, <-chan struct{}) {
 	return session.Carrier{To: to, Token: storage.Token(authorization.Token), Connect: d.options.Connect}, changed
 }
 
-// known returns an error if a lease does not say where a session begins, and with which token.
+// known returns an error if a lease lacks the server or the token of a session.
 func known(carrier session.Carrier) error {
 	switch {
 	case carrier.To.Address == "":
@@ -125,7 +128,7 @@ func known(carrier session.Carrier) error {
 	return nil
 }
 
-// begin begins a session of QEMU.
+// begin begins a session for QEMU.
 func (d *Disks) begin(ctx context.Context) (net.Conn, error) {
 	carrier, _ := d.carrier()
 	if err := known(carrier); err != nil {
@@ -141,7 +144,7 @@ func (d *Disks) begin(ctx context.Context) (net.Conn, error) {
 
 func (d *Disks) refused(err error) {
 	d.note(err)
-	d.options.Log.Warn("the disks cannot be attached", "error", err)
+	d.options.Log.Warn("cannot attach the disks", "error", err)
 }
 
 func (d *Disks) note(refusal error) {
@@ -150,38 +153,35 @@ func (d *Disks) note(refusal error) {
 	d.refusal = refusal
 }
 
-// Explain adds to a message why the disks cannot be attached, if that is so.
+// Explain adds to a message why the disks cannot be attached, if that is the case.
 func (d *Disks) Explain(message string) string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.refusal == nil {
 		return message
 	}
-	return fmt.Sprintf("%s Attaching the disks: %v.", message, d.refusal)
+	return fmt.Sprintf("%s The disks cannot be attached: %v.", message, d.refusal)
 }
 
-// Somewhere reports whether it is known where a session begins, and with which token. Nil disks are not served: they are where
-// they were.
-func (d *Disks) Somewhere() bool {
-	if d == nil {
-		return true
-	}
+// Located reports whether the lease says where a session begins, and with which token.
+func (d *Disks) Located() bool {
 	carrier, _ := d.carrier()
 	return known(carrier) == nil
 }
 
-// Shared reports that both sides of a migration have the disks: none is copied.
+// Shared returns true: both sides of a migration use the same disks, and none is copied.
 func (d *Disks) Shared() bool { return true }
 
-// Expect returns an error if a disk would be copied here. The disks were found by Await.
+// Expect returns an error if a disk would be copied here. Await has found the disks.
 func (d *Disks) Expect(sizes []*vmpb.DiskSize) error {
 	if len(sizes) > 0 {
-		return errors.New("there are sizes of disks that a server has")
+		return errors.New("sizes are given for served disks, which are not copied")
 	}
 	return nil
 }
 
-// Await waits until the server has all disks, and says meanwhile what it waits for. It returns the context's cause otherwise.
+// Await waits until the server has all disks, and reports meanwhile what it waits for. It returns the context's cause
+// if that ends first.
 func (d *Disks) Await(ctx context.Context, say func(string)) error {
 	said := ""
 	for {
@@ -205,15 +205,15 @@ func (d *Disks) Await(ctx context.Context, say func(string)) error {
 func waitsFor(err error) string {
 	switch {
 	case errors.Is(err, ErrNowhere):
-		return "waiting for the server of the disks"
+		return "waiting for the disk server"
 	case errors.Is(err, storage.ErrNoDisk):
-		return fmt.Sprintf("the server of the disks lacks one: %v; trying again", err)
+		return fmt.Sprintf("the disk server lacks a disk: %v; retrying", err)
 	}
-	return fmt.Sprintf("the server of the disks cannot be used: %v; trying again", err)
+	return fmt.Sprintf("the disk server cannot be used: %v; retrying", err)
 }
 
-// Find asks the server for the sizes of all disks. changed is closed when the server may be another one. Errors: ErrNowhere,
-// storage.ErrNoToken, storage.ErrNoDisk, or those of a session.
+// Find asks the server for the sizes of all disks. changed is closed when the server may have changed. Errors:
+// ErrNowhere, storage.ErrNoToken, storage.ErrNoDisk, or those of a session.
 func (d *Disks) Find(ctx context.Context) (changed <-chan struct{}, err error) {
 	carrier, changed := d.carrier()
 	if err := known(carrier); err != nil {
@@ -230,7 +230,7 @@ func (d *Disks) Find(ctx context.Context) (changed <-chan struct{}, err error) {
 	return changed, err
 }
 
-// Attach gives the disks to the machine that is to be started, and serves its connections until Detach.
+// Attach adds the disks to the description of a machine, and serves its connections until Detach.
 func (d *Disks) Attach(to *qemu.Disks) error {
 	if d.end == nil {
 		listener, err := service.ListenSocket(filepath.Join(d.options.Run, string(socket)))
@@ -259,7 +259,7 @@ func at(name string) qemu.Disk {
 	return qemu.Disk{Served: qemu.Served{Socket: socket, Export: session.Export(name)}}
 }
 
-// Sizes returns the sizes that the server had last when Find succeeded.
+// Sizes returns the sizes of the last successful Find.
 func (d *Disks) Sizes() ([]*vmpb.DiskSize, error) {
 	var sizes []*vmpb.DiskSize
 	for i, name := range d.names[:len(d.sizes)] {

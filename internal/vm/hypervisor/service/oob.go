@@ -18,8 +18,8 @@ import (
 )
 
 var (
-	errAbsent = status.Error(codes.FailedPrecondition, "the VM does not run here")
-	errLeft   = status.Error(codes.Unavailable, "the VM has left")
+	errAbsent = status.Error(codes.FailedPrecondition, "the VM is not running here")
+	errLeft   = status.Error(codes.Unavailable, "the VM has moved or terminated")
 )
 
 // Guest is the part of a machine that is served.
@@ -36,12 +36,12 @@ type oob struct {
 
 	guest atomic.Pointer[Guest]
 
-	// resetting serialises resets: two attempts of one may be concurrent.
+	// resetting serializes resets: two attempts of the same reset may be concurrent.
 	resetting sync.Mutex
 	lastReset uint64
 }
 
-// SetGuest sets the machine that is served from now on; nil is none. Consoles that are open stay so.
+// SetGuest sets the machine to serve, or none if nil. Open consoles stay open.
 func (o *oob) SetGuest(guest Guest) {
 	if guest == nil {
 		o.guest.Store(nil)
@@ -78,8 +78,8 @@ func (o *oob) Reset(ctx context.Context, request *vmpb.ResetRequest) (*vmpb.Rese
 	return &vmpb.ResetResponse{}, nil
 }
 
-// Console implements vmpb.OOBManagementServer. It sends output, receives input, and drops a
-// client that is too slow although its output is blocked then.
+// Console implements vmpb.OOBManagementServer. It sends output and receives input. It disconnects a client that is
+// too slow, even while its output is blocked.
 func (o *oob) Console(stream grpc.BidiStreamingServer[vmpb.ConsoleIO, vmpb.ConsoleIO]) error {
 	guest, err := o.present()
 	if err != nil {
@@ -87,7 +87,7 @@ func (o *oob) Console(stream grpc.BidiStreamingServer[vmpb.ConsoleIO, vmpb.Conso
 	}
 	client := attach(stream.Context(), guest.Console())
 	defer client.Close()
-	// At once, so that the caller knows that it is connected, though the guest be silent.
+	// Sent immediately, so that the caller knows that it is connected even if the guest writes nothing.
 	if err := stream.SendHeader(metadata.Pairs(vmpb.MetadataReplay, strconv.Itoa(client.Replay()))); err != nil {
 		return err
 	}
@@ -106,7 +106,7 @@ func (o *oob) Console(stream grpc.BidiStreamingServer[vmpb.ConsoleIO, vmpb.Conso
 			if err != nil {
 				return err
 			}
-			input = nil // the output goes on
+			input = nil // the output continues
 		case <-ended:
 			if client.Slow() {
 				return errSlow
@@ -116,7 +116,7 @@ func (o *oob) Console(stream grpc.BidiStreamingServer[vmpb.ConsoleIO, vmpb.Conso
 	}
 }
 
-// attach adds a client, with the last output unless it does not want that.
+// attach adds a client, with the last output unless it declines that.
 func attach(ctx context.Context, port *console.Console) *console.Client {
 	if wish := metadata.ValueFromIncomingContext(ctx, vmpb.MetadataReplay); len(wish) > 0 && wish[0] == vmpb.ReplayNone {
 		return port.AttachNow()
@@ -126,7 +126,7 @@ func attach(ctx context.Context, port *console.Console) *console.Client {
 
 var errSlow = status.Error(codes.ResourceExhausted, console.ErrSlowClient.Error())
 
-// receive forwards input. Nil means that the client closed its side.
+// receive forwards input. It returns nil when the client has closed its side.
 func receive(ctx context.Context, stream grpc.BidiStreamingServer[vmpb.ConsoleIO, vmpb.ConsoleIO], client *console.Client) error {
 	for {
 		message, err := stream.Recv()
@@ -170,7 +170,7 @@ func consoleError(err error) error {
 	}
 }
 
-// Incoming is a migration that this hypervisor waits for.
+// Incoming is the migration that this hypervisor is waiting for.
 type Incoming interface {
 	StartMigration(ctx context.Context, request *vmpb.StartMigrationRequest) (*vmpb.StartMigrationResponse, error)
 }
@@ -182,7 +182,7 @@ type migration struct {
 	incoming atomic.Pointer[Incoming]
 }
 
-// SetIncoming sets the migration that this hypervisor waits for from now on; nil is none.
+// SetIncoming sets the migration that this hypervisor is waiting for, or none if nil.
 func (m *migration) SetIncoming(incoming Incoming) {
 	if incoming == nil {
 		m.incoming.Store(nil)
@@ -196,5 +196,5 @@ func (m *migration) StartMigration(ctx context.Context, request *vmpb.StartMigra
 	if incoming := m.incoming.Load(); incoming != nil {
 		return (*incoming).StartMigration(ctx, request)
 	}
-	return nil, status.Error(codes.FailedPrecondition, "this hypervisor waits for no migration")
+	return nil, status.Error(codes.FailedPrecondition, "this hypervisor is not waiting for a migration")
 }

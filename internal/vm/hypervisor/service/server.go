@@ -1,5 +1,4 @@
-// Package service serves a hypervisor's gRPC API: on a unix socket to local users, and on
-// the network to its peers.
+// Package service serves a hypervisor's gRPC API: on a unix socket to local users, and on the network to its peers.
 package service
 
 import (
@@ -28,32 +27,30 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// Bounds of connections of peers in their handshake, and how long it may take: whoever is on the network may
-// open them.
+// Limits of peer connections in their handshake, and how long a handshake may take: anyone on the network can open
+// connections.
 const (
 	maxAnonymous           = 256
 	maxAnonymousPerAddress = 64
 	handshakeTime          = 10 * time.Second
 )
 
-// farewell is how long streams may take to end by themselves.
+// farewell is how long streams may take to end before they are aborted.
 const farewell = time.Second
 
 // Peers configures the services on the network.
 type Peers struct {
-	// Listen is the address to listen on, host:port. Port 0 is any free one. Empty: the
-	// network is not served.
+	// Listen is the address to listen on, host:port. Port 0 selects a free port. If empty, the network is not served.
 	Listen string
-	// Options of the server; they must require certificates. Required with Listen. Clients that have shown
-	// theirs are connlimit.Known.
+	// Options are the options of the server; they must require certificates. Required with Listen. Clients must
+	// become connlimit.Known once they have authenticated.
 	Options []grpc.ServerOption
-	// Authorize returns nil if the caller may call the method, such as
-	// "/metropolis.proto.vm.OOBManagement/Reset", else the gRPC status for the caller.
-	// Required with Listen.
+	// Authorize returns nil if the caller may call the method, such as "/metropolis.proto.vm.OOBManagement/Reset",
+	// and otherwise the gRPC status for the caller. Required with Listen.
 	Authorize func(ctx context.Context, method string) error
 }
 
-// Check returns an error if the network would be served without protection.
+// Check returns an error if the network would be served without authentication or authorization.
 func (p Peers) Check() error {
 	if p.Listen != "" && (p.Authorize == nil || len(p.Options) == 0) {
 		return errors.New("the network cannot be served without credentials and authorization")
@@ -61,8 +58,7 @@ func (p Peers) Check() error {
 	return nil
 }
 
-// Server serves OOBManagement and grpc.health.v1, and to peers also Hypervisor. It may serve
-// before there is a guest.
+// Server serves OOBManagement and grpc.health.v1, and to peers also Hypervisor. It may serve before there is a guest.
 type Server struct {
 	*oob
 	*migration
@@ -80,7 +76,7 @@ func New(peers Peers) *Server {
 	authorize := peers.Authorize
 	if authorize == nil {
 		authorize = func(context.Context, string) error {
-			return status.Error(codes.PermissionDenied, "nobody may call this hypervisor")
+			return status.Error(codes.PermissionDenied, "no one may call this hypervisor")
 		}
 	}
 	s.peers = grpc.NewServer(slices.Concat(keptAlive(), identity.Intercept(authorize), peers.Options, []grpc.ServerOption{grpc.ConnectionTimeout(handshakeTime)})...)
@@ -94,7 +90,7 @@ func (s *Server) register(server *grpc.Server) {
 	healthpb.RegisterHealthServer(server, s.health)
 }
 
-// keptAlive detects broken connections: a console may be silent for days.
+// keptAlive detects broken connections: a console may be idle for days.
 func keptAlive() []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: time.Minute, Timeout: 20 * time.Second}),
@@ -102,16 +98,16 @@ func keptAlive() []grpc.ServerOption {
 	}
 }
 
-// ServeLocal serves all clients of the listener, until Stop.
+// ServeLocal serves all clients of the listener until Stop.
 func (s *Server) ServeLocal(listener net.Listener) { go func() { _ = s.local.Serve(listener) }() }
 
-// ServePeers serves authorized clients, until Stop.
+// ServePeers serves authorized clients until Stop.
 func (s *Server) ServePeers(listener net.Listener) {
 	bounded := connlimit.Listen(listener, maxAnonymous, maxAnonymousPerAddress)
 	go func() { _ = s.peers.Serve(bounded) }()
 }
 
-// SetServing sets the answer of the health service for all services: whether the guest runs.
+// SetServing sets the status of all services in the health service: whether the guest runs.
 func (s *Server) SetServing(serving bool) {
 	answer := healthpb.HealthCheckResponse_NOT_SERVING
 	if serving {
@@ -124,8 +120,8 @@ func (s *Server) SetServing(serving bool) {
 	}
 }
 
-// Stop ends all streams. Clients of a console whose machine has ended get the last output
-// first, if they read it.
+// Stop ends all streams. Clients of a console whose machine has terminated get the last output first, if they read
+// it.
 func (s *Server) Stop() {
 	s.health.Shutdown()
 	gone := make(chan struct{})
@@ -143,8 +139,8 @@ func (s *Server) Stop() {
 	<-gone
 }
 
-// ListenSocket listens on a unix socket with mode 0600. It replaces a socket that an earlier
-// process left. The path may be of any length. The socket's file stays after Close.
+// ListenSocket listens on a unix socket with mode 0600. It replaces the socket of an earlier process. The path may
+// have any length. The socket's file remains after Close.
 func ListenSocket(path string) (net.Listener, error) {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("removing an old socket: %w", err)
@@ -164,17 +160,16 @@ func ListenSocket(path string) (net.Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listening on %s: %w", path, err)
 	}
-	// The short path means something else by the time of Close.
+	// The short path refers to another file by the time of Close.
 	listener.(*net.UnixListener).SetUnlinkOnClose(false)
 	return listener, nil
 }
 
-// DialSocket returns a connection to OOBManagement and grpc.health.v1 on a unix socket. The
-// path may be of any length. Errors: fs.ErrNotExist if there is no socket. It does not
-// connect before the first call.
+// DialSocket returns a connection to OOBManagement and grpc.health.v1 on a unix socket. The path may have any length.
+// It does not connect before the first call. Errors: fs.ErrNotExist if there is no socket.
 func DialSocket(path string, options ...grpc.DialOption) (*grpc.ClientConn, error) {
 	if _, err := os.Stat(path); err != nil {
-		return nil, fmt.Errorf("looking for the socket: %w", err)
+		return nil, fmt.Errorf("checking the socket: %w", err)
 	}
 	options = append([]grpc.DialOption{
 		grpc.WithTransportCredentials(insecure.NewCredentials()), // the file's mode protects it
@@ -191,8 +186,8 @@ func DialSocket(path string, options ...grpc.DialOption) (*grpc.ClientConn, erro
 	return grpc.NewClient("passthrough:///hypervisor", options...)
 }
 
-// atShortPath calls a function with another path of the same file, since the address of a
-// unix socket is limited to 107 bytes. It is valid during the call.
+// atShortPath calls a function with a short path of the same file, since the address of a unix socket is limited to
+// 107 bytes. The path is valid during the call.
 func atShortPath(path string, do func(short string) error) error {
 	folder, err := os.OpenFile(filepath.Dir(path), unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {

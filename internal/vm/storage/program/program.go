@@ -18,9 +18,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/controller"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/disks"
-	"github.com/millwright-dev/millwright/internal/vm/hypervisor/preparation"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
-	"github.com/millwright-dev/millwright/internal/vm/hypervisor/runfolder"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/vmspec"
 	"github.com/millwright-dev/millwright/internal/vm/image"
 	"github.com/millwright-dev/millwright/internal/vm/storage/diskserver"
@@ -144,7 +142,7 @@ func (l *life) us() (*vmpb.HypervisorID, error) {
 	if err != nil {
 		return nil, err
 	}
-	run, err := runfolder.NextRun(l.config.Paths.Run, time.Now())
+	run, err := hypervisor.NextRun(l.config.Paths.Run, time.Now())
 	if err != nil {
 		return nil, err
 	}
@@ -172,15 +170,15 @@ func onConnection(ctx context.Context, conn *grpc.ClientConn, call func()) {
 
 // prepare has the disks locked and complete, as a hypervisor does.
 func (l *life) prepare(ctx context.Context) error {
-	preparing := preparation.Preparation{
+	preparing := disks.Preparer{
 		Spec: l.config.Spec, Run: l.config.Paths.Run, WriteDisk: l.config.WriteDisk, Report: l.reporter.Update,
 		LockRetry: l.config.LockRetry, LockLimit: l.config.LockLimit,
 	}
-	preparing.Doing("preparing the disks")
-	if err := preparing.Locked(ctx, l.disks.Lock); err != nil {
+	preparing.ReportProgress("preparing the disks")
+	if err := preparing.AwaitLock(ctx, l.disks.Lock); err != nil {
 		return fmt.Errorf("locking the disks: %w", err)
 	}
-	isNew, err := preparing.Complete(ctx, l.disks)
+	isNew, err := preparing.Prepare(ctx, l.disks)
 	if err != nil {
 		return fmt.Errorf("preparing the disks: %w", err)
 	}

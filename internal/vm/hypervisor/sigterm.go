@@ -6,9 +6,9 @@ import (
 	"syscall"
 )
 
-// Urging returns a channel for Config.Urged, which receives when this process gets another SIGTERM than the first
-// one. It ends with stop.
-func Urging() (urged <-chan struct{}, stop func()) {
+// SecondSIGTERM returns a channel for Config.SecondSIGTERM, which receives when this process gets another SIGTERM after the
+// first one. The caller must call stop.
+func SecondSIGTERM() (second <-chan struct{}, stop func()) {
 	signals, again, done := make(chan os.Signal, 2), make(chan struct{}, 1), make(chan struct{})
 	signal.Notify(signals, syscall.SIGTERM)
 	go func() {
@@ -23,7 +23,7 @@ func Urging() (urged <-chan struct{}, stop func()) {
 			}
 			select {
 			case again <- struct{}{}:
-			default: // it is known
+			default: // the last one was not received yet
 			}
 		}
 	}()

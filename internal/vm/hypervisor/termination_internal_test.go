@@ -1,4 +1,4 @@
-package termination
+package hypervisor
 
 import (
 	"encoding/json"
@@ -12,14 +12,7 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-func TestLeave(t *testing.T) {
+func TestWriteTermination(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "termination-log")
 	for reason, want := range map[string]int{
 		vmpb.EndGuestShutdown: 0, vmpb.EndTerminated: 0, vmpb.EndStopped: 0,
@@ -28,7 +21,7 @@ func TestLeave(t *testing.T) {
 		// The second time the file is there, and holds more.
 		for _, message := range []string{"a sentence", ""} {
 			left := vmpb.Termination{Reason: reason, Message: message}
-			code, err := Leave(path, left)
+			code, err := WriteTermination(path, left)
 			must(t, err)
 			if code != want {
 				t.Errorf("exit code of %q is %d, want %d", reason, code, want)
@@ -57,7 +50,7 @@ func TestLongMessagesAreCut(t *testing.T) {
 		"plain": "x", "quotes": `"`, "letters of two bytes": "ä", "not UTF-8": "\xffx", "control": "\x01",
 	} {
 		message := strings.Repeat(text, 20_000)
-		_, err := Leave(path, vmpb.Termination{Reason: vmpb.EndQEMUFailed, Message: message})
+		_, err := WriteTermination(path, vmpb.Termination{Reason: vmpb.EndQEMUFailed, Message: message})
 		must(t, err)
 		got := readTermination(t, path)
 		if got.Reason != vmpb.EndQEMUFailed || len(got.Message) < 500 || !utf8.ValidString(got.Message) {
@@ -67,7 +60,7 @@ func TestLongMessagesAreCut(t *testing.T) {
 }
 
 func TestTerminationThatCannotBeLeft(t *testing.T) {
-	code, err := Leave(filepath.Join(t.TempDir(), "nothing", "log"), vmpb.Termination{Reason: vmpb.EndStopped})
+	code, err := WriteTermination(filepath.Join(t.TempDir(), "nothing", "log"), vmpb.Termination{Reason: vmpb.EndStopped})
 	if !errors.Is(err, os.ErrNotExist) || code != 0 {
 		t.Errorf("%d, %v; want the right exit code and ErrNotExist", code, err)
 	}

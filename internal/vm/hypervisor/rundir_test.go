@@ -1,4 +1,4 @@
-package runfolder
+package hypervisor
 
 import (
 	"os"
@@ -7,13 +7,6 @@ import (
 	"testing"
 	"time"
 )
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 func TestRunIDs(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")

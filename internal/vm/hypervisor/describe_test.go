@@ -1,0 +1,167 @@
+package hypervisor
+
+import (
+	"errors"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/testing/protocmp"
+
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/vmspec"
+	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+)
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func guestConfig(t *testing.T) Config {
+	t.Helper()
+	dir := t.TempDir()
+	config := Config{
+		Spec: &vmpb.VMSpec{
+			Name: "web", Namespace: "default", Uuid: "6b0ff0b6-6a5f-4b8b-9c0a-0d3e5a1f7c21",
+			Address: []string{"10.77.0.16", "fd77::16/128"},
+		},
+		Paths:   Paths{RootDisk: filepath.Join(dir, "disk.img"), Run: dir, UserData: filepath.Join(dir, "user-data")},
+		Network: []netip.Prefix{netip.MustParsePrefix("10.77.0.0/16"), netip.MustParsePrefix("fd77::/64")},
+	}
+	must(t, os.WriteFile(config.Paths.RootDisk, nil, 0o600))
+	must(t, os.WriteFile(config.Paths.UserData, []byte("#cloud-config\n"), 0o600))
+	return config
+}
+
+func TestGuestLearnsOfItself(t *testing.T) {
+	config := guestConfig(t)
+	machine, err := describeGuest(config)
+	must(t, err)
+	// By position and size, so that the target of a migration has the same.
+	names := []string{"opt/vm.metropolis.monogon.dev/v1/metadata.pb", "vm.metropolis.monogon.dev/v1/metadata.pb"}
+	if len(machine.Firmware) != len(names) {
+		t.Fatalf("items of fw_cfg: %v", machine.Firmware)
+	}
+	want := &vmpb.VMMetadata{Name: "web", NetworkConfig: &vmpb.NetworkConfig{
+		V4: &vmpb.PTPAddress{Ip: "10.77.0.16", PeerIp: "10.77.0.2"},
+		V6: &vmpb.PTPAddress{Ip: "fd77::16", PeerIp: "fd77::2"},
+	}}
+	for i, item := range machine.Firmware {
+		data, err := os.ReadFile(item.Path)
+		must(t, err)
+		got := &vmpb.VMMetadata{}
+		must(t, proto.Unmarshal(data, got))
+		if diff := cmp.Diff(want, got, protocmp.Transform()); item.Name != names[i] || diff != "" {
+			t.Errorf("%s (-want +got):\n%s", item.Name, diff)
+		}
+	}
+	if machine.Name != "default/web" || machine.UUID != config.Spec.GetUuid() || machine.Network.Guest4().String() != "10.77.0.16" {
+		t.Errorf("the machine is %+v", machine)
+	}
+	if machine.MemoryMiB != 512 || machine.Processor.Count != 1 {
+		t.Errorf("%d MiB and %d CPUs, want the defaults", machine.MemoryMiB, machine.Processor.Count)
+	}
+	if machine.Processor.TranslatedMiB != vmpb.TranslatedCodeMiB {
+		t.Errorf("%d MiB of translated code, but its Pod requests %d", machine.Processor.TranslatedMiB, vmpb.TranslatedCodeMiB)
+	}
+}
+
+func TestSameSpecificationSameMachine(t *testing.T) {
+	first, second := guestConfig(t), guestConfig(t)
+	one, err := describeGuest(first)
+	must(t, err)
+	two, err := describeGuest(second)
+	must(t, err)
+	if one.Network.MAC.String() != two.Network.MAC.String() || one.Network.MAC[0] != 2 {
+		t.Errorf("addresses of the cards: %s and %s", one.Network.MAC, two.Network.MAC)
+	}
+	for _, pair := range [][2]string{{one.Disks.Seed.Path, two.Disks.Seed.Path}, {one.Firmware[0].Path, two.Firmware[0].Path}} {
+		left, err := os.ReadFile(pair[0])
+		must(t, err)
+		right, err := os.ReadFile(pair[1])
+		must(t, err)
+		if len(left) == 0 || string(left) != string(right) {
+			t.Errorf("%s differs", filepath.Base(pair[0]))
+		}
+	}
+	second.Spec.Uuid = "6b0ff0b6-6a5f-4b8b-9c0a-0d3e5a1f7c22"
+	two, err = describeGuest(second)
+	must(t, err)
+	if one.Network.MAC.String() == two.Network.MAC.String() {
+		t.Error("two VMs have cards with one address")
+	}
+}
+
+func TestGuestWithoutAnything(t *testing.T) {
+	config := guestConfig(t)
+	config.Spec.Address, config.Spec.Uuid, config.Network, config.Paths.UserData = nil, "", nil, ""
+	config.Spec.Resources = &vmpb.Resources{Cpus: 3, MemoryBytes: 64<<20 + 5}
+	machine, err := describeGuest(config)
+	must(t, err)
+	if machine.Network != nil || machine.Disks.Seed.Path != "" || machine.UUID != "" || machine.Kernel != nil {
+		t.Errorf("the machine is %+v", machine)
+	}
+	if machine.MemoryMiB != 64 || machine.Processor.Count != 3 {
+		t.Errorf("%d MiB and %d CPUs", machine.MemoryMiB, machine.Processor.Count)
+	}
+	data, err := os.ReadFile(machine.Firmware[0].Path)
+	must(t, err)
+	metadata := &vmpb.VMMetadata{}
+	must(t, proto.Unmarshal(data, metadata))
+	if metadata.GetNetworkConfig() != nil {
+		t.Errorf("a network without an address: %v", metadata)
+	}
+}
+
+func TestAddressesMustFitTheNetwork(t *testing.T) {
+	v4, v6 := netip.MustParsePrefix("10.77.0.0/16"), netip.MustParsePrefix("fd77::/64")
+	for name, test := range map[string]struct {
+		addresses []string
+		network   []netip.Prefix
+		fits      bool
+	}{
+		"both":               {[]string{"10.77.0.16", "fd77::16"}, []netip.Prefix{v6, v4}, true},
+		"IPv4":               {[]string{"10.77.0.16"}, []netip.Prefix{v4}, true},
+		"no address":         {nil, []netip.Prefix{v4, v6}, true},
+		"nothing":            {nil, nil, true},
+		"no network":         {[]string{"10.77.0.16"}, nil, false},
+		"outside":            {[]string{"10.78.0.16"}, []netip.Prefix{v4}, false},
+		"the gateway":        {[]string{"10.77.0.2"}, []netip.Prefix{v4}, false},
+		"the name server":    {[]string{"10.77.0.3"}, []netip.Prefix{v4}, false},
+		"IPv6 without any":   {[]string{"fd77::16"}, []netip.Prefix{v4}, false},
+		"IPv6 outside":       {[]string{"fd78::16"}, []netip.Prefix{v4, v6}, false},
+		"IPv6 network alone": {[]string{"fd77::16"}, []netip.Prefix{v6}, false},
+		"two of one version": {nil, []netip.Prefix{v4, v4}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			config := guestConfig(t)
+			config.Spec.Address = test.addresses
+			_, err := guestNetwork(config.Spec, test.network, nil)
+			var refusal *vmspec.Error
+			if test.fits != (err == nil) || err != nil && !errors.As(err, &refusal) {
+				t.Errorf("error = %v, want one: %v", err, !test.fits)
+			}
+		})
+	}
+}
+
+func TestPathsFor(t *testing.T) {
+	spec := &vmpb.VMSpec{}
+	want := Paths{RootDisk: vmpb.RootDiskPath, Run: vmpb.DirRun}
+	if diff := cmp.Diff(want, PathsFor(spec, "")); diff != "" {
+		t.Errorf("defaults (-want +got):\n%s", diff)
+	}
+	if got := want.Socket(); got != vmpb.SocketPath {
+		t.Errorf("the socket is %s, want %s", got, vmpb.SocketPath)
+	}
+	spec.RootDiskPath, spec.UserData = "/data/root", &vmpb.UserData{Path: "/etc/user"}
+	want = Paths{RootDisk: "/pod/data/root", Run: "/pod" + vmpb.DirRun, UserData: "/pod/etc/user"}
+	if diff := cmp.Diff(want, PathsFor(spec, "/pod")); diff != "" {
+		t.Errorf("below a root (-want +got):\n%s", diff)
+	}
+}

@@ -1,0 +1,172 @@
+// Package hypervisor is the process that runs one virtual machine.
+//
+// Package vmspec reads the VM's specification, and [Run] runs the VM: it locks the disks, asks the controller for
+// authorization, prepares the disks, starts the guest, and serves until the guest or the process terminates. The
+// steps of the start are in start.go; what follows is in serve.go. Package qemu runs QEMU, package controller calls
+// the controller, and package service serves the gRPC API.
+//
+// Two locks prevent two processes from running the same VM: the lock that this package holds next to the disk, and
+// QEMU's lock on the disk. The controller's authorization only decides which process should terminate.
+package hypervisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+
+	"google.golang.org/grpc"
+
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/controller"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/service"
+	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+)
+
+// Run runs a hypervisor and returns why it terminated. When the context ends (SIGTERM), the guest is asked to shut
+// down, and is killed after Timing.Grace.
+//
+// When Run returns, the machine's process has terminated, the disks are unlocked and nothing is served. An invalid
+// specification is rejected before anything is changed.
+//
+// At most one call per run directory may be active at a time.
+func Run(ctx context.Context, config Config) vmpb.Termination {
+	return TerminationOf(run(ctx, config.withDefaults(), listenAll))
+}
+
+func run(ctx context.Context, config Config, listen listenFunc) error {
+	if err := config.check(); err != nil {
+		return err
+	}
+	h := &hypervisor{
+		config: config, log: config.Log, server: service.New(config.Peers), listen: listen,
+		disks: newGuestDisks(config), lease: &runLease{config: config},
+	}
+	defer h.close()
+	if err := h.start(ctx); err != nil {
+		return err
+	}
+	return h.serve(ctx.Done())
+}
+
+// hypervisor is one run of the process. The steps of start.go set its fields, in this order. It is used by one
+// goroutine.
+type hypervisor struct {
+	config Config
+	log    *slog.Logger
+	server *service.Server
+	listen listenFunc
+	disks  *guestDisks
+	lease  *runLease
+
+	us       *vmpb.HypervisorID
+	endpoint string
+	conn     *grpc.ClientConn
+	reporter *controller.Reporter
+	// machine describes the machine to start. Its disks are set when it starts.
+	machine qemu.Config
+	guest   *guest // nil until the machine has started
+	// received is whether this hypervisor got its guest by a migration.
+	received   bool
+	evacuation evacuation
+}
+
+// start runs the steps until the guest is ready to run.
+func (h *hypervisor) start(outer context.Context) error {
+	ctx, end := context.WithCancelCause(outer)
+	defer end(nil)
+	origin := booted
+	if h.config.Spec.GetMode() == vmpb.VMSpec_SM_INCOMING_MIGRATION {
+		origin = migrated
+	}
+	for _, step := range steps {
+		if step.only != "" && step.only != origin {
+			continue
+		}
+		h.log.Debug("starting", "step", step.name)
+		err := step.do(h, ctx)
+		if ctx.Err() != nil && !h.received {
+			return endReason(ctx) // the step's error is a consequence
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", step.name, err)
+		}
+		if step.watch {
+			h.lease.watch(ctx, end)
+		}
+	}
+	return nil
+}
+
+// endReason returns why the context of the start ended: the controller, or a signal.
+func endReason(ctx context.Context) error {
+	for _, cause := range []error{errTerminated, errExpired} {
+		if errors.Is(context.Cause(ctx), cause) {
+			return cause
+		}
+	}
+	return errStopped
+}
+
+// close undoes the steps in reverse order. The disks are unlocked last, when nothing in this process uses them.
+func (h *hypervisor) close() {
+	if h.guest != nil {
+		// There is no timeout: QEMU may write to the disk for as long as its process exists.
+		_ = h.guest.machine.Kill(context.Background())
+		<-h.guest.machine.Done()
+	}
+	h.evacuation.close()
+	h.server.Stop()
+	h.lease.close()
+	h.disks.detach()
+	h.lease.release(h.conn, h.us)
+	if h.reporter != nil {
+		h.reporter.Close()
+	}
+	if h.conn != nil {
+		_ = h.conn.Close()
+	}
+	_ = h.disks.Unlock()
+}
+
+// reportState reports a state with a message for users.
+func (h *hypervisor) reportState(state vmpb.ReportStateRequest_State, message string) {
+	h.reporter.Update(func(r *controller.Report) { r.State, r.Message = state, message })
+}
+
+// reportMigration reports the progress of a migration and leaves the rest of the report unchanged.
+func (h *hypervisor) reportMigration(progress controller.Migration) {
+	h.reporter.Update(func(r *controller.Report) { r.Migration = progress })
+}
+
+// listenFunc returns the listeners on the socket and the network. The latter may be nil.
+type listenFunc func(Config) (local, peers net.Listener, err error)
+
+func listenAll(config Config) (local, peers net.Listener, err error) {
+	if config.Peers.Listen != "" {
+		if peers, err = net.Listen("tcp", config.Peers.Listen); err != nil {
+			return nil, nil, fmt.Errorf("listening for peers: %w", err)
+		}
+	}
+	if local, err = service.ListenSocket(config.Paths.Socket()); err != nil {
+		if peers != nil {
+			_ = peers.Close()
+		}
+		return nil, nil, err
+	}
+	return local, peers, nil
+}
+
+// PodName returns the name of the hypervisor's Pod. The default is the host name.
+func PodName(spec *vmpb.VMSpec) (string, error) {
+	if name := spec.GetPodName(); name != "" {
+		return name, nil
+	}
+	name, err := os.Hostname()
+	if err != nil {
+		return "", fmt.Errorf("determining the Pod's name: %w", err)
+	}
+	return name, nil
+}
