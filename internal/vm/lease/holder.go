@@ -9,11 +9,11 @@ const (
 	Waiting HolderState = iota
 	// Holding means that the guest may run until Lease.Stop.
 	Holding
-	// Ended means that the guest must not run any more, for ever.
+	// Ended means that the guest must never run again.
 	Ended
 )
 
-// Holder is a hypervisor that runs its guest only with a lease. The zero value has none.
+// Holder is a hypervisor that runs its guest only with a lease. The zero value has no lease.
 type Holder struct {
 	state HolderState
 	lease Lease
@@ -27,11 +27,11 @@ func (h *Holder) State(now Instant) HolderState {
 	return h.state
 }
 
-// Lease returns the lease; zero if there was none.
+// Lease returns the last lease, or the zero value if there was none.
 func (h *Holder) Lease() Lease { return h.lease }
 
-// Granted applies an answer, which may be old. One that comes too late is void, and so is one after the end: the
-// guest is dead, or being killed.
+// Granted applies a response, which may be old. It ignores a response that is too late, and any response after the
+// end: the guest has been or is being killed.
 func (h *Holder) Granted(lease Lease, now Instant) {
 	if h.State(now) == Ended || now >= lease.Stop() {
 		return
@@ -42,5 +42,5 @@ func (h *Holder) Granted(lease Lease, now Instant) {
 	h.state = Holding
 }
 
-// Refused applies an answer that ends this holder.
+// Refused applies a response that ends this holder.
 func (h *Holder) Refused() { h.state = Ended }

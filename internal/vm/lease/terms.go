@@ -1,14 +1,14 @@
 // Package lease decides who may run a VM by leases that expire.
 //
-// A [Holder] is the hypervisor's side, [Record] and [Watch] are the VM controller's. All are pure:
-// time and events go in, decisions come out. What they guarantee together, if the record is changed by
-// compare-and-swap only: never do two hypervisors run the VM, whatever messages are lost, doubled, delayed
-// or reordered, whoever is paused or ends when, and whichever controllers answer; and if the holder is gone
-// for good, another one gets the lease.
+// [Holder] is the hypervisor's side; [Record] and [Watch] are the VM controller's side. All are pure: they turn time
+// and events into decisions. If the record is changed only by compare-and-swap, they guarantee together that two
+// hypervisors never run the VM at the same time, even if messages are lost, duplicated, delayed or reordered,
+// processes are paused or terminated, and several controllers respond; and that another hypervisor gets the lease
+// once the holder is gone for good.
 //
-// Three facts carry this. The holder counts from when it sent its request. The controller reads the record after
-// it has got the request, and grants nothing once the record is barred. It counts from when the record was seen to
-// be barred, which was after the read of each request that it granted.
+// This is based on three facts. The holder's time begins when it sends its request. The controller reads the record
+// after it has received the request, and grants nothing once the record is barred. The controller's time begins when
+// it has seen that the record is barred, which is after it has read the record for the last request that it granted.
 package lease
 
 import (
@@ -16,63 +16,64 @@ import (
 	"time"
 )
 
-// Instant is a time on the clock of one party: the time since a moment of its choice. The clock never goes
-// back, and also runs while the machine sleeps.
+// Instant is a time on the clock of one party: the time since an arbitrary moment. The clock never goes back, and
+// also runs while the host is suspended.
 type Instant = time.Duration
 
 const (
-	// MinDuration is the shortest lease. A renewal has two seconds, and is tried again.
+	// MinDuration is the shortest lease. It leaves two seconds for a renewal, which may be retried.
 	MinDuration = 6 * time.Second
-	// MaxDuration is the longest lease: what is waited for where nothing is known.
+	// MaxDuration is the longest lease. It is how long to wait if the duration is not known.
 	MaxDuration = 10 * time.Minute
 	// DefaultDuration outlasts the fail-over of a controller.
 	DefaultDuration = time.Minute
 
-	// minMargin is the shortest margin.
+	// minMargin is the smallest margin.
 	minMargin = time.Second
-	// marginShare of the duration is the margin. So clocks may differ by five percent.
+	// marginShare is the fraction of the duration that is the margin: clocks may differ by five percent.
 	marginShare = 20
 )
 
-// Check returns why a duration is refused, nil if it is not.
+// Check returns why a duration is invalid, or nil.
 func Check(duration time.Duration) error {
 	switch {
 	case duration < MinDuration:
-		return fmt.Errorf("a lease of %v is shorter than %v, which its renewal needs", duration, MinDuration)
+		return fmt.Errorf("%v is too short for a lease; the minimum is %v", duration, MinDuration)
 	case duration > MaxDuration:
-		return fmt.Errorf("a lease of %v is longer than %v", duration, MaxDuration)
+		return fmt.Errorf("%v is too long for a lease; the maximum is %v", duration, MaxDuration)
 	}
 	return nil
 }
 
-// Lease is what a holder was granted.
+// Lease is a lease that was granted to a holder.
 type Lease struct {
 	// Sent is when the request was sent, on the holder's clock.
 	Sent Instant
-	// Duration is how long it holds from then on.
+	// Duration is how long the lease is valid after Sent.
 	Duration time.Duration
 }
 
-// Renew is when to ask for the next one.
+// Renew returns when to ask for the next lease.
 func (l Lease) Renew() Instant { return l.Sent + l.Duration/3 }
 
-// Stop is when the holder begins to end the guest.
+// Stop returns when the holder begins to terminate the guest.
 func (l Lease) Stop() Instant { return l.Sent + l.Duration - l.Duration/6 }
 
-// Kill is when the guest is killed, also if the holder's process does nothing.
+// Kill returns when the guest is killed, even if the holder's process hangs.
 func (l Lease) Kill() Instant { return l.Sent + l.Duration - l.Duration/12 }
 
-// End is when the lease expires. Nothing of the guest is left then.
+// End returns when the lease expires. Nothing of the guest runs by then.
 func (l Lease) End() Instant { return l.Sent + l.Duration }
 
-// Retry is how long one request for a lease may take, before another one is sent.
+// Retry returns how long one request for a lease may take before another one is sent.
 func Retry(duration time.Duration) time.Duration { return duration / 6 }
 
-// Wait is how long the controller waits after it has seen that a lease is barred: it has
-// expired then, also if the holder's clock is slower than the controller's.
+// Wait returns how long the controller waits after it has seen that a lease is barred. By then the lease has expired,
+// even if the holder's clock is slower than the controller's.
 func Wait(duration time.Duration) time.Duration {
 	return duration + max(minMargin, duration/marginShare)
 }
 
-// Silence is how long the controller waits for a renewal until it bars the lease, which the holder can still undo.
+// Silence returns how long the controller waits for a renewal before it bars the lease. The holder can still undo
+// that.
 func Silence(duration time.Duration) time.Duration { return duration - duration/3 }

@@ -13,29 +13,29 @@ import (
 )
 
 const (
-	// HistorySize is how much of the console's last output a new client gets, in bytes.
+	// HistorySize is how many bytes of the console's last output a new client gets.
 	HistorySize = 64 << 10
 
-	// clientLimit is how many bytes may wait for one client.
+	// clientLimit is how many bytes may be pending for one client.
 	clientLimit = 2 * HistorySize
 )
 
 var (
-	// ErrSlowClient ends a client that did not take the console's output in time. It may
-	// attach again, but has missed output.
+	// ErrSlowClient disconnects a client that did not read the console's output in time. It may attach again, but has
+	// missed output.
 	ErrSlowClient = errors.New("console client did not read its output in time")
 
 	// ErrClientClosed is returned by a client after its Close.
 	ErrClientClosed = errors.New("console client is closed")
 
-	// ErrEnded is returned to writers when the machine has ended.
+	// ErrEnded is returned to writers when the machine has terminated.
 	ErrEnded = errors.New("console has ended")
 )
 
-// Console is the guest's serial port, shared by any number of clients. It lives as long as
-// the machine, so it survives a reset of the guest.
+// Console is the guest's serial port, shared by any number of clients. It lives as long as the machine, so it
+// survives a reset of the guest.
 //
-// It reads the port even if there is no client: a guest whose output is not read blocks.
+// It reads the port even without clients: a guest whose output is not read blocks.
 type Console struct {
 	conn    net.Conn
 	input   chan []byte // whole messages for the one goroutine that writes
@@ -47,7 +47,7 @@ type Console struct {
 	ended   bool
 }
 
-// New takes over the connection to a serial port. The console ends with it.
+// New takes over the connection to a serial port. The console ends with the connection.
 func New(conn net.Conn) *Console {
 	c := &Console{
 		conn:    conn,
@@ -61,12 +61,11 @@ func New(conn net.Conn) *Console {
 	return c
 }
 
-// Done is closed when the console has ended, and has all of its output.
+// Done is closed when the console has ended and all of its output is available.
 func (c *Console) Done() <-chan struct{} { return c.done }
 
-// Attach adds a client. Its output begins with the console's last output, up to HistorySize
-// bytes, and continues without a gap. After the machine's end it is only that. The client
-// must be closed.
+// Attach adds a client. Its output begins with the console's last output, up to HistorySize bytes, and continues
+// without a gap. After the machine has terminated, it gets only the last output. The client must be closed.
 func (c *Console) Attach() *Client { return c.attach(c.history.Bytes) }
 
 // AttachNow is Attach without the last output.
@@ -141,8 +140,8 @@ func (c *Console) end() {
 	close(c.done)
 }
 
-// write is the only writer of the port, so messages do not mix. A guest that does not read
-// blocks it, and so the clients that write.
+// write is the only writer of the port, so messages are not interleaved. A guest that does not read blocks it, and
+// thereby the clients that write.
 func (c *Console) write() {
 	for {
 		select {
@@ -169,22 +168,21 @@ type Client struct {
 	err     error
 }
 
-// Ended is closed when no more output will come. Next returns what is left, and then why.
+// Ended is closed when there is no more output. Next returns what is left, and then the reason.
 func (c *Client) Ended() <-chan struct{} { return c.ended }
 
 // Replay returns how many bytes of the output are older than the client. They come first.
 func (c *Client) Replay() int { return c.replay }
 
-// Slow reports whether the client was dropped because it did not read in time.
+// Slow reports whether the client was disconnected because it did not read in time.
 func (c *Client) Slow() bool {
 	c.console.mu.Lock()
 	defer c.console.mu.Unlock()
 	return errors.Is(c.err, ErrSlowClient)
 }
 
-// Next waits for output and returns all there is, at least one byte. Nothing is translated.
-// Errors, after the last output: io.EOF if the machine has ended, ErrSlowClient,
-// ErrClientClosed, or the context's cause.
+// Next waits for output and returns all of it, at least one byte. Nothing is translated. Errors, after the last
+// output: io.EOF if the machine has terminated, ErrSlowClient, ErrClientClosed, or the context's cause.
 func (c *Client) Next(ctx context.Context) ([]byte, error) {
 	for {
 		output, err := c.take()
@@ -210,10 +208,9 @@ func (c *Client) take() ([]byte, error) {
 	return output, nil
 }
 
-// Write sends one message to the guest, without bytes of other clients in between. It
-// returns when the message will be sent as a whole; while the guest does not read, it blocks
-// until the context ends. An empty message does nothing. Errors: those of Next for a client
-// that has ended, but ErrEnded if the machine has.
+// Write sends one message to the guest, without bytes of other clients in between. It returns when the message is
+// certain to be sent completely; while the guest does not read, it blocks until the context ends. An empty message
+// does nothing. Errors: those of Next for a client that has ended, but ErrEnded if the machine has terminated.
 func (c *Client) Write(ctx context.Context, message []byte) error {
 	if err := c.writable(); err != nil || len(message) == 0 {
 		return err
@@ -237,8 +234,7 @@ func (c *Client) writable() error {
 	return c.err
 }
 
-// Close detaches the client and drops what it has not read. The console goes on. It may be
-// called more than once.
+// Close detaches the client and drops its unread output. The console continues. Close may be called more than once.
 func (c *Client) Close() {
 	c.console.mu.Lock()
 	defer c.console.mu.Unlock()

@@ -14,14 +14,14 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// Terms are those of a lease that expires. All fields are required.
+// Terms describe a lease that expires. All fields are required.
 type Terms struct {
-	// Duration of the leases.
+	// Duration is the duration of each lease.
 	Duration time.Duration
 	// Now is the clock.
 	Now func() lease.Instant
-	// Connect opens another connection to the controller. One on which a request was not answered is
-	// closed: it may be broken, which would be noticed too late.
+	// Connect opens another connection to the controller. A connection on which a request got no response is closed:
+	// it may be broken, which would be noticed too late.
 	Connect func() (*grpc.ClientConn, error)
 	// Watchdog kills this process when its lease has expired.
 	Watchdog Watchdog
@@ -33,25 +33,25 @@ type Watchdog interface {
 	Lost() <-chan struct{}
 }
 
-// expiring is what a lease has besides that expires. The lock of the Lease guards holder and spare.
+// expiring is the state of a lease that expires. The lock of the Lease guards holder and spare.
 type expiring struct {
 	Terms
 	holder lease.Holder
-	// spare is how long the guest could still have run when the last lease was granted.
+	// spare is how much time was left when the last lease was renewed.
 	spare time.Duration
-	// due receives when a lease is asked for before its time.
+	// due receives when a lease is requested early.
 	due chan struct{}
-	// Of the goroutine: the connection, and whether the last stream was answered and has not ended.
+	// Used only by the goroutine: the connection, and whether the last stream had a response and has not ended.
 	conn   *grpc.ClientConn
 	steady bool
 }
 
-// granted applies STATUS_OK, and reports whether the guest may run. The watchdog knows before.
+// granted applies STATUS_OK, and reports whether the guest may run. It tells the watchdog first.
 func (e *expiring) granted(update *vmpb.RunLeaseUpdate, sent lease.Instant, log *slog.Logger) bool {
 	duration := update.GetValidFor().AsDuration()
 	if duration <= 0 {
-		// The target of a migration has no other one until the switchover.
-		log.Info("the controller's answer is no lease: it does not say how long it is valid")
+		// The target of a migration gets only such responses until the switchover.
+		log.Info("the controller's response is not a lease: it has no duration")
 		return false
 	}
 	if before := e.holder.Lease(); before.Duration > 0 {
@@ -69,7 +69,7 @@ func (e *expiring) granted(update *vmpb.RunLeaseUpdate, sent lease.Instant, log 
 	return true
 }
 
-// renew opens one stream after the other, each before the lease of the last one has expired.
+// renew opens one stream after another, each before the lease of the previous one expires.
 func (l *Lease) renew(ctx context.Context) {
 	ended := make(chan struct{})
 	go func() {
@@ -94,7 +94,7 @@ func (l *Lease) renew(ctx context.Context) {
 		if ctx.Err() != nil {
 			break
 		}
-		l.log.Info("the lease is not renewed; trying again", "error", err)
+		l.log.Info("cannot renew the lease; retrying", "error", err)
 		l.expiring.hangUp()
 		l.expiring.steady = false
 		l.setConnected(false)
@@ -105,13 +105,13 @@ func (l *Lease) renew(ctx context.Context) {
 
 var errEnded = errors.New("the stream has ended")
 
-// stream is one of run authorizations.
+// stream is a stream of run authorizations.
 type stream struct {
-	end   func() // ends it, and waits for that
+	end   func() // cancels the stream, and waits for that
 	ended chan struct{}
 }
 
-// open opens a stream, and waits for its first answer.
+// open opens a stream, and waits for its first response.
 func (l *Lease) open(ctx context.Context, sent lease.Instant) (*stream, error) {
 	if l.expiring.conn == nil {
 		conn, err := l.expiring.Connect()
@@ -140,11 +140,11 @@ func (l *Lease) open(ctx context.Context, sent lease.Instant) (*stream, error) {
 		return nil, failure
 	case <-time.After(lease.Retry(l.expiring.Duration)):
 		opened.end()
-		return nil, fmt.Errorf("no answer within %v", lease.Retry(l.expiring.Duration))
+		return nil, fmt.Errorf("no response within %v", lease.Retry(l.expiring.Duration))
 	}
 }
 
-// read reads a stream to its end. It closes answered after the first answer.
+// read reads a stream to its end. It closes answered after the first response.
 func (l *Lease) read(ctx context.Context, client vmpb.VMControllerClient, sent lease.Instant, answered chan<- struct{}) error {
 	updates, err := client.RunLease(ctx, &vmpb.RunLeaseRequest{Us: l.us})
 	if err != nil {
@@ -162,10 +162,10 @@ func (l *Lease) read(ctx context.Context, client vmpb.VMControllerClient, sent l
 	}
 }
 
-// follows waits until the lease is to be renewed. It is an error if the stream ends before.
+// follows waits until the lease must be renewed. It returns an error if the stream ends before.
 func (l *Lease) follows(ctx context.Context, open *stream, sent lease.Instant) error {
 	if l.answered && !l.expiring.steady {
-		l.log.Info("the lease is renewed again", "spare", l.spare())
+		l.log.Info("renewed the lease after failures", "spare", l.spare())
 		l.reopened()
 	}
 	l.answered, l.expiring.steady = true, true
@@ -190,7 +190,7 @@ func (e *expiring) hangUp() {
 	}
 }
 
-// expire says when the lease has expired, or the watchdog is lost.
+// expire waits until the lease expires or the watchdog is lost, and publishes that.
 func (l *Lease) expire(ctx context.Context) {
 	for {
 		left, changed := l.left()
@@ -201,7 +201,7 @@ func (l *Lease) expire(ctx context.Context) {
 		case <-time.After(left):
 		case <-changed:
 		case <-l.expiring.Watchdog.Lost():
-			l.log.Error("the watchdog is lost; ending the guest")
+			l.log.Error("the watchdog is lost; terminating the guest")
 			l.mu.Lock()
 			l.expiring.holder.Refused()
 			l.mu.Unlock()
@@ -211,7 +211,7 @@ func (l *Lease) expire(ctx context.Context) {
 	}
 }
 
-// left returns how long the guest may run. If that is no more, it says so.
+// left returns how long the guest may still run. If the lease has expired, it publishes that.
 func (l *Lease) left() (time.Duration, <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -229,23 +229,23 @@ func (l *Lease) left() (time.Duration, <-chan struct{}) {
 	}
 }
 
-// spare returns how long the guest could still have run when the last lease was granted.
+// spare returns how much time was left when the last lease was renewed.
 func (l *Lease) spare() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.expiring.spare
 }
 
-// Renew asks for another lease at once, if leases expire.
+// Renew requests another lease immediately, if leases expire.
 func (l *Lease) Renew() {
 	select {
 	case l.expiring.due <- struct{}{}:
-	default: // it is due already
+	default: // already requested
 	}
 }
 
-// Left returns how long the guest may run by the lease that this one has got last, at most; 0 if it must not, or has
-// got none. Only for leases that expire.
+// Left returns how long the guest may run by the last lease. It returns 0 if the guest must not run, or if there was
+// no lease. It must only be called for leases that expire.
 func (l *Lease) Left() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -256,15 +256,15 @@ func (l *Lease) Left() time.Duration {
 	return l.expiring.holder.Lease().Stop() - now
 }
 
-// Release tells the controller that the VM has ended here, and does not run here again. It may fail: then the
-// lease expires.
+// Release tells the controller that the VM has terminated here and does not run here again. If that fails, the lease
+// expires.
 func Release(ctx context.Context, client vmpb.VMControllerClient, us *vmpb.HypervisorID) error {
 	updates, err := client.RunLease(ctx, &vmpb.RunLeaseRequest{Us: us, Release: true})
 	if err != nil {
 		return err
 	}
 	if update, err := updates.Recv(); err == nil {
-		return fmt.Errorf("the controller answered %v", update.GetStatus())
+		return fmt.Errorf("the controller responded with %v", update.GetStatus())
 	} else if ctx.Err() != nil {
 		return ctx.Err()
 	}

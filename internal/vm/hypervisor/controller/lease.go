@@ -1,8 +1,8 @@
 // Package controller is a hypervisor's client of the VM controller.
 //
-// A [Lease] keeps the stream of run authorizations open and has the last answer; a
-// [Reporter] repeats the hypervisor's state until the controller has confirmed it. Neither
-// fails: it is normal that the controller is away for any time.
+// A [Lease] keeps the stream of run authorizations open and holds the last response; a [Reporter] repeats the
+// hypervisor's state until the controller has confirmed it. Neither fails: the controller may be unavailable for any
+// time.
 package controller
 
 import (
@@ -22,20 +22,20 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// Back-off of all requests: when the controller is away, hundreds of hypervisors retry.
+// Back-off of all requests: while the controller is unavailable, hundreds of hypervisors retry.
 const (
 	firstDelay = 200 * time.Millisecond
 	lastDelay  = 10 * time.Second
-	// connectDelay is the longest pause between attempts to connect: where nothing listens they cost nothing.
+	// connectDelay is the longest delay between attempts to connect, which cost nothing if nothing listens.
 	connectDelay = 4 * time.Second
-	// dialTime is how long an address may not answer, as that of a Pod that is gone. The next attempt may reach
-	// another controller at the same name.
+	// dialTime is the timeout for an address that does not respond, such as that of a deleted Pod. The next attempt
+	// may reach another controller under the same name.
 	dialTime = 2 * time.Second
 )
 
-// DialOptions are for connections to a controller. A broken connection is noticed even if
-// nothing is sent for hours, and it is retried at least every five seconds; gRPC's defaults
-// are never, and two minutes.
+// DialOptions are the options for connections to a controller. A broken connection is noticed even if nothing is sent
+// for hours, and a new one is attempted at least every five seconds. With gRPC's defaults, broken connections are
+// never noticed, and attempts are up to two minutes apart.
 //
 // The server must allow pings: keepalive.EnforcementPolicy with a MinTime of 20 s or less.
 func DialOptions() []grpc.DialOption {
@@ -51,7 +51,7 @@ func DialOptions() []grpc.DialOption {
 	}
 }
 
-// delays returns the pauses between attempts: doubling, with jitter.
+// delays returns the delays between attempts: doubling, with jitter.
 type delays struct{ next time.Duration }
 
 func (d *delays) take() time.Duration {
@@ -62,30 +62,28 @@ func (d *delays) take() time.Duration {
 
 func (d *delays) reset() { d.next = 0 }
 
-// Authorization is the controller's last answer about running the VM. The zero value means
-// that there is none yet.
+// Authorization is the controller's last response about running the VM. The zero value means that there is none yet.
 type Authorization struct {
-	// Granted reports whether the controller has answered STATUS_OK.
+	// Granted reports whether the controller has responded with STATUS_OK.
 	Granted bool
 	// Paused reports whether the guest must be stopped.
 	Paused bool
 	// Terminated reports whether the VM must be killed. It is never revoked.
 	Terminated bool
-	// Migrate reports whether the VM shall move to another hypervisor.
+	// Migrate reports whether the VM must move to another hypervisor.
 	Migrate bool
-	// Grow are the sizes that disks shall have at least. Another value is another wish. Nil: none.
+	// Grow are the minimum sizes of the disks. A new pointer is a new request; nil requests nothing.
 	Grow *Disks
-	// Token is the fencing token of the lease, or that of the lease which this process gets with the virtual machine, as the
-	// target of a migration: alone it allows nothing but to attach the disks. 0: none.
+	// Token is the fencing token of the lease. The target of a migration gets the token of its future lease, which
+	// only allows it to attach the disks. 0 means that there is none.
 	Token uint64
-	// DiskServer is where the disks are attached with that token, if they are served. Zero: nowhere yet.
+	// DiskServer is where served disks are attached with the token. It is zero if that is not known yet.
 	DiskServer DiskServer
-	// Expired reports whether a lease has expired, but for the time to end the guest. It is never
-	// revoked.
+	// Expired reports whether a lease has expired, except for the time to terminate the guest. It is never revoked.
 	Expired bool
 }
 
-// DiskServer is a server of disks. Its fields are those of vmpb.DiskServer.
+// DiskServer locates a disk server. Its fields are those of vmpb.DiskServer.
 type DiskServer struct{ Address, Pod string }
 
 // background is a client of the controller with one goroutine.
@@ -120,7 +118,7 @@ func (b *background) wake() {
 	b.changed = make(chan struct{})
 }
 
-// Close ends the requests, and waits until none is under way.
+// Close cancels the requests, and waits until none is in progress.
 func (b *background) Close() {
 	b.cancel()
 	<-b.done
@@ -130,31 +128,31 @@ func (b *background) Close() {
 type Lease struct {
 	*background
 	current Authorization
-	// reopened is called when a stream is answered that is not the first one.
+	// reopened is called when a stream after the first one gets a response.
 	reopened func()
-	answered bool // a stream was answered
-	// connected is whether the stream of now was answered. The lock guards it.
+	answered bool // a stream got a response
+	// connected is whether the current stream got a response. The lock guards it.
 	connected bool
-	expiring  *expiring // nil: leases do not expire
+	expiring  *expiring // nil if leases do not expire
 }
 
-// OpenLease opens the stream in the background. The lease must be closed. reopened is called
-// when a later stream is answered: it may be by another controller.
+// OpenLease opens the stream in the background. The lease must be closed. reopened is called when a later stream gets
+// a response: it may come from another controller.
 func OpenLease(client vmpb.VMControllerClient, us *vmpb.HypervisorID, log *slog.Logger, reopened func()) *Lease {
 	l := &Lease{background: newBackground(client, us, log), reopened: reopened}
 	l.start(l.keep)
 	return l
 }
 
-// OpenExpiring opens and renews a lease that expires. reopened is called when a stream is answered after one
-// that was not, or ended.
+// OpenExpiring opens and renews a lease that expires. reopened is called when a stream gets a response after one that
+// did not, or that ended.
 func OpenExpiring(us *vmpb.HypervisorID, log *slog.Logger, reopened func(), terms Terms) *Lease {
 	l := &Lease{background: newBackground(nil, us, log), reopened: reopened, expiring: &expiring{Terms: terms, due: make(chan struct{}, 1)}}
 	l.start(l.renew)
 	return l
 }
 
-// Connected reports whether a stream is open that the controller has answered.
+// Connected reports whether a stream is open to which the controller has responded.
 func (l *Lease) Connected() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -167,7 +165,7 @@ func (l *Lease) setConnected(connected bool) {
 	l.connected = connected
 }
 
-// Current returns the last answer, and a channel that is closed when there is another.
+// Current returns the last response, and a channel that is closed when there is another one.
 func (l *Lease) Current() (Authorization, <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -182,11 +180,11 @@ func (l *Lease) keep(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		// A stream that ends at once does not reset the pauses, even with an answer.
+		// A stream that ends immediately does not reset the delays, even with a response.
 		if time.Since(opened) > lastDelay {
 			pause.reset()
 		}
-		l.log.Info("the stream of run authorizations ended; opening another", "error", err)
+		l.log.Info("the stream of run authorizations ended; opening another one", "error", err)
 		select {
 		case <-time.After(pause.take()):
 		case <-ctx.Done():
@@ -196,9 +194,9 @@ func (l *Lease) keep(ctx context.Context) {
 
 // follow reads one stream to its end.
 func (l *Lease) follow(ctx context.Context) error {
-	ctx, release := context.WithCancel(ctx) // also a stream that does not end by itself
+	ctx, release := context.WithCancel(ctx) // releases a stream that does not end by itself
 	defer release()
-	// It waits for a connection, whose attempts have pauses of their own: both would add up.
+	// WaitForReady, since connecting has its own back-off, and both would add up.
 	stream, err := l.client.RunLease(ctx, &vmpb.RunLeaseRequest{Us: l.us}, grpc.WaitForReady(true))
 	if err != nil {
 		return err
@@ -219,8 +217,8 @@ func (l *Lease) follow(ctx context.Context) error {
 	}
 }
 
-// take applies an answer to a request that was sent at a time. A termination stays: the guest may be dead already,
-// and another hypervisor runs the VM.
+// take applies the response to a request that was sent at the given time. A termination is final: the guest may have
+// been killed, and another hypervisor may run the VM.
 func (l *Lease) take(update *vmpb.RunLeaseUpdate, sent lease.Instant) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -238,12 +236,12 @@ func (l *Lease) take(update *vmpb.RunLeaseUpdate, sent lease.Instant) {
 	case vmpb.RunLeaseUpdate_STATUS_TERMINATE:
 		next.Terminated = true
 	default:
-		l.log.Warn("the controller's answer is unknown and changes nothing", "status", update.GetStatus())
+		l.log.Warn("ignoring an unknown response of the controller", "status", update.GetStatus())
 	}
 	l.set(next)
 }
 
-// set announces a changed authorization. The caller holds the lock.
+// set publishes a changed authorization. The caller holds the lock.
 func (l *Lease) set(next Authorization) {
 	if next != l.current {
 		l.current = next

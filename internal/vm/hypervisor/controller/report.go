@@ -14,11 +14,11 @@ import (
 )
 
 const (
-	// progressEvery is the time between two reports that differ in numbers only.
+	// progressEvery is the time between two reports that differ only in numbers.
 	progressEvery = time.Second
-	// reportLimit is the time limit of one report.
+	// reportLimit is the timeout of one report.
 	reportLimit = 5 * time.Second
-	// maxMessage is the length of a message in bytes: it may be QEMU's or the storage's.
+	// maxMessage is the maximum length of a message in bytes. Messages may come from QEMU or the storage.
 	maxMessage = 1024
 )
 
@@ -32,16 +32,16 @@ type Report struct {
 	// Endpoint and Prepared are kept from one report to the next; see Reporter.Update.
 	Endpoint string
 	Prepared bool
-	// Disks are kept, too. They are replaced, never changed. Nil: not known.
+	// Disks are kept, too. They are replaced, never changed. Nil means that they are not known.
 	Disks *Disks
-	// Migration and CanMigrate are kept, too. Zero: none.
+	// Migration and CanMigrate are kept, too. The zero Migration means that there is none.
 	Migration  Migration
 	CanMigrate bool
 
 	sequence uint64
 }
 
-// Disks are sizes of disks.
+// Disks are the sizes of disks.
 type Disks []*vmpb.DiskSize
 
 func (d *Disks) list() []*vmpb.DiskSize {
@@ -51,7 +51,7 @@ func (d *Disks) list() []*vmpb.DiskSize {
 	return *d
 }
 
-// orNew returns d if it has these sizes, else others that have.
+// orNew returns d if it has these sizes, and otherwise a new value.
 func (d *Disks) orNew(sizes []*vmpb.DiskSize) *Disks {
 	same := slices.EqualFunc(d.list(), sizes, func(a, b *vmpb.DiskSize) bool {
 		return a.GetName() == b.GetName() && a.GetBytes() == b.GetBytes()
@@ -65,7 +65,7 @@ func (d *Disks) orNew(sizes []*vmpb.DiskSize) *Disks {
 	return (*Disks)(&sizes)
 }
 
-// Migration is how far a migration is. Its fields are those of vmpb.ReportStateRequest_Migration.
+// Migration is the progress of a migration. Its fields are those of vmpb.ReportStateRequest_Migration.
 type Migration struct {
 	Phase      vmpb.ReportStateRequest_Migration_Phase
 	TargetPod  string
@@ -83,7 +83,7 @@ func (m Migration) message() *vmpb.ReportStateRequest_Migration {
 	}
 }
 
-// withoutNumbers returns what is reported at once when it changes.
+// withoutNumbers returns the part of the report that is sent immediately when it changes.
 func (r Report) withoutNumbers() Report {
 	r.DoneBytes, r.TotalBytes, r.sequence = 0, 0, 0
 	r.Migration.DoneBytes, r.Migration.TotalBytes = 0, 0
@@ -94,8 +94,8 @@ func (r Report) withoutNumbers() Report {
 type Reporter struct {
 	*background
 	current   Report
-	confirmed Report // the last report that the controller has answered
-	silent    bool   // the controller takes no reports
+	confirmed Report // the last report that the controller has confirmed
+	silent    bool   // the controller does not accept reports
 }
 
 // NewReporter returns a reporter without a report. It must be closed.
@@ -105,9 +105,8 @@ func NewReporter(client vmpb.VMControllerClient, us *vmpb.HypervisorID, log *slo
 	return r
 }
 
-// Update changes the report, and does not wait until it is sent. The function gets the last
-// report with no cause, an empty message and no numbers. A message that is too long or not
-// text is changed so that it can be sent.
+// Update changes the report, and does not wait until it is sent. The function gets the last report without cause,
+// message and numbers. A message that is too long or not valid UTF-8 is changed so that it can be sent.
 func (r *Reporter) Update(change func(*Report)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -123,12 +122,12 @@ func (r *Reporter) Update(change func(*Report)) {
 	}
 }
 
-// text makes a message one that can be sent.
+// text returns a message that can be sent.
 func text(message string) string {
 	return strings.ToValidUTF8(message[:min(len(message), maxMessage)], "\uFFFD")
 }
 
-// Become makes the reports those of another run.
+// Become makes later reports the reports of another run.
 func (r *Reporter) Become(us *vmpb.HypervisorID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -145,8 +144,8 @@ func (r *Reporter) Repeat() {
 	r.wake()
 }
 
-// Confirmed waits until the controller has answered the current report, or takes none.
-// Otherwise it returns the context's cause.
+// Confirmed waits until the controller has confirmed the current report, or does not accept reports. Otherwise it
+// returns the context's cause.
 func (r *Reporter) Confirmed(ctx context.Context) error {
 	for {
 		r.mu.Lock()
@@ -172,11 +171,11 @@ func (r *Reporter) settled() bool {
 // attempt is the last attempt to send a report.
 type attempt struct {
 	report Report
-	again  time.Time // when it may be sent again, also with other numbers
+	again  time.Time // when it may be sent again, even if only numbers have changed
 }
 
-// pending returns the report to send now. If it is not due, wait is how long to wait for
-// that; 0 means until something changes.
+// pending returns the report to send now. If it is not due, wait is the time until it is; 0 means that it becomes due
+// when something changes.
 func (r *Reporter) pending(last attempt) (report Report, due bool, wait time.Duration, changed <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -207,7 +206,7 @@ func (r *Reporter) keep(ctx context.Context) {
 			last.again = time.Now().Add(pause.take())
 			level := slog.LevelInfo
 			if status.Code(err) == codes.FailedPrecondition {
-				// Not authoritative yet: the first report and the lease are concurrent.
+				// Not authoritative yet: the first report and the lease are requested concurrently.
 				level = slog.LevelDebug
 			}
 			r.log.Log(ctx, level, "the controller did not take a report; it is repeated", "error", err)
@@ -215,7 +214,7 @@ func (r *Reporter) keep(ctx context.Context) {
 	}
 }
 
-// await waits for the time, unless it is 0, or the channel.
+// await waits for the limit, unless it is 0, or for the channel.
 func await(ctx context.Context, limit time.Duration, changed <-chan struct{}) {
 	var late <-chan time.Time
 	if limit > 0 {
@@ -254,7 +253,7 @@ func (r *Reporter) send(ctx context.Context, report Report) error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.us == us { // else it was another run's
+	if r.us == us { // otherwise the report belonged to another run
 		r.confirmed, r.silent = report, silent
 	}
 	r.wake()

@@ -1,10 +1,9 @@
 // Package firewall decides which frames of a guest enter QEMU's user-mode network.
 //
-// That network makes connections as the process on the host, so without a firewall a guest
-// reaches every service on the host's loopback: at the gateway's address, at other addresses
-// of its own network, at broadcast addresses, and at loopback addresses themselves. The
-// firewall names what is allowed within the guest's network and leaves out every other name
-// of the loopback. All other addresses are outside, and allowed.
+// QEMU connects as a process on the host, so without a firewall a guest reaches every service on the host's loopback:
+// at the gateway's address, at other addresses of its own network, at broadcast addresses, and at loopback addresses
+// themselves. The firewall lists what is allowed within the guest's network and blocks every other address of the
+// loopback. All other addresses are outside, and allowed.
 package firewall
 
 import (
@@ -15,28 +14,26 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/metadataservice"
 )
 
-// Rules say what a guest may reach in its own network. The zero value allows nothing there.
+// Rules define what a guest may reach in its own network. The zero value allows nothing there.
 type Rules struct {
 	// Networks of the guest.
 	Networks []Network
-	// HostPorts are the TCP ports of the host's loopback that the guest may connect to, at
-	// the address of a gateway.
+	// HostPorts are the TCP ports of the host's loopback that the guest may connect to, at the address of a gateway.
 	HostPorts []uint16
-	// Forwarded are the TCP ports of the guest that the host may connect to. Their answers
-	// go to the gateway.
+	// Forwarded are the TCP ports of the guest that the host may connect to. Their responses go to the gateway.
 	Forwarded []uint16
-	// NoOutside forbids all addresses outside of the networks, and the name servers, through
-	// which data get outside, too.
+	// NoOutside blocks all addresses outside the networks. It also blocks the name servers, through which data could
+	// leave.
 	NoOutside bool
 }
 
-// Network is a network of one IP version with the addresses that have a meaning in it.
+// Network is a network of one IP version with its special addresses.
 type Network struct {
-	// Prefix of all addresses.
+	// Prefix contains all addresses.
 	Prefix netip.Prefix
-	// Gateway stands for the host's loopback.
+	// Gateway represents the host's loopback.
 	Gateway netip.Addr
-	// NameServer stands for the host's name server. It answers at port 53 only.
+	// NameServer represents the host's name server. It responds only on port 53.
 	NameServer netip.Addr
 }
 
@@ -70,11 +67,11 @@ const (
 	portDHCPv6 = 547
 )
 
-// packet is what the rules need to know of an IP packet.
+// packet is the part of an IP packet that the rules need.
 type packet struct {
 	to       netip.Addr
 	protocol byte
-	// fragment reports whether this is a part of a packet, whose ports may be elsewhere.
+	// fragment reports whether the packet is a fragment, whose ports may be in another packet.
 	fragment bool
 	payload  []byte
 }
@@ -88,7 +85,7 @@ func (r Rules) Allows(frame []byte) bool {
 	var ok bool
 	switch content := frame[ethernetHeader:]; binary.BigEndian.Uint16(frame[ethernetType:]) {
 	case typeARP:
-		return true // only the gateway and the name server answer
+		return true // only the gateway and the name server respond
 	case typeIPv4:
 		p, ok = parse4(content)
 	case typeIPv6:
@@ -112,7 +109,7 @@ func parse4(data []byte) (packet, bool) {
 	}, true
 }
 
-// parse6 takes an extension header for an unknown protocol, as QEMU does.
+// parse6 treats an extension header as an unknown protocol, as QEMU does.
 func parse6(data []byte) (packet, bool) {
 	if len(data) < header6 || data[0]>>4 != 6 {
 		return packet{}, false
@@ -126,8 +123,7 @@ func parse6(data []byte) (packet, bool) {
 
 var (
 	broadcast = netip.MustParseAddr("255.255.255.255")
-	// thisHost4 and compatible6 also lead to the loopback, as do loopback addresses and
-	// IPv4 addresses in IPv6.
+	// thisHost4 and compatible6 also lead to the loopback, like loopback addresses and IPv4 addresses in IPv6.
 	thisHost4   = netip.MustParsePrefix("0.0.0.0/8")
 	compatible6 = netip.MustParsePrefix("::/96")
 )
@@ -154,8 +150,8 @@ func (r Rules) allows(p packet) bool {
 	return !r.NoOutside && !metadataservice.MayBeAt(p.to)
 }
 
-// toGuest reports whether a frame is for another address of the guest's network than those with
-// a meaning there, and so perhaps for another guest. All ARP is, too.
+// toGuest reports whether a frame is for an ordinary address of the guest's network, and so possibly for another
+// guest. ARP always is.
 func (r Rules) toGuest(frame []byte) (toGuest, isARP bool) {
 	if len(frame) < ethernetHeader {
 		return false, false
@@ -174,7 +170,7 @@ func (r Rules) toGuest(frame []byte) (toGuest, isARP bool) {
 	}), false
 }
 
-// allowsInside decides about a packet to an address of the guest's own network.
+// allowsInside decides on a packet to an address of the guest's own network.
 func (r Rules) allowsInside(network Network, p packet) bool {
 	if p.protocol == protocolICMP || p.protocol == protocolICMPv6 {
 		return !p.fragment
@@ -193,7 +189,7 @@ func (r Rules) allowsInside(network Network, p packet) bool {
 	return slices.Contains(r.HostPorts, to) || !p.opens() && slices.Contains(r.Forwarded, from)
 }
 
-// ports returns the ports of a whole TCP or UDP packet.
+// ports returns the ports of an unfragmented TCP or UDP packet.
 func (p packet) ports() (from, to uint16, ok bool) {
 	if p.fragment || len(p.payload) < portsLength || p.protocol != protocolTCP && p.protocol != protocolUDP {
 		return 0, 0, false
@@ -206,7 +202,7 @@ func (p packet) isUDP(port uint16) bool {
 	return ok && p.protocol == protocolUDP && to == port
 }
 
-// opens reports whether a TCP packet opens a connection, or may. QEMU connects for no other.
+// opens reports whether a TCP packet may open a connection. QEMU connects for no other packet.
 func (p packet) opens() bool {
 	return len(p.payload) <= tcpFlags || p.payload[tcpFlags]&(flagSYN|flagACK) == flagSYN
 }

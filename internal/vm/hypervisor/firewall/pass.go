@@ -11,19 +11,18 @@ import (
 const (
 	// maxFrame is above the largest frame of QEMU.
 	maxFrame = 1 << 17
-	// maxQueued is how many frames wait for the network. More are dropped, as in a switch.
+	// maxQueued is how many frames may wait for the network. Further frames are dropped, as in a switch.
 	maxQueued = 1024
 	// lengthSize is the size of the length before each frame.
 	lengthSize = 4
 )
 
-// Pass reads frames of the guest and writes those that the rules allow to the network, until
-// reading fails. It never waits for the network, since QEMU waits while nobody reads. Frames
-// are in the form of QEMU's filter-redirector: a length of four bytes, big endian, and the
-// content.
+// Pass reads frames of the guest and writes those that the rules allow to the network, until reading fails. It never
+// waits for the network, since QEMU blocks while Pass does not read. Frames have the format of QEMU's
+// filter-redirector: a length of four bytes, big endian, and the content.
 //
-// Frames for other guests go to the function others, which must not wait, and not to the
-// network; ARP goes to both. Nil: frames for other guests are dropped.
+// Frames for other guests are passed to the function others, which must not block, instead of the network; ARP goes
+// to both. If others is nil, frames for other guests are dropped.
 func Pass(rules Rules, guest io.Reader, network io.Writer, others func(frame []byte)) error {
 	queue := make(chan []byte, maxQueued)
 	written := make(chan struct{})
@@ -54,7 +53,7 @@ func Pass(rules Rules, guest io.Reader, network io.Writer, others func(frame []b
 	return err
 }
 
-// read calls the function with each frame, and the length before it.
+// read calls the function with each frame, including the length before it.
 func read(guest io.Reader, use func(frame []byte)) error {
 	var length [lengthSize]byte
 	for {
@@ -63,7 +62,7 @@ func read(guest io.Reader, use func(frame []byte)) error {
 		}
 		size := binary.BigEndian.Uint32(length[:])
 		if size > maxFrame {
-			return fmt.Errorf("a frame of %d bytes", size)
+			return fmt.Errorf("frame of %d bytes is out of range", size)
 		}
 		frame := make([]byte, lengthSize+size)
 		copy(frame, length[:])
@@ -74,12 +73,12 @@ func read(guest io.Reader, use func(frame []byte)) error {
 	}
 }
 
-// write writes frames, several at a time if they come faster than they go. After an error it
-// drops them: then reading fails too.
+// write writes frames, in batches if they come faster than they can be written. It drops them after an error: then
+// reading fails, too.
 func write(network io.Writer, queue <-chan []byte) {
 	out := bufio.NewWriterSize(network, maxFrame)
 	for frame := range queue {
-		_, _ = out.Write(frame) // the error stays, and is returned by Flush
+		_, _ = out.Write(frame) // the error persists, and Flush returns it
 		if len(queue) > 0 {
 			continue
 		}

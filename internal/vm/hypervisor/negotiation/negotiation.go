@@ -1,8 +1,8 @@
 // Package negotiation agrees on the protocol of a live migration.
 //
-// The source sends its [Offer]. The target answers with its [Choose], to which it adds where it
-// listens. The source looks at that with [Verify]: a constraint that the target does not know is
-// missing in its answer, and then the source does not migrate.
+// The source sends its [Offer]. The target returns the result of [Choose] and adds its addresses. The source checks
+// that with [Verify]: a constraint that the target does not know is missing in its response, and then the source does
+// not migrate.
 package negotiation
 
 import (
@@ -18,33 +18,34 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// Machine is what must be the same on both sides.
+// Machine is what must match on both sides.
 type Machine struct {
-	// Hardware is what the guest sees of its virtual machine, as text.
+	// Hardware describes what the guest sees of its virtual machine.
 	Hardware string
-	// DiskBytes is the size of the source's root disk. Ignored for a target.
+	// DiskBytes is the size of the source's root disk. It is ignored for a target.
 	DiskBytes uint64
-	// SharedDisk reports whether both sides have the same disks attached. None of them travels then.
+	// SharedDisk reports whether both sides use the same disks, so that none is copied.
 	SharedDisk bool
-	// Served reports whether that is so because another Pod serves the disks to both.
+	// Served reports whether a disk server serves the disks to both sides.
 	Served bool
-	// DataDisks are the disks beside the root disk, in the order of the guest's bus. They travel if it does.
+	// DataDisks are the disks in addition to the root disk, in the order of the guest's bus. They are copied if the
+	// root disk is.
 	DataDisks []DataDisk
 }
 
-// DataDisk is a disk beside the root disk.
+// DataDisk is a disk in addition to the root disk.
 type DataDisk struct {
 	// Name of the disk.
 	Name string
-	// Bytes is the size of the source's. Ignored for a target.
+	// Bytes is the size of the source's disk. It is ignored for a target.
 	Bytes uint64
 }
 
-// Offer returns the protocols of a source, the best first. The memory's channel is always
-// encrypted; so is the disks', and the disks travel with the VM unless they are shared.
+// Offer returns the protocols of a source, the best first. The channels are always encrypted, and the disks are
+// copied unless they are shared.
 //
-// QEMU's own block migration (qmeu_block) is not offered: with a large disk it has been
-// measured to end before all was copied.
+// QEMU's own block migration (qmeu_block) is not offered: with a large disk it was measured to end before everything
+// was copied.
 func Offer(source Machine) []*vmpb.MigrationProtocol {
 	nbd := &vmpb.MigrationProtocol_QemuNBD{
 		ConstraintWithBlockmigration: !source.SharedDisk,
@@ -65,8 +66,8 @@ func Offer(source Machine) []*vmpb.MigrationProtocol {
 	return []*vmpb.MigrationProtocol{{Kind: &vmpb.MigrationProtocol_QemuNbd{QemuNbd: nbd}}}
 }
 
-// Choose returns the first offered protocol that the target can do, with its constraints and
-// nothing else. Errors: a status of code INVALID_ARGUMENT that says of each why not.
+// Choose returns the first offered protocol that the target supports, with its constraints and nothing else. Errors:
+// a status with code INVALID_ARGUMENT that explains why each protocol was rejected.
 func Choose(offered []*vmpb.MigrationProtocol, target Machine) (*vmpb.MigrationProtocol, error) {
 	if len(offered) == 0 {
 		return nil, status.Error(codes.InvalidArgument, "no migration protocol is offered")
@@ -82,7 +83,7 @@ func Choose(offered []*vmpb.MigrationProtocol, target Machine) (*vmpb.MigrationP
 	return nil, status.Error(codes.InvalidArgument, "no offered migration protocol can be used: "+strings.Join(reasons, "; "))
 }
 
-// choose returns the answer to one offer, or why there is none.
+// choose returns the response to one offer, or why it is rejected.
 func choose(offered *vmpb.MigrationProtocol, target Machine) (*vmpb.MigrationProtocol, string) {
 	switch kind := offered.GetKind().(type) {
 	case *vmpb.MigrationProtocol_QmeuBlock:
@@ -110,8 +111,8 @@ func refuseQemu(offered *vmpb.MigrationProtocol_Qemu, target Machine) string {
 	}
 }
 
-// chooseNBD sets the fields one by one: a copy of the offer would have the fields that this
-// version does not know, as if it had considered them.
+// chooseNBD sets the fields one by one: a copy of the offer would confirm constraints that this version does not
+// know.
 func chooseNBD(offered *vmpb.MigrationProtocol_QemuNBD, target Machine) (chosen *vmpb.MigrationProtocol_QemuNBD, reason string) {
 	block := offered.GetConstraintWithBlockmigration()
 	switch reason := refuseDisk(offered, target); {
@@ -137,7 +138,7 @@ func chooseNBD(offered *vmpb.MigrationProtocol_QemuNBD, target Machine) (chosen 
 	}, ""
 }
 
-// refuseDisk returns why the disks at the target would not be those that the guest has; empty if they are.
+// refuseDisk returns why the target would not have the guest's disks, or an empty string if it would.
 func refuseDisk(offered *vmpb.MigrationProtocol_QemuNBD, target Machine) string {
 	switch block := offered.GetConstraintWithBlockmigration(); {
 	case !block && !target.SharedDisk:
@@ -152,8 +153,8 @@ func refuseDisk(offered *vmpb.MigrationProtocol_QemuNBD, target Machine) string 
 	return ""
 }
 
-// chooseDataDisks returns the constraint on the data disks, or why it cannot be kept. Only disks of the same names in the
-// same order are accepted: one that is missing would be lost, and one too many would be blank.
+// chooseDataDisks returns the constraint on the data disks, or why it cannot be met. Only the same disk names in the
+// same order are accepted: a missing disk would be lost, and an additional one would be blank.
 func chooseDataDisks(offered []*vmpb.DiskSize, block bool, target Machine) (chosen []*vmpb.DiskSize, reason string) {
 	same := slices.EqualFunc(offered, target.DataDisks, func(a *vmpb.DiskSize, b DataDisk) bool { return a.GetName() == b.Name })
 	if !same {
@@ -178,8 +179,8 @@ func names[D any](disks []D, name func(D) string) string {
 	return "(" + strings.Join(all, ", ") + ")"
 }
 
-// Verify returns the target's answer if it is one of the offered protocols, with all constraints and
-// with the endpoints that it needs.
+// Verify returns the target's response if it is one of the offered protocols, with all constraints and the necessary
+// endpoints.
 func Verify(offered []*vmpb.MigrationProtocol, answer *vmpb.MigrationProtocol) (*vmpb.MigrationProtocol_QemuNBD, error) {
 	got := answer.GetQemuNbd()
 	if got == nil {
@@ -190,10 +191,10 @@ func Verify(offered []*vmpb.MigrationProtocol, answer *vmpb.MigrationProtocol) (
 			return got, checkEndpoints(got)
 		}
 	}
-	return nil, errors.New("the target does not keep the constraints of what was offered")
+	return nil, errors.New("the target does not confirm the constraints of the offered protocol")
 }
 
-// constraints returns an answer without what the target negotiated.
+// constraints returns a response without the fields that the target adds.
 func constraints(answer *vmpb.MigrationProtocol_QemuNBD) *vmpb.MigrationProtocol_QemuNBD {
 	bare := proto.CloneOf(answer)
 	bare.NegotiatedEndpoint, bare.NegotiatedNbdEndpoint, bare.NegotiatedExport = "", "", ""
@@ -208,13 +209,13 @@ func checkEndpoints(answer *vmpb.MigrationProtocol_QemuNBD) error {
 	case !answer.GetConstraintWithBlockmigration():
 		return nil
 	case answer.GetNegotiatedNbdEndpoint() == "" || answer.GetNegotiatedExport() == "":
-		return errors.New("the target does not say where the disk goes")
+		return errors.New("the target's response has no endpoint or export for the disk")
 	}
 	exports := append([]string{answer.GetNegotiatedExport()}, answer.GetNegotiatedDataExports()...)
 	disks := 1 + len(answer.GetConstraintDataDisks())
 	slices.Sort(exports)
 	if len(exports) != disks || exports[0] == "" || len(slices.Compact(exports)) != disks {
-		return errors.New("the target does not say where each of the data disks goes")
+		return errors.New("the target's response does not have one export for each disk")
 	}
 	return nil
 }

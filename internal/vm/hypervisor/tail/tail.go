@@ -1,4 +1,4 @@
-// Package tail keeps the end of what is written.
+// Package tail keeps the end of a stream of bytes.
 package tail
 
 import (
@@ -8,15 +8,15 @@ import (
 
 // Writer keeps the last Limit bytes that are written to it. It is safe for concurrent use.
 type Writer struct {
-	// Limit is how many bytes are kept. At least 1.
+	// Limit is how many bytes are kept, at least 1.
 	Limit int
 
 	mu   sync.Mutex
 	data []byte
 }
 
-// Write implements io.Writer. It removes old bytes when there are twice as many as the
-// limit, so that small writes stay cheap.
+// Write implements io.Writer. It removes old bytes when there are twice as many as the limit, so that small writes
+// stay cheap.
 func (w *Writer) Write(p []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

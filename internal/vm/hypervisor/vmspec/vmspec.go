@@ -1,4 +1,4 @@
-// Package vmspec reads the specification of a virtual machine, a VMSpec, from the outside.
+// Package vmspec parses and validates the specification of a virtual machine, a VMSpec.
 package vmspec
 
 import (
@@ -19,10 +19,10 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// Error means that a VMSpec is invalid. Nothing was done.
+// Error reports an invalid VMSpec. Nothing was changed.
 type Error struct {
-	// Field is the path of the field, such as "initial_image.url"; "spec" if the text
-	// cannot be parsed or does not fit the configuration.
+	// Field is the path of the field, such as "initial_image.url". It is "spec" if the text cannot be parsed or does
+	// not match the configuration.
 	Field string
 	// Problem is a message for users.
 	Problem string
@@ -31,9 +31,9 @@ type Error struct {
 // Error implements error.
 func (e *Error) Error() string { return e.Field + ": " + e.Problem }
 
-// Parse parses and validates a VMSpec: protobuf JSON, or the binary form in standard
-// base64 with padding. Unknown fields, those of a newer controller, are dropped. Errors:
-// *Error for the first field that is missing, invalid, or not implemented.
+// Parse parses and validates a VMSpec: protobuf JSON, or the binary form in standard base64 with padding. Unknown
+// fields, which a newer controller may set, are dropped. Errors: *Error for the first field that is missing, invalid,
+// or not implemented.
 func Parse(text string) (*vmpb.VMSpec, error) {
 	spec, problem := decode(strings.TrimSpace(text))
 	if problem != nil {
@@ -66,7 +66,7 @@ func decode(text string) (*vmpb.VMSpec, *Error) {
 	return spec, nil
 }
 
-// Limits of a VM. They are above QEMU's, and prevent overflows.
+// Limits of a VM. They are above QEMU's limits, and prevent overflows.
 const (
 	maxCPUs        = 4096
 	minMemoryBytes = 1 << 20
@@ -80,9 +80,9 @@ const (
 var (
 	uuidForm     = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
 	checksumForm = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
-	// dataDiskForm is limited by what virtio has room for.
+	// dataDiskForm is limited by the length of a virtio serial number.
 	dataDiskForm = regexp.MustCompile(`^[0-9a-z]([0-9a-z-]{0,18}[0-9a-z])?$`)
-	// nameForm is wider than Kubernetes', and safe in logs, command lines and host names.
+	// nameForm allows more than Kubernetes, and is safe in logs, command lines and host names.
 	nameForm = regexp.MustCompile(`^[0-9A-Za-z]([0-9A-Za-z._-]{0,251}[0-9A-Za-z])?$`)
 )
 
@@ -137,15 +137,15 @@ func checkIncoming(spec *vmpb.VMSpec) *Error {
 
 func checkShared(spec *vmpb.VMSpec) *Error {
 	if disks.Unlocked(spec) {
-		return &Error{"root_disk_shared", "a block device keeps no lock between hosts; it needs LM_FULL_LEASES"}
+		return &Error{"root_disk_shared", "a lock on a block device does not exclude other hosts; LM_FULL_LEASES is required"}
 	}
 	return nil
 }
 
-// checkServed refuses what no token protects.
+// checkServed rejects served disks that no fencing token protects.
 func checkServed(spec *vmpb.VMSpec) *Error {
 	if spec.GetDisksServed() && spec.GetLeaseMode() != vmpb.LeaseMode_LM_FULL_LEASES {
-		return &Error{"disks_served", "needs LM_FULL_LEASES: only their holders have fencing tokens"}
+		return &Error{"disks_served", "requires LM_FULL_LEASES: only these leases have fencing tokens"}
 	}
 	return nil
 }
@@ -180,10 +180,10 @@ func checkSource(field, address, checksum string) *Error {
 	switch parsed.Scheme {
 	case "http", "https", "file":
 	default:
-		return &Error{field + ".url", fmt.Sprintf("the scheme %q is none of http, https and file", parsed.Scheme)}
+		return &Error{field + ".url", fmt.Sprintf("the scheme %q is not http, https or file", parsed.Scheme)}
 	}
 	if checksum != "" && !checksumForm.MatchString(checksum) {
-		return &Error{field + ".checksum", fmt.Sprintf("%q is not sha256: and 64 lower-case hexadecimal digits", checksum)}
+		return &Error{field + ".checksum", fmt.Sprintf("%q is not sha256: followed by 64 lower-case hexadecimal digits", checksum)}
 	}
 	return nil
 }
@@ -216,7 +216,7 @@ func checkGuest(spec *vmpb.VMSpec) *Error {
 		return problem
 	}
 	if uuid := spec.GetUuid(); uuid != "" && !uuidForm.MatchString(uuid) {
-		return &Error{"uuid", fmt.Sprintf("%q is not a UUID in lower case", uuid)}
+		return &Error{"uuid", fmt.Sprintf("%q is not a lower-case UUID", uuid)}
 	}
 	if cpus := spec.GetResources().GetCpus(); cpus > maxCPUs {
 		return &Error{"resources.cpus", fmt.Sprintf("%d is more than %d", cpus, maxCPUs)}
@@ -261,13 +261,13 @@ func checkFiles(spec *vmpb.VMSpec) *Error {
 // checkDataDisks checks images only if they would be written.
 func checkDataDisks(spec *vmpb.VMSpec) *Error {
 	if count := len(spec.GetDataDisks()); count > maxDataDisks {
-		return &Error{"data_disks", fmt.Sprintf("%d are more than %d", count, maxDataDisks)}
+		return &Error{"data_disks", fmt.Sprintf("%d disks are more than the maximum of %d", count, maxDataDisks)}
 	}
 	names := map[string]bool{}
 	for i, data := range spec.GetDataDisks() {
 		field := fmt.Sprintf("data_disks[%d]", i)
 		if names[data.GetName()] {
-			return &Error{field + ".name", fmt.Sprintf("%q is the name of two disks", data.GetName())}
+			return &Error{field + ".name", fmt.Sprintf("%q is the name of more than one disk", data.GetName())}
 		}
 		names[data.GetName()] = true
 		if problem := checkDataDisk(field, data); problem != nil {
@@ -280,7 +280,7 @@ func checkDataDisks(spec *vmpb.VMSpec) *Error {
 func checkDataDisk(field string, data *vmpb.DataDisk) *Error {
 	switch {
 	case !dataDiskForm.MatchString(data.GetName()):
-		return &Error{field + ".name", fmt.Sprintf("%q is not of 1 to 20 lower-case letters, digits and hyphens", data.GetName())}
+		return &Error{field + ".name", fmt.Sprintf("%q does not consist of 1 to 20 lower-case letters, digits and hyphens", data.GetName())}
 	case data.GetPath() == "":
 		return &Error{field + ".path", "is required"}
 	case data.GetBytes() > maxDiskBytes:
@@ -293,21 +293,21 @@ func checkDataDisk(field string, data *vmpb.DataDisk) *Error {
 	return problem
 }
 
-// checkPath accepts clean absolute paths only, so also none that leaves its root by "..".
+// checkPath accepts only clean absolute paths, and thereby no path that leaves its root by "..".
 func checkPath(field, name string) *Error {
 	if name == "" {
 		return nil
 	}
 	if _, err := confine.Name(name); err != nil || !path.IsAbs(name) {
-		return &Error{field, fmt.Sprintf("%q is not an absolute path in its shortest form", name)}
+		return &Error{field, fmt.Sprintf("%q is not a clean absolute path", name)}
 	}
 	return nil
 }
 
-// Addresses of a VM by IP version; invalid if it has none.
+// Addresses are the addresses of a VM by IP version. An address is invalid if the VM has none.
 type Addresses struct{ V4, V6 netip.Addr }
 
-// ParseAddresses reads VMSpec.address: plain addresses, and prefixes of full length. Errors: *Error.
+// ParseAddresses parses VMSpec.address: plain addresses, and prefixes of full length. Errors: *Error.
 func ParseAddresses(texts []string) (Addresses, error) {
 	all, problem := parseAddresses(texts)
 	if problem != nil {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/vmspec"
+	"github.com/millwright-dev/millwright/internal/vm/lease"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
@@ -186,7 +187,9 @@ func TestImageIsIgnoredInRun(t *testing.T) {
 
 // What is taken is taken again in both forms, and fits the rules that matter most.
 func FuzzParse(f *testing.F) {
-	for _, spec := range []*vmpb.VMSpec{validSpec(), fullSpec()} {
+	leased := validSpec()
+	leased.LeaseMode, leased.LeaseDuration = vmpb.LeaseMode_LM_FULL_LEASES, durationpb.New(lease.DefaultDuration)
+	for _, spec := range []*vmpb.VMSpec{validSpec(), fullSpec(), leased} {
 		f.Add(asJSON(f, spec))
 		f.Add(asBase64(f, spec))
 	}
@@ -200,17 +203,28 @@ func FuzzParse(f *testing.F) {
 			}
 			return
 		}
-		if spec.GetName() == "" || spec.GetLeaseMode() != vmpb.LeaseMode_LM_STORAGE_LOCKING {
-			t.Errorf("taken: %v", spec)
+		if spec.GetName() == "" || !hasLeaseTerms(spec) {
+			t.Errorf("accepted: %v", spec)
 		}
 		again, err := vmspec.Parse(asBase64(t, spec))
 		if err != nil || !proto.Equal(spec, again) {
-			t.Errorf("the binary form is another: %v, %v", again, err)
+			t.Errorf("the binary form differs: %v, %v", again, err)
 		}
 		if hypervisor.PathsFor(spec, "/container").RootDisk[:11] != "/container/" {
-			t.Errorf("the disk is outside of the root: %s", spec.GetRootDiskPath())
+			t.Errorf("the disk is outside the root: %s", spec.GetRootDiskPath())
 		}
 	})
+}
+
+// hasLeaseTerms reports whether a specification says on which terms the guest may run.
+func hasLeaseTerms(spec *vmpb.VMSpec) bool {
+	switch spec.GetLeaseMode() {
+	case vmpb.LeaseMode_LM_STORAGE_LOCKING:
+		return true
+	case vmpb.LeaseMode_LM_FULL_LEASES:
+		return lease.Check(spec.GetLeaseDuration().AsDuration()) == nil
+	}
+	return false
 }
 
 func incoming(spec *vmpb.VMSpec) { spec.Mode = vmpb.VMSpec_SM_INCOMING_MIGRATION }

@@ -1,11 +1,11 @@
 // Package watchdog kills a process that has outlived its lease.
 //
-// The watchdog is a child process. Its parent may be stopped by a signal, or hang: then it does not notice that
-// its lease ends, and neither do its other children. The watchdog kills it, and the kernel kills its children with
-// it, if they were started by package child with SIGKILL.
+// The watchdog is a child process. Its parent may be stopped by a signal, or hang: then it does not notice that its
+// lease expires, and neither do its other children. The watchdog kills it, and the kernel kills its other children,
+// if package child started them with SIGKILL.
 //
-// It does not help where all processes stop at once, as in a frozen container or on a machine that sleeps: what a
-// guest does between their continuation and the kill, storage has to refuse.
+// The watchdog does not help if all processes stop at the same time, as in a frozen container or on a suspended host.
+// The storage must refuse what a guest writes between the moment they continue and the kill.
 package watchdog
 
 import (
@@ -23,25 +23,25 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/lease"
 )
 
-// Now returns the time since the machine was started, in which it may have slept.
+// Now returns the time since the host was started, including the time during which it was suspended.
 func Now() lease.Instant {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &now); err != nil {
-		panic(err) // every Linux has this clock
+		panic(err) // every Linux kernel has this clock
 	}
 	return time.Duration(now.Nano())
 }
 
-// parentFD is where the watchdog finds its parent.
+// parentFD is the file descriptor of the parent's pidfd.
 const parentFD = 3
 
-// Watchdog is the child. It is used by one goroutine at a time.
+// Watchdog is the child process. It must not be used concurrently.
 type Watchdog struct {
 	process *child.Process
 	pipe    *os.File
 }
 
-// Start starts a program that calls Main. Until it is told a time it kills nobody.
+// Start starts a program that calls Main. It kills nothing before Until is called.
 func Start(command *exec.Cmd) (*Watchdog, error) {
 	parent, err := unix.PidfdOpen(os.Getpid(), 0)
 	if err != nil {
@@ -55,7 +55,7 @@ func Start(command *exec.Cmd) (*Watchdog, error) {
 	}
 	defer func() { _ = theirs.Close() }()
 	command.Stdin, command.ExtraFiles = theirs, []*os.File{self}
-	// No signal: the pipe ends with this process.
+	// No signal: the watchdog exits when the pipe is closed with this process.
 	process, err := child.Start(command, 0)
 	if err != nil {
 		_ = ours.Close()
@@ -72,19 +72,19 @@ func (w *Watchdog) Until(kill lease.Instant) error {
 	return nil
 }
 
-// Lost is closed when the watchdog has ended. Then nobody protects from this process any more.
+// Lost is closed when the watchdog has exited. Then nothing stops this process any more when its lease expires.
 func (w *Watchdog) Lost() <-chan struct{} { return w.process.Ended() }
 
 // PID returns the process ID of the watchdog.
 func (w *Watchdog) PID() int { return w.process.PID() }
 
-// Close ends the watchdog.
+// Close stops the watchdog.
 func (w *Watchdog) Close() {
 	_ = w.pipe.Close()
 	<-w.process.Ended()
 }
 
-// Main is the child's program. It returns when the parent has closed the pipe or has ended, or was killed.
+// Main is the program of the child. It returns when the parent has closed the pipe, has exited or was killed.
 func Main() error {
 	timer, err := unix.TimerfdCreate(unix.CLOCK_BOOTTIME, unix.TFD_CLOEXEC)
 	if err != nil {
@@ -98,7 +98,7 @@ func Main() error {
 			}
 			return fmt.Errorf("waiting: %w", err)
 		}
-		// A later time that has come already counts.
+		// A pending later time takes precedence over the timer.
 		if fds[0].Revents != 0 {
 			if err := obey(timer); err != nil {
 				return endOfPipe(err)
