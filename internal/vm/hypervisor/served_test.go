@@ -231,7 +231,7 @@ func TestRealGuestOfAServer(t *testing.T) {
 	if s.end.Reason != vmpb.EndStopped {
 		t.Errorf("the server ended with %+v", s.end)
 	}
-	s.report(before, of(vmpb.ReportStateRequest_STATE_PAUSED, "Attaching the disks:"))
+	s.report(before, of(vmpb.ReportStateRequest_STATE_PAUSED, "The disks cannot be attached:"))
 	before = len(s.controller.Reports())
 	volume := s.serve()
 	again := s.opens(volume, 7, "web-1")

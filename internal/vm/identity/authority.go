@@ -33,16 +33,15 @@ const (
 )
 
 var (
-	// ErrBadRequest means that a certificate request cannot be parsed, is not signed with
-	// its key, or that the kind of the key is not supported.
+	// ErrBadRequest means that a certificate request cannot be parsed, is not signed with its key, or has an
+	// unsupported kind of key.
 	ErrBadRequest = errors.New("unusable certificate request")
 
-	// ErrBadAuthority means that a certificate and key are no certificate authority.
+	// ErrBadAuthority means that a certificate and key are not a certificate authority.
 	ErrBadAuthority = errors.New("unusable certificate authority")
 )
 
-// Authority is the certificate authority of controller and hypervisors. It is safe for
-// concurrent use.
+// Authority is the certificate authority of controller and hypervisors. It is safe for concurrent use.
 type Authority struct{ pair ca.Pair }
 
 // NewAuthority creates an authority that is valid for ten years.
@@ -55,8 +54,7 @@ func NewAuthority(now time.Time) (*Authority, error) {
 	return &Authority{pair}, err
 }
 
-// ParseAuthority is the inverse of Authority.PEM. Errors: ErrBadAuthority, without any part of
-// the key.
+// ParseAuthority is the inverse of Authority.PEM. Errors: ErrBadAuthority, which never contains any part of the key.
 func ParseAuthority(certPEM, keyPEM []byte) (*Authority, error) {
 	if _, err := parseCertificates(certPEM); err != nil {
 		return nil, err
@@ -71,10 +69,9 @@ func ParseAuthority(certPEM, keyPEM []byte) (*Authority, error) {
 // PEM returns the authority's certificate, and its private key as PKCS #8.
 func (a *Authority) PEM() (cert, key []byte) { return a.pair.CertPEM(), a.pair.KeyPEM() }
 
-// Sign returns a certificate in DER form for a PKCS #10 request in DER form, for use by the
-// peer as a client and a server. Only the public key of the request is used. The certificate
-// is valid for the lifetime, but not longer than the authority's. Errors: ErrBadRequest,
-// ErrNotAPeer.
+// Sign returns a certificate in DER form for a PKCS #10 request in DER form. The peer uses it as a client and as a
+// server. Only the public key of the request is used. The certificate is valid for Lifetime, but not longer than the
+// authority's. Errors: ErrBadRequest, ErrNotAPeer.
 func (a *Authority) Sign(csrDER []byte, peer Peer, lifetime time.Duration, now time.Time) ([]byte, error) {
 	public, err := requestedKey(csrDER)
 	if err != nil {
@@ -105,9 +102,9 @@ func (a *Authority) Sign(csrDER []byte, peer Peer, lifetime time.Duration, now t
 	return signed.Raw, nil
 }
 
-// ServerCertificate returns a certificate for a host name, with its key, for clients that know names and not
-// identities: kube-apiserver. Nobody takes its holder for a peer. It is valid for the lifetime, but not longer than
-// the authority's.
+// ServerCertificate returns a certificate for a host name, with its key, for clients that verify names instead of
+// identities, such as kube-apiserver. Its holder is not accepted as a peer. It is valid for Lifetime, but not longer
+// than the authority's.
 func (a *Authority) ServerCertificate(host string, lifetime time.Duration, now time.Time) (*tls.Certificate, error) {
 	key, err := ca.NewKey()
 	if err != nil {
@@ -157,14 +154,14 @@ func parseCertificates(certPEM []byte) ([]*x509.Certificate, error) {
 	var certs []*x509.Certificate
 	for block, rest := pem.Decode(certPEM); block != nil; block, rest = pem.Decode(rest) {
 		if block.Type != blockCertificate {
-			return nil, fmt.Errorf("%w: a PEM block that is no certificate", ErrBadAuthority)
+			return nil, fmt.Errorf("%w: a PEM block is not a certificate", ErrBadAuthority)
 		}
 		cert, err := x509.ParseCertificate(block.Bytes)
 		if err != nil {
 			return nil, fmt.Errorf("%w: %w", ErrBadAuthority, err)
 		}
 		if !cert.BasicConstraintsValid || !cert.IsCA {
-			return nil, fmt.Errorf("%w: its certificate is not that of an authority", ErrBadAuthority)
+			return nil, fmt.Errorf("%w: the certificate does not belong to an authority", ErrBadAuthority)
 		}
 		certs = append(certs, cert)
 	}
@@ -193,33 +190,32 @@ type Issuer struct {
 
 	// Authority signs. Required.
 	Authority *Authority
-	// Resolve reviews a token and returns its hypervisor. Required. The caller gets an error
-	// that is a gRPC status: UNAUTHENTICATED for a token that is invalid or not bound to a
-	// Pod, PERMISSION_DENIED for a Pod that is no hypervisor. Any other error is logged, and
-	// the caller gets UNAVAILABLE. The token is removed from errors.
+	// Resolve reviews a token and returns its hypervisor. Required. If its error is a gRPC status, the caller gets
+	// it: UNAUTHENTICATED for a token that is invalid or not bound to a Pod, PERMISSION_DENIED for a Pod that is not
+	// a hypervisor. Any other error is logged, and the caller gets UNAVAILABLE. The token is removed from errors.
 	Resolve func(ctx context.Context, token string) (Peer, error)
-	// Now is the clock. Nil: time.Now.
+	// Now is the clock. The default is time.Now.
 	Now func() time.Time
-	// Log is the logger for errors. Nil: none.
+	// Log is the logger for errors. If nil, nothing is logged.
 	Log *slog.Logger
 }
 
 // Issue implements CertificateAuthority.
 func (i *Issuer) Issue(ctx context.Context, request *identitypb.IssueRequest) (*identitypb.IssueResponse, error) {
-	// First, as it needs no API request.
+	// Checked first, since it needs no API request.
 	if _, err := requestedKey(request.GetCertificateRequest()); err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
 	token := request.GetToken()
 	if token == "" || len(token) > maxTokenLength {
-		return nil, status.Error(codes.Unauthenticated, "no token, or one that is too long")
+		return nil, status.Error(codes.Unauthenticated, "the token is missing or too long")
 	}
 	peer, err := i.Resolve(ctx, token)
 	if err != nil {
 		return nil, i.refusal(err, token)
 	}
 	if peer.IsController() {
-		return nil, status.Error(codes.PermissionDenied, "the controller's certificate is not handed out")
+		return nil, status.Error(codes.PermissionDenied, "the controller's certificate is not issued to others")
 	}
 	now := time.Now
 	if i.Now != nil {
@@ -228,7 +224,7 @@ func (i *Issuer) Issue(ctx context.Context, request *identitypb.IssueRequest) (*
 	der, err := i.Authority.Sign(request.GetCertificateRequest(), peer, Lifetime, now())
 	if err != nil {
 		i.complain("certificate not signed", "peer", peer.String(), "error", err.Error())
-		return nil, status.Error(codes.Internal, "the certificate cannot be signed")
+		return nil, status.Error(codes.Internal, "cannot sign the certificate")
 	}
 	return &identitypb.IssueResponse{Certificate: der}, nil
 }
@@ -240,7 +236,7 @@ func (i *Issuer) refusal(err error, token string) error {
 		return status.Error(answer.Code(), strings.ReplaceAll(answer.Message(), token, "[token]"))
 	}
 	i.complain("token not checked", "error", text)
-	return status.Error(codes.Unavailable, "the token cannot be checked now")
+	return status.Error(codes.Unavailable, "the token cannot be reviewed at the moment")
 }
 
 func (i *Issuer) complain(message string, details ...any) {

@@ -15,9 +15,9 @@ import (
 	identitypb "github.com/millwright-dev/millwright/proto/identity"
 )
 
-// Dial returns a connection to a server that must be the expected peer. Like grpc.NewClient it
-// does not wait for the server. A call without a connection or certificate fails with
-// UNAVAILABLE. Errors: ErrNotAPeer if expected is invalid, and those of grpc.NewClient.
+// Dial returns a connection to a server that must be the expected peer. Like grpc.NewClient it does not wait for the
+// server. A call without a connection or certificate fails with UNAVAILABLE. Errors: ErrNotAPeer if expected is
+// invalid, and those of grpc.NewClient.
 func (c *Credentials) Dial(endpoint string, expected Peer, options ...grpc.DialOption) (*grpc.ClientConn, error) {
 	if err := expected.validate(); err != nil {
 		return nil, err
@@ -35,11 +35,11 @@ func (c *Credentials) Dial(endpoint string, expected Peer, options ...grpc.DialO
 	return conn, nil
 }
 
-// ServerOptions make a gRPC server use TLS with this certificate and require a certificate of
-// the same authority from clients; see FromContext.
+// ServerOptions make a gRPC server use TLS with this certificate and require a certificate of the same authority from
+// clients; see FromContext.
 //
-// The server of a controller that issues certificates also accepts clients without one, for
-// CertificateAuthority only: a chained interceptor answers UNAUTHENTICATED to other calls.
+// The server of a controller that issues certificates also accepts clients without one, for CertificateAuthority
+// only: a chained interceptor rejects other calls with UNAUTHENTICATED.
 //
 // Each wrap may change the credentials, for example to refuse connections.
 func (c *Credentials) ServerOptions(wrap ...func(credentials.TransportCredentials) credentials.TransportCredentials) []grpc.ServerOption {
@@ -54,9 +54,9 @@ func (c *Credentials) ServerOptions(wrap ...func(credentials.TransportCredential
 			if err != nil {
 				return nil, err
 			}
-			config := c.trust.server(auth) // after the certificate: both may have changed
+			config := c.trust.server(auth) // read after the certificate, since both may have changed
 			config.Certificates = []tls.Certificate{*cert}
-			config.NextProtos = []string{"h2"} // this configuration replaces the one to which gRPC adds it
+			config.NextProtos = []string{"h2"} // set here because this configuration replaces the one that gRPC completes
 			return config, nil
 		},
 	})
@@ -66,8 +66,8 @@ func (c *Credentials) ServerOptions(wrap ...func(credentials.TransportCredential
 	return append([]grpc.ServerOption{grpc.Creds(transport)}, Intercept(authenticate)...)
 }
 
-// Only makes the credentials of a server refuse the connections of peers that may not call anything there, and of
-// clients without a certificate.
+// Only makes a server's credentials refuse connections from peers that may not call any method, and from clients
+// without a certificate.
 func Only(may func(Peer) bool) func(credentials.TransportCredentials) credentials.TransportCredentials {
 	return func(inner credentials.TransportCredentials) credentials.TransportCredentials {
 		return &selective{inner, may}
@@ -87,7 +87,7 @@ func (s *selective) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInf
 	}
 	peer, err := FromAuthInfo(info)
 	if err == nil && !s.may(peer) {
-		err = fmt.Errorf("%s has nothing to do here", peer)
+		err = fmt.Errorf("%s may not connect to this server", peer)
 	}
 	if err != nil {
 		return nil, nil, errors.Join(err, conn.Close())
@@ -109,7 +109,7 @@ func authenticate(ctx context.Context, method string) error {
 	return err
 }
 
-// Intercept makes a gRPC server call check before each method. Its error is the answer.
+// Intercept makes a gRPC server call check before each method. The caller gets its error.
 func Intercept(check func(ctx context.Context, method string) error) []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.ChainUnaryInterceptor(func(ctx context.Context, request any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
@@ -127,8 +127,8 @@ func Intercept(check func(ctx context.Context, method string) error) []grpc.Serv
 	}
 }
 
-// clientTransport is TLS that uses the current certificate for every connection, and notices
-// when the server refuses it.
+// clientTransport is TLS that uses the current certificate for every connection, and notices when the server rejects
+// it.
 type clientTransport struct {
 	credentials.TransportCredentials
 	credentials *Credentials
@@ -139,10 +139,10 @@ type clientTransport struct {
 func (t *clientTransport) ClientHandshake(
 	ctx context.Context, authority string, raw net.Conn,
 ) (net.Conn, credentials.AuthInfo, error) {
-	// Before the handshake, which has a time limit.
+	// Before the handshake, which has a timeout.
 	cert, err := t.credentials.certificate(ctx)
 	if err != nil {
-		// Without its status: gRPC would return that for the call, instead of UNAVAILABLE.
+		// Without its gRPC status, which gRPC would return for the call instead of UNAVAILABLE.
 		return nil, nil, errors.New(err.Error())
 	}
 	config := t.credentials.trust.client(t.expected)
@@ -163,9 +163,9 @@ func (t *clientTransport) Clone() credentials.TransportCredentials {
 	return &clone
 }
 
-// watchedConn detects that the server refuses the certificate. In TLS 1.3 the client's
-// handshake ends before the server has verified the certificate, so the refusal is an alert
-// instead of the first bytes; or a reset, if the server had not read everything.
+// watchedConn detects that the server rejects the certificate. In TLS 1.3 the client's handshake ends before the
+// server has verified the certificate, so the rejection is an alert instead of the first bytes, or a reset if the
+// server had not read everything.
 type watchedConn struct {
 	net.Conn
 	onRefusal func(error)

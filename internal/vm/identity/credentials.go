@@ -16,27 +16,26 @@ import (
 )
 
 const (
-	// obtainTimeout bounds one attempt to get a certificate.
+	// obtainTimeout limits one attempt to get a certificate.
 	obtainTimeout = 10 * time.Second
-	// renewPause is the time until the next attempt to renew a certificate that is still
-	// valid.
+	// renewPause is the time until the next attempt to renew a certificate that is still valid.
 	renewPause = time.Minute
 )
 
-// Credentials are the key and the certificate of one process. A certificate is requested when
-// it is first needed, when two thirds of its lifetime are over, and after a server refused it.
-// Credentials are safe for concurrent use; concurrent callers share one request.
+// Credentials are the key and the certificate of one process. A certificate is requested when it is first needed,
+// when two thirds of its lifetime have passed, and after a server rejected it. Credentials are safe for concurrent
+// use; concurrent callers share one request.
 type Credentials struct {
 	trust  trust
 	log    *slog.Logger
 	self   string // the name in logs and errors
 	obtain func(context.Context) (*tls.Certificate, error)
-	// every is the time after which obtain is asked again, also if it failed. 0: see Credentials.
+	// every is the time after which obtain is called again, even if it failed. If 0, see Credentials.
 	every  time.Duration
 	flight singleflight.Group
 
 	mu      sync.Mutex
-	current *tls.Certificate // nil: none yet
+	current *tls.Certificate // nil if there is none yet
 	renewAt time.Time
 	err     error // of the last attempt, if it was ErrNoIssuer or ErrBadFiles
 }
@@ -86,13 +85,13 @@ func (c *Credentials) certificate(ctx context.Context) (*tls.Certificate, error)
 	if err == nil || cert == nil {
 		return renewed, err
 	}
-	c.log.Warn("certificate not renewed, the old one is still good",
+	c.log.Warn("cannot renew the certificate; the current one is still valid",
 		"until", cert.Leaf.NotAfter, "error", err)
 	c.postpone(cert)
 	return cert, nil
 }
 
-// have returns the certificate if it is valid, and whether to request another.
+// have returns the certificate if it is valid, and whether to request another one.
 func (c *Credentials) have() (cert *tls.Certificate, due bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -103,13 +102,12 @@ func (c *Credentials) have() (cert *tls.Certificate, due bool) {
 	return c.current, !now.Before(c.renewAt)
 }
 
-// renew requests a certificate. Concurrent callers share the request, so it goes on when one
-// of them stops waiting.
+// renew requests a certificate. Concurrent callers share the request, so it continues when one of them stops waiting.
 func (c *Credentials) renew(ctx context.Context) (*tls.Certificate, error) {
 	shared := context.WithoutCancel(ctx)
 	result := c.flight.DoChan("", func() (any, error) {
 		if cert, due := c.have(); !due {
-			return cert, nil // another request ended meanwhile
+			return cert, nil // another request has succeeded meanwhile
 		}
 		ctx, cancel := context.WithTimeout(shared, obtainTimeout)
 		defer cancel()
@@ -159,8 +157,8 @@ func (c *Credentials) postpone(cert *tls.Certificate) {
 	}
 }
 
-// refused makes the next connection request another certificate, because a server refused
-// this one. If that fails the old one is used: it may not have been the right server.
+// refused makes the next connection request another certificate, because a server rejected this one. If that fails,
+// the old one is used: it may have been the wrong server.
 func (c *Credentials) refused(cert *tls.Certificate) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -182,7 +180,7 @@ func withLeaf(der []byte, key privateKey) (*tls.Certificate, error) {
 	return &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}, nil
 }
 
-// Methods of all keys of the standard library.
+// Methods of all private keys in the standard library.
 type (
 	privateKey = crypto.Signer
 	publicKey  interface{ Equal(crypto.PublicKey) bool }

@@ -11,35 +11,35 @@ import (
 	"time"
 )
 
-// reread is how old what was read from files may be when a connection is made.
+// reread is the maximum age of the files' content when a connection is made.
 const reread = time.Second
 
 // ErrBadFiles means that the files of an identity are missing, cannot be read, do not belong together, or are not
 // valid now for the process that uses them.
 var ErrBadFiles = errors.New("unusable files of an identity")
 
-// Files are the files of an identity that others issue, in PEM form: as cert-manager lays tls.crt, tls.key and
-// ca.crt, and SPIFFE's helper svid.pem, svid_key.pem and svid_bundle.pem.
+// Files are the files of an identity that others issue, in PEM form: cert-manager writes tls.crt, tls.key and ca.crt;
+// SPIFFE's helper writes svid.pem, svid_key.pem and svid_bundle.pem.
 type Files struct {
-	// Certificate is the file with the certificate, followed by those of intermediate authorities, if any. Its
-	// only URI is the identity. Its usages, if it has any, are both client and server.
+	// Certificate is the file with the certificate, followed by intermediate certificates, if any. The only URI of
+	// the certificate is the identity. Its extended key usages, if it has any, must allow clients and servers.
 	Certificate string
 	// Key is the file with its private key.
 	Key string
-	// Authority is the file with the certificates of the authorities that are trusted.
+	// Authority is the file with the certificates of the trusted authorities.
 	Authority string
 }
 
-// None reports whether no file is named.
+// None reports whether no file is set.
 func (f Files) None() bool { return f == Files{} }
 
-// Complete reports whether all files are named.
+// Complete reports whether all files are set.
 func (f Files) Complete() bool { return f.Certificate != "" && f.Key != "" && f.Authority != "" }
 
-// FromFiles returns the credentials of a process whose identity is issued by others: a hypervisor, or the
-// controller. The files are read when a connection is made, so a new certificate, key or authority
-// holds for the next connection. What was read last is used as long as it is valid, when the files are not.
-// They need not exist yet. A nil now means time.Now, a nil log none.
+// FromFiles returns the credentials of a process whose identity is issued by others: a hypervisor, or the controller.
+// The files are read when a connection is made, so a new certificate, key or authority applies to the next
+// connection. If the files are invalid, the previous content is used as long as it is valid. The files need not exist
+// yet. A nil now means time.Now; a nil log disables logging.
 func FromFiles(files Files, self Peer, now func() time.Time, log *slog.Logger) *Credentials {
 	if now == nil {
 		now = time.Now
@@ -67,7 +67,7 @@ func (f Files) Check(self Peer, now time.Time) error {
 	return nil
 }
 
-// load reads the files. No part of the key is in errors.
+// load reads the files. Its errors contain no part of the key.
 func (f Files) load(self Peer, now time.Time) (*tls.Certificate, *anchors, error) {
 	authority, err := os.ReadFile(f.Authority)
 	if err != nil {
@@ -93,7 +93,7 @@ func (f Files) load(self Peer, now time.Time) (*tls.Certificate, *anchors, error
 	for _, usage := range []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth} {
 		is, err := trusted.verify(chain, usage, now)
 		if err == nil && is != self {
-			err = fmt.Errorf("it is for %s, and this is %s", is, self)
+			err = fmt.Errorf("it belongs to %s, and this process is %s", is, self)
 		}
 		if err != nil {
 			return nil, nil, fmt.Errorf("%s: %w", f.Certificate, err)

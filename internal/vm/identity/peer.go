@@ -1,15 +1,14 @@
 // Package identity is the public key infrastructure of the VM controller and hypervisors.
 //
-// The VM controller has a certificate authority ([Authority]). Identities ([Peer]) are like
-// those of SPIFFE: the only name in a certificate is a URI, millwright://controller or
-// millwright://vm/NAMESPACE/VM/POD. In certificates that others issue it may also be
-// spiffe://TRUST-DOMAIN/millwright/controller, and so on. Host names and addresses have no meaning.
+// The VM controller has a certificate authority ([Authority]). Identities ([Peer]) are similar to SPIFFE's: the only
+// name in a certificate is a URI, millwright://controller or millwright://vm/NAMESPACE/VM/POD. In certificates that
+// others issue it may also be spiffe://TRUST-DOMAIN/millwright/controller, and so on. Host names and addresses have
+// no meaning.
 //
-// A process holds [Credentials], which renew its certificate. The controller signs its own
-// ([ForController]). A hypervisor generates a key in memory and sends a certificate signing
-// request with its Pod's bound service account token to the controller's [Issuer]
-// ([ForHypervisor]). Certificates are valid for [Lifetime]. No key is stored except for the
-// authority's. Instead, both may have files that others issue ([FromFiles]).
+// A process holds [Credentials], which renew its certificate. The controller signs its own ([ForController]). A
+// hypervisor generates a key in memory and sends a certificate signing request with its Pod's bound service account
+// token to the controller's [Issuer] ([ForHypervisor]). Certificates are valid for [Lifetime]. Only the authority's
+// key is stored. Alternatively, both may use files that others issue ([FromFiles]).
 //
 // All connections are mutual TLS 1.3. A certificate is verified when a connection is made;
 // its expiry does not end the connection.
@@ -35,20 +34,20 @@ const (
 	maxNameLength = 253
 )
 
-// ErrNotAPeer means that a URI or a certificate has no valid Peer.
+// ErrNotAPeer means that a URI or a certificate does not contain a valid Peer.
 var ErrNotAPeer = errors.New("no identity of the virtual machine system")
 
-// Peer is the identity of the hypervisor in one Pod of one VM, or of the controller. Peers can
-// be compared with ==. The zero value is no identity.
+// Peer is the identity of the hypervisor in one Pod of one VM, or of the controller. Peers can be compared with ==.
+// The zero value is not an identity.
 type Peer struct {
-	// Namespace of the VirtualMachine and its Pod.
+	// Namespace is the namespace of the VirtualMachine and its Pod.
 	Namespace string
 	// VM is the name of the VirtualMachine.
 	VM string
 	// Pod is the name of the hypervisor's Pod.
 	Pod string
 
-	controller bool // the names are empty then
+	controller bool // if true, the names are empty
 }
 
 // Controller returns the identity of the VM controller.
@@ -78,8 +77,7 @@ func parsePeer(uri string) (Peer, error) {
 	return p, p.validate()
 }
 
-// objectName matches names of Kubernetes objects. They have no character with a meaning in a
-// URI.
+// objectName matches names of Kubernetes objects. They contain no character with a meaning in a URI.
 var objectName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`)
 
 func (p Peer) validate() error {
@@ -94,14 +92,14 @@ func (p Peer) validate() error {
 	return nil
 }
 
-// uriOwn is what the names begin with in certificates of our own authority.
+// uriOwn is the prefix of names in certificates of our own authority.
 const uriOwn = "millwright://"
 
-// spiffeRealm matches what the names of a SPIFFE trust domain begin with.
+// spiffeRealm matches the prefix of names in a SPIFFE trust domain.
 var spiffeRealm = regexp.MustCompile(`^spiffe://[a-z0-9._-]{1,255}/millwright/`)
 
-// nameOf returns the identity in a certificate, which it does not verify, and the realm of its name: what
-// stands before "controller" or "vm/NAMESPACE/VM/POD".
+// nameOf returns the identity in a certificate, which it does not verify, and the realm of its name: the part before
+// "controller" or "vm/NAMESPACE/VM/POD".
 func nameOf(cert *x509.Certificate) (p Peer, realm string, err error) {
 	if len(cert.URIs) != 1 {
 		return Peer{}, "", fmt.Errorf("%w: a certificate with %d URIs", ErrNotAPeer, len(cert.URIs))
@@ -123,8 +121,8 @@ func peerOf(cert *x509.Certificate) (Peer, error) {
 	return p, err
 }
 
-// FromContext returns the identity of the caller of a gRPC method. Errors: a status of code
-// UNAUTHENTICATED if the caller has no certificate.
+// FromContext returns the identity of the caller of a gRPC method. Errors: a status with code UNAUTHENTICATED if the
+// caller has no certificate.
 func FromContext(ctx context.Context) (Peer, error) {
 	caller, ok := peer.FromContext(ctx)
 	if !ok {
@@ -133,8 +131,7 @@ func FromContext(ctx context.Context) (Peer, error) {
 	return FromAuthInfo(caller.AuthInfo)
 }
 
-// FromAuthInfo returns the identity of the client of a connection after its handshake. Errors:
-// as FromContext.
+// FromAuthInfo returns the identity of the client of a connection after its handshake. Errors: those of FromContext.
 func FromAuthInfo(auth credentials.AuthInfo) (Peer, error) {
 	info, ok := auth.(credentials.TLSInfo)
 	if !ok || len(info.State.VerifiedChains) == 0 {
@@ -149,8 +146,8 @@ func FromAuthInfo(auth credentials.AuthInfo) (Peer, error) {
 
 var errNoCertificate = status.Error(codes.Unauthenticated, "a client certificate is required")
 
-// RequireVM returns nil if the caller is the hypervisor in that Pod of that VM. Errors: a
-// status of code PERMISSION_DENIED, or FromContext's.
+// RequireVM returns nil if the caller is the hypervisor in that Pod of that VM. Errors: a status with code
+// PERMISSION_DENIED, or those of FromContext.
 func RequireVM(ctx context.Context, namespace, vm, pod string) error {
 	want := Peer{Namespace: namespace, VM: vm, Pod: pod}
 	caller, err := FromContext(ctx)

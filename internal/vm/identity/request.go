@@ -21,21 +21,21 @@ import (
 	identitypb "github.com/millwright-dev/millwright/proto/identity"
 )
 
-// ErrNoIssuer means that the controller was reached, and issues no certificates.
+// ErrNoIssuer means that the controller was reached, but does not issue certificates.
 var ErrNoIssuer = errors.New("the controller issues no certificates")
 
 // Options of ForHypervisor.
 type Options struct {
-	// Authority are the certificates of the trusted authorities, in PEM form. Required.
+	// Authority holds the certificates of the trusted authorities, in PEM form. Required.
 	Authority []byte
-	// TokenFile is the file with the Pod's bound token. It is read for every certificate,
-	// as the token changes. Required.
+	// TokenFile is the file with the Pod's bound token. It is read for every certificate, as the token changes.
+	// Required.
 	TokenFile string
 	// Endpoint is the gRPC target of the controller. Required.
 	Endpoint string
-	// Now is the clock. Nil: time.Now.
+	// Now is the clock. The default is time.Now.
 	Now func() time.Time
-	// Log is the logger for failed renewals. Nil: none.
+	// Log is the logger for failed renewals. If nil, nothing is logged.
 	Log *slog.Logger
 }
 
@@ -86,20 +86,20 @@ func (t trust) ask(ctx context.Context, endpoint, tokenFile string) (*tls.Certif
 	}
 	self, err := t.verify([]*x509.Certificate{cert.Leaf}, x509.ExtKeyUsageClientAuth)
 	if err != nil {
-		return nil, fmt.Errorf("the controller's answer: %w", err)
+		return nil, fmt.Errorf("invalid response of the controller: %w", err)
 	}
 	if self.IsController() {
-		return nil, errors.New("the controller's answer is a certificate for the controller")
+		return nil, errors.New("the controller issued a certificate of its own identity")
 	}
 	return cert, nil
 }
 
-// issue calls the controller without a certificate. The connection is not kept, as it is
-// needed about once a day. Errors: ErrNoIssuer, those of the call.
+// issue calls the controller without a certificate. The connection is not kept, since it is needed about once a day.
+// Errors: ErrNoIssuer, and those of the call.
 func (t trust) issue(
 	ctx context.Context, endpoint string, request *identitypb.IssueRequest,
 ) (*identitypb.IssueResponse, error) {
-	// With any other server the handshake fails, so only the controller gets the token.
+	// The handshake fails with any other server, so only the controller gets the token.
 	transport := &anonymousTransport{TransportCredentials: credentials.NewTLS(t.client(Controller()))}
 	conn, err := grpc.NewClient(endpoint, grpc.WithTransportCredentials(transport))
 	if err != nil {
@@ -109,9 +109,9 @@ func (t trust) issue(
 	response, err := identitypb.NewCertificateAuthorityClient(conn).Issue(ctx, request)
 	switch {
 	case status.Code(err) == codes.Unimplemented:
-		return nil, fmt.Errorf("%w: it does not know %s", ErrNoIssuer, identitypb.CertificateAuthority_Issue_FullMethodName)
+		return nil, fmt.Errorf("%w: it does not implement %s", ErrNoIssuer, identitypb.CertificateAuthority_Issue_FullMethodName)
 	case err != nil && transport.refused.Load():
-		return nil, fmt.Errorf("%w: it accepts nobody without a certificate", ErrNoIssuer)
+		return nil, fmt.Errorf("%w: it rejects clients without a certificate", ErrNoIssuer)
 	}
 	return response, err
 }
@@ -129,7 +129,7 @@ func (t *anonymousTransport) ClientHandshake(ctx context.Context, authority stri
 		return nil, nil, err
 	}
 	return &watchedConn{Conn: conn, onRefusal: func(err error) {
-		if isAlert(err) { // a connection that is reset says nothing
+		if isAlert(err) { // a reset connection does not tell the reason
 			t.refused.Store(true)
 		}
 	}}, info, nil

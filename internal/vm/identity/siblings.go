@@ -12,9 +12,9 @@ import (
 
 // Siblings are the hypervisors of one VM, by the names of their Pods. All fields are required.
 type Siblings struct {
-	// Credentials are those of one of them.
+	// Credentials are the credentials of one of them.
 	Credentials *Credentials
-	// Namespace and VM are what all have in common.
+	// Namespace and VM are the same for all of them.
 	Namespace, VM string
 }
 
@@ -30,7 +30,8 @@ func (s Siblings) Accept(ctx context.Context, raw net.Conn, pod, protocol string
 	return s.Credentials.Accept(ctx, raw, s.peer(pod), protocol)
 }
 
-// AcceptAny is Credentials.Accept for all hypervisors of the VM. It returns the Pod of the one that has connected.
+// AcceptAny is Credentials.Accept for all hypervisors of the VM. It returns the Pod of the hypervisor that has
+// connected.
 func (s Siblings) AcceptAny(ctx context.Context, raw net.Conn, protocol string) (conn *tls.Conn, pod string, err error) {
 	conn, peer, err := s.Credentials.acceptAny(ctx, raw, s.peer("any"), protocol, func(got Peer) bool { return got == s.peer(got.Pod) })
 	return conn, peer.Pod, err
@@ -41,15 +42,15 @@ func (s Siblings) Connect(ctx context.Context, raw net.Conn, pod, protocol strin
 	return s.Credentials.Connect(ctx, raw, s.peer(pod), protocol)
 }
 
-// Caller returns the Pod of the caller of a gRPC method. Errors: a status of code PERMISSION_DENIED if it
-// is no hypervisor of the VM, or FromContext's.
+// Caller returns the Pod of the caller of a gRPC method. Errors: a status with code PERMISSION_DENIED if the caller
+// is not a hypervisor of the VM, or those of FromContext.
 func (s Siblings) Caller(ctx context.Context) (pod string, err error) {
 	caller, err := FromContext(ctx)
 	if err != nil {
 		return "", err
 	}
 	if caller != s.peer(caller.Pod) {
-		return "", status.Errorf(codes.PermissionDenied, "%s is no hypervisor of %s/%s", caller, s.Namespace, s.VM)
+		return "", status.Errorf(codes.PermissionDenied, "%s is not a hypervisor of %s/%s", caller, s.Namespace, s.VM)
 	}
 	return caller.Pod, nil
 }

@@ -8,13 +8,13 @@ import (
 	"time"
 )
 
-// trust verifies the certificates of others. Copies share what is trusted.
+// trust verifies the certificates of others. Copies share the trusted authorities.
 type trust struct {
 	anchors *atomic.Pointer[anchors]
 	now     func() time.Time
 }
 
-// anchors are whose certificates are trusted, and what names in them begin with.
+// anchors are the trusted authorities, and the prefix of the names that they may certify.
 type anchors struct {
 	roots *x509.CertPool
 	realm string
@@ -26,7 +26,7 @@ func newTrust(authorities []*x509.Certificate, now func() time.Time) trust {
 	return t
 }
 
-// set replaces what is trusted, for the next connection.
+// set replaces the trusted authorities, from the next connection on.
 func (t trust) set(authorities []*x509.Certificate, realm string) {
 	t.anchors.Store(anchorsOf(authorities, realm))
 }
@@ -39,8 +39,8 @@ func anchorsOf(authorities []*x509.Certificate, realm string) *anchors {
 	return &anchors{roots, realm}
 }
 
-// verify returns the identity in the first certificate of a chain, if the authority signed it for that usage and
-// it is valid now.
+// verify returns the identity in the first certificate of a chain, if the authority signed it for that usage and it
+// is valid now.
 func (t trust) verify(chain []*x509.Certificate, usage x509.ExtKeyUsage) (Peer, error) {
 	return t.anchors.Load().verify(chain, usage, t.now())
 }
@@ -59,7 +59,7 @@ func (a *anchors) verify(chain []*x509.Certificate, usage x509.ExtKeyUsage, now 
 	return a.peerOf(chain[0])
 }
 
-// peerOf returns the identity in a certificate that is verified, which must be of the same realm.
+// peerOf returns the identity in a verified certificate, which must be in the same realm.
 func (t trust) peerOf(cert *x509.Certificate) (Peer, error) { return t.anchors.Load().peerOf(cert) }
 
 func (a *anchors) peerOf(cert *x509.Certificate) (Peer, error) {
@@ -101,7 +101,7 @@ func (t trust) server(auth tls.ClientAuthType) *tls.Config {
 		SessionTicketsDisabled: true,
 		VerifyConnection: func(state tls.ConnectionState) error {
 			if len(state.PeerCertificates) == 0 {
-				return nil // ClientAuth allows it
+				return nil // ClientAuth allows that
 			}
 			_, err := t.peerOf(state.PeerCertificates[0])
 			return err

@@ -12,20 +12,18 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/metadataservice"
 )
 
-// Access is what the URLs of images and boot files may name on the host, which their authors
-// are not trusted with: its files, and servers that trust its own addresses. The zero value
-// allows none of these.
+// Access is what the URLs of images and boot files may access on the host: its files, and servers that trust its own
+// addresses. The authors of URLs are not trusted with these. The zero value allows none of them.
 type Access struct {
-	// Files is the folder below which file URLs may name files. Links are followed if they
-	// stay in it. Empty: no file URLs.
+	// Files is the directory below which file URLs may name files. Links are followed if they stay in it. If empty,
+	// file URLs are rejected.
 	Files string
-	// Servers are addresses of this host from which may be downloaded although they are
-	// refused otherwise; see refusedAddress. With port 0 all ports are meant.
+	// Servers are addresses of this host that may be used although they would be refused otherwise; see
+	// refusedAddress. Port 0 allows all ports.
 	Servers []netip.AddrPort
 }
 
-// ParseServers reads Access.Servers: addresses IP:PORT, or IP for all its ports, separated by
-// commas.
+// ParseServers parses Access.Servers: addresses IP:PORT, or IP for all its ports, separated by commas.
 func ParseServers(list string) ([]netip.AddrPort, error) {
 	var servers []netip.AddrPort
 	for text := range strings.FieldsFuncSeq(list, func(r rune) bool { return r == ',' }) {
@@ -33,7 +31,7 @@ func ParseServers(list string) ([]netip.AddrPort, error) {
 		if err != nil {
 			address, notAddress := netip.ParseAddr(text)
 			if notAddress != nil {
-				return nil, fmt.Errorf("%q is neither IP nor IP:PORT", text)
+				return nil, fmt.Errorf("%q is not IP or IP:PORT", text)
 			}
 			server = netip.AddrPortFrom(address, 0)
 		}
@@ -42,7 +40,7 @@ func ParseServers(list string) ([]netip.AddrPort, error) {
 	return servers, nil
 }
 
-// mayDownload reports whether a server may be asked.
+// mayDownload reports whether a server may be used.
 func (a Access) mayDownload(server netip.AddrPort) bool {
 	address := server.Addr().Unmap()
 	for _, allowed := range a.Servers {
@@ -53,14 +51,14 @@ func (a Access) mayDownload(server netip.AddrPort) bool {
 	return !refusedAddress(address)
 }
 
-// refusedAddress reports whether what listens at an address may trust everybody who reaches
-// it: the loopback of the host, its links, and metadata services.
+// refusedAddress reports whether a server at an address may trust everyone who reaches it: the loopback of the host,
+// its links, and metadata services.
 func refusedAddress(address netip.Addr) bool {
 	return address.IsLoopback() || address.IsUnspecified() || address.IsMulticast() || metadataservice.MayBeAt(address)
 }
 
-// newClient returns a client that checks each address to which it connects, after names are
-// resolved and also for redirects.
+// newClient returns a client that checks each address to which it connects, after resolving names and also for
+// redirects.
 func (j *job) newClient(access Access) *http.Client {
 	dialer := &net.Dialer{Control: func(_, address string, _ syscall.RawConn) error {
 		server, err := netip.ParseAddrPort(address)

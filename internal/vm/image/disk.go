@@ -16,13 +16,13 @@ import (
 )
 
 const (
-	// blockSize is how much is read and written at once.
+	// blockSize is how many bytes are read and written at a time.
 	blockSize = 1 << 20
 	// holeSize is the granularity of holes in the file.
 	holeSize = 64 << 10
-	// How far back a compressed stream may refer, and so the memory that it takes. For zstd
-	// the format recommends 8 MiB to decoders; this is that of --ultra --long=27. For xz it
-	// is that of its highest preset. That of gzip is 32 KiB.
+	// How far back a compressed stream may refer, which determines the decoder's memory. For zstd the format
+	// recommends 8 MiB to decoders; this is the window of --ultra --long=27. For xz it is the window of its highest
+	// preset. The window of gzip is 32 KiB.
 	maxZstdWindow = 128 << 20
 	maxXZWindow   = 64 << 20
 )
@@ -45,7 +45,7 @@ type draft interface {
 	Discard()
 }
 
-// create begins to write the disk.
+// create starts to write the disk.
 func (t Target) create(ctx context.Context) (draft, error) {
 	if t.device() {
 		return disk.Disk{Path: t.Path, Bytes: uint64(max(0, t.Bytes))}.Draft(ctx)
@@ -93,8 +93,7 @@ func (j *job) fill(ctx context.Context, to draft, target Target, from *content) 
 	return nil
 }
 
-// writeSparse writes and verifies everything that is read, at most limit bytes, and returns
-// how many bytes there were.
+// writeSparse writes and verifies everything that is read, at most limit bytes, and returns the number of bytes.
 func (j *job) writeSparse(to io.WriterAt, decoded *decoded, from *content, limit int64) (int64, error) {
 	size, err := copySparse(to, decoded, limit)
 	if err == nil {
@@ -118,7 +117,7 @@ func (j *job) tooLarge(size, disk int64) error {
 	return j.rejected("it has %d bytes, more than the disk of %d bytes", size, disk)
 }
 
-// diskSize returns the requested size, or whole sectors for the image.
+// diskSize returns the requested size, or the size of the image rounded up to whole sectors.
 func diskSize(target Target, image int64) int64 {
 	const sector = 512
 	if target.Bytes > 0 {
@@ -127,12 +126,12 @@ func diskSize(target Target, image int64) int64 {
 	return (image + sector - 1) / sector * sector
 }
 
-// decoded is an image without its compression.
+// decoded is an image after decompression.
 type decoded struct {
 	*bufio.Reader
 	close func()
 	plain bool // it was not compressed
-	qcow2 bool // it is a QCOW2 file, else the content of the disk
+	qcow2 bool // it is a QCOW2 file instead of the content of the disk
 }
 
 // decode detects the format of the image.
@@ -163,12 +162,12 @@ func (j *job) decode(from *content) (*decoded, error) {
 }
 
 func beginsWith(from *bufio.Reader, magic string) bool {
-	start, _ := from.Peek(len(magic)) // less is no match
+	start, _ := from.Peek(len(magic)) // fewer bytes do not match
 	return string(start) == magic
 }
 
-// decompress returns the content of a compressed file; nil if it is not compressed. After an
-// error there is nothing to close.
+// decompress returns the content of a compressed file, or nil if it is not compressed. After an error there is
+// nothing to close.
 func decompress(from *bufio.Reader) (plain io.Reader, closer func(), err error) {
 	switch {
 	case beginsWith(from, magicGzip):
@@ -191,7 +190,7 @@ func decompress(from *bufio.Reader) (plain io.Reader, closer func(), err error) 
 	}
 }
 
-// errLimit means that there is more to read than may be written.
+// errLimit means that there is more data than may be written.
 var errLimit = errors.New("more than the limit")
 
 // readError is an error of the reader, not of the writer.
@@ -200,8 +199,8 @@ type readError struct{ error }
 // Unwrap returns the reader's error.
 func (e *readError) Unwrap() error { return e.error }
 
-// copySparse copies to the same offsets of an empty file, except for zeros. It returns how
-// many bytes it read; the file may be shorter. A limit of 0 means none.
+// copySparse copies to the same offsets of an empty file, except for zeros. It returns how many bytes it read; the
+// file may be shorter. A limit of 0 means that there is none.
 func copySparse(to io.WriterAt, from io.Reader, limit int64) (int64, error) {
 	block := make([]byte, blockSize)
 	var offset int64
@@ -223,8 +222,8 @@ func copySparse(to io.WriterAt, from io.Reader, limit int64) (int64, error) {
 	}
 }
 
-// readBlock fills the block as far as it can. io.ReadFull does not fit: it returns
-// io.ErrUnexpectedEOF at the end, which is also a decoder's error for half a file.
+// readBlock fills the block as far as possible. It cannot use io.ReadFull, which returns io.ErrUnexpectedEOF at the
+// end. This is also a decoder's error for a truncated file.
 func readBlock(from io.Reader, block []byte) (n int, err error) {
 	for n < len(block) && err == nil {
 		var got int
@@ -236,7 +235,7 @@ func readBlock(from io.Reader, block []byte) (n int, err error) {
 
 var zeros [holeSize]byte
 
-// writeData writes the parts of block that are not all zero.
+// writeData writes the parts of block that contain data.
 func writeData(to io.WriterAt, block []byte, offset int64) error {
 	for len(block) > 0 {
 		hole := block[:min(holeSize, len(block))]

@@ -28,12 +28,12 @@ const (
 	defaultRetryTimeout = 30 * time.Second
 	// stallLimit is how long a server may send nothing.
 	stallLimit = 30 * time.Second
-	// Pauses between attempts double from firstDelay to maxDelay.
+	// The delays between attempts double from firstDelay to maxDelay.
 	firstDelay = 250 * time.Millisecond
 	maxDelay   = 5 * time.Second
 )
 
-var errStalled = fmt.Errorf("no byte came for %v", stallLimit)
+var errStalled = fmt.Errorf("no data received for %v", stallLimit)
 
 func (j *job) fetch(ctx context.Context, path string) error {
 	from, err := j.open(ctx)
@@ -57,7 +57,7 @@ func (j *job) fetch(ctx context.Context, path string) error {
 
 func (j *job) copyBytes(to *os.File, from *content) error {
 	if file, ok := from.stream.ReadCloser.(*os.File); ok && j.checksum == nil {
-		// From file to file the kernel copies, or shares the blocks.
+		// From file to file, the kernel copies or shares the blocks.
 		if _, err := io.Copy(to, file); err != nil {
 			return j.storage(err)
 		}
@@ -75,17 +75,17 @@ func (j *job) copyBytes(to *os.File, from *content) error {
 	return j.verify(from.hash)
 }
 
-// content reads the bytes behind the URL once, from the first to the last, over as many
-// connections as needed. It hashes them and reports the progress.
+// content reads the bytes behind the URL once, from first to last, over as many connections as needed. It hashes them
+// and reports the progress.
 type content struct {
 	job    *job
 	ctx    context.Context
 	stream *stream
-	total  int64 // -1: unknown
+	total  int64 // -1 if unknown
 	offset int64
 	hash   hash.Hash
-	// err is what ended the reading, also io.EOF. Callers that read through a decoder
-	// learn from it whether the source failed.
+	// err is what ended the reading, including io.EOF. Callers that read through a decoder use it to find out whether
+	// the source failed.
 	err error
 }
 
@@ -105,8 +105,8 @@ func (j *job) open(ctx context.Context) (*content, error) {
 	return c, nil
 }
 
-// openFile opens the file of a file URL, below the folder of Access. It must be a regular
-// one: a pipe or a device might never end.
+// openFile opens the file of a file URL, below the directory of Access. It must be a regular file: reading a pipe or
+// a device might never end.
 func (j *job) openFile() (*stream, error) {
 	if j.files == "" {
 		return nil, j.rejected("file URLs are not allowed on this host")
@@ -133,7 +133,7 @@ func (j *job) openFile() (*stream, error) {
 	return &stream{ReadCloser: file, total: info.Size()}, nil
 }
 
-// openBelow opens a file without leaving the folder by a link.
+// openBelow opens a file below the directory, even through links.
 func openBelow(folder, name string) (*os.File, error) {
 	root, err := os.OpenRoot(folder)
 	if err != nil {
@@ -168,8 +168,7 @@ func (c *content) Read(p []byte) (int, error) {
 
 func (c *content) reportProgress() { c.job.progress(c.offset, max(c.total, 0)) }
 
-// resume connects again after a failure, to continue at the same byte. If that fails, the
-// only way left is to start over.
+// resume connects again after a failure, to continue at the same byte. If that fails, the download must start over.
 func (c *content) resume(failure error) error {
 	if c.job.url.Scheme == "file" {
 		return fmt.Errorf("%s: %w", c.job.subject, failure)
@@ -192,7 +191,7 @@ func (c *content) resume(failure error) error {
 	return err
 }
 
-// failed returns the error that ended the reading; nil if there is none so far.
+// failed returns the error that ended the reading, or nil if there is none so far.
 func (c *content) failed() error {
 	if c.err == io.EOF {
 		return nil
@@ -200,7 +199,7 @@ func (c *content) failed() error {
 	return c.err
 }
 
-// rest reads what a decoder left, so that the hash is of everything.
+// rest reads what a decoder left, so that everything is hashed.
 func (c *content) rest() error {
 	_, err := io.Copy(io.Discard, c)
 	return err
@@ -212,11 +211,11 @@ func (c *content) Close() error { return c.stream.Close() }
 // stream is content from some offset on.
 type stream struct {
 	io.ReadCloser
-	total int64  // size of all content; -1 if unknown
+	total int64  // size of the whole content, -1 if unknown
 	etag  string // version of the content; empty if the server cannot continue it
 }
 
-// connect requests all content, or with an etag the content from offset on.
+// connect requests the whole content, or with an etag the content from offset on.
 func (j *job) connect(ctx context.Context, offset int64, etag string) (*stream, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	watch := &watchedBody{ctx: ctx, cancel: cancel}
@@ -231,7 +230,7 @@ func (j *job) connect(ctx context.Context, offset int64, etag string) (*stream, 
 	watch.body = response.Body
 	content := &stream{ReadCloser: watch, total: -1, etag: response.Header.Get("ETag")}
 	if !strings.HasPrefix(content.etag, `"`) {
-		content.etag = "" // a weak one does not promise the same bytes
+		content.etag = "" // a weak one does not guarantee the same bytes
 	}
 	if err := j.accept(response, content, offset); err != nil {
 		_ = watch.Close()
@@ -245,8 +244,8 @@ func (j *job) request(ctx context.Context, offset int64, etag string) (*http.Res
 	if err != nil {
 		return nil, err
 	}
-	// Without it the client asks for a compression and undoes it: length, checksum and
-	// ranges would be those of other bytes.
+	// Without it the client requests a compression and undoes it: length, checksum and ranges would apply to other
+	// bytes.
 	request.Header.Set("Accept-Encoding", "identity")
 	if offset > 0 {
 		request.Header.Set("Range", fmt.Sprintf("bytes=%d-", offset))
@@ -268,7 +267,7 @@ func (j *job) accept(response *http.Response, content *stream, offset int64) err
 		}
 		return nil
 	case offset > 0 && code < http.StatusInternalServerError:
-		e := j.temporary(nil, fmt.Sprintf("the server cannot continue the content that it began (%s)", response.Status))
+		e := j.temporary(nil, fmt.Sprintf("the server cannot resume the download (%s)", response.Status))
 		e.restart = true
 		return e
 	case code >= http.StatusInternalServerError, code == http.StatusRequestTimeout,
@@ -279,13 +278,13 @@ func (j *job) accept(response *http.Response, content *stream, offset int64) err
 	}
 }
 
-// transport explains why there is no response, or no more of it.
+// transport explains why there is no response, or why it was cut.
 func (j *job) transport(err error) *Error {
 	var ours *Error
 	if errors.As(err, &ours) {
 		return ours // of a redirect
 	}
-	// The client's error repeats the URL, which may hold secrets.
+	// The client's error contains the URL, which may contain secrets.
 	var client *url.Error
 	if errors.As(err, &client) {
 		err = client.Err
@@ -318,7 +317,7 @@ func (j *job) withRedirects(base *http.Client) *http.Client {
 	return &client
 }
 
-// watchedBody is the body of a response whose server may not be silent for stallLimit.
+// watchedBody is the body of a response. It fails if the server sends nothing for stallLimit.
 type watchedBody struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc
@@ -350,12 +349,12 @@ func (w *watchedBody) Close() error {
 	return err
 }
 
-// retries spreads attempts over time. It begins anew with every byte beyond all earlier
-// attempts; since content ends, so do the attempts.
+// retries spreads attempts over time. It starts over with every byte beyond all earlier attempts; since content ends,
+// so do the attempts.
 type retries struct {
 	limit time.Duration
 	best  int64
-	since time.Time // of the first failure without progress; zero: none yet
+	since time.Time // time of the first failure without progress, or zero
 	delay time.Duration
 }
 
@@ -365,7 +364,7 @@ func (p *retries) reached(offset int64) {
 	}
 }
 
-// wait returns true when it is time for the next attempt, false if there is none.
+// wait returns true when it is time for the next attempt, and false if there is none.
 func (p *retries) wait(ctx context.Context) bool {
 	now := time.Now()
 	if p.since.IsZero() {

@@ -1,17 +1,15 @@
 // Package image downloads, verifies and unpacks disk images and boot files.
 //
-// [WriteDisk] creates the root disk of a new VM from an image, [Fetch] downloads a kernel or
-// an initial RAM disk. Both write another file beside the target, and rename it when its
-// content is complete, verified and on stable storage. The next attempt overwrites what a
-// crash left behind.
+// [WriteDisk] creates the root disk of a new VM from an image; [Fetch] downloads a kernel or an initial RAM disk.
+// Both write another file next to the target, and rename it when its content is complete, verified and on stable
+// storage. The next attempt overwrites what remains after a crash.
 //
-// Content is not trusted. Its format is detected from the first bytes, not from the URL; an
-// image that refers to other files, is larger than the disk, or needs a decoder with much
-// memory is refused; the checksum is that of the bytes behind the URL. URLs are not trusted
-// either: see [Access].
+// Content is not trusted. Its format is detected from the first bytes, not from the URL; an image is rejected if it
+// refers to other files, is larger than the disk, or needs a decoder with much memory; the checksum applies to the
+// bytes behind the URL. URLs are not trusted either: see [Access].
 //
-// Temporary failures are retried for a while, continuing where the last attempt ended if the
-// server can do that. What remains is an [*Error] with a [Kind].
+// Temporary failures are retried for a while, continuing where the last attempt ended if the server supports that.
+// Other failures are an [*Error] with a [Kind].
 package image
 
 import (
@@ -40,32 +38,32 @@ import (
 type Source struct {
 	// URL with the scheme http, https or file. Required.
 	URL string
-	// Checksum is "sha256:" and the 64 lower-case hexadecimal digits of the hash of the
-	// bytes behind the URL. Empty: not verified.
+	// Checksum is "sha256:" and the 64 lower-case hexadecimal digits of the hash of the bytes behind the URL. If empty,
+	// the content is not verified.
 	Checksum string
-	// Format of the disk in these bytes; Fetch ignores it. Zero: content that begins like
-	// gzip, xz or zstd is decompressed, and is then QCOW2 if it begins like it, else raw. A
-	// given format is that of the bytes themselves.
+	// Format is the format of these bytes; Fetch ignores it. If zero, content that begins like gzip, xz or zstd is
+	// decompressed, and is then QCOW2 if it begins like that, and raw otherwise. Any other value is the format of the
+	// bytes themselves.
 	Format vmpb.InitialImage_Format
 }
 
 // Target is the disk to write.
 type Target struct {
-	// Path of the file, in a folder that exists. Path.partial and Path.qcow2.partial are
-	// written meanwhile. The caller must prevent concurrent use of the three. If there is a block device at the path,
-	// that is written, which has no disk yet: see package disk.
+	// Path is the path of the file, in an existing directory. Path.partial and Path.qcow2.partial are written
+	// temporarily. The caller must prevent concurrent use of the three. If there is a block device at the path, the disk
+	// is written to it. It must not have a disk yet: see package disk.
 	Path string
-	// Bytes is the size of the disk; the file is sparse. A larger image is refused, the rest
-	// after a smaller one is zero. 0: the size of the image. A device may have more, but not less.
+	// Bytes is the size of the disk; the file is sparse. A larger image is rejected; the rest after a smaller one is
+	// zero. If 0, the disk has the size of the image. A device may be larger, but not smaller.
 	Bytes int64
-	// Scratch is a folder for temporary files, of an image for a device. Required for a device.
+	// Scratch is a directory for temporary files of an image for a device. Required for a device.
 	Scratch string
 }
 
 // device reports whether the disk is a block device.
 func (t Target) device() bool { return disk.Disk{Path: t.Path}.IsDevice() }
 
-// temporary is where a QCOW2 file is kept meanwhile; its name ends in ".partial".
+// temporary returns where a QCOW2 file is kept during the conversion; its name ends in ".partial".
 func (t Target) temporary() string {
 	if t.device() {
 		return filepath.Join(t.Scratch, filepath.Base(t.Path)+".qcow2")
@@ -75,20 +73,20 @@ func (t Target) temporary() string {
 
 // Options of WriteDisk and Fetch. The zero value is valid.
 type Options struct {
-	// Access is what URLs may name on this host. Zero: nothing.
+	// Access is what URLs may access on this host. The zero value allows nothing.
 	Access Access
-	// Client makes the requests, without regard to Access.Servers. Nil: one that obeys it.
-	// Its CheckRedirect is not used.
+	// Client makes the requests, and ignores Access.Servers. The default is a client that respects it. Its
+	// CheckRedirect is not used.
 	Client *http.Client
-	// RetryTimeout is how long to retry without progress. 0: 30 seconds; negative: no retry.
+	// RetryTimeout is how long to retry without progress. 0 means 30 seconds; a negative value disables retries.
 	RetryTimeout time.Duration
-	// Progress is called with the number of bytes that were read from the URL and the total
-	// number, 0 if unknown. It is called often; done decreases when an attempt starts over.
+	// Progress is called with the number of bytes read from the URL and the total number, which is 0 if unknown. It
+	// is called often; done decreases when an attempt starts over.
 	Progress func(done, total int64)
 	// OnRetry is called with each failure that is retried.
 	OnRetry func(error)
-	// Check looks at what was downloaded, of an image at the disk in it, before it gets its name.
-	// What it returns, unless it is empty, is why the content is Rejected. Nil: no check.
+	// Check inspects the downloaded content, or the disk in an image, before the file gets its name. If it returns a
+	// problem, the content is Rejected. If nil, nothing is checked.
 	Check func(content io.ReaderAt) (problem string)
 }
 
@@ -96,13 +94,13 @@ type Options struct {
 type Kind string
 
 const (
-	// Invalid means that the Source is invalid. Nothing was tried.
+	// Invalid means that the Source is invalid. Nothing was attempted.
 	Invalid Kind = "Invalid"
 	// Unavailable means that the content cannot be downloaded now.
 	Unavailable Kind = "Unavailable"
-	// Rejected means that the content cannot be used: its checksum, format or size.
+	// Rejected means that the content cannot be used, because of its checksum, format or size.
 	Rejected Kind = "Rejected"
-	// NoSpace means that the storage has no space for the file.
+	// NoSpace means that the storage is full.
 	NoSpace Kind = "NoSpace"
 )
 
@@ -113,15 +111,15 @@ func (k Kind) Error() string { return string(k) }
 type Error struct {
 	// Kind classifies the error.
 	Kind Kind
-	// Subject is "image" or "file", and the URL without anything that may be secret.
+	// Subject is "image" or "file", and the URL without parts that may be secret.
 	Subject string
 	// Problem is a message for users.
 	Problem string
-	// Cause is the underlying error. Nil: none.
+	// Cause is the underlying error, or nil.
 	Cause error
 
 	retry   bool // another attempt may succeed
-	restart bool // but only from the start
+	restart bool // if so, from the start
 }
 
 // Error implements error.
@@ -135,14 +133,14 @@ func (e *Error) Unwrap() []error {
 	return []error{e.Kind, e.Cause}
 }
 
-// ErrNoQemuImg means that qemu-img is not installed, which QCOW2 images need.
-var ErrNoQemuImg = errors.New("qemu-img is not installed, which QCOW2 images need")
+// ErrNoQemuImg means that qemu-img is not installed, which QCOW2 images require.
+var ErrNoQemuImg = errors.New("qemu-img is not installed; QCOW2 images require it")
 
-// WriteDisk creates a disk from an image. It never replaces a disk: if there is a file at
-// target.Path, or a device with data, the error is fs.ErrExist.
+// WriteDisk creates a disk from an image. It never replaces a disk: if there is a file at target.Path, or a device
+// with data, the error is fs.ErrExist.
 //
-// Other errors: *Error, ErrNoQemuImg, disk.ErrTooSmall, the context's cause, and those of the file system
-// except for the lack of space. After an error there is no file of that name, and the device has no complete disk.
+// Other errors: *Error, ErrNoQemuImg, disk.ErrTooSmall, the context's cause, and file system errors other than lack
+// of space. After an error there is no file of that name, and the device has no complete disk.
 func WriteDisk(ctx context.Context, source Source, target Target, options Options) error {
 	j, err := newJob("image", source, options)
 	if err != nil {
@@ -153,11 +151,11 @@ func WriteDisk(ctx context.Context, source Source, target Target, options Option
 		return err
 	}
 	if exists {
-		return fmt.Errorf("%s: the disk exists already: %w", j.subject, &fs.PathError{
+		return fmt.Errorf("%s: the disk already exists: %w", j.subject, &fs.PathError{
 			Op: "create", Path: target.Path, Err: fs.ErrExist,
 		})
 	}
-	// Unlike the disk's, this leftover would stay if the image is now a raw one.
+	// Unlike the disk's, this temporary file would otherwise stay if the image is now raw.
 	if err := os.Remove(target.temporary() + ".partial"); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -177,11 +175,10 @@ func (t Target) exists() (bool, error) {
 	return err == nil, err
 }
 
-// Fetch writes the bytes behind the URL to the file at path, and replaces an existing one.
-// The folder must exist. The maximum size is 2 GiB.
+// Fetch writes the bytes behind the URL to the file at path, and replaces an existing one. The directory must exist.
+// The maximum size is 2 GiB.
 //
-// Errors: *Error, the context's cause, and those of the file system except for the lack of
-// space.
+// Errors: *Error, the context's cause, and file system errors other than lack of space.
 func Fetch(ctx context.Context, source Source, path string, options Options) error {
 	j, err := newJob("file", source, options)
 	if err != nil {
@@ -258,7 +255,7 @@ func (j *job) verify(hashed hash.Hash) error {
 	return nil
 }
 
-// commit gives complete content its name.
+// commit renames the complete file.
 func (j *job) commit(to draft) error {
 	if problem := j.check(to); problem != "" {
 		return j.rejected("%s", problem)
@@ -287,7 +284,7 @@ func (j *job) unavailable(cause error, problem string) *Error {
 	return &Error{Kind: Unavailable, Subject: j.subject, Problem: problem, Cause: cause}
 }
 
-// temporary is unavailable, but may be retried.
+// temporary is like unavailable, but the failure may be retried.
 func (j *job) temporary(cause error, problem string) *Error {
 	e := j.unavailable(cause, problem)
 	e.retry = true
@@ -298,7 +295,7 @@ func (j *job) temporary(cause error, problem string) *Error {
 type location struct {
 	url      *url.URL
 	subject  string
-	checksum []byte // nil: not verified
+	checksum []byte // nil if not verified
 	format   vmpb.InitialImage_Format
 }
 
@@ -308,10 +305,10 @@ func (s Source) parse(noun string) (location, error) {
 	}
 	parsed, err := url.Parse(s.URL)
 	if err != nil {
-		// The parser's error repeats the URL, which may hold secrets.
-		return invalid(noun, "its URL cannot be parsed")
+		// The parser's error contains the URL, which may contain secrets.
+		return invalid(noun, "cannot parse its URL")
 	}
-	// Neither user, password, query nor fragment.
+	// Without user, password, query and fragment.
 	public := url.URL{Scheme: parsed.Scheme, Host: parsed.Host, Path: parsed.Path, RawPath: parsed.RawPath}
 	subject := noun + " " + public.String()
 	if problem := urlProblem(parsed); problem != "" {
@@ -346,7 +343,7 @@ func urlProblem(u *url.URL) string {
 	return ""
 }
 
-// parseChecksum returns the hash; nil for an empty text.
+// parseChecksum returns the hash, or nil for an empty text.
 func parseChecksum(text string) (sum []byte, ok bool) {
 	if text == "" {
 		return nil, true

@@ -20,8 +20,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/disk"
 )
 
-// The header of a QCOW2 file; see docs/interop/qcow2 in QEMU's source. Numbers are
-// big-endian; version 2 has 72 bytes, version 3 has 104 or more and says how many.
+// The header of a QCOW2 file; see docs/interop/qcow2 in QEMU's source. Numbers are big-endian; version 2 has 72
+// bytes, version 3 has at least 104 and specifies how many.
 const (
 	headerLength2 = 72
 	headerLength3 = 104
@@ -35,9 +35,9 @@ const (
 	atHeaderLength = 100
 )
 
-// Incompatible features: a reader must know all that are set.
+// Incompatible features: a reader must support all that are set.
 const (
-	featureDirty        = 1 << 0 // reference counts may be wrong, which readers ignore
+	featureDirty        = 1 << 0 // reference counts may be wrong, which readers can ignore
 	featureCorrupt      = 1 << 1
 	featureDataFile     = 1 << 2
 	featureCompression  = 1 << 3
@@ -45,15 +45,15 @@ const (
 	featuresWeCanHandle = featureDirty | featureCompression | featureExtendedL2
 )
 
-// parseQCOW2 checks from the first bytes of a file whether it may be given to QEMU, and
-// returns the size of the disk in it.
+// parseQCOW2 checks from the first bytes of a file whether it may be passed to QEMU, and returns the size of the disk
+// in it.
 func parseQCOW2(start []byte) (virtualSize int64, err error) {
 	if err := checkVersion(start); err != nil {
 		return 0, err
 	}
 	number := binary.BigEndian
 	if number.Uint64(start[atBackingFile:]) != 0 {
-		return 0, errors.New("it needs a backing file, and only images that are complete are taken")
+		return 0, errors.New("it has a backing file; only self-contained images are supported")
 	}
 	if number.Uint32(start[atCrypt:]) != 0 {
 		return 0, errors.New("it is encrypted")
@@ -70,7 +70,7 @@ func parseQCOW2(start []byte) (virtualSize int64, err error) {
 
 func checkVersion(start []byte) error {
 	if len(start) < headerLength2 || string(start[:len(magicQCOW2)]) != magicQCOW2 {
-		return errors.New("its QCOW2 header is not complete")
+		return errors.New("its QCOW2 header is incomplete")
 	}
 	switch version := binary.BigEndian.Uint32(start[atVersion:]); version {
 	case 2:
@@ -82,15 +82,15 @@ func checkVersion(start []byte) error {
 	}
 }
 
-// checkFeatures checks what only version 3 has.
+// checkFeatures checks the fields that only version 3 has.
 func checkFeatures(start []byte) error {
 	if len(start) < headerLength3 || binary.BigEndian.Uint32(start[atHeaderLength:]) < headerLength3 {
-		return errors.New("its QCOW2 header is not complete")
+		return errors.New("its QCOW2 header is incomplete")
 	}
 	features := binary.BigEndian.Uint64(start[atIncompatible:])
 	switch {
 	case features&featureDataFile != 0:
-		return errors.New("it keeps its data in another file, and only images that are complete are taken")
+		return errors.New("its data is in another file; only self-contained images are supported")
 	case features&featureCorrupt != 0:
 		return errors.New("it is marked as corrupt")
 	case features&^featuresWeCanHandle != 0:
@@ -100,16 +100,15 @@ func checkFeatures(start []byte) error {
 }
 
 const (
-	// slackQCOW2 is how much larger than its disk a QCOW2 file may be: tables, and blocks
-	// that are no longer used.
+	// slackQCOW2 is how much larger than its disk a QCOW2 file may be: tables, and unused blocks.
 	slackQCOW2 = 64 << 20
 	// killDelay is how long to wait for the output of a killed qemu-img.
 	killDelay = 5 * time.Second
 )
 
-// fillFromQCOW2 downloads the file as it is, and has qemu-img write the disk in it.
+// fillFromQCOW2 downloads the file unchanged, and uses qemu-img to write the disk in it.
 func (j *job) fillFromQCOW2(ctx context.Context, to draft, target Target, decoded *decoded, from *content) error {
-	start, _ := decoded.Peek(headerLength3) // a short one is refused
+	start, _ := decoded.Peek(headerLength3) // a short file is rejected
 	if err := from.failed(); err != nil {
 		return err
 	}
@@ -155,14 +154,14 @@ func maxQCOW2(size int64) int64 {
 	return size + size/8 + slackQCOW2
 }
 
-// noSpaceMessages are the C library's messages, all that qemu-img reports of these errors.
+// noSpaceMessages are the C library's messages, which is all that qemu-img reports about these errors.
 var noSpaceMessages = map[string]syscall.Errno{
 	"No space left on device": syscall.ENOSPC,
 	"Disk quota exceeded":     syscall.EDQUOT,
 	"File too large":          syscall.EFBIG,
 }
 
-// converter has qemu-img convert a QCOW2 file.
+// converter uses qemu-img to convert a QCOW2 file.
 type converter struct {
 	*job
 	program string
@@ -170,9 +169,9 @@ type converter struct {
 	size    int64 // of the disk in it
 }
 
-// write writes the disk in the file to one that is all zero.
+// write writes the disk in the file to a file that is all zero.
 func (c converter) write(ctx context.Context, to draft) error {
-	source, err := filepath.Abs(c.path) // a name with a colon would be a protocol
+	source, err := filepath.Abs(c.path) // a name with a colon would be parsed as a protocol
 	if err != nil {
 		return err
 	}
@@ -186,10 +185,11 @@ func (c converter) write(ctx context.Context, to draft) error {
 	return c.run(ctx, target, "-f", "qcow2", source, target)
 }
 
-// writeDevice has the draft write what it keeps until the end: another process would write it to the device at once.
+// writeDevice writes what the draft must keep until the end through the draft: another process would write it to the
+// device immediately.
 func (c converter) writeDevice(ctx context.Context, source, target string, to draft) error {
 	from := node{"driver": "qcow2", "file": node{"driver": "file", "filename": source}}
-	size := c.size / sectorSize * sectorSize // as QEMU reads it
+	size := c.size / sectorSize * sectorSize // like QEMU
 	head := min(size, disk.HeadBytes)
 	part, err := disk.CreatePartial(source+".head", 0o600)
 	if err != nil {
@@ -218,12 +218,12 @@ func (c converter) writeDevice(ctx context.Context, source, target string, to dr
 // sectorSize is the unit of QEMU's sizes.
 const sectorSize = 512
 
-// node describes to qemu-img where an image is. No name has a meaning in it.
+// node tells qemu-img where an image is. Names have no special meaning in it.
 type node map[string]any
 
 // part is a region of an image, as raw data.
 func (n node) part(offset, length int64) string {
-	text, _ := json.Marshal(node{"driver": "raw", "offset": offset, "size": length, "file": n}) // it has strings and numbers
+	text, _ := json.Marshal(node{"driver": "raw", "offset": offset, "size": length, "file": n}) // cannot fail: it has only strings and numbers
 	return "json:" + string(text)
 }
 
@@ -232,7 +232,7 @@ func (c converter) run(ctx context.Context, raw string, images ...string) error 
 	var stderr bytes.Buffer
 	arguments := []string{"convert", "-O", "raw", "-t", cacheMode(raw), "-n", "--target-is-zero"}
 	command := exec.CommandContext(ctx, c.program, append(arguments, images...)...)
-	command.Env = []string{"LC_ALL=C"} // its messages are compared
+	command.Env = []string{"LC_ALL=C"} // its messages are matched
 	command.WaitDelay = killDelay
 	command.Stderr = &stderr
 	process, err := child.Start(command, syscall.SIGKILL)
@@ -255,8 +255,8 @@ func (c converter) run(ctx context.Context, raw string, images ...string) error 
 	return fmt.Errorf("%s: qemu-img: %s", c.subject, process)
 }
 
-// cacheMode returns "none" if the file system supports it: an image would fill the page
-// cache, and take several times as long.
+// cacheMode returns "none" if the file system supports it: otherwise an image would fill the page cache, and take
+// several times as long.
 func cacheMode(path string) string {
 	file, err := os.OpenFile(path, os.O_WRONLY|syscall.O_DIRECT, 0)
 	if err != nil {

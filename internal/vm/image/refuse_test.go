@@ -182,7 +182,7 @@ func TestSentencesForUsers(t *testing.T) {
 		"a folder":         {Source{URL: "file://" + folder}, Rejected, "image file://" + folder + ": it is not a regular file"},
 		"no URL":           {Source{}, Invalid, "image : the URL must begin with http, https or file"},
 		"other scheme":     {Source{URL: "ftp://me:secret@host/a"}, Invalid, "image ftp://host/a: the URL must begin with http, https or file"},
-		"garbled URL":      {Source{URL: "http://me:secret@ho st/"}, Invalid, "image: its URL cannot be parsed"},
+		"garbled URL":      {Source{URL: "http://me:secret@ho st/"}, Invalid, "image: cannot parse its URL"},
 		"other host":       {Source{URL: "file://host/a"}, Invalid, "image file://host/a: a file URL must not name another host"},
 		"other hash":       {Source{URL: "http://host/a", Checksum: "md5:00"}, Invalid, `image http://host/a: the checksum must be "sha256:" and 64 lower-case hexadecimal digits`},
 	}

@@ -1,7 +1,7 @@
-// Package metadataservice names the addresses at which clouds tell a machine about itself.
+// Package metadataservice knows the addresses of the metadata services of clouds.
 //
-// Such a service knows who asks by the machine that the connection comes from, and hands out that
-// machine's credentials. So nobody else may connect from there.
+// Such a service identifies the machine from which a connection comes, and returns that machine's credentials. So no
+// one else may connect from that machine.
 package metadataservice
 
 import (
@@ -9,7 +9,7 @@ import (
 	"slices"
 )
 
-// elsewhere are those that are not link-local.
+// elsewhere are the addresses that are not link-local.
 var elsewhere = []netip.Addr{
 	netip.MustParseAddr("fd00:ec2::254"),   // Amazon
 	netip.MustParseAddr("100.100.100.200"), // Alibaba
@@ -17,8 +17,8 @@ var elsewhere = []netip.Addr{
 	netip.MustParseAddr("192.0.0.192"),     // Oracle
 }
 
-// MayBeAt reports whether such a service may answer at an address: at each link-local one, and at some others.
-// An IPv4 address in IPv6 counts as the former.
+// MayBeAt reports whether a metadata service may be at an address: at each link-local one, and at some others. An
+// IPv4-mapped IPv6 address counts as its IPv4 address.
 func MayBeAt(address netip.Addr) bool {
 	address = address.Unmap()
 	return address.IsLinkLocalUnicast() || slices.Contains(elsewhere, address)

@@ -20,19 +20,19 @@ type Link struct {
 	log     *slog.Logger
 
 	mu    sync.Mutex
-	queue chan []byte // nil while there is no connection
+	queue chan []byte // nil while disconnected
 	done  chan struct{}
 }
 
-// The pauses between attempts to connect grow from the first to the last.
+// The delays between attempts to connect grow from the first to the last.
 const (
 	firstPause = 100 * time.Millisecond
 	lastPause  = 5 * time.Second
 )
 
-// Join connects the port to the switch at the socket until the context ends, again and again: a
-// guest outlives the switch. Frames for the guest are delivered one after the other, each in
-// QEMU's form: a length of four bytes and the content. If that fails, the link ends.
+// Join connects the port to the switch at the socket until the context ends. It reconnects, since a guest outlives
+// the switch. Frames for the guest are delivered sequentially, in QEMU's format: a length of four bytes and the
+// content. If that fails, the link ends.
 func Join(ctx context.Context, socket string, port Port, deliver func(framed []byte) error, log *slog.Logger) (*Link, error) {
 	if err := port.check(); err != nil {
 		return nil, err
@@ -49,8 +49,8 @@ func Join(ctx context.Context, socket string, port Port, deliver func(framed []b
 // Done is closed when the link has ended.
 func (l *Link) Done() <-chan struct{} { return l.done }
 
-// Send sends a frame of the guest. It never waits: a frame is dropped when there is no
-// connection, or too much has been sent.
+// Send sends a frame of the guest. It never blocks: a frame is dropped while there is no connection, or when too many
+// frames are pending.
 func (l *Link) Send(frame []byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -63,8 +63,8 @@ func (l *Link) Send(frame []byte) {
 	}
 }
 
-// errGuest means that the guest takes no frames any more.
-var errGuest = errors.New("the guest takes no frames")
+// errGuest means that frames can no longer be delivered to the guest.
+var errGuest = errors.New("the guest does not accept frames")
 
 func (l *Link) run(ctx context.Context) {
 	defer close(l.done)
@@ -79,7 +79,7 @@ func (l *Link) run(ctx context.Context) {
 			pause = firstPause
 		}
 		if ctx.Err() == nil && pause < lastPause {
-			l.log.Warn("the guest does not reach other guests; trying again", "error", err)
+			l.log.Warn("the guest cannot reach other guests; retrying", "error", err)
 		}
 		select {
 		case <-time.After(pause):

@@ -10,25 +10,25 @@ import (
 type Refusal string
 
 const (
-	// Malformed: not an IP packet in an Ethernet frame, longer than the network allows, or
-	// with headers that a router has to look at.
+	// Malformed means that it is not an IP packet in an Ethernet frame, is longer than the network allows, or has
+	// headers that a router must inspect.
 	Malformed Refusal = "Malformed"
-	// ForeignMAC: the Ethernet address of the sender is not the port's.
+	// ForeignMAC means that the Ethernet address of the sender is not the port's.
 	ForeignMAC Refusal = "ForeignMAC"
-	// ForeignAddress: the IP address of the sender is not the port's.
+	// ForeignAddress means that the IP address of the sender is not the port's.
 	ForeignAddress Refusal = "ForeignAddress"
-	// LinkOnly: ARP of another link, neighbour discovery, router advertisements, DHCP, and
-	// what is not for one address.
+	// LinkOnly means that it is ARP for another link, neighbor discovery, a router advertisement, DHCP, or not for a
+	// single address.
 	LinkOnly Refusal = "LinkOnly"
-	// Expired: the hop limit is reached.
+	// Expired means that the hop limit is reached.
 	Expired Refusal = "Expired"
-	// NoGuest: no port has the destination.
+	// NoGuest means that no port has the destination.
 	NoGuest Refusal = "NoGuest"
-	// QueueFull: the receiver is slower than those who send to it.
+	// QueueFull means that the receiver is slower than the senders.
 	QueueFull Refusal = "QueueFull"
 )
 
-// maxFrame is the longest frame, in bytes: that of a link with an MTU of 1500.
+// maxFrame is the length of the longest frame in bytes, on a link with an MTU of 1500.
 const maxFrame = 1514
 
 // Offsets and sizes of headers, in bytes.
@@ -62,11 +62,11 @@ const (
 	fragmentHeader = 8
 )
 
-// ethernetIPv4 begins an ARP packet about IPv4 addresses on Ethernet.
+// ethernetIPv4 is the beginning of an ARP packet about IPv4 addresses on Ethernet.
 var ethernetIPv4 = []byte{0, 1, 8, 0, 6, 4}
 
-// inspect returns the destination of a frame that a guest may send. It is the zero Addr if the
-// frame only announces where the guest is. A refusal is "" if there is none.
+// inspect returns the destination of a frame that a guest may send. It is the zero Addr if the frame only announces
+// where the guest is. The refusal is empty if there is none.
 func (p Port) inspect(frame []byte) (netip.Addr, Refusal) {
 	if len(frame) < etherHeader || len(frame) > maxFrame {
 		return netip.Addr{}, Malformed
@@ -85,7 +85,7 @@ func (p Port) inspect(frame []byte) (netip.Addr, Refusal) {
 	return netip.Addr{}, Malformed
 }
 
-// inspectARP: a machine announces itself by ARP when it has moved to another host.
+// inspectARP accepts the announcement of a machine that has moved to another host.
 func (p Port) inspectARP(data []byte) Refusal {
 	if len(data) < arpLength || !bytes.Equal(data[:arpKinds], ethernetIPv4) {
 		return Malformed
@@ -105,7 +105,7 @@ func (p Port) inspect4(data []byte) (netip.Addr, Refusal) {
 		return netip.Addr{}, Malformed
 	}
 	header, total := int(data[0]&0xf)*4, int(binary.BigEndian.Uint16(data[2:]))
-	// With options a packet can ask for another way.
+	// With options a packet could request another route.
 	if header != header4 || total < header || total > len(data) {
 		return netip.Addr{}, Malformed
 	}
@@ -145,8 +145,8 @@ func (p Port) inspect6(data []byte) (netip.Addr, Refusal) {
 	return to, inspectPayload6(data[protocol6], data[header6:end])
 }
 
-// inspectPayload6 refuses what has a meaning on a link only. A whole packet is looked at, and the
-// first of its fragments.
+// inspectPayload6 rejects packets that only have a meaning on a link. It inspects whole packets, and the first of
+// several fragments.
 func inspectPayload6(protocol byte, payload []byte) Refusal {
 	if protocol == protocolFragment {
 		if len(payload) < fragmentHeader {
@@ -162,7 +162,7 @@ func inspectPayload6(protocol byte, payload []byte) Refusal {
 	case protocolHopByHop, protocolRouting, protocolOptions, protocolFragment:
 		return Malformed
 	case protocolICMPv6:
-		// Neighbour discovery: RFC 4861, section 4.
+		// Neighbor discovery: RFC 4861, section 4.
 		const first, last = 133, 137
 		if len(payload) == 0 || payload[0] >= first && payload[0] <= last {
 			return LinkOnly
@@ -175,15 +175,15 @@ func inspectPayload6(protocol byte, payload []byte) Refusal {
 	return ""
 }
 
-// unicast reports whether an address may be that of one guest, beyond a link.
+// unicast reports whether an address may belong to a single guest, beyond a link.
 func unicast(address netip.Addr) bool { return address.IsGlobalUnicast() }
 
-// isUDPTo also reports true if the payload is too short to be sure.
+// isUDPTo also returns true if the payload is too short to be sure.
 func isUDPTo(payload []byte, port uint16) bool {
 	return len(payload) < 4 || binary.BigEndian.Uint16(payload[2:]) == port
 }
 
-// route makes a frame that inspect has allowed one for the port.
+// route rewrites a frame that inspect has allowed for the port.
 func (p Port) route(frame []byte) {
 	copy(frame, p.MAC)
 	copy(frame[etherSource:], gatewayMAC)
@@ -198,5 +198,5 @@ func (p Port) route(frame []byte) {
 	binary.BigEndian.PutUint16(packet[checksum4:], uint16(sum+sum>>16))
 }
 
-// gatewayMAC is the sender of routed frames. Guests do not answer to it, but to their gateway.
+// gatewayMAC is the sender of routed frames. Guests do not respond to it, but to their gateway.
 var gatewayMAC = []byte{0x02, 0, 0, 0, 0, 0x01}

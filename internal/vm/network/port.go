@@ -11,29 +11,29 @@ import (
 	"net/netip"
 )
 
-// Port says whose the port is, and what may come from it.
+// Port describes the VM of a port, and the addresses that it may send from.
 type Port struct {
-	// VM is its namespace and name. Several ports may be of one VM: it moves between two while
-	// it migrates. Required.
+	// VM is the namespace and name of the VM. A VM may have several ports: during a migration it moves from one to
+	// another. Required.
 	VM string `json:"vm"`
 	// MAC is the Ethernet address of the VM's card. Required.
 	MAC net.HardwareAddr `json:"mac"`
-	// IPv4 and IPv6 are the VM's addresses. Zero: none of this version.
+	// IPv4 and IPv6 are the VM's addresses. They are zero if it has none of this version.
 	IPv4 netip.Addr `json:"ipv4"`
 	IPv6 netip.Addr `json:"ipv6"`
 }
 
-// errPort means that a port cannot be one.
-var errPort = errors.New("not a port")
+// errPort means that a port is invalid.
+var errPort = errors.New("invalid port")
 
-// check returns an error if the port cannot be one.
+// check returns an error if the port is invalid.
 func (p Port) check() error {
 	const length = 6
 	switch {
 	case p.VM == "":
-		return fmt.Errorf("%w: it is of no VM", errPort)
+		return fmt.Errorf("%w: it does not belong to a VM", errPort)
 	case len(p.MAC) != length:
-		return fmt.Errorf("%w: %q is no Ethernet address", errPort, p.MAC)
+		return fmt.Errorf("%w: %q is not an Ethernet address", errPort, p.MAC)
 	case p.IPv4.IsValid() && (!p.IPv4.Is4() || !unicast(p.IPv4)), p.IPv6.IsValid() && (!p.IPv6.Is6() || p.IPv6.Is4In6() || !unicast(p.IPv6)):
 		return fmt.Errorf("%w: %s and %s are not addresses of a VM", errPort, p.IPv4, p.IPv6)
 	}
@@ -51,13 +51,13 @@ func (p Port) addresses() []netip.Addr {
 	return all
 }
 
-// A connection to a switch carries frames as QEMU does: a length of four bytes, big endian, and
-// the content. The first from the hypervisor is not a frame, but its Port as JSON.
+// A connection to a switch carries frames like QEMU: a length of four bytes, big endian, and the content. The first
+// message from the hypervisor is not a frame, but its Port as JSON.
 const (
 	lengthSize = 4
-	// maxHello is the length of the longest Port, in bytes.
+	// maxHello is the maximum length of a Port, in bytes.
 	maxHello = 4 << 10
-	// maxUnread is the longest frame that is read past. One that is longer ends the connection.
+	// maxUnread is the length of the longest frame that is skipped. A longer one ends the connection.
 	maxUnread = 1 << 17
 )
 
@@ -65,8 +65,7 @@ func framed(content []byte) []byte {
 	return append(binary.BigEndian.AppendUint32(make([]byte, 0, lengthSize+len(content)), uint32(len(content))), content...)
 }
 
-// readFrame reads up to limit bytes of content. It returns nil for a frame that is longer, and
-// reads past it.
+// readFrame reads up to limit bytes of content. It skips a frame that is longer, and returns nil.
 func readFrame(in *bufio.Reader, limit int) ([]byte, error) {
 	var length [lengthSize]byte
 	if _, err := io.ReadFull(in, length[:]); err != nil {
@@ -74,7 +73,7 @@ func readFrame(in *bufio.Reader, limit int) ([]byte, error) {
 	}
 	size := binary.BigEndian.Uint32(length[:])
 	if size > maxUnread {
-		return nil, fmt.Errorf("a frame of %d bytes", size)
+		return nil, fmt.Errorf("frame of %d bytes is out of range", size)
 	}
 	if int(size) > limit {
 		_, err := in.Discard(int(size))

@@ -22,8 +22,8 @@ type Switch struct {
 	log *slog.Logger
 
 	mu sync.RWMutex
-	// owners are the ports that have an address. The last one is where the guest was seen
-	// last, and gets what is sent to it.
+	// owners are the ports with an address. The last one is where the guest was last seen, and gets what is sent to
+	// it.
 	owners  map[netip.Addr][]*attached
 	refused map[string]map[Refusal]uint64
 	logged  map[string]time.Time
@@ -36,13 +36,13 @@ type attached struct {
 }
 
 const (
-	// maxQueued is how many frames wait for a guest. More are dropped.
+	// maxQueued is how many frames may be pending for a guest. More are dropped.
 	maxQueued = 512
-	// helloLimit is how long a hypervisor may take to say whose port it is.
+	// helloLimit is how long a hypervisor may take to send its port.
 	helloLimit = 10 * time.Second
-	// logInterval is the time between two lines about refused frames of a VM.
+	// logInterval is the time between two log lines about refused frames of a VM.
 	logInterval = time.Minute
-	// maxVMs is for how many VMs refusals are counted.
+	// maxVMs is the number of VMs for which refusals are counted.
 	maxVMs = 4096
 )
 
@@ -57,8 +57,8 @@ func NewSwitch(log *slog.Logger) *Switch {
 // ErrTaken means that another VM has one of the addresses.
 var ErrTaken = errors.New("another VM has the address")
 
-// Listen opens the socket of a switch, for the user of this process only. A socket that is there
-// is replaced: nobody else may use the folder.
+// Listen opens the socket of a switch, for the user of this process only. It replaces an existing socket: no other
+// user may access the directory.
 func Listen(path string) (net.Listener, error) {
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("removing the old socket of the switch: %w", err)
@@ -67,7 +67,7 @@ func Listen(path string) (net.Listener, error) {
 	err := inFolder(path, func(short string) error {
 		var err error
 		if listener, err = net.Listen("unix", short); err == nil {
-			listener.(*net.UnixListener).SetUnlinkOnClose(false) // the short path will be gone
+			listener.(*net.UnixListener).SetUnlinkOnClose(false) // the short path will not exist then
 			err = os.Chmod(path, 0o600)
 		}
 		return err
@@ -88,8 +88,8 @@ func inFolder(path string, use func(short string) error) error {
 	return use(fmt.Sprintf("/proc/self/fd/%d/%s", folder.Fd(), filepath.Base(path)))
 }
 
-// Serve serves the ports of hypervisors that connect to the listener, until the context ends. It
-// closes the listener. Who may connect may have any port.
+// Serve serves the ports of hypervisors that connect to the listener until the context ends, and closes the listener.
+// Any client may have any port.
 func (s *Switch) Serve(ctx context.Context, listener net.Listener) error {
 	stop := context.AfterFunc(ctx, func() { _ = listener.Close() })
 	defer stop()
@@ -144,23 +144,23 @@ func (s *Switch) serve(ctx context.Context, conn net.Conn) error {
 	}
 }
 
-// attach gives a port its addresses. Errors: ErrTaken.
+// attach assigns its addresses to a port. Errors: ErrTaken.
 func (s *Switch) attach(a *attached) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, address := range a.addresses() {
 		if owners := s.owners[address]; len(owners) > 0 && owners[0].VM != a.VM {
-			return fmt.Errorf("%w: %s is that of %s", ErrTaken, address, owners[0].VM)
+			return fmt.Errorf("%w: %s belongs to %s", ErrTaken, address, owners[0].VM)
 		}
 	}
 	for _, address := range a.addresses() {
-		// A guest that migrates is still where it was.
+		// A guest that migrates still runs at the previous port.
 		s.owners[address] = append([]*attached{a}, s.owners[address]...)
 	}
 	return nil
 }
 
-// detach takes the addresses, after which nothing is sent to the port.
+// detach removes the port's addresses, after which nothing is sent to it.
 func (s *Switch) detach(a *attached) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -173,7 +173,7 @@ func (s *Switch) detach(a *attached) {
 	close(a.queue)
 }
 
-// pass passes a frame of a guest on, or drops it. It never waits for the receiver.
+// pass forwards a frame of a guest, or drops it. It never waits for the receiver.
 func (s *Switch) pass(from *attached, frame []byte) {
 	to, refusal := from.inspect(frame)
 	if refusal == "" {
@@ -187,7 +187,7 @@ func (s *Switch) pass(from *attached, frame []byte) {
 	}
 }
 
-// seen has a guest's addresses lead to the port from which it sends.
+// seen makes a guest's addresses refer to the port from which it sends.
 func (s *Switch) seen(a *attached) {
 	for _, address := range a.addresses() {
 		if s.owner(address) != a {
@@ -215,7 +215,7 @@ func (s *Switch) move(address netip.Addr, a *attached) {
 }
 
 func (s *Switch) deliver(to netip.Addr, frame []byte) Refusal {
-	s.mu.RLock() // a queue is closed only under the lock
+	s.mu.RLock() // queues are closed only under the lock
 	defer s.mu.RUnlock()
 	owners := s.owners[to]
 	if len(owners) == 0 {
@@ -231,7 +231,7 @@ func (s *Switch) deliver(to netip.Addr, frame []byte) Refusal {
 	}
 }
 
-// refuse counts, and logs the counts of a VM once in a while.
+// refuse counts a dropped frame, and logs the counts of a VM at intervals.
 func (s *Switch) refuse(vm string, refusal Refusal) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -262,12 +262,12 @@ func (s *Switch) Refused() map[string]map[Refusal]uint64 {
 	return all
 }
 
-// writeFrames writes frames until the queue is closed, several at a time if they come faster
-// than they go. After an error it drops them: then reading fails too.
+// writeFrames writes frames until the queue is closed, in batches if they come faster than they can be written. It
+// drops them after an error: then reading fails, too.
 func writeFrames(conn io.Writer, queue <-chan []byte) {
 	out := bufio.NewWriterSize(conn, 1<<16)
 	for frame := range queue {
-		_, _ = out.Write(framed(frame)) // the error stays, and is returned by Flush
+		_, _ = out.Write(framed(frame)) // the error persists, and Flush returns it
 		if len(queue) > 0 {
 			continue
 		}

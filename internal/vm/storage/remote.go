@@ -11,7 +11,7 @@ import (
 	storagepb "github.com/millwright-dev/millwright/proto/storage"
 )
 
-// At returns the volume of a disk server, over a connection with the controller's identity.
+// At returns the volume of a disk server. The connection must use the controller's identity.
 func At(conn grpc.ClientConnInterface) Volume { return remote{storagepb.NewDiskServerClient(conn)} }
 
 type remote struct{ server storagepb.DiskServerClient }
@@ -33,7 +33,7 @@ func (r remote) Revoke(ctx context.Context, upTo Token) error {
 	return nil
 }
 
-// typed returns an answer as an error of this package, if it is one.
+// typed returns a gRPC error as an error of this package, if it is one.
 func typed(err error) error {
 	for cause, code := range CodesOf {
 		if status.Code(err) == code {
@@ -43,7 +43,7 @@ func typed(err error) error {
 	return err
 }
 
-// CodesOf are the gRPC codes of the errors that are final answers of a disk server.
+// CodesOf maps the permanent errors of a disk server to gRPC codes.
 var CodesOf = map[error]codes.Code{
 	ErrNoToken:     codes.InvalidArgument,
 	ErrRevoked:     codes.FailedPrecondition,

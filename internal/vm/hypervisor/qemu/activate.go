@@ -2,11 +2,12 @@ package qemu
 
 import "context"
 
-// Activate has a machine whose guest does not run take its disks, with their locks, as Cont does. One that has sent its guest, or has
-// received one whose disks were not copied, has let them go: QEMU 7.2 ends with an assertion if it is to resize such a disk, or to
-// send the guest on. Nothing changes if the machine has its disks.
+// Activate makes a machine whose guest is stopped acquire its disks and their locks, as Cont does. A machine that has
+// sent its guest, or has received one whose disks were not copied, has released them: QEMU 7.2 aborts with an
+// assertion failure if it then resizes such a disk, or sends the guest on. Activate does nothing if the machine has
+// its disks.
 //
-// QEMU has no command for that. It does it for a disk that is exported.
+// QEMU has no command for that, but does it for a disk that is exported.
 func (p *Process) Activate(ctx context.Context) error {
 	var exports []object
 	for _, node := range p.disks {

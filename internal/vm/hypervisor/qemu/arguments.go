@@ -10,43 +10,42 @@ import (
 	"strings"
 )
 
-// The sockets that QEMU inherits, by their descriptors in its process.
+// The sockets that QEMU inherits, by their file descriptors in its process.
 const (
 	firstFD   = 3
 	monitorFD = iota + firstFD - 1
 	consoleFD
 	agentFD
-	// What the guest sends to its network leaves QEMU here, and what the firewall allows
-	// comes back.
+	// The guest's frames leave QEMU here, and those that the firewall allows return on toNetworkFD.
 	fromGuestFD
 	toNetworkFD
-	// What other guests send to the guest.
+	// Frames from other guests.
 	toGuestFD
 	inherited = toGuestFD - firstFD + 1
-	// The folder with the sockets of a migration.
+	// The directory with the sockets of a migration.
 	folderFD = firstFD + inherited
 )
 
 // AgentPort is the name of the guest agent's virtio-serial port.
 const AgentPort = "org.qemu.guest_agent.0"
 
-// reconnectDelay is how many seconds the guest waits for another connection to a disk that is served, before it is stopped. QEMU
-// notices that it has none when the guest uses the disk.
+// reconnectDelay is how many seconds the guest waits for a new connection to a served disk before it is stopped. QEMU
+// notices a lost connection when the guest uses the disk.
 const reconnectDelay = 2
 
 // rootNode is the name of the root disk in QEMU.
 const rootNode = "root"
 
-// plainProcessor is TCG's guest processor: x86-64-v2, for which distributions are built.
+// plainProcessor is TCG's guest processor: x86-64-v2, the level that distributions are built for.
 const plainProcessor = "qemu64,+ssse3,+sse4.1,+sse4.2,+popcnt"
 
 // arguments returns QEMU's command line for a valid configuration.
 //
-// Where QEMU takes JSON, it gets JSON, in which a value cannot become another option.
-// Elsewhere the values are generated numbers and addresses, or escaped, or whole arguments
-// that QEMU does not parse (-kernel, -initrd, -append).
+// Where QEMU accepts JSON, it gets JSON, in which a value cannot become another option. Elsewhere the values are
+// generated numbers and addresses, or escaped, or whole arguments that QEMU does not parse (-kernel, -initrd,
+// -append).
 //
-// With -no-reboot a reset would end the process; with -no-shutdown the guest's power off
+// With -no-reboot a reset would terminate the process; with -no-shutdown a guest that powers off would not.
 // would not.
 func arguments(c Config) []string {
 	args := []string{"-name", "guest=" + escape(c.Name) + ",debug-threads=on"}
@@ -61,8 +60,8 @@ func arguments(c Config) []string {
 		"-m", strconv.Itoa(c.MemoryMiB)+"M",
 		"-nodefaults", "-no-user-config",
 		"-display", "none",
-		// QEMU needs no obsolete system calls, other privileges, other programs, or
-		// other limits and priorities; an attacker might.
+		// QEMU does not need obsolete system calls, privilege escalation, other programs, or other limits and
+		// priorities; an attacker might.
 		"-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny",
 		"-boot", "menu=off,strict=on",
 		"-S",
@@ -98,7 +97,7 @@ func channelArguments() []string {
 		"-chardev", fmt.Sprintf("socket,id=agent,fd=%d", agentFD),
 		"-device", object{"driver": "virtio-serial-pci", "id": "channels"}.json(),
 		"-device", object{
-			// QEMU only reports the opening of ports that have an ID.
+			// QEMU reports only the opening of ports that have an ID.
 			"driver": "virtserialport", "id": "agent0", "bus": "channels.0", "nr": 1,
 			"chardev": "agent", "name": AgentPort,
 		}.json(),
@@ -138,21 +137,20 @@ func dataDiskArguments(disks []DataDisk) []string {
 // dataNode is the name of a data disk in QEMU.
 func dataNode(serial string) string { return "data-" + serial }
 
-// blockDevice describes a disk of the guest. An error of the storage stops the guest instead of
-// reaching it: most of them pass, and a guest loses what it could not write.
+// blockDevice describes a disk of the guest. An error of the storage stops the guest instead of being passed to it:
+// most errors are temporary, and a guest loses what it could not write.
 func blockDevice(id, node string, options object) object {
 	device := object{"driver": "virtio-blk-pci", "id": id, "drive": node, "werror": "stop", "rerror": "stop"}
 	maps.Copy(device, options)
 	return device
 }
 
-// blockNode describes a raw image; the options also apply to the file below it. The format
-// is given, never guessed: a guest could write another format's header into its raw disk and
-// have QEMU open any file of the host.
+// blockNode describes a raw image; the options also apply to the file below it. The format is set, never detected: a
+// guest could write the header of another format to its raw disk and make QEMU open any file of the host.
 func blockNode(name string, disk Disk, options object) object {
 	file := object{
 		"driver": "file", "filename": disk.Path,
-		// With the default, "auto", QEMU goes on where it cannot lock.
+		// With the default, "auto", QEMU continues if it cannot lock.
 		"locking": "on",
 	}
 	switch {
@@ -186,7 +184,7 @@ func networkArguments(n *UserNetwork) []string {
 	if n == nil {
 		return nil
 	}
-	// ipv4=on is not the default once ipv6=on is given.
+	// ipv4=on is no longer the default once ipv6=on is set.
 	backend := fmt.Sprintf("user,id=net0,ipv4=on,net=%s,host=%s,dns=%s,dhcpstart=%s",
 		n.IPv4, n.Gateway4(), n.DNS4(), n.Guest4())
 	if n.IPv6.IsValid() {
@@ -202,12 +200,12 @@ func networkArguments(n *UserNetwork) []string {
 		"-netdev", backend,
 		"-chardev", fmt.Sprintf("socket,id=fromguest,fd=%d", fromGuestFD),
 		"-chardev", fmt.Sprintf("socket,id=tonetwork,fd=%d", toNetworkFD),
-		// The queue is named for what the network receives.
+		// The queue is named from the network's point of view: it is what the network receives.
 		"-object", object{
 			"qom-type": "filter-redirector", "id": "firewall", "netdev": "net0", "queue": "rx",
 			"outdev": "fromguest", "indev": "tonetwork",
 		}.json(),
-		// No boot ROM: guests do not boot from this network.
+		// The network card has no boot ROM, since guests do not boot from this network.
 		"-device", object{
 			"driver": "virtio-net-pci", "id": "nic0", "netdev": "net0", "mac": n.MAC.String(), "romfile": "",
 		}.json(),
@@ -231,7 +229,7 @@ type object map[string]any
 // json returns the same text for the same content.
 func (o object) json() string {
 	text, err := json.Marshal(o)
-	if err != nil { // maps of strings, numbers, booleans and maps can be encoded
+	if err != nil { // impossible for maps of strings, numbers, booleans and maps
 		panic(err)
 	}
 	return string(text)
@@ -243,22 +241,20 @@ type Accelerator string
 const (
 	// KVM executes them on the host's processor.
 	KVM Accelerator = "kvm"
-	// TCG translates them. It is ten or more times slower, and works everywhere.
+	// TCG translates them. It is at least ten times slower, and works everywhere.
 	TCG Accelerator = "tcg"
 )
 
-// DetectAccelerator returns KVM if this host can run any guest with it, else TCG. With the
-// override "kvm" or "tcg" it returns that; "" and "auto" mean detection. Any other override
-// is a *FieldError.
+// DetectAccelerator returns KVM if this host can run any guest with it, and TCG otherwise. The override "kvm" or
+// "tcg" selects an accelerator; "" and "auto" mean detection. Any other override is a *FieldError.
 //
-// It is not enough that /dev/kvm can be opened: on some hosts that are virtual machines it
-// can, but the processor has neither vmx nor svm. QEMU starts there, and an ordinary guest
-// never boots. QEMU's own fallback (-accel kvm -accel tcg) does not help, as it needs KVM to
-// fail when it is opened.
+// It is not enough that /dev/kvm can be opened: some hosts that are virtual machines have it, but their processor has
+// neither vmx nor svm. QEMU starts there, and an ordinary guest never boots. QEMU's own fallback (-accel kvm -accel
+// tcg) does not help, as it requires that opening KVM fails.
 func DetectAccelerator(override string) (Accelerator, error) {
 	cpuinfo, err := os.ReadFile("/proc/cpuinfo")
 	if err != nil {
-		cpuinfo = nil // no flags: TCG
+		cpuinfo = nil // without flags, TCG is used
 	}
 	return chooseAccelerator(override, string(cpuinfo), probeKVM)
 }
@@ -278,7 +274,7 @@ func chooseAccelerator(override, cpuinfo string, probe func() error) (Accelerato
 		return Accelerator(override), nil
 	case "", "auto":
 	default:
-		return "", &FieldError{"accelerator", fmt.Sprintf("%q is none of auto, kvm and tcg", override)}
+		return "", &FieldError{"accelerator", fmt.Sprintf("%q is not auto, kvm or tcg", override)}
 	}
 	if virtualizes(cpuinfo) && probe() == nil {
 		return KVM, nil
@@ -286,8 +282,8 @@ func chooseAccelerator(override, cpuinfo string, probe func() error) (Accelerato
 	return TCG, nil
 }
 
-// virtualizes reports whether /proc/cpuinfo lists one of the flags. It compares whole words:
-// there are flags such as svm_lock.
+// virtualizes reports whether /proc/cpuinfo lists one of the flags. It compares whole words, since there are flags
+// such as svm_lock.
 func virtualizes(cpuinfo string) bool {
 	for line := range strings.Lines(cpuinfo) {
 		key, value, _ := strings.Cut(line, ":")

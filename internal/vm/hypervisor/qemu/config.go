@@ -11,52 +11,50 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/firewall"
 )
 
-// MachineType is the virtual hardware of every guest. It is pinned, because it must be the
-// same on both sides of a migration and after an update of QEMU.
+// MachineType is the virtual hardware of every guest. It is pinned because it must be the same on both sides of a
+// migration and after an update of QEMU.
 const MachineType = "pc-q35-7.2"
 
-// Config is one virtual machine. No path has a special meaning to QEMU, whatever characters
-// it contains.
+// Config describes one virtual machine. Paths may contain any characters, and none has a special meaning to QEMU.
 type Config struct {
-	// Name shows in the process list. Required.
+	// Name is shown in the process list. Required.
 	Name string
-	// UUID is the guest's SMBIOS system UUID, in its 36 character form. Empty: none.
+	// UUID is the guest's SMBIOS system UUID, in its form of 36 characters. If empty, there is none.
 	UUID string
 	// Processor of the guest. Required.
 	Processor Processor
-	// MemoryMiB is the guest's memory in MiB. At least 1.
+	// MemoryMiB is the guest's memory in MiB, at least 1.
 	MemoryMiB int
 	// Disks of the guest. Required.
 	Disks Disks
-	// Kernel is booted directly. Nil: the firmware boots the root disk.
+	// Kernel is booted directly. If nil, the firmware boots the root disk.
 	Kernel *Kernel
-	// Network is the guest's network card. Nil: none.
+	// Network is the guest's network card. If nil, there is none.
 	Network *UserNetwork
-	// Firmware are the items of fw_cfg. Their order must be the same on both sides of a
-	// migration.
+	// Firmware holds the items of fw_cfg. Their order must be the same on both sides of a migration.
 	Firmware []FirmwareItem
-	// Sockets is the folder for the sockets of a migration, which no one else may open. Its
-	// path may be of any length. Empty: the machine cannot migrate.
+	// Sockets is the directory for the sockets of a migration, which no other user may access. Its path may have any
+	// length. If empty, the machine cannot migrate.
 	Sockets string
-	// Incoming reports whether the machine waits for another one's state; see
-	// Process.Receive. Such a machine locks no disk until then. Needs Sockets.
+	// Incoming reports whether the machine waits for the state of another machine; see Process.Receive. Such a
+	// machine does not lock its disks until then. It requires Sockets.
 	Incoming bool
 }
 
 // Processor is the guest's processor.
 type Processor struct {
-	// Count is the number of virtual CPUs. At least 1.
+	// Count is the number of virtual CPUs, at least 1.
 	Count int
-	// Accelerator executes their instructions. Required. With KVM the guest sees the host's
-	// processor, with TCG a generic one of level x86-64-v2.
+	// Accelerator executes their instructions. Required. With KVM the guest sees the host's processor, with TCG a
+	// generic one of level x86-64-v2.
 	Accelerator Accelerator
-	// TranslatedMiB is how much of translated code TCG keeps, in MiB; when that is full, all of it is translated anew as it
-	// is needed. It is no part of the guest's memory, and no property of the guest. 0: QEMU's default, which is up to
-	// 1 GiB. KVM needs none.
+	// TranslatedMiB is the size of TCG's cache of translated code in MiB. When the cache is full, it is dropped, and
+	// code is translated again as needed. It is not part of the guest's memory, and the guest does not see it. If 0,
+	// QEMU's default applies, which is up to 1 GiB. KVM does not use it.
 	TranslatedMiB int
 }
 
-// accelerator is QEMU's option for the accelerator.
+// accelerator returns QEMU's option for the accelerator.
 func (p Processor) accelerator() string {
 	if p.Accelerator != TCG || p.TranslatedMiB == 0 {
 		return string(p.Accelerator)
@@ -64,57 +62,57 @@ func (p Processor) accelerator() string {
 	return string(p.Accelerator) + ",tb-size=" + strconv.Itoa(p.TranslatedMiB)
 }
 
-// Disks are the guest's block devices, all of raw format and on virtio.
+// Disks are the guest's block devices. All are raw and use virtio.
 type Disks struct {
-	// Root is the disk with the guest's system. Required. QEMU holds a lock on it as long as
-	// it runs; see ErrDiskLocked.
+	// Root is the disk with the guest's system. Required. QEMU holds a lock on it as long as it runs; see
+	// ErrDiskLocked.
 	Root Disk
-	// Seed is a read-only image with the user data. Zero: none.
+	// Seed is a read-only image with the user data. If zero, there is none.
 	Seed Disk
-	// Data are further disks, locked like Root. They come last on the guest's bus, so that they do not change the names
-	// of its other devices.
+	// Data are further disks, locked like Root. They come last on the guest's bus, so that they do not change the
+	// names of its other devices.
 	Data []DataDisk
-	// Locks are open files that QEMU inherits and does not use: what they lock is locked until it has ended, also if this
-	// process ends before. Nil: none.
+	// Locks are open files that QEMU inherits and does not use: their locks are held until QEMU has terminated, even
+	// if this process terminates earlier. May be nil.
 	Locks []*os.File
 }
 
-// DataDisk is a disk that the guest knows by its serial number.
+// DataDisk is a disk that the guest identifies by its serial number.
 type DataDisk struct {
 	Disk
-	// Serial is 1 to 20 lower-case letters, digits and hyphens. No two are the same.
+	// Serial consists of 1 to 20 lower-case letters, digits and hyphens. It must be unique.
 	Serial string
 }
 
-// Disk is a file or block device of the host, or is served by another process.
+// Disk is a file or block device of the host, or a disk that another process serves.
 type Disk struct {
 	// Path of the file or device.
 	Path string
 	// Block reports whether Path is a block device.
 	Block bool
-	// Direct reports whether QEMU goes past the host's cache, which another host does not see. The file system of a file
-	// must be able to do that.
+	// Direct reports whether QEMU bypasses the host's page cache, which other hosts do not see. The file system must
+	// support that.
 	Direct bool
-	// Served is where the disk is served, instead of Path. Zero: it is not.
+	// Served locates a served disk, instead of Path. It is zero for other disks.
 	Served Served
 }
 
-// Served is a disk that is served by NBD. QEMU takes no lock for it. If the connection ends, QEMU begins another one when the guest
-// uses the disk, and the guest waits for that. After two seconds what it does with the disk fails, which stops it. It may
-// stop once more after Process.Cont, as QEMU goes on trying with growing pauses.
+// Served is a disk that is served by NBD. QEMU takes no lock for it. If the connection is lost, QEMU opens another
+// one when the guest uses the disk, and the guest waits for that. After two seconds the guest's requests fail, which
+// stops it. It may stop once more after Process.Cont, as QEMU retries with growing delays.
 type Served struct {
-	// Socket is where QEMU connects to, which is listened on from before the start. Needs Config.Sockets.
+	// Socket is the socket to which QEMU connects. It must be listening before the start. It requires Config.Sockets.
 	Socket Socket
 	// Export is the name of the NBD export.
 	Export string
 }
 
-// DiskAt returns the disk at a path. Errors: those of the file system, or a *FieldError if
-// it is neither a regular file nor a block device.
+// DiskAt returns the disk at a path. Errors: those of the file system, or a *FieldError if it is neither a regular
+// file nor a block device.
 func DiskAt(path string) (Disk, error) {
 	info, err := os.Stat(path)
 	if err != nil {
-		return Disk{}, fmt.Errorf("looking for the disk: %w", err)
+		return Disk{}, fmt.Errorf("checking the disk: %w", err)
 	}
 	switch info.Mode().Type() & (os.ModeType | os.ModeCharDevice) {
 	case 0:
@@ -126,11 +124,11 @@ func DiskAt(path string) (Disk, error) {
 	}
 }
 
-// Kernel is what QEMU boots instead of firmware and boot loader.
+// Kernel is what QEMU boots instead of a firmware and a boot loader.
 type Kernel struct {
-	// Path of a bzImage, or of an uncompressed kernel with a PVH entry. Required.
+	// Path is the path of a bzImage, or of an uncompressed kernel with a PVH entry. Required.
 	Path string
-	// Initrd is the path of the initial RAM disk. Empty: none.
+	// Initrd is the path of the initial RAM disk. If empty, there is none.
 	Initrd string
 	// Cmdline is the kernel's command line. Optional.
 	Cmdline string
@@ -138,39 +136,39 @@ type Kernel struct {
 
 // FirmwareItem is a blob that the guest reads from fw_cfg.
 type FirmwareItem struct {
-	// Name is 1 to 55 printable ASCII characters. QEMU warns about names outside of "opt/".
+	// Name consists of 1 to 55 printable ASCII characters. QEMU warns about names outside "opt/".
 	Name string
-	// Path of the file with the blob.
+	// Path is the path of the file with the blob.
 	Path string
 }
 
-// UserNetwork is a network card on QEMU's user-mode network: a network of this guest alone,
-// with a gateway that reaches what the process on the host reaches. The gateway's addresses
-// stand for the host's loopback, of which only HostPorts can be reached.
+// UserNetwork is a network card on QEMU's user-mode network: a private network of this guest, with a gateway that
+// reaches what the process on the host reaches. The gateway's addresses represent the host's loopback, of which only
+// HostPorts can be reached.
 type UserNetwork struct {
 	// MAC is the card's Ethernet address. Required.
 	MAC net.HardwareAddr
-	// IPv4 is the guest's network, masked, of 8 to 28 bits. Required. Several guests may
-	// have the same one: they do not see each other.
+	// IPv4 is the guest's network, masked, of 8 to 28 bits. Required. Several guests may use the same network: they
+	// do not see each other.
 	IPv4 netip.Prefix
-	// IPv6 is the guest's IPv6 network, masked, of 64 bits. Zero: no IPv6.
+	// IPv6 is the guest's IPv6 network, masked, of 64 bits. If zero, there is no IPv6.
 	IPv6 netip.Prefix
-	// Address4 is the guest's IPv4 address. Zero: the fourth of the network.
+	// Address4 is the guest's IPv4 address. The default is the fourth address of the network.
 	Address4 netip.Addr
-	// Address6 is the guest's IPv6 address. QEMU carries any, so it is only validated.
-	// Zero: the guest chooses one.
+	// Address6 is the guest's IPv6 address. QEMU accepts any address, so it is only validated. If zero, the guest
+	// chooses one.
 	Address6 netip.Addr
-	// Forwards are ports of the host that lead into the guest.
+	// Forwards are ports of the host that are forwarded to the guest.
 	Forwards []Forward
 	// HostPorts are the TCP ports of the host's loopback that the guest may connect to, at
 	// the gateway's addresses.
 	HostPorts []uint16
-	// Switch is the path of the socket of the switch to other guests; see package network.
-	// Empty: the guest reaches none.
+	// Switch is the path of the socket of the switch to other guests; see package network. If empty, the guest
+	// reaches no other guest.
 	Switch string
-	// Log gets a line when the switch cannot be reached. Nil: none.
+	// Log gets a line when the switch cannot be reached. If nil, nothing is logged.
 	Log *slog.Logger
-	// NoOutside forbids everything but other guests and HostPorts.
+	// NoOutside restricts the guest to other guests and HostPorts.
 	NoOutside bool
 }
 
@@ -178,11 +176,11 @@ type UserNetwork struct {
 type Forward struct {
 	// Host is the IPv4 address and port to listen on.
 	Host netip.AddrPort
-	// Port of the guest.
+	// Port is the port of the guest.
 	Port uint16
 }
 
-// Offsets within the IPv4 network: QEMU's defaults, given explicitly for any network.
+// Offsets within the IPv4 network. These are QEMU's defaults, set explicitly for any network.
 const (
 	gatewayOffset = 2
 	dnsOffset     = 3
@@ -203,8 +201,7 @@ func (n UserNetwork) Guest4() netip.Addr {
 	return nth(n.IPv4, guestOffset)
 }
 
-// Gateway6 is the guest's IPv6 gateway, the second address of the network. It is the zero
-// Addr without IPv6.
+// Gateway6 is the guest's IPv6 gateway, the second address of the network. It is the zero Addr without IPv6.
 func (n UserNetwork) Gateway6() netip.Addr {
 	if !n.IPv6.IsValid() {
 		return netip.Addr{}
@@ -212,8 +209,7 @@ func (n UserNetwork) Gateway6() netip.Addr {
 	return nth(n.IPv6, gatewayOffset)
 }
 
-// DNS6 is the guest's IPv6 name server, the third address of the network. It is the zero Addr
-// without IPv6.
+// DNS6 is the guest's IPv6 name server, the third address of the network. It is the zero Addr without IPv6.
 func (n UserNetwork) DNS6() netip.Addr {
 	if !n.IPv6.IsValid() {
 		return netip.Addr{}
@@ -244,7 +240,7 @@ func nth(network netip.Prefix, steps int) netip.Addr {
 	return address
 }
 
-// FieldError means that an input is invalid. Nothing was started.
+// FieldError reports an invalid input. Nothing was started.
 type FieldError struct {
 	// Field is the path of the input, such as "network.ipv4".
 	Field string
@@ -255,8 +251,8 @@ type FieldError struct {
 // Error implements error.
 func (e *FieldError) Error() string { return e.Field + ": " + e.Problem }
 
-// Validate returns a *FieldError for the first thing that QEMU would refuse or could not
-// carry; nil if there is none.
+// Validate returns a *FieldError for the first value that QEMU would reject or could not use, and nil if there is
+// none.
 func (n UserNetwork) Validate() error {
 	switch {
 	case !validIPv4(n.IPv4):
@@ -264,14 +260,14 @@ func (n UserNetwork) Validate() error {
 	case n.IPv6.IsValid() && !validIPv6(n.IPv6):
 		return &FieldError{"network.ipv6", fmt.Sprintf("%s is not a masked IPv6 network of 64 bits", n.IPv6)}
 	case n.Address4.IsValid() && !n.isFree(n.Address4, n.IPv4):
-		return &FieldError{"network.address4", fmt.Sprintf("%s is not free for a guest in %s", n.Address4, n.IPv4)}
+		return &FieldError{"network.address4", fmt.Sprintf("%s is not available to a guest in %s", n.Address4, n.IPv4)}
 	case n.Address6.IsValid() && !n.isFree(n.Address6, n.IPv6):
-		return &FieldError{"network.address6", fmt.Sprintf("%s is not free for a guest in %s", n.Address6, n.IPv6)}
+		return &FieldError{"network.address6", fmt.Sprintf("%s is not available to a guest in %s", n.Address6, n.IPv6)}
 	}
 	return nil
 }
 
-// isFree reports whether the address is in the network and has no other meaning there.
+// isFree reports whether the address is in the network and is not a special address there.
 func (n UserNetwork) isFree(address netip.Addr, network netip.Prefix) bool {
 	if !network.Contains(address) || address == network.Addr() {
 		return false
@@ -280,16 +276,16 @@ func (n UserNetwork) isFree(address netip.Addr, network netip.Prefix) bool {
 	case n.Gateway4(), n.DNS4(), n.Gateway6():
 		return false
 	}
-	// The last address of an IPv4 network is for broadcasts.
+	// The last address of an IPv4 network is its broadcast address.
 	return address.Is6() || network.Contains(address.Next())
 }
 
-// validIPv4 reports whether the network has room for UserNetwork's addresses.
+// validIPv4 reports whether the network is large enough for UserNetwork's addresses.
 func validIPv4(network netip.Prefix) bool {
 	return network.Addr().Is4() && network == network.Masked() && network.Bits() >= 8 && network.Bits() <= 28
 }
 
-// validIPv6 reports whether guests can choose addresses by themselves.
+// validIPv6 reports whether guests can choose addresses themselves.
 func validIPv6(network netip.Prefix) bool {
 	address := network.Addr()
 	return address.Is6() && !address.Is4In6() && network == network.Masked() && network.Bits() == 64

@@ -9,46 +9,45 @@ import (
 )
 
 var (
-	// ErrDiskLocked means that another process holds the lock of a disk, most likely
-	// another QEMU that runs the same machine. Nothing was written. The kernel releases the
-	// lock when that process ends.
+	// ErrDiskLocked means that another process holds the lock of a disk, most likely another QEMU that runs the same
+	// machine. Nothing was written. The kernel releases the lock when that process terminates.
 	ErrDiskLocked = errors.New("another process holds the disk's lock")
 
-	// ErrNotInstalled means that there is no QEMU to start.
+	// ErrNotInstalled means that the QEMU program was not found.
 	ErrNotInstalled = errors.New("QEMU is not installed")
 )
 
-// ExitReason is why a machine's process ended.
+// ExitReason is why a machine's process exited.
 type ExitReason string
 
 const (
 	// GuestShutdown means that the guest powered itself off.
 	GuestShutdown ExitReason = "GuestShutdown"
-	// HostQuit means that Quit ended it.
+	// HostQuit means that Quit was called.
 	HostQuit ExitReason = "HostQuit"
-	// HostKilled means that Kill ended it.
+	// HostKilled means that Kill was called.
 	HostKilled ExitReason = "HostKilled"
-	// HostSignal means that QEMU obeyed a signal of another process, such as SIGTERM.
+	// HostSignal means that QEMU exited because of a signal from another process, such as SIGTERM.
 	HostSignal ExitReason = "HostSignal"
 	// Crashed means that QEMU failed, or another process killed it.
 	Crashed ExitReason = "Crashed"
-	// Unexplained means that QEMU ended without a failure and without a reason.
+	// Unexplained means that QEMU exited without a failure and without a reason.
 	Unexplained ExitReason = "Unexplained"
 )
 
-// Exit is how a machine's process ended.
+// Exit describes how a machine's process exited.
 type Exit struct {
-	// Reason is why it ended.
+	// Reason is why it exited.
 	Reason ExitReason
-	// Code is the exit code; -1 if a signal ended it.
+	// Code is the exit code, or -1 if a signal terminated the process.
 	Code int
-	// Signal is the signal that ended it; 0 if none did.
+	// Signal is the signal that terminated the process, or 0.
 	Signal syscall.Signal
 	// Stderr is the end of QEMU's standard error.
 	Stderr string
 }
 
-// String describes the end in one line, for users.
+// String describes the exit in one line, for users.
 func (e Exit) String() string {
 	text := fmt.Sprintf("%s (exit code %d)", e.Reason, e.Code)
 	if e.Signal != 0 {
@@ -60,10 +59,9 @@ func (e Exit) String() string {
 	return text
 }
 
-// StartError means that QEMU ended before it answered. It is ErrDiskLocked if that was the
-// cause.
+// StartError means that QEMU exited before it responded. It is ErrDiskLocked if that was the cause.
 type StartError struct {
-	// Exit is the end of the process. Its Stderr has the cause.
+	// Exit is how the process exited. Its Stderr has the cause.
 	Exit Exit
 }
 
@@ -79,13 +77,12 @@ func (e *StartError) Is(target error) bool {
 // There is no error class for it.
 var lockComplaint = regexp.MustCompile(`Failed to get (shared )?"[a-z ]+" lock`)
 
-// expected matches QEMU's warning about names of fw_cfg items, which are chosen on purpose.
+// expected matches QEMU's warning about the names of our fw_cfg items, which can be ignored.
 var expected = regexp.MustCompile(`(?m)^.*warning: externally provided fw_cfg item names should be prefixed with "opt/"\n?`)
 
 func unexpected(stderr string) string { return expected.ReplaceAllString(stderr, "") }
 
-// explain returns why QEMU ended: the status counts first, then the reason in its last
-// SHUTDOWN event.
+// explain returns why QEMU exited, by its exit status and then by the reason in its last SHUTDOWN event.
 func explain(status syscall.WaitStatus, killed bool, shutdown string) ExitReason {
 	switch {
 	case killed && status.Signaled() && status.Signal() == syscall.SIGKILL:

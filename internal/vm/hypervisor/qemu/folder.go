@@ -11,24 +11,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Socket is the name of a socket through which QEMU migrates, in Config.Sockets.
+// Socket is the name of a migration socket in Config.Sockets.
 type Socket string
 
-// The sockets of a migration. A machine that sends its state connects to them, one that receives
-// it listens there.
+// The sockets of a migration. The machine that sends its state connects to them, and the one that receives it listens
+// on them.
 const (
 	MemorySocket Socket = "migration-memory"
 	DiskSocket   Socket = "migration-disk"
 )
 
-// openFolder opens the folder with the sockets, if there is one.
+// openFolder opens the directory with the sockets, if there is one.
 func (p *Process) openFolder(path string) error {
 	if path == "" {
 		return nil
 	}
 	folder, err := os.OpenFile(path, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {
-		return fmt.Errorf("opening the folder of QEMU's sockets: %w", err)
+		return fmt.Errorf("opening the directory of QEMU's sockets: %w", err)
 	}
 	p.folder = folder
 	return nil
@@ -40,7 +40,7 @@ func (p *Process) closeFolder() {
 	}
 }
 
-// inheritance are QEMU's files, from firstFD on: those that it uses, and then the locks.
+// inheritance returns the files that QEMU inherits, from firstFD on: the ones that it uses, and then the locks.
 func (p *Process) inheritance(sockets *channels, locks []*os.File) []*os.File {
 	files := sockets.theirs[:inherited:inherited]
 	if p.folder != nil {
@@ -49,11 +49,11 @@ func (p *Process) inheritance(sockets *channels, locks []*os.File) []*os.File {
 	return append(files, locks...)
 }
 
-// path is that of a socket in QEMU. An address of a unix socket has at most 107 bytes, and the folder's
-// path may be longer.
+// path returns the path of a socket in QEMU's process. The address of a unix socket is limited to 107 bytes, and the
+// directory's path may be longer.
 func (s Socket) path() string { return fmt.Sprintf("/proc/self/fd/%d/%s", folderFD, s) }
 
-// path is that of a socket in this process.
+// path returns the path of a socket in this process.
 func (p *Process) path(s Socket) (string, error) {
 	if p.folder == nil {
 		return "", errors.New("this machine has no sockets for a migration")
@@ -70,7 +70,7 @@ func (p *Process) Dial(ctx context.Context, s Socket) (net.Conn, error) {
 	return new(net.Dialer).DialContext(ctx, "unix", path)
 }
 
-// Listen listens on a socket that QEMU connects to. It replaces what an earlier process left.
+// Listen listens on a socket to which QEMU connects. It replaces the socket of an earlier process.
 func (p *Process) Listen(s Socket) (net.Listener, error) {
 	path, err := p.path(s)
 	if err != nil {
@@ -83,7 +83,7 @@ func (p *Process) Listen(s Socket) (net.Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listening for QEMU: %w", err)
 	}
-	// The path means something else when the machine has ended.
+	// The path refers to another file after the machine has terminated.
 	listener.(*net.UnixListener).SetUnlinkOnClose(false)
 	return listener, nil
 }

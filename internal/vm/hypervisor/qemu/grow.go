@@ -2,8 +2,9 @@ package qemu
 
 import "context"
 
-// Grow makes a disk larger while the guest runs, which sees it at once. The serial number is that of a data disk;
-// empty, it is the root disk. A size below the disk's would cut it off: the caller compares.
+// Grow enlarges a disk while the guest runs, which notices it immediately. The serial number identifies a data disk;
+// if it is empty, the root disk is enlarged. The caller must make sure that the size is not below the current one,
+// which would truncate the disk.
 func (p *Process) Grow(ctx context.Context, serial string, bytes uint64) error {
 	node := rootNode
 	if serial != "" {

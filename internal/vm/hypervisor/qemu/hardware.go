@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Hardware describes what a guest sees of its machine, in one line. A guest can move only between
-// machines of the same hardware.
+// Hardware describes what a guest sees of its machine, in one line. A guest can move only between machines of the
+// same hardware.
 func (c Config) Hardware() (string, error) {
 	parts := []string{
 		MachineType, string(c.Processor.Accelerator), c.Processor.model(),
@@ -61,12 +61,12 @@ func (p Processor) model() string {
 	}
 	cpuinfo, err := os.ReadFile("/proc/cpuinfo")
 	if err != nil {
-		cpuinfo = nil // as DetectAccelerator
+		cpuinfo = nil // like DetectAccelerator
 	}
 	return hostModel(string(cpuinfo))
 }
 
-// hostModel names a host's processor, with a number for its abilities.
+// hostModel names a host's processor, with a checksum of its features.
 func hostModel(cpuinfo string) string {
 	var model, flags string
 	for line := range strings.Lines(cpuinfo) {

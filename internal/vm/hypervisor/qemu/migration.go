@@ -6,14 +6,14 @@ import (
 )
 
 const (
-	// lookEvery is how often progress is asked for.
+	// lookEvery is the interval of progress requests.
 	lookEvery = time.Second
-	// leftEvery is how often QEMU is asked whether it has left, which no event tells. It is a matter of milliseconds,
-	// in which the guest runs nowhere.
+	// leftEvery is how often QEMU is asked whether it has sent the guest, which it does not announce by an event.
+	// This takes milliseconds, during which the guest does not run.
 	leftEvery = 2 * time.Millisecond
 )
 
-// migrationStatus is QEMU's name for how far a migration is. There are more than these.
+// migrationStatus is QEMU's name for the status of a migration. There are more than these.
 type migrationStatus string
 
 const (
@@ -24,7 +24,7 @@ const (
 	migrationNone      migrationStatus = "none"
 )
 
-// over reports whether QEMU does nothing more for a migration.
+// over reports whether QEMU has finished a migration.
 func (s migrationStatus) over() bool {
 	switch s {
 	case migrationCompleted, migrationFailed, migrationCancelled, migrationNone, "":
@@ -34,7 +34,7 @@ func (s migrationStatus) over() bool {
 	}
 }
 
-// migrationInfo is the answer to query-migrate.
+// migrationInfo is the response to query-migrate.
 type migrationInfo struct {
 	Status migrationStatus `json:"status"`
 	Error  string          `json:"error-desc"`
@@ -50,12 +50,12 @@ func (p *Process) queryMigration(ctx context.Context) (migrationInfo, error) {
 	return info, err
 }
 
-// await repeats a check, after each event and now and then, until it says that it is done.
+// await repeats a check after each event, and at intervals, until it reports that it is done.
 func (p *Process) await(ctx context.Context, check func(context.Context) (done bool, err error)) error {
 	return p.awaitEvery(ctx, lookEvery, check)
 }
 
-// awaitEvery is await for what no event may announce.
+// awaitEvery is await for changes that QEMU may not announce by an event.
 func (p *Process) awaitEvery(ctx context.Context, period time.Duration, check func(context.Context) (done bool, err error)) error {
 	look := time.NewTicker(period)
 	defer look.Stop()
@@ -72,7 +72,7 @@ func (p *Process) awaitEvery(ctx context.Context, period time.Duration, check fu
 	}
 }
 
-// setCapabilities switches properties of migrations on or off.
+// setCapabilities turns properties of migrations on or off.
 func (p *Process) setCapabilities(ctx context.Context, wanted map[string]bool) error {
 	var list []object
 	for name, state := range wanted {

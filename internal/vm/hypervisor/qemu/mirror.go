@@ -8,24 +8,24 @@ import (
 	"strings"
 )
 
-// mirrorName is the name of what copies the root disk: a job, and the node that is its destination. Those of a data
-// disk have its serial number behind it.
+// mirrorName is the name of the job that copies the root disk, and of the node that is its destination. For a data
+// disk, its serial number is appended.
 const mirrorName = "migration"
 
 // sectorSize is the unit of sizes in QEMU, in bytes.
 const sectorSize = 512
 
-// Export is where the content of a disk goes.
+// Export is the destination of a disk's content.
 type Export struct {
-	// Serial of the data disk. Empty: it is the root disk.
+	// Serial is the serial number of a data disk. It is empty for the root disk.
 	Serial string
-	// Name of the NBD export. Required. No two are the same.
+	// Name is the name of the NBD export. Required. It must be unique.
 	Name string
-	// Bytes is the size of the disk to send. The other one may be larger if this is whole sectors.
+	// Bytes is the size of the disk to send. If it is a multiple of the sector size, the destination may be larger.
 	Bytes uint64
 }
 
-// node is the disk's name in QEMU.
+// node returns the disk's name in QEMU.
 func (e Export) node() string {
 	if e.Serial == "" {
 		return rootNode
@@ -33,7 +33,7 @@ func (e Export) node() string {
 	return dataNode(e.Serial)
 }
 
-// mirror is the name of what copies the disk.
+// mirror returns the name of the job that copies the disk.
 func (e Export) mirror() string {
 	if e.Serial == "" {
 		return mirrorName
@@ -41,10 +41,10 @@ func (e Export) mirror() string {
 	return mirrorName + "-" + e.Serial
 }
 
-// isMirror reports whether a name is one of what copies a disk.
+// isMirror reports whether a job copies a disk.
 func isMirror(name string) bool { return name == mirrorName || strings.HasPrefix(name, mirrorName+"-") }
 
-// jobInfo is a job in the answer to query-jobs.
+// jobInfo is a job in the response to query-jobs.
 type jobInfo struct {
 	ID      string `json:"id"`
 	Status  string `json:"status"`
@@ -59,15 +59,15 @@ const (
 	jobConcluded = "concluded"
 )
 
-// failure returns why the copy of a disk has ended; nil if it goes on.
+// failure returns why the copy of a disk has ended, or nil while it continues.
 func (j jobInfo) failure() error {
 	switch {
 	case j.ID == "":
-		return errors.New("the copy of a disk has vanished")
+		return errors.New("the copy of a disk no longer exists")
 	case j.Status == jobConcluded && j.Error != "":
 		return fmt.Errorf("copying a disk (%s): %s", j.ID, j.Error)
 	case j.Status == jobConcluded:
-		return fmt.Errorf("the copy of a disk (%s) was ended", j.ID)
+		return fmt.Errorf("the copy of a disk (%s) was canceled", j.ID)
 	}
 	return nil
 }
@@ -82,7 +82,7 @@ func (p *Process) queryMirrors(ctx context.Context) (mirrors, error) {
 	return slices.DeleteFunc(jobs, func(job jobInfo) bool { return !isMirror(job.ID) }), err
 }
 
-// failure returns why a copy of these disks has ended; nil if all go on.
+// failure returns why a copy of these disks has ended, or nil while all continue.
 func (m mirrors) failure(of []Export) error {
 	for _, export := range of {
 		if err := m.job(export).failure(); err != nil {
@@ -92,7 +92,7 @@ func (m mirrors) failure(of []Export) error {
 	return nil
 }
 
-// job returns the copy of a disk; the zero value if there is none.
+// job returns the copy of a disk, or the zero value if there is none.
 func (m mirrors) job(of Export) jobInfo {
 	at := slices.IndexFunc(m, func(job jobInfo) bool { return job.ID == of.mirror() })
 	if at < 0 {
@@ -101,7 +101,7 @@ func (m mirrors) job(of Export) jobInfo {
 	return m[at]
 }
 
-// progress is that of all disks together.
+// progress returns the progress of all disks together.
 func (m mirrors) progress(of []Export) Progress {
 	var sum Progress
 	for _, export := range of {
@@ -112,8 +112,9 @@ func (m mirrors) progress(of []Export) Progress {
 	return sum
 }
 
-// mirror copies the disks until they are the same on both sides, and remain so. It begins with one after the other:
-// a limit of the bandwidth is that of one copy, and of those that are done only what the guest writes follows.
+// mirror copies the disks until they are the same on both sides, and keeps them the same. It starts the copies one
+// after another, since a bandwidth limit applies to each copy. A copy that is complete only transfers what the guest
+// writes.
 func (p *Process) mirror(ctx context.Context, to Destination, progress func(Progress)) error {
 	for i, export := range to.Exports {
 		if err := p.beginMirror(ctx, export, to.Bandwidth); err != nil {
@@ -140,23 +141,23 @@ func (p *Process) beginMirror(ctx context.Context, export Export, speed uint64) 
 		"file": object{"driver": "nbd", "server": unixAddress(DiskSocket), "export": export.Name, "discard": "unmap"},
 	}
 	if export.Bytes > 0 && export.Bytes%sectorSize == 0 {
-		// The other disk may be a larger device, and QEMU copies only to one of the same size.
+		// The destination may be a larger device, and QEMU copies only to one of the same size.
 		destination["size"] = export.Bytes
 	}
 	err := p.monitor.Execute(ctx, "blockdev-add", destination, nil)
 	if err != nil {
-		return fmt.Errorf("connecting to the other disk: %w", err)
+		return fmt.Errorf("connecting to the destination of a disk: %w", err)
 	}
 	return p.monitor.Execute(ctx, "blockdev-mirror", object{
 		"job-id": export.mirror(), "device": export.node(), "target": export.mirror(), "sync": "full",
 		"speed": speed,
-		// The job stays until its error is read.
+		// The job is kept until its error has been read.
 		"auto-dismiss": false,
 	}, nil)
 }
 
-// completeMirrors ends the copies when both sides are the same, with the guest stopped: so all disks are those of one
-// moment. QEMU calls that cancelling: the machine keeps its own disks.
+// completeMirrors ends the copies when both sides are the same, with the guest stopped, so that all disks are from
+// the same moment. QEMU calls that canceling: the machine keeps its own disks.
 func (p *Process) completeMirrors(ctx context.Context, to Destination) error {
 	copies, err := p.queryMirrors(ctx)
 	if err == nil {
@@ -175,13 +176,13 @@ func (p *Process) completeMirrors(ctx context.Context, to Destination) error {
 	}
 	for _, export := range to.Exports {
 		if job := copies.job(export); job.ID == "" || job.Error != "" {
-			return fmt.Errorf("copying the last of the disks: %w", job.failure())
+			return fmt.Errorf("copying the rest of the disks: %w", job.failure())
 		}
 	}
 	return p.removeMirrors(ctx, copies)
 }
 
-// awaitMirrors waits for the end of all copies.
+// awaitMirrors waits until all copies have ended.
 func (p *Process) awaitMirrors(ctx context.Context) (mirrors, error) {
 	var copies mirrors
 	err := p.await(ctx, func(ctx context.Context) (done bool, err error) {
@@ -192,7 +193,7 @@ func (p *Process) awaitMirrors(ctx context.Context) (mirrors, error) {
 	return copies, err
 }
 
-// removeMirrors removes what is left of copies that have ended.
+// removeMirrors removes copies that have ended.
 func (p *Process) removeMirrors(ctx context.Context, copies mirrors) error {
 	for _, job := range copies {
 		if err := p.monitor.Execute(ctx, "job-dismiss", object{"id": job.ID}, nil); err != nil {
@@ -202,7 +203,7 @@ func (p *Process) removeMirrors(ctx context.Context, copies mirrors) error {
 	return p.removeDestinations(ctx)
 }
 
-// abandonMirrors ends all copies, whether or not they are complete.
+// abandonMirrors cancels all copies, complete or not.
 func (p *Process) abandonMirrors(ctx context.Context) error {
 	copies, err := p.queryMirrors(ctx)
 	if err != nil {
@@ -210,7 +211,7 @@ func (p *Process) abandonMirrors(ctx context.Context) error {
 	}
 	for _, job := range copies {
 		if job.Status != jobConcluded {
-			// An error means that it is ending already.
+			// An error means that the job is already ending.
 			_ = p.monitor.Execute(ctx, "block-job-cancel", object{"device": job.ID, "force": true}, nil)
 		}
 	}

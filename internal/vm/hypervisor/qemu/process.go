@@ -1,11 +1,11 @@
 // Package qemu runs one virtual machine with QEMU.
 //
-// [Start] runs the machine of a [Config] as a child process, with the guest stopped until
-// [Process.Cont]. QEMU inherits three sockets: QMP, the serial console and the guest
-// agent's port. No other process can connect to them, and no path is too long for them.
+// [Start] runs the machine of a [Config] as a child process, with the guest stopped until [Process.Cont]. QEMU
+// inherits three sockets: QMP, the serial console and the guest agent's port. No other process can connect to them,
+// and the length of paths does not matter for them.
 //
-// The package does not decide whether a machine may run. QEMU's lock protects a disk
-// against two machines: see [ErrDiskLocked].
+// The package does not decide whether a machine may run. QEMU's lock protects a disk against a second machine: see
+// [ErrDiskLocked].
 package qemu
 
 import (
@@ -32,16 +32,16 @@ import (
 )
 
 const (
-	// DefaultProgram is searched in PATH unless another program is given.
+	// DefaultProgram is looked up in PATH unless another program is set.
 	DefaultProgram = "qemu-system-" + Architecture
 
-	// Architecture is that of every guest's processors, whatever the host's are. MachineType is one of it.
+	// Architecture is the processor architecture of every guest, independent of the host. MachineType belongs to it.
 	Architecture = "x86_64"
 
-	// stderrLimit is how much of QEMU's standard error is kept, in bytes.
+	// stderrLimit is how many bytes of QEMU's standard error are kept.
 	stderrLimit = 8 << 10
 
-	// endLimit is how long QEMU may take to end after it has closed the guest's network.
+	// endLimit is how long QEMU may take to exit after it has closed the guest's network.
 	endLimit = 10 * time.Second
 )
 
@@ -54,7 +54,7 @@ type Process struct {
 	monitor *qmp.Client
 	console *console.Console
 	agent   net.Conn
-	folder  *os.File // with the sockets of a migration; nil: none
+	folder  *os.File // with the sockets of a migration, or nil
 	disks   []string // the nodes that the guest can write to
 
 	events observer
@@ -62,12 +62,12 @@ type Process struct {
 	exit   Exit // written before done is closed
 }
 
-// Start runs QEMU with the guest stopped before its first instruction; the disks are
-// locked from then on. The program is a path or a name in PATH; empty means DefaultProgram.
-// The context limits Start only. The kernel kills QEMU when this process dies.
+// Start runs QEMU with the guest stopped before its first instruction. The disks are locked from then on. The program
+// is a path or a name in PATH; the default is DefaultProgram. The context limits only Start. The kernel kills QEMU
+// when this process terminates.
 //
-// Errors: ErrNotInstalled, *StartError with QEMU's own message, ErrDiskLocked, or the
-// context's cause. After an error no process is left.
+// Errors: ErrNotInstalled, *StartError with QEMU's own message, ErrDiskLocked, or the context's cause. After an error
+// no process is left.
 func Start(ctx context.Context, program string, config Config) (*Process, error) {
 	if program == "" {
 		program = DefaultProgram
@@ -106,13 +106,13 @@ func Start(ctx context.Context, program string, config Config) (*Process, error)
 	return p, nil
 }
 
-// spawn starts the process, which inherits the files from descriptor 3 on.
+// spawn starts the process, which inherits the files as descriptor 3 and following.
 func (p *Process) spawn(command *exec.Cmd, files []*os.File) error {
 	command.Stderr = p.stderr
 	command.ExtraFiles = files
 	// The environment of this process may contain secrets.
 	command.Env = []string{"LC_ALL=C"}
-	// Something else may keep the standard error open.
+	// Another process may keep the standard error open.
 	command.WaitDelay = time.Second
 	started, err := child.Start(command, syscall.SIGKILL)
 	if errors.Is(err, exec.ErrNotFound) || errors.Is(err, os.ErrNotExist) {
@@ -125,10 +125,10 @@ func (p *Process) spawn(command *exec.Cmd, files []*os.File) error {
 	return nil
 }
 
-// failedStart leaves no process behind. If QEMU ended by itself, its message is the error.
+// failedStart makes sure that no process is left. If QEMU exited by itself, its message is the error.
 func (p *Process) failedStart(ctx context.Context, reason error) error {
 	if errors.Is(reason, qmp.ErrDisconnected) {
-		// It closes the connection by ending.
+		// QEMU closes the connection when it exits.
 		select {
 		case <-p.child.Ended():
 			return &StartError{Exit: p.explainExit()}
@@ -140,8 +140,8 @@ func (p *Process) failedStart(ctx context.Context, reason error) error {
 	return fmt.Errorf("starting QEMU: %w", reason)
 }
 
-// filter is the firewall of the guest's network. QEMU without it would pass everything, so it
-// ends with it.
+// filter is the firewall of the guest's network. Without it QEMU would pass everything, so QEMU is killed when the
+// filter ends.
 func (p *Process) filter(guest *UserNetwork, sockets *channels, done chan<- struct{}) {
 	defer close(done)
 	fromGuest, toNetwork, toGuest := sockets.ours[fromGuestFD-firstFD], sockets.ours[toNetworkFD-firstFD], sockets.ours[toGuestFD-firstFD]
@@ -149,13 +149,13 @@ func (p *Process) filter(guest *UserNetwork, sockets *channels, done chan<- stru
 	defer leave()
 	if guest != nil {
 		err := firewall.Pass(guest.rules(), fromGuest, toNetwork, guest.join(ctx, p.name, toGuest))
-		if errors.Is(err, io.EOF) { // QEMU closes its end when it ends
+		if errors.Is(err, io.EOF) { // QEMU closes its side when it exits
 			select {
 			case <-p.child.Ended():
 			case <-time.After(endLimit):
 			}
 		}
-		_ = p.child.Signal(syscall.SIGKILL) // fails only if it has ended
+		_ = p.child.Signal(syscall.SIGKILL) // fails only if QEMU has exited
 	}
 	<-p.child.Ended()
 	_ = fromGuest.Close()
@@ -163,8 +163,8 @@ func (p *Process) filter(guest *UserNetwork, sockets *channels, done chan<- stru
 	_ = toGuest.Close()
 }
 
-// join connects the guest to the switch, and returns the function that sends to other guests;
-// nil if there are none.
+// join connects the guest to the switch, and returns the function that sends to other guests. It returns nil without
+// a switch.
 func (n UserNetwork) join(ctx context.Context, vm string, toGuest io.Writer) func(frame []byte) {
 	if n.Switch == "" {
 		return nil
@@ -185,7 +185,7 @@ func (n UserNetwork) join(ctx context.Context, vm string, toGuest io.Writer) fun
 	return link.Send
 }
 
-// awaitEnd waits for the end of the process and of all that came from it.
+// awaitEnd waits until the process has exited and everything that it wrote was read.
 func (p *Process) awaitEnd(filtered <-chan struct{}) {
 	<-p.monitor.Done()
 	wake(p.events.changed)
@@ -193,7 +193,7 @@ func (p *Process) awaitEnd(filtered <-chan struct{}) {
 	<-p.child.Ended()
 	<-p.console.Done()
 	<-filtered
-	_ = p.agent.Close() // the other end is gone
+	_ = p.agent.Close() // the other side is closed
 	p.closeFolder()
 	p.exit = p.explainExit()
 	close(p.done)
@@ -212,14 +212,14 @@ func (p *Process) explainExit() Exit {
 	return exit
 }
 
-// PID returns the process ID of QEMU. Once Done is closed it may be that of another process.
+// PID returns the process ID of QEMU. Once Done is closed, another process may have the same ID.
 func (p *Process) PID() int { return p.child.PID() }
 
-// Done is closed when the process has ended: the guest executes no instruction and writes
-// nothing to its disks after that. The console's output is complete.
+// Done is closed when the process has exited: the guest executes no instruction and writes nothing to its disks after
+// that. The console's output is complete.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Exit returns how the process ended. It is the zero value until Done is closed.
+// Exit returns how the process exited. It is the zero value until Done is closed.
 func (p *Process) Exit() Exit {
 	select {
 	case <-p.done:
@@ -232,15 +232,15 @@ func (p *Process) Exit() Exit {
 // Console returns the guest's serial port.
 func (p *Process) Console() *console.Console { return p.console }
 
-// Agent returns the host's end of the guest agent's port; see AgentPort. There is only one
-// connection. It ends with the process.
+// Agent returns the host's side of the guest agent's port; see AgentPort. There is only one connection. It ends with
+// the process.
 func (p *Process) Agent() net.Conn { return p.agent }
 
-// Monitor returns the connection for commands that Process has no method for.
+// Monitor returns the QMP connection, for commands without a method of Process.
 func (p *Process) Monitor() *qmp.Client { return p.monitor }
 
-// Cont starts the guest, or continues it after Stop. Errors: ErrDiskLocked if QEMU has
-// released the disk's lock and did not get it again.
+// Cont starts the guest, or continues it after Stop. Errors: ErrDiskLocked if QEMU has released the disk's lock and
+// could not acquire it again.
 func (p *Process) Cont(ctx context.Context) error {
 	err := p.monitor.Execute(ctx, "cont", nil, nil)
 	var refusal *qmp.Error
@@ -253,20 +253,19 @@ func (p *Process) Cont(ctx context.Context) error {
 // Stop stops the guest's CPUs. When it returns, the guest's writes have reached the disk.
 func (p *Process) Stop(ctx context.Context) error { return p.monitor.Execute(ctx, "stop", nil, nil) }
 
-// Reset resets the machine: the guest boots again, with the same process, console and
-// disks. A stopped guest stays stopped.
+// Reset resets the machine: the guest boots again, with the same process, console and disks. A stopped guest stays
+// stopped.
 func (p *Process) Reset(ctx context.Context) error {
 	return p.monitor.Execute(ctx, "system_reset", nil, nil)
 }
 
-// Powerdown presses the power button. If the guest shuts down, the process ends with
-// GuestShutdown.
+// Powerdown presses the power button. If the guest shuts down, the process exits with GuestShutdown.
 func (p *Process) Powerdown(ctx context.Context) error {
 	return p.monitor.Execute(ctx, "system_powerdown", nil, nil)
 }
 
-// Quit ends QEMU without asking the guest, and waits until the process has ended. After an
-// error it may still end. It is no error if the process has ended already.
+// Quit makes QEMU exit without asking the guest, and waits until the process has exited. After an error it may still
+// exit. If the process has already exited, Quit succeeds.
 func (p *Process) Quit(ctx context.Context) error {
 	err := p.monitor.Execute(ctx, "quit", nil, nil)
 	if err != nil && !errors.Is(err, qmp.ErrDisconnected) {
@@ -275,8 +274,8 @@ func (p *Process) Quit(ctx context.Context) error {
 	return p.wait(ctx)
 }
 
-// Kill ends QEMU with SIGKILL and waits until the process has ended. It is no error if the
-// process has ended already.
+// Kill kills QEMU with SIGKILL and waits until the process has exited. If the process has already exited, Kill
+// succeeds.
 func (p *Process) Kill(ctx context.Context) error {
 	p.kill()
 	return p.wait(ctx)
@@ -284,7 +283,7 @@ func (p *Process) Kill(ctx context.Context) error {
 
 func (p *Process) kill() {
 	p.killed.Store(true)
-	_ = p.child.Signal(syscall.SIGKILL) // fails only if it has ended
+	_ = p.child.Signal(syscall.SIGKILL) // fails only if QEMU has exited
 }
 
 func (p *Process) wait(ctx context.Context) error {
@@ -292,7 +291,7 @@ func (p *Process) wait(ctx context.Context) error {
 	case <-p.done:
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("waiting for the end of QEMU: %w", context.Cause(ctx))
+		return fmt.Errorf("waiting for QEMU to exit: %w", context.Cause(ctx))
 	}
 }
 
@@ -331,8 +330,8 @@ func socketPair() (net.Conn, *os.File, error) {
 	return conn, theirs, nil
 }
 
-// closeTheirs closes QEMU's ends in this process after QEMU has inherited them, so that the end
-// of QEMU closes the connections.
+// closeTheirs closes QEMU's side of the sockets in this process after QEMU has inherited them, so that the
+// connections end when QEMU exits.
 func (c *channels) closeTheirs() {
 	for _, file := range c.theirs {
 		if file != nil {

@@ -5,9 +5,9 @@ import (
 	"fmt"
 )
 
-// Receive makes a machine with Config.Incoming listen on MemorySocket, and with exports also on
-// DiskSocket, where it takes the content of these disks. The guest does not run before Cont,
-// which must not come before Received has succeeded.
+// Receive makes a machine with Config.Incoming listen on MemorySocket, and with exports also on DiskSocket, where it
+// receives the content of these disks. The guest does not run before Cont, which must not be called before Received
+// has succeeded.
 //
 // A disk that is not copied stays unlocked until Cont, so that the other machine can be continued.
 func (p *Process) Receive(ctx context.Context, exports []Export) error {
@@ -30,8 +30,8 @@ func (p *Process) Receive(ctx context.Context, exports []Export) error {
 	return p.export(ctx, served)
 }
 
-// Received waits until QEMU has loaded the other machine's state. That is no proof that the other
-// machine does not run. Errors: qmp.ErrDisconnected, as QEMU ends if it cannot load it.
+// Received waits until QEMU has loaded the other machine's state. This does not prove that the other machine is
+// stopped. Errors: qmp.ErrDisconnected, as QEMU exits if it cannot load the state.
 func (p *Process) Received(ctx context.Context) error {
 	return p.await(ctx, func(ctx context.Context) (bool, error) {
 		info, err := p.queryMigration(ctx)
@@ -42,7 +42,7 @@ func (p *Process) Received(ctx context.Context) error {
 	})
 }
 
-// CloseExports takes nothing more for the disks. It must come before Cont, if Receive had exports.
+// CloseExports stops receiving disks. It must be called before Cont if Receive had exports.
 func (p *Process) CloseExports(ctx context.Context) error {
 	return p.monitor.Execute(ctx, "nbd-server-stop", nil, nil)
 }

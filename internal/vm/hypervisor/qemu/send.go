@@ -7,22 +7,23 @@ import (
 
 // Destination is where a machine is sent.
 type Destination struct {
-	// Exports take the disks, one each. Empty: they are not copied, since the other machine has the same ones.
+	// Exports receive the disks, one each. If empty, the disks are not copied, since the other machine uses the same
+	// ones.
 	Exports []Export
-	// Bandwidth is the limit of each copy in bytes per second; that of the next disk begins when the one before is
-	// complete. 0: no limit for the disks, and QEMU's default for the memory.
+	// Bandwidth is the limit of each copy in bytes per second. Disks are copied one after another, each with this
+	// limit. If 0, the disks have no limit, and QEMU's default applies to the memory.
 	Bandwidth uint64
 }
 
-// Progress is how far a copy is, in bytes.
+// Progress is the progress of a copy, in bytes.
 type Progress struct{ Done, Total uint64 }
 
-// Send copies the disks and the memory to another machine while the guest runs, and then stops the guest.
-// QEMU connects to DiskSocket and MemorySocket. Finish does the rest. After an error, and in
-// its stead, there must be a call of Abandon.
+// Send copies the disks and the memory to another machine while the guest runs, and then stops the guest. QEMU
+// connects to DiskSocket and MemorySocket. Finish does the rest. After an error, or instead of Finish, Abandon must
+// be called.
 //
-// QEMU is not told of a way back from the other machine: with one it would continue the guest
-// when an acknowledgement is lost, and the other machine might run it, too.
+// QEMU gets no return path from the other machine: with one it would continue the guest when an acknowledgement is
+// lost, and the other machine might run it, too.
 func (p *Process) Send(ctx context.Context, to Destination, progress func(Progress)) error {
 	err := p.setCapabilities(ctx, map[string]bool{"events": true, "pause-before-switchover": true, "return-path": false})
 	if err != nil {
@@ -65,8 +66,8 @@ func (p *Process) sent(ctx context.Context, to Destination, progress func(Progre
 	return info.Status == preSwitchover, nil
 }
 
-// Finish sends the rest after Send, with the guest stopped. When it returns without an error, QEMU has
-// written everything to its sockets, does not continue the guest by itself, and is Left: Cont is possible.
+// Finish sends the rest after Send, with the guest stopped. When it returns without an error, QEMU has written
+// everything to its sockets, does not continue the guest by itself, and has the status Left: Cont is possible.
 func (p *Process) Finish(ctx context.Context, to Destination) error {
 	if len(to.Exports) > 0 {
 		if err := p.completeMirrors(ctx, to); err != nil {
@@ -79,23 +80,23 @@ func (p *Process) Finish(ctx context.Context, to Destination) error {
 	err := p.await(ctx, func(ctx context.Context) (bool, error) {
 		info, err := p.queryMigration(ctx)
 		if err == nil && info.Status.over() && info.Status != migrationCompleted {
-			err = fmt.Errorf("sending the last of the memory: %s (%s)", info.Status, info.Error)
+			err = fmt.Errorf("sending the rest of the memory: %s (%s)", info.Status, info.Error)
 		}
 		return info.Status == migrationCompleted, err
 	})
 	if err != nil {
 		return err
 	}
-	// The state changes a little later, and QEMU refuses to continue until then.
+	// The status changes a little later, and QEMU refuses to continue until then.
 	return p.awaitEvery(ctx, leftEvery, func(ctx context.Context) (bool, error) {
 		state, err := p.State(ctx)
 		return state.Status == Left, err
 	})
 }
 
-// Abandon ends a migration that did not succeed, or is not wanted any more. QEMU continues a guest
-// that it has stopped for it, unless Finish has succeeded: then Cont does, and until then it has its disks. The sockets
-// must be closed before: QEMU may wait for them with all it does.
+// Abandon cancels a migration. QEMU continues a guest that it has stopped for the migration, unless Finish has
+// succeeded: then Cont continues it, and acquires its disks. The sockets must be closed before, since QEMU may be
+// blocked on them.
 func (p *Process) Abandon(ctx context.Context) error {
 	if err := p.monitor.Execute(ctx, "migrate_cancel", nil, nil); err != nil {
 		return err

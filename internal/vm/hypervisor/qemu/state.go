@@ -8,34 +8,32 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qmp"
 )
 
-// Status is what QEMU does with the guest, by QEMU's own name. There are more than these.
+// Status is QEMU's name for the state of the guest. There are more than these.
 type Status string
 
 const (
-	// Prelaunch means that the guest was not started, or that it was reset while it was
-	// stopped.
+	// Prelaunch means that the guest was not started, or that it was reset while it was stopped.
 	Prelaunch Status = "prelaunch"
 	// Running means that the guest runs.
 	Running Status = "running"
 	// Paused means that someone has stopped the guest.
 	Paused Status = "paused"
-	// StorageFailed means that QEMU has stopped the guest because a disk failed. Cont
-	// repeats what failed.
+	// StorageFailed means that QEMU has stopped the guest because a disk failed. Cont repeats the failed operation.
 	StorageFailed Status = "io-error"
-	// Suspended means that the guest sleeps.
+	// Suspended means that the guest is suspended.
 	Suspended Status = "suspended"
-	// Broken means that the guest cannot go on.
+	// Broken means that the guest cannot continue.
 	Broken Status = "internal-error"
 	// Leaving means that QEMU has stopped the guest for the rest of a migration.
 	Leaving Status = "finish-migrate"
-	// Left means that QEMU has sent the guest to another one. Cont continues it here.
+	// Left means that QEMU has sent the guest to another QEMU. Cont continues it here.
 	Left Status = "postmigrate"
 )
 
-// State is what QEMU does with the guest, and why.
+// State is the state of the guest, and why.
 type State struct {
 	Status Status
-	// Failure is why QEMU stopped the guest. Only with StorageFailed.
+	// Failure is why QEMU stopped the guest. It is only set with StorageFailed.
 	Failure StorageFailure
 }
 
@@ -45,18 +43,17 @@ type StorageFailure struct {
 	Operation string `json:"operation"`
 	// Reason is a message for users.
 	Reason string `json:"reason"`
-	// NoSpace reports whether there is no room for what the guest writes.
+	// NoSpace reports whether the storage is full.
 	NoSpace bool `json:"nospace"`
 }
 
-// observer remembers what QEMU's events say.
+// observer keeps what QEMU's events reported.
 type observer struct {
-	// changed receives after an event that may mean another state.
+	// changed receives after an event that may change the state.
 	changed chan struct{}
 	// moved receives after an event of a migration, or of the copy of a disk.
 	moved chan struct{}
-	// shutdown is the reason of the last SHUTDOWN event. It is read when there are no more
-	// events.
+	// shutdown is the reason of the last SHUTDOWN event. It is read once there are no more events.
 	shutdown string
 
 	mu      sync.Mutex
@@ -97,12 +94,11 @@ func (o *observer) observe(event qmp.Event) {
 func wake(waiting chan<- struct{}) {
 	select {
 	case waiting <- struct{}{}:
-	default: // due already
+	default: // a notification is already pending
 	}
 }
 
-// Changed receives when State may have changed, also when the connection to QEMU is lost. It
-// is for one receiver.
+// Changed receives when State may have changed, and when the connection to QEMU is lost. It supports one receiver.
 func (p *Process) Changed() <-chan struct{} { return p.events.changed }
 
 // State asks QEMU.
@@ -115,7 +111,7 @@ func (p *Process) State(ctx context.Context) (State, error) {
 	}
 	state := State{Status: answer.Status}
 	if state.Status == StorageFailed {
-		// Its event came before this answer.
+		// Its event came before this response.
 		p.events.mu.Lock()
 		state.Failure = p.events.failure
 		p.events.mu.Unlock()

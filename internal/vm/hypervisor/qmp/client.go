@@ -1,9 +1,8 @@
 // Package qmp is a client of the QEMU Machine Protocol (QMP).
 //
-// QMP controls a running QEMU by JSON objects, one per line. QEMU greets, the client
-// enables its capabilities, and from then on commands and their responses are paired by ID,
-// with events in between; see docs/interop/qmp-spec in QEMU's source. The package knows no
-// commands.
+// QMP controls a running QEMU by JSON objects, one per line. QEMU sends a greeting, the client enables its
+// capabilities, and from then on commands and responses are matched by ID, with events in between; see
+// docs/interop/qmp-spec in QEMU's source. The package knows no commands.
 package qmp
 
 import (
@@ -20,23 +19,23 @@ import (
 )
 
 const (
-	// maxLine is the maximum size of a message in bytes. The largest answers (the schema
-	// of all commands) have some hundred kilobytes.
+	// maxLine is the maximum size of a message in bytes. The largest responses (the schema of all commands) have some
+	// hundred kilobytes.
 	maxLine = 8 << 20
 	// lastWords is how long a connection that cannot be written to is still read.
 	lastWords = time.Second
 )
 
-// ErrDisconnected is wrapped by errors of commands whose response will not come because the
-// connection broke. QEMU may have executed the command.
+// ErrDisconnected is wrapped by errors of commands that get no response because the connection was lost. QEMU may
+// have executed the command.
 var ErrDisconnected = errors.New("connection to QEMU lost")
 
 // Client is one QMP connection. It is safe for concurrent use.
 type Client struct {
 	conn    net.Conn
 	onEvent func(Event)
-	// outgoing passes whole messages to the one goroutine that writes: a command whose
-	// context ends half-way would leave half a message on the wire.
+	// outgoing passes whole messages to the one goroutine that writes: otherwise a command whose context ends could
+	// leave half a message on the wire.
 	outgoing chan []byte
 	greeted  chan struct{}
 	done     chan struct{}
@@ -44,13 +43,12 @@ type Client struct {
 	mu      sync.Mutex
 	lastID  uint64
 	waiters map[string]chan message
-	err     error // why the connection ended; nil while it works
+	err     error // why the connection ended, or nil
 }
 
-// New takes over a connection to QEMU's monitor in control mode, waits for QEMU's greeting
-// and enables the commands. It closes the connection if that fails. onEvent is called for
-// each event, in order, and must not block: responses come through the same connection. The
-// context limits New only.
+// New takes over a connection to QEMU's monitor in control mode, waits for QEMU's greeting and enables the commands.
+// It closes the connection if that fails. onEvent is called for each event, in order, and must not block: responses
+// come through the same connection. The context limits only New.
 func New(ctx context.Context, conn net.Conn, onEvent func(Event)) (*Client, error) {
 	c := &Client{
 		conn:     conn,
@@ -80,11 +78,11 @@ func (c *Client) negotiate(ctx context.Context) error {
 	return c.Execute(ctx, "qmp_capabilities", nil, nil)
 }
 
-// Execute runs a command and waits for its response. The arguments must encode to a JSON
-// object, or be nil. The response is decoded into result unless that is nil.
+// Execute runs a command and waits for its response. The arguments must encode to a JSON object, or be nil. The
+// response is decoded into result unless that is nil.
 //
-// Errors: *Error if QEMU refuses the command, ErrDisconnected, or the context's cause. In
-// the last case QEMU may still execute the command.
+// Errors: *Error if QEMU rejects the command, ErrDisconnected, or the context's cause. In the last case QEMU may
+// still execute the command.
 func (c *Client) Execute(ctx context.Context, command string, arguments, result any) error {
 	id, answer, err := c.expect()
 	if err != nil {
@@ -126,7 +124,7 @@ func (c *Client) exchange(ctx context.Context, text []byte, answer <-chan messag
 	case <-ctx.Done():
 		return message{}, context.Cause(ctx)
 	}
-	// The response may have been the last thing before the connection ended.
+	// The response may have been the last message on the connection.
 	select {
 	case got := <-answer:
 		return got, nil
@@ -164,7 +162,7 @@ func (c *Client) forget(id string) {
 	delete(c.waiters, id)
 }
 
-// fail ends the connection; the first reason stays.
+// fail closes the connection. The first reason is kept.
 func (c *Client) fail(reason error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -199,7 +197,7 @@ func (c *Client) dispatch(got message) {
 	switch {
 	case got.Greeting != nil:
 		select {
-		case <-c.greeted: // a second greeting means nothing
+		case <-c.greeted: // a second greeting is ignored
 		default:
 			close(c.greeted)
 		}
@@ -208,7 +206,7 @@ func (c *Client) dispatch(got message) {
 	default:
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		if waiter, found := c.waiters[got.ID]; found { // else the command was given up
+		if waiter, found := c.waiters[got.ID]; found { // otherwise the command's context has ended
 			delete(c.waiters, got.ID)
 			waiter <- got
 		}
@@ -221,9 +219,8 @@ func (c *Client) write() {
 		select {
 		case text := <-c.outgoing:
 			if _, err := c.conn.Write(text); err != nil {
-				// What QEMU sent last may still wait to be read, and say why it ended.
-				// The reader ends the connection at once, unless the stream is broken
-				// in one direction only.
+				// QEMU's last messages may still be unread, and say why it exited. The reader ends the connection
+				// immediately, unless the stream is broken in one direction only.
 				_ = c.conn.SetReadDeadline(time.Now().Add(lastWords))
 				return
 			}
@@ -236,12 +233,12 @@ func (c *Client) write() {
 // errMalformed is wrapped by errors about messages from QEMU.
 var errMalformed = errors.New("malformed QMP message")
 
-// Error is QEMU's refusal of a command. The connection goes on.
+// Error is QEMU's rejection of a command. The connection stays usable.
 type Error struct {
-	// Command that was refused.
+	// Command is the command that was rejected.
 	Command string
-	// Class is QEMU's error class. Nearly always "GenericError"; others are
-	// "CommandNotFound" and "DeviceNotFound".
+	// Class is QEMU's error class. It is nearly always "GenericError"; others are "CommandNotFound" and
+	// "DeviceNotFound".
 	Class string
 	// Description is a message for users. It is often the only way to distinguish errors.
 	Description string
@@ -249,14 +246,14 @@ type Error struct {
 
 // Error implements error.
 func (e *Error) Error() string {
-	return fmt.Sprintf("QEMU refuses %s: %s (%s)", e.Command, e.Description, e.Class)
+	return fmt.Sprintf("QEMU rejected %s: %s (%s)", e.Command, e.Description, e.Class)
 }
 
 // Event is an asynchronous message from QEMU.
 type Event struct {
-	// Name of the event, such as "SHUTDOWN".
+	// Name is the name of the event, such as "SHUTDOWN".
 	Name string
-	// Data is the event's JSON object. Nil if it has none.
+	// Data is the event's JSON object. It is nil if there is none.
 	Data json.RawMessage
 }
 
@@ -266,8 +263,8 @@ type request struct {
 	ID        string `json:"id"`
 }
 
-// message is one line from QEMU: a greeting, an event, or the response with an ID. Unknown
-// members are ignored, as the protocol's specification demands of clients.
+// message is one line from QEMU: a greeting, an event, or the response with an ID. Unknown members are ignored, as
+// the protocol's specification requires of clients.
 type message struct {
 	Greeting json.RawMessage `json:"QMP"`
 	Event    string          `json:"event"`
@@ -280,8 +277,8 @@ type message struct {
 	} `json:"error"`
 }
 
-// decode reads one line from QEMU. A response without an ID is an error: QEMU sends one
-// when it could not parse a command, so the caller of some command would wait for ever.
+// decode parses one line from QEMU. A response without an ID is an error: QEMU sends one when it could not parse a
+// command, so the caller of some command would wait forever.
 func decode(line []byte) (message, error) {
 	var m message
 	if err := json.Unmarshal(line, &m); err != nil {

@@ -1,5 +1,4 @@
-// Package seed creates the volume with a guest's configuration, in the format of cloud-init's
-// data source NoCloud.
+// Package seed creates the volume with a guest's configuration, in the format of cloud-init's NoCloud data source.
 package seed
 
 import (
@@ -11,25 +10,24 @@ import (
 	"net/netip"
 )
 
-// maxUserData is the maximum size in bytes, 16 times that of a Secret.
+// maxUserData is the maximum size in bytes, 16 times the limit of a Secret.
 const maxUserData = 16 << 20
 
 // Content is the content of the volume.
 type Content struct {
-	// InstanceID identifies the machine: guests apply the configuration once per ID.
-	// Required.
+	// InstanceID identifies the machine: guests apply the configuration once per ID. Required.
 	InstanceID string
 	// HostName is the guest's name. Required.
 	HostName string
-	// UserData of the guest, at most 16 MiB.
+	// UserData is the guest's user data, at most 16 MiB.
 	UserData []byte
-	// Network of the guest. Nil: the guest's default, mostly DHCP.
+	// Network is the guest's network. If nil, the guest's default applies, usually DHCP.
 	Network *Network
 }
 
 // Network configures one network card.
 type Network struct {
-	// MAC of the card.
+	// MAC is the card's address.
 	MAC net.HardwareAddr
 	// Links are the card's addresses, at most one of each IP version.
 	Links []Link
@@ -39,20 +37,19 @@ type Network struct {
 
 // Link is an address without a subnet: all traffic goes to the gateway.
 type Link struct {
-	// Address of the guest.
+	// Address is the address of the guest.
 	Address netip.Addr
-	// Gateway of the same IP version. It is on the link.
+	// Gateway has the same IP version. It is on the link.
 	Gateway netip.Addr
 }
 
-// Image returns the volume: ISO 9660 named CIDATA, with the files user-data, meta-data and, with
-// a network, network-config. It is reproducible: source and target of a migration must have the
-// same disk.
+// Image returns the volume: ISO 9660 named CIDATA, with the files user-data, meta-data and, with a network,
+// network-config. It is reproducible: source and target of a migration must have the same disk.
 func Image(content Content) ([]byte, error) {
 	if len(content.UserData) > maxUserData {
-		return nil, fmt.Errorf("%d bytes of user data are more than %d", len(content.UserData), maxUserData)
+		return nil, fmt.Errorf("%d bytes of user data exceed the maximum of %d", len(content.UserData), maxUserData)
 	}
-	// JSON is YAML.
+	// JSON is valid YAML.
 	metaData, err := json.Marshal(map[string]string{
 		"instance-id": content.InstanceID, "local-hostname": content.HostName,
 	})
@@ -91,8 +88,8 @@ func (n *Network) version2() map[string]any {
 	return map[string]any{"version": 2, "ethernets": map[string]any{"eth0": card}}
 }
 
-// The structures of ISO 9660 (ECMA-119) for a few files in one folder. Available libraries write
-// the current time into the volume. Numbers in brackets are sections of ECMA-119.
+// The structures of ISO 9660 (ECMA-119) for a few files in one directory. Available libraries write the current time
+// into the volume. Numbers in brackets are sections of ECMA-119.
 
 const (
 	sectorSize = 2048
@@ -110,15 +107,14 @@ const (
 	firstFileSector
 )
 
-// file is a file of the root folder. Its name is used without conversion to upper case and
-// without a version.
+// file is a file of the root directory. Its name is used without conversion to upper case and without a version.
 type file struct {
 	name string
 	data []byte
 }
 
-// iso returns a volume with the files, which are sorted by name. Their records must fit into one
-// sector, about forty.
+// iso returns a volume with the files, which are sorted by name. Their records must fit into one sector, which has
+// space for about forty.
 func iso(volume string, files []file) []byte {
 	var content bytes.Buffer
 	folder := append(record("\x00", folderSector, sectorSize, true), record("\x01", folderSector, sectorSize, true)...)
@@ -138,13 +134,13 @@ func iso(volume string, files []file) []byte {
 	return image
 }
 
-// padded returns data in whole sectors.
+// padded extends data to whole sectors.
 func padded(data []byte) []byte {
 	missing := -len(data) & (sectorSize - 1)
 	return append(data[:len(data):len(data)], make([]byte, missing)...)
 }
 
-// record returns an entry of the folder [9.1].
+// record returns an entry of the directory [9.1].
 func record(name string, sector, size int, isFolder bool) []byte {
 	length := 33 + len(name)
 	length += length & 1
@@ -178,7 +174,7 @@ func primary(volume string, sectors int) []byte {
 	copy(d[156:190], record("\x00", folderSector, sectorSize, true))
 	text(d[190:813], "") // set, publisher, preparer, application, three files' names
 	for date := 813; date < 881; date += 17 {
-		copy(d[date:], "0000000000000000\x00") // not said [8.4.26.1]
+		copy(d[date:], "0000000000000000\x00") // not specified [8.4.26.1]
 	}
 	d[881] = 1 // version of the structure
 	return d
@@ -187,7 +183,7 @@ func primary(volume string, sectors int) []byte {
 // terminator ends the descriptors [8.3].
 func terminator() []byte { return []byte("\xffCD001\x01") }
 
-// pathTable returns the table with the one folder [9.4].
+// pathTable returns the table with the one directory [9.4].
 func pathTable(order binary.ByteOrder) []byte {
 	t := make([]byte, 10)
 	t[0] = 1

@@ -1,7 +1,6 @@
-// Package architecture finds out for which processors kernels and disks are made.
+// Package architecture detects the processor architecture of kernels and disks.
 //
-// It says so only where there is no doubt. Of most disks nothing is known: what boots is a file in a
-// file system.
+// It reports one only if it is certain. For most disks it is not known: what boots is a file in a file system.
 package architecture
 
 import (
@@ -15,9 +14,9 @@ import (
 	"github.com/klauspost/compress/gzip"
 )
 
-// Names of architectures. There are others: those of ELF in lower case, such as "s390".
+// Names of architectures. There are others: the lower-case names of ELF, such as "s390".
 const (
-	// Unknown is the name of none.
+	// Unknown means that the architecture is not known.
 	Unknown = ""
 	X86_64  = "x86_64"
 	// X86 has 32 bits. A processor of x86_64 boots it, too.
@@ -26,22 +25,22 @@ const (
 	ARM     = "arm"
 	RISCV   = "riscv"
 	Loong64 = "loong64"
-	// ppc64le and s390x are known of disks only.
+	// ppc64le and s390x are only detected on disks.
 	ppc64le = "ppc64le"
 	s390x   = "s390x"
 )
 
-// kernelStart is how much of a kernel is looked at.
+// kernelStart is how many bytes of a kernel are inspected.
 const kernelStart = 8 << 10
 
-// OfKernel returns the architecture of a Linux kernel in any of the forms that boot loaders take,
-// or compressed by gzip; Unknown if it is in another form.
+// OfKernel returns the architecture of a Linux kernel in any of the formats that boot loaders support, or compressed
+// by gzip. It returns Unknown for other formats.
 func OfKernel(file io.ReaderAt) string {
 	start := head(io.NewSectionReader(file, 0, kernelStart))
 	if known := ofKernel(start); known != Unknown {
 		return known
 	}
-	// Kernels of arm64 have no decompressor, and are often distributed so.
+	// Kernels of arm64 have no decompressor, and are often distributed like this.
 	packed, err := gzip.NewReader(bytes.NewReader(start))
 	if err != nil {
 		return Unknown
@@ -49,7 +48,7 @@ func OfKernel(file io.ReaderAt) string {
 	return ofKernel(head(packed))
 }
 
-// head returns the first bytes, as many as there are without an error.
+// head returns the first bytes, as many as can be read without an error.
 func head(from io.Reader) []byte {
 	start := make([]byte, kernelStart)
 	n, _ := io.ReadFull(from, start)
@@ -63,7 +62,7 @@ type mark struct {
 	of    string
 }
 
-// marks are those of Documentation/arch in Linux: x86/boot.rst, arm64/booting.rst,
+// marks are the magic numbers from Documentation/arch in Linux: x86/boot.rst, arm64/booting.rst,
 // riscv/boot-image-header.rst and arm/boot/compressed/head.S.
 var marks = []mark{
 	{0x202, "HdrS", X86_64},
@@ -84,13 +83,13 @@ func ofKernel(start []byte) string {
 	return ofPE(start)
 }
 
-// elfMachines are the machines whose names differ.
+// elfMachines maps the machines with different names.
 var elfMachines = map[elf.Machine]string{
 	elf.EM_NONE: Unknown, elf.EM_X86_64: X86_64, elf.EM_386: X86, elf.EM_486: X86,
 	elf.EM_AARCH64: ARM64, elf.EM_LOONGARCH: Loong64,
 }
 
-// ofELF needs the header only, which elf.NewFile does not leave at that.
+// ofELF reads only the header; elf.NewFile would read more.
 func ofELF(start []byte) string {
 	const atMachine = 18
 	if len(start) < atMachine+2 || !bytes.HasPrefix(start, []byte(elf.ELFMAG)) {
@@ -117,7 +116,7 @@ var peMachines = map[uint16]string{
 	pe.IMAGE_FILE_MACHINE_RISCV64: RISCV, pe.IMAGE_FILE_MACHINE_LOONGARCH64: Loong64,
 }
 
-// ofPE is for kernels that are programs of UEFI.
+// ofPE handles kernels that are UEFI programs.
 func ofPE(start []byte) string {
 	const atHeader, signature = 0x3c, "PE\x00\x00"
 	if len(start) < atHeader+4 || !bytes.HasPrefix(start, []byte("MZ")) {

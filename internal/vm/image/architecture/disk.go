@@ -10,7 +10,7 @@ import (
 // The partition table GPT; see the specification of UEFI, chapter 5. Numbers are little-endian.
 const (
 	sector = 512
-	// bootCode is the length of the program that a BIOS starts, at the beginning of the disk.
+	// bootCode is the length of the boot program for a BIOS at the beginning of the disk.
 	bootCode = 440
 
 	signature      = "EFI PART"
@@ -22,8 +22,8 @@ const (
 	partitionTypes = 16
 )
 
-// roots are the types of partitions with the root of a Linux system, by the Discoverable
-// Partitions Specification of the UAPI Group.
+// roots are the partition types of Linux root file systems, from the Discoverable Partitions Specification of the
+// UAPI Group.
 var roots = map[string]string{
 	"4f68bce3-e8cd-4db1-96e7-fbcaf984b709": X86_64,
 	"44479540-f297-41b2-9af7-d131d5f0458a": X86,
@@ -35,9 +35,9 @@ var roots = map[string]string{
 	"5eead9a9-fe09-4a1e-a1d7-520d00531306": s390x,
 }
 
-// OfDisk returns the architecture of the only system on a disk that a BIOS cannot boot. It is Unknown of
-// all other disks: with a boot program, with systems of several architectures, with a partition table
-// that is no GPT or does not tell.
+// OfDisk returns the architecture of the only system on a disk that a BIOS cannot boot. It returns Unknown for all
+// other disks: with a boot program, with systems of several architectures, or without a GPT that tells the
+// architecture.
 func OfDisk(disk io.ReaderAt) string {
 	first := make([]byte, 2*sector)
 	if _, err := disk.ReadAt(first, 0); err != nil {

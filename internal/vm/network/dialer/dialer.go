@@ -1,8 +1,8 @@
 // Package dialer connects this process to guests.
 //
-// A [Dialer] is a port of the guests' switch with an address of its own, and gVisor's TCP over IPv4
-// behind it: no privileges and no network card of the host are needed, and guests answer wherever
-// they have moved. Nothing listens at its address.
+// A [Dialer] is a port of the guests' switch with an address of its own, and uses gVisor's TCP over IPv4: it needs no
+// privileges and no network card of the host, and reaches guests even after they have moved. Nothing listens at its
+// address.
 package dialer
 
 import (
@@ -29,9 +29,9 @@ const (
 	card = 1
 	// maxPacket is the longest packet of the switch, in bytes.
 	maxPacket = 1500
-	// queued packets to guests; more are dropped, as TCP expects.
+	// queued is how many packets to guests may be pending; more are dropped, as TCP expects.
 	queued = 512
-	// lengthSize is the size of what precedes a delivered frame.
+	// lengthSize is the size of the length before a delivered frame.
 	lengthSize = 4
 )
 
@@ -42,8 +42,7 @@ type Dialer struct {
 	guest netip.Prefix
 }
 
-// New joins the switch at a socket with an address of the guests' network that no VM has, until
-// the context ends.
+// New joins the switch at a socket until the context ends, with an address of the guests' network that no VM has.
 func New(ctx context.Context, socket string, address netip.Addr, guests netip.Prefix, log *slog.Logger) (*Dialer, error) {
 	port := network.Port{VM: "host", MAC: net.HardwareAddr{0x02, 0, 0, 0, 0, 0x02}, IPv4: address}
 	outgoing := channel.New(queued, maxPacket, "")
@@ -87,7 +86,7 @@ func (d *Dialer) configure(endpoint stack.LinkEndpoint) error {
 	return nil
 }
 
-// receive gives the stack the packet of a frame.
+// receive passes the packet of a frame to the network stack.
 func receive(endpoint *channel.Endpoint, frame []byte) {
 	if len(frame) < header.EthernetMinimumSize || header.Ethernet(frame).Type() != header.IPv4ProtocolNumber {
 		return
@@ -99,7 +98,7 @@ func receive(endpoint *channel.Endpoint, frame []byte) {
 	endpoint.InjectInbound(header.IPv4ProtocolNumber, packet)
 }
 
-// frameOf returns the frame with a packet for the switch, which looks only at the sender.
+// frameOf returns the frame with a packet for the switch, which only checks the sender.
 func frameOf(port network.Port, packet *stack.PacketBuffer) []byte {
 	frame := make([]byte, header.EthernetMinimumSize, header.EthernetMinimumSize+packet.Size())
 	header.Ethernet(frame).Encode(&header.EthernetFields{
@@ -111,7 +110,7 @@ func frameOf(port network.Port, packet *stack.PacketBuffer) []byte {
 	return frame
 }
 
-// Reaches reports whether an address is one of guests.
+// Reaches reports whether an address is in the guests' networks.
 func (d *Dialer) Reaches(address netip.Addr) bool { return d.guest.Contains(address) }
 
 // Dial connects to a TCP port of a guest.

@@ -14,8 +14,8 @@ var guests = netip.MustParsePrefix("10.77.0.0/16")
 func TestUnusable(t *testing.T) {
 	for network, want := range map[string]string{
 		"10.77.0.0/16": "", "10.0.0.0/8": "", "192.168.7.0/24": "", "192.168.7.32/27": "", "fd77::/64": "",
-		"10.77.0.1/16":        "10.77.0.1/16 is an address in the network 10.77.0.0/16; name the network",
-		"fd77::1/64":          "fd77::1/64 is an address in the network fd77::/64; name the network",
+		"10.77.0.1/16":        "10.77.0.1/16 is an address in the network 10.77.0.0/16; specify the network",
+		"fd77::1/64":          "fd77::1/64 is an address in the network fd77::/64; specify the network",
 		"10.77.0.0/28":        "10.77.0.0/28 is not an IPv4 network of 8 to 27 bits",
 		"10.77.0.9/32":        "10.77.0.9/32 is not an IPv4 network of 8 to 27 bits",
 		"64.0.0.0/7":          "64.0.0.0/7 is not an IPv4 network of 8 to 27 bits",
@@ -43,15 +43,15 @@ func TestOverlapping(t *testing.T) {
 		"the way to others": {map[string]string{"0.0.0.0/0": "eth0", "0.0.0.0/1": "tun0", "::/0": "eth0"}, ""},
 		"a larger network": {
 			map[string]string{"10.0.0.0/8": "tun0"},
-			"10.77.0.0/16 overlaps 10.0.0.0/8, a route of this host (tun0): guests do not reach hosts whose addresses are in both",
+			"10.77.0.0/16 overlaps 10.0.0.0/8, a route of this host (tun0): guests cannot reach hosts with addresses in both",
 		},
 		"an address and its network": {
 			map[string]string{"10.77.4.9/32": "eth0", "10.77.4.0/24": "eth0"},
-			"10.77.0.0/16 overlaps 10.77.4.0/24, a route of this host (eth0): guests do not reach hosts whose addresses are in both",
+			"10.77.0.0/16 overlaps 10.77.4.0/24, a route of this host (eth0): guests cannot reach hosts with addresses in both",
 		},
 		"two": {
 			map[string]string{"10.77.9.9/32": "lo", "10.77.4.0/24": ""},
-			"10.77.0.0/16 overlaps 10.77.4.0/24, a route of this host, and 10.77.9.9/32, an address of this host (lo): guests do not reach hosts whose addresses are in both",
+			"10.77.0.0/16 overlaps 10.77.4.0/24, a route of this host, and 10.77.9.9/32, an address of this host (lo): guests cannot reach hosts with addresses in both",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

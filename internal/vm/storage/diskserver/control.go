@@ -23,8 +23,8 @@ type control struct {
 	at     storage.Attachment
 }
 
-// Register has a gRPC server, which requires certificates, offer the disks to the VM controller. Attachments are what it is
-// told about where sessions are served.
+// Register registers the disks with a gRPC server, which must require certificates, for the VM controller. The
+// attachment tells where sessions are served.
 func (s *Server) Register(to grpc.ServiceRegistrar, at storage.Attachment) {
 	storagepb.RegisterDiskServerServer(to, &control{server: s, at: at})
 }
@@ -51,7 +51,7 @@ func (c *control) Revoke(ctx context.Context, request *storagepb.RevokeRequest) 
 	return &storagepb.RevokeResponse{}, nil
 }
 
-// maxBytes is the size of the largest disk.
+// maxBytes is the size limit of a disk.
 const maxBytes = 1 << 52
 
 // Grow implements storagepb.DiskServerServer.
@@ -60,7 +60,7 @@ func (c *control) Grow(ctx context.Context, request *storagepb.GrowRequest) (*st
 		return nil, err
 	}
 	if c.server.config.Grow == nil {
-		return nil, status.Error(codes.Unimplemented, "the disks do not grow")
+		return nil, status.Error(codes.Unimplemented, "the disks cannot grow")
 	}
 	wanted := map[string]uint64{}
 	for _, disk := range request.GetDisks() {
@@ -87,12 +87,12 @@ func (c *control) Grow(ctx context.Context, request *storagepb.GrowRequest) (*st
 func onlyController(ctx context.Context) error {
 	caller, err := identity.FromContext(ctx)
 	if err == nil && !caller.IsController() {
-		err = status.Errorf(codes.PermissionDenied, "%s may not say who uses the disks", caller)
+		err = status.Errorf(codes.PermissionDenied, "%s may not decide who uses the disks", caller)
 	}
 	return err
 }
 
-// answer is the gRPC status of an error; UNAVAILABLE if the same call may succeed later.
+// answer returns the gRPC status of an error. It is UNAVAILABLE if the same call may succeed later.
 func answer(err error) error {
 	code := codes.Unavailable
 	for cause, of := range storage.CodesOf {

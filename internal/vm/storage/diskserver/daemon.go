@@ -24,41 +24,41 @@ import (
 )
 
 const (
-	// DefaultProgram is searched in PATH unless another program is given.
+	// DefaultProgram is looked up in PATH unless another program is set.
 	DefaultProgram = "qemu-storage-daemon"
 
-	// stderrLimit is how much of a daemon's standard error is kept, in bytes.
+	// stderrLimit is how many bytes of a daemon's standard error are kept.
 	stderrLimit = 8 << 10
 
 	// startLimit is how long a daemon may take until it serves the disks.
 	startLimit = 30 * time.Second
 )
 
-// What a daemon inherits, by the descriptors in its process. After them come the locks of the disks.
+// The files that a daemon inherits, by their descriptors in its process. The locks of the disks follow.
 const (
 	monitorFD = iota + 3
 	listenerFD
 )
 
-// daemon is a process that serves the disks for one token. When it has ended, nothing that was sent to it changes a disk:
-// the kernel ends a process when all its system calls have returned.
+// daemon is a process that serves the disks for one token. Once it has terminated, nothing that was sent to it
+// changes a disk: the kernel terminates a process only after all its system calls have returned.
 type daemon struct {
 	token storage.Token
-	// kill ends it, and does not wait for that.
+	// kill kills it, without waiting.
 	kill func()
-	// ended is closed when it has ended, and nothing is left of it.
+	// ended is closed when the process has terminated.
 	ended  chan struct{}
 	stderr *output
 	// socket is the path of its socket in this process.
 	socket string
-	ready  chan struct{} // closed when it serves
+	ready  chan struct{} // closed when it serves the disks
 }
 
-// startDaemon starts a process, which is not ready yet.
+// startDaemon starts a daemon, which is not ready yet.
 func (s *Server) startDaemon(token storage.Token) (*daemon, error) {
 	d := &daemon{
 		token: token, stderr: &output{}, ready: make(chan struct{}), ended: make(chan struct{}),
-		// The path of the folder may be longer than that of a socket.
+		// The path of the directory may be longer than the path of a socket may be.
 		socket: fmt.Sprintf("/proc/self/fd/%d/disks-%d", s.folder.Fd(), token),
 	}
 	var process *child.Process
@@ -75,7 +75,7 @@ func (s *Server) startDaemon(token storage.Token) (*daemon, error) {
 		}
 		return nil, err
 	}
-	d.kill = func() { _ = process.Signal(syscall.SIGKILL) } // fails only if it has ended
+	d.kill = func() { _ = process.Signal(syscall.SIGKILL) } // fails only if it has terminated
 	go d.negotiate(monitor)
 	go d.watch(process, s.log)
 	return d, nil
@@ -88,7 +88,7 @@ func (d *daemon) open() (monitor net.Conn, inherited []*os.File, err error) {
 		return nil, nil, fmt.Errorf("opening a socket for the storage daemon: %w", err)
 	}
 	inherited = []*os.File{theirs}
-	_ = os.Remove(d.socket) // of a process before
+	_ = os.Remove(d.socket) // of an earlier process
 	listener, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: d.socket})
 	if err != nil {
 		return monitor, inherited, fmt.Errorf("listening for the storage daemon: %w", err)
@@ -135,9 +135,9 @@ func arguments(disks []Disk) []string {
 	for i, d := range disks {
 		node := fmt.Sprintf("disk%d", i)
 		args = append(args, "--blockdev", object{
-			// The format is given, never guessed: see package qemu.
+			// The format is set, never detected: see package qemu.
 			"driver": "raw", "node-name": node, "discard": "unmap",
-			// What threads write has been written when the process has ended. That is the default, which may change.
+			// What threads write is complete when the process has terminated. This is the default, which may change.
 			"file": object{"driver": "file", "filename": d.Path, "aio": "threads", "locking": "on", "discard": "unmap"},
 		}.json())
 	}
@@ -155,14 +155,15 @@ type object map[string]any
 
 func (o object) json() string {
 	text, err := json.Marshal(o)
-	if err != nil { // maps of strings, numbers, booleans and maps can be encoded
+	if err != nil { // impossible for maps of strings, numbers, booleans and maps
 		panic(err)
 	}
 	return string(text)
 }
 
-// negotiate says when the daemon is ready: it takes commands when it has obeyed its command line. The monitor is kept
-// open until it ends, as nothing else has to be said. One that is not ready in time is killed: the next call of Open starts another.
+// negotiate notes when the daemon is ready: it accepts QMP commands once it has processed its command line. It keeps
+// the monitor open until the daemon terminates. A daemon that is not ready in time is killed: the next call of Open
+// starts another one.
 func (d *daemon) negotiate(conn net.Conn) {
 	ctx, cancel := context.WithTimeout(context.Background(), startLimit)
 	defer cancel()
@@ -173,12 +174,12 @@ func (d *daemon) negotiate(conn net.Conn) {
 	close(d.ready)
 }
 
-// watch waits for the end of the process.
+// watch waits until the process has terminated.
 func (d *daemon) watch(process *child.Process, log *slog.Logger) {
 	<-process.Ended()
-	_ = os.Remove(d.socket) // while the server has its folder
+	_ = os.Remove(d.socket) // while the server has its directory
 	close(d.ended)
-	log.Info("a storage daemon has ended", "token", d.token, "stderr", d.stderr.String())
+	log.Info("a storage daemon has terminated", "token", d.token, "stderr", d.stderr.String())
 }
 
 // dial connects to the daemon.
@@ -186,7 +187,7 @@ func (d *daemon) dial(ctx context.Context) (net.Conn, error) {
 	return new(net.Dialer).DialContext(ctx, "unix", d.socket)
 }
 
-// awaitReady waits until the daemon serves.
+// awaitReady waits until the daemon serves the disks.
 func (d *daemon) awaitReady(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startLimit)
 	defer cancel()
@@ -194,7 +195,7 @@ func (d *daemon) awaitReady(ctx context.Context) error {
 	case <-d.ready:
 		return nil
 	case <-d.ended:
-		return fmt.Errorf("the storage daemon has ended: %s", d.stderr)
+		return fmt.Errorf("the storage daemon has terminated: %s", d.stderr)
 	case <-ctx.Done():
 		return fmt.Errorf("waiting for the storage daemon: %w", context.Cause(ctx))
 	}

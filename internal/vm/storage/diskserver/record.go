@@ -16,29 +16,29 @@ import (
 )
 
 const (
-	// recordSuffix is what the name of the file ends with that has the record, beside the first disk.
+	// recordSuffix is the suffix of the record's file, which is next to the first disk.
 	recordSuffix = ".fence"
 
-	// nextSuffix is what the name of the file ends with that takes the next record. It has its room already, so that
-	// tokens can be revoked while the file system is full.
+	// nextSuffix is the suffix of the file for the next record. Its space is reserved, so that tokens can be revoked
+	// while the file system is full.
 	nextSuffix = ".next"
 
-	// recordBytes is the size of both files, which is filled with spaces.
+	// recordBytes is the size of both files, which are padded with spaces.
 	recordBytes = 512
 )
 
-// record is what is remembered for as long as there is the disk.
+// record is what is remembered for as long as the disk exists.
 type record struct {
-	// Revoked is the highest token that was revoked. 0: none.
+	// Revoked is the highest token that was revoked, or 0.
 	Revoked storage.Token `json:"revokedUpToToken"`
-	// Opened is the highest token that was opened. 0: none.
+	// Opened is the highest token that was opened, or 0.
 	Opened storage.Token `json:"openedUpToToken"`
 	// Boot is the ID of the kernel's boot in which it was opened.
 	Boot string `json:"bootID"`
 }
 
-// after returns the record in another boot than that of the record. What hypervisors were told is written may be lost, as
-// it was in the kernel's memory: a guest that goes on would not notice. So what was open is revoked.
+// after returns the record after a reboot of the host. Data that hypervisors were told is written may be lost, as it
+// was in the kernel's memory, and a guest that continues would not notice. So all tokens that were open are revoked.
 func (r record) after(boot string) record {
 	if r.Boot != boot {
 		r.Revoked = max(r.Revoked, r.Opened)
@@ -46,7 +46,7 @@ func (r record) after(boot string) record {
 	return r
 }
 
-// bootID returns that of this kernel's boot.
+// bootID returns the ID of the kernel's current boot.
 func bootID() (string, error) {
 	text, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
@@ -55,7 +55,7 @@ func bootID() (string, error) {
 	return strings.TrimSpace(string(text)), nil
 }
 
-// readRecord reads the file. A disk without one is new here.
+// readRecord reads the file. A disk without a record is new here.
 func readRecord(path string) (record, error) {
 	var r record
 	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
@@ -71,7 +71,7 @@ func readRecord(path string) (record, error) {
 	if err == nil {
 		err = json.Unmarshal(text[:n], &r)
 	}
-	if err == nil && r.Revoked == 0 && r.Opened == 0 { // such a file was never written
+	if err == nil && r.Revoked == 0 && r.Opened == 0 { // no such file is ever written
 		err = errors.New("it has no token")
 	}
 	if err != nil {
@@ -80,7 +80,7 @@ func readRecord(path string) (record, error) {
 	return r, nil
 }
 
-// write returns when the file is durable. The file is the old one, or the new one, at any time.
+// write returns when the record is durable. The file has the old or the new record at any time.
 func (r record) write(path string) error {
 	text, err := json.Marshal(r)
 	if err == nil {
@@ -95,20 +95,20 @@ func (r record) write(path string) error {
 	if err != nil {
 		return fmt.Errorf("writing the record of tokens: %w", err)
 	}
-	_ = reserve(path) // else there is room, or the next write fails
+	_ = reserve(path) // if it fails, the next write may, too
 	return nil
 }
 
-// reserve has the room for the next record.
+// reserve reserves the space for the next record.
 func reserve(path string) error {
 	err := fill(path+nextSuffix, nil)
 	if err != nil {
-		err = fmt.Errorf("reserving the room for a record of tokens: %w", err)
+		err = fmt.Errorf("reserving the space for a record of tokens: %w", err)
 	}
 	return err
 }
 
-// fill gives a file that content, and spaces. Its blocks are those that it had.
+// fill writes the content and pads the file with spaces. The file keeps its blocks.
 func fill(path string, content []byte) error {
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
 	if err != nil {

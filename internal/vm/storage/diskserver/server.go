@@ -1,11 +1,11 @@
-// Package diskserver serves the disks of one virtual machine to its hypervisors, and refuses those that ran it
-// before.
+// Package diskserver serves the disks of one virtual machine to its hypervisors, and excludes those that ran it
+// earlier.
 //
-// Each fencing token has a qemu-storage-daemon of its own, which exports the disks by NBD on a unix socket. Revoking a token
-// kills its daemon and waits for its end, so nothing that was sent before arrives later. What was revoked is remembered
-// in a file beside the first disk.
+// Each fencing token has its own qemu-storage-daemon, which exports the disks by NBD on a unix socket. Revoking a
+// token kills its daemon and waits until it has terminated, so nothing that was sent before arrives later. Revoked
+// tokens are recorded in a file next to the first disk.
 //
-// Hypervisors have sessions through TLS, each with one daemon: that of its token, which the VM controller has opened to the
+// Hypervisors have TLS sessions, each with the daemon of its token. The VM controller has opened the token for the
 // hypervisor's Pod.
 package diskserver
 
@@ -26,32 +26,33 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/storage"
 )
 
-// Disk is a disk that is served, a file of raw format.
+// Disk is a raw disk file to serve.
 type Disk struct {
-	// Name is that of the NBD export. No two are the same. Required.
+	// Name is the name of the NBD export. It must be unique. Required.
 	Name string
-	// Path of the file, which exists. Required. Beside it is its lock, PATH.lock, and beside that of the first disk is the
-	// record of tokens: PATH.fence and, with room for the next one, PATH.fence.next.
+	// Path is the path of an existing file. Required. Next to it is its lock, PATH.lock. Next to the first disk is
+	// the record of tokens: PATH.fence and, with space for the next record, PATH.fence.next.
 	Path string
 }
 
-// Config is what a server serves.
+// Config is the input of New.
 type Config struct {
-	// Disks of the virtual machine, at least one.
+	// Disks are the disks of the virtual machine, at least one.
 	Disks []Disk
-	// Run is the folder for sockets, which no one else may open. It exists. Required.
+	// Run is an existing directory for sockets, which no other user may access. Required.
 	Run string
-	// Locks are those of the disks, which the caller has, and releases after Close. Nil: New takes them.
+	// Locks are the locks of the disks, which the caller holds and releases after Close. If nil, New acquires them.
 	Locks []*disk.Lock
-	// Grow makes disks as large as is wanted, and returns the sizes of all, in bytes. The keys are the names of data disks;
-	// the root disk's is empty. Daemons that run serve the sizes that they have begun with. Nil: the disks do not grow.
+	// Grow enlarges disks to the desired sizes in bytes, and returns the sizes of all disks. The keys are the names
+	// of data disks, and empty for the root disk. Running daemons continue to serve the sizes with which they
+	// started. If nil, the disks cannot grow.
 	Grow func(wanted map[string]uint64) (map[string]uint64, error)
-	// Program is the storage daemon, a path or a name in PATH. Empty: DefaultProgram.
+	// Program is the storage daemon, a path or a name in PATH. The default is DefaultProgram.
 	Program string
-	// Log is the logger. Nil: none.
+	// Log is the logger. If nil, nothing is logged.
 	Log *slog.Logger
 
-	boot string // empty: bootID
+	boot string // if empty, bootID is used
 }
 
 // Server owns the disks of one virtual machine. It is safe for concurrent use.
@@ -67,16 +68,16 @@ type Server struct {
 	closed  bool
 }
 
-// export is what was opened. It stays until its daemon has ended.
+// export is an opened token. It is kept until its daemon has terminated.
 type export struct {
 	pod    string
 	daemon *daemon
-	// sessions are those to cut.
+	// sessions are the sessions to cut.
 	sessions map[io.Closer]struct{}
 }
 
-// New locks the disks, and reads what was revoked. Nothing is open yet. The server must be closed. Errors: disk.ErrLocked
-// as long as a daemon of a process before lives, or another process has a disk.
+// New locks the disks, and reads which tokens were revoked. Nothing is open yet. The server must be closed. Errors:
+// disk.ErrLocked as long as a daemon of an earlier process, or any other process, holds a disk.
 func New(config Config) (*Server, error) {
 	config.Program = cmp.Or(config.Program, DefaultProgram)
 	s := &Server{config: config, log: config.Log, exports: map[storage.Token]*export{}}
@@ -90,13 +91,13 @@ func New(config Config) (*Server, error) {
 	return s, nil
 }
 
-// take takes what the server needs.
+// take acquires the server's resources.
 func (s *Server) take() (err error) {
 	if err := s.lock(); err != nil {
 		return err
 	}
 	if s.folder, err = os.OpenFile(s.config.Run, unix.O_PATH|unix.O_DIRECTORY, 0); err != nil {
-		return fmt.Errorf("opening the folder of sockets: %w", err)
+		return fmt.Errorf("opening the directory of sockets: %w", err)
 	}
 	return s.remember()
 }
@@ -116,7 +117,7 @@ func (s *Server) lock() error {
 	return nil
 }
 
-// remember reads the record, and revokes what was open when the host's kernel ended.
+// remember reads the record, and revokes what was open when the host rebooted.
 func (s *Server) remember() (err error) {
 	if s.config.boot == "" {
 		if s.config.boot, err = bootID(); err != nil {
@@ -127,13 +128,13 @@ func (s *Server) remember() (err error) {
 		return err
 	}
 	if next := s.record.after(s.config.boot); next != s.record {
-		s.log.Warn("the host has started anew: tokens are revoked that were in use", "upTo", next.Revoked)
+		s.log.Warn("the host was rebooted; revoked the tokens that were in use", "upTo", next.Revoked)
 		return s.store(next)
 	}
 	return reserve(s.recordPath())
 }
 
-// store has the record changed when that is durable.
+// store changes the record once that is durable.
 func (s *Server) store(next record) error {
 	if err := next.write(s.recordPath()); err != nil {
 		return err
@@ -153,7 +154,8 @@ func (s *Server) release() {
 
 func (s *Server) recordPath() string { return s.config.Disks[0].Path + recordSuffix }
 
-// lockFiles are inherited by the daemons, so that the disks are locked until the last one has ended.
+// lockFiles returns the locks, which the daemons inherit, so that the disks are locked until the last daemon has
+// terminated.
 func (s *Server) lockFiles() []*os.File {
 	var files []*os.File
 	for _, lock := range slices.Concat(s.config.Locks, s.locks) {
@@ -162,14 +164,15 @@ func (s *Server) lockFiles() []*os.File {
 	return files
 }
 
-// maxSessions is how many sessions there are with one token, which is far more than the disks of a virtual machine.
+// maxSessions is the maximum number of sessions with one token. It is far above the number of disks of a virtual
+// machine.
 const maxSessions = 64
 
 // errTooMany means that a token has maxSessions.
-var errTooMany = errors.New("there are too many sessions with this fencing token")
+var errTooMany = errors.New("too many sessions with this fencing token")
 
-// errClosed means that the server ends.
-var errClosed = errors.New("the disk server ends")
+// errClosed means that the server is closed.
+var errClosed = errors.New("the disk server is shutting down")
 
 // Open lets the hypervisor in a Pod attach the disks with a token. It returns when the disks are served. Errors:
 // those of storage.Volume.
@@ -181,7 +184,7 @@ func (s *Server) Open(ctx context.Context, token storage.Token, pod string) erro
 	return daemon.awaitReady(ctx)
 }
 
-// admit has a daemon for the token, which may not be ready.
+// admit returns a daemon for the token, which may not be ready.
 func (s *Server) admit(token storage.Token, pod string) (*daemon, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -212,8 +215,8 @@ func (s *Server) admit(token storage.Token, pod string) (*daemon, error) {
 	return daemon, nil
 }
 
-// join notes a session that is to be cut when the token is revoked, and returns the token's daemon. Errors: ErrRevoked,
-// ErrNotOpen, as for a token of another Pod, or errTooMany.
+// join adds a session that is cut when the token is revoked, and returns the token's daemon. Errors: ErrRevoked,
+// ErrNotOpen, also for a token of another Pod, or errTooMany.
 func (s *Server) join(token storage.Token, pod string, session io.Closer) (*daemon, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -231,7 +234,7 @@ func (s *Server) join(token storage.Token, pod string, session io.Closer) (*daem
 	return export.daemon, nil
 }
 
-// leave forgets a session that has ended.
+// leave removes a session that has ended.
 func (s *Server) leave(token storage.Token, session io.Closer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -240,8 +243,8 @@ func (s *Server) leave(token storage.Token, session io.Closer) {
 	}
 }
 
-// Revoke returns nil when no session with that token or a lower one can change the disks any more, and there will be none,
-// also not after a restart. Errors: that it could not be stored, or the context's cause. Then it must be repeated.
+// Revoke returns nil when no session with that token or a lower one can change the disks any more, and there will be
+// none, not even after a restart. Errors: a failure to record that, or the context's cause. Then it must be repeated.
 func (s *Server) Revoke(ctx context.Context, upTo storage.Token) error {
 	daemons, err := s.bar(upTo)
 	if err != nil {
@@ -258,8 +261,8 @@ func (s *Server) Revoke(ctx context.Context, upTo storage.Token) error {
 	return nil
 }
 
-// bar stores that tokens are revoked, cuts the sessions, and returns the daemons whose end is to be waited for. They may be
-// of a call before that did not see their end.
+// bar records that tokens are revoked, cuts the sessions, and returns the daemons to wait for. These may belong to an
+// earlier call that did not wait until they had terminated.
 func (s *Server) bar(upTo storage.Token) ([]*daemon, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -272,7 +275,7 @@ func (s *Server) bar(upTo storage.Token) ([]*daemon, error) {
 		if err := s.store(next); err != nil {
 			return nil, err
 		}
-		s.log.Info("tokens are revoked", "upTo", upTo)
+		s.log.Info("revoked tokens", "upTo", upTo)
 	}
 	var daemons []*daemon
 	for token, export := range s.exports {
@@ -284,7 +287,7 @@ func (s *Server) bar(upTo storage.Token) ([]*daemon, error) {
 	return daemons, nil
 }
 
-// cut ends the sessions and their daemon, and waits for nothing.
+// cut cuts the sessions and kills their daemon, without waiting.
 func (e *export) cut() {
 	e.daemon.kill()
 	for session := range e.sessions {
@@ -297,13 +300,13 @@ func awaitEnd(ctx context.Context, daemons []*daemon) error {
 		select {
 		case <-d.ended:
 		case <-ctx.Done():
-			return fmt.Errorf("a storage daemon does not end: %w", context.Cause(ctx))
+			return fmt.Errorf("a storage daemon does not terminate: %w", context.Cause(ctx))
 		}
 	}
 	return nil
 }
 
-// Close ends all sessions, and waits for the end of the daemons.
+// Close ends all sessions, and waits until the daemons have terminated.
 func (s *Server) Close() error {
 	s.mu.Lock()
 	s.closed = true

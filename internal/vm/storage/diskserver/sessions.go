@@ -12,17 +12,19 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/storage/session"
 )
 
-// Bounds of connections in their handshake: whoever is on the network may open them.
+// Limits of connections in their handshake: anyone on the network can open them.
 const (
 	handshakeLimit         = 10 * time.Second
 	maxAnonymous           = 64
 	maxAnonymousPerAddress = 16
 )
 
-// AcceptAny makes a connection one with a hypervisor of the virtual machine, and returns its Pod: identity.Siblings.AcceptAny.
+// AcceptAny authenticates a connection with a hypervisor of the virtual machine, and returns its Pod:
+// identity.Siblings.AcceptAny.
 type AcceptAny func(ctx context.Context, raw net.Conn, protocol string) (*tls.Conn, string, error)
 
-// Serve serves sessions of hypervisors until the context ends, closes the listener, and waits for their end.
+// Serve serves sessions of hypervisors until the context ends. Then it closes the listener, and waits until they have
+// ended.
 func (s *Server) Serve(ctx context.Context, listener net.Listener, accept AcceptAny) {
 	var sessions sync.WaitGroup
 	defer sessions.Wait()
@@ -35,13 +37,13 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener, accept Accept
 		}
 		sessions.Go(func() {
 			if err := s.serve(ctx, raw, accept); err != nil {
-				s.log.Info("a session is refused", "from", raw.RemoteAddr().String(), "error", err)
+				s.log.Info("refused a session", "from", raw.RemoteAddr().String(), "error", err)
 			}
 		})
 	}
 }
 
-// serve serves one session, until it is cut.
+// serve serves one session until it is cut.
 func (s *Server) serve(ctx context.Context, raw net.Conn, accept AcceptAny) error {
 	defer func() { _ = raw.Close() }()
 	beginning, cancel := context.WithTimeout(ctx, handshakeLimit)

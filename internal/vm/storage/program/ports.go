@@ -13,8 +13,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/storage"
 )
 
-// Bounds of the controller's connections in their handshake, and how long it may take: whoever is on the network may
-// open them.
+// Limits of the controller's connections in their handshake, and how long a handshake may take: anyone on the network
+// can open connections.
 const (
 	maxAnonymous           = 64
 	maxAnonymousPerAddress = 16
@@ -30,7 +30,7 @@ func keptAlive() []grpc.ServerOption {
 	}
 }
 
-// ports are the two of a server.
+// ports are the two ports of a server.
 type ports struct{ control, sessions net.Listener }
 
 func listen(control, sessions string) (p ports, err error) {
@@ -46,12 +46,13 @@ func listen(control, sessions string) (p ports, err error) {
 
 func (p ports) close() { _, _ = p.control.Close(), p.sessions.Close() }
 
-// bounded is the listener for the controller.
+// bounded returns the listener for the controller.
 func (p ports) bounded() net.Listener {
 	return connlimit.Listen(p.control, maxAnonymous, maxAnonymousPerAddress)
 }
 
-// attachment is what Open answers. An unspecified address of sessions is that of the other port, if that has one.
+// attachment returns the response of Open. An unspecified address of the sessions port is replaced by the address of
+// the other port, if that is specified.
 func (p ports) attachment(pod string) storage.Attachment {
 	at, control := *p.sessions.Addr().(*net.TCPAddr), p.control.Addr().(*net.TCPAddr)
 	if at.IP.IsUnspecified() {

@@ -1,4 +1,4 @@
-// Package program is the process that prepares the disks of one virtual machine, and serves them.
+// Package program prepares the disks of one virtual machine and serves them.
 package program
 
 import (
@@ -37,23 +37,25 @@ type Config struct {
 	Control, Sessions string
 	// Options of the server at Control; they must require certificates. Required.
 	Options []grpc.ServerOption
-	// Accept makes a connection one with a hypervisor of the virtual machine: identity.Siblings.AcceptAny. Required.
+	// Accept authenticates a connection with a hypervisor of the virtual machine: identity.Siblings.AcceptAny.
+	// Required.
 	Accept diskserver.AcceptAny
 	// Connect opens the connection to the controller, with the credentials of this
 	// process and controller.DialOptions. It must not wait for the controller. Required.
 	Connect func(target string) (*grpc.ClientConn, error)
-	// WriteDisk creates a disk from an image. Nil: image.WriteDisk.
+	// WriteDisk creates a disk from an image. The default is image.WriteDisk.
 	WriteDisk func(context.Context, image.Source, image.Target, image.Options) error
-	// Program is the storage daemon, a path or a name in PATH. Empty: diskserver.DefaultProgram.
+	// Program is the storage daemon, a path or a name in PATH. The default is diskserver.DefaultProgram.
 	Program string
-	// LockRetry, LockLimit and Prepared are as in hypervisor.Timing, with the same defaults.
+	// LockRetry, LockLimit and Prepared are like those of hypervisor.Timing, with the same defaults.
 	LockRetry, LockLimit, Prepared time.Duration
-	// Log is the logger. Nil: none.
+	// Log is the logger. If nil, nothing is logged.
 	Log *slog.Logger
 }
 
-// Run prepares and serves the disks until the context ends (SIGTERM), and returns why it ended. Then nothing is served, no
-// daemon is left, and the locks are free. An invalid specification is found before anything is changed.
+// Run prepares and serves the disks until the context ends (SIGTERM), and returns why it terminated. By then nothing
+// is served, all daemons have terminated, and the locks are released. An invalid specification is rejected before
+// anything is changed.
 func Run(ctx context.Context, config Config) vmpb.Termination {
 	if config.Log == nil {
 		config.Log = slog.New(slog.DiscardHandler)
@@ -78,9 +80,9 @@ func Run(ctx context.Context, config Config) vmpb.Termination {
 // check validates the input before anything is changed.
 func (c Config) check() error {
 	if c.Spec.GetMode() == vmpb.VMSpec_SM_INCOMING_MIGRATION {
-		return &vmspec.Error{Field: "mode", Problem: "SM_INCOMING_MIGRATION is not for a server of disks"}
+		return &vmspec.Error{Field: "mode", Problem: "SM_INCOMING_MIGRATION is not possible for a disk server"}
 	}
-	// What is revoked is recorded beside the root disk.
+	// Revoked tokens are recorded next to the root disk.
 	if problem := noDevice("root_disk_path", c.Spec.GetRootDiskPath()); problem != nil {
 		return problem
 	}
@@ -97,7 +99,7 @@ func (c Config) check() error {
 
 func noDevice(field, path string) error {
 	if strings.HasPrefix(path, "/dev/") {
-		return &vmspec.Error{Field: field, Problem: "a server of disks serves files only"}
+		return &vmspec.Error{Field: field, Problem: "a disk server serves only files"}
 	}
 	return nil
 }
@@ -111,7 +113,7 @@ type life struct {
 	growing  sync.Mutex // one growth at a time
 }
 
-// live returns the reason of the end.
+// live returns why the process terminates.
 func (l *life) live(ctx context.Context) error {
 	spec := l.config.Spec
 	us, err := l.us()
@@ -136,7 +138,7 @@ func (l *life) live(ctx context.Context) error {
 	return errors.Join(l.serve(ctx, us.GetPodName()), l.disks.Unlock())
 }
 
-// us is this run.
+// us returns the ID of this run.
 func (l *life) us() (*vmpb.HypervisorID, error) {
 	pod, err := hypervisor.PodName(l.config.Spec)
 	if err != nil {
@@ -152,8 +154,8 @@ func (l *life) us() (*vmpb.HypervisorID, error) {
 	}, nil
 }
 
-// onConnection calls a function whenever there is another connection, until the context ends: it may be to another controller,
-// which has to be told all again.
+// onConnection calls a function whenever a new connection is established, until the context ends: it may be to
+// another controller, which needs the whole report.
 func onConnection(ctx context.Context, conn *grpc.ClientConn, call func()) {
 	for state := conn.GetState(); ; state = conn.GetState() {
 		switch state {
@@ -168,7 +170,7 @@ func onConnection(ctx context.Context, conn *grpc.ClientConn, call func()) {
 	}
 }
 
-// prepare has the disks locked and complete, as a hypervisor does.
+// prepare locks the disks and makes them complete, like a hypervisor.
 func (l *life) prepare(ctx context.Context) error {
 	preparing := disks.Preparer{
 		Spec: l.config.Spec, Run: l.config.Paths.Run, WriteDisk: l.config.WriteDisk, Report: l.reporter.Update,
@@ -228,7 +230,7 @@ func (l *life) serve(ctx context.Context, pod string) (err error) {
 	l.reporter.Update(func(r *controller.Report) {
 		r.State, r.Endpoint = vmpb.ReportStateRequest_STATE_RUNNING, ports.control.Addr().String()
 	})
-	l.log.Info("the disks can be opened", "control", ports.control.Addr().String(), "sessions", ports.attachment(pod).Address)
+	l.log.Info("serving the disks", "control", ports.control.Addr().String(), "sessions", ports.attachment(pod).Address)
 	select {
 	case <-ctx.Done():
 		return nil
@@ -237,7 +239,7 @@ func (l *life) serve(ctx context.Context, pod string) (err error) {
 	}
 }
 
-// exports are the disks by the names that hypervisors know.
+// exports returns the disks by the names that hypervisors use.
 func (l *life) exports() []diskserver.Disk {
 	exports := []diskserver.Disk{{Name: session.Export(""), Path: l.config.Paths.RootDisk}}
 	for _, data := range l.config.Spec.GetDataDisks() {
@@ -261,7 +263,7 @@ func (l *life) grow(wanted map[string]uint64) (map[string]uint64, error) {
 	if err != nil {
 		return nil, err
 	}
-	l.log.Info("disks are enlarged", "wanted", wanted)
+	l.log.Info("enlarged the disks", "wanted", wanted)
 	l.reporter.Update(func(r *controller.Report) { r.Disks = (*controller.Disks)(&sizes) })
 	has := map[string]uint64{}
 	for _, size := range sizes {

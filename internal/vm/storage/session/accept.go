@@ -7,14 +7,14 @@ import (
 	"time"
 )
 
-// firstPause and lastPause bound the time between two attempts to accept a connection.
+// firstPause and lastPause limit the time between two attempts to accept a connection.
 const (
 	firstPause = 5 * time.Millisecond
 	lastPause  = time.Second
 )
 
-// Accept waits for the next connection of a listener that lives as long as the context. While the process cannot have one more, as
-// it has too many files open, it tries again. The error means that the listener is closed, or the context has ended.
+// Accept waits for the next connection of a listener that lives as long as the context. It retries while the process
+// has too many open files. An error means that the listener is closed, or the context has ended.
 func Accept(ctx context.Context, from net.Listener) (net.Conn, error) {
 	for pause := firstPause; ; pause = min(2*pause, lastPause) {
 		conn, err := from.Accept()

@@ -14,27 +14,28 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/storage"
 )
 
-// beginLimit is how long the beginning of a session may take, with its connection.
+// beginLimit is the timeout for connecting and beginning a session.
 const beginLimit = 10 * time.Second
 
-// silence is how long the server may acknowledge nothing of what QEMU sends until the connection ends. QEMU then gets an
-// error, and connects again when the guest is continued; the kernel's own limit is a quarter of an hour.
+// silence is how long the server may acknowledge nothing of what QEMU sends until the connection is closed. QEMU then
+// gets an error, and connects again when the guest is continued. The kernel's own limit is a quarter of an hour.
 const silence = 30 * time.Second
 
-// Carrier is a hypervisor's end of the sessions: it has one for each connection of QEMU. All fields are required.
+// Carrier is a hypervisor's side of its sessions, one for each connection of QEMU. All fields are required.
 type Carrier struct {
 	// To is where the disks are served.
 	To storage.Attachment
-	// Token is that of the hypervisor's lease.
+	// Token is the token of the hypervisor's lease.
 	Token storage.Token
-	// Connect makes a connection one with the hypervisor or server in a Pod of this VM: identity.Siblings.Connect.
+	// Connect authenticates a connection with the hypervisor or server in a Pod of this VM:
+	// identity.Siblings.Connect.
 	Connect func(ctx context.Context, raw net.Conn, pod, protocol string) (*tls.Conn, error)
-	// Refused is called when a session did not begin, with what Begin returns. QEMU gets an error then, and connects
+	// Refused is called with the error of Begin when a session did not begin. QEMU then gets an error, and connects
 	// again when the guest is continued.
 	Refused func(error)
 }
 
-// Begin begins a session. Errors: storage.ErrRevoked, after which none will begin; storage.ErrNotOpen; or those of the
+// Begin begins a session. Errors: storage.ErrRevoked, which is permanent; storage.ErrNotOpen; or those of the
 // connection.
 func (c Carrier) Begin(ctx context.Context) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, beginLimit)
@@ -59,8 +60,9 @@ func (c Carrier) Begin(ctx context.Context) (net.Conn, error) {
 // Carry is the function Carry for this carrier.
 func (c Carrier) Carry(ctx context.Context, from net.Listener) { Carry(ctx, from, c.Begin, c.Refused) }
 
-// Carry serves QEMU's connections until the context ends, closes the listener, and waits for the end of all sessions. Each
-// begins with begin. Its errors go to refused: QEMU gets one, too, and connects again when the guest is continued.
+// Carry serves QEMU's connections until the context ends. Then it closes the listener, and waits until all sessions
+// have ended. Each connection calls begin. If that fails, refused gets the error, and QEMU connects again when the
+// guest is continued.
 func Carry(ctx context.Context, from net.Listener, begin func(context.Context) (net.Conn, error), refused func(error)) {
 	var sessions sync.WaitGroup
 	defer sessions.Wait()

@@ -1,7 +1,7 @@
 // Package session carries NBD between QEMU and a disk server, through TLS.
 //
-// A session begins with the fencing token, as eight bytes with the highest first. The server answers with one byte. If that
-// is 0, what follows is between QEMU and the storage daemon of that token.
+// A session begins with the fencing token, as eight bytes in big-endian order. The server responds with one byte. If
+// that is 0, the rest is between QEMU and the storage daemon of that token.
 package session
 
 import (
@@ -15,25 +15,25 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/storage"
 )
 
-// Protocol is the name of sessions in the TLS handshake.
+// Protocol is the protocol of sessions in the TLS handshake.
 const Protocol = "millwright-disks"
 
-// answers are those of the server, and what they mean.
+// answers are the responses of the server, and their meaning.
 var answers = map[byte]error{0: nil, 1: storage.ErrRevoked, 2: storage.ErrNotOpen}
 
-// Ask begins a session with a token, and reads the answer. Errors: storage.ErrRevoked, storage.ErrNotOpen, or those of the
-// connection.
+// Ask begins a session with a token, and reads the response. Errors: storage.ErrRevoked, storage.ErrNotOpen, or those
+// of the connection.
 func Ask(conn io.ReadWriter, token storage.Token) error {
 	if _, err := conn.Write(binary.BigEndian.AppendUint64(nil, uint64(token))); err != nil {
 		return fmt.Errorf("beginning a session: %w", err)
 	}
 	var answer [1]byte
 	if _, err := io.ReadFull(conn, answer[:]); err != nil {
-		return fmt.Errorf("waiting for the answer of the disk server: %w", err)
+		return fmt.Errorf("waiting for the response of the disk server: %w", err)
 	}
 	meaning, known := answers[answer[0]]
 	if !known {
-		return fmt.Errorf("the disk server answers %d, which means nothing", answer[0])
+		return fmt.Errorf("unknown response %d of the disk server", answer[0])
 	}
 	return meaning
 }
@@ -47,7 +47,7 @@ func Asked(conn io.Reader) (storage.Token, error) {
 	return storage.Token(binary.BigEndian.Uint64(text[:])), nil
 }
 
-// Answer tells the client whether its session begins: nil, storage.ErrRevoked, or anything else for storage.ErrNotOpen.
+// Answer responds to the client: nil, storage.ErrRevoked, or storage.ErrNotOpen for any other error.
 func Answer(conn io.Writer, refusal error) error {
 	code := byte(2)
 	for answer, meaning := range answers {
@@ -59,7 +59,7 @@ func Answer(conn io.Writer, refusal error) error {
 	return err
 }
 
-// Join copies between two connections until one of them ends, or the context, and closes both.
+// Join copies between two connections until one of them or the context ends, and closes both.
 func Join(ctx context.Context, one, other net.Conn) {
 	end := func() { _, _ = one.Close(), other.Close() }
 	defer context.AfterFunc(ctx, end)()

@@ -11,7 +11,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/storage"
 )
 
-// Export is the name of the NBD export of a disk. The name is that of a data disk; empty, it is the root disk.
+// Export returns the name of the NBD export of a data disk, or of the root disk if the name is empty.
 func Export(name string) string {
 	if name == "" {
 		return "root"
@@ -36,14 +36,14 @@ const (
 	replyUnknown = 1<<31 + 6
 
 	infoExport = 0
-	// maxReply is more than any reply to what is asked here has.
+	// maxReply is above the length of any expected reply.
 	maxReply = 4096
 )
 
 var errNotNBD = errors.New("the disk server does not speak NBD as QEMU does")
 
-// Sizes begins a session, asks for the sizes of disks in bytes, and ends it. The names are those of exports. Errors: those of
-// Begin, or storage.ErrNoDisk.
+// Sizes begins a session, asks for the sizes of disks in bytes, and ends it. The names are names of exports. Errors:
+// those of Begin, or storage.ErrNoDisk.
 func (c Carrier) Sizes(ctx context.Context, exports []string) ([]uint64, error) {
 	conn, err := c.Begin(ctx)
 	if err != nil {
@@ -57,7 +57,7 @@ func (c Carrier) Sizes(ctx context.Context, exports []string) ([]uint64, error) 
 	return sizes(conn, exports)
 }
 
-// sizes is a client of NBD that asks for sizes only.
+// sizes is an NBD client that only asks for sizes.
 func sizes(conn io.ReadWriter, exports []string) ([]uint64, error) {
 	var hello struct {
 		Magic, Options uint64
@@ -85,7 +85,7 @@ func sizes(conn io.ReadWriter, exports []string) ([]uint64, error) {
 
 func sizeOf(conn io.ReadWriter, export string) (size uint64, err error) {
 	request := append(binary.BigEndian.AppendUint32(nil, uint32(len(export))), export...)
-	request = append(request, 0, 0) // the information that every server gives
+	request = append(request, 0, 0) // the information that every server provides
 	if err := ask(conn, optionInfo, request); err != nil {
 		return 0, err
 	}
