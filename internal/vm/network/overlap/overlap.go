@@ -111,7 +111,7 @@ func describe(guests netip.Prefix, hidden []Network) string {
 	for _, network := range hidden {
 		names = append(names, network.String())
 	}
-	return fmt.Sprintf("%s overlaps %s: guests cannot reach hosts with addresses in both", guests, strings.Join(names, ", and "))
+	return fmt.Sprintf("%s overlaps %s: guests do not reach hosts whose addresses are in both", guests, strings.Join(names, ", and "))
 }
 
 // everything is the length of prefixes that are not a network but a default route, such as a route to the Internet or
