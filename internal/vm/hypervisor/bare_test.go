@@ -20,7 +20,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qmp"
 )
 
-// bare is a QEMU without a hypervisor: what a person would start, with the same virtual hardware and one monitor.
+// bare is a QEMU without a hypervisor, as a person would start it, with the same virtual hardware and one monitor.
 type bare struct {
 	t       *testing.T
 	dir     string
@@ -72,14 +72,14 @@ func (b *bare) ctx() context.Context {
 	return ctx
 }
 
-// kill ends it. It may be called again.
+// kill kills it. It may be called more than once.
 func (b *bare) kill() {
 	_ = b.process.Process.Kill() // fails only if it has ended
 	<-b.ended
 	_ = os.RemoveAll(b.dir)
 }
 
-// dial connects to a socket as soon as QEMU has it.
+// dial connects to a socket as soon as QEMU has created it.
 func (b *bare) dial(name string) net.Conn {
 	b.t.Helper()
 	for {
@@ -118,7 +118,7 @@ func (b *bare) await(name string, is func(data string) bool) {
 	}
 }
 
-// listening notes when a console says something.
+// listening notes when a console gets output.
 type listening struct {
 	mu          sync.Mutex
 	first, last time.Time
@@ -146,7 +146,7 @@ func listen(conn net.Conn) *listening {
 	return l
 }
 
-// begins waits until the console says something.
+// begins waits until the console gets output.
 func (l *listening) begins(t *testing.T) {
 	t.Helper()
 	select {
@@ -162,10 +162,10 @@ func (l *listening) times() (first, last time.Time) {
 	return l.first, l.last
 }
 
-// bareName is the name of QEMU alone in its certificate.
+// bareName is the name of a bare QEMU in its certificate.
 const bareName = "bare"
 
-// bareCertificates makes a folder of certificates as QEMU reads them, with keys as those of hypervisors.
+// bareCertificates creates a directory of certificates for QEMU, with the same kind of keys as hypervisors.
 func bareCertificates(t *testing.T) string {
 	t.Helper()
 	now := time.Now()
@@ -187,7 +187,7 @@ func bareCertificates(t *testing.T) string {
 	return dir
 }
 
-// secure makes it send and receive by TLS, if there is a folder with certificates.
+// secure makes it send and receive by TLS, if there is a directory with certificates.
 func (b *bare) secure(certificates, endpoint string) {
 	b.t.Helper()
 	if certificates == "" {
@@ -197,9 +197,9 @@ func (b *bare) secure(certificates, endpoint string) {
 	b.do("migrate-set-parameters", arguments{"tls-creds": "tls", "tls-hostname": bareName})
 }
 
-// moveBare moves a guest from one QEMU to another that is started for it, as hypervisors do, without them:
-// the sockets of the one lead to the other, with QEMU's own TLS if there is a folder with certificates. It returns how
-// long that took, and how long the guest stood still.
+// moveBare moves a guest from one QEMU to another one that is started for it. It does what hypervisors do, but
+// connects the sockets directly, with QEMU's own TLS if there is a directory with certificates. It returns how long
+// that took, and how long the guest was stopped.
 func moveBare(t *testing.T, disk string, size, memory uint64, certificates string) (total, gap time.Duration) {
 	t.Helper()
 	source := startBare(t, disk, memory, false)

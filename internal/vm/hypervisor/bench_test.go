@@ -16,7 +16,7 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// moved is what migrations of one kind took.
+// moved has the durations of migrations of one kind.
 type moved struct{ totals, gaps []time.Duration }
 
 func (m *moved) add(total, gap time.Duration) {
@@ -28,8 +28,8 @@ func median(all []time.Duration) time.Duration {
 	return sorted[len(sorted)/2].Round(time.Millisecond)
 }
 
-// pairs is how many migrations of each kind are compared: those of "make bench-vm", or one, of which only its
-// success counts.
+// pairs is how many migrations of each kind are compared: as many as "make bench-vm" requests, or one, which only has
+// to succeed.
 func pairs(t *testing.T) (count int, measured bool) {
 	t.Helper()
 	text := os.Getenv("MILLWRIGHT_PAIRS")
@@ -43,17 +43,17 @@ func pairs(t *testing.T) (count int, measured bool) {
 	return count, true
 }
 
-// Budgets of a migration: the total against QEMU alone with its own TLS, as what is sent must be secret, the gap against QEMU
-// alone without it.
+// Budgets of a migration. Its total duration is compared with a bare QEMU with TLS, since the traffic must be secret,
+// and its gap with a bare QEMU without TLS.
 const (
 	totalFactor = 1.2
 	gapFactor   = 1.2
 	gapMore     = 50 * time.Millisecond
 )
 
-// TestAgainstBareQEMU moves guests between hypervisors and between two QEMUs in turns, and compares the medians. Both
-// begin with the order, and start the QEMU that receives then. QEMU does it with its own TLS, too. The guest writes to its
-// disk all the while; a quarter of the disk has data.
+// TestAgainstBareQEMU moves guests alternately between hypervisors and between two bare QEMUs, and compares the
+// medians. Both durations begin with the request and include the start of the receiving QEMU. The guest writes to its
+// disk all the time; a quarter of the disk has data.
 func TestAgainstBareQEMU(t *testing.T) {
 	const MiB = 1 << 20
 	count, measured := pairs(t)
@@ -89,7 +89,7 @@ func TestAgainstBareQEMU(t *testing.T) {
 	}
 }
 
-// compare prints the medians, and fails the test if ours is over its budget.
+// compare prints the medians, and fails the test if a hypervisor exceeds its budget.
 func compare(t *testing.T, what string, ours, alone []time.Duration, factor float64, more time.Duration) {
 	t.Helper()
 	us, bare := median(ours), median(alone)
@@ -100,7 +100,7 @@ func compare(t *testing.T, what string, ours, alone []time.Duration, factor floa
 	}
 }
 
-// fill writes that many bytes, which cannot be compressed, behind what scribe uses.
+// fill writes that many incompressible bytes after the part that scribe uses.
 func fill(t *testing.T, path string, bytes uint64) {
 	t.Helper()
 	file, err := os.OpenFile(path, os.O_WRONLY, 0)
@@ -140,7 +140,8 @@ func moveOurs(t *testing.T, size, data, memory uint64) (total, gap time.Duration
 	return total, gap
 }
 
-// firstWords tells when a member's guest says something. It asks for the console all the while: there is none before.
+// firstWords tells when a member's guest writes output. It requests the console repeatedly, since there is none
+// before.
 func (m *member) firstWords() <-chan time.Time {
 	m.t.Helper()
 	words := make(chan time.Time, 1)
@@ -166,7 +167,7 @@ func (m *member) firstWords() <-chan time.Time {
 	return words
 }
 
-// firstWord returns when the guest says something; zero if it has no console yet.
+// firstWord returns when the guest wrote its first output, or zero if it has no console yet.
 func (m *member) firstWord(ctx context.Context) time.Time {
 	conn, err := service.DialSocket(filepath.Join(m.root, vmpb.SocketPath))
 	if err != nil {
@@ -192,7 +193,7 @@ func (h *household) sourceWith(data uint64) *member {
 	})
 }
 
-// awaitIncoming waits until a target has reported where it is.
+// awaitIncoming waits until a target has reported its address.
 func (h *household) awaitIncoming(target *member) {
 	h.t.Helper()
 	_, err := h.controller.AwaitReport(h.t.Context(), func(report *vmpb.ReportStateRequest) bool {

@@ -12,17 +12,17 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// holdPoint is where a source stops in a migration: its guest is stopped, and there is no commit yet.
+// holdPoint is where a source stops in a migration: its guest is stopped, and the migration is not committed yet.
 type holdPoint string
 
 const (
 	// holdBefore is before the rest of the copy.
 	holdBefore holdPoint = "before the rest"
-	// holdAfter is after it: QEMU has sent all, and writes to no disk any more.
+	// holdAfter is after it: QEMU has sent everything, and writes to no disk any more.
 	holdAfter holdPoint = "after the rest"
 )
 
-// holding starts machines that stop there for ever. A file says that they have.
+// holding starts machines that block there forever. A file records that they have.
 type holding struct {
 	hypervisor.QEMU
 	at   holdPoint
@@ -43,7 +43,7 @@ type held struct {
 	holding
 }
 
-// Finish stops before or after that of the machine.
+// Finish blocks before or after the machine's Finish.
 func (h held) Finish(ctx context.Context, to qemu.Destination) error {
 	if h.at == holdAfter {
 		if err := h.Machine.Finish(ctx, to); err != nil {
@@ -57,7 +57,7 @@ func (h held) Finish(ctx context.Context, to qemu.Destination) error {
 	return context.Cause(ctx)
 }
 
-// awaitHeld waits until a member has stopped.
+// awaitHeld waits until a member has blocked.
 func (m *member) awaitHeld() {
 	m.t.Helper()
 	late := time.After(waitTimeout)
@@ -74,8 +74,8 @@ func (m *member) awaitHeld() {
 	}
 }
 
-// The source dies while its guest is stopped, and has not committed: the target does not run it, and it starts again from
-// disks that have all that it wrote, of one moment.
+// The source is killed while its guest is stopped, before the commit. The target does not run the guest, which starts
+// again from disks that have everything that it wrote, from the same moment.
 func TestRealSourceDiesBetween(t *testing.T) {
 	t.Parallel()
 	for name, shared := range map[string]bool{"disks that are copied": false, "shared disks": true} {
@@ -102,7 +102,7 @@ func TestRealSourceDiesBetween(t *testing.T) {
 	}
 }
 
-// The rest of the copy takes too long: the guest goes on at the source, whose QEMU has its disks again.
+// The rest of the copy takes too long: the guest continues at the source, whose QEMU has its disks again.
 func TestRealRestTakesTooLong(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -132,7 +132,7 @@ func TestRealRestTakesTooLong(t *testing.T) {
 	}
 }
 
-// startsAgain starts another hypervisor with the disks of one that has ended.
+// startsAgain starts another hypervisor with the disks of a terminated one.
 func (h *household) startsAgain(before *member) {
 	h.t.Helper()
 	h.hold = ""

@@ -10,7 +10,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/memnet"
 )
 
-// cuts are what happens to the network between a hypervisor and the VM controller.
+// cuts are network failures between a hypervisor and the VM controller.
 var cuts = map[string]struct {
 	fault string
 	cut   memnet.Cut
@@ -23,12 +23,12 @@ var cuts = map[string]struct {
 	"slow":      {"a byte takes two seconds", memnet.Cut{PerByte: 2 * time.Second}, false},
 }
 
-// found is how long a hypervisor may take to hear of the controller after a cut: a silent connection is
-// given up after 40 s, and the next one comes 12 s later at most. A handshake may take 10 s.
+// found is how long a hypervisor may take to reach the controller after a cut: a silent connection is closed after 40
+// s, and the next one opens at most 12 s later. A handshake may take 10 s.
 const found = time.Minute
 
-// A guest that runs goes on during a cut, and its hypervisor obeys the controller as soon as the network
-// allows. It does not try in a hurry.
+// A running guest continues during a cut, and its hypervisor obeys the controller as soon as the network allows. It
+// does not retry too often.
 func TestNetworkCutsWhileTheGuestRuns(t *testing.T) {
 	for name, test := range cuts {
 		t.Run(name, func(t *testing.T) {
@@ -70,7 +70,7 @@ func TestNetworkCutsWhileTheGuestRuns(t *testing.T) {
 	}
 }
 
-// A guest that is held stays so, and is let go when the controller can say so.
+// A stopped guest stays stopped, and continues when the controller can say so.
 func TestNetworkCutsWhileTheGuestIsHeld(t *testing.T) {
 	for name, test := range cuts {
 		t.Run(name, func(t *testing.T) {
@@ -96,8 +96,8 @@ func TestNetworkCutsWhileTheGuestIsHeld(t *testing.T) {
 	}
 }
 
-// The network is cut after each part of what a hypervisor sends while it starts: in the handshake, before
-// and after the answer to its lease, and in each report.
+// The network is cut after each part of what a hypervisor sends while it starts: in the handshake, before and after
+// the response to its lease, and in each report.
 func TestNetworkCutsInTheMiddleOfCalls(t *testing.T) {
 	for name, test := range cuts {
 		t.Run(name, func(t *testing.T) {

@@ -16,7 +16,7 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// dataDisks gives the VM a blank disk and one with an image, and returns the file of a disk.
+// dataDisks adds a blank data disk and one with an image to the VM, and returns the file of a disk.
 func (w *fixture) dataDisks() (at func(name string) string) {
 	w.config.Spec.DataDisks = []*vmpb.DataDisk{
 		{Name: "logs", Path: "/data/logs/disk.img", Bytes: 1 << 20},
@@ -30,7 +30,7 @@ func (w *fixture) dataDisks() (at func(name string) string) {
 	return func(name string) string { return paths.DataDisks[name] }
 }
 
-// exist says of the VM's data disks that they were complete before.
+// exist marks the VM's data disks as complete before.
 func (w *fixture) exist() {
 	for _, data := range w.config.Spec.GetDataDisks() {
 		data.Exists = true
@@ -62,7 +62,7 @@ func TestDataDisks(t *testing.T) {
 		p.term()
 		p.ends(vmpb.EndStopped)
 
-		// A larger one grows, and what is on it stays.
+		// A disk with a larger size grows, and keeps its content.
 		w.exist()
 		w.config.Spec.DataDisks[1].Bytes = 3 << 20
 		must(t, os.WriteFile(at("logs"), []byte("data"), 0o600))
@@ -75,7 +75,7 @@ func TestDataDisks(t *testing.T) {
 			t.Errorf("the disk has %q, %v", content[:4], err)
 		}
 
-		// And while the guest runs, but none becomes smaller.
+		// A disk also grows while the guest runs, but never shrinks.
 		w.controller.Answer(&vmpb.RunLeaseUpdate{Status: vmpb.RunLeaseUpdate_STATUS_OK, Grow: []*vmpb.DiskSize{
 			{Bytes: 4 << 20}, {Name: "logs", Bytes: 5 << 20}, {Name: "db", Bytes: 1 << 20}, {Name: "other", Bytes: 9 << 20},
 		}})
@@ -95,7 +95,7 @@ func sizes(report *vmpb.ReportStateRequest) string {
 	return strings.Join(texts, ", ")
 }
 
-// A data disk that has been complete is never created again, also not after a restart of the process in its Pod.
+// A data disk that has been complete is never created again, not even after a restart of the process in its Pod.
 func TestDataDiskLost(t *testing.T) {
 	for name, restart := range map[string]bool{"in another pod": false, "in the same": true} {
 		t.Run(name, func(t *testing.T) {
@@ -121,7 +121,7 @@ func TestDataDiskLost(t *testing.T) {
 	}
 }
 
-// Another process has one of the disks: the guest does not start, and the others are free.
+// Another process holds one of the disks: the guest does not start, and the other disks stay unlocked.
 func TestLockedDataDisk(t *testing.T) {
 	withFixture(t, func(w *fixture) {
 		at := w.dataDisks()

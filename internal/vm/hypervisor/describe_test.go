@@ -42,7 +42,7 @@ func TestGuestLearnsOfItself(t *testing.T) {
 	config := guestConfig(t)
 	machine, err := describeGuest(config)
 	must(t, err)
-	// By position and size, so that the target of a migration has the same.
+	// By position and size, so that the target of a migration has the same items.
 	names := []string{"opt/vm.metropolis.monogon.dev/v1/metadata.pb", "vm.metropolis.monogon.dev/v1/metadata.pb"}
 	if len(machine.Firmware) != len(names) {
 		t.Fatalf("items of fw_cfg: %v", machine.Firmware)

@@ -14,7 +14,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/blockdev"
 )
 
-// withDevice runs a story on a device, which can be had only outside of the bubble.
+// withDevice runs a test on a device, which must be created outside the bubble.
 func withDevice(t *testing.T, bytes int64, story func(*fixture)) {
 	_, device := blockdev.New(t, bytes)
 	withFixture(t, func(w *fixture) {
@@ -33,8 +33,8 @@ func withDevice(t *testing.T, bytes int64, story func(*fixture)) {
 	})
 }
 
-// The guest runs only when the controller has stored that the device has its disk: what the guest does to it could make it
-// look like a new one. The controller may take its time.
+// The guest runs only when the controller has stored that the device has its disk: the guest could make it look like
+// a new one. The controller may take its time.
 func TestDeviceWaitsForTheController(t *testing.T) {
 	withDevice(t, 4<<20, func(w *fixture) {
 		w.preparing()
@@ -71,7 +71,7 @@ func TestDeviceIsTooSmall(t *testing.T) {
 	})
 }
 
-// A path below /dev is that of a device, and nothing else is made there.
+// A path below /dev must be a device; no file is created there.
 func TestDeviceIsNotThere(t *testing.T) {
 	withFixture(t, func(w *fixture) {
 		w.config.Spec.RootDiskPath = vmpb.RootDevicePath
@@ -82,7 +82,7 @@ func TestDeviceIsNotThere(t *testing.T) {
 	})
 }
 
-// device makes the disk at a path one on a device, which begins with that content.
+// device turns the disk at a path into a device that begins with that content.
 func device(t *testing.T, path *string, bytes int64, content []byte) {
 	t.Helper()
 	_, *path = blockdev.New(t, bytes)
@@ -92,7 +92,7 @@ func device(t *testing.T, path *string, bytes int64, content []byte) {
 	must(t, errors.Join(err, file.Close()))
 }
 
-// TestRealMigrationOfDevices moves a guest with a root disk and a data disk on devices to larger ones, which had other
+// TestRealMigrationOfDevices moves a guest with a root disk and a data disk on devices to larger devices with other
 // content; the third disk is a file.
 func TestRealMigrationOfDevices(t *testing.T) {
 	t.Parallel()
@@ -134,7 +134,7 @@ func TestRealMigrationOfDevices(t *testing.T) {
 	next.wantAll(again.last)
 }
 
-// TestRealDeviceIsTooSmall: a target whose device is smaller than the disk gets nothing, and the guest runs on.
+// TestRealDeviceIsTooSmall: a target whose device is smaller than the disk does not get the guest, which continues.
 func TestRealDeviceIsTooSmall(t *testing.T) {
 	t.Parallel()
 	h := newHousehold(t)

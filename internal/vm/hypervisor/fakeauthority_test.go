@@ -13,24 +13,24 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// authority makes a fakeController one that decides who runs the VM.
+// authority makes a fakeController decide who runs the VM.
 type authority struct {
-	// holder is authoritative. Its run is that of its first lease.
+	// holder is authoritative. Its run is the run of its first lease.
 	holder *vmpb.HypervisorID
-	// target is the Pod that may take over; empty: none.
+	// target is the Pod that may take over. It is empty if there is none.
 	target string
-	// migrate is whether the holder's lease orders it to migrate.
+	// migrate is whether the holder's lease requests a migration.
 	migrate bool
-	// ensure answers EnsureMigrationTarget. Nil: with ACTION_SOFT_SHUTDOWN.
+	// ensure responds to EnsureMigrationTarget. If nil, the response is ACTION_SOFT_SHUTDOWN.
 	ensure func(ctx context.Context) (*vmpb.EnsureMigrationTargetResponse, error)
-	// before and after, if set, are called at each switchover; their error is the answer. after is called
-	// when it is done.
+	// before and after, if set, are called at each switchover, and their error is the response. after is called when
+	// the switchover is done.
 	before, after func(us *vmpb.HypervisorID) error
-	// lease is how long the holder's leases last. 0: they do not expire, or are withheld.
+	// lease is the duration of the holder's leases. If 0, they do not expire, or are withheld.
 	lease time.Duration
-	// complete, if set, completes the answers to the holder and the target. It must not wait.
+	// complete, if set, completes the responses to the holder and the target. It must not block.
 	complete func(us *vmpb.HypervisorID, answer *vmpb.RunLeaseUpdate)
-	// past are those that were authoritative, in order.
+	// past are the hypervisors that were authoritative, in order.
 	past []*vmpb.HypervisorID
 }
 
@@ -42,14 +42,14 @@ func (c *fakeController) Decide(pod string) {
 // Change changes how it decides.
 func (c *fakeController) Change(apply func(*authority)) { c.change(func() { apply(c.deciding) }) }
 
-// Holder returns who is authoritative.
+// Holder returns the authoritative hypervisor.
 func (c *fakeController) Holder() *vmpb.HypervisorID {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.deciding.holder
 }
 
-// answerTo is what the streams of one hypervisor say. The caller holds the lock.
+// answerTo returns what the streams of one hypervisor get. The caller holds the lock.
 func (c *fakeController) answerTo(us *vmpb.HypervisorID) *vmpb.RunLeaseUpdate {
 	a := c.deciding
 	if a == nil {

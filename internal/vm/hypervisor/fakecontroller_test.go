@@ -22,8 +22,8 @@ import (
 
 var errAway = errors.New("the controller is away")
 
-// fakeController is a VMController without Kubernetes, whose answers tests set. It uses
-// memory only, so it works with testing/synctest. It must be closed.
+// fakeController is a VMController without Kubernetes whose responses tests set. It uses only memory, so it works
+// with testing/synctest. It must be closed.
 type fakeController struct {
 	vmpb.UnimplementedVMControllerServer
 	server  *grpc.Server
@@ -31,7 +31,7 @@ type fakeController struct {
 
 	mu      sync.Mutex
 	changed chan struct{}
-	// answer is what streams say; nil is nothing. Each epoch has its own streams.
+	// answer is what streams get; nil is nothing. Each epoch has its own streams.
 	answer    *vmpb.RunLeaseUpdate
 	epoch     int
 	away      bool
@@ -76,7 +76,7 @@ func leaseTerminated() *vmpb.RunLeaseUpdate {
 	return &vmpb.RunLeaseUpdate{Status: vmpb.RunLeaseUpdate_STATUS_TERMINATE}
 }
 
-// Connect is a hypervisor.Config's Connect: it leads here, whatever the target.
+// Connect implements Config.Connect: it connects to this controller, whatever the target.
 func (c *fakeController) Connect(string) (*grpc.ClientConn, error) {
 	return grpc.NewClient("passthrough:///controller", append(controller.DialOptions(),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -109,13 +109,13 @@ func (c *fakeController) change(apply func()) {
 	c.changed = make(chan struct{})
 }
 
-// Answer is what all streams say from now on; nil is nothing.
+// Answer sets what all streams get from now on; nil is nothing.
 func (c *fakeController) Answer(answer *vmpb.RunLeaseUpdate) { c.change(func() { c.answer = answer }) }
 
-// EndStreams ends the streams of now without an error.
+// EndStreams ends the current streams without an error.
 func (c *fakeController) EndStreams() { c.change(func() { c.epoch++ }) }
 
-// RefuseStreams makes new streams fail, and ends those of now; nil allows them again.
+// RefuseStreams makes new streams fail, and ends the current ones; nil allows them again.
 func (c *fakeController) RefuseStreams(err error) {
 	c.change(func() { c.refuse = err; c.epoch++ })
 }
@@ -123,7 +123,7 @@ func (c *fakeController) RefuseStreams(err error) {
 // RefuseReports makes reports fail; nil allows them again.
 func (c *fakeController) RefuseReports(err error) { c.change(func() { c.reportErr = err }) }
 
-// SetAway cuts all connections and refuses new ones, or ends that.
+// SetAway cuts all connections and refuses new ones, or stops doing so.
 func (c *fakeController) SetAway(away bool) {
 	c.change(func() {
 		c.away = away
@@ -134,44 +134,44 @@ func (c *fakeController) SetAway(away bool) {
 	})
 }
 
-// Close ends the controller.
+// Close closes the controller.
 func (c *fakeController) Close() { c.server.Stop() }
 
-// Streams says how many streams are open, and were at most at one time.
+// Streams returns how many streams are open, and the maximum at one time.
 func (c *fakeController) Streams() (open, most int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.open, c.mostOpen
 }
 
-// Runs returns who opened streams, in order.
+// Runs returns the runs that opened streams, in order.
 func (c *fakeController) Runs() []*vmpb.HypervisorID {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return append([]*vmpb.HypervisorID(nil), c.runs...)
 }
 
-// Released returns who released a lease, in order.
+// Released returns the runs that released a lease, in order.
 func (c *fakeController) Released() []*vmpb.HypervisorID {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return append([]*vmpb.HypervisorID(nil), c.released...)
 }
 
-// Reports returns the reports that were taken, in order.
+// Reports returns the accepted reports, in order.
 func (c *fakeController) Reports() []*vmpb.ReportStateRequest {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return append([]*vmpb.ReportStateRequest(nil), c.reports...)
 }
 
-// AwaitReport waits for a report that was or is taken, and returns the first that fits;
-// the error is the context's.
+// AwaitReport waits for an accepted report, past or future, and returns the first that matches. The error is the
+// context's.
 func (c *fakeController) AwaitReport(ctx context.Context, fits func(*vmpb.ReportStateRequest) bool) (*vmpb.ReportStateRequest, error) {
 	return c.AwaitLaterReport(ctx, 0, fits)
 }
 
-// AwaitLaterReport is AwaitReport for those that come after the first ones, of which there were as many as before says.
+// AwaitLaterReport is AwaitReport without the first reports, of which before is the number.
 func (c *fakeController) AwaitLaterReport(ctx context.Context, before int, fits func(*vmpb.ReportStateRequest) bool) (*vmpb.ReportStateRequest, error) {
 	for {
 		c.mu.Lock()
@@ -188,7 +188,7 @@ func (c *fakeController) AwaitLaterReport(ctx context.Context, before int, fits 
 	}
 }
 
-// Refusals says how many reports were refused.
+// Refusals returns how many reports were rejected.
 func (c *fakeController) Refusals() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -261,7 +261,7 @@ func (c *fakeController) ReportState(_ context.Context, request *vmpb.ReportStat
 	return &vmpb.ReportStateResponse{}, nil
 }
 
-// overtaken is as in the VM controller.
+// overtaken works like in the VM controller.
 func overtaken(report, last *vmpb.ReportStateRequest) bool {
 	return report.GetSequence() < last.GetSequence() && report.GetUs().GetRunId() == last.GetUs().GetRunId()
 }

@@ -18,11 +18,11 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qmp"
 )
 
-// diskMark is what a guest writes to the beginning of its disk when it boots first: a disk
-// that has run is known by it.
+// diskMark is what a guest writes to the beginning of its disk at its first boot. It identifies a disk that a guest
+// has used.
 const diskMark = "this disk has run"
 
-// runState is QEMU's name for what a machine does.
+// runState is QEMU's name for the state of a machine.
 type runState = qemu.Status
 
 const (
@@ -33,17 +33,15 @@ const (
 
 var errGone = errors.New("the machine is gone")
 
-// fakeMachines starts fake machines. The zero value is ready for use; the fields are read
-// at each Start.
+// fakeMachines starts fake machines. The zero value is ready for use; the fields are read at each Start.
 type fakeMachines struct {
 	// Deaf makes guests that do not notice the power button.
 	Deaf bool
-	// Stuck makes machines that do not quit; they can only be killed.
+	// Stuck makes machines ignore Quit; they can only be killed.
 	Stuck bool
-	// Refuse, if set, is asked before each start, with the number of starts before it;
-	// its error is that of Start.
+	// Refuse, if set, is called before each start with the number of earlier starts; its error is the error of Start.
 	Refuse func(starts int) error
-	// Continued, if set, is called when a guest was continued, before the machine answers.
+	// Continued, if set, is called when a guest was continued, before the machine responds.
 	Continued func(context.Context)
 
 	mu       sync.Mutex
@@ -74,14 +72,14 @@ func (m *fakeMachines) Start(ctx context.Context, config qemu.Config) (hyperviso
 	return machine, nil
 }
 
-// Started returns the machines so far, the first one first.
+// Started returns the machines in the order of their starts.
 func (m *fakeMachines) Started() []*fakeMachine {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return append([]*fakeMachine(nil), m.machines...)
 }
 
-// unmoved is a machine that does not migrate.
+// unmoved is a machine that cannot migrate.
 type unmoved struct {
 	leaves
 	arrives
@@ -92,11 +90,11 @@ type (
 	arrives struct{ arrival.Machine }
 )
 
-// fakeMachine is a machine whose guest prints echoBanner at each boot and then sends back what
-// it gets. It is a hypervisor.Machine.
+// fakeMachine is a machine whose guest prints echoBanner at each boot and then echoes its input. It is a
+// hypervisor.Machine.
 type fakeMachine struct {
 	unmoved
-	// Config is what it was started with.
+	// Config is the configuration that it was started with.
 	Config qemu.Config
 
 	deaf   bool
@@ -143,7 +141,7 @@ func (m *fakeMachine) echo() {
 	}
 }
 
-// awaitRunning waits until the guest runs; false is never again.
+// awaitRunning waits until the guest runs; false means that it never will.
 func (m *fakeMachine) awaitRunning() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -153,13 +151,13 @@ func (m *fakeMachine) awaitRunning() bool {
 	return !m.over()
 }
 
-// over reports whether the machine has ended. The caller holds the lock.
+// over reports whether the machine has terminated. The caller holds the lock.
 func (m *fakeMachine) over() bool { return m.exit != qemu.Exit{} }
 
 // Print is output of the guest.
 func (m *fakeMachine) Print(text string) { _, _ = m.port.Write([]byte(text)) }
 
-// Status is what the machine does.
+// Status returns the state of the machine.
 func (m *fakeMachine) Status() runState {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -203,7 +201,7 @@ func (m *fakeMachine) Activate(context.Context) error { return nil }
 // Changed implements hypervisor.Machine.
 func (m *fakeMachine) Changed() <-chan struct{} { return m.changed }
 
-// Become is a change by QEMU itself, or by another one who tells it something.
+// Become is a change by QEMU itself, or by someone else's command.
 func (m *fakeMachine) Become(state runState) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -220,7 +218,7 @@ func (m *fakeMachine) become(state runState) {
 	}
 }
 
-// Disconnect is QEMU closing its connection, as it does at its end.
+// Disconnect closes QEMU's connection, as QEMU does when it exits.
 func (m *fakeMachine) Disconnect() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -228,7 +226,7 @@ func (m *fakeMachine) Disconnect() {
 	m.become(m.state)
 }
 
-// FailStorage stops the guest, at once and whenever it is continued; nil ends that.
+// FailStorage stops the guest, immediately and whenever it is continued; nil ends that.
 func (m *fakeMachine) FailStorage(failure *qemu.StorageFailure) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -246,31 +244,31 @@ func (m *fakeMachine) failAgain() {
 	}
 }
 
-// Resets says how often the machine was reset.
+// Resets returns how often the machine was reset.
 func (m *fakeMachine) Resets() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.resets
 }
 
-// Stops says how often it was told to stop the guest.
+// Stops returns how often it was told to stop the guest.
 func (m *fakeMachine) Stops() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.stops
 }
 
-// Buttons says how often the power button was pressed.
+// Buttons returns how often the power button was pressed.
 func (m *fakeMachine) Buttons() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.buttons
 }
 
-// ShutDown is the guest powering itself off.
+// ShutDown makes the guest power itself off.
 func (m *fakeMachine) ShutDown() { m.end(qemu.Exit{Reason: qemu.GuestShutdown}) }
 
-// Crash is QEMU failing, with these words.
+// Crash makes QEMU fail with this output.
 func (m *fakeMachine) Crash(words string) {
 	m.end(qemu.Exit{Reason: qemu.Crashed, Code: 1, Stderr: words})
 }
@@ -287,7 +285,7 @@ func (m *fakeMachine) end(exit qemu.Exit) {
 	close(m.done)
 }
 
-// change makes a transition of a machine that is there.
+// change makes a transition of a machine that has not terminated.
 func (m *fakeMachine) change(apply func()) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -307,7 +305,7 @@ func (m *fakeMachine) Cont(ctx context.Context) error {
 	err := m.change(func() {
 		boots = m.state == prelaunch
 		if m.become(running); m.failure != nil {
-			// The guest tries again, and fails after a while.
+			// The guest retries, and fails after a while.
 			time.AfterFunc(10*time.Millisecond, m.failAgain)
 		}
 	})
@@ -358,11 +356,10 @@ func (m *fakeMachine) Reset(context.Context) error {
 	return err
 }
 
-// Boots lets the guest miss the next presses of the power button.
+// Boots makes the guest miss the next presses of the power button.
 func (m *fakeMachine) Boots(misses int) { _ = m.change(func() { m.misses = misses }) }
 
-// Powerdown implements hypervisor.Machine. Only a guest that runs, is not deaf and has booted
-// obeys.
+// Powerdown implements hypervisor.Machine. Only a guest that runs, is not deaf and has booted obeys.
 func (m *fakeMachine) Powerdown(context.Context) error {
 	var obeys bool
 	err := m.change(func() { m.buttons++; obeys = m.state == running && !m.deaf && m.buttons > m.misses })

@@ -24,8 +24,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// fixture is a hypervisor with everything around it made of fakes, in a bubble where
-// time passes only when all wait.
+// fixture is a hypervisor surrounded by fakes, in a bubble where time passes only while all goroutines wait.
 type fixture struct {
 	t          *testing.T
 	controller *fakeController
@@ -34,7 +33,7 @@ type fixture struct {
 	config     hypervisor.Config
 }
 
-// withFixture runs a story.
+// withFixture runs a test.
 func withFixture(t *testing.T, story func(*fixture)) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -59,24 +58,24 @@ func validSpec() *vmpb.VMSpec {
 	}
 }
 
-// preparing makes the VM one with an initial image.
+// preparing adds an initial image to the VM.
 func (w *fixture) preparing() {
 	w.config.Spec.Mode = vmpb.VMSpec_SM_PREPARE_IMAGE
 	w.config.Spec.InitialImage = &vmpb.InitialImage{Url: "http://images/guest.raw"}
 }
 
-// process is a hypervisor that was started.
+// process is a started hypervisor.
 type process struct {
 	*fixture
 	term context.CancelFunc
-	// local is where its services are.
+	// local is the address of its services.
 	local *bufconn.Listener
 	done  chan struct{}
 	end   vmpb.Termination
 }
 
-// start runs a hypervisor until nothing happens any more without time passing. It is
-// asked to end with the test at the latest.
+// start runs a hypervisor until nothing more happens without time passing. It is asked to terminate at the end of the
+// test.
 func (w *fixture) start() *process {
 	ctx, cancel := context.WithCancel(context.Background())
 	p := &process{fixture: w, term: cancel, local: bufconn.Listen(1 << 16), done: make(chan struct{})}
@@ -93,7 +92,7 @@ func (w *fixture) start() *process {
 	return p
 }
 
-// ends waits for the end, whatever time it takes, and looks at its reason.
+// ends waits for the termination, however long it takes, and checks its reason.
 func (p *process) ends(reason string) vmpb.Termination {
 	p.t.Helper()
 	<-p.done
@@ -103,7 +102,7 @@ func (p *process) ends(reason string) vmpb.Termination {
 	return p.end
 }
 
-// lives fails the test if the process has ended.
+// lives fails the test if the process has terminated.
 func (p *process) lives() {
 	p.t.Helper()
 	select {
@@ -113,13 +112,13 @@ func (p *process) lives() {
 	}
 }
 
-// pass lets time go by.
+// pass lets time pass.
 func pass(d time.Duration) {
 	time.Sleep(d) // in the bubble: at once
 	synctest.Wait()
 }
 
-// machine is the last one that was started.
+// machine returns the machine that was started last.
 func (w *fixture) machine() *fakeMachine {
 	w.t.Helper()
 	started := w.machines.Started()
@@ -129,7 +128,7 @@ func (w *fixture) machine() *fakeMachine {
 	return started[len(started)-1]
 }
 
-// authorizedStates are those after STATE_WAITING, which is overtaken, or not, when the answer is there at once.
+// authorizedStates are those after STATE_WAITING, which may be skipped if there is a response immediately.
 func (w *fixture) authorizedStates() []string {
 	states := w.states()
 	if len(states) > 0 && states[0] == "STATE_WAITING" {
@@ -162,19 +161,19 @@ func (w *fixture) disk() string {
 
 const imageContent = "the initial image, which has more bytes than a mark has"
 
-// images writes imageContent, in the steps that a real one has.
+// images writes imageContent, in the steps of a real download.
 type images struct {
-	// at, if set, is called before each step; its error is the step's.
+	// at, if set, is called before each step; its error is the step's error.
 	at func(step string) error
-	// pieces is how many times, 100 ms apart, progress is made before the last.
+	// pieces is how many times progress is made before the last one, 100 ms apart.
 	pieces int
-	// trouble is what there is to tell before the first step.
+	// trouble is a failure to report before the first step.
 	trouble error
 	written int
 	fetched []string
 }
 
-// steps of WriteDisk.
+// The steps of WriteDisk.
 var writeSteps = []string{"download", "write", "sync", "rename", "return"}
 
 func (i *images) step(name string) error {

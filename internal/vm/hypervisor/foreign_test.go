@@ -14,14 +14,14 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// kernelOf has the mark of a kernel at its place.
+// kernelOf returns a file with the magic number of a kernel.
 func kernelOf(at int, mark string) []byte {
 	kernel := make([]byte, 4096)
 	copy(kernel[at:], mark)
 	return kernel
 }
 
-// diskOf has a root partition of a type, and no program for a BIOS.
+// diskOf returns a disk with a root partition of a type, and no boot program for a BIOS.
 func diskOf(t *testing.T, root gpt.Type) []byte {
 	path := filepath.Join(t.TempDir(), "disk")
 	storage, err := file.CreateFromPath(path, 1<<20)
@@ -36,7 +36,7 @@ func diskOf(t *testing.T, root gpt.Type) []byte {
 	return disk
 }
 
-// reading has the hypervisor read images for real, below a folder.
+// reading makes the hypervisor read real images, below a directory.
 func (w *fixture) reading(dir string) {
 	access := image.Access{Files: dir}
 	w.config.WriteDisk = func(ctx context.Context, source image.Source, target image.Target, options image.Options) error {
@@ -49,8 +49,8 @@ func (w *fixture) reading(dir string) {
 	}
 }
 
-// What is surely for other processors is refused before QEMU starts, in a sentence with both names.
-// What is not, or where nobody knows, is started.
+// What is certainly for other processors is rejected before QEMU starts, with a message that names both.
+// Anything else is started.
 func TestImagesForOtherProcessors(t *testing.T) {
 	arm64, x86 := kernelOf(0x38, "ARM\x64"), kernelOf(0x202, "HdrS")
 	foreignDisk, ownDisk := diskOf(t, gpt.LinuxRootArm64), diskOf(t, gpt.LinuxRootX86_64)

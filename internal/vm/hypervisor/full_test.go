@@ -14,8 +14,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/smallfs"
 )
 
-// What a hypervisor writes is written as a whole or not at all, and it ends with the reason that there
-// is no space.
+// A hypervisor writes files completely or not at all, and terminates with the reason NoSpace.
 func TestFullDisk(t *testing.T) {
 	t.Attr("fault", "disk full: a hypervisor writes its run, the seed, the metadata, or its termination message")
 	now := time.Unix(1_700_000_000, 5)

@@ -28,8 +28,7 @@ func (w *fixture) wantLast(want string) {
 	}
 }
 
-// A guest whose disk is full is reported as stopped until it really runs again, however often it
-// is tried.
+// A guest whose disk is full is reported as stopped until it really runs again, however often it is continued.
 func TestFullDisk(t *testing.T) {
 	for name, c := range map[string]struct {
 		failure qemu.StorageFailure
@@ -99,7 +98,7 @@ func TestResetOfStoppedGuest(t *testing.T) {
 	})
 }
 
-// What someone else tells QEMU is reported, and stays.
+// What someone else tells QEMU is reported, and not changed.
 func TestStateIsThatOfQEMU(t *testing.T) {
 	withFixture(t, func(w *fixture) {
 		p := w.start()
@@ -125,7 +124,7 @@ func TestStateIsThatOfQEMU(t *testing.T) {
 	})
 }
 
-// Another controller does not know what was reported to the last one.
+// Another controller does not know what was reported to the previous one.
 func TestReportIsRepeatedToAnotherController(t *testing.T) {
 	withFixture(t, func(w *fixture) {
 		w.start().lives()

@@ -12,7 +12,7 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// dog is a watchdog that kills nobody.
+// dog is a watchdog that kills nothing.
 type dog struct {
 	mu     sync.Mutex
 	until  lease.Instant
@@ -37,12 +37,12 @@ func (d *dog) Close() {
 	d.closed = true
 }
 
-// leaseFor answers with a lease of a minute.
+// leaseFor responds with a lease of a minute.
 func leaseFor(duration time.Duration) *vmpb.RunLeaseUpdate {
 	return &vmpb.RunLeaseUpdate{Status: vmpb.RunLeaseUpdate_STATUS_OK, ValidFor: durationpb.New(duration)}
 }
 
-// expiringStory is a story of a VM with leases of a minute.
+// expiringStory runs a test of a VM with leases of a minute.
 func expiringStory(t *testing.T, story func(w *fixture, d *dog)) {
 	withFixture(t, func(w *fixture) {
 		d, begin := &dog{lost: make(chan struct{})}, time.Now()
@@ -54,7 +54,7 @@ func expiringStory(t *testing.T, story func(w *fixture, d *dog)) {
 	})
 }
 
-// A lease is renewed at a third of its duration, by a stream that replaces the one before, and the watchdog
+// A lease is renewed after a third of its duration, by a stream that replaces the previous one, and the watchdog
 // knows when it expires.
 func TestLeaseIsRenewed(t *testing.T) {
 	expiringStory(t, func(w *fixture, d *dog) {
@@ -77,7 +77,7 @@ func TestLeaseIsRenewed(t *testing.T) {
 	})
 }
 
-// A hypervisor that is cut off from its controller stops the guest before its lease expires, and says so.
+// A hypervisor that cannot reach its controller stops the guest before its lease expires, and reports that.
 func TestLeaseExpires(t *testing.T) {
 	expiringStory(t, func(w *fixture, d *dog) {
 		p := w.start()
@@ -96,7 +96,7 @@ func TestLeaseExpires(t *testing.T) {
 	})
 }
 
-// A controller that is away for a part of the lease disturbs nothing, and is told the state again.
+// A controller that is unavailable for a part of the lease causes no disruption, and gets the state again.
 func TestLeaseOutlivesAFailOver(t *testing.T) {
 	expiringStory(t, func(w *fixture, _ *dog) {
 		p := w.start()
@@ -114,7 +114,7 @@ func TestLeaseOutlivesAFailOver(t *testing.T) {
 	})
 }
 
-// Further updates of a stream do not prolong the lease.
+// Further updates of a stream do not extend the lease.
 func TestUpdatesOfAStreamProlongNothing(t *testing.T) {
 	expiringStory(t, func(w *fixture, _ *dog) {
 		p := w.start()
@@ -135,8 +135,7 @@ func TestUpdatesOfAStreamProlongNothing(t *testing.T) {
 	})
 }
 
-// The guest does not start without a lease, however long that takes, nor with an answer that does not say for
-// how long.
+// The guest does not start without a lease, however long that takes, nor with a response that has no duration.
 func TestNoGuestWithoutALease(t *testing.T) {
 	for name, answer := range map[string]*vmpb.RunLeaseUpdate{"no answer": nil, "no duration": leaseOK()} {
 		t.Run(name, func(t *testing.T) {
@@ -158,7 +157,7 @@ func TestNoGuestWithoutALease(t *testing.T) {
 	}
 }
 
-// Who ends releases the lease, after the guest.
+// A hypervisor that terminates releases the lease after the guest.
 func TestLeaseIsReleased(t *testing.T) {
 	for name, test := range map[string]struct {
 		end  func(w *fixture, p *process)
@@ -183,7 +182,7 @@ func TestLeaseIsReleased(t *testing.T) {
 	}
 }
 
-// Without a watchdog there is no protection against a process that hangs, so the guest ends with it.
+// Without a watchdog nothing protects from a process that hangs, so the guest terminates with it.
 func TestWatchdogIsLost(t *testing.T) {
 	expiringStory(t, func(w *fixture, d *dog) {
 		p := w.start()

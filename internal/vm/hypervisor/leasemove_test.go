@@ -10,11 +10,11 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// ampleLease does not expire while the test, which is the controller, or a hypervisor stands still for some seconds, as on a
-// busy machine.
+// ampleLease does not expire while the test, which is the controller, or a hypervisor is blocked for some seconds, as
+// on a busy machine.
 const ampleLease = 20 * time.Second
 
-// newLeasedHousehold is one of a VM with leases.
+// newLeasedHousehold returns a household of a VM with leases.
 func newLeasedHousehold(t *testing.T) *household {
 	t.Helper()
 	h := newHousehold(t)
@@ -28,7 +28,7 @@ func (h *household) leases(duration time.Duration) {
 	h.controller.Change(func(a *authority) { a.lease = duration })
 }
 
-// wantReleased looks whether a Pod's hypervisor said that its guest has ended.
+// wantReleased checks whether a Pod's hypervisor reported that its guest has terminated.
 func (h *household) wantReleased(pod string) {
 	h.t.Helper()
 	if !slices.ContainsFunc(h.controller.Released(), func(us *vmpb.HypervisorID) bool { return us.GetPodName() == pod }) {
@@ -36,7 +36,7 @@ func (h *household) wantReleased(pod string) {
 	}
 }
 
-// TestRealMigrationWithLeases moves a guest, and onwards, and lets it run for longer than a lease there.
+// TestRealMigrationWithLeases moves a guest twice, and lets it run for longer than a lease there.
 func TestRealMigrationWithLeases(t *testing.T) {
 	t.Parallel()
 	h := newLeasedHousehold(t)
@@ -54,7 +54,7 @@ func TestRealMigrationWithLeases(t *testing.T) {
 	here.wantAll(console.last)
 }
 
-// The authority alone lets no guest run: the controller gives the target no lease, and then gives it one.
+// The authority alone does not let a guest run: the controller withholds the target's lease, and then grants it.
 func TestRealTargetWaitsForItsLease(t *testing.T) {
 	t.Parallel()
 	h := newLeasedHousehold(t)
@@ -86,7 +86,7 @@ func TestRealTargetWaitsForItsLease(t *testing.T) {
 	target.wantAll(there.last)
 }
 
-// After the commit the guest runs where the controller says, whoever dies.
+// After the commit the guest runs where the controller decides, whichever process is killed.
 func TestRealLeasedDeathAfterTheCommit(t *testing.T) {
 	t.Parallel()
 	for name, dies := range map[string]string{"source": "web-1", "target": "web-2"} {
@@ -128,7 +128,8 @@ func TestRealLeasedDeathAfterTheCommit(t *testing.T) {
 	}
 }
 
-// The controller is away for longer than a lease while the guest is moved: the guest of the source ends, as always.
+// The controller is unavailable for longer than a lease during the migration: the guest of the source terminates, as
+// usual.
 func TestRealLeaseExpiresInAMigration(t *testing.T) {
 	t.Parallel()
 	t.Run("in the copy", func(t *testing.T) {
@@ -146,7 +147,7 @@ func TestRealLeaseExpiresInAMigration(t *testing.T) {
 		here.toTheEnd()
 		source.wantAll(here.last)
 	})
-	// The guest has left: it goes on when the controller is back.
+	// The guest has left: it continues when the controller is back.
 	t.Run("after the commit", func(t *testing.T) {
 		t.Parallel()
 		h := newLeasedHousehold(t)
@@ -168,7 +169,7 @@ func TestRealLeaseExpiresInAMigration(t *testing.T) {
 		target.kill()
 		target.wantAll(there.last)
 	})
-	// Nobody can have the guest any more.
+	// No hypervisor can have the guest any more.
 	t.Run("while the source asks for the authority", func(t *testing.T) {
 		t.Parallel()
 		h := newLeasedHousehold(t)
@@ -185,7 +186,7 @@ func TestRealLeaseExpiresInAMigration(t *testing.T) {
 	})
 }
 
-// A source that does nothing any more in the copy is killed by its watchdog, and its guest with it.
+// A source that hangs during the copy is killed by its watchdog, and its guest with it.
 func TestRealSourceHangsInTheCopy(t *testing.T) {
 	t.Parallel()
 	h := newLeasedHousehold(t)
@@ -207,8 +208,8 @@ func TestRealSourceHangsInTheCopy(t *testing.T) {
 	}
 }
 
-// While no lease is granted a target that has the authority ends when the controller says so, or when it is asked to end
-// and a lease would have expired.
+// While no lease is granted, a target with the authority terminates when the controller says so, or when it is asked
+// to terminate and a lease would have expired.
 func TestRealTargetIsTerminatedWithoutALease(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {

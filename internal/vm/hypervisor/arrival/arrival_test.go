@@ -22,7 +22,7 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// caller is who calls.
+// caller is the Pod of the caller.
 type caller string
 
 func (c caller) Caller(context.Context) (string, error) {
@@ -36,7 +36,7 @@ func (caller) Accept(context.Context, net.Conn, string, string) (*tls.Conn, erro
 	return nil, errors.New("nobody connects")
 }
 
-// machine waits for a state that does not come.
+// machine waits for a state that never arrives.
 type machine struct{ done chan struct{} }
 
 func (machine) Receive(context.Context, []qemu.Export) error { return nil }
@@ -48,7 +48,7 @@ func (machine) Dial(context.Context, qemu.Socket) (net.Conn, error) {
 func (m machine) Done() <-chan struct{} { return m.done }
 func (machine) Exit() qemu.Exit         { return qemu.Exit{} }
 
-// controller answers switchovers.
+// controller responds to switchovers.
 type controller struct {
 	vmpb.VMControllerClient
 	answer func() error
@@ -120,7 +120,7 @@ func TestCallersThatAreRefused(t *testing.T) {
 	wantCode(t, err, codes.InvalidArgument)
 }
 
-// The first call that fits is the migration. The same source may ask again until it connects.
+// The first acceptable call is the migration. The same source may repeat it until it connects.
 func TestCalls(t *testing.T) {
 	var started [][]*vmpb.DiskSize
 	a := newArrival(func(o *Options) {
@@ -156,7 +156,7 @@ func TestCalls(t *testing.T) {
 	wantCode(t, err, codes.FailedPrecondition)
 }
 
-// Each disk has an export of its own, and starts empty with the size that the source's has.
+// Each disk has its own export, and starts empty with the size of the source's disk.
 func TestDisksArrive(t *testing.T) {
 	source := negotiation.Machine{Hardware: "pc", DiskBytes: 512, DataDisks: []negotiation.DataDisk{{Name: "root", Bytes: 1024}, {Name: "db", Bytes: 2048}}}
 	var started []*vmpb.DiskSize
@@ -189,7 +189,7 @@ func TestDisksArrive(t *testing.T) {
 	}
 }
 
-// exporting remembers the exports.
+// exporting records the exports.
 type exporting struct {
 	machine
 	received *[]qemu.Export
@@ -232,7 +232,7 @@ func TestNoMigration(t *testing.T) {
 	}
 }
 
-// Only OK lets the guest run, and only FAILED_PRECONDITION is a no.
+// Only OK lets the guest run, and only FAILED_PRECONDITION refuses it.
 func TestSwitchover(t *testing.T) {
 	away := status.Error(codes.Unavailable, "")
 	for name, test := range map[string]struct {
@@ -273,7 +273,7 @@ func TestSwitchover(t *testing.T) {
 	}
 }
 
-// The guest runs with a lease only, and not after an answer that there is none.
+// The guest runs only with a lease.
 func TestGuestNeedsALease(t *testing.T) {
 	denied := errors.New("terminated")
 	for name, want := range map[string]error{"given": nil, "denied": denied} {
@@ -296,7 +296,7 @@ type loaded struct{ machine }
 func (loaded) Received(context.Context) error     { return nil }
 func (loaded) CloseExports(context.Context) error { return errors.New("there are none") }
 
-// Who shares disks with the source asks for the authority only with their locks.
+// A target that shares disks with the source asks for the authority only with their locks.
 func TestSharedDisksAreTakenFirst(t *testing.T) {
 	locked := errors.New("another process has one")
 	for name, want := range map[string]error{"free": nil, "locked": locked} {
@@ -321,7 +321,7 @@ func TestSharedDisksAreTakenFirst(t *testing.T) {
 	}
 }
 
-// Disks of the target's own are locked from the beginning.
+// The target's own disks are locked from the beginning.
 func TestOwnDisksAreNotTaken(t *testing.T) {
 	a := newArrival(func(o *Options) {
 		o.TakeDisks = func(context.Context, *vmpb.HypervisorID) error { return errors.New("it has them") }

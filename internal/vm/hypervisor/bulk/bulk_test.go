@@ -63,7 +63,7 @@ func dialer(listener net.Listener) Dial {
 	}
 }
 
-// line is both ends of a migration, between sockets as QEMU's.
+// line is both sides of a migration, between sockets like QEMU's.
 type line struct {
 	receiver *Receiver
 	sender   *Sender
@@ -90,7 +90,7 @@ func newLine(t *testing.T) *line {
 	return l
 }
 
-// connect returns the ends of one channel, at the source's QEMU and at the target's.
+// connect returns the ends of one channel, at the source's and at the target's QEMU.
 func (l *line) connect(t *testing.T, channel Channel) (source, target net.Conn) {
 	t.Helper()
 	source, err := dialer(l.from[channel])(t.Context())
@@ -101,7 +101,7 @@ func (l *line) connect(t *testing.T, channel Channel) (source, target net.Conn) 
 	return source, target
 }
 
-// The target learns of the commit after all of the memory, and not from QEMU's end of it.
+// The target learns of the commit after all of the memory, and not when QEMU closes its connection.
 func TestCommit(t *testing.T) {
 	l := newLine(t)
 	source, target := l.connect(t, Memory)
@@ -126,7 +126,7 @@ func TestCommit(t *testing.T) {
 	must(t, <-l.receiver.End())
 }
 
-// Who connects and says nothing leaves the ports to the source.
+// Clients that connect and send nothing do not block the ports for the source.
 func TestStrangers(t *testing.T) {
 	l := newLine(t)
 	for channel := range l.receiver.ports {
@@ -135,7 +135,7 @@ func TestStrangers(t *testing.T) {
 	}
 }
 
-// Whatever else ends the channel is no commit.
+// Any other end of the channel is not a commit.
 func TestNoCommit(t *testing.T) {
 	for name, end := range map[string]func(l *line, source net.Conn){
 		"the source gives up": func(l *line, _ net.Conn) { l.sender.Close() },
@@ -168,7 +168,7 @@ func TestCommitOfNothing(t *testing.T) {
 	}
 }
 
-// A source that ends while it copies the disk has not committed.
+// A source that terminates while it copies the disk has not committed.
 func TestEndOfTheDisk(t *testing.T) {
 	l := newLine(t)
 	source, _ := l.connect(t, Disk)
@@ -189,7 +189,7 @@ func TestEndOfTheDisk(t *testing.T) {
 	must(t, <-l.receiver.End())
 }
 
-// The disk's channel carries both ways, and may be opened again.
+// The disk channel carries both directions, and may be opened again.
 func TestDisk(t *testing.T) {
 	l := newLine(t)
 	for range 2 {
@@ -209,7 +209,7 @@ func TestDisk(t *testing.T) {
 	}
 }
 
-// Each disk has a connection of its own, and none waits for another.
+// Each disk has its own connection, and none waits for another.
 func TestDisks(t *testing.T) {
 	l := newLine(t)
 	var sources, targets []net.Conn
@@ -230,7 +230,7 @@ func TestDisks(t *testing.T) {
 	}
 }
 
-// QEMU may believe that it has sent all, and learn nothing of a connection that breaks then.
+// QEMU may believe that it has sent everything, and not notice that the connection breaks afterwards.
 func TestSent(t *testing.T) {
 	l := newLine(t)
 	if l.receiver.Begun() {

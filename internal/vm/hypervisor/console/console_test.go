@@ -13,7 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// plugged returns a console and the guest's end of its port.
+// plugged returns a console and the guest's side of its port.
 func plugged(t *testing.T) (*Console, net.Conn) {
 	ours, guests := net.Pipe()
 	t.Cleanup(func() { _ = guests.Close() })
@@ -64,7 +64,7 @@ func TestNewClientGetsTheHistoryAndGoesOn(t *testing.T) {
 		if !errors.Is(err, io.EOF) || !bytes.Equal(want, got) {
 			t.Errorf("got %d bytes and %v, want the last %d, the new ones and EOF", len(got), err, len(want))
 		}
-		// After the end there are last words for those who come late.
+		// Clients that attach after the end still get the last output.
 		got, err = all(t, console.Attach())
 		if !errors.Is(err, io.EOF) || !bytes.Equal(want[len(want)-HistorySize:], got) {
 			t.Errorf("after the end: got %d bytes and %v", len(got), err)

@@ -136,7 +136,7 @@ func TestDeparture_DisksAreReleasedBeforeCommit(t *testing.T) {
 	})
 }
 
-// A new request to move is not delayed by the failures of earlier ones, and neither is the request for the authority.
+// Neither a new request to move nor the request for the authority is delayed by earlier failures.
 func TestDeparture_RequestsResetBackOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, _ := newDeparture(t, &script{

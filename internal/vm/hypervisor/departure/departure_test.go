@@ -19,7 +19,7 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// script is a controller that answers what a test says.
+// script is a controller whose responses a test defines.
 type script struct {
 	vmpb.VMControllerClient
 	ensure     func(ctx context.Context) (*vmpb.EnsureMigrationTargetResponse, error)
@@ -38,7 +38,7 @@ func (s *script) MigrationSwitchover(
 	return &vmpb.MigrationSwitchoverResponse{}, s.switchover(request.GetUs(), request.GetThem())
 }
 
-// idle is a machine whose migration is given up at once.
+// idle is a machine whose migration is canceled immediately.
 type idle struct {
 	Machine
 	abandoned int
@@ -71,7 +71,7 @@ func wantAction(t *testing.T, got, want handover.SourceAction) {
 	}
 }
 
-// Whatever the controller answers that is no target, the guest shuts down, or the question is repeated.
+// If the controller names no target, the guest shuts down, or the request is repeated.
 func TestAnswersWithoutATarget(t *testing.T) {
 	live := vmpb.EnsureMigrationTargetResponse_ACTION_LIVE_MIGRATE
 	for name, test := range map[string]struct {
@@ -101,7 +101,7 @@ func TestAnswersWithoutATarget(t *testing.T) {
 	}
 }
 
-// The controller is not flooded while it is away.
+// The controller does not get too many requests while it is unavailable.
 func TestPausesGrow(t *testing.T) {
 	for name, test := range map[string]struct {
 		takes time.Duration
@@ -131,7 +131,7 @@ func TestPausesGrow(t *testing.T) {
 	}
 }
 
-// An order that is taken back ends the question, and its answer changes nothing.
+// A canceled request to move ends the request for a target, and its response changes nothing.
 func TestOrderIsTakenBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ended := make(chan struct{})
@@ -151,7 +151,7 @@ func TestOrderIsTakenBack(t *testing.T) {
 	})
 }
 
-// While a copy is given up, QEMU is left alone.
+// While a copy is being canceled, no one else controls QEMU.
 func TestHandsOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, machine := newDeparture(t, &script{})
@@ -170,7 +170,7 @@ func TestHandsOff(t *testing.T) {
 	})
 }
 
-// The authority is asked back under one new run, until there is an answer. That runs the guest when it has a lease.
+// The authority is requested under one new run until there is a response. The guest runs when it has a lease.
 func TestReclaim(t *testing.T) {
 	for name, test := range map[string]struct {
 		last error
@@ -220,7 +220,7 @@ func TestReclaim(t *testing.T) {
 	}
 }
 
-// An order that is changed while a migration is being given up does not keep others from QEMU for ever.
+// A request that changes while a migration is being canceled does not block QEMU forever.
 func TestGivenUpForGood(t *testing.T) {
 	for name, test := range map[string]struct{ first, second handover.SourceEvent }{
 		"it failed, and is cancelled":        {handover.Failed, handover.Cancelled},

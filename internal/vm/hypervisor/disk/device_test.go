@@ -40,7 +40,7 @@ func readAll(t *testing.T, path string) []byte {
 	return content
 }
 
-// The lock is that of the device: each container has a node of its own.
+// The lock belongs to the device, since each container has its own device node.
 func TestDeviceIsLocked(t *testing.T) {
 	d, _ := newDevice(t)
 	other := blockdev.Node(t, d.Path)
@@ -80,7 +80,8 @@ func TestContentOfADevice(t *testing.T) {
 	}
 }
 
-// Wherever writing ends too early, the disk does not count as complete, and nothing of it is in the next one.
+// If writing ends too early, at any point, the disk does not count as complete, and the next one contains nothing of
+// it.
 func TestDraftOnADevice(t *testing.T) {
 	d, _ := newDevice(t)
 	want := make([]byte, deviceBytes)
@@ -160,7 +161,7 @@ func TestLengthOfADevice(t *testing.T) {
 	}
 }
 
-// A link to a device is none: who can write to the folder of a volume would have any device of the host.
+// A link to a device is rejected: otherwise anyone who can write to a volume could use any device of the host.
 func TestLinkToADevice(t *testing.T) {
 	d, _ := newDevice(t)
 	link := Disk{Path: t.TempDir() + "/disk.img"}

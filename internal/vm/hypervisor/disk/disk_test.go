@@ -36,10 +36,10 @@ func TestOneHolderAtATime(t *testing.T) {
 	}
 }
 
-// The environment variable makes the test binary hold a lock until it is killed.
+// With this environment variable the test binary holds a lock until it is killed.
 const holdVariable = "MILLWRIGHT_TEST_HOLD_LOCK"
 
-// held is the lock of that process. A variable of its function would be garbage while the process waits.
+// held is the lock of that process. A local variable could be garbage collected while the process waits.
 var held *Lock
 
 func TestMain(m *testing.M) {
@@ -119,8 +119,7 @@ func TestGrow(t *testing.T) {
 	}
 }
 
-// TestLinksAreNotFollowed: a link in the volume is neither the disk nor its lock, whatever it
-// leads to.
+// TestLinksAreNotFollowed: a link in the volume is neither the disk nor its lock, whatever it points to.
 func TestLinksAreNotFollowed(t *testing.T) {
 	dir := t.TempDir()
 	secret := filepath.Join(dir, "secret")

@@ -15,7 +15,7 @@ import (
 
 const deviceBytes = 4 << 20
 
-// begin leaves a disk on a device that was not completed.
+// begin leaves an incomplete disk on a device.
 func begin(t *testing.T, path string) {
 	t.Helper()
 	draft, err := disk.Disk{Path: path}.Draft(t.Context())
@@ -30,7 +30,7 @@ func data(t *testing.T, path string) {
 
 func blank(*testing.T, string) {}
 
-// A disk on a device that has run is never written again, and one that is gone does not become a blank one.
+// A disk on a device that a guest has used is never overwritten, and a missing one is not replaced by a blank one.
 func TestPrepareDevice(t *testing.T) {
 	image := &vmpb.InitialImage{Url: "http://images/root"}
 	prepare := &vmpb.VMSpec{Mode: vmpb.VMSpec_SM_PREPARE_IMAGE, InitialImage: image}
@@ -90,7 +90,7 @@ func bigger(than *vmpb.VMSpec) *vmpb.VMSpec {
 	return spec
 }
 
-// A device that is not there is not made up for by a file.
+// A missing device is not replaced by a file.
 func TestDeviceIsMissing(t *testing.T) {
 	dir := t.TempDir()
 	s := New(&vmpb.VMSpec{DataDisks: []*vmpb.DataDisk{{Name: "db", Path: vmpb.DataDevicePath("db")}}}, dir+"/root", map[string]string{"db": dir + "/db"})
@@ -102,7 +102,7 @@ func TestDeviceIsMissing(t *testing.T) {
 	}
 }
 
-// The guest runs only when the controller knows of a disk that the device itself does not prove.
+// The guest runs only when the controller knows of a disk whose content does not prove that it is complete.
 func TestMustBeKnown(t *testing.T) {
 	_, device := blockdev.New(t, deviceBytes)
 	image := &vmpb.InitialImage{Url: "http://images/db"}
@@ -125,7 +125,7 @@ func TestMustBeKnown(t *testing.T) {
 	}
 }
 
-// A device may be larger than the disk that arrives, and not smaller.
+// A device may be larger than the disk that arrives, but not smaller.
 func TestDiskArrivesOnADevice(t *testing.T) {
 	_, device := blockdev.New(t, deviceBytes)
 	s := New(&vmpb.VMSpec{}, device, nil)

@@ -21,7 +21,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// set is a root disk and the data disks logs and db.
+// set returns a root disk and the data disks logs and db.
 func set(t *testing.T, change func(*vmpb.VMSpec)) (*Set, string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -84,7 +84,7 @@ func TestPrepare(t *testing.T) {
 	}
 }
 
-// Disks that arrive are empty, and as large as those of the source, whatever the specification says.
+// Disks that arrive are created empty, with the sizes of the source's disks instead of those in the specification.
 func TestBlank(t *testing.T) {
 	s, _ := set(t, same)
 	sizes := []*vmpb.DiskSize{{Bytes: 5 << 20}, {Name: "logs", Bytes: 4 << 20}, {Name: "db", Bytes: 6 << 20}}

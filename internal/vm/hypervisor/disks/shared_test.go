@@ -14,7 +14,7 @@ import (
 
 func shared(spec *vmpb.VMSpec) { spec.RootDiskShared = true }
 
-// The locks of shared disks go to another hypervisor and come back; those of others stay until the end.
+// The locks of shared disks are released for another hypervisor and acquired again; other disks stay locked.
 func TestLetGo(t *testing.T) {
 	for name, change := range map[string]func(*vmpb.VMSpec){"shared": shared, "own": same} {
 		t.Run(name, func(t *testing.T) {
@@ -42,7 +42,7 @@ func TestLetGo(t *testing.T) {
 	}
 }
 
-// Shared disks must be there, and stay as they are.
+// Shared disks must exist, and do not change.
 func TestExpectSharedDisks(t *testing.T) {
 	s, dir := set(t, shared)
 	for _, name := range []string{"root", "logs", "db"} {
@@ -62,7 +62,8 @@ func TestExpectSharedDisks(t *testing.T) {
 	}
 }
 
-// No machine of shared disks uses a cache that another host does not see, or inherits a lock that it would keep until its end.
+// A machine with shared disks neither uses the host's page cache, nor inherits a lock that it would hold until it
+// exits.
 func TestAttachSharedDisks(t *testing.T) {
 	_, device := blockdev.New(t, deviceBytes)
 	for name, is := range map[string]bool{"shared": true, "own": false} {
@@ -107,7 +108,7 @@ func TestUnlocked(t *testing.T) {
 	}
 }
 
-// Who takes disks over learns whether a third hypervisor has run a guest on them.
+// A hypervisor that takes over disks finds out whether a third one has run a guest on them.
 func TestClaim(t *testing.T) {
 	source, dir := set(t, shared)
 	target := New(&vmpb.VMSpec{RootDiskShared: true}, filepath.Join(dir, "root"), nil)

@@ -39,7 +39,7 @@ func tcp(to string, from, port uint16, flags byte) []byte {
 	return ip(to, protocolTCP, append(header, 0, 0, 0, 1, 0, 0, 0, 0, 0x50, flags, 0, 0, 0, 0, 0, 0)...)
 }
 
-// fragment makes a frame with IPv4 the part of a packet at an offset.
+// fragment turns a frame with IPv4 into a fragment of a packet at an offset.
 func fragment(frame []byte, offset uint16) []byte {
 	binary.BigEndian.PutUint16(frame[ethernetHeader+6:], offset)
 	return frame
@@ -114,7 +114,7 @@ func TestAllows(t *testing.T) {
 	}
 }
 
-// FuzzAllows: no frame makes the rules fail, and the loopback is never allowed.
+// FuzzAllows: the rules handle any frame, and never allow the loopback.
 func FuzzAllows(f *testing.F) {
 	f.Add(tcp("10.77.0.2", 4711, 16443, flagSYN))
 	f.Add(udp("fd77::3", 53))
@@ -151,8 +151,8 @@ func TestPass(t *testing.T) {
 	}
 }
 
-// TestPassNeverWaits: QEMU waits while nobody reads, also with what the network waits for. So
-// frames are read while the network takes none.
+// TestPassNeverWaits: QEMU blocks, including what the network waits for, while its frames are not read. So frames are
+// read even while the network accepts none.
 func TestPassNeverWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		guest, fromGuest := io.Pipe()
@@ -172,7 +172,7 @@ func TestPassNeverWaits(t *testing.T) {
 	})
 }
 
-// TestNoOutside: then nothing outside is allowed, and the name server is a way there.
+// TestNoOutside: nothing outside is allowed, including the name server, through which data could leave.
 func TestNoOutside(t *testing.T) {
 	rules := testRules
 	rules.NoOutside = true
@@ -194,7 +194,7 @@ func TestNoOutside(t *testing.T) {
 	}
 }
 
-// TestPassToGuests: what is for other guests leaves by another way, and ARP by both.
+// TestPassToGuests: frames for other guests are passed to others, and ARP to both.
 func TestPassToGuests(t *testing.T) {
 	arp := append(make([]byte, 12), 8, 6)
 	frames := [][]byte{

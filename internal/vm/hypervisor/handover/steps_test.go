@@ -2,7 +2,7 @@ package handover
 
 import "testing"
 
-// Every transition of a source, and nothing else.
+// This covers every transition of a source, and nothing else.
 func TestSourceSteps(t *testing.T) {
 	events := []SourceEvent{
 		Ordered, Cancelled, TargetFound, NoTarget, Agreed, Failed, GuestStopped, Copied, TimeOver,
@@ -48,7 +48,7 @@ func TestSourceSteps(t *testing.T) {
 	}
 }
 
-// Every transition of a target, and nothing else.
+// This covers every transition of a target, and nothing else.
 func TestTargetSteps(t *testing.T) {
 	type key struct {
 		from TargetState
