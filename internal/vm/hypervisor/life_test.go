@@ -85,7 +85,7 @@ func TestControllerAwayAtTheStart(t *testing.T) {
 		if len(w.machines.Started()) != 0 {
 			t.Fatal("the controller was not waited for")
 		}
-		// Ten seconds for the authorization, ten for the confirmation of the disk.
+		// Ten seconds for the authorization, and ten for the confirmation of the disk.
 		pass(12 * time.Second)
 		if state := w.machine().Status(); state != running {
 			t.Errorf("the machine is %s", state)
@@ -103,8 +103,8 @@ func TestControllerAwayAtTheStart(t *testing.T) {
 	})
 }
 
-// TestNobodyIssuesACertificate: a hypervisor that cannot show who it is starts no guest, says so, and tries again;
-// in the end its Pod says why. That the controller is away, which comes after it, is another case.
+// TestNobodyIssuesACertificate: a hypervisor that cannot authenticate does not start its guest, reports that, and
+// retries; finally its Pod reports the reason. An unreachable controller, which follows, is another case.
 func TestNobodyIssuesACertificate(t *testing.T) {
 	for name, test := range map[string]struct {
 		until  time.Duration
@@ -154,7 +154,7 @@ func TestControllerAwayForLong(t *testing.T) {
 		if state := w.machine().Status(); state != running {
 			t.Errorf("the machine is %s", state)
 		}
-		// And what it says as soon as it is back counts.
+		// What it requests as soon as it is back is obeyed.
 		w.controller.Answer(leaseTerminated())
 		w.controller.SetAway(false)
 		begin := time.Now()
@@ -208,7 +208,7 @@ func TestExactlyOneStreamIsOpen(t *testing.T) {
 	})
 }
 
-// A controller that answers and ends each stream at once is not asked in a hurry.
+// A controller that responds and ends each stream immediately does not get too many requests.
 func TestStreamsThatEndAtOnceAreSpaced(t *testing.T) {
 	withFixture(t, func(w *fixture) {
 		w.controller.RefuseStreams(status.Error(codes.Unavailable, "starting"))
@@ -255,7 +255,7 @@ func TestPausedHoldsTheGuest(t *testing.T) {
 			if state := w.machine().Status(); state != paused {
 				t.Errorf("held, the machine is %s", state)
 			}
-			// It stays stopped while the controller is away.
+			// It stays stopped while the controller is unavailable.
 			w.controller.SetAway(true)
 			pass(time.Hour)
 			if state := w.machine().Status(); state != paused {
@@ -324,7 +324,7 @@ func TestAskedToEnd(t *testing.T) {
 	}
 }
 
-// TestAskedToEndAsTheGuestStarts: the guest runs, but QEMU was not asked about it yet.
+// TestAskedToEndAsTheGuestStarts: the guest runs, but QEMU's state was not read yet.
 func TestAskedToEndAsTheGuestStarts(t *testing.T) {
 	withFixture(t, func(w *fixture) {
 		w.machines.Continued = func(ctx context.Context) {
@@ -340,7 +340,7 @@ func TestAskedToEndAsTheGuestStarts(t *testing.T) {
 	})
 }
 
-// TestQEMUThatEndsSlowly: it has closed its connection, and its memory is not returned yet.
+// TestQEMUThatEndsSlowly: QEMU has closed its connection, but has not freed its memory yet.
 func TestQEMUThatEndsSlowly(t *testing.T) {
 	for name, test := range map[string]struct {
 		then  func(*fixture)

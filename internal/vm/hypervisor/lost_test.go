@@ -7,8 +7,8 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// A disk that has been complete is never created again: whether the file is gone, or it is
-// empty, or the whole volume is another one.
+// A disk that has been complete is never created again, whether the file is missing or empty, or the whole volume is
+// a different one.
 func TestVanishedDisk(t *testing.T) {
 	again := func(w *fixture) {} // the Pod's next process, with the same specification
 	later := func(w *fixture) {  // the next Pod

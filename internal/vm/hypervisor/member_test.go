@@ -39,10 +39,10 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// envMember makes this program a hypervisor of its own, with a memberConfig.
+// envMember makes this program a hypervisor process with a memberConfig.
 const envMember = "MILLWRIGHT_TEST_MEMBER"
 
-// envWatchdog makes this program the watchdog of one.
+// envWatchdog makes this program the watchdog of a hypervisor.
 const envWatchdog = "MILLWRIGHT_TEST_WATCHDOG"
 
 func TestMain(m *testing.M) {
@@ -59,7 +59,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// atATime sets how many of the parallel tests run at a time, as env.AtATime: most of them wait.
+// atATime sets how many of the parallel tests run at a time, like env.AtATime: most of them wait.
 func atATime(tests int) {
 	if err := flag.Set("test.parallel", strconv.Itoa(tests)); err != nil {
 		panic(err) // not a test
@@ -83,7 +83,7 @@ type memberConfig struct {
 	Arrival   arrival.Timing
 }
 
-// runMember is the command of a hypervisor, with some more settings.
+// runMember runs a hypervisor with some additional settings.
 func runMember(text []byte) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
@@ -156,40 +156,40 @@ func (m memberConfig) config(log *slog.Logger) (hypervisor.Config, error) {
 	}, nil
 }
 
-// household is a controller with hypervisor processes of one VM, on this machine.
+// household is a controller with hypervisor processes of one VM on this machine.
 type household struct {
 	t          *testing.T
 	controller *fakeController
 	authority  []byte
 	server     *grpc.Server
 	line       *line
-	// Settings of the members that are made from now on.
+	// The settings of members that are made later.
 	bandwidth uint64
 	slow      bool // see slowly
 	timing    hypervisor.Timing
 	departure departure.Timing
 	arrival   arrival.Timing
 	grace     time.Duration
-	// lease is how long leases last. 0: they do not expire.
+	// lease is the duration of leases. If 0, they do not expire.
 	lease time.Duration
-	// cable leads to the host of targets. Nil: all are on this one.
+	// cable leads to the host of targets. If nil, all members are on this host.
 	cable *cable
-	// size of the disk and the memory, in bytes.
+	// size has the sizes of the disk and the memory, in bytes.
 	size   uint64
 	memory uint64
-	// image is the URL that the root disk comes from. Empty: the disk is there.
+	// image is the URL from which the root disk is created. If empty, the disk exists.
 	image string
 	// data are the data disks.
 	data []*vmpb.DataDisk
-	// shared is whether all members have the disks of the first one.
+	// shared is whether all members use the disks of the first one.
 	shared bool
 	first  *member
-	// fences are who serves the disks of the first one to all. Nil: nobody does.
+	// fences serves the disks of the first member to all. If nil, the disks are not served.
 	fences *fences
-	// hold is where the members stop in a migration.
+	// hold is where the members block in a migration.
 	hold holdPoint
-	// eager is whether the guest counts as fast as it can. Else it sleeps between two numbers, and leaves the processors
-	// to others.
+	// eager is whether the guest counts as fast as possible. Otherwise it sleeps between two numbers, and leaves the
+	// processors to others.
 	eager bool
 	// noise is how many bytes of the root disk and the first data disk have data that scribe does not use.
 	noise uint64
@@ -252,7 +252,7 @@ func (l *line) Accept() (net.Conn, error) {
 	}
 }
 
-// Cut ends all connections and takes no more, or ends that.
+// Cut closes all connections and refuses new ones, or stops doing so.
 func (l *line) Cut(cut bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -263,7 +263,7 @@ func (l *line) Cut(cut bool) {
 	l.conns = nil
 }
 
-// dataDisk is a data disk of a size.
+// dataDisk returns a data disk of a size.
 func dataDisk(name string, bytes uint64) *vmpb.DataDisk {
 	return &vmpb.DataDisk{Name: name, Path: vmpb.DataDiskPath(name), Bytes: bytes}
 }
@@ -273,7 +273,7 @@ type member struct {
 	t    *testing.T
 	pod  string
 	root string
-	// disk is the file of the root disk, and data are those of the data disks, by name.
+	// disk is the file of the root disk, and data has the files of the data disks by name.
 	disk    string
 	data    map[string]string
 	disks   []string // the names of data, in the order of the guest's bus
@@ -283,7 +283,7 @@ type member struct {
 // scribeDisk is the size of the disk that scribe needs, in bytes.
 const scribeDisk = (2048 + 4096) * 512
 
-// scribesSleep is the byte of scribes that lets it sleep.
+// scribesSleep is the byte of scribes that makes it sleep.
 const scribesSleep = 509
 
 // scribes is the guest that writes to all disks.
@@ -310,20 +310,20 @@ func (h *household) source() *member {
 	})
 }
 
-// bootDisk makes a disk of that size from which a guest starts.
+// bootDisk creates a disk of that size from which a guest boots.
 func bootDisk(t *testing.T, guest, path string, size uint64) {
 	t.Helper()
 	writeDisk(t, bootSector(t, guest), path, size)
 }
 
-// writeDisk makes a disk of that size which begins with a guest.
+// writeDisk creates a disk of that size which begins with a guest.
 func writeDisk(t *testing.T, guest []byte, path string, size uint64) {
 	t.Helper()
 	must(t, os.WriteFile(path, guest, 0o600))
 	must(t, os.Truncate(path, int64(size)))
 }
 
-// bootSector returns a guest of testdata.
+// bootSector returns a guest from testdata.
 func bootSector(t *testing.T, guest string) []byte {
 	t.Helper()
 	content, err := os.ReadFile(filepath.Join("testdata", guest+".img"))
@@ -404,7 +404,7 @@ func (h *household) start(pod string, mode vmpb.VMSpec_StartMode, prepare func(*
 	return m
 }
 
-// kill ends the process as a host does that fails. The kernel ends QEMU with it.
+// kill kills the process, as in a failure of the host. The kernel kills QEMU with it.
 func (m *member) kill() {
 	m.signal(syscall.SIGKILL)
 	<-m.process.Ended()
@@ -412,10 +412,10 @@ func (m *member) kill() {
 
 func (m *member) term() { m.signal(syscall.SIGTERM) }
 
-// signal sends a signal. It fails only if the process has ended.
+// signal sends a signal. It fails only if the process has terminated.
 func (m *member) signal(signal syscall.Signal) { _ = m.process.Signal(signal) }
 
-// ends waits for the end, and looks at its reason.
+// ends waits for the termination, and checks its reason.
 func (m *member) ends(reason string) {
 	m.t.Helper()
 	select {
@@ -428,7 +428,7 @@ func (m *member) ends(reason string) {
 	}
 }
 
-// lives fails the test if the process has ended.
+// lives fails the test if the process has terminated.
 func (m *member) lives() {
 	m.t.Helper()
 	select {
@@ -438,8 +438,8 @@ func (m *member) lives() {
 	}
 }
 
-// names makes the controller name the target, once it reports where it is. make is called for each
-// question, with its number.
+// names makes the controller name the target, once it reports its address. make is called for each request, with its
+// number.
 func (h *household) names(make func(question int) *member) {
 	question := 0
 	h.controller.Change(func(a *authority) {

@@ -31,7 +31,7 @@ type counting struct {
 	t      *testing.T
 	output <-chan output
 	rest   string
-	// last is the last number that was read, at the time at, and read how many were.
+	// last is the last number that was read, at is when, and read is how many were read.
 	last uint64
 	read int
 	at   time.Time
@@ -43,8 +43,8 @@ type output struct {
 	at   time.Time
 }
 
-// receive receives from a console as fast as it sends, as it leaves slow readers behind. There is room for what scribe
-// writes in a minute.
+// receive receives from a console as fast as it sends, since it disconnects slow readers. It has space for the output
+// of a minute.
 func receive(stream grpc.BidiStreamingClient[vmpb.ConsoleIO, vmpb.ConsoleIO]) <-chan output {
 	received := make(chan output, 1<<17)
 	go func() {
@@ -89,7 +89,7 @@ func (m *member) counts() *counting {
 	}
 }
 
-// line reads a line; false is the end.
+// line reads a line; false means the end.
 func (c *counting) line() (string, bool) {
 	for {
 		if line, rest, found := strings.Cut(c.rest, "\n"); found {
@@ -105,7 +105,7 @@ func (c *counting) line() (string, bool) {
 	}
 }
 
-// next reads the next number, which must follow the one before.
+// next reads the next number, which must follow the previous one.
 func (c *counting) next() bool {
 	c.t.Helper()
 	line, found := c.line()
@@ -138,7 +138,7 @@ func (c *counting) numbers(count int) {
 	}
 }
 
-// runsOn reads until the guest has said something after this was called, and ten numbers more.
+// runsOn reads until the guest has written something after this call, and ten more numbers.
 func (c *counting) runsOn() {
 	c.t.Helper()
 	for called := time.Now(); !c.at.After(called); {
@@ -147,15 +147,15 @@ func (c *counting) runsOn() {
 	c.numbers(10)
 }
 
-// toTheEnd reads what is left of a guest that ends here.
+// toTheEnd reads the rest of the output of a guest that ends here.
 func (c *counting) toTheEnd() {
 	c.t.Helper()
 	for c.next() {
 	}
 }
 
-// goesOnIn connects to the console of the member in which the guest goes on after the last line here,
-// which may be half a line.
+// goesOnIn connects to the console of the member in which the guest continues after the last line here, which may be
+// incomplete.
 func (c *counting) goesOnIn(arrived *member) *counting {
 	c.t.Helper()
 	there := arrived.counts()
@@ -164,7 +164,7 @@ func (c *counting) goesOnIn(arrived *member) *counting {
 	return there
 }
 
-// written returns the numbers that scribe wrote to a disk, by their place.
+// written returns the numbers that scribe wrote to a disk, by their position.
 func written(t *testing.T, disk string) []uint64 {
 	t.Helper()
 	content, err := os.ReadFile(disk)
@@ -176,8 +176,9 @@ func written(t *testing.T, disk string) []uint64 {
 	return numbers
 }
 
-// wantAll reads the disks of a guest of which last is the last number that was read. It may have written more since. It
-// writes a number to one disk after the other, so no disk is ahead of the one before, or more than one number behind.
+// wantAll checks the disks of a guest of which last is the last number that was read. It may have written more since.
+// It writes each number to one disk after another, so no disk is ahead of the previous one, or more than one number
+// behind.
 func (m *member) wantAll(last uint64) {
 	m.t.Helper()
 	before := uint64(0)
@@ -201,7 +202,7 @@ func (m *member) wantAll(last uint64) {
 	}
 }
 
-// TestRealMigration moves a guest by a signal, and back by an order.
+// TestRealMigration moves a guest by a signal, and back by a request.
 func TestRealMigration(t *testing.T) {
 	t.Parallel()
 	h := newHousehold(t)
@@ -228,7 +229,7 @@ func TestRealMigration(t *testing.T) {
 	target.wantAll(there.last)
 }
 
-// moves orders a migration to a target in that Pod, and returns it.
+// moves requests a migration to a target in that Pod, and returns the target.
 func (h *household) moves(pod string) *member {
 	h.t.Helper()
 	target := h.target(pod)
@@ -237,7 +238,7 @@ func (h *household) moves(pod string) *member {
 	return target
 }
 
-// follows moves a guest to that Pod, and follows it there. It logs how long the guest stood still.
+// follows moves a guest to that Pod, and reads its output there. It logs how long the guest was stopped.
 func (h *household) follows(here *member, console *counting, pod string) (*member, *counting) {
 	h.t.Helper()
 	there := h.moves(pod)
@@ -250,13 +251,13 @@ func (h *household) follows(here *member, console *counting, pod string) (*membe
 	return there, console
 }
 
-// grow makes disks larger while the guest runs, and waits for that.
+// grow enlarges disks while the guest runs, and waits for that.
 func (h *household) grow(sizes ...*vmpb.DiskSize) []*vmpb.DiskSize {
 	h.t.Helper()
 	return h.growBy(&vmpb.RunLeaseUpdate{Status: vmpb.RunLeaseUpdate_STATUS_OK, Grow: sizes})
 }
 
-// growHeld is grow while the guest is held.
+// growHeld is grow while the guest is stopped.
 func (h *household) growHeld(sizes ...*vmpb.DiskSize) []*vmpb.DiskSize {
 	h.t.Helper()
 	return h.growBy(&vmpb.RunLeaseUpdate{Status: vmpb.RunLeaseUpdate_STATUS_OK, Paused: true, Grow: sizes})
@@ -280,8 +281,8 @@ func (h *household) growBy(answer *vmpb.RunLeaseUpdate) []*vmpb.DiskSize {
 	return sizes
 }
 
-// TestRealMigrationByOrder moves a guest whose disks have grown without a signal, and onwards by the next order; twenty times with all that
-// make test draws a part of.
+// TestRealMigrationByOrder moves a guest whose disks have grown without a signal, and moves it again by the next
+// request; twenty times in the long run.
 func TestRealMigrationByOrder(t *testing.T) {
 	t.Parallel()
 	h := newHousehold(t)
@@ -310,7 +311,7 @@ func TestRealMigrationByOrder(t *testing.T) {
 			t.Errorf("%s: %v, %v; want %d bytes", path, info, err, size)
 		}
 	}
-	// The last report of a source and the first of its target may pass each other.
+	// The last report of a source and the first of its target may be reordered.
 	h.wantPhases("web-1", copying, stopped)
 	for _, pod := range pods[:len(pods)-1] {
 		h.wantPhases(pod, done, copying, stopped)
@@ -325,7 +326,7 @@ const (
 	failed  = vmpb.ReportStateRequest_Migration_PHASE_FAILED
 )
 
-// wantPhases looks at the phases that a Pod reported, of which a fast migration leaves out the first ones.
+// wantPhases checks the phases that a Pod reported. A fast migration skips the first ones.
 func (h *household) wantPhases(pod string, want ...vmpb.ReportStateRequest_Migration_Phase) {
 	h.t.Helper()
 	got := h.controller.Phases(pod)
@@ -369,8 +370,8 @@ func TestRealShutdownInstead(t *testing.T) {
 	}
 }
 
-// TestRealControllerIsAway: while a guest waits to migrate its controller is away for longer than one that had not
-// answered before might be. The guest runs on; or it is shut down when the process is asked to end again.
+// TestRealControllerIsAway: while a guest waits for a target, its controller is unavailable for a long time. The
+// guest keeps running, or is shut down when the process gets a second SIGTERM.
 func TestRealControllerIsAway(t *testing.T) {
 	t.Parallel()
 	for name, urged := range map[string]bool{"for a while": false, "at the end of all": true} {
@@ -425,7 +426,8 @@ func (h *household) awaitPhase(want vmpb.ReportStateRequest_Migration_Phase) *vm
 // awaitCopy waits until a part is copied.
 func (h *household) awaitCopy() { h.t.Helper(); h.awaitCopied(0) }
 
-// awaitCopied waits until more than that many bytes are copied. The whole is that of all disks, and later of the memory.
+// awaitCopied waits until more than that many bytes are copied. The total is that of all disks, and later of the
+// memory.
 func (h *household) awaitCopied(bytes uint64) *vmpb.ReportStateRequest_Migration {
 	h.t.Helper()
 	ctx, cancel := context.WithTimeout(h.t.Context(), waitTimeout)
@@ -444,7 +446,7 @@ func (h *household) awaitCopied(bytes uint64) *vmpb.ReportStateRequest_Migration
 	return report.GetMigration()
 }
 
-// amid waits until a part of a disk is copied, the first or the second one, which have data that take a while.
+// amid waits until a part of the first or the second disk is copied. Copying them takes a while.
 func (h *household) amid(second bool) {
 	h.t.Helper()
 	from, to := uint64(0), h.size
@@ -456,25 +458,25 @@ func (h *household) amid(second bool) {
 	}
 }
 
-// full makes the copies of the first two disks take ten seconds each: QEMU copies the first 10 MiB of a disk at once,
-// whatever the limit.
+// full makes the copies of the first two disks take ten seconds each: QEMU copies the first 10 MiB of a disk
+// immediately, whatever the limit.
 func (h *household) full() {
 	h.bandwidth = 2 << 20
 	h.fill(32 << 20)
 }
 
-// fill gives the first two disks that many bytes of data more.
+// fill adds that many bytes of data to the first two disks.
 func (h *household) fill(noise uint64) {
 	h.noise = noise
 	h.size += noise + 1<<20
 	h.data[0].Bytes += noise
 }
 
-// whichDisk says whether the second disk is being copied.
+// whichDisk returns whether the second disk is being copied.
 var whichDisk = map[string]bool{"amid the first disk": false, "amid the second": true}
 
-// slowly starts machines whose first copy is slower than their guests write, so that it hardly ends by itself. Those after it are
-// fast.
+// slowly starts machines whose first copy is slower than their guests write, so that it hardly ever completes. Later
+// copies are fast.
 type slowly struct{ hypervisor.Starter }
 
 // Start implements hypervisor.Starter.
@@ -491,13 +493,14 @@ type slow struct {
 	bandwidth uint64 // of the next copy
 }
 
-// Send is that of the machine.
+// Send implements hypervisor.Machine.
 func (s *slow) Send(ctx context.Context, to qemu.Destination, progress func(qemu.Progress)) error {
 	to.Bandwidth, s.bandwidth = s.bandwidth, 1<<30
 	return s.Machine.Send(ctx, to, progress)
 }
 
-// The target, or the way to it, fails while the guest runs: the guest runs on, and the next target takes it.
+// The target, or the connection to it, fails while the guest runs: the guest keeps running, and moves to the next
+// target.
 func TestRealTargetFails(t *testing.T) {
 	t.Parallel()
 	for name, fail := range map[string]func(h *household, target *member){
@@ -578,7 +581,8 @@ func TestRealTargetIsFull(t *testing.T) {
 	}
 }
 
-// Another process has one of the target's disks: there is no migration, and the next target takes the guest.
+// Another process holds one of the target's disks: the migration does not start, and the guest moves to the next
+// target.
 func TestRealTargetIsLocked(t *testing.T) {
 	t.Parallel()
 	h := newHousehold(t)
@@ -595,7 +599,7 @@ func TestRealTargetIsLocked(t *testing.T) {
 	h.goesOn(source, here)
 }
 
-// The order is taken back.
+// The request to move is canceled.
 func TestRealMigrationIsCancelled(t *testing.T) {
 	t.Parallel()
 	for name, second := range whichDisk {
@@ -621,7 +625,8 @@ func TestRealMigrationIsCancelled(t *testing.T) {
 	}
 }
 
-// The source dies while the guest runs: the target has never run it, and the source has all that the guest wrote.
+// The source is killed while the guest runs: the target has never run it, and the source has everything that the
+// guest wrote.
 func TestRealSourceDiesBeforeTheCommit(t *testing.T) {
 	t.Parallel()
 	for name, second := range whichDisk {
@@ -645,7 +650,7 @@ func TestRealSourceDiesBeforeTheCommit(t *testing.T) {
 	}
 }
 
-// holdSwitchovers makes switchovers fail until the returned function is called. The channel receives who asks.
+// holdSwitchovers makes switchovers fail until the returned function is called. The channel receives the callers.
 func (h *household) holdSwitchovers() (asked <-chan *vmpb.HypervisorID, release func()) {
 	who := make(chan *vmpb.HypervisorID, 1000)
 	h.controller.Change(func(a *authority) {
@@ -657,7 +662,7 @@ func (h *household) holdSwitchovers() (asked <-chan *vmpb.HypervisorID, release 
 	return who, func() { h.controller.Change(func(a *authority) { a.before = nil }) }
 }
 
-// letsGo keeps a source from taking its VM back before a target has it, also if the target is slow.
+// letsGo prevents a source from reclaiming its VM before a target has it, even if the target is slow.
 func (h *household) letsGo(source *member) {
 	h.controller.Change(func(a *authority) {
 		a.before = func(us *vmpb.HypervisorID) error {
@@ -669,7 +674,7 @@ func (h *household) letsGo(source *member) {
 	})
 }
 
-// After the commit the guest runs where the controller says, whoever dies.
+// After the commit the guest runs where the controller decides, whichever process is killed.
 func TestRealDeathAfterTheCommit(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -704,7 +709,7 @@ func TestRealDeathAfterTheCommit(t *testing.T) {
 			}
 			release()
 			if test.want == "web-1" {
-				// It goes on here, with nothing lost. What is read first may be from before it stood still.
+				// It continues here, and nothing is lost. The first lines may be from before it was stopped.
 				h.awaitReturn(members["web-1"])
 				here.runsOn()
 				holder := h.controller.Holder()
@@ -726,7 +731,7 @@ func TestRealDeathAfterTheCommit(t *testing.T) {
 	}
 }
 
-// The switchover was done, and nobody learns of it: the target asks again.
+// The switchover was done, but its response is lost: the target asks again.
 func TestRealAnswerIsLost(t *testing.T) {
 	t.Parallel()
 	h := newHousehold(t)
@@ -758,7 +763,7 @@ func TestRealAnswerIsLost(t *testing.T) {
 	target.wantAll(there.last)
 }
 
-// goesOn looks whether a guest that was taken back can migrate again.
+// goesOn checks whether a guest that was taken back can migrate again.
 func (h *household) goesOn(source *member, here *counting) {
 	h.t.Helper()
 	h.letsGo(source)

@@ -15,16 +15,16 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// cable leads to another network, which has nothing but its end. When it is cut, nobody is told.
+// cable leads to another network, which contains only its end. When it is cut, no one is notified.
 type cable struct {
 	t *testing.T
-	// name of the network, and of this end.
+	// name is the name of the network, and of this end.
 	name, end string
-	// there is the address of the other end, and controller where the controller is from there.
+	// there is the address of the other end, and controller the address of the controller from there.
 	there, controller string
 }
 
-// lay lays a cable from the household to the host of its targets.
+// lay connects the household to the host of its targets.
 func (h *household) lay() *cable {
 	h.t.Helper()
 	if os.Geteuid() != 0 {
@@ -73,8 +73,8 @@ func (c *cable) cut(is bool) {
 	c.ip("link set " + c.end + " " + state)
 }
 
-// narrow lets only 1 MiB in a second through to the target, or all: who copies is still copying when the cable is cut.
-// QEMU counts 1 MiB of a disk at a time, so that it makes progress every second.
+// narrow limits the bandwidth to the target to 1 MiB per second, so that a copy is still in progress when the cable
+// is cut. QEMU counts 1 MiB of a disk at a time, so that it makes progress every second.
 func (c *cable) narrow(is bool) {
 	c.t.Helper()
 	if is {
@@ -84,8 +84,8 @@ func (c *cable) narrow(is bool) {
 	c.run("tc qdisc del dev " + c.end + " root")
 }
 
-// TestRealCutsBeforeTheCommit: the network to the target is cut while the two agree, or while they copy. The guest
-// runs on, and moves when the network is there again.
+// TestRealCutsBeforeTheCommit: the network to the target is cut during the negotiation, or during the copy. The guest
+// keeps running, and moves when the network works again.
 func TestRealCutsBeforeTheCommit(t *testing.T) {
 	t.Parallel()
 	for name, copies := range map[string]bool{"while they agree": false, "while they copy": true} {
@@ -143,8 +143,9 @@ func TestRealCutsBeforeTheCommit(t *testing.T) {
 	}
 }
 
-// TestRealCutsAfterTheCommit: the network to the target is cut before it can ask for the VM, or before it learns that it
-// has it. The guest goes on where it was, or nowhere, with all that it wrote where the VM is.
+// TestRealCutsAfterTheCommit: the network to the target is cut before the target can ask for the VM, or before it
+// learns that it has it. The guest continues where it was, or nowhere, and everything that it wrote is where the VM
+// is.
 func TestRealCutsAfterTheCommit(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct{ done, shared bool }{

@@ -40,8 +40,8 @@ func TestPreparesTheDiskBeforeTheFirstStart(t *testing.T) {
 	})
 }
 
-// Wherever the preparation ends, the next process either starts over or keeps a disk
-// that is complete, and a disk that has run is kept for ever.
+// Wherever the preparation is interrupted, the next process either starts over or keeps a complete disk, and a disk
+// that a guest has used is kept forever.
 func TestInterruptedPreparation(t *testing.T) {
 	for _, last := range append(writeSteps, "started") {
 		t.Run(last, func(t *testing.T) {
@@ -109,7 +109,7 @@ func TestAskedToEndDuringThePreparation(t *testing.T) {
 	}
 }
 
-// What goes wrong is reported while it is tried again.
+// Failures are reported while they are retried.
 func TestTroubleOfThePreparation(t *testing.T) {
 	withFixture(t, func(w *fixture) {
 		w.preparing()

@@ -25,14 +25,14 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// What the guests in testdata print first, and what makes echo power itself off.
+// What the guests in testdata print first, and the input that makes echo power itself off.
 const (
 	counterBanner = "boot\n"
 	echoBanner    = "ready\n"
 	powerOffKey   = "\x04"
 )
 
-// waitTimeout bounds what is waited for on a real machine; it matters only in failures.
+// waitTimeout limits every wait for a real machine. It only matters when the test fails.
 const waitTimeout = 5 * time.Minute
 
 // spying remembers the QEMU that was started.
@@ -142,7 +142,7 @@ func (r *real) bounded() context.Context {
 	return ctx
 }
 
-// terminal is what a client of the socket sees.
+// terminal is a client of the socket.
 type terminal struct {
 	t      *testing.T
 	stream grpc.BidiStreamingClient[vmpb.ConsoleIO, vmpb.ConsoleIO]
@@ -270,7 +270,7 @@ func TestTwoHypervisorsOnOneDisk(t *testing.T) {
 	t.Parallel()
 	first := newReal(t, "counter").start()
 	process := first.process()
-	// Another Pod has a run folder of its own. Its two locks are tried one by one.
+	// Another Pod has its own run directory. Its two locks are tried one by one.
 	for name, spoil := range map[string]func(path string){
 		"our lock":    func(string) {},
 		"QEMU's lock": func(path string) { must(t, os.Rename(path+".lock", path+".taken")) },

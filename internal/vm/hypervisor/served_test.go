@@ -29,13 +29,13 @@ import (
 	storagepb "github.com/millwright-dev/millwright/proto/storage"
 )
 
-// storeroom is a controller with a server of the disks of the VM web, on the network.
+// storeroom is a controller with a disk server of the VM web, on the network.
 type storeroom struct {
 	t          *testing.T
 	controller *fakeController
 	authority  *identity.Authority
 	issuer     string
-	// root has the files of the server, and images those that disks are made from.
+	// root has the files of the server, and images the files that disks are created from.
 	root, images string
 	spec         *vmpb.VMSpec // of the server
 	stop         func()
@@ -74,7 +74,7 @@ func newStoreroom(t *testing.T) *storeroom {
 	return s
 }
 
-// leasedSpec is that of a VM with leases.
+// leasedSpec returns the specification of a VM with leases.
 func leasedSpec() *vmpb.VMSpec {
 	spec := validSpec()
 	spec.LeaseMode, spec.LeaseDuration = vmpb.LeaseMode_LM_FULL_LEASES, durationpb.New(longLease)
@@ -88,7 +88,7 @@ const longLease = 10 * time.Minute
 // disk is the file of the root disk.
 func (s *storeroom) disk() string { return hypervisor.PathsFor(s.spec, s.root).RootDisk }
 
-// data gives the server these data disks.
+// data adds these data disks to the server.
 func (s *storeroom) data(names ...string) {
 	s.spec.DataDisks = nil
 	for _, name := range names {
@@ -108,7 +108,7 @@ func (s *storeroom) siblings(vm, pod string) identity.Siblings {
 	return identity.Siblings{Credentials: credentials, Namespace: "default", VM: vm}
 }
 
-// serve starts the server, and returns its volume once it serves.
+// serve starts the server, and returns its volume once it is ready.
 func (s *storeroom) serve() storage.Volume {
 	s.t.Helper()
 	before := len(s.controller.Reports())
@@ -145,7 +145,7 @@ func (s *storeroom) serve() storage.Volume {
 	return storage.At(conn)
 }
 
-// report waits for a report after those that were there before.
+// report waits for a report after the earlier ones.
 func (s *storeroom) report(before int, fits func(*vmpb.ReportStateRequest) bool) *vmpb.ReportStateRequest {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), waitTimeout)
@@ -157,7 +157,7 @@ func (s *storeroom) report(before int, fits func(*vmpb.ReportStateRequest) bool)
 	return report
 }
 
-// leads has the hypervisors' leases lead to a server, with a token.
+// leads makes the hypervisors' leases refer to a server, with a token.
 func (s *storeroom) leads(token storage.Token, at storage.Attachment) {
 	update := leaseFor(longLease)
 	update.FencingToken = uint64(token)
@@ -167,7 +167,7 @@ func (s *storeroom) leads(token storage.Token, at storage.Attachment) {
 	s.controller.Answer(update)
 }
 
-// opens has the server open the disks to a Pod.
+// opens makes the server open the disks to a Pod.
 func (s *storeroom) opens(volume storage.Volume, token storage.Token, pod string) storage.Attachment {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), waitTimeout)
@@ -177,7 +177,7 @@ func (s *storeroom) opens(volume storage.Volume, token storage.Token, pod string
 	return at
 }
 
-// hypervisor is one of the Pod web-1, without disks.
+// hypervisor returns a hypervisor of the Pod web-1, without disks.
 func (s *storeroom) hypervisor(data ...string) *real {
 	s.t.Helper()
 	r := newReal(s.t, "scribe")
@@ -197,15 +197,15 @@ func (s *storeroom) hypervisor(data ...string) *real {
 	return r
 }
 
-// of are the reports of web-1 in a state.
+// of matches the reports of web-1 in a state.
 func of(state vmpb.ReportStateRequest_State, message string) func(*vmpb.ReportStateRequest) bool {
 	return func(report *vmpb.ReportStateRequest) bool {
 		return report.GetUs().GetPodName() == "web-1" && report.GetState() == state && strings.Contains(report.GetMessage(), message)
 	}
 }
 
-// A guest starts from an image that the server has prepared. It goes on when the server has been restarted elsewhere, and
-// stops for ever when its token is revoked.
+// A guest starts from an image that the server has prepared. It continues when the server has been restarted
+// elsewhere, and stops forever when its token is revoked.
 func TestRealGuestOfAServer(t *testing.T) {
 	t.Parallel()
 	s := newStoreroom(t)
@@ -256,7 +256,7 @@ func TestRealGuestOfAServer(t *testing.T) {
 	<-process.Done()
 }
 
-// What keeps a hypervisor from its disks is said, and it waits until that is over.
+// The hypervisor reports what prevents it from attaching its disks, and waits until that is over.
 func TestDisksThatCannotBeAttached(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -305,7 +305,8 @@ func TestDisksThatCannotBeAttached(t *testing.T) {
 	}
 }
 
-// Without a server there is no guest, however long that takes, and the hypervisor ends when it is told to.
+// Without a server the guest does not start, however long that takes, and the hypervisor terminates when it is told
+// to.
 func TestNoGuestWithoutItsDisks(t *testing.T) {
 	for name, test := range map[string]struct {
 		end  func(*process)
@@ -332,8 +333,8 @@ func TestNoGuestWithoutItsDisks(t *testing.T) {
 	}
 }
 
-// A process before this one in the same Pod may have left its QEMU, which has the disks with the same token: nobody asks for a
-// lease before that has ended.
+// An earlier process in the same Pod may have left its QEMU, which has the disks with the same token: the hypervisor
+// asks for a lease only after that has terminated.
 func TestDisksOfAnEarlierProcess(t *testing.T) {
 	expiringStory(t, func(w *fixture, _ *dog) {
 		w.config.Spec.DisksServed = true
@@ -352,7 +353,7 @@ func TestDisksOfAnEarlierProcess(t *testing.T) {
 	})
 }
 
-// No connection to a server of disks: the specification does not fit the configuration.
+// Without a connection to a disk server, the specification does not match the configuration.
 func TestNoConnectionToAServer(t *testing.T) {
 	expiringStory(t, func(w *fixture, _ *dog) {
 		w.config.Spec.DisksServed = true
@@ -360,7 +361,8 @@ func TestNoConnectionToAServer(t *testing.T) {
 	})
 }
 
-// A server enlarges the disks. Who attaches them with a later token finds the new sizes; a guest of before keeps the old ones.
+// A server enlarges the disks. A client that attaches them with a later token finds the new sizes; an earlier guest
+// keeps the old ones.
 func TestServedDisksGrow(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {

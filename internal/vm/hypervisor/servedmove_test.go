@@ -25,8 +25,8 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// fences are the controller's part in served disks: it has them opened to the holder and the target, and gives nobody a lease before
-// all others of before are shut out.
+// fences do the controller's part for served disks: they open the disks to the holder and the target, and grant no
+// lease before all earlier hypervisors are excluded.
 type fences struct {
 	t          *testing.T
 	controller *fakeController
@@ -43,7 +43,7 @@ type fences struct {
 	holder  *vmpb.HypervisorID
 }
 
-// newServedHousehold is one of a VM whose disks are served from when its source was started.
+// newServedHousehold returns a household of a VM whose disks are served from the start of its source.
 func newServedHousehold(t *testing.T) *household {
 	t.Helper()
 	h := newHousehold(t)
@@ -57,7 +57,7 @@ func newServedHousehold(t *testing.T) *household {
 	return h
 }
 
-// servedSource starts the hypervisor web-1, and who serves its disks.
+// servedSource starts the hypervisor web-1, and the disk server.
 func (h *household) servedSource() *member {
 	h.t.Helper()
 	source := h.source()
@@ -94,7 +94,8 @@ func (h *household) servedSource() *member {
 	return source
 }
 
-// complete says where the disks are, once they are open, and withholds the lease until nobody of before has them.
+// complete says where the disks are, once they are open, and withholds the lease until all earlier hypervisors are
+// excluded.
 func (f *fences) complete(us *vmpb.HypervisorID, answer *vmpb.RunLeaseUpdate) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -111,7 +112,7 @@ func (f *fences) complete(us *vmpb.HypervisorID, answer *vmpb.RunLeaseUpdate) {
 	}
 }
 
-// next gives a Pod another token, and has the disks opened with it. The caller holds the lock.
+// next assigns another token to a Pod, and opens the disks with it. The caller holds the lock.
 func (f *fences) next(pod string) storage.Token {
 	f.last++
 	token := f.last
@@ -125,7 +126,7 @@ func (f *fences) next(pod string) storage.Token {
 	return token
 }
 
-// change changes what is answered.
+// change changes the responses.
 func (f *fences) change(apply func()) {
 	f.mu.Lock()
 	apply()
@@ -133,7 +134,7 @@ func (f *fences) change(apply func()) {
 	f.controller.Change(func(*authority) {})
 }
 
-// moved shuts out who had the VM before. Who takes it back begins anew.
+// moved excludes the previous holder. A source that takes the VM back starts over.
 func (f *fences) moved(us *vmpb.HypervisorID) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -153,7 +154,7 @@ func (f *fences) moved(us *vmpb.HypervisorID) error {
 	return nil
 }
 
-// wantRevoked looks how many tokens are revoked, of those that were given.
+// wantRevoked checks how many of the assigned tokens are revoked.
 func (f *fences) wantRevoked(revoked, given storage.Token) {
 	f.t.Helper()
 	f.mu.Lock()
@@ -163,7 +164,7 @@ func (f *fences) wantRevoked(revoked, given storage.Token) {
 	}
 }
 
-// wantAll ends the hypervisor and the server, and looks at the disks.
+// wantAll terminates the hypervisor and the server, and checks the disks.
 func (f *fences) wantAll(m *member, console *counting) {
 	f.t.Helper()
 	m.kill()
@@ -172,7 +173,7 @@ func (f *fences) wantAll(m *member, console *counting) {
 	m.wantAll(console.last)
 }
 
-// TestRealServedMigration moves a guest whose disks are served, twice. Whoever runs it is the only one that can write.
+// TestRealServedMigration moves a guest with served disks twice. Only the hypervisor that runs it can write.
 func TestRealServedMigration(t *testing.T) {
 	h := newServedHousehold(t)
 	here := h.servedSource()
@@ -187,7 +188,7 @@ func TestRealServedMigration(t *testing.T) {
 	h.fences.wantAll(here, console)
 }
 
-// neverFailed looks whether no guest was stopped for its disks.
+// neverFailed checks that no guest was stopped because of its disks.
 func (h *household) neverFailed() {
 	h.t.Helper()
 	for _, report := range h.controller.Reports() {
@@ -197,8 +198,8 @@ func (h *household) neverFailed() {
 	}
 }
 
-// Whoever dies, the guest goes on where the controller says, with all that it has written. A source that gets it back has other
-// sessions, with a token above that of the target, and the guest does not notice.
+// Whichever process is killed, the guest continues where the controller decides, with everything that it has written.
+// A source that takes it back has new sessions, with a token above the target's, and the guest does not notice.
 func TestRealServedDeath(t *testing.T) {
 	t.Run("of the target in the copy", func(t *testing.T) {
 		h := newServedHousehold(t)
@@ -254,7 +255,7 @@ func TestRealServedDeath(t *testing.T) {
 	}
 }
 
-// attaching is an answer that grants nothing.
+// attaching is a response that grants nothing.
 func attaching(token uint64, at string) *vmpb.RunLeaseUpdate {
 	update := leaseOK()
 	update.FencingToken = token
@@ -264,7 +265,7 @@ func attaching(token uint64, at string) *vmpb.RunLeaseUpdate {
 	return update
 }
 
-// An answer without a duration says where the disks are, and lets nobody run anything.
+// A response without a duration tells where the disks are, but lets no guest run.
 func TestAnswerThatGrantsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, begin, d := newFakeController(), time.Now(), &dog{lost: make(chan struct{})}
@@ -316,8 +317,8 @@ func TestAnswerThatGrantsNothing(t *testing.T) {
 	})
 }
 
-// The target of a migration says that it waits for its guest when it has found the disks, and not before. It ends when it is told
-// to.
+// The target of a migration reports that it waits for its guest once it has found the disks, and not before. It
+// terminates when it is told to.
 func TestTargetWithoutItsDisks(t *testing.T) {
 	for name, update := range map[string]*vmpb.RunLeaseUpdate{
 		"no server": attaching(7, ""), "no token": attaching(0, "127.0.0.1:1"),

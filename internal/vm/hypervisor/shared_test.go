@@ -21,7 +21,7 @@ func newSharedHousehold(t *testing.T) *household {
 	return h
 }
 
-// wantLocked looks whether a process has the locks of all disks.
+// wantLocked checks whether a process holds the locks of all disks.
 func (m *member) wantLocked() {
 	m.t.Helper()
 	for _, path := range append([]string{m.disk}, m.data["logs"], m.data["db"]) {
@@ -33,8 +33,8 @@ func (m *member) wantLocked() {
 	}
 }
 
-// TestRealSharedMigration moves a guest to hypervisors with the same disks. Whoever asks for the authority has their locks, and so
-// has who runs the guest.
+// TestRealSharedMigration moves a guest to hypervisors with the same disks. A hypervisor that asks for the authority
+// or runs the guest holds their locks.
 func TestRealSharedMigration(t *testing.T) {
 	t.Parallel()
 	h := newSharedHousehold(t)
@@ -63,7 +63,8 @@ func TestRealSharedMigration(t *testing.T) {
 	h.startsAgain(here)
 }
 
-// TestRealSharedDevices is that for block devices, with leases, as their lock is that of one host.
+// TestRealSharedDevices is the same for block devices. It needs leases, since the lock of a device is only valid on
+// one host.
 func TestRealSharedDevices(t *testing.T) {
 	t.Parallel()
 	h := newSharedHousehold(t)
@@ -96,7 +97,8 @@ func TestRealSharedDevices(t *testing.T) {
 	must(t, lock.Release())
 }
 
-// While the guest runs, whoever of the two dies, it goes on at the source, or starts again from the same disks.
+// Whichever of the two is killed while the guest runs, the guest continues at the source, or starts again from the
+// same disks.
 func TestRealSharedDeathInTheCopy(t *testing.T) {
 	t.Parallel()
 	for name, dies := range map[string]string{"source": "web-1", "target": "web-2"} {
@@ -130,7 +132,7 @@ func TestRealSharedDeathInTheCopy(t *testing.T) {
 	}
 }
 
-// After the commit the guest goes on where the controller says, whoever dies.
+// After the commit the guest continues where the controller decides, whichever process is killed.
 func TestRealSharedDeathAfterTheCommit(t *testing.T) {
 	t.Parallel()
 	for name, dies := range map[string]string{"source": "web-1", "target": "web-2", "both": "both"} {
@@ -176,7 +178,8 @@ func TestRealSharedDeathAfterTheCommit(t *testing.T) {
 	}
 }
 
-// The authority alone lets no source run its guest again: another process has one of the disks, until it lets that go.
+// The authority alone does not let a source run its guest again: another process holds one of the disks, until it
+// releases it.
 func TestRealSourceWaitsForItsDisks(t *testing.T) {
 	t.Parallel()
 	h := newSharedHousehold(t)
@@ -210,7 +213,7 @@ func (h *household) awaitCause(want vmpb.ReportStateRequest_Cause) {
 	must(h.t, err)
 }
 
-// A source and a target of which one has the disk for itself refuse each other, and the guest runs on.
+// A source and a target reject each other if only one of them shares its disk, and the guest keeps running.
 func TestRealSharedAndOwnDisks(t *testing.T) {
 	t.Parallel()
 	for name, shared := range map[string]bool{"the source's": true, "the target's": false} {
@@ -243,7 +246,7 @@ func TestRealSharedAndOwnDisks(t *testing.T) {
 	}
 }
 
-// A target whose disk is not there does not make another one.
+// A target whose disk is missing does not create another one.
 func TestRealSharedDiskIsNotThere(t *testing.T) {
 	t.Parallel()
 	h := newSharedHousehold(t)
@@ -271,7 +274,7 @@ func TestRealSharedDiskIsNotThere(t *testing.T) {
 	here.runsOn()
 }
 
-// Another hypervisor has had the disks after the commit: the memory of the guest does not fit them any more, and neither side
+// Another hypervisor has used the disks after the commit: the guest's memory no longer matches them, and neither side
 // runs it, whatever the controller says.
 func TestRealSharedDisksWereUsed(t *testing.T) {
 	t.Parallel()
@@ -310,7 +313,7 @@ func TestRealSharedDisksWereUsed(t *testing.T) {
 	}
 }
 
-// A guest that is held moves from one to the other as well, is taken back, and grows. It goes on in the end, and moves again.
+// A stopped guest moves in both directions, is taken back, and grows. Finally it continues, and moves again.
 func TestRealHeldGuestMoves(t *testing.T) {
 	t.Parallel()
 	h := newSharedHousehold(t)
@@ -333,7 +336,7 @@ func TestRealHeldGuestMoves(t *testing.T) {
 	<-asked
 	target.kill()
 	release()
-	// When it has the guest again:
+	// Once it has the guest again:
 	h.growHeld(&vmpb.DiskSize{Name: "logs", Bytes: scribeDisk + 5<<20})
 	h.controller.Answer(leaseOK())
 	console = console.goesOnIn(here)

@@ -16,8 +16,8 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// Budgets of a start: until the guest says something, against QEMU alone with the same download and copy; the hypervisor's
-// own part of that, when the disk is there; and its memory besides QEMU's.
+// Budgets of a start: the time until the guest's first output, compared with a bare QEMU with the same download and
+// copy; the hypervisor's own part of that, when the disk exists; and its memory in addition to QEMU's.
 const (
 	startFactor  = 1.3
 	startMore    = time.Second
@@ -25,8 +25,8 @@ const (
 	memoryBudget = 40 << 20
 )
 
-// TestStartAgainstBareQEMU starts guests in hypervisors and in QEMU alone in turns, from an image that is fetched, and from a
-// disk that is there, and compares the medians.
+// TestStartAgainstBareQEMU starts guests alternately in hypervisors and in bare QEMUs, from an image that is
+// downloaded, and from an existing disk, and compares the medians.
 func TestStartAgainstBareQEMU(t *testing.T) {
 	const MiB = 1 << 20
 	count, measured := pairs(t)
@@ -64,7 +64,7 @@ func TestStartAgainstBareQEMU(t *testing.T) {
 	}
 }
 
-// bootImage is a disk that boots scribe, with that much data behind what that uses.
+// bootImage is a disk that boots scribe, with that much data after the part that scribe uses.
 func bootImage(t *testing.T, data uint64) []byte {
 	t.Helper()
 	content, err := os.ReadFile(filepath.Join("testdata", "scribe.img"))
@@ -81,7 +81,7 @@ func (s *imageServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	http.ServeContent(w, r, "image", time.Time{}, bytes.NewReader(s.content))
 }
 
-// startedBare returns how long a person's QEMU takes until its guest says something: the image is copied to a new disk.
+// startedBare returns how long a bare QEMU takes until its guest's first output: the image is copied to a new disk.
 func startedBare(t *testing.T, url string, size uint64, content []byte) time.Duration {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "disk")
@@ -109,7 +109,7 @@ func startedBare(t *testing.T, url string, size uint64, content []byte) time.Dur
 	return first.Sub(begun)
 }
 
-// startedOurs is startedBare of a hypervisor process, and returns the memory of that besides QEMU's, too.
+// startedOurs is startedBare for a hypervisor process, and also returns its memory without QEMU's.
 func startedOurs(t *testing.T, url string, size uint64, content []byte) (took time.Duration, memory uint64) {
 	t.Helper()
 	h := newHousehold(t)
@@ -133,7 +133,7 @@ func startedOurs(t *testing.T, url string, size uint64, content []byte) (took ti
 	return first.Sub(begun), proportional(t, m.process.PID())
 }
 
-// proportional returns the memory of a process in bytes: pages that several share count in part (PSS).
+// proportional returns the memory of a process in bytes; shared pages count proportionally (PSS).
 func proportional(t *testing.T, pid int) uint64 {
 	t.Helper()
 	rollup, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))

@@ -17,7 +17,7 @@ import (
 // What the guest "writer" prints when it has written 3 MiB, after a dot for each of 96 writes.
 const writerDone = "done\n"
 
-// awaitReport waits for a report after those that were there before.
+// awaitReport waits for a report after the earlier ones.
 func (r *real) awaitReport(before int, want string) {
 	r.t.Helper()
 	_, err := r.controller.AwaitLaterReport(r.bounded(), before, func(report *vmpb.ReportStateRequest) bool {
@@ -28,7 +28,7 @@ func (r *real) awaitReport(before int, want string) {
 	}
 }
 
-// A guest that fills its storage is stopped, which is reported, and it goes on when there is room.
+// A guest that fills its storage is stopped, which is reported, and it continues when there is free space.
 func TestRealGuestWaitsForRoom(t *testing.T) {
 	t.Parallel()
 	disks := smallfs.NewSize(t, 4<<20)
@@ -45,7 +45,7 @@ func TestRealGuestWaitsForRoom(t *testing.T) {
 	r.awaitReport(0, "STATE_PAUSED CAUSE_NO_SPACE")
 	full := len(r.controller.Reports())
 
-	// It may boot again, but finds no more room.
+	// It may boot again, but finds no free space.
 	conn := r.dial()
 	_, err = vmpb.NewOOBManagementClient(conn).Reset(r.bounded(), &vmpb.ResetRequest{})
 	must(t, err)
@@ -94,7 +94,7 @@ done <&3
 exec sleep 1000
 `
 
-// A QEMU that can no longer be controlled is killed, not left alone.
+// A QEMU that can no longer be controlled is killed.
 func TestMachineLosesItsMonitor(t *testing.T) {
 	for name, last := range map[string]string{
 		"closed":            `exec 3>&-`,
@@ -117,7 +117,7 @@ func TestMachineLosesItsMonitor(t *testing.T) {
 	}
 }
 
-// What was reported before is not what a test waits for, also when something else is reported meanwhile.
+// A test does not accept an earlier report, even if something else is reported meanwhile.
 func TestOldReportsAreNotAwaited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &real{t: t, controller: newFakeController()}

@@ -18,7 +18,7 @@ func TestWriteTermination(t *testing.T) {
 		vmpb.EndGuestShutdown: 0, vmpb.EndTerminated: 0, vmpb.EndStopped: 0,
 		vmpb.EndInvalidSpec: 1, vmpb.EndQEMUFailed: 1, vmpb.EndInternal: 1, "": 1, "Future": 1,
 	} {
-		// The second time the file is there, and holds more.
+		// The second time the file exists, and is longer.
 		for _, message := range []string{"a sentence", ""} {
 			left := vmpb.Termination{Reason: reason, Message: message}
 			code, err := WriteTermination(path, left)

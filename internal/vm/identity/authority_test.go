@@ -19,7 +19,7 @@ import (
 func request(t *testing.T, key crypto.Signer) []byte {
 	t.Helper()
 	return value[[]byte](t)(x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{
-		// Names that the requester would like to have, and must not get.
+		// Names that the requester asks for, and must not get.
 		DNSNames: []string{"controller"},
 	}, key))
 }

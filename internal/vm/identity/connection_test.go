@@ -97,7 +97,7 @@ func TestWithoutCertificateOneMayOnlyAskForOne(t *testing.T) {
 	wantCode(t, checkOver(t, anonymous(t, s, hypervisor, pod)), codes.Unavailable)
 }
 
-// TestOnly: a certificate of the authority is not enough to keep a connection to a process of another VM.
+// TestOnly: a certificate of the authority is not enough to stay connected to a process of another VM.
 func TestOnly(t *testing.T) {
 	s := newSite(t)
 	sibling := Peer{Namespace: pod.Namespace, VM: pod.VM, Pod: "vm-1-def"}
@@ -145,7 +145,7 @@ func TestCertificateIsRenewed(t *testing.T) {
 		t.Fatalf("tokens (-want +got):\n%s", diff)
 	}
 
-	// The token has changed in the file, and the old one is not good any more.
+	// The token has changed in the file, and the old one is no longer valid.
 	must(t, os.WriteFile(tokenFile, []byte("token-2"), 0o600))
 	s.mu.Lock()
 	s.tokens = map[string]Peer{"token-2": pod}
@@ -153,7 +153,7 @@ func TestCertificateIsRenewed(t *testing.T) {
 	s.clock.advance(Lifetime * 3 / 4)
 	must(t, check(t, c, s.address, Controller()))
 
-	// Far beyond its end, also the controller's own is a new one.
+	// Long after its expiry, the controller's own certificate is a new one, too.
 	s.clock.advance(3 * Lifetime)
 	must(t, check(t, c, s.address, Controller()))
 	if diff := cmp.Diff([]string{"token-1", "token-2", "token-2"}, s.tokensSeen()); diff != "" {

@@ -19,7 +19,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/ca"
 )
 
-// laid are files of an identity.
+// laid are the files of an identity.
 type laid struct {
 	Files
 	clock *clock
@@ -44,7 +44,7 @@ func (l *laid) leaf(uris ...string) x509.Certificate {
 	return cert
 }
 
-// lay has a certificate signed, and writes the files. The chain is what follows the certificate.
+// lay writes the files of a signed certificate. The chain follows the certificate.
 func (l *laid) lay(t *testing.T, by ca.Pair, root ca.Pair, cert x509.Certificate, chain ...[]byte) {
 	t.Helper()
 	key, _, err := newRequest()
@@ -66,7 +66,7 @@ func authorityAt(t *testing.T, clock *clock) ca.Pair {
 	return value[*Authority](t)(NewAuthority(clock.Now())).pair
 }
 
-// both lays files of a controller and a hypervisor of the same authority, whose names begin with a realm.
+// both writes the files of a controller and a hypervisor of the same authority, whose names begin with a realm.
 func both(t *testing.T, controller, hypervisor *laid, realm string) {
 	t.Helper()
 	root := authorityAt(t, controller.clock)
@@ -74,8 +74,8 @@ func both(t *testing.T, controller, hypervisor *laid, realm string) {
 	hypervisor.lay(t, root, root, hypervisor.leaf(realm+"vm/pool/vm-1/vm-1-abc"))
 }
 
-// TestFilesAreReadAgain: a certificate, a key and an authority that others renew hold for the next connection, at
-// both sides, and what they replaced does not any more. A connection that is open stays.
+// TestFilesAreReadAgain: a certificate, a key and an authority that others renew apply to the next connection, on
+// both sides, and the replaced ones no longer do. An open connection stays open.
 func TestFilesAreReadAgain(t *testing.T) {
 	clock := newClock()
 	controller, hypervisor, old := newLaid(t, clock), newLaid(t, clock), newLaid(t, clock)
@@ -113,7 +113,7 @@ func TestFilesAreReadAgain(t *testing.T) {
 	}
 }
 
-// TestSPIFFENames: identities of a SPIFFE trust domain are known, also from an intermediate authority, and those of
+// TestSPIFFENames: identities of a SPIFFE trust domain are accepted, also from an intermediate authority. Those of
 // another domain, or of ours, are not.
 func TestSPIFFENames(t *testing.T) {
 	const realm = "spiffe://example.org/millwright/"
@@ -198,7 +198,7 @@ func TestBadFiles(t *testing.T) {
 	}
 }
 
-// TestNobodyIssues: a hypervisor knows a controller that issues no certificates from one that is away.
+// TestNobodyIssues: a hypervisor distinguishes a controller that issues no certificates from an unreachable one.
 func TestNobodyIssues(t *testing.T) {
 	clock := newClock()
 	authority := value[*Authority](t)(NewAuthority(clock.Now()))

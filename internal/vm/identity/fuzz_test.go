@@ -18,8 +18,8 @@ import (
 	identitypb "github.com/millwright-dev/millwright/proto/identity"
 )
 
-// FuzzIssue: whatever is asked for, with whatever token, a certificate has the one name that belongs
-// to the token, and is no authority's; nothing that is said contains the token.
+// FuzzIssue: whatever is requested, with whatever token, a certificate has the one name that belongs to the token,
+// and is not an authority's; no response or log line contains the token.
 func FuzzIssue(f *testing.F) {
 	now := newClock().Now
 	authority := value[*Authority](f)(NewAuthority(now()))
@@ -68,7 +68,7 @@ func wantOnly(t *testing.T, der []byte, want Peer) {
 	}
 }
 
-// resolve knows one token. Of others, it is either unknown whose they are, or known that they are nobody's.
+// resolve knows one token. Other tokens either cannot be reviewed, or are invalid.
 func resolve(token, known string, of Peer) (Peer, error) {
 	switch {
 	case token == known:

@@ -39,7 +39,7 @@ func value[T any](t testing.TB) func(T, error) T {
 	}
 }
 
-// clock is moved by hand.
+// clock is moved manually.
 type clock struct {
 	mu  sync.Mutex
 	now time.Time
@@ -59,7 +59,7 @@ func (c *clock) advance(d time.Duration) {
 	c.now = c.now.Add(d)
 }
 
-// whoami is a service that answers with the caller, or refuses all but one.
+// whoami is a service that responds with the caller, or rejects all but one.
 type whoami struct {
 	healthpb.UnimplementedHealthServer
 	only *Peer
@@ -87,7 +87,7 @@ func (w *whoami) Watch(_ *healthpb.HealthCheckRequest, stream grpc.ServerStreami
 	return stream.Send(&healthpb.HealthCheckResponse{})
 }
 
-// serve runs a gRPC server on loopback and gives its address.
+// serve runs a gRPC server on loopback and returns its address.
 func serve(t *testing.T, options []grpc.ServerOption, register func(*grpc.Server)) string {
 	t.Helper()
 	listener := value[net.Listener](t)(net.Listen("tcp", "127.0.0.1:0"))
@@ -104,7 +104,7 @@ func serve(t *testing.T, options []grpc.ServerOption, register func(*grpc.Server
 	return listener.Addr().String()
 }
 
-// site is a controller that serves, with tokens that it knows.
+// site is a controller with known tokens.
 type site struct {
 	clock     *clock
 	authority *Authority

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// TestFilesOfTheHost: file URLs name what is below the folder of images, and nothing else.
+// TestFilesOfTheHost: file URLs name files below the directory of images, and nothing else.
 func TestFilesOfTheHost(t *testing.T) {
 	dir := t.TempDir()
 	images := filepath.Join(dir, "images")
@@ -65,8 +65,7 @@ func TestFilesOfTheHost(t *testing.T) {
 	}
 }
 
-// TestServersOfTheHost: what listens on the loopback is not asked, also not after a redirect,
-// unless it was allowed.
+// TestServersOfTheHost: servers on the loopback are not used, not even after a redirect, unless that was allowed.
 func TestServersOfTheHost(t *testing.T) {
 	asked := false
 	private := serveBy(t, func(w http.ResponseWriter, _ *http.Request) { asked = true })

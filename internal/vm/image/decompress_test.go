@@ -12,8 +12,8 @@ import (
 	"github.com/ulikunitz/xz"
 )
 
-// FuzzDecompress: whatever an image contains, it can be read without a panic, and a small one takes
-// no more memory than the windows that are allowed.
+// FuzzDecompress: any image can be read without a panic, and a small one takes no more memory than the allowed
+// windows.
 func FuzzDecompress(f *testing.F) {
 	plain := bytes.Repeat([]byte("disk "), 1000)
 	var zipped, xzipped bytes.Buffer

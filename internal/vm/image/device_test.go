@@ -13,7 +13,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/blockdev"
 )
 
-// garbage is what an earlier attempt may have left on a device behind its mark.
+// garbage is what an earlier attempt may have left on a device after its mark.
 func garbage(t *testing.T, device string) {
 	t.Helper()
 	draft, err := disk.Disk{Path: device}.Draft(t.Context())
@@ -50,7 +50,7 @@ func TestDeviceHoldsTheImage(t *testing.T) {
 	}
 }
 
-// An image that is not complete, or not the right one, never makes a disk of a device; the next attempt does.
+// An image that is incomplete, or not the right one, never makes a device a disk; the next attempt does.
 func TestDeviceIsADiskOnlyWhenComplete(t *testing.T) {
 	content := diskContent()
 	for name, test := range map[string]struct {

@@ -80,7 +80,7 @@ func TestDiskHasItsNameOnlyWhenComplete(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "disk.img")
 	content := diskContent()
-	// What a crash may have left: more than the new content, so that a rest would show.
+	// What a crash may have left: more than the new content, so that a remainder would show.
 	for _, leftover := range []string{"disk.img.partial", "disk.img.qcow2.partial"} {
 		must(t, os.WriteFile(filepath.Join(dir, leftover), padded([]byte("half a disk"), 5*mib), 0o600))
 	}

@@ -9,13 +9,13 @@ import (
 	"github.com/millwright-dev/millwright/test/support/smallfs"
 )
 
-// TestFullFileSystem needs to mount one. TestFullStorage is for who may not.
+// TestFullFileSystem needs to mount a file system. TestFullStorage works without that permission.
 func TestFullFileSystem(t *testing.T) {
 	t.Attr("fault", "disk full: an image is written to a disk, in each format, or a kernel is downloaded")
 	text := bytes.Repeat([]byte("an image that can be compressed\n"), mib/32)
 	for name, test := range map[string]struct {
 		served []byte
-		// file is where there is no room for more than pages.
+		// file is where there is only space for pages.
 		file  string
 		pages int
 	}{

@@ -25,7 +25,7 @@ const mib = 1 << 20
 // local allows files and the servers of tests.
 var local = Access{Files: "/", Servers: []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:0")}}
 
-// atOnce is for failures that are not to be tried again.
+// atOnce is for failures that are not retried.
 var atOnce = Options{Access: local, RetryTimeout: -1}
 
 func must(t testing.TB, err error) {
@@ -50,7 +50,7 @@ func sum(content []byte) string {
 	return "sha256:" + hex.EncodeToString(hash[:])
 }
 
-// padded is content as a disk of that size.
+// padded returns the content as a disk of that size.
 func padded(content []byte, size int) []byte {
 	return append(bytes.Clone(content), make([]byte, size-len(content))...)
 }
@@ -72,7 +72,7 @@ func compressed(t testing.TB, with compressor, content []byte) []byte {
 	return out.Bytes()
 }
 
-// qcow2 has qemu-img make an image of content.
+// qcow2 makes an image of content with qemu-img.
 func qcow2(t testing.TB, content []byte, options ...string) []byte {
 	t.Helper()
 	dir := t.TempDir()
@@ -91,7 +91,7 @@ func qemuImg(t testing.TB, arguments ...string) {
 	}
 }
 
-// serve answers every request with content, and can continue it.
+// serve responds to every request with content, and can continue it.
 func serve(t testing.TB, content []byte) string {
 	return serveBy(t, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("ETag", `"1"`)
@@ -105,7 +105,7 @@ func serveBy(t testing.TB, handler http.HandlerFunc) string {
 	return server.URL + "/disk.img"
 }
 
-// cut answers with the first bytes of content only, and ends the connection.
+// cut responds with the first bytes of content only, and closes the connection.
 func cut(w http.ResponseWriter, content []byte, length string) {
 	w.Header().Set("Content-Length", length)
 	_, _ = w.Write(content)
@@ -115,7 +115,7 @@ func cut(w http.ResponseWriter, content []byte, length string) {
 	panic(http.ErrAbortHandler)
 }
 
-// wantFiles compares the names in a folder.
+// wantFiles compares the names in a directory.
 func wantFiles(t testing.TB, dir string, want ...string) {
 	t.Helper()
 	entries, err := os.ReadDir(dir)

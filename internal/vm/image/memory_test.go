@@ -19,8 +19,8 @@ import (
 	"github.com/ulikunitz/xz"
 )
 
-// writeVariable makes the test's executable write a disk from a file, so that its memory can
-// be measured. Its arguments are the file and the disk.
+// writeVariable makes the test's executable write a disk from a file, so that its memory can be measured. Its
+// arguments are the file and the disk.
 const writeVariable = "MILLWRIGHT_TEST_WRITE_DISK"
 
 func TestMain(m *testing.M) {
@@ -44,8 +44,7 @@ func TestMain(m *testing.M) {
 
 var peakForm = regexp.MustCompile(`VmHWM:\s+([0-9]+) kB`)
 
-// writeInProcess writes a disk in another process, and returns what became of it and the most
-// memory that it took, in MiB.
+// writeInProcess writes a disk in another process, and returns its result and its peak memory in MiB.
 func writeInProcess(t *testing.T, image []byte) (outcome string, peak int) {
 	t.Helper()
 	dir := t.TempDir()
@@ -68,7 +67,7 @@ func writeInProcess(t *testing.T, image []byte) (outcome string, peak int) {
 // contentSize is more than a decoder may remember.
 const contentSize = 256 * mib
 
-// packed returns compressed zeros, contentSize of them.
+// packed returns contentSize zeros, compressed.
 func packed(t *testing.T, with compressor) []byte {
 	t.Helper()
 	var out bytes.Buffer
@@ -100,8 +99,8 @@ func withWindow(t *testing.T, file []byte, code byte) []byte {
 	return changed
 }
 
-// TestMemoryOfDecoders: no image makes a decoder take much more memory than the largest
-// window that is accepted, and images with the windows that people use are accepted.
+// TestMemoryOfDecoders: no image makes a decoder take much more memory than the largest accepted window, and images
+// with common windows are accepted.
 func TestMemoryOfDecoders(t *testing.T) {
 	if testing.Short() {
 		t.Skip("compresses much, for seconds; -short wants to be fast")

@@ -18,7 +18,7 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// patched is an image with another number in its header.
+// patched returns an image with another number in its header.
 func patched(image []byte, offset int, value uint64) []byte {
 	changed := bytes.Clone(image)
 	binary.BigEndian.PutUint64(changed[offset:], value)
@@ -88,8 +88,8 @@ func TestBadImagesAreRejected(t *testing.T) {
 	}
 }
 
-// A check sees the disk that would be, in whatever form it comes, and a file; what it does not like
-// leaves nothing behind, and the file of before as it was.
+// A check sees the disk that would be created, in whatever format it comes, or a file; if it fails, nothing is left
+// behind, and an earlier file is unchanged.
 func TestCheckOfTheContent(t *testing.T) {
 	content := diskContent()
 	var seen []byte
@@ -143,7 +143,7 @@ func TestImageOfUnknownLengthIsCutOff(t *testing.T) {
 	wantFiles(t, dir)
 }
 
-// closedPort is an address without a listener.
+// closedPort returns an address without a listener.
 func closedPort(t *testing.T) string {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
@@ -207,7 +207,7 @@ func TestWithoutQemuImg(t *testing.T) {
 	}
 }
 
-// limitFiles makes storage that is full after so many bytes of a file.
+// limitFiles makes storage full after so many bytes of a file.
 func limitFiles(t *testing.T, bytes uint64) {
 	signal.Ignore(syscall.SIGXFSZ)
 	var before syscall.Rlimit
@@ -235,7 +235,7 @@ func TestFullStorage(t *testing.T) {
 	}
 }
 
-// TestFullInQemuImg: the image fits, what is in it does not.
+// TestFullInQemuImg: there is enough space for the image, but not for its content.
 func TestFullInQemuImg(t *testing.T) {
 	t.Attr("fault", "no room: for what is in an image, which qemu-img writes")
 	t.Attr("outcome", "an error of the kind NoSpace")
@@ -250,8 +250,8 @@ func TestFullInQemuImg(t *testing.T) {
 	}
 }
 
-// madeQCOW2 are images as qemu-img makes them, of both versions and with all that a header can tell:
-// clusters of other sizes, other compressions, passwords, snapshots, files beside it, and extensions.
+// madeQCOW2 are images made by qemu-img, of both versions and with everything that a header can contain: other
+// cluster sizes, other compressions, passwords, snapshots, external files, and extensions.
 func madeQCOW2(t testing.TB) map[string][]byte {
 	t.Helper()
 	dir := t.TempDir()
@@ -293,7 +293,7 @@ func readFile(t testing.TB, path string) []byte {
 	return content
 }
 
-// TestParseQCOW2 takes what is complete and can be read, and nothing else.
+// TestParseQCOW2 accepts self-contained readable images, and nothing else.
 func TestParseQCOW2(t *testing.T) {
 	refused := map[string]bool{
 		"version 2, on a base": true, "on a base": true, "with its data beside": true,
@@ -307,8 +307,8 @@ func TestParseQCOW2(t *testing.T) {
 	}
 }
 
-// longestHeader is how much of an image a fuzz test begins with: the header, its extensions, and the
-// name of a backing file.
+// longestHeader is how much of an image a fuzz test starts with: the header, its extensions, and the name of a
+// backing file.
 const longestHeader = 1024
 
 func FuzzParseQCOW2(f *testing.F) {

@@ -16,10 +16,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// asked is a request as the server saw it.
+// asked is a request that the server received.
 type asked struct{ Range, IfMatch string }
 
-// flaky cuts off the first answers after some bytes each, and records all requests.
+// flaky cuts the first responses after some bytes each, and records all requests.
 type flaky struct {
 	content []byte
 	cuts    int
@@ -77,7 +77,7 @@ func TestHalfAnAnswerIsContinued(t *testing.T) {
 	}
 }
 
-// roundTrip is a transport that needs no network, so that time can be a test's own.
+// roundTrip is a transport that needs no network, so that a test can control time.
 type roundTrip func(*http.Request) (*http.Response, error)
 
 func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
@@ -89,7 +89,7 @@ func respond(code int, body io.Reader) *http.Response {
 	}
 }
 
-// fetchFrom fetches over the transport, and returns how long that took.
+// fetchFrom downloads over the transport, and returns how long that took.
 func fetchFrom(t *testing.T, transport roundTrip, timeout time.Duration) (time.Duration, error) {
 	begin := time.Now()
 	err := Fetch(t.Context(), Source{URL: "http://host/kernel"}, filepath.Join(t.TempDir(), "kernel"),
@@ -143,7 +143,7 @@ func TestPatience(t *testing.T) {
 	}
 }
 
-// Who waits learns what for, but not of the failure that is the answer.
+// Retried failures are reported, but not the final one, which is returned.
 func TestTroubleIsTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		refused := errors.New("connection refused")
@@ -171,7 +171,7 @@ func TestTroubleIsTold(t *testing.T) {
 	})
 }
 
-// silent never gives a byte.
+// silent never sends a byte.
 type silent struct{ request *http.Request }
 
 func (s silent) Read([]byte) (int, error) {
@@ -202,7 +202,7 @@ func TestSilentServer(t *testing.T) {
 	}
 }
 
-// slow returns a byte now and then.
+// slow sends a byte at intervals.
 type slow struct{ left int }
 
 func (s *slow) Read(p []byte) (int, error) {

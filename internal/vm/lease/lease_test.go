@@ -37,7 +37,7 @@ func TestHolder(t *testing.T) {
 	}
 }
 
-// Whatever the duration, a renewal has two tries, and everything is in its order.
+// For any duration, a renewal has two attempts, and the times are in order.
 func TestTerms(t *testing.T) {
 	for _, duration := range []time.Duration{MinDuration, 10 * time.Second, DefaultDuration, MaxDuration} {
 		l := Lease{Sent: time.Hour, Duration: duration}
@@ -63,8 +63,8 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// The state is suspected after a silence, not before, and handed on after it was barred for as long as a
-// lease may be valid.
+// The holder is suspected after a silence, not before, and the lease is handed on once it was barred for as long as
+// it may be valid.
 func TestWatch(t *testing.T) {
 	record := Record{State: Open, Duration: time.Minute}
 	var watch Watch

@@ -37,7 +37,7 @@ func startSwitch(t *testing.T, socket string) (stop func()) {
 	}
 }
 
-// sendUntil sends from alice to bob until something has come.
+// sendUntil sends from alice to bob until something arrives.
 func sendUntil(t *testing.T, from *Link, got <-chan []byte) {
 	t.Helper()
 	again := time.NewTicker(10 * time.Millisecond)

@@ -14,7 +14,7 @@ var (
 	bob   = Port{VM: "default/bob", MAC: net.HardwareAddr{2, 0, 0, 0, 0, 0xb}, IPv4: netip.MustParseAddr("10.77.0.11"), IPv6: netip.MustParseAddr("fd77::b")}
 )
 
-// ip returns a frame of alice to an address, with a valid checksum.
+// ip returns a frame from alice to an address, with a valid checksum.
 func ip(to string, protocol byte, payload ...byte) []byte {
 	frame := append([]byte{2, 0, 0, 0, 0, 0xee}, alice.MAC...)
 	destination := netip.MustParseAddr(to)
@@ -52,7 +52,7 @@ func udp(to string, port uint16) []byte {
 	return ip(to, protocolUDP, payload...)
 }
 
-// with returns a copy in which some bytes from an offset are others.
+// with returns a copy with other bytes at an offset.
 func with(frame []byte, at int, others ...byte) []byte {
 	changed := slices.Clone(frame)
 	copy(changed[at:], others)
@@ -119,7 +119,7 @@ func TestInspect(t *testing.T) {
 	}
 }
 
-// TestAPortWithoutAnAddress: it has no address that could be its own.
+// TestAPortWithoutAnAddress: the port may not send from any address.
 func TestAPortWithoutAnAddress(t *testing.T) {
 	none := Port{VM: alice.VM, MAC: alice.MAC}
 	for _, frame := range [][]byte{udp("10.77.0.11", 7), udp("fd77::b", 7), with(udp("10.77.0.11", 7), etherHeader+source4, 0, 0, 0, 0)} {
@@ -148,7 +148,7 @@ func TestRoute(t *testing.T) {
 	}
 }
 
-// FuzzInspect: no frame makes it fail, and what is allowed has alice's addresses.
+// FuzzInspect: any frame can be inspected, and an allowed one has alice's addresses.
 func FuzzInspect(f *testing.F) {
 	f.Add(udp("10.77.0.11", 7))
 	f.Add(udp("fd77::b", 7))

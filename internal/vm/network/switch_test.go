@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// plug connects a port. In the test's bubble all has settled when it returns.
+// plug connects a port. In the test's bubble it returns when everything has settled.
 func plug(t *testing.T, s *Switch, port Port) net.Conn {
 	t.Helper()
 	ours, theirs := net.Pipe()
@@ -39,7 +39,7 @@ func send(t *testing.T, conn net.Conn, content []byte) {
 	synctest.Wait()
 }
 
-// gets reads a frame; nil if none comes.
+// gets reads a frame, or returns nil if none arrives.
 func gets(t *testing.T, conn net.Conn) []byte {
 	t.Helper()
 	if err := conn.SetReadDeadline(time.Now().Add(time.Second)); err != nil {
@@ -112,8 +112,8 @@ func TestAnAddressIsOfOneVM(t *testing.T) {
 	})
 }
 
-// TestWhatGuestsPretend: no other guest gets what would make it send its packets to the wrong place, and a guest that
-// tries keeps its own place.
+// TestWhatGuestsPretend: no other guest gets a frame that would make it send its packets to the wrong place, and a
+// guest that tries that keeps its own place.
 func TestWhatGuestsPretend(t *testing.T) {
 	advertisement := func(kind byte) []byte { return ip("fd77::b", protocolICMPv6, kind, 0, 0, 0) }
 	toAll := func(frame []byte) []byte { return with(frame, 0, 0x33, 0x33, 0, 0, 0, 1) }
@@ -154,7 +154,7 @@ func TestWhatGuestsPretend(t *testing.T) {
 	}
 }
 
-// TestAGuestMoves: packets go to where a guest was seen last, from the announcement on.
+// TestAGuestMoves: packets go to where a guest was last seen, from its announcement on.
 func TestAGuestMoves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := quiet()
@@ -184,8 +184,7 @@ func TestAGuestMoves(t *testing.T) {
 	})
 }
 
-// TestAFlood: a guest that takes nothing costs the others nothing, and what is said of it is
-// bounded.
+// TestAFlood: a guest that accepts no frames does not affect the others, and the log about it is limited.
 func TestAFlood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
@@ -216,7 +215,7 @@ func TestAFlood(t *testing.T) {
 	})
 }
 
-// TestWhatIsNoPort: a connection that does not say whose it is ends.
+// TestWhatIsNoPort: a connection that does not send a valid port is closed.
 func TestWhatIsNoPort(t *testing.T) {
 	for name, hello := range map[string]string{
 		"no JSON": "hello", "no VM": `{"mac":"AgAAAAAK"}`, "no MAC": `{"vm":"a/b"}`,
@@ -248,8 +247,8 @@ func TestWhatIsNoPort(t *testing.T) {
 	})
 }
 
-// TestJoin: guests reach each other through links, also after the switch was restarted, and in a
-// folder with a long path.
+// TestJoin: guests reach each other through links, also after the switch was restarted, and in a directory with a
+// long path.
 func TestJoin(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -285,7 +284,7 @@ func TestJoin(t *testing.T) {
 	a.Send(udp("10.77.0.11", 7)) // nobody takes it
 }
 
-// TestALinkEnds: it ends with its guest.
+// TestALinkEnds: the link ends with its guest.
 func TestALinkEnds(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "switch.sock")
 	defer startSwitch(t, socket)()

@@ -28,7 +28,7 @@ func with(names ...string) Machine {
 	return target
 }
 
-// sharing is with where both sides have the same disks.
+// sharing is with for two sides that share the disks.
 func sharing(names ...string) Machine {
 	machine := with(names...)
 	machine.SharedDisk = true
@@ -41,7 +41,7 @@ func qemu(block bool) *vmpb.MigrationProtocol {
 	}}
 }
 
-// offered returns an offer with data disks that is changed.
+// offered returns an offer with data disks, changed by a function.
 func offered(change func(*vmpb.MigrationProtocol_QemuNBD)) []*vmpb.MigrationProtocol {
 	protocols := Offer(more)
 	change(protocols[0].GetQemuNbd())
@@ -101,7 +101,7 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// A constraint of a later version comes back missing, and so the source notices.
+// A constraint of a later version is missing in the response, so the source notices.
 func TestUnknownConstraint(t *testing.T) {
 	future := Offer(own)[0]
 	future.GetQemuNbd().ProtoReflect().SetUnknown(protowire.AppendVarint(protowire.AppendTag(nil, 99, protowire.VarintType), 1))
@@ -126,7 +126,8 @@ func TestUnknownConstraint(t *testing.T) {
 	}
 }
 
-// A target of an earlier version knows no data disks: it drops their field, and does not compare the hardware as now.
+// A target of an earlier version does not know data disks: it drops their field, and compares the hardware
+// differently.
 func TestEarlierTarget(t *testing.T) {
 	answer, err := Choose(offered(func(p *vmpb.MigrationProtocol_QemuNBD) { p.ConstraintDataDisks = nil }), own)
 	if err != nil {

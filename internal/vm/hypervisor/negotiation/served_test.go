@@ -8,14 +8,14 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// served is where both sides attach the disks of a server.
+// served is for two sides that attach the disks of a disk server.
 func served(names ...string) Machine {
 	machine := sharing(names...)
 	machine.Served = true
 	return machine
 }
 
-// Disks that are served do not travel, and only who says that of his own disks is migrated to.
+// Served disks are not copied, and both sides must have them.
 func TestServedDisks(t *testing.T) {
 	for name, test := range map[string]struct {
 		source, target Machine

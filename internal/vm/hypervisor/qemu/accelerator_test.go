@@ -43,7 +43,7 @@ func TestUnknownAcceleratorIsRefused(t *testing.T) {
 	}
 }
 
-// What is detected on the machine that runs the test must be able to boot a guest.
+// The accelerator that is detected on this machine must be able to boot a guest.
 func TestDetectedAcceleratorBoots(t *testing.T) {
 	detected, err := DetectAccelerator("auto")
 	must(t, err)

@@ -69,7 +69,7 @@ func TestArgumentsGolden(t *testing.T) {
 	}
 }
 
-// hostile generates texts made of what QEMU's option parsers look for.
+// hostile generates texts from the characters that QEMU's option parsers look for.
 var hostile = rapid.Custom(func(t *rapid.T) string {
 	parts := rapid.SliceOfN(rapid.SampledFrom([]string{
 		",", ",,", "=", " ", "-", "-S", "\"", "}", "\\", "\n", "file=", "json:{", "nbd://", ",readonly=on", "a", "ä", "%", "<&>",
@@ -77,8 +77,8 @@ var hostile = rapid.Custom(func(t *rapid.T) string {
 	return strings.Join(parts, "")
 })
 
-// Whatever users write into names, paths and the command line, the arguments have the
-// same structure, and hold exactly that text.
+// Whatever users write into names, paths and the command line, the arguments have the same structure, and contain
+// exactly that text.
 func TestNothingInjectsOptions(t *testing.T) {
 	lot.Check(t, func(t *rapid.T) {
 		c := everything()
@@ -109,8 +109,8 @@ func TestNothingInjectsOptions(t *testing.T) {
 	})
 }
 
-// after returns the argument of the nth use of an option. Values may look like options,
-// so it goes by pairs, over those that have no value.
+// after returns the argument of the nth use of an option. Values may look like options, so it reads pairs, except for
+// options without a value.
 func after(args []string, option string, nth int) string {
 	for i := 0; i < len(args); i++ {
 		if slices.Contains([]string{"-nodefaults", "-no-user-config", "-S"}, args[i]) {
@@ -127,7 +127,7 @@ func after(args []string, option string, nth int) string {
 	return ""
 }
 
-// keyValues reads key=value pairs as QEMU does: a double comma is a comma.
+// keyValues parses key=value pairs like QEMU: a double comma is a comma.
 func keyValues(text string) map[string]string {
 	const comma = "\x00"
 	pairs := map[string]string{}
@@ -216,7 +216,7 @@ func TestEveryOptionOnARealQEMU(t *testing.T) {
 	must(t, conn.Close())
 }
 
-// growOneOfTwo makes one data disk larger while the guest runs. Its serial number is what Linux names it by.
+// growOneOfTwo enlarges one data disk while the guest runs. Linux names it by its serial number.
 func growOneOfTwo(t *testing.T, p *Process, data []DataDisk) {
 	t.Helper()
 	must(t, p.Grow(bounded(t), "db", 3<<20))

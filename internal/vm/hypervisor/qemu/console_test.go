@@ -28,7 +28,7 @@ func TestConsoleOfARealGuestCarriesAnyByte(t *testing.T) {
 func TestClientThatDoesNotReadLeavesTheGuestAlone(t *testing.T) {
 	p, reading := boot(t, counter, counterBanner)
 	stuck, late := attach(t, p), attach(t, p)
-	// Much more than the stuck client's queue holds.
+	// Much more than the stuck client's queue can hold.
 	lines := 6 * console.HistorySize / len("00000000\n")
 	_, last := reading.numbers(lines)
 	if err := stuck.awaitEnd(); !errors.Is(err, console.ErrSlowClient) {
@@ -37,14 +37,14 @@ func TestClientThatDoesNotReadLeavesTheGuestAlone(t *testing.T) {
 	if first, next := reading.numbers(1000); first != last+1 || next != last+1000 {
 		t.Errorf("after %d come %d to %d", last, first, next)
 	}
-	// It had not read either, and comes back.
+	// It has not read either, and attaches again.
 	late.Close()
 	back := attach(t, p)
 	back.until("\n") // the history may begin within a line
 	back.numbers(100)
 }
 
-// awaitEnd reads what is left and gives the reason of the end.
+// awaitEnd reads the rest and returns the reason of the end.
 func (r *reader) awaitEnd() error {
 	for {
 		if _, err := r.Next(bounded(r.t)); err != nil {

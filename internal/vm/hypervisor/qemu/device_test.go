@@ -24,7 +24,7 @@ func onDevice(t *testing.T, bytes int64, guest []byte) (of Disk, file string) {
 	return of, file
 }
 
-// devicePair has a root disk and a data disk on devices. Those of a target are larger, and have other content.
+// devicePair has a root disk and a data disk on devices. The target's devices are larger, and have other content.
 func devicePair(t *testing.T, guest []byte) Config {
 	t.Helper()
 	config, more := machine(t, nil), int64(0)
@@ -40,7 +40,7 @@ func devicePair(t *testing.T, guest []byte) Config {
 	return config
 }
 
-// The guest boots from a device, and what it has written is there for the next one.
+// The guest boots from a device, and the next guest finds what it has written.
 func TestGuestOnADevice(t *testing.T) {
 	config := machine(t, nil)
 	config.Disks.Root, _ = onDevice(t, scribeDisk, bootSector("scribe"))
@@ -57,8 +57,8 @@ func TestGuestOnADevice(t *testing.T) {
 	wantNumbers(t, config.Disks.Root.Path, run())
 }
 
-// The device is locked until QEMU has ended, also when the process that started it has let it go: by then the lock would
-// be all that is between two guests.
+// The device is locked until QEMU has terminated, even when the process that started it has released it: by then the
+// lock is all that prevents a second guest.
 func TestLockOfADeviceEndsWithQEMU(t *testing.T) {
 	config := machine(t, nil)
 	config.Disks.Root, _ = onDevice(t, 1<<20, counter)
@@ -78,7 +78,7 @@ func TestLockOfADeviceEndsWithQEMU(t *testing.T) {
 	must(t, lock.Release())
 }
 
-// A device grows before the disk does, and the disk has all of it then.
+// The device is enlarged before the disk, which then has all of it.
 func TestDeviceGrows(t *testing.T) {
 	config := machine(t, counter)
 	data, file := onDevice(t, 1<<20, nil)

@@ -15,11 +15,10 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/console"
 )
 
-// waitTimeout bounds everything that a test waits for on a real QEMU. It is long, since
-// it only matters when the test fails.
+// waitTimeout limits every wait for a real QEMU. It is long, since it only matters when the test fails.
 const waitTimeout = 5 * time.Minute
 
-// What the guests in ../testdata print first, and what makes echo power itself off.
+// What the guests in ../testdata print first, and the input that makes echo power itself off.
 const (
 	counterBanner = "boot\n"
 	echoBanner    = "ready\n"
@@ -36,7 +35,7 @@ func bootSector(name string) []byte {
 	return content
 }
 
-// requireQEMU returns the program to run. It skips the test only under -short.
+// requireQEMU returns the program to run. It only skips the test with -short.
 func requireQEMU(t *testing.T) string {
 	t.Helper()
 	if testing.Short() {
@@ -49,7 +48,7 @@ func requireQEMU(t *testing.T) string {
 	return path
 }
 
-// machine is a small one that boots the guest from a disk in a folder of the test.
+// machine returns a small machine that boots the guest from a disk in a directory of the test.
 func machine(t *testing.T, guest []byte) Config {
 	t.Helper()
 	return machineAt(t, filepath.Join(t.TempDir(), "root.raw"), guest)
@@ -101,7 +100,7 @@ func startWith(t *testing.T, program string, config Config) *Process {
 	return p
 }
 
-// runState is QEMU's name for what the machine does.
+// runState is QEMU's name for the state of the machine.
 func runState(t *testing.T, p *Process) string {
 	t.Helper()
 	var answer struct{ Status string }
@@ -139,7 +138,7 @@ func attach(t *testing.T, p *Process) *reader {
 	return &reader{Client: client, t: t}
 }
 
-// until reads up to the text, and gives what came before it.
+// until reads up to the text, and returns what came before it.
 func (r *reader) until(text string) []byte {
 	r.t.Helper()
 	ctx := bounded(r.t)
@@ -156,7 +155,7 @@ func (r *reader) until(text string) []byte {
 	}
 }
 
-// numbers reads that many lines of the counter, which must follow each other.
+// numbers reads that many lines of the counter, which must be consecutive.
 func (r *reader) numbers(count int) (first, last uint64) {
 	r.t.Helper()
 	for i := range count {

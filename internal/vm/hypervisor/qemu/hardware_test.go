@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// What a guest sees makes a difference, and where the host has it does not.
+// What a guest sees makes a difference, and the host's paths do not.
 func TestHardware(t *testing.T) {
 	describe := func(change func(*Config)) string {
 		t.Helper()

@@ -25,13 +25,13 @@ const (
 	scribeDisk    = (scribeStart + scribeSectors) * sectorBytes
 )
 
-// dataSize is the size of the pair's data disk, another one than the root disk's.
+// dataSize is the size of the pair's data disk, which differs from the root disk's.
 const dataSize = scribeDisk + 3<<20
 
 // exports are the disks of a pair.
 var exports = []Export{{Name: "disk", Bytes: scribeDisk}, {Serial: "logs", Name: "more", Bytes: dataSize}}
 
-// pair is a machine, and one that waits for its state. The guest writes to both disks.
+// pair is a machine, and another one that waits for its state. The guest writes to both disks.
 type pair struct {
 	t              *testing.T
 	source, target *Process
@@ -40,13 +40,13 @@ type pair struct {
 	sent           atomic.Int64
 }
 
-// newPair boots scribe, and lets the sockets of the source lead to those of the target.
+// newPair boots scribe, and connects the sockets of the source to those of the target.
 func newPair(t *testing.T) (*pair, *reader) {
 	t.Helper()
 	return newPairOf(t, pairMachine)
 }
 
-// newPairOf is newPair with machines of another kind. The guest is nil for that of the target.
+// newPairOf is newPair with machines of another kind. The guest is nil for the target.
 func newPairOf(t *testing.T, machine func(t *testing.T, guest []byte) Config) (*pair, *reader) {
 	t.Helper()
 	config := machine(t, bootSector("scribes"))
@@ -115,7 +115,7 @@ func (l *pair) send() error {
 	return l.source.Send(bounded(l.t), Destination{Exports: exports}, func(Progress) {})
 }
 
-// wantNumbers reads the disk of a guest that has ended after it printed last.
+// wantNumbers checks the disk of a guest that has terminated after it printed last.
 func wantNumbers(t *testing.T, disk string, last uint64) {
 	t.Helper()
 	content, err := os.ReadFile(disk)
@@ -172,8 +172,8 @@ func testMachineMoves(t *testing.T, machine func(*testing.T, []byte) Config) {
 	}
 }
 
-// lastNumber reads the rest of what a machine printed that has ended, and leaves what follows the last
-// whole line. before is the last number that was read.
+// lastNumber reads the rest of the output of a terminated machine, without an incomplete last line. before is the
+// last number that was read.
 func lastNumber(t *testing.T, console *reader, before uint64) uint64 {
 	t.Helper()
 	for {
@@ -193,7 +193,7 @@ func lastNumber(t *testing.T, console *reader, before uint64) uint64 {
 	return parseNumber(t, string(lines[whole-line:whole-1]))
 }
 
-// Whenever a migration is given up before its end, the guest goes on, and the next one succeeds.
+// Whenever a migration is canceled before its end, the guest continues, and the next migration succeeds.
 func TestMigrationIsAbandoned(t *testing.T) {
 	for name, until := range map[string]func(*pair) error{
 		"before it begins":          func(*pair) error { return nil },

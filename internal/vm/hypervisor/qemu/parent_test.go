@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// parentVariable makes the test's executable a process that runs the machine that it
-// describes, and waits to be killed.
+// parentVariable makes the test's executable a process that runs the machine that it describes, and waits to be
+// killed.
 const parentVariable = "TEST_QEMU_PARENT"
 
 func TestMain(m *testing.M) {

@@ -185,8 +185,7 @@ func TestStartFails(t *testing.T) {
 	})
 }
 
-// The kernel kills QEMU when the thread that forked it ends, not only when the
-// process does.
+// The kernel kills QEMU when the thread that forked it ends, not only when the process does.
 func TestMachineOutlivesTheCallersThread(t *testing.T) {
 	config := machine(t, counter)
 	program := requireQEMU(t)
@@ -201,8 +200,8 @@ func TestMachineOutlivesTheCallersThread(t *testing.T) {
 	console.numbers(1000)
 }
 
-// onDyingThread calls a function on a thread of its own, and waits until the thread has ended:
-// then the kernel kills a process that was started there.
+// onDyingThread calls a function on a thread of its own, and waits until the thread has ended: the kernel then kills
+// a process that was started on it.
 func onDyingThread(t *testing.T, call func()) {
 	canary := exec.Command("sleep", "1000")
 	canary.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -210,8 +209,7 @@ func onDyingThread(t *testing.T, call func()) {
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
 		if unix.Gettid() == os.Getpid() {
-			// The main thread never ends. While this goroutine has it, another one gets
-			// another thread.
+			// The main thread never ends. While this goroutine occupies it, another goroutine gets another thread.
 			defer runtime.UnlockOSThread()
 			onDyingThread(t, call)
 			started <- nil

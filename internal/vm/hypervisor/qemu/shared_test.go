@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// sharing is a machine with disks that others have, too.
+// sharing is a machine with shared disks.
 func sharing(t *testing.T) Config {
 	t.Helper()
 	config := pairMachine(t, bootSector("scribes"))
@@ -44,7 +44,8 @@ func passOn(t *testing.T, from *Process, config Config) *Process {
 	return to
 }
 
-// Of two machines with the same disks one at a time has them: the source until it has sent all, and then who is continued first.
+// Of two machines with the same disks, one at a time holds them: the source until it has sent everything, and then
+// the one that is continued first.
 func TestSharedDisksMove(t *testing.T) {
 	for name, toTarget := range map[string]bool{"on": true, "back": false} {
 		t.Run(name, func(t *testing.T) {
@@ -80,7 +81,7 @@ func TestSharedDisksMove(t *testing.T) {
 	}
 }
 
-// A guest that is held moves on and on, grows, and goes on in the end.
+// A stopped guest moves several times, grows, and finally continues.
 func TestHeldGuestMoves(t *testing.T) {
 	config := sharing(t)
 	p := startWith(t, bootAll(t), config)
@@ -111,8 +112,8 @@ func TestHeldGuestMoves(t *testing.T) {
 	wantNumbers(t, config.Disks.Root.Path, lastNumber(t, console, last))
 }
 
-// A guest that was held, and whose migration is given up when all is sent, has its disks again: one can grow. QEMU sends it once more
-// when it has been continued.
+// A stopped guest whose migration is canceled after everything was sent has its disks again: one can grow. QEMU sends
+// it once more after it has been continued.
 func TestHeldGuestStays(t *testing.T) {
 	config := sharing(t)
 	p := startWith(t, bootAll(t), config)

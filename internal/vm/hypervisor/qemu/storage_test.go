@@ -18,7 +18,7 @@ const (
 	writerDone   = "done\n"
 )
 
-// sparse is a machine with a disk of 8 MiB that takes no room yet.
+// sparse is a machine with a disk of 8 MiB that occupies no space yet.
 func sparse(t *testing.T, dir string, guest []byte) Config {
 	t.Helper()
 	config := machineAt(t, filepath.Join(dir, "root.raw"), guest)
@@ -28,8 +28,8 @@ func sparse(t *testing.T, dir string, guest []byte) Config {
 	return config
 }
 
-// A failure of the storage stops the guest, and it goes on as if nothing had happened: an error
-// that reached it would cost it its file system. For a full disk see package hypervisor.
+// A failure of the storage stops the guest, and it continues as if nothing had happened: an error that reached it
+// could destroy its file system. For a full disk see package hypervisor.
 func TestGuestWaitsForTheStorage(t *testing.T) {
 	signal.Ignore(syscall.SIGXFSZ) // QEMU inherits that, and gets an error instead
 	t.Cleanup(func() { signal.Reset(syscall.SIGXFSZ) })
@@ -52,7 +52,7 @@ func TestGuestWaitsForTheStorage(t *testing.T) {
 	}
 }
 
-// awaitStatus waits for QEMU's events until the machine has a status.
+// awaitStatus waits until QEMU's events lead to a status.
 func awaitStatus(t *testing.T, p *Process, want Status) State {
 	t.Helper()
 	late := bounded(t)

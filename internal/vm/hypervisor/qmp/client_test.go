@@ -135,8 +135,8 @@ func TestCancelledWhileQEMUDoesNotRead(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer func() { _ = ours.Close() }()
-		// The pipe has no buffer: the first command is stuck in the writer, the
-		// second cannot even be handed to it.
+		// The pipe has no buffer: the first command is stuck in the writer, and the second cannot even be passed to
+		// it.
 		ctx, cancel := context.WithCancel(t.Context())
 		for range 2 {
 			go func() {
@@ -148,7 +148,7 @@ func TestCancelledWhileQEMUDoesNotRead(t *testing.T) {
 		synctest.Wait()
 		cancel()
 		synctest.Wait()
-		// What had been begun arrives whole.
+		// A message that was begun arrives completely.
 		if got, ok := s.next(); !ok || got.Execute != "stop" {
 			t.Errorf("server got %+v, want the command that was given up", got)
 		}

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// FuzzClient: whatever comes from QEMU's side, before or after the greeting, every call returns, and
-// the connection ends when the other side does.
+// FuzzClient: whatever comes from QEMU's side, before or after the greeting, every call returns, and the connection
+// ends when the other side closes it.
 func FuzzClient(f *testing.F) {
 	for _, text := range []string{
 		"", "\n\n", greeting, `{"QMP": 1}` + "\n" + `{"return": {}, "id": "1"}`, `{"event": "STOP"}`, `{"return": null, "id": "2"}`,

@@ -13,14 +13,14 @@ import (
 
 const greeting = `{"QMP": {"version": {"qemu": {"micro": 22, "minor": 2, "major": 7}, "package": ""}, "capabilities": ["oob"]}}`
 
-// command is what the scripted server got.
+// command is a command that the scripted server received.
 type command struct {
 	Execute   string          `json:"execute"`
 	Arguments json.RawMessage `json:"arguments"`
 	ID        string          `json:"id"`
 }
 
-// server plays QEMU's side of a connection, line by line as a test says.
+// server plays QEMU's side of a connection, as a test defines line by line.
 type server struct {
 	t     *testing.T
 	conn  net.Conn
@@ -38,7 +38,7 @@ func (s *server) send(format string, arguments ...any) {
 	}
 }
 
-// next waits for a command; false at the end of the stream.
+// next waits for a command; false means the end of the stream.
 func (s *server) next() (command, bool) {
 	var got command
 	if !s.lines.Scan() {
@@ -50,7 +50,7 @@ func (s *server) next() (command, bool) {
 	return got, true
 }
 
-// welcome greets and enables the capabilities.
+// welcome sends the greeting and enables the capabilities.
 func (s *server) welcome() {
 	s.send("%s", greeting)
 	got, _ := s.next()
@@ -60,7 +60,7 @@ func (s *server) welcome() {
 	s.send(`{"return": {}, "id": %q}`, got.ID)
 }
 
-// socketPair returns both ends of a unix socket, as QEMU is connected in earnest.
+// socketPair returns both ends of a unix socket, like a real connection to QEMU.
 func socketPair(t *testing.T) (net.Conn, net.Conn) {
 	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -79,7 +79,7 @@ func socketPair(t *testing.T) (net.Conn, net.Conn) {
 	return ends[0], ends[1]
 }
 
-// connect returns a client of a server that has welcomed it and now runs the script.
+// connect returns a client of a server that has sent its greeting and now runs the script.
 func connect(t *testing.T, script func(*server)) *Client {
 	return connectWithEvents(t, func(Event) {}, script)
 }

@@ -27,7 +27,7 @@ type script struct {
 
 func (s *script) Context() context.Context { return s.ctx }
 
-// Recv implements grpc.BidiStreamingServer. What is not a message, gRPC would refuse.
+// Recv implements grpc.BidiStreamingServer. gRPC would reject what is not a message.
 func (s *script) Recv() (*vmpb.ConsoleIO, error) {
 	if len(s.messages) == 0 {
 		return nil, io.EOF
@@ -48,8 +48,8 @@ func (s *script) Send(message *vmpb.ConsoleIO) error {
 	return nil
 }
 
-// FuzzOOBManagement: whatever a caller sends and the guest writes, both calls end when the guest does,
-// a console carries the guest's bytes unchanged, and a reset is done once per number.
+// FuzzOOBManagement: whatever a caller sends and the guest writes, both calls end when the guest does, a console
+// carries the guest's bytes unchanged, and a reset is done once per number.
 func FuzzOOBManagement(f *testing.F) {
 	hello, err := proto.Marshal(&vmpb.ConsoleIO{Data: []byte("hello\n")})
 	if err != nil {

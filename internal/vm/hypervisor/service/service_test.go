@@ -40,7 +40,7 @@ func bounded(t *testing.T) context.Context {
 	return ctx
 }
 
-// guest is a machine's serial port, and a button that counts.
+// guest is a machine's serial port, and a reset button that counts.
 type guest struct {
 	console *console.Console
 	port    net.Conn
@@ -205,7 +205,7 @@ func open(t *testing.T, conn *grpc.ClientConn) *terminal {
 	return &terminal{t: t, stream: stream}
 }
 
-// until reads until the text was seen, or gives the error of the stream.
+// until reads until the text was seen, or returns the error of the stream.
 func (c *terminal) until(text string) error {
 	for !strings.Contains(c.seen.String(), text) {
 		message, err := c.stream.Recv()
@@ -245,11 +245,11 @@ func TestConsoleCarriesEveryByteBothWays(t *testing.T) {
 	if err != nil || !bytes.Equal(got, every) {
 		t.Errorf("the guest got %q, %v", got, err)
 	}
-	// Who closed its side still receives.
+	// A client that has closed its side still receives.
 	_, err = g.port.Write([]byte("more"))
 	must(t, err)
 	must(t, late.until("more"))
-	// And learns of the end, after the last output.
+	// It also learns of the end, after the last output.
 	_, err = g.port.Write([]byte("last words"))
 	must(t, err)
 	must(t, g.port.Close())
@@ -284,13 +284,13 @@ func TestMessagesAreNotMixed(t *testing.T) {
 	}
 }
 
-// Two read, one does not: it is dropped, and the others miss nothing.
+// Two clients read, one does not: it is disconnected, and the others miss nothing.
 func TestSlowClientIsDropped(t *testing.T) {
 	s := newServer(t, Peers{})
 	g := newGuest(t)
 	s.SetGuest(g)
 	local, _ := connect(t, s)
-	// Connections of their own, as of three programs; the slow one buffers little.
+	// Separate connections, as of three programs; the slow one buffers little.
 	slow := open(t, dial(t, s.ServeLocal))
 	must(t, func() error { _, err := g.port.Write([]byte("hello")); return err }())
 	must(t, slow.until("hello"))
@@ -312,8 +312,7 @@ func TestSlowClientIsDropped(t *testing.T) {
 	}
 }
 
-// A client that never reads again is dropped all the same: nothing of the server waits
-// for it.
+// A client that never reads again is disconnected, too: nothing in the server waits for it.
 func TestDroppedWithoutEverReading(t *testing.T) {
 	ended := make(chan error, 1)
 	s := newServer(t, Peers{
@@ -331,8 +330,8 @@ func TestDroppedWithoutEverReading(t *testing.T) {
 	stuck := open(t, peer)
 	must(t, func() error { _, err := g.port.Write([]byte("hello")); return err }())
 	must(t, stuck.until("hello"))
-	// A client that reads sets the pace, so that the stuck one is stuck in the middle of
-	// a message; in all there is far more than the buffers on the way hold.
+	// A client that reads sets the pace, so that the stuck one is stuck in the middle of a message; the total is far
+	// more than the buffers in between can hold.
 	local := dial(t, s.ServeLocal)
 	quick := open(t, local)
 	for i := range 64 {
@@ -398,7 +397,7 @@ func TestSocketOfADeadProcess(t *testing.T) {
 	}
 }
 
-// TestStrangers: who connects and says nothing leaves the port, and the process's files, to others.
+// TestStrangers: clients that connect and send nothing exhaust neither the port nor the process's files.
 func TestStrangers(t *testing.T) {
 	s := newServer(t, Peers{Authorize: func(context.Context, string) error { return nil }})
 	listener, err := net.Listen("tcp4", "127.0.0.1:0")

@@ -20,7 +20,7 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// validSpec has what is required.
+// validSpec has the required fields.
 func validSpec() *vmpb.VMSpec {
 	return &vmpb.VMSpec{
 		Name: "web", Namespace: "default", PodName: "web-1", Uuid: "6b0ff0b6-6a5f-4b8b-9c0a-0d3e5a1f7c21",
@@ -185,7 +185,7 @@ func TestImageIsIgnoredInRun(t *testing.T) {
 	}
 }
 
-// What is taken is taken again in both forms, and fits the rules that matter most.
+// An accepted specification is accepted again in both forms, and obeys the most important rules.
 func FuzzParse(f *testing.F) {
 	leased := validSpec()
 	leased.LeaseMode, leased.LeaseDuration = vmpb.LeaseMode_LM_FULL_LEASES, durationpb.New(lease.DefaultDuration)
@@ -216,7 +216,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// hasLeaseTerms reports whether a specification says on which terms the guest may run.
+// hasLeaseTerms reports whether a specification defines on which terms the guest may run.
 func hasLeaseTerms(spec *vmpb.VMSpec) bool {
 	switch spec.GetLeaseMode() {
 	case vmpb.LeaseMode_LM_STORAGE_LOCKING:

@@ -13,7 +13,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/watchdog"
 )
 
-// role is the environment variable that makes the test's program one of those of the tests.
+// role is the environment variable that selects one of the programs of the tests.
 const role = "WATCHDOG_TEST_ROLE"
 
 func TestMain(m *testing.M) {
@@ -48,7 +48,7 @@ func parent() {
 	select {}
 }
 
-// A process that is stopped is killed when its time has come, and its children with it.
+// A stopped process is killed when its lease expires, and its children with it.
 func TestStoppedProcessIsKilled(t *testing.T) {
 	command := exec.Command(os.Args[0])
 	command.Env = append(os.Environ(), role+"=parent")
@@ -78,7 +78,7 @@ func TestStoppedProcessIsKilled(t *testing.T) {
 	}
 }
 
-// A process whose lease is renewed lives, and ends its watchdog.
+// A process that renews its lease is not killed, and can stop its watchdog.
 func TestRenewed(t *testing.T) {
 	dog, err := watchdog.Start(exec.Command(os.Args[0], "watchdog"))
 	if err != nil {

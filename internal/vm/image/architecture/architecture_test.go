@@ -21,7 +21,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// with is a file of zeros with texts at offsets.
+// with returns a file of zeros with texts at offsets.
 func with(at map[int]string) []byte {
 	content := make([]byte, 16<<10)
 	for offset, text := range at {
@@ -143,7 +143,7 @@ func TestOfDisk(t *testing.T) {
 	}
 }
 
-// Whatever is downloaded is looked at: neither a panic nor much memory may come of it.
+// Any downloaded content is inspected: that must neither panic nor use much memory.
 func FuzzContent(f *testing.F) {
 	f.Add(peFile(0x40, "\x64\xaa"))
 	f.Add(gptDisk(f, gpt.LinuxRootArm64)[:34*sector])

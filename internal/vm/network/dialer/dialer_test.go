@@ -14,9 +14,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/network/dialer"
 )
 
-// TestDial: a Dialer reaches a port of another port of the switch. Here that is a Dialer, too, which
-// answers a connection to a port at which nothing listens: it refuses it, which takes a packet
-// in each direction.
+// TestDial: a Dialer reaches another port of the switch. Here that is also a Dialer, which refuses a connection to a
+// port on which nothing listens. That takes a packet in each direction.
 func TestDial(t *testing.T) {
 	log := slog.New(slog.NewTextHandler(io.Discard, nil))
 	socket := filepath.Join(t.TempDir(), "switch")

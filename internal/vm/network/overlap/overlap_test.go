@@ -10,7 +10,7 @@ import (
 
 var guests = netip.MustParsePrefix("10.77.0.0/16")
 
-// TestUnusable: sizes that QEMU and the allocation of addresses cannot do with.
+// TestUnusable covers sizes that QEMU and the allocation of addresses do not support.
 func TestUnusable(t *testing.T) {
 	for network, want := range map[string]string{
 		"10.77.0.0/16": "", "10.0.0.0/8": "", "192.168.7.0/24": "", "192.168.7.32/27": "", "fd77::/64": "",
@@ -75,7 +75,7 @@ func TestNetworksOfThisHost(t *testing.T) {
 	if said, err := Taken(netip.MustParsePrefix("127.0.0.0/16")); err != nil || !strings.HasPrefix(said, "127.0.0.0/16 overlaps 127.0.0.") {
 		t.Errorf("of its own: %q, %v", said, err)
 	}
-	// An address for documentation (RFC 5737), which nobody has.
+	// An address for documentation (RFC 5737), which no host has.
 	if said, err := Taken(netip.MustParsePrefix("203.0.113.0/24")); said != "" || err != nil {
 		t.Errorf("of its own: %q, %v", said, err)
 	}

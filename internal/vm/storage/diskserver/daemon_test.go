@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// A daemon that hangs while it starts would be waited for by each call of Open, for ever.
+// Otherwise each call of Open would wait forever for a daemon that hangs while it starts.
 func TestDaemonThatDoesNotStartIsKilled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ours, theirs := net.Pipe()

@@ -14,7 +14,7 @@ const (
 	regionA     = 1 << 20
 )
 
-// bootSector returns one of the guests that package hypervisor has.
+// bootSector returns a guest of package hypervisor.
 func bootSector(t *testing.T, name string) []byte {
 	t.Helper()
 	content, err := os.ReadFile(filepath.Join("..", "..", "hypervisor", "testdata", name+".img"))
@@ -22,7 +22,7 @@ func bootSector(t *testing.T, name string) []byte {
 	return content
 }
 
-// region returns what is on the disk where a guest writes.
+// region returns the part of the disk where a guest writes.
 func region(t *testing.T, path string, at int64) []byte {
 	t.Helper()
 	file, err := os.Open(path)
@@ -34,8 +34,8 @@ func region(t *testing.T, path string, at int64) []byte {
 	return content
 }
 
-// All processes of a hypervisor stop, as in a frozen container, while its guest writes. Its token is revoked, and another
-// hypervisor starts. When the first one goes on, none of its writes arrives, and its guest stops.
+// All processes of a hypervisor are stopped, as in a frozen container, while its guest writes. Its token is revoked,
+// and another hypervisor starts. When the first one continues, none of its writes arrives, and its guest stops.
 func TestStoppedHypervisorCannotWriteWhenItGoesOn(t *testing.T) {
 	if testing.Short() {
 		t.Skip("runs real QEMU machines")

@@ -20,7 +20,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/storage/session"
 )
 
-// waitTimeout bounds everything that a test waits for. It only matters when the test fails.
+// waitTimeout limits every wait. It only matters when the test fails.
 const waitTimeout = 5 * time.Minute
 
 // The Pods of one virtual machine.
@@ -49,7 +49,7 @@ func bounded(t testing.TB) context.Context {
 	return ctx
 }
 
-// folder returns a new one whose path is short enough for sockets.
+// folder returns a new directory whose path is short enough for sockets.
 func folder(t testing.TB) string {
 	t.Helper()
 	path, err := os.MkdirTemp("", "disks")
@@ -72,7 +72,7 @@ func newInstallation(t testing.TB) *installation {
 	return &installation{t, authority, t.TempDir()}
 }
 
-// files are those of an identity.
+// files are the files of an identity.
 func (i *installation) files(of identity.Peer) identity.Files {
 	i.t.Helper()
 	key, err := ca.NewKey()
@@ -104,7 +104,7 @@ func (i *installation) credentials(of identity.Peer) *identity.Credentials {
 	return identity.FromFiles(i.files(of), of, nil, nil)
 }
 
-// site is a server with the disks of one VM, on the network.
+// site is a disk server of one VM, on the network.
 type site struct {
 	*installation
 	*diskserver.Server
@@ -114,7 +114,7 @@ type site struct {
 	stop    func()
 }
 
-// newDisk makes a disk of 8 MiB that begins with content.
+// newDisk creates a disk of 8 MiB that begins with content.
 func newDisk(t testing.TB, content []byte) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "disk.img")
@@ -173,7 +173,7 @@ func listen(t testing.TB, address string) net.Listener {
 	return listener
 }
 
-// as returns the server's volume as a party has it.
+// as returns the server's volume for a party.
 func (s *site) as(of identity.Peer) storage.Volume {
 	s.t.Helper()
 	conn, err := s.credentials(of).Dial(s.control, peer(serverPod))
@@ -182,7 +182,7 @@ func (s *site) as(of identity.Peer) storage.Volume {
 	return storage.At(conn)
 }
 
-// volume is what the controller has.
+// volume returns the controller's volume.
 func (s *site) volume() storage.Volume { return s.as(identity.Controller()) }
 
 // open opens the disks, as the controller.

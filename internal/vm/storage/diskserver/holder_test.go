@@ -23,8 +23,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/storage/session"
 )
 
-// holderVariable makes the test's executable a process that holds a token, with QEMU as its child. It is described by the
-// variable.
+// holderVariable makes the test's executable a process that holds a token, with QEMU as its child. The variable
+// describes it.
 const holderVariable = "TEST_DISKS_HOLDER"
 
 func TestMain(m *testing.M) {
@@ -47,7 +47,7 @@ type holding struct {
 	Run   string
 }
 
-// What a holder says, beside what its guest prints.
+// What a holder prints in addition to its guest's output.
 const (
 	saysPID     = "QEMU: "
 	saysState   = "state: "
@@ -55,10 +55,10 @@ const (
 	saysRevoked = saysRefused + "revoked"
 )
 
-// continueGuest is the line that has a holder continue its guest. All other lines go to the guest.
+// continueGuest is the line that makes a holder continue its guest. All other lines go to the guest.
 const continueGuest = "cont"
 
-// hold runs a guest from a disk that is served, until QEMU ends.
+// hold runs a guest from a served disk, until QEMU exits.
 func hold(text string) error {
 	var h holding
 	if err := json.Unmarshal([]byte(text), &h); err != nil {
@@ -109,7 +109,7 @@ func (h holding) carrier() session.Carrier {
 	}
 }
 
-// relay prints what the guest prints, whole lines.
+// relay prints the guest's output in whole lines.
 func relay(_ *qemu.Process, client *console.Client) {
 	var rest string
 	for {
@@ -177,7 +177,7 @@ func startHolder(t *testing.T, h holding) *holder {
 	return started
 }
 
-// until returns the next line with one of the beginnings.
+// until returns the next line with one of the prefixes.
 func (h *holder) until(beginnings ...string) string {
 	h.t.Helper()
 	late := time.After(waitTimeout)
@@ -198,7 +198,7 @@ func (h *holder) until(beginnings ...string) string {
 	}
 }
 
-// counts waits until the guest has written so many numbers more.
+// counts waits until the guest has written so many more numbers.
 func (h *holder) counts(more int) {
 	h.t.Helper()
 	for range more {
@@ -206,8 +206,8 @@ func (h *holder) counts(more int) {
 	}
 }
 
-// stopsForRevocation waits until the guest has stopped because its token is revoked. It fails if the guest writes on; some of
-// what it says may have been on the way.
+// stopsForRevocation waits until the guest has stopped because its token is revoked. It fails if the guest keeps
+// writing; some of its output may have been in transit.
 func (h *holder) stopsForRevocation() {
 	h.t.Helper()
 	wanted := map[string]bool{saysRevoked: true, saysState + string(qemu.StorageFailed): true}
@@ -223,7 +223,7 @@ func (h *holder) stopsForRevocation() {
 	}
 }
 
-// failure returns what the holder has said of its storage up to now; empty: nothing.
+// failure returns what the holder has printed about its storage so far, or an empty string.
 func (h *holder) failure() string {
 	for {
 		select {

@@ -70,7 +70,7 @@ func (g *guest) boots() {
 	}
 }
 
-// number reads a number of the scribe.
+// number reads a number of scribe.
 func (g *guest) number() uint64 {
 	g.t.Helper()
 	line := g.line()
@@ -82,7 +82,7 @@ func (g *guest) number() uint64 {
 	return number
 }
 
-// counts reads so many numbers, which follow each other from next on. It returns the one after them.
+// counts reads so many consecutive numbers, starting with next. It returns the one after them.
 func (g *guest) counts(next uint64, count int) uint64 {
 	g.t.Helper()
 	for range count {
@@ -112,7 +112,7 @@ func (g *guest) awaitFailure() {
 	}
 }
 
-// keepsTrying continues the guest whenever its storage has failed, as a hypervisor does, until stop.
+// keepsTrying continues the guest whenever its storage has failed, like a hypervisor, until stop.
 func (g *guest) keepsTrying() (stop func()) {
 	ctx, cancel := context.WithCancel(bounded(g.t))
 	done := make(chan struct{})
@@ -131,7 +131,7 @@ func (g *guest) keepsTrying() (stop func()) {
 	return func() { cancel(); <-done }
 }
 
-// connect connects the memory's sockets of two machines.
+// connect connects the memory sockets of two machines.
 func connect(t *testing.T, source, target *guest) {
 	t.Helper()
 	listener, err := source.Listen(qemu.MemorySocket)
@@ -152,8 +152,8 @@ func connect(t *testing.T, source, target *guest) {
 	}()
 }
 
-// A guest moves without a copy of its disk: both machines have it attached, with tokens of their own. The old one is revoked
-// before the guest is continued, so the source cannot write any more, also if it is continued by mistake.
+// A guest moves without a copy of its disk: both machines have it attached, with their own tokens. The old token is
+// revoked before the guest is continued, so the source cannot write any more, even if it is continued by mistake.
 func TestMachineMovesToAnotherToken(t *testing.T) {
 	if testing.Short() {
 		t.Skip("runs real QEMU machines")
@@ -193,7 +193,7 @@ func TestMachineMovesToAnotherToken(t *testing.T) {
 	wantNumbers(t, s.disk, next-1)
 }
 
-// wantNumbers reads the disk of a scribe that has printed last.
+// wantNumbers checks the disk of a scribe that has printed last.
 func wantNumbers(t *testing.T, path string, last uint64) {
 	t.Helper()
 	content, err := os.ReadFile(path)
@@ -206,7 +206,8 @@ func wantNumbers(t *testing.T, path string, last uint64) {
 	}
 }
 
-// A guest whose server ends is stopped, and goes on without a loss when that is there again and its token is open.
+// A guest whose server terminates is stopped, and continues without loss when the server is back and its token is
+// open.
 func TestGuestGoesOnAfterARestartOfTheServer(t *testing.T) {
 	if testing.Short() {
 		t.Skip("runs real QEMU machines")

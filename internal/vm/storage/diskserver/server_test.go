@@ -65,7 +65,7 @@ func TestRevokeWaitsForTheEndOfDaemons(t *testing.T) {
 	must(t, s.Close())
 }
 
-// What could not be stored is not revoked: after a restart nobody would know of it.
+// A revocation that could not be recorded is not done: it would be forgotten after a restart.
 func TestRevokeIsStoredFirst(t *testing.T) {
 	s := newServer(t)
 	must(t, s.Open(t.Context(), 7, "a"))
@@ -84,7 +84,7 @@ func TestRevokeIsStoredFirst(t *testing.T) {
 	must(t, s.Close())
 }
 
-// Without the lock the next server could open a token before what was sent to the last one has ended.
+// Without the lock the next server could open a token before the daemons of the previous one have terminated.
 func TestDaemonKeepsTheDisksLocked(t *testing.T) {
 	s := newServer(t)
 	must(t, s.Open(t.Context(), 7, "a"))
@@ -101,7 +101,7 @@ func TestDaemonKeepsTheDisksLocked(t *testing.T) {
 	must(t, next.Close())
 }
 
-// A host that crashed may have lost what hypervisors were told is written. Their guests must not go on.
+// A host that crashed may have lost data that hypervisors were told is written. Their guests must not continue.
 func TestCrashOfTheHostRevokes(t *testing.T) {
 	s := newServer(t)
 	must(t, s.Open(t.Context(), 7, "a"))
@@ -123,7 +123,7 @@ func TestCrashOfTheHostRevokes(t *testing.T) {
 	}
 }
 
-// The disks of a VM may have filled their file system. It must still be possible to start it elsewhere.
+// The disks of a VM may have filled their file system. It must still be possible to start the VM elsewhere.
 func TestRevokeOnAFullFileSystem(t *testing.T) {
 	t.Attr("fault", "disk full: a disk server stores that a fencing token is revoked, and that the next one is open")
 	small := smallfs.New(t)
@@ -142,7 +142,7 @@ func TestRevokeOnAFullFileSystem(t *testing.T) {
 	t.Attr("outcome", "it is stored, as the room for it is reserved")
 }
 
-// A hypervisor that was taken over by its guest uses no more than its part of the server.
+// A hypervisor that was compromised by its guest uses no more than its share of the server.
 func TestSessionsAreBounded(t *testing.T) {
 	s := newServer(t)
 	must(t, s.Open(t.Context(), 7, "a"))

@@ -22,7 +22,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/flood"
 )
 
-// begin begins a session and reads how NBD begins, which shows that it leads to a storage daemon.
+// begin begins a session and reads the beginning of NBD, which shows that it reaches a storage daemon.
 func begin(t *testing.T, c session.Carrier) (net.Conn, error) {
 	t.Helper()
 	conn, err := c.Begin(bounded(t))
@@ -78,7 +78,7 @@ func TestSessionIsForTheHolderOfTheToken(t *testing.T) {
 	}
 }
 
-// awaitCut waits for the end of a session. What was under way is read before.
+// awaitCut waits for the end of a session. It reads pending data first.
 func awaitCut(t *testing.T, conn net.Conn) {
 	t.Helper()
 	defer context.AfterFunc(bounded(t), func() { _ = conn.Close() })()
@@ -222,7 +222,7 @@ func TestDisksThatCannotBeServed(t *testing.T) {
 	must(t, err)
 }
 
-// Who connects and says nothing leaves the port to hypervisors.
+// Clients that connect and send nothing do not block the port for hypervisors.
 func TestStrangers(t *testing.T) {
 	s := newInstallation(t).serve(newDisk(t, nil))
 	s.open(7, first)

@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 )
 
-// A controller that has been replaced, and one that closes a connection that is idle, are told again where the server is.
+// A controller that was replaced, or that closes an idle connection, gets the server's address again.
 func TestEachConnectionIsNoticed(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -25,8 +25,8 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// A server that cannot serve ends with the reason that a hypervisor has for it. What is invalid is found before anything is
-// changed.
+// A server that cannot serve terminates with the same reasons as a hypervisor. An invalid specification is rejected
+// before anything is changed.
 func TestServerThatCannotServe(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)

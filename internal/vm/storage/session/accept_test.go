@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// crowded is a listener of a process that has too many files open, until it has some again.
+// crowded is a listener of a process with too many open files, until it has some free again.
 type crowded struct {
 	failures int
 	conns    chan net.Conn
@@ -35,7 +35,8 @@ func (c *crowded) Accept() (net.Conn, error) {
 func (c *crowded) Close() error   { close(c.closed); return nil }
 func (c *crowded) Addr() net.Addr { return &net.UnixAddr{} }
 
-// A process that has no file left for a moment serves QEMU's connections afterwards: else the guest would stand still for ever.
+// A process that temporarily has no free file serves QEMU's connections afterwards: otherwise the guest would be
+// stopped forever.
 func TestConnectionsAfterTooManyFiles(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		qemu, end := net.Pipe()
@@ -61,7 +62,7 @@ func TestConnectionsAfterTooManyFiles(t *testing.T) {
 	})
 }
 
-// The attempts have pauses, which end with the context.
+// The attempts have delays, which end with the context.
 func TestPausesBetweenAccepts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		from := &crowded{failures: 1 << 30, closed: make(chan struct{})}

@@ -58,7 +58,7 @@ func TestTokenThatIsCutOff(t *testing.T) {
 	}
 }
 
-// nbd returns what a server says, as bytes.
+// nbd returns the bytes of a server's messages.
 func nbd(parts ...any) []byte {
 	var text []byte
 	for _, part := range parts {
@@ -74,7 +74,7 @@ func answerOf(kind uint32, data ...any) []byte {
 	return append(nbd(uint64(replyMagic), uint32(optionInfo), kind, uint32(len(text))), text...)
 }
 
-// What a server says is not trusted: it may be another program.
+// The server's messages are not trusted: it may be another program.
 func TestSizes(t *testing.T) {
 	size, other, ack := answerOf(replyInfo, uint16(infoExport), uint64(4096), uint16(1)), answerOf(replyInfo, uint16(3), uint64(9)), answerOf(replyAck)
 	for name, test := range map[string]struct {
@@ -106,7 +106,7 @@ func TestSizes(t *testing.T) {
 	}
 }
 
-// FuzzSizes reads what anybody says: no size comes from nothing, and it ends.
+// FuzzSizes reads arbitrary messages: no size is invented, and it terminates.
 func FuzzSizes(f *testing.F) {
 	f.Add(slices.Concat(hello, answerOf(replyInfo, uint16(infoExport), uint64(4096), uint16(1)), answerOf(replyAck)))
 	f.Add(slices.Concat(hello, answerOf(replyUnknown)))
