@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// exploration holds all reachable worlds.
+// exploration is all worlds that can be reached.
 type exploration struct {
 	rules  rules
 	number map[world]int32
@@ -22,8 +22,8 @@ var (
 	errNoGuest   = errors.New("no guest will ever run")
 )
 
-// explore visits all worlds. It returns how many there are, and an error with the shortest story that leads to a bad
-// one.
+// explore visits all worlds. It returns how many there are, and an error with the shortest story that
+// leads to a bad one.
 func explore(r rules) (int, error) {
 	e := &exploration{rules: r, number: map[world]int32{}}
 	e.visit(start(r), 0, "start")
@@ -52,7 +52,8 @@ func (e *exploration) visit(w world, from int32, by string) int32 {
 	return id
 }
 
-// checkEnd returns an error if there is a world from which, without further faults, the holder's guest never runs.
+// checkEnd returns an error if there is a world from which, without any further fault, the holder's guest does
+// not run.
 func (e *exploration) checkEnd() error {
 	good := make([]bool, len(e.worlds))
 	var queue []int32
@@ -86,7 +87,7 @@ func (e *exploration) story(i int32) string {
 	return strings.Join(steps, ", ")
 }
 
-// Two hypervisors, and three: messages are lost, duplicated, delayed and reordered at every point, processes are
+// Two hypervisors, and three: messages are lost, doubled, delayed and reordered at every point, processes are
 // paused, crash and restart, Pods seem to be gone, and two controllers believe that they are the leader.
 func TestExploration(t *testing.T) {
 	for name, test := range map[string]struct {

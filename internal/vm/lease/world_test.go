@@ -5,11 +5,11 @@ import "time"
 const (
 	maxProcesses = 3
 	maxGranters  = 2
-	// unit is the unit of ages. A hundred are a tick; a clock that is one percent faster has a hundred and one.
+	// unit is that of ages. A hundred are a tick; a clock that is one percent faster has a hundred and one.
 	unit = 15 * time.Millisecond
 	tick = 100
 	long = time.Hour
-	// oldest is the age after which nothing changes any more.
+	// oldest is after which nothing differs any more.
 	oldest = -900
 )
 
@@ -19,14 +19,14 @@ type age int16
 func (a age) instant() Instant { return Instant(a) * unit }
 func ageOf(i Instant) age      { return age(i / unit) }
 
-// request is a request for a lease on its way to the controller, or its response on the way back.
+// request is one for a lease, on its way to the controller, or its answer on the way back.
 type request struct {
 	sent    age
 	there   bool
 	granted bool
 }
 
-// process is a hypervisor process, with its messages in transit.
+// process is a hypervisor process, and what is under way from and to it.
 type process struct {
 	alive    bool
 	later    bool // a second process of the Pod
@@ -36,7 +36,7 @@ type process struct {
 	release  bool // on its way to the controller
 }
 
-// holder returns the lease holder of the process.
+// holder has what the process does.
 func (p *process) holder() *Holder {
 	return &Holder{state: p.state, lease: Lease{Sent: p.sent.instant(), Duration: MinDuration}}
 }
@@ -47,7 +47,7 @@ func (p *process) take(h *Holder) { p.state, p.sent = h.state, ageOf(h.lease.Sen
 type granter struct {
 	known, same bool // it has seen the record; in its form of now
 	since       age
-	// The content of an old cache, where a guard is off.
+	// What an old cache has, where a guard is off.
 	hadHolder int8
 	hadState  state
 }
@@ -69,7 +69,7 @@ type state int8
 
 var states = []State{Open, Suspected, Revoked, Released}
 
-// world is the complete state at one point in time. It is comparable.
+// world is everything at one point of time. It is comparable.
 type world struct {
 	processes [maxProcesses]process
 	granters  [maxGranters]granter
@@ -97,13 +97,13 @@ func (w *world) store(r Record) {
 	}
 }
 
-// rules define what can happen. The guards are normally on.
+// rules say what can happen. The guards are normally on.
 type rules struct {
 	processes, granters int
 	crashes             int8
-	// By how many percent clocks are faster.
+	// Clocks run faster by so many percent.
 	holderRate, granterRate age
-	// single is whether a process has at most one request in transit.
+	// single is whether a process has one request under way at a time.
 	single bool
 	// Guards that are off.
 	noMargin, noWatchdog, fromReceipt, cachedReads, noBar, sameBar, noWait, noReopen,
@@ -116,7 +116,7 @@ func start(r rules) world {
 	return w
 }
 
-// runs reports whether a guest may run at a process. It may take until the end of its lease to kill one.
+// runs reports whether a guest may run at a process. One that is killed may take until the end of its lease.
 func (r rules) runs(p process) bool {
 	return p.alive && p.state == Holding && (r.noWatchdog || p.holder().lease.End() > 0)
 }
@@ -181,7 +181,7 @@ func (e *explorer) pass(w *world) {
 	}
 }
 
-// normalize makes worlds equal that differ only in ways that do not matter.
+// normalize makes worlds equal between which no difference matters.
 func (r rules) normalize(w *world) {
 	for i := range w.processes {
 		r.normalizeProcess(w, i)
@@ -218,14 +218,14 @@ func (r rules) normalizeProcess(w *world, i int) {
 	p.sort()
 }
 
-// useless reports whether the response to a request would change nothing.
+// useless reports whether the answer to a request would change nothing.
 func (r rules) useless(p *process, q request) bool {
 	lease := Lease{Sent: q.sent.instant(), Duration: MinDuration}
 	old := p.state == Holding && q.sent <= p.sent || p.state == Ended
 	return !q.there || !r.fromReceipt && (old || lease.Stop() <= 0)
 }
 
-// sort orders the requests, since their order does not matter.
+// sort gives the requests an order: which one is where does not matter.
 func (p *process) sort() {
 	a, b := p.requests[0], p.requests[1]
 	if a.rank() < b.rank() {
@@ -288,7 +288,7 @@ func (p *process) refused() {
 	p.take(holder)
 }
 
-// end is the end of a process, after its guest's.
+// end of a process, after that of its guest.
 func (p *process) end() { p.alive, p.release = false, !p.later }
 
 // comeBack is a process that the controller or the host creates.
@@ -312,7 +312,7 @@ func (w *world) takeRelease(i int) {
 	}
 }
 
-// ask sends another request. This covers more worlds than a holder that only asks after a third of the duration.
+// ask sends another request. The worlds are more than those of a holder that asks at a third only.
 func (e *explorer) ask(i int) {
 	p := e.from.processes[i]
 	if p.state == Ended {
@@ -352,7 +352,7 @@ func (e *explorer) requestEvents(i, j int) {
 	e.add("granted, and again later", true, deliver)
 }
 
-// verdict is a controller's response to a request. Reading and responding are one step, since the response may take
+// verdict has a controller answer a request. Reading and answering are one step, since the answer may take
 // any time.
 func (e *explorer) verdict(i, j, g int) {
 	w := e.from
@@ -404,7 +404,7 @@ func (e *explorer) granterEvents(g int) {
 	}
 }
 
-// watch is a controller's check of the lease. Whether the Pod seems to be gone need not be true.
+// watch has a controller look at the lease. Whether the Pod seems to be gone is no matter of facts.
 func (e *explorer) watch(g int, gone bool, heard Instant) {
 	known, record := e.from.granters[g], e.from.record()
 	if e.sameBar && known.known && record.State != Open {

@@ -14,16 +14,16 @@ type edge[W comparable] struct {
 	fault bool
 }
 
-// model defines what can happen in worlds.
+// model is what can happen in worlds.
 type model[W comparable] struct {
 	start W
 	edges func(W) []edge[W]
-	// guests is how many guests run, and good whether that is the desired state.
+	// guests is how many guests run, and good whether that is what is wanted.
 	guests func(W) int
 	good   func(W) bool
 }
 
-// exploration holds all reachable worlds.
+// exploration is all worlds that can be reached.
 type exploration[W comparable] struct {
 	model[W]
 	number map[W]int32
@@ -40,8 +40,8 @@ var (
 	errNoGuest   = errors.New("no guest will ever run")
 )
 
-// explore visits all worlds. It returns how many there are, and an error with the shortest story that leads to a bad
-// one.
+// explore visits all worlds. It returns how many there are, and an error with the shortest
+// story that leads to a bad one.
 func explore[W comparable](m model[W]) (int, error) {
 	e := &exploration[W]{model: m, number: map[W]int32{}, named: map[string]uint16{}}
 	e.visit(m.start, 0, "start")
@@ -74,7 +74,7 @@ func (e *exploration[W]) visit(w W, from int32, by string) int32 {
 	return id
 }
 
-// back returns the predecessors of each world: those of world i are all[first[i]:first[i+1]].
+// back returns where the worlds are before each one: those of world i are all[first[i]:first[i+1]].
 func (e *exploration[W]) back() (first, all []int32) {
 	first, all = make([]int32, len(e.worlds)+2), make([]int32, len(e.steps))
 	for _, step := range e.steps {
@@ -90,7 +90,7 @@ func (e *exploration[W]) back() (first, all []int32) {
 	return first, all
 }
 
-// checkEnd returns an error if there is a world from which, without further faults, no good world can be reached.
+// checkEnd returns an error if there is a world from which, without any further fault, no good world is reached.
 func (e *exploration[W]) checkEnd() error {
 	good := make([]bool, len(e.worlds))
 	var queue []int32
@@ -125,13 +125,13 @@ func (e *exploration[W]) story(i int32) string {
 	return strings.Join(steps, ", ")
 }
 
-// model returns the model of a migration without leases.
+// model is that of a migration without leases.
 func (r rules) model() model[world] {
 	return model[world]{start(), r.edges, world.guests, func(w world) bool { return w.guests() == 1 }}
 }
 
-// Two hypervisors, and three: messages are lost, duplicated, delayed and reordered at every point, and processes
-// crash and restart.
+// Two hypervisors, and three: messages are lost, doubled, delayed and reordered at every point,
+// and processes crash and restart.
 func TestExploration(t *testing.T) {
 	for name, test := range map[string]struct {
 		rules rules
@@ -160,7 +160,7 @@ func TestGuards(t *testing.T) {
 	calm := rules{targets: 1}
 	for name, test := range map[string]struct {
 		rules rules
-		// off disables the guard.
+		// off changes the transitions.
 		source map[SourceState]map[SourceEvent]sourceStep
 		target map[TargetState]map[TargetEvent]targetStep
 		want   error

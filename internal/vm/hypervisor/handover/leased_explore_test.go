@@ -11,9 +11,8 @@ func (r leasedRules) model() model[leased] {
 	}
 }
 
-// A guest with leases that expire migrates, while messages are lost, duplicated, delayed and reordered at every
-// point, processes are paused, crash and restart, Pods seem to be gone, and two controllers believe that they are the
-// leader.
+// A guest with leases that expire migrates, while messages are lost, doubled, delayed and reordered at every point,
+// processes are paused, crash and restart, Pods seem to be gone, and two controllers believe that they are the leader.
 func TestLeasedExploration(t *testing.T) {
 	for name, test := range map[string]struct {
 		rules leasedRules
@@ -49,7 +48,7 @@ func TestLeasedGuards(t *testing.T) {
 	calm := slow(func(r *leasedRules) { r.crashes = 0 })
 	for name, test := range map[string]struct {
 		rules leasedRules
-		// off disables the guard.
+		// off changes the transitions.
 		source map[SourceState]map[SourceEvent]sourceStep
 		target map[TargetState]map[TargetEvent]targetStep
 		want   error

@@ -1,10 +1,10 @@
 package handover
 
-// hosts is the maximum number of hypervisors, including the one that the controller creates for a VM whose hypervisor
-// has terminated.
+// hosts is how many hypervisors there are at most, with the one that the controller creates for
+// a VM whose hypervisor has ended.
 const hosts = 4
 
-// run is a run ID. The higher digits identify the hypervisor, so that each has its own IDs.
+// run is a run ID. Higher digits are the hypervisor, so that each has its own.
 type run int8
 
 const runsPerHost = 8
@@ -14,7 +14,7 @@ func (r run) host() int           { return int(r) / runsPerHost }
 func (r run) after(o run) bool    { return r.host() == o.host() && r > o }
 func (r run) sameHost(h int) bool { return r.host() == h }
 
-// channel is what a target knows of its memory channel.
+// channel is what a target knows of the memory's channel to it.
 type channel int8
 
 const (
@@ -24,7 +24,7 @@ const (
 	cut
 )
 
-// role is the purpose for which a process was started.
+// role is what a process was started for.
 type role int8
 
 const (
@@ -35,7 +35,8 @@ const (
 	dead
 )
 
-// answers are responses to switchovers that were not delivered yet. They may be delivered more than once.
+// answers are those of switchovers that were not yet delivered. They may be delivered more than
+// once.
 type answers struct{ yes, no bool }
 
 // hypervisor is one process.
@@ -54,7 +55,7 @@ type hypervisor struct {
 	restarts int8
 }
 
-// world is the complete state at one point in time. It is comparable.
+// world is everything at one point of time. It is comparable.
 type world struct {
 	hosts     [hosts]hypervisor
 	authority run
@@ -63,7 +64,7 @@ type world struct {
 	crashed  int8
 }
 
-// rules define what can happen. The guards are normally on.
+// rules say what can happen. The guards are normally on.
 type rules struct {
 	targets  int8 // how many hypervisors can become targets
 	crashes  int8 // how many processes crash; the controller replaces a Pod that has ended
@@ -80,7 +81,7 @@ func start() world {
 	return w
 }
 
-// guests returns how many guests run.
+// guests is how many guests run.
 func (w world) guests() int {
 	count := 0
 	for _, h := range w.hosts {
@@ -125,7 +126,7 @@ func (r rules) edges(w world) []edge[world] {
 	return e.edges
 }
 
-// source applies an event to a source, and does what it returns.
+// source gives an event to a source, and does what it answers.
 func (e *explorer) source(i int, event SourceEvent, fault bool) {
 	e.add(string(event), fault, func(w *world) {
 		h := &w.hosts[i]
@@ -201,7 +202,7 @@ func (e *explorer) answersTo(i int, h hypervisor) {
 	e.source(i, Unknown, true)
 }
 
-// find returns the response to EnsureMigrationTarget: a target that is not used yet.
+// find is the controller's answer to EnsureMigrationTarget: a target that is not used yet.
 func (e *explorer) find(i int) {
 	if e.from.authority != e.from.hosts[i].run {
 		return
@@ -222,7 +223,7 @@ func (e *explorer) find(i int) {
 	}
 }
 
-// target applies an event to a target, and does what it returns.
+// target gives an event to a target, and does what it answers.
 func (e *explorer) target(i int, event TargetEvent, fault bool) {
 	e.add(string(event), fault, func(w *world) {
 		h := &w.hosts[i]
@@ -232,7 +233,7 @@ func (e *explorer) target(i int, event TargetEvent, fault bool) {
 		case SwitchOver:
 			h.asked = true
 		case Run:
-			// It is then a hypervisor like any other.
+			// A hypervisor like any other.
 			*h = hypervisor{role: asSource, run: h.run, to: -1, restarts: h.restarts}
 		case Exit:
 			w.kill(i)
@@ -278,8 +279,8 @@ func (e *explorer) answersToTarget(i int, a answers) {
 	}
 }
 
-// switchovers are those that reach the controller, at any time after they were sent, whether or not the caller still
-// waits.
+// switchovers are those that reach the controller, at any time after they were asked, and
+// whether the caller still waits or not.
 func (e *explorer) switchovers(i int) {
 	h := e.from.hosts[i]
 	if !h.asked {
@@ -301,7 +302,7 @@ func (e *explorer) switchovers(i int) {
 			said.no = true
 		}
 	})
-	// The response may be lost.
+	// And the answer is lost.
 	e.add("switchover without an answer", true, func(w *world) {
 		if w.authority == them || e.noSwap {
 			w.authority, w.from, w.to = us, -1, -1
@@ -318,7 +319,7 @@ func (e *explorer) deaths(i int) {
 	}
 }
 
-// kill terminates a process. Its requests may still reach the controller.
+// kill ends a process. What it asked may still reach the controller.
 func (w *world) kill(i int) {
 	h := &w.hosts[i]
 	if h.role == asSource && h.to >= 0 && w.hosts[h.to].channel == open {
@@ -349,7 +350,8 @@ func (e *explorer) adoption(i int) {
 	})
 }
 
-// recovery is a new process in the Pod, or a new Pod in place of an authoritative one that has terminated.
+// recovery is a new process in the Pod, or a new Pod in the place of an authoritative one that
+// has ended.
 func (e *explorer) recovery(i int) {
 	h := e.from.hosts[i]
 	if e.crashes == 0 {
@@ -357,7 +359,7 @@ func (e *explorer) recovery(i int) {
 	}
 	if h.restarts == 0 && i < hosts-1 {
 		e.add("restart", true, func(w *world) {
-			// One more than the highest run that any process of the Pod had or asked for.
+			// The highest that any process of the Pod had or asked for, and one more.
 			next := max(h.run, h.next) + 1
 			w.hosts[i] = hypervisor{role: restarted, run: next, to: -1, restarts: 1}
 		})

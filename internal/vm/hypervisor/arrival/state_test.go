@@ -1,0 +1,93 @@
+package arrival
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/bulk"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/handover"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/negotiation"
+	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+)
+
+// loading is a machine that loads its state as a test says.
+type loading struct {
+	machine
+	received func(context.Context) error
+}
+
+func (l loading) Received(ctx context.Context) error { return l.received(ctx) }
+
+func never(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
+func now(context.Context) error       { return nil }
+
+// channel ends the memory channel, with a commit or without.
+func channel(t *testing.T, address string, commit bool) {
+	t.Helper()
+	conn, err := tls.Dial("tcp", address, &tls.Config{InsecureSkipVerify: true}) // not what is tested
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.NetConn().Close() })
+	if commit {
+		err = conn.CloseWrite()
+	} else {
+		err = conn.NetConn().Close()
+	}
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// The target asks for the authority only when QEMU has loaded the state and the source has committed.
+func TestArrival_SwitchoverNeedsStateAndCommit(t *testing.T) {
+	server := httptest.NewTLSServer(nil)
+	t.Cleanup(server.Close)
+	commits, cuts := true, false
+	const long, short = time.Minute, 300 * time.Millisecond // short is how long nothing must happen
+	for name, test := range map[string]struct {
+		received func(context.Context) error
+		commits  *bool // if nil, the channel does not end
+		limit    time.Duration
+		want     handover.TargetState
+	}{
+		"loaded and committed":           {now, &commits, long, handover.Switching},
+		"loaded, not committed":          {now, nil, short, handover.Gone},
+		"committed, not loaded":          {never, &commits, short, handover.Gone},
+		"loaded, and the channel is cut": {now, &cuts, long, handover.Gone},
+		"the state cannot be loaded":     {func(context.Context) error { return errors.New("no such device") }, &commits, long, handover.Gone},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a := newArrival(func(*Options) {})
+			receiver, err := bulk.Listen("127.0.0.1", func(ctx context.Context, raw net.Conn, _ bulk.Channel) (*tls.Conn, error) {
+				conn := tls.Server(raw, server.TLS)
+				return conn, conn.HandshakeContext(ctx)
+			}, map[bulk.Channel]bulk.Dial{bulk.Memory: func(context.Context) (net.Conn, error) {
+				ours, theirs := net.Pipe()
+				t.Cleanup(func() { _ = theirs.Close() })
+				return ours, nil
+			}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(receiver.Close)
+			a.receiver, a.machine = receiver, loading{machine{make(chan struct{})}, test.received}
+			a.answer = &vmpb.StartMigrationResponse{MigrationProtocol: negotiation.Offer(negotiation.Machine{SharedDisk: true})[0]}
+			a.take(handover.Called)
+			if test.commits != nil {
+				channel(t, receiver.Address(bulk.Memory), *test.commits)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), test.limit)
+			defer cancel()
+			if err := a.awaitState(ctx); (err == nil) != (test.want == handover.Switching) || a.target.State() != test.want {
+				t.Errorf("error = %v; the target is %s, want %s", err, a.target.State(), test.want)
+			}
+		})
+	}
+}
