@@ -37,7 +37,7 @@ func (w *fixture) exist() {
 	}
 }
 
-func TestDataDisks(t *testing.T) {
+func TestDataDisk_IsCreatedAndGrows(t *testing.T) {
 	withFixture(t, func(w *fixture) {
 		at := w.dataDisks()
 		p := w.start()
@@ -96,7 +96,7 @@ func sizes(report *vmpb.ReportStateRequest) string {
 }
 
 // A data disk that has been complete is never created again, not even after a restart of the process in its Pod.
-func TestDataDiskLost(t *testing.T) {
+func TestDataDisk_IsNeverCreatedAgain(t *testing.T) {
 	for name, restart := range map[string]bool{"in another pod": false, "in the same": true} {
 		t.Run(name, func(t *testing.T) {
 			withFixture(t, func(w *fixture) {
@@ -122,7 +122,7 @@ func TestDataDiskLost(t *testing.T) {
 }
 
 // Another process holds one of the disks: the guest does not start, and the other disks stay unlocked.
-func TestLockedDataDisk(t *testing.T) {
+func TestDataDisk_LockedDiskStopsStart(t *testing.T) {
 	withFixture(t, func(w *fixture) {
 		at := w.dataDisks()
 		other, err := disk.Acquire(at("db"))
@@ -140,7 +140,7 @@ func TestLockedDataDisk(t *testing.T) {
 	})
 }
 
-func TestBadDataDisks(t *testing.T) {
+func TestDataDisk_FailureIsReported(t *testing.T) {
 	disk := func(change func(*vmpb.DataDisk)) []*vmpb.DataDisk {
 		d := &vmpb.DataDisk{Name: "logs", Path: "/data/logs/disk.img", Bytes: 1 << 20}
 		change(d)

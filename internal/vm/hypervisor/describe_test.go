@@ -150,7 +150,7 @@ func TestAddressesMustFitTheNetwork(t *testing.T) {
 	}
 }
 
-func TestPathsFor(t *testing.T) {
+func TestPaths_FollowSpecification(t *testing.T) {
 	spec := &vmpb.VMSpec{}
 	want := Paths{RootDisk: vmpb.RootDiskPath, Run: vmpb.DirRun}
 	if diff := cmp.Diff(want, PathsFor(spec, "")); diff != "" {

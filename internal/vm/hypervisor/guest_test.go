@@ -99,7 +99,7 @@ func TestResetOfStoppedGuest(t *testing.T) {
 }
 
 // What someone else tells QEMU is reported, and not changed.
-func TestStateIsThatOfQEMU(t *testing.T) {
+func TestGuest_StateIsQEMUs(t *testing.T) {
 	withFixture(t, func(w *fixture) {
 		p := w.start()
 		for _, step := range []struct {
@@ -125,7 +125,7 @@ func TestStateIsThatOfQEMU(t *testing.T) {
 }
 
 // Another controller does not know what was reported to the previous one.
-func TestReportIsRepeatedToAnotherController(t *testing.T) {
+func TestReport_IsRepeatedToAnotherController(t *testing.T) {
 	withFixture(t, func(w *fixture) {
 		w.start().lives()
 		before := len(w.controller.Reports())
@@ -143,7 +143,7 @@ func TestReportIsRepeatedToAnotherController(t *testing.T) {
 }
 
 // A message of any length and content is reported.
-func TestAnyMessageIsReported(t *testing.T) {
+func TestReport_AcceptsAnyMessage(t *testing.T) {
 	withFixture(t, func(w *fixture) {
 		w.start().lives()
 		w.machine().FailStorage(&qemu.StorageFailure{Operation: "write", Reason: "\xff" + string(make([]byte, 8<<20))})

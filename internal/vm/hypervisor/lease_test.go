@@ -191,7 +191,7 @@ func TestWatchdogIsLost(t *testing.T) {
 	})
 }
 
-func TestNoWatchdog(t *testing.T) {
+func TestLease_NeedsWatchdog(t *testing.T) {
 	expiringStory(t, func(w *fixture, _ *dog) {
 		w.config.Watchdog = nil
 		w.start().ends(vmpb.EndInvalidSpec)

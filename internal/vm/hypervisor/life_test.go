@@ -276,7 +276,7 @@ func TestPausedHoldsTheGuest(t *testing.T) {
 	})
 }
 
-func TestCrashTellsTheMachinesWords(t *testing.T) {
+func TestGuest_CrashReportsQEMUOutput(t *testing.T) {
 	withFixture(t, func(w *fixture) {
 		p := w.start()
 		w.machine().Crash("qemu: out of luck")
@@ -287,7 +287,7 @@ func TestCrashTellsTheMachinesWords(t *testing.T) {
 	})
 }
 
-func TestAskedToEnd(t *testing.T) {
+func TestHypervisor_SIGTERMShutsGuestDown(t *testing.T) {
 	for name, test := range map[string]struct {
 		deaf, stuck bool
 		want        qemu.ExitReason
@@ -324,8 +324,8 @@ func TestAskedToEnd(t *testing.T) {
 	}
 }
 
-// TestAskedToEndAsTheGuestStarts: the guest runs, but QEMU's state was not read yet.
-func TestAskedToEndAsTheGuestStarts(t *testing.T) {
+// TestHypervisor_SIGTERMDuringBoot: the guest runs, but QEMU's state was not read yet.
+func TestHypervisor_SIGTERMDuringBoot(t *testing.T) {
 	withFixture(t, func(w *fixture) {
 		w.machines.Continued = func(ctx context.Context) {
 			<-ctx.Done()
@@ -340,8 +340,8 @@ func TestAskedToEndAsTheGuestStarts(t *testing.T) {
 	})
 }
 
-// TestQEMUThatEndsSlowly: QEMU has closed its connection, but has not freed its memory yet.
-func TestQEMUThatEndsSlowly(t *testing.T) {
+// TestGuest_SlowQEMUExitIsAwaited: QEMU has closed its connection, but has not freed its memory yet.
+func TestGuest_SlowQEMUExitIsAwaited(t *testing.T) {
 	for name, test := range map[string]struct {
 		then  func(*fixture)
 		want  string
@@ -456,7 +456,7 @@ func TestLockedDisk(t *testing.T) {
 	})
 }
 
-func TestReportsAreRepeatedUntilConfirmed(t *testing.T) {
+func TestReport_IsRepeatedUntilConfirmed(t *testing.T) {
 	withFixture(t, func(w *fixture) {
 		w.controller.RefuseReports(status.Error(codes.FailedPrecondition, "not authoritative"))
 		p := w.start()
@@ -473,7 +473,7 @@ func TestReportsAreRepeatedUntilConfirmed(t *testing.T) {
 	})
 }
 
-func TestControllerWithoutReportsIsLeftInPeace(t *testing.T) {
+func TestReport_StopsIfUnimplemented(t *testing.T) {
 	withFixture(t, func(w *fixture) {
 		w.preparing() // and the confirmation is not waited for
 		w.controller.RefuseReports(status.Error(codes.Unimplemented, "unknown method"))

@@ -82,7 +82,7 @@ func TestInterruptedPreparation(t *testing.T) {
 	}
 }
 
-func TestAskedToEndDuringThePreparation(t *testing.T) {
+func TestHypervisor_SIGTERMDuringPreparation(t *testing.T) {
 	for _, last := range writeSteps {
 		t.Run(last, func(t *testing.T) {
 			withFixture(t, func(w *fixture) {
@@ -110,7 +110,7 @@ func TestAskedToEndDuringThePreparation(t *testing.T) {
 }
 
 // Failures are reported while they are retried.
-func TestTroubleOfThePreparation(t *testing.T) {
+func TestDisk_RetriedFailureIsReported(t *testing.T) {
 	withFixture(t, func(w *fixture) {
 		w.preparing()
 		w.images.trouble = errors.New("nobody listens there")
@@ -124,7 +124,7 @@ func TestTroubleOfThePreparation(t *testing.T) {
 	})
 }
 
-func TestFailuresOfThePreparation(t *testing.T) {
+func TestDisk_PreparationFailureIsClassified(t *testing.T) {
 	for name, test := range map[string]struct {
 		err  error
 		want string
@@ -167,7 +167,7 @@ func TestFailuresOfTheStart(t *testing.T) {
 	}
 }
 
-func TestProgressIsReportedOncePerSecond(t *testing.T) {
+func TestReport_ProgressOncePerSecond(t *testing.T) {
 	withFixture(t, func(w *fixture) {
 		w.preparing()
 		w.images.pieces = 50
@@ -199,7 +199,7 @@ func TestProgressIsReportedOncePerSecond(t *testing.T) {
 	})
 }
 
-func TestBlankDisk(t *testing.T) {
+func TestDisk_IsBlankWithoutImage(t *testing.T) {
 	withFixture(t, func(w *fixture) {
 		must(t, os.WriteFile(w.config.Paths.RootDisk+".partial", []byte("left over"), 0o600))
 		w.start().lives()
@@ -212,7 +212,7 @@ func TestBlankDisk(t *testing.T) {
 	})
 }
 
-func TestDiskGrowsAndNeverShrinks(t *testing.T) {
+func TestDisk_GrowsAndNeverShrinks(t *testing.T) {
 	for name, test := range map[string]struct{ before, asked, after int }{
 		"grows":  {1 << 10, 1 << 20, 1 << 20},
 		"stays":  {1 << 20, 1 << 20, 1 << 20},
@@ -232,7 +232,7 @@ func TestDiskGrowsAndNeverShrinks(t *testing.T) {
 	}
 }
 
-func TestBootFilesAreFetchedForEveryStart(t *testing.T) {
+func TestBootFiles_AreFetchedAtEveryStart(t *testing.T) {
 	withFixture(t, func(w *fixture) {
 		w.config.Spec.KernelBoot = &vmpb.KernelBoot{
 			Kernel: &vmpb.BootFile{Url: "http://boot/kernel"}, Initrd: &vmpb.BootFile{Url: "http://boot/initrd"},
@@ -272,7 +272,7 @@ func TestWrongSpecificationTouchesNothing(t *testing.T) {
 	})
 }
 
-func TestFolderInPlaceOfTheDisk(t *testing.T) {
+func TestDisk_DirectoryIsRejected(t *testing.T) {
 	withFixture(t, func(w *fixture) {
 		must(t, os.Mkdir(w.config.Paths.RootDisk, 0o700))
 		w.start().ends(vmpb.EndInvalidSpec)

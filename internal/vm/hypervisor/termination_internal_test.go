@@ -12,7 +12,7 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-func TestWriteTermination(t *testing.T) {
+func TestTermination_ExitCode(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "termination-log")
 	for reason, want := range map[string]int{
 		vmpb.EndGuestShutdown: 0, vmpb.EndTerminated: 0, vmpb.EndStopped: 0,
@@ -44,7 +44,7 @@ func readTermination(t *testing.T, path string) (termination vmpb.Termination) {
 	return termination
 }
 
-func TestLongMessagesAreCut(t *testing.T) {
+func TestTermination_LongMessageIsTruncated(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "termination-log")
 	for name, text := range map[string]string{
 		"plain": "x", "quotes": `"`, "letters of two bytes": "ä", "not UTF-8": "\xffx", "control": "\x01",
@@ -59,7 +59,7 @@ func TestLongMessagesAreCut(t *testing.T) {
 	}
 }
 
-func TestTerminationThatCannotBeLeft(t *testing.T) {
+func TestTermination_FileCannotBeWritten(t *testing.T) {
 	code, err := WriteTermination(filepath.Join(t.TempDir(), "nothing", "log"), vmpb.Termination{Reason: vmpb.EndStopped})
 	if !errors.Is(err, os.ErrNotExist) || code != 0 {
 		t.Errorf("%d, %v; want the right exit code and ErrNotExist", code, err)

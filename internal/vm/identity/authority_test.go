@@ -24,7 +24,7 @@ func request(t *testing.T, key crypto.Signer) []byte {
 	}, key))
 }
 
-func TestAuthorityIsStored(t *testing.T) {
+func TestAuthority_PEMRoundTrip(t *testing.T) {
 	now := newClock().Now()
 	authority := value[*Authority](t)(NewAuthority(now))
 	cert, key := authority.PEM()

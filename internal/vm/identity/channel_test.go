@@ -67,7 +67,7 @@ func TestChannelIsForOnePeer(t *testing.T) {
 	}
 }
 
-func TestAcceptAnyIsForSiblings(t *testing.T) {
+func TestSiblings_AcceptAny(t *testing.T) {
 	clock := newClock()
 	authority := value[*Authority](t)(NewAuthority(clock.Now()))
 	foreign := value[*Authority](t)(NewAuthority(clock.Now()))

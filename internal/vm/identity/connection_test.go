@@ -135,7 +135,7 @@ func TestOldTLSIsRefused(t *testing.T) {
 	}
 }
 
-func TestCertificateIsRenewed(t *testing.T) {
+func TestCertificate_IsRenewed(t *testing.T) {
 	s := newSite(t)
 	tokenFile := writeToken(t, "token-1")
 	c := s.hypervisor(t, tokenFile)
@@ -161,7 +161,7 @@ func TestCertificateIsRenewed(t *testing.T) {
 	}
 }
 
-func TestOldCertificateServesWhileThereIsNoNewOne(t *testing.T) {
+func TestCertificate_OldOneIsUsedIfRenewalFails(t *testing.T) {
 	s := newSite(t)
 	tokenFile := writeToken(t, "token-1")
 	c := s.hypervisor(t, tokenFile)
@@ -182,7 +182,7 @@ func TestOldCertificateServesWhileThereIsNoNewOne(t *testing.T) {
 	wantCode(t, check(t, c, s.address, Controller()), codes.Unavailable)
 }
 
-func TestRefusedCertificateIsReplaced(t *testing.T) {
+func TestCertificate_RejectedOneIsReplaced(t *testing.T) {
 	s := newSite(t)
 	foreign := value[*Authority](t)(NewAuthority(s.clock.Now()))
 	c := s.hypervisor(t, writeToken(t, "token-1"))
@@ -202,7 +202,7 @@ func TestRefusedCertificateIsReplaced(t *testing.T) {
 	}
 }
 
-func TestManyShareOneRequest(t *testing.T) {
+func TestCertificate_ConcurrentCallersShareRequest(t *testing.T) {
 	s := newSite(t)
 	s.hold = make(chan struct{})
 	c := s.hypervisor(t, writeToken(t, "token-1"))
@@ -249,7 +249,7 @@ func TestTokenGoesToTheControllerOnly(t *testing.T) {
 	}
 }
 
-func TestDialToNobody(t *testing.T) {
+func TestDial_FailsWithoutServer(t *testing.T) {
 	s := newSite(t)
 	if _, err := holding(t, s.authority, pod, s.clock).Dial(s.address, Peer{}); !errors.Is(err, ErrNotAPeer) {
 		t.Errorf("got %v, want ErrNotAPeer", err)

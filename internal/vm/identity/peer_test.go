@@ -9,7 +9,7 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-func TestURIs(t *testing.T) {
+func TestPeer_URIs(t *testing.T) {
 	tests := map[string]struct {
 		uri  string
 		want Peer
@@ -58,7 +58,7 @@ func FuzzParsePeer(f *testing.F) {
 	})
 }
 
-func TestNobodyHasNoIdentity(t *testing.T) {
+func TestPeer_ZeroValueIsInvalid(t *testing.T) {
 	if (Peer{}).IsController() || !Controller().IsController() {
 		t.Error("the zero Peer is the controller, or the controller is not")
 	}

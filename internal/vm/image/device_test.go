@@ -27,7 +27,7 @@ func garbage(t *testing.T, device string) {
 	draft.Discard()
 }
 
-func TestDeviceHoldsTheImage(t *testing.T) {
+func TestDevice_HoldsImage(t *testing.T) {
 	content := diskContent()
 	small := content[:512] // no more than what is written last
 	for name, test := range map[string]struct{ served, want []byte }{
@@ -86,7 +86,7 @@ func TestDeviceIsADiskOnlyWhenComplete(t *testing.T) {
 	}
 }
 
-func TestCheckSeesTheStartOfADevice(t *testing.T) {
+func TestDevice_CheckSeesStart(t *testing.T) {
 	_, device := blockdev.New(t, 5*mib)
 	content, seen := diskContent(), make([]byte, 600)
 	options := Options{Access: local, RetryTimeout: -1, Check: func(from io.ReaderAt) string {
@@ -100,7 +100,7 @@ func TestCheckSeesTheStartOfADevice(t *testing.T) {
 	}
 }
 
-func TestDeviceIsNeverOverwritten(t *testing.T) {
+func TestDevice_IsNeverOverwritten(t *testing.T) {
 	_, device := blockdev.New(t, 5*mib)
 	must(t, os.WriteFile(device, []byte("a disk"), 0o600))
 	err := WriteDisk(t.Context(), Source{URL: serve(t, diskContent())}, Target{Path: device, Scratch: t.TempDir()}, atOnce)

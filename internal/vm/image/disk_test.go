@@ -21,7 +21,7 @@ const (
 	isQCOW2 = vmpb.InitialImage_FORMAT_QCOW2
 )
 
-func TestDiskHoldsTheImage(t *testing.T) {
+func TestDisk_HoldsImage(t *testing.T) {
 	content := diskContent()
 	gzipped := compressed(t, toGzip, content)
 	vmdk := []byte("# Disk DescriptorFile\nversion=1\ncreateType=\"monolithicFlat\"\nRW 8 FLAT \"/etc/passwd\" 0\n")
@@ -62,7 +62,7 @@ func TestDiskHoldsTheImage(t *testing.T) {
 	}
 }
 
-func TestDiskIsSparse(t *testing.T) {
+func TestDisk_IsSparse(t *testing.T) {
 	for name, served := range map[string][]byte{"raw": diskContent(), "qcow2": qcow2(t, diskContent())} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "disk.img")
@@ -76,7 +76,7 @@ func TestDiskIsSparse(t *testing.T) {
 	}
 }
 
-func TestDiskHasItsNameOnlyWhenComplete(t *testing.T) {
+func TestDisk_IsRenamedWhenComplete(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "disk.img")
 	content := diskContent()
@@ -101,7 +101,7 @@ func TestDiskHasItsNameOnlyWhenComplete(t *testing.T) {
 	}
 }
 
-func TestDiskIsNeverReplaced(t *testing.T) {
+func TestDisk_IsNeverReplaced(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "disk.img")
 	must(t, os.WriteFile(path, []byte("a disk that ran"), 0o600))
 	err := WriteDisk(t.Context(), Source{URL: serve(t, diskContent())}, Target{Path: path, Bytes: 4 * mib}, atOnce)
@@ -111,7 +111,7 @@ func TestDiskIsNeverReplaced(t *testing.T) {
 	wantContent(t, path, []byte("a disk that ran"))
 }
 
-func TestWritingEndsWithItsContext(t *testing.T) {
+func TestDisk_WritingObeysContext(t *testing.T) {
 	dir := t.TempDir()
 	reason := errors.New("the Pod is deleted")
 	ctx, cancel := context.WithCancelCause(t.Context())

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-func TestFetchBringsTheFileAsItIs(t *testing.T) {
+func TestFetch_KeepsContent(t *testing.T) {
 	content := compressed(t, toGzip, diskContent())
 	local := filepath.Join(t.TempDir(), "kernel here")
 	must(t, os.WriteFile(local, content, 0o600))
@@ -32,7 +32,7 @@ func TestFetchBringsTheFileAsItIs(t *testing.T) {
 	}
 }
 
-func TestFetchKeepsTheOldFileUntilItHasTheNew(t *testing.T) {
+func TestFetch_ReplacesFileAtomically(t *testing.T) {
 	content := diskContent()
 	local := filepath.Join(t.TempDir(), "kernel")
 	must(t, os.WriteFile(local, content, 0o600))

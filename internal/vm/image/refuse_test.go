@@ -90,7 +90,7 @@ func TestBadImagesAreRejected(t *testing.T) {
 
 // A check sees the disk that would be created, in whatever format it comes, or a file; if it fails, nothing is left
 // behind, and an earlier file is unchanged.
-func TestCheckOfTheContent(t *testing.T) {
+func TestImage_CheckRejectsContent(t *testing.T) {
 	content := diskContent()
 	var seen []byte
 	refuse := func(from io.ReaderAt) string {
@@ -126,7 +126,7 @@ func TestCheckOfTheContent(t *testing.T) {
 	}
 }
 
-func TestImageOfUnknownLengthIsCutOff(t *testing.T) {
+func TestImage_UnknownLengthIsLimited(t *testing.T) {
 	var sent int
 	url := serveBy(t, func(w http.ResponseWriter, _ *http.Request) {
 		for block := make([]byte, mib); sent < 1<<30; sent += mib {
@@ -159,7 +159,7 @@ func answer(t *testing.T, code int) string {
 	return serveBy(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) })
 }
 
-func TestSentencesForUsers(t *testing.T) {
+func TestError_Messages(t *testing.T) {
 	truncated := serveBy(t, func(w http.ResponseWriter, _ *http.Request) { cut(w, make([]byte, 1000), "2000") })
 	missing := filepath.Join(t.TempDir(), "none")
 	folder := t.TempDir()
@@ -198,7 +198,7 @@ func TestSentencesForUsers(t *testing.T) {
 	}
 }
 
-func TestWithoutQemuImg(t *testing.T) {
+func TestQCOW2_NeedsQemuImg(t *testing.T) {
 	source := Source{URL: serve(t, qcow2(t, diskContent()))}
 	t.Setenv("PATH", t.TempDir())
 	err := WriteDisk(t.Context(), source, Target{Path: filepath.Join(t.TempDir(), "disk.img"), Bytes: 4 * mib}, atOnce)
@@ -293,8 +293,8 @@ func readFile(t testing.TB, path string) []byte {
 	return content
 }
 
-// TestParseQCOW2 accepts self-contained readable images, and nothing else.
-func TestParseQCOW2(t *testing.T) {
+// TestQCOW2_Parse accepts self-contained readable images, and nothing else.
+func TestQCOW2_Parse(t *testing.T) {
 	refused := map[string]bool{
 		"version 2, on a base": true, "on a base": true, "with its data beside": true,
 		"with a password": true, "with an old password": true,

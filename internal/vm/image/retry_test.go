@@ -43,7 +43,7 @@ func (f *flaky) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	cut(w, f.content[from:from+mib], strconv.Itoa(len(f.content)-from))
 }
 
-func TestHalfAnAnswerIsContinued(t *testing.T) {
+func TestDownload_IsResumed(t *testing.T) {
 	tests := map[string]struct {
 		reason string
 		etag   func(request int) string
@@ -97,7 +97,7 @@ func fetchFrom(t *testing.T, transport roundTrip, timeout time.Duration) (time.D
 	return time.Since(begin), err
 }
 
-func TestPatience(t *testing.T) {
+func TestDownload_RetryTimeout(t *testing.T) {
 	const forEver = 1 << 30
 	refused := errors.New("connection refused")
 	tests := map[string]struct {
@@ -144,7 +144,7 @@ func TestPatience(t *testing.T) {
 }
 
 // Retried failures are reported, but not the final one, which is returned.
-func TestTroubleIsTold(t *testing.T) {
+func TestDownload_OnRetry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		refused := errors.New("connection refused")
 		var told []error
@@ -179,7 +179,7 @@ func (s silent) Read([]byte) (int, error) {
 	return 0, s.request.Context().Err()
 }
 
-func TestSilentServer(t *testing.T) {
+func TestDownload_SilentServerFails(t *testing.T) {
 	tests := map[string]roundTrip{
 		"no answer": func(r *http.Request) (*http.Response, error) {
 			<-r.Context().Done()
@@ -214,7 +214,7 @@ func (s *slow) Read(p []byte) (int, error) {
 	return copy(p, "x"), nil
 }
 
-func TestSlowServerIsNotSilent(t *testing.T) {
+func TestDownload_SlowServerSucceeds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		took, err := fetchFrom(t, func(*http.Request) (*http.Response, error) {
 			return respond(http.StatusOK, &slow{left: 10}), nil

@@ -38,7 +38,7 @@ func TestHolder(t *testing.T) {
 }
 
 // For any duration, a renewal has two attempts, and the times are in order.
-func TestTerms(t *testing.T) {
+func TestLease_Terms(t *testing.T) {
 	for _, duration := range []time.Duration{MinDuration, 10 * time.Second, DefaultDuration, MaxDuration} {
 		l := Lease{Sent: time.Hour, Duration: duration}
 		if l.Renew()+2*Retry(duration) >= l.Stop() || l.Stop() >= l.Kill() || l.Kill() >= l.End() {

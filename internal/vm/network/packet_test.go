@@ -119,8 +119,8 @@ func TestInspect(t *testing.T) {
 	}
 }
 
-// TestAPortWithoutAnAddress: the port may not send from any address.
-func TestAPortWithoutAnAddress(t *testing.T) {
+// TestPort_WithoutAddress: the port may not send from any address.
+func TestPort_WithoutAddress(t *testing.T) {
 	none := Port{VM: alice.VM, MAC: alice.MAC}
 	for _, frame := range [][]byte{udp("10.77.0.11", 7), udp("fd77::b", 7), with(udp("10.77.0.11", 7), etherHeader+source4, 0, 0, 0, 0)} {
 		if _, got := none.inspect(frame); got != ForeignAddress {
@@ -129,7 +129,7 @@ func TestAPortWithoutAnAddress(t *testing.T) {
 	}
 }
 
-func TestRoute(t *testing.T) {
+func TestPacket_Route(t *testing.T) {
 	for _, to := range []string{"10.77.0.11", "10.77.255.254", "192.168.0.1", "10.0.64.4"} {
 		frame := udp(to, 7)
 		bob.route(frame)

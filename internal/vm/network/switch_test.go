@@ -56,7 +56,7 @@ func refusals(s *Switch, port Port, reason Refusal) uint64 { return s.Refused()[
 
 func quiet() *Switch { return NewSwitch(slog.New(slog.DiscardHandler)) }
 
-func TestGuestsReachEachOther(t *testing.T) {
+func TestSwitch_GuestsReachEachOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := quiet()
 		a, b := plug(t, s, alice), plug(t, s, bob)
@@ -87,8 +87,8 @@ func TestGuestsReachEachOther(t *testing.T) {
 	})
 }
 
-// TestAnAddressIsOfOneVM: another VM does not get it, before or after it was used.
-func TestAnAddressIsOfOneVM(t *testing.T) {
+// TestSwitch_AddressBelongsToOneVM: another VM does not get it, before or after it was used.
+func TestSwitch_AddressBelongsToOneVM(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := quiet()
 		a, b := plug(t, s, alice), plug(t, s, bob)
@@ -112,9 +112,9 @@ func TestAnAddressIsOfOneVM(t *testing.T) {
 	})
 }
 
-// TestWhatGuestsPretend: no other guest gets a frame that would make it send its packets to the wrong place, and a
+// TestSwitch_SpoofedFramesAreDropped: no other guest gets a frame that would make it send its packets to the wrong place, and a
 // guest that tries that keeps its own place.
-func TestWhatGuestsPretend(t *testing.T) {
+func TestSwitch_SpoofedFramesAreDropped(t *testing.T) {
 	advertisement := func(kind byte) []byte { return ip("fd77::b", protocolICMPv6, kind, 0, 0, 0) }
 	toAll := func(frame []byte) []byte { return with(frame, 0, 0x33, 0x33, 0, 0, 0, 1) }
 	gateway := netip.MustParseAddr("10.77.0.2")
@@ -154,8 +154,8 @@ func TestWhatGuestsPretend(t *testing.T) {
 	}
 }
 
-// TestAGuestMoves: packets go to where a guest was last seen, from its announcement on.
-func TestAGuestMoves(t *testing.T) {
+// TestSwitch_GuestMoves: packets go to where a guest was last seen, from its announcement on.
+func TestSwitch_GuestMoves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := quiet()
 		from, b := plug(t, s, alice), plug(t, s, bob)
@@ -215,8 +215,8 @@ func TestAFlood(t *testing.T) {
 	})
 }
 
-// TestWhatIsNoPort: a connection that does not send a valid port is closed.
-func TestWhatIsNoPort(t *testing.T) {
+// TestSwitch_InvalidPortIsClosed: a connection that does not send a valid port is closed.
+func TestSwitch_InvalidPortIsClosed(t *testing.T) {
 	for name, hello := range map[string]string{
 		"no JSON": "hello", "no VM": `{"mac":"AgAAAAAK"}`, "no MAC": `{"vm":"a/b"}`,
 		"a loopback address": `{"vm":"a/b","mac":"AgAAAAAK","ipv4":"127.0.0.1"}`,
@@ -247,9 +247,9 @@ func TestWhatIsNoPort(t *testing.T) {
 	})
 }
 
-// TestJoin: guests reach each other through links, also after the switch was restarted, and in a directory with a
+// TestLink_Join: guests reach each other through links, also after the switch was restarted, and in a directory with a
 // long path.
-func TestJoin(t *testing.T) {
+func TestLink_Join(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	socket := filepath.Join(t.TempDir(), strings.Repeat("x", 200), "switch.sock")
@@ -284,8 +284,8 @@ func TestJoin(t *testing.T) {
 	a.Send(udp("10.77.0.11", 7)) // nobody takes it
 }
 
-// TestALinkEnds: the link ends with its guest.
-func TestALinkEnds(t *testing.T) {
+// TestLink_EndsWithGuest: the link ends with its guest.
+func TestLink_EndsWithGuest(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "switch.sock")
 	defer startSwitch(t, socket)()
 	ctx, cancel := context.WithCancel(t.Context())

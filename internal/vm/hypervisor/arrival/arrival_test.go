@@ -157,7 +157,7 @@ func TestCalls(t *testing.T) {
 }
 
 // Each disk has its own export, and starts empty with the size of the source's disk.
-func TestDisksArrive(t *testing.T) {
+func TestArrival_DisksAreExportedOneByOne(t *testing.T) {
 	source := negotiation.Machine{Hardware: "pc", DiskBytes: 512, DataDisks: []negotiation.DataDisk{{Name: "root", Bytes: 1024}, {Name: "db", Bytes: 2048}}}
 	var started []*vmpb.DiskSize
 	var received []qemu.Export
@@ -322,7 +322,7 @@ func TestSharedDisksAreTakenFirst(t *testing.T) {
 }
 
 // The target's own disks are locked from the beginning.
-func TestOwnDisksAreNotTaken(t *testing.T) {
+func TestArrival_OwnDisksAreNotLockedAgain(t *testing.T) {
 	a := newArrival(func(o *Options) {
 		o.TakeDisks = func(context.Context, *vmpb.HypervisorID) error { return errors.New("it has them") }
 	})

@@ -102,7 +102,7 @@ func (l *line) connect(t *testing.T, channel Channel) (source, target net.Conn) 
 }
 
 // The target learns of the commit after all of the memory, and not when QEMU closes its connection.
-func TestCommit(t *testing.T) {
+func TestSender_CommitFollowsMemory(t *testing.T) {
 	l := newLine(t)
 	source, target := l.connect(t, Memory)
 	text := strings.Repeat("memory", 100_000)
@@ -136,7 +136,7 @@ func TestStrangers(t *testing.T) {
 }
 
 // Any other end of the channel is not a commit.
-func TestNoCommit(t *testing.T) {
+func TestReceiver_OtherEndIsNoCommit(t *testing.T) {
 	for name, end := range map[string]func(l *line, source net.Conn){
 		"the source gives up": func(l *line, _ net.Conn) { l.sender.Close() },
 		"QEMU has sent all, and nobody commits": func(l *line, source net.Conn) {
@@ -158,7 +158,7 @@ func TestNoCommit(t *testing.T) {
 	}
 }
 
-func TestCommitOfNothing(t *testing.T) {
+func TestSender_CommitNeedsMemory(t *testing.T) {
 	l := newLine(t)
 	l.connect(t, Memory)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -169,7 +169,7 @@ func TestCommitOfNothing(t *testing.T) {
 }
 
 // A source that terminates while it copies the disk has not committed.
-func TestEndOfTheDisk(t *testing.T) {
+func TestReceiver_DiskChannelEndsEarly(t *testing.T) {
 	l := newLine(t)
 	source, _ := l.connect(t, Disk)
 	must(t, source.Close())
@@ -190,7 +190,7 @@ func TestEndOfTheDisk(t *testing.T) {
 }
 
 // The disk channel carries both directions, and may be opened again.
-func TestDisk(t *testing.T) {
+func TestChannel_DiskIsBidirectional(t *testing.T) {
 	l := newLine(t)
 	for range 2 {
 		source, target := l.connect(t, Disk)
@@ -210,7 +210,7 @@ func TestDisk(t *testing.T) {
 }
 
 // Each disk has its own connection, and none waits for another.
-func TestDisks(t *testing.T) {
+func TestChannel_DisksDoNotWaitForEachOther(t *testing.T) {
 	l := newLine(t)
 	var sources, targets []net.Conn
 	for range 3 {
@@ -231,7 +231,7 @@ func TestDisks(t *testing.T) {
 }
 
 // QEMU may believe that it has sent everything, and not notice that the connection breaks afterwards.
-func TestSent(t *testing.T) {
+func TestSender_SentNoticesBrokenConnection(t *testing.T) {
 	l := newLine(t)
 	if l.receiver.Begun() {
 		t.Error("it has begun before anyone has connected")

@@ -72,7 +72,7 @@ func TestNewClientGetsTheHistoryAndGoesOn(t *testing.T) {
 	})
 }
 
-func TestSlowClientIsDroppedAndOthersAreNot(t *testing.T) {
+func TestConsole_OnlySlowClientIsDisconnected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		console, guest := plugged(t)
 		slow, quick := console.Attach(), console.Attach()
@@ -101,7 +101,7 @@ func TestSlowClientIsDroppedAndOthersAreNot(t *testing.T) {
 	})
 }
 
-func TestMessagesOfWritersDoNotMix(t *testing.T) {
+func TestConsole_MessagesAreNotInterleaved(t *testing.T) {
 	console, guest := plugged(t)
 	const writers, messages, size = 4, 50, 5000
 	var group sync.WaitGroup
@@ -134,7 +134,7 @@ func TestMessagesOfWritersDoNotMix(t *testing.T) {
 	}
 }
 
-func TestGuestThatDoesNotReadHoldsUpWritersOnly(t *testing.T) {
+func TestConsole_BusyGuestBlocksOnlyWriters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		console, guest := plugged(t)
 		client := console.Attach()
@@ -163,7 +163,7 @@ func TestGuestThatDoesNotReadHoldsUpWritersOnly(t *testing.T) {
 	})
 }
 
-func TestClosedClient(t *testing.T) {
+func TestClient_CallsFailAfterClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		console, guest := plugged(t)
 		closed, other := console.Attach(), console.Attach()

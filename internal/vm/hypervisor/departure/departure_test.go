@@ -132,7 +132,7 @@ func TestPausesGrow(t *testing.T) {
 }
 
 // A canceled request to move ends the request for a target, and its response changes nothing.
-func TestOrderIsTakenBack(t *testing.T) {
+func TestDeparture_CanceledRequestEndsQuestion(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ended := make(chan struct{})
 		d, _ := newDeparture(t, &script{ensure: func(ctx context.Context) (*vmpb.EnsureMigrationTargetResponse, error) {
@@ -152,7 +152,7 @@ func TestOrderIsTakenBack(t *testing.T) {
 }
 
 // While a copy is being canceled, no one else controls QEMU.
-func TestHandsOff(t *testing.T) {
+func TestDeparture_ControlsQEMUUntilCanceled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, machine := newDeparture(t, &script{})
 		reach(d, handover.Ordered, handover.TargetFound, handover.Agreed)
@@ -221,7 +221,7 @@ func TestReclaim(t *testing.T) {
 }
 
 // A request that changes while a migration is being canceled does not block QEMU forever.
-func TestGivenUpForGood(t *testing.T) {
+func TestDeparture_CancelingDoesNotBlockQEMU(t *testing.T) {
 	for name, test := range map[string]struct{ first, second handover.SourceEvent }{
 		"it failed, and is cancelled":        {handover.Failed, handover.Cancelled},
 		"it is cancelled, and ordered again": {handover.Cancelled, handover.Ordered},

@@ -60,7 +60,7 @@ func TestDeviceIsLocked(t *testing.T) {
 	must(t, lock.Release())
 }
 
-func TestContentOfADevice(t *testing.T) {
+func TestDevice_Content(t *testing.T) {
 	for name, test := range map[string]struct {
 		data []byte
 		at   int64
@@ -118,7 +118,7 @@ func TestDraftOnADevice(t *testing.T) {
 	}
 }
 
-func TestDeviceIsCleared(t *testing.T) {
+func TestDevice_ClearZeroes(t *testing.T) {
 	d, _ := newDevice(t)
 	draft, err := d.Draft(t.Context())
 	must(t, err)
@@ -151,7 +151,7 @@ func TestDeviceIsTooSmall(t *testing.T) {
 	}
 }
 
-func TestLengthOfADevice(t *testing.T) {
+func TestDevice_Length(t *testing.T) {
 	d, file := newDevice(t)
 	for _, want := range []int64{deviceBytes, 2 * deviceBytes} {
 		blockdev.Grow(t, file, want)
@@ -162,7 +162,7 @@ func TestLengthOfADevice(t *testing.T) {
 }
 
 // A link to a device is rejected: otherwise anyone who can write to a volume could use any device of the host.
-func TestLinkToADevice(t *testing.T) {
+func TestDevice_LinkIsRejected(t *testing.T) {
 	d, _ := newDevice(t)
 	link := Disk{Path: t.TempDir() + "/disk.img"}
 	must(t, os.Symlink(d.Path, link.Path))
@@ -177,7 +177,7 @@ func TestLinkToADevice(t *testing.T) {
 	}
 }
 
-func TestClearingEnds(t *testing.T) {
+func TestDevice_ClearObeysContext(t *testing.T) {
 	d, _ := newDevice(t)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cause := errors.New("asked to end")

@@ -74,13 +74,13 @@ func TestLockEndsWithItsProcess(t *testing.T) {
 	must(t, lock.Release())
 }
 
-func TestLockWithoutAFolder(t *testing.T) {
+func TestLock_NeedsDirectory(t *testing.T) {
 	if _, err := Acquire(filepath.Join(t.TempDir(), "nothing", "disk.img")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("error = %v, want ErrNotExist", err)
 	}
 }
 
-func TestBlankDiskTakesNoSpace(t *testing.T) {
+func TestDisk_BlankIsSparse(t *testing.T) {
 	d := Disk{Path: filepath.Join(t.TempDir(), "disk.img")}
 	must(t, os.WriteFile(d.Path+".partial", []byte("left over"), 0o600))
 	if exists, err := d.Exists(); exists || err != nil {
@@ -97,7 +97,7 @@ func TestBlankDiskTakesNoSpace(t *testing.T) {
 	}
 }
 
-func TestOnlyFilesAreDisks(t *testing.T) {
+func TestDisk_OtherFileTypesAreRejected(t *testing.T) {
 	for _, path := range []string{t.TempDir(), "/dev/null"} {
 		if _, err := (Disk{Path: path}).Exists(); !errors.Is(err, ErrNotFile) {
 			t.Errorf("%s: error = %v, want ErrNotFile", path, err)
@@ -105,7 +105,7 @@ func TestOnlyFilesAreDisks(t *testing.T) {
 	}
 }
 
-func TestGrow(t *testing.T) {
+func TestDisk_Grow(t *testing.T) {
 	d := Disk{Path: filepath.Join(t.TempDir(), "disk.img"), Bytes: 100}
 	must(t, os.WriteFile(d.Path, []byte("content"), 0o600))
 	for _, size := range []struct{ asked, want uint64 }{{100, 100}, {100, 100}, {50, 100}, {200, 200}} {

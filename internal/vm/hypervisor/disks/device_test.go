@@ -91,7 +91,7 @@ func bigger(than *vmpb.VMSpec) *vmpb.VMSpec {
 }
 
 // A missing device is not replaced by a file.
-func TestDeviceIsMissing(t *testing.T) {
+func TestSet_MissingDeviceIsNotReplaced(t *testing.T) {
 	dir := t.TempDir()
 	s := New(&vmpb.VMSpec{DataDisks: []*vmpb.DataDisk{{Name: "db", Path: vmpb.DataDevicePath("db")}}}, dir+"/root", map[string]string{"db": dir + "/db"})
 	if err := s.Lock(); !errors.Is(err, disk.ErrNotDevice) {
@@ -103,7 +103,7 @@ func TestDeviceIsMissing(t *testing.T) {
 }
 
 // The guest runs only when the controller knows of a disk whose content does not prove that it is complete.
-func TestMustBeKnown(t *testing.T) {
+func TestSet_MustBeKnown(t *testing.T) {
 	_, device := blockdev.New(t, deviceBytes)
 	image := &vmpb.InitialImage{Url: "http://images/db"}
 	for name, test := range map[string]struct {
@@ -126,7 +126,7 @@ func TestMustBeKnown(t *testing.T) {
 }
 
 // A device may be larger than the disk that arrives, but not smaller.
-func TestDiskArrivesOnADevice(t *testing.T) {
+func TestSet_DiskArrivesOnDevice(t *testing.T) {
 	_, device := blockdev.New(t, deviceBytes)
 	s := New(&vmpb.VMSpec{}, device, nil)
 	must(t, s.Lock())

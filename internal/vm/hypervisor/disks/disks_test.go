@@ -34,7 +34,7 @@ func set(t *testing.T, change func(*vmpb.VMSpec)) (*Set, string) {
 
 func same(*vmpb.VMSpec) {}
 
-func TestLockIsAllOrNothing(t *testing.T) {
+func TestSet_LockIsAllOrNothing(t *testing.T) {
 	s, dir := set(t, same)
 	other, err := disk.Acquire(filepath.Join(dir, "db"))
 	must(t, err)
@@ -51,7 +51,7 @@ func TestLockIsAllOrNothing(t *testing.T) {
 	must(t, s.Unlock())
 }
 
-func TestPrepare(t *testing.T) {
+func TestSet_Prepare(t *testing.T) {
 	lost := func(spec *vmpb.VMSpec) { spec.DataDisks[0].Exists = true }
 	for name, test := range map[string]struct {
 		change func(*vmpb.VMSpec)
@@ -85,7 +85,7 @@ func TestPrepare(t *testing.T) {
 }
 
 // Disks that arrive are created empty, with the sizes of the source's disks instead of those in the specification.
-func TestBlank(t *testing.T) {
+func TestSet_MakeBlank(t *testing.T) {
 	s, _ := set(t, same)
 	sizes := []*vmpb.DiskSize{{Bytes: 5 << 20}, {Name: "logs", Bytes: 4 << 20}, {Name: "db", Bytes: 6 << 20}}
 	must(t, s.MakeBlank(sizes))
@@ -109,7 +109,7 @@ func TestBlank(t *testing.T) {
 	}
 }
 
-func TestGrowing(t *testing.T) {
+func TestSet_Growing(t *testing.T) {
 	has := []*vmpb.DiskSize{{Bytes: 10}, {Name: "logs", Bytes: 10}, {Name: "db", Bytes: 10}}
 	wanted := []*vmpb.DiskSize{{Bytes: 11}, {Name: "logs", Bytes: 9}, {Name: "db", Bytes: MaxBytes + 1}, {Name: "other", Bytes: 11}}
 	if diff := cmp.Diff(wanted[:1], Growing(has, wanted), protocmp.Transform()); diff != "" {
@@ -117,7 +117,7 @@ func TestGrowing(t *testing.T) {
 	}
 }
 
-func TestRecord(t *testing.T) {
+func TestRecord_IsKept(t *testing.T) {
 	run := t.TempDir()
 	for _, want := range []bool{false, true} {
 		if had, err := Recorded(run); err != nil || had != want {

@@ -43,7 +43,7 @@ func TestLetGo(t *testing.T) {
 }
 
 // Shared disks must exist, and do not change.
-func TestExpectSharedDisks(t *testing.T) {
+func TestSet_ExpectSharedDisks(t *testing.T) {
 	s, dir := set(t, shared)
 	for _, name := range []string{"root", "logs", "db"} {
 		if err := s.Expect(nil); !errors.Is(err, ErrLost) {
@@ -64,7 +64,7 @@ func TestExpectSharedDisks(t *testing.T) {
 
 // A machine with shared disks neither uses the host's page cache, nor inherits a lock that it would hold until it
 // exits.
-func TestAttachSharedDisks(t *testing.T) {
+func TestSet_AttachSharedDisks(t *testing.T) {
 	_, device := blockdev.New(t, deviceBytes)
 	for name, is := range map[string]bool{"shared": true, "own": false} {
 		t.Run(name, func(t *testing.T) {

@@ -134,7 +134,7 @@ func framed(frame []byte) []byte {
 	return append(binary.BigEndian.AppendUint32(nil, uint32(len(frame))), frame...)
 }
 
-func TestPass(t *testing.T) {
+func TestFirewall_PassesAllowedFrames(t *testing.T) {
 	good, bad := tcp("10.77.0.2", 4711, 16443, flagSYN), tcp("10.77.0.2", 4711, 1, flagSYN)
 	var network bytes.Buffer
 	err := Pass(testRules, io.MultiReader(
@@ -151,9 +151,9 @@ func TestPass(t *testing.T) {
 	}
 }
 
-// TestPassNeverWaits: QEMU blocks, including what the network waits for, while its frames are not read. So frames are
+// TestFirewall_PassNeverBlocks: QEMU blocks, including what the network waits for, while its frames are not read. So frames are
 // read even while the network accepts none.
-func TestPassNeverWaits(t *testing.T) {
+func TestFirewall_PassNeverBlocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		guest, fromGuest := io.Pipe()
 		network, toNetwork := io.Pipe() // nobody reads
@@ -194,8 +194,8 @@ func TestNoOutside(t *testing.T) {
 	}
 }
 
-// TestPassToGuests: frames for other guests are passed to others, and ARP to both.
-func TestPassToGuests(t *testing.T) {
+// TestFirewall_PassesFramesToGuests: frames for other guests are passed to others, and ARP to both.
+func TestFirewall_PassesFramesToGuests(t *testing.T) {
 	arp := append(make([]byte, 12), 8, 6)
 	frames := [][]byte{
 		tcp("10.77.0.99", 4711, 22, flagSYN), tcp("fd77::99", 4711, 22, flagSYN), arp,

@@ -3,7 +3,7 @@ package handover
 import "testing"
 
 // This covers every transition of a source, and nothing else.
-func TestSourceSteps(t *testing.T) {
+func TestSource_Steps(t *testing.T) {
 	events := []SourceEvent{
 		Ordered, Cancelled, TargetFound, NoTarget, Agreed, Failed, GuestStopped, Copied, TimeOver,
 		Granted, Leased, Denied, Unknown, Terminated,

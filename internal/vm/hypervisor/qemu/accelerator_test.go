@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestChooseAccelerator(t *testing.T) {
+func TestAccelerator_Detection(t *testing.T) {
 	const (
 		intel   = "processor\t: 0\nflags\t\t: fpu vme vmx sse2\n"
 		amd     = "flags\t\t: fpu svm sse2\n"
@@ -36,7 +36,7 @@ func TestChooseAccelerator(t *testing.T) {
 	}
 }
 
-func TestUnknownAcceleratorIsRefused(t *testing.T) {
+func TestAccelerator_UnknownIsRejected(t *testing.T) {
 	var refusal *FieldError
 	if got, err := DetectAccelerator("KVM"); !errors.As(err, &refusal) {
 		t.Errorf("accelerator = %q, %v; want a *FieldError", got, err)
@@ -44,7 +44,7 @@ func TestUnknownAcceleratorIsRefused(t *testing.T) {
 }
 
 // The accelerator that is detected on this machine must be able to boot a guest.
-func TestDetectedAcceleratorBoots(t *testing.T) {
+func TestAccelerator_DetectedOneBoots(t *testing.T) {
 	detected, err := DetectAccelerator("auto")
 	must(t, err)
 	config := machine(t, echo)

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestExplain(t *testing.T) {
+func TestExit_Explanation(t *testing.T) {
 	exited := func(code int) syscall.WaitStatus { return syscall.WaitStatus(code << 8) }
 	for name, test := range map[string]struct {
 		status   syscall.WaitStatus
@@ -34,7 +34,7 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-func TestLockComplaints(t *testing.T) {
+func TestExit_LockMessages(t *testing.T) {
 	for words, want := range map[string]bool{
 		`qemu-system-x86_64: -device …: Failed to get "write" lock`: true,
 		`Failed to get shared "write" lock`:                         true,
@@ -49,7 +49,7 @@ func TestLockComplaints(t *testing.T) {
 	}
 }
 
-func TestExpectedWarningIsLeftOut(t *testing.T) {
+func TestExit_ExpectedWarningIsOmitted(t *testing.T) {
 	const warning = "qemu: -fw_cfg name=a,file=b: warning: externally provided fw_cfg item names should be prefixed with \"opt/\"\n"
 	for words, want := range map[string]string{
 		warning:                       "",

@@ -13,7 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestExecuteSendsArgumentsAndDecodesTheResult(t *testing.T) {
+func TestClient_ExecuteEncodesAndDecodes(t *testing.T) {
 	client := connect(t, func(s *server) {
 		got, _ := s.next()
 		if diff := cmp.Diff(`{"path":"/machine","property":"type"}`, string(got.Arguments)); diff != "" {
@@ -31,7 +31,7 @@ func TestExecuteSendsArgumentsAndDecodesTheResult(t *testing.T) {
 	}
 }
 
-func TestRefusalIsATypedErrorAndTheConnectionGoesOn(t *testing.T) {
+func TestClient_RejectionIsTyped(t *testing.T) {
 	client := connect(t, func(s *server) {
 		got, _ := s.next()
 		s.send(`{"id": %q, "error": {"class": "CommandNotFound", "desc": "no such thing"}}`, got.ID)
@@ -52,7 +52,7 @@ func TestRefusalIsATypedErrorAndTheConnectionGoesOn(t *testing.T) {
 	}
 }
 
-func TestResponsesFindTheirCommandsByID(t *testing.T) {
+func TestClient_ResponsesAreMatchedByID(t *testing.T) {
 	const commands = 20
 	client := connect(t, func(s *server) {
 		var got []command
@@ -79,7 +79,7 @@ func TestResponsesFindTheirCommandsByID(t *testing.T) {
 	group.Wait()
 }
 
-func TestLostConnectionFailsAllWaiters(t *testing.T) {
+func TestClient_LostConnectionFailsAllCommands(t *testing.T) {
 	const commands = 5
 	client := connect(t, func(s *server) {
 		for range commands {
@@ -102,7 +102,7 @@ func TestLostConnectionFailsAllWaiters(t *testing.T) {
 	}
 }
 
-func TestCancelledCommandLeavesTheConnectionUsable(t *testing.T) {
+func TestClient_CanceledCommandLeavesConnectionUsable(t *testing.T) {
 	asked, giveUp := make(chan struct{}), errors.New("gave up")
 	client := connect(t, func(s *server) {
 		late, _ := s.next()
@@ -125,7 +125,7 @@ func TestCancelledCommandLeavesTheConnectionUsable(t *testing.T) {
 	}
 }
 
-func TestCancelledWhileQEMUDoesNotRead(t *testing.T) {
+func TestClient_CanceledWhileQEMUDoesNotRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ours, theirs := net.Pipe()
 		s := newServer(t, theirs)
@@ -155,7 +155,7 @@ func TestCancelledWhileQEMUDoesNotRead(t *testing.T) {
 	})
 }
 
-func TestEventsComeInOrderBeforeTheResponse(t *testing.T) {
+func TestClient_EventsPrecedeResponse(t *testing.T) {
 	var names []string
 	client := connectWithEvents(t, func(event Event) { names = append(names, event.Name) }, func(s *server) {
 		got, _ := s.next()
@@ -173,7 +173,7 @@ func TestEventsComeInOrderBeforeTheResponse(t *testing.T) {
 	}
 }
 
-func TestNewFails(t *testing.T) {
+func TestClient_NewFails(t *testing.T) {
 	for name, script := range map[string]func(*server){
 		"no greeting":       func(s *server) { _ = s.conn.Close() },
 		"not QMP":           func(s *server) { s.send("SSH-2.0-OpenSSH_9.2") },
@@ -195,7 +195,7 @@ func TestNewFails(t *testing.T) {
 	}
 }
 
-func TestNewIsBoundedByItsContext(t *testing.T) {
+func TestClient_NewObeysContext(t *testing.T) {
 	ours, theirs := socketPair(t)
 	newServer(t, theirs) // says nothing
 	ctx, cancel := context.WithCancel(t.Context())

@@ -7,7 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestDecode(t *testing.T) {
+func TestMessage_Decode(t *testing.T) {
 	for name, test := range map[string]struct {
 		line string
 		want message
@@ -33,7 +33,7 @@ func TestDecode(t *testing.T) {
 	}
 }
 
-func TestDecodeRefuses(t *testing.T) {
+func TestMessage_DecodeRejects(t *testing.T) {
 	for name, line := range map[string]string{
 		"no JSON":     `hello`,
 		"two objects": `{"return": {}, "id": "1"} {"return": {}, "id": "2"}`,

@@ -65,7 +65,7 @@ func read(t *testing.T, image []byte) (volume string, files map[string][]byte) {
 	return volumeFS.Label(), files
 }
 
-func TestGuestFindsItsConfiguration(t *testing.T) {
+func TestSeed_ContainsConfiguration(t *testing.T) {
 	image, err := Image(content())
 	if err != nil {
 		t.Fatal(err)
@@ -105,7 +105,7 @@ func parsed(t *testing.T, text []byte) (value any) {
 	return value
 }
 
-func TestSizesOfUserData(t *testing.T) {
+func TestSeed_UserDataSizes(t *testing.T) {
 	for _, size := range []int{0, 1, sectorSize - 1, sectorSize, sectorSize + 1, 1 << 20} {
 		c := content()
 		c.UserData = bytes.Repeat([]byte("x"), size)
@@ -129,7 +129,7 @@ func TestSizesOfUserData(t *testing.T) {
 	}
 }
 
-func TestSameContentSameBytes(t *testing.T) {
+func TestSeed_IsReproducible(t *testing.T) {
 	first, err := Image(content())
 	if err != nil {
 		t.Fatal(err)

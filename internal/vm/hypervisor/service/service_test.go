@@ -313,7 +313,7 @@ func TestSlowClientIsDropped(t *testing.T) {
 }
 
 // A client that never reads again is disconnected, too: nothing in the server waits for it.
-func TestDroppedWithoutEverReading(t *testing.T) {
+func TestConsole_ClientThatNeverReadsIsDisconnected(t *testing.T) {
 	ended := make(chan error, 1)
 	s := newServer(t, Peers{
 		Authorize: func(context.Context, string) error { return nil },
@@ -374,7 +374,7 @@ func TestSocketIsPrivateAndOfAnyLength(t *testing.T) {
 	}
 }
 
-func TestSocketWithoutAFolder(t *testing.T) {
+func TestSocket_NeedsDirectory(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "nothing", "vm.sock")
 	if _, err := ListenSocket(path); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("listening: %v", err)
@@ -384,7 +384,7 @@ func TestSocketWithoutAFolder(t *testing.T) {
 	}
 }
 
-func TestSocketOfADeadProcess(t *testing.T) {
+func TestSocket_IsReplaced(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "vm.sock")
 	listener, err := ListenSocket(path)
 	must(t, err)

@@ -229,7 +229,7 @@ func hasLeaseTerms(spec *vmpb.VMSpec) bool {
 
 func incoming(spec *vmpb.VMSpec) { spec.Mode = vmpb.VMSpec_SM_INCOMING_MIGRATION }
 
-func TestIncomingMigration(t *testing.T) {
+func TestVMSpec_IncomingMigration(t *testing.T) {
 	for _, source := range []string{"", "web-0"} {
 		spec := fullSpec()
 		incoming(spec)

@@ -79,7 +79,7 @@ func TestStoppedProcessIsKilled(t *testing.T) {
 }
 
 // A process that renews its lease is not killed, and can stop its watchdog.
-func TestRenewed(t *testing.T) {
+func TestWatchdog_RenewedLease(t *testing.T) {
 	dog, err := watchdog.Start(exec.Command(os.Args[0], "watchdog"))
 	if err != nil {
 		t.Fatal(err)

@@ -50,7 +50,7 @@ func zipped(t testing.TB, content []byte) []byte {
 	return out.Bytes()
 }
 
-func TestOfKernel(t *testing.T) {
+func TestArchitecture_OfKernel(t *testing.T) {
 	image64 := with(map[int]string{0x38: "ARM\x64"})
 	for name, test := range map[string]struct {
 		file []byte
@@ -114,7 +114,7 @@ func patched(disk []byte, at int, text string) []byte {
 	return disk
 }
 
-func TestOfDisk(t *testing.T) {
+func TestArchitecture_OfDisk(t *testing.T) {
 	const efi = gpt.EFISystemPartition
 	arm64 := gptDisk(t, gpt.LinuxRootArm64, efi)
 	for name, test := range map[string]struct {

@@ -14,9 +14,9 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/network/dialer"
 )
 
-// TestDial: a Dialer reaches another port of the switch. Here that is also a Dialer, which refuses a connection to a
+// TestDialer_Dial: a Dialer reaches another port of the switch. Here that is also a Dialer, which refuses a connection to a
 // port on which nothing listens. That takes a packet in each direction.
-func TestDial(t *testing.T) {
+func TestDialer_Dial(t *testing.T) {
 	log := slog.New(slog.NewTextHandler(io.Discard, nil))
 	socket := filepath.Join(t.TempDir(), "switch")
 	listener, err := network.Listen(socket)
@@ -55,7 +55,7 @@ func TestDial(t *testing.T) {
 	t.Log(err)
 }
 
-func TestReaches(t *testing.T) {
+func TestDialer_Reaches(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	d, err := dialer.New(ctx, filepath.Join(t.TempDir(), "none"), netip.MustParseAddr("10.77.0.4"),

@@ -10,8 +10,8 @@ import (
 
 var guests = netip.MustParsePrefix("10.77.0.0/16")
 
-// TestUnusable covers sizes that QEMU and the allocation of addresses do not support.
-func TestUnusable(t *testing.T) {
+// TestNetwork_Unusable covers sizes that QEMU and the allocation of addresses do not support.
+func TestNetwork_Unusable(t *testing.T) {
 	for network, want := range map[string]string{
 		"10.77.0.0/16": "", "10.0.0.0/8": "", "192.168.7.0/24": "", "192.168.7.32/27": "", "fd77::/64": "",
 		"10.77.0.1/16":        "10.77.0.1/16 is an address in the network 10.77.0.0/16; specify the network",
@@ -34,7 +34,7 @@ func TestUnusable(t *testing.T) {
 	}
 }
 
-func TestOverlapping(t *testing.T) {
+func TestNetwork_Overlapping(t *testing.T) {
 	for name, test := range map[string]struct {
 		networks map[string]string
 		want     string
@@ -67,7 +67,7 @@ func TestOverlapping(t *testing.T) {
 }
 
 // Every host has its loopback.
-func TestNetworksOfThisHost(t *testing.T) {
+func TestNetwork_OfThisHost(t *testing.T) {
 	said, err := Hidden(netip.MustParsePrefix("127.0.0.0/16"))
 	if err != nil || !strings.HasPrefix(said, "127.0.0.0/16 overlaps 127.0.0.0/8, a network of this host") && !strings.HasPrefix(said, "127.0.0.0/16 overlaps 127.0.0.") {
 		t.Errorf("got %q, %v", said, err)
@@ -84,7 +84,7 @@ func TestNetworksOfThisHost(t *testing.T) {
 	}
 }
 
-func TestReserved(t *testing.T) {
+func TestNetwork_Reserved(t *testing.T) {
 	for network, fine := range map[string]bool{
 		"10.77.0.0/16": true, "192.168.7.0/24": true, "100.64.0.0/16": true, "fd77::/64": true, "2001:db8::/64": true,
 		"127.0.0.0/16": false, "169.254.0.0/16": false, "224.0.0.0/8": false, "255.0.0.0/8": false, "0.0.0.0/8": false,

@@ -179,7 +179,7 @@ func qemuIO(t *testing.T, c session.Carrier, export, command string) {
 	<-carried
 }
 
-func TestAllDisksOfTheMachineAreServed(t *testing.T) {
+func TestServer_ServesAllDisks(t *testing.T) {
 	path, data := newDisk(t, nil), newDisk(t, nil)
 	s := newInstallation(t).serve(path, diskserver.Disk{Name: "logs", Path: data})
 	s.open(7, first)

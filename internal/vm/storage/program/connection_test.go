@@ -11,7 +11,7 @@ import (
 )
 
 // A controller that was replaced, or that closes an idle connection, gets the server's address again.
-func TestEachConnectionIsNoticed(t *testing.T) {
+func TestReport_IsRepeatedOnEachConnection(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

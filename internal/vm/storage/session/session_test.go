@@ -12,7 +12,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/storage"
 )
 
-func TestBeginning(t *testing.T) {
+func TestSession_Begin(t *testing.T) {
 	const token = storage.Token(0x0102030405060708)
 	anyError := errors.New("any")
 	answer := func(refusal error) func(net.Conn) { return func(server net.Conn) { _ = Answer(server, refusal) } }
@@ -47,7 +47,7 @@ func TestBeginning(t *testing.T) {
 	}
 }
 
-func TestTokenThatIsCutOff(t *testing.T) {
+func TestSession_IncompleteToken(t *testing.T) {
 	client, server := net.Pipe()
 	go func() {
 		_, _ = client.Write([]byte{1, 2, 3})
