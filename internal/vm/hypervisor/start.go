@@ -129,11 +129,11 @@ func (h *hypervisor) awaitAuthorization(ctx context.Context) error {
 		select {
 		case <-changed:
 		case <-late:
-			switch trouble := h.config.IdentityError(); {
-			case trouble != nil && time.Since(begin) >= h.config.Timing.Identity:
-				return &ending{vmpb.EndNotAuthorized, "this hypervisor has no certificate: " + trouble.Error()}
-			case trouble != nil:
-				h.log.Error("the guest does not start because this hypervisor has no certificate; retrying", "error", trouble)
+			switch problem := h.config.IdentityError(); {
+			case problem != nil && time.Since(begin) >= h.config.Timing.Identity:
+				return &ending{vmpb.EndNotAuthorized, "this hypervisor has no certificate: " + problem.Error()}
+			case problem != nil:
+				h.log.Error("the guest does not start because this hypervisor has no certificate; retrying", "error", problem)
 			case !h.lease.expires():
 				h.log.Warn("the controller does not respond; starting the VM without its authorization", "waited", h.config.Timing.FirstAnswer)
 				return nil

@@ -290,7 +290,7 @@ func (j *job) transport(err error) *Error {
 		err = client.Err
 	}
 	if strings.Contains(err.Error(), "Location header") {
-		return j.unavailable(nil, "the server redirects to something that is no URL")
+		return j.unavailable(nil, "the server redirects to an invalid URL")
 	}
 	var untrusted *tls.CertificateVerificationError
 	if errors.As(err, &untrusted) {

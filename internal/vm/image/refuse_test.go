@@ -176,7 +176,7 @@ func TestError_Messages(t *testing.T) {
 		"server error":     {Source{URL: down}, Unavailable, "image " + down + ": the server answered 502 Bad Gateway"},
 		"redirects":        {Source{URL: loop}, Unavailable, "image " + loop + ": the server redirected more than 10 times"},
 		"redirect to file": {Source{URL: out}, Rejected, "image " + out + `: the server redirects out of HTTP, to "file"`},
-		"redirect garbled": {Source{URL: garbled}, Unavailable, "image " + garbled + ": the server redirects to something that is no URL"},
+		"redirect garbled": {Source{URL: garbled}, Unavailable, "image " + garbled + ": the server redirects to an invalid URL"},
 		"truncated":        {Source{URL: truncated}, Unavailable, "image " + truncated + ": the server ended the connection before the end of the content"},
 		"no file":          {Source{URL: "file://" + missing}, Unavailable, "image file://" + missing + ": open " + missing + ": no such file or directory"},
 		"a folder":         {Source{URL: "file://" + folder}, Rejected, "image file://" + folder + ": it is not a regular file"},

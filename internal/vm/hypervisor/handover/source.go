@@ -1,28 +1,28 @@
 // Package handover decides what the two hypervisors of a live migration do next.
 //
-// [Source] and [Target] are pure state machines: an event goes in, a new state and an action
-// come out. They know neither QEMU nor the network. What they guarantee together, if the
-// controller's switchover is an atomic compare-and-swap: the guest never runs on both sides,
-// and does not stay stopped on both while one of them, and the controller, can be reached.
+// [Source] and [Target] are pure state machines: an event goes in, a new state and an action come out. They know
+// neither QEMU nor the network. If the controller's switchover is an atomic compare-and-swap, they guarantee together
+// that the guest never runs on both sides, and does not stay stopped on both while one of them and the controller can be
+// reached.
 //
-// Two facts carry this. The source may continue its guest by itself only before the action
-// [Commit], by which it lets the target ask for the switchover. From then on whoever's
-// switchover succeeds runs the guest, and no other result decides anything.
+// This is based on two facts. The source may continue its guest by itself only before the action [Commit], by which it
+// lets the target ask for the switchover. From then on the side whose switchover succeeds runs the guest, and no other
+// result decides anything.
 //
-// With leases that expire (package lease) either side then waits for a lease of its new authority. A lease
-// of the source is worth nothing after the commit, however long it holds.
+// With leases that expire (package lease) both sides then wait for a lease of their new authority. A lease of the source
+// is void after the commit, even if it has not expired.
 package handover
 
-// SourceState is what the hypervisor does that has the guest at first.
+// SourceState is the state of the hypervisor that has the guest at first.
 type SourceState string
 
 // States of a source.
 const (
-	// Running means that the guest runs here and nothing else is wanted.
+	// Running means that the guest runs here and no migration is requested.
 	Running SourceState = "running"
-	// Asking means that the controller is asked for a target.
+	// Asking means that the controller was asked for a target.
 	Asking SourceState = "asking"
-	// Negotiating means that the target is asked for a protocol.
+	// Negotiating means that the target was asked for a protocol.
 	Negotiating SourceState = "negotiating"
 	// Copying means that disk and memory are copied while the guest runs.
 	Copying SourceState = "copying"
@@ -32,10 +32,10 @@ const (
 	Awaiting SourceState = "awaiting"
 	// Reclaiming means that the source asks for the authority under a new run ID.
 	Reclaiming SourceState = "reclaiming"
-	// Regained means that the source has the authority again, and may not run the guest yet: it has no lease under
+	// Regained means that the source has the authority again, but may not run the guest yet: it has no lease under
 	// its new run ID.
 	Regained SourceState = "regained"
-	// Left means that the guest runs elsewhere, or nowhere. The process ends.
+	// Left means that the guest runs elsewhere, or nowhere. The process terminates.
 	Left SourceState = "left"
 )
 
@@ -44,33 +44,33 @@ type SourceEvent string
 
 // Events of a source.
 const (
-	// Ordered means that the VM shall leave this host.
+	// Ordered means that the VM must leave this host.
 	Ordered SourceEvent = "ordered"
-	// Cancelled means that it shall stay after all, or that the time for migrating is over.
+	// Cancelled means that the VM must stay, or that the time for migrating is over.
 	Cancelled SourceEvent = "cancelled"
 	// TargetFound means that the controller named a target.
 	TargetFound SourceEvent = "target-found"
-	// NoTarget means that the controller wants the VM not to migrate.
+	// NoTarget means that the controller does not want the VM to migrate.
 	NoTarget SourceEvent = "no-target"
-	// Agreed means that the target has answered with a protocol that fits.
+	// Agreed means that the target has responded with a matching protocol.
 	Agreed SourceEvent = "agreed"
-	// Failed means that the step under way failed. The guest runs, or can be continued.
+	// Failed means that the current step failed. The guest runs, or can be continued.
 	Failed SourceEvent = "failed"
 	// GuestStopped means that QEMU has stopped the guest for the rest of the copy.
 	GuestStopped SourceEvent = "guest-stopped"
 	// Copied means that everything was sent, and QEMU does not continue the guest by itself.
 	Copied SourceEvent = "copied"
-	// TimeOver means that the target has had its time for the switchover.
+	// TimeOver means that the target's time for the switchover is over.
 	TimeOver SourceEvent = "time-over"
-	// Granted means that the controller answered this process's switchover with OK.
+	// Granted means that the controller responded to this process's switchover with OK.
 	Granted SourceEvent = "granted"
-	// Leased means that the run of now has a lease of its own. Where leases do not expire, each run has one.
+	// Leased means that the current run has its own lease. If leases do not expire, each run has one.
 	Leased SourceEvent = "leased"
-	// Denied means that it answered FAILED_PRECONDITION.
+	// Denied means that the controller responded with FAILED_PRECONDITION.
 	Denied SourceEvent = "denied"
-	// Unknown means that there is no answer. The controller may have done the switchover.
+	// Unknown means that there was no response. The controller may have done the switchover.
 	Unknown SourceEvent = "unknown"
-	// Terminated means that the controller ended this run.
+	// Terminated means that the controller terminated this run.
 	Terminated SourceEvent = "terminated"
 )
 
@@ -81,9 +81,9 @@ type SourceAction string
 const (
 	// Nothing is no action.
 	Nothing SourceAction = ""
-	// Ask the controller for a target; after a failure, with a pause before.
+	// Ask asks the controller for a target; after a failure, with a delay.
 	Ask SourceAction = "ask"
-	// Negotiate with the target.
+	// Negotiate negotiates with the target.
 	Negotiate SourceAction = "negotiate"
 	// Copy begins the copy.
 	Copy SourceAction = "copy"
@@ -92,21 +92,20 @@ const (
 	Abandon SourceAction = "abandon"
 	// AbandonAndAsk is Abandon, then Ask.
 	AbandonAndAsk SourceAction = "abandon-and-ask"
-	// Commit closes the memory's channel in order. From then on the target may ask for the
-	// switchover. The time for it begins.
+	// Commit closes the memory channel properly. From then on the target may ask for the switchover, and its time
+	// for that begins.
 	Commit SourceAction = "commit"
-	// Reclaim takes a new run ID, closes the run lease of the old one, and asks for the
-	// switchover from the old to the new. Asked again it keeps the new run ID.
+	// Reclaim takes a new run ID, closes the run lease of the old one, and asks for the switchover from the old to
+	// the new. When it is repeated, it keeps the new run ID.
 	Reclaim SourceAction = "reclaim"
-	// OpenLease becomes the new run, and opens a run lease with its ID. What the old one was granted counts for
-	// nothing any more.
+	// OpenLease becomes the new run, and opens a run lease with its ID. The lease of the old one no longer counts.
 	OpenLease SourceAction = "open-lease"
 	// Resume continues the guest.
 	Resume SourceAction = "resume"
-	// ShutDown asks the guest to shut down, and ends the process, if that was to end; else
-	// the guest runs on.
+	// ShutDown asks the guest to shut down, and terminates the process, if the process was asked to terminate.
+	// Otherwise the guest keeps running.
 	ShutDown SourceAction = "shut-down"
-	// Kill the machine and end the process.
+	// Kill kills the machine and terminates the process.
 	Kill SourceAction = "kill"
 )
 
@@ -116,8 +115,7 @@ type sourceStep struct {
 	do SourceAction
 }
 
-// sourceSteps are all transitions. An event that a state does not have changes nothing: it
-// came late.
+// sourceSteps are all transitions. An event that a state does not have changes nothing: it came too late.
 var sourceSteps = map[SourceState]map[SourceEvent]sourceStep{
 	Running: {
 		Ordered:    {Asking, Ask},
@@ -152,7 +150,7 @@ var sourceSteps = map[SourceState]map[SourceEvent]sourceStep{
 		TimeOver:   {Reclaiming, Reclaim},
 		Terminated: {Left, Kill},
 	},
-	// Terminated is about the old run here, which the switchover itself ends.
+	// Terminated concerns the old run here, which the switchover itself ends.
 	Reclaiming: {
 		Granted: {Regained, OpenLease},
 		Denied:  {Left, Kill},

@@ -1,6 +1,6 @@
 package handover
 
-// TargetState is what the hypervisor does that waits for a guest.
+// TargetState is the state of the hypervisor that waits for a guest.
 type TargetState string
 
 // States of a target.
@@ -9,13 +9,13 @@ const (
 	Waiting TargetState = "waiting"
 	// Incoming means that the VM is being received.
 	Incoming TargetState = "incoming"
-	// Switching means that the controller is asked for the authority.
+	// Switching means that the controller was asked for the authority.
 	Switching TargetState = "switching"
 	// Authorized means that the controller has given the VM to this hypervisor, which has no lease yet.
 	Authorized TargetState = "authorized"
 	// Arrived means that the guest runs here.
 	Arrived TargetState = "arrived"
-	// Gone means that the guest never ran here and never will. The process ends.
+	// Gone means that the guest never ran here and never will. The process terminates.
 	Gone TargetState = "gone"
 )
 
@@ -30,18 +30,17 @@ const (
 	Received TargetEvent = "received"
 	// Broken means that the copy ended in any other way.
 	Broken TargetEvent = "broken"
-	// WaitedTooLong means that no migration has come, or that none of the switchovers of a
-	// set time was answered.
+	// WaitedTooLong means that no migration has arrived, or that no switchover got a response in time.
 	WaitedTooLong TargetEvent = "waited-too-long"
-	// SwitchedOver means that the controller answered OK.
+	// SwitchedOver means that the controller responded with OK.
 	SwitchedOver TargetEvent = "switched-over"
-	// GotLease means that this hypervisor has a lease. Where leases do not expire, it has one with the authority.
+	// GotLease means that this hypervisor has a lease. If leases do not expire, the authority includes one.
 	GotLease TargetEvent = "got-lease"
-	// Refused means that it answered FAILED_PRECONDITION.
+	// Refused means that the controller responded with FAILED_PRECONDITION.
 	Refused TargetEvent = "refused"
-	// Unanswered means that there is no answer. The controller may have done the switchover.
+	// Unanswered means that there was no response. The controller may have done the switchover.
 	Unanswered TargetEvent = "unanswered"
-	// Ended means that the controller ended this run, or the process is to end.
+	// Ended means that the controller terminated this run, or the process must terminate.
 	Ended TargetEvent = "ended"
 )
 
@@ -52,15 +51,15 @@ type TargetAction string
 const (
 	// Stay is no action.
 	Stay TargetAction = ""
-	// Listen prepares QEMU and answers the source.
+	// Listen prepares QEMU and responds to the source.
 	Listen TargetAction = "listen"
-	// SwitchOver asks for the authority of the caller of StartMigration; again after a pause.
+	// SwitchOver asks for the authority of the caller of StartMigration; again after a delay.
 	SwitchOver TargetAction = "switch-over"
-	// AwaitLease asks for a lease until there is one.
+	// AwaitLease asks for a lease until it is granted.
 	AwaitLease TargetAction = "await-lease"
-	// Run the guest.
+	// Run runs the guest.
 	Run TargetAction = "run"
-	// Exit kills the machine and ends the process.
+	// Exit kills the machine and terminates the process.
 	Exit TargetAction = "exit"
 )
 
@@ -89,7 +88,7 @@ var targetSteps = map[TargetState]map[TargetEvent]targetStep{
 		WaitedTooLong: {Gone, Exit},
 		Ended:         {Gone, Exit},
 	},
-	// From here on nobody else has the guest: whatever takes long, it is not given up.
+	// From here on no other hypervisor has the guest: it is not given up, however long the rest takes.
 	Authorized: {
 		GotLease: {Arrived, Run},
 		Ended:    {Gone, Exit},

@@ -21,5 +21,5 @@ func foreign(what, is, wanted string) string {
 	if is == Unknown || is == wanted || is == X86 && wanted == X86_64 {
 		return ""
 	}
-	return fmt.Sprintf("%s is for %s, but the virtual machine has %s processors", what, is, wanted)
+	return fmt.Sprintf("%s for %s, but the virtual machine has %s processors", what, is, wanted)
 }

@@ -61,7 +61,7 @@ const (
 func Unusable(guests netip.Prefix) (problem string) {
 	switch {
 	case !guests.IsValid():
-		return "it is no network"
+		return "it is not a network"
 	case guests.Addr().Is4() && (guests.Bits() < minBits4 || guests.Bits() > maxBits4):
 		return fmt.Sprintf("%s is not an IPv4 network of %d to %d bits", guests, minBits4, maxBits4)
 	case !guests.Addr().Is4() && (guests.Bits() != bits6 || guests.Addr().Is4In6()):
