@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
+
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/bulk"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/handover"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/negotiation"
@@ -44,6 +46,36 @@ func channel(t *testing.T, address string, commit bool) {
 	}
 }
 
+// listen returns a receiver of the memory channel whose QEMU accepts everything.
+func listen(t *testing.T, config *tls.Config) *bulk.Receiver {
+	t.Helper()
+	receiver, err := bulk.Listen("127.0.0.1", func(ctx context.Context, raw net.Conn, _ bulk.Channel) (*tls.Conn, error) {
+		conn := tls.Server(raw, config)
+		return conn, conn.HandshakeContext(ctx)
+	}, map[bulk.Channel]bulk.Dial{bulk.Memory: func(context.Context) (net.Conn, error) {
+		ours, theirs := net.Pipe()
+		t.Cleanup(func() { _ = theirs.Close() })
+		return ours, nil
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(receiver.Close)
+	return receiver
+}
+
+func TestArrival_CallIsRefusedOnceSourceHasConnected(t *testing.T) {
+	server := httptest.NewTLSServer(nil)
+	t.Cleanup(server.Close)
+	a := newArrival(func(*Options) {})
+	a.receiver, a.them = listen(t, server.TLS), id("web-1", 1)
+	again := call{request: offer(id("web-1", 1), "pc")}
+	wantCode(t, a.again(again).err, codes.OK)
+	channel(t, a.receiver.Address(bulk.Memory), true)
+	<-a.receiver.End()
+	wantCode(t, a.again(again).err, codes.FailedPrecondition)
+}
+
 // The target asks for the authority only when QEMU has loaded the state and the source has committed.
 func TestArrival_SwitchoverNeedsStateAndCommit(t *testing.T) {
 	server := httptest.NewTLSServer(nil)
@@ -65,18 +97,7 @@ func TestArrival_SwitchoverNeedsStateAndCommit(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			a := newArrival(func(*Options) {})
-			receiver, err := bulk.Listen("127.0.0.1", func(ctx context.Context, raw net.Conn, _ bulk.Channel) (*tls.Conn, error) {
-				conn := tls.Server(raw, server.TLS)
-				return conn, conn.HandshakeContext(ctx)
-			}, map[bulk.Channel]bulk.Dial{bulk.Memory: func(context.Context) (net.Conn, error) {
-				ours, theirs := net.Pipe()
-				t.Cleanup(func() { _ = theirs.Close() })
-				return ours, nil
-			}})
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(receiver.Close)
+			receiver := listen(t, server.TLS)
 			a.receiver, a.machine = receiver, loading{machine{make(chan struct{})}, test.received}
 			a.answer = &vmpb.StartMigrationResponse{MigrationProtocol: negotiation.Offer(negotiation.Machine{SharedDisk: true})[0]}
 			a.take(handover.Called)
