@@ -172,9 +172,9 @@ func (c *Controller) Server(listener net.Listener) *service.Server {
 // Subresources returns the server of the VMs' subresources, for users in the cluster of the configuration. The name
 // is that under which kube-apiserver knows it; see subresources.Register. Serve it while the Server serves.
 func (c *Controller) Subresources(config *rest.Config, name string, log logr.Logger) (*subresources.Server, error) {
-	certificates := &subresources.Certificates{Authority: c.Authority, Name: name, Now: c.Clock.Now}
 	return subresources.New(subresources.Options{
-		Config: config, Reader: c.Client, Writer: c.Client, Hypervisors: c.hypervisors, Certificate: certificates.Get, Log: log,
+		Config: config, Reader: c.Client, Writer: c.Client, Hypervisors: c.hypervisors, Log: log,
+		Identity: identity.ForServer(c.Authority, name, c.Clock.Now),
 	})
 }
 

@@ -75,6 +75,22 @@ func ForController(authority *Authority, now func() time.Time) *Credentials {
 	return c
 }
 
+// ForServer returns the credentials of a server for clients that verify a host name, such as kube-apiserver. No peer
+// accepts them; use them with Certificate only. A nil now means time.Now.
+func ForServer(authority *Authority, host string, now func() time.Time) *Credentials {
+	c := ForController(authority, now)
+	c.self = host
+	c.obtain = func(context.Context) (*tls.Certificate, error) {
+		return authority.ServerCertificate(host, Lifetime, c.trust.now())
+	}
+	return c
+}
+
+// Certificate returns a valid certificate. It implements tls.Config.GetCertificate.
+func (c *Credentials) Certificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
+	return c.certificate(hello.Context())
+}
+
 // certificate returns a valid certificate.
 func (c *Credentials) certificate(ctx context.Context) (*tls.Certificate, error) {
 	cert, due := c.have()

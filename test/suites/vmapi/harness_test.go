@@ -144,8 +144,9 @@ func (w *world) serve() {
 	w.must(err)
 	authority, err := identity.NewAuthority(time.Now())
 	w.must(err)
-	certificates := &subresources.Certificates{Authority: authority, Name: subresources.ServerName(name), Now: time.Now}
-	server, err := subresources.New(subresources.Options{Config: access, Reader: own, Writer: own, Hypervisors: w, Certificate: certificates.Get})
+	server, err := subresources.New(subresources.Options{
+		Config: access, Reader: own, Writer: own, Hypervisors: w, Identity: identity.ForServer(authority, subresources.ServerName(name), nil),
+	})
 	w.must(err)
 	listener, err := net.Listen("tcp4", "127.0.0.1:0")
 	w.must(err)

@@ -167,8 +167,7 @@ func (w *world) awaitConsole(access *rest.Config) {
 // fromElsewhere: headers that name a user count from kube-apiserver only.
 func (w *world) fromElsewhere() {
 	before := w.resets.Load()
-	names := &subresources.Certificates{Name: "front-proxy-client", Now: time.Now, Authority: w.stranger()}
-	forged, err := names.Get(nil)
+	forged, err := w.stranger().ServerCertificate("front-proxy-client", time.Hour, time.Now())
 	w.must(err)
 	for name, certificate := range map[string]*tls.Certificate{"no certificate": nil, "another authority's": forged} {
 		if code := w.comesFor(certificate, "admin", "system:masters"); code != 0 && code != http.StatusUnauthorized {
@@ -208,7 +207,7 @@ func (w *world) comesFor(certificate *tls.Certificate, user, group string) int {
 
 // strangers: who is not kube-apiserver keeps no connection, and as many as an address may open at a time are few.
 func (w *world) strangers() {
-	forged, err := (&subresources.Certificates{Name: "front-proxy-client", Now: time.Now, Authority: w.stranger()}).Get(nil)
+	forged, err := w.stranger().ServerCertificate("front-proxy-client", time.Hour, time.Now())
 	w.must(err)
 	conn, err := tls.Dial("tcp", w.address, &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{*forged}, MinVersion: tls.VersionTLS12})
 	if err == nil {

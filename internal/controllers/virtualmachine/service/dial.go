@@ -5,22 +5,40 @@ import (
 	"net/netip"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/vm/identity"
 )
 
-// ErrNoReport means that a hypervisor has not said yet where it is.
+// ErrNoReport means that a hypervisor has not reported its address yet.
 var ErrNoReport = errors.New("the hypervisor has not reported to this VM controller yet")
 
 // Dial returns a connection to the services of a VM's authoritative hypervisor, which must have the certificate of
 // that Pod. It does not wait for the hypervisor. The caller closes it. Errors: ErrNoReport.
 func (s *Service) Dial(vm *v1alpha1.VirtualMachine) (*grpc.ClientConn, error) {
 	report := s.Report(vm)
-	// Names would be resolved, and a scheme of gRPC can lead to a socket of this host.
-	if _, err := netip.ParseAddrPort(report.GetEndpoint()); err != nil {
+	if !isAddress(report.GetEndpoint()) {
 		return nil, ErrNoReport
 	}
-	peer := identity.Peer{Namespace: vm.Namespace, VM: vm.Name, Pod: report.GetUs().GetPodName()}
-	return s.credentials().Dial("passthrough:///"+report.GetEndpoint(), peer)
+	return s.dial(client.ObjectKeyFromObject(vm), report.GetUs().GetPodName(), report.GetEndpoint())
 }
+
+// dial returns a connection to a process of a VM, which must have the certificate of that Pod. It does not wait for
+// the process. The endpoint must be an address.
+func (s *Service) dial(vm types.NamespacedName, pod, endpoint string) (*grpc.ClientConn, error) {
+	return s.credentials().Dial("passthrough:///"+endpoint, identity.Peer{Namespace: vm.Namespace, VM: vm.Name, Pod: pod})
+}
+
+// isAddress reports whether an endpoint is an IP address with a port. Host names would be resolved, and a gRPC
+// scheme could lead to a socket of this host.
+func isAddress(endpoint string) bool {
+	_, err := netip.ParseAddrPort(endpoint)
+	return err == nil
+}
+
+// errNoAddress refuses the report of a process to which this process could not connect.
+var errNoAddress = status.Error(codes.InvalidArgument, "the endpoint is not an IP address with a port")

@@ -1,17 +1,12 @@
 package service
 
 import (
-	"net/netip"
-
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/authority"
-	"github.com/millwright-dev/millwright/internal/vm/identity"
 	"github.com/millwright-dev/millwright/internal/vm/storage"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
@@ -19,9 +14,8 @@ import (
 // reportServer takes a report of the process that serves the disks of a VM. The endpoint is where this process will connect,
 // as that of a target.
 func (s *Service) reportServer(vm types.NamespacedName, report *vmpb.ReportStateRequest) (*vmpb.ReportStateResponse, error) {
-	_, err := netip.ParseAddrPort(report.GetEndpoint())
-	if serves := report.GetState() == vmpb.ReportStateRequest_STATE_RUNNING; err != nil && (serves || report.GetEndpoint() != "") {
-		return nil, status.Error(codes.InvalidArgument, "the endpoint is not an IP address with a port")
+	if serves := report.GetState() == vmpb.ReportStateRequest_STATE_RUNNING; !isAddress(report.GetEndpoint()) && (serves || report.GetEndpoint() != "") {
+		return nil, errNoAddress
 	}
 	s.mu.Lock()
 	last := s.servers[vm]
@@ -58,7 +52,7 @@ func (s *Service) diskServer(vm types.NamespacedName, us *vmpb.HypervisorID, tok
 // Volume returns the disks of a VM at their server, which must have the certificate of a Pod, and what ends the connection. It
 // does not wait for the server.
 func (s *Service) Volume(vm types.NamespacedName, pod, endpoint string) (storage.Volume, func(), error) {
-	conn, err := s.credentials().Dial("passthrough:///"+endpoint, identity.Peer{Namespace: vm.Namespace, VM: vm.Name, Pod: pod})
+	conn, err := s.dial(vm, pod, endpoint)
 	if err != nil {
 		return nil, nil, err
 	}

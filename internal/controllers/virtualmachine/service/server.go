@@ -16,7 +16,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
-	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/limits"
 	"github.com/millwright-dev/millwright/internal/vm/identity"
 	identitypb "github.com/millwright-dev/millwright/proto/identity"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
@@ -30,18 +29,18 @@ type Server struct {
 	Listener net.Listener
 }
 
-// NeedLeaderElection implements manager.LeaderElectionRunnable: only the leader decides
-// which hypervisor may run a VM. Connections to other processes wait.
+// NeedLeaderElection implements manager.LeaderElectionRunnable. Only the leader decides
+// which hypervisor may run a VM; connections to other processes wait.
 func (s *Server) NeedLeaderElection() bool { return true }
 
-// Start serves until the context ends. Then open run leases end, and hypervisors connect to
+// Start serves until the context is canceled. Open run leases are then closed, and hypervisors connect to
 // the next leader.
 func (s *Server) Start(ctx context.Context) error {
 	registry := s.Service.Registry
 	logger := log.FromContext(ctx).WithName("vmcontroller")
-	bounds := limits.New(registry.Clock)
-	// Who has no certificate is refused before its calls count.
-	options := append(s.Service.credentials().ServerOptions(bounds.Admit), bounds.ServerOptions()...)
+	bounds := newLimits(registry.Clock)
+	// Clients without a certificate are refused before their calls count.
+	options := append(s.Service.credentials().ServerOptions(bounds.admit), bounds.serverOptions()...)
 	server := grpc.NewServer(options...)
 	vmpb.RegisterVMControllerServer(server, s.Service)
 	if s.Service.Identity == nil {
@@ -52,7 +51,7 @@ func (s *Server) Start(ctx context.Context) error {
 	}
 	forget := context.AfterFunc(ctx, server.Stop)
 	defer forget()
-	if err := server.Serve(bounds.Listen(s.Listener)); err != nil && !errors.Is(err, grpc.ErrServerStopped) && ctx.Err() == nil {
+	if err := server.Serve(bounds.listen(s.Listener)); err != nil && !errors.Is(err, grpc.ErrServerStopped) && ctx.Err() == nil {
 		return fmt.Errorf("serving hypervisors on %s: %w", s.Listener.Addr(), err)
 	}
 	return nil
@@ -62,10 +61,10 @@ func (s *Server) Start(ctx context.Context) error {
 const AuthoritySecret = "millwright-vm-authority"
 
 // LoadAuthority reads the certificate authority from its Secret, or creates the Secret in the
-// namespace, which must exist. Concurrent processes get the same one. The client must read
+// namespace, which must exist. Concurrent processes get the same authority. The client must read
 // from the API server.
 //
-// A malformed Secret is not replaced: running hypervisors trust it. The error is
+// A malformed Secret is not replaced, because running hypervisors trust it; LoadAuthority then returns
 // identity.ErrBadAuthority.
 func LoadAuthority(ctx context.Context, c client.Client, namespace string) (*identity.Authority, error) {
 	key := client.ObjectKey{Namespace: namespace, Name: AuthoritySecret}

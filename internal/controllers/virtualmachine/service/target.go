@@ -2,7 +2,6 @@ package service
 
 import (
 	"context"
-	"net/netip"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -13,7 +12,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/authority"
-	"github.com/millwright-dev/millwright/internal/vm/identity"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
@@ -115,8 +113,8 @@ func (w *wait) authoritative(ctx context.Context) error {
 func (w *wait) healthy(ctx context.Context, target *vmpb.ReportStateRequest) bool {
 	ctx, cancel := context.WithTimeout(ctx, healthLimit)
 	defer cancel()
-	peer := identity.Peer{Namespace: w.vm.Namespace, VM: w.vm.Name, Pod: target.GetUs().GetPodName()}
-	conn, err := w.credentials().Dial(target.GetEndpoint(), peer)
+	pod := target.GetUs().GetPodName()
+	conn, err := w.dial(w.vm, pod, target.GetEndpoint())
 	if err != nil {
 		return false
 	}
@@ -124,7 +122,7 @@ func (w *wait) healthy(ctx context.Context, target *vmpb.ReportStateRequest) boo
 	check := &healthpb.HealthCheckRequest{Service: vmpb.Hypervisor_ServiceDesc.ServiceName}
 	health, err := healthpb.NewHealthClient(conn).Check(ctx, check)
 	if err != nil {
-		log.FromContext(ctx).Info("The target of a migration does not answer yet", "vm", w.vm, "pod", peer.Pod, "err", err.Error())
+		log.FromContext(ctx).Info("The target of a migration does not answer yet", "vm", w.vm, "pod", pod, "err", err.Error())
 	}
 	return health.GetStatus() == healthpb.HealthCheckResponse_SERVING
 }
@@ -132,8 +130,8 @@ func (w *wait) healthy(ctx context.Context, target *vmpb.ReportStateRequest) boo
 // reportIncoming takes a report of the target of a migration under way. The endpoint is where this process
 // will connect: names would be resolved, and a scheme of gRPC can lead to a socket of this host.
 func (s *Service) reportIncoming(ctx context.Context, vm types.NamespacedName, report *vmpb.ReportStateRequest) (*vmpb.ReportStateResponse, error) {
-	if _, err := netip.ParseAddrPort(report.GetEndpoint()); report.GetEndpoint() != "" && err != nil {
-		return nil, status.Error(codes.InvalidArgument, "the endpoint is not an IP address with a port")
+	if report.GetEndpoint() != "" && !isAddress(report.GetEndpoint()) {
+		return nil, errNoAddress
 	}
 	if err := s.Registry.ConfirmTarget(ctx, report.GetUs()); err != nil {
 		return nil, answer(ctx, report.GetUs(), err)

@@ -27,6 +27,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/connlimit"
+	"github.com/millwright-dev/millwright/internal/vm/identity"
 )
 
 const (
@@ -57,8 +58,8 @@ type Options struct {
 	Writer client.Writer
 	// Hypervisors runs the VMs.
 	Hypervisors Hypervisors
-	// Certificate returns that of this server for the name of its Service.
-	Certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
+	// Identity has the certificate of this server, for the ServerName of its Service.
+	Identity *identity.Credentials
 	// Log gets a line for each request that was carried out.
 	Log logr.Logger
 }
@@ -110,7 +111,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 		// A stream takes its connection over, which HTTP/2 does not have.
 		TLSNextProto: map[string]func(*http.Server, *tls.Conn, http.Handler){},
 		TLSConfig: &tls.Config{
-			MinVersion: tls.VersionTLS12, GetCertificate: s.Certificate, NextProtos: []string{"http/1.1"},
+			MinVersion: tls.VersionTLS12, GetCertificate: s.Identity.Certificate, NextProtos: []string{"http/1.1"},
 			// frontProxy verifies it, as the authority can change; for each request, too.
 			ClientAuth: tls.RequireAnyClientCert, VerifyConnection: s.proxy.verify,
 		},

@@ -1,9 +1,4 @@
-// Package limits bounds what peers may use of the VM controller's port.
-//
-// A peer is known by its address until the handshake has ended, and then by its certificate.
-// A peer without a certificate can only ask for one, and has to do that at once. All limits
-// are far above what hypervisors need, so a refused call is repeated later by a good one.
-package limits
+package service
 
 import (
 	"context"
@@ -27,32 +22,32 @@ import (
 
 // Limits of connections and of what each may carry.
 const (
-	// maxConnections and maxPerAddress bound open connections, also during the handshake.
-	// All hypervisors of a host may have its address.
+	// maxConnections and maxPerAddress limit open connections, including those during the
+	// handshake. All hypervisors of a host may have its address.
 	maxConnections = 8192
 	maxPerAddress  = 1024
-	// maxAnonymous, maxAnonymousPerAddress and anonymousTime bound connections without a
+	// maxAnonymous, maxAnonymousPerAddress and anonymousTime limit connections without a
 	// certificate.
 	maxAnonymous           = 256
 	maxAnonymousPerAddress = 64
 	anonymousTime          = 30 * time.Second
-	// maxPerPeer bounds the connections of a certificate's identity. A hypervisor has one, and
-	// another process in its Pod may follow it before the server has noticed its end.
+	// maxPerPeer limits the connections of one identity. A hypervisor has one connection, and
+	// the next process in its Pod may connect before the server has noticed that it exited.
 	maxPerPeer = 4
-	// handshakeTime is how long a connection may take to be useful.
+	// handshakeTime is how long a handshake may take.
 	handshakeTime = 10 * time.Second
-	// idleTime is how long a connection may carry no call. Hypervisors always have one.
+	// idleTime is how long a connection may carry no call. Hypervisors always have one open.
 	idleTime = 5 * time.Minute
-	// maxStreams bounds the calls at a time of a connection. Hypervisors have up to three.
+	// maxStreams limits the concurrent calls of a connection. Hypervisors make up to three.
 	maxStreams = 8
-	// maxMessage and maxHeaders bound requests, in bytes. The longest has a token and a
-	// certificate request.
+	// maxMessage and maxHeaders limit the size of requests, in bytes. The longest request has a
+	// token and a certificate request.
 	maxMessage = 64 << 10
 	maxHeaders = 16 << 10
 )
 
-// Rates of connections and calls per second, and how many may come at once. A certificate costs a TokenReview
-// and two other requests to the API server.
+// Connections and calls per second, and the size of a burst. Issuing a certificate takes a TokenReview and
+// two more requests to the API server.
 var (
 	openAddress  = budget{50, 1000} // connections
 	issueTotal   = budget{20, 200}
@@ -61,7 +56,7 @@ var (
 	callPeer     = budget{10, 40}
 )
 
-// maxRemembered is how many addresses, and how many peers, have a rate of their own at a time.
+// maxRemembered is the number of addresses, and of peers, whose rates are remembered.
 const maxRemembered = 16_384
 
 type budget struct {
@@ -71,8 +66,12 @@ type budget struct {
 
 func (b budget) limiter() *rate.Limiter { return rate.NewLimiter(b.perSecond, b.burst) }
 
-// Limits are those of one server. Make one with New.
-type Limits struct {
+// limits bounds what clients may use of the VM controller's port. Create one for each server with newLimits.
+//
+// A client is identified by its address until the handshake is complete, and then by its certificate.
+// A client without a certificate can only request one, and must do so immediately. All limits
+// are far above what hypervisors need; a hypervisor retries a refused call later.
+type limits struct {
 	clock clock.PassiveClock
 
 	connections, anonymous *connlimit.Counter
@@ -85,9 +84,9 @@ type Limits struct {
 	ofPeer    *lru.Cache // *rate.Limiter by identity.Peer
 }
 
-// New returns limits that count nothing yet.
-func New(clock clock.PassiveClock) *Limits {
-	return &Limits{
+// newLimits returns limits without any connections.
+func newLimits(clock clock.PassiveClock) *limits {
+	return &limits{
 		clock:       clock,
 		connections: connlimit.NewCounter(maxConnections, maxPerAddress),
 		anonymous:   connlimit.NewCounter(maxAnonymous, maxAnonymousPerAddress),
@@ -98,7 +97,7 @@ func New(clock clock.PassiveClock) *Limits {
 }
 
 // ServerOptions are for the server that Listen listens for. Admit belongs to its credentials.
-func (l *Limits) ServerOptions() []grpc.ServerOption {
+func (l *limits) serverOptions() []grpc.ServerOption {
 	return append([]grpc.ServerOption{
 		grpc.ConnectionTimeout(handshakeTime),
 		grpc.MaxConcurrentStreams(maxStreams),
@@ -111,13 +110,13 @@ func (l *Limits) ServerOptions() []grpc.ServerOption {
 	}, identity.Intercept(l.check)...)
 }
 
-// keepaliveTime is how long a connection may be silent before it is probed, and then how
-// long the other end has to answer. It finds hypervisors whose host is gone.
+// keepaliveTime is how long a connection may be silent before it is probed, and how long the
+// other end then has to respond. It detects hypervisors whose host is gone.
 const keepaliveTime = 20 * time.Second
 
-// check answers RESOURCE_EXHAUSTED to a call that is over a limit. That of the caller comes
-// first, so that refused calls leave the total to others.
-func (l *Limits) check(ctx context.Context, method string) error {
+// check returns RESOURCE_EXHAUSTED for a call that exceeds a limit. The limit of the caller is
+// checked first, so that refused calls do not count toward the total.
+func (l *limits) check(ctx context.Context, method string) error {
 	own, total := l.limiter(ctx, method)
 	now := l.clock.Now()
 	if !own.AllowN(now, 1) || !total.AllowN(now, 1) {
@@ -126,7 +125,7 @@ func (l *Limits) check(ctx context.Context, method string) error {
 	return nil
 }
 
-func (l *Limits) limiter(ctx context.Context, method string) (own, total *rate.Limiter) {
+func (l *limits) limiter(ctx context.Context, method string) (own, total *rate.Limiter) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	caller, err := identity.FromContext(ctx)
@@ -141,7 +140,7 @@ func (l *Limits) limiter(ctx context.Context, method string) (own, total *rate.L
 }
 
 // mayOpen reports whether an address may open another connection now.
-func (l *Limits) mayOpen(from connlimit.Origin) bool {
+func (l *limits) mayOpen(from connlimit.Origin) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return remembered(l.opens, from, openAddress).AllowN(l.clock.Now(), 1)

@@ -1,4 +1,4 @@
-package limits
+package service
 
 import (
 	"net"
@@ -20,10 +20,10 @@ func (anyone) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, err
 	return raw, nil, nil
 }
 
-// TestAnonymousConnectionsEnd: they are closed after a while, and leave room for others.
+// TestAnonymousConnectionsEnd checks that connections without a certificate are closed after a while and no longer count.
 func TestAnonymousConnectionsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		admit := New(clock.RealClock{}).Admit(anyone{insecure.NewCredentials()})
+		admit := newLimits(clock.RealClock{}).admit(anyone{insecure.NewCredentials()})
 		open := func() net.Conn {
 			ours, theirs := net.Pipe()
 			t.Cleanup(func() { ours.Close() })
@@ -45,7 +45,7 @@ func TestAnonymousConnectionsEnd(t *testing.T) {
 		}
 		synctest.Wait()
 		if open() == nil {
-			t.Error("there is no room after the end of the others")
+			t.Error("no connection is admitted after the others were closed")
 		}
 	})
 }

@@ -1,4 +1,4 @@
-package limits
+package service
 
 import (
 	"errors"
@@ -11,15 +11,15 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/identity"
 )
 
-// errTooMany ends a handshake. The other end sees a closed connection.
+// errTooMany fails a handshake. The client sees a closed connection.
 var errTooMany = errors.New("too many connections")
 
-// Listen returns a listener that closes connections over the limits at once.
-func (l *Limits) Listen(inner net.Listener) net.Listener { return &listener{inner, l} }
+// listen returns a listener that immediately closes connections that exceed the limits.
+func (l *limits) listen(inner net.Listener) net.Listener { return &listener{inner, l} }
 
 type listener struct {
 	net.Listener
-	limits *Limits
+	limits *limits
 }
 
 // Accept implements net.Listener.
@@ -39,15 +39,15 @@ func (l *listener) Accept() (net.Conn, error) {
 	}
 }
 
-// Admit returns credentials that refuse connections over the limits after the handshake, and
-// end those without a certificate after a while.
-func (l *Limits) Admit(inner credentials.TransportCredentials) credentials.TransportCredentials {
+// admit returns credentials that refuse connections that exceed the limits after the handshake. Connections
+// without a certificate are closed after anonymousTime.
+func (l *limits) admit(inner credentials.TransportCredentials) credentials.TransportCredentials {
 	return &admitting{inner, l}
 }
 
 type admitting struct {
 	credentials.TransportCredentials
-	limits *Limits
+	limits *limits
 }
 
 // ServerHandshake implements credentials.TransportCredentials.
