@@ -252,13 +252,13 @@ func (w *absurdWorld) call(ctx context.Context, method uint8, raw []byte, ours b
 	var err error
 	switch message {
 	case lease:
-		err = w.hypervisors.RunLease(lease, leaseStream{ctx: ctx})
+		err = w.cluster.hypervisors.RunLease(lease, leaseStream{ctx: ctx})
 	case report:
-		_, err = w.hypervisors.ReportState(ctx, report)
+		_, err = w.cluster.hypervisors.ReportState(ctx, report)
 	case swap:
-		_, err = w.hypervisors.MigrationSwitchover(ctx, swap)
+		_, err = w.cluster.hypervisors.MigrationSwitchover(ctx, swap)
 	case target:
-		_, err = w.hypervisors.EnsureMigrationTarget(ctx, target)
+		_, err = w.cluster.hypervisors.EnsureMigrationTarget(ctx, target)
 	}
 	return err
 }

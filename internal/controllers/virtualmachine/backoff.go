@@ -11,28 +11,28 @@ const (
 	// firstDelay and maxDelay bound the time between two hypervisors.
 	firstDelay = time.Second
 	maxDelay   = time.Minute
-	// steadyRun is how long a hypervisor must run for the back-off to start again.
+	// steadyRun is how long a hypervisor must run to reset the back-off.
 	steadyRun = 5 * time.Minute
 )
 
-// backoff delays the next hypervisor of a VM after one that ended. The zero value is ready. If
-// it is lost, the next delay is shorter.
+// backoff delays the next hypervisor of a VM after one that terminated. The zero value is ready to use. If it is lost,
+// the next delay is shorter.
 type backoff struct {
-	last      attempt      // the last one that ended
-	delays    wait.Backoff // the next ones
+	last      attempt      // the last one that terminated
+	delays    wait.Backoff // the following delays
 	startedAt time.Time    // when the last Pod was reserved; zero if that was before this process
 	next      time.Time    // when there may be another hypervisor
 }
 
-// attempt is a hypervisor that ended.
+// attempt is a hypervisor that terminated.
 type attempt struct {
 	pod        types.UID
-	generation int64 // of the VM now; a new one starts the back-off again
-	permanent  bool  // the next one of the same spec would end in the same way: it waits for maxDelay
-	replaced   bool  // the user gives up its disk
+	generation int64 // of the VM now; a new generation resets the back-off
+	permanent  bool  // the next one of the same spec would fail in the same way, so it waits for maxDelay
+	replaced   bool  // the user gave up its disk
 }
 
-// wait returns how long to wait for the next hypervisor after one that ended.
+// wait returns how long the next hypervisor must wait after one that terminated.
 func (b *backoff) wait(ended attempt, now time.Time) time.Duration {
 	changed := b.last.generation != ended.generation || ended.replaced
 	switch {

@@ -15,7 +15,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/conditions"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
@@ -120,7 +119,7 @@ func TestVolumeModeStays(t *testing.T) {
 		vm.Spec.DataDisks = append(vm.Spec.DataDisks, dataDisk("logs", "1Gi", class))
 	})
 	w.remove(pod)
-	w.awaitReady("a", conditions.ReasonUnsupported)
+	w.awaitReady("a", reasonUnsupported)
 	w.change("a", func(vm *v1alpha1.VirtualMachine) { vm.Spec.DataDisks = vm.Spec.DataDisks[:1] })
 	w.awaitPod("a", pod.Name)
 }
@@ -147,7 +146,7 @@ func TestUnlockedDevices(t *testing.T) {
 			if got := podspec.UnlockedDevices(&vm.Spec); got != test.want {
 				t.Errorf("unlocked: %q, want %q", got, test.want)
 			}
-			if found := conditions.Invalid(vm, podspec.Settings{}); (found != nil) != (test.want != "") || found != nil && found.Reason != conditions.ReasonUnsupported {
+			if found := invalid(vm, podspec.Settings{}); (found != nil) != (test.want != "") || found != nil && found.Reason != reasonUnsupported {
 				t.Errorf("the VM is refused: %+v", found)
 			}
 		})

@@ -1,7 +1,7 @@
 // Package virtualmachine gives each VirtualMachine a hypervisor Pod and a disk.
 //
 // Package authority decides which hypervisor may run a VM. The controller reserves the name of
-// a Pod there before it creates the Pod, and package service answers hypervisors accordingly.
+// a Pod there before it creates the Pod, and package service responds to hypervisors accordingly.
 package virtualmachine
 
 import (
@@ -9,8 +9,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"sync/atomic"
-	"time"
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
@@ -41,7 +39,6 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podstate"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/service"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/subresources"
-	"github.com/millwright-dev/millwright/internal/reconcile/events"
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 	"github.com/millwright-dev/millwright/internal/reconcile/shutdown"
 	"github.com/millwright-dev/millwright/internal/reconcile/tasks"
@@ -53,81 +50,72 @@ import (
 type Options struct {
 	// Client of the infrastructure cluster; reads come from the cache.
 	Client client.Client
-	// APIReader reads from the API server: no hypervisor loses a VM, and no Pod counts as
-	// gone, because of an old cache.
+	// APIReader reads from the API server, so that no hypervisor loses a VM, and no Pod counts as
+	// gone, because of an outdated cache.
 	APIReader client.Reader
 	// Events sends core/v1 events about VirtualMachines.
 	Events record.EventRecorder
-	// Clock is the source of the time. Nil: the system's.
+	// Clock is the source of the time. If nil, the system clock is used.
 	Clock clock.PassiveClock
 	// Installation names this controller and all that may lead instead of it, as NAMESPACE/NAME of their lease. See
-	// v1alpha1.AnnotationController. Empty: it marks no VM, and works for those of others, too.
+	// v1alpha1.AnnotationController. If empty, the controller marks no VM, and also reconciles VMs of others.
 	Installation string
 	// Image is the container image of hypervisors whose VirtualMachine names none.
 	Image string
 	// Endpoint is the gRPC target under which hypervisors reach the service.
 	Endpoint string
 	// Authority signs the certificates of hypervisors, and of the server of subresources. See
-	// service.LoadAuthority. With Identity it is needed for the latter only.
+	// service.LoadAuthority. With Identity it is needed only for the latter.
 	Authority *identity.Authority
-	// Identity is that of this controller if others issue certificates, also those of hypervisors. Nil: Authority does.
+	// Identity is that of this controller if another authority issues the certificates of controller and hypervisors. If
+	// nil, Authority issues them.
 	Identity *identity.Credentials
-	// Certificates is the volume with a hypervisor's certificate, with Identity. Nil: its Pod or image has another.
+	// Certificates is the volume with a hypervisor's certificate, with Identity. If nil, its Pod or image has the certificate.
 	Certificates *podspec.Certificates
-	// Accelerator of QEMU: auto, kvm or tcg. Empty: the hypervisor's default.
+	// Accelerator of QEMU: auto, kvm or tcg. If empty, the hypervisor's default is used.
 	Accelerator string
 	// Networks are the prefixes of the guests' user-mode network, at most one of each
-	// IP version. Empty: guests have no network, and VirtualMachines that ask for
+	// IP version. If empty, guests have no network, and VirtualMachines that request
 	// addresses are refused.
 	Networks []netip.Prefix
-	// HostPorts are the TCP ports of a host's loopback that guests may connect to, at the
-	// gateway's address. Empty: none.
+	// HostPorts are the TCP ports of a host's loopback interface that guests may connect to, at the
+	// address of the gateway.
 	HostPorts []uint16
-	// OneMachine says that all hosts are on one machine, as in local mode, so that a lock on a
+	// OneMachine reports that all hosts are on one machine, as in local mode, so that a lock on a
 	// volume holds between them.
 	OneMachine bool
-	// Migration says how guests migrate. Zero: the defaults.
+	// Migration configures live migrations. The zero value has the defaults.
 	Migration podspec.Migration
-	// Pods says what the operator of the cluster wants of the Pods of hypervisors. Zero: nothing.
+	// Pods configures the Pods of hypervisors.
 	Pods podspec.Options
-	// MigrationsPerHost is how many VMs leave or enter a host at a time when another one wants to
-	// leave it. 0: any number.
+	// MigrationsPerHost limits concurrent migrations per host. 0 means no limit.
 	MigrationsPerHost int
-	// Concurrency is how many VirtualMachines are reconciled at a time. 0: one.
+	// Concurrency is the number of VirtualMachines that are reconciled concurrently. 0 means 1.
 	Concurrency int
 
-	// volume connects to a server of disks. Nil: as the service does.
+	// volume connects to a server of disks. If nil, the service connects.
 	volume func(server disks.Server) (volume storage.Volume, end func(), err error)
 }
 
-// diskCalls is how many servers of disks are asked at a time.
+// diskCalls limits concurrent calls of servers of disks.
 const diskCalls = 32
 
-// Controller reconciles VirtualMachines. Make one with New.
+// Controller reconciles VirtualMachines. Create one with New.
 type Controller struct {
 	Options
-	settings podspec.Settings
-	// startedAt is when this process started to watch. Until it is the leader, it grants no leases.
-	startedAt time.Time
-	// leadsSince is when this process became the leader; nil before.
-	leadsSince  atomic.Pointer[time.Time]
-	registry    *authority.Registry
-	hypervisors *service.Service
-	addresses   *ipam.Allocator
-	disks       *disks.Caller
-	calls       *tasks.Runner // of disks
+	cluster     *cluster
+	leader      *leadership
+	calls       *tasks.Runner // of servers of disks
 	memory      expectations.Memory[memory]
-	queue       atomic.Pointer[workqueue.TypedRateLimitingInterface[reconcile.Request]]
-}
-
-// memory is what is remembered of a VM between passes. Without it only time is lost.
-type memory struct {
-	backoff backoff
-	events  events.Said
-	lease   leaseMemory
-	served  servedMemory
-	// target is that of the last migration, and when it began. Without it a clock that was set back delays the end of the migration.
-	target sighting
+	pods        *hypervisorPods
+	addresses   *addresses
+	volumes     *volumes
+	leases      *leases
+	election    *election
+	fencing     *fencing
+	migrations  *migrations
+	diskServers *diskServers
+	status      *statusWriter
 }
 
 // New returns a Controller.
@@ -135,45 +123,62 @@ func New(opts Options) *Controller {
 	if opts.Clock == nil {
 		opts.Clock = clock.RealClock{}
 	}
-	certificate := ""
-	if opts.Identity == nil {
-		pem, _ := opts.Authority.PEM()
-		certificate = string(pem)
+	shared := &cluster{
+		client: opts.Client, live: opts.APIReader, events: opts.Events, clock: opts.Clock,
+		installation: installation(opts.Installation), settings: opts.settings(),
+		registry: &authority.Registry{Client: opts.Client, APIReader: opts.APIReader, Clock: opts.Clock, MigrationsPerHost: opts.MigrationsPerHost},
 	}
 	c := &Controller{
-		Options: opts, startedAt: opts.Clock.Now(),
-		settings: podspec.Settings{
-			Image: opts.Image, Endpoint: opts.Endpoint, Authority: certificate, Certificates: opts.Certificates,
-			Accelerator: opts.Accelerator, Networks: opts.Networks, HostPorts: opts.HostPorts, Migration: opts.Migration,
-			Options: opts.Pods,
-		},
-		registry:  &authority.Registry{Client: opts.Client, APIReader: opts.APIReader, Clock: opts.Clock, MigrationsPerHost: opts.MigrationsPerHost},
-		addresses: ipam.New(opts.Networks),
-		calls:     tasks.New(diskCalls),
+		Options: opts, cluster: shared, leader: &leadership{clock: opts.Clock, startedAt: opts.Clock.Now()}, calls: tasks.New(diskCalls),
+		pods:      &hypervisorPods{shared, opts.OneMachine},
+		addresses: &addresses{shared, ipam.New(opts.Networks)},
+		volumes:   &volumes{shared},
+		status:    &statusWriter{shared, opts.OneMachine},
 	}
-	if c.volume == nil {
-		c.volume = func(server disks.Server) (storage.Volume, func(), error) {
-			return c.hypervisors.Volume(server.VM, server.Pod, server.Endpoint)
-		}
-	}
-	c.disks = disks.New(disks.Options{Connect: c.volume, Go: c.calls.Go, Enqueue: c.enqueue, Clock: opts.Clock})
-	c.hypervisors = service.New(service.Options{
-		Registry: c.registry, Authority: opts.Authority, Identity: opts.Identity, Enqueue: c.enqueue, Refused: c.sayRefused, Disks: c.disks.Attachment,
+	c.leases = &leases{shared, c.leader}
+	c.election = &election{shared, c.leader, c.leases, c.volumes}
+	c.fencing = &fencing{shared, c.leader}
+	c.migrations = &migrations{shared, c.volumes}
+	c.diskServers = &diskServers{shared, disks.New(disks.Options{Connect: c.connect, Go: c.calls.Go, Enqueue: shared.queue.add, Clock: opts.Clock})}
+	shared.hypervisors = service.New(service.Options{
+		Registry: shared.registry, Authority: opts.Authority, Identity: opts.Identity, Enqueue: shared.queue.add,
+		Refused: c.migrations.announceRefusal, Disks: c.diskServers.caller.Attachment,
 	})
 	return c
 }
 
-// Server returns the gRPC server for hypervisors, which takes over the listener. Add it to
-// the manager of the controller.
+// settings returns what the Pods of all VMs have in common.
+func (o *Options) settings() podspec.Settings {
+	certificate := ""
+	if o.Identity == nil {
+		pem, _ := o.Authority.PEM()
+		certificate = string(pem)
+	}
+	return podspec.Settings{
+		Image: o.Image, Endpoint: o.Endpoint, Authority: certificate, Certificates: o.Certificates,
+		Accelerator: o.Accelerator, Networks: o.Networks, HostPorts: o.HostPorts, Migration: o.Migration,
+		Options: o.Pods,
+	}
+}
+
+// connect connects to a server of disks.
+func (c *Controller) connect(server disks.Server) (storage.Volume, func(), error) {
+	if c.volume != nil {
+		return c.volume(server)
+	}
+	return c.cluster.hypervisors.Volume(server.VM, server.Pod, server.Endpoint)
+}
+
+// Server returns the gRPC server for hypervisors, which closes the listener. Add it to the manager of the controller.
 func (c *Controller) Server(listener net.Listener) *service.Server {
-	return &service.Server{Service: c.hypervisors, Listener: listener}
+	return &service.Server{Service: c.cluster.hypervisors, Listener: listener}
 }
 
 // Subresources returns the server of the VMs' subresources, for users in the cluster of the configuration. The name
 // is that under which kube-apiserver knows it; see subresources.Register. Serve it while the Server serves.
 func (c *Controller) Subresources(config *rest.Config, name string, log logr.Logger) (*subresources.Server, error) {
 	return subresources.New(subresources.Options{
-		Config: config, Reader: c.Client, Writer: c.Client, Hypervisors: c.hypervisors, Log: log,
+		Config: config, Reader: c.Client, Writer: c.Client, Hypervisors: c.cluster.hypervisors, Log: log,
 		Identity: identity.ForServer(c.Authority, name, c.Clock.Now),
 	})
 }
@@ -185,8 +190,7 @@ const (
 	indexAddress = "millwright.virtualmachine.address"
 )
 
-// CacheByObject restricts a cache to the Pods and claims of VMs, for a manager that needs no
-// others.
+// CacheByObject restricts a cache to the Pods and claims of VMs, for a manager that needs no others.
 func CacheByObject() map[client.Object]cache.ByObject {
 	ofVM, err := labels.NewRequirement(v1alpha1.LabelVM, selection.Exists, nil)
 	if err != nil {
@@ -208,13 +212,12 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named("virtualmachine").
 		For(&v1alpha1.VirtualMachine{}).
-		Watches(&v1alpha1.VirtualMachine{}, handler.EnqueueRequestsFromMapFunc(c.waitingForAddress), builder.WithPredicates(addressesChanged())).
+		Watches(&v1alpha1.VirtualMachine{}, handler.EnqueueRequestsFromMapFunc(c.addresses.refused), builder.WithPredicates(addressesChanged())).
 		Owns(&corev1.Pod{}).
 		Owns(&corev1.PersistentVolumeClaim{}).
 		WatchesRawSource(source.Func(func(_ context.Context, q workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
-			now := c.Clock.Now()
-			c.queue.Store(&q)
-			c.leadsSince.Store(&now)
+			c.cluster.queue.current.Store(&q)
+			c.leader.begin()
 			return nil
 		})).
 		WithOptions(controller.Options{MaxConcurrentReconciles: c.Concurrency, RateLimiter: expectations.RateLimiter()}).
@@ -246,8 +249,7 @@ func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 	return nil
 }
 
-// addressesChanged passes updates by which a VM may release an address. For deleted VMs see
-// forget.
+// addressesChanged selects updates by which a VM may release an address. For deleted VMs see forget.
 func addressesChanged() predicate.Predicate {
 	return predicate.Funcs{
 		CreateFunc: func(event.CreateEvent) bool { return false },
@@ -258,27 +260,11 @@ func addressesChanged() predicate.Predicate {
 	}
 }
 
-// waitingForAddress returns the VMs without an address.
-func (c *Controller) waitingForAddress(context.Context, client.Object) []reconcile.Request {
-	var requests []reconcile.Request
-	for _, vm := range c.addresses.Refused() {
-		requests = append(requests, reconcile.Request{NamespacedName: vm})
-	}
-	return requests
-}
-
-// enqueue requests a reconcile of a VM after a time, which may be 0.
-func (c *Controller) enqueue(vm types.NamespacedName, after time.Duration) {
-	if q := c.queue.Load(); q != nil {
-		(*q).AddAfter(reconcile.Request{NamespacedName: vm}, after)
-	}
-}
-
 // Reconcile brings a VM closer to its spec.
 func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-	// The event may concern open run leases.
-	c.hypervisors.Recheck(req.NamespacedName)
-	c.hypervisors.Take(req.NamespacedName)
+	// The event may affect open run leases.
+	c.cluster.hypervisors.Recheck(req.NamespacedName)
+	c.cluster.hypervisors.Take(req.NamespacedName)
 	vm := &v1alpha1.VirtualMachine{}
 	if err := c.Client.Get(ctx, req.NamespacedName, vm); err != nil {
 		if apierrors.IsNotFound(err) {
@@ -287,12 +273,12 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
 	remembered := c.memory.Of(req.NamespacedName)
-	if other := c.otherController(vm); other != "" {
+	if other := c.cluster.installation.other(vm); other != "" {
 		c.leaveAlone(vm, other, remembered)
 		return ctrl.Result{}, nil
 	}
-	c.addresses.See(vm)
-	outcome := c.run(ctx, &pass{vm: vm, now: c.Clock.Now(), memory: remembered})
+	c.addresses.allocator.See(vm)
+	outcome := c.run(ctx, &scope{vm: vm, now: c.Clock.Now(), memory: remembered})
 	if outdated(outcome.Err) {
 		return ctrl.Result{RequeueAfter: expectations.StaleCache}, nil
 	}
@@ -301,11 +287,8 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 
 // forget drops what is remembered of a VM that is gone.
 func (c *Controller) forget(vm types.NamespacedName) {
-	c.addresses.Forget(vm)
-	for _, other := range c.addresses.Refused() {
-		c.enqueue(other, 0)
-	}
-	c.hypervisors.Forget(vm)
-	c.disks.Forget(vm)
+	c.addresses.forget(vm)
+	c.cluster.hypervisors.Forget(vm)
+	c.diskServers.caller.Forget(vm)
 	c.memory.Forget(vm)
 }

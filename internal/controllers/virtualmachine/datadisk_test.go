@@ -17,7 +17,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/conditions"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 	"github.com/millwright-dev/millwright/test/support/fixture"
@@ -42,7 +41,7 @@ func (w *testEnv) runsWith(vm string, pod *corev1.Pod) {
 	h.report(vmpb.ReportStateRequest_STATE_RUNNING, func(r *vmpb.ReportStateRequest) {
 		r.ImagePrepared, r.Disks = true, w.sizesOf(pod)
 	})
-	w.awaitReady(vm, conditions.ReasonRunning)
+	w.awaitReady(vm, reasonRunning)
 }
 
 // sizesOf returns the disks of a Pod, as its hypervisor reports them.
@@ -216,7 +215,7 @@ func TestGrowth(t *testing.T) {
 		})
 	}
 	report(1<<30, 1<<30)
-	w.awaitReady("a", conditions.ReasonRunning)
+	w.awaitReady("a", reasonRunning)
 	if got := w.pending("a"); got != "" {
 		t.Errorf("at first: %s", got)
 	}
@@ -232,7 +231,7 @@ func TestGrowth(t *testing.T) {
 	})
 	w.eventually("what is pending", func() bool {
 		got := w.pending("a")
-		return strings.HasPrefix(got, conditions.ReasonCannotGrow+": At its next start the virtual machine gets: CPUs: 4 instead of 2, memory: 1Gi instead of 512Mi, "+
+		return strings.HasPrefix(got, reasonCannotGrow+": At its next start the virtual machine gets: CPUs: 4 instead of 2, memory: 1Gi instead of 512Mi, "+
 			"disk: 2Gi instead of 1Gi, data disk fixed: 3Gi instead of 1Gi, data disk logs: 5Gi instead of 1Gi. data disk fixed: the volume cannot grow: ")
 	})
 	requests := func(name string) string {
@@ -252,8 +251,8 @@ func TestGrowth(t *testing.T) {
 
 	// A spec with which it could not start harms no guest.
 	w.change("a", func(vm *v1alpha1.VirtualMachine) { resize(&vm.Spec.DataDisks[0].VolumeClaimTemplate, "8Pi") })
-	w.eventually("that is said", func() bool { return strings.HasPrefix(w.pending("a"), conditions.ReasonInvalid+": ") })
-	if active := w.vm("a").Status.ActivePodName; active != pod.Name || w.ready("a") != conditions.ReasonRunning {
+	w.eventually("that is said", func() bool { return strings.HasPrefix(w.pending("a"), reasonInvalid+": ") })
+	if active := w.vm("a").Status.ActivePodName; active != pod.Name || w.ready("a") != reasonRunning {
 		t.Errorf("pod %s, %s", active, w.ready("a"))
 	}
 }
@@ -298,7 +297,7 @@ func TestDisksRefused(t *testing.T) {
 	for name, disk := range map[string]v1alpha1.DataDisk{"zero": dataDisk("a", "0", ""), "absurd": dataDisk("a", "5Pi", "")} {
 		vm := fixture.VirtualMachine()
 		vm.Spec.DataDisks = []v1alpha1.DataDisk{disk}
-		if found := conditions.Invalid(vm, podspec.Settings{}); found == nil || found.Reason != conditions.ReasonInvalid {
+		if found := invalid(vm, podspec.Settings{}); found == nil || found.Reason != reasonInvalid {
 			t.Errorf("%s: %+v", name, found)
 		}
 	}

@@ -10,7 +10,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/conditions"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/service"
 	"github.com/millwright-dev/millwright/internal/vm/identity"
@@ -42,7 +41,7 @@ func TestForeignClaim(t *testing.T) {
 	claim.Namespace, claim.OwnerReferences = w.namespace, nil
 	w.must(w.client.Create(t.Context(), claim))
 	w.declare("a", nil)
-	w.awaitReady("a", conditions.ReasonClaimTaken)
+	w.awaitReady("a", reasonClaimTaken)
 	w.must(w.client.Delete(t.Context(), w.vm("a")))
 	w.eventually("the virtual machine is gone", func() bool { return w.gone(&v1alpha1.VirtualMachine{}, "a") })
 	if w.gone(claim, "a") || claim.DeletionTimestamp != nil {

@@ -32,7 +32,6 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/conditions"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/disks"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/service"
@@ -415,6 +414,6 @@ func (w *testEnv) running(name string) (*corev1.Pod, *hypervisor, func() *vmpb.R
 	next := h.lease()
 	w.wantStatus(next, vmpb.RunLeaseUpdate_STATUS_OK)
 	h.report(vmpb.ReportStateRequest_STATE_RUNNING, func(r *vmpb.ReportStateRequest) { r.ImagePrepared = true })
-	w.awaitReady(name, conditions.ReasonRunning)
+	w.awaitReady(name, reasonRunning)
 	return pod, h, next
 }

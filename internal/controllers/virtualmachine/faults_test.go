@@ -10,7 +10,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/conditions"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 	"github.com/millwright-dev/millwright/test/support/lot"
 	"github.com/millwright-dev/millwright/test/support/serverfault"
@@ -98,7 +97,7 @@ func (w *testEnv) runsIn(pod *corev1.Pod, run uint64) *corev1.Pod {
 		_, err := h.ReportState(w.Context(), &vmpb.ReportStateRequest{Us: h.us, State: vmpb.ReportStateRequest_STATE_RUNNING, ImagePrepared: true})
 		return err == nil
 	})
-	w.awaitReady(pod.Labels[v1alpha1.LabelVM], conditions.ReasonRunning)
+	w.awaitReady(pod.Labels[v1alpha1.LabelVM], reasonRunning)
 	for _, other := range w.pods(pod.Labels[v1alpha1.LabelVM]) {
 		if other.Name != pod.Name && other.Status.Phase != corev1.PodFailed {
 			w.Errorf("%s is there, too, and is %q", other.Name, other.Status.Phase)

@@ -15,7 +15,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/conditions"
 )
 
 // answers is a Pod's condition when its host reports, and silent when it does not any more.
@@ -57,8 +56,8 @@ func TestJudgeFence(t *testing.T) {
 		"the host has said nothing":  {"pod/host-1", func(f *fenceFacts) { f.pod.Status.Conditions = nil }, reasonHostAnswers},
 		"the hypervisor has ended":   {"pod/host-1", func(f *fenceFacts) { f.pod.Status.Phase = corev1.PodFailed }, reasonPodEnded},
 		"the pod is gone":            {"pod/host-1", func(f *fenceFacts) { f.pod = nil }, reasonPodEnded},
-		"the VM is being deleted":    {"pod/host-1", func(f *fenceFacts) { f.vm.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)} }, conditions.ReasonTerminating},
-		"the hypervisor has a lease": {"pod/host-1", func(f *fenceFacts) { f.vm.Status.Lease = &v1alpha1.VirtualMachineLease{} }, conditions.ReasonFullLeases},
+		"the VM is being deleted":    {"pod/host-1", func(f *fenceFacts) { f.vm.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)} }, reasonTerminating},
+		"the hypervisor has a lease": {"pod/host-1", func(f *fenceFacts) { f.vm.Status.Lease = &v1alpha1.VirtualMachineLease{} }, reasonFullLeases},
 	} {
 		t.Run(name, func(t *testing.T) {
 			vm, pod, _ := newSilent(t, test.value)

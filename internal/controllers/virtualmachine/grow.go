@@ -12,32 +12,31 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/conditions"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/migration"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podstate"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )
 
-// growDisks enlarges the claims of a VM whose spec was changed while its hypervisor is alive, and then has that enlarge
-// the disks. While the VM migrates, its disks stay as they are.
-func (c *Controller) growDisks(ctx context.Context, p *pass) flow.Result {
-	if !podstate.Alive(p.active) || !podspec.Outdated(p.vm, p.active) || migration.UnderWay(&p.vm.Status) || conditions.Invalid(p.vm, c.settings) != nil {
+// growDisks enlarges the claims of a VM whose spec was changed while its hypervisor is alive. The hypervisor then
+// enlarges the disks. While the VM migrates, its disks stay as they are.
+func (v *volumes) growDisks(ctx context.Context, s *scope) flow.Result {
+	if !podstate.Alive(s.active) || !podspec.Outdated(s.vm, s.active) || migration.UnderWay(&s.vm.Status) || invalid(s.vm, v.settings) != nil {
 		return flow.Continue()
 	}
-	growing, err := podspec.GrowingDisks(p.vm, p.active)
+	growing, err := podspec.GrowingDisks(s.vm, s.active)
 	if err != nil {
 		return flow.Fail(err)
 	}
-	if podspec.Served(p.vm) {
+	if podspec.Served(s.vm) {
 		if len(growing) > 0 {
-			p.noGrowth = conditions.Causef(conditions.ReasonCannotGrow, "Disks that a server serves grow when the virtual machine starts.")
+			s.noGrowth = causef(reasonCannotGrow, "Disks that a server serves grow when the virtual machine starts.")
 		}
 		return flow.Continue()
 	}
 	var ready []v1alpha1.DiskSize
 	for _, disk := range growing {
-		grown, err := c.grow(ctx, p, disk)
+		grown, err := v.grow(ctx, s, disk)
 		if err != nil {
 			return flow.Fail(err)
 		}
@@ -45,44 +44,44 @@ func (c *Controller) growDisks(ctx context.Context, p *pass) flow.Result {
 			ready = append(ready, disk)
 		}
 	}
-	if slices.Equal(ready, p.vm.Status.GrowDisks) {
+	if slices.Equal(ready, s.vm.Status.GrowDisks) {
 		return flow.Continue()
 	}
-	err = c.registry.Update(ctx, p.vm, func(status *v1alpha1.VirtualMachineStatus) { status.GrowDisks = ready })
-	c.hypervisors.Recheck(client.ObjectKeyFromObject(p.vm))
+	err = v.registry.Update(ctx, s.vm, func(status *v1alpha1.VirtualMachineStatus) { status.GrowDisks = ready })
+	v.hypervisors.Recheck(client.ObjectKeyFromObject(s.vm))
 	return flow.Fail(err)
 }
 
 // grow enlarges the claim of a disk, and reports whether its volume has the size.
-func (c *Controller) grow(ctx context.Context, p *pass, disk v1alpha1.DiskSize) (grown bool, err error) {
-	name := p.vm.Status.VolumeClaimName
+func (v *volumes) grow(ctx context.Context, s *scope, disk v1alpha1.DiskSize) (grown bool, err error) {
+	name := s.vm.Status.VolumeClaimName
 	if disk.Name != "" {
-		name = podspec.DataClaimName(p.vm, disk.Name)
+		name = podspec.DataClaimName(s.vm, disk.Name)
 	}
 	if name == "" {
 		return false, nil // an ephemeral disk has no volume of its own
 	}
 	claim := &corev1.PersistentVolumeClaim{}
-	err = c.Client.Get(ctx, client.ObjectKey{Namespace: p.vm.Namespace, Name: name}, claim)
-	if err != nil || !podstate.Owns(p.vm, claim) {
+	err = v.client.Get(ctx, client.ObjectKey{Namespace: s.vm.Namespace, Name: name}, claim)
+	if err != nil || !podstate.Owns(s.vm, claim) {
 		return false, client.IgnoreNotFound(err)
 	}
-	if err := c.growClaim(ctx, p, claim, disk); err != nil {
+	if err := v.growClaim(ctx, s, claim, disk); err != nil {
 		return false, err
 	}
 	return claim.Status.Capacity.Storage().CmpInt64(disk.Bytes) >= 0, nil
 }
 
-// growClaim enlarges what a claim requests. That its storage refuses that is no failure: the pass says so.
-func (c *Controller) growClaim(ctx context.Context, p *pass, claim *corev1.PersistentVolumeClaim, disk v1alpha1.DiskSize) error {
+// growClaim enlarges the request of a claim. If the storage refuses that, the pass sets noGrowth instead of failing.
+func (v *volumes) growClaim(ctx context.Context, s *scope, claim *corev1.PersistentVolumeClaim, disk v1alpha1.DiskSize) error {
 	if claim.Spec.Resources.Requests.Storage().CmpInt64(disk.Bytes) >= 0 {
 		return nil
 	}
 	before := claim.DeepCopy()
 	claim.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: *resource.NewQuantity(disk.Bytes, resource.BinarySI)}
-	err := c.Client.Patch(ctx, claim, client.MergeFrom(before))
+	err := v.client.Patch(ctx, claim, client.MergeFrom(before))
 	if apierrors.IsForbidden(err) || apierrors.IsInvalid(err) {
-		p.noGrowth = conditions.Causef(conditions.ReasonCannotGrow, "%s: the volume cannot grow: %s", podspec.DiskName(disk.Name), refusal(err))
+		s.noGrowth = causef(reasonCannotGrow, "%s: the volume cannot grow: %s", podspec.DiskName(disk.Name), refusal(err))
 		return nil
 	}
 	if err != nil {
@@ -91,7 +90,7 @@ func (c *Controller) growClaim(ctx context.Context, p *pass, claim *corev1.Persi
 	return nil
 }
 
-// refusal returns the API server's sentence.
+// refusal returns the message of the API server.
 func refusal(err error) string {
 	if status, is := errors.AsType[*apierrors.StatusError](err); is {
 		return status.ErrStatus.Message
@@ -99,11 +98,11 @@ func refusal(err error) string {
 	return err.Error()
 }
 
-// growBeforeStart enlarges the claim of a disk while there is no hypervisor. Its volume may follow while the next one
-// runs.
-func (c *Controller) growBeforeStart(ctx context.Context, p *pass, claim *corev1.PersistentVolumeClaim, name string, template *v1alpha1.VolumeClaimTemplate) error {
+// growBeforeStart enlarges the claim of a disk while there is no hypervisor. Its volume may grow later, while the next
+// hypervisor runs.
+func (v *volumes) growBeforeStart(ctx context.Context, s *scope, claim *corev1.PersistentVolumeClaim, name string, template *v1alpha1.VolumeClaimTemplate) error {
 	if template == nil || claim.Status.Phase != corev1.ClaimBound {
 		return nil
 	}
-	return c.growClaim(ctx, p, claim, v1alpha1.DiskSize{Name: name, Bytes: template.Spec.Resources.Requests.Storage().Value()})
+	return v.growClaim(ctx, s, claim, v1alpha1.DiskSize{Name: name, Bytes: template.Spec.Resources.Requests.Storage().Value()})
 }

@@ -8,7 +8,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/conditions"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
@@ -84,7 +83,7 @@ func TestHostIsUnreachable(t *testing.T) {
 	h := w.hypervisor("a", pod, 1)
 	w.wantStatus(h.lease(), vmpb.RunLeaseUpdate_STATUS_OK)
 	h.report(vmpb.ReportStateRequest_STATE_RUNNING, nil)
-	w.awaitReady("a", conditions.ReasonRunning)
+	w.awaitReady("a", reasonRunning)
 	if vm := w.vm("a"); vm.Status.ActivePodUID != pod.UID {
 		t.Errorf("another pod has the VM: %+v", vm.Status)
 	}

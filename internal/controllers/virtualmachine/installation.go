@@ -8,30 +8,34 @@ import (
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
 )
 
-// eventOtherController is the reason of the event of a controller that leaves a VM to another one.
-const eventOtherController = "OtherController"
+// installation names a VM controller and those that may lead instead of it. Empty if it marks no VM, and reconciles
+// those of others, too.
+type installation string
 
-// otherController returns the controller that works for a VM, if it is not this one.
-func (c *Controller) otherController(vm *v1alpha1.VirtualMachine) string {
-	if marked := vm.Annotations[v1alpha1.AnnotationController]; c.Installation != "" && marked != c.Installation {
+// other returns the controller that reconciles a VM, if it is not this one.
+func (i installation) other(vm *v1alpha1.VirtualMachine) string {
+	if marked := vm.Annotations[v1alpha1.AnnotationController]; i != "" && marked != string(i) {
 		return marked
 	}
 	return ""
 }
 
-// mark names this controller in the annotation of a VM that nobody works for.
-func (c *Controller) mark(vm *v1alpha1.VirtualMachine) {
-	if c.Installation != "" && vm.Annotations[v1alpha1.AnnotationController] == "" {
-		metav1.SetMetaDataAnnotation(&vm.ObjectMeta, v1alpha1.AnnotationController, c.Installation)
+// mark names this controller in the annotation of a VM that no controller reconciles yet.
+func (i installation) mark(vm *v1alpha1.VirtualMachine) {
+	if i != "" && vm.Annotations[v1alpha1.AnnotationController] == "" {
+		metav1.SetMetaDataAnnotation(&vm.ObjectMeta, v1alpha1.AnnotationController, string(i))
 	}
 }
 
-// leaveAlone says once that another controller works for a VM. The status is that one's to write. Leases of a
-// hypervisor that this controller has started go on, so that a guest runs on when its VM is handed over.
+// eventOtherController is the reason of the event of a controller that leaves a VM to another one.
+const eventOtherController = "OtherController"
+
+// leaveAlone sends one event that another controller reconciles a VM, and writes nothing. Leases of a hypervisor that
+// this controller has started stay open, so that the guest keeps running when its VM is handed over.
 func (c *Controller) leaveAlone(vm *v1alpha1.VirtualMachine, other string, remembered *memory) {
-	c.addresses.Forget(client.ObjectKeyFromObject(vm))
+	c.addresses.allocator.Forget(client.ObjectKeyFromObject(vm))
 	if remembered.events.News(eventOtherController, string(vm.UID)+" "+other) {
-		c.Events.Eventf(vm, corev1.EventTypeWarning, eventOtherController,
+		c.cluster.events.Eventf(vm, corev1.EventTypeWarning, eventOtherController,
 			"VM controller %s leaves this to VM controller %s, which the annotation %s names", c.Installation, other, v1alpha1.AnnotationController)
 	}
 }

@@ -11,111 +11,98 @@ import (
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/authority"
-	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/conditions"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podstate"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 	"github.com/millwright-dev/millwright/internal/vm/lease"
 )
 
-// leaseMemory is what is remembered of a VM's lease. Without it the VM waits longer.
+// leases finds out when a VM's lease has expired.
+type leases struct {
+	*cluster
+	leader *leadership
+}
+
+// leaseMemory is what is remembered of a VM's lease. If it is lost, the VM waits longer.
 type leaseMemory struct {
 	watch lease.Watch
-	// holder is who has the lease, with its number of transitions. Who asked for a lease that was suspected was heard before.
+	// holder identifies the holder of the lease and the number of its transitions. A holder that renews a suspected lease
+	// causes a transition, so it was heard before.
 	holder sighting
-	// lost is since when this process knows that the VM has Pods, and no authority.
+	// lost is since when this process knows that the VM has Pods but no authority.
 	lost time.Time
 }
 
-// sighting is what this process knows, and since when.
-type sighting struct {
-	what  string
-	since time.Time
-}
+// instant converts a time of this process's clock, which has a monotonic part.
+func (l *leases) instant(at time.Time) lease.Instant { return at.Sub(l.leader.startedAt) }
 
-// of returns since when something is known, which is now if something else was.
-func (s *sighting) of(what string, now time.Time) time.Time {
-	if s.what != what {
-		*s = sighting{what, now}
-	}
-	return s.since
-}
-
-// instant is a time on this process's clock. Times of it have a monotonic part.
-func (c *Controller) instant(at time.Time) lease.Instant { return at.Sub(c.startedAt) }
-
-// watchLease bars the lease of a holder that is silent or gone, and finds out when another one may have it.
-func (c *Controller) watchLease(ctx context.Context, p *pass) flow.Result {
-	if p.vm.Status.Lease == nil || p.vm.Status.ActiveRunID == "" { // none, or nobody got it
-		p.free = true
+// watch closes the lease of a holder that is silent or gone, and finds out when another hypervisor may get it.
+func (l *leases) watch(ctx context.Context, s *scope) flow.Result {
+	if s.vm.Status.Lease == nil || s.vm.Status.ActiveRunID == "" { // no lease, or no process got it
+		s.free = true
 		return flow.Continue()
 	}
-	step, after := p.memory.lease.watch.Next(c.leaseFacts(p))
+	step, after := s.memory.lease.watch.Next(l.facts(s))
 	switch step {
 	case lease.Suspect:
-		return c.bar(ctx, p, lease.Suspected)
+		return l.close(ctx, s, lease.Suspected)
 	case lease.Revoke:
-		return c.bar(ctx, p, lease.Revoked)
+		return l.close(ctx, s, lease.Revoked)
 	case lease.HandOn:
-		p.free = true
+		s.free = true
 	case lease.Stay:
-		c.enqueue(client.ObjectKeyFromObject(p.vm), after+time.Millisecond)
+		l.queue.add(client.ObjectKeyFromObject(s.vm), after+time.Millisecond)
 	}
 	return flow.Continue()
 }
 
-// leaseFacts reads the clock, since the VM may be newer than the beginning of the pass.
-func (c *Controller) leaseFacts(p *pass) lease.Facts {
-	now := c.Clock.Now()
-	heard := p.memory.lease.holder.of(fmt.Sprintf("%s/%s/%d", p.vm.Status.ActivePodName, p.vm.Status.ActiveRunID, p.vm.Status.Lease.Transitions), now)
-	if last := c.hypervisors.Heard(client.ObjectKeyFromObject(p.vm)); last.After(heard) {
+// facts returns the facts about a lease. It reads the clock, because the VM may be newer than the beginning of the pass.
+func (l *leases) facts(s *scope) lease.Facts {
+	now := l.clock.Now()
+	heard := s.memory.lease.holder.of(fmt.Sprintf("%s/%s/%d", s.vm.Status.ActivePodName, s.vm.Status.ActiveRunID, s.vm.Status.Lease.Transitions), now)
+	if last := l.hypervisors.Heard(client.ObjectKeyFromObject(s.vm)); last.After(heard) {
 		heard = last
 	}
 	return lease.Facts{
-		Record: authority.RecordOf(p.vm.Status.Lease), Gone: !podstate.Alive(p.active), Heard: c.instant(heard), Now: c.instant(now),
+		Record: authority.RecordOf(s.vm.Status.Lease), Gone: !podstate.Alive(s.active), Heard: l.instant(heard), Now: l.instant(now),
 	}
 }
 
-// bar stores that no lease is granted any more, and looks again after the time that it takes to expire.
-func (c *Controller) bar(ctx context.Context, p *pass, state lease.State) flow.Result {
-	if err := c.registry.ChangeLease(ctx, p.vm, state); err != nil {
+// close stores that the lease is no longer renewed, and requests a pass for the time when it has expired.
+func (l *leases) close(ctx context.Context, s *scope, state lease.State) flow.Result {
+	if err := l.registry.ChangeLease(ctx, s.vm, state); err != nil {
 		return flow.Fail(err)
 	}
-	_, after := p.memory.lease.watch.Next(c.leaseFacts(p))
-	c.enqueue(client.ObjectKeyFromObject(p.vm), after+time.Millisecond)
+	_, after := s.memory.lease.watch.Next(l.facts(s))
+	l.queue.add(client.ObjectKeyFromObject(s.vm), after+time.Millisecond)
 	if state == lease.Suspected {
-		c.Events.Eventf(p.vm, corev1.EventTypeWarning, "LeaseSuspected",
-			"The hypervisor in pod %s has not renewed its lease; another one is started in %v unless it does", p.vm.Status.ActivePodName, after)
+		l.events.Eventf(s.vm, corev1.EventTypeWarning, "LeaseSuspected",
+			"The hypervisor in pod %s has not renewed its lease; another one is started in %v unless it does", s.vm.Status.ActivePodName, after)
 	}
 	return flow.Continue()
 }
 
-// overdue reports whether the VM is started elsewhere though the Pod of its hypervisor seems to live: that has not
-// renewed its lease, and does not run the guest any more.
-func (c *Controller) overdue(p *pass) bool {
-	return p.free && p.vm.Status.Lease != nil && p.vm.Status.Lease.State != v1alpha1.LeaseOpen
-}
-
-// awaitLease waits until no hypervisor can have a lease.
-func (c *Controller) awaitLease(_ context.Context, p *pass) flow.Result {
-	if p.free {
+// await waits until no hypervisor can have a lease any longer.
+func (l *leases) await(_ context.Context, s *scope) flow.Result {
+	if s.free {
 		return flow.Continue()
 	}
-	return p.blocked(conditions.Causef(v1alpha1.ReasonLeaseExpiring, "%s", conditions.LeaseMessage(p.vm)))
+	return s.blocked(causef(v1alpha1.ReasonLeaseExpiring, "%s", leaseMessage(s.vm)))
 }
 
+// needsLease reports whether the hypervisor in a Pod runs only while it has a lease.
 func needsLease(pod *corev1.Pod) bool {
 	duration, err := podspec.LeaseOf(pod)
 	return err != nil || duration > 0
 }
 
-// awaitUnknownLease waits until no hypervisor can have a lease about which nothing is stored: the status was lost.
-func (c *Controller) awaitUnknownLease(p *pass) time.Duration {
-	if p.memory.lease.lost.IsZero() {
-		if !slices.ContainsFunc(p.pods, needsLease) {
+// awaitUnknown returns how long hypervisors of a VM whose status was lost may still have a lease.
+func (l *leases) awaitUnknown(s *scope) time.Duration {
+	if s.memory.lease.lost.IsZero() {
+		if !slices.ContainsFunc(s.pods, needsLease) {
 			return 0
 		}
-		p.memory.lease.lost = c.Clock.Now()
+		s.memory.lease.lost = l.clock.Now()
 	}
-	return lease.Wait(lease.MaxDuration) - c.Clock.Now().Sub(p.memory.lease.lost)
+	return lease.Wait(lease.MaxDuration) - l.clock.Now().Sub(s.memory.lease.lost)
 }

@@ -10,7 +10,6 @@ import (
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/authority"
-	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/conditions"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
 	"github.com/millwright-dev/millwright/internal/vm/lease"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
@@ -90,7 +89,7 @@ func TestHolderIsHeardAgain(t *testing.T) {
 	w.awaitReady("a", v1alpha1.ReasonLeaseExpiring)
 	w.wantLeaseFor(h.lease()(), lease.MaxDuration)
 	w.awaitLease("a", v1alpha1.LeaseOpen)
-	w.awaitReady("a", conditions.ReasonRunning)
+	w.awaitReady("a", reasonRunning)
 	if has := w.vm("a").Status.ActivePodName; has != pod.Name {
 		t.Errorf("the VM went to %s", has)
 	}
@@ -144,7 +143,7 @@ func TestLeaseThroughAFailOver(t *testing.T) {
 	const duration = 15 * time.Second // a busy machine may take a few of them for a renewal
 	w := newTestEnv(t)
 	pod, _, _ := w.leasedFor("a", duration)
-	w.awaitReady("a", conditions.ReasonRunning)
+	w.awaitReady("a", reasonRunning)
 	w.stop()
 	before := w.vm("a").Status
 	w.start()

@@ -18,7 +18,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/conditions"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/service"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
@@ -52,15 +51,15 @@ func TestLife(t *testing.T) {
 	if spec := w.specOf(pod); spec.GetMode() != vmpb.VMSpec_SM_PREPARE_IMAGE || !slices.Equal(spec.GetAddress(), []string{"10.77.0.16"}) {
 		t.Errorf("the spec of the first hypervisor has %s, %v", spec.GetMode(), spec.GetAddress())
 	}
-	w.awaitReady("a", conditions.ReasonScheduling)
+	w.awaitReady("a", reasonScheduling)
 	w.schedule(pod)
-	w.awaitReady("a", conditions.ReasonStarting)
+	w.awaitReady("a", reasonStarting)
 
 	h := w.hypervisor("a", pod, 7)
 	next := h.lease()
 	w.wantStatus(next, vmpb.RunLeaseUpdate_STATUS_OK)
 	h.report(vmpb.ReportStateRequest_STATE_PREPARING, func(r *vmpb.ReportStateRequest) { r.DoneBytes, r.TotalBytes = 12<<20, 64<<20 })
-	w.awaitReady("a", conditions.ReasonPreparing)
+	w.awaitReady("a", reasonPreparing)
 	if got := meta.FindStatusCondition(w.vm("a").Status.Conditions, v1alpha1.ConditionReady).Message; got != "12 MiB of 64 MiB written" {
 		t.Errorf("message %q", got)
 	}
@@ -68,7 +67,7 @@ func TestLife(t *testing.T) {
 	if !w.vm("a").Status.ImagePrepared {
 		t.Error("answered before it was recorded that the image is prepared")
 	}
-	w.awaitReady("a", conditions.ReasonRunning)
+	w.awaitReady("a", reasonRunning)
 	if vm := w.vm("a"); vm.Status.Phase != v1alpha1.PhaseRunning || vm.Status.NodeName != "host-1" || vm.Status.ActiveRunID != "7" {
 		t.Errorf("phase %s, node %s, run %s", vm.Status.Phase, vm.Status.NodeName, vm.Status.ActiveRunID)
 	}
@@ -152,19 +151,19 @@ func TestRestartAtEachStep(t *testing.T) {
 	pod := w.awaitPod("a", "")
 	w.restart()
 	w.schedule(pod)
-	w.awaitReady("a", conditions.ReasonStarting)
+	w.awaitReady("a", reasonStarting)
 	w.restart()
 	h := w.hypervisor("a", pod, 1)
 	w.wantStatus(h.lease(), vmpb.RunLeaseUpdate_STATUS_OK)
 	h.report(vmpb.ReportStateRequest_STATE_RUNNING, func(r *vmpb.ReportStateRequest) { r.ImagePrepared = true })
-	w.awaitReady("a", conditions.ReasonRunning)
+	w.awaitReady("a", reasonRunning)
 	w.restart()
 	w.wantStatus(w.hypervisor("a", pod, 1).lease(), vmpb.RunLeaseUpdate_STATUS_OK)
 	// A process without a report observes a change of the spec.
 	w.change("a", func(vm *v1alpha1.VirtualMachine) { vm.Spec.CPUs = 3 })
 	generation := w.vm("a").Generation
 	w.eventually("the change is seen", func() bool { return w.vm("a").Status.ObservedGeneration == generation })
-	if got := w.ready("a"); got != conditions.ReasonRunning || len(w.pods("a")) != 1 {
+	if got := w.ready("a"); got != reasonRunning || len(w.pods("a")) != 1 {
 		t.Errorf("ready %s, %d pods", got, len(w.pods("a")))
 	}
 }
@@ -266,11 +265,11 @@ func TestAddressIsReleased(t *testing.T) {
 	w.declare("a", ask)
 	w.awaitPod("a", "")
 	w.declare("b", ask)
-	w.awaitReady("b", conditions.ReasonAddress)
+	w.awaitReady("b", reasonAddress)
 	w.must(w.client.Delete(t.Context(), w.vm("a")))
 	w.awaitPod("b", "")
 	w.declare("c", ask)
-	w.awaitReady("c", conditions.ReasonAddress)
+	w.awaitReady("c", reasonAddress)
 	w.change("b", func(vm *v1alpha1.VirtualMachine) { vm.Spec.VMIPs = []string{"10.77.5.6"} })
 	w.end(w.awaitPod("b", ""), left(vmpb.EndQEMUFailed, "it died"))
 	w.awaitPod("c", "")
@@ -285,14 +284,14 @@ func TestCheckedAddressesOnly(t *testing.T) {
 	}{
 		"annotation": {func(vm *v1alpha1.VirtualMachine) {
 			metav1.SetMetaDataAnnotation(&vm.ObjectMeta, v1alpha1.AnnotationAddresses, "10.77.0.16")
-		}, conditions.ReasonAddress},
+		}, reasonAddress},
 		"spec": {func(vm *v1alpha1.VirtualMachine) {
 			vm.Spec.VMIPs, vm.Generation = []string{"10.77.0.16"}, vm.Generation+1
-		}, conditions.ReasonAddress},
+		}, reasonAddress},
 		"what is invalid": {func(vm *v1alpha1.VirtualMachine) {
 			vm.Spec.Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Mi")}
 			vm.Generation++
-		}, conditions.ReasonInvalid},
+		}, reasonInvalid},
 	} {
 		t.Run(name, func(t *testing.T) {
 			other := fixture.Named("other", fixture.VirtualMachine())
@@ -336,7 +335,7 @@ func TestUserDataAppears(t *testing.T) {
 	w.declare("a", func(vm *v1alpha1.VirtualMachine) {
 		vm.Spec.UserData = &v1alpha1.UserData{SecretRef: v1alpha1.SecretKeyReference{Name: "boot", Key: "x"}}
 	})
-	w.awaitReady("a", conditions.ReasonUserDataMissing)
+	w.awaitReady("a", reasonUserDataMissing)
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "boot"}, Data: map[string][]byte{"y": []byte("1")}}
 	w.must(w.client.Create(t.Context(), secret))
 	w.eventually("the key is named", func() bool {
@@ -362,7 +361,7 @@ func TestKeyOfTheAuthorityIsNoUserData(t *testing.T) {
 	w.declare("a", func(vm *v1alpha1.VirtualMachine) {
 		vm.Spec.UserData = &v1alpha1.UserData{SecretRef: v1alpha1.SecretKeyReference{Name: service.AuthoritySecret, Key: corev1.TLSPrivateKeyKey}}
 	})
-	w.awaitReady("a", conditions.ReasonUserDataMissing)
+	w.awaitReady("a", reasonUserDataMissing)
 	if len(w.pods("a")) != 0 {
 		t.Error("a pod that reads the key of the authority")
 	}

@@ -7,7 +7,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/conditions"
 )
 
 // TestStorageLockingIsShown: a VM says what the lock of its disk protects, which is nothing if
@@ -30,7 +29,7 @@ func TestStorageLockingIsShown(t *testing.T) {
 		}
 	}
 	want("ephemeral", metav1.ConditionFalse, v1alpha1.ReasonEphemeralDisk)
-	want("volume", metav1.ConditionUnknown, conditions.ReasonDependsOnVolume)
+	want("volume", metav1.ConditionUnknown, reasonDependsOnVolume)
 
 	// The disk is that of the hypervisor which is there, not that of a changed spec.
 	w.change("volume", ephemeral)
@@ -38,5 +37,17 @@ func TestStorageLockingIsShown(t *testing.T) {
 		vm := w.vm("volume")
 		return vm.Status.ObservedGeneration == vm.Generation
 	})
-	want("volume", metav1.ConditionUnknown, conditions.ReasonDependsOnVolume)
+	want("volume", metav1.ConditionUnknown, reasonDependsOnVolume)
+}
+
+// TestStorageLockingOnOneMachine checks that hosts on one machine share the locks of volumes, but not of ephemeral disks.
+func TestStorageLockingOnOneMachine(t *testing.T) {
+	with := &v1alpha1.VirtualMachine{}
+	with.Status.VolumeClaimName = "a"
+	if is := storageLocking(observation{scope: &scope{vm: with}, oneMachine: true}); is.Status != metav1.ConditionTrue {
+		t.Errorf("with a volume: %+v", is)
+	}
+	if is := storageLocking(observation{scope: &scope{vm: &v1alpha1.VirtualMachine{}}, oneMachine: true}); is.Status != metav1.ConditionFalse {
+		t.Errorf("with an ephemeral disk: %+v", is)
+	}
 }

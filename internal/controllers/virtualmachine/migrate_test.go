@@ -23,7 +23,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/conditions"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/migration"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
 	"github.com/millwright-dev/millwright/internal/vm/identity"
@@ -43,7 +42,7 @@ func (w *testEnv) migratable(name string, change func(*v1alpha1.VirtualMachine))
 	h.report(vmpb.ReportStateRequest_STATE_RUNNING, func(r *vmpb.ReportStateRequest) {
 		r.ImagePrepared, r.CanMigrate, r.Disks = true, true, w.sizesOf(pod)
 	})
-	w.awaitReady(name, conditions.ReasonRunning)
+	w.awaitReady(name, reasonRunning)
 	return pod, h, next
 }
 
@@ -249,7 +248,7 @@ func TestMigration(t *testing.T) {
 			w.must(target.switchOver(source.us)) // the answer was lost
 			wantCode(t, source.switchOver(source.us), codes.FailedPrecondition)
 			w.wantStatus(lease, vmpb.RunLeaseUpdate_STATUS_TERMINATE)
-			if got := w.ready("a"); got != conditions.ReasonRunning {
+			if got := w.ready("a"); got != reasonRunning {
 				t.Errorf("ready %s after the switchover", got)
 			}
 			w.wantDisks("a")
@@ -303,7 +302,7 @@ func (w *testEnv) findsDisks(name, claim string) {
 func (w *testEnv) wantMoved(name string, target *corev1.Pod) {
 	w.Helper()
 	vm := w.vm(name)
-	if vm.Status.NodeName != "host-2" || vm.Status.VolumeClaimName != target.Name || vm.Status.ActivePodUID != target.UID || w.ready(name) != conditions.ReasonRunning {
+	if vm.Status.NodeName != "host-2" || vm.Status.VolumeClaimName != target.Name || vm.Status.ActivePodUID != target.UID || w.ready(name) != reasonRunning {
 		w.Errorf("status %+v", vm.Status)
 	}
 	if record := vm.Status.Migration; record.Downtime.Duration != 120*time.Millisecond || record.EndTime == nil || record.SourceNodeName != "host-1" {
@@ -636,9 +635,9 @@ func TestStatusLostAmidMigration(t *testing.T) {
 	vm.Status = v1alpha1.VirtualMachineStatus{}
 	w.must(w.client.Status().Update(t.Context(), vm))
 	w.start()
-	w.awaitReady("a", conditions.ReasonDiskUnknown)
+	w.awaitReady("a", reasonDiskUnknown)
 	w.remove(second)
-	w.eventually("nothing is created", func() bool { return len(w.pods("a")) == 0 && w.ready("a") == conditions.ReasonDiskUnknown })
+	w.eventually("nothing is created", func() bool { return len(w.pods("a")) == 0 && w.ready("a") == reasonDiskUnknown })
 	if got := w.vm("a").Status.VirtualMachineAuthority; got != (v1alpha1.VirtualMachineAuthority{}) {
 		t.Errorf("authority %+v", got)
 	}
@@ -647,7 +646,7 @@ func TestStatusLostAmidMigration(t *testing.T) {
 	w.claimGone("a")
 	w.eventually("which data disk it is", func() bool {
 		ready := meta.FindStatusCondition(w.vm("a").Status.Conditions, v1alpha1.ConditionReady)
-		return ready.Reason == conditions.ReasonDiskUnknown && strings.Contains(ready.Message, " a-logs ") && strings.Contains(ready.Message, second.Name+"-logs ") && len(w.pods("a")) == 0
+		return ready.Reason == reasonDiskUnknown && strings.Contains(ready.Message, " a-logs ") && strings.Contains(ready.Message, second.Name+"-logs ") && len(w.pods("a")) == 0
 	})
 	w.must(w.client.Delete(t.Context(), &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "a-logs"}}))
 	w.claimGone("a-logs")

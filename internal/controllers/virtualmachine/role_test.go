@@ -8,7 +8,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/conditions"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
@@ -27,7 +26,7 @@ func TestRoleGrantsWhatIsUsed(t *testing.T) {
 	h := w.hypervisor("a", pod, 1)
 	w.wantStatus(h.lease(), vmpb.RunLeaseUpdate_STATUS_OK)
 	h.report(vmpb.ReportStateRequest_STATE_RUNNING, func(r *vmpb.ReportStateRequest) { r.ImagePrepared = true })
-	w.awaitReady("a", conditions.ReasonRunning)
+	w.awaitReady("a", reasonRunning)
 	w.change("a", func(vm *v1alpha1.VirtualMachine) {
 		vm.Spec.VolumeClaimTemplate.Spec.Resources.Requests[corev1.ResourceStorage] = resource.MustParse("2Gi")
 	})

@@ -34,7 +34,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/conditions"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
 	"github.com/millwright-dev/millwright/internal/vm/identity"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
@@ -130,7 +129,7 @@ func (f *fleet) create(count int) {
 	}
 	f.await("all run", func(vm *v1alpha1.VirtualMachine) bool {
 		ready := meta.FindStatusCondition(vm.Status.Conditions, v1alpha1.ConditionReady)
-		return ready != nil && ready.Reason == conditions.ReasonRunning && meta.IsStatusConditionTrue(vm.Status.Conditions, v1alpha1.ConditionLiveMigratable)
+		return ready != nil && ready.Reason == reasonRunning && meta.IsStatusConditionTrue(vm.Status.Conditions, v1alpha1.ConditionLiveMigratable)
 	})
 }
 

@@ -21,7 +21,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/conditions"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/disks"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
 	"github.com/millwright-dev/millwright/internal/vm/identity"
@@ -188,7 +187,7 @@ func (w *testEnv) served(name string) (server, pod *corev1.Pod, h *hypervisor) {
 	h = w.hypervisor(name, pod, 1)
 	w.wantServed(h.lease(), server)
 	h.report(vmpb.ReportStateRequest_STATE_RUNNING, func(r *vmpb.ReportStateRequest) { r.ImagePrepared, r.CanMigrate = true, true })
-	w.awaitReady(name, conditions.ReasonRunning)
+	w.awaitReady(name, reasonRunning)
 	return server, pod, h
 }
 
@@ -528,7 +527,7 @@ func TestServedDisksChange(t *testing.T) {
 	})
 	w.eventually("the user is told", func() bool {
 		condition := meta.FindStatusCondition(w.vm("a").Status.Conditions, v1alpha1.ConditionRestartNeeded)
-		return condition != nil && condition.Reason == conditions.ReasonCannotGrow
+		return condition != nil && condition.Reason == reasonCannotGrow
 	})
 	h.release()
 	w.end(pod, "")

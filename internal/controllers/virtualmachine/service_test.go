@@ -19,7 +19,6 @@ import (
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/authority"
-	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/conditions"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/service"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
@@ -106,7 +105,7 @@ func TestPause(t *testing.T) {
 		t.Errorf("the run lease has %v", update)
 	}
 	h.report(vmpb.ReportStateRequest_STATE_PAUSED, nil)
-	w.awaitReady("a", conditions.ReasonPaused)
+	w.awaitReady("a", reasonPaused)
 	w.change("a", func(vm *v1alpha1.VirtualMachine) { vm.Spec.Mode = v1alpha1.ModeRun })
 	if update := next(); update.GetStatus() != vmpb.RunLeaseUpdate_STATUS_OK || update.GetPaused() {
 		t.Errorf("the run lease has %v", update)
@@ -261,8 +260,8 @@ func TestAddressesAreUnique(t *testing.T) {
 	}
 	w.declare("late", func(vm *v1alpha1.VirtualMachine) { vm.Spec.VMIPs = []string{"10.77.0.17"} })
 	w.declare("outside", func(vm *v1alpha1.VirtualMachine) { vm.Spec.VMIPs = []string{"192.0.2.1"} })
-	w.awaitReady("late", conditions.ReasonAddress)
-	w.awaitReady("outside", conditions.ReasonAddress)
+	w.awaitReady("late", reasonAddress)
+	w.awaitReady("outside", reasonAddress)
 	if n := len(w.pods("late")) + len(w.pods("outside")); n != 0 || seen["10.77.0.17"] != "" {
 		t.Errorf("%d pods without an address; 10.77.0.17 is %q's too", n, seen["10.77.0.17"])
 	}

@@ -3,26 +3,32 @@ package virtualmachine
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/conditions"
-	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podstate"
 )
 
-// writeStatus writes the status if it changed, but for the authority. It does not fail when
-// the VM has changed meanwhile.
-func (c *Controller) writeStatus(ctx context.Context, p *pass, failure error) error {
-	before, next := p.vm, p.vm.DeepCopy()
-	next.Status = conditions.StatusOf(before, conditions.Observation{
-		Pod: p.active, Report: c.hypervisors.Report(before), Cause: p.cause, Failure: failure, Addresses: p.addresses, Now: p.now, OneMachine: c.OneMachine,
-		HasLease: p.active != nil && c.hypervisors.HasLease(client.ObjectKeyFromObject(before), p.active.Name),
-		Served:   p.observedServer(c.hypervisors.DiskServer(before)),
-		Target:   targetOf(p), Image: podspec.Image(before, c.settings), Settings: c.settings, Fence: p.fence, NoGrowth: p.noGrowth,
+// statusWriter writes the status of VMs, and sends an event when their condition Ready changes.
+type statusWriter struct {
+	*cluster
+	// oneMachine reports whether all hosts are on one machine.
+	oneMachine bool
+}
+
+// write writes the status, except for the authority, if it changed. It succeeds also if the VM has changed meanwhile.
+func (w *statusWriter) write(ctx context.Context, s *scope, failure error) error {
+	before, next := s.vm, s.vm.DeepCopy()
+	next.Status = statusOf(observation{
+		scope: s, settings: w.settings, oneMachine: w.oneMachine, failure: failure,
+		report: w.hypervisors.Report(before), diskReport: w.hypervisors.DiskServer(before),
+		hasLease: s.active != nil && w.hypervisors.HasLease(client.ObjectKeyFromObject(before), s.active.Name),
 	})
 	if equality.Semantic.DeepEqual(before.Status, next.Status) {
 		return nil
@@ -32,30 +38,17 @@ func (c *Controller) writeStatus(ctx context.Context, p *pass, failure error) er
 		// The switchover may have ended the migration meanwhile.
 		patch = client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
 	}
-	if err := c.Client.Status().Patch(ctx, next, patch); err != nil {
+	if err := w.client.Status().Patch(ctx, next, patch); err != nil {
 		return fmt.Errorf("writing the status of virtual machine %s: %w", before.Name, err)
 	}
-	c.announce(before, next, p)
-	c.announceMigration(before, next)
-	p.vm = next
-	return nil
-}
-
-// targetOf returns the Pod of the last migration's target; nil if it is not known.
-func targetOf(p *pass) *corev1.Pod {
-	if p.vm.Status.Migration == nil {
-		return nil
-	}
-	for _, pod := range p.pods {
-		if pod.Name == p.vm.Status.Migration.TargetPodName {
-			return pod
-		}
-	}
+	w.announce(before, next, s)
+	w.announceMigration(before, next)
+	s.vm = next
 	return nil
 }
 
 // announceMigration sends an event when the target of a migration has reported that it runs the guest.
-func (c *Controller) announceMigration(before, after *v1alpha1.VirtualMachine) {
+func (w *statusWriter) announceMigration(before, after *v1alpha1.VirtualMachine) {
 	was, is := before.Status.Migration, after.Status.Migration
 	if is == nil || is.Phase != v1alpha1.MigrationSucceeded || is.EndTime == nil || was.EndTime != nil {
 		return
@@ -64,23 +57,48 @@ func (c *Controller) announceMigration(before, after *v1alpha1.VirtualMachine) {
 	if is.Downtime != nil {
 		text += fmt.Sprintf("; the guest stood still for %s", is.Downtime.Duration)
 	}
-	c.Events.Event(after, corev1.EventTypeNormal, "Migrated", text)
+	w.events.Event(after, corev1.EventTypeNormal, "Migrated", text)
 }
 
-// announce sends an event when the condition Ready gets another reason, or the same one for a
-// changed spec. A pass whose cache lacks the last write repeats no event.
-func (c *Controller) announce(before, after *v1alpha1.VirtualMachine, p *pass) {
+// announce sends an event when the condition Ready gets another reason, or the same reason for a changed spec. A pass
+// whose cache lacks the last write does not repeat the event.
+func (w *statusWriter) announce(before, after *v1alpha1.VirtualMachine, s *scope) {
 	was := meta.FindStatusCondition(before.Status.Conditions, v1alpha1.ConditionReady)
 	is := meta.FindStatusCondition(after.Status.Conditions, v1alpha1.ConditionReady)
-	if is == nil || was != nil && was.Reason == is.Reason && (is.Reason == conditions.ReasonRunning || was.ObservedGeneration == is.ObservedGeneration) {
+	if is == nil || was != nil && was.Reason == is.Reason && (is.Reason == reasonRunning || was.ObservedGeneration == is.ObservedGeneration) {
 		return
 	}
-	kind, text := conditions.EventFor(after, is, p.active)
+	kind, text := eventFor(after, is, s.active)
 	said := is.Reason + " " + text
-	if p.active != nil {
-		said += " " + string(p.active.UID)
+	if s.active != nil {
+		said += " " + string(s.active.UID)
 	}
-	if p.memory.events.News(v1alpha1.ConditionReady, said) && text != "" {
-		c.Events.Event(after, kind, is.Reason, text)
+	if s.memory.events.News(v1alpha1.ConditionReady, said) && text != "" {
+		w.events.Event(after, kind, is.Reason, text)
 	}
+}
+
+// eventFor returns the type and the message of the event for a condition Ready. If the message is empty, no event is sent.
+func eventFor(vm *v1alpha1.VirtualMachine, ready *metav1.Condition, pod *corev1.Pod) (kind, text string) {
+	switch {
+	case ready.Reason == reasonRunning:
+		return corev1.EventTypeNormal, "Running on " + vm.Status.NodeName
+	case pod != nil && podstate.Finished(pod):
+		kind = corev1.EventTypeWarning
+		if podstate.EndOf(pod).Intended() {
+			kind = corev1.EventTypeNormal
+		}
+		return kind, fmt.Sprintf("The hypervisor in pod %s ended: %s", pod.Name, ready.Message)
+	case slices.Contains(warnings, ready.Reason) || pod == nil && !transient(ready.Reason):
+		return corev1.EventTypeWarning, ready.Message
+	}
+	return "", ""
+}
+
+// warnings are the reasons of a hypervisor that is alive that cause a warning.
+var warnings = []string{v1alpha1.ReasonUnschedulable, v1alpha1.ReasonImagePullFailed, reasonLost, v1alpha1.ReasonNoSpace, v1alpha1.ReasonStorageFailed}
+
+// transient reports whether a reason is normal for a VM without a Pod.
+func transient(reason string) bool {
+	return reason == reasonCreating || reason == reasonTerminating || reason == reasonVolumePending || reason == v1alpha1.ReasonDiskServerStarting
 }

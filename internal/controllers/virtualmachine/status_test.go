@@ -10,7 +10,6 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/conditions"
 )
 
 // TestStaleCacheRepeatsNoEvent: a pass that does not see yet what the one before it has
@@ -23,9 +22,9 @@ func TestStaleCacheRepeatsNoEvent(t *testing.T) {
 		return vm
 	}
 	pod := func(uid types.UID) *corev1.Pod { return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: uid}} }
-	changed := is(conditions.ReasonInvalid, "spec.y")
+	changed := is(reasonInvalid, "spec.y")
 	changed.Status.Conditions[0].ObservedGeneration = 2
-	creating := is(conditions.ReasonCreating, "Creating pod a-1.")
+	creating := is(reasonCreating, "Creating pod a-1.")
 	remembered := &memory{}
 	for _, step := range []struct {
 		what          string
@@ -34,17 +33,17 @@ func TestStaleCacheRepeatsNoEvent(t *testing.T) {
 		memory        *memory
 		want          int
 	}{
-		{"a start", creating, is(conditions.ReasonRunning, ""), pod("1"), remembered, 1},
-		{"the same start", creating, is(conditions.ReasonRunning, "paused"), pod("1"), remembered, 0},
-		{"the next pod", creating, is(conditions.ReasonRunning, ""), pod("2"), remembered, 1},
-		{"another VM", creating, is(conditions.ReasonRunning, ""), pod("2"), &memory{}, 1},
-		{"an invalid spec", creating, is(conditions.ReasonInvalid, "spec.x"), nil, remembered, 1},
-		{"the same invalid spec", is(conditions.ReasonInvalid, "spec.x"), is(conditions.ReasonInvalid, "spec.x"), nil, &memory{}, 0},
-		{"another invalid spec", is(conditions.ReasonInvalid, "spec.x"), changed, nil, remembered, 1},
+		{"a start", creating, is(reasonRunning, ""), pod("1"), remembered, 1},
+		{"the same start", creating, is(reasonRunning, "paused"), pod("1"), remembered, 0},
+		{"the next pod", creating, is(reasonRunning, ""), pod("2"), remembered, 1},
+		{"another VM", creating, is(reasonRunning, ""), pod("2"), &memory{}, 1},
+		{"an invalid spec", creating, is(reasonInvalid, "spec.x"), nil, remembered, 1},
+		{"the same invalid spec", is(reasonInvalid, "spec.x"), is(reasonInvalid, "spec.x"), nil, &memory{}, 0},
+		{"another invalid spec", is(reasonInvalid, "spec.x"), changed, nil, remembered, 1},
 	} {
 		events := record.NewFakeRecorder(10)
-		c := &Controller{Options: Options{Events: events}}
-		c.announce(step.before, step.after, &pass{active: step.pod, memory: step.memory, now: time.Unix(1, 0)})
+		w := &statusWriter{cluster: &cluster{events: events}}
+		w.announce(step.before, step.after, &scope{active: step.pod, memory: step.memory, now: time.Unix(1, 0)})
 		if got := len(events.Events); got != step.want {
 			t.Errorf("%s: %d events, want %d", step.what, got, step.want)
 		}

@@ -11,7 +11,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/conditions"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
@@ -42,7 +41,7 @@ func TestDiskLost(t *testing.T) {
 			h := w.hypervisor("a", pod, 1)
 			w.wantStatus(h.lease(), vmpb.RunLeaseUpdate_STATUS_OK)
 			h.report(vmpb.ReportStateRequest_STATE_RUNNING, func(r *vmpb.ReportStateRequest) { r.ImagePrepared = true })
-			w.awaitReady("a", conditions.ReasonRunning)
+			w.awaitReady("a", reasonRunning)
 
 			w.end(pod, left(vmpb.EndQEMUFailed, "it died"))
 			second := w.awaitPod("a", pod.Name)
@@ -129,7 +128,7 @@ func TestStorageOfRunningVM(t *testing.T) {
 		h = w.hypervisor("a", w.awaitPod("a", ""), 1)
 	}
 	h.report(vmpb.ReportStateRequest_STATE_RUNNING, nil)
-	w.awaitReady("a", conditions.ReasonRunning)
+	w.awaitReady("a", reasonRunning)
 }
 
 // TestLockedDiskIsShown: a process that waits for the lock of the disk asks for no run lease, and the
@@ -152,12 +151,12 @@ func TestLockedDiskIsShown(t *testing.T) {
 	next := h.lease()
 	w.wantStatus(next, vmpb.RunLeaseUpdate_STATUS_OK)
 	h.report(vmpb.ReportStateRequest_STATE_RUNNING, nil)
-	w.awaitReady("a", conditions.ReasonRunning)
+	w.awaitReady("a", reasonRunning)
 	later := w.hypervisor("a", pod, 2)
 	report := &vmpb.ReportStateRequest{Us: later.us, State: vmpb.ReportStateRequest_STATE_WAITING, Cause: vmpb.ReportStateRequest_CAUSE_DISK_LOCKED}
 	_, err := later.ReportState(t.Context(), report)
 	wantCode(t, err, codes.FailedPrecondition)
-	if reason := w.ready("a"); reason != conditions.ReasonRunning {
+	if reason := w.ready("a"); reason != reasonRunning {
 		t.Errorf("the VM is %s", reason)
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/conditions"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
@@ -34,27 +33,27 @@ func TestInvalid(t *testing.T) {
 		"nothing": {given: func(*v1alpha1.VirtualMachine) {}},
 		"a short lease": {given: func(vm *v1alpha1.VirtualMachine) {
 			vm.Spec.LeaseMode, vm.Spec.LeaseDurationSeconds = v1alpha1.LeaseFullLeases, 5
-		}, want: conditions.ReasonInvalid},
+		}, want: reasonInvalid},
 		"block volume": {given: func(vm *v1alpha1.VirtualMachine) {
 			vm.Spec.VolumeClaimTemplate.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock)
 		}},
-		"disk without size":             {given: func(vm *v1alpha1.VirtualMachine) { vm.Spec.VolumeClaimTemplate.Spec.Resources.Requests = nil }, want: conditions.ReasonInvalid},
-		"no memory left":                {given: limited("100Mi"), want: conditions.ReasonInvalid},
-		"none left beside KVM":          {given: limited("192Mi"), want: conditions.ReasonInvalid, accelerator: "kvm"},
+		"disk without size":             {given: func(vm *v1alpha1.VirtualMachine) { vm.Spec.VolumeClaimTemplate.Spec.Resources.Requests = nil }, want: reasonInvalid},
+		"no memory left":                {given: limited("100Mi"), want: reasonInvalid},
+		"none left beside KVM":          {given: limited("192Mi"), want: reasonInvalid, accelerator: "kvm"},
 		"enough beside KVM":             {given: limited("256Mi"), accelerator: "kvm"},
-		"none left if it is emulated":   {given: limited("256Mi"), want: conditions.ReasonInvalid, accelerator: "tcg"},
-		"none left if it may be":        {given: limited("256Mi"), want: conditions.ReasonInvalid, accelerator: "auto"},
+		"none left if it is emulated":   {given: limited("256Mi"), want: reasonInvalid, accelerator: "tcg"},
+		"none left if it may be":        {given: limited("256Mi"), want: reasonInvalid, accelerator: "auto"},
 		"its own memory, and emulation": {given: with("64Mi", "100Mi"), accelerator: "tcg"},
-		"as much memory as the limit":   {given: with("512Mi", "512Mi"), want: conditions.ReasonInvalid, accelerator: "kvm"},
-		"more memory than the limit":    {given: with("1Gi", "512Mi"), want: conditions.ReasonInvalid},
-		"long name":                     {given: func(vm *v1alpha1.VirtualMachine) { vm.Name = string(make([]byte, 64)) }, want: conditions.ReasonInvalid},
+		"as much memory as the limit":   {given: with("512Mi", "512Mi"), want: reasonInvalid, accelerator: "kvm"},
+		"more memory than the limit":    {given: with("1Gi", "512Mi"), want: reasonInvalid},
+		"long name":                     {given: func(vm *v1alpha1.VirtualMachine) { vm.Name = string(make([]byte, 64)) }, want: reasonInvalid},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			vm := fixture.Named("a", fixture.VirtualMachine())
 			c.given(vm)
 			got := ""
-			if found := conditions.Invalid(vm, podspec.Settings{Accelerator: c.accelerator}); found != nil {
+			if found := invalid(vm, podspec.Settings{Accelerator: c.accelerator}); found != nil {
 				got = found.Reason
 			}
 			if got != c.want {

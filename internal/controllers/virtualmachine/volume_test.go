@@ -9,7 +9,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/conditions"
 )
 
 // TestVolumeIsAwaited: where volumes do not wait for Pods, Pods wait for volumes; a claim
@@ -19,7 +18,7 @@ func TestVolumeIsAwaited(t *testing.T) {
 	w := newTestEnv(t)
 	for what, class := range map[string]*string{"early": ptr.To(w.storageClass(storagev1.VolumeBindingImmediate)), "none": ptr.To("")} {
 		w.declare(what, func(vm *v1alpha1.VirtualMachine) { vm.Spec.VolumeClaimTemplate.Spec.StorageClassName = class })
-		w.eventually("the volume is awaited", func() bool { return w.ready(what) == conditions.ReasonVolumePending })
+		w.eventually("the volume is awaited", func() bool { return w.ready(what) == reasonVolumePending })
 		if pods := w.pods(what); len(pods) > 0 {
 			t.Errorf("%s: there is a pod %s, and no volume", what, pods[0].Name)
 		}

@@ -1,4 +1,4 @@
-package conditions
+package virtualmachine
 
 import (
 	"errors"
@@ -26,11 +26,11 @@ func TestRevocationIsNoNews(t *testing.T) {
 		"failed": {disks.State{Err: errors.New("no answer")}, v1alpha1.ReasonStorageNotRevoked, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			is := DisksServed(vm, Server{Pod: podWith(corev1.PodRunning, nil), Serves: true, Next: true, Asked: c.asked})
+			is := disksServed(&scope{vm: vm, served: servedDisks{pod: podWith(corev1.PodRunning, nil), process: &disks.Server{}, revoking: true, asked: c.asked}}, nil)
 			if is.Status != metav1.ConditionFalse || is.Reason != c.reason {
 				t.Errorf("the condition is %+v", is)
 			}
-			if _, text := EventFor(vm, &is, nil); (text != "") != c.event {
+			if _, text := eventFor(vm, &is, nil); (text != "") != c.event {
 				t.Errorf("the event is %q", text)
 			}
 		})
@@ -48,22 +48,22 @@ func TestServerThatIsAway(t *testing.T) {
 	const host, isDeleted = "Host host-1 does not answer", "is being deleted"
 	for name, c := range map[string]struct {
 		pod       *corev1.Pod
-		given     Server
+		given     servedDisks
 		status    metav1.ConditionStatus
 		reason    string
 		says, not string
 	}{
-		"served last":    {podWith(corev1.PodRunning, away), Server{Serves: true, Asked: disks.State{Done: true}}, metav1.ConditionUnknown, v1alpha1.ReasonHostUnreachable, host, isDeleted},
-		"has to revoke":  {podWith(corev1.PodRunning, away), Server{Serves: true, Next: true, Asked: disks.State{Err: errors.New("no answer")}}, metav1.ConditionFalse, v1alpha1.ReasonStorageNotRevoked, host, isDeleted},
-		"never served":   {podWith(corev1.PodRunning, away), Server{}, metav1.ConditionFalse, v1alpha1.ReasonDiskServerStarting, host, isDeleted},
-		"is deleted":     {podWith(corev1.PodRunning, going), Server{}, metav1.ConditionFalse, v1alpha1.ReasonDiskServerStarting, isDeleted, host},
-		"deleted on one": {podWith(corev1.PodRunning, func(pod *corev1.Pod) { away(pod); going(pod) }), Server{}, metav1.ConditionFalse, v1alpha1.ReasonDiskServerStarting, isDeleted, "yet"},
-		"and says so":    {podWith(corev1.PodRunning, func(pod *corev1.Pod) { away(pod); going(pod) }), Server{}, metav1.ConditionFalse, v1alpha1.ReasonDiskServerStarting, host, "yet"},
-		"serves":         {podWith(corev1.PodRunning, nil), Server{Serves: true, Asked: disks.State{Done: true}}, metav1.ConditionTrue, "Served", "serves the disks", host},
+		"served last":    {podWith(corev1.PodRunning, away), servedDisks{process: &disks.Server{}, asked: disks.State{Done: true}}, metav1.ConditionUnknown, v1alpha1.ReasonHostUnreachable, host, isDeleted},
+		"has to revoke":  {podWith(corev1.PodRunning, away), servedDisks{process: &disks.Server{}, revoking: true, asked: disks.State{Err: errors.New("no answer")}}, metav1.ConditionFalse, v1alpha1.ReasonStorageNotRevoked, host, isDeleted},
+		"never served":   {podWith(corev1.PodRunning, away), servedDisks{}, metav1.ConditionFalse, v1alpha1.ReasonDiskServerStarting, host, isDeleted},
+		"is deleted":     {podWith(corev1.PodRunning, going), servedDisks{}, metav1.ConditionFalse, v1alpha1.ReasonDiskServerStarting, isDeleted, host},
+		"deleted on one": {podWith(corev1.PodRunning, func(pod *corev1.Pod) { away(pod); going(pod) }), servedDisks{}, metav1.ConditionFalse, v1alpha1.ReasonDiskServerStarting, isDeleted, "yet"},
+		"and says so":    {podWith(corev1.PodRunning, func(pod *corev1.Pod) { away(pod); going(pod) }), servedDisks{}, metav1.ConditionFalse, v1alpha1.ReasonDiskServerStarting, host, "yet"},
+		"serves":         {podWith(corev1.PodRunning, nil), servedDisks{process: &disks.Server{}, asked: disks.State{Done: true}}, metav1.ConditionTrue, "Served", "serves the disks", host},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c.given.Pod = c.pod
-			is := DisksServed(&v1alpha1.VirtualMachine{}, c.given)
+			c.given.pod = c.pod
+			is := disksServed(&scope{vm: &v1alpha1.VirtualMachine{}, served: c.given}, nil)
 			if is.Status != c.status || is.Reason != c.reason || !strings.Contains(is.Message, c.says) || strings.Contains(is.Message, c.not) {
 				t.Errorf("the condition is %+v", is)
 			}

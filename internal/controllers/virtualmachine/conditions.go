@@ -1,0 +1,170 @@
+package virtualmachine
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/migration"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podstate"
+	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+)
+
+// observation is what the status of a VM is made of: a pass, and what is known of the VM at its end.
+type observation struct {
+	*scope
+	settings   podspec.Settings         // of the next hypervisor
+	oneMachine bool                     // all hosts are on one machine
+	report     *vmpb.ReportStateRequest // the last one of its hypervisor; nil if this process has none
+	diskReport *vmpb.ReportStateRequest // the last one of the server of its disks; nil if this process has none
+	hasLease   bool                     // its hypervisor has a run lease open
+	failure    error                    // of the pass
+}
+
+// statusOf returns the status of a VM after a pass. The authority stays as it is.
+func statusOf(o observation) v1alpha1.VirtualMachineStatus {
+	status := *o.vm.Status.DeepCopy()
+	if o.failure == nil {
+		status.ObservedGeneration = o.vm.Generation
+	}
+	set := func(condition metav1.Condition) {
+		condition.ObservedGeneration = status.ObservedGeneration
+		condition.LastTransitionTime = metav1.NewTime(o.now)
+		meta.SetStatusCondition(&status.Conditions, condition)
+	}
+	if o.addresses != nil {
+		status.Addresses = o.addresses
+	}
+	if status.NodeName = ""; o.active == nil {
+		meta.RemoveStatusCondition(&status.Conditions, v1alpha1.ConditionScheduled)
+	} else {
+		status.NodeName = o.active.Spec.NodeName
+		if text := o.active.Annotations[v1alpha1.AnnotationAddresses]; text != "" {
+			status.Addresses = strings.Split(text, ",")
+		}
+		set(scheduled(o.active))
+	}
+	set(storageLocking(o))
+	if o.fence != nil {
+		set(*o.fence)
+	}
+	migration.Progress(&status, o.report, o.targetPod(), o.now)
+	if !podstate.Alive(o.active) {
+		meta.RemoveStatusCondition(&status.Conditions, v1alpha1.ConditionLiveMigratable)
+	} else if o.report != nil { // otherwise the condition stays as the last process set it
+		set(liveMigratable(o.vm, o.active, o.report))
+	}
+	if container := hypervisorOf(o.active); container != nil {
+		set(hypervisorCurrent(container.Image, podspec.Image(o.vm, o.settings)))
+	} else {
+		meta.RemoveStatusCondition(&status.Conditions, v1alpha1.ConditionHypervisorCurrent)
+	}
+	restartNeeded(o, &status.Conditions, set)
+	if podspec.Served(o.vm) && o.vm.DeletionTimestamp.IsZero() {
+		set(disksServed(o.scope, o.diskReport))
+	}
+	ready := readiness(o)
+	ready.Type = v1alpha1.ConditionReady
+	set(ready)
+	status.Phase = phase(o, ready.Reason)
+	if o.report.GetImagePrepared() {
+		status.ImagePrepared = true
+	}
+	return status
+}
+
+// hypervisorOf returns the container of a hypervisor that is alive; nil if there is none.
+func hypervisorOf(pod *corev1.Pod) *corev1.Container {
+	if !podstate.Alive(pod) {
+		return nil
+	}
+	return podspec.Hypervisor(pod)
+}
+
+// liveMigratable returns the condition that tells whether the VM can be migrated live.
+func liveMigratable(vm *v1alpha1.VirtualMachine, pod *corev1.Pod, report *vmpb.ReportStateRequest) metav1.Condition {
+	condition := metav1.Condition{Type: v1alpha1.ConditionLiveMigratable, Status: metav1.ConditionFalse}
+	if condition.Reason, condition.Message = migration.Obstacle(vm, pod, report); condition.Reason == migration.NoObstacle {
+		condition.Status = metav1.ConditionTrue
+	}
+	return condition
+}
+
+// hypervisorCurrent returns the condition that tells whether a hypervisor has the image of the next one.
+func hypervisorCurrent(has, next string) metav1.Condition {
+	condition := metav1.Condition{Type: v1alpha1.ConditionHypervisorCurrent, Status: metav1.ConditionTrue, Reason: "Current"}
+	if has != next {
+		condition.Status, condition.Reason = metav1.ConditionFalse, "OtherImage"
+		condition.Message = podstate.Truncate(fmt.Sprintf("The hypervisor is of image %s, the next one of %s.", has, next))
+	}
+	return condition
+}
+
+// reasonsOfGuest are the reasons of a VM whose guest has started and not terminated.
+var reasonsOfGuest = []string{
+	reasonRunning, reasonPaused, reasonStopping, v1alpha1.ReasonNoSpace, v1alpha1.ReasonStorageFailed, v1alpha1.ReasonSuspended,
+}
+
+func phase(o observation, reason string) v1alpha1.VirtualMachinePhase {
+	unprepared := o.vm.Spec.InitialImage != nil && !o.vm.Status.ImagePrepared
+	switch {
+	case !o.vm.DeletionTimestamp.IsZero():
+		return v1alpha1.PhaseTerminating
+	case reason == reasonLost, reason == v1alpha1.ReasonLeaseExpiring && podstate.Alive(o.active):
+		return v1alpha1.PhaseLost
+	case podstate.Alive(o.active) && (slices.Contains(reasonsOfGuest, reason) || reason == v1alpha1.ReasonStorageNotRevoked):
+		return v1alpha1.PhaseRunning
+	case o.vm.Status.ActivePodUID != "" && !podstate.Alive(o.active) && !unprepared:
+		return v1alpha1.PhaseStopped
+	}
+	return v1alpha1.PhaseCreating
+}
+
+func scheduled(pod *corev1.Pod) metav1.Condition {
+	condition := metav1.Condition{Type: v1alpha1.ConditionScheduled, Status: metav1.ConditionFalse, Reason: reasonScheduling}
+	if pod.Spec.NodeName != "" {
+		condition.Status, condition.Reason = metav1.ConditionTrue, "Scheduled"
+	} else if message, unschedulable := podstate.Unschedulable(pod); unschedulable {
+		condition.Reason, condition.Message = v1alpha1.ReasonUnschedulable, message
+	}
+	return condition
+}
+
+// Reasons of the condition RestartNeeded.
+const (
+	reasonSpecChanged = "SpecChanged"
+	reasonCannotGrow  = "VolumeCannotGrow"
+)
+
+// restartNeeded sets or removes the condition that says which changes wait for a restart.
+func restartNeeded(o observation, conditions *[]metav1.Condition, set func(metav1.Condition)) {
+	if !podstate.Alive(o.active) || !podspec.Outdated(o.vm, o.active) {
+		meta.RemoveStatusCondition(conditions, v1alpha1.ConditionRestartNeeded)
+		return
+	}
+	if o.report == nil {
+		return // the condition stays as the last process set it
+	}
+	lacks, err := podspec.Lacks(o.vm, o.active, o.report, o.settings)
+	if err != nil || len(lacks) == 0 {
+		meta.RemoveStatusCondition(conditions, v1alpha1.ConditionRestartNeeded)
+		return
+	}
+	condition := metav1.Condition{
+		Type: v1alpha1.ConditionRestartNeeded, Status: metav1.ConditionTrue, Reason: reasonSpecChanged,
+		Message: "At its next start the virtual machine gets: " + strings.Join(lacks, ", ") + ".",
+	}
+	if wrong := invalid(o.vm, o.settings); wrong != nil {
+		condition.Reason, condition.Message = wrong.Reason, "The virtual machine could not start again: "+wrong.Message
+	} else if o.noGrowth != nil {
+		condition.Reason, condition.Message = o.noGrowth.Reason, condition.Message+" "+o.noGrowth.Message
+	}
+	condition.Message = podstate.Truncate(condition.Message)
+	set(condition)
+}

@@ -1,0 +1,221 @@
+package virtualmachine
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	utilrand "k8s.io/apimachinery/pkg/util/rand"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/authority"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/disks"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podstate"
+	"github.com/millwright-dev/millwright/internal/reconcile/flow"
+	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+)
+
+// diskServers keeps a server for the disks of each VM that wants one.
+type diskServers struct {
+	*cluster
+	caller *disks.Caller
+}
+
+// servedMemory is what is remembered of the disks that a server serves. Losing it costs only time.
+type servedMemory struct {
+	backoff backoff
+	// wanted is when the revocation of tokens was first requested for the next hypervisor; zero if it was not.
+	wanted time.Time
+}
+
+// serve keeps the server of the disks while it is needed, and opens the disks to the hypervisor of the VM. It ends the
+// pass only with an error.
+func (d *diskServers) serve(ctx context.Context, s *scope) flow.Result {
+	if !podspec.Served(s.vm) || s.vm.Status.VolumeClaimName == "" {
+		return flow.Continue() // await starts the first server when the claims exist
+	}
+	if err := d.keep(ctx, s, s.vm.Status.VolumeClaimName); err != nil {
+		return flow.Fail(err)
+	}
+	want := disks.Wanted(s.vm)
+	if s.holder() == nil {
+		want.Open = nil
+	} else {
+		s.memory.served.wanted = time.Time{}
+	}
+	return flow.Fail(d.ask(ctx, s, want))
+}
+
+// keep observes the Pods that serve the disks, and takes the next step with the current one.
+func (d *diskServers) keep(ctx context.Context, s *scope, claim string) error {
+	facts, err := d.facts(ctx, s)
+	if err != nil {
+		return err
+	}
+	if err := d.removeOthers(ctx, s, facts); err != nil {
+		return err
+	}
+	s.served.pod = facts.Pod
+	switch disks.Next(facts) {
+	case disks.Reserve:
+		err = d.reserve(ctx, s, claim)
+	case disks.Create:
+		err = d.create(ctx, s)
+	case disks.Record:
+		err = d.record(ctx, s, facts.Pod)
+	}
+	if err != nil {
+		return err
+	}
+	s.served.process = d.process(s, facts)
+	if key := client.ObjectKeyFromObject(s.vm); s.served.process == nil && d.caller.Forget(key) {
+		d.hypervisors.Recheck(key)
+	}
+	return nil
+}
+
+func (d *diskServers) facts(ctx context.Context, s *scope) (disks.Facts, error) {
+	facts := disks.Facts{Stored: s.vm.Status.DiskServer}
+	for _, pod := range s.servers {
+		if authority.IsServer(&s.vm.Status, pod.Name) {
+			facts.Pod = pod
+		} else {
+			facts.Others = append(facts.Others, pod)
+		}
+	}
+	if facts.Pod != nil || facts.Stored == nil || facts.Stored.PodName == "" {
+		return facts, nil
+	}
+	pod, err := d.ownPod(ctx, s.vm, facts.Stored.PodName)
+	if pod != nil && podspec.IsDiskServer(pod) {
+		facts.Pod = pod
+		s.servers = append(s.servers, pod)
+	}
+	return facts, err
+}
+
+// removeOthers deletes the Pods that served the disks before, or that are unknown.
+func (d *diskServers) removeOthers(ctx context.Context, s *scope, facts disks.Facts) error {
+	if !slices.ContainsFunc(facts.Others, func(pod *corev1.Pod) bool { return pod.DeletionTimestamp.IsZero() }) {
+		return nil
+	}
+	live, err := d.confirm(ctx, s)
+	if err != nil {
+		return err
+	}
+	return d.deletePods(ctx, slices.DeleteFunc(slices.Clone(facts.Others), func(pod *corev1.Pod) bool {
+		return authority.IsServer(&live.Status, pod.Name)
+	}))
+}
+
+// reserve stores the name of the next server before its Pod exists, and the disks that it serves.
+func (d *diskServers) reserve(ctx context.Context, s *scope, claim string) error {
+	if d.awaitAttempt(s) {
+		return nil
+	}
+	holder := s.holder()
+	err := d.registry.Update(ctx, s.vm, func(status *v1alpha1.VirtualMachineStatus) {
+		if holder == nil {
+			if status.VolumeClaimName != claim || podspec.ReplacesDisk(s.vm) {
+				status.ImagePrepared = false // another disk, and an empty one
+			}
+			status.DataDisks = podspec.NextDataDisks(s.vm)
+		}
+		next := v1alpha1.DiskServerStatus{PodName: s.vm.Name + "-disks-" + utilrand.String(8)}
+		if last := status.DiskServer; last != nil && status.VolumeClaimName == claim {
+			next.RevokedToken = last.RevokedToken
+		}
+		status.VolumeClaimName, status.DiskServer = claim, &next
+	})
+	if err != nil {
+		return err
+	}
+	s.memory.served.backoff.startedAt = s.now
+	return d.create(ctx, s)
+}
+
+// awaitAttempt reports whether the next server waits for the back-off after one that terminated.
+func (d *diskServers) awaitAttempt(s *scope) bool {
+	last := s.vm.Status.DiskServer
+	if last == nil || last.PodUID == "" {
+		return false
+	}
+	ended := attempt{pod: last.PodUID, generation: s.vm.Generation, replaced: podspec.ReplacesDisk(s.vm)}
+	if s.served.pod != nil {
+		ended.permanent = podstate.EndOf(s.served.pod).Permanent()
+	}
+	wait := s.memory.served.backoff.wait(ended, s.now)
+	if wait > 0 {
+		d.queue.add(client.ObjectKeyFromObject(s.vm), wait)
+	}
+	return wait > 0
+}
+
+// create creates the Pod whose name is reserved, from the object that the API server has.
+func (d *diskServers) create(ctx context.Context, s *scope) error {
+	live, err := d.confirm(ctx, s)
+	if err != nil {
+		return err
+	}
+	if !authority.IsServer(&live.Status, s.vm.Status.DiskServer.PodName) || live.Status.DiskServer.PodUID != "" {
+		return errStale // no two Pods have the same name
+	}
+	pod, err := podspec.DiskServer(live, s.holder(), d.settings)
+	if err != nil {
+		return err
+	}
+	err = d.client.Create(ctx, pod)
+	if apierrors.IsAlreadyExists(err) {
+		return errStale // of an earlier pass
+	}
+	if err != nil {
+		return fmt.Errorf("creating pod %s: %w", pod.Name, err)
+	}
+	d.events.Eventf(s.vm, corev1.EventTypeNormal, "Created", "Created pod %s, which serves the disks", pod.Name)
+	s.vm, s.served.pod, s.servers = live, pod, append(s.servers, pod)
+	return d.record(ctx, s, pod)
+}
+
+func (d *diskServers) record(ctx context.Context, s *scope, pod *corev1.Pod) error {
+	return d.registry.Update(ctx, s.vm, func(status *v1alpha1.VirtualMachineStatus) { status.DiskServer.PodUID = pod.UID })
+}
+
+// process returns the process that serves the disks; nil if none does yet.
+func (d *diskServers) process(s *scope, facts disks.Facts) *disks.Server {
+	pod, report := facts.Served(), d.hypervisors.DiskServer(s.vm)
+	if pod == nil || report.GetState() != vmpb.ReportStateRequest_STATE_RUNNING {
+		return nil
+	}
+	return &disks.Server{
+		VM: client.ObjectKeyFromObject(s.vm), Pod: pod.Name, Run: report.GetUs().GetRunId(), Endpoint: report.GetEndpoint(),
+	}
+}
+
+// ask requests what is wanted from the server, if there is one, and stores what it has confirmed.
+func (d *diskServers) ask(ctx context.Context, s *scope, want disks.Want) error {
+	if s.served.process == nil {
+		return nil
+	}
+	s.served.asked = d.caller.Ask(*s.served.process, want)
+	if s.served.asked.Err != nil {
+		log.FromContext(ctx).Info("The server of the disks has not done what it was asked for", "pod", s.served.process.Pod, "err", s.served.asked.Err.Error())
+	}
+	report := d.hypervisors.DiskServer(s.vm)
+	next := s.vm.Status.DeepCopy()
+	podspec.KnowServedDisks(s.vm, next, report)
+	next.DiskServer.RevokedToken = max(next.DiskServer.RevokedToken, disks.Confirmed(s.vm, s.served.asked))
+	if next.ImagePrepared == s.vm.Status.ImagePrepared && *next.DiskServer == *s.vm.Status.DiskServer && slices.Equal(next.DataDisks, s.vm.Status.DataDisks) {
+		return nil
+	}
+	err := d.registry.Update(ctx, s.vm, func(status *v1alpha1.VirtualMachineStatus) {
+		status.ImagePrepared, status.DataDisks, status.DiskServer = next.ImagePrepared, next.DataDisks, next.DiskServer
+	})
+	d.hypervisors.Recheck(client.ObjectKeyFromObject(s.vm))
+	return err
+}

@@ -1,0 +1,119 @@
+package virtualmachine
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	utilrand "k8s.io/apimachinery/pkg/util/rand"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/ipam"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podstate"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/service"
+	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
+	"github.com/millwright-dev/millwright/internal/reconcile/flow"
+)
+
+// validate ends the pass if the spec is invalid.
+func (p *hypervisorPods) validate(_ context.Context, s *scope) flow.Result {
+	if found := invalid(s.vm, p.settings); found != nil {
+		return s.blocked(found)
+	}
+	return flow.Continue()
+}
+
+// userDataCheck is the interval of checks whether user data exist. The controller may read the Secret that a VM
+// names, but not watch Secrets.
+const userDataCheck = 10 * time.Second
+
+// awaitUserData waits for the Secret that the Pod will mount.
+func (p *hypervisorPods) awaitUserData(ctx context.Context, s *scope) flow.Result {
+	from := s.vm.Spec.UserData
+	if from == nil {
+		return flow.Continue()
+	}
+	if from.SecretRef.Name == service.AuthoritySecret {
+		return s.blocked(causef(reasonUserDataMissing, "spec.userData.secretRef: secret %s is the VM controller's own", from.SecretRef.Name))
+	}
+	secret := &corev1.Secret{}
+	err := p.live.Get(ctx, client.ObjectKey{Namespace: s.vm.Namespace, Name: from.SecretRef.Name}, secret)
+	if apierrors.IsNotFound(err) {
+		return s.missing(causef(reasonUserDataMissing, "spec.userData.secretRef: there is no secret %s", from.SecretRef.Name))
+	}
+	if err != nil {
+		return flow.Fail(fmt.Errorf("reading secret %s: %w", from.SecretRef.Name, err))
+	}
+	if _, found := secret.Data[podspec.UserDataKey(from)]; !found {
+		return s.missing(causef(reasonUserDataMissing, "spec.userData.secretRef: secret %s has no key %s", secret.Name, podspec.UserDataKey(from)))
+	}
+	return flow.Continue()
+}
+
+// awaitNextAttempt waits for the back-off after a hypervisor that terminated.
+func (p *hypervisorPods) awaitNextAttempt(_ context.Context, s *scope) flow.Result {
+	if s.vm.Status.ActivePodUID == "" {
+		return flow.Continue() // the first one, or one that is reserved already
+	}
+	last := attempt{pod: s.vm.Status.ActivePodUID, generation: s.vm.Generation, replaced: podspec.ReplacesDisk(s.vm)}
+	if s.active != nil {
+		last.permanent = podstate.EndOf(s.active).Permanent()
+	}
+	if wait := s.memory.backoff.wait(last, s.now); wait > 0 {
+		return flow.Wait(wait, "the next attempt")
+	}
+	return flow.Continue()
+}
+
+// reserve stores the name of the next Pod before it exists. From then on, the hypervisor of the last Pod has no
+// authority.
+func (p *hypervisorPods) reserve(ctx context.Context, s *scope) flow.Result {
+	has := s.vm.Status.VirtualMachineAuthority
+	if has.ActivePodName != "" && has.ActivePodUID == "" && !s.nameTaken {
+		return flow.Continue() // reserved already, and not yet created
+	}
+	// A random suffix: no Pod of the VM had this name before.
+	next := v1alpha1.VirtualMachineAuthority{ActivePodName: s.vm.Name + "-" + utilrand.String(8), VolumeClaimName: s.claim}
+	if err := p.registry.Swap(ctx, s.vm, next); err != nil {
+		return flow.Fail(err)
+	}
+	s.active = nil
+	s.memory.backoff.startedAt = s.now
+	p.hypervisors.Recheck(client.ObjectKeyFromObject(s.vm))
+	return flow.Continue()
+}
+
+// create creates the Pod whose name is reserved, from the object that the API server has. An outdated object from the
+// cache could cause a disk to be written again.
+func (p *hypervisorPods) create(ctx context.Context, s *scope) flow.Result {
+	live, err := p.confirm(ctx, s)
+	if err != nil {
+		return flow.Fail(err)
+	}
+	if live.Generation != s.vm.Generation || !slices.Equal(ipam.Of(live), s.addresses) {
+		return flow.Fail(errStale) // this pass checked another spec or other addresses, and its disks are served
+	}
+	pod, err := podspec.Pod(live, p.settings)
+	if err == nil {
+		// Leases that expire keep two hypervisors apart, and so do locks on one machine.
+		err = podspec.SharingFor(pod, s.claims, live.Status.Lease != nil || p.oneMachine).Set(pod)
+	}
+	if err != nil {
+		return flow.Fail(err)
+	}
+	err = p.client.Create(ctx, pod)
+	if apierrors.IsAlreadyExists(err) {
+		return flow.Wait(expectations.StaleCache, "the pod was just created")
+	}
+	if err != nil {
+		return flow.Fail(fmt.Errorf("creating pod %s: %w", pod.Name, err))
+	}
+	p.events.Eventf(s.vm, corev1.EventTypeNormal, "Created", "Created pod %s", pod.Name)
+	s.vm, s.active = live, pod
+	return p.record(ctx, s)
+}

@@ -1,0 +1,130 @@
+package virtualmachine
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/migration"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podstate"
+	"github.com/millwright-dev/millwright/internal/reconcile/flow"
+)
+
+// hypervisorPods keeps one Pod with a hypervisor for each VM.
+type hypervisorPods struct {
+	*cluster
+	// oneMachine reports whether all hosts are on one machine.
+	oneMachine bool
+}
+
+// observe finds the VM's Pods, and the authoritative one among them. It reads that Pod from the API server if the
+// cache does not have it.
+func (p *hypervisorPods) observe(ctx context.Context, s *scope) flow.Result {
+	list := &corev1.PodList{}
+	err := p.client.List(ctx, list, client.InNamespace(s.vm.Namespace), client.MatchingFields{indexOwner: string(s.vm.UID)})
+	if err != nil {
+		return flow.Fail(fmt.Errorf("listing pods of %s: %w", s.vm.Name, err))
+	}
+	s.pods, s.servers = podspec.HypervisorsAndServers(ownedPods(s.vm, list))
+	authority := s.vm.Status.VirtualMachineAuthority
+	if authority.ActivePodName == "" {
+		return flow.Continue()
+	}
+	for _, pod := range s.pods {
+		if pod.Name == authority.ActivePodName {
+			s.accept(pod)
+		}
+	}
+	if s.active != nil {
+		return flow.Continue()
+	}
+	pod := &corev1.Pod{}
+	err = p.live.Get(ctx, client.ObjectKey{Namespace: s.vm.Namespace, Name: authority.ActivePodName}, pod)
+	switch {
+	case apierrors.IsNotFound(err):
+	case err != nil:
+		return flow.Fail(fmt.Errorf("reading pod %s: %w", authority.ActivePodName, err))
+	case podstate.Owns(s.vm, pod):
+		s.pods = append(s.pods, pod)
+		s.accept(pod)
+	default:
+		s.nameTaken = true
+	}
+	return flow.Continue()
+}
+
+// record stores the UID of the Pod that was created under the reserved name.
+func (p *hypervisorPods) record(ctx context.Context, s *scope) flow.Result {
+	if s.active == nil || s.vm.Status.ActivePodUID != "" {
+		return flow.Continue()
+	}
+	next := s.vm.Status.VirtualMachineAuthority
+	next.ActivePodUID = s.active.UID
+	return flow.Fail(p.registry.Swap(ctx, s.vm, next))
+}
+
+// removeOthers deletes the Pods that are neither authoritative nor a migration target. Their hypervisors also
+// terminate because they get no run lease.
+func (p *hypervisorPods) removeOthers(ctx context.Context, s *scope) flow.Result {
+	others := slices.DeleteFunc(slices.Clone(s.pods), func(pod *corev1.Pod) bool {
+		return pod == s.active || !pod.DeletionTimestamp.IsZero() || migration.IsTarget(&s.vm.Status, pod.Name)
+	})
+	if len(others) == 0 {
+		return flow.Continue()
+	}
+	if _, err := p.confirm(ctx, s); err != nil {
+		return flow.Fail(err)
+	}
+	return flow.Fail(p.deletePods(ctx, others))
+}
+
+// keepLiving ends the pass while the authoritative hypervisor is alive. A changed spec takes effect with the next
+// hypervisor. If no host has capacity for this one, or it cannot start, it is replaced immediately, because the
+// change may help.
+func (p *hypervisorPods) keepLiving(ctx context.Context, s *scope) flow.Result {
+	if !podstate.Alive(s.active) || s.overdue() || s.fenced != "" {
+		return flow.Continue()
+	}
+	_, unschedulable := podstate.Unschedulable(s.active)
+	if unschedulable && podspec.Outdated(s.vm, s.active) && s.active.DeletionTimestamp.IsZero() {
+		return p.deleteUnschedulable(ctx, s.active)
+	}
+	if podstate.CannotStart(s.active) && podspec.Changed(s.vm, s.active, p.settings) {
+		return flow.Fail(p.deletePods(ctx, []*corev1.Pod{s.active}))
+	}
+	return flow.Stop("the hypervisor is alive")
+}
+
+// deleteUnschedulable deletes a Pod for which no host has capacity. A Pod that was scheduled meanwhile has another
+// resource version, and stays.
+func (p *hypervisorPods) deleteUnschedulable(ctx context.Context, pod *corev1.Pod) flow.Result {
+	err := p.client.Delete(ctx, pod, client.Preconditions{UID: &pod.UID, ResourceVersion: &pod.ResourceVersion})
+	if client.IgnoreNotFound(err) != nil {
+		return flow.Fail(fmt.Errorf("deleting pod %s: %w", pod.Name, err))
+	}
+	return flow.Stop("the pod is replaced by one of the changed spec")
+}
+
+// deleteAll deletes the Pods of a VM that is being deleted, and waits until they are gone.
+func (p *hypervisorPods) deleteAll(ctx context.Context, s *scope) flow.Result {
+	pods := s.pods
+	if len(pods) == 0 {
+		own, err := p.ownPods(ctx, s.vm)
+		if err != nil {
+			return flow.Fail(err)
+		}
+		pods, s.servers = podspec.HypervisorsAndServers(own)
+	}
+	if len(pods) == 0 {
+		return flow.Continue()
+	}
+	if err := p.deletePods(ctx, pods); err != nil {
+		return flow.Fail(err)
+	}
+	return flow.Wait(goneCheck, "the end of the hypervisor")
+}
