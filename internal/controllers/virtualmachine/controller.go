@@ -102,7 +102,7 @@ const diskCalls = 32
 
 // Controller reconciles VirtualMachines. Create one with New.
 type Controller struct {
-	Options
+	opts        Options
 	cluster     *cluster
 	leader      *leadership
 	calls       *tasks.Runner // of servers of disks
@@ -129,7 +129,7 @@ func New(opts Options) *Controller {
 		registry: &authority.Registry{Client: opts.Client, APIReader: opts.APIReader, Clock: opts.Clock, MigrationsPerHost: opts.MigrationsPerHost},
 	}
 	c := &Controller{
-		Options: opts, cluster: shared, leader: &leadership{clock: opts.Clock, startedAt: opts.Clock.Now()}, calls: tasks.New(diskCalls),
+		opts: opts, cluster: shared, leader: &leadership{clock: opts.Clock, startedAt: opts.Clock.Now()}, calls: tasks.New(diskCalls),
 		pods:      &hypervisorPods{shared, opts.OneMachine},
 		addresses: &addresses{shared, ipam.New(opts.Networks)},
 		volumes:   &volumes{shared},
@@ -163,8 +163,8 @@ func (o *Options) settings() podspec.Settings {
 
 // connect connects to a server of disks.
 func (c *Controller) connect(server disks.Server) (storage.Volume, func(), error) {
-	if c.volume != nil {
-		return c.volume(server)
+	if c.opts.volume != nil {
+		return c.opts.volume(server)
 	}
 	return c.cluster.hypervisors.Volume(server.VM, server.Pod, server.Endpoint)
 }
@@ -178,8 +178,8 @@ func (c *Controller) Server(listener net.Listener) *service.Server {
 // is that under which kube-apiserver knows it; see subresources.Register. Serve it while the Server serves.
 func (c *Controller) Subresources(config *rest.Config, name string, log logr.Logger) (*subresources.Server, error) {
 	return subresources.New(subresources.Options{
-		Config: config, Reader: c.Client, Writer: c.Client, Hypervisors: c.cluster.hypervisors, Log: log,
-		Identity: identity.ForServer(c.Authority, name, c.Clock.Now),
+		Config: config, Reader: c.cluster.client, Writer: c.cluster.client, Hypervisors: c.cluster.hypervisors, Log: log,
+		Identity: identity.ForServer(c.opts.Authority, name, c.opts.Clock.Now),
 	})
 }
 
@@ -220,7 +220,7 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 			c.leader.begin()
 			return nil
 		})).
-		WithOptions(controller.Options{MaxConcurrentReconciles: c.Concurrency, RateLimiter: expectations.RateLimiter()}).
+		WithOptions(controller.Options{MaxConcurrentReconciles: c.opts.Concurrency, RateLimiter: expectations.RateLimiter()}).
 		Complete(shutdown.Quiet(c))
 	if err != nil {
 		return fmt.Errorf("setting up the virtual machine controller: %w", err)
@@ -266,7 +266,7 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	c.cluster.hypervisors.Recheck(req.NamespacedName)
 	c.cluster.hypervisors.Take(req.NamespacedName)
 	vm := &v1alpha1.VirtualMachine{}
-	if err := c.Client.Get(ctx, req.NamespacedName, vm); err != nil {
+	if err := c.cluster.client.Get(ctx, req.NamespacedName, vm); err != nil {
 		if apierrors.IsNotFound(err) {
 			c.forget(req.NamespacedName)
 		}
@@ -278,7 +278,7 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, nil
 	}
 	c.addresses.allocator.See(vm)
-	outcome := c.run(ctx, &scope{vm: vm, now: c.Clock.Now(), memory: remembered})
+	outcome := c.run(ctx, &scope{vm: vm, now: c.cluster.clock.Now(), memory: remembered})
 	if outdated(outcome.Err) {
 		return ctrl.Result{RequeueAfter: expectations.StaleCache}, nil
 	}

@@ -87,7 +87,7 @@ func (w *absurdWorld) seen(t *testing.T) (vm *v1alpha1.VirtualMachine, fenced st
 }
 
 func (w *absurdWorld) said(reason string) bool {
-	events := w.Events.(*record.FakeRecorder).Events
+	events := w.cluster.events.(*record.FakeRecorder).Events
 	for len(events) > 0 {
 		if strings.Contains(<-events, reason) {
 			return true
@@ -166,7 +166,7 @@ func TestFenceIsRefused(t *testing.T) {
 func TestFenceBelievesNoCache(t *testing.T) {
 	_, pod, all := newSilent(t, "pod/host-1")
 	w := newAbsurdWorld(t, newAuthority(t), all...)
-	w.APIReader = interceptor.NewClient(w.live, interceptor.Funcs{
+	w.cluster.live = interceptor.NewClient(w.live, interceptor.Funcs{
 		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object, opts ...client.GetOption) error {
 			err := c.Get(ctx, key, object, opts...)
 			if live, is := object.(*corev1.Pod); is && err == nil {

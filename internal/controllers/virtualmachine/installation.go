@@ -36,6 +36,6 @@ func (c *Controller) leaveAlone(vm *v1alpha1.VirtualMachine, other string, remem
 	c.addresses.allocator.Forget(client.ObjectKeyFromObject(vm))
 	if remembered.events.News(eventOtherController, string(vm.UID)+" "+other) {
 		c.cluster.events.Eventf(vm, corev1.EventTypeWarning, eventOtherController,
-			"VM controller %s leaves this to VM controller %s, which the annotation %s names", c.Installation, other, v1alpha1.AnnotationController)
+			"VM controller %s leaves this to VM controller %s, which the annotation %s names", c.cluster.installation, other, v1alpha1.AnnotationController)
 	}
 }

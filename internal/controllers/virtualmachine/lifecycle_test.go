@@ -302,7 +302,7 @@ func TestCheckedAddressesOnly(t *testing.T) {
 			vm.Spec.VolumeClaimTemplate = nil
 			w := newAbsurdWorld(t, newAuthority(t), vm, other)
 			changed := 0
-			w.APIReader = interceptor.NewClient(w.live, interceptor.Funcs{
+			w.cluster.live = interceptor.NewClient(w.live, interceptor.Funcs{
 				Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object, opts ...client.GetOption) error {
 					if live, is := object.(*v1alpha1.VirtualMachine); is && changed == 0 && c.Get(ctx, key, live) == nil && live.Status.ActivePodName != "" {
 						changed++

@@ -31,8 +31,8 @@ var (
 	ErrNotAuthoritative = errors.New("the process is not authoritative")
 	// ErrPodEnded means that the caller's Pod has ended or is not one of the VM's.
 	ErrPodEnded = errors.New("the caller's pod has ended, or is not of this virtual machine")
-	// ErrEarlierRun means that a process asked for the authority of one that started after it
-	// in the same Pod. The later one would take it back with its next request for a lease.
+	// ErrEarlierRun means that a process requested the authority of one that started after it in the same Pod. The later
+	// one would take it back with its next request for a lease.
 	ErrEarlierRun = errors.New("the authoritative process of this pod has a higher run id")
 	// ErrBusy means that the VM's object changed too often during the call.
 	ErrBusy = errors.New("the virtual machine's object changes too often")
@@ -47,24 +47,22 @@ const maxTries = 8
 
 // Registry reads and changes the authority of VMs. All fields but MigrationsPerHost are required.
 type Registry struct {
-	// Client reads from the cache and writes. What the cache grants counts; anything else
-	// is confirmed by the API server.
+	// Client reads from the cache, and writes. Only refusals are confirmed by the API server.
 	Client client.Client
 	// APIReader reads from the API server.
 	APIReader client.Reader
 	// Clock is the time of conditions.
 	Clock clock.PassiveClock
-	// MigrationsPerHost is how many VMs leave or enter a host at a time when another one wants to
-	// leave it. 0: any number.
+	// MigrationsPerHost limits concurrent migrations per host. 0 means no limit.
 	MigrationsPerHost int
 
 	turns turns
 	gates gates
 }
 
-// evaluate has a VM evaluated until it is done, at first as the cache has it unless live, and
-// from then on as the API server has it. A nil VM does not exist. Conflicting writes, by which
-// another process was first, are no errors. It returns ErrBusy after too many tries.
+// evaluate calls a function with a VM until it is done: first with the VM in the cache, unless live is set, and then
+// with that of the API server. A nil VM does not exist. If the function returns a conflict, because another process was
+// first, it is called again. evaluate returns ErrBusy after too many tries.
 func (r *Registry) evaluate(
 	ctx context.Context, us *vmpb.HypervisorID, live bool, evaluate func(vm *v1alpha1.VirtualMachine, live bool) (done bool, err error),
 ) error {
@@ -101,9 +99,9 @@ func (r *Registry) evaluateOnce(
 	return done, err
 }
 
-// Lease returns the answer to a process that wants to go on running its VM. live skips
-// the cache, which may be older than the last answer to the process. STATUS_UNKNOWN means
-// that no process is authoritative and that the caller's Pod may be elected.
+// Lease returns the response to a process that requests to run its VM. live skips the cache, which may be older than
+// the last response to the process. STATUS_UNKNOWN means that no process is authoritative and that the caller's Pod may
+// be elected.
 func (r *Registry) Lease(ctx context.Context, us *vmpb.HypervisorID, live bool) (*vmpb.RunLeaseUpdate, error) {
 	update := &vmpb.RunLeaseUpdate{}
 	err := r.evaluate(ctx, us, live, func(vm *v1alpha1.VirtualMachine, live bool) (bool, error) {
@@ -150,9 +148,8 @@ func growth(vm *v1alpha1.VirtualMachine) []*vmpb.DiskSize {
 	return sizes
 }
 
-// Confirm returns nil if a process is authoritative, and ErrNotAuthoritative if it is
-// not. Which disks the report says to be complete is stored before Confirm returns, but for a root disk without an
-// initial image: then the process may wait for that.
+// Confirm returns nil if a process is authoritative, and ErrNotAuthoritative if it is not. Before it returns, it stores
+// which disks are complete according to the report, except for a root disk without an initial image.
 func (r *Registry) Confirm(ctx context.Context, us *vmpb.HypervisorID, report *vmpb.ReportStateRequest) error {
 	return r.evaluate(ctx, us, false, func(vm *v1alpha1.VirtualMachine, live bool) (bool, error) {
 		holds := vm != nil && Holds(vm, us)
@@ -171,7 +168,7 @@ func (r *Registry) Confirm(ctx context.Context, us *vmpb.HypervisorID, report *v
 	})
 }
 
-// ConfirmNext returns nil if MayFollow holds as the cache has it, else ErrNotAuthoritative.
+// ConfirmNext returns nil if MayFollow is true for the VM in the cache, and ErrNotAuthoritative if it is not.
 func (r *Registry) ConfirmNext(ctx context.Context, us *vmpb.HypervisorID) error {
 	vm, err := read(ctx, r.Client, KeyOf(us))
 	if err == nil && !MayFollow(vm, us) {
@@ -180,18 +177,18 @@ func (r *Registry) ConfirmNext(ctx context.Context, us *vmpb.HypervisorID) error
 	return err
 }
 
-// MayFollow reports whether a process is authoritative, or may follow the one in its Pod that is. A
-// nil vm does not exist.
+// MayFollow reports whether a process is authoritative, or may succeed the authoritative one in its Pod. A nil vm does
+// not exist.
 func MayFollow(vm *v1alpha1.VirtualMachine, who *vmpb.HypervisorID) bool {
 	found := authorize(vm, who)
 	return found == granted || found == adoptable
 }
 
-// SwitchOver moves the authority from the process them to us, which is in the same Pod or in that of a
-// migration's target, and with it the lease, whatever its state: them has stopped its guest, and continues it only
-// if it becomes us. If us has it already, an earlier answer was lost and SwitchOver returns nil.
-// Otherwise it returns ErrNotAuthoritative, ErrEarlierRun if them is a later process in the Pod of us, or
-// ErrPodEnded if us cannot run the VM.
+// SwitchOver moves the authority, and with it the lease in any state, from the process them to the process us, which is
+// in the same Pod or in that of a migration's target. The process them has stopped its guest, and continues it only if it
+// switches back. If us is authoritative already, an earlier response was lost, and SwitchOver returns nil.
+// Errors: ErrNotAuthoritative, ErrEarlierRun if them is a later process in the Pod of us, and ErrPodEnded if us cannot run
+// the VM.
 func (r *Registry) SwitchOver(ctx context.Context, us, them *vmpb.HypervisorID) error {
 	return r.evaluate(ctx, us, true, func(vm *v1alpha1.VirtualMachine, _ bool) (bool, error) {
 		switch {
@@ -221,7 +218,7 @@ func (r *Registry) SwitchOver(ctx context.Context, us, them *vmpb.HypervisorID) 
 	})
 }
 
-// mayFollow returns why a process must not get the VM from the one that has it; nil if it may.
+// mayFollow returns why the process us must not get the VM from the process them; nil if it may.
 func mayFollow(vm *v1alpha1.VirtualMachine, us, them *vmpb.HypervisorID) error {
 	last := vm.Status.Migration
 	switch {
@@ -262,7 +259,7 @@ func (r *Registry) Swap(ctx context.Context, vm *v1alpha1.VirtualMachine, next v
 	return r.swap(ctx, vm, next, nextLease(vm, r.Clock.Now()), nil)
 }
 
-// swap is Swap with the lease that the VM has if it gets another hypervisor, and with the data disks that its Pod has.
+// swap is Swap with the lease and the data disks for the case that the VM gets another hypervisor.
 func (r *Registry) swap(
 	ctx context.Context, vm *v1alpha1.VirtualMachine, next v1alpha1.VirtualMachineAuthority, lease *v1alpha1.VirtualMachineLease,
 	mounted []v1alpha1.DataDiskStatus,
@@ -272,11 +269,11 @@ func (r *Registry) swap(
 		migration.Move(status, next, r.Clock.Now())
 		migration.Mount(status, mounted)
 		if has.ActivePodName == next.ActivePodName || migrates {
-			return // the guest goes on
+			return // the guest keeps running
 		}
 		status.Lease = lease
 		status.GrowDisks = nil
-		// The server of disks prepares them, whichever hypervisor has the VM.
+		// Served disks are prepared by their server, whichever hypervisor has the VM.
 		reserved := next.ActivePodUID == "" && !podspec.Served(vm)
 		if reserved && (next.VolumeClaimName == "" || next.VolumeClaimName != has.VolumeClaimName || podspec.ReplacesDisk(vm)) {
 			status.ImagePrepared = false // another disk, and an empty one
@@ -330,12 +327,12 @@ const (
 	denied authorization = iota
 	// granted: it is authoritative.
 	granted
-	// adoptable: it is a new process in the authoritative Pod, and may replace the last
-	// one there. That one has ended, or does not hold the disk's lock.
+	// adoptable: it is a new process in the authoritative Pod, and may replace the last one, which has terminated or does
+	// not hold the disk's lock.
 	adoptable
 	// undecided: no process is authoritative yet.
 	undecided
-	// awaited: it is in the Pod of a migration's target, which may exist, and not run the VM yet.
+	// awaited: it is in the Pod of a migration's target, and must not run the VM yet.
 	awaited
 )
 
@@ -355,7 +352,7 @@ func authorize(vm *v1alpha1.VirtualMachine, who *vmpb.HypervisorID) authorizatio
 		return granted
 	}
 	if vm.Status.Lease != nil && vm.Status.ActiveRunID != "" {
-		return denied // it would have to wait for the end of the lease; another Pod does
+		return denied // it would have to wait until the lease has expired, as another Pod does
 	}
 	last, err := strconv.ParseUint(vm.Status.ActiveRunID, 10, 64)
 	if vm.Status.ActiveRunID == "" || err == nil && last < who.GetRunId() {

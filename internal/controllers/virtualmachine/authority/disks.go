@@ -10,7 +10,7 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// Access is how far the holder of a VM's lease has the disks for itself.
+// Access is whether the holder of a VM's lease has the disks for itself.
 type Access int
 
 const (
@@ -59,9 +59,9 @@ func HighestToken(status *v1alpha1.VirtualMachineStatus) int64 {
 	return highest
 }
 
-// nextToken returns a token that is higher than all before. They are milliseconds of the clock, so that this holds also for those
-// that were lost with the status: no two hypervisors of a VM begin within one. If all before are revoked, it is the
-// one after: the holder waits for nothing more.
+// nextToken returns a token that is higher than all earlier ones. Tokens are Unix times in milliseconds, so that they are
+// also higher than tokens that were lost with the status: no two hypervisors of a VM start within one millisecond. If all
+// earlier tokens are revoked, it is the next number, so that the holder waits for no further revocation.
 func nextToken(status *v1alpha1.VirtualMachineStatus, now time.Time) int64 {
 	highest, revoked := HighestToken(status), revokedToken(status)
 	if revoked > 0 && revoked >= highest {

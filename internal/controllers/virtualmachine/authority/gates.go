@@ -7,21 +7,21 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// gates let one call of each VM's hypervisors at a time to the API server. The others wait here, and not in the queue
-// of the client, in which those of all VMs would wait behind them: a lease must be renewed in time, also while others
-// ask for theirs without end. The zero value is ready.
+// gates admit one call of each VM's hypervisors at a time to the API server. The others wait here, and not in the queue of
+// the client, where they would delay the calls of all VMs: a lease must be renewed in time, even while other hypervisors
+// flood the controller. The zero value is ready to use.
 type gates struct {
 	mu   sync.Mutex
 	open map[types.NamespacedName]*gate
 }
 
-// gate has room for one.
+// gate admits one call at a time.
 type gate struct {
 	inside chan struct{}
 	users  int
 }
 
-// enter waits for the gate of a VM, or for the end of the context.
+// enter waits for the gate of a VM. It returns the error of the context if that is canceled first.
 func (g *gates) enter(ctx context.Context, vm types.NamespacedName) (leave func(), err error) {
 	own := g.join(vm)
 	select {

@@ -16,7 +16,7 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// DurationOf returns how long leases of a VM last that has none yet.
+// DurationOf returns the duration of the next lease of a VM.
 func DurationOf(vm *v1alpha1.VirtualMachine) time.Duration {
 	return time.Duration(cmp.Or(vm.Spec.LeaseDurationSeconds, int32(lease.DefaultDuration/time.Second))) * time.Second
 }
@@ -28,8 +28,7 @@ func RecordOf(of *v1alpha1.VirtualMachineLease) lease.Record {
 	}
 }
 
-// nextLease returns the lease of the next holder of a VM; nil if it relies on storage locking. Its token is higher
-// than all before, also if those were lost with the status.
+// nextLease returns the lease of the next holder of a VM; nil if it relies on storage locking.
 func nextLease(vm *v1alpha1.VirtualMachine, now time.Time) *v1alpha1.VirtualMachineLease {
 	if vm.Spec.LeaseMode != v1alpha1.LeaseFullLeases {
 		return nil
@@ -49,8 +48,8 @@ func leaseAfter(status *v1alpha1.VirtualMachineStatus, duration time.Duration, n
 	return next
 }
 
-// passLease gives the lease, if there is one, to a holder that gets the VM by agreement. The next one is open and
-// has another token; nobody waits for the last one, whose holder has given up its guest.
+// passLease passes the lease, if there is one, to the holder to which the VM was switched over. The next lease is open
+// and has another token. The last one need not expire, because its holder has given up its guest.
 func passLease(status *v1alpha1.VirtualMachineStatus, now time.Time) {
 	last, moved := status.Lease, status.Migration
 	if last == nil {
@@ -88,8 +87,8 @@ func (r *Registry) ChangeLease(ctx context.Context, vm *v1alpha1.VirtualMachine,
 	})
 }
 
-// renew answers the holder of a lease. Only what the API server has counts for a request. What the cache has is
-// for changes after it: they prolong nothing.
+// renew fills in the response to the holder of a lease. A request is decided by what the API server has. Later updates
+// may come from the cache, because they do not renew the lease.
 func (r *Registry) renew(ctx context.Context, vm *v1alpha1.VirtualMachine, live bool, update *vmpb.RunLeaseUpdate) (bool, error) {
 	verdict, access := RecordOf(vm.Status.Lease).Ask(), AccessOf(vm)
 	if access == AccessRevoked {
@@ -113,8 +112,8 @@ func (r *Registry) renew(ctx context.Context, vm *v1alpha1.VirtualMachine, live 
 	return true, nil
 }
 
-// Release notes that the guest of a lease's holder has ended for ever. It returns ErrNotAuthoritative if a process
-// is not the holder.
+// Release stores that the guest of a lease's holder has terminated for good. It returns ErrNotAuthoritative if the
+// process is not the holder.
 func (r *Registry) Release(ctx context.Context, us *vmpb.HypervisorID) error {
 	return r.evaluate(ctx, us, true, func(vm *v1alpha1.VirtualMachine, _ bool) (bool, error) {
 		if vm == nil || !Holds(vm, us) || vm.Status.Lease == nil {

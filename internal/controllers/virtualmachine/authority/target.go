@@ -15,23 +15,23 @@ import (
 )
 
 const (
-	// retryPause is the time between a migration that failed and the next from the same source; as often
-	// longer as it failed before, up to maxRetryPause.
+	// retryPause is the time between a failed migration and the next one from the same source. It is multiplied by the
+	// number of failures, up to maxRetryPause.
 	retryPause    = 2 * time.Second
 	maxRetryPause = 30 * time.Second
-	// noRoomFor is how long it is remembered that no host has room.
-	noRoomFor = time.Minute
-	// turnPause is the time between two looks whether it is a VM's turn to leave its host.
+	// noCapacityFor is how long a VM that leaves its host is not retried after no host had capacity.
+	noCapacityFor = time.Minute
+	// turnPause is the time between two checks whether it is a VM's turn to leave its host.
 	turnPause = time.Second
 )
 
-// Target is the answer to a source that wants to leave its host.
+// Target is the response to a source that leaves its host.
 type Target struct {
-	// Pod is the name of the target's. It may not exist yet. Empty: there is none.
+	// Pod is the name of the target's Pod, which may not exist yet; empty if there is none.
 	Pod string
-	// Pause is how long to wait until there may be another target. 0: there is one, or will be none.
+	// Pause is how long to wait until there may be another target; 0 if there is one, or will be none.
 	Pause time.Duration
-	// Refusal is why there will be none. Empty: there is one, or will be.
+	// Refusal is why there will be no target; empty if there is one, or may be one later.
 	Refusal string
 }
 
@@ -95,14 +95,13 @@ func (r *Registry) known(vm *v1alpha1.VirtualMachine, source *corev1.Pod, report
 	return r.afterFailure(record, leaving, awaited)
 }
 
-// afterFailure returns the pause after a migration that failed, or why there is no further one; the zero value
-// if there may be.
+// afterFailure returns the pause after a failed migration, or why it is not retried; the zero value if it is retried now.
 func (r *Registry) afterFailure(record *v1alpha1.VirtualMachineMigration, leaving bool, awaited string) Target {
 	since := r.Clock.Now().Sub(record.EndTime.Time)
 	if since < 0 {
-		return Target{} // the clock was set back: that time does not come for long
+		return Target{} // the clock was set back
 	}
-	if record.Reason == migration.ReasonUnschedulable && (record.TargetPodName == awaited || leaving && since < noRoomFor) {
+	if record.Reason == migration.ReasonUnschedulable && (record.TargetPodName == awaited || leaving && since < noCapacityFor) {
 		return Target{Refusal: record.Message}
 	}
 	if pause := min(retryPause*time.Duration(record.Failures+1), maxRetryPause) - since; pause > 0 {

@@ -26,8 +26,7 @@ type turn struct {
 	since        time.Time
 }
 
-// unseenFor is how long a turn counts that the cache does not show: a record that somebody removed is never
-// shown.
+// unseenFor is how long a turn counts that the cache does not show. The cache never shows a record that was removed.
 const unseenFor = time.Minute
 
 // takeTurn reports whether a VM may leave its host now. If it may, it counts as leaving from then on, until
@@ -52,8 +51,8 @@ func (r *Registry) takeTurn(ctx context.Context, us *vmpb.HypervisorID, node, ta
 	return true, nil
 }
 
-// busy returns how many VMs leave or enter a node, but for one. It forgets what the cache has, VMs that are gone,
-// and turns that the cache does not show in time.
+// busy returns how many VMs other than one leave or enter a node. It forgets turns that the cache shows, those of VMs
+// that are gone, and those that the cache does not show in time.
 func (t *turns) busy(vms []v1alpha1.VirtualMachine, node string, but types.NamespacedName, now time.Time) int {
 	count, pending := 0, map[types.NamespacedName]turn{}
 	for i := range vms {

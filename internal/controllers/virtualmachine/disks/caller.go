@@ -16,9 +16,9 @@ import (
 )
 
 const (
-	// callLimit is how long a server has for what it is asked for. One that is cut off takes no longer.
+	// callLimit limits the time of a call, also if the server is unreachable.
 	callLimit = 10 * time.Second
-	// firstPause and maxPause bound the time between something that failed and its repetition.
+	// firstPause and maxPause limit the time until a failed request is retried.
 	firstPause = time.Second
 	maxPause   = 30 * time.Second
 )
@@ -27,7 +27,7 @@ const (
 type Server struct {
 	// VM is whose disks it serves.
 	VM types.NamespacedName
-	// Pod is that of the process, and Run its number: another process has opened nothing yet.
+	// Pod and Run identify the process. Another process has opened nothing yet.
 	Pod string
 	Run uint64
 	// Endpoint is host and port for the VM controller.
@@ -36,9 +36,10 @@ type Server struct {
 
 // Options configure a Caller. All fields are required.
 type Options struct {
-	// Connect returns the volume of a server, and what ends the connection. It does not wait for the server.
+	// Connect returns the volume of a server, and a function that closes the connection. It does not wait for the server.
 	Connect func(server Server) (volume storage.Volume, end func(), err error)
-	// Go runs a call outside of the pass, with a context that ends with leadership. It reports whether the call will be made.
+	// Go runs a call outside of the pass, with a context that is canceled at the end of leadership. It reports whether the
+	// call will be made.
 	Go func(call func(ctx context.Context)) bool
 	// Enqueue requests a pass for a VM after a time, which may be 0. It does not block.
 	Enqueue func(vm types.NamespacedName, after time.Duration)
@@ -46,8 +47,8 @@ type Options struct {
 	Clock clock.PassiveClock
 }
 
-// Caller asks the servers of disks, for each VM at most one at a time. Make one with New. It is safe for concurrent use. What
-// it knows is lost with the process: calls may be repeated.
+// Caller calls the servers of disks, with at most one call per VM at a time. Create one with New. It is safe for concurrent
+// use. What it knows is lost with the process; calls are then repeated.
 type Caller struct {
 	Options
 
@@ -57,13 +58,13 @@ type Caller struct {
 
 // State is what is known of a server of disks.
 type State struct {
-	// Revoked is the highest token that it has confirmed to be revoked. 0: none.
+	// Revoked is the highest token that it has confirmed to be revoked; 0 if none is.
 	Revoked storage.Token
-	// Refused are the holders whose tokens it says to be revoked.
+	// Refused are the holders whose tokens are revoked according to the server.
 	Refused []Holder
-	// Err is why something that is wanted failed; if nothing is wanted, why the last call did. Nil: nothing has failed.
+	// Err is why something that is wanted failed or, if nothing is wanted, why the last call failed; nil if nothing failed.
 	Err error
-	// Done reports whether it has done all that was wanted, or has refused it for ever.
+	// Done reports whether it has done all that was wanted, or has refused it for good.
 	Done bool
 }
 
@@ -73,20 +74,20 @@ type known struct {
 	revoked storage.Token
 	open    map[Holder]storage.Attachment
 	refused map[Holder]bool
-	// failed is what the server has not done when it was last asked for it, and err why its last call failed.
-	failed  map[wish]failure
+	// failed has the requests that failed, and err is why the last call failed.
+	failed  map[request]failure
 	err     error
 	calling bool
 }
 
-// wish is one thing that a server is asked for: a token to revoke all up to, or a holder to open the disks to.
-type wish struct {
+// request is one thing that is wanted of a server: to revoke all tokens up to one, or to open the disks to a holder.
+type request struct {
 	revoke storage.Token
 	open   Holder
 }
 
-// failure delays the repetition of a wish. Another wish is not delayed: the next hypervisor must not wait for what an earlier
-// one was refused.
+// failure delays the retry of a request. Other requests are not delayed: the next hypervisor must not wait because the
+// request of an earlier one failed.
 type failure struct {
 	err   error
 	count int
@@ -98,15 +99,15 @@ func New(options Options) *Caller {
 	return &Caller{Options: options, known: map[types.NamespacedName]*known{}}
 }
 
-// Ask has a server do what is wanted and not known to be done, and returns what is known now. It does not wait: a pass is
-// requested when there is an answer, and when a call that failed may be repeated.
+// Ask calls a server if something that is wanted is not known to be done, and returns what is known now. It does not wait
+// for the call. It requests a pass when the server has responded, and when a failed request may be retried.
 func (c *Caller) Ask(server Server, want Want) State {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	k := c.known[server.VM]
 	if k == nil || k.server != server {
 		// A call to another process may be under way. Its answer changes nothing here.
-		k = &known{server: server, open: map[Holder]storage.Attachment{}, refused: map[Holder]bool{}, failed: map[wish]failure{}}
+		k = &known{server: server, open: map[Holder]storage.Attachment{}, refused: map[Holder]bool{}, failed: map[request]failure{}}
 		c.known[server.VM] = k
 	}
 	rest := k.rest(want)
@@ -136,17 +137,17 @@ func (k *known) rest(want Want) Want {
 	return want
 }
 
-// due returns what of the rest may be asked for now; if nothing, how long to wait. Nothing is opened before what is to be
-// revoked is.
+// due returns what of the rest may be requested now or, if nothing may, how long to wait. Nothing is opened before the
+// wanted revocation is done.
 func (k *known) due(rest Want, now time.Time) (due Want, wait time.Duration) {
 	if rest.Revoke > 0 {
-		if wait := k.failed[wish{revoke: rest.Revoke}].next.Sub(now); wait > 0 {
+		if wait := k.failed[request{revoke: rest.Revoke}].next.Sub(now); wait > 0 {
 			return Want{}, wait
 		}
 	}
 	due.Revoke = rest.Revoke
 	for _, holder := range rest.Open {
-		next := k.failed[wish{open: holder}].next.Sub(now)
+		next := k.failed[request{open: holder}].next.Sub(now)
 		if next <= 0 {
 			due.Open = append(due.Open, holder)
 		} else if wait == 0 || next < wait {
@@ -162,29 +163,29 @@ func (k *known) why(want Want) error {
 		return k.err
 	}
 	rest := k.rest(want)
-	errs := []error{k.failed[wish{revoke: rest.Revoke}].err}
+	errs := []error{k.failed[request{revoke: rest.Revoke}].err}
 	for _, holder := range rest.Open {
-		errs = append(errs, k.failed[wish{open: holder}].err)
+		errs = append(errs, k.failed[request{open: holder}].err)
 	}
 	return errors.Join(errs...)
 }
 
-// fail notes that a wish was not fulfilled.
-func (k *known) fail(w wish, err error, now time.Time) {
-	count := k.failed[w].count
-	k.failed[w] = failure{err: err, count: count + 1, next: now.Add(min(firstPause<<min(count, 8), maxPause))}
+// fail records that a request failed.
+func (k *known) fail(r request, err error, now time.Time) {
+	count := k.failed[r].count
+	k.failed[r] = failure{err: err, count: count + 1, next: now.Add(min(firstPause<<min(count, 8), maxPause))}
 }
 
-// call asks a server, keeps the answers, and requests a pass.
+// call calls a server, stores the responses, and requests a pass.
 func (c *Caller) call(ctx context.Context, k *known, want Want) {
 	ctx, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
 	err := c.ask(ctx, k, want)
 	c.keep(func() { k.calling, k.err = false, err })
-	c.Enqueue(k.server.VM, 0) // the condition says why it failed
+	c.Enqueue(k.server.VM, 0) // the condition shows why it failed
 }
 
-// ask opens nothing before what is to be revoked is.
+// ask sends the requests. It opens nothing before the revocation is done.
 func (c *Caller) ask(ctx context.Context, k *known, want Want) error {
 	volume, end, err := c.Connect(k.server)
 	if err != nil {
@@ -217,28 +218,28 @@ func (c *Caller) keep(change func()) {
 	change()
 }
 
-// failAll notes that nothing was fulfilled.
+// failAll records that all requests failed.
 func (k *known) failAll(want Want, err error, now time.Time) {
 	if want.Revoke > 0 {
-		k.fail(wish{revoke: want.Revoke}, err, now)
+		k.fail(request{revoke: want.Revoke}, err, now)
 	}
 	for _, holder := range want.Open {
-		k.fail(wish{open: holder}, err, now)
+		k.fail(request{open: holder}, err, now)
 	}
 }
 
-// answerRevoke keeps the answer to a revocation. Nobody can attach the disks with a revoked token any more.
+// answerRevoke stores the response to a revocation. The disks can no longer be attached with a revoked token.
 func (k *known) answerRevoke(upTo storage.Token, err error, now time.Time) {
 	if err != nil {
-		k.fail(wish{revoke: upTo}, err, now)
+		k.fail(request{revoke: upTo}, err, now)
 		return
 	}
 	k.revoked = max(k.revoked, upTo)
 	maps.DeleteFunc(k.open, func(h Holder, _ storage.Attachment) bool { return h.Token <= upTo })
-	maps.DeleteFunc(k.failed, func(w wish, _ failure) bool { return max(w.revoke, w.open.Token) <= upTo })
+	maps.DeleteFunc(k.failed, func(r request, _ failure) bool { return max(r.revoke, r.open.Token) <= upTo })
 }
 
-// answerOpen keeps the answer to an opening. A refusal is final.
+// answerOpen stores the response to an opening. A refusal is final.
 func (k *known) answerOpen(holder Holder, at storage.Attachment, err error, now time.Time) {
 	switch {
 	case err == nil:
@@ -246,10 +247,10 @@ func (k *known) answerOpen(holder Holder, at storage.Attachment, err error, now 
 	case errors.Is(err, storage.ErrRevoked):
 		k.refused[holder] = true
 	default:
-		k.fail(wish{open: holder}, err, now)
+		k.fail(request{open: holder}, err, now)
 		return
 	}
-	delete(k.failed, wish{open: holder})
+	delete(k.failed, request{open: holder})
 }
 
 // Attachment returns where the hypervisor in a Pod of a VM attaches the disks with a token; nil if they are not open to it, as
@@ -268,7 +269,7 @@ func (c *Caller) Attachment(vm types.NamespacedName, pod string, token uint64) *
 	return &vmpb.DiskServer{Address: at.Address, Pod: at.Pod}
 }
 
-// Forget drops what is known of the server of a VM, which has ended, and reports whether there was something.
+// Forget drops what is known of the server of a VM, which has terminated. It reports whether anything was known.
 func (c *Caller) Forget(vm types.NamespacedName) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

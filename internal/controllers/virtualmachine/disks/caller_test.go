@@ -244,7 +244,7 @@ func TestPausesGrow(t *testing.T) {
 	})
 }
 
-// A wish that is new is asked for at once, whatever else has failed; one that failed is not asked for more often for that.
+// A request that is new is asked for at once, whatever else has failed; one that failed is not asked for more often for that.
 func TestNewWishDoesNotWait(t *testing.T) {
 	fails := func(calls ...string) func(string) error {
 		return func(call string) error {

@@ -1,5 +1,5 @@
-// Package disks has a server serve the disks of a VM: it decides what becomes of the server's Pod, and asks the server to
-// open and to revoke fencing tokens.
+// Package disks manages the server of a VM's disks: the next step with its Pod, and the calls that open the disks to a
+// hypervisor and revoke fencing tokens.
 package disks
 
 import (
@@ -16,9 +16,9 @@ import (
 
 // Facts are what is known of the Pods that serve the disks of a VM.
 type Facts struct {
-	// Stored is what the status has. Nil: there was no server.
+	// Stored is what the status has; nil if there was no server.
 	Stored *v1alpha1.DiskServerStatus
-	// Pod is the one that is stored, as the API server has it. Nil: it is not there.
+	// Pod is the stored one, as the API server has it; nil if it does not exist.
 	Pod *corev1.Pod
 	// Others are all other Pods of servers of the VM.
 	Others []*corev1.Pod
@@ -37,11 +37,11 @@ const (
 	Create Step = "create"
 	// Record the UID of the Pod that was created.
 	Record Step = "record"
-	// Await the end of other servers: they have the volumes, and the locks of the disks.
+	// Await the termination of other servers, which have the volumes and the locks of the disks.
 	Await Step = "await"
 )
 
-// Next decides what to do with the Pod of a server. There is a next one only when the last one has ended.
+// Next decides what to do with the Pod of a server. There is a next Pod only when the last one has terminated.
 func Next(f Facts) Step {
 	step := f.next()
 	if (step == Reserve || step == Create) && slices.ContainsFunc(f.Others, podstate.Alive) {
@@ -75,26 +75,26 @@ func (f Facts) Served() *corev1.Pod {
 	return f.Pod
 }
 
-// Want is what a server is to do: first revoke, then open.
+// Want is what a server should do: first revoke, then open.
 type Want struct {
-	// Revoke is up to which token. 0: nothing is to be revoked.
+	// Revoke is the token up to which all are revoked; 0 to revoke none.
 	Revoke storage.Token
-	// Open are who may attach the disks.
+	// Open are the hypervisors that may attach the disks.
 	Open []Holder
 }
 
 func (w Want) empty() bool { return w.Revoke == 0 && len(w.Open) == 0 }
 
-// Holder is who may attach the disks with a token.
+// Holder is a hypervisor that may attach the disks with a token.
 type Holder struct {
-	// Token is that of the lease, or that with which the target of a migration begins.
+	// Token is that of the lease, or that with which the target of a migration starts.
 	Token storage.Token
 	// Pod is that of the hypervisor.
 	Pod string
 }
 
-// Wanted returns what a status demands of the server: who had the disks before the holder of the lease loses them, then the
-// holder may attach them, and the target of a migration under way, too. Nothing is opened that is revoked.
+// Wanted returns what the server should do according to a status: first revoke the tokens of earlier holders, then open the
+// disks to the holder of the lease and to the target of a migration under way. It never opens a revoked token.
 func Wanted(vm *v1alpha1.VirtualMachine) Want {
 	var want Want
 	status, lease := &vm.Status, vm.Status.Lease
@@ -114,8 +114,8 @@ func Wanted(vm *v1alpha1.VirtualMachine) Want {
 	return want
 }
 
-// Confirmed returns up to which token a server has revoked. It refuses that of the lease if it was revoked without the VM
-// controller, as by a crash of its host.
+// Confirmed returns up to which token a server has revoked. It includes the token of the lease if the server refuses that,
+// because it was revoked without the VM controller, such as by a crash of the host.
 func Confirmed(vm *v1alpha1.VirtualMachine, state State) int64 {
 	upTo := int64(state.Revoked)
 	if lease := vm.Status.Lease; lease != nil {

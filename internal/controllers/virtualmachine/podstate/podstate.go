@@ -37,20 +37,20 @@ func Owns(vm *v1alpha1.VirtualMachine, object client.Object) bool {
 	return vm.UID != "" && Owner(object) == vm.UID
 }
 
-// Finished reports whether the hypervisor of a Pod has ended, for ever. A webhook may have put another container
-// into the Pod, which goes on.
+// Finished reports whether the hypervisor of a Pod has terminated for good. Another container, which a webhook added to
+// the Pod, may still be running.
 func Finished(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed || ended(pod)
 }
 
-// ended reports whether the container of the hypervisor has ended, and nothing starts it again.
+// ended reports whether the container of the hypervisor has terminated and is not restarted.
 func ended(pod *corev1.Pod) bool {
 	if pod.Spec.RestartPolicy != corev1.RestartPolicyNever {
 		return false
 	}
 	for i := range pod.Spec.Containers {
 		container := &pod.Spec.Containers[i]
-		// A rule of one may have all started again.
+		// A rule of any container may restart all of them.
 		if len(container.RestartPolicyRules) > 0 || isOurs(container.Name) && container.RestartPolicy != nil && *container.RestartPolicy != corev1.ContainerRestartPolicyNever {
 			return false
 		}
@@ -78,7 +78,7 @@ func OldestFirst(pods []*corev1.Pod) []*corev1.Pod {
 	return found
 }
 
-// Unschedulable reports whether no host has room for a Pod, and the scheduler's message.
+// Unschedulable reports whether no host has capacity for a Pod, and the scheduler's message.
 func Unschedulable(pod *corev1.Pod) (message string, unschedulable bool) {
 	condition := condition(pod, corev1.PodScheduled)
 	if pod.Spec.NodeName != "" || condition == nil || condition.Reason != corev1.PodReasonUnschedulable {
@@ -103,7 +103,7 @@ func HostUnreachable(pod *corev1.Pod) bool {
 	return ready != nil && ready.Status == corev1.ConditionFalse
 }
 
-// imageReasons are those of a container whose image is not there. A kubelet changes between them at each attempt.
+// imageReasons are the reasons of a container whose image is missing. The kubelet alternates between them.
 var imageReasons = []string{"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError", "RegistryUnavailable"}
 
 // Waiting returns why a container of a Pod does not start; empty if nothing is known.
@@ -121,8 +121,7 @@ func Waiting(pod *corev1.Pod) (reason, message string) {
 	return "", ""
 }
 
-// CannotStart reports whether a Pod that has a host has never started a container, for a reason that the kubelet
-// gives.
+// CannotStart reports whether a scheduled Pod has never started a container, for a reason that the kubelet reports.
 func CannotStart(pod *corev1.Pod) bool {
 	reason, _ := Waiting(pod)
 	return reason != "" && pod.Status.Phase == corev1.PodPending && !slices.ContainsFunc(pod.Status.ContainerStatuses, func(container corev1.ContainerStatus) bool {
@@ -139,7 +138,7 @@ func condition(pod *corev1.Pod, of corev1.PodConditionType) *corev1.PodCondition
 	return nil
 }
 
-// End is why a hypervisor ended.
+// End is why a hypervisor terminated.
 type End struct {
 	// Reason is that of vmpb.Termination, of the Pod or of its container. It is valid in a
 	// condition.
@@ -148,12 +147,12 @@ type End struct {
 	Message string
 }
 
-// Permanent reports whether the next hypervisor of the same spec would end in the same way.
+// Permanent reports whether the next hypervisor of the same spec would fail in the same way.
 func (e End) Permanent() bool {
 	return slices.Contains([]string{vmpb.EndInvalidSpec, vmpb.EndImageRejected, vmpb.EndDiskLost}, e.Reason)
 }
 
-// Intended reports whether the guest, the user or the controller requested the end.
+// Intended reports whether the guest, a user or the controller requested the termination.
 func (e End) Intended() bool {
 	return slices.Contains([]string{vmpb.EndGuestShutdown, vmpb.EndTerminated, vmpb.EndStopped}, e.Reason)
 }
@@ -169,8 +168,8 @@ const (
 	maxMessage = 1024
 )
 
-// EndOf returns why the hypervisor in a Pod ended: by its own termination message, or else
-// by the status of the Pod.
+// EndOf returns why the hypervisor in a Pod terminated, according to its own termination message or else to the status of
+// the Pod.
 func EndOf(pod *corev1.Pod) End {
 	end := End{Reason: pod.Status.Reason, Message: pod.Status.Message}
 	for _, container := range pod.Status.ContainerStatuses {
@@ -195,7 +194,7 @@ func EndOf(pod *corev1.Pod) End {
 	return end
 }
 
-// silentEnd says what is known of the end of a hypervisor that could say nothing.
+// silentEnd returns a message for a hypervisor that terminated without a message of its own.
 func silentEnd(reason string) string {
 	if reason == reasonOutOfMemory {
 		return "The Pod had more memory than spec.resources.limits allow, or its host had none left, so the kernel killed the hypervisor."
@@ -203,10 +202,9 @@ func silentEnd(reason string) string {
 	return "The hypervisor ended without saying why."
 }
 
-// Truncate shortens the message of a hypervisor for a condition, and replaces what is not printable:
-// a guest may have a part in it. It cuts between characters:
-// the API server would replace half a character, and the condition would differ from the
-// message in every pass.
+// Truncate shortens the message of a hypervisor for a condition, and replaces unprintable characters, because a guest may
+// influence the message. It never cuts a character in two: the API server would replace the rest of it, so that the
+// condition would differ from the message in every pass.
 func Truncate(message string) string {
 	message = messages.Printable(strings.ToValidUTF8(message, "\uFFFD"))
 	if len(message) > maxMessage {

@@ -11,8 +11,7 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// reportServer takes a report of the process that serves the disks of a VM. The endpoint is where this process will connect,
-// as that of a target.
+// reportServer stores a report of the process that serves the disks of a VM. This process will connect to its endpoint.
 func (s *Service) reportServer(vm types.NamespacedName, report *vmpb.ReportStateRequest) (*vmpb.ReportStateResponse, error) {
 	if serves := report.GetState() == vmpb.ReportStateRequest_STATE_RUNNING; !isAddress(report.GetEndpoint()) && (serves || report.GetEndpoint() != "") {
 		return nil, errNoAddress
@@ -41,7 +40,8 @@ func (s *Service) DiskServer(vm *v1alpha1.VirtualMachine) *vmpb.ReportStateReque
 	return report
 }
 
-// diskServer returns where a hypervisor attaches the disks of its VM with a token, of which 0 is none; nil if nowhere yet.
+// diskServer returns where a hypervisor attaches the disks of its VM with a token; nil if it has no token (0), or the
+// disks are not open to it yet.
 func (s *Service) diskServer(vm types.NamespacedName, us *vmpb.HypervisorID, token uint64) *vmpb.DiskServer {
 	if token == 0 || s.Disks == nil {
 		return nil
@@ -49,8 +49,8 @@ func (s *Service) diskServer(vm types.NamespacedName, us *vmpb.HypervisorID, tok
 	return s.Disks(vm, us.GetPodName(), token)
 }
 
-// Volume returns the disks of a VM at their server, which must have the certificate of a Pod, and what ends the connection. It
-// does not wait for the server.
+// Volume returns the disks of a VM at their server, which must have the certificate of the Pod, and a function that
+// closes the connection. It does not wait for the server.
 func (s *Service) Volume(vm types.NamespacedName, pod, endpoint string) (storage.Volume, func(), error) {
 	conn, err := s.dial(vm, pod, endpoint)
 	if err != nil {

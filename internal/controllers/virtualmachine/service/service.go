@@ -1,7 +1,7 @@
-// Package service answers hypervisors over gRPC.
+// Package service is the gRPC service for hypervisors.
 //
-// It serves VMController, by which they ask whether they may run their VM and report
-// its state, and CertificateAuthority, by which they get the certificate for that.
+// It serves VMController, with which hypervisors request the permission to run their VM and report
+// its state, and CertificateAuthority, which issues the certificates that they need for that.
 package service
 
 import (
@@ -31,16 +31,17 @@ import (
 type Options struct {
 	// Registry decides which hypervisor may run a VM.
 	Registry *authority.Registry
-	// Authority signs the certificates of this controller and of hypervisors. Nil with Identity.
+	// Authority signs the certificates of this controller and of hypervisors. Not used with Identity.
 	Authority *identity.Authority
-	// Identity is that of this controller if others issue certificates, also those of hypervisors. Nil: Authority does.
+	// Identity is that of this controller if another authority issues the certificates of controller and hypervisors. If
+	// nil, Authority issues them.
 	Identity *identity.Credentials
 	// Enqueue requests a reconcile of a VM after a time, which may be 0. It does not block.
 	Enqueue func(vm types.NamespacedName, after time.Duration)
-	// Disks returns where the hypervisor in a Pod attaches the disks of its VM with a fencing token; nil if nowhere yet. Nil: no
-	// VM has a server of disks. It does not block.
+	// Disks returns where the hypervisor in a Pod attaches the disks of its VM with a fencing token; nil if they are not
+	// open to it yet. It does not block. If nil, no VM has a server of disks.
 	Disks func(vm types.NamespacedName, pod string, token uint64) *vmpb.DiskServer
-	// Refused is called with the reason when a VM that wants to leave its host has to shut down.
+	// Refused is called with the reason when a VM that leaves its host must be shut down.
 	Refused func(ctx context.Context, vm types.NamespacedName, why string)
 }
 
@@ -52,10 +53,10 @@ func (o *Options) credentials() *identity.Credentials {
 	return identity.ForController(o.Authority, o.Registry.Clock.Now)
 }
 
-// Service implements VMController. Make one with New.
+// Service implements VMController. Create one with New.
 //
-// Open run leases and the last reports are lost with the process: hypervisors open their
-// leases again, and the status of a VM stays until its next report.
+// Open run leases and the last reports are lost with the process. Hypervisors then open their
+// leases again, and the status of a VM stays as it is until the next report.
 type Service struct {
 	vmpb.UnimplementedVMControllerServer
 	Options
@@ -63,7 +64,7 @@ type Service struct {
 	mu      sync.Mutex
 	leases  map[types.NamespacedName]map[*lease]struct{}
 	reports map[types.NamespacedName]*reported
-	// heard is when each VM's lease was granted last, of those that expire.
+	// heard is when the lease of each VM was last granted, for leases that expire.
 	heard map[types.NamespacedName]time.Time
 	// targets has the last report of each VM's target of a migration.
 	targets map[types.NamespacedName]*vmpb.ReportStateRequest
@@ -71,27 +72,26 @@ type Service struct {
 	servers map[types.NamespacedName]*vmpb.ReportStateRequest
 }
 
-// reported is the last report about a VM, and when its status is written because of one.
+// reported is the last report about a VM, and when reports cause its status to be written.
 type reported struct {
 	last *vmpb.ReportStateRequest
-	// shown is the report that the status is made of: the last one, or an earlier one that says the same but
-	// for progress.
+	// shown is the report that the status shows: the last one, or an earlier one that differs only in its progress.
 	shown *vmpb.ReportStateRequest
-	// writes is how often reports may cause a write.
+	// writes limits how often reports cause a write.
 	writes *rate.Limiter
-	// due is when the last requested write comes. It takes all reports until then.
+	// due is the time of the last requested write, which covers all reports until then.
 	due time.Time
-	// requested is whether no pass has begun since a write was requested.
+	// requested reports whether no pass has begun since a write was requested.
 	requested bool
-	// stop is when the guest was stopped for a migration to a Pod, and stood how long it stood still; 0
-	// before that is known.
+	// stop is when the guest was stopped for the migration to the Pod to, and stood is the downtime; 0 until it is
+	// known.
 	stop  time.Time
 	to    string
 	stood time.Duration
 }
 
-// measure measures how long a guest stands still in a migration, by the clock of this process: from the
-// source's report to the target's. Neither of them knows both ends.
+// measure measures the downtime of a migration by the clock of this process, from the report of the source to that of
+// the target. Neither of them knows both times.
 func (r *reported) measure(report *vmpb.ReportStateRequest, now time.Time) {
 	news := report.GetMigration()
 	switch news.GetPhase() {
@@ -110,8 +110,8 @@ func (r *reported) measure(report *vmpb.ReportStateRequest, now time.Time) {
 	}
 }
 
-// A VM's start is a few reports within a second, and each shows at once. Then a write has to do
-// for all reports of two seconds.
+// A VM that starts sends a few reports within a second, each of which is written immediately. After that, one write
+// covers all reports of two seconds.
 const (
 	writeEvery = 2 * time.Second
 	writeBurst = 5
@@ -120,7 +120,7 @@ const (
 // lease is an open run lease.
 type lease struct {
 	pod string
-	// recheck receives when the answer may have changed.
+	// recheck receives when the response may have changed.
 	recheck chan struct{}
 }
 
@@ -136,7 +136,7 @@ func New(options Options) *Service {
 	}
 }
 
-// open adds a run lease, until close.
+// open adds a run lease until close is called.
 func (s *Service) open(vm types.NamespacedName, pod string) (opened *lease, close func()) {
 	opened = &lease{pod: pod, recheck: make(chan struct{}, 1)}
 	s.mu.Lock()
@@ -155,7 +155,7 @@ func (s *Service) open(vm types.NamespacedName, pod string) (opened *lease, clos
 	}
 }
 
-// Recheck evaluates the run leases of a VM again, since its object may have changed.
+// Recheck evaluates the run leases of a VM again, because its object may have changed.
 func (s *Service) Recheck(vm types.NamespacedName) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -179,8 +179,8 @@ func (s *Service) HasLease(vm types.NamespacedName, pod string) bool {
 	return false
 }
 
-// Report returns the last report of a VM's authoritative hypervisor, or of one that waits for the
-// disk to follow it; nil if this process has none. Its progress is that of the last pass that Take let see it.
+// Report returns the last report of a VM's authoritative hypervisor, or of the next process in its Pod that waits for
+// the disk; nil if this process has none. Its progress is at most as new as the last call of Take.
 func (s *Service) Report(vm *v1alpha1.VirtualMachine) *vmpb.ReportStateRequest {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -194,8 +194,8 @@ func (s *Service) Report(vm *v1alpha1.VirtualMachine) *vmpb.ReportStateRequest {
 	return known.shown
 }
 
-// keep stores a report. If it differs from the last one, it returns true and after which time
-// the status shall be written, unless that was returned for an earlier one.
+// keep stores a report. If the report differs from the last one, keep returns true and the time after which to write
+// the status, unless that was returned for an earlier report.
 func (s *Service) keep(vm types.NamespacedName, report *vmpb.ReportStateRequest) (after time.Duration, write bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -217,7 +217,7 @@ func (s *Service) keep(vm types.NamespacedName, report *vmpb.ReportStateRequest)
 	}
 	known.requested = true
 	now := s.Registry.Clock.Now()
-	if now.Before(known.due) { // a pass came sooner than was requested, and did not see this report
+	if now.Before(known.due) { // a pass began before the requested time, and did not see this report
 		return known.due.Sub(now), true
 	}
 	after = known.writes.ReserveN(now, 1).DelayFrom(now)
@@ -225,9 +225,9 @@ func (s *Service) keep(vm types.NamespacedName, report *vmpb.ReportStateRequest)
 	return after, true
 }
 
-// Take says that a pass begins: it sees all reports until now. It may have another cause than they, as the write
-// of the pass before it; then it sees no progress before that is due, or progress would be written as often as it
-// is reported. The queue has forgotten then what was requested for later.
+// Take notes that a pass begins, which sees all reports until now. If the pass has another cause, such as the write of
+// the pass before it, it sees no progress before that is due; otherwise progress would be written as often as it is
+// reported. Take then requests another pass, because the queue drops requests for later when a pass begins.
 func (s *Service) Take(vm types.NamespacedName) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -241,7 +241,7 @@ func (s *Service) Take(vm types.NamespacedName) {
 	}
 }
 
-// onlyProgress reports whether two reports differ in nothing but how far the hypervisor is.
+// onlyProgress reports whether two reports differ only in their progress.
 func onlyProgress(before, after *vmpb.ReportStateRequest) bool {
 	return before != nil && proto.Equal(withoutProgress(before), withoutProgress(after))
 }
@@ -255,13 +255,13 @@ func withoutProgress(report *vmpb.ReportStateRequest) *vmpb.ReportStateRequest {
 	return rest
 }
 
-// overtaken reports whether the network delivered a report after a later one of the same run: as calls
-// whose callers no longer wait, of a connection that was silent.
+// overtaken reports whether a report was delivered after a later one of the same run. That happens to calls on a
+// connection that was silent, whose callers no longer wait.
 func overtaken(report, last *vmpb.ReportStateRequest) bool {
 	return report.GetSequence() != 0 && report.GetSequence() < last.GetSequence() && proto.Equal(report.GetUs(), last.GetUs())
 }
 
-// Forget drops the report of a VM that is gone.
+// Forget drops the reports of a VM that is gone.
 func (s *Service) Forget(vm types.NamespacedName) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -311,9 +311,9 @@ func (s *Service) RunLease(request *vmpb.RunLeaseRequest, out grpc.ServerStreami
 	}
 }
 
-// evaluate returns what to tell a caller after the last update, and whether that authorizes it first: then the API
-// server was asked, since a lease that expires counts from the request. The target of a migration is authorized when
-// it has got the VM.
+// evaluate returns the next update of a run lease, and whether it is the first one that authorizes the caller. That one
+// is based on the API server, because a lease that expires is valid from the request on. The target of a migration is
+// authorized when it has become authoritative.
 func (s *Service) evaluate(ctx context.Context, us *vmpb.HypervisorID, last *vmpb.RunLeaseUpdate) (update *vmpb.RunLeaseUpdate, first bool, err error) {
 	first = last.GetStatus() != vmpb.RunLeaseUpdate_STATUS_OK
 	update, err = s.Registry.Lease(ctx, us, first)
@@ -324,21 +324,21 @@ func (s *Service) evaluate(ctx context.Context, us *vmpb.HypervisorID, last *vmp
 	return update, first, err
 }
 
-// hear notes that a lease that expires is being granted.
+// hear records that a lease that expires is granted.
 func (s *Service) hear(vm types.NamespacedName) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.heard[vm] = s.Registry.Clock.Now()
 }
 
-// Heard returns when a lease of a VM was granted last that expires; zero if this process has granted none.
+// Heard returns when a lease of a VM that expires was last granted; zero if this process has granted none.
 func (s *Service) Heard(vm types.NamespacedName) time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.heard[vm]
 }
 
-// release answers a hypervisor whose guest has ended for ever.
+// release releases the lease of a hypervisor whose guest has terminated for good.
 func (s *Service) release(ctx context.Context, key types.NamespacedName, us *vmpb.HypervisorID) error {
 	if err := s.Registry.Release(ctx, us); err != nil {
 		return answer(ctx, us, err)
@@ -347,8 +347,8 @@ func (s *Service) release(ctx context.Context, key types.NamespacedName, us *vmp
 	return nil
 }
 
-// ReportState implements VMController. It stores that the image is on the disk before it
-// answers: then the caller starts the VM.
+// ReportState implements VMController. It stores that the image is on the disk before it responds, because the caller
+// then starts the VM.
 func (s *Service) ReportState(ctx context.Context, request *vmpb.ReportStateRequest) (*vmpb.ReportStateResponse, error) {
 	us := request.GetUs()
 	key, err := caller(ctx, us)
@@ -379,8 +379,8 @@ func (s *Service) ReportState(ctx context.Context, request *vmpb.ReportStateRequ
 	return &vmpb.ReportStateResponse{}, nil
 }
 
-// waitsForDisk reports whether a hypervisor waits for the lock of the disk. It asks for no run
-// lease before it has that.
+// waitsForDisk reports whether a hypervisor waits for the lock of the disk. Until it has the lock, it requests no run
+// lease.
 func waitsForDisk(report *vmpb.ReportStateRequest) bool {
 	return report.GetCause() == vmpb.ReportStateRequest_CAUSE_DISK_LOCKED
 }
@@ -421,8 +421,8 @@ func complete(id *vmpb.HypervisorID) error {
 	return nil
 }
 
-// answer gives an error of the registry its gRPC code. who is the process that should be
-// authoritative. Errors of the API server are logged, not sent.
+// answer returns the gRPC status for an error of the registry. who is the process that should be authoritative. Errors
+// of the API server are logged, not sent.
 func answer(ctx context.Context, who *vmpb.HypervisorID, err error) error {
 	switch {
 	case errors.Is(err, authority.ErrNotAuthoritative):

@@ -16,12 +16,12 @@ import (
 )
 
 const (
-	// targetLimit is how long a call waits for a target. Hypervisors ask again.
+	// targetLimit is how long a call waits for a target. Hypervisors then retry.
 	targetLimit = 30 * time.Second
-	// reportLimit is how long a caller without a report has for one. A hypervisor reports at once when it
-	// has opened its run lease.
+	// reportLimit is how long a call waits for a report of its caller. A hypervisor reports immediately after it has
+	// opened its run lease.
 	reportLimit = 5 * time.Second
-	// healthPause is the time between two health checks, and healthLimit how long one may take.
+	// healthPause is the time between two health checks, and healthLimit the time limit of one.
 	healthPause = time.Second
 	healthLimit = 5 * time.Second
 )
@@ -66,11 +66,11 @@ type wait struct {
 	us    *vmpb.HypervisorID
 	vm    types.NamespacedName
 	began time.Time
-	// target is the one that is awaited. Empty: none yet.
+	// target is the Pod that is awaited; empty if there is none yet.
 	target string
 }
 
-// try returns the answer, or after which time to try again without a change; 0 is never.
+// try returns the response; nil to retry after the returned time, where 0 means to wait for a change.
 func (w *wait) try(ctx context.Context) (*vmpb.EnsureMigrationTargetResponse, time.Duration, error) {
 	report := w.last(w.us)
 	if rest := reportLimit - w.Registry.Clock.Now().Sub(w.began); report == nil && rest > 0 {
@@ -109,7 +109,7 @@ func (w *wait) authoritative(ctx context.Context) error {
 	return nil
 }
 
-// healthy reports whether the services of a target answer.
+// healthy reports whether the services of a target respond, with the certificate of the target.
 func (w *wait) healthy(ctx context.Context, target *vmpb.ReportStateRequest) bool {
 	ctx, cancel := context.WithTimeout(ctx, healthLimit)
 	defer cancel()
@@ -122,13 +122,12 @@ func (w *wait) healthy(ctx context.Context, target *vmpb.ReportStateRequest) boo
 	check := &healthpb.HealthCheckRequest{Service: vmpb.Hypervisor_ServiceDesc.ServiceName}
 	health, err := healthpb.NewHealthClient(conn).Check(ctx, check)
 	if err != nil {
-		log.FromContext(ctx).Info("The target of a migration does not answer yet", "vm", w.vm, "pod", pod, "err", err.Error())
+		log.FromContext(ctx).Info("The target of a migration does not respond yet", "vm", w.vm, "pod", pod, "err", err.Error())
 	}
 	return health.GetStatus() == healthpb.HealthCheckResponse_SERVING
 }
 
-// reportIncoming takes a report of the target of a migration under way. The endpoint is where this process
-// will connect: names would be resolved, and a scheme of gRPC can lead to a socket of this host.
+// reportIncoming stores a report of the target of a migration under way. This process will connect to its endpoint.
 func (s *Service) reportIncoming(ctx context.Context, vm types.NamespacedName, report *vmpb.ReportStateRequest) (*vmpb.ReportStateResponse, error) {
 	if report.GetEndpoint() != "" && !isAddress(report.GetEndpoint()) {
 		return nil, errNoAddress

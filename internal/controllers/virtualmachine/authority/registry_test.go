@@ -1,0 +1,577 @@
+package authority
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	gocmp "github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/testing/protocmp"
+	"google.golang.org/protobuf/types/known/durationpb"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	testingclock "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/migration"
+	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+	"github.com/millwright-dev/millwright/test/support/fakeclient"
+	"github.com/millwright-dev/millwright/test/support/fixture"
+)
+
+var now = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+// world is a registry, and a fake API server with the virtual machine "vm" and its Pods vm-1, vm-2 and gone-1. The
+// hypervisor in vm-1 with the run 5 has the authority.
+type world struct {
+	*Registry
+	live   client.WithWatch
+	writes int
+}
+
+// setup changes the objects of a world before it begins.
+type setup func(vm *v1alpha1.VirtualMachine, pods map[string]*corev1.Pod)
+
+// newWorld returns a world. cached changes the VM that the cache has; nil if that is current.
+func newWorld(t *testing.T, given setup, cached func(*v1alpha1.VirtualMachine)) *world {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, v1alpha1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	vm := fixture.VirtualMachine()
+	vm.Status.VirtualMachineAuthority = v1alpha1.VirtualMachineAuthority{ActivePodName: "vm-1", ActivePodUID: "uid", ActiveRunID: "5", VolumeClaimName: "disk-1"}
+	pods := map[string]*corev1.Pod{}
+	for name, claim := range map[string]string{"vm-1": "disk-1", "vm-2": "disk-2"} {
+		pods[name] = fixture.OwnedBy(vm, fixture.Named(name, fixture.Pod()))
+		pods[name].Spec.Volumes = []corev1.Volume{{Name: "disk", VolumeSource: corev1.VolumeSource{
+			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim},
+		}}}
+	}
+	if given != nil {
+		given(vm, pods)
+	}
+	objects := []client.Object{vm}
+	for _, pod := range pods {
+		objects = append(objects, pod)
+	}
+	w := &world{live: fakeclient.NewBuilder(scheme).WithObjects(objects...).WithStatusSubresource(vm).Build()}
+	w.Registry = &Registry{APIReader: w.live, Clock: testingclock.NewFakePassiveClock(now), Client: interceptor.NewClient(w.live, interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object, opts ...client.GetOption) error {
+			err := c.Get(ctx, key, object, opts...)
+			if vm, is := object.(*v1alpha1.VirtualMachine); is && err == nil && cached != nil {
+				cached(vm)
+			}
+			return err
+		},
+		SubResourcePatch: func(ctx context.Context, c client.Client, sub string, object client.Object, patch client.Patch, opts ...client.SubResourcePatchOption) error {
+			w.writes++
+			return c.SubResource(sub).Patch(ctx, object, patch, opts...)
+		},
+	})}
+	return w
+}
+
+// status returns what is stored.
+func (w *world) status(t *testing.T) *v1alpha1.VirtualMachineStatus {
+	t.Helper()
+	vm := &v1alpha1.VirtualMachine{}
+	if err := w.live.Get(t.Context(), client.ObjectKeyFromObject(fixture.VirtualMachine()), vm); err != nil {
+		t.Fatal(err)
+	}
+	return &vm.Status
+}
+
+// process returns the identity of a hypervisor of the VM.
+func process(pod string, run uint64) *vmpb.HypervisorID {
+	return &vmpb.HypervisorID{Namespace: fixture.Namespace, VmName: "vm", PodName: pod, RunId: run}
+}
+
+// all combines setups.
+func all(setups ...setup) setup {
+	return func(vm *v1alpha1.VirtualMachine, pods map[string]*corev1.Pod) {
+		for _, given := range setups {
+			given(vm, pods)
+		}
+	}
+}
+
+func deleting(vm *v1alpha1.VirtualMachine, _ map[string]*corev1.Pod) {
+	vm.DeletionTimestamp, vm.Finalizers = &metav1.Time{Time: now}, []string{v1alpha1.Finalizer}
+}
+
+func noAuthority(vm *v1alpha1.VirtualMachine, _ map[string]*corev1.Pod) {
+	vm.Status.VirtualMachineAuthority = v1alpha1.VirtualMachineAuthority{}
+}
+
+// leased gives the VM a lease in a state, with the fencing token 100.
+func leased(state v1alpha1.LeaseState) setup {
+	return func(vm *v1alpha1.VirtualMachine, _ map[string]*corev1.Pod) {
+		vm.Spec.LeaseMode = v1alpha1.LeaseFullLeases
+		vm.Status.Lease = &v1alpha1.VirtualMachineLease{State: state, DurationSeconds: 20, FencingToken: 100, Transitions: 3}
+	}
+}
+
+// servedUpTo gives the disks of the VM a server that has revoked all tokens up to one.
+func servedUpTo(revoked int64) setup {
+	return func(vm *v1alpha1.VirtualMachine, _ map[string]*corev1.Pod) {
+		vm.Spec.DiskAccess = v1alpha1.DiskAccessServed
+		vm.Status.DiskServer = &v1alpha1.DiskServerStatus{PodName: "vm-disks-1", RevokedToken: revoked}
+	}
+}
+
+// migrating gives the VM a migration from vm-1 to vm-2.
+func migrating(phase v1alpha1.MigrationPhase) setup {
+	return func(vm *v1alpha1.VirtualMachine, _ map[string]*corev1.Pod) {
+		vm.Status.Migration = &v1alpha1.VirtualMachineMigration{
+			Phase: phase, SourcePodName: "vm-1", TargetPodName: "vm-2", TargetVolumeClaimName: "disk-2", TargetFencingToken: 200,
+		}
+	}
+}
+
+// ordered gives the VM an order to migrate from vm-1.
+func ordered(vm *v1alpha1.VirtualMachine, _ map[string]*corev1.Pod) {
+	vm.Annotations = map[string]string{v1alpha1.AnnotationMigrate: "vm-1"}
+}
+
+func finished(pod string) setup {
+	return func(_ *v1alpha1.VirtualMachine, pods map[string]*corev1.Pod) {
+		pods[pod].Status.Phase = corev1.PodFailed
+	}
+}
+
+func foreign(pod string) setup {
+	return func(_ *v1alpha1.VirtualMachine, pods map[string]*corev1.Pod) {
+		pods[pod].OwnerReferences[0].UID = "another"
+	}
+}
+
+func noPod(pod string) setup {
+	return func(_ *v1alpha1.VirtualMachine, pods map[string]*corev1.Pod) { delete(pods, pod) }
+}
+
+const (
+	ok        = vmpb.RunLeaseUpdate_STATUS_OK
+	terminate = vmpb.RunLeaseUpdate_STATUS_TERMINATE
+	unknown   = vmpb.RunLeaseUpdate_STATUS_UNKNOWN
+)
+
+func TestRegistry_Lease(t *testing.T) {
+	valid := durationpb.New(20 * time.Second)
+	paused := func(vm *v1alpha1.VirtualMachine, _ map[string]*corev1.Pod) { vm.Spec.Mode = v1alpha1.ModePause }
+	growing := func(vm *v1alpha1.VirtualMachine, _ map[string]*corev1.Pod) {
+		vm.Status.GrowDisks = []v1alpha1.DiskSize{{Name: "logs", Bytes: 7}}
+	}
+	for name, test := range map[string]struct {
+		given  setup
+		cached func(*v1alpha1.VirtualMachine)
+		us     *vmpb.HypervisorID
+		want   *vmpb.RunLeaseUpdate
+		run    string // stored; empty if it is 5
+	}{
+		"the holder":              {us: process("vm-1", 5), want: &vmpb.RunLeaseUpdate{Status: ok}},
+		"the holder, paused":      {given: paused, us: process("vm-1", 5), want: &vmpb.RunLeaseUpdate{Status: ok, Paused: true}},
+		"the holder, ordered":     {given: ordered, us: process("vm-1", 5), want: &vmpb.RunLeaseUpdate{Status: ok, Migrate: true}},
+		"the holder, growing":     {given: growing, us: process("vm-1", 5), want: &vmpb.RunLeaseUpdate{Status: ok, Grow: []*vmpb.DiskSize{{Name: "logs", Bytes: 7}}}},
+		"the next process":        {us: process("vm-1", 6), want: &vmpb.RunLeaseUpdate{Status: ok}, run: "6"},
+		"an earlier process":      {us: process("vm-1", 4), want: &vmpb.RunLeaseUpdate{Status: terminate}},
+		"another Pod":             {us: process("vm-2", 9), want: &vmpb.RunLeaseUpdate{Status: terminate}},
+		"a VM that is deleted":    {given: deleting, us: process("vm-1", 5), want: &vmpb.RunLeaseUpdate{Status: terminate}},
+		"no authority":            {given: noAuthority, us: process("vm-1", 5), want: &vmpb.RunLeaseUpdate{Status: unknown}},
+		"no authority, finished":  {given: all(noAuthority, finished("vm-1")), us: process("vm-1", 5), want: &vmpb.RunLeaseUpdate{Status: terminate}},
+		"no authority, foreign":   {given: all(noAuthority, foreign("vm-1")), us: process("vm-1", 5), want: &vmpb.RunLeaseUpdate{Status: terminate}},
+		"no authority, no Pod":    {given: all(noAuthority, noPod("vm-1")), us: process("vm-1", 5), want: &vmpb.RunLeaseUpdate{Status: terminate}},
+		"the target":              {given: all(migrating(v1alpha1.MigrationPreparing), ordered), us: process("vm-2", 1), want: &vmpb.RunLeaseUpdate{Status: ok, FencingToken: 200}},
+		"the target of a failed":  {given: migrating(v1alpha1.MigrationFailed), us: process("vm-2", 1), want: &vmpb.RunLeaseUpdate{Status: terminate}},
+		"a lease":                 {given: all(leased(v1alpha1.LeaseOpen), ordered, growing, paused), us: process("vm-1", 5), want: &vmpb.RunLeaseUpdate{Status: ok, Paused: true, Migrate: true, FencingToken: 100, ValidFor: valid, Grow: []*vmpb.DiskSize{{Name: "logs", Bytes: 7}}}},
+		"a lease, next process":   {given: leased(v1alpha1.LeaseOpen), us: process("vm-1", 6), want: &vmpb.RunLeaseUpdate{Status: terminate}},
+		"a suspected lease":       {given: leased(v1alpha1.LeaseSuspected), us: process("vm-1", 5), want: &vmpb.RunLeaseUpdate{Status: ok, FencingToken: 100, ValidFor: valid}},
+		"a revoked lease":         {given: leased(v1alpha1.LeaseRevoked), us: process("vm-1", 5), want: &vmpb.RunLeaseUpdate{Status: terminate}},
+		"disks not revoked":       {given: all(leased(v1alpha1.LeaseOpen), servedUpTo(98)), us: process("vm-1", 5), want: &vmpb.RunLeaseUpdate{Status: ok, FencingToken: 100}},
+		"disks open":              {given: all(leased(v1alpha1.LeaseOpen), servedUpTo(99)), us: process("vm-1", 5), want: &vmpb.RunLeaseUpdate{Status: ok, FencingToken: 100, ValidFor: valid}},
+		"disks revoked":           {given: all(leased(v1alpha1.LeaseOpen), servedUpTo(100)), us: process("vm-1", 5), want: &vmpb.RunLeaseUpdate{Status: terminate}},
+		"an outdated cache":       {cached: func(vm *v1alpha1.VirtualMachine) { vm.Status.ActivePodName = "vm-0" }, us: process("vm-1", 5), want: &vmpb.RunLeaseUpdate{Status: ok}},
+		"an outdated revocation":  {given: leased(v1alpha1.LeaseOpen), cached: func(vm *v1alpha1.VirtualMachine) { vm.Status.Lease.State = v1alpha1.LeaseRevoked }, us: process("vm-1", 5), want: &vmpb.RunLeaseUpdate{Status: ok, FencingToken: 100, ValidFor: valid}},
+		"an outdated early start": {cached: func(vm *v1alpha1.VirtualMachine) { vm.Status.ActiveRunID = "1" }, us: process("vm-1", 4), want: &vmpb.RunLeaseUpdate{Status: terminate}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, test.given, test.cached)
+			got, err := w.Lease(t.Context(), test.us, false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := gocmp.Diff(test.want, got, protocmp.Transform()); diff != "" {
+				t.Errorf("the update differs (-want +got):\n%s", diff)
+			}
+			want := cmp.Or(test.run, "5")
+			if is := w.status(t); is.ActivePodName == "" {
+				want = ""
+			}
+			if is := w.status(t).ActiveRunID; is != want {
+				t.Errorf("the run %q is stored, want %q", is, want)
+			}
+		})
+	}
+}
+
+// TestRegistry_LeaseIsReopened checks that a suspected holder gets its lease only after the API server has stored that it
+// is open again.
+func TestRegistry_LeaseIsReopened(t *testing.T) {
+	w := newWorld(t, leased(v1alpha1.LeaseSuspected), nil)
+	if _, err := w.Lease(t.Context(), process("vm-1", 5), true); err != nil {
+		t.Fatal(err)
+	}
+	if is := w.status(t).Lease; is.State != v1alpha1.LeaseOpen || is.Transitions != 4 || !is.TransitionTime.Time.Equal(now) {
+		t.Errorf("the lease is %+v", is)
+	}
+}
+
+func TestRegistry_SwitchOver(t *testing.T) {
+	preparing := migrating(v1alpha1.MigrationPreparing)
+	returned := func(vm *v1alpha1.VirtualMachine, _ map[string]*corev1.Pod) {
+		vm.Status.Migration = &v1alpha1.VirtualMachineMigration{Phase: v1alpha1.MigrationFailed, SourcePodName: "vm-1", TargetPodName: "vm-2"}
+	}
+	for name, test := range map[string]struct {
+		given    setup
+		us, them *vmpb.HypervisorID
+		want     error
+		claim    string // stored
+		token    int64  // of the lease; 0 if there is none
+		writes   int
+	}{
+		"to the target":                     {given: preparing, us: process("vm-2", 1), them: process("vm-1", 5), claim: "disk-2", writes: 1},
+		"to the target, with a lease":       {given: all(preparing, leased(v1alpha1.LeaseOpen)), us: process("vm-2", 1), them: process("vm-1", 5), claim: "disk-2", token: 200, writes: 1},
+		"to the target, with served disks":  {given: all(preparing, leased(v1alpha1.LeaseOpen), servedUpTo(99)), us: process("vm-2", 1), them: process("vm-1", 5), claim: "disk-1", token: 200, writes: 1},
+		"again":                             {given: preparing, us: process("vm-1", 5), them: process("vm-2", 1), claim: "disk-1"},
+		"after the migration failed":        {given: migrating(v1alpha1.MigrationFailed), us: process("vm-2", 1), them: process("vm-1", 5), want: ErrNotAuthoritative},
+		"to another Pod":                    {given: preparing, us: process("vm-3", 1), them: process("vm-1", 5), want: ErrNotAuthoritative},
+		"from another process":              {given: preparing, us: process("vm-2", 1), them: process("vm-1", 4), want: ErrNotAuthoritative},
+		"of a VM that is deleted":           {given: all(preparing, deleting), us: process("vm-2", 1), them: process("vm-1", 5), want: ErrNotAuthoritative},
+		"of no VM":                          {us: &vmpb.HypervisorID{Namespace: fixture.Namespace, VmName: "other", PodName: "vm-2", RunId: 1}, them: process("vm-1", 5), want: ErrNotAuthoritative},
+		"to a Pod that has finished":        {given: all(preparing, finished("vm-2")), us: process("vm-2", 1), them: process("vm-1", 5), want: ErrPodEnded},
+		"to a Pod of another object":        {given: all(preparing, foreign("vm-2")), us: process("vm-2", 1), them: process("vm-1", 5), want: ErrPodEnded},
+		"to a Pod that is gone":             {given: all(preparing, noPod("vm-2")), us: process("vm-2", 1), them: process("vm-1", 5), want: ErrPodEnded},
+		"to the next process":               {us: process("vm-1", 6), them: process("vm-1", 5), claim: "disk-1", writes: 1},
+		"to an earlier process":             {us: process("vm-1", 4), them: process("vm-1", 5), want: ErrEarlierRun},
+		"to the next process, with a lease": {given: leased(v1alpha1.LeaseOpen), us: process("vm-1", 6), them: process("vm-1", 5), want: ErrNotAuthoritative},
+		"to the next process, with a lease, after a migration of another Pod": {given: all(leased(v1alpha1.LeaseOpen), func(vm *v1alpha1.VirtualMachine, _ map[string]*corev1.Pod) {
+			vm.Status.Migration = &v1alpha1.VirtualMachineMigration{Phase: v1alpha1.MigrationSucceeded, SourcePodName: "vm-0", TargetPodName: "vm-1"}
+		}), us: process("vm-1", 6), them: process("vm-1", 5), want: ErrNotAuthoritative},
+		"back, with a lease": {given: all(leased(v1alpha1.LeaseOpen), returned), us: process("vm-1", 6), them: process("vm-1", 5), claim: "disk-1", token: now.UnixMilli(), writes: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, test.given, nil)
+			if err := w.SwitchOver(t.Context(), test.us, test.them); !errors.Is(err, test.want) || (err == nil) != (test.want == nil) {
+				t.Fatalf("the error is %v, want %v", err, test.want)
+			}
+			if w.writes != test.writes {
+				t.Errorf("%d writes, want %d", w.writes, test.writes)
+			}
+			if test.want != nil {
+				return
+			}
+			is := w.status(t)
+			if is.ActivePodName != test.us.GetPodName() || is.ActiveRunID != runID(test.us) || is.VolumeClaimName != test.claim {
+				t.Errorf("the authority is %+v, want run %d in %s with %s", is.VirtualMachineAuthority, test.us.GetRunId(), test.us.GetPodName(), test.claim)
+			}
+			if (is.Lease != nil) != (test.token != 0) || is.Lease != nil && (is.Lease.FencingToken != test.token || is.Lease.State != v1alpha1.LeaseOpen || is.Lease.Transitions != 4) {
+				t.Errorf("the lease is %+v, want token %d", is.Lease, test.token)
+			}
+			if test.us.GetPodName() == "vm-2" && is.Migration.Phase != v1alpha1.MigrationSucceeded {
+				t.Errorf("the migration is %s", is.Migration.Phase)
+			}
+		})
+	}
+}
+
+func TestRegistry_Release(t *testing.T) {
+	for name, test := range map[string]struct {
+		given  setup
+		us     *vmpb.HypervisorID
+		want   error
+		writes int
+	}{
+		"the holder":      {leased(v1alpha1.LeaseOpen), process("vm-1", 5), nil, 1},
+		"again":           {leased(v1alpha1.LeaseReleased), process("vm-1", 5), nil, 0},
+		"another process": {leased(v1alpha1.LeaseOpen), process("vm-1", 6), ErrNotAuthoritative, 0},
+		"no lease":        {nil, process("vm-1", 5), ErrNotAuthoritative, 0},
+		"no VM":           {nil, &vmpb.HypervisorID{Namespace: fixture.Namespace, VmName: "other", PodName: "vm-1", RunId: 5}, ErrNotAuthoritative, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, test.given, nil)
+			if err := w.Release(t.Context(), test.us); !errors.Is(err, test.want) || (err == nil) != (test.want == nil) {
+				t.Fatalf("the error is %v, want %v", err, test.want)
+			}
+			if is := w.status(t).Lease; w.writes != test.writes || test.want == nil && is.State != v1alpha1.LeaseReleased {
+				t.Errorf("%d writes, and the lease is %+v", w.writes, is)
+			}
+		})
+	}
+}
+
+// TestRegistry_ConfirmStoresDisks checks that the status has which disks are complete before their hypervisor may go on.
+func TestRegistry_ConfirmStoresDisks(t *testing.T) {
+	noImage := func(vm *v1alpha1.VirtualMachine, _ map[string]*corev1.Pod) { vm.Spec.InitialImage = nil }
+	withData := func(vm *v1alpha1.VirtualMachine, _ map[string]*corev1.Pod) {
+		vm.Status.DataDisks = []v1alpha1.DataDiskStatus{{Name: "logs", VolumeClaimName: "vm-logs"}}
+	}
+	prepared := &vmpb.ReportStateRequest{ImagePrepared: true}
+	for name, test := range map[string]struct {
+		given          setup
+		us             *vmpb.HypervisorID
+		report         *vmpb.ReportStateRequest
+		want           error
+		prepared, data bool
+	}{
+		"nothing":                    {us: process("vm-1", 5)},
+		"the image":                  {us: process("vm-1", 5), report: prepared, prepared: true},
+		"the image of a disk of its": {given: noImage, us: process("vm-1", 5), report: prepared},
+		"a data disk":                {given: withData, us: process("vm-1", 5), report: &vmpb.ReportStateRequest{Disks: []*vmpb.DiskSize{{Name: "logs", Bytes: 1}}}, data: true},
+		"another process":            {us: process("vm-1", 6), report: prepared, want: ErrNotAuthoritative},
+		"no VM":                      {us: &vmpb.HypervisorID{Namespace: fixture.Namespace, VmName: "other", PodName: "vm-1", RunId: 5}, want: ErrNotAuthoritative},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, test.given, nil)
+			if err := w.Confirm(t.Context(), test.us, test.report); !errors.Is(err, test.want) || (err == nil) != (test.want == nil) {
+				t.Fatalf("the error is %v, want %v", err, test.want)
+			}
+			is := w.status(t)
+			data := len(is.DataDisks) == 1 && is.DataDisks[0].Prepared
+			if is.ImagePrepared != test.prepared || data != test.data {
+				t.Errorf("stored: image %t, data disk %t; want %t and %t", is.ImagePrepared, data, test.prepared, test.data)
+			}
+		})
+	}
+}
+
+func TestRegistry_ConfirmProcesses(t *testing.T) {
+	target := migrating(v1alpha1.MigrationCopying)
+	behind := func(vm *v1alpha1.VirtualMachine) { vm.Status.Migration, vm.Status.DiskServer = nil, nil }
+	next := func(w *world, us *vmpb.HypervisorID) error { return w.ConfirmNext(context.Background(), us) }
+	isTarget := func(w *world, us *vmpb.HypervisorID) error { return w.ConfirmTarget(context.Background(), us) }
+	isServer := func(w *world, us *vmpb.HypervisorID) error {
+		is, err := w.ConfirmServer(context.Background(), us)
+		if err == nil && !is {
+			err = ErrNotAuthoritative
+		}
+		return err
+	}
+	for name, test := range map[string]struct {
+		given  setup
+		cached func(*v1alpha1.VirtualMachine)
+		ask    func(*world, *vmpb.HypervisorID) error
+		us     *vmpb.HypervisorID
+		want   error
+	}{
+		"the holder":                          {nil, nil, next, process("vm-1", 5), nil},
+		"one that may follow it":              {nil, nil, next, process("vm-1", 6), nil},
+		"one that may not":                    {nil, nil, next, process("vm-1", 4), ErrNotAuthoritative},
+		"one that may not, with a lease":      {leased(v1alpha1.LeaseOpen), nil, next, process("vm-1", 6), ErrNotAuthoritative},
+		"the target":                          {target, nil, isTarget, process("vm-2", 1), nil},
+		"the target, unknown to the cache":    {target, behind, isTarget, process("vm-2", 1), nil},
+		"another target":                      {target, nil, isTarget, process("vm-3", 1), ErrNotAuthoritative},
+		"the source":                          {target, nil, isTarget, process("vm-1", 5), ErrNotAuthoritative},
+		"the server":                          {servedUpTo(0), nil, isServer, process("vm-disks-1", 1), nil},
+		"the server, unknown to the cache":    {servedUpTo(0), behind, isServer, process("vm-disks-1", 1), nil},
+		"an earlier server":                   {servedUpTo(0), nil, isServer, process("vm-disks-0", 1), ErrNotAuthoritative},
+		"the hypervisor of served disks":      {servedUpTo(0), nil, isServer, process("vm-1", 5), ErrNotAuthoritative},
+		"the server, and no disks are served": {all(servedUpTo(0), func(vm *v1alpha1.VirtualMachine, _ map[string]*corev1.Pod) { vm.Spec.DiskAccess = "" }), nil, isServer, process("vm-disks-1", 1), ErrNotAuthoritative},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if err := test.ask(newWorld(t, test.given, test.cached), test.us); !errors.Is(err, test.want) || (err == nil) != (test.want == nil) {
+				t.Errorf("the error is %v, want %v", err, test.want)
+			}
+		})
+	}
+}
+
+func TestRegistry_EnsureTarget(t *testing.T) {
+	us, can := process("vm-1", 5), &vmpb.ReportStateRequest{State: vmpb.ReportStateRequest_STATE_RUNNING, CanMigrate: true}
+	evicted := func(_ *v1alpha1.VirtualMachine, pods map[string]*corev1.Pod) {
+		pods["vm-1"].DeletionTimestamp, pods["vm-1"].Finalizers = &metav1.Time{Time: now}, []string{"example.org/drain"}
+	}
+	here := func(vm *v1alpha1.VirtualMachine, pods map[string]*corev1.Pod) {
+		vm.Annotations = map[string]string{v1alpha1.AnnotationMigrate: "vm-1/" + pods["vm-1"].Spec.NodeName}
+	}
+	failed := func(source, reason string, ago time.Duration) setup {
+		return func(vm *v1alpha1.VirtualMachine, _ map[string]*corev1.Pod) {
+			vm.Status.Migration = &v1alpha1.VirtualMachineMigration{
+				Phase: v1alpha1.MigrationFailed, SourcePodName: source, TargetPodName: "vm-2", Reason: reason, Message: "why", EndTime: ptr.To(metav1.NewTime(now.Add(-ago))),
+			}
+		}
+	}
+	for name, test := range map[string]struct {
+		given    setup
+		us       *vmpb.HypervisorID
+		report   *vmpb.ReportStateRequest
+		awaited  string
+		want     error
+		reserved bool // a new target
+		target   string
+		refused  bool
+		pause    time.Duration
+	}{
+		"ordered":                    {given: ordered, us: us, report: can, reserved: true},
+		"evicted":                    {given: evicted, us: us, report: can, reserved: true},
+		"neither":                    {us: us, report: can, refused: true},
+		"to its own host":            {given: here, us: us, report: can, refused: true},
+		"it cannot":                  {given: ordered, us: us, report: nil, refused: true},
+		"under way":                  {given: all(ordered, migrating(v1alpha1.MigrationCopying)), us: us, report: can, target: "vm-2"},
+		"another process":            {given: ordered, us: process("vm-1", 6), report: can, want: ErrNotAuthoritative},
+		"another Pod":                {given: ordered, us: process("vm-2", 5), report: can, want: ErrNotAuthoritative},
+		"being deleted":              {given: all(ordered, deleting), us: us, report: can, refused: true},
+		"its Pod has finished":       {given: all(ordered, finished("vm-1")), us: us, report: can, want: ErrPodEnded},
+		"just failed":                {given: all(ordered, failed("vm-1", migration.ReasonCopyFailed, time.Second)), us: us, report: can, pause: time.Second},
+		"failed a while ago":         {given: all(ordered, failed("vm-1", migration.ReasonCopyFailed, time.Hour)), us: us, report: can, reserved: true},
+		"failed from another Pod":    {given: all(ordered, failed("vm-0", migration.ReasonCopyFailed, 0)), us: us, report: can, reserved: true},
+		"no capacity for the target": {given: all(ordered, failed("vm-1", migration.ReasonUnschedulable, time.Hour)), us: us, report: can, awaited: "vm-2", refused: true},
+		"no capacity, ordered":       {given: all(ordered, failed("vm-1", migration.ReasonUnschedulable, 30*time.Second)), us: us, report: can, reserved: true},
+		"no capacity, evicted":       {given: all(evicted, failed("vm-1", migration.ReasonUnschedulable, 30*time.Second)), us: us, report: can, refused: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, test.given, nil)
+			before := w.status(t).Migration
+			got, err := w.EnsureTarget(t.Context(), test.us, test.report, test.awaited)
+			if !errors.Is(err, test.want) || (err == nil) != (test.want == nil) {
+				t.Fatalf("the error is %v, want %v", err, test.want)
+			}
+			is := w.status(t).Migration
+			switch {
+			case test.reserved:
+				if is == nil || is.Phase != v1alpha1.MigrationPreparing || is.TargetPodName != got.Pod || got.Pod == "vm-2" || got.Pause != 0 || got.Refusal != "" {
+					t.Errorf("%+v, and %+v is stored", got, is)
+				}
+			case got.Pod != test.target || (got.Refusal != "") != test.refused || got.Pause != test.pause || gocmp.Diff(before, is) != "":
+				t.Errorf("%+v, and %+v is stored", got, is)
+			}
+		})
+	}
+}
+
+// TestRegistry_EnsureTargetOfServedDisks checks that the target of a VM with served disks gets a fencing token, and no disk.
+func TestRegistry_EnsureTargetOfServedDisks(t *testing.T) {
+	can := &vmpb.ReportStateRequest{State: vmpb.ReportStateRequest_STATE_RUNNING, CanMigrate: true}
+	for name, test := range map[string]struct {
+		given setup
+		claim bool
+		token int64
+	}{
+		"disks of its own": {ordered, true, 0},
+		"served":           {all(ordered, leased(v1alpha1.LeaseOpen), servedUpTo(99)), false, now.UnixMilli()},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, test.given, nil)
+			if _, err := w.EnsureTarget(t.Context(), process("vm-1", 5), can, ""); err != nil {
+				t.Fatal(err)
+			}
+			if is := w.status(t).Migration; (is.TargetVolumeClaimName != "") != test.claim || is.TargetFencingToken != test.token {
+				t.Errorf("the migration is %+v", is)
+			}
+		})
+	}
+}
+
+// TestRegistry_EnsureTargetWaitsForItsTurn checks that only so many VMs leave a host at a time.
+func TestRegistry_EnsureTargetWaitsForItsTurn(t *testing.T) {
+	w := newWorld(t, ordered, nil)
+	w.MigrationsPerHost = 1
+	other := fixture.Named("other", fixture.VirtualMachine())
+	other.Status.ActivePodName = "other-1"
+	other.Status.Migration = &v1alpha1.VirtualMachineMigration{Phase: v1alpha1.MigrationCopying, SourcePodName: "other-1", SourceNodeName: fixture.Pod().Spec.NodeName}
+	status := other.Status
+	if err := w.live.Create(t.Context(), other); err != nil {
+		t.Fatal(err)
+	}
+	other.Status = status
+	if err := w.live.Status().Update(t.Context(), other); err != nil {
+		t.Fatal(err)
+	}
+	can := &vmpb.ReportStateRequest{State: vmpb.ReportStateRequest_STATE_RUNNING, CanMigrate: true}
+	if got, err := w.EnsureTarget(t.Context(), process("vm-1", 5), can, ""); err != nil || got != (Target{Pause: turnPause}) || w.status(t).Migration != nil {
+		t.Errorf("%+v, %v while another VM leaves the host", got, err)
+	}
+	if err := w.live.Delete(t.Context(), other); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := w.EnsureTarget(t.Context(), process("vm-1", 5), can, ""); err != nil || got.Pod == "" {
+		t.Errorf("%+v, %v when no other VM leaves the host", got, err)
+	}
+}
+
+// TestRegistry_Swap checks what happens to the other fields of the status when the authority changes.
+func TestRegistry_Swap(t *testing.T) {
+	type authority = v1alpha1.VirtualMachineAuthority
+	whole := func(vm *v1alpha1.VirtualMachine, _ map[string]*corev1.Pod) {
+		vm.Status.ImagePrepared = true
+		vm.Status.GrowDisks = []v1alpha1.DiskSize{{Bytes: 7}}
+	}
+	replaced := func(vm *v1alpha1.VirtualMachine, _ map[string]*corev1.Pod) {
+		vm.Annotations = map[string]string{v1alpha1.AnnotationReplaceDisk: "vm-1"}
+	}
+	for name, test := range map[string]struct {
+		given          setup
+		next           authority
+		prepared, same bool // the disk is complete; the guest goes on
+		token          int64
+	}{
+		"another run":                   {whole, authority{ActivePodName: "vm-1", ActivePodUID: "uid", ActiveRunID: "6", VolumeClaimName: "disk-1"}, true, true, 0},
+		"another run, with a lease":     {all(whole, leased(v1alpha1.LeaseOpen)), authority{ActivePodName: "vm-1", ActivePodUID: "uid", ActiveRunID: "6", VolumeClaimName: "disk-1"}, true, true, 100},
+		"the next Pod":                  {whole, authority{ActivePodName: "vm-9", VolumeClaimName: "disk-1"}, true, false, 0},
+		"the next Pod, with a lease":    {all(whole, leased(v1alpha1.LeaseRevoked)), authority{ActivePodName: "vm-9", VolumeClaimName: "disk-1"}, true, false, now.UnixMilli()},
+		"the next Pod, another disk":    {whole, authority{ActivePodName: "vm-9", VolumeClaimName: "disk-9"}, false, false, 0},
+		"the next Pod, ephemeral disk":  {whole, authority{ActivePodName: "vm-9"}, false, false, 0},
+		"the next Pod, replaced disk":   {all(whole, replaced), authority{ActivePodName: "vm-9", VolumeClaimName: "disk-1"}, false, false, 0},
+		"the next Pod, served disks":    {all(whole, servedUpTo(0)), authority{ActivePodName: "vm-9", VolumeClaimName: "disk-9"}, true, false, 0},
+		"an existing Pod, another disk": {whole, authority{ActivePodName: "vm-9", ActivePodUID: "uid-9", VolumeClaimName: "disk-9"}, true, false, 0},
+		"the target of a migration":     {all(whole, migrating(v1alpha1.MigrationCopying)), authority{ActivePodName: "vm-2", VolumeClaimName: "disk-2"}, true, true, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, test.given, nil)
+			vm, err := read(t.Context(), w.APIReader, client.ObjectKeyFromObject(fixture.VirtualMachine()))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := w.Registry.Swap(t.Context(), vm, test.next); err != nil {
+				t.Fatal(err)
+			}
+			is := w.status(t)
+			if is.VirtualMachineAuthority != test.next || is.ImagePrepared != test.prepared || (len(is.GrowDisks) > 0) != test.same {
+				t.Errorf("stored: %+v, complete %t, %d disks grow", is.VirtualMachineAuthority, is.ImagePrepared, len(is.GrowDisks))
+			}
+			if (is.Lease != nil) != (test.token != 0) || is.Lease != nil && is.Lease.FencingToken != test.token {
+				t.Errorf("the lease is %+v, want token %d", is.Lease, test.token)
+			}
+			if creating := meta.FindStatusCondition(is.Conditions, v1alpha1.ConditionReady) != nil; creating == test.same {
+				t.Errorf("the condition Ready is set: %t", creating)
+			}
+		})
+	}
+}
+
+// TestRegistry_SwapOfAnOldObject checks that of two writers that read the same VM only one gets it.
+func TestRegistry_SwapOfAnOldObject(t *testing.T) {
+	w := newWorld(t, nil, nil)
+	vm, err := read(t.Context(), w.APIReader, client.ObjectKeyFromObject(fixture.VirtualMachine()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	old := vm.DeepCopy()
+	next := vm.Status.VirtualMachineAuthority
+	next.ActiveRunID = "6"
+	if err := w.Registry.Swap(t.Context(), vm, next); err != nil {
+		t.Fatal(err)
+	}
+	next.ActiveRunID = "7"
+	if err := w.Registry.Swap(t.Context(), old, next); err == nil || old.Status.ActiveRunID != "5" || w.status(t).ActiveRunID != "6" {
+		t.Errorf("the second write has the error %v, and the run %s is stored", err, w.status(t).ActiveRunID)
+	}
+}
