@@ -30,11 +30,11 @@ func TestExplainRetriesAreTheEngines(t *testing.T) {
 		failure := status.Error(code, "words")
 		if code != codes.NotFound {
 			t.Run("create/"+code.String(), func(t *testing.T) {
-				first, last := retries(t, fake.CreateMachine, failure, (*instance.Engine).Ensure)
+				first, last := retries(t, fake.CreateMachine, failure, func(e *instance.Engine, r instance.Request) any { return e.Ensure(r) })
 				saysRetries(t, v1alpha1.MachineOperationCreate, "Cloud provider message - "+failure.Error(), code, first, last)
 			})
 			t.Run("delete/"+code.String(), func(t *testing.T) {
-				first, last := retries(t, fake.DeleteMachine, failure, (*instance.Engine).Delete)
+				first, last := retries(t, fake.DeleteMachine, failure, func(e *instance.Engine, r instance.Request) any { return e.Delete(r) })
 				saysRetries(t, v1alpha1.MachineOperationDelete, "Cloud provider message - "+failure.Error()+". Initiate VM deletion", code, first, last)
 			})
 		}
@@ -43,7 +43,7 @@ func TestExplainRetriesAreTheEngines(t *testing.T) {
 
 // retries returns how long the engine waits after the first failure of a method, and after the last,
 // with up to a tenth that it adds at random.
-func retries(t *testing.T, method fake.Method, failure error, ask func(*instance.Engine, instance.Request) instance.Answer) (first, last time.Duration) {
+func retries(t *testing.T, method fake.Method, failure error, ask func(*instance.Engine, instance.Request) any) (first, last time.Duration) {
 	t.Helper()
 	const calls = 15
 	d := fake.New(fake.Config{})
@@ -55,23 +55,27 @@ func retries(t *testing.T, method fake.Method, failure error, ask func(*instance
 	})
 	request := instance.Request{Machine: &v1alpha1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "m"}}, Class: &v1alpha1.MachineClass{}, Secret: &corev1.Secret{}}
 	for range calls {
-		answer := ask(engine, request)
-		for answer.State == instance.Underway {
+		result := ask(engine, request)
+		for {
+			if _, pending := result.(instance.Pending); !pending {
+				break
+			}
 			select {
 			case <-woken:
-				answer = ask(engine, request)
+				result = ask(engine, request)
 			case <-time.After(env.WaitTimeout):
-				t.Fatal("the engine does not answer")
+				t.Fatal("the engine does not wake its caller")
 			}
 		}
-		if answer.State != instance.Failed {
-			t.Fatalf("answer %+v, want a failure", answer)
+		failed, ok := result.(instance.Failed)
+		if !ok {
+			t.Fatalf("result %+v, want a failure", result)
 		}
+		last = failed.Retry
 		if first == 0 {
-			first = answer.Retry
+			first = last
 		}
-		last = answer.Retry
-		clock.Step(answer.Retry)
+		clock.Step(last)
 	}
 	return first, last
 }

@@ -62,15 +62,15 @@ func (c *Controller) checkInstance(ctx context.Context, s *scope) flow.Result {
 }
 
 // checked updates the status after a check. A call that failed says nothing about the VM.
-func (s *scope) checked(l *check, answer instance.Answer) {
+func (s *scope) checked(l *check, result instance.EnsureResult) {
 	next := checkEvery
-	switch answer.State {
-	case instance.Underway:
-		return // its end brings a reconcile
+	switch r := result.(type) {
+	case instance.Pending:
+		return // the engine triggers a reconcile
 	case instance.Exists:
 		marks.Found(s.machine, s.inputs.Class)
-		s.locate(answer.Location)
-		s.follow(answer.Instance)
+		s.locate(r.Location)
+		s.follow(r.Instance)
 		if s.awaitsAddress() {
 			next = checkSoon
 		}
@@ -82,7 +82,7 @@ func (s *scope) checked(l *check, answer instance.Answer) {
 			s.lost()
 			next = checkSoon
 		}
-	default:
+	case instance.Failed, instance.Located:
 		if !s.owner.Healthy() || s.notReadyFor(infrav1.ReasonInstanceLost) {
 			next = checkSoon
 		}

@@ -461,16 +461,19 @@ func TestARestartSpreadsWhatFailed(t *testing.T) {
 				m := newGiven("ns", h.Clock.Now()).infra
 				m.Name = fmt.Sprint("m", i)
 				m.Status.Conditions = []metav1.Condition{{Type: infrav1.ConditionReady, Status: metav1.ConditionFalse, Reason: reason}}
-				ask := h.engine.Ensure
 				if tc.deleting {
 					m.DeletionTimestamp = new(metav1.NewTime(h.Clock.Now()))
-					ask = h.engine.Delete
 				}
 				objects, err := translate.Request(t.Context(), translate.Given{Machine: m})
 				if err != nil {
 					t.Fatal(err)
 				}
-				ask(instance.Request{Machine: objects.Machine, Class: objects.Class, Secret: objects.Secret})
+				request := instance.Request{Machine: objects.Machine, Class: objects.Class, Secret: objects.Secret}
+				if tc.deleting {
+					h.engine.Delete(request)
+				} else {
+					h.engine.Ensure(request)
+				}
 			}
 			if len(h.Tasks) != tc.want {
 				t.Errorf("%d calls at once, want %d", len(h.Tasks), tc.want)

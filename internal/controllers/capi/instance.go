@@ -96,75 +96,84 @@ func (a adapter) Conflict(ctx context.Context, step steps.Step, providerID strin
 	}
 }
 
-// Report implements steps.Adapter.
-func (a adapter) Report(ctx context.Context, step steps.Step, answer instance.Answer) flow.Result {
-	if answer.LastKnownState != nil {
-		a.s.machine.Status.LastKnownState = *answer.LastKnownState
+// Exists implements steps.Reporter.
+func (a adapter) Exists(_ context.Context, result instance.Exists) flow.Result {
+	a.s.note(result.LastKnownState)
+	a.s.adopt(result.Instance)
+	return flow.Continue()
+}
+
+// Lost implements steps.Reporter.
+func (a adapter) Lost(context.Context) flow.Result {
+	a.c.Engine.Forget(a.s.key())
+	a.s.lost()
+	return flow.Wait(checkSoon, "the VM to be found again")
+}
+
+// Gone implements steps.Reporter. If the driver knows no VM to identify, it may be unable to look for it,
+// and is called to delete it by name.
+func (a adapter) Gone(_ context.Context, step steps.Step, result instance.Gone) flow.Result {
+	a.s.note(result.LastKnownState)
+	switch {
+	case step != steps.Identify:
+		a.s.event(corev1.EventTypeNormal, infrav1.ReasonDeleted, "The VM is gone")
+	case marks.FoundWithOther(a.s.machine, a.s.inputs.Class):
+		return a.c.notFound(a.s)
 	}
+	return flow.Continue()
+}
+
+// Remains implements steps.Reporter.
+func (a adapter) Remains(_ context.Context, result instance.Remains) flow.Result {
+	a.s.note(result.LastKnownState)
+	return flow.Wait(result.Retry, "the VM to be gone")
+}
+
+// Failed implements steps.Reporter. The engine repeats the call.
+func (a adapter) Failed(ctx context.Context, step steps.Step, result instance.Failed) flow.Result {
+	s, failure := a.s, result.Failure
+	s.note(result.LastKnownState)
 	switch {
 	case step == steps.Ensure:
-		return a.reportCreation(answer)
-	case step != steps.Identify:
-		return a.s.reportDeletion(answer)
-	case answer.State == instance.Gone && marks.FoundWithOther(a.s.machine, a.s.inputs.Class):
-		return a.c.notFound(a.s)
-	case answer.State == instance.Gone: // or the driver cannot look for it, and is called to delete by name
-		return flow.Continue()
-	case answer.State == instance.Failed && a.s.neverCreated(answer.Failure):
-		return a.c.removeFinalizer(ctx, a.s)
-	}
-	return a.s.reportDeletion(answer)
-}
-
-func (a adapter) reportCreation(answer instance.Answer) flow.Result {
-	s := a.s
-	switch answer.State {
-	case instance.Exists:
-		s.adopt(answer.Instance)
-		return flow.Continue()
-	case instance.Lost:
-		a.c.Engine.Forget(s.key())
-		s.lost()
-		return flow.Wait(checkSoon, "the VM to be found again")
-	case instance.Failed: // the engine calls the driver again, in its time
-		if mayExist(answer.Failure) {
+		if mayExist(failure) {
 			delete(s.machine.Annotations, infrav1.AnnotationCreationSpec)
 		}
-		s.creationFailed(answer.Failure)
-		return flow.Wait(s.retry(answer.Retry), answer.Failure.Error())
+		s.creationFailed(failure)
+	case !s.neverCreated(failure):
+		s.driverFailed(infrav1.ReasonDeletionFailed, failure)
+	case step == steps.Identify:
+		return a.c.removeFinalizer(ctx, s)
 	default:
-		return s.awaitDriver(answer, infrav1.ReasonCreationFailed)
-	}
-}
-
-func (s *scope) reportDeletion(answer instance.Answer) flow.Result {
-	switch answer.State {
-	case instance.Gone:
-		s.event(corev1.EventTypeNormal, infrav1.ReasonDeleted, "The VM is gone")
 		return flow.Continue()
-	case instance.Remains:
-		return flow.Wait(answer.Retry, "the VM to be gone")
-	case instance.Failed:
-		if s.neverCreated(answer.Failure) {
-			return flow.Continue()
-		}
-		s.driverFailed(infrav1.ReasonDeletionFailed, answer.Failure)
-		return flow.Wait(s.retry(answer.Retry), answer.Failure.Error())
-	default:
-		return s.awaitDeletion(answer)
+	}
+	return flow.Wait(s.retry(result.Retry), failure.Error())
+}
+
+// Await implements steps.Reporter.
+func (a adapter) Await(_ context.Context, step steps.Step, result instance.Pending) flow.Result {
+	if step == steps.Ensure {
+		return a.s.awaitDriver(result, infrav1.ReasonCreationFailed)
+	}
+	return a.s.awaitDeletion(result)
+}
+
+// note stores the driver's LastKnownState unless it is nil.
+func (s *scope) note(lastKnownState *string) {
+	if lastKnownState != nil {
+		s.machine.Status.LastKnownState = *lastKnownState
 	}
 }
 
-func (s *scope) awaitDeletion(answer instance.Answer) flow.Result {
+func (s *scope) awaitDeletion(pending instance.Pending) flow.Result {
 	if !s.undeletableBefore() {
 		s.deleting()
 	}
-	return s.awaitDriver(answer, infrav1.ReasonDeletionFailed)
+	return s.awaitDriver(pending, infrav1.ReasonDeletionFailed)
 }
 
-// awaitDriver waits for the driver to answer, and reports if it does not.
-func (s *scope) awaitDriver(answer instance.Answer, reason string) flow.Result {
-	left := answer.SilentIn(s.now)
+// awaitDriver waits for the driver, and reports if it is silent.
+func (s *scope) awaitDriver(pending instance.Pending, reason string) flow.Result {
+	left := pending.SilentIn(s.now)
 	if left <= 0 {
 		s.refuse(reason, fmt.Sprintf("The driver has not answered for %v", instance.Silence))
 	}

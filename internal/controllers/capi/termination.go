@@ -71,20 +71,27 @@ func (c *Controller) awaitFinding(_ context.Context, s *scope) flow.Result {
 	if !marks.Begun(s.machine) || s.machine.Spec.ProviderID == "" || !marks.FoundWithOther(s.machine, s.inputs.Class) || c.Engine.Deleting(s.key()) {
 		return flow.Continue()
 	}
-	answer := c.Engine.Ensure(s.request()) // creates nothing if there is a provider ID
-	switch {
-	case answer.State == instance.Exists, answer.Instance.ProviderID != "":
-		marks.Found(s.machine, s.inputs.Class)
-		s.locate(answer.Location)
-		return flow.Continue()
-	case answer.State == instance.Lost:
+	result := c.Engine.Ensure(s.request()) // creates nothing if there is a provider ID
+	switch r := result.(type) {
+	case instance.Exists:
+		return s.foundAgain(r)
+	case instance.Failed:
+		if r.Uninitialized != nil {
+			return s.foundAgain(*r.Uninitialized)
+		}
+		s.driverFailed(infrav1.ReasonDeletionFailed, r.Failure)
+		return flow.Wait(s.retry(r.Retry), r.Failure.Error())
+	case instance.Lost:
 		return c.notFound(s)
-	case answer.State == instance.Failed:
-		s.driverFailed(infrav1.ReasonDeletionFailed, answer.Failure)
-		return flow.Wait(s.retry(answer.Retry), answer.Failure.Error())
-	default:
-		return s.awaitDeletion(answer)
 	}
+	return s.awaitDeletion(result.(instance.Pending))
+}
+
+// foundAgain notes that the driver has found the VM with the present spec.
+func (s *scope) foundAgain(exists instance.Exists) flow.Result {
+	marks.Found(s.machine, s.inputs.Class)
+	s.locate(exists.Location)
+	return flow.Continue()
 }
 
 // notFound holds a deletion whose VM may be where the driver does not look any more.

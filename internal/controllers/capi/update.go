@@ -38,11 +38,11 @@ func (c *Controller) updateInstance(ctx context.Context, s *scope) flow.Result {
 	case liveupdate.Note:
 		return c.noteUpdate(ctx, s, next)
 	case liveupdate.Ask:
-		return c.answered(ctx, s, c.Engine.Plan(request), func(d instance.Differences) liveupdate.State {
+		return c.compared(ctx, s, c.Engine.Plan(request), func(d instance.Differences) liveupdate.State {
 			return state.Planned(class, liveupdate.Update, d.Updates, d.AtNextStart, d.Replacements)
 		})
 	case liveupdate.Change:
-		return c.answered(ctx, s, c.Engine.Update(request), func(d instance.Differences) liveupdate.State {
+		return c.compared(ctx, s, c.Engine.Update(request), func(d instance.Differences) liveupdate.State {
 			return state.Updated(class, d.Updates, d.AtNextStart, d.Replacements)
 		})
 	default:
@@ -51,16 +51,16 @@ func (c *Controller) updateInstance(ctx context.Context, s *scope) flow.Result {
 	}
 }
 
-// answered notes what follows from the driver's answer, or says why there is none.
-func (c *Controller) answered(ctx context.Context, s *scope, answer instance.Answer, next func(instance.Differences) liveupdate.State) flow.Result {
-	switch answer.State {
-	case instance.Exists:
-		return c.noteUpdate(ctx, s, next(answer.Differences))
+// compared notes what follows from the result of a plan or an update.
+func (c *Controller) compared(ctx context.Context, s *scope, result instance.UpdateResult, next func(instance.Differences) liveupdate.State) flow.Result {
+	switch r := result.(type) {
+	case instance.Compared:
+		return c.noteUpdate(ctx, s, next(r.Differences))
 	case instance.Failed:
-		s.outdated(infrav1.ReasonUpdateFailed, failureMessage(answer.Failure)+fmt.Sprintf(" (%s)", answer.Failure.Code))
-		return flow.Wait(s.retry(answer.Retry), answer.Failure.Error())
+		s.outdated(infrav1.ReasonUpdateFailed, failureMessage(r.Failure)+fmt.Sprintf(" (%s)", r.Failure.Code))
+		return flow.Wait(s.retry(r.Retry), r.Failure.Error())
 	}
-	left := answer.SilentIn(s.now)
+	left := result.(instance.Pending).SilentIn(s.now)
 	if left <= 0 {
 		s.outdated(infrav1.ReasonUpdateFailed, fmt.Sprintf("The driver has not answered for %v", instance.Silence))
 	} else if !s.updateFailed() {

@@ -35,28 +35,28 @@ func (a adapter) capacity() instance.Capacity {
 	return a.c.Capacity.For(a.s.machine, a.inputs.Class, a.choices.Others)
 }
 
-// fallBack gives the Machine another class, if that follows from the driver's answer. Nothing of the
+// fallBack gives the Machine another class, if that follows from the failure. Nothing of the
 // creation is left then, so the patch that changes the class lets go of the place where it began.
-func (c *Controller) fallBack(ctx context.Context, a adapter, answer *instance.Answer) (flow.Result, bool) {
-	if answer.Failure.Method != instance.MethodCreate || answer.Failure.Code != codes.ResourceExhausted {
+func (c *Controller) fallBack(ctx context.Context, a adapter, result *instance.Failed) (flow.Result, bool) {
+	if result.Failure.Method != instance.MethodCreate || result.Failure.Code != codes.ResourceExhausted {
 		return flow.Continue(), false
 	}
 	a.s.warnOfClass(a.choices.Problem)
 	failed := a.s.machine.Status.CurrentStatus.Phase == v1alpha1.MachineFailed // and is replaced
-	switch answer.Fallback {
+	switch result.Fallback {
 	case instance.NoFallback:
 		return flow.Continue(), false
 	case instance.FallsBackLater:
 		a.s.fallsBackLater(a.inputs.Class.Name)
-		return flow.Wait(answer.Retry, "class "+a.inputs.Class.Name+" to have capacity"), true
+		return flow.Wait(result.Retry, "class "+a.inputs.Class.Name+" to have capacity"), true
 	}
 	for _, other := range a.choices.Others {
 		if !failed && c.Capacity.Claim(other) {
-			return c.giveClass(ctx, a, other, answer.Failure), true
+			return c.giveClass(ctx, a, other, result.Failure), true
 		}
 	}
 	if next := c.Capacity.Next(a.choices.Others); next > 0 {
-		answer.Retry = min(answer.Retry, next)
+		result.Retry = min(result.Retry, next)
 	}
 	return flow.Continue(), false
 }

@@ -182,62 +182,94 @@ func (a adapter) Conflict(_ context.Context, step steps.Step, providerID string,
 	}
 }
 
-// Report implements steps.Adapter.
-func (a adapter) Report(ctx context.Context, step steps.Step, answer instance.Answer) flow.Result {
-	a.s.note(answer)
-	switch step {
-	case steps.Ensure:
-	case steps.Identify:
-		return reportDeletion(a.s, answer, identifying)
-	default:
-		return reportDeletion(a.s, answer, deletingInstance)
+// Exists implements steps.Reporter.
+func (a adapter) Exists(_ context.Context, result instance.Exists) flow.Result {
+	a.s.note(result.LastKnownState)
+	if result.Created {
+		a.c.sayReturned(a)
 	}
-	switch answer.State {
-	case instance.Exists:
-		if answer.Created {
-			a.c.sayReturned(a)
-		}
-		a.s.instanceExists(a.c.Target != nil)
-		return flow.Continue()
-	case instance.Lost:
-		a.s.instanceLost()
-		return flow.Wait(0, "the VM is gone")
-	case instance.Failed:
-		if result, falls := a.c.fallBack(ctx, a, &answer); falls {
-			return result
-		}
-		return a.c.creationFailed(ctx, a.s, answer)
-	default:
-		return a.c.awaitDriver(ctx, a.s, answer)
-	}
+	a.s.instanceExists(a.c.Target != nil)
+	return flow.Continue()
 }
 
-func (c *Controller) creationFailed(ctx context.Context, s *scope, answer instance.Answer) flow.Result {
-	left := c.creationTimeLeft(ctx, s)
-	method := answer.Failure.Method
-	nameTaken := answer.Failure.Code == codes.AlreadyExists && (method == instance.MethodCreate || method == instance.MethodInitialize)
+// Lost implements steps.Reporter.
+func (a adapter) Lost(context.Context) flow.Result {
+	a.s.instanceLost()
+	return flow.Wait(0, "the VM is gone")
+}
+
+// Gone implements steps.Reporter.
+func (a adapter) Gone(_ context.Context, _ steps.Step, result instance.Gone) flow.Result {
+	a.s.note(result.LastKnownState)
+	return flow.Continue()
+}
+
+// Remains implements steps.Reporter.
+func (a adapter) Remains(_ context.Context, result instance.Remains) flow.Result {
+	a.s.note(result.LastKnownState)
+	a.s.instanceRemains(deletingInstance)
+	return flow.Wait(result.Retry, "the VM to be gone")
+}
+
+// Failed implements steps.Reporter.
+func (a adapter) Failed(ctx context.Context, step steps.Step, result instance.Failed) flow.Result {
+	a.s.note(result.LastKnownState)
+	if step == steps.Ensure {
+		if result, falls := a.c.fallBack(ctx, a, &result); falls {
+			return result
+		}
+		return a.c.creationFailed(ctx, a.s, result)
+	}
+	// MCM sets no code on deletions, and neither do we.
+	message := fmt.Sprintf("%s%v.", messages.Provider, result.Failure.Err)
+	a.s.deletionImpossible(reasonFailedDelete, passevents.OfDriver(result.Failure), message, deletionStepOf(step))
+	return flow.Wait(result.Retry, result.Failure.Error())
+}
+
+// Await implements steps.Reporter.
+func (a adapter) Await(ctx context.Context, step steps.Step, result instance.Pending) flow.Result {
+	if step == steps.Ensure {
+		return a.c.awaitDriver(ctx, a.s, result)
+	}
+	return a.s.awaitDeletion(result, deletionStepOf(step))
+}
+
+func deletionStepOf(step steps.Step) deletionStep {
+	if step == steps.Identify {
+		return identifying
+	}
+	return deletingInstance
+}
+
+func (c *Controller) creationFailed(ctx context.Context, s *scope, result instance.Failed) flow.Result {
+	left, failure := c.creationTimeLeft(ctx, s), result.Failure
+	if result.LastKnownState == nil {
+		s.forgetState(failure)
+	}
+	method := failure.Method
+	nameTaken := failure.Code == codes.AlreadyExists && (method == instance.MethodCreate || method == instance.MethodInitialize)
 	if nameTaken && metav1.GetControllerOfNoCopy(s.machine) != nil {
 		left = outage.Countdown{} // the set's next machine has another name
 	}
-	if answer.Failure.Elsewhere() && s.machine.Spec.ProviderID != "" {
+	if failure.Elsewhere() && s.machine.Spec.ProviderID != "" {
 		left.Left = max(left.Left, 1) // its VM may run, where only a user can lead the driver
 	}
-	s.driverFailed(answer.Failure, left.Left)
+	s.driverFailed(failure, left.Left)
 	if s.machine.Spec.ProviderID != "" && c.Tokens != nil {
 		if err := c.keepToken(ctx, s); err != nil {
 			return flow.Fail(err)
 		}
 	}
-	wait := answer.Retry
+	wait := result.Retry
 	if !left.Over() {
 		wait = min(wait, left.Wait)
 	}
-	return flow.Wait(wait, answer.Failure.Error())
+	return flow.Wait(wait, failure.Error())
 }
 
 // awaitDriver waits for the driver within the creation timeout: one that never answers must not
 // hold up a set.
-func (c *Controller) awaitDriver(ctx context.Context, s *scope, answer instance.Answer) flow.Result {
+func (c *Controller) awaitDriver(ctx context.Context, s *scope, pending instance.Pending) flow.Result {
 	left := c.creationTimeLeft(ctx, s)
 	if !left.Over() {
 		return flow.Wait(left.Wait, "the driver")
@@ -247,7 +279,7 @@ func (c *Controller) awaitDriver(ctx context.Context, s *scope, answer instance.
 	case "":
 		s.failedToCreate(silent, fmt.Sprintf(messages.NoAnswer+" within %s", messages.Duration(timeouts.Creation(s.machine, c.CreationTimeout).Duration)), left.Left)
 	case v1alpha1.MachineCrashLoopBackOff: // it has answered before
-		if wait := answer.SilentIn(c.Clock.Now()); wait > 0 {
+		if wait := pending.SilentIn(c.Clock.Now()); wait > 0 {
 			return flow.Wait(wait, "the driver")
 		}
 		s.failedToCreate(silent, noAnswer, left.Left)
@@ -289,20 +321,10 @@ func (c *Controller) deleteInstance(ctx context.Context, s *scope) flow.Result {
 	return c.instances().Delete(ctx, adapter{c: c, s: s, inputs: inputs})
 }
 
-func reportDeletion(s *scope, answer instance.Answer, step deletionStep) flow.Result {
-	switch answer.State {
-	case instance.Gone:
-		return flow.Continue()
-	case instance.Remains:
-		s.instanceRemains(step)
-		return flow.Wait(answer.Retry, "the VM to be gone")
-	case instance.Failed:
-		// MCM sets no code on deletions, nor do we.
-		s.deletionImpossible(reasonFailedDelete, passevents.OfDriver(answer.Failure), fmt.Sprintf("%s%v.", messages.Provider, answer.Failure.Err), step)
-		return flow.Wait(answer.Retry, answer.Failure.Error())
-	}
-	// The call may be the creation, which has to end first.
-	wait := answer.SilentIn(s.now)
+// awaitDeletion waits for the driver, and reports if it is silent. The call may be the creation, which has
+// to return first.
+func (s *scope) awaitDeletion(pending instance.Pending, step deletionStep) flow.Result {
+	wait := pending.SilentIn(s.now)
 	if wait <= 0 {
 		s.deletionImpossible(reasonFailedDelete, passevents.Cause{Name: v1alpha1.CauseDriverSilent}, noAnswer+".", step)
 	}
@@ -314,15 +336,19 @@ func reportDeletion(s *scope, answer instance.Answer, step deletionStep) flow.Re
 // gave the class to another driver, during a creation: that call is awaited.
 func (c *Controller) deletionWithoutClass(ctx context.Context, s *scope, missing string) flow.Result {
 	if s.machine.Spec.ProviderID == "" {
-		answer := c.Engine.Abandon(s.key())
-		if answer.State == instance.Underway {
-			return reportDeletion(s, answer, deletingInstance)
+		result := c.Engine.Abandon(s.key())
+		if pending, ok := result.(instance.Pending); ok {
+			return s.awaitDeletion(pending, deletingInstance)
 		}
-		other, err := c.instances().Owners.Conflicting(ctx, owner(s.machine), answer.Instance.ProviderID)
-		if err != nil || other != nil || answer.Instance.ProviderID == "" {
+		exists, ok := result.(instance.Exists)
+		if !ok {
+			return flow.Continue()
+		}
+		other, err := c.instances().Owners.Conflicting(ctx, owner(s.machine), exists.Instance.ProviderID)
+		if err != nil || other != nil {
 			return flow.Fail(err)
 		}
-		if result := (adapter{c: c, s: s}).Record(ctx, answer.Instance, answer.Location); result.Ends() {
+		if result := (adapter{c: c, s: s}).Record(ctx, exists.Instance, exists.Location); result.Ends() {
 			return result
 		}
 	}

@@ -154,20 +154,23 @@ func (s *scope) failedToCreate(why passevents.Cause, description string, left ti
 	}
 }
 
-// note stores the driver's LastKnownState. If a creation fails for good without one, the old one is
-// obsolete.
-func (s *scope) note(answer instance.Answer) {
-	switch failure := answer.Failure; {
-	case answer.LastKnownState != nil:
-		s.machine.Status.LastKnownState = *answer.LastKnownState
-	case failure == nil || failure.Method == instance.MethodPrepare || !s.machine.DeletionTimestamp.IsZero():
+// note stores the driver's LastKnownState unless it is nil.
+func (s *scope) note(lastKnownState *string) {
+	if lastKnownState != nil {
+		s.machine.Status.LastKnownState = *lastKnownState
+	}
+}
+
+// forgetState clears the driver's LastKnownState after a creation that failed for good: it is obsolete.
+func (s *scope) forgetState(failure *instance.Failure) {
+	if failure.Method == instance.MethodPrepare {
+		return
+	}
+	switch failure.Code {
+	case codes.ResourceExhausted, codes.Unknown, codes.DeadlineExceeded, codes.Aborted, codes.Unavailable:
+		// the creation may be in progress
 	default:
-		switch failure.Code {
-		case codes.ResourceExhausted, codes.Unknown, codes.DeadlineExceeded, codes.Aborted, codes.Unavailable:
-			// the creation may be under way
-		default:
-			s.machine.Status.LastKnownState = ""
-		}
+		s.machine.Status.LastKnownState = ""
 	}
 }
 

@@ -3,7 +3,6 @@ package instance
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"unicode"
@@ -19,7 +18,7 @@ import (
 )
 
 // ensure creates the instance only if there is none and never was.
-func (e *Engine) ensure(ctx context.Context, req Request) Answer {
+func (e *Engine) ensure(ctx context.Context, req Request) EnsureResult {
 	p, err := e.locate(ctx, req)
 	if err != nil {
 		return failed(MethodStatus, err)
@@ -33,21 +32,21 @@ func (e *Engine) ensure(ctx context.Context, req Request) Answer {
 		return e.initialize(ctx, req, found(req, resp, err, p))
 	case code == codes.Unimplemented && known:
 		stored := Instance{ProviderID: req.Machine.Spec.ProviderID, NodeName: req.Machine.Labels[v1alpha1.NodeLabelKey], Addresses: req.Machine.Status.Addresses}
-		return complete(MethodStatus, req, Answer{Instance: stored})
+		return complete(MethodStatus, req, Exists{Instance: stored})
 	case code != codes.NotFound && code != codes.Unimplemented:
 		return failed(MethodStatus, err)
 	case p.elsewhere():
 		return p.failure()
 	case known:
-		return Answer{State: Lost}
+		return Lost{}
 	}
-	if answer, spent := e.spent(ctx, req); spent {
-		return answer
+	if failure, spent := e.spent(ctx, req); spent {
+		return failure
 	}
 	return e.begin(ctx, req, p)
 }
 
-func (e *Engine) find(ctx context.Context, req Request) Answer {
+func (e *Engine) find(ctx context.Context, req Request) FindResult {
 	p, err := e.locate(ctx, req)
 	if err != nil {
 		return failed(MethodStatus, err)
@@ -58,32 +57,32 @@ func (e *Engine) find(ctx context.Context, req Request) Answer {
 		if resp == nil {
 			return failed(MethodStatus, unnamed(err))
 		}
-		answer := Answer{State: Exists, Instance: Instance(*resp), Location: p.news()}
-		answer.Instance.reduce(req)
-		if wrong := answer.Instance.unstorable(); wrong != "" {
+		exists := Exists{Instance: Instance(*resp), Location: p.news()}
+		exists.Instance.reduce(req)
+		if wrong := exists.Instance.unstorable(); wrong != "" {
 			return failed(MethodStatus, status.Error(codes.Internal, wrong))
 		}
-		return answer
+		return exists
 	case code != codes.NotFound && code != codes.Unimplemented:
 		return failed(MethodStatus, err)
 	case p.elsewhere():
 		return p.failure()
 	}
-	return Answer{State: Gone}
+	return Gone{}
 }
 
 func (e *Engine) status(ctx context.Context, req Request) (*driver.GetMachineStatusResponse, error) {
 	return e.driver.GetMachineStatus(ctx, &driver.GetMachineStatusRequest{Machine: req.Machine, MachineClass: req.Class, Secret: req.Secret})
 }
 
-func found(req Request, resp *driver.GetMachineStatusResponse, err error, p place) Answer {
+func found(req Request, resp *driver.GetMachineStatusResponse, err error, p place) EnsureResult {
 	if resp == nil {
 		return failed(MethodStatus, unnamed(err))
 	}
-	return complete(MethodStatus, req, Answer{Instance: Instance(*resp), Location: p.news()})
+	return complete(MethodStatus, req, Exists{Instance: Instance(*resp), Location: p.news()})
 }
 
-func (e *Engine) create(ctx context.Context, req Request) Answer {
+func (e *Engine) create(ctx context.Context, req Request) EnsureResult {
 	secret := req.Secret
 	if req.Prepare != nil {
 		if !e.proceed(req) {
@@ -102,72 +101,73 @@ func (e *Engine) create(ctx context.Context, req Request) Answer {
 	}
 	resp, err := e.driver.CreateMachine(ctx, &driver.CreateMachineRequest{Machine: req.Machine, MachineClass: req.Class, Secret: secret})
 	code := codeOf(err)
-	answer := failed(MethodCreate, err)
+	failure := failed(MethodCreate, err)
 	if req.Capacity != nil {
-		answer.Fallback, answer.again = req.Capacity.Asked(code)
+		failure.Fallback, failure.sooner = req.Capacity.Asked(code)
 	}
 	switch {
 	case code == codes.OK && resp == nil:
 		return failed(MethodCreate, unnamed(err))
 	case code == codes.OK, code == codes.Uninitialized && resp != nil:
 		req.Secret = secret
-		return e.initialize(ctx, req, complete(MethodCreate, req, Answer{
+		return e.initialize(ctx, req, complete(MethodCreate, req, Exists{
 			Created:        true,
 			LastKnownState: note(resp.LastKnownState),
 			Instance:       Instance{ProviderID: resp.ProviderID, NodeName: resp.NodeName, Addresses: resp.Addresses, FailureDomain: resp.FailureDomain},
 		}))
 	}
 	if resp != nil && resp.LastKnownState != "" {
-		answer.LastKnownState = note(resp.LastKnownState)
+		failure.LastKnownState = note(resp.LastKnownState)
 	}
-	if answer.Fallback == FallsBack {
-		return e.vacated(ctx, req, answer)
+	if failure.Fallback == FallsBack {
+		return e.vacated(ctx, req, failure)
 	}
-	return answer
+	return failure
 }
 
-// initialize initializes a complete instance, if the driver can. If that fails, the answer has the
-// instance all the same.
-func (e *Engine) initialize(ctx context.Context, req Request, answer Answer) Answer {
-	initializer, ok := e.driver.(driver.Initializer)
-	if !ok || answer.State != Exists {
-		return answer
+// initialize initializes a complete instance if the driver can.
+func (e *Engine) initialize(ctx context.Context, req Request, result EnsureResult) EnsureResult {
+	initializer, able := e.driver.(driver.Initializer)
+	exists, complete := result.(Exists)
+	if !able || !complete {
+		return result
 	}
 	resp, err := initializer.InitializeMachine(ctx, &driver.InitializeMachineRequest{Machine: req.Machine, MachineClass: req.Class, Secret: req.Secret})
 	switch codeOf(err) {
 	case codes.OK:
 		if resp != nil {
 			for _, address := range resp.Addresses { // new ones or all, depending on the driver
-				if !slices.Contains(answer.Instance.Addresses, address) {
-					answer.Instance.Addresses = append(answer.Instance.Addresses, address)
+				if !slices.Contains(exists.Instance.Addresses, address) {
+					exists.Instance.Addresses = append(exists.Instance.Addresses, address)
 				}
 			}
-			answer.Instance.Addresses = storable(answer.Instance.Addresses)
+			exists.Instance.Addresses = storable(exists.Instance.Addresses)
 		}
 	case codes.Unimplemented:
 	default:
-		answer.State, answer.Failure = Failed, failed(MethodInitialize, err).Failure
+		failure := failed(MethodInitialize, err)
+		failure.Uninitialized, failure.LastKnownState = &exists, exists.LastKnownState
+		return failure
 	}
-	return answer
+	return exists
 }
 
-// complete checks that the driver named what is required, and what can be stored: the API server would
-// refuse the whole Machine for the rest. If not, only its LastKnownState is kept.
-func complete(method Method, req Request, answer Answer) Answer {
-	answer.Instance.reduce(req)
-	wrong := answer.Instance.unstorable()
+// complete checks that the driver returned everything that is required, and nothing that cannot be stored:
+// the API server would refuse the whole Machine. If the check fails, only LastKnownState is kept.
+func complete(method Method, req Request, exists Exists) EnsureResult {
+	exists.Instance.reduce(req)
+	wrong := exists.Instance.unstorable()
 	switch {
-	case answer.Instance.ProviderID == "":
+	case exists.Instance.ProviderID == "":
 		wrong = "the driver named no provider ID"
-	case wrong == "" && req.NodeExpected && answer.Instance.NodeName == "":
+	case wrong == "" && req.NodeExpected && exists.Instance.NodeName == "":
 		wrong = "the driver named no node"
 	}
 	if wrong == "" {
-		answer.State = Exists
-		return answer
+		return exists
 	}
 	incomplete := failed(method, status.Error(codes.Internal, wrong))
-	incomplete.LastKnownState = answer.LastKnownState
+	incomplete.LastKnownState = exists.LastKnownState
 	return incomplete
 }
 
@@ -239,7 +239,7 @@ func unnamed(cause error) error {
 
 // remove deletes the instance. If the driver looks elsewhere than where the instance has to be, it must
 // find the instance there first, and that has to be recorded: later, it will not be found.
-func (e *Engine) remove(ctx context.Context, req Request) Answer {
+func (e *Engine) remove(ctx context.Context, req Request) DeleteResult {
 	p, err := e.locate(ctx, req)
 	switch {
 	case err != nil:
@@ -250,7 +250,7 @@ func (e *Engine) remove(ctx context.Context, req Request) Answer {
 	_, err = e.status(ctx, req)
 	switch codeOf(err) {
 	case codes.OK, codes.Uninitialized:
-		return Answer{State: Located, Location: p.at}
+		return Located{Location: p.at}
 	case codes.NotFound, codes.Unimplemented:
 		return p.failure()
 	default:
@@ -259,7 +259,7 @@ func (e *Engine) remove(ctx context.Context, req Request) Answer {
 }
 
 // delete deletes the instance, which is gone only when GetMachineStatus says so.
-func (e *Engine) delete(ctx context.Context, req Request) Answer {
+func (e *Engine) delete(ctx context.Context, req Request) DeleteResult {
 	resp, err := e.driver.DeleteMachine(ctx, &driver.DeleteMachineRequest{Machine: req.Machine, MachineClass: req.Class, Secret: req.Secret})
 	var left *string
 	if resp != nil {
@@ -268,27 +268,23 @@ func (e *Engine) delete(ctx context.Context, req Request) Answer {
 	switch codeOf(err) {
 	case codes.OK, codes.NotFound:
 	case codes.Uninitialized:
-		return Answer{State: Remains, LastKnownState: left}
+		return Remains{LastKnownState: left}
 	default:
-		answer := failed(MethodDelete, err)
-		answer.LastKnownState = left
-		return answer
+		failure := failed(MethodDelete, err)
+		failure.LastKnownState = left
+		return failure
 	}
 	_, err = e.status(ctx, req)
 	switch codeOf(err) {
 	case codes.NotFound, codes.Unimplemented:
-		return Answer{State: Gone, LastKnownState: left}
+		return Gone{LastKnownState: left}
 	case codes.OK, codes.Uninitialized:
-		return Answer{State: Remains, LastKnownState: left}
+		return Remains{LastKnownState: left}
 	default:
-		answer := failed(MethodStatus, err)
-		answer.LastKnownState = left
-		return answer
+		failure := failed(MethodStatus, err)
+		failure.LastKnownState = left
+		return failure
 	}
-}
-
-func failed(method Method, err error) Answer {
-	return Answer{State: Failed, Failure: &Failure{Method: method, Code: codeOf(err), Err: err}}
 }
 
 // codeOf classifies an error. Without a status of the driver it is Unknown, unless the context has
@@ -305,9 +301,3 @@ func codeOf(err error) codes.Code {
 	}
 	return codes.Unknown
 }
-
-// Error returns the method and the driver's error.
-func (f *Failure) Error() string { return fmt.Sprintf("%s: %v", f.Method, f.Err) }
-
-// Unwrap returns the driver's error.
-func (f *Failure) Unwrap() error { return f.Err }

@@ -1,10 +1,10 @@
 // Package instance brings the instances of a driver to their declared state.
 //
-// An Engine ensures that an instance exists, or that it is gone, and returns at once what is known;
-// the driver's calls run as tasks, and the engine wakes the caller when one has ended. It serves
+// An Engine ensures that an instance exists, or that it is gone, and immediately returns what is known;
+// the driver's calls run as tasks, and the engine wakes the caller when one has returned. It serves
 // Machines and MillwrightMachines.
 //
-// What the engine remembers (calls under way, the last answer, back-off) delays work or keeps it
+// What the engine remembers (calls in progress, the last result, back-off) delays work or keeps it
 // from being done twice. Losing it costs time. When many failing calls come due at once, after a
 // restart or because a shared Secret changed, all but the first few are spread over half a minute.
 package instance
@@ -25,11 +25,10 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/driver/codes"
-	"github.com/millwright-dev/millwright/driver/instrument"
 	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
 )
 
-// Method is the driver's method that an answer comes from.
+// Method is a method of the driver.
 type Method = timeouts.Method
 
 // The methods of a driver, and what precedes a creation.
@@ -91,83 +90,6 @@ const (
 	FallsBack
 )
 
-// State is what is known of an instance.
-type State int
-
-const (
-	// Underway means that a call runs, or is held back. The caller will be woken.
-	Underway State = iota
-	// Exists means that the instance is complete.
-	Exists
-	// Lost means that the driver does not find an instance whose provider ID is stored.
-	Lost
-	// Gone means that the instance was deleted, or that the driver finds none or cannot look.
-	Gone
-	// Remains means that the driver accepted the deletion, and still has the instance.
-	Remains
-	// Failed means that the last call failed. It is tried again.
-	Failed
-	// Located means that Location has to be stored with the machine, in driver.AnnotationLocation,
-	// before the instance is created or deleted.
-	Located
-)
-
-// Instance is the driver's description of an instance.
-type Instance struct {
-	ProviderID string
-	NodeName   string
-	Addresses  []corev1.NodeAddress
-	// FailureDomain in which the driver has put it; empty if it does not say.
-	FailureDomain string
-}
-
-// Failure is a failed call.
-type Failure struct {
-	Method Method
-	Code   codes.Code
-	Err    error
-}
-
-// Answer is what the engine knows of an instance.
-type Answer struct {
-	State State
-	// Instance is set if the state is Exists, and if its initialization failed.
-	Instance Instance
-	// Created reports that the engine created the instance, rather than found it.
-	Created bool
-	// Location has to be stored with the machine, if it is not empty; set if the state is Located or
-	// Exists.
-	Location string
-	// LastKnownState is nil if the driver returned none.
-	LastKnownState *string
-	// Differences between the instance and the class; set by Plan and Update if the state is Exists.
-	Differences Differences
-	// Failure is set if the state is Failed.
-	Failure *Failure
-	// Retry is when the driver is asked again; set if the state is Failed or Remains.
-	Retry time.Duration
-	// Since is when the call began that is under way, perhaps for another goal; zero if none is.
-	Since time.Time
-	// Fallback is set if a creation failed for want of capacity.
-	Fallback Fallback
-
-	// again is when the driver is asked again if that is sooner than usual; zero if it is not.
-	again time.Duration
-}
-
-// Silence is the time after which a driver counts as not answering: it ignores the deadlines of its
-// calls.
-const Silence = instrument.DefaultTimeout + instrument.DefaultTimeout/2
-
-// SilentIn is the time until a driver whose call is Underway counts as not answering; not positive
-// once it does.
-func (a Answer) SilentIn(now time.Time) time.Duration {
-	if a.Since.IsZero() {
-		return Silence
-	}
-	return a.Since.Add(Silence).Sub(now)
-}
-
 // Options configure an Engine.
 type Options struct {
 	// Run runs a task, as tasks.Runner.Go does. Required.
@@ -219,8 +141,8 @@ type entry struct {
 	changing, superseded bool
 	// forgotten has the entry dropped when the running call has ended.
 	forgotten bool
-	// answer of the last call; nil before it has ended.
-	answer *Answer
+	// result of the last call; nil before it has returned.
+	result any
 	// failures of one code in a row. policy is what the code began with, backoff what is left.
 	code            codes.Code
 	failures        int
@@ -240,40 +162,42 @@ func New(d driver.Driver, opts Options) *Engine {
 	return &Engine{driver: d, opts: opts, locations: lru.New(maxLocations), entries: map[Key]*entry{}}
 }
 
-// Ensure returns whether the instance exists, and has it created if it does not. An answer is kept
-// until Forget, or until the request changes. The answer Located comes before anything is created.
-func (e *Engine) Ensure(req Request) Answer {
-	return e.pursue(goalExists, req, e.ensure)
-}
+// Ensure returns whether the instance exists, and creates it if it does not. A result is kept until
+// Forget, or until the request changes.
+func (e *Engine) Ensure(req Request) EnsureResult { return pursue(e, goalExists, req, e.ensure) }
 
-// Delete returns whether the instance is gone, and has it deleted if it is not. A creation that is
-// under way is awaited first, and cancelled after some time. The answer Located comes before anything
-// is deleted.
-func (e *Engine) Delete(req Request) Answer {
-	return e.pursue(goalGone, req, e.remove)
-}
+// Delete returns whether the instance is gone, and deletes it if it is not. A creation that is in
+// progress is awaited first, and canceled after some time.
+func (e *Engine) Delete(req Request) DeleteResult { return pursue(e, goalGone, req, e.remove) }
 
-// Find returns which instance the driver knows: Exists, Gone or Failed. It is for callers that are
-// about to delete an instance they do not know. A creation that is under way is awaited first, and
-// cancelled after some time. It must not be called after Delete: each would begin the other's work anew.
-func (e *Engine) Find(req Request) Answer {
-	return e.pursue(goalFound, req, e.find)
-}
+// Find returns which instance the driver knows. It is for callers that are about to delete an instance
+// whose provider ID they do not know. A creation that is in progress is awaited first, and canceled after
+// some time. Find must not be called after Delete: each would restart the other's work.
+func (e *Engine) Find(req Request) FindResult { return pursue(e, goalFound, req, e.find) }
 
-// Abandon is for callers that cannot ask the driver any more. It cancels the call that is under way
-// and returns Underway until that has ended, then the last answer, or Gone if there was none.
-func (e *Engine) Abandon(key Key) Answer {
+// Abandon is for callers that cannot call the driver any more. It cancels the call that is in progress
+// and returns Pending until the call has returned. Then it returns the instance that the last call found
+// or created, or Gone if there is none.
+func (e *Engine) Abandon(key Key) FindResult {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	switch known := e.entries[key]; {
-	case known != nil && known.cancel != nil:
+	known := e.entries[key]
+	switch {
+	case known == nil:
+		return Gone{}
+	case known.cancel != nil:
 		known.cancel()
-		return Answer{State: Underway, Since: known.began}
-	case known != nil && known.answer != nil:
-		return *known.answer
-	default:
-		return Answer{State: Gone}
+		return Pending{Since: known.began}
 	}
+	switch r := known.result.(type) {
+	case Exists:
+		return r
+	case Failed:
+		if r.Uninitialized != nil {
+			return *r.Uninitialized
+		}
+	}
+	return Gone{}
 }
 
 // Deleting reports whether this process has begun to delete the instance.
@@ -300,21 +224,28 @@ func (e *Engine) Forget(key Key) {
 	}
 }
 
-// Hurry has the driver asked again for an instance as soon as the caller wants, if it was not available: it
-// is now.
+// Hurry clears the back-off that an Unavailable error started. Call it when the driver has registered.
 func (e *Engine) Hurry(key Key) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	known := e.entries[key]
-	if known == nil || known.answer == nil || known.answer.Failure == nil || known.answer.Failure.Code != codes.Unavailable {
+	if known == nil {
+		return
+	}
+	if failure := failureOf(known.result); failure == nil || failure.Code != codes.Unavailable {
 		return
 	}
 	known.failures, known.due = 0, e.opts.Clock.Now()
 }
 
-type call func(ctx context.Context, req Request) Answer
+// pursue returns the result of the last call for a goal, or Pending after it has made a call.
+func pursue[Result any](e *Engine, want goal, req Request, do func(context.Context, Request) Result) Result {
+	return e.pursue(want, req, func(ctx context.Context, req Request) any { return do(ctx, req) }).(Result)
+}
 
-func (e *Engine) pursue(want goal, req Request, do call) Answer {
+type call func(ctx context.Context, req Request) any
+
+func (e *Engine) pursue(want goal, req Request, do call) any {
 	key := Key{Namespace: req.Machine.Namespace, Name: req.Machine.Name}
 
 	e.mu.Lock()
@@ -323,22 +254,20 @@ func (e *Engine) pursue(want goal, req Request, do call) Answer {
 		if running.goal != want {
 			e.supersede(running)
 		}
-		return Answer{State: Underway, Since: running.began}
+		return Pending{Since: running.began}
 	}
 	known := e.entry(key, want, req)
 	wait := max(known.due.Sub(e.opts.Clock.Now()), 0)
 	switch {
-	case known.answer == nil && wait > 0:
-		return Answer{State: Underway}
-	case known.answer != nil && !known.answer.retried():
-		return *known.answer
-	case known.answer != nil && wait > 0:
-		answer := *known.answer
-		answer.Retry = wait
-		return answer
+	case known.result == nil && wait > 0:
+		return Pending{}
+	case known.result != nil && !retried(known.result):
+		return known.result
+	case known.result != nil && wait > 0:
+		return retriedIn(known.result, wait)
 	}
 	e.start(key, known, req, do)
-	return Answer{State: Underway, Since: known.began}
+	return Pending{Since: known.began}
 }
 
 // creationGrace is how long a creation that is not wanted any more may take to end by itself. A request
@@ -384,8 +313,6 @@ func (e *Engine) entry(key Key, want goal, req Request) *entry {
 	return next
 }
 
-func (a *Answer) retried() bool { return a.State == Failed || a.State == Remains }
-
 func (e *Engine) start(key Key, known *entry, req Request, do call) {
 	req.Machine = req.Machine.DeepCopy()
 	req.Class = req.Class.DeepCopy()
@@ -404,16 +331,17 @@ func (e *Engine) start(key Key, known *entry, req Request, do call) {
 	known.changing, known.superseded = false, false
 }
 
-func (e *Engine) finish(key Key, known *entry, answer Answer) {
+func (e *Engine) finish(key Key, known *entry, result any) {
 	e.mu.Lock()
 	known.cancel()
 	known.cancel = nil
-	known.answer = &answer
-	known.count(answer, e.opts)
+	known.result = result
+	known.count(result, e.opts)
 	if known.forgotten {
 		delete(e.entries, key)
 	}
-	doubled := known.failures == 1 && answer.Failure != nil && answer.Failure.Method == MethodStatus && answer.Failure.Code == codes.OutOfRange
+	failure := failureOf(result)
+	doubled := known.failures == 1 && failure != nil && failure.Method == MethodStatus && failure.Code == codes.OutOfRange
 	e.mu.Unlock()
 	if doubled && e.opts.OutOfRange != nil {
 		e.opts.OutOfRange()
@@ -421,10 +349,11 @@ func (e *Engine) finish(key Key, known *entry, answer Answer) {
 	e.opts.Wake(key)
 }
 
-func (known *entry) count(answer Answer, opts Options) {
+func (known *entry) count(result any, opts Options) {
 	method, code := MethodStatus, codes.OK
-	if answer.Failure != nil {
-		method, code = answer.Failure.Method, answer.Failure.Code
+	failure, _ := result.(Failed)
+	if failure.Failure != nil {
+		method, code = failure.Failure.Method, failure.Failure.Code
 	}
 	if policy := opts.Policy.Backoff(method, code); known.failures == 0 || known.code != code || known.policy != policy {
 		known.failures, known.code, known.policy, known.backoff = 0, code, policy, policy
@@ -432,8 +361,8 @@ func (known *entry) count(answer Answer, opts Options) {
 	known.failures++
 	delay := known.backoff.Step()
 	delay += time.Duration(opts.Chance() * 0.1 * float64(delay))
-	if answer.again > 0 {
-		delay = min(delay, answer.again)
+	if failure.sooner > 0 {
+		delay = min(delay, failure.sooner)
 	}
 	known.due = opts.Clock.Now().Add(delay)
 }

@@ -30,10 +30,10 @@ func bubble(t *testing.T, test func(t *testing.T, d *fake.Driver, p *process)) {
 }
 
 func TestCallsInOrder(t *testing.T) {
-	type questions = func(p *process, req instance.Request) instance.Answer
+	type questions = func(p *process, req instance.Request) any
 	type calls = []fake.Method
-	ensure := func(p *process, req instance.Request) instance.Answer { return ask(p.Ensure, req) }
-	remove := func(p *process, req instance.Request) instance.Answer { return ask(p.Delete, req) }
+	ensure := func(p *process, req instance.Request) any { return ask(p.ensure, req) }
+	remove := func(p *process, req instance.Request) any { return ask(p.remove, req) }
 	empty := func(*fake.Driver) {}
 	exists := func(d *fake.Driver) { d.OnStatus(found) }
 	cannotLook := func(d *fake.Driver) { d.OnStatus(answering(status.Error(codes.Unimplemented, "cannot tell"))) }
@@ -46,23 +46,23 @@ func TestCallsInOrder(t *testing.T) {
 		given  func(d *fake.Driver)
 		asked  questions
 		req    instance.Request
-		state  instance.State
+		want   string
 		calls  calls
 	}{
-		"new": {"it is looked for before it is created", empty, ensure, request("m"), instance.Exists, calls{fake.GetMachineStatus, fake.CreateMachine}},
+		"new": {"it is looked for before it is created", empty, ensure, request("m"), "Exists", calls{fake.GetMachineStatus, fake.CreateMachine}},
 		"new, cannot look": {
 			"creation is idempotent by name, so it may do without a look", cannotLook,
-			ensure, request("m"), instance.Exists, calls{fake.GetMachineStatus, fake.CreateMachine},
+			ensure, request("m"), "Exists", calls{fake.GetMachineStatus, fake.CreateMachine},
 		},
-		"made before":           {"what is found is adopted", exists, ensure, request("m"), instance.Exists, calls{fake.GetMachineStatus}},
-		"known":                 {"what is known is not created", exists, ensure, known("m"), instance.Exists, calls{fake.GetMachineStatus}},
-		"known, gone":           {"a lost instance is never created again", empty, ensure, known("m"), instance.Lost, calls{fake.GetMachineStatus}},
-		"known, cannot look":    {"a stored ID is trusted", cannotLook, ensure, known("m"), instance.Exists, calls{fake.GetMachineStatus}},
-		"new, to initialise":    {"initialisation follows creation", initializes, ensure, request("m"), instance.Exists, calls{fake.GetMachineStatus, fake.CreateMachine, fake.InitializeMachine}},
-		"found, to initialise":  {"initialisation is caught up on", uninitializedVM, ensure, known("m"), instance.Exists, calls{fake.GetMachineStatus, fake.InitializeMachine}},
-		"deleted":               {"the driver is asked whether it is gone", empty, remove, known("m"), instance.Gone, calls{fake.DeleteMachine, fake.GetMachineStatus}},
-		"deleted, still there":  {"an accepted deletion is not the end", exists, remove, known("m"), instance.Remains, calls{fake.DeleteMachine, fake.GetMachineStatus}},
-		"deleted without an ID": {"its ID may never have been stored", empty, remove, request("m"), instance.Gone, calls{fake.DeleteMachine, fake.GetMachineStatus}},
+		"made before":           {"what is found is adopted", exists, ensure, request("m"), "Exists", calls{fake.GetMachineStatus}},
+		"known":                 {"what is known is not created", exists, ensure, known("m"), "Exists", calls{fake.GetMachineStatus}},
+		"known, gone":           {"a lost instance is never created again", empty, ensure, known("m"), "Lost", calls{fake.GetMachineStatus}},
+		"known, cannot look":    {"a stored ID is trusted", cannotLook, ensure, known("m"), "Exists", calls{fake.GetMachineStatus}},
+		"new, to initialise":    {"initialisation follows creation", initializes, ensure, request("m"), "Exists", calls{fake.GetMachineStatus, fake.CreateMachine, fake.InitializeMachine}},
+		"found, to initialise":  {"initialisation is caught up on", uninitializedVM, ensure, known("m"), "Exists", calls{fake.GetMachineStatus, fake.InitializeMachine}},
+		"deleted":               {"the driver is asked whether it is gone", empty, remove, known("m"), "Gone", calls{fake.DeleteMachine, fake.GetMachineStatus}},
+		"deleted, still there":  {"an accepted deletion is not the end", exists, remove, known("m"), "Remains", calls{fake.DeleteMachine, fake.GetMachineStatus}},
+		"deleted without an ID": {"its ID may never have been stored", empty, remove, request("m"), "Gone", calls{fake.DeleteMachine, fake.GetMachineStatus}},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -70,8 +70,8 @@ func TestCallsInOrder(t *testing.T) {
 				d := newDriver()
 				tc.given(d)
 				p := start(t, d)
-				if got := tc.asked(p, tc.req); got.State != tc.state {
-					t.Errorf("%s: state %v, want %v (failure: %v)", tc.reason, got.State, tc.state, got.Failure)
+				if got := tc.asked(p, tc.req); kind(got) != tc.want {
+					t.Errorf("%s: %T %+v, want %s", tc.reason, got, got, tc.want)
 				}
 				equalCalls(t, d, tc.calls...)
 				if got := p.wakes(tc.req); got != 1 {
@@ -88,7 +88,7 @@ func TestStoredInstanceIsTakenFromTheMachine(t *testing.T) {
 		req := known("m")
 		req.Machine.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.0.0.1"}}
 		want := instance.Instance{ProviderID: "sim://1", NodeName: "node-1", Addresses: req.Machine.Status.Addresses}
-		if diff := cmp.Diff(want, ask(p.Ensure, req).Instance); diff != "" {
+		if diff := cmp.Diff(want, is[instance.Exists](t, ask(p.Ensure, req)).Instance); diff != "" {
 			t.Errorf("the instance (-want +got):\n%s", diff)
 		}
 	})
@@ -99,7 +99,7 @@ func TestAddressesAreNamedOnce(t *testing.T) {
 	bubble(t, func(t *testing.T, d *fake.Driver, p *process) {
 		d.Configure(func(config *fake.Config) { config.Addresses = []corev1.NodeAddress{first} })
 		d.OnInitialize(fake.Always[driver.InitializeMachineRequest](&driver.InitializeMachineResponse{Addresses: []corev1.NodeAddress{first, second}}, nil))
-		if diff := cmp.Diff([]corev1.NodeAddress{first, second}, ask(p.Ensure, request("m")).Instance.Addresses); diff != "" {
+		if diff := cmp.Diff([]corev1.NodeAddress{first, second}, is[instance.Exists](t, ask(p.Ensure, request("m"))).Instance.Addresses); diff != "" {
 			t.Errorf("addresses (-want +got):\n%s", diff)
 		}
 	})
@@ -110,14 +110,14 @@ func TestFailedInitialisationKeepsTheInstance(t *testing.T) {
 		refusal := status.Error(codes.Unavailable, "not now")
 		d.Configure(func(config *fake.Config) { config.LastKnownState = "made" })
 		d.FailWith(fake.InitializeMachine, refusal)
-		got := ask(p.Ensure, request("m"))
-		if got.State != instance.Failed || got.Instance.ProviderID != "sim://1" || got.Instance.NodeName != "node-1" || !got.Created {
-			t.Errorf("answer %+v, want Failed with the instance that was created", got)
+		got := is[instance.Failed](t, ask(p.Ensure, request("m")))
+		if vm := got.Uninitialized; vm == nil || vm.Instance.ProviderID != "sim://1" || vm.Instance.NodeName != "node-1" || !vm.Created {
+			t.Errorf("result %+v, want the instance that was created", got)
 		}
 		if got.LastKnownState == nil || *got.LastKnownState != "made" {
 			t.Errorf("the driver's note is lost: %v", got.LastKnownState)
 		}
-		if got.Failure == nil || got.Failure.Method != instance.MethodInitialize || !errors.Is(got.Failure, refusal) {
+		if got.Failure.Method != instance.MethodInitialize || !errors.Is(got.Failure, refusal) {
 			t.Errorf("failure %v, want that of InitializeMachine", got.Failure)
 		}
 	})
@@ -161,18 +161,16 @@ func TestFailedPrepareBlocksCreation(t *testing.T) {
 		away := errors.New("the target is away")
 		req := request("m")
 		req.Prepare = func(context.Context) (*corev1.Secret, error) { return nil, away }
-		got := ask(p.Ensure, req)
+		got := is[instance.Failed](t, ask(p.Ensure, req))
 		equalCalls(t, d, fake.GetMachineStatus)
-		if got.State != instance.Failed || !errors.Is(got.Failure, away) || got.Failure.Method != instance.MethodPrepare || got.Failure.Code != codes.Unknown {
-			t.Errorf("answer %+v, want Failed by Prepare with the code Unknown", got)
+		if !errors.Is(got.Failure, away) || got.Failure.Method != instance.MethodPrepare || got.Failure.Code != codes.Unknown {
+			t.Errorf("failure %+v, want one of Prepare with the code Unknown", got.Failure)
 		}
 		within(t, "wait", got.Retry, time.Second)
 
 		req.Prepare = func(context.Context) (*corev1.Secret, error) { return &corev1.Secret{}, nil }
 		time.Sleep(got.Retry)
-		if got := ask(p.Ensure, req); got.State != instance.Exists {
-			t.Errorf("state %v after the target came back, want Exists", got.State)
-		}
+		is[instance.Exists](t, ask(p.Ensure, req))
 	})
 }
 
@@ -198,18 +196,17 @@ func TestAnswersThatNameTooLittle(t *testing.T) {
 					answerWith(d, method, tc.response)
 					req := request("m")
 					req.NodeExpected = tc.nodeExpected
-					got := ask(p.Ensure, req)
+					result := ask(p.Ensure, req)
 					if tc.want == codes.OK {
-						if got.State != instance.Exists {
-							t.Errorf("%s: %+v", tc.reason, got)
-						}
+						is[instance.Exists](t, result)
 						return
 					}
-					if got.State != instance.Failed || got.Failure.Code != tc.want || got.Failure.Method != method {
-						t.Errorf("%s: %+v, want %s failed with %v", tc.reason, got, method, tc.want)
+					got := is[instance.Failed](t, result)
+					if got.Failure.Code != tc.want || got.Failure.Method != method {
+						t.Errorf("%s: %+v, want %s failed with %v", tc.reason, got.Failure, method, tc.want)
 					}
-					if len(d.Calls(fake.InitializeMachine)) > 0 || got.Instance.ProviderID != "" {
-						t.Errorf("%s: went on with %+v", tc.reason, got.Instance)
+					if len(d.Calls(fake.InitializeMachine)) > 0 || got.Uninitialized != nil {
+						t.Errorf("%s: continued with %+v", tc.reason, got.Uninitialized)
 					}
 				})
 			})
@@ -246,8 +243,8 @@ func TestErrorsWithoutAProperCode(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, d *fake.Driver, p *process) {
 				d.FailWith(fake.GetMachineStatus, tc.err)
-				got := ask(p.Ensure, request("m"))
-				if got.State != instance.Failed || got.Failure.Code != tc.want || !errors.Is(got.Failure, tc.err) {
+				got := is[instance.Failed](t, ask(p.Ensure, request("m")))
+				if got.Failure.Code != tc.want || !errors.Is(got.Failure, tc.err) {
 					t.Errorf("%s: %+v, want Failed with %v", tc.reason, got, tc.want)
 				}
 				within(t, "wait", got.Retry, time.Second)
@@ -259,9 +256,7 @@ func TestErrorsWithoutAProperCode(t *testing.T) {
 func TestDriverWithoutInitializer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDriver()
-		if got := ask(start(t, struct{ driver.Driver }{d}).Ensure, request("m")); got.State != instance.Exists {
-			t.Errorf("state %v, want Exists", got.State)
-		}
+		is[instance.Exists](t, ask(start(t, struct{ driver.Driver }{d}).Ensure, request("m")))
 		if len(d.Calls(fake.InitializeMachine)) > 0 {
 			t.Error("initialised by a driver that cannot")
 		}
@@ -272,18 +267,18 @@ func TestDriversNotesAreHandedOn(t *testing.T) {
 	bubble(t, func(t *testing.T, d *fake.Driver, p *process) {
 		d.OnCreate(fake.Always[driver.CreateMachineRequest](&driver.CreateMachineResponse{LastKnownState: "half made"}, status.Error(codes.Unavailable, "not now")))
 		d.OnDelete(fake.Always[driver.DeleteMachineRequest](&driver.DeleteMachineResponse{LastKnownState: "half gone"}, status.Error(codes.Unavailable, "not now")))
-		if got := ask(p.Ensure, request("m")); got.LastKnownState == nil || *got.LastKnownState != "half made" {
+		if got := is[instance.Failed](t, ask(p.Ensure, request("m"))); got.LastKnownState == nil || *got.LastKnownState != "half made" {
 			t.Errorf("note of a failed creation: %v", got.LastKnownState)
 		}
-		if got := ask(p.Delete, request("m")); got.LastKnownState == nil || *got.LastKnownState != "half gone" {
+		if got := is[instance.Failed](t, ask(p.Delete, request("m"))); got.LastKnownState == nil || *got.LastKnownState != "half gone" {
 			t.Errorf("note of a failed deletion: %v", got.LastKnownState)
 		}
 		d.OnStatus(answering(status.Error(codes.Unavailable, "not now")))
 		d.OnDelete(fake.Always[driver.DeleteMachineRequest](&driver.DeleteMachineResponse{LastKnownState: "going"}, nil))
-		if got := ask(p.Delete, request("unsure")); got.LastKnownState == nil || *got.LastKnownState != "going" {
-			t.Errorf("note of a deletion of which nobody can reports whether it is done: %v", got.LastKnownState)
+		if got := is[instance.Failed](t, ask(p.Delete, request("unsure"))); got.LastKnownState == nil || *got.LastKnownState != "going" {
+			t.Errorf("note of a deletion whose result is unknown: %v", got.LastKnownState)
 		}
-		if got := ask(p.Ensure, request("silent")); got.LastKnownState != nil {
+		if got := is[instance.Failed](t, ask(p.Ensure, request("silent"))); got.LastKnownState != nil {
 			t.Errorf("a note where there was none: %q", *got.LastKnownState)
 		}
 	})
@@ -297,10 +292,10 @@ func TestNotesThatCannotBeStored(t *testing.T) {
 			bubble(t, func(t *testing.T, d *fake.Driver, p *process) {
 				d.OnCreate(fake.Always[driver.CreateMachineRequest](&driver.CreateMachineResponse{ProviderID: "p", NodeName: "n", LastKnownState: note}, nil))
 				d.OnDelete(fake.Always[driver.DeleteMachineRequest](&driver.DeleteMachineResponse{LastKnownState: note}, nil))
-				if got := ask(p.Ensure, request("m")); got.LastKnownState != nil || got.State != instance.Exists {
-					t.Errorf("creation: state %v, a note: %v", got.State, got.LastKnownState != nil)
+				if got := is[instance.Exists](t, ask(p.Ensure, request("m"))); got.LastKnownState != nil {
+					t.Error("creation: the note is kept")
 				}
-				if got := ask(p.Delete, request("m")); got.LastKnownState != nil {
+				if got := is[instance.Gone](t, ask(p.Delete, request("m"))); got.LastKnownState != nil {
 					t.Error("deletion: the note is kept")
 				}
 			})
@@ -330,9 +325,7 @@ func TestAnswersThatCannotBeStored(t *testing.T) {
 					answerWith(d, method, &driver.CreateMachineResponse{ProviderID: tc.id, NodeName: tc.node})
 					req := request("m")
 					req.NodeExpected = true
-					if got := ask(p.Ensure, req); (got.State == instance.Exists) != tc.want || !tc.want && (got.Failure.Code != codes.Internal || len(got.Failure.Error()) > 200) {
-						t.Errorf("state %v, failure %.300v", got.State, got.Failure)
-					}
+					checkStorable(t, ask(p.Ensure, req), tc.want)
 				})
 			})
 		}
@@ -341,11 +334,21 @@ func TestAnswersThatCannotBeStored(t *testing.T) {
 				answerWith(d, instance.MethodStatus, &driver.CreateMachineResponse{ProviderID: tc.id, NodeName: tc.node})
 				req := request("m")
 				req.NodeExpected = true
-				if got := ask(p.Find, req); (got.State == instance.Exists) != tc.want || !tc.want && len(got.Failure.Error()) > 200 {
-					t.Errorf("state %v, failure %.300v", got.State, got.Failure)
-				}
+				checkStorable(t, ask(p.Find, req), tc.want)
 			})
 		})
+	}
+}
+
+// checkStorable checks that what a driver returned was accepted, or refused with a short message.
+func checkStorable(t *testing.T, result any, accepted bool) {
+	t.Helper()
+	if accepted {
+		is[instance.Exists](t, result)
+		return
+	}
+	if failure := is[instance.Failed](t, result).Failure; failure.Code != codes.Internal || len(failure.Error()) > 200 {
+		t.Errorf("failure %.300v", failure)
 	}
 }
 
@@ -367,12 +370,8 @@ func TestLocationsThatCannotBeStored(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, d *fake.Driver, _ *process) {
 				p := start(t, elsewhere{d, location})
-				for what, asked := range map[string]func(instance.Request) instance.Answer{"created": p.Ensure, "deleted": p.Delete} {
-					got := ask(asked, request(what))
-					if got.State != instance.Failed || got.Failure.Code != codes.Internal || len(got.Failure.Error()) > 200 || got.Location != "" {
-						t.Errorf("%s: state %v, a location of %d bytes, failure %.300v", what, got.State, len(got.Location), got.Failure)
-					}
-				}
+				checkStorable(t, ask(p.Ensure, request("created")), false)
+				checkStorable(t, ask(p.Delete, request("deleted")), false)
 			})
 		})
 	}
@@ -388,9 +387,9 @@ func TestAddressesThatCannotBeStored(t *testing.T) {
 			all = append(all, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: fmt.Sprintf("10.0.1.%d", i)})
 		}
 		d.OnInitialize(fake.Always[driver.InitializeMachineRequest](&driver.InitializeMachineResponse{Addresses: all}, nil))
-		got := ask(p.Ensure, request("m"))
-		if n := len(got.Instance.Addresses); got.State != instance.Exists || n > 64 || n < 2 || got.Instance.Addresses[0] != good {
-			t.Errorf("state %v, %d addresses", got.State, n)
+		got := is[instance.Exists](t, ask(p.Ensure, request("m")))
+		if n := len(got.Instance.Addresses); n > 64 || n < 2 || got.Instance.Addresses[0] != good {
+			t.Errorf("%d addresses", n)
 		}
 	})
 }

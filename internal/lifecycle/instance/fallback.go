@@ -8,33 +8,41 @@ import (
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
-// spent answers instead of a creation if the class is known to have no capacity, and another one may
-// have some. The driver has just said that there is no instance.
-func (e *Engine) spent(ctx context.Context, req Request) (Answer, bool) {
+// spent returns a failure instead of a creation if the class is known to have no capacity and another one
+// may have some. The driver has just reported that there is no instance.
+func (e *Engine) spent(ctx context.Context, req Request) (failure Failed, spent bool) {
 	if req.Capacity == nil {
-		return Answer{}, false
+		return Failed{}, false
 	}
 	spent, untouched := req.Capacity.Spent()
 	if !spent {
-		return Answer{}, false
+		return Failed{}, false
 	}
-	answer := failed(MethodCreate, status.Error(codes.ResourceExhausted, fmt.Sprintf("class %s had no capacity left a moment ago, and was not asked again", req.Class.Name)))
-	answer.Fallback = FallsBack
+	failure = failed(MethodCreate, status.Error(codes.ResourceExhausted, fmt.Sprintf("class %s had no capacity left a moment ago, and was not asked again", req.Class.Name)))
+	failure.Fallback = FallsBack
 	if untouched {
-		return answer, true
+		return failure, true
 	}
-	return e.vacated(ctx, req, answer), true
+	return e.vacated(ctx, req, failure), true
 }
 
-// vacated deletes what a creation left that failed for want of capacity, as an instance of another class
-// may be made elsewhere now. Until all of it is gone, the answer is what is in the way.
-func (e *Engine) vacated(ctx context.Context, req Request, answer Answer) Answer {
-	switch left := e.delete(ctx, req); left.State {
-	case Gone:
-		return answer
-	case Remains:
-		return failed(MethodDelete, status.Error(codes.Aborted, "what is left of a creation with class "+req.Class.Name+" is being deleted"))
-	default:
+// vacated deletes what is left of a creation that failed for lack of capacity, since an instance of
+// another class may then be created elsewhere. Until all of it is gone, it returns what is in the way.
+func (e *Engine) vacated(ctx context.Context, req Request, failure Failed) Failed {
+	if left, remains := e.deleteRest(ctx, req, "what is left of a creation with class "+req.Class.Name+" is being deleted"); remains {
 		return left
 	}
+	return failure
+}
+
+// deleteRest deletes what a creation left. Until all of it is gone, it returns what is in the way: a failure
+// of the driver, or one with a message if the deletion is in progress.
+func (e *Engine) deleteRest(ctx context.Context, req Request, message string) (left Failed, remains bool) {
+	switch r := e.delete(ctx, req).(type) {
+	case Failed:
+		return r, true
+	case Remains:
+		return failed(MethodDelete, status.Error(codes.Aborted, message)), true
+	}
+	return Failed{}, false
 }

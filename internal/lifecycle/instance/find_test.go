@@ -13,43 +13,38 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
 )
 
-// TestFind: what each answer of the driver says of an instance that is to be deleted.
+// TestFind: what each response of the driver says of an instance that is to be deleted.
 func TestFind(t *testing.T) {
 	for code := codes.OK; code <= codes.Uninitialized; code++ {
 		t.Run(code.String(), func(t *testing.T) {
 			bubble(t, func(t *testing.T, d *fake.Driver, p *process) {
 				d.OnStatus(fake.Always[driver.GetMachineStatusRequest](&driver.GetMachineStatusResponse{ProviderID: "sim://1"}, status.Error(code, "so it is")))
-				answer := ask(p.Find, request("m"))
-				want := instance.Failed
-				switch code {
-				case codes.OK, codes.Uninitialized:
-					want = instance.Exists // also without a name for its node: it is to go, not to join
+				switch result := ask(p.Find, request("m")); code {
+				case codes.OK, codes.Uninitialized: // also without a name for its node, since it is deleted
+					if got := is[instance.Exists](t, result); got.Instance.ProviderID != "sim://1" {
+						t.Errorf("instance %+v", got.Instance)
+					}
 				case codes.NotFound, codes.Unimplemented:
-					want = instance.Gone
-				}
-				if answer.State != want {
-					t.Fatalf("state %v, want %v", answer.State, want)
-				}
-				if want == instance.Exists && answer.Instance.ProviderID != "sim://1" {
-					t.Errorf("instance %+v", answer.Instance)
-				}
-				if want == instance.Failed && (answer.Failure.Code != code || answer.Retry <= 0) {
-					t.Errorf("failure %+v, retry after %v", answer.Failure, answer.Retry)
+					is[instance.Gone](t, result)
+				default:
+					if got := is[instance.Failed](t, result); got.Failure.Code != code || got.Retry <= 0 {
+						t.Errorf("failure %+v, retry after %v", got.Failure, got.Retry)
+					}
 				}
 				equalCalls(t, d, fake.GetMachineStatus)
 				ask(p.Find, request("m"))
-				equalCalls(t, d) // the answer stands until its back-off is over
+				equalCalls(t, d) // the result is kept until its back-off is over
 			})
 		})
 	}
 }
 
-// TestFindWithoutResponse: nothing is no answer.
+// TestFindWithoutResponse: a missing response is a failure.
 func TestFindWithoutResponse(t *testing.T) {
 	bubble(t, func(t *testing.T, d *fake.Driver, p *process) {
 		d.OnStatus(fake.Always[driver.GetMachineStatusRequest, driver.GetMachineStatusResponse](nil, nil))
-		if got := ask(p.Find, request("m")); got.State != instance.Failed || got.Failure.Code != codes.Internal {
-			t.Errorf("answer %+v", got)
+		if got := is[instance.Failed](t, ask(p.Find, request("m"))); got.Failure.Code != codes.Internal {
+			t.Errorf("failure %+v", got.Failure)
 		}
 	})
 }
@@ -64,13 +59,9 @@ func TestFindAwaitsACreation(t *testing.T) {
 		})
 		p.Ensure(request("m"))
 		synctest.Wait()
-		if got := p.Find(request("m")); got.State != instance.Underway {
-			t.Fatalf("state %v while a creation runs", got.State)
-		}
+		is[instance.Pending](t, p.Find(request("m")))
 		time.Sleep(grace + 2*time.Second)
-		if got := ask(p.Find, request("m")); got.State != instance.Exists {
-			t.Errorf("state %v after it", got.State)
-		}
+		is[instance.Exists](t, ask(p.Find, request("m")))
 		checkOverlaps(t, d)
 	})
 }
@@ -92,8 +83,9 @@ func TestDeleting(t *testing.T) {
 			t.Error("not while the call runs")
 		}
 		synctest.Wait()
-		if got := p.Delete(req); got.State != instance.Gone || !p.Deleting(key) {
-			t.Errorf("state %v, deleting: %v", got.State, p.Deleting(key))
+		is[instance.Gone](t, p.Delete(req))
+		if !p.Deleting(key) {
+			t.Error("not after the call")
 		}
 		p.Forget(key)
 		if p.Deleting(key) {
@@ -102,27 +94,25 @@ func TestDeleting(t *testing.T) {
 	})
 }
 
-// TestAbandon: a call that is under way is cancelled and awaited, what it brought is told,
-// and nothing is begun.
+// TestAbandon: a call that is in progress is canceled and awaited, what it created is returned,
+// and no other call is made.
 func TestAbandon(t *testing.T) {
 	bubble(t, func(t *testing.T, d *fake.Driver, p *process) {
 		req := request("m")
 		key := keyOf(req)
-		if got := p.Abandon(key); got.State != instance.Gone {
-			t.Errorf("state %v before anything was asked", got.State)
-		}
+		is[instance.Gone](t, p.Abandon(key))
 		d.OnCreate(func(ctx context.Context, _ *driver.CreateMachineRequest, do func() (*driver.CreateMachineResponse, error)) (*driver.CreateMachineResponse, error) {
 			_ = hang(ctx, time.Second)
 			return do()
 		})
 		p.Ensure(req)
 		synctest.Wait()
-		if got := p.Abandon(key); got.State != instance.Underway || got.Since.IsZero() {
-			t.Errorf("state %v, since %v, while a creation runs", got.State, got.Since)
+		if got := is[instance.Pending](t, p.Abandon(key)); got.Since.IsZero() {
+			t.Error("the time is missing since when the creation runs")
 		}
 		time.Sleep(2 * time.Second)
-		if got := p.Abandon(key); got.State != instance.Exists || got.Instance.ProviderID != "sim://1" {
-			t.Errorf("state %v, VM %q after it", got.State, got.Instance.ProviderID)
+		if got := is[instance.Exists](t, p.Abandon(key)); got.Instance.ProviderID != "sim://1" {
+			t.Errorf("VM %q after it", got.Instance.ProviderID)
 		}
 		if p.wakes(req) != 1 {
 			t.Errorf("woken %d times, want once", p.wakes(req))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -117,12 +118,40 @@ func keyOf(req instance.Request) instance.Key {
 	return instance.Key{Namespace: req.Machine.Namespace, Name: req.Machine.Name}
 }
 
-// ask asks until no call runs any more, and returns the answer.
-func ask(question func(instance.Request) instance.Answer, req instance.Request) instance.Answer {
+// ask asks until no call runs any more, and returns the result.
+func ask[Result any](question func(instance.Request) Result, req instance.Request) Result {
 	question(req)
 	synctest.Wait()
 	return question(req)
 }
+
+// is returns a result as the type that it must have.
+func is[Result any](t *testing.T, got any) Result {
+	t.Helper()
+	result, ok := got.(Result)
+	if !ok {
+		t.Fatalf("result %T %+v, want %T", got, got, result)
+	}
+	return result
+}
+
+// kind is the type of a result, such as Exists.
+func kind(result any) string { return strings.TrimPrefix(fmt.Sprintf("%T", result), "instance.") }
+
+// retry is the time until the driver is called again after a result; zero if it is not.
+func retry(result any) time.Duration {
+	switch r := result.(type) {
+	case instance.Failed:
+		return r.Retry
+	case instance.Remains:
+		return r.Retry
+	}
+	return 0
+}
+
+// ensure and remove are Ensure and Delete for tests of both.
+func (p *process) ensure(req instance.Request) any { return p.Ensure(req) }
+func (p *process) remove(req instance.Request) any { return p.Delete(req) }
 
 // request is for a machine that the provider has not heard of.
 func request(name string) instance.Request {

@@ -41,8 +41,8 @@ var errElsewhere = errors.New("the driver looks elsewhere")
 // began. The class, its Secret or the infrastructure behind them has changed.
 func (f *Failure) Elsewhere() bool { return f != nil && errors.Is(f.Err, errElsewhere) }
 
-// failure is the answer if the driver looks elsewhere and finds nothing.
-func (p place) failure() Answer {
+// failure is the result if the driver looks elsewhere and finds nothing.
+func (p place) failure() Failed {
 	return failed(MethodStatus, status.WrapError(codes.FailedPrecondition, fmt.Sprintf(
 		"the VM may be in %s, and with the present class and Secret it is looked for in %s, where it is not: restore what was changed, or if there is no VM any more, remove the annotation %s",
 		p.recorded, p.at, driver.AnnotationLocation), errElsewhere))
@@ -72,12 +72,12 @@ func (e *Engine) locate(ctx context.Context, req Request) (place, error) {
 
 // begin creates an instance that does not exist, after the place where that happens is recorded. If
 // an earlier creation began in another place, what it left there is deleted first.
-func (e *Engine) begin(ctx context.Context, req Request, p place) Answer {
+func (e *Engine) begin(ctx context.Context, req Request, p place) EnsureResult {
 	switch {
 	case p.at == "":
 		return e.create(ctx, req)
 	case p.recorded == "":
-		return Answer{State: Located, Location: p.at}
+		return Located{Location: p.at}
 	}
 	unbegun := req
 	unbegun.Machine = req.Machine.DeepCopy()
@@ -90,13 +90,10 @@ func (e *Engine) begin(ctx context.Context, req Request, p place) Answer {
 		e.locations.Add(inputsOf(req.Class, req.Secret), wanted.at)
 		return e.create(ctx, req)
 	}
-	if left := e.delete(ctx, req); left.State != Gone {
-		if left.State == Remains {
-			left = failed(MethodDelete, status.Error(codes.Aborted, "what an earlier creation left in "+p.recorded+" is being deleted"))
-		}
+	if left, remains := e.deleteRest(ctx, req, "what an earlier creation left in "+p.recorded+" is being deleted"); remains {
 		return left
 	}
-	return Answer{State: Located, Location: wanted.at}
+	return Located{Location: wanted.at}
 }
 
 // LocationOf returns where instances of a class were created last; empty if this process does not

@@ -17,37 +17,27 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
 )
 
-func TestAnswersAreKept(t *testing.T) {
-	lost := func(p *process) instance.Answer { return p.Ensure(known("m")) }
-	exists := func(p *process) instance.Answer { return p.Ensure(request("m")) }
-	gone := func(p *process) instance.Answer { return p.Delete(known("m")) }
-	for name, tc := range map[string]struct {
-		asked func(*process) instance.Answer
-		want  instance.State
-	}{
-		"exists": {exists, instance.Exists},
-		"lost":   {lost, instance.Lost},
-		"gone":   {gone, instance.Gone},
+func TestResultsAreKept(t *testing.T) {
+	for want, asked := range map[string]func(*process) any{
+		"Exists": func(p *process) any { return p.Ensure(request("m")) },
+		"Lost":   func(p *process) any { return p.Ensure(known("m")) },
+		"Gone":   func(p *process) any { return p.Delete(known("m")) },
 	} {
-		t.Run(name, func(t *testing.T) {
+		t.Run(want, func(t *testing.T) {
 			bubble(t, func(t *testing.T, d *fake.Driver, p *process) {
-				if got := tc.asked(p); got.State != instance.Underway {
-					t.Fatalf("state %v at first, want Underway", got.State)
-				}
+				is[instance.Pending](t, asked(p))
 				synctest.Wait()
 				made(t, d)
 				for range 3 {
-					if got := tc.asked(p); got.State != tc.want || got.Retry != 0 {
-						t.Fatalf("answer %+v, want state %v for good", got, tc.want)
+					if got := asked(p); kind(got) != want {
+						t.Fatalf("result %T %+v, want %s for good", got, got, want)
 					}
 					time.Sleep(time.Hour)
 				}
 				equalCalls(t, d)
 
 				p.Forget(keyOf(request("m")))
-				if got := tc.asked(p); got.State != instance.Underway {
-					t.Errorf("state %v after it was forgotten, want Underway", got.State)
-				}
+				is[instance.Pending](t, asked(p))
 			})
 		})
 	}
@@ -60,24 +50,23 @@ func TestBackoff(t *testing.T) {
 		}
 		fail(codes.Unavailable)
 		req := request("m")
-		answer := ask(p.Ensure, req)
+		wait := retry(ask(p.Ensure, req))
 		for _, want := range []time.Duration{1, 2, 4, 8, 16, 32, 60, 60} {
-			within(t, "wait", answer.Retry, want*time.Second)
+			within(t, "wait", wait, want*time.Second)
 			made(t, d)
-			time.Sleep(answer.Retry - time.Nanosecond)
-			if early := ask(p.Ensure, req); early.State != instance.Failed || early.Retry != time.Nanosecond {
-				t.Fatalf("answer %+v just before it is due", early)
+			time.Sleep(wait - time.Nanosecond)
+			if early := is[instance.Failed](t, ask(p.Ensure, req)); early.Retry != time.Nanosecond {
+				t.Fatalf("result %+v just before the call is due", early)
 			}
 			equalCalls(t, d)
 			time.Sleep(time.Nanosecond)
-			answer = ask(p.Ensure, req)
+			wait = retry(ask(p.Ensure, req))
 			equalCalls(t, d, fake.GetMachineStatus)
 		}
 
 		fail(codes.Internal)
-		time.Sleep(answer.Retry)
-		answer = ask(p.Ensure, req)
-		within(t, "wait after another code", answer.Retry, 5*time.Second)
+		time.Sleep(wait)
+		within(t, "wait after another code", retry(ask(p.Ensure, req)), 5*time.Second)
 	})
 }
 
@@ -97,13 +86,13 @@ func TestHurry(t *testing.T) {
 				req := request("m")
 				p.Hurry(keyOf(req)) // of what is not known
 				for range 5 {
-					time.Sleep(ask(p.Ensure, req).Retry)
+					time.Sleep(retry(ask(p.Ensure, req)))
 				}
 				ask(p.Ensure, req)
 				made(t, d)
 
 				p.Hurry(keyOf(req))
-				again := ask(p.Ensure, req).Retry
+				again := retry(ask(p.Ensure, req))
 				if asked := len(made(t, d)) > 0; asked != tc.want {
 					t.Errorf("asked at once: %v, want %v", asked, tc.want)
 				}
@@ -147,14 +136,13 @@ func TestBackoffRestartsWhenSomethingChanged(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, d *fake.Driver, p *process) {
 				d.OnStatus(answering(status.Error(codes.Unavailable, "not now")))
-				answer := ask(p.Ensure, request("m"))
-				time.Sleep(answer.Retry)
+				time.Sleep(retry(ask(p.Ensure, request("m"))))
 				ask(p.Ensure, request("m"))
 				made(t, d)
 
 				req := request("m")
 				tc.change(&req)
-				answer = ask(p.Ensure, req)
+				result := ask(p.Ensure, req)
 				if asked := len(made(t, d)) > 0; asked != tc.want {
 					t.Errorf("%s: asked at once %v, want %v", tc.reason, asked, tc.want)
 				}
@@ -162,7 +150,7 @@ func TestBackoffRestartsWhenSomethingChanged(t *testing.T) {
 				if tc.want {
 					wait = time.Second
 				}
-				within(t, "wait", answer.Retry, wait)
+				within(t, "wait", retry(result), wait)
 			})
 		})
 	}
@@ -193,14 +181,10 @@ func TestDeletionCancelsAndAwaitsCreation(t *testing.T) {
 		p.Ensure(req)
 		synctest.Wait()
 		for range 2 {
-			if got := p.Delete(req); got.State != instance.Underway {
-				t.Fatalf("state %v of a deletion that has to wait", got.State)
-			}
+			is[instance.Pending](t, p.Delete(req))
 		}
 		time.Sleep(grace + time.Minute - time.Second)
-		if got := p.Delete(req); got.State != instance.Underway {
-			t.Fatalf("state %v while the cancelled creation still runs", got.State)
-		}
+		is[instance.Pending](t, p.Delete(req)) // the canceled creation still runs
 		equalCalls(t, d, fake.GetMachineStatus, fake.CreateMachine)
 
 		time.Sleep(2 * time.Second)
@@ -208,9 +192,7 @@ func TestDeletionCancelsAndAwaitsCreation(t *testing.T) {
 		if p.wakes(req) != 1 {
 			t.Errorf("woken %d times for one call", p.wakes(req))
 		}
-		if got := ask(p.Delete, req); got.State != instance.Gone {
-			t.Errorf("state %v, want Gone", got.State)
-		}
+		is[instance.Gone](t, ask(p.Delete, req))
 		equalCalls(t, d, fake.DeleteMachine, fake.GetMachineStatus)
 		checkOverlaps(t, d)
 	})
@@ -243,7 +225,7 @@ func TestDeletionLetsWhatWasSentEnd(t *testing.T) {
 			}
 			p.Ensure(req)
 			synctest.Wait()
-			for ask(p.Delete, req).State != instance.Gone {
+			for kind(ask(p.Delete, req)) != "Gone" {
 				time.Sleep(100 * time.Millisecond)
 			}
 			if tokens != 1 {
@@ -265,8 +247,9 @@ func TestDeletionLetsWhatWasSentEnd(t *testing.T) {
 			synctest.Wait()
 			ask(p.Delete, req)
 			time.Sleep(2 * time.Second)
-			if got := ask(p.Delete, req); got.State != instance.Gone || len(d.VMs()) != 0 {
-				t.Errorf("state %v, VMs %v", got.State, d.VMs())
+			is[instance.Gone](t, ask(p.Delete, req))
+			if len(d.VMs()) != 0 {
+				t.Errorf("VMs %v", d.VMs())
 			}
 			checkOverlaps(t, d)
 		})
@@ -282,9 +265,7 @@ func TestDeletionLetsWhatWasSentEnd(t *testing.T) {
 			p.Delete(req) // nothing was made: there is nothing to wait for
 			synctest.Wait()
 			d.OnStatus(nil)
-			if got := ask(p.Delete, req); got.State != instance.Gone {
-				t.Errorf("state %v", got.State)
-			}
+			is[instance.Gone](t, ask(p.Delete, req))
 		})
 	})
 }
@@ -302,17 +283,13 @@ func TestForgettingCancelsAndAwaits(t *testing.T) {
 		d.OnCreate(nil)
 		again := request("m")
 		again.Machine.UID = "another"
-		if got := ask(p.Ensure, again); got.State != instance.Underway {
-			t.Fatalf("state %v while the forgotten call still runs", got.State)
-		}
+		is[instance.Pending](t, ask(p.Ensure, again)) // the forgotten call still runs
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if p.wakes(req) != 1 {
 			t.Errorf("woken %d times for one call", p.wakes(req))
 		}
-		if got := ask(p.Ensure, again); got.State != instance.Exists {
-			t.Errorf("state %v, want Exists", got.State)
-		}
+		is[instance.Exists](t, ask(p.Ensure, again))
 		checkOverlaps(t, d)
 	})
 }
@@ -329,9 +306,7 @@ func TestLosingLeadershipCancels(t *testing.T) {
 		}
 		// Nothing is begun any more: the next leader may be at it.
 		made(t, d)
-		if got := p.Ensure(request("other")); got.State != instance.Underway {
-			t.Errorf("state %v after leadership, want Underway", got.State)
-		}
+		is[instance.Pending](t, p.Ensure(request("other")))
 		synctest.Wait()
 		equalCalls(t, d)
 	})
@@ -347,9 +322,7 @@ func TestDifferentMachinesDoNotWaitForEachOther(t *testing.T) {
 		})
 		p.Ensure(request("stuck"))
 		for _, name := range []string{"a", "b", "c"} {
-			if got := ask(p.Ensure, request(name)); got.State != instance.Exists {
-				t.Errorf("%s: state %v, want Exists", name, got.State)
-			}
+			is[instance.Exists](t, ask(p.Ensure, request(name)))
 		}
 	})
 }

@@ -202,21 +202,33 @@ func (sc script) tell(t *testing.T) error {
 }
 
 // look has the controller make one pass over a machine.
-func (s *story) look(m *plot) instance.Answer {
-	question := s.process.Ensure
+func (s *story) look(m *plot) any {
 	if m.deleting {
-		question = s.process.Delete
+		return s.process.Delete(m.req)
 	}
-	return question(m.req)
+	return s.process.Ensure(m.req)
 }
 
 // store has the controller note down what it learnt.
-func (m *plot) store(answer instance.Answer) {
-	if answer.Location != "" {
-		m.req.Machine.Annotations = map[string]string{driver.AnnotationLocation: answer.Location}
+func (m *plot) store(result any) {
+	switch r := result.(type) {
+	case instance.Located:
+		m.storeInstance(instance.Exists{Location: r.Location})
+	case instance.Exists:
+		m.storeInstance(r)
+	case instance.Failed:
+		if r.Uninitialized != nil {
+			m.storeInstance(*r.Uninitialized)
+		}
 	}
-	if answer.Instance.ProviderID != "" && m.req.Machine.Spec.ProviderID == "" {
-		m.req.Machine.Spec.ProviderID = answer.Instance.ProviderID
+}
+
+func (m *plot) storeInstance(exists instance.Exists) {
+	if exists.Location != "" {
+		m.req.Machine.Annotations = map[string]string{driver.AnnotationLocation: exists.Location}
+	}
+	if exists.Instance.ProviderID != "" && m.req.Machine.Spec.ProviderID == "" {
+		m.req.Machine.Spec.ProviderID = exists.Instance.ProviderID
 		m.req.Machine.Generation++
 	}
 }
@@ -274,38 +286,38 @@ func (s *story) end() error {
 			return err
 		}
 		if final != m.rightEnd(exists) {
-			return fmt.Errorf("%s ended in state %v: deleting %v, VM exists %v, vanished %v", m.req.Machine.Name, final, m.deleting, exists, m.vanished)
+			return fmt.Errorf("%s ended as %s: deleting %v, VM exists %v, vanished %v", m.req.Machine.Name, final, m.deleting, exists, m.vanished)
 		}
 	}
 	return nil
 }
 
-// rightEnd is the state in which a machine has to end whose VM exists or not; Underway,
-// which is no end, if that itself is wrong.
-func (m *plot) rightEnd(exists bool) instance.State {
+// rightEnd is the kind of the last result for a machine whose VM exists or not; Pending,
+// which is never the last one, if that itself is wrong.
+func (m *plot) rightEnd(exists bool) string {
 	switch {
 	case m.deleting && !exists:
-		return instance.Gone
+		return "Gone"
 	case !m.deleting && exists:
-		return instance.Exists
+		return "Exists"
 	case !m.deleting && m.vanished:
-		return instance.Lost
+		return "Lost"
 	}
-	return instance.Underway
+	return "Pending"
 }
 
-func (s *story) follow(m *plot) instance.State {
+func (s *story) follow(m *plot) string {
 	for {
-		answer := s.look(m)
-		m.store(answer)
-		switch answer.State {
-		case instance.Underway:
+		result := s.look(m)
+		m.store(result)
+		switch result.(type) {
+		case instance.Pending:
 			<-s.process.wake
 		case instance.Located: // which is stored
 		case instance.Failed, instance.Remains:
-			time.Sleep(answer.Retry)
+			time.Sleep(retry(result))
 		default:
-			return answer.State
+			return kind(result)
 		}
 	}
 }

@@ -95,6 +95,6 @@ func hasFailed(machine *v1alpha1.Machine) bool {
 }
 
 func retriedForSecret(before, next *entry) bool {
-	return before != nil && before.answer != nil && before.answer.retried() &&
+	return before != nil && retried(before.result) &&
 		before.goal == next.goal && before.fingerprint.sameButSecret(next.fingerprint)
 }

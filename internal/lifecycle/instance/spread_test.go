@@ -33,12 +33,12 @@ func name(i int) string { return string(rune('a'+i/26)) + string(rune('a'+i%26))
 const many, atOnce = 200, 10
 
 func TestFailingMachinesAreSpreadAfterATakeover(t *testing.T) {
-	for kind, of := range map[string]func(string) instance.Request{"creation": failing, "deletion": failingToGo} {
-		t.Run(kind, func(t *testing.T) {
+	for goal, of := range map[string]func(string) instance.Request{"creation": failing, "deletion": failingToGo} {
+		t.Run(goal, func(t *testing.T) {
 			bubble(t, func(t *testing.T, d *fake.Driver, p *process) {
-				question := p.Ensure
-				if kind == "deletion" {
-					question = p.Delete
+				question := p.ensure
+				if goal == "deletion" {
+					question = p.remove
 				}
 				begin := time.Now()
 				for i := range many {
@@ -47,7 +47,7 @@ func TestFailingMachinesAreSpreadAfterATakeover(t *testing.T) {
 				// Whoever is woken asks again, as a controller does.
 				for done := 0; done < many; {
 					req := of((<-p.wake).Name)
-					if answer := question(req); answer.State != instance.Underway {
+					if kind(question(req)) != "Pending" {
 						done++
 					}
 				}
@@ -89,19 +89,19 @@ func TestWhoIsNotHeldBack(t *testing.T) {
 		reason string
 		// given is what came before the calls that are made at once.
 		given func(d *fake.Driver, p *process)
-		asked func(p *process) instance.Answer
+		asked func(p *process) any
 	}{
-		"new":   {"it has not failed yet", nil, func(p *process) instance.Answer { return ask(p.Ensure, request("m")) }},
-		"known": {"nothing says that it failed", nil, func(p *process) instance.Answer { return ask(p.Delete, known("m")) }},
-		"later": {"the takeover is over", nil, func(p *process) instance.Answer {
+		"new":   {"it has not failed yet", nil, func(p *process) any { return ask(p.Ensure, request("m")) }},
+		"known": {"nothing says that it failed", nil, func(p *process) any { return ask(p.Delete, known("m")) }},
+		"later": {"the takeover is over", nil, func(p *process) any {
 			time.Sleep(time.Minute)
 			return ask(p.Ensure, failing("m"))
 		}},
-		"deleted": {"a held back creation holds no deletion back", nil, func(p *process) instance.Answer {
+		"deleted": {"a held back creation holds no deletion back", nil, func(p *process) any {
 			holdBack(p, "m")
 			return ask(p.Delete, failing("m"))
 		}},
-		"repaired": {"somebody changed something", nil, func(p *process) instance.Answer {
+		"repaired": {"somebody changed something", nil, func(p *process) any {
 			holdBack(p, "m")
 			req := failing("m")
 			req.Machine.Generation++
@@ -110,12 +110,12 @@ func TestWhoIsNotHeldBack(t *testing.T) {
 		"deleted with a new secret": {
 			"the deletion has not failed yet",
 			func(d *fake.Driver, p *process) { d.OnStatus(refusing); ask(p.Ensure, request("m")) },
-			func(p *process) instance.Answer { return ask(p.Delete, repaired("m")) },
+			func(p *process) any { return ask(p.Delete, repaired("m")) },
 		},
 		"existing with a new secret": {
 			"nothing has failed",
 			func(d *fake.Driver, p *process) { d.OnStatus(found); ask(p.Ensure, request("m")) },
-			func(p *process) instance.Answer { return ask(p.Ensure, repaired("m")) },
+			func(p *process) any { return ask(p.Ensure, repaired("m")) },
 		},
 	}
 	for name, tc := range cases {
@@ -125,7 +125,7 @@ func TestWhoIsNotHeldBack(t *testing.T) {
 					tc.given(d, p)
 				}
 				fillPrompt(p)
-				if got := tc.asked(p); got.State == instance.Underway {
+				if kind(tc.asked(p)) == "Pending" {
 					t.Errorf("%s, and yet it was held back", tc.reason)
 				}
 			})
@@ -143,7 +143,7 @@ func fillPrompt(p *process) {
 
 // holdBack asks for a failing machine that comes after them.
 func holdBack(p *process, name string) {
-	if ask(p.Ensure, failing(name)).State != instance.Underway {
+	if kind(ask(p.Ensure, failing(name))) != "Pending" {
 		panic("the test's own machine is not held back")
 	}
 }
@@ -186,7 +186,7 @@ func TestChangeOfASharedSecretIsSpread(t *testing.T) {
 				t.Errorf("%s: %d calls at once, want %d", password, n, atOnce)
 			}
 			for done := 0; done < machines; {
-				if p.Ensure(tries((<-p.wake).Name)).State != instance.Underway {
+				if kind(p.Ensure(tries((<-p.wake).Name))) != "Pending" {
 					done++
 				}
 			}

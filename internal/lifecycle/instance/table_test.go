@@ -50,31 +50,31 @@ Uninitialized       created    soon        exists     exists     remains  remain
 
 // situations has the driver answer one of its methods with an error, and says what the
 // engine is asked.
-var situations = map[string]func(d *fake.Driver, p *process, err error) (func(instance.Request) instance.Answer, instance.Request){
-	"create": func(d *fake.Driver, p *process, err error) (func(instance.Request) instance.Answer, instance.Request) {
+var situations = map[string]func(d *fake.Driver, p *process, err error) (func(instance.Request) any, instance.Request){
+	"create": func(d *fake.Driver, p *process, err error) (func(instance.Request) any, instance.Request) {
 		d.OnCreate(fake.Always[driver.CreateMachineRequest](&driver.CreateMachineResponse{ProviderID: "sim://1", NodeName: "node-1"}, err))
-		return p.Ensure, request("m")
+		return p.ensure, request("m")
 	},
-	"initialize": func(d *fake.Driver, p *process, err error) (func(instance.Request) instance.Answer, instance.Request) {
+	"initialize": func(d *fake.Driver, p *process, err error) (func(instance.Request) any, instance.Request) {
 		d.OnStatus(uninitialized)
 		d.OnInitialize(fake.Always[driver.InitializeMachineRequest](&driver.InitializeMachineResponse{}, err))
-		return p.Ensure, request("m")
+		return p.ensure, request("m")
 	},
-	"status": func(d *fake.Driver, p *process, err error) (func(instance.Request) instance.Answer, instance.Request) {
+	"status": func(d *fake.Driver, p *process, err error) (func(instance.Request) any, instance.Request) {
 		d.OnStatus(answering(err))
-		return p.Ensure, request("m")
+		return p.ensure, request("m")
 	},
-	"status,id": func(d *fake.Driver, p *process, err error) (func(instance.Request) instance.Answer, instance.Request) {
+	"status,id": func(d *fake.Driver, p *process, err error) (func(instance.Request) any, instance.Request) {
 		d.OnStatus(answering(err))
-		return p.Ensure, known("m")
+		return p.ensure, known("m")
 	},
-	"delete": func(d *fake.Driver, p *process, err error) (func(instance.Request) instance.Answer, instance.Request) {
+	"delete": func(d *fake.Driver, p *process, err error) (func(instance.Request) any, instance.Request) {
 		d.OnDelete(fake.Always[driver.DeleteMachineRequest](&driver.DeleteMachineResponse{}, err))
-		return p.Delete, known("m")
+		return p.remove, known("m")
 	},
-	"status,deleting": func(d *fake.Driver, p *process, err error) (func(instance.Request) instance.Answer, instance.Request) {
+	"status,deleting": func(d *fake.Driver, p *process, err error) (func(instance.Request) any, instance.Request) {
 		d.OnStatus(answering(err))
-		return p.Delete, known("m")
+		return p.remove, known("m")
 	},
 }
 
@@ -112,47 +112,34 @@ func checkAnswer(t *testing.T, situation string, code codes.Code, want string) {
 	d := newDriver()
 	p := start(t, d)
 	question, req := situations[situation](d, p, status.Error(code, "scripted"))
-	answer := ask(question, req)
+	result := ask(question, req)
 
-	if got := outcome(answer); got != want {
+	if got := outcome(result); got != want {
 		if _, tried := waitTimeout[want]; !tried || got != "failed" {
-			t.Fatalf("answer %q, want %q", got, want)
+			t.Fatalf("result %q, want %q", got, want)
 		}
-		if answer.Failure.Code != code {
-			t.Errorf("the failure's code is %v", answer.Failure.Code)
+		if failure := is[instance.Failed](t, result).Failure; failure.Code != code {
+			t.Errorf("the failure's code is %v", failure.Code)
 		}
 	}
 	limits, tried := waitTimeout[want]
 	if !tried {
-		if answer.Retry != 0 {
-			t.Errorf("a final answer is to be asked again in %v", answer.Retry)
+		if again := retry(result); again != 0 {
+			t.Errorf("after a final result the driver is called again in %v", again)
 		}
 		return
 	}
-	within(t, "first wait", answer.Retry, limits[0])
+	within(t, "first wait", retry(result), limits[0])
 	for range 12 {
-		time.Sleep(answer.Retry)
-		answer = ask(question, req)
+		time.Sleep(retry(result))
+		result = ask(question, req)
 	}
-	within(t, "last wait", answer.Retry, limits[1])
+	within(t, "last wait", retry(result), limits[1])
 }
 
-func outcome(answer instance.Answer) string {
-	switch answer.State {
-	case instance.Exists:
-		if answer.Created {
-			return "created"
-		}
-		return "exists"
-	case instance.Lost:
-		return "lost"
-	case instance.Gone:
-		return "gone"
-	case instance.Remains:
-		return "remains"
-	case instance.Failed:
-		return "failed"
-	default:
-		return "underway"
+func outcome(result any) string {
+	if exists, ok := result.(instance.Exists); ok && exists.Created {
+		return "created"
 	}
+	return strings.ToLower(kind(result))
 }

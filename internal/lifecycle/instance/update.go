@@ -23,24 +23,26 @@ type Differences struct {
 const Unable = "its driver cannot change VMs that exist"
 
 // Plan returns in what an instance with a provider ID differs from the class of the request, and changes
-// nothing. An answer is kept until Forget, or until the request changes.
-func (e *Engine) Plan(req Request) Answer {
-	return e.pursue(goalPlanned, req, func(ctx context.Context, req Request) Answer { return e.compare(ctx, req, true) })
+// nothing. A result is kept until Forget, or until the request changes.
+func (e *Engine) Plan(req Request) UpdateResult {
+	return pursue(e, goalPlanned, req, func(ctx context.Context, req Request) UpdateResult { return e.compare(ctx, req, true) })
 }
 
 // Update changes an instance with a provider ID as far as that is possible, and returns what was changed and
-// what needs a new one. An answer is kept until Forget, or until the request changes.
-func (e *Engine) Update(req Request) Answer { return e.pursue(goalUpdated, req, e.update) }
+// what needs a new one. A result is kept until Forget, or until the request changes.
+func (e *Engine) Update(req Request) UpdateResult { return pursue(e, goalUpdated, req, e.update) }
 
-// update asks again after the update whether something is left: a driver may be wrong about what it has done.
-func (e *Engine) update(ctx context.Context, req Request) Answer {
-	done := e.compare(ctx, req, false)
-	if done.State != Exists || len(done.Differences.Updates) == 0 {
-		return done
+// update compares again after the update: a driver may be wrong about what it has done.
+func (e *Engine) update(ctx context.Context, req Request) UpdateResult {
+	result := e.compare(ctx, req, false)
+	done, ok := result.(Compared)
+	if !ok || len(done.Differences.Updates) == 0 {
+		return result
 	}
-	left := e.compare(ctx, req, true)
-	if left.State != Exists {
-		return left
+	result = e.compare(ctx, req, true)
+	left, ok := result.(Compared)
+	if !ok {
+		return result
 	}
 	if still := left.Differences.Updates; len(still) > 0 {
 		return failed(MethodUpdate, status.Error(codes.Internal, "the driver says that the VM was updated, and that it still differs in "+strings.Join(still, ", ")))
@@ -49,23 +51,23 @@ func (e *Engine) update(ctx context.Context, req Request) Answer {
 	return done
 }
 
-func (e *Engine) compare(ctx context.Context, req Request, dryRun bool) Answer {
+func (e *Engine) compare(ctx context.Context, req Request, dryRun bool) UpdateResult {
 	updater, ok := e.driver.(driver.Updater)
 	if !ok {
-		return Answer{State: Exists, Differences: Differences{Replacements: []string{Unable}}}
+		return Compared{Differences{Replacements: []string{Unable}}}
 	}
 	resp, err := updater.UpdateMachine(ctx, &driver.UpdateMachineRequest{
 		Machine: req.Machine, MachineClass: req.Class, Secret: req.Secret, MadeFrom: req.MadeFrom, DryRun: dryRun,
 	})
 	switch code := codeOf(err); {
 	case code == codes.Unimplemented:
-		return Answer{State: Exists, Differences: Differences{Replacements: []string{Unable}}}
+		return Compared{Differences{Replacements: []string{Unable}}}
 	case code != codes.OK:
 		return failed(MethodUpdate, err)
 	case resp == nil:
 		return failed(MethodUpdate, unnamed(err))
 	}
-	return Answer{State: Exists, Differences: Differences{
+	return Compared{Differences{
 		Updates: shown(resp.Updates), AtNextStart: shown(resp.AtNextStart), Replacements: shown(resp.Replacements),
 	}}
 }

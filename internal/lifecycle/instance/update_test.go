@@ -29,12 +29,12 @@ func TestUpdate(t *testing.T) {
 		req := made1(d, `{"tags":1,"size":1}`)
 		req.Class.ProviderSpec = runtime.RawExtension{Raw: []byte(`{"tags":2,"size":2}`)}
 		p := start(t, d)
-		planned := ask(p.Plan, req)
-		if got := planned.Differences; planned.State != instance.Exists || !slices.Equal(got.Updates, []string{"tags"}) || !slices.Equal(got.Replacements, []string{"size"}) {
+		planned := is[instance.Compared](t, ask(p.Plan, req))
+		if got := planned.Differences; !slices.Equal(got.Updates, []string{"tags"}) || !slices.Equal(got.Replacements, []string{"size"}) {
 			t.Errorf("the plan is %+v", planned)
 		}
 		equalCalls(t, d, fake.UpdateMachine)
-		if updated := ask(p.Update, req); updated.State != instance.Exists || !slices.Equal(updated.Differences.Updates, []string{"tags"}) {
+		if updated := is[instance.Compared](t, ask(p.Update, req)); !slices.Equal(updated.Differences.Updates, []string{"tags"}) {
 			t.Errorf("the update is %+v", updated)
 		}
 		equalCalls(t, d, fake.UpdateMachine, fake.UpdateMachine) // the second asks whether it is done
@@ -51,15 +51,13 @@ func TestAFailedUpdateIsRepeated(t *testing.T) {
 		req.Class.ProviderSpec = runtime.RawExtension{Raw: []byte(`{"tags":2}`)}
 		p := start(t, d)
 		d.FailAfter(fake.UpdateMachine, codes.Unavailable)
-		answer := ask(p.Update, req)
-		if answer.State != instance.Failed || answer.Failure.Method != instance.MethodUpdate || answer.Failure.Code != codes.Unavailable {
-			t.Fatalf("the answer is %+v", answer)
+		got := is[instance.Failed](t, ask(p.Update, req))
+		if got.Failure.Method != instance.MethodUpdate || got.Failure.Code != codes.Unavailable {
+			t.Fatalf("the failure is %+v", got.Failure)
 		}
-		within(t, "the update is repeated", answer.Retry, time.Second)
+		within(t, "the update is repeated", got.Retry, time.Second)
 		time.Sleep(2 * time.Second)
-		if answer = ask(p.Update, req); answer.State != instance.Exists {
-			t.Errorf("repeated, the answer is %+v", answer)
-		}
+		is[instance.Compared](t, ask(p.Update, req))
 	})
 }
 
@@ -74,9 +72,7 @@ func TestDeleteEndsAnUpdate(t *testing.T) {
 		<-block.Entered()
 		p.Delete(req) // which ends the call
 		synctest.Wait()
-		if answer := ask(p.Delete, req); answer.State != instance.Gone {
-			t.Errorf("the deletion is %+v", answer)
-		}
+		is[instance.Gone](t, ask(p.Delete, req))
 	})
 }
 
@@ -91,7 +87,7 @@ func TestTextsOfDrivers(t *testing.T) {
 			texts = append(texts, fmt.Sprint("field ", i))
 		}
 		d.OnUpdate(fake.Always[driver.UpdateMachineRequest](&driver.UpdateMachineResponse{Updates: texts, Replacements: texts[2:3]}, nil))
-		got := ask(p.Plan, req).Differences
+		got := is[instance.Compared](t, ask(p.Plan, req)).Differences
 		if len(got.Updates) > 16 || len(got.Replacements) != 1 || got.Updates[0] != "tags" || !strings.HasSuffix(got.Updates[len(got.Updates)-1], " more") {
 			t.Errorf("there are %q and %q", got.Updates, got.Replacements)
 		}
@@ -114,7 +110,7 @@ func TestADriverThatCannotUpdate(t *testing.T) {
 				if bare {
 					used = struct{ driver.Driver }{d}
 				}
-				if got := ask(start(t, used).Plan, req); got.State != instance.Exists || !slices.Equal(got.Differences.Replacements, []string{instance.Unable}) {
+				if got := is[instance.Compared](t, ask(start(t, used).Plan, req)); !slices.Equal(got.Differences.Replacements, []string{instance.Unable}) {
 					t.Errorf("the plan is %+v", got)
 				}
 			})

@@ -59,14 +59,14 @@ func (p *pass) answer(ctx context.Context, asked *v1alpha1.MachineClass) error {
 	case step == liveupdate.Note:
 		return p.note(ctx, next)
 	}
-	answer := p.Engine.Plan(instance.Request{Machine: p.Machine, Class: theirs.Class, Secret: theirs.Secret, MadeFrom: p.state.Spec()})
-	if answer.State == instance.Failed && answer.Failure.Code == codes.NotFound {
+	result := p.Engine.Plan(instance.Request{Machine: p.Machine, Class: theirs.Class, Secret: theirs.Secret, MadeFrom: p.state.Spec()})
+	if failed, ok := result.(instance.Failed); ok && failed.Failure.Code == codes.NotFound {
 		return p.note(ctx, p.state.Answered(asked, nil, nil, []string{otherPlace}))
 	}
-	if !p.answered(answer) {
+	d, done := p.compared(result)
+	if !done {
 		return nil
 	}
-	d := answer.Differences
 	return p.note(ctx, p.state.Answered(asked, d.Updates, d.AtNextStart, d.Replacements))
 }
 

@@ -126,7 +126,7 @@ func (p *pass) inputsOf(ctx context.Context, class *v1alpha1.MachineClass) (of i
 	return of, why != "", nil
 }
 
-// ask has the driver plan or make an update, and notes its answer.
+// ask plans or makes an update, and notes the result.
 func (p *pass) ask(ctx context.Context, step liveupdate.Step) error {
 	inputs, missing, err := p.inputsOf(ctx, p.class)
 	if err != nil || missing {
@@ -139,11 +139,11 @@ func (p *pass) ask(ctx context.Context, step liveupdate.Step) error {
 	return p.updated(ctx, p.Engine.Update(req))
 }
 
-func (p *pass) planned(ctx context.Context, answer instance.Answer) error {
-	if !p.answered(answer) {
+func (p *pass) planned(ctx context.Context, result instance.UpdateResult) error {
+	d, done := p.compared(result)
+	if !done {
 		return nil
 	}
-	d := answer.Differences
 	if err := p.note(ctx, p.state.Planned(p.class, p.strategy, d.Updates, d.AtNextStart, d.Replacements)); err != nil {
 		return err
 	}
@@ -154,11 +154,11 @@ func (p *pass) planned(ctx context.Context, answer instance.Answer) error {
 	return nil
 }
 
-func (p *pass) updated(ctx context.Context, answer instance.Answer) error {
-	if !p.answered(answer) {
+func (p *pass) updated(ctx context.Context, result instance.UpdateResult) error {
+	d, done := p.compared(result)
+	if !done {
 		return nil
 	}
-	d := answer.Differences
 	if err := p.note(ctx, p.state.Updated(p.class, d.Updates, d.AtNextStart, d.Replacements)); err != nil {
 		return err
 	}
@@ -166,7 +166,7 @@ func (p *pass) updated(ctx context.Context, answer instance.Answer) error {
 	return nil
 }
 
-// note stores what follows from an answer, which the engine need not keep any longer.
+// note stores what follows from a result, which the engine need not keep any longer.
 func (p *pass) note(ctx context.Context, next liveupdate.State) error {
 	if err := p.annotate(ctx, next); err != nil {
 		return err
@@ -179,28 +179,34 @@ func (p *pass) annotate(ctx context.Context, next liveupdate.State) error {
 	return p.Annotate(ctx, func(machine *v1alpha1.Machine) { next.Write(machine) })
 }
 
-// answered reports whether the driver has answered. It records a failure, and that a driver is silent.
-func (p *pass) answered(answer instance.Answer) bool {
-	switch answer.State {
-	case instance.Exists:
+// compared returns the differences that the driver found, and whether it is done. It records a failure, and
+// that a driver is silent.
+func (p *pass) compared(result instance.UpdateResult) (d instance.Differences, done bool) {
+	switch r := result.(type) {
+	case instance.Compared:
 		p.Events.Sent.Over(topicSilent)
 		p.Events.Sent.Over(topicFailed)
-		return true
+		return r.Differences, true
 	case instance.Failed:
-		p.Wake = answer.Retry
-		p.failed(answer.Failure)
-		return false
+		p.Wake = r.Retry
+		p.failed(r.Failure)
+	case instance.Pending:
+		p.await(r)
 	}
-	if wait := answer.SilentIn(p.Now); wait > 0 {
+	return d, false
+}
+
+// await waits for the driver, and warns if it is silent.
+func (p *pass) await(pending instance.Pending) {
+	if wait := pending.SilentIn(p.Now); wait > 0 {
 		p.Wake = wait
-		return false
+		return
 	}
 	silent := fmt.Sprintf(messages.NoAnswer+" for %v", instance.Silence)
 	p.Events.WarnAbout(topicSilent, silent, passevents.Event{
 		Reason: reasonFailed, Message: silent + ".",
 		Cause: passevents.Cause{Name: v1alpha1.CauseDriverSilent, Method: string(instance.MethodUpdate)},
 	})
-	return false
 }
 
 // failed records why an update fails. The Machine itself is as well as before, so the operation is not
