@@ -96,6 +96,25 @@ type Driver interface {
 	ListMachines(ctx context.Context, req *ListMachinesRequest) (*ListMachinesResponse, error)
 }
 
+// As returns the ability T of a driver, for example its [Locator]: the driver itself if it implements T, or
+// else the first one in the chain of drivers that it wraps.
+//
+// A driver that wraps another one MUST have a method Unwrap() Driver that returns the wrapped one. It
+// implements only the abilities whose behavior it changes; As finds all others in the wrapped driver.
+func As[T any](d Driver) (ability T, found bool) {
+	for d != nil {
+		if ability, found = d.(T); found {
+			return ability, true
+		}
+		decorator, wraps := d.(interface{ Unwrap() Driver })
+		if !wraps {
+			break
+		}
+		d = decorator.Unwrap()
+	}
+	return ability, false
+}
+
 // CreateMachineRequest asks for the VM of a machine.
 type CreateMachineRequest struct {
 	// Machine to create the VM for. Never nil; its name is never empty.

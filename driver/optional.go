@@ -9,8 +9,8 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// The interfaces below are optional; controllers find them by type assertion. A method
-// that answers Unimplemented means the same as an interface that is not implemented.
+// The interfaces below are optional; controllers find them with [As]. A method that
+// returns Unimplemented means the same as an interface that is not implemented.
 
 // Initializer is implemented by drivers whose VMs need steps after their creation, for
 // example for a property that the provider cannot set at creation. VMs of other drivers
@@ -115,17 +115,17 @@ type GenerateMachineClassForMigrationResponse struct{}
 // several drivers, or further ones may register, an object is migrated by the only driver that says so of
 // its kind. A driver that does not say so migrates objects only while it is alone, or if they name it.
 type KindMigrator interface {
-	// MigratedKinds returns the kinds, for example "AWSMachineClass". A decorator returns those of the
-	// driver that it wraps.
+	// MigratedKinds returns the kinds, for example "AWSMachineClass".
 	MigratedKinds() []string
 }
 
 // MigratedKinds returns the older kinds that a driver says are its own; none if it does not say.
 func MigratedKinds(d Driver) []string {
-	if says, ok := d.(KindMigrator); ok {
-		return says.MigratedKinds()
+	migrator, ok := As[KindMigrator](d)
+	if !ok {
+		return nil
 	}
-	return nil
+	return migrator.MigratedKinds()
 }
 
 // AnnotationAPIGroup is an annotation of the Machine and the MachineClass of a request. Its value
@@ -149,13 +149,12 @@ func APIGroup(object metav1.Object) string {
 // [AnnotationAPIGroup]. With other drivers, orphaned VMs are not deleted while the objects of any
 // API group cannot be read.
 type APIGroupSeparator interface {
-	// SeparatesAPIGroups reports whether the driver does so. A decorator returns the answer of
-	// the driver that it wraps.
+	// SeparatesAPIGroups reports whether the driver does so.
 	SeparatesAPIGroups() bool
 }
 
 // SeparatesAPIGroups reports whether a driver keeps the VMs of API groups apart.
 func SeparatesAPIGroups(d Driver) bool {
-	separator, ok := d.(APIGroupSeparator)
+	separator, ok := As[APIGroupSeparator](d)
 	return ok && separator.SeparatesAPIGroups()
 }

@@ -255,7 +255,7 @@ func (p *probe) tryList(class *v1alpha1.MachineClass, secret *corev1.Secret) (ma
 
 // initialize calls InitializeMachine.
 func (p *probe) initialize(t target) error {
-	initializer, ok := p.provider.Driver.(driver.Initializer)
+	initializer, ok := driver.As[driver.Initializer](p.provider.Driver)
 	p.need(ok && p.provider.Uninitialized, "VMs that need initialisation")
 	_, err := do(p, p.ctx, "InitializeMachine", initializer.InitializeMachine, &driver.InitializeMachineRequest{
 		Machine: t.machine(), MachineClass: t.class.DeepCopy(), Secret: t.secret.DeepCopy(),

@@ -222,22 +222,22 @@ func (p *probe) provoke() {
 func (p *probe) ask(t target) {
 	_, _ = p.tryStatus(t)
 	_, _ = p.tryList(t.class, t.secret)
-	if locator, ok := p.provider.Driver.(driver.Locator); ok {
+	if locator, ok := driver.As[driver.Locator](p.provider.Driver); ok {
 		_, _ = do(p, p.ctx, "LocateMachine", locator.LocateMachine, &driver.LocateMachineRequest{
 			Machine: t.machine(), MachineClass: t.class.DeepCopy(), Secret: t.secret.DeepCopy(),
 		})
 	}
-	if updater, ok := p.provider.Driver.(driver.Updater); ok {
+	if updater, ok := driver.As[driver.Updater](p.provider.Driver); ok {
 		_, _ = do(p, p.ctx, "UpdateMachine", updater.UpdateMachine, &driver.UpdateMachineRequest{
 			Machine: t.machine(), MachineClass: t.class.DeepCopy(), Secret: t.secret.DeepCopy(), DryRun: true,
 		})
 	}
-	if domains, ok := p.provider.Driver.(driver.FailureDomains); ok {
+	if domains, ok := driver.As[driver.FailureDomains](p.provider.Driver); ok {
 		_, _ = do(p, p.ctx, "ListFailureDomains", domains.ListFailureDomains, &driver.ListFailureDomainsRequest{
 			MachineClass: t.class.DeepCopy(), Secret: t.secret.DeepCopy(),
 		})
 	}
-	if identifier, ok := p.provider.Driver.(driver.VolumeIdentifier); ok {
+	if identifier, ok := driver.As[driver.VolumeIdentifier](p.provider.Driver); ok {
 		_, _ = do(p, p.ctx, "GetVolumeIDs", identifier.GetVolumeIDs, &driver.GetVolumeIDsRequest{})
 	}
 }

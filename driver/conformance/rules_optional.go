@@ -113,7 +113,7 @@ func foreignVolume() *corev1.PersistentVolumeSpec {
 
 // volumes returns the IDs of volumes, sorted.
 func (p *probe) volumes(specs ...*corev1.PersistentVolumeSpec) []string {
-	identifier, ok := p.provider.Driver.(driver.VolumeIdentifier)
+	identifier, ok := driver.As[driver.VolumeIdentifier](p.provider.Driver)
 	if !ok {
 		p.skip("the driver does not implement GetVolumeIDs")
 	}
@@ -131,7 +131,7 @@ var migrationRules = []Rule{
 	{
 		Number: 65, Level: Must, Title: "a class of an unknown kind is not migrated", Places: []string{"driver GenerateMachineClassForMigration Codes", "MCM GenerateMachineClassForMigration 1"},
 		check: func(p *probe) {
-			migrator, ok := p.provider.Driver.(driver.ClassMigrator)
+			migrator, ok := driver.As[driver.ClassMigrator](p.provider.Driver)
 			if !ok {
 				p.skip("the driver does not implement GenerateMachineClassForMigration")
 			}
@@ -220,7 +220,7 @@ var domainRules = []Rule{
 }
 
 func (p *probe) needDomains() driver.FailureDomains {
-	domains, ok := p.provider.Driver.(driver.FailureDomains)
+	domains, ok := driver.As[driver.FailureDomains](p.provider.Driver)
 	if !ok {
 		p.skip("the driver has no failure domains")
 	}
@@ -314,7 +314,7 @@ var locationRules = []Rule{
 
 // locate returns the location of a machine.
 func (p *probe) locate(t target) string {
-	locator, ok := p.provider.Driver.(driver.Locator)
+	locator, ok := driver.As[driver.Locator](p.provider.Driver)
 	if !ok {
 		p.skip("the driver does not implement LocateMachine")
 	}

@@ -144,7 +144,7 @@ var updateRules = []Rule{
 
 // updater returns the driver as one that can update. The check is skipped if it cannot.
 func (p *probe) updater() driver.Updater {
-	updater, ok := p.provider.Driver.(driver.Updater)
+	updater, ok := driver.As[driver.Updater](p.provider.Driver)
 	if !ok {
 		p.skip("the driver does not implement UpdateMachine")
 	}

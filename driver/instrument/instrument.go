@@ -44,9 +44,9 @@ type Options struct {
 	Clock clock.PassiveClock
 }
 
-// Driver is a decorated driver. It implements all optional interfaces of package driver;
-// methods of those that the inner driver does not implement answer Unimplemented, which
-// has the same meaning.
+// Driver is a decorated driver. It implements all optional interfaces of package driver that
+// have calls; methods of those that the inner driver does not implement return Unimplemented,
+// which has the same meaning.
 type Driver struct {
 	inner   driver.Driver
 	options Options
@@ -58,7 +58,6 @@ var (
 	_ driver.Initializer      = (*Driver)(nil)
 	_ driver.VolumeIdentifier = (*Driver)(nil)
 	_ driver.ClassMigrator    = (*Driver)(nil)
-	_ driver.KindMigrator     = (*Driver)(nil)
 	_ driver.FailureDomains   = (*Driver)(nil)
 	_ driver.Locator          = (*Driver)(nil)
 	_ driver.Updater          = (*Driver)(nil)
@@ -91,11 +90,8 @@ func Wrap(d driver.Driver, options Options) *Driver {
 	return &Driver{inner: d, options: options, metrics: newMetrics(options.Registerer, options.Provider)}
 }
 
-// SeparatesAPIGroups implements driver.APIGroupSeparator.
-func (d *Driver) SeparatesAPIGroups() bool { return driver.SeparatesAPIGroups(d.inner) }
-
-// MigratedKinds implements driver.KindMigrator.
-func (d *Driver) MigratedKinds() []string { return driver.MigratedKinds(d.inner) }
+// Unwrap returns the inner driver, for driver.As.
+func (d *Driver) Unwrap() driver.Driver { return d.inner }
 
 // CreateMachine implements driver.Driver.
 func (d *Driver) CreateMachine(ctx context.Context, req *driver.CreateMachineRequest) (*driver.CreateMachineResponse, error) {
@@ -119,36 +115,36 @@ func (d *Driver) ListMachines(ctx context.Context, req *driver.ListMachinesReque
 
 // InitializeMachine implements driver.Initializer.
 func (d *Driver) InitializeMachine(ctx context.Context, req *driver.InitializeMachineRequest) (*driver.InitializeMachineResponse, error) {
-	inner, ok := d.inner.(driver.Initializer)
-	if !ok {
-		return nil, unimplemented("InitializeMachine")
+	inner, err := able[driver.Initializer](d, "InitializeMachine")
+	if err != nil {
+		return nil, err
 	}
 	return invoke(ctx, d, call{operation: opInitialize, machine: req.Machine, class: req.MachineClass, secret: req.Secret}, req, inner.InitializeMachine)
 }
 
 // GetVolumeIDs implements driver.VolumeIdentifier.
 func (d *Driver) GetVolumeIDs(ctx context.Context, req *driver.GetVolumeIDsRequest) (*driver.GetVolumeIDsResponse, error) {
-	inner, ok := d.inner.(driver.VolumeIdentifier)
-	if !ok {
-		return nil, unimplemented("GetVolumeIDs")
+	inner, err := able[driver.VolumeIdentifier](d, "GetVolumeIDs")
+	if err != nil {
+		return nil, err
 	}
 	return invoke(ctx, d, call{operation: opVolumes}, req, inner.GetVolumeIDs)
 }
 
 // GenerateMachineClassForMigration implements driver.ClassMigrator.
 func (d *Driver) GenerateMachineClassForMigration(ctx context.Context, req *driver.GenerateMachineClassForMigrationRequest) (*driver.GenerateMachineClassForMigrationResponse, error) {
-	inner, ok := d.inner.(driver.ClassMigrator)
-	if !ok {
-		return nil, unimplemented("GenerateMachineClassForMigration")
+	inner, err := able[driver.ClassMigrator](d, "GenerateMachineClassForMigration")
+	if err != nil {
+		return nil, err
 	}
 	return invoke(ctx, d, call{operation: opMigrate, class: req.MachineClass}, req, inner.GenerateMachineClassForMigration)
 }
 
 // ListFailureDomains implements driver.FailureDomains.
 func (d *Driver) ListFailureDomains(ctx context.Context, req *driver.ListFailureDomainsRequest) (*driver.ListFailureDomainsResponse, error) {
-	inner, ok := d.inner.(driver.FailureDomains)
-	if !ok {
-		return nil, unimplemented("ListFailureDomains")
+	inner, err := able[driver.FailureDomains](d, "ListFailureDomains")
+	if err != nil {
+		return nil, err
 	}
 	return invoke(ctx, d, call{operation: opDomains, class: req.MachineClass, secret: req.Secret}, req, inner.ListFailureDomains)
 }
@@ -156,9 +152,9 @@ func (d *Driver) ListFailureDomains(ctx context.Context, req *driver.ListFailure
 // PlaceMachine implements driver.FailureDomains. It sends no request to the provider, so it gets
 // no deadline, and is neither measured nor logged.
 func (d *Driver) PlaceMachine(ctx context.Context, req *driver.PlaceMachineRequest) (*driver.PlaceMachineResponse, error) {
-	inner, ok := d.inner.(driver.FailureDomains)
-	if !ok {
-		return nil, unimplemented("PlaceMachine")
+	inner, err := able[driver.FailureDomains](d, "PlaceMachine")
+	if err != nil {
+		return nil, err
 	}
 	resp, _, err := guarded(func() (*driver.PlaceMachineResponse, error) { return inner.PlaceMachine(ctx, req) })
 	return resp, checked(ctx, "", resp == nil, err)
@@ -166,24 +162,28 @@ func (d *Driver) PlaceMachine(ctx context.Context, req *driver.PlaceMachineReque
 
 // LocateMachine implements driver.Locator.
 func (d *Driver) LocateMachine(ctx context.Context, req *driver.LocateMachineRequest) (*driver.LocateMachineResponse, error) {
-	inner, ok := d.inner.(driver.Locator)
-	if !ok {
-		return nil, unimplemented("LocateMachine")
+	inner, err := able[driver.Locator](d, "LocateMachine")
+	if err != nil {
+		return nil, err
 	}
 	return invoke(ctx, d, call{operation: opLocate, machine: req.Machine, class: req.MachineClass, secret: req.Secret}, req, inner.LocateMachine)
 }
 
 // UpdateMachine implements driver.Updater.
 func (d *Driver) UpdateMachine(ctx context.Context, req *driver.UpdateMachineRequest) (*driver.UpdateMachineResponse, error) {
-	inner, ok := d.inner.(driver.Updater)
-	if !ok {
-		return nil, unimplemented("UpdateMachine")
+	inner, err := able[driver.Updater](d, "UpdateMachine")
+	if err != nil {
+		return nil, err
 	}
 	return invoke(ctx, d, call{operation: opUpdate, machine: req.Machine, class: req.MachineClass, secret: req.Secret}, req, inner.UpdateMachine)
 }
 
-// unimplemented is the answer for an interface that the inner driver lacks. There is no
-// call to measure or log.
-func unimplemented(method string) error {
-	return status.Error(codes.Unimplemented, "the driver does not implement "+method)
+// able returns the inner driver as an optional interface. The error is Unimplemented if it does not
+// implement the interface; there is no call to measure or log then.
+func able[Ability any](d *Driver, method string) (Ability, error) {
+	inner, ok := driver.As[Ability](d.inner)
+	if !ok {
+		return inner, status.Error(codes.Unimplemented, "the driver does not implement "+method)
+	}
+	return inner, nil
 }

@@ -90,7 +90,7 @@ func getStatus(ctx context.Context, d driver.Driver, r *request, result *driverp
 }
 
 func initialize(ctx context.Context, d driver.Driver, r *request, result *driverpb.OperationResult) error {
-	able, ok := d.(driver.Initializer)
+	able, ok := driver.As[driver.Initializer](d)
 	if !ok {
 		return unimplemented("InitializeMachine")
 	}
@@ -103,7 +103,7 @@ func initialize(ctx context.Context, d driver.Driver, r *request, result *driver
 }
 
 func volumes(ctx context.Context, d driver.Driver, r *request, result *driverpb.OperationResult) error {
-	able, ok := d.(driver.VolumeIdentifier)
+	able, ok := driver.As[driver.VolumeIdentifier](d)
 	if !ok {
 		return unimplemented("GetVolumeIDs")
 	}
@@ -124,7 +124,7 @@ func volumes(ctx context.Context, d driver.Driver, r *request, result *driverpb.
 }
 
 func locate(ctx context.Context, d driver.Driver, r *request, result *driverpb.OperationResult) error {
-	able, ok := d.(driver.Locator)
+	able, ok := driver.As[driver.Locator](d)
 	if !ok {
 		return unimplemented("LocateMachine")
 	}
@@ -137,7 +137,7 @@ func locate(ctx context.Context, d driver.Driver, r *request, result *driverpb.O
 }
 
 func update(ctx context.Context, d driver.Driver, r *request, result *driverpb.OperationResult) error {
-	able, ok := d.(driver.Updater)
+	able, ok := driver.As[driver.Updater](d)
 	if !ok {
 		return unimplemented("UpdateMachine")
 	}
@@ -153,7 +153,7 @@ func update(ctx context.Context, d driver.Driver, r *request, result *driverpb.O
 
 // migrate passes the object as *unstructured.Unstructured.
 func migrate(ctx context.Context, d driver.Driver, r *request, result *driverpb.OperationResult) error {
-	able, ok := d.(driver.ClassMigrator)
+	able, ok := driver.As[driver.ClassMigrator](d)
 	if !ok {
 		return unimplemented("GenerateMachineClassForMigration")
 	}
@@ -176,7 +176,7 @@ func migrate(ctx context.Context, d driver.Driver, r *request, result *driverpb.
 }
 
 func domains(ctx context.Context, d driver.Driver, r *request, result *driverpb.OperationResult) error {
-	able, ok := d.(driver.FailureDomains)
+	able, ok := driver.As[driver.FailureDomains](d)
 	if !ok {
 		return unimplemented("ListFailureDomains")
 	}
@@ -191,7 +191,7 @@ func domains(ctx context.Context, d driver.Driver, r *request, result *driverpb.
 }
 
 func place(ctx context.Context, d driver.Driver, r *request, result *driverpb.OperationResult) error {
-	able, ok := d.(driver.FailureDomains)
+	able, ok := driver.As[driver.FailureDomains](d)
 	if !ok {
 		return unimplemented("PlaceMachine")
 	}

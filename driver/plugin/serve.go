@@ -156,22 +156,22 @@ func operationsOf(d driver.Driver) []driverpb.OperationType {
 		driverpb.OperationType_OT_CREATE_MACHINE, driverpb.OperationType_OT_DELETE_MACHINE,
 		driverpb.OperationType_OT_LIST_MACHINES, driverpb.OperationType_OT_GET_MACHINE_STATUS,
 	}
-	if _, ok := d.(driver.Initializer); ok {
+	if _, ok := driver.As[driver.Initializer](d); ok {
 		all = append(all, driverpb.OperationType_OT_INITIALIZE_MACHINE)
 	}
-	if _, ok := d.(driver.VolumeIdentifier); ok {
+	if _, ok := driver.As[driver.VolumeIdentifier](d); ok {
 		all = append(all, driverpb.OperationType_OT_GET_VOLUME_IDS)
 	}
-	if _, ok := d.(driver.Locator); ok {
+	if _, ok := driver.As[driver.Locator](d); ok {
 		all = append(all, driverpb.OperationType_OT_LOCATE_MACHINE)
 	}
-	if _, ok := d.(driver.ClassMigrator); ok {
+	if _, ok := driver.As[driver.ClassMigrator](d); ok {
 		all = append(all, driverpb.OperationType_OT_GENERATE_MACHINE_CLASS_FOR_MIGRATION)
 	}
-	if _, ok := d.(driver.FailureDomains); ok {
+	if _, ok := driver.As[driver.FailureDomains](d); ok {
 		all = append(all, driverpb.OperationType_OT_LIST_FAILURE_DOMAINS, driverpb.OperationType_OT_PLACE_MACHINE)
 	}
-	if _, ok := d.(driver.Updater); ok {
+	if _, ok := driver.As[driver.Updater](d); ok {
 		all = append(all, driverpb.OperationType_OT_UPDATE_MACHINE)
 	}
 	return all

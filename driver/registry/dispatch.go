@@ -18,15 +18,20 @@ var (
 	_ driver.APIGroupSeparator = (*Registry)(nil)
 )
 
-// pass passes a request on to the driver of its class.
-func pass[Request, Response any](ctx context.Context, r *Registry, class *v1alpha1.MachineClass, req *Request,
-	method func(driver.Driver, context.Context, *Request) (*Response, error),
+// pass passes a request on to the driver of its class. The error is Unimplemented if that driver does not
+// have the ability.
+func pass[Ability, Request, Response any](ctx context.Context, r *Registry, class *v1alpha1.MachineClass, req *Request,
+	method func(Ability, context.Context, *Request) (*Response, error),
 ) (*Response, error) {
 	d, err := r.For(class)
 	if err != nil {
 		return nil, err
 	}
-	return method(d, ctx, req)
+	able, ok := driver.As[Ability](d)
+	if !ok {
+		return nil, status.Error(codes.Unimplemented, "the driver does not implement this")
+	}
+	return method(able, ctx, req)
 }
 
 // CreateMachine implements driver.Driver.
@@ -49,78 +54,44 @@ func (r *Registry) ListMachines(ctx context.Context, req *driver.ListMachinesReq
 	return pass(ctx, r, req.MachineClass, req, driver.Driver.ListMachines)
 }
 
-// ability returns the driver of a class as an optional interface. The error is Unimplemented if it does
-// not have it.
-func ability[Ability any](r *Registry, class *v1alpha1.MachineClass) (Ability, error) {
-	var none Ability
-	d, err := r.For(class)
-	if err != nil {
-		return none, err
-	}
-	if able, ok := d.(Ability); ok {
-		return able, nil
-	}
-	return none, status.Error(codes.Unimplemented, "the driver does not implement this")
-}
-
 // InitializeMachine implements driver.Initializer.
 func (r *Registry) InitializeMachine(ctx context.Context, req *driver.InitializeMachineRequest) (*driver.InitializeMachineResponse, error) {
-	d, err := ability[driver.Initializer](r, req.MachineClass)
-	if err != nil {
-		return nil, err
-	}
-	return d.InitializeMachine(ctx, req)
+	return pass(ctx, r, req.MachineClass, req, driver.Initializer.InitializeMachine)
 }
 
 // ListFailureDomains implements driver.FailureDomains.
 func (r *Registry) ListFailureDomains(ctx context.Context, req *driver.ListFailureDomainsRequest) (*driver.ListFailureDomainsResponse, error) {
-	d, err := ability[driver.FailureDomains](r, req.MachineClass)
-	if err != nil {
-		return nil, err
-	}
-	return d.ListFailureDomains(ctx, req)
+	return pass(ctx, r, req.MachineClass, req, driver.FailureDomains.ListFailureDomains)
 }
 
 // PlaceMachine implements driver.FailureDomains.
 func (r *Registry) PlaceMachine(ctx context.Context, req *driver.PlaceMachineRequest) (*driver.PlaceMachineResponse, error) {
-	d, err := ability[driver.FailureDomains](r, req.MachineClass)
-	if err != nil {
-		return nil, err
-	}
-	return d.PlaceMachine(ctx, req)
+	return pass(ctx, r, req.MachineClass, req, driver.FailureDomains.PlaceMachine)
 }
 
 // LocateMachine implements driver.Locator.
 func (r *Registry) LocateMachine(ctx context.Context, req *driver.LocateMachineRequest) (*driver.LocateMachineResponse, error) {
-	d, err := ability[driver.Locator](r, req.MachineClass)
-	if err != nil {
-		return nil, err
-	}
-	return d.LocateMachine(ctx, req)
+	return pass(ctx, r, req.MachineClass, req, driver.Locator.LocateMachine)
 }
 
 // UpdateMachine implements driver.Updater.
 func (r *Registry) UpdateMachine(ctx context.Context, req *driver.UpdateMachineRequest) (*driver.UpdateMachineResponse, error) {
-	d, err := ability[driver.Updater](r, req.MachineClass)
-	if err != nil {
-		return nil, err
-	}
-	return d.UpdateMachine(ctx, req)
+	return pass(ctx, r, req.MachineClass, req, driver.Updater.UpdateMachine)
 }
 
 // SeparatesAPIGroups reports whether the driver that serves a class keeps the VMs of API groups apart. d
-// may be a Registry, or any other driver.
+// may be a Registry or any other driver.
 func SeparatesAPIGroups(d driver.Driver, class *v1alpha1.MachineClass) bool {
-	r, several := d.(*Registry)
-	if !several {
+	r, ok := driver.As[*Registry](d)
+	if !ok {
 		return driver.SeparatesAPIGroups(d)
 	}
 	of, err := r.For(class)
 	return err == nil && driver.SeparatesAPIGroups(of)
 }
 
-// SeparatesAPIGroups implements driver.APIGroupSeparator: whether all drivers do. The function of this name
-// answers for one class.
+// SeparatesAPIGroups implements driver.APIGroupSeparator. It reports whether all drivers do; the function of
+// this name is for one class.
 func (r *Registry) SeparatesAPIGroups() bool {
 	all := r.entries()
 	for _, e := range all {

@@ -53,7 +53,7 @@ type Starter interface {
 
 // Close closes a driver that implements [io.Closer], after the last call. An error is logged.
 func Close(d driver.Driver, log logr.Logger) {
-	closer, ok := d.(io.Closer)
+	closer, ok := driver.As[io.Closer](d)
 	if !ok {
 		return
 	}

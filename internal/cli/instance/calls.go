@@ -138,7 +138,7 @@ func (c *caller) create(ctx context.Context) (result, error) {
 
 // initialize calls InitializeMachine, for a machine that has its provider ID, as the controllers do.
 func (c *caller) initialize(ctx context.Context, made result, secret *corev1.Secret) (result, error) {
-	initializer, ok := c.driver.(driver.Initializer)
+	initializer, ok := driver.As[driver.Initializer](c.driver)
 	if !ok {
 		return made, nil
 	}

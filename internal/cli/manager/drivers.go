@@ -110,7 +110,7 @@ func (f *DriverFlags) open(ctx context.Context, config *manager.Config) error {
 		if _, err := drivers.Register(kind.Name, opened); err != nil {
 			return err
 		}
-		if starter, ok := opened.(registry.Starter); ok {
+		if starter, ok := driver.As[registry.Starter](opened); ok {
 			config.Runnables = append(config.Runnables, starter)
 		}
 	}

@@ -42,7 +42,7 @@ func (c Class) MachineClass(ctx context.Context, d driver.Driver) (*v1alpha1.Mac
 	if c.old == nil {
 		return c.current, nil
 	}
-	migrator, ok := d.(driver.ClassMigrator)
+	migrator, ok := driver.As[driver.ClassMigrator](d)
 	if !ok {
 		return nil, fmt.Errorf("the driver cannot make a MachineClass of the %s", c.oldKind)
 	}

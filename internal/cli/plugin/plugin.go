@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/driver/plugin"
 	"github.com/millwright-dev/millwright/driver/registry"
 	"github.com/millwright-dev/millwright/internal/cli/args"
@@ -76,7 +77,7 @@ func (f *flags) run(ctx context.Context, kind registry.Kind, version string, std
 		}
 		all.Go(func() error { return health.Serve(ctx) })
 	}
-	if starter, ok := d.(registry.Starter); ok {
+	if starter, ok := driver.As[registry.Starter](d); ok {
 		all.Go(func() error { return starter.Start(ctx) })
 	}
 	all.Go(func() error { return plugin.Serve(ctx, d, options) })

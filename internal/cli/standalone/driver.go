@@ -63,7 +63,7 @@ func (f *Flags) Choose(class manifest.Class) error {
 
 // Opened is a driver that is open.
 type Opened struct {
-	driver.Driver
+	Driver driver.Driver
 	// Again opens the driver another time, as after a restart of its process. It is nil for a driver
 	// in another process.
 	Again func() (driver.Driver, error)

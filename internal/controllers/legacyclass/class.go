@@ -107,7 +107,7 @@ func (c *Controller) follow(ctx context.Context, s *scope, class *v1alpha1.Machi
 // generate calls the driver of s.about. Of the object's metadata it may only change what users may, and
 // the class has to be one that it serves.
 func (c *Controller) generate(ctx context.Context, s *scope, d driver.Driver, typed any) (*v1alpha1.MachineClass, error) {
-	migrator, ok := d.(driver.ClassMigrator)
+	migrator, ok := driver.As[driver.ClassMigrator](d)
 	if !ok {
 		return nil, status.Error(codes.Unimplemented, "the driver migrates no classes")
 	}

@@ -127,7 +127,7 @@ func (e *Engine) create(ctx context.Context, req Request) EnsureResult {
 
 // initialize initializes a complete instance if the driver can.
 func (e *Engine) initialize(ctx context.Context, req Request, result EnsureResult) EnsureResult {
-	initializer, able := e.driver.(driver.Initializer)
+	initializer, able := driver.As[driver.Initializer](e.driver)
 	exists, complete := result.(Exists)
 	if !able || !complete {
 		return result

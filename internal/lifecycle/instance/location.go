@@ -51,7 +51,7 @@ func (p place) failure() Failed {
 // locate asks the driver where it looks for the instance of a machine.
 func (e *Engine) locate(ctx context.Context, req Request) (place, error) {
 	p := place{recorded: driver.Location(req.Machine)}
-	locator, ok := e.driver.(driver.Locator)
+	locator, ok := driver.As[driver.Locator](e.driver)
 	if !ok {
 		return p, nil
 	}

@@ -52,7 +52,7 @@ func (e *Engine) update(ctx context.Context, req Request) UpdateResult {
 }
 
 func (e *Engine) compare(ctx context.Context, req Request, dryRun bool) UpdateResult {
-	updater, ok := e.driver.(driver.Updater)
+	updater, ok := driver.As[driver.Updater](e.driver)
 	if !ok {
 		return Compared{Differences{Replacements: []string{Unable}}}
 	}

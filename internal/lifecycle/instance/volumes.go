@@ -93,7 +93,7 @@ func (v *Volumes) Identify(ctx context.Context, machine Key, pv *corev1.Persiste
 	if d == nil {
 		return "", class != nil, nil // without a class nobody knows whom to wait for
 	}
-	identifier, able := d.(driver.VolumeIdentifier)
+	identifier, able := driver.As[driver.VolumeIdentifier](d)
 	if !able {
 		return "", false, nil
 	}

@@ -78,14 +78,16 @@ func shared(registerer prometheus.Registerer, metric *prometheus.GaugeVec) *prom
 	return metric
 }
 
-// Driver times the creations, initializations and deletions of a driver. Of its optional interfaces the result has
-// driver.Initializer only, and answers Unimplemented if the driver lacks it.
+// Driver returns a driver that measures creations, initializations and deletions.
 func (w *Work) Driver(d driver.Driver) driver.Driver { return &timedDriver{Driver: d, work: w} }
 
 type timedDriver struct {
 	driver.Driver
 	work *Work
 }
+
+// Unwrap returns the driver that is measured, for driver.As.
+func (d *timedDriver) Unwrap() driver.Driver { return d.Driver }
 
 // CreateMachine implements driver.Driver.
 func (d *timedDriver) CreateMachine(ctx context.Context, req *driver.CreateMachineRequest) (*driver.CreateMachineResponse, error) {
@@ -107,7 +109,7 @@ func (d *timedDriver) DeleteMachine(ctx context.Context, req *driver.DeleteMachi
 
 // InitializeMachine implements driver.Initializer.
 func (d *timedDriver) InitializeMachine(ctx context.Context, req *driver.InitializeMachineRequest) (*driver.InitializeMachineResponse, error) {
-	inner, ok := d.Driver.(driver.Initializer)
+	inner, ok := driver.As[driver.Initializer](d.Driver)
 	if !ok {
 		return nil, status.Error(codes.Unimplemented, "the driver does not implement InitializeMachine")
 	}
@@ -117,24 +119,6 @@ func (d *timedDriver) InitializeMachine(ctx context.Context, req *driver.Initial
 		d.work.record(d.work.initialize, req.Machine, req.MachineClass, d.work.clock.Since(begin))
 	}
 	return resp, err
-}
-
-// LocateMachine implements driver.Locator.
-func (d *timedDriver) LocateMachine(ctx context.Context, req *driver.LocateMachineRequest) (*driver.LocateMachineResponse, error) {
-	inner, ok := d.Driver.(driver.Locator)
-	if !ok {
-		return nil, status.Error(codes.Unimplemented, "the driver does not implement LocateMachine")
-	}
-	return inner.LocateMachine(ctx, req)
-}
-
-// UpdateMachine implements driver.Updater.
-func (d *timedDriver) UpdateMachine(ctx context.Context, req *driver.UpdateMachineRequest) (*driver.UpdateMachineResponse, error) {
-	inner, ok := d.Driver.(driver.Updater)
-	if !ok {
-		return nil, status.Error(codes.Unimplemented, "the driver does not implement UpdateMachine")
-	}
-	return inner.UpdateMachine(ctx, req)
 }
 
 // Drainer is drain.Drainer, where the methods are documented.

@@ -129,6 +129,43 @@ func TestInitializeDuration(t *testing.T) {
 	}
 }
 
+// able is a driver with each optional ability.
+type able interface {
+	driver.Driver
+	driver.Initializer
+	driver.VolumeIdentifier
+	driver.ClassMigrator
+	driver.KindMigrator
+	driver.FailureDomains
+	driver.APIGroupSeparator
+	driver.Locator
+	driver.Updater
+}
+
+// TestATimedDriverKeepsItsAbilities: a decorator must not hide what the driver can do.
+func TestATimedDriverKeepsItsAbilities(t *testing.T) {
+	w, _, _ := works(t)
+	timed := w.Driver(struct{ able }{})
+	for name, kept := range map[string]bool{
+		"Initializer": has[driver.Initializer](timed), "VolumeIdentifier": has[driver.VolumeIdentifier](timed),
+		"ClassMigrator": has[driver.ClassMigrator](timed), "KindMigrator": has[driver.KindMigrator](timed),
+		"FailureDomains": has[driver.FailureDomains](timed), "APIGroupSeparator": has[driver.APIGroupSeparator](timed),
+		"Locator": has[driver.Locator](timed), "Updater": has[driver.Updater](timed),
+	} {
+		if !kept {
+			t.Errorf("the decorated driver has no %s", name)
+		}
+	}
+	if initializer, _ := driver.As[driver.Initializer](timed); any(initializer) != any(timed) {
+		t.Error("initializations are not measured")
+	}
+}
+
+func has[Ability any](d driver.Driver) bool {
+	_, found := driver.As[Ability](d)
+	return found
+}
+
 // TestADriverThatInitializesNothing: for its caller nothing changes.
 func TestADriverThatInitializesNothing(t *testing.T) {
 	w, _, told := works(t)
