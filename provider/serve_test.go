@@ -23,9 +23,9 @@ import (
 	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/driver/fake"
-	"github.com/millwright-dev/millwright/driver/plugin/server"
 	"github.com/millwright-dev/millwright/driver/registry"
 	"github.com/millwright-dev/millwright/driver/status"
+	"github.com/millwright-dev/millwright/internal/pluginserver"
 	"github.com/millwright-dev/millwright/provider"
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
@@ -61,15 +61,15 @@ func freeAddress(t *testing.T) string {
 }
 
 // serveDrivers runs the manager's end at a socket until stop is called.
-func serveDrivers(t *testing.T, socket string) (added <-chan *server.Driver, stop func()) {
+func serveDrivers(t *testing.T, socket string) (added <-chan *pluginserver.Driver, stop func()) {
 	t.Helper()
-	endpoint, err := server.Socket(socket)
+	endpoint, err := pluginserver.Socket(socket)
 	if err != nil {
 		t.Fatal(err)
 	}
-	drivers, done := make(chan *server.Driver, 1), make(chan error, 1)
+	drivers, done := make(chan *pluginserver.Driver, 1), make(chan error, 1)
 	ctx, cancel := context.WithCancel(context.Background())
-	s := server.New(server.Options{Add: func(_ string, d *server.Driver) error { drivers <- d; return nil }})
+	s := pluginserver.New(pluginserver.Options{Add: func(_ string, d *pluginserver.Driver) error { drivers <- d; return nil }})
 	go func() { done <- s.Serve(ctx, endpoint) }()
 	var stopped atomic.Bool
 	stop = func() {
@@ -111,7 +111,7 @@ func TestServe(t *testing.T) {
 	}
 	within := func(check any) gomega.AsyncAssertion { return g.Eventually(check).WithTimeout(5 * time.Minute) }
 
-	var d *server.Driver
+	var d *pluginserver.Driver
 	within(added).Should(gomega.Receive(&d))
 	_, err := d.GetMachineStatus(t.Context(), &driver.GetMachineStatusRequest{Machine: fixture.Machine(), MachineClass: fixture.MachineClass(), Secret: &corev1.Secret{}})
 	if !status.Is(err, codes.NotFound) {

@@ -14,7 +14,6 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/driver/codes"
-	"github.com/millwright-dev/millwright/driver/plugin/internal/wire"
 	"github.com/millwright-dev/millwright/driver/status"
 	driverpb "github.com/millwright-dev/millwright/proto/driver"
 )
@@ -54,7 +53,7 @@ func create(ctx context.Context, d driver.Driver, r *request, result *driverpb.O
 		return empty(err)
 	}
 	result.ProviderId, result.NodeName, result.LastKnownState = resp.ProviderID, resp.NodeName, text(resp.LastKnownState)
-	result.Addresses, result.FailureDomain = wire.ToAddresses(resp.Addresses), text(resp.FailureDomain)
+	result.Addresses, result.FailureDomain = addressesOf(resp.Addresses), text(resp.FailureDomain)
 	return err
 }
 
@@ -84,7 +83,7 @@ func getStatus(ctx context.Context, d driver.Driver, r *request, result *driverp
 		}
 		return empty(err)
 	}
-	result.ProviderId, result.NodeName, result.Addresses = resp.ProviderID, resp.NodeName, wire.ToAddresses(resp.Addresses)
+	result.ProviderId, result.NodeName, result.Addresses = resp.ProviderID, resp.NodeName, addressesOf(resp.Addresses)
 	result.FailureDomain = text(resp.FailureDomain)
 	return err
 }
@@ -98,7 +97,7 @@ func initialize(ctx context.Context, d driver.Driver, r *request, result *driver
 	if resp == nil {
 		return empty(err)
 	}
-	result.ProviderId, result.NodeName, result.Addresses = resp.ProviderID, resp.NodeName, wire.ToAddresses(resp.Addresses)
+	result.ProviderId, result.NodeName, result.Addresses = resp.ProviderID, resp.NodeName, addressesOf(resp.Addresses)
 	return err
 }
 
@@ -170,7 +169,7 @@ func migrate(ctx context.Context, d driver.Driver, r *request, result *driverpb.
 		return empty(err)
 	}
 	filled := r.class.DeepCopy()
-	filled.TypeMeta = metav1.TypeMeta{APIVersion: wire.APIVersion, Kind: "MachineClass"}
+	filled.TypeMeta = metav1.TypeMeta{APIVersion: v1alpha1.SchemeGroupVersion.String(), Kind: "MachineClass"}
 	result.Object, err = json.Marshal(filled)
 	return err
 }
@@ -220,4 +219,22 @@ func texts(all []string) []string {
 		valid = append(valid, strings.ToValidUTF8(one, "\uFFFD"))
 	}
 	return valid
+}
+
+// addressesOf converts the addresses of a VM.
+func addressesOf(addresses []corev1.NodeAddress) []*driverpb.Address {
+	var all []*driverpb.Address
+	for _, one := range addresses {
+		all = append(all, &driverpb.Address{Type: string(one.Type), Address: one.Address})
+	}
+	return all
+}
+
+// fail puts an error into a result. Nil is success.
+func fail(result *driverpb.OperationResult, err error) {
+	if err == nil {
+		return
+	}
+	found, _ := status.FromError(err)
+	result.Code, result.Message = uint32(status.Code(err)), driverpb.Shortened(found.Message())
 }

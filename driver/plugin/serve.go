@@ -7,8 +7,7 @@
 // processes may be restarted at any time. An operation whose result was lost is repeated by the
 // manager, which is why the contract of package driver demands that CreateMachine is idempotent.
 //
-// Package server is the manager's end; proto/driver/driver.proto describes what is between them,
-// for drivers in other languages.
+// For drivers in other languages, proto/driver/driver.proto describes the protocol.
 package plugin
 
 import (
@@ -29,8 +28,8 @@ import (
 	"google.golang.org/grpc/status"
 	"k8s.io/apimachinery/pkg/util/wait"
 
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver"
-	"github.com/millwright-dev/millwright/driver/plugin/internal/wire"
 	driverpb "github.com/millwright-dev/millwright/proto/driver"
 )
 
@@ -137,16 +136,16 @@ func registrationOf(d driver.Driver, options Options) *driverpb.Registration {
 		kinds = driver.MigratedKinds(d)
 	}
 	return &driverpb.Registration{
-		Kind: options.Kind, ApiVersion: wire.APIVersion, Instance: rand.Text(), Operations: operationsOf(d),
+		Kind: options.Kind, ApiVersion: v1alpha1.SchemeGroupVersion.String(), Instance: rand.Text(), Operations: operationsOf(d),
 		MaxOperations: uint32(options.limit()), SeparatesApiGroups: driver.SeparatesAPIGroups(d), Version: options.Version, MigratedKinds: kinds,
 	}
 }
 
 func (o Options) limit() int {
 	if o.MaxOperations <= 0 {
-		return wire.DefaultOperations
+		return driverpb.DefaultOperations
 	}
-	return min(o.MaxOperations, wire.MaxOperations)
+	return min(o.MaxOperations, driverpb.MaxOperations)
 }
 
 // operationsOf returns what a driver implements. What it answers with Unimplemented is found out
@@ -180,7 +179,7 @@ func operationsOf(d driver.Driver) []driverpb.OperationType {
 func (o Options) dial() (*grpc.ClientConn, error) {
 	return grpc.NewClient(o.Target, append([]grpc.DialOption{
 		grpc.WithTransportCredentials(o.Credentials),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(wire.MaxMessage)),
-		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: wire.KeepaliveTime, Timeout: wire.KeepaliveTime, PermitWithoutStream: true}),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(driverpb.MaxMessage)),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: driverpb.KeepaliveTime, Timeout: driverpb.KeepaliveTime, PermitWithoutStream: true}),
 	}, o.DialOptions...)...)
 }

@@ -16,7 +16,6 @@ import (
 
 	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/driver/codes"
-	"github.com/millwright-dev/millwright/driver/plugin/internal/wire"
 	"github.com/millwright-dev/millwright/driver/status"
 	driverpb "github.com/millwright-dev/millwright/proto/driver"
 )
@@ -134,7 +133,7 @@ func (s *session) begin(ctx context.Context, op *driverpb.Operation) {
 	s.all.Go(func() {
 		result := &driverpb.OperationResult{}
 		if busy { // the manager counts, too
-			wire.Fail(result, status.Error(codes.Unavailable, "the driver is busy: more operations came than it has registered for"))
+			fail(result, status.Error(codes.Unavailable, "the driver is busy: more operations came than it has registered for"))
 		} else {
 			result = s.perform(ctx, op)
 		}
@@ -148,12 +147,12 @@ func (s *session) begin(ctx context.Context, op *driverpb.Operation) {
 // waits for it any more.
 func (s *session) answer(result *driverpb.OperationResult) {
 	encoded, err := proto.Marshal(result)
-	if err == nil && len(encoded) > wire.MaxMessage {
-		err = fmt.Errorf("it has %d bytes, and may have %d", len(encoded), wire.MaxMessage)
+	if err == nil && len(encoded) > driverpb.MaxMessage {
+		err = fmt.Errorf("it has %d bytes, and may have %d", len(encoded), driverpb.MaxMessage)
 	}
 	if err != nil {
 		result = &driverpb.OperationResult{OperationId: result.GetOperationId(), OperationType: result.GetOperationType(), MachineName: result.GetMachineName()}
-		wire.Fail(result, status.WrapError(codes.Internal, "the driver's answer cannot be sent: "+err.Error(), err))
+		fail(result, status.WrapError(codes.Internal, "the driver's answer cannot be sent: "+err.Error(), err))
 	}
 	select {
 	case s.results <- result:
@@ -183,19 +182,19 @@ func (s *session) perform(ctx context.Context, op *driverpb.Operation) (result *
 		if cause := recover(); cause != nil {
 			result = &driverpb.OperationResult{}
 			logr.FromContextOrDiscard(ctx).Error(nil, "The driver panicked", "cause", fmt.Sprint(cause), "stack", string(debug.Stack()))
-			wire.Fail(result, status.Error(codes.Internal, fmt.Sprintf("the driver panicked: %v", cause)))
+			fail(result, status.Error(codes.Internal, fmt.Sprintf("the driver panicked: %v", cause)))
 		}
 	}()
 	do, known := methods[op.GetOperationType()]
 	if !known {
-		wire.Fail(result, status.Error(codes.Unimplemented, fmt.Sprintf("the driver does not know %v", op.GetOperationType())))
+		fail(result, status.Error(codes.Unimplemented, fmt.Sprintf("the driver does not know %v", op.GetOperationType())))
 		return result
 	}
 	request, err := s.read(ctx, op)
 	if err == nil {
 		err = do(ctx, s.driver, request, result)
 	}
-	wire.Fail(result, coded(ctx, err))
+	fail(result, coded(ctx, err))
 	return result
 }
 

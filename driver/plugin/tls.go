@@ -3,11 +3,12 @@ package plugin
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
+	"fmt"
 	"net"
+	"os"
 
 	"google.golang.org/grpc/credentials"
-
-	"github.com/millwright-dev/millwright/driver/plugin/internal/pemfile"
 )
 
 // Files name the PEM files of one end of a connection. All of them are read again for each
@@ -49,7 +50,7 @@ func (f Files) Server() (*tls.Config, error) {
 }
 
 func (f Files) server() (*tls.Config, error) {
-	pair, authorities, err := pemfile.Load(f.Certificate, f.Key, f.CA)
+	pair, authorities, err := f.read()
 	if err != nil {
 		return nil, err
 	}
@@ -59,8 +60,25 @@ func (f Files) server() (*tls.Config, error) {
 	}, nil
 }
 
+// read returns the certificate with its key, and the authorities of the other end's.
+func (f Files) read() (tls.Certificate, *x509.CertPool, error) {
+	pair, err := tls.LoadX509KeyPair(f.Certificate, f.Key)
+	if err != nil {
+		return pair, nil, fmt.Errorf("certificate %s with key %s: %w", f.Certificate, f.Key, err)
+	}
+	authorities, err := os.ReadFile(f.CA)
+	if err != nil {
+		return pair, nil, err
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(authorities) {
+		return pair, nil, fmt.Errorf("%s has no certificate in PEM form", f.CA)
+	}
+	return pair, pool, nil
+}
+
 func (f Files) load() (credentials.TransportCredentials, error) {
-	pair, authorities, err := pemfile.Load(f.Certificate, f.Key, f.CA)
+	pair, authorities, err := f.read()
 	if err != nil {
 		return nil, err
 	}

@@ -11,6 +11,7 @@ package registry
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,7 +20,6 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/driver/codes"
-	"github.com/millwright-dev/millwright/driver/internal/kindname"
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
@@ -109,11 +109,13 @@ func (r *Registry) Register(name string, d driver.Driver) (remove func(), err er
 // CheckName returns an error for a name that no driver can have. Valid are AnyProvider, and names of
 // 1 to 63 letters, digits and "-", "_", "." that begin and end with a letter or a digit.
 func CheckName(text string) error {
-	if text == AnyProvider || kindname.IsValid(text) {
+	if text == AnyProvider || validName.MatchString(text) {
 		return nil
 	}
-	return fmt.Errorf("driver %q: the name %s", text, kindname.Form)
+	return fmt.Errorf("driver %q: the name must have 1 to 63 letters, digits, '-', '_' and '.', and begin and end with a letter or digit", text)
 }
+
+var validName = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$`)
 
 // Announce says that a registered driver is there again, after a time in which it was Unavailable.
 func (r *Registry) Announce(name string) {

@@ -136,6 +136,9 @@ var rules = []rule{
 		may:  []string{"api", "proto", "driver", "internal/lifecycle/preservation", "internal/reconcile/fieldindex", "internal/connlimit", pool},
 	},
 
+	// The manager's side of drivers in other processes.
+	{from: []string{"internal/pluginserver"}, may: []string{"api", "proto", "driver", "internal/connlimit"}},
+
 	// What runs around the controllers on one host.
 	{from: []string{"internal/local"}, may: []string{"api", "proto", "internal/reconcile/flow", "internal/reconcile/messages", "internal/ca", "internal/child", "internal/confine", "internal/connlimit", "internal/loop"}},
 
@@ -149,7 +152,7 @@ var rules = []rule{
 	// gets neither local mode nor our drivers; a test in provider looks at all that it links.
 	{
 		from: []string{"provider"},
-		may:  []string{"driver", "internal/cli/args", "internal/cli/manager", "internal/cli/plugin", "internal/cli/program"},
+		may:  []string{"driver", "internal/cli/args", "internal/cli/manager", "internal/cli/plugin", "internal/cli/program", "internal/pluginserver"},
 	},
 	{from: []string{"internal/cli"}, may: everything, never: []string{controllers}}, // the manager runs them
 	{

@@ -21,9 +21,9 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/legacy"
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver/plugin"
-	"github.com/millwright-dev/millwright/driver/plugin/server"
 	"github.com/millwright-dev/millwright/driver/registry"
 	"github.com/millwright-dev/millwright/driver/sim"
+	"github.com/millwright-dev/millwright/internal/pluginserver"
 	"github.com/millwright-dev/millwright/test/support/env"
 )
 
@@ -70,12 +70,12 @@ func TestALatePlugIn(t *testing.T) {
 	if _, err := drivers.Register("a-sim", sim.New(sim.Config{Cloud: bystander})); err != nil {
 		t.Fatal(err)
 	}
-	plugins := server.New(server.Options{Add: func(kind string, d *server.Driver) error {
+	plugins := pluginserver.New(pluginserver.Options{Add: func(kind string, d *pluginserver.Driver) error {
 		_, err := drivers.Register(kind, d)
 		return err
 	}})
 	socket := filepath.Join(t.TempDir(), "s")
-	endpoint, err := server.Socket(socket)
+	endpoint, err := pluginserver.Socket(socket)
 	if err != nil {
 		t.Fatal(err)
 	}

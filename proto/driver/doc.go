@@ -1,3 +1,3 @@
-// Package driverpb is the protocol between a machine manager and drivers in other processes. It is
-// generated from driver.proto, which documents each message and method.
+// Package driverpb is the protocol between a machine manager and drivers in other processes. Its
+// messages and methods are generated from driver.proto, which documents them.
 package driverpb

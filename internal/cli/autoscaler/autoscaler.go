@@ -16,13 +16,13 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/millwright-dev/millwright/driver/plugin"
-	"github.com/millwright-dev/millwright/driver/plugin/server"
 	"github.com/millwright-dev/millwright/internal/autoscaler/service"
 	"github.com/millwright-dev/millwright/internal/cli/args"
 	"github.com/millwright-dev/millwright/internal/cli/connect"
 	"github.com/millwright-dev/millwright/internal/cli/logging"
 	"github.com/millwright-dev/millwright/internal/cli/probes"
 	"github.com/millwright-dev/millwright/internal/manager"
+	"github.com/millwright-dev/millwright/internal/pluginserver"
 )
 
 type flags struct {
@@ -94,7 +94,7 @@ func (f *flags) validateListen() error {
 	case f.insecureLoopback && f.files != plugin.Files{}:
 		return errors.New("--insecure-loopback: excludes --tls-cert-file, --tls-private-key-file and --client-ca-file")
 	case f.insecureLoopback:
-		if err := server.CheckLoopback(f.listen); err != nil {
+		if err := pluginserver.CheckLoopback(f.listen); err != nil {
 			return fmt.Errorf("--listen: %w", err)
 		}
 	case !whole:

@@ -8,21 +8,21 @@ import (
 	"golang.org/x/sync/errgroup"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
-	"github.com/millwright-dev/millwright/driver/plugin/server"
 	"github.com/millwright-dev/millwright/driver/registry"
 	"github.com/millwright-dev/millwright/internal/cli/plugins"
+	"github.com/millwright-dev/millwright/internal/pluginserver"
 )
 
 // pluginServer serves drivers of other processes. Only the leader does: drivers that find the other
 // manager deaf try again until they find this one.
 type pluginServer struct {
 	flags  plugins.Flags
-	server *server.Server
+	server *pluginserver.Server
 }
 
 func newPlugins(flags plugins.Flags, drivers *registry.Registry, log logr.Logger) *pluginServer {
-	return &pluginServer{flags: flags, server: server.New(server.Options{
-		Add: func(kind string, d *server.Driver) error {
+	return &pluginServer{flags: flags, server: pluginserver.New(pluginserver.Options{
+		Add: func(kind string, d *pluginserver.Driver) error {
 			_, err := drivers.Register(kind, d)
 			if errors.Is(err, registry.ErrTaken) {
 				return errors.New("the manager has a driver of that name itself")

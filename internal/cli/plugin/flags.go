@@ -13,9 +13,9 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/millwright-dev/millwright/driver/plugin"
-	"github.com/millwright-dev/millwright/driver/plugin/server"
 	"github.com/millwright-dev/millwright/internal/cli/args"
 	"github.com/millwright-dev/millwright/internal/cli/logging"
+	"github.com/millwright-dev/millwright/internal/pluginserver"
 )
 
 // flags say where the manager is, and how the driver is run.
@@ -72,7 +72,7 @@ func (f *flags) validateTLS() error {
 	case f.insecureLoopback && files:
 		return errors.New("--insecure-loopback: excludes --tls-cert-file, --tls-private-key-file and --tls-ca-file")
 	case f.insecureLoopback:
-		if err := server.CheckLoopback(f.target); err != nil {
+		if err := pluginserver.CheckLoopback(f.target); err != nil {
 			return fmt.Errorf("--target: %w", err)
 		}
 		return nil

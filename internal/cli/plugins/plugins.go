@@ -7,8 +7,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/millwright-dev/millwright/driver/plugin"
-	"github.com/millwright-dev/millwright/driver/plugin/server"
 	"github.com/millwright-dev/millwright/internal/cli/args"
+	"github.com/millwright-dev/millwright/internal/pluginserver"
 )
 
 // Flags say where drivers of other processes register. With the zero value none can.
@@ -51,7 +51,7 @@ func (f *Flags) Validate() error {
 	case f.Insecure && files:
 		wrong.If(true, "--driver-insecure-loopback: excludes --driver-tls-cert-file, --driver-tls-private-key-file and --driver-client-ca-file")
 	case f.Insecure:
-		err := server.CheckLoopback(f.Listen)
+		err := pluginserver.CheckLoopback(f.Listen)
 		wrong.If(err != nil, "--driver-listen: %v", err)
 	case !whole:
 		wrong.If(true, "--driver-listen: needs --driver-tls-cert-file, --driver-tls-private-key-file and --driver-client-ca-file; or, on the loopback, --driver-insecure-loopback")
@@ -63,8 +63,8 @@ func (f *Flags) Validate() error {
 }
 
 // Open opens the endpoints, at which nothing is served yet.
-func (f *Flags) Open() ([]*server.Endpoint, error) {
-	var opened []*server.Endpoint
+func (f *Flags) Open() ([]*pluginserver.Endpoint, error) {
+	var opened []*pluginserver.Endpoint
 	for _, open := range f.openers() {
 		endpoint, err := open()
 		if err != nil {
@@ -78,17 +78,17 @@ func (f *Flags) Open() ([]*server.Endpoint, error) {
 	return opened, nil
 }
 
-func (f *Flags) openers() []func() (*server.Endpoint, error) {
-	var all []func() (*server.Endpoint, error)
+func (f *Flags) openers() []func() (*pluginserver.Endpoint, error) {
+	var all []func() (*pluginserver.Endpoint, error)
 	if f.Socket != "" {
-		all = append(all, func() (*server.Endpoint, error) { return server.Socket(f.Socket) })
+		all = append(all, func() (*pluginserver.Endpoint, error) { return pluginserver.Socket(f.Socket) })
 	}
 	switch {
 	case f.Listen == "":
 	case f.Insecure:
-		all = append(all, func() (*server.Endpoint, error) { return server.Loopback(f.Listen) })
+		all = append(all, func() (*pluginserver.Endpoint, error) { return pluginserver.Loopback(f.Listen) })
 	default:
-		all = append(all, func() (*server.Endpoint, error) { return server.TLS(f.Listen, f.Files) })
+		all = append(all, func() (*pluginserver.Endpoint, error) { return pluginserver.TLS(f.Listen, f.Files) })
 	}
 	return all
 }

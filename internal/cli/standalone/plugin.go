@@ -13,7 +13,7 @@ import (
 	"github.com/go-logr/logr"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/millwright-dev/millwright/driver/plugin/server"
+	"github.com/millwright-dev/millwright/internal/pluginserver"
 )
 
 // await serves drivers of other processes until the one of the flags has registered. It is served until
@@ -23,9 +23,9 @@ func (f *Flags) await(ctx context.Context, out io.Writer) (*Opened, error) {
 	if err != nil {
 		return nil, err
 	}
-	added := make(chan *server.Driver, 1)
+	added := make(chan *pluginserver.Driver, 1)
 	log := &untilClosed{out: out}
-	drivers := server.New(server.Options{Log: logTo(log), Add: func(kind string, d *server.Driver) error {
+	drivers := pluginserver.New(pluginserver.Options{Log: logTo(log), Add: func(kind string, d *pluginserver.Driver) error {
 		if !strings.EqualFold(kind, f.Name) {
 			return fmt.Errorf("this command waits for the driver %q", f.Name)
 		}
@@ -59,7 +59,7 @@ func (f *Flags) await(ctx context.Context, out io.Writer) (*Opened, error) {
 var errServing = errors.New("drivers cannot be served")
 
 // first waits for the driver.
-func (f *Flags) first(ctx, serving context.Context, added <-chan *server.Driver) (*server.Driver, error) {
+func (f *Flags) first(ctx, serving context.Context, added <-chan *pluginserver.Driver) (*pluginserver.Driver, error) {
 	timer := time.NewTimer(f.wait)
 	defer timer.Stop()
 	select {

@@ -12,8 +12,8 @@ import (
 	ctrlmanager "sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/millwright-dev/millwright/driver/plugin"
-	"github.com/millwright-dev/millwright/driver/plugin/server"
 	"github.com/millwright-dev/millwright/driver/registry"
+	"github.com/millwright-dev/millwright/internal/pluginserver"
 )
 
 // mortal is who is killed where the driver is a process of its own.
@@ -104,11 +104,11 @@ func (o orders) drivers() (*registry.Registry, []ctrlmanager.Runnable, error) {
 		return registry.Only(simDriver, o.Broken.driver(remote{url: o.URL})), nil, nil
 	}
 	drivers := registry.New(registry.Options{MayGrow: true})
-	plugins := server.New(server.Options{Add: func(kind string, d *server.Driver) error {
+	plugins := pluginserver.New(pluginserver.Options{Add: func(kind string, d *pluginserver.Driver) error {
 		_, err := drivers.Register(kind, d)
 		return err
 	}, Returned: drivers.Announce})
-	endpoint, err := server.Socket(o.DriverSocket)
+	endpoint, err := pluginserver.Socket(o.DriverSocket)
 	if err != nil {
 		return nil, nil, fmt.Errorf("serving drivers: %w", err)
 	}

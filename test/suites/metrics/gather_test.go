@@ -38,7 +38,6 @@ import (
 	"github.com/millwright-dev/millwright/driver"
 	driverfake "github.com/millwright-dev/millwright/driver/fake"
 	"github.com/millwright-dev/millwright/driver/instrument"
-	"github.com/millwright-dev/millwright/driver/plugin/server"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/balancer"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
 	"github.com/millwright-dev/millwright/internal/lifecycle/drain"
@@ -46,6 +45,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/loadbalancer"
 	_ "github.com/millwright-dev/millwright/internal/manager" // registers the latency of requests
 	"github.com/millwright-dev/millwright/internal/observe/metrics"
+	"github.com/millwright-dev/millwright/internal/pluginserver"
 	driverpb "github.com/millwright-dev/millwright/proto/driver"
 	"github.com/millwright-dev/millwright/test/support/fixture"
 	"github.com/millwright-dev/millwright/test/support/memnet"
@@ -149,11 +149,11 @@ func balance(t *testing.T, registry prometheus.Registerer) {
 func plug(t *testing.T, registry prometheus.Registerer) {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "s")
-	endpoint, err := server.Socket(socket)
+	endpoint, err := pluginserver.Socket(socket)
 	if err != nil {
 		t.Fatal(err)
 	}
-	drivers := server.New(server.Options{Registerer: registry, Add: func(string, *server.Driver) error { return nil }})
+	drivers := pluginserver.New(pluginserver.Options{Registerer: registry, Add: func(string, *pluginserver.Driver) error { return nil }})
 	runs(t, func(ctx context.Context) error { return drivers.Serve(ctx, endpoint) })
 	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {

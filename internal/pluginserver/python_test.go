@@ -1,4 +1,4 @@
-package server_test
+package pluginserver_test
 
 import (
 	"bytes"
@@ -20,7 +20,7 @@ import (
 	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/driver/conformance"
-	"github.com/millwright-dev/millwright/driver/plugin/server"
+	"github.com/millwright-dev/millwright/internal/pluginserver"
 	driverpb "github.com/millwright-dev/millwright/proto/driver"
 	"github.com/millwright-dev/millwright/test/support/fixture"
 	"github.com/millwright-dev/millwright/test/support/pydriver"
@@ -31,7 +31,7 @@ type inAProcess struct {
 	*testing.T
 	example     pydriver.Driver
 	socket, vms string
-	driver      *server.Driver
+	driver      *pluginserver.Driver
 	registered  chan struct{}
 	process     *exec.Cmd
 	output      bytes.Buffer
@@ -40,12 +40,12 @@ type inAProcess struct {
 // inPython starts the example, with no VMs.
 func inPython(t *testing.T, example pydriver.Driver) *inAProcess {
 	p := &inAProcess{T: t, example: example, socket: filepath.Join(t.TempDir(), "s"), vms: t.TempDir(), registered: make(chan struct{}, 8)}
-	endpoint, err := server.Socket(p.socket)
+	endpoint, err := pluginserver.Socket(p.socket)
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := &manager{T: t, server: server.New(server.Options{
-		Add: func(_ string, d *server.Driver) error { p.driver = d; return nil },
+	m := &manager{T: t, server: pluginserver.New(pluginserver.Options{
+		Add: func(_ string, d *pluginserver.Driver) error { p.driver = d; return nil },
 		Log: funcr.New(func(_, line string) {
 			if strings.Contains(line, "A driver has registered") {
 				p.registered <- struct{}{}

@@ -1,10 +1,10 @@
-// Package server lets drivers in other processes register at a machine manager.
+// Package pluginserver lets drivers in other processes register at a machine manager.
 //
 // Each kind of driver that registers becomes a [Driver], which the manager uses like one that is
-// compiled in. It stays when the other process goes away: until that registers again, every call
-// answers Unavailable, so that nothing is taken for deleted. Package plugin is the other end;
-// proto/driver/driver.proto describes what is between them.
-package server
+// compiled in. It stays when the other process exits: until that registers again, every call
+// returns Unavailable, so that nothing is taken for deleted. Package driver/plugin is the other end;
+// proto/driver/driver.proto describes the protocol.
+package pluginserver
 
 import (
 	"context"
@@ -22,7 +22,6 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
 
-	"github.com/millwright-dev/millwright/driver/plugin/internal/wire"
 	driverpb "github.com/millwright-dev/millwright/proto/driver"
 )
 
@@ -90,15 +89,15 @@ func (s *Server) Serve(ctx context.Context, endpoint *Endpoint) error {
 func serverOptions() []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.ConnectionTimeout(setupTimeout),
-		grpc.MaxRecvMsgSize(wire.MaxMessage),
-		grpc.MaxHeaderListSize(wire.MaxHeaders),
+		grpc.MaxRecvMsgSize(driverpb.MaxMessage),
+		grpc.MaxHeaderListSize(driverpb.MaxHeaders),
 		// One for the registration; others are short. Callers wait for one.
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.InitialWindowSize(window), grpc.InitialConnWindowSize(16 * window),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
-			Time: wire.KeepaliveTime, Timeout: wire.KeepaliveTime, MaxConnectionIdle: time.Minute,
+			Time: driverpb.KeepaliveTime, Timeout: driverpb.KeepaliveTime, MaxConnectionIdle: time.Minute,
 		}),
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: wire.KeepaliveTime / 2, PermitWithoutStream: true}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: driverpb.KeepaliveTime / 2, PermitWithoutStream: true}),
 	}
 }
 
@@ -132,7 +131,7 @@ func (s *Server) Register(stream grpc.BidiStreamingServer[driverpb.DriverSide, d
 
 // talk runs a registered stream until it ends.
 func (s *Server) talk(stream grpc.BidiStreamingServer[driverpb.DriverSide, driverpb.MCMside], current *session, received <-chan message) error {
-	hello := &driverpb.Registered{Version: s.options.Version, MaxMessageBytes: wire.MaxMessage}
+	hello := &driverpb.Registered{Version: s.options.Version, MaxMessageBytes: driverpb.MaxMessage}
 	if err := stream.Send(&driverpb.MCMside{Content: &driverpb.MCMside_Registered{Registered: hello}}); err != nil {
 		return err
 	}

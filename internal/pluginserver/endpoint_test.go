@@ -1,4 +1,4 @@
-package server_test
+package pluginserver_test
 
 import (
 	"crypto/ecdsa"
@@ -25,13 +25,13 @@ import (
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/driver/fake"
 	"github.com/millwright-dev/millwright/driver/plugin"
-	"github.com/millwright-dev/millwright/driver/plugin/server"
+	"github.com/millwright-dev/millwright/internal/pluginserver"
 	driverpb "github.com/millwright-dev/millwright/proto/driver"
 )
 
 func TestSocket(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "drivers.sock")
-	endpoint, err := server.Socket(path)
+	endpoint, err := pluginserver.Socket(path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,12 +39,12 @@ func TestSocket(t *testing.T) {
 	if err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the socket has mode %v: %v", info.Mode(), err)
 	}
-	if _, err := server.Socket(path); err == nil || !strings.Contains(err.Error(), "another process listens") {
+	if _, err := pluginserver.Socket(path); err == nil || !strings.Contains(err.Error(), "another process listens") {
 		t.Errorf("a second server took the socket over: %v", err)
 	}
 
-	added := make(chan *server.Driver, 1)
-	m := &manager{T: t, server: server.New(server.Options{Add: func(_ string, d *server.Driver) error { added <- d; return nil }})}
+	added := make(chan *pluginserver.Driver, 1)
+	m := &manager{T: t, server: pluginserver.New(pluginserver.Options{Add: func(_ string, d *pluginserver.Driver) error { added <- d; return nil }})}
 	m.start(m.server.Serve, endpoint)
 	m.serve(fake.New(fake.Config{}), plugin.Options{Kind: "fake", Target: "unix://" + path, Credentials: insecure.NewCredentials()})
 	_, err = (<-added).GetMachineStatus(t.Context(), statusRequest("one"))
@@ -59,7 +59,7 @@ func TestSocketOfAProcessThatWasKilledIsReplaced(t *testing.T) {
 	}
 	stale.SetUnlinkOnClose(false)
 	_ = stale.Close()
-	endpoint, err := server.Socket(path)
+	endpoint, err := pluginserver.Socket(path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,7 +71,7 @@ func TestSocketReplacesNoOtherFile(t *testing.T) {
 	if err := os.WriteFile(path, []byte("x"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := server.Socket(path); err == nil {
+	if _, err := pluginserver.Socket(path); err == nil {
 		t.Error("it listens in place of a file")
 	}
 	if _, err := os.Stat(path); err != nil {
@@ -81,11 +81,11 @@ func TestSocketReplacesNoOtherFile(t *testing.T) {
 
 func TestWithoutTLSOnlyTheLoopbackIsServed(t *testing.T) {
 	for _, address := range []string{"0.0.0.0:0", ":0", "[::]:0", "192.0.2.1:0", "localhost.example:0"} {
-		if _, err := server.Loopback(address); !errors.Is(err, server.ErrNotLoopback) {
+		if _, err := pluginserver.Loopback(address); !errors.Is(err, pluginserver.ErrNotLoopback) {
 			t.Errorf("%s: %v", address, err)
 		}
 	}
-	endpoint, err := server.Loopback("127.0.0.1:0")
+	endpoint, err := pluginserver.Loopback("127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,14 +146,14 @@ func (a *authority) sign(name string, change func(*x509.Certificate)) {
 }
 
 // secured serves drivers over TLS.
-func secured(t *testing.T, a *authority) (target string, added chan *server.Driver) {
+func secured(t *testing.T, a *authority) (target string, added chan *pluginserver.Driver) {
 	a.sign("manager", func(c *x509.Certificate) { c.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1)} })
-	endpoint, err := server.TLS("127.0.0.1:0", plugin.Files{Certificate: a.path("manager.crt"), Key: a.path("manager.key"), CA: a.path("ca.crt")})
+	endpoint, err := pluginserver.TLS("127.0.0.1:0", plugin.Files{Certificate: a.path("manager.crt"), Key: a.path("manager.key"), CA: a.path("ca.crt")})
 	if err != nil {
 		t.Fatal(err)
 	}
-	added = make(chan *server.Driver, 4)
-	m := &manager{T: t, server: server.New(server.Options{Add: func(_ string, d *server.Driver) error { added <- d; return nil }})}
+	added = make(chan *pluginserver.Driver, 4)
+	m := &manager{T: t, server: pluginserver.New(pluginserver.Options{Add: func(_ string, d *pluginserver.Driver) error { added <- d; return nil }})}
 	m.start(m.server.Serve, endpoint)
 	return strings.TrimPrefix(endpoint.String(), "tcp://"), added
 }
@@ -262,10 +262,10 @@ func TestARefusedConnectionIsLogged(t *testing.T) {
 	a, foreign := newAuthority(t), newAuthority(t)
 	a.sign("manager", func(c *x509.Certificate) { c.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1)} })
 	foreign.sign("fake", func(c *x509.Certificate) { c.Subject.CommonName = "fake" })
-	endpoint := must(server.TLS("127.0.0.1:0", plugin.Files{Certificate: a.path("manager.crt"), Key: a.path("manager.key"), CA: a.path("ca.crt")}))(t)
+	endpoint := must(pluginserver.TLS("127.0.0.1:0", plugin.Files{Certificate: a.path("manager.crt"), Key: a.path("manager.key"), CA: a.path("ca.crt")}))(t)
 	lines := make(chan string, 16)
 	log := funcr.New(func(_, line string) { lines <- line }, funcr.Options{})
-	m := &manager{T: t, server: server.New(server.Options{Log: log, Add: func(string, *server.Driver) error { return nil }})}
+	m := &manager{T: t, server: pluginserver.New(pluginserver.Options{Log: log, Add: func(string, *pluginserver.Driver) error { return nil }})}
 	target := strings.TrimPrefix(endpoint.String(), "tcp://")
 	m.start(m.server.Serve, endpoint)
 	with := must(plugin.TLS(plugin.Files{Certificate: foreign.path("fake.crt"), Key: foreign.path("fake.key"), CA: a.path("ca.crt")}))(t)

@@ -1,4 +1,4 @@
-package server
+package pluginserver
 
 import (
 	"context"
@@ -20,7 +20,6 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/driver/codes"
-	"github.com/millwright-dev/millwright/driver/plugin/internal/wire"
 	"github.com/millwright-dev/millwright/driver/status"
 	driverpb "github.com/millwright-dev/millwright/proto/driver"
 )
@@ -114,14 +113,23 @@ func (d *Driver) do(ctx context.Context, op *operation) (*driverpb.OperationResu
 	if err != nil {
 		return nil, err
 	}
-	if size := proto.Size(op.message); size > wire.MaxMessage-1024 {
-		return nil, status.Error(codes.InvalidArgument, fmt.Sprintf("the operation has %d bytes; the driver %q can be sent %d", size, d.kind, wire.MaxMessage))
+	if size := proto.Size(op.message); size > driverpb.MaxMessage-1024 {
+		return nil, status.Error(codes.InvalidArgument, fmt.Sprintf("the operation has %d bytes; the driver %q can be sent %d", size, d.kind, driverpb.MaxMessage))
 	}
 	result, err := current.call(ctx, op)
 	if err != nil {
 		return nil, err
 	}
-	return result, wire.Failure(result)
+	return result, failureOf(result)
+}
+
+// failureOf returns the error of a result; nil for success.
+func failureOf(result *driverpb.OperationResult) error {
+	code := codes.Code(result.GetCode())
+	if int64(code) >= int64(len(codes.All())) {
+		code = codes.Unknown
+	}
+	return status.Error(code, driverpb.Shortened(result.GetMessage()))
 }
 
 // ask does an operation about a machine, as do does.

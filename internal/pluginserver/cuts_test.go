@@ -1,4 +1,4 @@
-package server_test
+package pluginserver_test
 
 import (
 	"context"
@@ -14,8 +14,8 @@ import (
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/driver/fake"
 	"github.com/millwright-dev/millwright/driver/plugin"
-	"github.com/millwright-dev/millwright/driver/plugin/server"
 	"github.com/millwright-dev/millwright/driver/status"
+	"github.com/millwright-dev/millwright/internal/pluginserver"
 	"github.com/millwright-dev/millwright/test/support/memnet"
 )
 
@@ -104,13 +104,13 @@ func TestTheManagerRestarts(t *testing.T) {
 		options.DialOptions = []grpc.DialOption{grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
 			return network.Load().Dial(ctx, address)
 		})}
-		start := func() (added chan *server.Driver, stop func()) {
+		start := func() (added chan *pluginserver.Driver, stop func()) {
 			network.Store(memnet.New())
-			added = make(chan *server.Driver, 1)
-			s := server.New(server.Options{Add: func(_ string, d *server.Driver) error { added <- d; return nil }})
+			added = make(chan *pluginserver.Driver, 1)
+			s := pluginserver.New(pluginserver.Options{Add: func(_ string, d *pluginserver.Driver) error { added <- d; return nil }})
 			ctx, cancel := context.WithCancel(context.Background())
 			done := make(chan error, 1)
-			go func() { done <- s.Serve(ctx, server.InMemory(network.Load())) }()
+			go func() { done <- s.Serve(ctx, pluginserver.InMemory(network.Load())) }()
 			return added, func() { cancel(); <-done }
 		}
 		added, stop := start()

@@ -1,4 +1,4 @@
-package server
+package pluginserver
 
 import (
 	"context"
@@ -10,14 +10,14 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/millwright-dev/millwright/driver/internal/kindname"
-	"github.com/millwright-dev/millwright/driver/plugin/internal/wire"
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/driver/registry"
 	driverpb "github.com/millwright-dev/millwright/proto/driver"
 )
 
 // FuzzRegistration: whatever a driver sends first, it is refused with a reason, or within the limits.
 func FuzzRegistration(f *testing.F) {
-	good := &driverpb.Registration{Kind: "fake", ApiVersion: wire.APIVersion, Instance: "0123456789abcdef", Operations: required}
+	good := &driverpb.Registration{Kind: "fake", ApiVersion: v1alpha1.SchemeGroupVersion.String(), Instance: "0123456789abcdef", Operations: required}
 	for _, message := range []*driverpb.DriverSide{
 		{}, {Content: &driverpb.DriverSide_Registration{Registration: good}},
 		{Content: &driverpb.DriverSide_Result{Result: &driverpb.OperationResult{OperationId: "x"}}},
@@ -42,10 +42,10 @@ func FuzzRegistration(f *testing.F) {
 			}
 			return
 		}
-		if !kindname.IsValid(r.GetKind()) || len(r.GetInstance()) > wire.MaxInstance || len(r.GetVersion()) > wire.MaxVersion {
+		if r.GetKind() == "" || registry.CheckName(r.GetKind()) != nil || len(r.GetInstance()) > driverpb.MaxInstance || len(r.GetVersion()) > driverpb.MaxVersion {
 			t.Errorf("accepted: %v", r)
 		}
-		if limit := cap(newSession(r).slots); limit < 1 || limit > wire.MaxOperations {
+		if limit := cap(newSession(r).slots); limit < 1 || limit > driverpb.MaxOperations {
 			t.Errorf("accepted with %d operations", limit)
 		}
 	})
@@ -136,7 +136,7 @@ func (s *script) check() {
 			if (mismatch(op.message, result) == nil) != fits {
 				s.Fatalf("%v is taken for an answer to %v", result, op.message)
 			}
-			if err := wire.Failure(result); (err == nil) != (result.GetCode() == 0) {
+			if err := failureOf(result); (err == nil) != (result.GetCode() == 0) {
 				s.Fatalf("%v became %v", result, err)
 			}
 		default:

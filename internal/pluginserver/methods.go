@@ -1,4 +1,4 @@
-package server
+package pluginserver
 
 import (
 	"context"
@@ -6,12 +6,12 @@ import (
 	"fmt"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/driver/codes"
-	"github.com/millwright-dev/millwright/driver/plugin/internal/wire"
 	"github.com/millwright-dev/millwright/driver/status"
 	driverpb "github.com/millwright-dev/millwright/proto/driver"
 )
@@ -38,7 +38,7 @@ func (d *Driver) CreateMachine(ctx context.Context, req *driver.CreateMachineReq
 	}
 	return &driver.CreateMachineResponse{
 		ProviderID: result.GetProviderId(), NodeName: result.GetNodeName(), LastKnownState: result.GetLastKnownState(),
-		Addresses: wire.FromAddresses(result.GetAddresses()), FailureDomain: result.GetFailureDomain(),
+		Addresses: addressesOf(result.GetAddresses()), FailureDomain: result.GetFailureDomain(),
 	}, err
 }
 
@@ -49,7 +49,7 @@ func (d *Driver) InitializeMachine(ctx context.Context, req *driver.InitializeMa
 		return nil, err
 	}
 	return &driver.InitializeMachineResponse{
-		ProviderID: result.GetProviderId(), NodeName: result.GetNodeName(), Addresses: wire.FromAddresses(result.GetAddresses()),
+		ProviderID: result.GetProviderId(), NodeName: result.GetNodeName(), Addresses: addressesOf(result.GetAddresses()),
 	}, err
 }
 
@@ -69,7 +69,7 @@ func (d *Driver) GetMachineStatus(ctx context.Context, req *driver.GetMachineSta
 		return nil, err
 	}
 	return &driver.GetMachineStatusResponse{
-		ProviderID: result.GetProviderId(), NodeName: result.GetNodeName(), Addresses: wire.FromAddresses(result.GetAddresses()),
+		ProviderID: result.GetProviderId(), NodeName: result.GetNodeName(), Addresses: addressesOf(result.GetAddresses()),
 		FailureDomain: result.GetFailureDomain(),
 	}, err
 }
@@ -228,4 +228,13 @@ func withKind(req *driver.GenerateMachineClassForMigrationRequest) ([]byte, erro
 		}
 	}
 	return encode("object to migrate", fields)
+}
+
+// addressesOf converts the addresses of a VM.
+func addressesOf(addresses []*driverpb.Address) []corev1.NodeAddress {
+	var all []corev1.NodeAddress
+	for _, one := range addresses {
+		all = append(all, corev1.NodeAddress{Type: corev1.NodeAddressType(one.GetType()), Address: one.GetAddress()})
+	}
+	return all
 }

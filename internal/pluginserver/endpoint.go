@@ -1,4 +1,4 @@
-package server
+package pluginserver
 
 import (
 	"context"
@@ -8,18 +8,27 @@ import (
 	"os"
 	"syscall"
 
-	"golang.org/x/net/netutil"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/millwright-dev/millwright/driver/plugin"
+	"github.com/millwright-dev/millwright/internal/connlimit"
 )
 
 // Endpoint is where drivers connect. Make one with one of the functions; [Server.Serve] closes it.
 type Endpoint struct {
 	listener    net.Listener
 	credentials credentials.TransportCredentials
+}
+
+// maxConnections is the maximum number of connections of an endpoint, including those in the handshake.
+// maxPerAddress is that of one address, so that one that floods a port leaves it to others.
+const maxConnections, maxPerAddress = 256, 64
+
+// bounded returns an endpoint that closes connections over the limits immediately.
+func bounded(listener net.Listener, perAddress int, credentials credentials.TransportCredentials) *Endpoint {
+	return &Endpoint{listener: connlimit.Listen(listener, maxConnections, perAddress), credentials: credentials}
 }
 
 // String returns the address for logs.
@@ -30,8 +39,8 @@ func (e *Endpoint) String() string {
 // Close closes the endpoint, for one that is not served.
 func (e *Endpoint) Close() error { return e.listener.Close() }
 
-// Socket returns an endpoint at a unix socket of mode 0600: who may use it is who runs as the same
-// user, and root. A socket that another process has left there is replaced; one at which a process
+// Socket returns an endpoint at a unix socket of mode 0600: only processes of the same user, and root,
+// may use it. A socket that another process has left there is replaced; one at which a process
 // listens is not, and neither is any other file.
 func Socket(path string) (*Endpoint, error) {
 	if err := removeStale(path); err != nil {
@@ -47,7 +56,7 @@ func Socket(path string) (*Endpoint, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Endpoint{listener: netutil.LimitListener(listener, maxConnections), credentials: insecure.NewCredentials()}, nil
+	return bounded(listener, maxConnections, insecure.NewCredentials()), nil
 }
 
 func removeStale(path string) error {
@@ -83,7 +92,7 @@ func TLS(address string, files plugin.Files) (*Endpoint, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Endpoint{listener: limit(listener, maxConnections, maxPerAddress), credentials: credentials.NewTLS(config)}, nil
+	return bounded(listener, maxPerAddress, credentials.NewTLS(config)), nil
 }
 
 // ErrNotLoopback is returned by Loopback for other addresses.
@@ -111,5 +120,5 @@ func Loopback(address string) (*Endpoint, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Endpoint{listener: limit(listener, maxConnections, maxPerAddress), credentials: insecure.NewCredentials()}, nil
+	return bounded(listener, maxPerAddress, insecure.NewCredentials()), nil
 }

@@ -1,4 +1,4 @@
-package server_test
+package pluginserver_test
 
 import (
 	"context"

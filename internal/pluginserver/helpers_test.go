@@ -1,4 +1,4 @@
-package server_test
+package pluginserver_test
 
 import (
 	"context"
@@ -13,8 +13,8 @@ import (
 	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/driver/plugin"
-	"github.com/millwright-dev/millwright/driver/plugin/server"
 	"github.com/millwright-dev/millwright/driver/status"
+	"github.com/millwright-dev/millwright/internal/pluginserver"
 	driverpb "github.com/millwright-dev/millwright/proto/driver"
 	"github.com/millwright-dev/millwright/test/support/fixture"
 	"github.com/millwright-dev/millwright/test/support/memnet"
@@ -23,28 +23,28 @@ import (
 // manager is a server with the drivers that have registered at it.
 type manager struct {
 	*testing.T
-	server  *server.Server
+	server  *pluginserver.Server
 	network *memnet.Network
-	added   chan *server.Driver
+	added   chan *pluginserver.Driver
 	refuse  error
 	// returned are the kinds that have registered again.
 	returned chan string
 }
 
 func newManager(t *testing.T) *manager {
-	m := &manager{T: t, network: memnet.New(), added: make(chan *server.Driver, 8), returned: make(chan string, 1024)}
-	m.server = server.New(server.Options{Add: func(_ string, d *server.Driver) error {
+	m := &manager{T: t, network: memnet.New(), added: make(chan *pluginserver.Driver, 8), returned: make(chan string, 1024)}
+	m.server = pluginserver.New(pluginserver.Options{Add: func(_ string, d *pluginserver.Driver) error {
 		if m.refuse == nil {
 			m.added <- d
 		}
 		return m.refuse
 	}, Returned: func(kind string) { m.returned <- kind }})
-	m.start(m.server.Serve, server.InMemory(m.network))
+	m.start(m.server.Serve, pluginserver.InMemory(m.network))
 	return m
 }
 
 // start runs a server until the test ends.
-func (m *manager) start(serve func(context.Context, *server.Endpoint) error, endpoint *server.Endpoint) {
+func (m *manager) start(serve func(context.Context, *pluginserver.Endpoint) error, endpoint *pluginserver.Endpoint) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- serve(ctx, endpoint) }()
@@ -79,7 +79,7 @@ func (m *manager) serve(d driver.Driver, options plugin.Options) (stop func()) {
 }
 
 // connect runs a driver as a plug-in, and returns it as the manager sees it.
-func connect(t *testing.T, d driver.Driver, change ...func(*plugin.Options)) *server.Driver {
+func connect(t *testing.T, d driver.Driver, change ...func(*plugin.Options)) *pluginserver.Driver {
 	m := newManager(t)
 	options := m.options("fake")
 	for _, one := range change {

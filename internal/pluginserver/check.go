@@ -1,4 +1,4 @@
-package server
+package pluginserver
 
 import (
 	"context"
@@ -10,8 +10,8 @@ import (
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
-	"github.com/millwright-dev/millwright/driver/internal/kindname"
-	"github.com/millwright-dev/millwright/driver/plugin/internal/wire"
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/driver/registry"
 	driverpb "github.com/millwright-dev/millwright/proto/driver"
 )
 
@@ -26,17 +26,20 @@ const (
 
 // check returns why a driver may not register, as a gRPC status.
 func (s *Server) check(ctx context.Context, r *driverpb.Registration) error {
+	err := registry.CheckName(r.GetKind())
 	switch {
-	case !kindname.IsValid(r.GetKind()):
-		return status.Error(codes.InvalidArgument, "kind: "+kindname.Form)
-	case len(r.GetInstance()) < wire.MinInstance || len(r.GetInstance()) > wire.MaxInstance:
-		return status.Errorf(codes.InvalidArgument, "instance: must have %d to %d bytes", wire.MinInstance, wire.MaxInstance)
-	case r.GetMaxOperations() > wire.MaxOperations:
-		return status.Errorf(codes.InvalidArgument, "max_operations: %d is above %d", r.GetMaxOperations(), wire.MaxOperations)
-	case len(r.GetVersion()) > wire.MaxVersion:
-		return status.Errorf(codes.InvalidArgument, "version: has more than %d bytes", wire.MaxVersion)
-	case r.GetApiVersion() != wire.APIVersion:
-		return status.Errorf(codes.FailedPrecondition, "api_version: this manager has %s only", wire.APIVersion)
+	case r.GetKind() == registry.AnyProvider:
+		return status.Error(codes.InvalidArgument, "kind: must not be empty")
+	case err != nil:
+		return status.Errorf(codes.InvalidArgument, "kind: %v", err)
+	case len(r.GetInstance()) < driverpb.MinInstance || len(r.GetInstance()) > driverpb.MaxInstance:
+		return status.Errorf(codes.InvalidArgument, "instance: must have %d to %d bytes", driverpb.MinInstance, driverpb.MaxInstance)
+	case r.GetMaxOperations() > driverpb.MaxOperations:
+		return status.Errorf(codes.InvalidArgument, "max_operations: %d is above %d", r.GetMaxOperations(), driverpb.MaxOperations)
+	case len(r.GetVersion()) > driverpb.MaxVersion:
+		return status.Errorf(codes.InvalidArgument, "version: has more than %d bytes", driverpb.MaxVersion)
+	case r.GetApiVersion() != v1alpha1.SchemeGroupVersion.String():
+		return status.Errorf(codes.FailedPrecondition, "api_version: this manager has %s only", v1alpha1.SchemeGroupVersion.String())
 	}
 	if kinds := r.GetMigratedKinds(); len(kinds) > maxMigrated || slices.ContainsFunc(kinds, func(kind string) bool { return len(kind) > maxMigratedName }) {
 		return status.Errorf(codes.InvalidArgument, "migrated_kinds: has more than %d names, or one of more than %d bytes", maxMigrated, maxMigratedName)

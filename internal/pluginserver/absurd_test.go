@@ -1,4 +1,4 @@
-package server_test
+package pluginserver_test
 
 import (
 	"context"
@@ -334,7 +334,7 @@ func TestAKindThatTheManagerHasItselfIsRefused(t *testing.T) {
 func TestAManagerThatRefusesForGood(t *testing.T) {
 	m := newManager(t)
 	err := plugin.Serve(soon(t), fake.New(fake.Config{}), m.options("not a kind"))
-	if err == nil || !strings.Contains(err.Error(), "kind: must have") {
+	if err == nil || !strings.Contains(err.Error(), "the name must have") {
 		t.Errorf("the plug-in ended with %v", err)
 	}
 }

@@ -1,4 +1,4 @@
-package server
+package pluginserver
 
 import (
 	"context"
@@ -14,7 +14,6 @@ import (
 	"k8s.io/utils/lru"
 
 	"github.com/millwright-dev/millwright/driver/codes"
-	"github.com/millwright-dev/millwright/driver/plugin/internal/wire"
 	"github.com/millwright-dev/millwright/driver/status"
 	driverpb "github.com/millwright-dev/millwright/proto/driver"
 )
@@ -60,7 +59,7 @@ type operation struct {
 func newSession(r *driverpb.Registration) *session {
 	limit := int(r.GetMaxOperations())
 	if limit == 0 {
-		limit = wire.DefaultOperations
+		limit = driverpb.DefaultOperations
 	}
 	return &session{
 		registration: r, operations: make(chan *operation), cancels: make(chan string, limit), slots: make(chan struct{}, limit),

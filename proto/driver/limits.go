@@ -1,0 +1,41 @@
+package driverpb
+
+import (
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// Limits of the protocol.
+const (
+	// MaxMessage is the maximum length of a message, in bytes. The longest messages are lists: that of
+	// 50,000 VMs fits.
+	MaxMessage = 16 << 20
+	// MaxHeaders is the maximum length of the headers of a call, in bytes.
+	MaxHeaders = 16 << 10
+	// DefaultOperations and MaxOperations are for Registration.max_operations.
+	DefaultOperations, MaxOperations = 50, 1000
+	// MaxText is the maximum length of an error's message, in bytes.
+	MaxText = 4096
+	// MaxVersion is the maximum length of the version of a driver, in bytes.
+	MaxVersion = 63
+	// MinInstance and MaxInstance bound the length of Registration.instance, in bytes.
+	MinInstance, MaxInstance = 16, 64
+)
+
+// KeepaliveTime is how long a connection may be idle before it is probed, and how long the other end then has
+// to respond.
+const KeepaliveTime = 10 * time.Second
+
+// Shortened returns the beginning of an error's message, as valid UTF-8 of at most MaxText bytes.
+func Shortened(text string) string {
+	text = strings.ToValidUTF8(text, "\uFFFD")
+	if len(text) <= MaxText {
+		return text
+	}
+	end := MaxText - len("…")
+	for !utf8.RuneStart(text[end]) {
+		end--
+	}
+	return text[:end] + "…"
+}
