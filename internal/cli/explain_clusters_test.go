@@ -66,10 +66,16 @@ func (w *clusters) manage(changes ...func(*manager.Config)) (stop func()) {
 	}
 	simulated := sim.New(sim.Config{Cloud: w.cloud, Nodes: w.Target.Client, RequireInitialize: true})
 	config := manager.Config{
-		Control: w.access[0], Target: w.access[1],
-		Namespace: w.Namespace, Drivers: registry.Only(registry.AnyProvider, simulated), Runnables: []ctrlmanager.Runnable{simulated},
-		ConcurrentSyncs: 20, Overshoot: scale.Overshoot{Up: 3, Down: 1}, EnforceMinReadySeconds: true,
-		Log: logr.Discard(),
+		Control:   w.access[0],
+		Target:    w.access[1],
+		Drivers:   registry.Only(registry.AnyProvider, simulated),
+		Runnables: []ctrlmanager.Runnable{simulated},
+		Log:       logr.Discard(),
+		Settings: manager.Settings{
+			Namespace:       w.Namespace,
+			ConcurrentSyncs: 20,
+			SetSettings:     manager.SetSettings{Overshoot: scale.Overshoot{Up: 3, Down: 1}, EnforceMinReadySeconds: true},
+		},
 	}
 	for _, change := range changes {
 		change(&config)

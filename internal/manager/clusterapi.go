@@ -10,7 +10,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
-	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/go-logr/logr"
 
@@ -100,31 +99,31 @@ func discoverClusterAPI(ctx context.Context, log logr.Logger, config *rest.Confi
 }
 
 // clusterAPIControllers are those of the API capi.
-func clusterAPIControllers(mgr ctrl.Manager, cfg Config, runner *tasks.Runner, events *events) []controller {
+func (a *assembly) clusterAPIControllers() []controller {
 	waker, asked := &tasks.Waker{}, &tasks.Waker{}
-	engine := instance.New(cfg.Drivers, instance.Options{
-		Run: runner.Go, Wake: waker.Wake, Clock: clock.RealClock{},
-		Policy:     timeouts.Policy{ResourceExhausted: cfg.ResourceExhaustedRetry, CreationTimeout: cfg.CreationTimeout},
-		OutOfRange: cfg.outOfRange,
+	engine := instance.New(a.Drivers, instance.Options{
+		Run: a.runner.Go, Wake: waker.Wake, Clock: clock.RealClock{},
+		Policy:     timeouts.Policy{ResourceExhausted: a.ResourceExhaustedRetry, CreationTimeout: a.CreationTimeout},
+		OutOfRange: a.outOfRange,
 	})
 	machines := capi.Options{
-		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Engine: engine, TaskEnds: waker,
-		Events: events.recorder("millwrightmachine-controller"), Clock: clock.RealClock{}, Concurrency: cfg.ConcurrentSyncs,
-		Drivers: cfg.Drivers, Installation: cfg.Installation, WatchFilter: cfg.ClusterAPI.WatchFilter, JoinTimeout: max(0, cfg.CreationTimeout),
+		Client: a.mgr.GetClient(), Live: a.mgr.GetAPIReader(), Engine: engine, TaskEnds: waker,
+		Events: a.events.recorder("millwrightmachine-controller"), Clock: clock.RealClock{}, Concurrency: a.ConcurrentSyncs,
+		Drivers: a.Drivers, Installation: a.Installation, WatchFilter: a.ClusterAPI.WatchFilter, JoinTimeout: max(0, a.CreationTimeout),
 	}
-	if cfg.has(APIMCM) {
-		machines.OtherOwners = ownership.Machines(mgr.GetClient())
+	if a.has(APIMCM) {
+		machines.OtherOwners = ownership.Machines(a.mgr.GetClient())
 	}
 	ofMachines := capi.New(machines)
 	return []controller{
 		ofMachines,
 		ofMachines.Secrets,
 		cluster.New(cluster.Options{
-			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Clock: clock.RealClock{}, Concurrency: cfg.ConcurrentSyncs,
-			WatchFilter: cfg.ClusterAPI.WatchFilter, FailureDomains: mgr.GetScheme().IsVersionRegistered(core.V1Beta2),
-			Drivers: cfg.Drivers, Run: runner.Go, Wake: asked.Wake, TaskEnds: asked,
+			Client: a.mgr.GetClient(), Live: a.mgr.GetAPIReader(), Clock: clock.RealClock{}, Concurrency: a.ConcurrentSyncs,
+			WatchFilter: a.ClusterAPI.WatchFilter, FailureDomains: a.mgr.GetScheme().IsVersionRegistered(core.V1Beta2),
+			Drivers: a.Drivers, Run: a.runner.Go, Wake: asked.Wake, TaskEnds: asked,
 		}),
-		template.New(template.Options{Client: mgr.GetClient(), WatchFilter: cfg.ClusterAPI.WatchFilter}),
-		finalizers.NewForClasses(mgr.GetClient()),
+		template.New(template.Options{Client: a.mgr.GetClient(), WatchFilter: a.ClusterAPI.WatchFilter}),
+		finalizers.NewForClasses(a.mgr.GetClient()),
 	}
 }

@@ -31,22 +31,22 @@ func TestLeases(t *testing.T) {
 		leases int
 	}{
 		"MCM, unless said otherwise": {Config{}, 2},
-		"Cluster API":                {Config{APIs: []API{APICAPI}}, 1},
-		"both":                       {Config{APIs: []API{APIMCM, APICAPI}}, 3},
+		"Cluster API":                {Config{Settings: Settings{APIs: []API{APICAPI}}}, 1},
+		"both":                       {Config{Settings: Settings{APIs: []API{APIMCM, APICAPI}}}, 3},
 	} {
 		if got := tc.config.leases(); len(got) != tc.leases {
 			t.Errorf("%s: leases %v", name, got)
 		}
 	}
-	named := Config{APIs: []API{APIMCM, APICAPI}, Election: Election{ClusterAPILease: "team"}}
+	named := Config{Settings: Settings{APIs: []API{APIMCM, APICAPI}, Election: Election{ClusterAPILease: "team"}}}
 	want := []string{v1alpha1.LeaseMachineController, v1alpha1.LeaseMachineControllerManager, "team"}
 	if diff := cmp.Diff(want, named.leases()); diff != "" {
 		t.Errorf("leases with a name (-want +got):\n%s", diff)
 	}
-	if got := (Config{Namespace: "a"}).leaseNamespace(); got != "a" {
+	if got := (Config{Settings: Settings{Namespace: "a"}}).leaseNamespace(); got != "a" {
 		t.Errorf("leases are in %q", got)
 	}
-	if got := (Config{Namespace: "a", Election: Election{Namespace: "b"}}).leaseNamespace(); got != "b" {
+	if got := (Config{Settings: Settings{Namespace: "a", Election: Election{Namespace: "b"}}}).leaseNamespace(); got != "b" {
 		t.Errorf("leases are in %q", got)
 	}
 }
@@ -55,7 +55,13 @@ func TestLeases(t *testing.T) {
 func TestWithoutClusterAPI(t *testing.T) {
 	e := env.New(t, env.WithOwn()) // the others of this package have it
 	err := Run(t.Context(), Config{
-		Control: e.Admin, Namespace: e.Namespace, APIs: []API{APICAPI}, Drivers: registry.Only("sim", sim.New(sim.Config{})), ConcurrentSyncs: 1,
+		Control: e.Admin,
+		Drivers: registry.Only("sim", sim.New(sim.Config{})),
+		Settings: Settings{
+			Namespace:       e.Namespace,
+			APIs:            []API{APICAPI},
+			ConcurrentSyncs: 1,
+		},
 	})
 	for _, words := range []string{"does not serve", "cluster.x-k8s.io", "clusterctl init"} {
 		if err == nil || !strings.Contains(err.Error(), words) {
@@ -81,11 +87,16 @@ func TestBothAPIs(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() {
 		ended <- Run(ctx, Config{
-			Control: e.UserWith(t, "config/rbac/control-role.yaml", "config/rbac/capi-role.yaml"), Namespace: e.Namespace,
-			APIs: []API{APIMCM, APICAPI}, Drivers: registry.Only("sim", sim.New(sim.Config{Cloud: cloud})),
-			ConcurrentSyncs: 5, CreationTimeout: time.Minute,
-			Election: Election{Enabled: true, LeaseDuration: time.Hour, RenewDeadline: 50 * time.Minute, RetryPeriod: 100 * time.Millisecond},
-			Log:      testr.New(t),
+			Control: e.UserWith(t, "config/rbac/control-role.yaml", "config/rbac/capi-role.yaml"),
+			Drivers: registry.Only("sim", sim.New(sim.Config{Cloud: cloud})),
+			Log:     testr.New(t),
+			Settings: Settings{
+				Namespace:       e.Namespace,
+				APIs:            []API{APIMCM, APICAPI},
+				ConcurrentSyncs: 5,
+				Election:        Election{Enabled: true, LeaseDuration: time.Hour, RenewDeadline: 50 * time.Minute, RetryPeriod: 100 * time.Millisecond},
+				MachineSettings: MachineSettings{CreationTimeout: time.Minute},
+			},
 		})
 	}()
 	for _, object := range ofBothAPIs(e.Namespace) {

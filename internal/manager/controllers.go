@@ -22,63 +22,61 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/scarcity/capacity"
 	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
-	"github.com/millwright-dev/millwright/internal/reconcile/target"
 	"github.com/millwright-dev/millwright/internal/reconcile/tasks"
 )
 
 type controller interface{ SetupWithManager(ctrl.Manager) error }
 
-// controllers is the only list of all controllers: those of each API that the manager serves. The
-// target is nil if there is none.
-func controllers(mgr ctrl.Manager, cfg Config, joined *target.Cluster, runner *tasks.Runner, events *events) ([]controller, error) {
+// controllers is the only list of all controllers: those of each API that the manager serves.
+func (a *assembly) controllers() ([]controller, error) {
 	var all []controller
-	if cfg.has(APIMCM) {
+	if a.has(APIMCM) {
 		var err error
-		if all, err = mcmControllers(mgr, cfg, joined, runner, events); err != nil {
+		if all, err = a.mcmControllers(); err != nil {
 			return nil, err
 		}
 	}
-	if cfg.has(APICAPI) {
-		all = append(all, clusterAPIControllers(mgr, cfg, runner, events)...)
+	if a.has(APICAPI) {
+		all = append(all, a.clusterAPIControllers()...)
 	}
 	return all, nil
 }
 
 // mcmControllers are those of the API mcm.
-func mcmControllers(mgr ctrl.Manager, cfg Config, joined *target.Cluster, runner *tasks.Runner, events *events) ([]controller, error) {
-	if err := fieldindex.Add(context.Background(), mgr.GetFieldIndexer()); err != nil {
+func (a *assembly) mcmControllers() ([]controller, error) {
+	if err := fieldindex.Add(context.Background(), a.mgr.GetFieldIndexer()); err != nil {
 		return nil, err
 	}
 	var all []controller
-	writer := mgr.GetClient()
-	if cfg.lacksSelector {
+	writer := a.mgr.GetClient()
+	if a.lacksSelector {
 		writer = withoutSelector{writer}
 	}
 	sets := machineset.Options{
-		Client: writer, Live: mgr.GetAPIReader(), Machines: cfg.machines, Events: events.recorder("machineset-controller"),
-		Clock: clock.RealClock{}, Concurrency: cfg.ConcurrentSyncs,
-		Overshoot: &cfg.Overshoot, EnforceMinReadySeconds: cfg.EnforceMinReadySeconds, OutageMemory: cfg.Fallback.Memory,
+		Client: writer, Live: a.mgr.GetAPIReader(), Machines: a.machines, Events: a.events.recorder("machineset-controller"),
+		Clock: clock.RealClock{}, Concurrency: a.ConcurrentSyncs,
+		Overshoot: &a.Overshoot, EnforceMinReadySeconds: a.EnforceMinReadySeconds, OutageMemory: a.Fallback.Memory,
 	}
-	if cfg.runs(HalfMachines) {
-		cfg.capacity = capacity.New(capacity.Options{After: cfg.Fallback.After, Memory: cfg.Fallback.Memory, Clock: clock.RealClock{}})
-		machines, err := machineOptions(mgr, cfg, joined, runner, events)
+	if a.runs(HalfMachines) {
+		a.capacity = capacity.New(capacity.Options{After: a.Fallback.After, Memory: a.Fallback.Memory, Clock: clock.RealClock{}})
+		machines, err := a.machineOptions()
 		if err != nil {
 			return nil, err
 		}
-		older := olderClasses(mgr, cfg, events)
+		older := a.olderClasses()
 		machines.Migration = older.Migration
 		ofMachines := machine.New(machines)
-		sets.Location, sets.Capacity = ofMachines.Location, cfg.capacity
-		all = append(all, older, ofMachines, machineclass.New(mgr.GetClient()), machineclass.NewForSecrets(mgr.GetClient()))
-		all = append(all, nodeControllers(mgr, cfg, joined, machines.Tokens, events)...)
+		sets.Location, sets.Capacity = ofMachines.Location, a.capacity
+		all = append(all, older, ofMachines, machineclass.New(a.mgr.GetClient()), machineclass.NewForSecrets(a.mgr.GetClient()))
+		all = append(all, a.nodeControllers(machines.Tokens)...)
 	}
-	if cfg.runs(HalfSets) {
+	if a.runs(HalfSets) {
 		deployments := machinedeployment.Options{
-			Client: writer, Live: mgr.GetAPIReader(), Machines: cfg.machines, Events: events.recorder("machinedeployment-controller"),
-			Clock: clock.RealClock{}, Concurrency: cfg.ConcurrentSyncs, ProtectNodes: cfg.ProtectNodes, InPlace: true,
+			Client: writer, Live: a.mgr.GetAPIReader(), Machines: a.machines, Events: a.events.recorder("machinedeployment-controller"),
+			Clock: clock.RealClock{}, Concurrency: a.ConcurrentSyncs, ProtectNodes: a.ProtectNodes, InPlace: true,
 		}
-		if joined != nil {
-			deployments.Target = joined
+		if a.joined != nil {
+			deployments.Target = a.joined
 		}
 		all = append(all, machineset.New(sets), machinedeployment.New(deployments))
 	}
@@ -86,61 +84,61 @@ func mcmControllers(mgr ctrl.Manager, cfg Config, joined *target.Cluster, runner
 }
 
 // nodeControllers are those of the target's Nodes and of their certificates.
-func nodeControllers(mgr ctrl.Manager, cfg Config, joined *target.Cluster, tokens *bootstrap.Tokens, events *events) []controller {
-	if joined == nil {
+func (a *assembly) nodeControllers(tokens *bootstrap.Tokens) []controller {
+	if a.joined == nil {
 		return nil
 	}
 	all := []controller{unmanaged.New(unmanaged.Options{
-		Machines: mgr.GetClient(), Target: joined, Clock: clock.RealClock{}, Grace: cfg.CreationTimeout,
+		Machines: a.mgr.GetClient(), Target: a.joined, Clock: clock.RealClock{}, Grace: a.CreationTimeout,
 	})}
-	if cfg.NodeCertificates.Approve {
+	if a.ApproveNodeCertificates {
 		all = append(all, nodecertificate.New(nodecertificate.Options{
-			Machines: mgr.GetClient(), Target: joined, Tokens: tokens, Reserved: cfg.NodeCertificates.Reserved,
-			Events: events.recorder("node-certificate-controller"), Clock: clock.RealClock{},
+			Machines: a.mgr.GetClient(), Target: a.joined, Tokens: tokens, Reserved: a.ReservedNode,
+			Events: a.events.recorder("node-certificate-controller"), Clock: clock.RealClock{},
 		}))
 	}
 	return all
 }
 
 // machineOptions returns the options of the Machine controller, with its engine.
-func machineOptions(mgr ctrl.Manager, cfg Config, joined *target.Cluster, runner *tasks.Runner, events *events) (machine.Options, error) {
+func (a *assembly) machineOptions() (machine.Options, error) {
 	waker := &tasks.Waker{}
-	engine := instance.New(cfg.work.Driver(cfg.Drivers), instance.Options{
-		Run: runner.Go, Wake: waker.Wake, Clock: clock.RealClock{},
-		Policy:     timeouts.Policy{ResourceExhausted: cfg.ResourceExhaustedRetry, CreationTimeout: cfg.CreationTimeout},
-		OutOfRange: cfg.outOfRange,
+	engine := instance.New(a.work.Driver(a.Drivers), instance.Options{
+		Run: a.runner.Go, Wake: waker.Wake, Clock: clock.RealClock{},
+		Policy:     timeouts.Policy{ResourceExhausted: a.ResourceExhaustedRetry, CreationTimeout: a.CreationTimeout},
+		OutOfRange: a.outOfRange,
 	})
 	options := machine.Options{
-		Client: mgr.GetClient(), Engine: engine, TaskEnds: waker,
-		Events: events.recorder("machine-controller"), Clock: clock.RealClock{}, Concurrency: cfg.ConcurrentSyncs,
-		CreationTimeout: cfg.CreationTimeout, PreserveTimeout: cfg.Timeouts.Preserve, InPlaceUpdateTimeout: cfg.Timeouts.InPlaceUpdate, NodeConditions: cfg.NodeConditions, Health: cfg.Health,
-		Drain:   machine.Drain{Timeout: cfg.Drain.Timeout, MaxEvictRetries: cfg.Drain.MaxEvictRetries},
-		Drivers: cfg.Drivers, Outages: cfg.outages, RecordJoins: cfg.RecordJoins, Capacity: cfg.capacity,
+		Client: a.mgr.GetClient(), Engine: engine, TaskEnds: waker,
+		Events: a.events.recorder("machine-controller"), Clock: clock.RealClock{}, Concurrency: a.ConcurrentSyncs,
+		CreationTimeout: a.CreationTimeout, PreserveTimeout: a.Timeouts.Preserve, InPlaceUpdateTimeout: a.Timeouts.InPlaceUpdate, NodeConditions: a.NodeConditions, Health: a.Health,
+		Drain:   machine.Drain{Timeout: a.Drain.Timeout, MaxEvictRetries: a.Drain.MaxEvictRetries},
+		Drivers: a.Drivers, Outages: a.outages, RecordJoins: a.RecordJoins, Capacity: a.capacity,
 	}
-	if cfg.has(APICAPI) {
-		options.OtherOwners = ownership.MillwrightMachines(mgr.GetClient())
+	if a.has(APICAPI) {
+		options.OtherOwners = ownership.MillwrightMachines(a.mgr.GetClient())
 	}
-	if joined == nil {
+	if a.joined == nil {
 		return options, nil
 	}
-	options.Target = joined
-	options.Tokens = &bootstrap.Tokens{Target: joined.Client(), Installation: cfg.Namespace, Groups: cfg.BootstrapTokenGroups, Clock: clock.RealClock{}}
-	drainer, err := newDrainer(mgr, cfg, joined, runner, waker)
+	options.Target = a.joined
+	options.Tokens = &bootstrap.Tokens{Target: a.joined.Client(), Installation: a.Namespace, Groups: a.BootstrapTokenGroups, Clock: clock.RealClock{}}
+	drainer, err := a.newDrainer(waker)
 	if err != nil {
 		return options, err
 	}
-	options.Drain.Drainer = cfg.work.Drainer(drainer)
-	options.NodeEvents, err = nodeEvents(mgr, cfg)
+	options.Drain.Drainer = a.work.Drainer(drainer)
+	options.NodeEvents, err = a.nodeEvents()
 	return options, err
 }
 
 // nodeEvents returns the recorder of events about nodes, which ends with the manager.
-func nodeEvents(mgr ctrl.Manager, cfg Config) (record.EventRecorder, error) {
-	recorder, stop, err := nodeevents.Start(apart(cfg.Target), mgr.GetScheme(), cfg.Log.WithName("events"))
+func (a *assembly) nodeEvents() (record.EventRecorder, error) {
+	recorder, stop, err := nodeevents.Start(apart(a.Target), a.mgr.GetScheme(), a.Log.WithName("events"))
 	if err != nil {
 		return nil, fmt.Errorf("target cluster: %w", err)
 	}
-	err = mgr.Add(ctrlmanager.RunnableFunc(func(ctx context.Context) error {
+	err = a.mgr.Add(ctrlmanager.RunnableFunc(func(ctx context.Context) error {
 		<-ctx.Done()
 		stop()
 		return nil

@@ -31,8 +31,14 @@ func TestADriverThatComesLater(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() {
 		ended <- Run(run, Config{
-			Control: e.UserWith(t, "config/rbac/control-role.yaml"), Namespace: e.Namespace, Drivers: drivers,
-			ConcurrentSyncs: 5, CreationTimeout: time.Hour, Log: testr.New(t),
+			Control: e.UserWith(t, "config/rbac/control-role.yaml"),
+			Drivers: drivers,
+			Log:     testr.New(t),
+			Settings: Settings{
+				Namespace:       e.Namespace,
+				ConcurrentSyncs: 5,
+				MachineSettings: MachineSettings{CreationTimeout: time.Hour},
+			},
 		})
 	}()
 	objects := oneMachine(e.Namespace)

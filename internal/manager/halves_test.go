@@ -139,7 +139,7 @@ func TestHalfOfSets(t *testing.T) {
 // TestHalfOfMachines: it makes the VM of a machine without the rights of the other half, and does
 // nothing with a deployment.
 func TestHalfOfMachines(t *testing.T) {
-	cfg := Config{Drivers: registry.Only("sim", sim.New(sim.Config{})), CreationTimeout: time.Minute}
+	cfg := Config{Drivers: registry.Only("sim", sim.New(sim.Config{})), Settings: Settings{MachineSettings: MachineSettings{CreationTimeout: time.Minute}}}
 	h := startHalf(t, HalfMachines, cfg, "config/rbac/machine-controller-role.yaml", "config/rbac/target-role.yaml")
 	gomega.NewWithT(t).Eventually(func(g gomega.Gomega) {
 		machines := h.machines(g)

@@ -9,7 +9,6 @@ import (
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
-	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/millwright-dev/millwright/api/machine/legacy"
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
@@ -28,11 +27,11 @@ func (m migration) Migration(ctx context.Context, namespace string, class v1alph
 }
 
 // olderClasses returns the controller of the kinds of classes before MachineClass.
-func olderClasses(mgr ctrl.Manager, cfg Config, events *events) migration {
+func (a *assembly) olderClasses() migration {
 	return migration{legacyclass.New(legacyclass.Options{
-		Client: mgr.GetClient(), Cache: mgr.GetCache(), Drivers: cfg.Drivers, Kinds: cfg.olderKinds,
-		Events: events.recorder("machineclass-migration"), Clock: clock.RealClock{},
-		Policy: timeouts.Policy{ResourceExhausted: cfg.ResourceExhaustedRetry, CreationTimeout: cfg.CreationTimeout},
+		Client: a.mgr.GetClient(), Cache: a.mgr.GetCache(), Drivers: a.Drivers, Kinds: a.olderKinds,
+		Events: a.events.recorder("machineclass-migration"), Clock: clock.RealClock{},
+		Policy: timeouts.Policy{ResourceExhausted: a.ResourceExhaustedRetry, CreationTimeout: a.CreationTimeout},
 	})}
 }
 

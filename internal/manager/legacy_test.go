@@ -48,8 +48,14 @@ func TestLegacyClass(t *testing.T) {
 	}
 	var forbidden refusals
 	cfg := Config{
-		Control: forbidden.on(e.UserWith(t, "config/rbac/control-role.yaml")), Namespace: e.Namespace, Drivers: registry.Only("sim", sim.New(sim.Config{})),
-		CreationTimeout: time.Minute, ConcurrentSyncs: 5, Log: testr.New(t),
+		Control: forbidden.on(e.UserWith(t, "config/rbac/control-role.yaml")),
+		Drivers: registry.Only("sim", sim.New(sim.Config{})),
+		Log:     testr.New(t),
+		Settings: Settings{
+			Namespace:       e.Namespace,
+			ConcurrentSyncs: 5,
+			MachineSettings: MachineSettings{CreationTimeout: time.Minute},
+		},
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)

@@ -48,7 +48,7 @@ func (e *election) candidate(runner *tasks.Runner) *lock {
 		defer e.mu.Unlock()
 		e.said = append(e.said, args)
 	}, funcr.Options{})
-	made, err := newLock(Config{Control: e.env.Admin, Namespace: e.env.Namespace, Log: log}, runner)
+	made, err := newLock(Config{Control: e.env.Admin, Log: log, Settings: Settings{Namespace: e.env.Namespace}}, runner)
 	if err != nil {
 		e.Fatal(err)
 	}

@@ -8,14 +8,12 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -28,12 +26,8 @@ import (
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
-	"github.com/millwright-dev/millwright/driver/registry"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
-	"github.com/millwright-dev/millwright/internal/controllers/machine"
-	"github.com/millwright-dev/millwright/internal/controllers/machineset"
 	"github.com/millwright-dev/millwright/internal/lifecycle/drain"
-	"github.com/millwright-dev/millwright/internal/lifecycle/orphans"
 	"github.com/millwright-dev/millwright/internal/lifecycle/outage"
 	"github.com/millwright-dev/millwright/internal/lifecycle/scarcity/capacity"
 	"github.com/millwright-dev/millwright/internal/manager/lazylog"
@@ -42,139 +36,6 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/target"
 	"github.com/millwright-dev/millwright/internal/reconcile/tasks"
 )
-
-// Config configures a manager.
-type Config struct {
-	// Control is the cluster where the Machines live. Required.
-	Control *rest.Config
-	// Target is the cluster that nodes join. Nil means that there is none.
-	Target *rest.Config
-	// Namespace of the Machines in the control cluster. Required unless APIs is APICAPI
-	// alone: then empty means all namespaces.
-	Namespace string
-	// APIs that the manager serves. Empty means APIMCM.
-	APIs []API
-	// Half is the half of APIMCM that the manager serves. Empty means both.
-	Half Half
-	// ClusterAPI configures APICAPI.
-	ClusterAPI ClusterAPI
-	// Webhooks configures the webhooks of the APIs.
-	Webhooks Webhooks
-	// Drivers create and delete instances, by the providers of classes and MillwrightMachines.
-	// Drivers may come and go while the manager runs. Required, but for HalfSets; APICAPI needs
-	// drivers with names.
-	Drivers *registry.Registry
-	// Installation is the name by which the driver distinguishes its VMs from those of other
-	// installations.
-	Installation string
-	// Runnables are started with the controllers, in the leader only.
-	Runnables []ctrlmanager.Runnable
-
-	// Address and Port of /healthz, /readyz, /livez, /configz and /metrics, over plain HTTP. Port 0
-	// serves nothing.
-	Address string
-	Port    int
-	// Flags are the values that /configz serves, by name.
-	Flags map[string]string
-	// Profiling configures profiles at the same port.
-	Profiling Profiling
-	// ConcurrentSyncs is how many objects of one kind are reconciled at the same time, and how
-	// many driver calls run at the same time. Required.
-	ConcurrentSyncs int
-	// ResyncPeriod is how often all objects are reconciled without an event. Zero means
-	// controller-runtime's default.
-	ResyncPeriod time.Duration
-
-	// CreationTimeout is the time after which a Machine that has not joined is Failed. Of this and all other
-	// limits of a Machine, zero means the default, and a negative value none at all.
-	CreationTimeout time.Duration
-	// ResourceExhaustedRetry is the time between creations that fail with ResourceExhausted.
-	ResourceExhaustedRetry time.Duration
-	// Fallback is when Machines are made with another class than their first choice.
-	Fallback Fallback
-	// NodeConditions make a Machine unhealthy unless they are False.
-	NodeConditions []string
-	// Health is how long Machines may be unhealthy.
-	Health machine.Health
-	// Drain configures drains.
-	Drain Drain
-	// Timeouts are those of Machines that neither a drain nor their health has.
-	Timeouts Timeouts
-	// Orphans configures the collection of orphaned VMs.
-	Orphans Orphans
-	// Overshoot is when MachineSets with too many Machines are frozen.
-	Overshoot machineset.Overshoot
-	// ProtectNodes keeps the cluster autoscaler from removing nodes during a rollout.
-	ProtectNodes bool
-	// EnforceMinReadySeconds has Machines count as available only after minReadySeconds.
-	EnforceMinReadySeconds bool
-	// RecordJoins has every new Machine say in an annotation how long its node took to join.
-	RecordJoins bool
-	// BootstrapTokenGroups are the groups of bootstrap tokens' bearers, separated by commas.
-	BootstrapTokenGroups string
-
-	// NodeCertificates configures the approval of the certificates with which nodes join.
-	NodeCertificates NodeCertificates
-
-	// Election configures leader election.
-	Election Election
-	// Log of all controllers.
-	Log logr.Logger
-
-	// olderKinds are the kinds of classes before MachineClass that the control cluster serves.
-	olderKinds []string
-	// lacksSelector reports that the CRDs have no status.selector.
-	lacksSelector bool
-	// outOfRange is called when a driver begins to answer OutOfRange: it found several
-	// instances of a machine.
-	outOfRange func()
-	// outages reports whether timeouts stand still.
-	outages *outage.Reporter
-	// work times what is done for Machines.
-	work *metrics.Work
-	// machines finds Machines in the cache.
-	machines *fieldindex.Informers
-	// capacity is what is known of the capacity of classes; nil without the Machine controller.
-	capacity *capacity.Memory
-	// unreadable reports objects that the cache cannot read.
-	unreadable *unreadable
-}
-
-// Drain configures drains.
-type Drain struct {
-	// Timeout and MaxEvictRetries are those of machine.Drain.
-	Timeout         time.Duration
-	MaxEvictRetries int32
-	// Strategy, DetachTimeout and ReattachTimeout are those of drain.Options.
-	Strategy                       drain.Strategy
-	DetachTimeout, ReattachTimeout time.Duration
-}
-
-// Timeouts are the times that a Machine may take for a phase of its life, unless its spec says otherwise.
-type Timeouts struct {
-	// Preserve is how long a preserved Machine is kept.
-	Preserve time.Duration
-	// InPlaceUpdate is how long the update of a node in place may take.
-	InPlaceUpdate time.Duration
-}
-
-// NodeCertificates configures the approval of the certificates with which nodes join the target
-// cluster by bootstrap token. It is only for APIMCM: no other API has bootstrap tokens of ours.
-type NodeCertificates struct {
-	// Approve has the manager decide on the requests of its Machines' tokens.
-	Approve bool
-	// Reserved reports whether no Machine may have a node of that name. Nil means that none is
-	// reserved.
-	Reserved func(node string) bool
-}
-
-// Orphans configures the collection of orphaned VMs.
-type Orphans struct {
-	// Mode is what is done about them. Empty means that they are deleted.
-	Mode orphans.Mode
-	// Period is the time between two searches. Zero means none.
-	Period time.Duration
-}
 
 // shutdown is how long controllers and tasks may take to end.
 const shutdown = 30 * time.Second
@@ -189,9 +50,36 @@ func Scheme() *runtime.Scheme {
 	return scheme
 }
 
+// assembly is a manager while it is put together.
+type assembly struct {
+	Config
+	mgr    ctrl.Manager
+	runner *tasks.Runner
+	events *events
+	// joined is the target cluster; nil if there is none.
+	joined *target.Cluster
+	// machines finds Machines in the cache.
+	machines *fieldindex.Informers
+	// unreadable reports objects that the cache cannot read.
+	unreadable *unreadable
+	// olderKinds are the kinds of classes before MachineClass that the control cluster serves.
+	olderKinds []string
+	// lacksSelector is set if the CRDs have no status.selector.
+	lacksSelector bool
+	// outOfRange is called when a driver begins to return OutOfRange: it found several instances of a
+	// machine. Nil without a collector of orphans.
+	outOfRange func()
+	// outages reports whether timeouts are suspended; nil without APIMCM.
+	outages *outage.Reporter
+	// work measures what is done for Machines; nil without APIMCM.
+	work *metrics.Work
+	// capacity is what is known of the capacity of classes; nil without the Machine controller.
+	capacity *capacity.Memory
+}
+
 // Run runs a manager until ctx ends or the manager fails.
 func Run(ctx context.Context, cfg Config) error {
-	pages, stop, err := serve(ctx, Pages{Address: cfg.Address, Port: cfg.Port, Flags: cfg.Flags, Profiling: cfg.Profiling})
+	pages, stop, err := serve(ctx, cfg.Pages)
 	if err != nil {
 		return err
 	}
@@ -208,16 +96,15 @@ func run(ctx context.Context, cfg Config, pages *serving) error {
 	if err != nil {
 		return err
 	}
-	cfg.lacksSelector = cfg.runs(HalfSets) && lacksSelector(ctx, cfg)
+	a := &assembly{Config: cfg, runner: tasks.New(cfg.ConcurrentSyncs), machines: &fieldindex.Informers{}}
+	a.lacksSelector = cfg.runs(HalfSets) && lacksSelector(ctx, cfg)
 	if cfg.runs(HalfMachines) {
-		if cfg.olderKinds, err = servedKinds(ctx, cfg); err != nil {
+		if a.olderKinds, err = servedKinds(ctx, cfg); err != nil {
 			return err
 		}
 	}
-	runner := tasks.New(cfg.ConcurrentSyncs)
-	cfg.machines = &fieldindex.Informers{}
-	cfg.unreadable = &unreadable{log: cfg.Log.WithName("cache"), scheme: scheme, namespace: cfg.Namespace}
-	options, err := managerOptions(cfg, scheme, runner)
+	a.unreadable = &unreadable{log: cfg.Log.WithName("cache"), scheme: scheme, namespace: cfg.Namespace}
+	options, err := a.options(scheme)
 	if err != nil {
 		return err
 	}
@@ -230,28 +117,26 @@ func run(ctx context.Context, cfg Config, pages *serving) error {
 		close(leads)
 	}
 	options.NewCache, options.MapperProvider = newLeaderCache(ctx, leads), newMapper(ctx)
-	mgr, err := ctrl.NewManager(cfg.Control, options)
-	if err != nil {
+	if a.mgr, err = ctrl.NewManager(cfg.Control, options); err != nil {
 		return fmt.Errorf("setting up: %w", err)
 	}
-	events, err := newEvents(cfg.Control, scheme)
-	if err != nil {
+	if a.events, err = newEvents(cfg.Control, scheme); err != nil {
 		return err
 	}
-	defer events.shutdown()
-	cfg.unreadable.reader, cfg.unreadable.events = mgr.GetAPIReader(), events.recorder("manager")
-	if err := addAll(mgr, cfg, runner, events); err != nil {
+	defer a.events.shutdown()
+	a.unreadable.reader, a.unreadable.events = a.mgr.GetAPIReader(), a.events.recorder("manager")
+	if err := a.addAll(); err != nil {
 		return err
 	}
 	if elects {
-		if err := mgr.Add(leases); err != nil {
+		if err := a.mgr.Add(leases); err != nil {
 			return err
 		}
 	}
-	if err := mgr.Add(pages.following(mgr, read, leads)); err != nil {
+	if err := a.mgr.Add(pages.following(a.mgr, read, leads)); err != nil {
 		return err
 	}
-	if err := mgr.Start(ctx); err != nil {
+	if err := a.mgr.Start(ctx); err != nil {
 		return fmt.Errorf("running: %w", err)
 	}
 	return nil
@@ -278,80 +163,80 @@ func prepare(ctx context.Context, cfg Config) (*runtime.Scheme, error) {
 	return scheme, nil
 }
 
-func managerOptions(cfg Config, scheme *runtime.Scheme, runner *tasks.Runner) (ctrl.Options, error) {
+func (a *assembly) options(scheme *runtime.Scheme) (ctrl.Options, error) {
 	timeout := shutdown
 	options := ctrl.Options{
 		Scheme: scheme,
-		Logger: lazylog.New(cfg.Log),
-		Cache:  cache.Options{DefaultTransform: cache.TransformStripManagedFields(), NewInformer: withLists(withLists(cfg.machines.NewInformer, cfg.unreadable.watching), consistent)},
+		Logger: lazylog.New(a.Log),
+		Cache:  cache.Options{DefaultTransform: cache.TransformStripManagedFields(), NewInformer: withLists(withLists(a.machines.NewInformer, a.unreadable.watching), consistent)},
 		// Several managers may run in one process; their metrics are then added up. The controllers
 		// of machines, sets, deployments and clusters set their concurrency themselves; for classes,
 		// Secrets and nodes five workers are enough, and each costs the memory of its stack.
 		// The priority queue of controller-runtime 0.24 can lock up when it is shut down
 		// (kubernetes-sigs/controller-runtime#3538); leases would then not be released.
 		Controller: config.Controller{
-			MaxConcurrentReconciles: min(cfg.ConcurrentSyncs, 5), SkipNameValidation: ptr.To(true), UsePriorityQueue: ptr.To(false),
+			MaxConcurrentReconciles: min(a.ConcurrentSyncs, 5), SkipNameValidation: ptr.To(true), UsePriorityQueue: ptr.To(false),
 		},
 		Metrics:                 metricsserver.Options{BindAddress: "0"},
 		HealthProbeBindAddress:  "0",
 		GracefulShutdownTimeout: &timeout,
-		WebhookServer:           cfg.Webhooks.server(),
+		WebhookServer:           a.Webhooks.server(),
 	}
-	if cfg.Namespace != "" {
-		options.Cache.DefaultNamespaces = map[string]cache.Config{cfg.Namespace: {}}
+	if a.Namespace != "" {
+		options.Cache.DefaultNamespaces = map[string]cache.Config{a.Namespace: {}}
 	}
-	if cfg.ResyncPeriod > 0 {
-		options.Cache.SyncPeriod = &cfg.ResyncPeriod
+	if a.ResyncPeriod > 0 {
+		options.Cache.SyncPeriod = &a.ResyncPeriod
 	}
-	return options, cfg.Election.apply(&options, cfg, runner)
+	return options, a.Election.apply(&options, a.Config, a.runner)
 }
 
 // addAll adds the controllers and everything else that runs.
-func addAll(mgr ctrl.Manager, cfg Config, runner *tasks.Runner, events *events) error {
-	joined, err := joinTarget(mgr, cfg)
-	if err != nil {
+func (a *assembly) addAll() error {
+	if err := a.joinTarget(); err != nil {
 		return err
 	}
-	runnables := append([]ctrlmanager.Runnable{runner}, cfg.Runnables...)
-	if cfg.Orphans.Period > 0 && (cfg.runs(HalfMachines) || cfg.has(APICAPI)) {
-		collector := newCollector(mgr, cfg, events)
-		cfg.outOfRange = collector.Trigger
+	runnables := append([]ctrlmanager.Runnable{a.runner}, a.Runnables...)
+	if a.Orphans.Period > 0 && (a.runs(HalfMachines) || a.has(APICAPI)) {
+		collector := a.newCollector()
+		a.outOfRange = collector.Trigger
 		runnables = append(runnables, collector)
 	}
-	if cfg.has(APIMCM) {
-		cfg.outages, cfg.work = outage.NewReporter(), newWork(mgr)
-		runnables = append(runnables, cfg.outages, newMetrics(mgr, cfg, joined))
+	if a.has(APIMCM) {
+		a.outages, a.work = outage.NewReporter(), a.newWork()
+		runnables = append(runnables, a.outages, a.newMetrics())
 	}
-	all, err := controllers(mgr, cfg, joined, runner, events)
+	all, err := a.controllers()
 	if err != nil {
 		return err
 	}
 	for _, c := range all {
-		if err := c.SetupWithManager(mgr); err != nil {
+		if err := c.SetupWithManager(a.mgr); err != nil {
 			return err
 		}
 	}
-	if err := addWebhooks(mgr, cfg); err != nil {
+	if err := a.addWebhooks(); err != nil {
 		return err
 	}
 	for _, runnable := range runnables {
-		if err := mgr.Add(runnable); err != nil {
+		if err := a.mgr.Add(runnable); err != nil {
 			return fmt.Errorf("adding a runnable: %w", err)
 		}
 	}
 	return nil
 }
 
-func joinTarget(mgr ctrl.Manager, cfg Config) (*target.Cluster, error) {
-	if cfg.Target == nil || !cfg.has(APIMCM) {
-		return nil, nil
+// joinTarget adds the target cluster, if there is one.
+func (a *assembly) joinTarget() error {
+	if a.Target == nil || !a.has(APIMCM) {
+		return nil
 	}
 	options := target.Options{
-		Scheme: mgr.GetScheme(), Resync: cfg.ResyncPeriod,
+		Scheme: a.mgr.GetScheme(), Resync: a.ResyncPeriod,
 		// What is not among the nodes is believed to be gone.
 		NewInformer: withLists(toolscache.NewSharedIndexInformer, consistent),
 	}
-	if cfg.runs(HalfMachines) {
+	if a.runs(HalfMachines) {
 		// A drain takes what it does not find here for deleted.
 		options.Kinds = []client.Object{
 			&corev1.Pod{}, &corev1.PersistentVolume{}, &corev1.PersistentVolumeClaim{},
@@ -359,12 +244,13 @@ func joinTarget(mgr ctrl.Manager, cfg Config) (*target.Cluster, error) {
 		}
 		options.Keep, options.Index = drain.StripPod, drain.AddIndexes
 	}
-	joined, err := target.New(cfg.Target, options)
+	joined, err := target.New(a.Target, options)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if err := mgr.Add(joined); err != nil {
-		return nil, fmt.Errorf("adding the target cluster: %w", err)
+	if err := a.mgr.Add(joined); err != nil {
+		return fmt.Errorf("adding the target cluster: %w", err)
 	}
-	return joined, nil
+	a.joined = joined
+	return nil
 }

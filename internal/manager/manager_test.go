@@ -59,10 +59,16 @@ func TestManagerFromStandByToEnd(t *testing.T) {
 	access := sets.on(e.env.UserWith(t, "config/rbac/control-role.yaml"))
 	go func() {
 		ended <- Run(ctx, Config{
-			Control: access, Namespace: e.env.Namespace, Drivers: registry.Only(registry.AnyProvider, sim.New(sim.Config{})),
-			Address: "127.0.0.1", Port: port, ConcurrentSyncs: 5, CreationTimeout: time.Minute,
-			Election: Election{Enabled: true, LeaseDuration: time.Hour, RenewDeadline: 50 * time.Minute, RetryPeriod: 100 * time.Millisecond},
-			Log:      testr.New(t),
+			Control: access,
+			Drivers: registry.Only(registry.AnyProvider, sim.New(sim.Config{})),
+			Log:     testr.New(t),
+			Settings: Settings{
+				Namespace:       e.env.Namespace,
+				ConcurrentSyncs: 5,
+				Election:        Election{Enabled: true, LeaseDuration: time.Hour, RenewDeadline: 50 * time.Minute, RetryPeriod: 100 * time.Millisecond},
+				Pages:           Pages{Address: "127.0.0.1", Port: port},
+				MachineSettings: MachineSettings{CreationTimeout: time.Minute},
+			},
 		})
 	}()
 	g := gomega.NewWithT(t)
@@ -124,10 +130,15 @@ func TestManagerEndsWithItsLeadership(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() {
 		ended <- Run(t.Context(), Config{
-			Control: e.env.Admin, Namespace: e.env.Namespace, Drivers: registry.Only(registry.AnyProvider, sim.New(sim.Config{})),
-			ConcurrentSyncs: 5, CreationTimeout: time.Minute,
-			Election: Election{Enabled: true, LeaseDuration: time.Hour, RenewDeadline: 50 * time.Minute, RetryPeriod: 100 * time.Millisecond},
-			Log:      testr.New(t),
+			Control: e.env.Admin,
+			Drivers: registry.Only(registry.AnyProvider, sim.New(sim.Config{})),
+			Log:     testr.New(t),
+			Settings: Settings{
+				Namespace:       e.env.Namespace,
+				ConcurrentSyncs: 5,
+				Election:        Election{Enabled: true, LeaseDuration: time.Hour, RenewDeadline: 50 * time.Minute, RetryPeriod: 100 * time.Millisecond},
+				MachineSettings: MachineSettings{CreationTimeout: time.Minute},
+			},
 		})
 	}()
 	g := gomega.NewWithT(t)
@@ -160,8 +171,14 @@ func TestManagerEndsWithoutRights(t *testing.T) {
 	sets := &watchLog{plural: "/machinesets"}
 	go func() {
 		ended <- Run(ctx, Config{
-			Control: sets.on(access), Namespace: e.Namespace, Drivers: registry.Only(registry.AnyProvider, sim.New(sim.Config{})),
-			ConcurrentSyncs: 5, CreationTimeout: time.Minute, Log: testr.New(t),
+			Control: sets.on(access),
+			Drivers: registry.Only(registry.AnyProvider, sim.New(sim.Config{})),
+			Log:     testr.New(t),
+			Settings: Settings{
+				Namespace:       e.Namespace,
+				ConcurrentSyncs: 5,
+				MachineSettings: MachineSettings{CreationTimeout: time.Minute},
+			},
 		})
 	}()
 	gomega.NewWithT(t).Eventually(sets.all).WithTimeout(env.WaitTimeout).ShouldNot(gomega.BeEmpty())
@@ -279,8 +296,14 @@ func TestBusyPortEndsTheManager(t *testing.T) {
 	defer listener.Close()
 	e := env.New(t)
 	err = Run(t.Context(), Config{
-		Control: e.Admin, Namespace: e.Namespace, Drivers: registry.Only(registry.AnyProvider, sim.New(sim.Config{})), ConcurrentSyncs: 1,
-		Address: "127.0.0.1", Port: listener.Addr().(*net.TCPAddr).Port, Log: testr.New(t),
+		Control: e.Admin,
+		Drivers: registry.Only(registry.AnyProvider, sim.New(sim.Config{})),
+		Log:     testr.New(t),
+		Settings: Settings{
+			Namespace:       e.Namespace,
+			ConcurrentSyncs: 1,
+			Pages:           Pages{Address: "127.0.0.1", Port: listener.Addr().(*net.TCPAddr).Port},
+		},
 	})
 	if !errors.Is(err, syscall.EADDRINUSE) {
 		t.Errorf("the manager ends with %v, want that the address is in use", err)

@@ -28,9 +28,14 @@ func TestOutOfRangeBringsALookForOrphans(t *testing.T) {
 	cloud := sim.NewCloud(sim.CloudOptions{})
 	cloud.Fail(sim.Fault{Method: sim.GetMachineStatus, Codes: []codes.Code{codes.OutOfRange}})
 	cfg := Config{
-		Control: e.UserWith(t, "config/rbac/control-role.yaml"), Namespace: e.Namespace,
-		Drivers: registry.Only("sim", sim.New(sim.Config{Cloud: cloud})), ConcurrentSyncs: 5, CreationTimeout: time.Minute,
-		Log: testr.New(t),
+		Control: e.UserWith(t, "config/rbac/control-role.yaml"),
+		Drivers: registry.Only("sim", sim.New(sim.Config{Cloud: cloud})),
+		Log:     testr.New(t),
+		Settings: Settings{
+			Namespace:       e.Namespace,
+			ConcurrentSyncs: 5,
+			MachineSettings: MachineSettings{CreationTimeout: time.Minute},
+		},
 	}
 	cfg.Orphans.Mode, cfg.Orphans.Period = orphans.Report, time.Hour
 	ctx, stop := context.WithCancel(t.Context())

@@ -65,9 +65,15 @@ func newPair(t *testing.T) *pair {
 	ended := make(chan error, 1)
 	go func() {
 		ended <- Run(ctx, Config{
-			Control: e.UserWith(t, "config/rbac/control-role.yaml", "config/rbac/capi-role.yaml"), Namespace: e.Namespace,
-			APIs: []API{APIMCM, APICAPI}, Drivers: registry.Only("sim", p.driver),
-			ConcurrentSyncs: 5, CreationTimeout: time.Minute, Log: testr.New(t),
+			Control: e.UserWith(t, "config/rbac/control-role.yaml", "config/rbac/capi-role.yaml"),
+			Drivers: registry.Only("sim", p.driver),
+			Log:     testr.New(t),
+			Settings: Settings{
+				Namespace:       e.Namespace,
+				APIs:            []API{APIMCM, APICAPI},
+				ConcurrentSyncs: 5,
+				MachineSettings: MachineSettings{CreationTimeout: time.Minute},
+			},
 		})
 	}()
 	t.Cleanup(func() {

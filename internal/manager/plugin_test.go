@@ -83,9 +83,15 @@ func TestALatePlugIn(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() {
 		ended <- Run(run, Config{
-			Control: e.UserWith(t, "config/rbac/control-role.yaml"), Namespace: e.Namespace, Drivers: drivers,
-			Runnables:       []ctrlmanager.Runnable{ctrlmanager.RunnableFunc(func(ctx context.Context) error { return plugins.Serve(ctx, endpoint) })},
-			ConcurrentSyncs: 5, CreationTimeout: time.Hour, Log: testr.New(t),
+			Control:   e.UserWith(t, "config/rbac/control-role.yaml"),
+			Drivers:   drivers,
+			Runnables: []ctrlmanager.Runnable{ctrlmanager.RunnableFunc(func(ctx context.Context) error { return plugins.Serve(ctx, endpoint) })},
+			Log:       testr.New(t),
+			Settings: Settings{
+				Namespace:       e.Namespace,
+				ConcurrentSyncs: 5,
+				MachineSettings: MachineSettings{CreationTimeout: time.Hour},
+			},
 		})
 	}()
 	t.Cleanup(func() {

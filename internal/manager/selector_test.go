@@ -33,7 +33,7 @@ func (h *heard) HandleWarningHeaderWithContext(_ context.Context, _ int, _, text
 // TestNothingIsSentThatMCMsCRDsLack: each status would be answered with a warning, which is logged.
 func TestNothingIsSentThatMCMsCRDsLack(t *testing.T) {
 	e := env.New(t, env.WithOwn())
-	cfg := Config{Control: e.Admin, Namespace: e.Namespace, Half: HalfSets, ConcurrentSyncs: 2, Log: testr.New(t)}
+	cfg := Config{Control: e.Admin, Log: testr.New(t), Settings: Settings{Namespace: e.Namespace, Half: HalfSets, ConcurrentSyncs: 2}}
 	if lacksSelector(t.Context(), cfg) {
 		t.Error("our CRDs lack status.selector")
 	}

@@ -204,8 +204,10 @@ func TestAManagerThatMayNotReadTheLeases(t *testing.T) {
 		})
 	})
 	page, stop := runWith(t, e, Config{
-		Control:  access,
-		Election: Election{Enabled: true, LeaseDuration: time.Hour, RenewDeadline: 50 * time.Minute, RetryPeriod: 400 * time.Millisecond},
+		Control: access,
+		Settings: Settings{
+			Election: Election{Enabled: true, LeaseDuration: time.Hour, RenewDeadline: 50 * time.Minute, RetryPeriod: 400 * time.Millisecond},
+		},
 	})
 	g := gomega.NewWithT(t)
 	for range 3 {

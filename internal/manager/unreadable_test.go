@@ -40,8 +40,14 @@ func TestWhatCannotBeReadIsNamed(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() {
 		ended <- Run(ctx, Config{
-			Control: e.UserWith(t, "config/rbac/control-role.yaml"), Namespace: e.Namespace, Drivers: registry.Only(registry.AnyProvider, sim.New(sim.Config{})),
-			ConcurrentSyncs: 5, CreationTimeout: time.Minute, Log: testr.New(t),
+			Control: e.UserWith(t, "config/rbac/control-role.yaml"),
+			Drivers: registry.Only(registry.AnyProvider, sim.New(sim.Config{})),
+			Log:     testr.New(t),
+			Settings: Settings{
+				Namespace:       e.Namespace,
+				ConcurrentSyncs: 5,
+				MachineSettings: MachineSettings{CreationTimeout: time.Minute},
+			},
 		})
 	}()
 	defer func() {

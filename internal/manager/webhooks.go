@@ -1,7 +1,6 @@
 package manager
 
 import (
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 
 	"github.com/millwright-dev/millwright/internal/controllers/capi/hooks"
@@ -27,20 +26,20 @@ func (w Webhooks) server() webhook.Server {
 }
 
 // addWebhooks adds those of the APIs that are served. Managers that stand by answer, too.
-func addWebhooks(mgr ctrl.Manager, cfg Config) error {
-	if cfg.Webhooks.Port == 0 {
+func (a *assembly) addWebhooks() error {
+	if a.Webhooks.Port == 0 {
 		return nil
 	}
-	if cfg.runs(HalfMachines) {
-		if err := warnings.Add(mgr, warnings.Options{Live: mgr.GetAPIReader(), Drivers: cfg.Drivers}); err != nil {
+	if a.runs(HalfMachines) {
+		if err := warnings.Add(a.mgr, warnings.Options{Live: a.mgr.GetAPIReader(), Drivers: a.Drivers}); err != nil {
 			return err
 		}
 	}
-	if !cfg.has(APICAPI) {
+	if !a.has(APICAPI) {
 		return nil
 	}
-	mgr.GetWebhookServer().Register(hooks.Path, hooks.New(hooks.Options{
-		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Drivers: cfg.Drivers, Log: mgr.GetLogger().WithName("in-place-updates"),
+	a.mgr.GetWebhookServer().Register(hooks.Path, hooks.New(hooks.Options{
+		Client: a.mgr.GetClient(), Live: a.mgr.GetAPIReader(), Drivers: a.Drivers, Log: a.mgr.GetLogger().WithName("in-place-updates"),
 	}))
-	return webhooks.Add(mgr)
+	return webhooks.Add(a.mgr)
 }

@@ -65,7 +65,11 @@ func TestUsersAreWarned(t *testing.T) {
 	}
 	register(t, e.env, port, certificate)
 	cfg := Config{
-		Drivers: registry.Only("sim", sim.New(sim.Config{})), CreationTimeout: time.Minute, Webhooks: Webhooks{Port: port, CertDir: dir},
+		Drivers: registry.Only("sim", sim.New(sim.Config{})),
+		Settings: Settings{
+			Webhooks:        Webhooks{Port: port, CertDir: dir},
+			MachineSettings: MachineSettings{CreationTimeout: time.Minute},
+		},
 	}
 	h := startHalfIn(t, e, HalfMachines, cfg, "config/rbac/machine-controller-role.yaml", "config/rbac/target-role.yaml")
 

@@ -234,7 +234,7 @@ func (m *local) startMachines(ctx context.Context, group *errgroup.Group) error 
 	m.Driver.Installation = "local"
 	m.Driver.Kinds = drivers.With(&drivers.SimOptions{Dir: m.path("sim"), Heartbeat: drivers.DefaultHeartbeat})
 	m.Config.Namespace, m.Config.Log = localNamespace, m.log
-	m.Config.NodeCertificates = manager.NodeCertificates{Approve: true, Reserved: isHost}
+	m.Config.ApproveNodeCertificates, m.Config.ReservedNode = true, isHost
 	if err := m.Complete(ctx); err != nil {
 		return err
 	}

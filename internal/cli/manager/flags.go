@@ -61,7 +61,7 @@ func (f *Flags) add(flags *pflag.FlagSet, d defaults) error {
 	if d.half != manager.HalfSets {
 		flags.IntVar(&f.Config.Webhooks.Port, "webhook-port", 0, "port of the optional webhooks, which warn of objects of machine.sapcloud.io that nothing can be made of, and refuse changes of objects of Cluster API; 0 to disable")
 		flags.StringVar(&f.Config.Webhooks.CertDir, "webhook-cert-dir", "", "directory with the webhook server's tls.crt and tls.key")
-		flags.BoolVar(&f.Config.NodeCertificates.Approve, "approve-node-certificates", false, "approve the certificate of the node of a Machine when its bootstrap token requests it, and deny that token all others; needs the ClusterRole millwright-node-certificates, and no other approver for bootstrap tokens")
+		flags.BoolVar(&f.Config.ApproveNodeCertificates, "approve-node-certificates", false, "approve the certificate of the node of a Machine when its bootstrap token requests it, and deny that token all others; needs the ClusterRole millwright-node-certificates, and no other approver for bootstrap tokens")
 	}
 	f.ignored.add(flags, d.half)
 	f.Logging.Add(flags)

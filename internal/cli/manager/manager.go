@@ -134,7 +134,7 @@ func (f *Flags) Complete(ctx context.Context) error {
 	if f.Config.Half == manager.HalfSets {
 		return nil // it needs no driver
 	}
-	zeroIsNone(&f.Config)
+	zeroIsNone(&f.Config.MachineSettings)
 	f.Config.Health.MaxReplacements = intstr.Parse(f.replacements)
 	if f.totalReplacements != "" {
 		f.Config.Health.MaxTotalReplacements = ptr.To(intstr.Parse(f.totalReplacements))
@@ -142,9 +142,9 @@ func (f *Flags) Complete(ctx context.Context) error {
 	return f.Driver.open(ctx, &f.Config)
 }
 
-// zeroIsNone keeps flags of zero from meaning the default, as the zero values of a Config do: in MCM there is
-// then no time, and no retry.
-func zeroIsNone(c *manager.Config) {
+// zeroIsNone keeps flags of zero from meaning the default, as the zero values of MachineSettings do: in MCM
+// they mean no time, and no retry.
+func zeroIsNone(c *manager.MachineSettings) {
 	for _, limit := range []*time.Duration{
 		&c.CreationTimeout, &c.Health.Timeout, &c.Drain.Timeout, &c.Drain.DetachTimeout, &c.Drain.ReattachTimeout,
 		&c.Timeouts.Preserve, &c.Timeouts.InPlaceUpdate,

@@ -150,7 +150,7 @@ func hostOf(config *rest.Config) string {
 
 // TestExplanations: the errors that operators run into most.
 func TestExplanations(t *testing.T) {
-	config := manager.Config{Address: "127.0.0.1", Port: 10259}
+	config := manager.Config{Settings: manager.Settings{Pages: manager.Pages{Address: "127.0.0.1", Port: 10259}}}
 	taken := fmt.Errorf("running: %w", os.NewSyscallError("bind", syscall.EADDRINUSE))
 	if err := explain(taken, config); err == nil || !strings.Contains(err.Error(), "10259") || !strings.Contains(err.Error(), "--port") {
 		t.Errorf("a taken port is explained by %v", err)

@@ -36,7 +36,7 @@ func (f *Flags) validate() error {
 	f.validateNames(&wrong)
 	wrong.Add(f.Driver.Plugins.Validate())
 	f.ignored.problems(&wrong)
-	wrong.If(c.NodeCertificates.Approve && (f.target == connect.None || !slices.Contains(f.apis, string(manager.APIMCM))), "--approve-node-certificates: needs a target cluster, and mcm among --apis")
+	wrong.If(c.ApproveNodeCertificates && (f.target == connect.None || !slices.Contains(f.apis, string(manager.APIMCM))), "--approve-node-certificates: needs a target cluster, and mcm among --apis")
 	wrong.If(net.ParseIP(c.Address) == nil, "--address: %q is not an IP address", c.Address)
 	wrong.Port("port", c.Port)
 	wrong.Port("webhook-port", c.Webhooks.Port)

@@ -108,18 +108,27 @@ func manage() error {
 		api = manager.APICAPI
 	}
 	return manager.Run(ctx, manager.Config{
-		Control: config, Target: target, Namespace: o.Namespace, APIs: []manager.API{api},
-		Drivers: drivers, Runnables: runnables,
-		Orphans: manager.Orphans{Period: o.OrphanPeriod},
-		Health: machine.Health{
-			Timeout: o.HealthTimeout, MaxReplacements: o.Broken.replacements(), OutageTimeout: o.OutageTimeout, OutagePeriod: o.OutageTimeout,
+		Control:   config,
+		Target:    target,
+		Drivers:   drivers,
+		Runnables: runnables,
+		Log:       log,
+		Settings: manager.Settings{
+			Namespace:       o.Namespace,
+			APIs:            []manager.API{api},
+			ConcurrentSyncs: 10,
+			// No other process competes with it; another suite tests the takeover of leases.
+			Election: manager.Election{Enabled: false},
+			Pages:    manager.Pages{Address: "127.0.0.1", Port: o.Port, Profiling: manager.Profiling{Enabled: o.Port != 0}},
+			MachineSettings: manager.MachineSettings{
+				CreationTimeout: 20 * time.Minute, ResourceExhaustedRetry: time.Minute,
+				Health: machine.Health{
+					Timeout: o.HealthTimeout, MaxReplacements: o.Broken.replacements(), OutageTimeout: o.OutageTimeout, OutagePeriod: o.OutageTimeout,
+				},
+				Drain:   manager.Drain{Strategy: drain.Serial, Timeout: o.DrainTimeout},
+				Orphans: manager.Orphans{Period: o.OrphanPeriod},
+			},
+			SetSettings: manager.SetSettings{Overshoot: *o.Overshoot, ProtectNodes: true, EnforceMinReadySeconds: true},
 		},
-		Address: "127.0.0.1", Port: o.Port, Profiling: manager.Profiling{Enabled: o.Port != 0},
-		Drain:     manager.Drain{Strategy: drain.Serial, Timeout: o.DrainTimeout},
-		Overshoot: *o.Overshoot, ProtectNodes: true, EnforceMinReadySeconds: true,
-		ConcurrentSyncs: 10, CreationTimeout: 20 * time.Minute, ResourceExhaustedRetry: time.Minute,
-		// Nobody competes with it; taking over the leases of the dead is tested elsewhere.
-		Election: manager.Election{Enabled: false},
-		Log:      log,
 	})
 }

@@ -71,7 +71,7 @@ func guests(t *testing.T) *managed {
 	m.admin = m.Client
 	access := m.UserWith(t, controlRole, targetRole)
 	m.create(m.admin, m.class(pool, `{}`)...)
-	m.manage(manager.Config{Control: access, Target: access, Health: machine.Health{Timeout: time.Second, MaxReplacements: intstr.FromInt32(1)}})
+	m.manage(manager.Config{Control: access, Target: access, Settings: manager.Settings{MachineSettings: manager.MachineSettings{Health: machine.Health{Timeout: time.Second, MaxReplacements: intstr.FromInt32(1)}}}})
 	return m
 }
 

@@ -278,7 +278,7 @@ func TestProviderThatLiesToClusterAPI(t *testing.T) {
 	m.must(err)
 	l, names := m.lying()
 	m.create(m.admin, m.class(pool, `{"tags":{"kubernetes.io/cluster/c":"1"}}`)...)
-	m.manage(manager.Config{Control: m.UserWith(t, capiRole), APIs: []manager.API{manager.APICAPI}})
+	m.manage(manager.Config{Control: m.UserWith(t, capiRole), Settings: manager.Settings{APIs: []manager.API{manager.APICAPI}}})
 	victim := m.infrastructure()
 	l.mu.Lock()
 	l.victim = answer{id: victim.Spec.ProviderID, node: victim.Name}

@@ -31,7 +31,7 @@ func TestManagerOfClusterAPIUsesWhatItMay(t *testing.T) {
 	control := m.UserWith(t, capiRole)
 	m.control.Record(control)
 	m.create(m.admin, m.class(pool, `{"tags":{"kubernetes.io/cluster/c":"1"}}`)...)
-	m.manage(manager.Config{Control: control, APIs: []manager.API{manager.APICAPI}})
+	m.manage(manager.Config{Control: control, Settings: manager.Settings{APIs: []manager.API{manager.APICAPI}}})
 	m.cloud.Fail(sim.Fault{Method: sim.CreateMachine, Codes: []codes.Code{codes.Internal}, Times: 1})
 	infra := m.infrastructure()
 	m.orphan()

@@ -29,12 +29,19 @@ func TestHalvesUseWhatTheyMay(t *testing.T) {
 		t.Fatal(err)
 	}
 	sets := manager.Config{
-		Half:    manager.HalfSets,
-		Control: m.NamedUserWith(t, "sets", setsRole), Target: m.Target.NamedUserWith(t, "sets", setsTargetRole),
+		Control: m.NamedUserWith(t, "sets", setsRole),
+		Target:  m.Target.NamedUserWith(t, "sets", setsTargetRole),
+		Settings: manager.Settings{
+			Half: manager.HalfSets,
+		},
 	}
 	machines := manager.Config{
-		Half: manager.HalfMachines, NodeCertificates: manager.NodeCertificates{Approve: true},
-		Control: m.NamedUserWith(t, "machines", machinesRole), Target: m.Target.NamedUserWith(t, "machines", targetRole, approver),
+		Control: m.NamedUserWith(t, "machines", machinesRole),
+		Target:  m.Target.NamedUserWith(t, "machines", targetRole, approver),
+		Settings: manager.Settings{
+			Half:            manager.HalfMachines,
+			MachineSettings: manager.MachineSettings{ApproveNodeCertificates: true},
+		},
 	}
 	var ofSets, inTarget env.Used
 	ofSets.Record(sets.Control)

@@ -203,7 +203,7 @@ func TestManagerUsesWhatItMay(t *testing.T) {
 	m.target.Record(target)
 	m.create(m.admin, slices.Concat(m.class(pool, `{}`), m.class("next", `{}`), m.class("silent", `{"join":"never"}`))...)
 	m.older()
-	m.manage(manager.Config{Control: control, Target: target, NodeCertificates: manager.NodeCertificates{Approve: true}})
+	m.manage(manager.Config{Control: control, Target: target, Settings: manager.Settings{MachineSettings: manager.MachineSettings{ApproveNodeCertificates: true}}})
 
 	m.migrates()
 	m.joins()

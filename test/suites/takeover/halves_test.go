@@ -81,7 +81,7 @@ func TestHalfTakesOver(t *testing.T) {
 				before := look(t, e, suffix)
 				p := newProvider(e, before.machines...)
 				startMCMs(t, e, p, other, 0)
-				stop := start(t, e, p, access(t, e, &gate{}), manager.Config{Half: half})
+				stop := start(t, e, p, access(t, e, &gate{}), manager.Config{Settings: manager.Settings{Half: half}})
 				if slices.Contains(inMidUpdate, moment) {
 					goesOn(t, e, suffix)
 				}
@@ -152,7 +152,7 @@ func beginHalf(t *testing.T, which manager.Half, deployment string) half {
 	t.Helper()
 	f := declare(t, "20-running", deployment)
 	startMCMs(t, f.Env, f.provider, otherHalf[which], healthTimeout)
-	cfg := manager.Config{Half: which}
+	cfg := manager.Config{Settings: manager.Settings{Half: which}}
 	cfg.Health.Timeout = healthTimeout
 	start(t, f.Env, f.provider, access(t, f.Env, f.gate), cfg)
 	return half{f}
@@ -371,7 +371,9 @@ func (f *fleet) made(name string) bool {
 func (f *fleet) turns(which manager.Half) []func() (stop func()) {
 	ours := access(f.t, f.Env, f.gate)
 	return []func() func(){
-		func() func() { return start(f.t, f.Env, f.provider, ours, manager.Config{Half: which}) },
+		func() func() {
+			return start(f.t, f.Env, f.provider, ours, manager.Config{Settings: manager.Settings{Half: which}})
+		},
 		func() func() { return startMCMs(f.t, f.Env, f.provider, which, 0) },
 	}
 }

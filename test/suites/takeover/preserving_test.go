@@ -25,7 +25,7 @@ func TestHalvesAreSwappedInAPreservation(t *testing.T) {
 		stories[string(which)] = func(t *testing.T) {
 			f := declare(t, "20-running", "scaled")
 			startMCMs(t, f.Env, f.provider, other, healthTimeout)
-			ours, cfg := access(t, f.Env, f.gate), manager.Config{Half: which}
+			ours, cfg := access(t, f.Env, f.gate), manager.Config{Settings: manager.Settings{Half: which}}
 			cfg.Health.Timeout = healthTimeout
 			s := &swapped{fleet: f, turns: [2]func() func(){
 				func() func() { return start(t, f.Env, f.provider, ours, cfg) },
