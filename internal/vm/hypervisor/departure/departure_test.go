@@ -249,3 +249,41 @@ func TestDeparture_CancelingDoesNotBlockQEMU(t *testing.T) {
 		})
 	}
 }
+
+// A controller counts as unreachable only after a request for a target without a response, and while there is one.
+func TestDeparture_UnansweredWhileAsking(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, _ := newDeparture(t, &script{ensure: func(context.Context) (*vmpb.EnsureMigrationTargetResponse, error) {
+			return nil, status.Error(codes.Unavailable, "")
+		}})
+		want := func(when string, want bool) {
+			t.Helper()
+			if d.Unanswered() != want {
+				t.Errorf("%s: Unanswered is %t", when, !want)
+			}
+		}
+		d.Tell(handover.Ordered)
+		want("before a response", false)
+		d.Take(<-d.Results())
+		want("without a response", true)
+		d.Tell(handover.Cancelled)
+		want("canceled", false)
+	})
+}
+
+func TestDeparture_ResultOfEarlierOperationIsIgnored(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, _ := newDeparture(t, &script{ensure: func(ctx context.Context) (*vmpb.EnsureMigrationTargetResponse, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}})
+		d.Tell(handover.Ordered)
+		stale := Result{number: d.number, event: handover.TargetFound}
+		d.Tell(handover.Cancelled)
+		d.Tell(handover.Ordered)
+		wantAction(t, d.Take(stale), handover.Nothing)
+		if d.source.State() != handover.Asking {
+			t.Errorf("the source is %s", d.source.State())
+		}
+	})
+}
