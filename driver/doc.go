@@ -7,7 +7,7 @@
 // [FailureDomains], [APIGroupSeparator], [Locator] and [Updater] that the provider can support.
 //
 // The contract is that of Gardener's Machine Controller Manager (MCM). MUST, SHOULD and
-// MAY are used as in RFC 2119. Rules that are marked (Millwright) are no MUST of MCM's
+// MAY are used as in RFC 2119. Rules that are marked (Millwright) are not a MUST of MCM's
 // contract; the controllers of this project rely on them.
 //
 // # Identity

@@ -17,12 +17,12 @@ type Driver interface {
 	// CreateMachine creates the VM of a machine. Every driver MUST implement it.
 	//
 	//   - It MUST be idempotent by the name of the machine (a SHOULD of MCM's
-	//     contract; Millwright relies on it, since answers can be lost and
+	//     contract; Millwright relies on it, since responses can be lost and
 	//     controllers can be killed). If a VM of that name exists and fits the
-	//     request, the answer is OK with its data. Concurrent calls create one VM;
-	//     the later one MAY answer Aborted.
-	//   - If a VM of that name exists and does not fit, the answer MUST be
-	//     AlreadyExists, and the VM is not changed.
+	//     request, it returns OK with its data. Concurrent calls create one VM;
+	//     the later one MAY return Aborted.
+	//   - If a VM of that name exists and does not fit, it MUST return
+	//     AlreadyExists, and leave the VM unchanged.
 	//   - It SHOULD return when the provider has accepted the VM, and not wait for
 	//     the guest to boot or for the node to join.
 	//   - Steps after the creation that can fail separately belong into
@@ -40,7 +40,7 @@ type Driver interface {
 	// DeleteMachine deletes the VM of a machine and everything that belongs to this VM
 	// only (disks, network interfaces, addresses). Every driver MUST implement it.
 	//
-	//   - If the VM does not exist, or is completely deleted, it MUST answer OK.
+	//   - If the VM does not exist, or is completely deleted, it MUST return OK.
 	//   - It SHOULD be idempotent: it is repeated until the VM is gone.
 	//   - It MUST find the VM by spec.providerID if that is set, and by the machine's
 	//     name otherwise: the ID may not be stored yet, and an orphan's Machine has
@@ -52,27 +52,27 @@ type Driver interface {
 	//     With an ID, tags of the class do not matter, only that the VM was made for this
 	//     machine: a class can be edited while its VMs exist (Millwright).
 	//   - It SHOULD return only when the VM is gone. It may return earlier: the
-	//     controller calls GetMachineStatus until it answers NotFound or
+	//     controller calls GetMachineStatus until it returns NotFound or
 	//     Unimplemented, and only then deletes the Node (Millwright).
 	//
 	// Codes: InvalidArgument (the name is empty or malformed), PermissionDenied,
 	// FailedPrecondition, Aborted, Unimplemented. NotFound is accepted as OK.
 	DeleteMachine(ctx context.Context, req *DeleteMachineRequest) (*DeleteMachineResponse, error)
 
-	// GetMachineStatus finds the VM of a machine. A driver MAY answer Unimplemented;
+	// GetMachineStatus finds the VM of a machine. A driver MAY return Unimplemented;
 	// then creation relies on the idempotency of CreateMachine alone, and deletion ends
 	// with the first OK of DeleteMachine.
 	//
 	//   - It MUST be idempotent and change nothing.
 	//   - It MUST find the VM by spec.providerID if that is set, and by the machine's
 	//     name otherwise. If the ID is set, a VM of the same name with another ID
-	//     does not count: the answer is NotFound, since the VM is lost (Millwright).
+	//     does not count: it returns NotFound, since the VM is lost (Millwright).
 	//   - If the VM exists, the response MUST be the same as that of CreateMachine.
 	//   - A VM whose deletion has not ended exists (Millwright).
-	//   - If the VM exists but is not initialised, it MUST answer Uninitialized with a
+	//   - If the VM exists but is not initialized, it MUST return Uninitialized with a
 	//     complete response.
-	//   - It MUST NOT answer NotFound if it cannot find out (Millwright): after
-	//     NotFound a VM is created, or counts as lost. Answer Unavailable or Unknown
+	//   - It MUST NOT return NotFound if it cannot find out (Millwright): after
+	//     NotFound a VM is created, or counts as lost. Return Unavailable or Unknown
 	//     instead.
 	//
 	// Codes: NotFound, Uninitialized, InvalidArgument, PermissionDenied,
@@ -80,7 +80,7 @@ type Driver interface {
 	// Unimplemented.
 	GetMachineStatus(ctx context.Context, req *GetMachineStatusRequest) (*GetMachineStatusResponse, error)
 
-	// ListMachines returns all VMs of a class. A driver MAY answer Unimplemented; then
+	// ListMachines returns all VMs of a class. A driver MAY return Unimplemented; then
 	// orphaned VMs are not found and have to be deleted by hand.
 	//
 	//   - It SHALL return all VMs of the class, including those whose creation or

@@ -22,7 +22,7 @@ type FailureDomains interface {
 	//
 	//   - It MUST be idempotent and change nothing. It is called every few minutes.
 	//   - It SHOULD validate only those fields of the provider specification on which the
-	//     answer depends: the specification may lack fields that a VM needs.
+	//     result depends: the specification may lack fields that a VM needs.
 	//   - Names MUST be unique and have 1 to 256 bytes. The order does not matter.
 	//   - A partial list MUST NOT be returned as OK. An empty list means that the
 	//     provider has no failure domains at present.

@@ -11,7 +11,7 @@ import (
 
 // AnnotationLocation is an annotation of the object that a VM is for, and of the Machine of a
 // request. Its value is where the creation of the VM began, or where the VM was found since, as
-// [Locator] says it. An operator removes it to say that there is no VM any more.
+// [Locator] returns it. An operator removes it to state that the VM does not exist any more.
 const AnnotationLocation = "driver.millwright.dev/location"
 
 // Location returns the value of AnnotationLocation of a request's Machine; empty if it has none.
@@ -22,9 +22,8 @@ func Location(machine metav1.Object) string { return machine.GetAnnotations()[An
 // region or cluster finds none of them there.
 //
 // The location is stored with the object before CreateMachine is called. While the driver looks
-// elsewhere, nothing is created, and that it finds no VM does not mean that there is none: the
-// object stays, and says so. Without this interface NotFound is believed from wherever the driver
-// looks.
+// elsewhere, nothing is created, and NotFound does not mean that there is no VM: the object stays, and
+// its status reports this. Without this interface, NotFound counts wherever the driver looks.
 type Locator interface {
 	// LocateMachine returns where GetMachineStatus and DeleteMachine look for the VM of a
 	// machine.
@@ -33,9 +32,9 @@ type Locator interface {
 	//     the Secret has changed. Properties that a provider keeps for life make a good
 	//     location: the ID of an account, the UID of a cluster. URLs and names do not.
 	//   - If the machine has [AnnotationLocation] and the driver can look there with this
-	//     class and Secret, it MUST look there, and answer with that location. CreateMachine
+	//     class and Secret, it MUST look there, and return that location. CreateMachine
 	//     ignores the annotation.
-	//   - Otherwise the answer is where CreateMachine would create the VM.
+	//   - Otherwise it returns where CreateMachine would create the VM.
 	//   - The location is shown to users and stored in an annotation. It MUST NOT contain
 	//     secrets, and should have at most 256 bytes.
 	//   - It is called before each GetMachineStatus, so it SHOULD send few requests to the

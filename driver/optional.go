@@ -14,26 +14,26 @@ import (
 
 // Initializer is implemented by drivers whose VMs need steps after their creation, for
 // example for a property that the provider cannot set at creation. VMs of other drivers
-// count as initialised.
+// count as initialized.
 type Initializer interface {
 	// InitializeMachine does the remaining steps.
 	//
 	//   - It is called after a successful CreateMachine, and whenever
-	//     GetMachineStatus answers Uninitialized.
-	//   - It MUST be idempotent (Millwright): for an initialised VM the answer is OK.
-	//   - Until it has succeeded, GetMachineStatus MUST answer Uninitialized
+	//     GetMachineStatus returns Uninitialized.
+	//   - It MUST be idempotent (Millwright): for an initialized VM it returns OK.
+	//   - Until it has succeeded, GetMachineStatus MUST return Uninitialized
 	//     (Millwright). Otherwise a restarted controller would take the VM as
-	//     initialised.
+	//     initialized.
 	//
 	// Codes: NotFound (there is no VM), Uninitialized (steps remain),
-	// ResourceExhausted, Unimplemented (no VM needs initialisation), and those of
+	// ResourceExhausted, Unimplemented (no VM needs initialization), and those of
 	// CreateMachine. After all but Unimplemented it is called again.
 	InitializeMachine(ctx context.Context, req *InitializeMachineRequest) (*InitializeMachineResponse, error)
 }
 
 // InitializeMachineRequest asks for the steps that follow the creation of a VM.
 type InitializeMachineRequest struct {
-	// Machine whose VM to initialise. Never nil. Its spec.providerID may still be
+	// Machine whose VM to initialize. Never nil. Its spec.providerID may still be
 	// empty.
 	Machine *v1alpha1.Machine
 	// MachineClass that the machine refers to. Never nil.
@@ -42,13 +42,13 @@ type InitializeMachineRequest struct {
 	Secret *corev1.Secret
 }
 
-// InitializeMachineResponse describes the VM after its initialisation.
+// InitializeMachineResponse describes the VM after its initialization.
 type InitializeMachineResponse struct {
 	// ProviderID as in CreateMachineResponse.
 	ProviderID string
 	// NodeName as in CreateMachineResponse.
 	NodeName string
-	// Addresses as in CreateMachineResponse; initialisation may add some.
+	// Addresses as in CreateMachineResponse; initialization may add some.
 	Addresses []corev1.NodeAddress
 }
 
@@ -60,7 +60,7 @@ type VolumeIdentifier interface {
 	//
 	//   - It MUST be idempotent.
 	//   - Volumes without a known ID, such as those of other storage systems, MAY be
-	//     left out; that is no error.
+	//     left out; that is not an error.
 	//
 	// Codes: InvalidArgument (the list is malformed; the message says how),
 	// Unimplemented.
@@ -92,7 +92,7 @@ type ClassMigrator interface {
 	//     one as migrated and changes references.
 	//
 	// Codes: Unimplemented (also for an unknown kind), Internal. After OK the machine is
-	// reconciled again at once.
+	// reconciled again immediately.
 	GenerateMachineClassForMigration(ctx context.Context, req *GenerateMachineClassForMigrationRequest) (*GenerateMachineClassForMigrationResponse, error)
 }
 
@@ -111,15 +111,15 @@ type GenerateMachineClassForMigrationRequest struct {
 // GenerateMachineClassForMigrationResponse is empty: the result is in the request.
 type GenerateMachineClassForMigrationResponse struct{}
 
-// KindMigrator is implemented by a ClassMigrator that says which older kinds are its own. Where a manager has
-// several drivers, or further ones may register, an object is migrated by the only driver that says so of
-// its kind. A driver that does not say so migrates objects only while it is alone, or if they name it.
+// KindMigrator is implemented by a ClassMigrator that lists the older kinds that are its own. If a manager has
+// several drivers, or others may register, an object is migrated by the only driver that lists its kind. A
+// driver that lists no kinds migrates objects only while it is the only driver, or if they name it.
 type KindMigrator interface {
 	// MigratedKinds returns the kinds, for example "AWSMachineClass".
 	MigratedKinds() []string
 }
 
-// MigratedKinds returns the older kinds that a driver says are its own; none if it does not say.
+// MigratedKinds returns the older kinds that a driver lists as its own; nil if it lists none.
 func MigratedKinds(d Driver) []string {
 	migrator, ok := As[KindMigrator](d)
 	if !ok {

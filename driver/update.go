@@ -11,18 +11,18 @@ import (
 
 // Updater is implemented by drivers that can change VMs that exist: tags, security groups, whatever the
 // provider can change without a new VM. With other drivers, VMs stay as they were created. It is called only
-// for machines whose update somebody asked for, see docs/update-instances.md.
+// for machines whose update a user requested, see docs/update-instances.md.
 type Updater interface {
 	// UpdateMachine changes the VM of a machine into one that the class would make, as far as that needs no
 	// new VM, and says what needs one.
 	//
-	//   - It MUST find the VM as GetMachineStatus does. If there is none, the answer is NotFound, and none is
-	//     created.
+	//   - It MUST find the VM as GetMachineStatus does. If there is none, it returns NotFound, and creates
+	//     none.
 	//   - It SHOULD compare the class with the VM as it is. MadeFrom is for what cannot be seen of a VM, and
 	//     may be unknown.
 	//   - Each difference MUST be in Updates or in Replacements. For a VM that the class would make, both MUST be
 	//     empty.
-	//   - With DryRun it MUST change nothing, and answer what a call without it would.
+	//   - With DryRun it MUST change nothing, and return what a call without it would.
 	//   - Without DryRun it MUST carry out the Updates, and leave what is in Replacements as it is. The VM keeps
 	//     its ProviderID. OK means that all Updates are done, or, for those in AtNextStart, that the provider
 	//     will do them.

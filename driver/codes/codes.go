@@ -13,7 +13,7 @@ type Code uint32
 const (
 	// OK means that the call succeeded. It is never the code of an error.
 	OK Code = 0
-	// Canceled means that the caller cancelled the call. The driver cleans up and
+	// Canceled means that the caller canceled the call. The driver cleans up and
 	// returns. The controller tries again soon.
 	Canceled Code = 1
 	// Unknown means that the cause is not known. Errors without a code count as
@@ -26,7 +26,7 @@ const (
 	// DeadlineExceeded means that the call did not end in time. Whether it had an
 	// effect is not known. The controller tries again soon.
 	DeadlineExceeded Code = 4
-	// NotFound means that the provider has no such VM. It is the normal answer of
+	// NotFound means that the provider has no such VM. It is the normal result of
 	// GetMachineStatus before a creation and after a deletion.
 	NotFound Code = 5
 	// AlreadyExists means that a VM of that name exists with other parameters than
@@ -49,7 +49,7 @@ const (
 	// the machine. The controller then looks for orphans.
 	OutOfRange Code = 11
 	// Unimplemented means that the driver does not support the operation. It is a
-	// normal answer of optional operations.
+	// normal result of optional operations.
 	Unimplemented Code = 12
 	// Internal means that an invariant of the driver or the provider is broken.
 	Internal Code = 13
@@ -60,7 +60,7 @@ const (
 	DataLoss Code = 15
 	// Unauthenticated means that the credentials are missing or not valid.
 	Unauthenticated Code = 16
-	// Uninitialized means that the VM exists, but is not initialised. The controller
+	// Uninitialized means that the VM exists, but is not initialized. The controller
 	// then calls InitializeMachine. The response next to it must not be nil.
 	Uninitialized Code = 17
 )
@@ -97,7 +97,7 @@ var byName = func() map[string]Code {
 }()
 
 // String returns the name of the code, for example "ResourceExhausted". For a number
-// that is no code it returns "Unknown".
+// that is not a code it returns "Unknown".
 func (c Code) String() string {
 	if int64(c) >= int64(len(names)) {
 		return names[Unknown]

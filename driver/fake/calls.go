@@ -17,7 +17,7 @@ type Call struct {
 	Began time.Time
 	// Request is a pointer to the method's request.
 	Request any
-	// Overlaps is true if another call for this machine was not answered yet.
+	// Overlaps is true if another call for this machine was in progress.
 	Overlaps bool
 	// Answered is true if the method has returned, Err its error.
 	Answered bool
@@ -75,7 +75,7 @@ func (d *Driver) begin(method Method, machine *v1alpha1.Machine, req any) (*Call
 	return c, next, d.blocks[method]
 }
 
-// end records a call's answer.
+// end records a call's result.
 func (d *Driver) end(c *Call, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -5,8 +5,8 @@
 //
 //	d := fake.New(fake.Config{})
 //	d.Fail(fake.CreateMachine, codes.ResourceExhausted, codes.OK)  // the first call fails
-//	d.FailAfter(fake.DeleteMachine, codes.DeadlineExceeded)        // the answer is lost
-//	d.OnCreate(fake.Always[driver.CreateMachineRequest, driver.CreateMachineResponse](nil, nil)) // an answer that no driver should give
+//	d.FailAfter(fake.DeleteMachine, codes.DeadlineExceeded)        // the response is lost
+//	d.OnCreate(fake.Always[driver.CreateMachineRequest, driver.CreateMachineResponse](nil, nil)) // a result that no driver should return
 //	block := d.Block(fake.GetMachineStatus)                        // calls wait
 //	<-block.Entered()
 //	block.Release()
@@ -60,10 +60,10 @@ type Config struct {
 	Addresses []corev1.NodeAddress
 	// LastKnownState of the responses to creations and deletions. Optional.
 	LastKnownState string
-	// RequireInitialize makes GetMachineStatus answer Uninitialized until InitializeMachine was
-	// called for the VM. Otherwise InitializeMachine answers Unimplemented.
+	// RequireInitialize makes GetMachineStatus return Uninitialized until InitializeMachine was
+	// called for the VM. Otherwise InitializeMachine returns Unimplemented.
 	RequireInitialize bool
-	// IgnoreDeletes makes DeleteMachine answer OK without effect.
+	// IgnoreDeletes makes DeleteMachine return OK without effect.
 	IgnoreDeletes bool
 	// IgnoreContext makes calls take effect although their context has ended.
 	IgnoreContext bool
@@ -91,7 +91,7 @@ type VM struct {
 	APIGroup string
 	// Account is that of the Secret.
 	Account string
-	// Initialized is false while GetMachineStatus answers Uninitialized.
+	// Initialized is false while GetMachineStatus returns Uninitialized.
 	Initialized bool
 }
 
@@ -104,7 +104,7 @@ type Driver struct {
 	script map[Method][]failure
 	blocks map[Method]*Block
 	calls  []*Call
-	// running counts the calls that are not answered yet, by machine.
+	// running counts the calls in progress, by machine.
 	running map[string]int
 	hooks   hooks
 }

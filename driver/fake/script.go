@@ -12,7 +12,7 @@ import (
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
-// failure is the answer to a call. The zero value means that the call succeeds.
+// failure is the result of a call. The zero value means that the call succeeds.
 type failure struct {
 	err error
 	// after is true if the call takes effect first.
@@ -33,7 +33,7 @@ func (d *Driver) FailWith(method Method, errs ...error) {
 	}
 }
 
-// FailAfter is Fail for calls that take effect: their answers are lost.
+// FailAfter is Fail for calls that take effect: their responses are lost.
 func (d *Driver) FailAfter(method Method, answers ...codes.Code) { d.fail(method, true, answers) }
 
 func (d *Driver) fail(method Method, after bool, answers []codes.Code) {
@@ -45,7 +45,7 @@ func (d *Driver) fail(method Method, after bool, answers []codes.Code) {
 	}
 }
 
-// ForgetFailures drops the answers of Fail, FailWith and FailAfter that no call has got yet.
+// ForgetFailures drops the results of Fail, FailWith and FailAfter that no call has returned yet.
 func (d *Driver) ForgetFailures() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -104,7 +104,7 @@ func ended(ctx context.Context) error {
 // Hook replaces a method. It may call do, which does what the method does.
 type Hook[Request, Response any] func(ctx context.Context, req *Request, do func() (*Response, error)) (*Response, error)
 
-// Always returns a hook that answers every call with this response and this error, without effect.
+// Always returns a hook that returns this response and this error for every call, without effect.
 func Always[Request, Response any](resp *Response, err error) Hook[Request, Response] {
 	return func(context.Context, *Request, func() (*Response, error)) (*Response, error) { return resp, err }
 }

@@ -107,7 +107,7 @@ type outcome struct {
 	err      error
 }
 
-// log logs a call: at level 1 if it succeeded or its answer is a normal one, as an error
+// log logs a call: at level 1 if it succeeded or its result is a normal one, as an error
 // if it points to a defect, and as information otherwise.
 func (c call) log(log logr.Logger, o outcome) {
 	code := status.Code(o.err)
@@ -127,7 +127,7 @@ func (c call) log(log logr.Logger, o outcome) {
 	}
 }
 
-// expects reports whether a code is a normal answer of the operation.
+// expects reports whether a code is a normal result of the operation.
 func (c call) expects(code codes.Code) bool {
 	switch code {
 	case codes.Unimplemented:

@@ -35,7 +35,7 @@ var methods = map[driverpb.OperationType]method{
 	driverpb.OperationType_OT_UPDATE_MACHINE:                       update,
 }
 
-// empty is the answer of a driver that returns neither a response nor an error.
+// empty is the error of a driver that returns neither a response nor an error.
 func empty(err error) error {
 	if err != nil {
 		return err

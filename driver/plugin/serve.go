@@ -3,7 +3,7 @@
 //
 //	err := plugin.Serve(ctx, myDriver, plugin.Options{Kind: "mycloud", Target: "unix:///run/millwright/drivers.sock"})
 //
-// When the connection is cut, all operations are cancelled, and the driver registers again. Both
+// When the connection is cut, all operations are canceled, and the driver registers again. Both
 // processes may be restarted at any time. An operation whose result was lost is repeated by the
 // manager, which is why the contract of package driver demands that CreateMachine is idempotent.
 //
@@ -42,7 +42,7 @@ type Options struct {
 	// Target is where the manager serves drivers: "unix:///PATH" or "HOST:PORT". Required.
 	Target string
 	// Credentials for the connection, for example those of [TLS]. Required: there is no default, so
-	// that nobody sends Secrets in the clear by mistake. For a unix socket, use
+	// that Secrets are not sent in the clear by mistake. For a unix socket, use
 	// google.golang.org/grpc/credentials/insecure.
 	Credentials credentials.TransportCredentials
 	// MaxOperations is how many operations may run at the same time. Zero means 50; at most 1000.
@@ -66,16 +66,15 @@ const (
 	defaultDelayLimit = 5 * time.Second
 )
 
-// permanent are the codes of refusals that a later try does not change.
+// permanent are the codes of refusals that are not retried.
 var permanent = []codes.Code{codes.InvalidArgument, codes.FailedPrecondition, codes.PermissionDenied, codes.Unimplemented}
 
-// Serve runs a driver until the context ends, and then returns nil when all operations have
-// ended. A manager that does not answer is tried again for ever, and so is one that has another
-// driver of this kind. The error says why the manager refuses the driver for good, or which option
-// is missing.
+// Serve runs a driver until the context is done, and returns nil when all operations have completed.
+// It retries forever while the manager does not respond or has another driver of this kind. The error
+// says why the manager refuses the driver permanently, or which option is missing.
 //
-// The logger of the context, if there is one, gets what happens to the connection. Operations have it,
-// too.
+// Changes of the connection are logged to the logger of the context, if there is one, which operations
+// have, too.
 func Serve(ctx context.Context, d driver.Driver, options Options) error {
 	if err := options.complete(); err != nil {
 		return err
@@ -148,8 +147,8 @@ func (o Options) limit() int {
 	return min(o.MaxOperations, driverpb.MaxOperations)
 }
 
-// operationsOf returns what a driver implements. What it answers with Unimplemented is found out
-// when it is asked.
+// operationsOf returns the operations that a driver implements, including those for which it returns
+// Unimplemented.
 func operationsOf(d driver.Driver) []driverpb.OperationType {
 	all := []driverpb.OperationType{
 		driverpb.OperationType_OT_CREATE_MACHINE, driverpb.OperationType_OT_DELETE_MACHINE,

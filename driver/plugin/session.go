@@ -143,8 +143,8 @@ func (s *session) begin(ctx context.Context, op *driverpb.Operation) {
 	})
 }
 
-// answer sends a result, also of an operation that was cancelled. When the session has ended, nobody
-// waits for it any more.
+// answer sends a result, including that of a canceled operation. After the session has ended, the result
+// is dropped.
 func (s *session) answer(result *driverpb.OperationResult) {
 	encoded, err := proto.Marshal(result)
 	if err == nil && len(encoded) > driverpb.MaxMessage {

@@ -24,15 +24,15 @@ type Kind struct {
 	// that it has none.
 	Flags func(*pflag.FlagSet)
 	// Open returns the driver, after the flags were parsed. It should return soon; a provider that
-	// does not answer is no error yet. Required.
+	// does not respond is not an error yet. Required.
 	Open Opener
 }
 
 // Opener returns a new driver. A driver that implements [Starter] is started; one that implements
-// [io.Closer] is closed when the program ends, after the last call.
+// [io.Closer] is closed when the program exits, after the last call.
 type Opener func(ctx context.Context, env Environment) (driver.Driver, error)
 
-// Environment is what a program tells its drivers.
+// Environment is what a program gives its drivers.
 type Environment struct {
 	// Control is the cluster where the Machines live. Nil means that there is none. It must not
 	// be changed.

@@ -12,8 +12,8 @@ import (
 
 // Migrator returns the driver that migrates classes of an older kind, such as AWSMachineClass, and the
 // name under which it is registered. That is the driver for the provider, if one is named; else the only one
-// that says that the kind is its own (driver.KindMigrator); else the only driver, unless others may
-// register. It may turn out to answer Unimplemented.
+// that lists the kind as its own (driver.KindMigrator); else the only driver, unless others may
+// register. It may turn out to return Unimplemented.
 //
 // The error has the code Unavailable if a driver may register that does it, FailedPrecondition if
 // several say that the kind is theirs, and Unimplemented otherwise.
@@ -40,7 +40,7 @@ func (r *Registry) Migrator(kind, provider string) (name string, d driver.Driver
 	return "", nil, r.nobody(fmt.Sprintf("no driver says that the kind %s is its own, and this manager has %s", kind, r))
 }
 
-// nobody is the error for what no driver does. It is Unavailable if others may be registered later.
+// nobody is the error for a kind that no driver migrates. It is Unavailable if others may be registered later.
 func (r *Registry) nobody(why string) error {
 	if r.options.MayGrow {
 		return status.Error(codes.Unavailable, why)

@@ -2,8 +2,8 @@
 //
 // A [Registry] is itself a driver: it passes each request on to the driver that is registered under the
 // provider of the request's class. Drivers may be registered and removed while it is used, for
-// example those of other processes. A request for a provider that nobody serves is answered with
-// Unavailable, so nothing is taken for gone.
+// example those of other processes. A request for a provider without a driver fails with
+// Unavailable, so that nothing counts as gone.
 //
 // A [Kind] is a kind of driver that a program contains: its name, its flags, and how to open it.
 package registry

@@ -17,9 +17,9 @@ import (
 	driverpb "github.com/millwright-dev/millwright/proto/driver"
 )
 
-// What a caller sends takes memory as it arrives. The window is how much of a stream arrives that nobody reads
-// yet. maxArrivals is how many registrations and requests of a caller are read at the same time; each may be as
-// long as a message. arrivalTimeout is how long each of them may take.
+// What a caller sends takes memory as it arrives. window is the part of a stream that arrives before it is
+// read. maxArrivals is the maximum number of registrations and requests of a caller that are read concurrently;
+// each may be as long as a message. arrivalTimeout is the maximum time for each of them.
 const (
 	window         = 64 << 10
 	maxStreams     = 32
@@ -27,7 +27,7 @@ const (
 	arrivalTimeout = 10 * time.Second
 )
 
-// service is driverpb.Infra_ServiceDesc, but for requests: gRPC would read them before it asks anybody.
+// service is driverpb.Infra_ServiceDesc, except for requests: gRPC would read them before it calls a handler.
 func (s *Server) service() *grpc.ServiceDesc {
 	desc := driverpb.Infra_ServiceDesc
 	desc.Methods = nil
@@ -104,7 +104,7 @@ func (s *Server) placesOf(ctx context.Context) chan struct{} {
 	return places
 }
 
-// callerOf returns the names in a caller's certificate. Callers without one, who are of one user or one host, have
+// callerOf returns the names in a caller's certificate. Callers without one, which belong to one user or one host, have
 // the same.
 func callerOf(ctx context.Context) string {
 	caller, _ := peer.FromContext(ctx)

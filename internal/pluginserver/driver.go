@@ -25,8 +25,8 @@ import (
 )
 
 // Driver does its operations in another process. It implements all optional interfaces of package
-// driver; operations that the other process does not know answer Unimplemented. As long as none is
-// registered, all answer Unavailable.
+// driver; operations that the other process does not know return Unimplemented. While no process is
+// registered, all return Unavailable.
 type Driver struct {
 	kind string
 	key  []byte
@@ -96,7 +96,7 @@ func (d *Driver) running(id string) *operation {
 func (d *Driver) sessionFor(kind driverpb.OperationType) (*session, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	// What it lacked before it does not fail now, and nobody waits for it.
+	// An operation that it lacked before fails immediately, and does not wait for it.
 	if !slices.Contains(d.last.GetOperations(), kind) {
 		return nil, status.Error(codes.Unimplemented, fmt.Sprintf("the driver %q does not implement %v", d.kind, kind))
 	}

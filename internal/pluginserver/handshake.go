@@ -9,7 +9,7 @@ import (
 	"google.golang.org/grpc/credentials"
 )
 
-// refusalsEvery bounds how often refused connections are logged: anybody in the network can make some.
+// refusalsEvery bounds how often refused connections are logged: anyone in the network can cause some.
 const refusalsEvery = 10 * time.Second
 
 // logged logs why connections are refused, such as for a certificate of another authority: the driver

@@ -144,7 +144,7 @@ func (d *Driver) ListFailureDomains(ctx context.Context, req *driver.ListFailure
 // placement is how long PlaceMachine may take: it must be quick.
 const placement = 5 * time.Second
 
-// PlaceMachine implements driver.FailureDomains. Since it is a pure function, an answer is kept as
+// PlaceMachine implements driver.FailureDomains. Since it is a pure function, a result is kept as
 // long as the driver is connected.
 func (d *Driver) PlaceMachine(ctx context.Context, req *driver.PlaceMachineRequest) (*driver.PlaceMachineResponse, error) {
 	op, err := d.about(driverpb.OperationType_OT_PLACE_MACHINE, nil, req.MachineClass, nil)
@@ -179,14 +179,14 @@ func (d *Driver) PlaceMachine(ctx context.Context, req *driver.PlaceMachineReque
 // maxSpecification is how long a provider specification may be, in bytes. No API server stores a longer one.
 const maxSpecification = 1 << 20
 
-// isSpecification reports whether an answer is a provider specification.
+// isSpecification reports whether a result is a provider specification.
 func isSpecification(answer []byte) bool {
 	var fields map[string]json.RawMessage
 	return len(answer) <= maxSpecification && json.Unmarshal(answer, &fields) == nil && fields != nil
 }
 
-// GenerateMachineClassForMigration implements driver.ClassMigrator. Of the answer, name and
-// namespace are not believed.
+// GenerateMachineClassForMigration implements driver.ClassMigrator. Name and
+// namespace in the result are ignored.
 func (d *Driver) GenerateMachineClassForMigration(ctx context.Context, req *driver.GenerateMachineClassForMigrationRequest) (*driver.GenerateMachineClassForMigrationResponse, error) {
 	op, err := d.about(driverpb.OperationType_OT_GENERATE_MACHINE_CLASS_FOR_MIGRATION, nil, req.MachineClass, nil)
 	if err != nil {

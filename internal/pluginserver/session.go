@@ -18,8 +18,8 @@ import (
 	driverpb "github.com/millwright-dev/millwright/proto/driver"
 )
 
-// maxUnexpected and unexpectedRate are how many results that nobody waits for a driver may send at once, and
-// per second: those of cancelled operations come late.
+// maxUnexpected and unexpectedRate are how many unexpected results a driver may send in a burst, and per
+// second: results of canceled operations arrive late.
 const (
 	maxUnexpected  = 1000
 	unexpectedRate = 10
@@ -29,12 +29,12 @@ const (
 type session struct {
 	registration *driverpb.Registration
 	operations   chan *operation
-	// cancels has room for all operations that run. One that was answered may still be in it.
+	// cancels has capacity for all operations that run. It may contain some that have completed.
 	cancels chan string
-	// slots has an element for each operation that the driver has not answered.
+	// slots has an element for each operation that the driver has not completed.
 	slots      chan struct{}
 	unexpected *rate.Limiter
-	// placed are answers to PlaceMachine.
+	// placed are results of PlaceMachine.
 	placed *lru.Cache
 
 	once  sync.Once
@@ -51,7 +51,7 @@ type operation struct {
 	message *driverpb.Operation
 	class   []byte
 	secret  map[string][]byte
-	// answer gets the result. Closed by nobody.
+	// answer receives the result. It is never closed.
 	answer    chan *driverpb.OperationResult
 	abandoned bool
 }
@@ -156,7 +156,7 @@ func (s *session) forget(id string) (*operation, bool) {
 	return op, true
 }
 
-// finish takes a result. It reports whether somebody waits for it.
+// finish delivers a result. It reports whether a call waits for it.
 func (s *session) finish(result *driverpb.OperationResult) bool {
 	op, found := s.forget(result.GetOperationId())
 	if !found {
@@ -166,8 +166,8 @@ func (s *session) finish(result *driverpb.OperationResult) bool {
 	return true
 }
 
-// abandon cancels an operation. It keeps its slot until the driver answers; a driver that answers
-// none at all is cut.
+// abandon cancels an operation, which keeps its slot until the driver responds. A driver that responds to
+// none is disconnected.
 func (s *session) abandon(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -179,7 +179,7 @@ func (s *session) abandon(id string) {
 	s.abandoned++
 	select {
 	case s.cancels <- id:
-	default: // a driver that answers, but reads nothing
+	default: // a driver that sends results, but reads nothing
 		s.cut(grpcstatus.Error(grpccodes.ResourceExhausted, "the driver does not read what is cancelled"))
 	}
 	if s.abandoned == cap(s.slots) {
@@ -187,7 +187,7 @@ func (s *session) abandon(id string) {
 	}
 }
 
-// find returns an operation that is running and not cancelled.
+// find returns an operation that is running and not canceled.
 func (s *session) find(id string) *operation {
 	s.mu.Lock()
 	defer s.mu.Unlock()

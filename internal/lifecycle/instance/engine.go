@@ -65,19 +65,19 @@ type Request struct {
 }
 
 // Capacity is what is known about the capacity for an instance, of its class and of others that it may
-// have instead. It is asked in the task.
+// have instead. Its methods are called in the task.
 type Capacity interface {
 	// Spent reports whether the class is known to have no capacity, and another one may have some, so
 	// that the class need not be asked; and whether it never was for this instance.
 	Spent() (spent, untouched bool)
 	// Asking is called before CreateMachine.
 	Asking()
-	// Asked is called with the code that CreateMachine answered. It returns what follows, and when the
-	// driver is asked again if that is sooner than usual; zero if it is not.
+	// Asked is called with the code that CreateMachine returned. It returns what follows, and the time until
+	// the driver is called again if it is shorter than usual; zero if it is not.
 	Asked(code codes.Code) (Fallback, time.Duration)
 }
 
-// Fallback is whether another class follows a creation that failed for want of capacity.
+// Fallback is whether another class follows a creation that failed for lack of capacity.
 type Fallback int
 
 const (
@@ -94,11 +94,11 @@ const (
 type Options struct {
 	// Run runs a task, as tasks.Runner.Go does. Required.
 	Run func(task func(ctx context.Context)) bool
-	// Wake is called when a call has ended, or a held back one is due. Required.
+	// Wake is called when a call has returned, or a delayed one is due. Required.
 	Wake func(Key)
 	// Policy for failed calls.
 	Policy timeouts.Policy
-	// OutOfRange is called when a driver begins to answer GetMachineStatus with that code: it
+	// OutOfRange is called when GetMachineStatus begins to return that code: the driver
 	// has several VMs of one machine, of which one is an orphan. Optional.
 	OutOfRange func()
 	// Clock defaults to the real one.
@@ -208,8 +208,8 @@ func (e *Engine) Deleting(key Key) bool {
 	return known != nil && known.goal == goalGone && !known.forgotten
 }
 
-// Forget drops what is remembered of an instance. A call under way is cancelled; until it has ended,
-// no other one is made for the instance.
+// Forget drops what is remembered of an instance. A call in progress is canceled; until it has returned,
+// no other call is made for the instance.
 func (e *Engine) Forget(key Key) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -43,11 +43,11 @@ func fingerprintOf(req Request) fingerprint {
 }
 
 // Many failing calls can come due at the same moment: when a process takes over without their
-// back-off, and when a Secret changes that many machines share. The first few are made at once, and
+// back-off, and when a Secret changes that many machines share. The first few are made immediately, and
 // the others are spread.
 const (
 	spreadWindow = 30 * time.Second
-	// spreadPrompt is how many calls of a window are made at once.
+	// spreadPrompt is how many calls of a window are made immediately.
 	spreadPrompt = 10
 	// spreadTakeover is how long a process counts as having taken over.
 	spreadTakeover = time.Minute

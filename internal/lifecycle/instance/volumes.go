@@ -40,9 +40,9 @@ type Volumes struct {
 	options VolumesOptions
 
 	mu sync.Mutex
-	// known are the answers (answer) by their question.
+	// known are the answers (type answer) by their question.
 	known *lru.Cache
-	// asking are the machines that wait for an answer.
+	// asking are the machines that wait, by question.
 	asking map[question]sets.Set[Key]
 }
 
@@ -52,19 +52,19 @@ type question struct {
 	volume   types.UID
 }
 
-// answer is what a driver said.
+// answer is the result of a call.
 type answer struct {
 	// id is empty if the driver does not know the volume.
 	id string
-	// failed says that there was an error, after which the driver is asked again.
+	// failed is set after an error; the driver is then called again.
 	failed bool
-	// awaited says that the driver was not available. Then backoff is for the next failure.
+	// awaited is set if the driver was not available. backoff is then for the next failure.
 	awaited bool
 	backoff wait.Backoff
 }
 
-// maxKnown is how many answers are remembered: far more than drains need at a time. The driver is
-// asked again for the volumes that were not needed for longest.
+// maxKnown is the maximum number of remembered answers, far more than concurrent drains need. The driver is
+// called again for the least recently used volumes.
 const maxKnown = 4096
 
 // NewVolumes returns Volumes.
@@ -77,8 +77,8 @@ func NewVolumes(options VolumesOptions) *Volumes {
 
 // Identify returns the ID of a volume at the provider of a machine, for its drain: empty if the driver of
 // the machine's class does not know it, or after an error, and then the driver is asked again. It is
-// pending while the driver has not answered, and while it is Unavailable or not registered: the volumes are
-// detached by the same provider. The machine will be woken, but for the registration, which is an
+// pending until the driver has responded, and while it is Unavailable or not registered: the volumes are
+// detached by the same provider. The machine will be woken, except after a registration, which is an
 // event of its own. An error means that the class could not be read.
 func (v *Volumes) Identify(ctx context.Context, machine Key, pv *corev1.PersistentVolume) (id string, pending bool, err error) {
 	class, err := v.options.Class(ctx, machine)
@@ -91,7 +91,7 @@ func (v *Volumes) Identify(ctx context.Context, machine Key, pv *corev1.Persiste
 	}
 	name, d := v.options.Drivers.Serving(provider)
 	if d == nil {
-		return "", class != nil, nil // without a class nobody knows whom to wait for
+		return "", class != nil, nil // without a class there is no driver to wait for
 	}
 	identifier, able := driver.As[driver.VolumeIdentifier](d)
 	if !able {
@@ -167,7 +167,7 @@ func (v *Volumes) note(about question, news answer) {
 	v.known.Add(about, news)
 }
 
-// wake wakes the machines that wait for an answer.
+// wake wakes the machines that wait for a question.
 func (v *Volumes) wake(about question) {
 	v.mu.Lock()
 	waiting := v.asking[about]

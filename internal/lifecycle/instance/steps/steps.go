@@ -30,7 +30,7 @@ type Adapter interface {
 	// Record stores an instance that belongs to no other object, and where it was found unless
 	// that is empty.
 	Record(ctx context.Context, found instance.Instance, location string) flow.Result
-	// Locate stores at once where the instance is about to be created, or was found. The request
+	// Locate immediately stores where the instance is about to be created, or was found. The request
 	// has it afterwards.
 	Locate(ctx context.Context, location string) flow.Result
 	// Conflict is called when the instance belongs to another object, too. The result must end
