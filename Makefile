@@ -43,12 +43,12 @@ TEST_TIMEOUT ?= 60m
 # Packages tested at the same time. With three, two processors are busy nine tenths of the time. With four, on slow ones, a
 # control plane needs a minute to start, and tests reach their limits.
 TEST_PARALLEL ?= 3
-# What takes longest begins first, or it would be waited for alone at the end.
-LONG_TESTS := $(patsubst %,./%/...,test/suites/vms test/suites/crash internal/vm/hypervisor test/suites/scenario test/suites/capi \
-	internal/controllers/virtualmachine test/suites/takeover test/suites/security test/suites/guest test/suites/pod internal/manager test/suites/docs test/suites/modules \
-	test/suites/release test/support/env test/suites/vmpod test/suites/mcmsuite internal/local/controlplane internal/controllers/machineset test/suites/crd \
-	test/suites/vmcontroller internal/lifecycle/drain drivers/vm internal/cli internal/controllers/machinedeployment \
-	internal/local/hostrunner internal/controllers/machine test/suites/admission test/suites/dns bench internal/controllers/capi test/suites/rollout)
+# What is tested: in "make test", what hack/test-list.sh finds; the other tests call tier.All and run in "make test-all". What
+# took longest begins first, or it would be waited for alone at the end.
+TIER ?= test
+packages = $(if $(filter ./...,$(PKG)),$$(hack/test-list.sh packages $(TIER)),$(PKG))
+# RECORD=1 writes how long packages took into hack/test-times.tsv, for make test-list.
+RECORD ?=
 # Test binaries without debug information and symbols are linked in half the time; traces of panics
 # need none. What go test vets of its own accord, make verify does.
 gotest = go test -p $(TEST_PARALLEL) -timeout $(TEST_TIMEOUT) -vet=off -ldflags=-s
@@ -59,7 +59,7 @@ test_module = (cd $(1) && $(gotest) $(2) $(TESTFLAGS) $(3))
 test_all = failed=; beside=$$(mktemp); \
 	(failed=; $(foreach module,$(filter-out .,$(test_modules)),$(call test_module,$(module),-p 1 $(2),./...) || failed=yes;) \
 	[[ -z "$$failed" ]]) >"$$beside" & \
-	$(call test_module,.,$(1),$(if $(filter ./...,$(PKG)),$(LONG_TESTS)) $(PKG)) || failed=yes; \
+	$(call test_module,.,$(1),$(packages)) || failed=yes; \
 	wait $$! || failed=yes; cat "$$beside"; rm -f "$$beside"; [[ -z "$$failed" ]];
 # go test keeps results by -skip, among other flags. These skip nothing, but name what is installed, and for the small modules
 # all files, as it sees none outside of a module: see hack/test-inputs.sh. What PKG names, or has a flag -skip of its
@@ -127,25 +127,38 @@ recording: controlplane qemu guest build ## Record the demo for the README, as d
 capi: ## Build the core of Cluster API, the newest version, that tests run (cached)
 	@hack/capi.sh $(lastword $(CAPI_VERSIONS))
 
-.PHONY: test
-# API servers, etcd and the linker then need an eighth less, and more memory.
-test: export GOGC := 400
-test: controlplane capi qemu containerd grpc-python guest ## Run every test whose result may have changed, and list the slowest; builds the control plane first if it changed
-	@eval "$$(hack/test-inputs.sh)"; results=$$(mktemp); \
-	trap 'echo "the slowest tests:"; $(gotestsum) tool slowest --num 10 --jsonfile "$$results"; rm -f "$$results"' EXIT; \
+# The flow of make test and make test-all: API servers, etcd and the linker need an eighth less with GOGC=400, and more memory.
+define run_tests
+	@export GOGC=400; eval "$$(hack/test-inputs.sh)"; results=$$(mktemp); \
+	trap 'echo "the slowest tests:"; $(gotestsum) tool slowest --num 10 --jsonfile "$$results"; \
+		$(if $(RECORD),hack/test-list.sh record $(TIER) "$$results";) rm -f "$$results"' EXIT; \
 	{ $(call test_all,-json $(call kept,$$programs),-json $(call kept,$$programs-$$MILLWRIGHT_SOURCES)) } | \
 		$(gotestsum) --format $(if $(filter -v,$(TESTFLAGS)),standard-verbose,standard-quiet) --jsonfile "$$results" --raw-command -- cat
 
+endef
+
+.PHONY: test
+test: controlplane capi qemu containerd guest ## Run the tests that every change has to pass, if their results may have changed, and list the slowest
+	$(run_tests)
+
 .PHONY: test-all
-test-all: ## Run every test, changed or not, and all of what make test draws a part of by lot (far more than an hour)
-	@MILLWRIGHT_ALL=1 $(MAKE) --no-print-directory test TEST_TIMEOUT=3h TESTFLAGS='-count=1 $(TESTFLAGS)'
+test-all: export MILLWRIGHT_TIER := all
+test-all: TIER := all
+test-all: controlplane capi qemu containerd grpc-python guest ## Run these, and those that take longer: all real parts, a fixed part of the explorations, both versions of Cluster API
+	$(run_tests)
+	@$(MAKE) --no-print-directory test-capi CAPI_VERSIONS='$(filter-out $(lastword $(CAPI_VERSIONS)),$(CAPI_VERSIONS))'
+
+.PHONY: test-list
+test-list: ## List how many tests of each package make test and make test-all run, and what they took when that was recorded (RECORD=1)
+	@hack/test-list.sh
 
 .PHONY: test-unit
 test-unit: ## Run the tests that need neither control plane nor QEMU (go test -short)
 	@$(call test_all,-short,-short)
 
 .PHONY: test-capi
-test-capi: controlplane qemu guest ## Run the tests against Cluster API with every version of its core (make test does the newest)
+test-capi: export MILLWRIGHT_TIER := all
+test-capi: controlplane qemu guest ## Run the tests against Cluster API with every version of its core
 	@for version in $(CAPI_VERSIONS); do \
 		hack/capi.sh $$version; \
 		echo "go test ./test/suites/capi ./test/suites/release ($$version)"; \
@@ -164,17 +177,17 @@ test-integration: controlplane $(if $(filter vm,$(DRIVER)),qemu guest) build ## 
 
 .PHONY: test-e2e
 test-e2e: controlplane qemu guest-full guest-kubeadm ## Run the stories with nodes that run Pods, each a virtual machine (half an hour; RUN=REGEXP)
-	MILLWRIGHT_E2E=1 go test -count=1 -timeout 3h -run '$(RUN)' -v $(TESTFLAGS) ./test/suites/e2e
+	MILLWRIGHT_TIER=all MILLWRIGHT_E2E=1 go test -count=1 -timeout 3h -run '$(RUN)' -v $(TESTFLAGS) ./test/suites/e2e
 
 .PHONY: crash
-crash: controlplane ## Kill the manager at every point of every scenario, and say how far it is (one to two hours; interrupted, it goes on with the same code; make test does a part)
+crash: controlplane ## Kill the manager at every point of every scenario, and say how far it is (one to two hours; interrupted, it continues with the same code; make test-all does a part)
 	go test -c -o bin/crash.test ./test/suites/crash
-	cd test/suites/crash && MILLWRIGHT_ALL=1 MILLWRIGHT_SURVIVED=../../../bin/crash.survived ../../../bin/crash.test -test.timeout 6h
+	cd test/suites/crash && MILLWRIGHT_TIER=exhaustive MILLWRIGHT_SURVIVED=../../../bin/crash.survived ../../../bin/crash.test -test.timeout 6h
 
 SOAK ?= 30m
 .PHONY: soak
 soak: controlplane ## Do random operations amid random faults (SOAK=30m)
-	MILLWRIGHT_SOAK=$(SOAK) go test -count=1 -timeout 24h -run 'TestSoak$$' -v ./test/suites/crash
+	MILLWRIGHT_TIER=all MILLWRIGHT_SOAK=$(SOAK) go test -count=1 -timeout 24h -run 'TestSoak$$' -v ./test/suites/crash
 
 # Tests that play a fault say so by the attribute "fault". FAULTS names packages, and RUN tests, to play
 # a part: the rows of other tests stay as they are. make reliability FAULTS=./test/suites/crash RUN=TestSoak
@@ -184,7 +197,7 @@ FAULT_TESTS = $$(grep -rl 't.Attr("fault"' --include=*_test.go . | xargs -n1 dir
 .PHONY: reliability
 reliability: controlplane qemu guest ## Play all faults, and write their table into docs/reliability.md (more than an hour; SOAK=30m, FAULTS=PACKAGES, RUN=REGEXP)
 	@go build -o bin/reliability ./hack/reliability
-	MILLWRIGHT_ALL=1 MILLWRIGHT_SOAK=$(SOAK) go test -json -count=1 -p 1 -timeout 24h -run '$(RUN)' \
+	MILLWRIGHT_TIER=exhaustive MILLWRIGHT_SOAK=$(SOAK) go test -json -count=1 -p 1 -timeout 24h -run '$(RUN)' \
 		$(or $(FAULTS),$(FAULT_TESTS)) | bin/reliability $(if $(FAULTS)$(filter-out .,$(RUN)),-part) docs/reliability.md
 
 # How long each fuzz test runs, and which (a regular expression of PACKAGE.FuzzXxx):
@@ -205,25 +218,25 @@ bench: controlplane build ## Measure what the manager costs: requests, time, CPU
 	@go build -o bin/bench ./bench
 	@exec bin/bench --machines $(BENCH_MACHINES) $(if $(BENCH_JSON),--json '$(BENCH_JSON)') $(BENCH_FLAGS)
 
-# TestManyVMs in make test has fewer VMs.
+# TestManyVMs in make test-all has fewer VMs.
 VMS ?= 1000
 .PHONY: bench-vms
 bench-vms: controlplane ## Measure what many simulated VMs cost: writes, time, CPU (VMS=1000)
-	MILLWRIGHT_VMS=$(VMS) go test -count=1 -timeout 60m -run 'TestManyVMs$$' -v ./internal/controllers/virtualmachine
+	MILLWRIGHT_TIER=all MILLWRIGHT_VMS=$(VMS) go test -count=1 -timeout 60m -run 'TestManyVMs$$' -v ./internal/controllers/virtualmachine
 
-# These tests have one pair in make test, and no budgets.
+# These tests have one pair in make test-all, and no budgets.
 PAIRS ?= 5
 .PHONY: bench-vm
 bench-vm: ## Measure start and live migration against QEMU alone, in turns: time, and how long the guest stands still (PAIRS=5)
 	@uname -srm; grep -m1 'model name' /proc/cpuinfo || true; nproc; $(or $(QEMU),qemu-system-x86_64) --version | head -1; cat /proc/loadavg
-	MILLWRIGHT_PAIRS=$(PAIRS) go test -count=1 -timeout 60m -run 'AgainstBareQEMU$$' -v ./internal/vm/hypervisor
+	MILLWRIGHT_TIER=all MILLWRIGHT_PAIRS=$(PAIRS) go test -count=1 -timeout 60m -run 'AgainstBareQEMU$$' -v ./internal/vm/hypervisor
 	@cat /proc/loadavg
 
 ROUNDS ?= 5
 .PHONY: bench-network
 bench-network: qemu guest ## Measure the network between two guests against QEMU's user-mode network and tap devices, in turns (as root; ROUNDS=5)
 	@uname -srm; grep -m1 'model name' /proc/cpuinfo || true; nproc; $(or $(QEMU),qemu-system-x86_64) --version | head -1; cat /proc/loadavg
-	MILLWRIGHT_ROUNDS=$(ROUNDS) go test -count=1 -timeout 60m -run 'TestNetworks$$' -v ./test/suites/guest
+	MILLWRIGHT_TIER=all MILLWRIGHT_ROUNDS=$(ROUNDS) go test -count=1 -timeout 60m -run 'TestNetworks$$' -v ./test/suites/guest
 	@cat /proc/loadavg
 
 # The full guest is compared with QEMU alone.
@@ -232,7 +245,7 @@ GUESTS ?= 3
 .PHONY: bench-guests
 bench-guests: controlplane qemu guest$(if $(filter full,$(GUEST)),-full) build ## Measure guests: time until their nodes are Ready, memory (GUEST=full GUESTS=3 PAIRS=5)
 	@hack/bench-guests.sh $(GUEST) $(GUESTS)
-	$(if $(filter full,$(GUEST)),MILLWRIGHT_E2E=1 MILLWRIGHT_PAIRS=$(PAIRS) go test -count=1 -timeout 3h -run 'AgainstBareQEMU$$' -v ./test/suites/e2e)
+	$(if $(filter full,$(GUEST)),MILLWRIGHT_TIER=all MILLWRIGHT_E2E=1 MILLWRIGHT_PAIRS=$(PAIRS) go test -count=1 -timeout 3h -run 'AgainstBareQEMU$$' -v ./test/suites/e2e)
 
 .PHONY: bench-overhead
 bench-overhead: controlplane qemu guest$(if $(filter full,$(GUEST)),-full) build ## Measure what the Pod of a hypervisor takes beside its idle guest: memory, processor (GUEST=full)

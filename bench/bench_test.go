@@ -14,6 +14,7 @@ import (
 
 	"github.com/millwright-dev/millwright/test/support/env"
 	"github.com/millwright-dev/millwright/test/support/program"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 func TestMain(m *testing.M) {
@@ -43,6 +44,7 @@ type writtenPhase struct {
 
 // TestAllPhases measures this project's manager with a few Machines.
 func TestAllPhases(t *testing.T) {
+	tier.All(t)
 	if testing.Short() {
 		t.Skip("-short: this test needs a kube-apiserver")
 	}
@@ -69,6 +71,7 @@ func TestAllPhases(t *testing.T) {
 
 // TestPods: they are of a size that target clusters have, and no node has more than it can.
 func TestPods(t *testing.T) {
+	tier.All(t)
 	const pods = 2*podsPerNode + 1
 	perNode, names := map[string]int{}, map[string]bool{}
 	for i := range pods {

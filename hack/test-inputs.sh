@@ -6,8 +6,6 @@
 #
 #   programs           names what is installed and built: distribution, kernel, control plane, guests
 #   MILLWRIGHT_SOURCES names the content of all files of the repository; for repository.DependOnAllFiles
-#   MILLWRIGHT_SEED    draws the lots (test/support/lot), unless it is set already: the same files but pages, the same lots, so that what
-#                      fails in one clone of a commit fails in another
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -26,20 +24,12 @@ programs() {
 	readlink "${MILLWRIGHT_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/millwright}"/*/current || true
 }
 
-# sources prints the hashes of all files that match the patterns of git.
+# sources prints the hashes of all files.
 sources() {
 	git rev-parse --git-dir >/dev/null 2>&1 || unknown
 	# A file that is deleted, and not yet so in the index, is named only.
-	git ls-files -z --cached --others --exclude-standard -- "$@" 2>/dev/null | sort -z | xargs -0 sha256sum 2>&1 || true
-}
-
-# seed makes a number of a hash.
-seed() {
-	local hash
-	hash=$(sources ':!*.md' | name)
-	printf '%d' "$((16#${hash:0:12}))"
+	git ls-files -z --cached --others --exclude-standard 2>/dev/null | sort -z | xargs -0 sha256sum 2>&1 || true
 }
 
 printf "programs='%s'\n" "$(programs | name)"
 printf "export MILLWRIGHT_SOURCES='%s'\n" "$({ pwd && sources; } | name)"
-printf "export MILLWRIGHT_SEED='%s'\n" "${MILLWRIGHT_SEED:-$(seed)}"

@@ -16,7 +16,7 @@ import (
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/driver/sim"
 	"github.com/millwright-dev/millwright/driver/status"
-	"github.com/millwright-dev/millwright/test/support/lot"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 func TestFaults(t *testing.T) {
@@ -117,7 +117,7 @@ func TestChanceDependsOnTheSeedOnly(t *testing.T) {
 // TestNeverTwoVMs: whatever fails and whatever answer is lost, a caller that repeats
 // itself ends with the one VM it asked for, or with none.
 func TestNeverTwoVMs(t *testing.T) {
-	lot.Check(t, func(rt *rapid.T) {
+	tier.Check(t, func(rt *rapid.T) {
 		w := newTestDriver(t, sim.Config{Seed: rapid.Uint64().Draw(rt, "seed")}, nil)
 		name := rapid.SampledFrom([]string{"a", "b", "c"})
 		method := rapid.SampledFrom([]sim.Method{sim.CreateMachine, sim.DeleteMachine, sim.GetMachineStatus, ""})

@@ -14,6 +14,7 @@ import (
 	"github.com/millwright-dev/millwright/driver/status"
 	"github.com/millwright-dev/millwright/drivers/vm"
 	"github.com/millwright-dev/millwright/test/support/env"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 func (w *testDriver) domains() ([]driver.FailureDomain, error) {
@@ -34,6 +35,7 @@ func (w *testDriver) node(name string, labels map[string]string) *corev1.Node {
 
 // TestFailureDomains reads those of real Nodes, under the role that is shipped for it.
 func TestFailureDomains(t *testing.T) {
+	tier.All(t)
 	w := newTestDriverWithout(t)
 	_, err := w.domains()
 	wantCode(t, err, codes.PermissionDenied)

@@ -20,7 +20,7 @@ import (
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/driver/status"
-	"github.com/millwright-dev/millwright/test/support/lot"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 var vms = vmv1alpha1.Resource("virtualmachines")
@@ -75,7 +75,7 @@ func TestNames(t *testing.T) {
 	any := rapid.Custom(func(t *rapid.T) identity {
 		return identity{strings.ToValidUTF8(texts.Draw(t, "installation"), ""), v1alpha1.GroupName, name.Draw(t, "namespace"), name.Draw(t, "machine")}
 	})
-	lot.Check(t, func(t *rapid.T) {
+	tier.Check(t, func(t *rapid.T) {
 		a, b := any.Draw(t, "a"), any.Draw(t, "b")
 		if wrong := validation.IsDNS1123Label(a.name()); len(wrong) > 0 {
 			t.Fatalf("%q: %v", a.name(), wrong)

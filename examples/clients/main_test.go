@@ -21,6 +21,7 @@ import (
 	"github.com/millwright-dev/millwright/client/clientset/versioned/fake"
 	"github.com/millwright-dev/millwright/test/support/env"
 	"github.com/millwright-dev/millwright/test/support/fixture"
+	"github.com/millwright-dev/millwright/test/support/tier"
 	metaapply "k8s.io/client-go/applyconfigurations/meta/v1"
 )
 
@@ -31,6 +32,7 @@ var owned = metav1.ApplyOptions{FieldManager: "test"}
 
 // TestOldestFirst runs the example against an API server, on objects that were applied.
 func TestOldestFirst(t *testing.T) {
+	tier.All(t)
 	e := env.New(t)
 	clients, err := versioned.NewForConfig(e.Admin)
 	if err != nil {
@@ -95,6 +97,7 @@ func machineSpec() *apply.MachineSpecApplyConfiguration {
 
 // TestOtherGroups: the clients of the other two groups reach an API server, too.
 func TestOtherGroups(t *testing.T) {
+	tier.All(t)
 	e := env.New(t)
 	clients, err := versioned.NewForConfig(e.Admin)
 	if err != nil {

@@ -19,11 +19,13 @@ import (
 	"github.com/millwright-dev/millwright/driver/sim"
 	"github.com/millwright-dev/millwright/internal/manager"
 	"github.com/millwright-dev/millwright/internal/observe/explain/report"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // TestExplainCreations: what keeps a Machine from being created, with each code that a
 // driver may answer.
 func TestExplainCreations(t *testing.T) {
+	tier.All(t)
 	w := newClusters(t)
 	w.manage()
 	w.classes(map[string]string{"small": `{}`, "odd": `{"join":"sometimes"}`, "locked": `{}`})
@@ -104,6 +106,7 @@ func TestExplainCreations(t *testing.T) {
 
 // TestExplainNodes: what keeps a Machine that has a VM from being Running.
 func TestExplainNodes(t *testing.T) {
+	tier.All(t)
 	w := newClusters(t)
 	w.manage()
 	w.classes(map[string]string{
@@ -171,6 +174,7 @@ func (w *clusters) turns(machine string, ready corev1.ConditionStatus) {
 
 // TestExplainDeletions: what holds a deletion up.
 func TestExplainDeletions(t *testing.T) {
+	tier.All(t)
 	w := newClusters(t)
 	w.manage()
 	w.classes(map[string]string{"small": `{}`, "slow": `{"deleteDelay":"1h"}`, "lost": `{}`, "bare": `{}`})
@@ -305,6 +309,7 @@ func (w *clusters) disk(node string) {
 
 // TestExplainReplacements: why a Machine was deleted, when it is gone.
 func TestExplainReplacements(t *testing.T) {
+	tier.All(t)
 	w := newClusters(t)
 	w.manage()
 	w.classes(map[string]string{"small": `{}`, "never": `{"join":"never"}`, "full": `{"capacity":1}`, "next": `{}`})
@@ -404,6 +409,7 @@ func TestExplainReplacements(t *testing.T) {
 // TestExplainAcrossRestart: the answer does not depend on a manager that works, and says so
 // if none does.
 func TestExplainAcrossRestart(t *testing.T) {
+	tier.All(t)
 	w := newClusters(t)
 	stop := w.manage(elected)
 	w.classes(map[string]string{"small": `{}`, "never": `{"join":"never"}`})
@@ -436,6 +442,7 @@ func TestExplainAcrossRestart(t *testing.T) {
 
 // TestExplainWithoutTarget: no node is missed where there is none to come.
 func TestExplainWithoutTarget(t *testing.T) {
+	tier.All(t)
 	w := newClusters(t)
 	w.manage(func(config *manager.Config) { config.Target = nil })
 	w.classes(map[string]string{"small": `{}`})

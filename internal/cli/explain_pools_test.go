@@ -15,10 +15,12 @@ import (
 	"github.com/millwright-dev/millwright/internal/manager"
 	"github.com/millwright-dev/millwright/internal/observe/explain/report"
 	"github.com/millwright-dev/millwright/internal/pool/scale"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // TestExplainSets: why a set does not have what it wants, as the real controllers leave it.
 func TestExplainSets(t *testing.T) {
+	tier.All(t)
 	w := newClusters(t)
 	w.manage()
 	w.classes(map[string]string{"small": `{}`, "never": `{"join":"never"}`, "full": `{"capacity":1}`, "slow": `{"deleteDelay":"1h"}`})
@@ -93,6 +95,7 @@ func TestExplainSets(t *testing.T) {
 
 // TestExplainFrozen: a set that had too many Machines makes none, and all who ask hear why.
 func TestExplainFrozen(t *testing.T) {
+	tier.All(t)
 	w := newClusters(t)
 	w.classes(map[string]string{"never": `{"join":"never"}`})
 	for _, name := range []string{"overfull-1", "overfull-2", "overfull-3"} {
@@ -134,6 +137,7 @@ func (w *clusters) setOf(t *testing.T, deployment string) *v1alpha1.MachineSet {
 // TestExplainDeployments: why a deployment does not have what it wants, as the real
 // controllers leave it.
 func TestExplainDeployments(t *testing.T) {
+	tier.All(t)
 	w := newClusters(t)
 	w.manage()
 	w.classes(map[string]string{"small": `{}`, "never": `{"join":"never"}`, "slow": `{"deleteDelay":"1h"}`})

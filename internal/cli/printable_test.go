@@ -13,6 +13,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/cli/connect"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // hostile is what a guest, a provider or a user may write to get at a terminal: it erases the
@@ -21,6 +22,7 @@ const hostile = "evil\x1b[2J\x1b]0;title\a\u009b31m\rback\u202eturned"
 
 // TestNothingControlsTheTerminal: whatever objects contain, commands print texts only.
 func TestNothingControlsTheTerminal(t *testing.T) {
+	tier.All(t)
 	w := newClusters(t)
 	deployment := w.revisions(t, "pool")
 	set := w.set("other", "class"+hostile, 0)

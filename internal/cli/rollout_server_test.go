@@ -19,6 +19,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/cli/rollout/change"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // revisions makes a deployment of two revisions, and no manager.
@@ -70,6 +71,7 @@ func (do onWrite) Write(p []byte) (int, error) {
 
 // TestInterruptedStatus: who ends the watch hears what was waited for, and no promise.
 func TestInterruptedStatus(t *testing.T) {
+	tier.All(t)
 	w := newClusters(t)
 	deployment := w.deployment("pool", "now", 1)
 	w.create(deployment)
@@ -85,6 +87,7 @@ func TestInterruptedStatus(t *testing.T) {
 // TestUndoUnanswered: the wish stays, how to withdraw it is said, and a restart does not get
 // lost in it.
 func TestUndoUnanswered(t *testing.T) {
+	tier.All(t)
 	w := newClusters(t)
 	deployment := w.revisions(t, "pool")
 	ctx, cancel := context.WithCancel(t.Context())
@@ -126,6 +129,7 @@ func TestUndoUnanswered(t *testing.T) {
 
 // TestDiff: what "kubectl apply" of a file would do is told, and nothing is written.
 func TestDiff(t *testing.T) {
+	tier.All(t)
 	w := newClusters(t)
 	class := w.class("now", `{"capacity":3}`)
 	w.create(class)
@@ -222,6 +226,7 @@ func (w *clusters) tells(t *testing.T, want []string, args ...string) {
 // TestRestartOfOneMachine: the new machine is there before the old one goes. What was interrupted goes on
 // with the same command.
 func TestRestartOfOneMachine(t *testing.T) {
+	tier.All(t)
 	w := newClusters(t)
 	w.classes(map[string]string{"now": `{}`})
 	deployment := w.deployment("pool", "now", 2)
@@ -275,6 +280,7 @@ func TestRestartOfOneMachine(t *testing.T) {
 // TestReturnToTheFirstChoice: machines of another class are replaced while there is capacity for better ones. A
 // new one that is no better goes again.
 func TestReturnToTheFirstChoice(t *testing.T) {
+	tier.All(t)
 	w := newClusters(t)
 	w.classes(map[string]string{"now": `{"capacity":1}`, "second": `{}`})
 	deployment := w.deployment("pool", "now", 2)

@@ -22,6 +22,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
 	"github.com/millwright-dev/millwright/test/support/coretest"
 	"github.com/millwright-dev/millwright/test/support/env"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // TestLeases: which leases a manager holds, and where.
@@ -53,6 +54,7 @@ func TestLeases(t *testing.T) {
 
 // TestWithoutClusterAPI: what is missing, and what to do about it, is said at once.
 func TestWithoutClusterAPI(t *testing.T) {
+	tier.All(t)
 	e := env.New(t, env.WithOwn()) // the others of this package have it
 	err := Run(t.Context(), Config{
 		Control: e.Admin,

@@ -16,6 +16,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/test/support/env"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // heard collects the warnings of an API server.
@@ -32,6 +33,7 @@ func (h *heard) HandleWarningHeaderWithContext(_ context.Context, _ int, _, text
 
 // TestNothingIsSentThatMCMsCRDsLack: each status would be answered with a warning, which is logged.
 func TestNothingIsSentThatMCMsCRDsLack(t *testing.T) {
+	tier.All(t)
 	e := env.New(t, env.WithOwn())
 	cfg := Config{Control: e.Admin, Log: testr.New(t), Settings: Settings{Namespace: e.Namespace, Half: HalfSets, ConcurrentSyncs: 2}}
 	if lacksSelector(t.Context(), cfg) {

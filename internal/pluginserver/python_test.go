@@ -24,6 +24,7 @@ import (
 	driverpb "github.com/millwright-dev/millwright/proto/driver"
 	"github.com/millwright-dev/millwright/test/support/fixture"
 	"github.com/millwright-dev/millwright/test/support/pydriver"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // inAProcess is the example, which can be killed and started again.
@@ -104,6 +105,7 @@ func (p *inAProcess) instances(context.Context) ([]string, error) {
 // TestADriverInPython: the protocol suffices for a driver that has nothing of this repository but
 // driver.proto to keep the whole contract.
 func TestADriverInPython(t *testing.T) {
+	tier.All(t)
 	example := pydriver.New(t)
 	p := inPython(t, example)
 	class := func(size string) *v1alpha1.MachineClass {

@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
-	"github.com/millwright-dev/millwright/test/support/lot"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // emulator does what a terminal does with what Screen writes. It refuses anything else.
@@ -192,7 +192,7 @@ func (w writerFunc) Write(p []byte) (int, error) { return w(p) }
 // TestScreenLeavesNothingBehind: whatever was drawn, a terminal shows the last of it, and all
 // that was there before.
 func TestScreenLeavesNothingBehind(t *testing.T) {
-	lot.Check(t, func(t *rapid.T) {
+	tier.Check(t, func(t *rapid.T) {
 		term := newEmulator(rapid.IntRange(2, 30).Draw(t, "columns"), rapid.IntRange(2, 8).Draw(t, "rows"))
 		earlier := rapid.IntRange(0, 10).Draw(t, "earlier")
 		var want []string

@@ -18,6 +18,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/test/support/env"
 	"github.com/millwright-dev/millwright/test/support/fixture"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // free is what the garbage collector does to a set of such a deployment.
@@ -139,6 +140,7 @@ func TestAnOrphanThatTheCacheShowsAsOwned(t *testing.T) {
 // next deployment of that name takes them, and they go when that is deleted in the foreground.
 // Who is faster, collector or controller, is not the same every time.
 func TestServerOrphansSets(t *testing.T) {
+	tier.All(t)
 	e := env.New(t, env.WithControllerManager())
 	g := gomega.NewWithT(t)
 	run(t, e)

@@ -13,7 +13,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/pool/scale"
 	"github.com/millwright-dev/millwright/test/support/fixture"
-	"github.com/millwright-dev/millwright/test/support/lot"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // rolling is a deployment with two sets, between which it moves replicas in any way that its
@@ -127,7 +127,7 @@ func (r *rolling) pass(t *rapid.T) {
 // machines, and whatever of that the caches show.
 func TestRolloutsNeverFreeze(t *testing.T) {
 	t.Parallel()
-	lot.Check(t, func(t *rapid.T) {
+	tier.Check(t, func(t *rapid.T) {
 		r := newRolling(t)
 		t.Repeat(map[string]func(*rapid.T){
 			"pass":            r.pass,

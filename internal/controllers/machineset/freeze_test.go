@@ -15,7 +15,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/pool/scale"
 	"github.com/millwright-dev/millwright/test/support/fixture"
 	"github.com/millwright-dev/millwright/test/support/lockstep"
-	"github.com/millwright-dev/millwright/test/support/lot"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 func newParent(replicas int32, kind v1alpha1.MachineDeploymentStrategyType, surge string) *v1alpha1.MachineDeployment {
@@ -145,7 +145,7 @@ func TestAFrozenSetCreatesNothingUntilItIsAskedTo(t *testing.T) {
 // that is scaled up, is not frozen, though far more Machine objects exist than are wanted.
 func TestOwnWorkNeverFreezes(t *testing.T) {
 	t.Parallel()
-	lot.Check(t, func(t *rapid.T) {
+	tier.Check(t, func(t *rapid.T) {
 		s := newServer(newSet(rapid.Int32Range(0, 4).Draw(t, "replicas")))
 		s.overshoot = &Overshoot{Up: 2, Down: 1}
 		c := s.newController()

@@ -18,7 +18,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/pool/counts"
 	"github.com/millwright-dev/millwright/internal/pool/scale"
 	"github.com/millwright-dev/millwright/test/support/fixture"
-	"github.com/millwright-dev/millwright/test/support/lot"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 var phases = []v1alpha1.MachinePhase{v1alpha1.MachinePending, v1alpha1.MachineUnknown, v1alpha1.MachineRunning, v1alpha1.MachineFailed}
@@ -247,7 +247,7 @@ func (tr *trial) end(t *rapid.T) {
 // are preserved.
 func TestNeverMoreNorFewerThanWanted(t *testing.T) {
 	t.Parallel()
-	lot.Check(t, func(t *rapid.T) {
+	tier.Check(t, func(t *rapid.T) {
 		tr := newTrial(t)
 		t.Repeat(map[string]func(*rapid.T){
 			"":         tr.check,

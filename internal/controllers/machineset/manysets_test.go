@@ -18,6 +18,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/pool/scale"
 	"github.com/millwright-dev/millwright/test/support/env"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // counting counts lists.
@@ -34,6 +35,7 @@ func (c counting) List(ctx context.Context, list client.ObjectList, opts ...clie
 // TestServerManySetsAtAStart: what a process before this one created is counted right, without a
 // request but those of the cache.
 func TestServerManySetsAtAStart(t *testing.T) {
+	tier.All(t)
 	e := env.New(t)
 	g := gomega.NewWithT(t)
 	const sets = 6

@@ -19,6 +19,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/test/support/env"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // collecting is how long the garbage collector may take. It looks for new kinds of objects
@@ -213,6 +214,7 @@ func TestADeletedSetTriesAgainWithAMachineThatChanged(t *testing.T) {
 // the next set of that name takes them over, and they go when that is deleted in the
 // foreground.
 func TestServerOrphansMachines(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	e := env.New(t, env.WithControllerManager())
 	g := gomega.NewWithT(t)
@@ -296,6 +298,7 @@ func (c *lateClient) Create(ctx context.Context, object client.Object, opts ...c
 // TestServerOrphansAMachineThatIsBeingMade: with the real garbage collector, which is done with
 // the set before the Machine exists.
 func TestServerOrphansAMachineThatIsBeingMade(t *testing.T) {
+	tier.All(t)
 	e := env.New(t, env.WithControllerManager())
 	g := gomega.NewWithT(t)
 	late := &lateClient{began: make(chan struct{}), proceed: make(chan struct{})}

@@ -11,21 +11,16 @@ import (
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
-	"github.com/millwright-dev/millwright/test/support/lot"
 	"github.com/millwright-dev/millwright/test/support/serverfault"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
-
-// mostFaults are played unless all are asked for.
-const mostFaults = 3
 
 // TestFaults: a controller whose API server misbehaves has a VM run, run again after its hypervisor ended, with
 // the same disk and in one Pod at a time, and removes all of it.
 func TestFaults(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
-	draw := lot.New(t)
-	faults := serverfault.All(draw.Seed)
-	for _, i := range draw.Of(len(faults), mostFaults) {
-		fault := faults[i]
+	for _, fault := range serverfault.All(1) {
 		t.Run(fault.Name, func(t *testing.T) {
 			t.Parallel()
 			t.Attr("fault", "a VM controller's API server that "+fault.Name)

@@ -38,6 +38,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/identity"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 	"github.com/millwright-dev/millwright/test/support/env"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // Writes of objects that the VM controller may cost for each VM, without events.
@@ -91,6 +92,7 @@ func vmCount(t *testing.T) int {
 // TestManyVMs: what creations, a fail-over and migrations cost the API server, for each VM. A tenth of the VMs
 // migrate at once.
 func TestManyVMs(t *testing.T) {
+	tier.All(t)
 	count := vmCount(t)
 	f := newFleet(t, count)
 	f.phase("creation", count, writesOfCreation, func() { f.create(count) })

@@ -16,6 +16,7 @@ import (
 	"github.com/millwright-dev/millwright/driver/registry"
 	"github.com/millwright-dev/millwright/test/support/env"
 	"github.com/millwright-dev/millwright/test/support/fixture"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 func TestMain(m *testing.M) { env.Main(m) }
@@ -43,6 +44,7 @@ func pool(name, labels string, change func(*v1alpha1.MachineDeployment)) *v1alph
 // TestWarnings: what each kind of object is warned of. The webhooks read with the rights of the half that
 // serves them.
 func TestWarnings(t *testing.T) {
+	tier.All(t)
 	e := env.New(t)
 	for _, object := range []client.Object{
 		fixture.Secret(), fixture.Named("empty", fixture.Secret(func(s *corev1.Secret) { s.Data = nil })),

@@ -15,7 +15,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/millwright-dev/millwright/internal/lifecycle/bootstrap"
-	"github.com/millwright-dev/millwright/test/support/lot"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // The form that Kubernetes demands: k8s.io/cluster-bootstrap/token/api.
@@ -76,7 +76,7 @@ func TestIssuedToken(t *testing.T) {
 }
 
 func TestFormOfTokens(t *testing.T) {
-	lot.Check(t, func(rt *rapid.T) {
+	tier.Check(t, func(rt *rapid.T) {
 		tokens := newCluster(t).tokens() // a cluster of its own, or it would depend on those before
 		tokens.Installation = rapid.String().Draw(rt, "installation")
 		key := types.NamespacedName{Namespace: rapid.String().Draw(rt, "namespace"), Name: rapid.String().Draw(rt, "name")}

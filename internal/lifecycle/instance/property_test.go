@@ -18,7 +18,7 @@ import (
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/driver/sim"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
-	"github.com/millwright-dev/millwright/test/support/lot"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // guarded is a decorator of the simulated driver, which checks that there is never more than one
@@ -330,7 +330,7 @@ func (s *story) exists(m *plot) (bool, error) {
 // TestNeverTwoInstances: whatever calls fail, whichever answers get lost, and whenever
 // the process ends, a machine has at most one VM, and none after its deletion.
 func TestNeverTwoInstances(t *testing.T) {
-	lot.Check(t, func(rt *rapid.T) {
+	tier.Check(t, func(rt *rapid.T) {
 		script := drawScript(rt)
 		var err error
 		synctest.Test(t, func(t *testing.T) { err = script.tell(t) })

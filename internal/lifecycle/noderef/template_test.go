@@ -13,7 +13,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
-	"github.com/millwright-dev/millwright/test/support/lot"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 const record = v1alpha1.AnnotationKeyLastAppliedNodeTemplate
@@ -197,7 +197,7 @@ func identity(taint corev1.Taint) string { return taint.Key + ":" + string(taint
 // template's own keys go through in between, the node carries its template and what
 // its users put on it, nothing else of ours, and is at rest after one Adopt.
 func TestThreeWayMerge(t *testing.T) {
-	lot.Check(t, func(rt *rapid.T) {
+	tier.Check(t, func(rt *rapid.T) {
 		w := &modelled{node: &corev1.Node{}}
 		w.node.Labels, w.node.Annotations = map[string]string{}, map[string]string{}
 		w.users.Labels, w.users.Annotations = map[string]string{}, map[string]string{}

@@ -3,6 +3,7 @@ package replacement
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"testing"
 
@@ -12,7 +13,6 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/pool/budget"
-	"github.com/millwright-dev/millwright/test/support/lot"
 )
 
 // shelf is a cache of one pool, which counts the Machines that are read.
@@ -80,7 +80,7 @@ func TestCountsAreThoseOfThePool(t *testing.T) {
 		"", v1alpha1.MachinePending, v1alpha1.MachineRunning, v1alpha1.MachineUnknown, v1alpha1.MachineFailed,
 		v1alpha1.MachineTerminating, v1alpha1.MachineCrashLoopBackOff,
 	}
-	random := lot.Random(t)
+	random := rand.New(rand.NewPCG(1, 0))
 	s, l := unknowns(20), &Limiter{}
 	limit := intstr.FromInt32(5)
 	for step := range 5000 {

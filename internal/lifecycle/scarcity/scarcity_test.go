@@ -12,7 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/test/support/lot"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 func deployment(annotation string, listed ...string) *v1alpha1.MachineDeployment {
@@ -92,7 +92,7 @@ func inZone(name, zone string) *v1alpha1.MachineClass {
 // TestSpread: machines that follow the order never make a zone larger than the skew allows, unless a zone
 // is out; once it is back, those that are made next fill it first.
 func TestSpread(t *testing.T) {
-	lot.Check(t, func(t *rapid.T) {
+	tier.Check(t, func(t *rapid.T) {
 		skew := rapid.IntRange(1, 3).Draw(t, "skew")
 		choices := []Choice{{Class: inZone("a", "za")}, {Class: inZone("b", "zb")}, {Class: inZone("c", "zc")}}
 		out := map[string]bool{}

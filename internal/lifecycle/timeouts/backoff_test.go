@@ -8,7 +8,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/millwright-dev/millwright/driver/codes"
-	"github.com/millwright-dev/millwright/test/support/lot"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 func TestPolicyFollowsTheFlags(t *testing.T) {
@@ -39,7 +39,7 @@ func TestPolicyFollowsTheFlags(t *testing.T) {
 // TestBackoffGrows: waiting times begin at the base, never shrink, never more than
 // double, and stay below the maximum, however often a call fails.
 func TestBackoffGrows(t *testing.T) {
-	lot.Check(t, func(t *rapid.T) {
+	tier.Check(t, func(t *rapid.T) {
 		base := time.Duration(rapid.Int64Range(1, int64(time.Hour)).Draw(t, "base"))
 		most := base + time.Duration(rapid.Int64Range(0, int64(24*time.Hour)).Draw(t, "beyond"))
 		after := func(failures int) (got time.Duration) {

@@ -31,6 +31,7 @@ import (
 	"k8s.io/client-go/util/retry"
 
 	"github.com/millwright-dev/millwright/internal/ca"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // binaries returns the folder of the built control plane; see FindBinaries.
@@ -318,6 +319,7 @@ func testScheduling(t *testing.T, admin kubernetes.Interface) {
 
 // TestComponentsComeBack kills each component and starts the control plane again.
 func TestComponentsComeBack(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	var log journal
 	dir := t.TempDir()
@@ -367,6 +369,7 @@ func TestComponentsComeBack(t *testing.T) {
 }
 
 func TestTwoSideBySide(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	var log journal
 	planes := make([]*ControlPlane, 2)

@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/millwright-dev/millwright/internal/local/proc"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // parentDirEnv has the test executable start a control plane in that folder instead of running
@@ -91,6 +92,7 @@ func processes(t *testing.T, dir layout) map[string]*os.Process {
 }
 
 func TestKilledParent(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	for name, orphanable := range map[string]bool{"ChildrenEnd": false, "ChildrenStay": true} {
 		t.Run(name, func(t *testing.T) {

@@ -14,6 +14,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // apiFault is what an API server, or the network before it, does to requests of a host.
@@ -114,6 +116,7 @@ func (r roundTripper) RoundTrip(request *http.Request) (*http.Response, error) {
 // TestAPIFaults: a host whose API server misbehaves registers itself, runs each Pod in one process, says how it
 // is, and is rid of it when it is deleted.
 func TestAPIFaults(t *testing.T) {
+	tier.All(t)
 	for _, fault := range apiFaults {
 		t.Run(fault.name, func(t *testing.T) {
 			b := newTestHost(t)

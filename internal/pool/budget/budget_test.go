@@ -14,7 +14,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/test/support/lot"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 var now = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
@@ -183,7 +183,7 @@ func deleted(machine *v1alpha1.Machine, ready bool) *v1alpha1.Machine {
 // TestBudgetsHold: whatever happens to the Machines of a pool whose replacements ask, no budget is exceeded.
 func TestBudgetsHold(t *testing.T) {
 	phases := []v1alpha1.MachinePhase{running, unknown, unknown, unknown}
-	lot.Check(t, func(t *rapid.T) {
+	tier.Check(t, func(t *rapid.T) {
 		var machines []*v1alpha1.Machine
 		for range rapid.IntRange(1, 12).Draw(t, "machines") {
 			machines = append(machines, in(rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "zone"), rapid.SampledFrom(phases).Draw(t, "phase")))

@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/test/support/lot"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 func class(spec string) *v1alpha1.MachineClass {
@@ -86,7 +86,7 @@ func (v vm) differences(want vm) (updates, replacements []string) {
 // TestAVMBecomesAsItsClassSays: whatever class and strategy become meanwhile, and wherever a process dies, the last class
 // counts in the end: what can change is changed, and what cannot is said.
 func TestAVMBecomesAsItsClassSays(t *testing.T) {
-	lot.Check(t, func(t *rapid.T) {
+	tier.Check(t, func(t *rapid.T) {
 		values := rapid.SampledFrom([]string{"a", "b"})
 		draw := func() vm { return vm{values.Draw(t, "tags"), values.Draw(t, "size")} }
 		is, want := draw(), draw()

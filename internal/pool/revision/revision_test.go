@@ -1,6 +1,7 @@
 package revision
 
 import (
+	"math/rand/v2"
 	"reflect"
 	"slices"
 	"strconv"
@@ -11,7 +12,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/test/support/lot"
 )
 
 // set is one whose age, class and revision are told by its name: "a1" is older than "b7".
@@ -98,7 +98,7 @@ func TestPick(t *testing.T) {
 		"far apart":                        {[]*v1alpha1.MachineSet{set("b9223372036854775807"), set("a-9223372036854775807"), set("c3")}, 0, "c3"},
 	} {
 		t.Run(reason, func(t *testing.T) {
-			random := lot.Random(t)
+			random := rand.New(rand.NewPCG(1, 0))
 			for range 5 {
 				shuffled := make([]*v1alpha1.MachineSet, len(test.sets))
 				for to, from := range random.Perm(len(shuffled)) {

@@ -6,7 +6,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/test/support/lot"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // places is a set with a maximum and a number of Machines preserved by themselves.
@@ -67,7 +67,7 @@ func TestAutoPreserveMax(t *testing.T) {
 // fail in between, the sets of a rollout do not preserve more by themselves than their deployment allows,
 // and in the end the current set has all that old ones do not need.
 func TestAutoPreserveMaxIsNeverExceeded(t *testing.T) {
-	lot.Check(t, func(t *rapid.T) {
+	tier.Check(t, func(t *rapid.T) {
 		whole := rapid.Int32Range(0, 5).Draw(t, "maximum")
 		f := sharing(whole, &places{max: whole, replicas: 9})
 		for range rapid.IntRange(5, 60).Draw(t, "steps") {

@@ -12,7 +12,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/pool/rollout"
 	"github.com/millwright-dev/millwright/internal/pool/rollout/status"
 	"github.com/millwright-dev/millwright/test/support/fixture"
-	"github.com/millwright-dev/millwright/test/support/lot"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // following returns a deployment with an update strategy.
@@ -26,7 +26,7 @@ func following(replicas int32, surge, unavailable string) *v1alpha1.MachineDeplo
 // stay, the others are replaced within the bounds, and the rollout ends.
 func TestClassesThatFollow(t *testing.T) {
 	t.Parallel()
-	lot.Check(t, func(t *rapid.T) {
+	tier.Check(t, func(t *rapid.T) {
 		replicas := rapid.Int32Range(1, 6).Draw(t, "replicas")
 		bound := rapid.SampledFrom([]string{"0", "1", "2", "50%"})
 		p := newPool(following(replicas, bound.Draw(t, "surge"), bound.Draw(t, "unavailable")))
@@ -75,7 +75,7 @@ func TestClassesThatFollow(t *testing.T) {
 func TestWhateverHappensToAClassItEnds(t *testing.T) {
 	t.Parallel()
 	events := []string{"deployment", "deployment", "set", "set", "machine", "machine", "machine", "fails", "scale", "class", "strategy"}
-	lot.Check(t, func(t *rapid.T) {
+	tier.Check(t, func(t *rapid.T) {
 		p := newPool(following(rapid.Int32Range(0, 5).Draw(t, "replicas"), "1", "0"))
 		for _, event := range rapid.SliceOfN(rapid.SampledFrom(events), 0, 80).Draw(t, "events") {
 			if event == "fails" && len(p.machines) > 0 { // its VM is not for every class

@@ -21,7 +21,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/pool/revision"
 	"github.com/millwright-dev/millwright/test/support/fixture"
-	"github.com/millwright-dev/millwright/test/support/lot"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 func TestBounds(t *testing.T) {
@@ -195,7 +195,7 @@ func TestHashIsStable(t *testing.T) {
 
 func TestSetNamesAreDNSNames(t *testing.T) {
 	t.Parallel()
-	lot.Check(t, func(t *rapid.T) {
+	tier.Check(t, func(t *rapid.T) {
 		template := fixture.Deployment(1, fixture.OfClass(rapid.String().Draw(t, "class"))).Spec.Template
 		hash := revision.Hash(&template, rapid.Int32Min(0).Draw(t, "collisions"))
 		name := revision.SetName(fixture.Pool, hash)

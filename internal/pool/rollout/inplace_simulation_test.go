@@ -18,7 +18,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/pool/rollout"
 	"github.com/millwright-dev/millwright/internal/pool/rollout/status"
 	"github.com/millwright-dev/millwright/test/support/fixture"
-	"github.com/millwright-dev/millwright/test/support/lot"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 var updateEvents = strings.Fields("reconcile reconcile begin set set sets machines nodes turn turn turns controllers controllers")
@@ -29,7 +29,7 @@ var updateEvents = strings.Fields("reconcile reconcile begin set set sets machin
 // updates succeed, it ends.
 func TestUpdateInPlaceKeepsItsBounds(t *testing.T) {
 	t.Parallel()
-	lot.Check(t, func(t *rapid.T) {
+	tier.Check(t, func(t *rapid.T) {
 		bound := rapid.SampledFrom([]string{"0", "1", "2", "30%", "100%"})
 		w := begunUpdates(t, fixture.InPlace(bound.Draw(t, "surge"), bound.Draw(t, "unavailable")))
 		surge, unavailable := rollout.Bounds(w.deployment)
@@ -58,7 +58,7 @@ func TestUpdateInPlaceKeepsItsBounds(t *testing.T) {
 // is deleted while others can be. In the end there are the wanted Machines, and the controller is at rest.
 func TestUpdateInPlaceEnds(t *testing.T) {
 	t.Parallel()
-	lot.Check(t, func(t *rapid.T) {
+	tier.Check(t, func(t *rapid.T) {
 		w := begunUpdates(t, fixture.InPlace("0", "1"))
 		events := append(slices.Clone(updateEvents), strings.Fields("fail repair giveup template pause resume scale excess break bounds manual auto select label unlabel delete")...)
 		for _, event := range rapid.SliceOfN(rapid.SampledFrom(events), 120, 120).Draw(t, "events") {

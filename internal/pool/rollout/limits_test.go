@@ -13,7 +13,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/pool/rollout"
 	"github.com/millwright-dev/millwright/internal/pool/rollout/status"
 	"github.com/millwright-dev/millwright/test/support/fixture"
-	"github.com/millwright-dev/millwright/test/support/lot"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // checkBounds fails if an operation gives a set more than it may have.
@@ -46,7 +46,7 @@ func TestAbsurdNumbers(t *testing.T) {
 	reported := rapid.SampledFrom([]int32{math.MinInt32, -1, 0, 1, 2, 3, 5, 10, 100, math.MaxInt32 - 1, math.MaxInt32})
 	texts := rapid.SampledFrom([]string{"", "0", "1", "3", "-1", "2147483647", "99999999999999999999", "x", "9223372036854775807"})
 	bounds := rapid.SampledFrom([]string{"", "0", "1", "2", "30%", "100%", "2147483647", "0%"})
-	lot.Check(t, func(t *rapid.T) {
+	tier.Check(t, func(t *rapid.T) {
 		deployment := fixture.Deployment(sizes.Draw(t, "replicas"), fixture.Rolling(bounds.Draw(t, "surge"), bounds.Draw(t, "unavailable")), fixture.OfClass("c"))
 		deployment.Spec.ExcessReplicas = rapid.SampledFrom([]*intstr.IntOrString{nil, ptr.To(intstr.FromInt32(2)), ptr.To(intstr.FromInt32(math.MaxInt32)), ptr.To(intstr.FromString("100%"))}).Draw(t, "excess")
 		deployment.Spec.Paused = rapid.Bool().Draw(t, "paused")

@@ -12,7 +12,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/pool/reserve"
 	"github.com/millwright-dev/millwright/internal/pool/rollout"
 	"github.com/millwright-dev/millwright/test/support/fixture"
-	"github.com/millwright-dev/millwright/test/support/lot"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // excesses are what users ask for.
@@ -60,7 +60,7 @@ func (p *pool) usable() (n int) {
 func TestReserveOfAPool(t *testing.T) {
 	t.Parallel()
 	events := []string{"deployment", "deployment", "set", "set", "set", "machine", "machine", "machine", "scale", "excess", "class"}
-	lot.Check(t, func(t *rapid.T) {
+	tier.Check(t, func(t *rapid.T) {
 		p := reserved(t)
 		for _, event := range rapid.SliceOfN(rapid.SampledFrom(events), 0, 100).Draw(t, "events") {
 			before, promised := p.usable(), p.promised()
@@ -87,7 +87,7 @@ func TestReserveOfAPool(t *testing.T) {
 func TestWhateverHappensToAReserveItEnds(t *testing.T) {
 	t.Parallel()
 	events := []string{"deployment", "deployment", "set", "set", "machine", "machine", "fails", "scale", "excess", "class", "pause", "resume"}
-	lot.Check(t, func(t *rapid.T) {
+	tier.Check(t, func(t *rapid.T) {
 		p := reserved(t)
 		for _, event := range rapid.SliceOfN(rapid.SampledFrom(events), 0, 100).Draw(t, "events") {
 			p.happens(t, event)

@@ -10,7 +10,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/pool/counts"
 	"github.com/millwright-dev/millwright/test/support/fixture"
-	"github.com/millwright-dev/millwright/test/support/lot"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 func TestPlanScaleDown(t *testing.T) {
@@ -48,7 +48,7 @@ func TestPlanScaleDown(t *testing.T) {
 // to, and none that has to stay available.
 func TestScaleDownKeepsWhatIsAvailable(t *testing.T) {
 	t.Parallel()
-	lot.Check(t, func(t *rapid.T) {
+	tier.Check(t, func(t *rapid.T) {
 		number := func(name string, most int32) int32 { return rapid.Int32Range(0, most).Draw(t, name) }
 		var all sets
 		for _, name := range []string{"a", "b", "c"} {

@@ -15,7 +15,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/pool/rollout"
 	"github.com/millwright-dev/millwright/internal/pool/rollout/status"
 	"github.com/millwright-dev/millwright/test/support/fixture"
-	"github.com/millwright-dev/millwright/test/support/lot"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // TestRollingUpdateKeepsItsBounds lets everything happen in any order: controllers that
@@ -35,7 +35,7 @@ import (
 // wanted, all of the current template.
 func TestRollingUpdateKeepsItsBounds(t *testing.T) {
 	t.Parallel()
-	lot.Check(t, func(t *rapid.T) {
+	tier.Check(t, func(t *rapid.T) {
 		bound := rapid.SampledFrom([]string{"", "0", "1", "2", "5", "0%", "10%", "30%", "100%"})
 		strategy := fixture.Rolling(bound.Draw(t, "surge"), bound.Draw(t, "unavailable"))
 		w := newModel(fixture.Deployment(rapid.Int32Range(0, 12).Draw(t, "replicas"), strategy))
@@ -68,7 +68,7 @@ func TestRollingUpdateKeepsItsBounds(t *testing.T) {
 // end there are the machines that are wanted, and the status says so.
 func TestWhateverChangesItEnds(t *testing.T) {
 	t.Parallel()
-	lot.Check(t, func(t *rapid.T) {
+	tier.Check(t, func(t *rapid.T) {
 		w := newModel(fixture.Deployment(rapid.Int32Range(0, 12).Draw(t, "replicas"), fixture.Rolling("", "")))
 		if !w.settle(nil) {
 			t.Fatalf("the first machines do not come up: %s", w)
@@ -96,7 +96,7 @@ func TestWhateverChangesItEnds(t *testing.T) {
 // the surge is.
 func TestAPausedDeploymentIsScaled(t *testing.T) {
 	t.Parallel()
-	lot.Check(t, func(t *rapid.T) {
+	tier.Check(t, func(t *rapid.T) {
 		bound := rapid.SampledFrom([]string{"", "0", "2", "30%"})
 		w := newModel(fixture.Deployment(rapid.Int32Range(1, 12).Draw(t, "replicas"), fixture.Rolling(bound.Draw(t, "surge"), bound.Draw(t, "unavailable"))))
 		if !w.settle(nil) {

@@ -7,7 +7,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/test/support/lot"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // TestLimits finds out at how many Machines a set is frozen, and at how many it is unfrozen.
@@ -53,7 +53,7 @@ func TestLimits(t *testing.T) {
 // machines, and unfrozen for fewer, none at the latest.
 func TestWhatFreezesASetNeverUnfreezesIt(t *testing.T) {
 	t.Parallel()
-	lot.Check(t, func(t *rapid.T) {
+	tier.Check(t, func(t *rapid.T) {
 		small := rapid.Int32Range(0, 5)
 		when := &Overshoot{Up: small.Draw(t, "up"), Down: small.Draw(t, "down")}
 		f := Facts{Set: newSet(small.Draw(t, "replicas")), Overshoot: when}

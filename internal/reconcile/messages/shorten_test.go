@@ -7,7 +7,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/millwright-dev/millwright/test/support/lot"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 func TestShorten(t *testing.T) {
@@ -27,7 +27,7 @@ func TestShorten(t *testing.T) {
 
 // TestShortenKeepsBothEnds: whatever the text is, the result is valid and short enough.
 func TestShortenKeepsBothEnds(t *testing.T) {
-	lot.Check(t, func(t *rapid.T) {
+	tier.Check(t, func(t *rapid.T) {
 		text, longest := rapid.String().Draw(t, "text"), rapid.IntRange(20, 60).Draw(t, "longest")
 		text += string(rapid.SliceOf(rapid.Byte()).Draw(t, "bytes"))
 		got := Shorten(text, longest)

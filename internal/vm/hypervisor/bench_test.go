@@ -14,6 +14,7 @@ import (
 
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/service"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // moved has the durations of migrations of one kind.
@@ -55,6 +56,7 @@ const (
 // medians. Both durations begin with the request and include the start of the receiving QEMU. The guest writes to its
 // disk all the time; a quarter of the disk has data.
 func TestAgainstBareQEMU(t *testing.T) {
+	tier.All(t)
 	const MiB = 1 << 20
 	count, measured := pairs(t)
 	sizes := []struct {

@@ -10,6 +10,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // holdPoint is where a source stops in a migration: its guest is stopped, and the migration is not committed yet.
@@ -77,6 +78,7 @@ func (m *member) awaitHeld() {
 // The source is killed while its guest is stopped, before the commit. The target does not run the guest, which starts
 // again from disks that have everything that it wrote, from the same moment.
 func TestRealSourceDiesBetween(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	for name, shared := range map[string]bool{"disks that are copied": false, "shared disks": true} {
 		for _, at := range []holdPoint{holdBefore, holdAfter} {
@@ -104,6 +106,7 @@ func TestRealSourceDiesBetween(t *testing.T) {
 
 // The rest of the copy takes too long: the guest continues at the source, whose QEMU has its disks again.
 func TestRealRestTakesTooLong(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	for name, test := range map[string]struct {
 		shared bool

@@ -12,6 +12,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/image"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 	"github.com/millwright-dev/millwright/test/support/blockdev"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // withDevice runs a test on a device, which must be created outside the bubble.
@@ -95,6 +96,7 @@ func device(t *testing.T, path *string, bytes int64, content []byte) {
 // TestRealMigrationOfDevices moves a guest with a root disk and a data disk on devices to larger devices with other
 // content; the third disk is a file.
 func TestRealMigrationOfDevices(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	h := newHousehold(t)
 	onDevices := func(more int64, root, logs []byte) func(*member) {
@@ -136,6 +138,7 @@ func TestRealMigrationOfDevices(t *testing.T) {
 
 // TestRealDeviceIsTooSmall: a target whose device is smaller than the disk does not get the guest, which continues.
 func TestRealDeviceIsTooSmall(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	h := newHousehold(t)
 	source := h.source()

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // ampleLease does not expire while the test, which is the controller, or a hypervisor is blocked for some seconds, as
@@ -38,6 +39,7 @@ func (h *household) wantReleased(pod string) {
 
 // TestRealMigrationWithLeases moves a guest twice, and lets it run for longer than a lease there.
 func TestRealMigrationWithLeases(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	h := newLeasedHousehold(t)
 	here := h.source()
@@ -56,6 +58,7 @@ func TestRealMigrationWithLeases(t *testing.T) {
 
 // The authority alone does not let a guest run: the controller withholds the target's lease, and then grants it.
 func TestRealTargetWaitsForItsLease(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	h := newLeasedHousehold(t)
 	source := h.source()
@@ -88,6 +91,7 @@ func TestRealTargetWaitsForItsLease(t *testing.T) {
 
 // After the commit the guest runs where the controller decides, whichever process is killed.
 func TestRealLeasedDeathAfterTheCommit(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	for name, dies := range map[string]string{"source": "web-1", "target": "web-2"} {
 		t.Run(name, func(t *testing.T) {
@@ -131,6 +135,7 @@ func TestRealLeasedDeathAfterTheCommit(t *testing.T) {
 // The controller is unavailable for longer than a lease during the migration: the guest of the source terminates, as
 // usual.
 func TestRealLeaseExpiresInAMigration(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	t.Run("in the copy", func(t *testing.T) {
 		t.Parallel()
@@ -188,6 +193,7 @@ func TestRealLeaseExpiresInAMigration(t *testing.T) {
 
 // A source that hangs during the copy is killed by its watchdog, and its guest with it.
 func TestRealSourceHangsInTheCopy(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	h := newLeasedHousehold(t)
 	h.bandwidth = 128 << 10
@@ -211,6 +217,7 @@ func TestRealSourceHangsInTheCopy(t *testing.T) {
 // While no lease is granted, a target with the authority terminates when the controller says so, or when it is asked
 // to terminate and a lease would have expired.
 func TestRealTargetIsTerminatedWithoutALease(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	for name, test := range map[string]struct {
 		end  func(h *household, target *member)

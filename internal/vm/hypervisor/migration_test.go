@@ -22,8 +22,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/service"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
-	"github.com/millwright-dev/millwright/test/support/lot"
 	"github.com/millwright-dev/millwright/test/support/smallfs"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // counting is what a client of a member's console sees of scribe.
@@ -282,8 +282,9 @@ func (h *household) growBy(answer *vmpb.RunLeaseUpdate) []*vmpb.DiskSize {
 }
 
 // TestRealMigrationByOrder moves a guest whose disks have grown without a signal, and moves it again by the next
-// request; twenty times in the long run.
+// request; twenty times in an exhaustive run.
 func TestRealMigrationByOrder(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	h := newHousehold(t)
 	h.eager = true
@@ -292,7 +293,7 @@ func TestRealMigrationByOrder(t *testing.T) {
 	console.runsOn()
 	grown := h.grow(&vmpb.DiskSize{Bytes: scribeDisk + 2<<20}, &vmpb.DiskSize{Name: "logs", Bytes: scribeDisk + 5<<20})
 	pods := []string{"web-2", "web-3"}
-	if lot.All() {
+	if tier.Exhaustive() {
 		for number := range 18 {
 			pods = append(pods, fmt.Sprintf("web-%d", number+4))
 		}
@@ -342,6 +343,7 @@ func (h *household) wantPhases(pod string, want ...vmpb.ReportStateRequest_Migra
 
 // TestRealShutdownInstead shuts the guest down where it cannot migrate.
 func TestRealShutdownInstead(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	for name, spoil := range map[string]func(*household){
 		"the controller says so":          func(*household) {},
@@ -373,6 +375,7 @@ func TestRealShutdownInstead(t *testing.T) {
 // TestRealControllerIsAway: while a guest waits for a target, its controller is unavailable for a long time. The
 // guest keeps running, or is shut down when the process gets a second SIGTERM.
 func TestRealControllerIsAway(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	for name, urged := range map[string]bool{"for a while": false, "at the end of all": true} {
 		t.Run(name, func(t *testing.T) {
@@ -502,6 +505,7 @@ func (s *slow) Send(ctx context.Context, to qemu.Destination, progress func(qemu
 // The target, or the connection to it, fails while the guest runs: the guest keeps running, and moves to the next
 // target.
 func TestRealTargetFails(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	for name, fail := range map[string]func(h *household, target *member){
 		"it is killed": func(h *household, target *member) {
@@ -548,6 +552,7 @@ func TestRealTargetFails(t *testing.T) {
 
 // One of the target's disks is full.
 func TestRealTargetIsFull(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	for name, put := range map[string]func(m *member, path string){
 		"root": func(m *member, path string) { m.disk = path },
@@ -584,6 +589,7 @@ func TestRealTargetIsFull(t *testing.T) {
 // Another process holds one of the target's disks: the migration does not start, and the guest moves to the next
 // target.
 func TestRealTargetIsLocked(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	h := newHousehold(t)
 	h.timing.LockRetry, h.timing.LockLimit = 50*time.Millisecond, 500*time.Millisecond
@@ -601,6 +607,7 @@ func TestRealTargetIsLocked(t *testing.T) {
 
 // The request to move is canceled.
 func TestRealMigrationIsCancelled(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	for name, second := range whichDisk {
 		t.Run(name, func(t *testing.T) {
@@ -628,6 +635,7 @@ func TestRealMigrationIsCancelled(t *testing.T) {
 // The source is killed while the guest runs: the target has never run it, and the source has everything that the
 // guest wrote.
 func TestRealSourceDiesBeforeTheCommit(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	for name, second := range whichDisk {
 		t.Run(name, func(t *testing.T) {
@@ -676,6 +684,7 @@ func (h *household) letsGo(source *member) {
 
 // After the commit the guest runs where the controller decides, whichever process is killed.
 func TestRealDeathAfterTheCommit(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	for name, test := range map[string]struct {
 		dies string
@@ -733,6 +742,7 @@ func TestRealDeathAfterTheCommit(t *testing.T) {
 
 // The switchover was done, but its response is lost: the target asks again.
 func TestRealAnswerIsLost(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	h := newHousehold(t)
 	source := h.source()

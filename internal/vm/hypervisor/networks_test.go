@@ -13,6 +13,7 @@ import (
 	"time"
 
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // cable leads to another network, which contains only its end. When it is cut, no one is notified.
@@ -87,6 +88,7 @@ func (c *cable) narrow(is bool) {
 // TestRealCutsBeforeTheCommit: the network to the target is cut during the negotiation, or during the copy. The guest
 // keeps running, and moves when the network works again.
 func TestRealCutsBeforeTheCommit(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	for name, copies := range map[string]bool{"while they agree": false, "while they copy": true} {
 		t.Run(name, func(t *testing.T) {
@@ -147,6 +149,7 @@ func TestRealCutsBeforeTheCommit(t *testing.T) {
 // learns that it has it. The guest continues where it was, or nowhere, and everything that it wrote is where the VM
 // is.
 func TestRealCutsAfterTheCommit(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	for name, test := range map[string]struct{ done, shared bool }{
 		"before the switchover": {}, "before its answer": {done: true},

@@ -23,6 +23,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/service"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // What the guests in testdata print first, and the input that makes echo power itself off.
@@ -176,6 +177,7 @@ func (c *terminal) send(text string) {
 }
 
 func TestRealGuestOverTheSocket(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	r := newReal(t, "echo").start()
 	process := r.process()
@@ -213,6 +215,7 @@ func TestRealGuestOverTheSocket(t *testing.T) {
 }
 
 func TestRealGuestIsAskedToEnd(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	for name, test := range map[string]struct {
 		guest  string
@@ -240,6 +243,7 @@ func TestRealGuestIsAskedToEnd(t *testing.T) {
 }
 
 func TestRealMachineIsHeldAndKilled(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	r := newReal(t, "counter")
 	r.controller.Answer(leasePaused())
@@ -255,6 +259,7 @@ func TestRealMachineIsHeldAndKilled(t *testing.T) {
 }
 
 func TestRealMachineDies(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	r := newReal(t, "counter").start()
 	process := r.process()
@@ -267,6 +272,7 @@ func TestRealMachineDies(t *testing.T) {
 }
 
 func TestTwoHypervisorsOnOneDisk(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	first := newReal(t, "counter").start()
 	process := first.process()
@@ -291,6 +297,7 @@ func TestTwoHypervisorsOnOneDisk(t *testing.T) {
 }
 
 func TestSpecificationThatQEMURefuses(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	r := newReal(t, "counter")
 	r.config.Machines = hypervisor.QEMU{Override: "abacus"}
@@ -303,6 +310,7 @@ func TestSpecificationThatQEMURefuses(t *testing.T) {
 
 // The services are at the reported endpoint, for authorized callers only.
 func TestServicesOverTheNetwork(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	r := newReal(t, "echo")
 	asked := make(chan string, 10)

@@ -27,6 +27,7 @@ import (
 	identitypb "github.com/millwright-dev/millwright/proto/identity"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 	storagepb "github.com/millwright-dev/millwright/proto/storage"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // storeroom is a controller with a disk server of the VM web, on the network.
@@ -207,6 +208,7 @@ func of(state vmpb.ReportStateRequest_State, message string) func(*vmpb.ReportSt
 // A guest starts from an image that the server has prepared. It continues when the server has been restarted
 // elsewhere, and stops forever when its token is revoked.
 func TestRealGuestOfAServer(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	s := newStoreroom(t)
 	s.leads(7, storage.Attachment{})
@@ -258,6 +260,7 @@ func TestRealGuestOfAServer(t *testing.T) {
 
 // The hypervisor reports what prevents it from attaching its disks, and waits until that is over.
 func TestDisksThatCannotBeAttached(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	if testing.Short() {
 		t.Skip("runs real storage daemons")
@@ -364,6 +367,7 @@ func TestNoConnectionToAServer(t *testing.T) {
 // A server enlarges the disks. A client that attaches them with a later token finds the new sizes; an earlier guest
 // keeps the old ones.
 func TestServedDisksGrow(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	if testing.Short() {
 		t.Skip("runs real storage daemons")

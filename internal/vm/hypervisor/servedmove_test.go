@@ -23,6 +23,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/storage/diskserver"
 	"github.com/millwright-dev/millwright/internal/vm/storage/session"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // fences do the controller's part for served disks: they open the disks to the holder and the target, and grant no
@@ -175,6 +176,7 @@ func (f *fences) wantAll(m *member, console *counting) {
 
 // TestRealServedMigration moves a guest with served disks twice. Only the hypervisor that runs it can write.
 func TestRealServedMigration(t *testing.T) {
+	tier.All(t)
 	h := newServedHousehold(t)
 	here := h.servedSource()
 	console := here.counts()
@@ -201,6 +203,7 @@ func (h *household) neverFailed() {
 // Whichever process is killed, the guest continues where the controller decides, with everything that it has written.
 // A source that takes it back has new sessions, with a token above the target's, and the guest does not notice.
 func TestRealServedDeath(t *testing.T) {
+	tier.All(t)
 	t.Run("of the target in the copy", func(t *testing.T) {
 		h := newServedHousehold(t)
 		h.slow = true

@@ -12,6 +12,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/disk"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 	"github.com/millwright-dev/millwright/test/support/blockdev"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 func newSharedHousehold(t *testing.T) *household {
@@ -36,6 +37,7 @@ func (m *member) wantLocked() {
 // TestRealSharedMigration moves a guest to hypervisors with the same disks. A hypervisor that asks for the authority
 // or runs the guest holds their locks.
 func TestRealSharedMigration(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	h := newSharedHousehold(t)
 	h.eager = true
@@ -66,6 +68,7 @@ func TestRealSharedMigration(t *testing.T) {
 // TestRealSharedDevices is the same for block devices. It needs leases, since the lock of a device is only valid on
 // one host.
 func TestRealSharedDevices(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	h := newSharedHousehold(t)
 	h.leases(ampleLease)
@@ -100,6 +103,7 @@ func TestRealSharedDevices(t *testing.T) {
 // Whichever of the two is killed while the guest runs, the guest continues at the source, or starts again from the
 // same disks.
 func TestRealSharedDeathInTheCopy(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	for name, dies := range map[string]string{"source": "web-1", "target": "web-2"} {
 		t.Run(name, func(t *testing.T) {
@@ -134,6 +138,7 @@ func TestRealSharedDeathInTheCopy(t *testing.T) {
 
 // After the commit the guest continues where the controller decides, whichever process is killed.
 func TestRealSharedDeathAfterTheCommit(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	for name, dies := range map[string]string{"source": "web-1", "target": "web-2", "both": "both"} {
 		t.Run(name, func(t *testing.T) {
@@ -181,6 +186,7 @@ func TestRealSharedDeathAfterTheCommit(t *testing.T) {
 // The authority alone does not let a source run its guest again: another process holds one of the disks, until it
 // releases it.
 func TestRealSourceWaitsForItsDisks(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	h := newSharedHousehold(t)
 	h.departure.Switchover, h.timing.LockRetry = 2*time.Second, 50*time.Millisecond
@@ -215,6 +221,7 @@ func (h *household) awaitCause(want vmpb.ReportStateRequest_Cause) {
 
 // A source and a target reject each other if only one of them shares its disk, and the guest keeps running.
 func TestRealSharedAndOwnDisks(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	for name, shared := range map[string]bool{"the source's": true, "the target's": false} {
 		t.Run(name, func(t *testing.T) {
@@ -248,6 +255,7 @@ func TestRealSharedAndOwnDisks(t *testing.T) {
 
 // A target whose disk is missing does not create another one.
 func TestRealSharedDiskIsNotThere(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	h := newSharedHousehold(t)
 	source := h.source()
@@ -277,6 +285,7 @@ func TestRealSharedDiskIsNotThere(t *testing.T) {
 // Another hypervisor has used the disks after the commit: the guest's memory no longer matches them, and neither side
 // runs it, whatever the controller says.
 func TestRealSharedDisksWereUsed(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	for name, dies := range map[string]bool{"before the target took them": false, "before the source took them back": true} {
 		t.Run(name, func(t *testing.T) {
@@ -315,6 +324,7 @@ func TestRealSharedDisksWereUsed(t *testing.T) {
 
 // A stopped guest moves in both directions, is taken back, and grows. Finally it continues, and moves again.
 func TestRealHeldGuestMoves(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	h := newSharedHousehold(t)
 	h.departure.Switchover = 2 * time.Second

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // Budgets of a start: the time until the guest's first output, compared with a bare QEMU with the same download and
@@ -28,6 +29,7 @@ const (
 // TestStartAgainstBareQEMU starts guests alternately in hypervisors and in bare QEMUs, from an image that is
 // downloaded, and from an existing disk, and compares the medians.
 func TestStartAgainstBareQEMU(t *testing.T) {
+	tier.All(t)
 	const MiB = 1 << 20
 	count, measured := pairs(t)
 	data := uint64(256 * MiB)

@@ -12,6 +12,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 	"github.com/millwright-dev/millwright/test/support/smallfs"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // What the guest "writer" prints when it has written 3 MiB, after a dot for each of 96 writes.
@@ -30,6 +31,7 @@ func (r *real) awaitReport(before int, want string) {
 
 // A guest that fills its storage is stopped, which is reported, and it continues when there is free space.
 func TestRealGuestWaitsForRoom(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	disks := smallfs.NewSize(t, 4<<20)
 	disks.Fill(2 << 20 / os.Getpagesize())
@@ -65,6 +67,7 @@ func TestRealGuestWaitsForRoom(t *testing.T) {
 
 // What someone else tells QEMU is reported.
 func TestRealGuestIsStoppedByAnother(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	r := newReal(t, "counter").start()
 	process := r.process()
@@ -96,6 +99,7 @@ exec sleep 1000
 
 // A QEMU that can no longer be controlled is killed.
 func TestMachineLosesItsMonitor(t *testing.T) {
+	tier.All(t)
 	for name, last := range map[string]string{
 		"closed":            `exec 3>&-`,
 		"endless line":      `head -c 9000000 /dev/zero | tr '\\0' '[' >&3`,

@@ -17,6 +17,8 @@ import (
 	"testing"
 
 	"github.com/ulikunitz/xz"
+
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // writeVariable makes the test's executable write a disk from a file, so that its memory can be measured. Its
@@ -102,6 +104,7 @@ func withWindow(t *testing.T, file []byte, code byte) []byte {
 // TestMemoryOfDecoders: no image makes a decoder take much more memory than the largest accepted window, and images
 // with common windows are accepted.
 func TestMemoryOfDecoders(t *testing.T) {
+	tier.All(t)
 	if testing.Short() {
 		t.Skip("compresses much, for seconds; -short wants to be fast")
 	}

@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/test/support/lot"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 func TestMain(m *testing.M) {
@@ -181,7 +181,7 @@ func (s *story) catchUp(without ...string) {
 // however old what they see is. New Machines do not join before the end: one that has joined is
 // as good as any other, and may go in place of one that is gone by itself.
 func TestTheNamedGoAndNoOthers(t *testing.T) {
-	lot.Check(t, func(t *rapid.T) {
+	tier.Check(t, func(t *rapid.T) {
 		s := newStory(rapid.Int32Range(2, 5).Draw(t, "replicas"))
 		pick := func(t *rapid.T, names []string) string {
 			if len(names) == 0 {

@@ -8,6 +8,8 @@ import (
 	"github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 const data = `{"dataSecretName":"workers"}`
@@ -16,6 +18,7 @@ const data = `{"dataSecretName":"workers"}`
 // holds nobody up who deletes it. Only a specification that can never work is beyond help
 // (S33, S49).
 func TestWhatCannotWorkIsSaidAndMakesNoVM(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	h := newHarness(t)
 	manager := h.manager()
@@ -76,6 +79,7 @@ func (h *harness) neverReady() string {
 
 // What was missing and comes, comes in time.
 func TestWhatIsRepairedGoesOn(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	h := newHarness(t)
 	h.manager()
@@ -93,6 +97,7 @@ func TestWhatIsRepairedGoesOn(t *testing.T) {
 
 // D3: no room is no end. The one that has to wait gets the place of the one that goes.
 func TestAMachineWithoutRoomWaitsForIt(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	h := newHarness(t)
 	h.manager("--resource-exhausted-retry", "1s")
@@ -116,6 +121,7 @@ func TestAMachineWithoutRoomWaitsForIt(t *testing.T) {
 // A provider ID that was changed by hand is reported, and neither VM is touched: not then,
 // and not by the deletion of one of them.
 func TestAProviderIDChangedByHandIsNotFollowed(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	h := newHarness(t)
 	h.manager()
@@ -151,6 +157,7 @@ func TestAProviderIDChangedByHandIsNotFollowed(t *testing.T) {
 
 // The second object to name a VM does not get it, makes no other, and takes none along.
 func TestTwoMachinesDoNotShareAVM(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	h := newHarness(t)
 	h.manager()

@@ -14,11 +14,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/test/support/env"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // T5, T6: the topology controller makes templates of ours from those of the class, tries
 // every change out first, and finds nothing to do once all is as it should be.
 func TestAClusterOfAClassIsMadeAndChangedOnce(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	h := newEmptyHarness(t, env.New(t, env.WithControllerManager()).Cluster)
 	h.managerWithWebhooks()
@@ -69,6 +71,7 @@ func (h *harness) playStubs(g gomega.Gomega) {
 
 // T3, C8: what the webhooks refuse, and that they let through what is only tried out.
 func TestTemplatesDoNotChange(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	h := newHarness(t)
 	h.managerWithWebhooks()

@@ -3,7 +3,7 @@
 //
 // Each folder vX.Y.Z holds the Go module from which hack/capi.sh builds one version of the
 // core (and clusterctl). A run of the tests uses one of them: that in MILLWRIGHT_CAPI, or
-// else the newest. `make test` runs that one, `make test-capi` all.
+// else the newest. `make test` runs one story with that one, `make test-all` all tests with both.
 //
 // All tests but one share a control plane with a controller manager, and one core, which
 // runs under its own roles and with its webhooks. Each test has a namespace, and in it a

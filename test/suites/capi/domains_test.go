@@ -11,11 +11,13 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // C4, M6: the driver reports its zones, the core reads them, and machines are created there
 // that say nothing about it themselves.
 func TestFailureDomainsComeFromTheDriver(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	h := newHarness(t)
 	h.zones("east", "west")
@@ -64,6 +66,7 @@ func TestFailureDomainsComeFromTheDriver(t *testing.T) {
 // C4: another question is asked at once. As long as the driver cannot answer, what it told
 // before stays, and machines are made.
 func TestFailureDomainsAreAskedForAnew(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	if contract != "v1beta2" {
 		t.Skip("an older core reads failure domains in another form, so the driver is not asked")

@@ -10,6 +10,8 @@ import (
 	"github.com/onsi/gomega"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
+
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 const (
@@ -26,6 +28,7 @@ var idleControllers = map[string]string{
 }
 
 func TestNobodyWritesWhenThereIsNothingToDo(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	h := newHarness(t)
 	port, err := h.ControlPlane.PortFor("metrics-"+h.Namespace, 0)

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/millwright-dev/millwright/driver/sim"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // updating is the annotation of objects that the core updates in place.
@@ -23,6 +24,7 @@ const updating = "in-place-updates.internal.cluster.x-k8s.io/update-in-progress"
 // I1 to I4: a new template that differs in what the driver changes keeps the VMs, and one that differs in more
 // replaces them, as without the extension.
 func TestMachinesAreUpdatedInPlace(t *testing.T) {
+	tier.All(t)
 	if contract != "v1beta2" {
 		t.Skipf("Cluster API %s has no updates in place", version)
 	}

@@ -13,11 +13,13 @@ import (
 
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
 	"github.com/millwright-dev/millwright/driver/sim"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // The manager is killed whenever it has written something about a machine, from the first
 // finalizer to the last; each time the next one goes on.
 func TestAManagerKilledAfterEachOfItsWritesMakesOneVM(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	h := newHarness(t)
 	changes := h.changes("MillwrightMachine")

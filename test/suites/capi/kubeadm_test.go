@@ -15,11 +15,14 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // A KubeadmControlPlane gets its endpoint from the load balancer before its first machine, and keeps it whichever
 // machines there are.
 func TestAControlPlaneOfKubeadm(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	h := newKubeadmHarness(t)
 	h.manager()
@@ -189,6 +192,7 @@ func (h *kubeadmHarness) workload() kubernetes.Interface {
 
 // What Cluster API has made for the first machine of the released template arrives at its virtual machine as it is.
 func TestAVirtualMachineGetsItsBootstrapData(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	h := newKubeadmHarness(t)
 	h.managerOfVMs()

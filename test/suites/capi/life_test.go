@@ -13,6 +13,7 @@ import (
 
 	"github.com/millwright-dev/millwright/internal/local/controlplane"
 	"github.com/millwright-dev/millwright/test/support/env"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // The phases of one Machine, none of them twice, and never Failed.
@@ -46,6 +47,7 @@ func TestAMachineGoesThroughItsPhasesInOrder(t *testing.T) {
 }
 
 func TestMachinesOfADeploymentBecomeNodesAndGo(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	h := newHarness(t)
 	h.manager()
@@ -58,6 +60,7 @@ func TestMachinesOfADeploymentBecomeNodesAndGo(t *testing.T) {
 
 // What the core reads of our objects, and what it makes of it (S7, S15, S46, M5, M7, M8, O1).
 func TestTheCoreCopiesWhatWeTell(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	h := newHarness(t)
 	h.manager()
@@ -87,6 +90,7 @@ func addresses(object *unstructured.Unstructured) []any {
 }
 
 func TestANewTemplateReplacesAllMachines(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	h := newHarness(t)
 	h.manager()
@@ -108,6 +112,7 @@ func TestANewTemplateReplacesAllMachines(t *testing.T) {
 
 // A4: how the cluster autoscaler asks for one certain machine to go.
 func TestTheMachineMarkedForDeletionGoes(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	h := newHarness(t)
 	h.manager()
@@ -125,6 +130,7 @@ func TestTheMachineMarkedForDeletionGoes(t *testing.T) {
 }
 
 func TestMachinesGoWhereTheirFailureDomainSays(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	h := newHarness(t)
 	h.patch("MillwrightCluster", h.cluster, `{"spec":{"failureDomains":[{"name":"east"},{"name":"west","controlPlane":true}]}}`)
@@ -147,6 +153,7 @@ func TestMachinesGoWhereTheirFailureDomainSays(t *testing.T) {
 }
 
 func TestNothingIsMadeBeforeTheBootstrapDataIsThere(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	h := newHarness(t)
 	h.manager()
@@ -170,6 +177,7 @@ func TestNothingIsMadeBeforeTheBootstrapDataIsThere(t *testing.T) {
 
 // G1, G2: whichever of the two is paused.
 func TestAPausedMachineIsNotRemoved(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	h := newHarness(t)
 	h.manager()
@@ -225,6 +233,7 @@ func (h *harness) keepsItsVM(ours string) {
 }
 
 func TestAClusterTakesItsMachinesAlong(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	h := newHarness(t)
 	h.manager()
@@ -242,6 +251,7 @@ func TestAClusterTakesItsMachinesAlong(t *testing.T) {
 
 // R3: a user removed finalizers by hand, and with them an owner, before our turn.
 func TestDeletionSurvivesAnOwnerThatIsGone(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	for _, gone := range []string{"Machine", "Cluster", "MillwrightCluster"} {
 		t.Run(gone, func(t *testing.T) {
@@ -275,6 +285,7 @@ func TestDeletionSurvivesAnOwnerThatIsGone(t *testing.T) {
 }
 
 func TestTheExampleWorks(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	if contract != "v1beta2" {
 		t.Skip("the example is written for the newest version of Cluster API's kinds")

@@ -10,12 +10,14 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/millwright-dev/millwright/driver/sim"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // M9, S32, S33: the provider removes the VM of a machine that was ready. Its node goes silent, and
 // with that the driver is asked; the loss is said, to the core too, and no other VM is made.
 // The status stays ready. When the VM is found again, all is well.
 func TestAVMThatVanishesIsMissedAndFoundAgain(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	h := newHarness(t)
 	h.manager()

@@ -13,11 +13,13 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/test/support/env"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // K7: the objects get new UIDs and lose their status; the VMs are found again by what is
 // left.
 func TestClusterctlMovesAClusterAndEveryVMStays(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	e := env.NewPair(t, env.WithControllerManager())
 	h := newHarnessIn(t, e.Cluster)

@@ -8,12 +8,15 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // R3: deleting a namespace deletes the credentials at the same moment as the machines,
 // and can make no new ones. The VMs take a while to go, so that they would be asked about
 // without them. The lease would go with the namespace, so there is none.
 func TestANamespaceIsDeletedWithItsMachines(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	h := newHarness(t)
 	h.manager("--leader-elect=false")

@@ -11,11 +11,13 @@ import (
 
 	"github.com/millwright-dev/millwright/internal/local/controlplane"
 	"github.com/millwright-dev/millwright/test/support/env"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // What clusterctl makes of the template for simulated machines, as it is released, becomes
 // machines.
 func TestTheReleasedTemplateWorks(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	h := newHarness(t)
 	h.released("released", "--flavor", "sim", "--worker-machine-count", "2")

@@ -11,12 +11,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/test/support/env"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // C2: without an endpoint, and without a provider of control planes, the first address of a
 // control plane machine is where the API servers are reached; which machine that is, only its
 // Machine says.
 func TestTheFirstControlPlaneAddressIsTheEndpoint(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	h := newEmptyHarness(t, env.New(t, env.WithControllerManager()).Cluster)
 	h.manager()
@@ -99,6 +101,7 @@ func addressOf(object *unstructured.Unstructured, kind string) string {
 
 // C8: what another system looks after is left alone, and its word counts.
 func TestAClusterThatOthersManageIsLeftAlone(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	h := newEmptyHarness(t, env.New(t, env.WithControllerManager()).Cluster)
 	h.manager()
@@ -140,6 +143,7 @@ func TestAClusterThatOthersManageIsLeftAlone(t *testing.T) {
 // M14, R1: a manager with a filter looks after what has its label, from when on it does, and as
 // long as it does.
 func TestAManagerWithAFilterLeavesTheRestAlone(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	h := newHarness(t)
 	h.manager("--watch-filter", "mine")

@@ -22,6 +22,7 @@ import (
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	vmdriver "github.com/millwright-dev/millwright/drivers/vm"
 	"github.com/millwright-dev/millwright/test/support/program"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // vmPool is the MachineDeployment of the example with virtual machines.
@@ -30,6 +31,7 @@ const vmPool = "demo-vms"
 // The machines of Cluster API are virtual machines that QEMU runs, from the declaration to
 // the node and back, and there is one for each, whatever becomes of our manager meanwhile.
 func TestMachinesAreVirtualMachines(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	h := newVMHarness(t)
 	made := h.birthsOfVMs()

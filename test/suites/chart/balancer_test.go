@@ -22,10 +22,12 @@ import (
 	"github.com/millwright-dev/millwright/test/support/coretest"
 	"github.com/millwright-dev/millwright/test/support/env"
 	"github.com/millwright-dev/millwright/test/support/program"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // TestAPIServerTakesTheLoadBalancer: every object of its manifests, and its Pods where Pod Security is "restricted".
 func TestAPIServerTakesTheLoadBalancer(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	e := env.New(t)
 	must(t, controlplane.InstallCRDs(t.Context(), e.Admin, os.DirFS("testdata/crds")))
@@ -48,6 +50,7 @@ func TestAPIServerTakesTheLoadBalancer(t *testing.T) {
 // TestLoadBalancersShareTheWork: two replicas of what the chart's Deployment says, with the rights that are installed. Both
 // forward; when one ends, the other one gives ports away.
 func TestLoadBalancersShareTheWork(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	i := &installation{Env: env.New(t), t: t}
 	coretest.Install(t, i.Admin)

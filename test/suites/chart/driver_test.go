@@ -20,11 +20,13 @@ import (
 	"github.com/millwright-dev/millwright/internal/ca"
 	"github.com/millwright-dev/millwright/test/support/env"
 	"github.com/millwright-dev/millwright/test/support/program"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // TestDriversOfOtherProcesses: a driver that is a process of its own, as the chart's Deployments say, makes the
 // VM of a Machine: a container that shares a socket with the manager's, and one that comes by the network.
 func TestDriversOfOtherProcesses(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	for name, of := range plugins() {
 		t.Run(name, func(t *testing.T) {

@@ -25,6 +25,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/local/controlplane"
 	"github.com/millwright-dev/millwright/test/support/env"
 	"github.com/millwright-dev/millwright/test/support/program"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // waitTimeout bounds what takes seconds.
@@ -52,6 +53,7 @@ func apply(t *testing.T, c *env.Cluster, all []*unstructured.Unstructured) []*ap
 
 // TestAPIServerTakesThem: every object of the manifests, and the Pods where Pod Security is "restricted".
 func TestAPIServerTakesThem(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	e := env.New(t)
 	if err := controlplane.InstallCRDs(t.Context(), e.Admin, os.DirFS("testdata/crds")); err != nil {
@@ -87,6 +89,7 @@ func TestAPIServerTakesThem(t *testing.T) {
 // TestInstalledProgramsMakeMachines: what the chart's Deployments say is run, with the token of the
 // ServiceAccount and so with the rights that are installed. A deployment of Machines is scaled and deleted.
 func TestInstalledProgramsMakeMachines(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	for _, mode := range []string{"one-pod", "two-deployments", "whole"} {
 		t.Run(mode, func(t *testing.T) {

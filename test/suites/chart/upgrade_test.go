@@ -23,6 +23,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/test/support/env"
 	"github.com/millwright-dev/millwright/test/support/program"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // releaseName is that of the release of a test.
@@ -32,6 +33,7 @@ const releaseName = "millwright"
 // upgraded to both in one process, with another image and more replicas, rolled back, and uninstalled. What
 // its Deployments say is run. The Machines live on, and each time more of them can be made.
 func TestUpgradeAndRollback(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	h := newHelm(t)
 	half := values{

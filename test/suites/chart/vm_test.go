@@ -10,10 +10,12 @@ import (
 
 	"github.com/millwright-dev/millwright/internal/local/controlplane"
 	"github.com/millwright-dev/millwright/test/support/env"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // TestAPIServerTakesTheVMController: every object of its manifests, and its Pods where Pod Security is "restricted".
 func TestAPIServerTakesTheVMController(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	e := env.New(t)
 	must(t, controlplane.InstallCRDs(t.Context(), e.Admin, os.DirFS("testdata/crds")))

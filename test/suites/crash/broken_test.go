@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // from leaves out the deaths before an operation is first asked for, of which the beginning
@@ -24,10 +26,11 @@ type brokenBuild struct {
 }
 
 // TestBrokenBuildsAreFound: for every invariant, a build that breaks it, and only when its
-// manager dies at the wrong moment, is found. Those that are looked for are drawn by lot; all if MILLWRIGHT_ALL=1.
+// manager dies at the wrong moment, is found.
 func TestBrokenBuildsAreFound(t *testing.T) {
-	sample, fleet := newSample(t), newFleet(t)
-	for _, tc := range choose(sample, []brokenBuild{
+	tier.All(t)
+	fleet := newFleet(t)
+	for _, tc := range []brokenBuild{
 		{doubles, "one instance for a Machine", "create with initialise", "driver CreateMachine", errTwoVMs},
 		{doubles, "one instance for a Machine, by a plug-in", "plug-in, create: the plug-in dies", "driver CreateMachine", errTwoVMs},
 		{remembers, "convergence; no instance after deletion", "create with initialise", "driver CreateMachine", errLeft},
@@ -39,7 +42,7 @@ func TestBrokenBuildsAreFound(t *testing.T) {
 		{thaws, "a frozen set creates nothing", "frozen", "api patch machinesets ", errFrozen},
 		{forgets, "no instance after deletion", "capi delete amid creation", "driver CreateMachine", errLeft},
 		{evictsNone, "a drain evicts", "delete with drain", "api patch nodes ", errNotEvicted},
-	}, brokenBuilds) {
+	} {
 		t.Run(string(tc.broken)+" in "+tc.scenario, func(t *testing.T) {
 			t.Parallel()
 			s := called(tc.scenario)

@@ -15,12 +15,13 @@ import (
 
 	"github.com/millwright-dev/millwright/test/support/env"
 	"github.com/millwright-dev/millwright/test/support/serverfault"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // TestEtcdIsCompacted: the manager's watches end, it misses something, and etcd is compacted. The watches
 // cannot go on where they ended, and the manager has to list again.
 func TestEtcdIsCompacted(t *testing.T) {
-	newSample(t)
+	tier.All(t)
 	t.Attr("fault", "etcd is compacted while the manager misses the begin of a rolling update, and amid it")
 	own := env.New(t, env.WithOwn(), env.WithoutWatchCache())
 	l := &lane{nodes: withAllKinds(t, own.Cluster)}

@@ -14,12 +14,13 @@ import (
 
 	"github.com/millwright-dev/millwright/test/support/env"
 	"github.com/millwright-dev/millwright/test/support/smallfs"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // TestEtcdOnAFullDisk: amid a rolling update the disk of etcd is full, so that etcd ends, and ends again
 // whenever it is begun. When there is room, everything goes on.
 func TestEtcdOnAFullDisk(t *testing.T) {
-	newSample(t)
+	tier.All(t)
 	disk := smallfs.NewSize(t, 384<<20) // twice what is reserved for etcd's log, and its data
 	t.Attr("fault", "disk full: etcd stores what is written, amid a rolling update")
 	own := env.New(t, env.WithDir(disk.Dir))

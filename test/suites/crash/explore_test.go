@@ -5,31 +5,31 @@ import (
 	"testing"
 
 	"github.com/millwright-dev/millwright/test/support/env"
-	"github.com/millwright-dev/millwright/test/support/lot"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 const (
 	// tries is how many runs may take place for one death.
 	tries = 3
-	// hitShare is the part of the planned points that must have been reached, and hitShareOfPart that of those
-	// that are drawn by lot: of about thirty, a few more may be missed where processors are scarce.
-	hitShare, hitShareOfPart = 0.95, 0.85
+	// hitShare is the part of the planned points that must have been reached. Of a sample of about a hundred,
+	// a few more may be missed where processors are scarce.
+	hitShare, hitShareOfSample = 0.95, 0.85
 )
 
-// TestExplore kills the manager at points of scenarios, one after another: at all points of all of
-// them if MILLWRIGHT_ALL=1, else at a part that is drawn by lot.
+// TestExplore kills the manager at points of each scenario, one after another: at all points in an exhaustive
+// run, else at a fixed sample of them.
 func TestExplore(t *testing.T) {
-	sample, fleet := newSample(t), newFleet(t)
-	scenarios := sample.scenarios(everywhere())
+	tier.All(t)
+	fleet, scenarios := newFleet(t), everywhere()
 	total, earlier := newProgress(len(scenarios)), readSurvived(t)
 	t.Attr("fault", "a manager that is killed before, after or amid a write or a call of the driver")
 	t.Cleanup(func() { // when all are through
 		t.Attr("outcome", fmt.Sprintf("%d scenarios, %d deaths", len(scenarios), total.hit))
-		t.Logf("%d scenarios of %d: %d deaths planned, %d at their point; %d left out, as they leave the same as another one",
-			len(scenarios), len(everywhere()), total.planned, total.hit, total.left)
+		t.Logf("%d scenarios: %d deaths planned, %d at their point; %d left out, as they leave the same as another one",
+			len(scenarios), total.planned, total.hit, total.left)
 		total.end()
-		share := hitShareOfPart
-		if sample.All {
+		share := hitShareOfSample
+		if tier.Exhaustive() {
 			share = hitShare
 		}
 		if float64(total.hit) < share*float64(total.planned) {
@@ -39,7 +39,7 @@ func TestExplore(t *testing.T) {
 	for _, s := range scenarios {
 		t.Run(s.name, func(t *testing.T) {
 			t.Parallel()
-			fleet.explore(t, s, sample, total, earlier)
+			fleet.explore(t, s, total, earlier)
 		})
 	}
 }
@@ -63,10 +63,18 @@ func newFleet(t *testing.T) fleet {
 	return f
 }
 
+// newFleetOfOne makes a single lane, on one cluster.
+func newFleetOfOne(t *testing.T) fleet {
+	t.Helper()
+	f := make(fleet, 1)
+	f <- &lane{nodes: withAllKinds(t, env.New(t).Cluster)}
+	return f
+}
+
 // pairsOfClusters is how many pairs of control planes there are, of two lanes each. A run mostly waits,
 // so that all deaths are through in half of the time with twice the lanes.
 func pairsOfClusters() int {
-	if lot.All() {
+	if tier.Exhaustive() {
 		return 2
 	}
 	return 1
@@ -96,29 +104,15 @@ func (f fleet) die(t *testing.T, s scenario, c *crash) (reached bool) {
 	return false
 }
 
-// explore records a scenario and plays it again for each death of a sample. Of a part of all deaths, the
-// first is tried at a point that is drawn before it is known how many there are: if the scenario has
-// fewer, nobody died, and it was recorded. Deaths that were survived earlier count, and are not tried again.
-func (f fleet) explore(t *testing.T, s scenario, sample sample, total *progress, earlier *survived) {
-	first := sample.blind(s)
-	recorded := f.play(t, s, first, sound)
-	killed := "without a crash"
-	if recorded.hit {
-		killed = fmt.Sprintf("killed %s, which is %s", first, recorded.points[first.turn-1])
-	}
+// explore records a scenario and plays it again for each death of the sample. Deaths that were survived earlier
+// count, and are not tried again.
+func (f fleet) explore(t *testing.T, s scenario, total *progress, earlier *survived) {
+	recorded := f.play(t, s, nil, sound)
 	if recorded.err != nil {
-		t.Fatalf("%s: %v\n%s", killed, recorded.err, recorded.transcript)
-	}
-	if recorded.hit {
-		total.scenario(s.name, 1, 0).count(true)
-		t.Log(killed)
-		return
-	}
-	if len(recorded.points) > mostBlind {
-		t.Errorf("there are %d points: mostBlind has to be higher", len(recorded.points))
+		t.Fatalf("without a crash: %v\n%s", recorded.err, recorded.transcript)
 	}
 	all := recorded.deaths
-	deaths := sample.of(all)
+	deaths := sampleOf(s.name, all)
 	left := len(leftOut(recorded.points, all))
 	own := total.scenario(s.name, len(deaths), left)
 	t.Cleanup(func() { // when all are through

@@ -9,6 +9,7 @@ import (
 
 	"github.com/millwright-dev/millwright/test/support/env"
 	"github.com/millwright-dev/millwright/test/support/serverfault"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // troubled are the names of the scenarios that are played under every fault of an API server.
@@ -17,15 +18,16 @@ var troubled = []string{
 }
 
 // TestFaults plays scenarios with API servers, of both clusters, that misbehave, and holds them
-// against the same rules as without: all scenarios if MILLWRIGHT_ALL=1, else one.
+// against the same rules as without: each fault with one scenario, and with all of them in an exhaustive run.
 func TestFaults(t *testing.T) {
-	sample, fleet := newSample(t), newFleet(t)
-	for i, fault := range serverfault.All(sample.Seed) {
+	tier.All(t)
+	fleet := newFleet(t)
+	for i, fault := range serverfault.All(1) {
 		t.Run(fault.Name, func(t *testing.T) {
 			t.Parallel()
 			t.Attr("fault", "an API server that "+fault.Name)
 			names := troubled
-			if !sample.All {
+			if !tier.Exhaustive() {
 				names = []string{troubled[i%len(troubled)]}
 			}
 			for _, name := range names {
@@ -45,11 +47,9 @@ func TestFaults(t *testing.T) {
 // TestTwoManagersThatBothLead, as long as nobody takes the lead from one of them: no Machine ever has
 // two VMs, and what is declared is reached. For a moment, there may be more Machines than wanted.
 func TestTwoManagersThatBothLead(t *testing.T) {
-	sample, fleet := newSample(t), newFleet(t)
-	names := append([]string{"create", "scale up", "adopt"}, troubled...)
-	if !sample.All {
-		names = names[:2]
-	}
+	tier.All(t)
+	fleet := newFleet(t)
+	names := partOf(append([]string{"create", "scale up", "adopt"}, troubled...), 2)
 	var acted atomic.Int64
 	t.Attr("fault", "two managers that both believe that they lead")
 	for _, name := range names {
@@ -77,7 +77,7 @@ func TestTwoManagersThatBothLead(t *testing.T) {
 // TestTheControlPlaneDies: etcd, the API server, or both are killed while something is under way, and
 // begin again.
 func TestTheControlPlaneDies(t *testing.T) {
-	newSample(t)
+	tier.All(t)
 	for _, killed := range [][]string{{"etcd"}, {"kube-apiserver"}, {"etcd", "kube-apiserver"}} {
 		t.Run(strings.Join(killed, ", "), func(t *testing.T) {
 			t.Parallel()

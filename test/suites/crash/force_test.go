@@ -24,6 +24,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/lifecycle/outage"
 	"github.com/millwright-dev/millwright/test/support/serverfault"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 const (
@@ -276,6 +277,7 @@ var (
 // TestDrainsThatAreForcedWronglyAreFound: a build that sees no outage, and one that forces drains
 // together, are found without a death.
 func TestDrainsThatAreForcedWronglyAreFound(t *testing.T) {
+	tier.All(t)
 	fleet := newFleet(t)
 	for broken, want := range map[fault]error{sightless: errForcedSoon, hasty: errForcedTogether} {
 		t.Run(string(broken), func(t *testing.T) {

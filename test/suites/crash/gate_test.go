@@ -188,7 +188,7 @@ func (g *gate) enter(manager *process, op operation) (p point, planned way, aliv
 	}
 	g.tell("%s", p)
 	g.succession.begin(p)
-	if p.occurrence == 0 || g.plan == nil || g.hit && g.plan.kills() || !g.plan.at(p, len(g.points)) {
+	if p.occurrence == 0 || g.plan == nil || g.hit && g.plan.kills() || !g.plan.at(p) {
 		return p, "", true
 	}
 	g.hit = true

@@ -52,8 +52,6 @@ var ways = []way{before, after, lost}
 type crash struct {
 	point point
 	way   way
-	// turn, if it is not zero, is instead of the point: that of so many, whichever it is.
-	turn int
 }
 
 // kills reports whether the manager dies.
@@ -63,19 +61,13 @@ func (c crash) String() string {
 	if !c.kills() {
 		return "no answers"
 	}
-	if c.turn > 0 {
-		return fmt.Sprintf("%s point %d", c.way, c.turn)
-	}
 	return fmt.Sprintf("%s %s", c.way, c.point)
 }
 
-// at reports whether a point is that of the death, and comes in that turn.
-func (c crash) at(p point, turn int) bool {
+// at reports whether a point is that of the death.
+func (c crash) at(p point) bool {
 	if !c.kills() {
 		return p.asks() && p.occurrence == 1
-	}
-	if c.turn > 0 {
-		return turn == c.turn
 	}
 	return p == c.point
 }

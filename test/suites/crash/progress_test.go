@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/millwright-dev/millwright/test/support/lot"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // betweenLines is how long nothing is said of progress after something was.
@@ -35,7 +35,7 @@ type progress struct {
 // newProgress expects that many scenarios.
 func newProgress(scenarios int) *progress {
 	p := &progress{say: func(string) {}, scenarios: scenarios, began: time.Now()}
-	if lot.All() {
+	if tier.Exhaustive() {
 		p.say = func(line string) { fmt.Fprintln(os.Stderr, line) }
 	}
 	return p

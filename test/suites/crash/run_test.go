@@ -127,7 +127,7 @@ func (l *lane) prepare(ctx context.Context, t *testing.T, s scenario, plan *cras
 			return nil, err
 		}
 	}
-	if plan == nil || plan.turn > 0 {
+	if plan == nil {
 		r.gate.succession.outside = r.outside
 	}
 	d := sim.New(settings)

@@ -1,12 +1,14 @@
 package crash
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -17,6 +19,7 @@ import (
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/driver/sim"
 	"github.com/millwright-dev/millwright/test/support/serverfault"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 const (
@@ -82,10 +85,12 @@ var soakOperations = slices.Concat([]soakOperation{
 
 // TestSoak does random operations amid random faults, and kills the manager now and then in the
 // first half. All that is written has to obey the rules, everything has to be as declared after
-// each round, and in the second half the manager may not use more and more.
+// each round, and in the second half the manager may not use more and more. Without MILLWRIGHT_SOAK, it is short,
+// and its operations are the same in each run.
 func TestSoak(t *testing.T) {
-	sample, fleet := newSample(t), newFleet(t)
-	s := &soak{random: rand.New(rand.NewPCG(sample.Seed, 0)), length: shortSoak,
+	tier.All(t)
+	fleet := newFleet(t)
+	s := &soak{random: rand.New(rand.NewPCG(1, 0)), length: shortSoak,
 		replicas: 3, class: pool,
 		done: map[string]int{}, held: map[string]bool{}, removed: map[string]bool{}, forced: map[string]bool{}, pods: map[string]string{}}
 	if text := os.Getenv("MILLWRIGHT_SOAK"); text != "" {
@@ -94,6 +99,13 @@ func TestSoak(t *testing.T) {
 			t.Fatalf("MILLWRIGHT_SOAK: %v", err)
 		}
 		s.length = length
+		seed := cmp.Or(os.Getenv("MILLWRIGHT_SEED"), strconv.FormatInt(time.Now().UnixNano(), 10))
+		number, err := strconv.ParseUint(seed, 10, 64)
+		if err != nil {
+			t.Fatalf("MILLWRIGHT_SEED: %v", err)
+		}
+		s.random = rand.New(rand.NewPCG(number, 0))
+		t.Logf("MILLWRIGHT_SEED=%s does the same operations again", seed)
 	}
 	t.Attr("fault", "random operations and faults for "+s.length.String())
 	result := fleet.play(t, scenario{

@@ -14,11 +14,13 @@ import (
 	"github.com/millwright-dev/millwright/config"
 	"github.com/millwright-dev/millwright/internal/local/controlplane"
 	"github.com/millwright-dev/millwright/test/support/env"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // TestInstallCRDs: what local mode installs is served when it returns, and installing
 // twice changes nothing.
 func TestInstallCRDs(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	e := env.New(t, env.WithOwn())
 	scheme := env.NewScheme()

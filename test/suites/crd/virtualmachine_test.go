@@ -19,6 +19,7 @@ import (
 
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/test/support/env"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 const (
@@ -225,6 +226,7 @@ func TestUUIDStaysOnceItIsSet(t *testing.T) {
 // An object from a time with other rules can still be edited, so that it can lose its
 // finalizers, but not be made worse.
 func TestOldVirtualMachinesCanBeEdited(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	e := env.New(t, env.WithOwn())
 	c := vmClient(t, e)

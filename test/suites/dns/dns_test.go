@@ -22,6 +22,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/manager"
 	"github.com/millwright-dev/millwright/test/support/env"
 	"github.com/millwright-dev/millwright/test/support/program"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 func TestMain(m *testing.M) {
@@ -129,6 +130,7 @@ func (c *cluster) evict(pod *corev1.Pod) error {
 // TestAllNodesLeave: each of two nodes has a replica, and the budget lets one leave; when there is no node any
 // more, it lets both leave, and one waits for the next node.
 func TestAllNodesLeave(t *testing.T) {
+	tier.All(t)
 	c := up(t)
 	c.eventually(func(g gomega.Gomega) { g.Expect(c.pods(g)).To(gomega.HaveLen(1)) })
 	c.addNode("one")
@@ -161,6 +163,7 @@ func TestAllNodesLeave(t *testing.T) {
 // TestAddresses: Pods reach the API server by the Service kubernetes, at an address that is that of the guests'
 // gateway; with --ipv6, nodes and Services get addresses of both versions.
 func TestAddresses(t *testing.T) {
+	tier.All(t)
 	c := up(t, "--ipv6")
 	c.eventually(func(g gomega.Gomega) {
 		slice := &discoveryv1.EndpointSlice{}

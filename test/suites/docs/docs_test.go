@@ -19,6 +19,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/test/support/env"
 	"github.com/millwright-dev/millwright/test/support/program"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // pages are run in this order, by one user in one cluster.
@@ -36,6 +37,7 @@ func TestMain(m *testing.M) {
 }
 
 func TestWhatThePagesSayWorks(t *testing.T) {
+	tier.All(t)
 	if testing.Short() {
 		t.Skip("starts a control plane")
 	}

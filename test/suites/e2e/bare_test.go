@@ -21,6 +21,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // readyFactor is the budget of the time until a node is Ready, against QEMU alone.
@@ -29,6 +30,7 @@ const readyFactor = 1.3
 // TestFullGuestAgainstBareQEMU makes nodes from Machines, and from a QEMU that a person could have started for the same
 // guest, in turns, and compares the medians of the times until they are Ready.
 func TestFullGuestAgainstBareQEMU(t *testing.T) {
+	tier.All(t)
 	builtGuest(t, "guest-full")
 	pairs, err := strconv.Atoi(os.Getenv("MILLWRIGHT_PAIRS"))
 	if err != nil || pairs < 1 {

@@ -19,11 +19,13 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/test/support/program"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // TestStories: what happens to a service, and what users see, while the machines under it come and go. One
 // story follows the other in one cluster, whose nodes take longest.
 func TestStories(t *testing.T) {
+	tier.All(t)
 	c := up(t, "--machine-health-timeout", "3m")
 	c.awaitSettled()
 	for _, story := range []struct {

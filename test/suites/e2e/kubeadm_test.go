@@ -22,11 +22,13 @@ import (
 
 	"github.com/millwright-dev/millwright/internal/ca"
 	"github.com/millwright-dev/millwright/internal/manager"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // TestKubeadm: a guest becomes a control plane and another one its worker by what Cluster API's bootstrap
 // provider gives them. Pods run on both, and reach each other.
 func TestKubeadm(t *testing.T) {
+	tier.All(t)
 	machines := newMachines(t, "guest-kubeadm")
 	cluster := newKubeadmCluster(t, machines)
 

@@ -18,12 +18,14 @@ import (
 
 	"github.com/millwright-dev/millwright/test/support/env"
 	"github.com/millwright-dev/millwright/test/support/program"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // TestClusterAPIQuickstart runs the commands of docs/cluster-api-quickstart.md as they stand there: a control plane by
 // kubeadm and a worker, both virtual machines, become Ready behind the load balancer. A Pod runs and is reached; a
 // worker that breaks is replaced; in the end everything is deleted.
 func TestClusterAPIQuickstart(t *testing.T) {
+	tier.All(t)
 	builtGuest(t, "guest-kubeadm")
 	q := newQuickstart(t)
 	began := q.follow(1)
@@ -46,6 +48,7 @@ func TestClusterAPIQuickstart(t *testing.T) {
 // TestClusterAPIControlPlanes: the machine of the page's control plane is replaced for a new template, so that two are one
 // etcd for a while. Where there are processors for it, there are three machines before, and then one again.
 func TestClusterAPIControlPlanes(t *testing.T) {
+	tier.All(t)
 	builtGuest(t, "guest-kubeadm")
 	q := newQuickstart(t)
 	q.follow(0)

@@ -5,11 +5,14 @@ import (
 	"encoding/json"
 	"testing"
 	"time"
+
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // TestConsole: a guest without user data answers on its console, and restarts and ends
 // when it is told to.
 func TestConsole(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	guest := boot(t, direct(t))
 	guest.until("network: 10.0.2.16 via 10.0.2.2")
@@ -38,6 +41,7 @@ func TestConsole(t *testing.T) {
 
 // TestPowerButton: the guest ends at once when the button is pressed.
 func TestPowerButton(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	guest := boot(t, direct(t))
 	guest.until("there is no volume CIDATA")
@@ -50,6 +54,7 @@ func TestPowerButton(t *testing.T) {
 
 // TestAgent: the guest's agent tells the guest's addresses and shuts down.
 func TestAgent(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	guest := boot(t, direct(t))
 	guest.until("there is no volume CIDATA")

@@ -17,12 +17,14 @@ import (
 
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
 	"github.com/millwright-dev/millwright/test/support/env"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // TestGuestOnTheLoopback: a guest whose root user attacks reaches the ports of the host's
 // loopback that it may, over both IP versions and many connections at a time, and no other
 // port, whatever name it uses for the host.
 func TestGuestOnTheLoopback(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	config := direct(t)
 	heard := &heard{}

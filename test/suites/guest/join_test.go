@@ -19,6 +19,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
 	"github.com/millwright-dev/millwright/test/support/env"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // cluster is a control plane that lets nodes join, and a token for it.
@@ -111,6 +112,7 @@ func isReady(node *corev1.Node) bool {
 // TestJoinByToken: a guest that finds the authority by itself is a Ready Node with all
 // that its user data says, and keeps a Lease.
 func TestJoinByToken(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	c := newCluster(t, "aaaaaa")
 	guest := boot(t, withSeed(t, c.reachable(direct(t)), c.userData(false)))
@@ -178,6 +180,7 @@ func renewal(t *testing.T, c *cluster, lease *coordinationv1.Lease, before *time
 // TestJoinAgainWithoutToken: a guest that booted from its disk comes back after a reset
 // with the certificate on the disk, although its token is gone by then.
 func TestJoinAgainWithoutToken(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	c := newCluster(t, "bbbbbb")
 	guest := boot(t, withSeed(t, c.reachable(fromDisk(t)), c.userData(true)))
@@ -198,6 +201,7 @@ func TestJoinAgainWithoutToken(t *testing.T) {
 // TestUpdateInPlace: when the node is drained for an update in place, the guest restarts and reports
 // that, once.
 func TestUpdateInPlace(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	c := newCluster(t, "cccccc")
 	guest := boot(t, withSeed(t, c.reachable(fromDisk(t)), c.userData(true)))

@@ -24,6 +24,7 @@ import (
 
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
 	"github.com/millwright-dev/millwright/internal/vm/network"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // way is how packets go from one guest to another.
@@ -39,6 +40,7 @@ type way struct {
 // TestNetworks measures the way between two guests: through the switch, through the user-mode networks of two bare QEMUs,
 // and through two tap devices of theirs between which the kernel routes; all in turns.
 func TestNetworks(t *testing.T) {
+	tier.All(t)
 	text := os.Getenv("MILLWRIGHT_ROUNDS")
 	if text == "" {
 		t.Skip("only measures; TestGuestsOnASwitch tests the switch. Run make bench-network")

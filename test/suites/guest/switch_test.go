@@ -11,11 +11,13 @@ import (
 
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
 	"github.com/millwright-dev/millwright/internal/vm/network"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // TestGuestsOnASwitch: guests reach each other over both IP versions, and the port of the host
 // that they may, but no other. What a guest sends from another's address does not arrive.
 func TestGuestsOnASwitch(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	server, client := direct(t), direct(t)
 	between := network.NewSwitch(slog.New(slog.DiscardHandler))

@@ -27,6 +27,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/test/support/env"
 	"github.com/millwright-dev/millwright/test/support/program"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // provider is a folder from which the integration suite is run, as from a provider's test/integration/controller.
@@ -139,6 +140,7 @@ func (p *provider) crds() bool {
 
 // TestEnvironmentOfTheSuite: the documented variables do what is documented, at a real API server.
 func TestEnvironmentOfTheSuite(t *testing.T) {
+	tier.All(t)
 	if testing.Short() {
 		t.Skip("starts a control plane")
 	}

@@ -9,20 +9,19 @@ import (
 	"testing"
 
 	"github.com/millwright-dev/millwright/test/support/env"
-	"github.com/millwright-dev/millwright/test/support/lot"
 	"github.com/millwright-dev/millwright/test/support/program"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestMakeTestIntegration: the suite that providers of MCM import passes with our drivers, in local mode. A lot
-// decides which of the two a run plays: with vm it takes minutes.
+// TestMakeTestIntegration: the suite that providers of MCM import passes with our drivers, in local mode.
 func TestMakeTestIntegration(t *testing.T) {
+	tier.All(t)
 	if testing.Short() {
 		t.Skip("starts a control plane, and virtual machines")
 	}
 	t.Parallel()
-	drivers := []string{"sim", "vm"}
-	for _, i := range lot.New(t).Of(len(drivers), 1) {
-		t.Run(drivers[i], func(t *testing.T) { runScript(t, drivers[i]) })
+	for _, driver := range []string{"sim", "vm"} {
+		t.Run(driver, func(t *testing.T) { runScript(t, driver) })
 	}
 }
 

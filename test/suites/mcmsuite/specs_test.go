@@ -15,6 +15,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/test/support/fixture"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 func secret(namespace string) *corev1.Secret {
@@ -39,14 +40,24 @@ func newDeployment(namespace string) *v1alpha1.MachineDeployment {
 	return fixture.In(namespace, fixture.Named(deploymentName, deployment))
 }
 
+type specification struct {
+	name string
+	run  func(*suite)
+}
+
+// TestSpecificationsOfMCM_OfAMachine runs the first two of MCM's ten specifications.
+func TestSpecificationsOfMCM_OfAMachine(t *testing.T) {
+	newSuite(t).inOrder([]specification{
+		{"1_a_Machine_adds_a_node", (*suite).addsANode},
+		{"2_a_deletion_removes_it", (*suite).removesTheNode},
+	})
+}
+
 // TestSpecificationsOfMCM runs the ten specifications in MCM's order: each continues where the last one
 // ended. Between them are the cases of users that the suite does not have.
 func TestSpecificationsOfMCM(t *testing.T) {
-	s := newSuite(t)
-	for _, spec := range []struct {
-		name string
-		run  func(*suite)
-	}{
+	tier.All(t)
+	newSuite(t).inOrder([]specification{
 		{"1_a_Machine_adds_a_node", (*suite).addsANode},
 		{"2_a_deletion_removes_it", (*suite).removesTheNode},
 		{"3_a_deletion_of_no_Machine", (*suite).deletesNothing},
@@ -61,7 +72,13 @@ func TestSpecificationsOfMCM(t *testing.T) {
 		{"9_deletion_of_the_deployment", (*suite).deletesTheDeployment},
 		{"10_no_orphans", (*suite).leavesNothing},
 		{"logs", (*suite).logsNoProblems},
-	} {
+	})
+}
+
+// inOrder runs specifications, of which each continues where the last one ended.
+func (s *suite) inOrder(specs []specification) {
+	t := s.t
+	for _, spec := range specs {
 		passed := t.Run(spec.name, func(t *testing.T) {
 			s.t = t
 			s.alive()

@@ -18,6 +18,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/env"
 	"github.com/millwright-dev/millwright/test/support/fixture"
 	"github.com/millwright-dev/millwright/test/support/program"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // mcm is the module that compat/mcm stands in for.
@@ -27,6 +28,7 @@ const mcm = "github.com/gardener/machine-controller-manager"
 // Millwright were published. Beside our machine-controller-manager, it passes MCM's integration suite,
 // which it imports by that line too. In that suite a deployment scales, freezes and rolls.
 func TestAProviderOfMCM(t *testing.T) {
+	tier.All(t)
 	if testing.Short() {
 		t.Skip("unpacks modules of Kubernetes, and starts a control plane")
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/millwright-dev/millwright/test/support/env"
 	"github.com/millwright-dev/millwright/test/support/repository"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 const (
@@ -28,6 +29,7 @@ var published = []string{".", "api", "client", "compat/mcm"}
 
 // TestClientsCanBeImported: with everything that a user of the clients imports.
 func TestClientsCanBeImported(t *testing.T) {
+	tier.All(t)
 	found := dependencies(t, "client/clientset/versioned/fake", "client/informers/externalversions", "client/applyconfiguration/machine/v1alpha1")
 	for _, want := range []string{ours + "api/machine/v1alpha1", ours + "client/listers/machine/v1alpha1", "k8s.io/client-go/rest"} {
 		if !slices.Contains(found, want) {
@@ -38,6 +40,7 @@ func TestClientsCanBeImported(t *testing.T) {
 
 // TestTypesAreLight: who needs only the types, as a driver does, gets no client.
 func TestTypesAreLight(t *testing.T) {
+	tier.All(t)
 	found := dependencies(t, "api/machine/v1alpha1", "api/infrastructure/v1alpha1", "api/vm/v1alpha1")
 	if !slices.Contains(found, "k8s.io/apimachinery/pkg/apis/meta/v1") {
 		t.Error("the types do not even bring those of Kubernetes: the list is not one of imports")
@@ -133,6 +136,7 @@ func rewrite(t *testing.T, root, folder string) {
 // TestARelease: the modules require each other in its version, and nothing else is changed; a version that Go
 // would not take is refused.
 func TestARelease(t *testing.T) {
+	tier.All(t)
 	root, err := env.Sources()
 	if err != nil {
 		t.Fatal(err)

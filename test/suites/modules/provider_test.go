@@ -28,12 +28,14 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fixture"
 	"github.com/millwright-dev/millwright/test/support/program"
 	"github.com/millwright-dev/millwright/test/support/pydriver"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // TestDriversOfOthers: a deployment rolls on a driver outside of this repository, which is built without a
 // replace, as if Millwright were published: as a machine controller of its own, and as a plug-in. It rolls
 // on the driver in Python, too. The machine controller serves Cluster API as well.
 func TestDriversOfOthers(t *testing.T) {
+	tier.All(t)
 	if testing.Short() {
 		t.Skip("unpacks modules of Kubernetes, and starts a control plane")
 	}

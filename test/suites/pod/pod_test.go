@@ -17,6 +17,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/env"
 	"github.com/millwright-dev/millwright/test/support/fixture"
 	"github.com/millwright-dev/millwright/test/support/node"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 const (
@@ -32,7 +33,8 @@ type place struct {
 	clients *kubernetes.Clientset
 }
 
-func newPlace(t *testing.T) *place {
+// newPlace starts a node with the image of Millwright, and further images, by the folders of their layouts.
+func newPlace(t *testing.T, more ...func(*place) string) *place {
 	t.Helper()
 	e := env.New(t, env.WithScheduler())
 	layout := filepath.Join(t.TempDir(), "image")
@@ -45,7 +47,11 @@ func newPlace(t *testing.T) *place {
 		t.Fatalf("hack/image.sh: %v\n%s", err, out)
 	}
 	p := &place{T: t, env: e, clients: kubernetes.NewForConfigOrDie(e.Admin)}
-	p.node = node.Start(t, e.ControlPlane, layout, p.driverLayout())
+	layouts := []string{layout}
+	for _, build := range more {
+		layouts = append(layouts, build(p))
+	}
+	p.node = node.Start(t, e.ControlPlane, layouts...)
 	t.Cleanup(p.describe)
 	return p
 }
@@ -67,19 +73,31 @@ func (p *place) describe() {
 	}
 }
 
-// TestInAPod: the manifests of config/machine, installed in a cluster that runs their Pods.
-func TestInAPod(t *testing.T) {
-	p := newPlace(t)
+// TestPod_MakesMachines: the manifests of config/machine, installed in a cluster that runs their Pods.
+func TestPod_MakesMachines(t *testing.T) {
+	newPlace(t).runs()
+}
+
+// runs installs the manifests, looks at the processes of the Pods, and has them make a Machine.
+func (p *place) runs() {
+	p.Helper()
 	p.install()
 	p.enforcesPodSecurity()
 	p.awaitReady(installed, 2)
-	if processes := p.processes(); len(processes) == 4 {
-		p.isConfined(processes)
-	} else {
-		t.Fatalf("processes: %v", processes)
+	processes := p.processes()
+	if len(processes) != 4 {
+		p.Fatalf("processes: %v", processes)
 	}
-	p.createMisconfigured()
+	p.isConfined(processes)
 	p.makesMachine("first")
+}
+
+// TestPod_HandsOver continues where TestPod_MakesMachines ends.
+func TestPod_HandsOver(t *testing.T) {
+	tier.All(t)
+	p := newPlace(t, (*place).driverLayout)
+	p.runs()
+	p.createMisconfigured()
 	p.handOver(v1alpha1.LeaseMachineController)
 	p.handOver(v1alpha1.LeaseMachineControllerManager)
 	p.makesMachine("second")

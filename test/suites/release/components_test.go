@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/millwright-dev/millwright/config"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 const infrastructureGroup = "infrastructure.millwright.dev"
@@ -21,6 +22,7 @@ const infrastructureGroup = "infrastructure.millwright.dev"
 // TestComponentsAreWhatClusterctlWants (K3, L1): as published, and as clusterctl makes of
 // it in a namespace of the user's choice.
 func TestComponentsAreWhatClusterctlWants(t *testing.T) {
+	tier.All(t)
 	p := newPlace(t)
 	for _, contract := range contracts {
 		t.Run(contract, func(t *testing.T) {
@@ -116,6 +118,7 @@ func lookAtContracts(t *testing.T, crd *apiextensionsv1.CustomResourceDefinition
 
 // TestImageCanBeOverridden: as an operator does who has a registry of their own.
 func TestImageCanBeOverridden(t *testing.T) {
+	tier.All(t)
 	p := newPlace(t)
 	written, err := os.ReadFile(filepath.Join(p.dir, contract(), "clusterctl.yaml"))
 	if err != nil {
@@ -139,6 +142,7 @@ func TestImageCanBeOverridden(t *testing.T) {
 // TestWhatIsGivenToTheScript: versions are semantic versions of a series with a contract,
 // and releases stay when others are made.
 func TestWhatIsGivenToTheScript(t *testing.T) {
+	tier.All(t)
 	p := newPlace(t)
 	for name, tc := range map[string]struct {
 		version, image string

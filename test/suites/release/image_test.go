@@ -28,11 +28,13 @@ import (
 
 	"github.com/millwright-dev/millwright/internal/local/controlplane"
 	"github.com/millwright-dev/millwright/test/support/env"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // TestImage: what make image builds is what the Deployment of the release names, and runs
 // as that says.
 func TestImage(t *testing.T) {
+	tier.All(t)
 	p := newPlace(t)
 	layouts := p.images("image", "again")
 	bills := p.bills()
@@ -61,6 +63,7 @@ func TestImage(t *testing.T) {
 
 // TestMakeReleaseWritesBills: for the same platforms as make image builds images for.
 func TestMakeReleaseWritesBills(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	for platforms, want := range map[string]string{"": "linux/" + runtime.GOARCH, "linux/amd64 linux/arm64": "linux/amd64 linux/arm64"} {
 		command := exec.CommandContext(t.Context(), "make", "--no-print-directory", "--dry-run", "release", "VERSION="+release, "RELEASE_IMAGE="+image, "IMAGE_PLATFORMS="+platforms)

@@ -15,12 +15,14 @@ import (
 
 	"github.com/millwright-dev/millwright/internal/local/controlplane"
 	"github.com/millwright-dev/millwright/test/support/env"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // TestClusterctlInstallsTheProvider: clusterctl init, with the check of the contract, and
 // of the names of the CRDs. What it installs is then run as the Deployment says, with the
 // rights that were installed, and nothing else.
 func TestClusterctlInstallsTheProvider(t *testing.T) {
+	tier.All(t)
 	p := newPlace(t)
 	e := env.New(t, env.WithOwn())
 	if err := controlplane.InstallCRDs(t.Context(), e.Admin, os.DirFS("testdata/cert-manager")); err != nil {
@@ -41,6 +43,7 @@ func TestClusterctlInstallsTheProvider(t *testing.T) {
 // TestUpgradeFromTheOlderContract: the core is upgraded first, as nothing else is possible;
 // then the provider is, from the other repository.
 func TestUpgradeFromTheOlderContract(t *testing.T) {
+	tier.All(t)
 	if len(contracts) == 1 {
 		t.Skipf("Cluster API %s reads one contract only", version)
 	}

@@ -13,12 +13,14 @@ import (
 
 	"github.com/millwright-dev/millwright/internal/local/controlplane"
 	"github.com/millwright-dev/millwright/test/support/env"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // TestManagerIsRestricted: the API server admits the Pod of the Deployment where Pod Security
 // "restricted" is enforced, as in the namespace that the components bring. Each of its settings is
 // needed for that, but for the read-only file system, which Pod Security does not know.
 func TestManagerIsRestricted(t *testing.T) {
+	tier.All(t)
 	p := newPlace(t)
 	e := env.New(t, env.WithOwn())
 	if err := controlplane.InstallCRDs(t.Context(), e.Admin, os.DirFS("testdata/cert-manager")); err != nil {

@@ -22,6 +22,7 @@ import (
 	"github.com/millwright-dev/millwright/drivers/vm"
 	"github.com/millwright-dev/millwright/internal/local/controlplane"
 	"github.com/millwright-dev/millwright/test/support/env"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // flavors are the templates, and what a user has to say for each. The default one has no
@@ -39,6 +40,7 @@ var flavors = map[string][]string{
 // the last field, by an API server that has the kinds of Cluster API and of its kubeadm
 // providers.
 func TestTemplatesAreValid(t *testing.T) {
+	tier.All(t)
 	p := newPlace(t)
 	e := env.New(t)
 	installCore(t, e.Cluster)
@@ -95,6 +97,7 @@ func refers(t *testing.T, value any, rendered map[string]bool) {
 
 // TestDriverTakesTheTemplates: it finds nothing wrong with what it would make VMs of.
 func TestDriverTakesTheTemplates(t *testing.T) {
+	tier.All(t)
 	for _, flavor := range []string{"", "development"} {
 		t.Run("flavor "+flavor, func(t *testing.T) { driverTakes(t, flavor) })
 	}
@@ -132,6 +135,7 @@ func driverTakes(t *testing.T, flavor string) {
 // TestDocumentListsTheVariables: what clusterctl finds in the files is what the document
 // has in its table, with the same defaults.
 func TestDocumentListsTheVariables(t *testing.T) {
+	tier.All(t)
 	p := newPlace(t)
 	text, err := os.ReadFile(filepath.Join(root(t), "docs", "release.md"))
 	if err != nil {

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // vulnerability is one in a function of the standard library, in the format of the database.
@@ -17,6 +19,7 @@ const vulnerability = `{"schema_version": "1.3.1", "id": "GO-2026-0001", "modifi
 // TestVulncheck: a call of a vulnerable function fails the check, and a database that does not
 // answer is said and fails nothing.
 func TestVulncheck(t *testing.T) {
+	tier.All(t)
 	module := t.TempDir()
 	write(t, filepath.Join(module, "go.mod"), "module example.org/program\n\ngo 1.26.0\n")
 	write(t, filepath.Join(module, "main.go"), "package main\n\nimport \"strings\"\n\nfunc main() { println(strings.ToUpper(\"a\")) }\n")

@@ -9,10 +9,12 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/cli/rollout/change"
 	"github.com/millwright-dev/millwright/test/support/program"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // TestThereAndBack replaces all machines without another class, and goes back.
 func TestThereAndBack(t *testing.T) {
+	tier.All(t)
 	c := newCluster(t, oneOld)
 	manager := c.manager()
 	c.rollout(0, "status pool --timeout 5m", "successfully rolled out: revision 1, 3 machines")
@@ -52,6 +54,7 @@ func TestThereAndBack(t *testing.T) {
 
 // TestPaused: what a deployment that is paused refuses, and how a rollout waits for it.
 func TestPaused(t *testing.T) {
+	tier.All(t)
 	c := newCluster(t)
 	c.manager()
 	c.rollout(0, "status pool --timeout 5m")
@@ -78,6 +81,7 @@ func TestPaused(t *testing.T) {
 
 // TestLate: a rollout that makes no progress ends the watch, and says why.
 func TestLate(t *testing.T) {
+	tier.All(t)
 	c := newCluster(t, func(d *v1alpha1.MachineDeployment) { d.Spec.Template.Spec.Class.Name = "missing" })
 	c.manager()
 	c.patch(`{"spec":{"progressDeadlineSeconds":3}}`)
@@ -86,6 +90,7 @@ func TestLate(t *testing.T) {
 
 // TestNobody: what is said where there is no deployment, no manager, or no server.
 func TestNobody(t *testing.T) {
+	tier.All(t)
 	c := newCluster(t)
 	for _, command := range []string{"status", "history", "undo", "pause", "resume", "restart"} {
 		c.rollout(1, command+" other", `there is no machine deployment "other" in namespace "`+c.Namespace+`"`)
@@ -106,6 +111,7 @@ func TestNobody(t *testing.T) {
 
 // TestUndoWithoutManager: the wish is written, and that nobody answers is said.
 func TestUndoWithoutManager(t *testing.T) {
+	tier.All(t)
 	c := newCluster(t)
 	for class, revision := range map[string]string{"pool": "2", "before": "1"} {
 		set := &v1alpha1.MachineSet{}
@@ -126,6 +132,7 @@ func TestUndoWithoutManager(t *testing.T) {
 
 // TestInterrupted: Ctrl-C ends the watch, not the rollout.
 func TestInterrupted(t *testing.T) {
+	tier.All(t)
 	c := newCluster(t)
 	watched := program.Start(t, c.arguments("status pool")...)
 	t.Cleanup(watched.Kill)

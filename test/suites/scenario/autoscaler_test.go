@@ -29,6 +29,7 @@ import (
 	autoscalerpb "github.com/millwright-dev/millwright/proto/autoscaler"
 	"github.com/millwright-dev/millwright/test/support/env"
 	"github.com/millwright-dev/millwright/test/support/program"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // autoscaling is an autoscaler, of which a test plays the part, and the provider that it asks.
@@ -183,6 +184,7 @@ func (a *autoscaling) nodes(group string, want int) []*autoscalerpb.ExternalGrpc
 
 // TestAutoscalerFromZero: the life of a group whose provider has room for two, as the autoscaler sees it.
 func TestAutoscalerFromZero(t *testing.T) {
+	tier.All(t)
 	a := newAutoscaling(t)
 	pool := a.Namespace // other tests have nodes in the same cluster
 	if err := a.cloud.SetZones("narrow"); err != nil {
@@ -262,6 +264,7 @@ func (a *autoscaling) isLikeItsTemplate(group string) {
 // TestAutoscalerNeedsACertificate: nobody is served without one. A call that has begun is answered before the
 // provider ends, and it ends without an error.
 func TestAutoscalerNeedsACertificate(t *testing.T) {
+	tier.All(t)
 	a := newAutoscaling(t)
 	if _, err := a.Refresh(t.Context(), &autoscalerpb.RefreshRequest{}); err != nil {
 		t.Fatal(err)

@@ -20,11 +20,13 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/local/controlplane"
 	"github.com/millwright-dev/millwright/test/support/env"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // TestWhatIsMissingIsSaid: a Machine that cannot be created says why, in its status and in
 // one event, and is created as soon as what was missing is there.
 func TestWhatIsMissingIsSaid(t *testing.T) {
+	tier.All(t)
 	w := newScenario(t)
 	noUserData := secret(w.Namespace, "nouserdata")
 	noUserData.Data = nil
@@ -90,6 +92,7 @@ func TestWhatIsMissingIsSaid(t *testing.T) {
 
 // TestMachineOfAClassThatNeverWasCanBeDeleted: there is no VM, so nothing holds it.
 func TestMachineOfAClassThatNeverWasCanBeDeleted(t *testing.T) {
+	tier.All(t)
 	w := newScenario(t)
 	w.manager()
 	machine := &v1alpha1.Machine{
@@ -115,6 +118,7 @@ func TestMachineOfAClassThatNeverWasCanBeDeleted(t *testing.T) {
 // TestTwoManagers: the second stands by and says for whom, and takes over when the first
 // is gone.
 func TestTwoManagers(t *testing.T) {
+	tier.All(t)
 	w := newScenario(t)
 	first := w.manager()
 	w.leads(first)
@@ -133,6 +137,7 @@ func TestTwoManagers(t *testing.T) {
 // TestTargetAway: while the target does not answer, machines say what they wait for, no VM
 // is made that could not join, and nobody is declared failed. When it answers, all goes on.
 func TestTargetAway(t *testing.T) {
+	tier.All(t)
 	w := newScenario(t, env.WithOwn())
 	if err := w.Target.ControlPlane.StopComponent(t.Context(), controlplane.APIServer); err != nil {
 		t.Fatal(err)
@@ -161,6 +166,7 @@ func TestTargetAway(t *testing.T) {
 
 // TestNoTarget: without a target cluster a machine is Available as soon as its VM exists.
 func TestNoTarget(t *testing.T) {
+	tier.All(t)
 	w := newScenario(t)
 	w.pool("notarget", 1, `{}`)
 	millwright(t, "manager", "--driver", "sim", "--namespace", w.Namespace, "--port", "0",
@@ -178,6 +184,7 @@ func TestNoTarget(t *testing.T) {
 
 // TestControlAway: a manager that is there first says what it waits for, and ends in order when told.
 func TestControlAway(t *testing.T) {
+	tier.All(t)
 	w := newScenario(t)
 	env.WriteKubeconfig(t, w.path("control"), &rest.Config{Host: "https://127.0.0.1:1"})
 	manager := w.manager()
@@ -190,6 +197,7 @@ func TestControlAway(t *testing.T) {
 
 // TestMistakesAtTheStart: each ends the program with one sentence that says what to do.
 func TestMistakesAtTheStart(t *testing.T) {
+	tier.All(t)
 	w := newScenario(t)
 	bare := env.New(t, env.WithOwn())
 	crds := &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: "machinesets.machine.sapcloud.io"}}

@@ -9,11 +9,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // TestClassesThatFollow: the template names other classes. Machines whose VMs can be updated stay, and only the others
 // are replaced.
 func TestClassesThatFollow(t *testing.T) {
+	tier.All(t)
 	w := newScenario(t)
 	deployment := w.pool("follow", 3, `{"pool":"one","tags":{"team":"red"}}`)
 	w.patch(deployment, `{"metadata":{"annotations":{"`+v1alpha1.AnnotationKeyUpdateStrategy+`":"Update"}}}`)

@@ -1,6 +1,7 @@
 package scenario
 
 import (
+	"math/rand/v2"
 	"testing"
 	"time"
 
@@ -10,16 +11,17 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver/sim"
-	"github.com/millwright-dev/millwright/test/support/lot"
 	"github.com/millwright-dev/millwright/test/support/program"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestKillingTheManagerAtAnyMoment kills the manager's process at ten random moments
+// TestKillingTheManagerAtAnyMoment kills the manager's process at ten moments, the same in each run,
 // while a deployment goes from 0 to 50 machines and back. What the provider's journal
 // says afterwards is what counts: never two VMs for one Machine, and none at the end.
 func TestKillingTheManagerAtAnyMoment(t *testing.T) {
+	tier.All(t)
 	const machines, kills = 50, 10
-	random := lot.Random(t)
+	random := rand.New(rand.NewPCG(1, 0))
 
 	w := newScenario(t)
 	deployment := w.pool("crash", machines, `{"latency":"100ms","jitter":0.5,"joinDelay":"300ms","visibleAfter":"150ms"}`)
@@ -36,7 +38,7 @@ func TestKillingTheManagerAtAnyMoment(t *testing.T) {
 		manager := w.longLeases("--kube-api-qps", "50", "--kube-api-burst", "10")
 		w.leads(manager)
 		moment := time.Duration(random.Int64N(int64(600 * time.Millisecond)))
-		time.Sleep(moment) // the random moment itself
+		time.Sleep(moment) // the moment itself
 		manager.Kill()
 		w.endLeases()
 		t.Logf("kill %d, %v after taking the lead: %d VMs", kill+1, moment, w.countVMs())

@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // updated is a deployment of Machines that are updated in place.
@@ -112,6 +113,7 @@ func (u *updated) patchNode(node *corev1.Node, patch string) {
 
 // TestUpdateInPlace: the nodes are updated one after another, and their Machines and VMs stay.
 func TestUpdateInPlace(t *testing.T) {
+	tier.All(t)
 	u := updatedInPlace(t, "plate", "succeed", v1alpha1.OrchestrationTypeAuto)
 	after := u.done()
 	u.same(after)
@@ -134,6 +136,7 @@ func (u *updated) same(after map[string]v1alpha1.Machine) {
 
 // TestUpdateInPlaceByHand: nothing happens to a node that no user selects, and the deployment says so.
 func TestUpdateInPlaceByHand(t *testing.T) {
+	tier.All(t)
 	u := updatedInPlace(t, "byhand", "succeed", v1alpha1.OrchestrationTypeManual)
 	u.progressing(v1alpha1.DeploymentReasonUpdateBlocked, "its node is not selected")
 	for range 3 {
@@ -148,6 +151,7 @@ func TestUpdateInPlaceByHand(t *testing.T) {
 // TestUpdateInPlaceFails: a node whose update failed keeps its place, so that no other is selected, and the
 // deployment says why. When the agent reports a success after all, the update goes on.
 func TestUpdateInPlaceFails(t *testing.T) {
+	tier.All(t)
 	u := updatedInPlace(t, "fails", "fail", v1alpha1.OrchestrationTypeAuto)
 	u.progressing(v1alpha1.DeploymentReasonUpdateBlocked, "the simulated agent fails")
 	for range 3 {
@@ -171,6 +175,7 @@ func TestUpdateInPlaceFails(t *testing.T) {
 // TestUpdateInPlaceNeverEnds: a Machine whose agent never answers, or whose node dies, is replaced in the end, by
 // one of the current set.
 func TestUpdateInPlaceNeverEnds(t *testing.T) {
+	tier.All(t)
 	for _, agent := range []string{"silent", "die"} {
 		t.Run(agent, func(t *testing.T) {
 			u := updatedInPlace(t, agent, agent, v1alpha1.OrchestrationTypeAuto, "--machine-inplace-update-timeout=3s", "--machine-health-timeout=3s")

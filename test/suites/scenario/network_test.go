@@ -11,6 +11,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/test/support/env"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // surging declares a deployment of four Machines that is updated one by one, of the class "v1". Its
@@ -54,6 +55,7 @@ func (w *scenario) inBounds(g gomega.Gomega) int {
 // TestNetworkCut cuts the leader, in a network of its own, off from both clusters in the middle of a
 // rollout, for longer than its lease lasts: without a word, no connection is reset.
 func TestNetworkCut(t *testing.T) {
+	tier.All(t)
 	for name, cut := range map[string]struct {
 		fault     string
 		off, back func(*netns)
@@ -131,6 +133,7 @@ const mostSilent = env.WaitTimeout
 // of the target cluster cost its watches and requests less than a minute; those of the control cluster
 // cost the leadership.
 func TestSilentConnections(t *testing.T) {
+	tier.All(t)
 	t.Run("target", func(t *testing.T) {
 		w := newScenario(t)
 		t.Attr("fault", "the connections to the target cluster go silent, without being closed")

@@ -12,11 +12,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // TestReserve: a deployment with Machines in excess of its replicas is created, grows into them, shrinks,
 // is rolled out, and gives them up.
 func TestReserve(t *testing.T) {
+	tier.All(t)
 	w := newScenario(t)
 	w.create(secret(w.Namespace, "reserve"), class(w.Namespace, "reserve", `{}`))
 	deployment := deploymentOf(w.Namespace, "reserve", 2)

@@ -8,11 +8,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // TestRollingUpdate changes the class of a deployment. Whenever it is looked at, no more
 // machines exist than wanted and surge allow, and none is missing.
 func TestRollingUpdate(t *testing.T) {
+	tier.All(t)
 	const wanted, surge = 4, 1
 	w := newScenario(t)
 	w.create(secret(w.Namespace, "roll"), class(w.Namespace, "roll", `{}`), class(w.Namespace, "roll-v2", `{}`))

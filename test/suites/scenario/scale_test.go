@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/test/support/env"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // The request budgets of docs/performance.md: requests per machine, without watches,
@@ -30,6 +31,7 @@ const (
 )
 
 func TestScaleUpAndDownWithinTheRequestBudget(t *testing.T) {
+	tier.All(t)
 	const machines = 50
 	w := newMeasured(t)
 	deployment := w.pool("budget", 0, `{}`)
@@ -194,6 +196,7 @@ func within(t *testing.T, what string, c cost, machines int, budget, events floa
 
 // TestDeletingANodeDeletesItsMachine: its set makes another one.
 func TestDeletingANodeDeletesItsMachine(t *testing.T) {
+	tier.All(t)
 	w := newScenario(t)
 	deployment := w.pool("node", 2, `{}`)
 	w.manager()

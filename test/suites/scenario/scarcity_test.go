@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // faults is the annotation of a class that has the simulated provider refuse calls.
@@ -30,6 +31,7 @@ func zoneClass(namespace, name, pool, zone string) *v1alpha1.MachineClass {
 // TestScarcity: a zone has no capacity, so machines are made in the next one; when it has some again, new
 // machines are made there. Nodes say where they are.
 func TestScarcity(t *testing.T) {
+	tier.All(t)
 	w := newScenario(t)
 	if err := w.cloud.SetZones("a", "b"); err != nil {
 		t.Fatal(err)
@@ -58,6 +60,7 @@ func TestScarcity(t *testing.T) {
 
 // TestSpread: machines are spread over zones, also after one of them had no capacity for a time.
 func TestSpread(t *testing.T) {
+	tier.All(t)
 	w := newScenario(t)
 	if err := w.cloud.SetZones("a", "b"); err != nil {
 		t.Fatal(err)
@@ -82,6 +85,7 @@ func TestSpread(t *testing.T) {
 // TestZoneOutage: all machines of a zone are unhealthy, and wait for it; then they are to be replaced, at once, and
 // the new ones are made in another zone.
 func TestZoneOutage(t *testing.T) {
+	tier.All(t)
 	w := newScenario(t)
 	if err := w.cloud.SetZones("a", "b"); err != nil {
 		t.Fatal(err)

@@ -15,11 +15,13 @@ import (
 
 	"github.com/millwright-dev/millwright/internal/lifecycle/bootstrap"
 	"github.com/millwright-dev/millwright/test/support/env"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // TestBootstrapTokenAuthenticates: what a VM gets lets it in at a real API server, as a
 // member of the groups that it shall belong to, until it is revoked.
 func TestBootstrapTokenAuthenticates(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	e := env.New(t)
 	const group = "system:bootstrappers:pool"

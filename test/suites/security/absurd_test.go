@@ -12,11 +12,13 @@ import (
 	"github.com/millwright-dev/millwright/driver/sim"
 	"github.com/millwright-dev/millwright/internal/manager"
 	"github.com/millwright-dev/millwright/test/support/env"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // TestAbsurdClassesUnderMCMsCRDs: MCM's CRDs store quantities that Go cannot read, or at which it computes for hours.
 // Classes with one keep nobody else's Machines waiting, and can be used, and deleted, themselves.
 func TestAbsurdClassesUnderMCMsCRDs(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	m := &managed{Env: env.New(t, env.WithNumber(1)), t: t, cloud: sim.NewCloud(sim.CloudOptions{})}
 	m.admin = m.Client

@@ -18,6 +18,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/test/support/env"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // author returns a client for a user with the rights of one manifest below testdata, and no others.
@@ -59,6 +60,7 @@ var keeping = map[string]func(*corev1.Pod){
 // TestAuthorOfPods: whatever Pods somebody puts on the node of a Machine, also while it is drained, it goes
 // with its node soon after its time for drains. His Pods on the node of another Machine stay.
 func TestAuthorOfPods(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	m := guests(t)
 	author := m.author("pods")
@@ -145,6 +147,7 @@ func label(machine *v1alpha1.Machine, key, value string) {
 // TestAuthorOfMachines: whatever Machines somebody makes and deletes, a node without a Machine, and what
 // another Machine has, stay as they are, with the Pods there.
 func TestAuthorOfMachines(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	all := guests(t)
 	author := all.author("machines")
@@ -242,6 +245,7 @@ var spoiling = map[string]func(class *v1alpha1.MachineClass){
 // TestAuthorOfClasses: however the class of a Machine that runs is edited, also while the Machine is
 // deleted, its VM stays as long as the Machine does, and goes with it when the class is repaired.
 func TestAuthorOfClasses(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	all := guests(t)
 	author := all.author("classes")
@@ -277,6 +281,7 @@ func (m *managed) must(err error) {
 
 // TestAuthorOfSecrets: the same of the Secret of a class.
 func TestAuthorOfSecrets(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	all := guests(t)
 	author := all.author("secrets")

@@ -23,6 +23,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/service"
 	"github.com/millwright-dev/millwright/test/support/env"
 	"github.com/millwright-dev/millwright/test/support/fixture"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // vms are a cluster with a VM controller under the shipped role.
@@ -126,6 +127,7 @@ var claiming = map[string]func(mine, other *vmv1alpha1.VirtualMachine){
 // TestAuthorOfVMs: whatever VMs somebody makes, and then edits, another VM keeps its Pod and its address,
 // and is alone with both.
 func TestAuthorOfVMs(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	v := newVMs(t)
 	v.must(v.admin.Create(t.Context(), v.vm("other")))

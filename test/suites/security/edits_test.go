@@ -17,6 +17,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // chain are a deployment and what was made for it.
@@ -153,6 +154,7 @@ var edits = map[string]edit{
 // node, there is one Machine with one VM in the end; nothing is written on and on; others stay as they are; and all of it
 // goes when it is deleted, once finalizers of others are removed.
 func TestEditsByHand(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	m := guests(t)
 	witness := m.deployment("witness", 1)

@@ -21,6 +21,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/machine"
 	"github.com/millwright-dev/millwright/internal/manager"
 	"github.com/millwright-dev/millwright/test/support/env"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // marks is what a guest writes to its Node. Nil removes a key.
@@ -159,6 +160,7 @@ func (m *managed) seen(machine *v1alpha1.Machine) seen {
 // TestGuestIsReplaced: whatever a guest writes to its Node, it is replaced when it is unhealthy, and nothing
 // happens to another Machine or its Node.
 func TestGuestIsReplaced(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	all, number := guests(t), 0
 	t.Run("all", func(t *testing.T) {
@@ -187,6 +189,7 @@ func TestGuestIsReplaced(t *testing.T) {
 
 // TestGuestThatAsksToBePreserved is kept while it is unhealthy, but not longer than its preservation lasts.
 func TestGuestThatAsksToBePreserved(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	m := guests(t)
 	selector, machines := m.set("preserved")
@@ -214,6 +217,7 @@ func TestGuestThatAsksToBePreserved(t *testing.T) {
 
 // TestGuestGoes: whatever a guest writes to its Node, its VM and its Node go when its Machine is deleted.
 func TestGuestGoes(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	m := guests(t)
 	others := m.machine("other", pool)
@@ -250,6 +254,7 @@ func TestGuestGoes(t *testing.T) {
 // rid of the labels and taints of its template. As with MCM, which has the same record, it can have those
 // removed that others gave it.
 func TestGuestAndTheRecord(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	m := guests(t)
 	machine := m.machine("recorded", pool)

@@ -12,11 +12,13 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/driver/sim"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // TestMachineWithoutItsFinalizer: a Machine whose finalizer somebody removes while it is deleted leaves a
 // VM that nobody owns, and that is removed.
 func TestMachineWithoutItsFinalizer(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	m := guests(t)
 	machine, kept := m.machine("robbed", pool), m.machine("kept", pool)
@@ -48,6 +50,7 @@ func TestMachineWithoutItsFinalizer(t *testing.T) {
 // TestFinalizersOfOthersStay: on every kind that the manager has finalizers on, it removes its own, and the
 // object stays until others remove theirs.
 func TestFinalizersOfOthersStay(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	m := guests(t)
 	const foreign = "example.com/backup"

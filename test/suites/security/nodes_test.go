@@ -14,6 +14,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/millwright-dev/millwright/test/support/env"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // victim is a node with a Pod that uses a Secret: a guest that joined, or a host with a hypervisor.
@@ -151,6 +152,7 @@ func mirror(ctx context.Context, a kubernetes.Interface, namespace, node string)
 // TestNodesAreApart: a guest that has joined, and a host, whoever has taken them over, can do nothing to
 // another node, to its Pods or to what these use, and cannot free themselves from their taints.
 func TestNodesAreApart(t *testing.T) {
+	tier.All(t)
 	for name, groups := range map[string][]string{
 		"guest": {"system:nodes"},
 		"host":  {"system:nodes", "millwright:hosts"},

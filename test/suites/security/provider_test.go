@@ -24,6 +24,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/manager"
 	"github.com/millwright-dev/millwright/test/support/coretest"
 	"github.com/millwright-dev/millwright/test/support/env"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // answer is what a provider says of the VM of a Machine.
@@ -197,6 +198,7 @@ func (l *liar) noDoubles(t *testing.T, names map[string]string) {
 // are, no Machine gets two VMs, users are shown short texts, and a Machine that is deleted goes, or says what it
 // waits for.
 func TestProviderThatLies(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	m := &managed{Env: env.New(t), t: t, cloud: sim.NewCloud(sim.CloudOptions{})}
 	m.admin = m.Client
@@ -268,6 +270,7 @@ func (m *managed) infraMachine(name string) *infrav1.MillwrightMachine {
 
 // TestProviderThatLiesToClusterAPI: the same of MillwrightMachines.
 func TestProviderThatLiesToClusterAPI(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	m := &managed{Env: env.New(t), t: t, cloud: sim.NewCloud(sim.CloudOptions{})}
 	coretest.Install(t, m.Admin)

@@ -14,11 +14,13 @@ import (
 	"github.com/millwright-dev/millwright/internal/manager"
 	"github.com/millwright-dev/millwright/test/support/coretest"
 	"github.com/millwright-dev/millwright/test/support/env"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // TestManagerOfClusterAPIUsesWhatItMay: the lives of MillwrightMachines need every permission of the
 // shipped role, or there is a reason for it.
 func TestManagerOfClusterAPIUsesWhatItMay(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	m := &managed{Env: env.New(t), t: t, cloud: sim.NewCloud(sim.CloudOptions{})}
 	coretest.Install(t, m.Admin)

@@ -16,6 +16,7 @@ import (
 	"github.com/millwright-dev/millwright/driver/sim"
 	"github.com/millwright-dev/millwright/internal/manager"
 	"github.com/millwright-dev/millwright/test/support/env"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // TestHalvesUseWhatTheyMay: the lives of Machines under two processes need every permission of the
@@ -23,6 +24,7 @@ import (
 // machine-controller in the target cluster, which are those of the whole. The two tests have nodes of the
 // same names in one cluster, so that this one does not run beside it.
 func TestHalvesUseWhatTheyMay(t *testing.T) {
+	tier.All(t)
 	m := &managed{Env: env.NewPair(t), t: t, cloud: sim.NewCloud(sim.CloudOptions{})}
 	m.admin = m.Client
 	if err := m.Target.ControlPlane.AllowJoining(t.Context()); err != nil {

@@ -34,6 +34,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/manager"
 	"github.com/millwright-dev/millwright/test/support/env"
 	"github.com/millwright-dev/millwright/test/support/fixture"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // waitTimeout bounds what takes seconds.
@@ -192,6 +193,7 @@ func (m *managed) attached(node string, volume *corev1.PersistentVolume) {
 // TestManagerUsesWhatItMay: the lives of Machines need every permission of the shipped roles, or there
 // is a reason for it.
 func TestManagerUsesWhatItMay(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	m := &managed{Env: env.NewPair(t), t: t, cloud: sim.NewCloud(sim.CloudOptions{})}
 	m.admin = m.Client

@@ -26,6 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // meddling is what a mutating webhook does to objects of a kind: to new ones, to changed ones, or to both.
@@ -293,6 +294,7 @@ func (w *webhook) mostMade() int { return 2 * bits.Len64(uint64(time.Since(w.beg
 // end, no Machine has two VMs, it is said what is wrong, and what others declare is reached. When the webhook is gone,
 // everything is as declared, and no VM is left when it is deleted.
 func TestMutatingWebhook(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	m := guests(t)
 	w := &webhook{managed: m, created: map[string]int{}, written: map[string]int{}, meddlers: map[string][]meddling{

@@ -21,7 +21,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/manager"
 	"github.com/millwright-dev/millwright/internal/pool/inplaceupdate"
 	"github.com/millwright-dev/millwright/test/support/env"
-	"github.com/millwright-dev/millwright/test/support/lot"
+	"github.com/millwright-dev/millwright/test/support/tier"
 	"github.com/millwright-dev/millwright/test/support/upstream"
 )
 
@@ -69,6 +69,7 @@ func startMCMs(t *testing.T, e *env.Env, p *provider, half manager.Half, health 
 // TestHalfTakesOver puts either half of ours in the place of MCM's at each recorded moment, beside MCM's
 // other half, and then gives it back.
 func TestHalfTakesOver(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	moments := map[string]func(*testing.T){}
 	for half, other := range otherHalf {
@@ -100,7 +101,8 @@ func TestHalfTakesOver(t *testing.T) {
 	together(t, oneHalfOfEach(t, moments))
 }
 
-// oneHalfOfEach draws by lot which of our halves plays a story, of stories with names HALF/STORY.
+// oneHalfOfEach chooses which of our halves plays a story, of stories with names HALF/STORY: the halves take turns. An
+// exhaustive run plays both.
 func oneHalfOfEach(t *testing.T, stories map[string]func(*testing.T)) map[string]func(*testing.T) {
 	t.Helper()
 	rows := map[string][]string{} // the names of each story's cells
@@ -108,19 +110,21 @@ func oneHalfOfEach(t *testing.T, stories map[string]func(*testing.T)) map[string
 		_, story, _ := strings.Cut(name, "/")
 		rows[story] = append(rows[story], name)
 	}
-	names, drawn := slices.Sorted(maps.Keys(rows)), map[string]func(*testing.T){}
-	for row, cells := range lot.New(t).Cells(len(rows), len(otherHalf)) {
-		for _, half := range cells {
-			name := rows[names[row]][half]
-			drawn[name] = stories[name]
+	names, chosen := slices.Sorted(maps.Keys(rows)), map[string]func(*testing.T){}
+	for i, story := range names {
+		for turn, name := range rows[story] {
+			if tier.Exhaustive() || turn == i%len(otherHalf) {
+				chosen[name] = stories[name]
+			}
 		}
 	}
-	return drawn
+	return chosen
 }
 
 // TestHalvesAreSwappedInARecordedUpdate has either half be ours and MCM's in turn, from each recorded moment of
 // an update in place to its end: whoever takes over at a moment gives the half back at the next one.
 func TestHalvesAreSwappedInARecordedUpdate(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	stories := map[string]func(*testing.T){}
 	for which, other := range otherHalf {
@@ -198,6 +202,7 @@ func (f *fleet) settles(replicas int, class string) {
 
 // TestHalves: either half of ours beside MCM's other one, through all that users do.
 func TestHalves(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	stories := map[string]func(*testing.T){}
 	for which := range otherHalf {
@@ -326,6 +331,7 @@ func (f half) isDeleted() {
 // TestHalvesAreSwappedInARollout has each half be ours and MCM's in turn: it is swapped whenever a set
 // was scaled, or a Machine has entered another phase.
 func TestHalvesAreSwappedInARollout(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	stories := map[string]func(*testing.T){}
 	for which, other := range otherHalf {

@@ -13,12 +13,14 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/manager"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // TestHalvesAreSwappedInAPreservation has each half be ours and MCM's in turn, while a user asks by an
 // annotation of the node that its Machine be kept when it fails, and then takes that back: it is swapped
 // whenever what Machine and node say of it has changed.
 func TestHalvesAreSwappedInAPreservation(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	stories := map[string]func(*testing.T){}
 	for which, other := range otherHalf {

@@ -12,6 +12,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/env"
 	"github.com/millwright-dev/millwright/test/support/fixture"
 	"github.com/millwright-dev/millwright/test/support/program"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // startAs starts the program under the name of a process of MCM, as MCM is started, on a free port.
@@ -35,6 +36,7 @@ func startAs(t *testing.T, name, kubeconfig, namespace string, flags ...string) 
 // TestBothProcessesOfMCM: started as MCM's two, they make the nodes of a deployment together; a third
 // process with the lease of one stands by.
 func TestBothProcessesOfMCM(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	e := env.New(t)
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")

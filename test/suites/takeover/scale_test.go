@@ -9,11 +9,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // TestScaleSubresource scales as kubectl scale and autoscalers do, up and down: through the
 // subresource, which tells how many machines there are and by which labels they are found.
 func TestScaleSubresource(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	f := begin(t, "20-running", "scaled")
 	for _, wanted := range []int32{4, 6, 1} {

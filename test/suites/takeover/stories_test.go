@@ -21,6 +21,7 @@ import (
 	"github.com/millwright-dev/millwright/driver/fake"
 	"github.com/millwright-dev/millwright/internal/pool/inplaceupdate"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // moment is a deployment at the time of a recording.
@@ -35,6 +36,7 @@ var leftOut = map[moment]string{}
 // TestHandBack does with our manager what was done with MCM, and compares what it leaves at
 // each recorded moment, as MCM would find it if it went on from there.
 func TestHandBack(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	t.Run("as recorded", func(t *testing.T) { // ends when all of them have
 		together(t, map[string]func(*testing.T){

@@ -20,6 +20,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/pool/revision"
 	"github.com/millwright-dev/millwright/test/support/env"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // state is all that there is of a fleet.
@@ -150,6 +151,7 @@ func idleFor(t *testing.T, e *env.Env, suffix string, quiet time.Duration) state
 
 // TestTakeOver puts our manager in MCM's place at each recorded moment.
 func TestTakeOver(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	moments := map[string]func(*testing.T){}
 	for _, file := range recordings(t) {

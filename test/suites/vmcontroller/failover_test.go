@@ -15,11 +15,13 @@ import (
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/subresources"
 	"github.com/millwright-dev/millwright/test/support/program"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // TestFailOver: of two VM controllers one leads, and hypervisors go to the other one when it ends, in order or not.
 // No guest is touched by that, also none that runs with leases that expire only.
 func TestFailOver(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	i := newInstallation(t)
 	i.startHost()

@@ -12,6 +12,7 @@ import (
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/manager"
 	"github.com/millwright-dev/millwright/test/support/program"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // another starts a VM controller of another installation, for the same VirtualMachines, and returns what it calls itself.
@@ -45,6 +46,7 @@ func (i *installation) leftTo(vm *vmv1alpha1.VirtualMachine, by, to string) {
 // TestTwoInstallations: the VM controller of another installation leaves a VM and its guest alone. When the VM is handed
 // over to it, the guest runs on with the first one, and the next hypervisor is the other one's.
 func TestTwoInstallations(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	i := newInstallation(t)
 	i.startHost()

@@ -25,6 +25,7 @@ import (
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 	"github.com/millwright-dev/millwright/test/support/program"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // Values of the origin's enums.
@@ -40,6 +41,7 @@ const (
 // TestControllerOfTheOrigin: the real hypervisor runs a guest for a VM controller that was built from the origin's
 // definitions, with a specification that has no other fields, and certificates that neither of them issued.
 func TestControllerOfTheOrigin(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	g := gomega.NewWithT(t)
 	o, by := readOrigin(t), newIssuer(t)
@@ -105,6 +107,7 @@ func TestControllerOfTheOrigin(t *testing.T) {
 // TestHypervisorOfTheOrigin: the real VM controller gives a VM to a hypervisor that was built from the origin's
 // definitions, in the Pod that it made, with certificates that neither of them issued.
 func TestHypervisorOfTheOrigin(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	i, o, by := newInstallation(t), readOrigin(t), newIssuer(t)
 	cert, key, authority := by.lay(t.TempDir(), originsController)

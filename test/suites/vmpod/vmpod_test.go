@@ -22,11 +22,13 @@ import (
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/test/support/node"
 	"github.com/millwright-dev/millwright/test/support/program"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // TestHypervisorInAPod: the manifests of config/vm, installed in a cluster whose kubelet runs the VM controller and
 // hypervisors, in a namespace that enforces Pod Security "restricted".
 func TestHypervisorInAPod(t *testing.T) {
+	tier.All(t)
 	p := newPlace(t)
 	p.install()
 	vm := p.create("guest")

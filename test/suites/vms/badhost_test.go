@@ -20,10 +20,12 @@ import (
 
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // TestNoQEMU: without QEMU a VM says so, and runs when it is there.
 func TestNoQEMU(t *testing.T) {
+	tier.All(t)
 	c := prepare(t, "--hosts", "1")
 	c.environment = []string{"PATH=" + t.TempDir()}
 	c.start()

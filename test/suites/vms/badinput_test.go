@@ -20,6 +20,7 @@ import (
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/driver/codes"
 	vmdriver "github.com/millwright-dev/millwright/drivers/vm"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // trial does something wrong, and returns what is to come of it.
@@ -28,6 +29,7 @@ type trial func(c *cluster) (outcome func(c *cluster))
 // TestBadInputDisturbsNobody: what is wrong is said where users look, and when it is put
 // right all goes on. A VM beside it notices nothing.
 func TestBadInputDisturbsNobody(t *testing.T) {
+	tier.All(t)
 	c := prepare(t)
 	c.environment = slowClocks(t)
 	c.start()

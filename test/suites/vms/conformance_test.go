@@ -10,8 +10,8 @@ import (
 	"github.com/onsi/gomega"
 
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
-	"github.com/millwright-dev/millwright/test/support/lot"
 	"github.com/millwright-dev/millwright/test/support/program"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // conformanceClass has a size, and what a VM boots.
@@ -32,8 +32,9 @@ stringData: {userData: "#millwright-guest"}
 `
 
 // TestConformance: the driver keeps its contract where QEMU runs its VMs, checked by the command, and nothing is
-// left. A run plays some of the rules about VMs; all of them take two minutes.
+// left. Some of the rules about VMs are played, and all of them in an exhaustive run, which takes two minutes longer.
 func TestConformance(t *testing.T) {
+	tier.All(t)
 	c := up(t)
 	file := func(name, text string) string {
 		path := filepath.Join(c.dir, name)
@@ -47,7 +48,7 @@ func TestConformance(t *testing.T) {
 		"--class", file("class.yaml", fmt.Sprintf(conformanceClass, "xsmall", c.kernelBoot())),
 		"--changed-class", file("changed.yaml", fmt.Sprintf(conformanceClass, "small", c.kernelBoot())),
 	}
-	if !lot.All() {
+	if !tier.Exhaustive() {
 		arguments = append(arguments, "--run", "R17|R20|R23|R29|R34|R38")
 	}
 	out, status := program.Run(t, arguments...)

@@ -10,11 +10,13 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // TestVMsStayInTheirFailureDomain: the zone of the hosts, or the one host that has none. The
 // name of a host that is in a zone is no failure domain.
 func TestVMsStayInTheirFailureDomain(t *testing.T) {
+	tier.All(t)
 	c := up(t, "--hosts", "2")
 	zone := client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"labels":{"topology.kubernetes.io/zone":"rack-7"}}}`))
 	host := &corev1.Node{}

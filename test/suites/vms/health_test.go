@@ -11,6 +11,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // silence is how long a kubelet must be silent for the controller manager to give its node
@@ -20,6 +21,7 @@ const silence = time.Minute
 // TestNodesComeAndGo: what happens to machines with nodes, when they fall silent, become
 // old or are emptied. Silence is mostly waiting, so the others take place meanwhile.
 func TestNodesComeAndGo(t *testing.T) {
+	tier.All(t)
 	c := up(t)
 	outcome := silentMachines(c)
 	t.Run("rolling update", func(t *testing.T) { rollingUpdate(c.in(t)) })

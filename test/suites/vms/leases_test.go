@@ -15,6 +15,7 @@ import (
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/vm/lease"
 	"github.com/millwright-dev/millwright/test/support/program"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 const (
@@ -29,6 +30,7 @@ const (
 // and when its hypervisor does nothing any more. One with a longer lease notices nothing; then it is migrated, with
 // its lease.
 func TestFullLeases(t *testing.T) {
+	tier.All(t)
 	c := up(t)
 	steady, moving := leasedVM("steady", steadyLease), leasedVM("moving", shortLease)
 	c.create(steady, moving)

@@ -17,11 +17,23 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/test/support/program"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
+
+// TestVirtualMachine_BootsAndJoins is the story of all real parts: a deployment becomes a node that QEMU runs, and goes without
+// leaving anything behind.
+func TestVirtualMachine_BootsAndJoins(t *testing.T) {
+	c := up(t)
+	pool := c.pool("pool", 1, c.kernelBoot())
+	c.awaitSettled(pool)
+	c.delete(pool)
+	c.awaitNothingLeft()
+}
 
 // TestDeclarationsBecomeNodes: a deployment ends in nodes, by either form of boot, follows
 // its number of replicas up and down, and leaves nothing behind.
 func TestDeclarationsBecomeNodes(t *testing.T) {
+	tier.All(t)
 	c := up(t)
 	kernel := c.pool("kernel", 1, c.kernelBoot())
 	disk := c.pool("disk", 1, c.diskBoot())
@@ -99,6 +111,7 @@ func (c *cluster) awaitNothingLeft() {
 // TestWhateverDiesComesBack: each time something is killed, the same Machines end Running
 // on the same nodes, each with one QEMU.
 func TestWhateverDiesComesBack(t *testing.T) {
+	tier.All(t)
 	c := up(t)
 	pool := c.pool("pool", 2, c.kernelBoot())
 	before := c.awaitSettled(pool)
@@ -140,6 +153,7 @@ func TestWhateverDiesComesBack(t *testing.T) {
 // TestDownEndsWhatWasLeft: whatever way "up" ended, "down" leaves no process, and the next
 // "up" has the machines again.
 func TestDownEndsWhatWasLeft(t *testing.T) {
+	tier.All(t)
 	c := up(t, "--hosts", "1")
 	pool := c.pool("pool", 1, c.kernelBoot())
 	before := c.awaitSettled(pool)
@@ -209,6 +223,7 @@ func (c *cluster) uids() map[string]string {
 
 // TestConsoleAndReset: the commands for a VM's console and reset button.
 func TestConsoleAndReset(t *testing.T) {
+	tier.All(t)
 	c := up(t, "--hosts", "1")
 	pool := c.pool("pool", 1, c.kernelBoot())
 	c.awaitSettled(pool)

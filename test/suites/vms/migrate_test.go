@@ -16,12 +16,14 @@ import (
 
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/test/support/program"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // TestMigrate: a host is drained as kubectl does it. Its VMs, which are nodes, go to the other host one after
 // the other while they run, with a data disk each; one of them returns by the command. No guest boots again, and a host
 // that is cordoned gets no VM.
 func TestMigrate(t *testing.T) {
+	tier.All(t)
 	c := up(t)
 	c.cordon("host-2", true)
 	pool := c.pool("pool", 2, c.kernelBoot()+`,"dataDisks":[{"name":"logs","size":1}]`)

@@ -7,11 +7,13 @@ import (
 	"github.com/onsi/gomega"
 
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // TestRealServedDisks: a guest whose disks are served goes on when their server is killed. When its hypervisor does nothing any
 // more, another one starts after the server has revoked the tokens of before. It is migrated like others.
 func TestRealServedDisks(t *testing.T) {
+	tier.All(t)
 	c := up(t)
 	vm := leasedVM("served", shortLease)
 	vm.Spec.DiskAccess = vmv1alpha1.DiskAccessServed

@@ -12,10 +12,12 @@ import (
 
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/test/support/program"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // TestSharedVolumes: a VM whose volumes may be attached to several hosts moves to the other one and back with the same claims.
 func TestSharedVolumes(t *testing.T) {
+	tier.All(t)
 	c := up(t)
 	vm := blankVM("shared")
 	vm.Spec.VolumeClaimTemplate.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}

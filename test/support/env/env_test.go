@@ -17,6 +17,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/local/controlplane"
 	"github.com/millwright-dev/millwright/test/support/env"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 func TestMain(m *testing.M) { env.Main(m) }
@@ -43,6 +44,7 @@ func must(t *testing.T, err error) {
 }
 
 func TestNamespacesAreApart(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	one, two := env.New(t), env.New(t)
 	if one.Namespace == two.Namespace {
@@ -59,6 +61,7 @@ func TestNamespacesAreApart(t *testing.T) {
 }
 
 func TestNamespaceIsDeletedAfterTheTest(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	var namespace string
 	t.Run("inner", func(t *testing.T) { namespace = env.New(t).Namespace })
@@ -71,6 +74,7 @@ func TestNamespaceIsDeletedAfterTheTest(t *testing.T) {
 }
 
 func TestMachinesAndPodsCanBeCreated(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	e := env.New(t)
 	meta := metav1.ObjectMeta{Namespace: e.Namespace, Name: "one"}
@@ -80,6 +84,7 @@ func TestMachinesAndPodsCanBeCreated(t *testing.T) {
 }
 
 func TestPairIsApart(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	e := env.NewPair(t)
 	if e.Admin.Host == e.Target.Admin.Host {
@@ -94,6 +99,7 @@ func TestPairIsApart(t *testing.T) {
 }
 
 func TestControllerManagerRuns(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	e := env.New(t, env.WithControllerManager())
 	ctx, cancel := context.WithTimeout(t.Context(), env.WaitTimeout)
@@ -107,6 +113,7 @@ func TestControllerManagerRuns(t *testing.T) {
 }
 
 func TestUserHasTheRightsOfTheRoleOnly(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	e := env.New(t)
 	user := clientAs(t, e.UserWith(t, "test/support/env/testdata/roles.yaml"), "user")
@@ -122,6 +129,7 @@ func TestUserHasTheRightsOfTheRoleOnly(t *testing.T) {
 }
 
 func TestUserWithTheShippedRoles(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	e := env.NewPair(t)
 	control := clientAs(t, e.UserWith(t, "config/rbac/control-role.yaml"), "user")
@@ -134,6 +142,7 @@ func TestUserWithTheShippedRoles(t *testing.T) {
 }
 
 func TestOwnControlPlaneCanBeTakenAway(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	e, shared := env.New(t, env.WithOwn()), env.New(t)
 	if e.ControlPlane == shared.ControlPlane {
@@ -153,6 +162,7 @@ func TestOwnControlPlaneCanBeTakenAway(t *testing.T) {
 
 // TestCompact: a watch cannot begin at a revision that is compacted.
 func TestCompact(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	e := env.New(t, env.WithOwn(), env.WithoutWatchCache())
 	before := &corev1.SecretList{}
@@ -182,6 +192,7 @@ func TestCompact(t *testing.T) {
 
 // Nobody is left who would remove the finalizers.
 func TestANamespaceIsFinalizedAfterTheTest(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	e := env.New(t, env.WithControllerManager())
 	var namespace string

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/test/support/env"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 func TestMain(m *testing.M) { env.Main(m) }
@@ -88,6 +89,7 @@ func TestOtherErrorsAreTheBroadcasters(t *testing.T) {
 
 // TestEventOnANode: what a user sees who may have it written.
 func TestEventOnANode(t *testing.T) {
+	tier.All(t)
 	e := env.New(t)
 	recorder, stop, err := Start(e.Admin, env.NewScheme(), logr.Discard())
 	if err != nil {

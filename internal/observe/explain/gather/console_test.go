@@ -15,11 +15,13 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // TestConsole: what a guest says is read while its node is not there or not well, and never for a whole pool. That
 // it cannot be read is no reason to explain nothing.
 func TestConsole(t *testing.T) {
+	tier.All(t)
 	s := newServer(t)
 	vm := put(s, s.control, &vmv1alpha1.VirtualMachine{
 		ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: "vm-1"}, Spec: vmv1alpha1.VirtualMachineSpec{CPUs: 1, UUID: uuid},

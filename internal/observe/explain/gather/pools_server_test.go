@@ -17,6 +17,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/observe/explain"
 	"github.com/millwright-dev/millwright/internal/observe/explain/report"
 	"github.com/millwright-dev/millwright/test/support/env"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // deployment makes one of a Machine that runs, with its set.
@@ -73,6 +74,7 @@ func (s *server) mayList(t *testing.T, resources ...string) {
 
 // TestFewRightsOfPools: what may not be listed is not taken for missing.
 func TestFewRightsOfPools(t *testing.T) {
+	tier.All(t)
 	s := newServer(t)
 	s.deployment()
 	viewer := explainer{Reader{Control: connect(t, impersonated(s.Admin), env.NewScheme())}}
@@ -113,6 +115,7 @@ func (s *server) allowed(t *testing.T, c client.Reader, list client.ObjectList) 
 
 // TestOthersOfTheName: what happened to a deployment that had the name before is not its own.
 func TestOthersOfTheName(t *testing.T) {
+	tier.All(t)
 	s := newServer(t)
 	now := s.deployment()
 	for name, uid := range map[string]types.UID{"before": "gone", "now": now.UID} {

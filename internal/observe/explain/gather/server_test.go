@@ -24,6 +24,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/observe/explain/report"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 	"github.com/millwright-dev/millwright/test/support/env"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 func TestMain(m *testing.M) { env.Main(m) }
@@ -123,6 +124,7 @@ func wantWhy(t *testing.T, findings []report.Finding, want ...report.Finding) {
 // TestDrainOnAServer: selectors on fields, PodDisruptionBudgets, events and two clusters as
 // they are in life.
 func TestDrainOnAServer(t *testing.T) {
+	tier.All(t)
 	s := newServer(t)
 	set, node := s.set(), s.Namespace+"-node"
 	machine := s.machine("pool-a-x7k2p", node, set, func(m *v1alpha1.Machine) {
@@ -163,6 +165,7 @@ func TestDrainOnAServer(t *testing.T) {
 
 // TestHeldOnAServer: the API server records who set a finalizer.
 func TestHeldOnAServer(t *testing.T) {
+	tier.All(t)
 	s := newServer(t)
 	machine := s.machine("held", "", nil, nil)
 	before := machine.DeepCopy()
@@ -182,6 +185,7 @@ func TestHeldOnAServer(t *testing.T) {
 
 // TestGoneOnAServer: the set's events outlive the Machine.
 func TestGoneOnAServer(t *testing.T) {
+	tier.All(t)
 	s := newServer(t)
 	s.set()
 	s.event("Machine", "pool-a-x7k2p", "Deleted", "", "VM cloud:///vm-1 and its node are gone", "")
@@ -199,6 +203,7 @@ func TestGoneOnAServer(t *testing.T) {
 // TestMaterialOnAServer: the Secret's content stays where it is, and the VM is found by the
 // provider ID.
 func TestMaterialOnAServer(t *testing.T) {
+	tier.All(t)
 	s := newServer(t)
 	const hidden = "hunter2-do-not-print"
 	put(s, s.control, &v1alpha1.MachineClass{
@@ -242,6 +247,7 @@ func TestMaterialOnAServer(t *testing.T) {
 
 // TestUnreachableTarget: the rest is explained all the same.
 func TestUnreachableTarget(t *testing.T) {
+	tier.All(t)
 	s := newServer(t)
 	s.machine("joins", "joins", nil, func(m *v1alpha1.Machine) {
 		m.Status.CurrentStatus = v1alpha1.CurrentStatus{Phase: v1alpha1.MachinePending, LastUpdateTime: metav1.Now()}
@@ -259,6 +265,7 @@ func TestUnreachableTarget(t *testing.T) {
 
 // TestFewRights: what may not be read is said, and the rest is explained.
 func TestFewRights(t *testing.T) {
+	tier.All(t)
 	s := newServer(t)
 	s.machine("new", "new", nil, func(m *v1alpha1.Machine) {
 		m.Status.CurrentStatus = v1alpha1.CurrentStatus{Phase: v1alpha1.MachinePending, LastUpdateTime: metav1.Now()}

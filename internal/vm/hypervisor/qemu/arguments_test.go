@@ -14,7 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
-	"github.com/millwright-dev/millwright/test/support/lot"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -80,7 +80,7 @@ var hostile = rapid.Custom(func(t *rapid.T) string {
 // Whatever users write into names, paths and the command line, the arguments have the same structure, and contain
 // exactly that text.
 func TestNothingInjectsOptions(t *testing.T) {
-	lot.Check(t, func(t *rapid.T) {
+	tier.Check(t, func(t *rapid.T) {
 		c := everything()
 		text := func(label string) string { return hostile.Draw(t, label) }
 		c.Name = text("name")

@@ -11,6 +11,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
+
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 func TestValidateNamesTheField(t *testing.T) {
@@ -77,6 +79,7 @@ func TestGuestsOwnAddress(t *testing.T) {
 }
 
 func TestMachineWithoutUUID(t *testing.T) {
+	tier.All(t)
 	config := machine(t, echo)
 	config.UUID = ""
 	p := start(t, config)

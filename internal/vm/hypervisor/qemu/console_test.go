@@ -8,9 +8,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/console"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 func TestConsoleOfARealGuestCarriesAnyByte(t *testing.T) {
+	tier.All(t)
 	_, console := boot(t, echo, echoBanner)
 	// All bytes but the one that powers off, and a mark at the end.
 	message := []byte{}
@@ -26,6 +28,7 @@ func TestConsoleOfARealGuestCarriesAnyByte(t *testing.T) {
 }
 
 func TestClientThatDoesNotReadLeavesTheGuestAlone(t *testing.T) {
+	tier.All(t)
 	p, reading := boot(t, counter, counterBanner)
 	stuck, late := attach(t, p), attach(t, p)
 	// Much more than the stuck client's queue can hold.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/disk"
 	"github.com/millwright-dev/millwright/test/support/blockdev"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // onDevice returns a device as a disk, which begins with the guest.
@@ -42,6 +43,7 @@ func devicePair(t *testing.T, guest []byte) Config {
 
 // The guest boots from a device, and the next guest finds what it has written.
 func TestGuestOnADevice(t *testing.T) {
+	tier.All(t)
 	config := machine(t, nil)
 	config.Disks.Root, _ = onDevice(t, scribeDisk, bootSector("scribe"))
 	run := func() uint64 {
@@ -60,6 +62,7 @@ func TestGuestOnADevice(t *testing.T) {
 // The device is locked until QEMU has terminated, even when the process that started it has released it: by then the
 // lock is all that prevents a second guest.
 func TestLockOfADeviceEndsWithQEMU(t *testing.T) {
+	tier.All(t)
 	config := machine(t, nil)
 	config.Disks.Root, _ = onDevice(t, 1<<20, counter)
 	config.Sockets = t.TempDir()
@@ -80,6 +83,7 @@ func TestLockOfADeviceEndsWithQEMU(t *testing.T) {
 
 // The device is enlarged before the disk, which then has all of it.
 func TestDeviceGrows(t *testing.T) {
+	tier.All(t)
 	config := machine(t, counter)
 	data, file := onDevice(t, 1<<20, nil)
 	config.Disks.Data = []DataDisk{{Disk: data, Serial: "db"}}

@@ -5,6 +5,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // multiboot is the smallest kernel that QEMU boots directly: it prints its command
@@ -43,6 +45,7 @@ func multiboot() []byte {
 }
 
 func TestDirectBootPassesTheCommandLineOn(t *testing.T) {
+	tier.All(t)
 	const cmdline = `console=ttyS0,115200 root="a,,b" -no-reboot file=x END`
 	config := machine(t, nil)
 	config.Kernel = &Kernel{Path: filepath.Join(t.TempDir(), "kernel,a=b"), Cmdline: cmdline}

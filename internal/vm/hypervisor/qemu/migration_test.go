@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qmp"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // Where scribe writes its numbers.
@@ -134,6 +135,7 @@ func wantNumbers(t *testing.T, disk string, last uint64) {
 }
 
 func TestMachineMoves(t *testing.T) {
+	tier.All(t)
 	for name, machine := range map[string]func(*testing.T, []byte) Config{"from file to file": pairMachine, "from device to device": devicePair} {
 		t.Run(name, func(t *testing.T) { testMachineMoves(t, machine) })
 	}
@@ -195,6 +197,7 @@ func lastNumber(t *testing.T, console *reader, before uint64) uint64 {
 
 // Whenever a migration is canceled before its end, the guest continues, and the next migration succeeds.
 func TestMigrationIsAbandoned(t *testing.T) {
+	tier.All(t)
 	for name, until := range map[string]func(*pair) error{
 		"before it begins":          func(*pair) error { return nil },
 		"when the guest is stopped": (*pair).send,
@@ -228,6 +231,7 @@ func TestMigrationIsAbandoned(t *testing.T) {
 
 // A target that loses its source never runs the guest.
 func TestTargetWithoutASource(t *testing.T) {
+	tier.All(t)
 	l, _ := newPair(t)
 	must(t, l.send())
 	must(t, l.source.Kill(bounded(t)))
@@ -241,6 +245,7 @@ func TestTargetWithoutASource(t *testing.T) {
 }
 
 func TestMachineWithoutSockets(t *testing.T) {
+	tier.All(t)
 	p := start(t, machine(t, counter))
 	if _, err := p.Listen(MemorySocket); err == nil {
 		t.Error("it listens nowhere")

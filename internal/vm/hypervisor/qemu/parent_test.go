@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // parentVariable makes the test's executable a process that runs the machine that it describes, and waits to be
@@ -41,6 +43,7 @@ func beParent(description string) {
 }
 
 func TestMachineDiesWithItsParent(t *testing.T) {
+	tier.All(t)
 	requireQEMU(t)
 	config := machine(t, counter)
 	description, err := json.Marshal(config)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/console"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qmp"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 func TestGuestBootsAndPowersOff(t *testing.T) {
@@ -32,6 +33,7 @@ func TestGuestBootsAndPowersOff(t *testing.T) {
 }
 
 func TestPowerdownIsTheGuestsToObey(t *testing.T) {
+	tier.All(t)
 	p, _ := boot(t, echo, echoBanner)
 	must(t, p.Powerdown(bounded(t)))
 	<-p.Done()
@@ -41,6 +43,7 @@ func TestPowerdownIsTheGuestsToObey(t *testing.T) {
 }
 
 func TestGuestIsStoppedUntilCont(t *testing.T) {
+	tier.All(t)
 	p := start(t, machine(t, counter))
 	for _, step := range []struct {
 		action func(context.Context) error
@@ -59,6 +62,7 @@ func TestGuestIsStoppedUntilCont(t *testing.T) {
 }
 
 func TestStoppedGuestGoesOnWhereItWas(t *testing.T) {
+	tier.All(t)
 	p, console := boot(t, counter, counterBanner)
 	_, before := console.numbers(10)
 	must(t, p.Stop(bounded(t)))
@@ -69,6 +73,7 @@ func TestStoppedGuestGoesOnWhereItWas(t *testing.T) {
 }
 
 func TestResetKeepsProcessAndConsole(t *testing.T) {
+	tier.All(t)
 	p, console := boot(t, counter, counterBanner)
 	pid := p.PID()
 	for range 2 {
@@ -85,6 +90,7 @@ func TestResetKeepsProcessAndConsole(t *testing.T) {
 }
 
 func TestSecondMachineOnADiskIsRefused(t *testing.T) {
+	tier.All(t)
 	config := machine(t, counter)
 	first := start(t, config)
 	_, err := Start(bounded(t), requireQEMU(t), config)
@@ -100,6 +106,7 @@ func TestSecondMachineOnADiskIsRefused(t *testing.T) {
 }
 
 func TestKillReaps(t *testing.T) {
+	tier.All(t)
 	p, port := boot(t, counter, counterBanner)
 	alive := watchPID(t, p.PID())
 	must(t, p.Kill(bounded(t)))
@@ -122,6 +129,7 @@ func TestKillReaps(t *testing.T) {
 }
 
 func TestQuit(t *testing.T) {
+	tier.All(t)
 	p, _ := boot(t, counter, counterBanner)
 	must(t, p.Quit(bounded(t)))
 	if exit := p.Exit(); exit.Reason != HostQuit || exit.Code != 0 {
@@ -130,6 +138,7 @@ func TestQuit(t *testing.T) {
 }
 
 func TestEndFromOutsideIsReported(t *testing.T) {
+	tier.All(t)
 	for name, test := range map[string]struct {
 		signal syscall.Signal
 		want   ExitReason
@@ -187,6 +196,7 @@ func TestStartFails(t *testing.T) {
 
 // The kernel kills QEMU when the thread that forked it ends, not only when the process does.
 func TestMachineOutlivesTheCallersThread(t *testing.T) {
+	tier.All(t)
 	config := machine(t, counter)
 	program := requireQEMU(t)
 	var p *Process

@@ -6,6 +6,8 @@ import (
 	"io"
 	"os"
 	"testing"
+
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // sharing is a machine with shared disks.
@@ -47,6 +49,7 @@ func passOn(t *testing.T, from *Process, config Config) *Process {
 // Of two machines with the same disks, one at a time holds them: the source until it has sent everything, and then
 // the one that is continued first.
 func TestSharedDisksMove(t *testing.T) {
+	tier.All(t)
 	for name, toTarget := range map[string]bool{"on": true, "back": false} {
 		t.Run(name, func(t *testing.T) {
 			config := sharing(t)
@@ -83,6 +86,7 @@ func TestSharedDisksMove(t *testing.T) {
 
 // A stopped guest moves several times, grows, and finally continues.
 func TestHeldGuestMoves(t *testing.T) {
+	tier.All(t)
 	config := sharing(t)
 	p := startWith(t, bootAll(t), config)
 	console := attach(t, p)
@@ -115,6 +119,7 @@ func TestHeldGuestMoves(t *testing.T) {
 // A stopped guest whose migration is canceled after everything was sent has its disks again: one can grow. QEMU sends
 // it once more after it has been continued.
 func TestHeldGuestStays(t *testing.T) {
+	tier.All(t)
 	config := sharing(t)
 	p := startWith(t, bootAll(t), config)
 	console := attach(t, p)

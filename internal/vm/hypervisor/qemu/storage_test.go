@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 var writer = bootSector("writer")
@@ -31,6 +33,7 @@ func sparse(t *testing.T, dir string, guest []byte) Config {
 // A failure of the storage stops the guest, and it continues as if nothing had happened: an error that reached it
 // could destroy its file system. For a full disk see package hypervisor.
 func TestGuestWaitsForTheStorage(t *testing.T) {
+	tier.All(t)
 	signal.Ignore(syscall.SIGXFSZ) // QEMU inherits that, and gets an error instead
 	t.Cleanup(func() { signal.Reset(syscall.SIGXFSZ) })
 	p := start(t, sparse(t, t.TempDir(), writer))

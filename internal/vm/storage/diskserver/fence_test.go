@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
+
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // Where the guests with the letters a and b write, in bytes of their disk.
@@ -37,6 +39,7 @@ func region(t *testing.T, path string, at int64) []byte {
 // All processes of a hypervisor are stopped, as in a frozen container, while its guest writes. Its token is revoked,
 // and another hypervisor starts. When the first one continues, none of its writes arrives, and its guest stops.
 func TestStoppedHypervisorCannotWriteWhenItGoesOn(t *testing.T) {
+	tier.All(t)
 	if testing.Short() {
 		t.Skip("runs real QEMU machines")
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/console"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
 	"github.com/millwright-dev/millwright/internal/vm/storage"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // guest is a QEMU of this process, whose disk is served to a Pod with a token.
@@ -155,6 +156,7 @@ func connect(t *testing.T, source, target *guest) {
 // A guest moves without a copy of its disk: both machines have it attached, with their own tokens. The old token is
 // revoked before the guest is continued, so the source cannot write any more, even if it is continued by mistake.
 func TestMachineMovesToAnotherToken(t *testing.T) {
+	tier.All(t)
 	if testing.Short() {
 		t.Skip("runs real QEMU machines")
 	}
@@ -209,6 +211,7 @@ func wantNumbers(t *testing.T, path string, last uint64) {
 // A guest whose server terminates is stopped, and continues without loss when the server is back and its token is
 // open.
 func TestGuestGoesOnAfterARestartOfTheServer(t *testing.T) {
+	tier.All(t)
 	if testing.Short() {
 		t.Skip("runs real QEMU machines")
 	}

@@ -9,9 +9,9 @@ import (
 	"github.com/millwright-dev/millwright/test/support/repository"
 )
 
-// TestPropertiesAreDrawnByLot: a test that calls rapid itself is not tested anew in each run of "make test". See lot.Check.
-func TestPropertiesAreDrawnByLot(t *testing.T) {
-	const call, may = "rapid." + "Check(", "test/support/lot/lot.go"
+// TestPropertiesAreTheSameInEachRun: a test that calls rapid itself has another seed in each run. See tier.Check.
+func TestPropertiesAreTheSameInEachRun(t *testing.T) {
+	const call, may = "rapid." + "Check(", "test/support/tier/tier.go"
 	found := map[string]bool{}
 	for _, path := range repository.GoFiles(t, root) {
 		text, err := os.ReadFile(path)
@@ -27,6 +27,6 @@ func TestPropertiesAreDrawnByLot(t *testing.T) {
 	}
 	delete(found, may)
 	for name := range found {
-		t.Errorf("%s calls rapid itself: use lot.Check", name)
+		t.Errorf("%s calls rapid itself: use tier.Check", name)
 	}
 }
