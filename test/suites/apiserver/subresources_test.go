@@ -1,4 +1,4 @@
-package vmapi
+package apiserver
 
 import (
 	"bytes"
@@ -37,7 +37,7 @@ var operations = []struct{ method, subresource, verb string }{
 	{http.MethodPost, "migrate", "create"}, {http.MethodDelete, "migrate", "delete"},
 }
 
-// TestSubresources is one test: it starts one control plane for all.
+// TestSubresources is one test: the aggregated API is one for a control plane.
 func TestSubresources(t *testing.T) {
 	w := newWorld(t)
 	t.Run("nobody without rights", w.within((*world).withoutRights))

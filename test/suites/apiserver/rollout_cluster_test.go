@@ -1,4 +1,4 @@
-package rollout
+package apiserver
 
 import (
 	"path/filepath"
@@ -22,11 +22,6 @@ import (
 	"github.com/millwright-dev/millwright/test/support/program"
 	"github.com/millwright-dev/millwright/test/support/pty"
 )
-
-func TestMain(m *testing.M) {
-	program.Main()
-	env.Main(m)
-}
 
 // cluster is a control cluster with a deployment "pool" of three machines, which is its own target.
 type cluster struct {

@@ -1,4 +1,4 @@
-package crd
+package apiserver
 
 import (
 	"encoding/json"
@@ -16,8 +16,6 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/test/support/env"
 )
-
-func TestMain(m *testing.M) { env.Main(m) }
 
 // strict returns a client for which the API server refuses what it would prune else.
 func strict(e *env.Env) client.Client {

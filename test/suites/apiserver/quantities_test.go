@@ -1,4 +1,4 @@
-package crd
+package apiserver
 
 import (
 	"encoding/json"

@@ -1,4 +1,4 @@
-package vmapi
+package apiserver
 
 import (
 	"bytes"
@@ -35,13 +35,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/service"
 	"github.com/millwright-dev/millwright/internal/vm/identity"
 	"github.com/millwright-dev/millwright/test/support/env"
-	"github.com/millwright-dev/millwright/test/support/program"
 )
-
-func TestMain(m *testing.M) {
-	program.Main()
-	env.Main(m)
-}
 
 // waitTimeout bounds what takes seconds.
 const waitTimeout = env.WaitTimeout
@@ -97,7 +91,7 @@ func (w *world) eventually(what string, check func() bool) {
 // newWorld serves the subresources under the shipped roles.
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{Env: env.New(t, env.WithOwn()), t: t, listener: bufconn.Listen(1 << 16)}
+	w := &world{Env: env.New(t, changed), t: t, listener: bufconn.Listen(1 << 16)}
 	w.InstallCRDs(t, "config/crd")
 	c, err := client.New(w.Admin, client.Options{Scheme: manager.Scheme()})
 	w.must(err)

@@ -1,6 +1,4 @@
-// Package admission tests the admission policies for machine.sapcloud.io on a real API server: each
-// rule refuses, names the field, and leaves existing objects usable.
-package admission
+package apiserver
 
 import (
 	"encoding/json"
@@ -28,12 +26,10 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
-func TestMain(m *testing.M) { env.Main(m) }
-
 // guarded returns an environment in which the policies are in force.
 func guarded(t *testing.T) *env.Env {
 	t.Helper()
-	e := env.New(t)
+	e := env.New(t, changed)
 	if err := controlplane.Apply(t.Context(), e.Admin, config.Files, "policy/machines.yaml", ""); err != nil {
 		t.Fatal(err)
 	}
