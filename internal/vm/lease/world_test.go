@@ -1,6 +1,10 @@
 package lease
 
-import "time"
+import (
+	"time"
+
+	"github.com/millwright-dev/millwright/test/support/explore"
+)
 
 const (
 	maxProcesses = 3
@@ -131,18 +135,11 @@ func (r rules) guests(w world) int {
 	return count
 }
 
-// edge is one thing that can happen. A fault is something that need not happen.
-type edge struct {
-	to    world
-	name  string
-	fault bool
-}
-
 // explorer collects what can happen in a world.
 type explorer struct {
 	rules
 	from  world
-	edges []edge
+	edges []explore.Edge[world]
 }
 
 func (e *explorer) add(name string, fault bool, change func(*world)) {
@@ -150,11 +147,11 @@ func (e *explorer) add(name string, fault bool, change func(*world)) {
 	change(&next)
 	e.normalize(&next)
 	if next != e.from {
-		e.edges = append(e.edges, edge{next, name, fault})
+		e.edges = append(e.edges, explore.Edge[world]{To: next, Name: name, Fault: fault})
 	}
 }
 
-func (r rules) edges(w world) []edge {
+func (r rules) edges(w world) []explore.Edge[world] {
 	e := &explorer{rules: r, from: w}
 	e.add("tick", false, e.pass)
 	for i := range r.processes {

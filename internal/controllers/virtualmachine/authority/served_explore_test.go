@@ -1,6 +1,7 @@
 package authority_test
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -8,6 +9,7 @@ import (
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/authority"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/disks"
+	"github.com/millwright-dev/millwright/test/support/explore"
 )
 
 // tokens is how many there are. Each Pod has the number of the token with which it begins.
@@ -64,13 +66,13 @@ type rulesOff struct {
 	sameToken  bool // who takes the VM back gets the token of the target
 }
 
-// edges returns the worlds after each thing that can happen.
-func (off rulesOff) edges(w served) []served {
-	var next []served
-	add := func(change func(*served)) {
+// edges returns what can happen.
+func (off rulesOff) edges(w served) []explore.Edge[served] {
+	var next []explore.Edge[served]
+	add := func(what string, change func(*served)) {
 		to := w
 		if change(&to); to != w {
-			next = append(next, to)
+			next = append(next, explore.Edge[served]{To: to, Name: what})
 		}
 	}
 	off.controller(w, add)
@@ -79,9 +81,9 @@ func (off rulesOff) edges(w served) []served {
 	return next
 }
 
-func (off rulesOff) controller(w served, add func(func(*served))) {
+func (off rulesOff) controller(w served, add func(string, func(*served))) {
 	vm := w.real()
-	add(func(to *served) { // it decides what the server is to do
+	add("decide", func(to *served) { // it decides what the server is to do
 		want := disks.Wanted(vm)
 		if want.Revoke > 0 {
 			to.revokes[want.Revoke] = true
@@ -90,30 +92,30 @@ func (off rulesOff) controller(w served, add func(func(*served))) {
 			_, _ = fmt.Sscan(holder.Pod, &to.opens[holder.Token])
 		}
 	})
-	add(func(to *served) { to.revoked = max(to.revoked, w.confirmed) })
-	add(func(to *served) { to.barred = w.holder > 0 })
+	add("record the revocation", func(to *served) { to.revoked = max(to.revoked, w.confirmed) })
+	add("bar the lease", func(to *served) { to.barred = w.holder > 0 })
 	highest := authority.HighestToken(&vm.Status)
 	if w.barred || w.holder == 0 {
-		add(func(to *served) { to.revokes[highest] = highest > 0 })
+		add("decide to revoke", func(to *served) { to.revokes[highest] = highest > 0 })
 	}
 	lease := authority.LeaseAfter(&vm.Status, time.Minute, begin)
 	if (w.barred || w.holder == 0) && w.revoked >= highest && lease.FencingToken < tokens {
-		add(func(to *served) {
+		add("hand the lease on", func(to *served) {
 			to.holder, to.token, to.barred, to.underWay = lease.FencingToken, lease.FencingToken, false, false
 		})
 	}
-	add(func(to *served) { to.underWay = false })
+	add("end the migration", func(to *served) { to.underWay = false })
 }
 
-func (off rulesOff) hypervisors(w served, add func(func(*served))) {
+func (off rulesOff) hypervisors(w served, add func(string, func(*served))) {
 	vm := w.real()
 	access := authority.AccessOf(vm)
 	if w.holder > 0 && !w.barred && (access == authority.AccessOpen || off.grantEarly) {
-		add(func(to *served) { to.runs[w.token] = w.holder })
+		add("grant", func(to *served) { to.runs[w.token] = w.holder })
 	}
 	token := authority.NextToken(&vm.Status, begin)
 	if w.holder > 0 && w.runs[w.token] == w.holder && !w.underWay && token < tokens {
-		add(func(to *served) { to.source, to.target, to.targetToken, to.underWay = w.holder, token, token, true })
+		add("migrate", func(to *served) { to.source, to.target, to.targetToken, to.underWay = w.holder, token, token, true })
 	}
 	if !w.underWay {
 		return
@@ -127,19 +129,19 @@ func (off rulesOff) hypervisors(w served, add func(func(*served))) {
 			got = w.targetToken
 		}
 		if got < tokens {
-			add(func(to *served) { to.holder, to.token, to.barred, to.underWay = pod, got, false, false })
+			add("pass the lease", func(to *served) { to.holder, to.token, to.barred, to.underWay = pod, got, false, false })
 		}
 	}
 }
 
 // server does what was decided, and ends.
-func server(w served, add func(func(*served))) {
+func server(w served, add func(string, func(*served))) {
 	for upTo := range int64(tokens) {
 		if !w.revokes[upTo] {
 			continue
 		}
 		for _, answered := range []bool{false, true} {
-			add(func(to *served) {
+			add("revoke", func(to *served) {
 				to.revoke(upTo)
 				if answered {
 					to.confirmed = max(to.confirmed, upTo)
@@ -149,16 +151,16 @@ func server(w served, add func(func(*served))) {
 	}
 	for token, pod := range w.opens {
 		if pod > 0 && int64(token) > w.done && w.open[token] == 0 {
-			add(func(to *served) { to.open[token], to.opened = pod, max(to.opened, int64(token)) })
+			add("open", func(to *served) { to.open[token], to.opened = pod, max(to.opened, int64(token)) })
 		}
 	}
-	add(func(to *served) { to.open, to.confirmed = [tokens]int64{}, 0 }) // its process ends
-	add(func(to *served) {                                               // its host crashes
+	add("the server ends", func(to *served) { to.open, to.confirmed = [tokens]int64{}, 0 }) // its process ends
+	add("the server's host crashes", func(to *served) {                                     // its host crashes
 		to.revoke(w.opened)
 		to.open, to.confirmed = [tokens]int64{}, 0
 	})
 	if w.holder > 0 && w.token <= w.done && w.opens[w.token] > 0 { // it refuses the holder
-		add(func(to *served) { to.confirmed = max(to.confirmed, w.token) })
+		add("refuse the holder", func(to *served) { to.confirmed = max(to.confirmed, w.token) })
 	}
 }
 
@@ -171,96 +173,59 @@ func (w *served) revoke(upTo int64) {
 	}
 }
 
-// wrong returns what must not be: somebody else can change the disks of who has got a lease, or will.
-func (w *served) wrong() string {
+// errShared means that somebody else can change the disks of who has got a lease, or will.
+var errShared = errors.New("somebody else can change the disks")
+
+func (w *served) check() error {
 	for token, pod := range w.runs {
 		if pod == 0 {
 			continue
 		}
 		if w.done < int64(token)-1 {
-			return fmt.Sprintf("pod %d runs with token %d, and only %d is revoked", pod, token, w.done)
+			return fmt.Errorf("%w: pod %d runs with token %d, and only %d is revoked", errShared, pod, token, w.done)
 		}
 		if has := w.open[token]; has != 0 && has != pod {
-			return fmt.Sprintf("pod %d runs with the token %d of pod %d", pod, token, has)
+			return fmt.Errorf("%w: pod %d runs with the token %d of pod %d", errShared, pod, token, has)
 		}
 		for other, has := range w.open {
 			before := w.underWay && int64(other) == w.targetToken || w.runs[other] == 0
 			if has != 0 && other != token && !before && other < token {
-				return fmt.Sprintf("pods %d and %d can change the disks", pod, has)
+				return fmt.Errorf("%w: pods %d and %d", errShared, pod, has)
 			}
 		}
 	}
-	return ""
+	return nil
 }
 
-// explore returns all worlds, or what is wrong in one of them.
-func (off rulesOff) explore() (all map[served][]served, wrong string) {
-	all, queue := map[served][]served{{}: nil}, []served{{}}
-	for len(queue) > 0 {
-		w := queue[0]
-		queue = queue[1:]
-		if wrong := w.wrong(); wrong != "" {
-			return all, fmt.Sprintf("%s: %+v", wrong, w)
-		}
-		for _, to := range off.edges(w) {
-			all[w] = append(all[w], to)
-			if _, known := all[to]; !known {
-				all[to] = nil
-				queue = append(queue, to)
-			}
-		}
-	}
-	return all, ""
+// recovered reports whether the holder has its lease and its disks. Of worlds near the last token this cannot be said.
+func (w *served) recovered() bool {
+	last := max(w.token, w.targetToken, w.done) >= tokens-2
+	return last || w.token > 0 && w.runs[w.token] == w.holder && w.open[w.token] == w.holder
+}
+
+func (off rulesOff) explore() (int, error) {
+	return explore.Model[served]{
+		Edges: off.edges,
+		Check: func(w served) error { return w.check() },
+		Good:  func(w served) bool { return w.recovered() },
+	}.Explore()
 }
 
 // TestServedExploration: whatever is lost, late or repeated, whoever crashes when, nobody has a lease while somebody with
 // another token can change the disks, or will. And somebody gets the VM again.
 func TestServedExploration(t *testing.T) {
-	all, wrong := rulesOff{}.explore()
-	if wrong != "" {
-		t.Fatal(wrong)
+	states, err := rulesOff{}.explore()
+	if err != nil {
+		t.Fatal(err)
 	}
-	t.Logf("%d states", len(all))
-	hopeful := recovers(all)
-	for w := range all {
-		if !hopeful[w] {
-			t.Fatalf("nobody ever gets the VM after %+v", w)
-		}
-	}
-}
-
-// recovers returns the worlds from which there is a way to one in which the holder has its lease and its disks. Of those near
-// the last token nobody knows it.
-func recovers(all map[served][]served) map[served]bool {
-	good, from := map[served]bool{}, map[served][]served{}
-	var queue []served
-	for w, edges := range all {
-		for _, to := range edges {
-			from[to] = append(from[to], w)
-		}
-		if last := max(w.token, w.targetToken, w.done) >= tokens-2; last || w.token > 0 && w.runs[w.token] == w.holder && w.open[w.token] == w.holder {
-			good[w] = true
-			queue = append(queue, w)
-		}
-	}
-	for len(queue) > 0 {
-		w := queue[0]
-		queue = queue[1:]
-		for _, before := range from[w] {
-			if !good[before] {
-				good[before] = true
-				queue = append(queue, before)
-			}
-		}
-	}
-	return good
+	t.Logf("%d states", states)
 }
 
 // TestServedRules: without each rule the exploration finds what must not be.
 func TestServedRules(t *testing.T) {
 	for name, off := range map[string]rulesOff{"grant early": {grantEarly: true}, "the same token": {sameToken: true}} {
-		if _, wrong := off.explore(); wrong == "" {
-			t.Errorf("%s: nothing is wrong", name)
+		if _, err := off.explore(); !errors.Is(err, errShared) {
+			t.Errorf("%s: error = %v, want %v", name, err, errShared)
 		}
 	}
 }

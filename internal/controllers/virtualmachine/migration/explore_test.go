@@ -15,6 +15,7 @@ import (
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+	"github.com/millwright-dev/millwright/test/support/explore"
 )
 
 // names is how many Pods there can be. Pod and claim of a target have one name; the first claim is "0". That of its data
@@ -145,25 +146,18 @@ func (s status) authority(next v1alpha1.VirtualMachineAuthority) status {
 	return s.change(func(real *v1alpha1.VirtualMachineStatus) { Move(real, next, epoch) })
 }
 
-// edge is something that happens.
-type edge struct {
-	name  string
-	to    world
-	fault bool // it need not happen
-}
-
 // guards switches rules off.
 type guards struct{ anyTarget, claimsInUse, claimOfTarget, podsOfTarget, dataStays bool }
 
 func (g guards) isTarget(s status, pod string) bool { return g.anyTarget || IsTarget(s.real(), pod) }
 
-func (g guards) edges(w world) []edge {
+func (g guards) edges(w world) []explore.Edge[world] {
 	return slices.Concat(g.hypervisors(w), g.ends(w), g.controller(w))
 }
 
 // hypervisors are what source and target do.
-func (g guards) hypervisors(w world) []edge {
-	var edges []edge
+func (g guards) hypervisors(w world) []explore.Edge[world] {
+	var edges []explore.Edge[world]
 	add := func(name string, fault bool, change func(*world)) {
 		edges = append(edges, w.changed(name, fault, change)...)
 	}
@@ -192,13 +186,13 @@ func (g guards) hypervisors(w world) []edge {
 }
 
 // changed is the edge to a changed world, if it is another one.
-func (w world) changed(name string, fault bool, change func(*world)) []edge {
+func (w world) changed(name string, fault bool, change func(*world)) []explore.Edge[world] {
 	to := w
 	change(&to)
 	if to == w {
 		return nil
 	}
-	return []edge{{name, to, fault}}
+	return []explore.Edge[world]{{To: to, Name: name, Fault: fault}}
 }
 
 // complete reports whether a Pod was created as a target, and has the disks to which the guest may go.
@@ -211,8 +205,8 @@ func (w *world) complete(us string) bool {
 }
 
 // switchovers are what targets with a whole copy ask for, or with the same disks.
-func (g guards) switchovers(w world) []edge {
-	var edges []edge
+func (g guards) switchovers(w world) []explore.Edge[world] {
+	var edges []explore.Edge[world]
 	add := func(name string, change func(*world)) { edges = append(edges, w.changed(name, false, change)...) }
 	for i := range w.pods {
 		us := name(i)
@@ -238,8 +232,8 @@ func (g guards) switchovers(w world) []edge {
 }
 
 // ends are the ends of Pods.
-func (g guards) ends(w world) []edge {
-	var edges []edge
+func (g guards) ends(w world) []explore.Edge[world] {
+	var edges []explore.Edge[world]
 	for i, p := range w.pods {
 		us := name(i)
 		add := func(what string, fault bool, life life) {
@@ -248,7 +242,7 @@ func (g guards) ends(w world) []edge {
 			if us == w.active { // with its memory, what a target has is of no use but for the switchover
 				what += " (authoritative)"
 			}
-			edges = append(edges, edge{what + " " + us, to, fault})
+			edges = append(edges, explore.Edge[world]{To: to, Name: what + " " + us, Fault: fault})
 		}
 		spare := us != w.active || w.next < names
 		allowed := us == w.active || g.isTarget(w.status, us)
@@ -272,20 +266,20 @@ func (g guards) ends(w world) []edge {
 }
 
 // controller is a pass, its write, or its crash.
-func (g guards) controller(w world) []edge {
+func (g guards) controller(w world) []explore.Edge[world] {
 	if w.op != (op{}) {
 		done, lost := w, w
 		g.do(&done)
 		done.op, lost.op = op{}, op{}
-		return []edge{{"done: " + w.op.kind + " " + w.op.name, done, false}, {"crash", lost, true}}
+		return []explore.Edge[world]{{To: done, Name: "done: " + w.op.kind + " " + w.op.name}, {To: lost, Name: "crash", Fault: true}}
 	}
-	var edges []edge
+	var edges []explore.Edge[world]
 	for _, late := range []bool{false, true} {
 		for _, decided := range g.pass(w, late) {
 			to := w
 			decided.from = w.status
 			to.op = decided
-			edges = append(edges, edge{fmt.Sprintf("decide (late %t)", late), to, late})
+			edges = append(edges, explore.Edge[world]{To: to, Name: fmt.Sprintf("decide (late %t)", late), Fault: late})
 		}
 	}
 	return edges
@@ -445,19 +439,24 @@ var (
 	errOldDisk    = errors.New("the disk lacks data")
 	errPulled     = errors.New("a disk was deleted below its pod")
 	errKilled     = errors.New("the authoritative pod was deleted")
-	errNoEnd      = errors.New("it does not come to rest")
 	errNoMigrated = errors.New("no migration ever succeeds")
 )
 
-// check returns what is wrong with a world.
-func (w *world) check(by string) error {
+// checkDisks returns what is wrong with the disks of the VM.
+func (w world) checkDisks() error {
 	root, data := w.disks(w.claim), w.disks(w.data)
 	switch {
 	case !root.root || !data.data:
 		return errDiskLost
 	case !root.rootWhole || !data.dataWhole:
 		return errOldDisk
-	case strings.HasPrefix(by, "done: delete pod "+w.active):
+	}
+	return nil
+}
+
+// checkDeletion returns what is wrong with an event that leads to a world.
+func checkDeletion(by string, w world) error {
+	if strings.HasPrefix(by, "done: delete pod "+w.active) {
 		return errKilled
 	}
 	for _, p := range w.pods {
@@ -479,68 +478,28 @@ func (w *world) rest() bool {
 }
 
 // explore visits all worlds, and returns how many there are. shared is whether the targets have the disks of the source.
-func explore(g guards, shared bool) (int, error) {
+func (g guards) explore(shared bool) (int, error) {
 	start := world{status: status{active: "0", uid: "0", claim: "0", data: dataClaim("0")}, next: 1, shared: shared}
 	start.pods[0], start.claims[0] = pod{alive, "0", dataClaim("0")}, disks{true, true, true, true}
-	number := map[world]int{start: 0}
-	worlds, from, by, back := []world{start}, []int{0}, []string{"start"}, [][]int{nil}
-	story := func(i int) string {
-		var steps []string
-		for ; i != 0; i = from[i] {
-			steps = append(steps, by[i])
-		}
-		slices.Reverse(steps)
-		return strings.Join(steps, "; ")
-	}
-	var queue []int
 	migrated := false
-	for i := 0; i < len(worlds); i++ {
-		w := worlds[i]
-		if w.rest() {
-			queue = append(queue, i)
-		}
-		migrated = migrated || w.active == w.migration.target
-		for _, e := range g.edges(w) {
-			known, found := number[e.to]
-			if !found {
-				known = len(worlds)
-				number[e.to] = known
-				worlds, from, by, back = append(worlds, e.to), append(from, i), append(by, e.name), append(back, nil)
-			}
-			if err := e.to.check(e.name); err != nil {
-				return i, fmt.Errorf("%w: %s; %s", err, story(i), e.name)
-			}
-			if !e.fault {
-				back[known] = append(back[known], i)
-			}
-		}
+	n, err := explore.Model[world]{
+		Start: start, Edges: g.edges, CheckStep: checkDeletion, Good: func(w world) bool { return w.rest() },
+		Check: func(w world) error {
+			migrated = migrated || w.active == w.migration.target
+			return w.checkDisks()
+		},
+	}.Explore()
+	if err == nil && !migrated {
+		err = errNoMigrated
 	}
-	good := make([]bool, len(worlds))
-	for _, i := range queue {
-		good[i] = true
-	}
-	for ; len(queue) > 0; queue = queue[1:] {
-		for _, before := range back[queue[0]] {
-			if !good[before] {
-				good[before] = true
-				queue = append(queue, before)
-			}
-		}
-	}
-	if i := slices.Index(good, false); i >= 0 {
-		return i, fmt.Errorf("%w: %s\n%+v", errNoEnd, story(i), worlds[i])
-	}
-	if !migrated {
-		return len(worlds), errNoMigrated
-	}
-	return len(worlds), nil
+	return n, err
 }
 
 // TestExplore: whatever dies when, no disk is lost, and it comes to rest.
 func TestExplore(t *testing.T) {
 	for name, shared := range map[string]bool{"disks that are copied": false, "shared disks": true} {
 		t.Run(name, func(t *testing.T) {
-			n, err := explore(guards{}, shared)
+			n, err := guards{}.explore(shared)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -565,7 +524,7 @@ func TestEachGuardCounts(t *testing.T) {
 		"the data disk moves, too":         {guards{dataStays: true}, errOldDisk},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := explore(c.guards, false)
+			_, err := c.guards.explore(false)
 			if err == nil || c.want != nil && !errors.Is(err, c.want) {
 				t.Errorf("error %v, want %v", err, c.want)
 			}

@@ -2,132 +2,31 @@ package handover
 
 import (
 	"errors"
-	"fmt"
-	"strings"
 	"testing"
+
+	"github.com/millwright-dev/millwright/test/support/explore"
 )
-
-// edge is one thing that can happen. A fault is something that need not happen.
-type edge[W comparable] struct {
-	to    W
-	name  string
-	fault bool
-}
-
-// model is what can happen in worlds.
-type model[W comparable] struct {
-	start W
-	edges func(W) []edge[W]
-	// guests is how many guests run, and good whether that is what is wanted.
-	guests func(W) int
-	good   func(W) bool
-}
-
-// exploration is all worlds that can be reached.
-type exploration[W comparable] struct {
-	model[W]
-	number map[W]int32
-	worlds []W
-	from   []int32  // the world before, on a shortest way
-	by     []uint16 // what happened there: the place of its name
-	names  []string
-	named  map[string]uint16
-	steps  [][2]int32 // from one world to another, without a fault
-}
 
 var (
 	errTwoGuests = errors.New("two guests run")
-	errNoGuest   = errors.New("no guest will ever run")
+	errNoGuest   = explore.ErrStuck // no guest will ever run
 )
 
-// explore visits all worlds. It returns how many there are, and an error with the shortest
-// story that leads to a bad one.
-func explore[W comparable](m model[W]) (int, error) {
-	e := &exploration[W]{model: m, number: map[W]int32{}, named: map[string]uint16{}}
-	e.visit(m.start, 0, "start")
-	for i := 0; i < len(e.worlds); i++ {
-		if m.guests(e.worlds[i]) > 1 {
-			return i, fmt.Errorf("%w: %s", errTwoGuests, e.story(int32(i)))
+// atMostOne returns a check that no two guests run.
+func atMostOne[W any](guests func(W) int) func(W) error {
+	return func(w W) error {
+		if guests(w) > 1 {
+			return errTwoGuests
 		}
-		for _, edge := range m.edges(e.worlds[i]) {
-			next := e.visit(edge.to, int32(i), edge.name)
-			if !edge.fault {
-				e.steps = append(e.steps, [2]int32{int32(i), next})
-			}
-		}
+		return nil
 	}
-	return len(e.worlds), e.checkEnd()
-}
-
-func (e *exploration[W]) visit(w W, from int32, by string) int32 {
-	if known, found := e.number[w]; found {
-		return known
-	}
-	id := int32(len(e.worlds))
-	e.number[w] = id
-	name, known := e.named[by]
-	if !known {
-		name = uint16(len(e.names))
-		e.named[by], e.names = name, append(e.names, by)
-	}
-	e.worlds, e.from, e.by = append(e.worlds, w), append(e.from, from), append(e.by, name)
-	return id
-}
-
-// back returns where the worlds are before each one: those of world i are all[first[i]:first[i+1]].
-func (e *exploration[W]) back() (first, all []int32) {
-	first, all = make([]int32, len(e.worlds)+2), make([]int32, len(e.steps))
-	for _, step := range e.steps {
-		first[step[1]+2]++
-	}
-	for i := range len(first) - 1 {
-		first[i+1] += first[i]
-	}
-	for _, step := range e.steps {
-		all[first[step[1]+1]] = step[0]
-		first[step[1]+1]++
-	}
-	return first, all
-}
-
-// checkEnd returns an error if there is a world from which, without any further fault, no good world is reached.
-func (e *exploration[W]) checkEnd() error {
-	good := make([]bool, len(e.worlds))
-	var queue []int32
-	for i, w := range e.worlds {
-		if e.good(w) {
-			good[i] = true
-			queue = append(queue, int32(i))
-		}
-	}
-	first, all := e.back()
-	for ; len(queue) > 0; queue = queue[1:] {
-		for _, before := range all[first[queue[0]]:first[queue[0]+1]] {
-			if !good[before] {
-				good[before] = true
-				queue = append(queue, before)
-			}
-		}
-	}
-	for i := range good {
-		if !good[i] {
-			return fmt.Errorf("%w: %s", errNoGuest, e.story(int32(i)))
-		}
-	}
-	return nil
-}
-
-func (e *exploration[W]) story(i int32) string {
-	var steps []string
-	for ; i != 0; i = e.from[i] {
-		steps = append([]string{e.names[e.by[i]]}, steps...)
-	}
-	return strings.Join(steps, ", ")
 }
 
 // model is that of a migration without leases.
-func (r rules) model() model[world] {
-	return model[world]{start(), r.edges, world.guests, func(w world) bool { return w.guests() == 1 }}
+func (r rules) model() explore.Model[world] {
+	return explore.Model[world]{
+		Start: start(), Edges: r.edges, Check: atMostOne(world.guests), Good: func(w world) bool { return w.guests() == 1 },
+	}
 }
 
 // Two hypervisors, and three: messages are lost, doubled, delayed and reordered at every point,
@@ -143,7 +42,7 @@ func TestExploration(t *testing.T) {
 		"three, one crash":      {rules{targets: 2, crashes: 1, givesUp: true}, 28_918},
 	} {
 		t.Run(name, func(t *testing.T) {
-			count, err := explore(test.rules.model())
+			count, err := test.rules.model().Explore()
 			if err != nil {
 				t.Fatalf("after %d states: %v", count, err)
 			}
@@ -219,7 +118,7 @@ func TestGuards(t *testing.T) {
 			defer restoreSource()
 			restoreTarget := replace(targetSteps, test.target)
 			defer restoreTarget()
-			_, err := explore(test.rules.model())
+			_, err := test.rules.model().Explore()
 			if !errors.Is(err, test.want) {
 				t.Fatalf("error = %v, want %v", err, test.want)
 			}

@@ -3,11 +3,15 @@ package handover
 import (
 	"errors"
 	"testing"
+
+	"github.com/millwright-dev/millwright/test/support/explore"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-func (r leasedRules) model() model[leased] {
-	return model[leased]{
-		leasedStart(), r.edges, func(w leased) int { return w.guests() }, func(w leased) bool { return w.good() },
+func (r leasedRules) model() explore.Model[leased] {
+	return explore.Model[leased]{
+		Start: leasedStart(), Edges: r.edges, Good: func(w leased) bool { return w.good() },
+		Check: atMostOne(func(w leased) int { return w.guests() }),
 	}
 }
 
@@ -17,16 +21,21 @@ func TestLeasedExploration(t *testing.T) {
 	for name, test := range map[string]struct {
 		rules leasedRules
 		least int
+		// long says that it takes more than a second.
+		long bool
 	}{
-		"nobody crashes":             {leasedRules{arbiters: 1, migrations: 1}, 71_000},
-		"slow hypervisors":           {leasedRules{arbiters: 1, migrations: 1, crashes: 1, partyRate: -1, arbiterRate: 1}, 443_000},
-		"fast hypervisors":           {leasedRules{arbiters: 1, migrations: 1, crashes: 1, partyRate: 1, arbiterRate: -1}, 255_000},
-		"two controllers":            {leasedRules{arbiters: 2, migrations: 1, partyRate: -1, arbiterRate: 1}, 678_000},
-		"there and back":             {leasedRules{arbiters: 1, migrations: 2}, 738_000},
-		"the target asks beforehand": {leasedRules{arbiters: 1, migrations: 1, early: true}, 79_000},
+		"nobody crashes":             {leasedRules{arbiters: 1, migrations: 1}, 71_000, false},
+		"slow hypervisors":           {leasedRules{arbiters: 1, migrations: 1, crashes: 1, partyRate: -1, arbiterRate: 1}, 443_000, true},
+		"fast hypervisors":           {leasedRules{arbiters: 1, migrations: 1, crashes: 1, partyRate: 1, arbiterRate: -1}, 255_000, true},
+		"two controllers":            {leasedRules{arbiters: 2, migrations: 1, partyRate: -1, arbiterRate: 1}, 678_000, true},
+		"there and back":             {leasedRules{arbiters: 1, migrations: 2}, 738_000, true},
+		"the target asks beforehand": {leasedRules{arbiters: 1, migrations: 1, early: true}, 79_000, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			count, err := explore(test.rules.model())
+			if test.long {
+				tier.All(t)
+			}
+			count, err := test.rules.model().Explore()
 			if err != nil {
 				t.Fatalf("after %d states: %v", count, err)
 			}
@@ -103,7 +112,7 @@ func TestLeasedGuards(t *testing.T) {
 			defer restoreSource()
 			restoreTarget := replace(targetSteps, test.target)
 			defer restoreTarget()
-			count, err := explore(test.rules.model())
+			count, err := test.rules.model().Explore()
 			if !errors.Is(err, test.want) {
 				t.Fatalf("after %d states: error = %v, want %v", count, err, test.want)
 			}

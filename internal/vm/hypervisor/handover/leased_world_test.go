@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/millwright-dev/millwright/internal/vm/lease"
+	"github.com/millwright-dev/millwright/test/support/explore"
 )
 
 // This file is the world of a migration in which the guest runs with leases that expire. The two sides are Source and
@@ -219,7 +220,7 @@ func (w *leased) close(source int, how channel) {
 type player struct {
 	leasedRules
 	from  leased
-	edges []edge[leased]
+	edges []explore.Edge[leased]
 }
 
 func (e *player) add(name string, fault bool, change func(*leased)) {
@@ -227,11 +228,11 @@ func (e *player) add(name string, fault bool, change func(*leased)) {
 	change(&next)
 	e.normalize(&next)
 	if next != e.from {
-		e.edges = append(e.edges, edge[leased]{next, name, fault})
+		e.edges = append(e.edges, explore.Edge[leased]{To: next, Name: name, Fault: fault})
 	}
 }
 
-func (r leasedRules) edges(w leased) []edge[leased] {
+func (r leasedRules) edges(w leased) []explore.Edge[leased] {
 	e := &player{leasedRules: r, from: w}
 	e.add("tick", false, e.pass)
 	for i := range parties {

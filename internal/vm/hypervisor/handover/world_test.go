@@ -1,5 +1,7 @@
 package handover
 
+import "github.com/millwright-dev/millwright/test/support/explore"
+
 // hosts is how many hypervisors there are at most, with the one that the controller creates for
 // a VM whose hypervisor has ended.
 const hosts = 4
@@ -96,18 +98,18 @@ func (w world) guests() int {
 type explorer struct {
 	rules
 	from  world
-	edges []edge[world]
+	edges []explore.Edge[world]
 }
 
 func (e *explorer) add(name string, fault bool, change func(*world)) {
 	next := e.from
 	change(&next)
 	if next != e.from {
-		e.edges = append(e.edges, edge[world]{next, name, fault})
+		e.edges = append(e.edges, explore.Edge[world]{To: next, Name: name, Fault: fault})
 	}
 }
 
-func (r rules) edges(w world) []edge[world] {
+func (r rules) edges(w world) []explore.Edge[world] {
 	e := &explorer{rules: r, from: w}
 	for i := range hosts {
 		switch w.hosts[i].role {
