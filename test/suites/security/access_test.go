@@ -16,6 +16,7 @@ import (
 	"github.com/millwright-dev/millwright/config"
 	"github.com/millwright-dev/millwright/internal/local/controlplane"
 	"github.com/millwright-dev/millwright/test/support/env"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 func TestMain(m *testing.M) {
@@ -168,6 +169,7 @@ type identity struct {
 // TestWhatEachMayDo: of all that is valuable, each identity may do exactly what is listed: it is
 // asked about all names, in its own namespace, in another, in kube-system and in all together.
 func TestWhatEachMayDo(t *testing.T) {
+	tier.All(t)
 	for name, who := range identities {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
