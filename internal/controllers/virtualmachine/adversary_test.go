@@ -20,6 +20,7 @@ import (
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // calls has a hypervisor make every call in the name of a process, and returns the answers' codes.
@@ -68,6 +69,7 @@ func (w *testEnv) seenOf(name string) (*v1alpha1.VirtualMachine, types.UID, type
 // TestHypervisorThatWasTaken: whatever a hypervisor calls and reports, another VM does not change, texts
 // stay printable and short, and its own VM goes when it is deleted.
 func TestHypervisorThatWasTaken(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	w := newTestEnv(t)
 	pod, taken, _ := w.running("taken")
@@ -136,6 +138,7 @@ func (h *hypervisor) reportsNonsense() {
 // TestTargetThatWasTaken: the target of a migration cannot make the VM controller connect to what is no
 // address of the network: a socket of its host, or whatever a name leads to.
 func TestTargetThatWasTaken(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	w := newTestEnv(t)
 	path := filepath.Join(t.TempDir(), "s")
@@ -206,6 +209,7 @@ var longText = strings.Repeat("\x1b[2Jä", 2000)
 // TestHostThatWasTaken: whatever a host says of the Pod of its VM, another VM on it or elsewhere does not
 // change, texts stay printable and short, and neither disk goes.
 func TestHostThatWasTaken(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	w := newTestEnv(t)
 	pod, _, _ := w.running("hosted")

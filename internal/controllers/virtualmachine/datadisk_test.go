@@ -20,6 +20,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 	"github.com/millwright-dev/millwright/test/support/fixture"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // dataDisk returns a disk of a size in a storage class; empty is none.
@@ -135,6 +136,7 @@ db on a-db, 2147483648 bytes, exists false, image "http://images.example/db.raw"
 
 // TestDataDiskChangedByHand: whatever claim somebody writes into the status, no data disk goes, and none is created instead.
 func TestDataDiskChangedByHand(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	for name, prepared := range map[string]bool{"prepared": true, "not prepared": false} {
 		t.Run(name, func(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // claims returns the names of all claims.
@@ -51,6 +52,7 @@ func (w *testEnv) moved(name string) (disk string) {
 // TestStatusChangedByHand: whatever somebody writes into the status of a VM, its disk stays, and it gets no
 // other one.
 func TestStatusChangedByHand(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	for name, test := range map[string]struct {
 		change func(*v1alpha1.VirtualMachineStatus)

@@ -10,6 +10,7 @@ import (
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // containerEnds is what a kubelet says of a container that has ended without a message of its own.
@@ -25,6 +26,7 @@ func containerEnds(reason string) func(*corev1.PodStatus) {
 
 // TestKubeletEndsHypervisors: however a kubelet ends a hypervisor, the reason is said, and the next one has the same disk.
 func TestKubeletEndsHypervisors(t *testing.T) {
+	tier.All(t)
 	w := newTestEnv(t)
 	refuses := func(reason string) func(*corev1.PodStatus) {
 		return func(status *corev1.PodStatus) {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/test/support/env"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // beside runs a controller of another installation in the same namespace.
@@ -50,6 +51,7 @@ func (w *testEnv) handOver(vm string) {
 // TestTwoInstallations: a controller leaves the VMs of another installation alone, also their deletion, says so once, and
 // writes nothing, until they are handed over.
 func TestTwoInstallations(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	e := env.New(t)
 	w := newTestEnvIn(t, e, nil)
@@ -88,6 +90,7 @@ func TestTwoInstallations(t *testing.T) {
 
 // TestDeletionIsLeftToTheController that has the VM.
 func TestDeletionIsLeftToTheController(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	e := env.New(t)
 	w := newTestEnvIn(t, e, nil)
@@ -118,6 +121,7 @@ func (w *testEnv) awaitEnd(vm string, pod *corev1.Pod) {
 
 // TestAddressesOfAnotherInstallation do not keep a VM from having the same, which would be those of the first one by name.
 func TestAddressesOfAnotherInstallation(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	w := newTestEnv(t)
 	const address = "10.77.0.20"
@@ -134,6 +138,7 @@ func TestAddressesOfAnotherInstallation(t *testing.T) {
 
 // TestTwoInstallationsAtOnce: of two controllers that see new VMs at the same time, one takes each, and makes the only Pod.
 func TestTwoInstallationsAtOnce(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	e := env.New(t)
 	w := newTestEnvIn(t, e, nil)

@@ -13,6 +13,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
 	"github.com/millwright-dev/millwright/internal/vm/lease"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // expiring is the duration of leases whose end is waited for. A crowded machine takes a few seconds for what
@@ -57,6 +58,7 @@ func (w *testEnv) suspect(name string) {
 
 // A host that does not answer any more loses its VM, by itself, and not before its lease has expired.
 func TestSilentHolder(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	w := newTestEnv(t)
 	pod, h, asked := w.leasedFor("a", expiring)
@@ -82,6 +84,7 @@ func TestSilentHolder(t *testing.T) {
 
 // A holder that was silent for a time has its lease again when it asks.
 func TestHolderIsHeardAgain(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	w := newTestEnv(t)
 	pod, h, _ := w.leasedFor("a", lease.MaxDuration)
@@ -98,6 +101,7 @@ func TestHolderIsHeardAgain(t *testing.T) {
 // A Pod that is gone, or has ended, says nothing: another hypervisor begins when the lease has expired, or was
 // released.
 func TestEndOfAHolder(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	for name, test := range map[string]struct {
 		end func(w *testEnv, pod *corev1.Pod, h *hypervisor)
@@ -139,6 +143,7 @@ func TestEndOfAHolder(t *testing.T) {
 
 // Another controller disturbs no holder that renews its lease, and writes nothing for it.
 func TestLeaseThroughAFailOver(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	const duration = 15 * time.Second // a busy machine may take a few of them for a renewal
 	w := newTestEnv(t)

@@ -13,6 +13,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
 	"github.com/millwright-dev/millwright/internal/vm/lease"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // move is a migration of a VM with leases, up to the switchover.
@@ -120,6 +121,7 @@ func TestLeaseIsTakenBack(t *testing.T) {
 
 // A lease that was handed on is nobody else's: the target is too late.
 func TestLeaseIsHandedOnInAMigration(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	m := newTestEnv(t).moves(expiring)
 	if third := m.awaitPod("a", m.from.Name); third.Name == m.to.Name {

@@ -22,6 +22,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/service"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 	"github.com/millwright-dev/millwright/test/support/fixture"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // specOf returns the spec of a Pod's hypervisor.
@@ -256,6 +257,7 @@ func TestChangedSpecReplacesUnschedulablePod(t *testing.T) {
 // TestAddressIsReleased: a VM gets the address that it waits for when the other VM is deleted,
 // or changes its address.
 func TestAddressIsReleased(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	const address = "10.77.5.5"
 	w := newTestEnv(t)
@@ -330,6 +332,7 @@ func TestCheckedAddressesOnly(t *testing.T) {
 }
 
 func TestUserDataAppears(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	w := newTestEnv(t)
 	w.declare("a", func(vm *v1alpha1.VirtualMachine) {
@@ -415,6 +418,7 @@ func (w *testEnv) secondPod(vm string, name string) *corev1.Pod {
 
 // TestTwoPodsWithoutAuthority: the one that has its run lease open stays.
 func TestTwoPodsWithoutAuthority(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	w := newTestEnv(t)
 	pod, _, _ := w.running("a")
@@ -440,6 +444,7 @@ func TestTwoPodsWithoutAuthority(t *testing.T) {
 
 // TestPodWithoutAuthorityGoes: a second Pod beside the authoritative one.
 func TestPodWithoutAuthorityGoes(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	w := newTestEnv(t)
 	pod, _, _ := w.running("a")

@@ -28,6 +28,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/identity"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 	"github.com/millwright-dev/millwright/test/support/env"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // migratable runs a VM whose hypervisor can migrate.
@@ -361,6 +362,7 @@ func TestOneTarget(t *testing.T) {
 
 // TestNotMigrated: the VM is shut down where it must not be migrated, or nobody wants that.
 func TestNotMigrated(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	cold := func(vm *v1alpha1.VirtualMachine) { vm.Spec.MigrateStrategy = v1alpha1.MigrateCold }
 	for name, given := range map[string]struct {
@@ -401,6 +403,7 @@ func TestNotMigrated(t *testing.T) {
 
 // TestTargetDies: the guest goes on at its source, which gets another target, and the next one too.
 func TestTargetDies(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	for name, die := range map[string]func(w *testEnv, source *hypervisor, target *corev1.Pod){
 		"it ends":     func(w *testEnv, _ *hypervisor, target *corev1.Pod) { w.end(target, left(vmpb.EndInternal, "it died")) },
@@ -442,6 +445,7 @@ func TestTargetDies(t *testing.T) {
 
 // TestSourceDies: without a switchover the VM starts again from its old disk, and the target goes.
 func TestSourceDies(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	w := newTestEnv(t)
 	pod, source, _ := w.migratable("a", w.withLogs)
@@ -466,6 +470,7 @@ func TestSourceDies(t *testing.T) {
 
 // TestDeletedAmidMigration: both Pods end, then both disks.
 func TestDeletedAmidMigration(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	w := newTestEnv(t)
 	pod, source, lease := w.migratable("a", w.withLogs)
@@ -489,6 +494,7 @@ func TestDeletedAmidMigration(t *testing.T) {
 
 // TestNeitherSourceNorTarget: others get nothing of a migration.
 func TestNeitherSourceNorTarget(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	w := newTestEnv(t)
 	pod, source, _ := w.migratable("a", nil)
@@ -513,6 +519,7 @@ func TestNeitherSourceNorTarget(t *testing.T) {
 
 // TestNoRoom: where no host has room the guest is shut down, and only then.
 func TestNoRoom(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	w := newTestEnv(t)
 	pod, source, _ := w.migratable("a", nil)
@@ -555,6 +562,7 @@ func (w *testEnv) order(name, value string) {
 
 // TestOrder: a user orders a migration to a host, cancels it, and orders one that cannot be.
 func TestOrder(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	w := newTestEnv(t)
 	pod, source, lease := w.migratable("a", nil)
@@ -621,6 +629,7 @@ func TestWritesOfMigration(t *testing.T) {
 
 // TestStatusLostAmidMigration: only the status knew whether the target's disk has the data, so a user has to say.
 func TestStatusLostAmidMigration(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	w := newTestEnv(t)
 	pod, source, _ := w.migratable("a", w.withLogs)

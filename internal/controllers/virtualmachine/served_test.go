@@ -29,6 +29,7 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 	storagepb "github.com/millwright-dev/millwright/proto/storage"
 	"github.com/millwright-dev/millwright/test/support/fixture"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // diskFake are the servers of disks of all VMs. What is revoked is on the disk; what is open is of one process.
@@ -295,6 +296,7 @@ func (d *diskServer) Revoke(ctx context.Context, _ *storagepb.RevokeRequest) (*s
 // TestServerOnTheNetwork: the VM controller finds the server where that has said, and proves who it is. It asks nobody with the
 // certificate of another Pod.
 func TestServerOnTheNetwork(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	w := newTestEnv(t)
 	w.stop()
@@ -329,6 +331,7 @@ func TestServerOnTheNetwork(t *testing.T) {
 
 // TestNobodyBeforeTheRevocation: nobody gets the VM while the server has not revoked who had it; another leader repeats that.
 func TestNobodyBeforeTheRevocation(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	for name, how := range map[string]func(ctx context.Context) error{
 		"it fails":           func(context.Context) error { return status.Error(codes.Unavailable, "a daemon does not end") },
@@ -371,6 +374,7 @@ func TestNobodyBeforeTheRevocation(t *testing.T) {
 
 // TestServerOfDisksEnds: another one opens the same token, and the hypervisor goes on.
 func TestServerOfDisksEnds(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	w := newTestEnv(t)
 	server, pod, h := w.served("a")
@@ -394,6 +398,7 @@ func TestServerOfDisksEnds(t *testing.T) {
 
 // TestServersHostCrashes: what the guest was told is written may be lost, and the server refuses its token. It starts again.
 func TestServersHostCrashes(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	w := newTestEnv(t)
 	server, pod, h := w.served("a")
@@ -474,6 +479,7 @@ func TestServedDisksMove(t *testing.T) {
 
 // TestServedDisksAreTakenBack: a source that takes its VM back has another token, and the target loses the disks.
 func TestServedDisksAreTakenBack(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	w := newTestEnv(t)
 	m, server := w.servedMove()
@@ -497,6 +503,7 @@ func TestServedDisksAreTakenBack(t *testing.T) {
 
 // TestServedDisksOfALostStatus: nobody knows the tokens of before. The hypervisor ends, and the tokens of the past are revoked.
 func TestServedDisksOfALostStatus(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	w := newTestEnv(t)
 	server, pod, _ := w.served("a")
@@ -518,6 +525,7 @@ func TestServedDisksOfALostStatus(t *testing.T) {
 
 // TestServedDisksChange: the next hypervisor has the disks of the spec, and so has their server. Before, nothing changes.
 func TestServedDisksChange(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	w := newTestEnv(t)
 	server, pod, h := w.served("a")
@@ -545,6 +553,7 @@ func TestServedDisksChange(t *testing.T) {
 
 // TestServerThatWasTaken: a server of disks cannot run the VM, and has the VM controller connect to addresses of the network only.
 func TestServerThatWasTaken(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	w := newTestEnv(t)
 	server, pod, h := w.served("a")

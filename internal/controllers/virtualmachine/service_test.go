@@ -21,6 +21,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/authority"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/service"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 func wantCode(t *testing.T, err error, want codes.Code) {
@@ -165,6 +166,7 @@ func TestLeaseOfDeletedVM(t *testing.T) {
 // TestSwitchoverRace: of concurrent calls exactly one wins in each round, and the winner may
 // repeat its call.
 func TestSwitchoverRace(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	w := newTestEnv(t)
 	pod, source, _ := w.running("a")
@@ -217,6 +219,7 @@ func TestSwitchoverRace(t *testing.T) {
 // TestSwitchoverToAnEarlierRun: the process of a Pod with the highest run id gets the VM when
 // it asks for a lease, so the authority is not given to one below it.
 func TestSwitchoverToAnEarlierRun(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	w := newTestEnv(t)
 	pod, first, _ := w.running("a")

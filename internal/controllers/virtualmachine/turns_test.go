@@ -6,11 +6,13 @@ import (
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // TestTurns: of two VMs that have to leave a host at the same time, the second gets its target when the first
 // has left. How long the first stood still is known by what both of its hypervisors reported.
 func TestTurns(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	w := newTestEnv(t)
 	sources := map[string]*hypervisor{}
