@@ -13,7 +13,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/legacy"
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/legacyclass"
-	"github.com/millwright-dev/millwright/internal/controllers/machine/inputs"
+	"github.com/millwright-dev/millwright/internal/controllers/machine"
 	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
 )
 
@@ -21,9 +21,9 @@ import (
 type migration struct{ *legacyclass.Controller }
 
 // Migration is machine.Options.Migration.
-func (m migration) Migration(ctx context.Context, namespace string, class v1alpha1.ClassSpec) (inputs.Migration, error) {
+func (m migration) Migration(ctx context.Context, namespace string, class v1alpha1.ClassSpec) (machine.Migration, error) {
 	found, err := m.Controller.Migration(ctx, namespace, class)
-	return inputs.Migration(found), err
+	return machine.Migration(found), err
 }
 
 // olderClasses returns the controller of the kinds of classes before MachineClass.

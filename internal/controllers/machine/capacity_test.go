@@ -13,7 +13,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/machine/wake"
 	"github.com/millwright-dev/millwright/internal/lifecycle/drain"
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
 )
@@ -117,7 +116,7 @@ func TestDriftIsReverted(t *testing.T) {
 			h.running(template)
 			before, drifted := h.node(), h.node()
 			drift(drifted)
-			if !wake.NodeChanges().Update(event.UpdateEvent{ObjectOld: before, ObjectNew: drifted}) {
+			if !nodeChanges().Update(event.UpdateEvent{ObjectOld: before, ObjectNew: drifted}) {
 				t.Fatal("nobody notices")
 			}
 			change(h, h.node(), drift)
@@ -136,7 +135,7 @@ func TestDriftIsReverted(t *testing.T) {
 
 // awaitingDrainer is a drainer that others' events concern.
 type awaitingDrainer struct {
-	drainer
+	fakeDrainer
 	volume, namespace string
 	machine           client.ObjectKey
 }
@@ -180,16 +179,16 @@ func TestWhoIsWokenForADrain(t *testing.T) {
 	cases := map[string]struct {
 		got, want []string
 	}{
-		"pod of a running one":        {woken(c.drainEvents().OfPod(t.Context(), pod("node-r"))), nil},
-		"pod of a dying one":          {woken(c.drainEvents().OfPod(t.Context(), pod("node-d"))), []string{"dying"}},
-		"volumes of a running one":    {woken(c.drainEvents().OfNode(t.Context(), node("node-r"))), nil},
-		"volumes of a dying one":      {woken(c.drainEvents().OfNode(t.Context(), node("node-d"))), []string{"dying"}},
-		"attachment to a dying one":   {woken(c.drainEvents().OfAttachment(t.Context(), attachment("node-d", "other"))), []string{"dying"}},
-		"attachment that is awaited":  {woken(c.drainEvents().OfAttachment(t.Context(), attachment("node-r", "pv"))), []string{"other"}},
-		"attachment of no volume":     {woken(c.drainEvents().OfAttachment(t.Context(), attachment("node-r", ""))), nil},
-		"budget that refused":         {woken(c.drainEvents().OfBudget(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop"}})), []string{"other"}},
-		"budget of somebody else's":   {woken(c.drainEvents().OfBudget(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "bank"}})), nil},
-		"class, for all its machines": {woken(c.concerned().OfClass(t.Context(), newClass("shoot"))), []string{"dying", "running"}},
+		"pod of a running one":        {woken(c.drainer.events().OfPod(t.Context(), pod("node-r"))), nil},
+		"pod of a dying one":          {woken(c.drainer.events().OfPod(t.Context(), pod("node-d"))), []string{"dying"}},
+		"volumes of a running one":    {woken(c.drainer.events().OfNode(t.Context(), node("node-r"))), nil},
+		"volumes of a dying one":      {woken(c.drainer.events().OfNode(t.Context(), node("node-d"))), []string{"dying"}},
+		"attachment to a dying one":   {woken(c.drainer.events().OfAttachment(t.Context(), attachment("node-d", "other"))), []string{"dying"}},
+		"attachment that is awaited":  {woken(c.drainer.events().OfAttachment(t.Context(), attachment("node-r", "pv"))), []string{"other"}},
+		"attachment of no volume":     {woken(c.drainer.events().OfAttachment(t.Context(), attachment("node-r", ""))), nil},
+		"budget that refused":         {woken(c.drainer.events().OfBudget(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop"}})), []string{"other"}},
+		"budget of somebody else's":   {woken(c.drainer.events().OfBudget(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "bank"}})), nil},
+		"class, for all its machines": {woken(c.mapper().ofClass(t.Context(), newClass("shoot"))), []string{"dying", "running"}},
 	}
 	for name, tc := range cases {
 		if !slices.Equal(tc.got, tc.want) {
@@ -207,9 +206,9 @@ func TestWhichCapacityAndVolumeChangesMatter(t *testing.T) {
 	labelled.NodeTemplate.Zone = "elsewhere"
 	attached := &corev1.Node{Status: corev1.NodeStatus{VolumesAttached: []corev1.AttachedVolume{{Name: "a"}}}}
 	cases := map[string]struct{ passes, want bool }{
-		"capacity":          {wake.CapacityChanges().Update(event.UpdateEvent{ObjectOld: two, ObjectNew: three}), true},
-		"capacity, at last": {wake.CapacityChanges().Update(event.UpdateEvent{ObjectOld: newClass("n"), ObjectNew: two}), true},
-		"something else":    {wake.CapacityChanges().Update(event.UpdateEvent{ObjectOld: two, ObjectNew: labelled}), false},
+		"capacity":          {capacityChanges().Update(event.UpdateEvent{ObjectOld: two, ObjectNew: three}), true},
+		"capacity, at last": {capacityChanges().Update(event.UpdateEvent{ObjectOld: newClass("n"), ObjectNew: two}), true},
+		"something else":    {capacityChanges().Update(event.UpdateEvent{ObjectOld: two, ObjectNew: labelled}), false},
 		"attached":          {drain.VolumeChanges().Update(event.UpdateEvent{ObjectOld: &corev1.Node{}, ObjectNew: attached}), true},
 		"heartbeat":         {drain.VolumeChanges().Update(event.UpdateEvent{ObjectOld: attached, ObjectNew: attached.DeepCopy()}), false},
 	}

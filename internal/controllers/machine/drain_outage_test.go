@@ -12,7 +12,7 @@ import (
 )
 
 // lastForce is why the drainer was asked to force its last drain.
-func (d *drainer) lastForce(t *testing.T) drain.Force {
+func (d *fakeDrainer) lastForce(t *testing.T) drain.Force {
 	t.Helper()
 	if len(d.requests) == 0 {
 		t.Fatal("the drainer was not asked")
@@ -29,7 +29,7 @@ func (h *harness) deleteNow() {
 
 // wantForcedAfter takes passes until shortly before a time is over, and then some after it: only then
 // is the drain forced.
-func (h *harness) wantForcedAfter(d *drainer, left time.Duration) {
+func (h *harness) wantForcedAfter(d *fakeDrainer, left time.Duration) {
 	h.Helper()
 	h.wait(left - time.Minute)
 	if force := d.lastForce(h.T); force != drain.NotForced {
@@ -46,15 +46,15 @@ func TestDrainClockStandsStillWhileNobodyCanDrain(t *testing.T) {
 	t.Attr("fault", "nobody can drain, since the manager or an API server is away, for three times as long as a drain may take")
 	t.Attr("outcome", "each drain has its whole time afterwards")
 	const away = 3 * DefaultDrainTimeout
-	cases := map[string]func(h *harness) *drainer{
-		"manager": func(h *harness) *drainer {
+	cases := map[string]func(h *harness) *fakeDrainer{
+		"manager": func(h *harness) *fakeDrainer {
 			h.Clock.Step(away)
 			h.restart()
 			d := h.draining(forPod("web"))
 			h.Settle()
 			return d
 		},
-		"target, at the start": func(h *harness) *drainer {
+		"target, at the start": func(h *harness) *fakeDrainer {
 			h.restart()
 			h.target.since = time.Time{}
 			d := h.draining(forPod("web"))
@@ -66,7 +66,7 @@ func TestDrainClockStandsStillWhileNobodyCanDrain(t *testing.T) {
 			h.Settle()
 			return d
 		},
-		"target, later": func(h *harness) *drainer {
+		"target, later": func(h *harness) *fakeDrainer {
 			down := true
 			h.controller.Health.OutagePeriod = time.Minute
 			h.restart()

@@ -145,7 +145,7 @@ func TestDrainFollowsEvents(t *testing.T) {
 	if !controller.outages.Countdown(t.Context(), time.Time{}, timeouts.Timeout{}).Over() { // a timeout ends only while they answer
 		t.Error("the API servers are taken for away")
 	}
-	if usable, err := controller.usable(t.Context(), newScope(machine, &memory{}, time.Now())); err != nil || !usable {
+	if usable, err := controller.nodes.usable(t.Context(), controller.newScope(machine, &memory{})); err != nil || !usable {
 		t.Errorf("the node of a Running machine is of use: %v, err %v", usable, err)
 	}
 

@@ -20,8 +20,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/lockstep"
 )
 
-// drainer is a Drainer that gives scripted reports. Without a script it is done at once.
-type drainer struct {
+// fakeDrainer is a Drainer that returns scripted reports. Without a script it is done immediately.
+type fakeDrainer struct {
 	// reports are what the next passes are answered with; the last one stays.
 	reports []drain.Report
 	// attachments is how many passes the attachments take.
@@ -31,7 +31,7 @@ type drainer struct {
 	forgotten   []types.NamespacedName
 }
 
-func (d *drainer) Drain(_ context.Context, req drain.Request) (drain.Report, error) {
+func (d *fakeDrainer) Drain(_ context.Context, req drain.Request) (drain.Report, error) {
 	d.requests = append(d.requests, req)
 	if len(d.reports) == 0 {
 		return drain.Report{Done: true, Force: req.Force}, nil
@@ -46,20 +46,22 @@ func (d *drainer) Drain(_ context.Context, req drain.Request) (drain.Report, err
 	return made, nil
 }
 
-func (d *drainer) DeleteAttachments(context.Context, string) (bool, error) {
+func (d *fakeDrainer) DeleteAttachments(context.Context, string) (bool, error) {
 	d.deleted++
 	return d.deleted > d.attachments, nil
 }
 
-func (d *drainer) Awaiting(string) []types.NamespacedName { return nil }
+func (d *fakeDrainer) Awaiting(string) []types.NamespacedName { return nil }
 
-func (d *drainer) Refused(string) []types.NamespacedName { return nil }
+func (d *fakeDrainer) Refused(string) []types.NamespacedName { return nil }
 
-func (d *drainer) Forget(machine types.NamespacedName) { d.forgotten = append(d.forgotten, machine) }
+func (d *fakeDrainer) Forget(machine types.NamespacedName) {
+	d.forgotten = append(d.forgotten, machine)
+}
 
 // draining gives the controller a drainer.
-func (h *harness) draining(reports ...drain.Report) *drainer {
-	d := &drainer{reports: reports}
+func (h *harness) draining(reports ...drain.Report) *fakeDrainer {
+	d := &fakeDrainer{reports: reports}
 	h.controller.Drain.Drainer = d
 	return d
 }
@@ -316,14 +318,14 @@ func TestDrainProgressIsWrittenSeldom(t *testing.T) {
 	h.Writes = nil
 	for _, name := range []string{"b", "c", "d", "e"} {
 		d.reports = []drain.Report{forPod(name)}
-		if got := h.Pass().RequeueAfter; got <= 0 || got > progressEvery {
+		if got := h.Pass().RequeueAfter; got <= 0 || got > progressInterval {
 			t.Errorf("the progress is not written within %v", got)
 		}
 	}
 	if n := count(h.TakeWrites(), "patch status of Machine"); n != 0 {
 		t.Errorf("%d writes at once", n)
 	}
-	h.SettleAfter(progressEvery)
+	h.SettleAfter(progressInterval)
 	if got := h.machine().Status.LastOperation.Description; !strings.Contains(got, "shop/e") {
 		t.Errorf("description %q is not the newest", got)
 	}
@@ -412,7 +414,7 @@ func TestDrainNeedsTheTarget(t *testing.T) {
 			h.draining()
 			h.target.since = time.Time{}
 			h.delete()
-			if got := h.Settle().RequeueAfter; got <= 0 || got > targetAway {
+			if got := h.Settle().RequeueAfter; got <= 0 || got > targetRetry {
 				t.Errorf("the next pass comes after %v; no event tells of the target's return", got)
 			}
 			if len(h.Driver.VMs()) != 1 {

@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -11,13 +12,12 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/driver/codes"
-	"github.com/millwright-dev/millwright/internal/controllers/machine/passevents"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
 	"github.com/millwright-dev/millwright/internal/lifecycle/scarcity"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )
 
-// Capacity is what is known of the capacity of classes. It is implemented by capacity.Memory.
+// Capacity is what is known about the capacity of classes. It is implemented by capacity.Memory.
 type Capacity interface {
 	For(machine *v1alpha1.Machine, class *v1alpha1.MachineClass, others []*v1alpha1.MachineClass) instance.Capacity
 	Claim(class *v1alpha1.MachineClass) bool
@@ -27,46 +27,88 @@ type Capacity interface {
 	Forget(machine types.NamespacedName)
 }
 
-// capacity returns what the engine has to know of the capacity for the Machine; nil if it has no choice.
-func (a adapter) capacity() instance.Capacity {
-	if a.c.Capacity == nil || a.inputs.Class == nil {
-		return nil
-	}
-	return a.c.Capacity.For(a.s.machine, a.inputs.Class, a.choices.Others)
+// fallbacks are the classes that a Machine without a VM may have instead of its own.
+type fallbacks struct {
+	// classes that can be used, in order.
+	classes []*v1alpha1.MachineClass
+	// problem is why another one cannot be used; empty if all can.
+	problem string
 }
 
-// fallBack gives the Machine another class, if that follows from the failure. Nothing of the
-// creation is left then, so the patch that changes the class lets go of the place where it began.
-func (c *Controller) fallBack(ctx context.Context, a adapter, result *instance.Failed) (flow.Result, bool) {
+// versions identifies the current versions of the classes; empty if there are none.
+func (f fallbacks) versions() string {
+	text := ""
+	for _, class := range f.classes {
+		text += fmt.Sprintf("%s %s %d\n", class.Name, class.UID, class.Generation)
+	}
+	return text
+}
+
+// fallbacks returns the classes that a Machine may have instead of its own class.
+func (r inputReader) fallbacks(ctx context.Context, machine *v1alpha1.Machine, class *v1alpha1.MachineClass) (fallbacks, error) {
+	found := fallbacks{}
+	for _, name := range scarcity.OfMachine(machine) {
+		if name == class.Name {
+			continue
+		}
+		other := machine.DeepCopy()
+		other.Spec.Class.Name = name
+		in, problem, err := r.ofMachine(ctx, other)
+		if err != nil {
+			return fallbacks{}, err
+		}
+		if in.class != nil {
+			problem = cmp.Or(scarcity.Unfit(class, in.class), problem, in.invalid())
+		}
+		if problem == "" {
+			found.classes = append(found.classes, in.class)
+		} else if found.problem == "" {
+			found.problem = fmt.Sprintf("Machines cannot fall back to class %s: %s", name, problem)
+		}
+	}
+	return found, nil
+}
+
+// capacity returns what the engine has to know about capacity; nil if the Machine has no choice of classes.
+func (a adapter) capacity() instance.Capacity {
+	if a.Capacity == nil || a.in.class == nil {
+		return nil
+	}
+	return a.Capacity.For(a.s.machine, a.in.class, a.fallbacks.classes)
+}
+
+// fallBack gives the Machine another class if the failure requires it. The creation has left
+// nothing behind then, so the patch that changes the class also forgets where it began.
+func (a adapter) fallBack(ctx context.Context, result *instance.Failed) (flow.Result, bool) {
 	if result.Failure.Method != instance.MethodCreate || result.Failure.Code != codes.ResourceExhausted {
 		return flow.Continue(), false
 	}
-	a.s.warnOfClass(a.choices.Problem)
+	a.s.warnOfClass(a.fallbacks.problem)
 	failed := a.s.machine.Status.CurrentStatus.Phase == v1alpha1.MachineFailed // and is replaced
 	switch result.Fallback {
 	case instance.NoFallback:
 		return flow.Continue(), false
 	case instance.FallsBackLater:
-		a.s.fallsBackLater(a.inputs.Class.Name)
-		return flow.Wait(result.Retry, "class "+a.inputs.Class.Name+" to have capacity"), true
+		a.s.fallsBackLater(a.in.class.Name)
+		return flow.Wait(result.Retry, "class "+a.in.class.Name+" to have capacity"), true
 	}
-	for _, other := range a.choices.Others {
-		if !failed && c.Capacity.Claim(other) {
-			return c.giveClass(ctx, a, other, result.Failure), true
+	for _, other := range a.fallbacks.classes {
+		if !failed && a.Capacity.Claim(other) {
+			return a.changeClass(ctx, other, result.Failure), true
 		}
 	}
-	if next := c.Capacity.Next(a.choices.Others); next > 0 {
+	if next := a.Capacity.Next(a.fallbacks.classes); next > 0 {
 		result.Retry = min(result.Retry, next)
 	}
 	return flow.Continue(), false
 }
 
-func (c *Controller) giveClass(ctx context.Context, a adapter, class *v1alpha1.MachineClass, failure *instance.Failure) flow.Result {
-	s, was := a.s, a.s.machine.Spec.Class.Name
+func (a adapter) changeClass(ctx context.Context, class *v1alpha1.MachineClass, failure *instance.Failure) flow.Result {
+	s, before := a.s, a.s.machine.Spec.Class.Name
 	changed := s.machine.DeepCopy()
 	changed.Spec.Class.Name = class.Name
-	location := c.Location(ctx, changed)
-	err := c.patchMachine(ctx, s, func(machine *v1alpha1.Machine) {
+	location := a.location(ctx, changed)
+	err := s.patch(ctx, func(machine *v1alpha1.Machine) {
 		scarcity.Give(machine, class.Name, v1alpha1.CauseNoCapacity)
 		delete(machine.Annotations, driver.AnnotationLocation)
 		setLocation(machine, location)
@@ -74,41 +116,40 @@ func (c *Controller) giveClass(ctx context.Context, a adapter, class *v1alpha1.M
 	if err != nil {
 		return flow.Fail(err)
 	}
-	c.Capacity.Untouched(s.machine, class)
-	s.fellBack(was, class.Name, failure.Err)
+	a.Capacity.Untouched(s.machine, class)
+	s.fellBack(before, class.Name, failure.Err)
 	return flow.Wait(0, "a VM of class "+class.Name)
 }
 
-// fallsBackLater records that the class has no capacity. Autoscalers do not read a code as long as another
-// class is left.
+// announceCapacity sends one event when a class has capacity again.
+func (a adapter) announceCapacity() {
+	if a.Capacity != nil && a.Capacity.Returned(a.in.class) {
+		a.s.events.add(corev1.EventTypeNormal, reasonCapacityBack, cause{name: v1alpha1.CauseCapacityBack},
+			fmt.Sprintf("Class %s has capacity again", a.in.class.Name))
+	}
+}
+
+// fallsBackLater records that the class has no capacity. It sets no error code, since autoscalers read it
+// as a failure although another class is left.
 func (s *scope) fallsBackLater(class string) {
-	s.operation(v1alpha1.MachineOperationCreate, v1alpha1.MachineStateProcessing,
+	s.setOperation(v1alpha1.MachineOperationCreate, v1alpha1.MachineStateProcessing,
 		fmt.Sprintf("%s: class %s has no capacity left, another one is taken unless that changes soon", descriptionCreating, class), "")
 }
 
-// fellBack says that the Machine has another class. What was said of the former one is not true any more.
+// fellBack records that the Machine has another class. What was recorded about the former one is obsolete.
 func (s *scope) fellBack(from, to string, why error) {
 	text := fmt.Sprintf("The VM is made with class %s, as %s has no capacity left: %v", to, from, why)
-	s.events.Add(corev1.EventTypeNormal, reasonFellBack, passevents.Cause{Name: v1alpha1.CauseNoCapacity}, text)
+	s.events.add(corev1.EventTypeNormal, reasonFellBack, cause{name: v1alpha1.CauseNoCapacity}, text)
 	s.machine.Status.LastKnownState = ""
 	if s.machine.Status.LastOperation.Description != "" {
-		s.operation(v1alpha1.MachineOperationCreate, v1alpha1.MachineStateProcessing,
+		s.setOperation(v1alpha1.MachineOperationCreate, v1alpha1.MachineStateProcessing,
 			fmt.Sprintf("%s with class %s, as %s has no capacity left", descriptionCreating, to, from), "")
 	}
 }
 
-// warnOfClass says, once, why a class cannot be taken; nothing if it is empty.
+// warnOfClass warns once that a fallback class cannot be used. An empty problem is ignored.
 func (s *scope) warnOfClass(problem string) {
 	if problem != "" {
-		why := passevents.Cause{Name: v1alpha1.CauseUnfitClass}
-		s.events.WarnOnce(reasonUnfitClass, passevents.Event{Reason: reasonUnfitClass, Cause: why, Message: problem})
-	}
-}
-
-// sayReturned says, once, that a class has capacity again.
-func (c *Controller) sayReturned(a adapter) {
-	if c.Capacity != nil && c.Capacity.Returned(a.inputs.Class) {
-		a.s.events.Add(corev1.EventTypeNormal, reasonCapacityBack, passevents.Cause{Name: v1alpha1.CauseCapacityBack},
-			fmt.Sprintf("Class %s has capacity again", a.inputs.Class.Name))
+		s.events.warnOnce(reasonUnfitClass, pendingEvent{reason: reasonUnfitClass, cause: cause{name: v1alpha1.CauseUnfitClass}, message: problem})
 	}
 }

@@ -15,7 +15,6 @@ import (
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/driver/fake"
 	"github.com/millwright-dev/millwright/driver/status"
-	"github.com/millwright-dev/millwright/internal/controllers/machine/wake"
 	"github.com/millwright-dev/millwright/internal/lifecycle/scarcity/capacity"
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
@@ -274,7 +273,7 @@ func TestAClassThatComesLater(t *testing.T) {
 	s.SettleAfter(fallbackAfter)
 	late := otherClass("late")
 	s.create(late)
-	woken := wake.Machines{Cache: s.Record(s.control, indexes)}.WaitingForClass(t.Context(), late)
+	woken := mapper{cache: s.Record(s.control, indexes)}.waitingForClass(t.Context(), late)
 	if len(woken) != 1 || woken[0].NamespacedName != s.Key {
 		t.Errorf("woken are %v", woken)
 	}

@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/machine/inputs"
 )
 
 // TestClassOfAnOlderKind: a Machine waits for the migration of its class without a word, says what is in
@@ -13,8 +12,8 @@ import (
 func TestClassOfAnOlderKind(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
-	now := inputs.Migration{Pending: true}
-	h.controller.Migration = func(_ context.Context, namespace string, class v1alpha1.ClassSpec) (inputs.Migration, error) {
+	now := Migration{Pending: true}
+	h.controller.Migration = func(_ context.Context, namespace string, class v1alpha1.ClassSpec) (Migration, error) {
 		if namespace != h.Key.Namespace || class.Kind != "AWSMachineClass" || class.Name != className {
 			t.Errorf("asked about %s %s/%s", class.Kind, namespace, class.Name)
 		}
@@ -43,22 +42,22 @@ func TestClassOfAnOlderKind(t *testing.T) {
 func TestDeletionAwaitsTheMigration(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
-		migration inputs.Migration
+		migration Migration
 		ends      bool
 	}{
-		"to come":     {inputs.Migration{Pending: true}, true},
-		"in trouble":  {inputs.Migration{Pending: true, Problem: "not now"}, true},
-		"not to come": {inputs.Migration{Problem: "never"}, false},
-		"not known":   {inputs.Migration{}, false},
+		"to come":     {Migration{Pending: true}, true},
+		"in trouble":  {Migration{Pending: true, Problem: "not now"}, true},
+		"not to come": {Migration{Problem: "never"}, false},
+		"not known":   {Migration{}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			h := newHarness(t)
-			h.controller.Migration = func(context.Context, string, v1alpha1.ClassSpec) (inputs.Migration, error) { return tc.migration, nil }
+			h.controller.Migration = func(context.Context, string, v1alpha1.ClassSpec) (Migration, error) { return tc.migration, nil }
 			machine := &v1alpha1.Machine{}
 			machine.Namespace, machine.Name = h.Key.Namespace, h.Key.Name
 			machine.Spec.Class = v1alpha1.ClassSpec{Kind: "AWSMachineClass", Name: className}
-			result := h.controller.deleteInstance(t.Context(), &scope{machine: machine, stored: machine.DeepCopy(), now: h.Clock.Now(), memory: &memory{}})
+			result := h.controller.instances.delete(t.Context(), h.controller.newScope(machine, &memory{}))
 			if result.Ends() != tc.ends {
 				t.Errorf("ends the pass: %t, %+v", result.Ends(), result)
 			}

@@ -117,10 +117,10 @@ func TestRegistrationIsNotDisturbed(t *testing.T) {
 			if !tc.waits {
 				return
 			}
-			if result.RequeueAfter != registering {
-				t.Errorf("the next pass comes after %v, want %v", result.RequeueAfter, registering)
+			if result.RequeueAfter != registrationGrace {
+				t.Errorf("the next pass comes after %v, want %v", result.RequeueAfter, registrationGrace)
 			}
-			h.Clock.Step(registering)
+			h.Clock.Step(registrationGrace)
 			h.Pass()
 			if len(h.node().Finalizers) != 1 {
 				t.Error("the node is left alone for too long")
@@ -137,7 +137,7 @@ func TestKubeletWasFaster(t *testing.T) {
 	})
 	h.join(notReady)
 	h.Pass()
-	h.Clock.Step(registering)
+	h.Clock.Step(registrationGrace)
 	conflicts := 1
 	h.Refuse = func(made lockstep.Write) error {
 		if made.What == "patch Node" && conflicts > 0 {
@@ -195,7 +195,7 @@ func TestTokenIsRevokedBeforeStatusSaysSo(t *testing.T) {
 		return nil
 	}
 	h.Pass()
-	h.Clock.Step(registering)
+	h.Clock.Step(registrationGrace)
 	if _, err := h.controller.Reconcile(t.Context(), h.Request()); err == nil {
 		t.Fatal("a token that could not be revoked went by")
 	}

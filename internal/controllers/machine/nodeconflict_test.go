@@ -112,8 +112,8 @@ func TestConflictEnds(t *testing.T) {
 	h.join(ready)
 	h.passOver("elder")
 	h.Key.Name = machineName
-	if got := h.Pass().RequeueAfter; got != conflictRetry {
-		t.Errorf("it looks again after %v, want %v: no event tells that the other one's label was put right", got, conflictRetry)
+	if got := h.Pass().RequeueAfter; got != foreignNodeRetry {
+		t.Errorf("it looks again after %v, want %v: no event tells that the other one's label was put right", got, foreignNodeRetry)
 	}
 	h.Key.Name = "elder"
 	change(h, h.machine(), func(m *v1alpha1.Machine) { m.Labels[v1alpha1.NodeLabelKey] = "node-shoot-elder" })
@@ -161,7 +161,7 @@ func TestTwoNodesOneVM(t *testing.T) {
 	}
 	event := func(n *corev1.Node) {
 		t.Helper()
-		if got := woken(h.controller.concerned().OfNode(t.Context(), n)); !slices.Equal(got, []string{machineName}) {
+		if got := woken(h.controller.mapper().ofNode(t.Context(), n)); !slices.Equal(got, []string{machineName}) {
 			t.Fatalf("an event of node %s wakes %v", n.Name, got)
 		}
 		h.Settle()

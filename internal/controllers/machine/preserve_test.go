@@ -11,7 +11,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/machine/passevents"
 	"github.com/millwright-dev/millwright/internal/lifecycle/drain"
 	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
 	"github.com/millwright-dev/millwright/test/support/lockstep"
@@ -344,7 +343,7 @@ func TestAnInvalidWishIsSaidOnce(t *testing.T) {
 		h.Clock.Step(time.Minute)
 		h.Settle()
 		events := h.takeEvents()
-		if len(events) != 1 || !strings.Contains(events[0], "InvalidPreserveValue") || len(events[0]) > passevents.Longest {
+		if len(events) != 1 || !strings.Contains(events[0], "InvalidPreserveValue") || len(events[0]) > maxEventMessage {
 			t.Errorf("events for %.20q: %q, want one", value, events)
 		}
 	}

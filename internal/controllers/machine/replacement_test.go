@@ -164,7 +164,7 @@ func TestLimitHoldsForManyWorkers(t *testing.T) {
 	for range 2 {
 		for _, machine := range machines {
 			workers.Go(func() {
-				verdict, err := h.controller.mayReplace(t.Context(), machine)
+				verdict, err := h.controller.health.mayReplace(t.Context(), machine)
 				if err != nil {
 					t.Error(err)
 				}
@@ -187,7 +187,7 @@ func TestLimitHoldsForManyWorkers(t *testing.T) {
 	for name := range distinct {
 		h.controller.replacements.Release(types.NamespacedName{Namespace: h.Key.Namespace, Name: name})
 	}
-	if verdict, err := h.controller.mayReplace(t.Context(), machines[0]); !verdict.Allowed() || err != nil {
+	if verdict, err := h.controller.health.mayReplace(t.Context(), machines[0]); !verdict.Allowed() || err != nil {
 		t.Errorf("%+v, err %v, although the places are free", verdict, err)
 	}
 }

@@ -22,7 +22,7 @@ func TestADriverThatHasReturned(t *testing.T) {
 	}
 	returned := func() {
 		h.Driver.OnStatus(nil)
-		if got := woken(h.controller.ofDriver(t.Context(), newClass(namespace).Provider)); len(got) != 1 || got[0] != machineName {
+		if got := woken(h.controller.driverRegistered(t.Context(), newClass(namespace).Provider)); len(got) != 1 || got[0] != machineName {
 			t.Errorf("its return wakes %v", got)
 		}
 		h.Settle()

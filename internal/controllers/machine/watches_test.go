@@ -16,7 +16,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/controllers/machine/wake"
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
 )
 
@@ -60,12 +59,12 @@ func TestWhichNodeChangesMatter(t *testing.T) {
 			}
 			is := was.DeepCopy()
 			tc.change(is)
-			if got := wake.NodeChanges().Update(event.UpdateEvent{ObjectOld: was, ObjectNew: is}); got != tc.want {
+			if got := nodeChanges().Update(event.UpdateEvent{ObjectOld: was, ObjectNew: is}); got != tc.want {
 				t.Errorf("passes: %v, want %v", got, tc.want)
 			}
 		})
 	}
-	if !wake.NodeChanges().Create(event.CreateEvent{Object: &corev1.Node{}}) || !wake.NodeChanges().Delete(event.DeleteEvent{Object: &corev1.Node{}}) {
+	if !nodeChanges().Create(event.CreateEvent{Object: &corev1.Node{}}) || !nodeChanges().Delete(event.DeleteEvent{Object: &corev1.Node{}}) {
 		t.Error("nodes that come or go do not pass")
 	}
 }
@@ -78,20 +77,20 @@ func TestWhichClassAndSecretChangesMatter(t *testing.T) {
 		passes bool
 		want   bool
 	}{
-		"class, unchanged": {wake.ClassChanges().Update(event.UpdateEvent{ObjectOld: class, ObjectNew: class.DeepCopy()}), false},
-		"class, label": {wake.ClassChanges().Update(event.UpdateEvent{ObjectOld: class, ObjectNew: edited(class, func(c *v1alpha1.MachineClass) {
+		"class, unchanged": {classChanges().Update(event.UpdateEvent{ObjectOld: class, ObjectNew: class.DeepCopy()}), false},
+		"class, label": {classChanges().Update(event.UpdateEvent{ObjectOld: class, ObjectNew: edited(class, func(c *v1alpha1.MachineClass) {
 			c.Labels = map[string]string{"a": "b"}
 		})}), false},
-		"class, content": {wake.ClassChanges().Update(event.UpdateEvent{ObjectOld: class, ObjectNew: edited(class, func(c *v1alpha1.MachineClass) {
+		"class, content": {classChanges().Update(event.UpdateEvent{ObjectOld: class, ObjectNew: edited(class, func(c *v1alpha1.MachineClass) {
 			c.Generation++
 		})}), true},
-		"class, finalizer": {wake.ClassChanges().Update(event.UpdateEvent{ObjectOld: class, ObjectNew: edited(class, func(c *v1alpha1.MachineClass) {
+		"class, finalizer": {classChanges().Update(event.UpdateEvent{ObjectOld: class, ObjectNew: edited(class, func(c *v1alpha1.MachineClass) {
 			c.Finalizers = nil
 		})}), true},
-		"secret, finalizer": {wake.SecretChanges().Update(event.UpdateEvent{ObjectOld: secret, ObjectNew: edited(secret, func(s *corev1.Secret) {
+		"secret, finalizer": {secretChanges().Update(event.UpdateEvent{ObjectOld: secret, ObjectNew: edited(secret, func(s *corev1.Secret) {
 			s.Finalizers = []string{v1alpha1.FinalizerSecret}
 		})}), false},
-		"secret, content": {wake.SecretChanges().Update(event.UpdateEvent{ObjectOld: secret, ObjectNew: edited(secret, func(s *corev1.Secret) {
+		"secret, content": {secretChanges().Update(event.UpdateEvent{ObjectOld: secret, ObjectNew: edited(secret, func(s *corev1.Secret) {
 			s.Data = nil
 		})}), true},
 	}
@@ -152,14 +151,14 @@ func TestWhoIsWoken(t *testing.T) {
 		got  []string
 		want []string
 	}{
-		"node":           {woken(c.concerned().OfNode(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-shoot-running"}})), []string{"running"}},
-		"strange node":   {woken(c.concerned().OfNode(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "strange"}})), nil},
-		"class":          {woken(c.concerned().WaitingForClass(t.Context(), newClass("shoot"))), []string{"dying", "failing", "new"}},
-		"secret":         {woken(c.concerned().WaitingForSecret(t.Context(), secretNamed(className))), []string{"dying", "failing", "new"}},
-		"credentials":    {woken(c.concerned().WaitingForSecret(t.Context(), secretNamed("credentials"))), []string{"elsewhere"}},
-		"driver":         {woken(c.concerned().WaitingForDriver(t.Context(), newClass("shoot").Provider)), []string{"dying", "elsewhere", "failing", "new", "preserved"}},
-		"strange driver": {woken(c.concerned().WaitingForDriver(t.Context(), "strange")), nil},
-		"strange secret": {woken(c.concerned().WaitingForSecret(t.Context(), secretNamed("strange"))), nil},
+		"node":           {woken(c.mapper().ofNode(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-shoot-running"}})), []string{"running"}},
+		"strange node":   {woken(c.mapper().ofNode(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "strange"}})), nil},
+		"class":          {woken(c.mapper().waitingForClass(t.Context(), newClass("shoot"))), []string{"dying", "failing", "new"}},
+		"secret":         {woken(c.mapper().waitingForSecret(t.Context(), secretNamed(className))), []string{"dying", "failing", "new"}},
+		"credentials":    {woken(c.mapper().waitingForSecret(t.Context(), secretNamed("credentials"))), []string{"elsewhere"}},
+		"driver":         {woken(c.mapper().waitingForDriver(t.Context(), newClass("shoot").Provider)), []string{"dying", "elsewhere", "failing", "new", "preserved"}},
+		"strange driver": {woken(c.mapper().waitingForDriver(t.Context(), "strange")), nil},
+		"strange secret": {woken(c.mapper().waitingForSecret(t.Context(), secretNamed("strange"))), nil},
 	}
 	for name, tc := range cases {
 		if !slices.Equal(tc.got, tc.want) {

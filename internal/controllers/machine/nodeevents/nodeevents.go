@@ -1,5 +1,5 @@
-// Package nodeevents records events on nodes, where that is allowed. The role of an installation of
-// MCM does not allow it: events that are forbidden are dropped, and tried again after a while.
+// Package nodeevents records events on nodes. MCM's role does not allow that, so forbidden events are
+// dropped, and recording is retried after a while.
 package nodeevents
 
 import (
@@ -20,59 +20,60 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/messages/recorder"
 )
 
-// Start returns a recorder of events in the cluster of the nodes, which works until stop is called.
+// Start returns a recorder of events in the cluster of the nodes. It records until stop is called.
 func Start(cluster *rest.Config, scheme *runtime.Scheme, log logr.Logger) (events record.EventRecorder, stop func(), err error) {
 	clients, err := kubernetes.NewForConfig(cluster)
 	if err != nil {
-		return nil, nil, fmt.Errorf("events on nodes: %w", err)
+		return nil, nil, fmt.Errorf("creating a client for events on nodes: %w", err)
 	}
 	broadcaster := record.NewBroadcaster()
-	broadcaster.StartRecordingToSink(&optional{
+	broadcaster.StartRecordingToSink(&optionalSink{
 		EventSink: &typedcorev1.EventSinkImpl{Interface: clients.CoreV1().Events("")}, clock: clock.RealClock{}, log: log,
 	})
 	return recorder.Printable(broadcaster.NewRecorder(scheme, corev1.EventSource{Component: "machine-controller"})), broadcaster.Shutdown, nil
 }
 
-// tryAgain is how long nothing is sent after an event was forbidden.
-const tryAgain = 10 * time.Minute
+// forbiddenRetry is how long nothing is sent after an event was forbidden.
+const forbiddenRetry = 10 * time.Minute
 
-type optional struct {
+// optionalSink is an event sink that drops events while they are forbidden.
+type optionalSink struct {
 	record.EventSink
 	clock clock.PassiveClock
 	log   logr.Logger
 
-	mu        sync.Mutex
-	forbidden time.Time // until when nothing is sent
+	mu     sync.Mutex
+	paused time.Time // nothing is sent until then; zero if no event was forbidden
 }
 
 // Create implements record.EventSink.
-func (o *optional) Create(event *corev1.Event) (*corev1.Event, error) {
+func (o *optionalSink) Create(event *corev1.Event) (*corev1.Event, error) {
 	return o.try(event, func() (*corev1.Event, error) { return o.EventSink.Create(event) })
 }
 
 // Update implements record.EventSink.
-func (o *optional) Update(event *corev1.Event) (*corev1.Event, error) {
+func (o *optionalSink) Update(event *corev1.Event) (*corev1.Event, error) {
 	return o.try(event, func() (*corev1.Event, error) { return o.EventSink.Update(event) })
 }
 
 // Patch implements record.EventSink.
-func (o *optional) Patch(event *corev1.Event, data []byte) (*corev1.Event, error) {
+func (o *optionalSink) Patch(event *corev1.Event, data []byte) (*corev1.Event, error) {
 	return o.try(event, func() (*corev1.Event, error) { return o.EventSink.Patch(event, data) })
 }
 
-func (o *optional) try(event *corev1.Event, send func() (*corev1.Event, error)) (*corev1.Event, error) {
+func (o *optionalSink) try(event *corev1.Event, send func() (*corev1.Event, error)) (*corev1.Event, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.clock.Now().Before(o.forbidden) {
+	if o.clock.Now().Before(o.paused) {
 		return event, nil
 	}
 	sent, err := send()
 	if !apierrors.IsForbidden(err) {
 		return sent, err
 	}
-	if o.forbidden.IsZero() {
-		o.log.V(1).Info("events on nodes are not allowed and are left out", "err", err.Error())
+	if o.paused.IsZero() {
+		o.log.V(1).Info("the manager may not create events on nodes, so they are dropped", "err", err.Error())
 	}
-	o.forbidden = o.clock.Now().Add(tryAgain)
+	o.paused = o.clock.Now().Add(forbiddenRetry)
 	return event, nil
 }

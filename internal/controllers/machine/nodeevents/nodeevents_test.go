@@ -44,7 +44,7 @@ func (s *scripted) Patch(event *corev1.Event, _ []byte) (*corev1.Event, error) {
 func TestForbiddenEventsAreDropped(t *testing.T) {
 	clock := testingclock.NewFakeClock(time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC))
 	inner := &scripted{answer: apierrors.NewForbidden(schema.GroupResource{Resource: "events"}, "", errors.New("no rule"))}
-	sink := &optional{EventSink: inner, clock: clock, log: logr.Discard()}
+	sink := &optionalSink{EventSink: inner, clock: clock, log: logr.Discard()}
 	event := &corev1.Event{Message: "m"}
 	send := func() {
 		t.Helper()
@@ -59,7 +59,7 @@ func TestForbiddenEventsAreDropped(t *testing.T) {
 		}
 	}
 	send()
-	clock.Step(tryAgain - time.Second)
+	clock.Step(forbiddenRetry - time.Second)
 	send()
 	if !slices.Equal(inner.asked, []string{"create"}) {
 		t.Fatalf("asked %q, want once", inner.asked)
@@ -76,7 +76,7 @@ func TestForbiddenEventsAreDropped(t *testing.T) {
 func TestOtherErrorsAreTheBroadcasters(t *testing.T) {
 	away := errors.New("connection refused")
 	inner := &scripted{answer: away}
-	sink := &optional{EventSink: inner, clock: testingclock.NewFakeClock(time.Now()), log: logr.Discard()}
+	sink := &optionalSink{EventSink: inner, clock: testingclock.NewFakeClock(time.Now()), log: logr.Discard()}
 	for range 2 {
 		if _, err := sink.Create(&corev1.Event{}); !errors.Is(err, away) {
 			t.Errorf("err %v", err)

@@ -236,7 +236,7 @@ func TestADriverThatHangs(t *testing.T) {
 	h.Clock.Step(instance.Silence)
 	h.Pass()
 	h.Pass()
-	if events := h.takeEvents(); len(events) != 1 || !strings.Contains(events[0], "FailedUpdate") || !strings.Contains(events[0], noAnswer) {
+	if events := h.takeEvents(); len(events) != 1 || !strings.Contains(events[0], "FailedUpdate") || !strings.Contains(events[0], driverSilent) {
 		t.Errorf("events are %q", events)
 	}
 	h.wantRunning()

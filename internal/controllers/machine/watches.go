@@ -1,5 +1,4 @@
-// Package wake finds the Machines that a change of another object concerns.
-package wake
+package machine
 
 import (
 	"context"
@@ -15,20 +14,21 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver/registry"
-	"github.com/millwright-dev/millwright/internal/controllers/machine/inplace"
 	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
 	"github.com/millwright-dev/millwright/internal/lifecycle/ownership"
 	"github.com/millwright-dev/millwright/internal/lifecycle/preservation"
 	"github.com/millwright-dev/millwright/internal/lifecycle/scarcity"
+	"github.com/millwright-dev/millwright/internal/pool/inplaceupdate"
 	"github.com/millwright-dev/millwright/internal/pool/liveupdate"
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
 )
 
-// Machines finds Machines in a cache with the indexes of fieldindex.
-type Machines struct{ Cache client.Reader }
+// mapper maps an object to requests for the Machines that its change concerns. The cache needs the indexes of
+// fieldindex.
+type mapper struct{ cache client.Reader }
 
-// OfNode returns the Machines that name a Node, or that have its provider ID and name another one.
-func (m Machines) OfNode(ctx context.Context, object client.Object) []reconcile.Request {
+// ofNode returns the Machines that name a Node, or that have its provider ID and name another one.
+func (m mapper) ofNode(ctx context.Context, object client.Object) []reconcile.Request {
 	requests := m.find(ctx, client.MatchingFields{fieldindex.MachineByNode: object.GetName()}, nil)
 	id := object.(*corev1.Node).Spec.ProviderID
 	if id == "" {
@@ -40,24 +40,24 @@ func (m Machines) OfNode(ctx context.Context, object client.Object) []reconcile.
 	})...)
 }
 
-// Draining returns the Machines that name a node and are being deleted, are updated in place, or failed
-// and are preserved. The status of those that are updated may say so late, which wakes them then.
-func (m Machines) Draining(ctx context.Context, node string) []reconcile.Request {
-	return m.find(ctx, client.MatchingFields{fieldindex.MachineByNode: node}, draining)
+// draining returns the Machines that name a node and are being deleted, are updated in place, or failed
+// and are preserved. The status of those that are updated may say so late, which triggers another pass.
+func (m mapper) draining(ctx context.Context, node string) []reconcile.Request {
+	return m.find(ctx, client.MatchingFields{fieldindex.MachineByNode: node}, mayDrain)
 }
 
-func draining(machine *v1alpha1.Machine) bool {
-	return !machine.DeletionTimestamp.IsZero() || preservation.MayDrain(machine) || inplace.Draining(machine)
+func mayDrain(machine *v1alpha1.Machine) bool {
+	return !machine.DeletionTimestamp.IsZero() || preservation.MayDrain(machine) || inplaceupdate.State(machine) == v1alpha1.SelectedForUpdate
 }
 
-// OfClass returns the Machines of a class.
-func (m Machines) OfClass(ctx context.Context, object client.Object) []reconcile.Request {
+// ofClass returns the Machines of a class.
+func (m mapper) ofClass(ctx context.Context, object client.Object) []reconcile.Request {
 	return m.find(ctx, client.MatchingFields{fieldindex.MachineByClass: object.GetName()}, nil)
 }
 
-// WaitingForClass returns the Machines of a class that have no VM yet, or are being deleted, those of
-// other classes without a VM that may fall back to it, and those whose driver is asked about an update to it.
-func (m Machines) WaitingForClass(ctx context.Context, object client.Object) []reconcile.Request {
+// waitingForClass returns the Machines of a class that have no VM yet or are being deleted, those of
+// other classes without a VM that may fall back to it, and those for which a live update to it is planned.
+func (m mapper) waitingForClass(ctx context.Context, object client.Object) []reconcile.Request {
 	name := object.GetName()
 	requests := m.find(ctx, client.MatchingFields{fieldindex.MachineByClass: name}, func(machine *v1alpha1.Machine) bool {
 		return !machine.DeletionTimestamp.IsZero() || !ownership.Established(machine)
@@ -68,25 +68,25 @@ func (m Machines) WaitingForClass(ctx context.Context, object client.Object) []r
 	})...)
 }
 
-// WaitingForSecret returns what WaitingForClass does for the classes of a Secret.
-func (m Machines) WaitingForSecret(ctx context.Context, object client.Object) []reconcile.Request {
+// waitingForSecret returns what waitingForClass does for the classes of a Secret.
+func (m mapper) waitingForSecret(ctx context.Context, object client.Object) []reconcile.Request {
 	classes := &v1alpha1.MachineClassList{}
 	key := client.ObjectKeyFromObject(object).String()
-	if err := m.Cache.List(ctx, classes, client.MatchingFields{fieldindex.ClassBySecret: key}, client.UnsafeDisableDeepCopy); err != nil {
+	if err := m.cache.List(ctx, classes, client.MatchingFields{fieldindex.ClassBySecret: key}, client.UnsafeDisableDeepCopy); err != nil {
 		return nil
 	}
 	var requests []reconcile.Request
 	for i := range classes.Items {
-		requests = append(requests, m.WaitingForClass(ctx, &classes.Items[i])...)
+		requests = append(requests, m.waitingForClass(ctx, &classes.Items[i])...)
 	}
 	return requests
 }
 
-// WaitingForDriver returns the Machines that may wait for the driver of that name to be registered: for
-// their VM, or for the volumes of a node that is drained to be identified.
-func (m Machines) WaitingForDriver(ctx context.Context, name string) []reconcile.Request {
+// waitingForDriver returns the Machines that may wait for the driver of that name to be registered: to
+// create their VM, or to identify the volumes of a node that is drained.
+func (m mapper) waitingForDriver(ctx context.Context, name string) []reconcile.Request {
 	classes := &v1alpha1.MachineClassList{}
-	if err := m.Cache.List(ctx, classes, client.UnsafeDisableDeepCopy); err != nil {
+	if err := m.cache.List(ctx, classes, client.UnsafeDisableDeepCopy); err != nil {
 		return nil
 	}
 	var requests []reconcile.Request
@@ -94,21 +94,22 @@ func (m Machines) WaitingForDriver(ctx context.Context, name string) []reconcile
 		if registry.Serves(name, &classes.Items[i]) {
 			fields := client.MatchingFields{fieldindex.MachineByClass: classes.Items[i].Name}
 			requests = append(requests, m.find(ctx, fields, func(machine *v1alpha1.Machine) bool {
-				return draining(machine) || !ownership.Established(machine)
+				return mayDrain(machine) || !ownership.Established(machine)
 			})...)
 		}
 	}
 	return requests
 }
 
-// find returns the Machines that an index has, or all, and that are to be kept.
-func (m Machines) find(ctx context.Context, fields client.MatchingFields, keep func(*v1alpha1.Machine) bool) []reconcile.Request {
+// find returns the Machines that match the index fields, or all if these are nil, and the predicate if it is
+// not nil.
+func (m mapper) find(ctx context.Context, fields client.MatchingFields, keep func(*v1alpha1.Machine) bool) []reconcile.Request {
 	machines, options := &v1alpha1.MachineList{}, []client.ListOption{client.UnsafeDisableDeepCopy}
 	if fields != nil {
 		options = append(options, fields)
 	}
-	if err := m.Cache.List(ctx, machines, options...); err != nil {
-		return nil // the cache ends with the process
+	if err := m.cache.List(ctx, machines, options...); err != nil {
+		return nil // reads of the cache fail only when the process terminates
 	}
 	var requests []reconcile.Request
 	for i := range machines.Items {
@@ -119,8 +120,8 @@ func (m Machines) find(ctx context.Context, fields client.MatchingFields, keep f
 	return requests
 }
 
-// NodeChanges lets through all but heartbeats.
-func NodeChanges() predicate.Predicate {
+// nodeChanges ignores heartbeats.
+func nodeChanges() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		was, is := e.ObjectOld.(*corev1.Node), e.ObjectNew.(*corev1.Node)
 		return noderef.ConditionsDiffer(was.Status.Conditions, is.Status.Conditions) ||
@@ -135,10 +136,10 @@ func NodeChanges() predicate.Predicate {
 	}}
 }
 
-// CapacityChanges lets through changes of the virtual capacity.
-func CapacityChanges() predicate.Predicate {
+// capacityChanges selects changes of the virtual capacity.
+func capacityChanges() predicate.Predicate {
 	return predicate.Funcs{
-		CreateFunc: func(event.CreateEvent) bool { return false }, // WaitingForClass, or a Machine's own event
+		CreateFunc: func(event.CreateEvent) bool { return false }, // waitingForClass, or a Machine's own event
 		DeleteFunc: func(event.DeleteEvent) bool { return false },
 		UpdateFunc: func(e event.UpdateEvent) bool {
 			was, is := e.ObjectOld.(*v1alpha1.MachineClass), e.ObjectNew.(*v1alpha1.MachineClass)
@@ -147,8 +148,8 @@ func CapacityChanges() predicate.Predicate {
 	}
 }
 
-// ToUpdate returns the Machines of a class that may have an update strategy.
-func (m Machines) ToUpdate(ctx context.Context, object client.Object) []reconcile.Request {
+// toLiveUpdate returns the Machines of a class that may have an update strategy.
+func (m mapper) toLiveUpdate(ctx context.Context, object client.Object) []reconcile.Request {
 	_, all := object.GetAnnotations()[v1alpha1.AnnotationKeyUpdateStrategy]
 	return m.find(ctx, client.MatchingFields{fieldindex.MachineByClass: object.GetName()}, func(machine *v1alpha1.Machine) bool {
 		_, own := machine.Annotations[v1alpha1.AnnotationKeyUpdateStrategy]
@@ -156,9 +157,9 @@ func (m Machines) ToUpdate(ctx context.Context, object client.Object) []reconcil
 	})
 }
 
-// UpdateChanges lets through what concerns the update of VMs to a class: its update strategy, and what VMs are
-// made from.
-func UpdateChanges() predicate.Predicate {
+// liveUpdateChanges selects changes that matter for live updates to a class: of its update strategy, and of
+// what VMs are created from.
+func liveUpdateChanges() predicate.Predicate {
 	return predicate.Funcs{
 		CreateFunc: func(event.CreateEvent) bool { return false }, // a Machine's own event
 		DeleteFunc: func(event.DeleteEvent) bool { return false },
@@ -170,16 +171,16 @@ func UpdateChanges() predicate.Predicate {
 	}
 }
 
-// ClassChanges lets through a new spec, and the finalizer that creations wait for.
-func ClassChanges() predicate.Predicate {
+// classChanges selects changes of the spec, and of the finalizer that creations wait for.
+func classChanges() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		return e.ObjectOld.GetGeneration() != e.ObjectNew.GetGeneration() ||
 			!equality.Semantic.DeepEqual(e.ObjectOld.GetFinalizers(), e.ObjectNew.GetFinalizers())
 	}}
 }
 
-// SecretChanges lets through all but changes of the metadata.
-func SecretChanges() predicate.Predicate {
+// secretChanges ignores changes of the metadata.
+func secretChanges() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		return !equality.Semantic.DeepEqual(e.ObjectOld.(*corev1.Secret).Data, e.ObjectNew.(*corev1.Secret).Data)
 	}}

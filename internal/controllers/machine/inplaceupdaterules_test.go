@@ -1,4 +1,4 @@
-package inplace
+package machine
 
 import (
 	"fmt"
@@ -32,8 +32,8 @@ func labelled(reason string, labels ...string) *corev1.Node {
 		metav1.SetMetaDataLabel(&node.ObjectMeta, key, value)
 	}
 	if reason != "" {
-		condition, _ := ofNode{}.conditionWith(reason, time.Unix(0, 0))
-		set(node, condition)
+		condition, _ := nodeUpdate{}.conditionWith(reason, time.Unix(0, 0))
+		setNodeCondition(node, condition)
 	}
 	return node
 }
@@ -75,7 +75,7 @@ func TestNextCondition(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			if got := read(tc.node).next(tc.phase); got != tc.want {
+			if got := readUpdate(tc.node).next(tc.phase); got != tc.want {
 				t.Errorf("%s: %q, want %q", tc.reason, got, tc.want)
 			}
 		})
@@ -86,7 +86,7 @@ func TestNextCondition(t *testing.T) {
 // conditions that follow from each other come to an end, and a node that is selected is always drained.
 func TestConditionsEnd(t *testing.T) {
 	reasons := []string{"", "Other"}
-	for reason := range sentences {
+	for reason := range updateMessages {
 		reasons = append(reasons, reason)
 	}
 	phases := []v1alpha1.MachinePhase{
@@ -115,8 +115,8 @@ func TestConditionsEnd(t *testing.T) {
 
 func follow(t *testing.T, name string, node *corev1.Node, phase v1alpha1.MachinePhase) {
 	t.Helper()
-	for range len(sentences) {
-		before := read(node)
+	for range len(updateMessages) {
+		before := readUpdate(node)
 		next := before.next(phase)
 		condition, news := before.conditionWith(next, time.Unix(1, 0))
 		if next == "" || !news {
@@ -125,14 +125,14 @@ func follow(t *testing.T, name string, node *corev1.Node, phase v1alpha1.Machine
 		if next == v1alpha1.DrainSuccessful && phase != v1alpha1.MachineInPlaceUpdating {
 			t.Errorf("%s: drained in phase %s", name, phase)
 		}
-		set(node, condition)
+		setNodeCondition(node, condition)
 	}
 	t.Errorf("%s: there is no end", name)
 }
 
 func TestConditionFieldByField(t *testing.T) {
 	now := time.Unix(100, 0)
-	n := read(labelled(v1alpha1.ReadyForUpdate, candidate, selected, result+"="+failed))
+	n := readUpdate(labelled(v1alpha1.ReadyForUpdate, candidate, selected, result+"="+failed))
 	n.FailureReason = "no space left"
 	got, news := n.conditionWith(v1alpha1.UpdateFailed, now)
 	want := corev1.NodeCondition{
@@ -158,10 +158,10 @@ func TestWhoIsDrained(t *testing.T) {
 		v1alpha1.MachineRunning: true, v1alpha1.MachineUnknown: true, v1alpha1.MachineInPlaceUpdating: false,
 		v1alpha1.MachineInPlaceUpdateFailed: true, v1alpha1.MachineInPlaceUpdateSuccessful: true,
 	} {
-		if got := read(labelled(v1alpha1.SelectedForUpdate, candidate, selected)).drains(phase); got != want {
+		if got := readUpdate(labelled(v1alpha1.SelectedForUpdate, candidate, selected)).drains(phase); got != want {
 			t.Errorf("phase %q: %v, want %v", phase, got, want)
 		}
-		if read(labelled(v1alpha1.CandidateForUpdate, candidate)).drains(phase) {
+		if readUpdate(labelled(v1alpha1.CandidateForUpdate, candidate)).drains(phase) {
 			t.Errorf("phase %q: a candidate is drained", phase)
 		}
 	}
@@ -172,10 +172,10 @@ func TestFailed(t *testing.T) {
 		"": false, v1alpha1.CandidateForUpdate: false, v1alpha1.SelectedForUpdate: false, v1alpha1.UpdateSuccessful: false,
 		v1alpha1.DrainSuccessful: true, v1alpha1.ReadyForUpdate: true, v1alpha1.UpdateFailed: true,
 	} {
-		if got := Failed(labelled(reason)); got != want {
+		if got := readUpdate(labelled(reason)).failed(); got != want {
 			t.Errorf("%q: %v, want %v", reason, got, want)
 		}
-		if Failed(labelled(reason, result+"="+successful)) {
+		if readUpdate(labelled(reason, result+"="+successful)).failed() {
 			t.Errorf("%q: failed although the agent has reported success", reason)
 		}
 	}

@@ -529,16 +529,16 @@ func TestForcedDrainThatFails(t *testing.T) {
 
 // TestDeletionInMidUpdate: a deletion drains with its own clock, and the update ends.
 func TestDeletionInMidUpdate(t *testing.T) {
-	cases := map[string]func(h *harness, d *drainer){
-		"candidate": func(h *harness, _ *drainer) { h.label(asCandidate); h.Settle() },
-		"draining": func(h *harness, d *drainer) {
+	cases := map[string]func(h *harness, d *fakeDrainer){
+		"candidate": func(h *harness, _ *fakeDrainer) { h.label(asCandidate); h.Settle() },
+		"draining": func(h *harness, d *fakeDrainer) {
 			d.reports = []drain.Report{forPod("web")}
 			h.label(asSelected)
 			h.Settle()
 			d.reports = nil
 		},
-		"updating": func(h *harness, _ *drainer) { h.label(asSelected); h.Settle() },
-		"failed":   func(h *harness, _ *drainer) { h.label(asSelected); h.Settle(); h.label(asFailed); h.Settle() },
+		"updating": func(h *harness, _ *fakeDrainer) { h.label(asSelected); h.Settle() },
+		"failed":   func(h *harness, _ *fakeDrainer) { h.label(asSelected); h.Settle(); h.label(asFailed); h.Settle() },
 	}
 	for name, given := range cases {
 		t.Run(name, func(t *testing.T) {

@@ -1,0 +1,215 @@
+package machine
+
+import (
+	"cmp"
+	"context"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/lifecycle/drain"
+	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
+	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
+	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
+	"github.com/millwright-dev/millwright/internal/reconcile/flow"
+)
+
+// drainer drains the nodes of Machines that are deleted, preserved or updated in place.
+type drainer struct {
+	*Options
+	nodes *nodeClient
+	timer drainTimer
+}
+
+// events selects the events that drains wait for.
+func (d *drainer) events() drain.Events {
+	return drain.Events{Draining: mapper{cache: d.Client}.draining, Drainer: d.Drain.Drainer}
+}
+
+// drainNode takes a drain that precedes no deletion one pass further. Without a Drainer it is done immediately.
+func (d *drainer) drainNode(ctx context.Context, s *scope, timed timedDrain, node *corev1.Node) (drain.Report, error) {
+	if d.Drain.Drainer == nil {
+		return drain.Report{Done: true}, nil
+	}
+	read, err := d.timer.read(ctx, s, timed, node.Status.Conditions)
+	if err != nil {
+		return drain.Report{}, err
+	}
+	report, err := d.request(ctx, s, node.Name, read.since, read.force)
+	if err != nil {
+		return drain.Report{}, err
+	}
+	return report, s.storeTiming(ctx, read)
+}
+
+func (d *drainer) request(ctx context.Context, s *scope, node string, since time.Time, force drain.Force) (drain.Report, error) {
+	return d.Drain.Drainer.Drain(ctx, drain.Request{
+		Machine:         s.key(),
+		Node:            node,
+		Since:           since,
+		Timeout:         timeouts.Drain(s.machine, d.Drain.Timeout).Duration,
+		MaxEvictRetries: timeouts.MaxEvictRetries(s.machine, d.Drain.MaxEvictRetries),
+		Force:           force,
+	})
+}
+
+// forget forgets a drain that is over: when the node is drained again, it has other pods.
+func (d *drainer) forget(s *scope) {
+	if d.Drain.Drainer != nil {
+		d.Drain.Drainer.Forget(s.key())
+	}
+}
+
+const topicForce = "force"
+
+// storeTiming warns of a drain that may not be forced yet, and stores when one restarted.
+func (s *scope) storeTiming(ctx context.Context, read timing) error {
+	s.requeueWithin(read.wait)
+	if read.delayed != "" {
+		s.events.warnOnce(topicForce, pendingEvent{reason: reasonDelayed, message: read.delayed})
+	}
+	if read.restarted.IsZero() {
+		return nil
+	}
+	return s.patch(ctx, func(machine *v1alpha1.Machine) {
+		metav1.SetMetaDataAnnotation(&machine.ObjectMeta, v1alpha1.AnnotationKeyDrainSince, read.restarted.UTC().Format(time.RFC3339))
+	})
+}
+
+// findNode reads the node to drain. There is none once the VM is being deleted, since no kubelet would
+// terminate its pods.
+func (d *drainer) findNode(ctx context.Context, s *scope) flow.Result {
+	name := s.machine.Labels[v1alpha1.NodeLabelKey]
+	switch {
+	case d.Target == nil || d.Engine.Deleting(s.key()):
+		return flow.Continue()
+	case !d.Target.Ready() && (name != "" || s.machine.Spec.ProviderID != ""): // perhaps only the target knows the node
+		return d.awaitTarget(s)
+	case name == "":
+		return flow.Continue()
+	}
+	found, foreign, err := d.nodes.read(ctx, s, name)
+	if err != nil || found == nil || foreign != nil {
+		return flow.Fail(err)
+	}
+	if err := d.timeDeletion(ctx, s, found.Status.Conditions); err != nil {
+		return flow.Fail(err)
+	}
+	if !d.nodes.Fresh(found) {
+		return flow.Wait(expectations.StaleCache, "the cache to show what was written to the node")
+	}
+	s.node = found
+	return flow.Continue()
+}
+
+// timeDeletion sets when the drain of a deletion began, and why it is forced.
+func (d *drainer) timeDeletion(ctx context.Context, s *scope, conditions []corev1.NodeCondition) error {
+	deletion := drainOfDeletion(s.machine)
+	if d.Drain.Drainer == nil {
+		s.force, s.drainSince = d.timer.forcedByUser(deletion), deletion.began
+		return nil
+	}
+	read, err := d.timer.read(ctx, s, deletion, conditions)
+	if err != nil {
+		return err
+	}
+	s.force, s.drainSince = read.force, read.since
+	return s.storeTiming(ctx, read)
+}
+
+// awaitTarget waits for the target unless a user forces the drain: a node that cannot be read may still
+// have pods.
+func (d *drainer) awaitTarget(s *scope) flow.Result {
+	s.force = d.timer.forcedByUser(drainOfDeletion(s.machine))
+	if d.Drain.Drainer == nil || s.force != drain.NotForced {
+		return flow.Continue()
+	}
+	s.drainFailed(v1alpha1.CauseTargetUnavailable, "the target cluster does not answer")
+	return flow.Wait(targetRetry, "the target cluster")
+}
+
+// announce sets the node's condition Terminating.
+func (d *drainer) announce(ctx context.Context, s *scope) flow.Result {
+	if s.node == nil {
+		return flow.Continue()
+	}
+	healthy := d.nodes.healthy(s.machine, s.node)
+	return s.markedForDrain(ctx, d.nodes.patchStatus(ctx, &s.node, func(n *corev1.Node) { noderef.SetTerminating(n, !healthy, s.now) }))
+}
+
+// cordon keeps new pods off the node.
+func (d *drainer) cordon(ctx context.Context, s *scope) flow.Result {
+	if s.node == nil {
+		return flow.Continue()
+	}
+	return s.markedForDrain(ctx, d.nodes.cordon(ctx, &s.node))
+}
+
+// markedForDrain returns the result of a write to the node, which must succeed unless the drain is forced.
+func (s *scope) markedForDrain(ctx context.Context, err error) flow.Result {
+	switch {
+	case err == nil:
+	case apierrors.IsNotFound(err):
+		s.node = nil
+	case s.force == drain.NotForced:
+		if !apierrors.IsConflict(err) {
+			s.drainFailed(v1alpha1.CauseDrainFailed, err.Error())
+		}
+		return flow.Fail(err)
+	default:
+		ctrl.LoggerFrom(ctx).Info("the drain is forced although the node could not be marked", "node", s.node.Name, "err", err.Error())
+	}
+	return flow.Continue()
+}
+
+// drain evicts the pods of the node.
+func (d *drainer) drain(ctx context.Context, s *scope) flow.Result {
+	if s.node == nil || d.Drain.Drainer == nil {
+		return flow.Continue()
+	}
+	report, err := d.request(ctx, s, s.node.Name, s.drainSince, s.force)
+	if err != nil {
+		return flow.Fail(err)
+	}
+	s.force = report.Force
+	if report.Force == drain.NotForced {
+		s.reportForcedPods(report, cause{name: v1alpha1.CauseDrainForced, step: draining.name})
+	}
+	switch {
+	case report.Done && report.Force == drain.NotForced:
+		s.drained()
+		return flow.Continue()
+	case report.Done:
+		s.forceDrained(report)
+		return flow.Continue()
+	}
+	problem := report.Problem()
+	if problem != "" {
+		s.drainFailed(v1alpha1.CauseDrainFailed, problem)
+	} else {
+		s.drainWaits(report.Summary())
+	}
+	return flow.Wait(report.Wait, cmp.Or(report.Summary(), problem))
+}
+
+const attachmentsRetry = 5 * time.Second
+
+// deleteAttachments detaches the volumes of a node whose drain was forced.
+func (d *drainer) deleteAttachments(ctx context.Context, s *scope) flow.Result {
+	if s.node == nil || d.Drain.Drainer == nil || s.force == drain.NotForced {
+		return flow.Continue()
+	}
+	done, err := d.Drain.Drainer.DeleteAttachments(ctx, s.node.Name)
+	switch {
+	case err != nil:
+		return flow.Fail(err)
+	case !done:
+		return flow.Wait(attachmentsRetry, "the volume attachments of the node")
+	}
+	s.deletionWaits("", deletingInstance)
+	return flow.Continue()
+}

@@ -1,0 +1,107 @@
+package machine
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
+	"github.com/millwright-dev/millwright/internal/lifecycle/nodes"
+	"github.com/millwright-dev/millwright/internal/reconcile/flow"
+)
+
+// awaitSoleOwner holds the deletion while another object has the instance, too.
+func (i *instances) awaitSoleOwner(ctx context.Context, s *scope) flow.Result {
+	return i.steps().AwaitSoleOwner(ctx, adapter{instances: i, s: s})
+}
+
+// identify finds the VM of a Machine that does not name one, if there is another API group: the driver
+// might delete a VM of that group because it has the same name.
+func (i *instances) identify(ctx context.Context, s *scope) flow.Result {
+	if i.OtherOwners == nil || s.machine.Spec.ProviderID != "" || i.Engine.Deleting(s.key()) {
+		return flow.Continue()
+	}
+	return i.find(ctx, s)
+}
+
+// identifyNode finds the node of a Machine that does not name one: the VM may have joined although the
+// response to its creation was lost.
+func (i *instances) identifyNode(ctx context.Context, s *scope) flow.Result {
+	if i.Target == nil || s.machine.Labels[v1alpha1.NodeLabelKey] != "" || s.ownedByOther != "" || i.Engine.Deleting(s.key()) {
+		return flow.Continue()
+	}
+	name, err := "", error(nil)
+	if i.Target.Ready() {
+		name, err = nodes.Marked(ctx, i.Target.Client(), s.machine)
+	}
+	switch {
+	case err != nil:
+		return flow.Fail(err)
+	case name != "":
+		return flow.Fail(s.recordNode(ctx, instance.Instance{NodeName: name}, ""))
+	}
+	return i.find(ctx, s)
+}
+
+// find asks the driver for the Machine's instance, and records it.
+func (i *instances) find(ctx context.Context, s *scope) flow.Result {
+	in, _, err := i.inputs.ofMachine(ctx, s.machine)
+	if err != nil || in.class == nil {
+		return flow.Fail(err)
+	}
+	return i.steps().Identify(ctx, adapter{instances: i, s: s, in: in})
+}
+
+// delete has the instance deleted.
+func (i *instances) delete(ctx context.Context, s *scope) flow.Result {
+	if s.ownedByOther != "" {
+		return flow.Continue()
+	}
+	in, missing, err := i.inputs.ofMachine(ctx, s.machine)
+	switch {
+	case err != nil:
+		return flow.Fail(err)
+	case in.awaited: // the driver may know a VM that the Machine does not name
+		s.deletionImpossible(reasonFailedDelete, cause{name: v1alpha1.CauseInvalidClassInputs}, missing+".", deletingInstance)
+		return flow.Wait(migrationCheck, missing)
+	case in.class == nil:
+		return i.deleteWithoutClass(ctx, s, missing)
+	}
+	return i.steps().Delete(ctx, adapter{instances: i, s: s, in: in})
+}
+
+// deleteWithoutClass deletes a Machine whose class is gone. Our finalizer holds a class that is in use,
+// so a Machine without a provider ID has no instance, unless a user removed the finalizer, or
+// gave the class to another driver, during a creation: that call is awaited.
+func (i *instances) deleteWithoutClass(ctx context.Context, s *scope, missing string) flow.Result {
+	if s.machine.Spec.ProviderID == "" {
+		result := i.Engine.Abandon(s.key())
+		if pending, ok := result.(instance.Pending); ok {
+			return s.awaitDeletion(pending, deletingInstance)
+		}
+		exists, ok := result.(instance.Exists)
+		if !ok {
+			return flow.Continue()
+		}
+		other, err := i.steps().Owners.Conflicting(ctx, asOwner(s.machine), exists.Instance.ProviderID)
+		if err != nil || other != nil {
+			return flow.Fail(err)
+		}
+		if result := (adapter{instances: i, s: s}).Record(ctx, exists.Instance, exists.Location); result.Ends() {
+			return result
+		}
+	}
+	message := fmt.Sprintf("VM %s cannot be deleted: %s.", s.machine.Spec.ProviderID, missing)
+	s.deletionImpossible(reasonFailedDelete, cause{name: v1alpha1.CauseInvalidClassInputs}, message, deletingInstance)
+	return flow.Wait(0, message)
+}
+
+// awaitDeletion waits for the driver, and records if it does not return. The call may be the creation, which
+// has to return first.
+func (s *scope) awaitDeletion(pending instance.Pending, step deletionStep) flow.Result {
+	wait := pending.SilentIn(s.now)
+	if wait <= 0 {
+		s.deletionImpossible(reasonFailedDelete, cause{name: v1alpha1.CauseDriverSilent}, driverSilent+".", step)
+	}
+	return flow.Wait(max(wait, 0), "the driver")
+}

@@ -1,0 +1,83 @@
+package machine
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/internal/lifecycle/bootstrap"
+	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
+	"github.com/millwright-dev/millwright/internal/pool/liveupdate"
+)
+
+// Differences between classes that always need a replacement, whatever the driver reports.
+const (
+	differentProvider = "provider"
+	differentUserData = "user data: it has effect only when a VM is created"
+	differentLocation = "the class leads to where the VM is not"
+)
+
+// planClass stores what an update to another class would change in the instance, which stays as it is. A
+// deployment requests that.
+func (u *liveUpdater) planClass(ctx context.Context, s *liveUpdateScope, name string) error {
+	requested, err := u.inputs.readClass(ctx, s.machine.Namespace, name)
+	if err != nil {
+		return err
+	}
+	if requested == nil {
+		s.events.warnOrForget(topicLiveInputs, pendingEvent{reason: reasonLiveUpdateFailed, message: fmt.Sprintf("MachineClass %q not found in namespace %q", name, s.machine.Namespace)})
+		return nil
+	}
+	step, next := s.state.Answer(requested)
+	if step == liveupdate.Nothing {
+		return nil
+	}
+	theirs, difference, err := u.compare(ctx, s, requested)
+	switch {
+	case err != nil:
+		return err
+	case difference != "":
+		return u.storeResult(ctx, s, s.state.Answered(requested, nil, nil, []string{difference}))
+	case theirs.class == nil:
+		return nil
+	case step == liveupdate.Note:
+		return u.storeResult(ctx, s, next)
+	}
+	result := u.Engine.Plan(instance.Request{Machine: s.machine, Class: theirs.class, Secret: theirs.secret, MadeFrom: s.state.Spec()})
+	if failed, ok := result.(instance.Failed); ok && failed.Failure.Code == codes.NotFound {
+		return u.storeResult(ctx, s, s.state.Answered(requested, nil, nil, []string{differentLocation}))
+	}
+	d, compared := s.compared(result)
+	if !compared {
+		return nil
+	}
+	return u.storeResult(ctx, s, s.state.Answered(requested, d.Updates, d.AtNextStart, d.Replacements))
+}
+
+// compare returns the inputs of the requested class, without a class if some are missing, and a difference
+// from the current class that always needs a replacement.
+func (u *liveUpdater) compare(ctx context.Context, s *liveUpdateScope, requested *v1alpha1.MachineClass) (in classInputs, difference string, err error) {
+	if requested.Provider != s.current.Provider {
+		return classInputs{}, differentProvider, nil
+	}
+	in, missing, err := u.inputsOf(ctx, s, requested)
+	if err != nil || missing {
+		return classInputs{}, "", err
+	}
+	same, err := u.sameUserData(ctx, s.current, in)
+	if err == nil && !same {
+		difference = differentUserData
+	}
+	return in, difference, err
+}
+
+// sameUserData reports whether the class has the user data of other inputs. Missing inputs differ.
+func (u *liveUpdater) sameUserData(ctx context.Context, class *v1alpha1.MachineClass, other classInputs) (bool, error) {
+	in, missing, err := u.inputs.ofClass(ctx, class)
+	if err != nil || missing != "" {
+		return false, err
+	}
+	return bytes.Equal(in.secret.Data[bootstrap.UserDataKey], other.secret.Data[bootstrap.UserDataKey]), nil
+}

@@ -1,0 +1,164 @@
+package machine
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
+	"github.com/millwright-dev/millwright/internal/lifecycle/nodes"
+	"github.com/millwright-dev/millwright/internal/lifecycle/outage"
+	"github.com/millwright-dev/millwright/internal/lifecycle/ownership"
+	"github.com/millwright-dev/millwright/internal/pool/inplaceupdate"
+	"github.com/millwright-dev/millwright/internal/reconcile/flow"
+)
+
+// targetRetry is when a pass checks again whether the target cluster is available.
+const targetRetry = 5 * time.Second
+
+// nodeClient reads and writes the nodes of Machines.
+type nodeClient struct {
+	*Options
+	nodes.Writer
+}
+
+// foreignNode is why a node that the Machine names is not its own: a reason of events, and the predicate of
+// a sentence about the node.
+type foreignNode struct{ reason, predicate string }
+
+// read returns the node of that name, nil if there is none, and why it is not the Machine's, nil
+// if it is.
+func (n *nodeClient) read(ctx context.Context, s *scope, name string) (*corev1.Node, *foreignNode, error) {
+	found := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	missing := n.Target.Client().Get(ctx, client.ObjectKey{Name: name}, found)
+	if client.IgnoreNotFound(missing) != nil {
+		return nil, nil, fmt.Errorf("reading node %s: %w", name, missing)
+	}
+	foreign, err := n.foreign(ctx, s, found, missing == nil)
+	if err != nil || missing != nil {
+		return nil, foreign, err
+	}
+	return found, foreign, nil
+}
+
+// foreign returns why a node is not the Machine's, nil if it is. If the node does not exist, only
+// the name counts.
+func (n *nodeClient) foreign(ctx context.Context, s *scope, node *corev1.Node, exists bool) (*foreignNode, error) {
+	other, err := ownership.ConflictingNode(ctx, n.Client, s.machine, node)
+	switch {
+	case err != nil:
+		return nil, err
+	case other != nil:
+		return &foreignNode{reasonOtherMachine, fmt.Sprintf("is that of machine %q", other.Name)}, nil
+	case !exists:
+		return nil, nil
+	}
+	strange, err := ownership.StrangeNode(ctx, n.Client, s.machine, s.machine.Spec.ProviderID, node)
+	if err != nil || strange == "" {
+		return nil, err
+	}
+	return &foreignNode{reasonForeignNode, strange}, nil
+}
+
+// patch changes the metadata and spec of the pass's node. See nodes.Writer.
+func (n *nodeClient) patch(ctx context.Context, node **corev1.Node, change func(*corev1.Node) error) error {
+	return n.Writer.Patch(ctx, n.Target.Client(), node, change)
+}
+
+// patchStatus changes the status of the pass's node. See nodes.Writer.
+func (n *nodeClient) patchStatus(ctx context.Context, node **corev1.Node, change func(*corev1.Node)) error {
+	return n.Writer.PatchStatus(ctx, n.Target.Client(), node, change)
+}
+
+// cordon makes a node unschedulable.
+func (n *nodeClient) cordon(ctx context.Context, node **corev1.Node) error {
+	return n.patch(ctx, node, func(node *corev1.Node) error {
+		node.Spec.Unschedulable = true
+		return nil
+	})
+}
+
+// readLive reads a node from the API server; nil if there is none.
+func (n *nodeClient) readLive(ctx context.Context, name string) (*corev1.Node, error) {
+	ctx, cancel := context.WithTimeout(ctx, outage.AnswerTimeout)
+	defer cancel()
+	object := &unstructured.Unstructured{}
+	object.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Node"))
+	if err := n.Target.Client().Get(ctx, client.ObjectKey{Name: name}, object); err != nil {
+		if apierrors.IsNotFound(err) {
+			return nil, nil
+		}
+		return nil, fmt.Errorf("reading node %s from the API server: %w", name, err)
+	}
+	live := &corev1.Node{}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, live); err != nil {
+		return nil, fmt.Errorf("reading node %s: %w", name, err)
+	}
+	return live, nil
+}
+
+// usable reads from the API server whether the node is healthy or, during an in-place update, whether the
+// update succeeded: caches may lag and a replacement cannot be undone.
+func (n *nodeClient) usable(ctx context.Context, s *scope) (bool, error) {
+	name := s.machine.Labels[v1alpha1.NodeLabelKey]
+	if n.Target == nil || name == "" || s.nodeOfOther {
+		return false, nil
+	}
+	live, err := n.readLive(ctx, name)
+	if live == nil {
+		return false, err
+	}
+	phase := s.machine.Status.CurrentStatus.Phase
+	if isUpdatePhase(phase) { // the result of the update decides, not the node's health
+		return inplaceupdate.Read(live).Succeeded(), nil
+	}
+	return n.healthy(s.machine, live) && (phase != v1alpha1.MachinePending || noderef.CriticalComponentsReady(live)), nil
+}
+
+// healthy reports whether the conditions of the node make the Machine healthy.
+func (n *nodeClient) healthy(machine *v1alpha1.Machine, node *corev1.Node) bool {
+	return noderef.Healthy(node.Status.Conditions, noderef.BadConditions(machine, n.NodeConditions))
+}
+
+// delete deletes the node also if the cache does not show it: it may have joined just now. It
+// deletes the node that was found to be the Machine's, and no other that has taken its name.
+func (n *nodeClient) delete(ctx context.Context, s *scope) flow.Result {
+	name := s.machine.Labels[v1alpha1.NodeLabelKey]
+	if n.Target == nil || name == "" {
+		return flow.Continue()
+	}
+	if !n.Target.Ready() {
+		s.deletionWaits("VM deletion was successful. The target cluster does not respond.", deletingNode)
+		return flow.Wait(targetRetry, "the target cluster")
+	}
+	found, foreign, err := n.read(ctx, s, name)
+	if err == nil && found == nil && foreign == nil {
+		if found, err = n.readLive(ctx, name); found != nil {
+			foreign, err = n.foreign(ctx, s, found, true)
+		}
+	}
+	if err != nil || found == nil || foreign != nil {
+		return flow.Fail(err)
+	}
+	err = n.patch(ctx, &found, func(node *corev1.Node) error {
+		noderef.Release(node)
+		return nil
+	})
+	if client.IgnoreNotFound(err) != nil {
+		return flow.Fail(err)
+	}
+	err = n.Target.Client().Delete(ctx, found, client.Preconditions{UID: &found.UID})
+	if client.IgnoreNotFound(err) != nil {
+		return flow.Fail(fmt.Errorf("deleting node %s: %w", name, err))
+	}
+	n.Forget(client.ObjectKey{Name: name})
+	return flow.Continue()
+}

@@ -1,0 +1,139 @@
+package machine
+
+import (
+	"cmp"
+	"context"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/driver/registry"
+	"github.com/millwright-dev/millwright/internal/lifecycle/bootstrap"
+	"github.com/millwright-dev/millwright/internal/lifecycle/drain"
+	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
+	"github.com/millwright-dev/millwright/internal/lifecycle/outage"
+	"github.com/millwright-dev/millwright/internal/lifecycle/ownership"
+	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
+	"github.com/millwright-dev/millwright/internal/reconcile/target"
+)
+
+// Options configure a Controller.
+type Options struct {
+	// Client of the control cluster. It reads from the cache.
+	Client client.Client
+	// Target is the cluster that nodes join; nil if there is none.
+	Target target.Interface
+	// Tokens issues bootstrap tokens; nil without a target.
+	Tokens *bootstrap.Tokens
+	// Engine creates and deletes instances.
+	Engine *instance.Engine
+	// Drivers are the drivers of the engine. While no driver serves a Machine's class, no VM is created or
+	// deleted for the Machine. If nil, classes are not checked.
+	Drivers *registry.Registry
+	// TaskEnds is the source of events of the engine's Wake.
+	TaskEnds source.Source
+	// Capacity is what is known about the capacity of classes. If nil, Machines never fall back to
+	// another class.
+	Capacity Capacity
+	// Events records events on Machines. NodeEvents records events on nodes; nil drops them.
+	Events, NodeEvents record.EventRecorder
+	Clock              clock.PassiveClock
+	// Steady is a clock that is never set; see outage.Options. If nil, Clock is used.
+	Steady clock.PassiveClock
+	// Concurrency is the number of workers.
+	Concurrency int
+	// CreationTimeout is the time after which a Machine whose node has not joined is Failed. Zero means
+	// timeouts.DefaultCreation. A Machine may override it, like all timeouts.
+	CreationTimeout time.Duration
+	// PreserveTimeout is how long a Machine is preserved. Zero means DefaultPreserveTimeout.
+	PreserveTimeout time.Duration
+	// InPlaceUpdateTimeout is the time after which the in-place update of a node has failed. Zero means
+	// timeouts.DefaultInPlaceUpdate.
+	InPlaceUpdateTimeout time.Duration
+	// RecordJoins stores on every new Machine how long its node took to join, which costs one request per
+	// Machine. If false, only Machines whose creation timeout was chosen by a program have it.
+	RecordJoins bool
+	// NodeConditions are the node conditions that make a Machine unhealthy unless they are
+	// False. A Machine may override them.
+	NodeConditions []string
+	Health         Health
+	Drain          Drain
+	// Migration reports the progress of the migration of a class of a legacy kind. If nil, there are no
+	// such kinds.
+	Migration func(ctx context.Context, namespace string, class v1alpha1.ClassSpec) (Migration, error)
+	// OtherOwners finds the objects of another API group that own a VM. If nil, there is no other API
+	// group.
+	OtherOwners ownership.Finder
+	// Outages reports whether timeouts are suspended. Optional.
+	Outages *outage.Reporter
+}
+
+// Health configures the replacement of unhealthy Machines.
+type Health struct {
+	// Timeout is the time after which an unhealthy Machine is Failed. Zero means
+	// DefaultHealthTimeout.
+	Timeout time.Duration
+	// MaxReplacements is how many unhealthy Machines with the same label "name" may be replaced
+	// at the same time: a number, or a percentage of those Machines, rounded down, and
+	// at least 1.
+	MaxReplacements intstr.IntOrString
+	// MaxTotalReplacements is the same limit for the Machines of all pools together. Zero disables
+	// replacements; nil means no limit.
+	MaxTotalReplacements *intstr.IntOrString
+	// OutageTimeout is how long an API server must fail to respond to count as unavailable. Timeouts
+	// restart when it is back. Zero means DefaultOutageTimeout.
+	OutageTimeout time.Duration
+	// OutagePeriod is the interval of the health checks of the API servers while a timeout is
+	// pending. Zero means DefaultOutagePeriod.
+	OutagePeriod time.Duration
+}
+
+// Drain configures the drain of nodes before their VMs are deleted.
+type Drain struct {
+	// Drainer drains nodes. If nil, nodes are only cordoned.
+	Drainer Drainer
+	// Timeout is the time from the deletion of a Machine until its drain is forced. Zero means
+	// DefaultDrainTimeout.
+	Timeout time.Duration
+	// MaxEvictRetries is how often a refused eviction is retried. Zero means
+	// DefaultMaxEvictRetries. A Machine may override it.
+	MaxEvictRetries int32
+}
+
+// Drainer is implemented by drain.Drainer.
+type Drainer interface {
+	Drain(ctx context.Context, req drain.Request) (drain.Report, error)
+	DeleteAttachments(ctx context.Context, node string) (done bool, err error)
+	Awaiting(persistentVolume string) []types.NamespacedName
+	Refused(namespace string) []types.NamespacedName
+	Forget(machine types.NamespacedName)
+}
+
+// Default values of the options. They are MCM's.
+const (
+	DefaultHealthTimeout   = timeouts.DefaultHealth
+	DefaultDrainTimeout    = timeouts.DefaultDrain
+	DefaultPreserveTimeout = timeouts.DefaultPreserve
+	DefaultMaxEvictRetries = timeouts.DefaultMaxEvictRetries
+	DefaultOutageTimeout   = 30 * time.Second
+	DefaultOutagePeriod    = time.Minute
+)
+
+// withDefaults replaces zero values by defaults, and negative timeouts and retries by zero.
+func (o Options) withDefaults() Options {
+	o.CreationTimeout = max(0, cmp.Or(o.CreationTimeout, timeouts.DefaultCreation))
+	o.PreserveTimeout = max(0, cmp.Or(o.PreserveTimeout, DefaultPreserveTimeout))
+	o.InPlaceUpdateTimeout = max(0, cmp.Or(o.InPlaceUpdateTimeout, timeouts.DefaultInPlaceUpdate))
+	o.Health.Timeout = max(0, cmp.Or(o.Health.Timeout, DefaultHealthTimeout))
+	o.Health.OutageTimeout = cmp.Or(o.Health.OutageTimeout, DefaultOutageTimeout)
+	o.Health.OutagePeriod = cmp.Or(o.Health.OutagePeriod, DefaultOutagePeriod)
+	o.Drain.Timeout = max(0, cmp.Or(o.Drain.Timeout, DefaultDrainTimeout))
+	o.Drain.MaxEvictRetries = max(0, cmp.Or(o.Drain.MaxEvictRetries, DefaultMaxEvictRetries))
+	return o
+}

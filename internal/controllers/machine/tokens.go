@@ -1,0 +1,41 @@
+package machine
+
+import (
+	"context"
+
+	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
+	"github.com/millwright-dev/millwright/internal/reconcile/flow"
+)
+
+// bootstrapTokens keeps the bootstrap token of a Machine valid until its node has joined.
+type bootstrapTokens struct{ *Options }
+
+// keep renews the token before it expires. Without a target there are no tokens.
+func (t bootstrapTokens) keep(ctx context.Context, s *scope) error {
+	if t.Tokens == nil {
+		return nil
+	}
+	next, err := t.Tokens.Keep(ctx, s.key(), timeouts.Creation(s.machine, t.CreationTimeout).Duration)
+	if err != nil {
+		return err
+	}
+	s.requeueWithin(next)
+	return nil
+}
+
+// revokeOfJoined deletes the token of a kubelet that has its own credentials. The
+// Machine has no conditions until the status of this pass is stored, so a crash does not keep the token.
+func (t bootstrapTokens) revokeOfJoined(ctx context.Context, s *scope) flow.Result {
+	if len(s.machine.Status.Conditions) > 0 || len(s.node.Status.Conditions) == 0 {
+		return flow.Continue()
+	}
+	return flow.Fail(t.Tokens.Revoke(ctx, s.key()))
+}
+
+// revokeOfUnjoined deletes the token of a Machine that is being deleted before its node has joined.
+func (t bootstrapTokens) revokeOfUnjoined(ctx context.Context, s *scope) flow.Result {
+	if t.Tokens == nil || len(s.machine.Status.Conditions) > 0 {
+		return flow.Continue()
+	}
+	return flow.Fail(t.Tokens.Revoke(ctx, s.key()))
+}
