@@ -10,9 +10,9 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -24,15 +24,16 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/lifecycle/outage"
 	"github.com/millwright-dev/millwright/internal/lifecycle/replacement"
+	"github.com/millwright-dev/millwright/internal/reconcile/edge"
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
-	"github.com/millwright-dev/millwright/internal/reconcile/shutdown"
 	"github.com/millwright-dev/millwright/internal/reconcile/tasks"
 )
 
 // Controller reconciles Machines. Create one with New.
 type Controller struct {
 	Options
+	edge      edge.Reconciler[*v1alpha1.Machine]
 	outages   *outage.Monitor // created by the first pass
 	beginOnce sync.Once
 
@@ -57,6 +58,9 @@ func New(opts Options) *Controller {
 	c := &Controller{Options: opts.withDefaults()}
 	if opts.Health.MaxTotalReplacements != nil {
 		c.replacements.Total = &replacement.Limiter{Everywhere: true}
+	}
+	c.edge = edge.Reconciler[*v1alpha1.Machine]{
+		Reader: opts.Client, Kind: &v1alpha1.Machine{}, ReadOnly: true, Pass: c.reconcile, Forget: c.forget, Events: opts.Events,
 	}
 	shared := &c.Options
 	c.tokens = bootstrapTokens{shared}
@@ -109,22 +113,20 @@ func (c *Controller) termination() []flow.Step[*scope] {
 
 // Reconcile runs one pass over a Machine.
 func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-	machine := &v1alpha1.Machine{}
-	if err := c.Client.Get(ctx, req.NamespacedName, machine, client.UnsafeDisableDeepCopy); err != nil {
-		if apierrors.IsNotFound(err) {
-			c.forget(req.NamespacedName)
-		}
-		return ctrl.Result{}, client.IgnoreNotFound(err)
-	}
+	return c.edge.Reconcile(ctx, req)
+}
+
+// reconcile runs one pass over a Machine from the cache.
+func (c *Controller) reconcile(ctx context.Context, machine *v1alpha1.Machine) (time.Duration, error) {
 	c.replacements.Observe(machine)
-	memory := c.memory.Of(req.NamespacedName)
+	memory := c.memory.Of(client.ObjectKeyFromObject(machine))
 	if memory.released == machine.UID {
-		return ctrl.Result{}, nil
+		return 0, nil
 	}
-	c.begin(req.Namespace)
+	c.begin(machine.Namespace)
 	if !c.written.Fresh(machine) {
 		c.outages.Follow(ctx)
-		return ctrl.Result{RequeueAfter: expectations.StaleCache}, nil
+		return 0, edge.ErrStale
 	}
 
 	s := c.newScope(machine, memory)
@@ -142,7 +144,7 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if !outcome.Gone {
 		outcome.After = flow.Sooner(outcome.After, s.requeueAfter)
 	}
-	return c.result(ctx, outcome)
+	return edge.Result(ctx, outcome)
 }
 
 // begin starts what counts from the first pass of this process, which may have waited for its leadership.
@@ -172,21 +174,6 @@ func (c *Controller) forget(key types.NamespacedName) {
 	if c.Drain.Drainer != nil {
 		c.Drain.Drainer.Forget(key)
 	}
-}
-
-func (c *Controller) result(ctx context.Context, outcome flow.Outcome) (ctrl.Result, error) {
-	log := ctrl.LoggerFrom(ctx)
-	if apierrors.IsConflict(outcome.Err) {
-		log.V(1).Info("another client was first", "step", outcome.Step)
-		return ctrl.Result{RequeueAfter: expectations.StaleCache}, nil
-	}
-	if outcome.Err != nil {
-		return ctrl.Result{}, outcome.Err
-	}
-	if !outcome.Done() {
-		log.V(1).Info("waiting", "step", outcome.Step, "for", outcome.Reason, "atMost", outcome.After)
-	}
-	return ctrl.Result{RequeueAfter: outcome.After}, nil
 }
 
 // Location returns where the instances of a class were created last; empty if this process does not
@@ -219,7 +206,7 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 			build.WatchesRawSource(events)
 		}
 	}
-	if err := build.Complete(shutdown.Quiet(c)); err != nil {
+	if err := build.Complete(c); err != nil {
 		return fmt.Errorf("setting up the machine controller: %w", err)
 	}
 	return nil

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 
@@ -14,6 +13,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/drain"
 	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
 	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
+	"github.com/millwright-dev/millwright/internal/reconcile/apierror"
+	"github.com/millwright-dev/millwright/internal/reconcile/edge"
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )
@@ -153,13 +154,13 @@ func (d *drainer) cordon(ctx context.Context, s *scope) flow.Result {
 func (s *scope) markedForDrain(ctx context.Context, err error) flow.Result {
 	switch {
 	case err == nil:
-	case apierrors.IsNotFound(err):
+	case apierror.Gone(err):
 		s.node = nil
-	case s.force == drain.NotForced:
-		if !apierrors.IsConflict(err) {
-			s.drainFailed(v1alpha1.CauseDrainFailed, err.Error())
-		}
+	case s.force == drain.NotForced && edge.Outdated(err):
 		return flow.Fail(err)
+	case s.force == drain.NotForced:
+		s.drainFailed(v1alpha1.CauseDrainFailed, err.Error())
+		return flow.Fail(edge.Reported(err))
 	default:
 		ctrl.LoggerFrom(ctx).Info("the drain is forced although the node could not be marked", "node", s.node.Name, "err", err.Error())
 	}

@@ -223,7 +223,7 @@ func TestFailedCreationStaysFailed(t *testing.T) {
 			h := newHarness(t)
 			away := false
 			h.controller.Health.OutagePeriod = time.Minute
-			h.controller.Client = awayClient{h.controller.Client, &away}
+			h.useClient(awayClient{h.controller.Client, &away})
 			for range 100 {
 				h.Driver.Fail(fake.CreateMachine, codes.Internal)
 			}

@@ -181,6 +181,9 @@ func (h *harness) restartWith(d driver.Driver) {
 	h.Reconciler = h.controller
 }
 
+// useClient replaces the client of the control cluster.
+func (h *harness) useClient(c client.Client) { h.controller.Client, h.controller.edge.Reader = c, c }
+
 // targetView is the target with a client that records.
 type targetView struct {
 	*fakeTarget

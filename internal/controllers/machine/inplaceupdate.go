@@ -7,11 +7,11 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/lifecycle/replacement"
 	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
+	"github.com/millwright-dev/millwright/internal/reconcile/apierror"
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )
@@ -58,7 +58,7 @@ func (u *inPlaceUpdater) run(ctx context.Context, s *scope) flow.Result {
 	s.events.warnOrForget(topicUpdateLabels, pendingEvent{reason: reasonUpdateLabels, message: readUpdate(s.node).Check(s.machine).Message})
 	problem, err := u.advance(ctx, s)
 	s.events.warnOrForget(topicUpdateDrain, pendingEvent{reason: reasonFailedDrain, message: problem})
-	if client.IgnoreNotFound(err) != nil { // a node that is gone is not updated
+	if apierror.IgnoreGone(err) != nil { // a node that is gone is not updated
 		return flow.Fail(err)
 	}
 	if s.machine.Status.CurrentStatus.Phase == before {

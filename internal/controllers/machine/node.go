@@ -19,6 +19,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
 	"github.com/millwright-dev/millwright/internal/lifecycle/nodes"
 	"github.com/millwright-dev/millwright/internal/pool/budget"
+	"github.com/millwright-dev/millwright/internal/reconcile/apierror"
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )
@@ -120,7 +121,7 @@ func (a *adopter) followNode(ctx context.Context, s *scope) flow.Result {
 	if s.node.DeletionTimestamp.IsZero() {
 		return flow.Continue()
 	}
-	if err := a.Client.Delete(ctx, s.machine, client.Preconditions{UID: &s.machine.UID}); client.IgnoreNotFound(err) != nil {
+	if err := a.Client.Delete(ctx, s.machine, client.Preconditions{UID: &s.machine.UID}); apierror.IgnoreGone(err) != nil {
 		return flow.Fail(fmt.Errorf("deleting machine %s after its node: %w", s.machine.Name, err))
 	}
 	s.events.addToBoth(s.node, corev1.EventTypeNormal, reasonNodeDeleted, cause{name: v1alpha1.CauseNodeDeleted}, fmt.Sprintf("Node %s was deleted, so the machine is deleted too", s.node.Name))

@@ -233,7 +233,7 @@ func TestStaleCacheIsNotActedUpon(t *testing.T) {
 	stale := h.machine()
 	h.Pass() // adds the finalizer
 	h.Writes = nil
-	h.controller.Client = staleReader{h.controller.Client, stale}
+	h.useClient(staleReader{h.controller.Client, stale})
 	if result := h.Pass(); result.RequeueAfter <= 0 {
 		t.Error("nothing brings the next pass")
 	}

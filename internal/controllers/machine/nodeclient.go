@@ -18,6 +18,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/outage"
 	"github.com/millwright-dev/millwright/internal/lifecycle/ownership"
 	"github.com/millwright-dev/millwright/internal/pool/inplaceupdate"
+	"github.com/millwright-dev/millwright/internal/reconcile/apierror"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )
 
@@ -152,11 +153,11 @@ func (n *nodeClient) delete(ctx context.Context, s *scope) flow.Result {
 		noderef.Release(node)
 		return nil
 	})
-	if client.IgnoreNotFound(err) != nil {
+	if apierror.IgnoreGone(err) != nil {
 		return flow.Fail(err)
 	}
 	err = n.Target.Client().Delete(ctx, found, client.Preconditions{UID: &found.UID})
-	if client.IgnoreNotFound(err) != nil {
+	if apierror.IgnoreGone(err) != nil {
 		return flow.Fail(fmt.Errorf("deleting node %s: %w", name, err))
 	}
 	n.Forget(client.ObjectKey{Name: name})

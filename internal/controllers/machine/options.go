@@ -121,8 +121,8 @@ const (
 	DefaultDrainTimeout    = timeouts.DefaultDrain
 	DefaultPreserveTimeout = timeouts.DefaultPreserve
 	DefaultMaxEvictRetries = timeouts.DefaultMaxEvictRetries
-	DefaultOutageTimeout   = 30 * time.Second
-	DefaultOutagePeriod    = time.Minute
+	DefaultOutageTimeout   = timeouts.DefaultOutage
+	DefaultOutagePeriod    = timeouts.DefaultOutagePeriod
 )
 
 // withDefaults replaces zero values by defaults, and negative timeouts and retries by zero.

@@ -46,7 +46,7 @@ func TestNobodyFailsForAnOutage(t *testing.T) {
 					h := newHarness(t)
 					var control, target bool
 					h.controller.Health.OutagePeriod = time.Minute
-					h.controller.Client = awayClient{h.controller.Client, &control}
+					h.useClient(awayClient{h.controller.Client, &control})
 					h.controller.Target = targetView{h.target, awayClient{h.controller.Target.Client(), &target}}
 					h.declare(inPhase(phase))
 					h.join(notReady)
@@ -199,7 +199,7 @@ func TestOutageBehindAStaleCache(t *testing.T) {
 	h := newHarness(t)
 	var down bool
 	h.controller.Health.OutagePeriod = time.Minute
-	h.controller.Client = awayClient{h.controller.Client, &down}
+	h.useClient(awayClient{h.controller.Client, &down})
 	h.controller.Target = targetView{h.target, awayClient{h.controller.Target.Client(), &down}}
 	h.declare(inPhase(v1alpha1.MachinePending))
 	h.join(notReady)
@@ -208,9 +208,11 @@ func TestOutageBehindAStaleCache(t *testing.T) {
 	stale := h.machine()
 	h.Pass() // writes the finalizer
 	fresh := h.controller.Client
-	h.controller.Client, down = staleReader{fresh, stale}, true
+	h.useClient(staleReader{fresh, stale})
+	down = true
 	h.wait(3 * creationTimeout)
-	h.controller.Client, down = fresh, false
+	h.useClient(fresh)
+	down = false
 	h.wait(creationTimeout - time.Minute)
 	if got := h.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachinePending {
 		t.Errorf("phase %q just after the outage", got)

@@ -8,13 +8,13 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/lifecycle/drain"
 	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
 	"github.com/millwright-dev/millwright/internal/lifecycle/preservation"
 	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
+	"github.com/millwright-dev/millwright/internal/reconcile/apierror"
 )
 
 // preserver preserves Machines, and marks their nodes.
@@ -92,7 +92,7 @@ func (p *preserver) carryOut(ctx context.Context, s *preserveScope) error {
 		if err := s.annotate(ctx); err != nil {
 			return err
 		}
-		return client.IgnoreNotFound(p.preserve(ctx, s)) // the node may not exist anymore
+		return apierror.IgnoreGone(p.preserve(ctx, s)) // the node may not exist anymore
 	}
 	err := p.unmark(ctx, s, func(node *corev1.Node) {
 		if s.plan.Unwish {
@@ -183,7 +183,7 @@ func (p *preserver) drain(ctx context.Context, s *preserveScope) (preservation.D
 func (p *preserver) stop(ctx context.Context, s *preserveScope) error {
 	err := p.unmark(ctx, s, func(node *corev1.Node) { preservation.Unmark(node, s.plan.Unwish) })
 	if err == nil && s.preserved != nil {
-		err = client.IgnoreNotFound(p.nodes.patchStatus(ctx, &s.preserved, func(node *corev1.Node) { preservation.SetStopped(node, s.now) }))
+		err = apierror.IgnoreGone(p.nodes.patchStatus(ctx, &s.preserved, func(node *corev1.Node) { preservation.SetStopped(node, s.now) }))
 	}
 	if err == nil {
 		err = s.annotate(ctx)
@@ -200,7 +200,7 @@ func (p *preserver) unmark(ctx context.Context, s *preserveScope, change func(*c
 	if s.preserved == nil {
 		return nil
 	}
-	return client.IgnoreNotFound(p.nodes.patch(ctx, &s.preserved, func(node *corev1.Node) error {
+	return apierror.IgnoreGone(p.nodes.patch(ctx, &s.preserved, func(node *corev1.Node) error {
 		change(node)
 		return nil
 	}))

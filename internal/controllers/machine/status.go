@@ -9,10 +9,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
+	"github.com/millwright-dev/millwright/internal/reconcile/apierror"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
@@ -25,7 +25,7 @@ func (c *Controller) writeStatus(ctx context.Context, s *scope, gone bool) error
 			lean.Namespace, lean.Name, lean.ResourceVersion = s.machine.Namespace, s.machine.Name, s.stored.ResourceVersion
 		}
 		if err := c.written.PatchStatus(ctx, c.Client, after, before); err != nil {
-			return client.IgnoreNotFound(err)
+			return apierror.IgnoreGone(err)
 		}
 		s.machine = after
 	}

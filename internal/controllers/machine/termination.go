@@ -6,10 +6,10 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/reconcile/apierror"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
@@ -30,7 +30,7 @@ func removeFinalizer(ctx context.Context, s *scope) flow.Result {
 		controllerutil.RemoveFinalizer(machine, v1alpha1.FinalizerMCM)
 		controllerutil.RemoveFinalizer(machine, v1alpha1.FinalizerLegacy)
 	})
-	if client.IgnoreNotFound(err) != nil {
+	if apierror.IgnoreGone(err) != nil {
 		return flow.Fail(err)
 	}
 	s.memory.released = s.machine.UID
