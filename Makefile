@@ -299,7 +299,7 @@ fmt: ## Format all Go code and protocols
 	$(call tool,proto) buf format -w
 
 .PHONY: lint
-lint: ## Format, vet, staticcheck, protocols, complexity, and what the tree must not contain
+lint: ## Check format, vet, staticcheck, protocols, complexity, terms, doc comments, and what the tree must not contain
 	@echo 'gofmt'; files=$$(gofmt -l .); [[ -z "$$files" ]] || { echo "not formatted, run make fmt:"; echo "$$files"; exit 1; }
 	@for module in $(CODE_MODULES); do echo "go vet ($$module)"; go -C "$$module" vet ./...; done
 	@for module in $(CODE_MODULES); do \
@@ -311,10 +311,11 @@ lint: ## Format, vet, staticcheck, protocols, complexity, and what the tree must
 	@hack/complexity.sh $(CYCLO_WARN) $(CYCLO_FAIL)
 	@hack/subjects.sh
 	@hack/standalone.sh
+	go test -count=1 ./test/suites/language ./test/suites/comments
 
 .PHONY: layers
-layers: ## Check which package imports which, and that what is exported is documented
-	go test -count=1 ./internal/layers ./test/suites/comments
+layers: ## Check which package imports which
+	go test -count=1 ./internal/layers
 
 .PHONY: vulncheck
 vulncheck: ## Report known vulnerabilities in what the programs call (needs the database vuln.go.dev)

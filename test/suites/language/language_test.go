@@ -1,0 +1,91 @@
+// Package language checks that the repository's text uses the terms of the table in CONTRIBUTING.md.
+package language
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/millwright-dev/millwright/test/support/repository"
+)
+
+const root = "../../.."
+
+func TestRepository_UsesTheTermsOfContributing(t *testing.T) {
+	contributing, err := os.ReadFile(filepath.Join(root, "CONTRIBUTING.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	terms, err := termsOf(string(contributing), "## How we write")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range repository.Files(t, root) {
+		name, err := filepath.Rel(root, path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !isRead(name) || below(notYetClean, name) {
+			continue
+		}
+		source, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		messages, err := terms.check(name, string(source))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, message := range messages {
+			t.Error(message)
+		}
+	}
+}
+
+const page = `# Page
+
+## How we write
+
+| Write | Not |
+|---|---|
+| directory | folder |
+| immediately | at once |
+| standard term (in names) | hope |
+
+## Next
+`
+
+func TestTerms_Check(t *testing.T) {
+	terms, err := termsOf(page, "## How we write")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, test := range map[string]struct {
+		path, source string
+		want         []string
+	}{
+		"comment": {"p.go", "package p\n\n// F opens folders at\n// once.\nfunc F() {}\n", []string{
+			`p.go:3: "folder": write directory`, `p.go:3: "at once": write immediately`,
+		}},
+		"code in a comment": {"p.go", "package p\n\n// F calls `at once`:\n//\n//\tat once\nfunc F() {}\n", nil},
+		"string":            {"p.go", "package p\n\nconst F = \"no folder\"\n", []string{`p.go:3: "folder": write directory`}},
+		"key":               {"p.go", "package p\n\nconst F = \"folder\"\n", nil},
+		"names": {"p.go", "package p\n\nfunc newFolder(hope int) {\n\tfor hopeLeft := range hope {\n\t}\n}\n", []string{
+			`p.go:3: "folder": write directory`, `p.go:3: "hope": write standard term`, `p.go:4: "hope": write standard term`,
+		}},
+		"page":                       {"p.md", "We hope.\n\nStarts at\nonce, in a `folder`.\n\n```\nfolder\n```\n", []string{`p.md:3: "at once": write immediately`}},
+		"other file, allowed phrase": {"p.yaml", "# all at once\n# folder\n", []string{`p.yaml:2: "folder": write directory`}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := terms.check(test.path, test.source)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(test.want, got); diff != "" {
+				t.Errorf("messages (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
