@@ -5,8 +5,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// MillwrightCluster is the infrastructure that the machines of a Cluster of Cluster API
-// share: the address of the API servers and the failure domains. Nothing is created for it.
+// MillwrightCluster is the infrastructure that all machines of a Cluster API Cluster share: the address of the
+// API servers and the failure domains. It creates nothing at the provider.
 //
 // +genclient
 // +kubebuilder:object:root=true
@@ -14,19 +14,19 @@ import (
 // +kubebuilder:storageversion
 // +kubebuilder:resource:path=millwrightclusters,scope=Namespaced,categories=cluster-api,shortName=mwc
 // +kubebuilder:metadata:labels={"cluster.x-k8s.io/v1beta1=v1alpha1","cluster.x-k8s.io/v1beta2=v1alpha1"}
-// +kubebuilder:printcolumn:name="Cluster",type=string,JSONPath=`.metadata.labels['cluster\.x-k8s\.io/cluster-name']`,description="Cluster that this is the infrastructure of"
-// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`,description="Whether machines can be made"
-// +kubebuilder:printcolumn:name="Host",type=string,JSONPath=`.spec.controlPlaneEndpoint.host`,description="Where the API servers are reached"
+// +kubebuilder:printcolumn:name="Cluster",type=string,JSONPath=`.metadata.labels['cluster\.x-k8s\.io/cluster-name']`,description="Cluster that this infrastructure belongs to"
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`,description="Whether machines can be created"
+// +kubebuilder:printcolumn:name="Host",type=string,JSONPath=`.spec.controlPlaneEndpoint.host`,description="Host of the API servers"
 // +kubebuilder:printcolumn:name="Port",type=integer,JSONPath=`.spec.controlPlaneEndpoint.port`,description="Port of the API servers"
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`,description="Time since the object was created"
 type MillwrightCluster struct {
 	metav1.TypeMeta `json:",inline"`
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
-	// Spec is what the machines share.
+	// Spec describes what the machines share.
 	// +optional
 	Spec MillwrightClusterSpec `json:"spec,omitempty"`
-	// Status is what Cluster API reads.
+	// Status reports what Cluster API reads.
 	// +optional
 	Status MillwrightClusterStatus `json:"status,omitempty"`
 }
@@ -41,50 +41,49 @@ type MillwrightClusterList struct {
 	Items           []MillwrightCluster `json:"items"`
 }
 
-// MillwrightClusterSpec is what the machines of a Cluster share.
+// MillwrightClusterSpec describes what the machines of a Cluster share.
 type MillwrightClusterSpec struct {
-	// ControlPlaneEndpoint is the address of the API servers. If neither it nor that of
-	// the Cluster is set, the controller sets it when a control plane machine has an
-	// address; with controlPlaneLoadBalancer, the load balancer sets it at once.
+	// ControlPlaneEndpoint is the address of the API servers. If neither this field nor the Cluster's is set,
+	// the controller sets it when a control plane machine has an address; with controlPlaneLoadBalancer, the
+	// load balancer sets it immediately.
 	// +optional
 	ControlPlaneEndpoint *APIEndpoint `json:"controlPlaneEndpoint,omitempty"`
-	// ControlPlaneLoadBalancer asks a load balancer of Millwright to choose the endpoint, if
-	// none is set, and to forward what arrives there to the control plane machines. If the
-	// endpoint is set, the load balancer listens at its port, and whoever set it sees to
-	// it that its host leads there. Without this field no load balancer is used.
+	// ControlPlaneLoadBalancer makes a Millwright load balancer choose the endpoint, if none is set, and
+	// forward its connections to the control plane machines. If the endpoint is set, the load balancer listens
+	// on its port, and you must make sure that its host resolves to the load balancer. If this field is unset,
+	// no load balancer is used.
 	// +optional
 	ControlPlaneLoadBalancer *ControlPlaneLoadBalancer `json:"controlPlaneLoadBalancer,omitempty"`
-	// ControlPlanePort is the port of an endpoint that the controller sets. With
-	// controlPlaneLoadBalancer it is the port of the API servers on the machines.
+	// ControlPlanePort is the port of an endpoint that the controller sets. With controlPlaneLoadBalancer, it
+	// is the port of the API servers on the machines.
 	// +kubebuilder:default=6443
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65535
 	// +optional
 	ControlPlanePort int32 `json:"controlPlanePort,omitempty"`
-	// FailureDomains in which machines may be created. Either spec.failureDomains of the
-	// MillwrightMachines or the driver has the provider specification of each.
+	// FailureDomains lists the failure domains in which machines may be created. The provider specification for
+	// each one comes from spec.failureDomains of the MillwrightMachines or from the driver.
 	// +listType=map
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=100
 	// +optional
 	FailureDomains []FailureDomain `json:"failureDomains,omitempty"`
-	// FailureDomainsFrom gets failure domains from the driver, every few minutes, in
-	// addition to those of failureDomains. If both have one of the same name, that of
-	// failureDomains counts. Control plane machines may be in those of the driver.
+	// FailureDomainsFrom queries the driver for failure domains every few minutes and adds them to
+	// failureDomains. If both have a failure domain of the same name, the one in failureDomains is used.
+	// Control plane machines may be placed in failure domains from the driver.
 	// +optional
 	FailureDomainsFrom *FailureDomainSource `json:"failureDomainsFrom,omitempty"`
 }
 
-// FailureDomainSource is the request to a driver for its failure domains.
+// FailureDomainSource configures how a driver is queried for its failure domains.
 //
 // +kubebuilder:validation:XValidation:rule="!(has(self.providerSpec) && has(self.machineClassRef))",message="at most one of providerSpec and machineClassRef is allowed"
 type FailureDomainSource struct {
-	// Driver names the driver: that of the manager, as in its flag --driver.
+	// Driver is the name of the manager's driver, as in its flag --driver.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	Driver string `json:"driver"`
-	// ProviderSpec describes a VM, as far as the failure domains depend on it. Its format
-	// is the driver's.
+	// ProviderSpec describes a VM, as far as the failure domains depend on it. The driver defines its format.
 	// +kubebuilder:pruning:PreserveUnknownFields
 	// +kubebuilder:validation:Schemaless
 	// +kubebuilder:validation:Type=object
@@ -94,19 +93,19 @@ type FailureDomainSource struct {
 	// Secrets are used.
 	// +optional
 	MachineClassRef *LocalReference `json:"machineClassRef,omitempty"`
-	// CredentialsSecretRef names a Secret in the same namespace with the credentials that
-	// the driver needs. Its data overlays that of the MachineClass's Secrets.
+	// CredentialsSecretRef names a Secret in the same namespace with the credentials that the driver needs. Its
+	// data takes precedence over that of the MachineClass's Secrets.
 	// +optional
 	CredentialsSecretRef *LocalReference `json:"credentialsSecretRef,omitempty"`
 }
 
-// DefaultLoadBalancer is the name of a load balancer that is given none.
+// DefaultLoadBalancer is the name of a load balancer if none is given.
 const DefaultLoadBalancer = "default"
 
 // ControlPlaneLoadBalancer names a load balancer.
 type ControlPlaneLoadBalancer struct {
-	// Name is that of the load balancer: the flag --name of a process
-	// "millwright load-balancer". Defaults to "default".
+	// Name is the name of the load balancer, as in the flag --name of "millwright load-balancer". Defaults to
+	// "default".
 	// +kubebuilder:default=default
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
@@ -116,7 +115,7 @@ type ControlPlaneLoadBalancer struct {
 
 // APIEndpoint is the address of API servers.
 type APIEndpoint struct {
-	// Host is a name or an address.
+	// Host is a DNS name or an IP address.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
 	Host string `json:"host"`
@@ -135,29 +134,28 @@ type FailureDomain struct {
 	// ControlPlane reports whether control plane machines may be placed there.
 	// +optional
 	ControlPlane *bool `json:"controlPlane,omitempty"`
-	// Attributes are for users.
+	// Attributes are arbitrary information for users.
 	// +optional
 	Attributes map[string]string `json:"attributes,omitempty"`
 }
 
-// MillwrightClusterStatus is what Cluster API reads.
+// MillwrightClusterStatus reports what Cluster API reads.
 type MillwrightClusterStatus struct {
-	// Ready reports whether machines can be created. Once true, it stays true. Read under
+	// Ready reports whether machines can be created. Once true, it stays true. Cluster API reads it under
 	// contract v1beta1.
 	// +kubebuilder:default=false
 	Ready bool `json:"ready"`
-	// Initialization is the same for contract v1beta2.
+	// Initialization reports the same under contract v1beta2.
 	// +optional
 	Initialization *Initialization `json:"initialization,omitempty"`
-	// FailureDomains are those of the spec and of the driver. Contract v1beta1 has another
-	// form of this field, so the definitions for that contract do not have it.
+	// FailureDomains are those of the spec and of the driver. Contract v1beta1 defines this field in another
+	// form, so the CRDs for that contract omit it.
 	// +listType=map
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=100
 	// +optional
 	FailureDomains []FailureDomain `json:"failureDomains,omitempty"`
-	// Conditions: Ready, ControlPlaneEndpointKnown, LoadBalancerReady, FailureDomainsKnown
-	// and Paused.
+	// Conditions are Ready, ControlPlaneEndpointKnown, LoadBalancerReady, FailureDomainsKnown and Paused.
 	// +listType=map
 	// +listMapKey=type
 	// +optional

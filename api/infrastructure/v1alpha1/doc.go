@@ -2,8 +2,8 @@
 // infrastructure of Cluster API's machines: MillwrightMachine, MillwrightCluster and their
 // templates.
 //
-// The same objects serve both contracts of Cluster API, v1beta1 and v1beta2: each ignores
-// the fields of the other.
+// The same objects serve both contracts of Cluster API, v1beta1 and v1beta2: each contract ignores the other's
+// fields.
 //
 // +kubebuilder:object:generate=true
 // +groupName=infrastructure.millwright.dev

@@ -6,7 +6,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// MillwrightMachine is the infrastructure of a Machine of Cluster API: one VM of a driver.
+// MillwrightMachine is the infrastructure of a Cluster API Machine: one VM of a driver.
 //
 // +genclient
 // +kubebuilder:object:root=true
@@ -14,27 +14,26 @@ import (
 // +kubebuilder:storageversion
 // +kubebuilder:resource:path=millwrightmachines,scope=Namespaced,categories=cluster-api,shortName=mwm
 // +kubebuilder:metadata:labels={"cluster.x-k8s.io/v1beta1=v1alpha1","cluster.x-k8s.io/v1beta2=v1alpha1"}
-// +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.providerID) || self.spec.driver == oldSelf.spec.driver",message="cannot be changed once there is a VM: it would not be found any more",fieldPath=".spec.driver"
-// +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.providerID) || (has(self.spec.credentialsSecretRef) == has(oldSelf.spec.credentialsSecretRef) && (!has(self.spec.credentialsSecretRef) || self.spec.credentialsSecretRef == oldSelf.spec.credentialsSecretRef))",message="cannot be changed once there is a VM: it would not be found any more",fieldPath=".spec.credentialsSecretRef"
-// +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.providerID) || (has(self.spec.failureDomains) == has(oldSelf.spec.failureDomains) && (!has(self.spec.failureDomains) || self.spec.failureDomains == oldSelf.spec.failureDomains))",message="cannot be changed once there is a VM: it would not be found any more",fieldPath=".spec.failureDomains"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.providerID) || self.spec.driver == oldSelf.spec.driver",message="cannot be changed once the VM exists: the driver could no longer find it",fieldPath=".spec.driver"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.providerID) || (has(self.spec.credentialsSecretRef) == has(oldSelf.spec.credentialsSecretRef) && (!has(self.spec.credentialsSecretRef) || self.spec.credentialsSecretRef == oldSelf.spec.credentialsSecretRef))",message="cannot be changed once the VM exists: the driver could no longer find it",fieldPath=".spec.credentialsSecretRef"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.providerID) || (has(self.spec.failureDomains) == has(oldSelf.spec.failureDomains) && (!has(self.spec.failureDomains) || self.spec.failureDomains == oldSelf.spec.failureDomains))",message="cannot be changed once the VM exists: the driver could no longer find it",fieldPath=".spec.failureDomains"
 // +kubebuilder:printcolumn:name="Cluster",type=string,JSONPath=`.metadata.labels['cluster\.x-k8s\.io/cluster-name']`,description="Cluster that the machine belongs to"
-// +kubebuilder:printcolumn:name="Machine",type=string,JSONPath=`.metadata.ownerReferences[?(@.kind=="Machine")].name`,description="Machine that this is the infrastructure of"
-// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`,description="Whether the VM is there"
-// +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`,description="Why it is, or is not"
+// +kubebuilder:printcolumn:name="Machine",type=string,JSONPath=`.metadata.ownerReferences[?(@.kind=="Machine")].name`,description="Machine that this infrastructure belongs to"
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`,description="Whether the VM exists"
+// +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`,description="Why the VM is or is not ready"
 // +kubebuilder:printcolumn:name="ProviderID",type=string,JSONPath=`.spec.providerID`,description="ID of the VM at the provider"
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`,description="Time since the object was created"
-// +kubebuilder:printcolumn:name="Driver",type=string,JSONPath=`.spec.driver`,description="Driver that makes the VM",priority=1
-// +kubebuilder:printcolumn:name="FailureDomain",type=string,JSONPath=`.status.failureDomain`,description="Where the VM is",priority=1
+// +kubebuilder:printcolumn:name="Driver",type=string,JSONPath=`.spec.driver`,description="Driver that creates the VM",priority=1
+// +kubebuilder:printcolumn:name="FailureDomain",type=string,JSONPath=`.status.failureDomain`,description="Failure domain of the VM",priority=1
 type MillwrightMachine struct {
 	metav1.TypeMeta `json:",inline"`
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
-	// Spec describes the VM. Once the VM exists, driver, credentialsSecretRef and
-	// failureDomains cannot be changed. Changes of providerSpec and machineClassRef have
-	// an effect only when Cluster API makes them, to update the machine in place; the
-	// webhook refuses others. Changes of other fields have no effect.
+	// Spec describes the VM. Once the VM exists, driver, credentialsSecretRef and failureDomains cannot be
+	// changed. Changes of providerSpec and machineClassRef have an effect only when Cluster API makes them, to
+	// update the machine in place; the webhook rejects others. Changes of other fields have no effect.
 	Spec MillwrightMachineSpec `json:"spec"`
-	// Status is what is known of the VM.
+	// Status is the observed state of the VM.
 	// +optional
 	Status MillwrightMachineStatus `json:"status,omitempty"`
 }
@@ -53,50 +52,48 @@ type MillwrightMachineList struct {
 //
 // +kubebuilder:validation:XValidation:rule="has(self.providerSpec) != has(self.machineClassRef)",message="exactly one of providerSpec and machineClassRef is required"
 type MillwrightMachineSpec struct {
-	// ProviderID identifies the VM at the provider. The controller sets it when the VM
-	// exists. To create an object for an existing VM, set it from the start.
+	// ProviderID identifies the VM at the provider. The controller sets it when the VM exists. To adopt an
+	// existing VM, set it when you create the object.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
 	// +optional
 	ProviderID string `json:"providerID,omitempty"`
-	// FailureDomain is where the VM is. The controller sets it from the Machine before the
-	// VM is made, if the Machine names one. If it is set beforehand and the Machine names
-	// none, it is where the VM is made.
+	// FailureDomain is the failure domain of the VM. If the Machine names one, the controller copies it here
+	// before it creates the VM. If the Machine names none, the VM is created in the failure domain that is set
+	// here.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
 	// +optional
 	FailureDomain string `json:"failureDomain,omitempty"`
-	// Driver names the driver that makes the VM: that of the manager, as in its flag
+	// Driver is the name of the driver that creates the VM. It must be the manager's driver, as in its flag
 	// --driver.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	Driver string `json:"driver"`
-	// ProviderSpec describes the VM. Its format is the driver's, as in a MachineClass.
+	// ProviderSpec describes the VM. The driver defines its format, as in a MachineClass.
 	// +kubebuilder:pruning:PreserveUnknownFields
 	// +kubebuilder:validation:Schemaless
 	// +kubebuilder:validation:Type=object
 	// +optional
 	ProviderSpec *runtime.RawExtension `json:"providerSpec,omitempty"`
-	// MachineClassRef names a MachineClass in the same namespace, whose providerSpec and
-	// Secrets are used. The user data in those Secrets is not.
+	// MachineClassRef names a MachineClass in the same namespace, whose providerSpec and Secrets are used. The
+	// user data in those Secrets is ignored.
 	// +optional
 	MachineClassRef *LocalReference `json:"machineClassRef,omitempty"`
-	// CredentialsSecretRef names a Secret in the same namespace with the credentials that
-	// the driver needs. Its data overlays that of the MachineClass's Secrets.
+	// CredentialsSecretRef names a Secret in the same namespace with the credentials that the driver needs. Its
+	// data takes precedence over that of the MachineClass's Secrets.
 	// +optional
 	CredentialsSecretRef *LocalReference `json:"credentialsSecretRef,omitempty"`
-	// FailureDomains say what is different about a VM in each failure domain. A Machine
-	// in a failure domain that is not listed is not made, unless the driver knows how its
-	// VMs get into failure domains. An entry needs no more than a name if the driver finds
-	// the place by the zone of the node template.
+	// FailureDomains describes how a VM differs in each failure domain. If the Machine's failure domain is not
+	// listed, no VM is created, unless the driver knows how to place VMs in failure domains. An entry needs
+	// only a name if the driver derives the placement from the zone of the node template.
 	// +listType=map
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=100
 	// +optional
 	FailureDomains []Placement `json:"failureDomains,omitempty"`
-	// NodeTemplate describes the node that the VM becomes, for drivers that look at it and
-	// for autoscalers that scale from zero. Its fields overlay those of the MachineClass's
-	// nodeTemplate.
+	// NodeTemplate describes the node that the VM becomes, for drivers that use it and for autoscalers that
+	// scale from zero. Its fields take precedence over the nodeTemplate of the MachineClass.
 	// +optional
 	NodeTemplate *NodeTemplate `json:"nodeTemplate,omitempty"`
 }
@@ -109,13 +106,13 @@ type LocalReference struct {
 	Name string `json:"name"`
 }
 
-// Placement says how a VM gets into a failure domain.
+// Placement describes how to place a VM in a failure domain.
 type Placement struct {
 	// Name of the failure domain.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
 	Name string `json:"name"`
-	// ProviderSpec is laid over the VM's providerSpec as a JSON merge patch (RFC 7396).
+	// ProviderSpec is applied to the VM's providerSpec as a JSON merge patch (RFC 7396).
 	// +kubebuilder:pruning:PreserveUnknownFields
 	// +kubebuilder:validation:Schemaless
 	// +kubebuilder:validation:Type=object
@@ -134,7 +131,7 @@ type NodeTemplate struct {
 	// Region of the node.
 	// +optional
 	Region string `json:"region,omitempty"`
-	// Zone of the node. A failure domain takes its place.
+	// Zone of the node. If the machine has a failure domain, that is used instead.
 	// +optional
 	Zone string `json:"zone,omitempty"`
 	// Architecture of the node's processor.
@@ -146,41 +143,39 @@ type NodeTemplate struct {
 	OperatingSystem string `json:"operatingSystem,omitempty"`
 }
 
-// MillwrightMachineStatus is what is known of a VM.
+// MillwrightMachineStatus is the observed state of a VM.
 type MillwrightMachineStatus struct {
-	// Ready reports whether the VM was created. Once true, it stays true. Read under
-	// contract v1beta1.
+	// Ready reports whether the VM was created. Once true, it stays true. Cluster API reads it under contract
+	// v1beta1.
 	// +kubebuilder:default=false
 	Ready bool `json:"ready"`
-	// Initialization is the same for contract v1beta2.
+	// Initialization reports the same under contract v1beta2.
 	// +optional
 	Initialization *Initialization `json:"initialization,omitempty"`
-	// ProviderID is the ID that the driver returned. A spec.providerID that differs was
-	// changed by a user.
+	// ProviderID is the ID that the driver returned. If spec.providerID differs, a user changed it.
 	// +optional
 	ProviderID string `json:"providerID,omitempty"`
-	// FailureDomain is where the VM is.
+	// FailureDomain is the failure domain of the VM.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
 	// +optional
 	FailureDomain string `json:"failureDomain,omitempty"`
-	// LastKnownState is for the driver: it returns this text, and gets it in its next
-	// call.
+	// LastKnownState is opaque text that the driver returns and receives again in its next call.
 	// +optional
 	LastKnownState string `json:"lastKnownState,omitempty"`
-	// FailureReason is set if the specification can never work. Under contract v1beta1 the
-	// Machine then stays Failed.
+	// FailureReason is set if the specification can never work. Under contract v1beta1, the Machine then stays
+	// Failed.
 	// +optional
 	FailureReason *string `json:"failureReason,omitempty"`
 	// FailureMessage explains FailureReason.
 	// +optional
 	FailureMessage *string `json:"failureMessage,omitempty"`
-	// Addresses of the VM as far as the driver knows them.
+	// Addresses of the VM that the driver has reported.
 	// +listType=atomic
 	// +optional
 	Addresses []MachineAddress `json:"addresses,omitempty"`
-	// Conditions: Ready, NodeJoined, Paused, and UpToDate once Cluster API has updated the
-	// machine in place.
+	// Conditions are Ready, NodeJoined, Paused and, once Cluster API has updated the machine in place,
+	// UpToDate.
 	// +listType=map
 	// +listMapKey=type
 	// +optional
@@ -201,14 +196,14 @@ type MachineAddress struct {
 	// Type of the address.
 	// +kubebuilder:validation:Enum=Hostname;ExternalIP;InternalIP;ExternalDNS;InternalDNS
 	Type corev1.NodeAddressType `json:"type"`
-	// Address itself.
+	// Address is the IP address or DNS name.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
 	Address string `json:"address"`
 }
 
-// MillwrightMachineTemplate is a template for MillwrightMachines. To change the machines,
-// create a new one.
+// MillwrightMachineTemplate is a template for MillwrightMachines. It cannot be changed: to change the machines,
+// create a new template.
 //
 // +genclient
 // +kubebuilder:object:root=true
@@ -216,7 +211,7 @@ type MachineAddress struct {
 // +kubebuilder:storageversion
 // +kubebuilder:resource:path=millwrightmachinetemplates,scope=Namespaced,categories=cluster-api,shortName=mwmt
 // +kubebuilder:metadata:labels={"cluster.x-k8s.io/v1beta1=v1alpha1","cluster.x-k8s.io/v1beta2=v1alpha1"}
-// +kubebuilder:printcolumn:name="Driver",type=string,JSONPath=`.spec.template.spec.driver`,description="Driver that makes the VMs"
+// +kubebuilder:printcolumn:name="Driver",type=string,JSONPath=`.spec.template.spec.driver`,description="Driver that creates the VMs"
 // +kubebuilder:printcolumn:name="CPU",type=string,JSONPath=`.status.capacity.cpu`,description="CPUs of a node"
 // +kubebuilder:printcolumn:name="Memory",type=string,JSONPath=`.status.capacity.memory`,description="Memory of a node"
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`,description="Time since the object was created"

@@ -55,28 +55,28 @@ type AlicloudMachineClassSpec struct {
 	// PrivateIPAddress of the VM.
 	// +optional
 	PrivateIPAddress string `json:"privateIPAddress,omitempty"`
-	// SystemDisk describes the system disk. Nil is the provider's default.
+	// SystemDisk describes the system disk. If nil, the provider's default is used.
 	// +optional
 	SystemDisk *AlicloudSystemDisk `json:"systemDisk,omitempty"`
 	// DataDisks are the data disks.
 	// +optional
 	DataDisks []AlicloudDataDisk `json:"dataDisks,omitempty"`
-	// InstanceChargeType is how VMs are paid for.
+	// InstanceChargeType is how VMs are billed.
 	// +optional
 	InstanceChargeType string `json:"instanceChargeType,omitempty"`
-	// InternetChargeType is how traffic is paid for.
+	// InternetChargeType is how traffic is billed.
 	// +optional
 	InternetChargeType string `json:"internetChargeType,omitempty"`
-	// InternetMaxBandwidthIn in Mbit/s. Nil is the provider's default.
+	// InternetMaxBandwidthIn in Mbit/s. If nil, the provider's default is used.
 	// +optional
 	InternetMaxBandwidthIn *int `json:"internetMaxBandwidthIn,omitempty"`
-	// InternetMaxBandwidthOut in Mbit/s. Nil is the provider's default.
+	// InternetMaxBandwidthOut in Mbit/s. If nil, the provider's default is used.
 	// +optional
 	InternetMaxBandwidthOut *int `json:"internetMaxBandwidthOut,omitempty"`
-	// SpotStrategy is how spot VMs are bid for.
+	// SpotStrategy is the bidding strategy for spot VMs.
 	// +optional
 	SpotStrategy string `json:"spotStrategy,omitempty"`
-	// IoOptimized asks for VMs that are optimised for I/O.
+	// IoOptimized requests VMs that are optimized for I/O.
 	// +optional
 	IoOptimized string `json:"IoOptimized,omitempty"`
 	// Tags of the VMs.
@@ -90,7 +90,7 @@ type AlicloudMachineClassSpec struct {
 	// +optional
 	// +kubebuilder:pruning:PreserveUnknownFields
 	SecretRef *corev1.SecretReference `json:"secretRef,omitempty"`
-	// CredentialsSecretRef names a Secret whose data overlays that of SecretRef.
+	// CredentialsSecretRef names a Secret whose data takes precedence over that of SecretRef.
 	// +optional
 	// +kubebuilder:pruning:PreserveUnknownFields
 	CredentialsSecretRef *corev1.SecretReference `json:"credentialsSecretRef,omitempty"`
@@ -109,10 +109,10 @@ type AlicloudDataDisk struct {
 	// Description of the disk.
 	// +optional
 	Description string `json:"description,omitempty"`
-	// Encrypted asks for an encrypted disk.
+	// Encrypted requests an encrypted disk.
 	// +optional
 	Encrypted bool `json:"encrypted,omitempty"`
-	// DeleteWithInstance has the disk deleted with the VM. Nil is the provider's default.
+	// DeleteWithInstance deletes the disk together with the VM. If nil, the provider's default is used.
 	// +optional
 	DeleteWithInstance *bool `json:"deleteWithInstance,omitempty"`
 	// Size in GiB.

@@ -44,7 +44,7 @@ type AWSMachineClassSpec struct {
 	// BlockDevices are the disks of a VM.
 	// +optional
 	BlockDevices []AWSBlockDeviceMappingSpec `json:"blockDevices,omitempty"`
-	// EBSOptimized asks for a VM with bandwidth of its own to EBS.
+	// EBSOptimized requests dedicated bandwidth to EBS.
 	// +optional
 	EBSOptimized bool `json:"ebsOptimized,omitempty"`
 	// IAM is the instance profile of the VMs.
@@ -56,7 +56,7 @@ type AWSMachineClassSpec struct {
 	// KeyName names the key pair for SSH.
 	// +optional
 	KeyName string `json:"keyName,omitempty"`
-	// Monitoring asks for detailed monitoring.
+	// Monitoring requests detailed monitoring.
 	// +optional
 	Monitoring bool `json:"monitoring,omitempty"`
 	// NetworkInterfaces are the network interfaces of a VM.
@@ -65,7 +65,7 @@ type AWSMachineClassSpec struct {
 	// Tags of the VMs.
 	// +optional
 	Tags map[string]string `json:"tags,omitempty"`
-	// SpotPrice is the highest price of a spot VM. Nil asks for VMs on demand.
+	// SpotPrice is the highest price of a spot VM. If nil, on-demand VMs are created.
 	// +optional
 	SpotPrice *string `json:"spotPrice,omitempty"`
 	// SecretRef names the Secret with the user data and, unless CredentialsSecretRef is set, the
@@ -73,7 +73,7 @@ type AWSMachineClassSpec struct {
 	// +optional
 	// +kubebuilder:pruning:PreserveUnknownFields
 	SecretRef *corev1.SecretReference `json:"secretRef,omitempty"`
-	// CredentialsSecretRef names a Secret whose data overlays that of SecretRef.
+	// CredentialsSecretRef names a Secret whose data takes precedence over that of SecretRef.
 	// +optional
 	// +kubebuilder:pruning:PreserveUnknownFields
 	CredentialsSecretRef *corev1.SecretReference `json:"credentialsSecretRef,omitempty"`
@@ -86,34 +86,34 @@ type AWSBlockDeviceMappingSpec struct {
 	// DeviceName is the name of the device in the VM, such as /dev/sdh.
 	// +optional
 	DeviceName string `json:"deviceName,omitempty"`
-	// EBS describes the volume of EBS.
+	// EBS describes the EBS volume.
 	// +optional
 	EBS AWSEbsBlockDeviceSpec `json:"ebs,omitempty"`
 	// NoDevice suppresses the device of that name in the image.
 	// +optional
 	NoDevice string `json:"noDevice,omitempty"`
-	// VirtualName is that of an ephemeral disk, such as ephemeral0.
+	// VirtualName is the name of an ephemeral disk, such as ephemeral0.
 	// +optional
 	VirtualName string `json:"virtualName,omitempty"`
 }
 
-// AWSEbsBlockDeviceSpec describes a volume of EBS.
+// AWSEbsBlockDeviceSpec describes an EBS volume.
 //
 // +kubebuilder:pruning:PreserveUnknownFields
 type AWSEbsBlockDeviceSpec struct {
-	// DeleteOnTermination has the volume deleted with the VM. Nil is the provider's default.
+	// DeleteOnTermination deletes the volume together with the VM. If nil, the provider's default is used.
 	// +optional
 	DeleteOnTermination *bool `json:"deleteOnTermination,omitempty"`
-	// Encrypted asks for an encrypted volume.
+	// Encrypted requests an encrypted volume.
 	// +optional
 	Encrypted bool `json:"encrypted,omitempty"`
 	// IOPS is the number of operations per second that the volume supports.
 	// +optional
 	IOPS int64 `json:"iops,omitempty"`
-	// KMSKeyID identifies the key of an encrypted volume. Nil is the provider's default.
+	// KMSKeyID identifies the key of an encrypted volume. If nil, the provider's default is used.
 	// +optional
 	KMSKeyID *string `json:"kmsKeyID,omitempty"`
-	// SnapshotID is the snapshot that the volume is made from. Nil is none.
+	// SnapshotID is the snapshot from which the volume is created. If nil, the volume is blank.
 	// +optional
 	SnapshotID *string `json:"snapshotID,omitempty"`
 	// VolumeSize in GiB.
@@ -140,10 +140,10 @@ type AWSIAMProfileSpec struct {
 //
 // +kubebuilder:pruning:PreserveUnknownFields
 type AWSNetworkInterfaceSpec struct {
-	// AssociatePublicIPAddress asks for a public IPv4 address. Nil is the provider's default.
+	// AssociatePublicIPAddress requests a public IPv4 address. If nil, the provider's default is used.
 	// +optional
 	AssociatePublicIPAddress *bool `json:"associatePublicIPAddress,omitempty"`
-	// DeleteOnTermination has the interface deleted with the VM. Nil is the provider's default.
+	// DeleteOnTermination deletes the interface together with the VM. If nil, the provider's default is used.
 	// +optional
 	DeleteOnTermination *bool `json:"deleteOnTermination,omitempty"`
 	// Description of the interface.

@@ -54,7 +54,7 @@ type AzureMachineClassSpec struct {
 	// +optional
 	// +kubebuilder:pruning:PreserveUnknownFields
 	SecretRef *corev1.SecretReference `json:"secretRef,omitempty"`
-	// CredentialsSecretRef names a Secret whose data overlays that of SecretRef.
+	// CredentialsSecretRef names a Secret whose data takes precedence over that of SecretRef.
 	// +optional
 	// +kubebuilder:pruning:PreserveUnknownFields
 	CredentialsSecretRef *corev1.SecretReference `json:"credentialsSecretRef,omitempty"`
@@ -67,25 +67,25 @@ type AzureVirtualMachineProperties struct {
 	// HardwareProfile is the size of the VM.
 	// +optional
 	HardwareProfile AzureHardwareProfile `json:"hardwareProfile,omitempty"`
-	// StorageProfile is its image and its disks.
+	// StorageProfile describes the image and the disks of the VM.
 	// +optional
 	StorageProfile AzureStorageProfile `json:"storageProfile,omitempty"`
-	// OSProfile is the set-up of its operating system.
+	// OSProfile configures the operating system of the VM.
 	// +optional
 	OSProfile AzureOSProfile `json:"osProfile,omitempty"`
-	// NetworkProfile is its network.
+	// NetworkProfile describes the network of the VM.
 	// +optional
 	NetworkProfile AzureNetworkProfile `json:"networkProfile,omitempty"`
-	// AvailabilitySet that the VM is in. Nil is none.
+	// AvailabilitySet of the VM. If nil, the VM is in none.
 	// +optional
 	AvailabilitySet *AzureSubResource `json:"availabilitySet,omitempty"`
-	// IdentityID is the identity assigned to the VM. Nil is none.
+	// IdentityID is the identity assigned to the VM. If nil, the VM has none.
 	// +optional
 	IdentityID *string `json:"identityID,omitempty"`
-	// Zone of the VM. Nil is none.
+	// Zone of the VM. If nil, the VM is in no zone.
 	// +optional
 	Zone *int `json:"zone,omitempty"`
-	// MachineSet that the VM is in. Nil is none.
+	// MachineSet is the set of VMs that the VM belongs to. If nil, it belongs to none.
 	// +optional
 	MachineSet *AzureMachineSetConfig `json:"machineSet,omitempty"`
 }
@@ -121,7 +121,7 @@ type AzureImageReference struct {
 	// ID of the image.
 	// +optional
 	ID string `json:"id,omitempty"`
-	// URN of the image, as publisher:offer:sku:version. Nil is none.
+	// URN of the image, as publisher:offer:sku:version. If nil, ID is used.
 	// +optional
 	URN *string `json:"urn,omitempty"`
 }
@@ -136,13 +136,13 @@ type AzureOSDisk struct {
 	// Caching of the disk.
 	// +optional
 	Caching string `json:"caching,omitempty"`
-	// ManagedDisk are those of a managed disk.
+	// ManagedDisk has the parameters of a managed disk.
 	// +optional
 	ManagedDisk AzureManagedDiskParameters `json:"managedDisk,omitempty"`
 	// DiskSizeGB is the size in GB.
 	// +optional
 	DiskSizeGB int32 `json:"diskSizeGB,omitempty"`
-	// CreateOption is how the disk is made.
+	// CreateOption is how the disk is created.
 	// +optional
 	CreateOption string `json:"createOption,omitempty"`
 }
@@ -166,7 +166,7 @@ type AzureDataDisk struct {
 	// Name of the disk.
 	// +optional
 	Name string `json:"name,omitempty"`
-	// Lun is the number of the disk. Nil is the provider's default.
+	// Lun is the logical unit number of the disk. If nil, the provider's default is used.
 	// +optional
 	Lun *int32 `json:"lun,omitempty"`
 	// Caching of the disk.
@@ -180,11 +180,11 @@ type AzureDataDisk struct {
 	DiskSizeGB int32 `json:"diskSizeGB,omitempty"`
 }
 
-// AzureOSProfile is the set-up of an operating system.
+// AzureOSProfile configures an operating system.
 //
 // +kubebuilder:pruning:PreserveUnknownFields
 type AzureOSProfile struct {
-	// ComputerName is the name of the host.
+	// ComputerName is the host name.
 	// +optional
 	ComputerName string `json:"computerName,omitempty"`
 	// AdminUsername is the name of the administrator.
@@ -196,24 +196,24 @@ type AzureOSProfile struct {
 	// CustomData is the user data.
 	// +optional
 	CustomData string `json:"customData,omitempty"`
-	// LinuxConfiguration is the set-up of Linux.
+	// LinuxConfiguration configures Linux.
 	// +optional
 	LinuxConfiguration AzureLinuxConfiguration `json:"linuxConfiguration,omitempty"`
 }
 
-// AzureLinuxConfiguration is the set-up of Linux.
+// AzureLinuxConfiguration configures Linux.
 //
 // +kubebuilder:pruning:PreserveUnknownFields
 type AzureLinuxConfiguration struct {
-	// DisablePasswordAuthentication refuses passwords.
+	// DisablePasswordAuthentication disables logins by password.
 	// +optional
 	DisablePasswordAuthentication bool `json:"disablePasswordAuthentication,omitempty"`
-	// SSH is the set-up of SSH.
+	// SSH configures SSH.
 	// +optional
 	SSH AzureSSHConfiguration `json:"ssh,omitempty"`
 }
 
-// AzureSSHConfiguration is the set-up of SSH.
+// AzureSSHConfiguration configures SSH.
 //
 // +kubebuilder:pruning:PreserveUnknownFields
 type AzureSSHConfiguration struct {
@@ -241,7 +241,7 @@ type AzureNetworkProfile struct {
 	// NetworkInterfaces is a network interface.
 	// +optional
 	NetworkInterfaces AzureNetworkInterfaceReference `json:"networkInterfaces,omitempty"`
-	// AcceleratedNetworking asks for it. Nil is the provider's default.
+	// AcceleratedNetworking requests accelerated networking. If nil, the provider's default is used.
 	// +optional
 	AcceleratedNetworking *bool `json:"acceleratedNetworking,omitempty"`
 }
@@ -253,7 +253,7 @@ type AzureNetworkInterfaceReference struct {
 	// ID of the interface.
 	// +optional
 	ID string `json:"id,omitempty"`
-	// Properties of the interface. Nil is the provider's default.
+	// Properties of the interface. If nil, the provider's default is used.
 	// +optional
 	Properties *AzureNetworkInterfaceReferenceProperties `json:"properties,omitempty"`
 }
@@ -262,7 +262,7 @@ type AzureNetworkInterfaceReference struct {
 //
 // +kubebuilder:pruning:PreserveUnknownFields
 type AzureNetworkInterfaceReferenceProperties struct {
-	// Primary has it be the first one.
+	// Primary makes it the primary interface.
 	// +optional
 	Primary bool `json:"primary,omitempty"`
 }
@@ -295,7 +295,7 @@ type AzureSubnetInfo struct {
 	// VnetName is the network.
 	// +optional
 	VnetName string `json:"vnetName,omitempty"`
-	// VnetResourceGroup is the network's resource group. Nil is that of the VMs.
+	// VnetResourceGroup is the network's resource group. If nil, that of the VMs is used.
 	// +optional
 	VnetResourceGroup *string `json:"vnetResourceGroup,omitempty"`
 	// SubnetName is the subnet.

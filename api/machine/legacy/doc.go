@@ -1,11 +1,10 @@
-// Package legacy holds the kinds of machine classes that MCM had for each provider before
-// MachineClass: AWSMachineClass, AzureMachineClass, GCPMachineClass, OpenStackMachineClass,
-// AlicloudMachineClass and PacketMachineClass.
+// Package legacy holds the machine class kinds that MCM had for each provider before MachineClass:
+// AWSMachineClass, AzureMachineClass, GCPMachineClass, OpenStackMachineClass, AlicloudMachineClass and
+// PacketMachineClass.
 //
-// They are in the same group and version as MachineClass, machine.sapcloud.io/v1alpha1, but in a
-// Go package of their own: nothing but their migration uses them. They have no typed clients.
-// Their fields are optional and never checked, and fields that are not known are kept, so that an
-// object of any version of MCM can be read.
+// They have the group and version of MachineClass, machine.sapcloud.io/v1alpha1, but a Go package of their own,
+// since only their migration uses them. They have no typed clients. Their fields are optional and not
+// validated, and unknown fields are kept, so that objects of every MCM version can be read.
 //
 // The source is the documentation of MCM's API.
 //

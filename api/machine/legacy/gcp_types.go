@@ -34,10 +34,10 @@ type GCPMachineClassList struct {
 //
 // +kubebuilder:pruning:PreserveUnknownFields
 type GCPMachineClassSpec struct {
-	// CanIPForward lets VMs send packets of other addresses.
+	// CanIPForward lets VMs send packets with other source addresses.
 	// +optional
 	CanIPForward bool `json:"canIpForward,omitempty"`
-	// DeletionProtection protects VMs from being deleted.
+	// DeletionProtection protects VMs from deletion.
 	// +optional
 	DeletionProtection bool `json:"deletionProtection,omitempty"`
 	// Description of the VMs.
@@ -78,7 +78,7 @@ type GCPMachineClassSpec struct {
 	// +optional
 	// +kubebuilder:pruning:PreserveUnknownFields
 	SecretRef *corev1.SecretReference `json:"secretRef,omitempty"`
-	// CredentialsSecretRef names a Secret whose data overlays that of SecretRef.
+	// CredentialsSecretRef names a Secret whose data takes precedence over that of SecretRef.
 	// +optional
 	// +kubebuilder:pruning:PreserveUnknownFields
 	CredentialsSecretRef *corev1.SecretReference `json:"credentialsSecretRef,omitempty"`
@@ -88,10 +88,10 @@ type GCPMachineClassSpec struct {
 //
 // +kubebuilder:pruning:PreserveUnknownFields
 type GCPDisk struct {
-	// AutoDelete has the disk deleted with the VM. Nil is the provider's default.
+	// AutoDelete deletes the disk together with the VM. If nil, the provider's default is used.
 	// +optional
 	AutoDelete *bool `json:"autoDelete,omitempty"`
-	// Boot has the VM boot from it.
+	// Boot makes the VM boot from this disk.
 	// +optional
 	Boot bool `json:"boot,omitempty"`
 	// SizeGb is the size in GB.
@@ -103,7 +103,7 @@ type GCPDisk struct {
 	// Interface of the disk, such as SCSI.
 	// +optional
 	Interface string `json:"interface,omitempty"`
-	// Image that the disk is made from.
+	// Image from which the disk is created.
 	// +optional
 	Image string `json:"image,omitempty"`
 	// Labels of the disk.
@@ -127,7 +127,7 @@ type GCPMetadata struct {
 //
 // +kubebuilder:pruning:PreserveUnknownFields
 type GCPNetworkInterface struct {
-	// DisableExternalIP keeps the interface from having a public address.
+	// DisableExternalIP prevents the interface from getting a public address.
 	// +optional
 	DisableExternalIP bool `json:"disableExternalIP,omitempty"`
 	// Network of the interface.
@@ -142,13 +142,13 @@ type GCPNetworkInterface struct {
 //
 // +kubebuilder:pruning:PreserveUnknownFields
 type GCPScheduling struct {
-	// AutomaticRestart has a VM restarted that the provider ended.
+	// AutomaticRestart restarts a VM that the provider terminated.
 	// +optional
 	AutomaticRestart bool `json:"automaticRestart,omitempty"`
 	// OnHostMaintenance is MIGRATE or TERMINATE.
 	// +optional
 	OnHostMaintenance string `json:"onHostMaintenance,omitempty"`
-	// Preemptible asks for preemptible VMs.
+	// Preemptible requests preemptible VMs.
 	// +optional
 	Preemptible bool `json:"preemptible,omitempty"`
 }

@@ -65,19 +65,19 @@ type OpenStackMachineClassSpec struct {
 	// Networks are the networks of the VMs.
 	// +optional
 	Networks []OpenStackNetwork `json:"networks,omitempty"`
-	// SubnetID is the subnet of the VMs. Nil is the provider's choice.
+	// SubnetID is the subnet of the VMs. If nil, the provider chooses one.
 	// +optional
 	SubnetID *string `json:"subnetID,omitempty"`
-	// PodNetworkCIDR is the range of the pods' addresses.
+	// PodNetworkCIDR is the address range of the Pods.
 	// +optional
 	PodNetworkCIDR string `json:"podNetworkCidr,omitempty"`
-	// RootDiskSize in GB. Zero is that of the flavor.
+	// RootDiskSize in GB. If zero, the flavor's size is used.
 	// +optional
 	RootDiskSize int `json:"rootDiskSize,omitempty"`
-	// UseConfigDrive has metadata come from a disk. Nil is the provider's default.
+	// UseConfigDrive makes VMs read metadata from a disk. If nil, the provider's default is used.
 	// +optional
 	UseConfigDrive *bool `json:"useConfigDrive,omitempty"`
-	// ServerGroupID is the server group of the VMs. Nil is none.
+	// ServerGroupID is the server group of the VMs. If nil, they are in none.
 	// +optional
 	ServerGroupID *string `json:"serverGroupID,omitempty"`
 	// SecretRef names the Secret with the user data and, unless CredentialsSecretRef is set, the
@@ -85,7 +85,7 @@ type OpenStackMachineClassSpec struct {
 	// +optional
 	// +kubebuilder:pruning:PreserveUnknownFields
 	SecretRef *corev1.SecretReference `json:"secretRef,omitempty"`
-	// CredentialsSecretRef names a Secret whose data overlays that of SecretRef.
+	// CredentialsSecretRef names a Secret whose data takes precedence over that of SecretRef.
 	// +optional
 	// +kubebuilder:pruning:PreserveUnknownFields
 	CredentialsSecretRef *corev1.SecretReference `json:"credentialsSecretRef,omitempty"`
@@ -101,7 +101,7 @@ type OpenStackNetwork struct {
 	// Name of the network.
 	// +optional
 	Name string `json:"name,omitempty"`
-	// PodNetwork has the network carry the pods' addresses.
+	// PodNetwork makes the network carry the Pods' addresses.
 	// +optional
 	PodNetwork bool `json:"podNetwork,omitempty"`
 }

@@ -5,7 +5,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// PacketMachineClass describes VMs of Packet.
+// PacketMachineClass describes machines of Packet.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
@@ -32,13 +32,13 @@ type PacketMachineClassList struct {
 //
 // +kubebuilder:pruning:PreserveUnknownFields
 type PacketMachineClassSpec struct {
-	// Facility are the places where a machine may be.
+	// Facility lists the facilities where a machine may be placed.
 	// +optional
 	Facility []string `json:"facility,omitempty"`
 	// MachineType of the machines.
 	// +optional
 	MachineType string `json:"machineType,omitempty"`
-	// BillingCycle is how machines are paid for.
+	// BillingCycle is how machines are billed.
 	// +optional
 	BillingCycle string `json:"billingCycle,omitempty"`
 	// OS is the operating system.
@@ -50,7 +50,7 @@ type PacketMachineClassSpec struct {
 	// Tags of the machines.
 	// +optional
 	Tags []string `json:"tags,omitempty"`
-	// SshKeys are the keys for SSH.
+	// SshKeys are the SSH keys.
 	// +optional
 	SshKeys []string `json:"sshKeys,omitempty"`
 	// UserData of the machines.
@@ -61,7 +61,7 @@ type PacketMachineClassSpec struct {
 	// +optional
 	// +kubebuilder:pruning:PreserveUnknownFields
 	SecretRef *corev1.SecretReference `json:"secretRef,omitempty"`
-	// CredentialsSecretRef names a Secret whose data overlays that of SecretRef.
+	// CredentialsSecretRef names a Secret whose data takes precedence over that of SecretRef.
 	// +optional
 	// +kubebuilder:pruning:PreserveUnknownFields
 	CredentialsSecretRef *corev1.SecretReference `json:"credentialsSecretRef,omitempty"`

@@ -13,7 +13,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// What MCM wrote, we understand to the last field, and write again as it was.
+// TestMCMObjectsSurviveDecodingAndEncoding checks that no field of MCM's objects is lost.
 func TestMCMObjectsSurviveDecodingAndEncoding(t *testing.T) {
 	decoder := strictDecoder(t)
 	kinds := map[string]int{}
@@ -34,7 +34,7 @@ func TestMCMObjectsSurviveDecodingAndEncoding(t *testing.T) {
 	}
 }
 
-// The test above rests on this: a field that our types lack must be noticed.
+// The test above relies on this: a field that the types lack must be reported.
 func TestStrictDecoderRefusesUnknownFields(t *testing.T) {
 	raw := `{"apiVersion":"machine.sapcloud.io/v1alpha1","kind":"Machine","spec":{"surprise":1}}`
 	if _, _, err := strictDecoder(t).Decode([]byte(raw), nil, nil); !runtime.IsStrictDecodingError(err) {
@@ -102,8 +102,8 @@ func encode(t *testing.T, obj any) []byte {
 	return raw
 }
 
-// stored reduces a JSON tree to what it says: a field that is null or an object
-// without fields says as much as one that is absent.
+// stored reduces a JSON tree to its content: a field that is null or an object without fields is the same as an
+// absent one.
 func stored(tree any) any {
 	switch node := tree.(type) {
 	case map[string]any:

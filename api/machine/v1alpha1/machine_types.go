@@ -19,10 +19,10 @@ type Machine struct {
 	metav1.TypeMeta `json:",inline"`
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
-	// Spec declares the machine.
+	// Spec is the desired state of the machine.
 	// +optional
 	Spec MachineSpec `json:"spec,omitempty"`
-	// Status is what is known of the machine.
+	// Status is the observed state of the machine.
 	// +optional
 	Status MachineStatus `json:"status,omitempty"`
 }
@@ -37,17 +37,17 @@ type MachineList struct {
 	Items           []Machine `json:"items"`
 }
 
-// MachineSpec declares a machine.
+// MachineSpec is the desired state of a machine.
 type MachineSpec struct {
-	// Class names the MachineClass, in the machine's namespace, from which the VM
-	// is made. Kind and name must not be empty.
+	// Class names the MachineClass, in the machine's namespace, that describes the VM. Kind and name must not
+	// be empty.
 	// +optional
 	Class ClassSpec `json:"class,omitempty"`
-	// ProviderID identifies the VM at the provider. It is empty until the driver has answered, and set
-	// once. To restore machines into an empty cluster, set it, and the VMs are adopted.
+	// ProviderID identifies the VM at the provider. It is empty until the driver has returned it, and set only
+	// once. To restore machines into an empty cluster, set it: the existing VMs are then adopted.
 	// +optional
 	ProviderID string `json:"providerID,omitempty"`
-	// NodeTemplateSpec has annotations, labels and taints for the node.
+	// NodeTemplateSpec has the annotations, labels and taints of the node.
 	// +optional
 	NodeTemplateSpec NodeTemplateSpec `json:"nodeTemplate,omitempty"`
 	// MachineConfiguration overrides the manager's flags for this machine.
@@ -56,10 +56,10 @@ type MachineSpec struct {
 
 // ClassSpec names the class of a machine.
 type ClassSpec struct {
-	// APIGroup of the class. It is informative only: nothing reads it.
+	// APIGroup of the class. It is informative only and ignored.
 	// +optional
 	APIGroup string `json:"apiGroup,omitempty"`
-	// Kind of the class, normally MachineClass.
+	// Kind of the class, normally "MachineClass".
 	// +optional
 	Kind string `json:"kind,omitempty"`
 	// Name of the class.
@@ -78,8 +78,7 @@ type NodeTemplateSpec struct {
 	Spec corev1.NodeSpec `json:"spec,omitempty"`
 }
 
-// MachineConfiguration overrides flags of the manager for one machine. A field
-// that is not set leaves the flag in force.
+// MachineConfiguration overrides flags of the manager for one machine. If a field is unset, the flag applies.
 type MachineConfiguration struct {
 	// MachineDrainTimeout is the time after which a drain becomes forceful
 	// (flag --machine-drain-timeout).
@@ -93,9 +92,9 @@ type MachineConfiguration struct {
 	// +kubebuilder:validation:Pattern=`^[-+]?(0|([0-9]{1,6}(\.[0-9]*)?h|[0-9]{1,8}(\.[0-9]*)?m|[0-9]{1,9}(\.[0-9]*)?s|[0-9]{1,12}(\.[0-9]*)?ms|[0-9]{1,15}(\.[0-9]*)?[uµμ]s|[0-9]{1,18}ns)+)$`
 	// +optional
 	MachineHealthTimeout *metav1.Duration `json:"healthTimeout,omitempty"`
-	// MachineCreationTimeout is the time after which a machine that has not joined
-	// is declared Failed (flag --machine-creation-timeout). The annotation
-	// AnnotationKeyMachineEffectiveCreationTimeout outranks both.
+	// MachineCreationTimeout is the time after which a machine that has not joined is declared Failed (flag
+	// --machine-creation-timeout). The annotation node.machine.sapcloud.io/effective-creation-timeout takes
+	// precedence over both.
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:Pattern=`^[-+]?(0|([0-9]{1,6}(\.[0-9]*)?h|[0-9]{1,8}(\.[0-9]*)?m|[0-9]{1,9}(\.[0-9]*)?s|[0-9]{1,12}(\.[0-9]*)?ms|[0-9]{1,15}(\.[0-9]*)?[uµμ]s|[0-9]{1,18}ns)+)$`
 	// +optional
@@ -106,13 +105,12 @@ type MachineConfiguration struct {
 	// +kubebuilder:validation:Pattern=`^[-+]?(0|([0-9]{1,6}(\.[0-9]*)?h|[0-9]{1,8}(\.[0-9]*)?m|[0-9]{1,9}(\.[0-9]*)?s|[0-9]{1,12}(\.[0-9]*)?ms|[0-9]{1,15}(\.[0-9]*)?[uµμ]s|[0-9]{1,18}ns)+)$`
 	// +optional
 	MachineInPlaceUpdateTimeout *metav1.Duration `json:"inPlaceUpdateTimeout,omitempty"`
-	// MachinePreserveTimeout is the time for which a preserved machine is kept
-	// (flag --machine-preserve-timeout).
+	// MachinePreserveTimeout is how long a preserved machine is kept (flag --machine-preserve-timeout).
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:Pattern=`^[-+]?(0|([0-9]{1,6}(\.[0-9]*)?h|[0-9]{1,8}(\.[0-9]*)?m|[0-9]{1,9}(\.[0-9]*)?s|[0-9]{1,12}(\.[0-9]*)?ms|[0-9]{1,15}(\.[0-9]*)?[uµμ]s|[0-9]{1,18}ns)+)$`
 	// +optional
 	MachinePreserveTimeout *metav1.Duration `json:"machinePreserveTimeout,omitempty"`
-	// DisableHealthTimeout keeps an unhealthy machine from ever being declared Failed.
+	// DisableHealthTimeout prevents an unhealthy machine from ever being declared Failed.
 	// +optional
 	DisableHealthTimeout *bool `json:"disableHealthTimeout,omitempty"`
 	// MaxEvictRetries is the number of refused evictions of a pod after which it
@@ -125,9 +123,9 @@ type MachineConfiguration struct {
 	NodeConditions *string `json:"nodeConditions,omitempty"`
 }
 
-// MachineStatus is what is known of a machine.
+// MachineStatus is the observed state of a machine.
 type MachineStatus struct {
-	// Addresses of the VM and the name of its node. Only filled where there is no target cluster.
+	// Addresses of the VM and the name of its node. They are set only if there is no target cluster.
 	// +optional
 	Addresses []corev1.NodeAddress `json:"addresses,omitempty"`
 	// Conditions is a copy of the node's conditions.
@@ -139,8 +137,7 @@ type MachineStatus struct {
 	// CurrentStatus has the phase of the machine.
 	// +optional
 	CurrentStatus CurrentStatus `json:"currentStatus,omitempty"`
-	// LastKnownState is for the driver: it returns this text, and gets it with the
-	// machine in its next call.
+	// LastKnownState is opaque text that the driver returns and receives again in its next call.
 	// +optional
 	LastKnownState string `json:"lastKnownState,omitempty"`
 }
@@ -150,34 +147,36 @@ type LastOperation struct {
 	// Description of the operation and its result, for people.
 	// +optional
 	Description string `json:"description,omitempty"`
-	// ErrorCode is the name of the driver's error code, for example
-	// ResourceExhausted, if a creation or initialisation failed.
+	// ErrorCode is the name of the driver's error code, such as "ResourceExhausted", if a creation or
+	// initialization failed.
 	// +optional
 	ErrorCode string `json:"errorCode,omitempty"`
 	// LastUpdateTime is when this record last changed.
 	// +optional
 	LastUpdateTime metav1.Time `json:"lastUpdateTime,omitzero"`
-	// State of the operation.
+	// State of the operation: "Processing", "Failed" or "Successful".
 	// +optional
 	State MachineState `json:"state,omitempty"`
-	// Type of the operation.
+	// Type of the operation: "Create", "Update", "InPlaceUpdate", "DrainNode", "HealthCheck" or "Delete".
 	// +optional
 	Type MachineOperationType `json:"type,omitempty"`
 }
 
 // CurrentStatus is the phase of a machine, with its times.
 type CurrentStatus struct {
-	// Phase of the machine. Empty before the first reconcile.
+	// Phase of the machine: "Pending", "Available", "Running", "Terminating", "Unknown", "Failed",
+	// "CrashLoopBackOff", "InPlaceUpdating", "InPlaceUpdateSuccessful" or "InPlaceUpdateFailed". It is empty
+	// before the first reconcile.
 	// +optional
 	Phase MachinePhase `json:"phase,omitempty"`
-	// TimeoutActive is true while a Pending machine is awaited in the target cluster. Nothing reads it.
+	// TimeoutActive is true while a Pending machine has not joined the target cluster. It is informative only.
 	// +optional
 	TimeoutActive bool `json:"timeoutActive,omitempty"`
-	// LastUpdateTime is when the phase or the preservation last changed. Health and
-	// in-place timeouts count from it.
+	// LastUpdateTime is when the phase or the preservation last changed. Health and in-place timeouts start at
+	// this time.
 	// +optional
 	LastUpdateTime metav1.Time `json:"lastUpdateTime,omitzero"`
-	// PreserveExpiryTime is until when the machine is preserved; nil if it is not.
+	// PreserveExpiryTime is the time until which the machine is preserved. If nil, it is not preserved.
 	// +optional
 	PreserveExpiryTime *metav1.Time `json:"preserveExpiryTime,omitempty"`
 }
@@ -185,27 +184,27 @@ type CurrentStatus struct {
 // MachinePhase is a stage in the life of a machine.
 type MachinePhase string
 
-// The phases of a machine. A new one has the empty phase.
+// The phases of a machine. The phase of a new machine is empty.
 const (
-	// MachinePending: the VM exists and its node is awaited.
+	// MachinePending means that the VM exists, and its node has not joined yet.
 	MachinePending MachinePhase = "Pending"
-	// MachineAvailable: the VM exists, and there is no target cluster to join.
+	// MachineAvailable means that the VM exists, and there is no target cluster to join.
 	MachineAvailable MachinePhase = "Available"
-	// MachineRunning: the node has joined and is healthy.
+	// MachineRunning means that the node has joined and is healthy.
 	MachineRunning MachinePhase = "Running"
-	// MachineTerminating: the machine is being deleted.
+	// MachineTerminating means that the machine is being deleted.
 	MachineTerminating MachinePhase = "Terminating"
-	// MachineUnknown: the node is not healthy, or gone.
+	// MachineUnknown means that the node is unhealthy or gone.
 	MachineUnknown MachinePhase = "Unknown"
-	// MachineFailed: the machine does not recover; its set replaces it.
+	// MachineFailed means that the machine will not recover; its set replaces it.
 	MachineFailed MachinePhase = "Failed"
-	// MachineCrashLoopBackOff: creating the VM failed, and is tried again.
+	// MachineCrashLoopBackOff means that the creation of the VM failed and is retried.
 	MachineCrashLoopBackOff MachinePhase = "CrashLoopBackOff"
-	// MachineInPlaceUpdating: the node is being updated in place.
+	// MachineInPlaceUpdating means that the node is being updated in place.
 	MachineInPlaceUpdating MachinePhase = "InPlaceUpdating"
-	// MachineInPlaceUpdateSuccessful: the in-place update succeeded.
+	// MachineInPlaceUpdateSuccessful means that the in-place update succeeded.
 	MachineInPlaceUpdateSuccessful MachinePhase = "InPlaceUpdateSuccessful"
-	// MachineInPlaceUpdateFailed: the in-place update failed.
+	// MachineInPlaceUpdateFailed means that the in-place update failed.
 	MachineInPlaceUpdateFailed MachinePhase = "InPlaceUpdateFailed"
 )
 
@@ -214,11 +213,11 @@ type MachineState string
 
 // The states of an operation.
 const (
-	// MachineStateProcessing: it has not ended.
+	// MachineStateProcessing means that the operation is running.
 	MachineStateProcessing MachineState = "Processing"
-	// MachineStateFailed: the last attempt failed; another one may follow.
+	// MachineStateFailed means that the last attempt failed; another one may follow.
 	MachineStateFailed MachineState = "Failed"
-	// MachineStateSuccessful: it has succeeded.
+	// MachineStateSuccessful means that the operation succeeded.
 	MachineStateSuccessful MachineState = "Successful"
 )
 
@@ -227,17 +226,17 @@ type MachineOperationType string
 
 // The operations on a machine.
 const (
-	// MachineOperationCreate: the VM is created, or its node is awaited.
+	// MachineOperationCreate means that the VM is being created, or its node has not joined yet.
 	MachineOperationCreate MachineOperationType = "Create"
-	// MachineOperationUpdate: the VM is updated. MCM never writes it.
+	// MachineOperationUpdate means that the VM is being updated. MCM never writes it.
 	MachineOperationUpdate MachineOperationType = "Update"
-	// MachineOperationInPlaceUpdate: the node is updated in place.
+	// MachineOperationInPlaceUpdate means that the node is being updated in place.
 	MachineOperationInPlaceUpdate MachineOperationType = "InPlaceUpdate"
-	// MachineOperationDrainNode: the drain before an in-place update failed.
+	// MachineOperationDrainNode means that the drain before an in-place update failed.
 	MachineOperationDrainNode MachineOperationType = "DrainNode"
-	// MachineOperationHealthCheck: the node's health changed.
+	// MachineOperationHealthCheck means that the node's health changed.
 	MachineOperationHealthCheck MachineOperationType = "HealthCheck"
-	// MachineOperationDelete: the machine is deleted.
+	// MachineOperationDelete means that the machine is being deleted.
 	MachineOperationDelete MachineOperationType = "Delete"
 )
 
@@ -246,11 +245,11 @@ type ConditionStatus string
 
 // The statuses of a condition.
 const (
-	// ConditionTrue: the condition holds.
+	// ConditionTrue means that the condition holds.
 	ConditionTrue ConditionStatus = "True"
-	// ConditionFalse: it does not.
+	// ConditionFalse means that the condition does not hold.
 	ConditionFalse ConditionStatus = "False"
-	// ConditionUnknown: it is not known whether it holds.
+	// ConditionUnknown means that it is not known whether it holds.
 	ConditionUnknown ConditionStatus = "Unknown"
 )
 
@@ -270,7 +269,7 @@ type MachineSummary struct {
 	OwnerRef string `json:"ownerRef,omitempty"`
 }
 
-// MachineTemplateSpec is the template of the machines of a set.
+// MachineTemplateSpec is the template for the machines of a set.
 type MachineTemplateSpec struct {
 	// ObjectMeta has the labels and annotations of the machines.
 	// +optional

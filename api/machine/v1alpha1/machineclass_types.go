@@ -6,11 +6,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// MachineClassKind is the kind that a machine's class reference normally has.
+// MachineClassKind is the kind in a machine's reference to its class.
 const MachineClassKind = "MachineClass"
 
-// MachineClass describes the VMs of machines. It has no spec and no status: its fields are
-// at the top level.
+// MachineClass describes the VMs of machines. It has no spec and no status; its fields are at the top level.
 //
 // +genclient
 // +kubebuilder:object:root=true
@@ -24,13 +23,13 @@ type MachineClass struct {
 	// +optional
 	// +kubebuilder:pruning:PreserveUnknownFields
 	NodeTemplate *NodeTemplate `json:"nodeTemplate,omitempty"`
-	// CredentialsSecretRef names a Secret whose data overlays that of SecretRef.
+	// CredentialsSecretRef names a Secret whose data takes precedence over that of SecretRef.
 	// +optional
 	CredentialsSecretRef *corev1.SecretReference `json:"credentialsSecretRef,omitempty"`
-	// ProviderSpec describes the VM. Its format is the driver's.
+	// ProviderSpec describes the VM. The driver defines its format.
 	// +kubebuilder:pruning:PreserveUnknownFields
 	ProviderSpec runtime.RawExtension `json:"providerSpec"`
-	// Provider names the driver of the class.
+	// Provider is the name of the driver.
 	// +optional
 	Provider string `json:"provider,omitempty"`
 	// SecretRef names the Secret with the user data of the VMs and, unless
@@ -51,9 +50,9 @@ type MachineClassList struct {
 
 // NodeTemplate describes the node that a machine becomes.
 type NodeTemplate struct {
-	// Capacity of the node: at least cpu, gpu and memory.
+	// Capacity of the node. It should have at least cpu, gpu and memory.
 	Capacity corev1.ResourceList `json:"capacity"`
-	// VirtualCapacity is written into the node's capacity.
+	// VirtualCapacity is added to the node's capacity.
 	// +optional
 	VirtualCapacity corev1.ResourceList `json:"virtualCapacity,omitempty"`
 	// InstanceType of the node.

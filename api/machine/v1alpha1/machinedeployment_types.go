@@ -5,8 +5,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// MachineDeployment keeps a number of machines and replaces them, by its strategy,
-// when their template changes.
+// MachineDeployment keeps a number of machines and replaces them according to its strategy when their template
+// changes.
 //
 // +genclient
 // +genclient:method=GetScale,verb=get,subresource=scale,result=k8s.io/api/autoscaling/v1.Scale
@@ -16,18 +16,18 @@ import (
 // +kubebuilder:subresource:status
 // +kubebuilder:subresource:scale:specpath=.spec.replicas,statuspath=.status.replicas,selectorpath=.status.selector
 // +kubebuilder:printcolumn:name="Ready",type=integer,JSONPath=`.status.readyReplicas`,description="Number of machines whose node is healthy"
-// +kubebuilder:printcolumn:name="Desired",type=integer,JSONPath=`.spec.replicas`,description="Number of machines wanted"
-// +kubebuilder:printcolumn:name="Up-to-date",type=integer,JSONPath=`.status.updatedReplicas`,description="Number of machines made from the current template"
+// +kubebuilder:printcolumn:name="Desired",type=integer,JSONPath=`.spec.replicas`,description="Number of desired machines"
+// +kubebuilder:printcolumn:name="Up-to-date",type=integer,JSONPath=`.status.updatedReplicas`,description="Number of machines created from the current template"
 // +kubebuilder:printcolumn:name="Available",type=integer,JSONPath=`.status.availableReplicas`,description="Number of machines that can be used"
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`,description="Time since the object was created"
 type MachineDeployment struct {
 	metav1.TypeMeta `json:",inline"`
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
-	// Spec declares the deployment.
+	// Spec is the desired state of the deployment.
 	// +optional
 	Spec MachineDeploymentSpec `json:"spec,omitempty"`
-	// Status is what is known of the deployment.
+	// Status is the observed state of the deployment.
 	// +optional
 	Status MachineDeploymentStatus `json:"status,omitempty"`
 }
@@ -42,96 +42,96 @@ type MachineDeploymentList struct {
 	Items           []MachineDeployment `json:"items"`
 }
 
-// MachineDeploymentSpec declares a deployment of machines.
+// MachineDeploymentSpec is the desired state of a deployment.
 type MachineDeploymentSpec struct {
-	// Replicas is the number of machines wanted. Absent means 0.
+	// Replicas is the desired number of machines. Defaults to 0.
 	// +optional
 	Replicas int32 `json:"replicas,omitempty"`
-	// Selector finds the sets and machines of the deployment. It must match the template's labels.
+	// Selector selects the sets and machines of the deployment. It must match the template's labels.
 	// +optional
 	Selector *metav1.LabelSelector `json:"selector,omitempty"`
 	// Template of the machines.
 	Template MachineTemplateSpec `json:"template"`
-	// Strategy by which machines are replaced when the template changes.
+	// Strategy determines how machines are replaced when the template changes.
 	// +optional
 	Strategy MachineDeploymentStrategy `json:"strategy,omitempty"`
-	// MinReadySeconds is the time for which a machine must be ready to count as available.
+	// MinReadySeconds is how long a machine must be ready before it counts as available.
 	// +optional
 	MinReadySeconds int32 `json:"minReadySeconds,omitempty"`
-	// RevisionHistoryLimit is the number of old sets that are kept to go back to.
-	// Nil keeps all of them.
+	// RevisionHistoryLimit is the number of old sets that are kept for rollbacks. If unset, all are kept.
 	// +optional
 	RevisionHistoryLimit *int32 `json:"revisionHistoryLimit,omitempty"`
-	// Paused stops rollouts; scaling goes on.
+	// Paused stops rollouts. Scaling continues.
 	// +optional
 	Paused bool `json:"paused,omitempty"`
-	// RollbackTo asks for a return to an earlier revision. It is cleared when done.
+	// RollbackTo requests a rollback to an earlier revision. The controller clears it when done.
 	// +optional
 	RollbackTo *RollbackConfig `json:"rollbackTo,omitempty"`
-	// ProgressDeadlineSeconds is the time without progress after which a rollout is
-	// reported as stalled. Nil never reports that.
+	// ProgressDeadlineSeconds is the time without progress after which a rollout is reported as stalled. If
+	// unset, stalled rollouts are not reported.
 	// +optional
 	ProgressDeadlineSeconds *int32 `json:"progressDeadlineSeconds,omitempty"`
-	// AutoPreserveFailedMachineMax is the number of failed machines that are
-	// preserved without being asked to.
+	// AutoPreserveFailedMachineMax is the maximum number of failed machines that are preserved automatically.
 	// +optional
 	AutoPreserveFailedMachineMax int32 `json:"autoPreserveFailedMachineMax,omitempty"`
-	// ExcessReplicas is how many machines, or what percentage of the replicas (rounded up), exist beyond
-	// them as a reserve: the newest ones, on whose nodes no pods are scheduled until the replicas grow.
-	// Nil is none. MCM's CRDs do not know this field, but see AnnotationKeyExcessReplicas.
+	// ExcessReplicas is the number of machines, or the percentage of replicas (rounded up), that are kept in
+	// reserve in addition to the replicas. These are the newest machines; no Pods are scheduled on their nodes
+	// until the replicas grow. If unset, there is no reserve. MCM's CRDs do not have this field; with them, use
+	// the annotation machine.millwright.dev/excess-replicas.
 	// +kubebuilder:validation:XValidation:rule="type(self) == string || int(self) >= 0",message="must not be below zero"
 	// +kubebuilder:validation:XValidation:rule="type(self) == string || int(self) < 2147483648",message="must fit into 32 bits"
 	// +kubebuilder:validation:XValidation:rule="type(self) == int || string(self).matches('^[0-9]{1,9}%$')",message="must be a number or a percentage such as 20%"
 	// +kubebuilder:validation:XValidation:rule="type(self) == int || !string(self).matches('^[0-9]{1,9}%$') || int(string(self).replace('%', '')) <= 100",message="must not be above 100%"
 	// +optional
 	ExcessReplicas *intstr.IntOrString `json:"excessReplicas,omitempty"`
-	// FallbackClasses are the names of MachineClasses with which machines are made while the class of the
-	// template has no capacity left, the first choice first. They are of the same provider, mostly in other zones or
-	// of other types. MCM's CRDs do not know this field, but see AnnotationKeyFallbackClasses.
+	// FallbackClasses are the names of MachineClasses that are used, in this order, while the class of the
+	// template has no capacity left. They have the same provider, and usually another zone or instance type.
+	// MCM's CRDs do not have this field; with them, use the annotation machine.millwright.dev/fallback-classes.
 	// +kubebuilder:validation:MaxItems=16
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=253
 	// +listType=atomic
 	// +optional
 	FallbackClasses []string `json:"fallbackClasses,omitempty"`
-	// Replacement limits how many unhealthy machines are replaced. Nil leaves that to the manager's flag
-	// --machine-max-health-replacements. MCM's CRDs do not know this field, but see AnnotationKeyReplacement.
+	// Replacement limits how many unhealthy machines are replaced. If unset, the manager's flag
+	// --machine-max-health-replacements applies. MCM's CRDs do not have this field; with them, use the
+	// annotation machine.millwright.dev/replacement.
 	// +optional
 	Replacement *ReplacementPolicy `json:"replacement,omitempty"`
 }
 
-// ReplacementPolicy limits how many machines of a deployment become Failed, and are replaced, once they
-// are unhealthy for longer than their health timeout. Machines that never joined are not limited by it.
+// ReplacementPolicy limits how many machines of a deployment become Failed and are replaced after they were
+// unhealthy for longer than their health timeout. It does not limit machines that never joined.
 type ReplacementPolicy struct {
-	// Budgets all have to allow a replacement. Without any, the manager's flag
-	// --machine-max-health-replacements limits it.
+	// Budgets must all allow a replacement. If empty, the manager's flag --machine-max-health-replacements
+	// applies.
 	// +kubebuilder:validation:MaxItems=8
 	// +listType=atomic
 	// +optional
 	Budgets []ReplacementBudget `json:"budgets,omitempty"`
-	// ZoneOutage is what becomes of two or more machines that are all there is in a zone, and all
-	// unhealthy: Wait until the zone is back, or Replace them in other zones, at once unless a budget
-	// forbids it. Empty means that zones do not matter, as in MCM.
+	// ZoneOutage determines what happens when a zone has two or more machines and all of them are unhealthy:
+	// "Wait" waits until the zone recovers; "Replace" replaces the machines in other zones, immediately unless
+	// a budget prevents it. If empty, zones are ignored, as in MCM.
 	// +kubebuilder:validation:Enum=Wait;Replace
 	// +optional
 	ZoneOutage ZoneOutagePolicy `json:"zoneOutage,omitempty"`
 }
 
-// ReplacementBudget is how many machines of a group may be replaced.
+// ReplacementBudget limits how many machines of a group may be replaced.
 type ReplacementBudget struct {
-	// Max is a number of machines, or a percentage of the group, rounded down, and at least 1. With 0 or 0%,
-	// none is replaced.
-	// +kubebuilder:validation:XValidation:rule="type(self) == string || (int(self) >= 0 && int(self) < 2147483648)",message="must be a number that is not below zero"
+	// Max is a number of machines, or a percentage of the group, rounded down but at least 1. With 0 or 0%, no
+	// machine is replaced.
+	// +kubebuilder:validation:XValidation:rule="type(self) == string || (int(self) >= 0 && int(self) < 2147483648)",message="must be a non-negative number"
 	// +kubebuilder:validation:XIntOrString
 	// +kubebuilder:validation:Pattern=`^(100|[0-9]{1,2})%$`
 	Max intstr.IntOrString `json:"max"`
-	// Per is the key of a label of the machines or their nodes, such as topology.kubernetes.io/zone: those
-	// with the same value are a group. Empty means that all machines of the deployment are one group.
+	// Per is the key of a label of the machines or their nodes, such as topology.kubernetes.io/zone. Machines
+	// with the same value form a group. If empty, all machines of the deployment form one group.
 	// +kubebuilder:validation:MaxLength=317
 	// +optional
 	Per string `json:"per,omitempty"`
-	// Within is the time in which no more than Max become Failed, such as 1h, at most a day. Nil limits
-	// how many are replaced at the same time.
+	// Within is the period, such as 1h and at most 24h, in which at most Max machines become Failed. If unset,
+	// Max limits how many machines are replaced at the same time.
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:Pattern=`^([0-9]{1,9}(s|m|h))+$`
 	// +kubebuilder:validation:XValidation:rule="duration(self) > duration('0s') && duration(self) <= duration('24h')",message="must be above zero, and at most 24h"
@@ -140,19 +140,19 @@ type ReplacementBudget struct {
 	Within *metav1.Duration `json:"within,omitempty"`
 }
 
-// ZoneOutagePolicy is what becomes of the machines of a zone in which all are unhealthy.
+// ZoneOutagePolicy determines what happens to the machines of a zone in which all machines are unhealthy.
 type ZoneOutagePolicy string
 
 const (
-	// ZoneOutageWait waits until the zone is back.
+	// ZoneOutageWait waits until the zone recovers.
 	ZoneOutageWait ZoneOutagePolicy = "Wait"
-	// ZoneOutageReplace replaces the machines by others in the zones of the fallback classes.
+	// ZoneOutageReplace replaces the machines with others in the zones of the fallback classes.
 	ZoneOutageReplace ZoneOutagePolicy = "Replace"
 )
 
-// RollbackConfig names the revision to return to.
+// RollbackConfig names the revision to roll back to.
 type RollbackConfig struct {
-	// Revision to return to. 0 is the one before the current.
+	// Revision to roll back to. 0 is the previous revision.
 	// +optional
 	Revision int64 `json:"revision,omitempty"`
 }
@@ -170,15 +170,16 @@ const (
 	InPlaceUpdateMachineDeploymentStrategyType MachineDeploymentStrategyType = "InPlaceUpdate"
 )
 
-// MachineDeploymentStrategy is how machines are replaced.
+// MachineDeploymentStrategy determines how machines are replaced.
 type MachineDeploymentStrategy struct {
-	// Type of the strategy.
+	// Type of the strategy: "Recreate" deletes all old machines, then creates new ones; "RollingUpdate"
+	// replaces machines a few at a time; "InPlaceUpdate" updates the nodes and keeps their machines.
 	// +optional
 	Type MachineDeploymentStrategyType `json:"type,omitempty"`
-	// RollingUpdate belongs to the type RollingUpdate.
+	// RollingUpdate configures the strategy RollingUpdate.
 	// +optional
 	RollingUpdate *RollingUpdateMachineDeployment `json:"rollingUpdate,omitempty"`
-	// InPlaceUpdate belongs to the type InPlaceUpdate.
+	// InPlaceUpdate configures the strategy InPlaceUpdate.
 	// +optional
 	InPlaceUpdate *InPlaceUpdateMachineDeployment `json:"inPlaceUpdate,omitempty"`
 }
@@ -191,49 +192,51 @@ type RollingUpdateMachineDeployment struct {
 // InPlaceUpdateMachineDeployment configures an in-place update.
 type InPlaceUpdateMachineDeployment struct {
 	UpdateConfiguration `json:",inline"`
-	// OrchestrationType says who picks the nodes to update.
+	// OrchestrationType determines who selects the nodes to update: the controller ("Auto") or the user, by a
+	// label ("Manual").
 	// +optional
 	OrchestrationType OrchestrationType `json:"orchestrationType,omitempty"`
 }
 
-// OrchestrationType says who picks the nodes of an in-place update.
+// OrchestrationType determines who selects the nodes of an in-place update.
 type OrchestrationType string
 
 const (
-	// OrchestrationTypeAuto lets the controller pick the nodes.
+	// OrchestrationTypeAuto lets the controller select the nodes.
 	OrchestrationTypeAuto OrchestrationType = "Auto"
-	// OrchestrationTypeManual waits for the user to label them.
+	// OrchestrationTypeManual waits for the user to label the nodes.
 	OrchestrationTypeManual OrchestrationType = "Manual"
 )
 
-// UpdateConfiguration bounds how many machines an update may add or take at once.
+// UpdateConfiguration limits how many machines an update may add or take away at the same time.
 type UpdateConfiguration struct {
-	// MaxUnavailable is how many machines, or what percentage (rounded down), may be
-	// missing during the update.
+	// MaxUnavailable is the number of machines, or the percentage of replicas (rounded down), that may be
+	// unavailable during the update.
 	// +kubebuilder:validation:XValidation:rule="type(self) == string || int(self) == int(self) % 2147483648",message="must fit into 32 bits"
 	// +optional
 	MaxUnavailable *intstr.IntOrString `json:"maxUnavailable,omitempty"`
-	// MaxSurge is how many machines, or what percentage (rounded up), may exist
-	// beyond the wanted number during the update.
+	// MaxSurge is the number of machines, or the percentage of replicas (rounded up), that may exist in
+	// addition to the replicas during the update.
 	// +kubebuilder:validation:XValidation:rule="type(self) == string || int(self) == int(self) % 2147483648",message="must fit into 32 bits"
 	// +optional
 	MaxSurge *intstr.IntOrString `json:"maxSurge,omitempty"`
 }
 
-// DefaultMachineDeploymentUniqueLabelKey is the label by which the sets of a
-// deployment, and their machines, differ.
+// DefaultMachineDeploymentUniqueLabelKey is the label that distinguishes the sets of a deployment and their
+// machines.
 const DefaultMachineDeploymentUniqueLabelKey = "machine-template-hash"
 
-// MachineDeploymentStatus is what is known of a deployment.
+// MachineDeploymentStatus is the observed state of a deployment.
 type MachineDeploymentStatus struct {
 	// ObservedGeneration is the generation that this status belongs to.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
-	// Replicas is the number of machines that exist, those being deleted included. Those in excess of
-	// the replicas are counted apart, here and in the next numbers but UnavailableReplicas: see ExcessReplicas.
+	// Replicas is the number of machines that exist, including those being deleted. Machines in excess of the
+	// replicas are not included, here and in the following numbers except unavailableReplicas; see
+	// excessReplicas.
 	// +optional
 	Replicas int32 `json:"replicas,omitempty"`
-	// UpdatedReplicas is the number of machines made from the current template.
+	// UpdatedReplicas is the number of machines created from the current template.
 	// +optional
 	UpdatedReplicas int32 `json:"updatedReplicas,omitempty"`
 	// ReadyReplicas is the number of Running machines.
@@ -245,25 +248,25 @@ type MachineDeploymentStatus struct {
 	// PreservedFailedReplicas is the number of Failed machines that are preserved.
 	// +optional
 	PreservedFailedReplicas int32 `json:"preservedFailedReplicas,omitempty"`
-	// UnavailableReplicas is the number of machines that are wanted by the sets and cannot be used.
+	// UnavailableReplicas is the number of machines that the sets desire and that cannot be used.
 	// +optional
 	UnavailableReplicas int32 `json:"unavailableReplicas,omitempty"`
 	// Conditions of the deployment.
 	// +optional
 	Conditions []MachineDeploymentCondition `json:"conditions,omitempty"`
-	// CollisionCount counts how often the name of a new set was taken.
+	// CollisionCount counts how often the name of a new set was already taken.
 	// +optional
 	CollisionCount *int32 `json:"collisionCount,omitempty"`
 	// FailedMachines are the machines whose last operation failed.
 	// +optional
 	FailedMachines []*MachineSummary `json:"failedMachines,omitempty"`
-	// Selector is spec.selector written as a string, for clients of the scale
-	// subresource such as the horizontal pod autoscaler. MCM's CRDs do not know this
-	// field: a cluster that runs with them prunes it, so nothing may depend on it.
+	// Selector is spec.selector as a string, for clients of the scale subresource such as the horizontal pod
+	// autoscaler. MCM's CRDs do not have this field: a cluster with those CRDs prunes it, so nothing may depend
+	// on it.
 	// +optional
 	Selector string `json:"selector,omitempty"`
-	// ExcessReplicas is the number of machines that exist as a reserve in excess of the replicas. MCM's
-	// CRDs do not know this field; nothing depends on it.
+	// ExcessReplicas is the number of machines that exist as a reserve in addition to the replicas. MCM's CRDs
+	// do not have this field; nothing depends on it.
 	// +optional
 	ExcessReplicas int32 `json:"excessReplicas,omitempty"`
 }
@@ -273,110 +276,111 @@ type MachineDeploymentConditionType string
 
 // The types of a deployment's conditions. A healthy deployment has Available and Progressing.
 const (
-	// MachineDeploymentAvailable: enough machines can be used.
+	// MachineDeploymentAvailable means that enough machines can be used.
 	MachineDeploymentAvailable MachineDeploymentConditionType = "Available"
-	// MachineDeploymentProgressing is True while a rollout progresses and when it is complete, False when
-	// it cannot progress, Unknown while it is paused.
+	// MachineDeploymentProgressing is True while a rollout progresses and when it is complete, False when it
+	// cannot progress, and Unknown while it is paused.
 	MachineDeploymentProgressing MachineDeploymentConditionType = "Progressing"
-	// MachineDeploymentReplicaFailure: a set cannot create or delete machines, or cannot be scaled outside
-	// of a rollout. Its reason is one below or that of the set.
+	// MachineDeploymentReplicaFailure means that a set cannot create or delete machines, or cannot be scaled outside a
+	// rollout. Its reason is one of those below or the reason of the set.
 	MachineDeploymentReplicaFailure MachineDeploymentConditionType = "ReplicaFailure"
-	// MachineDeploymentFrozen: a set creates nothing, since too many machines exist.
+	// MachineDeploymentFrozen means that a set creates no machines because too many exist.
 	MachineDeploymentFrozen MachineDeploymentConditionType = "Frozen"
-	// MachineDeploymentSelectorOverlap: other deployments select the same machines. MCM does not have it.
+	// MachineDeploymentSelectorOverlap means that another deployment selects the same machines. MCM does not have this
+	// condition.
 	MachineDeploymentSelectorOverlap MachineDeploymentConditionType = "SelectorOverlap"
-	// MachineDeploymentSetReleased: the selector does not match sets any more that were created for the
-	// deployment and have machines. MCM does not have it.
+	// MachineDeploymentSetReleased means that the selector no longer matches sets that were created for the deployment
+	// and have machines. MCM does not have this condition.
 	MachineDeploymentSetReleased MachineDeploymentConditionType = "SetReleased"
-	// MachineDeploymentRollbackRefused: spec.rollbackTo named a revision that does not exist. It stays
-	// until the next rollout. MCM does not have it.
+	// MachineDeploymentRollbackRefused means that spec.rollbackTo named a revision that does not exist. The condition
+	// stays until the next rollout. MCM does not have it.
 	MachineDeploymentRollbackRefused MachineDeploymentConditionType = "RollbackRefused"
 )
 
 // Reasons of Available, which are MCM's.
 const (
-	// DeploymentReasonAvailable: at least as many machines are available as an update has to leave.
+	// DeploymentReasonAvailable means that at least as many machines are available as an update must keep.
 	DeploymentReasonAvailable = "MinimumReplicasAvailable"
-	// DeploymentReasonUnavailable: fewer are.
+	// DeploymentReasonUnavailable means that fewer machines are available than an update must keep.
 	DeploymentReasonUnavailable = "MinimumReplicasUnavailable"
 )
 
 // Reasons of Progressing that are MCM's.
 const (
-	// DeploymentReasonUpdated: the rollout goes on.
+	// DeploymentReasonUpdated means that the rollout continues.
 	DeploymentReasonUpdated = "MachineSetUpdated"
-	// DeploymentReasonUpdateBlocked: an update in place waits for somebody: the update of a node failed, its
-	// labels are wrong, or users are to select nodes.
+	// DeploymentReasonUpdateBlocked means that an in-place update needs a user: the update of a node failed, its labels
+	// are wrong, or nodes must be selected.
 	DeploymentReasonUpdateBlocked = "NodeUpdateBlocked"
-	// DeploymentReasonDryRun: the template names another class, and the update strategy "DryRun" has the drivers of the
-	// machines say what an update to it would change. Nothing is changed.
+	// DeploymentReasonDryRun means that the template names another class, and with the update strategy "DryRun" the
+	// drivers of the machines report what an update to it would change. Nothing is changed.
 	DeploymentReasonDryRun = "UpdateDryRun"
-	// DeploymentReasonComplete: all machines are of the current template and available. Scaling does
-	// not change that, nor does the replacement of a machine.
+	// DeploymentReasonComplete means that all machines match the current template and are available. Scaling and the
+	// replacement of a machine do not change this reason.
 	DeploymentReasonComplete = "NewMachineSetAvailable"
-	// DeploymentReasonPaused: spec.paused is set.
+	// DeploymentReasonPaused means that spec.paused is set.
 	DeploymentReasonPaused = "DeploymentPaused"
-	// DeploymentReasonResumed: spec.paused was removed.
+	// DeploymentReasonResumed means that spec.paused was removed.
 	DeploymentReasonResumed = "DeploymentResumed"
-	// DeploymentReasonCreated: the set of a new template was created.
+	// DeploymentReasonCreated means that the set of a new template was created.
 	DeploymentReasonCreated = "NewMachineSetCreated"
-	// DeploymentReasonFound: an old set has become the current one again.
+	// DeploymentReasonFound means that an old set has become the current one again.
 	DeploymentReasonFound = "FoundNewMachineSet"
-	// DeploymentReasonTimedOut: there was no progress for spec.progressDeadlineSeconds. The rollout
-	// goes on.
+	// DeploymentReasonTimedOut means that the rollout made no progress for spec.progressDeadlineSeconds. It continues.
 	DeploymentReasonTimedOut = "ProgressDeadlineExceeded"
-	// DeploymentReasonSetCreateError: the set of a new template cannot be created.
+	// DeploymentReasonSetCreateError means that the set of a new template cannot be created.
 	DeploymentReasonSetCreateError = "MachineSetCreateError"
-	// DeploymentReasonSelectsAll: the selector is empty and would select all machines.
+	// DeploymentReasonSelectsAll means that the selector is empty and would select all machines.
 	DeploymentReasonSelectsAll = "SelectingAll"
 )
 
 // Reasons of Progressing that MCM does not have.
 const (
-	// DeploymentReasonSetUpdateError: a write of the rollout failed. It is also a reason of
-	// ReplicaFailure, for other writes.
+	// DeploymentReasonSetUpdateError means that a write of the rollout failed. For other writes, it is a reason of
+	// ReplicaFailure.
 	DeploymentReasonSetUpdateError = "MachineSetUpdateError"
-	// DeploymentReasonMutated: a mutating webhook changes the template of a new set, so none is created.
+	// DeploymentReasonMutated means that a mutating webhook changes the template of a new set, so no set is created.
 	DeploymentReasonMutated = "TemplateMutated"
-	// DeploymentReasonInvalid: the spec is invalid. The message names the field.
+	// DeploymentReasonInvalid means that the spec is invalid. The message names the field.
 	DeploymentReasonInvalid = "InvalidSpec"
-	// DeploymentReasonNotSupported: the template changed with the strategy InPlaceUpdate, and there is no
-	// cluster with nodes.
+	// DeploymentReasonNotSupported means that the template changed with the strategy InPlaceUpdate, and there is no
+	// target cluster.
 	DeploymentReasonNotSupported = "NotSupported"
 )
 
 // Reasons of other conditions.
 const (
-	// DeploymentReasonFrozen is the reason of Frozen. It is MCM's.
+	// DeploymentReasonFrozen is the reason of Frozen, as in MCM.
 	DeploymentReasonFrozen = "MachineDeploymentStateSync"
-	// DeploymentReasonMarkError is a reason of ReplicaFailure: a machine named for deletion cannot be
-	// marked, so its set is not scaled down.
+	// DeploymentReasonMarkError is a reason of ReplicaFailure: a machine named for deletion cannot be marked,
+	// so its set is not scaled down.
 	DeploymentReasonMarkError = "MachineMarkError"
 	// DeploymentReasonSelectorOverlap is the reason of SelectorOverlap.
 	DeploymentReasonSelectorOverlap = "SelectorOverlap"
 	// DeploymentReasonSetReleased is the reason of SetReleased.
 	DeploymentReasonSetReleased = "SetReleased"
-	// DeploymentReasonRevisionNotFound is the reason of RollbackRefused, and of the event. It is MCM's.
+	// DeploymentReasonRevisionNotFound is the reason of RollbackRefused and of the event, as in MCM.
 	DeploymentReasonRevisionNotFound = "DeploymentRollbackRevisionNotFound"
 )
 
-// Reasons of events alone. The first two are MCM's.
+// Reasons that only events have. The first two are MCM's.
 const (
-	// DeploymentReasonRollback: the deployment was rolled back.
+	// DeploymentReasonRollback means that the deployment was rolled back.
 	DeploymentReasonRollback = "DeploymentRollback"
-	// DeploymentReasonTemplateUnchanged: the revision to roll back to has the same template.
+	// DeploymentReasonTemplateUnchanged means that the revision to roll back to has the same template.
 	DeploymentReasonTemplateUnchanged = "DeploymentRollbackTemplateUnchanged"
-	// DeploymentReasonNodesMarked: nodes of old machines were tainted.
+	// DeploymentReasonNodesMarked means that nodes of old machines were tainted.
 	DeploymentReasonNodesMarked = "NodesMarked"
-	// DeploymentReasonMachineTransferred: a machine that was updated in place moved to the current set.
+	// DeploymentReasonMachineTransferred means that a machine that was updated in place moved to the current set.
 	DeploymentReasonMachineTransferred = "MachineTransferred"
-	// DeploymentReasonClassTaken: a set has got the class that the template names, since machines can be updated to it.
+	// DeploymentReasonClassTaken means that a set got the class that the template names, since its machines can be
+	// updated to it.
 	DeploymentReasonClassTaken = "MachineClassTaken"
-	// DeploymentReasonMachineFollows: a machine got the class of its set, and its VM is updated.
+	// DeploymentReasonMachineFollows means that a machine got the class of its set, and its VM is updated.
 	DeploymentReasonMachineFollows = "MachineFollowsClass"
-	// DeploymentReasonNodesSelected: nodes were selected to be updated in place.
+	// DeploymentReasonNodesSelected means that nodes were selected to be updated in place.
 	DeploymentReasonNodesSelected = "NodesSelected"
-	// DeploymentReasonNodesUnmarked: nodes lost the marks of a rollout that is over.
+	// DeploymentReasonNodesUnmarked means that the marks of a completed rollout were removed from nodes.
 	DeploymentReasonNodesUnmarked = "NodesUnmarked"
 )
 
@@ -392,10 +396,10 @@ type MachineDeploymentCondition struct {
 	// LastTransitionTime is when the status last changed.
 	// +optional
 	LastTransitionTime metav1.Time `json:"lastTransitionTime,omitzero"`
-	// Reason is one word for why.
+	// Reason is a machine-readable reason in CamelCase.
 	// +optional
 	Reason string `json:"reason,omitempty"`
-	// Message says why in a sentence.
+	// Message explains the reason in a sentence.
 	// +optional
 	Message string `json:"message,omitempty"`
 }

@@ -8,14 +8,15 @@ import (
 	"k8s.io/apimachinery/pkg/util/json"
 )
 
-// quantityPattern is the pattern of quantities in the CRDs of Millwright, which hack/quantities.sh writes. It is stricter than that of controller-gen,
-// which is in MCM's: that one takes "1e1.5", which Go cannot parse, and "1e-2147483647", at which Go computes for hours.
+// quantityPattern is the pattern of quantities in Millwright's CRDs, which hack/quantities.sh writes. It is
+// stricter than controller-gen's pattern, which MCM's CRDs have: that one accepts "1e1.5", which Go cannot
+// parse, and "1e-2147483647", which Go needs hours to parse.
 const quantityPattern = `^(\+|-)?(([0-9]{1,30}(\.[0-9]{0,30})?)|(\.[0-9]{1,30}))(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?[0-9]{1,2}))?$`
 
 var readable = regexp.MustCompile(quantityPattern)
 
-// UnmarshalJSON leaves out quantities that the CRDs of Millwright refuse, as if they were not there. Under MCM's CRDs one
-// of them would otherwise keep a client from reading any class, since a list is read as a whole.
+// UnmarshalJSON ignores quantities that Millwright's CRDs reject. Under MCM's CRDs, one such quantity would
+// otherwise prevent a client from reading any class, since a list is decoded as a whole.
 func (t *NodeTemplate) UnmarshalJSON(raw []byte) error {
 	type plain NodeTemplate // without this method
 	read := struct {
@@ -31,7 +32,7 @@ func (t *NodeTemplate) UnmarshalJSON(raw []byte) error {
 	return nil
 }
 
-// quantities are those of a list that can be read.
+// quantities is a list of quantities without those that cannot be parsed.
 type quantities corev1.ResourceList
 
 // UnmarshalJSON implements json.Unmarshaler.
@@ -54,7 +55,7 @@ func (q *quantities) UnmarshalJSON(raw []byte) error {
 	return nil
 }
 
-// text is a quantity as it is written: as a string, or as a number. Null is zero, as for any quantity.
+// text is a quantity as it is written, a string or a number. Null is zero, as for any quantity.
 type text string
 
 // UnmarshalJSON implements json.Unmarshaler.

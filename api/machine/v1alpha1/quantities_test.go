@@ -14,9 +14,9 @@ import (
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 )
 
-// TestQuantitiesThatCannotBeRead: one class with a quantity that Go cannot parse, or at which it computes for hours,
-// keeps nobody from reading the list, nor from reading the rest of that class.
-func TestQuantitiesThatCannotBeRead(t *testing.T) {
+// TestNodeTemplate_IgnoresUnreadableQuantities checks that a class with a quantity that Go cannot parse, or
+// needs hours to parse, does not prevent reading the list or the rest of that class.
+func TestNodeTemplate_IgnoresUnreadableQuantities(t *testing.T) {
 	for _, bad := range []string{
 		`"1e1.5"`, `"1e.5"`, `"1e99999999999999999999"`, `"1e2147483648"`, `"1e-2147483647"`, `"1e-2147483648"`,
 		`"` + strings.Repeat("9", 100_000) + `"`, `"x"`, `""`, `1e99999999`, `1e-99999999`, `true`, `{}`, `["1"]`,
@@ -49,8 +49,8 @@ func TestQuantitiesThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// TestNodeTemplatesAreReadAsBefore: by each way in which clients read objects.
-func TestNodeTemplatesAreReadAsBefore(t *testing.T) {
+// TestNodeTemplate_DecodesLikeAPlainStruct covers each way in which clients decode objects.
+func TestNodeTemplate_DecodesLikeAPlainStruct(t *testing.T) {
 	for _, raw := range []string{
 		`{}`, `null`, `{"capacity":null,"instanceType":"","region":"","zone":""}`, `{"capacity":{}}`, `{"capacity":{"cpu":null}}`,
 		`{"capacity":{"cpu":4,"memory":"1.5Gi","gpu":"1e3","x":"9223372036854775807"},"virtualCapacity":{"y":"-1n"},"instanceType":"t","region":"r","zone":"z","architecture":"a"}`,

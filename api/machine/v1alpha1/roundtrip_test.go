@@ -21,8 +21,8 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// FuzzRoundTrip fills each kind at random from a seed and checks that JSON carries all
-// of it, and that a deep copy is equal and shares nothing.
+// FuzzRoundTrip fills each kind with random values and checks that JSON preserves all of them, and that a deep
+// copy is equal and shares no memory.
 func FuzzRoundTrip(f *testing.F) {
 	for seed := range int64(25) {
 		f.Add(seed)
@@ -52,13 +52,13 @@ func checkJSON(t *testing.T, obj runtime.Object) {
 	if err := json.Unmarshal(raw, read); err != nil {
 		t.Fatal(err)
 	}
-	// JSON does not tell an empty list from none where both are left out.
+	// JSON does not distinguish an empty list from an absent one where both are omitted.
 	if diff := cmp.Diff(obj, read, cmpopts.EquateEmpty()); diff != "" {
 		t.Errorf("%T lost something in JSON (-before +after):\n%s", obj, diff)
 	}
 }
 
-// checkDeepCopy fills the copy anew, and looks whether the original changes with it.
+// checkDeepCopy overwrites the copy and checks that the original does not change.
 func checkDeepCopy(t *testing.T, obj runtime.Object) {
 	t.Helper()
 	before := encode(t, obj)
@@ -72,7 +72,7 @@ func checkDeepCopy(t *testing.T, obj runtime.Object) {
 	}
 }
 
-// overwrite clears everything that is reachable through pointers, slices and maps.
+// overwrite clears everything reachable through pointers, slices and maps.
 func overwrite(v reflect.Value) {
 	switch v.Kind() {
 	case reflect.Pointer:
@@ -102,7 +102,7 @@ func filler(scheme *runtime.Scheme, seed int64) *randfill.Filler {
 	return fuzzer.FuzzerFor(funcs, rand.NewSource(seed), serializer.NewCodecFactory(scheme))
 }
 
-// ourFuncs fills the types whose values JSON does not carry one to one.
+// ourFuncs fills the types whose values JSON does not preserve exactly.
 func ourFuncs(serializer.CodecFactory) []any {
 	return []any{
 		func(q *resource.Quantity, c randfill.Continue) {
@@ -117,21 +117,21 @@ func ourFuncs(serializer.CodecFactory) []any {
 		func(raw *runtime.RawExtension, c randfill.Continue) {
 			raw.Raw = fmt.Appendf(nil, `{"size":%d}`, c.Int31())
 		},
-		// A configuration that sets nothing is not there: its fields are inlined.
+		// A configuration without any field is absent after decoding: its fields are inlined.
 		func(spec *v1alpha1.MachineSpec, c randfill.Continue) {
 			c.FillNoCustom(spec)
 			if c := spec.MachineConfiguration; c != nil && *c == (v1alpha1.MachineConfiguration{}) {
 				spec.MachineConfiguration = nil
 			}
 		},
-		// JSON knows no pointer to nothing.
+		// JSON cannot represent a pointer to nil.
 		func(status *v1alpha1.MachineSetStatus, c randfill.Continue) {
 			c.FillNoCustom(status)
 			if status.FailedMachines != nil && *status.FailedMachines == nil {
 				status.FailedMachines = nil
 			}
 		},
-		// Kind and version are known from the Go type.
+		// Kind and version follow from the Go type.
 		func(meta *metav1.TypeMeta, _ randfill.Continue) { *meta = metav1.TypeMeta{} },
 	}
 }

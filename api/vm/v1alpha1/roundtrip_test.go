@@ -19,8 +19,8 @@ import (
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
 )
 
-// FuzzRoundTrip fills a VirtualMachine at random from a seed and checks that JSON and a
-// deep copy carry all of it.
+// FuzzRoundTrip fills a VirtualMachine with random values and checks that JSON and a deep copy preserve all of
+// them.
 func FuzzRoundTrip(f *testing.F) {
 	for seed := range int64(25) {
 		f.Add(seed)
@@ -44,24 +44,24 @@ func FuzzRoundTrip(f *testing.F) {
 		if err := json.Unmarshal(raw, read); err != nil {
 			t.Fatal(err)
 		}
-		// JSON does not tell an empty list from none where both are left out.
+		// JSON does not distinguish an empty list from an absent one where both are omitted.
 		if diff := cmp.Diff(vm, read, cmpopts.EquateEmpty()); diff != "" {
 			t.Errorf("JSON lost something (-before +after):\n%s", diff)
 		}
 	})
 }
 
-// ourFuncs fills the types whose values JSON does not carry one to one.
+// ourFuncs fills the types whose values JSON does not preserve exactly.
 func ourFuncs(serializer.CodecFactory) []any {
 	return []any{
 		func(q *resource.Quantity, c randfill.Continue) { *q = resource.MustParse(fmt.Sprint(c.Int31())) },
-		// Kind and version are known from the Go type.
+		// Kind and version follow from the Go type.
 		func(meta *metav1.TypeMeta, _ randfill.Continue) { *meta = metav1.TypeMeta{} },
 	}
 }
 
-// The names of the origin's fields.
-func TestFieldsOfTheOriginAreRead(t *testing.T) {
+// TestVirtualMachine_DecodesFieldsOfMetropolis checks the names of the fields of the original definition.
+func TestVirtualMachine_DecodesFieldsOfMetropolis(t *testing.T) {
 	const manifest = `{
 		"apiVersion": "vm.metropolis.monogon.dev/v1alpha1",
 		"kind": "VirtualMachine",
@@ -91,7 +91,7 @@ func TestFieldsOfTheOriginAreRead(t *testing.T) {
 	if err := json.Unmarshal(raw, &rewritten); err != nil {
 		t.Fatal(err)
 	}
-	// The types of Kubernetes write some empty fields, which the comparison leaves out.
+	// The types of Kubernetes encode some empty fields, which the comparison ignores.
 	if diff := cmp.Diff(written, rewritten, cmpopts.IgnoreMapEntries(isEmpty)); diff != "" {
 		t.Errorf("after reading and writing (-before +after):\n%s", diff)
 	}

@@ -5,43 +5,43 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// VirtualMachineStatus is what the VM controller observed and decided.
+// VirtualMachineStatus is the observed state of a VM and what the VM controller has decided.
 type VirtualMachineStatus struct {
-	// VirtualMachineAuthority only changes as a whole.
+	// VirtualMachineAuthority changes only as a whole.
 	VirtualMachineAuthority `json:",inline"`
-	// Phase summarises the VM's state for users. Programs should use conditions.
+	// Phase summarizes the VM's state for users: "Creating", "Running", "Terminating", "Stopped" or "Lost".
+	// Programs should use conditions.
 	// +optional
 	Phase VirtualMachinePhase `json:"phase,omitempty"`
-	// ImagePrepared reports whether the disk was completed, with the initial image if there is
-	// one; then it is set before the first start. From then on no hypervisor writes the image or
-	// creates the disk.
+	// ImagePrepared reports whether the disk was completed, including the initial image if there is one. It is
+	// set before the first start. From then on, no hypervisor writes the image or creates the disk.
 	// +optional
 	ImagePrepared bool `json:"imagePrepared,omitempty"`
-	// NodeName is the node on which the authoritative Pod is.
+	// NodeName is the node of the authoritative Pod.
 	// +optional
 	NodeName string `json:"nodeName,omitempty"`
-	// DataDisks are the data disks that the VM has or had. One that was prepared is never created again.
+	// DataDisks are the data disks that the VM has or had. A disk that was prepared is never created again.
 	// +listType=map
 	// +listMapKey=name
 	// +optional
 	DataDisks []DataDiskStatus `json:"dataDisks,omitempty"`
-	// GrowDisks are the sizes to which disks of the guest may grow while it runs, as their volumes have grown. The
-	// hypervisor of activePodName is told.
+	// GrowDisks are the sizes to which disks of the guest may grow while it runs, after their volumes have
+	// grown. The VM controller sends them to the hypervisor of activePodName.
 	// +listType=atomic
 	// +optional
 	GrowDisks []DiskSize `json:"growDisks,omitempty"`
-	// Addresses of the guest, without prefix length. Empty: unknown.
+	// Addresses of the guest, without prefix length. If empty, they are unknown.
 	// +listType=atomic
 	// +optional
 	Addresses []string `json:"addresses,omitempty"`
-	// Migration is the live migration under way, or the last one. Absent: there was none.
+	// Migration is the current or the last live migration. If absent, there was none.
 	// +optional
 	Migration *VirtualMachineMigration `json:"migration,omitempty"`
-	// Lease is that of the authoritative hypervisor, written like the authority. Absent: it has none, as
-	// it relies on storage locking.
+	// Lease is the lease of the authoritative hypervisor, written together with the authority. If absent, the
+	// VM relies on storage locking.
 	// +optional
 	Lease *VirtualMachineLease `json:"lease,omitempty"`
-	// DiskServer is the server of the disks, with diskAccess Served. Absent: there was none yet.
+	// DiskServer is the server of the disks, with diskAccess Served. If absent, there was none yet.
 	// +optional
 	DiskServer *DiskServerStatus `json:"diskServer,omitempty"`
 	// Conditions of the VM, by type.
@@ -49,75 +49,76 @@ type VirtualMachineStatus struct {
 	// +listMapKey=type
 	// +optional
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
-	// ObservedGeneration is the generation of the spec to which the status belongs.
+	// ObservedGeneration is the generation of the spec that this status belongs to.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 }
 
-// DataDiskStatus is what is known of a data disk.
+// DataDiskStatus is the observed state of a data disk.
 type DataDiskStatus struct {
 	// Name of the disk.
 	Name string `json:"name"`
-	// VolumeClaimName is its claim. A live migration copies the disk to another one.
+	// VolumeClaimName is the claim of the disk. A live migration copies the disk to another claim.
 	VolumeClaimName string `json:"volumeClaimName"`
-	// Prepared reports whether a hypervisor has had the disk complete. From then on none creates it.
+	// Prepared reports whether the disk was complete on a hypervisor. From then on, no hypervisor creates it.
 	// +optional
 	Prepared bool `json:"prepared,omitempty"`
 }
 
 // DiskSize is the size of a disk.
 type DiskSize struct {
-	// Name of the data disk. Empty: the disk from which the VM starts.
+	// Name of the data disk. If empty, this is the disk from which the VM boots.
 	// +optional
 	Name string `json:"name,omitempty"`
-	// Bytes is the size.
+	// Bytes is the size in bytes.
 	Bytes int64 `json:"bytes"`
 }
 
-// VirtualMachineAuthority names the only hypervisor that may run the VM, and its disk. Its
-// fields are written together, and only under the resource version at which they were
-// read: the write is a compare-and-swap. If all are empty, none may.
+// VirtualMachineAuthority names the only hypervisor that may run the VM, and its disk. Its fields are written
+// together, and only under the resource version at which they were read: the write is a compare-and-swap. If
+// all are empty, no hypervisor may run the VM.
 type VirtualMachineAuthority struct {
 	// ActivePodName is the Pod of the authoritative hypervisor.
 	// +optional
 	ActivePodName string `json:"activePodName,omitempty"`
-	// ActivePodUID is the UID of that Pod, as a name can be used again.
+	// ActivePodUID is the UID of that Pod, since a name can be reused.
 	// +optional
 	ActivePodUID types.UID `json:"activePodUID,omitempty"`
-	// ActiveRunID is the run_id of the authoritative process in the Pod: an unsigned
-	// 64-bit number in decimal. It is a string because many JSON parsers lose precision
-	// in such numbers. Empty: the process has not called yet.
+	// ActiveRunID is the run_id of the authoritative process in the Pod: an unsigned 64-bit decimal number. It
+	// is a string because many JSON parsers lose precision in such numbers. If empty, the process has not
+	// called yet.
 	// +kubebuilder:validation:Pattern=`^[0-9]{1,20}$`
 	// +optional
 	ActiveRunID string `json:"activeRunID,omitempty"`
-	// VolumeClaimName is the claim of the disk. Empty if the disk is ephemeral.
+	// VolumeClaimName is the claim of the disk. If empty, the disk is ephemeral.
 	// +optional
 	VolumeClaimName string `json:"volumeClaimName,omitempty"`
 }
 
-// VirtualMachineLease is a lease that expires. Leases are granted only while it is Open.
+// VirtualMachineLease is a lease that expires. Leases are granted only while its state is Open.
 type VirtualMachineLease struct {
-	// State of the lease.
+	// State of the lease: "Open", "Suspected", "Revoked" or "Released".
 	State LeaseState `json:"state"`
-	// Transitions is how often state or holder changed.
+	// Transitions counts changes of the state or the holder.
 	Transitions int64 `json:"transitions"`
-	// FencingToken is a number of the holder that is higher than those of all holders before.
+	// FencingToken is the number of the holder. It is higher than those of all earlier holders.
 	FencingToken int64 `json:"fencingToken"`
 	// DurationSeconds is how long the holder's leases last.
 	DurationSeconds int32 `json:"durationSeconds"`
-	// TransitionTime is when state or holder changed last. Nothing is decided on it.
+	// TransitionTime is when the state or the holder last changed. It is informative only.
 	TransitionTime metav1.Time `json:"transitionTime"`
 }
 
-// DiskServerStatus is what is stored of the server of a VM's disks.
+// DiskServerStatus is the stored state of the server of a VM's disks.
 type DiskServerStatus struct {
 	// PodName is the Pod of the server. It is stored before the Pod exists.
 	PodName string `json:"podName"`
-	// PodUID is the UID of that Pod. Empty: it does not exist yet.
+	// PodUID is the UID of that Pod. If empty, the Pod does not exist yet.
 	// +optional
 	PodUID types.UID `json:"podUID,omitempty"`
-	// RevokedToken is the highest fencing token that the server has revoked, as far as is known: who attached the disks
-	// with one up to it cannot change them any more. The hypervisor whose lease has the next token gets it; others wait.
+	// RevokedToken is the highest fencing token that the server is known to have revoked: a hypervisor that
+	// attached the disks with this token or a lower one can no longer change them. Only the hypervisor whose
+	// lease has the next token can attach the disks; others wait.
 	// +optional
 	RevokedToken int64 `json:"revokedToken,omitempty"`
 }
@@ -128,195 +129,194 @@ type DiskServerStatus struct {
 type LeaseState string
 
 const (
-	// LeaseOpen means that the holder gets the lease whenever it asks.
+	// LeaseOpen means that the holder gets the lease whenever it requests it.
 	LeaseOpen LeaseState = "Open"
-	// LeaseSuspected means that the holder has not asked for long. It can still renew its lease. When it
-	// must have expired, the VM is started elsewhere.
+	// LeaseSuspected means that the holder has not renewed its lease for a long time. It can still do so. When
+	// the lease must have expired, the VM is started elsewhere.
 	LeaseSuspected LeaseState = "Suspected"
-	// LeaseRevoked means that the holder gets no lease any more, as its Pod has ended or is gone.
+	// LeaseRevoked means that the holder gets no more leases, since its Pod has terminated or is gone.
 	LeaseRevoked LeaseState = "Revoked"
-	// LeaseReleased means that the holder has said that its guest has ended.
+	// LeaseReleased means that the holder has reported that its guest has terminated.
 	LeaseReleased LeaseState = "Released"
 )
 
-// VirtualMachineMigration is a live migration. Its names are reserved before the objects exist, under
-// the resource version at which the VM was read, so there is one target at a time.
+// VirtualMachineMigration is a live migration. Its names are reserved before the objects exist, under the
+// resource version at which the VM was read, so that there is only one target at a time.
 type VirtualMachineMigration struct {
-	// Phase of the migration.
+	// Phase of the migration: "Preparing", "Copying", "Succeeded" or "Failed".
 	Phase MigrationPhase `json:"phase"`
 	// SourcePodName is the Pod that the VM leaves.
 	SourcePodName string `json:"sourcePodName"`
 	// SourceNodeName is the node of that Pod.
 	// +optional
 	SourceNodeName string `json:"sourceNodeName,omitempty"`
-	// TargetPodName is the Pod that waits for the VM. It is not authoritative before the end.
+	// TargetPodName is the Pod that waits for the VM. It becomes authoritative only at the end.
 	TargetPodName string `json:"targetPodName"`
-	// TargetPodUID is the UID of that Pod. Empty: it does not exist yet.
+	// TargetPodUID is the UID of that Pod. If empty, the Pod does not exist yet.
 	// +optional
 	TargetPodUID types.UID `json:"targetPodUID,omitempty"`
-	// TargetNodeName is the node of that Pod, or the one that it was ordered to.
+	// TargetNodeName is the node of that Pod, or the node that the user chose.
 	// +optional
 	TargetNodeName string `json:"targetNodeName,omitempty"`
-	// TargetVolumeClaimName is the claim of the disk to which the VM's is copied; that of the VM itself if
-	// its disks are shared. Empty if the disk is ephemeral. Claims of data disks that are copied have the
-	// names of that Pod and of the disk.
+	// TargetVolumeClaimName is the claim to which the VM's disk is copied, or the VM's own claim if its disks
+	// are shared. If empty, the disk is ephemeral. Claims of data disks that are copied are named after that
+	// Pod and the disk.
 	// +optional
 	TargetVolumeClaimName string `json:"targetVolumeClaimName,omitempty"`
-	// TargetFencingToken is the token with which the target attaches the disks, and that of its lease when it has got the VM.
-	// 0: it has disks of its own.
+	// TargetFencingToken is the token with which the target attaches the disks, and the token of its lease once
+	// it has the VM. If 0, the target has disks of its own.
 	// +optional
 	TargetFencingToken int64 `json:"targetFencingToken,omitempty"`
-	// Reason is why the migration failed, in one word. Empty while it has not.
+	// Reason is why the migration failed, in CamelCase. It is empty unless the migration failed.
 	// +optional
 	Reason string `json:"reason,omitempty"`
-	// Message says more, for users.
+	// Message explains the reason for users.
 	// +optional
 	Message string `json:"message,omitempty"`
-	// Failures is how many migrations from this source failed before, one after the other.
+	// Failures is the number of consecutive earlier migrations from this source that failed.
 	// +optional
 	Failures int32 `json:"failures,omitempty"`
-	// DoneBytes is how much of memory and disks is copied. What the guest writes again counts again.
-	// It is updated in steps.
+	// DoneBytes is how many bytes of memory and disks have been copied. Data that the guest writes again is
+	// counted again. It is updated in steps.
 	// +optional
 	DoneBytes int64 `json:"doneBytes,omitempty"`
-	// TotalBytes is how much there is to copy, as far as is known. 0: unknown.
+	// TotalBytes is how many bytes there are to copy, as far as known. 0 means unknown.
 	// +optional
 	TotalBytes int64 `json:"totalBytes,omitempty"`
 	// StartTime is when the target was reserved.
 	StartTime metav1.Time `json:"startTime"`
-	// EndTime is when the migration failed, or the VM controller noticed that the target runs the guest.
+	// EndTime is when the migration failed, or when the VM controller observed that the target runs the guest.
 	// +optional
 	EndTime *metav1.Time `json:"endTime,omitempty"`
-	// Downtime is how long the guest stood still. Absent: not measured.
+	// Downtime is how long the guest was stopped. If absent, it was not measured.
 	// +optional
 	Downtime *metav1.Duration `json:"downtime,omitempty"`
 }
 
-// MigrationPhase is how far a live migration is.
+// MigrationPhase is the progress of a live migration.
 //
 // +kubebuilder:validation:Enum=Preparing;Copying;Succeeded;Failed
 type MigrationPhase string
 
 const (
-	// MigrationPreparing: the target is being created.
+	// MigrationPreparing means that the target is being created.
 	MigrationPreparing MigrationPhase = "Preparing"
-	// MigrationCopying: memory and disk are being copied.
+	// MigrationCopying means that memory and disk are being copied.
 	MigrationCopying MigrationPhase = "Copying"
-	// MigrationSucceeded: the target is authoritative.
+	// MigrationSucceeded means that the target is authoritative.
 	MigrationSucceeded MigrationPhase = "Succeeded"
-	// MigrationFailed: the VM stayed with its source. The target is removed.
+	// MigrationFailed means that the VM stayed with its source. The target is removed.
 	MigrationFailed MigrationPhase = "Failed"
 )
 
-// VirtualMachinePhase summarises a VM's state.
+// VirtualMachinePhase summarizes a VM's state.
 //
 // +kubebuilder:validation:Enum=Creating;Running;Terminating;Stopped;Lost
 type VirtualMachinePhase string
 
 const (
-	// PhaseCreating: the VM has not run yet.
+	// PhaseCreating means that the VM has not run yet.
 	PhaseCreating VirtualMachinePhase = "Creating"
-	// PhaseRunning: a hypervisor runs the VM, or holds it stopped.
+	// PhaseRunning means that a hypervisor runs the VM, or holds it paused.
 	PhaseRunning VirtualMachinePhase = "Running"
-	// PhaseTerminating: the VM is being deleted.
+	// PhaseTerminating means that the VM is being deleted.
 	PhaseTerminating VirtualMachinePhase = "Terminating"
-	// PhaseStopped: no hypervisor runs the VM.
+	// PhaseStopped means that no hypervisor runs the VM.
 	PhaseStopped VirtualMachinePhase = "Stopped"
-	// PhaseLost: the authoritative hypervisor cannot be reached. The VM may be running.
+	// PhaseLost means that the authoritative hypervisor cannot be reached. The VM may still be running.
 	PhaseLost VirtualMachinePhase = "Lost"
 )
 
 const (
-	// ConditionReady is the type of the condition that reports whether the VM runs as its
-	// spec wants it.
+	// ConditionReady reports whether the VM runs as its spec requests.
 	ConditionReady = "Ready"
 
-	// ConditionScheduled reports whether the authoritative Pod has a node. It is False
-	// with reason ReasonUnschedulable while no host has room.
+	// ConditionScheduled reports whether the authoritative Pod has a node. It is False with reason
+	// ReasonUnschedulable while no host has enough capacity.
 	ConditionScheduled = "Scheduled"
 
-	// ConditionStorageLocking reports whether the lock of LeaseStorageLocking keeps a second
-	// guest of the VM from running on any host. It is False with reason ReasonEphemeralDisk, and
-	// Unknown where it depends on a volume about which the VM controller knows too little.
+	// ConditionStorageLocking reports whether the lock of LeaseStorageLocking prevents a second guest of the VM
+	// from running on any host. It is False with reason ReasonEphemeralDisk, and Unknown if it depends on a
+	// volume about which the VM controller does not know enough.
 	ConditionStorageLocking = "StorageLocking"
 
-	// ConditionMigrating reports whether a live migration is under way. Its reason is the phase of
-	// status.migration, or why that failed. Absent: there was none.
+	// ConditionMigrating reports whether a live migration is in progress. Its reason is the phase of
+	// status.migration, or why the migration failed. If absent, there was no migration.
 	ConditionMigrating = "Migrating"
 
-	// ConditionLiveMigratable reports whether the VM would be migrated live if it had to leave its
-	// host now.
+	// ConditionLiveMigratable reports whether the VM would be migrated live if it had to leave its host now.
 	ConditionLiveMigratable = "LiveMigratable"
 
-	// ConditionHypervisorCurrent reports whether the hypervisor has the image that the next one would have.
-	// It is absent while there is none.
+	// ConditionHypervisorCurrent reports whether the hypervisor has the image that a new hypervisor would have.
+	// It is absent while there is no hypervisor.
 	ConditionHypervisorCurrent = "HypervisorCurrent"
 
-	// ConditionRestartNeeded reports that the guest lacks something of the spec: CPUs, memory, data disks, the size of
-	// a disk. It gets it when the next hypervisor of the VM starts, unless the message says what is wrong.
-	// Absent: it lacks nothing, or there is no hypervisor.
+	// ConditionRestartNeeded reports that the guest lacks something of the spec: CPUs, memory, data disks, or
+	// the size of a disk. The guest gets it when the VM's next hypervisor starts, unless the message reports an
+	// error. If absent, the guest lacks nothing, or there is no hypervisor.
 	ConditionRestartNeeded = "RestartNeeded"
 
 	// ConditionFenced reports whether the VM was taken from a host because of AnnotationFence, or why the last
-	// such annotation did nothing. Absent: there was none.
+	// such annotation had no effect. If absent, there was no annotation.
 	ConditionFenced = "Fenced"
 
-	// ConditionDisksServed reports whether the hypervisor can attach the disks at their server. Absent: the VM has no server
-	// of disks.
+	// ConditionDisksServed reports whether the hypervisor can attach the disks at their server. If absent, the
+	// VM has no disk server.
 	ConditionDisksServed = "DisksServed"
 
-	// ReasonDiskServerStarting is the reason of ConditionDisksServed, and of ConditionReady while a hypervisor waits for it,
-	// when the server of the disks does not serve yet.
+	// ReasonDiskServerStarting is the reason of ConditionDisksServed while the disk server is starting, and of
+	// ConditionReady while a hypervisor waits for it.
 	ReasonDiskServerStarting = "DiskServerStarting"
 
-	// ReasonDiskServerUnreachable is the reason of ConditionDisksServed when the VM controller cannot have the server of
-	// the disks serve them to the hypervisor.
+	// ReasonDiskServerUnreachable is the reason of ConditionDisksServed when the VM controller cannot make the
+	// disk server serve the disks to the hypervisor.
 	ReasonDiskServerUnreachable = "DiskServerUnreachable"
 
-	// ReasonStorageNotRevoked is the reason of ConditionDisksServed and ConditionReady while the server of the disks has not
-	// confirmed that hypervisors of before cannot change them any more. Until then no other one gets the VM.
+	// ReasonStorageNotRevoked is the reason of ConditionDisksServed and ConditionReady while the disk server
+	// has not confirmed that earlier hypervisors can no longer change the disks. Until then, no other
+	// hypervisor gets the VM.
 	ReasonStorageNotRevoked = "StorageNotRevoked"
 
-	// ReasonHostUnreachable is the reason of ConditionReady when the host of the VM does not answer, so that
-	// the guest may be running. See AnnotationFence.
+	// ReasonHostUnreachable is the reason of ConditionReady when the VM's host does not respond, so that the
+	// guest may still be running. See AnnotationFence.
 	ReasonHostUnreachable = "HostUnreachable"
 
-	// ReasonEphemeralDisk is the reason of ConditionStorageLocking when each hypervisor has a
-	// disk of its own, so that a lock excludes no other.
+	// ReasonEphemeralDisk is the reason of ConditionStorageLocking when each hypervisor has a disk of its own,
+	// so that a lock does not exclude another hypervisor.
 	ReasonEphemeralDisk = "EphemeralDisk"
 
-	// ReasonUnschedulable is the reason of ConditionScheduled when no host has room for
-	// the VM. The message is the scheduler's.
+	// ReasonUnschedulable is the reason of ConditionScheduled when no host has enough capacity for the VM. The
+	// message is the scheduler's.
 	ReasonUnschedulable = "Unschedulable"
 
-	// ReasonImagePullFailed is the reason of ConditionReady while the host cannot get the image of the
+	// ReasonImagePullFailed is the reason of ConditionReady while the host cannot pull the image of the
 	// hypervisor.
 	ReasonImagePullFailed = "ImagePullFailed"
 
-	// ReasonNoSpace is the reason of ConditionReady when the storage of the disk is full. If the
-	// VM was running, its guest is stopped, and goes on when there is room.
+	// ReasonNoSpace is the reason of ConditionReady when the storage of the disk is full. If the VM was
+	// running, its guest is paused until space becomes available.
 	ReasonNoSpace = "NoSpace"
 
-	// ReasonStorageFailed is the reason of ConditionReady when the guest is stopped because its
-	// disk cannot be read or written. It goes on when that is over.
+	// ReasonStorageFailed is the reason of ConditionReady when the guest is paused because its disk cannot be
+	// read or written. It continues when the disk works again.
 	ReasonStorageFailed = "StorageFailed"
 
-	// ReasonSuspended is the reason of ConditionReady when the guest sleeps.
+	// ReasonSuspended is the reason of ConditionReady when the guest has suspended itself.
 	ReasonSuspended = "Suspended"
 
 	// ReasonDiskLocked is the reason of ConditionReady when another process holds the lock of the
 	// disk.
 	ReasonDiskLocked = "DiskLocked"
 
-	// ReasonDiskLost is the reason of ConditionReady when the volume of the VM no longer has its
-	// disk. See AnnotationReplaceDisk.
+	// ReasonDiskLost is the reason of ConditionReady when the VM's volume no longer holds its disk. See
+	// AnnotationReplaceDisk.
 	ReasonDiskLost = "DiskLost"
 
-	// ReasonLeaseExpiring is the reason of ConditionReady while another hypervisor must wait until the
-	// lease of the last one has expired, as that may still run the guest.
+	// ReasonLeaseExpiring is the reason of ConditionReady while a new hypervisor waits for the last one's lease
+	// to expire, since the last one may still run the guest.
 	ReasonLeaseExpiring = "LeaseExpiring"
 
-	// ReasonVolumeLost is the reason of ConditionReady when the claim of the disk is gone or is
-	// being deleted. See AnnotationReplaceDisk.
+	// ReasonVolumeLost is the reason of ConditionReady when the claim of the disk is gone or is being deleted.
+	// See AnnotationReplaceDisk.
 	ReasonVolumeLost = "VolumeLost"
 )

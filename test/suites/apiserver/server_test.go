@@ -102,7 +102,7 @@ func TestSenselessReplacementPoliciesAreRefused(t *testing.T) {
 	}{
 		"good":            {map[string]any{"max": "10%", "per": "topology.kubernetes.io/zone", "within": "1h30m"}, ""},
 		"none at all":     {map[string]any{"max": 0}, ""},
-		"below-zero":      {map[string]any{"max": -1}, "must be a number that is not below zero"},
+		"below-zero":      {map[string]any{"max": -1}, "must be a non-negative number"},
 		"too-much":        {map[string]any{"max": "1000%"}, "budgets[0].max"},
 		"no-percentage":   {map[string]any{"max": "5"}, "budgets[0].max"},
 		"missing":         {map[string]any{"per": "zone"}, "budgets[0].max: Required value"},

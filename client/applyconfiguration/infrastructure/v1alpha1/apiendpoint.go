@@ -7,7 +7,7 @@ package v1alpha1
 //
 // APIEndpoint is the address of API servers.
 type APIEndpointApplyConfiguration struct {
-	// Host is a name or an address.
+	// Host is a DNS name or an IP address.
 	Host *string `json:"host,omitempty"`
 	// Port of the API servers.
 	Port *int32 `json:"port,omitempty"`

@@ -7,8 +7,8 @@ package v1alpha1
 //
 // ControlPlaneLoadBalancer names a load balancer.
 type ControlPlaneLoadBalancerApplyConfiguration struct {
-	// Name is that of the load balancer: the flag --name of a process
-	// "millwright load-balancer". Defaults to "default".
+	// Name is the name of the load balancer, as in the flag --name of "millwright load-balancer". Defaults to
+	// "default".
 	Name *string `json:"name,omitempty"`
 }
 

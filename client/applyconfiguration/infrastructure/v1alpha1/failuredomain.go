@@ -11,7 +11,7 @@ type FailureDomainApplyConfiguration struct {
 	Name *string `json:"name,omitempty"`
 	// ControlPlane reports whether control plane machines may be placed there.
 	ControlPlane *bool `json:"controlPlane,omitempty"`
-	// Attributes are for users.
+	// Attributes are arbitrary information for users.
 	Attributes map[string]string `json:"attributes,omitempty"`
 }
 

@@ -9,18 +9,17 @@ import (
 // FailureDomainSourceApplyConfiguration represents a declarative configuration of the FailureDomainSource type for use
 // with apply.
 //
-// FailureDomainSource is the request to a driver for its failure domains.
+// FailureDomainSource configures how a driver is queried for its failure domains.
 type FailureDomainSourceApplyConfiguration struct {
-	// Driver names the driver: that of the manager, as in its flag --driver.
+	// Driver is the name of the manager's driver, as in its flag --driver.
 	Driver *string `json:"driver,omitempty"`
-	// ProviderSpec describes a VM, as far as the failure domains depend on it. Its format
-	// is the driver's.
+	// ProviderSpec describes a VM, as far as the failure domains depend on it. The driver defines its format.
 	ProviderSpec *runtime.RawExtension `json:"providerSpec,omitempty"`
 	// MachineClassRef names a MachineClass in the same namespace, whose providerSpec and
 	// Secrets are used.
 	MachineClassRef *LocalReferenceApplyConfiguration `json:"machineClassRef,omitempty"`
-	// CredentialsSecretRef names a Secret in the same namespace with the credentials that
-	// the driver needs. Its data overlays that of the MachineClass's Secrets.
+	// CredentialsSecretRef names a Secret in the same namespace with the credentials that the driver needs. Its
+	// data takes precedence over that of the MachineClass's Secrets.
 	CredentialsSecretRef *LocalReferenceApplyConfiguration `json:"credentialsSecretRef,omitempty"`
 }
 

@@ -13,7 +13,7 @@ import (
 type MachineAddressApplyConfiguration struct {
 	// Type of the address.
 	Type *v1.NodeAddressType `json:"type,omitempty"`
-	// Address itself.
+	// Address is the IP address or DNS name.
 	Address *string `json:"address,omitempty"`
 }
 

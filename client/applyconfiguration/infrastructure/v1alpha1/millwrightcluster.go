@@ -14,14 +14,14 @@ import (
 // MillwrightClusterApplyConfiguration represents a declarative configuration of the MillwrightCluster type for use
 // with apply.
 //
-// MillwrightCluster is the infrastructure that the machines of a Cluster of Cluster API
-// share: the address of the API servers and the failure domains. Nothing is created for it.
+// MillwrightCluster is the infrastructure that all machines of a Cluster API Cluster share: the address of the
+// API servers and the failure domains. It creates nothing at the provider.
 type MillwrightClusterApplyConfiguration struct {
 	v1.TypeMetaApplyConfiguration    `json:",inline"`
 	*v1.ObjectMetaApplyConfiguration `json:"metadata,omitempty"`
-	// Spec is what the machines share.
+	// Spec describes what the machines share.
 	Spec *MillwrightClusterSpecApplyConfiguration `json:"spec,omitempty"`
-	// Status is what Cluster API reads.
+	// Status reports what Cluster API reads.
 	Status *MillwrightClusterStatusApplyConfiguration `json:"status,omitempty"`
 }
 

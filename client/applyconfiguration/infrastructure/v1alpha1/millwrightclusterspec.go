@@ -5,26 +5,26 @@ package v1alpha1
 // MillwrightClusterSpecApplyConfiguration represents a declarative configuration of the MillwrightClusterSpec type for use
 // with apply.
 //
-// MillwrightClusterSpec is what the machines of a Cluster share.
+// MillwrightClusterSpec describes what the machines of a Cluster share.
 type MillwrightClusterSpecApplyConfiguration struct {
-	// ControlPlaneEndpoint is the address of the API servers. If neither it nor that of
-	// the Cluster is set, the controller sets it when a control plane machine has an
-	// address; with controlPlaneLoadBalancer, the load balancer sets it at once.
+	// ControlPlaneEndpoint is the address of the API servers. If neither this field nor the Cluster's is set,
+	// the controller sets it when a control plane machine has an address; with controlPlaneLoadBalancer, the
+	// load balancer sets it immediately.
 	ControlPlaneEndpoint *APIEndpointApplyConfiguration `json:"controlPlaneEndpoint,omitempty"`
-	// ControlPlaneLoadBalancer asks a load balancer of Millwright to choose the endpoint, if
-	// none is set, and to forward what arrives there to the control plane machines. If the
-	// endpoint is set, the load balancer listens at its port, and whoever set it sees to
-	// it that its host leads there. Without this field no load balancer is used.
+	// ControlPlaneLoadBalancer makes a Millwright load balancer choose the endpoint, if none is set, and
+	// forward its connections to the control plane machines. If the endpoint is set, the load balancer listens
+	// on its port, and you must make sure that its host resolves to the load balancer. If this field is unset,
+	// no load balancer is used.
 	ControlPlaneLoadBalancer *ControlPlaneLoadBalancerApplyConfiguration `json:"controlPlaneLoadBalancer,omitempty"`
-	// ControlPlanePort is the port of an endpoint that the controller sets. With
-	// controlPlaneLoadBalancer it is the port of the API servers on the machines.
+	// ControlPlanePort is the port of an endpoint that the controller sets. With controlPlaneLoadBalancer, it
+	// is the port of the API servers on the machines.
 	ControlPlanePort *int32 `json:"controlPlanePort,omitempty"`
-	// FailureDomains in which machines may be created. Either spec.failureDomains of the
-	// MillwrightMachines or the driver has the provider specification of each.
+	// FailureDomains lists the failure domains in which machines may be created. The provider specification for
+	// each one comes from spec.failureDomains of the MillwrightMachines or from the driver.
 	FailureDomains []FailureDomainApplyConfiguration `json:"failureDomains,omitempty"`
-	// FailureDomainsFrom gets failure domains from the driver, every few minutes, in
-	// addition to those of failureDomains. If both have one of the same name, that of
-	// failureDomains counts. Control plane machines may be in those of the driver.
+	// FailureDomainsFrom queries the driver for failure domains every few minutes and adds them to
+	// failureDomains. If both have a failure domain of the same name, the one in failureDomains is used.
+	// Control plane machines may be placed in failure domains from the driver.
 	FailureDomainsFrom *FailureDomainSourceApplyConfiguration `json:"failureDomainsFrom,omitempty"`
 }
 

@@ -9,18 +9,17 @@ import (
 // MillwrightClusterStatusApplyConfiguration represents a declarative configuration of the MillwrightClusterStatus type for use
 // with apply.
 //
-// MillwrightClusterStatus is what Cluster API reads.
+// MillwrightClusterStatus reports what Cluster API reads.
 type MillwrightClusterStatusApplyConfiguration struct {
-	// Ready reports whether machines can be created. Once true, it stays true. Read under
+	// Ready reports whether machines can be created. Once true, it stays true. Cluster API reads it under
 	// contract v1beta1.
 	Ready *bool `json:"ready,omitempty"`
-	// Initialization is the same for contract v1beta2.
+	// Initialization reports the same under contract v1beta2.
 	Initialization *InitializationApplyConfiguration `json:"initialization,omitempty"`
-	// FailureDomains are those of the spec and of the driver. Contract v1beta1 has another
-	// form of this field, so the definitions for that contract do not have it.
+	// FailureDomains are those of the spec and of the driver. Contract v1beta1 defines this field in another
+	// form, so the CRDs for that contract omit it.
 	FailureDomains []FailureDomainApplyConfiguration `json:"failureDomains,omitempty"`
-	// Conditions: Ready, ControlPlaneEndpointKnown, LoadBalancerReady, FailureDomainsKnown
-	// and Paused.
+	// Conditions are Ready, ControlPlaneEndpointKnown, LoadBalancerReady, FailureDomainsKnown and Paused.
 	Conditions []v1.ConditionApplyConfiguration `json:"conditions,omitempty"`
 }
 

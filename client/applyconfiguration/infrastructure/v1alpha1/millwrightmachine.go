@@ -14,16 +14,15 @@ import (
 // MillwrightMachineApplyConfiguration represents a declarative configuration of the MillwrightMachine type for use
 // with apply.
 //
-// MillwrightMachine is the infrastructure of a Machine of Cluster API: one VM of a driver.
+// MillwrightMachine is the infrastructure of a Cluster API Machine: one VM of a driver.
 type MillwrightMachineApplyConfiguration struct {
 	v1.TypeMetaApplyConfiguration    `json:",inline"`
 	*v1.ObjectMetaApplyConfiguration `json:"metadata,omitempty"`
-	// Spec describes the VM. Once the VM exists, driver, credentialsSecretRef and
-	// failureDomains cannot be changed. Changes of providerSpec and machineClassRef have
-	// an effect only when Cluster API makes them, to update the machine in place; the
-	// webhook refuses others. Changes of other fields have no effect.
+	// Spec describes the VM. Once the VM exists, driver, credentialsSecretRef and failureDomains cannot be
+	// changed. Changes of providerSpec and machineClassRef have an effect only when Cluster API makes them, to
+	// update the machine in place; the webhook rejects others. Changes of other fields have no effect.
 	Spec *MillwrightMachineSpecApplyConfiguration `json:"spec,omitempty"`
-	// Status is what is known of the VM.
+	// Status is the observed state of the VM.
 	Status *MillwrightMachineStatusApplyConfiguration `json:"status,omitempty"`
 }
 

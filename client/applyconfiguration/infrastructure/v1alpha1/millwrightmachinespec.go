@@ -11,32 +11,30 @@ import (
 //
 // MillwrightMachineSpec describes a VM.
 type MillwrightMachineSpecApplyConfiguration struct {
-	// ProviderID identifies the VM at the provider. The controller sets it when the VM
-	// exists. To create an object for an existing VM, set it from the start.
+	// ProviderID identifies the VM at the provider. The controller sets it when the VM exists. To adopt an
+	// existing VM, set it when you create the object.
 	ProviderID *string `json:"providerID,omitempty"`
-	// FailureDomain is where the VM is. The controller sets it from the Machine before the
-	// VM is made, if the Machine names one. If it is set beforehand and the Machine names
-	// none, it is where the VM is made.
+	// FailureDomain is the failure domain of the VM. If the Machine names one, the controller copies it here
+	// before it creates the VM. If the Machine names none, the VM is created in the failure domain that is set
+	// here.
 	FailureDomain *string `json:"failureDomain,omitempty"`
-	// Driver names the driver that makes the VM: that of the manager, as in its flag
+	// Driver is the name of the driver that creates the VM. It must be the manager's driver, as in its flag
 	// --driver.
 	Driver *string `json:"driver,omitempty"`
-	// ProviderSpec describes the VM. Its format is the driver's, as in a MachineClass.
+	// ProviderSpec describes the VM. The driver defines its format, as in a MachineClass.
 	ProviderSpec *runtime.RawExtension `json:"providerSpec,omitempty"`
-	// MachineClassRef names a MachineClass in the same namespace, whose providerSpec and
-	// Secrets are used. The user data in those Secrets is not.
+	// MachineClassRef names a MachineClass in the same namespace, whose providerSpec and Secrets are used. The
+	// user data in those Secrets is ignored.
 	MachineClassRef *LocalReferenceApplyConfiguration `json:"machineClassRef,omitempty"`
-	// CredentialsSecretRef names a Secret in the same namespace with the credentials that
-	// the driver needs. Its data overlays that of the MachineClass's Secrets.
+	// CredentialsSecretRef names a Secret in the same namespace with the credentials that the driver needs. Its
+	// data takes precedence over that of the MachineClass's Secrets.
 	CredentialsSecretRef *LocalReferenceApplyConfiguration `json:"credentialsSecretRef,omitempty"`
-	// FailureDomains say what is different about a VM in each failure domain. A Machine
-	// in a failure domain that is not listed is not made, unless the driver knows how its
-	// VMs get into failure domains. An entry needs no more than a name if the driver finds
-	// the place by the zone of the node template.
+	// FailureDomains describes how a VM differs in each failure domain. If the Machine's failure domain is not
+	// listed, no VM is created, unless the driver knows how to place VMs in failure domains. An entry needs
+	// only a name if the driver derives the placement from the zone of the node template.
 	FailureDomains []PlacementApplyConfiguration `json:"failureDomains,omitempty"`
-	// NodeTemplate describes the node that the VM becomes, for drivers that look at it and
-	// for autoscalers that scale from zero. Its fields overlay those of the MachineClass's
-	// nodeTemplate.
+	// NodeTemplate describes the node that the VM becomes, for drivers that use it and for autoscalers that
+	// scale from zero. Its fields take precedence over the nodeTemplate of the MachineClass.
 	NodeTemplate *NodeTemplateApplyConfiguration `json:"nodeTemplate,omitempty"`
 }
 

@@ -9,30 +9,28 @@ import (
 // MillwrightMachineStatusApplyConfiguration represents a declarative configuration of the MillwrightMachineStatus type for use
 // with apply.
 //
-// MillwrightMachineStatus is what is known of a VM.
+// MillwrightMachineStatus is the observed state of a VM.
 type MillwrightMachineStatusApplyConfiguration struct {
-	// Ready reports whether the VM was created. Once true, it stays true. Read under
-	// contract v1beta1.
+	// Ready reports whether the VM was created. Once true, it stays true. Cluster API reads it under contract
+	// v1beta1.
 	Ready *bool `json:"ready,omitempty"`
-	// Initialization is the same for contract v1beta2.
+	// Initialization reports the same under contract v1beta2.
 	Initialization *InitializationApplyConfiguration `json:"initialization,omitempty"`
-	// ProviderID is the ID that the driver returned. A spec.providerID that differs was
-	// changed by a user.
+	// ProviderID is the ID that the driver returned. If spec.providerID differs, a user changed it.
 	ProviderID *string `json:"providerID,omitempty"`
-	// FailureDomain is where the VM is.
+	// FailureDomain is the failure domain of the VM.
 	FailureDomain *string `json:"failureDomain,omitempty"`
-	// LastKnownState is for the driver: it returns this text, and gets it in its next
-	// call.
+	// LastKnownState is opaque text that the driver returns and receives again in its next call.
 	LastKnownState *string `json:"lastKnownState,omitempty"`
-	// FailureReason is set if the specification can never work. Under contract v1beta1 the
-	// Machine then stays Failed.
+	// FailureReason is set if the specification can never work. Under contract v1beta1, the Machine then stays
+	// Failed.
 	FailureReason *string `json:"failureReason,omitempty"`
 	// FailureMessage explains FailureReason.
 	FailureMessage *string `json:"failureMessage,omitempty"`
-	// Addresses of the VM as far as the driver knows them.
+	// Addresses of the VM that the driver has reported.
 	Addresses []MachineAddressApplyConfiguration `json:"addresses,omitempty"`
-	// Conditions: Ready, NodeJoined, Paused, and UpToDate once Cluster API has updated the
-	// machine in place.
+	// Conditions are Ready, NodeJoined, Paused and, once Cluster API has updated the machine in place,
+	// UpToDate.
 	Conditions []v1.ConditionApplyConfiguration `json:"conditions,omitempty"`
 }
 

@@ -14,8 +14,8 @@ import (
 // MillwrightMachineTemplateApplyConfiguration represents a declarative configuration of the MillwrightMachineTemplate type for use
 // with apply.
 //
-// MillwrightMachineTemplate is a template for MillwrightMachines. To change the machines,
-// create a new one.
+// MillwrightMachineTemplate is a template for MillwrightMachines. It cannot be changed: to change the machines,
+// create a new template.
 type MillwrightMachineTemplateApplyConfiguration struct {
 	v1.TypeMetaApplyConfiguration    `json:",inline"`
 	*v1.ObjectMetaApplyConfiguration `json:"metadata,omitempty"`

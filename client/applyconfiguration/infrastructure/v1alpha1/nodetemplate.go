@@ -18,7 +18,7 @@ type NodeTemplateApplyConfiguration struct {
 	InstanceType *string `json:"instanceType,omitempty"`
 	// Region of the node.
 	Region *string `json:"region,omitempty"`
-	// Zone of the node. A failure domain takes its place.
+	// Zone of the node. If the machine has a failure domain, that is used instead.
 	Zone *string `json:"zone,omitempty"`
 	// Architecture of the node's processor.
 	Architecture *infrastructurev1alpha1.Architecture `json:"architecture,omitempty"`

@@ -9,11 +9,11 @@ import (
 // PlacementApplyConfiguration represents a declarative configuration of the Placement type for use
 // with apply.
 //
-// Placement says how a VM gets into a failure domain.
+// Placement describes how to place a VM in a failure domain.
 type PlacementApplyConfiguration struct {
 	// Name of the failure domain.
 	Name *string `json:"name,omitempty"`
-	// ProviderSpec is laid over the VM's providerSpec as a JSON merge patch (RFC 7396).
+	// ProviderSpec is applied to the VM's providerSpec as a JSON merge patch (RFC 7396).
 	ProviderSpec *runtime.RawExtension `json:"providerSpec,omitempty"`
 }
 

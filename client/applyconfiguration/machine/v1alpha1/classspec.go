@@ -7,9 +7,9 @@ package v1alpha1
 //
 // ClassSpec names the class of a machine.
 type ClassSpecApplyConfiguration struct {
-	// APIGroup of the class. It is informative only: nothing reads it.
+	// APIGroup of the class. It is informative only and ignored.
 	APIGroup *string `json:"apiGroup,omitempty"`
-	// Kind of the class, normally MachineClass.
+	// Kind of the class, normally "MachineClass".
 	Kind *string `json:"kind,omitempty"`
 	// Name of the class.
 	Name *string `json:"name,omitempty"`

@@ -12,14 +12,16 @@ import (
 //
 // CurrentStatus is the phase of a machine, with its times.
 type CurrentStatusApplyConfiguration struct {
-	// Phase of the machine. Empty before the first reconcile.
+	// Phase of the machine: "Pending", "Available", "Running", "Terminating", "Unknown", "Failed",
+	// "CrashLoopBackOff", "InPlaceUpdating", "InPlaceUpdateSuccessful" or "InPlaceUpdateFailed". It is empty
+	// before the first reconcile.
 	Phase *machinev1alpha1.MachinePhase `json:"phase,omitempty"`
-	// TimeoutActive is true while a Pending machine is awaited in the target cluster. Nothing reads it.
+	// TimeoutActive is true while a Pending machine has not joined the target cluster. It is informative only.
 	TimeoutActive *bool `json:"timeoutActive,omitempty"`
-	// LastUpdateTime is when the phase or the preservation last changed. Health and
-	// in-place timeouts count from it.
+	// LastUpdateTime is when the phase or the preservation last changed. Health and in-place timeouts start at
+	// this time.
 	LastUpdateTime *v1.Time `json:"lastUpdateTime,omitempty"`
-	// PreserveExpiryTime is until when the machine is preserved; nil if it is not.
+	// PreserveExpiryTime is the time until which the machine is preserved. If nil, it is not preserved.
 	PreserveExpiryTime *v1.Time `json:"preserveExpiryTime,omitempty"`
 }
 

@@ -13,7 +13,8 @@ import (
 // InPlaceUpdateMachineDeployment configures an in-place update.
 type InPlaceUpdateMachineDeploymentApplyConfiguration struct {
 	UpdateConfigurationApplyConfiguration `json:",inline"`
-	// OrchestrationType says who picks the nodes to update.
+	// OrchestrationType determines who selects the nodes to update: the controller ("Auto") or the user, by a
+	// label ("Manual").
 	OrchestrationType *machinev1alpha1.OrchestrationType `json:"orchestrationType,omitempty"`
 }
 

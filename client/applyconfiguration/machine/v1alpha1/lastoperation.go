@@ -14,14 +14,14 @@ import (
 type LastOperationApplyConfiguration struct {
 	// Description of the operation and its result, for people.
 	Description *string `json:"description,omitempty"`
-	// ErrorCode is the name of the driver's error code, for example
-	// ResourceExhausted, if a creation or initialisation failed.
+	// ErrorCode is the name of the driver's error code, such as "ResourceExhausted", if a creation or
+	// initialization failed.
 	ErrorCode *string `json:"errorCode,omitempty"`
 	// LastUpdateTime is when this record last changed.
 	LastUpdateTime *v1.Time `json:"lastUpdateTime,omitempty"`
-	// State of the operation.
+	// State of the operation: "Processing", "Failed" or "Successful".
 	State *machinev1alpha1.MachineState `json:"state,omitempty"`
-	// Type of the operation.
+	// Type of the operation: "Create", "Update", "InPlaceUpdate", "DrainNode", "HealthCheck" or "Delete".
 	Type *machinev1alpha1.MachineOperationType `json:"type,omitempty"`
 }
 

@@ -18,9 +18,9 @@ import (
 type MachineApplyConfiguration struct {
 	v1.TypeMetaApplyConfiguration    `json:",inline"`
 	*v1.ObjectMetaApplyConfiguration `json:"metadata,omitempty"`
-	// Spec declares the machine.
+	// Spec is the desired state of the machine.
 	Spec *MachineSpecApplyConfiguration `json:"spec,omitempty"`
-	// Status is what is known of the machine.
+	// Status is the observed state of the machine.
 	Status *MachineStatusApplyConfiguration `json:"status,omitempty"`
 }
 

@@ -16,19 +16,18 @@ import (
 // MachineClassApplyConfiguration represents a declarative configuration of the MachineClass type for use
 // with apply.
 //
-// MachineClass describes the VMs of machines. It has no spec and no status: its fields are
-// at the top level.
+// MachineClass describes the VMs of machines. It has no spec and no status; its fields are at the top level.
 type MachineClassApplyConfiguration struct {
 	v1.TypeMetaApplyConfiguration    `json:",inline"`
 	*v1.ObjectMetaApplyConfiguration `json:"metadata,omitempty"`
 	// NodeTemplate describes the node that a machine of this class becomes, for
 	// autoscalers that scale from zero.
 	NodeTemplate *NodeTemplateApplyConfiguration `json:"nodeTemplate,omitempty"`
-	// CredentialsSecretRef names a Secret whose data overlays that of SecretRef.
+	// CredentialsSecretRef names a Secret whose data takes precedence over that of SecretRef.
 	CredentialsSecretRef *corev1.SecretReference `json:"credentialsSecretRef,omitempty"`
-	// ProviderSpec describes the VM. Its format is the driver's.
+	// ProviderSpec describes the VM. The driver defines its format.
 	ProviderSpec *runtime.RawExtension `json:"providerSpec,omitempty"`
-	// Provider names the driver of the class.
+	// Provider is the name of the driver.
 	Provider *string `json:"provider,omitempty"`
 	// SecretRef names the Secret with the user data of the VMs and, unless
 	// CredentialsSecretRef is set, the provider's credentials.

@@ -9,8 +9,7 @@ import (
 // MachineConfigurationApplyConfiguration represents a declarative configuration of the MachineConfiguration type for use
 // with apply.
 //
-// MachineConfiguration overrides flags of the manager for one machine. A field
-// that is not set leaves the flag in force.
+// MachineConfiguration overrides flags of the manager for one machine. If a field is unset, the flag applies.
 type MachineConfigurationApplyConfiguration struct {
 	// MachineDrainTimeout is the time after which a drain becomes forceful
 	// (flag --machine-drain-timeout).
@@ -18,17 +17,16 @@ type MachineConfigurationApplyConfiguration struct {
 	// MachineHealthTimeout is the time after which an unhealthy machine is
 	// declared Failed (flag --machine-health-timeout).
 	MachineHealthTimeout *v1.Duration `json:"healthTimeout,omitempty"`
-	// MachineCreationTimeout is the time after which a machine that has not joined
-	// is declared Failed (flag --machine-creation-timeout). The annotation
-	// AnnotationKeyMachineEffectiveCreationTimeout outranks both.
+	// MachineCreationTimeout is the time after which a machine that has not joined is declared Failed (flag
+	// --machine-creation-timeout). The annotation node.machine.sapcloud.io/effective-creation-timeout takes
+	// precedence over both.
 	MachineCreationTimeout *v1.Duration `json:"creationTimeout,omitempty"`
 	// MachineInPlaceUpdateTimeout is the time after which an in-place update is
 	// declared failed (flag --machine-inplace-update-timeout).
 	MachineInPlaceUpdateTimeout *v1.Duration `json:"inPlaceUpdateTimeout,omitempty"`
-	// MachinePreserveTimeout is the time for which a preserved machine is kept
-	// (flag --machine-preserve-timeout).
+	// MachinePreserveTimeout is how long a preserved machine is kept (flag --machine-preserve-timeout).
 	MachinePreserveTimeout *v1.Duration `json:"machinePreserveTimeout,omitempty"`
-	// DisableHealthTimeout keeps an unhealthy machine from ever being declared Failed.
+	// DisableHealthTimeout prevents an unhealthy machine from ever being declared Failed.
 	DisableHealthTimeout *bool `json:"disableHealthTimeout,omitempty"`
 	// MaxEvictRetries is the number of refused evictions of a pod after which it
 	// is deleted (flag --machine-max-evict-retries).

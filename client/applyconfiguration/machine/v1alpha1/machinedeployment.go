@@ -14,14 +14,14 @@ import (
 // MachineDeploymentApplyConfiguration represents a declarative configuration of the MachineDeployment type for use
 // with apply.
 //
-// MachineDeployment keeps a number of machines and replaces them, by its strategy,
-// when their template changes.
+// MachineDeployment keeps a number of machines and replaces them according to its strategy when their template
+// changes.
 type MachineDeploymentApplyConfiguration struct {
 	v1.TypeMetaApplyConfiguration    `json:",inline"`
 	*v1.ObjectMetaApplyConfiguration `json:"metadata,omitempty"`
-	// Spec declares the deployment.
+	// Spec is the desired state of the deployment.
 	Spec *MachineDeploymentSpecApplyConfiguration `json:"spec,omitempty"`
-	// Status is what is known of the deployment.
+	// Status is the observed state of the deployment.
 	Status *MachineDeploymentStatusApplyConfiguration `json:"status,omitempty"`
 }
 

@@ -20,9 +20,9 @@ type MachineDeploymentConditionApplyConfiguration struct {
 	LastUpdateTime *v1.Time `json:"lastUpdateTime,omitempty"`
 	// LastTransitionTime is when the status last changed.
 	LastTransitionTime *v1.Time `json:"lastTransitionTime,omitempty"`
-	// Reason is one word for why.
+	// Reason is a machine-readable reason in CamelCase.
 	Reason *string `json:"reason,omitempty"`
-	// Message says why in a sentence.
+	// Message explains the reason in a sentence.
 	Message *string `json:"message,omitempty"`
 }
 

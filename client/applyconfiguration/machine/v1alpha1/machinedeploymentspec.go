@@ -10,41 +10,41 @@ import (
 // MachineDeploymentSpecApplyConfiguration represents a declarative configuration of the MachineDeploymentSpec type for use
 // with apply.
 //
-// MachineDeploymentSpec declares a deployment of machines.
+// MachineDeploymentSpec is the desired state of a deployment.
 type MachineDeploymentSpecApplyConfiguration struct {
-	// Replicas is the number of machines wanted. Absent means 0.
+	// Replicas is the desired number of machines. Defaults to 0.
 	Replicas *int32 `json:"replicas,omitempty"`
-	// Selector finds the sets and machines of the deployment. It must match the template's labels.
+	// Selector selects the sets and machines of the deployment. It must match the template's labels.
 	Selector *v1.LabelSelectorApplyConfiguration `json:"selector,omitempty"`
 	// Template of the machines.
 	Template *MachineTemplateSpecApplyConfiguration `json:"template,omitempty"`
-	// Strategy by which machines are replaced when the template changes.
+	// Strategy determines how machines are replaced when the template changes.
 	Strategy *MachineDeploymentStrategyApplyConfiguration `json:"strategy,omitempty"`
-	// MinReadySeconds is the time for which a machine must be ready to count as available.
+	// MinReadySeconds is how long a machine must be ready before it counts as available.
 	MinReadySeconds *int32 `json:"minReadySeconds,omitempty"`
-	// RevisionHistoryLimit is the number of old sets that are kept to go back to.
-	// Nil keeps all of them.
+	// RevisionHistoryLimit is the number of old sets that are kept for rollbacks. If unset, all are kept.
 	RevisionHistoryLimit *int32 `json:"revisionHistoryLimit,omitempty"`
-	// Paused stops rollouts; scaling goes on.
+	// Paused stops rollouts. Scaling continues.
 	Paused *bool `json:"paused,omitempty"`
-	// RollbackTo asks for a return to an earlier revision. It is cleared when done.
+	// RollbackTo requests a rollback to an earlier revision. The controller clears it when done.
 	RollbackTo *RollbackConfigApplyConfiguration `json:"rollbackTo,omitempty"`
-	// ProgressDeadlineSeconds is the time without progress after which a rollout is
-	// reported as stalled. Nil never reports that.
+	// ProgressDeadlineSeconds is the time without progress after which a rollout is reported as stalled. If
+	// unset, stalled rollouts are not reported.
 	ProgressDeadlineSeconds *int32 `json:"progressDeadlineSeconds,omitempty"`
-	// AutoPreserveFailedMachineMax is the number of failed machines that are
-	// preserved without being asked to.
+	// AutoPreserveFailedMachineMax is the maximum number of failed machines that are preserved automatically.
 	AutoPreserveFailedMachineMax *int32 `json:"autoPreserveFailedMachineMax,omitempty"`
-	// ExcessReplicas is how many machines, or what percentage of the replicas (rounded up), exist beyond
-	// them as a reserve: the newest ones, on whose nodes no pods are scheduled until the replicas grow.
-	// Nil is none. MCM's CRDs do not know this field, but see AnnotationKeyExcessReplicas.
+	// ExcessReplicas is the number of machines, or the percentage of replicas (rounded up), that are kept in
+	// reserve in addition to the replicas. These are the newest machines; no Pods are scheduled on their nodes
+	// until the replicas grow. If unset, there is no reserve. MCM's CRDs do not have this field; with them, use
+	// the annotation machine.millwright.dev/excess-replicas.
 	ExcessReplicas *intstr.IntOrString `json:"excessReplicas,omitempty"`
-	// FallbackClasses are the names of MachineClasses with which machines are made while the class of the
-	// template has no capacity left, the first choice first. They are of the same provider, mostly in other zones or
-	// of other types. MCM's CRDs do not know this field, but see AnnotationKeyFallbackClasses.
+	// FallbackClasses are the names of MachineClasses that are used, in this order, while the class of the
+	// template has no capacity left. They have the same provider, and usually another zone or instance type.
+	// MCM's CRDs do not have this field; with them, use the annotation machine.millwright.dev/fallback-classes.
 	FallbackClasses []string `json:"fallbackClasses,omitempty"`
-	// Replacement limits how many unhealthy machines are replaced. Nil leaves that to the manager's flag
-	// --machine-max-health-replacements. MCM's CRDs do not know this field, but see AnnotationKeyReplacement.
+	// Replacement limits how many unhealthy machines are replaced. If unset, the manager's flag
+	// --machine-max-health-replacements applies. MCM's CRDs do not have this field; with them, use the
+	// annotation machine.millwright.dev/replacement.
 	Replacement *ReplacementPolicyApplyConfiguration `json:"replacement,omitempty"`
 }
 

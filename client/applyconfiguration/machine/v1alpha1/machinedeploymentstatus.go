@@ -9,14 +9,15 @@ import (
 // MachineDeploymentStatusApplyConfiguration represents a declarative configuration of the MachineDeploymentStatus type for use
 // with apply.
 //
-// MachineDeploymentStatus is what is known of a deployment.
+// MachineDeploymentStatus is the observed state of a deployment.
 type MachineDeploymentStatusApplyConfiguration struct {
 	// ObservedGeneration is the generation that this status belongs to.
 	ObservedGeneration *int64 `json:"observedGeneration,omitempty"`
-	// Replicas is the number of machines that exist, those being deleted included. Those in excess of
-	// the replicas are counted apart, here and in the next numbers but UnavailableReplicas: see ExcessReplicas.
+	// Replicas is the number of machines that exist, including those being deleted. Machines in excess of the
+	// replicas are not included, here and in the following numbers except unavailableReplicas; see
+	// excessReplicas.
 	Replicas *int32 `json:"replicas,omitempty"`
-	// UpdatedReplicas is the number of machines made from the current template.
+	// UpdatedReplicas is the number of machines created from the current template.
 	UpdatedReplicas *int32 `json:"updatedReplicas,omitempty"`
 	// ReadyReplicas is the number of Running machines.
 	ReadyReplicas *int32 `json:"readyReplicas,omitempty"`
@@ -24,20 +25,20 @@ type MachineDeploymentStatusApplyConfiguration struct {
 	AvailableReplicas *int32 `json:"availableReplicas,omitempty"`
 	// PreservedFailedReplicas is the number of Failed machines that are preserved.
 	PreservedFailedReplicas *int32 `json:"preservedFailedReplicas,omitempty"`
-	// UnavailableReplicas is the number of machines that are wanted by the sets and cannot be used.
+	// UnavailableReplicas is the number of machines that the sets desire and that cannot be used.
 	UnavailableReplicas *int32 `json:"unavailableReplicas,omitempty"`
 	// Conditions of the deployment.
 	Conditions []MachineDeploymentConditionApplyConfiguration `json:"conditions,omitempty"`
-	// CollisionCount counts how often the name of a new set was taken.
+	// CollisionCount counts how often the name of a new set was already taken.
 	CollisionCount *int32 `json:"collisionCount,omitempty"`
 	// FailedMachines are the machines whose last operation failed.
 	FailedMachines []*machinev1alpha1.MachineSummary `json:"failedMachines,omitempty"`
-	// Selector is spec.selector written as a string, for clients of the scale
-	// subresource such as the horizontal pod autoscaler. MCM's CRDs do not know this
-	// field: a cluster that runs with them prunes it, so nothing may depend on it.
+	// Selector is spec.selector as a string, for clients of the scale subresource such as the horizontal pod
+	// autoscaler. MCM's CRDs do not have this field: a cluster with those CRDs prunes it, so nothing may depend
+	// on it.
 	Selector *string `json:"selector,omitempty"`
-	// ExcessReplicas is the number of machines that exist as a reserve in excess of the replicas. MCM's
-	// CRDs do not know this field; nothing depends on it.
+	// ExcessReplicas is the number of machines that exist as a reserve in addition to the replicas. MCM's CRDs
+	// do not have this field; nothing depends on it.
 	ExcessReplicas *int32 `json:"excessReplicas,omitempty"`
 }
 

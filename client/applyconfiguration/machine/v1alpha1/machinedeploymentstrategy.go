@@ -9,13 +9,14 @@ import (
 // MachineDeploymentStrategyApplyConfiguration represents a declarative configuration of the MachineDeploymentStrategy type for use
 // with apply.
 //
-// MachineDeploymentStrategy is how machines are replaced.
+// MachineDeploymentStrategy determines how machines are replaced.
 type MachineDeploymentStrategyApplyConfiguration struct {
-	// Type of the strategy.
+	// Type of the strategy: "Recreate" deletes all old machines, then creates new ones; "RollingUpdate"
+	// replaces machines a few at a time; "InPlaceUpdate" updates the nodes and keeps their machines.
 	Type *machinev1alpha1.MachineDeploymentStrategyType `json:"type,omitempty"`
-	// RollingUpdate belongs to the type RollingUpdate.
+	// RollingUpdate configures the strategy RollingUpdate.
 	RollingUpdate *RollingUpdateMachineDeploymentApplyConfiguration `json:"rollingUpdate,omitempty"`
-	// InPlaceUpdate belongs to the type InPlaceUpdate.
+	// InPlaceUpdate configures the strategy InPlaceUpdate.
 	InPlaceUpdate *InPlaceUpdateMachineDeploymentApplyConfiguration `json:"inPlaceUpdate,omitempty"`
 }
 

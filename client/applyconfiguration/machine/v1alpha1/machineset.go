@@ -14,13 +14,13 @@ import (
 // MachineSetApplyConfiguration represents a declarative configuration of the MachineSet type for use
 // with apply.
 //
-// MachineSet keeps a number of equal machines.
+// MachineSet keeps a number of identical machines.
 type MachineSetApplyConfiguration struct {
 	v1.TypeMetaApplyConfiguration    `json:",inline"`
 	*v1.ObjectMetaApplyConfiguration `json:"metadata,omitempty"`
-	// Spec declares the set.
+	// Spec is the desired state of the set.
 	Spec *MachineSetSpecApplyConfiguration `json:"spec,omitempty"`
-	// Status is what is known of the set.
+	// Status is the observed state of the set.
 	Status *MachineSetStatusApplyConfiguration `json:"status,omitempty"`
 }
 

@@ -18,9 +18,9 @@ type MachineSetConditionApplyConfiguration struct {
 	Status *machinev1alpha1.ConditionStatus `json:"status,omitempty"`
 	// LastTransitionTime is when the status last changed.
 	LastTransitionTime *v1.Time `json:"lastTransitionTime,omitempty"`
-	// Reason is one word for why.
+	// Reason is a machine-readable reason in CamelCase.
 	Reason *string `json:"reason,omitempty"`
-	// Message says why in a sentence.
+	// Message explains the reason in a sentence.
 	Message *string `json:"message,omitempty"`
 }
 

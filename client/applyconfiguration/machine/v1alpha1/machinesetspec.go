@@ -9,20 +9,19 @@ import (
 // MachineSetSpecApplyConfiguration represents a declarative configuration of the MachineSetSpec type for use
 // with apply.
 //
-// MachineSetSpec declares a set of machines.
+// MachineSetSpec is the desired state of a set.
 type MachineSetSpecApplyConfiguration struct {
-	// Replicas is the number of machines wanted. Absent means 0.
+	// Replicas is the desired number of machines. Defaults to 0.
 	Replicas *int32 `json:"replicas,omitempty"`
-	// Selector finds the machines of the set. It must match the template's labels.
+	// Selector selects the machines of the set. It must match the template's labels.
 	Selector *v1.LabelSelectorApplyConfiguration `json:"selector,omitempty"`
-	// MachineClass is a left-over of older versions. Nothing acts on it.
+	// MachineClass is deprecated and ignored. It exists for objects of older versions.
 	MachineClass *ClassSpecApplyConfiguration `json:"machineClass,omitempty"`
 	// Template of the machines.
 	Template *MachineTemplateSpecApplyConfiguration `json:"template,omitempty"`
-	// MinReadySeconds is the time for which a machine must be ready to count as available.
+	// MinReadySeconds is how long a machine must be ready before it counts as available.
 	MinReadySeconds *int32 `json:"minReadySeconds,omitempty"`
-	// AutoPreserveFailedMachineMax is the number of failed machines that are
-	// preserved without being asked to.
+	// AutoPreserveFailedMachineMax is the maximum number of failed machines that are preserved automatically.
 	AutoPreserveFailedMachineMax *int32 `json:"autoPreserveFailedMachineMax,omitempty"`
 }
 

@@ -5,33 +5,33 @@ package v1alpha1
 // MachineSetStatusApplyConfiguration represents a declarative configuration of the MachineSetStatus type for use
 // with apply.
 //
-// MachineSetStatus is what is known of a set.
+// MachineSetStatus is the observed state of a set.
 type MachineSetStatusApplyConfiguration struct {
-	// Replicas is the number of machines that exist, those being deleted included.
+	// Replicas is the number of machines that exist, including those being deleted.
 	Replicas *int32 `json:"replicas,omitempty"`
-	// FullyLabeledReplicas is the number of machines that carry all labels of the template.
+	// FullyLabeledReplicas is the number of machines that have all labels of the template.
 	FullyLabeledReplicas *int32 `json:"fullyLabeledReplicas,omitempty"`
 	// ReadyReplicas is the number of Running machines.
 	ReadyReplicas *int32 `json:"readyReplicas,omitempty"`
-	// AvailableReplicas is the number of machines that are Running, or Available
-	// where there is no target cluster.
+	// AvailableReplicas is the number of machines that are Running or, if there is no target cluster,
+	// Available.
 	AvailableReplicas *int32 `json:"availableReplicas,omitempty"`
 	// PreservedFailedReplicas is the number of Failed machines that are preserved.
 	PreservedFailedReplicas *int32 `json:"preservedFailedReplicas,omitempty"`
 	// ObservedGeneration is the generation that this status belongs to.
 	ObservedGeneration *int64 `json:"observedGeneration,omitempty"`
-	// Conditions of the set. Mind the name in JSON.
+	// Conditions of the set. Note the name in JSON.
 	Conditions []MachineSetConditionApplyConfiguration `json:"machineSetCondition,omitempty"`
 	// LastOperation holds the time of the last change of this status.
 	LastOperation *LastOperationApplyConfiguration `json:"lastOperation,omitempty"`
-	// FailedMachines are the machines whose last operation failed. It is nil, or points to a list: a
-	// pointer to a nil list would be written as null, for which the schema has no place.
+	// FailedMachines are the machines whose last operation failed. It is nil or points to a list: a pointer to
+	// a nil list would be written as null, which the schema rejects.
 	FailedMachines *[]MachineSummaryApplyConfiguration `json:"failedMachines,omitempty"`
-	// AutoPreserveFailedMachineCount is the number of machines that the set has preserved by itself.
+	// AutoPreserveFailedMachineCount is the number of machines that the set has preserved automatically.
 	AutoPreserveFailedMachineCount *int32 `json:"autoPreserveFailedMachineCount,omitempty"`
-	// Selector is spec.selector written as a string, for clients of the scale
-	// subresource such as the horizontal pod autoscaler. MCM's CRDs do not know this
-	// field: a cluster that runs with them prunes it, so nothing may depend on it.
+	// Selector is spec.selector as a string, for clients of the scale subresource such as the horizontal pod
+	// autoscaler. MCM's CRDs do not have this field: a cluster with those CRDs prunes it, so nothing may depend
+	// on it.
 	Selector *string `json:"selector,omitempty"`
 }
 

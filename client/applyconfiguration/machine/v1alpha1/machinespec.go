@@ -5,15 +5,15 @@ package v1alpha1
 // MachineSpecApplyConfiguration represents a declarative configuration of the MachineSpec type for use
 // with apply.
 //
-// MachineSpec declares a machine.
+// MachineSpec is the desired state of a machine.
 type MachineSpecApplyConfiguration struct {
-	// Class names the MachineClass, in the machine's namespace, from which the VM
-	// is made. Kind and name must not be empty.
+	// Class names the MachineClass, in the machine's namespace, that describes the VM. Kind and name must not
+	// be empty.
 	Class *ClassSpecApplyConfiguration `json:"class,omitempty"`
-	// ProviderID identifies the VM at the provider. It is empty until the driver has answered, and set
-	// once. To restore machines into an empty cluster, set it, and the VMs are adopted.
+	// ProviderID identifies the VM at the provider. It is empty until the driver has returned it, and set only
+	// once. To restore machines into an empty cluster, set it: the existing VMs are then adopted.
 	ProviderID *string `json:"providerID,omitempty"`
-	// NodeTemplateSpec has annotations, labels and taints for the node.
+	// NodeTemplateSpec has the annotations, labels and taints of the node.
 	NodeTemplateSpec *NodeTemplateSpecApplyConfiguration `json:"nodeTemplate,omitempty"`
 	// MachineConfiguration overrides the manager's flags for this machine.
 	MachineConfigurationApplyConfiguration `json:",inline"`

@@ -9,9 +9,9 @@ import (
 // MachineStatusApplyConfiguration represents a declarative configuration of the MachineStatus type for use
 // with apply.
 //
-// MachineStatus is what is known of a machine.
+// MachineStatus is the observed state of a machine.
 type MachineStatusApplyConfiguration struct {
-	// Addresses of the VM and the name of its node. Only filled where there is no target cluster.
+	// Addresses of the VM and the name of its node. They are set only if there is no target cluster.
 	Addresses []v1.NodeAddress `json:"addresses,omitempty"`
 	// Conditions is a copy of the node's conditions.
 	Conditions []v1.NodeCondition `json:"conditions,omitempty"`
@@ -19,8 +19,7 @@ type MachineStatusApplyConfiguration struct {
 	LastOperation *LastOperationApplyConfiguration `json:"lastOperation,omitempty"`
 	// CurrentStatus has the phase of the machine.
 	CurrentStatus *CurrentStatusApplyConfiguration `json:"currentStatus,omitempty"`
-	// LastKnownState is for the driver: it returns this text, and gets it with the
-	// machine in its next call.
+	// LastKnownState is opaque text that the driver returns and receives again in its next call.
 	LastKnownState *string `json:"lastKnownState,omitempty"`
 }
 

@@ -11,7 +11,7 @@ import (
 // MachineTemplateSpecApplyConfiguration represents a declarative configuration of the MachineTemplateSpec type for use
 // with apply.
 //
-// MachineTemplateSpec is the template of the machines of a set.
+// MachineTemplateSpec is the template for the machines of a set.
 type MachineTemplateSpecApplyConfiguration struct {
 	// ObjectMeta has the labels and annotations of the machines.
 	*v1.ObjectMetaApplyConfiguration `json:"metadata,omitempty"`

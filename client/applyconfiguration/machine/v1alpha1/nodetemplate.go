@@ -11,9 +11,9 @@ import (
 //
 // NodeTemplate describes the node that a machine becomes.
 type NodeTemplateApplyConfiguration struct {
-	// Capacity of the node: at least cpu, gpu and memory.
+	// Capacity of the node. It should have at least cpu, gpu and memory.
 	Capacity *v1.ResourceList `json:"capacity,omitempty"`
-	// VirtualCapacity is written into the node's capacity.
+	// VirtualCapacity is added to the node's capacity.
 	VirtualCapacity *v1.ResourceList `json:"virtualCapacity,omitempty"`
 	// InstanceType of the node.
 	InstanceType *string `json:"instanceType,omitempty"`

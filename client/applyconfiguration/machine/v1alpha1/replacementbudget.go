@@ -10,16 +10,16 @@ import (
 // ReplacementBudgetApplyConfiguration represents a declarative configuration of the ReplacementBudget type for use
 // with apply.
 //
-// ReplacementBudget is how many machines of a group may be replaced.
+// ReplacementBudget limits how many machines of a group may be replaced.
 type ReplacementBudgetApplyConfiguration struct {
-	// Max is a number of machines, or a percentage of the group, rounded down, and at least 1. With 0 or 0%,
-	// none is replaced.
+	// Max is a number of machines, or a percentage of the group, rounded down but at least 1. With 0 or 0%, no
+	// machine is replaced.
 	Max *intstr.IntOrString `json:"max,omitempty"`
-	// Per is the key of a label of the machines or their nodes, such as topology.kubernetes.io/zone: those
-	// with the same value are a group. Empty means that all machines of the deployment are one group.
+	// Per is the key of a label of the machines or their nodes, such as topology.kubernetes.io/zone. Machines
+	// with the same value form a group. If empty, all machines of the deployment form one group.
 	Per *string `json:"per,omitempty"`
-	// Within is the time in which no more than Max become Failed, such as 1h, at most a day. Nil limits
-	// how many are replaced at the same time.
+	// Within is the period, such as 1h and at most 24h, in which at most Max machines become Failed. If unset,
+	// Max limits how many machines are replaced at the same time.
 	Within *v1.Duration `json:"within,omitempty"`
 }
 

@@ -9,15 +9,15 @@ import (
 // ReplacementPolicyApplyConfiguration represents a declarative configuration of the ReplacementPolicy type for use
 // with apply.
 //
-// ReplacementPolicy limits how many machines of a deployment become Failed, and are replaced, once they
-// are unhealthy for longer than their health timeout. Machines that never joined are not limited by it.
+// ReplacementPolicy limits how many machines of a deployment become Failed and are replaced after they were
+// unhealthy for longer than their health timeout. It does not limit machines that never joined.
 type ReplacementPolicyApplyConfiguration struct {
-	// Budgets all have to allow a replacement. Without any, the manager's flag
-	// --machine-max-health-replacements limits it.
+	// Budgets must all allow a replacement. If empty, the manager's flag --machine-max-health-replacements
+	// applies.
 	Budgets []ReplacementBudgetApplyConfiguration `json:"budgets,omitempty"`
-	// ZoneOutage is what becomes of two or more machines that are all there is in a zone, and all
-	// unhealthy: Wait until the zone is back, or Replace them in other zones, at once unless a budget
-	// forbids it. Empty means that zones do not matter, as in MCM.
+	// ZoneOutage determines what happens when a zone has two or more machines and all of them are unhealthy:
+	// "Wait" waits until the zone recovers; "Replace" replaces the machines in other zones, immediately unless
+	// a budget prevents it. If empty, zones are ignored, as in MCM.
 	ZoneOutage *machinev1alpha1.ZoneOutagePolicy `json:"zoneOutage,omitempty"`
 }
 

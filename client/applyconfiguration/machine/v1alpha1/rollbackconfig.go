@@ -5,9 +5,9 @@ package v1alpha1
 // RollbackConfigApplyConfiguration represents a declarative configuration of the RollbackConfig type for use
 // with apply.
 //
-// RollbackConfig names the revision to return to.
+// RollbackConfig names the revision to roll back to.
 type RollbackConfigApplyConfiguration struct {
-	// Revision to return to. 0 is the one before the current.
+	// Revision to roll back to. 0 is the previous revision.
 	Revision *int64 `json:"revision,omitempty"`
 }
 

@@ -9,13 +9,13 @@ import (
 // UpdateConfigurationApplyConfiguration represents a declarative configuration of the UpdateConfiguration type for use
 // with apply.
 //
-// UpdateConfiguration bounds how many machines an update may add or take at once.
+// UpdateConfiguration limits how many machines an update may add or take away at the same time.
 type UpdateConfigurationApplyConfiguration struct {
-	// MaxUnavailable is how many machines, or what percentage (rounded down), may be
-	// missing during the update.
+	// MaxUnavailable is the number of machines, or the percentage of replicas (rounded down), that may be
+	// unavailable during the update.
 	MaxUnavailable *intstr.IntOrString `json:"maxUnavailable,omitempty"`
-	// MaxSurge is how many machines, or what percentage (rounded up), may exist
-	// beyond the wanted number during the update.
+	// MaxSurge is the number of machines, or the percentage of replicas (rounded up), that may exist in
+	// addition to the replicas during the update.
 	MaxSurge *intstr.IntOrString `json:"maxSurge,omitempty"`
 }
 

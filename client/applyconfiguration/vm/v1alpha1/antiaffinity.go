@@ -9,11 +9,12 @@ import (
 // AntiAffinityApplyConfiguration represents a declarative configuration of the AntiAffinity type for use
 // with apply.
 //
-// AntiAffinity keeps the VMs of a group, in a namespace, on different hosts.
+// AntiAffinity keeps the VMs of a group in a namespace on different hosts.
 type AntiAffinityApplyConfiguration struct {
-	// Group is a name that the VMs have in common.
+	// Group is the name of the group.
 	Group *string `json:"group,omitempty"`
-	// Mode says what happens if there are not enough hosts.
+	// Mode determines what happens if there are not enough hosts: "Preferred" places several VMs of the group
+	// on one host; "Required" makes a VM wait for a host.
 	Mode *vmv1alpha1.AntiAffinityMode `json:"mode,omitempty"`
 }
 

@@ -7,9 +7,9 @@ package v1alpha1
 //
 // BootFile is a file that KernelBoot needs.
 type BootFileApplyConfiguration struct {
-	// URL of the file: http, https or file. A file is one of the hypervisor's host.
+	// URL of the file, with the scheme http, https or file. A file URL names a file of the hypervisor's host.
 	URL *string `json:"url,omitempty"`
-	// Checksum is like that of an InitialImage.
+	// Checksum of the content of the URL, as in initialImage.
 	Checksum *string `json:"checksum,omitempty"`
 }
 

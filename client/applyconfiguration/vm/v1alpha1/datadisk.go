@@ -5,11 +5,12 @@ package v1alpha1
 // DataDiskApplyConfiguration represents a declarative configuration of the DataDisk type for use
 // with apply.
 //
-// DataDisk is a disk beside the one from which the VM starts.
+// DataDisk is a disk in addition to the one from which the VM boots.
 type DataDiskApplyConfiguration struct {
-	// Name of the disk. The guest sees it as its serial number, so Linux has it at /dev/disk/by-id/virtio-NAME.
+	// Name of the disk. The guest sees it as the serial number of the disk, which Linux shows as
+	// /dev/disk/by-id/virtio-NAME.
 	Name *string `json:"name,omitempty"`
-	// InitialImage is written to the disk when it is new, and never again. Without one it is blank.
+	// InitialImage is written to the disk when it is created, and never again. If unset, the disk is blank.
 	InitialImage *InitialImageApplyConfiguration `json:"initialImage,omitempty"`
 	// VolumeClaimTemplate describes the claim for the disk.
 	VolumeClaimTemplate *VolumeClaimTemplateApplyConfiguration `json:"volumeClaimTemplate,omitempty"`

@@ -5,13 +5,13 @@ package v1alpha1
 // DataDiskStatusApplyConfiguration represents a declarative configuration of the DataDiskStatus type for use
 // with apply.
 //
-// DataDiskStatus is what is known of a data disk.
+// DataDiskStatus is the observed state of a data disk.
 type DataDiskStatusApplyConfiguration struct {
 	// Name of the disk.
 	Name *string `json:"name,omitempty"`
-	// VolumeClaimName is its claim. A live migration copies the disk to another one.
+	// VolumeClaimName is the claim of the disk. A live migration copies the disk to another claim.
 	VolumeClaimName *string `json:"volumeClaimName,omitempty"`
-	// Prepared reports whether a hypervisor has had the disk complete. From then on none creates it.
+	// Prepared reports whether the disk was complete on a hypervisor. From then on, no hypervisor creates it.
 	Prepared *bool `json:"prepared,omitempty"`
 }
 

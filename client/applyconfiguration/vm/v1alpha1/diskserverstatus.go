@@ -9,14 +9,15 @@ import (
 // DiskServerStatusApplyConfiguration represents a declarative configuration of the DiskServerStatus type for use
 // with apply.
 //
-// DiskServerStatus is what is stored of the server of a VM's disks.
+// DiskServerStatus is the stored state of the server of a VM's disks.
 type DiskServerStatusApplyConfiguration struct {
 	// PodName is the Pod of the server. It is stored before the Pod exists.
 	PodName *string `json:"podName,omitempty"`
-	// PodUID is the UID of that Pod. Empty: it does not exist yet.
+	// PodUID is the UID of that Pod. If empty, the Pod does not exist yet.
 	PodUID *types.UID `json:"podUID,omitempty"`
-	// RevokedToken is the highest fencing token that the server has revoked, as far as is known: who attached the disks
-	// with one up to it cannot change them any more. The hypervisor whose lease has the next token gets it; others wait.
+	// RevokedToken is the highest fencing token that the server is known to have revoked: a hypervisor that
+	// attached the disks with this token or a lower one can no longer change them. Only the hypervisor whose
+	// lease has the next token can attach the disks; others wait.
 	RevokedToken *int64 `json:"revokedToken,omitempty"`
 }
 

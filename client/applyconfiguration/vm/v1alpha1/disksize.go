@@ -7,9 +7,9 @@ package v1alpha1
 //
 // DiskSize is the size of a disk.
 type DiskSizeApplyConfiguration struct {
-	// Name of the data disk. Empty: the disk from which the VM starts.
+	// Name of the data disk. If empty, this is the disk from which the VM boots.
 	Name *string `json:"name,omitempty"`
-	// Bytes is the size.
+	// Bytes is the size in bytes.
 	Bytes *int64 `json:"bytes,omitempty"`
 }
 

@@ -9,7 +9,7 @@ package v1alpha1
 type KernelBootApplyConfiguration struct {
 	// Kernel to start.
 	Kernel *BootFileApplyConfiguration `json:"kernel,omitempty"`
-	// Initrd is the initial RAM disk. None if it is absent.
+	// Initrd is the initial RAM disk. If unset, there is none.
 	Initrd *BootFileApplyConfiguration `json:"initrd,omitempty"`
 	// CommandLine of the kernel.
 	CommandLine *string `json:"commandLine,omitempty"`

@@ -14,13 +14,13 @@ import (
 // VirtualMachineApplyConfiguration represents a declarative configuration of the VirtualMachine type for use
 // with apply.
 //
-// VirtualMachine is a virtual machine that a hypervisor process in a Pod runs.
+// VirtualMachine is a virtual machine that runs in the Pod of a hypervisor.
 type VirtualMachineApplyConfiguration struct {
 	v1.TypeMetaApplyConfiguration    `json:",inline"`
 	*v1.ObjectMetaApplyConfiguration `json:"metadata,omitempty"`
 	// Spec is the desired state.
 	Spec *VirtualMachineSpecApplyConfiguration `json:"spec,omitempty"`
-	// Status is what the VM controller observed and decided.
+	// Status is the observed state and what the VM controller has decided.
 	Status *VirtualMachineStatusApplyConfiguration `json:"status,omitempty"`
 }
 

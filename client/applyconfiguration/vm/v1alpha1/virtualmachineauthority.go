@@ -9,19 +9,19 @@ import (
 // VirtualMachineAuthorityApplyConfiguration represents a declarative configuration of the VirtualMachineAuthority type for use
 // with apply.
 //
-// VirtualMachineAuthority names the only hypervisor that may run the VM, and its disk. Its
-// fields are written together, and only under the resource version at which they were
-// read: the write is a compare-and-swap. If all are empty, none may.
+// VirtualMachineAuthority names the only hypervisor that may run the VM, and its disk. Its fields are written
+// together, and only under the resource version at which they were read: the write is a compare-and-swap. If
+// all are empty, no hypervisor may run the VM.
 type VirtualMachineAuthorityApplyConfiguration struct {
 	// ActivePodName is the Pod of the authoritative hypervisor.
 	ActivePodName *string `json:"activePodName,omitempty"`
-	// ActivePodUID is the UID of that Pod, as a name can be used again.
+	// ActivePodUID is the UID of that Pod, since a name can be reused.
 	ActivePodUID *types.UID `json:"activePodUID,omitempty"`
-	// ActiveRunID is the run_id of the authoritative process in the Pod: an unsigned
-	// 64-bit number in decimal. It is a string because many JSON parsers lose precision
-	// in such numbers. Empty: the process has not called yet.
+	// ActiveRunID is the run_id of the authoritative process in the Pod: an unsigned 64-bit decimal number. It
+	// is a string because many JSON parsers lose precision in such numbers. If empty, the process has not
+	// called yet.
 	ActiveRunID *string `json:"activeRunID,omitempty"`
-	// VolumeClaimName is the claim of the disk. Empty if the disk is ephemeral.
+	// VolumeClaimName is the claim of the disk. If empty, the disk is ephemeral.
 	VolumeClaimName *string `json:"volumeClaimName,omitempty"`
 }
 

@@ -10,17 +10,17 @@ import (
 // VirtualMachineLeaseApplyConfiguration represents a declarative configuration of the VirtualMachineLease type for use
 // with apply.
 //
-// VirtualMachineLease is a lease that expires. Leases are granted only while it is Open.
+// VirtualMachineLease is a lease that expires. Leases are granted only while its state is Open.
 type VirtualMachineLeaseApplyConfiguration struct {
-	// State of the lease.
+	// State of the lease: "Open", "Suspected", "Revoked" or "Released".
 	State *vmv1alpha1.LeaseState `json:"state,omitempty"`
-	// Transitions is how often state or holder changed.
+	// Transitions counts changes of the state or the holder.
 	Transitions *int64 `json:"transitions,omitempty"`
-	// FencingToken is a number of the holder that is higher than those of all holders before.
+	// FencingToken is the number of the holder. It is higher than those of all earlier holders.
 	FencingToken *int64 `json:"fencingToken,omitempty"`
 	// DurationSeconds is how long the holder's leases last.
 	DurationSeconds *int32 `json:"durationSeconds,omitempty"`
-	// TransitionTime is when state or holder changed last. Nothing is decided on it.
+	// TransitionTime is when the state or the holder last changed. It is informative only.
 	TransitionTime *v1.Time `json:"transitionTime,omitempty"`
 }
 

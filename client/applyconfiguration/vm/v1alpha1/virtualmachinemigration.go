@@ -11,44 +11,44 @@ import (
 // VirtualMachineMigrationApplyConfiguration represents a declarative configuration of the VirtualMachineMigration type for use
 // with apply.
 //
-// VirtualMachineMigration is a live migration. Its names are reserved before the objects exist, under
-// the resource version at which the VM was read, so there is one target at a time.
+// VirtualMachineMigration is a live migration. Its names are reserved before the objects exist, under the
+// resource version at which the VM was read, so that there is only one target at a time.
 type VirtualMachineMigrationApplyConfiguration struct {
-	// Phase of the migration.
+	// Phase of the migration: "Preparing", "Copying", "Succeeded" or "Failed".
 	Phase *vmv1alpha1.MigrationPhase `json:"phase,omitempty"`
 	// SourcePodName is the Pod that the VM leaves.
 	SourcePodName *string `json:"sourcePodName,omitempty"`
 	// SourceNodeName is the node of that Pod.
 	SourceNodeName *string `json:"sourceNodeName,omitempty"`
-	// TargetPodName is the Pod that waits for the VM. It is not authoritative before the end.
+	// TargetPodName is the Pod that waits for the VM. It becomes authoritative only at the end.
 	TargetPodName *string `json:"targetPodName,omitempty"`
-	// TargetPodUID is the UID of that Pod. Empty: it does not exist yet.
+	// TargetPodUID is the UID of that Pod. If empty, the Pod does not exist yet.
 	TargetPodUID *types.UID `json:"targetPodUID,omitempty"`
-	// TargetNodeName is the node of that Pod, or the one that it was ordered to.
+	// TargetNodeName is the node of that Pod, or the node that the user chose.
 	TargetNodeName *string `json:"targetNodeName,omitempty"`
-	// TargetVolumeClaimName is the claim of the disk to which the VM's is copied; that of the VM itself if
-	// its disks are shared. Empty if the disk is ephemeral. Claims of data disks that are copied have the
-	// names of that Pod and of the disk.
+	// TargetVolumeClaimName is the claim to which the VM's disk is copied, or the VM's own claim if its disks
+	// are shared. If empty, the disk is ephemeral. Claims of data disks that are copied are named after that
+	// Pod and the disk.
 	TargetVolumeClaimName *string `json:"targetVolumeClaimName,omitempty"`
-	// TargetFencingToken is the token with which the target attaches the disks, and that of its lease when it has got the VM.
-	// 0: it has disks of its own.
+	// TargetFencingToken is the token with which the target attaches the disks, and the token of its lease once
+	// it has the VM. If 0, the target has disks of its own.
 	TargetFencingToken *int64 `json:"targetFencingToken,omitempty"`
-	// Reason is why the migration failed, in one word. Empty while it has not.
+	// Reason is why the migration failed, in CamelCase. It is empty unless the migration failed.
 	Reason *string `json:"reason,omitempty"`
-	// Message says more, for users.
+	// Message explains the reason for users.
 	Message *string `json:"message,omitempty"`
-	// Failures is how many migrations from this source failed before, one after the other.
+	// Failures is the number of consecutive earlier migrations from this source that failed.
 	Failures *int32 `json:"failures,omitempty"`
-	// DoneBytes is how much of memory and disks is copied. What the guest writes again counts again.
-	// It is updated in steps.
+	// DoneBytes is how many bytes of memory and disks have been copied. Data that the guest writes again is
+	// counted again. It is updated in steps.
 	DoneBytes *int64 `json:"doneBytes,omitempty"`
-	// TotalBytes is how much there is to copy, as far as is known. 0: unknown.
+	// TotalBytes is how many bytes there are to copy, as far as known. 0 means unknown.
 	TotalBytes *int64 `json:"totalBytes,omitempty"`
 	// StartTime is when the target was reserved.
 	StartTime *v1.Time `json:"startTime,omitempty"`
-	// EndTime is when the migration failed, or the VM controller noticed that the target runs the guest.
+	// EndTime is when the migration failed, or when the VM controller observed that the target runs the guest.
 	EndTime *v1.Time `json:"endTime,omitempty"`
-	// Downtime is how long the guest stood still. Absent: not measured.
+	// Downtime is how long the guest was stopped. If absent, it was not measured.
 	Downtime *v1.Duration `json:"downtime,omitempty"`
 }
 

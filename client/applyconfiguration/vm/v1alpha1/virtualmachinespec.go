@@ -11,63 +11,68 @@ import (
 // VirtualMachineSpecApplyConfiguration represents a declarative configuration of the VirtualMachineSpec type for use
 // with apply.
 //
-// VirtualMachineSpec is the desired state of a VM. Changes of mode and migrateStrategy take
-// effect at once, other changes when the next hypervisor of the VM starts.
+// VirtualMachineSpec is the desired state of a VM. Changes of mode and migrateStrategy take effect immediately,
+// other changes when the VM's next hypervisor starts.
 type VirtualMachineSpecApplyConfiguration struct {
-	// InitialImage is written to the VM's disk before the first start, and never
-	// again. Without one the VM starts from the disk as the storage delivers it.
+	// InitialImage is written to the VM's disk before the first start, and never again. If unset, the VM boots
+	// from the disk as the storage provides it.
 	InitialImage *InitialImageApplyConfiguration `json:"initialImage,omitempty"`
-	// HypervisorImage is the container image of the hypervisor process. Empty: the
-	// VM controller's default.
+	// HypervisorImage is the container image of the hypervisor. Defaults to the VM controller's setting.
 	HypervisorImage *string `json:"hypervisorImage,omitempty"`
-	// Resources of the hypervisor's Pod. CPUs are not pinned: with fractions of a CPU,
-	// or more CPUs than the host has, VMs share cores and can learn more of each other
-	// through side channels.
+	// Resources of the hypervisor's Pod. CPUs are not pinned: if they are fractional, or more than the host
+	// has, VMs share cores and can learn more about each other through side channels.
 	Resources *v1.ResourceRequirements `json:"resources,omitempty"`
-	// CPUs is the number of virtual CPUs of the guest. Default: the CPUs of
-	// resources.limits rounded up, else 1.
+	// CPUs is the number of virtual CPUs of the guest. Defaults to the CPUs in resources.limits rounded up, or
+	// 1.
 	CPUs *int32 `json:"cpus,omitempty"`
-	// Memory of the guest. Default: the memory of resources.limits less what the
-	// hypervisor itself needs, else 512Mi.
+	// Memory of the guest. Defaults to the memory in resources.limits minus the hypervisor's overhead, or
+	// 512Mi.
 	Memory *resource.Quantity `json:"memory,omitempty"`
-	// VolumeClaimTemplate describes the claim for the VM's disk. Without one the disk
-	// is ephemeral: it lives as long as the Pod.
+	// VolumeClaimTemplate describes the claim for the VM's disk. If unset, the disk is ephemeral: it exists as
+	// long as the Pod.
 	VolumeClaimTemplate *VolumeClaimTemplateApplyConfiguration `json:"volumeClaimTemplate,omitempty"`
-	// DataDisks are further disks of the guest. One that is added, or taken from the list, is so for the guest when
-	// its next hypervisor starts. The claim of one that is taken from the list stays as long as the VM, and
-	// a disk of its name finds it again.
+	// DataDisks are additional disks of the guest. The guest sees added and removed disks when its next
+	// hypervisor starts. The claim of a removed disk is kept as long as the VM exists; a new disk of the same
+	// name gets it back.
 	DataDisks []DataDiskApplyConfiguration `json:"dataDisks,omitempty"`
-	// VMIPs are the guest's addresses, at most one of each IP version. The notation is
-	// CIDR with the full prefix length (10.0.0.5/32); a plain address means the same.
+	// VMIPs are the guest's addresses, at most one of each IP version. They are in CIDR notation with the full
+	// prefix length (10.0.0.5/32) or plain addresses, which mean the same.
 	VMIPs []string `json:"vmIPs,omitempty"`
-	// FailureDomain limits the hosts of the VM to those whose label
-	// topology.kubernetes.io/zone has this value, and the host without that label whose
-	// label kubernetes.io/hostname has it. Empty: all hosts.
+	// FailureDomain limits the hosts of the VM to those whose label topology.kubernetes.io/zone has this value.
+	// A host without that label matches by its label kubernetes.io/hostname. If empty, all hosts match.
 	FailureDomain *string `json:"failureDomain,omitempty"`
-	// HostSelector limits the hosts of the VM to those whose Nodes have all of these labels. Empty: all
-	// hosts.
+	// HostSelector limits the hosts of the VM to those whose Nodes have all of these labels. If empty, all
+	// hosts match.
 	HostSelector map[string]string `json:"hostSelector,omitempty"`
-	// AntiAffinity keeps the VM from hosts of other VMs. Absent: it may be on any.
+	// AntiAffinity keeps the VM off the hosts of other VMs. If unset, the VM may run on any host.
 	AntiAffinity *AntiAffinityApplyConfiguration `json:"antiAffinity,omitempty"`
-	// MigrateStrategy is how the VM leaves a host.
+	// MigrateStrategy determines how the VM leaves a host: "Live" moves the running guest; "Cold" shuts the
+	// guest down and starts it on another host.
 	MigrateStrategy *vmv1alpha1.MigrateStrategy `json:"migrateStrategy,omitempty"`
-	// Mode is whether the guest runs.
+	// Mode determines whether the guest runs ("Run") or its CPUs are stopped while its hypervisor keeps its
+	// memory ("Pause").
 	Mode *vmv1alpha1.VirtualMachineMode `json:"mode,omitempty"`
-	// LeaseMode is what prevents two hypervisors from running this VM at the same time.
+	// LeaseMode determines what prevents two hypervisors from running this VM at the same time:
+	// "StorageLocking" relies on a lock of the storage, for local disks; "FullLeases" relies on leases that
+	// expire, for storage that several hosts can attach. A VM that is cut off from its controller keeps running
+	// with StorageLocking; with FullLeases it is killed and automatically restarted on another host.
 	LeaseMode *vmv1alpha1.LeaseMode `json:"leaseMode,omitempty"`
-	// LeaseDurationSeconds is how long leases last, with leaseMode FullLeases: a guest that is cut off
-	// from the VM controller ends before, and after a little more it can start elsewhere. Empty: 60.
+	// LeaseDurationSeconds is how long leases last with leaseMode FullLeases. A guest that is cut off from the
+	// VM controller stops before its lease expires, and can start elsewhere shortly after that. Defaults to 60.
 	LeaseDurationSeconds *int32 `json:"leaseDurationSeconds,omitempty"`
-	// DiskAccess is how hypervisors reach the disks of this VM. Empty: Direct. It cannot be changed.
+	// DiskAccess determines how hypervisors access the disks of this VM: "Direct" mounts the disks into the
+	// Pods of hypervisors; "Served" mounts them into a separate Pod, which serves them to the hypervisor with
+	// the current fencing token and rejects earlier ones. Served requires leaseMode FullLeases and claims with
+	// volumeMode Filesystem. Defaults to Direct. It cannot be changed.
 	DiskAccess *vmv1alpha1.DiskAccess `json:"diskAccess,omitempty"`
-	// UUID of the VM, which the guest sees as its system UUID. If it is empty, the VM
-	// controller sets a random one. It cannot be changed once it is set.
+	// UUID of the VM, which the guest sees as its system UUID. If empty, the VM controller sets a random one.
+	// It cannot be changed once it is set.
 	UUID *string `json:"uuid,omitempty"`
-	// UserData is configuration that the guest reads at its first boot, from a NoCloud
-	// volume. Without it there is no such volume.
+	// UserData is configuration that the guest reads at its first boot from a NoCloud volume. If unset, there
+	// is no such volume.
 	UserData *UserDataApplyConfiguration `json:"userData,omitempty"`
-	// KernelBoot starts a kernel directly, without firmware and boot loader. Without
-	// it the guest boots from its disk.
+	// KernelBoot boots a kernel directly, without firmware and boot loader. If unset, the guest boots from its
+	// disk.
 	KernelBoot *KernelBootApplyConfiguration `json:"kernelBoot,omitempty"`
 }
 

@@ -11,35 +11,35 @@ import (
 // VirtualMachineStatusApplyConfiguration represents a declarative configuration of the VirtualMachineStatus type for use
 // with apply.
 //
-// VirtualMachineStatus is what the VM controller observed and decided.
+// VirtualMachineStatus is the observed state of a VM and what the VM controller has decided.
 type VirtualMachineStatusApplyConfiguration struct {
-	// VirtualMachineAuthority only changes as a whole.
+	// VirtualMachineAuthority changes only as a whole.
 	VirtualMachineAuthorityApplyConfiguration `json:",inline"`
-	// Phase summarises the VM's state for users. Programs should use conditions.
+	// Phase summarizes the VM's state for users: "Creating", "Running", "Terminating", "Stopped" or "Lost".
+	// Programs should use conditions.
 	Phase *vmv1alpha1.VirtualMachinePhase `json:"phase,omitempty"`
-	// ImagePrepared reports whether the disk was completed, with the initial image if there is
-	// one; then it is set before the first start. From then on no hypervisor writes the image or
-	// creates the disk.
+	// ImagePrepared reports whether the disk was completed, including the initial image if there is one. It is
+	// set before the first start. From then on, no hypervisor writes the image or creates the disk.
 	ImagePrepared *bool `json:"imagePrepared,omitempty"`
-	// NodeName is the node on which the authoritative Pod is.
+	// NodeName is the node of the authoritative Pod.
 	NodeName *string `json:"nodeName,omitempty"`
-	// DataDisks are the data disks that the VM has or had. One that was prepared is never created again.
+	// DataDisks are the data disks that the VM has or had. A disk that was prepared is never created again.
 	DataDisks []DataDiskStatusApplyConfiguration `json:"dataDisks,omitempty"`
-	// GrowDisks are the sizes to which disks of the guest may grow while it runs, as their volumes have grown. The
-	// hypervisor of activePodName is told.
+	// GrowDisks are the sizes to which disks of the guest may grow while it runs, after their volumes have
+	// grown. The VM controller sends them to the hypervisor of activePodName.
 	GrowDisks []DiskSizeApplyConfiguration `json:"growDisks,omitempty"`
-	// Addresses of the guest, without prefix length. Empty: unknown.
+	// Addresses of the guest, without prefix length. If empty, they are unknown.
 	Addresses []string `json:"addresses,omitempty"`
-	// Migration is the live migration under way, or the last one. Absent: there was none.
+	// Migration is the current or the last live migration. If absent, there was none.
 	Migration *VirtualMachineMigrationApplyConfiguration `json:"migration,omitempty"`
-	// Lease is that of the authoritative hypervisor, written like the authority. Absent: it has none, as
-	// it relies on storage locking.
+	// Lease is the lease of the authoritative hypervisor, written together with the authority. If absent, the
+	// VM relies on storage locking.
 	Lease *VirtualMachineLeaseApplyConfiguration `json:"lease,omitempty"`
-	// DiskServer is the server of the disks, with diskAccess Served. Absent: there was none yet.
+	// DiskServer is the server of the disks, with diskAccess Served. If absent, there was none yet.
 	DiskServer *DiskServerStatusApplyConfiguration `json:"diskServer,omitempty"`
 	// Conditions of the VM, by type.
 	Conditions []v1.ConditionApplyConfiguration `json:"conditions,omitempty"`
-	// ObservedGeneration is the generation of the spec to which the status belongs.
+	// ObservedGeneration is the generation of the spec that this status belongs to.
 	ObservedGeneration *int64 `json:"observedGeneration,omitempty"`
 }
 

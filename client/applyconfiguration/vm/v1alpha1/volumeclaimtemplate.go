@@ -9,14 +9,14 @@ import (
 // VolumeClaimTemplateApplyConfiguration represents a declarative configuration of the VolumeClaimTemplate type for use
 // with apply.
 //
-// VolumeClaimTemplate is a template for the PersistentVolumeClaim of a disk. The size that it requests may become
-// larger: see ConditionRestartNeeded.
+// VolumeClaimTemplate is a template for the PersistentVolumeClaim of a disk. The requested size may be
+// increased: see the condition RestartNeeded.
 type VolumeClaimTemplateApplyConfiguration struct {
 	// Metadata of the claim.
 	Metadata *VolumeClaimMetadataApplyConfiguration `json:"metadata,omitempty"`
-	// Spec of the claim. With volumeMode Filesystem, the default, the disk is a file on the volume; with Block it is the
-	// volume itself, and the claim must be for one host at a time (ReadWriteOnce, the default) unless leaseMode is
-	// FullLeases. The mode cannot be changed.
+	// Spec of the claim. With volumeMode Filesystem, the default, the disk is a file on the volume; with Block
+	// it is the volume itself, and the claim must be for one host at a time (ReadWriteOnce, the default) unless
+	// leaseMode is FullLeases. The mode cannot be changed.
 	Spec *v1.PersistentVolumeClaimSpec `json:"spec,omitempty"`
 }
 
