@@ -9,7 +9,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{ .Values.machineNamespace | default .Release.Namespace }}
 {{- end }}
 
-{{/* An object that other installations in this cluster have, too. */}}
+{{/* Name of an object that other installations in this cluster also have. */}}
 {{- define "millwright.shared" -}}
 {{ index . 1 }}-{{ (index . 0).Release.Namespace }}
 {{- end }}
@@ -216,7 +216,7 @@ subjects:
   {{- concat $mounts $values.extraVolumeMounts | default list | toYaml | nindent 4 }}
 {{- end }}
 
-{{/* Not empty if drivers register at one of these containers. */}}
+{{/* Not empty if drivers register with one of these containers. */}}
 {{- define "millwright.drives" -}}
 {{- if or (has "machine-controller" .) (has "manager" .) }}true{{ end }}
 {{- end }}

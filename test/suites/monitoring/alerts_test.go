@@ -123,7 +123,7 @@ func TestAlertsFire(t *testing.T) {
 		},
 		"MillwrightFrozen": {
 			`mcm_machine_controller_frozen{job="m"} 0x220 1x20`, `mcm_machine_controller_frozen{job="m"} 0x220 1x8 0x0 1x8`,
-			"An API server does not answer the manager.",
+			"An API server does not respond to the manager.",
 		},
 		"MillwrightOrphanedVMs": {
 			`millwright_orphan_vms{job="m"} 2x240`, `millwright_orphan_vms{job="m"} 0x200 2x40`,
@@ -141,7 +141,7 @@ func TestAlertsFire(t *testing.T) {
 		},
 		"MachineDeletionHolds": {
 			"mcm_machine_current_status_phase{" + id + "} 1x120 -4x120", "mcm_machine_current_status_phase{" + id + "} 1x200 -4x40",
-			"The deletion of the Machine shop/pool-1 holds.",
+			"The deletion of Machine shop/pool-1 is stuck.",
 		},
 		"MachineSetFrozen": {
 			"mcm_machine_set_status_condition{" + id + ", condition=\"Frozen\"} 1x240", "mcm_machine_set_status_condition{" + id + ", condition=\"Frozen\"} 0x240",
