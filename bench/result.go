@@ -21,7 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/local/folder"
+	"github.com/millwright-dev/millwright/internal/local/directory"
 	"github.com/millwright-dev/millwright/test/support/env"
 )
 
@@ -92,7 +92,7 @@ func (r *result) write(path string) error {
 	if err != nil {
 		return fmt.Errorf("writing the result: %w", err)
 	}
-	return folder.WriteFile(path, append(content, '\n'))
+	return directory.WriteFile(path, append(content, '\n'))
 }
 
 // budget is the highest cost of a phase.

@@ -31,7 +31,7 @@ func TestNothingElseIsLinked(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, part := range []string{"/internal/local", "/internal/vm/hypervisor", "/drivers/", "/driver/sim", "/internal/cli/folder", "/internal/cli/cluster"} {
+	for _, part := range []string{"/internal/local", "/internal/vm/hypervisor", "/drivers/", "/driver/sim", "/internal/cli/localdir", "/internal/cli/cluster"} {
 		for dependency := range strings.FieldsSeq(string(out)) {
 			if rest, ours := strings.CutPrefix(dependency, "github.com/millwright-dev/millwright"); ours && strings.HasPrefix(rest, part) {
 				t.Errorf("links %s", dependency)

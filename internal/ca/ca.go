@@ -17,12 +17,11 @@ import (
 const (
 	// Lifetime is how long an authority is valid.
 	Lifetime = 10 * 365 * 24 * time.Hour
-	// Backdate is how long before its creation a certificate becomes valid, for clocks that
-	// are late.
+	// Backdate is how long before its creation a certificate becomes valid, for clocks that are behind.
 	Backdate = 5 * time.Minute
 )
 
-// ErrUnusable means that the PEM texts are no certificate and its private key.
+// ErrUnusable means that the PEM texts are not a certificate and its private key.
 var ErrUnusable = errors.New("no usable certificate")
 
 // Pair is a certificate with its private key.
@@ -44,8 +43,8 @@ func New(template x509.Certificate, now time.Time) (Pair, error) {
 	return ForKey(key, template, now)
 }
 
-// ForKey is New with an existing key. What an authority with the same key and subject has
-// signed is valid below the new one.
+// ForKey is like New, but uses an existing key. Certificates signed by an authority with the same key and
+// subject are valid under the new one.
 func ForKey(key *ecdsa.PrivateKey, template x509.Certificate, now time.Time) (Pair, error) {
 	template.NotBefore, template.NotAfter = now.Add(-Backdate), now.Add(Lifetime)
 	template.BasicConstraintsValid, template.IsCA = true, true
@@ -55,7 +54,7 @@ func ForKey(key *ecdsa.PrivateKey, template x509.Certificate, now time.Time) (Pa
 	return authority, err
 }
 
-// Sign certifies a public key with the authority p. It sets serial number and issuer.
+// Sign issues a certificate for a public key. It sets the serial number and the issuer.
 func (p Pair) Sign(template x509.Certificate, public crypto.PublicKey) (*x509.Certificate, error) {
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
 	if err != nil {
@@ -81,12 +80,13 @@ func (p Pair) KeyPEM() []byte { return EncodeKey(p.Key) }
 func EncodeKey(key *ecdsa.PrivateKey) []byte {
 	der, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
-		panic(fmt.Sprintf("encoding a key: %v", err)) // only keys of unknown kinds cannot be encoded
+		panic(fmt.Sprintf("encoding a key: %v", err)) // fails only for unsupported types of keys
 	}
 	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})
 }
 
-// Parse is the inverse of CertPEM and KeyPEM. Errors: ErrUnusable, without any part of the key.
+// Parse is the inverse of CertPEM and KeyPEM. It returns ErrUnusable, which does not contain any part of the
+// key.
 func Parse(certPEM, keyPEM []byte) (Pair, error) {
 	block, _ := pem.Decode(certPEM)
 	if block == nil {
@@ -106,7 +106,7 @@ func Parse(certPEM, keyPEM []byte) (Pair, error) {
 	return Pair{Cert: cert, Key: key}, nil
 }
 
-// ParseKey is the inverse of EncodeKey. Errors: ErrUnusable, without any part of the key.
+// ParseKey is the inverse of EncodeKey. It returns ErrUnusable, which does not contain any part of the key.
 func ParseKey(keyPEM []byte) (*ecdsa.PrivateKey, error) {
 	block, _ := pem.Decode(keyPEM)
 	if block == nil {
@@ -115,7 +115,7 @@ func ParseKey(keyPEM []byte) (*ecdsa.PrivateKey, error) {
 	parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
 	key, ok := parsed.(*ecdsa.PrivateKey)
 	if err != nil || !ok {
-		return nil, fmt.Errorf("%w: the private key cannot be parsed, or is not of ECDSA", ErrUnusable)
+		return nil, fmt.Errorf("%w: the private key cannot be parsed or is not an ECDSA key", ErrUnusable)
 	}
 	return key, nil
 }

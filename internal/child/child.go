@@ -1,4 +1,4 @@
-// Package child starts child processes that the kernel ends when this process dies.
+// Package child starts child processes that the kernel terminates when this process terminates.
 package child
 
 import (
@@ -14,11 +14,11 @@ type Process struct {
 	ended   chan struct{}
 }
 
-// Start starts the command. The kernel sends deathSignal to the child when this process
-// dies; 0 means no signal. The child is the leader of a new session, so that a terminal's
-// Ctrl-C does not reach it. It sets SysProcAttr of the command.
-func Start(command *exec.Cmd, deathSignal syscall.Signal) (*Process, error) {
-	command.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: deathSignal}
+// Start starts the command. When this process terminates, the kernel sends parentDeathSignal to the child; 0
+// means no signal. The child is the leader of a new session, so that Ctrl-C in a terminal does not reach it.
+// Start sets SysProcAttr of the command.
+func Start(command *exec.Cmd, parentDeathSignal syscall.Signal) (*Process, error) {
+	command.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: parentDeathSignal}
 	p := &Process{command: command, ended: make(chan struct{})}
 	started := make(chan error)
 	go p.run(started)
@@ -28,8 +28,8 @@ func Start(command *exec.Cmd, deathSignal syscall.Signal) (*Process, error) {
 	return p, nil
 }
 
-// run starts the child and waits for its end. The kernel sends the death signal when the
-// thread that forked ends, so the thread has to live as long as the child.
+// run starts the child and waits for it to exit. The kernel sends the signal when the thread that forked exits,
+// so the thread must live as long as the child.
 func (p *Process) run(started chan<- error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -41,20 +41,20 @@ func (p *Process) run(started chan<- error) {
 	}
 }
 
-// PID returns the process ID. Once Ended is closed it may be that of another process.
+// PID returns the process ID. Once Ended is closed, it may belong to another process.
 func (p *Process) PID() int { return p.command.Process.Pid }
 
-// Signal sends a signal. Errors: os.ErrProcessDone if the child has ended.
+// Signal sends a signal. It returns os.ErrProcessDone if the child has exited.
 func (p *Process) Signal(signal os.Signal) error { return p.command.Process.Signal(signal) }
 
-// Ended is closed when the child has ended.
+// Ended is closed when the child has exited.
 func (p *Process) Ended() <-chan struct{} { return p.ended }
 
-// Status returns how the child ended. It must not be called before Ended is closed.
+// Status returns how the child exited. It must not be called before Ended is closed.
 func (p *Process) Status() syscall.WaitStatus {
 	return p.command.ProcessState.Sys().(syscall.WaitStatus)
 }
 
-// String describes how the child ended, such as "exit status 1" or "signal: killed". It must
-// not be called before Ended is closed.
+// String describes how the child exited, such as "exit status 1" or "signal: killed". It must not be called
+// before Ended is closed.
 func (p *Process) String() string { return p.command.ProcessState.String() }

@@ -29,7 +29,7 @@ func TestExplainAnswers(t *testing.T) {
 		"kind without":     {[]string{"explain", "mcd/"}, 2, "name of one MachineDeployment"},
 		"by kind, flags":   {[]string{"explain", "mcd/a", "-o", "yaml"}, 2, `--output: "yaml"`},
 		"two slashes":      {[]string{"explain", "mcd/a/b"}, 2, "name of one MachineDeployment"},
-		"other kind":       {[]string{"explain", "pod/a"}, 2, `there is no command "pod/a"`},
+		"other kind":       {[]string{"explain", "pod/a"}, 2, `unknown command "pod/a"`},
 		"no set":           {[]string{"explain", "machineset"}, 2, "name of one MachineSet"},
 		"no deployment":    {[]string{"explain", "mcd", "a", "b"}, 2, "name of one MachineDeployment"},
 		"no name":          {[]string{"explain", "machine"}, 2, "name of one Machine"},

@@ -96,7 +96,7 @@ func TestRolloutFlagsAreKubectls(t *testing.T) {
 	for name, flags := range want {
 		cmd := commands[name]
 		if cmd == nil {
-			t.Errorf("there is no command %q", name)
+			t.Errorf("no command %q", name)
 			continue
 		}
 		has := flagsOf(t, "rollout", name)

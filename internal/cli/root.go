@@ -1,5 +1,5 @@
-// Package cli runs the commands of millwright. Only this package and those below it read flags and
-// the environment.
+// Package cli runs the commands of millwright. Only this package and those below it read flags and the
+// environment.
 package cli
 
 import (
@@ -23,13 +23,13 @@ import (
 	"github.com/millwright-dev/millwright/internal/cli/vmcontroller"
 )
 
-// Program is the input and output of a run. The names of MCM's processes run these; all others, and
-// none, run the command that Args begin with.
+// Program is the input and output of a run. If its name is that of one of MCM's processes, that process's
+// command runs; otherwise, the command that Args begin with.
 type Program = program.Program
 
-// Main runs the command of the arguments and returns the exit status: 0 for success, 1 for a
-// failure, 2 for invalid arguments. SIGINT and SIGTERM end a command in order; a second one ends
-// it at once.
+// Main runs the command that the arguments select, and returns the exit status: 0 for success, 1 for a failure,
+// 2 for invalid arguments. SIGINT and SIGTERM stop a command gracefully; a second signal terminates it
+// immediately.
 func Main(p Program) int {
 	ctx, stop := program.Signals()
 	defer stop()
@@ -50,7 +50,7 @@ func newRootFor(p Program) *cobra.Command {
 	return root
 }
 
-// Plugin is the name of the program as a plug-in of kubectl, which then calls it for "kubectl millwright".
+// Plugin is the name of the program as a kubectl plugin, which runs for "kubectl millwright".
 const Plugin = "kubectl-millwright"
 
 func newRoot(version string) *cobra.Command {
@@ -67,7 +67,7 @@ func newRoot(version string) *cobra.Command {
 	return program.Complete(root, program.VersionLine("millwright", version))
 }
 
-// managerCommands are those that run controllers. Each has flags of its own.
+// managerCommands are the commands that run controllers. Each has its own flags.
 func managerCommands() []*cobra.Command {
 	own := func() manager.DriverFlags { return manager.DriverFlags{Kinds: drivers.Kinds()} }
 	return []*cobra.Command{
@@ -80,7 +80,7 @@ func newConformance() *cobra.Command {
 	return must(conformance.New(conformance.Program{Kinds: drivers.With(simulated), Prepare: simulated.Temporary}))
 }
 
-// must panics if our own drivers collide.
+// must panics if two built-in drivers have the same flags.
 func must(cmd *cobra.Command, err error) *cobra.Command {
 	if err != nil {
 		panic(err)
@@ -88,7 +88,7 @@ func must(cmd *cobra.Command, err error) *cobra.Command {
 	return cmd
 }
 
-// newHelpCommand is like cobra's, but refuses unknown commands.
+// newHelpCommand is like cobra's, but rejects unknown commands.
 func newHelpCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "help [COMMAND]",

@@ -77,7 +77,7 @@ func TestListOfNothing(t *testing.T) {
 		}
 		return stderr.String()
 	}
-	want := "millwright: nothing runs in " + dir + ": start it with: millwright up --dir " + dir + "\n"
+	want := "millwright: no cluster runs in " + dir + "; start it with: millwright up --dir " + dir + "\n"
 	if said := list(); said != want {
 		t.Errorf("says %q, want %q", said, want)
 	}
@@ -90,7 +90,7 @@ func TestListOfNothing(t *testing.T) {
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
 		t.Fatal(err)
 	}
-	if said := list(); strings.Contains(said, "nothing runs") || !strings.Contains(said, "127.0.0.1:1") {
+	if said := list(); strings.Contains(said, "no cluster runs") || !strings.Contains(said, "127.0.0.1:1") {
 		t.Errorf("says %q of a folder that is used", said)
 	}
 }

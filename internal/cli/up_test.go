@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/millwright-dev/millwright/internal/cli/folder"
+	"github.com/millwright-dev/millwright/internal/cli/localdir"
 )
 
 // TestAFolderIsOfOneDriver: another driver knows nothing of the machines in it.
@@ -22,22 +22,22 @@ func TestAFolderIsOfOneDriver(t *testing.T) {
 		return stderr.String()
 	}
 	const further = "/nowhere/at/all" // it gets as far as the programs
-	if said := up(folder.DriverSim); !strings.Contains(said, further) {
+	if said := up(localdir.DriverSim); !strings.Contains(said, further) {
 		t.Errorf("a new folder: %s", said)
 	}
-	if err := folder.SetDriver(dir, folder.DriverVM); err != nil {
+	if err := localdir.SetDriver(dir, localdir.DriverVM); err != nil {
 		t.Fatal(err)
 	}
-	if said := up(folder.DriverVM); !strings.Contains(said, further) {
+	if said := up(localdir.DriverVM); !strings.Contains(said, further) {
 		t.Errorf("the same driver: %s", said)
 	}
-	if said := up(folder.DriverSim); !strings.Contains(said, "was made with the driver vm") || !strings.Contains(said, "--dir") {
+	if said := up(localdir.DriverSim); !strings.Contains(said, "was created with the driver vm") || !strings.Contains(said, "--dir") {
 		t.Errorf("another driver: %s", said)
 	}
 	if said := printed(t, "status", "--dir", dir); !strings.Contains(said, "Start it with: millwright up --dir "+dir) {
 		t.Errorf("status: %s", said)
 	}
-	if err := folder.SetDriver(dir, folder.DriverSim); err != nil {
+	if err := localdir.SetDriver(dir, localdir.DriverSim); err != nil {
 		t.Fatal(err)
 	}
 	if said := printed(t, "status", "--dir", dir); !strings.Contains(said, "Start it with: millwright up --driver sim --dir "+dir) {

@@ -1,4 +1,4 @@
-// Package confine keeps names that others chose inside a folder.
+// Package confine keeps untrusted file names inside a directory.
 package confine
 
 import (
@@ -9,17 +9,17 @@ import (
 	"strings"
 )
 
-// OutsideError means that a name leads out of its folder, or is not one of a file.
+// OutsideError means that a name leads outside its directory or does not name a file.
 type OutsideError struct{ Name string }
 
 // Error implements error.
 func (e *OutsideError) Error() string {
-	return fmt.Sprintf("%q is not the path of something below the folder, in its shortest form", e.Name)
+	return fmt.Sprintf("%q is not the clean path of a file below the directory", e.Name)
 }
 
-// Name returns the path of a file below a folder, for use with os.Root, which also confines
-// symbolic links. The path may be absolute, as those in a container: then the folder is its
-// root. Errors: *OutsideError if it is not in its shortest form, or is the folder itself.
+// Name returns the path of a file below a directory, for use with os.Root, which also confines symbolic links.
+// The path may be absolute, like paths in a container; the directory is then its root. It returns an
+// *OutsideError if the path is not clean or is the directory itself.
 func Name(file string) (string, error) {
 	name := strings.TrimPrefix(file, "/")
 	if name == "." || path.Clean(name) != name || !filepath.IsLocal(name) || strings.ContainsRune(name, 0) {
@@ -28,7 +28,8 @@ func Name(file string) (string, error) {
 	return name, nil
 }
 
-// Element returns the name of a file or folder directly in a folder. Errors: *OutsideError.
+// Element returns the name of a file or directory directly in a directory. It returns an *OutsideError for
+// other names.
 func Element(file string) (string, error) {
 	if name, err := Name(file); err != nil || name != file || strings.Contains(name, "/") {
 		return "", &OutsideError{file}
@@ -36,10 +37,10 @@ func Element(file string) (string, error) {
 	return file, nil
 }
 
-// Below returns the path of a file relative to a folder, without looking at the files. Both
-// are absolute. Errors: *OutsideError.
-func Below(folder, file string) (string, error) {
-	name, err := filepath.Rel(folder, file)
+// Below returns the path of a file relative to a directory, without accessing the files. Both paths must be
+// absolute. It returns an *OutsideError if the file is not below the directory.
+func Below(dir, file string) (string, error) {
+	name, err := filepath.Rel(dir, file)
 	if err != nil || path.Clean(file) != file {
 		return "", &OutsideError{file}
 	}
@@ -49,14 +50,14 @@ func Below(folder, file string) (string, error) {
 	return name, nil
 }
 
-// Remove removes a file or folder directly in a folder with everything in it. It does
-// nothing if there is none. Errors: *OutsideError, and those of the file system.
-func Remove(folder, file string) error {
+// Remove removes a file or directory, with everything in it, directly in dir. It does nothing if the file does
+// not exist. It returns an *OutsideError, and errors of the file system.
+func Remove(dir, file string) error {
 	name, err := Element(file)
 	if err != nil {
 		return err
 	}
-	root, err := os.OpenRoot(folder)
+	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return err
 	}

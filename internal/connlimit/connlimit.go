@@ -1,8 +1,8 @@
-// Package connlimit bounds what clients that have not shown who they are may use: connections, and requests.
+// Package connlimit limits the connections and requests of unauthenticated clients.
 //
-// Each connection costs a file and memory until its handshake has failed, so that who only reaches a port could
-// take all that a process has. What is beyond the bounds is closed at once. An address has a part of the total,
-// so that one that floods a port leaves it to others.
+// Each connection uses a file descriptor and memory until its handshake has failed, so that a client that
+// merely reaches a port could exhaust a process. Connections over the limits are closed immediately. Each
+// address gets only a part of the total, so that one client that floods a port leaves capacity for others.
 package connlimit
 
 import (
@@ -13,8 +13,8 @@ import (
 	"google.golang.org/grpc/credentials"
 )
 
-// Listen returns a listener that closes connections over the bounds at once: that many in total, and of each
-// address. A connection counts until it is closed, or Known.
+// Listen returns a listener that immediately closes connections over the limits: total for all addresses, and
+// perAddress for each. A connection counts until it is closed or passed to Known.
 func Listen(inner net.Listener, total, perAddress int) net.Listener {
 	return &listener{inner, NewCounter(total, perAddress)}
 }
@@ -38,10 +38,10 @@ func (l *listener) Accept() (net.Conn, error) {
 	}
 }
 
-// Counted is a connection that is counted until it is closed.
+// Counted is a connection that counts until it is closed.
 type Counted struct {
 	net.Conn
-	// Release ends the count. It may be called repeatedly.
+	// Release stops counting the connection. It may be called repeatedly.
 	Release func()
 }
 
@@ -51,8 +51,8 @@ func (c *Counted) Close() error {
 	return c.Conn.Close()
 }
 
-// Known ends the count of a connection of Listen, or of one that TLS has made of it, whose client has shown who
-// it is. It does nothing with others.
+// Known stops counting a connection of Listen, or a TLS connection on top of one, whose client is
+// authenticated. It does nothing for other connections.
 func Known(conn net.Conn) {
 	for {
 		switch c := conn.(type) {
@@ -67,7 +67,7 @@ func Known(conn net.Conn) {
 	}
 }
 
-// Credentials returns credentials for a server at Listen, to whom clients are Known after the handshake.
+// Credentials returns credentials for a server at Listen. Clients are Known after the handshake.
 func Credentials(inner credentials.TransportCredentials) credentials.TransportCredentials {
 	return &knowing{inner}
 }
@@ -90,7 +90,7 @@ func (k *knowing) Clone() credentials.TransportCredentials {
 	return &knowing{k.TransportCredentials.Clone()}
 }
 
-// Counter counts what is in use, in total and for each key.
+// Counter limits what is in use, in total and per key.
 type Counter struct {
 	total, perKey int
 
@@ -99,15 +99,15 @@ type Counter struct {
 	keys map[any]int
 }
 
-// NewCounter returns a counter that lets that many be in use.
+// NewCounter returns a counter with the given limits.
 func NewCounter(total, perKey int) *Counter {
 	return &Counter{total: total, perKey: perKey, keys: map[any]int{}}
 }
 
-// Take counts one more, until release, which may be called repeatedly. It returns false if that is too many.
+// Take counts one more until release, which may be called repeatedly. It returns false if that exceeds a limit.
 func (c *Counter) Take(key any) (release func(), ok bool) { return c.TakeSome(key, 1) }
 
-// TakeSome is Take for so many at once.
+// TakeSome is like Take for some at the same time.
 func (c *Counter) TakeSome(key any, some int) (release func(), ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -126,10 +126,10 @@ func (c *Counter) TakeSome(key any, some int) (release func(), ok bool) {
 	}), true
 }
 
-// Origin is what one party can have many addresses of: an IPv4 address, or 64 bits of IPv6.
+// Origin is the set of addresses that one client may have: an IPv4 address or an IPv6 /64.
 type Origin netip.Prefix
 
-// OriginOf returns the origin of a TCP address. All others are one.
+// OriginOf returns the origin of a TCP address. All other addresses share one origin.
 func OriginOf(address net.Addr) Origin {
 	tcp, ok := address.(*net.TCPAddr)
 	if !ok {

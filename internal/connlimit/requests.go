@@ -6,18 +6,18 @@ import (
 	"net/netip"
 )
 
-// Requests bounds the requests that a handler carries out at a time: that many in total, and of each address.
-// What is beyond the bounds is answered with 429 Too Many Requests, and nothing of it is read.
+// Requests limits the concurrent requests of a handler: total for all addresses, and perAddress for each.
+// Requests over the limits get the response 429 Too Many Requests, and are not read.
 func Requests(next http.Handler, total, perAddress int) http.Handler {
 	return &requests{next, NewCounter(total, perAddress), func(*http.Request) int { return 1 }}
 }
 
-// leastRequest is what a request without a body counts as, in bytes.
+// leastRequest is the number of bytes that a request without a body counts as.
 const leastRequest = 64 << 10
 
-// Bodies bounds, in bytes, what a handler may be sent, which it keeps until it has answered: a body, and all bodies
-// at a time, in total and of each address. One without a length counts as the longest. What is beyond the bounds
-// is answered with 413 or 429, and nothing of it is read.
+// Bodies limits the bytes of request bodies that a handler keeps until it has responded: longest for one body,
+// total for all concurrent bodies, and perAddress for those of each address. A body without a length counts as
+// longest. Requests over the limits get the response 413 or 429, and are not read.
 func Bodies(next http.Handler, longest, total, perAddress int) http.Handler {
 	limited := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ContentLength > int64(longest) {
@@ -46,14 +46,14 @@ func (b *requests) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	release, ok := b.open.TakeSome(originOfRequest(r), b.cost(r))
 	if !ok {
 		w.Header().Set("Retry-After", "1")
-		http.Error(w, "too many requests at a time", http.StatusTooManyRequests)
+		http.Error(w, "too many concurrent requests", http.StatusTooManyRequests)
 		return
 	}
 	defer release()
 	b.next.ServeHTTP(w, r)
 }
 
-// originOfRequest is that of the connection. What headers say counts for nothing.
+// originOfRequest returns the origin of the connection. Headers are ignored.
 func originOfRequest(r *http.Request) Origin {
 	address, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil {

@@ -1,9 +1,9 @@
 // Package loadbalancer forwards TCP connections to API servers that are ready.
 //
-// It does not take part in TLS: clients and servers prove to each other who they are. A server gets
-// new connections while it is ready, or, as long as none is, while it at least answers. One that is only
-// unready keeps the connections that it has; one that does not answer, or is taken away, loses them, so that clients
-// connect to another one.
+// It does not terminate TLS: clients and servers authenticate each other. New connections go to servers that
+// are ready or, if none is, to servers that at least respond. A server that is only unready keeps its
+// connections; a server that does not respond or is removed loses them, so that clients reconnect to another
+// one.
 package loadbalancer
 
 import (
@@ -23,39 +23,40 @@ import (
 
 // Options configure a Balancer.
 type Options struct {
-	// Dial connects to HOST:PORT. Required.
+	// Dial connects to HOST:PORT. It is required.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
-	// Check finds out the health of a server through a connection, which is closed after it. Default: Readyz.
+	// Check determines the health of a server through a connection, which is then closed. Defaults to Readyz.
 	Check func(ctx context.Context, conn net.Conn) (Health, error)
-	// MaxConnections is how many connections there may be, and MaxPerClient how many of one client's address.
-	// Others are closed at once. Default: 4096 and 1024.
+	// MaxConnections is the maximum number of connections, and MaxPerClient the maximum per client address.
+	// Further connections are closed immediately. They default to 4096 and 1024.
 	MaxConnections, MaxPerClient int
-	// Changed is called when the health of a server has changed. Default: nothing is called.
+	// Changed, if set, is called when the health of a server has changed.
 	Changed func()
 	// Log is required.
 	Log *slog.Logger
 }
 
 const (
-	// checkEvery is the time between two checks of a server, and checkLimit how long one may take.
+	// checkEvery is the interval between two checks of a server, and checkLimit the time limit of a check.
 	checkEvery, checkLimit = 2 * time.Second, 5 * time.Second
-	// failures of checks in a row until a server is Down.
+	// failures is the number of consecutive failed checks after which a server is Down.
 	failures = 3
-	// dialLimit is how long a server may take to accept a connection, until the next one is tried.
+	// dialLimit is how long a server may take to accept a connection before the next server is tried.
 	dialLimit = 5 * time.Second
-	// helloLimit is how long a client may be silent at the beginning. In TLS it is the client who begins.
+	// helloLimit is how long a client may be silent at the beginning. In TLS, the client sends first.
 	helloLimit = 10 * time.Second
 	// halfClosedLimit is how long one direction may outlive the other.
 	halfClosedLimit = time.Minute
-	// acceptPause is the time until connections are accepted again after a failure, as for want of files.
+	// acceptPause is the delay before connections are accepted again after a failure, for example a lack of
+	// file descriptors.
 	acceptPause = 100 * time.Millisecond
 )
 
-// Balancer forwards the connections of listeners to its servers. Make one with New.
+// Balancer forwards the connections of listeners to its servers. Use New to create one.
 type Balancer struct {
 	opts Options
 	open *connlimit.Counter
-	// now and refused are what Stats says of connections.
+	// now and refused are the numbers of connections for Stats.
 	now     atomic.Int64
 	refused atomic.Uint64
 
@@ -65,7 +66,7 @@ type Balancer struct {
 	checks  sync.WaitGroup
 }
 
-// New makes a Balancer without servers.
+// New returns a Balancer without servers.
 func New(opts Options) *Balancer {
 	opts.MaxConnections, opts.MaxPerClient = cmp.Or(opts.MaxConnections, 4096), cmp.Or(opts.MaxPerClient, 1024)
 	if opts.Check == nil {
@@ -79,8 +80,8 @@ func New(opts Options) *Balancer {
 	}
 }
 
-// SetServers sets the addresses of the servers, each HOST:PORT. New ones are Down until their first check. Connections
-// of those that are not among them any more are closed.
+// SetServers sets the addresses of the servers, each HOST:PORT. New servers are Down until their first check.
+// The connections of removed servers are closed.
 func (b *Balancer) SetServers(addresses []string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -101,7 +102,7 @@ func (b *Balancer) SetServers(addresses []string) {
 	}
 }
 
-// Healthy returns how many servers have that health or a better one.
+// Healthy returns the number of servers with that health or a better one.
 func (b *Balancer) Healthy(atLeast Health) int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -114,17 +115,17 @@ func (b *Balancer) Healthy(atLeast Health) int {
 	return count
 }
 
-// Stats says what a Balancer does.
+// Stats describes the current state of a Balancer.
 type Stats struct {
-	// Servers are how many there are of each health.
+	// Servers is the number of servers by health.
 	Servers map[Health]int
-	// Connections are those of clients that are open.
+	// Connections is the number of open client connections.
 	Connections int
-	// Refused are those that were closed at once, since there were too many.
+	// Refused is the number of connections that were closed immediately because there were too many.
 	Refused uint64
 }
 
-// Stats returns what the Balancer does at this moment.
+// Stats returns the current state of the Balancer.
 func (b *Balancer) Stats() Stats {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -135,8 +136,8 @@ func (b *Balancer) Stats() Stats {
 	return stats
 }
 
-// Serve forwards connections until the context ends, and closes the listener. Then it ends the connections and checks,
-// and the Balancer can not be used any more.
+// Serve forwards connections until the context is done, and closes the listener. It then closes the connections
+// and stops the checks; the Balancer cannot be used again.
 func (b *Balancer) Serve(ctx context.Context, listener net.Listener) error {
 	stop := context.AfterFunc(ctx, func() { _ = listener.Close() })
 	defer stop()
@@ -154,7 +155,7 @@ func (b *Balancer) Serve(ctx context.Context, listener net.Listener) error {
 		case errors.Is(err, net.ErrClosed):
 			return fmt.Errorf("accepting connections at %s: %w", listener.Addr(), err)
 		case err != nil:
-			b.opts.Log.Error("A connection cannot be accepted", "error", err)
+			b.opts.Log.Error("Accepting a connection failed", "error", err)
 			pause(ctx, acceptPause)
 			continue
 		}
@@ -180,8 +181,8 @@ func (b *Balancer) end() {
 	b.SetServers(nil)
 }
 
-// candidates are the servers to try for a connection, in order: the ready ones, and only if there are none those that answer;
-// first the one with the fewest connections.
+// candidates returns the servers to try for a connection, in order of their connections, fewest first: the
+// ready servers or, if there are none, those that respond.
 func (b *Balancer) candidates() []*server {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -207,14 +208,15 @@ func (b *Balancer) candidates() []*server {
 	return servers
 }
 
-// connect connects to a server. The connection belongs to the server until release, and is nil if there is no server.
+// connect connects to a server. The connection belongs to the server until release. It is nil if no server is
+// available.
 func (b *Balancer) connect(ctx context.Context) (conn net.Conn, release func()) {
 	for _, s := range b.candidates() {
 		dialing, cancel := context.WithTimeout(ctx, dialLimit)
 		conn, err := b.opts.Dial(dialing, s.address)
 		cancel()
 		if err != nil {
-			b.opts.Log.Info("A server does not accept a connection", "server", s.address, "error", err)
+			b.opts.Log.Info("A server did not accept a connection", "server", s.address, "error", err)
 			continue
 		}
 		if release, ok := b.own(s, conn); ok {
@@ -225,7 +227,7 @@ func (b *Balancer) connect(ctx context.Context) (conn net.Conn, release func()) 
 	return nil, nil
 }
 
-// own makes a connection a server's, unless that has been taken away.
+// own assigns a connection to a server, unless the server has been removed.
 func (b *Balancer) own(s *server, conn net.Conn) (release func(), ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

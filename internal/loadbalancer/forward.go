@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// forward connects a client with a server until one of them has had enough. Without a server the client is
-// disconnected, and tries again as clients of API servers do.
+// forward connects a client with a server until one of them closes the connection. Without a server, the client
+// is disconnected; clients of API servers then retry.
 func (b *Balancer) forward(ctx context.Context, client net.Conn) {
 	defer client.Close()
 	stop := context.AfterFunc(ctx, func() { _ = client.Close() })
@@ -29,7 +29,7 @@ func (b *Balancer) forward(ctx context.Context, client net.Conn) {
 	join(client, server)
 }
 
-// readHello reads what a client says first, so that one that says nothing costs no server a connection.
+// readHello reads the first data of a client, so that a silent client does not use a connection to a server.
 func readHello(client net.Conn) ([]byte, error) {
 	if err := client.SetReadDeadline(time.Now().Add(helloLimit)); err != nil {
 		return nil, err
@@ -42,7 +42,8 @@ func readHello(client net.Conn) ([]byte, error) {
 	return hello[:n], client.SetReadDeadline(time.Time{})
 }
 
-// join copies both ways until both have ended, one has failed, or one has outlived the other for long.
+// join copies in both directions until both are closed, one has failed, or one has outlived the other for too
+// long.
 func join(client, server net.Conn) {
 	var both sync.WaitGroup
 	both.Go(func() { copyTo(client, server) })
@@ -50,7 +51,7 @@ func join(client, server net.Conn) {
 	both.Wait()
 }
 
-// copyTo copies until the end, which it passes on.
+// copyTo copies until the end of the input, and then closes the write side of the output.
 func copyTo(to, from net.Conn) {
 	_, err := io.Copy(to, from)
 	if half, ok := to.(interface{ CloseWrite() error }); ok && err == nil && half.CloseWrite() == nil {

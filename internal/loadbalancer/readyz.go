@@ -10,12 +10,14 @@ import (
 	"net/http"
 )
 
-// maxAnswer is the longest answer to a check that is read, in bytes.
-const maxAnswer = 64 << 10
+// maxResponse is the maximum number of bytes of a response that is read.
+const maxResponse = 64 << 10
 
-// Readyz asks an API server for /readyz, as nobody. One that lets nobody ask that counts as Ready: it cannot say more.
+// Readyz requests /readyz from an API server anonymously. A server that does not allow that counts as Ready,
+// since it cannot report more.
 //
-// The server's certificate is not verified, since nothing is told to it, and clients verify what they are connected to.
+// The server's certificate is not verified: nothing confidential is sent, and clients verify the server that
+// they are connected to.
 func Readyz(ctx context.Context, conn net.Conn) (Health, error) {
 	secured := tls.Client(conn, &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS12})
 	if err := secured.HandshakeContext(ctx); err != nil {
@@ -29,7 +31,7 @@ func Readyz(ctx context.Context, conn net.Conn) (Health, error) {
 	if err := request.Write(secured); err != nil {
 		return Down, err
 	}
-	response, err := http.ReadResponse(bufio.NewReader(io.LimitReader(secured, maxAnswer)), request)
+	response, err := http.ReadResponse(bufio.NewReader(io.LimitReader(secured, maxResponse)), request)
 	if err != nil {
 		return Down, err
 	}
@@ -38,6 +40,6 @@ func Readyz(ctx context.Context, conn net.Conn) (Health, error) {
 	case http.StatusOK, http.StatusUnauthorized, http.StatusForbidden:
 		return Ready, nil
 	default:
-		return Unready, fmt.Errorf("/readyz answers %s", response.Status)
+		return Unready, fmt.Errorf("/readyz returned %s", response.Status)
 	}
 }

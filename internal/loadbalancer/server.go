@@ -6,45 +6,47 @@ import (
 	"time"
 )
 
-// Health says what a server can be used for.
+// Health describes what a server can be used for.
 type Health int
 
 const (
-	// Down does not answer, or has not been asked yet.
+	// Down servers do not respond, or have not been checked yet.
 	Down Health = iota
-	// Unready answers that it is not ready: it is starting or ending, or what it needs is missing.
+	// Unready servers respond that they are not ready: they are starting or stopping, or lack something they
+	// need.
 	Unready
-	// Ready is for new connections.
+	// Ready servers accept new connections.
 	Ready
 )
 
 // String implements fmt.Stringer.
 func (h Health) String() string { return [...]string{"down", "unready", "ready"}[h] }
 
-// server is one to which connections are forwarded. The Balancer's lock guards all but the first two fields.
+// server is a server to which connections are forwarded. The Balancer's lock guards all but the first two
+// fields.
 type server struct {
 	address string
 	stop    context.CancelFunc
 	health  Health
-	// missed are the checks in a row without an answer.
+	// missed is the number of consecutive checks without a response.
 	missed int
 	conns  map[net.Conn]struct{}
 }
 
-// end ends the checks and connections. The lock is held.
+// end stops the checks and closes the connections. The lock is held.
 func (s *server) end() {
 	s.stop()
 	s.disconnect()
 }
 
-// disconnect closes the connections; those who forward them notice. The lock is held.
+// disconnect closes the connections; the goroutines that forward them notice. The lock is held.
 func (s *server) disconnect() {
 	for conn := range s.conns {
 		_ = conn.Close()
 	}
 }
 
-// watch checks a server until the context ends.
+// watch checks a server until the context is done.
 func (b *Balancer) watch(ctx context.Context, s *server) {
 	for first := true; ctx.Err() == nil; first = false {
 		health, err := b.check(ctx, s)
@@ -52,7 +54,7 @@ func (b *Balancer) watch(ctx context.Context, s *server) {
 			return
 		}
 		changed := b.observe(s, health)
-		if changed || first { // why it does not answer from the beginning is not said again
+		if changed || first { // later failures of a server that never responded are not logged
 			b.opts.Log.Info("A server was checked", "server", s.address, "health", health.String(), "error", err)
 		}
 		if changed {
@@ -74,13 +76,13 @@ func (b *Balancer) check(ctx context.Context, s *server) (Health, error) {
 	defer stop()
 	health, err := b.opts.Check(ctx, conn)
 	if err != nil && ctx.Err() != nil {
-		err = ctx.Err() // not that the connection was closed for that
+		err = ctx.Err() // rather than the error of the closed connection
 	}
 	return health, err
 }
 
-// observe notes the result of a check, and reports whether the health of the server is another one now. What a server says
-// counts at once; that it says nothing may be for a packet that was lost, or a moment without processor time.
+// observe records the result of a check, and reports whether the health of the server has changed. A response
+// counts immediately; a missing response may be due to a lost packet or a busy processor.
 func (b *Balancer) observe(s *server, health Health) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -96,7 +98,7 @@ func (b *Balancer) observe(s *server, health Health) bool {
 	return s.health != was
 }
 
-// pause waits, unless the context ends before.
+// pause waits, unless the context is done earlier.
 func pause(ctx context.Context, length time.Duration) {
 	timer := time.NewTimer(length)
 	defer timer.Stop()

@@ -6,15 +6,15 @@ import (
 	"time"
 )
 
-// keepAlive finds peers that have vanished within about half a minute.
+// keepAlive detects vanished peers within about half a minute.
 var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 3}
 
-// Dial connects to HOST:PORT over TCP, by the network of this host.
+// Dial connects to HOST:PORT over TCP from this host's network.
 func Dial(ctx context.Context, address string) (net.Conn, error) {
 	return (&net.Dialer{KeepAliveConfig: keepAlive}).DialContext(ctx, "tcp", address)
 }
 
-// Listen listens at HOST:PORT over TCP.
+// Listen listens on HOST:PORT over TCP.
 func Listen(ctx context.Context, address string) (net.Listener, error) {
 	return (&net.ListenConfig{KeepAliveConfig: keepAlive}).Listen(ctx, "tcp", address)
 }

@@ -1,7 +1,8 @@
-// Package loop attaches files to loop devices, by which they are block devices of this machine.
+// Package loop attaches files to loop devices, through which they are block devices of this machine.
 //
-// A file has one device, however often and by whomever it is attached: two would not know of each other's writes, and
-// a process could not have it for itself. The device stays until it is detached, or the machine is restarted.
+// A file has at most one device, no matter how often and by which processes it is attached: with two, writes
+// would be inconsistent, and a process could not open it exclusively. The device stays until it is detached or
+// the machine is restarted.
 package loop
 
 import (
@@ -14,10 +15,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrUnavailable means that this process cannot have loop devices: it lacks the privilege, or the kernel has none.
-var ErrUnavailable = errors.New("loop devices are not to be had here")
+// ErrUnavailable means that this process cannot use loop devices: it lacks the privilege, or the kernel does
+// not support them.
+var ErrUnavailable = errors.New("loop devices are not available")
 
-// control is the device that gives free loop devices.
+// control is the device that allocates loop devices.
 const control = "/dev/loop-control"
 
 // Available returns nil if this process can attach files. Errors: ErrUnavailable.
@@ -29,8 +31,8 @@ func Available() error {
 	return file.Close()
 }
 
-// Attach returns the path of the device of a file, which it attaches if need be. Errors: ErrUnavailable, and those of
-// the file system.
+// Attach returns the path of the device of a file, which it attaches if necessary. It returns ErrUnavailable,
+// and errors of the file system.
 func Attach(file *os.File) (device string, err error) {
 	unlock, err := lock(file)
 	if err != nil {
@@ -48,7 +50,7 @@ func Attach(file *os.File) (device string, err error) {
 	for {
 		number, err := unix.IoctlRetInt(int(free.Fd()), unix.LOOP_CTL_GET_FREE)
 		if err != nil {
-			return "", fmt.Errorf("looking for a free loop device: %w", err)
+			return "", fmt.Errorf("finding a free loop device: %w", err)
 		}
 		device = fmt.Sprintf("/dev/loop%d", number)
 		err = configure(device, file)
@@ -62,7 +64,7 @@ func Attach(file *os.File) (device string, err error) {
 	}
 }
 
-// lock excludes others that attach or detach the file.
+// lock excludes other processes that attach or detach the file.
 func lock(file *os.File) (unlock func(), err error) {
 	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX); err != nil {
 		return nil, fmt.Errorf("locking %s: %w", file.Name(), err)
@@ -77,29 +79,29 @@ func configure(device string, file *os.File) error {
 	}
 	defer to.Close()
 	config := &unix.LoopConfig{Fd: uint32(file.Fd())}
-	copy(config.Info.File_name[:len(config.Info.File_name)-1], file.Name()) // for those who look
+	copy(config.Info.File_name[:len(config.Info.File_name)-1], file.Name()) // informative only
 	return unix.IoctlLoopConfigure(int(to.Fd()), config)
 }
 
-// find returns the device of a file; empty if it has none.
+// find returns the device of a file, or "" if it has none.
 func find(file *os.File) (device string, err error) {
-	var wanted unix.Stat_t
-	if err := unix.Fstat(int(file.Fd()), &wanted); err != nil {
-		return "", fmt.Errorf("looking at %s: %w", file.Name(), err)
+	var want unix.Stat_t
+	if err := unix.Fstat(int(file.Fd()), &want); err != nil {
+		return "", fmt.Errorf("inspecting %s: %w", file.Name(), err)
 	}
-	// Only those with a file have a folder of this name.
+	// Only devices with a file have a directory of this name.
 	attached, err := filepath.Glob("/sys/block/loop*/loop")
 	if err != nil {
 		return "", err
 	}
-	for _, folder := range attached {
-		device := filepath.Join("/dev", filepath.Base(filepath.Dir(folder)))
+	for _, entry := range attached {
+		device := filepath.Join("/dev", filepath.Base(filepath.Dir(entry)))
 		info, err := status(device)
 		switch {
-		case errors.Is(err, unix.ENXIO), errors.Is(err, fs.ErrNotExist): // detached meanwhile
+		case errors.Is(err, unix.ENXIO), errors.Is(err, fs.ErrNotExist): // detached in the meantime
 		case err != nil:
-			return "", fmt.Errorf("looking at %s: %w", device, err)
-		case info.Inode == wanted.Ino && info.Device == wanted.Dev:
+			return "", fmt.Errorf("inspecting %s: %w", device, err)
+		case info.Inode == want.Ino && info.Device == want.Dev:
 			return device, nil
 		}
 	}
@@ -115,10 +117,10 @@ func status(device string) (*unix.LoopInfo64, error) {
 	return unix.IoctlLoopGetStatus64(int(file.Fd()))
 }
 
-// Detach takes a file from its device, if it has one. A device that is in use is detached when it is closed.
+// Detach detaches a file from its device, if it has one. A device that is in use is detached when it is closed.
 func Detach(file *os.File) error { return withDevice(file, "detaching", unix.LOOP_CLR_FD) }
 
-// Resize makes the device of a file, if it has one, as large as the file is now.
+// Resize changes the size of a file's device, if it has one, to the file's current size.
 func Resize(file *os.File) error { return withDevice(file, "resizing", unix.LOOP_SET_CAPACITY) }
 
 func withDevice(file *os.File, doing string, request uint) error {

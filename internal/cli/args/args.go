@@ -27,33 +27,33 @@ func (e *UsageError) Unwrap() error { return e.Err }
 // Wrong returns a UsageError.
 func Wrong(err error) error { return &UsageError{Err: err} }
 
-// Wrongf is Wrong with a formatted text.
+// Wrongf returns a UsageError with a formatted message.
 func Wrongf(format string, values ...any) error { return Wrong(fmt.Errorf(format, values...)) }
 
-// None refuses arguments other than flags.
+// None rejects arguments other than flags.
 func None(_ *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
-	return Wrongf("%q is one argument too many: there are flags only", args[0])
+	return Wrongf("unexpected argument %q; this command accepts only flags", args[0])
 }
 
-// OneName returns a check that the only argument is the name of an object of a kind.
+// OneName returns a check that the only argument is the name of an object of the given kind.
 func OneName(kind string) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {
 		if len(args) == 1 && args[0] != "" {
 			return nil
 		}
-		return Wrongf("give the name of one %s", kind)
+		return Wrongf("expected one argument, the name of a %s", kind)
 	}
 }
 
-// KnownCommand refuses arguments after a command that has only subcommands.
+// KnownCommand rejects arguments after a command that has only subcommands.
 func KnownCommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
-	err := fmt.Errorf("there is no command %q", args[0])
+	err := fmt.Errorf("unknown command %q", args[0])
 	if like := cmd.SuggestionsFor(args[0]); len(like) > 0 {
 		err = fmt.Errorf("%w; did you mean %s?", err, strings.Join(like, " or "))
 	}
@@ -69,10 +69,10 @@ func Group(cmd *cobra.Command, commands ...*cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// Problems collects problems with flags, so that all are reported at once.
+// Problems collects problems with flags, so that all of them are reported together.
 type Problems []error
 
-// If adds a problem if a condition holds.
+// If adds a problem if wrong is true.
 func (p *Problems) If(wrong bool, format string, values ...any) {
 	if wrong {
 		*p = append(*p, fmt.Errorf(format, values...))
@@ -84,11 +84,11 @@ func (p *Problems) Add(err error) { *p = append(*p, err) }
 
 // Port adds a problem unless the value of a flag is a port number or 0.
 func (p *Problems) Port(flag string, value int) {
-	p.If(value < 0 || value > 65535, "--%s: %d is not between 0 and 65535", flag, value)
+	p.If(value < 0 || value > 65535, "--%s: %d is not a port number between 0 and 65535", flag, value)
 }
 
-// Negative adds one problem with all flags that are negative, of the types that no command reads
-// negative values of: int32, int64 and duration.
+// Negative adds one problem that names all negative flags of the types int32, int64 and duration, since no
+// command accepts negative values for these.
 func (p *Problems) Negative(flags *pflag.FlagSet) {
 	var negative []string
 	flags.VisitAll(func(flag *pflag.Flag) { // in the order of their names
@@ -99,5 +99,5 @@ func (p *Problems) Negative(flags *pflag.FlagSet) {
 	p.If(len(negative) > 0, "%s: must not be negative", strings.Join(negative, ", "))
 }
 
-// Err returns all problems as one error; nil if there are none.
+// Err returns all problems as one error, or nil if there are none.
 func (p *Problems) Err() error { return errors.Join(*p...) }

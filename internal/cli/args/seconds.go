@@ -6,7 +6,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// BareSeconds has all durations among the flags also take a number without a unit, as seconds.
+// BareSeconds makes all duration flags also accept a number without a unit, in seconds.
 func BareSeconds(flags *pflag.FlagSet) {
 	flags.VisitAll(func(flag *pflag.Flag) {
 		if _, already := flag.Value.(seconds); !already && flag.Value.Type() == "duration" {

@@ -1,4 +1,4 @@
-// Package autoscaler runs the cloud provider for the cluster-autoscaler of Kubernetes.
+// Package autoscaler runs the cloud provider for the Kubernetes cluster-autoscaler.
 package autoscaler
 
 import (
@@ -36,16 +36,16 @@ type flags struct {
 	logging                    logging.Flags
 }
 
-// New returns the command.
+// New returns the command "autoscaler-provider".
 func New() *cobra.Command {
 	f := &flags{}
 	cmd := &cobra.Command{
 		Use:   "autoscaler-provider",
-		Short: "Let the cluster-autoscaler of Kubernetes scale MachineDeployments",
-		Long: `Let the cluster-autoscaler of Kubernetes scale MachineDeployments.
+		Short: "Let the Kubernetes cluster-autoscaler scale MachineDeployments",
+		Long: `Let the Kubernetes cluster-autoscaler scale MachineDeployments.
 
-Serves the protocol of its --cloud-provider=externalgrpc. A MachineDeployment with the annotation
-cluster.x-k8s.io/cluster-api-autoscaler-node-group-max-size is a group of nodes.`,
+This serves the protocol of its --cloud-provider=externalgrpc. A MachineDeployment with the annotation
+cluster.x-k8s.io/cluster-api-autoscaler-node-group-max-size is a node group.`,
 		Example: `  millwright autoscaler-provider --control-kubeconfig control --target-kubeconfig target --namespace machines \
       --listen :8086 --tls-cert-file tls.crt --tls-private-key-file tls.key --client-ca-file ca.crt`,
 		Args: args.None,
@@ -59,22 +59,22 @@ func (f *flags) add(set *pflag.FlagSet) {
 	set.StringVar(&f.control, "control-kubeconfig", "", `kubeconfig of the control cluster, which holds the Machines; "inClusterConfig" for the in-cluster config; defaults to --target-kubeconfig`)
 	set.StringVar(&f.target, "target-kubeconfig", "", `kubeconfig of the target cluster, which the nodes join and which is scaled; defaults to the in-cluster config`)
 	set.StringVar(&f.namespace, "namespace", "default", "namespace of the Machines in the control cluster")
-	set.Float32Var(&f.qps, "kube-api-qps", 20, "QPS of the client of each API server")
-	set.IntVar(&f.burst, "kube-api-burst", 30, "burst of the client of each API server")
-	set.StringVar(&f.listen, "listen", ":8086", "host:port at which the autoscaler connects, with a client certificate")
-	set.StringVar(&f.files.Certificate, "tls-cert-file", "", "certificate for --listen, for the host name in the autoscaler's configuration")
-	set.StringVar(&f.files.Key, "tls-private-key-file", "", "private key of that certificate")
-	set.StringVar(&f.files.CA, "client-ca-file", "", "certificate authorities of the autoscaler; whoever has a certificate of them creates and deletes machines")
-	set.BoolVar(&f.insecureLoopback, "insecure-loopback", false, "serve --listen, which must be a loopback address, without TLS: every process of the host creates and deletes machines")
-	set.StringVar(&f.healthAddress, "health-address", "", "host:port of /healthz and, 200 while calls are answered, /readyz; empty for none")
+	set.Float32Var(&f.qps, "kube-api-qps", 20, "maximum requests per second to each API server")
+	set.IntVar(&f.burst, "kube-api-burst", 30, "maximum burst of requests to each API server")
+	set.StringVar(&f.listen, "listen", ":8086", "host:port on which to serve the autoscaler, which needs a client certificate")
+	set.StringVar(&f.files.Certificate, "tls-cert-file", "", "TLS certificate for --listen, valid for the host name in the autoscaler's configuration")
+	set.StringVar(&f.files.Key, "tls-private-key-file", "", "private key of --tls-cert-file")
+	set.StringVar(&f.files.CA, "client-ca-file", "", "certificate authorities of the autoscaler; any client with a certificate from them can create and delete machines")
+	set.BoolVar(&f.insecureLoopback, "insecure-loopback", false, "serve --listen, which must be a loopback address, without TLS: every process on the host can create and delete machines")
+	set.StringVar(&f.healthAddress, "health-address", "", "host:port on which to serve /healthz and /readyz, which returns 200 while calls are served; empty to disable")
 	f.logging.Add(set)
 }
 
 func (f *flags) validate() error {
 	var wrong args.Problems
 	wrong.If(f.namespace == "", "--namespace: required")
-	wrong.If(!(f.qps > 0), "--kube-api-qps: must be above 0")
-	wrong.If(f.burst <= 0, "--kube-api-burst: must be above 0")
+	wrong.If(!(f.qps > 0), "--kube-api-qps: must be greater than 0")
+	wrong.If(f.burst <= 0, "--kube-api-burst: must be greater than 0")
 	if f.healthAddress != "" {
 		_, _, err := net.SplitHostPort(f.healthAddress)
 		wrong.If(err != nil, "--health-address: %v", err)
@@ -92,18 +92,18 @@ func (f *flags) validateListen() error {
 	whole := f.files.Certificate != "" && f.files.Key != "" && f.files.CA != ""
 	switch {
 	case f.insecureLoopback && f.files != plugin.Files{}:
-		return errors.New("--insecure-loopback: excludes --tls-cert-file, --tls-private-key-file and --client-ca-file")
+		return errors.New("--insecure-loopback: cannot be used with --tls-cert-file, --tls-private-key-file and --client-ca-file")
 	case f.insecureLoopback:
 		if err := pluginserver.CheckLoopback(f.listen); err != nil {
 			return fmt.Errorf("--listen: %w", err)
 		}
 	case !whole:
-		return errors.New("--listen: needs --tls-cert-file, --tls-private-key-file and --client-ca-file; or, on the loopback, --insecure-loopback")
+		return errors.New("--listen: requires --tls-cert-file, --tls-private-key-file and --client-ca-file or, on a loopback address, --insecure-loopback")
 	}
 	return nil
 }
 
-// credentials are those of the server. The error names the file that cannot be used.
+// credentials returns the credentials of the server. The error names the file that cannot be used.
 func (f *flags) credentials() (credentials.TransportCredentials, error) {
 	if f.insecureLoopback {
 		return insecure.NewCredentials(), nil
@@ -136,7 +136,7 @@ func (f *flags) cluster(flag, path string) (*rest.Config, error) {
 	return config, nil
 }
 
-// run serves until the context ends. Logs go to stderr.
+// run serves until the context is done. Logs go to stderr.
 func (f *flags) run(ctx context.Context, stderr io.Writer) error {
 	if err := f.validate(); err != nil {
 		return args.Wrong(err)

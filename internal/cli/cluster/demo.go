@@ -55,12 +55,12 @@ func (d *demo) command() *cobra.Command {
 		Use:   "demo",
 		Short: "Run a local cluster and show how machines become nodes",
 		Long: `Run a local cluster as "up" does, apply the examples, and show how machines become nodes.
-With --exit, then scale down, delete everything, check that nothing is left over, and exit;
+With --exit, then scale down, delete everything, check that nothing remains, and exit;
 the first failure is an error.
 
 With --guest full the nodes run Pods that serve HTTP. Instead of scaling, all machines are replaced by
-machines of a new class while requests are sent to the Service. At the end it says how many were
-answered; one that failed is an error.`,
+machines of a new class while requests are sent to the Service. At the end, the number of successful
+requests is printed; a failed request is an error.`,
 		Args: args.None,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			d.stdout = cmd.OutOrStdout()
@@ -71,12 +71,12 @@ answered; one that failed is an error.`,
 	d.addFlags(cmd)
 	set := cmd.Flags()
 	set.StringVar(&d.examples, "examples", "examples", `directory with the manifests to apply; with --guest full, defaults to "examples/full"`)
-	set.BoolVar(&d.exit, "exit", false, "scale down, delete everything, check that nothing is left over, and exit")
+	set.BoolVar(&d.exit, "exit", false, "scale down, delete everything, check that nothing remains, and exit")
 	set.DurationVar(&d.timeout, "timeout", 5*time.Minute, "timeout of each step; with --guest full, defaults to 30m")
 	return cmd
 }
 
-// setDefaults sets what is another default with full guests, which take longer.
+// setDefaults sets the defaults that differ for full guests, which take longer.
 func (d *demo) setDefaults(given *pflag.FlagSet) {
 	if d.guest != guestFull {
 		return
@@ -99,13 +99,13 @@ func (d *demo) play(ctx context.Context, mode *local) error {
 		}
 	}
 	if !d.exit {
-		d.explainHowToGoOn()
+		d.explainHowToContinue()
 		<-ctx.Done()
 	}
 	return nil
 }
 
-// acts returns what is shown, one after the other.
+// acts returns the steps of the demo in their order.
 func (d *demo) acts() []func(context.Context) error {
 	acts := []func(context.Context) error{d.apply, d.awaitSettled}
 	remove := []func(context.Context) error{d.scaleDown, d.awaitSettled}
@@ -141,25 +141,25 @@ func (d *demo) prepare(ctx context.Context, mode *local) error {
 	return d.refuseForeign(ctx)
 }
 
-// refuseForeign returns an error if there are machines already: --exit deletes everything.
+// refuseForeign returns an error if machines exist already, since --exit deletes everything.
 func (d *demo) refuseForeign(ctx context.Context) error {
 	there, err := readObjects(ctx, d.follower)
 	if err != nil {
 		return err
 	}
 	if n := len(there.deployments) + len(there.machines) + len(there.vms); n > 0 {
-		return fmt.Errorf("--exit deletes everything, and there are %d machines, deployments and virtual machines in %s already: choose another --dir, or delete them", n, d.dir)
+		return fmt.Errorf("--exit deletes everything, but %[2]s already has %[1]d machines, deployments and virtual machines; choose another --dir or delete them", n, d.dir)
 	}
 	return nil
 }
 
-// within limits the time of an act.
+// within limits the time of a step.
 func (d *demo) within(ctx context.Context, act func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, d.timeout)
 	defer cancel()
 	err := act(ctx)
 	if errors.Is(err, context.DeadlineExceeded) {
-		return fmt.Errorf("that did not happen within %s: %w", d.timeout, err)
+		return fmt.Errorf("timed out after %s: %w", d.timeout, err)
 	}
 	return err
 }
@@ -172,7 +172,7 @@ func (d *demo) apply(ctx context.Context) error {
 	return nil
 }
 
-// awaitSettled shows the machines until all deployments have what they want.
+// awaitSettled shows the machines until all deployments have their desired replicas.
 func (d *demo) awaitSettled(ctx context.Context) error {
 	begin := time.Now()
 	var last objects
@@ -183,20 +183,20 @@ func (d *demo) awaitSettled(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("waiting for the nodes: %w", err)
 	}
-	fmt.Fprintf(d.stdout, "Ready nodes: %d of %d, after %.1f s.\n\n", last.readyNodes(), last.wanted(), time.Since(begin).Seconds())
+	fmt.Fprintf(d.stdout, "Ready nodes: %d of %d, after %.1f s.\n\n", last.readyNodes(), last.desired(), time.Since(begin).Seconds())
 	return nil
 }
 
-// until returns when a condition holds.
+// until returns when the condition holds.
 func (d *demo) until(ctx context.Context, holds func(objects) bool) error {
-	// Changes within a short time are shown together.
+	// Changes in quick succession are shown together.
 	return d.follower.Until(ctx, 50*time.Millisecond, 0, func() (bool, error) {
 		seen, err := readObjects(ctx, d.follower)
 		return err == nil && holds(seen), err
 	})
 }
 
-// showUntil shows the machines until a condition holds.
+// showUntil shows the machines until the condition holds.
 func (d *demo) showUntil(ctx context.Context, holds func(objects) bool) error {
 	defer d.display.restart()
 	var failed error
@@ -214,7 +214,7 @@ func (d *demo) show(ctx context.Context) error {
 		kinds += ",pods"
 	}
 	fmt.Fprintf(d.stdout, "$ kubectl get %s\n", kinds)
-	// The user's cache may have kinds of another cluster that was at the same address.
+	// The user's cache may have the kinds of another cluster that had the same address.
 	cache := filepath.Join(d.dir, "cache", "kubectl")
 	command := exec.CommandContext(ctx, d.kubectl(), "--kubeconfig", d.mode.plane.Kubeconfig(), "--cache-dir", cache, "get", kinds)
 	command.Stdout, command.Stderr = d.stdout, d.stdout
@@ -226,23 +226,23 @@ func (d *demo) show(ctx context.Context) error {
 
 func (d *demo) kubectl() string { return filepath.Join(d.mode.binaries, "kubectl") }
 
-func (d *demo) explainHowToGoOn() {
+func (d *demo) explainHowToContinue() {
 	deployment := "NAME"
 	if seen, err := readObjects(context.Background(), d.follower); err == nil && len(seen.deployments) > 0 {
 		deployment = seen.deployments[0].Name
 	}
 	fmt.Fprintf(d.stdout, `
-How to go on, in another terminal:
+How to continue, in another terminal:
 
   export KUBECONFIG=%[1]s
   %[2]s scale machinedeployment %[3]s --replicas 5
   %[4]s rollout restart --dir %[5]s %[3]s
   %[4]s rollout status --dir %[5]s %[3]s
   %[4]s vm list --dir %[5]s
-  %[4]s vm console --dir %[5]s NAME     # Ctrl-] leaves it; type "help"
+  %[4]s vm console --dir %[5]s NAME     # Ctrl-] disconnects; type "help"
   %[4]s status --dir %[5]s
 
-Ctrl-C stops everything; the data stays in %[5]s, and "%[4]s up --dir %[5]s" goes on with it.
+Ctrl-C stops everything; the data stays in %[5]s, and "%[4]s up --dir %[5]s" continues with it.
 `, d.mode.plane.Kubeconfig(), d.kubectl(), deployment, d.mode.program, d.dir)
 }
 
@@ -258,11 +258,11 @@ func (d *demo) scaleDown(ctx context.Context) error {
 			return fmt.Errorf("scaling %s: %w", deployments.Items[i].Name, err)
 		}
 	}
-	// The cache may be older than that.
-	return d.until(ctx, func(seen objects) bool { return seen.wanted() == len(deployments.Items) })
+	// The cache may be older than the patches.
+	return d.until(ctx, func(seen objects) bool { return seen.desired() == len(deployments.Items) })
 }
 
-// deleteAll deletes the deployments, and the classes and secrets once nothing uses them.
+// deleteAll deletes the deployments, and then the classes and secrets when they are no longer in use.
 func (d *demo) deleteAll(ctx context.Context) error {
 	fmt.Fprintln(d.stdout, "Deleting everything ...")
 	for _, kind := range []client.Object{&v1alpha1.MachineDeployment{}, &v1alpha1.MachineClass{}} {
@@ -272,7 +272,7 @@ func (d *demo) deleteAll(ctx context.Context) error {
 	}
 	err := d.showUntil(ctx, func(seen objects) bool { return len(seen.deployments) == 0 && len(seen.machines) == 0 })
 	if err != nil {
-		return fmt.Errorf("waiting for the machines to be gone: %w", err)
+		return fmt.Errorf("waiting for the machines to be deleted: %w", err)
 	}
 	if err := d.client.DeleteAllOf(ctx, &corev1.Secret{}, client.InNamespace(localNamespace)); err != nil {
 		return fmt.Errorf("deleting: %w", err)
@@ -280,25 +280,25 @@ func (d *demo) deleteAll(ctx context.Context) error {
 	return nil
 }
 
-// awaitNothingLeft waits until nothing is left of any machine: no object, no disk and no process.
-// A volume, for example, ends a moment later than the Machine.
+// awaitNothingLeft waits until no object, disk or process of any machine remains. A volume, for example, is
+// removed shortly after its Machine.
 func (d *demo) awaitNothingLeft(ctx context.Context) error {
 	var left []string
 	err := wait.PollUntilContextCancel(ctx, 200*time.Millisecond, true, func(ctx context.Context) (_ bool, err error) {
-		left, err = d.leftovers(ctx)
+		left, err = d.remains(ctx)
 		return len(left) == 0, err
 	})
 	if err != nil && len(left) > 0 {
-		return fmt.Errorf("left over: %s: %w", strings.Join(left, ", "), err)
+		return fmt.Errorf("these remain: %s: %w", strings.Join(left, ", "), err)
 	}
 	if err != nil {
 		return err
 	}
-	fmt.Fprintln(d.stdout, "Nothing is left: no machine, virtual machine, pod, node, volume, disk or process.")
+	fmt.Fprintln(d.stdout, "Nothing remains: no machine, virtual machine, pod, node, volume, disk or process.")
 	return nil
 }
 
-func (d *demo) leftovers(ctx context.Context) ([]string, error) {
+func (d *demo) remains(ctx context.Context) ([]string, error) {
 	left, err := d.leftObjects(ctx)
 	if err != nil {
 		return nil, err
@@ -306,7 +306,7 @@ func (d *demo) leftovers(ctx context.Context) ([]string, error) {
 	for _, pattern := range []string{"volumes/*", "hosts/*/pods/*"} {
 		found, err := filepath.Glob(filepath.Join(d.mode.plane.Dir(), pattern))
 		if err != nil {
-			return nil, fmt.Errorf("looking for files: %w", err)
+			return nil, fmt.Errorf("searching for remaining files: %w", err)
 		}
 		left = append(left, found...)
 	}
@@ -314,7 +314,8 @@ func (d *demo) leftovers(ctx context.Context) ([]string, error) {
 	return append(left, processes...), err
 }
 
-// leftObjects returns objects that only exist for machines. The cluster's own Pods wait for the next ones.
+// leftObjects returns the objects that exist only for machines. Pods of the cluster itself are pending until
+// the next nodes join.
 func (d *demo) leftObjects(ctx context.Context) ([]string, error) {
 	var left []string
 	for _, list := range []client.ObjectList{
@@ -322,7 +323,7 @@ func (d *demo) leftObjects(ctx context.Context) ([]string, error) {
 		&corev1.PodList{}, &corev1.PersistentVolumeClaimList{}, &corev1.PersistentVolumeList{}, &corev1.NodeList{},
 	} {
 		if err := d.client.List(ctx, list); err != nil {
-			return nil, fmt.Errorf("looking for what is left: %w", err)
+			return nil, fmt.Errorf("searching for remaining objects: %w", err)
 		}
 		err := meta.EachListItem(list, func(item runtime.Object) error {
 			object := item.(client.Object)
@@ -333,19 +334,19 @@ func (d *demo) leftObjects(ctx context.Context) ([]string, error) {
 			return nil
 		})
 		if err != nil {
-			return nil, fmt.Errorf("looking for what is left: %w", err)
+			return nil, fmt.Errorf("searching for remaining processes: %w", err)
 		}
 	}
 	return left, nil
 }
 
-// isWaiting reports whether an object is a Pod of the cluster that has no node.
+// isWaiting reports whether an object is a Pod of the cluster itself without a node.
 func isWaiting(object client.Object) bool {
 	pod, ok := object.(*corev1.Pod)
 	return ok && pod.Namespace == metav1.NamespaceSystem && pod.Spec.NodeName == ""
 }
 
-// qemusIn returns the processes of QEMU with a path below the folder in their command line.
+// qemusIn returns the QEMU processes that have a path below the directory in their command lines.
 func qemusIn(dir string) ([]string, error) {
 	processes, err := procfs.AllProcs()
 	if err != nil {
@@ -355,7 +356,7 @@ func qemusIn(dir string) ([]string, error) {
 	for _, process := range processes {
 		args, err := process.CmdLine()
 		if err != nil || len(args) == 0 {
-			continue // it has ended
+			continue // it has exited
 		}
 		if strings.Contains(filepath.Base(args[0]), "qemu") && strings.Contains(strings.Join(args, " "), dir) {
 			found = append(found, fmt.Sprintf("process %d", process.PID))

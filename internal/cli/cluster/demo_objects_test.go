@@ -55,10 +55,10 @@ func TestWhenPodsServe(t *testing.T) {
 		change func(*appsv1.Deployment)
 		want   bool
 	}{
-		"all":                   {func(*appsv1.Deployment) {}, true},
-		"one is missing":        {func(d *appsv1.Deployment) { d.Status.AvailableReplicas = 2 }, false},
-		"of what was before":    {func(d *appsv1.Deployment) { d.Status.ObservedGeneration = 1 }, false},
-		"one is wanted, and is": {func(d *appsv1.Deployment) { d.Spec.Replicas, d.Status.AvailableReplicas = nil, 1 }, true},
+		"all":                    {func(*appsv1.Deployment) {}, true},
+		"one is missing":         {func(d *appsv1.Deployment) { d.Status.AvailableReplicas = 2 }, false},
+		"of what was before":     {func(d *appsv1.Deployment) { d.Status.ObservedGeneration = 1 }, false},
+		"one is desired, and is": {func(d *appsv1.Deployment) { d.Spec.Replicas, d.Status.AvailableReplicas = nil, 1 }, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			deployment := web()

@@ -29,23 +29,23 @@ import (
 )
 
 const (
-	// requestInterval is the time between two requests of the demo, and requestTimeout how long an answer may take:
-	// without KVM, a guest that is busy takes seconds.
+	// requestInterval is the time between two requests of the demo, and requestTimeout the time limit of a
+	// response: without KVM, a busy guest takes seconds.
 	requestInterval = 200 * time.Millisecond
 	requestTimeout  = 30 * time.Second
-	// probeInterval is the time between two questions whether a new node leads to the service.
+	// probeInterval is the time between two probes of whether a new node forwards to the service.
 	probeInterval = time.Second
-	// lastRequests is how many requests are sent after the last old machine has gone.
+	// lastRequests is the number of requests that are sent after the last old machine is gone.
 	lastRequests = 50
 )
 
-// service is what the Pods serve, as it is reached from outside of the guests.
+// service is what the Pods serve, as reached from outside the guests.
 type service struct {
 	balancer load.Balancer
 	requests *load.Generator
 }
 
-// awaitService waits until the Pods serve, through every node.
+// awaitService waits until the Pods serve through every node.
 func (d *demo) awaitService(ctx context.Context) error {
 	fmt.Fprintln(d.stdout, "Waiting for the Pods ...")
 	if err := d.openService(ctx); err != nil {
@@ -65,22 +65,22 @@ func (d *demo) awaitService(ctx context.Context) error {
 			return false, err
 		}
 		serve, err := d.servesAll(ctx)
-		return serve && len(d.service.balancer.Targets(ctx)) == d.nodesWanted(ctx), err
+		return serve && len(d.service.balancer.Targets(ctx)) == d.desiredNodes(ctx), err
 	})
 	if err != nil {
 		return fmt.Errorf("waiting for the Pods: %w", err)
 	}
-	fmt.Fprintf(d.stdout, "All Pods serve, after %.1f s.\n\n", time.Since(begin).Seconds())
+	fmt.Fprintf(d.stdout, "All Pods serve after %.1f s.\n\n", time.Since(begin).Seconds())
 	return nil
 }
 
-// openService finds the Service, and how to reach it through the switch between guests.
+// openService finds the Service and connects to it through the switch between guests.
 func (d *demo) openService(ctx context.Context) error {
 	port, err := d.nodePort(ctx)
 	if err != nil {
 		return err
 	}
-	// Later acts use it, too: it ends with the process.
+	// Later steps use it too; it exits with the process.
 	ctx = context.WithoutCancel(ctx)
 	guests, err := dialer.New(ctx, d.mode.switchSocket(), hostAddress(d.network).Next(), d.network,
 		slog.New(logr.ToSlogHandler(d.mode.log.WithName("requests"))))
@@ -97,7 +97,7 @@ func (d *demo) openService(ctx context.Context) error {
 	return nil
 }
 
-var errNoService = errors.New("the examples have no Service of type NodePort, to which requests could be sent")
+var errNoService = errors.New("the examples have no Service of type NodePort to send requests to")
 
 // nodePort returns the port of the Service on all nodes.
 func (d *demo) nodePort(ctx context.Context) (uint16, error) {
@@ -115,7 +115,7 @@ func (d *demo) nodePort(ctx context.Context) (uint16, error) {
 	return 0, errNoService
 }
 
-// services returns those of the examples.
+// services returns the Services of the examples.
 func (d *demo) services(ctx context.Context) ([]corev1.Service, error) {
 	list := &corev1.ServiceList{}
 	if err := d.client.List(ctx, list, client.InNamespace(localNamespace)); err != nil {
@@ -124,7 +124,7 @@ func (d *demo) services(ctx context.Context) ([]corev1.Service, error) {
 	return slices.DeleteFunc(list.Items, func(service corev1.Service) bool { return service.Name == "kubernetes" }), nil
 }
 
-// nodes returns those of Machines.
+// nodes returns the nodes of Machines.
 func (d *demo) nodes(ctx context.Context) ([]corev1.Node, error) {
 	list := &corev1.NodeList{}
 	if err := d.follower.List(ctx, list); err != nil {
@@ -134,15 +134,15 @@ func (d *demo) nodes(ctx context.Context) ([]corev1.Node, error) {
 	return slices.DeleteFunc(slices.Clone(list.Items), isHost), nil
 }
 
-func (d *demo) nodesWanted(ctx context.Context) int {
+func (d *demo) desiredNodes(ctx context.Context) int {
 	seen, err := readObjects(ctx, d.follower)
 	if err != nil {
 		return -1
 	}
-	return seen.wanted()
+	return seen.desired()
 }
 
-// pods returns those of the examples' Deployments.
+// pods returns the Pods of the examples' Deployments.
 func (d *demo) pods(ctx context.Context) ([]corev1.Pod, error) {
 	list := &corev1.PodList{}
 	if err := d.follower.List(ctx, list, client.InNamespace(localNamespace)); err != nil {
@@ -155,7 +155,7 @@ func (d *demo) pods(ctx context.Context) ([]corev1.Pod, error) {
 	return slices.DeleteFunc(slices.Clone(list.Items), isOther), nil
 }
 
-// servesAll reports whether all Deployments have their Pods.
+// servesAll reports whether all Deployments have their available Pods.
 func (d *demo) servesAll(ctx context.Context) (bool, error) {
 	list := &appsv1.DeploymentList{}
 	if err := d.follower.List(ctx, list, client.InNamespace(localNamespace)); err != nil {
@@ -163,18 +163,18 @@ func (d *demo) servesAll(ctx context.Context) (bool, error) {
 	}
 	for i := range list.Items {
 		of := &list.Items[i]
-		wanted := int32(1)
+		desired := int32(1)
 		if of.Spec.Replicas != nil {
-			wanted = *of.Spec.Replicas
+			desired = *of.Spec.Replicas
 		}
-		if of.Status.ObservedGeneration < of.Generation || of.Status.AvailableReplicas < wanted {
+		if of.Status.ObservedGeneration < of.Generation || of.Status.AvailableReplicas < desired {
 			return false, nil
 		}
 	}
 	return len(list.Items) > 0, nil
 }
 
-// podLines returns the state of each Pod by its name.
+// podLines returns the state of each Pod by name.
 func podLines(pods []corev1.Pod) map[string]string {
 	lines := map[string]string{}
 	for i := range pods {
@@ -196,8 +196,8 @@ func podState(pod *corev1.Pod) string {
 	return cmp.Or(string(pod.Status.Phase), string(corev1.PodPending))
 }
 
-// rollUnderLoad replaces all machines by those of a new class while requests are sent, and fails if
-// one of those fails.
+// rollUnderLoad replaces all machines with machines of a new class while requests are sent. It fails if a
+// request fails.
 func (d *demo) rollUnderLoad(ctx context.Context) error {
 	serving, stop := context.WithCancel(ctx)
 	ended := make(chan struct{})
@@ -213,7 +213,7 @@ func (d *demo) rollUnderLoad(ctx context.Context) error {
 	count := d.service.requests.Count()
 	fmt.Fprintf(d.stdout, "Requests to the Service during %.0f s: %s.\n\n", time.Since(begin).Seconds(), count)
 	if count.Failed > 0 {
-		err = errors.Join(err, fmt.Errorf("%d of %d requests failed: %s", count.Failed, count.Failed+count.Answered, strings.Join(count.Failures, "; ")))
+		err = errors.Join(err, fmt.Errorf("%d of %d requests failed: %s", count.Failed, count.Failed+count.Succeeded, strings.Join(count.Failures, "; ")))
 	}
 	return err
 }
@@ -229,20 +229,20 @@ func (d *demo) rollAll(ctx context.Context) error {
 			return err
 		}
 	}
-	enough := d.service.requests.Count().Answered + lastRequests
+	enough := d.service.requests.Count().Succeeded + lastRequests
 	return d.follower.Until(ctx, 50*time.Millisecond, probeInterval, func() (bool, error) {
 		serve, err := d.servesAll(ctx)
-		return serve && d.service.requests.Count().Answered >= enough, err
+		return serve && d.service.requests.Count().Succeeded >= enough, err
 	})
 }
 
-// roll gives a deployment a new class, and shows its rollout until it is done.
+// roll changes the class of a deployment, and shows its rollout until it completes.
 func (d *demo) roll(ctx context.Context, deployment *v1alpha1.MachineDeployment) error {
 	class, err := d.copyClass(ctx, deployment)
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(d.stdout, "Rolling %s to the class %s, under load ...\n", deployment.Name, class)
+	fmt.Fprintf(d.stdout, "Rolling out class %[2]s to %[1]s, under load ...\n", deployment.Name, class)
 	patch := client.RawPatch("application/merge-patch+json", fmt.Appendf(nil, `{"spec":{"template":{"spec":{"class":{"name":%q}}}}}`, class))
 	if err := d.client.Patch(ctx, deployment, patch); err != nil {
 		return fmt.Errorf("changing %s: %w", deployment.Name, err)
@@ -262,13 +262,13 @@ func (d *demo) roll(ctx context.Context, deployment *v1alpha1.MachineDeployment)
 		return status.Outcome == rollout.Complete, view.show(status, pods, d.service.requests.Count(), now, now.Sub(begin))
 	})
 	if err != nil {
-		return fmt.Errorf("rolling %s: %w", deployment.Name, err)
+		return fmt.Errorf("rolling out %s: %w", deployment.Name, err)
 	}
-	fmt.Fprintf(d.stdout, "All machines of %s are replaced, after %.1f s.\n", deployment.Name, time.Since(begin).Seconds())
+	fmt.Fprintf(d.stdout, "All machines of %s were replaced after %.1f s.\n", deployment.Name, time.Since(begin).Seconds())
 	return nil
 }
 
-// copyClass makes a class like that of a deployment, and returns its name.
+// copyClass creates a copy of a deployment's class and returns its name.
 func (d *demo) copyClass(ctx context.Context, deployment *v1alpha1.MachineDeployment) (string, error) {
 	class := &v1alpha1.MachineClass{}
 	key := client.ObjectKey{Namespace: deployment.Namespace, Name: deployment.Spec.Template.Spec.Class.Name}
@@ -277,12 +277,12 @@ func (d *demo) copyClass(ctx context.Context, deployment *v1alpha1.MachineDeploy
 	}
 	class.ObjectMeta = metav1.ObjectMeta{Namespace: class.Namespace, GenerateName: deployment.Name + "-next-"}
 	if err := d.client.Create(ctx, class); err != nil {
-		return "", fmt.Errorf("making a class: %w", err)
+		return "", fmt.Errorf("creating a class: %w", err)
 	}
 	return class.Name, nil
 }
 
-// podsView shows a rollout of machines, the Pods on them, and the requests that they answer.
+// podsView shows a rollout of machines, their Pods, and the requests that they serve.
 type podsView struct {
 	display display
 	printed string
@@ -316,7 +316,7 @@ func podTable(pods []corev1.Pod) []string {
 	return strings.Split(strings.TrimSuffix(text.String(), "\n"), "\n")
 }
 
-// deletePods deletes what runs Pods, and waits until they have ended.
+// deletePods deletes the owners of Pods, and waits until the Pods have terminated.
 func (d *demo) deletePods(ctx context.Context) error {
 	fmt.Fprintln(d.stdout, "\nDeleting the Pods ...")
 	for _, kind := range []client.Object{&policyv1.PodDisruptionBudget{}, &appsv1.Deployment{}} {

@@ -42,7 +42,7 @@ func halfway() rollout.Status {
 
 // TestViewOfPods: on a terminal all is shown in place; elsewhere there is a line for each change.
 func TestViewOfPods(t *testing.T) {
-	requests := load.Count{Answered: 41, Slowest: 1500 * time.Millisecond}
+	requests := load.Count{Succeeded: 41, Slowest: 1500 * time.Millisecond}
 	var screen bytes.Buffer
 	onTerminal := &podsView{display: display{
 		out: &screen, screen: &terminal.Screen{Out: &screen, Size: func() (int, int) { return 80, 40 }},

@@ -18,18 +18,19 @@ import (
 	"github.com/millwright-dev/millwright/internal/observe/follow"
 )
 
-// dnsKey is the Deployment of config/full/dns.yaml.
+// dnsKey names the Deployment in config/full/dns.yaml.
 var dnsKey = client.ObjectKey{Namespace: metav1.NamespaceSystem, Name: "coredns"}
 
 const (
-	// dnsReplicas of the cluster's DNS are on as many nodes, so that a node can leave.
+	// dnsReplicas is the number of replicas of the cluster's DNS. They run on different nodes, so that one node
+	// can leave.
 	dnsReplicas = 2
-	// dnsBeat is the time after which a write that failed is tried again.
+	// dnsBeat is the time after which a failed write is retried.
 	dnsBeat = 10 * time.Second
 )
 
-// keepDNS gives the cluster's DNS as many replicas as there are nodes for. If there were always two, its
-// PodDisruptionBudget would keep the last node from being drained.
+// keepDNS scales the cluster's DNS with the number of nodes. If there were always two replicas, its
+// PodDisruptionBudget would block the drain of the last node.
 func (m *local) keepDNS(ctx context.Context, group *errgroup.Group) error {
 	if m.guest != guestFull {
 		return nil
@@ -49,7 +50,7 @@ func (m *local) keepDNS(ctx context.Context, group *errgroup.Group) error {
 	group.Go(func() error {
 		err := follower.Until(ctx, time.Second, dnsBeat, func() (bool, error) {
 			if err := scaleDNS(ctx, follower, writer); err != nil && ctx.Err() == nil {
-				m.log.Error(err, "the DNS of the cluster was not scaled; trying again")
+				m.log.Error(err, "scaling the DNS of the cluster failed; retrying")
 			}
 			return false, nil
 		})
@@ -61,7 +62,7 @@ func (m *local) keepDNS(ctx context.Context, group *errgroup.Group) error {
 	return nil
 }
 
-// scaleDNS writes the number of replicas if it is to be another one.
+// scaleDNS writes the number of replicas if it must change.
 func scaleDNS(ctx context.Context, cluster client.Reader, writer client.Writer) error {
 	nodes, dns := &corev1.NodeList{}, &appsv1.Deployment{}
 	if err := cluster.List(ctx, nodes); err != nil {
@@ -71,11 +72,11 @@ func scaleDNS(ctx context.Context, cluster client.Reader, writer client.Writer) 
 		// A user may have another DNS.
 		return client.IgnoreNotFound(err)
 	}
-	wanted := dnsReplicasFor(nodes.Items)
-	if dns.Spec.Replicas != nil && *dns.Spec.Replicas == wanted {
+	desired := dnsReplicasFor(nodes.Items)
+	if dns.Spec.Replicas != nil && *dns.Spec.Replicas == desired {
 		return nil
 	}
-	patch := client.RawPatch("application/merge-patch+json", fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, wanted))
+	patch := client.RawPatch("application/merge-patch+json", fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, desired))
 	key := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: dnsKey.Namespace, Name: dnsKey.Name}}
 	if err := writer.Patch(ctx, key, patch); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("scaling the DNS of the cluster: %w", err)
@@ -83,7 +84,8 @@ func scaleDNS(ctx context.Context, cluster client.Reader, writer client.Writer) 
 	return nil
 }
 
-// dnsReplicasFor returns the number of replicas for some nodes. It is at least one, which waits for a node.
+// dnsReplicasFor returns the number of replicas for the given nodes. It is at least one, which stays pending
+// until there is a node.
 func dnsReplicasFor(nodes []corev1.Node) int32 {
 	var free int32
 	for i := range nodes {
@@ -94,8 +96,8 @@ func dnsReplicasFor(nodes []corev1.Node) int32 {
 	return max(1, min(free, dnsReplicas))
 }
 
-// takesPods reports whether a node is for Pods that tolerate nothing. One that is not ready for a while
-// is: its Pods stay there.
+// takesPods reports whether a node accepts Pods without tolerations. A node that is temporarily not Ready does:
+// its Pods stay there.
 func takesPods(node *corev1.Node) bool {
 	refuses := func(taint corev1.Taint) bool {
 		return taint.Effect != corev1.TaintEffectPreferNoSchedule && !strings.HasPrefix(taint.Key, "node.kubernetes.io/")

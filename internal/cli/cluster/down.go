@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/millwright-dev/millwright/internal/cli/args"
-	"github.com/millwright-dev/millwright/internal/cli/folder"
+	"github.com/millwright-dev/millwright/internal/cli/localdir"
 	"github.com/millwright-dev/millwright/internal/local/controlplane"
 	"github.com/millwright-dev/millwright/internal/local/hostrunner"
 )
@@ -22,8 +22,8 @@ func NewDown() *cobra.Command {
 	dir := ""
 	cmd := &cobra.Command{
 		Use:   "down",
-		Short: "Stop a local cluster, or what is left of one",
-		Long: `Stop a local cluster, or the processes left over from a "millwright up" that was killed.
+		Short: "Stop a local cluster, or processes that remain of one",
+		Long: `Stop a local cluster, or the processes that remain of a "millwright up" that was killed.
 
 The data stays in the directory, and the next "up" continues with it.`,
 		Args: args.None,
@@ -31,11 +31,11 @@ The data stays in the directory, and the next "up" continues with it.`,
 			return down(cmd.Context(), dir, cmd.OutOrStdout())
 		},
 	}
-	cmd.Flags().StringVar(&dir, "dir", folder.Default, `directory of the local cluster`)
+	cmd.Flags().StringVar(&dir, "dir", localdir.Default, `directory of the local cluster`)
 	return cmd
 }
 
-// downTimeout is how long the processes may take to end.
+// downTimeout is how long the processes may take to exit.
 const downTimeout = time.Minute
 
 func down(ctx context.Context, dir string, out io.Writer) error {
@@ -51,20 +51,20 @@ func down(ctx context.Context, dir string, out io.Writer) error {
 			return err
 		}
 	}
-	left, err := folder.FindRemains(dir)
+	left, err := localdir.FindRemains(dir)
 	if err != nil {
 		return err
 	}
-	if err := controlplane.EndLeftOvers(ctx, dir); err != nil {
+	if err := controlplane.EndOrphans(ctx, dir); err != nil {
 		return fmt.Errorf("stopping the control plane: %w", err)
 	}
-	hosts, err := filepath.Glob(folder.HostDir(dir, "*"))
+	hosts, err := filepath.Glob(localdir.HostDir(dir, "*"))
 	if err != nil {
-		return fmt.Errorf("looking for hosts in %s: %w", dir, err)
+		return fmt.Errorf("listing the hosts in %s: %w", dir, err)
 	}
 	left.VMs = 0 // how many there are to stop is known now
 	for _, host := range hosts {
-		count, err := hostrunner.StopLeftOvers(ctx, host)
+		count, err := hostrunner.StopOrphans(ctx, host)
 		if err != nil {
 			return fmt.Errorf("stopping the virtual machines of %s: %w", filepath.Base(host), err)
 		}
@@ -72,25 +72,25 @@ func down(ctx context.Context, dir string, out io.Writer) error {
 	}
 	switch {
 	case !left.None():
-		fmt.Fprintf(out, "Stopped %s that an earlier \"up\" left behind.\n", left)
+		fmt.Fprintf(out, "Stopped %s of an earlier \"up\".\n", left)
 	case pid == 0:
 		fmt.Fprintf(out, "Nothing runs in %s.\n", dir)
 	}
 	return nil
 }
 
-// stopHolder interrupts the process that uses the folder, and waits for its end.
+// stopHolder interrupts the process that uses the directory, and waits for it to exit.
 func stopHolder(ctx context.Context, dir string, pid int) error {
 	if err := syscall.Kill(pid, syscall.SIGINT); err != nil {
 		return fmt.Errorf("stopping process %d: %w", pid, err)
 	}
-	// The lock itself is not waited for: another "up" may take it at once.
+	// This does not wait for the lock: another "up" may take it immediately.
 	err := wait.PollUntilContextCancel(ctx, 100*time.Millisecond, true, func(context.Context) (bool, error) {
 		holder, err := controlplane.Holder(dir)
 		return holder != pid, err
 	})
 	if err != nil && ctx.Err() != nil {
-		return fmt.Errorf("process %d does not end: %w", pid, err)
+		return fmt.Errorf("process %d does not exit: %w", pid, err)
 	}
 	return err
 }

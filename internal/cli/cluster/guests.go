@@ -16,8 +16,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/network/dialer"
 )
 
-// connectGuests serves the switch between guests, which is one for all hosts: they are this
-// machine. Hypervisors that outlive this process come back to the next one's.
+// connectGuests serves the switch between guests. There is one for all hosts, since they all run on this
+// machine. Hypervisors that outlive this process reconnect to the switch of the next one.
 func (m *local) connectGuests(ctx context.Context, group *errgroup.Group) error {
 	if !m.connected {
 		return nil
@@ -31,7 +31,7 @@ func (m *local) connectGuests(ctx context.Context, group *errgroup.Group) error 
 	return nil
 }
 
-// reachGuests lets the API server reach guests that run Pods, by the switch.
+// reachGuests lets the API server reach guests that run Pods, through the switch.
 func (m *local) reachGuests(ctx context.Context, group *errgroup.Group) error {
 	if m.guest != guestFull {
 		return nil
@@ -60,28 +60,27 @@ func (m *local) reachGuests(ctx context.Context, group *errgroup.Group) error {
 	return nil
 }
 
-// egressSocket is the socket at which the API server asks for connections; empty if it makes
-// them itself.
+// egressSocket returns the socket through which the API server connects, or "" if it connects directly.
 func (m *local) egressSocket() (string, error) {
 	if m.guest != guestFull {
 		return "", nil
 	}
 	dir, err := filepath.Abs(m.dir)
 	if err != nil {
-		return "", fmt.Errorf("finding the folder of data: %w", err)
+		return "", fmt.Errorf("finding the data directory: %w", err)
 	}
 	return filepath.Join(dir, "egress.sock"), nil
 }
 
-// hostAddress returns the address from which the API server reaches guests. VMs have none of the
-// first sixteen of a network.
+// hostAddress returns the address from which the API server reaches guests. The first sixteen addresses of a
+// network are not given to VMs.
 func hostAddress(network netip.Prefix) netip.Addr {
 	address := network.Addr().As4()
 	address[3] += 4
 	return netip.AddrFrom4(address)
 }
 
-// switchSocket is the socket of the switch; empty if guests reach no other guests.
+// switchSocket returns the socket of the switch, or "" if guests cannot reach each other.
 func (m *local) switchSocket() string {
 	if !m.connected {
 		return ""

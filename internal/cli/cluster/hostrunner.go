@@ -29,7 +29,7 @@ type hostrunnerFlags struct {
 	logging                        logging.Flags
 }
 
-const imageServersUsage = "addresses of this machine from which images may be downloaded: IP:PORT, or IP for all ports, separated by commas"
+const imageServersUsage = "comma-separated addresses of this machine from which images may be downloaded, as IP:PORT, or IP for all ports"
 
 // NewHostrunner returns "millwright hostrunner".
 func NewHostrunner() *cobra.Command {
@@ -48,14 +48,14 @@ the next one with the same --dir adopts them.`,
 		},
 	}
 	set := cmd.Flags()
-	set.StringVar(&flags.name, "name", "", "name of the host and of its Node")
-	set.StringVar(&flags.dir, "dir", "", "directory of this host")
-	set.StringVar(&flags.kubeconfig, "kubeconfig", "", "kubeconfig of the user system:node:NAME")
+	set.StringVar(&flags.name, "name", "", "name of the host and of its Node; required")
+	set.StringVar(&flags.dir, "dir", "", "directory of this host; required")
+	set.StringVar(&flags.kubeconfig, "kubeconfig", "", "kubeconfig of the user system:node:NAME; required")
 	set.StringVar(&flags.volumes, "volumes", "", "directory that must contain all volumes; empty for any")
 	set.StringVar(&flags.images, "images", "", "directory below which file URLs of images may name files; empty for none")
 	set.StringVar(&flags.imageServers, "image-servers", "", imageServersUsage)
-	set.StringVar(&flags.guests, "switch", "", "socket of the switch by which virtual machines reach each other; empty for none")
-	set.BoolVar(&flags.noOutside, "no-outside", false, "refuse virtual machines everything outside of their network")
+	set.StringVar(&flags.guests, "switch", "", "socket of the switch between virtual machines; empty for none")
+	set.BoolVar(&flags.noOutside, "no-outside", false, "do not let virtual machines connect to anything outside their network")
 	set.IntVar(&flags.share, "share", 1, "number of hosts that share the CPUs and memory of this machine")
 	flags.logging.Add(set)
 	return cmd
@@ -63,7 +63,7 @@ the next one with the same --dir adopts them.`,
 
 func (f *hostrunnerFlags) run(ctx context.Context, stderr io.Writer) error {
 	if f.name == "" || f.dir == "" || f.kubeconfig == "" || f.share < 1 {
-		return args.Wrongf("--name, --dir and --kubeconfig are required, and --share must be above 0")
+		return args.Wrongf("--name, --dir and --kubeconfig are required, and --share must be greater than 0")
 	}
 	if _, err := image.ParseServers(f.imageServers); err != nil {
 		return args.Wrongf("--image-servers: %v", err)
@@ -79,7 +79,7 @@ func (f *hostrunnerFlags) run(ctx context.Context, stderr io.Writer) error {
 	config.UserAgent = "millwright-hostrunner"
 	program, err := os.Executable()
 	if err != nil {
-		return fmt.Errorf("looking for this program, which hypervisors run too: %w", err)
+		return fmt.Errorf("finding the path of this program, which hypervisors run: %w", err)
 	}
 	capacity, err := shareOfMachine(f.share)
 	if err != nil {
@@ -92,11 +92,11 @@ func (f *hostrunnerFlags) run(ctx context.Context, stderr io.Writer) error {
 	})
 }
 
-// shareOfMachine returns the capacity of each host if several share this machine.
+// shareOfMachine returns the capacity of each host if several hosts share this machine.
 func shareOfMachine(hosts int) (corev1.ResourceList, error) {
 	var machine unix.Sysinfo_t
 	if err := unix.Sysinfo(&machine); err != nil {
-		return nil, fmt.Errorf("reading how much memory this machine has: %w", err)
+		return nil, fmt.Errorf("reading the memory size of this machine: %w", err)
 	}
 	memory := int64(machine.Totalram) * int64(machine.Unit) / int64(hosts)
 	return corev1.ResourceList{

@@ -23,7 +23,7 @@ import (
 
 	"github.com/millwright-dev/millwright/config"
 	"github.com/millwright-dev/millwright/internal/cli/drivers"
-	"github.com/millwright-dev/millwright/internal/cli/folder"
+	"github.com/millwright-dev/millwright/internal/cli/localdir"
 	managercmd "github.com/millwright-dev/millwright/internal/cli/manager"
 	"github.com/millwright-dev/millwright/internal/local/controlplane"
 	"github.com/millwright-dev/millwright/internal/local/hostrunner"
@@ -38,20 +38,20 @@ type local struct {
 	program string // path of this program
 	plane   *controlplane.ControlPlane
 	admin   kubernetes.Interface
-	// listener of the VM controller.
+	// listener is the listener of the VM controller.
 	listener net.Listener
-	// imageURL is the URL of the folder of images.
+	// imageURL is the URL of the image directory.
 	imageURL string
 }
 
 const (
 	// localNamespace is the namespace of Machines and virtual machines.
 	localNamespace = "default"
-	// systemNamespace is that of the VM controller.
+	// systemNamespace is the namespace of the VM controller.
 	systemNamespace = "millwright-system"
 )
 
-// start starts the control plane, and creates in it what the controllers need.
+// start starts the control plane, and creates what the controllers need in it.
 func (m *local) start(ctx context.Context) error {
 	var pods, pods6 netip.Prefix
 	var advertised netip.Addr
@@ -73,7 +73,7 @@ func (m *local) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	remember := func(context.Context) error { return folder.SetDriver(m.dir, m.Driver.Name) }
+	remember := func(context.Context) error { return localdir.SetDriver(m.dir, m.Driver.Name) }
 	for _, step := range []func(context.Context) error{remember, m.install, m.plane.AllowJoining, m.listen} {
 		if err := step(ctx); err != nil {
 			return errors.Join(err, m.stop(context.WithoutCancel(ctx)))
@@ -92,7 +92,7 @@ func (m *local) install(ctx context.Context) error {
 	if err := controlplane.InstallCRDs(ctx, admin, crds); err != nil {
 		return err
 	}
-	// The namespace comes before the objects in it.
+	// The namespace is created before the objects in it.
 	for _, manifests := range []struct{ files, namespace string }{
 		{"local/*.yaml", localNamespace},
 		{"policy/*.yaml", localNamespace},
@@ -120,7 +120,7 @@ func (m *local) install(ctx context.Context) error {
 	return provisioner.EnsureClass(ctx, m.admin, provisioner.DefaultClass)
 }
 
-// listen opens the VM controller's port, which hypervisors use as long as they run.
+// listen opens the VM controller's port, which hypervisors use while they run.
 func (m *local) listen(context.Context) error {
 	port, err := m.plane.PortFor("vm-controller", m.ports.vms)
 	if err != nil {
@@ -133,14 +133,14 @@ func (m *local) listen(context.Context) error {
 	return nil
 }
 
-// run runs everything, and use with it, until the context ends, use has ended, or something
-// fails. Hosts end after the controllers, which therefore see no host stop.
+// run runs everything, and use, until the context is done, use returns, or a part fails. Hosts stop after the
+// controllers, which therefore do not observe that hosts stop.
 func (m *local) run(ctx context.Context, use func(context.Context, *local) error) error {
 	parts := []part{m.serveImages, m.connectGuests, m.reachGuests, m.startVMs, m.startMachines, m.startHosts, m.keepDNS}
 	return runParts(ctx, parts, func(ctx context.Context) error { return use(ctx, m) })
 }
 
-// part starts something that runs in a group until the context ends.
+// part starts something that runs in a group until the context is done.
 type part func(context.Context, *errgroup.Group) error
 
 func runParts(ctx context.Context, parts []part, use func(context.Context) error) error {
@@ -175,10 +175,10 @@ func (m *local) serveImages(ctx context.Context, group *errgroup.Group) error {
 	return nil
 }
 
-// imageURL returns the URL of the folder of images.
+// imageURL returns the URL of the image directory.
 func imageURL(port int) string { return "http://" + net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
 
-// startVMs starts the VM controller, and the provisioner of its volumes.
+// startVMs starts the VM controller and the provisioner of its volumes.
 func (m *local) startVMs(ctx context.Context, group *errgroup.Group) error {
 	own, err := m.userConfig("millwright-vm-controller")
 	if err != nil {
@@ -209,8 +209,8 @@ func (m *local) startVMs(ctx context.Context, group *errgroup.Group) error {
 	return nil
 }
 
-// vmAPI says how kube-apiserver reaches the subresources of virtual machines: by the Service of local/subresources.yaml,
-// whose other name is that of this machine's loopback.
+// vmAPI configures how kube-apiserver reaches the subresources of virtual machines: by the Service of
+// local/subresources.yaml, whose external name resolves to this machine's loopback address.
 func (m *local) vmAPI() (manager.VMAPI, error) {
 	port, err := m.plane.PortFor("vm-subresources", 0)
 	return manager.VMAPI{
@@ -245,20 +245,20 @@ func (m *local) startMachines(ctx context.Context, group *errgroup.Group) error 
 // hostPrefix precedes the number of a host in the name of its Node.
 const hostPrefix = "host-"
 
-// isHost reports whether a Node of that name is a host, now or with another --hosts.
+// isHost reports whether a Node is a host, now or with another value of --hosts.
 func isHost(node string) bool {
 	number, ok := strings.CutPrefix(node, hostPrefix)
 	_, err := strconv.Atoi(number)
 	return ok && err == nil
 }
 
-// startHosts starts the hosts, each a process of its own.
+// startHosts starts the hosts, each as a process.
 func (m *local) startHosts(ctx context.Context, group *errgroup.Group) error {
 	for i := range m.hosts {
 		name := hostPrefix + strconv.Itoa(i+1)
-		dir := folder.HostDir(m.plane.Dir(), name)
+		dir := localdir.HostDir(m.plane.Dir(), name)
 		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return fmt.Errorf("making the folder of %s: %w", name, err)
+			return fmt.Errorf("creating the directory of %s: %w", name, err)
 		}
 		kubeconfig := filepath.Join(dir, "kubeconfig")
 		keep, err := m.plane.KeepKubeconfig(kubeconfig, "system:node:"+name, "system:nodes", hostrunner.Group)
@@ -292,7 +292,7 @@ func (m *local) allowedServers() string {
 // hostGrace is how long a host may take to stop its virtual machines.
 const hostGrace = 30 * time.Second
 
-// stop ends the hosts with their virtual machines, then the control plane.
+// stop stops the hosts with their virtual machines, then the control plane.
 func (m *local) stop(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, hostGrace+15*time.Second)
 	defer cancel()
@@ -302,7 +302,7 @@ func (m *local) stop(ctx context.Context) error {
 	return errors.Join(m.plane.StopChildren(ctx), m.plane.Stop(ctx))
 }
 
-// userConfig returns credentials of a user that the shipped roles are bound to.
+// userConfig returns credentials of a user to which the shipped roles are bound.
 func (m *local) userConfig(user string) (*rest.Config, error) {
 	own, err := m.plane.UserConfig(user)
 	if err != nil {
@@ -314,7 +314,7 @@ func (m *local) userConfig(user string) (*rest.Config, error) {
 
 func (m *local) path(name string) string { return filepath.Join(m.plane.Dir(), name) }
 
-// hostPorts returns the ports of this machine's loopback that guests may connect to.
+// hostPorts returns the loopback ports of this machine that guests may connect to.
 func (m *local) hostPorts() ([]uint16, error) {
 	server, err := url.Parse(m.plane.URL())
 	if err != nil {
@@ -339,29 +339,29 @@ func (m *local) guestNetworks() []netip.Prefix {
 	return []netip.Prefix{m.network}
 }
 
-// gatewayOf returns the address under which guests of a network reach this machine.
+// gatewayOf returns the address at which guests of a network reach this machine.
 func gatewayOf(network netip.Prefix) netip.Addr { return network.Addr().Next().Next() }
 
-// greet prints that everything runs, and commands to try.
+// greet prints that everything is running, and commands to try.
 func (m *local) greet(out io.Writer, took time.Duration) {
 	fmt.Fprintf(out, "Ready after %.1f s. Try:\n\n", took.Seconds())
-	m.howToGoOn(out, filepath.Join(m.binaries, "kubectl"), m.plane.Kubeconfig())
-	if _, err := os.Stat(filepath.Join(m.images, "vmlinux")); err != nil && m.Driver.Name == folder.DriverVM {
-		fmt.Fprintf(out, "There is no guest yet, which the examples need: run \"make %s\".\n", guestBuilds[m.guest])
+	m.printCommands(out, filepath.Join(m.binaries, "kubectl"), m.plane.Kubeconfig())
+	if _, err := os.Stat(filepath.Join(m.images, "vmlinux")); err != nil && m.Driver.Name == localdir.DriverVM {
+		fmt.Fprintf(out, "The examples need a guest, which has not been built yet: run \"make %s\".\n", guestBuilds[m.guest])
 	}
-	if m.Driver.Name == folder.DriverVM && (m.plane.Port() != defaultAPIPort || m.imageURL != imageURL(defaultImagePort)) {
-		fmt.Fprintf(out, "The examples name port %d and %s; before you apply them, change that to port %d and %s.\n",
+	if m.Driver.Name == localdir.DriverVM && (m.plane.Port() != defaultAPIPort || m.imageURL != imageURL(defaultImagePort)) {
+		fmt.Fprintf(out, "The examples use port %d and %s; before you apply them, change these to port %d and %s.\n",
 			defaultAPIPort, imageURL(defaultImagePort), m.plane.Port(), m.imageURL)
 	}
 	fmt.Fprintf(out, "Ctrl-C stops everything; the data stays in %s.\n", m.dir)
 }
 
-func (m *local) howToGoOn(out io.Writer, kubectl, kubeconfig string) {
+func (m *local) printCommands(out io.Writer, kubectl, kubeconfig string) {
 	examples, kinds := "examples/", "machinedeployments,machinesets,machines,virtualmachines,nodes"
 	if m.guest == guestFull {
 		examples, kinds = "examples/full/", kinds+",pods"
 	}
-	if m.Driver.Name == folder.DriverSim {
+	if m.Driver.Name == localdir.DriverSim {
 		examples, kinds = "examples/sim/", "machinedeployments,machinesets,machines,nodes"
 	}
 	fmt.Fprintf(out, "  export KUBECONFIG=%s\n  %s apply -f %s\n  %s get %s\n\n", kubeconfig, kubectl, examples, kubectl, kinds)

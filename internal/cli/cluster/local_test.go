@@ -10,17 +10,17 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/millwright-dev/millwright/internal/cli/folder"
+	"github.com/millwright-dev/millwright/internal/cli/localdir"
 )
 
 // TestHintsFitTheDriver: what is said to be applied is what the driver can make.
 func TestHintsFitTheDriver(t *testing.T) {
-	for driver, want := range map[string]string{folder.DriverVM: "apply -f examples/\n", folder.DriverSim: "apply -f examples/sim/\n"} {
+	for driver, want := range map[string]string{localdir.DriverVM: "apply -f examples/\n", localdir.DriverSim: "apply -f examples/sim/\n"} {
 		t.Run(driver, func(t *testing.T) {
 			mode := &local{upFlags: &upFlags{}}
 			mode.Driver.Name = driver
 			var out bytes.Buffer
-			mode.howToGoOn(&out, "kubectl", "kubeconfig")
+			mode.printCommands(&out, "kubectl", "kubeconfig")
 			if !strings.Contains(out.String(), want) {
 				t.Errorf("says:\n%s", &out)
 			}
@@ -32,7 +32,7 @@ func TestHintsFitTheDriver(t *testing.T) {
 func TestFullGuest(t *testing.T) {
 	mode := &local{upFlags: &upFlags{guest: guestFull}}
 	var out bytes.Buffer
-	mode.howToGoOn(&out, "kubectl", "kubeconfig")
+	mode.printCommands(&out, "kubectl", "kubeconfig")
 	if !strings.Contains(out.String(), "apply -f examples/full/\n") {
 		t.Errorf("says:\n%s", &out)
 	}
@@ -62,8 +62,8 @@ func TestNetworksThatGuestsHide(t *testing.T) {
 		return "", errors.New("nobody knows")
 	}
 	const (
-		guests = "Warning: --vm-network: 10.77.0.0/16 overlaps 10.0.0.0/8. If they are to, choose another --vm-network\n"
-		pods   = "Warning: --pod-network: 10.78.0.0/16 overlaps 10.0.0.0/8. If they are to, choose another --pod-network\n"
+		guests = "Warning: --vm-network: 10.77.0.0/16 overlaps 10.0.0.0/8; if guests need to reach them, choose another --vm-network\n"
+		pods   = "Warning: --pod-network: 10.78.0.0/16 overlaps 10.0.0.0/8; if guests need to reach them, choose another --pod-network\n"
 	)
 	for name, test := range map[string]struct {
 		change func(*upFlags)
@@ -72,12 +72,12 @@ func TestNetworksThatGuestsHide(t *testing.T) {
 		"small guests":    {func(*upFlags) {}, guests},
 		"full guests":     {func(f *upFlags) { f.guest = guestFull }, guests + pods},
 		"kept inside":     {func(f *upFlags) { f.outside = false }, ""},
-		"simulated":       {func(f *upFlags) { f.Driver.Name = folder.DriverSim }, ""},
+		"simulated":       {func(f *upFlags) { f.Driver.Name = localdir.DriverSim }, ""},
 		"nobody can look": {func(f *upFlags) { f.network = netip.MustParsePrefix("10.79.0.0/16") }, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			flags := &upFlags{outside: true, network: netip.MustParsePrefix("10.77.0.0/16"), podNetwork: netip.MustParsePrefix("10.78.0.0/16")}
-			flags.Driver.Name = folder.DriverVM
+			flags.Driver.Name = localdir.DriverVM
 			test.change(flags)
 			var out bytes.Buffer
 			flags.warnOfHidden(&out, hidden)
@@ -98,7 +98,7 @@ func TestANetworkThatIsTaken(t *testing.T) {
 		return "", errors.New("nobody knows")
 	}
 	const (
-		pods   = "--pod-network: 192.0.2.0/24 overlaps 192.0.2.0/24, a network of this host (eth0): guests do not reach hosts whose addresses are in both. Choose another one, or keep guests inside: --guest-outside=false"
+		pods   = "--pod-network: 192.0.2.0/24 overlaps 192.0.2.0/24, a network of this host (eth0): guests do not reach hosts whose addresses are in both; choose another network, or set --guest-outside=false"
 		guests = "--vm-network: 192.0.2.0/24 overlaps"
 	)
 	for name, test := range map[string]struct {
@@ -109,7 +109,7 @@ func TestANetworkThatIsTaken(t *testing.T) {
 		"full guests":     {func(f *upFlags) {}, []string{guests, pods}},
 		"another network": {func(f *upFlags) { f.network = netip.MustParsePrefix("10.77.0.0/16") }, []string{pods}},
 		"kept inside":     {func(f *upFlags) { f.outside = false }, nil},
-		"simulated":       {func(f *upFlags) { f.Driver.Name = folder.DriverSim }, nil},
+		"simulated":       {func(f *upFlags) { f.Driver.Name = localdir.DriverSim }, nil},
 		"nobody can look": {func(f *upFlags) {
 			f.network, f.podNetwork = netip.MustParsePrefix("10.77.0.0/16"), f.network.Masked()
 			f.guest = "small"
@@ -118,7 +118,7 @@ func TestANetworkThatIsTaken(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			network := netip.MustParsePrefix("192.0.2.0/24")
 			flags := &upFlags{outside: true, guest: guestFull, network: network, podNetwork: network}
-			flags.Driver.Name = folder.DriverVM
+			flags.Driver.Name = localdir.DriverVM
 			test.change(flags)
 			said := ""
 			if err := flags.refuseTaken(taken); err != nil {

@@ -19,8 +19,8 @@ import (
 	vmdriver "github.com/millwright-dev/millwright/drivers/vm"
 	"github.com/millwright-dev/millwright/internal/cli/args"
 	"github.com/millwright-dev/millwright/internal/cli/connect"
-	"github.com/millwright-dev/millwright/internal/cli/folder"
 	"github.com/millwright-dev/millwright/internal/cli/kubeconfig"
+	"github.com/millwright-dev/millwright/internal/cli/localdir"
 	"github.com/millwright-dev/millwright/internal/cli/terminal"
 	"github.com/millwright-dev/millwright/internal/cli/vm"
 	"github.com/millwright-dev/millwright/internal/local/controlplane"
@@ -38,7 +38,7 @@ func NewStatus() *cobra.Command {
 			return status(cmd.Context(), dir, cmd.OutOrStdout())
 		},
 	}
-	cmd.Flags().StringVar(&dir, "dir", folder.Default, `directory of the local cluster`)
+	cmd.Flags().StringVar(&dir, "dir", localdir.Default, `directory of the local cluster`)
 	return cmd
 }
 
@@ -60,12 +60,12 @@ func status(ctx context.Context, dir string, out io.Writer) error {
 	}
 	seen, err := readObjects(ctx, c)
 	if err != nil {
-		return fmt.Errorf("process %d has %s, but its cluster does not answer (yet): %w", pid, dir, err)
+		return fmt.Errorf("process %d uses %s, but its cluster does not respond (yet): %w", pid, dir, err)
 	}
 	return seen.printStatus(out, config.Host, pid)
 }
 
-// printStatus prints one line for each kind.
+// printStatus prints one line for each kind of object.
 func (o objects) printStatus(out io.Writer, host string, pid int) error {
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(table, "Cluster:\t%s, process %d\n", host, pid)
@@ -81,7 +81,7 @@ func (o objects) printStatus(out io.Writer, host string, pid int) error {
 				running++
 			}
 		}
-		fmt.Fprintf(table, "Host %s:\t%s, %s\n", node.Name, readiness(node), folder.Count(running, "virtual machine"))
+		fmt.Fprintf(table, "Host %s:\t%s, %s\n", node.Name, readiness(node), localdir.Count(running, "virtual machine"))
 	}
 	fmt.Fprintf(table, "Machines:\t%s\n", tally(o.machines, func(m v1alpha1.Machine) string { return string(m.Status.CurrentStatus.Phase) }))
 	fmt.Fprintf(table, "Virtual machines:\t%s\n", tally(o.vms, func(vm vmv1alpha1.VirtualMachine) string { return string(vm.Status.Phase) }))
@@ -89,21 +89,21 @@ func (o objects) printStatus(out io.Writer, host string, pid int) error {
 	return table.Flush()
 }
 
-// statusOfRemains prints what runs in a folder that no "up" uses.
+// statusOfRemains prints what runs in a directory that no "up" uses.
 func statusOfRemains(dir string, out io.Writer) error {
-	found, err := folder.FindRemains(dir)
+	found, err := localdir.FindRemains(dir)
 	if err != nil {
 		return err
 	}
 	if found.None() {
-		_, err := fmt.Fprintf(out, "Nothing runs in %s. Start it with: %s\n", dir, folder.UpAgain(dir))
+		_, err := fmt.Fprintf(out, "No cluster runs in %s. Start it with: %s\n", dir, localdir.UpAgain(dir))
 		return err
 	}
-	_, err = fmt.Fprintf(out, `No "up" has %[1]s, but an earlier one was killed and left behind: %[2]s.
-Go on with it:  %[3]s
-Stop it:        millwright down --dir %[1]s
-Do not delete the folder before it is stopped.
-`, dir, found, folder.UpAgain(dir))
+	_, err = fmt.Fprintf(out, `No "up" uses %[1]s, but processes of an earlier one, which was killed, remain: %[2]s.
+Continue with it:  %[3]s
+Stop it:           millwright down --dir %[1]s
+Do not delete the directory before it is stopped.
+`, dir, found, localdir.UpAgain(dir))
 	return err
 }
 
@@ -127,7 +127,7 @@ func tally[T any](items []T, of func(T) string) string {
 	return cmp.Or(strings.Join(parts, ", "), "none")
 }
 
-// objects are the state of all machines.
+// objects is the state of all machines.
 type objects struct {
 	deployments []v1alpha1.MachineDeployment
 	machines    []v1alpha1.Machine
@@ -140,14 +140,14 @@ func readObjects(ctx context.Context, from client.Reader) (objects, error) {
 	vms, nodes := &vmv1alpha1.VirtualMachineList{}, &corev1.NodeList{}
 	for _, list := range []client.ObjectList{deployments, machines, vms, nodes} {
 		if err := from.List(ctx, list); err != nil {
-			return objects{}, fmt.Errorf("reading what there is: %w", err)
+			return objects{}, fmt.Errorf("listing %T: %w", err)
 		}
 	}
 	return objects{deployments: deployments.Items, machines: machines.Items, vms: vms.Items, nodes: nodes.Items}, nil
 }
 
-// wanted returns the number of replicas of all deployments.
-func (o objects) wanted() int {
+// desired returns the number of replicas of all deployments.
+func (o objects) desired() int {
 	sum := 0
 	for i := range o.deployments {
 		sum += int(o.deployments[i].Spec.Replicas)
@@ -155,7 +155,7 @@ func (o objects) wanted() int {
 	return sum
 }
 
-// settled reports whether all deployments have their replicas, and no Machine is left besides.
+// settled reports whether all deployments have their replicas, and no other Machine exists.
 func (o objects) settled() bool {
 	for i := range o.deployments {
 		d := &o.deployments[i]
@@ -164,10 +164,10 @@ func (o objects) settled() bool {
 			return false
 		}
 	}
-	return len(o.machines) == o.wanted() && o.readyNodes() == o.wanted()
+	return len(o.machines) == o.desired() && o.readyNodes() == o.desired()
 }
 
-// readyNodes counts the nodes of Machines that are Ready.
+// readyNodes counts the Ready nodes of Machines.
 func (o objects) readyNodes() int {
 	count := 0
 	for i := range o.machines {
@@ -193,7 +193,7 @@ func isReady(node *corev1.Node) bool {
 	})
 }
 
-// lines returns the state of each Machine by its name.
+// lines returns the state of each Machine by name.
 func (o objects) lines() map[string]string {
 	lines := map[string]string{}
 	for i := range o.machines {
@@ -216,18 +216,17 @@ func (o objects) doing(machine *v1alpha1.Machine) string {
 	return machine.Status.LastOperation.Description
 }
 
-// display shows named lines that change: in place on a terminal, elsewhere as a new line for each
-// change.
+// display shows named lines that change: in place on a terminal, otherwise as a new line for each change.
 type display struct {
 	out    io.Writer
 	screen *terminal.Screen // nil if out is not a terminal
 	shown  map[string]string
 }
 
-// restart leaves the lines that were shown where they are.
+// restart leaves the lines that were shown in place.
 func (d *display) restart() { d.screen, d.shown = terminal.Open(d.out), nil }
 
-// show replaces the lines that are shown.
+// show replaces the lines that were shown.
 func (d *display) show(lines map[string]string) error {
 	var all []string
 	for _, name := range slices.Sorted(maps.Keys(lines)) {

@@ -15,7 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millwright-dev/millwright/internal/cli/args"
-	"github.com/millwright-dev/millwright/internal/cli/folder"
+	"github.com/millwright-dev/millwright/internal/cli/localdir"
 	managercmd "github.com/millwright-dev/millwright/internal/cli/manager"
 	"github.com/millwright-dev/millwright/internal/cli/vmcontroller"
 	"github.com/millwright-dev/millwright/internal/local/controlplane"
@@ -29,21 +29,21 @@ type upFlags struct {
 
 	dir      string
 	binaries string
-	// guest is what the machines of the examples run: guestSmall or guestFull.
+	// guest is the guest that the machines of the examples run: guestSmall or guestFull.
 	guest  string
 	images string
-	// imageServers are servers on this machine beside that of images.
+	// imageServers are servers on this machine in addition to the image server.
 	imageServers string
 
 	hosts int
 	ports upPorts
-	// network is that of the guests, and podNetwork that of the Pods of full guests.
+	// network is the network of the guests, and podNetwork that of the Pods of full guests.
 	network, podNetwork netip.Prefix
-	// ipv6 gives full guests and their Pods IPv6 addresses, too.
+	// ipv6 gives full guests and their Pods IPv6 addresses in addition.
 	ipv6 bool
-	// guestPorts are ports on 127.0.0.1 that guests may connect to, besides the API server's.
+	// guestPorts are ports on 127.0.0.1, in addition to the API server's, that guests may connect to.
 	guestPorts []int
-	// connected and outside say what else guests reach: each other, and the outside.
+	// connected and outside determine whether guests can reach each other, and addresses outside their network.
 	connected, outside bool
 	accel              string
 	migrations         vmcontroller.Migrations
@@ -51,7 +51,7 @@ type upFlags struct {
 	logFile            string
 }
 
-// upPorts are ports on 127.0.0.1. 0 means a free port, which later runs use again.
+// upPorts are ports on 127.0.0.1. 0 means a free port, which later runs reuse.
 type upPorts struct {
 	api, images, vms int
 }
@@ -62,20 +62,20 @@ const (
 	defaultImagePort = 16480
 )
 
-// What virtual machines may run.
+// The guests that virtual machines may run.
 const (
 	guestSmall = "small"
 	guestFull  = "full"
 )
 
-// The IPv6 networks of --ipv6, which are in one that is private (RFC 4193). Each node gets 64 bits of that of
-// the Pods.
+// The IPv6 networks of --ipv6, which are part of a private network (RFC 4193). Each node gets a /64 of the Pod
+// network.
 var (
 	vmNetwork6  = netip.MustParsePrefix("fd6d:696c:6c77::/64")
 	podNetwork6 = netip.MustParsePrefix("fd6d:696c:6c77:100::/56")
 )
 
-// guestBuilds are the folders of the guests in the cache of builds.
+// guestBuilds are the directories of the guests in the build cache.
 var guestBuilds = map[string]string{guestSmall: "guest", guestFull: "guest-full"}
 
 // NewUp returns "millwright up".
@@ -106,28 +106,28 @@ would. Ctrl-C stops the cluster gracefully; its data stays in the directory, and
 
 func (f *upFlags) addFlags(cmd *cobra.Command) {
 	set := cmd.Flags()
-	set.StringVar(&f.dir, "dir", folder.Default, "directory for data, disks, kubeconfig and logs")
+	set.StringVar(&f.dir, "dir", localdir.Default, "directory for data, disks, kubeconfig and logs")
 	set.IntVar(&f.hosts, "hosts", 2, "number of hosts for virtual machines, which share the CPUs and memory of this machine")
 	set.IntVar(&f.ports.api, "api-port", defaultAPIPort, "port of the API server on 127.0.0.1; 0 for any free port")
 	set.IntVar(&f.ports.images, "image-port", defaultImagePort, "port on 127.0.0.1 on which to serve the files of --images; 0 for any free port")
 	set.IntVar(&f.ports.vms, "vm-port", 0, "port of the VM controller on 127.0.0.1; 0 for any free port")
-	set.StringVar(&f.guest, "guest", guestSmall, `what the virtual machines are to run: "small", nodes without Pods, or "full", which implies --connect-guests`)
+	set.StringVar(&f.guest, "guest", guestSmall, `guest of the virtual machines: "small", nodes without Pods, or "full", nodes with Pods, which implies --connect-guests`)
 	set.StringVar(&f.images, "images", "", `directory with kernels and disk images of virtual machines; defaults to the latest build of "make guest", or of "make guest-full" with --guest full`)
-	set.StringVar(&f.imageServers, "image-servers", "", imageServersUsage+"; that of --images is always one")
+	set.StringVar(&f.imageServers, "image-servers", "", imageServersUsage+"; the server of --images is always allowed")
 	set.StringVar(&f.binaries, "binaries", "", "directory with the control plane's binaries; defaults to the latest build of \"make controlplane\"")
-	set.TextVar(&f.network, "vm-network", netip.MustParsePrefix("10.77.0.0/16"), "IPv4 CIDR of the virtual machines' network; its second address leads to the API server and to the ports of --guest-ports on 127.0.0.1")
-	set.TextVar(&f.podNetwork, "pod-network", netip.MustParsePrefix("10.78.0.0/16"), "IPv4 CIDR of the Pods, of which each node gets 256 addresses; for --guest full")
-	set.BoolVar(&f.ipv6, "ipv6", false, "let virtual machines and their Pods have IPv6 addresses, too; for --guest full")
-	set.IntSliceVar(&f.guestPorts, "guest-ports", nil, "TCP ports on 127.0.0.1 that virtual machines may connect to, besides the API server's; they reach no others")
+	set.TextVar(&f.network, "vm-network", netip.MustParsePrefix("10.77.0.0/16"), "IPv4 CIDR of the virtual machines' network; its second address forwards to the API server and the --guest-ports on 127.0.0.1")
+	set.TextVar(&f.podNetwork, "pod-network", netip.MustParsePrefix("10.78.0.0/16"), "IPv4 CIDR of the Pods, from which each node gets 256 addresses; for --guest full")
+	set.BoolVar(&f.ipv6, "ipv6", false, "give virtual machines and their Pods IPv6 addresses in addition; for --guest full")
+	set.IntSliceVar(&f.guestPorts, "guest-ports", nil, "comma-separated TCP ports on 127.0.0.1, in addition to the API server's, that virtual machines may connect to")
 	set.BoolVar(&f.connected, "connect-guests", false, "let virtual machines reach each other at the addresses of their network")
-	set.BoolVar(&f.outside, "guest-outside", true, "let virtual machines reach what is outside of their network")
+	set.BoolVar(&f.outside, "guest-outside", true, "let virtual machines connect to addresses outside their network")
 	set.StringVar(&f.accel, "accelerator", "auto", "accelerator of QEMU: auto, kvm or tcg")
 	f.migrations.Add(set)
 	set.BoolVar(&f.noFsync, "unsafe-no-fsync", false, "disable fsync of etcd: faster, but may lose data if this machine crashes")
 	set.StringVar(&f.logFile, "log-file", "", `log file of the controllers, or "-" for stderr; defaults to logs/millwright.log in --dir`)
-	set.StringVar(&f.Driver.Name, "driver", folder.DriverVM, `driver of the machines: "vm" for virtual machines, "sim" for simulated ones`)
+	set.StringVar(&f.Driver.Name, "driver", localdir.DriverVM, `driver of the machines: "vm" for virtual machines, "sim" for simulated ones`)
 	f.AddTuning(set)
-	// The lock of the folder excludes other managers, and does not have to expire after a kill.
+	// The lock of the directory excludes other managers, and does not need to expire after a kill.
 	f.Config.Election.Enabled = false
 	set.Lookup("leader-elect").DefValue = "false"
 	f.Logging.Add(set)
@@ -143,25 +143,25 @@ func (f *upFlags) validate() error {
 	_, err := image.ParseServers(f.imageServers)
 	wrong.If(err != nil, "--image-servers: %v", err)
 	driver, network := f.Driver.Name, f.network
-	wrong.If(driver != folder.DriverVM && driver != folder.DriverSim, "--driver: there is no driver %q; known drivers: vm, sim", driver)
-	wrong.If(f.hosts == 0 && driver == folder.DriverVM, "--hosts: the driver vm needs at least 1")
+	wrong.If(driver != localdir.DriverVM && driver != localdir.DriverSim, "--driver: unknown driver %q; expected vm or sim", driver)
+	wrong.If(f.hosts == 0 && driver == localdir.DriverVM, "--hosts: the driver vm requires at least 1")
 	wrong.Add(validateNetwork(network))
 	for _, port := range f.guestPorts {
-		wrong.If(port < 1 || port > 65535, "--guest-ports: %d is not a port", port)
+		wrong.If(port < 1 || port > 65535, "--guest-ports: %d is not a port number between 1 and 65535", port)
 	}
-	wrong.If(guestBuilds[f.guest] == "", "--guest: %q is neither small nor full", f.guest)
-	wrong.If(f.guest == guestFull && driver != folder.DriverVM, "--guest: the driver %s runs no guests", driver)
+	wrong.If(guestBuilds[f.guest] == "", "--guest: unknown guest %q; expected small or full", f.guest)
+	wrong.If(f.guest == guestFull && driver != localdir.DriverVM, "--guest: the driver %s does not run guests", driver)
 	if f.guest == guestFull {
 		wrong.Add(f.validatePodNetwork())
 	}
-	wrong.If(f.ipv6 && f.guest != guestFull, "--ipv6: only --guest full has IPv6")
-	wrong.If(!slices.Contains([]string{"auto", "kvm", "tcg"}, f.accel), "--accelerator: %q is none of auto, kvm and tcg", f.accel)
+	wrong.If(f.ipv6 && f.guest != guestFull, "--ipv6: requires --guest full")
+	wrong.If(!slices.Contains([]string{"auto", "kvm", "tcg"}, f.accel), "--accelerator: unknown accelerator %q; expected auto, kvm or tcg", f.accel)
 	f.migrations.Validate(&wrong)
 	wrong.Add(f.ValidateTuning())
 	return wrong.Err()
 }
 
-// validateNetwork returns what is wrong with the network of guests, whatever networks this machine has.
+// validateNetwork returns problems with the network of guests, regardless of this machine's networks.
 func validateNetwork(guests netip.Prefix) error {
 	var wrong args.Problems
 	problem, services := overlap.Unusable(guests), controlplane.ServiceNetwork
@@ -171,11 +171,11 @@ func validateNetwork(guests netip.Prefix) error {
 	return wrong.Err()
 }
 
-// validatePodNetwork returns what is wrong with the network of Pods.
+// validatePodNetwork returns problems with the network of Pods.
 func (f *upFlags) validatePodNetwork() error {
 	var wrong args.Problems
 	pods := f.podNetwork
-	wrong.If(!pods.Addr().Is4() || pods != pods.Masked() || pods.Bits() < 8 || pods.Bits() > 24, "--pod-network: %s is not an IPv4 network of 8 to 24 bits", pods)
+	wrong.If(!pods.Addr().Is4() || pods != pods.Masked() || pods.Bits() < 8 || pods.Bits() > 24, "--pod-network: %s is not an IPv4 network with a prefix length of 8 to 24", pods)
 	wrong.If(overlap.Reserved(pods) != "", "--pod-network: %s", overlap.Reserved(pods))
 	wrong.If(pods.Overlaps(f.network), "--pod-network: %s overlaps the network of the virtual machines, %s", pods, f.network)
 	services := controlplane.ServiceNetwork
@@ -183,8 +183,8 @@ func (f *upFlags) validatePodNetwork() error {
 	return wrong.Err()
 }
 
-// run runs the cluster until the context ends or use returns. use, which may be nil, is called
-// when everything runs.
+// run runs the cluster until the context is done or use returns. use, which may be nil, is called when
+// everything is running.
 func (f *upFlags) run(ctx context.Context, stdout, stderr io.Writer, use func(context.Context, *local) error) error {
 	if err := f.validate(); err != nil {
 		return args.Wrong(err)
@@ -199,7 +199,7 @@ func (f *upFlags) run(ctx context.Context, stdout, stderr io.Writer, use func(co
 	if err != nil {
 		return err
 	}
-	defer logs.Close() // nothing is logged any more
+	defer logs.Close() // nothing is logged after this
 	log, err := f.Logging.SetUp(logs)
 	if err != nil {
 		return err
@@ -227,16 +227,16 @@ func (f *upFlags) run(ctx context.Context, stdout, stderr io.Writer, use func(co
 	return errors.Join(err, mode.stop(context.WithoutCancel(ctx)))
 }
 
-// flaggedNetwork is a network, and the flag that sets it.
+// flaggedNetwork is a network and the flag that sets it.
 type flaggedNetwork struct {
 	flag   string
 	prefix netip.Prefix
 }
 
-// outsideNetworks are the networks whose guests reach the networks of this machine.
+// outsideNetworks returns the networks whose guests can reach the networks of this machine.
 func (f *upFlags) outsideNetworks() []flaggedNetwork {
 	switch {
-	case f.Driver.Name != folder.DriverVM || !f.outside:
+	case f.Driver.Name != localdir.DriverVM || !f.outside:
 		return nil
 	case f.guest == guestFull:
 		return []flaggedNetwork{{"vm-network", f.network}, {"pod-network", f.podNetwork}}
@@ -244,42 +244,42 @@ func (f *upFlags) outsideNetworks() []flaggedNetwork {
 	return []flaggedNetwork{{"vm-network", f.network}}
 }
 
-// refuseTaken returns an error if a network of guests overlaps one that this machine is in, with its neighbours and
-// often its name server. Nobody wants that, and who sees that guests do not reach these does not guess why.
+// refuseTaken returns an error if a network of guests overlaps one that this machine is connected to, which has
+// its peers and often its name server. Guests could not reach these, for no obvious reason.
 func (f *upFlags) refuseTaken(taken func(netip.Prefix) (string, error)) error {
 	var wrong args.Problems
 	for _, network := range f.outsideNetworks() {
-		// Who cannot look has nothing to say.
+		// Errors are ignored: the check is advisory.
 		sentence, err := taken(network.prefix)
-		wrong.If(err == nil && sentence != "", "--%s: %s. Choose another one, or keep guests inside: --guest-outside=false", network.flag, sentence)
+		wrong.If(err == nil && sentence != "", "--%s: %s; choose another network, or set --guest-outside=false", network.flag, sentence)
 	}
 	return wrong.Err()
 }
 
-// warnOfHidden says which networks behind routers guests cannot reach because their own has the same addresses. That
-// is no error: a VPN may lead to all private networks, and the network of the guests is in QEMU only, so nothing else
-// is disturbed.
+// warnOfHidden reports networks behind routers that guests cannot reach because their own network has the same
+// addresses. This is not an error: a VPN may route all private networks, and the guests' network exists only in
+// QEMU, so nothing else is affected.
 func (f *upFlags) warnOfHidden(stderr io.Writer, hidden func(netip.Prefix) (string, error)) {
 	for _, network := range f.outsideNetworks() {
-		// Who cannot look has nothing to say.
+		// Errors are ignored: the check is advisory.
 		if sentence, err := hidden(network.prefix); err == nil && sentence != "" {
-			fmt.Fprintf(stderr, "Warning: --%s: %s. If they are to, choose another --%[1]s\n", network.flag, sentence)
+			fmt.Fprintf(stderr, "Warning: --%s: %s; if guests need to reach them, choose another --%[1]s\n", network.flag, sentence)
 		}
 	}
 }
 
-// refuseOtherDriver returns an error if the folder has machines of another driver.
+// refuseOtherDriver returns an error if the directory has machines of another driver.
 func (f *upFlags) refuseOtherDriver() error {
-	made, err := folder.Driver(f.dir)
+	made, err := localdir.Driver(f.dir)
 	if err != nil || made == "" || made == f.Driver.Name {
 		return err
 	}
-	return fmt.Errorf("--driver: the folder %s was made with the driver %s, which %s would not go on with: use --driver %s, or another folder with --dir",
+	return fmt.Errorf("--driver: the directory %s was created with the driver %s, and %s cannot continue with it; use --driver %s, or another --dir",
 		f.dir, made, f.Driver.Name, made)
 }
 
-// openLog opens the log file. If another process uses the folder, this one adds a few lines to
-// its log.
+// openLog opens the log file. If another process uses the directory, this process appends a few lines to its
+// log.
 func (f *upFlags) openLog(stderr io.Writer) (io.WriteCloser, error) {
 	path := f.logFile
 	switch path {
@@ -292,7 +292,7 @@ func (f *upFlags) openLog(stderr io.Writer) (io.WriteCloser, error) {
 		path = filepath.Join(f.dir, "logs", "millwright.log")
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return nil, fmt.Errorf("the data folder %s is not writable: %w", f.dir, err)
+		return nil, fmt.Errorf("the data directory %s is not writable: %w", f.dir, err)
 	}
 	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
@@ -303,7 +303,7 @@ func (f *upFlags) openLog(stderr io.Writer) (io.WriteCloser, error) {
 
 // find returns an error if the programs of the control plane were not built.
 func (m *local) find() error {
-	cache, err := folder.Cache()
+	cache, err := localdir.Cache()
 	if err != nil {
 		return err
 	}
@@ -316,16 +316,16 @@ func (m *local) find() error {
 		m.images = filepath.Join(cache, guestBuilds[m.guest], "current")
 	}
 	if m.images, err = filepath.Abs(m.images); err != nil {
-		return fmt.Errorf("finding the folder of images: %w", err)
+		return fmt.Errorf("finding the image directory: %w", err)
 	}
 	m.program, err = os.Executable()
 	if err != nil {
-		return fmt.Errorf("looking for this program, which hosts run too: %w", err)
+		return fmt.Errorf("finding the path of this program, which hosts run: %w", err)
 	}
 	return nil
 }
 
-// explainCancel drops errors after the user has ended the command.
+// explainCancel drops errors after the user has stopped the command.
 func explainCancel(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return nil
@@ -333,12 +333,12 @@ func explainCancel(ctx context.Context, err error) error {
 	return err
 }
 
-// explainPort adds to the error of a used port how to choose another.
+// explainPort adds to the error of a used port how to choose another one.
 func explainPort(err error) error {
 	var taken *controlplane.PortTakenError
 	if !errors.As(err, &taken) {
 		return err
 	}
-	return fmt.Errorf("%w: choose others with --api-port, --image-port and --vm-port (0 is any free one); the examples name %d and %d",
+	return fmt.Errorf("%w; choose other ports with --api-port, --image-port and --vm-port (0 for any free port); the examples use %d and %d",
 		taken, defaultAPIPort, defaultImagePort)
 }

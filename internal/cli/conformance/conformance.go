@@ -19,12 +19,12 @@ import (
 	"github.com/millwright-dev/millwright/internal/cli/standalone"
 )
 
-// Program is what the command takes from the program that it is part of.
+// Program describes the program that the command is part of.
 type Program struct {
-	// Kinds are its drivers.
+	// Kinds are the program's drivers.
 	Kinds registry.Kinds
-	// Prepare is called before the driver of that name is opened. What it returns is called at the end.
-	// Nil means that there is nothing to prepare.
+	// Prepare is called before the driver of that name is opened. The function that it returns is called at the
+	// end. If nil, nothing is prepared.
 	Prepare func(name string) (done func(), err error)
 }
 
@@ -47,22 +47,22 @@ const (
 	defaultLimit = 100
 )
 
-// New returns the command. It returns an error if drivers have the same flags.
+// New returns the command. It returns an error if two drivers have the same flags.
 func New(program Program) (*cobra.Command, error) {
 	f := &flags{program: program, driver: standalone.Flags{Kinds: program.Kinds}}
 	cmd := &cobra.Command{
 		Use:   "conformance",
-		Short: "Check that a driver keeps its contract",
-		Long: `Check that a driver keeps its contract, with the machines of a class at the real provider.
+		Short: "Check that a driver fulfills its contract",
+		Long: `Check that a driver fulfills its contract, with machines of a class at the real provider.
 
 Each rule of the contract has a number; docs/conformance.md lists them. The checks create
 machines, at most four at a time, and delete them again, also after Ctrl-C. Their names begin
 with "` + conformance.Prefix + `". Other machines are not touched. Machines that could not be deleted are listed.
 
-The driver is that of the class's provider, or of --driver. With --driver-socket or --driver-listen it is one
+The driver is the provider of the class, or --driver. With --driver-socket or --driver-listen, it is a driver
 in another process, which registers there.
 
-Exit status: 0 if no rule is broken and no machine is left, 1 otherwise, 2 for invalid arguments.`,
+Exit status: 0 if no rule is broken and no machine remains, 1 otherwise, 2 for invalid arguments.`,
 		Example: `  millwright conformance --driver sim --class class.yaml --secret secret.yaml
   millwright conformance --driver vm --class class.yaml --secret secret.yaml --kubeconfig infrastructure.yaml \
       --cost-limit 20 --run 'R0[1-9]|R17'
@@ -77,25 +77,25 @@ Exit status: 0 if no rule is broken and no machine is left, 1 otherwise, 2 for i
 
 func (f *flags) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringVar(&f.files.class, "class", "", "file with the MachineClass of the machines")
-	flags.StringArrayVar(&f.files.secrets, "secret", nil, "file with a Secret of the class; if there are two, data of the second one count first")
-	flags.StringVar(&f.files.changed, "changed-class", "", "file with the class with other parameters, which no machine of the class fits")
-	flags.StringVar(&f.files.other, "other-cluster-class", "", "file with the class for another cluster; defaults to the class with another name in its tag kubernetes.io/cluster/NAME")
-	flags.StringVar(&f.files.badSecret, "bad-secret", "", "file with a Secret that the provider does not accept")
-	flags.BoolVar(&f.initialize, "initialize", false, "VMs of the class need InitializeMachine")
-	flags.IntVar(&f.limit, "cost-limit", defaultLimit, "number of machines that may be created in total; rules that need more are skipped")
+	flags.StringVar(&f.files.class, "class", "", "file with the MachineClass of the machines; required")
+	flags.StringArrayVar(&f.files.secrets, "secret", nil, "file with a Secret of the class; may be given twice, then the data of the second Secret takes precedence; required")
+	flags.StringVar(&f.files.changed, "changed-class", "", "file with the class with other parameters, which no existing machine matches")
+	flags.StringVar(&f.files.other, "other-cluster-class", "", "file with the class for another cluster; defaults to the class with a different kubernetes.io/cluster/NAME tag")
+	flags.StringVar(&f.files.badSecret, "bad-secret", "", "file with a Secret that the provider rejects")
+	flags.BoolVar(&f.initialize, "initialize", false, "set if VMs of the class need InitializeMachine")
+	flags.IntVar(&f.limit, "cost-limit", defaultLimit, "maximum number of machines to create in total; rules that need more are skipped")
 	flags.StringVar(&f.run, "run", "", `regular expression for the rules to check, such as "R07|namespaces"`)
 	flags.StringVar(&f.skip, "skip", "", "regular expression for the rules to skip")
-	flags.DurationVar(&f.timeout, "call-timeout", 10*time.Minute, "deadline of a call of the driver, and longest time that a deletion takes")
+	flags.DurationVar(&f.timeout, "call-timeout", 10*time.Minute, "deadline of a driver call, and time limit of a deletion")
 	flags.StringVarP(&f.output, "output", "o", outputText, "output format: text or json")
 }
 
-// options returns the options of the run; its errors are mistakes in the arguments.
+// options returns the options of the run. Its errors are usage errors.
 func (f *flags) options() (conformance.Options, error) {
 	var wrong args.Problems
-	wrong.If(f.output != outputText && f.output != outputJSON, "--output: %q is neither text nor json", f.output)
-	wrong.If(f.limit < 1, "--cost-limit: %d is not a number of machines above 0", f.limit)
-	wrong.If(f.timeout <= 0, "--call-timeout: must be longer than 0s")
+	wrong.If(f.output != outputText && f.output != outputJSON, "--output: unknown format %q; expected text or json", f.output)
+	wrong.If(f.limit < 1, "--cost-limit: %d is not a number of machines greater than 0", f.limit)
+	wrong.If(f.timeout <= 0, "--call-timeout: must be greater than 0")
 	options := conformance.Options{Name: utilrand.String(5), MaxMachines: f.limit, Timeout: f.timeout}
 	var err error
 	options.Run, err = pattern("run", f.run)
@@ -159,7 +159,7 @@ func (f *flags) report(cmd *cobra.Command, provider conformance.Provider, option
 	if f.output == outputJSON {
 		progress = cmd.ErrOrStderr()
 	}
-	fmt.Fprintf(progress, "Checking the driver %s with the class %s: at most %d machines in total, 4 at a time; their names begin with %s%s\n",
+	fmt.Fprintf(progress, "Checking driver %s with class %s: at most %d machines in total, 4 at a time; their names begin with %s%s\n",
 		f.driver.Name, provider.Class.Name, f.limit, conformance.Prefix, options.Name)
 	options.Done = func(result conformance.Result) {
 		if result.Outcome != conformance.Unchecked {
@@ -167,7 +167,7 @@ func (f *flags) report(cmd *cobra.Command, provider conformance.Provider, option
 		}
 	}
 	forget := context.AfterFunc(cmd.Context(), func() {
-		fmt.Fprintln(cmd.ErrOrStderr(), "Interrupted: deleting the machines of the current rule. Interrupt again to end at once, and leave them.")
+		fmt.Fprintln(cmd.ErrOrStderr(), "Interrupted: deleting the machines of the current rule. Interrupt again to exit immediately and leave them.")
 	})
 	defer forget()
 	report, err := conformance.Check(cmd.Context(), provider, options)
@@ -180,15 +180,15 @@ func (f *flags) report(cmd *cobra.Command, provider conformance.Provider, option
 	return f.print(report, cmd.OutOrStdout())
 }
 
-var errNoRule = errors.New("--run, --skip: no rule is left; docs/conformance.md lists them")
+var errNoRule = errors.New("--run, --skip: no rule matches; docs/conformance.md lists the rules")
 
 var (
 	errBroken      = errors.New("the driver breaks rules of its contract")
-	errLeft        = errors.New("machines are left")
+	errLeft        = errors.New("machines remain")
 	errInterrupted = errors.New("interrupted")
 )
 
-// print prints the end of the report. The error is the verdict.
+// print prints the end of the report. It returns the verdict as an error.
 func (f *flags) print(report conformance.Report, out io.Writer) error {
 	var err error
 	if f.output == outputJSON {

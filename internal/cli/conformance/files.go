@@ -12,14 +12,14 @@ import (
 	"github.com/millwright-dev/millwright/internal/cli/manifest"
 )
 
-// files are manifests.
+// files are the paths of manifests.
 type files struct {
 	class, changed, other string
 	secrets               []string
 	badSecret             string
 }
 
-// contents are what the files say.
+// contents is the content of the files.
 type contents struct {
 	class, changed, other manifest.Class
 	secret, badSecret     *corev1.Secret
@@ -28,10 +28,10 @@ type contents struct {
 // read reads the files.
 func (f files) read() (c contents, err error) {
 	if f.class == "" {
-		return c, errors.New("--class: required: a file with the MachineClass of the machines")
+		return c, errors.New("--class: required; a file with the MachineClass of the machines")
 	}
 	if len(f.secrets) == 0 {
-		return c, errors.New("--secret: required: a file with the Secret of the class, which has credentials and user data")
+		return c, errors.New("--secret: required; a file with the Secret of the class, which has credentials and user data")
 	}
 	for _, file := range []struct {
 		flag, path string
@@ -55,7 +55,7 @@ func (f files) read() (c contents, err error) {
 	return c, nil
 }
 
-// areFor returns an error if a class is for another driver.
+// areFor returns an error if a class names another driver.
 func (c contents) areFor(driver string) error {
 	for flag, class := range map[string]manifest.Class{"class": c.class, "changed-class": c.changed, "other-cluster-class": c.other} {
 		if err := class.IsFor(driver); err != nil {
@@ -65,7 +65,7 @@ func (c contents) areFor(driver string) error {
 	return nil
 }
 
-// provider is what to check.
+// provider describes what to check.
 func (c contents) provider(ctx context.Context, d driver.Driver) (provider conformance.Provider, err error) {
 	provider.Driver, provider.Secret, provider.Variants.BadSecret = d, c.secret, c.badSecret
 	if provider.Class, err = c.class.MachineClass(ctx, d); err != nil {

@@ -1,4 +1,4 @@
-// Package connect makes configurations of clients from the kubeconfigs that flags name.
+// Package connect creates client configurations from the kubeconfigs that flags name.
 package connect
 
 import (
@@ -15,7 +15,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/manager"
 )
 
-// Values of flags for kubeconfigs besides a path.
+// Values of kubeconfig flags in addition to a path.
 const (
 	// InCluster means the cluster that this process runs in.
 	InCluster = "inClusterConfig"
@@ -34,8 +34,8 @@ func NewClient(config *rest.Config) (client.WithWatch, error) {
 	return c, nil
 }
 
-// Named reads the kubeconfig that a flag names, and returns the namespace of its context.
-// InCluster and an empty path mean the cluster that this process runs in, and the namespace of its
+// Named reads the kubeconfig that a flag names, and returns the namespace of its context. With InCluster or an
+// empty path, it returns the configuration of the cluster that this process runs in, and the namespace of its
 // Pod.
 func Named(flag, path, context string) (config *rest.Config, namespace string, err error) {
 	if path == "" || path == InCluster {
@@ -51,10 +51,10 @@ func Named(flag, path, context string) (config *rest.Config, namespace string, e
 	return config, namespace, nil
 }
 
-// podNamespace is where the namespace of a Pod is, beside the token of its service account.
+// podNamespace is the file with the namespace of a Pod, next to the token of its service account.
 const podNamespace = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
-// ofPod returns the namespace of the Pod that this process runs in, or else "default".
+// ofPod returns the namespace of the Pod that this process runs in, or "default".
 func ofPod() string {
 	text, err := os.ReadFile(podNamespace)
 	if err != nil {
@@ -63,7 +63,7 @@ func ofPod() string {
 	return cmp.Or(strings.TrimSpace(string(text)), metav1.NamespaceDefault)
 }
 
-// Read reads the kubeconfig that the rules find. An empty context means the current one.
+// Read reads the kubeconfig that the rules select. An empty context means the current one.
 func Read(rules *clientcmd.ClientConfigLoadingRules, context string) (config *rest.Config, namespace string, err error) {
 	loaded := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: context})
 	if config, err = loaded.ClientConfig(); err != nil {

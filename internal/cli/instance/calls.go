@@ -31,7 +31,7 @@ const (
 	stateUninitialized state = "Uninitialized"
 	stateAbsent        state = "Absent"
 	stateDeleted       state = "Deleted"
-	// stateUnknown: the driver tells nobody what exists.
+	// stateUnknown: the driver does not report which VMs exist.
 	stateUnknown state = "Unknown"
 )
 
@@ -42,17 +42,17 @@ type result struct {
 	NodeName   string               `json:"nodeName,omitempty"`
 	Addresses  []corev1.NodeAddress `json:"addresses,omitempty"`
 	State      state                `json:"state"`
-	// DryRun says that the state is what would have been.
+	// DryRun means that the state is what it would have been.
 	DryRun bool `json:"dryRun,omitempty"`
 }
 
-// inputs are what the files say.
+// inputs is the content of the files.
 type inputs struct {
 	class  *v1alpha1.MachineClass
 	secret *corev1.Secret
 }
 
-// check validates what a creation needs.
+// check validates the inputs of a creation.
 func (in inputs) check() error {
 	if errs := validation.MachineClass(in.class); len(errs) > 0 {
 		return fmt.Errorf("the MachineClass is not valid: %w", errs.ToAggregate())
@@ -63,14 +63,14 @@ func (in inputs) check() error {
 	return nil
 }
 
-// caller calls a driver about one machine. An answer of the driver has a response or an error: see
-// package instrument.
+// caller calls a driver for one machine. The driver returns either a response or an error; see package
+// instrument.
 type caller struct {
 	driver  driver.Driver
 	inputs  inputs
 	machine *v1alpha1.Machine
 	dryRun  bool
-	// progress says what the command waits for.
+	// progress reports what the command waits for.
 	progress func(text string)
 }
 
@@ -82,7 +82,7 @@ func newCaller(d driver.Driver, in inputs, name, id string) *caller {
 	return &caller{driver: d, inputs: in, machine: machine, progress: func(string) {}}
 }
 
-// status returns what there is.
+// status returns the state of the VM.
 func (c *caller) status(ctx context.Context) (result, error) {
 	r := result{Name: c.machine.Name, ProviderID: c.machine.Spec.ProviderID}
 	resp, err := c.driver.GetMachineStatus(ctx, &driver.GetMachineStatusRequest{Machine: c.machine.DeepCopy(), MachineClass: c.inputs.class, Secret: c.inputs.secret})
@@ -104,7 +104,7 @@ func (c *caller) status(ctx context.Context) (result, error) {
 	return r, nil
 }
 
-// create creates the VM unless it exists, and initialises it.
+// create creates the VM unless it exists, and initializes it.
 func (c *caller) create(ctx context.Context) (result, error) {
 	found, err := c.status(ctx)
 	if err != nil {
@@ -128,7 +128,7 @@ func (c *caller) create(ctx context.Context) (result, error) {
 		found.ProviderID, found.NodeName, found.Addresses, found.State = resp.ProviderID, resp.NodeName, resp.Addresses, stateCreated
 	}
 	if found.ProviderID == "" {
-		return found, errors.New("the VM exists, but the driver gave it no provider ID")
+		return found, errors.New("the VM exists, but the driver returned no provider ID")
 	}
 	if !created && found.State != stateUninitialized {
 		return found, nil
@@ -136,7 +136,7 @@ func (c *caller) create(ctx context.Context) (result, error) {
 	return c.initialize(ctx, found, secret)
 }
 
-// initialize calls InitializeMachine, for a machine that has its provider ID, as the controllers do.
+// initialize calls InitializeMachine, for a machine with its provider ID, as the controllers do.
 func (c *caller) initialize(ctx context.Context, made result, secret *corev1.Secret) (result, error) {
 	initializer, ok := driver.As[driver.Initializer](c.driver)
 	if !ok {
@@ -148,8 +148,8 @@ func (c *caller) initialize(ctx context.Context, made result, secret *corev1.Sec
 	switch {
 	case status.Code(err) == codes.Unimplemented:
 	case err != nil:
-		return made, fmt.Errorf("the VM %s exists, but InitializeMachine: %w", made.ProviderID, err)
-	default: // new addresses or all, depending on the driver
+		return made, fmt.Errorf("the VM %s exists, but InitializeMachine failed: %w", made.ProviderID, err)
+	default: // the new addresses or all of them, depending on the driver
 		for _, address := range resp.Addresses {
 			if !slices.Contains(made.Addresses, address) {
 				made.Addresses = append(made.Addresses, address)
@@ -162,7 +162,7 @@ func (c *caller) initialize(ctx context.Context, made result, secret *corev1.Sec
 	return made, nil
 }
 
-// remove deletes the VM, and waits until it is gone.
+// remove deletes the VM and waits until it is gone.
 func (c *caller) remove(ctx context.Context) (result, error) {
 	if c.dryRun {
 		found, err := c.status(ctx)
@@ -183,15 +183,15 @@ func (c *caller) remove(ctx context.Context) (result, error) {
 	return gone, nil
 }
 
-// final are the codes after which it is of no use to ask again.
+// final are the codes after which retrying is useless.
 var final = []codes.Code{
 	codes.InvalidArgument, codes.PermissionDenied, codes.Unauthenticated, codes.FailedPrecondition, codes.OutOfRange, codes.DataLoss,
 }
 
-// untilGone waits until there is no VM: the state is then stateDeleted, or stateUnknown if the driver does
-// not tell. A provider that cannot answer for now is asked again.
+// untilGone waits until the VM is gone: the state is then stateDeleted, or stateUnknown if the driver does not
+// report which VMs exist. Temporary errors of the provider are retried.
 func (c *caller) untilGone(ctx context.Context) (state, error) {
-	end, last, said := stateDeleted, error(nil), ""
+	end, last, reported := stateDeleted, error(nil), ""
 	err := wait.PollUntilContextCancel(ctx, time.Second, true, func(ctx context.Context) (bool, error) {
 		now, err := c.left(ctx)
 		end, last = stateDeleted, err
@@ -208,9 +208,9 @@ func (c *caller) untilGone(ctx context.Context) (state, error) {
 		if err != nil {
 			text = err.Error()
 		}
-		if text != said {
+		if text != reported {
 			c.progress("Waiting until the VM is gone: " + text)
-			said = text
+			reported = text
 		}
 		return false, nil
 	})
@@ -220,8 +220,8 @@ func (c *caller) untilGone(ctx context.Context) (state, error) {
 	return end, err
 }
 
-// left returns whether there is still a VM: of a driver that does not implement GetMachineStatus, the list
-// tells.
+// left reports whether the VM still exists. If the driver does not implement GetMachineStatus, the list of VMs
+// is used.
 func (c *caller) left(ctx context.Context) (state, error) {
 	found, err := c.status(ctx)
 	if err != nil || found.State != stateUnknown {

@@ -18,8 +18,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/cli/standalone"
 )
 
-// Commands returns the commands create, status, list and delete. The kinds are called once for each,
-// since each has flags of its own.
+// Commands returns the commands create, status, list and delete. kinds is called once per command, since each
+// command has its own flags.
 func Commands(kinds func() registry.Kinds) []*cobra.Command {
 	return []*cobra.Command{newCreate(kinds()), newStatus(kinds()), newList(kinds()), newDelete(kinds())}
 }
@@ -27,19 +27,19 @@ func Commands(kinds func() registry.Kinds) []*cobra.Command {
 const withoutCluster = `
 
 The class and the Secrets come from files, and the driver is called directly: no cluster is needed, unless
-the driver needs one. The driver is that of the class's provider, or of --driver. With --driver-socket or
---driver-listen it is one in another process, which registers there. A class may be of a legacy kind,
-such as AWSMachineClass, if the driver migrates it. Beside the names of the flags,
-those of MCM's managevm are taken: --machineclass, --classkind, --machinename and --machineid.`
+the driver needs one. The driver is the provider of the class, or --driver. With --driver-socket or
+--driver-listen, it is a driver in another process, which registers there. A class may be of a legacy kind,
+such as AWSMachineClass, if the driver migrates it. The names of MCM's managevm are accepted for the flags
+in addition: --machineclass, --classkind, --machinename and --machineid.`
 
 func newCreate(kinds registry.Kinds) *cobra.Command {
 	flags := newFlags(kinds)
 	return flags.command(&cobra.Command{
 		Use:   "create NAME",
 		Short: "Create a VM, without a cluster",
-		Long: `Create the VM of a machine of that name, unless it exists, and initialise it.` + withoutCluster + `
+		Long: `Create the VM of the machine NAME, unless it exists, and initialize it.` + withoutCluster + `
 
-The placeholder <<MACHINE_NAME>> in the user data is filled, <<BOOTSTRAP_TOKEN>> is not.`,
+The placeholder <<MACHINE_NAME>> in the user data is replaced, but <<BOOTSTRAP_TOKEN>> is not.`,
 		Example: `  millwright machine create test --class class.yaml --secret secret.yaml
   millwright machine create test --class class.yaml --secret secret.yaml --dry-run -o json`,
 	}, needsName, func(ctx context.Context, c *caller) (result, error) {
@@ -55,7 +55,7 @@ func newStatus(kinds registry.Kinds) *cobra.Command {
 	return flags.command(&cobra.Command{
 		Use:     "status NAME",
 		Short:   "Find a VM, without a cluster",
-		Long:    `Find the VM of a machine of that name. If there is none, the exit status is 1.` + withoutCluster,
+		Long:    `Find the VM of the machine NAME. If it does not exist, the exit status is 1.` + withoutCluster,
 		Example: `  millwright machine status test --class class.yaml --secret secret.yaml`,
 	}, needsName|findsOnly, func(ctx context.Context, c *caller) (result, error) {
 		found, err := c.status(ctx)
@@ -63,9 +63,9 @@ func newStatus(kinds registry.Kinds) *cobra.Command {
 		case err != nil:
 			return found, fmt.Errorf("GetMachineStatus: %w", err)
 		case found.State == stateAbsent:
-			return found, fmt.Errorf("there is no VM of machine %q", c.machine.Name)
+			return found, fmt.Errorf("machine %q has no VM", c.machine.Name)
 		case found.State == stateUnknown:
-			return found, errors.New("the driver does not tell which VMs exist")
+			return found, errors.New("the driver does not report which VMs exist")
 		}
 		return found, nil
 	})
@@ -76,7 +76,7 @@ func newDelete(kinds registry.Kinds) *cobra.Command {
 	return flags.command(&cobra.Command{
 		Use:   "delete NAME",
 		Short: "Delete a VM, without a cluster",
-		Long: `Delete the VM of a machine of that name, and wait until it is gone. With --id, only that VM is
+		Long: `Delete the VM of the machine NAME, and wait until it is gone. With --id, only that VM is
 deleted.` + withoutCluster,
 		Example: `  millwright machine delete test --class class.yaml --secret secret.yaml`,
 	}, needsName, func(ctx context.Context, c *caller) (result, error) { return c.remove(ctx) })
@@ -87,7 +87,7 @@ func newList(kinds registry.Kinds) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "list",
 		Short:   "List the VMs of a class, without a cluster",
-		Long:    `List the VMs of a class, also those that no Machine knows.` + withoutCluster,
+		Long:    `List the VMs of a class, including those without a Machine.` + withoutCluster,
 		Example: `  millwright machine list --class class.yaml --secret secret.yaml`,
 		Args:    args.None,
 	}
@@ -104,8 +104,7 @@ func newList(kinds registry.Kinds) *cobra.Command {
 	return cmd
 }
 
-// NewManageVM returns MCM's command of that name: without a machine ID it creates a VM, with one it
-// deletes that VM.
+// NewManageVM returns MCM's command of that name: it creates a VM, or deletes the VM of a machine ID.
 func NewManageVM(kinds registry.Kinds) *cobra.Command {
 	flags := newFlags(kinds)
 	cmd := &cobra.Command{
@@ -131,7 +130,7 @@ func NewManageVM(kinds registry.Kinds) *cobra.Command {
 	return cmd
 }
 
-// flags are those of a command.
+// flags are the flags of a command.
 type flags struct {
 	class, kind string
 	secrets     []string
@@ -150,22 +149,22 @@ type limits struct {
 	dryRun  bool
 }
 
-// traits are what a command needs.
+// traits describe what a command needs.
 type traits int
 
 const (
 	needsName traits = 1 << iota
-	// findsOnly: the command changes nothing.
+	// findsOnly is set if the command changes nothing.
 	findsOnly
 )
 
-// command completes a command about one machine.
+// command completes a command for one machine.
 func (f *flags) command(cmd *cobra.Command, has traits, call func(context.Context, *caller) (result, error)) *cobra.Command {
 	cmd.ValidArgsFunction = cobra.NoFileCompletions
 	cmd.Args = func(_ *cobra.Command, given []string) error {
 		switch {
 		case len(given) > 1 || len(given) == 1 && f.name != "":
-			return args.Wrongf("give one name only")
+			return args.Wrongf("expected one argument, the name of a machine")
 		case len(given) == 1:
 			f.name = given[0]
 		}
@@ -179,42 +178,42 @@ func (f *flags) command(cmd *cobra.Command, has traits, call func(context.Contex
 func (f *flags) add(cmd *cobra.Command, has traits) {
 	set := cmd.Flags()
 	set.StringVar(&f.class, "class", "", "file with the class; required")
-	set.StringVar(&f.kind, "class-kind", "", "kind of the class in that file, also short as AWS; defaults to the only class in it")
-	set.StringArrayVar(&f.secrets, "secret", nil, "file with a Secret; of several, the data of the later count")
+	set.StringVar(&f.kind, "class-kind", "", "kind of the class in that file, or its short form such as AWS; defaults to the kind of the only class in it")
+	set.StringArrayVar(&f.secrets, "secret", nil, "file with a Secret; may be repeated, then the data of later Secrets takes precedence")
 	if has&needsName != 0 {
-		set.StringVar(&f.name, "name", "", "name of the machine, if it is not an argument")
-		set.StringVar(&f.id, "id", "", "provider ID of the VM; otherwise it is found by its name")
+		set.StringVar(&f.name, "name", "", "name of the machine, if it is not given as an argument")
+		set.StringVar(&f.id, "id", "", "provider ID of the VM; if empty, the VM is found by its name")
 	}
 	if has&findsOnly == 0 {
-		set.BoolVar(&f.dryRun, "dry-run", false, "change nothing; only tell what would be done")
+		set.BoolVar(&f.dryRun, "dry-run", false, "change nothing; only print what would be done")
 	}
 	set.DurationVar(&f.timeout, "timeout", 10*time.Minute, "time limit of the command")
 	set.StringVarP(&f.output, "output", "o", outputText, `output format: "text" or "json"`)
 	if err := f.driver.Add(set); err != nil {
-		panic(err) // our own drivers collide
+		panic(err) // two built-in drivers have the same flag
 	}
 	f.addMCMs(set, has)
 }
 
-// addMCMs adds the names of managevm's flags.
+// addMCMs adds the flag names of managevm.
 func (f *flags) addMCMs(set *pflag.FlagSet, has traits) {
 	mcms := map[string]*string{"machineclass": &f.class, "classkind": &f.kind}
 	if has&needsName != 0 {
 		mcms["machinename"], mcms["machineid"] = &f.name, &f.id
 	}
 	for name, value := range mcms {
-		set.StringVar(value, name, "", "MCM's name of another flag")
-		_ = set.MarkHidden(name) // it was just added
+		set.StringVar(value, name, "", "MCM's name for another flag")
+		_ = set.MarkHidden(name) // the flag exists
 	}
 }
 
-// validate reports all mistakes in the flags.
+// validate returns all mistakes in the flags.
 func (f *flags) validate(needsName bool) error {
 	var problems args.Problems
-	problems.If(f.class == "", "--class: required: the file with the class")
-	problems.If(needsName && f.name == "", "give the name of the machine")
-	problems.If(f.timeout <= 0, "--timeout: must be more than 0")
-	problems.If(f.output != outputText && f.output != outputJSON, "--output: %q is not text or json", f.output)
+	problems.If(f.class == "", "--class: required; the file with the class")
+	problems.If(needsName && f.name == "", "expected one argument, the name of a machine")
+	problems.If(f.timeout <= 0, "--timeout: must be greater than 0")
+	problems.If(f.output != outputText && f.output != outputJSON, "--output: unknown format %q; expected text or json", f.output)
 	if f.kind != "" {
 		kind, err := manifest.KindOf(f.kind)
 		problems.If(err != nil, "--class-kind: %v", err)
@@ -223,7 +222,7 @@ func (f *flags) validate(needsName bool) error {
 	return problems.Err()
 }
 
-// one carries out a command about one machine, and prints its result.
+// one runs a command for one machine and prints its result.
 func (f *flags) one(cmd *cobra.Command, call func(context.Context, *caller) (result, error)) error {
 	return f.call(cmd, func(ctx context.Context, c *caller) error {
 		done, err := call(ctx, c)
@@ -234,13 +233,13 @@ func (f *flags) one(cmd *cobra.Command, call func(context.Context, *caller) (res
 	})
 }
 
-// call opens the driver, and calls it.
+// call opens the driver and calls it.
 func (f *flags) call(cmd *cobra.Command, call func(context.Context, *caller) error) error {
 	class, secret, err := f.read(cmd.Name() != "list")
 	if err != nil {
 		return args.Wrong(err)
 	}
-	ctx, cancel := context.WithTimeoutCause(cmd.Context(), f.timeout, fmt.Errorf("no end within %s (--timeout)", f.timeout))
+	ctx, cancel := context.WithTimeoutCause(cmd.Context(), f.timeout, fmt.Errorf("timed out after %s (--timeout)", f.timeout))
 	defer cancel()
 	opened, err := f.driver.Open(ctx, cmd.ErrOrStderr())
 	if err != nil {
@@ -263,7 +262,7 @@ func (f *flags) call(cmd *cobra.Command, call func(context.Context, *caller) err
 	return nil
 }
 
-// read reads the files. The errors are mistakes in the arguments.
+// read reads the files. Its errors are usage errors.
 func (f *flags) read(needsName bool) (class manifest.Class, secret *corev1.Secret, err error) {
 	if err = f.validate(needsName); err != nil {
 		return class, nil, err

@@ -255,7 +255,7 @@ func TestMistakes(t *testing.T) {
 		"no such file":      {[]string{"create", "test", "--class", "@none"}, true, "none"},
 		"unknown field":     {[]string{"create", "test", "--class", "@typo"}, true, "providerSpecs"},
 		"unknown AWS field": {[]string{"create", "test", "--class", "@typo-aws"}, true, "amy"},
-		"two classes":       {[]string{"create", "test", "--class", "@two"}, true, "2 objects to choose from"},
+		"two classes":       {[]string{"create", "test", "--class", "@two"}, true, "2 objects, expected one"},
 		"not YAML":          {[]string{"create", "test", "--class", "@garbage"}, true, "not YAML"},
 		"not that kind":     {[]string{"create", "test", "--class", "@class", "--class-kind", "GCP"}, true, "only: machine.sapcloud.io/v1alpha1 MachineClass, Secret"},
 		"no such kind":      {[]string{"create", "test", "--class", "@class", "--class-kind", "IBM"}, true, "IBM"},

@@ -20,7 +20,7 @@ func printJSON(w io.Writer, value any) error {
 	return encoder.Encode(value)
 }
 
-// print prints what is known of one VM. The first two lines are managevm's.
+// print prints a result. The first two lines are managevm's.
 func (r result) print(w io.Writer, output string) error {
 	if output == outputJSON {
 		return printJSON(w, r)

@@ -42,7 +42,7 @@ func TestDriverOfAnotherProcess(t *testing.T) {
 	w.must(about("delete", "test", "--driver-socket", socket)...)
 	w.want()
 	stop()
-	for _, want := range []string{`Waiting for the driver "plug" to register at unix://` + socket, `msg="A driver has registered" kind=Plug`} {
+	for _, want := range []string{`Waiting for driver "plug" to register at unix://` + socket, `msg="A driver has registered" kind=Plug`} {
 		if !strings.Contains(w.problems.String(), want) {
 			t.Errorf("lacks %q:\n%s", want, w.problems)
 		}
@@ -51,7 +51,7 @@ func TestDriverOfAnotherProcess(t *testing.T) {
 	defer serve("other")()
 	once := sync.OnceFunc(func() { t.Cleanup(serve("plug")) })
 	w.problems.written = func(text string) {
-		if strings.Contains(text, "this command waits for the driver") {
+		if strings.Contains(text, "this command waits for driver") {
 			once()
 		}
 	}

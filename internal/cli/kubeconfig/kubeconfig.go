@@ -1,4 +1,4 @@
-// Package kubeconfig finds the clusters that a command uses.
+// Package kubeconfig finds the cluster that a command uses.
 package kubeconfig
 
 import (
@@ -16,31 +16,31 @@ import (
 
 	"github.com/millwright-dev/millwright/internal/cli/args"
 	"github.com/millwright-dev/millwright/internal/cli/connect"
-	"github.com/millwright-dev/millwright/internal/cli/folder"
+	"github.com/millwright-dev/millwright/internal/cli/localdir"
 	"github.com/millwright-dev/millwright/internal/local/controlplane"
 )
 
 // Flags select a cluster and a namespace.
 type Flags struct {
-	// Dir is the folder of a local cluster.
+	// Dir is the directory of a local cluster.
 	Dir string
-	// File is a kubeconfig. File and Dir exclude each other; without both, KUBECONFIG, the default
-	// folder and ~/.kube/config are tried.
+	// File is a kubeconfig. It cannot be used with Dir. If both are empty, KUBECONFIG, the default directory
+	// and ~/.kube/config are tried.
 	File string
-	// Context of the kubeconfig. Empty means the current one.
+	// Context is the context of the kubeconfig. If empty, the current one is used.
 	Context string
-	// Namespace. Empty means that of the context.
+	// Namespace defaults to the namespace of the context.
 	Namespace string
 }
 
 // Add adds --dir and --kubeconfig to the flags of a command.
 func (f *Flags) Add(flags *pflag.FlagSet) {
 	flags.StringVar(&f.Dir, "dir", "", `directory of the local cluster started by "millwright up"`)
-	flags.StringVar(&f.File, "kubeconfig", "", "path to the kubeconfig; defaults to the first of KUBECONFIG, "+folder.Default+"/kubeconfig and ~/.kube/config that exists")
+	flags.StringVar(&f.File, "kubeconfig", "", "path to the kubeconfig; defaults to the first of KUBECONFIG, "+localdir.Default+"/kubeconfig and ~/.kube/config that exists")
 }
 
-// Client returns a client of the cluster, and sets the namespace as Load returns it. It does not contact the
-// cluster yet.
+// Client returns a client of the cluster, and sets Namespace to the namespace that Load returns. It does not
+// contact the cluster yet.
 func (f *Flags) Client() (client.WithWatch, error) {
 	config, namespace, err := f.Load()
 	if err != nil {
@@ -50,8 +50,7 @@ func (f *Flags) Client() (client.WithWatch, error) {
 	return connect.NewClient(config)
 }
 
-// Load reads the kubeconfig. The namespace is that of the flags, or else of the context, or
-// else "default".
+// Load reads the kubeconfig. The namespace is that of the flags, of the context, or "default".
 func (f *Flags) Load() (config *rest.Config, namespace string, err error) {
 	if f.File != "" && f.Dir != "" {
 		return nil, "", args.Wrongf("--kubeconfig: cannot be used with --dir")
@@ -66,36 +65,36 @@ func (f *Flags) Load() (config *rest.Config, namespace string, err error) {
 	return config, cmp.Or(f.Namespace, namespace), nil
 }
 
-// ExplainStopped returns an error that says how to start the local cluster if it is not running;
-// otherwise err.
+// ExplainStopped returns an error that names the command to start the local cluster if it is not running, and
+// err otherwise.
 func (f *Flags) ExplainStopped(err error) error {
 	for _, file := range f.rules().GetLoadingPrecedence() {
 		dir := filepath.Dir(file)
-		if !controlplane.IsFolder(dir) {
+		if !controlplane.IsDirectory(dir) {
 			continue
 		}
 		if pid, problem := controlplane.Holder(dir); problem == nil && pid == 0 {
-			return fmt.Errorf("nothing runs in %s: start it with: %s", dir, folder.UpAgain(dir))
+			return fmt.Errorf("no cluster runs in %s; start it with: %s", dir, localdir.UpAgain(dir))
 		}
 	}
 	return err
 }
 
-// noCluster returns the error for a kubeconfig that does not exist.
+// noCluster returns the error for a missing kubeconfig.
 func (f *Flags) noCluster() error {
 	switch environment := os.Getenv(clientcmd.RecommendedConfigPathEnvVar); {
 	case f.File != "":
-		return fmt.Errorf("there is no cluster in the kubeconfig %s", f.File)
+		return fmt.Errorf("kubeconfig %s not found or without a cluster", f.File)
 	case f.Dir == "" && environment != "":
-		return fmt.Errorf("there is no cluster in %s, which %s names: correct that, or name another with --kubeconfig or --dir", environment, clientcmd.RecommendedConfigPathEnvVar)
+		return fmt.Errorf("kubeconfig %s not found or without a cluster (from %s); correct it, or set --kubeconfig or --dir", environment, clientcmd.RecommendedConfigPathEnvVar)
 	default:
-		return fmt.Errorf(`there is no cluster in %s: start one with "millwright up", or name another with --dir, --kubeconfig or KUBECONFIG`, f.Folder())
+		return fmt.Errorf(`no cluster found in %s; start one with "millwright up", or set --dir, --kubeconfig or KUBECONFIG`, f.Directory())
 	}
 }
 
-// rules returns where the kubeconfig is looked for, in order of precedence.
+// rules returns where to search for the kubeconfig, in order of precedence.
 func (f *Flags) rules() *clientcmd.ClientConfigLoadingRules {
-	inDir := filepath.Join(f.Folder(), "kubeconfig")
+	inDir := filepath.Join(f.Directory(), "kubeconfig")
 	switch {
 	case f.File != "":
 		return &clientcmd.ClientConfigLoadingRules{ExplicitPath: f.File}
@@ -110,5 +109,5 @@ func (f *Flags) rules() *clientcmd.ClientConfigLoadingRules {
 	return clientcmd.NewDefaultClientConfigLoadingRules()
 }
 
-// Folder returns the folder of the local cluster.
-func (f *Flags) Folder() string { return cmp.Or(f.Dir, folder.Default) }
+// Directory returns the directory of the local cluster.
+func (f *Flags) Directory() string { return cmp.Or(f.Dir, localdir.Default) }

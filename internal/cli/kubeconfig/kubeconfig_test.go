@@ -9,7 +9,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
-	"github.com/millwright-dev/millwright/internal/cli/folder"
+	"github.com/millwright-dev/millwright/internal/cli/localdir"
 )
 
 // TestWhichCluster: flags first, then the environment, then local mode in this folder, then
@@ -45,7 +45,7 @@ func TestWhichCluster(t *testing.T) {
 				writeContexts(t, home, "home")
 			}
 			if tc.local {
-				writeContexts(t, filepath.Join(dir, folder.Default, "kubeconfig"), "local")
+				writeContexts(t, filepath.Join(dir, localdir.Default, "kubeconfig"), "local")
 			}
 			if tc.environment {
 				t.Setenv("KUBECONFIG", writeContexts(t, filepath.Join(dir, "environment"), "environment"))

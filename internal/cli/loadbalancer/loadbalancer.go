@@ -35,18 +35,18 @@ type flags struct {
 	logging       logging.Flags
 }
 
-// New returns the command.
+// New returns the command "load-balancer".
 func New() *cobra.Command {
 	f := &flags{}
 	cmd := &cobra.Command{
 		Use:   "load-balancer",
-		Short: "Forward the endpoints of Cluster API's clusters to their control plane machines",
-		Long: `Forward the endpoints of Cluster API's clusters to their control plane machines.
+		Short: "Forward the endpoints of Cluster API clusters to their control plane machines",
+		Long: `Forward the endpoints of Cluster API clusters to their control plane machines.
 
-A MillwrightCluster that has the field spec.controlPlaneLoadBalancer with the --name of this process gets one of
-its ports as endpoint, before there are machines. What arrives there goes to those whose API server is ready.
+A MillwrightCluster whose field spec.controlPlaneLoadBalancer has the --name of this process gets one of
+its ports as its endpoint, before machines exist. Connections go to machines whose API server is ready.
 
-With --leader-elect there may be several processes of a name, behind one --host: all forward, one gives ports away.`,
+With --leader-elect, several processes can share a name behind one --host: all forward, and one assigns ports.`,
 		Example: `  millwright load-balancer --kubeconfig .millwright/kubeconfig --address 192.0.2.7 --via .millwright/egress.sock`,
 		Args:    args.None,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return f.run(cmd.Context(), cmd.ErrOrStderr()) },
@@ -61,44 +61,44 @@ func (f *flags) add(set *pflag.FlagSet) {
 	set.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig of the management cluster; defaults to the in-cluster config")
 	set.StringVar(&c.Namespace, "namespace", "", "namespace of the MillwrightClusters; empty for all")
 	set.StringVar(&c.WatchFilter, "watch-filter", "", "value of the label cluster.x-k8s.io/watch-filter of the MillwrightClusters; empty for all")
-	set.StringVar(&c.Name, "name", infrav1.DefaultLoadBalancer, "name by which MillwrightClusters ask for this process, of which only one may have it without --leader-elect")
-	set.StringVar(&c.Address, "address", "", "IP address at which the ports are opened; machines and the controllers of Cluster API have to reach it; required")
-	set.StringVar(&c.Host, "host", "", "host of the endpoints: a name or an address that leads to --address; defaults to --address")
+	set.StringVar(&c.Name, "name", infrav1.DefaultLoadBalancer, "name by which MillwrightClusters select this process; without --leader-elect, it must be unique")
+	set.StringVar(&c.Address, "address", "", "IP address on which to listen; machines and the controllers of Cluster API must be able to reach it; required")
+	set.StringVar(&c.Host, "host", "", "host of the endpoints: a name or an address that resolves to --address; defaults to --address")
 	set.StringVar(&f.ports, "ports", "16500-16599", "first and last port of the endpoints, one for each cluster")
-	set.IntVar(&c.MaxPerNamespace, "max-ports-per-namespace", 10, "how many ports the MillwrightClusters of one namespace may have, also those whose endpoint was given; 0 for any number. When it is lowered, the newest of a namespace that has more lose theirs at the next start")
-	set.StringVar(&f.via, "via", "", `Unix socket that makes the connections to machines by HTTP CONNECT: egress.sock in the folder of "millwright up --guest full"; empty for those of this host`)
-	set.IntVar(&c.MaxConnections, "max-connections", 4096, "how many connections each endpoint may have; others are closed at once")
-	set.IntVar(&c.MaxPerClient, "max-connections-per-client", 1024, "how many of them may come from one IPv4 address, or from 64 bits of IPv6; machines behind one gateway share an address")
-	set.StringVar(&f.healthAddress, "health-address", "", "host:port of /healthz, /livez, /metrics, /configz and, 200 once the ports are open, /readyz; empty for none")
-	set.BoolVar(&f.elect, "leader-elect", false, "elect one of several processes of this name to give ports away; --host has to lead to all of them")
+	set.IntVar(&c.MaxPerNamespace, "max-ports-per-namespace", 10, "maximum number of ports for the MillwrightClusters of one namespace, including those with a given endpoint; 0 for no limit; if lowered, the newest MillwrightClusters above the limit lose their ports at the next start")
+	set.StringVar(&f.via, "via", "", `Unix socket through which to connect to machines by HTTP CONNECT, such as egress.sock in the directory of "millwright up --guest full"; empty to connect directly`)
+	set.IntVar(&c.MaxConnections, "max-connections", 4096, "maximum number of connections per endpoint; further connections are closed immediately")
+	set.IntVar(&c.MaxPerClient, "max-connections-per-client", 1024, "maximum number of connections per endpoint from one IPv4 address or IPv6 /64; machines behind one gateway share an address")
+	set.StringVar(&f.healthAddress, "health-address", "", "host:port on which to serve /healthz, /livez, /metrics, /configz and /readyz, which returns 200 once the ports are open; empty to disable")
+	set.BoolVar(&f.elect, "leader-elect", false, "elect one of several processes of this name to assign ports; --host must resolve to all of them")
 	set.StringVar(&c.Lease.Namespace, "leader-elect-namespace", "", "namespace of the lease; defaults to that of the Pod, or of the kubeconfig")
 	set.StringVar(&c.Lease.Name, "leader-elect-resource-name", "millwright-load-balancer", "name of the lease")
 	f.logging.Add(set)
 }
 
-// validate returns all problems with the flags, and fills in what follows from them.
+// validate returns all problems with the flags, and sets derived values.
 func (f *flags) validate() error {
 	c := &f.config
 	var wrong args.Problems
 	wrong.If(c.Address == "", "--address: required")
 	wrong.If(c.Address != "" && net.ParseIP(c.Address) == nil, "--address: %q is not an IP address", c.Address)
 	c.Host = cmp.Or(c.Host, c.Address)
-	wrong.If(net.ParseIP(c.Host) == nil && len(utilvalidation.IsDNS1123Subdomain(c.Host)) > 0, "--host: %q is neither a name nor an address", c.Host)
-	wrong.If(len(utilvalidation.IsDNS1123Label(c.Name)) > 0, "--name: %q is not a name", c.Name)
-	wrong.If(c.MaxConnections <= 0, "--max-connections: must be above 0")
-	wrong.If(c.MaxPerClient <= 0, "--max-connections-per-client: must be above 0")
+	wrong.If(net.ParseIP(c.Host) == nil && len(utilvalidation.IsDNS1123Subdomain(c.Host)) > 0, "--host: %q is neither a DNS name nor an IP address", c.Host)
+	wrong.If(len(utilvalidation.IsDNS1123Label(c.Name)) > 0, "--name: %q is not a valid name", c.Name)
+	wrong.If(c.MaxConnections <= 0, "--max-connections: must be greater than 0")
+	wrong.If(c.MaxPerClient <= 0, "--max-connections-per-client: must be greater than 0")
 	var err error
 	c.FirstPort, c.LastPort, err = parsePorts(f.ports)
 	wrong.If(err != nil, "--ports: %v", err)
 	wrong.If(c.MaxPerNamespace < 0, "--max-ports-per-namespace: must not be negative")
 	c.Pages.Address, c.Pages.Port, err = parseAddress(f.healthAddress)
 	wrong.If(err != nil, "--health-address: %v", err)
-	wrong.If(c.Lease.Namespace != "" && len(utilvalidation.IsDNS1123Label(c.Lease.Namespace)) > 0, "--leader-elect-namespace: %q cannot be a namespace", c.Lease.Namespace)
-	wrong.If(len(utilvalidation.IsDNS1123Subdomain(c.Lease.Name)) > 0, "--leader-elect-resource-name: %q is not a name", c.Lease.Name)
+	wrong.If(c.Lease.Namespace != "" && len(utilvalidation.IsDNS1123Label(c.Lease.Namespace)) > 0, "--leader-elect-namespace: %q is not a valid namespace", c.Lease.Namespace)
+	wrong.If(len(utilvalidation.IsDNS1123Subdomain(c.Lease.Name)) > 0, "--leader-elect-resource-name: %q is not a valid name", c.Lease.Name)
 	return wrong.Err()
 }
 
-// parseAddress reads HOST:PORT; nothing is port 0.
+// parseAddress reads HOST:PORT. An empty text is port 0.
 func parseAddress(text string) (host string, port int, err error) {
 	if text == "" {
 		return "", 0, nil
@@ -109,12 +109,12 @@ func parseAddress(text string) (host string, port int, err error) {
 	}
 	number, err := strconv.ParseUint(name, 10, 16)
 	if err != nil || number == 0 {
-		return "", 0, fmt.Errorf("%q is not a port", name)
+		return "", 0, fmt.Errorf("%q is not a port number", name)
 	}
 	return host, int(number), nil
 }
 
-var errPorts = errors.New("must be FIRST-LAST, with ports from 1 to 65535")
+var errPorts = errors.New("must be FIRST-LAST, with ports between 1 and 65535")
 
 // parsePorts reads FIRST-LAST.
 func parsePorts(text string) (first, last int32, err error) {
@@ -127,7 +127,7 @@ func parsePorts(text string) (first, last int32, err error) {
 	return int32(low), int32(high), nil
 }
 
-// run balances until the context ends. Logs go to stderr.
+// run runs the load balancer until the context is done. Logs go to stderr.
 func (f *flags) run(ctx context.Context, stderr io.Writer) error {
 	if err := f.validate(); err != nil {
 		return args.Wrong(err)

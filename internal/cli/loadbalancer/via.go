@@ -11,7 +11,7 @@ import (
 	"net/url"
 )
 
-// via connects by HTTP CONNECT over a Unix socket.
+// via returns a function that connects by HTTP CONNECT through a Unix socket.
 func via(socket string) func(ctx context.Context, address string) (net.Conn, error) {
 	return func(ctx context.Context, address string) (net.Conn, error) {
 		conn, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
@@ -20,15 +20,15 @@ func via(socket string) func(ctx context.Context, address string) (net.Conn, err
 		}
 		if err := request(ctx, conn, address); err != nil {
 			_ = conn.Close()
-			err = cmp.Or(ctx.Err(), err) // not that the connection was closed for that
+			err = cmp.Or(ctx.Err(), err) // rather than the error of the closed connection
 			return nil, fmt.Errorf("connecting to %s by %s: %w", address, socket, err)
 		}
 		return conn, nil
 	}
 }
 
-// request asks for a connection to an address. The server that is reached speaks after its client, so that nothing
-// of it can follow the answer yet.
+// request requests a connection to an address. The server does not send data before its client does, so no data
+// can follow the response yet.
 func request(ctx context.Context, conn net.Conn, address string) error {
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stop()
@@ -36,14 +36,14 @@ func request(ctx context.Context, conn net.Conn, address string) error {
 	if err := connect.Write(conn); err != nil {
 		return err
 	}
-	answer, err := http.ReadResponse(bufio.NewReader(conn), connect)
+	response, err := http.ReadResponse(bufio.NewReader(conn), connect)
 	if err != nil {
 		return err
 	}
-	if answer.StatusCode != http.StatusOK {
-		why, _ := io.ReadAll(io.LimitReader(answer.Body, 200))
-		_ = answer.Body.Close()
-		return fmt.Errorf("%s: %s", answer.Status, why)
+	if response.StatusCode != http.StatusOK {
+		why, _ := io.ReadAll(io.LimitReader(response.Body, 200))
+		_ = response.Body.Close()
+		return fmt.Errorf("%s: %s", response.Status, why)
 	}
 	return nil
 }

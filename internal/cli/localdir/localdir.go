@@ -1,5 +1,5 @@
-// Package folder defines the layout of a local cluster's folder.
-package folder
+// Package localdir defines the layout of a local cluster's directory.
+package localdir
 
 import (
 	"errors"
@@ -9,10 +9,10 @@ import (
 	"strings"
 
 	"github.com/millwright-dev/millwright/internal/local/controlplane"
-	"github.com/millwright-dev/millwright/internal/local/folder"
+	"github.com/millwright-dev/millwright/internal/local/directory"
 )
 
-// Default is the default folder of a local cluster.
+// Default is the default directory of a local cluster.
 const Default = ".millwright"
 
 // The drivers of local clusters.
@@ -21,33 +21,33 @@ const (
 	DriverSim = "sim"
 )
 
-// HostDir returns the folder of a host.
+// HostDir returns the directory of a host.
 func HostDir(dir, host string) string { return filepath.Join(dir, "hosts", host) }
 
-// driverFile returns the file that contains the name of the folder's driver.
+// driverFile returns the file that holds the name of the directory's driver.
 func driverFile(dir string) string { return filepath.Join(dir, "driver") }
 
-// Driver returns the name of the driver that the folder was created with; empty if it is new.
+// Driver returns the name of the driver that the directory was created with, or "" if it is new.
 func Driver(dir string) (string, error) {
 	content, err := os.ReadFile(driverFile(dir))
 	if errors.Is(err, os.ErrNotExist) {
 		return "", nil
 	}
 	if err != nil {
-		return "", fmt.Errorf("looking which driver %s was made with: %w", dir, err)
+		return "", fmt.Errorf("reading the driver of %s: %w", dir, err)
 	}
 	return strings.TrimSpace(string(content)), nil
 }
 
 // SetDriver stores the name of the driver.
 func SetDriver(dir, driver string) error {
-	if err := folder.WriteFile(driverFile(dir), []byte(driver+"\n")); err != nil {
-		return fmt.Errorf("writing down the driver: %w", err)
+	if err := directory.WriteFile(driverFile(dir), []byte(driver+"\n")); err != nil {
+		return fmt.Errorf("storing the driver: %w", err)
 	}
 	return nil
 }
 
-// UpAgain returns the command line that continues with a folder.
+// UpAgain returns the command that continues with a directory.
 func UpAgain(dir string) string {
 	if driver, err := Driver(dir); err == nil && driver == DriverSim {
 		return "millwright up --driver sim --dir " + dir
@@ -55,15 +55,15 @@ func UpAgain(dir string) string {
 	return "millwright up --dir " + dir
 }
 
-// Cache returns the folder of what "make" built, such as the programs of the control plane:
-// MILLWRIGHT_CACHE, or else "millwright" in the user's cache folder.
+// Cache returns the directory of what "make" built, such as the programs of the control plane:
+// MILLWRIGHT_CACHE, or "millwright" in the user's cache directory.
 func Cache() (string, error) {
 	if dir := os.Getenv("MILLWRIGHT_CACHE"); dir != "" {
 		return dir, nil
 	}
 	dir, err := os.UserCacheDir()
 	if err != nil {
-		return "", fmt.Errorf("looking for what was built: %w", err)
+		return "", fmt.Errorf("finding the build cache: %w", err)
 	}
 	return filepath.Join(dir, "millwright"), nil
 }
@@ -76,19 +76,19 @@ type Remains struct {
 	VMs int
 }
 
-// None reports whether nothing runs.
+// None reports whether nothing is running.
 func (r Remains) None() bool { return len(r.Parts) == 0 && r.VMs == 0 }
 
 // String lists the processes.
 func (r Remains) String() string {
-	var words []string
+	var items []string
 	if r.VMs > 0 {
-		words = append(words, Count(r.VMs, "virtual machine"))
+		items = append(items, Count(r.VMs, "virtual machine"))
 	}
-	return strings.Join(append(words, r.Parts...), ", ")
+	return strings.Join(append(items, r.Parts...), ", ")
 }
 
-// Count returns a number with a noun: "1 machine", "2 machines".
+// Count returns a number with a noun, such as "1 machine" or "2 machines".
 func Count(n int, what string) string {
 	if n == 1 {
 		return "1 " + what
@@ -96,22 +96,22 @@ func Count(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// FindRemains returns what still runs in a folder.
+// FindRemains returns the processes that still run in a directory.
 func FindRemains(dir string) (Remains, error) {
-	parts, err := controlplane.LeftOvers(dir)
+	parts, err := controlplane.Orphans(dir)
 	if err != nil {
 		return Remains{}, err
 	}
 	// All processes of a Pod hold the lock of this file.
 	locks, err := filepath.Glob(filepath.Join(HostDir(dir, "*"), "pods", "*", "process.lock"))
 	if err != nil {
-		return Remains{}, fmt.Errorf("looking for virtual machines in %s: %w", dir, err)
+		return Remains{}, fmt.Errorf("listing the virtual machines in %s: %w", dir, err)
 	}
 	found := Remains{Parts: parts}
 	for _, lock := range locks {
-		held, err := folder.IsLocked(lock)
+		held, err := directory.IsLocked(lock)
 		if err != nil {
-			return Remains{}, fmt.Errorf("looking for virtual machines in %s: %w", dir, err)
+			return Remains{}, fmt.Errorf("listing the virtual machines in %s: %w", dir, err)
 		}
 		if held {
 			found.VMs++

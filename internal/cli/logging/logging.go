@@ -1,4 +1,4 @@
-// Package logging sets up the logger of the program.
+// Package logging configures the logger of the program.
 package logging
 
 import (
@@ -20,22 +20,22 @@ import (
 type Flags struct {
 	// Format is "text" or "json".
 	Format string
-	// Verbosity is 0 or more. Nothing is logged above 10.
+	// Verbosity is 0 or more. Levels above 10 are never logged.
 	Verbosity int
 }
 
 // Add adds the flags to those of a command.
 func (f *Flags) Add(flags *pflag.FlagSet) {
 	flags.StringVar(&f.Format, "logging-format", "text", "log format: text or json")
-	flags.IntVarP(&f.Verbosity, "v", "v", 0, "log level verbosity, 0 or more; 1 adds what controllers wait for, and driver calls")
+	flags.IntVarP(&f.Verbosity, "v", "v", 0, "log verbosity, 0 or more; 1 adds what controllers wait for, and driver calls")
 }
 
-// SetUp returns the logger, and makes all libraries use it. Invalid flags are an args.UsageError.
+// SetUp returns the logger and makes all libraries use it. Invalid flags are an args.UsageError.
 func (f *Flags) SetUp(out io.Writer) (logr.Logger, error) {
 	if f.Verbosity < 0 {
 		return logr.Logger{}, args.Wrongf("--v: must not be negative")
 	}
-	out = terminal.NewText(out) // JSON does not escape all that a terminal obeys
+	out = terminal.NewText(out) // JSON does not escape all control sequences
 	options := &slog.HandlerOptions{Level: slog.Level(-f.Verbosity), ReplaceAttr: withoutBodies}
 	var handler slog.Handler
 	switch f.Format {
@@ -44,7 +44,7 @@ func (f *Flags) SetUp(out io.Writer) (logr.Logger, error) {
 	case "json":
 		handler = slog.NewJSONHandler(out, options)
 	default:
-		return logr.Logger{}, args.Wrongf("--logging-format: %q is neither text nor json", f.Format)
+		return logr.Logger{}, args.Wrongf("--logging-format: unknown format %q; expected text or json", f.Format)
 	}
 	log := logr.FromSlogHandler(filter{handler})
 	ctrl.SetLogger(log)
@@ -52,17 +52,18 @@ func (f *Flags) SetUp(out io.Writer) (logr.Logger, error) {
 	return log, nil
 }
 
-// withoutBodies leaves out what client-go logs of requests and answers from verbosity 8 on: Secrets are among them.
+// withoutBodies removes request and response bodies, which client-go logs at verbosity 8 and above, since they
+// include Secrets.
 func withoutBodies(_ []string, attr slog.Attr) slog.Attr {
 	if attr.Key == "body" {
-		attr.Value = slog.StringValue("left out: it may have secrets")
+		attr.Value = slog.StringValue("omitted: may contain secrets")
 	}
 	return attr
 }
 
-// filter has errors that are none not be errors: whenever a manager stops, controller-runtime logs the leadership that it has
-// released as lost, which is dropped; and what was under way says that it was cancelled, as client-go of the renewal of a
-// lease, which becomes an information.
+// filter downgrades errors that are not errors. When a manager stops, controller-runtime logs the leadership
+// that it has released as lost; this is dropped. Canceled operations, such as client-go's renewal of a lease,
+// become informational messages.
 type filter struct{ slog.Handler }
 
 func (h filter) Handle(ctx context.Context, record slog.Record) error {
@@ -77,7 +78,7 @@ func (h filter) Handle(ctx context.Context, record slog.Record) error {
 	return h.Handler.Handle(ctx, record)
 }
 
-// errorOf returns the error that a record is about; nil if it is about none.
+// errorOf returns the error of a record, or nil.
 func errorOf(record slog.Record) (err error) {
 	record.Attrs(func(attr slog.Attr) bool {
 		err, _ = attr.Value.Any().(error)

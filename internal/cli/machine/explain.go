@@ -62,8 +62,7 @@ func NewExplain() *cobra.Command {
 	return cmd
 }
 
-// parseObject reads KIND/NAME, or KIND NAME where the kind is not written as the command is.
-// Without arguments there is nothing to read.
+// parseObject reads KIND/NAME, or KIND NAME if the kind is not the name of a subcommand.
 func parseObject(cmd *cobra.Command, given []string) (kind explained, name string, err error) {
 	if len(given) == 0 {
 		return kind, "", nil
@@ -71,7 +70,7 @@ func parseObject(cmd *cobra.Command, given []string) (kind explained, name strin
 	of, name, _ := strings.Cut(strings.Join(given, "/"), "/")
 	of, _ = strings.CutSuffix(strings.ToLower(of), "."+v1alpha1.GroupName)
 	if slices.Contains([]string{"machineclass", "machineclasses", "mcc"}, of) {
-		return kind, "", args.Wrongf("classes are not explained: a class does nothing by itself. Ask about a machine, set or deployment that uses it, which tells what is wrong with the class, too. To look at it: kubectl get machineclasses.%s %s", v1alpha1.GroupName, cmp.Or(name, "NAME"))
+		return kind, "", args.Wrongf("classes cannot be explained; explain a machine, set or deployment that uses the class, which also reports problems of the class, or inspect it with: kubectl get machineclasses.%s %s", v1alpha1.GroupName, cmp.Or(name, "NAME"))
 	}
 	at := slices.IndexFunc(kinds, func(kind explained) bool { return of == kind.use || slices.Contains(kind.aliases, of) })
 	if at < 0 {
@@ -87,13 +86,13 @@ func parseObject(cmd *cobra.Command, given []string) (kind explained, name strin
 type explained struct {
 	use     string
 	aliases []string
-	// kind in upper camel case.
+	// kind is in upper camel case.
 	kind                 string
 	short, long, example string
 	explain              func(ctx context.Context, from gather.Reader, key types.NamespacedName) (report.Report, error)
 }
 
-const onlyReads = "\n\nThis only reads objects, and needs no running manager."
+const onlyReads = "\n\nThis only reads objects and does not need a running manager."
 
 var kinds = []explained{
 	{
@@ -101,10 +100,10 @@ var kinds = []explained{
 		short: "Explain why a Machine is not Running, was replaced, or is not deleted",
 		long: `Explain why a Machine is not Running, why it was replaced, or what blocks its deletion:
 since when, what happens next, and what you can do.` + onlyReads + ` A deleted Machine
-is explained from its events, which an API server keeps for an hour by default.
+is explained from its events, which an API server keeps for one hour by default.
 
-Of a VM of ours whose node is not there or not well, the last lines of its console are
-shown, if you may read them: they are the guest's own words.`,
+For a VM of Millwright whose node is missing or unhealthy, the last lines of its console output are
+shown, if you have permission to read them.`,
 		example: `  millwright explain machine pool-a-x7k2p
   millwright explain machine pool-a-x7k2p -n machines --control-kubeconfig control.yaml --target-kubeconfig target.yaml -o json`,
 		explain: func(ctx context.Context, from gather.Reader, key types.NamespacedName) (report.Report, error) {
@@ -163,7 +162,7 @@ const (
 	outputJSON = "json"
 )
 
-// requestTimeout is how long an API server may take to answer one request.
+// requestTimeout is how long an API server may take to respond to one request.
 const requestTimeout = 10 * time.Second
 
 func (f *explainFlags) add(cmd *cobra.Command, kind string) {
@@ -174,17 +173,17 @@ func (f *explainFlags) add(cmd *cobra.Command, kind string) {
 	flags.StringVar(&f.control, "control-kubeconfig", "", "kubeconfig of the control cluster, which holds the Machines; instead of --kubeconfig and --dir; defaults to --target-kubeconfig")
 	flags.StringVar(&f.target, "target-kubeconfig", "", `kubeconfig of the target cluster, which the nodes join; "none" if there is none; defaults to the control cluster`)
 	flags.StringVarP(&f.output, "output", "o", outputText, "output format: text or json")
-	flags.DurationVar(&f.manager.Creation, "machine-creation-timeout", timeouts.DefaultCreation, "the manager's value of this flag")
-	flags.DurationVar(&f.manager.Health, "machine-health-timeout", timeouts.DefaultHealth, "the manager's value of this flag")
-	flags.DurationVar(&f.manager.Drain, "machine-drain-timeout", timeouts.DefaultDrain, "the manager's value of this flag")
-	flags.DurationVar(&f.manager.ResourceExhausted, "resource-exhausted-retry", timeouts.DefaultResourceExhausted, "the manager's value of this flag")
-	flags.StringVar(&f.nodeConditions, "node-conditions", strings.Join(noderef.DefaultBadConditions, ","), "the manager's value of this flag")
+	flags.DurationVar(&f.manager.Creation, "machine-creation-timeout", timeouts.DefaultCreation, "value of this flag of the manager")
+	flags.DurationVar(&f.manager.Health, "machine-health-timeout", timeouts.DefaultHealth, "value of this flag of the manager")
+	flags.DurationVar(&f.manager.Drain, "machine-drain-timeout", timeouts.DefaultDrain, "value of this flag of the manager")
+	flags.DurationVar(&f.manager.ResourceExhausted, "resource-exhausted-retry", timeouts.DefaultResourceExhausted, "value of this flag of the manager")
+	flags.StringVar(&f.nodeConditions, "node-conditions", strings.Join(noderef.DefaultBadConditions, ","), "value of this flag of the manager")
 }
 
 // validate returns all problems with the flags.
 func (f *explainFlags) validate(flags *pflag.FlagSet) error {
 	var wrong args.Problems
-	wrong.If(f.output != outputText && f.output != outputJSON, "--output: %q is neither text nor json", f.output)
+	wrong.If(f.output != outputText && f.output != outputJSON, "--output: unknown format %q; expected text or json", f.output)
 	wrong.Negative(flags)
 	named := f.control != "" || f.target != "" && f.target != connect.None
 	wrong.If(named && f.File != "", "--kubeconfig: cannot be used with --control-kubeconfig or --target-kubeconfig")
@@ -192,7 +191,7 @@ func (f *explainFlags) validate(flags *pflag.FlagSet) error {
 	return wrong.Err()
 }
 
-// run explains an object. It returns an error if neither the object nor events of it exist.
+// run explains an object. It returns an error if neither the object nor its events exist.
 func (f *explainFlags) run(cmd *cobra.Command, kind explained, name string) error {
 	if err := f.validate(cmd.Flags()); err != nil {
 		return args.Wrong(err)
@@ -201,30 +200,30 @@ func (f *explainFlags) run(cmd *cobra.Command, kind explained, name string) erro
 	if err != nil {
 		return err
 	}
-	answer, err := kind.explain(cmd.Context(), gatherer, types.NamespacedName{Namespace: namespace, Name: name})
+	explanation, err := kind.explain(cmd.Context(), gatherer, types.NamespacedName{Namespace: namespace, Name: name})
 	if err != nil {
 		return err
 	}
-	if answer.Verdict == report.NotFound {
-		return errors.New(strings.Join(append([]string{answer.Answer}, answer.Advice...), " "))
+	if explanation.Verdict == report.NotFound {
+		return errors.New(strings.Join(append([]string{explanation.Answer}, explanation.Advice...), " "))
 	}
-	return f.print(answer, cmd.OutOrStdout())
+	return f.print(explanation, cmd.OutOrStdout())
 }
 
-func (f *explainFlags) print(answer report.Report, out io.Writer) error {
+func (f *explainFlags) print(explanation report.Report, out io.Writer) error {
 	if f.output == outputText {
-		return report.Print(out, answer)
+		return report.Print(out, explanation)
 	}
 	encoder := json.NewEncoder(out)
 	encoder.SetIndent("", "  ")
-	if err := encoder.Encode(answer); err != nil {
+	if err := encoder.Encode(explanation); err != nil {
 		return fmt.Errorf("writing the explanation: %w", err)
 	}
 	return nil
 }
 
-// gatherer returns a reader of both clusters, and the namespace of the object. It does not contact
-// the clusters yet.
+// gatherer returns a reader of both clusters, and the namespace of the object. It does not contact the clusters
+// yet.
 func (f *explainFlags) gatherer() (made gather.Reader, namespace string, err error) {
 	if f.nodeConditions != "" {
 		f.manager.NodeConditions = noderef.ParseConditions(f.nodeConditions)
@@ -246,8 +245,8 @@ func (f *explainFlags) gatherer() (made gather.Reader, namespace string, err err
 	return made, namespace, err
 }
 
-// clusters returns the control cluster, the target cluster, which is nil if there is none, and a
-// namespace of the control cluster.
+// clusters returns the control cluster, the target cluster, which is nil if there is none, and a namespace of
+// the control cluster.
 func (f *explainFlags) clusters() (control, target *rest.Config, namespace string, err error) {
 	switch {
 	case f.control != "":

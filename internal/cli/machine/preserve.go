@@ -20,10 +20,10 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/preservation"
 )
 
-// New returns the commands about one Machine, and more that are to be among them.
+// New returns the commands for one Machine, in addition to those given.
 func New(more ...*cobra.Command) *cobra.Command { return newCommands(open, more...) }
 
-// opener returns a client, and the namespace, of the cluster of the flags.
+// opener returns a client and the namespace of the cluster that the flags select.
 type opener func(*kubeconfig.Flags) (client.Client, string, error)
 
 func open(flags *kubeconfig.Flags) (client.Client, string, error) {
@@ -42,8 +42,8 @@ func newCommands(open opener, more ...*cobra.Command) *cobra.Command {
 		Long: `Preserve a Machine for diagnosis, or release it. Create, find or delete a VM without a cluster.
 
 preserve and release set the annotation ` + v1alpha1.AnnotationKeyPreserve + ` of
-the Machine NAME, also given as machine/NAME. They need the API server of the Machines only, and
-work with MCM, too.
+the Machine NAME, also given as machine/NAME. They only need the API server of the Machines, and
+also work with MCM.
 
 create, status, list and delete call a driver. They need files with a class and a Secret.`,
 		Example: `  millwright machine preserve pool-a-x7k2p
@@ -57,14 +57,14 @@ func newPreserve(open opener) *cobra.Command {
 	whenFailed := false
 	cmd := change(open, &cobra.Command{
 		Use:   "preserve NAME",
-		Short: "Keep a Machine from being deleted by its set",
-		Long: `Keep a Machine from being deleted by its set, at once or, with --when-failed, from when it
-has failed. A node that failed is drained. The preservation ends at the time in
+		Short: "Prevent a Machine from being deleted by its set",
+		Long: `Prevent a Machine from being deleted by its set, immediately or, with --when-failed, once it
+has failed. A failed node is drained. The preservation expires at the time in
 status.currentStatus.preserveExpiryTime: after spec.machinePreserveTimeout of the Machine,
 or the manager's --machine-preserve-timeout.`,
 	}, func(machine *v1alpha1.Machine) (value, done string) {
 		if whenFailed {
-			return preservation.WhenFailed, "will be preserved when it has failed"
+			return preservation.WhenFailed, "will be preserved once it has failed"
 		}
 		return preservation.Now, "will be preserved now"
 	})
@@ -79,7 +79,7 @@ func newRelease(open opener) *cobra.Command {
 		Short: "End the preservation of a Machine",
 		Long: `End the preservation of a Machine. If it has failed, its set then replaces it.
 
-A Machine that its set preserved by itself gets the value "false", as the set would
+A Machine that its set preserved automatically gets the value "false", since the set would
 preserve it again.`,
 	}, func(machine *v1alpha1.Machine) (value, done string) {
 		own := machine.Annotations[v1alpha1.AnnotationKeyPreserve]
@@ -89,14 +89,14 @@ preserve it again.`,
 		case own == "" && machine.Status.CurrentStatus.PreserveExpiryTime == nil:
 			return "", "is not preserved"
 		default:
-			return "", "will not be preserved any more"
+			return "", "will no longer be preserved"
 		}
 	})
-	cmd.Flags().BoolVar(&never, "never", false, "also keep the set of the Machine from preserving it by itself")
+	cmd.Flags().BoolVar(&never, "never", false, "also prevent the set of the Machine from preserving it automatically")
 	return cmd
 }
 
-// change completes a command that gives the annotation of a Machine a value; empty removes it.
+// change completes a command that sets the annotation of a Machine, or removes it if the value is empty.
 func change(open opener, cmd *cobra.Command, decide func(*v1alpha1.Machine) (value, done string)) *cobra.Command {
 	flags := &kubeconfig.Flags{}
 	cmd.ValidArgsFunction = cobra.NoFileCompletions
@@ -113,7 +113,7 @@ func change(open opener, cmd *cobra.Command, decide func(*v1alpha1.Machine) (val
 		if err != nil {
 			return err
 		}
-		ctx, cancel := context.WithTimeout(cmd.Context(), answerTimeout)
+		ctx, cancel := context.WithTimeout(cmd.Context(), requestsTimeout)
 		defer cancel()
 		done, err := annotate(ctx, c, types.NamespacedName{Namespace: namespace, Name: name}, decide)
 		if err != nil {
@@ -128,10 +128,10 @@ func change(open opener, cmd *cobra.Command, decide func(*v1alpha1.Machine) (val
 	return cmd
 }
 
-// answerTimeout is how long an API server may take for all that a command asks of it.
-const answerTimeout = 30 * time.Second
+// requestsTimeout is how long an API server may take for all requests of a command.
+const requestsTimeout = 30 * time.Second
 
-// machineKinds are the names under which kubectl knows Machines.
+// machineKinds are the names by which kubectl knows Machines.
 var machineKinds = []string{"machine", "machines", "machine.machine.sapcloud.io", "machines.machine.sapcloud.io"}
 
 // machineName reads NAME, KIND/NAME or KIND NAME.
@@ -142,12 +142,12 @@ func machineName(given []string) (string, error) {
 		kind, name = "machine", all
 	}
 	if name == "" || strings.Contains(name, "/") || !slices.Contains(machineKinds, strings.ToLower(kind)) {
-		return "", args.Wrongf("give the name of one Machine, as NAME or machine/NAME")
+		return "", args.Wrongf("expected one argument, the name of a Machine as NAME or machine/NAME")
 	}
 	return name, nil
 }
 
-// annotate reads a Machine, and changes its annotation as was decided.
+// annotate reads a Machine and changes its annotation as decided.
 func annotate(ctx context.Context, c client.Client, key types.NamespacedName, decide func(*v1alpha1.Machine) (value, done string)) (string, error) {
 	machine := &v1alpha1.Machine{}
 	if err := c.Get(ctx, key, machine); err != nil {
@@ -160,7 +160,7 @@ func annotate(ctx context.Context, c client.Client, key types.NamespacedName, de
 		return "", fmt.Errorf("machine %s is being deleted", key)
 	}
 	if of := machine.Annotations[v1alpha1.AnnotationKeyLastAppliedPreserve]; of != "" {
-		return "", fmt.Errorf("the annotation %s=%s of node %s counts, and not that of machine %s: change it, or remove it first",
+		return "", fmt.Errorf("the annotation %s=%s of node %s takes precedence over that of machine %s; change or remove it first",
 			v1alpha1.AnnotationKeyPreserve, of, machine.Labels[v1alpha1.NodeLabelKey], key)
 	}
 	value, done := decide(machine)

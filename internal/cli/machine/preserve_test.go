@@ -33,16 +33,16 @@ func TestPreserveAndRelease(t *testing.T) {
 		"preserve":               {args: "preserve m", want: "now", says: "machine.machine.sapcloud.io/m will be preserved now\n"},
 		"preserve, twice":        {given: map[string]string{own: "now"}, args: "preserve m", want: "now", says: "will be preserved now"},
 		"preserve when failed":   {args: "preserve --when-failed machine/m", want: "when-failed", says: "when it has failed"},
-		"release":                {given: map[string]string{own: "now"}, args: "release m", says: "will not be preserved any more"},
-		"release, stopping":      {preserved: true, args: "release m", says: "will not be preserved any more"},
+		"release":                {given: map[string]string{own: "now"}, args: "release m", says: "will no longer be preserved"},
+		"release, stopping":      {preserved: true, args: "release m", says: "will no longer be preserved"},
 		"release, nothing to do": {args: "release m", says: "is not preserved"},
 		"release for ever":       {given: map[string]string{own: "now"}, args: "release m --never", want: "false", says: "will not be preserved\n"},
 		"release of a set's":     {given: map[string]string{own: "auto-preserved"}, args: "release machine m", want: "false", says: "will not be preserved\n"},
 		"the node's counts":      {given: map[string]string{last: "now"}, args: "preserve m", fails: "of node node-m counts"},
 		"no such machine":        {args: "preserve other", fails: "machine shoot/other does not exist"},
-		"several names":          {args: "preserve a b", fails: "give the name of one Machine"},
-		"no name":                {args: "release", fails: "give the name of one Machine"},
-		"another kind":           {args: "release mcd/pool", fails: "give the name of one Machine"},
+		"several names":          {args: "preserve a b", fails: "expected one argument, the name of a Machine"},
+		"no name":                {args: "release", fails: "expected one argument, the name of a Machine"},
+		"another kind":           {args: "release mcd/pool", fails: "expected one argument, the name of a Machine"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			machine := &v1alpha1.Machine{ObjectMeta: metav1.ObjectMeta{

@@ -11,16 +11,16 @@ import (
 	"github.com/millwright-dev/millwright/driver"
 )
 
-// Class is a class from a file. The zero value is none.
+// Class is a class from a file. The zero value means that there is no class.
 type Class struct {
-	// current is nil if old has to be migrated first.
+	// current is nil if the class has to be migrated first.
 	current *v1alpha1.MachineClass
-	// old is a pointer to an object of the package legacy, of the kind oldKind; nil if current is set.
+	// old is a pointer to an object of package legacy, of the kind oldKind. It is nil if current is set.
 	old     any
 	oldKind string
 }
 
-// Provider is the driver that the class names. Empty means none.
+// Provider returns the driver that the class names, or "".
 func (c Class) Provider() string {
 	if c.current == nil {
 		return ""
@@ -36,15 +36,15 @@ func (c Class) IsFor(driver string) error {
 	return nil
 }
 
-// MachineClass returns the class; one of a legacy kind is migrated by the driver, as the manager would.
-// It is nil if there is no class.
+// MachineClass returns the class, or nil if there is none. The driver migrates classes of a legacy kind, as in
+// the manager.
 func (c Class) MachineClass(ctx context.Context, d driver.Driver) (*v1alpha1.MachineClass, error) {
 	if c.old == nil {
 		return c.current, nil
 	}
 	migrator, ok := driver.As[driver.ClassMigrator](d)
 	if !ok {
-		return nil, fmt.Errorf("the driver cannot make a MachineClass of the %s", c.oldKind)
+		return nil, fmt.Errorf("the driver cannot convert the %s to a MachineClass", c.oldKind)
 	}
 	object := c.old.(metav1.Object)
 	class := &v1alpha1.MachineClass{ObjectMeta: metav1.ObjectMeta{Namespace: object.GetNamespace(), Name: object.GetName()}}
@@ -53,7 +53,7 @@ func (c Class) MachineClass(ctx context.Context, d driver.Driver) (*v1alpha1.Mac
 		ClassSpec: &v1alpha1.ClassSpec{APIGroup: v1alpha1.GroupName, Kind: c.oldKind, Name: object.GetName()},
 	})
 	if err != nil {
-		return nil, fmt.Errorf("making a MachineClass of the %s: %w", c.oldKind, err)
+		return nil, fmt.Errorf("converting the %s to a MachineClass: %w", c.oldKind, err)
 	}
 	return class, nil
 }

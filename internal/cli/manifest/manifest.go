@@ -23,7 +23,7 @@ import (
 
 const secretKind = "Secret"
 
-// apiVersions are those of the kinds. A document may leave its own out.
+// apiVersion returns the API version of a kind. A document may omit it.
 func apiVersion(kind string) string {
 	if kind == secretKind {
 		return corev1.SchemeGroupVersion.String()
@@ -31,27 +31,27 @@ func apiVersion(kind string) string {
 	return v1alpha1.SchemeGroupVersion.String()
 }
 
-// ClassKinds are the kinds of classes: MachineClass, and the older ones.
+// ClassKinds returns the kinds of classes: MachineClass and the legacy ones.
 func ClassKinds() []string { return append([]string{v1alpha1.MachineClassKind}, legacy.Kinds()...) }
 
-// KindOf returns the kind of class for a text, which may be short, as in "AWS".
+// KindOf returns the kind of class for a text, which may be a short form such as "AWS".
 func KindOf(text string) (string, error) {
 	for _, kind := range ClassKinds() {
 		if strings.EqualFold(text, kind) || strings.EqualFold(text+v1alpha1.MachineClassKind, kind) {
 			return kind, nil
 		}
 	}
-	return "", fmt.Errorf("%q is none of %s", text, strings.Join(ClassKinds(), ", "))
+	return "", fmt.Errorf("unknown kind %q; expected one of %s", text, strings.Join(ClassKinds(), ", "))
 }
 
-// ReadClass reads the only class of a file, which may have objects of other kinds. An empty kind means
-// any kind of class.
+// ReadClass reads the only class of a file, which may also have objects of other kinds. An empty kind means any
+// kind of class.
 func ReadClass(path, kind string) (Class, error) {
-	wanted := ClassKinds()
+	kinds := ClassKinds()
 	if kind != "" {
-		wanted = []string{kind}
+		kinds = []string{kind}
 	}
-	text, found, err := only(path, wanted)
+	text, found, err := only(path, kinds)
 	if err != nil {
 		return Class{}, err
 	}
@@ -69,13 +69,13 @@ func ReadClass(path, kind string) (Class, error) {
 		err = nothingLeftOut(text, class.current)
 	}
 	if err != nil {
-		return Class{}, fmt.Errorf("%s: is not a valid %s: %w", path, found, err)
+		return Class{}, fmt.Errorf("%s: not a valid %s: %w", path, found, err)
 	}
 	return class, nil
 }
 
-// nothingLeftOut returns an error if a node template has what its type leaves out when it is read: fields that are not
-// known, and quantities that cannot be read.
+// nothingLeftOut returns an error if a node template has fields or quantities that decoding ignores: unknown
+// fields, and quantities that cannot be parsed.
 func nothingLeftOut(text []byte, read *v1alpha1.MachineClass) error {
 	written := struct {
 		v1alpha1.MachineClass `json:",inline"`
@@ -93,14 +93,14 @@ func nothingLeftOut(text []byte, read *v1alpha1.MachineClass) error {
 	} {
 		for name := range quantities.written {
 			if _, ok := quantities.read[corev1.ResourceName(name)]; !ok {
-				return fmt.Errorf("nodeTemplate.%s[%s]: is not a quantity that can be read", field, name)
+				return fmt.Errorf("nodeTemplate.%s[%s]: not a valid quantity", field, name)
 			}
 		}
 	}
 	return nil
 }
 
-// nodeTemplate is v1alpha1.NodeTemplate with quantities that are not read.
+// nodeTemplate is v1alpha1.NodeTemplate with unparsed quantities.
 type nodeTemplate struct {
 	Capacity        map[string]any `json:"capacity"`
 	VirtualCapacity map[string]any `json:"virtualCapacity"`
@@ -110,8 +110,8 @@ type nodeTemplate struct {
 	Architecture    *string        `json:"architecture"`
 }
 
-// ReadSecrets reads a Secret from each file, and merges their data, of which the later count. Errors do
-// not quote the files.
+// ReadSecrets reads a Secret from each file and merges their data. Later files take precedence. Errors do not
+// quote the files.
 func ReadSecrets(paths ...string) (*corev1.Secret, error) {
 	merged := &corev1.Secret{Data: map[string][]byte{}}
 	for _, path := range paths {
@@ -121,7 +121,7 @@ func ReadSecrets(paths ...string) (*corev1.Secret, error) {
 		}
 		secret := &corev1.Secret{}
 		if yaml.UnmarshalStrict(text, secret) != nil {
-			return nil, fmt.Errorf("%s: is not a valid Secret: a field is not known, or a value of data is not base64: plain text belongs into stringData", path)
+			return nil, fmt.Errorf("%s: not a valid Secret: a field is unknown, or a value in data is not base64; put plain text into stringData", path)
 		}
 		maps.Copy(merged.Data, secret.Data)
 		for key, value := range secret.StringData {
@@ -131,8 +131,8 @@ func ReadSecrets(paths ...string) (*corev1.Secret, error) {
 	return merged, nil
 }
 
-// only returns the only document of a file whose kind is wanted. The error does not quote the file.
-func only(path string, wanted []string) (text []byte, kind string, err error) {
+// only returns the only document of a file that has one of the kinds. The error does not quote the file.
+func only(path string, kinds []string) (text []byte, kind string, err error) {
 	content, err := os.ReadFile(path)
 	if err != nil {
 		return nil, "", err
@@ -145,37 +145,37 @@ func only(path string, wanted []string) (text []byte, kind string, err error) {
 			break
 		}
 		if err != nil {
-			return nil, "", fmt.Errorf("%s: is not YAML", path)
+			return nil, "", fmt.Errorf("%s: not valid YAML", path)
 		}
 		of := metav1.TypeMeta{}
 		if yaml.Unmarshal(document, &of) != nil {
-			return nil, "", fmt.Errorf("%s: is not YAML", path)
+			return nil, "", fmt.Errorf("%s: not valid YAML", path)
 		}
 		switch {
-		case slices.Contains(wanted, of.Kind) && (of.APIVersion == "" || of.APIVersion == apiVersion(of.Kind)):
+		case slices.Contains(kinds, of.Kind) && (of.APIVersion == "" || of.APIVersion == apiVersion(of.Kind)):
 			text, kind = document, of.Kind
 			count++
 		case of.Kind != "":
 			others = append(others, strings.TrimPrefix(of.APIVersion+" ", " ")+of.Kind)
 		}
 	}
-	return text, kind, wrongCount(path, count, wanted, others)
+	return text, kind, wrongCount(path, count, kinds, others)
 }
 
-// wrongCount is the error for a file that has no object of a kind, or several.
-func wrongCount(path string, count int, wanted, others []string) error {
-	kind := wanted[0]
-	if len(wanted) > 1 {
+// wrongCount returns the error for a file that has no object of the kinds, or several.
+func wrongCount(path string, count int, kinds, others []string) error {
+	kind := kinds[0]
+	if len(kinds) > 1 {
 		kind = "class"
 	}
 	switch {
 	case count == 1:
 		return nil
 	case count > 1:
-		return fmt.Errorf("%s: has %d objects to choose from, want one %s", path, count, kind)
+		return fmt.Errorf("%s: has %d objects, expected one %s", path, count, kind)
 	case len(others) == 0:
-		return fmt.Errorf("%s: has no object at all, want one %s (%s)", path, kind, apiVersion(wanted[0]))
+		return fmt.Errorf("%s: has no object, expected one %s (%s)", path, kind, apiVersion(kinds[0]))
 	default:
-		return fmt.Errorf("%s: has no %s (%s), only: %s", path, kind, apiVersion(wanted[0]), strings.Join(others, ", "))
+		return fmt.Errorf("%s: has no %s (%s), only %s", path, kind, apiVersion(kinds[0]), strings.Join(others, ", "))
 	}
 }

@@ -1,4 +1,4 @@
-// Package plugin runs a driver as a process that registers at a manager.
+// Package plugin runs a driver as a process that registers with a manager.
 package plugin
 
 import (
@@ -19,14 +19,14 @@ import (
 	"github.com/millwright-dev/millwright/internal/cli/probes"
 )
 
-// New returns the command. The error names what is wrong with the driver, or flags that collide.
+// New returns the command. The error reports what is wrong with the driver, or flags with the same name.
 func New(kind registry.Kind, version string) (*cobra.Command, error) {
 	kinds := registry.Kinds{kind}
 	if err := kinds.Check(); err != nil {
 		return nil, err
 	}
 	if kind.Name == registry.AnyProvider {
-		return nil, errors.New("a driver in a process of its own needs a name")
+		return nil, errors.New("a driver in its own process needs a name")
 	}
 	f := &flags{}
 	cmd := &cobra.Command{
@@ -34,8 +34,8 @@ func New(kind registry.Kind, version string) (*cobra.Command, error) {
 		Short: fmt.Sprintf("Run the driver %q for a manager in another process", kind.Name),
 		Long: fmt.Sprintf(`Run the driver %q for a manager in another process.
 
-The driver connects to the manager, registers for the MachineClasses whose provider is %q, and does what
-the manager sends, until it gets SIGTERM. When the connection is cut, it connects again.`, kind.Name, kind.Name),
+The driver connects to the manager, registers for the MachineClasses whose provider is %q, and runs the
+operations that the manager sends, until SIGTERM. If the connection is lost, it reconnects.`, kind.Name, kind.Name),
 		Args: args.None,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return f.run(cmd.Context(), kind, version, cmd.ErrOrStderr())
@@ -45,7 +45,7 @@ the manager sends, until it gets SIGTERM. When the connection is cut, it connect
 	return cmd, kinds.AddFlags(cmd.Flags())
 }
 
-// run runs the driver until the context ends. Logs go to stderr.
+// run runs the driver until the context is done. Logs go to stderr.
 func (f *flags) run(ctx context.Context, kind registry.Kind, version string, stderr io.Writer) error {
 	if err := f.validate(); err != nil {
 		return args.Wrong(err)
@@ -68,7 +68,7 @@ func (f *flags) run(ctx context.Context, kind registry.Kind, version string, std
 	if f.healthAddress != "" {
 		health, err := probes.Listen(ctx, f.healthAddress, func() error {
 			if !registered.Load() {
-				return errors.New("the driver is not registered at the manager")
+				return errors.New("the driver is not registered with the manager")
 			}
 			return nil
 		})

@@ -21,7 +21,7 @@ func TestFlags(t *testing.T) {
 		"half of the files":         {Flags{Listen: ":5000", Files: plugin.Files{Certificate: "a"}}, "--driver-client-ca-file"},
 		"files that are not there":  {Flags{Listen: ":5000", Files: files}, "certificate a with key b"},
 		"insecure, but everywhere":  {Flags{Listen: ":5000", Insecure: true}, "loopback addresses"},
-		"insecure with files":       {Flags{Listen: "127.0.0.1:5000", Insecure: true, Files: files}, "excludes"},
+		"insecure with files":       {Flags{Listen: "127.0.0.1:5000", Insecure: true, Files: files}, "cannot be used with"},
 		"insecure on the loopback":  {Flags{Listen: "[::1]:5000", Insecure: true}, ""},
 		"insecure, but not a port":  {Flags{Listen: "127.0.0.1", Insecure: true}, "missing port"},
 		"insecure at a host's name": {Flags{Listen: "localhost:5000", Insecure: true}, "loopback addresses"},

@@ -1,4 +1,4 @@
-// Package probes answers probes of a process.
+// Package probes serves the health probes of a process.
 package probes
 
 import (
@@ -11,19 +11,20 @@ import (
 	"github.com/millwright-dev/millwright/internal/connlimit"
 )
 
-// maxClients and maxClientsPerAddress bound the connections, which anybody may open who reaches the port.
+// maxClients and maxClientsPerAddress limit the connections, since anyone who can reach the port can open them.
 const (
 	maxClients           = 256
 	maxClientsPerAddress = 64
 )
 
-// Server answers probes: /healthz while the process lives, and /readyz while it is ready.
+// Server serves the probes /healthz, which succeeds while the process lives, and /readyz, which succeeds while
+// it is ready.
 type Server struct {
 	listener net.Listener
 	server   *http.Server
 }
 
-// Listen listens at an address. Ready returns why the process is not ready; nil if it is.
+// Listen listens on an address. ready returns why the process is not ready, or nil.
 func Listen(ctx context.Context, address string, ready func() error) (*Server, error) {
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 	if err != nil {
@@ -43,7 +44,7 @@ func Listen(ctx context.Context, address string, ready func() error) (*Server, e
 	return &Server{connlimit.Listen(listener, maxClients, maxClientsPerAddress), &http.Server{Handler: probes, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute}}, nil
 }
 
-// Serve serves until the context ends.
+// Serve serves until the context is done.
 func (s *Server) Serve(ctx context.Context) error {
 	forget := context.AfterFunc(ctx, func() { _ = s.server.Close() })
 	defer forget()

@@ -26,29 +26,30 @@ import (
 type Program struct {
 	// Version of the program.
 	Version string
-	// Name is the path by which the program was called. Optional.
+	// Name is the path by which the program was called. It is optional.
 	Name string
 	// Args are the arguments without the name of the program.
 	Args []string
-	// Stdout is for results, Stderr for logs and errors.
+	// Stdout is for results, Stderr is for logs and errors.
 	Stdout, Stderr io.Writer
 }
 
-// Signals returns a context that ends with SIGINT or SIGTERM. A second one ends the process at once.
+// Signals returns a context that is done after SIGINT or SIGTERM. A second signal terminates the process
+// immediately.
 func Signals() (ctx context.Context, stop context.CancelFunc) {
 	ctx, stop = signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop)
 	return ctx, stop
 }
 
-// Run runs the command of the arguments and returns the exit status: 0 for success, 1 for a
-// failure, 2 for invalid arguments. Errors are printed.
+// Run runs the command that the arguments select, prints errors, and returns the exit status: 0 for success, 1
+// for a failure, 2 for invalid arguments.
 func (p Program) Run(ctx context.Context, root *cobra.Command) int {
 	ran, err := p.Execute(ctx, root)
 	if err == nil {
 		return 0
 	}
-	// Several errors are printed in one line.
+	// Several errors are printed on one line.
 	fmt.Fprintf(p.Stderr, "%s: %s\n", root.Name(), messages.Line(strings.ReplaceAll(err.Error(), "\n", "; ")))
 	if mistake, ok := errors.AsType[*args.UsageError](err); ok {
 		fmt.Fprintf(p.Stderr, "Run \"%s --help\" for usage.\n", cmp.Or(mistake.Command, ran).CommandPath())
@@ -57,7 +58,7 @@ func (p Program) Run(ctx context.Context, root *cobra.Command) int {
 	return 1
 }
 
-// Execute runs the command of the arguments, and returns which it was.
+// Execute runs the command that the arguments select, and returns it.
 func (p Program) Execute(ctx context.Context, root *cobra.Command) (ran *cobra.Command, err error) {
 	root.SetArgs(p.Args)
 	root.SetOut(terminal.NewText(p.Stdout))
@@ -74,7 +75,7 @@ func Complete(root *cobra.Command, versionLine string) *cobra.Command {
 	return root
 }
 
-// execute runs the command of the arguments. It refuses --help after an unknown command, where
+// execute runs the command that the arguments select. It rejects --help after an unknown command, for which
 // cobra prints the help of its parent.
 func execute(ctx context.Context, root *cobra.Command) (ran *cobra.Command, err error) {
 	var refused error
@@ -91,7 +92,7 @@ func execute(ctx context.Context, root *cobra.Command) (ran *cobra.Command, err 
 	return ran, errors.Join(refused, err)
 }
 
-// plainly returns the error for a flag value of the wrong type in plain words.
+// plainly returns a readable error for a flag value of the wrong type.
 func plainly(err error) error {
 	var invalid *pflag.InvalidValueError
 	if !errors.As(err, &invalid) {

@@ -1,4 +1,4 @@
-// Package standalone opens the driver of a command that calls it itself, without a manager.
+// Package standalone opens the driver of a command that calls the driver without a manager.
 package standalone
 
 import (
@@ -18,26 +18,26 @@ import (
 	"github.com/millwright-dev/millwright/internal/cli/plugins"
 )
 
-// Flags choose and configure a driver: one of the program, or one of another process.
+// Flags select and configure a driver, either built-in or in another process.
 type Flags struct {
-	// Kinds are the drivers of the program.
+	// Kinds are the built-in drivers.
 	Kinds registry.Kinds
-	// Name of the driver. Empty means the provider of the class; Choose sets it.
+	// Name of the driver. If empty, Choose sets it to the provider of the class.
 	Name string
-	// kubeconfig of the cluster that a driver needs; empty if it needs none.
+	// kubeconfig of the cluster that a driver needs, or empty.
 	kubeconfig, installation string
 	plugins                  plugins.Flags
 	wait                     time.Duration
 }
 
-// DefaultWait is how long a command waits for a driver of another process.
+// DefaultWait is how long a command waits for a driver in another process.
 const DefaultWait = time.Minute
 
-// Add adds the flags to those of a command. The error names drivers whose flags collide.
+// Add adds the flags to those of a command. The error names drivers with the same flags.
 func (f *Flags) Add(set *pflag.FlagSet) error {
 	set.StringVar(&f.Name, "driver", "", "driver to call: "+f.Kinds.Names()+", or the kind of a driver in another process; defaults to the provider of the class")
 	set.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig of the infrastructure cluster of drivers such as vm; not needed if the Secret has one")
-	set.StringVar(&f.installation, "installation", "", "name by which drivers such as vm label their VMs")
+	set.StringVar(&f.installation, "installation", "", "name with which drivers such as vm label their VMs")
 	f.plugins.Add(set)
 	set.DurationVar(&f.wait, "driver-wait", DefaultWait, "how long to wait until the driver has registered at --driver-socket or --driver-listen")
 	return f.Kinds.AddFlags(set)
@@ -51,28 +51,29 @@ func (f *Flags) Choose(class manifest.Class) error {
 	if err := f.plugins.Validate(); err != nil {
 		wrong.Add(err)
 	}
-	wrong.If(f.wait <= 0, "--driver-wait: must be longer than 0s")
+	wrong.If(f.wait <= 0, "--driver-wait: must be greater than 0")
 	switch {
 	case f.Name == "":
 		wrong.If(true, "--driver: required, since the class names no provider; known drivers: %s", f.Kinds.Names())
 	case !f.plugins.Serve() && !known:
-		wrong.If(true, "--driver: there is no driver %q; known drivers: %s; one in another process needs --driver-socket or --driver-listen", f.Name, f.Kinds.Names())
+		wrong.If(true, "--driver: unknown driver %q; known drivers: %s; a driver in another process requires --driver-socket or --driver-listen", f.Name, f.Kinds.Names())
 	}
 	return wrong.Err()
 }
 
-// Opened is a driver that is open.
+// Opened is an open driver.
 type Opened struct {
 	Driver driver.Driver
-	// Again opens the driver another time, as after a restart of its process. It is nil for a driver
-	// in another process.
+	// Again opens the driver once more, as after a restart of its process. It is nil for a driver in another
+	// process.
 	Again func() (driver.Driver, error)
-	// Close closes the driver, also those of Again, or ends the connection of one in another process. An error
-	// is logged. It is never nil.
+	// Close closes the driver, including those of Again, or closes the connection of a driver in another
+	// process. Errors are logged. It is never nil.
 	Close func()
 }
 
-// Open opens the driver of that name, after Choose. One in another process is waited for; out says so.
+// Open opens the driver that Choose selected. It waits for a driver in another process, and reports that to
+// out.
 func (f *Flags) Open(ctx context.Context, out io.Writer) (*Opened, error) {
 	if f.plugins.Serve() {
 		return f.await(ctx, out)
@@ -89,7 +90,7 @@ func (f *Flags) Open(ctx context.Context, out io.Writer) (*Opened, error) {
 	again := func() (driver.Driver, error) {
 		d, err := kind.Open(ctx, env)
 		if err != nil {
-			return nil, fmt.Errorf("opening the driver %s: %w", f.Name, err)
+			return nil, fmt.Errorf("opening driver %s: %w", f.Name, err)
 		}
 		all = append(all, d)
 		return d, nil

@@ -16,8 +16,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/pluginserver"
 )
 
-// await serves drivers of other processes until the one of the flags has registered. It is served until
-// it is closed, also after ctx has ended: the machines of an interrupted command may have to be deleted.
+// await serves drivers in other processes until the selected one has registered. It is served until it is
+// closed, even after ctx is done: the machines of an interrupted command may have to be deleted.
 func (f *Flags) await(ctx context.Context, out io.Writer) (*Opened, error) {
 	endpoints, err := f.plugins.Open()
 	if err != nil {
@@ -27,7 +27,7 @@ func (f *Flags) await(ctx context.Context, out io.Writer) (*Opened, error) {
 	log := &untilClosed{out: out}
 	drivers := pluginserver.New(pluginserver.Options{Log: logTo(log), Add: func(kind string, d *pluginserver.Driver) error {
 		if !strings.EqualFold(kind, f.Name) {
-			return fmt.Errorf("this command waits for the driver %q", f.Name)
+			return fmt.Errorf("this command waits for driver %q", f.Name)
 		}
 		added <- d
 		return nil
@@ -40,11 +40,11 @@ func (f *Flags) await(ctx context.Context, out io.Writer) (*Opened, error) {
 		all.Go(func() error { return drivers.Serve(serving, endpoint) })
 	}
 	closing := sync.OnceFunc(func() {
-		log.close() // that the driver is disconnected now is no news
+		log.close() // the driver is expected to disconnect now
 		cancel()
-		_ = all.Wait() // what has failed has ended the waiting
+		_ = all.Wait() // a failure has already stopped the waiting
 	})
-	fmt.Fprintf(log, "Waiting for the driver %q to register at %s\n", f.Name, strings.Join(addresses, " or "))
+	fmt.Fprintf(log, "Waiting for driver %q to register at %s\n", f.Name, strings.Join(addresses, " or "))
 	d, err := f.first(ctx, serving, added)
 	if err == nil {
 		return &Opened{Driver: d, Close: closing}, nil
@@ -66,15 +66,15 @@ func (f *Flags) first(ctx, serving context.Context, added <-chan *pluginserver.D
 	case d := <-added:
 		return d, nil
 	case <-timer.C:
-		return nil, fmt.Errorf("the driver %q has not registered within %s (--driver-wait): is it running, with that address?", f.Name, f.wait)
+		return nil, fmt.Errorf("driver %q has not registered within %s (--driver-wait); check that it runs and uses this address", f.Name, f.wait)
 	case <-serving.Done():
 		return nil, errServing
 	case <-ctx.Done():
-		return nil, fmt.Errorf("the driver %q has not registered: %w", f.Name, context.Cause(ctx))
+		return nil, fmt.Errorf("driver %q has not registered: %w", f.Name, context.Cause(ctx))
 	}
 }
 
-// logTo logs registrations and refusals, without times.
+// logTo logs registrations and rejections, without timestamps.
 func logTo(out io.Writer) logr.Logger {
 	return logr.FromSlogHandler(slog.NewTextHandler(out, &slog.HandlerOptions{ReplaceAttr: func(groups []string, attr slog.Attr) slog.Attr {
 		if len(groups) == 0 && (attr.Key == slog.TimeKey || attr.Key == slog.LevelKey) {
@@ -84,7 +84,7 @@ func logTo(out io.Writer) logr.Logger {
 	}}))
 }
 
-// untilClosed passes text on until it is closed. It may be used concurrently.
+// untilClosed forwards text until it is closed. It is safe for concurrent use.
 type untilClosed struct {
 	mu  sync.Mutex
 	out io.Writer

@@ -10,17 +10,18 @@ import (
 	"unicode/utf8"
 )
 
-// Guest is the output of a guest's console on a terminal. A guest may write, colour and move the cursor. It gets
-// no answer out of the terminal, which its user would seem to have typed; and it reaches neither the clipboard, nor
-// the window and its title, nor what has scrolled away. Close undoes what it has switched on. Make one with NewGuest.
+// Guest writes the output of a guest's console to a terminal. A guest may write, set colors and move the
+// cursor. It cannot query the terminal, whose responses would appear to be typed by the user, and it cannot
+// access the clipboard, the window and its title, or the scrollback. Close resets what it has changed. Use
+// NewGuest to create one.
 type Guest struct {
 	out io.Writer
 
 	state    guestState
-	sequence []byte // of which the end is not known yet; the beginning of a letter in the ground state
-	dropped  int    // bytes of the string that is left out
+	sequence []byte // an incomplete sequence; in the ground state, an incomplete letter
+	dropped  int    // bytes of the string that is being dropped
 	modes    map[string]bool
-	used     map[byte]bool // final bytes of sequences with an effect that stays
+	used     map[byte]bool // final bytes of sequences with a lasting effect
 }
 
 type guestState int
@@ -35,19 +36,20 @@ const (
 )
 
 const (
-	// longestControl is how long a control sequence may be, in bytes.
+	// longestControl is the maximum length of a control sequence, in bytes.
 	longestControl = 64
-	// longestString is after how many bytes a string counts as ended, which noise on the line may have begun.
+	// longestString is the length in bytes after which a string is considered terminated, since noise on the
+	// line may have begun it.
 	longestString = 4096
 
 	escapeByte, bell, cancelByte, substitute, deleteByte = 0x1b, 0x07, 0x18, 0x1a, 0x7f
 )
 
-// guestModes are the modes that a guest may set: keys of the cursor, wrapping, the cursor, the other screen, and
+// guestModes are the modes that a guest may set: cursor keys, wrapping, the cursor, the alternate screen, and
 // bracketed paste.
 var guestModes = []string{"1", "7", "12", "25", "47", "1047", "1048", "1049", "2004"}
 
-// NewGuest returns the output that writes to a terminal.
+// NewGuest returns a Guest that writes to a terminal.
 func NewGuest(out io.Writer) *Guest {
 	return &Guest{out: out, modes: map[string]bool{}, used: map[byte]bool{}}
 }
@@ -66,7 +68,7 @@ func (g *Guest) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// take appends what is to be shown when a byte comes.
+// take processes a byte, and appends what is to be shown.
 func (g *Guest) take(shown []byte, b byte) []byte {
 	switch {
 	case b == cancelByte || b == substitute:
@@ -93,12 +95,12 @@ func (g *Guest) take(shown []byte, b byte) []byte {
 	return g.control(shown, b)
 }
 
-// to begins a sequence of that kind.
+// to begins a sequence of the given kind.
 func (g *Guest) to(state guestState) {
 	g.state, g.sequence, g.dropped = state, g.sequence[:0], 0
 }
 
-// text takes a byte of a letter, or a control character.
+// text processes a byte of a letter, or a control character.
 func (g *Guest) text(shown []byte, b byte) []byte {
 	if b < utf8.RuneSelf {
 		if len(g.sequence) > 0 {
@@ -130,7 +132,7 @@ func (g *Guest) text(shown []byte, b byte) []byte {
 	return shown
 }
 
-// eightBit takes a control character that stands for ESC and another one.
+// eightBit processes a control character that stands for ESC and another character.
 func (g *Guest) eightBit(r rune) {
 	switch r {
 	case 0x9b:
@@ -140,7 +142,7 @@ func (g *Guest) eightBit(r rune) {
 	}
 }
 
-// escape takes the byte after ESC.
+// escape processes the byte after ESC.
 func (g *Guest) escape(shown []byte, b byte) []byte {
 	switch b {
 	case '[':
@@ -158,7 +160,7 @@ func (g *Guest) escape(shown []byte, b byte) []byte {
 	return shown
 }
 
-// charset takes the letter of a set of characters: lines, or ASCII.
+// charset processes the letter of a character set: line drawing or ASCII.
 func (g *Guest) charset(shown []byte, b byte) []byte {
 	g.to(ground)
 	if b != '0' && b != 'B' {
@@ -168,7 +170,7 @@ func (g *Guest) charset(shown []byte, b byte) []byte {
 	return append(shown, escapeByte, '(', b)
 }
 
-// skip takes a byte of a string, such as a title.
+// skip processes a byte of a string, such as a title.
 func (g *Guest) skip(b byte) {
 	g.dropped++
 	switch ended := g.state == inStringAfterEscape && b == '\\'; {
@@ -181,7 +183,7 @@ func (g *Guest) skip(b byte) {
 	}
 }
 
-// control takes a byte of a control sequence.
+// control processes a byte of a control sequence.
 func (g *Guest) control(shown []byte, b byte) []byte {
 	if b < '@' {
 		if len(g.sequence) > longestControl {
@@ -197,7 +199,7 @@ func (g *Guest) control(shown []byte, b byte) []byte {
 	return append(append(append(shown, escapeByte, '['), parameters...), b)
 }
 
-// allowed reports whether a control sequence is shown, and remembers what stays of it.
+// allowed reports whether a control sequence is shown, and records its lasting effects.
 func (g *Guest) allowed(parameters string, final byte) bool {
 	if mode, private := strings.CutPrefix(parameters, "?"); private {
 		if (final != 'h' && final != 'l') || !slices.Contains(guestModes, mode) {
@@ -210,7 +212,7 @@ func (g *Guest) allowed(parameters string, final byte) bool {
 		return false
 	}
 	switch final {
-	case 'J': // 3 would delete what has scrolled away
+	case 'J': // 3 would clear the scrollback
 		return parameters == "" || parameters == "0" || parameters == "1" || parameters == "2"
 	case 'm', 'r':
 		g.used[final] = true
@@ -219,7 +221,7 @@ func (g *Guest) allowed(parameters string, final byte) bool {
 	return bytes.IndexByte([]byte("@ABCDEFGHIKLMPSTXZ`adefsu"), final) >= 0
 }
 
-// Close undoes what the guest has switched on. It does not close the output.
+// Close resets what the guest has changed. It does not close the output.
 func (g *Guest) Close() error {
 	reset := ""
 	for _, mode := range slices.Sorted(maps.Keys(g.modes)) {
@@ -231,7 +233,7 @@ func (g *Guest) Close() error {
 		}
 	}
 	if g.used['r'] {
-		reset += "\x1b7\x1b[r\x1b8" // it moves the cursor
+		reset += "\x1b7\x1b[r\x1b8" // the reset moves the cursor
 	}
 	if g.used['('] {
 		reset += "\x1b(B"

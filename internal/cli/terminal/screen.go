@@ -14,17 +14,17 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
-// Screen draws lines on a terminal, over those that it drew before.
+// Screen draws lines on a terminal and replaces those that it drew before.
 type Screen struct {
 	// Out is the terminal.
 	Out io.Writer
 	// Size returns the current number of columns and rows. Zero means unknown.
 	Size func() (columns, rows int)
-	// drawn has the widths of the lines on the terminal.
-	drawn []int
+	// shown holds the widths of the lines on the terminal.
+	shown []int
 }
 
-// Open returns a screen on an output; nil if that is not a terminal that can be drawn on.
+// Open returns a screen on an output, or nil if the output is not a terminal that supports drawing.
 func Open(out io.Writer) *Screen {
 	out = Raw(out)
 	file, ok := out.(interface{ Fd() uintptr })
@@ -37,9 +37,9 @@ func Open(out io.Writer) *Screen {
 	}}
 }
 
-// Draw replaces the lines that were drawn before. Items of lists, which begin with "  - ", and the
-// last column of a table, whose titles are in capital letters, continue in the next line. Other
-// lines are cut: a line that wraps, or has left the screen, cannot be replaced.
+// Draw replaces the lines that were shown before. List items, which begin with "  - ", and the last column of a
+// table, whose titles are in capital letters, continue on the next line. Other lines are truncated: a line that
+// wraps, or has left the screen, cannot be replaced.
 func (s *Screen) Draw(lines []string) error {
 	columns, rows := s.Size()
 	if columns <= 0 || rows <= 0 {
@@ -52,11 +52,11 @@ func (s *Screen) Draw(lines []string) error {
 	if up := s.rows(columns); up > 0 {
 		fmt.Fprintf(&text, "\x1b[%dA", min(up, rows-1))
 	}
-	s.drawn = s.drawn[:0]
+	s.shown = s.shown[:0]
 	for _, line := range lines {
 		line, width := cut(line, columns-1)
 		fmt.Fprintf(&text, "\r\x1b[K%s\n", line)
-		s.drawn = append(s.drawn, width)
+		s.shown = append(s.shown, width)
 	}
 	text.WriteString("\x1b[J")
 	if _, err := io.WriteString(s.Out, text.String()); err != nil {
@@ -65,7 +65,7 @@ func (s *Screen) Draw(lines []string) error {
 	return nil
 }
 
-// printable returns lines with nothing in them that controls the terminal.
+// printable returns lines without terminal control characters.
 func printable(lines []string) []string {
 	all := make([]string, 0, len(lines))
 	for _, line := range lines {
@@ -74,7 +74,7 @@ func printable(lines []string) []string {
 	return all
 }
 
-// fitted drops lines if there are too many: first the table, then the last lines.
+// fitted drops lines if there are too many: first those of the table, then the last lines.
 func fitted(lines []string, most int) []string {
 	all := len(lines)
 	if all <= most {
@@ -89,24 +89,23 @@ func fitted(lines []string, most int) []string {
 	return append(slices.Clip(lines), fmt.Sprintf("… and %d more lines", all-len(lines)))
 }
 
-// rows returns how many rows the drawn lines take on a terminal of that width, which may have
-// become narrower.
+// rows returns how many rows the shown lines take on a terminal of that width, which may have become narrower.
 func (s *Screen) rows(columns int) int {
 	sum := 0
-	for _, width := range s.drawn {
+	for _, width := range s.shown {
 		sum += max(1, (width+columns-1)/columns)
 	}
 	return sum
 }
 
-// item is how items of lists begin.
+// item is the prefix of list items.
 const item = "  - "
 
-// broken breaks long items of lists between words, into a few lines each.
+// broken breaks long list items between words into several lines.
 func broken(lines []string, columns int) []string {
 	const most = 4
 	var all []string
-	column := 0 // where the last column of a table begins
+	column := 0 // start of the last column of a table
 	for _, line := range lines {
 		switch {
 		case line == "":
@@ -172,8 +171,8 @@ func fits(line string, columns int) bool {
 	return short == line
 }
 
-// lineBreak returns after how many bytes to break a line that is too long: after the last word that
-// fits, or else within the first.
+// lineBreak returns the number of bytes after which to break a line that is too long: after the last word that
+// fits, or else within the first word.
 func lineBreak(line string, columns int) int {
 	width, blank := 0, 0
 	for at, r := range line {
@@ -187,7 +186,7 @@ func lineBreak(line string, columns int) int {
 	return len(line)
 }
 
-// cut shortens a line to a number of columns, and returns its width.
+// cut truncates a line to a number of columns, and returns its width.
 func cut(line string, columns int) (string, int) {
 	width := 0
 	for at, r := range line {
@@ -200,7 +199,7 @@ func cut(line string, columns int) (string, int) {
 	return line, width
 }
 
-// widthOf returns the highest number of columns that a letter takes on any terminal.
+// widthOf returns the maximum number of columns that a letter takes on any terminal.
 func widthOf(r rune) int {
 	const hangul = 0x1100 // all wide letters come after these
 	if r >= hangul && (r < 0x2000 || r > 0x27ff) {

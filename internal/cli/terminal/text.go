@@ -8,22 +8,22 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
-// Text is an output for texts, some of which come from providers, guests and users. It replaces what
-// is not printable, so that nobody can control the terminal on which it is read; see
-// messages.Printable. Make one with NewText.
+// Text is an output for texts, some of which come from providers, guests and users. It replaces unprintable
+// characters, so that texts cannot control the terminal on which they are read; see messages.Printable. Use
+// NewText to create one.
 type Text struct {
 	out io.Writer
 
 	mu sync.Mutex
-	// begun is the beginning of a letter whose end is not written yet.
+	// begun is an incomplete letter at the end of the last write.
 	begun []byte
 }
 
-// NewText returns the output that writes to another.
+// NewText returns a Text that writes to another output.
 func NewText(out io.Writer) *Text { return &Text{out: out} }
 
-// Raw returns the output below a Text, and any other output itself. It is for sequences of this
-// program, and for the console of a guest, whose user asked for all of it.
+// Raw returns the output below a Text, and any other output itself. It is for control sequences of this
+// program, and for the console of a guest with --raw.
 func Raw(out io.Writer) io.Writer {
 	if text, ok := out.(*Text); ok {
 		return Raw(text.out)
@@ -44,7 +44,7 @@ func (t *Text) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// whole returns how many bytes there are before a letter at the end that is not whole.
+// whole returns the number of bytes before an incomplete letter at the end.
 func whole(text []byte) int {
 	for back := 1; back < utf8.UTFMax && back <= len(text); back++ {
 		if start := len(text) - back; utf8.RuneStart(text[start]) {

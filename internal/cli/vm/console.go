@@ -18,7 +18,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/cli/terminal"
 )
 
-// escape ends a console on a terminal: Ctrl-], as in telnet and virsh.
+// escape disconnects a console on a terminal: Ctrl-], as in telnet and virsh.
 const escape = 0x1d
 
 func newConsole() *cobra.Command {
@@ -28,9 +28,9 @@ func newConsole() *cobra.Command {
 		Short: "Connect to the serial console of a virtual machine",
 		Long: `Connect to the serial console of a virtual machine.
 
-Several users can be connected at the same time: all of them see all output, and can type. On
+Several users can be connected at the same time: all of them see all output and can type. On
 a terminal, Ctrl-] disconnects; the guest keeps running. What the guest writes to a terminal
-is limited to text, colours and movements of the cursor; --raw lifts that. A file or a pipe
+is limited to text, colors and cursor movements; --raw lifts that limit. A file or a pipe
 gets every byte.`,
 	}, func(cmd *cobra.Command, vm client.ObjectKey, calls *remote) error {
 		out, done := guestOutput(cmd.OutOrStdout(), raw)
@@ -42,7 +42,7 @@ gets every byte.`,
 		defer conn.Close()
 		return console(cmd.Context(), conn, os.Stdin, out, terminal.Raw(cmd.ErrOrStderr()))
 	})
-	cmd.Flags().BoolVar(&replay, "replay", true, "begin with the last output, up to 64 KiB")
+	cmd.Flags().BoolVar(&replay, "replay", true, "print the last output first, up to 64 KiB")
 	addRaw(cmd, &raw)
 	return cmd
 }
@@ -55,25 +55,25 @@ func newLogs() *cobra.Command {
 		Short:   "Print the last output of a virtual machine's serial console",
 		Long: `Print the last output of a virtual machine's serial console, up to 64 KiB.
 
-It needs less rights than the console: nothing can be typed.`,
+It needs fewer permissions than the console: nothing can be typed.`,
 	}, func(cmd *cobra.Command, vm client.ObjectKey, calls *remote) error {
 		out, done := guestOutput(cmd.OutOrStdout(), raw)
 		defer done()
 		if err := calls.log(cmd.Context(), vm, follow, out); err != nil {
-			return fmt.Errorf("reading what %s said: %w", vm.Name, err)
+			return fmt.Errorf("reading the console output of %s: %w", vm.Name, err)
 		}
 		return nil
 	})
-	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on with what it says from now on, until it leaves its host")
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "keep printing new output until the virtual machine leaves its host")
 	addRaw(cmd, &raw)
 	return cmd
 }
 
 func addRaw(cmd *cobra.Command, raw *bool) {
-	cmd.Flags().BoolVar(raw, "raw", false, "let the guest do everything to this terminal: type for you, set the clipboard, clear what has scrolled away")
+	cmd.Flags().BoolVar(raw, "raw", false, "do not restrict what the guest can do to this terminal, such as typing for you, setting the clipboard, or clearing the scrollback")
 }
 
-// guestOutput returns the output for what a guest says. done restores the terminal.
+// guestOutput returns the writer for guest output. done restores the terminal.
 func guestOutput(to io.Writer, raw bool) (out io.Writer, done func()) {
 	to = terminal.Raw(to)
 	file, is := to.(*os.File)
@@ -81,7 +81,7 @@ func guestOutput(to io.Writer, raw bool) (out io.Writer, done func()) {
 		return to, func() {}
 	}
 	guest := terminal.NewGuest(to)
-	return guest, func() { _ = guest.Close() } // nobody is there to read it
+	return guest, func() { _ = guest.Close() } // errors cannot be shown
 }
 
 func newReset() *cobra.Command {
@@ -115,7 +115,7 @@ func newCall(cmd *cobra.Command, run func(*cobra.Command, client.ObjectKey, *rem
 	return cmd
 }
 
-// console connects in and out, which may be a terminal, to a serial port until either ends.
+// console connects in and out, which may be a terminal, to a serial port until either is closed.
 func console(ctx context.Context, conn *websocket.Conn, in *os.File, out, messages io.Writer) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -127,12 +127,12 @@ func console(ctx context.Context, conn *websocket.Conn, in *os.File, out, messag
 		if err != nil {
 			return fmt.Errorf("setting up the terminal: %w", err)
 		}
-		defer term.Restore(int(in.Fd()), before) // nothing is left to do
-		fmt.Fprint(messages, "Connected. Ctrl-] ends the connection.\r\n")
+		defer term.Restore(int(in.Fd()), before) // errors are ignored at exit
+		fmt.Fprint(messages, "Connected. Ctrl-] disconnects.\r\n")
 	}
 	go func() {
 		if typed(conn, in, onTerminal) {
-			cancel() // the user left
+			cancel() // the user disconnected
 		}
 	}()
 	for {
@@ -149,8 +149,8 @@ func console(ctx context.Context, conn *websocket.Conn, in *os.File, out, messag
 	}
 }
 
-// typed sends input until it ends, and reports whether the user asked to leave. After the end of
-// the input the guest may still print.
+// typed sends input until its end, and reports whether the user disconnected. The guest may still print after
+// the end of the input.
 func typed(conn *websocket.Conn, in io.Reader, terminal bool) (leave bool) {
 	buffer := make([]byte, 4096)
 	for {
@@ -160,7 +160,7 @@ func typed(conn *websocket.Conn, in io.Reader, terminal bool) (leave bool) {
 			piece, _, leave = bytes.Cut(piece, []byte{escape})
 		}
 		if len(piece) > 0 && conn.WriteMessage(websocket.BinaryMessage, piece) != nil {
-			return leave // the reading side reports errors
+			return leave // the reader reports errors
 		}
 		if leave || err != nil {
 			return leave
@@ -168,21 +168,21 @@ func typed(conn *websocket.Conn, in io.Reader, terminal bool) (leave bool) {
 	}
 }
 
-// consoleEnd explains the error that ended a console.
+// consoleEnd explains the error that closed a console.
 func consoleEnd(err error) error {
 	closed, is := errors.AsType[*websocket.CloseError](err)
 	if !is {
-		return fmt.Errorf("the console ended: %w", err)
+		return fmt.Errorf("the console was closed: %w", err)
 	}
 	switch closed.Code {
 	case websocket.CloseNormalClosure:
 		return nil
 	case websocket.CloseGoingAway:
-		return errors.New("the virtual machine has ended or left this host")
+		return errors.New("the virtual machine has terminated or left this host")
 	case websocket.CloseTryAgainLater:
-		return errors.New("the console says more than could be shown: connect again to go on")
+		return errors.New("the guest prints faster than its output can be shown; connect again to continue")
 	case websocket.CloseAbnormalClosure:
-		return errors.New("the connection to the console broke off: connect again to go on")
+		return errors.New("the connection to the console was lost; connect again to continue")
 	}
-	return fmt.Errorf("the console ended: %s", closed.Text)
+	return fmt.Errorf("the console was closed: %s", closed.Text)
 }

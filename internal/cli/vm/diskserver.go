@@ -31,7 +31,7 @@ func NewDiskServer() *cobra.Command {
 		Long: `Prepare the disks of the virtual machine that the environment variable ` + vmpb.EnvSpec + `
 describes, and serve them to its hypervisors.
 
-This is the command of the Pods that the VM controller creates, and not meant to be run by
+The VM controller creates Pods that run this command. It is not meant to be run by
 hand.`,
 		Args: args.None,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -40,7 +40,7 @@ hand.`,
 	}
 }
 
-// runDiskServer serves the disks of a VM, and writes why it ended to the termination message.
+// runDiskServer serves the disks of a VM, and writes why it exits to the termination message.
 func runDiskServer(ctx context.Context, getenv func(string) string, stderr io.Writer) error {
 	log := slog.New(slog.NewTextHandler(stderr, nil))
 	end := vmpb.Termination{Reason: vmpb.EndInvalidSpec}
@@ -50,7 +50,7 @@ func runDiskServer(ctx context.Context, getenv func(string) string, stderr io.Wr
 	} else {
 		end.Message = err.Error()
 	}
-	return leave("server of disks", getenv, log, end)
+	return leave("disk server", getenv, log, end)
 }
 
 // diskServerConfig reads the environment.

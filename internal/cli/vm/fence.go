@@ -18,10 +18,10 @@ import (
 	"github.com/millwright-dev/millwright/internal/cli/kubeconfig"
 )
 
-// fence is the command of that name. It writes and watches a VM as a migrate does.
+// fence is the command of that name. It writes and watches a VM like migrate does.
 type fence struct {
 	migrate
-	// confirm is the host that the user has named. Empty: he is asked.
+	// confirm is the host that the user has named. If empty, the command asks.
 	confirm string
 	in      io.Reader
 }
@@ -30,16 +30,16 @@ func newFence() *cobra.Command {
 	f, flags := &fence{}, &kubeconfig.Flags{}
 	cmd := &cobra.Command{
 		Use:   "fence NAME",
-		Short: "Say that the host of a virtual machine is switched off, so that it starts elsewhere",
-		Long: `Say that the host of a virtual machine is switched off, so that it starts elsewhere.
+		Short: "Declare the host of a virtual machine switched off, so that the virtual machine starts elsewhere",
+		Long: `Declare the host of a virtual machine switched off, so that the virtual machine starts elsewhere.
 
-This is for a virtual machine whose host does not answer (HostUnreachable), and whose disk is
-protected by storage locking. It starts on another host without waiting until the Node of the
-dead one is deleted. Nothing is done to the host: switch it off before, or cut it off from storage
-and network. If its guest still runs, there are two, which may both write to the disk.
+Use this for a virtual machine whose host does not respond (HostUnreachable) and whose disk is
+protected by storage locking. It starts on another host without waiting until the host's Node
+is deleted. The command does nothing to the host: switch it off first, or disconnect it from storage
+and network. If the guest still runs, there will be two, and both may write to the disk.
 
-The command asks for the name of the host; --confirm gives it in a script. The exit status is 0
-when another hypervisor has the virtual machine, and 1 if that was refused.`,
+The command asks for the name of the host; scripts can use --confirm. The exit status is 0
+when another hypervisor has the virtual machine, and 1 if the request was refused.`,
 		Example: `  millwright vm fence worker-1
   millwright vm fence worker-1 --confirm host-1`,
 		Args: args.OneName("virtual machine"),
@@ -57,7 +57,7 @@ when another hypervisor has the virtual machine, and 1 if that was refused.`,
 		},
 	}
 	addCluster(cmd, flags)
-	cmd.Flags().StringVar(&f.confirm, "confirm", "", "name of the host that is switched off; without it the command asks")
+	cmd.Flags().StringVar(&f.confirm, "confirm", "", "name of the host that is switched off; if empty, the command asks for it")
 	cmd.Flags().DurationVar(&f.timeout, "timeout", 2*time.Minute, "how long to wait for the VM controller; 0 for no limit")
 	return cmd
 }
@@ -83,36 +83,36 @@ func (f *fence) run(ctx context.Context) error {
 	err = f.watch(ctx, f.timeout, f.look)
 	switch {
 	case ctx.Err() != nil:
-		return fmt.Errorf("not watched any more; the annotation of virtual machine %s stays", f.key.Name)
+		return fmt.Errorf("interrupted; the annotation of virtual machine %s stays", f.key.Name)
 	case errors.Is(err, context.DeadlineExceeded):
 		return fmt.Errorf("the VM controller did not take virtual machine %s from its host within %s; the annotation stays", f.key.Name, f.timeout)
 	}
 	return err
 }
 
-// fenceable returns why there is nothing to fence, nil if there is.
+// fenceable returns why there is nothing to fence, or nil if there is.
 func fenceable(vm *vmv1alpha1.VirtualMachine) error {
 	ready := meta.FindStatusCondition(vm.Status.Conditions, vmv1alpha1.ConditionReady)
 	switch {
 	case !vm.DeletionTimestamp.IsZero():
 		return fmt.Errorf("virtual machine %s is being deleted", vm.Name)
 	case vm.Status.Lease != nil:
-		return fmt.Errorf("virtual machine %s has a lease that expires: it starts elsewhere by itself", vm.Name)
+		return fmt.Errorf("virtual machine %s has a lease that expires, so it starts elsewhere automatically", vm.Name)
 	case ready == nil || ready.Reason != vmv1alpha1.ReasonHostUnreachable || vm.Status.NodeName == "":
 		return fmt.Errorf("the host of virtual machine %s is not known to be unreachable (%s)", vm.Name, State(vm))
 	}
 	return nil
 }
 
-// ask says what is risked, and returns an error unless the user names the host.
+// ask describes the risk, and returns an error unless the user names the host.
 func (f *fence) ask(vm *vmv1alpha1.VirtualMachine) error {
 	host := vm.Status.NodeName
 	fmt.Fprintf(f.progress, `Virtual machine %[1]s starts on another host. If host %[2]s is not switched off, its guest may still run:
-then there are two, with one name and one address, and if the storage keeps no locks across hosts,
-both write to one disk, which destroys it.
+there would be two guests with the same name and address, and if the storage does not lock across hosts,
+both would write to the same disk and destroy it.
 `, vm.Name, host)
 	if vm.Status.VolumeClaimName == "" {
-		fmt.Fprintln(f.progress, "Its disk is ephemeral: it starts with a new one, and the data are lost.")
+		fmt.Fprintln(f.progress, "Its disk is ephemeral: it starts with a new disk, and the data is lost.")
 	}
 	given := f.confirm
 	if given == "" {
@@ -129,19 +129,19 @@ both write to one disk, which destroys it.
 	return nil
 }
 
-// look returns what to say about a VM now, whether that is all, and why the command fails.
+// look returns what to print about a VM now, whether the command is done, and why it fails.
 func (f *fence) look(vm *vmv1alpha1.VirtualMachine) (line string, done bool, err error) {
 	_, given := vm.Annotations[vmv1alpha1.AnnotationFence]
 	fenced := meta.FindStatusCondition(vm.Status.Conditions, vmv1alpha1.ConditionFenced)
 	switch {
 	case vm.Status.ActivePodName != f.pod:
-		return fmt.Sprintf("%s: pod %s has it now", vm.Name, vm.Status.ActivePodName), true, nil
+		return fmt.Sprintf("%s: now runs in pod %s", vm.Name, vm.Status.ActivePodName), true, nil
 	case given:
 		return vm.Name + ": waiting for the VM controller", false, nil
 	case fenced == nil: // the condition is written after the annotation is removed
 		return "", false, nil
 	}
-	return "", true, fmt.Errorf("virtual machine %s stays where it is: %s", vm.Name, reasonOf(fenced))
+	return "", true, fmt.Errorf("virtual machine %s stays on its host: %s", vm.Name, reasonOf(fenced))
 }
 
 func (f *fence) write(ctx context.Context, vm *vmv1alpha1.VirtualMachine, change func(annotations map[string]string)) error {

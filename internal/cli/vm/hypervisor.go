@@ -30,14 +30,14 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// NewHypervisor returns the command of the Pods that the VM controller makes.
+// NewHypervisor returns the command of the Pods that the VM controller creates.
 func NewHypervisor() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "hypervisor",
 		Short: "Run the virtual machine that the environment describes",
 		Long: `Run the virtual machine that the environment variable ` + vmpb.EnvSpec + ` describes.
 
-This is the command of the Pods that the VM controller creates, and not meant to be run by
+The VM controller creates Pods that run this command. It is not meant to be run by
 hand.`,
 		Args: args.None,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -54,7 +54,7 @@ hand.`,
 	return command
 }
 
-// watchdogCommand is what a hypervisor with full leases starts.
+// watchdogCommand is the command that a hypervisor with full leases starts.
 const watchdogCommand = "watchdog"
 
 func startWatchdog() (hypervisor.Watchdog, error) {
@@ -62,10 +62,10 @@ func startWatchdog() (hypervisor.Watchdog, error) {
 	if err != nil {
 		return nil, fmt.Errorf("starting the watchdog: %w", err)
 	}
-	// Not the program's name: it may be one of MCM's.
+	// The program's name is not used: it may be one of MCM's.
 	dog, err := watchdog.Start(exec.Command(program, "hypervisor", watchdogCommand))
 	if err != nil {
-		return nil, err // not an interface that holds nil
+		return nil, err // not an interface that holds a nil pointer
 	}
 	return dog, nil
 }
@@ -76,10 +76,10 @@ type endedError struct{ vmpb.Termination }
 // Error implements error.
 func (e *endedError) Error() string { return e.Reason + ": " + e.Message }
 
-// runHypervisor runs a VM to its end, and writes the reason to the termination message.
+// runHypervisor runs a VM until it terminates, and writes the reason to the termination message.
 func runHypervisor(ctx context.Context, getenv func(string) string, stderr io.Writer) error {
 	log := slog.New(slog.NewTextHandler(stderr, nil))
-	// The first signal ends the context; another one would end the process.
+	// The first signal cancels the context; a second one would terminate the process.
 	secondSIGTERM, rest := hypervisor.SecondSIGTERM()
 	defer rest()
 	end := vmpb.Termination{Reason: vmpb.EndInvalidSpec}
@@ -94,30 +94,31 @@ func runHypervisor(ctx context.Context, getenv func(string) string, stderr io.Wr
 	return leave("hypervisor", getenv, log, end)
 }
 
-// leave writes why the process of a Pod ends to the termination message.
+// leave writes why the process of a Pod exits to the termination message.
 func leave(what string, getenv func(string) string, log *slog.Logger, end vmpb.Termination) error {
 	code, err := hypervisor.WriteTermination(filepath.Join(getenv(vmpb.EnvRoot), vmpb.TerminationMessagePath), end)
 	if err != nil {
-		log.Warn("the reason of the end is not in the Pod's status", "error", err)
+		log.Warn("writing the termination message failed", "error", err)
 	}
-	log.Info(what+" ended", "reason", end.Reason, "message", end.Message)
+	log.Info(what+" exited", "reason", end.Reason, "message", end.Message)
 	if code != 0 {
 		return &endedError{end}
 	}
 	return nil
 }
 
-// warnOfHidden logs which networks of the Pod the guest cannot reach because its own has the same addresses.
+// warnOfHidden logs networks of the Pod that the guest cannot reach because its own network has the same
+// addresses.
 func warnOfHidden(config hypervisor.Config, hidden func(netip.Prefix) (string, error)) {
 	if config.NoOutside {
-		return // it reaches none of them anyway
+		return // it cannot reach any of them anyway
 	}
 	for _, network := range config.Network {
 		switch sentence, err := hidden(network); {
 		case err != nil:
-			config.Log.Debug("nobody knows whether the network of the guest hides others", "error", err)
+			config.Log.Debug("cannot determine whether the guest's network hides others", "error", err)
 		case sentence != "":
-			config.Log.Warn("the network of the guest hides others", "why", sentence)
+			config.Log.Warn("the guest's network hides others", "why", sentence)
 		}
 	}
 }
@@ -221,8 +222,8 @@ func credentialsFor(spec *vmpb.VMSpec, getenv func(string) string, log *slog.Log
 	return identity.FromFiles(files, self, nil, log), nil
 }
 
-// peerMayCall allows everything to the controller, and migration to another hypervisor of the same
-// VM. Users have the unix socket.
+// peerMayCall allows everything to the controller, and migrations to other hypervisors of the same VM. Users
+// have the unix socket.
 func peerMayCall(spec *vmpb.VMSpec) func(ctx context.Context, method string) error {
 	return func(ctx context.Context, method string) error {
 		peer, err := identity.FromContext(ctx)
@@ -238,7 +239,7 @@ func peerMayCall(spec *vmpb.VMSpec) func(ctx context.Context, method string) err
 	}
 }
 
-// parseBandwidth reads a number of bytes per second. Empty is 0.
+// parseBandwidth reads a number of bytes per second. An empty text is 0.
 func parseBandwidth(text string) (uint64, error) {
 	bandwidth, err := strconv.ParseUint(cmp.Or(text, "0"), 10, 63)
 	if err != nil {
@@ -247,20 +248,20 @@ func parseBandwidth(text string) (uint64, error) {
 	return bandwidth, nil
 }
 
-// parsePorts reads ports that are separated by commas.
+// parsePorts reads a comma-separated list of ports.
 func parsePorts(list string) ([]uint16, error) {
 	var ports []uint16
 	for text := range strings.FieldsFuncSeq(list, func(r rune) bool { return r == ',' }) {
 		port, err := strconv.ParseUint(text, 10, 16)
 		if err != nil || port == 0 {
-			return nil, fmt.Errorf("%q is not a port", text)
+			return nil, fmt.Errorf("%q is not a port number", text)
 		}
 		ports = append(ports, uint16(port))
 	}
 	return ports, nil
 }
 
-// parsePrefixes reads networks that are separated by commas.
+// parsePrefixes reads a comma-separated list of networks.
 func parsePrefixes(list string) ([]netip.Prefix, error) {
 	var prefixes []netip.Prefix
 	for text := range strings.FieldsFuncSeq(list, func(r rune) bool { return r == ',' }) {

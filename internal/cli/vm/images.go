@@ -12,7 +12,7 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// images fetches images and boot files with what the operator of the host allows.
+// images fetches images and boot files with the access that the host's operator allows.
 type images struct{ access image.Access }
 
 // imagesFrom reads the environment.
@@ -41,24 +41,24 @@ func (i images) Fetch(ctx context.Context, source image.Source, path string, opt
 	return image.Fetch(ctx, source, path, options)
 }
 
-// Limits of the memory of a process that writes a disk, in bytes. What package image accepts
-// takes less than softMemory, at which garbage is collected more often. At hardMemory the
-// kernel refuses more, to this process and to qemu-img, in case a decoder has an error.
+// Limits of the memory of a process that writes a disk, in bytes. What package image accepts needs less than
+// softMemory, at which garbage is collected more often. At hardMemory, the kernel refuses more memory to this
+// process and to qemu-img, in case a decoder has a bug.
 const (
 	softMemory = 256 << 20
 	hardMemory = 1 << 30
 )
 
-// limitMemory limits the memory of this process and of those that it starts until restore is
-// called, which must be before QEMU is started.
+// limitMemory limits the memory of this process and its children until restore is called, which must be before
+// QEMU is started.
 func limitMemory() (restore func() error, err error) {
 	var before unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_DATA, &before); err != nil {
-		return nil, fmt.Errorf("reading the limit of the memory: %w", err)
+		return nil, fmt.Errorf("reading the memory limit: %w", err)
 	}
 	limited := unix.Rlimit{Cur: min(hardMemory, before.Cur), Max: before.Max}
 	if err := unix.Setrlimit(unix.RLIMIT_DATA, &limited); err != nil {
-		return nil, fmt.Errorf("limiting the memory: %w", err)
+		return nil, fmt.Errorf("setting the memory limit: %w", err)
 	}
 	soft := debug.SetMemoryLimit(softMemory)
 	return func() error {

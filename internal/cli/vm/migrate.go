@@ -24,7 +24,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
-// migrationPace is the time between two looks at a migration.
+// migrationPace is the interval at which a migration is polled.
 const migrationPace = 500 * time.Millisecond
 
 // migrate is the command of that name.
@@ -41,11 +41,11 @@ type migrate struct {
 	key    client.ObjectKey
 	// pod is the hypervisor that the VM leaves.
 	pod string
-	// progress gets a line for each change, and out the result.
+	// progress gets a line for each change, out gets the result.
 	progress, out io.Writer
 }
 
-// orders has virtual machines migrate. An empty node is any.
+// orders requests migrations of virtual machines. An empty node means any.
 type orders interface {
 	order(ctx context.Context, vm client.ObjectKey, node string) error
 	cancel(ctx context.Context, vm client.ObjectKey) error
@@ -59,8 +59,8 @@ func newMigrate() *cobra.Command {
 		Long: `Move a running virtual machine to another host, while its guest runs.
 
 A line is printed for each change. The exit status is 0 when the guest runs on the other host,
-and 1 if it stays where it is, if the virtual machine cannot be migrated live, or after
---timeout. A migration goes on when this command is interrupted; --cancel ends it, unless the
+and 1 if it stays on its host, if the virtual machine cannot be migrated live, or after
+--timeout. A migration continues when this command is interrupted; --cancel cancels it, unless the
 guest is already stopped for it.`,
 		Example: `  millwright vm migrate worker-1
   millwright vm migrate worker-1 --to host-2 --timeout 10m
@@ -86,22 +86,22 @@ guest is already stopped for it.`,
 		},
 	}
 	addCluster(cmd, flags)
-	cmd.Flags().StringVar(&m.to, "to", "", "name of the host to go to; empty for any")
-	cmd.Flags().BoolVar(&m.cancel, "cancel", false, "cancel the migration that was ordered")
-	cmd.Flags().BoolVar(&m.wait, "wait", true, "wait for the end")
+	cmd.Flags().StringVar(&m.to, "to", "", "name of the target host; empty for any")
+	cmd.Flags().BoolVar(&m.cancel, "cancel", false, "cancel the requested migration")
+	cmd.Flags().BoolVar(&m.wait, "wait", true, "wait until the migration is complete")
 	cmd.Flags().DurationVar(&m.timeout, "timeout", 0, "how long to wait; 0 for no limit")
-	cmd.Flags().StringVarP(&m.output, "output", "o", "", "json: print status.migration at the end, and the progress to standard error")
+	cmd.Flags().StringVarP(&m.output, "output", "o", "", "json: print status.migration at the end, and progress to standard error")
 	return cmd
 }
 
 func (m *migrate) check() error {
 	switch {
 	case m.output != "" && m.output != "json":
-		return args.Wrongf("--output: %q is not json", m.output)
+		return args.Wrongf("--output: unknown format %q; expected json", m.output)
 	case m.cancel && m.to != "":
-		return args.Wrongf("--cancel and --to exclude each other")
+		return args.Wrongf("--cancel: cannot be used with --to")
 	case strings.Contains(m.to, "/"):
-		return args.Wrongf("--to: %q is no name of a host", m.to)
+		return args.Wrongf("--to: %q is not a valid host name", m.to)
 	}
 	return nil
 }
@@ -127,7 +127,7 @@ func (m *migrate) get(ctx context.Context) (*vmv1alpha1.VirtualMachine, error) {
 	vm := &vmv1alpha1.VirtualMachine{}
 	err := m.client.Get(ctx, m.key, vm)
 	if apierrors.IsNotFound(err) {
-		return nil, fmt.Errorf(`there is no virtual machine %s in namespace %s; "millwright vm list" shows all`, m.key.Name, m.key.Namespace)
+		return nil, fmt.Errorf(`virtual machine %s not found in namespace %s; "millwright vm list" shows all`, m.key.Name, m.key.Namespace)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("reading virtual machine %s: %w", m.key.Name, err)
@@ -135,19 +135,19 @@ func (m *migrate) get(ctx context.Context) (*vmv1alpha1.VirtualMachine, error) {
 	return vm, nil
 }
 
-// order orders the migration.
+// order requests the migration.
 func (m *migrate) order(ctx context.Context, vm *vmv1alpha1.VirtualMachine) error {
 	if m.pod == "" || vm.Status.ActivePodUID == "" {
-		return fmt.Errorf("virtual machine %s does not run (%s)", vm.Name, State(vm))
+		return fmt.Errorf("virtual machine %s is not running (%s)", vm.Name, State(vm))
 	}
 	if m.to != "" && m.to == vm.Status.NodeName {
-		return fmt.Errorf("virtual machine %s is on host %s already", vm.Name, m.to)
+		return fmt.Errorf("virtual machine %s is already on host %s", vm.Name, m.to)
 	}
 	if can := meta.FindStatusCondition(vm.Status.Conditions, vmv1alpha1.ConditionLiveMigratable); can == nil || can.Status != metav1.ConditionTrue {
 		return fmt.Errorf("virtual machine %s cannot be migrated live: %s", vm.Name, reasonOf(can))
 	}
 	if err := m.orders.order(ctx, m.key, m.to); err != nil {
-		return fmt.Errorf("ordering the migration of virtual machine %s: %w", vm.Name, err)
+		return fmt.Errorf("requesting the migration of virtual machine %s: %w", vm.Name, err)
 	}
 	return nil
 }
@@ -155,23 +155,23 @@ func (m *migrate) order(ctx context.Context, vm *vmv1alpha1.VirtualMachine) erro
 // reasonOf returns why a condition is not True.
 func reasonOf(condition *metav1.Condition) string {
 	if condition == nil {
-		return "its hypervisor has not said that it can"
+		return "its hypervisor has not reported that it can"
 	}
 	return messages.Line(cmp.Or(condition.Message, condition.Reason))
 }
 
-// remove removes the order.
+// remove cancels the request.
 func (m *migrate) remove(ctx context.Context, vm *vmv1alpha1.VirtualMachine) error {
 	if pod, _, _ := strings.Cut(vm.Annotations[vmv1alpha1.AnnotationMigrate], "/"); pod == "" || pod != m.pod {
-		return fmt.Errorf("no migration of virtual machine %s is ordered", vm.Name)
+		return fmt.Errorf("no migration of virtual machine %s is requested", vm.Name)
 	}
 	if err := m.orders.cancel(ctx, m.key); err != nil {
-		return fmt.Errorf("cancelling the migration of virtual machine %s: %w", vm.Name, err)
+		return fmt.Errorf("canceling the migration of virtual machine %s: %w", vm.Name, err)
 	}
 	return nil
 }
 
-// follow shows the migration until its end.
+// follow shows the migration until it is complete.
 func (m *migrate) follow(ctx context.Context) error {
 	err := m.watch(ctx, m.timeout, func(vm *vmv1alpha1.VirtualMachine) (string, bool, error) {
 		line, done, failure := m.see(vm)
@@ -182,15 +182,15 @@ func (m *migrate) follow(ctx context.Context) error {
 	})
 	switch {
 	case ctx.Err() != nil:
-		return fmt.Errorf("not watched any more; the migration of virtual machine %s does not depend on that", m.key.Name)
+		return fmt.Errorf("interrupted; the migration of virtual machine %s continues", m.key.Name)
 	case errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("the migration of virtual machine %s was not over within %s; it goes on", m.key.Name, m.timeout)
+		return fmt.Errorf("the migration of virtual machine %s was not complete within %s; it continues", m.key.Name, m.timeout)
 	}
 	return err
 }
 
-// watch shows what look says of the VM, each line once, until that was all or failed. A timeout of 0 is none; one that
-// is over is context.DeadlineExceeded.
+// watch prints what look returns for the VM, each line once, until look is done or fails. A timeout of 0 means
+// none; an expired one returns context.DeadlineExceeded.
 func (m *migrate) watch(ctx context.Context, timeout time.Duration, look func(*vmv1alpha1.VirtualMachine) (line string, done bool, err error)) error {
 	if timeout > 0 {
 		var cancel context.CancelFunc
@@ -218,11 +218,11 @@ func (m *migrate) print(record *vmv1alpha1.VirtualMachineMigration) error {
 	return encoder.Encode(record)
 }
 
-// see returns what to say about a VM now, whether that is all, and why the command fails.
+// see returns what to print about a VM now, whether the command is done, and why it fails.
 func (m *migrate) see(vm *vmv1alpha1.VirtualMachine) (line string, done bool, err error) {
 	record := vm.Status.Migration
 	if record != nil && record.SourcePodName != m.pod {
-		record = nil // an earlier one
+		record = nil // of an earlier migration
 	}
 	pod, _, _ := strings.Cut(vm.Annotations[vmv1alpha1.AnnotationMigrate], "/")
 	ordered := pod == m.pod
@@ -230,15 +230,15 @@ func (m *migrate) see(vm *vmv1alpha1.VirtualMachine) (line string, done bool, er
 	case record != nil && record.Phase == vmv1alpha1.MigrationSucceeded:
 		return m.succeeded(record)
 	case vm.Status.ActivePodName != m.pod:
-		return "", true, fmt.Errorf("virtual machine %s was started anew meanwhile", vm.Name)
+		return "", true, fmt.Errorf("virtual machine %s was restarted in the meantime", vm.Name)
 	case record != nil && record.Phase != vmv1alpha1.MigrationFailed:
 		return messages.Line(vm.Name + ": " + migrationState(record)), false, nil
 	case ordered && record == nil:
-		return vm.Name + ": ordered", false, nil
+		return vm.Name + ": requested", false, nil
 	case ordered:
-		return messages.Line(fmt.Sprintf("%s: trying again after: %s", vm.Name, because(record))), false, nil
+		return messages.Line(fmt.Sprintf("%s: retrying after: %s", vm.Name, because(record))), false, nil
 	case m.cancel:
-		return vm.Name + ": the migration is cancelled", true, nil
+		return vm.Name + ": the migration is canceled", true, nil
 	case record != nil:
 		return "", true, fmt.Errorf("virtual machine %s stays on host %s: %s", vm.Name, vm.Status.NodeName, because(record))
 	}
@@ -248,12 +248,12 @@ func (m *migrate) see(vm *vmv1alpha1.VirtualMachine) (line string, done bool, er
 
 func (m *migrate) succeeded(record *vmv1alpha1.VirtualMachineMigration) (line string, done bool, err error) {
 	if record.EndTime == nil {
-		return m.key.Name + ": the guest is continued on the other host", false, nil
+		return m.key.Name + ": the guest continues on the other host", false, nil
 	}
 	line = fmt.Sprintf("%s: migrated from %s to %s in %s", m.key.Name, record.SourceNodeName, record.TargetNodeName,
 		duration.HumanDuration(record.EndTime.Sub(record.StartTime.Time)))
 	if record.Downtime != nil {
-		line += fmt.Sprintf("; the guest stood still for %s", record.Downtime.Duration.Round(time.Millisecond))
+		line += fmt.Sprintf("; the guest was paused for %s", record.Downtime.Duration.Round(time.Millisecond))
 	}
 	if m.cancel {
 		err = fmt.Errorf("it was too late to cancel the migration of virtual machine %s", m.key.Name)
@@ -265,7 +265,7 @@ func because(record *vmv1alpha1.VirtualMachineMigration) string {
 	return strings.TrimSuffix(messages.Line(record.Reason+": "+record.Message), ": ")
 }
 
-// migrationState returns how far a migration under way is.
+// migrationState returns the progress of a migration.
 func migrationState(record *vmv1alpha1.VirtualMachineMigration) string {
 	to := cmp.Or(record.TargetNodeName, "another host")
 	if record.Phase == vmv1alpha1.MigrationPreparing {

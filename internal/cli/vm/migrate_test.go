@@ -129,18 +129,18 @@ func TestMigrateSees(t *testing.T) {
 		"ordered":         {ordered("web-1"), false, "web: ordered", false, ""},
 		"refused":         {nil, false, "", true, "refused"},
 		"copying":         {with(vmv1alpha1.MigrationCopying, "", "web-1"), false, "web: migrating to host-2, 64 of 256 MiB copied", false, ""},
-		"another try":     {with(vmv1alpha1.MigrationFailed, "CopyFailed", "web-1"), false, "web: trying again after: CopyFailed: a message", false, ""},
+		"another try":     {with(vmv1alpha1.MigrationFailed, "CopyFailed", "web-1"), false, "web: retrying after: CopyFailed: a message", false, ""},
 		"failed":          {with(vmv1alpha1.MigrationFailed, "Unschedulable", ""), false, "", true, "stays on host host-1: Unschedulable: a message"},
-		"cancelled":       {with(vmv1alpha1.MigrationFailed, "Cancelled", ""), true, "web: the migration is cancelled", true, ""},
+		"cancelled":       {with(vmv1alpha1.MigrationFailed, "Cancelled", ""), true, "web: the migration is canceled", true, ""},
 		"being cancelled": {with(vmv1alpha1.MigrationCopying, "", ""), true, "web: migrating to host-2, 64 of 256 MiB copied", false, ""},
-		"migrated":        {moved, false, "web: migrated from host-1 to host-2 in 4s; the guest stood still for 120ms", true, ""},
-		"cancelled late":  {moved, true, "web: migrated from host-1 to host-2 in 4s; the guest stood still for 120ms", true, "too late"},
+		"migrated":        {moved, false, "web: migrated from host-1 to host-2 in 4s; the guest was paused for 120ms", true, ""},
+		"cancelled late":  {moved, true, "web: migrated from host-1 to host-2 in 4s; the guest was paused for 120ms", true, "too late"},
 		"started anew":    {func(vm *vmv1alpha1.VirtualMachine) { vm.Status.ActivePodName = "web-3" }, false, "", true, "started anew"},
 		"an earlier one": {func(vm *vmv1alpha1.VirtualMachine) {
 			with("Failed", "CopyFailed", "web-1")(vm)
 			vm.Status.Migration.SourcePodName = "web-0"
 		}, false, "web: ordered", false, ""},
-		"not yet reported": {func(vm *vmv1alpha1.VirtualMachine) { moved(vm); vm.Status.Migration.EndTime = nil }, false, "web: the guest is continued on the other host", false, ""},
+		"not yet reported": {func(vm *vmv1alpha1.VirtualMachine) { moved(vm); vm.Status.Migration.EndTime = nil }, false, "web: the guest continues on the other host", false, ""},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {

@@ -53,7 +53,7 @@ func (r *remote) reset(ctx context.Context, vm client.ObjectKey) error {
 	return explain(to(r.client.Post(), vm, "reset").Do(ctx).Error())
 }
 
-// order orders a migration; an empty node is any.
+// order requests a migration. An empty node means any.
 func (r *remote) order(ctx context.Context, vm client.ObjectKey, node string) error {
 	body, err := json.Marshal(subresources.MigrateOptions{NodeName: node})
 	if err != nil {
@@ -62,16 +62,16 @@ func (r *remote) order(ctx context.Context, vm client.ObjectKey, node string) er
 	return explain(to(r.client.Post(), vm, "migrate").Body(body).Do(ctx).Error())
 }
 
-// cancel takes an order back.
+// cancel cancels the request.
 func (r *remote) cancel(ctx context.Context, vm client.ObjectKey) error {
 	return explain(to(r.client.Delete(), vm, "migrate").Do(ctx).Error())
 }
 
-// maxLastOutput is how much LastOutput reads, in bytes. VM controllers send 64 KiB.
+// maxLastOutput is the maximum number of bytes that LastOutput reads. VM controllers send 64 KiB.
 const maxLastOutput = 256 << 10
 
-// LastOutput returns a function that reads the last output of a VM's console through an API server, with the rights
-// that the configuration has there.
+// LastOutput returns a function that reads the last output of a VM's console through an API server, with the
+// permissions of the configuration.
 func LastOutput(config *rest.Config) (func(ctx context.Context, vm client.ObjectKey) ([]byte, error), error) {
 	calls, err := newRemote(config)
 	if err != nil {
@@ -87,7 +87,7 @@ func LastOutput(config *rest.Config) (func(ctx context.Context, vm client.Object
 	}, nil
 }
 
-// openLog returns what the console said, and with follow what it will say. The caller closes it.
+// openLog returns the last console output and, with follow, new output. The caller closes it.
 func (r *remote) openLog(ctx context.Context, vm client.ObjectKey, follow bool) (io.ReadCloser, error) {
 	body, err := to(r.client.Get(), vm, "log").Param(subresources.FollowParameter, strconv.FormatBool(follow)).Stream(ctx)
 	if err != nil {
@@ -96,7 +96,7 @@ func (r *remote) openLog(ctx context.Context, vm client.ObjectKey, follow bool) 
 	return body, nil
 }
 
-// log writes what the console said, and with follow what it will say.
+// log writes the last console output and, with follow, new output.
 func (r *remote) log(ctx context.Context, vm client.ObjectKey, follow bool, out io.Writer) error {
 	body, err := r.openLog(ctx, vm, follow)
 	if err != nil {
@@ -113,7 +113,7 @@ func (r *remote) log(ctx context.Context, vm client.ObjectKey, follow bool, out 
 func (r *remote) console(ctx context.Context, vm client.ObjectKey, replay bool) (*gorilla.Conn, error) {
 	path := to(r.client.Get(), vm, "console").Param(subresources.ReplayParameter, strconv.FormatBool(replay))
 	if err := path.Error(); err != nil {
-		return nil, err // a name that is none
+		return nil, err // an invalid name
 	}
 	trip, holder, err := websocket.RoundTripperFor(r.config)
 	if err != nil {
@@ -135,7 +135,7 @@ func (r *remote) refused(ctx context.Context, err error) error {
 	if upgrade, ok := errors.AsType[*httpstream.UpgradeFailureError](err); ok {
 		err = upgrade.Cause
 	}
-	// What does not come from an API does not say what is missing.
+	// An error that does not come from an API server does not report what is missing.
 	if errors.Is(err, gorilla.ErrBadHandshake) {
 		served := r.client.Get().AbsPath("/apis", subresources.Group, subresources.Version).Do(ctx).Error()
 		if apierrors.IsNotFound(served) {
@@ -145,16 +145,16 @@ func (r *remote) refused(ctx context.Context, err error) error {
 	return explain(err)
 }
 
-var errNotServed = fmt.Errorf("this cluster does not serve %s: its VM controller does not run, or is older", subresources.Group)
+var errNotServed = fmt.Errorf("this cluster does not serve %s: its VM controller is not running or is too old", subresources.Group)
 
-// explain says what a general error means here.
+// explain returns what a general error means here.
 func explain(err error) error {
 	status, is := errors.AsType[*apierrors.StatusError](err)
 	switch {
 	case is && apierrors.IsNotFound(err) && (status.ErrStatus.Details == nil || status.ErrStatus.Details.Kind != subresources.Resource && status.ErrStatus.Details.Group != vmv1alpha1.SchemeGroupVersion.Group):
 		return errNotServed
 	case apierrors.IsServiceUnavailable(err):
-		return fmt.Errorf("the VM controller cannot do it now: %w", err)
+		return fmt.Errorf("the VM controller is not available: %w", err)
 	}
 	return err
 }

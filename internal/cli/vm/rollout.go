@@ -41,19 +41,19 @@ func newRollout() *cobra.Command {
 	r, flags := &rollout{}, &kubeconfig.Flags{}
 	cmd := &cobra.Command{
 		Use:   "rollout [NAME...]",
-		Short: "Replace hypervisors that run another image than new ones would",
+		Short: "Replace hypervisors that run an outdated image",
 		Long: `Replace the hypervisors that run another image than new ones would: after a change of
-spec.hypervisorImage, or of the VM controller's default. Their condition HypervisorCurrent says
-so. Without names it is all virtual machines of the namespace.
+spec.hypervisorImage, or of the VM controller's default. Their condition HypervisorCurrent is
+False. Without names, this applies to all virtual machines of the namespace.
 
-Each virtual machine is moved to a new hypervisor while its guest runs, one after the other. One
-that cannot be migrated live is left alone, unless --restart allows to shut its guest down.
+Virtual machines are moved to new hypervisors one after the other, while their guests run. A virtual
+machine that cannot be migrated live is skipped, unless --restart allows its guest to be shut down.
 
-Ctrl-C pauses: the migration under way goes on, and the others do not begin. The same command goes
-on later. Nothing is lost if the VM controller restarts meanwhile: what is ordered is stored in the
-virtual machine.
+Ctrl-C pauses: the current migration continues, and no other one begins. Run the same command to
+continue. A restart of the VM controller does no harm: requests are stored in the virtual
+machines.
 
-The exit status is 0 when all have the new image, and 1 if some do not.`,
+The exit status is 0 when all have the new image, and 1 otherwise.`,
 		Example: `  millwright vm rollout
   millwright vm rollout worker-1 worker-2
   millwright vm rollout --all-namespaces --selector tier=web --restart`,
@@ -73,10 +73,10 @@ The exit status is 0 when all have the new image, and 1 if some do not.`,
 		},
 	}
 	addCluster(cmd, flags)
-	cmd.Flags().BoolVarP(&r.all, "all-namespaces", "A", false, "virtual machines of all namespaces")
-	cmd.Flags().StringVarP(&r.selector, "selector", "l", "", "labels that the virtual machines have")
-	cmd.Flags().BoolVar(&r.restart, "restart", false, "shut down and start again what cannot be migrated live")
-	cmd.Flags().BoolVar(&r.wait, "wait", true, "replace one after the other, and show it; false orders all at once, of which the VM controller carries out few at a time for each host")
+	cmd.Flags().BoolVarP(&r.all, "all-namespaces", "A", false, "replace hypervisors in all namespaces")
+	cmd.Flags().StringVarP(&r.selector, "selector", "l", "", "label selector for the virtual machines")
+	cmd.Flags().BoolVar(&r.restart, "restart", false, "restart virtual machines that cannot be migrated live")
+	cmd.Flags().BoolVar(&r.wait, "wait", true, "replace one hypervisor after the other, and show the progress; false requests all together, of which the VM controller performs a few per host at a time")
 	cmd.Flags().DurationVar(&r.timeout, "timeout", 0, "how long to wait for each virtual machine; 0 for no limit")
 	return cmd
 }
@@ -95,7 +95,7 @@ func (r *rollout) run(ctx context.Context, names []string) error {
 		to := numbered{r.out, fmt.Sprintf("%d of %d: ", i+1, len(vms))}
 		err := r.replace(ctx, vm, to)
 		if ctx.Err() != nil {
-			return fmt.Errorf("paused at %s, %d of %d; the same command goes on", vm, i+1, len(vms))
+			return fmt.Errorf("paused at %s, %d of %d; run the same command to continue", vm, i+1, len(vms))
 		}
 		if err != nil {
 			fmt.Fprintln(to, messages.Line(err.Error()))
@@ -108,7 +108,7 @@ func (r *rollout) run(ctx context.Context, names []string) error {
 	return nil
 }
 
-// outdated returns the VMs to replace, of the names if there are any.
+// outdated returns the VMs to replace, limited to the names if there are any.
 func (r *rollout) outdated(ctx context.Context, names []string) ([]client.ObjectKey, error) {
 	selector, err := labels.Parse(r.selector)
 	if err != nil {
@@ -133,7 +133,7 @@ func (r *rollout) outdated(ctx context.Context, names []string) ([]client.Object
 	}
 	for _, name := range names {
 		if !exists[name] {
-			return nil, fmt.Errorf(`there is no virtual machine %s; "millwright vm list -A" shows all`, name)
+			return nil, fmt.Errorf(`virtual machine %s not found; "millwright vm list -A" shows all`, name)
 		}
 	}
 	return found, nil
@@ -144,7 +144,7 @@ func outdated(vm *vmv1alpha1.VirtualMachine) bool {
 	return meta.IsStatusConditionFalse(vm.Status.Conditions, vmv1alpha1.ConditionHypervisorCurrent) && vm.DeletionTimestamp.IsZero()
 }
 
-// replace gives a VM a new hypervisor.
+// replace replaces the hypervisor of a VM.
 func (r *rollout) replace(ctx context.Context, key client.ObjectKey, out io.Writer) error {
 	m := &migrate{client: r.client, orders: r.orders, key: key, wait: r.wait, timeout: r.timeout, progress: out, out: out}
 	vm, err := m.get(ctx)
@@ -158,10 +158,10 @@ func (r *rollout) replace(ctx context.Context, key client.ObjectKey, out io.Writ
 	case r.restart:
 		return r.startAgain(ctx, m, vm)
 	}
-	return fmt.Errorf("%s cannot be migrated live: %s; --restart shuts its guest down, and starts it again", vm.Name, strings.TrimSuffix(reasonOf(can), "."))
+	return fmt.Errorf("%s cannot be migrated live: %s; --restart restarts its guest", vm.Name, strings.TrimSuffix(reasonOf(can), "."))
 }
 
-// startAgain deletes the Pod of a VM, and waits until the VM is ready in another one.
+// startAgain deletes the Pod of a VM, and waits until the VM is ready in another Pod.
 func (r *rollout) startAgain(ctx context.Context, m *migrate, vm *vmv1alpha1.VirtualMachine) error {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: vm.Namespace, Name: vm.Status.ActivePodName}}
 	if err := r.client.Delete(ctx, pod, client.Preconditions{UID: &vm.Status.ActivePodUID}); client.IgnoreNotFound(err) != nil {
@@ -174,10 +174,10 @@ func (r *rollout) startAgain(ctx context.Context, m *migrate, vm *vmv1alpha1.Vir
 		if vm.Status.ActivePodName == pod.Name {
 			return vm.Name + ": shutting down", false, nil
 		}
-		return vm.Name + ": starting again: " + State(vm), meta.IsStatusConditionTrue(vm.Status.Conditions, vmv1alpha1.ConditionReady), nil
+		return vm.Name + ": restarting: " + State(vm), meta.IsStatusConditionTrue(vm.Status.Conditions, vmv1alpha1.ConditionReady), nil
 	})
 	if errors.Is(err, context.DeadlineExceeded) {
-		return fmt.Errorf("%s was not ready again within %s", vm.Name, r.timeout)
+		return fmt.Errorf("%s was not ready within %s after the restart", vm.Name, r.timeout)
 	}
 	return err
 }

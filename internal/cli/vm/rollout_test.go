@@ -106,7 +106,7 @@ func TestRollout(t *testing.T) {
 		"by label":    {given: []client.Object{old("a", nil), old("b", nil)}, with: rollout{selector: "tier=a"}, out: "1 of 1: a: migrated", moved: "a"},
 		"one cannot": {given: []client.Object{old("a", cannot), old("b", nil)},
 			out: "1 of 2: a cannot be migrated live: it is cold; --restart|2 of 2: b: migrated", left: "1 of 2 virtual machines keep their hypervisors: a", moved: "b"},
-		"one is restarted": {given: []client.Object{old("a", cannot)}, with: rollout{restart: true}, out: "1 of 1: a: starting again: Running", moved: "a"},
+		"one is restarted": {given: []client.Object{old("a", cannot)}, with: rollout{restart: true}, out: "1 of 1: a: restarting: Running", moved: "a"},
 		"one fails": {given: []client.Object{old("a", nil), old("b", nil)}, fails: map[string]bool{"a": true},
 			out: "1 of 2: virtual machine a stays on host host-1: Unschedulable|2 of 2: b: migrated", left: "keep their hypervisors: a", moved: "b"},
 	} {
@@ -185,7 +185,7 @@ func TestWideList(t *testing.T) {
 		t.Fatal(err)
 	}
 	lines := strings.Split(out.String(), "\n")
-	for i, words := range []string{"POD MIGRATABLE LAST MIGRATION", "a-1 yes -", "b-1 no: Cold from host-1 60s ago, stood still for 120ms", "c-1 yes failed (Unschedulable) 60s ago"} {
+	for i, words := range []string{"POD MIGRATABLE LAST MIGRATION", "a-1 yes -", "b-1 no: Cold from host-1 60s ago, paused for 120ms", "c-1 yes failed (Unschedulable) 60s ago"} {
 		if got := strings.Join(strings.Fields(lines[i]), " "); !strings.HasSuffix(got, words) {
 			t.Errorf("%q does not end with %q", got, words)
 		}

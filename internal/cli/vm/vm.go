@@ -1,4 +1,4 @@
-// Package vm runs hypervisors, and shows virtual machines to users.
+// Package vm runs hypervisors and has the commands for virtual machines.
 package vm
 
 import (
@@ -27,7 +27,7 @@ import (
 func New() *cobra.Command {
 	return args.Group(&cobra.Command{
 		Use:   "vm",
-		Short: "List virtual machines, open their consoles, reset, migrate, fence or renew them",
+		Short: "List virtual machines, open their consoles, reset, migrate or fence them, or replace their hypervisors",
 	}, newList(), newConsole(), newLogs(), newReset(), newMigrate(), newFence(), newRollout())
 }
 
@@ -41,7 +41,7 @@ func newList() *cobra.Command {
 		Args:    args.None,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if output != "" && output != "wide" {
-				return args.Wrongf("--output: %q is not wide", output)
+				return args.Wrongf("--output: unknown format %q; expected wide", output)
 			}
 			c, err := flags.Client()
 			if err != nil {
@@ -59,18 +59,18 @@ func newList() *cobra.Command {
 	}
 	addCluster(cmd, flags)
 	cmd.Flags().BoolVarP(&all, "all-namespaces", "A", false, "list virtual machines of all namespaces")
-	cmd.Flags().StringVarP(&output, "output", "o", "", "wide: also the pod, whether it can be migrated, and the last migration")
+	cmd.Flags().StringVarP(&output, "output", "o", "", "wide: also show the pod, whether the virtual machine can be migrated live, and the last migration")
 	return cmd
 }
 
-// listVMs prints one line for each VM of a namespace. Empty means all namespaces.
+// listVMs prints one line for each VM of a namespace. An empty namespace means all.
 func listVMs(ctx context.Context, c client.Client, namespace string, wide bool, now time.Time, out io.Writer) error {
 	vms := &vmv1alpha1.VirtualMachineList{}
 	if err := c.List(ctx, vms, client.InNamespace(namespace)); err != nil {
 		return fmt.Errorf("listing virtual machines: %w", err)
 	}
 	if len(vms.Items) == 0 {
-		_, err := fmt.Fprintln(out, "There are no virtual machines.")
+		_, err := fmt.Fprintln(out, "No virtual machines found.")
 		return err
 	}
 	slices.SortFunc(vms.Items, func(a, b vmv1alpha1.VirtualMachine) int {
@@ -112,8 +112,8 @@ func migratable(vm *vmv1alpha1.VirtualMachine) string {
 	return "no: " + messages.Line(condition.Reason)
 }
 
-// lastMigration returns where a VM came from, when, and how long its guest stood still; or why it did not
-// move.
+// lastMigration returns where a VM came from, when, and how long its guest was paused, or why the migration
+// failed.
 func lastMigration(vm *vmv1alpha1.VirtualMachine, now time.Time) string {
 	record := vm.Status.Migration
 	if record == nil || record.EndTime == nil {
@@ -125,7 +125,7 @@ func lastMigration(vm *vmv1alpha1.VirtualMachine, now time.Time) string {
 	}
 	text += duration.HumanDuration(now.Sub(record.EndTime.Time)) + " ago"
 	if record.Downtime != nil {
-		text += ", stood still for " + record.Downtime.Duration.Round(time.Millisecond).String()
+		text += ", paused for " + record.Downtime.Duration.Round(time.Millisecond).String()
 	}
 	return messages.Line(text)
 }
@@ -133,11 +133,11 @@ func lastMigration(vm *vmv1alpha1.VirtualMachine, now time.Time) string {
 // cell returns a value of a table.
 func cell(value string) string { return cmp.Or(messages.Line(value), "-") }
 
-// State returns what a VM does or waits for, in a few words.
+// State describes in a few words what a VM does or waits for.
 func State(vm *vmv1alpha1.VirtualMachine) string {
 	ready := meta.FindStatusCondition(vm.Status.Conditions, vmv1alpha1.ConditionReady)
 	if ready == nil {
-		return "waits for the VM controller"
+		return "waiting for the VM controller"
 	}
 	state := strings.TrimSuffix(ready.Reason+": "+ready.Message, ": ")
 	if record := vm.Status.Migration; record != nil && (record.Phase == vmv1alpha1.MigrationPreparing || record.Phase == vmv1alpha1.MigrationCopying) {
@@ -152,11 +152,11 @@ func State(vm *vmv1alpha1.VirtualMachine) string {
 // addCluster adds the flags that select the cluster and the namespace.
 func addCluster(cmd *cobra.Command, flags *kubeconfig.Flags) {
 	flags.Add(cmd.Flags())
-	cmd.Flags().StringVar(&flags.Context, "context", "", "context of the kubeconfig; empty for the current one")
-	cmd.Flags().StringVarP(&flags.Namespace, "namespace", "n", "", "namespace of the virtual machines; empty for that of the context")
+	cmd.Flags().StringVar(&flags.Context, "context", "", "context of the kubeconfig; defaults to the current context")
+	cmd.Flags().StringVarP(&flags.Namespace, "namespace", "n", "", "namespace of the virtual machines; defaults to that of the context")
 }
 
-// connect returns clients for virtual machines and for what they do, and completes the flags.
+// connect returns a client for virtual machines and one for their subresources, and completes the flags.
 func connect(flags *kubeconfig.Flags) (client.Client, *remote, error) {
 	c, err := flags.Client()
 	if err != nil {

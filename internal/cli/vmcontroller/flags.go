@@ -14,17 +14,17 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/network/overlap"
 )
 
-// servicePort is that of the Service in the manifests.
+// servicePort is the port of the Service in the manifests.
 const servicePort = 10270
 
 func (f *flags) add(set *pflag.FlagSet) {
 	c := &f.config
 	f.set = set
 	set.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig of the cluster of the virtual machines; defaults to the in-cluster config")
-	set.StringVar(&c.Namespace, "namespace", "", "namespace of this controller: of its lease, its Service and the Secret of its authority; defaults to that of the Pod, or of the kubeconfig")
+	set.StringVar(&c.Namespace, "namespace", "", "namespace of this controller's lease, its Service and the Secret of its certificate authority; defaults to that of the Pod, or of the kubeconfig")
 	set.StringSliceVar(&c.Namespaces, "vm-namespaces", nil, "comma-separated namespaces of the virtual machines; empty for all")
-	set.Float32Var(&f.qps, "kube-api-qps", 100, "QPS of the client of the API server")
-	set.IntVar(&f.burst, "kube-api-burst", 200, "burst of the client of the API server")
+	set.Float32Var(&f.qps, "kube-api-qps", 100, "maximum requests per second to the API server")
+	set.IntVar(&f.burst, "kube-api-burst", 200, "maximum burst of requests to the API server")
 	set.StringVar(&c.Pages.Address, "address", "0.0.0.0", "IP address on which to serve /healthz, /readyz, /livez and /metrics")
 	set.IntVar(&c.Pages.Port, "port", 10269, "port on which to serve /healthz, /readyz, /livez and /metrics over HTTP; 0 to disable")
 	set.BoolVar(&c.Pages.Profiling.Enabled, "profiling", false, "enable profiling via web interface host:port/debug/pprof/")
@@ -38,18 +38,18 @@ func (f *flags) add(set *pflag.FlagSet) {
 	f.logging.Add(set)
 }
 
-// addHypervisors adds what hypervisors get to know.
+// addHypervisors adds the flags that configure hypervisors.
 func (f *flags) addHypervisors(set *pflag.FlagSet) {
 	c := &f.config
-	set.StringVar(&f.listen, "listen", ":10270", "address and port for hypervisors, which the process that leads opens; with TLS 1.3 and certificates")
-	set.StringVar(&f.subresources, "subresources-listen", ":10271", `address and port for kube-apiserver, which the process that leads opens: it serves console, log, reset and migrate of virtual machines, by the port "subresources" of --service; "" to disable`)
-	set.StringVar(&c.Service.Name, "service", manager.VMLease, `Service without selector, in --namespace, which this process leads to itself when it leads; "" if --endpoint needs none`)
-	set.StringVar(&f.advertise, "advertise-address", "", "IP address at which --service reaches this process: that of its Pod; required with --service")
-	set.StringVar(&c.Service.Endpoint, "endpoint", "", "gRPC target at which hypervisors reach the controller; defaults to port 10270 of --service; hypervisors that run keep theirs")
-	set.StringVar(&f.certificate, "authority-cert-file", "", "PEM file with the certificate of the authority of hypervisors' certificates; defaults to the Secret millwright-vm-authority, which is created if it is missing")
-	set.StringVar(&f.key, "authority-private-key-file", "", "PEM file with the key of --authority-cert-file")
+	set.StringVar(&f.listen, "listen", ":10270", "host:port on which the leader serves hypervisors, with TLS 1.3 and certificates")
+	set.StringVar(&f.subresources, "subresources-listen", ":10271", `host:port on which the leader serves kube-apiserver the subresources console, log, reset and migrate of virtual machines, through the port "subresources" of --service; empty to disable`)
+	set.StringVar(&c.Service.Name, "service", manager.VMLease, `Service without a selector, in --namespace, whose endpoints the leader sets to itself; empty if --endpoint does not need a Service`)
+	set.StringVar(&f.advertise, "advertise-address", "", "IP address at which --service reaches this process, normally that of its Pod; required with --service")
+	set.StringVar(&c.Service.Endpoint, "endpoint", "", "gRPC target at which hypervisors reach the controller; defaults to port 10270 of --service; running hypervisors keep their endpoint")
+	set.StringVar(&f.certificate, "authority-cert-file", "", "PEM file with the certificate of the authority that issues hypervisors' certificates; defaults to the Secret millwright-vm-authority, which is created if missing")
+	set.StringVar(&f.key, "authority-private-key-file", "", "PEM file with the private key of --authority-cert-file")
 	f.identity.add(set)
-	set.StringVar(&c.Guests.Image, "hypervisor-image", "", "container image of hypervisors, unless a virtual machine names another; required")
+	set.StringVar(&c.Guests.Image, "hypervisor-image", "", "container image of hypervisors for virtual machines that do not name one; required")
 	set.StringVar(&c.Guests.Accelerator, "accelerator", "auto", "accelerator of QEMU: auto, kvm or tcg")
 	set.StringSliceVar(&f.networks, "vm-network", []string{"10.77.0.0/16"}, "CIDRs of the virtual machines' network, at most one of each IP version; empty for no network")
 }
@@ -59,17 +59,17 @@ func (f *flags) validate() error {
 	c := f.config
 	var wrong args.Problems
 	for flag, name := range map[string]string{"namespace": c.Namespace, "leader-elect-namespace": c.Election.Namespace} {
-		wrong.If(name != "" && len(utilvalidation.IsDNS1123Label(name)) > 0, "--%s: %q cannot be a namespace", flag, name)
+		wrong.If(name != "" && len(utilvalidation.IsDNS1123Label(name)) > 0, "--%s: %q is not a valid namespace", flag, name)
 	}
 	for _, name := range c.Namespaces {
-		wrong.If(len(utilvalidation.IsDNS1123Label(name)) > 0, "--vm-namespaces: %q cannot be a namespace", name)
+		wrong.If(len(utilvalidation.IsDNS1123Label(name)) > 0, "--vm-namespaces: %q is not a valid namespace", name)
 	}
 	wrong.If(net.ParseIP(c.Pages.Address) == nil, "--address: %q is not an IP address", c.Pages.Address)
 	wrong.Port("port", c.Pages.Port)
-	wrong.If(f.qps <= 0, "--kube-api-qps: must be above 0")
+	wrong.If(f.qps <= 0, "--kube-api-qps: must be greater than 0")
 	wrong.If(f.burst < 0, "--kube-api-burst: must not be negative")
-	wrong.If(c.Pages.Profiling.Contention && !c.Pages.Profiling.Enabled, "--contention-profiling: needs --profiling")
-	wrong.If(c.ConcurrentSyncs <= 0, "--concurrent-syncs: must be above 0")
+	wrong.If(c.Pages.Profiling.Contention && !c.Pages.Profiling.Enabled, "--contention-profiling: requires --profiling")
+	wrong.If(c.ConcurrentSyncs <= 0, "--concurrent-syncs: must be greater than 0")
 	wrong.Negative(f.set)
 	wrong.Add(managercmd.ValidateElection(c.Election))
 	f.validateHypervisors(&wrong)
@@ -87,17 +87,17 @@ func (f *flags) validateHypervisors(wrong *args.Problems) {
 		wrong.If(err != nil, "--subresources-listen: %v", err)
 	}
 	name := c.Service.Name
-	wrong.If(name != "" && len(utilvalidation.IsDNS1035Label(name)) > 0, "--service: %q cannot be the name of a Service", name)
-	wrong.If(name == "" && f.subresources != "" && f.set.Changed("subresources-listen"), "--subresources-listen: needs --service")
+	wrong.If(name != "" && len(utilvalidation.IsDNS1035Label(name)) > 0, "--service: %q is not a valid name of a Service", name)
+	wrong.If(name == "" && f.subresources != "" && f.set.Changed("subresources-listen"), "--subresources-listen: requires --service")
 	_, err = netip.ParseAddr(f.advertise)
-	wrong.If(name != "" && err != nil, "--advertise-address: %q is not an IP address, which --service needs", f.advertise)
+	wrong.If(name != "" && err != nil, "--advertise-address: %q is not an IP address, which --service requires", f.advertise)
 	wrong.If(name == "" && c.Service.Endpoint == "", "--endpoint: required without --service")
 	wrong.If((f.certificate == "") != (f.key == ""), "--authority-cert-file, --authority-private-key-file: one is missing")
 	f.identity.validate(wrong)
-	wrong.If(!f.identity.files.None() && f.certificate != "", "--authority-cert-file: others issue certificates with --identity-cert-file")
+	wrong.If(!f.identity.files.None() && f.certificate != "", "--authority-cert-file: cannot be used with --identity-cert-file")
 	wrong.If(c.Guests.Image == "", "--hypervisor-image: required")
 	accelerator := c.Guests.Accelerator
-	wrong.If(!slices.Contains([]string{"auto", "kvm", "tcg"}, accelerator), "--accelerator: %q is none of auto, kvm and tcg", accelerator)
+	wrong.If(!slices.Contains([]string{"auto", "kvm", "tcg"}, accelerator), "--accelerator: unknown accelerator %q; expected auto, kvm or tcg", accelerator)
 	f.validateNetworks(wrong)
 }
 
@@ -108,7 +108,7 @@ func (f *flags) validateNetworks(wrong *args.Problems) {
 		wrong.If(err != nil, "--vm-network: %q is not a network", text)
 		problem := overlap.Unusable(network)
 		wrong.If(err == nil && problem != "", "--vm-network: %s", problem)
-		wrong.If(err == nil && versions[network.Addr().Is4()], "--vm-network: %s has two of one IP version", f.networks)
+		wrong.If(err == nil && versions[network.Addr().Is4()], "--vm-network: %s has two networks of the same IP version", f.networks)
 		versions[network.Addr().Is4()] = true
 	}
 }

@@ -19,8 +19,8 @@ func TestCertificatesOfOthers(t *testing.T) {
 	}{
 		"one file":               {[]string{"--identity-cert-file=a"}, "--identity-private-key-file"},
 		"two authorities":        {[]string{"--identity-cert-file=a", "--identity-private-key-file=b", "--identity-authority-file=c", "--authority-cert-file=d", "--authority-private-key-file=e"}, "--authority-cert-file: others"},
-		"a driver without files": {[]string{"--hypervisor-identity-driver=csi.example.com"}, "needs --identity-cert-file"},
-		"attributes for nobody":  {[]string{"--hypervisor-identity-attribute=a=b"}, "needs --hypervisor-identity-driver"},
+		"a driver without files": {[]string{"--hypervisor-identity-driver=csi.example.com"}, "requires --identity-cert-file"},
+		"attributes for nobody":  {[]string{"--hypervisor-identity-attribute=a=b"}, "requires --hypervisor-identity-driver"},
 		"no attribute":           {[]string{"--hypervisor-identity-attribute=a"}, `"a" is not NAME=VALUE`},
 	} {
 		t.Run(name, func(t *testing.T) {

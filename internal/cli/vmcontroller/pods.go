@@ -11,10 +11,10 @@ import (
 	"github.com/millwright-dev/millwright/internal/manager"
 )
 
-// hypervisorUser is the user of the image of hypervisors that this project builds.
+// hypervisorUser is the user of this project's hypervisor image.
 const hypervisorUser = 65532
 
-// pods are the flags about the Pods of hypervisors.
+// pods are the flags for the Pods of hypervisors.
 type pods struct {
 	user        int64
 	groups      []int
@@ -25,12 +25,12 @@ type pods struct {
 }
 
 func (p *pods) add(set *pflag.FlagSet) {
-	set.Int64Var(&p.user, "hypervisor-user", hypervisorUser, `user and group that hypervisors run as, with a read-only root file system, so that their Pods fit Pod Security "restricted"; 0 for the user of their image`)
-	set.IntSliceVar(&p.groups, "hypervisor-groups", nil, "comma-separated numbers of other groups of hypervisors, such as that of /dev/kvm")
-	set.StringVar(&p.kvmResource, "kvm-resource", "", "resource of a device plugin that brings /dev/kvm to hypervisors, such as devices.kubevirt.io/kvm")
-	set.StringVar(&p.kvmDevice, "kvm-host-path", "", "path of the device of KVM on hosts without a device plugin, such as /dev/kvm; hypervisors are privileged containers then")
-	set.StringVar(&p.priority, "hypervisor-priority-class", "", "PriorityClass of the Pods of hypervisors; defaults to that of the cluster")
-	set.StringSliceVar(&p.pullSecrets, "hypervisor-pull-secrets", nil, "comma-separated Secrets, in the namespaces of the virtual machines, with which the image of hypervisors is pulled")
+	set.Int64Var(&p.user, "hypervisor-user", hypervisorUser, `user and group ID of hypervisors, which then have a read-only root file system and fulfill Pod Security "restricted"; 0 for the user of their image`)
+	set.IntSliceVar(&p.groups, "hypervisor-groups", nil, "comma-separated IDs of supplementary groups of hypervisors, such as that of /dev/kvm")
+	set.StringVar(&p.kvmResource, "kvm-resource", "", "device plugin resource that provides /dev/kvm to hypervisors, such as devices.kubevirt.io/kvm")
+	set.StringVar(&p.kvmDevice, "kvm-host-path", "", "path of the KVM device on hosts without a device plugin, such as /dev/kvm; makes hypervisors privileged containers")
+	set.StringVar(&p.priority, "hypervisor-priority-class", "", "PriorityClass of the Pods of hypervisors; defaults to the cluster's default")
+	set.StringSliceVar(&p.pullSecrets, "hypervisor-pull-secrets", nil, "comma-separated image pull Secrets, in the namespaces of the virtual machines, for the image of hypervisors")
 }
 
 // validate adds all problems with the flags.
@@ -39,20 +39,20 @@ func (p *pods) validate(wrong *args.Problems, accelerator string) {
 	for _, group := range p.groups {
 		wrong.If(group < 0, "--hypervisor-groups: %d is negative", group)
 	}
-	wrong.If(p.kvmResource != "" && len(utilvalidation.IsQualifiedName(p.kvmResource)) > 0, "--kvm-resource: %q cannot be a resource", p.kvmResource)
-	wrong.If(p.kvmDevice != "" && (!path.IsAbs(p.kvmDevice) || path.Clean(p.kvmDevice) != p.kvmDevice), "--kvm-host-path: %q is not a whole path", p.kvmDevice)
-	wrong.If(p.kvmResource != "" && p.kvmDevice != "", "--kvm-host-path: not needed with --kvm-resource")
+	wrong.If(p.kvmResource != "" && len(utilvalidation.IsQualifiedName(p.kvmResource)) > 0, "--kvm-resource: %q is not a valid resource name", p.kvmResource)
+	wrong.If(p.kvmDevice != "" && (!path.IsAbs(p.kvmDevice) || path.Clean(p.kvmDevice) != p.kvmDevice), "--kvm-host-path: %q is not an absolute, clean path", p.kvmDevice)
+	wrong.If(p.kvmResource != "" && p.kvmDevice != "", "--kvm-host-path: cannot be used with --kvm-resource")
 	for flag, value := range map[string]string{"kvm-resource": p.kvmResource, "kvm-host-path": p.kvmDevice} {
-		wrong.If(value != "" && accelerator == "tcg", "--%s: needs --accelerator=auto or kvm", flag)
+		wrong.If(value != "" && accelerator == "tcg", "--%s: requires --accelerator=auto or kvm", flag)
 	}
 	for flag, names := range map[string][]string{"hypervisor-priority-class": {p.priority}, "hypervisor-pull-secrets": p.pullSecrets} {
 		for _, name := range names {
-			wrong.If(name != "" && len(utilvalidation.IsDNS1123Subdomain(name)) > 0, "--%s: %q cannot be a name", flag, name)
+			wrong.If(name != "" && len(utilvalidation.IsDNS1123Subdomain(name)) > 0, "--%s: %q is not a valid name", flag, name)
 		}
 	}
 }
 
-// options returns what the flags say.
+// options returns the options from the flags.
 func (p *pods) options() manager.VMPods {
 	options := manager.VMPods{
 		User: p.user, KVMResource: corev1.ResourceName(p.kvmResource), KVMDevice: p.kvmDevice,

@@ -27,7 +27,7 @@ import (
 // agent is the user agent of the controller's requests.
 const agent = "millwright-vm-controller"
 
-// flags are those of "millwright vm-controller".
+// flags are the flags of "millwright vm-controller".
 type flags struct {
 	config     manager.VMConfig
 	migrations Migrations
@@ -38,11 +38,11 @@ type flags struct {
 	kubeconfig string
 	qps        float32
 	burst      int
-	// listen is where hypervisors connect, subresources where kube-apiserver does, and advertise the address of
-	// the Service's endpoint.
+	// listen is the address for hypervisors, subresources the address for kube-apiserver, and advertise the
+	// address of the Service's endpoint.
 	listen, subresources, advertise string
 	networks                        []string
-	// certificate and key are files of the authority.
+	// certificate and key are the files of the certificate authority.
 	certificate, key string
 	identity         identityFlags
 }
@@ -55,9 +55,9 @@ func New() *cobra.Command {
 		Short: "Run the controller of VirtualMachines in a cluster",
 		Long: `Run the controller of VirtualMachines in a cluster.
 
-It creates a Pod with a hypervisor for each VirtualMachine, and hypervisors ask it whether they
-may run their guest. Of several processes one leads; the others stand by. The Service that
---service names leads hypervisors to the one that leads, and users who want a console.`,
+It creates a Pod with a hypervisor for each VirtualMachine. Hypervisors ask it for permission to run
+their guests. If there are several processes, one leads and the others stand by. The Service
+--service forwards hypervisors, and users who want a console, to the leader.`,
 		Example: `  millwright vm-controller --namespace millwright-system --advertise-address 10.0.0.7 --hypervisor-image registry.example.com/millwright-hypervisor:v0.1.0`,
 		Args:    args.None,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -68,7 +68,7 @@ may run their guest. Of several processes one leads; the others stand by. The Se
 	return cmd
 }
 
-// run runs the controller until the context ends. Logs go to stderr.
+// run runs the controller until the context is done. Logs go to stderr.
 func (f *flags) run(ctx context.Context, stderr io.Writer) error {
 	if err := f.validate(); err != nil {
 		return args.Wrong(err)
@@ -83,12 +83,12 @@ func (f *flags) run(ctx context.Context, stderr io.Writer) error {
 	}
 	err = manager.RunVMs(ctx, f.config)
 	if errors.Is(err, syscall.EADDRINUSE) {
-		return fmt.Errorf("%w: choose other ports with --port, --listen and --subresources-listen", err)
+		return fmt.Errorf("%w; choose other ports with --port, --listen and --subresources-listen", err)
 	}
 	return err
 }
 
-// complete fills the configuration from the flags. It does not contact the cluster yet.
+// complete completes the configuration from the flags. It does not contact the cluster yet.
 func (f *flags) complete() error {
 	c := &f.config
 	var namespace string
@@ -124,7 +124,7 @@ func (f *flags) complete() error {
 	return nil
 }
 
-// api says how kube-apiserver reaches the subresources.
+// api configures how kube-apiserver reaches the subresources.
 func (f *flags) api() manager.VMAPI {
 	if f.subresources == "" {
 		return manager.VMAPI{}
@@ -133,7 +133,7 @@ func (f *flags) api() manager.VMAPI {
 	return manager.VMAPI{Listen: listener(f.subresources), Service: service}
 }
 
-// listener opens an address.
+// listener returns a function that listens on an address.
 func listener(address string) func(context.Context) (net.Listener, error) {
 	return func(ctx context.Context) (net.Listener, error) {
 		return (&net.ListenConfig{}).Listen(ctx, "tcp", address)
@@ -150,7 +150,7 @@ func (f *flags) load() (*rest.Config, string, error) {
 	return config, namespace, nil
 }
 
-// authority reads the files of the authority; nil if there are none.
+// authority reads the files of the certificate authority. It returns nil if there are none.
 func (f *flags) authority() (*identity.Authority, error) {
 	if f.certificate == "" {
 		return nil, nil
@@ -170,14 +170,14 @@ func (f *flags) authority() (*identity.Authority, error) {
 	return authority, nil
 }
 
-// portOf returns the port of an address; an error if it is none.
+// portOf returns an error unless the address is IP:PORT.
 func portOf(address string) error {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
 		return err
 	}
 	if number, err := strconv.Atoi(port); err != nil || number < 0 || number > 65535 {
-		return fmt.Errorf("%q is not a port", port)
+		return fmt.Errorf("%q is not a port number", port)
 	}
 	if host != "" && net.ParseIP(host) == nil {
 		return fmt.Errorf("%q is not an IP address", host)

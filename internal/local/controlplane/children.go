@@ -18,22 +18,22 @@ import (
 	"github.com/millwright-dev/millwright/internal/local/supervisor"
 )
 
-// Child is a program that runs beside the control plane and needs it.
+// Child is a program that runs next to the control plane and needs it.
 type Child struct {
 	// Name of the child, unique in its control plane. It is also the name of its log file.
 	Name string
-	// Path of the program. Required.
+	// Path of the program. It is required.
 	Path string
 	// Args are its arguments, without its name.
 	Args []string
-	// Grace is how long it may take to end after SIGTERM; then it is killed.
+	// Grace is how long it may take to exit after SIGTERM before it is killed.
 	Grace time.Duration
 }
 
-// StartChild starts a program beside the control plane, which must be ready, and returns
-// when it runs. Like a component it is restarted whenever it ends. Stop ends children before
-// components, in the reverse order of their starts. StartChild first ends a child of that
-// name that an earlier process left behind. The kernel kills children with their parent.
+// StartChild starts a program next to the control plane, which must be ready, and returns when it runs. Like a
+// component, it is restarted whenever it exits. Stop terminates children before components, in the reverse
+// order of their starts. StartChild first terminates a child of that name that an earlier process left running.
+// The kernel kills children together with their parent.
 func (cp *ControlPlane) StartChild(ctx context.Context, c Child) error {
 	cp.mu.Lock()
 	defer cp.mu.Unlock()
@@ -42,10 +42,10 @@ func (cp *ControlPlane) StartChild(ctx context.Context, c Child) error {
 	}
 	named := func(other *supervisor.Child) bool { return other.Name == c.Name }
 	if slices.ContainsFunc(slices.Concat(cp.components, cp.children), named) {
-		return fmt.Errorf("control plane %s has a %s already", cp.config.Name, c.Name)
+		return fmt.Errorf("control plane %s already has a child %s", cp.config.Name, c.Name)
 	}
-	if _, err := supervisor.EndLeftOver(ctx, cp.dir.record(c.Name), c.Grace); err != nil {
-		return fmt.Errorf("ending the %s that an earlier process left behind: %w", c.Name, err)
+	if _, err := supervisor.EndOrphan(ctx, cp.dir.record(c.Name), c.Grace); err != nil {
+		return fmt.Errorf("terminating the %s that an earlier process left running: %w", c.Name, err)
 	}
 	child, err := supervisor.New(supervisor.Program{
 		Name: c.Name, Path: c.Path, Args: c.Args, Dir: cp.dir.path(),
@@ -60,8 +60,8 @@ func (cp *ControlPlane) StartChild(ctx context.Context, c Child) error {
 	return child.AwaitReady(ctx, true)
 }
 
-// StopChildren ends the children, all at once, and returns when they have ended. The
-// components go on.
+// StopChildren terminates the children concurrently, and returns when they have exited. The components
+// continue.
 func (cp *ControlPlane) StopChildren(ctx context.Context) error {
 	cp.mu.Lock()
 	defer cp.mu.Unlock()
@@ -75,12 +75,12 @@ func (cp *ControlPlane) StopChildren(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// LeftOvers returns the names of the components and children that run in the folder of a
-// control plane, also when the process that started them was killed.
-func LeftOvers(dir string) ([]string, error) {
+// Orphans returns the names of the components and children that run in the directory of a control plane, even
+// if the process that started them was killed.
+func Orphans(dir string) ([]string, error) {
 	files, err := filepath.Glob(layout(dir).record("*"))
 	if err != nil {
-		return nil, fmt.Errorf("looking for what runs in %s: %w", dir, err)
+		return nil, fmt.Errorf("listing the processes of %s: %w", dir, err)
 	}
 	var names []string
 	for _, file := range files {
@@ -95,9 +95,9 @@ func LeftOvers(dir string) ([]string, error) {
 	return names, nil
 }
 
-// EndLeftOvers ends the components that a killed process left behind in the folder of its
-// control plane, in the order of Stop. Errors: *InUseError if the folder is in use.
-func EndLeftOvers(ctx context.Context, dir string) error {
+// EndOrphans terminates the components that a killed process left running in the directory of its control
+// plane, in the order of Stop. It returns an *InUseError if the directory is in use.
+func EndOrphans(ctx context.Context, dir string) error {
 	lock, err := lockDir(layout(dir))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -106,18 +106,18 @@ func EndLeftOvers(ctx context.Context, dir string) error {
 		return err
 	}
 	defer lock.Close() // releases it
-	return endLeftOvers(ctx, layout(dir), logr.Discard())
+	return endOrphans(ctx, layout(dir), logr.Discard())
 }
 
-// endLeftOvers needs the lock on the folder: then the parent of what runs there is dead.
-func endLeftOvers(ctx context.Context, dir layout, log logr.Logger) error {
+// endOrphans needs the lock of the directory: then the parent of the processes is gone.
+func endOrphans(ctx context.Context, dir layout, log logr.Logger) error {
 	for _, c := range slices.Backward(components()) {
-		found, err := supervisor.EndLeftOver(ctx, dir.record(c.name), c.grace)
+		found, err := supervisor.EndOrphan(ctx, dir.record(c.name), c.grace)
 		if err != nil {
-			return fmt.Errorf("ending the %s that an earlier process left behind: %w", c.name, err)
+			return fmt.Errorf("terminating the %s that an earlier process left running: %w", c.name, err)
 		}
 		if found {
-			log.Info("ended a child that an earlier process left behind", "component", c.name)
+			log.Info("terminated a child that an earlier process left running", "component", c.name)
 		}
 	}
 	return nil

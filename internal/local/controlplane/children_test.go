@@ -79,10 +79,10 @@ func TestPortForIsKept(t *testing.T) {
 	}
 }
 
-// TestLeftOvers: running processes count, ended ones do not.
-func TestLeftOvers(t *testing.T) {
+// TestOrphans: running processes count, ended ones do not.
+func TestOrphans(t *testing.T) {
 	cp := bare(t, t.TempDir())
-	if names := value[[]string](t)(LeftOvers(cp.Dir())); len(names) != 0 {
+	if names := value[[]string](t)(Orphans(cp.Dir())); len(names) != 0 {
 		t.Errorf("an empty folder has %v", names)
 	}
 	began := filepath.Join(t.TempDir(), "began")
@@ -90,11 +90,11 @@ func TestLeftOvers(t *testing.T) {
 	must(t, cp.StartChild(t.Context(), Child{Name: Etcd, Path: path, Grace: 10 * time.Second}))
 	awaitFile(t, began)
 	must(t, os.WriteFile(cp.dir.record(Scheduler), []byte(`{"pid":1}`), 0o600))
-	if names := value[[]string](t)(LeftOvers(cp.Dir())); !slices.Equal(names, []string{Etcd}) {
+	if names := value[[]string](t)(Orphans(cp.Dir())); !slices.Equal(names, []string{Etcd}) {
 		t.Errorf("want only etcd, got %v", names)
 	}
 	must(t, cp.StopChildren(context.Background()))
-	if names := value[[]string](t)(LeftOvers(cp.Dir())); len(names) != 0 {
+	if names := value[[]string](t)(Orphans(cp.Dir())); len(names) != 0 {
 		t.Errorf("a stopped child counts: %v", names)
 	}
 }

@@ -31,10 +31,10 @@ type component struct {
 	// health is the path of its health check, on the given port.
 	health string
 	port   func(ports) int
-	// authority signs its certificate, client is the certificate for the health check.
+	// authority signs its certificate, client is the client certificate for the health check.
 	authority, client string
-	// grace is how long it may take to end. Of Stop's ten seconds the API server gets
-	// most, to finish requests; the managers have no state.
+	// grace is how long it may take to exit. Of the ten seconds of Stop, the API server gets most, to finish
+	// requests; the managers have no state.
 	grace     time.Duration
 	arguments func(*ControlPlane) []string
 }
@@ -49,7 +49,7 @@ func components() []component {
 	}
 }
 
-// program returns how a component runs.
+// program returns the configuration of a component's process.
 func (cp *ControlPlane) program(c component) supervisor.Program {
 	p := supervisor.Program{
 		Name:    c.name,
@@ -63,8 +63,7 @@ func (cp *ControlPlane) program(c component) supervisor.Program {
 		Log:     cp.log,
 	}
 	if !cp.config.orphanable {
-		// Only etcd can lose something. An API server without etcd can take minutes to
-		// end in an orderly way.
+		// Only etcd can lose data. An API server without etcd can take minutes to shut down gracefully.
 		p.DeathSignal = syscall.SIGKILL
 		if c.name == Etcd {
 			p.DeathSignal = syscall.SIGTERM
@@ -73,8 +72,7 @@ func (cp *ControlPlane) program(c component) supervisor.Program {
 	return p
 }
 
-// probeTimeout bounds a health check of a component that accepts connections but does not
-// answer.
+// probeTimeout limits a health check of a component that accepts connections but does not respond.
 const probeTimeout = 2 * time.Second
 
 // probe returns the health check of a component.
@@ -83,7 +81,7 @@ func (cp *ControlPlane) probe(c component) func(context.Context) error {
 	sender := &http.Client{
 		Timeout: probeTimeout,
 		Transport: &http.Transport{
-			// A connection that is kept would be to a process that may have ended.
+			// A kept connection could belong to a process that has exited.
 			DisableKeepAlives: true,
 			TLSClientConfig:   cp.clientTLS(c),
 		},
@@ -100,13 +98,13 @@ func (cp *ControlPlane) probe(c component) func(context.Context) error {
 		defer response.Body.Close()
 		body, err := io.ReadAll(io.LimitReader(response.Body, 4096))
 		if response.StatusCode != http.StatusOK {
-			return fmt.Errorf("%s answered %s: %s", url, response.Status, body)
+			return fmt.Errorf("%s returned %s: %s", url, response.Status, body)
 		}
 		return err
 	}
 }
 
-// clientTLS is how a client connects to a component.
+// clientTLS returns the TLS configuration of a component's clients.
 func (cp *ControlPlane) clientTLS(c component) *tls.Config {
 	roots, client := x509.NewCertPool(), cp.pki[c.client]
 	roots.AddCert(cp.pki[c.authority].Cert)
@@ -117,7 +115,7 @@ func (cp *ControlPlane) clientTLS(c component) *tls.Config {
 	}
 }
 
-// Etcd returns the URL of etcd, and how its clients connect.
+// Etcd returns the URL of etcd and the TLS configuration of its clients.
 func (cp *ControlPlane) Etcd() (url string, client *tls.Config) {
 	all := components()
 	etcd := all[slices.IndexFunc(all, func(c component) bool { return c.name == Etcd })]
@@ -177,17 +175,17 @@ func (cp *ControlPlane) apiserverArguments() []string {
 
 		"--kubelet-client-certificate=" + file(kubeletClientCert+".crt"),
 		"--kubelet-client-key=" + file(kubeletClientCert+".key"),
-		// No DNS knows the names of Nodes.
+		// The names of Nodes cannot be resolved by DNS.
 		"--kubelet-preferred-address-types=InternalIP,ExternalIP,Hostname",
 	})
 }
 
-// advertiseArguments say at which address Pods reach kube-apiserver by the Service kubernetes.
+// advertiseArguments set the address at which Pods reach kube-apiserver through the Service kubernetes.
 func (cp *ControlPlane) advertiseArguments() []string {
 	if address := cp.config.AdvertiseAddress; address.IsValid() {
 		return []string{"--advertise-address=" + address.String()}
 	}
-	// Endpoints cannot have loopback addresses: the Service has none.
+	// Endpoints cannot have loopback addresses, so the Service has none.
 	return []string{"--advertise-address=" + loopback, "--endpoint-reconciler-type=none"}
 }
 
@@ -205,10 +203,10 @@ func (cp *ControlPlane) egressArguments() []string {
 	return []string{"--egress-selector-config-file=" + cp.dir.egress()}
 }
 
-// longestSocket is the length of the longest path of a Unix socket, in bytes.
+// longestSocket is the maximum length of the path of a Unix socket, in bytes.
 const longestSocket = 107
 
-// egressConfig is for a socket.
+// egressConfig is a format string; its argument is the path of the socket.
 const egressConfig = `apiVersion: apiserver.k8s.io/v1beta1
 kind: EgressSelectorConfiguration
 egressSelections:
@@ -220,18 +218,18 @@ egressSelections:
         udsName: %q
 `
 
-// writeEgress writes how kube-apiserver reaches nodes.
+// writeEgress writes the configuration of how kube-apiserver reaches nodes.
 func (cp *ControlPlane) writeEgress() error {
 	socket := cp.config.EgressSocket
 	if socket == "" {
 		return nil
 	}
 	if len(socket) > longestSocket {
-		return fmt.Errorf("the path %s is longer than the %d bytes that a socket may have: choose another folder", socket, longestSocket)
+		return fmt.Errorf("the socket path %s is longer than %d bytes; choose another directory", socket, longestSocket)
 	}
 	config := fmt.Sprintf(egressConfig, socket)
 	if err := os.WriteFile(cp.dir.egress(), []byte(config), 0o600); err != nil {
-		return fmt.Errorf("writing how nodes are reached: %w", err)
+		return fmt.Errorf("writing the egress configuration: %w", err)
 	}
 	return nil
 }
@@ -245,11 +243,10 @@ func (cp *ControlPlane) controllerManagerArguments() []string {
 		"--root-ca-file=" + file(clusterCA+".crt"),
 		"--cluster-signing-cert-file=" + file(clusterCA+".crt"),
 		"--cluster-signing-key-file=" + file(clusterCA+".key"),
-		// With the default of 20 requests a second its controllers start four seconds
-		// later.
+		// With the default of 20 requests per second, its controllers start four seconds later.
 		"--kube-api-qps=200",
 		"--kube-api-burst=400",
-		// It creates this folder; the default is in /usr.
+		// It creates this directory; the default is in /usr.
 		"--flex-volume-plugin-dir=" + cp.dir.path("flexvolume"),
 	}, cp.podNetworkArguments())
 }
@@ -265,7 +262,7 @@ func (cp *ControlPlane) podNetworkArguments() []string {
 	return []string{"--allocate-node-cidrs", "--cluster-cidr=" + networks}
 }
 
-// serviceNetworks returns those of the addresses of Services.
+// serviceNetworks returns the networks of the addresses of Services.
 func (cp *ControlPlane) serviceNetworks() string {
 	if cp.config.PodNetwork6.IsValid() {
 		return serviceCIDR + "," + serviceCIDR6
@@ -286,8 +283,8 @@ func (cp *ControlPlane) serverArguments(port int, cert string) []string {
 	}
 }
 
-// clientArguments are for clients of the API server, of which there is one each: they need
-// no leader election.
+// clientArguments are for clients of the API server. There is one process of each, so they need no leader
+// election.
 func (cp *ControlPlane) clientArguments(credential string) []string {
 	kubeconfig := cp.dir.credential(credential)
 	return []string{

@@ -14,76 +14,72 @@ import (
 
 // Config configures a control plane.
 type Config struct {
-	// Dir is the folder of the control plane. It is created if it does not exist. A later
-	// Start with the same Dir goes on with its data, certificate authorities and, while
-	// they are free, ports. Required.
+	// Dir is the directory of the control plane. It is created if it does not exist. A later Start with the
+	// same Dir continues with its data, certificate authorities and, while they are free, ports. It is
+	// required.
 	Dir string
 
-	// Binaries is the folder with the executables etcd, kube-apiserver,
-	// kube-controller-manager and kube-scheduler; see FindBinaries. Required.
+	// Binaries is the directory with the executables etcd, kube-apiserver, kube-controller-manager and
+	// kube-scheduler; see FindBinaries. It is required.
 	Binaries string
 
-	// Name of the cluster in kubeconfigs and log lines. Default: "millwright".
+	// Name of the cluster in kubeconfigs and log lines. Defaults to "millwright".
 	Name string
 
-	// Without lists components to leave out: ControllerManager and Scheduler can be. An
-	// API server alone is ready sooner, but there are no default service accounts, no
-	// garbage collection and no bootstrap token signing, and namespaces never finish
-	// terminating.
+	// Without lists components to omit: ControllerManager, Scheduler or both. An API server alone is ready
+	// sooner, but there are no default service accounts, no garbage collection and no bootstrap token signing,
+	// and namespaces never finish terminating.
 	Without []string
 
-	// UnsafeNoFsync lets etcd skip fsync. It is several times as fast on slow disks, but
-	// the data may not survive a crash of the machine. They do survive a crash of the
-	// processes.
+	// UnsafeNoFsync lets etcd skip fsync. This is several times as fast on slow disks, but data may be lost if
+	// the machine crashes. It is not lost if processes crash.
 	UnsafeNoFsync bool
 
-	// NoWatchCache has kube-apiserver answer lists and watches from etcd, and not from its memory: a
-	// watch cannot begin at a revision that etcd has compacted.
+	// NoWatchCache makes kube-apiserver serve lists and watches from etcd instead of its memory: a watch then
+	// cannot begin at a revision that etcd has compacted.
 	NoWatchCache bool
 
-	// APIServerPort is the port of kube-apiserver on 127.0.0.1. 0 means a free one, the
-	// same as last time if possible.
+	// APIServerPort is the port of kube-apiserver on 127.0.0.1. 0 means a free port, if possible the same as
+	// last time.
 	APIServerPort int
 
-	// ServerNames are additional host names and IP addresses in the certificate of
-	// kube-apiserver. Loopback, the names of the Service kubernetes and the addresses of
-	// the host in user-mode networks of QEMU (10.0.2.2, fec0::2) are always in it.
+	// ServerNames are additional host names and IP addresses in the certificate of kube-apiserver. Loopback
+	// addresses, the names of the Service kubernetes and the addresses of the host in QEMU's user-mode networks
+	// (10.0.2.2, fec0::2) are always included.
 	ServerNames []string
 
-	// PodNetwork is the network of which each Node gets a part for its Pods. Optional: without
-	// it Nodes get none.
+	// PodNetwork is the network from which each Node gets a part for its Pods. If unset, Nodes get none.
 	PodNetwork netip.Prefix
 
-	// PodNetwork6 is the same for IPv6, of 48 to 64 bits. With it Services can have addresses of both versions.
-	// Optional: without it there is only IPv4. It needs PodNetwork.
+	// PodNetwork6 is the IPv6 counterpart, with a prefix length of 48 to 64. With it, Services can have
+	// addresses of both versions. If unset, there is only IPv4. It requires PodNetwork.
 	PodNetwork6 netip.Prefix
 
-	// AdvertiseAddress is the address at which Pods reach kube-apiserver: the Service kubernetes leads to it.
-	// Something outside of this package has to carry connections from there to 127.0.0.1. Optional: without it
-	// the Service has no endpoints.
+	// AdvertiseAddress is the address at which Pods reach kube-apiserver through the Service kubernetes.
+	// Another component must forward connections from there to 127.0.0.1. If unset, the Service has no
+	// endpoints.
 	AdvertiseAddress netip.Addr
 
-	// EgressSocket is a Unix socket at which HTTP CONNECT leads to nodes, and to other servers
-	// that kube-apiserver calls. It has 107 bytes at most. Optional: without it they are reached
-	// directly.
+	// EgressSocket is a Unix socket through which kube-apiserver connects, by HTTP CONNECT, to nodes and to
+	// other servers that it calls. Its path has at most 107 bytes. If empty, kube-apiserver connects directly.
 	EgressSocket string
 
-	// Logger gets a line for each start, stop and unexpected end of a component or child.
-	// The zero value discards them.
+	// Logger gets a line for each start, stop and unexpected exit of a component or child. The zero value
+	// discards them.
 	Logger logr.Logger
 
-	// orphanable children outlive their parent: for tests of what Start does about them.
+	// orphanable children outlive their parent, for tests of how Start handles them.
 	orphanable bool
 }
 
 const defaultName = "millwright"
 
-// ErrBinariesMissing means that a folder has no built control plane.
+// ErrBinariesMissing means that a directory has no built control plane.
 var ErrBinariesMissing = errors.New("control plane binaries are missing: run `make controlplane`")
 
-// FindBinaries returns the folder with the executables that hack/controlplane.sh last built
-// into the cache folder cacheDir (the script's default is "millwright" in the user's cache
-// folder). The error is ErrBinariesMissing if there are none.
+// FindBinaries returns the directory with the executables that hack/controlplane.sh last built into the cache
+// directory cacheDir (by default "millwright" in the user's cache directory). It returns ErrBinariesMissing if
+// there are none.
 func FindBinaries(cacheDir string) (string, error) {
 	// The link itself is returned, not its target: a rebuild removes old targets.
 	dir := filepath.Join(cacheDir, "controlplane", "current")
@@ -97,7 +93,7 @@ func checkBinaries(dir string, components []component) error {
 			return fmt.Errorf("%w (no executable %s in %s)", ErrBinariesMissing, c.name, dir)
 		}
 		if err != nil {
-			return fmt.Errorf("looking for %s: %w", c.name, err)
+			return fmt.Errorf("finding %s: %w", c.name, err)
 		}
 	}
 	return nil
@@ -106,12 +102,12 @@ func checkBinaries(dir string, components []component) error {
 // withDefaults returns the completed and validated configuration.
 func (c Config) withDefaults() (Config, error) {
 	if c.Dir == "" {
-		return c, errors.New("a control plane needs a folder (Config.Dir)")
+		return c, errors.New("a control plane needs a directory (Config.Dir)")
 	}
 	for _, path := range []*string{&c.Dir, &c.Binaries} {
 		absolute, err := filepath.Abs(*path)
 		if err != nil {
-			return c, fmt.Errorf("finding folder %s: %w", *path, err)
+			return c, fmt.Errorf("resolving directory %s: %w", *path, err)
 		}
 		*path = absolute
 	}
@@ -123,11 +119,11 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	for _, name := range c.Without {
 		if name != ControllerManager && name != Scheduler {
-			return c, fmt.Errorf("%q cannot be left out of a control plane, only %s and %s can", name, ControllerManager, Scheduler)
+			return c, fmt.Errorf("%q cannot be omitted from a control plane, only %s and %s can", name, ControllerManager, Scheduler)
 		}
 	}
 	if c.APIServerPort < 0 || c.APIServerPort > 65535 {
-		return c, fmt.Errorf("%d is not a port", c.APIServerPort)
+		return c, fmt.Errorf("%d is not a port number", c.APIServerPort)
 	}
 	return c, checkBinaries(c.Binaries, c.components())
 }

@@ -1,10 +1,10 @@
 // Package controlplane runs a Kubernetes control plane on this machine.
 //
-// [Start] runs etcd, kube-apiserver, kube-controller-manager and kube-scheduler as supervised
-// child processes on loopback ports, with certificates of its own. Local mode and tests both
-// use it. A process can run several control planes, each in its own folder.
+// [Start] runs etcd, kube-apiserver, kube-controller-manager and kube-scheduler as supervised child processes
+// on loopback ports, with their own certificates. Local mode and tests both use it. A process can run several
+// control planes, each in its own directory.
 //
-// # The folder
+// # Directory
 //
 //	kubeconfig      for the administrator
 //	pki/            certificates and keys
@@ -15,10 +15,10 @@
 //	ports.json      the ports, used again while they are free
 //	lock            held while a process uses the folder
 //
-// # Left-over children
+// # Orphaned children
 //
-// The kernel ends children with their parent. If one survives, the next Start finds it by its
-// file in run/, verifies by the start time that it is the same process, and ends it.
+// The kernel terminates children with their parent. If one survives, the next Start finds it by its file in
+// run/, verifies by the start time that it is the same process, and terminates it.
 package controlplane
 
 import (
@@ -35,7 +35,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/local/supervisor"
 )
 
-// ControlPlane is a running control plane. It may be used concurrently.
+// ControlPlane is a running control plane. It is safe for concurrent use.
 type ControlPlane struct {
 	config     Config
 	dir        layout
@@ -51,15 +51,14 @@ type ControlPlane struct {
 	stopped  bool
 }
 
-// startTimeout bounds Start. On an idle machine it takes seconds.
+// startTimeout limits Start. On an idle machine it takes seconds.
 const startTimeout = 3 * time.Minute
 
-// Start starts a control plane and returns when all components are ready. The context is for
-// the start only; the components run until Stop, or until this process ends. After an error
-// nothing runs.
+// Start starts a control plane and returns when all components are ready. The context only applies to the
+// start; the components run until Stop, or until this process exits. After an error, nothing runs.
 //
-// Errors: *InUseError if another process uses the folder, *PortTakenError if
-// Config.APIServerPort is taken, ErrBinariesMissing.
+// It returns an *InUseError if another process uses the directory, a *PortTakenError if Config.APIServerPort is
+// in use, and ErrBinariesMissing.
 func Start(ctx context.Context, config Config) (*ControlPlane, error) {
 	config, err := config.withDefaults()
 	if err != nil {
@@ -75,7 +74,7 @@ func Start(ctx context.Context, config Config) (*ControlPlane, error) {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	began := time.Now()
-	err = endLeftOvers(ctx, cp.dir, cp.log)
+	err = endOrphans(ctx, cp.dir, cp.log)
 	if err == nil {
 		err = cp.prepare()
 	}
@@ -111,9 +110,8 @@ func (cp *ControlPlane) prepare() error {
 	return nil
 }
 
-// startComponents starts etcd, then the API server, then the others at the same time. An
-// earlier start saves no time: an API server without etcd, and a manager without API server,
-// back off or end.
+// startComponents starts etcd, then the API server, then the others concurrently. An earlier start would not
+// save time: an API server without etcd, and a manager without an API server, back off or exit.
 func (cp *ControlPlane) startComponents(ctx context.Context) error {
 	etcd, apiserver, others := cp.components[:1], cp.components[1:2], cp.components[2:]
 	for _, group := range [][]*supervisor.Child{etcd, apiserver, others} {
@@ -129,9 +127,9 @@ func (cp *ControlPlane) startComponents(ctx context.Context) error {
 	return nil
 }
 
-// Stop ends the children, then scheduler, controller manager, API server and etcd. It takes
-// ten seconds at most for the components: each is killed after its grace period, and all when
-// the context ends. The data stay. A second Stop does nothing.
+// Stop terminates the children, then the scheduler, the controller manager, the API server and etcd. The
+// components take at most ten seconds: each is killed after its grace period, and all are killed when the
+// context is done. The data is kept. A second Stop does nothing.
 func (cp *ControlPlane) Stop(ctx context.Context) error {
 	cp.mu.Lock()
 	defer cp.mu.Unlock()
@@ -143,13 +141,13 @@ func (cp *ControlPlane) Stop(ctx context.Context) error {
 	for _, c := range slices.Backward(slices.Concat(cp.components, cp.children)) {
 		problems = append(problems, c.Stop(ctx))
 	}
-	// The lock goes last: then the folder may belong to another process.
+	// The lock is released last: then the directory may belong to another process.
 	problems = append(problems, cp.held.release(), cp.lock.Close())
 	return errors.Join(problems...)
 }
 
-// Kill kills the process of a component or child, like a crash, and returns when it has
-// ended. It is restarted about a second later.
+// Kill kills the process of a component or child, as in a crash, and returns when it has exited. It is
+// restarted about a second later.
 func (cp *ControlPlane) Kill(name string) error {
 	c, err := cp.component(name)
 	if err != nil {
@@ -158,8 +156,8 @@ func (cp *ControlPlane) Kill(name string) error {
 	return c.Kill()
 }
 
-// StopComponent ends a component, gracefully until the context ends, and keeps it stopped
-// until StartComponent.
+// StopComponent stops a component, gracefully until the context is done, and keeps it stopped until
+// StartComponent.
 func (cp *ControlPlane) StopComponent(ctx context.Context, name string) error {
 	c, err := cp.component(name)
 	if err != nil {
@@ -168,8 +166,8 @@ func (cp *ControlPlane) StopComponent(ctx context.Context, name string) error {
 	return c.Stop(ctx)
 }
 
-// StartComponent starts a component after StopComponent, and returns when it is ready. It may
-// run already.
+// StartComponent starts a component after StopComponent, and returns when it is ready. It does nothing if the
+// component is running.
 func (cp *ControlPlane) StartComponent(ctx context.Context, name string) error {
 	c, err := cp.component(name)
 	if err != nil {
@@ -206,7 +204,7 @@ func (cp *ControlPlane) URL() string { return loopbackURL(cp.ports.APIServer) }
 // Port returns the TCP port of kube-apiserver on 127.0.0.1.
 func (cp *ControlPlane) Port() int { return cp.ports.APIServer }
 
-// Dir returns the folder of this control plane, as an absolute path.
+// Dir returns the absolute path of this control plane's directory.
 func (cp *ControlPlane) Dir() string { return string(cp.dir) }
 
 // Kubeconfig returns the path of the administrator's kubeconfig.

@@ -12,15 +12,15 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/millwright-dev/millwright/internal/ca"
-	"github.com/millwright-dev/millwright/internal/local/folder"
+	"github.com/millwright-dev/millwright/internal/local/directory"
 )
 
-// RESTConfig returns a new configuration for the administrator (group system:masters),
-// without client-side rate limit (QPS is -1) and user agent.
+// RESTConfig returns a new configuration for the administrator (group system:masters), without a client-side
+// rate limit (QPS is -1) and without a user agent.
 func (cp *ControlPlane) RESTConfig() *rest.Config { return cp.restConfig(cp.pki[adminCert]) }
 
-// UserConfig returns a configuration for a user with a new client certificate, valid for a
-// year. RBAC decides what the user may do. There is no client-side rate limit.
+// UserConfig returns a configuration for a user with a new client certificate, valid for a year. RBAC
+// determines the user's permissions. There is no client-side rate limit.
 func (cp *ControlPlane) UserConfig(user string, groups ...string) (*rest.Config, error) {
 	issued, err := cp.issueClient(user, groups)
 	if err != nil {
@@ -29,7 +29,7 @@ func (cp *ControlPlane) UserConfig(user string, groups ...string) (*rest.Config,
 	return cp.restConfig(issued), nil
 }
 
-// WriteKubeconfig writes a kubeconfig, mode 0600, for a user as in UserConfig.
+// WriteKubeconfig writes a kubeconfig with mode 0600 for a user as in UserConfig.
 func (cp *ControlPlane) WriteKubeconfig(path, user string, groups ...string) error {
 	issued, err := cp.issueClient(user, groups)
 	if err != nil {
@@ -38,16 +38,16 @@ func (cp *ControlPlane) WriteKubeconfig(path, user string, groups ...string) err
 	return cp.writeKubeconfig(path, issued)
 }
 
-// Lifetime of a certificate that is renewed while the program runs, and how often is looked at its
-// age. Timers do not count the time while the machine sleeps.
+// Lifetime of a certificate that is renewed while the program runs, and the interval at which its age is
+// checked. Timers do not count time while the machine sleeps.
 const (
 	renewedLifetime = 30 * 24 * time.Hour
 	renewalInterval = time.Hour
 )
 
-// KeepKubeconfig is WriteKubeconfig with a certificate and key in a file beside the kubeconfig,
-// PATH.pem. The function that it returns renews that file, until the context ends, when two thirds
-// of the certificate's lifetime are over; clients of client-go read it again. It returns nil.
+// KeepKubeconfig is like WriteKubeconfig, but writes the certificate and key into a file next to the
+// kubeconfig, PATH.pem. The returned function renews that file after two thirds of the certificate's lifetime,
+// until the context is done; clients of client-go reload it. The function returns nil.
 func (cp *ControlPlane) KeepKubeconfig(path, user string, groups ...string) (keep func(context.Context) error, err error) {
 	kept := &keptCertificate{
 		path: path + ".pem", authority: cp.pki[clusterCA],
@@ -67,11 +67,11 @@ type keptCertificate struct {
 	authority ca.Pair
 	leaf      leaf
 	log       logr.Logger
-	// renewal is when the certificate is to be renewed. It has no monotonic clock reading.
+	// renewal is when the certificate must be renewed. It has no monotonic clock reading.
 	renewal time.Time
 }
 
-// keep renews the file until the context ends.
+// keep renews the file until the context is done.
 func (k *keptCertificate) keep(ctx context.Context) error {
 	ticker := time.NewTicker(renewalInterval)
 	defer ticker.Stop()
@@ -85,19 +85,19 @@ func (k *keptCertificate) keep(ctx context.Context) error {
 			continue
 		}
 		if err := k.renew(); err != nil {
-			k.log.Error(err, "renewing a certificate; this is tried again", "file", k.path)
+			k.log.Error(err, "renewing a certificate failed; retrying", "file", k.path)
 		}
 	}
 }
 
-// renew replaces the file as a whole, so that nobody reads a key with another certificate.
+// renew replaces the file atomically, so that certificate and key always match.
 func (k *keptCertificate) renew() error {
 	issued, err := issue(k.authority, k.leaf, time.Now())
 	if err == nil {
-		err = folder.WriteFile(k.path, slices.Concat(issued.CertPEM(), issued.KeyPEM()))
+		err = directory.WriteFile(k.path, slices.Concat(issued.CertPEM(), issued.KeyPEM()))
 	}
 	if err != nil {
-		return fmt.Errorf("making a client certificate for %s: %w", k.leaf.commonName, err)
+		return fmt.Errorf("issuing a client certificate for %s: %w", k.leaf.commonName, err)
 	}
 	k.renewal = issued.Cert.NotAfter.Add(-k.leaf.lifetime / 3)
 	return nil
@@ -106,7 +106,7 @@ func (k *keptCertificate) renew() error {
 func (cp *ControlPlane) issueClient(user string, groups []string) (ca.Pair, error) {
 	issued, err := issue(cp.pki[clusterCA], leaf{commonName: user, organizations: groups, usages: clientUsage}, time.Now())
 	if err != nil {
-		return ca.Pair{}, fmt.Errorf("making a client certificate for %s: %w", user, err)
+		return ca.Pair{}, fmt.Errorf("issuing a client certificate for %s: %w", user, err)
 	}
 	return issued, nil
 }
@@ -133,7 +133,7 @@ func (cp *ControlPlane) writeConfig(path, user string, auth *clientcmdapi.AuthIn
 		CurrentContext: name,
 	})
 	if err == nil {
-		err = folder.WriteFile(path, content)
+		err = directory.WriteFile(path, content)
 	}
 	if err != nil {
 		return fmt.Errorf("writing kubeconfig %s: %w", path, err)
@@ -141,7 +141,7 @@ func (cp *ControlPlane) writeConfig(path, user string, auth *clientcmdapi.AuthIn
 	return nil
 }
 
-// writeKubeconfigs writes those of the administrator and of the components.
+// writeKubeconfigs writes the kubeconfigs of the administrator and of the components.
 func (cp *ControlPlane) writeKubeconfigs() error {
 	for path, name := range map[string]string{
 		cp.dir.kubeconfig():                  adminCert,

@@ -27,8 +27,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// InstallCRDs applies the CustomResourceDefinitions in the YAML files of a file system, and
-// waits until discovery shows them. It is idempotent.
+// InstallCRDs applies the CustomResourceDefinitions in the YAML files of a file system, and waits until they
+// appear in discovery. It is idempotent.
 func InstallCRDs(ctx context.Context, config *rest.Config, crds fs.FS) error {
 	applied, err := applyFiles(ctx, config, crds, "*.yaml", "")
 	if err != nil {
@@ -50,8 +50,7 @@ func InstallCRDs(ctx context.Context, config *rest.Config, crds fs.FS) error {
 	return nil
 }
 
-// awaitServed waits until every served version of the CRD is in discovery. A question that is not answered is
-// asked again.
+// awaitServed waits until every served version of the CRD is in discovery. Failed requests are retried.
 func awaitServed(ctx context.Context, discover discovery.DiscoveryInterface, crd *apiextensionsv1.CustomResourceDefinition) error {
 	var last error
 	err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, 5*time.Minute, true, func(context.Context) (bool, error) {
@@ -73,8 +72,8 @@ func awaitServed(ctx context.Context, discover discovery.DiscoveryInterface, crd
 	return err
 }
 
-// Apply applies all objects of the YAML files that match a pattern, file by file. It is
-// idempotent. Namespaced objects without a namespace get the given one.
+// Apply applies all objects of the YAML files that match a pattern, file by file. It is idempotent. Namespaced
+// objects without a namespace get the given one.
 func Apply(ctx context.Context, config *rest.Config, manifests fs.FS, pattern, namespace string) error {
 	_, err := applyFiles(ctx, config, manifests, pattern, namespace)
 	return err
@@ -87,7 +86,7 @@ func applyFiles(ctx context.Context, config *rest.Config, manifests fs.FS, patte
 	}
 	paths, err := fs.Glob(manifests, pattern)
 	if err != nil || len(paths) == 0 {
-		return nil, errors.Join(fmt.Errorf("there are no manifests %s", pattern), err)
+		return nil, errors.Join(fmt.Errorf("no manifests match %s", pattern), err)
 	}
 	var all []*unstructured.Unstructured
 	for _, path := range paths {
@@ -104,7 +103,7 @@ func applyFiles(ctx context.Context, config *rest.Config, manifests fs.FS, patte
 	return all, nil
 }
 
-// ApplyText is Apply for the YAML documents in a text.
+// ApplyText is like Apply for the YAML documents in a text.
 func ApplyText(ctx context.Context, c client.Client, text []byte, namespace string) error {
 	_, err := applyText(ctx, c, text, namespace)
 	return err
@@ -149,10 +148,9 @@ func applyObject(ctx context.Context, c client.Client, object *unstructured.Unst
 //go:embed joining.yaml
 var joining []byte
 
-// AllowJoining lets nodes request kubelet certificates by bootstrap token, as with kubeadm, and
-// renew them; who approves the first one is left to others. The ConfigMap
-// kube-public/cluster-info has the certificate authority, which the holder of a token can
-// verify. It is idempotent, also concurrently.
+// AllowJoining lets nodes request and renew kubelet certificates by bootstrap token, as with kubeadm; approving
+// the first one is left to others. The ConfigMap kube-public/cluster-info has the certificate authority, which
+// the holder of a token can verify. It is idempotent, also if called concurrently.
 func (cp *ControlPlane) AllowJoining(ctx context.Context) error {
 	c, err := client.New(cp.RESTConfig(), client.Options{})
 	if err != nil {
@@ -182,8 +180,8 @@ func (cp *ControlPlane) AllowJoining(ctx context.Context) error {
 	return nil
 }
 
-// forbidBlanketApproval deletes a binding that a folder may still have, with which any token was
-// approved as any node.
+// forbidBlanketApproval deletes a binding of earlier versions that a directory may still have, with which any
+// token was approved as any node.
 func forbidBlanketApproval(ctx context.Context, c client.Client) error {
 	binding := &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "millwright:approve-node-certificates"}}
 	if err := c.Delete(ctx, binding); client.IgnoreNotFound(err) != nil {

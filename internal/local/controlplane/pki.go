@@ -16,12 +16,12 @@ import (
 	"time"
 
 	"github.com/millwright-dev/millwright/internal/ca"
-	"github.com/millwright-dev/millwright/internal/local/folder"
+	"github.com/millwright-dev/millwright/internal/local/directory"
 )
 
 // Certificates by their file names in pki/.
 const (
-	clusterCA         = "ca"             // clients, kube-apiserver, and what the controller manager signs
+	clusterCA         = "ca"             // clients, kube-apiserver, and certificates signed by the controller manager
 	frontProxyCA      = "front-proxy-ca" // not clusterCA, or any client could pose as the front proxy
 	etcdCA            = "etcd-ca"        // not clusterCA, or any client of the API server could read etcd
 	apiserverCert     = "apiserver"
@@ -63,7 +63,7 @@ type leaf struct {
 	organizations []string
 	hosts         []string // DNS names and addresses; none for a client
 	usages        []x509.ExtKeyUsage
-	lifetime      time.Duration // 0: leafLifetime
+	lifetime      time.Duration // 0 means leafLifetime
 }
 
 var (
@@ -99,8 +99,8 @@ func leaves(serverNames []string) map[string]map[string]leaf {
 // pki holds all certificates of a control plane by their file names.
 type pki map[string]ca.Pair
 
-// ensurePKI loads the authorities and the service account key from the folder, or creates
-// them, and issues all other certificates anew: each start has certificates for a year.
+// ensurePKI loads the authorities and the service account key from the directory, or creates them, and issues
+// all other certificates again: each start has certificates that are valid for a year.
 func ensurePKI(dir layout, serverNames []string, now time.Time) (pki, error) {
 	all := pki{}
 	for name, leaves := range leaves(serverNames) {
@@ -121,9 +121,9 @@ func ensurePKI(dir layout, serverNames []string, now time.Time) (pki, error) {
 	return all, ensureServiceAccountKey(dir.pki(serviceAccountKey))
 }
 
-// ensureAuthority makes an authority only where there is none. One that cannot be used is an
-// error: all that it signed would become invalid. If only the certificate is missing, it is
-// made again for the same key, which changes nothing for what was signed.
+// ensureAuthority creates an authority only if there is none. An unusable one is an error: all certificates
+// that it signed would become invalid. If only the certificate is missing, it is created again for the same
+// key, which keeps signed certificates valid.
 func ensureAuthority(base, commonName string, now time.Time) (ca.Pair, error) {
 	template := x509.Certificate{
 		Subject:  pkix.Name{CommonName: commonName},
@@ -153,16 +153,16 @@ func ensureAuthority(base, commonName string, now time.Time) (ca.Pair, error) {
 	return authority, store(authority, base)
 }
 
-// refused tells what to do about a file that cannot be used and is not replaced.
+// refused explains how to handle a file that cannot be used and is not replaced.
 func refused(files string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("%s: %w; nothing is put in its place, as all that was signed with it would become invalid: "+
-		"restore it from a backup, or start a new cluster in another folder", files, err)
+	return fmt.Errorf("%s: %w; it is not replaced, since everything signed with it would become invalid; "+
+		"restore it from a backup, or start a new cluster in another directory", files, err)
 }
 
-// issue generates a key and has the authority certify it.
+// issue generates a key and lets the authority sign its certificate.
 func issue(authority ca.Pair, leaf leaf, now time.Time) (ca.Pair, error) {
 	template := x509.Certificate{
 		Subject:     pkix.Name{CommonName: leaf.commonName, Organization: leaf.organizations},
@@ -184,21 +184,21 @@ func issue(authority ca.Pair, leaf leaf, now time.Time) (ca.Pair, error) {
 	}
 	cert, err := authority.Sign(template, key.Public())
 	if err != nil {
-		return ca.Pair{}, fmt.Errorf("certifying %s: %w", leaf.commonName, err)
+		return ca.Pair{}, fmt.Errorf("issuing the certificate of %s: %w", leaf.commonName, err)
 	}
 	return ca.Pair{Cert: cert, Key: key}, nil
 }
 
-// store writes base.crt and base.key. The key goes first: an authority's certificate can be
-// made again for its key.
+// store writes base.crt and base.key. The key is written first: an authority's certificate can be created again
+// for its key.
 func store(p ca.Pair, base string) error {
-	if err := folder.WriteFile(base+".key", p.KeyPEM()); err != nil {
+	if err := directory.WriteFile(base+".key", p.KeyPEM()); err != nil {
 		return err
 	}
-	return folder.WriteFile(base+".crt", p.CertPEM())
+	return directory.WriteFile(base+".crt", p.CertPEM())
 }
 
-// readPair returns the content of two files; nil for one that does not exist.
+// readPair returns the content of two files, or nil for a file that does not exist.
 func readPair(public, private string) (publicPEM, keyPEM []byte, err error) {
 	var content [2][]byte
 	for i, path := range []string{public, private} {
@@ -221,7 +221,7 @@ func ensureServiceAccountKey(base string) error {
 		if key, err = ca.NewKey(); err != nil {
 			return err
 		}
-		err = folder.WriteFile(base+".key", ca.EncodeKey(key))
+		err = directory.WriteFile(base+".key", ca.EncodeKey(key))
 	} else {
 		key, err = ca.ParseKey(private)
 		err = refused(base+".key", err)
@@ -233,5 +233,5 @@ func ensureServiceAccountKey(base string) error {
 	if err != nil {
 		return fmt.Errorf("encoding the service account key: %w", err)
 	}
-	return folder.WriteFile(base+".pub", pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der}))
+	return directory.WriteFile(base+".pub", pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der}))
 }

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/millwright-dev/millwright/internal/connlimit"
-	"github.com/millwright-dev/millwright/internal/local/folder"
+	"github.com/millwright-dev/millwright/internal/local/directory"
 	"github.com/millwright-dev/millwright/internal/local/proc"
 )
 
@@ -26,14 +26,14 @@ func loopbackURL(port int) string {
 	return "https://" + net.JoinHostPort(loopback, strconv.Itoa(port))
 }
 
-// ports are where the components listen on 127.0.0.1; 0 means not chosen yet.
+// ports are the ports on 127.0.0.1 on which the components listen. 0 means not chosen yet.
 type ports struct {
 	APIServer         int `json:"apiserver"`
 	Etcd              int `json:"etcd"`
 	EtcdPeer          int `json:"etcdPeer"`
 	ControllerManager int `json:"controllerManager"`
 	Scheduler         int `json:"scheduler"`
-	// Others are those of PortFor, by name.
+	// Others are the ports of PortFor, by name.
 	Others map[string]int `json:"others,omitempty"`
 }
 
@@ -41,20 +41,20 @@ type ports struct {
 type PortTakenError struct {
 	// Port is the TCP port on 127.0.0.1.
 	Port int
-	// PID is the process that listens there, 0 if it is not known: it belongs to another
-	// user or PID namespace.
+	// PID is the process that listens there, or 0 if unknown because it belongs to another user or PID
+	// namespace.
 	PID int
 }
 
 func (e *PortTakenError) Error() string {
 	if e.PID == 0 {
-		return fmt.Sprintf("port %d is taken by another process", e.Port)
+		return fmt.Sprintf("port %d is in use by another process", e.Port)
 	}
-	return fmt.Sprintf("port %d is taken by process %d", e.Port, e.PID)
+	return fmt.Sprintf("port %d is in use by process %d", e.Port, e.PID)
 }
 
-// choosePorts takes the explicit port for kube-apiserver. It prefers the last ports, which
-// are in kubeconfigs, and reserves free ones otherwise. Errors: *PortTakenError.
+// choosePorts uses the explicit port for kube-apiserver. It prefers the last ports, which are in kubeconfigs,
+// and otherwise reserves free ones. It returns a *PortTakenError if the explicit port is in use.
 func choosePorts(path string, explicit int, held *reservations) (ports, error) {
 	chosen, err := loadPorts(path)
 	if err != nil {
@@ -72,8 +72,8 @@ func choosePorts(path string, explicit int, held *reservations) (ports, error) {
 	return chosen, chosen.store(path)
 }
 
-// choosePort returns the explicit port, the last one or a free one, and adds it to those that
-// are taken. 0 means none.
+// choosePort returns the explicit port, the last one or a free one, and adds it to the ports in use. 0 means
+// none.
 func choosePort(explicit, last int, taken map[int]bool, held *reservations) (int, error) {
 	port := explicit
 	switch {
@@ -98,12 +98,12 @@ func (p ports) store(path string) error {
 	if err != nil {
 		return err
 	}
-	return folder.WriteFile(path, content)
+	return directory.WriteFile(path, content)
 }
 
-// PortFor returns a port on 127.0.0.1 for a neighbour of the control plane: the explicit one
-// unless that is 0, else the last one of that name if it is free, else another free one,
-// which the name keeps. Errors: *PortTakenError for an explicit port that is taken.
+// PortFor returns a port on 127.0.0.1 for a server that runs next to the control plane: the explicit port
+// unless it is 0, otherwise the last port of that name if it is free, otherwise another free port, which the
+// name keeps. It returns a *PortTakenError if an explicit port is in use.
 func (cp *ControlPlane) PortFor(name string, explicit int) (int, error) {
 	cp.mu.Lock()
 	defer cp.mu.Unlock()
@@ -129,23 +129,23 @@ func loadPorts(path string) (ports, error) {
 	}
 	var stored ports
 	if json.Unmarshal(content, &stored) != nil {
-		return ports{}, nil // it is only a preference
+		return ports{}, nil // the last ports are only a preference
 	}
 	return stored, nil
 }
 
-// Ports are chosen below those that Linux gives to outgoing connections: any client could
-// take one of these while its owner restarts.
+// Ports are chosen below those that Linux uses for outgoing connections: any client could take one of these
+// while its owner restarts.
 const (
 	firstPort = 20000
 	lastPort  = 32767
 )
 
-// reservations are ports that were chosen, until release. Between the choice of a port and the start of
-// who listens there, another process that starts a control plane could choose the same.
+// reservations are chosen ports, until release. Another process that starts a control plane could otherwise
+// choose the same port before the server of this one listens.
 type reservations struct{ sockets []int }
 
-// keep reserves a port unless somebody listens on it, and reports whether it did.
+// keep reserves a port unless a process listens on it, and reports whether it did.
 func (r *reservations) keep(port int) bool {
 	socket, err := reserve(port, true)
 	if err != nil {
@@ -155,8 +155,8 @@ func (r *reservations) keep(port int) bool {
 	return true
 }
 
-// freePort reserves a port that nobody listens on or has reserved. It chooses at random, so that processes
-// that start at the same time rarely try the same one.
+// freePort reserves a port that no process listens on or has reserved. It chooses at random, so that processes
+// that start at the same time rarely try the same port.
 func (r *reservations) freePort() (int, error) {
 	for range 200 {
 		port := firstPort + rand.IntN(lastPort-firstPort+1)
@@ -169,12 +169,13 @@ func (r *reservations) freePort() (int, error) {
 			return 0, fmt.Errorf("reserving port %d on %s: %w", port, loopback, err)
 		}
 	}
-	return 0, fmt.Errorf("found no free port between %d and %d on %s", firstPort, lastPort, loopback)
+	return 0, fmt.Errorf("no free port between %d and %d on %s", firstPort, lastPort, loopback)
 }
 
-// reserve binds a socket, and does not listen. Without SO_REUSEADDR that fails if another socket is bound;
-// with it, as set afterwards, it lets those who also set it listen, which all servers do. With shared it is set before, too:
-// that fails only if somebody listens, and not because of connections of an earlier run, which wait for late packets.
+// reserve binds a socket without listening. Without SO_REUSEADDR, that fails if another socket is bound; if set
+// afterwards, it lets sockets listen that also set it, as all servers do. If shared is set, it is set before
+// binding: that only fails if a process listens, and not because of connections of an earlier run, which wait
+// for late packets.
 func reserve(port int, shared bool) (socket int, err error) {
 	socket, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -196,7 +197,7 @@ func reserve(port int, shared bool) (socket int, err error) {
 	return socket, nil
 }
 
-// release gives the ports back.
+// release releases the ports.
 func (r *reservations) release() error {
 	var problems []error
 	for _, socket := range r.sockets {
@@ -206,19 +207,19 @@ func (r *reservations) release() error {
 	return errors.Join(problems...)
 }
 
-// maxDownloads bounds the connections, which every process of this machine may open.
+// maxDownloads limits the connections, which every process of this machine may open.
 const maxDownloads = 512
 
-// ServeFiles serves the disk images and kernels in a folder over HTTP on a port of 127.0.0.1
-// until the context ends. It returns as soon as it serves; the channel receives the error, or
-// nil, when it ends. Errors: *PortTakenError.
+// ServeFiles serves the disk images and kernels in a directory over HTTP on a port of 127.0.0.1 until the
+// context is done. It returns as soon as it serves; the channel receives an error, or nil, when it stops. It
+// returns a *PortTakenError if the port is in use.
 func ServeFiles(ctx context.Context, dir string, port int) (<-chan error, error) {
 	listener, err := net.Listen("tcp4", net.JoinHostPort(loopback, strconv.Itoa(port)))
 	if err != nil {
 		return nil, errors.Join(&PortTakenError{Port: port, PID: proc.Listener(port)}, err)
 	}
 	server := &http.Server{Handler: filesOf(dir), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute}
-	context.AfterFunc(ctx, func() { server.Close() }) // clients repeat downloads
+	context.AfterFunc(ctx, func() { server.Close() }) // clients retry downloads
 	served := make(chan error, 1)
 	go func() {
 		err := server.Serve(connlimit.Listen(listener, maxDownloads, maxDownloads))
@@ -232,8 +233,8 @@ func ServeFiles(ctx context.Context, dir string, port int) (<-chan error, error)
 	return served, nil
 }
 
-// filesOf serves the files of a folder. Links are followed if they stay in it. The folder is
-// opened for each request: it may be created later, or be a link that changes.
+// filesOf serves the files of a directory. Links are followed if they stay inside. The directory is opened for
+// each request: it may be created later, or be a link that changes.
 func filesOf(dir string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		root, err := os.OpenRoot(dir)

@@ -1,6 +1,6 @@
-// Package folder locks folders and replaces the files in them, so that a crash at any
-// moment, also of the machine, leaves them usable.
-package folder
+// Package directory locks directories and replaces files in them, so that a crash at any moment, even of the
+// machine, leaves them usable.
+package directory
 
 import (
 	"errors"
@@ -13,12 +13,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrLocked means that another process holds the lock, or this one does.
+// ErrLocked means that a process, possibly this one, holds the lock.
 var ErrLocked = errors.New("the lock is held")
 
-// Lock takes the lock on a file, which it creates if need be. The kernel releases it when
-// the file is closed everywhere: also when the process ends, however it ends. Errors:
-// ErrLocked.
+// Lock takes the lock on a file, which it creates if necessary. The kernel releases the lock when all
+// descriptors of the file are closed, at the latest when the process exits. It returns ErrLocked if the lock is
+// held.
 func Lock(path string) (*os.File, error) {
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -34,13 +34,14 @@ func Lock(path string) (*os.File, error) {
 	return file, nil
 }
 
-// Who holds a lock for a moment only: a process between fork and exec, which has all files of its parent, and IsLocked.
+// A lock may be held briefly by a process between fork and exec, which has all files of its parent, and by
+// IsLocked.
 const (
 	retryLimit    = time.Second
 	retryInterval = 5 * time.Millisecond
 )
 
-// LockWithRetry is Lock, but waits for those who hold the lock for a moment only. Errors: ErrLocked, a second later.
+// LockWithRetry is like Lock, but waits for brief holders of the lock. It returns ErrLocked after a second.
 func LockWithRetry(path string) (*os.File, error) {
 	for deadline := time.Now().Add(retryLimit); ; time.Sleep(retryInterval) {
 		file, err := Lock(path)
@@ -50,8 +51,7 @@ func LockWithRetry(path string) (*os.File, error) {
 	}
 }
 
-// IsLocked reports whether a process holds the lock on a file. A file that does not exist is not
-// locked.
+// IsLocked reports whether a process holds the lock on a file. A file that does not exist is not locked.
 func IsLocked(path string) (bool, error) {
 	file, err := os.Open(path)
 	if errors.Is(err, os.ErrNotExist) {
@@ -68,15 +68,15 @@ func IsLocked(path string) (bool, error) {
 	return false, err
 }
 
-// WriteFileIn is WriteFile for a file below a folder whose content is not trusted: it leaves
-// the folder neither by the name nor by a link. It does not wait until the file is durable.
-// There must be only one call per file at a time.
+// WriteFileIn is like WriteFile for a file below a directory with untrusted content: neither the name nor a
+// link can lead outside. It does not wait until the file is durable. There must be only one call per file at a
+// time.
 func WriteFileIn(root *os.Root, name string, content []byte) error {
 	if err := root.MkdirAll(path.Dir(name), 0o700); err != nil {
 		return err
 	}
 	partial := path.Join(path.Dir(name), ".new-"+path.Base(name))
-	if err := root.Remove(partial); err != nil && !errors.Is(err, os.ErrNotExist) { // of a crash
+	if err := root.Remove(partial); err != nil && !errors.Is(err, os.ErrNotExist) { // from a crash
 		return err
 	}
 	file, err := root.OpenFile(partial, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
@@ -93,7 +93,7 @@ func WriteFileIn(root *os.Root, name string, content []byte) error {
 	return nil
 }
 
-// of returns an error that names the file instead of the temporary one.
+// of returns an error that names the file instead of the temporary file.
 func of(path string, err error) error {
 	var failed *fs.PathError
 	if errors.As(err, &failed) {
@@ -102,9 +102,8 @@ func of(path string, err error) error {
 	return err
 }
 
-// WriteFile replaces a file in one step: a crash, also of the machine, leaves the old one or
-// the new one, and after WriteFile has returned the new one. Its mode is 0600. It creates the
-// folder if need be.
+// WriteFile replaces a file atomically: a crash, even of the machine, leaves the old or the new file, and after
+// WriteFile has returned, the new one. The mode is 0600. It creates the directory if necessary.
 func WriteFile(path string, content []byte) error {
 	return writeFile(path, content, (*os.File).Sync)
 }
@@ -121,7 +120,7 @@ func writeFile(path string, content []byte, sync func(*os.File) error) error {
 	defer os.Remove(temporary.Name()) // gone after the rename
 	_, err = temporary.Write(content)
 	if err == nil {
-		// Before the rename, or an empty file could have the name after a loss of power.
+		// This must be before the rename, or the file could be empty after a power loss.
 		err = sync(temporary)
 	}
 	if err = errors.Join(err, temporary.Close()); err != nil {

@@ -1,5 +1,5 @@
-// Package egress makes the connections of kube-apiserver to nodes, which it asks for by HTTP CONNECT
-// over a Unix socket; see "Konnectivity" in the documentation of Kubernetes.
+// Package egress connects kube-apiserver to nodes. kube-apiserver requests the connections by HTTP CONNECT over
+// a Unix socket; see "Konnectivity" in the Kubernetes documentation.
 package egress
 
 import (
@@ -16,13 +16,13 @@ import (
 type Dial func(ctx context.Context, address string) (net.Conn, error)
 
 const (
-	// dialLimit is how long a connection may take to be made.
+	// dialLimit is how long it may take to connect.
 	dialLimit = 30 * time.Second
-	// headerLimit is how long a client may take to say where to connect to.
+	// headerLimit is how long a client may take to send its request.
 	headerLimit = 10 * time.Second
 )
 
-// Serve makes connections until the context ends, and then ends them. It closes the listener.
+// Serve makes connections until the context is done, and then closes them. It closes the listener.
 func Serve(ctx context.Context, listener net.Listener, dial Dial) error {
 	var open sync.WaitGroup
 	defer open.Wait()
@@ -73,7 +73,7 @@ func connect(ctx context.Context, w http.ResponseWriter, r *http.Request, dial D
 	join(from, sent, to)
 }
 
-// join copies both ways until both have ended. What the client has sent already is in sent.
+// join copies in both directions until both are closed. sent has the data that the client has already sent.
 func join(from net.Conn, sent io.Reader, to net.Conn) {
 	var back sync.WaitGroup
 	back.Go(func() { copyTo(from, to) })
@@ -81,7 +81,7 @@ func join(from net.Conn, sent io.Reader, to net.Conn) {
 	back.Wait()
 }
 
-// copyTo copies until the end, which it passes on.
+// copyTo copies until the end of the input, and then closes the write side of the output.
 func copyTo(to net.Conn, from io.Reader) {
 	_, err := io.Copy(to, from)
 	if half, ok := to.(interface{ CloseWrite() error }); ok && err == nil {

@@ -64,7 +64,7 @@ func TestLayoutIgnoresLinks(t *testing.T) {
 	outside := t.TempDir()
 	for _, planted := range []string{"root", "root/etc", "volumes", "volumes/data"} {
 		t.Run(planted, func(t *testing.T) {
-			f := podFolder(t.TempDir())
+			f := podDir(t.TempDir())
 			link := filepath.Join(string(f), planted)
 			if err := os.MkdirAll(filepath.Dir(link), 0o700); err != nil {
 				t.Fatal(err)
@@ -184,7 +184,7 @@ func TestPathsInContainers(t *testing.T) {
 		for _, path := range []string{"/run/vm.sock", "../../x", "/../../../x", ""} {
 			got := ContainerPath("/host", uid, path)
 			rest, found := strings.CutPrefix(got, "/host/pods/")
-			if parts := strings.SplitN(rest, "/", 3); !found || len(parts) < 2 || parts[1] != rootFolder || filepath.Clean(got) != got {
+			if parts := strings.SplitN(rest, "/", 3); !found || len(parts) < 2 || parts[1] != rootDir || filepath.Clean(got) != got {
 				t.Errorf("%q in Pod %q is %s", path, uid, got)
 			}
 		}

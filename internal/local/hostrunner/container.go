@@ -14,13 +14,13 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// admit returns an error if the Pod needs what a host does not support. Requests, limits and
-// security contexts are ignored.
+// admit returns an error if the Pod needs something that a host does not support. Requests, limits and security
+// contexts are ignored.
 func admit(pod *corev1.Pod) error {
 	spec := &pod.Spec
 	switch {
 	case len(spec.Containers) != 1 || len(spec.InitContainers) != 0 || len(spec.EphemeralContainers) != 0:
-		return errors.New("a host runs Pods of one container only")
+		return errors.New("only Pods with one container are supported")
 	case spec.RestartPolicy != corev1.RestartPolicyNever:
 		return fmt.Errorf("restartPolicy must be %s", corev1.RestartPolicyNever)
 	case spec.ActiveDeadlineSeconds != nil:
@@ -41,7 +41,7 @@ func admit(pod *corev1.Pod) error {
 func admitContainer(c *corev1.Container) error {
 	switch {
 	case !slices.Equal(c.Command, vmpb.Command()) && !slices.Equal(c.Command, vmpb.DiskServerCommand()) || len(c.Args) != 0:
-		return fmt.Errorf("a host runs the commands %q and %q only", strings.Join(vmpb.Command(), " "), strings.Join(vmpb.DiskServerCommand(), " "))
+		return fmt.Errorf("only the commands %q and %q are supported", strings.Join(vmpb.Command(), " "), strings.Join(vmpb.DiskServerCommand(), " "))
 	case c.LivenessProbe != nil || c.ReadinessProbe != nil || c.StartupProbe != nil || c.Lifecycle != nil:
 		return errors.New("probes and hooks are not supported")
 	case c.WorkingDir != "":
@@ -61,7 +61,7 @@ func admitEnv(c *corev1.Container) error {
 			continue
 		}
 		if !ofHypervisors(variable.Name) {
-			return fmt.Errorf("variable %s: hypervisors have no such one", variable.Name)
+			return fmt.Errorf("variable %s: not a variable of hypervisors", variable.Name)
 		}
 		if variable.ValueFrom == nil {
 			continue
@@ -76,20 +76,20 @@ func admitEnv(c *corev1.Container) error {
 	return nil
 }
 
-// temporary is the variable that says where QEMU writes temporary files.
+// temporary is the variable that names QEMU's directory for temporary files.
 const temporary = "TMPDIR"
 
-// isTemporary reports whether a variable has these files written where VM controllers in clusters have them.
+// isTemporary reports whether a variable sets that directory like VM controllers in clusters do.
 func isTemporary(variable corev1.EnvVar) bool {
 	return variable == corev1.EnvVar{Name: temporary, Value: vmpb.DirRun}
 }
 
-// foreign are variables that name files, which a host gives hypervisors in another way.
+// foreign are variables that name files which a host gives to hypervisors in another way.
 var foreign = []string{vmpb.EnvCertFile, vmpb.EnvKeyFile, vmpb.EnvAuthorityFile}
 
-// ofHypervisors reports whether a variable is one that a Pod may give its process. All others are refused, whatever
-// they are called: the process has no image of its own, so that PATH, LD_PRELOAD, SSL_CERT_FILE and many more,
-// which other programs and libraries obey, would lead it, and QEMU, to files of the host or of the Pod.
+// ofHypervisors reports whether a Pod may set a variable for its process. All others are rejected: the process
+// has no image of its own, so that PATH, LD_PRELOAD, SSL_CERT_FILE and many other variables of programs and
+// libraries would lead it, and QEMU, to files of the host or of the Pod.
 func ofHypervisors(name string) bool {
 	switch {
 	case name == "POD_IP":
@@ -105,7 +105,7 @@ func admitVolume(volume *corev1.Volume) error {
 	var paths []string
 	switch {
 	case !ofOneKind(source):
-		return errors.New("it is of a kind that is not supported, or of several")
+		return errors.New("unsupported type of volume, or several types")
 	case source.EmptyDir != nil, source.PersistentVolumeClaim != nil:
 	case source.Secret != nil:
 		for _, item := range source.Secret.Items {
@@ -119,26 +119,26 @@ func admitVolume(volume *corev1.Volume) error {
 			paths = append(paths, projection.ServiceAccountToken.Path)
 		}
 	default:
-		return errors.New("it has no source")
+		return errors.New("no source")
 	}
 	for _, path := range paths {
 		if _, err := confine.Name(path); err != nil || strings.HasPrefix(path, "/") {
-			return fmt.Errorf("path %q is not that of a file in the volume", path)
+			return fmt.Errorf("path %q does not name a file in the volume", path)
 		}
 	}
 	return nil
 }
 
-// ofOneKind reports whether a volume has one source, of a kind that a host supports, or none. What is
-// looked at of one kind would otherwise say nothing of what another has.
+// ofOneKind reports whether a volume has at most one source, of a supported type. Otherwise the checks of one
+// type could not vouch for another.
 func ofOneKind(source *corev1.VolumeSource) bool {
 	return slices.Contains([]corev1.VolumeSource{
 		{EmptyDir: source.EmptyDir}, {PersistentVolumeClaim: source.PersistentVolumeClaim}, {Secret: source.Secret}, {Projected: source.Projected},
 	}, *source)
 }
 
-// admitMounts requires that mount paths can be links, and device paths nodes: none is in another. The API server
-// admits paths with "..", which are refused here.
+// admitMounts requires that mount paths can be links, and device paths device nodes: none is inside another.
+// The API server admits paths with "..", which are rejected here.
 func admitMounts(c *corev1.Container) error {
 	var paths []string
 	for _, mount := range c.VolumeMounts {
@@ -151,31 +151,31 @@ func admitMounts(c *corev1.Container) error {
 		paths = append(paths, device.DevicePath)
 	}
 	taken := []string{vmpb.TerminationMessagePath}
-	for _, wanted := range paths {
-		if _, err := confine.Name(wanted); !path.IsAbs(wanted) || err != nil {
-			return fmt.Errorf("the path %q is not one below the root, in its shortest form", wanted)
+	for _, mounted := range paths {
+		if _, err := confine.Name(mounted); !path.IsAbs(mounted) || err != nil {
+			return fmt.Errorf("path %q is not a clean, absolute path below the root", mounted)
 		}
 		for _, other := range taken {
-			if within(wanted, other) || within(other, wanted) {
-				return fmt.Errorf("the paths %s and %s overlap", wanted, other)
+			if within(mounted, other) || within(other, mounted) {
+				return fmt.Errorf("the paths %s and %s overlap", mounted, other)
 			}
 		}
-		taken = append(taken, wanted)
+		taken = append(taken, mounted)
 	}
 	return nil
 }
 
-// within reports whether a path is the other one or is in it.
+// within reports whether a path equals the other one or is inside it.
 func within(inner, outer string) bool {
 	inner, outer = path.Clean(inner), path.Clean(outer)
 	return inner == outer || strings.HasPrefix(inner, strings.TrimSuffix(outer, "/")+"/")
 }
 
-// podAddress is the address of hosts and Pods: all are this machine.
+// podAddress is the address of hosts and Pods, which all run on this machine.
 const podAddress = "127.0.0.1"
 
-// environment returns the environment of the Pod's process, as NAME=value, with what the
-// host decides.
+// environment returns the environment of the Pod's process, as NAME=value, including the variables that the
+// host sets.
 func environment(pod *corev1.Pod, root string, host Config) ([]string, error) {
 	values := map[string]string{}
 	var result []string
@@ -197,11 +197,11 @@ func environment(pod *corev1.Pod, root string, host Config) ([]string, error) {
 	if host.NoOutside {
 		outside = vmpb.OutsideRefused
 	}
-	// The last one of a name counts.
+	// The last value of a name takes precedence.
 	return append(result, "PATH="+host.Path, vmpb.EnvSwitch+"="+host.Switch, vmpb.EnvOutside+"="+outside, vmpb.EnvImages+"="+host.Images, vmpb.EnvImageServers+"="+host.ImageServers, vmpb.EnvRoot+"="+root), nil
 }
 
-// fieldOf returns the value of a field of the Pod, as the downward API.
+// fieldOf returns the value of a field of the Pod, like the downward API.
 func fieldOf(pod *corev1.Pod, field string) (string, error) {
 	switch field {
 	case "metadata.name":
@@ -220,8 +220,8 @@ func fieldOf(pod *corev1.Pod, field string) (string, error) {
 	return "", fmt.Errorf("field %q is not supported", field)
 }
 
-// expand replaces $(NAME) by the value of that name, and $$ by $, like Kubernetes: unknown
-// names and any other $ stay.
+// expand replaces $(NAME) with the value of that name, and $$ with $, like Kubernetes: unknown names and any
+// other $ are kept.
 func expand(text string, known map[string]string) string {
 	var out strings.Builder
 	for {

@@ -58,7 +58,7 @@ func TestDevicesOfVolumes(t *testing.T) {
 			if !test.ok {
 				return
 			}
-			files, err := podFolder(t.TempDir()).open()
+			files, err := podDir(t.TempDir()).open()
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -69,7 +69,7 @@ func TestDevicesOfVolumes(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if got, want := deviceNumber(t, filepath.Join(files.folder.root(), "dev/millwright/root")), deviceNumber(t, node); got != want {
+			if got, want := deviceNumber(t, filepath.Join(files.dir.root(), "dev/millwright/root")), deviceNumber(t, node); got != want {
 				t.Errorf("the node is of device %x, want %x", got, want)
 			}
 			if err := files.layOut(container, map[string]string{"disk": file}); err == nil {

@@ -16,116 +16,115 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/millwright-dev/millwright/internal/confine"
-	"github.com/millwright-dev/millwright/internal/local/folder"
+	"github.com/millwright-dev/millwright/internal/local/directory"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// layout has the paths in a host's folder.
+// layout has the paths in a host's directory.
 type layout string
 
 func (d layout) pods() string { return filepath.Join(string(d), "pods") }
 func (d layout) lock() string { return filepath.Join(string(d), "lock") }
 
-// pod returns the folder of a Pod. The API server makes UIDs; what is no name of a folder
-// becomes one.
-func (d layout) pod(uid string) podFolder {
+// pod returns the directory of a Pod. The API server generates UIDs; a UID that is not a valid name is
+// converted to one.
+func (d layout) pod(uid string) podDir {
 	name, err := confine.Element(uid)
 	if err != nil {
 		name = fmt.Sprintf("invalid-%x", uid)
 	}
-	return podFolder(filepath.Join(d.pods(), name))
+	return podDir(filepath.Join(d.pods(), name))
 }
 
-// Folders in that of a Pod.
+// Subdirectories of a Pod's directory.
 const (
-	rootFolder    = "root"
-	volumesFolder = "volumes"
+	rootDir    = "root"
+	volumesDir = "volumes"
 )
 
-// podFolder is the folder of one Pod.
-type podFolder string
+// podDir is the directory of one Pod.
+type podDir string
 
-func (f podFolder) path(elements ...string) string {
+func (f podDir) path(elements ...string) string {
 	return filepath.Join(append([]string{string(f)}, elements...)...)
 }
-func (f podFolder) root() string              { return f.path(rootFolder) }
-func (f podFolder) volume(name string) string { return f.path(volumesFolder, name) }
-func (f podFolder) log() string               { return f.path("log") }
-func (f podFolder) manifest() string          { return f.path("pod.json") }
-func (f podFolder) process() string           { return f.path("process.json") }
+func (f podDir) root() string              { return f.path(rootDir) }
+func (f podDir) volume(name string) string { return f.path(volumesDir, name) }
+func (f podDir) log() string               { return f.path("log") }
+func (f podDir) manifest() string          { return f.path("pod.json") }
+func (f podDir) process() string           { return f.path("process.json") }
 
-// podFiles opens files below a Pod's folder, without leaving it by a name or by a link that
-// the process may have left there.
+// podFiles opens files below a Pod's directory. Neither names nor links, which the process may have created
+// there, can lead outside.
 type podFiles struct {
 	*os.Root
-	folder podFolder
+	dir podDir
 }
 
-// create opens the folder, which it creates if need be.
-func (f podFolder) create() (podFiles, error) {
+// create opens the directory, which it creates if necessary.
+func (f podDir) create() (podFiles, error) {
 	if err := os.MkdirAll(string(f), 0o700); err != nil {
 		return podFiles{}, err
 	}
 	return f.open()
 }
 
-func (f podFolder) open() (podFiles, error) {
+func (f podDir) open() (podFiles, error) {
 	root, err := os.OpenRoot(string(f))
 	return podFiles{root, f}, err
 }
 
-// remove removes the folder with everything in it.
-func (f podFolder) remove() error {
+// remove removes the directory with everything in it.
+func (f podDir) remove() error {
 	return confine.Remove(filepath.Dir(string(f)), filepath.Base(string(f)))
 }
 
-// makeVolume makes the folder of a volume, and returns its path.
+// makeVolume creates the directory of a volume and returns its path.
 func (p podFiles) makeVolume(name string) (string, error) {
 	if _, err := confine.Element(name); err != nil {
 		return "", err
 	}
-	if err := p.MkdirAll(path.Join(volumesFolder, name), 0o700); err != nil {
+	if err := p.MkdirAll(path.Join(volumesDir, name), 0o700); err != nil {
 		return "", err
 	}
-	return p.folder.volume(name), nil
+	return p.dir.volume(name), nil
 }
 
-// writeTo writes a file of a volume.
+// writeTo writes a file into a volume.
 func (p podFiles) writeTo(volume, file string, content []byte) error {
 	name, err := confine.Name(file)
 	if err != nil {
 		return err
 	}
-	files, err := p.OpenRoot(path.Join(volumesFolder, volume))
+	files, err := p.OpenRoot(path.Join(volumesDir, volume))
 	if err != nil {
 		return err
 	}
 	defer files.Close()
-	return folder.WriteFileIn(files, name, content)
+	return directory.WriteFileIn(files, name, content)
 }
 
-// ContainerPath returns the path on this machine of a path in a Pod's container, while the
-// Pod exists. dir is that of the host's Config.
+// ContainerPath returns the path on this machine of a path in a Pod's container, while the Pod exists. dir is
+// the host's Config.Dir.
 func ContainerPath(dir string, pod types.UID, path string) string {
 	return filepath.Join(layout(dir).pod(string(pod)).root(), filepath.Clean("/"+path))
 }
 
-// lockDir locks the folder for this process. The kernel releases the lock when the process
-// ends.
+// lockDir locks the directory for this process. The kernel releases the lock when the process exits.
 func lockDir(dir string) (*os.File, error) {
-	lock, err := folder.LockWithRetry(layout(dir).lock())
-	if errors.Is(err, folder.ErrLocked) {
+	lock, err := directory.LockWithRetry(layout(dir).lock())
+	if errors.Is(err, directory.ErrLocked) {
 		return nil, fmt.Errorf("%w: %s", ErrInUse, dir)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("the host's folder cannot be locked: %w", err)
+		return nil, fmt.Errorf("locking the host's directory: %w", err)
 	}
 	return lock, nil
 }
 
-// readManifest returns the Pod as an earlier host runner saved it, nil if it did not.
-func readManifest(f podFolder) *corev1.Pod {
+// readManifest returns the Pod as an earlier host runner saved it, or nil.
+func readManifest(f podDir) *corev1.Pod {
 	content, err := os.ReadFile(f.manifest())
 	pod := &corev1.Pod{}
 	if err != nil || json.Unmarshal(content, pod) != nil {
@@ -137,8 +136,8 @@ func readManifest(f podFolder) *corev1.Pod {
 // maxMessage limits a termination message, in bytes, as the kubelet does.
 const maxMessage = 4096
 
-// readMessage returns the container's termination message, empty if there is none.
-func readMessage(f podFolder) string {
+// readMessage returns the container's termination message, or "" if there is none.
+func readMessage(f podDir) string {
 	files, err := os.OpenRoot(f.root())
 	if err != nil {
 		return ""
@@ -153,8 +152,8 @@ func readMessage(f podFolder) string {
 	return strings.TrimSpace(messages.Printable(strings.ToValidUTF8(string(content), "?")))
 }
 
-// openRegular opens a file that a process may have replaced. A link or a pipe, on which
-// opening it would wait, is an error.
+// openRegular opens a file that a process may have replaced. A link is an error, and so is a pipe, for which an
+// open would block.
 func openRegular(files *os.Root, name string, flag int) (*os.File, error) {
 	named, err := files.Lstat(name)
 	if err != nil {
@@ -174,9 +173,8 @@ func openRegular(files *os.Root, name string, flag int) (*os.File, error) {
 	return file, nil
 }
 
-// rotate moves the content of a log over the limit, in bytes, to PATH.1. The process goes on
-// writing to the same file, so the content is copied and truncated; what is written between
-// the two is lost.
+// rotate moves the content of a log that exceeds the limit, in bytes, to PATH.1. The process continues to write
+// to the same file, so the content is copied and then truncated; output in between is lost.
 func rotate(path string, limit int64) error {
 	files, err := os.OpenRoot(filepath.Dir(path))
 	if err != nil {
@@ -200,7 +198,7 @@ func rotate(path string, limit int64) error {
 	return log.Truncate(0)
 }
 
-// copyTail copies the last bytes of a file to one that it replaces.
+// copyTail copies the last bytes of a file to another file, which it replaces.
 func copyTail(source *os.File, files *os.Root, name string, limit int64) error {
 	if _, err := source.Seek(-limit, io.SeekEnd); err != nil {
 		return err
@@ -214,7 +212,7 @@ func copyTail(source *os.File, files *os.Root, name string, limit int64) error {
 	}
 	_, err = io.CopyN(target, source, limit) // the process may write faster
 	if err = errors.Join(err, target.Close()); err != nil {
-		return errors.Join(err, files.Remove(name)) // a part of it would take the room of others
+		return errors.Join(err, files.Remove(name)) // a partial copy would only use disk space
 	}
 	return nil
 }

@@ -272,7 +272,7 @@ func (b *testHost) pid(pod *corev1.Pod) int {
 	return record.PID
 }
 
-func (b *testHost) folder(pod *corev1.Pod) podFolder {
+func (b *testHost) folder(pod *corev1.Pod) podDir {
 	return layout(b.config.Dir).pod(string(pod.UID))
 }
 

@@ -11,7 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/millwright-dev/millwright/internal/local/folder"
+	"github.com/millwright-dev/millwright/internal/local/directory"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 	"github.com/millwright-dev/millwright/test/support/env"
 )
@@ -147,7 +147,7 @@ func TestKilledDuringStart(t *testing.T) {
 		pod := b.pod("vm", "run")
 		content, err := json.Marshal(map[string]string{"began": "2026-01-02T03:04:05Z"})
 		if err == nil {
-			err = folder.WriteFile(b.folder(pod).path("process.json"), content)
+			err = directory.WriteFile(b.folder(pod).path("process.json"), content)
 		}
 		if err != nil {
 			t.Fatal(err)

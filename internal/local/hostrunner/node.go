@@ -33,13 +33,13 @@ const (
 	retryInterval  = time.Second
 )
 
-// node keeps the host's Node and its Lease.
+// node maintains the host's Node and its Lease.
 type node struct {
 	*host
 	store cache.Store
 }
 
-// runNode keeps the Node until the context ends, and then sets it not ready.
+// runNode maintains the Node until the context is done, and then sets it not ready.
 func (h *host) runNode(ctx context.Context) {
 	changed := make(chan struct{}, 1)
 	store, informer := cache.NewInformerWithOptions(cache.InformerOptions{
@@ -64,16 +64,15 @@ func (h *host) runNode(ctx context.Context) {
 	n.setNotReady(ctx)
 }
 
-// notify wakes the receiver of a channel of capacity one.
+// notify wakes the receiver of a channel with capacity one.
 func notify(channel chan<- struct{}) {
 	select {
 	case channel <- struct{}{}:
-	default: // it is awake
+	default: // a wake-up is pending
 	}
 }
 
-// repeat does something at once, then at each interval and each event, and sooner
-// after an error.
+// repeat calls do immediately, then at each interval and each event, and earlier after an error.
 func (n *node) repeat(
 	ctx context.Context, interval time.Duration, event <-chan struct{}, what string, do func(context.Context) error,
 ) {
@@ -93,7 +92,7 @@ func (n *node) repeat(
 	}
 }
 
-// current returns the Node, nil if it does not exist.
+// current returns the Node, or nil if it does not exist.
 func (n *node) current() *corev1.Node {
 	object, found, err := n.store.GetByKey(n.Name)
 	if err != nil || !found {
@@ -117,7 +116,7 @@ func (n *node) renewLease(ctx context.Context) error {
 	return err
 }
 
-// update creates the Node if it does not exist, and writes what differs or is old.
+// update creates the Node if it does not exist, and writes what differs or is outdated.
 func (n *node) update(ctx context.Context) error {
 	have := n.current()
 	if have == nil {
@@ -126,7 +125,7 @@ func (n *node) update(ctx context.Context) error {
 			n.Log.Info("registered the Node", "node", n.Name)
 		}
 		if apierrors.IsAlreadyExists(err) {
-			return nil // the watch is late
+			return nil // the watch has not caught up
 		}
 		return err
 	}
@@ -147,7 +146,7 @@ func (n *node) update(ctx context.Context) error {
 	return n.patch(ctx, have, next, "status")
 }
 
-// patch writes what differs between two states of the Node, if anything does.
+// patch writes the differences between two states of the Node, if there are any.
 func (n *node) patch(ctx context.Context, from, to *corev1.Node, subresources ...string) error {
 	patch, err := client.StrategicMergeFrom(from).Data(to)
 	if err != nil || string(patch) == "{}" {
@@ -157,8 +156,7 @@ func (n *node) patch(ctx context.Context, from, to *corev1.Node, subresources ..
 	return client.IgnoreNotFound(err) // the watch reports a deletion
 }
 
-// setCondition keeps the times of a condition that did not change, and its heartbeat until
-// that is old.
+// setCondition keeps the times of a condition that did not change, and its heartbeat until it is outdated.
 func (n *node) setCondition(status *corev1.NodeStatus, want corev1.NodeCondition) {
 	at := slices.IndexFunc(status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == want.Type })
 	if at < 0 {
@@ -169,7 +167,7 @@ func (n *node) setCondition(status *corev1.NodeStatus, want corev1.NodeCondition
 	if have.Status == want.Status {
 		want.LastTransitionTime = have.LastTransitionTime
 		young := n.Clock.Now().Before(have.LastHeartbeatTime.Add(statusInterval))
-		if young && have.Reason == want.Reason { // a reason has one message
+		if young && have.Reason == want.Reason { // each reason has only one message
 			want.LastHeartbeatTime = have.LastHeartbeatTime
 		}
 	}
@@ -199,10 +197,10 @@ func (n *node) describe() *corev1.Node {
 			Capacity:    n.Capacity,
 			Allocatable: n.Capacity,
 			Conditions: []corev1.NodeCondition{
-				n.condition(corev1.NodeReady, corev1.ConditionTrue, "HostRunnerReady", "the host runner runs"),
-				n.condition(corev1.NodeMemoryPressure, corev1.ConditionFalse, "NotMeasured", "a host does not evict Pods"),
-				n.condition(corev1.NodeDiskPressure, corev1.ConditionFalse, "NotMeasured", "a host does not evict Pods"),
-				n.condition(corev1.NodePIDPressure, corev1.ConditionFalse, "NotMeasured", "a host does not evict Pods"),
+				n.condition(corev1.NodeReady, corev1.ConditionTrue, "HostRunnerReady", "the host runner is running"),
+				n.condition(corev1.NodeMemoryPressure, corev1.ConditionFalse, "NotMeasured", "the host does not evict Pods"),
+				n.condition(corev1.NodeDiskPressure, corev1.ConditionFalse, "NotMeasured", "the host does not evict Pods"),
+				n.condition(corev1.NodePIDPressure, corev1.ConditionFalse, "NotMeasured", "the host does not evict Pods"),
 			},
 			Addresses: []corev1.NodeAddress{
 				{Type: corev1.NodeInternalIP, Address: podAddress},
@@ -218,7 +216,7 @@ func (n *node) describe() *corev1.Node {
 	}
 }
 
-// readLine returns the content of a file without its end of line, empty if it cannot be read.
+// readLine returns the content of a file without its line ending, or "" if it cannot be read.
 func readLine(path string) string {
 	content, err := os.ReadFile(path)
 	if err != nil {
@@ -234,7 +232,7 @@ func (n *node) condition(kind corev1.NodeConditionType, status corev1.ConditionS
 	}
 }
 
-// setNotReady saves others the wait for the Lease to expire.
+// setNotReady sets the Node not ready, so that others do not wait for the Lease to expire.
 func (n *node) setNotReady(ctx context.Context) {
 	have := n.current()
 	if have == nil {

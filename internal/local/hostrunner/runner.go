@@ -30,30 +30,30 @@ const (
 	logLimit    = 10 << 20         // bytes
 	logInterval = 15 * time.Second // between checks of the size of a log
 
-	// requestTime bounds the requests of one pass: the grace period of a process must not
-	// be longer because the API server does not answer.
+	// requestTime limits the requests of one pass: the grace period of a process must not be extended because
+	// the API server does not respond.
 	requestTime = 10 * time.Second
 
-	// finalTries limits how often a stopped host tries to report the end of a process. The
-	// next host runner finds the termination message.
+	// finalTries limits how often a stopped host tries to report the exit of a process. The next host runner
+	// finds the termination message.
 	finalTries = 4
 
-	// finalTime bounds the final reports to the API server.
+	// finalTime limits the final reports to the API server.
 	finalTime = 5 * time.Second
 )
 
-// host is what all workers share.
+// host is the state that all workers share.
 type host struct {
 	Config
 	client kubernetes.Interface
 	// vms reads the metadata of VirtualMachines.
 	vms    metadata.Getter
 	events record.EventRecorder
-	// stopping ends when the host is stopped.
+	// stopping is done when the host is being stopped.
 	stopping context.Context
 }
 
-// runner gives each Pod its worker.
+// runner assigns a worker to each Pod.
 type runner struct {
 	*host
 	broadcaster record.EventBroadcaster
@@ -66,15 +66,15 @@ type runner struct {
 func newRunner(config Config) (*runner, error) {
 	access := rest.CopyConfig(config.REST)
 	if access.QPS == 0 {
-		access.QPS, access.Burst = 50, 100 // as the kubelet; client-go's default is 5
+		access.QPS, access.Burst = 50, 100 // like the kubelet; client-go's default is 5
 	}
 	client, err := kubernetes.NewForConfig(access)
 	if err != nil {
-		return nil, fmt.Errorf("making a client: %w", err)
+		return nil, fmt.Errorf("creating a client: %w", err)
 	}
 	objects, err := metadata.NewForConfig(access)
 	if err != nil {
-		return nil, fmt.Errorf("making a client: %w", err)
+		return nil, fmt.Errorf("creating a client: %w", err)
 	}
 	broadcaster := record.NewBroadcaster()
 	broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: client.CoreV1().Events("")})
@@ -90,11 +90,11 @@ func newRunner(config Config) (*runner, error) {
 	}, nil
 }
 
-// run works until the context ends, and then ends all processes.
+// run works until the context is done, and then terminates all processes.
 func (r *runner) run(ctx context.Context) error {
 	defer r.broadcaster.Shutdown()
 	r.stopping = ctx
-	// Workers still write when the context has ended.
+	// Workers still write after the context is done.
 	working, done := context.WithCancel(context.WithoutCancel(ctx))
 	defer done()
 	if err := r.resume(working); err != nil {
@@ -112,12 +112,12 @@ func (r *runner) run(ctx context.Context) error {
 	return nil
 }
 
-// resume starts workers for the Pods that an earlier host runner left in the folder, without
-// waiting for the API server.
+// resume starts workers for the Pods that an earlier host runner left in the directory, without waiting for the
+// API server.
 func (r *runner) resume(ctx context.Context) error {
 	entries, err := os.ReadDir(layout(r.Dir).pods())
 	if err != nil {
-		return fmt.Errorf("reading the folder of Pods: %w", err)
+		return fmt.Errorf("reading the directory of Pods: %w", err)
 	}
 	for _, entry := range entries {
 		uid := types.UID(entry.Name())
@@ -126,7 +126,7 @@ func (r *runner) resume(ctx context.Context) error {
 	return nil
 }
 
-// watch gives workers their Pods.
+// watch passes Pods to their workers.
 func (r *runner) watch(ctx, working context.Context) {
 	selector := fields.OneTermEqualSelector("spec.nodeName", r.Name)
 	store, informer := cache.NewInformerWithOptions(cache.InformerOptions{
@@ -156,7 +156,7 @@ func (r *runner) watch(ctx, working context.Context) {
 	running.Wait()
 }
 
-// forgetOthers notifies the workers whose Pods were deleted while no host runner ran.
+// forgetOthers notifies the workers whose Pods were deleted while no host runner was running.
 func (r *runner) forgetOthers(store cache.Store) {
 	exists := map[types.UID]bool{}
 	for _, object := range store.List() {
@@ -185,13 +185,13 @@ func (r *runner) forget(uid types.UID) {
 	}
 }
 
-// worker returns the worker of a Pod, and starts it if need be, with the saved Pod.
+// worker returns the worker of a Pod, and starts it if necessary, with the saved Pod.
 func (r *runner) worker(working context.Context, uid types.UID, saved *corev1.Pod) *worker {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	w, ok := r.workers[uid]
 	if !ok {
-		w = &worker{host: r.host, folder: layout(r.Dir).pod(string(uid)), wake: make(chan struct{}, 1), latest: saved, retry: retryDelays}
+		w = &worker{host: r.host, dir: layout(r.Dir).pod(string(uid)), wake: make(chan struct{}, 1), latest: saved, retry: retryDelays}
 		r.workers[uid] = w
 		r.active.Go(func() {
 			w.run(working)
@@ -204,7 +204,7 @@ func (r *runner) worker(working context.Context, uid types.UID, saved *corev1.Po
 }
 
 func (w *worker) log() logr.Logger {
-	log := w.Log.WithValues("uid", filepath.Base(string(w.folder)))
+	log := w.Log.WithValues("uid", filepath.Base(string(w.dir)))
 	if w.pod != nil {
 		log = log.WithValues("pod", w.pod.Namespace+"/"+w.pod.Name)
 	}

@@ -14,29 +14,29 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// Reasons of Failed Pods whose process did not fail by itself.
+// Reasons of Failed Pods whose process did not fail itself.
 const (
 	// ReasonUnsupported means that a host does not support the Pod.
 	ReasonUnsupported = "Unsupported"
-	// ReasonProcessLost means that the process has ended, and its exit status is not known.
+	// ReasonProcessLost means that the process has exited, and its exit status is unknown.
 	ReasonProcessLost = "ProcessLost"
 	// ReasonHostStopped means that the host runner was stopped, and the process with it.
 	ReasonHostStopped = "HostStopped"
 )
 
-// facts is what a worker knows of its Pod beside the object.
+// facts is what a worker knows about its Pod in addition to the object.
 type facts struct {
 	now     time.Time
-	began   time.Time // when the process was started; zero if it was not
+	began   time.Time // when the process was started, or zero
 	waiting *corev1.ContainerStateWaiting
-	end     *ending // nil while the Pod has not ended
+	end     *ending // nil while the Pod is running
 }
 
-// ending is how a Pod ended.
+// ending is the result of a Pod.
 type ending struct {
 	phase           corev1.PodPhase
 	reason, message string
-	container       *corev1.ContainerStateTerminated // nil if it never ran
+	container       *corev1.ContainerStateTerminated // nil if the container never ran
 }
 
 // terminal reports whether a phase is final.
@@ -86,8 +86,7 @@ func unreadyReason(f facts) string {
 	}
 }
 
-// setCondition sets a condition; its time changes only with its status. The reason is for
-// False.
+// setCondition sets a condition; its time changes only with its status. The reason is used for False.
 func setCondition(status *corev1.PodStatus, f facts, kind corev1.PodConditionType, is bool, reason string) {
 	condition := corev1.PodCondition{Type: kind, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(f.now)}
 	if !is {
@@ -127,8 +126,8 @@ func containerStatus(pod *corev1.Pod, f facts, running bool) corev1.ContainerSta
 	return status
 }
 
-// conclude returns how the process ended: from its exit status or, if that is unknown,
-// from its termination message.
+// conclude returns the result of the process: from its exit status or, if that is unknown, from its termination
+// message.
 func conclude(exit process.Exit, began time.Time, killed bool, message string) *ending {
 	end := &ending{container: &corev1.ContainerStateTerminated{
 		ExitCode: int32(exit.Code), Signal: int32(exit.Signal), Message: message,
@@ -149,7 +148,7 @@ func conclude(exit process.Exit, began time.Time, killed bool, message string) *
 	return end
 }
 
-// guessCode returns the exit code for a termination message. It is lost if nothing is known.
+// guessCode returns the exit code for a termination message. lost is set if nothing is known.
 func guessCode(message string, killed bool) (code int32, lost bool) {
 	const sigkill, unknown = 128 + 9, 255
 	var last vmpb.Termination
@@ -166,8 +165,8 @@ func guessCode(message string, killed bool) (code int32, lost bool) {
 	}
 }
 
-// vanished returns the end of a Pod that ran according to its status, but has no process and
-// no folder.
+// vanished returns the result of a Pod that was running according to its status, but has no process and no
+// directory.
 func vanished(pod *corev1.Pod, now time.Time) *ending {
 	began := now
 	for _, status := range pod.Status.ContainerStatuses {
@@ -178,14 +177,14 @@ func vanished(pod *corev1.Pod, now time.Time) *ending {
 	return conclude(process.Exit{Time: now}, began, false, "")
 }
 
-// statusPatch returns the patch from the status of the Pod to another, nil if they are equal.
-// It conflicts with a later Pod of the same name.
+// statusPatch returns the patch from the status of the Pod to another one, or nil if they are equal. The patch
+// conflicts with a later Pod of the same name.
 func statusPatch(pod *corev1.Pod, status corev1.PodStatus) ([]byte, error) {
 	from := client.StrategicMergeFrom(&corev1.Pod{Status: pod.Status})
 	patch, err := from.Data(&corev1.Pod{Status: status})
 	if err != nil || string(patch) == "{}" {
 		return nil, err
 	}
-	// With the UID on one side only it becomes part of the patch.
+	// Since only one side has the UID, it becomes part of the patch.
 	return from.Data(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: pod.UID}, Status: status})
 }

@@ -14,7 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
-	"github.com/millwright-dev/millwright/internal/local/folder"
+	"github.com/millwright-dev/millwright/internal/local/directory"
 	"github.com/millwright-dev/millwright/internal/local/process"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
@@ -255,15 +255,15 @@ func TestReadMessage(t *testing.T) {
 		"empty":  {"", ""},
 	}
 	for name, test := range cases {
-		f := podFolder(t.TempDir())
-		if err := folder.WriteFile(filepath.Join(f.root(), vmpb.TerminationMessagePath), []byte(test.content)); err != nil {
+		f := podDir(t.TempDir())
+		if err := directory.WriteFile(filepath.Join(f.root(), vmpb.TerminationMessagePath), []byte(test.content)); err != nil {
 			t.Fatal(err)
 		}
 		if got := readMessage(f); got != test.want {
 			t.Errorf("%s: got %q, want %q", name, got, test.want)
 		}
 	}
-	if got := readMessage(podFolder(t.TempDir())); got != "" {
+	if got := readMessage(podDir(t.TempDir())); got != "" {
 		t.Errorf("without a message, got %q", got)
 	}
 }

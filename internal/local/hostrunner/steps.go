@@ -14,13 +14,13 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/millwright-dev/millwright/internal/local/folder"
+	"github.com/millwright-dev/millwright/internal/local/directory"
 	"github.com/millwright-dev/millwright/internal/local/process"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
-// actions start and end the process.
+// actions start and terminate the process.
 var actions = []flow.Step[*worker]{
 	step("Recover", (*worker).recover),
 	step("ObserveEnd", (*worker).observeEnd),
@@ -60,7 +60,7 @@ func (w *worker) recover(context.Context) flow.Result {
 	if w.recovered {
 		return flow.Continue()
 	}
-	found, err := process.Open(w.folder.process())
+	found, err := process.Open(w.dir.process())
 	switch {
 	case errors.Is(err, process.ErrNeverStarted):
 	case err != nil:
@@ -91,27 +91,27 @@ func (w *worker) observeEnd(context.Context) flow.Result {
 	}
 	exit, err := w.process.Exit()
 	if err != nil {
-		// A descendant may run: the Pod has not ended.
+		// A descendant may still run, so the Pod has not terminated.
 		w.process, w.recovered = nil, false
 		return flow.Fail(err)
 	}
 	if exit.Time.IsZero() {
 		exit.Time = w.Clock.Now()
 	}
-	w.ending = conclude(exit, w.process.Began(), w.process.Killed(), readMessage(w.folder))
+	w.ending = conclude(exit, w.process.Began(), w.process.Killed(), readMessage(w.dir))
 	if w.stop != nil && w.stop.host {
 		w.ending.phase, w.ending.reason = corev1.PodFailed, ReasonHostStopped
 		w.ending.message = "the host runner was stopped, and its processes with it"
 	}
-	w.log().Info("the process ended", "phase", w.ending.phase, "code", w.ending.container.ExitCode)
+	w.log().Info("the process exited", "phase", w.ending.phase, "code", w.ending.container.ExitCode)
 	return flow.Continue()
 }
 
 func (w *worker) startable() bool {
-	return w.seen == viewLive && w.process == nil && w.ending == nil && w.wanted()
+	return w.seen == viewLive && w.process == nil && w.ending == nil && w.shouldRun()
 }
 
-// refuse fails Pods that are not of a virtual machine, or that a host does not support.
+// refuse fails Pods that do not belong to a virtual machine, or that a host does not support.
 func (w *worker) refuse(ctx context.Context) flow.Result {
 	if !w.startable() || w.admitted {
 		return flow.Continue()
@@ -142,14 +142,14 @@ func (w *worker) start(ctx context.Context) flow.Result {
 	if err := w.prepareVolumes(ctx); err != nil {
 		return w.hold(waitingCreating, eventVolumes, err)
 	}
-	env, err := environment(w.pod, w.folder.root(), w.Config)
+	env, err := environment(w.pod, w.dir.root(), w.Config)
 	if err != nil {
 		return w.hold(waitingStartError, eventStart, err)
 	}
 	command := process.Command{
-		Path: w.Program, Args: w.pod.Spec.Containers[0].Command[1:], Dir: string(w.folder), Env: env, Log: w.folder.log(),
+		Path: w.Program, Args: w.pod.Spec.Containers[0].Command[1:], Dir: string(w.dir), Env: env, Log: w.dir.log(),
 	}
-	started, err := process.Start(w.folder.process(), command, w.Clock.Now())
+	started, err := process.Start(w.dir.process(), command, w.Clock.Now())
 	if err != nil {
 		w.recovered = false // a process may have run
 		return w.hold(waitingStartError, eventStart, err)
@@ -160,9 +160,9 @@ func (w *worker) start(ctx context.Context) flow.Result {
 	return flow.Continue()
 }
 
-// hold lets the Pod wait, and reports why in its status. What it waits for can often not be
-// watched, so the pass is repeated. The first failure is often that the API server does not
-// know yet that the Pod is on this host: events begin with the second.
+// hold lets the Pod wait, and reports why in its status. What it waits for often cannot be watched, so the pass
+// is repeated. The first failure is often that the API server does not know yet that the Pod is on this host,
+// so events begin with the second one.
 func (w *worker) hold(reason, event string, err error) flow.Result {
 	w.waiting = &corev1.ContainerStateWaiting{Reason: reason, Message: text(err)}
 	if w.failures > 0 {
@@ -171,10 +171,10 @@ func (w *worker) hold(reason, event string, err error) flow.Result {
 	return flow.Fail(err)
 }
 
-// text is what the status of a Pod says of an error, with what its author wrote.
+// text returns the text of an error for the status of a Pod. It includes user input.
 func text(err error) string { return messages.Shorten(err.Error(), maxMessage) }
 
-// announce makes an event of an error, unless the last one was the same.
+// announce creates an event for an error, unless the last one was the same.
 func (w *worker) announce(event string, err error) {
 	if w.announced != err.Error() {
 		w.announced = err.Error()
@@ -182,18 +182,18 @@ func (w *worker) announce(event string, err error) {
 	}
 }
 
-// save writes the Pod into its folder: a later host runner may find it deleted.
+// save writes the Pod into its directory: a later host runner may find it deleted.
 func (w *worker) save() error {
 	content, err := json.Marshal(w.pod)
 	if err != nil {
 		return err
 	}
-	return folder.WriteFile(w.folder.manifest(), content)
+	return directory.WriteFile(w.dir.manifest(), content)
 }
 
-// end ends a process that is not wanted: by SIGTERM, and after its grace period by SIGKILL.
+// end terminates a process that should not run: with SIGTERM, and after its grace period with SIGKILL.
 func (w *worker) end(context.Context) flow.Result {
-	if !w.running() || w.wanted() {
+	if !w.running() || w.shouldRun() {
 		return flow.Continue()
 	}
 	now := w.Clock.Now()
@@ -201,25 +201,25 @@ func (w *worker) end(context.Context) flow.Result {
 	if w.stop == nil {
 		w.stop = &stop{host: !w.dismissed(), began: now, deadline: deadline}
 		w.process.Terminate()
-		w.log().Info("ending the process", "deadline", deadline)
+		w.log().Info("terminating the process", "deadline", deadline)
 		if w.seen == viewLive {
-			w.events.Event(w.pod, corev1.EventTypeNormal, eventKilling, "ending the process")
+			w.events.Event(w.pod, corev1.EventTypeNormal, eventKilling, "terminating the process")
 		}
 	} else if w.stopped() && !w.stop.host && !w.stop.urged {
 		w.stop.urged = true
-		w.process.Terminate() // nobody will answer a hypervisor that waits to migrate
+		w.process.Terminate() // a hypervisor that waits to migrate would wait in vain
 	}
 	if deadline.Before(w.stop.deadline) {
 		w.stop.deadline = deadline
 	}
 	if rest := w.stop.deadline.Sub(now); rest > 0 {
-		return flow.Wait(rest, "the process to end")
+		return flow.Wait(rest, "the process to exit")
 	}
 	w.process.Kill()
-	return flow.Wait(0, "the process to die")
+	return flow.Wait(0, "the killed process to exit")
 }
 
-// dismissed reports whether the process must end because of its Pod.
+// dismissed reports whether the process must terminate because of its Pod.
 func (w *worker) dismissed() bool {
 	switch w.seen {
 	case viewGone:
@@ -231,7 +231,7 @@ func (w *worker) dismissed() bool {
 	}
 }
 
-// deadline returns when a process is killed whose end has begun, or begins now.
+// deadline returns when a process that is, or begins, terminating is killed.
 func (w *worker) deadline(now time.Time) time.Time {
 	grace := defaultGrace
 	if w.pod != nil && w.pod.Spec.TerminationGracePeriodSeconds != nil {
@@ -259,7 +259,7 @@ func (w *worker) rotateLog(context.Context) flow.Result {
 	if !w.running() {
 		return flow.Continue()
 	}
-	if err := rotate(w.folder.log(), logLimit); err != nil {
+	if err := rotate(w.dir.log(), logLimit); err != nil {
 		w.log().Error(err, "rotating the log")
 	}
 	return flow.Continue()
@@ -313,25 +313,25 @@ func (w *worker) report(ctx context.Context) flow.Result {
 	return flow.Continue()
 }
 
-// conflict waits after a conflict about a Pod: the watch reports it if that is another Pod of the same name. An
-// API server answers so, too, when others write to the Pod all the time, and then nothing is reported.
+// conflict waits after a conflict about a Pod. If it is now another Pod of the same name, the watch reports
+// that. An API server also returns conflicts when others write to the Pod all the time; then the watch reports
+// nothing.
 func conflict() flow.Result {
 	return flow.Wait(retryInterval, "the watch to report another Pod of this name, or the next attempt")
 }
 
-// idle reports whether a Pod was deleted, or the host stopped, before anything was done for
-// it.
+// idle reports whether a Pod was deleted, or the host stopped, before anything was done for it.
 func (w *worker) idle() bool {
-	return w.process == nil && w.ending == nil && !w.wanted()
+	return w.process == nil && w.ending == nil && !w.shouldRun()
 }
 
-// cleanUp removes the folder of a Pod that is being deleted, and completes the deletion.
+// cleanUp removes the directory of a Pod that is being deleted, and completes the deletion.
 func (w *worker) cleanUp(ctx context.Context) flow.Result {
 	leaving := w.seen == viewGone || w.seen == viewLive && w.pod.DeletionTimestamp != nil
 	if !leaving || !w.recovered || w.running() {
 		return flow.Continue()
 	}
-	if err := w.folder.remove(); err != nil {
+	if err := w.dir.remove(); err != nil {
 		return flow.Fail(err)
 	}
 	if w.seen == viewGone {

@@ -21,15 +21,15 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/millwright-dev/millwright/internal/confine"
-	"github.com/millwright-dev/millwright/internal/local/folder"
+	"github.com/millwright-dev/millwright/internal/local/directory"
 	"github.com/millwright-dev/millwright/internal/loop"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// prepareVolumes creates the volumes of the Pod and the links to them. It may be repeated
-// until the process is started.
+// prepareVolumes creates the volumes of the Pod and the links to them. It may be repeated until the process is
+// started.
 func (w *worker) prepareVolumes(ctx context.Context) error {
-	files, err := w.folder.create()
+	files, err := w.dir.create()
 	if err != nil {
 		return err
 	}
@@ -49,7 +49,7 @@ func (w *worker) prepareVolumes(ctx context.Context) error {
 	return files.layOut(&w.pod.Spec.Containers[0], paths)
 }
 
-// prepareVolume returns the folder of a volume, or its device.
+// prepareVolume returns the directory of a volume, or its device.
 func (w *worker) prepareVolume(ctx context.Context, files podFiles, volume *corev1.Volume) (string, error) {
 	if claim := volume.PersistentVolumeClaim; claim != nil {
 		claimed, err := w.claimed(ctx, claim.ClaimName)
@@ -59,11 +59,11 @@ func (w *worker) prepareVolume(ctx context.Context, files podFiles, volume *core
 		isDevice := slices.ContainsFunc(w.pod.Spec.Containers[0].VolumeDevices, func(d corev1.VolumeDevice) bool { return d.Name == volume.Name })
 		switch {
 		case isDevice != isBlock(claimed):
-			return "", fmt.Errorf("volume %s is of volumeMode %s, which is not what the container wants", claimed.Name, ptr.Deref(claimed.Spec.VolumeMode, corev1.PersistentVolumeFilesystem))
+			return "", fmt.Errorf("volume %s has volumeMode %s, which does not match the container", claimed.Name, ptr.Deref(claimed.Spec.VolumeMode, corev1.PersistentVolumeFilesystem))
 		case isDevice:
 			return deviceOf(claimed, w.VolumesDir)
 		}
-		return folderOf(claimed, w.VolumesDir)
+		return dirOf(claimed, w.VolumesDir)
 	}
 	path, err := files.makeVolume(volume.Name)
 	if err != nil {
@@ -75,7 +75,7 @@ func (w *worker) prepareVolume(ctx context.Context, files podFiles, volume *core
 	return path, nil
 }
 
-// isBlock reports whether a volume is for a device.
+// isBlock reports whether a volume is for a block device.
 func isBlock(volume *corev1.PersistentVolume) bool {
 	return ptr.Deref(volume.Spec.VolumeMode, corev1.PersistentVolumeFilesystem) == corev1.PersistentVolumeBlock
 }
@@ -94,18 +94,19 @@ func (w *worker) claimed(ctx context.Context, name string) (*corev1.PersistentVo
 		return nil, err
 	}
 	if ref := volume.Spec.ClaimRef; ref == nil || ref.UID != claim.UID {
-		return nil, fmt.Errorf("volume %s is bound to another claim than %s", volume.Name, name)
+		return nil, fmt.Errorf("volume %s is not bound to claim %s", volume.Name, name)
 	}
 	return volume, nil
 }
 
-// folderOf returns the folder of a volume, without symbolic links. It must be below the limit,
-// if there is one.
-func folderOf(volume *corev1.PersistentVolume, limit string) (string, error) {
-	return realFolder(openVolume(volume, limit, openFolder))
+// dirOf returns the directory of a volume, without symbolic links. It must be below limit unless limit is
+// empty.
+func dirOf(volume *corev1.PersistentVolume, limit string) (string, error) {
+	return realDir(openVolume(volume, limit, openDir))
 }
 
-// deviceOf returns the device of a volume: a block device, or that of a file, which is attached to a loop device.
+// deviceOf returns the device of a volume: a block device, or a loop device to which the volume's file is
+// attached.
 func deviceOf(volume *corev1.PersistentVolume, limit string) (string, error) {
 	file, err := openVolume(volume, limit, os.O_RDWR|unix.O_NONBLOCK)
 	if err != nil {
@@ -124,7 +125,7 @@ func deviceOf(volume *corev1.PersistentVolume, limit string) (string, error) {
 	return "", fmt.Errorf("volume %s is neither a file nor a block device", volume.Name)
 }
 
-// openVolume opens what a volume is on this machine.
+// openVolume opens the file or directory of a volume on this machine.
 func openVolume(volume *corev1.PersistentVolume, limit string, flags int) (*os.File, error) {
 	var path string
 	switch source := volume.Spec.PersistentVolumeSource; {
@@ -137,7 +138,7 @@ func openVolume(volume *corev1.PersistentVolume, limit string, flags int) (*os.F
 	}
 	name, err := confine.Below(cmp.Or(limit, "/"), path)
 	if err != nil {
-		return nil, fmt.Errorf("volume %s is not below the folder for volumes", volume.Name)
+		return nil, fmt.Errorf("volume %s is not below the directory for volumes", volume.Name)
 	}
 	if limit == "" {
 		return os.OpenFile(path, flags, 0)
@@ -150,12 +151,11 @@ func openVolume(volume *corev1.PersistentVolume, limit string, flags int) (*os.F
 	return files.OpenFile(name, flags, 0)
 }
 
-// openFolder opens folders only.
-const openFolder = os.O_RDONLY | unix.O_DIRECTORY
+// openDir opens only directories.
+const openDir = os.O_RDONLY | unix.O_DIRECTORY
 
-// realFolder returns the path of a folder that was opened, without symbolic links, and closes
-// it.
-func realFolder(opened *os.File, err error) (string, error) {
+// realDir returns the path of an open directory, without symbolic links, and closes it.
+func realDir(opened *os.File, err error) (string, error) {
 	if err != nil {
 		return "", err
 	}
@@ -163,7 +163,7 @@ func realFolder(opened *os.File, err error) (string, error) {
 	return path, errors.Join(err, opened.Close())
 }
 
-// writeSecret writes the keys that the volume names, or all, one file each.
+// writeSecret writes the keys that the volume names, or all keys, one file each.
 func (w *worker) writeSecret(ctx context.Context, files podFiles, volume *corev1.Volume) error {
 	source := volume.Secret
 	optional := ptr.Deref(source.Optional, false)
@@ -195,13 +195,13 @@ func (w *worker) writeSecret(ctx context.Context, files podFiles, volume *corev1
 	return nil
 }
 
-// layOut creates the container's mount paths in its root folder, as links to the volumes, the nodes of its devices, and
-// the file for its termination message.
+// layOut creates the container's mount paths in its root directory, as links to the volumes, its device nodes,
+// and the file for its termination message.
 func (p podFiles) layOut(c *corev1.Container, volumes map[string]string) error {
-	if err := p.MkdirAll(rootFolder, 0o700); err != nil {
+	if err := p.MkdirAll(rootDir, 0o700); err != nil {
 		return err
 	}
-	root, err := p.OpenRoot(rootFolder)
+	root, err := p.OpenRoot(rootDir)
 	if err != nil {
 		return err
 	}
@@ -209,7 +209,7 @@ func (p podFiles) layOut(c *corev1.Container, volumes map[string]string) error {
 	for _, mount := range c.VolumeMounts {
 		target, ok := volumes[mount.Name]
 		if !ok {
-			return fmt.Errorf("there is no volume %s for mount %s", mount.Name, mount.MountPath)
+			return fmt.Errorf("no volume %s for mount %s", mount.Name, mount.MountPath)
 		}
 		if err := linkIn(root, mount.MountPath, target); err != nil {
 			return fmt.Errorf("mount %s: %w", mount.MountPath, err)
@@ -220,58 +220,61 @@ func (p podFiles) layOut(c *corev1.Container, volumes map[string]string) error {
 			return fmt.Errorf("device %s: %w", device.DevicePath, err)
 		}
 	}
-	// Its room is reserved: a process that ends because the disk is full can say so.
-	return folder.WriteFileIn(root, strings.TrimPrefix(vmpb.TerminationMessagePath, "/"), bytes.Repeat([]byte(" "), maxMessage))
+	// Disk space for the message is reserved, so that a process that exits because the disk is full can report
+	// it.
+	return directory.WriteFileIn(root, strings.TrimPrefix(vmpb.TerminationMessagePath, "/"), bytes.Repeat([]byte(" "), maxMessage))
 }
 
-// linkIn makes a link to target.
+// linkIn creates a link to target.
 func linkIn(root *os.Root, link, target string) error {
-	name, err := makeRoom(root, link)
+	name, err := clearPath(root, link)
 	if err != nil {
 		return err
 	}
 	return root.Symlink(target, name)
 }
 
-// makeNode makes a node of a device, as in a container: its own, so that a link cannot lead to another one.
+// makeNode creates a device node, as in a container: a separate one, so that a link cannot lead to another
+// device.
 func makeNode(root *os.Root, node, device string) error {
-	name, err := makeRoom(root, node)
+	name, err := clearPath(root, node)
 	if err != nil {
 		return err
 	}
 	var info unix.Stat_t
 	if err := unix.Stat(device, &info); err != nil {
-		return fmt.Errorf("looking at %q: %w", device, err)
+		return fmt.Errorf("inspecting %q: %w", device, err)
 	}
 	if info.Mode&unix.S_IFMT != unix.S_IFBLK {
-		return fmt.Errorf("%s is no block device", device)
+		return fmt.Errorf("%s is not a block device", device)
 	}
-	folder, err := root.Open(path.Dir(name))
+	parent, err := root.Open(path.Dir(name))
 	if err != nil {
 		return err
 	}
-	defer folder.Close()
-	return os.NewSyscallError("mknod", unix.Mknodat(int(folder.Fd()), path.Base(name), unix.S_IFBLK|0o600, int(info.Rdev)))
+	defer parent.Close()
+	return os.NewSyscallError("mknod", unix.Mknodat(int(parent.Fd()), path.Base(name), unix.S_IFBLK|0o600, int(info.Rdev)))
 }
 
-// makeRoom returns the name of a path in the root, at which there is nothing, in a folder that is there.
-func makeRoom(root *os.Root, at string) (name string, err error) {
+// clearPath creates the parent directories of a path in the root, removes what is at the path, and returns its
+// name.
+func clearPath(root *os.Root, at string) (name string, err error) {
 	if name, err = confine.Name(at); err != nil {
 		return "", err
 	}
 	if err := root.MkdirAll(path.Dir(name), 0o700); err != nil {
 		return "", err
 	}
-	if err := root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) { // of an earlier attempt
+	if err := root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) { // from an earlier attempt
 		return "", err
 	}
 	return name, nil
 }
 
-// issueTokens writes new tokens into the Pod's projected volumes, and sets when they are to
-// be renewed: after four fifths of the shortest lifetime.
+// issueTokens writes new tokens into the Pod's projected volumes, and sets when they must be renewed: after
+// four fifths of the shortest lifetime.
 func (w *worker) issueTokens(ctx context.Context) error {
-	files, err := w.folder.open()
+	files, err := w.dir.open()
 	if err != nil {
 		return err
 	}
@@ -300,18 +303,18 @@ func (w *worker) issueToken(ctx context.Context, files podFiles, volume string, 
 	pod := w.pod
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
 		ExpirationSeconds: source.ExpirationSeconds,
-		// A token that is bound to the Pod ends with it.
+		// A token that is bound to the Pod becomes invalid with it.
 		BoundObjectRef: &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID},
 	}}
 	if source.Audience != "" {
 		request.Spec.Audiences = []string{source.Audience}
 	}
 	now := w.Clock.Now()
-	answer, err := w.client.CoreV1().ServiceAccounts(pod.Namespace).
+	response, err := w.client.CoreV1().ServiceAccounts(pod.Namespace).
 		CreateToken(ctx, pod.Spec.ServiceAccountName, request, metav1.CreateOptions{})
 	if err != nil {
 		return time.Time{}, fmt.Errorf("requesting a token of service account %s: %w", pod.Spec.ServiceAccountName, err)
 	}
-	lifetime := answer.Status.ExpirationTimestamp.Sub(now)
-	return now.Add(lifetime / 5 * 4), files.writeTo(volume, source.Path, []byte(answer.Status.Token))
+	lifetime := response.Status.ExpirationTimestamp.Sub(now)
+	return now.Add(lifetime / 5 * 4), files.writeTo(volume, source.Path, []byte(response.Status.Token))
 }

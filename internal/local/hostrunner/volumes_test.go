@@ -53,7 +53,7 @@ func TestFoldersOfVolumes(t *testing.T) {
 	}
 	for name, test := range cases {
 		t.Run(name, func(t *testing.T) {
-			path, err := folderOf(&corev1.PersistentVolume{Spec: test.spec}, test.limit)
+			path, err := dirOf(&corev1.PersistentVolume{Spec: test.spec}, test.limit)
 			if (err == nil) != test.ok || (path != "") != test.ok {
 				t.Errorf("it gives %q, %v", path, err)
 			}

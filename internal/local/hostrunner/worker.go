@@ -15,53 +15,53 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )
 
-// view is what is known of a Pod from the API server.
+// view is what the API server has reported about a Pod.
 type view int
 
 const (
 	viewUnknown view = iota // nothing yet; an earlier host runner may have saved the Pod
 	viewLive                // the Pod exists
-	viewGone                // the Pod does not exist any more
+	viewGone                // the Pod no longer exists
 )
 
 // worker runs one Pod, in one goroutine.
 type worker struct {
 	*host
-	folder podFolder
-	wake   chan struct{} // receives when the next group of fields changed
+	dir  podDir
+	wake chan struct{} // receives when the next group of fields changed
 
 	mu     sync.Mutex
 	latest *corev1.Pod
 	view   view
 
-	// The other fields belong to the goroutine. pod and seen are latest and view at the
-	// beginning of the pass; pod is nil if the Pod was never known.
+	// The following fields belong to the goroutine. pod and seen are latest and view at the beginning of the
+	// pass; pod is nil if the Pod was never known.
 	pod  *corev1.Pod
 	seen view
 
 	admitted  bool // the host may run the Pod
-	recovered bool // looked for a process of an earlier host runner
+	recovered bool // searched for a process of an earlier host runner
 	process   *process.Process
 	ending    *ending
 	waiting   *corev1.ContainerStateWaiting
 	announced string    // message of the last warning event
 	renew     time.Time // when tokens are renewed; zero if there are none
 	stop      *stop     // set once the process got SIGTERM
-	stopSeen  time.Time // when the worker saw that the host stops; zero before
+	stopSeen  time.Time // when the worker noticed that the host is stopping, or zero
 	failures  int       // consecutive passes that failed
 	retry     wait.Backoff
-	finished  bool // the worker ends
+	finished  bool // the worker exits
 }
 
 // stop is a termination in progress.
 type stop struct {
-	host     bool      // it ends because the host stops
-	urged    bool      // the host stops, too
-	began    time.Time // when it was asked to end
-	deadline time.Time // when it is killed
+	host     bool      // the reason is that the host is stopping
+	urged    bool      // the host is stopping, too
+	began    time.Time // when SIGTERM was sent
+	deadline time.Time // when the process is killed
 }
 
-// learn takes a newer state of the Pod.
+// learn stores a newer state of the Pod.
 func (w *worker) learn(pod *corev1.Pod) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -69,7 +69,7 @@ func (w *worker) learn(pod *corev1.Pod) {
 		return
 	}
 	if w.view == viewLive {
-		// Answers to writes and events of the watch may overtake each other.
+		// Responses to writes and events of the watch may arrive in any order.
 		order, err := resourceversion.CompareResourceVersion(pod.ResourceVersion, w.latest.ResourceVersion)
 		if err == nil && order <= 0 {
 			return
@@ -79,7 +79,7 @@ func (w *worker) learn(pod *corev1.Pod) {
 	notify(w.wake)
 }
 
-// forget notes that the Pod does not exist any more.
+// forget records that the Pod no longer exists.
 func (w *worker) forget() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -87,7 +87,7 @@ func (w *worker) forget() {
 	notify(w.wake)
 }
 
-// forgetUnlessSeen is forget for a Pod that was not in a list, unless a later event had it.
+// forgetUnlessSeen is like forget for a Pod that was not in a list, unless a later event included it.
 func (w *worker) forgetUnlessSeen() {
 	w.mu.Lock()
 	unknown := w.view == viewUnknown
@@ -97,7 +97,7 @@ func (w *worker) forgetUnlessSeen() {
 	}
 }
 
-// run runs until the Pod is gone, or the host stops and the process has ended.
+// run runs until the Pod is gone, or the host stops and the process has exited.
 func (w *worker) run(ctx context.Context) {
 	for {
 		after := w.pass(ctx)
@@ -111,7 +111,7 @@ func (w *worker) run(ctx context.Context) {
 	}
 }
 
-// await waits for an event, or until the given time has passed; zero means no limit.
+// await waits for an event, or until the given time has passed. Zero means no limit.
 func (w *worker) await(ctx context.Context, after time.Duration) {
 	var timeout <-chan time.Time
 	if after > 0 {
@@ -136,8 +136,7 @@ func (w *worker) await(ctx context.Context, after time.Duration) {
 	}
 }
 
-// pass reconciles the Pod once. It returns after which time to do so again; zero means at the
-// next event.
+// pass reconciles the Pod once. It returns the time after which to do so again. Zero means at the next event.
 func (w *worker) pass(ctx context.Context) time.Duration {
 	w.mu.Lock()
 	w.pod, w.seen = w.latest, w.view
@@ -149,17 +148,17 @@ func (w *worker) pass(ctx context.Context) time.Duration {
 	ctx, cancel := context.WithTimeout(ctx, requestTime)
 	defer cancel()
 	act := flow.Run(ctx, w, actions)
-	report := flow.Run(ctx, w, reports) // also of failed actions
+	report := flow.Run(ctx, w, reports) // also after failed actions
 	if err := errors.Join(act.Err, report.Err); err != nil {
 		w.failures++
-		w.log().Info("the pass failed and will be repeated", "reason", err.Error())
+		w.log().Info("the pass failed; retrying", "reason", err.Error())
 		return earlier(w.retry.Step(), earlier(act.After, report.After))
 	}
 	w.failures, w.retry = 0, retryDelays
 	return earlier(act.After, report.After)
 }
 
-// earlier returns the shorter of two durations; zero means no limit.
+// earlier returns the shorter of two durations. Zero means no limit.
 func earlier(a, b time.Duration) time.Duration {
 	if a == 0 || b != 0 && b < a {
 		return b
@@ -175,5 +174,5 @@ func (w *worker) running() bool { return w.process != nil && w.ending == nil }
 // stopped reports whether the host stops.
 func (w *worker) stopped() bool { return w.stopping.Err() != nil }
 
-// wanted reports whether the process should run.
-func (w *worker) wanted() bool { return !w.stopped() && !w.dismissed() }
+// shouldRun reports whether the process should run.
+func (w *worker) shouldRun() bool { return !w.stopped() && !w.dismissed() }

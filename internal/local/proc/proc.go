@@ -1,4 +1,4 @@
-// Package proc finds processes that are not children of this one, and waits for their end.
+// Package proc finds processes that are not children of this one, and waits until they exit.
 package proc
 
 import (
@@ -13,11 +13,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNotFound means that no process with that PID is alive.
+// ErrNotFound means that no process with that PID is running.
 var ErrNotFound = errors.New("no such process")
 
-// Stat returns the status of a living process, which a zombie is not: it holds no port and no
-// lock. Errors: ErrNotFound.
+// Stat returns the status of a running process. A zombie is not running: it holds no port and no lock. It
+// returns ErrNotFound if the process is not running.
 func Stat(pid int) (procfs.ProcStat, error) {
 	process, err := procfs.NewProc(pid)
 	var stat procfs.ProcStat
@@ -31,8 +31,8 @@ func Stat(pid int) (procfs.ProcStat, error) {
 	return stat, err
 }
 
-// Open returns a handle of a process, which never refers to a later process with the same PID.
-// Errors: ErrNotFound.
+// Open returns a handle of a process, which never refers to a later process with the same PID. It returns
+// ErrNotFound if the process is not running.
 func Open(pid int) (*os.Process, error) {
 	if pid <= 0 {
 		return nil, ErrNotFound
@@ -48,11 +48,11 @@ func Open(pid int) (*os.Process, error) {
 	return process, nil
 }
 
-// AwaitEnd waits until a process has ended.
+// AwaitEnd waits until a process has exited.
 func AwaitEnd(process *os.Process) error {
 	var result error
 	err := process.WithHandle(func(handle uintptr) {
-		// A process handle becomes readable when the process ends.
+		// A process handle becomes readable when the process exits.
 		poll := []unix.PollFd{{Fd: int32(handle), Events: unix.POLLIN}}
 		for {
 			if _, result = unix.Poll(poll, -1); !errors.Is(result, unix.EINTR) {
@@ -66,8 +66,8 @@ func AwaitEnd(process *os.Process) error {
 	return errors.Join(err, result)
 }
 
-// Listener returns the PID of the process that listens on a TCP port; 0 if it is not found: it
-// may belong to another user, or be in another process namespace.
+// Listener returns the PID of the process that listens on a TCP port. It returns 0 if the process is not found,
+// as it may belong to another user or process namespace.
 func Listener(port int) int {
 	files, err := procfs.NewDefaultFS()
 	if err != nil {
@@ -98,7 +98,7 @@ func holder(files procfs.FS, sockets map[string]bool) int {
 	for _, process := range processes {
 		targets, err := process.FileDescriptorTargets()
 		if err != nil {
-			continue // another user's, or it has ended
+			continue // of another user, or it has exited
 		}
 		for _, target := range targets {
 			if sockets[target] {

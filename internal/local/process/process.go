@@ -1,13 +1,12 @@
 // Package process starts processes that may outlive their parent, and finds them again.
 //
-// A process has a record, NAME.json, and beside it a lock, NAME.lock. The lock is taken
-// before the process is started, and the process inherits it: the kernel holds the lock as
-// long as the process or one of its descendants lives. So a later parent knows, after any
-// crash,
+// A process has a record, NAME.json, and next to it a lock, NAME.lock. The lock is taken before the process is
+// started, and the process inherits it: the kernel holds the lock as long as the process or one of its
+// descendants runs. After any crash, a later parent therefore knows
 //
-//   - that no process was started: there is no record;
-//   - that all have ended: the lock is free;
-//   - which ones live: those that have the lock open.
+//   - that no process was started, if there is no record;
+//   - that all have exited, if the lock is free;
+//   - which ones run, namely those that have the lock open.
 //
 // The record is written before the process exists, without its PID, and again after that:
 // a crash or a full disk can lose the PID, but not the fact that there may be a process.
@@ -23,12 +22,12 @@ import (
 	"time"
 
 	"github.com/millwright-dev/millwright/internal/child"
-	"github.com/millwright-dev/millwright/internal/local/folder"
+	"github.com/millwright-dev/millwright/internal/local/directory"
 	"github.com/millwright-dev/millwright/internal/local/proc"
 )
 
-// lockFD is the descriptor of the inherited lock. It is high, so that a program that passes
-// files to its own children from descriptor 3 on does not replace it there.
+// lockFD is the descriptor of the inherited lock. It is high, so that a program that passes files to its own
+// children from descriptor 3 on does not replace it.
 const lockFD = 100
 
 // Command configures a process.
@@ -37,9 +36,9 @@ type Command struct {
 	Path string
 	// Args are its arguments, without the name of the program.
 	Args []string
-	// Dir is its working folder.
+	// Dir is its working directory.
 	Dir string
-	// Env is its environment, as NAME=value. Nil: that of this process.
+	// Env is its environment, as NAME=value. If nil, that of this process is used.
 	Env []string
 	// Log is the file to which its output is appended. It is created if need be.
 	Log string
@@ -80,13 +79,13 @@ type Process struct {
 	err   error
 }
 
-// Start starts a process with a record at the path file, which ends in .json. After an error
-// no process runs, but one may have run, unless Open returns ErrNeverStarted. Errors:
-// folder.ErrLocked if the last one has not ended.
+// Start starts a process with a record at the path file, which must have the suffix .json. After an error no
+// process runs, but one may have run, unless Open returns ErrNeverStarted. It returns directory.ErrLocked if the
+// last process has not exited.
 //
 // The process is the leader of a new session.
 func Start(file string, c Command, now time.Time) (*Process, error) {
-	lock, err := folder.LockWithRetry(lockPath(file))
+	lock, err := directory.LockWithRetry(lockPath(file))
 	if err != nil {
 		return nil, err
 	}
@@ -121,10 +120,10 @@ func spawn(c Command, lock *os.File) (*child.Process, error) {
 	return started, nil
 }
 
-// begin records the PID of the new process, and waits for its end in the background.
+// begin records the PID of the new process, and waits for its exit in the background.
 func (p *Process) begin(started *child.Process) {
 	p.process, p.record.PID = started, started.PID()
-	_ = p.record.write(p.file) // without the PID it is found, too
+	_ = p.record.write(p.file) // the process can be found without its PID, too
 	go func() {
 		<-started.Ended()
 		status := started.Status()
@@ -137,10 +136,10 @@ func (p *Process) begin(started *child.Process) {
 	}()
 }
 
-// Open finds the process that was started with this record. Without an error there was one,
-// which may have ended. It must be called only once, and not after Start.
+// Open finds the process that was started with this record. If it returns no error, there was a process, which
+// may have exited. It must be called only once, and not after Start.
 //
-// Errors: ErrNeverStarted, and those of reading files and /proc.
+// It returns ErrNeverStarted, and errors of reading files and /proc.
 func Open(file string) (*Process, error) {
 	r, err := readRecord(file)
 	if err != nil {
@@ -171,8 +170,7 @@ func Open(file string) (*Process, error) {
 	return p, nil
 }
 
-// adopt returns a handle of the process that was started; nil if only descendants of it
-// live.
+// adopt returns a handle of the process that was started, or nil if only descendants of it run.
 func (p *Process) adopt(members []int) (*os.Process, error) {
 	for _, pid := range members {
 		stat, err := proc.Stat(pid)
@@ -196,7 +194,7 @@ func (p *Process) adopt(members []int) (*os.Process, error) {
 	return nil, nil
 }
 
-// finish ends the descendants that are left, and closes ended.
+// finish terminates the remaining descendants, and closes ended.
 func (p *Process) finish(exit Exit) {
 	p.err = errors.Join(p.err, killAll(p.file))
 	exit.Time = time.Now()
@@ -204,19 +202,19 @@ func (p *Process) finish(exit Exit) {
 	close(p.ended)
 }
 
-// PID returns the process ID, 0 if it was lost in a crash. Once Ended is closed it may be
-// that of another process.
+// PID returns the process ID, or 0 if it was lost in a crash. Once Ended is closed, it may belong to another
+// process.
 func (p *Process) PID() int { return p.record.PID }
 
 // Began returns when the process was started.
 func (p *Process) Began() time.Time { return p.record.Began }
 
-// Ended is closed when the process and its descendants have ended. Descendants that outlive
-// the process are killed.
+// Ended is closed when the process and its descendants have exited. Descendants that outlive the process are
+// killed.
 func (p *Process) Ended() <-chan struct{} { return p.ended }
 
-// Exit returns how the process ended. It must not be called before Ended is closed. After an
-// error a descendant of the process may still run.
+// Exit returns how the process exited. It must not be called before Ended is closed. After an error, a
+// descendant of the process may still run.
 func (p *Process) Exit() (Exit, error) { return p.exit, p.err }
 
 // Killed reports whether Kill was called.
@@ -233,6 +231,6 @@ func (p *Process) Kill() {
 
 func (p *Process) signal(signal syscall.Signal) {
 	if p.process != nil {
-		_ = p.process.Signal(signal) // fails only if it has ended
+		_ = p.process.Signal(signal) // fails only if the process has exited
 	}
 }

@@ -15,7 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/millwright-dev/millwright/internal/local/folder"
+	"github.com/millwright-dev/millwright/internal/local/directory"
 	"github.com/millwright-dev/millwright/internal/local/proc"
 )
 
@@ -80,7 +80,7 @@ func pause() { time.Sleep(time.Hour) }
 
 func startPartly(fork bool) {
 	dir := os.Getenv(startDir)
-	lock, err := folder.Lock(lockPath(recordIn(dir)))
+	lock, err := directory.Lock(lockPath(recordIn(dir)))
 	if err == nil {
 		err = record{Began: time.Now()}.write(recordIn(dir))
 	}
@@ -240,8 +240,8 @@ func TestStartInANewSession(t *testing.T) {
 
 func TestASecondStartIsRefused(t *testing.T) {
 	p, dir := start(t, "wait")
-	if _, err := Start(recordIn(dir), of(dir, "wait"), time.Now()); !errors.Is(err, folder.ErrLocked) {
-		t.Fatalf("a second start gives %v, want %v", err, folder.ErrLocked)
+	if _, err := Start(recordIn(dir), of(dir, "wait"), time.Now()); !errors.Is(err, directory.ErrLocked) {
+		t.Fatalf("a second start gives %v, want %v", err, directory.ErrLocked)
 	}
 	p.Kill()
 	awaitExit(t, p)

@@ -11,7 +11,7 @@ import (
 
 	"github.com/prometheus/procfs"
 
-	"github.com/millwright-dev/millwright/internal/local/folder"
+	"github.com/millwright-dev/millwright/internal/local/directory"
 	"github.com/millwright-dev/millwright/internal/local/proc"
 )
 
@@ -20,8 +20,8 @@ var ErrNeverStarted = errors.New("no process was started")
 
 // record is the stored start of a process.
 type record struct {
-	// PID is 0 until the process exists, or if it could not be recorded. It counts only
-	// together with the lock, since PIDs are used again.
+	// PID is 0 until the process exists, or if it could not be recorded. It is meaningful only together with
+	// the lock, since PIDs are reused.
 	PID int `json:"pid,omitempty"`
 	// Began is when the process was about to be started.
 	Began time.Time `json:"began"`
@@ -37,7 +37,7 @@ func readRecord(file string) (record, error) {
 	}
 	var r record
 	if err := json.Unmarshal(content, &r); err != nil {
-		return record{}, nil // lost in a power cut, but there was a process
+		return record{}, nil // lost in a power failure, but there was a process
 	}
 	return r, nil
 }
@@ -48,12 +48,12 @@ func (r record) write(file string) error {
 	if err != nil {
 		return err
 	}
-	return folder.WriteFile(file, content)
+	return directory.WriteFile(file, content)
 }
 
 func lockPath(file string) string { return strings.TrimSuffix(file, ".json") + ".lock" }
 
-// Running reports whether the process with this record or a descendant of it runs.
+// Running reports whether the process with this record or a descendant of it is running.
 func Running(file string) (bool, error) {
 	pids, err := members(file)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -62,22 +62,21 @@ func Running(file string) (bool, error) {
 	return len(pids) > 0, err
 }
 
-// A process between fork and exec holds the lock, but is not recognised. settleTime is how
-// long that may take, settleInterval the time between two checks.
+// A process between fork and exec holds the lock, but is not recognized. settleTime is how long that may take,
+// settleInterval the time between two checks.
 const (
 	settleTime     = 5 * time.Second
 	settleInterval = 5 * time.Millisecond
 )
 
-// settledMembers returns the processes that live. If there are none, none is about to
-// appear.
+// settledMembers returns the running processes. If there are none, none is about to appear.
 func settledMembers(file string) ([]int, error) {
 	for deadline := time.Now().Add(settleTime); ; time.Sleep(settleInterval) {
-		lock, err := folder.Lock(lockPath(file))
+		lock, err := directory.Lock(lockPath(file))
 		if err == nil {
 			return nil, lock.Close()
 		}
-		if !errors.Is(err, folder.ErrLocked) {
+		if !errors.Is(err, directory.ErrLocked) {
 			return nil, err
 		}
 		members, err := members(file)
@@ -85,7 +84,7 @@ func settledMembers(file string) ([]int, error) {
 			return members, err
 		}
 		if time.Now().After(deadline) {
-			return nil, fmt.Errorf("%s is locked, but no process is found that has it open", lockPath(file))
+			return nil, fmt.Errorf("%s is locked, but no process has it open", lockPath(file))
 		}
 	}
 }
@@ -109,14 +108,15 @@ func members(file string) ([]int, error) {
 	return pids, nil
 }
 
-// holds reports whether the process has the lock open. Processes of other users cannot be
-// examined; they are not descendants.
+// holds reports whether the process has the lock open. Processes of other users cannot be examined; they are
+// not descendants.
 func holds(pid int, lock os.FileInfo) bool {
 	file, err := os.Stat(fmt.Sprintf("/proc/%d/fd/%d", pid, lockFD))
 	return err == nil && os.SameFile(file, lock)
 }
 
-// openMember returns a handle of a process that holds the lock. Errors: proc.ErrNotFound.
+// openMember returns a handle of a process that holds the lock. It returns proc.ErrNotFound if the process does
+// not.
 func openMember(file string, pid int) (*os.Process, error) {
 	lock, err := os.Stat(lockPath(file))
 	if err != nil {
@@ -129,12 +129,12 @@ func openMember(file string, pid int) (*os.Process, error) {
 	return process, err
 }
 
-// killAll kills the processes that hold the lock and waits until all have ended.
+// killAll kills the processes that hold the lock and waits until all have exited.
 func killAll(file string) error {
 	for {
 		pids, err := settledMembers(file)
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil // the folder was removed
+			return nil // the directory was removed
 		}
 		if err != nil || len(pids) == 0 {
 			return err
@@ -147,7 +147,7 @@ func killAll(file string) error {
 			if err != nil {
 				return err
 			}
-			_ = process.Kill() // fails only if it has ended
+			_ = process.Kill() // fails only if the process has exited
 			if err := proc.AwaitEnd(process); err != nil {
 				return err
 			}

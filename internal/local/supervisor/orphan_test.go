@@ -45,7 +45,7 @@ func TestLeftOverIsEnded(t *testing.T) {
 	for name, script := range map[string]string{"Obedient": obedient, "Stubborn": stubborn} {
 		t.Run(name, func(t *testing.T) {
 			left, record := spawn(t, script)
-			if found := value[bool](t)(EndLeftOver(t.Context(), record, 200*time.Millisecond)); !found {
+			if found := value[bool](t)(EndOrphan(t.Context(), record, 200*time.Millisecond)); !found {
 				t.Error("want the process to be found")
 			}
 			<-left.Ended()
@@ -62,7 +62,7 @@ func TestOtherProcessWithTheSameNumberIsLeftAlone(t *testing.T) {
 	content := value[[]byte](t)(os.ReadFile(record))
 	copied := filepath.Join(t.TempDir(), "x.json")
 	must(t, os.WriteFile(copied, content, 0o600))
-	if value[bool](t)(EndLeftOver(t.Context(), copied, time.Second)) {
+	if value[bool](t)(EndOrphan(t.Context(), copied, time.Second)) {
 		t.Error("want no process to be found")
 	}
 	select {
@@ -75,17 +75,17 @@ func TestOtherProcessWithTheSameNumberIsLeftAlone(t *testing.T) {
 	}
 }
 
-func TestNoLeftOver(t *testing.T) {
+func TestNoOrphan(t *testing.T) {
 	ended, record := spawn(t, "echo up")
 	<-ended.Ended()
 	recorded := value[[]byte](t)(os.ReadFile(record))
 	for name, content := range map[string]string{"Ended": string(recorded), "Garbage": "{", "NoPID": "{}"} {
 		must(t, os.WriteFile(record, []byte(content), 0o600))
-		if value[bool](t)(EndLeftOver(t.Context(), record, time.Second)) {
+		if value[bool](t)(EndOrphan(t.Context(), record, time.Second)) {
 			t.Errorf("%s: want nothing to be found", name)
 		}
 	}
-	if value[bool](t)(EndLeftOver(t.Context(), record, time.Second)) {
+	if value[bool](t)(EndOrphan(t.Context(), record, time.Second)) {
 		t.Error("want nothing to be found without a record")
 	}
 }
@@ -94,7 +94,7 @@ func TestEndingALeftOverCanBeGivenUp(t *testing.T) {
 	_, record := spawn(t, stubborn)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := EndLeftOver(ctx, record, time.Hour); !errors.Is(err, context.Canceled) {
+	if _, err := EndOrphan(ctx, record, time.Hour); !errors.Is(err, context.Canceled) {
 		t.Errorf("want the context's error, got %v", err)
 	}
 }

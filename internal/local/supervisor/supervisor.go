@@ -1,7 +1,7 @@
 // Package supervisor keeps child processes running.
 //
-// A [Child] is started again whenever it ends, until [Child.Stop]. The kernel ends it when
-// this process dies. If it survives all the same, [EndLeftOver] finds it by its record.
+// A [Child] is restarted whenever it exits, until [Child.Stop]. The kernel terminates it when this process
+// exits. If it survives anyway, [EndOrphan] finds it by its record.
 package supervisor
 
 import (
@@ -33,20 +33,19 @@ type Program struct {
 	Path string
 	// Args are its arguments, without its name.
 	Args []string
-	// Dir is its working folder.
+	// Dir is its working directory.
 	Dir string
 	// LogFile is the file to which its output is appended.
 	LogFile string
-	// Record is the file that records the running process for a later parent; see package
-	// process.
+	// Record is the file that records the running process for a later parent; see package process.
 	Record string
-	// DeathSignal is sent by the kernel to the child when this process dies. Zero: none.
+	// DeathSignal is the signal that the kernel sends to the child when this process exits. Zero means none.
 	DeathSignal syscall.Signal
-	// Grace is how long the child may take to end after SIGTERM; then it is killed.
+	// Grace is how long the child may take to exit after SIGTERM before it is killed.
 	Grace time.Duration
-	// Probe returns nil when the running child is ready. Nil: it is once it runs.
+	// Probe returns nil when the running child is ready. If nil, the child is ready once it runs.
 	Probe func(context.Context) error
-	// Log is the logger for unexpected ends.
+	// Log is the logger for unexpected exits.
 	Log logr.Logger
 }
 
@@ -69,20 +68,19 @@ type Child struct {
 
 // run is the time between Start and Stop.
 type run struct {
-	end  context.CancelFunc // ends the process with SIGTERM, and starts no other
-	kill context.CancelFunc // ends the grace period
+	end  context.CancelFunc // terminates the process with SIGTERM, and does not restart it
+	kill context.CancelFunc // cancels the grace period
 	done chan struct{}      // closed when no process runs and none will be started
 
-	// failed is closed when the first process has ended by itself, or could not be
-	// started; failure is the cause.
+	// failed is closed when the first process has exited unexpectedly, or could not be started; failure is the
+	// cause.
 	failed  chan struct{}
 	failure error
 
-	process atomic.Pointer[running] // nil while none runs
+	process atomic.Pointer[running] // nil while none is running
 }
 
-// New returns a child that is not started yet. The log file of an earlier one is kept
-// with the suffix .1.
+// New returns a child that is not started yet. The log file of an earlier child is kept with the suffix .1.
 func New(p Program) (*Child, error) {
 	if err := os.Rename(p.LogFile, p.LogFile+".1"); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("rotating the log of %s: %w", p.Name, err)
@@ -94,8 +92,7 @@ func New(p Program) (*Child, error) {
 	return c, nil
 }
 
-// Start starts the child, and restarts it whenever it ends. It does nothing if the child is
-// started already.
+// Start starts the child, and restarts it whenever it exits. It does nothing if the child is already started.
 func (c *Child) Start() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -103,13 +100,13 @@ func (c *Child) Start() {
 		return
 	}
 	killed, kill := context.WithCancel(context.Background())
-	wanted, end := context.WithCancel(killed)
+	active, end := context.WithCancel(killed)
 	c.run = &run{end: end, kill: kill, done: make(chan struct{}), failed: make(chan struct{})}
-	go c.supervise(wanted, killed, c.run)
+	go c.supervise(active, killed, c.run)
 }
 
-// Stop ends the child: with SIGTERM first, with SIGKILL when the context or the grace
-// period has ended. It returns when the child has ended.
+// Stop stops the child, first with SIGTERM, and with SIGKILL when the context or the grace period expires. It
+// returns when the child has exited.
 func (c *Child) Stop(ctx context.Context) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -130,44 +127,44 @@ func (c *Child) Stop(ctx context.Context) error {
 	return nil
 }
 
-// Started reports whether the child is started and not stopped since.
+// Started reports whether the child is started and was not stopped since.
 func (c *Child) Started() bool { return c.current() != nil }
 
-// current returns the current run; nil while the child is stopped.
+// current returns the current run, or nil while the child is stopped.
 func (c *Child) current() *run {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.run
 }
 
-// restartDelays are the pauses before a restart.
+// restartDelays are the delays before a restart.
 var restartDelays = wait.Backoff{Duration: time.Second, Factor: 2, Steps: math.MaxInt, Cap: 30 * time.Second}
 
-// longUptime is how long a child must run for the pauses to begin anew.
+// longUptime is how long a child must run for the delays to start over.
 const longUptime = time.Minute
 
-// supervise starts a process again and again until Stop.
-func (c *Child) supervise(wanted, killed context.Context, r *run) {
+// supervise restarts a process until Stop.
+func (c *Child) supervise(active, killed context.Context, r *run) {
 	defer close(r.done)
 	delays := restartDelays
-	for wanted.Err() == nil {
+	for active.Err() == nil {
 		began := time.Now()
-		err := c.runOnce(wanted, killed, r)
-		if wanted.Err() != nil {
+		err := c.runOnce(active, killed, r)
+		if active.Err() != nil {
 			return
 		}
 		if time.Since(began) >= longUptime {
 			delays = restartDelays
 		}
 		delay, lines := delays.Step(), c.lastLines()
-		c.Log.Info("child ended, starting it again", "component", c.Name, "reason", err.Error(),
+		c.Log.Info("child exited, restarting it", "component", c.Name, "reason", err.Error(),
 			"after", delay, "lastLines", lines)
 		if r.failure == nil {
 			r.failure = fmt.Errorf("%s: %w; the end of its log:\n%s", c.Name, err, lines)
 			close(r.failed)
 		}
 		select {
-		case <-wanted.Done():
+		case <-active.Done():
 		case <-time.After(delay):
 		}
 	}
@@ -179,13 +176,13 @@ func (p *Program) launch() (running, error) {
 		Path: p.Path, Args: p.Args, Dir: p.Dir, Log: p.LogFile, DeathSignal: p.DeathSignal,
 	}, time.Now())
 	if err != nil {
-		return nil, err // not an interface that holds nil
+		return nil, err // not an interface that holds a nil pointer
 	}
 	return started, nil
 }
 
-// runOnce runs one process to its end, and returns how it ended as an error.
-func (c *Child) runOnce(wanted, killed context.Context, r *run) error {
+// runOnce runs one process until it exits, and returns how it exited as an error.
+func (c *Child) runOnce(active, killed context.Context, r *run) error {
 	started, err := c.launch()
 	if err != nil {
 		return fmt.Errorf("starting it: %w", err)
@@ -194,7 +191,7 @@ func (c *Child) runOnce(wanted, killed context.Context, r *run) error {
 	defer r.process.Store(nil)
 	select {
 	case <-started.Ended():
-	case <-wanted.Done():
+	case <-active.Done():
 		c.end(started, killed)
 	}
 	exit, err := started.Exit()
@@ -213,16 +210,16 @@ func (c *Child) end(started running, killed context.Context) {
 		return
 	case <-killed.Done():
 	case <-grace.C:
-		c.Log.Info("child does not end, killing it", "component", c.Name, "after", c.Grace)
+		c.Log.Info("child does not exit, killing it", "component", c.Name, "after", c.Grace)
 	}
 	started.Kill()
 	<-started.Ended()
 }
 
-// ErrNotRunning means that no process of the child runs.
+// ErrNotRunning means that no process of the child is running.
 var ErrNotRunning = errors.New("is not running")
 
-// process returns the process that runs now. Errors: ErrNotRunning.
+// process returns the current process. It returns ErrNotRunning if there is none.
 func (c *Child) process() (running, error) {
 	if r := c.current(); r != nil {
 		if started := r.process.Load(); started != nil {
@@ -232,8 +229,8 @@ func (c *Child) process() (running, error) {
 	return nil, fmt.Errorf("%s %w", c.Name, ErrNotRunning)
 }
 
-// Kill kills the running process, to simulate a crash; it is restarted after a pause. Kill
-// returns when the process has ended. Errors: ErrNotRunning.
+// Kill kills the running process, to simulate a crash; it is restarted after a delay. Kill returns when the
+// process has exited. It returns ErrNotRunning if there is none.
 func (c *Child) Kill() error {
 	started, err := c.process()
 	if err != nil {
@@ -244,17 +241,18 @@ func (c *Child) Kill() error {
 	return nil
 }
 
-// readyInterval and maxReadyInterval bound the time between two probes of a child that is not ready yet. In between it is
-// probeShare times as long as the last probe took: where processors are scarce, the child needs them itself. It has a bound
-// because a probe may also have waited: kube-apiserver listens a second and a half before it answers.
+// readyInterval and maxReadyInterval limit the time between two probes of a child that is not ready yet. In
+// between, it is probeShare times the duration of the last probe: where processors are scarce, the child needs
+// them itself. It has a maximum because a probe may also have waited: kube-apiserver accepts connections one
+// and a half seconds before it responds.
 const (
 	readyInterval    = 50 * time.Millisecond
 	maxReadyInterval = 250 * time.Millisecond
 	probeShare       = 4
 )
 
-// AwaitReady waits until the probe succeeds. With first set, the end of the first process
-// since Start is an error; otherwise another one is waited for.
+// AwaitReady waits until the probe succeeds. If first is set, the exit of the first process since Start is an
+// error; otherwise AwaitReady waits for the next process.
 func (c *Child) AwaitReady(ctx context.Context, first bool) error {
 	r := c.current()
 	if r == nil {
@@ -279,15 +277,15 @@ func (c *Child) AwaitReady(ctx context.Context, first bool) error {
 		case <-failed:
 			return r.failure
 		case <-ctx.Done():
-			return fmt.Errorf("waiting for %s: %w (last answer: %w)", c.Name, ctx.Err(), err)
+			return fmt.Errorf("waiting for %s: %w (last probe: %w)", c.Name, ctx.Err(), err)
 		}
 	}
 }
 
-// EndLeftOver ends the process that an earlier parent started with the record, and removes
-// the record. It reports whether there was one. The process is killed when it has not ended
-// within the grace period after SIGTERM.
-func EndLeftOver(ctx context.Context, record string, grace time.Duration) (bool, error) {
+// EndOrphan terminates the process that an earlier parent started with the record, and removes the record. It
+// reports whether there was one. The process is killed if it has not exited within the grace period after
+// SIGTERM.
+func EndOrphan(ctx context.Context, record string, grace time.Duration) (bool, error) {
 	left, err := process.Open(record)
 	if errors.Is(err, process.ErrNeverStarted) {
 		return false, nil
@@ -301,7 +299,7 @@ func EndLeftOver(ctx context.Context, record string, grace time.Duration) (bool,
 	default:
 		found = true
 		if err := end(ctx, left, grace); err != nil {
-			return true, fmt.Errorf("ending process %d: %w", left.PID(), err)
+			return true, fmt.Errorf("terminating process %d: %w", left.PID(), err)
 		}
 	}
 	if err := os.Remove(record); !errors.Is(err, os.ErrNotExist) {
@@ -326,7 +324,7 @@ func end(ctx context.Context, left *process.Process, grace time.Duration) error 
 	}
 }
 
-// lastLines returns the end of the log file, for messages about an unexpected end. Of a panic that is
+// lastLines returns the end of the log file, for messages about an unexpected exit. For a panic, it returns
 // what precedes the stacks.
 func (p *Program) lastLines() string {
 	const lines, size = 5, 16 << 10
@@ -336,7 +334,7 @@ func (p *Program) lastLines() string {
 	}
 	defer file.Close()
 	if _, err := file.Seek(-size, io.SeekEnd); err != nil {
-		_, _ = file.Seek(0, io.SeekStart) // it is shorter than that
+		_, _ = file.Seek(0, io.SeekStart) // the file is shorter
 	}
 	content, err := io.ReadAll(file)
 	if err != nil {
@@ -347,9 +345,9 @@ func (p *Program) lastLines() string {
 	return strings.Join(all[max(0, len(all)-lines):], "\n")
 }
 
-// withoutStacks cuts what the Go runtime prints after the panic that ended a process.
+// withoutStacks removes the stacks that the Go runtime prints after a panic.
 func withoutStacks(lines []string) []string {
-	if !strings.HasPrefix(lines[len(lines)-1], "\t") { // a file and a line of the last stack
+	if !strings.HasPrefix(lines[len(lines)-1], "\t") { // a file and line of the last stack
 		return lines
 	}
 	for at, line := range slices.Backward(lines) {

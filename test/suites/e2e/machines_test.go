@@ -16,7 +16,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
-	"github.com/millwright-dev/millwright/internal/cli/folder"
+	"github.com/millwright-dev/millwright/internal/cli/localdir"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/console"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/seed"
@@ -44,7 +44,7 @@ func builtGuest(t *testing.T, kind string) string {
 	if os.Getenv(environment) == "" {
 		t.Skipf("takes minutes; run \"make test-e2e\", which sets %s", environment)
 	}
-	cache, err := folder.Cache()
+	cache, err := localdir.Cache()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,7 +16,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
-	"github.com/millwright-dev/millwright/internal/cli/folder"
+	"github.com/millwright-dev/millwright/internal/cli/localdir"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/console"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/seed"
@@ -50,7 +50,7 @@ func artifacts(t *testing.T) string {
 	if _, err := exec.LookPath(qemu.DefaultProgram); err != nil {
 		t.Fatalf("%v; run `make qemu`", err)
 	}
-	cache, err := folder.Cache()
+	cache, err := localdir.Cache()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,7 +12,8 @@ var allowed = regexp.MustCompile(`(?i)\b(` + strings.Join([]string{
 	`there\s+is\s+no`, `is\s+no\s+(longer|more|less)`, // idiomatic
 	`all\s+at\s+once`,                 // at the same time
 	`ends\s+(with|in)`, `both\s+ends`, // of texts and cables
-	`that\s+is\s+to\s+say`,
+	`(users|identities)\s+who\s+may`,
+	`(parent )?death ?signal`, // the kernel's term
 }, "|") + `)\b`)
 
 // unread are files that hold no text of this project: what others wrote, what tools write from other files, and
@@ -34,13 +35,9 @@ var notYetClean = []string{
 	"CHANGELOG.md",
 	"Makefile",
 	"README.md",
-	"SECURITY.md",
-	"api",
 	"bench",
-	"charts",
 	"client",
 	"compat",
-	"config",
 	"docs",
 	"driver",
 	"drivers",
@@ -48,18 +45,12 @@ var notYetClean = []string{
 	"guest",
 	"hack",
 	"internal/autoscaler",
-	"internal/ca",
-	"internal/child",
-	"internal/cli",
-	"internal/confine",
-	"internal/connlimit",
+	"internal/cli/manager",
+	"internal/cli/rollout",
 	"internal/controllers",
 	"internal/hypervisor",
 	"internal/layers",
 	"internal/lifecycle",
-	"internal/loadbalancer",
-	"internal/local",
-	"internal/loop",
 	"internal/manager",
 	"internal/observe",
 	"internal/pool",
@@ -71,12 +62,18 @@ var notYetClean = []string{
 	"test/support",
 }
 
+// testsNotYetClean are directories whose test files are not checked yet, although other files are.
+var testsNotYetClean = []string{"config", "internal"}
+
 // readExtensions are those of files that hold text.
 var readExtensions = []string{".go", ".md", ".yaml", ".yml", ".sh", ".proto", ".tpl", ".txt"}
 
-// isRead reports whether a file holds text of this project.
+// isRead reports whether a file holds text that is to be checked.
 func isRead(name string) bool {
-	if below(unread, name) || slices.Contains(strings.Split(filepath.ToSlash(name), "/"), "testdata") {
+	if below(unread, name) || below(notYetClean, name) || strings.HasSuffix(name, "_test.go") && below(testsNotYetClean, name) {
+		return false
+	}
+	if slices.Contains(strings.Split(filepath.ToSlash(name), "/"), "testdata") {
 		return false
 	}
 	return slices.Contains(readExtensions, filepath.Ext(name)) || filepath.Base(name) == "Makefile"

@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/millwright-dev/millwright/internal/cli/folder"
+	"github.com/millwright-dev/millwright/internal/cli/localdir"
 	"github.com/millwright-dev/millwright/test/support/env"
 	"github.com/millwright-dev/millwright/test/support/program"
 )
@@ -40,7 +40,7 @@ func TestMain(m *testing.M) {
 // coreFile finds a file that hack/capi.sh has built.
 func coreFile(t *testing.T, name string) string {
 	t.Helper()
-	cache, err := folder.Cache()
+	cache, err := localdir.Cache()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -241,7 +241,7 @@ func TestMistakesAtTheStart(t *testing.T) {
 		"kubeconfig garbage":    {good("--target-kubeconfig", garbage), 1, "--target-kubeconfig: error loading config file"},
 		"CRDs missing":          {good("--control-kubeconfig", w.path("bare")), 1, "does not serve machinesets of machine.sapcloud.io/v1alpha1: install the CRDs"},
 		"port taken":            {good("--address", "127.0.0.1", "--port", port), 1, "port " + port + " on 127.0.0.1 is taken by another process"},
-		"folder not writable":   {good("--sim-dir", filepath.Join(garbage, "sim")), 1, "--sim-dir: folder " + filepath.Join(garbage, "sim") + " cannot be used"},
+		"folder not writable":   {good("--sim-dir", filepath.Join(garbage, "sim")), 1, "--sim-dir: cannot use directory " + filepath.Join(garbage, "sim")},
 		"up: not writable":      {[]string{"up", "--dir", filepath.Join(garbage, "up")}, 1, filepath.Join(garbage, "up")},
 		"nowhere to join or be": {[]string{"manager", "--driver", "sim", "--target-kubeconfig", "none"}, 2, "--control-kubeconfig: required when --target-kubeconfig is none"},
 		"nonsense numbers":      {good("--concurrent-syncs", "0", "--kube-api-qps", "-1"), 2, "--concurrent-syncs: must be above 0"},

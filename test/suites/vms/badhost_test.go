@@ -114,7 +114,7 @@ func terminationIn(t *testing.T, root string) vmpb.Termination {
 func podOfNobody(c *cluster) func(*cluster) {
 	c.create(handmade("pod-of-nobody", vmpb.Command(), "{}"))
 	return func(c *cluster) {
-		const want = "a host runs only the Pods of virtual machines"
+		const want = "only Pods of virtual machines are supported"
 		pod := c.awaitFailed("pod-of-nobody")
 		if pod.Status.Reason != "Unsupported" || !strings.Contains(pod.Status.Message, want) {
 			c.t.Errorf("the pod says %s: %s", pod.Status.Reason, pod.Status.Message)

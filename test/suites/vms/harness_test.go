@@ -22,7 +22,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/cli/folder"
+	"github.com/millwright-dev/millwright/internal/cli/localdir"
 	"github.com/millwright-dev/millwright/internal/manager"
 	"github.com/millwright-dev/millwright/test/support/env"
 	"github.com/millwright-dev/millwright/test/support/program"
@@ -60,7 +60,7 @@ type cluster struct {
 // guest finds what "make guest" built.
 func guest(t *testing.T) string {
 	t.Helper()
-	cache, err := folder.Cache()
+	cache, err := localdir.Cache()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,7 +21,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/config"
-	"github.com/millwright-dev/millwright/internal/cli/folder"
+	"github.com/millwright-dev/millwright/internal/cli/localdir"
 	"github.com/millwright-dev/millwright/internal/local/controlplane"
 )
 
@@ -214,7 +214,7 @@ func Binaries() (string, error) {
 	if dir := os.Getenv("KUBERNETES_BINARIES"); dir != "" {
 		return dir, nil // Start says what is missing
 	}
-	cache, err := folder.Cache()
+	cache, err := localdir.Cache()
 	if err != nil {
 		return "", err
 	}

@@ -12,25 +12,25 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Balancer finds the nodes through which a Service of type NodePort is reached, as load balancers in
-// front of a cluster do: nodes that are Ready and not cordoned, once the Service has answered through them.
-// That a kube-proxy is healthy is not enough: it says so before its first rules are in force.
+// Balancer finds the nodes through which a Service of type NodePort can be reached, as load balancers in front
+// of a cluster do: nodes that are Ready and not cordoned, once the Service has responded through them. A
+// healthy kube-proxy is not sufficient: it reports healthy before its first rules are in force.
 type Balancer struct {
-	// Nodes returns the nodes of now.
+	// Nodes returns the current nodes.
 	Nodes func(context.Context) ([]corev1.Node, error)
-	// Get requests a path at an address, and returns an error unless the answer is status 200.
+	// Get requests a path at an address. It returns an error unless the status is 200.
 	Get func(ctx context.Context, target netip.AddrPort, path string) error
-	// Port is that of the Service on every node.
+	// Port is the port of the Service on every node.
 	Port uint16
 
 	mu    sync.Mutex
 	leads map[types.UID]bool
 }
 
-// probeTimeout is how long the Service may take to answer.
+// probeTimeout is how long the Service may take to respond.
 const probeTimeout = 10 * time.Second
 
-// Run sends a request through each new node once in each interval, until the context ends.
+// Run sends a request through each new node once per interval, until the context is done.
 func (b *Balancer) Run(ctx context.Context, interval time.Duration) {
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
@@ -43,11 +43,11 @@ func (b *Balancer) Run(ctx context.Context, interval time.Duration) {
 	}
 }
 
-// probe asks all new nodes at once, and forgets those that are gone.
+// probe probes all new nodes concurrently, and forgets nodes that are gone.
 func (b *Balancer) probe(ctx context.Context) {
 	nodes, err := b.Nodes(ctx)
 	if err != nil {
-		return // the next time
+		return // retry in the next interval
 	}
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
@@ -100,7 +100,7 @@ func (b *Balancer) Targets(ctx context.Context) []netip.AddrPort {
 	return targets
 }
 
-// reachable returns the IPv4 address of a node that new connections may use.
+// reachable returns the IPv4 address of a node that accepts new connections.
 func reachable(node *corev1.Node) (netip.Addr, bool) {
 	ready := slices.ContainsFunc(node.Status.Conditions, func(condition corev1.NodeCondition) bool {
 		return condition.Type == corev1.NodeReady && condition.Status == corev1.ConditionTrue

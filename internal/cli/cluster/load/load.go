@@ -1,4 +1,4 @@
-// Package load sends requests to an HTTP service all the time, and counts those that fail.
+// Package load sends requests to an HTTP service continuously and counts failures.
 package load
 
 import (
@@ -25,38 +25,38 @@ type Generator struct {
 
 // Config is what a Generator needs. All fields are required.
 type Config struct {
-	// Targets returns the addresses that lead to the service now. They take turns.
+	// Targets returns the addresses through which the service can be reached now. They are used in turn.
 	Targets func() []netip.AddrPort
-	// Dial connects to one of them.
+	// Dial connects to one of the targets.
 	Dial func(context.Context, netip.AddrPort) (net.Conn, error)
-	// Every is the time from one request to the next, whether or not the first one was answered.
+	// Every is the time from one request to the next, regardless of responses.
 	Every time.Duration
-	// Timeout is how long an answer may take. No request is sent a second time.
+	// Timeout is how long a response may take. Requests are not retried.
 	Timeout time.Duration
 }
 
-// Count is what became of the requests so far.
+// Count is the result of the requests so far.
 type Count struct {
-	// Answered requests got status 200 and a whole body. Failed are all others that have ended.
-	Answered, Failed int
-	// Slowest is the longest time of an answered request.
+	// Succeeded counts the requests with status 200 and a complete body, Failed all other completed requests.
+	Succeeded, Failed int
+	// Slowest is the longest response time of a successful request.
 	Slowest time.Duration
-	// Failures says of the first failed requests what happened.
+	// Failures describes the first failed requests.
 	Failures []string
 }
 
-// keptFailures is how many failures a Count describes.
+// keptFailures is the maximum number of failures in a Count.
 const keptFailures = 10
 
-// String returns the numbers in words.
+// String returns the numbers as text.
 func (c Count) String() string {
-	return fmt.Sprintf("%d answered, %d failed, slowest %.1f s", c.Answered, c.Failed, c.Slowest.Seconds())
+	return fmt.Sprintf("%d succeeded, %d failed, slowest %.1f s", c.Succeeded, c.Failed, c.Slowest.Seconds())
 }
 
-// New returns a generator that has sent nothing.
+// New returns a generator that has not sent any requests.
 func New(config Config) *Generator { return &Generator{Config: config} }
 
-// Count returns what became of the requests so far.
+// Count returns the result of the requests so far.
 func (g *Generator) Count() Count {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -65,7 +65,7 @@ func (g *Generator) Count() Count {
 	return count
 }
 
-// Run sends requests until the context ends, and then waits for the last answers.
+// Run sends requests until the context is done, and then waits for the last responses.
 func (g *Generator) Run(ctx context.Context) {
 	ticker := time.NewTicker(g.Every)
 	defer ticker.Stop()
@@ -91,7 +91,7 @@ func (g *Generator) send(ctx context.Context) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if err == nil {
-		g.count.Answered++
+		g.count.Succeeded++
 		g.count.Slowest = max(g.count.Slowest, time.Since(begin))
 		return
 	}
@@ -102,9 +102,9 @@ func (g *Generator) send(ctx context.Context) {
 	}
 }
 
-var errNoTarget = errors.New("nothing leads to the service")
+var errNoTarget = errors.New("no node forwards to the service")
 
-// target returns whose turn it is.
+// target returns the next target.
 func (g *Generator) target() (netip.AddrPort, error) {
 	all := g.Targets()
 	if len(all) == 0 {
@@ -116,7 +116,8 @@ func (g *Generator) target() (netip.AddrPort, error) {
 	return all[g.next%len(all)], nil
 }
 
-// Get sends one request on a connection of its own. Anything but status 200 and a whole body is an error.
+// Get sends one request on a new connection. It returns an error unless the status is 200 and the body is
+// complete.
 func (c *Config) Get(ctx context.Context, target netip.AddrPort, path string) error {
 	transport := &http.Transport{
 		DisableKeepAlives: true,
@@ -133,10 +134,10 @@ func (c *Config) Get(ctx context.Context, target netip.AddrPort, path string) er
 	}
 	defer response.Body.Close()
 	if _, err := io.Copy(io.Discard, response.Body); err != nil {
-		return fmt.Errorf("%s: reading the answer: %w", target, err)
+		return fmt.Errorf("%s: reading the response: %w", target, err)
 	}
 	if response.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s answered %s", target, response.Status)
+		return fmt.Errorf("%s returned %s", target, response.Status)
 	}
 	return nil
 }

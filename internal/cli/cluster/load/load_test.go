@@ -81,10 +81,10 @@ func TestEveryRequestCounts(t *testing.T) {
 		"all answer":        {map[netip.AddrPort]http.HandlerFunc{first: ok, second: ok}, []netip.AddrPort{first, second}, 10, 0, 0, ""},
 		"one is gone":       {map[netip.AddrPort]http.HandlerFunc{first: ok}, []netip.AddrPort{first, second}, 5, 5, 0, second.String() + ": refused"},
 		"one refuses":       {map[netip.AddrPort]http.HandlerFunc{first: ok, second: refuses}, []netip.AddrPort{first, second}, 5, 5, 0, "503"},
-		"one ends midway":   {map[netip.AddrPort]http.HandlerFunc{first: ok, second: cutsOff}, []netip.AddrPort{first, second}, 5, 5, 0, "reading the answer"},
+		"one ends midway":   {map[netip.AddrPort]http.HandlerFunc{first: ok, second: cutsOff}, []netip.AddrPort{first, second}, 5, 5, 0, "reading the response"},
 		"slow is no fault":  {map[netip.AddrPort]http.HandlerFunc{first: after(4 * time.Second)}, []netip.AddrPort{first}, 10, 0, 4 * time.Second, ""},
 		"too slow is one":   {map[netip.AddrPort]http.HandlerFunc{first: after(time.Minute)}, []netip.AddrPort{first}, 0, 10, 0, "deadline"},
-		"nothing leads to":  {nil, nil, 0, 10, 0, "nothing leads to the service"},
+		"nothing leads to":  {nil, nil, 0, 10, 0, "no node forwards to the service"},
 		"the first is used": {map[netip.AddrPort]http.HandlerFunc{first: ok}, []netip.AddrPort{first}, 10, 0, 0, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -97,7 +97,7 @@ func TestEveryRequestCounts(t *testing.T) {
 				})
 				g.Run(ctx)
 				count := g.Count()
-				if count.Answered != tc.answered || count.Failed != tc.failed || count.Slowest != tc.slowest {
+				if count.Succeeded != tc.answered || count.Failed != tc.failed || count.Slowest != tc.slowest {
 					t.Errorf("%s, want %d, %d and %s", count, tc.answered, tc.failed, tc.slowest)
 				}
 				if text := strings.Join(count.Failures, "\n"); !strings.Contains(text, tc.says) {

@@ -14,19 +14,20 @@ import (
 	"github.com/millwright-dev/millwright/internal/loop"
 )
 
-// deviceFile is the name of the file that stands for a device, in the folder of its volume. Hosts attach it to a loop device.
+// deviceFile is the name of the file that backs a block device, in the directory of its volume. Hosts attach it
+// to a loop device.
 const deviceFile = "device.img"
 
-// isBlock reports whether a claim or a volume is for a device.
+// isBlock reports whether a claim or a volume is for a block device.
 func isBlock(mode *corev1.PersistentVolumeMode) bool {
 	return ptr.Deref(mode, corev1.PersistentVolumeFilesystem) == corev1.PersistentVolumeBlock
 }
 
-// makeDevice creates the file for a device, unless an earlier attempt did.
-func (w *worker) makeDevice(folder string, bytes int64) error {
-	file, err := w.files.OpenFile(path.Join(folder, deviceFile), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+// makeDevice creates the file that backs a device, unless an earlier attempt did.
+func (w *worker) makeDevice(dir string, bytes int64) error {
+	file, err := w.files.OpenFile(path.Join(dir, deviceFile), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if errors.Is(err, fs.ErrExist) {
-		return w.growDevice(folder, bytes)
+		return w.growDevice(dir, bytes)
 	}
 	if err != nil {
 		return fmt.Errorf("creating the file of the volume: %w", err)
@@ -38,8 +39,8 @@ func (w *worker) makeDevice(folder string, bytes int64) error {
 }
 
 // growDevice enlarges the file, and then the device.
-func (w *worker) growDevice(folder string, bytes int64) error {
-	file, err := w.openDevice(folder)
+func (w *worker) growDevice(dir string, bytes int64) error {
+	file, err := w.openDevice(dir)
 	if err != nil {
 		return fmt.Errorf("opening the file of the volume: %w", err)
 	}
@@ -57,9 +58,9 @@ func (w *worker) growDevice(folder string, bytes int64) error {
 	return nil
 }
 
-// openDevice opens the file for a device. A process that was taken over may have put something else there.
-func (w *worker) openDevice(folder string) (*os.File, error) {
-	file, err := w.files.OpenFile(path.Join(folder, deviceFile), os.O_RDWR|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
+// openDevice opens the file that backs a device. A compromised process may have replaced it.
+func (w *worker) openDevice(dir string) (*os.File, error) {
+	file, err := w.files.OpenFile(path.Join(dir, deviceFile), os.O_RDWR|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -69,12 +70,13 @@ func (w *worker) openDevice(folder string) (*os.File, error) {
 	return file, nil
 }
 
-// destroy removes a folder with everything in it. A file that is attached to a device would take its room for ever.
-func (w *worker) destroy(folder string) error {
-	if file, err := w.openDevice(folder); err == nil {
+// destroy removes a directory with everything in it. A file that stays attached to a device would use its disk
+// space forever.
+func (w *worker) destroy(dir string) error {
+	if file, err := w.openDevice(dir); err == nil {
 		if err := errors.Join(loop.Detach(file), file.Close()); err != nil {
 			return err
 		}
 	}
-	return w.files.RemoveAll(folder)
+	return w.files.RemoveAll(dir)
 }

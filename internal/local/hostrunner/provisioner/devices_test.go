@@ -96,7 +96,7 @@ func TestBlockVolumeIsSwept(t *testing.T) {
 	}
 	defer files.Close()
 	w := &worker{Provisioner: Provisioner{Dir: dir}, files: files}
-	if err := errors.Join(w.makeFolder("old"+removedSuffix), w.makeDevice("old"+removedSuffix, 1<<20)); err != nil {
+	if err := errors.Join(w.makeDir("old"+removedSuffix), w.makeDevice("old"+removedSuffix, 1<<20)); err != nil {
 		t.Fatal(err)
 	}
 	file, err := w.openDevice("old" + removedSuffix)

@@ -15,7 +15,8 @@ import (
 
 const reasonResizeFailed = "VolumeResizeFailed"
 
-// expand says that a volume is as large as its claim now requests: a folder has no size of its own. A device is enlarged.
+// expand records that a volume has the size that its claim requests: a directory has no size of its own. A
+// device is enlarged.
 func (w *worker) expand(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
 	size := *claim.Spec.Resources.Requests.Storage()
 	if ptr.Deref(claim.Spec.StorageClassName, "") != w.Class || claim.Status.Phase != corev1.ClaimBound || size.Cmp(*claim.Status.Capacity.Storage()) <= 0 {
@@ -37,7 +38,7 @@ func (w *worker) expand(ctx context.Context, claim *corev1.PersistentVolumeClaim
 		return nil
 	}
 	if isBlock(volume.Spec.VolumeMode) {
-		if err := w.growDevice(folderOf(volume), size.Value()); err != nil {
+		if err := w.growDevice(dirOf(volume), size.Value()); err != nil {
 			return err
 		}
 	}

@@ -53,7 +53,7 @@ func TestForget(t *testing.T) {
 				Provisioner: Provisioner{Client: fake.NewClientset(objects...), Dir: dir, Class: "local", Log: testr.New(t)},
 				files:       files, claims: listers.NewPersistentVolumeClaimLister(known),
 			}
-			if err := w.makeFolder(string(claim.UID)); err != nil {
+			if err := w.makeDir(string(claim.UID)); err != nil {
 				t.Fatal(err)
 			}
 			volume := w.volume(claim, filepath.Join(dir, string(claim.UID)))

@@ -1,7 +1,9 @@
-// Package provisioner provisions PersistentVolumes that are folders on this machine, or files that stand for devices.
+// Package provisioner provisions PersistentVolumes that are directories on this machine, or files that back
+// block devices.
 //
-// For each claim of one StorageClass it creates a folder and a PersistentVolume with its
-// hostPath; for one of volumeMode Block, that of a file in the folder. In local mode all hosts are this machine, so the volumes have no node affinity.
+// For each claim of one StorageClass it creates a directory, and a PersistentVolume with its hostPath; for
+// volumeMode Block, the path of a file in that directory. In local mode all hosts are this machine, so the
+// volumes have no node affinity.
 package provisioner
 
 import (
@@ -34,7 +36,7 @@ import (
 )
 
 const (
-	// DefaultClass is the name of the StorageClass where none is named.
+	// DefaultClass is the name of the default StorageClass.
 	DefaultClass = "millwright-local"
 	// Name is the provisioner's name in StorageClasses and PersistentVolumes.
 	Name = "millwright.dev/local"
@@ -43,23 +45,22 @@ const (
 	annotationDefaultClass  = "storageclass.kubernetes.io/is-default-class"
 )
 
-// Provisioner creates and removes volumes. Only one may use a folder.
+// Provisioner creates and removes volumes. Only one may use a directory.
 type Provisioner struct {
-	// Client may read claims and write volumes and events. Required.
+	// Client may read claims and write volumes and events. It is required.
 	Client kubernetes.Interface
-	// Dir is the folder of all volumes. Each is a subfolder with the claim's UID as name.
-	// It is created if it does not exist. Required.
-	Dir string
-	// Class is the StorageClass of the claims. Empty means DefaultClass.
+	// Dir is the directory of all volumes. Each is a subdirectory named by the UID of its claim. It is created
+	// if it does not exist. It is required.
+	// Class is the StorageClass of the claims. If empty, DefaultClass is used.
+	Dir   string
 	Class string
-	// Log gets a line for each volume that is created or removed. The zero value discards
-	// them.
+	// Log gets a line for each volume that is created or removed. The zero value discards them.
 	Log logr.Logger
 }
 
-// EnsureClass creates the StorageClass if it does not exist: the default class, whose
-// volumes are bound at once, can be enlarged, and are deleted with their claims. One that exists can be
-// enlarged from now on, too.
+// EnsureClass creates the StorageClass if it does not exist. It is the default class; its volumes are bound
+// immediately, can be enlarged, and are deleted with their claims. The volumes of an existing class can be
+// enlarged, too, from then on.
 func EnsureClass(ctx context.Context, client kubernetes.Interface, name string) error {
 	class := &storagev1.StorageClass{
 		ObjectMeta:        metav1.ObjectMeta{Name: name, Annotations: map[string]string{annotationDefaultClass: "true"}},
@@ -71,7 +72,7 @@ func EnsureClass(ctx context.Context, client kubernetes.Interface, name string) 
 	}
 	_, err := client.StorageV1().StorageClasses().Create(ctx, class, metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {
-		// One of an earlier version does not say it.
+		// A StorageClass of an earlier version does not allow it.
 		_, err = client.StorageV1().StorageClasses().Patch(ctx, name, types.MergePatchType, []byte(`{"allowVolumeExpansion":true}`), metav1.PatchOptions{})
 	}
 	if err != nil {
@@ -80,8 +81,8 @@ func EnsureClass(ctx context.Context, client kubernetes.Interface, name string) 
 	return nil
 }
 
-// Run provisions volumes until the context ends, then returns nil. It returns an error if it
-// cannot use the folder.
+// Run provisions volumes until the context is done, then returns nil. It returns an error if it cannot use the
+// directory.
 func (p Provisioner) Run(ctx context.Context) error {
 	p.Class = cmp.Or(p.Class, DefaultClass)
 	if p.Log.GetSink() == nil {
@@ -89,15 +90,15 @@ func (p Provisioner) Run(ctx context.Context) error {
 	}
 	dir, err := filepath.Abs(p.Dir)
 	if err != nil || p.Dir == "" || p.Client == nil {
-		return errors.Join(errors.New("a provisioner needs a folder and a client"), err)
+		return errors.Join(errors.New("a provisioner needs a directory and a client"), err)
 	}
 	p.Dir = dir
 	if err := os.MkdirAll(p.Dir, 0o700); err != nil {
-		return fmt.Errorf("the folder of volumes is not writable: %w", err)
+		return fmt.Errorf("the directory of volumes is not writable: %w", err)
 	}
 	files, err := os.OpenRoot(p.Dir)
 	if err != nil {
-		return fmt.Errorf("the folder of volumes cannot be opened: %w", err)
+		return fmt.Errorf("opening the directory of volumes: %w", err)
 	}
 	defer files.Close()
 	events := record.NewBroadcaster()
@@ -143,7 +144,7 @@ type worker struct {
 	queue   workqueue.TypedRateLimitingInterface[item]
 }
 
-// run needs complete caches.
+// run needs synced caches.
 func (w *worker) run(ctx context.Context) error {
 	if err := w.sweep(); err != nil {
 		return err
@@ -185,7 +186,7 @@ func (w *worker) next(ctx context.Context) bool {
 		handle = w.reclaim
 	}
 	if err := handle(ctx, name); err != nil && ctx.Err() == nil {
-		w.Log.Error(err, "handling failed and will be repeated", "object", name.String())
+		w.Log.Error(err, "handling an object failed; retrying", "object", name.String())
 		w.queue.AddRateLimited(name)
 		return true
 	}

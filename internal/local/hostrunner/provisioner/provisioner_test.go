@@ -228,7 +228,7 @@ func TestOtherClaimsAreIgnored(t *testing.T) {
 
 func TestSweep(t *testing.T) {
 	b := newTestProvisioner(t)
-	for _, name := range []string{"wanted/disk.img", "half.removed/disk.img", "empty/"} {
+	for _, name := range []string{"needsVolume/disk.img", "half.removed/disk.img", "empty/"} {
 		path := filepath.Join(b.Dir, name)
 		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 			t.Fatal(err)
@@ -247,7 +247,7 @@ func TestSweep(t *testing.T) {
 	for _, entry := range entries {
 		have = append(have, entry.Name())
 	}
-	want := []string{filepath.Base(volume.Spec.HostPath.Path), "wanted"}
+	want := []string{filepath.Base(volume.Spec.HostPath.Path), "needsVolume"}
 	slices.Sort(want)
 	if err != nil || !slices.Equal(have, want) {
 		t.Errorf("there are %v (%v), want %v: the data of an unknown volume stay", have, err, want)

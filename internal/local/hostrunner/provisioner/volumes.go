@@ -25,8 +25,8 @@ const (
 	reasonFailed = "ProvisioningFailed"
 	reasonDone   = "ProvisioningSucceeded"
 
-	// removedSuffix marks the folder of a volume that is being removed, so that sweep
-	// completes an interrupted removal.
+	// removedSuffix marks the directory of a volume that is being removed, so that sweep completes an
+	// interrupted removal.
 	removedSuffix = ".removed"
 )
 
@@ -39,7 +39,7 @@ func (w *worker) provision(ctx context.Context, name item) error {
 	if err != nil {
 		return err
 	}
-	if !w.wanted(claim) {
+	if !w.needsVolume(claim) {
 		return w.expand(ctx, claim)
 	}
 	unsupported, err := w.unsupported(claim)
@@ -48,10 +48,10 @@ func (w *worker) provision(ctx context.Context, name item) error {
 	}
 	if unsupported != "" {
 		w.events.Event(claim, corev1.EventTypeWarning, reasonFailed, unsupported)
-		return nil // a change of the claim comes with an event
+		return nil // a change of the claim causes an event
 	}
-	if err := w.makeFolder(string(claim.UID)); err != nil {
-		err = fmt.Errorf("creating the folder of the volume: %w", err)
+	if err := w.makeDir(string(claim.UID)); err != nil {
+		err = fmt.Errorf("creating the directory of the volume: %w", err)
 		w.events.Event(claim, corev1.EventTypeWarning, reasonFailed, err.Error())
 		return err
 	}
@@ -74,9 +74,9 @@ func (w *worker) provision(ctx context.Context, name item) error {
 	return nil
 }
 
-// makeFolder creates a folder in that of all volumes, unless it exists. A symbolic link is
-// none: it might lead to any folder of the machine.
-func (w *worker) makeFolder(name string) error {
+// makeDir creates a directory in the directory of all volumes, unless it exists. A symbolic link is an error:
+// it might lead to any directory of the machine.
+func (w *worker) makeDir(name string) error {
 	if _, err := confine.Element(name); err != nil {
 		return err
 	}
@@ -86,20 +86,20 @@ func (w *worker) makeFolder(name string) error {
 	}
 	info, err := w.files.Lstat(name)
 	if err == nil && !info.IsDir() {
-		err = fmt.Errorf("%s exists and is no folder", name)
+		err = fmt.Errorf("%s exists and is not a directory", name)
 	}
 	return err
 }
 
-// wanted reports whether the claim is of this class and needs a volume.
-func (w *worker) wanted(claim *corev1.PersistentVolumeClaim) bool {
+// needsVolume reports whether the claim is of this class and needs a volume.
+func (w *worker) needsVolume(claim *corev1.PersistentVolumeClaim) bool {
 	return ptr.Deref(claim.Spec.StorageClassName, "") == w.Class &&
 		claim.Spec.VolumeName == "" &&
 		claim.Status.Phase != corev1.ClaimBound &&
 		claim.DeletionTimestamp.IsZero()
 }
 
-// unsupported returns what is unsupported in the claim, empty if nothing is.
+// unsupported returns what is not supported in the claim, or "".
 func (w *worker) unsupported(claim *corev1.PersistentVolumeClaim) (string, error) {
 	switch {
 	case isBlock(claim.Spec.VolumeMode) && loop.Available() != nil:
@@ -107,16 +107,16 @@ func (w *worker) unsupported(claim *corev1.PersistentVolumeClaim) (string, error
 	case claim.Spec.Selector != nil:
 		return "a selector is not supported: volumes are created for their claim", nil
 	case claim.Spec.DataSource != nil, claim.Spec.DataSourceRef != nil:
-		return "a data source is not supported: volumes are empty at first", nil
+		return "a data source is not supported: volumes are created empty", nil
 	}
 	var files unix.Statfs_t
 	if err := unix.Statfs(w.Dir, &files); err != nil {
-		return "", fmt.Errorf("measuring the file system of %s: %w", w.Dir, err)
+		return "", fmt.Errorf("reading the size of the file system of %s: %w", w.Dir, err)
 	}
-	// Disks are sparse and share the file system, so the free space means little.
+	// Disks are sparse and share the file system, so the free space is not meaningful.
 	size, total := claim.Spec.Resources.Requests[corev1.ResourceStorage], int64(files.Blocks)*files.Bsize
 	if size.CmpInt64(total) > 0 {
-		return fmt.Sprintf("the claim requests %s, the whole file system has %d bytes", size.String(), total), nil
+		return fmt.Sprintf("the claim requests %s, but the file system has only %d bytes", size.String(), total), nil
 	}
 	return "", nil
 }
@@ -171,7 +171,7 @@ func (w *worker) reclaim(ctx context.Context, name item) error {
 	return nil
 }
 
-// forget removes the folder of a volume that was deleted by another client after its claim.
+// forget removes the directory of a volume that another client deleted after its claim.
 func (w *worker) forget(ctx context.Context, object any) {
 	if tombstone, ok := object.(cache.DeletedFinalStateUnknown); ok {
 		object = tombstone.Obj
@@ -185,12 +185,12 @@ func (w *worker) forget(ctx context.Context, object any) {
 		err = w.remove(volume)
 	}
 	if err != nil {
-		w.Log.Error(err, "removing the folder of a deleted volume", "volume", volume.Name)
+		w.Log.Error(err, "removing the directory of a deleted volume", "volume", volume.Name)
 	}
 }
 
-// claimed reports whether a claim exists, which needs the data. The cache of claims may be older than
-// that of volumes, so that it is believed only of claims that are gone.
+// claimed reports whether a claim exists that needs the data. The cache of claims may be older than that of
+// volumes, so it is trusted only for claims that are gone.
 func (w *worker) claimed(ctx context.Context, ref *corev1.ObjectReference) (bool, error) {
 	claim, err := w.claims.PersistentVolumeClaims(ref.Namespace).Get(ref.Name)
 	if err == nil && claim.UID == ref.UID {
@@ -202,50 +202,49 @@ func (w *worker) claimed(ctx context.Context, ref *corev1.ObjectReference) (bool
 	return err == nil && claim.UID == ref.UID, err
 }
 
-// ours reports whether the provisioner created the volume, and deletes it with its claim.
+// ours reports whether the provisioner created the volume and deletes it with its claim.
 func (w *worker) ours(volume *corev1.PersistentVolume) bool {
-	_, err := confine.Element(folderOf(volume))
+	_, err := confine.Element(dirOf(volume))
 	return err == nil && volume.Annotations[annotationProvisionedBy] == Name &&
 		volume.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete &&
 		volume.Spec.HostPath != nil && volume.Spec.ClaimRef != nil &&
-		// Never another path, which a user may have written into the volume.
+		// This must never be another path, which a user may have written into the volume.
 		volume.Spec.HostPath.Path == w.path(volume) &&
 		volume.Name == volumeName(volume.Spec.ClaimRef.UID)
 }
 
-// folderOf returns the name of the folder of a volume.
-func folderOf(volume *corev1.PersistentVolume) string {
+// dirOf returns the name of the directory of a volume.
+func dirOf(volume *corev1.PersistentVolume) string {
 	return strings.TrimPrefix(volume.Name, "pvc-")
 }
 
-// path returns that of what a volume is: its folder, or the file that stands for its device.
+// path returns the path of a volume: its directory, or the file that backs its device.
 func (w *worker) path(volume *corev1.PersistentVolume) string {
-	path := filepath.Join(w.Dir, folderOf(volume))
+	path := filepath.Join(w.Dir, dirOf(volume))
 	if isBlock(volume.Spec.VolumeMode) {
 		path = filepath.Join(path, deviceFile)
 	}
 	return path
 }
 
-// remove removes the volume's folder, in two steps: see removedSuffix.
+// remove removes the volume's directory in two steps; see removedSuffix.
 func (w *worker) remove(volume *corev1.PersistentVolume) error {
-	name := folderOf(volume)
+	name := dirOf(volume)
 	if err := w.files.Rename(name, name+removedSuffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("removing the folder of %s: %w", volume.Name, err)
+		return fmt.Errorf("removing the directory of %s: %w", volume.Name, err)
 	}
 	if err := w.destroy(name + removedSuffix); err != nil {
-		return fmt.Errorf("removing the folder of %s: %w", volume.Name, err)
+		return fmt.Errorf("removing the directory of %s: %w", volume.Name, err)
 	}
 	return nil
 }
 
-// sweep completes interrupted removals, and removes empty folders without a volume. Other
-// folders without a volume stay: if the API server lost its data, the disks must not be lost,
-// too.
+// sweep completes interrupted removals, and removes empty directories without a volume. Other directories
+// without a volume are kept: if the API server lost its data, the disks must not be lost as well.
 func (w *worker) sweep() error {
 	entries, err := os.ReadDir(w.Dir)
 	if err != nil {
-		return fmt.Errorf("reading the folder of volumes: %w", err)
+		return fmt.Errorf("reading the directory of volumes: %w", err)
 	}
 	var problems []error
 	for _, entry := range entries {
