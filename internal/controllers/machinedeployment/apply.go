@@ -24,7 +24,7 @@ import (
 
 // apply carries out a plan. It stops at the first failure, except those to mark Machines and nodes, and
 // after the operations that end a pass.
-func (p pass) apply(ctx context.Context, r *rollout.Rollout, plan []rollout.Operation) rollout.Outcome {
+func (p scope) apply(ctx context.Context, r *rollout.Rollout, plan []rollout.Operation) rollout.Outcome {
 	outcome := rollout.Outcome{Written: map[string]*v1alpha1.MachineSet{}}
 	for _, op := range plan {
 		if outcome.Ended && !op.Ends() {
@@ -50,7 +50,7 @@ func (p pass) apply(ctx context.Context, r *rollout.Rollout, plan []rollout.Oper
 	return outcome
 }
 
-func (p pass) applyOne(ctx context.Context, r *rollout.Rollout, op rollout.Operation, outcome *rollout.Outcome) error {
+func (p scope) applyOne(ctx context.Context, r *rollout.Rollout, op rollout.Operation, outcome *rollout.Outcome) error {
 	switch op.Action {
 	case rollout.Create:
 		return p.create(ctx, r.Deployment, op, outcome)
@@ -82,7 +82,7 @@ func (p pass) applyOne(ctx context.Context, r *rollout.Rollout, op rollout.Opera
 
 // rollBack gives the deployment an old template, or refuses that, and removes spec.rollbackTo. A refusal
 // is written into the status first, or it would be lost if the process ended between the writes.
-func (p pass) rollBack(ctx context.Context, r *rollout.Rollout, op rollout.Operation, outcome *rollout.Outcome) error {
+func (p scope) rollBack(ctx context.Context, r *rollout.Rollout, op rollout.Operation, outcome *rollout.Outcome) error {
 	deployment, kind := r.Deployment, corev1.EventTypeNormal
 	if op.Action == rollout.Refuse {
 		kind = corev1.EventTypeWarning
@@ -105,7 +105,7 @@ func (p pass) rollBack(ctx context.Context, r *rollout.Rollout, op rollout.Opera
 }
 
 // mark has the set of a Machine delete it before others.
-func (p pass) mark(ctx context.Context, deployment *v1alpha1.MachineDeployment, op rollout.Operation) error {
+func (p scope) mark(ctx context.Context, deployment *v1alpha1.MachineDeployment, op rollout.Operation) error {
 	machine := op.Machine.DeepCopy()
 	deletion.Mark(machine, op.Since)
 	err := p.Client.Patch(ctx, machine, expectations.Locked(op.Machine))
@@ -125,7 +125,7 @@ func (p pass) mark(ctx context.Context, deployment *v1alpha1.MachineDeployment, 
 }
 
 // annotate writes the deployment's metadata that follow from its sets, and returns what was written.
-func (p pass) annotate(ctx context.Context, r *rollout.Rollout, deployment *v1alpha1.MachineDeployment) (*v1alpha1.MachineDeployment, error) {
+func (p scope) annotate(ctx context.Context, r *rollout.Rollout, deployment *v1alpha1.MachineDeployment) (*v1alpha1.MachineDeployment, error) {
 	next := r.Annotated(deployment)
 	if equality.Semantic.DeepEqual(next, deployment) {
 		return deployment, nil
@@ -138,7 +138,7 @@ func (p pass) annotate(ctx context.Context, r *rollout.Rollout, deployment *v1al
 
 // changeFinalizer patches a deployment if change adds or removes its finalizer. That of old versions of MCM
 // goes in both cases: nobody else removes it.
-func (p pass) changeFinalizer(ctx context.Context, deployment *v1alpha1.MachineDeployment, change func(client.Object, string) bool) (*v1alpha1.MachineDeployment, error) {
+func (p scope) changeFinalizer(ctx context.Context, deployment *v1alpha1.MachineDeployment, change func(client.Object, string) bool) (*v1alpha1.MachineDeployment, error) {
 	next := deployment.DeepCopy()
 	changed := change(next, v1alpha1.FinalizerMCM)
 	if !controllerutil.RemoveFinalizer(next, v1alpha1.FinalizerLegacy) && !changed {
@@ -147,7 +147,7 @@ func (p pass) changeFinalizer(ctx context.Context, deployment *v1alpha1.MachineD
 	return next, p.patchDeployment(ctx, next, deployment)
 }
 
-func (p pass) patchDeployment(ctx context.Context, next, deployment *v1alpha1.MachineDeployment) error {
+func (p scope) patchDeployment(ctx context.Context, next, deployment *v1alpha1.MachineDeployment) error {
 	if err := p.memory.deployment.Patch(ctx, p.Client, next, deployment); err != nil {
 		return fmt.Errorf("patching machine deployment %s: %w", deployment.Name, err)
 	}
@@ -165,7 +165,7 @@ const (
 )
 
 // patchNodes tries to patch all nodes, and returns the first failure.
-func (p pass) patchNodes(ctx context.Context, deployment *v1alpha1.MachineDeployment, op rollout.Operation) error {
+func (p scope) patchNodes(ctx context.Context, deployment *v1alpha1.MachineDeployment, op rollout.Operation) error {
 	limited, cancel := context.WithTimeout(ctx, nodesWithin)
 	defer cancel()
 	var group errgroup.Group
@@ -185,7 +185,7 @@ func (p pass) patchNodes(ctx context.Context, deployment *v1alpha1.MachineDeploy
 }
 
 // patchNode patches a node, locked only where it replaces the list of taints: the kubelet writes often.
-func (p pass) patchNode(ctx context.Context, change rollout.NodeChange) error {
+func (p scope) patchNode(ctx context.Context, change rollout.NodeChange) error {
 	// Without the status, which is expensive to compare and not written.
 	before := &corev1.Node{ObjectMeta: change.Old.ObjectMeta, Spec: change.Old.Spec}
 	patch := client.StrategicMergeFrom(before)

@@ -14,7 +14,7 @@ import (
 )
 
 // transfer moves a Machine to another set, in one patch.
-func (p pass) transfer(ctx context.Context, deployment *v1alpha1.MachineDeployment, op rollout.Operation) error {
+func (p scope) transfer(ctx context.Context, deployment *v1alpha1.MachineDeployment, op rollout.Operation) error {
 	machine := op.Machine.DeepCopy()
 	inplaceupdate.Transfer(machine, op.From, op.Set)
 	if err := p.patchMachine(ctx, machine, op.Machine); err != nil {
@@ -27,13 +27,13 @@ func (p pass) transfer(ctx context.Context, deployment *v1alpha1.MachineDeployme
 }
 
 // settle removes the label of a Machine that was moved.
-func (p pass) settle(ctx context.Context, op rollout.Operation) error {
+func (p scope) settle(ctx context.Context, op rollout.Operation) error {
 	machine := op.Machine.DeepCopy()
 	inplaceupdate.Settle(machine)
 	return p.patchMachine(ctx, machine, op.Machine)
 }
 
-func (p pass) patchMachine(ctx context.Context, machine, was *v1alpha1.Machine) error {
+func (p scope) patchMachine(ctx context.Context, machine, was *v1alpha1.Machine) error {
 	err := p.memory.machines.Patch(ctx, p.Client, machine, was)
 	if apierror.Gone(err) {
 		return errCacheBehind

@@ -13,7 +13,7 @@ import (
 )
 
 // takeClass gives a set the class that the template names.
-func (p pass) takeClass(ctx context.Context, deployment *v1alpha1.MachineDeployment, op rollout.Operation) error {
+func (p scope) takeClass(ctx context.Context, deployment *v1alpha1.MachineDeployment, op rollout.Operation) error {
 	next := op.Next.DeepCopy()
 	if err := p.patchSet(ctx, next, op.Set); err != nil {
 		if apierror.Gone(err) {
@@ -28,15 +28,15 @@ func (p pass) takeClass(ctx context.Context, deployment *v1alpha1.MachineDeploym
 }
 
 // changeClass takes a Machine one step further towards the class that the template names.
-func (p pass) changeClass(ctx context.Context, r *rollout.Rollout, op rollout.Operation) error {
+func (p scope) changeClass(ctx context.Context, r *rollout.Rollout, op rollout.Operation) error {
 	machine := op.Machine.DeepCopy()
 	switch op.Action {
 	case rollout.AskUpdate:
-		r.Class.Ask(machine)
+		r.LiveUpdate.Ask(machine)
 	case rollout.ForgetUpdate:
-		r.Class.Forget(machine)
+		r.LiveUpdate.Forget(machine)
 	case rollout.FollowClass:
-		r.Class.Follow(machine)
+		r.LiveUpdate.Follow(machine)
 	case rollout.Retire:
 		deletion.Prefer(machine)
 	}

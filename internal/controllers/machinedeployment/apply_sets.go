@@ -22,7 +22,7 @@ import (
 )
 
 // create creates the set of the current template. A set that comes back mutated is deleted.
-func (p pass) create(ctx context.Context, deployment *v1alpha1.MachineDeployment, op rollout.Operation, outcome *rollout.Outcome) error {
+func (p scope) create(ctx context.Context, deployment *v1alpha1.MachineDeployment, op rollout.Operation, outcome *rollout.Outcome) error {
 	set := op.Next.DeepCopy()
 	if message := rollout.Unselected(deployment, set); message != "" {
 		return fmt.Errorf("%w: %s", rollout.ErrCreate, message)
@@ -61,7 +61,7 @@ func mutated(deployment *v1alpha1.MachineDeployment, created *v1alpha1.MachineSe
 // stillMutated returns an error if the last new set was mutated, and the next one would be. It uses a dry
 // run under another name, since the last set may still exist. If that does not tell, the next one is made after a
 // while.
-func (p pass) stillMutated(ctx context.Context, r *rollout.Rollout) error {
+func (p scope) stillMutated(ctx context.Context, r *rollout.Rollout) error {
 	known := p.memory
 	if r.Current != nil {
 		known.mutated.Succeeded()
@@ -83,7 +83,7 @@ func (p pass) stillMutated(ctx context.Context, r *rollout.Rollout) error {
 
 // nameTaken returns errCacheBehind if the existing set is the wanted one, which the cache does not show
 // yet, and ErrNameTaken otherwise, also for a set that is being deleted: that may take long.
-func (p pass) nameTaken(ctx context.Context, deployment *v1alpha1.MachineDeployment, wanted *v1alpha1.MachineSet) error {
+func (p scope) nameTaken(ctx context.Context, deployment *v1alpha1.MachineDeployment, wanted *v1alpha1.MachineSet) error {
 	taken := &v1alpha1.MachineSet{}
 	if err := p.Client.Get(ctx, client.ObjectKeyFromObject(wanted), taken); err != nil {
 		if apierrors.IsNotFound(err) {
@@ -98,20 +98,20 @@ func (p pass) nameTaken(ctx context.Context, deployment *v1alpha1.MachineDeploym
 	return rollout.ErrNameTaken
 }
 
-func (p pass) adopt(ctx context.Context, deployment *v1alpha1.MachineDeployment, op rollout.Operation) error {
+func (p scope) adopt(ctx context.Context, deployment *v1alpha1.MachineDeployment, op rollout.Operation) error {
 	if err := cascade.CheckAlive(ctx, p.Live, deployment, rollout.Kind); err != nil {
 		return err
 	}
 	return p.changeOwner(ctx, deployment, op, append(slices.Clone(op.Set.OwnerReferences), rollout.OwnerReference(deployment)))
 }
 
-func (p pass) release(ctx context.Context, deployment *v1alpha1.MachineDeployment, op rollout.Operation) error {
+func (p scope) release(ctx context.Context, deployment *v1alpha1.MachineDeployment, op rollout.Operation) error {
 	return p.changeOwner(ctx, deployment, op, slices.DeleteFunc(slices.Clone(op.Set.OwnerReferences), func(owner metav1.OwnerReference) bool {
 		return owner.UID == deployment.UID
 	}))
 }
 
-func (p pass) changeOwner(ctx context.Context, deployment *v1alpha1.MachineDeployment, op rollout.Operation, owners []metav1.OwnerReference) error {
+func (p scope) changeOwner(ctx context.Context, deployment *v1alpha1.MachineDeployment, op rollout.Operation, owners []metav1.OwnerReference) error {
 	next := op.Set.DeepCopy()
 	next.OwnerReferences = owners
 	if err := p.patchSet(ctx, next, op.Set); err != nil {
@@ -127,7 +127,7 @@ func (p pass) changeOwner(ctx context.Context, deployment *v1alpha1.MachineDeplo
 	return nil
 }
 
-func (p pass) change(ctx context.Context, r *rollout.Rollout, op rollout.Operation, outcome *rollout.Outcome) error {
+func (p scope) change(ctx context.Context, r *rollout.Rollout, op rollout.Operation, outcome *rollout.Outcome) error {
 	next := op.Next.DeepCopy()
 	if err := p.patchSet(ctx, next, op.Set); err != nil {
 		if apierror.Gone(err) {
@@ -153,7 +153,7 @@ func (p pass) change(ctx context.Context, r *rollout.Rollout, op rollout.Operati
 	return nil
 }
 
-func (p pass) prune(ctx context.Context, deployment *v1alpha1.MachineDeployment, op rollout.Operation) error {
+func (p scope) prune(ctx context.Context, deployment *v1alpha1.MachineDeployment, op rollout.Operation) error {
 	if err := p.deleteSet(ctx, op.Set); err != nil {
 		return err
 	}
@@ -164,7 +164,7 @@ func (p pass) prune(ctx context.Context, deployment *v1alpha1.MachineDeployment,
 }
 
 // deleteSet deletes a set, unless it was replaced, got Machines or was released since it was read.
-func (p pass) deleteSet(ctx context.Context, set *v1alpha1.MachineSet) error {
+func (p scope) deleteSet(ctx context.Context, set *v1alpha1.MachineSet) error {
 	as := client.Preconditions{UID: &set.UID, ResourceVersion: &set.ResourceVersion}
 	if err := p.Client.Delete(ctx, set, as); apierror.IgnoreGone(err) != nil {
 		return fmt.Errorf("deleting machine set %s: %w", set.Name, err)
@@ -173,7 +173,7 @@ func (p pass) deleteSet(ctx context.Context, set *v1alpha1.MachineSet) error {
 }
 
 // scaled explains an operation in one event and one log line.
-func (p pass) scaled(ctx context.Context, deployment *v1alpha1.MachineDeployment, op rollout.Operation) {
+func (p scope) scaled(ctx context.Context, deployment *v1alpha1.MachineDeployment, op rollout.Operation) {
 	verb, cause, name := "Scaled up", v1alpha1.CauseScaledUp, op.Next.Name
 	if op.Set != nil && op.Replicas < op.Set.Spec.Replicas {
 		verb, cause = "Scaled down", v1alpha1.CauseScaledDown
@@ -183,7 +183,7 @@ func (p pass) scaled(ctx context.Context, deployment *v1alpha1.MachineDeployment
 	ctrl.LoggerFrom(ctx).Info(verb+" machine set", "machineSet", name, "replicas", op.Replicas, "why", op.Reason)
 }
 
-func (p pass) patchSet(ctx context.Context, next, set *v1alpha1.MachineSet) error {
+func (p scope) patchSet(ctx context.Context, next, set *v1alpha1.MachineSet) error {
 	if err := p.memory.sets.Patch(ctx, p.Client, next, set); err != nil {
 		return fmt.Errorf("patching machine set %s: %w", set.Name, err)
 	}

@@ -141,7 +141,7 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	p := pass{Controller: c, memory: c.memory.Of(req.NamespacedName)}
+	p := scope{Controller: c, memory: c.memory.Of(req.NamespacedName)}
 	if !p.fresh(deployment, sets) {
 		return ctrl.Result{RequeueAfter: expectations.StaleCache}, nil
 	}
@@ -158,7 +158,8 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 // outdated reports whether an error means that the pass read an old state. Users need not see it.
 func outdated(err error) bool { return apierror.Conflict(err) || errors.Is(err, errCacheBehind) }
 
-type pass struct {
+// scope is a pass over a deployment.
+type scope struct {
 	*Controller
 	memory *memory
 }
@@ -166,7 +167,7 @@ type pass struct {
 // fresh reports whether the cache shows all that this process wrote to the deployment and its sets. A
 // set that is not shown yet cannot be created twice, since its name follows from the template. But for an
 // update in place its Machines are to be counted, also if the template changed meanwhile.
-func (p pass) fresh(deployment *v1alpha1.MachineDeployment, sets []*v1alpha1.MachineSet) bool {
+func (p scope) fresh(deployment *v1alpha1.MachineDeployment, sets []*v1alpha1.MachineSet) bool {
 	stale := func(set *v1alpha1.MachineSet) bool { return !p.memory.sets.Fresh(set) }
 	hidden := deployment.Spec.Strategy.Type == v1alpha1.InPlaceUpdateMachineDeploymentStrategyType && p.awaited(sets)
 	return !hidden && p.memory.deployment.Fresh(deployment) && !slices.ContainsFunc(sets, stale)
@@ -176,7 +177,7 @@ func (p pass) fresh(deployment *v1alpha1.MachineDeployment, sets []*v1alpha1.Mac
 const shownWithin = 10 * time.Second
 
 // awaited reports whether the cache does not show yet the set that was created last.
-func (p pass) awaited(sets []*v1alpha1.MachineSet) bool {
+func (p scope) awaited(sets []*v1alpha1.MachineSet) bool {
 	created := &p.memory.created
 	shown := slices.ContainsFunc(sets, func(set *v1alpha1.MachineSet) bool { return set.Name == created.name })
 	if shown || p.Clock.Now().Sub(created.at) > shownWithin {
@@ -186,7 +187,7 @@ func (p pass) awaited(sets []*v1alpha1.MachineSet) bool {
 }
 
 // reconcile returns the time to the next pass without an event; 0 is never.
-func (p pass) reconcile(ctx context.Context, deployment *v1alpha1.MachineDeployment, sets []*v1alpha1.MachineSet) (time.Duration, error) {
+func (p scope) reconcile(ctx context.Context, deployment *v1alpha1.MachineDeployment, sets []*v1alpha1.MachineSet) (time.Duration, error) {
 	if !deployment.DeletionTimestamp.IsZero() {
 		return p.terminate(ctx, deployment, sets)
 	}
@@ -232,7 +233,7 @@ func held(deployment *v1alpha1.MachineDeployment) bool {
 // terminate deletes the sets, and removes the finalizer when none is left. A deployment that is deleted
 // without its sets waits for the garbage collector, which releases them. It returns the time to the
 // next pass without an event; 0 is never.
-func (p pass) terminate(ctx context.Context, deployment *v1alpha1.MachineDeployment, sets []*v1alpha1.MachineSet) (time.Duration, error) {
+func (p scope) terminate(ctx context.Context, deployment *v1alpha1.MachineDeployment, sets []*v1alpha1.MachineSet) (time.Duration, error) {
 	switch {
 	case orphaning.Pending(deployment):
 		return 0, nil
@@ -261,7 +262,7 @@ func (p pass) terminate(ctx context.Context, deployment *v1alpha1.MachineDeploym
 }
 
 // releaseSets releases the sets that the garbage collector did not know.
-func (p pass) releaseSets(ctx context.Context, deployment *v1alpha1.MachineDeployment, sets []*v1alpha1.MachineSet) error {
+func (p scope) releaseSets(ctx context.Context, deployment *v1alpha1.MachineDeployment, sets []*v1alpha1.MachineSet) error {
 	var failure error
 	for _, set := range sets {
 		op := rollout.Operation{Action: rollout.Release, Set: set, Reason: "the machine deployment is deleted without its machine sets"}

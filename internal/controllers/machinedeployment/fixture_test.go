@@ -34,6 +34,6 @@ func conditionAt(status v1alpha1.MachineDeploymentStatus, kind v1alpha1.MachineD
 }
 
 // current is a pass over the deployment.
-func (s *server) current() pass {
-	return pass{Controller: s.Controller, memory: s.memory.Of(request.NamespacedName)}
+func (s *server) current() scope {
+	return scope{Controller: s.Controller, memory: s.memory.Of(request.NamespacedName)}
 }

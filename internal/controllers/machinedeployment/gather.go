@@ -22,7 +22,7 @@ import (
 )
 
 // gather reads all that a pass is about, at first without the nodes, which are read only if the rollout concerns them.
-func (p pass) gather(ctx context.Context, deployment *v1alpha1.MachineDeployment, sets []*v1alpha1.MachineSet) (*rollout.Rollout, error) {
+func (p scope) gather(ctx context.Context, deployment *v1alpha1.MachineDeployment, sets []*v1alpha1.MachineSet) (*rollout.Rollout, error) {
 	facts, err := p.facts(ctx, deployment, sets)
 	if err != nil {
 		return nil, err
@@ -43,7 +43,7 @@ func (p pass) gather(ctx context.Context, deployment *v1alpha1.MachineDeployment
 }
 
 // facts reads the sets and Machines of a deployment.
-func (p pass) facts(ctx context.Context, deployment *v1alpha1.MachineDeployment, sets []*v1alpha1.MachineSet) (f rollout.Facts, err error) {
+func (p scope) facts(ctx context.Context, deployment *v1alpha1.MachineDeployment, sets []*v1alpha1.MachineSet) (f rollout.Facts, err error) {
 	f = rollout.NewFacts(deployment, sets, p.Clock.Now())
 	if f.Orphans, f.Released, err = p.unowned(ctx, deployment); err != nil {
 		return f, err
@@ -60,7 +60,7 @@ func (p pass) facts(ctx context.Context, deployment *v1alpha1.MachineDeployment,
 	if f.Machines, err = p.inPlace(ctx, f); err != nil {
 		return f, err
 	}
-	f.Class, err = p.liveUpdate(ctx, f)
+	f.LiveUpdate, err = p.liveUpdate(ctx, f)
 	return f, err
 }
 
@@ -142,7 +142,7 @@ func (c *Controller) retained(ctx context.Context, f rollout.Facts) (map[string]
 }
 
 // inPlace returns the Machines of all sets if they can be updated in place; else nil.
-func (p pass) inPlace(ctx context.Context, f rollout.Facts) (map[string][]*v1alpha1.Machine, error) {
+func (p scope) inPlace(ctx context.Context, f rollout.Facts) (map[string][]*v1alpha1.Machine, error) {
 	if !p.InPlace || p.Target == nil || f.Deployment.Spec.Strategy.Type != v1alpha1.InPlaceUpdateMachineDeploymentStrategyType {
 		return nil, nil
 	}
@@ -157,7 +157,7 @@ func (p pass) inPlace(ctx context.Context, f rollout.Facts) (map[string][]*v1alp
 }
 
 // machinesOf returns the Machines of a set, sorted by name, if the cache shows what was written to them.
-func (p pass) machinesOf(ctx context.Context, set *v1alpha1.MachineSet) ([]*v1alpha1.Machine, error) {
+func (p scope) machinesOf(ctx context.Context, set *v1alpha1.MachineSet) ([]*v1alpha1.Machine, error) {
 	machines, err := p.Machines.ControlledBy(ctx, set.Namespace, string(set.UID))
 	if err != nil {
 		return nil, err
@@ -174,7 +174,7 @@ func (p pass) machinesOf(ctx context.Context, set *v1alpha1.MachineSet) ([]*v1al
 }
 
 // liveUpdate returns the live update of Machines to another class; nil if there is none.
-func (p pass) liveUpdate(ctx context.Context, f rollout.Facts) (*liveupdate.Pool, error) {
+func (p scope) liveUpdate(ctx context.Context, f rollout.Facts) (*liveupdate.Pool, error) {
 	update := liveupdate.Find(f.Deployment, f.Current, f.Old, f.Now)
 	if update == nil {
 		return nil, nil
@@ -185,12 +185,12 @@ func (p pass) liveUpdate(ctx context.Context, f rollout.Facts) (*liveupdate.Pool
 }
 
 // nodesMatter reports whether nodes may have to be marked, or marks be removed.
-func (p pass) nodesMatter(r *rollout.Rollout) bool {
+func (p scope) nodesMatter(r *rollout.Rollout) bool {
 	return p.Target != nil && !r.Deployment.Spec.Paused &&
 		(r.MarksNodes || r.UnmarksCurrent || r.RolledOut && !p.memory.nodesUnmarked || r.NodesConcerned)
 }
 
-func (p pass) readNodes(ctx context.Context, f rollout.Facts) (*rollout.Nodes, error) {
+func (p scope) readNodes(ctx context.Context, f rollout.Facts) (*rollout.Nodes, error) {
 	nodes := &rollout.Nodes{Protect: p.ProtectNodes}
 	for _, set := range f.All() {
 		if counts.Desired(set) == 0 && !f.HasMachines(set) {
@@ -220,7 +220,7 @@ func (p pass) readNodes(ctx context.Context, f rollout.Facts) (*rollout.Nodes, e
 
 // unanswered remembers since when candidates have waited for the machine controller. Nothing else tells when a
 // node got a label.
-func (p pass) unanswered(nodes *rollout.Nodes, now time.Time) time.Time {
+func (p scope) unanswered(nodes *rollout.Nodes, now time.Time) time.Time {
 	waits := slices.ContainsFunc(nodes.OfOld, func(n rollout.Node) bool { return inplaceupdate.Unanswered(n.Machine, n.Node) })
 	switch {
 	case !waits:
@@ -232,7 +232,7 @@ func (p pass) unanswered(nodes *rollout.Nodes, now time.Time) time.Time {
 }
 
 // known reports whether a node can be planned with, and notes why not.
-func (p pass) known(nodes *rollout.Nodes, machine *v1alpha1.Machine, node *corev1.Node) bool {
+func (p scope) known(nodes *rollout.Nodes, machine *v1alpha1.Machine, node *corev1.Node) bool {
 	if !p.memory.nodes.Fresh(node) {
 		nodes.Stale = true
 		return false
@@ -245,7 +245,7 @@ func (p pass) known(nodes *rollout.Nodes, machine *v1alpha1.Machine, node *corev
 }
 
 // node returns the cached node of a Machine; nil if there is none, or if the Machine is being deleted.
-func (p pass) node(ctx context.Context, machine *v1alpha1.Machine) (*corev1.Node, error) {
+func (p scope) node(ctx context.Context, machine *v1alpha1.Machine) (*corev1.Node, error) {
 	key := client.ObjectKey{Name: machine.Labels[v1alpha1.NodeLabelKey]}
 	if key.Name == "" {
 		return nil, nil

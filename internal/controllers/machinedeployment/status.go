@@ -23,7 +23,7 @@ const targetAway = 5 * time.Second
 
 // report writes the deployment's metadata, and then its status. If a rollout begins, the status comes
 // first: the revision in the metadata tells which set a status was about.
-func (p pass) report(ctx context.Context, r *rollout.Rollout, o rollout.Outcome) (again time.Duration, err error) {
+func (p scope) report(ctx context.Context, r *rollout.Rollout, o rollout.Outcome) (again time.Duration, err error) {
 	after, begins := r.After(o), o.Created != nil || o.Reused(r)
 	deployment := after.Deployment
 	if o.Failure == nil && !begins {
@@ -67,7 +67,7 @@ var warned = []string{
 }
 
 // writeStatus writes the status if it differs from the stored one, and returns the deployment with it.
-func (p pass) writeStatus(ctx context.Context, deployment *v1alpha1.MachineDeployment, next v1alpha1.MachineDeploymentStatus) (*v1alpha1.MachineDeployment, error) {
+func (p scope) writeStatus(ctx context.Context, deployment *v1alpha1.MachineDeployment, next v1alpha1.MachineDeploymentStatus) (*v1alpha1.MachineDeployment, error) {
 	stored := deployment.Status
 	stored.Selector = next.Selector // pruned under MCM's CRDs, so its absence must not cause a write
 	if stored.ExcessReplicas == 0 && deployment.Spec.ExcessReplicas == nil {

@@ -153,7 +153,7 @@ func deploymentRows(d *v1alpha1.MachineDeployment) []row {
 		surge, unavailable = bound(d, rolling.MaxSurge, true), bound(d, rolling.MaxUnavailable, false)
 	}
 	if reserve.Asked(d) != nil || d.Status.ExcessReplicas != 0 {
-		asked, excess = number(reserve.Wish(d)), number(d.Status.ExcessReplicas)
+		asked, excess = number(reserve.Requested(d)), number(d.Status.ExcessReplicas)
 	}
 	for _, m := range d.Status.FailedMachines {
 		if m != nil {

@@ -13,7 +13,7 @@ import (
 // mostBudgets is how many budgets a policy may have, also by the CRD of deployments.
 const mostBudgets = 8
 
-// Check returns why a policy cannot be followed, whoever has it. The path leads to it, and may be nil.
+// Check returns why a policy cannot be followed, whatever object has it. The path leads to it, and may be nil.
 func Check(path *field.Path, policy *v1alpha1.ReplacementPolicy) field.ErrorList {
 	var errs field.ErrorList
 	switch policy.ZoneOutage {

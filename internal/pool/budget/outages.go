@@ -47,18 +47,18 @@ func (o Outages) Annotate(set metav1.Object) {
 	set.SetAnnotations(annotations)
 }
 
-// Outages returns which ones of some zones are out. One is if two or more of its Machines are unhealthy, also
-// those that are being deleted, and none is healthy or may become so. One that was known to be out stays so as
-// long as one unhealthy Machine is there, and for a time after the last one.
+// Outages returns which ones of some zones are out. A zone is out if two or more of its Machines are unhealthy, also
+// those that are being deleted, and none is healthy or may become so. A zone that was known to be out stays so as
+// long as it has an unhealthy Machine, and for a time after the last one.
 func (p Pool) Outages(zones []string, known Outages, memory time.Duration) Outages {
 	outages := Outages{}
 	for _, zone := range zones {
-		unhealthy, hopeful := p.unhealthy(zone)
+		unhealthy, others := p.unhealthy(zone)
 		at, was := known[zone]
 		age := p.Now.Sub(at.Time)
-		was = was && age > -memory // nobody saw it in the future
+		was = was && age > -memory // a time in the future is not one
 		switch {
-		case hopeful:
+		case others:
 		case was && (unhealthy > 0 && age < memory/2 || unhealthy == 0 && age < memory):
 			outages[zone] = at
 		case unhealthy >= fewest, was && unhealthy > 0:
@@ -70,15 +70,15 @@ func (p Pool) Outages(zones []string, known Outages, memory time.Duration) Outag
 
 // unhealthy returns how many Machines of a zone are unhealthy, and whether another one is healthy or may become so.
 // Those that are being deleted count if their nodes were not healthy.
-func (p Pool) unhealthy(zone string) (count int, hopeful bool) {
+func (p Pool) unhealthy(zone string) (count int, others bool) {
 	for _, member := range p.Members {
 		switch machine := member.Machine; {
 		case p.zone(machine) != zone:
 		case machine.DeletionTimestamp.IsZero() && !Unhealthy(machine):
-			hopeful = true
+			others = true
 		case machine.DeletionTimestamp.IsZero() || !noderef.Healthy(machine.Status.Conditions, noderef.BadConditions(machine, noderef.DefaultBadConditions)):
 			count++
 		}
 	}
-	return count, hopeful
+	return count, others
 }

@@ -36,7 +36,7 @@ func Given(deployment *v1alpha1.MachineDeployment) *v1alpha1.ReplacementPolicy {
 }
 
 // Of returns the policy in the annotation of a set or deployment; nil if there is none that can be read and
-// followed. Anybody may have written it, and what it costs to follow it is bounded.
+// followed. Anyone may have written it, so the cost of following it is bounded.
 func Of(object metav1.Object) *v1alpha1.ReplacementPolicy {
 	policy, _ := read(object)
 	return policy

@@ -2,8 +2,8 @@ package liveupdate
 
 import "github.com/millwright-dev/millwright/api/machine/v1alpha1"
 
-// Asked returns the name of the class to which somebody asks whether the VM of a Machine can be updated, or is being
-// updated if the Machine has it already; empty if nobody asks.
+// Asked returns the name of the class of which a Machine says that its driver is to be asked about an update to it; or, if
+// the Machine has that class already, that the update is under way. It is empty if the Machine says neither.
 func Asked(machine *v1alpha1.Machine) string {
 	return machine.Annotations[v1alpha1.AnnotationKeyUpdateClass]
 }

@@ -1,7 +1,8 @@
-// Package liveupdate reads and writes what machines of either API say about the update of their VMs.
+// Package liveupdate decides how instances follow their class without a replacement.
 //
-// It is pure: what is to be done follows from the annotations of a Machine and from its class. The annotations work
-// with MCM's CRDs and roles, come along in a restore, and can be removed: then the driver is asked again.
+// It is pure: what is to be done for a Machine, of either API, follows from its annotations and its class. The annotations
+// work with MCM's CRDs and roles, are part of a restore, and can be removed: then the driver is asked again. What is to be
+// done for the Machines of a deployment follows from that: see Pool.
 package liveupdate
 
 import (
@@ -162,7 +163,7 @@ const (
 	Note
 	// Ask asks the driver what an update would change.
 	Ask
-	// Change has the driver make the update.
+	// Change lets the driver make the update.
 	Change
 )
 

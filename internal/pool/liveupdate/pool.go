@@ -68,7 +68,7 @@ func (p *Pool) sameButForTheClass() bool {
 	return revision.Same(template, &p.Set.Spec.Template) && kind(template) == v1alpha1.MachineClassKind && kind(&p.Set.Spec.Template) == v1alpha1.MachineClassKind
 }
 
-// class is the name of the wanted class.
+// class is the name of the class that the template names.
 func (p *Pool) class() string { return p.deployment.Spec.Template.Spec.Class.Name }
 
 // taken reports whether the set has taken the class over.
@@ -289,12 +289,12 @@ func (p *Pool) Describe(machine *v1alpha1.Machine) string {
 	return Read(machine.Annotations).Plan.Says()
 }
 
-// Ask has the driver of a Machine asked about the class.
+// Ask makes a Machine say that its driver is to be asked about the class.
 func (p *Pool) Ask(machine *v1alpha1.Machine) {
 	metav1.SetMetaDataAnnotation(&machine.ObjectMeta, v1alpha1.AnnotationKeyUpdateClass, p.class())
 }
 
-// Forget ends that.
+// Forget takes that back.
 func (p *Pool) Forget(machine *v1alpha1.Machine) {
 	delete(machine.Annotations, v1alpha1.AnnotationKeyUpdateClass)
 }

@@ -37,8 +37,8 @@ func Asked(deployment *v1alpha1.MachineDeployment) *intstr.IntOrString {
 	return &value
 }
 
-// Wish returns how many Machines a deployment asks for beyond its replicas, 0 if that cannot be read.
-func Wish(deployment *v1alpha1.MachineDeployment) int32 {
+// Requested returns how many Machines a deployment asks for beyond its replicas, 0 if that cannot be read.
+func Requested(deployment *v1alpha1.MachineDeployment) int32 {
 	asked, replicas := Asked(deployment), max(0, int(deployment.Spec.Replicas))
 	if asked == nil {
 		return 0
@@ -50,14 +50,14 @@ func Wish(deployment *v1alpha1.MachineDeployment) int32 {
 	return int32(min(max(0, number), math.MaxInt32-replicas)) // their sum is a number of replicas, too
 }
 
-// Excess returns how many Machines a deployment has beyond its replicas: no more than its wish, and
-// than an autoscaler may give it.
+// Excess returns how many Machines a deployment has beyond its replicas: no more than it requests,
+// and than an autoscaler may give it.
 func Excess(deployment *v1alpha1.MachineDeployment) int32 {
-	wish := Wish(deployment)
-	if most, given := Most(deployment); wish > 0 && given {
-		return max(0, min(wish, most-deployment.Spec.Replicas))
+	requested := Requested(deployment)
+	if most, given := Most(deployment); requested > 0 && given {
+		return max(0, min(requested, most-deployment.Spec.Replicas))
 	}
-	return wish
+	return requested
 }
 
 // Most returns how many Machines an autoscaler may give a deployment, and whether that is known.
@@ -66,8 +66,8 @@ func Most(deployment *v1alpha1.MachineDeployment) (int32, bool) {
 	return int32(most), err == nil && most >= 0
 }
 
-// Wanted returns how many Machines a deployment is to have: its replicas and what it has in excess.
-func Wanted(deployment *v1alpha1.MachineDeployment) int32 {
+// Desired returns how many Machines a deployment is to have: its replicas and what it has in excess.
+func Desired(deployment *v1alpha1.MachineDeployment) int32 {
 	return deployment.Spec.Replicas + Excess(deployment)
 }
 
@@ -236,8 +236,8 @@ func newestFirst(a, b *v1alpha1.Machine) int {
 }
 
 // Apart counts the reserve of a deployment apart from the other Machines of its status: what exists beyond
-// the replicas is the reserve, as far as it goes. Who scales by the status reads the replicas that he asked
-// for. While Machines of old sets exist, fewer than all others count as updated.
+// the replicas is the reserve, as far as it goes. Autoscalers that read the status find the replicas that they set.
+// While Machines of old sets exist, fewer than all others count as updated.
 func Apart(status *v1alpha1.MachineDeploymentStatus, deployment *v1alpha1.MachineDeployment) {
 	beyond := func(n, most int32) int32 { return max(0, min(n-deployment.Spec.Replicas, most)) }
 	excess := beyond(status.Replicas, Excess(deployment))

@@ -63,10 +63,10 @@ func TestExcess(t *testing.T) {
 			if is := reserve.Excess(d); is != test.want {
 				t.Errorf("the excess is %d, want %d", is, test.want)
 			}
-			if is := reserve.Wish(d); is != test.wish {
+			if is := reserve.Requested(d); is != test.wish {
 				t.Errorf("the wish is %d, want %d", is, test.wish)
 			}
-			if is := reserve.Wanted(d); is != test.replicas+test.want {
+			if is := reserve.Desired(d); is != test.replicas+test.want {
 				t.Errorf("%d machines are wanted, want %d", is, test.replicas+test.want)
 			}
 		})

@@ -35,7 +35,7 @@ func Bounds(deployment *v1alpha1.MachineDeployment) (surge, unavailable int32) {
 			config = strategy.RollingUpdate.UpdateConfiguration
 		}
 	}
-	one, total := intstr.FromInt32(1), int(reserve.Wanted(deployment))
+	one, total := intstr.FromInt32(1), int(reserve.Desired(deployment))
 	// Both were validated, so neither can fail.
 	up, _ := intstr.GetScaledValueFromIntOrPercent(intstr.ValueOrDefault(config.MaxSurge, one), total, true)
 	down, _ := intstr.GetScaledValueFromIntOrPercent(intstr.ValueOrDefault(config.MaxUnavailable, one), total, false)

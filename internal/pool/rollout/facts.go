@@ -45,8 +45,8 @@ type Facts struct {
 	// their cluster does not respond.
 	Nodes      *Nodes
 	TargetAway bool
-	// Class is the live update of Machines to another class; nil if the template is rolled out as usual.
-	Class *liveupdate.Pool
+	// LiveUpdate is that of Machines to another class; nil if the template is rolled out as usual.
+	LiveUpdate *liveupdate.Pool
 	// Now is the time of the pass.
 	Now time.Time
 }

@@ -281,7 +281,7 @@ func (w *updates) checkSize(f rollout.Facts, op rollout.Operation) {
 		return
 	}
 	updating, others := w.parts(op.Set)
-	if int(op.Replicas) < min(updating, int(reserve.Wanted(f.Deployment))) && updating+others > int(op.Replicas) {
+	if int(op.Replicas) < min(updating, int(reserve.Desired(f.Deployment))) && updating+others > int(op.Replicas) {
 		w.breaks("set %s is scaled to %d, with %d machines of which %d are being updated", op.Set.Name, op.Replicas, updating+others, updating)
 	}
 }
@@ -600,7 +600,7 @@ func (w *updates) settle(seed *rand.Rand) bool {
 func (w *updates) over() bool {
 	w.showAll()
 	f := w.facts()
-	if f == nil || !rollout.New(*f).RolledOut || len(rollout.Plan(rollout.New(*f))) > 0 || len(w.machines) != int(reserve.Wanted(w.deployment)) {
+	if f == nil || !rollout.New(*f).RolledOut || len(rollout.Plan(rollout.New(*f))) > 0 || len(w.machines) != int(reserve.Desired(w.deployment)) {
 		return false
 	}
 	held := int32(0)

@@ -33,7 +33,7 @@ func TestUpdateInPlaceKeepsItsBounds(t *testing.T) {
 		bound := rapid.SampledFrom([]string{"0", "1", "2", "30%", "100%"})
 		w := begunUpdates(t, fixture.InPlace(bound.Draw(t, "surge"), bound.Draw(t, "unavailable")))
 		surge, unavailable := rollout.Bounds(w.deployment)
-		wanted := int(reserve.Wanted(w.deployment))
+		wanted := int(reserve.Desired(w.deployment))
 		events := append(slices.Clone(updateEvents), strings.Fields("fail repair giveup template pause resume")...)
 		for _, event := range rapid.SliceOfN(rapid.SampledFrom(events), 120, 120).Draw(t, "events") {
 			happens(t, w, event)

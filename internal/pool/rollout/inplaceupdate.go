@@ -48,7 +48,7 @@ func planCounts(r *Rollout) []Operation {
 		desired, active := counts.Desired(set), r.active(set)
 		raised := min(active, desired+r.moved(set))
 		if set == r.Current {
-			raised = min(raised, r.Wanted)
+			raised = min(raised, r.Desired)
 		}
 		switch {
 		case raised > desired:
@@ -64,8 +64,8 @@ func planCounts(r *Rollout) []Operation {
 // has all its Machines, all others.
 func tooMany(r *Rollout) int32 {
 	most := r.limit
-	if r.Current != nil && counts.Desired(r.Current) >= r.Wanted {
-		most = r.Wanted
+	if r.Current != nil && counts.Desired(r.Current) >= r.Desired {
+		most = r.Desired
 	}
 	return counts.Clamp(counts.Total(r.sets, counts.Desired) - int64(most))
 }

@@ -44,7 +44,7 @@ func (r *Rollout) leaving(set *v1alpha1.MachineSet) int32 {
 
 // lacks returns how many Machines the current set can take over.
 func (r *Rollout) lacks() int32 {
-	return r.Wanted - max(counts.Desired(r.Current), r.active(r.Current))
+	return r.Desired - max(counts.Desired(r.Current), r.active(r.Current))
 }
 
 // usable returns how many Machines are available and take no part in the update. The sets know which of
@@ -150,7 +150,7 @@ func (r *Rollout) transfers() []member {
 // set count them, or all that are wanted, the set has seen that, and the nodes are in use again. Before,
 // the set might delete another Machine.
 func (r *Rollout) countable(set *v1alpha1.MachineSet) []*v1alpha1.Machine {
-	full := set == r.Current && counts.Desired(set) >= r.Wanted
+	full := set == r.Current && counts.Desired(set) >= r.Desired
 	if !set.DeletionTimestamp.IsZero() || !counts.Settled(set) || !full && counts.Desired(set) < r.active(set) {
 		return nil
 	}
@@ -210,7 +210,7 @@ func (r *Rollout) surplus(rest int32) map[*v1alpha1.MachineSet]int32 {
 	for _, c := range r.deletable() {
 		has := counts.Desired(c.set) - taken[c.set]
 		switch {
-		case rest == 0 || has == 0 || r.leaving(c.set) > 0 || c.set == r.Current && has <= r.Wanted && !c.named, c.updating && r.Wanted > 0:
+		case rest == 0 || has == 0 || r.leaving(c.set) > 0 || c.set == r.Current && has <= r.Desired && !c.named, c.updating && r.Desired > 0:
 			continue
 		case c.usable && !c.named && left <= 0:
 			continue

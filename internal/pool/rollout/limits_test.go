@@ -18,7 +18,7 @@ import (
 
 // checkBounds fails if an operation gives a set more than it may have.
 func checkBounds(t *rapid.T, f rollout.Facts, op rollout.Operation) {
-	sum, was, wanted := int64(0), int32(0), reserve.Wanted(f.Deployment)
+	sum, was, wanted := int64(0), int32(0), reserve.Desired(f.Deployment)
 	for _, set := range f.All() {
 		sum += int64(set.Spec.Replicas)
 	}

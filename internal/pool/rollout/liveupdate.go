@@ -16,13 +16,13 @@ func planLiveUpdate(r *Rollout) []Operation {
 	var operations []Operation
 	of := func(action Action, machines []*v1alpha1.Machine, why string) {
 		for _, machine := range machines {
-			operations = append(operations, Operation{Action: action, Machine: machine, Set: r.Class.Set, Reason: why})
+			operations = append(operations, Operation{Action: action, Machine: machine, Set: r.LiveUpdate.Set, Reason: why})
 		}
 	}
-	of(ForgetUpdate, r.Class.Forgotten(), "the template names its class again")
-	of(AskUpdate, r.Class.Unasked(), "the template names another class")
-	of(FollowClass, r.Class.Followers(), "its VM can be updated")
-	if len(operations) == 0 && r.Class.TakesOver() {
+	of(ForgetUpdate, r.LiveUpdate.Forgotten(), "the template names its class again")
+	of(AskUpdate, r.LiveUpdate.Unasked(), "the template names another class")
+	of(FollowClass, r.LiveUpdate.Followers(), "its VM can be updated")
+	if len(operations) == 0 && r.LiveUpdate.TakesOver() {
 		operations = takeClass(r)
 	}
 	return operations
@@ -32,30 +32,30 @@ func planLiveUpdate(r *Rollout) []Operation {
 // the template goes first: there must be one only.
 func takeClass(r *Rollout) []Operation {
 	if r.Current != nil {
-		return []Operation{{Action: Prune, Set: r.Current, Reason: fmt.Sprintf("machine set %s gets its template", r.Class.Set.Name)}}
+		return []Operation{{Action: Prune, Set: r.Current, Reason: fmt.Sprintf("machine set %s gets its template", r.LiveUpdate.Set.Name)}}
 	}
-	next := r.Class.Set.DeepCopy()
-	r.Class.TakeOver(next)
+	next := r.LiveUpdate.Set.DeepCopy()
+	r.LiveUpdate.TakeOver(next)
 	revision.Give(next, max(revision.Last(r.Old), revision.Followed(r.Deployment))+1)
-	return []Operation{{Action: TakeClass, Set: r.Class.Set, Next: next, Reason: r.Class.Says()}}
+	return []Operation{{Action: TakeClass, Set: r.LiveUpdate.Set, Next: next, Reason: r.LiveUpdate.Says()}}
 }
 
 // planRest replaces the Machines that cannot be updated: more are created first, as far as the surge allows, and then
 // as many go as can be spared. The set deletes those that are retired before others.
 func planRest(r *Rollout) []Operation {
-	if !r.settled || int(r.Class.Set.Status.Replicas) > len(r.Class.Machines) {
+	if !r.settled || int(r.LiveUpdate.Set.Status.Replicas) > len(r.LiveUpdate.Machines) {
 		return nil
 	}
-	step := r.Class.Next(r.Wanted, r.surge, r.unavailable)
+	step := r.LiveUpdate.Next(r.Desired, r.surge, r.unavailable)
 	var operations []Operation
 	for _, machine := range step.Leaving {
 		if !deletion.IsFirst(machine) {
-			operations = append(operations, Operation{Action: Retire, Machine: machine, Set: r.Class.Set, Reason: "its VM cannot be updated to the class"})
+			operations = append(operations, Operation{Action: Retire, Machine: machine, Set: r.LiveUpdate.Set, Reason: "its VM cannot be updated to the class"})
 		}
 	}
 	if len(operations) > 0 || step.Replicas == counts.Desired(r.Current) {
 		return operations
 	}
-	reason := fmt.Sprintf("%s cannot be updated to the class, and %s replaced", messages.Machines(len(r.Class.Rest())), messages.Are(len(r.Class.Rest())))
+	reason := fmt.Sprintf("%s cannot be updated to the class, and %s replaced", messages.Machines(len(r.LiveUpdate.Rest())), messages.Are(len(r.LiveUpdate.Rest())))
 	return []Operation{scaleTo(r.Current, step.Replicas, reason)}
 }

@@ -190,7 +190,7 @@ func (w *model) create(f rollout.Facts, op rollout.Operation) (*v1alpha1.Machine
 	}
 	set.Generation, set.CreationTimestamp = 1, metav1.NewTime(w.now)
 	set.Annotations[v1alpha1.AnnotationKeyLastReplicaChange] = fixture.Later
-	s := &modelSet{stored: set, wanted: reserve.Wanted(f.Deployment)}
+	s := &modelSet{stored: set, wanted: reserve.Desired(f.Deployment)}
 	w.store(s, 0)
 	w.sets = append(w.sets, s)
 	w.say("create %s with %d: %s", w.name(s), op.Replicas, op.Reason)
@@ -206,7 +206,7 @@ func (w *model) scale(s *modelSet, was *v1alpha1.MachineSet, op rollout.Operatio
 		// What is preserved counts as wanted, also if its set has more than it asks for.
 		preserved := counts.Total(f.All(), func(set *v1alpha1.MachineSet) int32 { return set.Status.PreservedFailedReplicas })
 		_, unavailable := rollout.Bounds(f.Deployment)
-		least := int32(min(int64(reserve.Wanted(f.Deployment)-unavailable)-preserved, counts.Total(f.All(), counts.Available)))
+		least := int32(min(int64(reserve.Desired(f.Deployment)-unavailable)-preserved, counts.Total(f.All(), counts.Available)))
 		for _, other := range w.sets {
 			if other.pending { // the deployment may want less by now
 				other.least = min(other.least, least)
@@ -217,10 +217,10 @@ func (w *model) scale(s *modelSet, was *v1alpha1.MachineSet, op rollout.Operatio
 		}
 		s.least, s.known, s.pending = min(s.least, least), min(s.known, known), true
 	}
-	if s.wanted != reserve.Wanted(f.Deployment) {
+	if s.wanted != reserve.Desired(f.Deployment) {
 		s.excuse()
 	}
-	s.wanted = reserve.Wanted(f.Deployment)
+	s.wanted = reserve.Desired(f.Deployment)
 	s.stored.Generation++
 	last := s.history[len(s.history)-1].failed
 	s.history = nil // the controller knows what it wrote
@@ -428,14 +428,14 @@ func (s *modelSet) excuse() {
 
 func (w *model) least() int32 {
 	_, unavailable := rollout.Bounds(w.deployment)
-	return reserve.Wanted(w.deployment) - unavailable
+	return reserve.Desired(w.deployment) - unavailable
 }
 
 // most is how many machines may exist: besides those of the rollout what is preserved beyond
 // what its set asks for.
 func (w *model) most() int {
 	surge, _ := rollout.Bounds(w.deployment)
-	most := reserve.Wanted(w.deployment) + surge
+	most := reserve.Desired(w.deployment) + surge
 	for _, s := range w.sets {
 		is := s.stored.DeepCopy()
 		is.Status.Replicas = int32(len(s.machines))
@@ -523,7 +523,7 @@ func (w *model) round(seed *rand.Rand) {
 
 // done reports whether the rollout is over, and everybody knows it.
 func (w *model) done() bool {
-	wanted, current := int(reserve.Wanted(w.deployment)), 0
+	wanted, current := int(reserve.Desired(w.deployment)), 0
 	for _, s := range w.sets {
 		if s.leaves() {
 			return false

@@ -31,8 +31,8 @@ const (
 	Settle Action = "settle"
 	// TakeClass gives a set the class that the template names.
 	TakeClass Action = "take class"
-	// AskUpdate has the driver of a Machine asked about that class, ForgetUpdate ends that, and FollowClass gives the
-	// Machine the class. Retire has its set delete it before others.
+	// AskUpdate asks the driver of a Machine about that class, ForgetUpdate takes that back, and FollowClass gives the
+	// Machine the class. Retire lets its set delete it before others.
 	AskUpdate    Action = "ask about update"
 	ForgetUpdate Action = "forget about update"
 	FollowClass  Action = "follow class"

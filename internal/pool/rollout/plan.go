@@ -66,7 +66,7 @@ func next(r *Rollout, op Operation, excess int32) *v1alpha1.MachineSet {
 		return set
 	}
 	set := refreshed(r, op.Set, op.Replicas, excess)
-	setReplicaAnnotations(set, r, cmp.Or(op.size, r.Wanted))
+	setReplicaAnnotations(set, r, cmp.Or(op.size, r.Desired))
 	for _, key := range operational {
 		if value, ok := r.Deployment.Annotations[key]; ok {
 			metav1.SetMetaDataAnnotation(&set.ObjectMeta, key, value)
@@ -80,7 +80,7 @@ func planReplicas(r *Rollout) []Operation {
 	switch {
 	case r.suspended: // the status says why
 		return planSuspended(r)
-	case len(r.Class.Rest()) > 0:
+	case len(r.LiveUpdate.Rest()) > 0:
 		return planRest(r)
 	case r.replaced && !(r.Current != nil && r.reduced(r.Current)):
 		return planCurrent(r)
@@ -125,10 +125,10 @@ func wants(r *Rollout) string {
 // planCurrent gives the current set all replicas.
 func planCurrent(r *Rollout) []Operation {
 	if r.Current == nil {
-		return []Operation{{Action: Create, Replicas: r.Wanted, Reason: "there is no machine set for this template yet"}}
+		return []Operation{{Action: Create, Replicas: r.Desired, Reason: "there is no machine set for this template yet"}}
 	}
-	if r.Current.Spec.Replicas == r.Wanted {
+	if r.Current.Spec.Replicas == r.Desired {
 		return nil
 	}
-	return []Operation{scaleTo(r.Current, r.Wanted, wants(r))}
+	return []Operation{scaleTo(r.Current, r.Desired, wants(r))}
 }

@@ -108,9 +108,9 @@ func (p *pool) plan() {
 		p.least = bound
 	}
 	f := rollout.NewFacts(p.deployment, p.sets, fixture.Noon)
-	f.Class = liveupdate.Find(f.Deployment, f.Current, f.Old, f.Now)
-	if f.Class != nil {
-		f.Class.Machines = p.of(f.Class.Set)
+	f.LiveUpdate = liveupdate.Find(f.Deployment, f.Current, f.Old, f.Now)
+	if f.LiveUpdate != nil {
+		f.LiveUpdate.Machines = p.of(f.LiveUpdate.Set)
 	}
 	outcome := rollout.Outcome{Written: map[string]*v1alpha1.MachineSet{}}
 	r := rollout.New(f)
@@ -144,11 +144,11 @@ func (p *pool) apply(f rollout.Facts, op rollout.Operation, outcome *rollout.Out
 	case rollout.Prune:
 		p.sets = slices.DeleteFunc(slices.Clone(p.sets), func(set *v1alpha1.MachineSet) bool { return set == op.Set })
 	case rollout.AskUpdate:
-		f.Class.Ask(op.Machine)
+		f.LiveUpdate.Ask(op.Machine)
 	case rollout.ForgetUpdate:
-		f.Class.Forget(op.Machine)
+		f.LiveUpdate.Forget(op.Machine)
 	case rollout.FollowClass:
-		f.Class.Follow(op.Machine)
+		f.LiveUpdate.Follow(op.Machine)
 	case rollout.Retire:
 		deletion.Prefer(op.Machine)
 	}
@@ -322,7 +322,7 @@ func (p *pool) wrong() string {
 			return fmt.Sprintf("machine %s has the class %s, not %s", machine.Name, machine.Spec.Class.Name, class)
 		}
 	}
-	if got := p.running(p.all()); got != int(reserve.Wanted(p.deployment)) || got != len(p.machines) {
+	if got := p.running(p.all()); got != int(reserve.Desired(p.deployment)) || got != len(p.machines) {
 		return fmt.Sprintf("%d of %d machines run", got, len(p.machines))
 	}
 	if free, _ := p.forPods(); free != int(p.deployment.Spec.Replicas) {

@@ -32,18 +32,18 @@ func planRolling(r *Rollout) []Operation {
 
 // grow gives the current set as many Machines as there is room for, at most the deployment's replicas.
 func grow(r *Rollout) []Operation {
-	why := fmt.Sprintf("%s may exist during the rollout, and %d do", messages.Machines(r.Wanted+r.surge), counts.Total(r.sets, r.Counted))
+	why := fmt.Sprintf("%s may exist during the rollout, and %d do", messages.Machines(r.Desired+r.surge), counts.Total(r.sets, r.Counted))
 	if r.Current == nil {
-		return []Operation{{Action: Create, Replicas: min(r.Wanted, r.room), Reason: whyNew(r) + ": " + why}}
+		return []Operation{{Action: Create, Replicas: min(r.Desired, r.creatable), Reason: whyNew(r) + ": " + why}}
 	}
 	replicas := r.Current.Spec.Replicas
 	switch {
-	case replicas > r.Wanted:
-		return []Operation{scaleTo(r.Current, r.Wanted, wants(r))}
-	case replicas == r.Wanted || r.room == 0:
+	case replicas > r.Desired:
+		return []Operation{scaleTo(r.Current, r.Desired, wants(r))}
+	case replicas == r.Desired || r.creatable == 0:
 		return nil
 	default:
-		return []Operation{scaleTo(r.Current, min(r.Wanted, replicas+r.room), why)}
+		return []Operation{scaleTo(r.Current, min(r.Desired, replicas+r.creatable), why)}
 	}
 }
 

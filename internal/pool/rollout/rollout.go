@@ -18,8 +18,8 @@ import (
 type Rollout struct {
 	Facts
 
-	// Wanted is how many Machines the deployment is to have, with its reserve.
-	Wanted int32
+	// Desired is how many Machines the deployment is to have, with its reserve.
+	Desired int32
 	// WasComplete reports whether the rollout of the current set was complete before, so that now the
 	// deployment is scaled or a Machine replaced.
 	WasComplete bool
@@ -61,11 +61,10 @@ type Rollout struct {
 	suspended bool
 	// replaced reports whether old sets have only retained Machines, or the rollout was complete before.
 	replaced bool
-	// limit is how many replicas the sets may have together. Excess is how many they have beyond it, lacking how many they
-	// have fewer.
+	// limit is how many replicas the sets may have together; excess is how many more they have, lacking how many fewer.
 	limit, excess, lacking int32
-	// room is how many Machines may be created now. It is known when all sets are settled.
-	room int32
+	// creatable is how many Machines may be created now; 0 until all sets are settled.
+	creatable int32
 	// postponed reports whether a suspended deployment was scaled up, and some of its new Machines wait
 	// until others are gone. Until then a set in use keeps the annotation of the former size as a record.
 	postponed bool
@@ -79,7 +78,7 @@ type Rollout struct {
 
 // New computes a Rollout.
 func New(f Facts) *Rollout {
-	r := &Rollout{Facts: f, Wanted: reserve.Wanted(f.Deployment), sets: f.All()}
+	r := &Rollout{Facts: f, Desired: reserve.Desired(f.Deployment), sets: f.All()}
 	r.used = slices.DeleteFunc(slices.Clone(r.sets), func(set *v1alpha1.MachineSet) bool { return counts.Desired(set) == 0 })
 	r.settled = !slices.ContainsFunc(r.sets, func(set *v1alpha1.MachineSet) bool { return !counts.Settled(set) })
 	r.begun = f.Current != nil && counts.Desired(f.Current) > 0
@@ -111,7 +110,7 @@ func (r *Rollout) strategy() {
 	if updatesInPlace(r.Deployment) && !r.inPlace {
 		r.surge = 0
 	}
-	r.least = int64(r.Wanted-r.unavailable) - counts.Total(r.sets, counts.PreservedFailed)
+	r.least = int64(r.Desired-r.unavailable) - counts.Total(r.sets, counts.PreservedFailed)
 }
 
 func updatesInPlace(deployment *v1alpha1.MachineDeployment) bool {
@@ -125,10 +124,10 @@ func (r *Rollout) progress() {
 	r.WasComplete = r.wasComplete()
 	r.replaced = r.WasComplete || !slices.ContainsFunc(r.Old, occupied)
 	r.Unsupported = updatesInPlace(r.Deployment) && !r.inPlace && !r.WasComplete && slices.ContainsFunc(r.Old, stays)
-	r.suspended = r.Deployment.Spec.Paused || r.Unsupported || r.Class.Holds()
-	r.RolledOut = r.Current != nil && r.Class.Left() == 0 && r.replaced && counts.Settled(r.Current) &&
-		counts.Desired(r.Current) == r.Wanted && r.Counted(r.Current) == r.Wanted && counts.Available(r.Current) == r.Wanted
-	r.MarksNodes = (r.rolling || r.inPlace) && !r.Deployment.Spec.Paused && !r.Class.Holds() && !r.replaced
+	r.suspended = r.Deployment.Spec.Paused || r.Unsupported || r.LiveUpdate.Holds()
+	r.RolledOut = r.Current != nil && r.LiveUpdate.Left() == 0 && r.replaced && counts.Settled(r.Current) &&
+		counts.Desired(r.Current) == r.Desired && r.Counted(r.Current) == r.Desired && counts.Available(r.Current) == r.Desired
+	r.MarksNodes = (r.rolling || r.inPlace) && !r.Deployment.Spec.Paused && !r.LiveUpdate.Holds() && !r.replaced
 	r.UnmarksCurrent = r.Current != nil && r.Current.Annotations[v1alpha1.AnnotationKeyPreferNoSchedule] != ""
 	r.moves()
 }
@@ -141,7 +140,7 @@ func (r *Rollout) wasComplete() bool {
 	complete := func(c v1alpha1.MachineDeploymentCondition) bool {
 		return c.Type == v1alpha1.MachineDeploymentProgressing && c.Reason == v1alpha1.DeploymentReasonComplete
 	}
-	if r.Current == nil || !slices.ContainsFunc(status.Conditions, complete) || counts.Total(r.Old, counts.Desired) > 0 || r.Class.Left() > 0 {
+	if r.Current == nil || !slices.ContainsFunc(status.Conditions, complete) || counts.Total(r.Old, counts.Desired) > 0 || r.LiveUpdate.Left() > 0 {
 		return false
 	}
 	set, recorded := revision.Number(r.Current), revision.Number(r.Deployment)
@@ -160,18 +159,18 @@ func (r *Rollout) moves() {
 }
 
 // bounds computes how many Machines there may be. There is no surge if no Machines are
-// wanted, or if the rollout is suspended before it has begun.
+// desired, or if the rollout is suspended before it has begun.
 func (r *Rollout) bounds() {
-	r.limit = r.Wanted + r.surge
-	if r.Wanted == 0 || r.suspended && !r.begun {
-		r.limit = r.Wanted
+	r.limit = r.Desired + r.surge
+	if r.Desired == 0 || r.suspended && !r.begun {
+		r.limit = r.Desired
 	}
 	desired := counts.Total(r.sets, counts.Desired)
 	r.excess, r.lacking = counts.Clamp(desired-int64(r.limit)), counts.Clamp(int64(r.limit)-desired)
 	if r.settled {
-		r.room = counts.Clamp(int64(r.Wanted+r.surge) - counts.Total(r.sets, r.Counted))
+		r.creatable = counts.Clamp(int64(r.Desired+r.surge) - counts.Total(r.sets, r.Counted))
 	}
-	r.postponed = r.suspended && r.resized && r.lacking > r.room
+	r.postponed = r.suspended && r.resized && r.lacking > r.creatable
 }
 
 // nodes indexes the nodes of an in-place update.
@@ -189,7 +188,7 @@ func (r *Rollout) nodes() {
 // it is not known.
 func (r *Rollout) sizedFor(set *v1alpha1.MachineSet, unknown bool) bool {
 	desired := set.Annotations[v1alpha1.AnnotationKeyDesiredReplicas]
-	return desired == strconv.Itoa(int(r.Wanted)) || unknown && desired == ""
+	return desired == strconv.Itoa(int(r.Desired)) || unknown && desired == ""
 }
 
 // occupied reports whether a set has Machines, or may have some that it did not report yet.
@@ -200,7 +199,7 @@ func (r *Rollout) occupied(set *v1alpha1.MachineSet) bool {
 // reduced reports whether a set has to grow although the deployment was not scaled since the set was.
 // Then a rollout took Machines from it, which may still exist, so the bounds of a rollout apply.
 func (r *Rollout) reduced(set *v1alpha1.MachineSet) bool {
-	return (r.rolling || r.inPlace) && counts.Desired(set) < r.Wanted && r.sizedFor(set, false)
+	return (r.rolling || r.inPlace) && counts.Desired(set) < r.Desired && r.sizedFor(set, false)
 }
 
 // sizedTogether reports whether the sets have their shares of the deployment's size, all of them.

@@ -32,8 +32,8 @@ func planScaleDown(r *Rollout) []Operation {
 		shares = append(shares, share{set, counts.Desired(set)})
 	}
 	rest := takeNamed(r, shares, r.excess)
-	if last := &shares[len(shares)-1]; last.set == r.Current && last.replicas > r.Wanted {
-		take := last.replicas - r.Wanted // it is never to have more
+	if last := &shares[len(shares)-1]; last.set == r.Current && last.replicas > r.Desired {
+		take := last.replicas - r.Desired // it is never to have more
 		last.replicas, rest = last.replicas-take, max(0, rest-take)
 	}
 	takeInProportion(r, shares, rest)
@@ -52,7 +52,7 @@ func planScaleUp(r *Rollout) []Operation {
 	used := slices.Clone(r.used)
 	slices.Reverse(used) // the newer first
 	slices.SortStableFunc(used, func(a, b *v1alpha1.MachineSet) int { return cmp.Compare(counts.Desired(b), counts.Desired(a)) })
-	rest, of := min(r.lacking, r.room), counts.Clamp(counts.Total(used, counts.Desired))
+	rest, of := min(r.lacking, r.creatable), counts.Clamp(counts.Total(used, counts.Desired))
 	size := of + rest
 	var operations []Operation
 	for _, set := range used {

@@ -43,7 +43,7 @@ func (r *Rollout) NewSet(replicas int32) *v1alpha1.MachineSet {
 	set.Spec.Selector.MatchLabels = withHash(set.Spec.Selector.MatchLabels, hash)
 	set.Spec.Template.Labels = withHash(set.Spec.Template.Labels, hash)
 	revision.Give(set, max(revision.Last(r.Old), revision.Followed(deployment))+1)
-	setReplicaAnnotations(set, r, r.Wanted)
+	setReplicaAnnotations(set, r, r.Desired)
 	scarcity.Assign(set, deployment)
 	budget.Assign(set, deployment)
 	return set
@@ -74,7 +74,7 @@ func planRefresh(r *Rollout, replicas []Operation, excess map[*v1alpha1.MachineS
 		}
 		next := refreshed(r, set, set.Spec.Replicas, excess[set])
 		if len(replicas) == 0 && counts.Desired(set) > 0 && !slices.Contains(r.heldBack, set) && r.sizedTogether() {
-			setReplicaAnnotations(next, r, r.Wanted) // it has its share of the size
+			setReplicaAnnotations(next, r, r.Desired) // it has its share of the size
 		}
 		if equality.Semantic.DeepEqual(set, next) {
 			continue
@@ -115,7 +115,7 @@ func refreshed(r *Rollout, set *v1alpha1.MachineSet, replicas, excess int32) *v1
 	reserve.Assign(next, r.Deployment, excess)
 	scarcity.Assign(next, r.Deployment)
 	budget.Assign(next, r.Deployment)
-	if _, wished := r.Deployment.Annotations[v1alpha1.AnnotationKeyUnfreeze]; wished && scale.Frozen(set) {
+	if _, asked := r.Deployment.Annotations[v1alpha1.AnnotationKeyUnfreeze]; asked && scale.Frozen(set) {
 		next.Annotations[v1alpha1.AnnotationKeyUnfreeze] = isTrue
 	}
 	return next

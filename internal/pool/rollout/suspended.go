@@ -40,10 +40,10 @@ func planSuspended(r *Rollout) []Operation {
 func reachable(r *Rollout, set *v1alpha1.MachineSet) int32 {
 	bounded := r.rolling || r.inPlace || r.Unsupported
 	others := slices.ContainsFunc(r.sets, func(other *v1alpha1.MachineSet) bool { return other != set && r.occupied(other) })
-	if !bounded || counts.Desired(set) >= r.Wanted || !others && !r.reduced(set) {
-		return r.Wanted
+	if !bounded || counts.Desired(set) >= r.Desired || !others && !r.reduced(set) {
+		return r.Desired
 	}
-	return min(r.Wanted, counts.Desired(set)+r.room)
+	return min(r.Desired, counts.Desired(set)+r.creatable)
 }
 
 // latest returns the set by which a deployment without Machines is scaled up: the current or else the

@@ -12,7 +12,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/pool/counts"
 )
 
-// autoPreserve preserves failed Machines for which nobody has decided that, the newest first, as long as
+// autoPreserve preserves failed Machines about which users have not decided, the newest first, as long as
 // the set has places for them, and gives up the oldest if it has too few. It also returns the Machines
 // that this pass must not delete for that. A set that is to have fewer Machines preserves no more: those
 // that failed are the first to go.

@@ -61,7 +61,7 @@ func deletionCandidates(f Facts, kept []*v1alpha1.Machine, surplus int) []*v1alp
 }
 
 // deletable reports whether a Machine may be deleted at all: it is not being deleted, and was not just
-// moved here from another set by an update in place. Without such updates, the label is a leftover.
+// moved here from another set by an in-place update. Without such updates, the label means nothing.
 func deletable(machine *v1alpha1.Machine, inPlace bool) bool {
 	return counts.Active(machine) && !(inPlace && inplaceupdate.Moved(machine))
 }

@@ -225,7 +225,7 @@ func limit(set *v1alpha1.MachineSet, parent *v1alpha1.MachineDeployment) int {
 	if parent == nil {
 		return 2 * int(set.Spec.Replicas)
 	}
-	return int(max(reserve.Wanted(parent), set.Spec.Replicas)) + surge(parent)
+	return int(max(reserve.Desired(parent), set.Spec.Replicas)) + surge(parent)
 }
 
 // surge returns how many Machines beyond its replicas a deployment may have during a rollout. An
@@ -240,7 +240,7 @@ func surge(deployment *v1alpha1.MachineDeployment) int {
 	case strategy.Type != v1alpha1.InPlaceUpdateMachineDeploymentStrategyType && strategy.RollingUpdate != nil:
 		value = strategy.RollingUpdate.MaxSurge
 	}
-	number, err := intstr.GetScaledValueFromIntOrPercent(intstr.ValueOrDefault(value, intstr.FromInt32(1)), int(reserve.Wanted(deployment)), true)
+	number, err := intstr.GetScaledValueFromIntOrPercent(intstr.ValueOrDefault(value, intstr.FromInt32(1)), int(reserve.Desired(deployment)), true)
 	if err != nil {
 		return 0
 	}

@@ -203,7 +203,7 @@ func (e *explainer) capped() {
 	if e.Kind == explain.KindSet {
 		return
 	}
-	wish, has := reserve.Wish(e.Deployment), reserve.Excess(e.Deployment)
+	wish, has := reserve.Requested(e.Deployment), reserve.Excess(e.Deployment)
 	if most, given := reserve.Most(e.Deployment); given && has < wish {
 		e.Why(fewerInExcess, "", time.Time{}, "{wish}", fmt.Sprint(wish), "{excess}", fmt.Sprint(has), "{most}", fmt.Sprint(most))
 	}

@@ -172,7 +172,7 @@ func (e *explainer) count() {
 		e.newest.Available = min(pool.Available, pool.Updated)
 	}
 	if e.Kind == explain.KindDeployment {
-		pool.Wanted, pool.Excess = reserve.Wanted(e.Deployment), reserve.Excess(e.Deployment)
+		pool.Wanted, pool.Excess = reserve.Desired(e.Deployment), reserve.Excess(e.Deployment)
 		e.Identity.Class = e.Deployment.Spec.Template.Spec.Class.Name
 		return
 	}

@@ -279,12 +279,12 @@ func steps(d *v1alpha1.MachineDeployment) string {
 		return "those that are selected by the label " + v1alpha1.LabelKeyNodeSelectedForUpdate
 	}
 	surge, unavailable := rules.Bounds(d)
-	return fmt.Sprintf("with at most %d more (maxSurge) and %d fewer (maxUnavailable) than the %d wanted", surge, unavailable, reserve.Wanted(d))
+	return fmt.Sprintf("with at most %d more (maxSurge) and %d fewer (maxUnavailable) than the %d wanted", surge, unavailable, reserve.Desired(d))
 }
 
 // scaled says how many Machines come or go by a new number of them.
 func scaled(from, to *v1alpha1.MachineDeployment) []string {
-	switch before, after := reserve.Wanted(from), reserve.Wanted(to); {
+	switch before, after := reserve.Desired(from), reserve.Desired(to); {
 	case after > before:
 		return []string{fmt.Sprintf("%s %s created: %d instead of %d.", messages.Machines(after-before), messages.Are(after-before), after, before)}
 	case after < before:

@@ -68,8 +68,8 @@ func (s *scope) waits() *v1alpha1.MachineDeploymentCondition {
 	switch {
 	case s.Deployment.Spec.Paused:
 		return progressing(v1alpha1.ConditionUnknown, v1alpha1.DeploymentReasonPaused, "Deployment is paused")
-	case s.Class.DryRun():
-		return progressing(v1alpha1.ConditionUnknown, v1alpha1.DeploymentReasonDryRun, fmt.Sprintf("The template is not rolled out, since the update strategy is %q: %s.", liveupdate.DryRun, s.Class.Says()))
+	case s.LiveUpdate.DryRun():
+		return progressing(v1alpha1.ConditionUnknown, v1alpha1.DeploymentReasonDryRun, fmt.Sprintf("The template is not rolled out, since the update strategy is %q: %s.", liveupdate.DryRun, s.LiveUpdate.Says()))
 	case s.Unsupported:
 		return progressing(v1alpha1.ConditionFalse, v1alpha1.DeploymentReasonNotSupported, "The template changed, and there is no cluster whose nodes can be updated in place. The machines stay as they are; scaling works.")
 	}
@@ -112,10 +112,10 @@ func (s *scope) ended() *v1alpha1.MachineDeploymentCondition {
 func (s *scope) goesOn() v1alpha1.MachineDeploymentCondition {
 	reason, message := v1alpha1.DeploymentReasonUpdated, s.what()+" is progressing."
 	switch {
-	case s.Class.Holds():
-		message = "The drivers of the machines are asked what an update would change: " + s.Class.Says() + "."
-	case s.Class.Left() > 0:
-		message = s.what() + " is progressing: " + s.Class.Says() + "."
+	case s.LiveUpdate.Holds():
+		message = "The drivers of the machines are asked what an update would change: " + s.LiveUpdate.Says() + "."
+	case s.LiveUpdate.Left() > 0:
+		message = s.what() + " is progressing: " + s.LiveUpdate.Says() + "."
 	}
 	if blocked := s.Blocked(); blocked != "" {
 		reason, message = v1alpha1.DeploymentReasonUpdateBlocked, s.what()+" is progressing, but: "+blocked
@@ -130,8 +130,8 @@ func (s *scope) failsApart() bool {
 
 // complete reports whether all Machines are of the current template and available, except retained ones.
 func (s *scope) complete() bool {
-	return !s.Moving && s.Class.Left() == 0 && counts.Desired(s.Current) == s.Wanted && s.Counted(s.Current) == s.Wanted &&
-		counts.Total(s.All(), s.Counted) == int64(s.Wanted) && counts.Available(s.Current) == s.Wanted
+	return !s.Moving && s.LiveUpdate.Left() == 0 && counts.Desired(s.Current) == s.Desired && s.Counted(s.Current) == s.Desired &&
+		counts.Total(s.All(), s.Counted) == int64(s.Desired) && counts.Available(s.Current) == s.Desired
 }
 
 // Progress returns the condition Progressing of a status, the zero value if there is none.

@@ -72,7 +72,7 @@ func Next(r *rollout.Rollout, o rollout.Outcome) v1alpha1.MachineDeploymentStatu
 func (s *scope) count() {
 	plus := func(n, reported int32) int32 { return counts.Clamp(int64(n) + int64(max(0, reported))) }
 	if s.Current != nil {
-		s.next.UpdatedReplicas = max(0, s.Current.Status.Replicas-s.Class.Left())
+		s.next.UpdatedReplicas = max(0, s.Current.Status.Replicas-s.LiveUpdate.Left())
 	}
 	for _, set := range s.All() {
 		s.next.Replicas = plus(s.next.Replicas, set.Status.Replicas)
