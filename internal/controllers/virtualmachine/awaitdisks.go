@@ -11,6 +11,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/authority"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/disks"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
+	"github.com/millwright-dev/millwright/internal/reconcile/edge"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 	"github.com/millwright-dev/millwright/internal/vm/storage"
 )
@@ -58,7 +59,7 @@ func (d *diskServers) awaitRevoked(ctx context.Context, s *scope) flow.Result {
 	s.served.revoking = true
 	live, err := d.confirm(ctx, s)
 	if err == nil && !equality.Semantic.DeepEqual(live.Status.Lease, s.vm.Status.Lease) {
-		err = errStale // an outdated pass must not take the disks from the hypervisor that just got them
+		err = edge.ErrStale // an outdated pass must not take the disks from the hypervisor that just got them
 	}
 	if err != nil {
 		return flow.Fail(err)

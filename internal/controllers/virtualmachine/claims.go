@@ -13,6 +13,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/migration"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podstate"
+	"github.com/millwright-dev/millwright/internal/reconcile/apierror"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )
 
@@ -145,7 +146,7 @@ func (v *volumes) deleteClaims(ctx context.Context, s *scope) flow.Result {
 
 // delete deletes a claim, unless it was replaced by another one of the same name.
 func (v *volumes) delete(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
-	if err := v.client.Delete(ctx, claim, client.Preconditions{UID: &claim.UID}); client.IgnoreNotFound(err) != nil {
+	if err := v.client.Delete(ctx, claim, client.Preconditions{UID: &claim.UID}); apierror.IgnoreGone(err) != nil {
 		return fmt.Errorf("deleting claim %s: %w", claim.Name, err)
 	}
 	return nil

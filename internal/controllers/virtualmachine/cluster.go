@@ -2,7 +2,6 @@ package virtualmachine
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -23,6 +22,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podstate"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/service"
+	"github.com/millwright-dev/millwright/internal/reconcile/apierror"
+	"github.com/millwright-dev/millwright/internal/reconcile/edge"
 )
 
 // cluster is how the parts of the controller read and write the objects of VMs, and reach their hypervisors.
@@ -62,27 +63,21 @@ func (c *cluster) patch(ctx context.Context, vm, before *v1alpha1.VirtualMachine
 	return nil
 }
 
-// errStale means that the pass worked with an outdated object from the cache.
-var errStale = errors.New("the virtual machine has changed")
-
-// outdated reports whether a pass failed because it worked with outdated objects.
-func outdated(err error) bool { return apierrors.IsConflict(err) || errors.Is(err, errStale) }
-
-// orStale returns the error of a read, or errStale if the read found no object, or another one.
+// orStale returns the error of a read, or edge.ErrStale if the read found no object, or another one.
 func orStale(err error) error {
 	if client.IgnoreNotFound(err) == nil {
-		return errStale
+		return edge.ErrStale
 	}
 	return err
 }
 
-// confirm reads the VM from the API server. It returns errStale if the authority, the target of a migration
+// confirm reads the VM from the API server. It returns edge.ErrStale if the authority, the target of a migration
 // under way, or the controller that reconciles the VM differs from that of this pass.
 func (c *cluster) confirm(ctx context.Context, s *scope) (*v1alpha1.VirtualMachine, error) {
 	live := &v1alpha1.VirtualMachine{}
 	err := c.live.Get(ctx, client.ObjectKeyFromObject(s.vm), live)
 	if apierrors.IsNotFound(err) {
-		return nil, errStale
+		return nil, edge.ErrStale
 	}
 	if err != nil {
 		return nil, fmt.Errorf("reading virtual machine %s: %w", s.vm.Name, err)
@@ -90,7 +85,7 @@ func (c *cluster) confirm(ctx context.Context, s *scope) (*v1alpha1.VirtualMachi
 	same := live.UID == s.vm.UID && c.installation.other(live) == "" && live.DeletionTimestamp.IsZero() == s.vm.DeletionTimestamp.IsZero() &&
 		live.Status.VirtualMachineAuthority == s.vm.Status.VirtualMachineAuthority && migration.Same(&live.Status, &s.vm.Status)
 	if !same {
-		return nil, errStale
+		return nil, edge.ErrStale
 	}
 	return live, nil
 }
@@ -103,7 +98,7 @@ func (c *cluster) deletePods(ctx context.Context, pods []*corev1.Pod) error {
 			continue
 		}
 		err := c.client.Delete(ctx, pod, client.Preconditions{UID: &pod.UID}, client.GracePeriodSeconds(podspec.GracePeriod))
-		if client.IgnoreNotFound(err) != nil {
+		if apierror.IgnoreGone(err) != nil {
 			return fmt.Errorf("deleting pod %s: %w", pod.Name, err)
 		}
 	}

@@ -9,10 +9,10 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"time"
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/types"
@@ -39,8 +39,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podstate"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/service"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/subresources"
+	"github.com/millwright-dev/millwright/internal/reconcile/edge"
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
-	"github.com/millwright-dev/millwright/internal/reconcile/shutdown"
 	"github.com/millwright-dev/millwright/internal/reconcile/tasks"
 	"github.com/millwright-dev/millwright/internal/vm/identity"
 	"github.com/millwright-dev/millwright/internal/vm/storage"
@@ -103,6 +103,7 @@ const diskCalls = 32
 // Controller reconciles VirtualMachines. Create one with New.
 type Controller struct {
 	opts        Options
+	edge        *edge.Reconciler[*v1alpha1.VirtualMachine]
 	cluster     *cluster
 	leader      *leadership
 	calls       *tasks.Runner // of servers of disks
@@ -140,6 +141,9 @@ func New(opts Options) *Controller {
 	c.fencing = &fencing{shared, c.leader}
 	c.migrations = &migrations{shared, c.volumes}
 	c.diskServers = &diskServers{shared, disks.New(disks.Options{Connect: c.connect, Go: c.calls.Go, Enqueue: shared.queue.add, Clock: opts.Clock})}
+	c.edge = &edge.Reconciler[*v1alpha1.VirtualMachine]{
+		Reader: opts.Client, Kind: &v1alpha1.VirtualMachine{}, Pass: c.pass, Forget: c.forget, Events: opts.Events,
+	}
 	shared.hypervisors = service.New(service.Options{
 		Registry: shared.registry, Authority: opts.Authority, Identity: opts.Identity, Enqueue: shared.queue.add,
 		Refused: c.migrations.announceRefusal, Disks: c.diskServers.caller.Attachment,
@@ -221,7 +225,7 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 			return nil
 		})).
 		WithOptions(controller.Options{MaxConcurrentReconciles: c.opts.Concurrency, RateLimiter: expectations.RateLimiter()}).
-		Complete(shutdown.Quiet(c))
+		Complete(c)
 	if err != nil {
 		return fmt.Errorf("setting up the virtual machine controller: %w", err)
 	}
@@ -265,24 +269,18 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	// The event may affect open run leases.
 	c.cluster.hypervisors.Recheck(req.NamespacedName)
 	c.cluster.hypervisors.Take(req.NamespacedName)
-	vm := &v1alpha1.VirtualMachine{}
-	if err := c.cluster.client.Get(ctx, req.NamespacedName, vm); err != nil {
-		if apierrors.IsNotFound(err) {
-			c.forget(req.NamespacedName)
-		}
-		return ctrl.Result{}, client.IgnoreNotFound(err)
-	}
-	remembered := c.memory.Of(req.NamespacedName)
+	return c.edge.Reconcile(ctx, req)
+}
+
+// pass makes one reconcile pass.
+func (c *Controller) pass(ctx context.Context, vm *v1alpha1.VirtualMachine) (time.Duration, error) {
+	remembered := c.memory.Of(client.ObjectKeyFromObject(vm))
 	if other := c.cluster.installation.other(vm); other != "" {
 		c.leaveAlone(vm, other, remembered)
-		return ctrl.Result{}, nil
+		return 0, nil
 	}
 	c.addresses.allocator.See(vm)
-	outcome := c.run(ctx, &scope{vm: vm, now: c.cluster.clock.Now(), memory: remembered})
-	if outdated(outcome.Err) {
-		return ctrl.Result{RequeueAfter: expectations.StaleCache}, nil
-	}
-	return ctrl.Result{RequeueAfter: outcome.After}, outcome.Err
+	return edge.Result(ctx, c.run(ctx, &scope{vm: vm, now: c.cluster.clock.Now(), memory: remembered}))
 }
 
 // forget drops what is remembered of a VM that is gone.

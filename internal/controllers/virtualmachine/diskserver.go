@@ -7,7 +7,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	utilrand "k8s.io/apimachinery/pkg/util/rand"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -17,6 +16,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/disks"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podstate"
+	"github.com/millwright-dev/millwright/internal/reconcile/apierror"
+	"github.com/millwright-dev/millwright/internal/reconcile/edge"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
@@ -164,15 +165,15 @@ func (d *diskServers) create(ctx context.Context, s *scope) error {
 		return err
 	}
 	if !authority.IsServer(&live.Status, s.vm.Status.DiskServer.PodName) || live.Status.DiskServer.PodUID != "" {
-		return errStale // no two Pods have the same name
+		return edge.ErrStale // no two Pods have the same name
 	}
 	pod, err := podspec.DiskServer(live, s.holder(), d.settings)
 	if err != nil {
 		return err
 	}
 	err = d.client.Create(ctx, pod)
-	if apierrors.IsAlreadyExists(err) {
-		return errStale // of an earlier pass
+	if apierror.Taken(err) {
+		return edge.ErrStale // of an earlier pass
 	}
 	if err != nil {
 		return fmt.Errorf("creating pod %s: %w", pod.Name, err)

@@ -5,11 +5,13 @@ import (
 	"errors"
 
 	"k8s.io/apimachinery/pkg/util/uuid"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/ipam"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podstate"
+	"github.com/millwright-dev/millwright/internal/reconcile/apierror"
+	"github.com/millwright-dev/millwright/internal/reconcile/edge"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )
 
@@ -63,10 +65,14 @@ func (c *Controller) run(ctx context.Context, s *scope) flow.Outcome {
 		steps = c.deletionSteps()
 	}
 	outcome := flow.Run(ctx, s, steps)
-	if outdated(outcome.Err) || outcome.Done() && !s.vm.DeletionTimestamp.IsZero() {
+	if edge.Outdated(outcome.Err) || outcome.Done() && !s.vm.DeletionTimestamp.IsZero() {
 		return outcome // outdated objects, or the VM is gone
 	}
-	outcome.Err = errors.Join(outcome.Err, client.IgnoreNotFound(c.status.write(ctx, s, outcome.Err)))
+	failed := apierror.IgnoreGone(c.status.write(ctx, s, outcome.Err))
+	if failed == nil && s.vm.DeletionTimestamp.IsZero() && !podstate.Alive(s.active) {
+		outcome.Err = edge.Reported(outcome.Err) // by the condition Ready
+	}
+	outcome.Err = errors.Join(outcome.Err, failed)
 	return outcome
 }
 
@@ -90,5 +96,5 @@ func (c *Controller) addFinalizer(ctx context.Context, s *scope) flow.Result {
 func (c *Controller) removeFinalizer(ctx context.Context, s *scope) flow.Result {
 	before := s.vm.DeepCopy()
 	controllerutil.RemoveFinalizer(s.vm, v1alpha1.Finalizer)
-	return flow.Fail(client.IgnoreNotFound(c.cluster.patch(ctx, s.vm, before)))
+	return flow.Fail(apierror.IgnoreGone(c.cluster.patch(ctx, s.vm, before)))
 }

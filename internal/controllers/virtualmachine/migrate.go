@@ -6,7 +6,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -14,6 +13,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/migration"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podstate"
+	"github.com/millwright-dev/millwright/internal/reconcile/apierror"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )
 
@@ -179,7 +179,7 @@ func (m *migrations) createTargetClaim(ctx context.Context, s *scope, copied pod
 	}
 	claim := podspec.TargetClaim(s.vm, copied, source)
 	err = m.client.Create(ctx, claim)
-	if apierrors.IsAlreadyExists(err) {
+	if apierror.Taken(err) {
 		return m.targetClaimUsable(ctx, s, copied.To)
 	}
 	if err != nil {
@@ -199,7 +199,7 @@ func (m *migrations) createTarget(ctx context.Context, s *scope) flow.Result {
 		return flow.Fail(err)
 	}
 	if err := m.client.Create(ctx, pod); err != nil {
-		if apierrors.IsAlreadyExists(err) {
+		if apierror.Taken(err) {
 			return flow.Continue() // of an earlier pass, or of another object: then the migration fails at its time limit
 		}
 		return flow.Fail(fmt.Errorf("creating pod %s: %w", pod.Name, err))

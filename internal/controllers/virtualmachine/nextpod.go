@@ -16,6 +16,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podstate"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/service"
+	"github.com/millwright-dev/millwright/internal/reconcile/apierror"
+	"github.com/millwright-dev/millwright/internal/reconcile/edge"
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )
@@ -96,7 +98,7 @@ func (p *hypervisorPods) create(ctx context.Context, s *scope) flow.Result {
 		return flow.Fail(err)
 	}
 	if live.Generation != s.vm.Generation || !slices.Equal(ipam.Of(live), s.addresses) {
-		return flow.Fail(errStale) // this pass checked another spec or other addresses, and its disks are served
+		return flow.Fail(edge.ErrStale) // this pass checked another spec or other addresses, and its disks are served
 	}
 	pod, err := podspec.Pod(live, p.settings)
 	if err == nil {
@@ -107,7 +109,7 @@ func (p *hypervisorPods) create(ctx context.Context, s *scope) flow.Result {
 		return flow.Fail(err)
 	}
 	err = p.client.Create(ctx, pod)
-	if apierrors.IsAlreadyExists(err) {
+	if apierror.Taken(err) {
 		return flow.Wait(expectations.StaleCache, "the pod was just created")
 	}
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/migration"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podstate"
+	"github.com/millwright-dev/millwright/internal/reconcile/apierror"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )
 
@@ -104,7 +105,7 @@ func (p *hypervisorPods) keepLiving(ctx context.Context, s *scope) flow.Result {
 // resource version, and stays.
 func (p *hypervisorPods) deleteUnschedulable(ctx context.Context, pod *corev1.Pod) flow.Result {
 	err := p.client.Delete(ctx, pod, client.Preconditions{UID: &pod.UID, ResourceVersion: &pod.ResourceVersion})
-	if client.IgnoreNotFound(err) != nil {
+	if apierror.IgnoreGone(err) != nil {
 		return flow.Fail(fmt.Errorf("deleting pod %s: %w", pod.Name, err))
 	}
 	return flow.Stop("the pod is replaced by one of the changed spec")

@@ -14,6 +14,7 @@ import (
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podstate"
+	"github.com/millwright-dev/millwright/internal/reconcile/apierror"
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )
@@ -164,7 +165,7 @@ func (v *volumes) createClaim(ctx context.Context, s *scope, disk ownDisk, name 
 	}
 	claim := podspec.Claim(s.vm, disk.name, disk.template, name)
 	err = v.client.Create(ctx, claim)
-	if apierrors.IsAlreadyExists(err) {
+	if apierror.Taken(err) {
 		return flow.Wait(expectations.StaleCache, "the claim was just created")
 	}
 	if err != nil {

@@ -23,6 +23,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/migration"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podstate"
+	"github.com/millwright-dev/millwright/internal/reconcile/apierror"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
@@ -93,7 +94,7 @@ func (r *Registry) evaluateOnce(
 		return false, err
 	}
 	done, err = evaluate(vm, live)
-	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+	if apierror.Conflict(err) || apierror.Gone(err) {
 		err = nil
 	}
 	return done, err
