@@ -31,6 +31,7 @@ func TestAuthorize(t *testing.T) {
 		"not yet called":              {vm("p", ""), adoptable},
 		"an older run's":              {vm("p", "4"), adoptable},
 		"a newer run's":               {vm("p", "6"), denied},
+		"a malformed run's":           {vm("p", "x"), denied},
 		"numbers of different length": {vm("p", "10"), denied},
 	}
 	for name, c := range cases {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"net/http"
 	"testing"
 	"time"
 
@@ -11,9 +12,11 @@ import (
 	"google.golang.org/protobuf/testing/protocmp"
 	"google.golang.org/protobuf/types/known/durationpb"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	testingclock "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -21,6 +24,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/migration"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 	"github.com/millwright-dev/millwright/test/support/fakeclient"
 	"github.com/millwright-dev/millwright/test/support/fixture"
@@ -34,6 +38,7 @@ type world struct {
 	*Registry
 	live   client.WithWatch
 	writes int
+	fail   func() error // of the next write; nil if it succeeds
 }
 
 // setup changes the objects of a world before it begins.
@@ -75,6 +80,11 @@ func newWorld(t *testing.T, given setup, cached func(*v1alpha1.VirtualMachine)) 
 		},
 		SubResourcePatch: func(ctx context.Context, c client.Client, sub string, object client.Object, patch client.Patch, opts ...client.SubResourcePatchOption) error {
 			w.writes++
+			if w.fail != nil {
+				if err := w.fail(); err != nil {
+					return err
+				}
+			}
 			return c.SubResource(sub).Patch(ctx, object, patch, opts...)
 		},
 	})}
@@ -171,6 +181,7 @@ func TestRegistry_Lease(t *testing.T) {
 	growing := func(vm *v1alpha1.VirtualMachine, _ map[string]*corev1.Pod) {
 		vm.Status.GrowDisks = []v1alpha1.DiskSize{{Name: "logs", Bytes: 7}}
 	}
+	noRun := func(vm *v1alpha1.VirtualMachine, _ map[string]*corev1.Pod) { vm.Status.ActiveRunID = "" }
 	for name, test := range map[string]struct {
 		given  setup
 		cached func(*v1alpha1.VirtualMachine)
@@ -194,6 +205,7 @@ func TestRegistry_Lease(t *testing.T) {
 		"the target of a failed":  {given: migrating(v1alpha1.MigrationFailed), us: process("vm-2", 1), want: &vmpb.RunLeaseUpdate{Status: terminate}},
 		"a lease":                 {given: all(leased(v1alpha1.LeaseOpen), ordered, growing, paused), us: process("vm-1", 5), want: &vmpb.RunLeaseUpdate{Status: ok, Paused: true, Migrate: true, FencingToken: 100, ValidFor: valid, Grow: []*vmpb.DiskSize{{Name: "logs", Bytes: 7}}}},
 		"a lease, next process":   {given: leased(v1alpha1.LeaseOpen), us: process("vm-1", 6), want: &vmpb.RunLeaseUpdate{Status: terminate}},
+		"a lease, first process":  {given: all(leased(v1alpha1.LeaseOpen), noRun), us: process("vm-1", 6), want: &vmpb.RunLeaseUpdate{Status: ok, FencingToken: 100, ValidFor: valid}, run: "6"},
 		"a suspected lease":       {given: leased(v1alpha1.LeaseSuspected), us: process("vm-1", 5), want: &vmpb.RunLeaseUpdate{Status: ok, FencingToken: 100, ValidFor: valid}},
 		"a revoked lease":         {given: leased(v1alpha1.LeaseRevoked), us: process("vm-1", 5), want: &vmpb.RunLeaseUpdate{Status: terminate}},
 		"disks not revoked":       {given: all(leased(v1alpha1.LeaseOpen), servedUpTo(98)), us: process("vm-1", 5), want: &vmpb.RunLeaseUpdate{Status: ok, FencingToken: 100}},
@@ -227,6 +239,9 @@ func TestRegistry_Lease(t *testing.T) {
 // is open again.
 func TestRegistry_LeaseIsReopened(t *testing.T) {
 	w := newWorld(t, leased(v1alpha1.LeaseSuspected), nil)
+	if _, err := w.Lease(t.Context(), process("vm-1", 5), false); err != nil || w.writes > 0 {
+		t.Fatalf("an update without a request made %d writes, %v", w.writes, err)
+	}
 	if _, err := w.Lease(t.Context(), process("vm-1", 5), true); err != nil {
 		t.Fatal(err)
 	}
@@ -248,9 +263,12 @@ func TestRegistry_SwitchOver(t *testing.T) {
 		token    int64  // of the lease; 0 if there is none
 		writes   int
 	}{
-		"to the target":                     {given: preparing, us: process("vm-2", 1), them: process("vm-1", 5), claim: "disk-2", writes: 1},
-		"to the target, with a lease":       {given: all(preparing, leased(v1alpha1.LeaseOpen)), us: process("vm-2", 1), them: process("vm-1", 5), claim: "disk-2", token: 200, writes: 1},
-		"to the target, with served disks":  {given: all(preparing, leased(v1alpha1.LeaseOpen), servedUpTo(99)), us: process("vm-2", 1), them: process("vm-1", 5), claim: "disk-1", token: 200, writes: 1},
+		"to the target":                    {given: preparing, us: process("vm-2", 1), them: process("vm-1", 5), claim: "disk-2", writes: 1},
+		"to the target, with a lease":      {given: all(preparing, leased(v1alpha1.LeaseOpen)), us: process("vm-2", 1), them: process("vm-1", 5), claim: "disk-2", token: 200, writes: 1},
+		"to the target, with served disks": {given: all(preparing, leased(v1alpha1.LeaseOpen), servedUpTo(99)), us: process("vm-2", 1), them: process("vm-1", 5), claim: "disk-1", token: 200, writes: 1},
+		"to the target, with an old token": {given: all(preparing, leased(v1alpha1.LeaseOpen), func(vm *v1alpha1.VirtualMachine, _ map[string]*corev1.Pod) {
+			vm.Status.Lease.FencingToken = 2 * now.UnixMilli()
+		}), us: process("vm-2", 1), them: process("vm-1", 5), claim: "disk-2", token: 2*now.UnixMilli() + 1, writes: 1},
 		"again":                             {given: preparing, us: process("vm-1", 5), them: process("vm-2", 1), claim: "disk-1"},
 		"after the migration failed":        {given: migrating(v1alpha1.MigrationFailed), us: process("vm-2", 1), them: process("vm-1", 5), want: ErrNotAuthoritative},
 		"to another Pod":                    {given: preparing, us: process("vm-3", 1), them: process("vm-1", 5), want: ErrNotAuthoritative},
@@ -327,6 +345,7 @@ func TestRegistry_ConfirmStoresDisks(t *testing.T) {
 	prepared := &vmpb.ReportStateRequest{ImagePrepared: true}
 	for name, test := range map[string]struct {
 		given          setup
+		cached         func(*v1alpha1.VirtualMachine)
 		us             *vmpb.HypervisorID
 		report         *vmpb.ReportStateRequest
 		want           error
@@ -336,11 +355,12 @@ func TestRegistry_ConfirmStoresDisks(t *testing.T) {
 		"the image":                  {us: process("vm-1", 5), report: prepared, prepared: true},
 		"the image of a disk of its": {given: noImage, us: process("vm-1", 5), report: prepared},
 		"a data disk":                {given: withData, us: process("vm-1", 5), report: &vmpb.ReportStateRequest{Disks: []*vmpb.DiskSize{{Name: "logs", Bytes: 1}}}, data: true},
+		"an outdated cache":          {cached: func(vm *v1alpha1.VirtualMachine) { vm.Status.ActivePodName = "vm-0" }, us: process("vm-1", 5)},
 		"another process":            {us: process("vm-1", 6), report: prepared, want: ErrNotAuthoritative},
 		"no VM":                      {us: &vmpb.HypervisorID{Namespace: fixture.Namespace, VmName: "other", PodName: "vm-1", RunId: 5}, want: ErrNotAuthoritative},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, test.given, nil)
+			w := newWorld(t, test.given, test.cached)
 			if err := w.Confirm(t.Context(), test.us, test.report); !errors.Is(err, test.want) || (err == nil) != (test.want == nil) {
 				t.Fatalf("the error is %v, want %v", err, test.want)
 			}
@@ -384,6 +404,7 @@ func TestRegistry_ConfirmProcesses(t *testing.T) {
 		"the server, unknown to the cache":    {servedUpTo(0), behind, isServer, process("vm-disks-1", 1), nil},
 		"an earlier server":                   {servedUpTo(0), nil, isServer, process("vm-disks-0", 1), ErrNotAuthoritative},
 		"the hypervisor of served disks":      {servedUpTo(0), nil, isServer, process("vm-1", 5), ErrNotAuthoritative},
+		"no VM":                               {nil, nil, isServer, &vmpb.HypervisorID{Namespace: fixture.Namespace, VmName: "other", PodName: "vm-disks-1", RunId: 1}, ErrNotAuthoritative},
 		"the server, and no disks are served": {all(servedUpTo(0), func(vm *v1alpha1.VirtualMachine, _ map[string]*corev1.Pod) { vm.Spec.DiskAccess = "" }), nil, isServer, process("vm-disks-1", 1), ErrNotAuthoritative},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -401,6 +422,13 @@ func TestRegistry_EnsureTarget(t *testing.T) {
 	}
 	here := func(vm *v1alpha1.VirtualMachine, pods map[string]*corev1.Pod) {
 		vm.Annotations = map[string]string{v1alpha1.AnnotationMigrate: "vm-1/" + pods["vm-1"].Spec.NodeName}
+	}
+	elsewhere := func(vm *v1alpha1.VirtualMachine, _ map[string]*corev1.Pod) {
+		vm.Annotations = map[string]string{v1alpha1.AnnotationMigrate: "vm-1/elsewhere"}
+	}
+	unscheduled := func(_ *v1alpha1.VirtualMachine, pods map[string]*corev1.Pod) { pods["vm-1"].Spec.NodeName = "" }
+	succeeded := func(vm *v1alpha1.VirtualMachine, _ map[string]*corev1.Pod) {
+		vm.Status.Migration.Phase = v1alpha1.MigrationSucceeded
 	}
 	failed := func(source, reason string, ago time.Duration) setup {
 		return func(vm *v1alpha1.VirtualMachine, _ map[string]*corev1.Pod) {
@@ -428,7 +456,13 @@ func TestRegistry_EnsureTarget(t *testing.T) {
 		"under way":                  {given: all(ordered, migrating(v1alpha1.MigrationCopying)), us: us, report: can, target: "vm-2"},
 		"another process":            {given: ordered, us: process("vm-1", 6), report: can, want: ErrNotAuthoritative},
 		"another Pod":                {given: ordered, us: process("vm-2", 5), report: can, want: ErrNotAuthoritative},
-		"being deleted":              {given: all(ordered, deleting), us: us, report: can, refused: true},
+		"no VM":                      {us: &vmpb.HypervisorID{Namespace: fixture.Namespace, VmName: "other", PodName: "vm-1", RunId: 5}, report: can, want: ErrNotAuthoritative},
+		"to another host":            {given: elsewhere, us: us, report: can, reserved: true},
+		"its host is unknown":        {given: all(ordered, unscheduled), us: us, report: can, reserved: true},
+		"it has succeeded":           {given: all(ordered, failed("vm-1", "", 0), succeeded), us: us, report: can, reserved: true},
+		"failed at an unknown time":  {given: all(ordered, migrating(v1alpha1.MigrationFailed)), us: us, report: can, reserved: true},
+		"no capacity an hour ago":    {given: all(evicted, failed("vm-1", migration.ReasonUnschedulable, time.Hour)), us: us, report: can, reserved: true},
+		"being deleted":              {given: all(evicted, deleting), us: us, report: can, refused: true},
 		"its Pod has finished":       {given: all(ordered, finished("vm-1")), us: us, report: can, want: ErrPodEnded},
 		"just failed":                {given: all(ordered, failed("vm-1", migration.ReasonCopyFailed, time.Second)), us: us, report: can, pause: time.Second},
 		"failed a while ago":         {given: all(ordered, failed("vm-1", migration.ReasonCopyFailed, time.Hour)), us: us, report: can, reserved: true},
@@ -499,6 +533,9 @@ func TestRegistry_EnsureTargetWaitsForItsTurn(t *testing.T) {
 	if got, err := w.EnsureTarget(t.Context(), process("vm-1", 5), can, ""); err != nil || got != (Target{Pause: turnPause}) || w.status(t).Migration != nil {
 		t.Errorf("%+v, %v while another VM leaves the host", got, err)
 	}
+	if is, err := w.takeTurn(t.Context(), process("vm-1", 5), "", "vm-2"); !is || err != nil {
+		t.Errorf("a VM without a host waits, %v", err)
+	}
 	if err := w.live.Delete(t.Context(), other); err != nil {
 		t.Fatal(err)
 	}
@@ -514,6 +551,7 @@ func TestRegistry_Swap(t *testing.T) {
 		vm.Status.ImagePrepared = true
 		vm.Status.GrowDisks = []v1alpha1.DiskSize{{Bytes: 7}}
 	}
+	ephemeral := func(vm *v1alpha1.VirtualMachine, _ map[string]*corev1.Pod) { vm.Status.VolumeClaimName = "" }
 	replaced := func(vm *v1alpha1.VirtualMachine, _ map[string]*corev1.Pod) {
 		vm.Annotations = map[string]string{v1alpha1.AnnotationReplaceDisk: "vm-1"}
 	}
@@ -529,6 +567,7 @@ func TestRegistry_Swap(t *testing.T) {
 		"the next Pod, with a lease":    {all(whole, leased(v1alpha1.LeaseRevoked)), authority{ActivePodName: "vm-9", VolumeClaimName: "disk-1"}, true, false, now.UnixMilli()},
 		"the next Pod, another disk":    {whole, authority{ActivePodName: "vm-9", VolumeClaimName: "disk-9"}, false, false, 0},
 		"the next Pod, ephemeral disk":  {whole, authority{ActivePodName: "vm-9"}, false, false, 0},
+		"ephemeral disks":               {all(whole, ephemeral), authority{ActivePodName: "vm-9"}, false, false, 0},
 		"the next Pod, replaced disk":   {all(whole, replaced), authority{ActivePodName: "vm-9", VolumeClaimName: "disk-1"}, false, false, 0},
 		"the next Pod, served disks":    {all(whole, servedUpTo(0)), authority{ActivePodName: "vm-9", VolumeClaimName: "disk-9"}, true, false, 0},
 		"an existing Pod, another disk": {whole, authority{ActivePodName: "vm-9", ActivePodUID: "uid-9", VolumeClaimName: "disk-9"}, true, false, 0},
@@ -573,5 +612,125 @@ func TestRegistry_SwapOfAnOldObject(t *testing.T) {
 	next.ActiveRunID = "7"
 	if err := w.Registry.Swap(t.Context(), old, next); err == nil || old.Status.ActiveRunID != "5" || w.status(t).ActiveRunID != "6" {
 		t.Errorf("the second write has the error %v, and the run %s is stored", err, w.status(t).ActiveRunID)
+	}
+}
+
+// TestRegistry_Conflicts checks that a call that another process overtook is evaluated again, and that it ends.
+func TestRegistry_Conflicts(t *testing.T) {
+	kind := schema.GroupResource{Group: v1alpha1.SchemeGroupVersion.Group, Resource: "virtualmachines"}
+	conflict, gone, away := apierrors.NewConflict(kind, "vm", errors.New("changed")), apierrors.NewNotFound(kind, "vm"), errors.New("away")
+	denied := &apierrors.StatusError{ErrStatus: metav1.Status{Code: http.StatusConflict, Reason: metav1.StatusReasonConflict, Message: `admission webhook "a" denied the request`}}
+	for name, test := range map[string]struct {
+		fails  int
+		err    error
+		want   error
+		writes int
+	}{
+		"overtaken once":      {1, conflict, nil, 2},
+		"gone meanwhile":      {1, gone, nil, 2},
+		"overtaken for ever":  {1000, conflict, ErrBusy, maxTries - 1},
+		"no API server":       {1, away, away, 1},
+		"denied by a webhook": {1000, denied, denied, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, nil, nil)
+			w.fail = func() error {
+				if test.fails--; test.fails >= 0 {
+					return test.err
+				}
+				return nil
+			}
+			_, err := w.Lease(t.Context(), process("vm-1", 6), false)
+			if !errors.Is(err, test.want) || (err == nil) != (test.want == nil) || w.writes != test.writes {
+				t.Errorf("%d writes and the error %v, want %d and %v", w.writes, err, test.writes, test.want)
+			}
+		})
+	}
+}
+
+// TestRegistry_ConfirmNextWithoutCache checks that a hypervisor is not told to stop because its VM cannot be read.
+func TestRegistry_ConfirmNextWithoutCache(t *testing.T) {
+	r := &Registry{Client: interceptor.NewClient(newWorld(t, nil, nil).live, interceptor.Funcs{
+		Get: func(context.Context, client.WithWatch, client.ObjectKey, client.Object, ...client.GetOption) error {
+			return errAway
+		},
+	})}
+	if err := r.ConfirmNext(t.Context(), process("vm-1", 5)); !errors.Is(err, errAway) || errors.Is(err, ErrNotAuthoritative) {
+		t.Errorf("the error is %v", err)
+	}
+}
+
+// TestRegistry_UnreadablePod checks that a hypervisor is not told to stop because its Pod cannot be read.
+func TestRegistry_UnreadablePod(t *testing.T) {
+	w := newWorld(t, noAuthority, nil)
+	w.APIReader = interceptor.NewClient(w.live, interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object, opts ...client.GetOption) error {
+			if _, is := object.(*corev1.Pod); is {
+				return errAway
+			}
+			return c.Get(ctx, key, object, opts...)
+		},
+	})
+	if update, err := w.Lease(t.Context(), process("vm-1", 5), false); !errors.Is(err, errAway) {
+		t.Errorf("the update is %v, and the error %v", update, err)
+	}
+}
+
+// TestRegistry_SwapReservesDataDisks checks that the status has the data disks of the next Pod when its name is reserved,
+// unless their server has them.
+func TestRegistry_SwapReservesDataDisks(t *testing.T) {
+	logs := func(vm *v1alpha1.VirtualMachine, _ map[string]*corev1.Pod) {
+		vm.Spec.DataDisks = []v1alpha1.DataDisk{{Name: "logs"}}
+	}
+	for name, test := range map[string]struct {
+		given setup
+		next  v1alpha1.VirtualMachineAuthority
+		want  int
+	}{
+		"reserved":        {logs, v1alpha1.VirtualMachineAuthority{ActivePodName: "vm-9", VolumeClaimName: "disk-1"}, 1},
+		"served":          {all(logs, servedUpTo(0)), v1alpha1.VirtualMachineAuthority{ActivePodName: "vm-9", VolumeClaimName: "disk-1"}, 0},
+		"an existing Pod": {logs, v1alpha1.VirtualMachineAuthority{ActivePodName: "vm-9", ActivePodUID: "uid-9", VolumeClaimName: "disk-1"}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, test.given, nil)
+			vm, err := read(t.Context(), w.APIReader, client.ObjectKeyFromObject(fixture.VirtualMachine()))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := w.Registry.Swap(t.Context(), vm, test.next); err != nil {
+				t.Fatal(err)
+			}
+			if is := w.status(t).DataDisks; len(is) != test.want {
+				t.Errorf("stored: %+v", is)
+			}
+		})
+	}
+}
+
+// TestRegistry_Elect checks that the hypervisor of a VM whose status was lost gets a lease if it was started for leases.
+func TestRegistry_Elect(t *testing.T) {
+	for mode, want := range map[v1alpha1.LeaseMode]bool{v1alpha1.LeaseFullLeases: true, v1alpha1.LeaseStorageLocking: false} {
+		t.Run(string(mode), func(t *testing.T) {
+			w := newWorld(t, noAuthority, nil)
+			vm, err := read(t.Context(), w.APIReader, client.ObjectKeyFromObject(fixture.VirtualMachine()))
+			if err != nil {
+				t.Fatal(err)
+			}
+			started := vm.DeepCopy()
+			started.Spec.LeaseMode, started.Status.ActivePodName = mode, "vm-1"
+			if want {
+				started.Status.Lease = &v1alpha1.VirtualMachineLease{DurationSeconds: 20}
+			}
+			pod, err := podspec.Pod(started, podspec.Settings{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := w.Elect(t.Context(), vm, pod); err != nil {
+				t.Fatal(err)
+			}
+			if is := w.status(t); is.ActivePodName != "vm-1" || (is.Lease != nil) != want {
+				t.Errorf("the Pod is %q, and the lease %+v", is.ActivePodName, is.Lease)
+			}
+		})
 	}
 }

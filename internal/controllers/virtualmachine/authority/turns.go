@@ -44,9 +44,6 @@ func (r *Registry) takeTurn(ctx context.Context, us *vmpb.HypervisorID, node, ta
 	if r.turns.busy(all.Items, node, KeyOf(us), r.Clock.Now()) >= r.MigrationsPerHost {
 		return false, nil
 	}
-	if r.turns.given == nil {
-		r.turns.given = map[types.NamespacedName]turn{}
-	}
 	r.turns.given[KeyOf(us)] = turn{node, target, r.Clock.Now()}
 	return true, nil
 }

@@ -44,6 +44,7 @@ func TestBusy(t *testing.T) {
 		"its target is reserved":       {vm: idle, given: map[types.NamespacedName]turn{a: {"host-1", "a-2", now}}, but: b, want: 1, left: 1},
 		"it is reserved from another":  {vm: idle, given: map[types.NamespacedName]turn{a: {"host-2", "a-2", now}}, but: b, left: 1},
 		"a reservation that is stored": {vm: migrating(v1alpha1.MigrationFailed, "host-1", ""), given: map[types.NamespacedName]turn{a: {"host-1", "a-2", now}}, but: b},
+		"an earlier record is stored":  {vm: migrating(v1alpha1.MigrationFailed, "host-1", ""), given: map[types.NamespacedName]turn{a: {"host-1", "a-3", now}}, but: b, want: 1, left: 1},
 		"one that was never shown":     {vm: idle, given: map[types.NamespacedName]turn{a: {"host-1", "a-2", now.Add(-time.Hour)}}, but: b},
 		"a reservation of one gone":    {vm: idle, given: map[types.NamespacedName]turn{b: {"host-1", "b-2", now}}},
 	}

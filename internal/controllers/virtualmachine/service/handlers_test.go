@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -163,7 +164,7 @@ func TestRunLease(t *testing.T) {
 	if last := <-updates; last.GetStatus() != vmpb.RunLeaseUpdate_STATUS_TERMINATE {
 		t.Errorf("in the end: %v", last)
 	}
-	if err := end(); status.Code(err) != codes.Canceled || m.HasLease(m.key, "vm-1") {
+	if err := end(); status.Code(err) != codes.Canceled || m.HasLease(m.key, "vm-1") || len(m.leases) > 0 {
 		t.Errorf("the lease ended with %v", err)
 	}
 	if heard := m.Heard(m.key); !heard.IsZero() {
@@ -249,9 +250,57 @@ func TestReport(t *testing.T) {
 	if _, err := m.ReportState(as(t, "vm", "vm-1"), &vmpb.ReportStateRequest{Us: m.source, State: running}); err != nil {
 		t.Fatal(err)
 	}
+	m.change(func(vm *v1alpha1.VirtualMachine) { vm.Status.ActiveRunID = "" })
+	if m.Report(m.vm()) != nil {
+		t.Error("the report of a process that runs the guest without authority is shown")
+	}
+	m.change(func(vm *v1alpha1.VirtualMachine) { vm.Status.ActiveRunID = "1" })
+	next := &vmpb.HypervisorID{Namespace: m.key.Namespace, VmName: m.key.Name, PodName: "vm-1", RunId: 2}
+	if _, err := m.ReportState(as(t, "vm", "vm-1"), &vmpb.ReportStateRequest{Us: next, State: waiting, Cause: vmpb.ReportStateRequest_CAUSE_DISK_LOCKED}); err != nil || m.Report(m.vm()) == nil {
+		t.Fatal(err)
+	}
 	m.change(func(vm *v1alpha1.VirtualMachine) { vm.Status.ActivePodName = "vm-9" })
 	if m.Report(m.vm()) != nil {
-		t.Error("the report of a hypervisor without authority is shown")
+		t.Error("the report of a process that waits in another Pod is shown")
+	}
+}
+
+// TestDowntime checks that the downtime of a migration is the time from the last report of the source to the first one of
+// the target.
+func TestDowntime(t *testing.T) {
+	const stopped, done = vmpb.ReportStateRequest_Migration_PHASE_STOPPED, vmpb.ReportStateRequest_Migration_PHASE_DONE
+	known, now := &reported{}, time.Now()
+	for _, step := range []struct {
+		what, pod, to string
+		phase         vmpb.ReportStateRequest_Migration_Phase
+		own, want     time.Duration
+	}{
+		{"the source stops", "vm-1", "vm-2", stopped, 0, 0},
+		{"it reports that again", "vm-1", "vm-2", stopped, 0, 0},
+		{"another Pod has the guest", "vm-3", "", done, 0, 0},
+		{"the target has the guest", "vm-2", "", done, 0, 3 * time.Second},
+		{"it reports that again", "vm-2", "", done, 0, 3 * time.Second},
+		{"it has measured itself", "vm-2", "", done, time.Minute, time.Minute},
+		{"it moves on", "vm-2", "vm-4", stopped, 0, 0},
+		{"the next target has the guest", "vm-4", "", done, 0, time.Second},
+	} {
+		news := &vmpb.ReportStateRequest_Migration{Phase: step.phase, TargetPod: step.to}
+		if step.own > 0 {
+			news.Downtime = durationpb.New(step.own)
+		}
+		known.measure(&vmpb.ReportStateRequest{Us: &vmpb.HypervisorID{PodName: step.pod}, Migration: news}, now)
+		if got := news.GetDowntime().AsDuration(); got != step.want {
+			t.Errorf("%s: %v, want %v", step.what, got, step.want)
+		}
+		now = now.Add(time.Second)
+	}
+}
+
+// TestCredentials checks that the certificate of another authority is used if there is one.
+func TestCredentials(t *testing.T) {
+	own := identity.FromFiles(identity.Files{}, identity.Controller(), nil, nil)
+	if got := (&Options{Identity: own}).credentials(); got != own {
+		t.Error("the credentials are not those of Identity")
 	}
 }
 
