@@ -297,7 +297,7 @@ func (c *cluster) run(args ...string) string {
 func (c *cluster) wantAll(count load.Count) {
 	c.t.Helper()
 	c.t.Logf("requests: %s", count)
-	if count.Failed > 0 || count.Answered == 0 {
+	if count.Failed > 0 || count.Succeeded == 0 {
 		c.t.Error(fmt.Sprint(strings.Join(count.Failures, "\n")))
 	}
 }
