@@ -140,7 +140,7 @@ func readObjects(ctx context.Context, from client.Reader) (objects, error) {
 	vms, nodes := &vmv1alpha1.VirtualMachineList{}, &corev1.NodeList{}
 	for _, list := range []client.ObjectList{deployments, machines, vms, nodes} {
 		if err := from.List(ctx, list); err != nil {
-			return objects{}, fmt.Errorf("listing %T: %w", err)
+			return objects{}, fmt.Errorf("listing %T: %w", list, err)
 		}
 	}
 	return objects{deployments: deployments.Items, machines: machines.Items, vms: vms.Items, nodes: nodes.Items}, nil
