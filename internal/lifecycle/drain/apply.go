@@ -16,6 +16,8 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/internal/reconcile/apierror"
 )
 
 // requestTimeout allows for webhooks, which may take 30 s.
@@ -45,14 +47,14 @@ func (d *Drainer) do(ctx context.Context, op operation) error {
 	return d.Client.Delete(ctx, pod, client.GracePeriodSeconds(0), client.Preconditions{UID: &op.pod.uid})
 }
 
-// note records the outcome of an operation. NotFound and Conflict mean that the pod has left.
+// note records the outcome of an operation. If the API server finds no such Pod, or another one of that name, the Pod has left.
 func (d *Drainer) note(l *ledger, op operation, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	p := l.pods[op.pod.uid]
 	now := d.Clock.Now()
 	p.calling, p.last, p.refused, p.failure = false, now, false, nil
-	if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+	if err == nil || apierror.Gone(err) || apierror.Conflict(err) {
 		p.sent, p.removed = now, op.force
 		if op.force {
 			p.grace = 0
