@@ -16,8 +16,8 @@ type rule struct {
 // kubernetes is refused where code must work without any cluster.
 var kubernetes = []string{"k8s.io", "sigs.k8s.io"}
 
-// parts are what controllers are made of. None imports another, but for noderef, flow and
-// apierror.
+// parts are what controllers are made of. None imports another, but for noderef, flow,
+// apierror and expectations.
 var parts = []string{
 	"internal/reconcile/apierror", "internal/reconcile/cascade", "internal/reconcile/cascade/orphaning", "internal/reconcile/events",
 	"internal/reconcile/expectations", "internal/reconcile/fieldindex", "internal/reconcile/messages",
@@ -75,7 +75,7 @@ var rules = []rule{
 	{from: []string{"drivers/vm"}, may: []string{"api", "driver"}, never: []string{"internal"}},
 
 	// What controllers stand on.
-	{from: parts, may: []string{"api", budget, "internal/lifecycle/noderef", "internal/reconcile/flow", "internal/reconcile/apierror"}},
+	{from: parts, may: []string{"api", budget, "internal/lifecycle/noderef", "internal/reconcile/flow", "internal/reconcile/apierror", "internal/reconcile/expectations"}},
 	{from: []string{timeouts}, may: []string{"api", "driver"}},
 	{
 		from: []string{"internal/lifecycle/instance", "internal/lifecycle/orphans"},

@@ -11,7 +11,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -20,6 +20,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/internal/reconcile/apierror"
+	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 )
 
 // Tokens issues and revokes the bootstrap tokens of machines. Each is a Secret in the
@@ -37,11 +40,12 @@ type Tokens struct {
 	// Clock is used for the validity of tokens. Required.
 	Clock clock.PassiveClock
 
-	mu sync.Mutex
-	// known are the tokens of machines, nil for a machine that has none. It saves reads, and
-	// keeps the secret of a token that is renewed. A restart loses it.
-	known map[types.NamespacedName]*corev1.Secret
+	// memory saves reads, and keeps the secret of a token that is renewed. A restart loses it.
+	memory expectations.Memory[atomic.Pointer[known]]
 }
+
+// known is what is known of a machine's token, which is nil if it has none.
+type known struct{ token *corev1.Secret }
 
 const namespace = "kube-system"
 
@@ -94,7 +98,7 @@ func (t *Tokens) Issue(ctx context.Context, machine types.NamespacedName, valid 
 			t.remember(machine, token)
 			return text(token), nil
 		}
-		if !apierrors.IsAlreadyExists(err) {
+		if !apierror.Taken(err) {
 			return "", fmt.Errorf("creating the bootstrap token of machine %s: %w", machine, err)
 		}
 		existing, err := t.read(ctx, machine, salt)
@@ -120,8 +124,8 @@ func (t *Tokens) Issue(ctx context.Context, machine types.NamespacedName, valid 
 // the given time, and returns when to be called again; zero if the machine has no token. It
 // sends no request for a token that is known to be valid.
 func (t *Tokens) Keep(ctx context.Context, machine types.NamespacedName, valid time.Duration) (time.Duration, error) {
-	token, known := t.recall(machine)
-	if !known {
+	token, isKnown := t.recall(machine)
+	if !isKnown {
 		found, err := t.find(ctx, machine)
 		if err != nil {
 			return 0, err
@@ -143,18 +147,18 @@ func (t *Tokens) Keep(ctx context.Context, machine types.NamespacedName, valid t
 
 // Revoke deletes the machine's token, if there is one. It sends no request if there is known to be none.
 func (t *Tokens) Revoke(ctx context.Context, machine types.NamespacedName) error {
-	token, known := t.recall(machine)
+	token, isKnown := t.recall(machine)
 	if token != nil {
 		err := t.delete(ctx, machine, token)
 		if err == nil {
 			t.remember(machine, nil)
 		}
-		if !apierrors.IsConflict(err) {
+		if !apierror.Conflict(err) {
 			return err
 		}
-		known = false // another process has renewed it
+		isKnown = false // another process has renewed it
 	}
-	if known {
+	if isKnown {
 		return nil
 	}
 	t.Forget(machine)
@@ -169,26 +173,20 @@ func (t *Tokens) Revoke(ctx context.Context, machine types.NamespacedName) error
 }
 
 // Forget drops what is remembered of the machine's token.
-func (t *Tokens) Forget(machine types.NamespacedName) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	delete(t.known, machine)
-}
+func (t *Tokens) Forget(machine types.NamespacedName) { t.memory.Forget(machine) }
 
-func (t *Tokens) recall(machine types.NamespacedName) (token *corev1.Secret, known bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	token, known = t.known[machine]
-	return token, known
+// recall returns the machine's token, nil if it has none, and whether that is known.
+func (t *Tokens) recall(machine types.NamespacedName) (*corev1.Secret, bool) {
+	if memory := t.memory.Find(machine); memory != nil {
+		if is := memory.Load(); is != nil {
+			return is.token, true
+		}
+	}
+	return nil, false
 }
 
 func (t *Tokens) remember(machine types.NamespacedName, token *corev1.Secret) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.known == nil {
-		t.known = map[types.NamespacedName]*corev1.Secret{}
-	}
-	t.known[machine] = token
+	t.memory.Of(machine).Store(&known{token})
 }
 
 // find reads the machine's token; nil if there is none. It tries all ids, since a token that
@@ -224,8 +222,8 @@ func (t *Tokens) left(token *corev1.Secret) time.Duration {
 
 // delete deletes this token only: it fails with a conflict if another one has its name.
 func (t *Tokens) delete(ctx context.Context, machine types.NamespacedName, token *corev1.Secret) error {
-	err := t.Target.Delete(ctx, token, client.Preconditions{UID: &token.UID})
-	if err == nil || apierrors.IsNotFound(err) {
+	err := apierror.IgnoreGone(t.Target.Delete(ctx, token, client.Preconditions{UID: &token.UID}))
+	if err == nil {
 		return nil
 	}
 	return fmt.Errorf("deleting the bootstrap token of machine %s: %w", machine, err)
@@ -235,7 +233,7 @@ func (t *Tokens) delete(ctx context.Context, machine types.NamespacedName, token
 // of Secrets, so it is deleted and created again.
 func (t *Tokens) renew(ctx context.Context, machine types.NamespacedName, token *corev1.Secret, valid time.Duration) error {
 	if err := t.delete(ctx, machine, token); err != nil {
-		if apierrors.IsConflict(err) {
+		if apierror.Conflict(err) {
 			t.Forget(machine) // another process has renewed it: the next call finds that one
 		}
 		return err
