@@ -14,7 +14,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -32,9 +31,9 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/apierror"
 	"github.com/millwright-dev/millwright/internal/reconcile/cascade"
 	"github.com/millwright-dev/millwright/internal/reconcile/cascade/orphaning"
+	"github.com/millwright-dev/millwright/internal/reconcile/edge"
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
-	"github.com/millwright-dev/millwright/internal/reconcile/shutdown"
 )
 
 // Options configure a Controller.
@@ -71,6 +70,7 @@ type Target interface {
 // Controller reconciles MachineDeployments. Make one with New.
 type Controller struct {
 	Options
+	edge     edge.Reconciler[*v1alpha1.MachineDeployment]
 	memory   expectations.Memory[memory]
 	orphaned cascade.Orphaned
 }
@@ -103,7 +103,11 @@ func New(opts Options) *Controller {
 	if opts.Machines == nil {
 		opts.Machines = fieldindex.Listed(opts.Client)
 	}
-	return &Controller{Options: opts}
+	c := &Controller{Options: opts}
+	c.edge = edge.Reconciler[*v1alpha1.MachineDeployment]{
+		Reader: c.Client, Kind: &v1alpha1.MachineDeployment{}, Pass: c.pass, Forget: c.memory.Forget, Events: c.Events,
+	}
+	return c
 }
 
 // SetupWithManager registers the controller and what it watches.
@@ -119,44 +123,34 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 	if c.Target != nil && c.InPlace {
 		build.WatchesRawSource(c.Target.Watch(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(c.ofNode), nodeChanges()))
 	}
-	if err := build.Complete(shutdown.Quiet(c)); err != nil {
+	if err := build.Complete(c); err != nil {
 		return fmt.Errorf("setting up the machine deployment controller: %w", err)
 	}
 	return nil
 }
 
-// errCacheBehind: the cache does not show yet what exists.
-var errCacheBehind = errors.New("the cache is behind")
+// errCacheBehind means that the cache does not show yet what exists.
+var errCacheBehind = edge.ErrStale
 
-// Reconcile brings a deployment closer to its goal.
+// outdated reports whether an error means that the pass read an old state.
+func outdated(err error) bool { return edge.Outdated(err) }
+
+// Reconcile brings a deployment closer to its spec.
 func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-	deployment := &v1alpha1.MachineDeployment{}
-	if err := c.Client.Get(ctx, req.NamespacedName, deployment); err != nil {
-		if apierrors.IsNotFound(err) {
-			c.memory.Forget(req.NamespacedName)
-		}
-		return ctrl.Result{}, client.IgnoreNotFound(err)
-	}
-	sets, err := c.sets(ctx, deployment.Namespace, string(deployment.UID))
-	if err != nil {
-		return ctrl.Result{}, err
-	}
-	p := scope{Controller: c, memory: c.memory.Of(req.NamespacedName)}
-	if !p.fresh(deployment, sets) {
-		return ctrl.Result{RequeueAfter: expectations.StaleCache}, nil
-	}
-	again, err := p.reconcile(ctx, deployment, sets)
-	switch {
-	case outdated(err):
-		return ctrl.Result{RequeueAfter: expectations.StaleCache}, nil
-	case err != nil:
-		return ctrl.Result{}, err
-	}
-	return ctrl.Result{RequeueAfter: again}, nil
+	return c.edge.Reconcile(ctx, req)
 }
 
-// outdated reports whether an error means that the pass read an old state. Users need not see it.
-func outdated(err error) bool { return apierror.Conflict(err) || errors.Is(err, errCacheBehind) }
+func (c *Controller) pass(ctx context.Context, deployment *v1alpha1.MachineDeployment) (time.Duration, error) {
+	sets, err := c.sets(ctx, deployment.Namespace, string(deployment.UID))
+	if err != nil {
+		return 0, err
+	}
+	p := scope{Controller: c, memory: c.memory.Of(client.ObjectKeyFromObject(deployment))}
+	if !p.fresh(deployment, sets) {
+		return 0, errCacheBehind
+	}
+	return p.reconcile(ctx, deployment, sets)
+}
 
 // scope is a pass over a deployment.
 type scope struct {
@@ -258,7 +252,10 @@ func (p scope) terminate(ctx context.Context, deployment *v1alpha1.MachineDeploy
 	}
 	p.memory.counted = now
 	_, err := p.writeStatus(ctx, deployment, status.Deleting(rollout.New(rollout.NewFacts(deployment, sets, now)), failure))
-	return 0, errors.Join(failure, err)
+	if err != nil {
+		return 0, errors.Join(failure, err)
+	}
+	return 0, edge.Reported(failure)
 }
 
 // releaseSets releases the sets that the garbage collector did not know.

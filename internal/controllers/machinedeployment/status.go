@@ -14,6 +14,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/pool/rollout"
 	"github.com/millwright-dev/millwright/internal/pool/rollout/status"
 	"github.com/millwright-dev/millwright/internal/reconcile/apierror"
+	"github.com/millwright-dev/millwright/internal/reconcile/edge"
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 )
 
@@ -38,9 +39,11 @@ func (p scope) report(ctx context.Context, r *rollout.Rollout, o rollout.Outcome
 		return 0, err
 	}
 	if o.Failure == nil && begins {
-		_, o.Failure = p.annotate(ctx, after, deployment)
+		if _, err := p.annotate(ctx, after, deployment); err != nil {
+			return 0, err
+		}
 	}
-	return lookAgain(r, o, next), errors.Join(o.Failure, o.MarkError())
+	return lookAgain(r, o, next), edge.Reported(errors.Join(o.Failure, o.MarkError()))
 }
 
 // lookAgain returns the time to the next pass without an event; 0 is never.
