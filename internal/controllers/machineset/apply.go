@@ -157,7 +157,7 @@ func (c *Controller) createMachine(ctx context.Context, set *v1alpha1.MachineSet
 	if failure == nil {
 		c.untouched(ctx, machine)
 	}
-	if !apierrors.IsAlreadyExists(failure) {
+	if !apierror.Taken(failure) {
 		return failure
 	}
 	found := &v1alpha1.Machine{}

@@ -149,8 +149,7 @@ func (c *Controller) changeFinalizer(ctx context.Context, set *v1alpha1.MachineS
 }
 
 func (c *Controller) patchSet(ctx context.Context, set, before *v1alpha1.MachineSet) error {
-	written := &c.memory.Of(client.ObjectKeyFromObject(set)).written
-	if err := written.Patch(ctx, c.Client, set, before); err != nil {
+	if err := c.written.Patch(ctx, c.Client, set, before); err != nil {
 		return fmt.Errorf("patching machine set %s: %w", set.Name, err)
 	}
 	return nil

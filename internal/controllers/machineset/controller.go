@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
@@ -25,9 +24,9 @@ import (
 	"github.com/millwright-dev/millwright/internal/pool/scale"
 	"github.com/millwright-dev/millwright/internal/reconcile/apierror"
 	"github.com/millwright-dev/millwright/internal/reconcile/cascade"
+	"github.com/millwright-dev/millwright/internal/reconcile/edge"
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
-	"github.com/millwright-dev/millwright/internal/reconcile/shutdown"
 	"github.com/millwright-dev/millwright/internal/reconcile/validation"
 )
 
@@ -66,6 +65,8 @@ type Overshoot = scale.Overshoot
 // Controller reconciles MachineSets. Make one with New.
 type Controller struct {
 	Options
+	edge     edge.Reconciler[*v1alpha1.MachineSet]
+	written  expectations.Writes
 	memory   expectations.Memory[memory]
 	orphaned cascade.Orphaned
 }
@@ -76,7 +77,11 @@ func New(opts Options) *Controller {
 		opts.Machines = fieldindex.Listed(opts.Client)
 	}
 	opts.OutageMemory = cmp.Or(opts.OutageMemory, capacity.DefaultMemory)
-	return &Controller{Options: opts}
+	c := &Controller{Options: opts}
+	c.edge = edge.Reconciler[*v1alpha1.MachineSet]{
+		Reader: c.Client, Kind: &v1alpha1.MachineSet{}, Written: &c.written, Pass: c.pass, Forget: c.memory.Forget, Events: c.Events,
+	}
+	return c
 }
 
 // SetupWithManager registers the controller and what it watches.
@@ -89,33 +94,16 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&v1alpha1.MachineSet{}, c.orphaned.Handler()).
 		Watches(&v1alpha1.MachineClass{}, handler.EnqueueRequestsFromMapFunc(c.setsInBackOff)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: c.Concurrency, RateLimiter: expectations.RateLimiter()}).
-		Complete(shutdown.Quiet(c))
+		Complete(c)
 	if err != nil {
 		return fmt.Errorf("setting up the machine set controller: %w", err)
 	}
 	return nil
 }
 
-// Reconcile brings the number of a set's Machines closer to what is asked for.
+// Reconcile creates or deletes Machines until a set has as many as it asks for.
 func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-	set := &v1alpha1.MachineSet{}
-	if err := c.Client.Get(ctx, req.NamespacedName, set); err != nil {
-		if apierrors.IsNotFound(err) {
-			c.memory.Forget(req.NamespacedName)
-		}
-		return ctrl.Result{}, client.IgnoreNotFound(err)
-	}
-	if !c.memory.Of(req.NamespacedName).written.Fresh(set) {
-		return ctrl.Result{RequeueAfter: expectations.StaleCache}, nil
-	}
-	result, err := c.reconcile(ctx, set)
-	switch {
-	case apierror.Conflict(err):
-		return ctrl.Result{RequeueAfter: expectations.StaleCache}, nil
-	case err != nil:
-		return ctrl.Result{}, err
-	}
-	return result, nil
+	return c.edge.Reconcile(ctx, req)
 }
 
 // held reports whether a set has a finalizer of MCM, of today or of old versions.
@@ -123,25 +111,24 @@ func held(set *v1alpha1.MachineSet) bool {
 	return controllerutil.ContainsFinalizer(set, v1alpha1.FinalizerMCM) || controllerutil.ContainsFinalizer(set, v1alpha1.FinalizerLegacy)
 }
 
-// reconcile works on a set that is not older than what this process wrote.
-func (c *Controller) reconcile(ctx context.Context, set *v1alpha1.MachineSet) (ctrl.Result, error) {
+func (c *Controller) pass(ctx context.Context, set *v1alpha1.MachineSet) (time.Duration, error) {
 	if set.DeletionTimestamp.IsZero() {
 		if errs := invalid(set); len(errs) > 0 {
-			return ctrl.Result{}, c.writeStatus(ctx, set, invalidStatus(set, errs.ToAggregate().Error(), c.Clock.Now()))
+			return 0, c.writeStatus(ctx, set, invalidStatus(set, errs.ToAggregate().Error(), c.Clock.Now()))
 		}
 		if err := c.changeFinalizer(ctx, set, controllerutil.AddFinalizer); err != nil {
-			return ctrl.Result{}, err
+			return 0, err
 		}
 	}
 	facts, contents, err := c.gather(ctx, set)
 	if err != nil {
-		return ctrl.Result{}, err
+		return 0, err
 	}
 	known := c.memory.Of(client.ObjectKeyFromObject(set))
 	known.publish(facts)
 	c.warnOfPolicy(set, &known.said)
 	if facts.Deleted() && held(set) {
-		return ctrl.Result{}, client.IgnoreNotFound(c.changeFinalizer(ctx, set, controllerutil.RemoveFinalizer))
+		return 0, apierror.IgnoreGone(c.changeFinalizer(ctx, set, controllerutil.RemoveFinalizer))
 	}
 	done := c.apply(ctx, facts, scale.Plan(facts))
 	notBefore := c.backOff(ctx, facts, contents, done.deleted)
@@ -149,7 +136,7 @@ func (c *Controller) reconcile(ctx context.Context, set *v1alpha1.MachineSet) (c
 	failure := done.failure
 	if apierror.Conflict(failure) { // another client was first, which is not for users to read
 		if set.DeletionTimestamp.IsZero() && done.froze == "" {
-			return ctrl.Result{}, failure
+			return 0, failure
 		}
 		// The status is written all the same: many Machines that change while they are deleted would
 		// keep it old, and no later pass knows why the set was frozen.
@@ -157,12 +144,12 @@ func (c *Controller) reconcile(ctx context.Context, set *v1alpha1.MachineSet) (c
 	}
 	if !facts.Current {
 		// The numbers would be those of no generation.
-		return ctrl.Result{RequeueAfter: expectations.StaleCache}, failure
+		return expectations.StaleCache, failure
 	}
 	if err := c.writeStatus(ctx, done.set, nextStatus(facts, done)); err != nil {
-		return ctrl.Result{}, err
+		return 0, err
 	}
-	return ctrl.Result{RequeueAfter: scale.RequeueAfter(facts, notBefore)}, failure
+	return scale.RequeueAfter(facts, notBefore), edge.Reported(failure)
 }
 
 // invalid returns what is wrong with a set. A set that selects everything would adopt, and then

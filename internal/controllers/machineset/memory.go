@@ -25,8 +25,6 @@ import (
 
 // memory is what is remembered of a set between passes.
 type memory struct {
-	// written is the newest version of the set that this process wrote.
-	written expectations.Writes
 	// machines were created or deleted, which the cache does not show yet.
 	machines expectations.Children
 	// preserved are the Machines that the set preserved by itself.

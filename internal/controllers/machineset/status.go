@@ -12,13 +12,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/lifecycle/preservation"
 	"github.com/millwright-dev/millwright/internal/pool/budget"
 	"github.com/millwright-dev/millwright/internal/pool/counts"
 	"github.com/millwright-dev/millwright/internal/pool/scale"
+	"github.com/millwright-dev/millwright/internal/reconcile/apierror"
 	"github.com/millwright-dev/millwright/internal/reconcile/events"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
@@ -193,9 +193,8 @@ func (c *Controller) writeStatus(ctx context.Context, set *v1alpha1.MachineSet, 
 	before := set.DeepCopy()
 	next.LastOperation.LastUpdateTime = metav1.NewTime(c.Clock.Now())
 	set.Status = next
-	written := &c.memory.Of(client.ObjectKeyFromObject(set)).written
-	if err := written.PatchStatus(ctx, c.Client, set, before); err != nil {
-		return client.IgnoreNotFound(fmt.Errorf("status of machine set %s: %w", set.Name, err))
+	if err := c.written.PatchStatus(ctx, c.Client, set, before); err != nil {
+		return apierror.IgnoreGone(fmt.Errorf("status of machine set %s: %w", set.Name, err))
 	}
 	c.warn(set, before)
 	return nil
