@@ -10,7 +10,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
+	"time"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -30,9 +30,10 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/lifecycle/bootstrap"
+	"github.com/millwright-dev/millwright/internal/reconcile/apierror"
+	"github.com/millwright-dev/millwright/internal/reconcile/edge"
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
-	"github.com/millwright-dev/millwright/internal/reconcile/shutdown"
 	"github.com/millwright-dev/millwright/internal/reconcile/target"
 )
 
@@ -61,11 +62,17 @@ type Options struct {
 // Controller reconciles CertificateSigningRequests. Make one with New.
 type Controller struct {
 	Options
-	waiting waiting
+	edge edge.Reconciler[*certificatesv1.CertificateSigningRequest]
 }
 
 // New makes a Controller.
-func New(opts Options) *Controller { return &Controller{Options: opts} }
+func New(opts Options) *Controller {
+	c := &Controller{Options: opts}
+	c.edge = edge.Reconciler[*certificatesv1.CertificateSigningRequest]{
+		Reader: opts.Target.Client(), Kind: &certificatesv1.CertificateSigningRequest{}, ReadOnly: true, Pass: c.pass,
+	}
+	return c
+}
 
 // SetupWithManager registers the controller, what it watches, and its index.
 func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
@@ -78,7 +85,7 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&v1alpha1.Machine{}, handler.EnqueueRequestsFromMapFunc(c.waitingFor), builder.WithPredicates(nodeNamed())).
 		WatchesRawSource(c.Target.Watch(&certificatesv1.CertificateSigningRequest{}, &handler.EnqueueRequestForObject{}, undecided())).
 		WithOptions(controller.Options{RateLimiter: expectations.RateLimiter()}).
-		Complete(shutdown.Quiet(c))
+		Complete(c)
 	if err != nil {
 		return fmt.Errorf("setting up the controller of node certificates: %w", err)
 	}
@@ -121,36 +128,26 @@ func tokenID(request *certificatesv1.CertificateSigningRequest) string {
 
 // Reconcile decides on a request.
 func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-	request := &certificatesv1.CertificateSigningRequest{}
-	if err := c.Target.Client().Get(ctx, req.NamespacedName, request, client.UnsafeDisableDeepCopy); err != nil {
-		return ctrl.Result{}, client.IgnoreNotFound(err)
-	}
+	return c.edge.Reconcile(ctx, req)
+}
+
+func (c *Controller) pass(ctx context.Context, request *certificatesv1.CertificateSigningRequest) (time.Duration, error) {
 	if !pending(request) {
-		return ctrl.Result{}, nil
+		return 0, nil
 	}
 	owner, err := c.ownerOf(ctx, tokenID(request))
 	if err != nil || owner == nil {
-		return ctrl.Result{}, err
+		return 0, err
 	}
-	machine, made, err := c.judge(ctx, *owner, request)
-	if err == nil && machine != nil && made.kind == "" {
-		// Read again, or the change that the request waits for may have been missed.
-		c.waiting.add(*owner, request.Name)
-		machine, made, err = c.judge(ctx, *owner, request)
-	}
-	if err != nil || made.kind == "" {
-		return ctrl.Result{}, err
-	}
-	return ctrl.Result{}, c.write(ctx, request, machine, made)
-}
-
-// judge returns the Machine, nil if it is gone, and what becomes of its request.
-func (c *Controller) judge(ctx context.Context, key types.NamespacedName, request *certificatesv1.CertificateSigningRequest) (*v1alpha1.Machine, decision, error) {
-	known, err := c.gather(ctx, key, request)
+	known, err := c.gather(ctx, *owner, request)
 	if err != nil || known.machine == nil {
-		return nil, decision{}, err
+		return 0, err
 	}
-	return known.machine, decide(known), nil
+	made := decide(known)
+	if made.kind == "" {
+		return 0, nil // the event of the Machine starts the next pass
+	}
+	return 0, c.write(ctx, request, known.machine, made)
 }
 
 // ownerOf returns the name of the Machine whose token has the id; nil if it is none of ours. The
@@ -216,11 +213,7 @@ func (c *Controller) write(ctx context.Context, request *certificatesv1.Certific
 		Type: made.kind, Status: corev1.ConditionTrue, Reason: made.reason, Message: made.message,
 		LastUpdateTime: metav1.NewTime(c.Clock.Now()),
 	})
-	err := c.Target.Client().SubResource("approval").Update(ctx, decided)
-	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
-		return nil // its event comes
-	}
-	if err != nil {
+	if err := apierror.IgnoreGone(c.Target.Client().SubResource("approval").Update(ctx, decided)); err != nil {
 		return fmt.Errorf("deciding on certificate signing request %s: %w", request.Name, err)
 	}
 	ctrl.LoggerFrom(ctx).Info("decided", "decision", made.kind, "reason", made.reason, "machine", client.ObjectKeyFromObject(machine))
@@ -230,37 +223,22 @@ func (c *Controller) write(ctx context.Context, request *certificatesv1.Certific
 	return nil
 }
 
-// waitingFor returns the requests that wait for the Machine.
-func (c *Controller) waitingFor(_ context.Context, machine client.Object) []reconcile.Request {
+// waitingFor returns the undecided requests that were made with the token of a Machine. There are few requests in a
+// cluster, and a Machine gets the name of its node once.
+func (c *Controller) waitingFor(ctx context.Context, machine client.Object) []reconcile.Request {
+	if !c.Target.Ready() {
+		return nil
+	}
+	list := &certificatesv1.CertificateSigningRequestList{}
+	if err := c.Target.Client().List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
+		return nil // the cache has stopped
+	}
+	ids := c.Tokens.IDs(client.ObjectKeyFromObject(machine))
 	var requests []reconcile.Request
-	for name := range c.waiting.take(client.ObjectKeyFromObject(machine)) {
-		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKey{Name: name}})
+	for i := range list.Items {
+		if request := &list.Items[i]; pending(request) && slices.Contains(ids, tokenID(request)) {
+			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKey{Name: request.Name}})
+		}
 	}
 	return requests
-}
-
-// waiting has the names of the requests that wait for the node of each Machine.
-type waiting struct {
-	mu    sync.Mutex
-	names map[types.NamespacedName]map[string]struct{}
-}
-
-func (w *waiting) add(machine types.NamespacedName, request string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.names == nil {
-		w.names = map[types.NamespacedName]map[string]struct{}{}
-	}
-	if w.names[machine] == nil {
-		w.names[machine] = map[string]struct{}{}
-	}
-	w.names[machine][request] = struct{}{}
-}
-
-func (w *waiting) take(machine types.NamespacedName) map[string]struct{} {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	names := w.names[machine]
-	delete(w.names, machine)
-	return names
 }
