@@ -119,7 +119,7 @@ func (a *assembly) clusterAPIControllers() []controller {
 		ofMachines,
 		ofMachines.Secrets,
 		cluster.New(cluster.Options{
-			Client: a.mgr.GetClient(), Live: a.mgr.GetAPIReader(), Clock: clock.RealClock{}, Concurrency: a.ConcurrentSyncs,
+			Client: a.mgr.GetClient(), Live: a.mgr.GetAPIReader(), Events: a.events.recorder("millwrightcluster-controller"), Clock: clock.RealClock{}, Concurrency: a.ConcurrentSyncs,
 			WatchFilter: a.ClusterAPI.WatchFilter, FailureDomains: a.mgr.GetScheme().IsVersionRegistered(core.V1Beta2),
 			Drivers: a.Drivers, Run: a.runner.Go, Wake: asked.Wake, TaskEnds: asked,
 		}),

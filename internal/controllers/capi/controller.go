@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -28,6 +27,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance/steps"
 	"github.com/millwright-dev/millwright/internal/lifecycle/ownership"
+	"github.com/millwright-dev/millwright/internal/reconcile/apierror"
+	"github.com/millwright-dev/millwright/internal/reconcile/edge"
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )
@@ -73,6 +74,7 @@ type Controller struct {
 
 	// begun is when the controller was made. No timeout counts from before it.
 	begun   time.Time
+	edge    edge.Reconciler[*infrav1.MillwrightMachine]
 	written expectations.Writes
 	memory  expectations.Memory[memory]
 	inputs  inputs.Reader
@@ -91,6 +93,9 @@ func New(opts Options) *Controller {
 	c.Secrets = finalizers.NewForSecrets(opts.Client, opts.Live, func(machine *infrav1.MillwrightMachine) bool {
 		return c.watched(machine) && c.Drivers.Has(machine.Spec.Driver)
 	})
+	c.edge = edge.Reconciler[*infrav1.MillwrightMachine]{
+		Reader: c.Client, Kind: &infrav1.MillwrightMachine{}, Written: &c.written, Pass: c.pass, Forget: c.forget, Events: c.Events,
+	}
 	return c
 }
 
@@ -98,47 +103,28 @@ func (c *Controller) watched(object client.Object) bool { return core.Watched(c.
 
 // Reconcile runs the steps of a MillwrightMachine.
 func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-	machine := &infrav1.MillwrightMachine{}
-	if err := c.Client.Get(ctx, req.NamespacedName, machine); err != nil {
-		if apierrors.IsNotFound(err) {
-			c.Engine.Forget(req.NamespacedName)
-			c.written.Forget(req.NamespacedName)
-			c.memory.Forget(req.NamespacedName)
-			c.Secrets.Forget(req.NamespacedName)
-		}
-		return ctrl.Result{}, client.IgnoreNotFound(err)
-	}
+	return c.edge.Reconcile(ctx, req)
+}
+
+func (c *Controller) pass(ctx context.Context, machine *infrav1.MillwrightMachine) (time.Duration, error) {
 	if !c.watched(machine) {
-		return ctrl.Result{}, nil
+		return 0, nil
 	}
-	if !c.written.Fresh(machine) {
-		return ctrl.Result{RequeueAfter: expectations.StaleCache}, nil
-	}
-	s := newScope(machine, c.memory.Of(req.NamespacedName), c.Clock.Now())
+	s := newScope(machine, c.memory.Of(client.ObjectKeyFromObject(machine)), c.Clock.Now())
 	outcome := flow.Run(ctx, s, c.steps(machine))
 	if err := c.persist(ctx, s, outcome.Gone); err != nil && outcome.Err == nil {
 		outcome.Err = err
 	}
-	s.wakeWithin(outcome.After)
-	return s.result(ctx, outcome)
+	if !outcome.Gone {
+		outcome.After = flow.Sooner(outcome.After, s.within)
+	}
+	return edge.Result(ctx, outcome)
 }
 
-// result turns the outcome of the steps into controller-runtime's result.
-func (s *scope) result(ctx context.Context, outcome flow.Outcome) (ctrl.Result, error) {
-	log := ctrl.LoggerFrom(ctx)
-	switch {
-	case apierrors.IsConflict(outcome.Err):
-		log.V(1).Info("the object was changed meanwhile", "step", outcome.Step)
-		return ctrl.Result{RequeueAfter: expectations.StaleCache}, nil
-	case outcome.Err != nil:
-		return ctrl.Result{}, outcome.Err
-	case outcome.Gone:
-		return ctrl.Result{}, nil
-	}
-	if !outcome.Done() {
-		log.V(1).Info("waiting", "step", outcome.Step, "for", outcome.Reason, "atMost", outcome.After)
-	}
-	return ctrl.Result{RequeueAfter: s.within}, nil
+func (c *Controller) forget(key client.ObjectKey) {
+	c.Engine.Forget(key)
+	c.memory.Forget(key)
+	c.Secrets.Forget(key)
 }
 
 // persist writes what the steps changed, and then sends the events. The provider ID is written
@@ -146,10 +132,10 @@ func (s *scope) result(ctx context.Context, outcome flow.Outcome) (ctrl.Result, 
 func (c *Controller) persist(ctx context.Context, s *scope, gone bool) error {
 	if !gone {
 		if err := c.persistSpec(ctx, s); err != nil {
-			return client.IgnoreNotFound(err)
+			return apierror.IgnoreGone(err)
 		}
 		if err := c.persistStatus(ctx, s); err != nil {
-			return client.IgnoreNotFound(err)
+			return apierror.IgnoreGone(err)
 		}
 	}
 	for _, e := range s.events {

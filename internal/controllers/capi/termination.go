@@ -6,13 +6,13 @@ import (
 	"maps"
 
 	corev1 "k8s.io/api/core/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/marks"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
 	"github.com/millwright-dev/millwright/internal/lifecycle/ownership"
+	"github.com/millwright-dev/millwright/internal/reconcile/apierror"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )
 
@@ -151,7 +151,7 @@ func (c *Controller) removeFinalizer(ctx context.Context, s *scope) flow.Result 
 	if !controllerutil.RemoveFinalizer(s.machine, infrav1.Finalizer) {
 		return flow.Continue()
 	}
-	if err := c.persistSpec(ctx, s); client.IgnoreNotFound(err) != nil {
+	if err := c.persistSpec(ctx, s); apierror.IgnoreGone(err) != nil {
 		return flow.Fail(err)
 	}
 	return flow.Gone("the finalizer is removed")
@@ -167,7 +167,7 @@ func (c *Controller) releaseSecrets(ctx context.Context, s *scope) error {
 	if marks.Begun(s.machine) {
 		marks.MarkInstanceGone(s.machine)
 		if err := c.persistSpec(ctx, s); err != nil {
-			return client.IgnoreNotFound(err)
+			return apierror.IgnoreGone(err)
 		}
 	}
 	return c.Secrets.SettleAll(ctx, s.machine, false)

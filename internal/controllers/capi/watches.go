@@ -23,7 +23,6 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/capi/marks"
 	"github.com/millwright-dev/millwright/internal/lifecycle/ownership"
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
-	"github.com/millwright-dev/millwright/internal/reconcile/shutdown"
 	"github.com/millwright-dev/millwright/internal/reconcile/tasks"
 )
 
@@ -60,7 +59,7 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 		WatchesRawSource(c.TaskEnds).
 		WatchesRawSource(tasks.Registrations(c.Drivers, c.ofDriver)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: c.Concurrency, RateLimiter: expectations.RateLimiter()}).
-		Complete(shutdown.Quiet(c))
+		Complete(c)
 	if err != nil {
 		return fmt.Errorf("setting up the controller of MillwrightMachines: %w", err)
 	}

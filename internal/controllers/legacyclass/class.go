@@ -22,6 +22,8 @@ import (
 	"github.com/millwright-dev/millwright/driver/registry"
 	"github.com/millwright-dev/millwright/driver/status"
 	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
+	"github.com/millwright-dev/millwright/internal/reconcile/apierror"
+	"github.com/millwright-dev/millwright/internal/reconcile/edge"
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
@@ -70,7 +72,7 @@ func (c *Controller) fill(ctx context.Context, s *scope, typed any) flow.Result 
 		return c.nobody(ctx, s, err)
 	}
 	s.about.driver, s.about.asked = name, true
-	if wait, why := c.outcomes.wait(s.identity(), s.about, c.Clock.Now()); why != "" {
+	if wait, why := c.recall(s).wait(s.about, c.Clock.Now()); why != "" {
 		return flow.Wait(wait, why)
 	}
 	class, err := c.generate(ctx, s, d, typed)
@@ -81,7 +83,9 @@ func (c *Controller) fill(ctx context.Context, s *scope, typed any) flow.Result 
 	case s.class == nil:
 		metav1.SetMetaDataAnnotation(&class.ObjectMeta, legacy.AnnotationMigratedFrom, s.kind)
 		controllerutil.AddFinalizer(class, v1alpha1.FinalizerMCM)
-		err = c.Client.Create(ctx, class)
+		if err = c.Client.Create(ctx, class); apierror.Taken(err) {
+			err = edge.ErrStale
+		}
 	case same(s.class, class):
 	case s.begun(): // the object was edited in mid-migration
 		err = c.follow(ctx, s, class)
@@ -91,7 +95,7 @@ func (c *Controller) fill(ctx context.Context, s *scope, typed any) flow.Result 
 	if err != nil {
 		return flow.Fail(fmt.Errorf("writing MachineClass %s: %w", s.key, err))
 	}
-	c.outcomes.forget(s.identity())
+	c.kinds[s.kind].memory.Forget(s.key)
 	return flow.Continue()
 }
 
@@ -187,7 +191,7 @@ func (c *Controller) driverFailed(ctx context.Context, s *scope, err error) flow
 		return flow.Stop(failed.message)
 	}
 	failed.backoff = c.Policy.Backoff(timeouts.Migrate, failed.code)
-	if last, ok := c.outcomes.of(s.identity()); ok && last.code == failed.code && last.about == s.about {
+	if last := c.recall(s).failure(); last != nil && last.code == failed.code && last.about == s.about {
 		failed.backoff = last.backoff
 	}
 	wait := failed.backoff.Step()
@@ -199,7 +203,7 @@ func (c *Controller) driverFailed(ctx context.Context, s *scope, err error) flow
 // say notes an outcome, and tells users unless what was said last was about the same.
 func (c *Controller) say(ctx context.Context, s *scope, same string, o outcome) {
 	o.about, o.message = s.about, messages.Shorten(o.message, longestMessage)
-	if !c.outcomes.note(s.identity(), same, o) {
+	if !c.kinds[s.kind].memory.Of(s.key).note(same, o) {
 		return
 	}
 	ctrl.LoggerFrom(ctx).Info("cannot migrate a machine class; nothing is changed", "object", s.identity(), "reason", o.message)

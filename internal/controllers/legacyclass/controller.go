@@ -10,8 +10,8 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
@@ -25,9 +25,9 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver/registry"
 	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
+	"github.com/millwright-dev/millwright/internal/reconcile/edge"
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
-	"github.com/millwright-dev/millwright/internal/reconcile/shutdown"
 	"github.com/millwright-dev/millwright/internal/reconcile/tasks"
 )
 
@@ -52,11 +52,27 @@ type Options struct {
 // Controller migrates the objects of all kinds that the API server serves.
 type Controller struct {
 	Options
-	outcomes outcomes
+	kinds map[string]*kindState
+}
+
+// kindState is what the controller keeps for one kind.
+type kindState struct {
+	edge   edge.Reconciler[*unstructured.Unstructured]
+	memory expectations.Memory[memory]
 }
 
 // New returns a controller.
-func New(options Options) *Controller { return &Controller{Options: options} }
+func New(options Options) *Controller {
+	c := &Controller{Options: options, kinds: map[string]*kindState{}}
+	for _, kind := range c.Kinds {
+		state := &kindState{}
+		state.edge = edge.Reconciler[*unstructured.Unstructured]{
+			Reader: c.Cache, Kind: empty(kind), Pass: c.pass, Forget: state.memory.Forget, Events: c.Events,
+		}
+		c.kinds[kind] = state
+	}
+	return c
+}
 
 // SetupWithManager registers one controller for each kind, and the indexes of what refers to them.
 func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
@@ -77,30 +93,20 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 		for _, user := range []client.Object{&v1alpha1.Machine{}, &v1alpha1.MachineSet{}, &v1alpha1.MachineDeployment{}} {
 			b.Watches(user, users)
 		}
-		if err := b.Complete(shutdown.Quiet(c.reconciler(kind))); err != nil {
+		if err := b.Complete(&c.kinds[kind].edge); err != nil {
 			return fmt.Errorf("setting up the controller of %s: %w", kind, err)
 		}
 	}
 	return nil
 }
 
-// reconciler returns what reconciles the objects of a kind.
-func (c *Controller) reconciler(kind string) reconcile.Reconciler {
-	return reconcile.Func(func(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-		return c.Reconcile(ctx, kind, req.NamespacedName)
-	})
-}
-
 // Reconcile migrates one object of a kind.
 func (c *Controller) Reconcile(ctx context.Context, kind string, key client.ObjectKey) (ctrl.Result, error) {
-	s := &scope{kind: kind, key: key, object: empty(kind)}
-	if err := c.Cache.Get(ctx, key, s.object); err != nil {
-		if apierrors.IsNotFound(err) {
-			c.outcomes.forget(s.identity())
-			return ctrl.Result{}, nil
-		}
-		return ctrl.Result{}, fmt.Errorf("reading %s: %w", s.identity(), err)
-	}
+	return c.kinds[kind].edge.Reconcile(ctx, ctrl.Request{NamespacedName: key})
+}
+
+func (c *Controller) pass(ctx context.Context, object *unstructured.Unstructured) (time.Duration, error) {
+	s := newScope(object)
 	s.about.generation = s.object.GetGeneration()
 	outcome := flow.Run(ctx, s, []flow.Step[*scope]{
 		{Name: "FindClass", Run: c.findClass},
@@ -110,13 +116,10 @@ func (c *Controller) Reconcile(ctx context.Context, kind string, key client.Obje
 		{Name: "HandOverSecrets", Run: c.handOverSecrets},
 		{Name: "MarkMigrated", Run: c.markMigrated},
 	})
-	if apierrors.IsConflict(outcome.Err) || apierrors.IsAlreadyExists(outcome.Err) {
-		return ctrl.Result{RequeueAfter: expectations.StaleCache}, nil // someone else was first, or the cache is old
-	}
 	if outcome.Err != nil {
-		return ctrl.Result{}, fmt.Errorf("migrating %s: %w", s.identity(), outcome.Err)
+		outcome.Err = fmt.Errorf("migrating %s: %w", s.identity(), outcome.Err)
 	}
-	return ctrl.Result{RequeueAfter: outcome.After}, nil
+	return edge.Result(ctx, outcome)
 }
 
 // scope is what the steps of a pass share.
@@ -133,7 +136,11 @@ type scope struct {
 	about inputs
 }
 
-// identity names the object for people, and is its key among those of all kinds.
+func newScope(object *unstructured.Unstructured) *scope {
+	return &scope{kind: object.GetKind(), key: client.ObjectKeyFromObject(object), object: object}
+}
+
+// identity names the object among those of all kinds.
 func (s *scope) identity() string { return s.kind + " " + s.key.String() }
 
 func (s *scope) migrated() bool {

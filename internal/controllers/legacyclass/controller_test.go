@@ -448,7 +448,9 @@ func TestRefused(t *testing.T) {
 				objects = append(objects, tc.also.DeepCopyObject().(client.Object))
 			}
 			w := newWorld(t, d, objects...)
-			w.controller.Cache = shows{w.Client, object}
+			opts := w.controller.Options
+			opts.Cache = shows{w.Client, object}
+			w.controller = New(opts)
 			before := w.dump()
 			for range 3 {
 				w.mustPass()

@@ -45,7 +45,9 @@ func FuzzReconcile(f *testing.F) {
 			users = append(users, theirs)
 		}
 		w := newWorld(t, sim.New(sim.Config{}), users...)
-		w.controller.Cache = shows{w.Client, object}
+		opts := w.controller.Options
+		opts.Cache = shows{w.Client, object}
+		w.controller = New(opts)
 		before := kindless(w)
 		for range 3 {
 			absurd.Within("a pass", func() { _, _ = w.pass() }) // an error is fine

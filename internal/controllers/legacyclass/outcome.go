@@ -42,65 +42,52 @@ type outcome struct {
 	retry   time.Time
 }
 
-// outcomes remembers the last failures. Losing them costs calls only. The zero value is ready to
-// use, concurrently.
-type outcomes struct {
+// memory is what is remembered of an object between reconciles: its last failure. Losing it costs calls only.
+// It is safe for concurrent use. A nil memory remembers nothing.
+type memory struct {
 	mu   sync.Mutex
-	last map[string]*remembered
-}
-
-// remembered is what is known of an object.
-type remembered struct {
-	outcome
+	last *outcome
 	said events.Said
 }
 
-func (o *outcomes) of(identity string) (outcome, bool) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if last, ok := o.last[identity]; ok {
-		return last.outcome, true
+// failure returns the last outcome; nil if there is none.
+func (m *memory) failure() *outcome {
+	if m == nil {
+		return nil
 	}
-	return outcome{}, false
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.last
 }
 
-// note reports whether users have to be told: it is not about the same as the last one.
-func (o *outcomes) note(identity, same string, news outcome) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	last, ok := o.last[identity]
-	if !ok {
-		last = &remembered{}
-		if o.last == nil {
-			o.last = map[string]*remembered{}
-		}
-		o.last[identity] = last
-	}
-	last.outcome = news
-	return last.said.News(reasonFailed, same)
+// note stores an outcome. It reports whether users have to be told: it is not about the same as the last one.
+func (m *memory) note(same string, next outcome) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.last = &next
+	return m.said.News(reasonFailed, same)
 }
 
-// hurry has a driver called again that was not available.
-func (o *outcomes) hurry(identity string, now time.Time) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if last, ok := o.last[identity]; ok && last.code == codes.Unavailable {
-		last.retry = now
+// retryNow has a driver that was not available called again.
+func (m *memory) retryNow(now time.Time) {
+	if m == nil {
+		return
 	}
-}
-
-func (o *outcomes) forget(identity string) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	delete(o.last, identity)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.last != nil && m.last.code == codes.Unavailable {
+		next := *m.last
+		next.retry = now
+		m.last = &next
+	}
 }
 
 // wait returns why the driver is not to be called yet, and for how long; no time means until
 // something changes.
-func (o *outcomes) wait(identity string, about inputs, now time.Time) (time.Duration, string) {
-	last, ok := o.of(identity)
+func (m *memory) wait(about inputs, now time.Time) (time.Duration, string) {
+	last := m.failure()
 	switch {
-	case !ok || last.about != about:
+	case last == nil || last.about != about:
 		return 0, ""
 	case last.retry.IsZero():
 		return 0, last.message
@@ -109,6 +96,9 @@ func (o *outcomes) wait(identity string, about inputs, now time.Time) (time.Dura
 	}
 	return 0, ""
 }
+
+// recall returns what is remembered of an object; nil if there is nothing.
+func (c *Controller) recall(s *scope) *memory { return c.kinds[s.kind].memory.Find(s.key) }
 
 // Migration is where the migration of a class stands.
 type Migration struct {
@@ -132,8 +122,8 @@ func (c *Controller) Migration(ctx context.Context, namespace string, ref v1alph
 	case err != nil:
 		return Migration{}, fmt.Errorf("reading %s %s: %w", ref.Kind, key, err)
 	}
-	last, failed := c.outcomes.of((&scope{kind: ref.Kind, key: key}).identity())
-	if !failed {
+	last := c.recall(&scope{kind: ref.Kind, key: key}).failure()
+	if last == nil {
 		return Migration{Pending: true}, nil
 	}
 	return Migration{Pending: !last.final, Problem: fmt.Sprintf("%s %q is not migrated to a MachineClass: %s", ref.Kind, ref.Name, last.message)}, nil

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/legacy"
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/reconcile/apierror"
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
@@ -61,7 +61,7 @@ func (c *Controller) waiting(kind string) func(ctx context.Context, name string)
 		var requests []reconcile.Request
 		for _, object := range objects {
 			if !object.migrated() {
-				c.outcomes.hurry(object.identity(), c.Clock.Now())
+				c.recall(object).retryNow(c.Clock.Now())
 				requests = append(requests, reconcile.Request{NamespacedName: object.key})
 			}
 		}
@@ -78,7 +78,7 @@ func (c *Controller) list(ctx context.Context, kind string, options ...client.Li
 	}
 	var all []*scope
 	for i := range list.Items {
-		all = append(all, &scope{kind: kind, key: client.ObjectKeyFromObject(&list.Items[i]), object: &list.Items[i]})
+		all = append(all, newScope(&list.Items[i]))
 	}
 	return all, nil
 }
@@ -175,7 +175,7 @@ func (c *Controller) switchReferences(ctx context.Context, s *scope) flow.Result
 		}
 		moveFinalizer(changed, v1alpha1.FinalizerMCM, v1alpha1.FinalizerLegacy)
 		err := c.Client.Patch(ctx, changed, expectations.Locked(before))
-		if err != nil && !apierrors.IsNotFound(err) {
+		if apierror.IgnoreGone(err) != nil {
 			return flow.Fail(fmt.Errorf("reference of %T %s: %w", user, user.GetName(), err))
 		}
 	}

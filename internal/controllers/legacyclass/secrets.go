@@ -13,6 +13,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/legacy"
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/reconcile/apierror"
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )
@@ -40,7 +41,7 @@ func (c *Controller) handOverSecrets(ctx context.Context, s *scope) flow.Result 
 		if !moveFinalizer(secret, v1alpha1.FinalizerSecret, v1alpha1.FinalizerMCM, v1alpha1.FinalizerLegacy) {
 			continue
 		}
-		if err := c.Client.Patch(ctx, secret, expectations.Locked(before)); client.IgnoreNotFound(err) != nil {
+		if err := c.Client.Patch(ctx, secret, expectations.Locked(before)); apierror.IgnoreGone(err) != nil {
 			return flow.Fail(fmt.Errorf("finalizers of Secret %s: %w", name, err))
 		}
 	}
@@ -98,7 +99,7 @@ func (c *Controller) markMigrated(ctx context.Context, s *scope) flow.Result {
 		return flow.Continue()
 	}
 	if err := c.Client.Patch(ctx, s.object, expectations.Locked(before)); err != nil {
-		return flow.Fail(client.IgnoreNotFound(err))
+		return flow.Fail(apierror.IgnoreGone(err))
 	}
 	if news {
 		c.Events.Eventf(s.object, corev1.EventTypeNormal, reasonMigrated, "Migrated to the MachineClass of the same name.")

@@ -32,7 +32,7 @@ import (
 
 // New returns the controller of MachineClasses. The client's reads come from the cache.
 func New(c client.Client) *inuse.Controller {
-	return &inuse.Controller{
+	return inuse.New(inuse.Options{
 		Name: "machineclass", Client: c, Kind: &v1alpha1.MachineClass{}, Finalizer: v1alpha1.FinalizerMCM,
 		InUse: func(ctx context.Context, key client.ObjectKey) (bool, error) { return classInUse(ctx, c, key) },
 		Watch: func(b *builder.Builder) {
@@ -41,13 +41,13 @@ func New(c client.Client) *inuse.Controller {
 				b.Watches(kind, handler.EnqueueRequestsFromMapFunc(classOf), builder.WithPredicates(referenceChanges()))
 			}
 		},
-	}
+	})
 }
 
 // NewForSecrets returns the controller of the Secrets of MachineClasses. The client's reads come
 // from the cache.
 func NewForSecrets(c client.Client) *inuse.Controller {
-	return &inuse.Controller{
+	return inuse.New(inuse.Options{
 		Name: "secret", Client: c, Kind: &corev1.Secret{}, Finalizer: v1alpha1.FinalizerSecret,
 		InUse: func(ctx context.Context, key client.ObjectKey) (bool, error) {
 			return found(ctx, c, &v1alpha1.MachineClassList{}, client.MatchingFields{fieldindex.ClassBySecret: key.String()})
@@ -58,7 +58,7 @@ func NewForSecrets(c client.Client) *inuse.Controller {
 		Events: predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 			return !slices.Equal(e.ObjectOld.GetFinalizers(), e.ObjectNew.GetFinalizers())
 		}},
-	}
+	})
 }
 
 // found reports whether the cache has an object of the list's kind that matches.

@@ -4,8 +4,8 @@ package inuse
 import (
 	"context"
 	"fmt"
+	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -13,13 +13,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
+	"github.com/millwright-dev/millwright/internal/reconcile/apierror"
+	"github.com/millwright-dev/millwright/internal/reconcile/edge"
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
-	"github.com/millwright-dev/millwright/internal/reconcile/shutdown"
 )
 
-// Controller adds a finalizer to the objects of one kind that are in use, and removes it from
-// those that are not. All fields but Events are required.
-type Controller struct {
+// Options configure a Controller. All fields but Events are required.
+type Options struct {
 	// Name of the controller.
 	Name string
 	// Client reads from the cache.
@@ -32,12 +32,25 @@ type Controller struct {
 	InUse func(ctx context.Context, key client.ObjectKey) (bool, error)
 	// Watch adds the watches of the objects that refer to the kind.
 	Watch func(*builder.Builder)
-	// Events of the kind itself that are looked at. Nil: all.
+	// Events selects the events of the kind itself that are handled. If nil, all are.
 	Events predicate.Predicate
+}
 
+// Controller adds a finalizer to the objects of one kind that are in use, and removes it from
+// those that are not. Make one with New.
+type Controller struct {
+	Options
 	// written prevents a second patch while the cache does not show the first: an object and
 	// what refers to it are often created at the same time.
 	written expectations.Writes
+	edge    edge.Reconciler[client.Object]
+}
+
+// New makes a Controller.
+func New(opts Options) *Controller {
+	c := &Controller{Options: opts}
+	c.edge = edge.Reconciler[client.Object]{Reader: opts.Client, Kind: opts.Kind, Written: &c.written, Pass: c.pass}
+	return c
 }
 
 // SetupWithManager registers the controller and its watches.
@@ -49,7 +62,7 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 	b := ctrl.NewControllerManagedBy(mgr).Named(c.Name).For(c.Kind, events...).
 		WithOptions(controller.Options{RateLimiter: expectations.RateLimiter()})
 	c.Watch(b)
-	if err := b.Complete(shutdown.Quiet(c)); err != nil {
+	if err := b.Complete(c); err != nil {
 		return fmt.Errorf("setting up the controller %s: %w", c.Name, err)
 	}
 	return nil
@@ -57,33 +70,22 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 
 // Reconcile adds or removes the finalizer of one object.
 func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-	object := c.Kind.DeepCopyObject().(client.Object)
-	if err := c.Client.Get(ctx, req.NamespacedName, object); err != nil {
-		if apierrors.IsNotFound(err) {
-			c.written.Forget(req.NamespacedName)
-			return ctrl.Result{}, nil
-		}
-		return ctrl.Result{}, fmt.Errorf("reading %s: %w", req, err)
-	}
-	if !c.written.Fresh(object) {
-		return ctrl.Result{RequeueAfter: expectations.StaleCache}, nil
-	}
-	used, err := c.InUse(ctx, req.NamespacedName)
+	return c.edge.Reconcile(ctx, req)
+}
+
+func (c *Controller) pass(ctx context.Context, object client.Object) (time.Duration, error) {
+	used, err := c.InUse(ctx, client.ObjectKeyFromObject(object))
 	if err != nil {
-		return ctrl.Result{}, err
+		return 0, err
 	}
 	changed := object.DeepCopyObject().(client.Object)
 	if !Set(changed, c.Finalizer, used) {
-		return ctrl.Result{}, nil
+		return 0, nil
 	}
-	err = c.written.Patch(ctx, c.Client, changed, object)
-	switch {
-	case apierrors.IsConflict(err):
-		return ctrl.Result{RequeueAfter: expectations.StaleCache}, nil
-	case client.IgnoreNotFound(err) != nil:
-		return ctrl.Result{}, fmt.Errorf("finalizer of %s: %w", req, err)
+	if err := apierror.IgnoreGone(c.written.Patch(ctx, c.Client, changed, object)); err != nil {
+		return 0, fmt.Errorf("finalizer of %s: %w", object.GetName(), err)
 	}
-	return ctrl.Result{}, nil
+	return 0, nil
 }
 
 // Set adds the finalizer or removes it, and reports whether the object changed. The API server

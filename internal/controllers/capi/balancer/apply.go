@@ -7,8 +7,6 @@ import (
 	"syscall"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
@@ -27,19 +25,19 @@ const (
 
 // apply does what the plan says. What is new is tried by opening the port before it is written, so that nobody gets an
 // endpoint that another process has.
-func (c *Controller) apply(ctx context.Context, infra *infrav1.MillwrightCluster, f facts, p plan) (ctrl.Result, error) {
+func (c *Controller) apply(ctx context.Context, infra *infrav1.MillwrightCluster, f facts, p plan) (time.Duration, error) {
 	key := client.ObjectKeyFromObject(infra)
 	if p.port == 0 {
 		c.close(key)
 		c.await(key, p.reason)
-		return ctrl.Result{}, c.report(ctx, infra, f, p.reason, p.message)
+		return 0, c.report(ctx, infra, f, p.reason, p.message)
 	}
 	if !p.claim {
 		c.displace(key, p.port)
 	}
 	e, err := c.openPort(key, f, &p)
 	if err != nil {
-		return ctrl.Result{RequeueAfter: tryAgain}, c.report(ctx, infra, f, infrav1.ReasonListenFailed, err.Error())
+		return tryAgain, c.report(ctx, infra, f, infrav1.ReasonListenFailed, err.Error())
 	}
 	c.choose(e)
 	e.SetServers(f.servers)
@@ -49,22 +47,14 @@ func (c *Controller) apply(ctx context.Context, infra *infrav1.MillwrightCluster
 		claiming, cancel := context.WithTimeout(ctx, claimLimit)
 		defer cancel()
 		if err := c.Client.Patch(claiming, changed, expectations.Locked(infra)); err != nil {
-			return again(fmt.Errorf("setting the endpoint of MillwrightCluster %s: %w", key, err))
+			return 0, fmt.Errorf("setting the endpoint of MillwrightCluster %s: %w", key, err)
 		}
 		infra = changed
 	}
 	if e.Healthy(loadbalancer.Ready) > 0 {
-		return again(c.report(ctx, infra, f, infrav1.ReasonForwarding, ""))
+		return 0, c.report(ctx, infra, f, infrav1.ReasonForwarding, "")
 	}
-	return again(c.report(ctx, infra, f, infrav1.ReasonNoHealthyMachine, "No API server of the control plane machines is ready"))
-}
-
-// again has a pass repeated whose cache was not up to date.
-func again(err error) (ctrl.Result, error) {
-	if apierrors.IsConflict(err) {
-		return ctrl.Result{RequeueAfter: expectations.StaleCache}, nil
-	}
-	return ctrl.Result{}, err
+	return 0, c.report(ctx, infra, f, infrav1.ReasonNoHealthyMachine, "No API server of the control plane machines is ready")
 }
 
 // openPort opens the port of a plan. One that is only to be claimed may be any that is free; the plan gets it.

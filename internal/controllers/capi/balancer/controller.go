@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"net"
 	"sync"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
@@ -27,8 +28,8 @@ import (
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
 	"github.com/millwright-dev/millwright/internal/loadbalancer"
+	"github.com/millwright-dev/millwright/internal/reconcile/edge"
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
-	"github.com/millwright-dev/millwright/internal/reconcile/shutdown"
 	"github.com/millwright-dev/millwright/internal/reconcile/tasks"
 )
 
@@ -68,6 +69,7 @@ type Options struct {
 // Controller reconciles MillwrightClusters. Make one with New, and end it with Close.
 type Controller struct {
 	Options
+	edge  edge.Reconciler[*infrav1.MillwrightCluster]
 	waker *tasks.Waker
 	start *start
 
@@ -94,10 +96,12 @@ func New(opts Options) *Controller {
 	if opts.Ready == nil {
 		opts.Ready = func() {}
 	}
-	return &Controller{
+	c := &Controller{
 		Options: opts, waker: &tasks.Waker{}, start: newStart(opts.Ready), leads: opts.Lock == nil,
 		open: map[types.NamespacedName]*endpoint{}, waiting: map[types.NamespacedName]struct{}{},
 	}
+	c.edge = edge.Reconciler[*infrav1.MillwrightCluster]{Reader: c.Client, Kind: &infrav1.MillwrightCluster{}, Pass: c.pass, Forget: c.release}
+	return c
 }
 
 // SetupWithManager registers the controller and its watches. One object is reconciled at a time, as ports are common to all.
@@ -110,7 +114,7 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&infrav1.MillwrightMachine{}, mapped(c.ofMachine), builder.WithPredicates(predicate.NewPredicateFuncs(controlPlane))).
 		WatchesRawSource(c.waker).
 		WithOptions(controller.Options{MaxConcurrentReconciles: 1, RateLimiter: expectations.RateLimiter()}).
-		Complete(shutdown.Quiet(c))
+		Complete(c)
 	if err != nil {
 		return fmt.Errorf("setting up the controller of load balancers: %w", err)
 	}
@@ -149,31 +153,35 @@ func (c *Controller) Close() {
 	}
 }
 
-// Reconcile opens or closes the port of a Cluster, and tells its balancer the servers.
+// Reconcile opens or closes the port of a Cluster, and configures the servers of its balancer.
 func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	defer c.start.passed(req.NamespacedName)
-	infra := &infrav1.MillwrightCluster{}
-	err := c.Client.Get(ctx, req.NamespacedName, infra)
-	switch {
-	case client.IgnoreNotFound(err) != nil:
-		return ctrl.Result{}, err
-	case err != nil || !c.asked(infra):
-		c.close(req.NamespacedName)
-		c.wakeWaiting() // its endpoint is free, also if it was not open
-		return ctrl.Result{}, nil
+	return c.edge.Reconcile(ctx, req)
+}
+
+// release closes the port of a MillwrightCluster that does not need it any more.
+func (c *Controller) release(key types.NamespacedName) {
+	c.close(key)
+	c.wakeWaiting() // its endpoint is free, also if it was not open
+}
+
+func (c *Controller) pass(ctx context.Context, infra *infrav1.MillwrightCluster) (time.Duration, error) {
+	if !c.asked(infra) {
+		c.release(client.ObjectKeyFromObject(infra))
+		return 0, nil
 	}
 	cluster, err := core.FindCluster(ctx, c.Client, infra.Namespace, core.Owner(infra, core.ClusterKind))
 	if err != nil || cluster == nil {
-		return ctrl.Result{}, err
+		return 0, err
 	}
 	f, err := c.gather(ctx, c.Client, infra, cluster)
 	if err != nil {
-		return ctrl.Result{}, err
+		return 0, err
 	}
 	p := planFor(f)
 	if p.claim { // the cache may lack what another process has just given away
 		if f, err = c.gather(ctx, c.Live, infra, cluster); err != nil {
-			return ctrl.Result{}, err
+			return 0, err
 		}
 		p = planFor(f)
 	}

@@ -7,9 +7,9 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/reconcile/apierror"
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
@@ -33,7 +33,7 @@ func (c *Controller) report(ctx context.Context, infra *infrav1.MillwrightCluste
 	if equality.Semantic.DeepEqual(infra.Status, changed.Status) {
 		return nil
 	}
-	if err := c.Client.Status().Patch(ctx, changed, expectations.Locked(infra)); client.IgnoreNotFound(err) != nil {
+	if err := c.Client.Status().Patch(ctx, changed, expectations.Locked(infra)); apierror.IgnoreGone(err) != nil {
 		return fmt.Errorf("patching the status of MillwrightCluster %s: %w", infra.Name, err)
 	}
 	return nil

@@ -9,13 +9,13 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -33,10 +33,11 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/capi/controlplane"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/inputs"
+	"github.com/millwright-dev/millwright/internal/reconcile/apierror"
+	"github.com/millwright-dev/millwright/internal/reconcile/edge"
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
-	"github.com/millwright-dev/millwright/internal/reconcile/shutdown"
 	"github.com/millwright-dev/millwright/internal/reconcile/tasks"
 )
 
@@ -46,6 +47,8 @@ type Options struct {
 	Client client.Client
 	// Live reads Secrets from the API server. Required.
 	Live client.Reader
+	// Events records events for users. Required.
+	Events record.EventRecorder
 	// Clock is required.
 	Clock clock.PassiveClock
 	// Concurrency is how many objects are reconciled at the same time.
@@ -69,18 +72,21 @@ type Options struct {
 // Controller reconciles MillwrightClusters. Make one with New.
 type Controller struct {
 	Options
+	edge   edge.Reconciler[*infrav1.MillwrightCluster]
 	inputs inputs.Reader
-
-	mu    sync.Mutex
-	calls map[types.NamespacedName]*call
+	memory expectations.Memory[memory]
 }
 
 // New makes a Controller.
 func New(opts Options) *Controller {
-	return &Controller{
-		Options: opts, calls: map[types.NamespacedName]*call{},
-		inputs: inputs.Reader{Cache: opts.Client, Live: opts.Live, Field: "spec.failureDomainsFrom"},
+	c := &Controller{
+		Options: opts,
+		inputs:  inputs.Reader{Cache: opts.Client, Live: opts.Live, Field: "spec.failureDomainsFrom"},
 	}
+	c.edge = edge.Reconciler[*infrav1.MillwrightCluster]{
+		Reader: c.Client, Kind: &infrav1.MillwrightCluster{}, Pass: c.pass, Forget: c.forget, Events: c.Events,
+	}
+	return c
 }
 
 // SetupWithManager registers the controller and its watches.
@@ -95,7 +101,7 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 		WatchesRawSource(c.TaskEnds).
 		WatchesRawSource(tasks.Registrations(c.Drivers, c.ofDriver)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: c.Concurrency, RateLimiter: expectations.RateLimiter()}).
-		Complete(shutdown.Quiet(c))
+		Complete(c)
 	if err != nil {
 		return fmt.Errorf("setting up the controller of MillwrightClusters: %w", err)
 	}
@@ -128,7 +134,7 @@ func (c *Controller) ofDriver(ctx context.Context, name string) []reconcile.Requ
 		return from != nil && from.Driver == name
 	})
 	for _, request := range requests {
-		c.hurry(request.NamespacedName)
+		c.memory.Find(request.NamespacedName).retryNow(c.Clock.Now())
 	}
 	return requests
 }
@@ -169,16 +175,13 @@ type scope struct {
 
 // Reconcile runs the steps of a MillwrightCluster.
 func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-	infra := &infrav1.MillwrightCluster{}
-	if err := c.Client.Get(ctx, req.NamespacedName, infra); err != nil {
-		if apierrors.IsNotFound(err) {
-			c.forget(req.NamespacedName)
-		}
-		return ctrl.Result{}, client.IgnoreNotFound(err)
-	}
+	return c.edge.Reconcile(ctx, req)
+}
+
+func (c *Controller) pass(ctx context.Context, infra *infrav1.MillwrightCluster) (time.Duration, error) {
 	if metav1.HasAnnotation(infra.ObjectMeta, core.AnnotationManagedBy) || !c.watched(infra) || !infra.DeletionTimestamp.IsZero() {
-		c.forget(req.NamespacedName)
-		return ctrl.Result{}, nil
+		c.forget(client.ObjectKeyFromObject(infra))
+		return 0, nil
 	}
 	s := &scope{infra: infra, stored: infra.DeepCopy(), now: metav1.NewTime(c.Clock.Now())}
 	outcome := flow.Run(ctx, s, []flow.Step[*scope]{
@@ -191,10 +194,7 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if err := c.persist(ctx, s); err != nil && outcome.Err == nil {
 		outcome.Err = err
 	}
-	if apierrors.IsConflict(outcome.Err) {
-		return ctrl.Result{RequeueAfter: expectations.StaleCache}, nil
-	}
-	return ctrl.Result{RequeueAfter: outcome.After}, outcome.Err
+	return edge.Result(ctx, outcome)
 }
 
 func (s *scope) set(kind string, value metav1.ConditionStatus, reason, message string) {
@@ -284,7 +284,7 @@ func (c *Controller) persist(ctx context.Context, s *scope) error {
 	if equality.Semantic.DeepEqual(s.stored.Status, s.infra.Status) {
 		return nil
 	}
-	if err := c.Client.Status().Patch(ctx, s.infra, expectations.Locked(s.stored)); client.IgnoreNotFound(err) != nil {
+	if err := c.Client.Status().Patch(ctx, s.infra, expectations.Locked(s.stored)); apierror.IgnoreGone(err) != nil {
 		return fmt.Errorf("patching the status of MillwrightCluster %s: %w", s.infra.Name, err)
 	}
 	return nil

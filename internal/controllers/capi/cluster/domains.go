@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -39,7 +40,14 @@ const (
 	mostDomains = 100
 )
 
-// call is what is remembered of the calls for one MillwrightCluster. Losing it costs one call.
+// memory is what is remembered of one MillwrightCluster between reconciles. Losing it costs one call. It is safe for
+// concurrent use; a nil memory remembers nothing.
+type memory struct {
+	mu   sync.Mutex
+	call *call
+}
+
+// call is the request to the driver, and its last answer.
 type call struct {
 	// request identifies the request.
 	request string
@@ -130,59 +138,64 @@ func standIn(infra *infrav1.MillwrightCluster) *infrav1.MillwrightMachine {
 // list returns the last answer to a request, nil if there is none, and calls the driver if that is due.
 // left is the time until the next call; 0 while one is under way.
 func (c *Controller) list(request string, machine *infrav1.MillwrightMachine) (last *answer, left time.Duration) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	key := client.ObjectKeyFromObject(machine)
-	known := c.calls[key]
-	if known == nil || known.request != request {
-		known.stop()
-		known = &call{request: request}
-		c.calls[key] = known
+	key, now := client.ObjectKeyFromObject(machine), c.Clock.Now()
+	m := c.memory.Of(key)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.call == nil || m.call.request != request {
+		m.call.stop()
+		m.call = &call{request: request}
 	}
-	now := c.Clock.Now()
-	if known.cancel == nil && !now.Before(known.due) {
+	current := m.call
+	if current.cancel == nil && !now.Before(current.due) {
 		ctx, cancel := context.WithCancel(context.Background())
-		known.cancel = cancel
+		current.cancel = cancel
 		accepted := c.Run(func(leading context.Context) {
 			defer context.AfterFunc(leading, cancel)()
-			c.finish(known, c.call(ctx, machine))
+			got := c.call(ctx, machine)
+			m.finish(current, got, c.Clock.Now())
 			c.Wake(key)
 		})
 		if !accepted {
 			cancel()
-			known.cancel = nil
+			current.cancel = nil
 		}
 	}
-	return known.last, max(0, known.due.Sub(now))
+	return current.last, max(0, current.due.Sub(now))
 }
 
-// finish stores an answer. That to a request which has changed meanwhile is not read any more.
-func (c *Controller) finish(known *call, got answer) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	known.cancel()
-	known.cancel = nil
-	if !got.listed && known.last != nil {
-		got.domains, got.listed = known.last.domains, known.last.listed
+// finish stores an answer. The answer to a request that has changed meanwhile is not read any more.
+func (m *memory) finish(of *call, got answer, now time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	of.cancel()
+	of.cancel = nil
+	if !got.listed && of.last != nil {
+		got.domains, got.listed = of.last.domains, of.last.listed
 	}
-	known.last, known.due = &got, c.Clock.Now().Add(wait.Jitter(got.again, 0.1))
+	of.last, of.due = &got, now.Add(wait.Jitter(got.again, 0.1))
 }
 
-// hurry has the driver asked again after a failed call.
-func (c *Controller) hurry(key types.NamespacedName) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if known := c.calls[key]; known != nil && known.last != nil && known.last.reason == infrav1.ReasonDriverCallFailed {
-		known.due = c.Clock.Now()
+// retryNow repeats a failed call with the next reconcile.
+func (m *memory) retryNow(now time.Time) {
+	if m == nil {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.call != nil && m.call.last != nil && m.call.last.reason == infrav1.ReasonDriverCallFailed {
+		m.call.due = now
 	}
 }
 
 // forget drops what is remembered of a MillwrightCluster, and cancels a call that is under way.
 func (c *Controller) forget(key types.NamespacedName) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.calls[key].stop()
-	delete(c.calls, key)
+	if m := c.memory.Find(key); m != nil {
+		m.mu.Lock()
+		m.call.stop()
+		m.mu.Unlock()
+	}
+	c.memory.Forget(key)
 }
 
 // stop cancels a call that is under way.

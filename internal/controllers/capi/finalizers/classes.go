@@ -47,7 +47,7 @@ func name(ref *infrav1.LocalReference) []string {
 // NewForClasses returns the controller of the MachineClasses. The client's reads come from a
 // cache with Indexes.
 func NewForClasses(c client.Client) *inuse.Controller {
-	return &inuse.Controller{
+	return inuse.New(inuse.Options{
 		Name: "millwrightmachine-class", Client: c, Kind: &v1alpha1.MachineClass{}, Finalizer: infrav1.ClassFinalizer,
 		InUse: func(ctx context.Context, key client.ObjectKey) (bool, error) {
 			users := &infrav1.MillwrightMachineList{}
@@ -61,7 +61,7 @@ func NewForClasses(c client.Client) *inuse.Controller {
 			b.Watches(&infrav1.MillwrightMachine{}, handler.EnqueueRequestsFromMapFunc(classOf), builder.WithPredicates(
 				predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool { return !sameReference(e, ByClass) }}))
 		},
-	}
+	})
 }
 
 func classOf(_ context.Context, object client.Object) []reconcile.Request {

@@ -23,10 +23,11 @@ import (
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/marks"
+	"github.com/millwright-dev/millwright/internal/reconcile/apierror"
+	"github.com/millwright-dev/millwright/internal/reconcile/edge"
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
 	"github.com/millwright-dev/millwright/internal/reconcile/inuse"
-	"github.com/millwright-dev/millwright/internal/reconcile/shutdown"
 )
 
 // Secrets is the controller of the Secrets, by their names. Secrets are neither listed nor
@@ -40,11 +41,12 @@ type Secrets struct {
 	live   client.Reader
 	// ours reports whether a MillwrightMachine belongs to this manager.
 	ours func(*infrav1.MillwrightMachine) bool
+	edge edge.Reconciler[*corev1.Secret]
 
 	// mu is held from listing the users of a Secret until its finalizer is written.
 	mu sync.Mutex
-	// known is what the cache may not show yet, by object.
-	known map[types.NamespacedName]need
+	// known is what the cache may not show yet, by MillwrightMachine. Its values are guarded by mu.
+	known expectations.Memory[need]
 }
 
 // need reports whether a MillwrightMachine needs its Secrets.
@@ -57,7 +59,11 @@ type need struct {
 // live reads from the API server, and ours reports whether a MillwrightMachine belongs to this
 // manager.
 func NewForSecrets(client client.Client, live client.Reader, ours func(*infrav1.MillwrightMachine) bool) *Secrets {
-	return &Secrets{client: client, live: live, ours: ours, known: map[types.NamespacedName]need{}}
+	s := &Secrets{client: client, live: live, ours: ours}
+	s.edge = edge.Reconciler[*corev1.Secret]{Kind: &corev1.Secret{}, Pass: func(ctx context.Context, secret *corev1.Secret) (time.Duration, error) {
+		return 0, s.settle(ctx, types.NamespacedName{Namespace: secret.Namespace, Name: secret.Name}) // which reads it under the lock
+	}}
+	return s
 }
 
 // SetupWithManager registers the controller and its watches.
@@ -70,7 +76,7 @@ func (s *Secrets) SetupWithManager(mgr ctrl.Manager) error {
 			return !slices.Equal(OfClass(e.ObjectOld.(*v1alpha1.MachineClass)), OfClass(e.ObjectNew.(*v1alpha1.MachineClass)))
 		}})).
 		WithOptions(controller.Options{RateLimiter: expectations.RateLimiter()}).
-		Complete(shutdown.Quiet(s))
+		Complete(s)
 	if err != nil {
 		return fmt.Errorf("setting up the controller of MillwrightMachines' Secrets: %w", err)
 	}
@@ -105,11 +111,7 @@ func (s *Secrets) machineChanges() predicate.Predicate {
 
 // Reconcile settles one Secret.
 func (s *Secrets) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-	err := s.settle(ctx, req.NamespacedName)
-	if apierrors.IsConflict(err) {
-		return ctrl.Result{RequeueAfter: time.Second}, nil
-	}
-	return ctrl.Result{}, err
+	return s.edge.Reconcile(ctx, req)
 }
 
 // OfMachine returns the Secrets that the driver needs for the VM. Bootstrap data are not among
@@ -140,23 +142,19 @@ func OfClass(class *v1alpha1.MachineClass) []types.NamespacedName {
 func (s *Secrets) released(machine *infrav1.MillwrightMachine) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	known, ok := s.known[client.ObjectKeyFromObject(machine)]
-	return ok && known.of == machine.UID && !known.does
+	known := s.known.Find(client.ObjectKeyFromObject(machine))
+	return known != nil && known.of == machine.UID && !known.does
 }
 
 // Note records whether a MillwrightMachine needs its Secrets.
 func (s *Secrets) Note(machine *infrav1.MillwrightMachine, does bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.known[client.ObjectKeyFromObject(machine)] = need{machine.UID, does}
+	*s.known.Of(client.ObjectKeyFromObject(machine)) = need{machine.UID, does}
 }
 
 // Forget drops what is known of a deleted MillwrightMachine.
-func (s *Secrets) Forget(key types.NamespacedName) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.known, key)
-}
+func (s *Secrets) Forget(key types.NamespacedName) { s.known.Forget(key) }
 
 // SettleAll records whether a MillwrightMachine needs its Secrets, and settles them all. It fails
 // with a conflict if another client writes one of them meanwhile.
@@ -193,7 +191,7 @@ func (s *Secrets) settle(ctx context.Context, key types.NamespacedName) error {
 	if needed && !hold || !inuse.Set(changed, infrav1.SecretFinalizer, needed) {
 		return nil
 	}
-	if err := s.client.Patch(ctx, changed, expectations.Locked(secret)); client.IgnoreNotFound(err) != nil {
+	if err := s.client.Patch(ctx, changed, expectations.Locked(secret)); apierror.IgnoreGone(err) != nil {
 		return fmt.Errorf("finalizer of Secret %s: %w", key.Name, err)
 	}
 	return nil
@@ -208,8 +206,9 @@ func (s *Secrets) needed(ctx context.Context, key types.NamespacedName) (needed,
 	}
 	for i := range users {
 		user := &users[i]
-		known, ok := s.known[client.ObjectKeyFromObject(user)]
-		switch ok = ok && known.of == user.UID; {
+		known := s.known.Find(client.ObjectKeyFromObject(user))
+		ok := known != nil && known.of == user.UID
+		switch {
 		case ok && !known.does, !ok && !holds(user):
 			continue
 		}

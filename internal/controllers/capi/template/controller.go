@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -22,8 +23,9 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/inputs"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/translate"
+	"github.com/millwright-dev/millwright/internal/reconcile/apierror"
+	"github.com/millwright-dev/millwright/internal/reconcile/edge"
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
-	"github.com/millwright-dev/millwright/internal/reconcile/shutdown"
 )
 
 // Options configure a Controller.
@@ -36,10 +38,17 @@ type Options struct {
 }
 
 // Controller reconciles MillwrightMachineTemplates. Make one with New.
-type Controller struct{ Options }
+type Controller struct {
+	Options
+	edge edge.Reconciler[*infrav1.MillwrightMachineTemplate]
+}
 
 // New makes a Controller.
-func New(opts Options) *Controller { return &Controller{opts} }
+func New(opts Options) *Controller {
+	c := &Controller{Options: opts}
+	c.edge = edge.Reconciler[*infrav1.MillwrightMachineTemplate]{Reader: opts.Client, Kind: &infrav1.MillwrightMachineTemplate{}, Pass: c.pass}
+	return c
+}
 
 // SetupWithManager registers the controller and its watches.
 func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
@@ -51,7 +60,7 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&v1alpha1.MachineClass{}, mapped(c.ofClass), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&core.Cluster{}, mapped(c.ofCluster), builder.WithPredicates(pauseChanges())).
 		WithOptions(controller.Options{RateLimiter: expectations.RateLimiter()}).
-		Complete(shutdown.Quiet(c))
+		Complete(c)
 	if err != nil {
 		return fmt.Errorf("setting up the controller of MillwrightMachineTemplates: %w", err)
 	}
@@ -89,30 +98,30 @@ func pauseChanges() predicate.Predicate {
 
 // Reconcile updates the status of a template.
 func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-	template := &infrav1.MillwrightMachineTemplate{}
-	if err := c.Client.Get(ctx, req.NamespacedName, template); err != nil {
-		return ctrl.Result{}, client.IgnoreNotFound(err)
-	}
+	return c.edge.Reconcile(ctx, req)
+}
+
+func (c *Controller) pass(ctx context.Context, template *infrav1.MillwrightMachineTemplate) (time.Duration, error) {
 	if !template.DeletionTimestamp.IsZero() || !core.Watched(c.WatchFilter, template) {
-		return ctrl.Result{}, nil
+		return 0, nil
 	}
 	cluster, err := core.FindCluster(ctx, c.Client, template.Namespace, core.ClusterName(template))
 	if err != nil || core.Paused(cluster, template) {
-		return ctrl.Result{}, err
+		return 0, err
 	}
 	node, err := c.nodeTemplate(ctx, template)
 	if err != nil {
-		return ctrl.Result{}, err
+		return 0, err
 	}
 	changed := template.DeepCopy()
 	changed.Status = translate.TemplateStatus(node, template.Spec.Template.Spec.NodeTemplate)
 	if equality.Semantic.DeepEqual(template.Status, changed.Status) {
-		return ctrl.Result{}, nil
+		return 0, nil
 	}
-	if err := c.Client.Status().Patch(ctx, changed, client.MergeFrom(template)); client.IgnoreNotFound(err) != nil {
-		return ctrl.Result{}, fmt.Errorf("patching the status of MillwrightMachineTemplate %s: %w", template.Name, err)
+	if err := c.Client.Status().Patch(ctx, changed, client.MergeFrom(template)); apierror.IgnoreGone(err) != nil {
+		return 0, fmt.Errorf("patching the status of MillwrightMachineTemplate %s: %w", template.Name, err)
 	}
-	return ctrl.Result{}, nil
+	return 0, nil
 }
 
 // nodeTemplate returns the node template of the template's class; nil if there is none.
