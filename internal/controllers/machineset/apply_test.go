@@ -369,7 +369,7 @@ func TestNothingIsAdoptedForASetThatIsGone(t *testing.T) {
 			cached := s.set()
 			kill(s)
 			c := s.newController()
-			if _, err := c.reconcile(t.Context(), cached); !apierrors.IsConflict(err) {
+			if _, err := c.pass(t.Context(), cached); !apierrors.IsConflict(err) {
 				t.Errorf("got the error %v", err)
 			}
 			if owners := s.all()["lost"].OwnerReferences; len(owners) > 0 {
