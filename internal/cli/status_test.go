@@ -50,14 +50,14 @@ func TestStatusOfWhatAKilledUpLeft(t *testing.T) {
 	}
 	for range 2 { // to look changes nothing
 		said := printed(t, "status", "--dir", dir)
-		if strings.Contains(said, "Nothing runs") || !strings.Contains(said, "2 virtual machines") || !strings.Contains(said, "millwright down --dir "+dir) {
+		if strings.Contains(said, "No cluster runs") || !strings.Contains(said, "2 virtual machines") || !strings.Contains(said, "millwright down --dir "+dir) {
 			t.Errorf("says:\n%s", said)
 		}
 	}
-	if said := printed(t, "down", "--dir", dir); !strings.Contains(said, "Stopped 2 virtual machines that") {
+	if said := printed(t, "down", "--dir", dir); !strings.Contains(said, "Stopped 2 virtual machines of an earlier") {
 		t.Errorf("down says:\n%s", said)
 	}
-	if said := printed(t, "status", "--dir", dir); !strings.Contains(said, "Nothing runs") {
+	if said := printed(t, "status", "--dir", dir); !strings.Contains(said, "No cluster runs") {
 		t.Errorf("says afterwards:\n%s", said)
 	}
 }

@@ -52,7 +52,7 @@ func TestViewOfPods(t *testing.T) {
 	}
 	for _, words := range []string{
 		"rolling out revision 2", "1 of 3 updated", "POD     NODE     STATE", "web-a   pool-1   Ready", "web-b   pool-2   Terminating",
-		"web-c   -        Pending", "requests: 41 answered, 0 failed, slowest 1.5 s",
+		"web-c   -        Pending", "requests: 41 succeeded, 0 failed, slowest 1.5 s",
 	} {
 		if !strings.Contains(screen.String(), words) {
 			t.Errorf("the screen lacks %q:\n%s", words, &screen)

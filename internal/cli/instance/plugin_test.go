@@ -58,7 +58,7 @@ func TestDriverOfAnotherProcess(t *testing.T) {
 	w.must(about("list", "--driver-socket", socket)...) // when one of another kind was refused
 
 	_, err := w.run(about("list", "--driver-socket", "@alone", "--driver-wait", "20ms")...)
-	if err == nil || !strings.Contains(err.Error(), `the driver "plug" has not registered within 20ms (--driver-wait)`) {
+	if err == nil || !strings.Contains(err.Error(), `driver "plug" has not registered within 20ms (--driver-wait)`) {
 		t.Errorf("without a driver: %v", err)
 	}
 	listener, err := net.Listen("unix", filepath.Join(w.dir, "taken"))

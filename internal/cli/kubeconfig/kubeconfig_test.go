@@ -80,9 +80,9 @@ func TestNoCluster(t *testing.T) {
 		says        string
 	}{
 		"nothing":              {says: "millwright up"},
-		"another folder":       {environment: "/nowhere", flags: Flags{Dir: "other"}, says: "in other: start one"},
-		"the environment":      {environment: "/nowhere/at/all", says: "in /nowhere/at/all, which KUBECONFIG names"},
-		"an empty kubeconfig":  {environment: "/nowhere", flags: Flags{File: "empty"}, says: "the kubeconfig empty"},
+		"another folder":       {environment: "/nowhere", flags: Flags{Dir: "other"}, says: "no cluster found in other; start one"},
+		"the environment":      {environment: "/nowhere/at/all", says: "kubeconfig /nowhere/at/all not found or without a cluster (from KUBECONFIG)"},
+		"an empty kubeconfig":  {environment: "/nowhere", flags: Flags{File: "empty"}, says: "kubeconfig empty not found"},
 		"two at the same time": {flags: Flags{File: "empty", Dir: "other"}, says: "cannot be used with --dir"},
 	} {
 		t.Run(name, func(t *testing.T) {
