@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Measures what guests of "millwright up" cost: the time from "kubectl apply" until all their nodes are Ready, and
 # the memory of their processes (PSS, which counts shared pages in parts). With SECONDS also what one Pod of a hypervisor
-# takes beside its guest: its memory, and the processor time of that many idle seconds.
+# uses in addition to its guest: its memory, and the processor time of that many idle seconds.
 #
 #   hack/bench-guests.sh small|full NUMBER [SECONDS]
 #
-# It takes ports of its own, and not those of the examples, which another "up" may have.
+# It uses its own ports, not those of the examples, which another "up" may use.
 set -euo pipefail
 
 guest=$1 number=$2 seconds=${3:-}
@@ -13,7 +13,7 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 case $guest in
 small) pool=$root/examples/pool.yaml ;;
 full) pool=$root/examples/full/pool.yaml ;;
-*) echo "bench-guests: there is no guest $guest: small or full" >&2 && exit 2 ;;
+*) echo "bench-guests: unknown guest $guest; expected small or full" >&2 && exit 2 ;;
 esac
 folder=$(mktemp -d)
 api=26443 images=26480
@@ -29,24 +29,24 @@ finish() {
 }
 trap finish EXIT
 
-# pss prints the memory of processes together, in MiB.
+# pss prints the total memory of processes, in MiB.
 pss() {
 	local pid files=()
 	for pid in "$@"; do files+=("/proc/$pid/smaps_rollup"); done
 	awk '/^Pss:/ { sum += $2 } END { printf "%d", sum / 1024 }' "${files[@]}"
 }
 
-# beside prints the memory of QEMUs beside that of their guests, in MiB. The guest's is the mapping of that size.
-beside() {
+# overhead prints the memory of QEMU processes without that of their guests, which is the mapping of that size, in MiB.
+overhead() {
 	local pid size
 	for pid in "$@"; do
 		size=$(tr '\0' '\n' <"/proc/$pid/cmdline" | grep -A1 -x -e -m | tail -1)
 		awk -v size=$((${size%M} * 1024)) '/^Size:/ { guest = $2 == size; found += guest } /^Pss:/ && !guest { sum += $2 }
-			END { if (found != 1) exit 1; print sum }' "/proc/$pid/smaps" || { echo "bench-guests: the memory of the guest of QEMU $pid is not found" >&2 && return 1; }
+			END { if (found != 1) exit 1; print sum }' "/proc/$pid/smaps" || { echo "bench-guests: cannot find the memory of the guest of QEMU process $pid" >&2 && return 1; }
 	done | awk '{ sum += $1 } END { printf "%d", sum / 1024 }'
 }
 
-# translated prints the memory of QEMUs for what they have translated of their guests' code, in MiB: only without KVM.
+# translated prints the memory of QEMU processes for translated code of their guests, in MiB. It is zero with KVM.
 translated() {
 	local pid files=()
 	for pid in "$@"; do files+=("/proc/$pid/smaps"); done
@@ -67,7 +67,7 @@ resident() {
 	awk '/^VmRSS:/ { sum += $2 } END { printf "%d", sum / 1024 }' "${files[@]}"
 }
 
-# permille prints ticks in so many seconds as thousandths of a processor.
+# permille prints ticks per seconds as thousandths of a processor.
 permille() { awk -v ticks="$1" -v of="$(getconf CLK_TCK)" -v seconds="$seconds" 'BEGIN { printf "%.1f", ticks / of / seconds * 1000 }'; }
 
 : >"$folder/log" # before it is searched
@@ -96,7 +96,7 @@ printf 'memory per guest: %d MiB in QEMU, %d MiB in its hypervisor\n' \
 	$(($(pss "${qemus[@]}") / number)) $(($(pss "${hypervisors[@]}") / number))
 [[ -n $seconds ]] || exit 0
 
-# Of a hypervisor with full leases, its watchdog is a process of its own.
+# The watchdog of a hypervisor with full leases is a separate process.
 processes=("${hypervisors[@]}")
 for hypervisor in "${hypervisors[@]}"; do
 	mapfile -t watchdogs < <(pgrep -P "$hypervisor" -f watchdog)
@@ -106,9 +106,9 @@ own=$(ticks "${processes[@]}") qemu=$(ticks "${qemus[@]}")
 sleep "$seconds"
 own=$(($(ticks "${processes[@]}") - own)) qemu=$(($(ticks "${qemus[@]}") - qemu))
 printf 'idle for %d s, load %s\n' "$seconds" "$(cut -d' ' -f1-3 /proc/loadavg)"
-printf 'beside the guest: hypervisor %d MiB (resident %d MiB), QEMU %d MiB, of which translated code %d MiB; together %d MiB per Pod\n' \
-	$(($(pss "${processes[@]}") / number)) $(($(resident "${processes[@]}") / number)) $(($(beside "${qemus[@]}") / number)) \
+printf 'in addition to the guest: hypervisor %d MiB (resident %d MiB), QEMU %d MiB, of which translated code %d MiB; together %d MiB per Pod\n' \
+	$(($(pss "${processes[@]}") / number)) $(($(resident "${processes[@]}") / number)) $(($(overhead "${qemus[@]}") / number)) \
 	$(($(translated "${qemus[@]}") / number)) \
-	$((($(pss "${processes[@]}") + $(beside "${qemus[@]}")) / number))
+	$((($(pss "${processes[@]}") + $(overhead "${qemus[@]}")) / number))
 printf 'processor per Pod: hypervisor %s m, QEMU with the guest %s m\n' \
 	"$(permille $((own / number)))" "$(permille $((qemu / number)))"

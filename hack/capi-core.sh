@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the core of Cluster API beside a cluster of "millwright up".
+# Runs the core of Cluster API for a cluster of "millwright up".
 #
 #   hack/capi-core.sh VERSION [DIR [PORT]]
 #

@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# Runs one of Cluster API's managers beside a cluster of "millwright up", which has no kubelet to
-# run it in a Pod: puts its kinds, roles and webhooks into the cluster, then becomes it.
+# Runs one of Cluster API's managers for a cluster of "millwright up", which has no kubelet to run it in a
+# Pod: installs its kinds, roles and webhooks in the cluster, then executes it.
 #
 #   hack/capi-manager.sh core|bootstrap|controlplane VERSION [DIR [PORT]]
 #
 # The managers are the core and the providers for kubeadm, of bootstrap data and of control
-# planes, which need the core. VERSION is one of those below test/suites/capi; it is built if it is not
-# yet. DIR is the folder of "up", by default .millwright. PORT is where the webhooks are served, by
-# default 9443, 9444 or 9445; 0 is any free one. A manager has its own roles only, and logs to
-# DIR/logs/capi-MANAGER.log. Ctrl-C ends it.
+# planes, which need the core. VERSION is one of those below test/suites/capi; it is built if necessary.
+# DIR is the directory of "up", by default .millwright. PORT is the port of the webhooks, by default 9443,
+# 9444 or 9445; 0 for any free port. A manager only has its own roles, and logs to
+# DIR/logs/capi-MANAGER.log. Ctrl-C stops it.
 #
 # Environment:
-#   KUBECTL  that of hack/controlplane.sh by default
+#   KUBECTL  path of kubectl; defaults to that of hack/controlplane.sh
 set -euo pipefail
 
 manager=${1:?which manager: core, bootstrap or controlplane} version=${2:?which version of Cluster API; see test/suites/capi}
@@ -21,38 +21,38 @@ user=capi-$manager
 say() { printf '%s\n' "$user: $*"; }
 answers() { (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; }
 
-# More of a manager's flags. The etcds of emulated machines answer late.
+# Additional flags of a manager. The etcds of emulated machines respond slowly.
 flags=()
 if [[ $manager == controlplane ]]; then flags=(--etcd-dial-timeout-duration 1m --etcd-call-timeout-duration 1m); fi
 
-# What a manager has to be allowed before it starts: one that asks before waits long until it asks
-# again. Core and control planes get it from providers of infrastructure, ours among them.
+# A permission that a manager needs before it starts, since it retries only after a long time. Core and
+# control planes get it from infrastructure providers, including Millwright.
 case $manager in
 core) program=core config=. port=9443 needs=millwrightmachines.infrastructure.millwright.dev ;;
 bootstrap) program=bootstrap/manager config=bootstrap port=9444 needs=kubeadmconfigs.bootstrap.cluster.x-k8s.io ;;
 controlplane) program=controlplane/manager config=controlplane port=9445 needs=millwrightmachines.infrastructure.millwright.dev ;;
 *)
-	say "there is no such manager; there are core, bootstrap and controlplane" >&2
+	say "unknown manager; expected core, bootstrap or controlplane" >&2
 	exit 2
 	;;
 esac
 port=${4:-$port}
-[[ -r $dir/kubeconfig ]] || { say "there is no $dir/kubeconfig; is \"millwright up\" running?" >&2; exit 1; }
+[[ -r $dir/kubeconfig ]] || { say "$dir/kubeconfig not found; is \"millwright up\" running?" >&2; exit 1; }
 if ((port == 0)); then
-	# Below those that Linux gives to outgoing connections.
+	# Below the ports that Linux uses for outgoing connections.
 	port=$((20000 + RANDOM % 12768))
 	while answers; do port=$((20000 + RANDOM % 12768)); done
 elif answers; then
-	say "port $port is taken by another process: name another one" >&2
+	say "port $port is in use by another process; choose another one" >&2
 	exit 1
 fi
 built=$("$repository/hack/capi.sh" "$version")
-[[ -x $built/$program ]] || { say "$version is built without it: its go.mod in test/suites/capi does not name it as a tool" >&2; exit 1; }
+[[ -x $built/$program ]] || { say "$version is built without this manager: go.mod in test/suites/capi does not list it as a tool" >&2; exit 1; }
 config=$built/$config
 kubectl=${KUBECTL:-$("$repository/hack/controlplane.sh")/kubectl}
 export KUBECONFIG=$dir/kubeconfig
 kubectl() { "$kubectl" "$@" >/dev/null; }
-# eventually runs a command until it succeeds. What it says after twenty seconds is shown, and is the end.
+# eventually runs a command until it succeeds. After twenty seconds, it prints the output and fails.
 eventually() {
 	local end=$((SECONDS + 20))
 	until "$@" 2>/dev/null; do
@@ -66,11 +66,11 @@ eventually() {
 
 say "installing the kinds of $version"
 kubectl apply --server-side -f "$config/crd"
-# It fails at once for a kind that has no conditions yet.
+# It fails immediately for a kind that has no conditions yet.
 eventually kubectl wait --for condition=Established --timeout 60s -f "$config/crd"
 
-# The roles of all managers have the same names. One that is aggregated collects the roles of
-# providers, ours among them, by their labels.
+# The roles of all managers have the same names. The aggregated role collects the roles of providers,
+# including Millwright, by their labels.
 kubectl apply -f "$repository/config/rbac/capi-core-role.yaml"
 for role in role aggregated_role; do
 	[[ -f $config/rbac/$role.yaml ]] || continue
@@ -87,7 +87,7 @@ for role in role aggregated_role; do
 		---
 	END
 done | kubectl apply -f -
-eventually kubectl auth can-i list "$needs" --as "$user" || { say "the user $user gets no roles" >&2; exit 1; }
+eventually kubectl auth can-i list "$needs" --as "$user" || { say "user $user does not get its roles" >&2; exit 1; }
 
 # The administrator's kubeconfig, acting as the manager's user.
 umask 077
@@ -97,7 +97,7 @@ cp "$dir/kubeconfig" "$own/kubeconfig"
 name=$("$kubectl" --kubeconfig "$own/kubeconfig" config view -o 'jsonpath={.users[0].name}')
 kubectl --kubeconfig "$own/kubeconfig" config set "users.$name.act-as" "$user"
 
-# The webhooks fill in what users leave out, so that nothing works without them.
+# The webhooks set defaults, so that nothing works without them.
 if [[ ! -f $own/cert.pem ]]; then
 	generator=$(go env GOROOT)/src/crypto/tls/generate_cert.go
 	(cd "$own" && go run "$generator" --host 127.0.0.1 --ecdsa-curve P256 2>/dev/null)
@@ -107,12 +107,12 @@ sed -e '/^    service:$/d' -e '/^      name: webhook-service$/d' -e '/^      nam
 	-e "s/^  name: \(mutating\|validating\)-webhook-configuration$/  name: $user-\1-webhook-configuration/" \
 	"$config/webhook/manifests.yaml" | kubectl apply -f -
 
-# Says when it answers, which is when objects can be created. It is nobody's child, since the
-# manager waits for none.
+# Reports when the webhooks respond, so that objects can be created. It runs detached, since the manager
+# does not wait for children.
 log=$dir/logs/$user.log
 tell() {
 	until answers; do
-		kill -0 $$ 2>/dev/null || { say "it has ended, see $log" >&2; return; }
+		kill -0 $$ 2>/dev/null || { say "the manager has exited; see $log" >&2; return; }
 		sleep 0.2
 	done
 	say "$version is ready, and logs to $log"

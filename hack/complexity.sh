@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 warn=$1
 fail=$2
-echo "gocyclo (reported above $warn, refused above $fail)"
+echo "gocyclo (reported above $warn, rejected above $fail)"
 
 measure() { # exits 1 if there is something to show
     go tool -modfile=tools/go.mod gocyclo -over "$1" -ignore '(^|/)(zz_generated[^/]*|[^/]*\.pb)\.go$|^client/[^/]+/' .

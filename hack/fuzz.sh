@@ -6,7 +6,7 @@
 # TIME is how long each runs, such as 10m; PATTERN is a regular expression of the names
 # PACKAGE.FuzzXxx to run, empty for all. An input that breaks a test is kept below the
 # package's testdata/fuzz, and is a case of the ordinary tests from then on. Inputs that
-# reached new code stay in the cache of the go command.
+# reached new code are kept in the cache of the go command.
 #
 # Environment:
 #   FUZZ_PARALLEL  how many inputs are tried at the same time; by default, as many as
@@ -15,13 +15,13 @@ set -euo pipefail
 time=${1:?how long each fuzz test runs} pattern=$2 modules=("${@:3}")
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-# tests prints the folder and the name of each fuzz test of a module.
+# tests prints the directory and the name of each fuzz test of a module.
 tests() {
 	git -C "$1" grep -oE --untracked '^func Fuzz[[:alnum:]_]*\(' -- '*_test.go' |
 		sed -nE 's|^(.*/)?[^/]+_test\.go:func (Fuzz[[:alnum:]_]*)\($|./\1 \2|p' | sort -u
 }
 
-# inner reports whether a folder of a module belongs to another module within it.
+# inner reports whether a directory of a module belongs to another module inside it.
 inner() {
 	local folder=$1/$2
 	until [[ -f $folder/go.mod ]]; do folder=$(dirname "$folder"); done
@@ -35,8 +35,8 @@ for module in "${modules[@]}"; do
 		test=$(realpath --relative-to=. "$module/$folder").$name
 		[[ $test =~ $pattern ]] || continue
 		ran=$((ran + 1))
-		# All that a test imports is built anew, to measure what inputs reach: minutes for Kubernetes' packages,
-		# in which the go command says nothing.
+		# All imports of a test are rebuilt with coverage: minutes for Kubernetes' packages, in which the go command
+		# prints nothing.
 		echo "fuzz: building $test"
 		go -C "$module" test -c -o /dev/null -vet=off -fuzz="^$name\$" "$folder" || { failed+=("$test"); continue; }
 		echo "fuzz: $test for $time"
@@ -44,7 +44,7 @@ for module in "${modules[@]}"; do
 			${FUZZ_PARALLEL:+-parallel="$FUZZ_PARALLEL"} "$folder" || failed+=("$test")
 	done < <(tests "$module")
 done
-((ran > 0)) || { echo "fuzz: no fuzz test has a name like $pattern" >&2; exit 1; }
+((ran > 0)) || { echo "fuzz: no fuzz test matches $pattern" >&2; exit 1; }
 if ((${#failed[@]})); then
 	printf 'fuzz: these of %d failed:\n' "$ran" >&2
 	printf '  %s\n' "${failed[@]}" >&2

@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
-# The tree must stand alone: it names no folder or server of the machine that it was
-# written on, nothing outside the repository, and it speaks of the project, not of
-# the work on it. Only text that people of this project write is searched for words;
-# paths are searched for everywhere.
+# Checks that the tree stands alone: it must not name directories or servers of the machine that it was
+# written on, or anything outside the repository, and it must describe the project, not the work on it.
+# Only this project's own text is searched for words; paths are searched for everywhere.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 echo 'standalone'
@@ -22,37 +21,37 @@ refuse() { # WHY, then the arguments of git grep
     esac
 }
 
-# Folders of this machine: that of the checkout, the one above it, the home folder.
+# Directories of this machine: the checkout, its parent, and the home directory.
 here=$(pwd)
 for folder in "$here" "$(dirname "$here")" "$HOME"; do
     case "$folder" in
     / | /tmp | /var/tmp | /home | /opt | /src | /usr/src) continue ;; # in ordinary text too
     esac
-    refuse "names a folder of this machine" -E "(^|[^[:alnum:]_.~/-])${folder//./\\.}/" -- .
+    refuse "names a directory of this machine" -E "(^|[^[:alnum:]_.~/-])${folder//./\\.}/" -- .
 done
-# Folders beside the checkout, named by a relative path; not those of a name that the
-# checkout has too, since ../config then may well be its own.
+# Directories next to the checkout, named by a relative path, except for names that the checkout also has,
+# since ../config may then be its own.
 for folder in "$(dirname "$here")"/*/; do
     name=$(basename "$folder")
     if [[ -z "$(git ls-files --cached --others -- "$name/*" "*/$name/*" | head -n 1)" ]]; then
-        refuse 'names a folder beside the checkout' -w -F "../$name" -- .
+        refuse 'names a directory next to the checkout' -w -F "../$name" -- .
     fi
 done
 
-# Servers that Go modules come from here, other than the public ones.
+# Module proxies of this machine, other than the public ones.
 proxies=$(go env GOPROXY GONOSUMDB GOSUMDB | grep -oE '[[:alnum:]-]+(\.[[:alnum:]-]+)+' |
     grep -vxE 'proxy\.golang\.org|sum\.golang\.org' || true)
 for proxy in $proxies; do
-    refuse 'names the server that modules come from here' -F "$proxy" -- .
+    refuse 'names a module proxy of this machine' -F "$proxy" -- .
 done
 
-# Words about the work on the project. Fixtures and generated files quote others, and MCM has a package of one
-# of these names. The brackets keep the pattern from finding itself.
+# Words about the work on the project. Fixtures and generated files quote others, and MCM has a package with one
+# of these names. The brackets prevent the pattern from matching itself.
 work='[i]ssues? #?[0-9]+|(the|this|these|open|other) issues?|(this|these|earlier|later|next|previous) sessions?|(?<!/)(?<!ackage )helper[s](?!\.\w)|A[I]'
-refuse 'speaks of the work on the project instead of the project' -w -P "$work" -- . \
+refuse 'describes the work on the project instead of the project' -w -P "$work" -- . \
     ':!*/testdata/*' ':!config/crd' ':!*zz_generated*' ':!*.pb.go' ':!client/*/*' ':!*go.mod' ':!*go.sum' ':!LICENSE'
 
-# Linters are obeyed (docs/design/0002-linters.md).
+# Findings of linters are fixed, not silenced (docs/design/0002-linters.md).
 refuse 'silences a linter' -E '//[n]olint' -- '*.go'
 
 exit "$failed"

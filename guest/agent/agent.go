@@ -1,4 +1,4 @@
-// Package agent implements a part of QEMU's guest agent.
+// Package agent implements a subset of the QEMU guest agent.
 //
 // The protocol is one JSON object per line in each direction; see "QEMU Guest Agent
 // Protocol Reference" in QEMU's documentation.
@@ -15,13 +15,13 @@ import (
 	"slices"
 )
 
-// PortName is the name of the virtio-serial port on which the agent answers.
+// PortName is the name of the virtio-serial port on which the agent responds.
 const PortName = "org.qemu.guest_agent.0"
 
-// Version is the answer to guest-info: the version of the protocol's documentation.
+// Version is the version that guest-info returns: the version of the protocol's documentation.
 const Version = "7.2.0"
 
-// Agent answers requests. All fields are required.
+// Agent handles requests. All fields are required.
 type Agent struct {
 	// PowerOff and Reboot are called for guest-shutdown.
 	PowerOff, Reboot func()
@@ -33,9 +33,9 @@ type Agent struct {
 type Interface struct {
 	// Name of the interface.
 	Name string `json:"name"`
-	// Hardware is the Ethernet address. Optional.
+	// Hardware is the Ethernet address. It is optional.
 	Hardware string `json:"hardware-address,omitempty"`
-	// Addresses of the interface. Optional.
+	// Addresses of the interface. They are optional.
 	Addresses []Address `json:"ip-addresses"`
 }
 
@@ -52,7 +52,7 @@ type Address struct {
 // longestRequest is the maximum length of a line.
 const longestRequest = 64 << 10
 
-// sentinel begins an answer to guest-sync-delimited, and may come before requests.
+// sentinel begins a response to guest-sync-delimited, and may precede requests.
 const sentinel = 0xff
 
 type request struct {
@@ -74,7 +74,7 @@ type failure struct {
 
 func (f *failure) Error() string { return f.Description }
 
-// Serve answers requests until the stream ends. It returns nil then.
+// Serve handles requests until the end of the stream, for which it returns nil.
 func (a *Agent) Serve(stream io.ReadWriter) error {
 	lines := bufio.NewScanner(stream)
 	lines.Buffer(nil, longestRequest)
@@ -84,8 +84,8 @@ func (a *Agent) Serve(stream io.ReadWriter) error {
 		if len(line) == 0 {
 			continue
 		}
-		if answer := a.answer(line); answer != nil {
-			if _, err := stream.Write(answer); err != nil {
+		if response := a.respond(line); response != nil {
+			if _, err := stream.Write(response); err != nil {
 				return err
 			}
 		}
@@ -93,11 +93,11 @@ func (a *Agent) Serve(stream io.ReadWriter) error {
 	return lines.Err()
 }
 
-// answer returns the line to send; nil if there is none.
-func (a *Agent) answer(line []byte) []byte {
+// respond returns the line to send, or nil.
+func (a *Agent) respond(line []byte) []byte {
 	var r request
 	if err := json.Unmarshal(line, &r); err != nil {
-		return encode(response{Error: &failure{"GenericError", "the request is no JSON object"}})
+		return encode(response{Error: &failure{"GenericError", "the request is not a JSON object"}})
 	}
 	handle, ok := commands[r.Execute]
 	if !ok {
@@ -110,11 +110,11 @@ func (a *Agent) answer(line []byte) []byte {
 	case err != nil:
 		return encode(response{ID: r.ID, Error: &failure{"GenericError", err.Error()}})
 	}
-	answer := encode(response{ID: r.ID, Return: result})
+	response := encode(response{ID: r.ID, Return: result})
 	if r.Execute == "guest-sync-delimited" {
-		answer = append([]byte{sentinel}, answer...)
+		response = append([]byte{sentinel}, response...)
 	}
-	return answer
+	return response
 }
 
 func encode(r response) []byte {
@@ -125,8 +125,8 @@ func encode(r response) []byte {
 	return append(text, '\n')
 }
 
-// errSilent is the result of commands that are not answered when they succeed.
-var errSilent = errors.New("no answer")
+// errSilent is the result of commands that have no response on success.
+var errSilent = errors.New("no response")
 
 var commands map[string]func(a *Agent, arguments json.RawMessage) (any, error)
 
@@ -153,9 +153,9 @@ func synchronize(_ *Agent, arguments json.RawMessage) (any, error) {
 
 func info(*Agent, json.RawMessage) (any, error) {
 	type command struct {
-		Name    string `json:"name"`
-		Enabled bool   `json:"enabled"`
-		Answers bool   `json:"success-response"`
+		Name     string `json:"name"`
+		Enabled  bool   `json:"enabled"`
+		Responds bool   `json:"success-response"`
 	}
 	supported := []command{}
 	for _, name := range slices.Sorted(maps.Keys(commands)) {
@@ -179,7 +179,7 @@ func (a *Agent) shutdown(arguments json.RawMessage) (any, error) {
 	case "reboot":
 		a.Reboot()
 	default:
-		return nil, errors.New("mode is none of powerdown, halt and reboot")
+		return nil, errors.New("mode is not powerdown, halt or reboot")
 	}
 	return nil, errSilent
 }

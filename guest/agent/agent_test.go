@@ -38,7 +38,7 @@ func TestAnswers(t *testing.T) {
 		"SyncNothing": {`{"execute":"guest-sync"}`, `{"error":{"class":"GenericError","desc":"parameter 'id' is missing"}}`},
 		"Delimited":   {"half\xff" + `{"execute":"guest-sync-delimited","arguments":{"id":7}}`, "\xff" + `{"return":7}`},
 		"Unknown":     {`{"execute":"guest-fly"}`, `{"error":{"class":"CommandNotFound","desc":"The command guest-fly has not been found"}}`},
-		"Garbage":     {`nonsense`, `{"error":{"class":"GenericError","desc":"the request is no JSON object"}}`},
+		"Garbage":     {`nonsense`, `{"error":{"class":"GenericError","desc":"the request is not a JSON object"}}`},
 		"Interfaces": {
 			`{"execute":"guest-network-get-interfaces"}`,
 			`{"return":[{"name":"eth0","hardware-address":"02:00","ip-addresses":[{"ip-address-type":"ipv4","ip-address":"10.0.2.16","prefix":32}]}]}`,

@@ -26,12 +26,12 @@ const (
 	payloadLengthAt = 0x24c
 	headerSize      = 0x250
 
-	oldestVersion   = 0x208 // the first with a payload's place in the header
-	unstatedSectors = 4     // what zero setup sectors stand for
+	oldestVersion   = 0x208 // the first version that locates the payload in the header
+	unstatedSectors = 4     // the meaning of zero setup sectors
 )
 
-// extractKernel returns the uncompressed ELF kernel of a bzImage. A hypervisor that boots it
-// directly skips the kernel's own decompression, which takes about 0.4 s under TCG.
+// extractKernel returns the uncompressed ELF kernel of a bzImage. A hypervisor that boots it directly skips the
+// kernel's own decompression, which takes about 0.4 s under TCG.
 func extractKernel(image []byte) ([]byte, error) {
 	payload, err := payloadOf(image)
 	if err != nil {
@@ -42,7 +42,7 @@ func extractKernel(image []byte) ([]byte, error) {
 		return nil, err
 	}
 	if !bytes.HasPrefix(kernel, []byte(elf.ELFMAG)) {
-		return nil, fmt.Errorf("%w: the payload is no ELF file", errFormat)
+		return nil, fmt.Errorf("%w: the payload is not an ELF file", errFormat)
 	}
 	return kernel, nil
 }
@@ -61,13 +61,13 @@ func payloadOf(image []byte) ([]byte, error) {
 	begin := uint64(sectors+1)*sectorSize + uint64(binary.LittleEndian.Uint32(image[payloadOffsetAt:]))
 	end := begin + uint64(binary.LittleEndian.Uint32(image[payloadLengthAt:]))
 	if end > uint64(len(image)) {
-		return nil, fmt.Errorf("%w: the file ends before its payload", errFormat)
+		return nil, fmt.Errorf("%w: the file is shorter than its payload", errFormat)
 	}
 	return image[begin:end], nil
 }
 
-// sizeLength is the length of the uncompressed size at the end of every payload. In gzip it is
-// part of the format.
+// sizeLength is the length of the uncompressed size at the end of every payload. In gzip, it is part of the
+// format.
 const sizeLength = 4
 
 func decompress(payload []byte) ([]byte, error) {
@@ -101,6 +101,6 @@ func decompressor(payload []byte) (io.Reader, error) {
 	case bytes.HasPrefix(payload, []byte("\xfd7zXZ\x00")):
 		return xz.NewReader(body)
 	default:
-		return nil, fmt.Errorf("%w: the compression that begins with % x is not known", errFormat, payload[:sizeLength])
+		return nil, fmt.Errorf("%w: unknown compression that begins with % x", errFormat, payload[:sizeLength])
 	}
 }

@@ -9,8 +9,7 @@ import (
 	"path/filepath"
 )
 
-// The layout of the disk. Init stores the guest's credential between the boot sector and the
-// partition.
+// The layout of the disk. Init stores the guest's credential between the boot sector and the partition.
 const (
 	sectorSize     = 512
 	diskSize       = 64 << 20
@@ -18,7 +17,7 @@ const (
 	bootCodeSize   = 440
 )
 
-// disk is a disk that a BIOS boots: syslinux in a partition with a FAT32 file system.
+// disk is a disk that a BIOS boots with syslinux, in a partition with a FAT32 file system.
 type disk struct {
 	mbr    string // file with the boot sector's code
 	kernel string
@@ -33,8 +32,8 @@ LABEL guest
   INITRD initrd
   APPEND ` + commandLine + "\n"
 
-// write creates the disk with the tools of the packages dosfstools, mtools and syslinux, which
-// do not need to mount it.
+// write creates the disk with the tools of the packages dosfstools, mtools and syslinux, which work without
+// mounting it.
 func (d disk) write(path string) (err error) {
 	sector, err := d.bootSector()
 	if err != nil {
@@ -70,7 +69,7 @@ func (d disk) bootSector() ([]byte, error) {
 		return nil, err
 	}
 	if len(code) > bootCodeSize {
-		return nil, fmt.Errorf("%s has %d bytes, which is more than the %d of a boot sector's code", d.mbr, len(code), bootCodeSize)
+		return nil, fmt.Errorf("%s has %d bytes, more than the %d bytes of a boot sector's code", d.mbr, len(code), bootCodeSize)
 	}
 	sector := make([]byte, sectorSize)
 	copy(sector, code)

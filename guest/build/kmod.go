@@ -10,21 +10,21 @@ import (
 	"strings"
 )
 
-// wantedModules are the modules that the guest uses, without dependencies, in the order of
+// usedModules are the modules that the guest uses, without dependencies, in the order of
 // loading: the network's driver comes early, as the guest waits for its link first.
-var wantedModules = []string{
+var usedModules = []string{
 	"virtio_pci", "virtio_rng", "virtio_net", "virtio_blk", "qemu_fw_cfg", "isofs", "virtio_console", "evdev", "button",
 }
 
-// orderedModules returns the paths of the wanted modules below a folder and of their
-// dependencies, each after its dependencies. Compressed modules are not supported.
-func orderedModules(folder string, wanted []string) ([]string, error) {
-	found, err := find(folder)
+// orderedModules returns the paths of the given modules below a directory and of their dependencies, each after
+// its dependencies. Compressed modules are not supported.
+func orderedModules(dir string, used []string) ([]string, error) {
+	found, err := find(dir)
 	if err != nil {
-		return nil, fmt.Errorf("looking for kernel modules: %w", err)
+		return nil, fmt.Errorf("finding kernel modules: %w", err)
 	}
 	sorter := sorter{files: found, done: map[string]bool{}}
-	for _, name := range wanted {
+	for _, name := range used {
 		if err := sorter.add(name); err != nil {
 			return nil, err
 		}
@@ -32,10 +32,10 @@ func orderedModules(folder string, wanted []string) ([]string, error) {
 	return sorter.ordered, nil
 }
 
-// find returns the files by names of modules, in which dashes are underscores.
-func find(folder string) (map[string]string, error) {
+// find returns the files by module name, in which dashes are replaced by underscores.
+func find(dir string) (map[string]string, error) {
 	found := map[string]string{}
-	err := filepath.WalkDir(folder, func(path string, entry fs.DirEntry, err error) error {
+	err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
 		if name, is := strings.CutSuffix(filepath.Base(path), ".ko"); err == nil && is && entry.Type().IsRegular() {
 			found[strings.ReplaceAll(name, "-", "_")] = path
 		}
@@ -76,7 +76,7 @@ func (s *sorter) add(name string) error {
 	return nil
 }
 
-// dependencies reads the section .modinfo: "key=value" texts, each ended by a zero byte.
+// dependencies reads the section .modinfo, which consists of zero-terminated "key=value" texts.
 func dependencies(module []byte) ([]string, error) {
 	file, err := elf.NewFile(bytes.NewReader(module))
 	if err != nil {
@@ -84,7 +84,7 @@ func dependencies(module []byte) ([]string, error) {
 	}
 	section := file.Section(".modinfo")
 	if section == nil {
-		return nil, fmt.Errorf("there is no section .modinfo")
+		return nil, fmt.Errorf("no section .modinfo")
 	}
 	info, err := section.Data()
 	if err != nil {

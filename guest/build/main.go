@@ -1,5 +1,5 @@
-// Command build creates the files that a guest boots from a kernel package's content and the
-// guest's program. hack/guest.sh runs it.
+// Command build creates the files that a guest boots, from the content of a kernel package and the guest's
+// program. hack/guest.sh runs it.
 package main
 
 import (
@@ -13,12 +13,11 @@ import (
 	"github.com/u-root/u-root/pkg/cpio"
 )
 
-// commandLine of the kernel. A panic restarts at once (panic=-1), through a triple fault
-// (reboot=t). Without trust in the processor's random numbers, a guest without virtio-rng
-// would wait for entropy. The kernel's test of the timer is off (no_timer_check): on a busy
-// host it may fail and panic. With several processors that QEMU emulates, the kernel would trust none of their
-// counters, and ask a device for the time, which is slow (tsc=reliable). Its tests of its ciphers are an eighth of a boot
-// without KVM (cryptomgr.notests).
+// commandLine of the kernel. A panic restarts the machine immediately (panic=-1), through a triple fault
+// (reboot=t). Without trust in the processor's random numbers, a guest without virtio-rng would wait for
+// entropy. The kernel's timer test is disabled (no_timer_check), since it may fail and panic on a busy host.
+// With several emulated processors, the kernel would not trust their counters and read the time from a slow
+// device instead (tsc=reliable). Its tests of ciphers take an eighth of a boot without KVM (cryptomgr.notests).
 const commandLine = "console=ttyS0 quiet panic=-1 reboot=t random.trust_cpu=on no_timer_check tsc=reliable cryptomgr.notests"
 
 type inputs struct {
@@ -30,10 +29,10 @@ type inputs struct {
 
 func main() {
 	var in inputs
-	flag.StringVar(&in.kernel, "kernel", "", "`folder` with the content of the kernel's package")
+	flag.StringVar(&in.kernel, "kernel", "", "`directory` with the content of the kernel's package")
 	flag.StringVar(&in.program, "init", "", "the guest's `program`, linked statically")
 	flag.StringVar(&in.mbr, "mbr", "", "`file` with syslinux' code for the master boot record")
-	flag.StringVar(&in.output, "output", "", "`folder` for the files")
+	flag.StringVar(&in.output, "output", "", "`directory` for the files")
 	flag.Parse()
 	if err := build(in); err != nil {
 		fmt.Fprintln(os.Stderr, "guest:", err)
@@ -62,23 +61,23 @@ func build(in inputs) error {
 	return disk{mbr: in.mbr, kernel: compressed, initrd: initrd}.write(filepath.Join(in.output, "boot.raw"))
 }
 
-// readKernel finds the one kernel of a package.
-func readKernel(folder string) (string, []byte, error) {
-	found, err := filepath.Glob(filepath.Join(folder, "boot", "vmlinuz-*"))
+// readKernel finds the only kernel of a package.
+func readKernel(dir string) (string, []byte, error) {
+	found, err := filepath.Glob(filepath.Join(dir, "boot", "vmlinuz-*"))
 	if err != nil {
 		return "", nil, err
 	}
 	if len(found) != 1 {
-		return "", nil, fmt.Errorf("there are %d kernels in %s, not one", len(found), folder)
+		return "", nil, fmt.Errorf("found %d kernels in %s, expected one", len(found), dir)
 	}
 	image, err := os.ReadFile(found[0])
 	return found[0], image, err
 }
 
-// modules is the folder of the modules, which are numbered in the order of loading.
+// modules is the directory of the modules, which are numbered in loading order.
 const modules = "modules"
 
-// writeInitrd packs init, the modules, the console, and the folders that init mounts on.
+// writeInitrd packs init, the modules, the console, and the directories on which init mounts file systems.
 func writeInitrd(path string, in inputs) error {
 	program, err := os.ReadFile(in.program)
 	if err != nil {
@@ -93,7 +92,7 @@ func writeInitrd(path string, in inputs) error {
 		cpio.StaticFile("init", string(program), 0o755),
 		cpio.Directory(modules, 0o755),
 	}
-	loaded, err := orderedModules(filepath.Join(in.kernel, "lib", "modules"), wantedModules)
+	loaded, err := orderedModules(filepath.Join(in.kernel, "lib", "modules"), usedModules)
 	if err != nil {
 		return err
 	}

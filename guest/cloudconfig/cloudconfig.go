@@ -1,8 +1,8 @@
-// Package cloudconfig decodes user data of cloud-init's format #cloud-config.
+// Package cloudconfig decodes user data in cloud-init's format #cloud-config.
 //
-// It knows what Cluster API's bootstrap provider for kubeadm writes: files, commands and templates. What
-// the guest cannot do is named: it is either ignored, or an error if the node would not be what the
-// user data describe.
+// It supports what Cluster API's bootstrap provider for kubeadm writes: files, commands and templates. Fields
+// that the guest does not support are ignored and reported, or are an error if the node would not match the
+// user data without them.
 package cloudconfig
 
 import (
@@ -21,10 +21,10 @@ import (
 const header = "#cloud-config"
 
 // ErrForeign means that the user data has another format.
-var ErrForeign = errors.New("the user data is no " + header)
+var ErrForeign = errors.New("the user data is not a " + header)
 
-// Error is what is wrong with a #cloud-config. It has nothing of its content but names of fields: the rest
-// may hold secrets.
+// Error is an error in a #cloud-config. Of the content, it only contains names of fields: the rest may hold
+// secrets.
 type Error struct {
 	// Where is a field, such as write_files[2].encoding, or a line.
 	Where string
@@ -34,11 +34,11 @@ type Error struct {
 
 func (e *Error) Error() string { return header + ": " + e.Where + ": " + e.Problem }
 
-// Instance is what templates may ask for.
+// Instance has the values of template variables.
 type Instance struct {
-	// ID is that of the seed's meta-data.
+	// ID is the instance ID in the seed's meta-data.
 	ID string
-	// Name is the host name of the seed's meta-data.
+	// Name is the host name in the seed's meta-data.
 	Name string
 }
 
@@ -46,22 +46,22 @@ type Instance struct {
 type Config struct {
 	// Files are written in this order, before the commands.
 	Files []File
-	// BootCommands are a shell script for each boot, before the files. Empty: none.
+	// BootCommands is a shell script that runs at each boot, before the files are written. It may be empty.
 	BootCommands string
-	// Commands are a shell script for the first boot. Empty: none.
+	// Commands is a shell script that runs at the first boot. It may be empty.
 	Commands string
-	// Ignored says what the guest does not do, and why, sorted. The node is the same without it.
+	// Ignored lists what the guest does not do, and why, sorted. The node is the same without it.
 	Ignored []string
 }
 
-// Is reports whether the user data are a #cloud-config, or a template of one.
+// Is reports whether the user data is a #cloud-config, or a template of one.
 func Is(content []byte) bool {
 	_, content = cutTemplate(content)
 	line, _, _ := bytes.Cut(content, []byte("\n"))
 	return strings.TrimRight(string(line), " \t\r") == header
 }
 
-// Parse decodes user data. Errors: ErrForeign, or an *Error for the first thing that is wrong.
+// Parse decodes user data. It returns ErrForeign, or an *Error for the first error.
 func Parse(content []byte, instance Instance) (Config, error) {
 	if !Is(content) {
 		return Config{}, ErrForeign
@@ -76,14 +76,14 @@ func Parse(content []byte, instance Instance) (Config, error) {
 	}
 	var fields map[string]json.RawMessage
 	if err := yaml.Unmarshal(content, &fields); err != nil {
-		return Config{}, &Error{lineOf(err), "is no YAML mapping"}
+		return Config{}, &Error{lineOf(err), "is not a YAML mapping"}
 	}
 	return decode(fields, instance)
 }
 
 var yamlLine = regexp.MustCompile(`\bline ([0-9]+)\b`)
 
-// lineOf returns the place that an error of the YAML decoder names, without its text.
+// lineOf returns the location that an error of the YAML decoder names, without its text.
 func lineOf(err error) string {
 	if match := yamlLine.FindStringSubmatch(err.Error()); match != nil {
 		return "line " + match[1]
@@ -112,18 +112,18 @@ func decode(fields map[string]json.RawMessage, instance Instance) (config Config
 	return config, nil
 }
 
-// isName reports whether a field gives the machine the name that it has.
+// isName reports whether a field sets the name that the machine already has.
 func isName(field string, content json.RawMessage, instance Instance) bool {
 	var name string
 	return field == "hostname" && json.Unmarshal(content, &name) == nil && name == instance.Name
 }
 
-// isEmpty reports whether a field says nothing.
+// isEmpty reports whether a field has no content.
 func isEmpty(content json.RawMessage) bool {
 	return slices.Contains([]string{"", "null", "false", "[]", "{}", `""`}, string(content))
 }
 
-// decoded are the fields that the guest does.
+// decoded are the fields that the guest supports.
 var decoded = map[string]func(*Config, json.RawMessage) error{
 	"write_files": decodeFiles,
 	"bootcmd": func(c *Config, content json.RawMessage) (err error) {
@@ -136,17 +136,17 @@ var decoded = map[string]func(*Config, json.RawMessage) error{
 	},
 }
 
-// refused are fields without which the node is another one.
+// refused are fields without which the node would be different.
 var refused = map[string]string{
-	"disk_setup":     "the guest makes no partitions",
-	"fs_setup":       "the guest makes no file systems",
-	"mounts":         "the guest mounts no disks",
+	"disk_setup":     "the guest does not create partitions",
+	"fs_setup":       "the guest does not create file systems",
+	"mounts":         "the guest does not mount disks",
 	"swap":           "the guest has no swap",
-	"packages":       "the guest installs no packages",
-	"snap":           "the guest installs no packages",
-	"ca_certs":       "the guest trusts Debian's certificate authorities only",
-	"ca-certs":       "the guest trusts Debian's certificate authorities only",
-	"power_state":    "the guest does not end or restart by itself",
+	"packages":       "the guest does not install packages",
+	"snap":           "the guest does not install packages",
+	"ca_certs":       "the guest only trusts Debian's certificate authorities",
+	"ca-certs":       "the guest only trusts Debian's certificate authorities",
+	"power_state":    "the guest does not power off or restart by itself",
 	"chef":           "the guest has no such program",
 	"puppet":         "the guest has no such program",
 	"salt_minion":    "the guest has no such program",
@@ -154,46 +154,46 @@ var refused = map[string]string{
 	"wireguard":      "the guest has no such program",
 	"hostname":       "the machine's name is its host name",
 	"fqdn":           "the machine's name is its host name",
-	"autoinstall":    "the guest is no installer",
-	"device_aliases": "the guest makes no partitions",
+	"autoinstall":    "the guest is not an installer",
+	"device_aliases": "the guest does not create partitions",
 }
 
-// silent are fields whose work the guest does by itself, or that only tell cloud-init how to do it.
+// silent are fields that the guest always fulfills, or that only configure cloud-init.
 var silent = []string{
 	"growpart", "resize_rootfs", "preserve_hostname", "manage_etc_hosts", "final_message", "output", "debug", "datasource",
 	"datasource_list", "merge_how", "merge_type", "disable_root", "package_update", "package_upgrade", "manage_resolv_conf",
 }
 
-// ignoredBecause says why a field is ignored.
+// ignoredBecause returns why a field is ignored.
 func ignoredBecause(name string) string {
 	switch name {
 	case "users", "groups", "user", "password", "chpasswd", "ssh_authorized_keys", "ssh_pwauth", "ssh_keys", "ssh_deletekeys", "ssh_import_id":
-		return "ignored: nobody can log in to the guest"
+		return "ignored: users cannot log in to the guest"
 	case "ntp":
 		return "ignored: the guest's clock follows its host's"
 	}
-	return "ignored: the guest does not know it"
+	return "ignored: not supported by the guest"
 }
 
-// script makes one shell script of commands, each a string or a list of arguments.
+// script creates one shell script from commands, each a string or a list of arguments.
 func script(field string, content json.RawMessage) (string, error) {
 	if isEmpty(content) {
 		return "", nil
 	}
 	var commands []json.RawMessage
 	if err := json.Unmarshal(content, &commands); err != nil {
-		return "", &Error{field, "is no list"}
+		return "", &Error{field, "is not a list"}
 	}
 	var lines strings.Builder
 	for i, command := range commands {
 		var line string
-		var words []string
+		var arguments []string
 		switch {
 		case string(command) == "null":
 			continue
 		case json.Unmarshal(command, &line) == nil:
-		case json.Unmarshal(command, &words) == nil:
-			line = quoted(words)
+		case json.Unmarshal(command, &arguments) == nil:
+			line = quoted(arguments)
 		default:
 			return "", &Error{fmt.Sprintf("%s[%d]", field, i), "is neither a string nor a list of strings"}
 		}
@@ -202,10 +202,10 @@ func script(field string, content json.RawMessage) (string, error) {
 	return lines.String(), nil
 }
 
-func quoted(words []string) string {
+func quoted(arguments []string) string {
 	var all []string
-	for _, word := range words {
-		all = append(all, "'"+strings.ReplaceAll(word, "'", `'\''`)+"'")
+	for _, argument := range arguments {
+		all = append(all, "'"+strings.ReplaceAll(argument, "'", `'\''`)+"'")
 	}
 	return strings.Join(all, " ")
 }

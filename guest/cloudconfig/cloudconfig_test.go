@@ -98,7 +98,7 @@ func checkCommands(t *testing.T, config Config, kubeadm string) {
 	want := Config{
 		BootCommands: "echo \"each boot\"\ndate\n",
 		Commands:     "echo 'vm-1' >/etc/hostname\nprintf 'a: \"%s\"\\n' \"$HOME\"\n" + kubeadm + "\ntouch /tmp/done\n",
-		Ignored:      []string{"ntp ignored: the guest's clock follows its host's", "users ignored: nobody can log in to the guest"},
+		Ignored:      []string{"ntp ignored: the guest's clock follows its host's", "users ignored: users cannot log in to the guest"},
 	}
 	config.Files = nil
 	if diff := cmp.Diff(want, config); diff != "" {
@@ -142,7 +142,7 @@ func TestParse(t *testing.T) {
 		"nothing said":       {"disk_setup: {}\nmounts: []\npackages:\nswap: null\n", Config{}},
 		"cloud-init's own":   {"growpart: {mode: auto}\npreserve_hostname: true\nfinal_message: x\n", Config{}},
 		"the machine's name": {"hostname: vm-1\n", Config{}},
-		"an unknown field":   {"colour: red\n", Config{Ignored: []string{"colour ignored: the guest does not know it"}}},
+		"an unknown field":   {"colour: red\n", Config{Ignored: []string{"colour ignored: not supported by the guest"}}},
 		"arguments":          {"runcmd:\n- [echo, \"it's\", $HOME]\n-\n- date\n", Config{Commands: "'echo' 'it'\\''s' '$HOME'\ndate\n"}},
 		"a number as permissions": {
 			"write_files: [{path: /a, permissions: 0600}]\n", Config{Files: []File{{Path: "/a", Mode: 0o600, Content: []byte{}}}},

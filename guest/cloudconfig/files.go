@@ -17,19 +17,19 @@ import (
 type File struct {
 	// Path is absolute and clean.
 	Path string
-	// User and Group are names of the owners. Empty: root.
+	// User and Group are the names of the owners. If empty, root is used.
 	User, Group string
-	// Mode are the permissions. Default: 0644.
+	// Mode is the permissions. Defaults to 0644.
 	Mode fs.FileMode
 	// Content is decoded.
 	Content []byte
-	// Append says that the content is added to the file's.
+	// Append is set if the content is appended to the file.
 	Append bool
 }
 
 const (
 	defaultMode = 0o644
-	// largestFile bounds what a compressed file may become, in bytes.
+	// largestFile is the maximum size of an uncompressed file, in bytes.
 	largestFile = 64 << 20
 )
 
@@ -51,20 +51,20 @@ func decodeFiles(config *Config, content json.RawMessage) error {
 	}
 	var entries []json.RawMessage
 	if err := json.Unmarshal(content, &entries); err != nil {
-		return &Error{"write_files", "is no list"}
+		return &Error{"write_files", "is not a list"}
 	}
 	var later []File
 	for i, entry := range entries {
 		where := fmt.Sprintf("write_files[%d]", i)
-		var wanted writeFile
-		if err := json.Unmarshal(entry, &wanted); err != nil {
-			return &Error{where, "is no mapping with fields of the right types"}
+		var fields writeFile
+		if err := json.Unmarshal(entry, &fields); err != nil {
+			return &Error{where, "is not a mapping with fields of the right types"}
 		}
-		file, err := wanted.decode(where)
+		file, err := fields.decode(where)
 		if err != nil {
 			return err
 		}
-		if wanted.Deferred {
+		if fields.Deferred {
 			later = append(later, file)
 			continue
 		}
@@ -76,14 +76,14 @@ func decodeFiles(config *Config, content json.RawMessage) error {
 
 func (w *writeFile) decode(where string) (file File, err error) {
 	if !path.IsAbs(w.Path) || path.Clean(w.Path) == "/" || strings.ContainsRune(w.Path, 0) {
-		return File{}, &Error{where + ".path", "is no absolute path"}
+		return File{}, &Error{where + ".path", "is not an absolute path"}
 	}
 	if !isEmpty(w.Source) {
-		return File{}, &Error{where + ".source", "the guest fetches no files"}
+		return File{}, &Error{where + ".source", "the guest does not fetch files"}
 	}
 	file = File{Path: path.Clean(w.Path), Append: w.Append}
 	if file.Mode, err = mode(w.Permissions); err != nil {
-		return File{}, &Error{where + ".permissions", "are no octal number of up to four digits"}
+		return File{}, &Error{where + ".permissions", "are not an octal number of up to four digits"}
 	}
 	file.User, file.Group, _ = strings.Cut(w.Owner, ":")
 	if file.Content, err = decodeContent(w.Encoding, w.Content); err != nil {
@@ -92,7 +92,7 @@ func (w *writeFile) decode(where string) (file File, err error) {
 	return file, nil
 }
 
-// mode returns permissions: an octal number as a string, or a number that YAML has read.
+// mode returns permissions from an octal number in a string, or from a number that YAML has parsed.
 func mode(permissions json.RawMessage) (fs.FileMode, error) {
 	if isEmpty(permissions) {
 		return defaultMode, nil
@@ -112,12 +112,12 @@ func mode(permissions json.RawMessage) (fs.FileMode, error) {
 	return bits, err
 }
 
-// problem is an error without content of a file.
+// problem is an error without any content of a file.
 type problem string
 
 func (p problem) Error() string { return string(p) }
 
-// decodeContent undoes an encoding by its name of cloud-init.
+// decodeContent decodes content by the name of its encoding in cloud-init.
 func decodeContent(encoding, content string) ([]byte, error) {
 	switch strings.ToLower(strings.TrimSpace(encoding)) {
 	case "", "text/plain":
@@ -133,13 +133,13 @@ func decodeContent(encoding, content string) ([]byte, error) {
 		}
 		return uncompress(compressed)
 	}
-	return nil, problem("has an encoding that the guest does not know")
+	return nil, problem("has an encoding that the guest does not support")
 }
 
 func fromBase64(content string) ([]byte, error) {
 	decoded, err := base64.StdEncoding.DecodeString(strings.Join(strings.Fields(content), ""))
 	if err != nil {
-		return nil, problem("is not in base64")
+		return nil, problem("is not base64")
 	}
 	return decoded, nil
 }
@@ -147,11 +147,11 @@ func fromBase64(content string) ([]byte, error) {
 func uncompress(content []byte) ([]byte, error) {
 	reader, err := gzip.NewReader(bytes.NewReader(content))
 	if err != nil {
-		return nil, problem("is not compressed by gzip")
+		return nil, problem("is not compressed with gzip")
 	}
 	plain, err := io.ReadAll(io.LimitReader(reader, largestFile+1))
 	if err != nil {
-		return nil, problem("is not wholly compressed by gzip")
+		return nil, problem("is not completely compressed with gzip")
 	}
 	if len(plain) > largestFile {
 		return nil, problem(fmt.Sprintf("is larger than %d MiB", largestFile>>20))

@@ -19,14 +19,14 @@ func cutTemplate(content []byte) (template bool, rest []byte) {
 	return true, rest
 }
 
-// opener begins what jinja replaces: a variable, a comment, or a block. closers end them.
+// opener begins what jinja replaces: a variable, a comment, or a block. closers close them.
 var (
 	opener  = regexp.MustCompile(`\{[{#%]`)
 	closers = map[string]string{"{{": "}}", "{#": "#}", "{%": "%}"}
 )
 
-// render replaces the variables of a template. Of jinja it knows names of variables, comments and raw
-// blocks, with which Cluster API's users write them.
+// render replaces the variables of a template. Of jinja, it supports variable names, comments and raw blocks,
+// which users of Cluster API write.
 func render(text string, instance Instance) (string, error) {
 	r := &renderer{rest: text, values: instance.values()}
 	for {
@@ -44,45 +44,45 @@ func render(text string, instance Instance) (string, error) {
 	}
 }
 
-// renderer is how far a template is rendered.
+// renderer is the progress of rendering a template.
 type renderer struct {
 	out    strings.Builder
 	rest   string
 	values map[string]string
 }
 
-// replace replaces what the rest begins with. On a problem it leaves the rest as it is.
+// replace replaces what the rest begins with. If there is a problem, the rest is unchanged.
 func (r *renderer) replace() (problem string) {
 	kind := r.rest[:2]
 	inside, rest, closed := strings.Cut(r.rest[2:], closers[kind])
 	name := strings.TrimSpace(inside)
 	switch {
 	case !closed:
-		return "the template's " + kind + " does not end"
+		return "the template's " + kind + " is not closed"
 	case kind == "{#":
 		r.rest = afterBlock(rest)
 	case kind == "{{":
 		value, ok := r.values[name]
 		if !ok {
-			return "the guest knows no variables but " + strings.Join(known(r.values), " and ")
+			return "the guest only supports the variables " + strings.Join(known(r.values), " and ")
 		}
 		r.out.WriteString(value)
 		r.rest = rest
 	case strings.Trim(name, "+- ") == "raw":
 		return r.raw(strings.HasSuffix(name, "-"), rest)
 	default:
-		return "the guest knows no blocks of jinja but raw"
+		return "the guest does not support jinja blocks except raw"
 	}
 	return ""
 }
 
 var rawEnd = regexp.MustCompile(`\{%[-+]?\s*endraw\s*[-+]?%\}`)
 
-// raw copies a block whose content is no template. Its tags may take blanks away.
+// raw copies a block whose content is not a template. Its tags may trim whitespace.
 func (r *renderer) raw(trimLeft bool, rest string) (problem string) {
 	end := rawEnd.FindStringIndex(rest)
 	if end == nil {
-		return "the template's raw block does not end"
+		return "the template's raw block is not closed"
 	}
 	content := rest[:end[0]]
 	if trimLeft {
@@ -96,10 +96,11 @@ func (r *renderer) raw(trimLeft bool, rest string) (problem string) {
 	return ""
 }
 
-// afterBlock returns what follows a block: jinja, as cloud-init calls it, takes its newline away.
+// afterBlock returns what follows a block. As cloud-init configures jinja, the newline after a block is
+// removed.
 func afterBlock(rest string) string { return strings.TrimPrefix(rest, "\n") }
 
-// values are the variables by their names.
+// values returns the variables by name.
 func (i Instance) values() map[string]string {
 	return map[string]string{
 		"ds.meta_data.local_hostname": i.Name, "v1.local_hostname": i.Name, "local_hostname": i.Name,

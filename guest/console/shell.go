@@ -1,5 +1,5 @@
-// Package console writes the guest's messages to its serial console and executes the commands
-// that are typed there.
+// Package console writes the guest's messages to its serial console, and executes the commands that are typed
+// there.
 package console
 
 import (
@@ -12,11 +12,11 @@ import (
 
 // Actions are the effects of commands. All are required.
 type Actions struct {
-	// Status returns a description of the guest, in lines.
+	// Status returns a multi-line description of the guest.
 	Status func() string
 	// PowerOff powers the machine off.
 	PowerOff func()
-	// Reboot restarts it.
+	// Reboot restarts the machine.
 	Reboot func()
 	// Panic crashes the kernel.
 	Panic func()
@@ -30,7 +30,7 @@ type Shell struct {
 	counter counter
 }
 
-// NewShell returns a shell that answers on the output.
+// NewShell returns a shell that responds on the output.
 func NewShell(output *Output, actions Actions) *Shell {
 	return &Shell{output: output, actions: actions, counter: counter{print: output.Print}}
 }
@@ -57,7 +57,7 @@ func (s *Shell) Serve(input io.Reader) error {
 
 const help = `help          this list
 status        what this guest is and does
-ping          answers pong
+ping          prints pong
 count on|off  prints a number that grows, ten times a second
 poweroff      switches the machine off
 reboot        restarts the machine
@@ -130,7 +130,7 @@ func (c *counter) run(end <-chan struct{}) {
 	}
 }
 
-// step prints the next number, unless this run has ended.
+// step prints the next number, unless this run has been stopped.
 func (c *counter) step(end <-chan struct{}) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -165,7 +165,7 @@ func (e *Editor) Type(key byte) (echo, line string, done bool) {
 	returned := e.returned
 	e.returned = key == '\r'
 	switch {
-	case key == '\n' && returned: // the second half of a line's end
+	case key == '\n' && returned: // the second half of a line ending
 		return "", "", false
 	case key == '\r' || key == '\n':
 		line, e.line = string(e.line), nil
@@ -205,7 +205,7 @@ type Output struct {
 	uptime func() time.Duration
 }
 
-// queued is how many messages wait for a blocked console. More are lost.
+// queued is the number of messages that wait for a blocked console. Further messages are lost.
 const queued = 256
 
 // NewOutput returns an output that writes to w in the background. uptime is the time since

@@ -1,5 +1,5 @@
-// Package credential stores the guest's client certificate on its root disk, in the gap before
-// the first partition, so that it survives restarts without a file system.
+// Package credential stores the guest's client certificate on its root disk, in the gap before the first
+// partition, so that it survives restarts without a file system.
 package credential
 
 import (
@@ -20,8 +20,8 @@ const (
 	Size = 64 << 10
 )
 
-// The area begins with magic, and the length and the checksum (CRC-32, IEEE) of the JSON text
-// as little-endian numbers.
+// The area begins with magic, and the length and the checksum (CRC-32, IEEE) of the JSON text as little-endian
+// numbers.
 var magic = []byte("MWGUEST1")
 
 const headerSize = 16
@@ -32,7 +32,7 @@ var (
 	// ErrDamaged means that the stored credential cannot be used. It may be replaced.
 	ErrDamaged = errors.New("the stored credential is damaged")
 	// ErrForeign means that the area holds other data. It is never overwritten.
-	ErrForeign = errors.New("the place for the credential holds other data")
+	ErrForeign = errors.New("the area for the credential holds other data")
 )
 
 // Credential authenticates a Node to the API server. All fields are required.
@@ -55,8 +55,8 @@ type Store struct {
 	Path string
 }
 
-// Load returns the stored credential. Errors: ErrNone, ErrDamaged, ErrForeign, and those of the
-// file system.
+// Load returns the stored credential. It returns ErrNone, ErrDamaged, ErrForeign, and errors of the file
+// system.
 func (s Store) Load() (Credential, error) {
 	disk, err := os.Open(s.Path)
 	if err != nil {
@@ -94,20 +94,20 @@ func decode(area []byte) (Credential, error) {
 	}
 	var c Credential
 	if err := json.Unmarshal(text, &c); err != nil {
-		return Credential{}, fmt.Errorf("%w: it is no JSON object of the known fields", ErrDamaged)
+		return Credential{}, fmt.Errorf("%w: it is not a JSON object with the known fields", ErrDamaged)
 	}
 	return c, nil
 }
 
-// Save stores the credential durably. Errors: ErrForeign, and those of the file system. After a
-// failed write Load returns ErrDamaged or the old credential.
+// Save stores the credential durably. It returns ErrForeign, and errors of the file system. After a failed
+// write, Load returns ErrDamaged or the old credential.
 func (s Store) Save(c Credential) (err error) {
 	text, err := json.Marshal(c)
 	if err != nil {
 		return err
 	}
 	if len(text) > Size-headerSize {
-		return fmt.Errorf("the credential needs %d bytes, and there is place for %d", len(text), Size-headerSize)
+		return fmt.Errorf("the credential needs %d bytes, but only %d are available", len(text), Size-headerSize)
 	}
 	disk, err := os.OpenFile(s.Path, os.O_RDWR, 0)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/millwright-dev/millwright/guest/console"
 )
 
-// portRetry is the pause before a port is read again that has no other end.
+// portRetry is the pause before a port without another end is read again.
 const portRetry = 200 * time.Millisecond
 
 // serveAgent serves the agent's port, if the machine has one.
@@ -38,7 +38,7 @@ func serveAgent(a *agent.Agent, out *console.Output) {
 	}
 }
 
-// findPort returns the port's device file; empty if there is none.
+// findPort returns the port's device file, or "" if there is none.
 func findPort() string {
 	names, err := filepath.Glob("/sys/class/virtio-ports/*/name")
 	if err != nil {
@@ -52,8 +52,7 @@ func findPort() string {
 	return ""
 }
 
-// port is a descriptor whose reads and writes block. Reading returns io.EOF while the other end
-// is not connected.
+// port is a descriptor whose reads and writes block. Read returns io.EOF while the other end is not connected.
 type port int
 
 func (p port) Read(b []byte) (int, error) {
@@ -96,8 +95,8 @@ func (m *machine) powerOff() { m.end("powering off", unix.LINUX_REBOOT_CMD_POWER
 
 func (m *machine) reboot() { m.end("rebooting", unix.LINUX_REBOOT_CMD_RESTART) }
 
-func (m *machine) end(words string, command int) {
-	m.out.Logf("power: %s", words)
+func (m *machine) end(doing string, command int) {
+	m.out.Logf("power: %s", doing)
 	m.out.Flush(flushLimit)
 	unix.Sync()
 	if err := unix.Reboot(command); err != nil {
@@ -114,8 +113,8 @@ func (m *machine) panic() {
 	}
 }
 
-// The format of the kernel's input events on 64-bit machines: a time of 16 bytes, type, code
-// and value; see linux/input.h.
+// The format of the kernel's input events on 64-bit machines: a time of 16 bytes, type, code and value; see
+// linux/input.h.
 const (
 	eventSize  = 24
 	typeAt     = 16
@@ -160,7 +159,7 @@ func (m *machine) watchInput(path string) {
 	}
 }
 
-// pressed reports whether the power button's press is among the events.
+// pressed reports whether the events include a press of the power button.
 func pressed(events []byte) bool {
 	for ; len(events) >= eventSize; events = events[eventSize:] {
 		if binary.NativeEndian.Uint16(events[typeAt:]) == typeKey &&

@@ -1,5 +1,4 @@
-// Command init is the guest's only program, process 1. If it ends, the kernel panics and the
-// machine restarts.
+// Command init is the guest's only program, process 1. If it exits, the kernel panics and the machine restarts.
 package main
 
 import (
@@ -52,7 +51,7 @@ func main() {
 	}, out)
 
 	guest.join(context.Background())
-	select {} // the console still answers
+	select {} // the console still responds
 }
 
 // uptime is the time since boot.
@@ -73,8 +72,8 @@ type guest struct {
 	node    text
 }
 
-// join configures the network, reads the user data and joins the cluster. It returns only if
-// that is not possible.
+// join configures the network, reads the user data and joins the cluster. It returns only if that is
+// impossible.
 func (g *guest) join(ctx context.Context) {
 	described, err := readMetadata()
 	if err != nil {
@@ -184,7 +183,7 @@ func describe(links []metadata.Link) join.Machine {
 	return m
 }
 
-// The names of the metadata in fw_cfg. QEMU supports the second.
+// The names of the metadata in fw_cfg. QEMU supports the second name.
 var metadataNames = []string{
 	"vm.metropolis.monogon.dev/v1/metadata.pb", "opt/vm.metropolis.monogon.dev/v1/metadata.pb",
 }
@@ -234,7 +233,7 @@ const (
 	volumeNameLength = 32
 	seedVolume       = "CIDATA"
 	seedFile         = "user-data"
-	seedFolder       = "/seed"
+	seedDir          = "/seed"
 )
 
 // readUserData finds the seed among the disks.
@@ -271,17 +270,17 @@ func isSeed(disk string) bool {
 
 // readSeed mounts the volume while it reads.
 func readSeed(disk string) (content []byte, err error) {
-	if err := unix.Mount(disk, seedFolder, "iso9660", unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
+	if err := unix.Mount(disk, seedDir, "iso9660", unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
 		return nil, fmt.Errorf("mounting it: %w", err)
 	}
-	defer func() { err = errors.Join(err, unix.Unmount(seedFolder, 0)) }()
-	entries, err := os.ReadDir(seedFolder)
+	defer func() { err = errors.Join(err, unix.Unmount(seedDir, 0)) }()
+	entries, err := os.ReadDir(seedDir)
 	if err != nil {
 		return nil, err
 	}
 	for _, entry := range entries {
 		if strings.EqualFold(entry.Name(), seedFile) {
-			return os.ReadFile(filepath.Join(seedFolder, entry.Name()))
+			return os.ReadFile(filepath.Join(seedDir, entry.Name()))
 		}
 	}
 	return nil, fmt.Errorf("the volume has no file %s", seedFile)

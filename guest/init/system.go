@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mountAll mounts the kernel's file systems on folders of the initrd.
+// mountAll mounts the kernel's file systems on directories of the initrd.
 func mountAll() error {
 	var problems []error
 	for _, m := range []struct{ kind, target string }{
@@ -52,11 +52,11 @@ func loadModule(path string) error {
 	return nil
 }
 
-// rawTerminal turns off echo and line editing, which package console does.
+// rawTerminal turns off echo and line editing, which package console provides.
 func rawTerminal(file *os.File) {
 	terminal, err := unix.IoctlGetTermios(int(file.Fd()), unix.TCGETS)
 	if err != nil {
-		return // no terminal: nothing to set
+		return // not a terminal
 	}
 	terminal.Iflag &^= unix.ICRNL | unix.INLCR | unix.IGNCR | unix.IXON
 	terminal.Lflag &^= unix.ECHO | unix.ICANON | unix.ISIG | unix.IEXTEN
@@ -64,7 +64,7 @@ func rawTerminal(file *os.File) {
 	_ = unix.IoctlSetTermios(int(file.Fd()), unix.TCSETS, terminal)
 }
 
-// text is a string for several goroutines.
+// text is a string that several goroutines use.
 type text struct{ value atomic.Pointer[string] }
 
 func (t *text) set(value string) { t.value.Store(&value) }
@@ -77,7 +77,7 @@ func (t *text) get() string {
 	return orNone("")
 }
 
-// status returns the output of the console's command.
+// status returns the output of the console's command "status".
 func (g *guest) status() string {
 	return fmt.Sprintf("VM %s, UUID %s, up %.0f s\nnetwork: %s\nnode: %s\nboot ID: %s\n",
 		g.name.get(), orNone(systemUUID()), uptime().Seconds(), g.network.get(), g.node.get(), bootID())
@@ -90,7 +90,7 @@ func orNone(text string) string {
 	return text
 }
 
-// readLine returns the content of a small file of the kernel; empty if it cannot be read.
+// readLine returns the content of a small file of the kernel, or "" if it cannot be read.
 func readLine(path string) string {
 	content, err := os.ReadFile(path)
 	if err != nil {

@@ -68,8 +68,8 @@ type signingRequest struct {
 	} `json:"status"`
 }
 
-// requestCertificate generates a key and requests a certificate for a Node. The client uses the
-// bootstrap token. Key and certificate are in PEM form.
+// requestCertificate generates a key and requests a certificate for a Node. The client uses the bootstrap
+// token. Key and certificate are in PEM form.
 func requestCertificate(ctx context.Context, client *kube.Client, node string) (key, certificate []byte, err error) {
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -123,8 +123,7 @@ func submit(ctx context.Context, client *kube.Client, request []byte) ([]byte, e
 	return certificate, err
 }
 
-// usable returns the parsed pair, unless the certificate is expired or in the last tenth of its
-// lifetime.
+// usable returns the parsed pair, unless the certificate is expired or in the last tenth of its lifetime.
 func usable(certificate, key []byte, now time.Time) (tls.Certificate, error) {
 	pair, err := tls.X509KeyPair(certificate, key)
 	if err != nil {
@@ -132,7 +131,7 @@ func usable(certificate, key []byte, now time.Time) (tls.Certificate, error) {
 	}
 	end, begin := pair.Leaf.NotAfter, pair.Leaf.NotBefore
 	if now.After(end.Add(-end.Sub(begin) / 10)) {
-		return tls.Certificate{}, fmt.Errorf("the certificate ends at %s", end.UTC().Format(time.RFC3339))
+		return tls.Certificate{}, fmt.Errorf("the certificate expires at %s", end.UTC().Format(time.RFC3339))
 	}
 	return pair, nil
 }

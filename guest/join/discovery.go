@@ -25,8 +25,8 @@ const (
 	tokenSecretBegin = 7 // after the six letters of the ID and the dot
 )
 
-// discover returns the certificate authority of a server. Like kubeadm it reads a public
-// ConfigMap from the unverified server, which is signed with the secret of the bootstrap token.
+// discover returns the certificate authority of a server. Like kubeadm, it reads a public ConfigMap from the
+// unverified server, which is signed with the secret of the bootstrap token.
 func discover(ctx context.Context, server, token string) ([]byte, error) {
 	client, err := kube.New(kube.Access{Server: server})
 	if err != nil {
@@ -60,7 +60,7 @@ func authorityOf(data map[string]string, token string) ([]byte, error) {
 		return nil, fmt.Errorf("%w: its kubeconfig cannot be read", ErrDiscovery)
 	}
 	if len(config.Clusters) != 1 || len(config.Clusters[0].Cluster.Authority) == 0 {
-		return nil, fmt.Errorf("%w: its kubeconfig has not one cluster with a certificate authority", ErrDiscovery)
+		return nil, fmt.Errorf("%w: its kubeconfig does not have exactly one cluster with a certificate authority", ErrDiscovery)
 	}
 	return config.Clusters[0].Cluster.Authority, nil
 }
@@ -74,7 +74,7 @@ func verify(signature, content, token string) error {
 	}
 	parts := strings.Split(signature, ".")
 	if len(parts) != 3 || parts[1] != "" {
-		return fmt.Errorf("%w: its signature is no detached JSON web signature", ErrDiscovery)
+		return fmt.Errorf("%w: its signature is not a detached JSON web signature", ErrDiscovery)
 	}
 	encoding := base64.RawURLEncoding
 	headerText, err := encoding.DecodeString(parts[0])
@@ -86,7 +86,7 @@ func verify(signature, content, token string) error {
 		Key       string `json:"kid"`
 	}
 	if err := json.Unmarshal(headerText, &header); err != nil || header.Algorithm != "HS256" || header.Key != id {
-		return fmt.Errorf("%w: its signature is not of HS256 and the token with ID %s", ErrDiscovery, id)
+		return fmt.Errorf("%w: its signature does not use HS256 and the token with ID %s", ErrDiscovery, id)
 	}
 	got, err := encoding.DecodeString(parts[2])
 	if err != nil {

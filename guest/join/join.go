@@ -1,8 +1,7 @@
-// Package join makes the guest a Node and keeps it one.
+// Package join makes the guest a Node and maintains it.
 //
-// Like a kubelet it uses a bootstrap token, a certificate signing request, a Node and a Lease.
-// It runs no Pods: it sets the status of Pods that are bound to its Node, and finishes their
-// deletion.
+// Like a kubelet, it uses a bootstrap token, a certificate signing request, a Node and a Lease. It does not run
+// Pods: it sets the status of Pods that are bound to its Node, and finishes their deletion.
 package join
 
 import (
@@ -19,7 +18,7 @@ import (
 	"github.com/millwright-dev/millwright/guest/userdata"
 )
 
-// Intervals of a kubelet.
+// Intervals, as in the kubelet.
 const (
 	leaseInterval  = 10 * time.Second
 	statusInterval = 5 * time.Minute
@@ -39,8 +38,7 @@ type Joiner struct {
 	Restart func()
 }
 
-// Run joins and then keeps the Node alive until ctx ends, whose error it returns. It retries
-// all failures.
+// Run joins, and then maintains the Node until ctx is done, whose error it returns. It retries all failures.
 func (j *Joiner) Run(ctx context.Context) error {
 	access, err := j.stored()
 	if err != nil {
@@ -64,8 +62,7 @@ func (j *Joiner) Run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// stored returns the access that an earlier boot stored on the disk. The error is why there is
-// none.
+// stored returns the access that an earlier boot stored on the disk. The error is why there is none.
 func (j *Joiner) stored() (kube.Access, error) {
 	kept, err := j.Store.Load()
 	if err != nil {
@@ -85,8 +82,8 @@ func (j *Joiner) stored() (kube.Access, error) {
 	return kube.Access{Server: kept.Server, Authority: kept.Authority, Certificate: pair}, nil
 }
 
-// Authority returns the certificate authorities of the cluster: those of the user data, or those
-// that the token finds. It retries all failures until ctx ends, whose error it then returns.
+// Authority returns the certificate authorities of the cluster: those of the user data, or those found with the
+// token. It retries all failures until ctx is done, whose error it then returns.
 func (j *Joiner) Authority(ctx context.Context) (authority []byte, err error) {
 	if given := j.Data.CertificateAuthority; given != "" {
 		return []byte(given), nil
@@ -140,7 +137,7 @@ func (j *Joiner) certify(ctx context.Context, authority []byte) (kube.Access, er
 	return kube.Access{Server: j.Data.Server, Authority: authority, Certificate: pair}, nil
 }
 
-// live registers the Node and keeps it alive until ctx ends or the certificate is refused.
+// live registers the Node and maintains it until ctx is done or the certificate is rejected.
 func (j *Joiner) live(ctx context.Context, access kube.Access) error {
 	client, err := kube.New(access)
 	if err != nil {
@@ -154,15 +151,15 @@ func (j *Joiner) live(ctx context.Context, access kube.Access) error {
 	}
 	j.Logf("node %s is Ready", j.Data.NodeName)
 	ctx, cancel := context.WithCancel(ctx)
-	var beside sync.WaitGroup
-	defer beside.Wait()
+	var background sync.WaitGroup
+	defer background.Wait()
 	defer cancel()
-	beside.Go(func() { j.answerForPods(ctx, client) })
+	background.Go(func() { j.finishPods(ctx, client) })
 	return j.beat(ctx, node, &lease{client: client, node: node})
 }
 
-// answerForPods follows the Node's Pods until ctx ends.
-func (j *Joiner) answerForPods(ctx context.Context, client *kube.Client) {
+// finishPods follows the Node's Pods until ctx is done.
+func (j *Joiner) finishPods(ctx context.Context, client *kube.Client) {
 	answering := newPods(client, j.Data.NodeName, j.Logf)
 	for ctx.Err() == nil {
 		if j.retry(ctx, func() error { return answering.follow(ctx) }) == nil {
@@ -189,7 +186,7 @@ func (j *Joiner) beat(ctx context.Context, node *node, lease *lease) error {
 	}
 }
 
-// untilRefused is retry, but returns the error if the API server refuses the certificate.
+// untilRefused is like retry, but returns the error if the API server rejects the certificate.
 func (j *Joiner) untilRefused(ctx context.Context, step func() error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -206,15 +203,15 @@ func (j *Joiner) untilRefused(ctx context.Context, step func() error) error {
 	return nil
 }
 
-// retry repeats a step with growing pauses until it succeeds or ctx ends, whose error it then
-// returns. It logs a failure that differs from the last.
+// retry repeats a step with growing pauses until it succeeds or ctx is done, whose error it then returns. It
+// logs a failure that differs from the last one.
 func (j *Joiner) retry(ctx context.Context, step func() error) error {
 	var pauses backoff
-	said := ""
+	logged := ""
 	for {
 		err := step()
 		if err == nil {
-			if said != "" {
+			if logged != "" {
 				j.Logf("join: it works again")
 			}
 			return nil
@@ -222,8 +219,8 @@ func (j *Joiner) retry(ctx context.Context, step func() error) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if text := err.Error(); text != said {
-			said = text
+		if text := err.Error(); text != logged {
+			logged = text
 			j.Logf("join: %s; trying again", text)
 		}
 		if err := wait(ctx, pauses.next()); err != nil {
@@ -232,8 +229,8 @@ func (j *Joiner) retry(ctx context.Context, step func() error) error {
 	}
 }
 
-// Pauses between attempts double from the first to the longest, each less up to a quarter, so
-// that guests do not retry at the same time.
+// The pauses between attempts double from the first to the longest, each reduced by up to a quarter at random,
+// so that guests do not retry at the same time.
 const (
 	firstPause   = time.Second
 	longestPause = 15 * time.Second
@@ -247,7 +244,7 @@ func (b *backoff) next() time.Duration {
 	return b.pause - rand.N(b.pause/jitter)
 }
 
-// wait returns nil after the duration, or the error of ctx if that ends first.
+// wait returns nil after the duration, or the error of ctx if that is done earlier.
 func wait(ctx context.Context, duration time.Duration) error {
 	timer := time.NewTimer(duration)
 	defer timer.Stop()

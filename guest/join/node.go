@@ -24,7 +24,7 @@ type Machine struct {
 	MemoryKiB uint64
 	// BootID is different after each boot.
 	BootID string
-	// UUID of SMBIOS. Optional.
+	// UUID of SMBIOS. It is optional.
 	UUID string
 	// MachineID is the same after each boot.
 	MachineID string
@@ -73,7 +73,7 @@ type existing struct {
 	} `json:"status"`
 }
 
-// status returns the status of the Node. Its capacity is no Pods.
+// status returns the status of the Node. Its capacity for Pods is zero.
 func (m Machine) status(name string, now time.Time) nodeStatus {
 	status := nodeStatus{
 		Addresses: []address{{Type: "Hostname", Address: name}},
@@ -99,9 +99,9 @@ func conditions(now time.Time) []condition {
 	stamp := now.UTC().Format(time.RFC3339)
 	var all []condition
 	for _, c := range []condition{
-		{Type: "MemoryPressure", Status: "False", Reason: "GuestHasSufficientMemory", Message: "the guest runs no Pods"},
-		{Type: "DiskPressure", Status: "False", Reason: "GuestHasNoDiskPressure", Message: "the guest runs no Pods"},
-		{Type: "PIDPressure", Status: "False", Reason: "GuestHasSufficientPID", Message: "the guest runs no Pods"},
+		{Type: "MemoryPressure", Status: "False", Reason: "GuestHasSufficientMemory", Message: "the guest does not run Pods"},
+		{Type: "DiskPressure", Status: "False", Reason: "GuestHasNoDiskPressure", Message: "the guest does not run Pods"},
+		{Type: "PIDPressure", Status: "False", Reason: "GuestHasSufficientPID", Message: "the guest does not run Pods"},
 		{Type: "Ready", Status: "True", Reason: "GuestReady", Message: "the guest is posting ready status"},
 	} {
 		c.Heartbeat, c.Transition = stamp, stamp
@@ -121,14 +121,14 @@ type node struct {
 	logf     func(format string, arguments ...any)
 	// restart restarts the machine. It returns only if that fails.
 	restart func()
-	// restartedFor is when the Node began to wait for the update in place that this boot is for.
-	// Empty: it is for none.
+	// restartedFor is when the Node began to wait for the in-place update that this boot performs. If empty,
+	// this boot does not perform an update.
 	restartedFor string
 }
 
 func (n *node) path() string { return nodesPath + "/" + url.PathEscape(n.data.NodeName) }
 
-// register creates the Node, which is Ready at once, or updates that of an earlier boot.
+// register creates the Node, which is Ready immediately, or updates that of an earlier boot.
 func (n *node) register(ctx context.Context, now time.Time) error {
 	var created object
 	err := n.client.Post(ctx, nodesPath, object{
@@ -158,8 +158,8 @@ func (n *node) labels() map[string]string {
 	return labels
 }
 
-// takeOver updates labels, provider ID and status of the existing Node. Like a kubelet it does
-// not change taints, which other clients may have changed.
+// takeOver updates labels, provider ID and status of the existing Node. Like a kubelet, it does not change
+// taints, which other clients may have changed.
 func (n *node) takeOver(ctx context.Context, now time.Time) error {
 	var there existing
 	if err := n.client.Get(ctx, n.path(), &there); err != nil {
@@ -182,12 +182,12 @@ func (n *node) takeOver(ctx context.Context, now time.Time) error {
 	return n.patchStatus(ctx, there, now)
 }
 
-// keepStatus writes the status when it is old, or when that of the Node differs: the controller
-// manager changes it after missing heartbeats, such as of a paused machine. It does not create
-// a deleted Node again. Then it does the update in place that the Node waits for.
+// keepStatus writes the status when it is outdated, or when that of the Node differs: the controller manager
+// changes it after missing heartbeats, for example of a paused machine. It does not recreate a deleted Node. It
+// then performs the in-place update that the Node waits for.
 func (n *node) keepStatus(ctx context.Context, now time.Time) error {
 	var there existing
-	// The API server may answer this from its cache.
+	// The API server may serve this from its cache.
 	if err := n.client.Get(ctx, n.path()+"?resourceVersion=0", &there); err != nil {
 		return fmt.Errorf("reading the node: %w", err)
 	}
@@ -230,7 +230,7 @@ func (n *node) patchStatus(ctx context.Context, there existing, now time.Time) e
 
 const (
 	leasesPath = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
-	// leaseSeconds is a kubelet's.
+	// leaseSeconds is the kubelet's value.
 	leaseSeconds = 40
 	// microTime is the form of a Lease's times.
 	microTime = "2006-01-02T15:04:05.000000Z07:00"
@@ -246,11 +246,11 @@ type leaseSpec struct {
 type lease struct {
 	client *kube.Client
 	node   *node
-	// version of the Lease after the last write. Empty: unknown.
+	// version of the Lease after the last write. If empty, it is unknown.
 	version string
 }
 
-// renew writes the Lease, and creates it if need be.
+// renew writes the Lease, and creates it if necessary.
 func (l *lease) renew(ctx context.Context, now time.Time) error {
 	if l.version == "" {
 		return l.begin(ctx, now)

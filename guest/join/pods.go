@@ -23,7 +23,7 @@ const (
 
 	// The status of Pods that are bound to the Node.
 	reasonNotRun  = "GuestRunsNoPods"
-	messageNotRun = "the guest runs no Pods: this one never started"
+	messageNotRun = "the guest does not run Pods: this Pod never started"
 )
 
 // finished are the final phases of a Pod.
@@ -53,7 +53,7 @@ func (p *pod) path() string {
 
 func (p *pod) key() string { return p.Metadata.Namespace + "/" + p.Metadata.Name }
 
-// pods finishes the deletion of Pods that are bound to the Node. None is run.
+// pods finishes the deletion of Pods that are bound to the Node. Pods are not run.
 type pods struct {
 	client *kube.Client
 	node   string
@@ -66,8 +66,8 @@ func newPods(client *kube.Client, node string, logf func(format string, argument
 	return &pods{client: client, node: node, logf: logf, later: func(f func()) { time.AfterFunc(podPause, f) }}
 }
 
-// follow handles changes of Pods until the watch ends, which is no error if the server ended
-// it. podPause after a failed request it returns that error; other Pods are handled meanwhile.
+// follow handles changes of Pods until the end of the watch, which is not an error if the server closed it. podPause
+// after a failed request, it returns that error; other Pods are handled in the meantime.
 func (p *pods) follow(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -77,7 +77,7 @@ func (p *pods) follow(ctx context.Context) error {
 		if err := json.Unmarshal(text, &seen); err != nil {
 			return true, fmt.Errorf("reading a pod: %w", err)
 		}
-		if err := p.answer(ctx, &seen); err != nil {
+		if err := p.respond(ctx, &seen); err != nil {
 			p.later(func() { cancel(err) })
 		}
 		return false, nil
@@ -92,10 +92,9 @@ func (p *pods) follow(ctx context.Context) error {
 	}
 }
 
-// answer makes the one request that a Pod's state needs; the watch then shows the result. As
-// with a kubelet a deleted Pod first becomes Failed, for which controllers with finalizers
-// wait, and then it is removed.
-func (p *pods) answer(ctx context.Context, seen *pod) (err error) {
+// respond makes the one request that a Pod's state needs; the watch then shows the result. As with a kubelet, a
+// deleted Pod first becomes Failed, for which controllers with finalizers wait, and is then removed.
+func (p *pods) respond(ctx context.Context, seen *pod) (err error) {
 	terminating, done := seen.Metadata.Deleted != "", slices.Contains(finished, seen.Status.Phase)
 	switch {
 	case terminating && !done:
@@ -115,7 +114,7 @@ func (p *pods) answer(ctx context.Context, seen *pod) (err error) {
 // setStatus writes the Pod's status. An empty phase leaves it unchanged.
 func (p *pods) setStatus(ctx context.Context, seen *pod, phase string) error {
 	err := p.client.Patch(ctx, seen.path()+"/status", kube.MergePatch, map[string]any{
-		"metadata": map[string]string{"uid": seen.Metadata.UID}, // no other Pod of that name
+		"metadata": map[string]string{"uid": seen.Metadata.UID}, // not another Pod of that name
 		"status":   podStatus{Phase: phase, Reason: reasonNotRun, Message: messageNotRun},
 	})
 	if err != nil {

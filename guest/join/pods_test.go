@@ -39,7 +39,7 @@ func TestPodsAreAnswered(t *testing.T) {
 	for name, test := range map[string]struct{ event, request, body string }{
 		"New": {
 			seenPod("ADDED", "", "Pending", ""), "PATCH " + podPath + "/status",
-			`{"metadata":{"uid":"u1"},"status":{"reason":"GuestRunsNoPods","message":"the guest runs no Pods: this one never started"}}`,
+			`{"metadata":{"uid":"u1"},"status":{"reason":"GuestRunsNoPods","message":"the guest does not run Pods: this Pod never started"}}`,
 		},
 		"Known":     {event: seenPod("MODIFIED", "", "Pending", "GuestRunsNoPods")},
 		"OfOthers":  {event: seenPod("MODIFIED", "", "Running", "")},
@@ -48,7 +48,7 @@ func TestPodsAreAnswered(t *testing.T) {
 		"Abandoned": {event: seenPod("MODIFIED", abandoned, "Failed", "")},
 		"ToEnd": {
 			seenPod("MODIFIED", deleted, "Running", ""), "PATCH " + podPath + "/status",
-			`{"metadata":{"uid":"u1"},"status":{"phase":"Failed","reason":"GuestRunsNoPods","message":"the guest runs no Pods: this one never started"}}`,
+			`{"metadata":{"uid":"u1"},"status":{"phase":"Failed","reason":"GuestRunsNoPods","message":"the guest does not run Pods: this Pod never started"}}`,
 		},
 		"Ended":     {seenPod("MODIFIED", deleted, "Failed", ""), "DELETE " + podPath, `{"gracePeriodSeconds":0,"preconditions":{"uid":"u1"}}`},
 		"Succeeded": {seenPod("ADDED", deleted, "Succeeded", ""), "DELETE " + podPath, `{"gracePeriodSeconds":0,"preconditions":{"uid":"u1"}}`},
@@ -90,7 +90,7 @@ func TestPodOfOthersIsLeftAlone(t *testing.T) {
 	seen.Metadata.Namespace, seen.Metadata.Name, seen.Metadata.Deleted = "default", "web", "2026-11-21T05:00:00Z"
 	for code, want := range map[int]bool{http.StatusNotFound: false, http.StatusConflict: false, http.StatusForbidden: true} {
 		_, n := serve(t, map[string]answer{"PATCH " + podPath + "/status": {code, `{}`}})
-		if err := newPods(n.client, "one", t.Logf).answer(t.Context(), seen); (err != nil) != want {
+		if err := newPods(n.client, "one", t.Logf).respond(t.Context(), seen); (err != nil) != want {
 			t.Errorf("the answer %d is the error %v", code, err)
 		}
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/millwright-dev/millwright/guest/kube"
 )
 
-// What an update in place is agreed by; see "Updating its node in place" in docs/machine.md.
+// The protocol of in-place updates; see "Updating its node in place" in docs/machine.md.
 const (
 	inPlaceUpdate    = "InPlaceUpdate"
 	readyForUpdate   = "ReadyForUpdate"
@@ -16,7 +16,7 @@ const (
 	updateSuccessful = "successful"
 )
 
-// awaitedUpdate is when the Node began to wait for its update in place; empty if it does not wait.
+// awaitedUpdate returns when the Node began to wait for its in-place update, or "" if it does not wait.
 func (e *existing) awaitedUpdate() string {
 	at := slices.IndexFunc(e.Status.Conditions, func(c condition) bool {
 		return c.Type == inPlaceUpdate && c.Reason == readyForUpdate
@@ -27,14 +27,14 @@ func (e *existing) awaitedUpdate() string {
 	return e.Status.Conditions[at].Transition
 }
 
-// update is what an agent does on a Node that is drained for an update in place: the guest restarts, from
-// what its image is then, and reports that. The Node tells whether it has restarted meanwhile, so an update
+// update acts as the agent of a Node that is drained for an in-place update: the guest restarts from its
+// current image, and reports that. The Node shows whether it has restarted in the meantime, so an update
 // survives a crash.
 func (n *node) update(ctx context.Context, seen existing) error {
 	if seen.awaitedUpdate() == "" {
 		return nil
 	}
-	var there existing // not from a cache, which might have what is over
+	var there existing // not from a cache, which may be outdated
 	if err := n.client.Get(ctx, n.path(), &there); err != nil {
 		return fmt.Errorf("reading the node: %w", err)
 	}

@@ -1,5 +1,5 @@
-// Package kube is a small client of the API server: JSON over HTTP/1.1. client-go would make
-// the guest's program several times as large.
+// Package kube is a small client of the API server: JSON over HTTP/1.1. client-go would make the guest's
+// program several times as large.
 package kube
 
 import (
@@ -16,20 +16,19 @@ import (
 	"time"
 )
 
-// requestTimeout is the time limit of a request, so that a connection that a migration of the
-// VM broke is noticed before the Node's lease expires.
+// requestTimeout is the time limit of a request, so that a connection that a migration of the VM broke is
+// noticed before the Node's lease expires.
 const requestTimeout = 8 * time.Second
 
 // Access configures a client.
 type Access struct {
 	// Server is its URL.
 	Server string
-	// Authority are the server's certificate authorities in PEM form. Empty: the server is
-	// not verified.
+	// Authority is the server's certificate authorities in PEM form. If empty, the server is not verified.
 	Authority []byte
-	// Token is the bearer token. Optional.
+	// Token is the bearer token. It is optional.
 	Token string
-	// Certificate of the client. Optional.
+	// Certificate of the client. It is optional.
 	Certificate tls.Certificate
 }
 
@@ -70,15 +69,15 @@ func (c *Client) Close() { c.http.CloseIdleConnections() }
 type StatusError struct {
 	// Code is the HTTP status.
 	Code int
-	// Message of the server. Optional.
+	// Message of the server. It is optional.
 	Message string
 }
 
 func (e *StatusError) Error() string {
 	if e.Message == "" {
-		return fmt.Sprintf("the API server answered %d %s", e.Code, http.StatusText(e.Code))
+		return fmt.Sprintf("the API server returned %d %s", e.Code, http.StatusText(e.Code))
 	}
-	return fmt.Sprintf("the API server answered %d: %s", e.Code, e.Message)
+	return fmt.Sprintf("the API server returned %d: %s", e.Code, e.Message)
 }
 
 // IsStatus reports whether an error is a response with this HTTP status.
@@ -138,7 +137,7 @@ func (c *Client) do(ctx context.Context, r call) error {
 		return nil
 	}
 	if err := json.NewDecoder(response.Body).Decode(r.out); err != nil {
-		return fmt.Errorf("reading the answer to %s %s: %w", r.method, r.path, err)
+		return fmt.Errorf("reading the response to %s %s: %w", r.method, r.path, err)
 	}
 	return nil
 }
@@ -192,11 +191,11 @@ func drain(body io.ReadCloser) {
 	_ = body.Close()
 }
 
-// Watch calls see with each state of the objects that a path selects, existing ones first,
-// until see returns stop or an error, the stream ends, or ctx does. The end of the stream is an
-// error, io.EOF if the server closed it. Deleted objects are skipped.
+// Watch calls see with each state of the objects that a path selects, existing ones first, until see returns
+// stop or an error, the stream is closed, or ctx is done. The end of the stream is an error, io.EOF if the server
+// closed it. Deleted objects are skipped.
 func (c *Client) Watch(ctx context.Context, path string, see func(object json.RawMessage) (stop bool, err error)) error {
-	ctx, cancel := context.WithCancel(ctx) // which also ends the stream
+	ctx, cancel := context.WithCancel(ctx) // which also closes the stream
 	defer cancel()
 	response, err := c.send(ctx, call{method: http.MethodGet, path: path})
 	if err != nil {
@@ -214,7 +213,7 @@ func (c *Client) Watch(ctx context.Context, path string, see func(object json.Ra
 		}
 		switch event.Type {
 		case "ERROR":
-			return fmt.Errorf("watching %s: the API server ended it", path)
+			return fmt.Errorf("watching %s: the API server closed the watch", path)
 		case "DELETED":
 			continue
 		}

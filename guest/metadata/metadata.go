@@ -10,15 +10,15 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// ErrEncoding means that the bytes are no such message.
+// ErrEncoding means that the bytes are not such a message.
 var ErrEncoding = errors.New("not a VMMetadata message")
 
 // Metadata is the content of a VMMetadata message.
 type Metadata struct {
 	// Name of the VirtualMachine object.
 	Name string
-	// Links are the point-to-point links of the network card, IPv4 before IPv6, at most one
-	// of each. Empty: the VM has no address.
+	// Links are the point-to-point links of the network card, IPv4 before IPv6, at most one of each. If empty,
+	// the VM has no address.
 	Links []Link
 }
 
@@ -40,8 +40,8 @@ const (
 	peerField    = 2
 )
 
-// Parse decodes the binary form of a VMMetadata message. It ignores unknown fields, and zero
-// bytes at the end: after a migration the item has the size that it had before.
+// Parse decodes the binary form of a VMMetadata message. It ignores unknown fields, and zero bytes at the end:
+// after a migration, the item has the size that it had before.
 func Parse(message []byte) (Metadata, error) {
 	fields, err := split(message)
 	if err != nil {

@@ -24,7 +24,7 @@ func Card() (net.Interface, error) {
 			return card, nil
 		}
 	}
-	return net.Interface{}, errors.New("there is no network card")
+	return net.Interface{}, errors.New("no network card")
 }
 
 // Up sets an interface up, and disables IPv6 router advertisements.
@@ -49,19 +49,18 @@ func link(card net.Interface) netlink.Link {
 	return &netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: card.Index, Name: card.Name}}
 }
 
-// pointToPoint is `ip addr add ADDRESS peer PEER nodad`. There can be no duplicate address on
-// the link.
+// pointToPoint is `ip addr add ADDRESS peer PEER nodad`. The link cannot have a duplicate address.
 func pointToPoint(address, peer netip.Addr) *netlink.Addr {
 	return &netlink.Addr{IPNet: host(address), Peer: host(peer), Flags: unix.IFA_F_NODAD}
 }
 
-// host returns the prefix of this address only.
+// host returns the prefix of only this address.
 func host(address netip.Addr) *net.IPNet {
 	return &net.IPNet{IP: address.AsSlice(), Mask: net.CIDRMask(address.BitLen(), address.BitLen())}
 }
 
-// defaultRoute is `ip route add default via GATEWAY onlink`. Without the flag the kernel needs
-// the route to the peer, which it adds to an IPv6 address in the background.
+// defaultRoute is `ip route add default via GATEWAY onlink`. Without the flag, the kernel needs the route to
+// the peer, which it adds for an IPv6 address in the background.
 func defaultRoute(card net.Interface, gateway netip.Addr) *netlink.Route {
 	return &netlink.Route{
 		LinkIndex: card.Index, Gw: gateway.AsSlice(), Protocol: unix.RTPROT_BOOT, Flags: int(netlink.FLAG_ONLINK),

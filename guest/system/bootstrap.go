@@ -12,39 +12,40 @@ import (
 	"github.com/millwright-dev/millwright/guest/cloudconfig"
 )
 
-// Bootstrap is a system whose node the commands of a #cloud-config set up, with kubeadm. All fields are
+// Bootstrap is a system whose node is set up by the commands of a #cloud-config, with kubeadm. All fields are
 // required.
 type Bootstrap struct {
 	// Node is the machine.
 	Node *Node
-	// Config has files and commands.
+	// Config has the files and commands.
 	Config cloudconfig.Config
-	// InstanceID is that of the machine. Files and commands are for its first boot.
+	// InstanceID is the instance ID of the machine. Files and commands are for its first boot.
 	InstanceID string
 }
 
 // Files of a system that is set up by commands.
 const (
-	// kubeadm is the program without which there is nothing to set up with.
+	// kubeadm is the program that the setup requires.
 	kubeadm = "/usr/local/bin/kubeadm"
-	// startKubelet starts the kubelet as kubeadm has configured it.
+	// startKubelet starts the kubelet as configured by kubeadm.
 	startKubelet = "/usr/local/lib/millwright/kubelet"
-	// wantedServices is the folder where systemctl says what is to run: a file for each service.
-	wantedServices = "/run/millwright/services"
-	// configuredKubelet is there once kubeadm has configured the kubelet.
+	// enabledServices is the directory in which systemctl records which services must run, with one file for
+	// each.
+	enabledServices = "/run/millwright/services"
+	// configuredKubelet exists once kubeadm has configured the kubelet.
 	configuredKubelet = "/var/lib/kubelet/config.yaml"
 	// begun has the ID of the instance whose commands were run.
 	begun = "/var/lib/cloud/data/instance-id"
-	// scripts is the folder of the commands.
+	// scripts is the directory of the commands.
 	scripts = "/var/lib/cloud/instance/scripts"
-	// commandLog has the output of commands, where cloud-init has it.
+	// commandLog has the output of commands, at the path that cloud-init uses.
 	commandLog = "cloud-init-output.log"
 )
 
-// What Cluster API's user data write: the file is there once kubeadm has succeeded.
+// Files that Cluster API's user data writes: the second exists once kubeadm has succeeded.
 const (
-	clusterAPIFolder = "/run/cluster-api"
-	clusterAPIDone   = clusterAPIFolder + "/bootstrap-success.complete"
+	clusterAPIDir  = "/run/cluster-api"
+	clusterAPIDone = clusterAPIDir + "/bootstrap-success.complete"
 )
 
 // CanBootstrap reports whether the system has what Bootstrap needs.
@@ -53,8 +54,8 @@ func CanBootstrap() bool {
 	return err == nil
 }
 
-// Run sets the node up, and runs the system's services until the context ends, whose error it returns. If
-// the commands fail, the services run nevertheless.
+// Run sets the node up, and runs the system's services until the context is done, whose error it returns. If
+// the commands fail, the services run anyway.
 func (b *Bootstrap) Run(ctx context.Context) error {
 	if err := b.Node.prepare(ctx); err != nil {
 		return fmt.Errorf("preparing the system: %w", err)
@@ -65,7 +66,7 @@ func (b *Bootstrap) Run(ctx context.Context) error {
 	if err := b.want("containerd"); err != nil {
 		return err
 	}
-	go b.Node.Processes.Keep(ctx, b.wantedService("containerd", "/usr/local/bin/containerd"))
+	go b.Node.Processes.Keep(ctx, b.enabledService("containerd", "/usr/local/bin/containerd"))
 	if err := b.run(ctx, "bootcmd", b.Config.BootCommands); err != nil {
 		b.Node.Logf("cloud-config: %v", err)
 	}
@@ -75,7 +76,7 @@ func (b *Bootstrap) Run(ctx context.Context) error {
 			return err
 		}
 	}
-	go b.Node.Processes.Keep(ctx, b.wantedService("kubelet", startKubelet))
+	go b.Node.Processes.Keep(ctx, b.enabledService("kubelet", startKubelet))
 	go b.connectPods(ctx)
 	if err := b.first(ctx); err != nil {
 		return err
@@ -84,18 +85,18 @@ func (b *Bootstrap) Run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// want has a service run.
+// want makes a service run.
 func (b *Bootstrap) want(name string) error {
-	return write(filepath.Join(wantedServices, name), "", 0o644)
+	return write(filepath.Join(enabledServices, name), "", 0o644)
 }
 
-// wantedService returns a service that systemctl starts and stops.
-func (b *Bootstrap) wantedService(name, path string) Program {
-	return Program{Args: []string{path}, Log: filepath.Join(logs, name+".log"), Wanted: filepath.Join(wantedServices, name)}
+// enabledService returns a service that systemctl starts and stops.
+func (b *Bootstrap) enabledService(name, path string) Program {
+	return Program{Args: []string{path}, Log: filepath.Join(logs, name+".log"), Enabled: filepath.Join(enabledServices, name)}
 }
 
-// first does what is done once in the life of an instance: files and commands. As with cloud-init, what
-// was interrupted is not done again.
+// first does what is done once per instance: files and commands. As with cloud-init, interrupted work is not
+// repeated.
 func (b *Bootstrap) first(ctx context.Context) error {
 	known, err := os.ReadFile(begun)
 	if err == nil && string(known) == b.InstanceID {
@@ -110,7 +111,7 @@ func (b *Bootstrap) first(ctx context.Context) error {
 	}
 	b.Node.Logf("bootstrap: running the commands")
 	began := time.Now()
-	failed := errors.Join(b.run(ctx, "runcmd", b.Config.Commands), unsuccessful(clusterAPIFolder, clusterAPIDone))
+	failed := errors.Join(b.run(ctx, "runcmd", b.Config.Commands), unsuccessful(clusterAPIDir, clusterAPIDone))
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
@@ -129,19 +130,19 @@ func (b *Bootstrap) first(ctx context.Context) error {
 // shownLines is how many lines of the commands' output the console shows if they fail.
 const shownLines = 6
 
-// unsuccessful returns an error if the user data are Cluster API's, which have made the folder, and the file
-// that it has after a success is not there. A later command of the script may have succeeded.
-func unsuccessful(folder, done string) error {
-	if _, err := os.Stat(folder); err != nil {
+// unsuccessful returns an error if the user data is Cluster API's, which has created the directory, and the
+// file for success is missing. A later command of the script may have succeeded.
+func unsuccessful(dir, done string) error {
+	if _, err := os.Stat(dir); err != nil {
 		return nil
 	}
 	if _, err := os.Stat(done); err != nil {
-		return fmt.Errorf("there is no %s", done)
+		return fmt.Errorf("%s does not exist", done)
 	}
 	return nil
 }
 
-// run runs a script of the user data. As with cloud-init, the commands after one that fails are run, and its
+// run runs a script of the user data. As with cloud-init, commands after a failed one are run, and the exit
 // status is that of the last one.
 func (b *Bootstrap) run(ctx context.Context, name, commands string) error {
 	if commands == "" {
@@ -156,7 +157,8 @@ func (b *Bootstrap) run(ctx context.Context, name, commands string) error {
 	})
 }
 
-// writeHosts writes the file of host names, unless it has the machine's: others may have added to it.
+// writeHosts writes the file of host names, unless it already has the machine's name: others may have added to
+// it.
 func (n *Node) writeHosts(path string) error {
 	line := fmt.Sprintf("%s %s\n", n.Links[0].Address, n.Data.NodeName)
 	content, err := os.ReadFile(path)
@@ -166,7 +168,7 @@ func (n *Node) writeHosts(path string) error {
 	return write(path, "127.0.0.1 localhost\n::1 localhost\n"+line, 0o644)
 }
 
-// lastLines returns the last lines of a log in which there is something.
+// lastLines returns the last non-empty lines of a log.
 func lastLines(log string, count int) []string {
 	var lines []string
 	for line := range strings.SplitSeq(end(log), "\n") {

@@ -165,7 +165,7 @@ func keepsWhatIsWanted(t *testing.T, processes *Processes) {
 	folder := t.TempDir()
 	wanted, ran := filepath.Join(folder, "wanted"), filepath.Join(folder, "ran")
 	service := Program{
-		Args: []string{"/bin/sh", "-c", "rm " + wanted + "; echo >>" + ran}, Log: filepath.Join(folder, "log"), Wanted: wanted,
+		Args: []string{"/bin/sh", "-c", "rm " + wanted + "; echo >>" + ran}, Log: filepath.Join(folder, "log"), Enabled: wanted,
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	kept := make(chan struct{})

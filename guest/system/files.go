@@ -13,13 +13,13 @@ import (
 
 // tree is a file system to write to.
 type tree struct {
-	// root is its root folder, whose /etc/passwd and /etc/group have the owners.
+	// root is the root directory, whose /etc/passwd and /etc/group define the owners.
 	root string
 	// chown changes the owners of a file.
 	chown func(file *os.File, user, group int) error
 }
 
-// writeAll writes files. It stops at the first that it cannot write.
+// writeAll writes files. It stops at the first file that it cannot write.
 func (t tree) writeAll(files []cloudconfig.File) error {
 	for _, file := range files {
 		if err := t.write(file); err != nil {
@@ -51,7 +51,7 @@ func (t tree) write(file cloudconfig.File) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, out.Close()) }()
-	// Before there is something to read for others than those who may.
+	// This must be before there is any content that others could read.
 	if err := errors.Join(t.chown(out, user, group), out.Chmod(file.Mode)); err != nil {
 		return err
 	}
@@ -59,10 +59,10 @@ func (t tree) write(file cloudconfig.File) (err error) {
 	return err
 }
 
-// errNoSuchOwner is a name that no user or group has.
+// errNoSuchOwner means that no user or group has a name.
 var errNoSuchOwner = errors.New("the guest has no such owner")
 
-// id returns the ID of a name, which may be one itself. Empty: that of root.
+// id returns the ID of a name, which may be a number itself. An empty name means root.
 func (t tree) id(list, name string) (int, error) {
 	if name == "" || name == "root" {
 		return 0, nil

@@ -20,17 +20,17 @@ import (
 	"github.com/millwright-dev/millwright/guest/userdata"
 )
 
-// Node is what the system is to become. All fields are required, but for Bootstrap.
+// Node describes the desired system. All fields are required, except for Bootstrap.
 type Node struct {
-	// Data has the cluster and the Node. Bootstrap needs the Node's name only.
+	// Data has the cluster and the Node. Bootstrap only needs the Node's name.
 	Data userdata.UserData
-	// Links are the machine's, the first of which has the Node's address.
+	// Links are the machine's links. The first one has the Node's address.
 	Links []metadata.Link
 	// Card is the machine's network card.
 	Card string
-	// MachineID is systemd's.
+	// MachineID is systemd's machine ID.
 	MachineID string
-	// Authority finds the cluster's certificate authorities. Bootstrap needs none.
+	// Authority finds the cluster's certificate authorities. Bootstrap does not need it.
 	Authority func(context.Context) ([]byte, error)
 	// Processes starts the services.
 	Processes *Processes
@@ -54,11 +54,10 @@ const (
 // clusterDomain is the domain of the names of Services, also in the control plane's certificates.
 const clusterDomain = "cluster.local"
 
-// modules are loaded before the services; the kernel asks for others itself.
+// modules are loaded before the services; the kernel loads others on demand.
 var modules = []string{"overlay", "br_netfilter"}
 
-// Run configures the system, and runs its services until the context ends, whose error it
-// returns.
+// Run configures the system, and runs its services until the context is done, whose error it returns.
 func (n *Node) Run(ctx context.Context) error {
 	if err := n.prepare(ctx); err != nil {
 		return fmt.Errorf("preparing the system: %w", err)
@@ -70,12 +69,12 @@ func (n *Node) Run(ctx context.Context) error {
 	n.importImages(ctx, pauseImage)
 	n.Logf("kubelet: starting as node %s", n.Data.NodeName)
 	go n.Processes.Keep(ctx, n.service("kubelet", n.kubeletFlags()...))
-	// Without KVM the others take seconds, in which the Node can join.
+	// Without KVM, the other images take seconds, in which the Node can join.
 	go n.importImages(ctx, "*.tar")
 	return n.connectPods(ctx)
 }
 
-// connectPods runs what connects Pods and Services, with the kubelet's credentials.
+// connectPods runs the programs that connect Pods and Services, with the kubelet's credentials.
 func (n *Node) connectPods(ctx context.Context) error {
 	for {
 		if _, err := os.Stat(nodeConfig); err == nil {
@@ -91,21 +90,21 @@ func (n *Node) connectPods(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// flannel connects Pods with the credentials of the Node.
+// flannel connects Pods, with the credentials of the Node.
 func (n *Node) flannel(kubeconfig string) Program {
 	program := n.service("flanneld", "-kubeconfig="+kubeconfig, "-network="+flannelConfig, "-interface="+n.Card)
 	program.Env = []string{"NODE_NAME=" + n.Data.NodeName}
 	return program
 }
 
-// service returns a program of /usr/local/bin, whose log has its name.
+// service returns a program in /usr/local/bin, whose log has its name.
 func (n *Node) service(name string, args ...string) Program {
 	return Program{
 		Args: append([]string{"/usr/local/bin/" + name}, args...), Log: filepath.Join(logs, name+".log"),
 	}
 }
 
-// prepare sets what belongs to the machine.
+// prepare configures the machine.
 func (n *Node) prepare(ctx context.Context) error {
 	modprobe := Program{Args: append([]string{"/sbin/modprobe", "-a"}, modules...), Log: filepath.Join(logs, "modprobe.log")}
 	if err := n.Processes.Run(ctx, modprobe); err != nil {
@@ -130,11 +129,11 @@ func (n *Node) prepare(ctx context.Context) error {
 	)
 }
 
-// sysctls returns settings of the kernel.
+// sysctls returns the settings of the kernel.
 func (n *Node) sysctls() map[string]string {
 	settings := map[string]string{
 		"net/ipv4/ip_forward": "1", "net/bridge/bridge-nf-call-iptables": "1",
-		// The kubelet wants them so.
+		// The kubelet requires these.
 		"vm/overcommit_memory": "1", "kernel/panic": "10", "kernel/panic_on_oops": "1",
 	}
 	if len(n.podNetworks()) > 1 {
@@ -143,7 +142,7 @@ func (n *Node) sysctls() map[string]string {
 	return settings
 }
 
-// podNetworks returns the networks of Pods that count: that of IPv6 only if the machine has it, too.
+// podNetworks returns the effective networks of Pods: the IPv6 network only if the machine has an IPv6 address.
 func (n *Node) podNetworks() []string {
 	networks := strings.Split(n.Data.PodNetwork, ",")
 	isIPv6 := func(link metadata.Link) bool { return link.Address.Is6() }
@@ -153,8 +152,8 @@ func (n *Node) podNetworks() []string {
 	return networks
 }
 
-// resolvConf names the name server of the guest's network, which is next to the gateway. One is enough:
-// both ask the same. With none at all CoreDNS would not start.
+// resolvConf names the name server of the guest's network, whose address is next to the gateway's. One is
+// enough, since both forward to the same server. Without any, CoreDNS would not start.
 func resolvConf(links []metadata.Link) string {
 	if len(links) == 0 {
 		return ""
@@ -164,7 +163,7 @@ func resolvConf(links []metadata.Link) string {
 
 // configure writes the kubelet's files.
 func (n *Node) configure(ctx context.Context) error {
-	// A later boot needs no token, which may have expired.
+	// A later boot does not need the token, which may have expired.
 	authority, err := os.ReadFile(authorityFile)
 	if errors.Is(err, os.ErrNotExist) {
 		if authority, err = n.Authority(ctx); err == nil {
@@ -258,7 +257,7 @@ func joined(labels map[string]string) string {
 	return strings.Join(pairs, ",")
 }
 
-// importImages gives containerd the images on the disk whose files match a pattern, once it answers. Later
+// importImages gives containerd the images on the disk whose files match a pattern, once it responds. Later
 // boots have them.
 func (n *Node) importImages(ctx context.Context, pattern string) {
 	archives, err := filepath.Glob(filepath.Join(images, pattern))
@@ -279,11 +278,11 @@ func (n *Node) importImages(ctx context.Context, pattern string) {
 	}
 }
 
-// importImage tries until it succeeds or the context ends.
+// importImage tries until it succeeds or the context is done.
 func (n *Node) importImage(ctx context.Context, archive string) error {
 	var err error
 	for ctx.Err() == nil {
-		if err = answers(ctx, containerd); err == nil {
+		if err = listens(ctx, containerd); err == nil {
 			err = n.Processes.Run(ctx, n.service("ctr", "--namespace", "k8s.io", "images", "import", "--local", archive))
 		}
 		if err == nil {
@@ -294,8 +293,8 @@ func (n *Node) importImage(ctx context.Context, archive string) error {
 	return err
 }
 
-// answers returns an error if nothing answers at the socket.
-func answers(ctx context.Context, socket string) error {
+// listens returns an error if no process listens on the socket.
+func listens(ctx context.Context, socket string) error {
 	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
 	if err != nil {
 		return err
@@ -306,7 +305,7 @@ func answers(ctx context.Context, socket string) error {
 // pollInterval is how often the guest looks for what a service makes.
 const pollInterval = 100 * time.Millisecond
 
-// write writes a file, and makes its folder.
+// write writes a file, and creates its directory.
 func write(path, content string, mode os.FileMode) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err

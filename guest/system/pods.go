@@ -52,11 +52,11 @@ func (b *Bootstrap) connectPods(ctx context.Context) {
 	b.Node.Processes.Keep(ctx, b.Node.flannel(kubeletAccess))
 }
 
-// apiPause is the pause before the API server is asked again.
+// apiPause is the pause before a request to the API server is retried.
 const apiPause = 2 * time.Second
 
-// untilDone repeats a step until it succeeds or ctx ends. The API server may not run yet, and the kubelet may
-// have no certificate, so a failure is no news.
+// untilDone repeats a step until it succeeds or ctx is done. Failures are expected and not logged: the API server
+// may not be running yet, and the kubelet may not have a certificate.
 func (b *Bootstrap) untilDone(ctx context.Context, step func() error) {
 	for step() != nil && wait(ctx, apiPause) == nil {
 	}
@@ -157,7 +157,7 @@ func readAccess(path string) (kube.Access, error) {
 	}
 	var config kubeconfig
 	if err := yaml.Unmarshal(content, &config); err != nil {
-		return kube.Access{}, fmt.Errorf("%s is no kubeconfig", path) // the error might show a key
+		return kube.Access{}, fmt.Errorf("%s is not a kubeconfig", path) // the error might show a key
 	}
 	if len(config.Clusters) != 1 || len(config.Users) != 1 {
 		return kube.Access{}, fmt.Errorf("%s has not one cluster and one user", path)

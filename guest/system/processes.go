@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Processes starts programs, and waits for all children of process 1: also for those whose parents
-// have ended. Use NewProcesses, once.
+// Processes starts programs, and waits for all children of process 1, including those whose parents have
+// exited. Use NewProcesses, once.
 type Processes struct {
 	logf func(format string, arguments ...any)
 
@@ -55,18 +55,18 @@ func (p *Processes) reap() {
 type Program struct {
 	// Args are its path and its arguments.
 	Args []string
-	// Env are variables beside PATH. Optional.
+	// Env are variables in addition to PATH. It is optional.
 	Env []string
-	// Log is the file to which its output is added.
+	// Log is the file to which its output is appended.
 	Log string
-	// Wanted is a file without which Keep does not run the program. Empty: it always does.
-	Wanted string
+	// Enabled is a file without which Keep does not run the program. If empty, Keep always runs it.
+	Enabled string
 }
 
 const path = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// Run runs a program to its end. Errors: it cannot be started, it fails, or the context ends, with
-// which it is killed.
+// Run runs a program until it exits. It returns an error if the program cannot be started, fails, or is killed
+// because the context is done.
 func (p *Processes) Run(ctx context.Context, program Program) error {
 	pid, ended, err := p.start(program)
 	if err != nil {
@@ -75,11 +75,11 @@ func (p *Processes) Run(ctx context.Context, program Program) error {
 	select {
 	case status := <-ended:
 		if status.ExitStatus() != 0 {
-			return fmt.Errorf("%s ended with %s: %s", program.Args[0], describe(status), lastLine(program.Log))
+			return fmt.Errorf("%s exited with %s: %s", program.Args[0], describe(status), lastLine(program.Log))
 		}
 		return nil
 	case <-ctx.Done():
-		_ = unix.Kill(pid, unix.SIGKILL) // it may have ended
+		_ = unix.Kill(pid, unix.SIGKILL) // it may have exited
 		<-ended
 		return ctx.Err()
 	}
@@ -122,16 +122,16 @@ func (p *Processes) start(program Program) (int, <-chan syscall.WaitStatus, erro
 	return pid, ended, nil
 }
 
-// longestLine is how much of a log is looked at, in bytes.
+// longestLine is how much of a log is read, in bytes.
 const longestLine = 2 << 10
 
-// lastLine returns the last line of a log; empty if there is none.
+// lastLine returns the last line of a log, or "" if there is none.
 func lastLine(log string) string {
 	lines := strings.Split(strings.TrimSpace(end(log)), "\n")
 	return lines[len(lines)-1]
 }
 
-// end returns the end of a log; empty if there is none.
+// end returns the end of a log, or "" if there is none.
 func end(log string) string {
 	file, err := os.Open(log)
 	if err != nil {
@@ -149,20 +149,20 @@ func end(log string) string {
 	return string(content)
 }
 
-// Pauses before a service that has ended is started again.
+// Pauses before a service is restarted.
 const (
 	restartPause = time.Second
 	longestPause = 30 * time.Second
-	// steady is how long a service runs that has no pause behind it.
+	// steady is how long a service must run for the pauses to start over.
 	steady = time.Minute
 )
 
-// Keep runs a service, again and again, until the context ends. A service that has ended and is not wanted
-// has been stopped: it runs again as soon as it is wanted.
+// Keep runs a service, and restarts it, until the context is done. A service that has exited and is not enabled
+// was stopped: it runs again as soon as it is enabled.
 func (p *Processes) Keep(ctx context.Context, service Program) {
 	pause := restartPause
 	for {
-		if err := exists(ctx, service.Wanted); err != nil {
+		if err := exists(ctx, service.Enabled); err != nil {
 			return
 		}
 		began := time.Now()
@@ -170,10 +170,10 @@ func (p *Processes) Keep(ctx context.Context, service Program) {
 		if ctx.Err() != nil {
 			return
 		}
-		if time.Since(began) > steady || !service.wanted() {
+		if time.Since(began) > steady || !service.enabled() {
 			pause = restartPause
 		}
-		if !service.wanted() {
+		if !service.enabled() {
 			continue
 		}
 		p.logf("services: starting %s again in %s: %v", service.Args[0], pause, err)
@@ -182,16 +182,17 @@ func (p *Processes) Keep(ctx context.Context, service Program) {
 	}
 }
 
-// wanted reports whether the program is to run.
-func (p Program) wanted() bool {
-	if p.Wanted == "" {
+// enabled reports whether the program must run.
+func (p Program) enabled() bool {
+	if p.Enabled == "" {
 		return true
 	}
-	_, err := os.Stat(p.Wanted)
+	_, err := os.Stat(p.Enabled)
 	return err == nil
 }
 
-// exists waits for all files. It returns the error of ctx if that ends first. An empty path is there.
+// exists waits until all files exist, or returns the error of ctx if that is done earlier. An empty path always
+// exists.
 func exists(ctx context.Context, paths ...string) error {
 	for _, path := range paths {
 		for path != "" {
@@ -206,7 +207,7 @@ func exists(ctx context.Context, paths ...string) error {
 	return nil
 }
 
-// wait returns nil after the duration, or the error of ctx if that ends first.
+// wait returns nil after the duration, or the error of ctx if that is done earlier.
 func wait(ctx context.Context, duration time.Duration) error {
 	timer := time.NewTimer(duration)
 	defer timer.Stop()

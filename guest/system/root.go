@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Where an ext4 file system has its magic number.
+// Location of the magic number in an ext4 file system.
 const (
 	magicAt = 1024 + 56
 	magic   = 0xef53
@@ -31,11 +31,11 @@ func OnDisk(disk string) bool {
 	return int(found[0])|int(found[1])<<8 == magic
 }
 
-// newRoot is the folder of the initial file system on which the disk is mounted first.
+// newRoot is the directory of the initial file system on which the disk is first mounted.
 const newRoot = "/root"
 
-// Enter makes the file system of the disk the root, and takes /dev, /proc and /sys along. The
-// program goes on running.
+// Enter makes the file system of the disk the root, and moves /dev, /proc and /sys along. The program continues
+// to run.
 func Enter(disk string) error {
 	if err := os.MkdirAll(newRoot, 0o755); err != nil {
 		return err
@@ -46,9 +46,9 @@ func Enter(disk string) error {
 	if err := grow(disk, newRoot); err != nil {
 		return fmt.Errorf("growing the file system of %s: %w", disk, err)
 	}
-	for _, folder := range []string{"/dev", "/proc", "/sys"} {
-		if err := unix.Mount(folder, newRoot+folder, "", unix.MS_MOVE, ""); err != nil {
-			return fmt.Errorf("moving %s: %w", folder, err)
+	for _, dir := range []string{"/dev", "/proc", "/sys"} {
+		if err := unix.Mount(dir, newRoot+dir, "", unix.MS_MOVE, ""); err != nil {
+			return fmt.Errorf("moving %s: %w", dir, err)
 		}
 	}
 	err := os.Chdir(newRoot)
@@ -70,22 +70,22 @@ func Enter(disk string) error {
 // resizeFS is EXT4_IOC_RESIZE_FS of linux/fs/ext4/ext4.h.
 const resizeFS = 0x40086610
 
-// blockSize of the file system, as hack/guest-full.sh makes it.
+// blockSize of the file system, as created by hack/guest-full.sh.
 const blockSize = 4096
 
-// grow makes the file system as large as its disk, while it is mounted.
+// grow enlarges a mounted file system to the size of its disk.
 func grow(disk, mounted string) error {
 	size, err := sizeOf(disk)
 	if err != nil {
 		return err
 	}
-	folder, err := os.Open(mounted)
+	root, err := os.Open(mounted)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = folder.Close() }()
+	defer func() { _ = root.Close() }()
 	blocks := uint64(size) / blockSize
-	return ioctl(folder, resizeFS, &blocks)
+	return ioctl(root, resizeFS, &blocks)
 }
 
 func sizeOf(disk string) (int64, error) {
@@ -97,7 +97,7 @@ func sizeOf(disk string) (int64, error) {
 	return file.Seek(0, 2)
 }
 
-// mountAll mounts what programs of a Linux system expect.
+// mountAll mounts what the programs of a Linux system expect.
 func mountAll() error {
 	var problems []error
 	for _, m := range []struct {
@@ -112,7 +112,7 @@ func mountAll() error {
 		{"tmpfs", "/run", "mode=755", unix.MS_NOSUID | unix.MS_NODEV},
 		{"tmpfs", "/tmp", "mode=1777", unix.MS_NOSUID | unix.MS_NODEV},
 	} {
-		// Folders of /sys are the kernel's.
+		// Directories of /sys belong to the kernel.
 		if err := os.MkdirAll(m.target, 0o755); err != nil && !errors.Is(err, os.ErrPermission) {
 			problems = append(problems, err)
 			continue
@@ -121,12 +121,12 @@ func mountAll() error {
 			problems = append(problems, fmt.Errorf("mounting %s: %w", m.target, err))
 		}
 	}
-	// Volumes that a container mounts reach others: kubelet and runc expect shared mounts.
+	// Mounts in containers must propagate: kubelet and runc expect shared mounts.
 	problems = append(problems, unix.Mount("", "/", "", unix.MS_REC|unix.MS_SHARED, ""))
 	return errors.Join(problems...)
 }
 
-// setSysctls sets kernel parameters: KEY is a path below /proc/sys.
+// setSysctls sets kernel parameters. A key is a path below /proc/sys.
 func setSysctls(values map[string]string) error {
 	var problems []error
 	for key, value := range values {

@@ -6,7 +6,7 @@ import (
 	"unicode/utf8"
 )
 
-// formats are what other guests read, by their first bytes in lower case.
+// formats are the formats of other guests, by their first bytes in lower case.
 var formats = []struct{ start, name string }{
 	{"#cloud-config", "it is a #cloud-config, for guests with cloud-init"},
 	{"## template: jinja", "it is a template of cloud-init"},
@@ -18,14 +18,14 @@ var formats = []struct{ start, name string }{
 	{"{", "it is JSON, perhaps for Ignition"},
 }
 
-// formatOf says what user data of another format are, without a word of them: they may hold secrets.
+// formatOf describes user data of another format, without any of its content, which may hold secrets.
 func formatOf(content []byte) string {
 	text := bytes.TrimSpace(content)
 	switch {
 	case len(text) == 0:
 		return "it is empty"
 	case bytes.HasPrefix(content, []byte("\x1f\x8b")):
-		return "it is compressed by gzip"
+		return "it is compressed with gzip"
 	case bytes.HasPrefix(text, []byte(Header)) && len(text) < len(bytes.TrimRight(content, " \t\r\n")):
 		return "there are blanks or empty lines before it"
 	}
@@ -36,7 +36,7 @@ func formatOf(content []byte) string {
 		}
 	}
 	if !utf8.Valid(content) || bytes.ContainsRune(content, 0) {
-		return "it is no text"
+		return "it is not text"
 	}
-	return "it has a format that this guest does not know"
+	return "it has a format that this guest does not support"
 }

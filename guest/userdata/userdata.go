@@ -1,4 +1,4 @@
-// Package userdata parses the user data with the cluster that a guest joins.
+// Package userdata parses the user data that names the cluster that a guest joins.
 package userdata
 
 import (
@@ -19,7 +19,7 @@ import (
 // Header is the first line of user data in this format.
 const Header = "#millwright-guest"
 
-// ErrForeign means that the user data has another format. Its error says which, if it is known.
+// ErrForeign means that the user data has another format. The error names it, if it is known.
 var ErrForeign = errors.New("the user data does not begin with the line " + Header)
 
 // The defaults are those of local mode.
@@ -43,27 +43,27 @@ func (e *FieldError) Error() string { return "user data: " + e.Field + ": " + e.
 
 // UserData configures the Node of a guest.
 type UserData struct {
-	// Server is the API server's URL, https only. Required.
+	// Server is the API server's URL, with the scheme https. It is required.
 	Server string `json:"server"`
-	// CertificateAuthority are the server's certificate authorities in PEM form. Empty: those
-	// of the public ConfigMap cluster-info, whose signature is verified with the token.
+	// CertificateAuthority is the server's certificate authorities in PEM form. If empty, those of the public
+	// ConfigMap cluster-info are used, whose signature is verified with the token.
 	CertificateAuthority string `json:"certificateAuthority"`
-	// Token is the bootstrap token, ID.SECRET. Required.
+	// Token is the bootstrap token, ID.SECRET. It is required.
 	Token string `json:"token"`
-	// NodeName is the name of the Node. Empty: that of the machine.
+	// NodeName is the name of the Node. Defaults to the machine's name.
 	NodeName string `json:"nodeName"`
-	// ProviderID of the Node, in which ${uuid} is replaced with the machine's UUID. Optional.
+	// ProviderID of the Node, in which ${uuid} is replaced with the machine's UUID. It is optional.
 	ProviderID string `json:"providerID"`
-	// Labels of the Node. Optional.
+	// Labels of the Node. They are optional.
 	Labels map[string]string `json:"labels"`
-	// Taints of the Node. Optional.
+	// Taints of the Node. They are optional.
 	Taints []Taint `json:"taints"`
-	// PodNetwork is the network of the cluster's Pods, of which each Node has a part: one of IPv4, and
-	// after a comma optionally one of IPv6, which counts if the machine has an IPv6 address. Only the full
-	// guest uses it. Default: DefaultPodNetwork.
+	// PodNetwork is the network of the cluster's Pods, from which each Node gets a part: an IPv4 network,
+	// optionally followed by a comma and an IPv6 network, which is used if the machine has an IPv6 address.
+	// Only the full guest uses it. Defaults to DefaultPodNetwork.
 	PodNetwork string `json:"podNetwork"`
-	// ClusterDNS is the IP address of the Service at which Pods ask for names. Only the full guest
-	// uses it. Default: DefaultClusterDNS.
+	// ClusterDNS is the IP address of the DNS Service for Pods. Only the full guest uses it. Defaults to
+	// DefaultClusterDNS.
 	ClusterDNS string `json:"clusterDNS"`
 }
 
@@ -73,7 +73,7 @@ type Taint struct {
 	Key string `json:"key"`
 	// Value is optional.
 	Value string `json:"value,omitempty"`
-	// Effect is NoSchedule, PreferNoSchedule or NoExecute. Required.
+	// Effect is NoSchedule, PreferNoSchedule or NoExecute. It is required.
 	Effect string `json:"effect"`
 }
 
@@ -81,12 +81,12 @@ type Taint struct {
 type Machine struct {
 	// Name is the default for NodeName.
 	Name string
-	// UUID replaces ${uuid}. Optional.
+	// UUID replaces ${uuid}. It is optional.
 	UUID string
 }
 
-// Parse parses user data and applies the defaults. Errors: ErrForeign, or a *FieldError for the
-// first field that is invalid or unknown.
+// Parse parses user data and applies the defaults. It returns ErrForeign, or a *FieldError for the first field
+// that is invalid or unknown.
 func Parse(content []byte, machine Machine) (UserData, error) {
 	first, rest, _ := bytes.Cut(content, []byte("\n"))
 	if strings.TrimRight(string(first), " \t\r") != Header {
@@ -103,7 +103,7 @@ func Parse(content []byte, machine Machine) (UserData, error) {
 		return UserData{}, err
 	}
 	if strings.Contains(data.ProviderID, uuidVariable) && machine.UUID == "" {
-		return UserData{}, &FieldError{"providerID", "asks for a UUID, and the machine has none"}
+		return UserData{}, &FieldError{"providerID", "refers to the UUID, but the machine has none"}
 	}
 	data.ProviderID = strings.ReplaceAll(data.ProviderID, uuidVariable, strings.ToLower(machine.UUID))
 	return data, nil
@@ -148,7 +148,7 @@ func (d *UserData) validate() error {
 			return &FieldError{fmt.Sprintf("taints[%d].key", i), "is missing"}
 		}
 		if !slices.Contains(effects, taint.Effect) {
-			return &FieldError{fmt.Sprintf("taints[%d].effect", i), "is none of " + strings.Join(effects, ", ")}
+			return &FieldError{fmt.Sprintf("taints[%d].effect", i), "is not one of " + strings.Join(effects, ", ")}
 		}
 	}
 	return nil

@@ -108,9 +108,9 @@ func TestParseSaysWhatElseItIs(t *testing.T) {
 		"Content-Type: multipart/mixed; boundary=" + secret: "it is a MIME message, for guests with cloud-init",
 		"MIME-Version: 1.0\n":                               "it is a MIME message, for guests with cloud-init",
 		`{"ignition":{"version":"3.0.0"}}`:                  "it is JSON, perhaps for Ignition",
-		"\x1f\x8b\x08" + secret:                             "it is compressed by gzip",
-		"\x00\xff" + secret:                                 "it is no text",
-		secret:                                              "it has a format that this guest does not know",
+		"\x1f\x8b\x08" + secret:                             "it is compressed with gzip",
+		"\x00\xff" + secret:                                 "it is not text",
+		secret:                                              "it has a format that this guest does not support",
 	} {
 		_, err := Parse([]byte(text), Machine{})
 		if !errors.Is(err, ErrForeign) || !strings.HasSuffix(err.Error(), ": "+want) || strings.Contains(err.Error(), secret) {

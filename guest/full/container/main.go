@@ -1,9 +1,9 @@
-// Command container is the only program of the container image that the full guest brings along:
-// no registry is needed for Pods that pause, serve HTTP, or request something.
+// Command container is the only program of the container image that is part of the full guest: no registry is
+// needed for Pods that pause, serve HTTP, or send requests.
 //
 //	container pause       waits for a signal
 //	container web         serves HTTP on port 8080
-//	container get URL     prints what the URL answers; https as the service account of the Pod
+//	container get URL     prints the response of the URL; https as the service account of the Pod
 //	container lookup NAME prints the addresses of a name, or host and port if it is one like _http._tcp.web
 //	container stop NAME   stops the processes of that name, with SIGSTOP: in a privileged Pod with
 //	                      hostPID, programs of the node
@@ -56,13 +56,13 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	return errUsage
 }
 
-// leaveFor is how long the server goes on after it was asked to end: until then others may still
-// send requests, since they learn of its end later.
+// leaveFor is how long the server continues after SIGTERM: until then, others may still send
+// requests, since they notice later.
 const leaveFor = 5 * time.Second
 
-// serve serves HTTP until the context ends, and a while longer. /ready is then unavailable.
+// serve serves HTTP until the context is done, and a while longer. /ready is then unavailable.
 func serve(ctx context.Context, out io.Writer) error {
-	server := &http.Server{Addr: ":8080", Handler: answers(ctx, out), ReadHeaderTimeout: 10 * time.Second}
+	server := &http.Server{Addr: ":8080", Handler: handler(ctx, out), ReadHeaderTimeout: 10 * time.Second}
 	ended := make(chan error, 1)
 	go func() { ended <- server.ListenAndServe() }()
 	fmt.Fprintln(out, "serving on", server.Addr)
@@ -82,8 +82,8 @@ func serve(ctx context.Context, out io.Writer) error {
 	return server.Shutdown(last)
 }
 
-// answers returns what the server does: it names itself, and its Node if NODE_NAME is set.
-func answers(ctx context.Context, out io.Writer) http.Handler {
+// handler returns the handler of the server, which returns its name, and that of its Node if NODE_NAME is set.
+func handler(ctx context.Context, out io.Writer) http.Handler {
 	mux := http.NewServeMux()
 	host, _ := os.Hostname() // without a name there is none to show
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
@@ -99,14 +99,14 @@ func answers(ctx context.Context, out io.Writer) http.Handler {
 }
 
 const (
-	// serviceAccount is the folder with what a Pod needs for the API server.
+	// serviceAccount is the directory with the credentials of a Pod for the API server.
 	serviceAccount = "/var/run/secrets/kubernetes.io/serviceaccount"
-	// answerWithin is how long an answer may take.
-	answerWithin = 10 * time.Second
+	// responseTimeout is how long a response may take.
+	responseTimeout = 10 * time.Second
 )
 
 func get(ctx context.Context, url, account string, out io.Writer) error {
-	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	ctx, cancel := context.WithTimeout(ctx, responseTimeout)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
@@ -132,7 +132,7 @@ func get(ctx context.Context, url, account string, out io.Writer) error {
 	return nil
 }
 
-// asAccount has a request come from a service account, and returns a client that trusts its API server.
+// asAccount authenticates a request with a service account, and returns a client that trusts its API server.
 func asAccount(request *http.Request, account string) (*http.Client, error) {
 	files := os.DirFS(account)
 	token, err := fs.ReadFile(files, "token")
@@ -149,9 +149,9 @@ func asAccount(request *http.Request, account string) (*http.Client, error) {
 	return &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}}}, nil
 }
 
-// lookup asks the name server of the Pod, with its search list.
+// lookup queries the name server of the Pod, with its search list.
 func lookup(ctx context.Context, name string, out io.Writer) error {
-	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	ctx, cancel := context.WithTimeout(ctx, responseTimeout)
 	defer cancel()
 	if !strings.HasPrefix(name, "_") {
 		addresses, err := net.DefaultResolver.LookupHost(ctx, name)
@@ -167,7 +167,7 @@ func lookup(ctx context.Context, name string, out io.Writer) error {
 	return err
 }
 
-// stop stops the processes of a name. It is an error if there are none.
+// stop stops the processes with a name. It is an error if there are none.
 func stop(name string, out io.Writer) error {
 	comms, err := filepath.Glob("/proc/[0-9]*/comm")
 	if err != nil {

@@ -42,7 +42,6 @@ var notYetClean = []string{
 	"driver",
 	"drivers",
 	"examples",
-	"guest",
 	"hack",
 	"internal/autoscaler",
 	"internal/cli/manager",
@@ -66,7 +65,7 @@ var notYetClean = []string{
 }
 
 // testsNotYetClean are directories whose test files are not checked yet, although other files are.
-var testsNotYetClean = []string{"config", "internal"}
+var testsNotYetClean = []string{"config", "guest", "internal"}
 
 // readExtensions are those of files that hold text.
 var readExtensions = []string{".go", ".md", ".yaml", ".yml", ".sh", ".proto", ".tpl", ".txt"}

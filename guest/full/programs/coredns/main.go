@@ -1,5 +1,5 @@
-// Command coredns answers the names of Services. It is CoreDNS with the plug-ins that a cluster uses: the
-// others bring the SDKs of several clouds along, whose modules are not to be had everywhere.
+// Command coredns resolves the names of Services. It is CoreDNS with the plugins that a cluster uses: the
+// others depend on the SDKs of several clouds, whose modules are not available everywhere.
 package main
 
 import (

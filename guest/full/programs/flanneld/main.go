@@ -1,6 +1,5 @@
-// Command flanneld connects the Pods of all Nodes by flannel's VXLAN, from flannel's own packages. Its
-// own program would bring the networks of several clouds along, whose modules are not to be had
-// everywhere.
+// Command flanneld connects the Pods of all Nodes through flannel's VXLAN, with flannel's own packages.
+// flannel's own program depends on the networks of several clouds, whose modules are not available everywhere.
 package main
 
 import (
@@ -53,7 +52,7 @@ func run(ctx context.Context, kubeconfig, network, card string) error {
 	}
 	outside, err := ipmatch.LookupExtIface(card, "", "", stack, ipmatch.PublicIPOpts{})
 	if err != nil {
-		return fmt.Errorf("looking at %s: %w", card, err)
+		return fmt.Errorf("inspecting %s: %w", card, err)
 	}
 	var group sync.WaitGroup
 	defer group.Wait()
@@ -73,19 +72,19 @@ func run(ctx context.Context, kubeconfig, network, card string) error {
 	if err := ctx.Err(); err != nil {
 		return nil // a signal
 	}
-	return errors.New("the network ended")
+	return errors.New("the network stopped")
 }
 
-// leadOutside lets Pods reach what is not a Pod at the address of their Node.
+// leadOutside lets Pods connect to non-Pod addresses, with the address of their Node.
 func leadOutside(ctx context.Context, config *subnet.Config, joined backend.Network) error {
 	rules := &nftables.NFTablesManager{}
 	if err := rules.Init(ctx); err != nil {
-		return fmt.Errorf("preparing the rules of packets: %w", err)
+		return fmt.Errorf("preparing the packet rules: %w", err)
 	}
 	err := rules.SetupAndEnsureMasqRules(ctx, config.Network, ip.IP4Net{}, ip.IP4Net{}, config.IPv6Network, ip.IP6Net{}, ip.IP6Net{},
 		joined.Lease(), 0, false)
 	if err != nil {
-		return fmt.Errorf("making the rules of packets: %w", err)
+		return fmt.Errorf("creating the packet rules: %w", err)
 	}
 	rules.SetupAndEnsureForwardRules(ctx, config.Network, config.IPv6Network, 0)
 	return nil
