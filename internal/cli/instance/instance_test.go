@@ -256,7 +256,7 @@ func TestMistakes(t *testing.T) {
 		"unknown field":     {[]string{"create", "test", "--class", "@typo"}, true, "providerSpecs"},
 		"unknown AWS field": {[]string{"create", "test", "--class", "@typo-aws"}, true, "amy"},
 		"two classes":       {[]string{"create", "test", "--class", "@two"}, true, "2 objects, expected one"},
-		"not valid YAML":          {[]string{"create", "test", "--class", "@garbage"}, true, "not valid YAML"},
+		"not valid YAML":    {[]string{"create", "test", "--class", "@garbage"}, true, "not valid YAML"},
 		"not that kind":     {[]string{"create", "test", "--class", "@class", "--class-kind", "GCP"}, true, "only machine.sapcloud.io/v1alpha1 MachineClass, Secret"},
 		"no such kind":      {[]string{"create", "test", "--class", "@class", "--class-kind", "IBM"}, true, "IBM"},
 		"a Secret's value":  {[]string{"create", "test", "--class", "@class", "--secret", "@binary"}, true, "base64"},
