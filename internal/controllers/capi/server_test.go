@@ -111,7 +111,7 @@ func TestWhatAVMIsMadeFromStays(t *testing.T) {
 	} {
 		infra := h.infra()
 		edit(&infra.Spec)
-		if err := h.client.Update(t.Context(), infra); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "once there is a VM") {
+		if err := h.client.Update(t.Context(), infra); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "once the VM exists") {
 			t.Errorf("%s: changed with %v", name, err)
 		}
 	}
