@@ -168,6 +168,7 @@ var rules = []rule{
 	{from: []string{"controlplane"}},
 	{from: []string{"hack/aliases"}},
 	{from: []string{"hack/image"}},
+	{from: []string{"hack/mutate"}},
 	{from: []string{"hack/openapi"}},
 	{from: []string{"hack/reliability"}},
 	{from: []string{"hack/record"}, may: []string{"test/support/pty"}},
