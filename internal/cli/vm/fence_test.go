@@ -51,7 +51,7 @@ func TestFence(t *testing.T) {
 		refused    string
 	}{
 		"confirmed":         {in: "host-1\n", controller: obeys, want: "web-1/host-1", says: "both write to one disk"},
-		"confirmed by flag": {confirm: "host-1", controller: obeys, want: "web-1/host-1", says: "pod web-2 has it now"},
+		"confirmed by flag": {confirm: "host-1", controller: obeys, want: "web-1/host-1", says: "now runs in pod web-2"},
 		"an ephemeral disk": {given: func(vm *vmv1alpha1.VirtualMachine) { vm.Status.VolumeClaimName = "" }, confirm: "host-1", controller: obeys, want: "web-1/host-1", says: "the data are lost"},
 		"not obeyed":        {confirm: "host-1", controller: refuses, want: "web-1/host-1", refused: "The hypervisor answers"},
 		"another host":      {in: "host-2\n", refused: "not confirmed"},
@@ -62,7 +62,7 @@ func TestFence(t *testing.T) {
 			meta.SetStatusCondition(&vm.Status.Conditions, metav1.Condition{Type: vmv1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: "Running"})
 		}, confirm: "host-1", refused: "not known to be unreachable"},
 		"nothing is known": {given: func(vm *vmv1alpha1.VirtualMachine) { vm.Status.Conditions = nil }, confirm: "host-1", refused: "not known to be unreachable"},
-		"full leases":      {given: func(vm *vmv1alpha1.VirtualMachine) { vm.Status.Lease = &vmv1alpha1.VirtualMachineLease{} }, confirm: "host-1", refused: "by itself"},
+		"full leases":      {given: func(vm *vmv1alpha1.VirtualMachine) { vm.Status.Lease = &vmv1alpha1.VirtualMachineLease{} }, confirm: "host-1", refused: "automatically"},
 		"being deleted": {given: func(vm *vmv1alpha1.VirtualMachine) {
 			vm.DeletionTimestamp, vm.Finalizers = &metav1.Time{Time: time.Unix(1, 0)}, []string{vmv1alpha1.Finalizer}
 		}, confirm: "host-1", refused: "being deleted"},

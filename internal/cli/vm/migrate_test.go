@@ -79,8 +79,8 @@ func TestMigrateOrders(t *testing.T) {
 		"an order of before":     {ordered("web-0"), migrate{}, "web-1", ""},
 		"cancelled":              {ordered("web-1/host-2"), migrate{cancel: true}, "", ""},
 		"nothing to cancel":      {ordered("web-0"), migrate{cancel: true}, "web-0", "no migration"},
-		"to its own host":        {nil, migrate{to: "host-1"}, "", "host-1 already"},
-		"it does not run":        {func(vm *vmv1alpha1.VirtualMachine) { vm.Status.ActivePodUID = "" }, migrate{}, "", "does not run"},
+		"to its own host":        {nil, migrate{to: "host-1"}, "", "already on host host-1"},
+		"it does not run":        {func(vm *vmv1alpha1.VirtualMachine) { vm.Status.ActivePodUID = "" }, migrate{}, "", "is not running"},
 		"nothing is known of it": {func(vm *vmv1alpha1.VirtualMachine) { vm.Status.Conditions = nil }, migrate{}, "", "cannot be migrated live"},
 		"it cannot": {func(vm *vmv1alpha1.VirtualMachine) {
 			vm.Status.Conditions[0].Status, vm.Status.Conditions[0].Message = metav1.ConditionFalse, "it is cold"
@@ -126,7 +126,7 @@ func TestMigrateSees(t *testing.T) {
 		done    bool
 		failure string
 	}{
-		"ordered":         {ordered("web-1"), false, "web: ordered", false, ""},
+		"ordered":         {ordered("web-1"), false, "web: requested", false, ""},
 		"refused":         {nil, false, "", true, "refused"},
 		"copying":         {with(vmv1alpha1.MigrationCopying, "", "web-1"), false, "web: migrating to host-2, 64 of 256 MiB copied", false, ""},
 		"another try":     {with(vmv1alpha1.MigrationFailed, "CopyFailed", "web-1"), false, "web: retrying after: CopyFailed: a message", false, ""},
@@ -135,11 +135,11 @@ func TestMigrateSees(t *testing.T) {
 		"being cancelled": {with(vmv1alpha1.MigrationCopying, "", ""), true, "web: migrating to host-2, 64 of 256 MiB copied", false, ""},
 		"migrated":        {moved, false, "web: migrated from host-1 to host-2 in 4s; the guest was paused for 120ms", true, ""},
 		"cancelled late":  {moved, true, "web: migrated from host-1 to host-2 in 4s; the guest was paused for 120ms", true, "too late"},
-		"started anew":    {func(vm *vmv1alpha1.VirtualMachine) { vm.Status.ActivePodName = "web-3" }, false, "", true, "started anew"},
+		"restarted":       {func(vm *vmv1alpha1.VirtualMachine) { vm.Status.ActivePodName = "web-3" }, false, "", true, "restarted"},
 		"an earlier one": {func(vm *vmv1alpha1.VirtualMachine) {
 			with("Failed", "CopyFailed", "web-1")(vm)
 			vm.Status.Migration.SourcePodName = "web-0"
-		}, false, "web: ordered", false, ""},
+		}, false, "web: requested", false, ""},
 		"not yet reported": {func(vm *vmv1alpha1.VirtualMachine) { moved(vm); vm.Status.Migration.EndTime = nil }, false, "web: the guest continues on the other host", false, ""},
 	}
 	for name, c := range cases {
@@ -172,12 +172,12 @@ func TestMigrateWaits(t *testing.T) {
 	}
 	m.client = fake.NewClientBuilder().WithScheme(scheme).WithObjects(running(ordered("web-1"))).Build()
 	m.timeout = time.Millisecond
-	if err := m.follow(t.Context()); err == nil || !strings.Contains(err.Error(), "not over within") {
+	if err := m.follow(t.Context()); err == nil || !strings.Contains(err.Error(), "not complete within") {
 		t.Errorf("error %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := m.follow(ctx); err == nil || !strings.Contains(err.Error(), "not watched") {
+	if err := m.follow(ctx); err == nil || !strings.Contains(err.Error(), "interrupted") {
 		t.Errorf("error %v", err)
 	}
 	var usage *args.UsageError

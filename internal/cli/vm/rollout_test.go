@@ -102,7 +102,7 @@ func TestRollout(t *testing.T) {
 		"one after the other": {given: []client.Object{old("a", nil), old("b", current), old("c", nil)},
 			out: "1 of 2: a: migrated from host-1 to host-2|2 of 2: c: migrated from host-1 to host-2", moved: "a c"},
 		"by name":     {given: []client.Object{old("a", nil), old("b", nil)}, names: []string{"b"}, out: "1 of 1: b: migrated", moved: "b"},
-		"no such one": {given: []client.Object{old("a", nil)}, names: []string{"a", "z"}, left: "no virtual machine z"},
+		"no such one": {given: []client.Object{old("a", nil)}, names: []string{"a", "z"}, left: "virtual machine z not found"},
 		"by label":    {given: []client.Object{old("a", nil), old("b", nil)}, with: rollout{selector: "tier=a"}, out: "1 of 1: a: migrated", moved: "a"},
 		"one cannot": {given: []client.Object{old("a", cannot), old("b", nil)},
 			out: "1 of 2: a cannot be migrated live: it is cold; --restart|2 of 2: b: migrated", left: "1 of 2 virtual machines keep their hypervisors: a", moved: "b"},

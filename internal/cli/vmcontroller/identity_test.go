@@ -18,7 +18,7 @@ func TestCertificatesOfOthers(t *testing.T) {
 		says string
 	}{
 		"one file":               {[]string{"--identity-cert-file=a"}, "--identity-private-key-file"},
-		"two authorities":        {[]string{"--identity-cert-file=a", "--identity-private-key-file=b", "--identity-authority-file=c", "--authority-cert-file=d", "--authority-private-key-file=e"}, "--authority-cert-file: others"},
+		"two authorities":        {[]string{"--identity-cert-file=a", "--identity-private-key-file=b", "--identity-authority-file=c", "--authority-cert-file=d", "--authority-private-key-file=e"}, "--authority-cert-file: cannot be used with --identity-cert-file"},
 		"a driver without files": {[]string{"--hypervisor-identity-driver=csi.example.com"}, "requires --identity-cert-file"},
 		"attributes for nobody":  {[]string{"--hypervisor-identity-attribute=a=b"}, "requires --hypervisor-identity-driver"},
 		"no attribute":           {[]string{"--hypervisor-identity-attribute=a"}, `"a" is not NAME=VALUE`},
