@@ -58,15 +58,15 @@ func TestImagesForOtherProcessors(t *testing.T) {
 		kernel, disk []byte
 		refused      string
 	}{
-		"kernel of arm64":                 {kernel: arm64, refused: "it is a kernel for arm64, and the virtual machine has processors of x86_64"},
+		"kernel of arm64":                 {kernel: arm64, refused: "it is a kernel for arm64, but the virtual machine has x86_64 processors"},
 		"kernel of x86_64":                {kernel: x86},
 		"kernel of 32 bits":               {kernel: []byte("\x7fELF\x01\x01\x01" + strings.Repeat("\x00", 11) + "\x03\x00")},
 		"kernel that nobody knows":        {kernel: []byte("multiboot")},
-		"disk of arm64":                   {disk: foreignDisk, refused: "the system on it is for arm64, and the virtual machine has processors of x86_64"},
+		"disk of arm64":                   {disk: foreignDisk, refused: "the system on it is for arm64, but the virtual machine has x86_64 processors"},
 		"disk of x86_64":                  {disk: ownDisk},
 		"disk that nobody knows":          {disk: make([]byte, 4096)},
 		"disk of arm64 that boots not":    {kernel: x86, disk: foreignDisk},
-		"kernel of arm64 beside its disk": {kernel: arm64, disk: foreignDisk, refused: "it is a kernel for arm64, and"},
+		"kernel of arm64 beside its disk": {kernel: arm64, disk: foreignDisk, refused: "it is a kernel for arm64, but"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()

@@ -122,17 +122,43 @@ type anonymousTransport struct {
 	refused atomic.Bool
 }
 
-// ClientHandshake implements credentials.TransportCredentials.
+// ClientHandshake implements credentials.TransportCredentials. In TLS 1.3 the client's handshake ends before the server has
+// checked the client, so that a rejection arrives with the first read. A gRPC server sends first. The client therefore waits
+// for that before it writes: if it wrote to a connection that the server has closed, the connection would be reset, and the
+// reason would be lost.
 func (t *anonymousTransport) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	conn, info, err := t.TransportCredentials.ClientHandshake(ctx, authority, raw)
 	if err != nil {
 		return nil, nil, err
 	}
-	return &watchedConn{Conn: conn, onRefusal: func(err error) {
+	stop := context.AfterFunc(ctx, func() { _ = raw.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
+	first := make([]byte, 1)
+	n, err := conn.Read(first)
+	if err != nil {
 		if isAlert(err) { // a reset connection does not tell the reason
 			t.refused.Store(true)
 		}
-	}}, info, nil
+		_ = conn.Close()
+		return nil, nil, err
+	}
+	return &prefixedConn{Conn: conn, prefix: first[:n]}, info, nil
+}
+
+// prefixedConn returns bytes that were read before, and then those of the connection.
+type prefixedConn struct {
+	net.Conn
+	prefix []byte
+}
+
+// Read implements net.Conn.
+func (c *prefixedConn) Read(p []byte) (int, error) {
+	if len(c.prefix) > 0 {
+		n := copy(p, c.prefix)
+		c.prefix = c.prefix[n:]
+		return n, nil
+	}
+	return c.Conn.Read(p)
 }
 
 // Clone implements credentials.TransportCredentials.
