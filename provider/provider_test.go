@@ -52,7 +52,7 @@ func TestBadPrograms(t *testing.T) {
 		"two of the same name":     {provider.New("example", newFake, provider.WithDriver(registry.Kind{Name: "Example", Open: newFake})), nil, `driver "Example"`},
 		"a flag of the manager":    {provider.New("example", newFake, provider.WithFlags(func(f *pflag.FlagSet) { f.Int("port", 0, "") })), nil, "--port"},
 		"unknown flag":             {provider.New("example", newFake), []string{"--nonsense"}, "--nonsense"},
-		"unknown command":          {provider.New("example", newFake), []string{"mangaer"}, `no command "mangaer"`},
+		"unknown command":          {provider.New("example", newFake), []string{"mangaer"}, `unknown command "mangaer"`},
 		"bad value":                {provider.New("example", newFake), []string{"--concurrent-syncs=0"}, "--concurrent-syncs"},
 		"--driver where one is":    {provider.New("example", newFake), []string{"--driver=vm"}, "--driver"},
 		"unknown driver":           {provider.New("example", newFake, provider.WithDriver(registry.Kind{Name: "other", Open: newFake})), []string{"--driver=third", "--target-kubeconfig", "KUBECONFIG"}, `no driver "third"; known drivers: example, other`},

@@ -1,4 +1,3 @@
-// Package language checks that the repository's text uses the terms of the table in CONTRIBUTING.md.
 package language
 
 import (
