@@ -50,9 +50,9 @@ func TestFence(t *testing.T) {
 		says       string
 		refused    string
 	}{
-		"confirmed":         {in: "host-1\n", controller: obeys, want: "web-1/host-1", says: "both write to one disk"},
+		"confirmed":         {in: "host-1\n", controller: obeys, want: "web-1/host-1", says: "both would write to the same disk"},
 		"confirmed by flag": {confirm: "host-1", controller: obeys, want: "web-1/host-1", says: "now runs in pod web-2"},
-		"an ephemeral disk": {given: func(vm *vmv1alpha1.VirtualMachine) { vm.Status.VolumeClaimName = "" }, confirm: "host-1", controller: obeys, want: "web-1/host-1", says: "the data are lost"},
+		"an ephemeral disk": {given: func(vm *vmv1alpha1.VirtualMachine) { vm.Status.VolumeClaimName = "" }, confirm: "host-1", controller: obeys, want: "web-1/host-1", says: "the data is lost"},
 		"not obeyed":        {confirm: "host-1", controller: refuses, want: "web-1/host-1", refused: "The hypervisor answers"},
 		"another host":      {in: "host-2\n", refused: "not confirmed"},
 		"yes":               {in: "yes\n", refused: "not confirmed"},
