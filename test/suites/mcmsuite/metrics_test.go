@@ -23,7 +23,7 @@ var unseen = []string{
 func (s *suite) exported() map[string][]string {
 	root, err := env.Root()
 	s.must(err)
-	text, err := os.ReadFile(filepath.Join(root, "test", "metrics", "testdata", "mcm.tsv"))
+	text, err := os.ReadFile(filepath.Join(root, "test", "suites", "metrics", "testdata", "mcm.tsv"))
 	s.must(err)
 	by := map[string][]string{}
 	for line := range strings.Lines(string(text)) {

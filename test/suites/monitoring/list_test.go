@@ -31,7 +31,7 @@ var fromScrape = []string{model.MetricNameLabel, "job", "instance"}
 func list(t *testing.T) map[string][]string {
 	t.Helper()
 	all := map[string][]string{}
-	for line := range strings.Lines(string(read(t, "test", "metrics", "testdata", "metrics.golden"))) {
+	for line := range strings.Lines(string(read(t, "test", "suites", "metrics", "testdata", "metrics.golden"))) {
 		cells := strings.Split(line, "\t")
 		name, kind, names := cells[0], cells[1], strings.Fields(cells[2])
 		all[name] = names
