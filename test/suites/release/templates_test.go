@@ -184,7 +184,7 @@ func installCore(t *testing.T, c *env.Cluster) {
 func moduleDir(t *testing.T) string {
 	t.Helper()
 	list := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/cluster-api")
-	list.Dir = filepath.Join(root(t), "test", "capi", version)
+	list.Dir = filepath.Join(root(t), "test", "suites", "capi", version)
 	out, err := list.Output()
 	if err != nil {
 		t.Fatalf("finding the source of Cluster API: %v", err)
