@@ -21,7 +21,7 @@ var kubernetes = []string{"k8s.io", "sigs.k8s.io"}
 var parts = []string{
 	"internal/reconcile/apierror", "internal/reconcile/cascade", "internal/reconcile/cascade/orphaning", "internal/reconcile/events",
 	"internal/reconcile/expectations", "internal/reconcile/fieldindex", "internal/reconcile/messages",
-	"internal/reconcile/shutdown", "internal/reconcile/target", "internal/reconcile/tasks", "internal/reconcile/validation",
+	"internal/reconcile/target", "internal/reconcile/tasks", "internal/reconcile/validation",
 	"internal/lifecycle/bootstrap", "internal/lifecycle/drain", "internal/lifecycle/noderef", "internal/lifecycle/preservation",
 	"internal/lifecycle/scarcity",
 }
@@ -67,7 +67,7 @@ var rules = []rule{
 		from: []string{"internal/controllers/virtualmachine"},
 		may: []string{
 			"api", "proto", "internal/reconcile/flow", "internal/reconcile/events", "internal/reconcile/expectations",
-			"internal/reconcile/messages", "internal/reconcile/shutdown", "internal/reconcile/tasks", "internal/connlimit", "internal/vm/identity",
+			"internal/reconcile/messages", "internal/reconcile/tasks", "internal/connlimit", "internal/vm/identity",
 			"internal/reconcile/apierror", "internal/reconcile/edge",
 			"internal/vm/lease", "internal/vm/storage",
 		},
@@ -82,7 +82,7 @@ var rules = []rule{
 		may:  []string{"api", "driver", timeouts, "internal/reconcile/flow", "internal/reconcile/tasks"},
 	},
 	{from: []string{"internal/reconcile/edge"}, may: []string{"internal/reconcile/apierror", "internal/reconcile/events", "internal/reconcile/expectations", "internal/reconcile/flow", "internal/reconcile/messages"}},
-	{from: []string{"internal/reconcile/inuse"}, may: []string{"internal/reconcile/apierror", "internal/reconcile/edge", "internal/reconcile/expectations", "internal/reconcile/shutdown"}},
+	{from: []string{"internal/reconcile/inuse"}, may: []string{"internal/reconcile/apierror", "internal/reconcile/edge", "internal/reconcile/expectations"}},
 	{
 		from: []string{pool},
 		may: []string{
@@ -118,7 +118,7 @@ var rules = []rule{
 		may: []string{
 			"api", "driver", "internal/lifecycle/instance", "internal/lifecycle/bootstrap", "internal/lifecycle/orphans", "internal/lifecycle/ownership",
 			"internal/reconcile/edge", "internal/reconcile/flow", "internal/reconcile/expectations", "internal/reconcile/fieldindex", "internal/reconcile/inuse",
-			"internal/reconcile/tasks", "internal/reconcile/messages", "internal/reconcile/apierror", "internal/reconcile/events", "internal/reconcile/shutdown",
+			"internal/reconcile/tasks", "internal/reconcile/messages", "internal/reconcile/apierror", "internal/reconcile/events",
 			"internal/loadbalancer", "internal/pool/liveupdate",
 		},
 	},

@@ -35,14 +35,18 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/capi/finalizers"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/template"
 	"github.com/millwright-dev/millwright/internal/controllers/legacyclass"
+	"github.com/millwright-dev/millwright/internal/controllers/machine"
+	"github.com/millwright-dev/millwright/internal/controllers/machine/unmanaged"
 	"github.com/millwright-dev/millwright/internal/controllers/machineclass"
 	"github.com/millwright-dev/millwright/internal/controllers/machinedeployment"
 	"github.com/millwright-dev/millwright/internal/controllers/machineset"
 	"github.com/millwright-dev/millwright/internal/controllers/nodecertificate"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine"
 	"github.com/millwright-dev/millwright/internal/lifecycle/bootstrap"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
 	"github.com/millwright-dev/millwright/internal/loadbalancer"
 	"github.com/millwright-dev/millwright/internal/reconcile/target"
+	"github.com/millwright-dev/millwright/internal/vm/identity"
 	"github.com/millwright-dev/millwright/test/support/fakeclient"
 	"github.com/millwright-dev/millwright/test/support/fixture"
 	"github.com/millwright-dev/millwright/test/support/memnet"
@@ -125,7 +129,7 @@ func (w *world) engine() *instance.Engine {
 	})
 }
 
-// controllers are those on package edge, each with an object whose first reconcile writes.
+// controllers are all controllers, each with an object whose first reconcile writes.
 var controllers = map[string]struct {
 	object client.Object
 	others []client.Object
@@ -133,6 +137,12 @@ var controllers = map[string]struct {
 	silent bool
 	begin  func(*world) reconcile.Reconciler
 }{
+	"machine": {object: fixture.Machine(), others: []client.Object{fixture.MachineClass(), fixture.Secret()}, begin: func(w *world) reconcile.Reconciler {
+		return machine.New(machine.Options{Client: w, Engine: w.engine(), Events: w.events, Clock: w.clock})
+	}},
+	"unmanaged node": {object: fixture.Node(), silent: true, begin: func(w *world) reconcile.Reconciler {
+		return unmanaged.New(unmanaged.Options{Machines: w, Target: w.target(), Clock: w.clock})
+	}},
 	"machineset": {object: fixture.MachineSet(), silent: true, begin: func(w *world) reconcile.Reconciler {
 		return machineset.New(machineset.Options{Client: w, Live: w, Events: w.events, Clock: w.clock})
 	}},
@@ -178,6 +188,13 @@ var controllers = map[string]struct {
 			return nodecertificate.New(nodecertificate.Options{Machines: w, Target: w.target(), Tokens: tokens, Events: w.events, Clock: w.clock})
 		},
 	},
+	"virtualmachine": {object: fixture.VirtualMachine(), begin: func(w *world) reconcile.Reconciler {
+		authority, err := identity.NewAuthority(fixture.Noon)
+		if err != nil {
+			w.Fatal(err)
+		}
+		return virtualmachine.New(virtualmachine.Options{Client: w, APIReader: w, Events: w.events, Clock: w.clock, Authority: authority, Image: "hypervisor"})
+	}},
 	"capi": {object: infraMachine(), others: []client.Object{coreMachine(), coreCluster()}, begin: func(w *world) reconcile.Reconciler {
 		return capi.New(capi.Options{Client: w, Live: w, Engine: w.engine(), Events: w.events, Clock: w.clock, Drivers: registry.Only("fake", fake.New(fake.Config{}))})
 	}},

@@ -26,9 +26,10 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
+	"github.com/millwright-dev/millwright/internal/reconcile/apierror"
+	"github.com/millwright-dev/millwright/internal/reconcile/edge"
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
-	"github.com/millwright-dev/millwright/internal/reconcile/shutdown"
 	"github.com/millwright-dev/millwright/internal/reconcile/target"
 )
 
@@ -48,12 +49,17 @@ type Options struct {
 // Controller reconciles Nodes. Make one with New.
 type Controller struct {
 	Options
+	edge      edge.Reconciler[*corev1.Node]
 	begun     time.Time
 	beginOnce sync.Once
 }
 
 // New makes a Controller.
-func New(opts Options) *Controller { return &Controller{Options: opts} }
+func New(opts Options) *Controller {
+	c := &Controller{Options: opts}
+	c.edge = edge.Reconciler[*corev1.Node]{Reader: opts.Target.Client(), Kind: &corev1.Node{}, ReadOnly: true, Pass: c.pass}
+	return c
+}
 
 // SetupWithManager registers the controller and what it watches.
 func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
@@ -62,7 +68,7 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&v1alpha1.Machine{}, handler.EnqueueRequestsFromMapFunc(nodeOf), builder.WithPredicates(linkChanges())).
 		WatchesRawSource(c.Target.Watch(&corev1.Node{}, &handler.EnqueueRequestForObject{}, markChanges())).
 		WithOptions(controller.Options{RateLimiter: expectations.RateLimiter()}).
-		Complete(shutdown.Quiet(c))
+		Complete(c)
 	if err != nil {
 		return fmt.Errorf("setting up the controller of unmanaged nodes: %w", err)
 	}
@@ -97,28 +103,28 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if !c.Target.Ready() {
 		return ctrl.Result{}, nil // the watch brings all nodes once it has
 	}
-	found := &corev1.Node{}
-	if err := c.Target.Client().Get(ctx, req.NamespacedName, found, client.UnsafeDisableDeepCopy); err != nil {
-		return ctrl.Result{}, client.IgnoreNotFound(err)
-	}
+	return c.edge.Reconcile(ctx, req)
+}
+
+func (c *Controller) pass(ctx context.Context, found *corev1.Node) (time.Duration, error) {
 	machines := &v1alpha1.MachineList{}
-	if err := c.Machines.List(ctx, machines, client.MatchingFields{fieldindex.MachineByNode: req.Name}, client.Limit(1), client.UnsafeDisableDeepCopy); err != nil {
-		return ctrl.Result{}, fmt.Errorf("finding the machine of node %s: %w", req.Name, err)
+	if err := c.Machines.List(ctx, machines, client.MatchingFields{fieldindex.MachineByNode: found.Name}, client.Limit(1), client.UnsafeDisableDeepCopy); err != nil {
+		return 0, fmt.Errorf("finding the machine of node %s: %w", found.Name, err)
 	}
 	if len(machines.Items) > 0 {
 		if _, marked := found.Annotations[v1alpha1.AnnotationKeyNotManaged]; !marked {
-			return ctrl.Result{}, nil // nearly always
+			return 0, nil // nearly always
 		}
-		return ctrl.Result{}, c.patch(ctx, found, func(n *corev1.Node) { delete(n.Annotations, v1alpha1.AnnotationKeyNotManaged) })
+		return 0, c.patch(ctx, found, func(n *corev1.Node) { delete(n.Annotations, v1alpha1.AnnotationKeyNotManaged) })
 	}
 	since := found.CreationTimestamp.Time
 	if c.begun.After(since) {
 		since = c.begun
 	}
 	if left := since.Add(c.Grace).Sub(c.Clock.Now()); left > 0 {
-		return ctrl.Result{RequeueAfter: left}, nil
+		return left, nil
 	}
-	return ctrl.Result{}, c.patch(ctx, found, func(n *corev1.Node) {
+	return 0, c.patch(ctx, found, func(n *corev1.Node) {
 		metav1.SetMetaDataAnnotation(&n.ObjectMeta, v1alpha1.AnnotationKeyNotManaged, "1")
 		noderef.Release(n)
 	})
@@ -131,7 +137,7 @@ func (c *Controller) patch(ctx context.Context, found *corev1.Node, change func(
 	if equality.Semantic.DeepEqual(found, changed) {
 		return nil
 	}
-	if err := c.Target.Client().Patch(ctx, changed, client.StrategicMergeFrom(found)); client.IgnoreNotFound(err) != nil {
+	if err := c.Target.Client().Patch(ctx, changed, client.StrategicMergeFrom(found)); apierror.IgnoreGone(err) != nil {
 		return fmt.Errorf("marking node %s: %w", found.Name, err)
 	}
 	return nil

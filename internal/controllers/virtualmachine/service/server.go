@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
+	"github.com/millwright-dev/millwright/internal/reconcile/apierror"
 	"github.com/millwright-dev/millwright/internal/vm/identity"
 	identitypb "github.com/millwright-dev/millwright/proto/identity"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
@@ -96,7 +97,7 @@ func createAuthority(ctx context.Context, c client.Client, key client.ObjectKey)
 		Data:       map[string][]byte{corev1.TLSCertKey: certificate, corev1.TLSPrivateKeyKey: private},
 	}
 	err = c.Create(ctx, secret)
-	if apierrors.IsAlreadyExists(err) {
+	if apierror.Taken(err) {
 		return secret, c.Get(ctx, key, secret)
 	}
 	return secret, err
