@@ -19,7 +19,7 @@ import (
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/driver/fake"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
-	"github.com/millwright-dev/millwright/internal/controllers/capi/translate"
+	"github.com/millwright-dev/millwright/internal/controllers/capi/inputs"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
 )
 
@@ -464,7 +464,7 @@ func TestARestartSpreadsWhatFailed(t *testing.T) {
 				if tc.deleting {
 					m.DeletionTimestamp = new(metav1.NewTime(h.Clock.Now()))
 				}
-				objects, err := translate.Request(t.Context(), translate.Given{Machine: m})
+				objects, err := inputs.Reader{}.Read(t.Context(), m)
 				if err != nil {
 					t.Fatal(err)
 				}

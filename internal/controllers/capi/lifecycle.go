@@ -13,8 +13,8 @@ import (
 
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
+	"github.com/millwright-dev/millwright/internal/controllers/capi/inputs"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/marks"
-	"github.com/millwright-dev/millwright/internal/controllers/capi/translate"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )
 
@@ -241,7 +241,7 @@ func (c *Controller) prepare(namespace, name string, secret *corev1.Secret) func
 		case len(data.Data[core.BootstrapData]) == 0:
 			return nil, fmt.Errorf("bootstrap data: Secret %s has no data under %q", name, core.BootstrapData)
 		}
-		return translate.WithUserData(secret, data.Data), nil
+		return inputs.WithUserData(secret, data.Data), nil
 	}
 }
 

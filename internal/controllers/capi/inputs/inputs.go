@@ -1,5 +1,5 @@
-// Package inputs reads what a request to the driver is made from: the MachineClass and the Secrets
-// that a MillwrightMachine refers to.
+// Package inputs makes the request to the driver from a MillwrightMachine, and the MachineClass and the Secrets that
+// it refers to.
 package inputs
 
 import (
@@ -17,7 +17,6 @@ import (
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver"
-	"github.com/millwright-dev/millwright/internal/controllers/capi/translate"
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
 )
 
@@ -45,7 +44,7 @@ type Reader struct {
 
 // Inputs are what was read, and the request made from it.
 type Inputs struct {
-	translate.Objects
+	Objects
 	// MachineClass is the one referred to, as it is stored; nil if there is no reference.
 	MachineClass *v1alpha1.MachineClass
 	// Credentials is the Secret of credentialsSecretRef; nil if there is no reference.
@@ -61,7 +60,7 @@ func (i Inputs) UseSecrets() bool {
 // MachineClass, if that is there with its Secrets.
 func (r Reader) Read(ctx context.Context, machine *infrav1.MillwrightMachine) (Inputs, error) {
 	var read Inputs
-	given := translate.Given{Machine: machine, Secret: map[string][]byte{}, Placer: r.Placer}
+	given := source{Machine: machine, Secret: map[string][]byte{}, Placer: r.Placer}
 	if ref := machine.Spec.MachineClassRef; ref != nil {
 		class, err := r.Class(ctx, machine.Namespace, ref)
 		if err != nil {
@@ -84,9 +83,9 @@ func (r Reader) Read(ctx context.Context, machine *infrav1.MillwrightMachine) (I
 		}
 		maps.Copy(given.Secret, read.Credentials.Data)
 	}
-	objects, err := translate.Request(ctx, given)
+	objects, err := request(ctx, given)
 	switch {
-	case errors.Is(err, translate.ErrFailureDomain):
+	case errors.Is(err, errFailureDomain):
 		return read, &Error{infrav1.ReasonUnknownFailureDomain, err.Error()}
 	case err != nil:
 		return read, &Error{infrav1.ReasonInvalidSpec, err.Error()}

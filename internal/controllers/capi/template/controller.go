@@ -22,7 +22,6 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/inputs"
-	"github.com/millwright-dev/millwright/internal/controllers/capi/translate"
 	"github.com/millwright-dev/millwright/internal/reconcile/apierror"
 	"github.com/millwright-dev/millwright/internal/reconcile/edge"
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
@@ -114,7 +113,7 @@ func (c *Controller) pass(ctx context.Context, template *infrav1.MillwrightMachi
 		return 0, err
 	}
 	changed := template.DeepCopy()
-	changed.Status = translate.TemplateStatus(node, template.Spec.Template.Spec.NodeTemplate)
+	changed.Status = inputs.TemplateStatus(node, template.Spec.Template.Spec.NodeTemplate)
 	if equality.Semantic.DeepEqual(template.Status, changed.Status) {
 		return 0, nil
 	}

@@ -1,6 +1,4 @@
-// Package translate makes the objects of a request to the driver from a MillwrightMachine. It
-// reads no cluster and no clock.
-package translate
+package inputs
 
 import (
 	"bytes"
@@ -27,8 +25,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/bootstrap"
 )
 
-// Given is the input of Request.
-type Given struct {
+// source is what a request is made from.
+type source struct {
 	// Machine whose VM the request is about; spec.failureDomain is where the VM is. Required.
 	Machine *infrav1.MillwrightMachine
 	// Class that the Machine refers to; nil if it refers to none.
@@ -48,12 +46,12 @@ type Objects struct {
 	Secret *corev1.Secret
 }
 
-// ErrFailureDomain is the error about a failure domain that neither the Machine lists nor the
+// errFailureDomain is the error about a failure domain that neither the Machine lists nor the
 // driver knows.
-var ErrFailureDomain = errors.New("is not in spec.failureDomains")
+var errFailureDomain = errors.New("is not in spec.failureDomains")
 
-// Request makes the objects of a request.
-func Request(ctx context.Context, given Given) (Objects, error) {
+// request makes the objects of a request. It reads no cluster and no clock.
+func request(ctx context.Context, given source) (Objects, error) {
 	class := classOf(given)
 	class.NodeTemplate = NodeTemplate(class.NodeTemplate, given.Machine.Spec.NodeTemplate)
 	if domain := given.Machine.Spec.FailureDomain; domain != "" {
@@ -112,7 +110,7 @@ func setFailing(made *v1alpha1.Machine, of *infrav1.MillwrightMachine) {
 // classOf returns a copy of the class that the Machine refers to, or a class made from the Machine's
 // own spec. That class has the name of the Machine's template, so that it is the same for all its
 // machines.
-func classOf(given Given) *v1alpha1.MachineClass {
+func classOf(given source) *v1alpha1.MachineClass {
 	group := map[string]string{driver.AnnotationAPIGroup: driver.APIGroupClusterAPI}
 	if given.Class != nil {
 		class := given.Class.DeepCopy()
@@ -135,7 +133,7 @@ func classOf(given Given) *v1alpha1.MachineClass {
 
 // placed returns the provider specification of a VM in the Machine's failure domain: with the patch
 // in the Machine's spec, or else from the driver.
-func placed(ctx context.Context, class *v1alpha1.MachineClass, given Given) (runtime.RawExtension, error) {
+func placed(ctx context.Context, class *v1alpha1.MachineClass, given source) (runtime.RawExtension, error) {
 	spec := &given.Machine.Spec
 	listed := slices.IndexFunc(spec.FailureDomains, func(p infrav1.Placement) bool { return p.Name == spec.FailureDomain })
 	switch {
@@ -151,7 +149,7 @@ func placed(ctx context.Context, class *v1alpha1.MachineClass, given Given) (run
 	return runtime.RawExtension{Raw: patched}, nil
 }
 
-func placedByDriver(ctx context.Context, class *v1alpha1.MachineClass, given Given) (runtime.RawExtension, error) {
+func placedByDriver(ctx context.Context, class *v1alpha1.MachineClass, given source) (runtime.RawExtension, error) {
 	domain, code, message := given.Machine.Spec.FailureDomain, codes.Unimplemented, ""
 	if given.Placer != nil {
 		resp, err := given.Placer.PlaceMachine(ctx, &driver.PlaceMachineRequest{MachineClass: class, FailureDomain: domain})
@@ -163,9 +161,9 @@ func placedByDriver(ctx context.Context, class *v1alpha1.MachineClass, given Giv
 	}
 	switch code {
 	case codes.Unimplemented:
-		return runtime.RawExtension{}, fmt.Errorf("failure domain %q %w", domain, ErrFailureDomain)
+		return runtime.RawExtension{}, fmt.Errorf("failure domain %q %w", domain, errFailureDomain)
 	case codes.NotFound:
-		return runtime.RawExtension{}, fmt.Errorf("failure domain %q %w, and the driver says: %s", domain, ErrFailureDomain, message)
+		return runtime.RawExtension{}, fmt.Errorf("failure domain %q %w, and the driver says: %s", domain, errFailureDomain, message)
 	default:
 		return runtime.RawExtension{}, fmt.Errorf("placing the VM in failure domain %q: %s", domain, message)
 	}

@@ -1,4 +1,4 @@
-package translate
+package inputs
 
 import (
 	"context"
@@ -53,7 +53,7 @@ func TestRequestIsGolden(t *testing.T) {
 		SecretRef: &corev1.SecretReference{Name: "cloud"}, CredentialsSecretRef: &corev1.SecretReference{Name: "cloud"},
 		NodeTemplate: &v1alpha1.NodeTemplate{Capacity: capacity("cpu", "4", "gpu", "0"), InstanceType: "large", Region: "r", Zone: "z"},
 	}
-	for name, given := range map[string]Given{
+	for name, given := range map[string]source{
 		"own-spec": {Machine: machine()},
 		"class":    {Machine: with(func(m *infrav1.MillwrightMachine) { m.Spec.ProviderSpec = nil }), Class: class},
 		"everything": {
@@ -67,7 +67,7 @@ func TestRequestIsGolden(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			before := given.Machine.DeepCopy()
-			objects, err := Request(t.Context(), given)
+			objects, err := request(t.Context(), given)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -110,13 +110,13 @@ func capacity(pairs ...string) corev1.ResourceList {
 }
 
 func TestRequestRefuses(t *testing.T) {
-	if _, err := Request(t.Context(), Given{Machine: with(func(m *infrav1.MillwrightMachine) { m.Spec.FailureDomain = "a" })}); !errors.Is(err, ErrFailureDomain) {
+	if _, err := request(t.Context(), source{Machine: with(func(m *infrav1.MillwrightMachine) { m.Spec.FailureDomain = "a" })}); !errors.Is(err, errFailureDomain) {
 		t.Errorf("unknown failure domain: %v", err)
 	}
 	broken := with(func(m *infrav1.MillwrightMachine) {
 		m.Spec.FailureDomain, m.Spec.FailureDomains = "a", []infrav1.Placement{{Name: "a", ProviderSpec: raw(`{"zone":`)}}
 	})
-	if _, err := Request(t.Context(), Given{Machine: broken}); err == nil || errors.Is(err, ErrFailureDomain) {
+	if _, err := request(t.Context(), source{Machine: broken}); err == nil || errors.Is(err, errFailureDomain) {
 		t.Errorf("broken patch: %v", err)
 	}
 }
@@ -194,7 +194,7 @@ func TestPlacing(t *testing.T) {
 		own    []infrav1.Placement
 		placer driver.FailureDomains
 		want   string // empty: an error
-		// unknown reports whether the error is ErrFailureDomain; says is part of it.
+		// unknown reports whether the error is errFailureDomain; says is part of it.
 		unknown bool
 		says    string
 	}{
@@ -209,9 +209,9 @@ func TestPlacing(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := with(func(m *infrav1.MillwrightMachine) { m.Spec.FailureDomain, m.Spec.FailureDomains = "a", tc.own })
-			objects, err := Request(t.Context(), Given{Machine: m, Placer: tc.placer})
+			objects, err := request(t.Context(), source{Machine: m, Placer: tc.placer})
 			if tc.want == "" {
-				if err == nil || errors.Is(err, ErrFailureDomain) != tc.unknown || !strings.Contains(err.Error(), tc.says) {
+				if err == nil || errors.Is(err, errFailureDomain) != tc.unknown || !strings.Contains(err.Error(), tc.says) {
 					t.Errorf("error %v", err)
 				}
 				return
@@ -227,7 +227,7 @@ func TestPlacing(t *testing.T) {
 }
 
 func TestNotPlaced(t *testing.T) {
-	objects, err := Request(t.Context(), Given{Machine: machine(), Placer: placer{err: status.Error(codes.Internal, "not to be asked")}})
+	objects, err := request(t.Context(), source{Machine: machine(), Placer: placer{err: status.Error(codes.Internal, "not to be asked")}})
 	if err != nil || objects.Class.NodeTemplate != nil {
 		t.Errorf("without a failure domain: %+v, %v", objects.Class, err)
 	}
