@@ -62,7 +62,7 @@ type options struct {
 // mutate tries the mutants of all packages, and fails if one survives that is not accepted.
 func (o options) mutate(ctx context.Context) error {
 	if len(o.packages) == 0 {
-		return fmt.Errorf("no package given; usage: mutate [flags] PACKAGE...")
+		return fmt.Errorf("expected at least one package; run mutate -h for usage")
 	}
 	accepted, err := readAccepted(o.accepted)
 	if err != nil {

@@ -25,7 +25,7 @@ import (
 )
 
 var (
-	failure  = errors.New("the disk is full")
+	errDisk  = errors.New("the disk is full")
 	conflict = apierrors.NewConflict(corev1.Resource("secrets"), "s", errors.New("changed"))
 	// denial has a code that means something else if the API server itself responds with it.
 	denial = &apierrors.StatusError{ErrStatus: metav1.Status{
@@ -78,14 +78,14 @@ func TestReconciler_ErrorsAreClassified(t *testing.T) {
 		event bool
 	}{
 		"success":                       {after: time.Minute},
-		"failure":                       {err: failure, fails: true},
+		"failure":                       {err: errDisk, fails: true},
 		"conflict":                      {err: fmt.Errorf("writing: %w", conflict), after: expectations.StaleCache},
 		"outdated cache":                {err: fmt.Errorf("reading: %w", edge.ErrStale), after: expectations.StaleCache},
 		"denied by a webhook":           {err: fmt.Errorf("writing: %w", denial), fails: true, event: true},
 		"denied, and reported already":  {err: edge.Reported(fmt.Errorf("writing: %w", denial)), fails: true},
 		"conflict, reported already":    {err: edge.Reported(conflict), after: expectations.StaleCache},
 		"nothing to report":             {err: edge.Reported(nil), after: time.Minute},
-		"failure during shutdown":       {ctx: ended, err: failure},
+		"failure during shutdown":       {ctx: ended, err: errDisk},
 		"canceled request":              {ctx: ended, err: context.Canceled},
 		"denied during shutdown":        {ctx: ended, err: denial},
 		"request that took too long":    {err: context.DeadlineExceeded, fails: true},
@@ -176,7 +176,7 @@ func TestResult(t *testing.T) {
 	if after != time.Second || err != nil {
 		t.Errorf("%v, %v", after, err)
 	}
-	if _, err := edge.Result(t.Context(), flow.Outcome{Step: "AwaitNode", Err: failure}); !errors.Is(err, failure) {
+	if _, err := edge.Result(t.Context(), flow.Outcome{Step: "AwaitNode", Err: errDisk}); !errors.Is(err, errDisk) {
 		t.Errorf("%v", err)
 	}
 }
