@@ -106,7 +106,7 @@ func TestMainAnswers(t *testing.T) {
 		"vm list, no cluster":    {[]string{"vm", "list", "--dir", t.TempDir()}, 1, nil, []string{"millwright up"}},
 		"status, nothing":        {[]string{"status", "--dir", t.TempDir()}, 0, []string{"No cluster runs"}, nil},
 		"status, no folder":      {[]string{"status", "--dir", "/nowhere/at/all"}, 0, []string{"No cluster runs"}, nil},
-		"down, nothing":          {[]string{"down", "--dir", t.TempDir()}, 0, []string{"No cluster runs"}, nil},
+		"down, nothing":          {[]string{"down", "--dir", t.TempDir()}, 0, []string{"Nothing runs"}, nil},
 		"hostrunner, nothing":    {[]string{"hostrunner"}, 2, nil, []string{"--name"}},
 		"up, no programs":        {[]string{"up", "--binaries=/nowhere/at/all", "--dir", filepath.Join(t.TempDir(), "up")}, 1, nil, []string{"/nowhere/at/all"}},
 	}

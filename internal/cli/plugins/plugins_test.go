@@ -15,8 +15,8 @@ func TestFlags(t *testing.T) {
 	}{
 		"none":                      {Flags{}, ""},
 		"a socket":                  {Flags{Socket: "/run/x"}, ""},
-		"files without an address":  {Flags{Files: files}, "need --driver-listen"},
-		"loopback flag alone":       {Flags{Insecure: true}, "need --driver-listen"},
+		"files without an address":  {Flags{Files: files}, "require --driver-listen"},
+		"loopback flag alone":       {Flags{Insecure: true}, "require --driver-listen"},
 		"an address without TLS":    {Flags{Listen: "127.0.0.1:5000"}, "--driver-insecure-loopback"},
 		"half of the files":         {Flags{Listen: ":5000", Files: plugin.Files{Certificate: "a"}}, "--driver-client-ca-file"},
 		"files that are not there":  {Flags{Listen: ":5000", Files: files}, "certificate a with key b"},

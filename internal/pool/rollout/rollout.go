@@ -125,11 +125,16 @@ func (r *Rollout) progress() {
 	r.replaced = r.WasComplete || !slices.ContainsFunc(r.Old, occupied)
 	r.Unsupported = updatesInPlace(r.Deployment) && !r.inPlace && !r.WasComplete && slices.ContainsFunc(r.Old, stays)
 	r.suspended = r.Deployment.Spec.Paused || r.Unsupported || r.LiveUpdate.Holds()
-	r.RolledOut = r.Current != nil && r.LiveUpdate.Left() == 0 && r.replaced && counts.Settled(r.Current) &&
-		counts.Desired(r.Current) == r.Desired && r.Counted(r.Current) == r.Desired && counts.Available(r.Current) == r.Desired
+	r.RolledOut = r.LiveUpdate.Left() == 0 && r.replaced && r.currentIsWhole()
 	r.MarksNodes = (r.rolling || r.inPlace) && !r.Deployment.Spec.Paused && !r.LiveUpdate.Holds() && !r.replaced
 	r.UnmarksCurrent = r.Current != nil && r.Current.Annotations[v1alpha1.AnnotationKeyPreferNoSchedule] != ""
 	r.moves()
+}
+
+// currentIsWhole reports whether the current set has all desired Machines, and all of them are available.
+func (r *Rollout) currentIsWhole() bool {
+	return r.Current != nil && counts.Settled(r.Current) &&
+		counts.Desired(r.Current) == r.Desired && r.Counted(r.Current) == r.Desired && counts.Available(r.Current) == r.Desired
 }
 
 // wasComplete reads the deployment's status. The deployment's revision tells which set that was

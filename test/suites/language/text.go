@@ -63,18 +63,26 @@ func textsOfGo(path, source string) ([]text, error) {
 			addNames(add, []*ast.Ident{node.Name})
 		case *ast.ValueSpec:
 			addNames(add, node.Names)
-		case *ast.AssignStmt:
-			if node.Tok == token.DEFINE {
-				addExpressions(add, node.Lhs)
-			}
-		case *ast.RangeStmt:
-			if node.Tok == token.DEFINE {
-				addExpressions(add, []ast.Expr{node.Key, node.Value})
-			}
+		default:
+			addVariables(add, node)
 		}
 		return true
 	})
 	return texts, nil
+}
+
+// addVariables adds the variables that a statement declares.
+func addVariables(add adder, node ast.Node) {
+	switch node := node.(type) {
+	case *ast.AssignStmt:
+		if node.Tok == token.DEFINE {
+			addExpressions(add, node.Lhs)
+		}
+	case *ast.RangeStmt:
+		if node.Tok == token.DEFINE {
+			addExpressions(add, []ast.Expr{node.Key, node.Value})
+		}
+	}
 }
 
 type adder func(pos token.Pos, name bool, words string)

@@ -301,13 +301,19 @@ func TestRegistry_SwitchOver(t *testing.T) {
 			if is.ActivePodName != test.us.GetPodName() || is.ActiveRunID != runID(test.us) || is.VolumeClaimName != test.claim {
 				t.Errorf("the authority is %+v, want run %d in %s with %s", is.VirtualMachineAuthority, test.us.GetRunId(), test.us.GetPodName(), test.claim)
 			}
-			if (is.Lease != nil) != (test.token != 0) || is.Lease != nil && (is.Lease.FencingToken != test.token || is.Lease.State != v1alpha1.LeaseOpen || is.Lease.Transitions != 4) {
-				t.Errorf("the lease is %+v, want token %d", is.Lease, test.token)
-			}
+			wantOpenLease(t, is.Lease, test.token)
 			if test.us.GetPodName() == "vm-2" && is.Migration.Phase != v1alpha1.MigrationSucceeded {
 				t.Errorf("the migration is %s", is.Migration.Phase)
 			}
 		})
+	}
+}
+
+// wantOpenLease checks that a lease is open with a fencing token, or that there is no lease if the token is 0.
+func wantOpenLease(t *testing.T, lease *v1alpha1.VirtualMachineLease, token int64) {
+	t.Helper()
+	if (lease != nil) != (token != 0) || lease != nil && (lease.FencingToken != token || lease.State != v1alpha1.LeaseOpen || lease.Transitions != 4) {
+		t.Errorf("the lease is %+v, want token %d", lease, token)
 	}
 }
 
