@@ -90,7 +90,7 @@ func (d *Drainer) DeleteAttachments(ctx context.Context, node string) (done bool
 			continue
 		}
 		done = false
-		if err := d.Client.Delete(ctx, attachment.DeepCopy(), client.Preconditions{UID: &attachment.UID}); client.IgnoreNotFound(err) != nil {
+		if err := d.Client.Delete(ctx, attachment.DeepCopy(), client.Preconditions{UID: &attachment.UID}); apierror.IgnoreGone(err) != nil {
 			problems = append(problems, fmt.Errorf("deleting volume attachment %s: %w", attachment.Name, err))
 		}
 	}
