@@ -195,10 +195,10 @@ FAULTS ?=
 RUN ?= .
 FAULT_TESTS = $$(grep -rl 't.Attr("fault"' --include=*_test.go . | xargs -n1 dirname | sort -u)
 .PHONY: reliability
-reliability: controlplane qemu guest ## Play all faults, and write their table into docs/reliability.md (more than an hour; SOAK=30m, FAULTS=PACKAGES, RUN=REGEXP)
+reliability: controlplane qemu guest ## Play all faults, and write their table into docs/contributing/reliability.md (more than an hour; SOAK=30m, FAULTS=PACKAGES, RUN=REGEXP)
 	@go build -o bin/reliability ./hack/reliability
 	MILLWRIGHT_TIER=exhaustive MILLWRIGHT_SOAK=$(SOAK) go test -json -count=1 -p 1 -timeout 24h -run '$(RUN)' \
-		$(or $(FAULTS),$(FAULT_TESTS)) | bin/reliability $(if $(FAULTS)$(filter-out .,$(RUN)),-part) docs/reliability.md
+		$(or $(FAULTS),$(FAULT_TESTS)) | bin/reliability $(if $(FAULTS)$(filter-out .,$(RUN)),-part) docs/contributing/reliability.md
 
 # How long each fuzz test runs, and which (a regular expression of PACKAGE.FuzzXxx):
 # make fuzz FUZZTIME=1m FUZZ=qmp

@@ -2,7 +2,7 @@
 //
 // It starts a control plane (kube-apiserver and etcd without fsync, no controller manager), runs a
 // manager as a separate process, scales a MachineDeployment up, updates it, leaves it alone, and
-// scales it down. Then it prints the cost of each phase. docs/performance.md explains what is
+// scales it down. Then it prints the cost of each phase. docs/contributing/performance.md explains what is
 // counted, and how to measure another manager of the same API.
 package main
 

@@ -114,7 +114,7 @@ func (b budget) exceeded(p *phaseResult) bool {
 	return b.perMachine > 0 && p.RequestsPerMachine > b.perMachine || b.inAll > 0 && p.Requests > b.inAll
 }
 
-// budgets of requests do not depend on the machine. Those of seconds are in docs/performance.md.
+// budgets of requests do not depend on the machine. Those of seconds are in docs/contributing/performance.md.
 var budgets = map[string]budget{
 	scaleUp:       {perMachine: 9.5},
 	rollingUpdate: {perMachine: 21},

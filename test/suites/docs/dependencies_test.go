@@ -14,7 +14,7 @@ import (
 // reason is a row of the table of dependencies: a module, and what it is for.
 var reason = regexp.MustCompile("(?m)^\\| `([^` ]+)` \\| ([^|]+) \\|$")
 
-// TestEveryDependencyHasAReason: docs/development.md lists each module that a go.mod requires for code
+// TestEveryDependencyHasAReason: docs/contributing/development.md lists each module that a go.mod requires for code
 // of ours, and no other.
 func TestEveryDependencyHasAReason(t *testing.T) {
 	root, err := env.Root()
@@ -28,7 +28,7 @@ func TestEveryDependencyHasAReason(t *testing.T) {
 		}
 		return string(text)
 	}
-	_, page, _ := strings.Cut(read("docs/development.md"), "\n## Dependencies\n")
+	_, page, _ := strings.Cut(read("docs/contributing/development.md"), "\n## Dependencies\n")
 	page, _, _ = strings.Cut(page, "\n## ")
 	var listed []string
 	for _, row := range reason.FindAllStringSubmatch(page, -1) {
@@ -45,12 +45,12 @@ func TestEveryDependencyHasAReason(t *testing.T) {
 	required = slices.Compact(required)
 	for _, path := range required {
 		if !slices.Contains(listed, path) {
-			t.Errorf("%s is required, and docs/development.md gives no reason", path)
+			t.Errorf("%s is required, and docs/contributing/development.md gives no reason", path)
 		}
 	}
 	for _, path := range listed {
 		if !slices.Contains(required, path) {
-			t.Errorf("docs/development.md lists %s, which nothing requires", path)
+			t.Errorf("docs/contributing/development.md lists %s, which nothing requires", path)
 		}
 	}
 }

@@ -22,7 +22,7 @@ var (
 )
 
 // Pages that say which test covers what.
-var coverage = []string{"autoscaler.md", "mcm-coverage.md", "cluster-api.md", "halves.md", "vm-protocol.md"}
+var coverage = []string{"autoscaler.md", "contributing/mcm-coverage.md", "cluster-api.md", "halves.md", "vm-protocol.md"}
 
 func TestThePagesNameTestsThatExist(t *testing.T) {
 	root, err := env.Root()
@@ -96,7 +96,7 @@ func TestTheTableOfFaultsIsComplete(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text, err := os.ReadFile(filepath.Join(root, "docs", "reliability.md"))
+	text, err := os.ReadFile(filepath.Join(root, "docs", "contributing", "reliability.md"))
 	if err != nil {
 		t.Fatal(err)
 	}

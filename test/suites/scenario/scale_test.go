@@ -16,7 +16,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// The request budgets of docs/performance.md: requests per machine, without watches,
+// The request budgets of docs/contributing/performance.md: requests per machine, without watches,
 // leases and events, the simulated kubelet's own two included. Events apart, and so are conflicts: how
 // many there are depends on how fast this machine is, since another client was faster.
 const (
