@@ -10,51 +10,83 @@ import (
 	"github.com/millwright-dev/millwright/test/support/env"
 )
 
-// proof is a link of the threat model: a test, and the folder of its package.
-var proof = regexp.MustCompile("\\[`((?:Test|Fuzz)\\w+)`\\]\\(\\.\\./([^)]+)\\)")
+// proof is a link to a test: the test's name, and the directory of its package.
+var proof = regexp.MustCompile("\\[`((?:Test|Fuzz)\\w+)`\\]\\(\\.\\./\\.\\./([^)]+)\\)")
 
-// unproven begins the cell of a line that no test can prove.
-const unproven = "no test: "
+const (
+	// unproven begins the cell of a row that no test can prove.
+	unproven = "no test: "
+	// fixed is the only heading with a table that the threat model does not have.
+	fixed = "Fixed vulnerabilities"
+)
 
-// TestThePagesOfThreatsNameTests: every line of a table of actors, or of holes, names a test that exists in the
-// package that it links to, or says why there is none.
+// TestThePagesOfThreatsNameTests checks that each row of the threat model has a row in the page of its tests and the
+// reverse, and that each of these names existing tests, or the reason why there are none.
 func TestThePagesOfThreatsNameTests(t *testing.T) {
 	root, err := env.Root()
 	if err != nil {
 		t.Fatal(err)
 	}
-	text, err := os.ReadFile(filepath.Join(root, "docs", "security.md"))
+	contributing := filepath.Join(root, "docs", "contributing")
+	threats, err := os.ReadFile(filepath.Join(root, "docs", "security.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, actors, found := strings.Cut(string(text), "\n## Actors\n")
-	if !found {
-		t.Fatal("the page has no actors")
+	proofs, err := os.ReadFile(filepath.Join(contributing, "security-tests.md"))
+	if err != nil {
+		t.Fatal(err)
 	}
-	for _, link := range proof.FindAllStringSubmatch(string(text), -1) {
+	for _, link := range proof.FindAllStringSubmatch(string(proofs), -1) {
 		if !hasTest(t, filepath.Join(root, link[2]), link[1]) {
 			t.Errorf("package %s has no %s", link[2], link[1])
 		}
 	}
-	lines := 0
-	for line := range strings.Lines(actors) {
-		if !strings.HasPrefix(line, "| ") || strings.HasPrefix(line, "| what ") {
-			continue
-		}
-		lines++
-		if !proof.MatchString(line) && !strings.Contains(line, "| "+unproven) {
-			t.Errorf("no test is named in: %s", line)
+	model, tested := tableRows(string(threats)), tableRows(string(proofs))
+	rows := 0
+	for key := range model {
+		rows++
+		if _, found := tested[key]; !found {
+			t.Errorf("docs/contributing/security-tests.md has no row %q below %q", key.cell, key.heading)
 		}
 	}
-	if lines < 30 {
-		t.Errorf("%d lines: the form of the tables has changed", lines)
+	for key, tests := range tested {
+		if _, found := model[key]; !found && key.heading != fixed {
+			t.Errorf("docs/security.md has no row %q below %q", key.cell, key.heading)
+		}
+		if !proof.MatchString(tests) && !strings.HasPrefix(tests, unproven) {
+			t.Errorf("no test is named for %q below %q", key.cell, key.heading)
+		}
+	}
+	if rows < 200 {
+		t.Errorf("%d rows: the form of the tables has changed", rows)
 	}
 }
 
+// tableRow identifies a row of a page's tables by the heading above it and its first cell, without targets of links.
+type tableRow struct{ heading, cell string }
+
+// tableRows returns the last cell of each row of the tables of a page, except header rows.
+func tableRows(text string) map[tableRow]string {
+	found, last := map[tableRow]string{}, ""
+	lines := strings.Split(text, "\n")
+	for i, line := range lines {
+		if title := heading.FindStringSubmatch(line); title != nil {
+			last = title[1]
+		}
+		header := i+1 < len(lines) && strings.HasPrefix(lines[i+1], "|---")
+		if !strings.HasPrefix(line, "| ") || header {
+			continue
+		}
+		cells := strings.Split(strings.Trim(line, "| "), " | ")
+		found[tableRow{last, link.ReplaceAllString(cells[0], "]")}] = cells[len(cells)-1]
+	}
+	return found
+}
+
 // hasTest reports whether a package has a test of that name.
-func hasTest(t *testing.T, folder, name string) bool {
+func hasTest(t *testing.T, dir, name string) bool {
 	t.Helper()
-	files, err := filepath.Glob(filepath.Join(folder, "*_test.go"))
+	files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
 	if err != nil {
 		t.Fatal(err)
 	}
