@@ -114,8 +114,8 @@ func TestKilledParent(t *testing.T) {
 			startForTest(t, log.config(t, dir))
 			checkLive(t, old, false)
 			for name := range old {
-				if orphanable && !log.contains("ended a child", name) {
-					t.Errorf("want the end of %s in the log", name)
+				if orphanable && !log.contains("terminated a child", name) {
+					t.Errorf("the log does not report that %s was terminated", name)
 				}
 			}
 			_, err = maps.Get(t.Context(), "kept", metav1.GetOptions{})
