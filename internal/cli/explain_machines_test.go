@@ -97,7 +97,7 @@ func TestExplainCreations(t *testing.T) {
 	w.machine(first, "small")
 	owner := w.reaches(t, first, v1alpha1.MachineRunning)
 	w.machine(second, "small", func(m *v1alpha1.Machine) { m.Spec.ProviderID = owner.Spec.ProviderID })
-	notRunning(second, v1alpha1.CauseInstanceOwned, "", "is that of machine", `"first-NS" already`)
+	notRunning(second, v1alpha1.CauseInstanceOwned, "", "already belongs to machine", `"first-NS"`)
 
 	for name, answer := range want {
 		t.Run(strings.TrimSuffix(name, "-"+w.Namespace), func(t *testing.T) { w.asks(t, "machine", name, answer) })
@@ -388,7 +388,7 @@ func TestExplainReplacements(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.gone(t, machine)
-		w.asks(t, "machine", machine.Name, gone(v1alpha1.CauseNodeDeleted, "was deleted, so the machine is deleted too"))
+		w.asks(t, "machine", machine.Name, gone(v1alpha1.CauseNodeDeleted, "was deleted; deleting the machine, too"))
 	})
 	t.Run("deleted by hand", func(t *testing.T) {
 		machine := create(t, w.set("hand", "small", 1))

@@ -134,7 +134,7 @@ func TestOneNameInBothAPIs(t *testing.T) {
 		p.await(p.machine, func() bool {
 			last := p.machine.Status.LastOperation
 			return p.machine.Status.CurrentStatus.Phase == v1alpha1.MachineFailed && strings.Contains(last.Description,
-				"VM "+p.infra.Spec.ProviderID+" is that of MillwrightMachine "+client.ObjectKeyFromObject(p.infra).String()+" already")
+				"VM "+p.infra.Spec.ProviderID+" already belongs to MillwrightMachine "+client.ObjectKeyFromObject(p.infra).String())
 		})
 		if p.machine.Spec.ProviderID != "" {
 			t.Errorf("it has VM %s", p.machine.Spec.ProviderID)

@@ -52,7 +52,7 @@ func TestBudgetOfTheSet(t *testing.T) {
 		"none":                  {`{"budgets":[{"max":0}]}`, 0, "a budget of 0 forbids to replace machines"},
 		"a rate":                {`{"budgets":[{"max":2,"within":"1h"}]}`, 2, "no more than 2 may be replaced within 60m"},
 		"an outage":             {`{"zoneOutage":"Wait"}`, 0, "all machines in zone z1 are unhealthy, and it waits for the zone"},
-		"what cannot be read":   {`{"budget":7}`, 1, `as other machines of "a" are being replaced`},
+		"what cannot be read":   {`{"budget":7}`, 1, `because other machines of "a" are being replaced`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := newHarness(t)

@@ -1,9 +1,9 @@
-// Package machine reconciles Machines: it creates the VM, awaits the node, follows its health, and
-// deletes both.
+// Package machine reconciles Machines: it creates the VM, waits for the node to join, monitors the node's
+// health, and deletes both.
 //
-// A pass over a Machine runs the steps of its lifecycle or, once it is being deleted, of its termination.
-// Each step checks whether its work is done, so a pass does as much as is possible now
-// and ends where it has to wait for an event.
+// A pass runs the lifecycle steps of a Machine or, if the Machine is being deleted, the termination steps.
+// Each step checks whether its work is done, so a pass advances as far as possible and stops where it has
+// to wait for an event.
 package machine
 
 import (
@@ -52,8 +52,8 @@ type Controller struct {
 	preserver      *preserver
 }
 
-// New creates a Controller. Negative timeouts and retries of the options count as zero, since zero
-// means the default.
+// New creates a Controller. Negative timeouts and retry counts in opts mean zero, because zero itself selects
+// the default.
 func New(opts Options) *Controller {
 	c := &Controller{Options: opts.withDefaults()}
 	if opts.Health.MaxTotalReplacements != nil {
@@ -147,7 +147,8 @@ func (c *Controller) reconcile(ctx context.Context, machine *v1alpha1.Machine) (
 	return edge.Result(ctx, outcome)
 }
 
-// begin starts what counts from the first pass of this process, which may have waited for its leadership.
+// begin starts the outage monitor and the replacement limiter with the first pass. New is too early, because
+// the process may wait for its leader election after New.
 func (c *Controller) begin(namespace string) {
 	c.beginOnce.Do(func() {
 		c.outages = outage.New(outage.Options{
@@ -159,7 +160,7 @@ func (c *Controller) begin(namespace string) {
 	})
 }
 
-// forget forgets a Machine that does not exist anymore.
+// forget discards all state about a Machine that no longer exists.
 func (c *Controller) forget(key types.NamespacedName) {
 	c.Engine.Forget(key)
 	c.written.Forget(key)
@@ -176,13 +177,14 @@ func (c *Controller) forget(key types.NamespacedName) {
 	}
 }
 
-// Location returns where the instances of a class were created last; empty if this process does not
-// know. A new Machine that has it in driver.AnnotationLocation needs no write before its creation.
+// Location returns the location where an instance of the Machine's class was created most recently. It is
+// empty if this process does not know. If a new Machine has this value in the annotation
+// driver.AnnotationLocation, the controller need not write the location before it creates the instance.
 func (c *Controller) Location(ctx context.Context, machine *v1alpha1.Machine) string {
 	return c.instances.location(ctx, machine)
 }
 
-// SetupWithManager registers the controller, its watches, and the index of its replacements.
+// SetupWithManager registers the controller, its watches, and the field index that limits replacements.
 func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 	if err := mgr.GetFieldIndexer().IndexField(context.Background(), &v1alpha1.Machine{}, replacement.ByPool, replacement.Pools); err != nil {
 		return fmt.Errorf("adding the index %s: %w", replacement.ByPool, err)
@@ -214,7 +216,7 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 
 func (c *Controller) mapper() mapper { return mapper{cache: c.Client} }
 
-// driverRegistered returns the Machines that may wait for a driver, and clears their back-off.
+// driverRegistered returns requests for the Machines that may be waiting for a driver, and clears their back-off.
 func (c *Controller) driverRegistered(ctx context.Context, name string) []reconcile.Request {
 	requests := c.mapper().waitingForDriver(ctx, name)
 	for _, request := range requests {

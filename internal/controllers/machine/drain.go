@@ -26,25 +26,25 @@ type drainer struct {
 	timer drainTimer
 }
 
-// events selects the events that drains wait for.
+// events returns the sources of the events that drains wait for.
 func (d *drainer) events() drain.Events {
 	return drain.Events{Draining: mapper{cache: d.Client}.draining, Drainer: d.Drain.Drainer}
 }
 
-// drainNode takes a drain that precedes no deletion one pass further. Without a Drainer it is done immediately.
+// drainNode advances a drain that is not part of a deletion. Without a Drainer, it is done immediately.
 func (d *drainer) drainNode(ctx context.Context, s *scope, timed timedDrain, node *corev1.Node) (drain.Report, error) {
 	if d.Drain.Drainer == nil {
 		return drain.Report{Done: true}, nil
 	}
-	read, err := d.timer.read(ctx, s, timed, node.Status.Conditions)
+	timing, err := d.timer.read(ctx, s, timed, node.Status.Conditions)
 	if err != nil {
 		return drain.Report{}, err
 	}
-	report, err := d.request(ctx, s, node.Name, read.since, read.force)
+	report, err := d.request(ctx, s, node.Name, timing.since, timing.force)
 	if err != nil {
 		return drain.Report{}, err
 	}
-	return report, s.storeTiming(ctx, read)
+	return report, s.storeTiming(ctx, timing)
 }
 
 func (d *drainer) request(ctx context.Context, s *scope, node string, since time.Time, force drain.Force) (drain.Report, error) {
@@ -58,7 +58,7 @@ func (d *drainer) request(ctx context.Context, s *scope, node string, since time
 	})
 }
 
-// forget forgets a drain that is over: when the node is drained again, it has other pods.
+// forget discards the state of a completed drain. If the node is drained again, it has different Pods.
 func (d *drainer) forget(s *scope) {
 	if d.Drain.Drainer != nil {
 		d.Drain.Drainer.Forget(s.key())
@@ -67,28 +67,28 @@ func (d *drainer) forget(s *scope) {
 
 const topicForce = "force"
 
-// storeTiming warns of a drain that may not be forced yet, and stores when one restarted.
-func (s *scope) storeTiming(ctx context.Context, read timing) error {
-	s.requeueWithin(read.wait)
-	if read.delayed != "" {
-		s.events.warnOnce(topicForce, pendingEvent{reason: reasonDelayed, message: read.delayed})
+// storeTiming sends a warning if the drain may not be forced yet, and stores when the drain restarted.
+func (s *scope) storeTiming(ctx context.Context, timing drainTiming) error {
+	s.requeueWithin(timing.wait)
+	if timing.delayed != "" {
+		s.events.warnOnce(topicForce, pendingEvent{reason: reasonDelayed, message: timing.delayed})
 	}
-	if read.restarted.IsZero() {
+	if timing.restarted.IsZero() {
 		return nil
 	}
 	return s.patch(ctx, func(machine *v1alpha1.Machine) {
-		metav1.SetMetaDataAnnotation(&machine.ObjectMeta, v1alpha1.AnnotationKeyDrainSince, read.restarted.UTC().Format(time.RFC3339))
+		metav1.SetMetaDataAnnotation(&machine.ObjectMeta, v1alpha1.AnnotationKeyDrainSince, timing.restarted.UTC().Format(time.RFC3339))
 	})
 }
 
-// findNode reads the node to drain. There is none once the VM is being deleted, since no kubelet would
-// terminate its pods.
+// findNode reads the node to drain. Once the VM is being deleted, the node is not drained any longer, because
+// its kubelet cannot terminate Pods.
 func (d *drainer) findNode(ctx context.Context, s *scope) flow.Result {
 	name := s.machine.Labels[v1alpha1.NodeLabelKey]
 	switch {
 	case d.Target == nil || d.Engine.Deleting(s.key()):
 		return flow.Continue()
-	case !d.Target.Ready() && (name != "" || s.machine.Spec.ProviderID != ""): // perhaps only the target knows the node
+	case !d.Target.Ready() && (name != "" || s.machine.Spec.ProviderID != ""): // the target may have the node of a VM
 		return d.awaitTarget(s)
 	case name == "":
 		return flow.Continue()
@@ -107,29 +107,29 @@ func (d *drainer) findNode(ctx context.Context, s *scope) flow.Result {
 	return flow.Continue()
 }
 
-// timeDeletion sets when the drain of a deletion began, and why it is forced.
+// timeDeletion sets when the drain of a deletion began, and whether and why it is forced.
 func (d *drainer) timeDeletion(ctx context.Context, s *scope, conditions []corev1.NodeCondition) error {
 	deletion := drainOfDeletion(s.machine)
 	if d.Drain.Drainer == nil {
 		s.force, s.drainSince = d.timer.forcedByUser(deletion), deletion.began
 		return nil
 	}
-	read, err := d.timer.read(ctx, s, deletion, conditions)
+	timing, err := d.timer.read(ctx, s, deletion, conditions)
 	if err != nil {
 		return err
 	}
-	s.force, s.drainSince = read.force, read.since
-	return s.storeTiming(ctx, read)
+	s.force, s.drainSince = timing.force, timing.since
+	return s.storeTiming(ctx, timing)
 }
 
-// awaitTarget waits for the target unless a user forces the drain: a node that cannot be read may still
-// have pods.
+// awaitTarget waits for the target cluster, since a node that cannot be read may still have Pods. It does not
+// wait if a user forces the drain.
 func (d *drainer) awaitTarget(s *scope) flow.Result {
 	s.force = d.timer.forcedByUser(drainOfDeletion(s.machine))
 	if d.Drain.Drainer == nil || s.force != drain.NotForced {
 		return flow.Continue()
 	}
-	s.drainFailed(v1alpha1.CauseTargetUnavailable, "the target cluster does not answer")
+	s.drainFailed(v1alpha1.CauseTargetUnavailable, "the target cluster does not respond")
 	return flow.Wait(targetRetry, "the target cluster")
 }
 
@@ -142,7 +142,7 @@ func (d *drainer) announce(ctx context.Context, s *scope) flow.Result {
 	return s.markedForDrain(ctx, d.nodes.patchStatus(ctx, &s.node, func(n *corev1.Node) { noderef.SetTerminating(n, !healthy, s.now) }))
 }
 
-// cordon keeps new pods off the node.
+// cordon makes the node unschedulable.
 func (d *drainer) cordon(ctx context.Context, s *scope) flow.Result {
 	if s.node == nil {
 		return flow.Continue()
@@ -162,12 +162,12 @@ func (s *scope) markedForDrain(ctx context.Context, err error) flow.Result {
 		s.drainFailed(v1alpha1.CauseDrainFailed, err.Error())
 		return flow.Fail(edge.Reported(err))
 	default:
-		ctrl.LoggerFrom(ctx).Info("the drain is forced although the node could not be marked", "node", s.node.Name, "err", err.Error())
+		ctrl.LoggerFrom(ctx).Info("cannot mark the node for its drain; continuing because the drain is forced", "node", s.node.Name, "err", err.Error())
 	}
 	return flow.Continue()
 }
 
-// drain evicts the pods of the node.
+// drain evicts the Pods of the node.
 func (d *drainer) drain(ctx context.Context, s *scope) flow.Result {
 	if s.node == nil || d.Drain.Drainer == nil {
 		return flow.Continue()
@@ -199,7 +199,7 @@ func (d *drainer) drain(ctx context.Context, s *scope) flow.Result {
 
 const attachmentsRetry = 5 * time.Second
 
-// deleteAttachments detaches the volumes of a node whose drain was forced.
+// deleteAttachments deletes the VolumeAttachments of a node whose drain was forced.
 func (d *drainer) deleteAttachments(ctx context.Context, s *scope) flow.Result {
 	if s.node == nil || d.Drain.Drainer == nil || s.force == drain.NotForced {
 		return flow.Continue()
@@ -209,7 +209,7 @@ func (d *drainer) deleteAttachments(ctx context.Context, s *scope) flow.Result {
 	case err != nil:
 		return flow.Fail(err)
 	case !done:
-		return flow.Wait(attachmentsRetry, "the volume attachments of the node")
+		return flow.Wait(attachmentsRetry, "the deletion of the node's VolumeAttachments")
 	}
 	s.deletionWaits("", deletingInstance)
 	return flow.Continue()

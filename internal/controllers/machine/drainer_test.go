@@ -229,7 +229,7 @@ func TestForcedDrain(t *testing.T) {
 		event    string
 	}{
 		"all gone":  {forcedFor(drain.ForceNotReady), "Force Drain successful. Delete Volume Attachments", "has not been Ready"},
-		"pods left": {left, "Force Drain successful. Delete Volume Attachments", "1 pods were left, shop/db among them"},
+		"pods left": {left, "Force Drain successful. Delete Volume Attachments", "Pods remaining on the node: 1, including shop/db"},
 		"failures":  {failed, "However, since it's a force deletion shall continue deletion of VM. Delete Volume Attachments", "asked for"},
 	}
 	for name, tc := range cases {
@@ -420,7 +420,7 @@ func TestDrainNeedsTheTarget(t *testing.T) {
 			if len(h.Driver.VMs()) != 1 {
 				t.Fatal("the VM is gone, and its pods with it")
 			}
-			wantStatus(t, h.machine(), want4{v1alpha1.MachineTerminating, v1alpha1.MachineOperationDelete, v1alpha1.MachineStateFailed, "the target cluster does not answer"})
+			wantStatus(t, h.machine(), want4{v1alpha1.MachineTerminating, v1alpha1.MachineOperationDelete, v1alpha1.MachineStateFailed, "the target cluster does not respond"})
 			release(h)
 			h.Settle()
 			if want := name == "return"; len(h.Driver.VMs()) != 0 || h.gone() != want {

@@ -10,7 +10,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/drain"
 )
 
-// progressInterval is how often the progress of a drain is stored.
+// progressInterval is the minimum time between two updates of a drain's progress in the status.
 const progressInterval = 5 * time.Second
 
 func (s *scope) drainWaits(summary string) {
@@ -19,7 +19,7 @@ func (s *scope) drainWaits(summary string) {
 	case !s.memory.draining:
 		s.memory.draining = true
 		s.events.addToNode(s.node, corev1.EventTypeNormal, reasonTerminating, cause{step: draining.name},
-			fmt.Sprintf("Machine %s is being deleted: its pods leave, then its VM and this node are deleted", s.key()))
+			fmt.Sprintf("Machine %s is being deleted; evicting the Pods of this node before its VM is deleted", s.key()))
 	case last.State == v1alpha1.MachineStateProcessing && left > 0:
 		s.requeueWithin(left)
 		return
@@ -35,7 +35,7 @@ func drainFailure(problem string) string {
 	return fmt.Sprintf("Drain failed due to - %s. Will retry in next sync.", problem)
 }
 
-// drained records a drain that was not forced. A node without pods causes no event.
+// drained records that a drain succeeded without force. It sends no event if the node had no Pods to wait for.
 func (s *scope) drained() {
 	if s.memory.draining {
 		s.memory.draining = false
@@ -45,13 +45,13 @@ func (s *scope) drained() {
 }
 
 func podsGone(node *corev1.Node) string {
-	return fmt.Sprintf("The pods of node %s are gone", node.Name)
+	return fmt.Sprintf("Node %s is drained", node.Name)
 }
 
-// reportForcedPods warns of pods that were deleted although the drain itself is not forced.
+// reportForcedPods sends a warning about Pods that were force-deleted although the drain itself is not forced.
 func (s *scope) reportForcedPods(report drain.Report, why cause) {
 	if pods := report.Forced(); pods != "" {
-		s.events.addToBoth(s.node, corev1.EventTypeWarning, reasonForcedDrain, why, "Deleted without regard to pod disruption budgets: "+pods)
+		s.events.addToBoth(s.node, corev1.EventTypeWarning, reasonForcedDrain, why, "Deleted Pods, ignoring disruption budgets: "+pods)
 	}
 }
 
@@ -65,7 +65,7 @@ func (s *scope) forceDrained(report drain.Report) {
 	}
 	message := drainWasForced(s.node, report.Force)
 	if left := len(report.Left); left > 0 {
-		message += fmt.Sprintf("; %d pods were left, %s among them", left, report.Left[0])
+		message += fmt.Sprintf("; Pods remaining on the node: %d, including %s", left, report.Left[0])
 	}
 	s.events.addToBoth(s.node, corev1.EventTypeWarning, reasonForcedDrain, cause{name: v1alpha1.CauseDrainForced, step: deletingAttachments.name}, message)
 }

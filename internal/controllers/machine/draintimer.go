@@ -24,38 +24,38 @@ type drainTimer struct {
 	replacements *replacement.Limiter
 }
 
-// timedDrain is a drain whose time is limited.
+// timedDrain is a drain with a time limit.
 type timedDrain struct {
 	machine *v1alpha1.Machine
 	// began is when the drain began.
 	began time.Time
 	// requested reports that a label forces the drain.
 	requested bool
-	// preserved reports that no deletion follows, so that the drain does not count against the limit of
-	// drains that are forced after an outage.
+	// preserved reports that the Machine is preserved. Such a drain does not count against the limit on
+	// forced drains after an outage.
 	preserved bool
 }
 
-// forceDrain is the value of the label force-drain.
+// forceDrain is the value of the label force-drain that forces a drain.
 const forceDrain = "True"
 
-// drainOfPreserved is the drain of a Machine that failed and is preserved.
+// drainOfPreserved returns the drain of a Machine that failed and is preserved.
 func drainOfPreserved(machine *v1alpha1.Machine, began time.Time) timedDrain {
 	return timedDrain{machine: machine, began: began, requested: machine.Labels[v1alpha1.LabelKeyForceDrain] == forceDrain, preserved: true}
 }
 
-// drainOfUpdate is the drain of a Machine whose node is updated in place.
+// drainOfUpdate returns the drain of a Machine whose node is updated in place.
 func drainOfUpdate(machine *v1alpha1.Machine, began time.Time) timedDrain {
 	return timedDrain{machine: machine, began: began, requested: machine.Labels[v1alpha1.LabelKeyForceDrain] == forceDrain}
 }
 
-// drainOfDeletion is the drain of a Machine that is being deleted.
+// drainOfDeletion returns the drain of a Machine that is being deleted.
 func drainOfDeletion(machine *v1alpha1.Machine) timedDrain {
 	requested, _ := strconv.ParseBool(machine.Labels[v1alpha1.LabelKeyForceDeletion])
 	return timedDrain{machine: machine, began: machine.DeletionTimestamp.Time, requested: requested}
 }
 
-// forcedByUser returns why a user forces the drain: by the label, or by a timeout of zero.
+// forcedByUser returns whether a user forces the drain, and why: with the label, or with a timeout of zero.
 func (t drainTimer) forcedByUser(d timedDrain) drain.Force {
 	switch {
 	case d.requested:
@@ -67,55 +67,57 @@ func (t drainTimer) forcedByUser(d timedDrain) drain.Force {
 	}
 }
 
-// timing is the state of the time of a drain.
-type timing struct {
-	// force is why the drain is forced.
+// drainTiming is when a drain began, and whether its time limit or the node's conditions force it.
+type drainTiming struct {
+	// force is the reason why the drain is forced, if it is.
 	force drain.Force
 	// since is when the drain began or restarted.
 	since time.Time
-	// restarted is when the drain restarted, if that must be stored on the Machine; else zero.
+	// restarted is when the drain restarted, if that must be stored on the Machine; otherwise zero.
 	restarted time.Time
-	// wait is when to check again at the latest; zero if there is no such time.
+	// wait is the time until the next check at the latest; zero if no check is needed.
 	wait time.Duration
-	// delayed is a message if the drain should be forced but may not be yet; else empty.
+	// delayed is a message if the drain should be forced but may not be yet; otherwise empty.
 	delayed string
 }
 
-// read returns the timing of a drain. The node's conditions force it once they have lasted while a manager
-// could see them.
-func (t drainTimer) read(ctx context.Context, s *scope, d timedDrain, conditions []corev1.NodeCondition) (timing, error) {
+// read returns the timing of a drain. Bad conditions of the node force the drain only after they have lasted
+// long enough while a manager could observe them.
+func (t drainTimer) read(ctx context.Context, s *scope, d timedDrain, conditions []corev1.NodeCondition) (drainTiming, error) {
 	if force := t.forcedByUser(d); force != drain.NotForced {
-		return timing{force: force, since: d.began}, nil
+		return drainTiming{force: force, since: d.began}, nil
 	}
 	count := t.confirmed(ctx, s, d)
-	read := timing{since: count.since, restarted: t.unstoredRestart(d, count, s.now), wait: count.wait}
+	timing := drainTiming{since: count.since, restarted: t.unstoredRestart(d, count, s.now), wait: count.wait}
 	if count.resumed.IsZero() {
-		return read, nil
+		return timing, nil
 	}
 	conditions = lastingSince(conditions, count.resumed)
-	read.wait = flow.Sooner(read.wait, drain.ForceDue(conditions, s.now))
+	timing.wait = flow.Sooner(timing.wait, drain.ForceDue(conditions, s.now))
 	force := drain.ForceFor(false, conditions, s.now)
 	if force == drain.NotForced && count.left <= 0 {
 		force = drain.ForceDeadline
 	}
 	if force == drain.NotForced || d.preserved || !count.resumed.After(d.began) {
-		read.force = force
-		return read, nil
+		timing.force = force
+		return timing, nil
 	}
-	return read, t.forceAfterOutage(ctx, d.machine, force, &read)
+	return timing, t.forceAfterOutage(ctx, d.machine, force, &timing)
 }
 
-// drainCount counts the time of a drain.
+// drainCount is the state of a drain's time limit.
 type drainCount struct {
-	// since is when the drain began or restarted; now while an API server is unavailable.
+	// since is when the drain began or restarted. While an API server is unavailable, it is the current time.
 	since time.Time
 	// resumed is when a manager could drain again after the last interruption; zero while an API server is unavailable.
 	resumed time.Time
-	// left is not positive once the time has expired; wait is when to check again at the latest.
+	// left is the remaining time; it is not positive once the time has expired. wait is the time until the
+	// next check at the latest.
 	left, wait time.Duration
 }
 
-// confirmed counts the time of a drain. Current answers of the API servers confirm that it has expired.
+// confirmed returns the state of a drain's time limit. If the time has expired, it repeats the computation with
+// up-to-date responses of the API servers.
 func (t drainTimer) confirmed(ctx context.Context, s *scope, d timedDrain) drainCount {
 	count := t.count(d, s.outages.See(ctx, t.Health.OutagePeriod), s.now)
 	if count.left <= 0 {
@@ -124,8 +126,8 @@ func (t drainTimer) confirmed(ctx context.Context, s *scope, d timedDrain) drain
 	return count
 }
 
-// count restarts the time after each outage that this process saw, but only once for the process's own
-// start, so that a manager that restarts again and again does not delay a drain for ever.
+// count restarts the time limit after each outage that this process observed. It restarts it only once for the
+// start of a process, so that a manager that restarts repeatedly does not delay a drain forever.
 func (t drainTimer) count(d timedDrain, seen outage.Seen, now time.Time) drainCount {
 	timeout := timeouts.Drain(d.machine, t.Drain.Timeout).Duration
 	if !seen.Answering {
@@ -144,8 +146,8 @@ func (t drainTimer) count(d timedDrain, seen outage.Seen, now time.Time) drainCo
 	}
 }
 
-// unstoredRestart returns when a drain restarted, once its time would have expired otherwise. It is zero
-// for preserved Machines, whose restarts are not stored.
+// unstoredRestart returns when a drain restarted, if the Machine does not store that yet and the time limit
+// would have expired without the restart. It is zero for preserved Machines, whose restarts are not stored.
 func (t drainTimer) unstoredRestart(d timedDrain, count drainCount, now time.Time) time.Time {
 	stored, _ := timeouts.DrainAnew(d.machine, d.began, now)
 	expires := timeouts.Drain(d.machine, t.Drain.Timeout).Ends(stored)
@@ -155,26 +157,26 @@ func (t drainTimer) unstoredRestart(d timedDrain, count drainCount, now time.Tim
 	return count.since
 }
 
-// delayedForceRetry is when a drain that may not be forced yet is checked again.
+// delayedForceRetry is the interval at which a drain that may not be forced yet is checked again.
 const delayedForceRetry = 5 * time.Second
 
-// forceAfterOutage forces a drain unless too many others of the pool are forced: after an outage the time
-// of many drains may expire together.
-func (t drainTimer) forceAfterOutage(ctx context.Context, machine *v1alpha1.Machine, force drain.Force, read *timing) error {
+// forceAfterOutage forces a drain unless too many other drains of the pool are forced. After an outage, the time
+// limits of many drains may expire together.
+func (t drainTimer) forceAfterOutage(ctx context.Context, machine *v1alpha1.Machine, force drain.Force, timing *drainTiming) error {
 	allowed, err := t.replacements.AllowForce(ctx, t.Client, machine, t.Health.MaxReplacements)
 	switch {
 	case err != nil:
 		return err
 	case allowed:
-		read.force = force
+		timing.force = force
 		return nil
 	}
-	read.wait = flow.Sooner(read.wait, delayedForceRetry)
-	read.delayed = fmt.Sprintf("The drain is not forced yet, although %s: those of other machines of %q are, and managers could not drain for a while", force, replacement.PoolOf(machine))
+	timing.wait = flow.Sooner(timing.wait, delayedForceRetry)
+	timing.delayed = fmt.Sprintf("The drain is not forced yet, although %s: other drains of %q are being forced after an outage; waiting for them", force, replacement.PoolOf(machine))
 	return nil
 }
 
-// lastingSince returns the conditions as if none had begun before a time.
+// lastingSince returns a copy of the conditions in which no transition is before begin.
 func lastingSince(conditions []corev1.NodeCondition, begin time.Time) []corev1.NodeCondition {
 	lasting := slices.Clone(conditions)
 	for i := range lasting {

@@ -69,15 +69,15 @@ type pendingEvent struct {
 	kind, reason string
 	cause        cause
 	message      string
-	// node that the event is about; nil if it is about the Machine.
+	// node is the node that the event is about; nil if it is about the Machine.
 	node *corev1.Node
-	// topic of the message in eventList.sent; empty if every pass sends the event.
+	// topic is the key of the message in eventList.sent. If empty, every pass sends the event.
 	topic string
 }
 
-// eventList collects the events of one pass, which are sent once its status is stored.
+// eventList collects the events of one pass. They are sent after the status is stored.
 type eventList struct {
-	// sent remembers, by topic, the messages that are sent again only after they changed.
+	// sent contains, by topic, the messages that are sent again only after they changed.
 	sent    *events.Said
 	pending []pendingEvent
 }
@@ -100,7 +100,7 @@ func (l *eventList) addToBoth(node *corev1.Node, kind, reason string, why cause,
 	l.addToNode(node, kind, reason, why, message)
 }
 
-// warnOnce adds a warning unless its message was the last one sent about the topic.
+// warnOnce adds a warning unless its message was the last one sent on the topic.
 func (l *eventList) warnOnce(topic string, e pendingEvent) {
 	if !l.sent.Is(topic, e.message) {
 		e.kind, e.topic = corev1.EventTypeWarning, topic
@@ -108,7 +108,7 @@ func (l *eventList) warnOnce(topic string, e pendingEvent) {
 	}
 }
 
-// warnOrForget is warnOnce, but an event without a message forgets the topic.
+// warnOrForget is like warnOnce, but an event without a message clears the topic.
 func (l *eventList) warnOrForget(topic string, e pendingEvent) {
 	if e.message == "" {
 		l.sent.Over(topic)
@@ -117,17 +117,17 @@ func (l *eventList) warnOrForget(topic string, e pendingEvent) {
 	l.warnOnce(topic, e)
 }
 
-// warnOncePer adds a warning unless the last one of its topic had the same key, even if the messages differ.
+// warnOncePer adds a warning unless the last one on its topic had the same key, even if the messages differ.
 func (l *eventList) warnOncePer(topic, key string, e pendingEvent) {
 	if l.sent.News(topic, key) {
 		l.add(corev1.EventTypeWarning, e.reason, e.cause, e.message)
 	}
 }
 
-// maxEventMessage limits the bytes of a message, since drivers do not.
+// maxEventMessage is the maximum length of a message in bytes, since messages from drivers may be longer.
 const maxEventMessage = 1024
 
-// send sends the events. Events on nodes need a recorder of their own, and are dropped if it is nil.
+// send sends the events. Events on nodes are sent with nodeRecorder, and are dropped if it is nil.
 func (l *eventList) send(machine *v1alpha1.Machine, recorder, nodeRecorder record.EventRecorder) {
 	for _, e := range l.pending {
 		message := messages.Shorten(e.message, maxEventMessage)

@@ -17,7 +17,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )
 
-// Capacity is what is known about the capacity of classes. It is implemented by capacity.Memory.
+// Capacity records which classes have capacity. It is implemented by capacity.Memory.
 type Capacity interface {
 	For(machine *v1alpha1.Machine, class *v1alpha1.MachineClass, others []*v1alpha1.MachineClass) instance.Capacity
 	Claim(class *v1alpha1.MachineClass) bool
@@ -27,15 +27,15 @@ type Capacity interface {
 	Forget(machine types.NamespacedName)
 }
 
-// fallbacks are the classes that a Machine without a VM may have instead of its own.
+// fallbacks contains the classes that a Machine without a VM may use instead of its own.
 type fallbacks struct {
-	// classes that can be used, in order.
+	// classes lists the usable classes, in order of preference.
 	classes []*v1alpha1.MachineClass
-	// problem is why another one cannot be used; empty if all can.
+	// problem is why one of the other classes cannot be used; empty if all can.
 	problem string
 }
 
-// versions identifies the current versions of the classes; empty if there are none.
+// versions identifies the current versions of the classes. It is empty if there are no classes.
 func (f fallbacks) versions() string {
 	text := ""
 	for _, class := range f.classes {
@@ -44,7 +44,7 @@ func (f fallbacks) versions() string {
 	return text
 }
 
-// fallbacks returns the classes that a Machine may have instead of its own class.
+// fallbacks returns the classes that a Machine may use instead of its own class.
 func (r inputReader) fallbacks(ctx context.Context, machine *v1alpha1.Machine, class *v1alpha1.MachineClass) (fallbacks, error) {
 	found := fallbacks{}
 	for _, name := range scarcity.OfMachine(machine) {
@@ -69,7 +69,7 @@ func (r inputReader) fallbacks(ctx context.Context, machine *v1alpha1.Machine, c
 	return found, nil
 }
 
-// capacity returns what the engine has to know about capacity; nil if the Machine has no choice of classes.
+// capacity returns what the engine needs to know about capacity. It is nil if Machines cannot fall back.
 func (a adapter) capacity() instance.Capacity {
 	if a.Capacity == nil || a.in.class == nil {
 		return nil
@@ -77,14 +77,14 @@ func (a adapter) capacity() instance.Capacity {
 	return a.Capacity.For(a.s.machine, a.in.class, a.fallbacks.classes)
 }
 
-// fallBack gives the Machine another class if the failure requires it. The creation has left
-// nothing behind then, so the patch that changes the class also forgets where it began.
+// fallBack gives the Machine another class if the failure requires it. In that case the creation has left
+// nothing behind, so the patch that changes the class also removes the location.
 func (a adapter) fallBack(ctx context.Context, result *instance.Failed) (flow.Result, bool) {
 	if result.Failure.Method != instance.MethodCreate || result.Failure.Code != codes.ResourceExhausted {
 		return flow.Continue(), false
 	}
 	a.s.warnOfClass(a.fallbacks.problem)
-	failed := a.s.machine.Status.CurrentStatus.Phase == v1alpha1.MachineFailed // and is replaced
+	failed := a.s.machine.Status.CurrentStatus.Phase == v1alpha1.MachineFailed // and will be replaced
 	switch result.Fallback {
 	case instance.NoFallback:
 		return flow.Continue(), false
@@ -129,25 +129,25 @@ func (a adapter) announceCapacity() {
 	}
 }
 
-// fallsBackLater records that the class has no capacity. It sets no error code, since autoscalers read it
-// as a failure although another class is left.
+// fallsBackLater records that the class has no capacity. It sets no error code, since autoscalers would treat
+// that as a failure although another class can be used.
 func (s *scope) fallsBackLater(class string) {
 	s.setOperation(v1alpha1.MachineOperationCreate, v1alpha1.MachineStateProcessing,
-		fmt.Sprintf("%s: class %s has no capacity left, another one is taken unless that changes soon", descriptionCreating, class), "")
+		fmt.Sprintf("%s: class %s has no capacity; another class is used unless that changes soon", descriptionCreating, class), "")
 }
 
-// fellBack records that the Machine has another class. What was recorded about the former one is obsolete.
+// fellBack records that the Machine has another class, and clears what was recorded about the previous one.
 func (s *scope) fellBack(from, to string, why error) {
-	text := fmt.Sprintf("The VM is made with class %s, as %s has no capacity left: %v", to, from, why)
+	text := fmt.Sprintf("Creating the VM with class %s because class %s has no capacity: %v", to, from, why)
 	s.events.add(corev1.EventTypeNormal, reasonFellBack, cause{name: v1alpha1.CauseNoCapacity}, text)
 	s.machine.Status.LastKnownState = ""
 	if s.machine.Status.LastOperation.Description != "" {
 		s.setOperation(v1alpha1.MachineOperationCreate, v1alpha1.MachineStateProcessing,
-			fmt.Sprintf("%s with class %s, as %s has no capacity left", descriptionCreating, to, from), "")
+			fmt.Sprintf("%s with class %s because class %s has no capacity", descriptionCreating, to, from), "")
 	}
 }
 
-// warnOfClass warns once that a fallback class cannot be used. An empty problem is ignored.
+// warnOfClass warns once that a fallback class cannot be used. It ignores an empty problem.
 func (s *scope) warnOfClass(problem string) {
 	if problem != "" {
 		s.events.warnOnce(reasonUnfitClass, pendingEvent{reason: reasonUnfitClass, cause: cause{name: v1alpha1.CauseUnfitClass}, message: problem})

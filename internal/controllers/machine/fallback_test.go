@@ -106,7 +106,7 @@ func TestTheNextClassIsTaken(t *testing.T) {
 		t.Errorf("the reason is %q", got)
 	}
 	if events := s.takeEvents(); !slices.ContainsFunc(events, func(event string) bool {
-		return strings.Contains(event, "FellBack") && strings.Contains(event, "class medium, as small has no capacity left")
+		return strings.Contains(event, "FellBack") && strings.Contains(event, "class medium because class small has no capacity")
 	}) {
 		t.Errorf("no event says that another class was taken: %q", events)
 	}

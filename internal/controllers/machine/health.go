@@ -19,7 +19,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )
 
-// healthChecker decides from its node which phase a Machine has, and when it is replaced.
+// healthChecker sets the phase of a Machine by the health of its node, and decides when the Machine is replaced.
 type healthChecker struct {
 	*Options
 	nodes          *nodeClient
@@ -29,7 +29,8 @@ type healthChecker struct {
 
 const criticalComponents = "critical components on the node"
 
-// replacementRetry is when a Machine whose replacement is delayed checks again whether it may be replaced.
+// replacementRetry is the interval at which a Machine whose replacement is delayed checks whether it may be
+// replaced.
 const replacementRetry = 5 * time.Second
 
 // assess sets the phase by the health of the node.
@@ -49,7 +50,7 @@ func (h *healthChecker) assess(ctx context.Context, s *scope) flow.Result {
 		switch phase {
 		case v1alpha1.MachinePending:
 			return h.awaitJoin(ctx, s, criticalComponents)
-		case v1alpha1.MachineFailed: // perhaps for lack of them
+		case v1alpha1.MachineFailed: // perhaps because they were not ready
 			return flow.Wait(0, criticalComponents)
 		}
 	}
@@ -64,8 +65,8 @@ func (h *healthChecker) assess(ctx context.Context, s *scope) flow.Result {
 	return flow.Continue()
 }
 
-// recordJoin stores how long a new Machine took to join, for programs that choose timeouts. It is not part
-// of the request for the status, which cannot change annotations.
+// recordJoin stores how long a new Machine took to join, for programs that choose timeouts. It needs a separate
+// request, since an update of the status cannot change annotations.
 func (h *healthChecker) recordJoin(ctx context.Context, s *scope) error {
 	took, first := s.joinDuration()
 	_, chosen := s.machine.Annotations[v1alpha1.AnnotationKeyMachineEffectiveCreationTimeout]
@@ -82,14 +83,14 @@ func (h *healthChecker) unhealthy(ctx context.Context, s *scope, phase v1alpha1.
 	switch phase {
 	case v1alpha1.MachinePending:
 		return h.awaitJoin(ctx, s, "the node to be ready")
-	case v1alpha1.MachineRunning, v1alpha1.MachineInPlaceUpdateSuccessful: // in MCM the latter has no time limit
+	case v1alpha1.MachineRunning, v1alpha1.MachineInPlaceUpdateSuccessful: // in MCM, the latter has no time limit
 		s.unknown(v1alpha1.CauseNodeUnhealthy,
 			fmt.Sprintf("Machine %s is unhealthy - changing MachinePhase to Unknown. Node conditions: %s", s.machine.Name, describe(s.machine.Status.Conditions)))
 	}
 	return h.awaitRecovery(ctx, s, "the node to be healthy")
 }
 
-// awaitJoin waits until the creation timeout for the node to join.
+// awaitJoin waits for the node to join until the creation timeout expires.
 func (h *healthChecker) awaitJoin(ctx context.Context, s *scope, what string) flow.Result {
 	left := s.creationTimeLeft(ctx, h.CreationTimeout)
 	if !left.Over() {
@@ -106,7 +107,8 @@ func (h *healthChecker) awaitJoin(ctx context.Context, s *scope, what string) fl
 	return flow.Wait(0, what)
 }
 
-// awaitRecovery waits until the health timeout, or that of the in-place update, for the node to recover.
+// awaitRecovery waits for the node to recover until the health timeout, or the timeout of the in-place update,
+// expires.
 func (h *healthChecker) awaitRecovery(ctx context.Context, s *scope, what string) flow.Result {
 	if s.machine.Status.CurrentStatus.Phase == v1alpha1.MachineInPlaceUpdating {
 		return h.inPlaceUpdates.await(ctx, s)
@@ -121,8 +123,8 @@ func (h *healthChecker) awaitRecovery(ctx context.Context, s *scope, what string
 	return h.replace(ctx, s, what)
 }
 
-// replace sets the phase Failed, unless too many others are being replaced, or the API server has a
-// healthy node. The node is read last, so that a large pool of failing nodes does not cost many reads.
+// replace sets the phase Failed, unless too many other Machines are being replaced or the API server reports a
+// healthy node. It reads the node last, so that a large pool of failing nodes does not cost many reads.
 func (h *healthChecker) replace(ctx context.Context, s *scope, what string) flow.Result {
 	timeout := timeouts.Health(s.machine, h.Health.Timeout).Duration
 	verdict, err := h.mayReplace(ctx, s.machine)
@@ -146,7 +148,7 @@ func (h *healthChecker) replace(ctx context.Context, s *scope, what string) flow
 	return flow.Wait(0, what)
 }
 
-// mayReplace decides, by the policy of its set, whether a Machine may become Failed now.
+// mayReplace decides whether a Machine may become Failed now, according to the policy of its MachineSet.
 func (h *healthChecker) mayReplace(ctx context.Context, machine *v1alpha1.Machine) (budget.Verdict, error) {
 	policy, err := replacement.PolicyOf(ctx, h.Client, machine)
 	if err != nil {
@@ -159,7 +161,7 @@ func (h *healthChecker) mayReplace(ctx context.Context, machine *v1alpha1.Machin
 	})
 }
 
-// zoneOf returns the zone of the class of a Machine; empty if it is not known.
+// zoneOf returns the zone of a Machine's class. It is empty if the zone is not known.
 func (h *healthChecker) zoneOf(ctx context.Context, machine *v1alpha1.Machine) string {
 	if machine.Spec.Class.Kind != v1alpha1.MachineClassKind {
 		return ""

@@ -17,7 +17,7 @@ import (
 
 func (s *scope) neverJoined(timeout time.Duration) {
 	within := messages.Duration(timeout)
-	if timeout%time.Minute == 0 { // as MCM says it
+	if timeout%time.Minute == 0 { // MCM's wording
 		within = fmt.Sprintf("%d minutes", timeout/time.Minute)
 	}
 	sentence := fmt.Sprintf("Machine %s "+messages.NeverJoined+" %s.", s.machine.Name, within)
@@ -59,9 +59,9 @@ func (s *scope) unknown(why, sentence string) {
 	s.events.add(corev1.EventTypeWarning, reasonUnhealthy, cause{name: why}, sentence)
 }
 
-// replacementDelayed records that the health timeout has expired, and what the replacement waits for.
+// replacementDelayed records that the health timeout has expired, and why the Machine is not replaced yet.
 func (s *scope) replacementDelayed(timeout time.Duration, verdict budget.Verdict) {
-	sentence := fmt.Sprintf("Machine %s health checks failing since last %v. It is not Failed yet, as other machines of %q are being replaced.",
+	sentence := fmt.Sprintf("Machine %s health checks failing since last %v. It is not Failed yet because other machines of %q are being replaced.",
 		s.machine.Name, timeout, replacement.PoolOf(s.machine))
 	if verdict.Reason != "" {
 		sentence = fmt.Sprintf("Machine %s health checks failing since last %v. It is not Failed yet: %s.", s.machine.Name, timeout, verdict.Reason)
@@ -71,7 +71,7 @@ func (s *scope) replacementDelayed(timeout time.Duration, verdict budget.Verdict
 	}
 }
 
-// describe lists conditions by type, without times, so that heartbeats change nothing.
+// describe lists conditions, sorted by type. It omits times, so that heartbeats do not change the result.
 func describe(conditions []corev1.NodeCondition) string {
 	var parts []string
 	for _, condition := range conditions {

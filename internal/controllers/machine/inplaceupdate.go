@@ -23,8 +23,8 @@ import (
 // then updates it, and sets the label update-result. All state is in these objects, so that any
 // manager, including MCM, can continue at any point.
 //
-// The Machine is InPlaceUpdating before its node becomes ready for the update, so that a node that
-// restarts does not count as unhealthy.
+// The Machine becomes InPlaceUpdating before its node becomes ready for the update, so that a restart of the
+// node does not make the Machine unhealthy.
 type inPlaceUpdater struct {
 	*Options
 	nodes        *nodeClient
@@ -47,8 +47,8 @@ const (
 	reasonUpdateLabels     = "UpdateLabels"
 )
 
-// run takes the in-place update of the node further. It does not wait for a drain: the health
-// of the node counts meanwhile.
+// run advances the in-place update of the node. It does not block on a drain, so that the next step still checks
+// the health of the node.
 func (u *inPlaceUpdater) run(ctx context.Context, s *scope) flow.Result {
 	if !readUpdate(s.node).concerns(s.machine.Status.CurrentStatus.Phase) {
 		s.memory.sent.Over(topicUpdateLabels)
@@ -58,7 +58,7 @@ func (u *inPlaceUpdater) run(ctx context.Context, s *scope) flow.Result {
 	s.events.warnOrForget(topicUpdateLabels, pendingEvent{reason: reasonUpdateLabels, message: readUpdate(s.node).Check(s.machine).Message})
 	problem, err := u.advance(ctx, s)
 	s.events.warnOrForget(topicUpdateDrain, pendingEvent{reason: reasonFailedDrain, message: problem})
-	if apierror.IgnoreGone(err) != nil { // a node that is gone is not updated
+	if apierror.IgnoreGone(err) != nil { // a missing node is not updated
 		return flow.Fail(err)
 	}
 	if s.machine.Status.CurrentStatus.Phase == before {
@@ -68,8 +68,8 @@ func (u *inPlaceUpdater) run(ctx context.Context, s *scope) flow.Result {
 	return flow.Wait(0, "the new phase to be stored")
 }
 
-// advance writes the conditions that follow from the labels, and drains a selected node. The problem is why
-// the drain makes no progress; empty if it does.
+// advance writes the conditions that follow from the labels, and drains a selected node. problem is why the drain
+// makes no progress; it is empty if the drain does.
 func (u *inPlaceUpdater) advance(ctx context.Context, s *scope) (problem string, err error) {
 	if err := u.writeConditions(ctx, s); err != nil {
 		return "", err
@@ -81,7 +81,7 @@ func (u *inPlaceUpdater) advance(ctx context.Context, s *scope) (problem string,
 	return "", nil
 }
 
-// writeConditions writes the conditions that follow from each other.
+// writeConditions writes the next condition of the node until no other condition follows.
 func (u *inPlaceUpdater) writeConditions(ctx context.Context, s *scope) error {
 	for {
 		before := readUpdate(s.node)
@@ -110,21 +110,21 @@ func setNodeCondition(node *corev1.Node, condition corev1.NodeCondition) {
 	node.Status.Conditions[i] = condition
 }
 
-// announceUpdate sends an event about a condition that was written. Events about results come with the phase.
+// announceUpdate adds an event about a condition that was written. Events about results are added with the phase.
 func (s *scope) announceUpdate(reason string) {
 	switch reason {
 	case v1alpha1.SelectedForUpdate:
-		s.events.addToBoth(s.node, corev1.EventTypeNormal, reasonUpdateSelected, cause{}, fmt.Sprintf("Node %s is selected for an in-place update, and is drained before", s.node.Name))
+		s.events.addToBoth(s.node, corev1.EventTypeNormal, reasonUpdateSelected, cause{}, fmt.Sprintf("Node %s is selected for an in-place update; draining it first", s.node.Name))
 	case v1alpha1.ReadyForUpdate:
-		s.events.addToBoth(s.node, corev1.EventTypeNormal, reasonUpdateReady, cause{}, fmt.Sprintf("Node %s is drained and waits for its agent to update it", s.node.Name))
+		s.events.addToBoth(s.node, corev1.EventTypeNormal, reasonUpdateReady, cause{}, fmt.Sprintf("Node %s is drained; waiting for its agent to update it", s.node.Name))
 	}
 }
 
-// forcedDrainRetry is when a forced drain that failed restarts.
+// forcedDrainRetry is the delay after which a forced drain that failed restarts.
 const forcedDrainRetry = 5 * time.Second
 
-// drain cordons and drains the node. Once the node has no pods the Machine is InPlaceUpdating, and the
-// condition follows when that is stored.
+// drain cordons and drains the node. Once the node has no Pods, the Machine becomes InPlaceUpdating; the next
+// condition of the node follows after that phase is stored.
 func (u *inPlaceUpdater) drain(ctx context.Context, s *scope) (problem string, err error) {
 	if err := u.nodes.cordon(ctx, &s.node); err != nil {
 		return "", err
@@ -140,9 +140,9 @@ func (u *inPlaceUpdater) drain(ctx context.Context, s *scope) (problem string, e
 	switch {
 	case report.NodeGone:
 	case report.Done && problem == "":
-		u.drains.forget(s) // the node will have other pods
+		u.drains.forget(s) // a later drain has different Pods
 		u.move(s, v1alpha1.MachineInPlaceUpdating, v1alpha1.MachineStateProcessing, fmt.Sprintf("Machine %s is undergoing an in-place update", s.machine.Name))
-	case report.Done: // it was forced, and restarts
+	case report.Done: // the forced drain failed and restarts
 		s.requeueWithin(forcedDrainRetry)
 		u.drains.forget(s)
 		s.updateDrainWaits(problem)
@@ -152,8 +152,8 @@ func (u *inPlaceUpdater) drain(ctx context.Context, s *scope) (problem string, e
 	return problem, nil
 }
 
-// updateDrainWaits records why a drain makes no progress, and later that it does. In phases other than
-// Running the last operation says why the Machine is in them.
+// updateDrainWaits records why a drain makes no progress, and later that it does again. In phases other than
+// Running, it keeps the last operation, which explains the phase.
 func (s *scope) updateDrainWaits(problem string) {
 	failing := s.machine.Status.LastOperation.Type == v1alpha1.MachineOperationDrainNode
 	if s.machine.Status.CurrentStatus.Phase != v1alpha1.MachineRunning || problem == "" && !failing {
@@ -166,8 +166,8 @@ func (s *scope) updateDrainWaits(problem string) {
 	s.setOperation(v1alpha1.MachineOperationDrainNode, v1alpha1.MachineStateProcessing, description, "")
 }
 
-// move sets the phase and the last operation, and reports whether either changed. A new phase ends a
-// preservation, as in MCM, and the reservation of a replacement.
+// move sets the phase and the last operation, and reports whether either changed. A new phase stops a
+// preservation, as in MCM, and releases the Machine's slot in the limit on replacements.
 func (u *inPlaceUpdater) move(s *scope, phase v1alpha1.MachinePhase, state v1alpha1.MachineState, description string) bool {
 	changed := s.setOperation(v1alpha1.MachineOperationInPlaceUpdate, state, description, "")
 	if phase == s.machine.Status.CurrentStatus.Phase {
@@ -179,7 +179,7 @@ func (u *inPlaceUpdater) move(s *scope, phase v1alpha1.MachinePhase, state v1alp
 	return true
 }
 
-// conclude sets the phase by the result of the agent.
+// conclude sets the phase according to the result that the agent reports.
 func (u *inPlaceUpdater) conclude(s *scope) {
 	if !isUpdatePhase(s.machine.Status.CurrentStatus.Phase) {
 		return
@@ -202,14 +202,14 @@ func (u *inPlaceUpdater) fail(s *scope, why string) {
 	}
 	current := &s.machine.Status
 	if current.CurrentStatus.Phase == v1alpha1.MachineInPlaceUpdateFailed && current.LastOperation.Type != v1alpha1.MachineOperationInPlaceUpdate {
-		return // another step has recorded more since
+		return // another step has recorded something more recent
 	}
 	if u.move(s, v1alpha1.MachineInPlaceUpdateFailed, v1alpha1.MachineStateFailed, description) {
 		s.events.addToBoth(s.node, corev1.EventTypeWarning, reasonUpdateFailed, cause{}, description)
 	}
 }
 
-// await waits until the timeout for the agent of the node, or for a node that is missing meanwhile.
+// await waits for the agent to update the node until the timeout expires. The node may be missing meanwhile.
 func (u *inPlaceUpdater) await(ctx context.Context, s *scope) flow.Result {
 	const what = "the node to be updated in place"
 	timeout := timeouts.InPlaceUpdate(s.machine, u.InPlaceUpdateTimeout)

@@ -10,7 +10,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/pool/inplaceupdate"
 )
 
-// nodeUpdate is what a node says about its in-place update, from which its next condition follows.
+// nodeUpdate is the state of an in-place update in the labels and conditions of a node. The node's next condition
+// follows from it.
 type nodeUpdate struct{ inplaceupdate.Node }
 
 func readUpdate(node *corev1.Node) nodeUpdate { return nodeUpdate{inplaceupdate.Read(node)} }
@@ -20,12 +21,12 @@ func (n nodeUpdate) concerns(phase v1alpha1.MachinePhase) bool {
 	return n.Candidate || n.Selected || n.Result != "" || n.Underway() || isUpdatePhase(phase)
 }
 
-// isUpdatePhase reports whether the result of an in-place update decides which phase follows.
+// isUpdatePhase reports whether the result of an in-place update determines the next phase.
 func isUpdatePhase(phase v1alpha1.MachinePhase) bool {
 	return phase == v1alpha1.MachineInPlaceUpdating || phase == v1alpha1.MachineInPlaceUpdateFailed
 }
 
-// next returns the reason of the condition that the node gets next; empty if it keeps its own.
+// next returns the reason of the node's next condition. It is empty if the condition does not change.
 func (n nodeUpdate) next(phase v1alpha1.MachinePhase) string {
 	if n.Candidate {
 		if reason := n.nextByLabels(); reason != "" {
@@ -48,7 +49,7 @@ func (n nodeUpdate) nextByLabels() string {
 		return v1alpha1.CandidateForUpdate
 	case n.Selected && reason == v1alpha1.CandidateForUpdate:
 		return v1alpha1.SelectedForUpdate
-	case n.Selected && reason == v1alpha1.SelectedForUpdate: // whatever the former result is
+	case n.Selected && reason == v1alpha1.SelectedForUpdate: // the result is that of the previous update
 		return ""
 	case n.Result == v1alpha1.LabelValueNodeUpdateSuccessful:
 		return v1alpha1.UpdateSuccessful
@@ -58,8 +59,8 @@ func (n nodeUpdate) nextByLabels() string {
 	return ""
 }
 
-// conditionWith returns the condition with a reason, and whether it differs from the node's. The
-// message is MCM's. Like MCM's, it has no heartbeat time.
+// conditionWith returns the condition with the given reason, and whether it differs from the node's condition.
+// The message is MCM's. Like MCM's condition, it has no heartbeat time.
 func (n nodeUpdate) conditionWith(reason string, now time.Time) (condition corev1.NodeCondition, changed bool) {
 	condition = corev1.NodeCondition{
 		Type: v1alpha1.NodeInPlaceUpdate, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(now),
@@ -86,8 +87,8 @@ var updateMessages = map[string]string{
 	v1alpha1.UpdateFailed:       "Node in-place update failed",
 }
 
-// drains reports whether the node is to be drained for its update. Machines that have not joined are
-// drained once they have, and those that are Failed once they have recovered.
+// drains reports whether the node must be drained for its update. Nodes of Machines that have not joined are
+// drained after they join, and nodes of Failed Machines after they recover.
 func (n nodeUpdate) drains(phase v1alpha1.MachinePhase) bool {
 	switch phase {
 	case v1alpha1.MachineRunning, v1alpha1.MachineUnknown, v1alpha1.MachineInPlaceUpdateSuccessful, v1alpha1.MachineInPlaceUpdateFailed:
@@ -96,8 +97,8 @@ func (n nodeUpdate) drains(phase v1alpha1.MachinePhase) bool {
 	return false
 }
 
-// failed reports whether the update of the node failed, or timed out so that its Machine is Failed. Such a
-// Machine does not recover by the health of the node, which is cordoned and not updated.
+// failed reports whether the update of the node failed or timed out. If its Machine is Failed, a healthy node does
+// not make the Machine Running again, since the node is cordoned and not updated.
 func (n nodeUpdate) failed() bool {
 	switch n.Condition.Reason {
 	case v1alpha1.DrainSuccessful, v1alpha1.ReadyForUpdate, v1alpha1.UpdateFailed:

@@ -18,27 +18,29 @@ import (
 
 // Migration is the progress of the migration of a class of a legacy kind to a MachineClass.
 type Migration struct {
-	// Pending reports that the class will be migrated. Its Machines wait, even with their deletion.
+	// Pending reports that the class still has to be migrated. Until then, its Machines are neither created
+	// nor deleted.
 	Pending bool
-	// Problem is why the class cannot be migrated; empty if nothing is known.
+	// Problem is why the class cannot be migrated; empty if no problem is known.
 	Problem string
 }
 
-// inputReader reads what the VMs of Machines are created from: classes and their Secrets.
+// inputReader reads the classes and Secrets from which the VMs of Machines are created.
 type inputReader struct{ *Options }
 
-// classInputs are what a driver needs to know about a class.
+// classInputs contains what a driver needs to know about a class.
 type classInputs struct {
-	// class is nil if it does not exist, or if no driver serves it.
+	// class is nil if the class does not exist or no driver serves it.
 	class *v1alpha1.MachineClass
-	// secret has the merged data of the class's Secrets; nil without a class.
+	// secret has the merged data of the class's Secrets. It is nil if class is nil.
 	secret *corev1.Secret
-	// awaited reports that the class is of a legacy kind and will be a MachineClass; migrating, that in
-	// addition no problem is known.
+	// awaited reports that the class has a legacy kind and still has to be migrated to a MachineClass.
+	// migrating reports that, in addition, no problem with the migration is known.
 	awaited, migrating bool
 }
 
-// ofMachine returns the inputs for a Machine. missing says what does not exist; empty if everything does.
+// ofMachine returns the inputs for a Machine. missing is a message about what is missing; it is empty if the
+// inputs are complete.
 func (r inputReader) ofMachine(ctx context.Context, machine *v1alpha1.Machine) (in classInputs, missing string, err error) {
 	ref := machine.Spec.Class
 	if ref.Kind != v1alpha1.MachineClassKind {
@@ -57,7 +59,7 @@ func (r inputReader) ofMachine(ctx context.Context, machine *v1alpha1.Machine) (
 // ofLegacyClass returns the inputs for a Machine whose class is not a MachineClass.
 func (r inputReader) ofLegacyClass(ctx context.Context, machine *v1alpha1.Machine) (in classInputs, missing string, err error) {
 	ref := machine.Spec.Class
-	missing = fmt.Sprintf("Class kind %q of machine %q is not supported, only %s is", ref.Kind, machine.Name, v1alpha1.MachineClassKind)
+	missing = fmt.Sprintf("Class kind %q of machine %q is not supported; use the kind %s", ref.Kind, machine.Name, v1alpha1.MachineClassKind)
 	if r.Migration == nil {
 		return classInputs{}, missing, nil
 	}
@@ -73,7 +75,7 @@ func (r inputReader) ofLegacyClass(ctx context.Context, machine *v1alpha1.Machin
 	return classInputs{awaited: migration.Pending, migrating: migration.Pending && migration.Problem == ""}, missing, nil
 }
 
-// ofClass returns the inputs of a class, which is not changed. missing is as in ofMachine.
+// ofClass returns the inputs for a class, without changing the class. missing is as in ofMachine.
 func (r inputReader) ofClass(ctx context.Context, class *v1alpha1.MachineClass) (in classInputs, missing string, err error) {
 	if message := r.Drivers.Refusal(class); message != "" {
 		return classInputs{}, message, nil
@@ -82,7 +84,7 @@ func (r inputReader) ofClass(ctx context.Context, class *v1alpha1.MachineClass) 
 	return classInputs{class: class, secret: secret}, missing, err
 }
 
-// readClass returns a class from the cache, which must not be changed; nil if it does not exist.
+// readClass returns a class from the cache, or nil if it does not exist. The class must not be changed.
 func (r inputReader) readClass(ctx context.Context, namespace, name string) (*v1alpha1.MachineClass, error) {
 	class := &v1alpha1.MachineClass{}
 	err := r.Client.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, class, client.UnsafeDisableDeepCopy)
@@ -95,7 +97,7 @@ func (r inputReader) readClass(ctx context.Context, namespace, name string) (*v1
 	return class, nil
 }
 
-// invalid returns why no VM can be created from complete inputs; empty if one can.
+// invalid returns why no VM can be created from the inputs, which must be complete. It is empty if one can be.
 func (in classInputs) invalid() string {
 	if errs := validation.MachineClass(in.class); len(errs) > 0 {
 		return fmt.Sprintf("MachineClass %q is not valid: %v", in.class.Name, errs.ToAggregate())

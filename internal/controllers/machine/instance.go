@@ -23,14 +23,15 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/validation"
 )
 
-// instances has the instance of a Machine created and deleted by the engine.
+// instances creates and deletes the instances of Machines through the engine.
 type instances struct {
 	*Options
 	inputs inputReader
 	tokens bootstrapTokens
 }
 
-// migrationCheck is when a Machine checks the migration of its class again. An event announces its end.
+// migrationCheck is the interval at which a Machine checks the migration of its class. The end of the migration
+// also triggers a pass.
 const migrationCheck = 5 * time.Second
 
 // steps returns the steps that Machines share with the machines of other API groups.
@@ -54,7 +55,7 @@ func (i *instances) addFinalizer(ctx context.Context, s *scope) flow.Result {
 	}))
 }
 
-// ensure has the instance created if there never was one.
+// ensure creates the instance if the Machine never had one.
 func (i *instances) ensure(ctx context.Context, s *scope) flow.Result {
 	if ownership.Established(s.machine) {
 		return flow.Continue()
@@ -81,8 +82,8 @@ func (i *instances) ensure(ctx context.Context, s *scope) flow.Result {
 		return flow.Fail(err)
 	case other != nil:
 		return i.creationImpossible(ctx, s, v1alpha1.CauseInstanceOwned, ownedMessage(s.machine.Spec.ProviderID, *other))
-	case !controllerutil.ContainsFinalizer(in.class, v1alpha1.FinalizerMCM): // without its class a VM cannot be deleted
-		return flow.Wait(0, "the class to be held by our finalizer")
+	case !controllerutil.ContainsFinalizer(in.class, v1alpha1.FinalizerMCM): // the class is needed to delete the VM
+		return flow.Wait(0, "our finalizer on the MachineClass")
 	}
 	others, err := i.inputs.fallbacks(ctx, s.machine, in.class)
 	if err != nil {
@@ -115,7 +116,7 @@ func (a adapter) Request() instance.Request {
 	}
 }
 
-// prepare returns the function that makes the Secret of a creation, whose user data has the bootstrap token.
+// prepare returns a function that makes the Secret for a creation. Its user data contains the bootstrap token.
 func (i *instances) prepare(machine *v1alpha1.Machine, secret *corev1.Secret) func(context.Context) (*corev1.Secret, error) {
 	key := types.NamespacedName{Namespace: machine.Namespace, Name: machine.Name}
 	validity := timeouts.Creation(machine, i.CreationTimeout).Duration
@@ -133,8 +134,8 @@ func (i *instances) prepare(machine *v1alpha1.Machine, secret *corev1.Secret) fu
 	}
 }
 
-// Record implements steps.Adapter. A new instance with the name of another Machine's node is refused. If
-// the Machine is being deleted, the instance is recorded without its node.
+// Record implements steps.Adapter. If the instance has the node name of another Machine, Record refuses a new
+// instance, but records it without the node name if the Machine is being deleted.
 func (a adapter) Record(ctx context.Context, found instance.Instance, location string) flow.Result {
 	deleting := !a.s.machine.DeletionTimestamp.IsZero()
 	if a.Target != nil && a.Target.Ready() && (deleting || a.s.machine.Spec.ProviderID == "") {
@@ -145,7 +146,7 @@ func (a adapter) Record(ctx context.Context, found instance.Instance, location s
 		case taken == "":
 		case deleting:
 			found.NodeName = ""
-		default: // waiting does not help
+		default: // the problem persists until the instance is replaced
 			a.s.failedToCreate(cause{name: v1alpha1.CauseNodeNameTaken}, taken, 0)
 			return flow.Wait(0, taken)
 		}
@@ -177,8 +178,8 @@ func (a adapter) recordIdentity(ctx context.Context, found instance.Instance, lo
 	})
 }
 
-// recordNode stores the node's name and the location unless they are empty, and the provider ID if the
-// Machine has none.
+// recordNode stores the node's name, the failure domain and the location unless they are empty. It stores the
+// provider ID if the Machine has none.
 func (s *scope) recordNode(ctx context.Context, found instance.Instance, location string) error {
 	return s.patch(ctx, func(machine *v1alpha1.Machine) {
 		if machine.Spec.ProviderID == "" {
@@ -205,7 +206,7 @@ func setLocation(machine *v1alpha1.Machine, location string) {
 	}
 }
 
-// location is Controller.Location.
+// location implements Controller.Location.
 func (i *instances) location(ctx context.Context, machine *v1alpha1.Machine) string {
 	in, missing, err := i.inputs.ofMachine(ctx, machine)
 	if err != nil || missing != "" {
@@ -214,7 +215,7 @@ func (i *instances) location(ctx context.Context, machine *v1alpha1.Machine) str
 	return i.Engine.LocationOf(in.class, in.secret)
 }
 
-// asOwner returns the Machine as an owner that is never certain, since users can edit the ID in its spec.
+// asOwner returns the Machine as an owner. It is never certain, since users can edit the provider ID in the spec.
 func asOwner(machine *v1alpha1.Machine) ownership.Owner {
 	owner := ownership.OfMachine(machine)
 	owner.Certain = false
@@ -229,5 +230,5 @@ func describeOwner(owner ownership.Owner) string {
 }
 
 func ownedMessage(providerID string, other ownership.Owner) string {
-	return fmt.Sprintf("VM %s is that of %s already", providerID, describeOwner(other))
+	return fmt.Sprintf("VM %s already belongs to %s", providerID, describeOwner(other))
 }

@@ -10,13 +10,13 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )
 
-// awaitSoleOwner holds the deletion while another object has the instance, too.
+// awaitSoleOwner delays the deletion while another object also owns the instance.
 func (i *instances) awaitSoleOwner(ctx context.Context, s *scope) flow.Result {
 	return i.steps().AwaitSoleOwner(ctx, adapter{instances: i, s: s})
 }
 
-// identify finds the VM of a Machine that does not name one, if there is another API group: the driver
-// might delete a VM of that group because it has the same name.
+// identify finds the VM of a Machine without a provider ID, if objects of another API group may own VMs.
+// Otherwise the driver might delete a VM of that group that has the same name.
 func (i *instances) identify(ctx context.Context, s *scope) flow.Result {
 	if i.OtherOwners == nil || s.machine.Spec.ProviderID != "" || i.Engine.Deleting(s.key()) {
 		return flow.Continue()
@@ -24,8 +24,8 @@ func (i *instances) identify(ctx context.Context, s *scope) flow.Result {
 	return i.find(ctx, s)
 }
 
-// identifyNode finds the node of a Machine that does not name one: the VM may have joined although the
-// response to its creation was lost.
+// identifyNode finds the node of a Machine that does not name one. The VM may have joined although the response
+// to its creation was lost.
 func (i *instances) identifyNode(ctx context.Context, s *scope) flow.Result {
 	if i.Target == nil || s.machine.Labels[v1alpha1.NodeLabelKey] != "" || s.ownedByOther != "" || i.Engine.Deleting(s.key()) {
 		return flow.Continue()
@@ -43,7 +43,7 @@ func (i *instances) identifyNode(ctx context.Context, s *scope) flow.Result {
 	return i.find(ctx, s)
 }
 
-// find asks the driver for the Machine's instance, and records it.
+// find looks up the Machine's instance with the driver and records it.
 func (i *instances) find(ctx context.Context, s *scope) flow.Result {
 	in, _, err := i.inputs.ofMachine(ctx, s.machine)
 	if err != nil || in.class == nil {
@@ -52,7 +52,7 @@ func (i *instances) find(ctx context.Context, s *scope) flow.Result {
 	return i.steps().Identify(ctx, adapter{instances: i, s: s, in: in})
 }
 
-// delete has the instance deleted.
+// delete deletes the instance, unless another object owns it.
 func (i *instances) delete(ctx context.Context, s *scope) flow.Result {
 	if s.ownedByOther != "" {
 		return flow.Continue()
@@ -61,7 +61,7 @@ func (i *instances) delete(ctx context.Context, s *scope) flow.Result {
 	switch {
 	case err != nil:
 		return flow.Fail(err)
-	case in.awaited: // the driver may know a VM that the Machine does not name
+	case in.awaited: // the VM may exist even if the Machine has no provider ID
 		s.deletionImpossible(reasonFailedDelete, cause{name: v1alpha1.CauseInvalidClassInputs}, missing+".", deletingInstance)
 		return flow.Wait(migrationCheck, missing)
 	case in.class == nil:
@@ -70,9 +70,9 @@ func (i *instances) delete(ctx context.Context, s *scope) flow.Result {
 	return i.steps().Delete(ctx, adapter{instances: i, s: s, in: in})
 }
 
-// deleteWithoutClass deletes a Machine whose class is gone. Our finalizer holds a class that is in use,
-// so a Machine without a provider ID has no instance, unless a user removed the finalizer, or
-// gave the class to another driver, during a creation: that call is awaited.
+// deleteWithoutClass deletes a Machine whose class does not exist or has no driver. Our finalizer keeps a class
+// that is in use, so a Machine without a provider ID normally has no instance. The exception is a creation during
+// which a user removed the finalizer or assigned the class to another driver; deleteWithoutClass waits for it.
 func (i *instances) deleteWithoutClass(ctx context.Context, s *scope, missing string) flow.Result {
 	if s.machine.Spec.ProviderID == "" {
 		result := i.Engine.Abandon(s.key())
@@ -96,8 +96,8 @@ func (i *instances) deleteWithoutClass(ctx context.Context, s *scope, missing st
 	return flow.Wait(0, message)
 }
 
-// awaitDeletion waits for the driver, and records if it does not return. The call may be the creation, which
-// has to return first.
+// awaitDeletion waits for a driver call, and records if the call does not return in time. The call may be the
+// creation, which must return before the deletion.
 func (s *scope) awaitDeletion(pending instance.Pending, step deletionStep) flow.Result {
 	wait := pending.SilentIn(s.now)
 	if wait <= 0 {

@@ -19,7 +19,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
-// MCM's descriptions of a creation, which other programs know.
+// MCM's descriptions of a creation, which other programs read.
 const (
 	descriptionCreating = "Creating machine on cloud provider"
 	descriptionCreated  = "Created machine on cloud provider"
@@ -33,10 +33,10 @@ func (a adapter) Conflict(_ context.Context, step steps.Step, providerID string,
 	switch step {
 	case steps.Ensure:
 		message := ownedMessage(providerID, other)
-		a.s.failedToCreate(cause{name: v1alpha1.CauseInstanceOwned}, message, 0) // waiting does not help
+		a.s.failedToCreate(cause{name: v1alpha1.CauseInstanceOwned}, message, 0) // a retry would not help
 		return flow.Wait(0, message)
 	case steps.AwaitSoleOwner:
-		message := fmt.Sprintf("VM %s "+messages.AlsoThatOf+" %s: clear spec.providerID of the one that it does not belong to.", providerID, describeOwner(other))
+		message := fmt.Sprintf("VM %s "+messages.AlsoThatOf+" %s; clear spec.providerID of the object that does not own the VM.", providerID, describeOwner(other))
 		a.s.deletionImpossible(reasonFailedDelete, cause{name: v1alpha1.CauseInstanceShared}, message, identifying)
 		return flow.Wait(time.Minute, message)
 	default:
@@ -104,7 +104,7 @@ func deletionStepOf(step steps.Step) deletionStep {
 	return deletingInstance
 }
 
-// creationImpossible records why the driver cannot be called. The Machine is Failed after its creation
+// creationImpossible records why the driver cannot be called. The Machine becomes Failed after its creation
 // timeout.
 func (i *instances) creationImpossible(ctx context.Context, s *scope, why, message string) flow.Result {
 	left := s.creationTimeLeft(ctx, i.CreationTimeout)
@@ -120,10 +120,10 @@ func (i *instances) creationFailed(ctx context.Context, s *scope, result instanc
 	method := failure.Method
 	nameTaken := failure.Code == codes.AlreadyExists && (method == instance.MethodCreate || method == instance.MethodInitialize)
 	if nameTaken && metav1.GetControllerOfNoCopy(s.machine) != nil {
-		left = outage.Countdown{} // the set's next machine has another name
+		left = outage.Countdown{} // the MachineSet's next Machine has another name
 	}
 	if failure.Elsewhere() && s.machine.Spec.ProviderID != "" {
-		left.Left = max(left.Left, 1) // its VM may run, where only a user can lead the driver
+		left.Left = max(left.Left, 1) // its VM may be running in a location that only a user can configure
 	}
 	s.driverFailed(failure, left.Left)
 	if s.machine.Spec.ProviderID != "" {
@@ -138,8 +138,8 @@ func (i *instances) creationFailed(ctx context.Context, s *scope, result instanc
 	return flow.Wait(wait, failure.Error())
 }
 
-// awaitDriver waits for the driver until the creation timeout, so that a driver that never returns does
-// not block a set.
+// awaitDriver waits for the driver until the creation timeout expires, so that a driver that never returns does
+// not block a MachineSet.
 func (i *instances) awaitDriver(ctx context.Context, s *scope, pending instance.Pending) flow.Result {
 	left := s.creationTimeLeft(ctx, i.CreationTimeout)
 	if !left.Over() {
@@ -149,7 +149,7 @@ func (i *instances) awaitDriver(ctx context.Context, s *scope, pending instance.
 	switch s.machine.Status.CurrentStatus.Phase {
 	case "":
 		s.failedToCreate(why, fmt.Sprintf(messages.NoAnswer+" within %s", messages.Duration(timeouts.Creation(s.machine, i.CreationTimeout).Duration)), left.Left)
-	case v1alpha1.MachineCrashLoopBackOff: // it has responded before
+	case v1alpha1.MachineCrashLoopBackOff: // the driver has responded before
 		if wait := pending.SilentIn(i.Clock.Now()); wait > 0 {
 			return flow.Wait(wait, "the driver")
 		}
@@ -158,8 +158,8 @@ func (i *instances) awaitDriver(ctx context.Context, s *scope, pending instance.
 	return flow.Wait(0, "the driver")
 }
 
-// creationTimeLeft is how long the Machine may still take to join. A restart or an outage gives a Machine
-// that is Failed no more time; a longer timeout does. flag is the timeout of the manager's flag.
+// creationTimeLeft returns how long the Machine may still take to join. A restart or an outage does not extend the
+// time of a Failed Machine, but a longer timeout does. flag is the timeout from the manager's flag.
 func (s *scope) creationTimeLeft(ctx context.Context, flag time.Duration) outage.Countdown {
 	begin, timeout := s.machine.CreationTimestamp.Time, timeouts.Creation(s.machine, flag)
 	if s.machine.Status.CurrentStatus.Phase == v1alpha1.MachineFailed {
@@ -170,7 +170,8 @@ func (s *scope) creationTimeLeft(ctx context.Context, flag time.Duration) outage
 	return s.outages.Countdown(ctx, begin, timeout)
 }
 
-// instanceExists makes a new Machine wait for its node, if one is expected.
+// instanceExists records that the instance of a new Machine exists. If a node is expected, the Machine becomes
+// Pending; otherwise it becomes Available.
 func (s *scope) instanceExists(nodeExpected bool) {
 	if ownership.Settled(s.machine) {
 		return
@@ -194,8 +195,8 @@ func (s *scope) instanceLost() {
 	s.setPhase(v1alpha1.MachineUnknown)
 }
 
-// driverFailed records a failed call. Autoscalers read the code. left is the time that the Machine
-// still has.
+// driverFailed records a failed driver call with its code, which autoscalers read. left is the Machine's remaining
+// creation time.
 func (s *scope) driverFailed(failure *instance.Failure, left time.Duration) {
 	description := messages.Provider + failure.Err.Error()
 	switch failure.Method {
@@ -208,8 +209,8 @@ func (s *scope) driverFailed(failure *instance.Failure, left time.Duration) {
 	s.failedToCreate(driverCause(failure), description, left)
 }
 
-// failedToCreate records why nothing was created. A driver's failure causes an event only if its code
-// changed, since its message may differ with each attempt.
+// failedToCreate records why the creation failed. The Machine becomes Failed if no time is left. A driver failure
+// causes an event only if its code changed, since the message may differ with each attempt.
 func (s *scope) failedToCreate(why cause, description string, left time.Duration) {
 	before := s.machine.Status.LastOperation
 	changed := s.setOperation(v1alpha1.MachineOperationCreate, v1alpha1.MachineStateFailed, description, why.code)
@@ -223,14 +224,14 @@ func (s *scope) failedToCreate(why cause, description string, left time.Duration
 	}
 }
 
-// setLastKnownState sets the driver's LastKnownState unless it is nil.
+// setLastKnownState stores the LastKnownState that a driver returned, unless it is nil.
 func (s *scope) setLastKnownState(state *string) {
 	if state != nil {
 		s.machine.Status.LastKnownState = *state
 	}
 }
 
-// clearLastKnownState clears the driver's LastKnownState after a creation that failed for good, since it is
+// clearLastKnownState clears the driver's LastKnownState after a creation that failed permanently, since it is
 // obsolete.
 func (s *scope) clearLastKnownState(failure *instance.Failure) {
 	if failure.Method == instance.MethodPrepare {
@@ -238,7 +239,7 @@ func (s *scope) clearLastKnownState(failure *instance.Failure) {
 	}
 	switch failure.Code {
 	case codes.ResourceExhausted, codes.Unknown, codes.DeadlineExceeded, codes.Aborted, codes.Unavailable:
-		// the creation may be in progress
+		// the creation may still be in progress
 	default:
 		s.machine.Status.LastKnownState = ""
 	}

@@ -30,8 +30,8 @@ const (
 	reasonInvalidStrategy  = "InvalidUpdateStrategy"
 )
 
-// liveUpdater updates the instance of a Machine to its class without replacing it, if the update strategy or
-// the Machine's deployment asks for that.
+// liveUpdater updates the instance of a Machine to its class without replacing it, if the update strategy or the
+// MachineDeployment requests that.
 type liveUpdater struct {
 	*Options
 	inputs inputReader
@@ -45,7 +45,7 @@ type liveUpdateScope struct {
 	state    liveupdate.State
 }
 
-// run takes the live update of a Machine that is in use one pass further. The other steps do not wait for it.
+// run advances the live update of a Machine that is Running or Available. The next steps do not wait for it.
 func (u *liveUpdater) run(ctx context.Context, s *scope) flow.Result {
 	switch s.machine.Status.CurrentStatus.Phase {
 	case v1alpha1.MachineRunning, v1alpha1.MachineAvailable:
@@ -93,7 +93,7 @@ func (u *liveUpdater) update(ctx context.Context, s *liveUpdateScope) error {
 	return u.recordUpdate(ctx, s, u.Engine.Update(req))
 }
 
-// inputsOf returns what the driver needs to know about a class, and warns if something is missing.
+// inputsOf returns what the driver needs to know about a class, and adds a warning if something is missing.
 func (u *liveUpdater) inputsOf(ctx context.Context, s *liveUpdateScope, class *v1alpha1.MachineClass) (in classInputs, missing bool, err error) {
 	in, why, err := u.inputs.ofClass(ctx, class)
 	if err != nil {
@@ -116,7 +116,7 @@ func (u *liveUpdater) recordPlan(ctx context.Context, s *liveUpdateScope, result
 	}
 	if len(d.Replacements) > 0 {
 		s.events.add(corev1.EventTypeWarning, reasonNeedsReplacement, cause{name: v1alpha1.CauseReplacementNeeded},
-			fmt.Sprintf("VM %s needs a replacement to be as MachineClass %q says: %s", s.machine.Spec.ProviderID, s.current.Name, strings.Join(d.Replacements, "; ")))
+			fmt.Sprintf("VM %s must be replaced to match MachineClass %q: %s", s.machine.Spec.ProviderID, s.current.Name, strings.Join(d.Replacements, "; ")))
 	}
 	return nil
 }
@@ -133,7 +133,7 @@ func (u *liveUpdater) recordUpdate(ctx context.Context, s *liveUpdateScope, resu
 	return nil
 }
 
-// storeResult stores what follows from a result, which the engine need not keep any longer.
+// storeResult stores the state that follows from a driver's result, and then discards the result in the engine.
 func (u *liveUpdater) storeResult(ctx context.Context, s *liveUpdateScope, next liveupdate.State) error {
 	if err := s.store(ctx, next); err != nil {
 		return err
@@ -146,13 +146,13 @@ func (s *liveUpdateScope) store(ctx context.Context, next liveupdate.State) erro
 	return s.patch(ctx, func(machine *v1alpha1.Machine) { next.Write(machine) })
 }
 
-// conclude ends the update to a class that the Machine got from its deployment.
+// conclude removes the request of the MachineDeployment after the update to the Machine's class.
 func (s *liveUpdateScope) conclude(ctx context.Context) error {
 	return s.patch(ctx, func(machine *v1alpha1.Machine) { delete(machine.Annotations, v1alpha1.AnnotationKeyUpdateClass) })
 }
 
-// compared returns the differences that the driver found, and whether it has returned them. It records
-// failures, and that a driver does not return.
+// compared returns the differences that the driver found, and whether the driver has returned them. If not, it
+// records a failure, or that the driver does not return.
 func (s *liveUpdateScope) compared(result instance.UpdateResult) (d instance.Differences, ok bool) {
 	switch r := result.(type) {
 	case instance.Compared:
@@ -168,7 +168,7 @@ func (s *liveUpdateScope) compared(result instance.UpdateResult) (d instance.Dif
 	return d, false
 }
 
-// awaitDriver waits for the driver, and warns if it does not return.
+// awaitDriver waits for the driver, and adds a warning if the driver does not return in time.
 func (s *liveUpdateScope) awaitDriver(pending instance.Pending) {
 	if wait := pending.SilentIn(s.now); wait > 0 {
 		s.requeueWithin(wait)
@@ -180,15 +180,15 @@ func (s *liveUpdateScope) awaitDriver(pending instance.Pending) {
 	})
 }
 
-// updateFailed records why an update fails. The instance itself is not impaired, so the operation is not
-// Failed: other programs count Machines by that. A new message with the same code causes no event.
+// updateFailed records why an update fails. The state of the operation is not Failed, since the instance still
+// works and other programs count Machines by that state. A new message with the same code causes no event.
 func (s *liveUpdateScope) updateFailed(failure *instance.Failure) {
 	description, code := messages.Provider+failure.Err.Error(), failure.Code.String()
 	s.setOperation(v1alpha1.MachineOperationUpdate, v1alpha1.MachineStateProcessing, description, code)
 	s.events.warnOncePer(topicLiveFailures, code, pendingEvent{reason: reasonLiveUpdateFailed, message: description, cause: driverCause(failure)})
 }
 
-// updateSucceeded records an update. If the driver's response was lost, the plan has its content.
+// updateSucceeded records an update. If the driver's response was lost, it reports the changes in the plan.
 func (s *liveUpdateScope) updateSucceeded(d instance.Differences) {
 	updates, later := d.Updates, d.AtNextStart
 	if len(updates) == 0 && s.state.Plan != nil {

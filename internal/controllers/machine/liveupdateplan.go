@@ -16,11 +16,11 @@ import (
 const (
 	differentProvider = "provider"
 	differentUserData = "user data: it has effect only when a VM is created"
-	differentLocation = "the class leads to where the VM is not"
+	differentLocation = "the driver does not find the VM with the new class"
 )
 
-// planClass stores what an update to another class would change in the instance, which stays as it is. A
-// deployment requests that.
+// planClass stores what an update to another class would change in the instance, without changing it. A
+// MachineDeployment requests that.
 func (u *liveUpdater) planClass(ctx context.Context, s *liveUpdateScope, name string) error {
 	requested, err := u.inputs.readClass(ctx, s.machine.Namespace, name)
 	if err != nil {
@@ -34,18 +34,18 @@ func (u *liveUpdater) planClass(ctx context.Context, s *liveUpdateScope, name st
 	if step == liveupdate.Nothing {
 		return nil
 	}
-	theirs, difference, err := u.compare(ctx, s, requested)
+	in, difference, err := u.compare(ctx, s, requested)
 	switch {
 	case err != nil:
 		return err
 	case difference != "":
 		return u.storeResult(ctx, s, s.state.Answered(requested, nil, nil, []string{difference}))
-	case theirs.class == nil:
+	case in.class == nil:
 		return nil
 	case step == liveupdate.Note:
 		return u.storeResult(ctx, s, next)
 	}
-	result := u.Engine.Plan(instance.Request{Machine: s.machine, Class: theirs.class, Secret: theirs.secret, MadeFrom: s.state.Spec()})
+	result := u.Engine.Plan(instance.Request{Machine: s.machine, Class: in.class, Secret: in.secret, MadeFrom: s.state.Spec()})
 	if failed, ok := result.(instance.Failed); ok && failed.Failure.Code == codes.NotFound {
 		return u.storeResult(ctx, s, s.state.Answered(requested, nil, nil, []string{differentLocation}))
 	}
@@ -56,8 +56,8 @@ func (u *liveUpdater) planClass(ctx context.Context, s *liveUpdateScope, name st
 	return u.storeResult(ctx, s, s.state.Answered(requested, d.Updates, d.AtNextStart, d.Replacements))
 }
 
-// compare returns the inputs of the requested class, without a class if some are missing, and a difference
-// from the current class that always needs a replacement.
+// compare returns the inputs for the requested class, and a difference from the current class that always
+// requires a replacement. If inputs are missing, in.class is nil.
 func (u *liveUpdater) compare(ctx context.Context, s *liveUpdateScope, requested *v1alpha1.MachineClass) (in classInputs, difference string, err error) {
 	if requested.Provider != s.current.Provider {
 		return classInputs{}, differentProvider, nil
@@ -73,7 +73,7 @@ func (u *liveUpdater) compare(ctx context.Context, s *liveUpdateScope, requested
 	return in, difference, err
 }
 
-// sameUserData reports whether the class has the user data of other inputs. Missing inputs differ.
+// sameUserData reports whether the class and other have the same user data. Missing inputs count as different.
 func (u *liveUpdater) sameUserData(ctx context.Context, class *v1alpha1.MachineClass, other classInputs) (bool, error) {
 	in, missing, err := u.inputs.ofClass(ctx, class)
 	if err != nil || missing != "" {

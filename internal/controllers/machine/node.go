@@ -24,7 +24,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )
 
-// adopter finds the node of a Machine and makes it the Machine's own.
+// adopter finds the node of a Machine and marks it as the Machine's node.
 type adopter struct {
 	*Options
 	nodes  *nodeClient
@@ -36,9 +36,9 @@ type adopter struct {
 func (a *adopter) awaitNode(ctx context.Context, s *scope) flow.Result {
 	if a.Target == nil {
 		if budget.MayTimeOut(s.machine.Status.CurrentStatus.Phase) {
-			return a.health.awaitRecovery(ctx, s, "a VM that is gone")
+			return a.health.awaitRecovery(ctx, s, "the VM to reappear")
 		}
-		return flow.Stop("there is no target cluster to join")
+		return flow.Stop("no target cluster is configured")
 	}
 	if !a.Target.Ready() {
 		return flow.Wait(targetRetry, "the target cluster")
@@ -62,8 +62,8 @@ func (a *adopter) awaitNode(ctx context.Context, s *scope) flow.Result {
 	return flow.Continue()
 }
 
-// restoreNodeName restores the name of the node on a Machine: without it the node would count as missing,
-// and the VM would be replaced.
+// restoreNodeName restores the node's name on a Machine. Without it, the node would count as missing and the VM
+// would be replaced.
 func (a *adopter) restoreNodeName(ctx context.Context, s *scope) error {
 	if s.machine.Labels[v1alpha1.NodeLabelKey] != "" {
 		return nil
@@ -75,16 +75,16 @@ func (a *adopter) restoreNodeName(ctx context.Context, s *scope) error {
 	return s.recordNode(ctx, instance.Instance{NodeName: name}, "")
 }
 
-// foreignNodeRetry is when a Machine checks again whether a node is its own, since the change that
-// corrects it need not trigger a pass.
+// foreignNodeRetry is the interval at which a Machine checks whether a node is its own. The change that resolves
+// a conflict may not trigger a pass.
 const foreignNodeRetry = time.Minute
 
-// awaitOwnNode ignores a node that is not the Machine's. It counts as missing, but does not make the
-// Machine unhealthy.
+// awaitOwnNode ignores a node that is not the Machine's. The Machine's own node then counts as missing, but that
+// does not make a Running Machine unhealthy.
 func (a *adopter) awaitOwnNode(ctx context.Context, s *scope, node string, foreign foreignNode) flow.Result {
 	s.nodeOfOther = true
 	s.requeueWithin(foreignNodeRetry)
-	message := fmt.Sprintf("Node %s %s: it is left alone, whatever label %q says", node, foreign.predicate, v1alpha1.NodeLabelKey)
+	message := fmt.Sprintf("Node %s %s; ignoring it despite the label %q", node, foreign.predicate, v1alpha1.NodeLabelKey)
 	s.warnOfNode(foreign.reason, message)
 	if s.machine.Status.CurrentStatus.Phase == v1alpha1.MachinePending {
 		return a.health.awaitJoin(ctx, s, message)
@@ -94,7 +94,7 @@ func (a *adopter) awaitOwnNode(ctx context.Context, s *scope, node string, forei
 
 const topicNode = "node"
 
-// warnOfNode sends a warning on the Machine and its node, unless it was the last one.
+// warnOfNode adds a warning on the Machine and its node, unless the last one was the same.
 func (s *scope) warnOfNode(reason, message string) {
 	if s.node != nil {
 		s.events.warnOnce(topicNode, pendingEvent{reason: reason, message: message, node: s.node})
@@ -115,8 +115,7 @@ func (a *adopter) awaitMissingNode(ctx context.Context, s *scope, name string) f
 	return a.health.awaitRecovery(ctx, s, fmt.Sprintf("node %q to appear", name))
 }
 
-// followNode deletes the Machine of a node that is being deleted, which our finalizer holds until
-// the VM is gone.
+// followNode deletes the Machine if its node is being deleted. Our finalizer keeps the node until the VM is gone.
 func (a *adopter) followNode(ctx context.Context, s *scope) flow.Result {
 	if s.node.DeletionTimestamp.IsZero() {
 		return flow.Continue()
@@ -124,16 +123,16 @@ func (a *adopter) followNode(ctx context.Context, s *scope) flow.Result {
 	if err := a.Client.Delete(ctx, s.machine, client.Preconditions{UID: &s.machine.UID}); apierror.IgnoreGone(err) != nil {
 		return flow.Fail(fmt.Errorf("deleting machine %s after its node: %w", s.machine.Name, err))
 	}
-	s.events.addToBoth(s.node, corev1.EventTypeNormal, reasonNodeDeleted, cause{name: v1alpha1.CauseNodeDeleted}, fmt.Sprintf("Node %s was deleted, so the machine is deleted too", s.node.Name))
+	s.events.addToBoth(s.node, corev1.EventTypeNormal, reasonNodeDeleted, cause{name: v1alpha1.CauseNodeDeleted}, fmt.Sprintf("Node %s was deleted; deleting the machine, too", s.node.Name))
 	return flow.Wait(0, "the deletion of the Machine")
 }
 
-// registrationGrace is how long a new node that is not ready is not written to: many kubelets report
-// again right after they have registered, and our write has an optimistic lock for the taints.
+// registrationGrace is how long the controller waits before it writes to a new node that is not ready. Many
+// kubelets update the node right after they register it, and our write of the taints has an optimistic lock.
 const registrationGrace = 250 * time.Millisecond
 
-// awaitRegistration does not wait for the node to be ready: the taints of the template have to be
-// there before.
+// awaitRegistration waits for the kubelet to complete its registration. It does not wait for the node to be ready,
+// since the taints of the template must be on the node before that.
 func (a *adopter) awaitRegistration(_ context.Context, s *scope) flow.Result {
 	busy := s.machine.Status.CurrentStatus.Phase == v1alpha1.MachinePending &&
 		!controllerutil.ContainsFinalizer(s.node, v1alpha1.FinalizerNode) &&
@@ -173,12 +172,12 @@ func (a *adopter) setCapacity(ctx context.Context, s *scope) flow.Result {
 	return flow.Fail(err)
 }
 
-// adoptNode marks the node as the Machine's and applies the node template. A template that the API
-// server refuses does not keep the node from being marked, so that it is not deleted before its VM.
+// adoptNode marks the node as the Machine's and applies the node template. If the API server refuses the
+// template, it still marks the node, so that the node is not deleted before its VM.
 func (a *adopter) adoptNode(ctx context.Context, s *scope) flow.Result {
 	message := ""
 	if invalid := noderef.Invalid(s.node, s.machine); len(invalid) > 0 {
-		message = fmt.Sprintf("Left out on node %s, since no node can have it: %s", s.node.Name, strings.Join(invalid, "; "))
+		message = fmt.Sprintf("Ignored invalid parts of the node template for node %s: %s", s.node.Name, strings.Join(invalid, "; "))
 	}
 	s.events.warnOrForget(reasonInvalidTemplate, pendingEvent{reason: reasonInvalidTemplate, message: message})
 	err := s.unlessRefused(reasonTemplateRefused, &s.machine.Spec.NodeTemplateSpec, func() error {
@@ -203,20 +202,20 @@ func (a *adopter) adoptNode(ctx context.Context, s *scope) flow.Result {
 	return flow.Fail(a.compareProviderIDs(ctx, s))
 }
 
-// compareProviderIDs warns if the node has another provider ID than the Machine, or another node the same
-// one. It does no more, since the IDs of some kubelets differ from their drivers' in form only.
+// compareProviderIDs adds a warning if the node's provider ID differs from the Machine's, or if another node has
+// the same one. It only warns, since the IDs of some kubelets differ from those of their drivers only in format.
 func (a *adopter) compareProviderIDs(ctx context.Context, s *scope) error {
 	var conflicts []string
-	of, ours := s.node.Spec.ProviderID, s.machine.Spec.ProviderID
-	if of != "" && of != ours {
-		conflicts = append(conflicts, fmt.Sprintf("Node %s says that its VM is %s, the machine that it is %s", s.node.Name, of, ours))
+	ofNode, ours := s.node.Spec.ProviderID, s.machine.Spec.ProviderID
+	if ofNode != "" && ofNode != ours {
+		conflicts = append(conflicts, fmt.Sprintf("Node %s has provider ID %s, but the machine has %s", s.node.Name, ofNode, ours))
 	}
 	duplicate, err := nodes.Duplicate(ctx, a.Target.Client(), ours, s.node.Name)
 	if err != nil {
 		return err
 	}
 	if duplicate != "" {
-		conflicts = append(conflicts, fmt.Sprintf("Node %s, too, says that its VM is %s; the machine follows node %s", duplicate, ours, s.node.Name))
+		conflicts = append(conflicts, fmt.Sprintf("Node %s also has provider ID %s; the machine uses node %s", duplicate, ours, s.node.Name))
 	}
 	if len(conflicts) == 0 {
 		s.memory.sent.Over(topicNode)
@@ -226,9 +225,9 @@ func (a *adopter) compareProviderIDs(ctx context.Context, s *scope) error {
 	return nil
 }
 
-// copyConditions copies the conditions of the node to the Machine, unless only heartbeats differ.
+// copyConditions copies the node's conditions to the Machine, unless only heartbeats differ.
 func (s *scope) copyConditions() {
 	if noderef.ConditionsDiffer(s.machine.Status.Conditions, s.node.Status.Conditions) {
-		s.machine.Status.Conditions = slices.Clone(s.node.Status.Conditions) // a response is decoded into it
+		s.machine.Status.Conditions = slices.Clone(s.node.Status.Conditions) // the API server's response is decoded into the Machine
 	}
 }

@@ -38,7 +38,7 @@ func TestEventsOnTheNode(t *testing.T) {
 			h.draining(forced, emptied)
 			h.delete()
 			h.Settle()
-		}, []string{"Warning ForcedDrain Deleted without regard to pod disruption budgets: shop/db", "Normal MachineTerminating "}},
+		}, []string{"Warning ForcedDrain Deleted Pods, ignoring disruption budgets: shop/db", "Normal MachineTerminating "}},
 		"node is deleted": {func(h *harness) {
 			if err := h.target.client.Delete(h.Context(), h.node()); err != nil {
 				h.Fatal(err)

@@ -22,7 +22,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )
 
-// targetRetry is when a pass checks again whether the target cluster is available.
+// targetRetry is the interval at which a pass checks whether the target cluster is available again.
 const targetRetry = 5 * time.Second
 
 // nodeClient reads and writes the nodes of Machines.
@@ -31,12 +31,12 @@ type nodeClient struct {
 	nodes.Writer
 }
 
-// foreignNode is why a node that the Machine names is not its own: a reason of events, and the predicate of
-// a sentence about the node.
+// foreignNode explains why a node that the Machine names is not its own: the reason of events, and the predicate
+// of a sentence about the node.
 type foreignNode struct{ reason, predicate string }
 
-// read returns the node of that name, nil if there is none, and why it is not the Machine's, nil
-// if it is.
+// read returns the named node, or nil if it does not exist. The second result explains why the node is not the
+// Machine's, or is nil if it is.
 func (n *nodeClient) read(ctx context.Context, s *scope, name string) (*corev1.Node, *foreignNode, error) {
 	found := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	missing := n.Target.Client().Get(ctx, client.ObjectKey{Name: name}, found)
@@ -50,15 +50,15 @@ func (n *nodeClient) read(ctx context.Context, s *scope, name string) (*corev1.N
 	return found, foreign, nil
 }
 
-// foreign returns why a node is not the Machine's, nil if it is. If the node does not exist, only
-// the name counts.
+// foreign returns why a node is not the Machine's, or nil if it is. If the node does not exist, foreign compares
+// only its name.
 func (n *nodeClient) foreign(ctx context.Context, s *scope, node *corev1.Node, exists bool) (*foreignNode, error) {
 	other, err := ownership.ConflictingNode(ctx, n.Client, s.machine, node)
 	switch {
 	case err != nil:
 		return nil, err
 	case other != nil:
-		return &foreignNode{reasonOtherMachine, fmt.Sprintf("is that of machine %q", other.Name)}, nil
+		return &foreignNode{reasonOtherMachine, fmt.Sprintf("belongs to machine %q", other.Name)}, nil
 	case !exists:
 		return nil, nil
 	}
@@ -87,7 +87,7 @@ func (n *nodeClient) cordon(ctx context.Context, node **corev1.Node) error {
 	})
 }
 
-// readLive reads a node from the API server; nil if there is none.
+// readLive reads a node from the API server instead of the cache. It returns nil if the node does not exist.
 func (n *nodeClient) readLive(ctx context.Context, name string) (*corev1.Node, error) {
 	ctx, cancel := context.WithTimeout(ctx, outage.AnswerTimeout)
 	defer cancel()
@@ -106,8 +106,8 @@ func (n *nodeClient) readLive(ctx context.Context, name string) (*corev1.Node, e
 	return live, nil
 }
 
-// usable reads from the API server whether the node is healthy or, during an in-place update, whether the
-// update succeeded: caches may lag and a replacement cannot be undone.
+// usable reports whether the node is healthy or, during an in-place update, whether the update succeeded. It reads
+// the node from the API server, since the cache may lag behind and a replacement cannot be undone.
 func (n *nodeClient) usable(ctx context.Context, s *scope) (bool, error) {
 	name := s.machine.Labels[v1alpha1.NodeLabelKey]
 	if n.Target == nil || name == "" || s.nodeOfOther {
@@ -129,8 +129,8 @@ func (n *nodeClient) healthy(machine *v1alpha1.Machine, node *corev1.Node) bool 
 	return noderef.Healthy(node.Status.Conditions, noderef.BadConditions(machine, n.NodeConditions))
 }
 
-// delete deletes the node also if the cache does not show it: it may have joined just now. It
-// deletes the node that was found to be the Machine's, and no other that has taken its name.
+// delete deletes the Machine's node. If the cache does not contain the node, it reads the API server, since the
+// node may have joined just now. A precondition protects another node that has taken the same name.
 func (n *nodeClient) delete(ctx context.Context, s *scope) flow.Result {
 	name := s.machine.Labels[v1alpha1.NodeLabelKey]
 	if n.Target == nil || name == "" {

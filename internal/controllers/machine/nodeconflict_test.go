@@ -60,7 +60,7 @@ func TestTwoMachinesOneNode(t *testing.T) {
 				t.Errorf("%d writes to the node, want 1", got)
 			}
 			warnings := slices.DeleteFunc(h.takeEvents(), func(event string) bool { return !strings.Contains(event, reasonOtherMachine) })
-			if len(warnings) != 1 || !strings.Contains(warnings[0], `is that of machine "`+tc.owner+`"`) {
+			if len(warnings) != 1 || !strings.Contains(warnings[0], `belongs to machine "`+tc.owner+`"`) {
 				t.Errorf("events %q, want one that names the owner", warnings)
 			}
 			for _, h.Key.Name = range []string{machineName, elder} {
@@ -171,7 +171,7 @@ func TestTwoNodesOneVM(t *testing.T) {
 	event(h.node())
 	event(duplicate)
 	sent := h.takeEvents()
-	if len(sent) != 1 || !strings.Contains(sent[0], "Node renamed, too, says that its VM is sim:///m1; the machine follows node "+h.nodeName()) {
+	if len(sent) != 1 || !strings.Contains(sent[0], "Node renamed also has provider ID sim:///m1; the machine uses node "+h.nodeName()) {
 		t.Errorf("events %q, want one that names both nodes", sent)
 	}
 	if got := h.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachineRunning || len(h.methods()) != 0 || len(h.Driver.Calls(fake.DeleteMachine)) != 0 {

@@ -33,18 +33,17 @@ type Options struct {
 	Tokens *bootstrap.Tokens
 	// Engine creates and deletes instances.
 	Engine *instance.Engine
-	// Drivers are the drivers of the engine. While no driver serves a Machine's class, no VM is created or
-	// deleted for the Machine. If nil, classes are not checked.
+	// Drivers contains the engine's drivers. If no driver serves a Machine's class, the Machine's VM is
+	// neither created nor deleted. If nil, this is not checked.
 	Drivers *registry.Registry
-	// TaskEnds is the source of events of the engine's Wake.
+	// TaskEnds emits the events of the engine's Wake, one for each completed task.
 	TaskEnds source.Source
-	// Capacity is what is known about the capacity of classes. If nil, Machines never fall back to
-	// another class.
+	// Capacity records which classes have capacity. If nil, Machines never fall back to another class.
 	Capacity Capacity
 	// Events records events on Machines. NodeEvents records events on nodes; nil drops them.
 	Events, NodeEvents record.EventRecorder
 	Clock              clock.PassiveClock
-	// Steady is a clock that is never set; see outage.Options. If nil, Clock is used.
+	// Steady is a clock that is never adjusted; see outage.Options. If nil, Clock is used.
 	Steady clock.PassiveClock
 	// Concurrency is the number of workers.
 	Concurrency int
@@ -56,38 +55,36 @@ type Options struct {
 	// InPlaceUpdateTimeout is the time after which the in-place update of a node has failed. Zero means
 	// timeouts.DefaultInPlaceUpdate.
 	InPlaceUpdateTimeout time.Duration
-	// RecordJoins stores on every new Machine how long its node took to join, which costs one request per
-	// Machine. If false, only Machines whose creation timeout was chosen by a program have it.
+	// RecordJoins records on every new Machine how long its node took to join, which costs one request per
+	// Machine. If false, this is recorded only on Machines with the annotation
+	// v1alpha1.AnnotationKeyMachineEffectiveCreationTimeout.
 	RecordJoins bool
-	// NodeConditions are the node conditions that make a Machine unhealthy unless they are
-	// False. A Machine may override them.
+	// NodeConditions lists the node conditions that make a Machine unhealthy unless they are False. A
+	// Machine may override the list.
 	NodeConditions []string
 	Health         Health
 	Drain          Drain
-	// Migration reports the progress of the migration of a class of a legacy kind. If nil, there are no
-	// such kinds.
+	// Migration reports the progress of the migration of a class of a legacy kind. If nil, legacy kinds are
+	// not supported.
 	Migration func(ctx context.Context, namespace string, class v1alpha1.ClassSpec) (Migration, error)
-	// OtherOwners finds the objects of another API group that own a VM. If nil, there is no other API
-	// group.
+	// OtherOwners finds the objects of another API group that own a VM. If nil, only Machines own VMs.
 	OtherOwners ownership.Finder
-	// Outages reports whether timeouts are suspended. Optional.
+	// Outages reports to other components whether timeouts are suspended. It may be nil.
 	Outages *outage.Reporter
 }
 
 // Health configures the replacement of unhealthy Machines.
 type Health struct {
-	// Timeout is the time after which an unhealthy Machine is Failed. Zero means
-	// DefaultHealthTimeout.
+	// Timeout is the time after which an unhealthy Machine is Failed. Zero means DefaultHealthTimeout.
 	Timeout time.Duration
-	// MaxReplacements is how many unhealthy Machines with the same label "name" may be replaced
-	// at the same time: a number, or a percentage of those Machines, rounded down, and
-	// at least 1.
+	// MaxReplacements limits how many unhealthy Machines with the same label "name" may be replaced at the
+	// same time. It is a number, or a percentage of those Machines, which is rounded down but at least 1.
 	MaxReplacements intstr.IntOrString
-	// MaxTotalReplacements is the same limit for the Machines of all pools together. Zero disables
-	// replacements; nil means no limit.
+	// MaxTotalReplacements limits replacements in the same way across all pools. Zero disables replacements;
+	// nil means no limit.
 	MaxTotalReplacements *intstr.IntOrString
-	// OutageTimeout is how long an API server must fail to respond to count as unavailable. Timeouts
-	// restart when it is back. Zero means DefaultOutageTimeout.
+	// OutageTimeout is how long an API server must fail to respond before it counts as unavailable. Timeouts
+	// restart when it responds again. Zero means DefaultOutageTimeout.
 	OutageTimeout time.Duration
 	// OutagePeriod is the interval of the health checks of the API servers while a timeout is
 	// pending. Zero means DefaultOutagePeriod.
@@ -101,12 +98,12 @@ type Drain struct {
 	// Timeout is the time from the deletion of a Machine until its drain is forced. Zero means
 	// DefaultDrainTimeout.
 	Timeout time.Duration
-	// MaxEvictRetries is how often a refused eviction is retried. Zero means
-	// DefaultMaxEvictRetries. A Machine may override it.
+	// MaxEvictRetries is how many times a refused eviction is retried. Zero means DefaultMaxEvictRetries. A
+	// Machine may override it.
 	MaxEvictRetries int32
 }
 
-// Drainer is implemented by drain.Drainer.
+// Drainer drains nodes. It is implemented by drain.Drainer.
 type Drainer interface {
 	Drain(ctx context.Context, req drain.Request) (drain.Report, error)
 	DeleteAttachments(ctx context.Context, node string) (done bool, err error)
@@ -125,7 +122,7 @@ const (
 	DefaultOutagePeriod    = timeouts.DefaultOutagePeriod
 )
 
-// withDefaults replaces zero values by defaults, and negative timeouts and retries by zero.
+// withDefaults replaces zero values with defaults, and negative timeouts and retry counts with zero.
 func (o Options) withDefaults() Options {
 	o.CreationTimeout = max(0, cmp.Or(o.CreationTimeout, timeouts.DefaultCreation))
 	o.PreserveTimeout = max(0, cmp.Or(o.PreserveTimeout, DefaultPreserveTimeout))

@@ -51,7 +51,7 @@ func TestTwoMachinesOneVM(t *testing.T) {
 			h.declare(tc.machine)
 			h.Settle()
 			h.SettleAfter(time.Minute)
-			wantStatus(t, h.machine(), want4{tc.want, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateFailed, `VM sim:///m1 is that of machine "elder" already`})
+			wantStatus(t, h.machine(), want4{tc.want, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateFailed, `VM sim:///m1 already belongs to machine "elder"`})
 			if events := h.takeEvents(); len(events) != 1 {
 				t.Errorf("events %q, want one", events)
 			}
@@ -156,7 +156,7 @@ func TestVMOfTheOtherAPI(t *testing.T) {
 				}
 				return
 			}
-			wantStatus(t, h.machine(), want4{tc.want, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateFailed, "VM sim:///m1 is that of MillwrightMachine shoot/m1 already"})
+			wantStatus(t, h.machine(), want4{tc.want, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateFailed, "VM sim:///m1 already belongs to MillwrightMachine shoot/m1"})
 			if events := h.takeEvents(); len(events) != 1 {
 				t.Errorf("events %q, want one", events)
 			}
@@ -193,7 +193,7 @@ func TestDeletionLeavesTheVMOfTheOtherAPI(t *testing.T) {
 				if !h.gone() || len(h.Driver.Calls(fake.DeleteMachine)) != 0 || !h.hasVM(machineName) {
 					t.Errorf("gone: %v, calls %v, VMs %v", h.gone(), h.methods(), h.Driver.VMs())
 				}
-				if events := h.takeEvents(); len(events) != 1 || name != "class gone" && !strings.Contains(events[0], "is that of MillwrightMachine shoot/m1 already; it is left alone") {
+				if events := h.takeEvents(); len(events) != 1 || name != "class gone" && !strings.Contains(events[0], "already belongs to MillwrightMachine shoot/m1; it was not deleted") {
 					t.Errorf("events %q", events)
 				}
 			})
@@ -214,7 +214,7 @@ func TestDeletionTakesNoVMOfTheOtherAPI(t *testing.T) {
 		h.delete()
 		h.Settle()
 		h.SettleAfter(time.Hour)
-		wantStatus(t, h.machine(), want4{v1alpha1.MachineTerminating, v1alpha1.MachineOperationDelete, v1alpha1.MachineStateFailed, "VM sim:///m1 is also that of MillwrightMachine shoot/m1: clear spec.providerID"})
+		wantStatus(t, h.machine(), want4{v1alpha1.MachineTerminating, v1alpha1.MachineOperationDelete, v1alpha1.MachineStateFailed, "VM sim:///m1 is also that of MillwrightMachine shoot/m1; clear spec.providerID"})
 		if len(h.methods()) != 0 || h.node().Spec.Unschedulable {
 			t.Errorf("calls %v, or the node is emptied", h.methods())
 		}

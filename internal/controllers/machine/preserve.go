@@ -24,31 +24,31 @@ type preserver struct {
 	drains *drainer
 }
 
-// preserveScope is the scope of a pass over a Machine that is preserved, or was.
+// preserveScope is the scope of a pass over a Machine that is or was preserved.
 type preserveScope struct {
 	*scope
 	facts preservation.Facts
 	plan  preservation.Plan
-	// preserved is the node as it was written last; nil if there is none.
+	// preserved is the node as it was last written; nil if there is none.
 	preserved *corev1.Node
-	// problem is why pods could not be evicted; empty if they could, or need not.
+	// problem is why Pods could not be evicted; empty if there was no problem.
 	problem string
-	// drained reports that this pass completed a drain. forced is a sentence if the drain was forced.
+	// drained reports that this pass completed a drain. forced is a message if the drain was forced.
 	drained bool
 	forced  string
 }
 
-// run starts, continues or stops the preservation of a Machine that is not being deleted. It follows
-// the steps of the pass, however they ended, since it depends on the phase that they found. The expiry is
-// recorded also after an error, and last: a crash before repeats what was not completed.
-func (p *preserver) run(ctx context.Context, of *scope) error {
-	s := &preserveScope{scope: of, preserved: of.node, facts: preservation.Facts{
-		Machine: of.machine, Node: of.node, Now: of.now, Timeout: timeouts.Preserve(of.machine, p.PreserveTimeout).Duration,
+// run starts, continues or stops the preservation of a Machine that is not being deleted. It runs after the steps
+// of the pass, since it depends on the phase that they set. It records the expiry last, and also after an error,
+// so that a crash before that repeats the incomplete work.
+func (p *preserver) run(ctx context.Context, base *scope) error {
+	s := &preserveScope{scope: base, preserved: base.node, facts: preservation.Facts{
+		Machine: base.machine, Node: base.node, Now: base.now, Timeout: timeouts.Preserve(base.machine, p.PreserveTimeout).Duration,
 	}}
-	if !preservation.Concerns(s.facts) || of.node != nil && !of.node.DeletionTimestamp.IsZero() {
+	if !preservation.Concerns(s.facts) || base.node != nil && !base.node.DeletionTimestamp.IsZero() {
 		return nil
 	}
-	if of.node == nil {
+	if base.node == nil {
 		if err := p.findNode(ctx, s); err != nil {
 			return err
 		}
@@ -58,8 +58,8 @@ func (p *preserver) run(ctx context.Context, of *scope) error {
 	return err
 }
 
-// findNode reads the node that no step has found. It is hidden if the cache is stale, the target is
-// unavailable, or the node is another's.
+// findNode reads the node if no step has found it. The node is hidden if the cache is stale, the target cluster is
+// unavailable, or the node is not the Machine's.
 func (p *preserver) findNode(ctx context.Context, s *preserveScope) error {
 	name := s.machine.Labels[v1alpha1.NodeLabelKey]
 	switch {
@@ -81,7 +81,7 @@ func (p *preserver) findNode(ctx context.Context, s *preserveScope) error {
 	return nil
 }
 
-// carryOut takes the plan as far as is possible now.
+// carryOut carries out the plan as far as is possible now.
 func (p *preserver) carryOut(ctx context.Context, s *preserveScope) error {
 	s.plan = preservation.Decide(s.facts)
 	switch s.plan.Action {
@@ -92,7 +92,7 @@ func (p *preserver) carryOut(ctx context.Context, s *preserveScope) error {
 		if err := s.annotate(ctx); err != nil {
 			return err
 		}
-		return apierror.IgnoreGone(p.preserve(ctx, s)) // the node may not exist anymore
+		return apierror.IgnoreGone(p.preserve(ctx, s)) // the node may no longer exist
 	}
 	err := p.unmark(ctx, s, func(node *corev1.Node) {
 		if s.plan.Unwish {
@@ -105,7 +105,7 @@ func (p *preserver) carryOut(ctx context.Context, s *preserveScope) error {
 	return s.annotate(ctx)
 }
 
-// annotate stores which annotations count. They protect the Machine before the expiry is stored.
+// annotate stores the effective annotations on the Machine. They protect it before the expiry is stored.
 func (s *preserveScope) annotate(ctx context.Context) error {
 	return s.patch(ctx, func(machine *v1alpha1.Machine) {
 		setOrDelete(machine, v1alpha1.AnnotationKeyPreserve, s.plan.Own)
@@ -148,7 +148,7 @@ func (p *preserver) preserve(ctx context.Context, s *preserveScope) error {
 	})
 }
 
-// drain takes the drain of a node further. While it makes progress, it returns NotNeeded.
+// drain advances the drain of a node. It returns NotNeeded while the drain makes progress.
 func (p *preserver) drain(ctx context.Context, s *preserveScope) (preservation.Drain, error) {
 	if p.Drain.Drainer == nil {
 		return preservation.Done, nil
@@ -156,7 +156,7 @@ func (p *preserver) drain(ctx context.Context, s *preserveScope) (preservation.D
 	current := &s.machine.Status.CurrentStatus
 	began := current.LastUpdateTime.Time
 	if current.PreserveExpiryTime == nil {
-		began = s.now // as the expiry will be set
+		began = s.now // the expiry is set now, too
 	}
 	report, err := p.drains.drainNode(ctx, s.scope, drainOfPreserved(s.machine, began), s.preserved)
 	if err != nil {
@@ -178,8 +178,8 @@ func (p *preserver) drain(ctx context.Context, s *preserveScope) (preservation.D
 	return preservation.NotNeeded, nil
 }
 
-// stop ends a preservation. The condition of the node comes after its other marks, since it says that
-// everything is done.
+// stop stops a preservation. It sets the node's condition after it removes the other marks, since the condition
+// means that the preservation has stopped completely.
 func (p *preserver) stop(ctx context.Context, s *preserveScope) error {
 	err := p.unmark(ctx, s, func(node *corev1.Node) { preservation.Unmark(node, s.plan.Unwish) })
 	if err == nil && s.preserved != nil {
@@ -189,7 +189,7 @@ func (p *preserver) stop(ctx context.Context, s *preserveScope) error {
 		err = s.annotate(ctx)
 	}
 	if err != nil {
-		s.plan.Expiry = s.machine.Status.CurrentStatus.PreserveExpiryTime // it is not over
+		s.plan.Expiry = s.machine.Status.CurrentStatus.PreserveExpiryTime // the preservation has not stopped
 		return err
 	}
 	p.drains.forget(s.scope)
@@ -214,7 +214,7 @@ const (
 	topicPreserveDrain = "preserve-drain"
 )
 
-// record sets until when the Machine is preserved, and the node's condition about that.
+// record sets until when the Machine is preserved, and copies the node's condition Preserved.
 func (s *preserveScope) record() {
 	current := &s.machine.Status.CurrentStatus
 	before := current.PreserveExpiryTime
@@ -225,7 +225,7 @@ func (s *preserveScope) record() {
 	s.addEvents(before != nil)
 }
 
-// addEvents adds the events about a preservation, which began before if wasPreserved.
+// addEvents adds the events about a preservation. wasPreserved reports whether it began before this pass.
 func (s *preserveScope) addEvents(wasPreserved bool) {
 	invalid := s.plan.Invalid
 	if invalid != "" {
@@ -234,9 +234,9 @@ func (s *preserveScope) addEvents(wasPreserved bool) {
 	s.events.warnOrForget(reasonInvalidPreserve, pendingEvent{reason: reasonInvalidPreserve, message: invalid})
 	switch {
 	case s.plan.Action == preservation.Preserve && !wasPreserved:
-		s.events.add(corev1.EventTypeNormal, reasonPreserved, cause{}, fmt.Sprintf("The machine is kept until %s (%s)", s.plan.Expiry.UTC().Format(time.RFC3339), s.plan.Value))
+		s.events.add(corev1.EventTypeNormal, reasonPreserved, cause{}, fmt.Sprintf("The machine is preserved until %s (%s)", s.plan.Expiry.UTC().Format(time.RFC3339), s.plan.Value))
 	case s.plan.Action == preservation.Stop && s.machine.Status.CurrentStatus.PreserveExpiryTime == nil:
-		s.events.add(corev1.EventTypeNormal, reasonPreservationOver, cause{}, "The machine is not preserved any more")
+		s.events.add(corev1.EventTypeNormal, reasonPreservationOver, cause{}, "The machine is no longer preserved")
 	}
 	if s.forced != "" {
 		s.events.addToBoth(s.node, corev1.EventTypeWarning, reasonForcedDrain, cause{name: v1alpha1.CauseDrainForced}, s.forced)

@@ -12,10 +12,11 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
 )
 
-// errRefused means that the API server refuses a write. It does not end the pass.
-var errRefused = errors.New("the API server refuses it")
+// errRefused means that the API server refuses a write. The pass continues after it.
+var errRefused = errors.New("the API server refuses the write")
 
-// refusalBackoff is for writes that an admission policy may refuse, since the policy may be corrected.
+// refusalBackoff is the back-off of refused writes. They are retried, since the admission policy that refuses
+// them may be corrected.
 var refusalBackoff = timeouts.Doubling(10*time.Second, 10*time.Minute)
 
 var refusable = map[string]string{
@@ -30,8 +31,8 @@ type refusal struct {
 	retry   time.Time
 }
 
-// unlessRefused writes to the node, unless the same write was refused recently. It returns
-// errRefused in both cases, and warns once.
+// unlessRefused calls write, unless the same write was refused recently. If the API server refuses or has refused
+// the write, it returns errRefused, and adds a warning once.
 func (s *scope) unlessRefused(reason string, desired any, write func() error) error {
 	before, known := s.memory.refused[reason]
 	same := known && equality.Semantic.DeepEqual(before.desired, desired)
@@ -50,16 +51,16 @@ func (s *scope) unlessRefused(reason string, desired any, write func() error) er
 		return err
 	}
 	s.events.warnOnce(reason, pendingEvent{reason: reason, message: fmt.Sprintf("The API server refuses %s: %v", refusable[reason], err)})
-	now := refusal{desired: desired, backoff: refusalBackoff}
+	next := refusal{desired: desired, backoff: refusalBackoff}
 	if same {
-		now.backoff = before.backoff
+		next.backoff = before.backoff
 	}
-	left := now.backoff.Step()
-	now.retry = s.now.Add(left)
+	left := next.backoff.Step()
+	next.retry = s.now.Add(left)
 	if s.memory.refused == nil {
 		s.memory.refused = map[string]refusal{}
 	}
-	s.memory.refused[reason] = now
+	s.memory.refused[reason] = next
 	s.requeueWithin(left)
 	return errRefused
 }

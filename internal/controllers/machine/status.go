@@ -19,7 +19,7 @@ import (
 // writeStatus stores the status, if it changed and the Machine is not gone, and then sends the events.
 func (c *Controller) writeStatus(ctx context.Context, s *scope, gone bool) error {
 	if !gone && !equality.Semantic.DeepEqual(&s.stored.Status, &s.machine.Status) {
-		// A patch contains only what is compared.
+		// The lean objects contain only the status, since the patch is computed from their difference.
 		before, after := &v1alpha1.Machine{Status: s.stored.Status}, &v1alpha1.Machine{Status: s.machine.Status}
 		for _, lean := range []*v1alpha1.Machine{before, after} {
 			lean.Namespace, lean.Name, lean.ResourceVersion = s.machine.Namespace, s.machine.Name, s.stored.ResourceVersion
@@ -33,7 +33,7 @@ func (c *Controller) writeStatus(ctx context.Context, s *scope, gone bool) error
 	return nil
 }
 
-// maxDescription limits the bytes of a description, since drivers do not.
+// maxDescription is the maximum length of a description in bytes, since messages from drivers may be longer.
 const maxDescription = 4096
 
 // setOperation sets the last operation, and reports whether it changed.
@@ -50,7 +50,7 @@ func (s *scope) setOperation(kind v1alpha1.MachineOperationType, state v1alpha1.
 	return true
 }
 
-// setPhase sets the phase. The expiry of a preservation is kept unless the Machine terminates.
+// setPhase sets the phase. It keeps the expiry of a preservation unless the new phase is Terminating.
 func (s *scope) setPhase(phase v1alpha1.MachinePhase) {
 	current := &s.machine.Status.CurrentStatus
 	if current.Phase == phase {
@@ -62,11 +62,11 @@ func (s *scope) setPhase(phase v1alpha1.MachinePhase) {
 	}
 }
 
-// maxClockSkew is how far the clocks of two hosts may differ.
+// maxClockSkew is the tolerated difference between the clocks of two hosts.
 const maxClockSkew = time.Minute
 
-// phaseBegan returns when the phase began. A time in the future, which a user or another host's clock
-// may have set, becomes now: a timeout that begins then would never expire.
+// phaseBegan returns when the phase began. It replaces a time in the future with the current time, since a timeout
+// that begins in the future might never expire. A user or another host's clock may have set such a time.
 func (s *scope) phaseBegan() time.Time {
 	current := &s.machine.Status.CurrentStatus
 	if current.LastUpdateTime.After(s.now.Add(maxClockSkew)) {
@@ -75,8 +75,8 @@ func (s *scope) phaseBegan() time.Time {
 	return current.LastUpdateTime.Time
 }
 
-// maxAddresses is how many addresses a Machine may have before the former ones are dropped: a driver may
-// report other addresses each time.
+// maxAddresses is how many addresses a Machine may have before its previous addresses are dropped, since a driver
+// may report other addresses each time.
 const maxAddresses = 128
 
 func mergeAddresses(known []corev1.NodeAddress, found instance.Instance) []corev1.NodeAddress {

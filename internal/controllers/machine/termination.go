@@ -16,7 +16,7 @@ import (
 
 func beginTermination(_ context.Context, s *scope) flow.Result {
 	if !controllerutil.ContainsFinalizer(s.machine, v1alpha1.FinalizerMCM) && !controllerutil.ContainsFinalizer(s.machine, v1alpha1.FinalizerLegacy) {
-		return flow.Stop("only finalizers of others hold the Machine")
+		return flow.Stop("the Machine has only finalizers of other controllers")
 	}
 	if s.machine.Status.CurrentStatus.Phase != v1alpha1.MachineTerminating {
 		s.deletionWaits("", identifying)
@@ -37,7 +37,7 @@ func removeFinalizer(ctx context.Context, s *scope) flow.Result {
 	sentence := "There was no VM to delete"
 	switch id := s.machine.Spec.ProviderID; {
 	case s.ownedByOther != "":
-		sentence = s.ownedByOther + "; it is left alone"
+		sentence = s.ownedByOther + "; it was not deleted"
 	case id != "":
 		sentence = fmt.Sprintf("VM %s and its node are gone", id)
 	}
@@ -45,8 +45,8 @@ func removeFinalizer(ctx context.Context, s *scope) flow.Result {
 	return flow.Gone("the finalizer is removed")
 }
 
-// deletionStep is the next step of a deletion. MCM, which may take over, reads the marker in the
-// description of the last operation; Millwright does not.
+// deletionStep is the next step of a deletion. If MCM takes over, it reads the marker from the description of the
+// last operation; Millwright does not.
 type deletionStep struct{ marker, name string }
 
 var (
@@ -69,8 +69,8 @@ func (s *scope) instanceRemains(step deletionStep) {
 	}
 }
 
-// deletionImpossible records why a step cannot be done. It sends only one event, even if the message
-// changes.
+// deletionImpossible records why a step cannot be done. It adds an event only for the first of several failures in
+// a row, even if the message changes.
 func (s *scope) deletionImpossible(reason string, why cause, description string, step deletionStep) {
 	if s.machine.Status.LastOperation.State != v1alpha1.MachineStateFailed {
 		why.step = step.name

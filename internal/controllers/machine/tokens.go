@@ -10,7 +10,7 @@ import (
 // bootstrapTokens keeps the bootstrap token of a Machine valid until its node has joined.
 type bootstrapTokens struct{ *Options }
 
-// keep renews the token before it expires. Without a target there are no tokens.
+// keep renews the token before it expires. Without a target cluster, it does nothing.
 func (t bootstrapTokens) keep(ctx context.Context, s *scope) error {
 	if t.Tokens == nil {
 		return nil
@@ -23,8 +23,8 @@ func (t bootstrapTokens) keep(ctx context.Context, s *scope) error {
 	return nil
 }
 
-// revokeOfJoined deletes the token of a kubelet that has its own credentials. The
-// Machine has no conditions until the status of this pass is stored, so a crash does not keep the token.
+// revokeOfJoined deletes the token after the kubelet has its own credentials. It does so while the Machine has no
+// conditions, that is, until the status of this pass is stored. So the token is deleted even after a crash.
 func (t bootstrapTokens) revokeOfJoined(ctx context.Context, s *scope) flow.Result {
 	if len(s.machine.Status.Conditions) > 0 || len(s.node.Status.Conditions) == 0 {
 		return flow.Continue()

@@ -23,11 +23,11 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
 )
 
-// mapper maps an object to requests for the Machines that its change concerns. The cache needs the indexes of
-// fieldindex.
+// mapper maps an object to requests for the Machines that a change of the object affects. The cache needs the
+// indexes of package fieldindex.
 type mapper struct{ cache client.Reader }
 
-// ofNode returns the Machines that name a Node, or that have its provider ID and name another one.
+// ofNode returns the Machines that name a Node, and those that have its provider ID but name another Node.
 func (m mapper) ofNode(ctx context.Context, object client.Object) []reconcile.Request {
 	requests := m.find(ctx, client.MatchingFields{fieldindex.MachineByNode: object.GetName()}, nil)
 	id := object.(*corev1.Node).Spec.ProviderID
@@ -40,8 +40,9 @@ func (m mapper) ofNode(ctx context.Context, object client.Object) []reconcile.Re
 	})...)
 }
 
-// draining returns the Machines that name a node and are being deleted, are updated in place, or failed
-// and are preserved. The status of those that are updated may say so late, which triggers another pass.
+// draining returns the Machines that name a node and may drain it: Machines that are being deleted, that are
+// updated in place, or that failed and are preserved. The status may show an in-place update late; that change
+// of the status then triggers a pass.
 func (m mapper) draining(ctx context.Context, node string) []reconcile.Request {
 	return m.find(ctx, client.MatchingFields{fieldindex.MachineByNode: node}, mayDrain)
 }
@@ -55,8 +56,9 @@ func (m mapper) ofClass(ctx context.Context, object client.Object) []reconcile.R
 	return m.find(ctx, client.MatchingFields{fieldindex.MachineByClass: object.GetName()}, nil)
 }
 
-// waitingForClass returns the Machines of a class that have no VM yet or are being deleted, those of
-// other classes without a VM that may fall back to it, and those for which a live update to it is planned.
+// waitingForClass returns the Machines that may be waiting for a change of a class: Machines of the class that
+// have no VM yet or are being deleted, Machines of other classes that have no VM yet and may fall back to the
+// class, and Machines for which a live update to the class is planned.
 func (m mapper) waitingForClass(ctx context.Context, object client.Object) []reconcile.Request {
 	name := object.GetName()
 	requests := m.find(ctx, client.MatchingFields{fieldindex.MachineByClass: name}, func(machine *v1alpha1.Machine) bool {
@@ -68,7 +70,7 @@ func (m mapper) waitingForClass(ctx context.Context, object client.Object) []rec
 	})...)
 }
 
-// waitingForSecret returns what waitingForClass does for the classes of a Secret.
+// waitingForSecret returns the Machines that waitingForClass returns for the classes that use a Secret.
 func (m mapper) waitingForSecret(ctx context.Context, object client.Object) []reconcile.Request {
 	classes := &v1alpha1.MachineClassList{}
 	key := client.ObjectKeyFromObject(object).String()
@@ -82,8 +84,8 @@ func (m mapper) waitingForSecret(ctx context.Context, object client.Object) []re
 	return requests
 }
 
-// waitingForDriver returns the Machines that may wait for the driver of that name to be registered: to
-// create their VM, or to identify the volumes of a node that is drained.
+// waitingForDriver returns the Machines that may be waiting for the named driver to be registered, to create
+// their VM or to identify the volumes of a node that is being drained.
 func (m mapper) waitingForDriver(ctx context.Context, name string) []reconcile.Request {
 	classes := &v1alpha1.MachineClassList{}
 	if err := m.cache.List(ctx, classes, client.UnsafeDisableDeepCopy); err != nil {
@@ -101,8 +103,8 @@ func (m mapper) waitingForDriver(ctx context.Context, name string) []reconcile.R
 	return requests
 }
 
-// find returns the Machines that match the index fields, or all if these are nil, and the predicate if it is
-// not nil.
+// find returns requests for the Machines that match the index fields and for which keep returns true. If fields
+// or keep is nil, it does not restrict the result.
 func (m mapper) find(ctx context.Context, fields client.MatchingFields, keep func(*v1alpha1.Machine) bool) []reconcile.Request {
 	machines, options := &v1alpha1.MachineList{}, []client.ListOption{client.UnsafeDisableDeepCopy}
 	if fields != nil {
@@ -136,10 +138,10 @@ func nodeChanges() predicate.Predicate {
 	}}
 }
 
-// capacityChanges selects changes of the virtual capacity.
+// capacityChanges selects changes to the virtual capacity.
 func capacityChanges() predicate.Predicate {
 	return predicate.Funcs{
-		CreateFunc: func(event.CreateEvent) bool { return false }, // waitingForClass, or a Machine's own event
+		CreateFunc: func(event.CreateEvent) bool { return false }, // waitingForClass or the Machine's own event suffices
 		DeleteFunc: func(event.DeleteEvent) bool { return false },
 		UpdateFunc: func(e event.UpdateEvent) bool {
 			was, is := e.ObjectOld.(*v1alpha1.MachineClass), e.ObjectNew.(*v1alpha1.MachineClass)
@@ -157,11 +159,11 @@ func (m mapper) toLiveUpdate(ctx context.Context, object client.Object) []reconc
 	})
 }
 
-// liveUpdateChanges selects changes that matter for live updates to a class: of its update strategy, and of
-// what VMs are created from.
+// liveUpdateChanges selects changes to a class that may require live updates: changes to its update strategy
+// and to the fields from which VMs are created.
 func liveUpdateChanges() predicate.Predicate {
 	return predicate.Funcs{
-		CreateFunc: func(event.CreateEvent) bool { return false }, // a Machine's own event
+		CreateFunc: func(event.CreateEvent) bool { return false }, // the Machine's own event suffices
 		DeleteFunc: func(event.DeleteEvent) bool { return false },
 		UpdateFunc: func(e event.UpdateEvent) bool {
 			was, is := e.ObjectOld.(*v1alpha1.MachineClass), e.ObjectNew.(*v1alpha1.MachineClass)
@@ -171,7 +173,7 @@ func liveUpdateChanges() predicate.Predicate {
 	}
 }
 
-// classChanges selects changes of the spec, and of the finalizer that creations wait for.
+// classChanges selects changes to the spec, and to the finalizer, which creations wait for.
 func classChanges() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		return e.ObjectOld.GetGeneration() != e.ObjectNew.GetGeneration() ||
@@ -179,7 +181,7 @@ func classChanges() predicate.Predicate {
 	}}
 }
 
-// secretChanges ignores changes of the metadata.
+// secretChanges ignores changes to the metadata.
 func secretChanges() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		return !equality.Semantic.DeepEqual(e.ObjectOld.(*corev1.Secret).Data, e.ObjectNew.(*corev1.Secret).Data)

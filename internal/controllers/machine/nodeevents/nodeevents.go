@@ -1,5 +1,5 @@
-// Package nodeevents records events on nodes. MCM's role does not allow that, so forbidden events are
-// dropped, and recording is retried after a while.
+// Package nodeevents records events on nodes. MCM's role does not allow that, so the recorder drops events that
+// are forbidden, and retries after a while.
 package nodeevents
 
 import (
@@ -33,7 +33,7 @@ func Start(cluster *rest.Config, scheme *runtime.Scheme, log logr.Logger) (event
 	return recorder.Printable(broadcaster.NewRecorder(scheme, corev1.EventSource{Component: "machine-controller"})), broadcaster.Shutdown, nil
 }
 
-// forbiddenRetry is how long nothing is sent after an event was forbidden.
+// forbiddenRetry is how long events are dropped after one was forbidden.
 const forbiddenRetry = 10 * time.Minute
 
 // optionalSink is an event sink that drops events while they are forbidden.
@@ -43,7 +43,7 @@ type optionalSink struct {
 	log   logr.Logger
 
 	mu     sync.Mutex
-	paused time.Time // nothing is sent until then; zero if no event was forbidden
+	paused time.Time // events are dropped until then; zero if none was forbidden
 }
 
 // Create implements record.EventSink.
@@ -72,7 +72,7 @@ func (o *optionalSink) try(event *corev1.Event, send func() (*corev1.Event, erro
 		return sent, err
 	}
 	if o.paused.IsZero() {
-		o.log.V(1).Info("the manager may not create events on nodes, so they are dropped", "err", err.Error())
+		o.log.V(1).Info("cannot create events on nodes; dropping them", "err", err.Error())
 	}
 	o.paused = o.clock.Now().Add(forbiddenRetry)
 	return event, nil

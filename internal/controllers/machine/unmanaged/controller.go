@@ -1,7 +1,7 @@
 // Package unmanaged marks nodes without a Machine.
 //
-// A node that has had no Machine for the creation timeout gets the annotation of MCM for that, and
-// loses our finalizer. When it has a Machine again, the annotation is removed.
+// If a node has had no Machine for the creation timeout, the controller sets MCM's annotation for unmanaged nodes
+// and removes our finalizer. It removes the annotation when the node has a Machine again.
 package unmanaged
 
 import (
@@ -40,13 +40,13 @@ type Options struct {
 	// Target is the cluster that nodes join.
 	Target target.Interface
 	Clock  clock.PassiveClock
-	// Grace is how long a node may be without a Machine: the creation timeout. It counts from
-	// the node's creation, or from the start of this process if that is later, since Machines
-	// may be restored into an empty control plane.
+	// Grace is how long a node may have no Machine: the creation timeout. It begins with the node's
+	// creation, or with the start of this process if that is later, since Machines may be restored into
+	// an empty control plane.
 	Grace time.Duration
 }
 
-// Controller reconciles Nodes. Make one with New.
+// Controller reconciles Nodes. Create one with New.
 type Controller struct {
 	Options
 	edge      edge.Reconciler[*corev1.Node]
@@ -54,14 +54,14 @@ type Controller struct {
 	beginOnce sync.Once
 }
 
-// New makes a Controller.
+// New creates a Controller.
 func New(opts Options) *Controller {
 	c := &Controller{Options: opts}
 	c.edge = edge.Reconciler[*corev1.Node]{Reader: opts.Target.Client(), Kind: &corev1.Node{}, ReadOnly: true, Pass: c.pass}
 	return c
 }
 
-// SetupWithManager registers the controller and what it watches.
+// SetupWithManager registers the controller and its watches.
 func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named("unmanagednode").
@@ -97,11 +97,11 @@ func markChanges() predicate.Predicate {
 	}}
 }
 
-// Reconcile marks a node, or takes the mark off.
+// Reconcile marks a node as unmanaged, or removes the mark.
 func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	c.beginOnce.Do(func() { c.begun = c.Clock.Now() })
 	if !c.Target.Ready() {
-		return ctrl.Result{}, nil // the watch brings all nodes once it has
+		return ctrl.Result{}, nil // the watch delivers all nodes once it is
 	}
 	return c.edge.Reconcile(ctx, req)
 }
@@ -113,7 +113,7 @@ func (c *Controller) pass(ctx context.Context, found *corev1.Node) (time.Duratio
 	}
 	if len(machines.Items) > 0 {
 		if _, marked := found.Annotations[v1alpha1.AnnotationKeyNotManaged]; !marked {
-			return 0, nil // nearly always
+			return 0, nil // the usual case
 		}
 		return 0, c.patch(ctx, found, func(n *corev1.Node) { delete(n.Annotations, v1alpha1.AnnotationKeyNotManaged) })
 	}
@@ -130,7 +130,7 @@ func (c *Controller) pass(ctx context.Context, found *corev1.Node) (time.Duratio
 	})
 }
 
-// patch needs no optimistic lock: the change replaces nothing that others write.
+// patch changes a node. It needs no optimistic lock, since the change replaces nothing that others write.
 func (c *Controller) patch(ctx context.Context, found *corev1.Node, change func(*corev1.Node)) error {
 	changed := found.DeepCopy()
 	change(changed)
