@@ -24,7 +24,7 @@ var (
 // Pages that say which test covers what.
 var coverage = []string{
 	"contributing/autoscaler-coverage.md", "contributing/cluster-api-coverage.md", "contributing/halves-coverage.md",
-	"contributing/mcm-coverage.md", "vm-protocol.md",
+	"contributing/mcm-coverage.md", "contributing/vm-protocol-tests.md",
 }
 
 func TestThePagesNameTestsThatExist(t *testing.T) {
@@ -56,18 +56,18 @@ func TestThePagesNameTestsThatExist(t *testing.T) {
 	}
 }
 
-// TestEachRuleOfTheProtocolHasATest: no row of the tables of rules is without one.
+// TestEachRuleOfTheProtocolHasATest checks that each row of the tables of rules names a test.
 func TestEachRuleOfTheProtocolHasATest(t *testing.T) {
 	root, err := env.Root()
 	if err != nil {
 		t.Fatal(err)
 	}
-	text, err := os.ReadFile(filepath.Join(root, "docs", "vm-protocol.md"))
+	text, err := os.ReadFile(filepath.Join(root, "docs", "contributing", "vm-protocol-tests.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, section, found := strings.Cut(string(text), "\n### Rules and their tests\n")
-	section, _, ended := strings.Cut(section, "\n### ")
+	_, section, found := strings.Cut(string(text), "\n## Rules\n")
+	section, _, ended := strings.Cut(section, "\n## ")
 	if !found || !ended {
 		t.Fatal("the page has no section of rules")
 	}
