@@ -18,18 +18,18 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )
 
-// addresses gives VMs addresses that no other VM has.
+// addresses assigns each VM addresses that no other VM has.
 type addresses struct {
 	*cluster
 	allocator *ipam.Allocator
 }
 
-// assign gives the VM addresses that no other VM has.
+// assign ensures that the VM has addresses that no other VM has.
 func (a *addresses) assign(ctx context.Context, s *scope) flow.Result {
 	has := ipam.Of(s.vm)
 	if len(has) > 0 && slices.Equal(has, s.vm.Status.Addresses) {
 		s.addresses = has
-		return flow.Continue() // checked before
+		return flow.Continue() // an earlier pass checked them
 	}
 	addresses, err := a.allocator.Allocate(s.vm, a.holders(ctx))
 	if unavailable, is := errors.AsType[*ipam.UnavailableError](err); is {
@@ -44,27 +44,28 @@ func (a *addresses) assign(ctx context.Context, s *scope) flow.Result {
 	return flow.Fail(a.patch(ctx, s.vm, before))
 }
 
-// annotateAddresses stores addresses that were assigned, not requested in the spec.
+// annotateAddresses stores assigned addresses in an annotation. Addresses that the spec requests are not stored.
 func annotateAddresses(vm *v1alpha1.VirtualMachine, addresses []string) {
 	if len(vm.Spec.VMIPs) == 0 && len(addresses) > 0 {
 		metav1.SetMetaDataAnnotation(&vm.ObjectMeta, v1alpha1.AnnotationAddresses, strings.Join(addresses, ","))
 	}
 }
 
-// holders finds the VMs of this controller with an address in the cache. VMs of another controller may have the same
-// address, because guest networks are behind their hypervisors.
+// holders returns a function that lists the VMs of this controller that have or request an address. It reads from the
+// cache. VMs of another controller are left out: they may have the same address, because guest networks are behind
+// their hypervisors.
 func (a *addresses) holders(ctx context.Context) ipam.Holders {
 	return func(address netip.Addr) ([]v1alpha1.VirtualMachine, error) {
 		list := &v1alpha1.VirtualMachineList{}
 		if err := a.client.List(ctx, list, client.MatchingFields{indexAddress: address.String()}, client.UnsafeDisableDeepCopy); err != nil {
 			return nil, fmt.Errorf("listing virtual machines with address %s: %w", address, err)
 		}
-		return slices.DeleteFunc(list.Items, func(vm v1alpha1.VirtualMachine) bool { return a.installation.other(&vm) != "" }), nil
+		return slices.DeleteFunc(list.Items, func(vm v1alpha1.VirtualMachine) bool { return a.installation.otherController(&vm) != "" }), nil
 	}
 }
 
-// refused returns the VMs without an address.
-func (a *addresses) refused(context.Context, client.Object) []reconcile.Request {
+// requestsForRefused returns a request for each VM whose last address allocation failed.
+func (a *addresses) requestsForRefused(context.Context, client.Object) []reconcile.Request {
 	var requests []reconcile.Request
 	for _, vm := range a.allocator.Refused() {
 		requests = append(requests, reconcile.Request{NamespacedName: vm})
@@ -72,7 +73,7 @@ func (a *addresses) refused(context.Context, client.Object) []reconcile.Request 
 	return requests
 }
 
-// forget releases the addresses of a VM that is gone, and requests passes for the VMs without an address.
+// forget releases the addresses of a deleted VM and requests passes for the VMs whose last address allocation failed.
 func (a *addresses) forget(vm types.NamespacedName) {
 	a.allocator.Forget(vm)
 	for _, other := range a.allocator.Refused() {

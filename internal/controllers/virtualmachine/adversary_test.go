@@ -23,24 +23,24 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// calls has a hypervisor make every call in the name of a process, and returns the answers' codes.
+// calls makes every call in the name of a process, and returns the codes of the responses.
 func (h *hypervisor) calls(us, them *vmpb.HypervisorID) map[string]codes.Code {
 	h.Helper()
 	_, report := h.ReportState(h.Context(), &vmpb.ReportStateRequest{Us: us, State: vmpb.ReportStateRequest_STATE_PAUSED, ImagePrepared: true})
 	_, incoming := h.ReportState(h.Context(), &vmpb.ReportStateRequest{Us: us, State: vmpb.ReportStateRequest_STATE_INCOMING})
 	_, target := h.EnsureMigrationTarget(h.Context(), &vmpb.EnsureMigrationTargetRequest{Us: us})
-	_, swap := h.MigrationSwitchover(h.Context(), &vmpb.MigrationSwitchoverRequest{Us: us, Them: them})
+	_, switchover := h.MigrationSwitchover(h.Context(), &vmpb.MigrationSwitchoverRequest{Us: us, Them: them})
 	stream, lease := h.RunLease(h.Context(), &vmpb.RunLeaseRequest{Us: us})
 	if lease == nil {
 		_, lease = stream.Recv()
 	}
 	return map[string]codes.Code{
-		"report": status.Code(report), "incoming": status.Code(incoming), "target": status.Code(target), "switchover": status.Code(swap), "lease": status.Code(lease),
+		"report": status.Code(report), "incoming": status.Code(incoming), "target": status.Code(target), "switchover": status.Code(switchover), "lease": status.Code(lease),
 	}
 }
 
-// nonsense are reports of a hypervisor about its own VM.
-func nonsense(us *vmpb.HypervisorID) []*vmpb.ReportStateRequest {
+// malformedReports returns reports of a hypervisor about its own VM with invalid contents.
+func malformedReports(us *vmpb.HypervisorID) []*vmpb.ReportStateRequest {
 	long := strings.Repeat("\x1b[2Jä", 1000)
 	migration := &vmpb.ReportStateRequest_Migration{
 		Phase: vmpb.ReportStateRequest_Migration_PHASE_FAILED, TargetPod: long, Message: long, DoneBytes: math.MaxUint64, TotalBytes: 1,
@@ -56,53 +56,53 @@ func nonsense(us *vmpb.HypervisorID) []*vmpb.ReportStateRequest {
 	return append(all, &vmpb.ReportStateRequest{Us: us, State: math.MaxInt32, Sequence: math.MaxUint64})
 }
 
-// seenOf is what must not change of a VM, whatever another hypervisor does.
-func (w *testEnv) seenOf(name string) (*v1alpha1.VirtualMachine, types.UID, types.UID) {
+// stateOf returns the parts of a VM that must not change, whatever another hypervisor does.
+func (w *testEnv) stateOf(name string) (*v1alpha1.VirtualMachine, types.UID, types.UID) {
 	w.Helper()
 	vm, pod, claim := w.vm(name), &corev1.Pod{}, &corev1.PersistentVolumeClaim{}
 	if w.gone(pod, vm.Status.ActivePodName) || w.gone(claim, vm.Status.VolumeClaimName) || pod.DeletionTimestamp != nil || claim.DeletionTimestamp != nil {
-		w.Fatalf("pod or disk go\n%s", w.describe())
+		w.Fatalf("the pod or the disk is being deleted\n%s", w.describe())
 	}
 	return vm, pod.UID, claim.UID
 }
 
-// TestHypervisorThatWasTaken: whatever a hypervisor calls and reports, another VM does not change, texts
-// stay printable and short, and its own VM goes when it is deleted.
+// TestHypervisorThatWasTaken checks that a compromised hypervisor cannot change another VM, whatever it calls and
+// reports, that condition messages stay printable and short, and that its own VM can be deleted.
 func TestHypervisorThatWasTaken(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	w := newTestEnv(t)
-	pod, taken, _ := w.running("taken")
+	pod, compromised, _ := w.running("taken")
 	otherPod, other, otherLease := w.running("other")
-	vm, podUID, claimUID := w.seenOf("other")
+	vm, podUID, claimUID := w.stateOf("other")
 
 	refused := map[string]codes.Code{
 		"report": codes.PermissionDenied, "incoming": codes.PermissionDenied, "target": codes.PermissionDenied,
 		"switchover": codes.PermissionDenied, "lease": codes.PermissionDenied,
 	}
 	for what, us := range map[string]*vmpb.HypervisorID{
-		"the other":            other.us,
-		"his run in its pod":   {VmName: "taken", Namespace: w.namespace, PodName: otherPod.Name, RunId: 1},
-		"its VM in his pod":    {VmName: "other", Namespace: w.namespace, PodName: pod.Name, RunId: math.MaxUint64},
-		"of another namespace": {VmName: "taken", Namespace: "kube-system", PodName: pod.Name, RunId: 1},
+		"the other hypervisor": other.us,
+		"the other's pod":      {VmName: "taken", Namespace: w.namespace, PodName: otherPod.Name, RunId: 1},
+		"the other's VM":       {VmName: "other", Namespace: w.namespace, PodName: pod.Name, RunId: math.MaxUint64},
+		"another namespace":    {VmName: "taken", Namespace: "kube-system", PodName: pod.Name, RunId: 1},
 	} {
-		if diff := cmp.Diff(refused, taken.calls(us, other.us)); diff != "" {
+		if diff := cmp.Diff(refused, compromised.calls(us, other.us)); diff != "" {
 			t.Errorf("in the name of %s (-want +got):\n%s", what, diff)
 		}
 	}
 	for _, them := range []*vmpb.HypervisorID{other.us, {VmName: "taken", Namespace: w.namespace, PodName: otherPod.Name, RunId: 1}} {
-		if err := taken.switchOver(them); status.Code(err) == codes.Unavailable {
+		if err := compromised.switchOver(them); status.Code(err) == codes.Unavailable {
 			t.Errorf("a switchover from %v gets %v", them, err)
 		}
 	}
-	taken.reportsNonsense()
-	afterVM, afterPod, afterClaim := w.seenOf("other")
+	compromised.sendMalformedReports()
+	afterVM, afterPod, afterClaim := w.stateOf("other")
 	if diff := cmp.Diff(vm, afterVM); diff != "" || podUID != afterPod || claimUID != afterClaim {
 		t.Errorf("another VM changed (-was +is):\n%s", diff)
 	}
 	w.change("other", func(vm *v1alpha1.VirtualMachine) { vm.Spec.Mode = v1alpha1.ModePause })
 	if update := otherLease(); update.GetStatus() != vmpb.RunLeaseUpdate_STATUS_OK || !update.GetPaused() {
-		t.Errorf("the other's lease has %v", update)
+		t.Errorf("the lease of the other VM has %v", update)
 	}
 	w.must(w.client.Delete(t.Context(), w.vm("taken")))
 	w.remove(pod)
@@ -110,12 +110,12 @@ func TestHypervisorThatWasTaken(t *testing.T) {
 	w.eventually("its VM is gone", func() bool { return w.gone(&v1alpha1.VirtualMachine{}, "taken") })
 }
 
-// reportsNonsense looks at the answers, and at what is shown then.
-func (h *hypervisor) reportsNonsense() {
+// sendMalformedReports sends malformed reports, and checks the responses and the conditions that result.
+func (h *hypervisor) sendMalformedReports() {
 	w := h.testEnv
-	for _, report := range nonsense(h.us) {
+	for _, report := range malformedReports(h.us) {
 		_, err := h.ReportState(w.Context(), report)
-		w.eventually("it is answered", func() bool { // not more often than calls are let through
+		w.eventually("the call is not rate-limited", func() bool {
 			if status.Code(err) == codes.ResourceExhausted {
 				_, err = h.ReportState(w.Context(), report)
 			}
@@ -126,7 +126,7 @@ func (h *hypervisor) reportsNonsense() {
 		}
 	}
 	name := h.us.GetVmName()
-	w.change(name, func(vm *v1alpha1.VirtualMachine) { vm.Spec.Mode = v1alpha1.ModePause }) // a pass
+	w.change(name, func(vm *v1alpha1.VirtualMachine) { vm.Spec.Mode = v1alpha1.ModePause }) // causes a pass
 	w.eventually("its status is written", func() bool { return w.vm(name).Status.ObservedGeneration == w.vm(name).Generation })
 	for _, condition := range w.vm(name).Status.Conditions {
 		if strings.ContainsAny(condition.Message, "\x1b\x00") || len(condition.Message) > 1024 {
@@ -135,8 +135,8 @@ func (h *hypervisor) reportsNonsense() {
 	}
 }
 
-// TestTargetThatWasTaken: the target of a migration cannot make the VM controller connect to what is no
-// address of the network: a socket of its host, or whatever a name leads to.
+// TestTargetThatWasTaken checks that a compromised migration target cannot make the VM controller connect to anything
+// but an IP address, such as a socket on its host or the address of a host name.
 func TestTargetThatWasTaken(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -144,7 +144,7 @@ func TestTargetThatWasTaken(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	listener, err := net.Listen("unix", path)
 	w.must(err)
-	t.Cleanup(func() { listener.Close() }) // the test has ended
+	t.Cleanup(func() { listener.Close() }) // errors do not matter at the end of the test
 	var reached atomic.Bool
 	go func() {
 		for {
@@ -159,7 +159,7 @@ func TestTargetThatWasTaken(t *testing.T) {
 	pod, source, _ := w.migratable("a", nil)
 	w.must(w.client.Get(t.Context(), client.ObjectKeyFromObject(pod), pod))
 	w.evict(pod)
-	answers := source.ask()
+	responses := source.requestTarget()
 	second := w.awaitTarget("a", "")
 	w.scheduleOn(second, "host-2")
 	target := w.hypervisor("a", second, 2)
@@ -172,7 +172,7 @@ func TestTargetThatWasTaken(t *testing.T) {
 	}
 	endpoint := w.serve(second)
 	target.report(vmpb.ReportStateRequest_STATE_INCOMING, func(r *vmpb.ReportStateRequest) { r.Endpoint = endpoint })
-	if got := w.wantMigrate(answers, second); got.GetTargetEndpoint() != endpoint {
+	if got := w.wantMigrate(responses, second); got.GetTargetEndpoint() != endpoint {
 		t.Errorf("the source is sent to %s", got.GetTargetEndpoint())
 	}
 	if reached.Load() {
@@ -180,49 +180,50 @@ func TestTargetThatWasTaken(t *testing.T) {
 	}
 }
 
-// lies are what a host may say of the Pod of its VM. Texts reports whether users are shown a part of it.
-var lies = map[string]struct {
-	say   func(*corev1.PodStatus)
-	texts bool
+// falseStatuses are false reports of a host about the Pod of its VM. shown reports whether users see a part of the
+// text.
+var falseStatuses = map[string]struct {
+	change func(*corev1.PodStatus)
+	shown  bool
 }{
-	"a phase that is none": {func(s *corev1.PodStatus) { s.Phase = "Exploded" }, false},
-	"no phase":             {func(s *corev1.PodStatus) { s.Phase = "" }, false},
-	"texts":                {func(s *corev1.PodStatus) { s.Phase, s.Reason, s.Message = corev1.PodFailed, longText, longText }, true},
-	"a lost disk": {func(s *corev1.PodStatus) {
+	"unknown phase": {func(s *corev1.PodStatus) { s.Phase = "Exploded" }, false},
+	"empty phase":   {func(s *corev1.PodStatus) { s.Phase = "" }, false},
+	"long texts":    {func(s *corev1.PodStatus) { s.Phase, s.Reason, s.Message = corev1.PodFailed, longText, longText }, true},
+	"lost disk": {func(s *corev1.PodStatus) {
 		s.Phase, s.ContainerStatuses = corev1.PodFailed, terminatedWith(left(vmpb.EndDiskLost, longText))
 	}, true},
-	"a reason that is none": {func(s *corev1.PodStatus) {
+	"invalid reason": {func(s *corev1.PodStatus) {
 		s.Phase, s.ContainerStatuses = corev1.PodSucceeded, terminatedWith(left(longText, longText))
 	}, true},
 	"garbage": {func(s *corev1.PodStatus) {
 		s.Phase, s.ContainerStatuses = corev1.PodFailed, terminatedWith(`{"reason":7}`+longText)
 	}, true},
-	"the address of others": {func(s *corev1.PodStatus) { s.PodIP, s.HostIP = "10.77.0.1", "127.0.0.1" }, false},
-	"no room": {func(s *corev1.PodStatus) {
+	"foreign address": {func(s *corev1.PodStatus) { s.PodIP, s.HostIP = "10.77.0.1", "127.0.0.1" }, false},
+	"unschedulable": {func(s *corev1.PodStatus) {
 		s.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: longText}}
 	}, false},
 }
 
-// longText is more than is shown, and would clear a terminal.
+// longText is longer than any message may be, and would clear a terminal.
 var longText = strings.Repeat("\x1b[2Jä", 2000)
 
-// TestHostThatWasTaken: whatever a host says of the Pod of its VM, another VM on it or elsewhere does not
-// change, texts stay printable and short, and neither disk goes.
+// TestHostThatWasTaken checks that a compromised host cannot change other VMs, whatever it reports about the Pod of
+// its VM. Messages stay printable and short, and no disk is deleted.
 func TestHostThatWasTaken(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	w := newTestEnv(t)
 	pod, _, _ := w.running("hosted")
 	_, _, _ = w.running("other")
-	vm, podUID, claimUID := w.seenOf("other")
+	vm, podUID, claimUID := w.stateOf("other")
 	disk := &corev1.PersistentVolumeClaim{}
 	w.must(w.client.Get(t.Context(), client.ObjectKey{Namespace: w.namespace, Name: "hosted"}, disk))
 	number := 0
-	for name, lie := range lies {
+	for name, status := range falseStatuses {
 		number++
-		w.believesNothing(name, fmt.Sprintf("hosted-%d", number), lie.say, lie.texts)
+		w.checkFalseStatus(name, fmt.Sprintf("hosted-%d", number), status.change, status.shown)
 	}
-	// It says that the Pod is gone, which is there.
+	// The host reports that the Pod is gone although it is running.
 	w.remove(pod)
 	next := w.awaitPod("hosted", pod.Name)
 	after := &corev1.PersistentVolumeClaim{}
@@ -230,37 +231,37 @@ func TestHostThatWasTaken(t *testing.T) {
 	if after.UID != disk.UID || after.DeletionTimestamp != nil || !w.specOf(next).GetRootDiskExists() {
 		t.Errorf("the next hypervisor may make another disk:\n%s", w.describe())
 	}
-	afterVM, afterPod, afterClaim := w.seenOf("other")
+	afterVM, afterPod, afterClaim := w.stateOf("other")
 	if diff := cmp.Diff(vm, afterVM); diff != "" || podUID != afterPod || claimUID != afterClaim {
 		t.Errorf("another VM changed (-was +is):\n%s", diff)
 	}
 }
 
-// believesNothing has a host say something of the Pod of a new VM, and looks at what users are shown.
-func (w *testEnv) believesNothing(name, vm string, say func(*corev1.PodStatus), texts bool) {
+// checkFalseStatus reports a false status for the Pod of a new VM, and checks what users see.
+func (w *testEnv) checkFalseStatus(name, vm string, change func(*corev1.PodStatus), shown bool) {
 	w.Helper()
 	pod, _, _ := w.running(vm)
-	w.newEvents() // before
-	w.kubelet(pod, say)
+	w.newEvents() // drop earlier events
+	w.kubelet(pod, change)
 	before := w.vm(vm)
 	w.change(vm, func(vm *v1alpha1.VirtualMachine) { vm.Spec.Mode = v1alpha1.ModePause })
-	w.eventually("the controller has looked at it", func() bool { return w.vm(vm).Status.ObservedGeneration > before.Status.ObservedGeneration })
-	var shown []string
-	w.eventually(name+" is shown, or nothing is", func() bool {
-		shown = append(shown, w.newEvents()...)
+	w.eventually("the controller has made a pass", func() bool { return w.vm(vm).Status.ObservedGeneration > before.Status.ObservedGeneration })
+	var texts []string
+	w.eventually(name+" is shown if expected", func() bool {
+		texts = append(texts, w.newEvents()...)
 		for _, condition := range w.vm(vm).Status.Conditions {
-			shown = append(shown, condition.Reason+" "+condition.Message)
+			texts = append(texts, condition.Reason+" "+condition.Message)
 		}
-		return !texts || strings.Contains(strings.Join(shown, ""), "[2Jä")
+		return !shown || strings.Contains(strings.Join(texts, ""), "[2Jä")
 	})
-	for _, text := range shown {
+	for _, text := range texts {
 		if strings.ContainsAny(text, "\x1b\x00") || len(text) > 2048 {
-			w.Errorf("%s: %d bytes are shown: %.80q", name, len(text), text)
+			w.Errorf("%s: users see %d bytes: %.80q", name, len(text), text)
 		}
 	}
 	claim := &corev1.PersistentVolumeClaim{}
 	if w.gone(claim, vm) || claim.DeletionTimestamp != nil {
-		w.Errorf("%s: its disk goes\n%s", name, w.describe())
+		w.Errorf("%s: the disk is being deleted\n%s", name, w.describe())
 	}
 }
 
@@ -276,7 +277,7 @@ func (w *testEnv) newEvents() (events []string) {
 	}
 }
 
-// terminatedWith is the state of a hypervisor's container that left a message.
+// terminatedWith returns the status of a hypervisor container that terminated with a message.
 func terminatedWith(message string) []corev1.ContainerStatus {
 	return []corev1.ContainerStatus{{
 		Name: podspec.ContainerName, Image: "i", ImageID: "i", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1, Message: message}},

@@ -19,8 +19,8 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// TestDamagedAuthorityIsKept: running hypervisors trust the authority, so a controller that cannot read it
-// makes no other one, and says in which Secret it is.
+// TestDamagedAuthorityIsKept checks that a controller that cannot parse its certificate authority does not replace
+// it, because running hypervisors trust it, and that the error names the Secret.
 func TestDamagedAuthorityIsKept(t *testing.T) {
 	t.Parallel()
 	w := newTestEnv(t)
@@ -30,13 +30,13 @@ func TestDamagedAuthorityIsKept(t *testing.T) {
 	w.must(err)
 	_, otherKey := other.PEM()
 	for name, damage := range map[string]func(data map[string][]byte){
-		"nothing":                  func(data map[string][]byte) { clear(data) },
-		"no key":                   func(data map[string][]byte) { delete(data, corev1.TLSPrivateKeyKey) },
-		"no certificate":           func(data map[string][]byte) { delete(data, corev1.TLSCertKey) },
-		"half a certificate":       func(data map[string][]byte) { data[corev1.TLSCertKey] = data[corev1.TLSCertKey][:100] },
-		"garbage":                  func(data map[string][]byte) { data[corev1.TLSPrivateKeyKey] = []byte("\x00\x1b[2J") },
-		"the key of another":       func(data map[string][]byte) { data[corev1.TLSPrivateKeyKey] = otherKey },
-		"a key as the certificate": func(data map[string][]byte) { data[corev1.TLSCertKey] = data[corev1.TLSPrivateKeyKey] },
+		"empty":                          func(data map[string][]byte) { clear(data) },
+		"no key":                         func(data map[string][]byte) { delete(data, corev1.TLSPrivateKeyKey) },
+		"no certificate":                 func(data map[string][]byte) { delete(data, corev1.TLSCertKey) },
+		"half a certificate":             func(data map[string][]byte) { data[corev1.TLSCertKey] = data[corev1.TLSCertKey][:100] },
+		"garbage":                        func(data map[string][]byte) { data[corev1.TLSPrivateKeyKey] = []byte("\x00\x1b[2J") },
+		"key of another authority":       func(data map[string][]byte) { data[corev1.TLSPrivateKeyKey] = otherKey },
+		"key instead of the certificate": func(data map[string][]byte) { data[corev1.TLSCertKey] = data[corev1.TLSPrivateKeyKey] },
 	} {
 		t.Run(name, func(t *testing.T) {
 			secret := &corev1.Secret{}
@@ -61,15 +61,15 @@ func TestDamagedAuthorityIsKept(t *testing.T) {
 	}
 }
 
-// TestNoCertificateWithoutVM: a hypervisor that outlived its VM gets no other certificate, not even when a
-// VM of that name is made again.
+// TestNoCertificateWithoutVM checks that a hypervisor whose VM is gone gets no new certificate, even if another VM of
+// the same name is created.
 func TestNoCertificateWithoutVM(t *testing.T) {
 	t.Parallel()
 	w := newTestEnv(t)
 	w.declare("a", nil)
 	pod := w.awaitPod("a", "")
 	token := w.token(pod, vmpb.TokenAudience)
-	w.stop() // nobody deletes the Pod
+	w.stop() // otherwise the controller would delete the Pod
 	tokens := service.TokenReviewer{Client: w.client, APIReader: w.client}
 	_, err := tokens.Resolve(t.Context(), token)
 	w.must(err)

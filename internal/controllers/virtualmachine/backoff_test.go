@@ -24,7 +24,7 @@ func TestBackoff(t *testing.T) {
 	now = now.Add(45 * time.Second)
 	want("the same pod again", next("h", 1, false), 15*time.Second)
 	want("a changed spec", next("h", 2, false), 0)
-	want("the first of a changed spec", next("i", 2, false), time.Second)
+	want("first failure of a changed spec", next("i", 2, false), time.Second)
 	want("a permanent reason", next("j", 2, true), time.Minute)
 	b.startedAt = now
 	now = now.Add(4 * time.Minute)
@@ -33,5 +33,5 @@ func TestBackoff(t *testing.T) {
 	now = now.Add(5 * time.Minute)
 	want("after a steady run", next("l", 2, false), time.Second)
 	b = backoff{}
-	want("forgotten", next("m", 2, false), time.Second)
+	want("lost state", next("m", 2, false), time.Second)
 }

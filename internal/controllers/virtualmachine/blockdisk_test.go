@@ -19,14 +19,14 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
-// onBlock gives a VM a root disk and the data disk logs that are devices, and db that is a file.
+// onBlock gives a VM a root disk and a data disk "logs" that are block devices, and a data disk "db" that is a file.
 func onBlock(vm *v1alpha1.VirtualMachine, class string) {
 	vm.Spec.VolumeClaimTemplate.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock)
 	vm.Spec.DataDisks = []v1alpha1.DataDisk{dataDisk("logs", "1Gi", class), dataDisk("db", "1Gi", class)}
 	vm.Spec.DataDisks[0].VolumeClaimTemplate.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock)
 }
 
-// devicesOf says which disks a Pod has as devices, with their claims and the modes of these, and which as files.
+// devicesOf describes which disks a Pod has as devices and which as files, with their claims and volume modes.
 func (w *testEnv) devicesOf(pod *corev1.Pod) string {
 	w.Helper()
 	claims := map[string]string{}
@@ -61,7 +61,7 @@ func devicesAt(root, logs, db string) string {
 	return fmt.Sprintf("/dev/millwright/root is %s (Block)\n/dev/millwright/data-logs is %s (Block)\n/var/lib/millwright-data/db/disk.img is on %s (Filesystem)", root, logs, db)
 }
 
-// TestBlockDisks: a disk of volumeMode Block is the volume itself, with its next hypervisor and that of a migration, too.
+// TestBlockDisks checks that a disk with volumeMode Block uses the volume as a device, also in a migration target.
 func TestBlockDisks(t *testing.T) {
 	t.Parallel()
 	w := newTestEnv(t)
@@ -75,30 +75,30 @@ func TestBlockDisks(t *testing.T) {
 		t.Errorf("the condition is %+v", is)
 	}
 	w.evict(pod)
-	answers := source.ask()
+	responses := source.requestTarget()
 	target := w.awaitTarget("a", "")
 	if diff := cmp.Diff(devicesAt(target.Name, target.Name+"-logs", target.Name+"-db"), w.devicesOf(target)); diff != "" {
 		t.Errorf("the target's disks (-want +got):\n%s", diff)
 	}
 	w.target("a", target, 2)
-	w.wantMigrate(answers, target)
+	w.wantMigrate(responses, target)
 }
 
-// TestVolumeModeStays: what a claim is, is not what another spec says.
+// TestVolumeModeStays checks that the volumeMode of an existing disk cannot be changed.
 func TestVolumeModeStays(t *testing.T) {
 	t.Parallel()
 	w := newTestEnv(t)
 	class := w.storageClass(storagev1.VolumeBindingWaitForFirstConsumer)
 	w.declare("a", func(vm *v1alpha1.VirtualMachine) { onBlock(vm, class) })
 	pod := w.awaitPod("a", "")
-	w.stop() // nothing else writes
+	w.stop() // so that there are no conflicting writes
 	for name, change := range map[string]func(*v1alpha1.VirtualMachineSpec){
-		"of the root": func(s *v1alpha1.VirtualMachineSpec) { s.VolumeClaimTemplate.Spec.VolumeMode = nil },
-		"of a device": func(s *v1alpha1.VirtualMachineSpec) { s.DataDisks[0].VolumeClaimTemplate.Spec.VolumeMode = nil },
-		"of a file": func(s *v1alpha1.VirtualMachineSpec) {
+		"root disk":       func(s *v1alpha1.VirtualMachineSpec) { s.VolumeClaimTemplate.Spec.VolumeMode = nil },
+		"block data disk": func(s *v1alpha1.VirtualMachineSpec) { s.DataDisks[0].VolumeClaimTemplate.Spec.VolumeMode = nil },
+		"file data disk": func(s *v1alpha1.VirtualMachineSpec) {
 			s.DataDisks[1].VolumeClaimTemplate.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock)
 		},
-		"to another word": func(s *v1alpha1.VirtualMachineSpec) {
+		"unknown mode": func(s *v1alpha1.VirtualMachineSpec) {
 			s.DataDisks[1].VolumeClaimTemplate.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeMode("Tape"))
 		},
 	} {
@@ -111,9 +111,9 @@ func TestVolumeModeStays(t *testing.T) {
 	w.start()
 	w.change("a", func(vm *v1alpha1.VirtualMachine) {
 		vm.Spec.VolumeClaimTemplate.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock)
-		vm.Spec.DataDisks[1].VolumeClaimTemplate.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeFilesystem) // as before
+		vm.Spec.DataDisks[1].VolumeClaimTemplate.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeFilesystem) // unchanged
 	})
-	// By another list the disk is a new one, and its claim is found again.
+	// A disk that is removed from the list can be added with another mode, but its existing claim is found again.
 	w.change("a", func(vm *v1alpha1.VirtualMachine) { vm.Spec.DataDisks = vm.Spec.DataDisks[1:] })
 	w.change("a", func(vm *v1alpha1.VirtualMachine) {
 		vm.Spec.DataDisks = append(vm.Spec.DataDisks, dataDisk("logs", "1Gi", class))
@@ -124,18 +124,19 @@ func TestVolumeModeStays(t *testing.T) {
 	w.awaitPod("a", pod.Name)
 }
 
-// TestUnlockedDevices: where nothing keeps two hosts apart, the VM does not start.
+// TestUnlockedDevices checks that a VM does not start if nothing prevents two hosts from using a disk at the same
+// time.
 func TestUnlockedDevices(t *testing.T) {
 	many := []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce, corev1.ReadWriteMany}
 	for name, test := range map[string]struct {
 		change func(*v1alpha1.VirtualMachineSpec)
 		want   string
 	}{
-		"one host":         {func(*v1alpha1.VirtualMachineSpec) {}, ""},
-		"the root on many": {func(s *v1alpha1.VirtualMachineSpec) { s.VolumeClaimTemplate.Spec.AccessModes = many }, "spec.volumeClaimTemplate"},
-		"a data disk":      {func(s *v1alpha1.VirtualMachineSpec) { s.DataDisks[0].VolumeClaimTemplate.Spec.AccessModes = many }, "spec.dataDisks[logs].volumeClaimTemplate"},
-		"a file on many":   {func(s *v1alpha1.VirtualMachineSpec) { s.DataDisks[1].VolumeClaimTemplate.Spec.AccessModes = many }, ""},
-		"leases that expire": {func(s *v1alpha1.VirtualMachineSpec) {
+		"ReadWriteOnce":              {func(*v1alpha1.VirtualMachineSpec) {}, ""},
+		"root disk on ReadWriteMany": {func(s *v1alpha1.VirtualMachineSpec) { s.VolumeClaimTemplate.Spec.AccessModes = many }, "spec.volumeClaimTemplate"},
+		"data disk on ReadWriteMany": {func(s *v1alpha1.VirtualMachineSpec) { s.DataDisks[0].VolumeClaimTemplate.Spec.AccessModes = many }, "spec.dataDisks[logs].volumeClaimTemplate"},
+		"file on ReadWriteMany":      {func(s *v1alpha1.VirtualMachineSpec) { s.DataDisks[1].VolumeClaimTemplate.Spec.AccessModes = many }, ""},
+		"with leases": {func(s *v1alpha1.VirtualMachineSpec) {
 			s.VolumeClaimTemplate.Spec.AccessModes, s.LeaseMode = many, v1alpha1.LeaseFullLeases
 		}, ""},
 	} {
@@ -147,7 +148,7 @@ func TestUnlockedDevices(t *testing.T) {
 				t.Errorf("unlocked: %q, want %q", got, test.want)
 			}
 			if found := invalid(vm, podspec.Settings{}); (found != nil) != (test.want != "") || found != nil && found.Reason != reasonUnsupported {
-				t.Errorf("the VM is refused: %+v", found)
+				t.Errorf("invalid returns %+v", found)
 			}
 		})
 	}

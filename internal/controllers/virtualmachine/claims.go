@@ -17,13 +17,13 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )
 
-// claims returns the claims of a VM that may be those of a disk, and are not being deleted.
+// claims returns the claims of a VM that may belong to a disk, except for claims that are being deleted.
 func (v *volumes) claims(ctx context.Context, s *scope, disk string) ([]corev1.PersistentVolumeClaim, error) {
 	claims, err := v.ownClaims(ctx, s)
 	return slices.DeleteFunc(claims, func(claim corev1.PersistentVolumeClaim) bool { return !podspec.IsClaimOf(s.vm, &claim, disk) }), err
 }
 
-// ownClaims returns all claims of a VM that are not being deleted.
+// ownClaims returns all claims of a VM except for those that are being deleted.
 func (v *volumes) ownClaims(ctx context.Context, s *scope) ([]corev1.PersistentVolumeClaim, error) {
 	list := &corev1.PersistentVolumeClaimList{}
 	err := v.client.List(ctx, list, client.InNamespace(s.vm.Namespace), client.MatchingFields{indexOwner: string(s.vm.UID)})
@@ -33,8 +33,8 @@ func (v *volumes) ownClaims(ctx context.Context, s *scope) ([]corev1.PersistentV
 	return slices.DeleteFunc(list.Items, func(claim corev1.PersistentVolumeClaim) bool { return !claim.DeletionTimestamp.IsZero() }), nil
 }
 
-// named returns the names of claims.
-func named(claims []corev1.PersistentVolumeClaim) string {
+// claimNames returns the names of claims, sorted and joined with "and".
+func claimNames(claims []corev1.PersistentVolumeClaim) string {
 	var names []string
 	for _, claim := range claims {
 		names = append(names, claim.Name)
@@ -43,15 +43,15 @@ func named(claims []corev1.PersistentVolumeClaim) string {
 	return strings.Join(names, " and ")
 }
 
-// unknownDisk is the cause if the status was lost during a migration, because only the status told which disk has the
-// data.
+// unknownDisk returns the cause for a VM whose status was lost during a migration. Only the status recorded which
+// disk has the current data.
 func unknownDisk(claims []corev1.PersistentVolumeClaim) *cause {
-	return causef(reasonDiskUnknown, "the status was lost during a migration; of the persistent volume claims %s delete the one that is not the disk",
-		named(claims))
+	return causef(reasonDiskUnknown, "the status was lost during a migration, so it is unknown which of the persistent volume claims %s has the current data; delete the outdated claim",
+		claimNames(claims))
 }
 
-// unknownDisks returns the cause if it is unknown which claims have the data of a VM whose status was lost; nil if each
-// disk has at most one claim.
+// unknownDisks returns a cause if, after the status was lost, a disk of the VM has several claims and it is unknown
+// which of them has the data. It returns nil if each disk has at most one claim.
 func (v *volumes) unknownDisks(ctx context.Context, s *scope, pods []*corev1.Pod) (*cause, error) {
 	disks := []string{""}
 	for _, pod := range pods {
@@ -71,8 +71,8 @@ func (v *volumes) unknownDisks(ctx context.Context, s *scope, pods []*corev1.Pod
 	return nil, nil
 }
 
-// removeOtherClaims deletes the disks from which the VM migrated, and those of failed migrations. While the claim in the
-// status does not exist, any other claim may be the disk, and stays.
+// removeOtherClaims deletes the source disks of completed migrations and the target disks of failed ones. While the
+// claim in the status does not exist, any other claim may be the disk, so none is deleted.
 func (v *volumes) removeOtherClaims(ctx context.Context, s *scope) flow.Result {
 	if s.vm.Status.Migration == nil {
 		return flow.Continue()
@@ -107,18 +107,18 @@ func (v *volumes) removeOtherClaims(ctx context.Context, s *scope) flow.Result {
 	return flow.Continue()
 }
 
-// isUnused reports whether a claim of a VM can be deleted. all are the claims of the VM.
+// isUnused reports whether a claim of a VM can be deleted. The parameter all holds all claims of the VM.
 func isUnused(vm *v1alpha1.VirtualMachine, claim *corev1.PersistentVolumeClaim, all []corev1.PersistentVolumeClaim, pods []*corev1.Pod) bool {
-	there := func(name string) bool {
+	exists := func(name string) bool {
 		return slices.ContainsFunc(all, func(claim corev1.PersistentVolumeClaim) bool { return claim.Name == name })
 	}
 	if podspec.IsDataClaim(vm, claim) {
-		return migration.UnusedDataClaim(&vm.Status, claim.Labels[v1alpha1.LabelDataDisk], claim.Name, there, pods, podspec.Claims)
+		return migration.UnusedDataClaim(&vm.Status, claim.Labels[v1alpha1.LabelDataDisk], claim.Name, exists, pods, podspec.Claims)
 	}
-	return there(vm.Status.VolumeClaimName) && migration.UnusedClaim(&vm.Status, claim.Name, pods, podspec.Claims)
+	return exists(vm.Status.VolumeClaimName) && migration.UnusedClaim(&vm.Status, claim.Name, pods, podspec.Claims)
 }
 
-// deleteClaims deletes the disks of a VM that is being deleted, and waits until they are gone.
+// deleteClaims deletes the claims of a VM that is being deleted, and waits until they are gone.
 func (v *volumes) deleteClaims(ctx context.Context, s *scope) flow.Result {
 	list := &corev1.PersistentVolumeClaimList{}
 	if err := v.live.List(ctx, list, client.InNamespace(s.vm.Namespace), ofVM(s.vm)); err != nil {
@@ -139,12 +139,12 @@ func (v *volumes) deleteClaims(ctx context.Context, s *scope) flow.Result {
 		}
 	}
 	if waiting {
-		return flow.Wait(goneCheck, "the end of the disk")
+		return flow.Wait(goneCheck, "the persistent volume claims are being deleted")
 	}
 	return flow.Continue()
 }
 
-// delete deletes a claim, unless it was replaced by another one of the same name.
+// delete deletes a claim. It does not delete another claim that has replaced it under the same name.
 func (v *volumes) delete(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
 	if err := v.client.Delete(ctx, claim, client.Preconditions{UID: &claim.UID}); apierror.IgnoreGone(err) != nil {
 		return fmt.Errorf("deleting claim %s: %w", claim.Name, err)

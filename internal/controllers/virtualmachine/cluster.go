@@ -26,7 +26,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/edge"
 )
 
-// cluster is how the parts of the controller read and write the objects of VMs, and reach their hypervisors.
+// cluster gives the parts of the controller access to the objects of VMs and to their hypervisors.
 type cluster struct {
 	client       client.Client // reads from the cache
 	live         client.Reader // reads from the API server
@@ -39,19 +39,19 @@ type cluster struct {
 	queue        queue
 }
 
-// queue requests passes.
+// queue requests reconcile passes.
 type queue struct {
 	current atomic.Pointer[workqueue.TypedRateLimitingInterface[reconcile.Request]] // nil until the controller starts
 }
 
-// add requests a pass for a VM after a time, which may be 0.
+// add requests a pass for a VM after a delay, which may be 0. Before the controller has started, add does nothing.
 func (q *queue) add(vm types.NamespacedName, after time.Duration) {
 	if current := q.current.Load(); current != nil {
 		(*current).AddAfter(reconcile.Request{NamespacedName: vm}, after)
 	}
 }
 
-// patch writes the metadata and the spec of a VM if they changed.
+// patch writes the metadata and the spec of a VM if they differ from those before.
 func (c *cluster) patch(ctx context.Context, vm, before *v1alpha1.VirtualMachine) error {
 	if equality.Semantic.DeepEqual(vm, before) {
 		return nil
@@ -63,7 +63,8 @@ func (c *cluster) patch(ctx context.Context, vm, before *v1alpha1.VirtualMachine
 	return nil
 }
 
-// orStale returns the error of a read, or edge.ErrStale if the read found no object, or another one.
+// orStale returns the error of a read. If the read found no object, or succeeded but found a different one, it
+// returns edge.ErrStale.
 func orStale(err error) error {
 	if client.IgnoreNotFound(err) == nil {
 		return edge.ErrStale
@@ -71,8 +72,8 @@ func orStale(err error) error {
 	return err
 }
 
-// confirm reads the VM from the API server. It returns edge.ErrStale if the authority, the target of a migration
-// under way, or the controller that reconciles the VM differs from that of this pass.
+// confirm reads the VM from the API server. It returns edge.ErrStale if the VM was replaced, or if its authority, its
+// running migration, its deletion or its controller differs from what this pass has seen.
 func (c *cluster) confirm(ctx context.Context, s *scope) (*v1alpha1.VirtualMachine, error) {
 	live := &v1alpha1.VirtualMachine{}
 	err := c.live.Get(ctx, client.ObjectKeyFromObject(s.vm), live)
@@ -82,7 +83,7 @@ func (c *cluster) confirm(ctx context.Context, s *scope) (*v1alpha1.VirtualMachi
 	if err != nil {
 		return nil, fmt.Errorf("reading virtual machine %s: %w", s.vm.Name, err)
 	}
-	same := live.UID == s.vm.UID && c.installation.other(live) == "" && live.DeletionTimestamp.IsZero() == s.vm.DeletionTimestamp.IsZero() &&
+	same := live.UID == s.vm.UID && c.installation.otherController(live) == "" && live.DeletionTimestamp.IsZero() == s.vm.DeletionTimestamp.IsZero() &&
 		live.Status.VirtualMachineAuthority == s.vm.Status.VirtualMachineAuthority && migration.Same(&live.Status, &s.vm.Status)
 	if !same {
 		return nil, edge.ErrStale
@@ -90,7 +91,7 @@ func (c *cluster) confirm(ctx context.Context, s *scope) (*v1alpha1.VirtualMachi
 	return live, nil
 }
 
-// deletePods deletes Pods gracefully, never by force: a Pod may only disappear when its host has terminated it. The
+// deletePods deletes Pods gracefully, never by force: a Pod must not disappear before its host has terminated it. The
 // grace period is shorter than that of the Pod, which would leave time to migrate the guest.
 func (c *cluster) deletePods(ctx context.Context, pods []*corev1.Pod) error {
 	for _, pod := range pods {
@@ -105,7 +106,8 @@ func (c *cluster) deletePods(ctx context.Context, pods []*corev1.Pod) error {
 	return nil
 }
 
-// ownPod returns a Pod of a VM as the API server has it; nil if there is none.
+// ownPod reads a Pod of a VM from the API server. It returns nil if the Pod does not exist or belongs to another
+// object.
 func (c *cluster) ownPod(ctx context.Context, vm *v1alpha1.VirtualMachine, name string) (*corev1.Pod, error) {
 	pod := &corev1.Pod{}
 	err := c.live.Get(ctx, client.ObjectKey{Namespace: vm.Namespace, Name: name}, pod)
@@ -118,7 +120,7 @@ func (c *cluster) ownPod(ctx context.Context, vm *v1alpha1.VirtualMachine, name 
 	return pod, nil
 }
 
-// ownPods returns the Pods of a VM as the API server has them.
+// ownPods lists the Pods of a VM on the API server.
 func (c *cluster) ownPods(ctx context.Context, vm *v1alpha1.VirtualMachine) ([]*corev1.Pod, error) {
 	list := &corev1.PodList{}
 	if err := c.live.List(ctx, list, client.InNamespace(vm.Namespace), ofVM(vm)); err != nil {
@@ -141,5 +143,6 @@ func ownedPods(vm *v1alpha1.VirtualMachine, list *corev1.PodList) []*corev1.Pod 
 	return pods
 }
 
-// goneCheck is the interval of checks whether an object is gone. An object that the cache never had causes no event.
+// goneCheck is the interval of checks whether an object is gone. If the cache never had the object, its deletion
+// causes no event.
 const goneCheck = 30 * time.Second

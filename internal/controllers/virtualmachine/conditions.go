@@ -16,18 +16,18 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// observation is what the status of a VM is made of: a pass, and what is known of the VM at its end.
+// observation is the input for the status of a VM: the state of a pass, and what is known about the VM at its end.
 type observation struct {
 	*scope
 	settings   podspec.Settings         // of the next hypervisor
-	oneMachine bool                     // all hosts are on one machine
-	report     *vmpb.ReportStateRequest // the last one of its hypervisor; nil if this process has none
-	diskReport *vmpb.ReportStateRequest // the last one of the server of its disks; nil if this process has none
-	hasLease   bool                     // its hypervisor has a run lease open
-	failure    error                    // of the pass
+	oneMachine bool                     // all hosts run on one machine
+	report     *vmpb.ReportStateRequest // last report of its hypervisor; nil if this process has none
+	diskReport *vmpb.ReportStateRequest // last report of its disk server; nil if this process has none
+	hasLease   bool                     // its hypervisor has an open run lease
+	failure    error                    // error of the pass
 }
 
-// statusOf returns the status of a VM after a pass. The authority stays as it is.
+// statusOf returns the status of a VM after a pass. It does not change the authority.
 func statusOf(o observation) v1alpha1.VirtualMachineStatus {
 	status := *o.vm.Status.DeepCopy()
 	if o.failure == nil {
@@ -57,7 +57,7 @@ func statusOf(o observation) v1alpha1.VirtualMachineStatus {
 	migration.Progress(&status, o.report, o.targetPod(), o.now)
 	if !podstate.Alive(o.active) {
 		meta.RemoveStatusCondition(&status.Conditions, v1alpha1.ConditionLiveMigratable)
-	} else if o.report != nil { // otherwise the condition stays as the last process set it
+	} else if o.report != nil { // otherwise keep the condition that the last process set
 		set(liveMigratable(o.vm, o.active, o.report))
 	}
 	if container := hypervisorOf(o.active); container != nil {
@@ -79,7 +79,7 @@ func statusOf(o observation) v1alpha1.VirtualMachineStatus {
 	return status
 }
 
-// hypervisorOf returns the container of a hypervisor that is alive; nil if there is none.
+// hypervisorOf returns the hypervisor container of a Pod, or nil if the hypervisor is not alive.
 func hypervisorOf(pod *corev1.Pod) *corev1.Container {
 	if !podstate.Alive(pod) {
 		return nil
@@ -87,7 +87,7 @@ func hypervisorOf(pod *corev1.Pod) *corev1.Container {
 	return podspec.Hypervisor(pod)
 }
 
-// liveMigratable returns the condition that tells whether the VM can be migrated live.
+// liveMigratable returns the condition LiveMigratable.
 func liveMigratable(vm *v1alpha1.VirtualMachine, pod *corev1.Pod, report *vmpb.ReportStateRequest) metav1.Condition {
 	condition := metav1.Condition{Type: v1alpha1.ConditionLiveMigratable, Status: metav1.ConditionFalse}
 	if condition.Reason, condition.Message = migration.Obstacle(vm, pod, report); condition.Reason == migration.NoObstacle {
@@ -96,17 +96,18 @@ func liveMigratable(vm *v1alpha1.VirtualMachine, pod *corev1.Pod, report *vmpb.R
 	return condition
 }
 
-// hypervisorCurrent returns the condition that tells whether a hypervisor has the image of the next one.
+// hypervisorCurrent returns the condition HypervisorCurrent, which compares the image of a hypervisor with that of
+// the next one.
 func hypervisorCurrent(has, next string) metav1.Condition {
 	condition := metav1.Condition{Type: v1alpha1.ConditionHypervisorCurrent, Status: metav1.ConditionTrue, Reason: "Current"}
 	if has != next {
 		condition.Status, condition.Reason = metav1.ConditionFalse, "OtherImage"
-		condition.Message = podstate.Truncate(fmt.Sprintf("The hypervisor is of image %s, the next one of %s.", has, next))
+		condition.Message = podstate.Truncate(fmt.Sprintf("The hypervisor runs image %s; the next one will run %s.", has, next))
 	}
 	return condition
 }
 
-// reasonsOfGuest are the reasons of a VM whose guest has started and not terminated.
+// reasonsOfGuest are the reasons of the condition Ready for a VM whose guest has started and has not terminated.
 var reasonsOfGuest = []string{
 	reasonRunning, reasonPaused, reasonStopping, v1alpha1.ReasonNoSpace, v1alpha1.ReasonStorageFailed, v1alpha1.ReasonSuspended,
 }
@@ -142,26 +143,27 @@ const (
 	reasonCannotGrow  = "VolumeCannotGrow"
 )
 
-// restartNeeded sets or removes the condition that says which changes wait for a restart.
+// restartNeeded sets or removes the condition RestartNeeded, which lists the changes that take effect at the next
+// start.
 func restartNeeded(o observation, conditions *[]metav1.Condition, set func(metav1.Condition)) {
 	if !podstate.Alive(o.active) || !podspec.Outdated(o.vm, o.active) {
 		meta.RemoveStatusCondition(conditions, v1alpha1.ConditionRestartNeeded)
 		return
 	}
 	if o.report == nil {
-		return // the condition stays as the last process set it
+		return // keep the condition that the last process set
 	}
-	lacks, err := podspec.Lacks(o.vm, o.active, o.report, o.settings)
-	if err != nil || len(lacks) == 0 {
+	changes, err := podspec.PendingChanges(o.vm, o.active, o.report, o.settings)
+	if err != nil || len(changes) == 0 {
 		meta.RemoveStatusCondition(conditions, v1alpha1.ConditionRestartNeeded)
 		return
 	}
 	condition := metav1.Condition{
 		Type: v1alpha1.ConditionRestartNeeded, Status: metav1.ConditionTrue, Reason: reasonSpecChanged,
-		Message: "At its next start the virtual machine gets: " + strings.Join(lacks, ", ") + ".",
+		Message: "Restart the virtual machine to apply these changes: " + strings.Join(changes, ", ") + ".",
 	}
 	if wrong := invalid(o.vm, o.settings); wrong != nil {
-		condition.Reason, condition.Message = wrong.Reason, "The virtual machine could not start again: "+wrong.Message
+		condition.Reason, condition.Message = wrong.Reason, "The virtual machine cannot restart with its current spec: "+wrong.Message
 	} else if o.noGrowth != nil {
 		condition.Reason, condition.Message = o.noGrowth.Reason, condition.Message+" "+o.noGrowth.Message
 	}

@@ -24,7 +24,7 @@ func podWith(phase corev1.PodPhase, change func(*corev1.Pod)) *corev1.Pod {
 	return pod
 }
 
-// waiting is a Pod whose container the kubelet cannot start yet.
+// waiting returns a Pod whose container the kubelet cannot start yet.
 func waiting(reason, message string) *corev1.Pod {
 	return podWith(corev1.PodPending, func(pod *corev1.Pod) {
 		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: podspec.ContainerName, State: corev1.ContainerState{
@@ -33,11 +33,11 @@ func waiting(reason, message string) *corev1.Pod {
 	})
 }
 
-// ended is a Pod whose hypervisor left a message.
-func ended(message string) *corev1.Pod { return containerEnded("Error", message) }
+// terminatedPod returns a Pod whose hypervisor terminated with a message.
+func terminatedPod(message string) *corev1.Pod { return containerTerminated("Error", message) }
 
-// containerEnded is a Pod whose container ended for a reason of the kubelet's.
-func containerEnded(reason, message string) *corev1.Pod {
+// containerTerminated returns a Pod whose container terminated, with the kubelet's reason.
+func containerTerminated(reason, message string) *corev1.Pod {
 	return podWith(corev1.PodFailed, func(pod *corev1.Pod) {
 		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: podspec.ContainerName, State: corev1.ContainerState{
 			Terminated: &corev1.ContainerStateTerminated{Reason: reason, Message: message},
@@ -54,8 +54,8 @@ func stopped(cause vmpb.ReportStateRequest_Cause) *vmpb.ReportStateRequest {
 }
 
 func TestStatus(t *testing.T) {
-	up := podWith(corev1.PodRunning, nil)
-	cutOff := podWith(corev1.PodRunning, func(pod *corev1.Pod) {
+	runningPod := podWith(corev1.PodRunning, nil)
+	unreachable := podWith(corev1.PodRunning, func(pod *corev1.Pod) {
 		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: podspec.ContainerName, Ready: true}}
 		pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionFalse}}
 	})
@@ -70,61 +70,61 @@ func TestStatus(t *testing.T) {
 		reason, message string
 	}{
 		"refused":      {nil, observation{scope: &scope{cause: &cause{"Unsupported", "spec.x"}}}, "Creating", "False", "Unsupported", "spec.x"},
-		"starting":     {nil, observation{scope: &scope{active: up}}, "Creating", "False", reasonStarting, ""},
+		"starting":     {nil, observation{scope: &scope{active: runningPod}}, "Creating", "False", reasonStarting, ""},
 		"no container": {nil, observation{scope: &scope{active: pulling}}, "Creating", "False", "ImagePullFailed", "no such image"},
-		"running":      {prepared, observation{scope: &scope{active: up}, report: running}, "Running", "True", reasonRunning, ""},
-		"preparing without numbers": {
-			nil, observation{scope: &scope{active: up}, report: report(vmpb.ReportStateRequest_STATE_PREPARING, "fetches the kernel")},
+		"running":      {prepared, observation{scope: &scope{active: runningPod}, report: running}, "Running", "True", reasonRunning, ""},
+		"preparing without progress": {
+			nil, observation{scope: &scope{active: runningPod}, report: report(vmpb.ReportStateRequest_STATE_PREPARING, "fetches the kernel")},
 			"Creating", "False", reasonPreparing, "fetches the kernel",
 		},
 		"waiting": {
-			nil, observation{scope: &scope{active: up}, report: report(vmpb.ReportStateRequest_STATE_WAITING, "for the disk")},
+			nil, observation{scope: &scope{active: runningPod}, report: report(vmpb.ReportStateRequest_STATE_WAITING, "for the disk")},
 			"Creating", "False", reasonStarting, "for the disk",
 		},
-		"paused as wanted": {
+		"paused as requested": {
 			func(vm *v1alpha1.VirtualMachine) { vm.Spec.Mode = v1alpha1.ModePause },
-			observation{scope: &scope{active: up}, report: report(vmpb.ReportStateRequest_STATE_PAUSED, "")}, "Running", "True", reasonPaused, "",
+			observation{scope: &scope{active: runningPod}, report: report(vmpb.ReportStateRequest_STATE_PAUSED, "")}, "Running", "True", reasonPaused, "",
 		},
-		"still paused": {nil, observation{scope: &scope{active: up}, report: report(vmpb.ReportStateRequest_STATE_PAUSED, "")}, "Running", "False", reasonPaused, ""},
-		"sleeps": {
+		"paused but should run": {nil, observation{scope: &scope{active: runningPod}, report: report(vmpb.ReportStateRequest_STATE_PAUSED, "")}, "Running", "False", reasonPaused, ""},
+		"suspended": {
 			func(vm *v1alpha1.VirtualMachine) { vm.Spec.Mode = v1alpha1.ModePause },
-			observation{scope: &scope{active: up}, report: stopped(vmpb.ReportStateRequest_CAUSE_SUSPENDED)}, "Running", "False", v1alpha1.ReasonSuspended, "",
+			observation{scope: &scope{active: runningPod}, report: stopped(vmpb.ReportStateRequest_CAUSE_SUSPENDED)}, "Running", "False", v1alpha1.ReasonSuspended, "",
 		},
-		"full":                      {nil, observation{scope: &scope{active: up}, report: stopped(vmpb.ReportStateRequest_CAUSE_NO_SPACE)}, "Running", "False", v1alpha1.ReasonNoSpace, ""},
-		"stopped for a later cause": {nil, observation{scope: &scope{active: up}, report: stopped(99)}, "Running", "False", reasonPaused, ""},
-		"disk lost":                 {prepared, observation{scope: &scope{active: ended(fixture.TerminationMessage(vmpb.EndDiskLost, "gone"))}}, "Stopped", "False", v1alpha1.ReasonDiskLost, "replace-disk=a-x"},
-		"unheard of since the restart of the controller": {func(vm *v1alpha1.VirtualMachine) {
+		"no space":                     {nil, observation{scope: &scope{active: runningPod}, report: stopped(vmpb.ReportStateRequest_CAUSE_NO_SPACE)}, "Running", "False", v1alpha1.ReasonNoSpace, ""},
+		"stopped for an unknown cause": {nil, observation{scope: &scope{active: runningPod}, report: stopped(99)}, "Running", "False", reasonPaused, ""},
+		"disk lost":                    {prepared, observation{scope: &scope{active: terminatedPod(fixture.TerminationMessage(vmpb.EndDiskLost, "gone"))}}, "Stopped", "False", v1alpha1.ReasonDiskLost, "replace-disk=a-x"},
+		"no report since the restart of the controller": {func(vm *v1alpha1.VirtualMachine) {
 			vm.Status.ActiveRunID = "1"
 			vm.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: reasonRunning}}
-		}, observation{scope: &scope{active: up}}, "Running", "True", reasonRunning, ""},
-		"host away":                  {prepared, observation{scope: &scope{active: cutOff}, report: running}, "Lost", "Unknown", reasonLost, "host-1"},
-		"host away, process answers": {prepared, observation{scope: &scope{active: cutOff}, report: running, hasLease: true}, "Running", "True", reasonRunning, ""},
-		"image rejected":             {nil, observation{scope: &scope{active: ended(fixture.TerminationMessage(vmpb.EndImageRejected, "wrong checksum"))}}, "Creating", "False", "ImageRejected", "wrong checksum"},
-		"guest shut down":            {prepared, observation{scope: &scope{active: ended(fixture.TerminationMessage(vmpb.EndGuestShutdown, "bye"))}}, "Stopped", "False", "GuestShutdown", "bye"},
-		"ended without a word":       {prepared, observation{scope: &scope{active: ended("")}}, "Stopped", "False", "Error", "without saying why"},
-		"ended with nonsense":        {prepared, observation{scope: &scope{active: ended(fixture.TerminationMessage("no reason!", ""))}}, "Stopped", "False", vmpb.EndInternal, ""},
+		}, observation{scope: &scope{active: runningPod}}, "Running", "True", reasonRunning, ""},
+		"host unreachable":                  {prepared, observation{scope: &scope{active: unreachable}, report: running}, "Lost", "Unknown", reasonLost, "host-1"},
+		"host unreachable, lease open":      {prepared, observation{scope: &scope{active: unreachable}, report: running, hasLease: true}, "Running", "True", reasonRunning, ""},
+		"image rejected":                    {nil, observation{scope: &scope{active: terminatedPod(fixture.TerminationMessage(vmpb.EndImageRejected, "wrong checksum"))}}, "Creating", "False", "ImageRejected", "wrong checksum"},
+		"guest shut down":                   {prepared, observation{scope: &scope{active: terminatedPod(fixture.TerminationMessage(vmpb.EndGuestShutdown, "bye"))}}, "Stopped", "False", "GuestShutdown", "bye"},
+		"terminated without a message":      {prepared, observation{scope: &scope{active: terminatedPod("")}}, "Stopped", "False", "Error", "without a message"},
+		"terminated with an invalid reason": {prepared, observation{scope: &scope{active: terminatedPod(fixture.TerminationMessage("no reason!", ""))}}, "Stopped", "False", vmpb.EndInternal, ""},
 		"evicted": {prepared, observation{scope: &scope{active: podWith(corev1.PodFailed, func(pod *corev1.Pod) {
 			pod.Status.Reason, pod.Status.Message = "Evicted", "disk pressure"
 		})}}, "Stopped", "False", "Evicted", "disk pressure"},
-		"killed for want of memory": {prepared, observation{scope: &scope{active: containerEnded("OOMKilled", "")}}, "Stopped", "False", "OOMKilled", "more memory than"},
-		"unknown to a kubelet that was away": {
-			prepared, observation{scope: &scope{active: containerEnded("ContainerStatusUnknown", "The container could not be located when the pod was terminated")}},
+		"out of memory": {prepared, observation{scope: &scope{active: containerTerminated("OOMKilled", "")}}, "Stopped", "False", "OOMKilled", "exceeded spec.resources.limits.memory"},
+		"unknown to a kubelet that restarted": {
+			prepared, observation{scope: &scope{active: containerTerminated("ContainerStatusUnknown", "The container could not be located when the pod was terminated")}},
 			"Stopped", "False", "ContainerStatusUnknown", "could not be located",
 		},
-		"a host without KVM, by a device plugin": {prepared, observation{scope: &scope{active: podWith(corev1.PodFailed, func(pod *corev1.Pod) {
+		"host without KVM, device plugin": {prepared, observation{scope: &scope{active: podWith(corev1.PodFailed, func(pod *corev1.Pod) {
 			pod.Status.Reason, pod.Status.Message = "UnexpectedAdmissionError", "Allocate failed due to no healthy devices present"
 		})}}, "Stopped", "False", "UnexpectedAdmissionError", "no healthy devices"},
-		"a host without KVM, and no emulation": {
-			prepared, observation{scope: &scope{active: ended(fixture.TerminationMessage(vmpb.EndQEMUFailed, "Could not access KVM kernel module: No such file or directory"))}},
+		"host without KVM, no emulation": {
+			prepared, observation{scope: &scope{active: terminatedPod(fixture.TerminationMessage(vmpb.EndQEMUFailed, "Could not access KVM kernel module: No such file or directory"))}},
 			"Stopped", "False", vmpb.EndQEMUFailed, "KVM kernel module",
 		},
-		"a host of another architecture, without the image": {nil, observation{scope: &scope{active: waiting("ErrImagePull", "no match for platform in manifest: not found")}},
+		"host of another architecture, image without it": {nil, observation{scope: &scope{active: waiting("ErrImagePull", "no match for platform in manifest: not found")}},
 			"Creating", "False", v1alpha1.ReasonImagePullFailed, "no match for platform"},
-		"a host of another architecture, with the image": {nil, observation{scope: &scope{active: containerEnded("StartError", "failed to create containerd task: exec /bin/millwright: exec format error")}},
+		"host of another architecture, image starts": {nil, observation{scope: &scope{active: containerTerminated("StartError", "failed to create containerd task: exec /bin/millwright: exec format error")}},
 			"Creating", "False", "StartError", "exec format error"},
-		"deleted by hand": {prepared, observation{scope: &scope{}}, "Stopped", "False", reasonDeleted, "was deleted"},
+		"Pod deleted by a user": {prepared, observation{scope: &scope{}}, "Stopped", "False", reasonDeleted, "was deleted"},
 		"being deleted": {func(vm *v1alpha1.VirtualMachine) { vm.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)} },
-			observation{scope: &scope{active: up}, report: running}, "Terminating", "False", reasonTerminating, ""},
+			observation{scope: &scope{active: runningPod}, report: running}, "Terminating", "False", reasonTerminating, ""},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {

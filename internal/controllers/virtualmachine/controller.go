@@ -1,7 +1,7 @@
 // Package virtualmachine gives each VirtualMachine a hypervisor Pod and a disk.
 //
-// Package authority decides which hypervisor may run a VM. The controller reserves the name of
-// a Pod there before it creates the Pod, and package service responds to hypervisors accordingly.
+// Package authority decides which hypervisor may run a VM. The controller reserves the name of a Pod there before it
+// creates the Pod, and package service uses the same decision to respond to hypervisors.
 package virtualmachine
 
 import (
@@ -46,58 +46,58 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/storage"
 )
 
-// Options configure a Controller. All fields are needed unless they say otherwise.
+// Options configure a Controller. All fields are required unless their comments describe a default.
 type Options struct {
-	// Client of the infrastructure cluster; reads come from the cache.
+	// Client accesses the infrastructure cluster and reads from a cache.
 	Client client.Client
-	// APIReader reads from the API server, so that no hypervisor loses a VM, and no Pod counts as
-	// gone, because of an outdated cache.
+	// APIReader reads from the API server, so that an outdated cache never causes a hypervisor to lose its VM or a
+	// Pod to be treated as gone.
 	APIReader client.Reader
 	// Events sends core/v1 events about VirtualMachines.
 	Events record.EventRecorder
-	// Clock is the source of the time. If nil, the system clock is used.
+	// Clock returns the current time. If nil, the system clock is used.
 	Clock clock.PassiveClock
-	// Installation names this controller and all that may lead instead of it, as NAMESPACE/NAME of their lease. See
-	// v1alpha1.AnnotationController. If empty, the controller marks no VM, and also reconciles VMs of others.
+	// Installation identifies this controller and its standby replicas, as NAMESPACE/NAME of their leader election
+	// lease. See v1alpha1.AnnotationController. If empty, the controller marks no VMs and also reconciles the VMs of
+	// other controllers.
 	Installation string
-	// Image is the container image of hypervisors whose VirtualMachine names none.
+	// Image is the hypervisor image for VirtualMachines that do not set one.
 	Image string
-	// Endpoint is the gRPC target under which hypervisors reach the service.
+	// Endpoint is the gRPC target at which hypervisors reach the service.
 	Endpoint string
-	// Authority signs the certificates of hypervisors, and of the server of subresources. See
-	// service.LoadAuthority. With Identity it is needed only for the latter.
+	// Authority signs the certificates of hypervisors and of the subresource server. See service.LoadAuthority. If
+	// Identity is set, Authority is needed only for the subresource server.
 	Authority *identity.Authority
-	// Identity is that of this controller if another authority issues the certificates of controller and hypervisors. If
-	// nil, Authority issues them.
+	// Identity holds the credentials of this controller if another authority issues the certificates of the
+	// controller and the hypervisors. If nil, Authority issues them.
 	Identity *identity.Credentials
-	// Certificates is the volume with a hypervisor's certificate, with Identity. If nil, its Pod or image has the certificate.
+	// Certificates is the volume with a hypervisor's certificate. It is used only with Identity. If nil, the
+	// hypervisor image must contain the certificate.
 	Certificates *podspec.Certificates
-	// Accelerator of QEMU: auto, kvm or tcg. If empty, the hypervisor's default is used.
+	// Accelerator is the QEMU accelerator: auto, kvm or tcg. If empty, the hypervisor's default is used.
 	Accelerator string
-	// Networks are the prefixes of the guests' user-mode network, at most one of each
-	// IP version. If empty, guests have no network, and VirtualMachines that request
-	// addresses are refused.
+	// Networks are the prefixes of the guests' user-mode network, at most one of each IP version. If empty, guests
+	// have no network, and VirtualMachines that request addresses are not started.
 	Networks []netip.Prefix
-	// HostPorts are the TCP ports of a host's loopback interface that guests may connect to, at the
-	// address of the gateway.
+	// HostPorts are the TCP ports on a host's loopback interface that guests can reach at the address of the gateway.
 	HostPorts []uint16
-	// OneMachine reports that all hosts are on one machine, as in local mode, so that a lock on a
-	// volume holds between them.
+	// OneMachine reports that all hosts run on one machine, as in local mode, so that a lock on a volume is effective
+	// between them.
 	OneMachine bool
-	// Migration configures live migrations. The zero value has the defaults.
+	// Migration configures live migrations. The zero value selects the defaults.
 	Migration podspec.Migration
-	// Pods configures the Pods of hypervisors.
+	// Pods configures the hypervisor Pods.
 	Pods podspec.Options
 	// MigrationsPerHost limits concurrent migrations per host. 0 means no limit.
 	MigrationsPerHost int
-	// Concurrency is the number of VirtualMachines that are reconciled concurrently. 0 means 1.
+	// Concurrency is the number of VirtualMachines that are reconciled at the same time. 0 means 1.
 	Concurrency int
 
-	// volume connects to a server of disks. If nil, the service connects.
+	// volume connects to a disk server. If nil, the service connects.
 	volume func(server disks.Server) (volume storage.Volume, end func(), err error)
 }
 
-// diskCalls limits concurrent calls of servers of disks.
+// diskCalls limits concurrent calls to disk servers.
 const diskCalls = 32
 
 // Controller reconciles VirtualMachines. Create one with New.
@@ -106,7 +106,7 @@ type Controller struct {
 	edge        *edge.Reconciler[*v1alpha1.VirtualMachine]
 	cluster     *cluster
 	leader      *leadership
-	calls       *tasks.Runner // of servers of disks
+	calls       *tasks.Runner // to disk servers
 	memory      expectations.Memory[memory]
 	pods        *hypervisorPods
 	addresses   *addresses
@@ -151,7 +151,7 @@ func New(opts Options) *Controller {
 	return c
 }
 
-// settings returns what the Pods of all VMs have in common.
+// settings returns the settings that the Pods of all VMs have in common.
 func (o *Options) settings() podspec.Settings {
 	certificate := ""
 	if o.Identity == nil {
@@ -165,7 +165,7 @@ func (o *Options) settings() podspec.Settings {
 	}
 }
 
-// connect connects to a server of disks.
+// connect connects to a disk server.
 func (c *Controller) connect(server disks.Server) (storage.Volume, func(), error) {
 	if c.opts.volume != nil {
 		return c.opts.volume(server)
@@ -173,13 +173,15 @@ func (c *Controller) connect(server disks.Server) (storage.Volume, func(), error
 	return c.cluster.hypervisors.Volume(server.VM, server.Pod, server.Endpoint)
 }
 
-// Server returns the gRPC server for hypervisors, which closes the listener. Add it to the manager of the controller.
+// Server returns the gRPC server for hypervisors, which closes the listener when it stops. Add it to the same manager
+// as the controller.
 func (c *Controller) Server(listener net.Listener) *service.Server {
 	return &service.Server{Service: c.cluster.hypervisors, Listener: listener}
 }
 
-// Subresources returns the server of the VMs' subresources, for users in the cluster of the configuration. The name
-// is that under which kube-apiserver knows it; see subresources.Register. Serve it while the Server serves.
+// Subresources returns the server for the subresources of VMs. Its users are those of the cluster in config. The name
+// is the DNS name under which kube-apiserver reaches it; see subresources.Register. Run it only while the Server
+// runs.
 func (c *Controller) Subresources(config *rest.Config, name string, log logr.Logger) (*subresources.Server, error) {
 	return subresources.New(subresources.Options{
 		Config: config, Reader: c.cluster.client, Writer: c.cluster.client, Hypervisors: c.cluster.hypervisors, Log: log,
@@ -194,7 +196,7 @@ const (
 	indexAddress = "millwright.virtualmachine.address"
 )
 
-// CacheByObject restricts a cache to the Pods and claims of VMs, for a manager that needs no others.
+// CacheByObject restricts a cache to the Pods and claims of VMs. Use it for a manager that needs no other ones.
 func CacheByObject() map[client.Object]cache.ByObject {
 	ofVM, err := labels.NewRequirement(v1alpha1.LabelVM, selection.Exists, nil)
 	if err != nil {
@@ -204,19 +206,18 @@ func CacheByObject() map[client.Object]cache.ByObject {
 	return map[client.Object]cache.ByObject{&corev1.Pod{}: only, &corev1.PersistentVolumeClaim{}: only}
 }
 
-// SetupWithManager registers the controller and its watches. Add the Server to the same
-// manager.
+// SetupWithManager registers the controller and its watches. Add the Server to the same manager.
 func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 	if err := addIndexes(context.Background(), mgr.GetFieldIndexer()); err != nil {
 		return err
 	}
 	if err := mgr.Add(c.calls); err != nil {
-		return fmt.Errorf("adding the calls of servers of disks: %w", err)
+		return fmt.Errorf("adding the runner of calls to disk servers: %w", err)
 	}
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named("virtualmachine").
 		For(&v1alpha1.VirtualMachine{}).
-		Watches(&v1alpha1.VirtualMachine{}, handler.EnqueueRequestsFromMapFunc(c.addresses.refused), builder.WithPredicates(addressesChanged())).
+		Watches(&v1alpha1.VirtualMachine{}, handler.EnqueueRequestsFromMapFunc(c.addresses.requestsForRefused), builder.WithPredicates(addressesChanged())).
 		Owns(&corev1.Pod{}).
 		Owns(&corev1.PersistentVolumeClaim{}).
 		WatchesRawSource(source.Func(func(_ context.Context, q workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
@@ -253,7 +254,7 @@ func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 	return nil
 }
 
-// addressesChanged selects updates by which a VM may release an address. For deleted VMs see forget.
+// addressesChanged selects updates by which a VM may release an address. Deletions are handled by forget.
 func addressesChanged() predicate.Predicate {
 	return predicate.Funcs{
 		CreateFunc: func(event.CreateEvent) bool { return false },
@@ -264,26 +265,26 @@ func addressesChanged() predicate.Predicate {
 	}
 }
 
-// Reconcile brings a VM closer to its spec.
+// Reconcile implements reconcile.Reconciler.
 func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-	// The event may affect open run leases.
+	// The change that caused this pass may also affect open run leases.
 	c.cluster.hypervisors.Recheck(req.NamespacedName)
-	c.cluster.hypervisors.Take(req.NamespacedName)
+	c.cluster.hypervisors.BeginPass(req.NamespacedName)
 	return c.edge.Reconcile(ctx, req)
 }
 
-// pass makes one reconcile pass.
+// pass reconciles a VM once. It returns the delay after which to reconcile it again, or 0.
 func (c *Controller) pass(ctx context.Context, vm *v1alpha1.VirtualMachine) (time.Duration, error) {
 	remembered := c.memory.Of(client.ObjectKeyFromObject(vm))
-	if other := c.cluster.installation.other(vm); other != "" {
+	if other := c.cluster.installation.otherController(vm); other != "" {
 		c.leaveAlone(vm, other, remembered)
 		return 0, nil
 	}
-	c.addresses.allocator.See(vm)
+	c.addresses.allocator.Observe(vm)
 	return edge.Result(ctx, c.run(ctx, &scope{vm: vm, now: c.cluster.clock.Now(), memory: remembered}))
 }
 
-// forget drops what is remembered of a VM that is gone.
+// forget drops the state of a deleted VM.
 func (c *Controller) forget(vm types.NamespacedName) {
 	c.addresses.forget(vm)
 	c.cluster.hypervisors.Forget(vm)

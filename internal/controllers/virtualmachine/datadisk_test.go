@@ -23,7 +23,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// dataDisk returns a disk of a size in a storage class; empty is none.
+// dataDisk returns a data disk of a size in a storage class. If class is empty, no storage class is set.
 func dataDisk(name, size, class string) v1alpha1.DataDisk {
 	disk := v1alpha1.DataDisk{Name: name}
 	disk.VolumeClaimTemplate.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(size)}
@@ -33,7 +33,7 @@ func dataDisk(name, size, class string) v1alpha1.DataDisk {
 	return disk
 }
 
-// runsWith reports, as the hypervisor of a Pod, that the guest runs with the disks of the Pod.
+// runsWith schedules a Pod and reports as its hypervisor that the guest is running with the Pod's disks.
 func (w *testEnv) runsWith(vm string, pod *corev1.Pod) {
 	w.Helper()
 	w.schedule(pod)
@@ -45,7 +45,7 @@ func (w *testEnv) runsWith(vm string, pod *corev1.Pod) {
 	w.awaitReady(vm, reasonRunning)
 }
 
-// sizesOf returns the disks of a Pod, as its hypervisor reports them.
+// sizesOf returns the disks of a Pod in the form in which its hypervisor reports them.
 func (w *testEnv) sizesOf(pod *corev1.Pod) []*vmpb.DiskSize {
 	w.Helper()
 	spec := w.specOf(pod)
@@ -56,7 +56,7 @@ func (w *testEnv) sizesOf(pod *corev1.Pod) []*vmpb.DiskSize {
 	return sizes
 }
 
-// disksOf says which data disks a Pod has, and from which claims.
+// disksOf describes the data disks of a Pod, with their claims.
 func (w *testEnv) disksOf(pod *corev1.Pod) string {
 	w.Helper()
 	var texts []string
@@ -74,7 +74,7 @@ func (w *testEnv) disksOf(pod *corev1.Pod) string {
 	return strings.Join(texts, "\n")
 }
 
-// loseClaim deletes a claim behind the controller's back.
+// loseClaim deletes a claim without the controller.
 func (w *testEnv) loseClaim(name string) {
 	w.Helper()
 	claim := &corev1.PersistentVolumeClaim{}
@@ -84,7 +84,8 @@ func (w *testEnv) loseClaim(name string) {
 	w.must(w.client.Delete(w.Context(), claim))
 }
 
-// TestDataDisks: they have claims of their own, are never created a second time, and go with the VM.
+// TestDataDisks checks that data disks have their own claims, are never created a second time, and are deleted with
+// the VM.
 func TestDataDisks(t *testing.T) {
 	t.Parallel()
 	w := newTestEnv(t)
@@ -101,16 +102,16 @@ db on a-db, 2147483648 bytes, exists false, image "http://images.example/db.raw"
 	}
 	w.runsWith("a", pod)
 
-	// One is taken from the list, and stays; the other is there for the next hypervisor.
+	// One disk is removed from the list but its data is kept. The next hypervisor has only the other one.
 	w.change("a", func(vm *v1alpha1.VirtualMachine) { vm.Spec.DataDisks = vm.Spec.DataDisks[1:] })
-	w.eventually("the change waits", func() bool { return strings.Contains(w.pending("a"), "no data disk logs") })
-	w.end(pod, left(vmpb.EndQEMUFailed, "it died"))
+	w.eventually("the change is pending", func() bool { return strings.Contains(w.pending("a"), "removal of data disk logs") })
+	w.end(pod, left(vmpb.EndQEMUFailed, "QEMU crashed"))
 	second := w.awaitPod("a", pod.Name)
 	if got, want := w.disksOf(second), `db on a-db, 2147483648 bytes, exists true, image "http://images.example/db.raw"`; got != want {
 		t.Errorf("the second pod has %s, want %s", got, want)
 	}
 
-	// It comes again with its data, but not if its claim is lost.
+	// A disk that is added again has its old data, unless its claim is lost.
 	w.change("a", func(vm *v1alpha1.VirtualMachine) {
 		vm.Spec.DataDisks = append(vm.Spec.DataDisks, dataDisk("logs", "1Gi", class))
 	})
@@ -118,7 +119,7 @@ db on a-db, 2147483648 bytes, exists false, image "http://images.example/db.raw"
 	w.remove(second)
 	w.awaitReady("a", v1alpha1.ReasonVolumeLost)
 	if len(w.pods("a")) != 0 || !w.gone(&corev1.PersistentVolumeClaim{}, "a-logs") {
-		t.Error("a new disk, or a pod")
+		t.Error("there is a new disk or a pod")
 	}
 	w.replaceDisk("a", second.Name)
 	third := w.awaitPod("a", second.Name)
@@ -134,7 +135,8 @@ db on a-db, 2147483648 bytes, exists false, image "http://images.example/db.raw"
 	}
 }
 
-// TestDataDiskChangedByHand: whatever claim somebody writes into the status, no data disk goes, and none is created instead.
+// TestDataDiskChangedByHand checks that no data disk is deleted, and none is created instead, whatever claim a user
+// writes into the status.
 func TestDataDiskChangedByHand(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -147,19 +149,19 @@ func TestDataDiskChangedByHand(t *testing.T) {
 			w.runsWith("a", pod)
 			w.stop()
 			w.remove(pod)
-			hand := func(claim string) {
+			setClaim := func(claim string) {
 				vm := w.vm("a")
 				vm.Status.DataDisks = []v1alpha1.DataDiskStatus{{Name: "logs", VolumeClaimName: claim, Prepared: prepared}}
 				w.must(w.client.Status().Update(t.Context(), vm))
 			}
-			hand("nonsense")
+			setClaim("nonexistent")
 			w.start()
 			w.awaitReady("a", v1alpha1.ReasonVolumeLost)
 			ready := meta.FindStatusCondition(w.vm("a").Status.Conditions, v1alpha1.ConditionReady)
-			if claims := w.claims(); !slices.Equal(claims, []string{"a", "a-logs"}) || len(w.pods("a")) != 0 || !strings.Contains(ready.Message, "there is a-logs; ") {
+			if claims := w.claims(); !slices.Equal(claims, []string{"a", "a-logs"}) || len(w.pods("a")) != 0 || !strings.Contains(ready.Message, "but a-logs exists; ") {
 				t.Fatalf("claims %q, %d pods, %s", claims, len(w.pods("a")), ready.Message)
 			}
-			hand("a-logs")
+			setClaim("a-logs")
 			if got, want := w.disksOf(w.awaitPod("a", pod.Name)), logsOn("a", prepared, "http://images.example/logs.raw"); got != want {
 				t.Errorf("the pod has %s, want %s", got, want)
 			}
@@ -167,7 +169,7 @@ func TestDataDiskChangedByHand(t *testing.T) {
 	}
 }
 
-// pending returns the message of the condition RestartNeeded.
+// pending returns the reason and message of the condition RestartNeeded, or "".
 func (w *testEnv) pending(vm string) string {
 	w.Helper()
 	if condition := meta.FindStatusCondition(w.vm(vm).Status.Conditions, v1alpha1.ConditionRestartNeeded); condition != nil {
@@ -176,7 +178,7 @@ func (w *testEnv) pending(vm string) string {
 	return ""
 }
 
-// bind binds a claim to a volume of a size, as the volume controller and the storage.
+// bind binds a claim to a volume of a size, in place of the volume controller and the storage.
 func (w *testEnv) bind(name, size string) {
 	w.Helper()
 	claim := &corev1.PersistentVolumeClaim{}
@@ -191,8 +193,8 @@ func (w *testEnv) bind(name, size string) {
 	w.must(w.client.Status().Patch(w.Context(), claim, client.MergeFrom(before)))
 }
 
-// TestGrowth: what a changed spec needs is said; disks grow while the guest runs, when their volumes have, and
-// the rest comes with the next hypervisor.
+// TestGrowth checks that the condition RestartNeeded lists the pending changes, that disks grow while the guest is
+// running once their volumes have grown, and that the other changes take effect with the next hypervisor.
 func TestGrowth(t *testing.T) {
 	t.Parallel()
 	w := newTestEnv(t)
@@ -231,10 +233,10 @@ func TestGrowth(t *testing.T) {
 		resize(&vm.Spec.DataDisks[0].VolumeClaimTemplate, "3Gi")
 		resize(&vm.Spec.DataDisks[1].VolumeClaimTemplate, "5Gi")
 	})
-	w.eventually("what is pending", func() bool {
+	w.eventually("all changes are pending", func() bool {
 		got := w.pending("a")
-		return strings.HasPrefix(got, reasonCannotGrow+": At its next start the virtual machine gets: CPUs: 4 instead of 2, memory: 1Gi instead of 512Mi, "+
-			"disk: 2Gi instead of 1Gi, data disk fixed: 3Gi instead of 1Gi, data disk logs: 5Gi instead of 1Gi. data disk fixed: the volume cannot grow: ")
+		return strings.HasPrefix(got, reasonCannotGrow+": Restart the virtual machine to apply these changes: CPUs: 4 instead of 2, memory: 1Gi instead of 512Mi, "+
+			"disk: 2Gi instead of 1Gi, data disk fixed: 3Gi instead of 1Gi, data disk logs: 5Gi instead of 1Gi. The volume of data disk fixed cannot grow: ")
 	})
 	requests := func(name string) string {
 		claim := &corev1.PersistentVolumeClaim{}
@@ -244,26 +246,26 @@ func TestGrowth(t *testing.T) {
 	if got := requests("a") + " " + requests("a-fixed") + " " + requests("a-logs"); got != "2Gi 1Gi 5Gi" {
 		t.Errorf("the claims request %s", got)
 	}
-	w.bind("a-logs", "5Gi") // its volume has grown
+	w.bind("a-logs", "5Gi") // the volume has grown
 	if got := next().GetGrow(); len(got) != 1 || got[0].GetName() != "logs" || got[0].GetBytes() != 5<<30 {
-		t.Errorf("the hypervisor is told to grow %v", got)
+		t.Errorf("the hypervisor is ordered to grow %v", got)
 	}
 	report(1<<30, 5<<30)
-	w.eventually("one is done", func() bool { return !strings.Contains(w.pending("a"), "data disk logs") })
+	w.eventually("data disk logs has grown", func() bool { return !strings.Contains(w.pending("a"), "data disk logs") })
 
-	// A spec with which it could not start harms no guest.
+	// An invalid spec does not affect the running guest.
 	w.change("a", func(vm *v1alpha1.VirtualMachine) { resize(&vm.Spec.DataDisks[0].VolumeClaimTemplate, "8Pi") })
-	w.eventually("that is said", func() bool { return strings.HasPrefix(w.pending("a"), reasonInvalid+": ") })
+	w.eventually("the condition shows the invalid spec", func() bool { return strings.HasPrefix(w.pending("a"), reasonInvalid+": ") })
 	if active := w.vm("a").Status.ActivePodName; active != pod.Name || w.ready("a") != reasonRunning {
 		t.Errorf("pod %s, %s", active, w.ready("a"))
 	}
 }
 
-// TestDisksRefused: the API server has a sentence for each of these.
+// TestDisksRefused checks invalid data disks that the API server or the controller refuses.
 func TestDisksRefused(t *testing.T) {
 	t.Parallel()
 	w := newTestEnv(t)
-	w.stop() // the controller is not needed
+	w.stop() // the test needs no controller
 	w.declare("a", func(vm *v1alpha1.VirtualMachine) {
 		vm.Spec.DataDisks = []v1alpha1.DataDisk{dataDisk("logs", "2Gi", "")}
 	})
@@ -272,17 +274,17 @@ func TestDisksRefused(t *testing.T) {
 		hundred[i] = dataDisk(fmt.Sprint("d", i), "1Gi", "")
 	}
 	for name, change := range map[string]func(*v1alpha1.VirtualMachineSpec){
-		"two of a name": func(s *v1alpha1.VirtualMachineSpec) { s.DataDisks = append(s.DataDisks, s.DataDisks[0]) },
-		"no label":      func(s *v1alpha1.VirtualMachineSpec) { s.DataDisks = append(s.DataDisks, dataDisk("A_b", "1Gi", "")) },
-		"a long name": func(s *v1alpha1.VirtualMachineSpec) {
+		"duplicate name": func(s *v1alpha1.VirtualMachineSpec) { s.DataDisks = append(s.DataDisks, s.DataDisks[0]) },
+		"invalid name":   func(s *v1alpha1.VirtualMachineSpec) { s.DataDisks = append(s.DataDisks, dataDisk("A_b", "1Gi", "")) },
+		"name too long": func(s *v1alpha1.VirtualMachineSpec) {
 			s.DataDisks = append(s.DataDisks, dataDisk("aaaaaaaaaaaaaaaaaaaaa", "1Gi", ""))
 		},
-		"a hundred":     func(s *v1alpha1.VirtualMachineSpec) { s.DataDisks = hundred },
-		"a smaller one": func(s *v1alpha1.VirtualMachineSpec) { s.DataDisks[0] = dataDisk("logs", "1Gi", "") },
-		"a smaller root": func(s *v1alpha1.VirtualMachineSpec) {
+		"too many disks":    func(s *v1alpha1.VirtualMachineSpec) { s.DataDisks = hundred },
+		"smaller data disk": func(s *v1alpha1.VirtualMachineSpec) { s.DataDisks[0] = dataDisk("logs", "1Gi", "") },
+		"smaller root disk": func(s *v1alpha1.VirtualMachineSpec) {
 			s.VolumeClaimTemplate = &dataDisks("512Mi")[0].VolumeClaimTemplate
 		},
-		"an image by ftp": func(s *v1alpha1.VirtualMachineSpec) {
+		"image with FTP URL": func(s *v1alpha1.VirtualMachineSpec) {
 			s.DataDisks[0].InitialImage = &v1alpha1.InitialImage{URL: "ftp://a"}
 		},
 	} {
@@ -296,7 +298,7 @@ func TestDisksRefused(t *testing.T) {
 		vm.Spec.DataDisks = append(dataDisks("3Gi"), dataDisk("logs", "2048Mi", ""))
 		vm.Spec.VolumeClaimTemplate.Spec.Resources.Requests[corev1.ResourceStorage] = resource.MustParse("10Gi")
 	})
-	for name, disk := range map[string]v1alpha1.DataDisk{"zero": dataDisk("a", "0", ""), "absurd": dataDisk("a", "5Pi", "")} {
+	for name, disk := range map[string]v1alpha1.DataDisk{"zero": dataDisk("a", "0", ""), "too large": dataDisk("a", "5Pi", "")} {
 		vm := fixture.VirtualMachine()
 		vm.Spec.DataDisks = []v1alpha1.DataDisk{disk}
 		if found := invalid(vm, podspec.Settings{}); found == nil || found.Reason != reasonInvalid {

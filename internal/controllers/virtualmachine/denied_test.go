@@ -16,10 +16,10 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
-// TestVirtualMachine_DeniedWrite checks that a webhook that denies a write with the code 409 is not taken for another
-// client that was first: the pass fails, so that it is retried with back-off, and an event says why.
+// TestVirtualMachine_DeniedWrite checks that a denial by a webhook with code 409 is not treated as a write conflict.
+// The pass fails, so that it is retried with back-off, and an event contains the reason.
 func TestVirtualMachine_DeniedWrite(t *testing.T) {
-	w := newAbsurdWorld(t, newAuthority(t), fixture.VirtualMachine())
+	w := newFakeEnv(t, newAuthority(t), fixture.VirtualMachine())
 	denied := &apierrors.StatusError{ErrStatus: metav1.Status{
 		Status: metav1.StatusFailure, Code: http.StatusConflict, Reason: metav1.StatusReasonConflict, Message: `admission webhook "quota.example" denied the request: too many`,
 	}}
@@ -29,8 +29,8 @@ func TestVirtualMachine_DeniedWrite(t *testing.T) {
 		},
 	})
 	for range 3 {
-		if result, err := w.Reconcile(t.Context(), ctrl.Request{NamespacedName: absurdKey}); err == nil {
-			t.Fatalf("the pass succeeded, and is repeated after %v", result.RequeueAfter)
+		if result, err := w.Reconcile(t.Context(), ctrl.Request{NamespacedName: fakeKey}); err == nil {
+			t.Fatalf("the pass succeeded and is repeated after %v", result.RequeueAfter)
 		}
 	}
 	events := w.cluster.events.(*record.FakeRecorder).Events

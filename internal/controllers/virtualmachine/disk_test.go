@@ -16,7 +16,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
-// TestVolumeLost: a guest never silently finds an empty disk in place of its own.
+// TestVolumeLost checks that a guest never gets an empty disk in place of a lost one.
 func TestVolumeLost(t *testing.T) {
 	t.Parallel()
 	w := newTestEnv(t)
@@ -29,11 +29,11 @@ func TestVolumeLost(t *testing.T) {
 	w.remove(pod)
 	w.awaitReady("a", v1alpha1.ReasonVolumeLost)
 	if !w.gone(claim, "a") || len(w.pods("a")) != 0 {
-		t.Error("a new disk, or a pod")
+		t.Error("there is a new disk or a pod")
 	}
 }
 
-// TestForeignClaim: a foreign disk is neither used nor deleted.
+// TestForeignClaim checks that the claim of another owner is neither used nor deleted.
 func TestForeignClaim(t *testing.T) {
 	t.Parallel()
 	w := newTestEnv(t)
@@ -49,7 +49,7 @@ func TestForeignClaim(t *testing.T) {
 	}
 }
 
-// TestImageRejected: trying again waits, and a changed spec ends the wait at once.
+// TestImageRejected checks that a retry is delayed, and that a changed spec is tried immediately.
 func TestImageRejected(t *testing.T) {
 	t.Parallel()
 	w := newTestEnv(t)
@@ -70,26 +70,26 @@ func TestImageRejected(t *testing.T) {
 	}
 }
 
-// TestAuthorityIsCreatedOnce: concurrent processes get the same one.
+// TestAuthorityIsCreatedOnce checks that concurrent processes get the same certificate authority.
 func TestAuthorityIsCreatedOnce(t *testing.T) {
 	t.Parallel()
 	w := newTestEnv(t)
 	w.stop()
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: service.AuthoritySecret}}
 	w.must(w.client.Delete(t.Context(), secret))
-	made := make([]*identity.Authority, 5)
-	failed := make([]error, len(made))
+	authorities := make([]*identity.Authority, 5)
+	errs := make([]error, len(authorities))
 	var group sync.WaitGroup
-	for i := range made {
-		group.Go(func() { made[i], failed[i] = service.LoadAuthority(t.Context(), w.client, w.namespace) })
+	for i := range authorities {
+		group.Go(func() { authorities[i], errs[i] = service.LoadAuthority(t.Context(), w.client, w.namespace) })
 	}
 	group.Wait()
-	w.must(failed[0])
-	first, _ := made[0].PEM()
-	for i := range made {
-		w.must(failed[i])
-		if certificate, _ := made[i].PEM(); !bytes.Equal(certificate, first) {
-			t.Error("two authorities")
+	w.must(errs[0])
+	first, _ := authorities[0].PEM()
+	for i := range authorities {
+		w.must(errs[i])
+		if certificate, _ := authorities[i].PEM(); !bytes.Equal(certificate, first) {
+			t.Error("there are two authorities")
 		}
 	}
 }

@@ -22,39 +22,40 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// diskServers keeps a server for the disks of each VM that wants one.
+// diskServers runs a disk server for each VM whose spec requests one.
 type diskServers struct {
 	*cluster
 	caller *disks.Caller
 }
 
-// servedMemory is what is remembered of the disks that a server serves. Losing it costs only time.
+// servedMemory is what the controller remembers about served disks. If it is lost, some steps take longer.
 type servedMemory struct {
 	backoff backoff
-	// wanted is when the revocation of tokens was first requested for the next hypervisor; zero if it was not.
-	wanted time.Time
+	// revokeRequested is when the controller first requested the revocation of tokens for the next hypervisor; zero
+	// if it has not.
+	revokeRequested time.Time
 }
 
-// serve keeps the server of the disks while it is needed, and opens the disks to the hypervisor of the VM. It ends the
-// pass only with an error.
+// serve keeps the disk server running while it is needed, and opens the disks to the VM's hypervisor. Only an error
+// makes it stop the pass.
 func (d *diskServers) serve(ctx context.Context, s *scope) flow.Result {
 	if !podspec.Served(s.vm) || s.vm.Status.VolumeClaimName == "" {
 		return flow.Continue() // await starts the first server when the claims exist
 	}
-	if err := d.keep(ctx, s, s.vm.Status.VolumeClaimName); err != nil {
+	if err := d.ensure(ctx, s, s.vm.Status.VolumeClaimName); err != nil {
 		return flow.Fail(err)
 	}
-	want := disks.Wanted(s.vm)
+	desired := disks.DesiredFor(s.vm)
 	if s.holder() == nil {
-		want.Open = nil
+		desired.Open = nil
 	} else {
-		s.memory.served.wanted = time.Time{}
+		s.memory.served.revokeRequested = time.Time{}
 	}
-	return flow.Fail(d.ask(ctx, s, want))
+	return flow.Fail(d.request(ctx, s, desired))
 }
 
-// keep observes the Pods that serve the disks, and takes the next step with the current one.
-func (d *diskServers) keep(ctx context.Context, s *scope, claim string) error {
+// ensure observes the disk server Pods and takes the next step for the current one.
+func (d *diskServers) ensure(ctx context.Context, s *scope, claim string) error {
 	facts, err := d.facts(ctx, s)
 	if err != nil {
 		return err
@@ -101,7 +102,7 @@ func (d *diskServers) facts(ctx context.Context, s *scope) (disks.Facts, error) 
 	return facts, err
 }
 
-// removeOthers deletes the Pods that served the disks before, or that are unknown.
+// removeOthers deletes earlier disk server Pods and those that the status does not record.
 func (d *diskServers) removeOthers(ctx context.Context, s *scope, facts disks.Facts) error {
 	if !slices.ContainsFunc(facts.Others, func(pod *corev1.Pod) bool { return pod.DeletionTimestamp.IsZero() }) {
 		return nil
@@ -115,7 +116,7 @@ func (d *diskServers) removeOthers(ctx context.Context, s *scope, facts disks.Fa
 	}))
 }
 
-// reserve stores the name of the next server before its Pod exists, and the disks that it serves.
+// reserve stores the name of the next disk server before its Pod exists, and the disks that it will serve.
 func (d *diskServers) reserve(ctx context.Context, s *scope, claim string) error {
 	if d.awaitAttempt(s) {
 		return nil
@@ -124,7 +125,7 @@ func (d *diskServers) reserve(ctx context.Context, s *scope, claim string) error
 	err := d.registry.Update(ctx, s.vm, func(status *v1alpha1.VirtualMachineStatus) {
 		if holder == nil {
 			if status.VolumeClaimName != claim || podspec.ReplacesDisk(s.vm) {
-				status.ImagePrepared = false // another disk, and an empty one
+				status.ImagePrepared = false // the new disk is empty
 			}
 			status.DataDisks = podspec.NextDataDisks(s.vm)
 		}
@@ -141,7 +142,7 @@ func (d *diskServers) reserve(ctx context.Context, s *scope, claim string) error
 	return d.create(ctx, s)
 }
 
-// awaitAttempt reports whether the next server waits for the back-off after one that terminated.
+// awaitAttempt reports whether the next disk server must wait for the back-off after the last one has terminated.
 func (d *diskServers) awaitAttempt(s *scope) bool {
 	last := s.vm.Status.DiskServer
 	if last == nil || last.PodUID == "" {
@@ -158,14 +159,14 @@ func (d *diskServers) awaitAttempt(s *scope) bool {
 	return wait > 0
 }
 
-// create creates the Pod whose name is reserved, from the object that the API server has.
+// create creates the disk server Pod under the reserved name, based on the VM as the API server has it.
 func (d *diskServers) create(ctx context.Context, s *scope) error {
 	live, err := d.confirm(ctx, s)
 	if err != nil {
 		return err
 	}
 	if !authority.IsServer(&live.Status, s.vm.Status.DiskServer.PodName) || live.Status.DiskServer.PodUID != "" {
-		return edge.ErrStale // no two Pods have the same name
+		return edge.ErrStale // a name is used for one Pod only
 	}
 	pod, err := podspec.DiskServer(live, s.holder(), d.settings)
 	if err != nil {
@@ -173,12 +174,12 @@ func (d *diskServers) create(ctx context.Context, s *scope) error {
 	}
 	err = d.client.Create(ctx, pod)
 	if apierror.Taken(err) {
-		return edge.ErrStale // of an earlier pass
+		return edge.ErrStale // an earlier pass created it
 	}
 	if err != nil {
 		return fmt.Errorf("creating pod %s: %w", pod.Name, err)
 	}
-	d.events.Eventf(s.vm, corev1.EventTypeNormal, "Created", "Created pod %s, which serves the disks", pod.Name)
+	d.events.Eventf(s.vm, corev1.EventTypeNormal, "Created", "Created disk server pod %s", pod.Name)
 	s.vm, s.served.pod, s.servers = live, pod, append(s.servers, pod)
 	return d.record(ctx, s, pod)
 }
@@ -187,7 +188,7 @@ func (d *diskServers) record(ctx context.Context, s *scope, pod *corev1.Pod) err
 	return d.registry.Update(ctx, s.vm, func(status *v1alpha1.VirtualMachineStatus) { status.DiskServer.PodUID = pod.UID })
 }
 
-// process returns the process that serves the disks; nil if none does yet.
+// process returns the process that serves the disks, or nil if none serves them yet.
 func (d *diskServers) process(s *scope, facts disks.Facts) *disks.Server {
 	pod, report := facts.Served(), d.hypervisors.DiskServer(s.vm)
 	if pod == nil || report.GetState() != vmpb.ReportStateRequest_STATE_RUNNING {
@@ -198,19 +199,19 @@ func (d *diskServers) process(s *scope, facts disks.Facts) *disks.Server {
 	}
 }
 
-// ask requests what is wanted from the server, if there is one, and stores what it has confirmed.
-func (d *diskServers) ask(ctx context.Context, s *scope, want disks.Want) error {
+// request sends the desired state to the disk server, if there is one, and stores what the server has confirmed.
+func (d *diskServers) request(ctx context.Context, s *scope, desired disks.Desired) error {
 	if s.served.process == nil {
 		return nil
 	}
-	s.served.asked = d.caller.Ask(*s.served.process, want)
-	if s.served.asked.Err != nil {
-		log.FromContext(ctx).Info("The server of the disks has not done what it was asked for", "pod", s.served.process.Pod, "err", s.served.asked.Err.Error())
+	s.served.state = d.caller.Ensure(*s.served.process, desired)
+	if s.served.state.Err != nil {
+		log.FromContext(ctx).Info("Request to the disk server failed", "pod", s.served.process.Pod, "err", s.served.state.Err.Error())
 	}
 	report := d.hypervisors.DiskServer(s.vm)
 	next := s.vm.Status.DeepCopy()
-	podspec.KnowServedDisks(s.vm, next, report)
-	next.DiskServer.RevokedToken = max(next.DiskServer.RevokedToken, disks.Confirmed(s.vm, s.served.asked))
+	podspec.RecordServedDisks(s.vm, next, report)
+	next.DiskServer.RevokedToken = max(next.DiskServer.RevokedToken, disks.Confirmed(s.vm, s.served.state))
 	if next.ImagePrepared == s.vm.Status.ImagePrepared && *next.DiskServer == *s.vm.Status.DiskServer && slices.Equal(next.DataDisks, s.vm.Status.DataDisks) {
 		return nil
 	}

@@ -13,71 +13,72 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// reasonTokenRevoked is a reason of the condition disksServed.
+// reasonTokenRevoked is a reason of the condition DisksServed.
 const reasonTokenRevoked = "TokenRevoked"
 
-// disksServed returns the condition that tells whether the hypervisor of the VM can attach the disks. The report is the
-// last one of their server; nil if this process has none.
+// disksServed returns the condition DisksServed, which reports whether the VM's hypervisor can attach the disks. The
+// report is the last one of the disk server; nil if this process has none.
 func disksServed(s *scope, report *vmpb.ReportStateRequest) metav1.Condition {
 	away := serverAway(s.served.pod)
-	not := func(reason, format string, args ...any) metav1.Condition {
+	notServed := func(reason, format string, args ...any) metav1.Condition {
 		return metav1.Condition{
 			Type: v1alpha1.ConditionDisksServed, Status: metav1.ConditionFalse, Reason: reason, Message: podstate.Truncate(fmt.Sprintf(format, args...) + away),
 		}
 	}
 	switch {
 	case s.served.pod == nil:
-		return not(v1alpha1.ReasonDiskServerStarting, "The pod that serves the disks is being created.")
+		return notServed(v1alpha1.ReasonDiskServerStarting, "The disk server pod is being created.")
 	case podstate.Finished(s.served.pod):
 		end := podstate.EndOf(s.served.pod)
-		return not(end.Reason, "Pod %s, which served the disks, ended: %s", s.served.pod.Name, end.Message)
+		return notServed(end.Reason, "Disk server pod %s terminated: %s", s.served.pod.Name, end.Message)
 	case s.served.process == nil:
-		return startingServer(s, report, not)
-	case s.served.revoking && s.served.asked.Err == nil: // it was asked a moment ago
-		return not(v1alpha1.ReasonDiskServerStarting, "Pod %s makes sure that no earlier hypervisor can change the disks.", s.served.pod.Name)
+		return startingServer(s, report, notServed)
+	case s.served.revoking && s.served.state.Err == nil: // the request was just sent
+		return notServed(v1alpha1.ReasonDiskServerStarting, "Disk server pod %s is revoking the access of earlier hypervisors to the disks.", s.served.pod.Name)
 	case s.served.revoking || authority.AccessOf(s.vm) == authority.AccessAwaited:
-		return not(v1alpha1.ReasonStorageNotRevoked, "Pod %s has not confirmed that no earlier hypervisor can change the disks%s", s.served.pod.Name, because(s.served.asked.Err))
+		return notServed(v1alpha1.ReasonStorageNotRevoked, "Disk server pod %s has not confirmed that earlier hypervisors have lost access to the disks%s", s.served.pod.Name, because(s.served.state.Err))
 	case authority.AccessOf(s.vm) == authority.AccessRevoked:
-		return not(reasonTokenRevoked, "Pod %s refuses the fencing token of the hypervisor: the virtual machine starts again from its disk.", s.served.pod.Name)
-	case s.served.asked.Err == nil && !s.served.asked.Done:
-		return not(v1alpha1.ReasonDiskServerStarting, "Pod %s opens the disks to the hypervisor.", s.served.pod.Name)
-	case s.served.asked.Err != nil:
-		return not(v1alpha1.ReasonDiskServerUnreachable, "Pod %s does not open the disks to the hypervisor%s", s.served.pod.Name, because(s.served.asked.Err))
+		return notServed(reasonTokenRevoked, "Disk server pod %s has revoked the fencing token of the hypervisor; the virtual machine will restart from its disk.", s.served.pod.Name)
+	case s.served.state.Err == nil && !s.served.state.Done:
+		return notServed(v1alpha1.ReasonDiskServerStarting, "Disk server pod %s is opening the disks to the hypervisor.", s.served.pod.Name)
+	case s.served.state.Err != nil:
+		return notServed(v1alpha1.ReasonDiskServerUnreachable, "Disk server pod %s has not opened the disks to the hypervisor%s", s.served.pod.Name, because(s.served.state.Err))
 	case away != "":
-		unknown := not(v1alpha1.ReasonHostUnreachable, "Pod %s served the disks.", s.served.pod.Name)
+		unknown := notServed(v1alpha1.ReasonHostUnreachable, "Disk server pod %s may no longer serve the disks.", s.served.pod.Name)
 		unknown.Status = metav1.ConditionUnknown
 		return unknown
 	}
-	return metav1.Condition{Type: v1alpha1.ConditionDisksServed, Status: metav1.ConditionTrue, Reason: "Served", Message: "Pod " + s.served.pod.Name + " serves the disks."}
+	return metav1.Condition{Type: v1alpha1.ConditionDisksServed, Status: metav1.ConditionTrue, Reason: "Served", Message: "Disk server pod " + s.served.pod.Name + " serves the disks."}
 }
 
-// serverAway returns a message if the host of a server is unreachable, and what to do; empty if it is reachable. No other
-// server starts before the Pod is gone.
+// serverAway returns a message for users if the host of a disk server is unreachable, or "" if it is reachable. No
+// other disk server starts before the Pod is gone.
 func serverAway(pod *corev1.Pod) string {
 	if pod == nil || !podstate.HostUnreachable(pod) {
 		return ""
 	}
-	return fmt.Sprintf(" Host %s does not answer. If it is dead, delete its Node, or mark it out-of-service: then another pod serves the disks.", pod.Spec.NodeName)
+	return fmt.Sprintf(" Host %s is unreachable. If it has failed, delete its Node or taint it as out-of-service; another pod then serves the disks.", pod.Spec.NodeName)
 }
 
-// because returns the code of a server's last error. The error texts differ from call to call.
+// because returns the end of a message with the gRPC code of the disk server's last error. It omits the error text,
+// which differs from call to call.
 func because(err error) string {
 	if err == nil {
 		return "."
 	}
-	return fmt.Sprintf("; its last answer is %s.", grpcstatus.Code(err))
+	return fmt.Sprintf("; its last response was %s.", grpcstatus.Code(err))
 }
 
-// startingServer returns the condition of a server that does not serve yet.
-func startingServer(s *scope, report *vmpb.ReportStateRequest, not func(reason, format string, args ...any) metav1.Condition) metav1.Condition {
+// startingServer returns the condition for a disk server that is not serving yet.
+func startingServer(s *scope, report *vmpb.ReportStateRequest, notServed func(reason, format string, args ...any) metav1.Condition) metav1.Condition {
 	if message, is := podstate.Unschedulable(s.served.pod); is {
-		return not(v1alpha1.ReasonUnschedulable, "Pod %s, which serves the disks: %s", s.served.pod.Name, message)
+		return notServed(v1alpha1.ReasonUnschedulable, "Disk server pod %s: %s", s.served.pod.Name, message)
 	}
 	if !s.served.pod.DeletionTimestamp.IsZero() {
-		return not(v1alpha1.ReasonDiskServerStarting, "Pod %s, which served the disks, is being deleted. Another one follows when it has ended.", s.served.pod.Name)
+		return notServed(v1alpha1.ReasonDiskServerStarting, "Disk server pod %s is being deleted; another one starts when it has terminated.", s.served.pod.Name)
 	}
 	if reason, message := podstate.Waiting(s.served.pod); reason != "" {
-		return not(reason, "Pod %s, which serves the disks: %s", s.served.pod.Name, message)
+		return notServed(reason, "Disk server pod %s: %s", s.served.pod.Name, message)
 	}
 	text := "."
 	if message := report.GetMessage(); message != "" {
@@ -86,5 +87,5 @@ func startingServer(s *scope, report *vmpb.ReportStateRequest, not func(reason, 
 	if progress := written(report.GetDoneBytes(), report.GetTotalBytes()); progress != "" {
 		text = ": " + progress
 	}
-	return not(v1alpha1.ReasonDiskServerStarting, "Pod %s, which is to serve the disks, does not do that yet%s", s.served.pod.Name, text)
+	return notServed(v1alpha1.ReasonDiskServerStarting, "Disk server pod %s is not serving yet%s", s.served.pod.Name, text)
 }

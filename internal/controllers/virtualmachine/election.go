@@ -14,7 +14,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )
 
-// election finds the hypervisor of a VM whose authority was lost.
+// election chooses the hypervisor of a VM whose authority was lost.
 type election struct {
 	*cluster
 	leader  *leadership
@@ -22,8 +22,9 @@ type election struct {
 	volumes *volumes
 }
 
-// elect gives a VM whose authority was lost, for example by a restore from a backup, to its hypervisor. If there are
-// several, it first deletes all but one. Any choice is safe, because only the process that holds the disk's lock can run.
+// elect makes an existing hypervisor authoritative if the authority was lost, for example by a restore from a backup.
+// If there are several hypervisors, it first deletes all but one. Any choice is safe, because only the process that
+// holds the lock of the disk can run the VM.
 func (e *election) elect(ctx context.Context, s *scope) flow.Result {
 	candidates := podstate.OldestFirst(s.pods)
 	if s.vm.Status.ActivePodName != "" {
@@ -31,14 +32,14 @@ func (e *election) elect(ctx context.Context, s *scope) flow.Result {
 		return flow.Continue()
 	}
 	if wait := e.leases.awaitUnknown(s); wait > 0 {
-		s.cause = causef(v1alpha1.ReasonLeaseExpiring, "The status of the virtual machine was lost: a hypervisor may have a lease, until that has expired.")
-		return flow.Wait(wait, "the end of unknown leases")
+		s.cause = causef(v1alpha1.ReasonLeaseExpiring, "The status of the virtual machine was lost; waiting until all leases that hypervisors may still hold have expired.")
+		return flow.Wait(wait, "unknown leases have not expired")
 	}
 	if len(candidates) == 0 {
 		return flow.Continue()
 	}
 	if podspec.Served(s.vm) {
-		return e.giveUp(ctx, s, candidates)
+		return e.deleteCandidates(ctx, s, candidates)
 	}
 	if slices.ContainsFunc(candidates, podspec.IsTarget) {
 		unknown, err := e.volumes.unknownDisks(ctx, s, candidates)
@@ -56,9 +57,9 @@ func (e *election) elect(ctx context.Context, s *scope) flow.Result {
 		s.active = candidates[0]
 		return flow.Continue()
 	}
-	keep, sure := e.keeper(client.ObjectKeyFromObject(s.vm), candidates)
+	keep, sure := e.choose(client.ObjectKeyFromObject(s.vm), candidates)
 	if early := e.leader.settling(); !sure && early > 0 {
-		return flow.Wait(early, "which hypervisor asks for a run lease")
+		return flow.Wait(early, "hypervisors may still open their run leases")
 	}
 	if _, err := e.confirm(ctx, s); err != nil {
 		return flow.Fail(err)
@@ -67,24 +68,24 @@ func (e *election) elect(ctx context.Context, s *scope) flow.Result {
 	if err := e.deletePods(ctx, others); err != nil {
 		return flow.Fail(err)
 	}
-	return flow.Wait(goneCheck, "the end of the other hypervisors")
+	return flow.Wait(goneCheck, "the other hypervisors are terminating")
 }
 
-// giveUp deletes the hypervisors of a VM whose status was lost, because the tokens with which they attached the disks
-// are unknown.
-func (e *election) giveUp(ctx context.Context, s *scope, pods []*corev1.Pod) flow.Result {
+// deleteCandidates deletes the hypervisors of a VM whose disks are served. The tokens with which they attached the
+// disks were lost with the status.
+func (e *election) deleteCandidates(ctx context.Context, s *scope, pods []*corev1.Pod) flow.Result {
 	if _, err := e.confirm(ctx, s); err != nil {
 		return flow.Fail(err)
 	}
 	if err := e.deletePods(ctx, pods); err != nil {
 		return flow.Fail(err)
 	}
-	return flow.Wait(goneCheck, "the end of the hypervisors")
+	return flow.Wait(goneCheck, "the hypervisors are terminating")
 }
 
-// keeper returns which of several hypervisors to keep: the only one with an open run lease (then sure is true), or
-// else the oldest.
-func (e *election) keeper(vm client.ObjectKey, candidates []*corev1.Pod) (keep *corev1.Pod, sure bool) {
+// choose returns which of several hypervisors to keep: the only one with an open run lease, or else the oldest one.
+// sure is true in the first case.
+func (e *election) choose(vm client.ObjectKey, candidates []*corev1.Pod) (keep *corev1.Pod, sure bool) {
 	leases := 0
 	for _, pod := range candidates {
 		if e.hypervisors.HasLease(vm, pod.Name) {

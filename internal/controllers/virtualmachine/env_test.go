@@ -50,30 +50,30 @@ func TestMain(m *testing.M) {
 
 var testNetwork = netip.MustParsePrefix("10.77.0.0/16")
 
-// testEnv is a namespace with the controller, under the shipped role. The test acts as
-// scheduler, kubelet and hypervisors.
+// testEnv is a namespace with the controller, which has the permissions of the shipped role. The test acts as the
+// scheduler, the kubelet and the hypervisors.
 type testEnv struct {
 	*testing.T
 	client    client.Client
 	clients   *kubernetes.Clientset
 	access    *rest.Config
-	used      env.Used     // by the controller
-	writes    atomic.Int64 // of objects, by the controller, without those that another write overtook
-	uncounted atomic.Value // the name of a VM whose writes are not among them
+	used      env.Used     // permissions that the controller has used
+	writes    atomic.Int64 // number of writes by the controller, without conflicts
+	uncounted atomic.Value // name of a VM whose writes are not counted
 	namespace string
 	authority *identity.Authority
 	endpoint  string
 	events    *record.FakeRecorder
 	stop      func()
-	// waitTimeout bounds every wait.
+	// waitTimeout limits every wait.
 	waitTimeout time.Duration
-	// perHost is how many VMs may leave or enter a host at a time.
+	// perHost is the limit of concurrent migrations per host.
 	perHost int
-	// disks are the servers of disks. Nil: the controller finds them over the network.
+	// disks are fake disk servers. If nil, the controller connects to disk servers over the network.
 	disks *diskFake
-	// installation is how the controller marks VMs.
+	// installation is the controller's Options.Installation.
 	installation string
-	// oneMachine says that all hosts are on one machine.
+	// oneMachine is the controller's Options.OneMachine.
 	oneMachine bool
 }
 
@@ -84,7 +84,7 @@ func (r roundTripper) RoundTrip(request *http.Request) (*http.Response, error) {
 func testScheme() *runtime.Scheme {
 	scheme := env.NewScheme()
 	if err := v1alpha1.AddToScheme(scheme); err != nil {
-		panic(err) // two kinds of one name
+		panic(err) // the scheme is fixed
 	}
 	return scheme
 }
@@ -94,13 +94,13 @@ func newTestEnv(t *testing.T) *testEnv {
 	return newTestEnvUnder(t, nil)
 }
 
-// newTestEnvUnder has the controller's API server misbehave; nil: it does not.
+// newTestEnvUnder returns a testEnv whose API server injects faults for the controller. If fault is nil, it has none.
 func newTestEnvUnder(t *testing.T, fault *serverfault.Fault) *testEnv {
 	t.Helper()
 	return newTestEnvIn(t, env.New(t), fault)
 }
 
-// newTestEnvIn is newTestEnvUnder in a namespace that the test has already.
+// newTestEnvIn is like newTestEnvUnder, in an existing namespace.
 func newTestEnvIn(t *testing.T, e *env.Env, fault *serverfault.Fault) *testEnv {
 	t.Helper()
 	w := &testEnv{T: t, namespace: e.Namespace, installation: e.Namespace + "/vm-controller", clients: kubernetes.NewForConfigOrDie(e.Admin), events: record.NewFakeRecorder(1000), waitTimeout: env.WaitTimeout, perHost: 1, disks: newDiskFake()}
@@ -109,7 +109,7 @@ func newTestEnvIn(t *testing.T, e *env.Env, fault *serverfault.Fault) *testEnv {
 	w.must(err)
 	w.access = e.UserWith(t, "config/rbac/vm-controller-role.yaml")
 	if fault != nil {
-		// A hypervisor connects by several requests, and waits longer after each failure.
+		// A hypervisor connects with several requests, and its delay grows with each failure.
 		w.access = fault.Before(t, w.access)
 	}
 	w.used.Record(w.access)
@@ -119,15 +119,15 @@ func newTestEnvIn(t *testing.T, e *env.Env, fault *serverfault.Fault) *testEnv {
 	return w
 }
 
-// countWrites counts what the controller writes.
+// countWrites counts the writes of the controller.
 func (w *testEnv) countWrites() {
 	w.access.Wrap(func(next http.RoundTripper) http.RoundTripper {
 		return roundTripper(func(request *http.Request) (*http.Response, error) {
 			response, err := next.RoundTrip(request)
 			conflicts := err == nil && response.StatusCode == http.StatusConflict
 			vm, _ := w.uncounted.Load().(string)
-			apart := vm != "" && strings.Contains(request.URL.Path+"/", "/virtualmachines/"+vm+"/")
-			if request.Method != http.MethodGet && !strings.Contains(request.URL.Path, "tokenreviews") && !conflicts && !apart {
+			excluded := vm != "" && strings.Contains(request.URL.Path+"/", "/virtualmachines/"+vm+"/")
+			if request.Method != http.MethodGet && !strings.Contains(request.URL.Path, "tokenreviews") && !conflicts && !excluded {
 				w.writes.Add(1)
 			}
 			return response, err
@@ -138,7 +138,7 @@ func (w *testEnv) countWrites() {
 // start runs a controller. Its service has a new address each time.
 func (w *testEnv) start() {
 	w.Helper()
-	ctx, cancel := context.WithCancel(context.Background()) // the test's own ends before its clean-up
+	ctx, cancel := context.WithCancel(context.Background()) // the test's context is canceled before its cleanup
 	live, err := client.New(w.access, client.Options{Scheme: testScheme()})
 	w.must(err)
 	w.eventually("the authority", func() bool {
@@ -148,7 +148,7 @@ func (w *testEnv) start() {
 	mgr, err := ctrl.NewManager(w.access, ctrl.Options{
 		Scheme:                 testScheme(),
 		Cache:                  cache.Options{DefaultNamespaces: map[string]cache.Config{w.namespace: {}}, ByObject: CacheByObject()},
-		Controller:             config.Controller{SkipNameValidation: ptr.To(true), UsePriorityQueue: ptr.To(false)}, // a controller for each test
+		Controller:             config.Controller{SkipNameValidation: ptr.To(true), UsePriorityQueue: ptr.To(false)}, // each test has its own controller
 		Metrics:                metricsserver.Options{BindAddress: "0"},
 		HealthProbeBindAddress: "0",
 	})
@@ -173,7 +173,7 @@ func (w *testEnv) start() {
 	w.stop = func() {
 		cancel()
 		if err := <-ended; err != nil {
-			w.Errorf("the manager ended with %v", err)
+			w.Errorf("the manager returned %v", err)
 		}
 		w.stop = func() {}
 	}
@@ -192,7 +192,7 @@ func (w *testEnv) must(err error) {
 	}
 }
 
-// eventually polls until the condition holds; a failure shows the VMs.
+// eventually waits until the condition holds. If it fails, the output shows the VMs.
 func (w *testEnv) eventually(what string, condition func() bool) {
 	w.Helper()
 	gomega.NewWithT(w.T).Eventually(condition).WithTimeout(w.waitTimeout).WithPolling(20*time.Millisecond).
@@ -218,7 +218,7 @@ func (w *testEnv) declare(name string, change func(*v1alpha1.VirtualMachine)) {
 	w.Helper()
 	vm := fixture.In(w.namespace, fixture.Named(name, fixture.VirtualMachine()))
 	vm.Spec.UUID = ""
-	// No provisioner runs.
+	// There is no provisioner.
 	vm.Spec.VolumeClaimTemplate.Spec.StorageClassName = ptr.To(w.storageClass(storagev1.VolumeBindingWaitForFirstConsumer))
 	if change != nil {
 		change(vm)
@@ -242,7 +242,7 @@ func (w *testEnv) vm(name string) *v1alpha1.VirtualMachine {
 	return vm
 }
 
-// change edits a VM as a user.
+// change changes a VM in the role of a user.
 func (w *testEnv) change(name string, edit func(*v1alpha1.VirtualMachine)) {
 	w.Helper()
 	vm := w.vm(name)
@@ -281,7 +281,7 @@ func (w *testEnv) pods(vm string) []corev1.Pod {
 	return list.Items
 }
 
-// awaitPod waits until the authoritative Pod, other than not, exists and is recorded.
+// awaitPod waits until an authoritative Pod whose name is not not exists and is recorded.
 func (w *testEnv) awaitPod(vm, not string) *corev1.Pod {
 	w.Helper()
 	pod := &corev1.Pod{}
@@ -292,7 +292,7 @@ func (w *testEnv) awaitPod(vm, not string) *corev1.Pod {
 	return pod
 }
 
-// schedule binds a Pod as the scheduler.
+// schedule binds a Pod to a node in the role of the scheduler.
 func (w *testEnv) schedule(pod *corev1.Pod) {
 	w.Helper()
 	w.scheduleOn(pod, "host-1")
@@ -303,7 +303,7 @@ func (w *testEnv) scheduleOn(pod *corev1.Pod, node string) {
 	w.must(w.client.SubResource("binding").Create(w.Context(), pod, &corev1.Binding{Target: corev1.ObjectReference{Kind: "Node", Name: node}}))
 }
 
-// kubelet patches a Pod's status as the kubelet.
+// kubelet changes the status of a Pod in the role of the kubelet.
 func (w *testEnv) kubelet(pod *corev1.Pod, change func(*corev1.PodStatus)) {
 	w.Helper()
 	w.must(w.client.Get(w.Context(), client.ObjectKeyFromObject(pod), pod))
@@ -312,7 +312,7 @@ func (w *testEnv) kubelet(pod *corev1.Pod, change func(*corev1.PodStatus)) {
 	w.must(w.client.Status().Patch(w.Context(), pod, client.MergeFrom(before)))
 }
 
-// end ends the hypervisor in a Pod.
+// end reports that the hypervisor in a Pod has terminated.
 func (w *testEnv) end(pod *corev1.Pod, termination string) {
 	w.Helper()
 	w.kubelet(pod, func(status *corev1.PodStatus) {
@@ -324,7 +324,7 @@ func (w *testEnv) end(pod *corev1.Pod, termination string) {
 	})
 }
 
-// remove completes the deletion of a Pod as the kubelet.
+// remove completes the deletion of a Pod in the role of the kubelet.
 func (w *testEnv) remove(pod *corev1.Pod) {
 	w.Helper()
 	w.must(client.IgnoreNotFound(w.client.Delete(w.Context(), pod, client.GracePeriodSeconds(0))))
@@ -337,7 +337,7 @@ type hypervisor struct {
 	us *vmpb.HypervisorID
 }
 
-// hypervisor connects as a process in a Pod, with the Pod's own token.
+// hypervisor connects as a process in a Pod, with the Pod's token.
 func (w *testEnv) hypervisor(vm string, pod *corev1.Pod, run uint64) *hypervisor {
 	w.Helper()
 	conn := w.dial(w.token(pod, vmpb.TokenAudience))
@@ -354,9 +354,9 @@ func (w *testEnv) token(pod *corev1.Pod, audience string) string {
 	if pod != nil {
 		request.Spec.BoundObjectRef = &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: pod.Name, UID: pod.UID}
 	}
-	answer, err := w.clients.CoreV1().ServiceAccounts(w.namespace).CreateToken(w.Context(), "default", request, metav1.CreateOptions{})
+	response, err := w.clients.CoreV1().ServiceAccounts(w.namespace).CreateToken(w.Context(), "default", request, metav1.CreateOptions{})
 	w.must(err)
-	return answer.Status.Token
+	return response.Status.Token
 }
 
 func (w *testEnv) dial(token string) *grpc.ClientConn {
@@ -368,11 +368,11 @@ func (w *testEnv) dial(token string) *grpc.ClientConn {
 	w.must(err)
 	conn, err := credentials.Dial(w.endpoint, identity.Controller())
 	w.must(err)
-	w.Cleanup(func() { conn.Close() }) // the test has ended
+	w.Cleanup(func() { conn.Close() }) // errors do not matter at the end of the test
 	return conn
 }
 
-// lease opens a run lease; next returns the next update.
+// lease opens a run lease. next returns the next update.
 func (h *hypervisor) lease() (next func() *vmpb.RunLeaseUpdate) {
 	h.Helper()
 	ctx, cancel := context.WithTimeout(h.Context(), env.WaitTimeout)
@@ -404,7 +404,7 @@ func (w *testEnv) wantStatus(next func() *vmpb.RunLeaseUpdate, want vmpb.RunLeas
 	}
 }
 
-// running creates a VM and waits until it runs.
+// running creates a VM and waits until it is running.
 func (w *testEnv) running(name string) (*corev1.Pod, *hypervisor, func() *vmpb.RunLeaseUpdate) {
 	w.Helper()
 	w.declare(name, nil)

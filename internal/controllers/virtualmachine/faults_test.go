@@ -15,8 +15,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestFaults: a controller whose API server misbehaves has a VM run, run again after its hypervisor ended, with
-// the same disk and in one Pod at a time, and removes all of it.
+// TestFaults checks that a controller whose API server injects faults starts a VM, starts it again after its
+// hypervisor has terminated, with the same disk and in one Pod at a time, and deletes everything.
 func TestFaults(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -32,23 +32,23 @@ func TestFaults(t *testing.T) {
 			w.end(first, "")
 			next := w.runsIn(w.awaitPod("a", first.Name), 2)
 			if got := w.claims(); len(got) != 1 || got[0] != claims[0] {
-				t.Errorf("the disks are %q, and were %q", got, claims)
+				t.Errorf("the claims are %q, want %q", got, claims)
 			}
 			w.must(w.client.Delete(t.Context(), w.vm("a")))
 			w.eventually("the VM is gone", func() bool {
 				w.clear("a", claims[0])
 				return w.gone(&v1alpha1.VirtualMachine{}, "a") && w.gone(&corev1.Pod{}, next.Name)
 			})
-			struck, asked := fault.Struck()
-			if struck == 0 {
-				t.Error("no request was concerned")
+			failed, total := fault.Struck()
+			if failed == 0 {
+				t.Error("no request was affected")
 			}
-			t.Attr("outcome", fmt.Sprintf("a VM ran twice, on one disk, and went; %d requests of %d struck", struck, asked))
+			t.Attr("outcome", fmt.Sprintf("a VM was started twice with the same disk and then deleted; %d of %d requests failed", failed, total))
 		})
 	}
 }
 
-// clear completes deletions, as the kubelet and the controller of claims do.
+// clear completes deletions in the role of the kubelet and the volume controller.
 func (w *testEnv) clear(vm, disk string) {
 	w.Helper()
 	for _, pod := range w.pods(vm) {
@@ -63,9 +63,9 @@ func (w *testEnv) clear(vm, disk string) {
 	}
 }
 
-// ofObjects has a fault spare what says which kinds there are: a watch begins 10 s after that failed. It happens
-// less often than elsewhere, since a pass and a connection each take several requests, and begin anew with a
-// growing delay when one fails.
+// ofObjects restricts a fault to requests for objects. Discovery requests are spared, because a watch starts only 10
+// s after a failed one. The fault is also less frequent than elsewhere, because a pass and a connection each take
+// several requests and are retried with a growing delay if one of them fails.
 func ofObjects(fault *serverfault.Fault) {
 	if fault.Every > 1 {
 		fault.Every *= 3
@@ -74,8 +74,8 @@ func ofObjects(fault *serverfault.Fault) {
 	fault.Concerns = func(r *http.Request) bool { return strings.Count(r.URL.Path, "/") > 3 && concerns(r) }
 }
 
-// runsIn schedules a Pod and has its hypervisor say that the VM runs, again and again until the controller can
-// hear it. No other Pod of the VM may run.
+// runsIn schedules a Pod and reports as its hypervisor that the VM is running, until the controller accepts the
+// report. It checks that no other Pod of the VM is running.
 func (w *testEnv) runsIn(pod *corev1.Pod, run uint64) *corev1.Pod {
 	w.Helper()
 	w.schedule(pod)
@@ -95,7 +95,7 @@ func (w *testEnv) runsIn(pod *corev1.Pod, run uint64) *corev1.Pod {
 	w.awaitReady(pod.Labels[v1alpha1.LabelVM], reasonRunning)
 	for _, other := range w.pods(pod.Labels[v1alpha1.LabelVM]) {
 		if other.Name != pod.Name && other.Status.Phase != corev1.PodFailed {
-			w.Errorf("%s is there, too, and is %q", other.Name, other.Status.Phase)
+			w.Errorf("pod %s also exists with phase %q", other.Name, other.Status.Phase)
 		}
 	}
 	return pod

@@ -14,7 +14,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )
 
-// fencing starts VMs elsewhere whose hosts users have fenced.
+// fencing starts VMs on another host after a user has declared their host fenced.
 type fencing struct {
 	*cluster
 	leader *leadership
@@ -22,52 +22,52 @@ type fencing struct {
 
 // Reasons of the condition Fenced.
 const (
-	reasonFenced      = "Fenced"
-	reasonMalformed   = "Malformed"
-	reasonOtherPod    = "OtherPod"
-	reasonOtherHost   = "OtherHost"
-	reasonHostAnswers = "HostAnswers"
-	reasonPodEnded    = "PodEnded"
-	// reasonFullLeases and reasonTerminating are others.
+	reasonFenced        = "Fenced"
+	reasonMalformed     = "Malformed"
+	reasonOtherPod      = "OtherPod"
+	reasonOtherHost     = "OtherHost"
+	reasonHostReachable = "HostReachable"
+	reasonPodEnded      = "PodEnded"
+	// reasonFullLeases and reasonTerminating are reasons of this condition, too.
 )
 
-// fenceFacts are the facts by which the annotation of a user who declares a host fenced is judged.
+// fenceFacts are the facts on which the controller accepts or refuses a user's declaration that a host is fenced.
 type fenceFacts struct {
 	vm *v1alpha1.VirtualMachine
-	// pod is the authoritative one; nil if there is none.
+	// pod is the authoritative Pod; nil if it does not exist.
 	pod *corev1.Pod
-	// hasLease reports whether its hypervisor has a run lease open.
+	// hasLease reports whether the hypervisor has an open run lease.
 	hasLease bool
 }
 
-// judgeFence returns the reason and the message of the condition Fenced. The VM may be started elsewhere only if the
-// reason is reasonFenced.
-func judgeFence(f fenceFacts) (reason, message string) {
+// evaluateFence returns the reason and the message of the condition Fenced. The VM may start on another host only if
+// the reason is reasonFenced.
+func evaluateFence(f fenceFacts) (reason, message string) {
 	value := f.vm.Annotations[v1alpha1.AnnotationFence]
 	pod, node, _ := strings.Cut(value, "/")
 	switch {
 	case pod == "" || node == "" || strings.Contains(node, "/"):
-		return reasonMalformed, fmt.Sprintf("%q is not the name of a pod, a slash and the name of its node.", value)
+		return reasonMalformed, fmt.Sprintf("The value %q is invalid; use POD/NODE.", value)
 	case !f.vm.DeletionTimestamp.IsZero():
-		return reasonTerminating, "The virtual machine is being deleted: it starts nowhere."
+		return reasonTerminating, "The virtual machine is being deleted and will not start on another host."
 	case pod != f.vm.Status.ActivePodName:
-		return reasonOtherPod, fmt.Sprintf("Pod %s is not the hypervisor of this virtual machine, which is %q.", pod, f.vm.Status.ActivePodName)
+		return reasonOtherPod, fmt.Sprintf("Pod %s is not the hypervisor of this virtual machine; the hypervisor is pod %q.", pod, f.vm.Status.ActivePodName)
 	case f.vm.Status.Lease != nil:
-		return reasonFullLeases, "The lease of the hypervisor expires by itself; then the virtual machine starts on another host."
+		return reasonFullLeases, "Fencing is not needed: the virtual machine starts on another host when the lease of its hypervisor has expired."
 	case !podstate.Alive(f.pod):
-		return reasonPodEnded, fmt.Sprintf("Pod %s has ended: another hypervisor is started without that.", pod)
+		return reasonPodEnded, fmt.Sprintf("Fencing is not needed: pod %s has terminated, and another hypervisor is being started.", pod)
 	case node != f.pod.Spec.NodeName:
-		return reasonOtherHost, fmt.Sprintf("Pod %s is not on node %s but on %q.", pod, node, f.pod.Spec.NodeName)
+		return reasonOtherHost, fmt.Sprintf("Pod %s is not on node %s; it is on node %q.", pod, node, f.pod.Spec.NodeName)
 	case f.hasLease:
-		return reasonHostAnswers, fmt.Sprintf("The hypervisor in pod %s answers the VM controller, so node %s is not fenced.", pod, node)
+		return reasonHostReachable, fmt.Sprintf("The hypervisor in pod %s is connected to the VM controller, so node %s is not fenced.", pod, node)
 	case !podstate.HostUnreachable(f.pod):
-		return reasonHostAnswers, fmt.Sprintf("Node %s is not known to be unreachable. Set the annotation again when the condition Ready is HostUnreachable.", node)
+		return reasonHostReachable, fmt.Sprintf("Node %s is not known to be unreachable; set the annotation again when the condition Ready has the reason HostUnreachable.", node)
 	}
-	return reasonFenced, fmt.Sprintf("A user said that node %s is fenced: pod %s lost the virtual machine.", node, pod)
+	return reasonFenced, fmt.Sprintf("A user declared node %s fenced; pod %s may no longer run the virtual machine.", node, pod)
 }
 
-// fence accepts or refuses the annotation of a user who declares the host of the VM fenced. A refused annotation is
-// removed immediately, so that it does not take effect when the host becomes unreachable later. An accepted one is
+// fence accepts or refuses a user's declaration that the host of the VM is fenced. It removes a refused annotation
+// immediately, so that it does not take effect when the host becomes unreachable later. An accepted annotation is
 // removed once another Pod is reserved.
 func (f *fencing) fence(ctx context.Context, s *scope) flow.Result {
 	if _, given := s.vm.Annotations[v1alpha1.AnnotationFence]; !given {
@@ -75,9 +75,9 @@ func (f *fencing) fence(ctx context.Context, s *scope) flow.Result {
 	}
 	key := client.ObjectKeyFromObject(s.vm)
 	facts := fenceFacts{vm: s.vm, pod: s.active, hasLease: f.hypervisors.HasLease(key, s.vm.Status.ActivePodName)}
-	reason, message := judgeFence(facts)
+	reason, message := evaluateFence(facts)
 	if reason == reasonFenced {
-		if early := f.leader.settling(); early > 0 { // it may be about to open its run lease
+		if early := f.leader.settling(); early > 0 { // the hypervisor may be about to open its run lease
 			f.queue.add(key, early)
 			return flow.Continue()
 		}
@@ -86,7 +86,7 @@ func (f *fencing) fence(ctx context.Context, s *scope) flow.Result {
 			return flow.Fail(fmt.Errorf("reading pod %s: %w", s.active.Name, orStale(err)))
 		}
 		facts.pod = live
-		reason, message = judgeFence(facts)
+		reason, message = evaluateFence(facts)
 	}
 	if reason == reasonFenced {
 		s.fenced = message
@@ -110,7 +110,8 @@ func (f *fencing) remove(ctx context.Context, s *scope) error {
 	return f.patch(ctx, s.vm, before)
 }
 
-// finish sets the condition and removes the annotation that fence accepted, once another Pod is reserved.
+// finish sets the condition Fenced and removes the annotation that fence accepted. It runs after another Pod is
+// reserved.
 func (f *fencing) finish(ctx context.Context, s *scope) flow.Result {
 	if s.fenced == "" {
 		return flow.Continue()

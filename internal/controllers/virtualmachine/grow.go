@@ -19,7 +19,7 @@ import (
 )
 
 // growDisks enlarges the claims of a VM whose spec was changed while its hypervisor is alive. The hypervisor then
-// enlarges the disks. While the VM migrates, its disks stay as they are.
+// enlarges the disks. Disks do not grow during a migration.
 func (v *volumes) growDisks(ctx context.Context, s *scope) flow.Result {
 	if !podstate.Alive(s.active) || !podspec.Outdated(s.vm, s.active) || migration.UnderWay(&s.vm.Status) || invalid(s.vm, v.settings) != nil {
 		return flow.Continue()
@@ -30,7 +30,7 @@ func (v *volumes) growDisks(ctx context.Context, s *scope) flow.Result {
 	}
 	if podspec.Served(s.vm) {
 		if len(growing) > 0 {
-			s.noGrowth = causef(reasonCannotGrow, "Disks that a server serves grow when the virtual machine starts.")
+			s.noGrowth = causef(reasonCannotGrow, "Disks with diskAccess Served grow when the virtual machine restarts.")
 		}
 		return flow.Continue()
 	}
@@ -52,7 +52,7 @@ func (v *volumes) growDisks(ctx context.Context, s *scope) flow.Result {
 	return flow.Fail(err)
 }
 
-// grow enlarges the claim of a disk, and reports whether its volume has the size.
+// grow enlarges the claim of a disk, and reports whether its volume has reached the requested size.
 func (v *volumes) grow(ctx context.Context, s *scope, disk v1alpha1.DiskSize) (grown bool, err error) {
 	name := s.vm.Status.VolumeClaimName
 	if disk.Name != "" {
@@ -72,7 +72,8 @@ func (v *volumes) grow(ctx context.Context, s *scope, disk v1alpha1.DiskSize) (g
 	return claim.Status.Capacity.Storage().CmpInt64(disk.Bytes) >= 0, nil
 }
 
-// growClaim enlarges the request of a claim. If the storage refuses that, the pass sets noGrowth instead of failing.
+// growClaim enlarges the storage request of a claim. If the API server refuses the change, growClaim sets s.noGrowth
+// and returns nil.
 func (v *volumes) growClaim(ctx context.Context, s *scope, claim *corev1.PersistentVolumeClaim, disk v1alpha1.DiskSize) error {
 	if claim.Spec.Resources.Requests.Storage().CmpInt64(disk.Bytes) >= 0 {
 		return nil
@@ -81,7 +82,7 @@ func (v *volumes) growClaim(ctx context.Context, s *scope, claim *corev1.Persist
 	claim.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: *resource.NewQuantity(disk.Bytes, resource.BinarySI)}
 	err := v.client.Patch(ctx, claim, client.MergeFrom(before))
 	if apierrors.IsForbidden(err) || apierrors.IsInvalid(err) {
-		s.noGrowth = causef(reasonCannotGrow, "%s: the volume cannot grow: %s", podspec.DiskName(disk.Name), refusal(err))
+		s.noGrowth = causef(reasonCannotGrow, "The volume of %s cannot grow: %s", podspec.DiskName(disk.Name), refusal(err))
 		return nil
 	}
 	if err != nil {
@@ -90,7 +91,7 @@ func (v *volumes) growClaim(ctx context.Context, s *scope, claim *corev1.Persist
 	return nil
 }
 
-// refusal returns the message of the API server.
+// refusal returns the API server's message in an error.
 func refusal(err error) string {
 	if status, is := errors.AsType[*apierrors.StatusError](err); is {
 		return status.ErrStatus.Message
@@ -98,8 +99,8 @@ func refusal(err error) string {
 	return err.Error()
 }
 
-// growBeforeStart enlarges the claim of a disk while there is no hypervisor. Its volume may grow later, while the next
-// hypervisor runs.
+// growBeforeStart enlarges the claim of a disk while there is no hypervisor. The volume may grow later, while the
+// next hypervisor is running.
 func (v *volumes) growBeforeStart(ctx context.Context, s *scope, claim *corev1.PersistentVolumeClaim, name string, template *v1alpha1.VolumeClaimTemplate) error {
 	if template == nil || claim.Status.Phase != corev1.ClaimBound {
 		return nil

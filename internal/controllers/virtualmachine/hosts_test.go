@@ -13,8 +13,9 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// containerEnds is what a kubelet says of a container that has ended without a message of its own.
-func containerEnds(reason string) func(*corev1.PodStatus) {
+// containerTerminates returns the change of a Pod's status by a kubelet whose container has terminated without a
+// message.
+func containerTerminates(reason string) func(*corev1.PodStatus) {
 	return func(status *corev1.PodStatus) {
 		status.Phase = corev1.PodFailed
 		status.ContainerStatuses = []corev1.ContainerStatus{{
@@ -24,44 +25,45 @@ func containerEnds(reason string) func(*corev1.PodStatus) {
 	}
 }
 
-// TestKubeletEndsHypervisors: however a kubelet ends a hypervisor, the reason is said, and the next one has the same disk.
+// TestKubeletEndsHypervisors checks that the kubelet's reason is shown, for whatever reason it terminates a
+// hypervisor, and that the next hypervisor has the same disk.
 func TestKubeletEndsHypervisors(t *testing.T) {
 	tier.All(t)
 	w := newTestEnv(t)
-	refuses := func(reason string) func(*corev1.PodStatus) {
+	fails := func(reason string) func(*corev1.PodStatus) {
 		return func(status *corev1.PodStatus) {
-			status.Phase, status.Reason, status.Message, status.ContainerStatuses = corev1.PodFailed, reason, "as the kubelet says", nil
+			status.Phase, status.Reason, status.Message, status.ContainerStatuses = corev1.PodFailed, reason, "message of the kubelet", nil
 		}
 	}
 	for name, test := range map[string]struct {
-		ends   func(*corev1.PodStatus)
+		change func(*corev1.PodStatus)
 		reason string
 	}{
-		"evicted":         {refuses("Evicted"), "Evicted"},
-		"killed":          {containerEnds("Error"), "Error"},
-		"out-of-memory":   {containerEnds("OOMKilled"), "OOMKilled"},
-		"host-restarted":  {containerEnds("ContainerStatusUnknown"), "ContainerStatusUnknown"},
-		"host-shuts-down": {refuses("Terminated"), "Terminated"},
-		"no-device":       {refuses("UnexpectedAdmissionError"), "UnexpectedAdmissionError"},
-		"no-room":         {refuses("OutOfmemory"), "OutOfmemory"},
+		"evicted":         {fails("Evicted"), "Evicted"},
+		"killed":          {containerTerminates("Error"), "Error"},
+		"out-of-memory":   {containerTerminates("OOMKilled"), "OOMKilled"},
+		"host-restarted":  {containerTerminates("ContainerStatusUnknown"), "ContainerStatusUnknown"},
+		"host-shuts-down": {fails("Terminated"), "Terminated"},
+		"no-device":       {fails("UnexpectedAdmissionError"), "UnexpectedAdmissionError"},
+		"no-capacity":     {fails("OutOfmemory"), "OutOfmemory"},
 	} {
 		pod, _, lease := w.running(name)
 		disk := w.vm(name).Status.VolumeClaimName
 		w.newEvents()
-		w.kubelet(pod, test.ends)
+		w.kubelet(pod, test.change)
 		next := w.awaitPod(name, pod.Name)
 		if spec := w.specOf(next); spec.GetMode() != vmpb.VMSpec_SM_RUN || w.vm(name).Status.VolumeClaimName != disk {
 			t.Errorf("%s: the next hypervisor has %s and the disk %s, want %s", name, spec.GetMode(), w.vm(name).Status.VolumeClaimName, disk)
 		}
-		w.wantStatus(lease, vmpb.RunLeaseUpdate_STATUS_TERMINATE) // of the one before
+		w.wantStatus(lease, vmpb.RunLeaseUpdate_STATUS_TERMINATE) // the lease of the previous hypervisor
 		if events := strings.Join(w.newEvents(), "\n"); !strings.Contains(events, " "+test.reason+" ") {
 			t.Errorf("%s: no event has the reason %s:\n%s", name, test.reason, events)
 		}
 	}
 }
 
-// TestHostIsUnreachable: the VM of a host that does not report any more is nobody else's, and says so, until the host is there
-// again.
+// TestHostIsUnreachable checks that the VM of an unreachable host is not started elsewhere, and that its condition
+// shows the state until the host is reachable again.
 func TestHostIsUnreachable(t *testing.T) {
 	w := newTestEnv(t)
 	pod, _, _ := w.running("a")
@@ -74,7 +76,7 @@ func TestHostIsUnreachable(t *testing.T) {
 			}}
 		})
 	}
-	w.restart() // the hypervisor has not come back to the next process
+	w.restart() // the hypervisor does not connect to the new process
 	ready(corev1.ConditionFalse)
 	w.awaitReady("a", v1alpha1.ReasonHostUnreachable)
 	condition := meta.FindStatusCondition(w.vm("a").Status.Conditions, v1alpha1.ConditionReady)

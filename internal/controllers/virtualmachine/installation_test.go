@@ -16,15 +16,15 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// beside runs a controller of another installation in the same namespace.
-func (w *testEnv) beside(e *env.Env) *testEnv {
+// secondInstallation runs a controller of another installation in the same namespace.
+func (w *testEnv) secondInstallation(e *env.Env) *testEnv {
 	w.Helper()
 	other := &testEnv{
 		T: w.T, client: w.client, clients: w.clients, namespace: w.namespace, events: record.NewFakeRecorder(1000), waitTimeout: w.waitTimeout, perHost: 1,
 		installation: "other-system/vms",
 	}
 	var err error
-	other.access, err = e.ControlPlane.UserConfig("user-of-" + w.namespace) // which has the role
+	other.access, err = e.ControlPlane.UserConfig("user-of-" + w.namespace) // this user has the role
 	w.must(err)
 	other.countWrites()
 	other.start()
@@ -37,19 +37,19 @@ func (w *testEnv) markOf(vm string) string {
 	return w.vm(vm).Annotations[v1alpha1.AnnotationController]
 }
 
-// refusals are the events since the last call by which a VM is left to another controller.
+// refusals returns the events since the last call about VMs of another controller.
 func (w *testEnv) refusals() []string {
 	return slices.DeleteFunc(w.newEvents(), func(event string) bool { return !strings.Contains(event, eventOtherController) })
 }
 
-// handOver has the next controller that sees a VM take it.
+// handOver removes the controller's mark from a VM, so that the next controller that reconciles the VM takes it.
 func (w *testEnv) handOver(vm string) {
 	w.Helper()
 	w.change(vm, func(vm *v1alpha1.VirtualMachine) { delete(vm.Annotations, v1alpha1.AnnotationController) })
 }
 
-// TestTwoInstallations: a controller leaves the VMs of another installation alone, also their deletion, says so once, and
-// writes nothing, until they are handed over.
+// TestTwoInstallations checks that a controller ignores the VMs of another installation, including their deletion,
+// until they are handed over. It sends one event and writes nothing.
 func TestTwoInstallations(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -59,11 +59,11 @@ func TestTwoInstallations(t *testing.T) {
 	if mark := w.markOf("a"); mark != w.installation {
 		t.Fatalf("the controller of a VM is %q, want %q", mark, w.installation)
 	}
-	other := w.beside(e)
-	var said []string
-	w.eventually("an event", func() bool { said = append(said, other.refusals()...); return len(said) > 0 })
-	if !strings.Contains(said[0], w.installation) || !strings.Contains(said[0], other.installation) {
-		t.Errorf("the event is %q", said[0])
+	other := w.secondInstallation(e)
+	var events []string
+	w.eventually("an event", func() bool { events = append(events, other.refusals()...); return len(events) > 0 })
+	if !strings.Contains(events[0], w.installation) || !strings.Contains(events[0], other.installation) {
+		t.Errorf("the event is %q", events[0])
 	}
 	before := w.vm("a").ResourceVersion
 	w.change("a", func(vm *v1alpha1.VirtualMachine) {
@@ -72,8 +72,8 @@ func TestTwoInstallations(t *testing.T) {
 	w.stop()
 	w.handOver("a")
 	w.eventually("the other controller takes the VM", func() bool { return w.markOf("a") == other.installation })
-	if said = append(said, other.refusals()...); len(said) != 1 {
-		t.Errorf("the events are %q, want one", said)
+	if events = append(events, other.refusals()...); len(events) != 1 {
+		t.Errorf("the events are %q, want one", events)
 	}
 	if before == w.vm("a").ResourceVersion {
 		t.Error("nothing was changed")
@@ -82,13 +82,13 @@ func TestTwoInstallations(t *testing.T) {
 	if len(pods) != 1 || pods[0].UID != pod.UID || pods[0].DeletionTimestamp != nil {
 		t.Errorf("after the hand-over the Pods are %v", pods)
 	}
-	w.start() // the first one leaves it alone now
+	w.start() // the first controller now ignores the VM
 	w.eventually("an event of the first controller", func() bool { return len(w.refusals()) == 1 })
 	w.must(w.client.Delete(t.Context(), w.vm("a")))
 	w.awaitEnd("a", pod)
 }
 
-// TestDeletionIsLeftToTheController that has the VM.
+// TestDeletionIsLeftToTheController checks that a controller does not delete a VM of another one.
 func TestDeletionIsLeftToTheController(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -98,9 +98,9 @@ func TestDeletionIsLeftToTheController(t *testing.T) {
 	pod := w.awaitPod("a", "")
 	w.stop()
 	w.must(w.client.Delete(t.Context(), w.vm("a")))
-	other := w.beside(e)
+	other := w.secondInstallation(e)
 	w.eventually("an event", func() bool { return len(other.refusals()) == 1 })
-	other.stop() // no pass is under way
+	other.stop() // wait for running passes
 	if other.writes.Load() != 0 || w.gone(&v1alpha1.VirtualMachine{}, "a") || w.gone(&corev1.Pod{}, pod.Name) {
 		t.Errorf("the other controller made %d writes", other.writes.Load())
 	}
@@ -108,7 +108,7 @@ func TestDeletionIsLeftToTheController(t *testing.T) {
 	w.awaitEnd("a", pod)
 }
 
-// awaitEnd ends the hypervisor of a VM that is being deleted, and waits until all is gone.
+// awaitEnd completes the deletion of a VM's hypervisor and disk, and waits until the VM is gone.
 func (w *testEnv) awaitEnd(vm string, pod *corev1.Pod) {
 	w.Helper()
 	w.remove(pod)
@@ -119,7 +119,8 @@ func (w *testEnv) awaitEnd(vm string, pod *corev1.Pod) {
 	w.eventually("the VM is gone", func() bool { return w.gone(&v1alpha1.VirtualMachine{}, vm) })
 }
 
-// TestAddressesOfAnotherInstallation do not keep a VM from having the same, which would be those of the first one by name.
+// TestAddressesOfAnotherInstallation checks that a VM can have the same address as a VM of another installation, even
+// if that one comes first by name.
 func TestAddressesOfAnotherInstallation(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -136,35 +137,36 @@ func TestAddressesOfAnotherInstallation(t *testing.T) {
 	}
 }
 
-// TestTwoInstallationsAtOnce: of two controllers that see new VMs at the same time, one takes each, and makes the only Pod.
+// TestTwoInstallationsAtOnce checks that each new VM is taken by exactly one of two controllers that see it at the
+// same time, and gets one Pod.
 func TestTwoInstallationsAtOnce(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	e := env.New(t)
 	w := newTestEnvIn(t, e, nil)
-	other := w.beside(e)
+	other := w.secondInstallation(e)
 	const vms = 10
 	for i := range vms {
 		w.declare(fmt.Sprintf("vm-%d", i), nil)
 	}
-	by := map[string]*testEnv{w.installation: w, other.installation: other}
+	controllers := map[string]*testEnv{w.installation: w, other.installation: other}
 	taken := map[string]int{}
 	for i := range vms {
 		name := fmt.Sprintf("vm-%d", i)
 		pod := w.awaitPod(name, "")
-		owner := by[w.markOf(name)]
+		owner := controllers[w.markOf(name)]
 		if owner == nil {
-			t.Fatalf("%s is that of %q", name, w.markOf(name))
+			t.Fatalf("%s has controller %q", name, w.markOf(name))
 		}
 		taken[owner.installation]++
 		w.schedule(pod)
-		h := owner.hypervisor(name, pod, 1) // it finds the controller that has made its Pod
+		h := owner.hypervisor(name, pod, 1) // it connects to the controller that created its Pod
 		w.wantStatus(h.lease(), 1)
 	}
-	said := 0
+	events := 0
 	w.eventually("an event for each VM", func() bool {
-		said += len(w.refusals()) + len(other.refusals())
-		return said == vms
+		events += len(w.refusals()) + len(other.refusals())
+		return events == vms
 	})
 	for i := range vms {
 		if pods := w.pods(fmt.Sprintf("vm-%d", i)); len(pods) != 1 {

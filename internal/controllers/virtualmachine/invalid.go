@@ -11,15 +11,15 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/lease"
 )
 
-// invalid returns what is wrong with a spec; nil if it is valid. The settings are those of the next hypervisor.
+// invalid returns what is wrong with a spec, or nil if it is valid. The settings are those of the next hypervisor.
 func invalid(vm *v1alpha1.VirtualMachine, s podspec.Settings) *cause {
 	spec := &vm.Spec
 	template := spec.VolumeClaimTemplate
 	switch {
 	case len(vm.Name) > validation.LabelValueMaxLength:
-		return causef(reasonInvalid, "metadata.name: %d characters at most, as it becomes the value of a label", validation.LabelValueMaxLength)
+		return causef(reasonInvalid, "metadata.name: must be no more than %d characters because it is used as a label value", validation.LabelValueMaxLength)
 	case podspec.UnlockedDevices(spec) != "":
-		return causef(reasonUnsupported, "%s: a block device that several hosts may have at once keeps no lock between them; use leaseMode FullLeases, or the access mode ReadWriteOnce",
+		return causef(reasonUnsupported, "%s: block devices with access mode ReadWriteMany have no locks between hosts; use leaseMode FullLeases, or access mode ReadWriteOnce",
 			podspec.UnlockedDevices(spec))
 	case spec.LeaseMode == v1alpha1.LeaseFullLeases && lease.Check(authority.DurationOf(vm)) != nil:
 		return causef(reasonInvalid, "spec.leaseDurationSeconds: %v", lease.Check(authority.DurationOf(vm)))
@@ -30,15 +30,15 @@ func invalid(vm *v1alpha1.VirtualMachine, s podspec.Settings) *cause {
 	case podspec.InvalidPlacement(spec) != "":
 		return causef(reasonInvalid, "%s", podspec.InvalidPlacement(spec))
 	case podspec.GuestMemory(spec, s) <= 0:
-		return causef(reasonInvalid, "spec.resources.limits.memory: must be more than %s, which the hypervisor itself needs", resource.NewQuantity(s.Overhead(), resource.BinarySI))
+		return causef(reasonInvalid, "spec.resources.limits.memory: must be more than the %s that the hypervisor itself needs", resource.NewQuantity(s.Overhead(), resource.BinarySI))
 	case fillsLimit(spec):
-		return causef(reasonInvalid, "spec.memory: must be less than spec.resources.limits.memory, best by %s, which the hypervisor itself needs", resource.NewQuantity(s.Overhead(), resource.BinarySI))
+		return causef(reasonInvalid, "spec.memory: must be less than spec.resources.limits.memory; leave %s for the hypervisor itself", resource.NewQuantity(s.Overhead(), resource.BinarySI))
 	}
 	return nil
 }
 
-// fillsLimit reports whether the memory of a guest uses up the limit of its Pod. The kernel would kill such a hypervisor as
-// soon as the guest uses its memory.
+// fillsLimit reports whether the guest's memory leaves nothing of the Pod's memory limit for the hypervisor. The
+// kernel would kill such a hypervisor as soon as the guest uses its memory.
 func fillsLimit(spec *v1alpha1.VirtualMachineSpec) bool {
 	limit, found := spec.Resources.Limits[corev1.ResourceMemory]
 	return found && spec.Memory != nil && spec.Memory.Cmp(limit) >= 0

@@ -7,27 +7,27 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// leadership is since when this process watches, and since when it leads.
+// leadership records when this process started and when it became the leader.
 type leadership struct {
 	clock clock.PassiveClock
-	// startedAt is when this process started to watch. Until it is the leader, it grants no leases.
+	// startedAt is when this process started to watch. It grants no leases before it is the leader.
 	startedAt time.Time
-	// since is when this process became the leader; nil before.
+	// since is when this process became the leader; nil until then.
 	since atomic.Pointer[time.Time]
 }
 
-// begin notes that this process is the leader from now on.
+// begin records that this process has become the leader.
 func (l *leadership) begin() {
 	now := l.clock.Now()
 	l.since.Store(&now)
 }
 
-// electionDelay is how long hypervisors have to open their run leases after this process became the leader. Only then
-// is one of several without a lease elected, or does one count as fenced.
+// electionDelay is the time that hypervisors have to open their run leases after this process has become the leader.
+// Before it has passed, no hypervisor without a run lease is elected, and none is treated as fenced.
 const electionDelay = 30 * time.Second
 
-// settling returns for how long hypervisors that are alive may still be without a run lease, after this process
-// became the leader. It is not positive when they no longer may.
+// settling returns how much of electionDelay remains. While it is positive, a hypervisor that is alive may not have
+// opened its run lease yet. The result may be negative.
 func (l *leadership) settling() time.Duration {
 	since := l.startedAt
 	if led := l.since.Load(); led != nil {

@@ -17,28 +17,29 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/lease"
 )
 
-// leases finds out when a VM's lease has expired.
+// leases tracks when the lease of a VM has expired.
 type leases struct {
 	*cluster
 	leader *leadership
 }
 
-// leaseMemory is what is remembered of a VM's lease. If it is lost, the VM waits longer.
+// leaseMemory is what the controller remembers about the lease of a VM. If it is lost, the VM waits longer.
 type leaseMemory struct {
 	watch lease.Watch
-	// holder identifies the holder of the lease and the number of its transitions. A holder that renews a suspected lease
-	// causes a transition, so it was heard before.
-	holder sighting
-	// lost is since when this process knows that the VM has Pods but no authority.
+	// holder is the Pod and run that hold the lease, with the number of transitions. The time at which this process
+	// first saw it counts as a sign of life, because a holder that renews a suspected lease causes a transition.
+	holder firstSeen
+	// lost is when this process first saw that the VM has Pods but no authority.
 	lost time.Time
 }
 
-// instant converts a time of this process's clock, which has a monotonic part.
+// instant converts a time of this process's clock, which must have a monotonic reading.
 func (l *leases) instant(at time.Time) lease.Instant { return at.Sub(l.leader.startedAt) }
 
-// watch closes the lease of a holder that is silent or gone, and finds out when another hypervisor may get it.
+// watch suspects the lease of a silent hypervisor, revokes that of a terminated one, and determines when another
+// hypervisor may get the lease.
 func (l *leases) watch(ctx context.Context, s *scope) flow.Result {
-	if s.vm.Status.Lease == nil || s.vm.Status.ActiveRunID == "" { // no lease, or no process got it
+	if s.vm.Status.Lease == nil || s.vm.Status.ActiveRunID == "" { // there is no lease, or no process has held it
 		s.free = true
 		return flow.Continue()
 	}
@@ -56,11 +57,12 @@ func (l *leases) watch(ctx context.Context, s *scope) flow.Result {
 	return flow.Continue()
 }
 
-// facts returns the facts about a lease. It reads the clock, because the VM may be newer than the beginning of the pass.
+// facts returns the facts about a lease. It reads the clock, because the VM may have been written after the pass
+// began.
 func (l *leases) facts(s *scope) lease.Facts {
 	now := l.clock.Now()
-	heard := s.memory.lease.holder.of(fmt.Sprintf("%s/%s/%d", s.vm.Status.ActivePodName, s.vm.Status.ActiveRunID, s.vm.Status.Lease.Transitions), now)
-	if last := l.hypervisors.Heard(client.ObjectKeyFromObject(s.vm)); last.After(heard) {
+	heard := s.memory.lease.holder.timeOf(fmt.Sprintf("%s/%s/%d", s.vm.Status.ActivePodName, s.vm.Status.ActiveRunID, s.vm.Status.Lease.Transitions), now)
+	if last := l.hypervisors.LastGrant(client.ObjectKeyFromObject(s.vm)); last.After(heard) {
 		heard = last
 	}
 	return lease.Facts{
@@ -68,7 +70,7 @@ func (l *leases) facts(s *scope) lease.Facts {
 	}
 }
 
-// close stores that the lease is no longer renewed, and requests a pass for the time when it has expired.
+// close stores that the lease is suspected or revoked, and requests a pass for the time at which it expires.
 func (l *leases) close(ctx context.Context, s *scope, state lease.State) flow.Result {
 	if err := l.registry.ChangeLease(ctx, s.vm, state); err != nil {
 		return flow.Fail(err)
@@ -77,12 +79,12 @@ func (l *leases) close(ctx context.Context, s *scope, state lease.State) flow.Re
 	l.queue.add(client.ObjectKeyFromObject(s.vm), after+time.Millisecond)
 	if state == lease.Suspected {
 		l.events.Eventf(s.vm, corev1.EventTypeWarning, "LeaseSuspected",
-			"The hypervisor in pod %s has not renewed its lease; another one is started in %v unless it does", s.vm.Status.ActivePodName, after)
+			"The hypervisor in pod %s has not renewed its lease; another one starts in %v unless the lease is renewed", s.vm.Status.ActivePodName, after)
 	}
 	return flow.Continue()
 }
 
-// await waits until no hypervisor can have a lease any longer.
+// await waits until no hypervisor can hold a lease.
 func (l *leases) await(_ context.Context, s *scope) flow.Result {
 	if s.free {
 		return flow.Continue()
@@ -90,13 +92,13 @@ func (l *leases) await(_ context.Context, s *scope) flow.Result {
 	return s.blocked(causef(v1alpha1.ReasonLeaseExpiring, "%s", leaseMessage(s.vm)))
 }
 
-// needsLease reports whether the hypervisor in a Pod runs only while it has a lease.
+// needsLease reports whether the hypervisor in a Pod runs only while it holds a lease.
 func needsLease(pod *corev1.Pod) bool {
 	duration, err := podspec.LeaseOf(pod)
 	return err != nil || duration > 0
 }
 
-// awaitUnknown returns how long hypervisors of a VM whose status was lost may still have a lease.
+// awaitUnknown returns how long hypervisors may still hold leases that are unknown because the status was lost.
 func (l *leases) awaitUnknown(s *scope) time.Duration {
 	if s.memory.lease.lost.IsZero() {
 		if !slices.ContainsFunc(s.pods, needsLease) {

@@ -16,11 +16,11 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// expiring is the duration of leases whose end is waited for. A crowded machine takes a few seconds for what
-// has to come before that.
+// expiring is the duration of leases whose expiry a test waits for. On a busy machine, the steps before that can take
+// several seconds.
 const expiring = 3 * lease.MinDuration
 
-// leasedFor creates a VM with leases, whose hypervisor has one. It returns when that was asked for.
+// leasedFor creates a VM with leases, whose hypervisor has one. It returns the time at which the lease was requested.
 func (w *testEnv) leasedFor(name string, duration time.Duration) (*corev1.Pod, *hypervisor, time.Time) {
 	w.Helper()
 	w.declare(name, func(vm *v1alpha1.VirtualMachine) {
@@ -29,16 +29,16 @@ func (w *testEnv) leasedFor(name string, duration time.Duration) (*corev1.Pod, *
 	pod := w.awaitPod(name, "")
 	w.schedule(pod)
 	h := w.hypervisor(name, pod, 1)
-	asked := time.Now()
+	requested := time.Now()
 	w.wantLeaseFor(h.lease()(), duration)
 	h.report(vmpb.ReportStateRequest_STATE_RUNNING, func(r *vmpb.ReportStateRequest) { r.ImagePrepared = true })
-	return pod, h, asked
+	return pod, h, requested
 }
 
 func (w *testEnv) wantLeaseFor(update *vmpb.RunLeaseUpdate, duration time.Duration) {
 	w.Helper()
 	if update.GetStatus() != vmpb.RunLeaseUpdate_STATUS_OK || update.GetValidFor().AsDuration() != duration || update.GetFencingToken() == 0 {
-		w.Fatalf("the answer is %v\n%s", update, w.describe())
+		w.Fatalf("the update is %v\n%s", update, w.describe())
 	}
 }
 
@@ -47,32 +47,32 @@ func (w *testEnv) awaitLease(name string, state v1alpha1.LeaseState) {
 	w.eventually("the lease of "+name+" is "+string(state), func() bool { return w.vm(name).Status.Lease.State == state })
 }
 
-// suspect stores what the controller does when a holder was silent.
+// suspect suspects the lease of a VM, as the controller does if the holder is silent.
 func (w *testEnv) suspect(name string) {
 	w.Helper()
 	registry := &authority.Registry{Client: w.client, APIReader: w.client, Clock: clock.RealClock{}}
-	w.eventually("the lease of "+name+" is barred", func() bool {
-		return registry.ChangeLease(w.Context(), w.vm(name), lease.Suspected) == nil // else it was changed in between
+	w.eventually("the lease of "+name+" is suspected", func() bool {
+		return registry.ChangeLease(w.Context(), w.vm(name), lease.Suspected) == nil // false if there was a conflict
 	})
 }
 
-// A host that does not answer any more loses its VM, by itself, and not before its lease has expired.
+// TestSilentHolder checks that a host that stops responding loses its VM, but not before its lease has expired.
 func TestSilentHolder(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	w := newTestEnv(t)
-	pod, h, asked := w.leasedFor("a", expiring)
+	pod, h, requested := w.leasedFor("a", expiring)
 	if duration, err := podspec.LeaseOf(pod); err != nil || duration != expiring {
 		t.Errorf("the pod has leases of %v, %v", duration, err)
 	}
 	before := w.vm("a").Status.Lease.FencingToken
 	w.awaitLease("a", v1alpha1.LeaseSuspected)
 	w.awaitReady("a", v1alpha1.ReasonLeaseExpiring)
-	w.eventually("it is lost", func() bool { return w.vm("a").Status.Phase == v1alpha1.PhaseLost })
+	w.eventually("the phase is Lost", func() bool { return w.vm("a").Status.Phase == v1alpha1.PhaseLost })
 
 	next := w.awaitPod("a", pod.Name)
-	if waited := time.Since(asked); waited < lease.Wait(expiring) {
-		t.Errorf("the lease was handed on after %v", waited)
+	if waited := time.Since(requested); waited < lease.Wait(expiring) {
+		t.Errorf("the lease moved after %v", waited)
 	}
 	if after := w.vm("a").Status.Lease; after.State != v1alpha1.LeaseOpen || after.FencingToken <= before {
 		t.Errorf("the lease is %+v, and the token was %d", after, before)
@@ -82,7 +82,7 @@ func TestSilentHolder(t *testing.T) {
 	w.wantStatus(h.lease(), vmpb.RunLeaseUpdate_STATUS_TERMINATE)
 }
 
-// A holder that was silent for a time has its lease again when it asks.
+// TestHolderIsHeardAgain checks that a holder with a suspected lease gets it back when it requests it.
 func TestHolderIsHeardAgain(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -94,27 +94,27 @@ func TestHolderIsHeardAgain(t *testing.T) {
 	w.awaitLease("a", v1alpha1.LeaseOpen)
 	w.awaitReady("a", reasonRunning)
 	if has := w.vm("a").Status.ActivePodName; has != pod.Name {
-		t.Errorf("the VM went to %s", has)
+		t.Errorf("the VM moved to %s", has)
 	}
 }
 
-// A Pod that is gone, or has ended, says nothing: another hypervisor begins when the lease has expired, or was
-// released.
+// TestEndOfAHolder checks that another hypervisor starts when the lease has expired or was released. It is not
+// sufficient that the Pod is gone or has terminated.
 func TestEndOfAHolder(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	for name, test := range map[string]struct {
 		end func(w *testEnv, pod *corev1.Pod, h *hypervisor)
-		// waits is whether the lease has to expire.
+		// waits reports whether the lease must expire.
 		waits bool
 	}{
-		"the pod is gone":   {func(w *testEnv, pod *corev1.Pod, _ *hypervisor) { w.remove(pod) }, true},
-		"the pod has ended": {func(w *testEnv, pod *corev1.Pod, _ *hypervisor) { w.end(pod, "") }, true},
+		"the pod is gone":        {func(w *testEnv, pod *corev1.Pod, _ *hypervisor) { w.remove(pod) }, true},
+		"the pod has terminated": {func(w *testEnv, pod *corev1.Pod, _ *hypervisor) { w.end(pod, "") }, true},
 		"released": {func(w *testEnv, pod *corev1.Pod, h *hypervisor) {
 			stream, err := h.RunLease(w.Context(), &vmpb.RunLeaseRequest{Us: h.us, Release: true})
 			w.must(err)
 			if update, err := stream.Recv(); err == nil {
-				w.Errorf("the stream goes on with %v", update)
+				w.Errorf("the stream continues with %v", update)
 			}
 			w.end(pod, "")
 		}, false},
@@ -127,25 +127,26 @@ func TestEndOfAHolder(t *testing.T) {
 				duration = lease.MaxDuration // far longer than a busy machine takes
 			}
 			pod, h, _ := w.leasedFor("a", duration)
-			ended := time.Now()
+			terminated := time.Now()
 			test.end(w, pod, h)
 			if test.waits {
 				w.awaitReady("a", v1alpha1.ReasonLeaseExpiring)
 				w.wantStatus(h.lease(), vmpb.RunLeaseUpdate_STATUS_TERMINATE)
 			}
 			w.awaitPod("a", pod.Name)
-			if waited := time.Since(ended); waited >= lease.Wait(duration) != test.waits {
-				t.Errorf("another one began after %v", waited)
+			if waited := time.Since(terminated); waited >= lease.Wait(duration) != test.waits {
+				t.Errorf("another hypervisor started after %v", waited)
 			}
 		})
 	}
 }
 
-// Another controller disturbs no holder that renews its lease, and writes nothing for it.
+// TestLeaseThroughAFailOver checks that a failover of the controller does not affect a holder that renews its lease,
+// and causes no write for it.
 func TestLeaseThroughAFailOver(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
-	const duration = 15 * time.Second // a busy machine may take a few of them for a renewal
+	const duration = 15 * time.Second // a busy machine may take seconds for a renewal
 	w := newTestEnv(t)
 	pod, _, _ := w.leasedFor("a", duration)
 	w.awaitReady("a", reasonRunning)
@@ -165,7 +166,8 @@ func TestLeaseThroughAFailOver(t *testing.T) {
 	}
 }
 
-// Nobody but the holder's process gets the lease: not a later process of its Pod, and not by a switchover.
+// TestLeaseHasOneHolder checks that no other process gets the lease: neither a later process in the same Pod, nor
+// another process by a switchover.
 func TestLeaseHasOneHolder(t *testing.T) {
 	t.Parallel()
 	w := newTestEnv(t)
@@ -181,7 +183,8 @@ func TestLeaseHasOneHolder(t *testing.T) {
 	w.wantLeaseFor(h.lease()(), lease.MaxDuration)
 }
 
-// A VM whose status was lost waits, as nobody knows who has a lease.
+// TestLeaseIsLost checks that a VM waits after its status was lost, because it is unknown which hypervisors have
+// leases.
 func TestLeaseIsLost(t *testing.T) {
 	t.Parallel()
 	w := newTestEnv(t)
@@ -194,7 +197,7 @@ func TestLeaseIsLost(t *testing.T) {
 	w.awaitReady("a", v1alpha1.ReasonLeaseExpiring)
 	w.wantStatus(w.hypervisor("a", pod, h.us.GetRunId()).lease(), vmpb.RunLeaseUpdate_STATUS_UNKNOWN)
 	w.remove(pod)
-	w.eventually("nothing but a finalizer", func() bool { return len(w.pods("a")) == 0 })
+	w.eventually("the pods are gone", func() bool { return len(w.pods("a")) == 0 })
 	if has := w.vm("a").Status.ActivePodName; has != "" {
 		t.Errorf("pod %s has the VM", has)
 	}

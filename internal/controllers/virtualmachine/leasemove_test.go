@@ -16,14 +16,14 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// move is a migration of a VM with leases, up to the switchover.
+// move is a migration of a VM with leases, just before the switchover.
 type move struct {
 	*testEnv
 	from, to       *corev1.Pod
 	source, target *hypervisor
-	// next is what the target's stream says, which it opened when it started.
+	// next returns the next update of the run lease that the target opened when it started.
 	next func() *vmpb.RunLeaseUpdate
-	// before is the lease of the source.
+	// before is the source's lease.
 	before v1alpha1.VirtualMachineLease
 }
 
@@ -33,31 +33,31 @@ func (w *testEnv) moves(duration time.Duration) *move {
 	m.from, m.source, _ = w.migratable("a", func(vm *v1alpha1.VirtualMachine) {
 		vm.Spec.LeaseMode, vm.Spec.LeaseDurationSeconds = v1alpha1.LeaseFullLeases, int32(duration/time.Second)
 	})
-	w.eventually("it can be migrated", func() bool {
+	w.eventually("the VM can be migrated", func() bool {
 		return meta.IsStatusConditionTrue(w.vm("a").Status.Conditions, v1alpha1.ConditionLiveMigratable)
 	})
 	w.evict(m.from)
-	answers := m.source.ask()
+	responses := m.source.requestTarget()
 	m.to = w.awaitTarget("a", "")
 	if has, err := podspec.LeaseOf(m.to); err != nil || has != duration {
 		w.Errorf("the target has leases of %v, %v", has, err)
 	}
 	m.target, m.next = w.target("a", m.to, 2)
 	if early := m.target.lease()(); early.GetStatus() != vmpb.RunLeaseUpdate_STATUS_OK || early.GetValidFor() != nil {
-		w.Errorf("the target is answered %v before the switchover", early)
+		w.Errorf("the target gets %v before the switchover", early)
 	}
-	w.wantMigrate(answers, m.to)
+	w.wantMigrate(responses, m.to)
 	m.before = *w.vm("a").Status.Lease
 	return m
 }
 
-// wantPassed checks that a process has the lease, and the one before it nothing any more.
+// wantPassed checks that a process has the lease, with a new token.
 func (m *move) wantPassed(to *hypervisor, duration time.Duration) {
 	m.Helper()
 	status := m.vm("a").Status
 	if status.ActivePodName != to.us.GetPodName() || status.Lease.State != v1alpha1.LeaseOpen ||
 		status.Lease.FencingToken <= m.before.FencingToken || status.Lease.Transitions <= m.before.Transitions {
-		m.Errorf("the lease was %+v, and is %+v of %s", m.before, status.Lease, status.ActivePodName)
+		m.Errorf("the lease was %+v, and is now %+v of pod %s", m.before, status.Lease, status.ActivePodName)
 	}
 	update := to.lease()()
 	m.wantLeaseFor(update, duration)
@@ -66,8 +66,8 @@ func (m *move) wantPassed(to *hypervisor, duration time.Duration) {
 	}
 }
 
-// The switchover gives the lease to the target in the same write, whatever its state: the guest of the source is
-// stopped.
+// TestLeaseMoves checks that the switchover also moves the lease to the target, in any state, because the source has
+// stopped its guest.
 func TestLeaseMoves(t *testing.T) {
 	t.Parallel()
 	const duration = lease.MaxDuration
@@ -75,15 +75,15 @@ func TestLeaseMoves(t *testing.T) {
 		before func(m *move)
 		state  v1alpha1.LeaseState
 	}{
-		"open":                       {func(*move) {}, v1alpha1.LeaseOpen},
-		"the source is silent":       {func(m *move) { m.suspect("a") }, v1alpha1.LeaseSuspected},
-		"the source's pod has ended": {func(m *move) { m.end(m.from, "") }, v1alpha1.LeaseRevoked},
-		"the source's guest has ended": {func(m *move) {
+		"open":                            {func(*move) {}, v1alpha1.LeaseOpen},
+		"the source is silent":            {func(m *move) { m.suspect("a") }, v1alpha1.LeaseSuspected},
+		"the source's pod has terminated": {func(m *move) { m.end(m.from, "") }, v1alpha1.LeaseRevoked},
+		"the source's guest has terminated": {func(m *move) {
 			stream, err := m.source.RunLease(m.Context(), &vmpb.RunLeaseRequest{Us: m.source.us, Release: true})
 			m.must(err)
 			_, _ = stream.Recv()
 		}, v1alpha1.LeaseReleased},
-		"the user wants other leases": {func(m *move) {
+		"the user changes the lease mode": {func(m *move) {
 			m.change("a", func(vm *v1alpha1.VirtualMachine) { vm.Spec.LeaseMode = v1alpha1.LeaseStorageLocking })
 		}, v1alpha1.LeaseOpen},
 	} {
@@ -93,11 +93,11 @@ func TestLeaseMoves(t *testing.T) {
 			test.before(m)
 			m.awaitLease("a", test.state)
 			m.must(m.target.switchOver(m.source.us))
-			m.must(m.target.switchOver(m.source.us)) // the answer was lost
-			m.wantLeaseFor(m.next(), duration)       // on the stream from before
+			m.must(m.target.switchOver(m.source.us)) // repeated because the response was lost
+			m.wantLeaseFor(m.next(), duration)       // on the existing stream
 			m.wantPassed(m.target, duration)
 			m.wantStatus(m.source.lease(), vmpb.RunLeaseUpdate_STATUS_TERMINATE)
-			if test.state != v1alpha1.LeaseRevoked { // else it gets no certificate
+			if test.state != v1alpha1.LeaseRevoked { // otherwise the process gets no certificate
 				wantCode(t, m.hypervisor("a", m.from, 9).switchOver(m.source.us), codes.FailedPrecondition)
 			}
 			if phase := m.record("a").Phase; phase != v1alpha1.MigrationSucceeded {
@@ -107,7 +107,8 @@ func TestLeaseMoves(t *testing.T) {
 	}
 }
 
-// A source gets its VM back under another run, with a lease of its own. No other process of its Pod does.
+// TestLeaseIsTakenBack checks that a source can take its VM back under another run ID, with a new lease, and that
+// other processes in its Pod cannot.
 func TestLeaseIsTakenBack(t *testing.T) {
 	t.Parallel()
 	m := newTestEnv(t).moves(lease.MaxDuration)
@@ -119,7 +120,8 @@ func TestLeaseIsTakenBack(t *testing.T) {
 	m.wantStatus(m.source.lease(), vmpb.RunLeaseUpdate_STATUS_TERMINATE)
 }
 
-// A lease that was handed on is nobody else's: the target is too late.
+// TestLeaseIsHandedOnInAMigration checks that a target cannot switch over after another hypervisor got the expired
+// lease.
 func TestLeaseIsHandedOnInAMigration(t *testing.T) {
 	tier.All(t)
 	t.Parallel()

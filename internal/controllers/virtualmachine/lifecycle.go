@@ -15,7 +15,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )
 
-// runSteps give a VM a hypervisor, and keep it while it is alive.
+// runSteps start a hypervisor for a VM and keep it while it is alive.
 func (c *Controller) runSteps() []flow.Step[*scope] {
 	return []flow.Step[*scope]{
 		{Name: "AddFinalizer", Run: c.addFinalizer},
@@ -29,7 +29,7 @@ func (c *Controller) runSteps() []flow.Step[*scope] {
 		{Name: "RemoveOtherClaims", Run: c.volumes.removeOtherClaims},
 		{Name: "ServeDisks", Run: c.diskServers.serve},
 		{Name: "GrowDisks", Run: c.volumes.growDisks},
-		{Name: "KeepLivingPod", Run: c.pods.keepLiving},
+		{Name: "KeepRunningPod", Run: c.pods.keepRunning},
 		{Name: "Validate", Run: c.pods.validate},
 		{Name: "AssignAddresses", Run: c.addresses.assign},
 		{Name: "AwaitUserData", Run: c.pods.awaitUserData},
@@ -39,12 +39,12 @@ func (c *Controller) runSteps() []flow.Step[*scope] {
 		{Name: "AwaitNextAttempt", Run: c.pods.awaitNextAttempt},
 		{Name: "AwaitDisks", Run: c.diskServers.await},
 		{Name: "Reserve", Run: c.pods.reserve},
-		{Name: "AfterFence", Run: c.fencing.finish},
+		{Name: "FinishFence", Run: c.fencing.finish},
 		{Name: "CreatePod", Run: c.pods.create},
 	}
 }
 
-// deletionSteps delete a VM's hypervisors, then the server of its disks, and then the disks.
+// deletionSteps delete the hypervisors of a VM, then its disk server, and then its disks.
 func (c *Controller) deletionSteps() []flow.Step[*scope] {
 	return []flow.Step[*scope]{
 		{Name: "ObservePods", Run: c.pods.observe},
@@ -60,24 +60,24 @@ func (c *Controller) run(ctx context.Context, s *scope) flow.Outcome {
 	steps := c.runSteps()
 	if !s.vm.DeletionTimestamp.IsZero() {
 		if !controllerutil.ContainsFinalizer(s.vm, v1alpha1.Finalizer) {
-			return flow.Outcome{} // only other controllers have finalizers on it
+			return flow.Outcome{} // only the finalizers of other controllers remain
 		}
 		steps = c.deletionSteps()
 	}
 	outcome := flow.Run(ctx, s, steps)
 	if edge.Outdated(outcome.Err) || outcome.Done() && !s.vm.DeletionTimestamp.IsZero() {
-		return outcome // outdated objects, or the VM is gone
+		return outcome // the objects were outdated, or the VM is gone
 	}
 	failed := apierror.IgnoreGone(c.status.write(ctx, s, outcome.Err))
 	if failed == nil && s.vm.DeletionTimestamp.IsZero() && !podstate.Alive(s.active) {
-		outcome.Err = edge.Reported(outcome.Err) // by the condition Ready
+		outcome.Err = edge.Reported(outcome.Err) // the condition Ready reports it
 	}
 	outcome.Err = errors.Join(outcome.Err, failed)
 	return outcome
 }
 
-// addFinalizer adds the finalizer, the annotation with this controller, and a UUID if the VM has none. A new VM gets its
-// addresses with the same write; if none is free, AssignAddresses reports that.
+// addFinalizer adds the finalizer, the annotation with this controller and, if the VM has none, a UUID. A new VM also
+// gets its addresses with the same write. If no address is free, AssignAddresses reports that.
 func (c *Controller) addFinalizer(ctx context.Context, s *scope) flow.Result {
 	before := s.vm.DeepCopy()
 	isNew := controllerutil.AddFinalizer(s.vm, v1alpha1.Finalizer)

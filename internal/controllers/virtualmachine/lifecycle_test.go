@@ -25,7 +25,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// specOf returns the spec of a Pod's hypervisor.
+// specOf returns the spec of the hypervisor in a Pod.
 func (w *testEnv) specOf(pod *corev1.Pod) *vmpb.VMSpec {
 	w.Helper()
 	spec := &vmpb.VMSpec{}
@@ -39,7 +39,7 @@ func (w *testEnv) specOf(pod *corev1.Pod) *vmpb.VMSpec {
 
 var left = fixture.TerminationMessage
 
-// TestLife: from declaration over the end of a hypervisor to deletion.
+// TestLife checks the lifecycle of a VM from its creation, through the termination of a hypervisor, to its deletion.
 func TestLife(t *testing.T) {
 	t.Parallel()
 	w := newTestEnv(t)
@@ -66,20 +66,20 @@ func TestLife(t *testing.T) {
 	}
 	h.report(vmpb.ReportStateRequest_STATE_RUNNING, func(r *vmpb.ReportStateRequest) { r.ImagePrepared = true })
 	if !w.vm("a").Status.ImagePrepared {
-		t.Error("answered before it was recorded that the image is prepared")
+		t.Error("the response was sent before the status recorded that the image is prepared")
 	}
 	w.awaitReady("a", reasonRunning)
 	if vm := w.vm("a"); vm.Status.Phase != v1alpha1.PhaseRunning || vm.Status.NodeName != "host-1" || vm.Status.ActiveRunID != "7" {
 		t.Errorf("phase %s, node %s, run %s", vm.Status.Phase, vm.Status.NodeName, vm.Status.ActiveRunID)
 	}
 
-	w.end(pod, left(vmpb.EndQEMUFailed, "QEMU ended."))
+	w.end(pod, left(vmpb.EndQEMUFailed, "QEMU terminated."))
 	second := w.awaitPod("a", pod.Name)
 	if spec := w.specOf(second); spec.GetMode() != vmpb.VMSpec_SM_RUN {
 		t.Errorf("the spec of the second hypervisor has %s", spec.GetMode())
 	}
 	w.wantStatus(next, vmpb.RunLeaseUpdate_STATUS_TERMINATE)
-	w.eventually("the ended pod goes", func() bool { w.remove(pod); return len(w.pods("a")) == 1 })
+	w.eventually("the terminated pod is deleted", func() bool { w.remove(pod); return len(w.pods("a")) == 1 })
 
 	w.schedule(second)
 	lease := w.hypervisor("a", second, 8).lease()
@@ -88,8 +88,8 @@ func TestLife(t *testing.T) {
 	w.wantEvents("Normal Created ", "Normal Running Running on host-1", "Warning QEMUFailed ", "Normal Created ")
 }
 
-// TestSidecarThatGoesOn: a container that a webhook put into a Pod runs on when the hypervisor has ended. The VM is
-// started again all the same, and the old Pod goes.
+// TestSidecarThatGoesOn checks that a VM is restarted, and its old Pod deleted, even if a container that a webhook
+// added keeps running after the hypervisor has terminated.
 func TestSidecarThatGoesOn(t *testing.T) {
 	t.Parallel()
 	w := newTestEnv(t)
@@ -101,7 +101,7 @@ func TestSidecarThatGoesOn(t *testing.T) {
 		status.ContainerStatuses = []corev1.ContainerStatus{
 			{Name: "sidecar", Image: "i", ImageID: "i", Ready: true, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}},
 			{Name: podspec.ContainerName, Image: "i", ImageID: "i", State: corev1.ContainerState{
-				Terminated: &corev1.ContainerStateTerminated{ExitCode: 1, Message: left(vmpb.EndQEMUFailed, "QEMU ended.")}}},
+				Terminated: &corev1.ContainerStateTerminated{ExitCode: 1, Message: left(vmpb.EndQEMUFailed, "QEMU terminated.")}}},
 		}
 	})
 	w.awaitPod("a", pod.Name)
@@ -111,7 +111,8 @@ func TestSidecarThatGoesOn(t *testing.T) {
 	})
 }
 
-// wantOrderlyEnd deletes the VM a: run lease, Pod, disk and object end in this order.
+// wantOrderlyEnd deletes the VM "a", and checks that the run lease, the Pod, the disk and the object end in this
+// order.
 func (w *testEnv) wantOrderlyEnd(second *corev1.Pod, lease func() *vmpb.RunLeaseUpdate) {
 	w.Helper()
 	w.must(w.client.Delete(w.Context(), w.vm("a")))
@@ -119,7 +120,7 @@ func (w *testEnv) wantOrderlyEnd(second *corev1.Pod, lease func() *vmpb.RunLease
 	w.eventually("the pod is being deleted", func() bool { return w.pods("a")[0].DeletionTimestamp != nil })
 	claim := &corev1.PersistentVolumeClaim{}
 	if w.gone(claim, "a") || claim.DeletionTimestamp != nil {
-		w.Error("the disk goes before its hypervisor")
+		w.Error("the disk is deleted before its hypervisor")
 	}
 	w.remove(second)
 	w.eventually("the disk is being deleted", func() bool { return w.gone(claim, "a") || claim.DeletionTimestamp != nil })
@@ -131,7 +132,7 @@ func (w *testEnv) wantOrderlyEnd(second *corev1.Pod, lease func() *vmpb.RunLease
 	w.eventually("the virtual machine is gone", func() bool { return w.gone(&v1alpha1.VirtualMachine{}, "a") })
 }
 
-// wantEvents checks the beginnings of all events so far.
+// wantEvents checks the prefixes of all events so far.
 func (w *testEnv) wantEvents(want ...string) {
 	w.Helper()
 	var got []string
@@ -143,7 +144,7 @@ func (w *testEnv) wantEvents(want ...string) {
 	}
 }
 
-// TestRestartAtEachStep: a new process continues the work of the last one, and creates nothing
+// TestRestartAtEachStep checks that a new controller process continues the work of the last one, and creates nothing
 // twice.
 func TestRestartAtEachStep(t *testing.T) {
 	t.Parallel()
@@ -160,10 +161,10 @@ func TestRestartAtEachStep(t *testing.T) {
 	w.awaitReady("a", reasonRunning)
 	w.restart()
 	w.wantStatus(w.hypervisor("a", pod, 1).lease(), vmpb.RunLeaseUpdate_STATUS_OK)
-	// A process without a report observes a change of the spec.
+	// A process that has no report yet also observes changes of the spec.
 	w.change("a", func(vm *v1alpha1.VirtualMachine) { vm.Spec.CPUs = 3 })
 	generation := w.vm("a").Generation
-	w.eventually("the change is seen", func() bool { return w.vm("a").Status.ObservedGeneration == generation })
+	w.eventually("the change is observed", func() bool { return w.vm("a").Status.ObservedGeneration == generation })
 	if got := w.ready("a"); got != reasonRunning || len(w.pods("a")) != 1 {
 		t.Errorf("ready %s, %d pods", got, len(w.pods("a")))
 	}
@@ -200,7 +201,8 @@ func TestUnschedulable(t *testing.T) {
 	}
 }
 
-// A Pod whose image cannot be pulled is replaced when the VM names another image, and not before.
+// TestAnotherImageReplacesPodThatCannotStart checks that a Pod whose image cannot be pulled is replaced when the VM
+// gets another image, and not before.
 func TestAnotherImageReplacesPodThatCannotStart(t *testing.T) {
 	t.Parallel()
 	w := newTestEnv(t)
@@ -221,11 +223,12 @@ func TestAnotherImageReplacesPodThatCannotStart(t *testing.T) {
 	w.remove(stuck)
 	next := w.awaitPod("a", stuck.Name)
 	if image := next.Spec.Containers[0].Image; image != "good:1" {
-		t.Errorf("the next pod is of image %s", image)
+		t.Errorf("the next pod has image %s", image)
 	}
 }
 
-// A Pod that no host has room for is replaced when the spec changes. One with a host stays.
+// TestChangedSpecReplacesUnschedulablePod checks that an unschedulable Pod is replaced when the spec changes, and
+// that a Pod with a host is not.
 func TestChangedSpecReplacesUnschedulablePod(t *testing.T) {
 	t.Parallel()
 	w := newTestEnv(t)
@@ -254,31 +257,31 @@ func TestChangedSpecReplacesUnschedulablePod(t *testing.T) {
 	}
 }
 
-// TestAddressIsReleased: a VM gets the address that it waits for when the other VM is deleted,
-// or changes its address.
+// TestAddressIsReleased checks that a VM gets the address that it waits for when the other VM is deleted or changes
+// its address.
 func TestAddressIsReleased(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	const address = "10.77.5.5"
 	w := newTestEnv(t)
-	ask := func(vm *v1alpha1.VirtualMachine) {
-		vm.Spec.VMIPs, vm.Spec.VolumeClaimTemplate = []string{address}, nil // no controller removes finalizers of claims
+	request := func(vm *v1alpha1.VirtualMachine) {
+		vm.Spec.VMIPs, vm.Spec.VolumeClaimTemplate = []string{address}, nil // no claims, because nothing removes their finalizers
 	}
-	w.declare("a", ask)
+	w.declare("a", request)
 	w.awaitPod("a", "")
-	w.declare("b", ask)
+	w.declare("b", request)
 	w.awaitReady("b", reasonAddress)
 	w.must(w.client.Delete(t.Context(), w.vm("a")))
 	w.awaitPod("b", "")
-	w.declare("c", ask)
+	w.declare("c", request)
 	w.awaitReady("c", reasonAddress)
 	w.change("b", func(vm *v1alpha1.VirtualMachine) { vm.Spec.VMIPs = []string{"10.77.5.6"} })
-	w.end(w.awaitPod("b", ""), left(vmpb.EndQEMUFailed, "it died"))
+	w.end(w.awaitPod("b", ""), left(vmpb.EndQEMUFailed, "QEMU crashed"))
 	w.awaitPod("c", "")
 }
 
-// TestCheckedAddressesOnly: a VM whose addresses or spec somebody changes after they were checked, and before its Pod
-// is created, gets none with what was not checked.
+// TestCheckedAddressesOnly checks that a VM gets no Pod if its addresses or spec change after they were validated and
+// before the Pod is created.
 func TestCheckedAddressesOnly(t *testing.T) {
 	for name, test := range map[string]struct {
 		change func(*v1alpha1.VirtualMachine)
@@ -290,7 +293,7 @@ func TestCheckedAddressesOnly(t *testing.T) {
 		"spec": {func(vm *v1alpha1.VirtualMachine) {
 			vm.Spec.VMIPs, vm.Generation = []string{"10.77.0.16"}, vm.Generation+1
 		}, reasonAddress},
-		"what is invalid": {func(vm *v1alpha1.VirtualMachine) {
+		"invalid spec": {func(vm *v1alpha1.VirtualMachine) {
 			vm.Spec.Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Mi")}
 			vm.Generation++
 		}, reasonInvalid},
@@ -302,7 +305,7 @@ func TestCheckedAddressesOnly(t *testing.T) {
 			other.Status.Addresses = []string{"10.77.0.16"}
 			vm := fixture.VirtualMachine()
 			vm.Spec.VolumeClaimTemplate = nil
-			w := newAbsurdWorld(t, newAuthority(t), vm, other)
+			w := newFakeEnv(t, newAuthority(t), vm, other)
 			changed := 0
 			w.cluster.live = interceptor.NewClient(w.live, interceptor.Funcs{
 				Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object, opts ...client.GetOption) error {
@@ -320,12 +323,12 @@ func TestCheckedAddressesOnly(t *testing.T) {
 				w.pass(t.Context())
 			}
 			after, pods := &v1alpha1.VirtualMachine{}, &corev1.PodList{}
-			if err := errors.Join(w.live.Get(t.Context(), absurdKey, after), w.live.List(t.Context(), pods)); err != nil {
+			if err := errors.Join(w.live.Get(t.Context(), fakeKey, after), w.live.List(t.Context(), pods)); err != nil {
 				t.Fatal(err)
 			}
 			ready := meta.FindStatusCondition(after.Status.Conditions, v1alpha1.ConditionReady)
 			if changed != 1 || len(pods.Items) > 0 || ready == nil || ready.Reason != test.reason {
-				t.Errorf("changed %d times; %d Pods, and the condition is %+v, want none and %s", changed, len(pods.Items), ready, test.reason)
+				t.Errorf("changed %d times, %d Pods, condition %+v; want no Pods and reason %s", changed, len(pods.Items), ready, test.reason)
 			}
 		})
 	}
@@ -341,20 +344,20 @@ func TestUserDataAppears(t *testing.T) {
 	w.awaitReady("a", reasonUserDataMissing)
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "boot"}, Data: map[string][]byte{"y": []byte("1")}}
 	w.must(w.client.Create(t.Context(), secret))
-	w.eventually("the key is named", func() bool {
+	w.eventually("the message names the key", func() bool {
 		condition := meta.FindStatusCondition(w.vm("a").Status.Conditions, v1alpha1.ConditionReady)
 		return condition.Message == "spec.userData.secretRef: secret boot has no key x"
 	})
 	if len(w.pods("a")) != 0 {
-		t.Error("a pod without user data")
+		t.Error("there is a pod without user data")
 	}
 	secret.Data["x"] = []byte("2")
 	w.must(w.client.Update(t.Context(), secret))
 	w.awaitPod("a", "")
 }
 
-// TestKeyOfTheAuthorityIsNoUserData: a guest that read the key could act as any hypervisor, and as the
-// VM controller.
+// TestKeyOfTheAuthorityIsNoUserData checks that a guest cannot read the key of the certificate authority, with which
+// it could impersonate any hypervisor and the VM controller.
 func TestKeyOfTheAuthorityIsNoUserData(t *testing.T) {
 	t.Parallel()
 	w := newTestEnv(t)
@@ -366,7 +369,7 @@ func TestKeyOfTheAuthorityIsNoUserData(t *testing.T) {
 	})
 	w.awaitReady("a", reasonUserDataMissing)
 	if len(w.pods("a")) != 0 {
-		t.Error("a pod that reads the key of the authority")
+		t.Error("there is a pod that mounts the key of the authority")
 	}
 }
 
@@ -380,8 +383,8 @@ func TestPodDeletedByHand(t *testing.T) {
 	}
 }
 
-// TestAuthorityLost: after a restore without status the existing Pod is elected, and its guest
-// goes on.
+// TestAuthorityLost checks that the existing Pod is elected after a restore without status, and that its guest keeps
+// running.
 func TestAuthorityLost(t *testing.T) {
 	t.Parallel()
 	w := newTestEnv(t)
@@ -405,7 +408,7 @@ func TestAuthorityLost(t *testing.T) {
 	}
 }
 
-// secondPod creates a second Pod of a VM, as for a migration.
+// secondPod creates a second Pod of a VM, as in a migration.
 func (w *testEnv) secondPod(vm string, name string) *corev1.Pod {
 	w.Helper()
 	object := w.vm(vm)
@@ -416,7 +419,7 @@ func (w *testEnv) secondPod(vm string, name string) *corev1.Pod {
 	return pod
 }
 
-// TestTwoPodsWithoutAuthority: the one that has its run lease open stays.
+// TestTwoPodsWithoutAuthority checks that the Pod with an open run lease is kept.
 func TestTwoPodsWithoutAuthority(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -435,28 +438,28 @@ func TestTwoPodsWithoutAuthority(t *testing.T) {
 		return !w.gone(second, second.Name) && second.DeletionTimestamp != nil
 	})
 	if got := w.vm("a").Status.ActivePodName; got != "" {
-		t.Errorf("%s is authoritative beside another", got)
+		t.Errorf("%s is authoritative although there is another pod", got)
 	}
 	w.remove(second)
 	w.wantStatus(next, vmpb.RunLeaseUpdate_STATUS_OK)
 	w.eventually("the pod is elected", func() bool { return w.vm("a").Status.ActivePodUID == pod.UID })
 }
 
-// TestPodWithoutAuthorityGoes: a second Pod beside the authoritative one.
+// TestPodWithoutAuthorityGoes checks that a second Pod in addition to the authoritative one is deleted.
 func TestPodWithoutAuthorityGoes(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	w := newTestEnv(t)
 	pod, _, _ := w.running("a")
 	w.secondPod("a", "a-second")
-	w.eventually("the second pod goes", func() bool { return w.gone(&corev1.Pod{}, "a-second") })
+	w.eventually("the second pod is deleted", func() bool { return w.gone(&corev1.Pod{}, "a-second") })
 	if w.gone(pod, pod.Name) || pod.DeletionTimestamp != nil {
-		t.Error("the authoritative pod goes")
+		t.Error("the authoritative pod is deleted")
 	}
 }
 
-// TestPodsFitBaseline: the API server takes hypervisors where Pod Security is "baseline". For "restricted" they lack a
-// user, which is that of their image.
+// TestPodsFitBaseline checks that hypervisor Pods are admitted by Pod Security level "baseline". For "restricted",
+// they lack only a user, which is that of their image.
 func TestPodsFitBaseline(t *testing.T) {
 	t.Parallel()
 	w := newTestEnv(t)
@@ -470,5 +473,5 @@ func TestPodsFitBaseline(t *testing.T) {
 	strict.Spec.Containers[0].SecurityContext.RunAsNonRoot = ptr.To(true)
 	level = strings.ReplaceAll(level, "baseline", "restricted")
 	w.must(w.client.Patch(w.Context(), namespace, client.RawPatch(types.MergePatchType, []byte(level))))
-	w.eventually("a pod that names no root fits restricted", func() bool { return w.client.Create(w.Context(), strict, client.DryRunAll) == nil })
+	w.eventually("a pod that does not run as root is admitted", func() bool { return w.client.Create(w.Context(), strict, client.DryRunAll) == nil })
 }

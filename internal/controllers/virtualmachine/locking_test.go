@@ -9,8 +9,8 @@ import (
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
 )
 
-// TestStorageLockingIsShown: a VM says what the lock of its disk protects, which is nothing if
-// each of its hypervisors has a disk of its own.
+// TestStorageLockingIsShown checks that a VM shows what the lock of its disk protects, which is nothing if each of
+// its hypervisors has its own disk.
 func TestStorageLockingIsShown(t *testing.T) {
 	t.Parallel()
 	w := newTestEnv(t)
@@ -31,7 +31,7 @@ func TestStorageLockingIsShown(t *testing.T) {
 	want("ephemeral", metav1.ConditionFalse, v1alpha1.ReasonEphemeralDisk)
 	want("volume", metav1.ConditionUnknown, reasonDependsOnVolume)
 
-	// The disk is that of the hypervisor which is there, not that of a changed spec.
+	// The condition describes the disk of the existing hypervisor, not that of a changed spec.
 	w.change("volume", ephemeral)
 	w.eventually("the change is observed", func() bool {
 		vm := w.vm("volume")
@@ -40,7 +40,8 @@ func TestStorageLockingIsShown(t *testing.T) {
 	want("volume", metav1.ConditionUnknown, reasonDependsOnVolume)
 }
 
-// TestStorageLockingOnOneMachine checks that hosts on one machine share the locks of volumes, but not of ephemeral disks.
+// TestStorageLockingOnOneMachine checks that hosts on one machine share the locks of volumes but not those of
+// ephemeral disks.
 func TestStorageLockingOnOneMachine(t *testing.T) {
 	with := &v1alpha1.VirtualMachine{}
 	with.Status.VolumeClaimName = "a"

@@ -23,8 +23,8 @@ type migrations struct {
 	volumes *volumes
 }
 
-// advance takes the next step of the migration under way, or fails it. It ends the pass only with an error, so that the
-// VM is reconciled also while it migrates.
+// advance takes the next step of the running migration, or fails the migration. Only an error makes it stop the pass,
+// so that the VM is also reconciled while it migrates.
 func (m *migrations) advance(ctx context.Context, s *scope) flow.Result {
 	if !migration.UnderWay(&s.vm.Status) {
 		return m.refuseOrder(ctx, s)
@@ -50,7 +50,7 @@ func (m *migrations) advance(ctx context.Context, s *scope) flow.Result {
 	return flow.Continue()
 }
 
-// refuseOrder removes the order for a migration that is impossible.
+// refuseOrder removes a request for a migration that is impossible.
 func (m *migrations) refuseOrder(ctx context.Context, s *scope) flow.Result {
 	order, report := migration.OrderOf(s.vm), m.hypervisors.Report(s.vm)
 	if !order.Given || report == nil || s.active == nil {
@@ -58,7 +58,7 @@ func (m *migrations) refuseOrder(ctx context.Context, s *scope) flow.Result {
 	}
 	reason, message := migration.Obstacle(s.vm, s.active, report)
 	if order.Node != "" && order.Node == s.active.Spec.NodeName {
-		reason, message = migration.ObstacleSameNode, "The virtual machine is on node "+order.Node+" already."
+		reason, message = migration.ObstacleSameNode, "The virtual machine is already on node "+order.Node+"."
 	}
 	if reason == migration.NoObstacle || reason == migration.ObstacleNotRunning {
 		return flow.Continue()
@@ -70,11 +70,11 @@ func (m *migrations) refuseOrder(ctx context.Context, s *scope) flow.Result {
 	return flow.Continue()
 }
 
-// announceRefusal sends an event that says why a VM that leaves its host is shut down.
+// announceRefusal sends an event that explains why a VM that must leave its host is shut down instead of migrated.
 func (m *migrations) announceRefusal(ctx context.Context, key types.NamespacedName, why string) {
 	vm := &v1alpha1.VirtualMachine{}
 	if err := m.client.Get(ctx, key, vm); err == nil {
-		m.events.Eventf(vm, corev1.EventTypeNormal, "NotMigrated", "The guest is shut down to leave its host: %s", why)
+		m.events.Eventf(vm, corev1.EventTypeNormal, "NotMigrated", "Shutting down the guest because it cannot be migrated live: %s", why)
 	}
 }
 
@@ -83,7 +83,7 @@ func (m *migrations) facts(ctx context.Context, s *scope) (migration.Facts, erro
 	facts := migration.Facts{
 		Status: &s.vm.Status, Source: s.active, Now: s.now, Ordered: migration.OrderOf(s.vm).Given,
 		Report: m.hypervisors.Report(s.vm).GetMigration(), Incoming: m.hypervisors.Incoming(key, record.TargetPodName) != nil,
-		Known: s.memory.target.of(fmt.Sprint(record.TargetPodName, " ", record.StartTime.Unix()), s.now),
+		Known: s.memory.target.timeOf(fmt.Sprint(record.TargetPodName, " ", record.StartTime.Unix()), s.now),
 	}
 	var err error
 	if facts.Target, err = m.target(ctx, s); err != nil || facts.Target != nil || s.active == nil {
@@ -100,7 +100,8 @@ func (m *migrations) facts(ctx context.Context, s *scope) (migration.Facts, erro
 	return facts, nil
 }
 
-// target returns the Pod of the target; nil if there is none. It reads the API server if the cache does not have the Pod.
+// target returns the Pod of the migration target, or nil if it does not exist. It reads from the API server if the
+// cache does not have the Pod.
 func (m *migrations) target(ctx context.Context, s *scope) (*corev1.Pod, error) {
 	if pod := s.targetPod(); pod != nil {
 		return pod, nil
@@ -112,7 +113,8 @@ func (m *migrations) target(ctx context.Context, s *scope) (*corev1.Pod, error) 
 	return pod, err
 }
 
-// targetClaimUsable reports whether a claim of the target exists, and has its volume or gets it with the Pod.
+// targetClaimUsable reports whether a claim of the target exists and either has its volume or gets it when the Pod is
+// scheduled.
 func (m *migrations) targetClaimUsable(ctx context.Context, s *scope, name string) (bool, error) {
 	claim := &corev1.PersistentVolumeClaim{}
 	err := m.live.Get(ctx, client.ObjectKey{Namespace: s.vm.Namespace, Name: name}, claim)
@@ -125,8 +127,8 @@ func (m *migrations) targetClaimUsable(ctx context.Context, s *scope, name strin
 	return m.volumes.hasVolume(ctx, claim)
 }
 
-// fail ends the migration under way. It first removes an order that is not retried, so that a crash in between leaves
-// no order that is never carried out.
+// fail marks the running migration as failed. If the migration request will not be retried, fail first removes the
+// request, so that a crash in between does not leave a request that is never carried out.
 func (m *migrations) fail(ctx context.Context, s *scope, decision migration.Decision) flow.Result {
 	if migration.OrderOf(s.vm).Given && migration.Final(s.vm.Status.Migration, decision.Failure) {
 		if err := m.removeOrder(ctx, s); err != nil {
@@ -154,7 +156,7 @@ func (m *migrations) removeOrder(ctx context.Context, s *scope) error {
 	return m.patch(ctx, s.vm, before)
 }
 
-// createTargetClaims creates the claims of the target's disks, modeled on those of the disks that are copied.
+// createTargetClaims creates the claims for the target's disks, modeled on those of the disks that are copied.
 func (m *migrations) createTargetClaims(ctx context.Context, s *scope) flow.Result {
 	usable := true
 	for _, copied := range podspec.CopiedClaims(s.vm, s.active) {
@@ -170,8 +172,8 @@ func (m *migrations) createTargetClaims(ctx context.Context, s *scope) flow.Resu
 	return m.createTarget(ctx, s)
 }
 
-// createTargetClaim creates a claim if it does not exist, and reports whether it can be used. If it gets no volume, or
-// belongs to another object, the migration fails at its time limit.
+// createTargetClaim creates a claim if it does not exist, and reports whether it can be used. If the claim gets no
+// volume, or belongs to another object, the migration fails at its time limit.
 func (m *migrations) createTargetClaim(ctx context.Context, s *scope, copied podspec.CopiedClaim) (usable bool, err error) {
 	source := &corev1.PersistentVolumeClaim{}
 	if err := m.live.Get(ctx, client.ObjectKey{Namespace: s.vm.Namespace, Name: copied.From}, source); err != nil {
@@ -188,7 +190,7 @@ func (m *migrations) createTargetClaim(ctx context.Context, s *scope, copied pod
 	return m.volumes.hasVolume(ctx, claim)
 }
 
-// createTarget creates the Pod of the target, from the object that the API server has.
+// createTarget creates the target Pod, based on the VM as the API server has it.
 func (m *migrations) createTarget(ctx context.Context, s *scope) flow.Result {
 	live, err := m.confirm(ctx, s)
 	if err != nil {
@@ -200,11 +202,11 @@ func (m *migrations) createTarget(ctx context.Context, s *scope) flow.Result {
 	}
 	if err := m.client.Create(ctx, pod); err != nil {
 		if apierror.Taken(err) {
-			return flow.Continue() // of an earlier pass, or of another object: then the migration fails at its time limit
+			return flow.Continue() // an earlier pass created it, or the name is taken and the migration fails at its time limit
 		}
 		return flow.Fail(fmt.Errorf("creating pod %s: %w", pod.Name, err))
 	}
-	m.events.Eventf(s.vm, corev1.EventTypeNormal, "Migrating", "Created pod %s, the target of a migration", pod.Name)
+	m.events.Eventf(s.vm, corev1.EventTypeNormal, "Migrating", "Created pod %s as the target of a live migration", pod.Name)
 	s.vm, s.pods = live, append(s.pods, pod)
 	return m.recordTarget(ctx, s, pod)
 }

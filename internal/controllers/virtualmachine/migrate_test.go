@@ -31,7 +31,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// migratable runs a VM whose hypervisor can migrate.
+// migratable runs a VM whose hypervisor supports migration.
 func (w *testEnv) migratable(name string, change func(*v1alpha1.VirtualMachine)) (*corev1.Pod, *hypervisor, func() *vmpb.RunLeaseUpdate) {
 	w.Helper()
 	w.declare(name, change)
@@ -47,31 +47,31 @@ func (w *testEnv) migratable(name string, change func(*v1alpha1.VirtualMachine))
 	return pod, h, next
 }
 
-// evict deletes a Pod as a drain does: its hypervisor gets SIGTERM.
+// evict deletes a Pod as a drain does, so that its hypervisor gets SIGTERM.
 func (w *testEnv) evict(pod *corev1.Pod) {
 	w.Helper()
 	w.must(w.client.Delete(w.Context(), pod))
 }
 
-// answer is that of EnsureMigrationTarget.
-type answer struct {
+// targetResponse is the response of EnsureMigrationTarget.
+type targetResponse struct {
 	*vmpb.EnsureMigrationTargetResponse
 	err error
 }
 
-// ask asks for a target, until there is an answer but Unavailable.
-func (h *hypervisor) ask() <-chan answer {
-	answers := make(chan answer, 1)
+// requestTarget requests a target until the response is not Unavailable.
+func (h *hypervisor) requestTarget() <-chan targetResponse {
+	responses := make(chan targetResponse, 1)
 	go func() {
 		for {
 			response, err := h.EnsureMigrationTarget(h.Context(), &vmpb.EnsureMigrationTargetRequest{Us: h.us})
 			if status.Code(err) != codes.Unavailable || h.Context().Err() != nil {
-				answers <- answer{response, err}
+				responses <- targetResponse{response, err}
 				return
 			}
 		}
 	}()
-	return answers
+	return responses
 }
 
 // record returns the VM's migration.
@@ -94,17 +94,17 @@ func (w *testEnv) awaitTarget(name, not string) *corev1.Pod {
 	return pod
 }
 
-// serve has a target's services answer, and returns their endpoint.
+// serve runs the services of a target and returns their endpoint.
 func (w *testEnv) serve(pod *corev1.Pod) string {
 	w.Helper()
 	return w.listenIn(pod, func(server *grpc.Server) {
-		answers := health.NewServer()
-		answers.SetServingStatus(vmpb.Hypervisor_ServiceDesc.ServiceName, healthpb.HealthCheckResponse_SERVING)
-		healthpb.RegisterHealthServer(server, answers)
+		healthServer := health.NewServer()
+		healthServer.SetServingStatus(vmpb.Hypervisor_ServiceDesc.ServiceName, healthpb.HealthCheckResponse_SERVING)
+		healthpb.RegisterHealthServer(server, healthServer)
 	})
 }
 
-// listenIn serves with the identity of a Pod, and returns the endpoint.
+// listenIn runs a server with the identity of a Pod, and returns its endpoint.
 func (w *testEnv) listenIn(pod *corev1.Pod, register func(*grpc.Server)) string {
 	w.Helper()
 	file := filepath.Join(w.TempDir(), "token")
@@ -121,7 +121,7 @@ func (w *testEnv) listenIn(pod *corev1.Pod, register func(*grpc.Server)) string 
 	return listener.Addr().String()
 }
 
-// target runs the hypervisor of a target until it is incoming.
+// target runs the hypervisor of a migration target until it can receive the guest.
 func (w *testEnv) target(name string, pod *corev1.Pod, run uint64) (*hypervisor, func() *vmpb.RunLeaseUpdate) {
 	w.Helper()
 	if pod.Spec.NodeName == "" {
@@ -135,18 +135,18 @@ func (w *testEnv) target(name string, pod *corev1.Pod, run uint64) (*hypervisor,
 	return h, next
 }
 
-func (w *testEnv) wantMigrate(answers <-chan answer, pod *corev1.Pod) answer {
+func (w *testEnv) wantMigrate(responses <-chan targetResponse, pod *corev1.Pod) targetResponse {
 	w.Helper()
 	select {
-	case got := <-answers:
+	case got := <-responses:
 		if got.err != nil || got.GetAction() != vmpb.EnsureMigrationTargetResponse_ACTION_LIVE_MIGRATE || got.GetTargetPod() != pod.Name || got.GetTargetEndpoint() == "" {
-			w.Fatalf("the answer is %v, %v\n%s", got.EnsureMigrationTargetResponse, got.err, w.describe())
+			w.Fatalf("the response is %v, %v\n%s", got.EnsureMigrationTargetResponse, got.err, w.describe())
 		}
 		return got
 	case <-time.After(env.WaitTimeout):
-		w.Fatalf("no answer\n%s", w.describe())
+		w.Fatalf("no response\n%s", w.describe())
 	}
-	return answer{}
+	return targetResponse{}
 }
 
 func (h *hypervisor) switchOver(them *vmpb.HypervisorID) error {
@@ -163,7 +163,7 @@ func (w *testEnv) wantMigrating(name, reason string) {
 	})
 }
 
-// claimGone completes the deletion of a claim as the volume controller, once it is being deleted.
+// claimGone waits until a claim is being deleted, and completes its deletion in the role of the volume controller.
 func (w *testEnv) claimGone(name string) {
 	w.Helper()
 	claim := &corev1.PersistentVolumeClaim{}
@@ -172,20 +172,20 @@ func (w *testEnv) claimGone(name string) {
 	w.must(client.IgnoreNotFound(w.client.Update(w.Context(), claim)))
 }
 
-// withLogs gives a VM the data disk logs.
+// withLogs gives a VM the data disk "logs".
 func (w *testEnv) withLogs(vm *v1alpha1.VirtualMachine) {
 	vm.Spec.DataDisks = []v1alpha1.DataDisk{dataDisk("logs", "1Gi", w.storageClass(storagev1.VolumeBindingWaitForFirstConsumer))}
 	vm.Spec.DataDisks[0].InitialImage = &v1alpha1.InitialImage{URL: "http://images.example/logs.raw"}
 }
 
-// disksGone is claimGone for the disk with that claim and the data disk logs beside it.
+// disksGone calls claimGone for the claim of a root disk and that of the data disk "logs" that belongs to it.
 func (w *testEnv) disksGone(claim string) {
 	w.Helper()
 	w.claimGone(claim)
 	w.claimGone(claim + "-logs")
 }
 
-// wantDisks is wantKept for both.
+// wantDisks calls wantKept for both claims.
 func (w *testEnv) wantDisks(claim string) {
 	w.Helper()
 	w.wantKept(claim)
@@ -196,12 +196,12 @@ func (w *testEnv) wantDisks(claim string) {
 func (w *testEnv) wantKept(name string) {
 	w.Helper()
 	if claim := (&corev1.PersistentVolumeClaim{}); w.gone(claim, name) || claim.DeletionTimestamp != nil {
-		w.Errorf("claim %s goes\n%s", name, w.describe())
+		w.Errorf("claim %s is being deleted\n%s", name, w.describe())
 	}
 }
 
-// TestMigration: from the eviction of a Pod until only the new one and its disk are left. The controller
-// is restarted in each step if restarts.
+// TestMigration checks a migration from the eviction of a Pod until only the new Pod and its disk are left, with and
+// without a restart of the controller in each step.
 func TestMigration(t *testing.T) {
 	t.Parallel()
 	for _, restarts := range []bool{false, true} {
@@ -219,18 +219,18 @@ func TestMigration(t *testing.T) {
 				w.wantStatus(lease, vmpb.RunLeaseUpdate_STATUS_OK)
 				source.report(vmpb.ReportStateRequest_STATE_RUNNING, func(r *vmpb.ReportStateRequest) { r.ImagePrepared, r.CanMigrate = true, true })
 			}
-			w.must(w.client.Get(t.Context(), client.ObjectKeyFromObject(pod), pod)) // it has a node
+			w.must(w.client.Get(t.Context(), client.ObjectKeyFromObject(pod), pod)) // to get its node
 			w.evict(pod)
 			restart()
-			answers := source.ask()
+			responses := source.requestTarget()
 			second := w.awaitTarget("a", "")
 			w.wantTargetPod(pod, second)
 			if restarts {
 				restart()
-				answers = source.ask()
+				responses = source.requestTarget()
 			}
 			target, _ := w.target("a", second, 2)
-			w.wantMigrate(answers, second)
+			w.wantMigrate(responses, second)
 			if restarts {
 				restart()
 				target = w.hypervisor("a", second, 2)
@@ -246,7 +246,7 @@ func TestMigration(t *testing.T) {
 				t.Errorf("the record is %+v", record)
 			}
 			w.must(target.switchOver(source.us))
-			w.must(target.switchOver(source.us)) // the answer was lost
+			w.must(target.switchOver(source.us)) // repeated because the response was lost
 			wantCode(t, source.switchOver(source.us), codes.FailedPrecondition)
 			w.wantStatus(lease, vmpb.RunLeaseUpdate_STATUS_TERMINATE)
 			if got := w.ready("a"); got != reasonRunning {
@@ -260,13 +260,13 @@ func TestMigration(t *testing.T) {
 				}
 			})
 			w.wantMigrating("a", string(v1alpha1.MigrationSucceeded))
-			w.eventually("the end is recorded", func() bool { return w.record("a").Downtime != nil })
-			w.wantDisks("a") // the old hypervisor has not ended
+			w.eventually("the downtime is recorded", func() bool { return w.record("a").Downtime != nil })
+			w.wantDisks("a") // the old hypervisor has not terminated
 			w.remove(pod)
 			w.disksGone("a")
 			w.wantMoved("a", second)
 			// The next hypervisor starts from the new disk.
-			w.end(second, left(vmpb.EndQEMUFailed, "QEMU ended."))
+			w.end(second, left(vmpb.EndQEMUFailed, "QEMU terminated."))
 			third := w.awaitPod("a", second.Name)
 			if got, want := w.disksOf(third), logsOn(second.Name, true, "http://images.example/logs.raw"); got != want {
 				t.Errorf("the next hypervisor has %s, want %s", got, want)
@@ -281,7 +281,8 @@ func TestMigration(t *testing.T) {
 	}
 }
 
-// findsDisks loses the status of a VM that has moved, with its Pods: the next one has its disks, and no new ones.
+// findsDisks deletes the status and the Pods of a VM that has migrated, and checks that its next Pod has the existing
+// disks.
 func (w *testEnv) findsDisks(name, claim string) {
 	w.Helper()
 	w.stop()
@@ -299,7 +300,7 @@ func (w *testEnv) findsDisks(name, claim string) {
 	}
 }
 
-// wantMoved checks what is left of a migration that took 120 ms of the guest's time.
+// wantMoved checks the state after a migration with a downtime of 120 ms.
 func (w *testEnv) wantMoved(name string, target *corev1.Pod) {
 	w.Helper()
 	vm := w.vm(name)
@@ -330,37 +331,37 @@ func (w *testEnv) wantTargetPod(source, target *corev1.Pod) {
 	}
 	terms := target.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
 	if got := terms[0].MatchFields[0]; got.Operator != corev1.NodeSelectorOpNotIn || got.Values[0] != source.Spec.NodeName {
-		w.Errorf("the target may be on %v", terms)
+		w.Errorf("the target may be scheduled to %v", terms)
 	}
 }
 
-// logsOn is what disksOf says of the disk logs beside a claim.
+// logsOn returns the text that disksOf returns for the data disk "logs" that belongs to a claim.
 func logsOn(claim string, exists bool, image string) string {
 	return fmt.Sprintf("logs on %s-logs, 1073741824 bytes, exists %v, image %q", claim, exists, image)
 }
 
-// TestOneTarget: of many calls, all get the same target.
+// TestOneTarget checks that concurrent calls all get the same target.
 func TestOneTarget(t *testing.T) {
 	t.Parallel()
 	w := newTestEnv(t)
 	pod, source, _ := w.migratable("a", nil)
 	w.evict(pod)
-	var all []<-chan answer
+	var all []<-chan targetResponse
 	for range 5 {
-		all = append(all, source.ask())
+		all = append(all, source.requestTarget())
 	}
 	second := w.awaitTarget("a", "")
 	w.target("a", second, 2)
-	for _, answers := range all {
-		w.wantMigrate(answers, second)
+	for _, responses := range all {
+		w.wantMigrate(responses, second)
 	}
-	w.wantMigrate(source.ask(), second)
+	w.wantMigrate(source.requestTarget(), second)
 	if n := len(w.pods("a")); n != 2 {
 		t.Errorf("%d pods", n)
 	}
 }
 
-// TestNotMigrated: the VM is shut down where it must not be migrated, or nobody wants that.
+// TestNotMigrated checks that the VM is shut down if it must not be migrated, or if no migration was requested.
 func TestNotMigrated(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -383,9 +384,9 @@ func TestNotMigrated(t *testing.T) {
 			w := newTestEnv(t)
 			pod, source, _ := w.migratable("a", given.change)
 			given.before(w, pod, source)
-			got := <-source.ask()
+			got := <-source.requestTarget()
 			if got.err != nil || got.GetAction() != vmpb.EnsureMigrationTargetResponse_ACTION_SOFT_SHUTDOWN || got.GetTargetPod() != "" {
-				t.Errorf("the answer is %v, %v", got.EnsureMigrationTargetResponse, got.err)
+				t.Errorf("the response is %v, %v", got.EnsureMigrationTargetResponse, got.err)
 			}
 			if record := w.vm("a").Status.Migration; record != nil {
 				t.Errorf("there is a migration: %+v", record)
@@ -393,7 +394,7 @@ func TestNotMigrated(t *testing.T) {
 			if given.reason == "" {
 				return
 			}
-			w.eventually("the condition says "+given.reason, func() bool {
+			w.eventually("the reason of the condition is "+given.reason, func() bool {
 				condition := meta.FindStatusCondition(w.vm("a").Status.Conditions, v1alpha1.ConditionLiveMigratable)
 				return condition != nil && condition.Reason == given.reason && (condition.Status == metav1.ConditionTrue) == (given.reason == migration.NoObstacle)
 			})
@@ -401,14 +402,17 @@ func TestNotMigrated(t *testing.T) {
 	}
 }
 
-// TestTargetDies: the guest goes on at its source, which gets another target, and the next one too.
+// TestTargetDies checks that the guest keeps running at its source if the target fails, and that the source gets
+// another target.
 func TestTargetDies(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
-	for name, die := range map[string]func(w *testEnv, source *hypervisor, target *corev1.Pod){
-		"it ends":     func(w *testEnv, _ *hypervisor, target *corev1.Pod) { w.end(target, left(vmpb.EndInternal, "it died")) },
-		"it vanishes": func(w *testEnv, _ *hypervisor, target *corev1.Pod) { w.remove(target) },
-		"it is given up": func(w *testEnv, source *hypervisor, target *corev1.Pod) {
+	for name, fail := range map[string]func(w *testEnv, source *hypervisor, target *corev1.Pod){
+		"terminates": func(w *testEnv, _ *hypervisor, target *corev1.Pod) {
+			w.end(target, left(vmpb.EndInternal, "it crashed"))
+		},
+		"disappears": func(w *testEnv, _ *hypervisor, target *corev1.Pod) { w.remove(target) },
+		"is given up": func(w *testEnv, source *hypervisor, target *corev1.Pod) {
 			source.report(vmpb.ReportStateRequest_STATE_RUNNING, func(r *vmpb.ReportStateRequest) {
 				r.CanMigrate, r.Migration = true, &vmpb.ReportStateRequest_Migration{
 					Phase: vmpb.ReportStateRequest_Migration_PHASE_FAILED, TargetPod: target.Name, Message: "the connection broke",
@@ -421,20 +425,20 @@ func TestTargetDies(t *testing.T) {
 			w := newTestEnv(t)
 			pod, source, lease := w.migratable("a", w.withLogs)
 			w.evict(pod)
-			answers := source.ask()
+			responses := source.requestTarget()
 			second := w.awaitTarget("a", "")
 			target, targetLease := w.target("a", second, 2)
-			w.wantMigrate(answers, second)
-			die(w, source, second)
+			w.wantMigrate(responses, second)
+			fail(w, source, second)
 			w.wantStatus(targetLease, vmpb.RunLeaseUpdate_STATUS_TERMINATE)
 			wantCode(t, target.switchOver(source.us), codes.FailedPrecondition)
-			answers = source.ask()
+			responses = source.requestTarget()
 			third := w.awaitTarget("a", second.Name)
 			w.remove(second)
 			w.disksGone(second.Name)
 			w.wantDisks("a")
 			w.target("a", third, 3)
-			w.wantMigrate(answers, third)
+			w.wantMigrate(responses, third)
 			if vm := w.vm("a"); vm.Status.ActivePodName != pod.Name || vm.Status.Migration.Failures != 1 {
 				t.Errorf("the status is %+v, %+v", vm.Status.VirtualMachineAuthority, vm.Status.Migration)
 			}
@@ -443,18 +447,19 @@ func TestTargetDies(t *testing.T) {
 	}
 }
 
-// TestSourceDies: without a switchover the VM starts again from its old disk, and the target goes.
+// TestSourceDies checks that a VM whose source fails before the switchover starts again from its old disk, and that
+// the target is deleted.
 func TestSourceDies(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	w := newTestEnv(t)
 	pod, source, _ := w.migratable("a", w.withLogs)
 	w.evict(pod)
-	answers := source.ask()
+	responses := source.requestTarget()
 	second := w.awaitTarget("a", "")
 	target, targetLease := w.target("a", second, 2)
-	w.wantMigrate(answers, second)
-	w.end(pod, left(vmpb.EndQEMUFailed, "QEMU ended."))
+	w.wantMigrate(responses, second)
+	w.end(pod, left(vmpb.EndQEMUFailed, "QEMU terminated."))
 	third := w.awaitPod("a", pod.Name)
 	if podspec.ClaimName(third) != "a" || third.Name == second.Name {
 		t.Errorf("pod %s has disk %s", third.Name, podspec.ClaimName(third))
@@ -462,23 +467,23 @@ func TestSourceDies(t *testing.T) {
 	w.wantStatus(targetLease, vmpb.RunLeaseUpdate_STATUS_TERMINATE)
 	wantCode(t, target.switchOver(source.us), codes.FailedPrecondition)
 	w.wantMigrating("a", migration.ReasonSourceEnded)
-	w.eventually("the target goes", func() bool { return w.gone(second, second.Name) || second.DeletionTimestamp != nil })
+	w.eventually("the target is deleted", func() bool { return w.gone(second, second.Name) || second.DeletionTimestamp != nil })
 	w.remove(second)
 	w.disksGone(second.Name)
 	w.wantDisks("a")
 }
 
-// TestDeletedAmidMigration: both Pods end, then both disks.
+// TestDeletedAmidMigration checks that both Pods and then both disks are deleted.
 func TestDeletedAmidMigration(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	w := newTestEnv(t)
 	pod, source, lease := w.migratable("a", w.withLogs)
 	w.evict(pod)
-	answers := source.ask()
+	responses := source.requestTarget()
 	second := w.awaitTarget("a", "")
 	target, targetLease := w.target("a", second, 2)
-	w.wantMigrate(answers, second)
+	w.wantMigrate(responses, second)
 	w.must(w.client.Delete(t.Context(), w.vm("a")))
 	w.wantStatus(lease, vmpb.RunLeaseUpdate_STATUS_TERMINATE)
 	w.wantStatus(targetLease, vmpb.RunLeaseUpdate_STATUS_TERMINATE)
@@ -492,7 +497,7 @@ func TestDeletedAmidMigration(t *testing.T) {
 	w.eventually("the virtual machine is gone", func() bool { return w.gone(&v1alpha1.VirtualMachine{}, "a") })
 }
 
-// TestNeitherSourceNorTarget: others get nothing of a migration.
+// TestNeitherSourceNorTarget checks that hypervisors that are not part of a migration cannot affect it.
 func TestNeitherSourceNorTarget(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -500,10 +505,10 @@ func TestNeitherSourceNorTarget(t *testing.T) {
 	pod, source, _ := w.migratable("a", nil)
 	_, stranger, _ := w.migratable("b", nil)
 	w.evict(pod)
-	answers := source.ask()
+	responses := source.requestTarget()
 	second := w.awaitTarget("a", "")
 	target, _ := w.target("a", second, 2)
-	w.wantMigrate(answers, second)
+	w.wantMigrate(responses, second)
 	_, err := stranger.EnsureMigrationTarget(t.Context(), &vmpb.EnsureMigrationTargetRequest{Us: source.us})
 	wantCode(t, err, codes.PermissionDenied)
 	_, err = target.EnsureMigrationTarget(t.Context(), &vmpb.EnsureMigrationTargetRequest{Us: target.us})
@@ -517,16 +522,16 @@ func TestNeitherSourceNorTarget(t *testing.T) {
 	wantCode(t, err, codes.FailedPrecondition)
 }
 
-// TestNoRoom: where no host has room the guest is shut down, and only then.
+// TestNoRoom checks that the guest is shut down if no host has capacity, and only then.
 func TestNoRoom(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	w := newTestEnv(t)
 	pod, source, _ := w.migratable("a", nil)
 	w.evict(pod)
-	answers := source.ask()
+	responses := source.requestTarget()
 	second := w.awaitTarget("a", "")
-	vm := w.vm("a") // half a minute passes
+	vm := w.vm("a") // simulate that time has passed
 	vm.Status.Migration.StartTime = metav1.NewTime(time.Now().Add(-time.Minute))
 	w.must(w.client.Status().Update(t.Context(), vm))
 	w.kubelet(second, func(status *corev1.PodStatus) {
@@ -534,16 +539,16 @@ func TestNoRoom(t *testing.T) {
 			Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: "0/1 nodes are available",
 		}}
 	})
-	got := <-answers
+	got := <-responses
 	if got.err != nil || got.GetAction() != vmpb.EnsureMigrationTargetResponse_ACTION_SOFT_SHUTDOWN {
-		t.Errorf("the answer is %v, %v", got.EnsureMigrationTargetResponse, got.err)
+		t.Errorf("the response is %v, %v", got.EnsureMigrationTargetResponse, got.err)
 	}
 	w.wantMigrating("a", migration.ReasonUnschedulable)
-	w.eventually("an event says why", func() bool { return w.said("NotMigrated", "0/1 nodes are available") })
+	w.eventually("an event contains the reason", func() bool { return w.hasEvent("NotMigrated", "0/1 nodes are available") })
 }
 
-// said reports whether there was an event.
-func (w *testEnv) said(reason, text string) bool {
+// hasEvent reports whether there was an event with a reason and a text. It drops events up to that one.
+func (w *testEnv) hasEvent(reason, text string) bool {
 	for len(w.events.Events) > 0 {
 		if event := <-w.events.Events; strings.Contains(event, reason) && strings.Contains(event, text) {
 			return true
@@ -552,7 +557,7 @@ func (w *testEnv) said(reason, text string) bool {
 	return false
 }
 
-// order orders a migration as a user.
+// order requests a migration in the role of a user.
 func (w *testEnv) order(name, value string) {
 	w.Helper()
 	w.change(name, func(vm *v1alpha1.VirtualMachine) {
@@ -560,7 +565,8 @@ func (w *testEnv) order(name, value string) {
 	})
 }
 
-// TestOrder: a user orders a migration to a host, cancels it, and orders one that cannot be.
+// TestOrder checks that a user can request a migration to a host and cancel it, and that an impossible request is
+// refused.
 func TestOrder(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -571,14 +577,14 @@ func TestOrder(t *testing.T) {
 	if update := lease(); !update.GetMigrate() || update.GetStatus() != vmpb.RunLeaseUpdate_STATUS_OK {
 		t.Fatalf("the lease has %v", update)
 	}
-	answers := source.ask()
+	responses := source.requestTarget()
 	second := w.awaitTarget("a", "")
 	terms := second.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
 	if len(terms) != 1 || len(terms[0].MatchFields) != 2 || terms[0].MatchFields[1].Values[0] != "host-7" {
-		t.Errorf("the target may be on %v", terms)
+		t.Errorf("the target may be scheduled to %v", terms)
 	}
 	_, targetLease := w.target("a", second, 2)
-	w.wantMigrate(answers, second)
+	w.wantMigrate(responses, second)
 	w.change("a", func(vm *v1alpha1.VirtualMachine) { vm.Annotations = nil })
 	if update := lease(); update.GetMigrate() || update.GetStatus() != vmpb.RunLeaseUpdate_STATUS_OK {
 		t.Fatalf("the lease has %v", update)
@@ -590,23 +596,23 @@ func TestOrder(t *testing.T) {
 	w.wantStatus(targetLease, vmpb.RunLeaseUpdate_STATUS_TERMINATE)
 
 	w.order("a", pod.Name+"/host-1")
-	w.eventually("the order is refused", func() bool { return w.said("MigrationRefused", "host-1") })
+	w.eventually("the request is refused", func() bool { return w.hasEvent("MigrationRefused", "host-1") })
 	if _, found := w.vm("a").Annotations[v1alpha1.AnnotationMigrate]; found {
-		t.Error("the order stays")
+		t.Error("the request was not removed")
 	}
 }
 
-// TestWritesOfMigration: a migration is few writes of the controller's, two of them for a data disk.
+// TestWritesOfMigration checks that a migration takes the controller only a few writes, two of them for a data disk.
 func TestWritesOfMigration(t *testing.T) {
 	t.Parallel()
 	w := newTestEnv(t)
 	pod, source, _ := w.migratable("a", w.withLogs)
 	before := w.writes.Load()
 	w.evict(pod)
-	answers := source.ask()
+	responses := source.requestTarget()
 	second := w.awaitTarget("a", "")
 	target, _ := w.target("a", second, 2)
-	w.wantMigrate(answers, second)
+	w.wantMigrate(responses, second)
 	source.report(vmpb.ReportStateRequest_STATE_RUNNING, func(r *vmpb.ReportStateRequest) {
 		r.CanMigrate, r.Migration = true, &vmpb.ReportStateRequest_Migration{Phase: vmpb.ReportStateRequest_Migration_PHASE_COPYING, TargetPod: second.Name}
 	})
@@ -617,7 +623,7 @@ func TestWritesOfMigration(t *testing.T) {
 			Phase: vmpb.ReportStateRequest_Migration_PHASE_DONE, TargetPod: second.Name, Downtime: durationpb.New(time.Second),
 		}
 	})
-	w.eventually("the end is recorded", func() bool { return w.record("a").Downtime != nil })
+	w.eventually("the downtime is recorded", func() bool { return w.record("a").Downtime != nil })
 	w.remove(pod)
 	w.disksGone("a")
 	if writes := w.writes.Load() - before; writes > 12 {
@@ -627,17 +633,18 @@ func TestWritesOfMigration(t *testing.T) {
 	}
 }
 
-// TestStatusLostAmidMigration: only the status knew whether the target's disk has the data, so a user has to say.
+// TestStatusLostAmidMigration checks that a user must delete a disk if the status was lost during a migration,
+// because only the status recorded which disk has the data.
 func TestStatusLostAmidMigration(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	w := newTestEnv(t)
 	pod, source, _ := w.migratable("a", w.withLogs)
 	w.evict(pod)
-	answers := source.ask()
+	responses := source.requestTarget()
 	second := w.awaitTarget("a", "")
 	w.target("a", second, 2)
-	w.wantMigrate(answers, second)
+	w.wantMigrate(responses, second)
 	w.stop()
 	w.remove(pod) // only the target is left
 	vm := w.vm("a")
@@ -650,10 +657,10 @@ func TestStatusLostAmidMigration(t *testing.T) {
 	if got := w.vm("a").Status.VirtualMachineAuthority; got != (v1alpha1.VirtualMachineAuthority{}) {
 		t.Errorf("authority %+v", got)
 	}
-	// The other way round: the copy is the disk.
+	// In this case the copy is the disk.
 	w.must(w.client.Delete(t.Context(), &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "a"}}))
 	w.claimGone("a")
-	w.eventually("which data disk it is", func() bool {
+	w.eventually("the message names the data disks", func() bool {
 		ready := meta.FindStatusCondition(w.vm("a").Status.Conditions, v1alpha1.ConditionReady)
 		return ready.Reason == reasonDiskUnknown && strings.Contains(ready.Message, " a-logs ") && strings.Contains(ready.Message, second.Name+"-logs ") && len(w.pods("a")) == 0
 	})

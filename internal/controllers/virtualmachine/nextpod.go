@@ -22,7 +22,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )
 
-// validate ends the pass if the spec is invalid.
+// validate stops the pass if the spec is invalid.
 func (p *hypervisorPods) validate(_ context.Context, s *scope) flow.Result {
 	if found := invalid(s.vm, p.settings); found != nil {
 		return s.blocked(found)
@@ -30,23 +30,23 @@ func (p *hypervisorPods) validate(_ context.Context, s *scope) flow.Result {
 	return flow.Continue()
 }
 
-// userDataCheck is the interval of checks whether user data exist. The controller may read the Secret that a VM
-// names, but not watch Secrets.
+// userDataCheck is the interval of checks for missing user data. The controller has permission to read the Secret
+// that a VM names, but not to watch Secrets.
 const userDataCheck = 10 * time.Second
 
-// awaitUserData waits for the Secret that the Pod will mount.
+// awaitUserData waits for the Secret that the Pod mounts.
 func (p *hypervisorPods) awaitUserData(ctx context.Context, s *scope) flow.Result {
 	from := s.vm.Spec.UserData
 	if from == nil {
 		return flow.Continue()
 	}
 	if from.SecretRef.Name == service.AuthoritySecret {
-		return s.blocked(causef(reasonUserDataMissing, "spec.userData.secretRef: secret %s is the VM controller's own", from.SecretRef.Name))
+		return s.blocked(causef(reasonUserDataMissing, "spec.userData.secretRef: secret %s belongs to the VM controller; use another secret", from.SecretRef.Name))
 	}
 	secret := &corev1.Secret{}
 	err := p.live.Get(ctx, client.ObjectKey{Namespace: s.vm.Namespace, Name: from.SecretRef.Name}, secret)
 	if apierrors.IsNotFound(err) {
-		return s.missing(causef(reasonUserDataMissing, "spec.userData.secretRef: there is no secret %s", from.SecretRef.Name))
+		return s.missing(causef(reasonUserDataMissing, "spec.userData.secretRef: secret %s not found", from.SecretRef.Name))
 	}
 	if err != nil {
 		return flow.Fail(fmt.Errorf("reading secret %s: %w", from.SecretRef.Name, err))
@@ -57,29 +57,29 @@ func (p *hypervisorPods) awaitUserData(ctx context.Context, s *scope) flow.Resul
 	return flow.Continue()
 }
 
-// awaitNextAttempt waits for the back-off after a hypervisor that terminated.
+// awaitNextAttempt waits for the back-off after a hypervisor has terminated.
 func (p *hypervisorPods) awaitNextAttempt(_ context.Context, s *scope) flow.Result {
 	if s.vm.Status.ActivePodUID == "" {
-		return flow.Continue() // the first one, or one that is reserved already
+		return flow.Continue() // this is the first Pod, or the next one is already reserved
 	}
 	last := attempt{pod: s.vm.Status.ActivePodUID, generation: s.vm.Generation, replaced: podspec.ReplacesDisk(s.vm)}
 	if s.active != nil {
 		last.permanent = podstate.EndOf(s.active).Permanent()
 	}
 	if wait := s.memory.backoff.wait(last, s.now); wait > 0 {
-		return flow.Wait(wait, "the next attempt")
+		return flow.Wait(wait, "back-off before the next attempt")
 	}
 	return flow.Continue()
 }
 
-// reserve stores the name of the next Pod before it exists. From then on, the hypervisor of the last Pod has no
-// authority.
+// reserve stores the name of the next Pod before it exists. From then on, the hypervisor in the last Pod is no longer
+// authoritative.
 func (p *hypervisorPods) reserve(ctx context.Context, s *scope) flow.Result {
 	has := s.vm.Status.VirtualMachineAuthority
 	if has.ActivePodName != "" && has.ActivePodUID == "" && !s.nameTaken {
-		return flow.Continue() // reserved already, and not yet created
+		return flow.Continue() // already reserved and not yet created
 	}
-	// A random suffix: no Pod of the VM had this name before.
+	// The random suffix ensures that no earlier Pod of the VM had this name.
 	next := v1alpha1.VirtualMachineAuthority{ActivePodName: s.vm.Name + "-" + utilrand.String(8), VolumeClaimName: s.claim}
 	if err := p.registry.Swap(ctx, s.vm, next); err != nil {
 		return flow.Fail(err)
@@ -90,19 +90,19 @@ func (p *hypervisorPods) reserve(ctx context.Context, s *scope) flow.Result {
 	return flow.Continue()
 }
 
-// create creates the Pod whose name is reserved, from the object that the API server has. An outdated object from the
-// cache could cause a disk to be written again.
+// create creates the Pod under the reserved name, based on the VM as the API server has it. With an outdated VM from
+// the cache, a disk could be overwritten.
 func (p *hypervisorPods) create(ctx context.Context, s *scope) flow.Result {
 	live, err := p.confirm(ctx, s)
 	if err != nil {
 		return flow.Fail(err)
 	}
 	if live.Generation != s.vm.Generation || !slices.Equal(ipam.Of(live), s.addresses) {
-		return flow.Fail(edge.ErrStale) // this pass checked another spec or other addresses, and its disks are served
+		return flow.Fail(edge.ErrStale) // this pass validated another spec or other addresses, and its disks are served
 	}
 	pod, err := podspec.Pod(live, p.settings)
 	if err == nil {
-		// Leases that expire keep two hypervisors apart, and so do locks on one machine.
+		// Two hypervisors exclude each other if their leases expire, or by locks if they are on one machine.
 		err = podspec.SharingFor(pod, s.claims, live.Status.Lease != nil || p.oneMachine).Set(pod)
 	}
 	if err != nil {

@@ -16,15 +16,15 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )
 
-// hypervisorPods keeps one Pod with a hypervisor for each VM.
+// hypervisorPods maintains one hypervisor Pod for each VM.
 type hypervisorPods struct {
 	*cluster
-	// oneMachine reports whether all hosts are on one machine.
+	// oneMachine reports whether all hosts run on one machine.
 	oneMachine bool
 }
 
-// observe finds the VM's Pods, and the authoritative one among them. It reads that Pod from the API server if the
-// cache does not have it.
+// observe finds the Pods of the VM and the authoritative one among them. It reads the authoritative Pod from the API
+// server if the cache does not have it.
 func (p *hypervisorPods) observe(ctx context.Context, s *scope) flow.Result {
 	list := &corev1.PodList{}
 	err := p.client.List(ctx, list, client.InNamespace(s.vm.Namespace), client.MatchingFields{indexOwner: string(s.vm.UID)})
@@ -69,8 +69,8 @@ func (p *hypervisorPods) record(ctx context.Context, s *scope) flow.Result {
 	return flow.Fail(p.registry.Swap(ctx, s.vm, next))
 }
 
-// removeOthers deletes the Pods that are neither authoritative nor a migration target. Their hypervisors also
-// terminate because they get no run lease.
+// removeOthers deletes the hypervisor Pods that are neither authoritative nor migration targets. Their hypervisors
+// also terminate on their own, because they get no run lease.
 func (p *hypervisorPods) removeOthers(ctx context.Context, s *scope) flow.Result {
 	others := slices.DeleteFunc(slices.Clone(s.pods), func(pod *corev1.Pod) bool {
 		return pod == s.active || !pod.DeletionTimestamp.IsZero() || migration.IsTarget(&s.vm.Status, pod.Name)
@@ -84,10 +84,10 @@ func (p *hypervisorPods) removeOthers(ctx context.Context, s *scope) flow.Result
 	return flow.Fail(p.deletePods(ctx, others))
 }
 
-// keepLiving ends the pass while the authoritative hypervisor is alive. A changed spec takes effect with the next
-// hypervisor. If no host has capacity for this one, or it cannot start, it is replaced immediately, because the
-// change may help.
-func (p *hypervisorPods) keepLiving(ctx context.Context, s *scope) flow.Result {
+// keepRunning stops the pass while the authoritative hypervisor is alive. A changed spec takes effect with the next
+// hypervisor. A Pod that cannot be scheduled is replaced immediately if the spec changed, and a Pod that cannot start
+// is replaced immediately if the spec or the image changed, because the change may fix the problem.
+func (p *hypervisorPods) keepRunning(ctx context.Context, s *scope) flow.Result {
 	if !podstate.Alive(s.active) || s.overdue() || s.fenced != "" {
 		return flow.Continue()
 	}
@@ -101,17 +101,17 @@ func (p *hypervisorPods) keepLiving(ctx context.Context, s *scope) flow.Result {
 	return flow.Stop("the hypervisor is alive")
 }
 
-// deleteUnschedulable deletes a Pod for which no host has capacity. A Pod that was scheduled meanwhile has another
-// resource version, and stays.
+// deleteUnschedulable deletes a Pod for which no host has capacity. It does not delete a Pod that has been scheduled
+// in the meantime: such a Pod has another resource version.
 func (p *hypervisorPods) deleteUnschedulable(ctx context.Context, pod *corev1.Pod) flow.Result {
 	err := p.client.Delete(ctx, pod, client.Preconditions{UID: &pod.UID, ResourceVersion: &pod.ResourceVersion})
 	if apierror.IgnoreGone(err) != nil {
 		return flow.Fail(fmt.Errorf("deleting pod %s: %w", pod.Name, err))
 	}
-	return flow.Stop("the pod is replaced by one of the changed spec")
+	return flow.Stop("the pod is being replaced because the spec changed")
 }
 
-// deleteAll deletes the Pods of a VM that is being deleted, and waits until they are gone.
+// deleteAll deletes the hypervisor Pods of a VM that is being deleted, and waits until they are gone.
 func (p *hypervisorPods) deleteAll(ctx context.Context, s *scope) flow.Result {
 	pods := s.pods
 	if len(pods) == 0 {
@@ -127,5 +127,5 @@ func (p *hypervisorPods) deleteAll(ctx context.Context, s *scope) flow.Result {
 	if err := p.deletePods(ctx, pods); err != nil {
 		return flow.Fail(err)
 	}
-	return flow.Wait(goneCheck, "the end of the hypervisor")
+	return flow.Wait(goneCheck, "the hypervisor is terminating")
 }

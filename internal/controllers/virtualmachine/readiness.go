@@ -16,8 +16,8 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// Reasons of the condition Ready. After the end of a hypervisor the reason is that of its
-// vmpb.Termination, or of its Pod.
+// Reasons of the condition Ready. After a hypervisor has terminated, the reason comes from its vmpb.Termination or
+// from its Pod.
 const (
 	reasonCreating    = authority.ReasonCreating
 	reasonScheduling  = "Scheduling"
@@ -43,41 +43,41 @@ const (
 	reasonFailed          = "ReconcileError"
 )
 
-// readiness returns the condition Ready: whether the VM runs as in its spec, and if not, why.
+// readiness returns the condition Ready, which reports whether the VM runs as its spec requests and, if not, why.
 func readiness(o observation) metav1.Condition {
-	not := func(reason, message string) metav1.Condition {
+	notReady := func(reason, message string) metav1.Condition {
 		return metav1.Condition{Status: metav1.ConditionFalse, Reason: reason, Message: podstate.Truncate(message)}
 	}
 	switch {
 	case !o.vm.DeletionTimestamp.IsZero():
-		return not(reasonTerminating, "The virtual machine is being deleted.")
+		return notReady(reasonTerminating, "The virtual machine is being deleted.")
 	case podstate.Alive(o.active):
-		return livingReadiness(o, not)
+		return aliveReadiness(o, notReady)
 	case o.failure != nil:
-		return not(reasonFailed, o.failure.Error())
+		return notReady(reasonFailed, o.failure.Error())
 	case o.cause != nil:
-		return not(o.cause.Reason, o.cause.Message+replaceAdvice(o.vm, o.cause.Reason))
+		return notReady(o.cause.Reason, o.cause.Message+replaceAdvice(o.vm, o.cause.Reason))
 	case o.active != nil:
 		end := podstate.EndOf(o.active)
-		return not(end.Reason, end.Message+replaceAdvice(o.vm, end.Reason))
+		return notReady(end.Reason, end.Message+replaceAdvice(o.vm, end.Reason))
 	case o.vm.Status.ActivePodUID != "":
-		return not(reasonDeleted, fmt.Sprintf("Pod %s was deleted.", o.vm.Status.ActivePodName))
+		return notReady(reasonDeleted, fmt.Sprintf("Pod %s was deleted.", o.vm.Status.ActivePodName))
 	}
-	return not(reasonCreating, "The hypervisor's pod is being created.")
+	return notReady(reasonCreating, "The hypervisor's pod is being created.")
 }
 
-// replaceAdvice returns what to do about a lost disk; empty for other reasons.
+// replaceAdvice returns what users can do about a lost disk, or "" for other reasons.
 func replaceAdvice(vm *v1alpha1.VirtualMachine, reason string) string {
 	if reason != v1alpha1.ReasonDiskLost && reason != v1alpha1.ReasonVolumeLost {
 		return ""
 	}
-	return fmt.Sprintf("; restore it, or give up its data with the annotation %s=%s", v1alpha1.AnnotationReplaceDisk, vm.Status.ActivePodName)
+	return fmt.Sprintf("; restore it, or set the annotation %s=%s to start with a new, empty disk", v1alpha1.AnnotationReplaceDisk, vm.Status.ActivePodName)
 }
 
-func livingReadiness(o observation, not func(reason, message string) metav1.Condition) metav1.Condition {
+func aliveReadiness(o observation, notReady func(reason, message string) metav1.Condition) metav1.Condition {
 	if o.active.Spec.NodeName == "" {
 		state := scheduled(o.active)
-		return not(state.Reason, state.Message)
+		return notReady(state.Reason, state.Message)
 	}
 	if lease := o.vm.Status.Lease; lease != nil && lease.State == v1alpha1.LeaseSuspected {
 		return metav1.Condition{
@@ -86,33 +86,34 @@ func livingReadiness(o observation, not func(reason, message string) metav1.Cond
 	}
 	if authority.AccessOf(o.vm) == authority.AccessAwaited { // after a switchover
 		condition := disksServed(o.scope, o.diskReport)
-		return not(condition.Reason, condition.Message)
+		return notReady(condition.Reason, condition.Message)
 	}
 	if podstate.HostUnreachable(o.active) && !o.hasLease {
 		return metav1.Condition{
 			Status: metav1.ConditionUnknown, Reason: reasonLost,
-			Message: fmt.Sprintf("Host %s does not answer; the virtual machine may be running.", o.active.Spec.NodeName),
+			Message: fmt.Sprintf("Host %s is unreachable; the virtual machine may still be running.", o.active.Spec.NodeName),
 		}
 	}
 	if o.report != nil {
-		return reported(o.vm, o.report, not)
+		return reported(o.vm, o.report, notReady)
 	}
-	// A new process has no report yet. The condition that the last process set stays as long as the authority does.
+	// A new controller process has no report yet. Keep the condition that the last process set while the authority is
+	// the same.
 	if last := meta.FindStatusCondition(o.vm.Status.Conditions, v1alpha1.ConditionReady); last != nil && o.vm.Status.ActiveRunID != "" &&
 		slices.Contains(slices.Concat(reasonsOfGuest, []string{reasonPreparing, reasonStarting, v1alpha1.ReasonDiskLocked}), last.Reason) {
 		return metav1.Condition{Status: last.Status, Reason: last.Reason, Message: last.Message}
 	}
 	if reason, message := podstate.Waiting(o.active); reason != "" {
-		return not(reason, message)
+		return notReady(reason, message)
 	}
-	return not(reasonStarting, "The hypervisor starts.")
+	return notReady(reasonStarting, "The hypervisor is starting.")
 }
 
-func reported(vm *v1alpha1.VirtualMachine, report *vmpb.ReportStateRequest, not func(reason, message string) metav1.Condition) metav1.Condition {
+func reported(vm *v1alpha1.VirtualMachine, report *vmpb.ReportStateRequest, notReady func(reason, message string) metav1.Condition) metav1.Condition {
 	message := podstate.Truncate(report.GetMessage())
-	as := func(reason string, wanted bool) metav1.Condition {
-		condition := not(reason, message)
-		if wanted {
+	as := func(reason string, ready bool) metav1.Condition {
+		condition := notReady(reason, message)
+		if ready {
 			condition.Status = metav1.ConditionTrue
 		}
 		return condition
@@ -143,7 +144,7 @@ var reasonsOfCause = map[vmpb.ReportStateRequest_Cause]string{
 	vmpb.ReportStateRequest_CAUSE_SUSPENDED:      v1alpha1.ReasonSuspended,
 }
 
-// written returns how much of the image is written, in whole MiB.
+// written returns a message with how much of the image is written, in MiB, or "" if that is unknown.
 func written(done, total uint64) string {
 	const mebi = 1 << 20
 	switch {
@@ -155,8 +156,8 @@ func written(done, total uint64) string {
 	return ""
 }
 
-// leaseMessage returns how long a silent hypervisor may still run its guest.
+// leaseMessage returns a message with the time at which the lease of a silent hypervisor expires.
 func leaseMessage(vm *v1alpha1.VirtualMachine) string {
-	return fmt.Sprintf("The hypervisor in pod %s may still run the guest, until its lease has expired: another one is started %v after %s.",
+	return fmt.Sprintf("The hypervisor in pod %s may run the guest until its lease expires; another one starts %v after %s.",
 		vm.Status.ActivePodName, lease.Wait(authority.RecordOf(vm.Status.Lease).Duration), vm.Status.Lease.TransitionTime.UTC().Format(time.RFC3339))
 }

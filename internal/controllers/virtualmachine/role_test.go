@@ -11,8 +11,8 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// TestRoleGrantsWhatIsUsed: a VM's life needs every permission of the shipped role, which has
-// those that it needs, since the controller works with it.
+// TestRoleGrantsWhatIsUsed checks that the lifecycle of a VM uses every permission of the shipped role. The role
+// grants all permissions that are needed, because the controller runs with it.
 func TestRoleGrantsWhatIsUsed(t *testing.T) {
 	t.Parallel()
 	w := newTestEnv(t)
@@ -30,24 +30,24 @@ func TestRoleGrantsWhatIsUsed(t *testing.T) {
 	w.change("a", func(vm *v1alpha1.VirtualMachine) {
 		vm.Spec.VolumeClaimTemplate.Spec.Resources.Requests[corev1.ResourceStorage] = resource.MustParse("2Gi")
 	})
-	w.eventually("the disk was to grow", func() bool { return w.pending("a") != "" })
+	w.eventually("a larger disk is pending", func() bool { return w.pending("a") != "" })
 	vm := w.vm("a")
 	w.must(w.client.Delete(t.Context(), vm))
 	w.eventually("the hypervisor is deleted", func() bool { return w.gone(pod, pod.Name) || pod.DeletionTimestamp != nil })
 	w.remove(pod)
 	claim := &corev1.PersistentVolumeClaim{}
 	w.eventually("the disk is deleted", func() bool { return w.gone(claim, "a") || claim.DeletionTimestamp != nil })
-	if len(claim.Finalizers) > 0 { // no volume controller runs
+	if len(claim.Finalizers) > 0 { // there is no volume controller
 		claim.Finalizers = nil
 		w.must(w.client.Update(t.Context(), claim))
 	}
 	w.eventually("the virtual machine is gone", func() bool { return w.gone(vm, "a") })
 
-	const ownerReferences = "asked for by an admission plug-in that does not run here"
+	const ownerReferences = "required by an admission plug-in that is not enabled here"
 	const events = "this controller records its events in memory"
 	w.used.Check(t, map[string]string{
 		"update virtualmachines/finalizers.vm.metropolis.monogon.dev":  ownerReferences,
-		"create virtualmachines/hypervisors.vm.metropolis.monogon.dev": "asked for by policy/hosts.yaml",
+		"create virtualmachines/hypervisors.vm.metropolis.monogon.dev": "required by policy/hosts.yaml",
 		"create events": events,
 		"patch events":  events,
 	}, "config/rbac/vm-controller-role.yaml")

@@ -41,21 +41,21 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// Writes of objects that the VM controller may cost for each VM, without events.
+// Maximum number of object writes per VM, without events.
 const (
 	writesOfCreation  = 12
 	writesOfMigration = 10
 )
 
-// fleet is a namespace with many VMs, whose hosts and hypervisors the test plays.
+// fleet is a namespace with many VMs, whose hosts and hypervisors the test simulates.
 type fleet struct {
 	*testEnv
-	hosts  int
-	said   atomic.Int64 // events
-	scaled sync.WaitGroup
+	hosts      int
+	eventCount atomic.Int64
+	scaled     sync.WaitGroup
 
 	mu      sync.Mutex
-	members map[string]*member // by the name of the Pod
+	members map[string]*member // by the Pod's name
 }
 
 // member is a simulated hypervisor process in a Pod, with a certificate that outlives its connections.
@@ -68,11 +68,11 @@ type member struct {
 	calls   atomic.Pointer[connection]
 }
 
-// connection is a member's to one VM controller.
+// connection is the connection of a member to a VM controller.
 type connection struct {
 	vmpb.VMControllerClient
 	conn *grpc.ClientConn
-	// updates has what the run lease says, and is closed when it ends.
+	// updates receives the updates of the run lease, and is closed with the lease.
 	updates chan *vmpb.RunLeaseUpdate
 }
 
@@ -84,13 +84,13 @@ func vmCount(t *testing.T) int {
 	}
 	count, err := strconv.Atoi(text)
 	if err != nil || count < 10 {
-		t.Fatalf("MILLWRIGHT_VMS: %q is not a number of 10 or more", text)
+		t.Fatalf("MILLWRIGHT_VMS: invalid value %q; must be a number of at least 10", text)
 	}
 	return count
 }
 
-// TestManyVMs: what creations, a fail-over and migrations cost the API server, for each VM. A tenth of the VMs
-// migrate at once.
+// TestManyVMs checks the cost of creations, a failover and migrations for the API server, per VM. A tenth of the VMs
+// migrate at the same time.
 func TestManyVMs(t *testing.T) {
 	tier.All(t)
 	count := vmCount(t)
@@ -112,7 +112,7 @@ func newFleet(t *testing.T, count int) *fleet {
 	w.access.QPS = -1
 	f := &fleet{testEnv: w, hosts: 20, members: map[string]*member{}}
 	ctx, cancel := context.WithCancel(context.Background())
-	f.play(ctx)
+	f.simulate(ctx)
 	t.Cleanup(func() {
 		cancel()
 		f.scaled.Wait()
@@ -123,13 +123,13 @@ func newFleet(t *testing.T, count int) *fleet {
 
 func name(number int) string { return fmt.Sprintf("vm-%d", number) }
 
-// create creates VMs, and waits until they run.
+// create creates VMs and waits until they are running.
 func (f *fleet) create(count int) {
 	f.Helper()
 	for i := range count {
 		f.declare(name(i), nil)
 	}
-	f.await("all run", func(vm *v1alpha1.VirtualMachine) bool {
+	f.await("all VMs are running", func(vm *v1alpha1.VirtualMachine) bool {
 		ready := meta.FindStatusCondition(vm.Status.Conditions, v1alpha1.ConditionReady)
 		return ready != nil && ready.Reason == reasonRunning && meta.IsStatusConditionTrue(vm.Status.Conditions, v1alpha1.ConditionLiveMigratable)
 	})
@@ -157,10 +157,10 @@ func (f *fleet) vms() []v1alpha1.VirtualMachine {
 	return list.Items
 }
 
-// sentinel is the VM whose passes show that those before have begun.
+// sentinel is the VM whose passes show that all earlier passes have begun.
 const sentinel = 0
 
-// versions returns the resource versions of all objects of VMs but the sentinel.
+// versions returns the resource versions of the objects of all VMs, except for the sentinel.
 func (f *fleet) versions() map[string]string {
 	f.Helper()
 	versions := map[string]string{}
@@ -177,36 +177,36 @@ func (f *fleet) versions() map[string]string {
 	return versions
 }
 
-// failOver ends the controller and starts another one, to which all hypervisors connect and report at once.
+// failOver stops the controller and starts another one, to which all hypervisors connect and report at the same time.
 func (f *fleet) failOver() {
 	f.Helper()
 	f.restart()
 	f.uncounted.Store(name(sentinel))
 	defer f.uncounted.Store("")
-	again := &errgroup.Group{}
+	reconnects := &errgroup.Group{}
 	for _, m := range f.all() {
-		again.Go(func() error {
+		reconnects.Go(func() error {
 			if err := m.connect(f.Context()); err != nil {
 				return err
 			}
-			return m.tell(f.Context(), vmpb.ReportStateRequest_STATE_RUNNING, nil)
+			return m.reportState(f.Context(), vmpb.ReportStateRequest_STATE_RUNNING, nil)
 		})
 	}
-	f.must(again.Wait())
+	f.must(reconnects.Wait())
 	f.settle()
 }
 
-// settle waits until the passes have begun that were due.
+// settle waits until all passes that were due have begun.
 func (f *fleet) settle() {
 	f.Helper()
 	f.change(name(sentinel), func(vm *v1alpha1.VirtualMachine) { vm.Spec.CPUs++ })
-	f.eventually("it was seen", func() bool {
+	f.eventually("the change is observed", func() bool {
 		vm := f.vm(name(sentinel))
 		return vm.Status.ObservedGeneration == vm.Generation
 	})
 }
 
-// all returns the hypervisors that are there.
+// all returns all hypervisors.
 func (f *fleet) all() (all []*member) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -216,7 +216,7 @@ func (f *fleet) all() (all []*member) {
 	return all
 }
 
-// migrateSome has some VMs ordered to migrate at once, and waits until each has left, with its disk.
+// migrateSome requests migrations of some VMs at the same time, and waits until all have migrated with their disks.
 func (f *fleet) migrateSome(count int) {
 	f.Helper()
 	leaving := &errgroup.Group{}
@@ -240,14 +240,14 @@ func (f *fleet) migrateSome(count int) {
 	})
 }
 
-// phase runs a part of the test, and checks and logs what it cost.
+// phase runs a part of the test, and checks and logs its cost.
 func (f *fleet) phase(name string, vms, budget int, run func()) {
 	f.Helper()
-	writes, events, cpu, begun := f.writes.Load(), f.said.Load(), cpuTime(), time.Now()
+	writes, events, cpu, begun := f.writes.Load(), f.eventCount.Load(), cpuTime(), time.Now()
 	run()
 	each := float64(f.writes.Load()-writes) / float64(vms)
 	f.Logf("%-10s %5d VMs  %6.1f s  %5.1f s of CPU  %5.2f writes and %.2f events per VM",
-		name, vms, time.Since(begun).Seconds(), (cpuTime() - cpu).Seconds(), each, float64(f.said.Load()-events)/float64(vms))
+		name, vms, time.Since(begun).Seconds(), (cpuTime() - cpu).Seconds(), each, float64(f.eventCount.Load()-events)/float64(vms))
 	if each > float64(budget) {
 		f.Errorf("%s: %.2f writes per VM, want at most %d", name, each, budget)
 	}
@@ -262,8 +262,8 @@ func cpuTime() time.Duration {
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
-// play plays scheduler, hosts and the volume controller, and counts events.
-func (f *fleet) play(ctx context.Context) {
+// simulate acts as the scheduler, the hosts and the volume controller, and counts events.
+func (f *fleet) simulate(ctx context.Context) {
 	clients := f.clients.CoreV1()
 	pods, err := clients.Pods(f.namespace).Watch(ctx, metav1.ListOptions{LabelSelector: v1alpha1.LabelVM})
 	f.must(err)
@@ -291,7 +291,7 @@ func (f *fleet) play(ctx context.Context) {
 		for {
 			select {
 			case <-f.events.Events:
-				f.said.Add(1)
+				f.eventCount.Add(1)
 			case <-ctx.Done():
 				return
 			}
@@ -299,14 +299,14 @@ func (f *fleet) play(ctx context.Context) {
 	})
 }
 
-// expect reports an error of a goroutine.
+// expect reports an error from a goroutine, unless the context is canceled.
 func (f *fleet) expect(ctx context.Context, err error) {
 	if err != nil && ctx.Err() == nil {
 		f.Error(err)
 	}
 }
 
-// host does what a Pod's scheduler and kubelet do for it.
+// host acts as the scheduler and the kubelet of a Pod.
 func (f *fleet) host(ctx context.Context, workers *errgroup.Group, pod *corev1.Pod) {
 	f.mu.Lock()
 	known := f.members[pod.Name]
@@ -331,7 +331,7 @@ func (f *fleet) host(ctx context.Context, workers *errgroup.Group, pod *corev1.P
 
 // begin starts the hypervisor of a Pod on a host.
 func (m *member) begin(ctx context.Context) error {
-	host := int(m.us.GetRunId()) % m.hosts // a target is never on its source's host
+	host := int(m.us.GetRunId()) % m.hosts // a target is never on the host of its source
 	if podspec.IsTarget(m.pod) {
 		host += m.hosts
 	}
@@ -360,14 +360,14 @@ func (m *member) begin(ctx context.Context) error {
 	for _, state := range []vmpb.ReportStateRequest_State{
 		vmpb.ReportStateRequest_STATE_PREPARING, vmpb.ReportStateRequest_STATE_WAITING, vmpb.ReportStateRequest_STATE_RUNNING,
 	} {
-		if err := m.tell(ctx, state, nil); err != nil {
+		if err := m.reportState(ctx, state, nil); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// certify gives the member a certificate without asking the service for it, which answers few of one address.
+// certify issues a certificate to the member directly, because the service limits requests per address.
 func (m *member) certify(host int) error {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -383,7 +383,7 @@ func (m *member) certify(host int) error {
 		return err
 	}
 	m.config = &tls.Config{
-		InsecureSkipVerify: true, // it trusts the test
+		InsecureSkipVerify: true, // the member trusts the test
 		NextProtos:         []string{"h2"},
 		Certificates:       []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}},
 	}
@@ -391,10 +391,10 @@ func (m *member) certify(host int) error {
 	return nil
 }
 
-// connect opens the member's run lease, and waits until it is granted.
+// connect opens the member's run lease and waits until it is granted.
 func (m *member) connect(ctx context.Context) error {
 	dialer := &net.Dialer{LocalAddr: m.address}
-	// The service lets few connections of an address begin at a time; the others are tried again.
+	// The service limits new connections per address; the other ones are retried.
 	conn, err := grpc.NewClient("passthrough:///"+m.endpoint, grpc.WithTransportCredentials(credentials.NewTLS(m.config)),
 		grpc.WithDefaultCallOptions(grpc.WaitForReady(true)),
 		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
@@ -432,8 +432,8 @@ func (m *member) connect(ctx context.Context) error {
 	return nil
 }
 
-// tell reports a state.
-func (m *member) tell(ctx context.Context, state vmpb.ReportStateRequest_State, change func(*vmpb.ReportStateRequest)) error {
+// reportState reports a state.
+func (m *member) reportState(ctx context.Context, state vmpb.ReportStateRequest_State, change func(*vmpb.ReportStateRequest)) error {
 	request := &vmpb.ReportStateRequest{Us: m.us, State: state, CanMigrate: true, ImagePrepared: state >= vmpb.ReportStateRequest_STATE_WAITING}
 	if change != nil {
 		change(request)
@@ -448,22 +448,22 @@ func inMigration(phase vmpb.ReportStateRequest_Migration_Phase, target string) f
 	}
 }
 
-// awaitSource serves a target.
+// awaitSource runs the services of a migration target.
 func (m *member) awaitSource(ctx context.Context) error {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return err
 	}
 	server := grpc.NewServer(grpc.Creds(credentials.NewTLS(&tls.Config{Certificates: m.config.Certificates})))
-	answers := health.NewServer()
-	answers.SetServingStatus(vmpb.Hypervisor_ServiceDesc.ServiceName, healthpb.HealthCheckResponse_SERVING)
-	healthpb.RegisterHealthServer(server, answers)
+	healthServer := health.NewServer()
+	healthServer.SetServingStatus(vmpb.Hypervisor_ServiceDesc.ServiceName, healthpb.HealthCheckResponse_SERVING)
+	healthpb.RegisterHealthServer(server, healthServer)
 	go func() { _ = server.Serve(listener) }()
 	m.Cleanup(server.Stop)
-	return m.tell(ctx, vmpb.ReportStateRequest_STATE_INCOMING, func(r *vmpb.ReportStateRequest) { r.Endpoint = listener.Addr().String() })
+	return m.reportState(ctx, vmpb.ReportStateRequest_STATE_INCOMING, func(r *vmpb.ReportStateRequest) { r.Endpoint = listener.Addr().String() })
 }
 
-// leave migrates the member's VM when it is asked to, and ends.
+// leave migrates the member's VM when the controller requests it, and returns when the member must terminate.
 func (m *member) leave(ctx context.Context) error {
 	calls := m.calls.Load()
 	for update := range calls.updates {
@@ -473,11 +473,11 @@ func (m *member) leave(ctx context.Context) error {
 	}
 	var target string
 	for target == "" {
-		answer, err := calls.EnsureMigrationTarget(ctx, &vmpb.EnsureMigrationTargetRequest{Us: m.us})
+		response, err := calls.EnsureMigrationTarget(ctx, &vmpb.EnsureMigrationTargetRequest{Us: m.us})
 		if err != nil && status.Code(err) != codes.Unavailable {
 			return err
 		}
-		target = answer.GetTargetPod()
+		target = response.GetTargetPod()
 	}
 	m.mu.Lock()
 	other := m.members[target]
@@ -485,14 +485,14 @@ func (m *member) leave(ctx context.Context) error {
 	for _, phase := range []vmpb.ReportStateRequest_Migration_Phase{
 		vmpb.ReportStateRequest_Migration_PHASE_COPYING, vmpb.ReportStateRequest_Migration_PHASE_STOPPED,
 	} {
-		if err := m.tell(ctx, vmpb.ReportStateRequest_STATE_RUNNING, inMigration(phase, target)); err != nil {
+		if err := m.reportState(ctx, vmpb.ReportStateRequest_STATE_RUNNING, inMigration(phase, target)); err != nil {
 			return err
 		}
 	}
 	if _, err := other.calls.Load().MigrationSwitchover(ctx, &vmpb.MigrationSwitchoverRequest{Us: other.us, Them: m.us}); err != nil {
 		return err
 	}
-	if err := other.tell(ctx, vmpb.ReportStateRequest_STATE_RUNNING, inMigration(vmpb.ReportStateRequest_Migration_PHASE_DONE, target)); err != nil {
+	if err := other.reportState(ctx, vmpb.ReportStateRequest_STATE_RUNNING, inMigration(vmpb.ReportStateRequest_Migration_PHASE_DONE, target)); err != nil {
 		return err
 	}
 	for update := range calls.updates {

@@ -32,11 +32,12 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// diskFake are the servers of disks of all VMs. What is revoked is on the disk; what is open is of one process.
+// diskFake simulates the disk servers of all VMs. Revoked tokens are stored on the disk; open disks belong to one
+// process.
 type diskFake struct {
 	mu      sync.Mutex
-	revoked map[string]storage.Token            // by VM
-	open    map[string]map[storage.Token]string // by Pod of the server: who has it
+	revoked map[string]storage.Token            // keyed by VM
+	open    map[string]map[storage.Token]string // hypervisor Pods, keyed by the server's Pod and token
 	fails   func(ctx context.Context, call string) error
 	calls   []string
 }
@@ -49,13 +50,13 @@ func (f *diskFake) connect(server disks.Server) (storage.Volume, func(), error) 
 	return diskOf{f, server}, func() {}, nil
 }
 
-// diskOf is one server.
+// diskOf is one disk server.
 type diskOf struct {
 	*diskFake
 	server disks.Server
 }
 
-// begin notes a call, and has it fail as the test wants.
+// begin records a call and returns the error that the test has configured.
 func (d diskOf) begin(ctx context.Context, call string) error {
 	d.mu.Lock()
 	d.calls = append(d.calls, call)
@@ -87,8 +88,8 @@ func (d diskOf) Open(ctx context.Context, token storage.Token, pod string) (stor
 	return storage.Attachment{Address: "10.0.0.1:" + strings.TrimPrefix(d.server.Endpoint, "127.0.0.1:"), Pod: d.server.Pod}, nil
 }
 
-// errLost is the failure of a call whose answer is lost.
-var errLost = status.Error(codes.DeadlineExceeded, "no answer")
+// errLost is the error of a call whose response is lost.
+var errLost = status.Error(codes.DeadlineExceeded, "no response")
 
 func (d diskOf) Revoke(ctx context.Context, upTo storage.Token) error {
 	failure := d.begin(ctx, fmt.Sprintf("revoke %d", upTo))
@@ -108,19 +109,19 @@ func (d diskOf) Revoke(ctx context.Context, upTo storage.Token) error {
 	return failure
 }
 
-// failing has calls fail, of which the words begin with this.
-func (f *diskFake) failing(words string, how func(ctx context.Context) error) {
+// failing makes calls with a prefix fail.
+func (f *diskFake) failing(prefix string, how func(ctx context.Context) error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.fails = func(ctx context.Context, call string) error {
-		if how == nil || !strings.HasPrefix(call, words) {
+		if how == nil || !strings.HasPrefix(call, prefix) {
 			return nil
 		}
 		return how(ctx)
 	}
 }
 
-// holders returns who can change the disks, at all servers.
+// holders returns the Pods that can change the disks, at all servers.
 func (f *diskFake) holders() (pods []string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -133,33 +134,33 @@ func (f *diskFake) holders() (pods []string) {
 	return pods
 }
 
-func (f *diskFake) asked(words string) (count int) {
+func (f *diskFake) countCalls(prefix string) (count int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, call := range f.calls {
-		if strings.HasPrefix(call, words) {
+		if strings.HasPrefix(call, prefix) {
 			count++
 		}
 	}
 	return count
 }
 
-func beServed(vm *v1alpha1.VirtualMachine) {
+func withServedDisks(vm *v1alpha1.VirtualMachine) {
 	vm.Spec.DiskAccess, vm.Spec.LeaseMode, vm.Spec.LeaseDurationSeconds = v1alpha1.DiskAccessServed, v1alpha1.LeaseFullLeases, int32(lease.MaxDuration/time.Second)
 }
 
-// awaitServer waits until a Pod that serves the disks, other than not, exists and is recorded.
+// awaitServer waits until a disk server Pod whose name is not not exists and is recorded.
 func (w *testEnv) awaitServer(vm, not string) *corev1.Pod {
 	w.Helper()
 	pod := &corev1.Pod{}
-	w.eventually("a server of the disks of "+vm, func() bool {
+	w.eventually("a disk server of "+vm, func() bool {
 		has := w.vm(vm).Status.DiskServer
 		return has != nil && has.PodUID != "" && has.PodName != not && !w.gone(pod, has.PodName)
 	})
 	return pod
 }
 
-// serveDisksIn has the server in a Pod say that it serves.
+// serveDisksIn reports as the disk server in a Pod that it serves the disks.
 func (w *testEnv) serveDisksIn(vm string, pod *corev1.Pod) *hypervisor {
 	w.Helper()
 	if pod.Spec.NodeName == "" {
@@ -177,10 +178,10 @@ func (h *hypervisor) reportServing() {
 	})
 }
 
-// served runs a VM whose disks are served.
+// served runs a VM with served disks.
 func (w *testEnv) served(name string) (server, pod *corev1.Pod, h *hypervisor) {
 	w.Helper()
-	w.declare(name, beServed)
+	w.declare(name, withServedDisks)
 	server = w.awaitServer(name, "")
 	w.serveDisksIn(name, server)
 	pod = w.awaitPod(name, "")
@@ -192,7 +193,7 @@ func (w *testEnv) served(name string) (server, pod *corev1.Pod, h *hypervisor) {
 	return server, pod, h
 }
 
-// wantServed reads a stream until it says where the disks are, which must come with a lease.
+// wantServed reads updates until one has the address of the disks. All updates must have a lease.
 func (w *testEnv) wantServed(next func() *vmpb.RunLeaseUpdate, server *corev1.Pod) *vmpb.RunLeaseUpdate {
 	w.Helper()
 	for {
@@ -217,21 +218,21 @@ func (h *hypervisor) release() {
 // wantServing checks the condition DisksServed.
 func (w *testEnv) wantServing(name, reason string) {
 	w.Helper()
-	w.eventually("the disks are "+reason, func() bool {
+	w.eventually("the reason of DisksServed is "+reason, func() bool {
 		condition := meta.FindStatusCondition(w.vm(name).Status.Conditions, v1alpha1.ConditionDisksServed)
 		return condition != nil && condition.Reason == reason
 	})
 }
 
-// TestServedDisks is the life of a VM whose disks are served.
+// TestServedDisks checks the lifecycle of a VM with served disks.
 func TestServedDisks(t *testing.T) {
 	t.Parallel()
 	w := newTestEnv(t)
-	w.declare("a", beServed)
+	w.declare("a", withServedDisks)
 	server := w.awaitServer("a", "")
 	w.awaitReady("a", v1alpha1.ReasonDiskServerStarting)
 	if pods := w.pods("a"); len(pods) != 1 || podspec.ClaimName(server) != "a" || server.Spec.Containers[0].Command[1] != "disk-server" {
-		t.Fatalf("there are %d pods, and %s has claim %q", len(pods), server.Name, podspec.ClaimName(server))
+		t.Fatalf("there are %d pods, and pod %s has claim %q", len(pods), server.Name, podspec.ClaimName(server))
 	}
 	w.serveDisksIn("a", server)
 	pod := w.awaitPod("a", "")
@@ -245,36 +246,37 @@ func TestServedDisks(t *testing.T) {
 	h := w.hypervisor("a", pod, 1)
 	update := w.wantServed(h.lease(), server)
 	if got := w.disks.holders(); !slices.Equal(got, []string{pod.Name}) {
-		t.Errorf("%q have the disks", got)
+		t.Errorf("the disks are open to %q", got)
 	}
 	if first := w.disks.calls[0]; first != fmt.Sprintf("revoke %d", update.GetFencingToken()-1) {
-		t.Errorf("the server was asked first to %s, and the token is %d", first, update.GetFencingToken())
+		t.Errorf("the first call was %q, and the token is %d", first, update.GetFencingToken())
 	}
 	w.wantServing("a", "Served")
 	w.deletesServed("a", server, pod)
 }
 
-// deletesServed has a VM deleted: first the hypervisor goes, then the server of the disks, and then those.
+// deletesServed deletes a VM, and checks that the hypervisor is deleted first, then the disk server, and then the
+// disks.
 func (w *testEnv) deletesServed(name string, server, pod *corev1.Pod) {
 	w.Helper()
 	w.must(w.client.Delete(w.Context(), w.vm(name)))
 	w.eventually("the hypervisor is deleted", func() bool { return !w.gone(pod, pod.Name) && pod.DeletionTimestamp != nil })
 	w.must(w.client.Get(w.Context(), client.ObjectKeyFromObject(server), server))
 	if server.DeletionTimestamp != nil {
-		w.Error("the disks go before the hypervisor")
+		w.Error("the disk server is deleted before the hypervisor")
 	}
 	w.remove(pod)
 	w.eventually("the server is deleted", func() bool { return !w.gone(server, server.Name) && server.DeletionTimestamp != nil })
 	claim := &corev1.PersistentVolumeClaim{}
 	if w.gone(claim, name) || claim.DeletionTimestamp != nil {
-		w.Error("the disk goes before its server")
+		w.Error("the disk is deleted before its server")
 	}
 	w.remove(server)
 	w.claimGone(name)
 	w.eventually("the VM is gone", func() bool { return w.gone(&v1alpha1.VirtualMachine{}, name) })
 }
 
-// diskServer is a server of disks on the network, which obeys the VM controller only.
+// diskServer is a disk server on the network that records its calls.
 type diskServer struct {
 	storagepb.UnimplementedDiskServerServer
 	pod   string
@@ -293,8 +295,8 @@ func (d *diskServer) Revoke(ctx context.Context, _ *storagepb.RevokeRequest) (*s
 	return &storagepb.RevokeResponse{}, nil
 }
 
-// TestServerOnTheNetwork: the VM controller finds the server where that has said, and proves who it is. It asks nobody with the
-// certificate of another Pod.
+// TestServerOnTheNetwork checks that the VM controller connects to the address that the disk server has reported,
+// proves its identity, and does not call a server with the certificate of another Pod.
 func TestServerOnTheNetwork(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -302,7 +304,7 @@ func TestServerOnTheNetwork(t *testing.T) {
 	w.stop()
 	w.disks = nil
 	w.start()
-	w.declare("a", beServed)
+	w.declare("a", withServedDisks)
 	pod := w.awaitServer("a", "")
 	w.schedule(pod)
 	served := &diskServer{pod: pod.Name, calls: make(chan string, 100)}
@@ -316,7 +318,7 @@ func TestServerOnTheNetwork(t *testing.T) {
 	report(1, w.listenIn(other, register))
 	w.awaitReady("a", v1alpha1.ReasonStorageNotRevoked)
 	if len(served.calls) > 0 {
-		t.Errorf("the VM controller asks another Pod: %s", <-served.calls)
+		t.Errorf("the VM controller called another Pod: %s", <-served.calls)
 	}
 	report(2, w.listenIn(pod, register))
 	hypervisor := w.awaitPod("a", "")
@@ -324,19 +326,20 @@ func TestServerOnTheNetwork(t *testing.T) {
 	w.wantServed(w.hypervisor("a", hypervisor, 1).lease(), pod)
 	for _, want := range []string{"revoke true <nil>", "open " + hypervisor.Name + " true <nil>"} {
 		if got := <-served.calls; got != want {
-			t.Errorf("the server is asked %s, want %s", got, want)
+			t.Errorf("the server got call %s, want %s", got, want)
 		}
 	}
 }
 
-// TestNobodyBeforeTheRevocation: nobody gets the VM while the server has not revoked who had it; another leader repeats that.
+// TestNobodyBeforeTheRevocation checks that no hypervisor gets the VM before the server has revoked the last one's
+// token, and that another leader repeats the request.
 func TestNobodyBeforeTheRevocation(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	for name, how := range map[string]func(ctx context.Context) error{
-		"it fails":           func(context.Context) error { return status.Error(codes.Unavailable, "a daemon does not end") },
-		"it hangs":           func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() },
-		"its answer is lost": func(context.Context) error { return errLost },
+		"fails":            func(context.Context) error { return status.Error(codes.Unavailable, "a daemon does not exit") },
+		"hangs":            func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() },
+		"response is lost": func(context.Context) error { return errLost },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -347,32 +350,33 @@ func TestNobodyBeforeTheRevocation(t *testing.T) {
 			h.release()
 			w.end(pod, "")
 			w.awaitReady("a", v1alpha1.ReasonStorageNotRevoked)
-			w.running("b") // others are not held up
+			w.running("b") // other VMs are not blocked
 
 			w.stop()
-			asked := w.disks.asked("revoke")
+			calls := w.disks.countCalls("revoke")
 			w.start()
 			w.hypervisor("a", server, 1).reportServing()
-			w.eventually("the next leader asks again", func() bool { return w.disks.asked("revoke") > asked })
+			w.eventually("the next leader repeats the request", func() bool { return w.disks.countCalls("revoke") > calls })
 			if after := w.vm("a").Status; after.VirtualMachineAuthority != before.VirtualMachineAuthority || after.DiskServer.RevokedToken != before.DiskServer.RevokedToken {
-				t.Errorf("the VM was of %+v, and is of %+v; revoked is %+v", before.VirtualMachineAuthority, after.VirtualMachineAuthority, after.DiskServer)
+				t.Errorf("the authority was %+v and is now %+v; the disk server is %+v", before.VirtualMachineAuthority, after.VirtualMachineAuthority, after.DiskServer)
 			}
 			w.disks.failing("", nil)
 			next := w.awaitPod("a", pod.Name)
 			after := w.vm("a").Status
 			if after.Lease.FencingToken <= before.Lease.FencingToken || after.DiskServer.RevokedToken != after.Lease.FencingToken-1 {
-				t.Errorf("the lease is %+v, and revoked is %+v", after.Lease, after.DiskServer)
+				t.Errorf("the lease is %+v, and the disk server is %+v", after.Lease, after.DiskServer)
 			}
 			w.schedule(next)
 			w.wantServed(w.hypervisor("a", next, 1).lease(), server)
 			if got := w.disks.holders(); !slices.Equal(got, []string{next.Name}) {
-				t.Errorf("%q have the disks", got)
+				t.Errorf("the disks are open to %q", got)
 			}
 		})
 	}
 }
 
-// TestServerOfDisksEnds: another one opens the same token, and the hypervisor goes on.
+// TestServerOfDisksEnds checks that another disk server opens the disks for the same token, and that the hypervisor
+// keeps running.
 func TestServerOfDisksEnds(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -383,7 +387,7 @@ func TestServerOfDisksEnds(t *testing.T) {
 	w.kubelet(server, func(status *corev1.PodStatus) { status.Phase = corev1.PodFailed })
 	next := w.awaitServer("a", server.Name)
 	if update := stream(); update.GetDiskServer() != nil || update.GetValidFor() == nil {
-		t.Errorf("without a server the hypervisor is told %v", update)
+		t.Errorf("without a server, the hypervisor gets %v", update)
 	}
 	if podspec.ClaimName(next) != "a" {
 		t.Errorf("the next server has claim %q", podspec.ClaimName(next))
@@ -391,12 +395,13 @@ func TestServerOfDisksEnds(t *testing.T) {
 	w.serveDisksIn("a", next)
 	after := w.wantServed(stream, next)
 	if after.GetFencingToken() != before.GetFencingToken() || w.vm("a").Status.ActivePodName != pod.Name {
-		t.Errorf("the token was %d, and is %d", before.GetFencingToken(), after.GetFencingToken())
+		t.Errorf("the token was %d and is now %d", before.GetFencingToken(), after.GetFencingToken())
 	}
 	w.eventually("the last server is removed", func() bool { return w.gone(server, server.Name) || server.DeletionTimestamp != nil })
 }
 
-// TestServersHostCrashes: what the guest was told is written may be lost, and the server refuses its token. It starts again.
+// TestServersHostCrashes checks that the guest is restarted after the host of its disk server crashed. Writes that
+// were confirmed to the guest may be lost, so the next server refuses its token.
 func TestServersHostCrashes(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -409,25 +414,25 @@ func TestServersHostCrashes(t *testing.T) {
 	w.disks.mu.Unlock()
 	w.kubelet(server, func(status *corev1.PodStatus) { status.Phase = corev1.PodFailed })
 	w.serveDisksIn("a", w.awaitServer("a", server.Name))
-	w.eventually("the hypervisor is ended", func() bool { return stream().GetStatus() == vmpb.RunLeaseUpdate_STATUS_TERMINATE })
+	w.eventually("the hypervisor is terminated", func() bool { return stream().GetStatus() == vmpb.RunLeaseUpdate_STATUS_TERMINATE })
 	h.release()
 	w.end(pod, "")
 	w.awaitPod("a", pod.Name)
 	if after := w.vm("a").Status.Lease.FencingToken; after <= int64(token) {
-		t.Errorf("the token was %d, and is %d", token, after)
+		t.Errorf("the token was %d and is now %d", token, after)
 	}
 }
 
-// servedMove is a migration of a VM whose disks are served, up to the switchover.
+// servedMove is a migration of a VM with served disks, just before the switchover.
 func (w *testEnv) servedMove() (m *move, server *corev1.Pod) {
 	w.Helper()
 	m = &move{testEnv: w}
 	server, m.from, m.source = w.served("a")
-	w.eventually("it can be migrated", func() bool {
+	w.eventually("the VM can be migrated", func() bool {
 		return meta.IsStatusConditionTrue(w.vm("a").Status.Conditions, v1alpha1.ConditionLiveMigratable)
 	})
 	w.evict(m.from)
-	answers := m.source.ask()
+	responses := m.source.requestTarget()
 	m.to = w.awaitTarget("a", "")
 	if claims := podspec.Claims(m.to); len(claims) > 0 || w.record("a").TargetVolumeClaimName != "" {
 		w.Errorf("the target has claims %q", claims)
@@ -435,21 +440,21 @@ func (w *testEnv) servedMove() (m *move, server *corev1.Pod) {
 	m.target, m.next = w.target("a", m.to, 2)
 	m.before = *w.vm("a").Status.Lease
 	early := m.target.lease()
-	w.eventually("the target is told where the disks are", func() bool {
+	w.eventually("the target gets the address of the disks", func() bool {
 		update := early()
 		if update.GetValidFor() != nil || update.GetFencingToken() <= uint64(m.before.FencingToken) {
-			w.Fatalf("the target is answered %v before the switchover", update)
+			w.Fatalf("the target gets %v before the switchover", update)
 		}
 		return update.GetDiskServer().GetPod() == server.Name
 	})
-	w.wantMigrate(answers, m.to)
+	w.wantMigrate(responses, m.to)
 	if got, want := w.disks.holders(), []string{m.from.Name, m.to.Name}; len(got) != 2 || !slices.Contains(got, want[0]) || !slices.Contains(got, want[1]) {
-		w.Errorf("%q have the disks, want %q", got, want)
+		w.Errorf("the disks are open to %q, want %q", got, want)
 	}
 	return m, server
 }
 
-// TestServedDisksMove: the target has no lease before the source has lost the disks.
+// TestServedDisksMove checks that the target gets no lease before the source has lost access to the disks.
 func TestServedDisksMove(t *testing.T) {
 	t.Parallel()
 	w := newTestEnv(t)
@@ -458,14 +463,14 @@ func TestServedDisksMove(t *testing.T) {
 	w.must(m.target.switchOver(m.source.us))
 	w.awaitReady("a", v1alpha1.ReasonStorageNotRevoked)
 	if update := m.target.lease()(); update.GetStatus() != vmpb.RunLeaseUpdate_STATUS_OK || update.GetValidFor() != nil {
-		t.Errorf("the target is answered %v", update)
+		t.Errorf("the target gets %v", update)
 	}
 	w.disks.failing("", nil)
 	stream := m.next
 	w.eventually("the target has its lease", func() bool { return stream().GetValidFor() != nil })
 	update := w.wantServed(m.target.lease(), server)
 	if got := w.disks.holders(); !slices.Equal(got, []string{m.to.Name}) {
-		t.Errorf("%q have the disks", got)
+		t.Errorf("the disks are open to %q", got)
 	}
 	after := w.vm("a").Status
 	if after.VolumeClaimName != "a" || after.Lease.FencingToken != w.record("a").TargetFencingToken || update.GetFencingToken() != uint64(after.Lease.FencingToken) {
@@ -477,7 +482,8 @@ func TestServedDisksMove(t *testing.T) {
 	w.wantStatus(m.source.lease(), vmpb.RunLeaseUpdate_STATUS_TERMINATE)
 }
 
-// TestServedDisksAreTakenBack: a source that takes its VM back has another token, and the target loses the disks.
+// TestServedDisksAreTakenBack checks that a source that takes its VM back gets another token, and that the target
+// loses access to the disks.
 func TestServedDisksAreTakenBack(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -488,20 +494,21 @@ func TestServedDisksAreTakenBack(t *testing.T) {
 	stream := again.lease()
 	for update := stream(); update.GetValidFor() == nil || update.GetDiskServer() == nil; update = stream() {
 		if update.GetStatus() != vmpb.RunLeaseUpdate_STATUS_OK {
-			t.Fatalf("the source is answered %v", update)
+			t.Fatalf("the source gets %v", update)
 		}
 	}
 	update := w.wantServed(again.lease(), server)
 	if update.GetFencingToken() <= uint64(w.record("a").TargetFencingToken) {
-		t.Errorf("the token is %d, and that of the target %d", update.GetFencingToken(), w.record("a").TargetFencingToken)
+		t.Errorf("the token is %d, and the target's token is %d", update.GetFencingToken(), w.record("a").TargetFencingToken)
 	}
 	if got := w.disks.holders(); !slices.Equal(got, []string{m.from.Name}) {
-		t.Errorf("%q have the disks", got)
+		t.Errorf("the disks are open to %q", got)
 	}
 	w.wantStatus(m.source.lease(), vmpb.RunLeaseUpdate_STATUS_TERMINATE)
 }
 
-// TestServedDisksOfALostStatus: nobody knows the tokens of before. The hypervisor ends, and the tokens of the past are revoked.
+// TestServedDisksOfALostStatus checks that after the status was lost, with all tokens, the hypervisor is terminated
+// and all earlier tokens are revoked.
 func TestServedDisksOfALostStatus(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -512,9 +519,9 @@ func TestServedDisksOfALostStatus(t *testing.T) {
 	vm := w.vm("a")
 	vm.Status = v1alpha1.VirtualMachineStatus{}
 	w.must(w.client.Status().Update(t.Context(), vm))
-	w.remove(pod) // the lease is waited for elsewhere
+	w.remove(pod) // other tests wait for the lease
 	w.start()
-	w.eventually("a server that nobody knows is removed", func() bool { return w.gone(server, server.Name) || server.DeletionTimestamp != nil })
+	w.eventually("the unrecorded server is deleted", func() bool { return w.gone(server, server.Name) || server.DeletionTimestamp != nil })
 	w.remove(server)
 	w.serveDisksIn("a", w.awaitServer("a", server.Name))
 	w.awaitPod("a", pod.Name)
@@ -523,7 +530,8 @@ func TestServedDisksOfALostStatus(t *testing.T) {
 	}
 }
 
-// TestServedDisksChange: the next hypervisor has the disks of the spec, and so has their server. Before, nothing changes.
+// TestServedDisksChange checks that the next hypervisor and its disk server have the disks of a changed spec, and
+// that the current ones keep theirs.
 func TestServedDisksChange(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -533,13 +541,13 @@ func TestServedDisksChange(t *testing.T) {
 		w.withLogs(vm)
 		vm.Spec.VolumeClaimTemplate.Spec.Resources.Requests[corev1.ResourceStorage] = resource.MustParse("2Gi")
 	})
-	w.eventually("the user is told", func() bool {
+	w.eventually("the condition is set", func() bool {
 		condition := meta.FindStatusCondition(w.vm("a").Status.Conditions, v1alpha1.ConditionRestartNeeded)
 		return condition != nil && condition.Reason == reasonCannotGrow
 	})
 	h.release()
 	w.end(pod, "")
-	w.eventually("the server ends", func() bool { return w.gone(server, server.Name) || server.DeletionTimestamp != nil })
+	w.eventually("the server is deleted", func() bool { return w.gone(server, server.Name) || server.DeletionTimestamp != nil })
 	w.remove(server)
 	next := w.awaitServer("a", server.Name)
 	if has := podspec.DataClaims(next); len(has) != 1 || w.specOf(next).GetRootDiskBytes() != 2<<30 {
@@ -551,17 +559,18 @@ func TestServedDisksChange(t *testing.T) {
 	}
 }
 
-// TestServerThatWasTaken: a server of disks cannot run the VM, and has the VM controller connect to addresses of the network only.
+// TestServerThatWasTaken checks that a compromised disk server cannot run the VM, and that the VM controller connects
+// only to IP addresses.
 func TestServerThatWasTaken(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	w := newTestEnv(t)
 	server, pod, h := w.served("a")
-	taken := w.hypervisor("a", server, 2)
-	w.wantStatus(taken.lease(), vmpb.RunLeaseUpdate_STATUS_TERMINATE)
-	wantCode(t, taken.switchOver(h.us), codes.FailedPrecondition)
+	compromised := w.hypervisor("a", server, 2)
+	w.wantStatus(compromised.lease(), vmpb.RunLeaseUpdate_STATUS_TERMINATE)
+	wantCode(t, compromised.switchOver(h.us), codes.FailedPrecondition)
 	for _, endpoint := range []string{"unix:/x", "localhost:22", "", "\x1b"} {
-		_, err := taken.ReportState(t.Context(), &vmpb.ReportStateRequest{Us: taken.us, State: vmpb.ReportStateRequest_STATE_RUNNING, Endpoint: endpoint})
+		_, err := compromised.ReportState(t.Context(), &vmpb.ReportStateRequest{Us: compromised.us, State: vmpb.ReportStateRequest_STATE_RUNNING, Endpoint: endpoint})
 		wantCode(t, err, codes.InvalidArgument)
 	}
 	if has := w.vm("a").Status.ActivePodName; has != pod.Name {
@@ -569,7 +578,7 @@ func TestServerThatWasTaken(t *testing.T) {
 	}
 }
 
-// TestServedSpecs: what the API server refuses.
+// TestServedSpecs checks which specs with served disks the API server refuses.
 func TestServedSpecs(t *testing.T) {
 	t.Parallel()
 	w := newTestEnv(t)
@@ -586,27 +595,27 @@ func TestServedSpecs(t *testing.T) {
 		"a block device": {func(vm *v1alpha1.VirtualMachine) {
 			vm.Spec.VolumeClaimTemplate.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock)
 		}, true},
-		"a data disk on one": {func(vm *v1alpha1.VirtualMachine) {
+		"a data disk on a block device": {func(vm *v1alpha1.VirtualMachine) {
 			w.withLogs(vm)
 			vm.Spec.DataDisks[0].VolumeClaimTemplate.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock)
 		}, true},
-		"nonsense": {func(vm *v1alpha1.VirtualMachine) { vm.Spec.DiskAccess = "Perhaps" }, true},
+		"unknown access": {func(vm *v1alpha1.VirtualMachine) { vm.Spec.DiskAccess = "Perhaps" }, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			vm := fixture.In(w.namespace, fixture.VirtualMachine())
 			vm.Name, vm.GenerateName = "", "a-"
-			beServed(vm)
+			withServedDisks(vm)
 			test.change(vm)
 			err := w.client.Create(t.Context(), vm)
 			if apierrors.IsInvalid(err) != test.refused || !test.refused && err != nil {
-				t.Errorf("the answer is %v", err)
+				t.Errorf("the error is %v", err)
 			}
 		})
 	}
 	for _, change := range [][2]v1alpha1.DiskAccess{{v1alpha1.DiskAccessServed, ""}, {"", v1alpha1.DiskAccessServed}, {v1alpha1.DiskAccessDirect, v1alpha1.DiskAccessServed}} {
 		vm := fixture.In(w.namespace, fixture.VirtualMachine())
 		vm.Name, vm.GenerateName = "", "a-"
-		beServed(vm)
+		withServedDisks(vm)
 		vm.Spec.DiskAccess = change[0]
 		w.must(w.client.Create(t.Context(), vm))
 		before := vm.DeepCopy()

@@ -27,11 +27,11 @@ import (
 func wantCode(t *testing.T, err error, want codes.Code) {
 	t.Helper()
 	if got := status.Code(err); got != want {
-		t.Errorf("answered %s, want %s (%v)", got, want, err)
+		t.Errorf("got code %s, want %s (%v)", got, want, err)
 	}
 }
 
-// TestIdentities: processes may only act for their own VM and Pod.
+// TestIdentities checks that processes can act only for their own VM and Pod.
 func TestIdentities(t *testing.T) {
 	t.Parallel()
 	w := newTestEnv(t)
@@ -45,10 +45,10 @@ func TestIdentities(t *testing.T) {
 	_, err = h.MigrationSwitchover(t.Context(), &vmpb.MigrationSwitchoverRequest{Us: h.us, Them: &vmpb.HypervisorID{VmName: "b", Namespace: w.namespace, PodName: "x", RunId: 1}})
 	wantCode(t, err, codes.InvalidArgument)
 
-	// A process that came before the authoritative one, and one that comes after.
-	answer, err := h.EnsureMigrationTarget(t.Context(), &vmpb.EnsureMigrationTargetRequest{Us: h.us})
-	if err != nil || answer.GetAction() != vmpb.EnsureMigrationTargetResponse_ACTION_SOFT_SHUTDOWN {
-		t.Errorf("migration target: %v, %v", answer, err)
+	// The authoritative process, a later one in the same Pod, and then the former one.
+	response, err := h.EnsureMigrationTarget(t.Context(), &vmpb.EnsureMigrationTargetRequest{Us: h.us})
+	if err != nil || response.GetAction() != vmpb.EnsureMigrationTargetResponse_ACTION_SOFT_SHUTDOWN {
+		t.Errorf("migration target: %v, %v", response, err)
 	}
 	later := w.hypervisor("a", pod, 2)
 	_, err = later.ReportState(t.Context(), &vmpb.ReportStateRequest{Us: later.us, ImagePrepared: true})
@@ -59,13 +59,13 @@ func TestIdentities(t *testing.T) {
 	wantCode(t, err, codes.FailedPrecondition)
 	// A process without the authority cannot pass it on.
 	_, err = later.MigrationSwitchover(t.Context(), &vmpb.MigrationSwitchoverRequest{Us: later.us, Them: h.us})
-	wantCode(t, err, codes.OK) // the caller has it already: an answer can be lost
+	wantCode(t, err, codes.OK) // the caller already has the authority, as after a lost response
 	_, err = h.MigrationSwitchover(t.Context(), &vmpb.MigrationSwitchoverRequest{
 		Us: h.us, Them: &vmpb.HypervisorID{VmName: "a", Namespace: w.namespace, PodName: pod.Name, RunId: 9}})
 	wantCode(t, err, codes.FailedPrecondition)
 }
 
-// TestTokens: only the token of a VM's Pod is good for a certificate.
+// TestTokens checks that only the token of a VM's Pod is accepted for a certificate.
 func TestTokens(t *testing.T) {
 	t.Parallel()
 	w := newTestEnv(t)
@@ -113,7 +113,7 @@ func TestPause(t *testing.T) {
 	}
 }
 
-// TestReportsAreFewWrites: a hypervisor that reports all the time does not write all the time.
+// TestReportsAreFewWrites checks that frequent reports do not cause as many writes.
 func TestReportsAreFewWrites(t *testing.T) {
 	t.Parallel()
 	w := newTestEnv(t)
@@ -129,7 +129,7 @@ func TestReportsAreFewWrites(t *testing.T) {
 	pace := time.NewTicker(100 * time.Millisecond)
 	defer pace.Stop()
 	for i := range reports {
-		<-pace.C // a pass may come between any two
+		<-pace.C // there may be a pass between any two reports
 		h.report(vmpb.ReportStateRequest_STATE_PREPARING, func(r *vmpb.ReportStateRequest) {
 			r.Message = fmt.Sprintf("report %d", i+1)
 		})
@@ -147,7 +147,7 @@ func TestReportsAreFewWrites(t *testing.T) {
 	}
 }
 
-// TestLeaseOfDeletedVM: a hypervisor that outlived its VM.
+// TestLeaseOfDeletedVM checks that a hypervisor whose VM is gone is ordered to terminate.
 func TestLeaseOfDeletedVM(t *testing.T) {
 	t.Parallel()
 	w := newTestEnv(t)
@@ -163,14 +163,14 @@ func TestLeaseOfDeletedVM(t *testing.T) {
 	w.wantStatus(h.lease(), vmpb.RunLeaseUpdate_STATUS_TERMINATE)
 }
 
-// TestSwitchoverRace: of concurrent calls exactly one wins in each round, and the winner may
-// repeat its call.
+// TestSwitchoverRace checks that exactly one of several concurrent calls succeeds in each round, and that its caller
+// may repeat the call.
 func TestSwitchoverRace(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	w := newTestEnv(t)
 	pod, source, _ := w.running("a")
-	w.stop() // the test decides who is a target
+	w.stop() // the test sets the target
 	second := w.secondPod("a", "a-second")
 	registry := &authority.Registry{Client: w.client, APIReader: w.client, Clock: clock.RealClock{}}
 	target := &vmpb.HypervisorID{VmName: "a", Namespace: w.namespace, PodName: second.Name, RunId: 5}
@@ -192,32 +192,32 @@ func TestSwitchoverRace(t *testing.T) {
 			vm.Status.Migration.TargetPodName = again.PodName
 		}
 		w.must(w.client.Status().Update(t.Context(), vm))
-		answers := make([]error, len(contenders))
+		results := make([]error, len(contenders))
 		var group sync.WaitGroup
 		for i, us := range contenders {
 			us.RunId += 10
 			group.Go(func() {
-				answers[i] = registry.SwitchOver(t.Context(), us, holder)
+				results[i] = registry.SwitchOver(t.Context(), us, holder)
 			})
 		}
 		group.Wait()
 		winner := 0
-		if answers[0] != nil {
+		if results[0] != nil {
 			winner = 1
 		}
-		want(t, answers[winner], nil)
-		want(t, answers[1-winner], authority.ErrNotAuthoritative)
+		want(t, results[winner], nil)
+		want(t, results[1-winner], authority.ErrNotAuthoritative)
 		if vm := w.vm("a"); !authority.Holds(vm, contenders[winner]) || vm.Status.VolumeClaimName != "a" {
 			t.Fatalf("round %d: authority %+v", round, vm.Status.VirtualMachineAuthority)
 		}
-		want(t, registry.SwitchOver(t.Context(), contenders[winner], holder), nil)                             // the answer was lost
+		want(t, registry.SwitchOver(t.Context(), contenders[winner], holder), nil)                             // repeated because the response was lost
 		want(t, registry.SwitchOver(t.Context(), contenders[1-winner], holder), authority.ErrNotAuthoritative) // too late
 		holder = &vmpb.HypervisorID{VmName: "a", Namespace: w.namespace, PodName: contenders[winner].PodName, RunId: contenders[winner].RunId}
 	}
 }
 
-// TestSwitchoverToAnEarlierRun: the process of a Pod with the highest run id gets the VM when
-// it asks for a lease, so the authority is not given to one below it.
+// TestSwitchoverToAnEarlierRun checks that the authority is not given to a process if a process with a higher run ID
+// in the same Pod has it, because that one would take it back with its next request for a lease.
 func TestSwitchoverToAnEarlierRun(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -239,8 +239,8 @@ func TestSwitchoverToAnEarlierRun(t *testing.T) {
 	wantCode(t, err, codes.OK)
 }
 
-// TestAddressesAreUnique: twenty concurrent VMs, two that request an address, and one that
-// requests that of another.
+// TestAddressesAreUnique checks the addresses of twenty concurrent VMs, of a VM that requests an address, and of VMs
+// that request an unavailable one.
 func TestAddressesAreUnique(t *testing.T) {
 	t.Parallel()
 	w := newTestEnv(t)
@@ -257,7 +257,7 @@ func TestAddressesAreUnique(t *testing.T) {
 		w.eventually("the address of "+name, func() bool { return len(w.vm(name).Status.Addresses) == 1 })
 		address := w.vm(name).Status.Addresses[0]
 		if other := seen[address]; other != "" || !testNetwork.Contains(netip.MustParseAddr(address)) {
-			t.Errorf("%s has %s, as has %q", name, address, other)
+			t.Errorf("%s has address %s, which %q also has", name, address, other)
 		}
 		seen[address] = name
 	}
@@ -266,6 +266,6 @@ func TestAddressesAreUnique(t *testing.T) {
 	w.awaitReady("late", reasonAddress)
 	w.awaitReady("outside", reasonAddress)
 	if n := len(w.pods("late")) + len(w.pods("outside")); n != 0 || seen["10.77.0.17"] != "" {
-		t.Errorf("%d pods without an address; 10.77.0.17 is %q's too", n, seen["10.77.0.17"])
+		t.Errorf("%d pods without an address; %q also has 10.77.0.17", n, seen["10.77.0.17"])
 	}
 }

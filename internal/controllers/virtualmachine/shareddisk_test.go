@@ -16,7 +16,7 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// onMany gives a VM with the data disk logs volumes that several hosts may have at once.
+// onMany gives a VM volumes with access mode ReadWriteMany, including the data disk "logs".
 func (w *testEnv) onMany(vm *v1alpha1.VirtualMachine) {
 	w.withLogs(vm)
 	many := []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce, corev1.ReadWriteMany}
@@ -24,11 +24,11 @@ func (w *testEnv) onMany(vm *v1alpha1.VirtualMachine) {
 	vm.Spec.DataDisks[0].VolumeClaimTemplate.Spec.AccessModes = many
 }
 
-// TestSharedDisks: a VM whose disks are on volumes that several hosts may have at once moves to a Pod with the same claims,
-// and onwards, and they stay; also if a target dies, and over restarts of the controller.
+// TestSharedDisks checks that a VM whose disks have access mode ReadWriteMany moves to Pods with the same claims, and
+// that the claims are kept, also if a target fails and if the controller is restarted.
 func TestSharedDisks(t *testing.T) {
 	t.Parallel()
-	for name, leased := range map[string]bool{"on one machine": false, "devices, and leases that expire": true} {
+	for name, leased := range map[string]bool{"one machine": false, "devices with leases": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newTestEnv(t)
@@ -42,23 +42,23 @@ func TestSharedDisks(t *testing.T) {
 				}
 			})
 			if !w.specOf(pod).GetRootDiskShared() {
-				t.Fatal("the hypervisor does not know that its disks are shared")
+				t.Fatal("the hypervisor's spec does not share the disks")
 			}
 			w.wantMigratable("a", metav1.ConditionTrue, migration.NoObstacle)
 			w.evict(pod)
-			source.ask()
+			source.requestTarget()
 			first := w.awaitTarget("a", "")
 			w.wantSameDisks(pod, first)
-			w.end(first, left(vmpb.EndQEMUFailed, "it died"))
+			w.end(first, left(vmpb.EndQEMUFailed, "QEMU crashed"))
 			second := w.awaitTarget("a", first.Name)
 			w.restart()
 			source = w.hypervisor("a", pod, 1)
 			w.wantStatus(source.lease(), vmpb.RunLeaseUpdate_STATUS_OK)
 			source.report(vmpb.ReportStateRequest_STATE_RUNNING, func(r *vmpb.ReportStateRequest) { r.ImagePrepared, r.CanMigrate = true, true })
-			answers := source.ask()
+			responses := source.requestTarget()
 			w.wantSameDisks(pod, second)
 			target, _ := w.target("a", second, 2)
-			w.wantMigrate(answers, second)
+			w.wantMigrate(responses, second)
 			w.must(target.switchOver(source.us))
 			target.report(vmpb.ReportStateRequest_STATE_RUNNING, func(r *vmpb.ReportStateRequest) {
 				r.CanMigrate, r.Migration = true, &vmpb.ReportStateRequest_Migration{
@@ -75,10 +75,10 @@ func TestSharedDisks(t *testing.T) {
 				stream, err := target.RunLease(t.Context(), &vmpb.RunLeaseRequest{Us: target.us, Release: true})
 				w.must(err)
 				if update, err := stream.Recv(); err == nil {
-					t.Errorf("the stream goes on with %v", update)
+					t.Errorf("the stream continues with %v", update)
 				}
 			}
-			w.end(second, left(vmpb.EndQEMUFailed, "QEMU ended."))
+			w.end(second, left(vmpb.EndQEMUFailed, "QEMU terminated."))
 			third := w.awaitPod("a", second.Name)
 			w.wantSameDisks(pod, third)
 			if spec := w.specOf(third); spec.GetMode() != vmpb.VMSpec_SM_RUN || !spec.GetRootDiskExists() || !spec.GetRootDiskShared() {
@@ -91,12 +91,12 @@ func TestSharedDisks(t *testing.T) {
 	}
 }
 
-// withLeases gives a VM leases that are longer than a test.
+// withLeases gives a VM leases with a duration that exceeds that of a test.
 func withLeases(vm *v1alpha1.VirtualMachine) {
 	vm.Spec.LeaseMode, vm.Spec.LeaseDurationSeconds = v1alpha1.LeaseFullLeases, int32(lease.MaxDuration.Seconds())
 }
 
-// onDevices makes all disks of a VM devices.
+// onDevices makes all disks of a VM block devices.
 func onDevices(vm *v1alpha1.VirtualMachine) {
 	block := corev1.PersistentVolumeBlock
 	if vm.Spec.VolumeClaimTemplate != nil {
@@ -129,16 +129,16 @@ func (w *testEnv) wantMigratable(name string, status metav1.ConditionStatus, rea
 	})
 }
 
-// TestNotShared: disks of which a part could be shared do not migrate, nor those that nothing is known to keep two hypervisors
-// from. Where none could be shared they are copied.
+// TestNotShared checks that a VM does not migrate if only some of its disks could be shared, or if nothing is known
+// to exclude two hypervisors from each other. If no disk could be shared, the disks are copied.
 func TestNotShared(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		change func(*v1alpha1.VirtualMachine)
 		reason string
 	}{
-		"locks that nobody knows": {func(*v1alpha1.VirtualMachine) {}, migration.ObstacleUnlocked},
-		"a disk of one host": {func(vm *v1alpha1.VirtualMachine) {
+		"unknown locks": {func(*v1alpha1.VirtualMachine) {}, migration.ObstacleUnlocked},
+		"one ReadWriteOnce disk": {func(vm *v1alpha1.VirtualMachine) {
 			withLeases(vm)
 			vm.Spec.DataDisks[0].VolumeClaimTemplate.Spec.AccessModes = nil
 		}, migration.ObstacleMixed},
@@ -146,7 +146,7 @@ func TestNotShared(t *testing.T) {
 			withLeases(vm)
 			vm.Spec.VolumeClaimTemplate = nil
 		}, migration.ObstacleMixed},
-		"disks of one host": {func(vm *v1alpha1.VirtualMachine) {
+		"only ReadWriteOnce disks": {func(vm *v1alpha1.VirtualMachine) {
 			withLeases(vm)
 			vm.Spec.VolumeClaimTemplate.Spec.AccessModes, vm.Spec.DataDisks[0].VolumeClaimTemplate.Spec.AccessModes = nil, nil
 		}, ""},
@@ -159,7 +159,7 @@ func TestNotShared(t *testing.T) {
 				test.change(vm)
 			})
 			if w.specOf(pod).GetRootDiskShared() {
-				t.Error("the hypervisor believes that its disks are shared")
+				t.Error("the hypervisor's spec shares the disks")
 			}
 			if test.reason == "" {
 				w.wantMigratable("a", metav1.ConditionTrue, migration.NoObstacle)
@@ -167,16 +167,16 @@ func TestNotShared(t *testing.T) {
 			}
 			w.wantMigratable("a", metav1.ConditionFalse, test.reason)
 			w.order("a", pod.Name)
-			w.eventually("the order is refused", func() bool { return w.said("MigrationRefused", "ReadWriteMany") })
+			w.eventually("the request is refused", func() bool { return w.hasEvent("MigrationRefused", "ReadWriteMany") })
 			w.evict(pod)
-			if got := <-source.ask(); got.err != nil || got.GetAction() != vmpb.EnsureMigrationTargetResponse_ACTION_SOFT_SHUTDOWN {
-				t.Errorf("the answer is %v, %v", got.EnsureMigrationTargetResponse, got.err)
+			if got := <-source.requestTarget(); got.err != nil || got.GetAction() != vmpb.EnsureMigrationTargetResponse_ACTION_SOFT_SHUTDOWN {
+				t.Errorf("the response is %v, %v", got.EnsureMigrationTargetResponse, got.err)
 			}
 		})
 	}
 }
 
-// TestSharedClaims: what counts is what the claims are, not what the spec says now.
+// TestSharedClaims checks that the access modes of the claims count, not those of the spec.
 func TestSharedClaims(t *testing.T) {
 	t.Parallel()
 	w := newTestEnv(t)
@@ -190,6 +190,6 @@ func TestSharedClaims(t *testing.T) {
 	w.remove(pod)
 	next := w.awaitPod("a", pod.Name)
 	if got := podspec.DiskSharing(next); got != podspec.Copied {
-		t.Errorf("disks on a claim of one host are %q", got)
+		t.Errorf("the sharing of a ReadWriteOnce claim is %q", got)
 	}
 }

@@ -15,14 +15,15 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podstate"
 )
 
-// statusWriter writes the status of VMs, and sends an event when their condition Ready changes.
+// statusWriter writes the status of VMs, and sends an event when the condition Ready changes.
 type statusWriter struct {
 	*cluster
-	// oneMachine reports whether all hosts are on one machine.
+	// oneMachine reports whether all hosts run on one machine.
 	oneMachine bool
 }
 
-// write writes the status, except for the authority, if it changed. It succeeds also if the VM has changed meanwhile.
+// write writes the status, except for the authority, if it changed. It also succeeds if the VM was changed in the
+// meantime.
 func (w *statusWriter) write(ctx context.Context, s *scope, failure error) error {
 	before, next := s.vm, s.vm.DeepCopy()
 	next.Status = statusOf(observation{
@@ -35,7 +36,7 @@ func (w *statusWriter) write(ctx context.Context, s *scope, failure error) error
 	}
 	patch := client.MergeFrom(before)
 	if !equality.Semantic.DeepEqual(before.Status.Migration, next.Status.Migration) {
-		// The switchover may have ended the migration meanwhile.
+		// The switchover may have completed the migration in the meantime.
 		patch = client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
 	}
 	if err := w.client.Status().Patch(ctx, next, patch); err != nil {
@@ -49,19 +50,19 @@ func (w *statusWriter) write(ctx context.Context, s *scope, failure error) error
 
 // announceMigration sends an event when the target of a migration has reported that it runs the guest.
 func (w *statusWriter) announceMigration(before, after *v1alpha1.VirtualMachine) {
-	was, is := before.Status.Migration, after.Status.Migration
-	if is == nil || is.Phase != v1alpha1.MigrationSucceeded || is.EndTime == nil || was.EndTime != nil {
+	last, current := before.Status.Migration, after.Status.Migration
+	if current == nil || current.Phase != v1alpha1.MigrationSucceeded || current.EndTime == nil || last.EndTime != nil {
 		return
 	}
-	text := fmt.Sprintf("Migrated from node %s to %s", is.SourceNodeName, is.TargetNodeName)
-	if is.Downtime != nil {
-		text += fmt.Sprintf("; the guest stood still for %s", is.Downtime.Duration)
+	text := fmt.Sprintf("Migrated from node %s to node %s", current.SourceNodeName, current.TargetNodeName)
+	if current.Downtime != nil {
+		text += fmt.Sprintf("; the guest was paused for %s", current.Downtime.Duration)
 	}
 	w.events.Event(after, corev1.EventTypeNormal, "Migrated", text)
 }
 
-// announce sends an event when the condition Ready gets another reason, or the same reason for a changed spec. A pass
-// whose cache lacks the last write does not repeat the event.
+// announce sends an event when the condition Ready gets another reason, or keeps its reason after the spec changed.
+// It does not repeat the event if the cache does not have the last write yet.
 func (w *statusWriter) announce(before, after *v1alpha1.VirtualMachine, s *scope) {
 	was := meta.FindStatusCondition(before.Status.Conditions, v1alpha1.ConditionReady)
 	is := meta.FindStatusCondition(after.Status.Conditions, v1alpha1.ConditionReady)
@@ -69,16 +70,17 @@ func (w *statusWriter) announce(before, after *v1alpha1.VirtualMachine, s *scope
 		return
 	}
 	kind, text := eventFor(after, is, s.active)
-	said := is.Reason + " " + text
+	key := is.Reason + " " + text
 	if s.active != nil {
-		said += " " + string(s.active.UID)
+		key += " " + string(s.active.UID)
 	}
-	if s.memory.events.News(v1alpha1.ConditionReady, said) && text != "" {
+	if s.memory.events.News(v1alpha1.ConditionReady, key) && text != "" {
 		w.events.Event(after, kind, is.Reason, text)
 	}
 }
 
-// eventFor returns the type and the message of the event for a condition Ready. If the message is empty, no event is sent.
+// eventFor returns the type and the message of the event for a condition Ready. If the message is empty, no event is
+// needed.
 func eventFor(vm *v1alpha1.VirtualMachine, ready *metav1.Condition, pod *corev1.Pod) (kind, text string) {
 	switch {
 	case ready.Reason == reasonRunning:
@@ -88,17 +90,17 @@ func eventFor(vm *v1alpha1.VirtualMachine, ready *metav1.Condition, pod *corev1.
 		if podstate.EndOf(pod).Intended() {
 			kind = corev1.EventTypeNormal
 		}
-		return kind, fmt.Sprintf("The hypervisor in pod %s ended: %s", pod.Name, ready.Message)
+		return kind, fmt.Sprintf("The hypervisor in pod %s terminated: %s", pod.Name, ready.Message)
 	case slices.Contains(warnings, ready.Reason) || pod == nil && !transient(ready.Reason):
 		return corev1.EventTypeWarning, ready.Message
 	}
 	return "", ""
 }
 
-// warnings are the reasons of a hypervisor that is alive that cause a warning.
+// warnings are the reasons that cause a warning event while the hypervisor is alive.
 var warnings = []string{v1alpha1.ReasonUnschedulable, v1alpha1.ReasonImagePullFailed, reasonLost, v1alpha1.ReasonNoSpace, v1alpha1.ReasonStorageFailed}
 
-// transient reports whether a reason is normal for a VM without a Pod.
+// transient reports whether a reason is expected for a VM without a Pod.
 func transient(reason string) bool {
 	return reason == reasonCreating || reason == reasonTerminating || reason == reasonVolumePending || reason == v1alpha1.ReasonDiskServerStarting
 }

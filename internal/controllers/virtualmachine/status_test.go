@@ -12,8 +12,8 @@ import (
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
 )
 
-// TestStaleCacheRepeatsNoEvent: a pass that does not see yet what the one before it has
-// written sends nothing, but the next Pod, and another VM of that name, do.
+// TestStaleCacheRepeatsNoEvent checks that a pass whose cache does not have the last write repeats no event, and that
+// the next Pod, and another VM of the same name, do cause events.
 func TestStaleCacheRepeatsNoEvent(t *testing.T) {
 	is := func(reason, message string) *v1alpha1.VirtualMachine {
 		vm := &v1alpha1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "a"}}

@@ -21,13 +21,13 @@ func (w *testEnv) replaceDisk(vm, pod string) {
 	})
 }
 
-// TestDiskLost: a VM that has run never gets another disk, unless the user gives up the one that
-// a certain Pod has lost.
+// TestDiskLost checks that a VM that has run never gets another disk unless the user requests that for the Pod that
+// has lost it.
 func TestDiskLost(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(*v1alpha1.VirtualMachine){
-		"with an image": nil,
-		"without":       func(vm *v1alpha1.VirtualMachine) { vm.Spec.InitialImage = nil },
+		"with an image":    nil,
+		"without an image": func(vm *v1alpha1.VirtualMachine) { vm.Spec.InitialImage = nil },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -35,7 +35,7 @@ func TestDiskLost(t *testing.T) {
 			w.declare("a", change)
 			pod := w.awaitPod("a", "")
 			if w.specOf(pod).GetRootDiskExists() {
-				t.Error("the first hypervisor may not create the disk")
+				t.Error("the first hypervisor must create the disk")
 			}
 			w.schedule(pod)
 			h := w.hypervisor("a", pod, 1)
@@ -43,14 +43,14 @@ func TestDiskLost(t *testing.T) {
 			h.report(vmpb.ReportStateRequest_STATE_RUNNING, func(r *vmpb.ReportStateRequest) { r.ImagePrepared = true })
 			w.awaitReady("a", reasonRunning)
 
-			w.end(pod, left(vmpb.EndQEMUFailed, "it died"))
+			w.end(pod, left(vmpb.EndQEMUFailed, "QEMU crashed"))
 			second := w.awaitPod("a", pod.Name)
 			if spec := w.specOf(second); !spec.GetRootDiskExists() || spec.GetMode() != vmpb.VMSpec_SM_RUN {
 				t.Errorf("the next hypervisor may create the disk again: %v", spec)
 			}
-			w.replaceDisk("a", pod.Name) // of a Pod that has not lost it
+			w.replaceDisk("a", pod.Name) // this Pod has not lost its disk
 			w.schedule(second)
-			w.end(second, left(vmpb.EndDiskLost, "it is gone"))
+			w.end(second, left(vmpb.EndDiskLost, "the disk is gone"))
 			w.awaitReady("a", v1alpha1.ReasonDiskLost)
 			ready := meta.FindStatusCondition(w.vm("a").Status.Conditions, v1alpha1.ConditionReady)
 			if !strings.Contains(ready.Message, v1alpha1.AnnotationReplaceDisk+"="+second.Name) {
@@ -58,7 +58,7 @@ func TestDiskLost(t *testing.T) {
 			}
 			w.eventually("a warning", func() bool { return w.warned("DiskLost") })
 			if active := w.vm("a").Status.ActivePodName; active != second.Name {
-				t.Errorf("pod %s without a disk was followed by %s at once", second.Name, active)
+				t.Errorf("pod %s without a disk was immediately followed by pod %s", second.Name, active)
 			}
 
 			w.replaceDisk("a", second.Name)
@@ -71,7 +71,7 @@ func TestDiskLost(t *testing.T) {
 	}
 }
 
-// warned reports whether there is an event of type Warning with a reason, and drops those before.
+// warned reports whether there is a Warning event with a reason. It drops events up to that one.
 func (w *testEnv) warned(reason string) bool {
 	for {
 		select {
@@ -85,7 +85,7 @@ func (w *testEnv) warned(reason string) bool {
 	}
 }
 
-// TestVolumeIsReplaced: so is a claim that is gone.
+// TestVolumeIsReplaced checks that a user can also request a new disk for a claim that is gone.
 func TestVolumeIsReplaced(t *testing.T) {
 	t.Parallel()
 	w := newTestEnv(t)
@@ -105,7 +105,8 @@ func TestVolumeIsReplaced(t *testing.T) {
 	}
 }
 
-// TestStorageOfRunningVM: a guest that its storage has stopped is not Ready, and users are warned.
+// TestStorageOfRunningVM checks that a guest that its storage has stopped is not Ready, and that there is a warning
+// event.
 func TestStorageOfRunningVM(t *testing.T) {
 	t.Parallel()
 	w := newTestEnv(t)
@@ -123,7 +124,7 @@ func TestStorageOfRunningVM(t *testing.T) {
 			t.Errorf("phase %s, conditions %v", vm.Status.Phase, vm.Status.Conditions)
 		}
 		w.eventually("a warning", func() bool { return w.warned(step.reason) })
-		w.restart() // another controller does not know the report, and changes nothing
+		w.restart() // another controller process has no report and changes nothing
 		w.awaitReady("a", step.reason)
 		h = w.hypervisor("a", w.awaitPod("a", ""), 1)
 	}
@@ -131,7 +132,7 @@ func TestStorageOfRunningVM(t *testing.T) {
 	w.awaitReady("a", reasonRunning)
 }
 
-// TestLockedDiskIsShown: a process that waits for the lock of the disk asks for no run lease, and the
+// TestLockedDiskIsShown checks that a process that waits for the lock of the disk requests no run lease, and that the
 // VM shows what it waits for.
 func TestLockedDiskIsShown(t *testing.T) {
 	t.Parallel()
@@ -147,7 +148,7 @@ func TestLockedDiskIsShown(t *testing.T) {
 		t.Errorf("run %s is authoritative", run)
 	}
 
-	// The next process waits for one that runs: that counts.
+	// The next process waits for a running one. The VM shows the running one.
 	next := h.lease()
 	w.wantStatus(next, vmpb.RunLeaseUpdate_STATUS_OK)
 	h.report(vmpb.ReportStateRequest_STATE_RUNNING, nil)

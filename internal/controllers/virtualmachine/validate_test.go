@@ -30,23 +30,23 @@ func TestInvalid(t *testing.T) {
 
 		accelerator string
 	}{
-		"nothing": {given: func(*v1alpha1.VirtualMachine) {}},
-		"a short lease": {given: func(vm *v1alpha1.VirtualMachine) {
+		"valid": {given: func(*v1alpha1.VirtualMachine) {}},
+		"short lease": {given: func(vm *v1alpha1.VirtualMachine) {
 			vm.Spec.LeaseMode, vm.Spec.LeaseDurationSeconds = v1alpha1.LeaseFullLeases, 5
 		}, want: reasonInvalid},
 		"block volume": {given: func(vm *v1alpha1.VirtualMachine) {
 			vm.Spec.VolumeClaimTemplate.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock)
 		}},
-		"disk without size":             {given: func(vm *v1alpha1.VirtualMachine) { vm.Spec.VolumeClaimTemplate.Spec.Resources.Requests = nil }, want: reasonInvalid},
-		"no memory left":                {given: limited("100Mi"), want: reasonInvalid},
-		"none left beside KVM":          {given: limited("192Mi"), want: reasonInvalid, accelerator: "kvm"},
-		"enough beside KVM":             {given: limited("256Mi"), accelerator: "kvm"},
-		"none left if it is emulated":   {given: limited("256Mi"), want: reasonInvalid, accelerator: "tcg"},
-		"none left if it may be":        {given: limited("256Mi"), want: reasonInvalid, accelerator: "auto"},
-		"its own memory, and emulation": {given: with("64Mi", "100Mi"), accelerator: "tcg"},
-		"as much memory as the limit":   {given: with("512Mi", "512Mi"), want: reasonInvalid, accelerator: "kvm"},
-		"more memory than the limit":    {given: with("1Gi", "512Mi"), want: reasonInvalid},
-		"long name":                     {given: func(vm *v1alpha1.VirtualMachine) { vm.Name = string(make([]byte, 64)) }, want: reasonInvalid},
+		"disk without size":                     {given: func(vm *v1alpha1.VirtualMachine) { vm.Spec.VolumeClaimTemplate.Spec.Resources.Requests = nil }, want: reasonInvalid},
+		"no memory for the hypervisor":          {given: limited("100Mi"), want: reasonInvalid},
+		"no memory for the guest, KVM":          {given: limited("192Mi"), want: reasonInvalid, accelerator: "kvm"},
+		"enough memory, KVM":                    {given: limited("256Mi"), accelerator: "kvm"},
+		"no memory for the guest, emulation":    {given: limited("256Mi"), want: reasonInvalid, accelerator: "tcg"},
+		"no memory for the guest, KVM optional": {given: limited("256Mi"), want: reasonInvalid, accelerator: "auto"},
+		"memory set, emulation":                 {given: with("64Mi", "100Mi"), accelerator: "tcg"},
+		"as much memory as the limit":           {given: with("512Mi", "512Mi"), want: reasonInvalid, accelerator: "kvm"},
+		"more memory than the limit":            {given: with("1Gi", "512Mi"), want: reasonInvalid},
+		"long name":                             {given: func(vm *v1alpha1.VirtualMachine) { vm.Name = string(make([]byte, 64)) }, want: reasonInvalid},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {

@@ -19,25 +19,26 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )
 
-// volumes keeps the claims of the disks of VMs.
+// volumes maintains the claims for the disks of VMs.
 type volumes struct{ *cluster }
 
-// ownDisk is a disk of a VM, for the steps that give it a claim.
+// ownDisk describes a disk of a VM to the steps that create its claim.
 type ownDisk struct {
-	// name of a data disk. Empty for the root disk.
+	// name is the name of a data disk; empty for the root disk.
 	name string
-	// field is the prefix of messages about the spec of the disk, what names the disk in other messages, and status is
-	// the field with its claim.
+	// field is a prefix for messages about the disk's spec. what names the disk in other messages. status is the
+	// status field with its claim.
 	field, what, status string
-	// template of its claim. If nil, a lost claim cannot be created again.
+	// template is the template of the claim. If nil, a lost claim cannot be created again.
 	template *v1alpha1.VolumeClaimTemplate
-	// known is its claim in the status; empty if the status has none. Then its claim gets the name first.
+	// known is the claim in the status; empty if the status has none. In that case, first is the name of the new
+	// claim.
 	known, first string
 	// used reports whether the claim in the status may have data.
 	used bool
 }
 
-// mode returns whether the disk is a file or a block device according to the spec.
+// mode returns the volume mode that the spec requests.
 func (d ownDisk) mode() corev1.PersistentVolumeMode {
 	if d.template == nil {
 		return corev1.PersistentVolumeFilesystem
@@ -64,7 +65,7 @@ func dataDiskOf(vm *v1alpha1.VirtualMachine, disk *v1alpha1.DataDisk) ownDisk {
 	return d
 }
 
-// ensureClaim creates the claim of the root disk. An empty name means that the disk is ephemeral.
+// ensureClaim ensures that the claim of the root disk exists. It sets s.claim to "" if the disk is ephemeral.
 func (v *volumes) ensureClaim(ctx context.Context, s *scope) flow.Result {
 	disk := rootDisk(s.vm)
 	if disk.known == "" && disk.template == nil {
@@ -79,7 +80,7 @@ func (v *volumes) ensureClaim(ctx context.Context, s *scope) flow.Result {
 	return v.ensureDisk(ctx, s, disk, name)
 }
 
-// ensureDataClaims creates the claims of the data disks.
+// ensureDataClaims ensures that the claims of the data disks exist.
 func (v *volumes) ensureDataClaims(ctx context.Context, s *scope) flow.Result {
 	for i := range s.vm.Spec.DataDisks {
 		disk := dataDiskOf(s.vm, &s.vm.Spec.DataDisks[i])
@@ -88,7 +89,7 @@ func (v *volumes) ensureDataClaims(ctx context.Context, s *scope) flow.Result {
 			result = v.recordDataClaim(ctx, s, disk.name, name)
 		}
 		if !result.Ends() && name == s.claim {
-			result = s.blocked(causef(reasonClaimTaken, "%spersistent volume claim %s is the disk from which the virtual machine starts; choose another name", disk.field, name))
+			result = s.blocked(causef(reasonClaimTaken, "%spersistent volume claim %s is already used for the root disk; choose another disk name", disk.field, name))
 		}
 		if !result.Ends() {
 			result = v.ensureDisk(ctx, s, disk, name)
@@ -107,8 +108,8 @@ func (v *volumes) recordDataClaim(ctx context.Context, s *scope, disk, claim str
 	}))
 }
 
-// findClaim returns the name of a disk's claim: that in the status or, if the status was lost, that of the only claim of
-// the disk.
+// findClaim returns the name of a disk's claim. If the status was lost, it returns the only existing claim of the
+// disk.
 func (v *volumes) findClaim(ctx context.Context, s *scope, disk ownDisk) (string, flow.Result) {
 	if disk.known != "" {
 		return disk.known, flow.Continue()
@@ -125,7 +126,7 @@ func (v *volumes) findClaim(ctx context.Context, s *scope, disk ownDisk) (string
 	return disk.first, flow.Continue()
 }
 
-// ensureDisk creates the claim of a disk under a name, and waits for its volume.
+// ensureDisk ensures that the claim of a disk exists under a name, and waits for its volume.
 func (v *volumes) ensureDisk(ctx context.Context, s *scope, disk ownDisk, name string) flow.Result {
 	claim := &corev1.PersistentVolumeClaim{}
 	err := v.live.Get(ctx, client.ObjectKey{Namespace: s.vm.Namespace, Name: name}, claim)
@@ -135,12 +136,12 @@ func (v *volumes) ensureDisk(ctx context.Context, s *scope, disk ownDisk, name s
 	case err != nil:
 		return flow.Fail(fmt.Errorf("reading claim %s: %w", name, err))
 	case !podstate.Owns(s.vm, claim):
-		return s.blocked(causef(reasonClaimTaken, "%spersistent volume claim %s exists and is not of this virtual machine", disk.field, name))
+		return s.blocked(causef(reasonClaimTaken, "%spersistent volume claim %s exists but does not belong to this virtual machine", disk.field, name))
 	case !claim.DeletionTimestamp.IsZero():
-		return s.blocked(causef(v1alpha1.ReasonVolumeLost, "persistent volume claim %s, %s, is being deleted", name, disk.what))
+		return s.blocked(causef(v1alpha1.ReasonVolumeLost, "persistent volume claim %s for %s is being deleted", name, disk.what))
 	}
-	if is, wanted := podspec.ModeOf(&claim.Spec), disk.mode(); is != wanted {
-		return s.blocked(causef(reasonUnsupported, "%spersistent volume claim %s, %s, has volumeMode %s, and the spec %s; a disk cannot change it", disk.field, name, disk.what, is, wanted))
+	if has, desired := podspec.ModeOf(&claim.Spec), disk.mode(); has != desired {
+		return s.blocked(causef(reasonUnsupported, "%spersistent volume claim %s for %s has volumeMode %s, but the spec requests %s; the volumeMode of a disk cannot be changed", disk.field, name, disk.what, has, desired))
 	}
 	if err := v.growBeforeStart(ctx, s, claim, disk.name, disk.template); err != nil {
 		return flow.Fail(err)
@@ -148,8 +149,8 @@ func (v *volumes) ensureDisk(ctx context.Context, s *scope, disk ownDisk, name s
 	return v.awaitVolume(ctx, s, claim)
 }
 
-// createClaim creates the claim of a disk, unless the VM had one with data, or has another one that may be the disk. A
-// guest must never get an empty disk instead.
+// createClaim creates the claim of a disk. It refuses to do so if the disk had a claim with data, or if another claim
+// may be the disk, because a guest must never get an empty disk instead.
 func (v *volumes) createClaim(ctx context.Context, s *scope, disk ownDisk, name string) flow.Result {
 	others, err := v.claims(ctx, s, disk.name)
 	if err != nil {
@@ -158,10 +159,10 @@ func (v *volumes) createClaim(ctx context.Context, s *scope, disk ownDisk, name 
 	others = slices.DeleteFunc(others, func(claim corev1.PersistentVolumeClaim) bool { return claim.Name == name })
 	if len(others) > 0 && !podspec.ReplacesDisk(s.vm) {
 		return s.blocked(causef(v1alpha1.ReasonVolumeLost,
-			"persistent volume claim %s, %s, is gone, and there is %s; if that is the disk, write its name into %s", name, disk.what, named(others), disk.status))
+			"persistent volume claim %s for %s was not found, but %s exists; if that is the disk, set %s to its name", name, disk.what, claimNames(others), disk.status))
 	}
 	if disk.used && !podspec.ReplacesDisk(s.vm) || disk.template == nil {
-		return s.blocked(causef(v1alpha1.ReasonVolumeLost, "persistent volume claim %s, %s, is gone", name, disk.what))
+		return s.blocked(causef(v1alpha1.ReasonVolumeLost, "persistent volume claim %s for %s was not found", name, disk.what))
 	}
 	claim := podspec.Claim(s.vm, disk.name, disk.template, name)
 	err = v.client.Create(ctx, claim)
@@ -174,8 +175,8 @@ func (v *volumes) createClaim(ctx context.Context, s *scope, disk ownDisk, name 
 	return v.awaitVolume(ctx, s, claim)
 }
 
-// awaitVolume waits until the claim is bound, unless it is bound with the Pod. An unschedulable Pod would look like a
-// lack of hosts.
+// awaitVolume waits until the claim is bound, unless it is bound only when its Pod is scheduled. Otherwise the Pod
+// would be unschedulable, which would look like a lack of capacity.
 func (v *volumes) awaitVolume(ctx context.Context, s *scope, claim *corev1.PersistentVolumeClaim) flow.Result {
 	usable, err := v.hasVolume(ctx, claim)
 	if err != nil {
@@ -186,12 +187,12 @@ func (v *volumes) awaitVolume(ctx context.Context, s *scope, claim *corev1.Persi
 		return flow.Continue()
 	}
 	if claim.Spec.StorageClassName == nil {
-		return s.blocked(causef(reasonVolumePending, "persistent volume claim %s has no volume yet, and no storage class: spec.volumeClaimTemplate names none, and the cluster has no default", claim.Name))
+		return s.blocked(causef(reasonVolumePending, "persistent volume claim %s has no volume and no storage class; set storageClassName in its volumeClaimTemplate, or define a default storage class", claim.Name))
 	}
 	return s.blocked(causef(reasonVolumePending, "persistent volume claim %s has no volume yet", claim.Name))
 }
 
-// hasVolume reports whether a claim is bound, or will be bound with its Pod.
+// hasVolume reports whether a claim is bound, or will be bound when its Pod is scheduled.
 func (v *volumes) hasVolume(ctx context.Context, claim *corev1.PersistentVolumeClaim) (bool, error) {
 	if claim.Status.Phase == corev1.ClaimBound {
 		return true, nil

@@ -11,8 +11,8 @@ import (
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
 )
 
-// TestVolumeIsAwaited: where volumes do not wait for Pods, Pods wait for volumes; a claim
-// that takes its time is no lack of hosts.
+// TestVolumeIsAwaited checks that a Pod is not created before its volume is bound, unless the storage class binds
+// volumes with the Pod. A slow volume must not look like a lack of hosts.
 func TestVolumeIsAwaited(t *testing.T) {
 	t.Parallel()
 	w := newTestEnv(t)
@@ -20,7 +20,7 @@ func TestVolumeIsAwaited(t *testing.T) {
 		w.declare(what, func(vm *v1alpha1.VirtualMachine) { vm.Spec.VolumeClaimTemplate.Spec.StorageClassName = class })
 		w.eventually("the volume is awaited", func() bool { return w.ready(what) == reasonVolumePending })
 		if pods := w.pods(what); len(pods) > 0 {
-			t.Errorf("%s: there is a pod %s, and no volume", what, pods[0].Name)
+			t.Errorf("%s: there is pod %s but no volume", what, pods[0].Name)
 		}
 		claim := &corev1.PersistentVolumeClaim{}
 		w.must(w.client.Get(t.Context(), client.ObjectKey{Namespace: w.namespace, Name: what}, claim))

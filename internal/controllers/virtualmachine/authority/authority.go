@@ -1,8 +1,8 @@
 // Package authority decides which hypervisor process may run a VM.
 //
-// The decision is a group of fields of the VM's status (VirtualMachineAuthority). They
-// change only together, under the resource version at which they were read. So of several
-// concurrent processes one gets the VM.
+// The decision is a group of fields in the status of the VM (VirtualMachineAuthority). These fields change only
+// together, and only if the object still has the resource version at which it was read. If several processes write at
+// the same time, only one of them gets the VM.
 package authority
 
 import (
@@ -28,19 +28,19 @@ import (
 )
 
 var (
-	// ErrNotAuthoritative means that a process may not run the VM.
+	// ErrNotAuthoritative means that a process must not run the VM.
 	ErrNotAuthoritative = errors.New("the process is not authoritative")
-	// ErrPodEnded means that the caller's Pod has ended or is not one of the VM's.
-	ErrPodEnded = errors.New("the caller's pod has ended, or is not of this virtual machine")
-	// ErrEarlierRun means that a process requested the authority of one that started after it in the same Pod. The later
-	// one would take it back with its next request for a lease.
-	ErrEarlierRun = errors.New("the authoritative process of this pod has a higher run id")
-	// ErrBusy means that the VM's object changed too often during the call.
-	ErrBusy = errors.New("the virtual machine's object changes too often")
+	// ErrPodEnded means that the caller's Pod has terminated or does not belong to the VM.
+	ErrPodEnded = errors.New("the caller's pod has terminated or does not belong to this virtual machine")
+	// ErrEarlierRun means that a process requested the authority of a process that started later in the same Pod. The
+	// later process would take the authority back with its next request for a lease.
+	ErrEarlierRun = errors.New("the authoritative process of this pod has a higher run ID")
+	// ErrBusy means that the VM object changed too often during the call.
+	ErrBusy = errors.New("the virtual machine changes too often")
 )
 
-// ReasonCreating is the reason of the condition Ready after the authority moved to a Pod
-// that has not reported yet.
+// ReasonCreating is the reason of the condition Ready after the authority has moved to a Pod that has not reported
+// yet.
 const ReasonCreating = "Creating"
 
 // maxTries limits how often one call reads a VM.
@@ -48,22 +48,23 @@ const maxTries = 8
 
 // Registry reads and changes the authority of VMs. All fields but MigrationsPerHost are required.
 type Registry struct {
-	// Client reads from the cache, and writes. Only refusals are confirmed by the API server.
+	// Client reads from the cache, and writes. Before a request is refused, the VM is also read from the API server.
 	Client client.Client
 	// APIReader reads from the API server.
 	APIReader client.Reader
-	// Clock is the time of conditions.
+	// Clock returns the time for conditions and leases.
 	Clock clock.PassiveClock
 	// MigrationsPerHost limits concurrent migrations per host. 0 means no limit.
 	MigrationsPerHost int
 
-	turns turns
-	gates gates
+	slots slots
+	locks keyedLocks
 }
 
-// evaluate calls a function with a VM until it is done: first with the VM in the cache, unless live is set, and then
-// with that of the API server. A nil VM does not exist. If the function returns a conflict, because another process was
-// first, it is called again. evaluate returns ErrBusy after too many tries.
+// evaluate calls a function with a VM until the function is done. The first call gets the VM from the cache, unless
+// live is set; all others get it from the API server. The VM is nil if it does not exist. If the function returns a
+// conflict, because another process wrote first, it is called again. evaluate returns ErrBusy after too many
+// attempts.
 func (r *Registry) evaluate(
 	ctx context.Context, us *vmpb.HypervisorID, live bool, evaluate func(vm *v1alpha1.VirtualMachine, live bool) (done bool, err error),
 ) error {
@@ -83,11 +84,11 @@ func (r *Registry) evaluateOnce(
 	var from client.Reader = r.Client
 	if live {
 		from = r.APIReader
-		leave, err := r.gates.enter(ctx, KeyOf(us))
+		release, err := r.locks.acquire(ctx, KeyOf(us))
 		if err != nil {
 			return false, err
 		}
-		defer leave()
+		defer release()
 	}
 	vm, err := read(ctx, from, KeyOf(us))
 	if err != nil {
@@ -100,9 +101,9 @@ func (r *Registry) evaluateOnce(
 	return done, err
 }
 
-// Lease returns the response to a process that requests to run its VM. live skips the cache, which may be older than
-// the last response to the process. STATUS_UNKNOWN means that no process is authoritative and that the caller's Pod may
-// be elected.
+// Lease returns the response to a process that requests to run its VM. If live is set, it does not use the cache,
+// which may be older than the last response to the process. STATUS_UNKNOWN means that no process is authoritative and
+// that the caller's Pod may be elected.
 func (r *Registry) Lease(ctx context.Context, us *vmpb.HypervisorID, live bool) (*vmpb.RunLeaseUpdate, error) {
 	update := &vmpb.RunLeaseUpdate{}
 	err := r.evaluate(ctx, us, live, func(vm *v1alpha1.VirtualMachine, live bool) (bool, error) {
@@ -140,7 +141,7 @@ func (r *Registry) Lease(ctx context.Context, us *vmpb.HypervisorID, live bool) 
 	return update, nil
 }
 
-// growth returns the disks to enlarge.
+// growth returns the disks to enlarge, with their sizes.
 func growth(vm *v1alpha1.VirtualMachine) []*vmpb.DiskSize {
 	var sizes []*vmpb.DiskSize
 	for _, disk := range vm.Status.GrowDisks {
@@ -149,8 +150,8 @@ func growth(vm *v1alpha1.VirtualMachine) []*vmpb.DiskSize {
 	return sizes
 }
 
-// Confirm returns nil if a process is authoritative, and ErrNotAuthoritative if it is not. Before it returns, it stores
-// which disks are complete according to the report, except for a root disk without an initial image.
+// Confirm returns nil if a process is authoritative, and ErrNotAuthoritative if it is not. Before it returns nil, it
+// stores which disks are complete according to the report, except for a root disk without an initial image.
 func (r *Registry) Confirm(ctx context.Context, us *vmpb.HypervisorID, report *vmpb.ReportStateRequest) error {
 	return r.evaluate(ctx, us, false, func(vm *v1alpha1.VirtualMachine, live bool) (bool, error) {
 		holds := vm != nil && Holds(vm, us)
@@ -164,12 +165,12 @@ func (r *Registry) Confirm(ctx context.Context, us *vmpb.HypervisorID, report *v
 		}
 		return false, r.compareAndSwap(ctx, vm, func(status *v1alpha1.VirtualMachineStatus) {
 			status.ImagePrepared = status.ImagePrepared || report.GetImagePrepared() && vm.Spec.InitialImage != nil
-			podspec.KnowDataDisks(&vm.Spec, status, report)
+			podspec.RecordDataDisks(&vm.Spec, status, report)
 		})
 	})
 }
 
-// ConfirmNext returns nil if MayFollow is true for the VM in the cache, and ErrNotAuthoritative if it is not.
+// ConfirmNext returns nil if MayFollow is true for the VM in the cache, and ErrNotAuthoritative otherwise.
 func (r *Registry) ConfirmNext(ctx context.Context, us *vmpb.HypervisorID) error {
 	vm, err := read(ctx, r.Client, KeyOf(us))
 	if err == nil && !MayFollow(vm, us) {
@@ -178,18 +179,20 @@ func (r *Registry) ConfirmNext(ctx context.Context, us *vmpb.HypervisorID) error
 	return err
 }
 
-// MayFollow reports whether a process is authoritative, or may succeed the authoritative one in its Pod. A nil vm does
-// not exist.
+// MayFollow reports whether a process is authoritative, or may succeed the authoritative process in its Pod. vm is
+// nil if it does not exist.
 func MayFollow(vm *v1alpha1.VirtualMachine, who *vmpb.HypervisorID) bool {
 	found := authorize(vm, who)
 	return found == granted || found == adoptable
 }
 
-// SwitchOver moves the authority, and with it the lease in any state, from the process them to the process us, which is
-// in the same Pod or in that of a migration's target. The process them has stopped its guest, and continues it only if it
-// switches back. If us is authoritative already, an earlier response was lost, and SwitchOver returns nil.
-// Errors: ErrNotAuthoritative, ErrEarlierRun if them is a later process in the Pod of us, and ErrPodEnded if us cannot run
-// the VM.
+// SwitchOver moves the authority, together with the lease in any state, from the process them to the process us. The
+// process us must be in the same Pod or in the Pod of the migration target. The process them has stopped its guest,
+// and continues it only if it switches back. If us is already authoritative, because an earlier response was lost,
+// SwitchOver returns nil.
+//
+// It returns ErrNotAuthoritative, ErrEarlierRun if them is a later process in the Pod of us, or ErrPodEnded if us
+// cannot run the VM.
 func (r *Registry) SwitchOver(ctx context.Context, us, them *vmpb.HypervisorID) error {
 	return r.evaluate(ctx, us, true, func(vm *v1alpha1.VirtualMachine, _ bool) (bool, error) {
 		switch {
@@ -207,7 +210,7 @@ func (r *Registry) SwitchOver(ctx context.Context, us, them *vmpb.HypervisorID) 
 		}
 		claim := podspec.ClaimName(pod)
 		if podspec.Served(vm) {
-			claim = vm.Status.VolumeClaimName // its server has it
+			claim = vm.Status.VolumeClaimName // the disk server mounts it
 		}
 		return false, r.compareAndSwap(ctx, vm, func(status *v1alpha1.VirtualMachineStatus) {
 			migration.Move(status, v1alpha1.VirtualMachineAuthority{
@@ -219,23 +222,23 @@ func (r *Registry) SwitchOver(ctx context.Context, us, them *vmpb.HypervisorID) 
 	})
 }
 
-// mayFollow returns why the process us must not get the VM from the process them; nil if it may.
+// mayFollow returns why the process us must not take over the VM from the process them, or nil if it may.
 func mayFollow(vm *v1alpha1.VirtualMachine, us, them *vmpb.HypervisorID) error {
 	last := vm.Status.Migration
 	switch {
 	case us.GetPodName() != them.GetPodName() && !migration.IsTarget(&vm.Status, us.GetPodName()):
-		return ErrNotAuthoritative // the migration has ended
+		return ErrNotAuthoritative // the migration is not running any more
 	case us.GetPodName() != them.GetPodName():
 		return nil
 	case us.GetRunId() < them.GetRunId():
 		return ErrEarlierRun
 	case vm.Status.Lease != nil && (last == nil || last.SourcePodName != us.GetPodName()):
-		return ErrNotAuthoritative // another process has to wait for the end of the lease
+		return ErrNotAuthoritative // another process must wait until the lease has expired
 	}
 	return nil
 }
 
-// pod returns a Pod of the VM that has not ended, or ErrPodEnded.
+// pod returns a Pod of the VM that has not terminated, or ErrPodEnded.
 func (r *Registry) pod(ctx context.Context, vm *v1alpha1.VirtualMachine, name string) (*corev1.Pod, error) {
 	pod := &corev1.Pod{}
 	err := r.APIReader.Get(ctx, client.ObjectKey{Namespace: vm.Namespace, Name: name}, pod)
@@ -248,19 +251,19 @@ func (r *Registry) pod(ctx context.Context, vm *v1alpha1.VirtualMachine, name st
 	return pod, nil
 }
 
-// Update changes the status of a VM if the VM did not change since vm was read; otherwise it returns a
-// conflict, and nothing changed. On success vm is updated to what is stored. The authority is for Swap.
+// Update changes the status of a VM if the VM has not changed since vm was read; otherwise it returns a conflict and
+// changes nothing. On success, vm is updated to the stored object. Use Swap to change the authority.
 func (r *Registry) Update(ctx context.Context, vm *v1alpha1.VirtualMachine, change func(*v1alpha1.VirtualMachineStatus)) error {
 	return r.compareAndSwap(ctx, vm, change)
 }
 
-// Swap stores another authority if the VM did not change since vm was read; otherwise it
-// returns a conflict, and nothing changed. On success vm is updated to what is stored.
+// Swap stores another authority if the VM has not changed since vm was read; otherwise it returns a conflict and
+// changes nothing. On success, vm is updated to the stored object.
 func (r *Registry) Swap(ctx context.Context, vm *v1alpha1.VirtualMachine, next v1alpha1.VirtualMachineAuthority) error {
 	return r.swap(ctx, vm, next, nextLease(vm, r.Clock.Now()), nil)
 }
 
-// swap is Swap with the lease and the data disks for the case that the VM gets another hypervisor.
+// swap implements Swap. It also stores the lease and the data disks if the VM gets another hypervisor.
 func (r *Registry) swap(
 	ctx context.Context, vm *v1alpha1.VirtualMachine, next v1alpha1.VirtualMachineAuthority, lease *v1alpha1.VirtualMachineLease,
 	mounted []v1alpha1.DataDiskStatus,
@@ -274,15 +277,15 @@ func (r *Registry) swap(
 		}
 		status.Lease = lease
 		status.GrowDisks = nil
-		// Served disks are prepared by their server, whichever hypervisor has the VM.
+		// The disk server prepares served disks, regardless of the hypervisor.
 		reserved := next.ActivePodUID == "" && !podspec.Served(vm)
 		if reserved && (next.VolumeClaimName == "" || next.VolumeClaimName != has.VolumeClaimName || podspec.ReplacesDisk(vm)) {
-			status.ImagePrepared = false // another disk, and an empty one
+			status.ImagePrepared = false // the new disk is empty
 		}
 		if reserved {
 			status.DataDisks = podspec.NextDataDisks(vm)
 		}
-		// The condition described another Pod.
+		// The condition still describes the previous Pod.
 		meta.SetStatusCondition(&status.Conditions, metav1.Condition{
 			Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse, Reason: ReasonCreating,
 			Message: fmt.Sprintf("Creating pod %s.", next.ActivePodName), LastTransitionTime: metav1.NewTime(r.Clock.Now()),
@@ -315,29 +318,29 @@ func read(ctx context.Context, from client.Reader, key types.NamespacedName) (*v
 	return vm, nil
 }
 
-// KeyOf returns the name of the VM of a process.
+// KeyOf returns the namespace and name of the VM that a process runs.
 func KeyOf(id *vmpb.HypervisorID) types.NamespacedName {
 	return types.NamespacedName{Namespace: id.GetNamespace(), Name: id.GetVmName()}
 }
 
-// authorization is what a VM's object means for a process that wants to run it.
+// authorization is the permission of a process to run a VM.
 type authorization int
 
 const (
-	// denied: it must not run the VM.
+	// denied means that the process must not run the VM.
 	denied authorization = iota
-	// granted: it is authoritative.
+	// granted means that the process is authoritative.
 	granted
-	// adoptable: it is a new process in the authoritative Pod, and may replace the last one, which has terminated or does
-	// not hold the disk's lock.
+	// adoptable means that the process is a new one in the authoritative Pod. It may replace the last process, which
+	// has terminated or does not hold the lock of the disk.
 	adoptable
-	// undecided: no process is authoritative yet.
+	// undecided means that no process is authoritative yet.
 	undecided
-	// awaited: it is in the Pod of a migration's target, and must not run the VM yet.
+	// awaited means that the process is in the Pod of a migration target and must not run the VM yet.
 	awaited
 )
 
-// authorize returns the authorization of a process. A nil vm does not exist.
+// authorize returns the authorization of a process. vm is nil if it does not exist.
 func authorize(vm *v1alpha1.VirtualMachine, who *vmpb.HypervisorID) authorization {
 	switch {
 	case vm == nil || !vm.DeletionTimestamp.IsZero():
@@ -353,7 +356,7 @@ func authorize(vm *v1alpha1.VirtualMachine, who *vmpb.HypervisorID) authorizatio
 		return granted
 	}
 	if vm.Status.Lease != nil && vm.Status.ActiveRunID != "" {
-		return denied // it would have to wait until the lease has expired, as another Pod does
+		return denied // like another Pod, it must wait until the lease has expired
 	}
 	last, err := strconv.ParseUint(vm.Status.ActiveRunID, 10, 64)
 	if vm.Status.ActiveRunID == "" || err == nil && last < who.GetRunId() {
@@ -368,5 +371,5 @@ func Holds(vm *v1alpha1.VirtualMachine, who *vmpb.HypervisorID) bool {
 		vm.Status.ActiveRunID == runID(who)
 }
 
-// runID returns the run of a process as in the status.
+// runID returns the run ID of a process in the form used in the status.
 func runID(who *vmpb.HypervisorID) string { return strconv.FormatUint(who.GetRunId(), 10) }

@@ -26,13 +26,13 @@ func TestAuthorize(t *testing.T) {
 		"gone":                        {nil, denied},
 		"being deleted":               {deleted, denied},
 		"undecided":                   {vm("", ""), undecided},
-		"another pod's":               {vm("q", "5"), denied},
-		"ours":                        {vm("p", "5"), granted},
-		"not yet called":              {vm("p", ""), adoptable},
-		"an older run's":              {vm("p", "4"), adoptable},
-		"a newer run's":               {vm("p", "6"), denied},
-		"a malformed run's":           {vm("p", "x"), denied},
-		"numbers of different length": {vm("p", "10"), denied},
+		"authority of another Pod":    {vm("q", "5"), denied},
+		"authority of this process":   {vm("p", "5"), granted},
+		"no process yet":              {vm("p", ""), adoptable},
+		"authority of an older run":   {vm("p", "4"), adoptable},
+		"authority of a newer run":    {vm("p", "6"), denied},
+		"malformed run ID":            {vm("p", "x"), denied},
+		"run IDs of different length": {vm("p", "10"), denied},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {

@@ -10,21 +10,22 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// Access is whether the holder of a VM's lease has the disks for itself.
+// Access describes whether the holder of a VM's lease has exclusive access to the disks.
 type Access int
 
 const (
-	// AccessDirect means that no server of disks keeps others out, or that nobody has a lease.
+	// AccessDirect means that the disks are not served, or that the VM has no lease.
 	AccessDirect Access = iota
-	// AccessAwaited means that a hypervisor with an earlier token may still change the disks: the holder gets no lease.
+	// AccessAwaited means that a hypervisor with an earlier token may still change the disks, so the holder is
+	// granted no lease.
 	AccessAwaited
-	// AccessOpen means that all earlier tokens are revoked, and the holder's is not.
+	// AccessOpen means that all earlier tokens are revoked and the holder's token is not.
 	AccessOpen
-	// AccessRevoked means that the holder's token is revoked, too: it never gets the disks again.
+	// AccessRevoked means that the holder's token is revoked, too. The holder never gets access to the disks again.
 	AccessRevoked
 )
 
-// AccessOf returns the access of the holder of a VM's lease, as it is stored.
+// AccessOf returns the access of the holder of a VM's lease according to the status.
 func AccessOf(vm *v1alpha1.VirtualMachine) Access {
 	if !podspec.Served(vm) || vm.Status.Lease == nil {
 		return AccessDirect
@@ -46,8 +47,8 @@ func revokedToken(status *v1alpha1.VirtualMachineStatus) int64 {
 	return status.DiskServer.RevokedToken
 }
 
-// HighestToken returns the highest token with which a hypervisor may have attached the disks, as far as is stored; 0 if none
-// has.
+// HighestToken returns the highest token in the status with which a hypervisor may have attached the disks; 0 if
+// there is none.
 func HighestToken(status *v1alpha1.VirtualMachineStatus) int64 {
 	var highest int64
 	if status.Lease != nil {
@@ -59,9 +60,10 @@ func HighestToken(status *v1alpha1.VirtualMachineStatus) int64 {
 	return highest
 }
 
-// nextToken returns a token that is higher than all earlier ones. Tokens are Unix times in milliseconds, so that they are
-// also higher than tokens that were lost with the status: no two hypervisors of a VM start within one millisecond. If all
-// earlier tokens are revoked, it is the next number, so that the holder waits for no further revocation.
+// nextToken returns a token that is higher than all earlier ones. Tokens are Unix times in milliseconds. They are
+// therefore also higher than tokens that were lost with the status, because no two hypervisors of a VM start within
+// one millisecond. If all earlier tokens are revoked, the next token is the next number, so that the holder need not
+// wait for another revocation.
 func nextToken(status *v1alpha1.VirtualMachineStatus, now time.Time) int64 {
 	highest, revoked := HighestToken(status), revokedToken(status)
 	if revoked > 0 && revoked >= highest {
@@ -70,11 +72,11 @@ func nextToken(status *v1alpha1.VirtualMachineStatus, now time.Time) int64 {
 	return max(now.UnixMilli(), highest+1)
 }
 
-// ConfirmServer reports whether a process is in the Pod that serves the disks of its VM.
+// ConfirmServer reports whether a process is in the disk server Pod of its VM.
 func (r *Registry) ConfirmServer(ctx context.Context, us *vmpb.HypervisorID) (is bool, err error) {
 	err = r.evaluate(ctx, us, false, func(vm *v1alpha1.VirtualMachine, live bool) (bool, error) {
 		switch {
-		case vm == nil || !podspec.Served(vm), // which does not change
+		case vm == nil || !podspec.Served(vm), // diskAccess is immutable
 			us.GetPodName() == vm.Status.ActivePodName, migration.IsTarget(&vm.Status, us.GetPodName()):
 			return true, nil
 		}
@@ -84,7 +86,7 @@ func (r *Registry) ConfirmServer(ctx context.Context, us *vmpb.HypervisorID) (is
 	return is, err
 }
 
-// IsServer reports whether a Pod is the one that serves the disks of a VM.
+// IsServer reports whether a Pod is the disk server of a VM according to its status.
 func IsServer(status *v1alpha1.VirtualMachineStatus, pod string) bool {
 	return status.DiskServer != nil && status.DiskServer.PodName != "" && status.DiskServer.PodName == pod
 }

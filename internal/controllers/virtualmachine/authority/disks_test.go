@@ -7,7 +7,7 @@ import (
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
 )
 
-// withTokens returns a status. 0 is none.
+// withTokens returns a status with fencing tokens. 0 means that there is no such token.
 func withTokens(holder, target, revoked int64) *v1alpha1.VirtualMachineStatus {
 	status := &v1alpha1.VirtualMachineStatus{}
 	if holder > 0 {
@@ -25,13 +25,13 @@ func withTokens(holder, target, revoked int64) *v1alpha1.VirtualMachineStatus {
 func TestNextToken(t *testing.T) {
 	now := time.UnixMilli(1000)
 	for name, test := range map[string]struct{ holder, target, revoked, want int64 }{
-		"the first":                                {0, 0, 0, 1000},
-		"after one":                                {500, 0, 0, 1000},
-		"after one of the same millisecond":        {1000, 0, 0, 1001},
-		"after one of a target":                    {1000, 1001, 999, 1002},
-		"all before are revoked":                   {500, 0, 998, 999},
-		"the status was lost, but what is revoked": {0, 0, 998, 999},
-		"a target beside the source":               {1000, 0, 999, 1001},
+		"first token":                           {0, 0, 0, 1000},
+		"after an earlier token":                {500, 0, 0, 1000},
+		"after a token of the same millisecond": {1000, 0, 0, 1001},
+		"after the token of a migration target": {1000, 1001, 999, 1002},
+		"all earlier tokens are revoked":        {500, 0, 998, 999},
+		"lease lost, revocation kept":           {0, 0, 998, 999},
+		"target next to the source":             {1000, 0, 999, 1001},
 	} {
 		t.Run(name, func(t *testing.T) {
 			status := withTokens(test.holder, test.target, test.revoked)
@@ -39,7 +39,7 @@ func TestNextToken(t *testing.T) {
 				t.Errorf("%d, want %d", got, test.want)
 			}
 			if HighestToken(status) >= test.want {
-				t.Errorf("%d was given before", HighestToken(status))
+				t.Errorf("token %d was already used", HighestToken(status))
 			}
 		})
 	}
@@ -51,13 +51,13 @@ func TestAccessOf(t *testing.T) {
 		status *v1alpha1.VirtualMachineStatus
 		want   Access
 	}{
-		"disks in the Pod":       {"", withTokens(7, 0, 0), AccessDirect},
-		"no lease":               {v1alpha1.DiskAccessServed, withTokens(0, 0, 6), AccessDirect},
-		"no server":              {v1alpha1.DiskAccessServed, withTokens(7, 0, 0), AccessAwaited},
-		"one before is not":      {v1alpha1.DiskAccessServed, withTokens(7, 0, 5), AccessAwaited},
-		"all before are revoked": {v1alpha1.DiskAccessServed, withTokens(7, 0, 6), AccessOpen},
-		"the holder is, too":     {v1alpha1.DiskAccessServed, withTokens(7, 0, 7), AccessRevoked},
-		"a target of before is":  {v1alpha1.DiskAccessServed, withTokens(9, 8, 8), AccessOpen},
+		"disks in the Pod":                          {"", withTokens(7, 0, 0), AccessDirect},
+		"no lease":                                  {v1alpha1.DiskAccessServed, withTokens(0, 0, 6), AccessDirect},
+		"no server":                                 {v1alpha1.DiskAccessServed, withTokens(7, 0, 0), AccessAwaited},
+		"an earlier token is not revoked":           {v1alpha1.DiskAccessServed, withTokens(7, 0, 5), AccessAwaited},
+		"all earlier tokens are revoked":            {v1alpha1.DiskAccessServed, withTokens(7, 0, 6), AccessOpen},
+		"the holder's token is revoked":             {v1alpha1.DiskAccessServed, withTokens(7, 0, 7), AccessRevoked},
+		"the token of an earlier target is revoked": {v1alpha1.DiskAccessServed, withTokens(9, 8, 8), AccessOpen},
 	} {
 		t.Run(name, func(t *testing.T) {
 			vm := &v1alpha1.VirtualMachine{Spec: v1alpha1.VirtualMachineSpec{DiskAccess: test.access}, Status: *test.status}
@@ -68,8 +68,8 @@ func TestAccessOf(t *testing.T) {
 	}
 }
 
-// The target of a migration keeps the token with which it has attached the disks; a source that takes its VM back gets one that
-// is above both.
+// TestTokenMovesWithTheLease checks that the target of a migration keeps the token with which it has attached the
+// disks, and that a source that takes its VM back gets a token higher than both.
 func TestTokenMovesWithTheLease(t *testing.T) {
 	for pod, want := range map[string]int64{"t": 8, "s": 1000} {
 		status := withTokens(7, 8, 6)

@@ -1,6 +1,6 @@
 package authority
 
-// For tests that also know what is asked of servers of disks.
+// These functions are exported for tests that also use package disks.
 var (
 	LeaseAfter = leaseAfter
 	PassLease  = passLease

@@ -21,14 +21,14 @@ func DurationOf(vm *v1alpha1.VirtualMachine) time.Duration {
 	return time.Duration(cmp.Or(vm.Spec.LeaseDurationSeconds, int32(lease.DefaultDuration/time.Second))) * time.Second
 }
 
-// RecordOf returns the record of a lease.
+// RecordOf converts a lease in the status.
 func RecordOf(of *v1alpha1.VirtualMachineLease) lease.Record {
 	return lease.Record{
 		State: lease.State(of.State), Transitions: of.Transitions, Duration: time.Duration(of.DurationSeconds) * time.Second,
 	}
 }
 
-// nextLease returns the lease of the next holder of a VM; nil if it relies on storage locking.
+// nextLease returns the lease for the next holder of a VM; nil if the VM relies on storage locking.
 func nextLease(vm *v1alpha1.VirtualMachine, now time.Time) *v1alpha1.VirtualMachineLease {
 	if vm.Spec.LeaseMode != v1alpha1.LeaseFullLeases {
 		return nil
@@ -36,7 +36,7 @@ func nextLease(vm *v1alpha1.VirtualMachine, now time.Time) *v1alpha1.VirtualMach
 	return leaseAfter(&vm.Status, DurationOf(vm), now)
 }
 
-// leaseAfter returns the lease after the one of a status, which may have none.
+// leaseAfter returns the lease that follows the one in a status, which may have none.
 func leaseAfter(status *v1alpha1.VirtualMachineStatus, duration time.Duration, now time.Time) *v1alpha1.VirtualMachineLease {
 	next := &v1alpha1.VirtualMachineLease{
 		State: v1alpha1.LeaseOpen, DurationSeconds: int32(duration / time.Second),
@@ -48,8 +48,8 @@ func leaseAfter(status *v1alpha1.VirtualMachineStatus, duration time.Duration, n
 	return next
 }
 
-// passLease passes the lease, if there is one, to the holder to which the VM was switched over. The next lease is open
-// and has another token. The last one need not expire, because its holder has given up its guest.
+// passLease passes the lease, if there is one, to the process that has become authoritative by a switchover. The next
+// lease is open and has a new token. The last lease need not expire first, because its holder has stopped its guest.
 func passLease(status *v1alpha1.VirtualMachineStatus, now time.Time) {
 	last, moved := status.Lease, status.Migration
 	if last == nil {
@@ -57,12 +57,13 @@ func passLease(status *v1alpha1.VirtualMachineStatus, now time.Time) {
 	}
 	next := leaseAfter(status, RecordOf(last).Duration, now)
 	if moved != nil && moved.TargetPodName == status.ActivePodName && moved.TargetFencingToken > last.FencingToken {
-		next.FencingToken = moved.TargetFencingToken // it has attached the disks
+		next.FencingToken = moved.TargetFencingToken // the target has attached the disks with this token
 	}
 	status.Lease = next
 }
 
-// Elect gives a VM without authority to the hypervisor in a Pod, in the mode in which that runs.
+// Elect makes the hypervisor in a Pod authoritative for a VM without authority. The lease mode is that with which the
+// hypervisor was started.
 func (r *Registry) Elect(ctx context.Context, vm *v1alpha1.VirtualMachine, pod *corev1.Pod) error {
 	duration, err := podspec.LeaseOf(pod)
 	if err != nil {
@@ -77,8 +78,8 @@ func (r *Registry) Elect(ctx context.Context, vm *v1alpha1.VirtualMachine, pod *
 	}, lease, podspec.DataClaims(pod))
 }
 
-// ChangeLease stores another state of a VM's lease if the VM did not change since vm was read; otherwise it returns
-// a conflict. On success vm is updated.
+// ChangeLease stores another state of a VM's lease if the VM has not changed since vm was read; otherwise it returns
+// a conflict. On success, vm is updated.
 func (r *Registry) ChangeLease(ctx context.Context, vm *v1alpha1.VirtualMachine, state lease.State) error {
 	return r.compareAndSwap(ctx, vm, func(status *v1alpha1.VirtualMachineStatus) {
 		next := RecordOf(status.Lease).Next(state)
@@ -87,12 +88,12 @@ func (r *Registry) ChangeLease(ctx context.Context, vm *v1alpha1.VirtualMachine,
 	})
 }
 
-// renew fills in the response to the holder of a lease. A request is decided by what the API server has. Later updates
-// may come from the cache, because they do not renew the lease.
+// renew fills in the response to the holder of a lease. A first request is decided with the VM from the API server.
+// Later updates may use the VM from the cache, because they do not renew the lease.
 func (r *Registry) renew(ctx context.Context, vm *v1alpha1.VirtualMachine, live bool, update *vmpb.RunLeaseUpdate) (bool, error) {
 	verdict, access := RecordOf(vm.Status.Lease).Ask(), AccessOf(vm)
 	if access == AccessRevoked {
-		verdict = lease.Refuse // its guest has no disks any more
+		verdict = lease.Refuse // the guest has lost its disks
 	}
 	switch {
 	case verdict == lease.Refuse && live:
@@ -106,13 +107,13 @@ func (r *Registry) renew(ctx context.Context, vm *v1alpha1.VirtualMachine, live 
 	update.Status, update.Paused = vmpb.RunLeaseUpdate_STATUS_OK, vm.Spec.Mode == v1alpha1.ModePause
 	update.Migrate, update.Grow = migration.OrderOf(vm).Given, growth(vm)
 	update.FencingToken = uint64(vm.Status.Lease.FencingToken)
-	if access != AccessAwaited { // else it may exist, as a target before the switchover
+	if access != AccessAwaited { // otherwise it gets no lease yet, like a migration target before the switchover
 		update.ValidFor = durationpb.New(RecordOf(vm.Status.Lease).Duration)
 	}
 	return true, nil
 }
 
-// Release stores that the guest of a lease's holder has terminated for good. It returns ErrNotAuthoritative if the
+// Release records that the guest of the lease's holder has terminated for good. It returns ErrNotAuthoritative if the
 // process is not the holder.
 func (r *Registry) Release(ctx context.Context, us *vmpb.HypervisorID) error {
 	return r.evaluate(ctx, us, true, func(vm *v1alpha1.VirtualMachine, _ bool) (bool, error) {

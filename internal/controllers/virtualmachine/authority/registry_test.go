@@ -32,20 +32,20 @@ import (
 
 var now = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-// world is a registry, and a fake API server with the virtual machine "vm" and its Pods vm-1, vm-2 and gone-1. The
-// hypervisor in vm-1 with the run 5 has the authority.
-type world struct {
+// env is a registry with a fake API server, which has the virtual machine "vm" and its Pods vm-1, vm-2 and gone-1.
+// Run 5 of the hypervisor in vm-1 has the authority.
+type env struct {
 	*Registry
 	live   client.WithWatch
 	writes int
-	fail   func() error // of the next write; nil if it succeeds
+	fail   func() error // returns the error of the next write; nil if it succeeds
 }
 
-// setup changes the objects of a world before it begins.
+// setup changes the objects before an env is created.
 type setup func(vm *v1alpha1.VirtualMachine, pods map[string]*corev1.Pod)
 
-// newWorld returns a world. cached changes the VM that the cache has; nil if that is current.
-func newWorld(t *testing.T, given setup, cached func(*v1alpha1.VirtualMachine)) *world {
+// newEnv returns an env. cached changes the VM in the cache; if nil, the cache is up to date.
+func newEnv(t *testing.T, given setup, cached func(*v1alpha1.VirtualMachine)) *env {
 	t.Helper()
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, v1alpha1.AddToScheme} {
@@ -69,7 +69,7 @@ func newWorld(t *testing.T, given setup, cached func(*v1alpha1.VirtualMachine)) 
 	for _, pod := range pods {
 		objects = append(objects, pod)
 	}
-	w := &world{live: fakeclient.NewBuilder(scheme).WithObjects(objects...).WithStatusSubresource(vm).Build()}
+	w := &env{live: fakeclient.NewBuilder(scheme).WithObjects(objects...).WithStatusSubresource(vm).Build()}
 	w.Registry = &Registry{APIReader: w.live, Clock: testingclock.NewFakePassiveClock(now), Client: interceptor.NewClient(w.live, interceptor.Funcs{
 		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object, opts ...client.GetOption) error {
 			err := c.Get(ctx, key, object, opts...)
@@ -91,8 +91,8 @@ func newWorld(t *testing.T, given setup, cached func(*v1alpha1.VirtualMachine)) 
 	return w
 }
 
-// status returns what is stored.
-func (w *world) status(t *testing.T) *v1alpha1.VirtualMachineStatus {
+// status returns the stored status of the VM.
+func (w *env) status(t *testing.T) *v1alpha1.VirtualMachineStatus {
 	t.Helper()
 	vm := &v1alpha1.VirtualMachine{}
 	if err := w.live.Get(t.Context(), client.ObjectKeyFromObject(fixture.VirtualMachine()), vm); err != nil {
@@ -123,7 +123,7 @@ func noAuthority(vm *v1alpha1.VirtualMachine, _ map[string]*corev1.Pod) {
 	vm.Status.VirtualMachineAuthority = v1alpha1.VirtualMachineAuthority{}
 }
 
-// leased gives the VM a lease in a state, with the fencing token 100.
+// leased gives the VM a lease in a state, with fencing token 100.
 func leased(state v1alpha1.LeaseState) setup {
 	return func(vm *v1alpha1.VirtualMachine, _ map[string]*corev1.Pod) {
 		vm.Spec.LeaseMode = v1alpha1.LeaseFullLeases
@@ -131,7 +131,7 @@ func leased(state v1alpha1.LeaseState) setup {
 	}
 }
 
-// servedUpTo gives the disks of the VM a server that has revoked all tokens up to one.
+// servedUpTo gives the VM a disk server that has revoked all tokens up to a token.
 func servedUpTo(revoked int64) setup {
 	return func(vm *v1alpha1.VirtualMachine, _ map[string]*corev1.Pod) {
 		vm.Spec.DiskAccess = v1alpha1.DiskAccessServed
@@ -148,7 +148,7 @@ func migrating(phase v1alpha1.MigrationPhase) setup {
 	}
 }
 
-// ordered gives the VM an order to migrate from vm-1.
+// ordered requests a migration from vm-1.
 func ordered(vm *v1alpha1.VirtualMachine, _ map[string]*corev1.Pod) {
 	vm.Annotations = map[string]string{v1alpha1.AnnotationMigrate: "vm-1"}
 }
@@ -189,34 +189,34 @@ func TestRegistry_Lease(t *testing.T) {
 		want   *vmpb.RunLeaseUpdate
 		run    string // stored; empty if it is 5
 	}{
-		"the holder":              {us: process("vm-1", 5), want: &vmpb.RunLeaseUpdate{Status: ok}},
-		"the holder, paused":      {given: paused, us: process("vm-1", 5), want: &vmpb.RunLeaseUpdate{Status: ok, Paused: true}},
-		"the holder, ordered":     {given: ordered, us: process("vm-1", 5), want: &vmpb.RunLeaseUpdate{Status: ok, Migrate: true}},
-		"the holder, growing":     {given: growing, us: process("vm-1", 5), want: &vmpb.RunLeaseUpdate{Status: ok, Grow: []*vmpb.DiskSize{{Name: "logs", Bytes: 7}}}},
-		"the next process":        {us: process("vm-1", 6), want: &vmpb.RunLeaseUpdate{Status: ok}, run: "6"},
-		"an earlier process":      {us: process("vm-1", 4), want: &vmpb.RunLeaseUpdate{Status: terminate}},
-		"another Pod":             {us: process("vm-2", 9), want: &vmpb.RunLeaseUpdate{Status: terminate}},
-		"a VM that is deleted":    {given: deleting, us: process("vm-1", 5), want: &vmpb.RunLeaseUpdate{Status: terminate}},
-		"no authority":            {given: noAuthority, us: process("vm-1", 5), want: &vmpb.RunLeaseUpdate{Status: unknown}},
-		"no authority, finished":  {given: all(noAuthority, finished("vm-1")), us: process("vm-1", 5), want: &vmpb.RunLeaseUpdate{Status: terminate}},
-		"no authority, foreign":   {given: all(noAuthority, foreign("vm-1")), us: process("vm-1", 5), want: &vmpb.RunLeaseUpdate{Status: terminate}},
-		"no authority, no Pod":    {given: all(noAuthority, noPod("vm-1")), us: process("vm-1", 5), want: &vmpb.RunLeaseUpdate{Status: terminate}},
-		"the target":              {given: all(migrating(v1alpha1.MigrationPreparing), ordered), us: process("vm-2", 1), want: &vmpb.RunLeaseUpdate{Status: ok, FencingToken: 200}},
-		"the target of a failed":  {given: migrating(v1alpha1.MigrationFailed), us: process("vm-2", 1), want: &vmpb.RunLeaseUpdate{Status: terminate}},
-		"a lease":                 {given: all(leased(v1alpha1.LeaseOpen), ordered, growing, paused), us: process("vm-1", 5), want: &vmpb.RunLeaseUpdate{Status: ok, Paused: true, Migrate: true, FencingToken: 100, ValidFor: valid, Grow: []*vmpb.DiskSize{{Name: "logs", Bytes: 7}}}},
-		"a lease, next process":   {given: leased(v1alpha1.LeaseOpen), us: process("vm-1", 6), want: &vmpb.RunLeaseUpdate{Status: terminate}},
-		"a lease, first process":  {given: all(leased(v1alpha1.LeaseOpen), noRun), us: process("vm-1", 6), want: &vmpb.RunLeaseUpdate{Status: ok, FencingToken: 100, ValidFor: valid}, run: "6"},
-		"a suspected lease":       {given: leased(v1alpha1.LeaseSuspected), us: process("vm-1", 5), want: &vmpb.RunLeaseUpdate{Status: ok, FencingToken: 100, ValidFor: valid}},
-		"a revoked lease":         {given: leased(v1alpha1.LeaseRevoked), us: process("vm-1", 5), want: &vmpb.RunLeaseUpdate{Status: terminate}},
-		"disks not revoked":       {given: all(leased(v1alpha1.LeaseOpen), servedUpTo(98)), us: process("vm-1", 5), want: &vmpb.RunLeaseUpdate{Status: ok, FencingToken: 100}},
-		"disks open":              {given: all(leased(v1alpha1.LeaseOpen), servedUpTo(99)), us: process("vm-1", 5), want: &vmpb.RunLeaseUpdate{Status: ok, FencingToken: 100, ValidFor: valid}},
-		"disks revoked":           {given: all(leased(v1alpha1.LeaseOpen), servedUpTo(100)), us: process("vm-1", 5), want: &vmpb.RunLeaseUpdate{Status: terminate}},
-		"an outdated cache":       {cached: func(vm *v1alpha1.VirtualMachine) { vm.Status.ActivePodName = "vm-0" }, us: process("vm-1", 5), want: &vmpb.RunLeaseUpdate{Status: ok}},
-		"an outdated revocation":  {given: leased(v1alpha1.LeaseOpen), cached: func(vm *v1alpha1.VirtualMachine) { vm.Status.Lease.State = v1alpha1.LeaseRevoked }, us: process("vm-1", 5), want: &vmpb.RunLeaseUpdate{Status: ok, FencingToken: 100, ValidFor: valid}},
-		"an outdated early start": {cached: func(vm *v1alpha1.VirtualMachine) { vm.Status.ActiveRunID = "1" }, us: process("vm-1", 4), want: &vmpb.RunLeaseUpdate{Status: terminate}},
+		"the holder":                         {us: process("vm-1", 5), want: &vmpb.RunLeaseUpdate{Status: ok}},
+		"the holder, paused":                 {given: paused, us: process("vm-1", 5), want: &vmpb.RunLeaseUpdate{Status: ok, Paused: true}},
+		"the holder, migration requested":    {given: ordered, us: process("vm-1", 5), want: &vmpb.RunLeaseUpdate{Status: ok, Migrate: true}},
+		"the holder, growing":                {given: growing, us: process("vm-1", 5), want: &vmpb.RunLeaseUpdate{Status: ok, Grow: []*vmpb.DiskSize{{Name: "logs", Bytes: 7}}}},
+		"the next process":                   {us: process("vm-1", 6), want: &vmpb.RunLeaseUpdate{Status: ok}, run: "6"},
+		"an earlier process":                 {us: process("vm-1", 4), want: &vmpb.RunLeaseUpdate{Status: terminate}},
+		"a process in another Pod":           {us: process("vm-2", 9), want: &vmpb.RunLeaseUpdate{Status: terminate}},
+		"a VM that is being deleted":         {given: deleting, us: process("vm-1", 5), want: &vmpb.RunLeaseUpdate{Status: terminate}},
+		"no authority":                       {given: noAuthority, us: process("vm-1", 5), want: &vmpb.RunLeaseUpdate{Status: unknown}},
+		"no authority, finished":             {given: all(noAuthority, finished("vm-1")), us: process("vm-1", 5), want: &vmpb.RunLeaseUpdate{Status: terminate}},
+		"no authority, Pod of another VM":    {given: all(noAuthority, foreign("vm-1")), us: process("vm-1", 5), want: &vmpb.RunLeaseUpdate{Status: terminate}},
+		"no authority, no Pod":               {given: all(noAuthority, noPod("vm-1")), us: process("vm-1", 5), want: &vmpb.RunLeaseUpdate{Status: terminate}},
+		"the target":                         {given: all(migrating(v1alpha1.MigrationPreparing), ordered), us: process("vm-2", 1), want: &vmpb.RunLeaseUpdate{Status: ok, FencingToken: 200}},
+		"the target of a failed migration":   {given: migrating(v1alpha1.MigrationFailed), us: process("vm-2", 1), want: &vmpb.RunLeaseUpdate{Status: terminate}},
+		"a lease":                            {given: all(leased(v1alpha1.LeaseOpen), ordered, growing, paused), us: process("vm-1", 5), want: &vmpb.RunLeaseUpdate{Status: ok, Paused: true, Migrate: true, FencingToken: 100, ValidFor: valid, Grow: []*vmpb.DiskSize{{Name: "logs", Bytes: 7}}}},
+		"a lease, next process":              {given: leased(v1alpha1.LeaseOpen), us: process("vm-1", 6), want: &vmpb.RunLeaseUpdate{Status: terminate}},
+		"a lease, first process":             {given: all(leased(v1alpha1.LeaseOpen), noRun), us: process("vm-1", 6), want: &vmpb.RunLeaseUpdate{Status: ok, FencingToken: 100, ValidFor: valid}, run: "6"},
+		"a suspected lease":                  {given: leased(v1alpha1.LeaseSuspected), us: process("vm-1", 5), want: &vmpb.RunLeaseUpdate{Status: ok, FencingToken: 100, ValidFor: valid}},
+		"a revoked lease":                    {given: leased(v1alpha1.LeaseRevoked), us: process("vm-1", 5), want: &vmpb.RunLeaseUpdate{Status: terminate}},
+		"disks not revoked":                  {given: all(leased(v1alpha1.LeaseOpen), servedUpTo(98)), us: process("vm-1", 5), want: &vmpb.RunLeaseUpdate{Status: ok, FencingToken: 100}},
+		"disks open":                         {given: all(leased(v1alpha1.LeaseOpen), servedUpTo(99)), us: process("vm-1", 5), want: &vmpb.RunLeaseUpdate{Status: ok, FencingToken: 100, ValidFor: valid}},
+		"disks revoked":                      {given: all(leased(v1alpha1.LeaseOpen), servedUpTo(100)), us: process("vm-1", 5), want: &vmpb.RunLeaseUpdate{Status: terminate}},
+		"an outdated cache":                  {cached: func(vm *v1alpha1.VirtualMachine) { vm.Status.ActivePodName = "vm-0" }, us: process("vm-1", 5), want: &vmpb.RunLeaseUpdate{Status: ok}},
+		"an outdated revocation":             {given: leased(v1alpha1.LeaseOpen), cached: func(vm *v1alpha1.VirtualMachine) { vm.Status.Lease.State = v1alpha1.LeaseRevoked }, us: process("vm-1", 5), want: &vmpb.RunLeaseUpdate{Status: ok, FencingToken: 100, ValidFor: valid}},
+		"outdated cache with an earlier run": {cached: func(vm *v1alpha1.VirtualMachine) { vm.Status.ActiveRunID = "1" }, us: process("vm-1", 4), want: &vmpb.RunLeaseUpdate{Status: terminate}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, test.given, test.cached)
+			w := newEnv(t, test.given, test.cached)
 			got, err := w.Lease(t.Context(), test.us, false)
 			if err != nil {
 				t.Fatal(err)
@@ -235,10 +235,10 @@ func TestRegistry_Lease(t *testing.T) {
 	}
 }
 
-// TestRegistry_LeaseIsReopened checks that a suspected holder gets its lease only after the API server has stored that it
-// is open again.
+// TestRegistry_LeaseIsReopened checks that a suspected holder gets its lease only after the API server has stored
+// that the lease is open again.
 func TestRegistry_LeaseIsReopened(t *testing.T) {
-	w := newWorld(t, leased(v1alpha1.LeaseSuspected), nil)
+	w := newEnv(t, leased(v1alpha1.LeaseSuspected), nil)
 	if _, err := w.Lease(t.Context(), process("vm-1", 5), false); err != nil || w.writes > 0 {
 		t.Fatalf("an update without a request made %d writes, %v", w.writes, err)
 	}
@@ -269,12 +269,12 @@ func TestRegistry_SwitchOver(t *testing.T) {
 		"to the target, with an old token": {given: all(preparing, leased(v1alpha1.LeaseOpen), func(vm *v1alpha1.VirtualMachine, _ map[string]*corev1.Pod) {
 			vm.Status.Lease.FencingToken = 2 * now.UnixMilli()
 		}), us: process("vm-2", 1), them: process("vm-1", 5), claim: "disk-2", token: 2*now.UnixMilli() + 1, writes: 1},
-		"again":                             {given: preparing, us: process("vm-1", 5), them: process("vm-2", 1), claim: "disk-1"},
+		"a repeated call":                   {given: preparing, us: process("vm-1", 5), them: process("vm-2", 1), claim: "disk-1"},
 		"after the migration failed":        {given: migrating(v1alpha1.MigrationFailed), us: process("vm-2", 1), them: process("vm-1", 5), want: ErrNotAuthoritative},
 		"to another Pod":                    {given: preparing, us: process("vm-3", 1), them: process("vm-1", 5), want: ErrNotAuthoritative},
 		"from another process":              {given: preparing, us: process("vm-2", 1), them: process("vm-1", 4), want: ErrNotAuthoritative},
-		"of a VM that is deleted":           {given: all(preparing, deleting), us: process("vm-2", 1), them: process("vm-1", 5), want: ErrNotAuthoritative},
-		"of no VM":                          {us: &vmpb.HypervisorID{Namespace: fixture.Namespace, VmName: "other", PodName: "vm-2", RunId: 1}, them: process("vm-1", 5), want: ErrNotAuthoritative},
+		"VM is being deleted":               {given: all(preparing, deleting), us: process("vm-2", 1), them: process("vm-1", 5), want: ErrNotAuthoritative},
+		"VM does not exist":                 {us: &vmpb.HypervisorID{Namespace: fixture.Namespace, VmName: "other", PodName: "vm-2", RunId: 1}, them: process("vm-1", 5), want: ErrNotAuthoritative},
 		"to a Pod that has finished":        {given: all(preparing, finished("vm-2")), us: process("vm-2", 1), them: process("vm-1", 5), want: ErrPodEnded},
 		"to a Pod of another object":        {given: all(preparing, foreign("vm-2")), us: process("vm-2", 1), them: process("vm-1", 5), want: ErrPodEnded},
 		"to a Pod that is gone":             {given: all(preparing, noPod("vm-2")), us: process("vm-2", 1), them: process("vm-1", 5), want: ErrPodEnded},
@@ -287,7 +287,7 @@ func TestRegistry_SwitchOver(t *testing.T) {
 		"back, with a lease": {given: all(leased(v1alpha1.LeaseOpen), returned), us: process("vm-1", 6), them: process("vm-1", 5), claim: "disk-1", token: now.UnixMilli(), writes: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, test.given, nil)
+			w := newEnv(t, test.given, nil)
 			if err := w.SwitchOver(t.Context(), test.us, test.them); !errors.Is(err, test.want) || (err == nil) != (test.want == nil) {
 				t.Fatalf("the error is %v, want %v", err, test.want)
 			}
@@ -325,13 +325,13 @@ func TestRegistry_Release(t *testing.T) {
 		writes int
 	}{
 		"the holder":      {leased(v1alpha1.LeaseOpen), process("vm-1", 5), nil, 1},
-		"again":           {leased(v1alpha1.LeaseReleased), process("vm-1", 5), nil, 0},
+		"a repeated call": {leased(v1alpha1.LeaseReleased), process("vm-1", 5), nil, 0},
 		"another process": {leased(v1alpha1.LeaseOpen), process("vm-1", 6), ErrNotAuthoritative, 0},
 		"no lease":        {nil, process("vm-1", 5), ErrNotAuthoritative, 0},
 		"no VM":           {nil, &vmpb.HypervisorID{Namespace: fixture.Namespace, VmName: "other", PodName: "vm-1", RunId: 5}, ErrNotAuthoritative, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, test.given, nil)
+			w := newEnv(t, test.given, nil)
 			if err := w.Release(t.Context(), test.us); !errors.Is(err, test.want) || (err == nil) != (test.want == nil) {
 				t.Fatalf("the error is %v, want %v", err, test.want)
 			}
@@ -342,7 +342,8 @@ func TestRegistry_Release(t *testing.T) {
 	}
 }
 
-// TestRegistry_ConfirmStoresDisks checks that the status has which disks are complete before their hypervisor may go on.
+// TestRegistry_ConfirmStoresDisks checks that the status records which disks are complete before their hypervisor may
+// continue.
 func TestRegistry_ConfirmStoresDisks(t *testing.T) {
 	noImage := func(vm *v1alpha1.VirtualMachine, _ map[string]*corev1.Pod) { vm.Spec.InitialImage = nil }
 	withData := func(vm *v1alpha1.VirtualMachine, _ map[string]*corev1.Pod) {
@@ -357,16 +358,16 @@ func TestRegistry_ConfirmStoresDisks(t *testing.T) {
 		want           error
 		prepared, data bool
 	}{
-		"nothing":                    {us: process("vm-1", 5)},
-		"the image":                  {us: process("vm-1", 5), report: prepared, prepared: true},
-		"the image of a disk of its": {given: noImage, us: process("vm-1", 5), report: prepared},
-		"a data disk":                {given: withData, us: process("vm-1", 5), report: &vmpb.ReportStateRequest{Disks: []*vmpb.DiskSize{{Name: "logs", Bytes: 1}}}, data: true},
-		"an outdated cache":          {cached: func(vm *v1alpha1.VirtualMachine) { vm.Status.ActivePodName = "vm-0" }, us: process("vm-1", 5)},
-		"another process":            {us: process("vm-1", 6), report: prepared, want: ErrNotAuthoritative},
-		"no VM":                      {us: &vmpb.HypervisorID{Namespace: fixture.Namespace, VmName: "other", PodName: "vm-1", RunId: 5}, want: ErrNotAuthoritative},
+		"nothing":   {us: process("vm-1", 5)},
+		"the image": {us: process("vm-1", 5), report: prepared, prepared: true},
+		"the image, which the spec does not have": {given: noImage, us: process("vm-1", 5), report: prepared},
+		"a data disk":       {given: withData, us: process("vm-1", 5), report: &vmpb.ReportStateRequest{Disks: []*vmpb.DiskSize{{Name: "logs", Bytes: 1}}}, data: true},
+		"an outdated cache": {cached: func(vm *v1alpha1.VirtualMachine) { vm.Status.ActivePodName = "vm-0" }, us: process("vm-1", 5)},
+		"another process":   {us: process("vm-1", 6), report: prepared, want: ErrNotAuthoritative},
+		"no VM":             {us: &vmpb.HypervisorID{Namespace: fixture.Namespace, VmName: "other", PodName: "vm-1", RunId: 5}, want: ErrNotAuthoritative},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, test.given, test.cached)
+			w := newEnv(t, test.given, test.cached)
 			if err := w.Confirm(t.Context(), test.us, test.report); !errors.Is(err, test.want) || (err == nil) != (test.want == nil) {
 				t.Fatalf("the error is %v, want %v", err, test.want)
 			}
@@ -382,9 +383,9 @@ func TestRegistry_ConfirmStoresDisks(t *testing.T) {
 func TestRegistry_ConfirmProcesses(t *testing.T) {
 	target := migrating(v1alpha1.MigrationCopying)
 	behind := func(vm *v1alpha1.VirtualMachine) { vm.Status.Migration, vm.Status.DiskServer = nil, nil }
-	next := func(w *world, us *vmpb.HypervisorID) error { return w.ConfirmNext(context.Background(), us) }
-	isTarget := func(w *world, us *vmpb.HypervisorID) error { return w.ConfirmTarget(context.Background(), us) }
-	isServer := func(w *world, us *vmpb.HypervisorID) error {
+	next := func(w *env, us *vmpb.HypervisorID) error { return w.ConfirmNext(context.Background(), us) }
+	isTarget := func(w *env, us *vmpb.HypervisorID) error { return w.ConfirmTarget(context.Background(), us) }
+	isServer := func(w *env, us *vmpb.HypervisorID) error {
 		is, err := w.ConfirmServer(context.Background(), us)
 		if err == nil && !is {
 			err = ErrNotAuthoritative
@@ -392,29 +393,29 @@ func TestRegistry_ConfirmProcesses(t *testing.T) {
 		return err
 	}
 	for name, test := range map[string]struct {
-		given  setup
-		cached func(*v1alpha1.VirtualMachine)
-		ask    func(*world, *vmpb.HypervisorID) error
-		us     *vmpb.HypervisorID
-		want   error
+		given   setup
+		cached  func(*v1alpha1.VirtualMachine)
+		confirm func(*env, *vmpb.HypervisorID) error
+		us      *vmpb.HypervisorID
+		want    error
 	}{
-		"the holder":                          {nil, nil, next, process("vm-1", 5), nil},
-		"one that may follow it":              {nil, nil, next, process("vm-1", 6), nil},
-		"one that may not":                    {nil, nil, next, process("vm-1", 4), ErrNotAuthoritative},
-		"one that may not, with a lease":      {leased(v1alpha1.LeaseOpen), nil, next, process("vm-1", 6), ErrNotAuthoritative},
-		"the target":                          {target, nil, isTarget, process("vm-2", 1), nil},
-		"the target, unknown to the cache":    {target, behind, isTarget, process("vm-2", 1), nil},
-		"another target":                      {target, nil, isTarget, process("vm-3", 1), ErrNotAuthoritative},
-		"the source":                          {target, nil, isTarget, process("vm-1", 5), ErrNotAuthoritative},
-		"the server":                          {servedUpTo(0), nil, isServer, process("vm-disks-1", 1), nil},
-		"the server, unknown to the cache":    {servedUpTo(0), behind, isServer, process("vm-disks-1", 1), nil},
-		"an earlier server":                   {servedUpTo(0), nil, isServer, process("vm-disks-0", 1), ErrNotAuthoritative},
-		"the hypervisor of served disks":      {servedUpTo(0), nil, isServer, process("vm-1", 5), ErrNotAuthoritative},
-		"no VM":                               {nil, nil, isServer, &vmpb.HypervisorID{Namespace: fixture.Namespace, VmName: "other", PodName: "vm-disks-1", RunId: 1}, ErrNotAuthoritative},
-		"the server, and no disks are served": {all(servedUpTo(0), func(vm *v1alpha1.VirtualMachine, _ map[string]*corev1.Pod) { vm.Spec.DiskAccess = "" }), nil, isServer, process("vm-disks-1", 1), ErrNotAuthoritative},
+		"the holder":                               {nil, nil, next, process("vm-1", 5), nil},
+		"the next process":                         {nil, nil, next, process("vm-1", 6), nil},
+		"an earlier process":                       {nil, nil, next, process("vm-1", 4), ErrNotAuthoritative},
+		"the next process, with a lease":           {leased(v1alpha1.LeaseOpen), nil, next, process("vm-1", 6), ErrNotAuthoritative},
+		"the target":                               {target, nil, isTarget, process("vm-2", 1), nil},
+		"the target, unknown to the cache":         {target, behind, isTarget, process("vm-2", 1), nil},
+		"another target":                           {target, nil, isTarget, process("vm-3", 1), ErrNotAuthoritative},
+		"the source":                               {target, nil, isTarget, process("vm-1", 5), ErrNotAuthoritative},
+		"the server":                               {servedUpTo(0), nil, isServer, process("vm-disks-1", 1), nil},
+		"the server, unknown to the cache":         {servedUpTo(0), behind, isServer, process("vm-disks-1", 1), nil},
+		"an earlier server":                        {servedUpTo(0), nil, isServer, process("vm-disks-0", 1), ErrNotAuthoritative},
+		"the hypervisor of served disks":           {servedUpTo(0), nil, isServer, process("vm-1", 5), ErrNotAuthoritative},
+		"no VM":                                    {nil, nil, isServer, &vmpb.HypervisorID{Namespace: fixture.Namespace, VmName: "other", PodName: "vm-disks-1", RunId: 1}, ErrNotAuthoritative},
+		"the server, but the disks are not served": {all(servedUpTo(0), func(vm *v1alpha1.VirtualMachine, _ map[string]*corev1.Pod) { vm.Spec.DiskAccess = "" }), nil, isServer, process("vm-disks-1", 1), ErrNotAuthoritative},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if err := test.ask(newWorld(t, test.given, test.cached), test.us); !errors.Is(err, test.want) || (err == nil) != (test.want == nil) {
+			if err := test.confirm(newEnv(t, test.given, test.cached), test.us); !errors.Is(err, test.want) || (err == nil) != (test.want == nil) {
 				t.Errorf("the error is %v, want %v", err, test.want)
 			}
 		})
@@ -426,10 +427,10 @@ func TestRegistry_EnsureTarget(t *testing.T) {
 	evicted := func(_ *v1alpha1.VirtualMachine, pods map[string]*corev1.Pod) {
 		pods["vm-1"].DeletionTimestamp, pods["vm-1"].Finalizers = &metav1.Time{Time: now}, []string{"example.org/drain"}
 	}
-	here := func(vm *v1alpha1.VirtualMachine, pods map[string]*corev1.Pod) {
+	sameNode := func(vm *v1alpha1.VirtualMachine, pods map[string]*corev1.Pod) {
 		vm.Annotations = map[string]string{v1alpha1.AnnotationMigrate: "vm-1/" + pods["vm-1"].Spec.NodeName}
 	}
-	elsewhere := func(vm *v1alpha1.VirtualMachine, _ map[string]*corev1.Pod) {
+	otherNode := func(vm *v1alpha1.VirtualMachine, _ map[string]*corev1.Pod) {
 		vm.Annotations = map[string]string{v1alpha1.AnnotationMigrate: "vm-1/elsewhere"}
 	}
 	unscheduled := func(_ *v1alpha1.VirtualMachine, pods map[string]*corev1.Pod) { pods["vm-1"].Spec.NodeName = "" }
@@ -454,31 +455,31 @@ func TestRegistry_EnsureTarget(t *testing.T) {
 		refused  bool
 		pause    time.Duration
 	}{
-		"ordered":                    {given: ordered, us: us, report: can, reserved: true},
-		"evicted":                    {given: evicted, us: us, report: can, reserved: true},
-		"neither":                    {us: us, report: can, refused: true},
-		"to its own host":            {given: here, us: us, report: can, refused: true},
-		"it cannot":                  {given: ordered, us: us, report: nil, refused: true},
-		"under way":                  {given: all(ordered, migrating(v1alpha1.MigrationCopying)), us: us, report: can, target: "vm-2"},
-		"another process":            {given: ordered, us: process("vm-1", 6), report: can, want: ErrNotAuthoritative},
-		"another Pod":                {given: ordered, us: process("vm-2", 5), report: can, want: ErrNotAuthoritative},
-		"no VM":                      {us: &vmpb.HypervisorID{Namespace: fixture.Namespace, VmName: "other", PodName: "vm-1", RunId: 5}, report: can, want: ErrNotAuthoritative},
-		"to another host":            {given: elsewhere, us: us, report: can, reserved: true},
-		"its host is unknown":        {given: all(ordered, unscheduled), us: us, report: can, reserved: true},
-		"it has succeeded":           {given: all(ordered, failed("vm-1", "", 0), succeeded), us: us, report: can, reserved: true},
-		"failed at an unknown time":  {given: all(ordered, migrating(v1alpha1.MigrationFailed)), us: us, report: can, reserved: true},
-		"no capacity an hour ago":    {given: all(evicted, failed("vm-1", migration.ReasonUnschedulable, time.Hour)), us: us, report: can, reserved: true},
-		"being deleted":              {given: all(evicted, deleting), us: us, report: can, refused: true},
-		"its Pod has finished":       {given: all(ordered, finished("vm-1")), us: us, report: can, want: ErrPodEnded},
-		"just failed":                {given: all(ordered, failed("vm-1", migration.ReasonCopyFailed, time.Second)), us: us, report: can, pause: time.Second},
-		"failed a while ago":         {given: all(ordered, failed("vm-1", migration.ReasonCopyFailed, time.Hour)), us: us, report: can, reserved: true},
-		"failed from another Pod":    {given: all(ordered, failed("vm-0", migration.ReasonCopyFailed, 0)), us: us, report: can, reserved: true},
-		"no capacity for the target": {given: all(ordered, failed("vm-1", migration.ReasonUnschedulable, time.Hour)), us: us, report: can, awaited: "vm-2", refused: true},
-		"no capacity, ordered":       {given: all(ordered, failed("vm-1", migration.ReasonUnschedulable, 30*time.Second)), us: us, report: can, reserved: true},
-		"no capacity, evicted":       {given: all(evicted, failed("vm-1", migration.ReasonUnschedulable, 30*time.Second)), us: us, report: can, refused: true},
+		"requested":                     {given: ordered, us: us, report: can, reserved: true},
+		"evicted":                       {given: evicted, us: us, report: can, reserved: true},
+		"neither requested nor evicted": {us: us, report: can, refused: true},
+		"to its own host":               {given: sameNode, us: us, report: can, refused: true},
+		"the hypervisor cannot migrate": {given: ordered, us: us, report: nil, refused: true},
+		"under way":                     {given: all(ordered, migrating(v1alpha1.MigrationCopying)), us: us, report: can, target: "vm-2"},
+		"another process":               {given: ordered, us: process("vm-1", 6), report: can, want: ErrNotAuthoritative},
+		"another Pod":                   {given: ordered, us: process("vm-2", 5), report: can, want: ErrNotAuthoritative},
+		"no VM":                         {us: &vmpb.HypervisorID{Namespace: fixture.Namespace, VmName: "other", PodName: "vm-1", RunId: 5}, report: can, want: ErrNotAuthoritative},
+		"to another host":               {given: otherNode, us: us, report: can, reserved: true},
+		"its host is unknown":           {given: all(ordered, unscheduled), us: us, report: can, reserved: true},
+		"the last one succeeded":        {given: all(ordered, failed("vm-1", "", 0), succeeded), us: us, report: can, reserved: true},
+		"failed at an unknown time":     {given: all(ordered, migrating(v1alpha1.MigrationFailed)), us: us, report: can, reserved: true},
+		"no capacity an hour ago":       {given: all(evicted, failed("vm-1", migration.ReasonUnschedulable, time.Hour)), us: us, report: can, reserved: true},
+		"being deleted":                 {given: all(evicted, deleting), us: us, report: can, refused: true},
+		"its Pod has finished":          {given: all(ordered, finished("vm-1")), us: us, report: can, want: ErrPodEnded},
+		"just failed":                   {given: all(ordered, failed("vm-1", migration.ReasonCopyFailed, time.Second)), us: us, report: can, pause: time.Second},
+		"failed a while ago":            {given: all(ordered, failed("vm-1", migration.ReasonCopyFailed, time.Hour)), us: us, report: can, reserved: true},
+		"failed from another Pod":       {given: all(ordered, failed("vm-0", migration.ReasonCopyFailed, 0)), us: us, report: can, reserved: true},
+		"no capacity for the target":    {given: all(ordered, failed("vm-1", migration.ReasonUnschedulable, time.Hour)), us: us, report: can, awaited: "vm-2", refused: true},
+		"no capacity, requested":        {given: all(ordered, failed("vm-1", migration.ReasonUnschedulable, 30*time.Second)), us: us, report: can, reserved: true},
+		"no capacity, evicted":          {given: all(evicted, failed("vm-1", migration.ReasonUnschedulable, 30*time.Second)), us: us, report: can, refused: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, test.given, nil)
+			w := newEnv(t, test.given, nil)
 			before := w.status(t).Migration
 			got, err := w.EnsureTarget(t.Context(), test.us, test.report, test.awaited)
 			if !errors.Is(err, test.want) || (err == nil) != (test.want == nil) {
@@ -488,16 +489,17 @@ func TestRegistry_EnsureTarget(t *testing.T) {
 			switch {
 			case test.reserved:
 				if is == nil || is.Phase != v1alpha1.MigrationPreparing || is.TargetPodName != got.Pod || got.Pod == "vm-2" || got.Pause != 0 || got.Refusal != "" {
-					t.Errorf("%+v, and %+v is stored", got, is)
+					t.Errorf("got %+v, and %+v is stored", got, is)
 				}
 			case got.Pod != test.target || (got.Refusal != "") != test.refused || got.Pause != test.pause || gocmp.Diff(before, is) != "":
-				t.Errorf("%+v, and %+v is stored", got, is)
+				t.Errorf("got %+v, and %+v is stored", got, is)
 			}
 		})
 	}
 }
 
-// TestRegistry_EnsureTargetOfServedDisks checks that the target of a VM with served disks gets a fencing token, and no disk.
+// TestRegistry_EnsureTargetOfServedDisks checks that the target of a VM with served disks gets a fencing token but no
+// disk.
 func TestRegistry_EnsureTargetOfServedDisks(t *testing.T) {
 	can := &vmpb.ReportStateRequest{State: vmpb.ReportStateRequest_STATE_RUNNING, CanMigrate: true}
 	for name, test := range map[string]struct {
@@ -505,11 +507,11 @@ func TestRegistry_EnsureTargetOfServedDisks(t *testing.T) {
 		claim bool
 		token int64
 	}{
-		"disks of its own": {ordered, true, 0},
-		"served":           {all(ordered, leased(v1alpha1.LeaseOpen), servedUpTo(99)), false, now.UnixMilli()},
+		"not served": {ordered, true, 0},
+		"served":     {all(ordered, leased(v1alpha1.LeaseOpen), servedUpTo(99)), false, now.UnixMilli()},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, test.given, nil)
+			w := newEnv(t, test.given, nil)
 			if _, err := w.EnsureTarget(t.Context(), process("vm-1", 5), can, ""); err != nil {
 				t.Fatal(err)
 			}
@@ -520,9 +522,9 @@ func TestRegistry_EnsureTargetOfServedDisks(t *testing.T) {
 	}
 }
 
-// TestRegistry_EnsureTargetWaitsForItsTurn checks that only so many VMs leave a host at a time.
+// TestRegistry_EnsureTargetWaitsForItsTurn checks the limit of concurrent migrations per host.
 func TestRegistry_EnsureTargetWaitsForItsTurn(t *testing.T) {
-	w := newWorld(t, ordered, nil)
+	w := newEnv(t, ordered, nil)
 	w.MigrationsPerHost = 1
 	other := fixture.Named("other", fixture.VirtualMachine())
 	other.Status.ActivePodName = "other-1"
@@ -536,10 +538,10 @@ func TestRegistry_EnsureTargetWaitsForItsTurn(t *testing.T) {
 		t.Fatal(err)
 	}
 	can := &vmpb.ReportStateRequest{State: vmpb.ReportStateRequest_STATE_RUNNING, CanMigrate: true}
-	if got, err := w.EnsureTarget(t.Context(), process("vm-1", 5), can, ""); err != nil || got != (Target{Pause: turnPause}) || w.status(t).Migration != nil {
+	if got, err := w.EnsureTarget(t.Context(), process("vm-1", 5), can, ""); err != nil || got != (Target{Pause: slotPause}) || w.status(t).Migration != nil {
 		t.Errorf("%+v, %v while another VM leaves the host", got, err)
 	}
-	if is, err := w.takeTurn(t.Context(), process("vm-1", 5), "", "vm-2"); !is || err != nil {
+	if reserved, err := w.reserveSlot(t.Context(), process("vm-1", 5), "", "vm-2"); !reserved || err != nil {
 		t.Errorf("a VM without a host waits, %v", err)
 	}
 	if err := w.live.Delete(t.Context(), other); err != nil {
@@ -550,10 +552,10 @@ func TestRegistry_EnsureTargetWaitsForItsTurn(t *testing.T) {
 	}
 }
 
-// TestRegistry_Swap checks what happens to the other fields of the status when the authority changes.
+// TestRegistry_Swap checks how a change of the authority affects the other fields of the status.
 func TestRegistry_Swap(t *testing.T) {
 	type authority = v1alpha1.VirtualMachineAuthority
-	whole := func(vm *v1alpha1.VirtualMachine, _ map[string]*corev1.Pod) {
+	complete := func(vm *v1alpha1.VirtualMachine, _ map[string]*corev1.Pod) {
 		vm.Status.ImagePrepared = true
 		vm.Status.GrowDisks = []v1alpha1.DiskSize{{Bytes: 7}}
 	}
@@ -564,23 +566,23 @@ func TestRegistry_Swap(t *testing.T) {
 	for name, test := range map[string]struct {
 		given          setup
 		next           authority
-		prepared, same bool // the disk is complete; the guest goes on
+		prepared, same bool // the disk is complete; the guest keeps running
 		token          int64
 	}{
-		"another run":                   {whole, authority{ActivePodName: "vm-1", ActivePodUID: "uid", ActiveRunID: "6", VolumeClaimName: "disk-1"}, true, true, 0},
-		"another run, with a lease":     {all(whole, leased(v1alpha1.LeaseOpen)), authority{ActivePodName: "vm-1", ActivePodUID: "uid", ActiveRunID: "6", VolumeClaimName: "disk-1"}, true, true, 100},
-		"the next Pod":                  {whole, authority{ActivePodName: "vm-9", VolumeClaimName: "disk-1"}, true, false, 0},
-		"the next Pod, with a lease":    {all(whole, leased(v1alpha1.LeaseRevoked)), authority{ActivePodName: "vm-9", VolumeClaimName: "disk-1"}, true, false, now.UnixMilli()},
-		"the next Pod, another disk":    {whole, authority{ActivePodName: "vm-9", VolumeClaimName: "disk-9"}, false, false, 0},
-		"the next Pod, ephemeral disk":  {whole, authority{ActivePodName: "vm-9"}, false, false, 0},
-		"ephemeral disks":               {all(whole, ephemeral), authority{ActivePodName: "vm-9"}, false, false, 0},
-		"the next Pod, replaced disk":   {all(whole, replaced), authority{ActivePodName: "vm-9", VolumeClaimName: "disk-1"}, false, false, 0},
-		"the next Pod, served disks":    {all(whole, servedUpTo(0)), authority{ActivePodName: "vm-9", VolumeClaimName: "disk-9"}, true, false, 0},
-		"an existing Pod, another disk": {whole, authority{ActivePodName: "vm-9", ActivePodUID: "uid-9", VolumeClaimName: "disk-9"}, true, false, 0},
-		"the target of a migration":     {all(whole, migrating(v1alpha1.MigrationCopying)), authority{ActivePodName: "vm-2", VolumeClaimName: "disk-2"}, true, true, 0},
+		"another run":                   {complete, authority{ActivePodName: "vm-1", ActivePodUID: "uid", ActiveRunID: "6", VolumeClaimName: "disk-1"}, true, true, 0},
+		"another run, with a lease":     {all(complete, leased(v1alpha1.LeaseOpen)), authority{ActivePodName: "vm-1", ActivePodUID: "uid", ActiveRunID: "6", VolumeClaimName: "disk-1"}, true, true, 100},
+		"the next Pod":                  {complete, authority{ActivePodName: "vm-9", VolumeClaimName: "disk-1"}, true, false, 0},
+		"the next Pod, with a lease":    {all(complete, leased(v1alpha1.LeaseRevoked)), authority{ActivePodName: "vm-9", VolumeClaimName: "disk-1"}, true, false, now.UnixMilli()},
+		"the next Pod, another disk":    {complete, authority{ActivePodName: "vm-9", VolumeClaimName: "disk-9"}, false, false, 0},
+		"the next Pod, ephemeral disk":  {complete, authority{ActivePodName: "vm-9"}, false, false, 0},
+		"ephemeral disks":               {all(complete, ephemeral), authority{ActivePodName: "vm-9"}, false, false, 0},
+		"the next Pod, replaced disk":   {all(complete, replaced), authority{ActivePodName: "vm-9", VolumeClaimName: "disk-1"}, false, false, 0},
+		"the next Pod, served disks":    {all(complete, servedUpTo(0)), authority{ActivePodName: "vm-9", VolumeClaimName: "disk-9"}, true, false, 0},
+		"an existing Pod, another disk": {complete, authority{ActivePodName: "vm-9", ActivePodUID: "uid-9", VolumeClaimName: "disk-9"}, true, false, 0},
+		"the target of a migration":     {all(complete, migrating(v1alpha1.MigrationCopying)), authority{ActivePodName: "vm-2", VolumeClaimName: "disk-2"}, true, true, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, test.given, nil)
+			w := newEnv(t, test.given, nil)
 			vm, err := read(t.Context(), w.APIReader, client.ObjectKeyFromObject(fixture.VirtualMachine()))
 			if err != nil {
 				t.Fatal(err)
@@ -602,9 +604,9 @@ func TestRegistry_Swap(t *testing.T) {
 	}
 }
 
-// TestRegistry_SwapOfAnOldObject checks that of two writers that read the same VM only one gets it.
+// TestRegistry_SwapOfAnOldObject checks that only one of two writers that have read the same VM gets it.
 func TestRegistry_SwapOfAnOldObject(t *testing.T) {
-	w := newWorld(t, nil, nil)
+	w := newEnv(t, nil, nil)
 	vm, err := read(t.Context(), w.APIReader, client.ObjectKeyFromObject(fixture.VirtualMachine()))
 	if err != nil {
 		t.Fatal(err)
@@ -617,14 +619,15 @@ func TestRegistry_SwapOfAnOldObject(t *testing.T) {
 	}
 	next.ActiveRunID = "7"
 	if err := w.Registry.Swap(t.Context(), old, next); err == nil || old.Status.ActiveRunID != "5" || w.status(t).ActiveRunID != "6" {
-		t.Errorf("the second write has the error %v, and the run %s is stored", err, w.status(t).ActiveRunID)
+		t.Errorf("the second write returns error %v, and run %s is stored", err, w.status(t).ActiveRunID)
 	}
 }
 
-// TestRegistry_Conflicts checks that a call that another process overtook is evaluated again, and that it ends.
+// TestRegistry_Conflicts checks that a call is evaluated again if another process wrote first, but not without a
+// limit.
 func TestRegistry_Conflicts(t *testing.T) {
 	kind := schema.GroupResource{Group: v1alpha1.SchemeGroupVersion.Group, Resource: "virtualmachines"}
-	conflict, gone, away := apierrors.NewConflict(kind, "vm", errors.New("changed")), apierrors.NewNotFound(kind, "vm"), errors.New("away")
+	conflict, gone, unreachable := apierrors.NewConflict(kind, "vm", errors.New("changed")), apierrors.NewNotFound(kind, "vm"), errors.New("unreachable")
 	denied := &apierrors.StatusError{ErrStatus: metav1.Status{Code: http.StatusConflict, Reason: metav1.StatusReasonConflict, Message: `admission webhook "a" denied the request`}}
 	for name, test := range map[string]struct {
 		fails  int
@@ -632,14 +635,14 @@ func TestRegistry_Conflicts(t *testing.T) {
 		want   error
 		writes int
 	}{
-		"overtaken once":      {1, conflict, nil, 2},
-		"gone meanwhile":      {1, gone, nil, 2},
-		"overtaken for ever":  {1000, conflict, ErrBusy, maxTries - 1},
-		"no API server":       {1, away, away, 1},
-		"denied by a webhook": {1000, denied, denied, 1},
+		"one conflict":           {1, conflict, nil, 2},
+		"deleted meanwhile":      {1, gone, nil, 2},
+		"conflicts forever":      {1000, conflict, ErrBusy, maxTries - 1},
+		"API server unreachable": {1, unreachable, unreachable, 1},
+		"denied by a webhook":    {1000, denied, denied, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, nil, nil)
+			w := newEnv(t, nil, nil)
 			w.fail = func() error {
 				if test.fails--; test.fails >= 0 {
 					return test.err
@@ -654,36 +657,36 @@ func TestRegistry_Conflicts(t *testing.T) {
 	}
 }
 
-// TestRegistry_ConfirmNextWithoutCache checks that a hypervisor is not told to stop because its VM cannot be read.
+// TestRegistry_ConfirmNextWithoutCache checks that a hypervisor is not ordered to stop because its VM cannot be read.
 func TestRegistry_ConfirmNextWithoutCache(t *testing.T) {
-	r := &Registry{Client: interceptor.NewClient(newWorld(t, nil, nil).live, interceptor.Funcs{
+	r := &Registry{Client: interceptor.NewClient(newEnv(t, nil, nil).live, interceptor.Funcs{
 		Get: func(context.Context, client.WithWatch, client.ObjectKey, client.Object, ...client.GetOption) error {
-			return errAway
+			return errUnreachable
 		},
 	})}
-	if err := r.ConfirmNext(t.Context(), process("vm-1", 5)); !errors.Is(err, errAway) || errors.Is(err, ErrNotAuthoritative) {
+	if err := r.ConfirmNext(t.Context(), process("vm-1", 5)); !errors.Is(err, errUnreachable) || errors.Is(err, ErrNotAuthoritative) {
 		t.Errorf("the error is %v", err)
 	}
 }
 
-// TestRegistry_UnreadablePod checks that a hypervisor is not told to stop because its Pod cannot be read.
+// TestRegistry_UnreadablePod checks that a hypervisor is not ordered to stop because its Pod cannot be read.
 func TestRegistry_UnreadablePod(t *testing.T) {
-	w := newWorld(t, noAuthority, nil)
+	w := newEnv(t, noAuthority, nil)
 	w.APIReader = interceptor.NewClient(w.live, interceptor.Funcs{
 		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object, opts ...client.GetOption) error {
 			if _, is := object.(*corev1.Pod); is {
-				return errAway
+				return errUnreachable
 			}
 			return c.Get(ctx, key, object, opts...)
 		},
 	})
-	if update, err := w.Lease(t.Context(), process("vm-1", 5), false); !errors.Is(err, errAway) {
+	if update, err := w.Lease(t.Context(), process("vm-1", 5), false); !errors.Is(err, errUnreachable) {
 		t.Errorf("the update is %v, and the error %v", update, err)
 	}
 }
 
-// TestRegistry_SwapReservesDataDisks checks that the status has the data disks of the next Pod when its name is reserved,
-// unless their server has them.
+// TestRegistry_SwapReservesDataDisks checks that the status has the data disks of the next Pod once its name is
+// reserved, unless a disk server has them.
 func TestRegistry_SwapReservesDataDisks(t *testing.T) {
 	logs := func(vm *v1alpha1.VirtualMachine, _ map[string]*corev1.Pod) {
 		vm.Spec.DataDisks = []v1alpha1.DataDisk{{Name: "logs"}}
@@ -698,7 +701,7 @@ func TestRegistry_SwapReservesDataDisks(t *testing.T) {
 		"an existing Pod": {logs, v1alpha1.VirtualMachineAuthority{ActivePodName: "vm-9", ActivePodUID: "uid-9", VolumeClaimName: "disk-1"}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, test.given, nil)
+			w := newEnv(t, test.given, nil)
 			vm, err := read(t.Context(), w.APIReader, client.ObjectKeyFromObject(fixture.VirtualMachine()))
 			if err != nil {
 				t.Fatal(err)
@@ -713,11 +716,11 @@ func TestRegistry_SwapReservesDataDisks(t *testing.T) {
 	}
 }
 
-// TestRegistry_Elect checks that the hypervisor of a VM whose status was lost gets a lease if it was started for leases.
+// TestRegistry_Elect checks that, after the status was lost, a hypervisor gets a lease if it was started with leases.
 func TestRegistry_Elect(t *testing.T) {
 	for mode, want := range map[v1alpha1.LeaseMode]bool{v1alpha1.LeaseFullLeases: true, v1alpha1.LeaseStorageLocking: false} {
 		t.Run(string(mode), func(t *testing.T) {
-			w := newWorld(t, noAuthority, nil)
+			w := newEnv(t, noAuthority, nil)
 			vm, err := read(t.Context(), w.APIReader, client.ObjectKeyFromObject(fixture.VirtualMachine()))
 			if err != nil {
 				t.Fatal(err)

@@ -12,37 +12,37 @@ import (
 	"github.com/millwright-dev/millwright/test/support/explore"
 )
 
-// tokens is how many there are. Each Pod has the number of the token with which it begins.
+// tokens is the number of tokens. Each Pod has the number of the token with which it starts.
 const tokens = 4
 
-// stored is what the status has.
+// stored is the modeled part of the VM's status.
 type stored struct {
-	holder, token, revoked      int64 // 0: none
-	barred                      bool  // the lease
+	holder, token, revoked      int64 // 0 means none
+	leaseRevoked                bool  // the lease is revoked
 	source, target, targetToken int64
 	underWay                    bool
 }
 
-// served is all that counts: the status, the server, and what was decided. A call that was decided can arrive at any time,
-// again and again, as those of a leader that is none any more.
+// served is the state of the model: the status, the server, and the calls that were decided. A decided call can
+// arrive at any time and more than once, like the calls of a process that is no longer the leader.
 type served struct {
 	stored
-	done, opened int64         // up to which token the server has revoked, and the highest that it has opened
-	open         [tokens]int64 // by token: the Pod that can change the disks
-	revokes      [tokens]bool  // decided
-	opens        [tokens]int64 // decided
-	confirmed    int64         // by answers that the leader has got
-	runs         [tokens]int64 // by token: the Pod that has got the lease
+	done, opened int64         // the token up to which the server has revoked, and the highest one that it has opened
+	open         [tokens]int64 // the Pod that can change the disks, by token
+	revokes      [tokens]bool  // decided revocations
+	opens        [tokens]int64 // decided openings
+	confirmed    int64         // the token up to which the leader knows tokens to be revoked
+	runs         [tokens]int64 // the Pod that got the lease, by token
 }
 
-// real returns the VM as the rules see it.
+// real returns the VM in the form that the tested functions take.
 func (s stored) real() *v1alpha1.VirtualMachine {
 	vm := &v1alpha1.VirtualMachine{Spec: v1alpha1.VirtualMachineSpec{DiskAccess: v1alpha1.DiskAccessServed, LeaseMode: v1alpha1.LeaseFullLeases}}
 	vm.Status.DiskServer = &v1alpha1.DiskServerStatus{PodName: "server", RevokedToken: s.revoked}
 	if s.holder > 0 {
 		vm.Status.ActivePodName = fmt.Sprint(s.holder)
 		vm.Status.Lease = &v1alpha1.VirtualMachineLease{State: v1alpha1.LeaseOpen, FencingToken: s.token}
-		if s.barred {
+		if s.leaseRevoked {
 			vm.Status.Lease.State = v1alpha1.LeaseRevoked
 		}
 	}
@@ -60,13 +60,13 @@ func (s stored) real() *v1alpha1.VirtualMachine {
 
 var begin = time.UnixMilli(1)
 
-// rulesOff switches rules off.
+// rulesOff disables rules.
 type rulesOff struct {
-	grantEarly bool // a lease is granted whatever is revoked
-	sameToken  bool // who takes the VM back gets the token of the target
+	grantEarly bool // a lease is granted before earlier tokens are revoked
+	sameToken  bool // a source that takes the VM back gets the token of the target
 }
 
-// edges returns what can happen.
+// edges returns all possible next states.
 func (off rulesOff) edges(w served) []explore.Edge[served] {
 	var next []explore.Edge[served]
 	add := func(what string, change func(*served)) {
@@ -83,25 +83,25 @@ func (off rulesOff) edges(w served) []explore.Edge[served] {
 
 func (off rulesOff) controller(w served, add func(string, func(*served))) {
 	vm := w.real()
-	add("decide", func(to *served) { // it decides what the server is to do
-		want := disks.Wanted(vm)
-		if want.Revoke > 0 {
-			to.revokes[want.Revoke] = true
+	add("decide", func(to *served) { // what the server should do
+		desired := disks.DesiredFor(vm)
+		if desired.Revoke > 0 {
+			to.revokes[desired.Revoke] = true
 		}
-		for _, holder := range want.Open {
+		for _, holder := range desired.Open {
 			_, _ = fmt.Sscan(holder.Pod, &to.opens[holder.Token])
 		}
 	})
 	add("record the revocation", func(to *served) { to.revoked = max(to.revoked, w.confirmed) })
-	add("bar the lease", func(to *served) { to.barred = w.holder > 0 })
+	add("revoke the lease", func(to *served) { to.leaseRevoked = w.holder > 0 })
 	highest := authority.HighestToken(&vm.Status)
-	if w.barred || w.holder == 0 {
+	if w.leaseRevoked || w.holder == 0 {
 		add("decide to revoke", func(to *served) { to.revokes[highest] = highest > 0 })
 	}
 	lease := authority.LeaseAfter(&vm.Status, time.Minute, begin)
-	if (w.barred || w.holder == 0) && w.revoked >= highest && lease.FencingToken < tokens {
-		add("hand the lease on", func(to *served) {
-			to.holder, to.token, to.barred, to.underWay = lease.FencingToken, lease.FencingToken, false, false
+	if (w.leaseRevoked || w.holder == 0) && w.revoked >= highest && lease.FencingToken < tokens {
+		add("move the lease", func(to *served) {
+			to.holder, to.token, to.leaseRevoked, to.underWay = lease.FencingToken, lease.FencingToken, false, false
 		})
 	}
 	add("end the migration", func(to *served) { to.underWay = false })
@@ -110,7 +110,7 @@ func (off rulesOff) controller(w served, add func(string, func(*served))) {
 func (off rulesOff) hypervisors(w served, add func(string, func(*served))) {
 	vm := w.real()
 	access := authority.AccessOf(vm)
-	if w.holder > 0 && !w.barred && (access == authority.AccessOpen || off.grantEarly) {
+	if w.holder > 0 && !w.leaseRevoked && (access == authority.AccessOpen || off.grantEarly) {
 		add("grant", func(to *served) { to.runs[w.token] = w.holder })
 	}
 	token := authority.NextToken(&vm.Status, begin)
@@ -120,7 +120,7 @@ func (off rulesOff) hypervisors(w served, add func(string, func(*served))) {
 	if !w.underWay {
 		return
 	}
-	for _, pod := range []int64{w.target, w.source} { // the switchover, or the source takes the VM back
+	for _, pod := range []int64{w.target, w.source} { // the switchover, or the source taking the VM back
 		moved := w.real()
 		moved.Status.ActivePodName = fmt.Sprint(pod)
 		authority.PassLease(&moved.Status, begin)
@@ -129,21 +129,21 @@ func (off rulesOff) hypervisors(w served, add func(string, func(*served))) {
 			got = w.targetToken
 		}
 		if got < tokens {
-			add("pass the lease", func(to *served) { to.holder, to.token, to.barred, to.underWay = pod, got, false, false })
+			add("pass the lease", func(to *served) { to.holder, to.token, to.leaseRevoked, to.underWay = pod, got, false, false })
 		}
 	}
 }
 
-// server does what was decided, and ends.
+// server executes decided calls, and crashes.
 func server(w served, add func(string, func(*served))) {
 	for upTo := range int64(tokens) {
 		if !w.revokes[upTo] {
 			continue
 		}
-		for _, answered := range []bool{false, true} {
+		for _, confirmed := range []bool{false, true} {
 			add("revoke", func(to *served) {
 				to.revoke(upTo)
-				if answered {
+				if confirmed {
 					to.confirmed = max(to.confirmed, upTo)
 				}
 			})
@@ -154,12 +154,12 @@ func server(w served, add func(string, func(*served))) {
 			add("open", func(to *served) { to.open[token], to.opened = pod, max(to.opened, int64(token)) })
 		}
 	}
-	add("the server ends", func(to *served) { to.open, to.confirmed = [tokens]int64{}, 0 }) // its process ends
-	add("the server's host crashes", func(to *served) {                                     // its host crashes
+	add("the server exits", func(to *served) { to.open, to.confirmed = [tokens]int64{}, 0 })
+	add("the server's host crashes", func(to *served) {
 		to.revoke(w.opened)
 		to.open, to.confirmed = [tokens]int64{}, 0
 	})
-	if w.holder > 0 && w.token <= w.done && w.opens[w.token] > 0 { // it refuses the holder
+	if w.holder > 0 && w.token <= w.done && w.opens[w.token] > 0 {
 		add("refuse the holder", func(to *served) { to.confirmed = max(to.confirmed, w.token) })
 	}
 }
@@ -173,8 +173,8 @@ func (w *served) revoke(upTo int64) {
 	}
 }
 
-// errShared means that somebody else can change the disks of who has got a lease, or will.
-var errShared = errors.New("somebody else can change the disks")
+// errShared means that another process can change the disks of a holder of a lease, or will be able to.
+var errShared = errors.New("another process can change the disks")
 
 func (w *served) check() error {
 	for token, pod := range w.runs {
@@ -182,7 +182,7 @@ func (w *served) check() error {
 			continue
 		}
 		if w.done < int64(token)-1 {
-			return fmt.Errorf("%w: pod %d runs with token %d, and only %d is revoked", errShared, pod, token, w.done)
+			return fmt.Errorf("%w: pod %d runs with token %d, but tokens are revoked only up to %d", errShared, pod, token, w.done)
 		}
 		if has := w.open[token]; has != 0 && has != pod {
 			return fmt.Errorf("%w: pod %d runs with the token %d of pod %d", errShared, pod, token, has)
@@ -197,7 +197,8 @@ func (w *served) check() error {
 	return nil
 }
 
-// recovered reports whether the holder has its lease and its disks. Of worlds near the last token this cannot be said.
+// recovered reports whether the holder has its lease and its disks. It also returns true for states near the last
+// token, which have no tokens left to recover.
 func (w *served) recovered() bool {
 	last := max(w.token, w.targetToken, w.done) >= tokens-2
 	return last || w.token > 0 && w.runs[w.token] == w.holder && w.open[w.token] == w.holder
@@ -211,8 +212,9 @@ func (off rulesOff) explore() (int, error) {
 	}.Explore()
 }
 
-// TestServedExploration: whatever is lost, late or repeated, whoever crashes when, nobody has a lease while somebody with
-// another token can change the disks, or will. And somebody gets the VM again.
+// TestServedExploration checks that no process gets a lease while another process with another token can change the
+// disks, whichever calls are lost, late or repeated and whichever processes crash. It also checks that the VM always
+// recovers.
 func TestServedExploration(t *testing.T) {
 	states, err := rulesOff{}.explore()
 	if err != nil {
@@ -221,7 +223,7 @@ func TestServedExploration(t *testing.T) {
 	t.Logf("%d states", states)
 }
 
-// TestServedRules: without each rule the exploration finds what must not be.
+// TestServedRules checks that the exploration finds an error if a rule is disabled.
 func TestServedRules(t *testing.T) {
 	for name, off := range map[string]rulesOff{"grant early": {grantEarly: true}, "the same token": {sameToken: true}} {
 		if _, err := off.explore(); !errors.Is(err, errShared) {

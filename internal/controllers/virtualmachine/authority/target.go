@@ -15,29 +15,29 @@ import (
 )
 
 const (
-	// retryPause is the time between a failed migration and the next one from the same source. It is multiplied by the
-	// number of failures, up to maxRetryPause.
+	// retryPause is the time between a failed migration and the next one from the same source. It is multiplied by
+	// the number of failures, up to maxRetryPause.
 	retryPause    = 2 * time.Second
 	maxRetryPause = 30 * time.Second
-	// noCapacityFor is how long a VM that leaves its host is not retried after no host had capacity.
+	// noCapacityFor is how long a VM that must leave its host is not migrated again after no host had capacity.
 	noCapacityFor = time.Minute
-	// turnPause is the time between two checks whether it is a VM's turn to leave its host.
-	turnPause = time.Second
+	// slotPause is how long a source waits before it requests a migration slot again.
+	slotPause = time.Second
 )
 
-// Target is the response to a source that leaves its host.
+// Target is the response to a source that must leave its host.
 type Target struct {
-	// Pod is the name of the target's Pod, which may not exist yet; empty if there is none.
+	// Pod is the name of the target Pod, which may not exist yet; empty if there is no target.
 	Pod string
 	// Pause is how long to wait until there may be another target; 0 if there is one, or will be none.
 	Pause time.Duration
-	// Refusal is why there will be no target; empty if there is one, or may be one later.
+	// Refusal is the reason why there will be no target; empty if there is one, or may be one later.
 	Refusal string
 }
 
-// EnsureTarget returns the target of the migration from us, and reserves one if there is none. report is
-// the last one of us, nil if there is none; awaited is the target for which the caller has waited, if it
-// has. It returns ErrNotAuthoritative, or ErrPodEnded.
+// EnsureTarget returns the target of the migration from us, and reserves one if there is none. report is the last
+// report of us, or nil if there is none. awaited is the target that the caller is already waiting for, or "".
+// EnsureTarget returns ErrNotAuthoritative or ErrPodEnded if us must not migrate.
 func (r *Registry) EnsureTarget(ctx context.Context, us *vmpb.HypervisorID, report *vmpb.ReportStateRequest, awaited string) (Target, error) {
 	var target Target
 	err := r.evaluate(ctx, us, true, func(vm *v1alpha1.VirtualMachine, _ bool) (bool, error) {
@@ -52,12 +52,12 @@ func (r *Registry) EnsureTarget(ctx context.Context, us *vmpb.HypervisorID, repo
 		if err != nil {
 			return true, err
 		}
-		if target = r.known(vm, source, report, awaited); target != (Target{}) {
+		if target = r.existingTarget(vm, source, report, awaited); target != (Target{}) {
 			return true, nil
 		}
 		name := vm.Name + "-" + utilrand.String(8)
-		if is, err := r.takeTurn(ctx, us, source.Spec.NodeName, name); err != nil || !is {
-			target = Target{Pause: turnPause}
+		if reserved, err := r.reserveSlot(ctx, us, source.Spec.NodeName, name); err != nil || !reserved {
+			target = Target{Pause: slotPause}
 			return true, err
 		}
 		err = r.Update(ctx, vm, func(status *v1alpha1.VirtualMachineStatus) {
@@ -68,15 +68,16 @@ func (r *Registry) EnsureTarget(ctx context.Context, us *vmpb.HypervisorID, repo
 			}
 		})
 		if err != nil {
-			r.turns.giveBack(KeyOf(us))
+			r.slots.release(KeyOf(us))
 		}
 		return false, err
 	})
 	return target, err
 }
 
-// known returns the target that there is, or why there is none. The zero value means to reserve one.
-func (r *Registry) known(vm *v1alpha1.VirtualMachine, source *corev1.Pod, report *vmpb.ReportStateRequest, awaited string) Target {
+// existingTarget returns the current target, or why there is none. The zero value means that a target must be
+// reserved.
+func (r *Registry) existingTarget(vm *v1alpha1.VirtualMachine, source *corev1.Pod, report *vmpb.ReportStateRequest, awaited string) Target {
 	order, leaving := migration.OrderOf(vm), !source.DeletionTimestamp.IsZero()
 	reason, message := migration.Obstacle(vm, source, report)
 	record := vm.Status.Migration
@@ -84,9 +85,9 @@ func (r *Registry) known(vm *v1alpha1.VirtualMachine, source *corev1.Pod, report
 	case reason != migration.NoObstacle:
 		return Target{Refusal: message}
 	case !order.Given && !leaving:
-		return Target{Refusal: "the VM's pod is not being deleted, and no migration is ordered"}
+		return Target{Refusal: "the virtual machine's pod is not being deleted, and no migration was requested"}
 	case order.Node != "" && order.Node == source.Spec.NodeName:
-		return Target{Refusal: fmt.Sprintf("the VM is on node %s already", order.Node)}
+		return Target{Refusal: fmt.Sprintf("the virtual machine is already on node %s", order.Node)}
 	case migration.UnderWay(&vm.Status):
 		return Target{Pod: record.TargetPodName}
 	case record == nil || record.SourcePodName != vm.Status.ActivePodName || record.Phase != v1alpha1.MigrationFailed || record.EndTime == nil:
@@ -95,7 +96,8 @@ func (r *Registry) known(vm *v1alpha1.VirtualMachine, source *corev1.Pod, report
 	return r.afterFailure(record, leaving, awaited)
 }
 
-// afterFailure returns the pause after a failed migration, or why it is not retried; the zero value if it is retried now.
+// afterFailure returns how long to wait after a failed migration, or why the migration is not retried. It returns the
+// zero value if the migration is retried now.
 func (r *Registry) afterFailure(record *v1alpha1.VirtualMachineMigration, leaving bool, awaited string) Target {
 	since := r.Clock.Now().Sub(record.EndTime.Time)
 	if since < 0 {
@@ -110,8 +112,8 @@ func (r *Registry) afterFailure(record *v1alpha1.VirtualMachineMigration, leavin
 	return Target{}
 }
 
-// ConfirmTarget returns nil if a process is in the target's Pod of a migration under way, and
-// ErrNotAuthoritative if it is not.
+// ConfirmTarget returns nil if a process is in the target Pod of a running migration, and ErrNotAuthoritative if it
+// is not.
 func (r *Registry) ConfirmTarget(ctx context.Context, us *vmpb.HypervisorID) error {
 	return r.evaluate(ctx, us, false, func(vm *v1alpha1.VirtualMachine, live bool) (bool, error) {
 		switch found := authorize(vm, us); {

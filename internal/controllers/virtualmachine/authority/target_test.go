@@ -11,7 +11,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/migration"
 )
 
-// The end of the last migration may be of a clock that ran ahead. A host's drain does not wait for that time to come.
+// TestPauseAfterAFailure includes end times in the future, which come from a clock that was ahead. The drain of a
+// host must not wait for such a time.
 func TestPauseAfterAFailure(t *testing.T) {
 	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 	r := &Registry{Clock: testingclock.NewFakePassiveClock(now)}
@@ -22,12 +23,12 @@ func TestPauseAfterAFailure(t *testing.T) {
 		pause   time.Duration
 		refused bool
 	}{
-		"just now":                    {0, 0, migration.ReasonCopyFailed, retryPause, false},
-		"again and again":             {-time.Second, 100, migration.ReasonCopyFailed, maxRetryPause - time.Second, false},
-		"long ago":                    {-time.Hour, 100, migration.ReasonCopyFailed, 0, false},
-		"tomorrow":                    {24 * time.Hour, 0, migration.ReasonCopyFailed, 0, false},
-		"no room just now":            {0, 0, migration.ReasonUnschedulable, 0, true},
-		"there will be none tomorrow": {24 * time.Hour, 0, migration.ReasonUnschedulable, 0, false},
+		"just now":                  {0, 0, migration.ReasonCopyFailed, retryPause, false},
+		"many failures":             {-time.Second, 100, migration.ReasonCopyFailed, maxRetryPause - time.Second, false},
+		"long ago":                  {-time.Hour, 100, migration.ReasonCopyFailed, 0, false},
+		"in the future":             {24 * time.Hour, 0, migration.ReasonCopyFailed, 0, false},
+		"no capacity just now":      {0, 0, migration.ReasonUnschedulable, 0, true},
+		"no capacity in the future": {24 * time.Hour, 0, migration.ReasonUnschedulable, 0, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			end := metav1.NewTime(now.Add(test.ended))
@@ -35,7 +36,7 @@ func TestPauseAfterAFailure(t *testing.T) {
 				Phase: v1alpha1.MigrationFailed, TargetPodName: "t", EndTime: &end, Failures: test.failed, Reason: test.reason, Message: "why",
 			}, true, "")
 			if got.Pause != test.pause || (got.Refusal != "") != test.refused {
-				t.Errorf("the answer is %+v", got)
+				t.Errorf("got %+v", got)
 			}
 		})
 	}

@@ -16,78 +16,79 @@ import (
 )
 
 const (
-	// callLimit limits the time of a call, also if the server is unreachable.
-	callLimit = 10 * time.Second
-	// firstPause and maxPause limit the time until a failed request is retried.
+	// callTimeout limits the duration of a call, also if the server is unreachable.
+	callTimeout = 10 * time.Second
+	// firstPause and maxPause bound the delay before a failed request is retried.
 	firstPause = time.Second
 	maxPause   = 30 * time.Second
 )
 
 // Server is a process that serves the disks of a VM.
 type Server struct {
-	// VM is whose disks it serves.
+	// VM is the virtual machine whose disks the process serves.
 	VM types.NamespacedName
-	// Pod and Run identify the process. Another process has opened nothing yet.
+	// Pod and Run identify the process. A new process has not opened the disks to any hypervisor.
 	Pod string
 	Run uint64
-	// Endpoint is host and port for the VM controller.
+	// Endpoint is the host and port at which the VM controller reaches the process.
 	Endpoint string
 }
 
 // Options configure a Caller. All fields are required.
 type Options struct {
-	// Connect returns the volume of a server, and a function that closes the connection. It does not wait for the server.
+	// Connect returns the volume of a server, and a function that closes the connection. It does not wait for the
+	// server.
 	Connect func(server Server) (volume storage.Volume, end func(), err error)
-	// Go runs a call outside of the pass, with a context that is canceled at the end of leadership. It reports whether the
-	// call will be made.
+	// Go runs a call outside of the reconcile pass, with a context that is canceled when leadership is lost. It
+	// reports whether the call will be made.
 	Go func(call func(ctx context.Context)) bool
-	// Enqueue requests a pass for a VM after a time, which may be 0. It does not block.
+	// Enqueue requests a pass for a VM after a delay, which may be 0. It does not block.
 	Enqueue func(vm types.NamespacedName, after time.Duration)
-	// Clock is the time.
+	// Clock returns the current time.
 	Clock clock.PassiveClock
 }
 
-// Caller calls the servers of disks, with at most one call per VM at a time. Create one with New. It is safe for concurrent
-// use. What it knows is lost with the process; calls are then repeated.
+// Caller calls disk servers, with at most one call per VM at a time. Create one with New. It is safe for concurrent
+// use. Its state is lost with the process; calls are then repeated.
 type Caller struct {
 	Options
 
-	mu    sync.Mutex
-	known map[types.NamespacedName]*known
+	mu      sync.Mutex
+	servers map[types.NamespacedName]*serverState
 }
 
-// State is what is known of a server of disks.
+// State is what the controller knows about a disk server.
 type State struct {
-	// Revoked is the highest token that it has confirmed to be revoked; 0 if none is.
+	// Revoked is the highest token that the server has confirmed to be revoked; 0 if there is none.
 	Revoked storage.Token
 	// Refused are the holders whose tokens are revoked according to the server.
 	Refused []Holder
-	// Err is why something that is wanted failed or, if nothing is wanted, why the last call failed; nil if nothing failed.
+	// Err is why a pending request failed, or why the last call failed if nothing is desired; nil if nothing failed.
 	Err error
-	// Done reports whether it has done all that was wanted, or has refused it for good.
+	// Done reports whether the server has done everything that is desired, or has refused it for good.
 	Done bool
 }
 
-// known is what is known of the server of one VM.
-type known struct {
+// serverState is what the Caller knows about the server of one VM.
+type serverState struct {
 	server  Server
 	revoked storage.Token
 	open    map[Holder]storage.Attachment
 	refused map[Holder]bool
-	// failed has the requests that failed, and err is why the last call failed.
+	// failed has the requests that failed. err is the error of the last call.
 	failed  map[request]failure
 	err     error
 	calling bool
 }
 
-// request is one thing that is wanted of a server: to revoke all tokens up to one, or to open the disks to a holder.
+// request is one request to a server: to revoke all tokens up to a token, or to open the disks to a holder.
 type request struct {
 	revoke storage.Token
 	open   Holder
 }
 
-// failure delays the retry of a request. Other requests are not delayed: the next hypervisor must not wait because the
-// request of an earlier one failed.
+// failure delays the retry of one request. It does not delay other requests, because the next hypervisor must not
+// wait for the failed request of an earlier one.
 type failure struct {
 	err   error
 	count int
@@ -96,25 +97,26 @@ type failure struct {
 
 // New returns a Caller.
 func New(options Options) *Caller {
-	return &Caller{Options: options, known: map[types.NamespacedName]*known{}}
+	return &Caller{Options: options, servers: map[types.NamespacedName]*serverState{}}
 }
 
-// Ask calls a server if something that is wanted is not known to be done, and returns what is known now. It does not wait
-// for the call. It requests a pass when the server has responded, and when a failed request may be retried.
-func (c *Caller) Ask(server Server, want Want) State {
+// Ensure calls a server if it has not confirmed everything that is desired, and returns the state that is known now.
+// It does not wait for the call. It requests a pass when the server has responded, and when a failed request can be
+// retried.
+func (c *Caller) Ensure(server Server, desired Desired) State {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	k := c.known[server.VM]
+	k := c.servers[server.VM]
 	if k == nil || k.server != server {
-		// A call to another process may be under way. Its answer changes nothing here.
-		k = &known{server: server, open: map[Holder]storage.Attachment{}, refused: map[Holder]bool{}, failed: map[request]failure{}}
-		c.known[server.VM] = k
+		// A call to the previous process may still be running. Its response does not affect the new state.
+		k = &serverState{server: server, open: map[Holder]storage.Attachment{}, refused: map[Holder]bool{}, failed: map[request]failure{}}
+		c.servers[server.VM] = k
 	}
-	rest := k.rest(want)
-	due, wait := k.due(rest, c.Clock.Now())
+	pending := k.pending(desired)
+	due, wait := k.due(pending, c.Clock.Now())
 	switch {
-	case rest.empty():
-		if !want.empty() { // that nothing is wanted says nothing of the server
+	case pending.empty():
+		if !desired.empty() { // if nothing is desired, the last error still applies
 			k.err = nil
 		}
 	case due.empty():
@@ -122,31 +124,31 @@ func (c *Caller) Ask(server Server, want Want) State {
 	case !k.calling:
 		k.calling = c.Go(func(ctx context.Context) { c.call(ctx, k, due) })
 	}
-	return State{Revoked: k.revoked, Refused: slices.Collect(maps.Keys(k.refused)), Err: k.why(want), Done: rest.empty()}
+	return State{Revoked: k.revoked, Refused: slices.Collect(maps.Keys(k.refused)), Err: k.errorFor(desired), Done: pending.empty()}
 }
 
-// rest returns what of it is not known to be done.
-func (k *known) rest(want Want) Want {
-	if want.Revoke <= k.revoked {
-		want.Revoke = 0
+// pending returns the part of the desired state that the server has not confirmed.
+func (k *serverState) pending(desired Desired) Desired {
+	if desired.Revoke <= k.revoked {
+		desired.Revoke = 0
 	}
-	want.Open = slices.DeleteFunc(slices.Clone(want.Open), func(h Holder) bool {
+	desired.Open = slices.DeleteFunc(slices.Clone(desired.Open), func(h Holder) bool {
 		_, is := k.open[h]
-		return is || k.refused[h] || h.Token <= max(k.revoked, want.Revoke)
+		return is || k.refused[h] || h.Token <= max(k.revoked, desired.Revoke)
 	})
-	return want
+	return desired
 }
 
-// due returns what of the rest may be requested now or, if nothing may, how long to wait. Nothing is opened before the
-// wanted revocation is done.
-func (k *known) due(rest Want, now time.Time) (due Want, wait time.Duration) {
-	if rest.Revoke > 0 {
-		if wait := k.failed[request{revoke: rest.Revoke}].next.Sub(now); wait > 0 {
-			return Want{}, wait
+// due returns the part of the pending state that may be requested now. If there is none, it returns how long to wait.
+// The disks are not opened to anyone before a desired revocation is done.
+func (k *serverState) due(pending Desired, now time.Time) (due Desired, wait time.Duration) {
+	if pending.Revoke > 0 {
+		if wait := k.failed[request{revoke: pending.Revoke}].next.Sub(now); wait > 0 {
+			return Desired{}, wait
 		}
 	}
-	due.Revoke = rest.Revoke
-	for _, holder := range rest.Open {
+	due.Revoke = pending.Revoke
+	for _, holder := range pending.Open {
 		next := k.failed[request{open: holder}].next.Sub(now)
 		if next <= 0 {
 			due.Open = append(due.Open, holder)
@@ -157,53 +159,53 @@ func (k *known) due(rest Want, now time.Time) (due Want, wait time.Duration) {
 	return due, wait
 }
 
-// why returns why what is wanted is not done.
-func (k *known) why(want Want) error {
-	if want.empty() {
+// errorFor returns why the desired state is not reached.
+func (k *serverState) errorFor(desired Desired) error {
+	if desired.empty() {
 		return k.err
 	}
-	rest := k.rest(want)
-	errs := []error{k.failed[request{revoke: rest.Revoke}].err}
-	for _, holder := range rest.Open {
+	pending := k.pending(desired)
+	errs := []error{k.failed[request{revoke: pending.Revoke}].err}
+	for _, holder := range pending.Open {
 		errs = append(errs, k.failed[request{open: holder}].err)
 	}
 	return errors.Join(errs...)
 }
 
 // fail records that a request failed.
-func (k *known) fail(r request, err error, now time.Time) {
+func (k *serverState) fail(r request, err error, now time.Time) {
 	count := k.failed[r].count
 	k.failed[r] = failure{err: err, count: count + 1, next: now.Add(min(firstPause<<min(count, 8), maxPause))}
 }
 
-// call calls a server, stores the responses, and requests a pass.
-func (c *Caller) call(ctx context.Context, k *known, want Want) {
-	ctx, cancel := context.WithTimeout(ctx, callLimit)
+// call sends requests to a server, stores the responses, and requests a pass.
+func (c *Caller) call(ctx context.Context, k *serverState, desired Desired) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	err := c.ask(ctx, k, want)
-	c.keep(func() { k.calling, k.err = false, err })
-	c.Enqueue(k.server.VM, 0) // the condition shows why it failed
+	err := c.send(ctx, k, desired)
+	c.update(func() { k.calling, k.err = false, err })
+	c.Enqueue(k.server.VM, 0) // the condition then shows the error, if any
 }
 
-// ask sends the requests. It opens nothing before the revocation is done.
-func (c *Caller) ask(ctx context.Context, k *known, want Want) error {
+// send sends the requests. It does not open the disks to anyone before the revocation is done.
+func (c *Caller) send(ctx context.Context, k *serverState, desired Desired) error {
 	volume, end, err := c.Connect(k.server)
 	if err != nil {
-		c.keep(func() { k.failAll(want, err, c.Clock.Now()) })
+		c.update(func() { k.failAll(desired, err, c.Clock.Now()) })
 		return err
 	}
 	defer end()
-	if want.Revoke > 0 {
-		err := volume.Revoke(ctx, want.Revoke)
-		c.keep(func() { k.answerRevoke(want.Revoke, err, c.Clock.Now()) })
+	if desired.Revoke > 0 {
+		err := volume.Revoke(ctx, desired.Revoke)
+		c.update(func() { k.recordRevoke(desired.Revoke, err, c.Clock.Now()) })
 		if err != nil {
 			return err
 		}
 	}
 	var failed error
-	for _, holder := range want.Open {
+	for _, holder := range desired.Open {
 		at, err := volume.Open(ctx, holder.Token, holder.Pod)
-		c.keep(func() { k.answerOpen(holder, at, err, c.Clock.Now()) })
+		c.update(func() { k.recordOpen(holder, at, err, c.Clock.Now()) })
 		if err != nil && !errors.Is(err, storage.ErrRevoked) {
 			failed = errors.Join(failed, err)
 		}
@@ -211,25 +213,25 @@ func (c *Caller) ask(ctx context.Context, k *known, want Want) error {
 	return failed
 }
 
-// keep changes what is known.
-func (c *Caller) keep(change func()) {
+// update changes the state under the lock.
+func (c *Caller) update(change func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	change()
 }
 
 // failAll records that all requests failed.
-func (k *known) failAll(want Want, err error, now time.Time) {
-	if want.Revoke > 0 {
-		k.fail(request{revoke: want.Revoke}, err, now)
+func (k *serverState) failAll(desired Desired, err error, now time.Time) {
+	if desired.Revoke > 0 {
+		k.fail(request{revoke: desired.Revoke}, err, now)
 	}
-	for _, holder := range want.Open {
+	for _, holder := range desired.Open {
 		k.fail(request{open: holder}, err, now)
 	}
 }
 
-// answerRevoke stores the response to a revocation. The disks can no longer be attached with a revoked token.
-func (k *known) answerRevoke(upTo storage.Token, err error, now time.Time) {
+// recordRevoke stores the response to a revocation. The disks can no longer be attached with a revoked token.
+func (k *serverState) recordRevoke(upTo storage.Token, err error, now time.Time) {
 	if err != nil {
 		k.fail(request{revoke: upTo}, err, now)
 		return
@@ -239,8 +241,8 @@ func (k *known) answerRevoke(upTo storage.Token, err error, now time.Time) {
 	maps.DeleteFunc(k.failed, func(r request, _ failure) bool { return max(r.revoke, r.open.Token) <= upTo })
 }
 
-// answerOpen stores the response to an opening. A refusal is final.
-func (k *known) answerOpen(holder Holder, at storage.Attachment, err error, now time.Time) {
+// recordOpen stores the response to an opening. A refusal is final.
+func (k *serverState) recordOpen(holder Holder, at storage.Attachment, err error, now time.Time) {
 	switch {
 	case err == nil:
 		k.open[holder] = at
@@ -253,12 +255,12 @@ func (k *known) answerOpen(holder Holder, at storage.Attachment, err error, now 
 	delete(k.failed, request{open: holder})
 }
 
-// Attachment returns where the hypervisor in a Pod of a VM attaches the disks with a token; nil if they are not open to it, as
-// far as this process knows.
+// Attachment returns where the hypervisor in a Pod of a VM attaches the disks with a token. It returns nil if this
+// process does not know that the disks are open to it.
 func (c *Caller) Attachment(vm types.NamespacedName, pod string, token uint64) *vmpb.DiskServer {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	k := c.known[vm]
+	k := c.servers[vm]
 	if k == nil {
 		return nil
 	}
@@ -269,11 +271,11 @@ func (c *Caller) Attachment(vm types.NamespacedName, pod string, token uint64) *
 	return &vmpb.DiskServer{Address: at.Address, Pod: at.Pod}
 }
 
-// Forget drops what is known of the server of a VM, which has terminated. It reports whether anything was known.
+// Forget drops the state of a VM's server, which has terminated. It reports whether there was any state.
 func (c *Caller) Forget(vm types.NamespacedName) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	_, is := c.known[vm]
-	delete(c.known, vm)
+	_, is := c.servers[vm]
+	delete(c.servers, vm)
 	return is
 }

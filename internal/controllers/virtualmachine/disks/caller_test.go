@@ -16,24 +16,24 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/storage"
 )
 
-// volume is a server that does as it is told.
+// volume is a fake disk server.
 type volume struct {
-	mu     sync.Mutex
-	calls  []string
-	answer func(call string) error
+	mu      sync.Mutex
+	calls   []string
+	respond func(call string) error
 }
 
 func (v *volume) call(ctx context.Context, format string, args ...any) error {
 	call := fmt.Sprintf(format, args...)
 	v.mu.Lock()
 	v.calls = append(v.calls, call)
-	answer := v.answer
+	respond := v.respond
 	v.mu.Unlock()
-	if answer == nil {
+	if respond == nil {
 		return nil
 	}
-	err := answer(call)
-	if errors.Is(err, context.DeadlineExceeded) { // it does not answer
+	err := respond(call)
+	if errors.Is(err, context.DeadlineExceeded) { // the server does not respond
 		<-ctx.Done()
 	}
 	return err
@@ -47,26 +47,26 @@ func (v *volume) Revoke(ctx context.Context, upTo storage.Token) error {
 	return v.call(ctx, "revoke %d", upTo)
 }
 
-func (v *volume) took(t *testing.T, want ...string) {
+func (v *volume) wantCalls(t *testing.T, want ...string) {
 	t.Helper()
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if !slices.Equal(v.calls, want) {
-		t.Errorf("the server was asked %q, want %q", v.calls, want)
+		t.Errorf("the server got calls %q, want %q", v.calls, want)
 	}
 	v.calls = nil
 }
 
-// calling is a Caller whose passes are counted.
-type calling struct {
+// testCaller is a Caller whose requested passes are recorded.
+type testCaller struct {
 	*Caller
 	volume *volume
 	server Server
 	passes chan time.Duration
 }
 
-func newCalling() *calling {
-	c := &calling{volume: &volume{}, passes: make(chan time.Duration, 100)}
+func newTestCaller() *testCaller {
+	c := &testCaller{volume: &volume{}, passes: make(chan time.Duration, 100)}
 	c.server = Server{VM: types.NamespacedName{Namespace: "n", Name: "a"}, Pod: "s", Run: 1, Endpoint: "10.0.0.1:1"}
 	c.Caller = New(Options{
 		Connect: func(Server) (storage.Volume, func(), error) { return c.volume, func() {}, nil },
@@ -80,134 +80,135 @@ func newCalling() *calling {
 	return c
 }
 
-// pass asks, and returns what is known after the answer.
-func (c *calling) pass(want Want) State {
-	c.Ask(c.server, want)
+// pass makes a pass, and returns the state after the server has responded.
+func (c *testCaller) pass(desired Desired) State {
+	c.Ensure(c.server, desired)
 	synctest.Wait()
-	return c.known0(want)
+	return c.state(desired)
 }
 
-// known0 is what the pass after an answer sees, which asks nothing anew.
-func (c *calling) known0(want Want) State {
+// state returns the state that the next pass sees. It sends no requests.
+func (c *testCaller) state(desired Desired) State {
 	c.mu.Lock()
-	k := c.known[c.server.VM]
+	k := c.servers[c.server.VM]
 	c.mu.Unlock()
-	return State{Revoked: k.revoked, Err: k.why(want), Done: k.rest(want).empty()}
+	return State{Revoked: k.revoked, Err: k.errorFor(desired), Done: k.pending(desired).empty()}
 }
 
 func TestNothingIsOpenedBeforeTheRevocation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCalling()
-		want := Want{Revoke: 6, Open: []Holder{{7, "h"}}}
-		c.volume.answer = func(string) error { return errors.New("not now") }
-		if state := c.pass(want); state.Done || state.Err == nil || state.Revoked != 0 {
+		c := newTestCaller()
+		desired := Desired{Revoke: 6, Open: []Holder{{7, "h"}}}
+		c.volume.respond = func(string) error { return errors.New("not now") }
+		if state := c.pass(desired); state.Done || state.Err == nil || state.Revoked != 0 {
 			t.Errorf("after a failure: %+v", state)
 		}
-		c.volume.took(t, "revoke 6")
+		c.volume.wantCalls(t, "revoke 6")
 		if c.Attachment(c.server.VM, "h", 7) != nil {
 			t.Error("the disks are open")
 		}
 
-		c.pass(want) // too early
-		c.volume.took(t)
+		c.pass(desired) // too early
+		c.volume.wantCalls(t)
 		time.Sleep(firstPause)
-		c.volume.answer = nil
-		if state := c.pass(want); !state.Done || state.Err != nil || state.Revoked != 6 {
-			t.Errorf("in the end: %+v", state)
+		c.volume.respond = nil
+		if state := c.pass(desired); !state.Done || state.Err != nil || state.Revoked != 6 {
+			t.Errorf("after the retry: %+v", state)
 		}
-		c.volume.took(t, "revoke 6", "open 7 h")
-		c.pass(want)
-		c.volume.took(t) // all is done
+		c.volume.wantCalls(t, "revoke 6", "open 7 h")
+		c.pass(desired)
+		c.volume.wantCalls(t) // everything is done
 		if at := c.Attachment(c.server.VM, "h", 7); at.GetAddress() != "10.0.0.1:1" || at.GetPod() != "s" {
 			t.Errorf("attached at %v", at)
 		}
 	})
 }
 
-// A hypervisor attaches with its own token only.
+// TestAttachmentIsOfTheHolder checks that a hypervisor attaches only with its own token.
 func TestAttachmentIsOfTheHolder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCalling()
-		c.pass(Want{Open: []Holder{{7, "h"}}})
+		c := newTestCaller()
+		c.pass(Desired{Open: []Holder{{7, "h"}}})
 		for _, other := range []Holder{{6, "h"}, {8, "h"}, {7, "x"}} {
 			if at := c.Attachment(c.server.VM, other.Pod, uint64(other.Token)); at != nil {
 				t.Errorf("%+v attaches at %v", other, at)
 			}
 		}
-		c.pass(Want{Revoke: 7})
+		c.pass(Desired{Revoke: 7})
 		if at := c.Attachment(c.server.VM, "h", 7); at != nil {
-			t.Errorf("who is revoked attaches at %v", at)
+			t.Errorf("a revoked hypervisor attaches at %v", at)
 		}
-		c.volume.took(t, "open 7 h", "revoke 7")
-		c.pass(Want{Open: []Holder{{7, "h"}}}) // an old pass
-		c.volume.took(t)
+		c.volume.wantCalls(t, "open 7 h", "revoke 7")
+		c.pass(Desired{Open: []Holder{{7, "h"}}}) // an outdated pass
+		c.volume.wantCalls(t)
 	})
 }
 
 func TestRefusalIsFinal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCalling()
-		c.volume.answer = func(string) error { return storage.ErrRevoked }
-		want := Want{Open: []Holder{{7, "h"}}}
-		c.pass(want)
+		c := newTestCaller()
+		c.volume.respond = func(string) error { return storage.ErrRevoked }
+		desired := Desired{Open: []Holder{{7, "h"}}}
+		c.pass(desired)
 		time.Sleep(time.Hour)
-		if state := c.Ask(c.server, want); !state.Done || !slices.Equal(state.Refused, want.Open) {
+		if state := c.Ensure(c.server, desired); !state.Done || !slices.Equal(state.Refused, desired.Open) {
 			t.Errorf("the state is %+v", state)
 		}
 		synctest.Wait()
-		c.volume.took(t, "open 7 h")
+		c.volume.wantCalls(t, "open 7 h")
 	})
 }
 
-// A server that does not answer holds up nobody, and is asked one thing at a time. What it did in the end, another process of
-// it may not have done.
+// TestServerThatHangs checks that a server that does not respond blocks no pass, and that it gets one call at a time.
+// The calls are repeated for a new process of the server.
 func TestServerThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCalling()
-		c.volume.answer = func(string) error { return context.DeadlineExceeded }
+		c := newTestCaller()
+		c.volume.respond = func(string) error { return context.DeadlineExceeded }
 		began := time.Now()
 		for range 3 {
-			c.Ask(c.server, Want{Revoke: 6})
+			c.Ensure(c.server, Desired{Revoke: 6})
 			synctest.Wait()
 		}
 		if took := time.Since(began); took != 0 {
 			t.Errorf("a pass took %v", took)
 		}
-		c.volume.took(t, "revoke 6")
+		c.volume.wantCalls(t, "revoke 6")
 		<-c.passes
-		if took := time.Since(began); took != callLimit {
+		if took := time.Since(began); took != callTimeout {
 			t.Errorf("the call took %v", took)
 		}
 
 		next := c.server
 		next.Run = 2
-		c.volume.answer = nil
-		c.Ask(next, Want{Revoke: 6})
+		c.volume.respond = nil
+		c.Ensure(next, Desired{Revoke: 6})
 		synctest.Wait()
-		c.volume.took(t, "revoke 6")
-		if state := c.Ask(next, Want{Revoke: 6}); !state.Done || state.Revoked != 6 {
+		c.volume.wantCalls(t, "revoke 6")
+		if state := c.Ensure(next, Desired{Revoke: 6}); !state.Done || state.Revoked != 6 {
 			t.Errorf("the state is %+v", state)
 		}
 	})
 }
 
-// An answer of a process that has ended says nothing of the next one.
+// TestAnswerOfAnEarlierProcess checks that the response of a process that has terminated does not affect the state of
+// the next one.
 func TestAnswerOfAnEarlierProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCalling()
+		c := newTestCaller()
 		late := make(chan struct{})
-		c.volume.answer = func(string) error {
+		c.volume.respond = func(string) error {
 			<-late
 			return nil
 		}
-		want := Want{Open: []Holder{{7, "h"}}}
-		c.Ask(c.server, want)
+		desired := Desired{Open: []Holder{{7, "h"}}}
+		c.Ensure(c.server, desired)
 		synctest.Wait()
 		c.server.Run = 2
 		c.volume.mu.Lock()
-		c.volume.answer = func(string) error { return errors.New("not now") }
+		c.volume.respond = func(string) error { return errors.New("not now") }
 		c.volume.mu.Unlock()
-		c.Ask(c.server, want)
+		c.Ensure(c.server, desired)
 		synctest.Wait()
 		close(late)
 		synctest.Wait()
@@ -219,17 +220,17 @@ func TestAnswerOfAnEarlierProcess(t *testing.T) {
 
 func TestPausesGrow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCalling()
-		c.volume.answer = func(string) error { return errors.New("not now") }
+		c := newTestCaller()
+		c.volume.respond = func(string) error { return errors.New("not now") }
 		var pauses []time.Duration
 		for range 8 {
-			c.Ask(c.server, Want{Revoke: 1})
+			c.Ensure(c.server, Desired{Revoke: 1})
 			synctest.Wait()
 			<-c.passes
-			if state := c.Ask(c.server, Want{}); state.Err == nil { // as while nobody has the VM
+			if state := c.Ensure(c.server, Desired{}); state.Err == nil { // as while no hypervisor has the VM
 				t.Error("the failure is forgotten")
 			}
-			c.Ask(c.server, Want{Revoke: 1})
+			c.Ensure(c.server, Desired{Revoke: 1})
 			pause := <-c.passes
 			pauses = append(pauses, pause)
 			time.Sleep(pause)
@@ -244,7 +245,8 @@ func TestPausesGrow(t *testing.T) {
 	})
 }
 
-// A request that is new is asked for at once, whatever else has failed; one that failed is not asked for more often for that.
+// TestNewWishDoesNotWait checks that a new request is sent immediately, whichever other requests have failed, and
+// that it does not cause an earlier retry of a failed one.
 func TestNewWishDoesNotWait(t *testing.T) {
 	fails := func(calls ...string) func(string) error {
 		return func(call string) error {
@@ -255,57 +257,58 @@ func TestNewWishDoesNotWait(t *testing.T) {
 		}
 	}
 	synctest.Test(t, func(t *testing.T) {
-		c := newCalling()
-		c.volume.answer = fails("open 7 h")
+		c := newTestCaller()
+		c.volume.respond = fails("open 7 h")
 		source := Holder{7, "h"}
-		for pause := firstPause; pause < maxPause; pause *= 2 { // until the pause is at its longest
-			c.pass(Want{Open: []Holder{source}})
-			c.volume.took(t, "open 7 h")
+		for pause := firstPause; pause < maxPause; pause *= 2 { // until the maximum is reached
+			c.pass(Desired{Open: []Holder{source}})
+			c.volume.wantCalls(t, "open 7 h")
 			time.Sleep(pause)
 		}
-		c.pass(Want{Open: []Holder{source}})
-		c.volume.took(t, "open 7 h")
+		c.pass(Desired{Open: []Holder{source}})
+		c.volume.wantCalls(t, "open 7 h")
 
-		target := Holder{8, "t"} // of a migration
-		if state := c.pass(Want{Open: []Holder{source, target}}); state.Done || state.Err == nil {
+		target := Holder{8, "t"} // the target of a migration
+		if state := c.pass(Desired{Open: []Holder{source, target}}); state.Done || state.Err == nil {
 			t.Errorf("the source is not served, and the state is %+v", state)
 		}
-		c.volume.took(t, "open 8 t")
+		c.volume.wantCalls(t, "open 8 t")
 		if c.Attachment(c.server.VM, "t", 8) == nil {
 			t.Error("the target has no disks")
 		}
-		if state := c.pass(Want{Revoke: 7, Open: []Holder{target}}); !state.Done || state.Err != nil { // after the switchover
+		if state := c.pass(Desired{Revoke: 7, Open: []Holder{target}}); !state.Done || state.Err != nil { // after the switchover
 			t.Errorf("after the switchover: %+v", state)
 		}
-		c.volume.took(t, "revoke 7")
+		c.volume.wantCalls(t, "revoke 7")
 	})
 	synctest.Test(t, func(t *testing.T) {
-		c := newCalling()
-		c.volume.answer = fails("revoke 6", "revoke 7")
-		for range 10 { // as by one pass that asks for both
-			c.pass(Want{Revoke: 6})
-			c.pass(Want{Revoke: 7})
+		c := newTestCaller()
+		c.volume.respond = fails("revoke 6", "revoke 7")
+		for range 10 { // as if one pass requested both
+			c.pass(Desired{Revoke: 6})
+			c.pass(Desired{Revoke: 7})
 		}
-		c.volume.took(t, "revoke 6", "revoke 7")
-		c.volume.answer = nil
-		c.pass(Want{Revoke: 5, Open: []Holder{{9, "h"}}}) // done, and no reason to try the others sooner
-		c.volume.took(t, "revoke 5", "open 9 h")
-		c.pass(Want{Revoke: 7})
-		c.volume.took(t)
+		c.volume.wantCalls(t, "revoke 6", "revoke 7")
+		c.volume.respond = nil
+		c.pass(Desired{Revoke: 5, Open: []Holder{{9, "h"}}}) // this succeeds, but the others are not retried sooner
+		c.volume.wantCalls(t, "revoke 5", "open 9 h")
+		c.pass(Desired{Revoke: 7})
+		c.volume.wantCalls(t)
 	})
 }
 
-// Nothing is opened while what is to be revoked before waits for its repetition.
+// TestNewHolderWaitsForTheRevocation checks that the disks are not opened while an earlier revocation waits for its
+// retry.
 func TestNewHolderWaitsForTheRevocation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCalling()
-		c.volume.answer = func(string) error { return errors.New("not now") }
-		c.pass(Want{Revoke: 6})
-		c.volume.answer = nil
-		c.pass(Want{Revoke: 6, Open: []Holder{{7, "h"}}})
-		c.volume.took(t, "revoke 6")
+		c := newTestCaller()
+		c.volume.respond = func(string) error { return errors.New("not now") }
+		c.pass(Desired{Revoke: 6})
+		c.volume.respond = nil
+		c.pass(Desired{Revoke: 6, Open: []Holder{{7, "h"}}})
+		c.volume.wantCalls(t, "revoke 6")
 		time.Sleep(firstPause)
-		c.pass(Want{Revoke: 6, Open: []Holder{{7, "h"}}})
-		c.volume.took(t, "revoke 6", "open 7 h")
+		c.pass(Desired{Revoke: 6, Open: []Holder{{7, "h"}}})
+		c.volume.wantCalls(t, "revoke 6", "open 7 h")
 	})
 }

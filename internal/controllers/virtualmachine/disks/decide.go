@@ -1,5 +1,5 @@
-// Package disks manages the server of a VM's disks: the next step with its Pod, and the calls that open the disks to a
-// hypervisor and revoke fencing tokens.
+// Package disks manages the disk servers of VMs. It decides the next step for a server's Pod, and makes the calls
+// that open the disks to a hypervisor and revoke fencing tokens.
 package disks
 
 import (
@@ -14,34 +14,34 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/storage"
 )
 
-// Facts are what is known of the Pods that serve the disks of a VM.
+// Facts are the facts about the disk server Pods of a VM.
 type Facts struct {
-	// Stored is what the status has; nil if there was no server.
+	// Stored is the disk server in the status; nil if there was none.
 	Stored *v1alpha1.DiskServerStatus
-	// Pod is the stored one, as the API server has it; nil if it does not exist.
+	// Pod is the stored Pod, as the API server has it; nil if it does not exist.
 	Pod *corev1.Pod
-	// Others are all other Pods of servers of the VM.
+	// Others are all other disk server Pods of the VM.
 	Others []*corev1.Pod
 }
 
-// Step is what to do next with the Pod of a server.
+// Step is the next step for a disk server Pod.
 type Step string
 
-// Steps.
 const (
-	// Keep the Pod: it serves, or will.
+	// Keep means to keep the Pod, which serves the disks or is starting.
 	Keep Step = "keep"
-	// Reserve the name of the next Pod.
+	// Reserve means to reserve the name of the next Pod.
 	Reserve Step = "reserve"
-	// Create the Pod whose name is reserved.
+	// Create means to create the Pod whose name is reserved.
 	Create Step = "create"
-	// Record the UID of the Pod that was created.
+	// Record means to record the UID of the Pod that was created.
 	Record Step = "record"
-	// Await the termination of other servers, which have the volumes and the locks of the disks.
+	// Await means to wait until other servers have terminated. They still have the volumes and the locks of the
+	// disks.
 	Await Step = "await"
 )
 
-// Next decides what to do with the Pod of a server. There is a next Pod only when the last one has terminated.
+// Next returns the next step for a disk server Pod. Another Pod is reserved only when the last one has terminated.
 func Next(f Facts) Step {
 	step := f.next()
 	if (step == Reserve || step == Create) && slices.ContainsFunc(f.Others, podstate.Alive) {
@@ -50,7 +50,7 @@ func Next(f Facts) Step {
 	return step
 }
 
-// next is the step if there is no other server.
+// next returns the next step without regard to other servers.
 func (f Facts) next() Step {
 	switch {
 	case f.Stored == nil || f.Stored.PodName == "":
@@ -62,12 +62,12 @@ func (f Facts) next() Step {
 	case f.Stored.PodUID == "":
 		return Record
 	case f.Stored.PodUID != f.Pod.UID:
-		return Reserve // the name is another's
+		return Reserve // another Pod has the name
 	}
 	return Keep
 }
 
-// Served returns the Pod that serves the disks; nil if none may.
+// Served returns the Pod that serves the disks; nil if none may serve them.
 func (f Facts) Served() *corev1.Pod {
 	if Next(f) != Keep || !f.Pod.DeletionTimestamp.IsZero() {
 		return nil
@@ -75,47 +75,49 @@ func (f Facts) Served() *corev1.Pod {
 	return f.Pod
 }
 
-// Want is what a server should do: first revoke, then open.
-type Want struct {
-	// Revoke is the token up to which all are revoked; 0 to revoke none.
+// Desired is what a server should do: first revoke tokens, then open the disks.
+type Desired struct {
+	// Revoke is the token up to which all tokens are revoked; 0 to revoke none.
 	Revoke storage.Token
 	// Open are the hypervisors that may attach the disks.
 	Open []Holder
 }
 
-func (w Want) empty() bool { return w.Revoke == 0 && len(w.Open) == 0 }
+func (d Desired) empty() bool { return d.Revoke == 0 && len(d.Open) == 0 }
 
 // Holder is a hypervisor that may attach the disks with a token.
 type Holder struct {
-	// Token is that of the lease, or that with which the target of a migration starts.
+	// Token is the token of the lease, or the one with which the target of a migration starts.
 	Token storage.Token
-	// Pod is that of the hypervisor.
+	// Pod is the name of the hypervisor's Pod.
 	Pod string
 }
 
-// Wanted returns what the server should do according to a status: first revoke the tokens of earlier holders, then open the
-// disks to the holder of the lease and to the target of a migration under way. It never opens a revoked token.
-func Wanted(vm *v1alpha1.VirtualMachine) Want {
-	var want Want
+// DesiredFor returns what the server should do according to the status of a VM: revoke the tokens of earlier holders,
+// then open the disks to the holder of the lease and to the target of a running migration. The disks are never opened
+// for a revoked token.
+func DesiredFor(vm *v1alpha1.VirtualMachine) Desired {
+	var desired Desired
 	status, lease := &vm.Status, vm.Status.Lease
 	access := authority.AccessOf(vm)
 	if lease == nil || access == authority.AccessDirect || access == authority.AccessRevoked {
-		return want
+		return desired
 	}
 	if access == authority.AccessAwaited {
-		want.Revoke = token(lease.FencingToken - 1)
+		desired.Revoke = token(lease.FencingToken - 1)
 	}
 	if lease.State == v1alpha1.LeaseOpen || lease.State == v1alpha1.LeaseSuspected {
-		want.Open = append(want.Open, Holder{Token: token(lease.FencingToken), Pod: status.ActivePodName})
+		desired.Open = append(desired.Open, Holder{Token: token(lease.FencingToken), Pod: status.ActivePodName})
 	}
 	if migration.UnderWay(status) && status.Migration.TargetFencingToken > lease.FencingToken {
-		want.Open = append(want.Open, Holder{Token: token(status.Migration.TargetFencingToken), Pod: status.Migration.TargetPodName})
+		desired.Open = append(desired.Open, Holder{Token: token(status.Migration.TargetFencingToken), Pod: status.Migration.TargetPodName})
 	}
-	return want
+	return desired
 }
 
-// Confirmed returns up to which token a server has revoked. It includes the token of the lease if the server refuses that,
-// because it was revoked without the VM controller, such as by a crash of the host.
+// Confirmed returns the token up to which a server has revoked all tokens. If the server refuses the token of the
+// lease, that token is included: it was revoked by something other than the VM controller, such as a crash of the
+// host.
 func Confirmed(vm *v1alpha1.VirtualMachine, state State) int64 {
 	upTo := int64(state.Revoked)
 	if lease := vm.Status.Lease; lease != nil {

@@ -29,19 +29,19 @@ func TestNext(t *testing.T) {
 		want   Step
 		serves bool
 	}{
-		"the first one":                           {Facts{}, Reserve, false},
-		"one that nobody knows is there":          {Facts{Others: []*corev1.Pod{other}}, Await, false},
-		"one that nobody knows has ended":         {Facts{Others: []*corev1.Pod{otherEnded}}, Reserve, false},
-		"reserved":                                {Facts{Stored: stored("")}, Create, false},
-		"reserved, and another is there":          {Facts{Stored: stored(""), Others: []*corev1.Pod{other}}, Await, false},
-		"created, and not recorded":               {Facts{Stored: stored(""), Pod: running}, Record, false},
-		"there":                                   {Facts{Stored: stored("1"), Pod: running}, Keep, true},
-		"there, and so is another":                {Facts{Stored: stored("1"), Pod: running, Others: []*corev1.Pod{other}}, Keep, true},
-		"being deleted: it may still serve":       {Facts{Stored: stored("1"), Pod: leaving}, Keep, false},
-		"ended":                                   {Facts{Stored: stored("1"), Pod: ended}, Reserve, false},
-		"gone":                                    {Facts{Stored: stored("1")}, Reserve, false},
-		"gone, and another is there":              {Facts{Stored: stored("1"), Others: []*corev1.Pod{other}}, Await, false},
-		"the name is that of another of its Pods": {Facts{Stored: stored("0"), Pod: running}, Reserve, false},
+		"no server":                           {Facts{}, Reserve, false},
+		"an unrecorded server is running":     {Facts{Others: []*corev1.Pod{other}}, Await, false},
+		"an unrecorded server has terminated": {Facts{Others: []*corev1.Pod{otherEnded}}, Reserve, false},
+		"reserved":                            {Facts{Stored: stored("")}, Create, false},
+		"reserved, another is running":        {Facts{Stored: stored(""), Others: []*corev1.Pod{other}}, Await, false},
+		"created but not recorded":            {Facts{Stored: stored(""), Pod: running}, Record, false},
+		"running":                             {Facts{Stored: stored("1"), Pod: running}, Keep, true},
+		"running, another is running":         {Facts{Stored: stored("1"), Pod: running, Others: []*corev1.Pod{other}}, Keep, true},
+		"being deleted, may still serve":      {Facts{Stored: stored("1"), Pod: leaving}, Keep, false},
+		"terminated":                          {Facts{Stored: stored("1"), Pod: ended}, Reserve, false},
+		"gone":                                {Facts{Stored: stored("1")}, Reserve, false},
+		"gone, another is running":            {Facts{Stored: stored("1"), Others: []*corev1.Pod{other}}, Await, false},
+		"another Pod has the name":            {Facts{Stored: stored("0"), Pod: running}, Reserve, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := Next(test.facts); got != test.want {
@@ -63,17 +63,17 @@ func TestWanted(t *testing.T) {
 		state       v1alpha1.LeaseState
 		revoked     int64
 		targetToken int64
-		want        Want
+		want        Desired
 	}{
-		"disks in the Pod":                    {v1alpha1.DiskAccessDirect, open, 0, 0, Want{}},
-		"who was before is not revoked":       {v1alpha1.DiskAccessServed, open, 5, 0, Want{Revoke: 6, Open: []Holder{holder}}},
-		"all before are revoked":              {v1alpha1.DiskAccessServed, open, 6, 0, Want{Open: []Holder{holder}}},
-		"who is silent keeps the disks":       {v1alpha1.DiskAccessServed, v1alpha1.LeaseSuspected, 6, 0, Want{Open: []Holder{holder}}},
-		"who has given up gets none":          {v1alpha1.DiskAccessServed, released, 6, 0, Want{}},
-		"the holder is revoked":               {v1alpha1.DiskAccessServed, open, 7, 0, Want{}},
-		"a target beside the source":          {v1alpha1.DiskAccessServed, open, 6, 8, Want{Open: []Holder{holder, target}}},
-		"a target that the VM was taken from": {v1alpha1.DiskAccessServed, open, 6, 6, Want{Open: []Holder{holder}}},
-		"a source that has taken its VM back": {v1alpha1.DiskAccessServed, open, 5, 6, Want{Revoke: 6, Open: []Holder{holder}}},
+		"disks in the Pod":                   {v1alpha1.DiskAccessDirect, open, 0, 0, Desired{}},
+		"an earlier token is not revoked":    {v1alpha1.DiskAccessServed, open, 5, 0, Desired{Revoke: 6, Open: []Holder{holder}}},
+		"all earlier tokens are revoked":     {v1alpha1.DiskAccessServed, open, 6, 0, Desired{Open: []Holder{holder}}},
+		"a suspected holder keeps the disks": {v1alpha1.DiskAccessServed, v1alpha1.LeaseSuspected, 6, 0, Desired{Open: []Holder{holder}}},
+		"a released lease gets no disks":     {v1alpha1.DiskAccessServed, released, 6, 0, Desired{}},
+		"the holder is revoked":              {v1alpha1.DiskAccessServed, open, 7, 0, Desired{}},
+		"target next to the source":          {v1alpha1.DiskAccessServed, open, 6, 8, Desired{Open: []Holder{holder, target}}},
+		"target with a revoked token":        {v1alpha1.DiskAccessServed, open, 6, 6, Desired{Open: []Holder{holder}}},
+		"source that has taken its VM back":  {v1alpha1.DiskAccessServed, open, 5, 6, Desired{Revoke: 6, Open: []Holder{holder}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			vm := &v1alpha1.VirtualMachine{Spec: v1alpha1.VirtualMachineSpec{DiskAccess: test.access}}
@@ -85,7 +85,7 @@ func TestWanted(t *testing.T) {
 					Phase: v1alpha1.MigrationCopying, SourcePodName: "h", TargetPodName: "t", TargetFencingToken: test.targetToken,
 				}
 			}
-			if diff := cmp.Diff(test.want, Wanted(vm)); diff != "" {
+			if diff := cmp.Diff(test.want, DesiredFor(vm)); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})

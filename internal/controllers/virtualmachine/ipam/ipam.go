@@ -1,7 +1,6 @@
 // Package ipam allocates the addresses of VMs on the user-mode network.
 //
-// The addresses of a VM are in its object: in spec.vmIPs if the user chose them, otherwise in
-// an annotation.
+// The addresses of a VM are stored in its object: in spec.vmIPs if the user chose them, otherwise in an annotation.
 package ipam
 
 import (
@@ -20,44 +19,44 @@ import (
 )
 
 const (
-	// firstAutomatic is the offset of the first address in a prefix that VMs get
-	// automatically. Lower ones are for the network and for users to choose.
+	// firstAutomatic is the offset in a prefix of the first address that VMs get automatically. Lower addresses are
+	// for the network, or for users to choose.
 	firstAutomatic = 16
-	// reserved is how many addresses at the start of a prefix the network itself uses:
-	// its own, one unused, the gateway and the name server.
+	// reserved is the number of addresses at the start of a prefix that the network uses: its own address, an unused
+	// one, the gateway and the name server.
 	reserved = 4
 )
 
-// UnavailableError means that a VM cannot have the addresses that it requests. It names the
-// field, or the network, to change.
+// UnavailableError means that a VM cannot have the addresses that it requests. The message names the field or the
+// network to change.
 type UnavailableError struct{ message string }
 
 // Error implements error.
 func (e *UnavailableError) Error() string { return e.message }
 
-// Holders returns all VMs that have or request an address: those that a cache has under it in the index that
-// Keys makes.
+// Holders returns all VMs that have or request an address: those that a cache has indexed under the address with
+// Keys.
 type Holders func(address netip.Addr) ([]v1alpha1.VirtualMachine, error)
 
-// Allocator never gives two VMs the same address. Make one with New. It may be used
-// concurrently.
+// Allocator allocates addresses. It never gives two VMs the same address. Create one with New. It is safe for
+// concurrent use.
 type Allocator struct {
 	networks []netip.Prefix
 
 	mu sync.Mutex
-	// granted holds what this process allocated, which a cache may not have yet.
+	// granted has the addresses that this process has allocated. The cache may not have them yet.
 	granted map[netip.Addr]types.NamespacedName
-	// known are the addresses that a VM was granted, or was seen to have.
+	// known has the addresses that each VM was granted or was seen to have.
 	known map[types.NamespacedName][]netip.Addr
-	// next is where the search for a free address of a prefix begins. Those before it were taken, as far as
-	// this process knows.
+	// next is the address at which the search for a free address of a prefix begins. As far as this process knows,
+	// all lower addresses are taken.
 	next map[netip.Prefix]netip.Addr
-	// refused holds the VMs whose last allocation failed.
+	// refused has the VMs whose last allocation failed.
 	refused map[types.NamespacedName]struct{}
 }
 
-// New returns an allocator for the prefixes of the network, at most one of each IP
-// version. Without prefixes VMs get no address, and those that ask for one are refused.
+// New returns an Allocator for the prefixes of the network, at most one of each IP version. Without prefixes, VMs get
+// no addresses, and those that request one are refused.
 func New(networks []netip.Prefix) *Allocator {
 	a := &Allocator{
 		networks: networks,
@@ -72,10 +71,11 @@ func New(networks []netip.Prefix) *Allocator {
 	return a
 }
 
-// Allocate returns the addresses of a VM: those that it has or requests, or else the lowest
-// free one of each prefix. The error is an *UnavailableError or that of holders.
+// Allocate returns the addresses of a VM: those that it already has or requests, or else the lowest free address of
+// each prefix. The error is an *UnavailableError or an error of holders.
 //
-// It asks for the holders of few addresses, however many VMs there are, unless a network has no free one.
+// Allocate calls holders for only a few addresses, regardless of the number of VMs, unless a network has no free
+// address.
 func (a *Allocator) Allocate(vm *v1alpha1.VirtualMachine, holders Holders) ([]string, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -101,8 +101,9 @@ func (a *Allocator) Allocate(vm *v1alpha1.VirtualMachine, holders Holders) ([]st
 	return texts(addresses), nil
 }
 
-// See notes which addresses a VM has, for the time when it has others or is forgotten. It allocates nothing.
-func (a *Allocator) See(vm *v1alpha1.VirtualMachine) {
+// Observe records which addresses a VM has, so that they can be released when the VM has other ones or is gone. It
+// does not allocate addresses.
+func (a *Allocator) Observe(vm *v1alpha1.VirtualMachine) {
 	has, key := parse(vm.Status.Addresses), client.ObjectKeyFromObject(vm)
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -113,7 +114,7 @@ func (a *Allocator) See(vm *v1alpha1.VirtualMachine) {
 	}
 }
 
-// Forget releases the addresses of a VM that is gone.
+// Forget releases the addresses of a deleted VM.
 func (a *Allocator) Forget(vm types.NamespacedName) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -122,15 +123,14 @@ func (a *Allocator) Forget(vm types.NamespacedName) {
 	delete(a.refused, vm)
 }
 
-// Refused returns the VMs whose last allocation failed. They may try again when another VM
-// releases an address.
+// Refused returns the VMs whose last allocation failed. They may succeed after another VM has released an address.
 func (a *Allocator) Refused() []types.NamespacedName {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return slices.Collect(maps.Keys(a.refused))
 }
 
-// release gives up the addresses of a VM but those to keep.
+// release releases the addresses of a VM, except for those in keep.
 func (a *Allocator) release(vm types.NamespacedName, keep []netip.Addr) {
 	for _, address := range a.known[vm] {
 		if slices.Contains(keep, address) {
@@ -147,14 +147,14 @@ func (a *Allocator) release(vm types.NamespacedName, keep []netip.Addr) {
 	}
 }
 
-// search looks for addresses of a VM.
+// search is a search for addresses of a VM.
 type search struct {
 	*Allocator
 	vm      *v1alpha1.VirtualMachine
 	holders Holders
 }
 
-// holder returns the other VM that has an address, or requested it first; the zero value if none does.
+// holder returns the other VM that has an address, or requested it first; the zero value if there is none.
 func (s *search) holder(address netip.Addr) (types.NamespacedName, error) {
 	own := client.ObjectKeyFromObject(s.vm)
 	if granted, found := s.granted[address]; found && granted != own {
@@ -165,16 +165,16 @@ func (s *search) holder(address netip.Addr) (types.NamespacedName, error) {
 		return types.NamespacedName{}, err
 	}
 	for i := range all {
-		if other := client.ObjectKeyFromObject(&all[i]); other != own && s.goesTo(address, &all[i]) {
+		if other := client.ObjectKeyFromObject(&all[i]); other != own && s.belongsTo(address, &all[i]) {
 			return other, nil
 		}
 	}
 	return types.NamespacedName{}, nil
 }
 
-// goesTo reports whether an address is another VM's. Of two VMs that request the same address, the older one
-// gets it.
-func (s *search) goesTo(address netip.Addr, other *v1alpha1.VirtualMachine) bool {
+// belongsTo reports whether an address belongs to another VM. If two VMs request the same address, the older one gets
+// it.
+func (s *search) belongsTo(address netip.Addr, other *v1alpha1.VirtualMachine) bool {
 	return slices.Contains(parse(other.Status.Addresses), address) ||
 		slices.Contains(requested(other), address) &&
 			(len(other.Spec.VMIPs) == 0 || !slices.Contains(parse(s.vm.Spec.VMIPs), address) || older(other, s.vm))
@@ -188,18 +188,18 @@ func (s *search) check(addresses []netip.Addr) error {
 	}
 	for _, address := range addresses {
 		if !slices.ContainsFunc(s.networks, func(network netip.Prefix) bool { return usable(address, network) }) {
-			known := "none"
+			networks := "none"
 			if len(s.networks) > 0 {
-				known = strings.Join(texts(s.networks), " and ")
+				networks = strings.Join(texts(s.networks), " and ")
 			}
-			return unavailable("%s: %s is not an address for guests; their networks are %s", field, address, known)
+			return unavailable("%s: guests cannot use address %s; guest networks: %s", field, address, networks)
 		}
 		holder, err := s.holder(address)
 		if err != nil {
 			return err
 		}
 		if holder != (types.NamespacedName{}) {
-			return unavailable("%s: %s is used by virtual machine %s", field, address, holder)
+			return unavailable("%s: address %s is already used by virtual machine %s", field, address, holder)
 		}
 	}
 	return nil
@@ -210,14 +210,14 @@ func (s *search) lowestFree() ([]netip.Addr, error) {
 	var free []netip.Addr
 	for _, network := range s.networks {
 		address, err := s.free(network, s.next[network])
-		if err == nil && !address.IsValid() { // somebody may have changed an object by hand
+		if err == nil && !address.IsValid() { // a user may have edited an object
 			address, err = s.free(network, lowestAutomatic(network))
 		}
 		if err != nil {
 			return nil, err
 		}
 		if !address.IsValid() {
-			return nil, unavailable("the network %s has no free address", network)
+			return nil, unavailable("network %s has no free address", network)
 		}
 		s.next[network] = address
 		free = append(free, address)
@@ -225,7 +225,7 @@ func (s *search) lowestFree() ([]netip.Addr, error) {
 	return free, nil
 }
 
-// free returns the lowest free address of a prefix from one on; the zero value if there is none.
+// free returns the lowest free address of a prefix that is not below from; the zero value if there is none.
 func (s *search) free(network netip.Prefix, from netip.Addr) (netip.Addr, error) {
 	for address := from; usable(address, network); address = address.Next() {
 		holder, err := s.holder(address)
@@ -249,11 +249,10 @@ func older(a, b *v1alpha1.VirtualMachine) bool {
 	return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name)) < 0
 }
 
-// Of returns the addresses that a VM has or requests, without prefix length and malformed
-// ones.
+// Of returns the addresses that a VM has or requests, without their prefix lengths. It omits malformed addresses.
 func Of(vm *v1alpha1.VirtualMachine) []string { return texts(requested(vm)) }
 
-// Keys returns under which addresses a VM is indexed for Holders.
+// Keys returns the addresses under which a VM is indexed for Holders.
 func Keys(vm *v1alpha1.VirtualMachine) []string {
 	return texts(append(parse(vm.Status.Addresses), requested(vm)...))
 }
@@ -289,7 +288,7 @@ func texts[T fmt.Stringer](values []T) []string {
 	return texts
 }
 
-// usable reports whether a VM may have an address of a prefix.
+// usable reports whether guests can use an address of a prefix.
 func usable(address netip.Addr, in netip.Prefix) bool {
 	if !in.Contains(address) {
 		return false

@@ -16,7 +16,7 @@ import (
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
 )
 
-// holders finds VMs as a cache with an index does.
+// holders returns Holders that look up VMs as an index of a cache does.
 func holders(all []v1alpha1.VirtualMachine) Holders {
 	return func(address netip.Addr) (found []v1alpha1.VirtualMachine, err error) {
 		for i := range all {
@@ -29,14 +29,14 @@ func holders(all []v1alpha1.VirtualMachine) Holders {
 }
 
 func TestAllocate(t *testing.T) {
-	asking := func(name string, age time.Duration, ips ...string) v1alpha1.VirtualMachine {
+	requesting := func(name string, age time.Duration, ips ...string) v1alpha1.VirtualMachine {
 		vm := &v1alpha1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default"}}
 		vm.Spec.VMIPs = ips
 		vm.CreationTimestamp = metav1.NewTime(time.Unix(1000, 0).Add(-age))
 		return *vm
 	}
 	having := func(name, addresses string) v1alpha1.VirtualMachine {
-		vm := asking(name, 0)
+		vm := requesting(name, 0)
 		vm.Annotations = map[string]string{v1alpha1.AnnotationAddresses: addresses}
 		return vm
 	}
@@ -53,20 +53,20 @@ func TestAllocate(t *testing.T) {
 		want     []string
 		refused  bool
 	}{
-		"the first":              {asking("a", 0), nil, both, []string{"10.0.0.16", "fd00::10"}, false},
-		"no network":             {asking("a", 0), nil, nil, nil, false},
-		"the lowest free":        {asking("a", 0), []v1alpha1.VirtualMachine{having("b", "10.0.0.16"), having("c", "10.0.0.18"), asking("d", 0, "10.0.0.17/32")}, small, []string{"10.0.0.19"}, false},
-		"its own":                {having("a", "10.0.0.20"), nil, small, []string{"10.0.0.20"}, false},
-		"all but the last":       {asking("a", 0), full[1:], small, []string{"10.0.0.16"}, false},
-		"none left":              {asking("a", 0), full, small, nil, true},
-		"asked for":              {asking("a", 0, "10.0.0.5"), nil, small, []string{"10.0.0.5"}, false},
-		"outside":                {asking("a", 0, "10.0.1.5"), nil, small, nil, true},
-		"the gateway":            {asking("a", 0, "10.0.0.2"), nil, small, nil, true},
-		"the broadcast address":  {asking("a", 0, "10.0.0.31"), nil, small, nil, true},
-		"without a network":      {asking("a", 0, "10.0.0.5"), nil, nil, nil, true},
-		"taken":                  {asking("a", time.Hour, "10.0.0.20"), []v1alpha1.VirtualMachine{having("b", "10.0.0.20")}, small, nil, true},
-		"wanted by an older one": {asking("a", 0, "10.0.0.20"), []v1alpha1.VirtualMachine{asking("b", time.Hour, "10.0.0.20")}, small, nil, true},
-		"wanted by a newer one":  {asking("a", time.Hour, "10.0.0.20"), []v1alpha1.VirtualMachine{asking("b", 0, "10.0.0.20")}, small, []string{"10.0.0.20"}, false},
+		"first VM":                 {requesting("a", 0), nil, both, []string{"10.0.0.16", "fd00::10"}, false},
+		"no network":               {requesting("a", 0), nil, nil, nil, false},
+		"lowest free address":      {requesting("a", 0), []v1alpha1.VirtualMachine{having("b", "10.0.0.16"), having("c", "10.0.0.18"), requesting("d", 0, "10.0.0.17/32")}, small, []string{"10.0.0.19"}, false},
+		"assigned earlier":         {having("a", "10.0.0.20"), nil, small, []string{"10.0.0.20"}, false},
+		"one address left":         {requesting("a", 0), full[1:], small, []string{"10.0.0.16"}, false},
+		"no address left":          {requesting("a", 0), full, small, nil, true},
+		"requested":                {requesting("a", 0, "10.0.0.5"), nil, small, []string{"10.0.0.5"}, false},
+		"outside":                  {requesting("a", 0, "10.0.1.5"), nil, small, nil, true},
+		"the gateway":              {requesting("a", 0, "10.0.0.2"), nil, small, nil, true},
+		"the broadcast address":    {requesting("a", 0, "10.0.0.31"), nil, small, nil, true},
+		"without a network":        {requesting("a", 0, "10.0.0.5"), nil, nil, nil, true},
+		"taken":                    {requesting("a", time.Hour, "10.0.0.20"), []v1alpha1.VirtualMachine{having("b", "10.0.0.20")}, small, nil, true},
+		"requested by an older VM": {requesting("a", 0, "10.0.0.20"), []v1alpha1.VirtualMachine{requesting("b", time.Hour, "10.0.0.20")}, small, nil, true},
+		"requested by a newer VM":  {requesting("a", time.Hour, "10.0.0.20"), []v1alpha1.VirtualMachine{requesting("b", 0, "10.0.0.20")}, small, []string{"10.0.0.20"}, false},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -82,8 +82,8 @@ func TestAllocate(t *testing.T) {
 	}
 }
 
-// TestAddressesAreFreeAgain: an address that was granted is free again when its VM is gone or has another one, also if
-// another process granted it; and the lowest free one is taken.
+// TestAddressesAreFreeAgain checks that an address is free again when its VM is gone or has another address, even if
+// another process has granted it, and that the lowest free address is allocated.
 func TestAddressesAreFreeAgain(t *testing.T) {
 	a := New([]netip.Prefix{netip.MustParsePrefix("10.0.0.0/27")})
 	var all []v1alpha1.VirtualMachine
@@ -100,9 +100,9 @@ func TestAddressesAreFreeAgain(t *testing.T) {
 	allocate("a", "10.0.0.17")
 	allocate("b", "10.0.0.18")
 	allocate("c", "10.0.0.19")
-	a.See(&old)
+	a.Observe(&old)
 	all = nil
-	allocate("d", "10.0.0.20") // it may be in use until its VM is forgotten
+	allocate("d", "10.0.0.20") // addresses of the old VM may be in use until it is forgotten
 	a.Forget(types.NamespacedName{Name: "old"})
 	allocate("e", "10.0.0.16")
 	a.Forget(types.NamespacedName{Name: "b"})
@@ -114,7 +114,8 @@ func TestAddressesAreFreeAgain(t *testing.T) {
 	allocate("g", "10.0.0.17")
 }
 
-// TestFewLookups: an allocation costs the same however many VMs there are, and whichever of them ask again.
+// TestFewLookups checks that the cost of an allocation does not depend on the number of VMs or on which of them
+// request addresses again.
 func TestFewLookups(t *testing.T) {
 	const count = 2000
 	a := New([]netip.Prefix{netip.MustParsePrefix("10.0.0.0/16"), netip.MustParsePrefix("fd00::/64")})
@@ -130,7 +131,7 @@ func TestFewLookups(t *testing.T) {
 			if round == 1 { // a second pass
 				metav1.SetMetaDataAnnotation(&vm.ObjectMeta, v1alpha1.AnnotationAddresses, strings.Join(texts(a.known[key]), ","))
 			}
-			if round == 2 { // one goes, one comes
+			if round == 2 { // one VM is deleted and another one created
 				for _, address := range a.known[key] {
 					delete(byAddress, address)
 				}
@@ -143,7 +144,7 @@ func TestFewLookups(t *testing.T) {
 			for _, address := range parse(addresses) {
 				byAddress[address] = []v1alpha1.VirtualMachine{*vm}
 			}
-			a.See(vm)
+			a.Observe(vm)
 		}
 	}
 	if most := 3 * 2 * 2 * count; lookups > most {

@@ -18,76 +18,78 @@ import (
 	"github.com/millwright-dev/millwright/test/support/explore"
 )
 
-// names is how many Pods there can be. Pod and claim of a target have one name; the first claim is "0". That of its data
-// disk has more behind it.
+// names is the number of possible Pods. The Pod and the claim of a target have the same name; the first claim is "0".
+// The name of a data disk's claim has a suffix.
 const names = 4
 
-// dataDisk is the name of the data disk, and dataClaim that of its claim beside another claim.
+// dataDisk is the name of the data disk. dataClaim returns the name of its claim that belongs to the claim of a root
+// disk.
 const dataDisk = "d"
 
 func dataClaim(claim string) string { return claim + "-" + dataDisk }
 
-// life is that of a Pod.
-type life uint8
+// phase is the phase of a Pod.
+type phase uint8
 
 const (
-	none life = iota
+	none phase = iota
 	alive
-	deleting // with a process that runs
+	deleting // the process is still running
 	finished
 	gone
 )
 
 type pod struct {
-	life
+	phase
 	claim, data string
 }
 
-// disks are those of one name.
+// disks describes the claims with one name.
 type disks struct {
-	root, data           bool // there is a claim
-	rootWhole, dataWhole bool // it has the guest's data, all of them
+	root, data                 bool // the claim exists
+	rootComplete, dataComplete bool // the disk has all of the guest's data
 }
 
 // record is v1alpha1.VirtualMachineMigration as a comparable value.
 type record struct{ phase, source, target, uid, claim string }
 
-// status is what the rules change.
+// status is the modeled part of the VM's status.
 type status struct {
 	active, uid, claim, data string
 	migration                record
 }
 
-// op is a write of the controller.
+// op is a write of the controller that was decided but not executed yet.
 type op struct {
 	kind, name string
-	// from is the status that it was decided on: those that change the status do only that one.
+	// from is the status on which the decision was based. A write of the status succeeds only if that is still
+	// current.
 	from status
 	to   status
 }
 
-// world is everything that counts.
-type world struct {
+// state is the state of the model.
+type state struct {
 	status
 	pods   [names]pod
 	claims [names]disks
 	next   int    // the next unused name
-	failed string // the target that the source gave up
-	op     op     // of the controller, decided and not done
-	shared bool   // all Pods have the same disks
+	failed string // the target whose migration the source gave up
+	op     op     // the pending write of the controller
+	shared bool   // all Pods use the same disks
 }
 
 func name(i int) string { return fmt.Sprint(i) }
 
-func (w *world) disks(name string) *disks { return &w.claims[name[0]-'0'] }
+func (w *state) disks(name string) *disks { return &w.claims[name[0]-'0'] }
 
-func (w *world) pod(name string) *pod { return &w.pods[name[0]-'0'] }
+func (w *state) pod(name string) *pod { return &w.pods[name[0]-'0'] }
 
-func (p pod) runs() bool { return p.life == alive || p.life == deleting }
+func (p pod) runs() bool { return p.phase == alive || p.phase == deleting }
 
-// object returns a Pod as the rules see it; nil if there is none.
-func (w *world) object(name string) *corev1.Pod {
-	if name == "" || w.pod(name).life == none || w.pod(name).life == gone {
+// object returns a Pod in the form that the tested functions take; nil if it does not exist.
+func (w *state) object(name string) *corev1.Pod {
+	if name == "" || w.pod(name).phase == none || w.pod(name).phase == gone {
 		return nil
 	}
 	object := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}}
@@ -96,7 +98,7 @@ func (w *world) object(name string) *corev1.Pod {
 			Name: podspec.ContainerName, Env: []corev1.EnvVar{{Name: vmpb.EnvSpec, Value: `{"rootDiskShared":true}`}},
 		}}
 	}
-	switch w.pod(name).life {
+	switch w.pod(name).phase {
 	case deleting:
 		object.DeletionTimestamp = &metav1.Time{Time: epoch}
 	case finished:
@@ -105,7 +107,7 @@ func (w *world) object(name string) *corev1.Pod {
 	return object
 }
 
-func (w *world) objects() []*corev1.Pod {
+func (w *state) objects() []*corev1.Pod {
 	var objects []*corev1.Pod
 	for i := range w.pods {
 		if object := w.object(name(i)); object != nil {
@@ -117,7 +119,7 @@ func (w *world) objects() []*corev1.Pod {
 
 var epoch = time.Unix(1e9, 0)
 
-// real returns the status as the rules have it.
+// real returns the status in the form that the tested functions take.
 func (s status) real() *v1alpha1.VirtualMachineStatus {
 	real := &v1alpha1.VirtualMachineStatus{VirtualMachineAuthority: v1alpha1.VirtualMachineAuthority{
 		ActivePodName: s.active, ActivePodUID: types.UID(s.uid), VolumeClaimName: s.claim,
@@ -146,25 +148,25 @@ func (s status) authority(next v1alpha1.VirtualMachineAuthority) status {
 	return s.change(func(real *v1alpha1.VirtualMachineStatus) { Move(real, next, epoch) })
 }
 
-// guards switches rules off.
+// guards disables rules.
 type guards struct{ anyTarget, claimsInUse, claimOfTarget, podsOfTarget, dataStays bool }
 
 func (g guards) isTarget(s status, pod string) bool { return g.anyTarget || IsTarget(s.real(), pod) }
 
-func (g guards) edges(w world) []explore.Edge[world] {
-	return slices.Concat(g.hypervisors(w), g.ends(w), g.controller(w))
+func (g guards) edges(w state) []explore.Edge[state] {
+	return slices.Concat(g.hypervisors(w), g.terminations(w), g.controller(w))
 }
 
-// hypervisors are what source and target do.
-func (g guards) hypervisors(w world) []explore.Edge[world] {
-	var edges []explore.Edge[world]
-	add := func(name string, fault bool, change func(*world)) {
+// hypervisors returns the transitions caused by sources and targets.
+func (g guards) hypervisors(w state) []explore.Edge[state] {
+	var edges []explore.Edge[state]
+	add := func(name string, fault bool, change func(*state)) {
 		edges = append(edges, w.changed(name, fault, change)...)
 	}
 	underWay, target := UnderWay(w.real()), w.migration.target
 	source := w.pod(w.active).runs() && w.uid != ""
 	if source && !underWay && w.next < names-1 {
-		add("ask", true, func(to *world) {
+		add("reserve target", true, func(to *state) {
 			to.status = w.change(func(real *v1alpha1.VirtualMachineStatus) {
 				Reserve(real, name(w.next), w.object(w.active), Order{}, epoch)
 			})
@@ -172,50 +174,50 @@ func (g guards) hypervisors(w world) []explore.Edge[world] {
 		})
 	}
 	if underWay && source && w.pod(target).runs() && !w.shared {
-		add("copy", false, func(to *world) { to.disks(target).rootWhole = true })
-		if w.disks(target).rootWhole { // one after the other
-			add("copy data", false, func(to *world) { to.disks(target).dataWhole = true })
+		add("copy", false, func(to *state) { to.disks(target).rootComplete = true })
+		if w.disks(target).rootComplete { // the disks are copied one after the other
+			add("copy data", false, func(to *state) { to.disks(target).dataComplete = true })
 		}
 	}
 	if underWay && source {
-		add("give up", false, func(to *world) {
-			to.failed, to.disks(target).rootWhole, to.disks(target).dataWhole = target, false, false
+		add("give up", false, func(to *state) {
+			to.failed, to.disks(target).rootComplete, to.disks(target).dataComplete = target, false, false
 		})
 	}
 	return append(edges, g.switchovers(w)...)
 }
 
-// changed is the edge to a changed world, if it is another one.
-func (w world) changed(name string, fault bool, change func(*world)) []explore.Edge[world] {
+// changed returns the edge to a changed state; none if the state did not change.
+func (w state) changed(name string, fault bool, change func(*state)) []explore.Edge[state] {
 	to := w
 	change(&to)
 	if to == w {
 		return nil
 	}
-	return []explore.Edge[world]{{To: to, Name: name, Fault: fault}}
+	return []explore.Edge[state]{{To: to, Name: name, Fault: fault}}
 }
 
-// complete reports whether a Pod was created as a target, and has the disks to which the guest may go.
-func (w *world) complete(us string) bool {
+// complete reports whether a Pod was created as a target and has complete disks.
+func (w *state) complete(us string) bool {
 	if w.shared {
 		return us != w.active && w.pod(us).runs()
 	}
 	own := w.disks(us)
-	return w.pod(us).runs() && us != w.active && own.rootWhole && own.dataWhole && w.pod(us).claim == us
+	return w.pod(us).runs() && us != w.active && own.rootComplete && own.dataComplete && w.pod(us).claim == us
 }
 
-// switchovers are what targets with a whole copy ask for, or with the same disks.
-func (g guards) switchovers(w world) []explore.Edge[world] {
-	var edges []explore.Edge[world]
-	add := func(name string, change func(*world)) { edges = append(edges, w.changed(name, false, change)...) }
+// switchovers returns the switchovers that targets with complete or shared disks request.
+func (g guards) switchovers(w state) []explore.Edge[state] {
+	var edges []explore.Edge[state]
+	add := func(name string, change func(*state)) { edges = append(edges, w.changed(name, false, change)...) }
 	for i := range w.pods {
 		us := name(i)
 		switch {
 		case !w.complete(us):
 		case !g.isTarget(w.status, us):
-			add("refused", func(to *world) { to.pods[i].life = finished })
+			add("refused", func(to *state) { to.pods[i].phase = finished })
 		default:
-			add("switch over", func(to *world) {
+			add("switch over", func(to *state) {
 				to.status = w.change(func(real *v1alpha1.VirtualMachineStatus) {
 					Move(real, v1alpha1.VirtualMachineAuthority{ActivePodName: us, ActivePodUID: types.UID(us), VolumeClaimName: w.pods[i].claim}, epoch)
 					if !g.dataStays {
@@ -223,7 +225,7 @@ func (g guards) switchovers(w world) []explore.Edge[world] {
 					}
 				})
 				if !w.shared {
-					to.disks(w.claim).rootWhole, to.disks(w.data).dataWhole = false, false
+					to.disks(w.claim).rootComplete, to.disks(w.data).dataComplete = false, false
 				}
 			})
 		}
@@ -231,18 +233,18 @@ func (g guards) switchovers(w world) []explore.Edge[world] {
 	return edges
 }
 
-// ends are the ends of Pods.
-func (g guards) ends(w world) []explore.Edge[world] {
-	var edges []explore.Edge[world]
+// terminations returns the transitions in which Pods terminate or disappear.
+func (g guards) terminations(w state) []explore.Edge[state] {
+	var edges []explore.Edge[state]
 	for i, p := range w.pods {
 		us := name(i)
-		add := func(what string, fault bool, life life) {
+		add := func(what string, fault bool, phase phase) {
 			to := w
-			to.pods[i].life = life
-			if us == w.active { // with its memory, what a target has is of no use but for the switchover
+			to.pods[i].phase = phase
+			if us == w.active { // without the source's memory, a target can only switch over
 				what += " (authoritative)"
 			}
-			edges = append(edges, explore.Edge[world]{To: to, Name: what + " " + us, Fault: fault})
+			edges = append(edges, explore.Edge[state]{To: to, Name: what + " " + us, Fault: fault})
 		}
 		spare := us != w.active || w.next < names
 		allowed := us == w.active || g.isTarget(w.status, us)
@@ -250,43 +252,44 @@ func (g guards) ends(w world) []explore.Edge[world] {
 		case p.runs() && !allowed:
 			add("terminate", false, finished)
 		case p.runs() && spare:
-			add("die", true, finished)
+			add("crash", true, finished)
 		}
-		if p.life == alive && spare {
+		if p.phase == alive && spare {
 			add("evict", true, deleting)
 		}
 		switch {
-		case p.life == deleting && spare:
-			add("end", false, gone)
-		case p.life == finished:
-			add("forget", us != w.active, gone)
+		case p.phase == deleting && spare:
+			add("disappear", false, gone)
+		case p.phase == finished:
+			add("garbage-collect", us != w.active, gone)
 		}
 	}
 	return edges
 }
 
-// controller is a pass, its write, or its crash.
-func (g guards) controller(w world) []explore.Edge[world] {
+// controller returns the transitions of the controller: the decision of a pass, its write, or a crash before the
+// write.
+func (g guards) controller(w state) []explore.Edge[state] {
 	if w.op != (op{}) {
 		done, lost := w, w
 		g.do(&done)
 		done.op, lost.op = op{}, op{}
-		return []explore.Edge[world]{{To: done, Name: "done: " + w.op.kind + " " + w.op.name}, {To: lost, Name: "crash", Fault: true}}
+		return []explore.Edge[state]{{To: done, Name: "done: " + w.op.kind + " " + w.op.name}, {To: lost, Name: "crash", Fault: true}}
 	}
-	var edges []explore.Edge[world]
+	var edges []explore.Edge[state]
 	for _, late := range []bool{false, true} {
 		for _, decided := range g.pass(w, late) {
 			to := w
 			decided.from = w.status
 			to.op = decided
-			edges = append(edges, explore.Edge[world]{To: to, Name: fmt.Sprintf("decide (late %t)", late), Fault: late})
+			edges = append(edges, explore.Edge[state]{To: to, Name: fmt.Sprintf("decide (late %t)", late), Fault: late})
 		}
 	}
 	return edges
 }
 
-// pass returns the next write. late is whether limits of time have passed.
-func (g guards) pass(w world, late bool) []op {
+// pass returns the next writes. late is whether time limits have passed.
+func (g guards) pass(w state, late bool) []op {
 	source := w.object(w.active)
 	if source != nil && w.uid == "" {
 		to := w.status
@@ -305,11 +308,11 @@ func (g guards) pass(w world, late bool) []op {
 	return ops
 }
 
-// removals are the Pods and claims that go.
-func (g guards) removals(w world) []op {
+// removals returns the deletions of Pods and claims.
+func (g guards) removals(w state) []op {
 	var ops []op
 	for i, p := range w.pods {
-		if us := name(i); us != w.active && (p.life == alive || p.life == finished) && (g.podsOfTarget || !IsTarget(w.real(), us)) {
+		if us := name(i); us != w.active && (p.phase == alive || p.phase == finished) && (g.podsOfTarget || !IsTarget(w.real(), us)) {
 			ops = append(ops, op{kind: "delete pod", name: us})
 		}
 	}
@@ -324,7 +327,7 @@ func (g guards) removals(w world) []op {
 	return ops
 }
 
-func (g guards) unused(w world, claim string) bool {
+func (g guards) unused(w state, claim string) bool {
 	pods := w.objects()
 	if g.claimsInUse {
 		pods = nil
@@ -338,14 +341,14 @@ func (g guards) unused(w world, claim string) bool {
 	case g.claimOfTarget && w.migration.claim == claim && claim != w.claim:
 		return true
 	case isData:
-		there := func(claim string) bool { return w.disks(claim).data }
-		return UnusedDataClaim(w.real(), dataDisk, claim, there, pods, mounts)
+		exists := func(claim string) bool { return w.disks(claim).data }
+		return UnusedDataClaim(w.real(), dataDisk, claim, exists, pods, mounts)
 	}
 	return UnusedClaim(w.real(), claim, pods, mounts)
 }
 
-// follow gives the VM another hypervisor.
-func (w world) follow() []op {
+// follow returns the writes that give the VM another hypervisor.
+func (w state) follow() []op {
 	switch {
 	case w.uid == "":
 		return []op{{kind: "create", name: w.active}}
@@ -356,7 +359,7 @@ func (w world) follow() []op {
 	return nil
 }
 
-func (w world) migrate(source *corev1.Pod, late bool) op {
+func (w state) migrate(source *corev1.Pod, late bool) op {
 	facts := Facts{
 		Status: w.real(), Source: source, Target: w.object(w.migration.target), Claims: w.shared || w.disks(w.migration.target).root && w.disks(w.migration.target).data,
 		Incoming: !late, Now: epoch, Ordered: true,
@@ -387,8 +390,8 @@ func (w world) migrate(source *corev1.Pod, late bool) op {
 	return op{}
 }
 
-// do does the write that was decided.
-func (g guards) do(w *world) {
+// do executes the pending write.
+func (g guards) do(w *state) {
 	i := 0
 	if w.op.name != "" {
 		i = int(w.op.name[0] - '0')
@@ -396,7 +399,7 @@ func (g guards) do(w *world) {
 	p := &w.pods[i]
 	switch w.op.kind {
 	case "create", "create target":
-		if p.life == none || p.life == gone {
+		if p.phase == none || p.phase == gone {
 			*p = w.created()
 		}
 	case "create claim":
@@ -404,11 +407,11 @@ func (g guards) do(w *world) {
 	case "create data claim":
 		w.claims[i].data = true
 	case "delete pod":
-		switch p.life {
+		switch p.phase {
 		case alive:
-			p.life = deleting
+			p.phase = deleting
 		case finished:
-			p.life = gone
+			p.phase = gone
 		}
 	case "delete claim":
 		if w.op.name == name(i) {
@@ -426,8 +429,8 @@ func (g guards) do(w *world) {
 	}
 }
 
-// created returns the Pod that was decided: a target has claims of its own, unless they are shared.
-func (w *world) created() pod {
+// created returns the Pod that was decided. A target has its own claims unless the disks are shared.
+func (w *state) created() pod {
 	if w.op.kind == "create target" && !w.shared {
 		return pod{alive, w.op.name, dataClaim(w.op.name)}
 	}
@@ -435,93 +438,94 @@ func (w *world) created() pod {
 }
 
 var (
-	errDiskLost   = errors.New("the disk is lost")
-	errOldDisk    = errors.New("the disk lacks data")
-	errPulled     = errors.New("a disk was deleted below its pod")
-	errKilled     = errors.New("the authoritative pod was deleted")
-	errNoMigrated = errors.New("no migration ever succeeds")
+	errDiskLost    = errors.New("the disk is lost")
+	errOldDisk     = errors.New("the disk lacks data")
+	errInUse       = errors.New("a disk in use was deleted")
+	errKilled      = errors.New("the authoritative pod was deleted")
+	errNoMigration = errors.New("no migration ever succeeds")
 )
 
 // checkDisks returns what is wrong with the disks of the VM.
-func (w world) checkDisks() error {
+func (w state) checkDisks() error {
 	root, data := w.disks(w.claim), w.disks(w.data)
 	switch {
 	case !root.root || !data.data:
 		return errDiskLost
-	case !root.rootWhole || !data.dataWhole:
+	case !root.rootComplete || !data.dataComplete:
 		return errOldDisk
 	}
 	return nil
 }
 
-// checkDeletion returns what is wrong with an event that leads to a world.
-func checkDeletion(by string, w world) error {
+// checkDeletion returns what is wrong with the transition that leads to a state.
+func checkDeletion(by string, w state) error {
 	if strings.HasPrefix(by, "done: delete pod "+w.active) {
 		return errKilled
 	}
 	for _, p := range w.pods {
 		if p.runs() && (by == "done: delete claim "+p.claim || by == "done: delete claim "+p.data) {
-			return errPulled
+			return errInUse
 		}
 	}
 	return nil
 }
 
-// rest reports whether only the authoritative Pod and its disk are left.
-func (w *world) rest() bool {
+// settled reports whether only the authoritative Pod and its disks are left.
+func (w *state) settled() bool {
 	for i, p := range w.pods {
-		if us := name(i); us != w.active && p.life != none && p.life != gone || us != w.claim && w.claims[i].root || dataClaim(us) != w.data && w.claims[i].data {
+		if us := name(i); us != w.active && p.phase != none && p.phase != gone || us != w.claim && w.claims[i].root || dataClaim(us) != w.data && w.claims[i].data {
 			return false
 		}
 	}
-	return w.pod(w.active).life == alive && w.uid != "" && w.op == (op{}) && !UnderWay(w.real())
+	return w.pod(w.active).phase == alive && w.uid != "" && w.op == (op{}) && !UnderWay(w.real())
 }
 
-// explore visits all worlds, and returns how many there are. shared is whether the targets have the disks of the source.
+// explore visits all states and returns their number. shared is whether targets use the disks of the source.
 func (g guards) explore(shared bool) (int, error) {
-	start := world{status: status{active: "0", uid: "0", claim: "0", data: dataClaim("0")}, next: 1, shared: shared}
+	start := state{status: status{active: "0", uid: "0", claim: "0", data: dataClaim("0")}, next: 1, shared: shared}
 	start.pods[0], start.claims[0] = pod{alive, "0", dataClaim("0")}, disks{true, true, true, true}
 	migrated := false
-	n, err := explore.Model[world]{
-		Start: start, Edges: g.edges, CheckStep: checkDeletion, Good: func(w world) bool { return w.rest() },
-		Check: func(w world) error {
+	n, err := explore.Model[state]{
+		Start: start, Edges: g.edges, CheckStep: checkDeletion, Good: func(w state) bool { return w.settled() },
+		Check: func(w state) error {
 			migrated = migrated || w.active == w.migration.target
 			return w.checkDisks()
 		},
 	}.Explore()
 	if err == nil && !migrated {
-		err = errNoMigrated
+		err = errNoMigration
 	}
 	return n, err
 }
 
-// TestExplore: whatever dies when, no disk is lost, and it comes to rest.
+// TestExplore checks that no disk is lost, whichever process crashes at whatever time, and that the system always
+// settles.
 func TestExplore(t *testing.T) {
-	for name, shared := range map[string]bool{"disks that are copied": false, "shared disks": true} {
+	for name, shared := range map[string]bool{"copied disks": false, "shared disks": true} {
 		t.Run(name, func(t *testing.T) {
 			n, err := guards{}.explore(shared)
 			if err != nil {
 				t.Fatal(err)
 			}
-			t.Logf("%d worlds", n)
+			t.Logf("%d states", n)
 			if n < 1000 {
-				t.Errorf("only %d worlds", n)
+				t.Errorf("only %d states", n)
 			}
 		})
 	}
 }
 
-// TestEachGuardCounts: without any of these rules something goes wrong.
+// TestEachGuardCounts checks that the exploration finds an error if a rule is disabled.
 func TestEachGuardCounts(t *testing.T) {
 	for name, c := range map[string]struct {
 		guards
 		want error
 	}{
-		"the switchover is for the target": {guards{anyTarget: true}, nil},
-		"disks of pods stay":               {guards{claimsInUse: true}, errPulled},
-		"the target's disk stays":          {guards{claimOfTarget: true}, errPulled},
-		"the target's pod stays":           {guards{podsOfTarget: true}, nil},
-		"the data disk moves, too":         {guards{dataStays: true}, errOldDisk},
+		"only the target may switch over":    {guards{anyTarget: true}, nil},
+		"claims in use are kept":             {guards{claimsInUse: true}, errInUse},
+		"the target's claim is kept":         {guards{claimOfTarget: true}, errInUse},
+		"the target's pod is kept":           {guards{podsOfTarget: true}, nil},
+		"data disks move with the authority": {guards{dataStays: true}, errOldDisk},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := c.guards.explore(false)

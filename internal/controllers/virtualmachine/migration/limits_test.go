@@ -10,7 +10,8 @@ import (
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
 )
 
-// Who waits for a target waits no longer because a clock was set back: by that of this process the time is over.
+// TestLimitsOfATargetWhenTheClockIsSetBack checks that time limits are not extended if the clock is set back: the
+// time that has passed by this process's clock counts.
 func TestLimitsOfATargetWhenTheClockIsSetBack(t *testing.T) {
 	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 	source, target := &corev1.Pod{}, &corev1.Pod{}
@@ -22,10 +23,10 @@ func TestLimitsOfATargetWhenTheClockIsSetBack(t *testing.T) {
 		known  time.Duration // before now
 		want   Decision
 	}{
-		"it begins":          {target, 0, Decision{After: unschedulableLimit}},
-		"no host has room":   {full, unschedulableLimit, Decision{Failure: ReasonUnschedulable}},
-		"it may be starting": {target, time.Minute, Decision{After: readyLimit - time.Minute}},
-		"it does not report": {target, readyLimit, Decision{Failure: ReasonTargetNotReady, Message: "The target did not report in time."}},
+		"just begun":           {target, 0, Decision{After: unschedulableTimeout}},
+		"no host has capacity": {full, unschedulableTimeout, Decision{Failure: ReasonUnschedulable}},
+		"may be starting":      {target, time.Minute, Decision{After: readyTimeout - time.Minute}},
+		"does not report":      {target, readyTimeout, Decision{Failure: ReasonTargetNotReady, Message: "The target did not report in time."}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			status := &v1alpha1.VirtualMachineStatus{Migration: &v1alpha1.VirtualMachineMigration{

@@ -1,12 +1,12 @@
-// Package migration decides what becomes of a live migration.
+// Package migration decides the next step of a live migration.
 //
-// It is pure: a VM's status goes in, with what is known of the Pods and from hypervisors, and a
-// changed status or a decision comes out. Who calls it writes the status under the resource version
-// at which it was read, so every rule here holds for one migration at a time.
+// The package is pure: its input is the status of a VM, together with facts about Pods and reports from hypervisors,
+// and its output is a changed status or a decision. The caller writes the status only if the object still has the
+// resource version at which it was read, so each rule here applies to one migration at a time.
 //
-// What the rules guarantee, whoever dies when: a disk goes only when another is authoritative, a VM
-// starts only from the authoritative disk, and that is the target's only after the switchover, by
-// which the copy is complete.
+// The rules provide these guarantees, whichever process crashes at whatever time: a disk is deleted only when another
+// disk is authoritative, and a VM starts only from the authoritative disk. The target's disk becomes authoritative
+// only with the switchover, when the copy is complete.
 package migration
 
 import (
@@ -24,82 +24,83 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// Reasons of a migration that failed.
+// Reasons of a failed migration.
 const (
-	// ReasonUnschedulable means that no host had room for the target.
+	// ReasonUnschedulable means that no host had capacity for the target.
 	ReasonUnschedulable = v1alpha1.ReasonUnschedulable
-	// ReasonTargetEnded means that the target ended, or is being deleted.
+	// ReasonTargetEnded means that the target has terminated or is being deleted.
 	ReasonTargetEnded = "TargetEnded"
 	// ReasonTargetNotReady means that the target did not report in time.
 	ReasonTargetNotReady = "TargetNotReady"
-	// ReasonSourceEnded means that the source ended before the switchover.
+	// ReasonSourceEnded means that the source terminated before the switchover.
 	ReasonSourceEnded = "SourceEnded"
-	// ReasonCopyFailed means that the source gave up.
+	// ReasonCopyFailed means that the source gave up the migration.
 	ReasonCopyFailed = "CopyFailed"
-	// ReasonCancelled means that the user did not want the migration any more.
+	// ReasonCancelled means that the user withdrew the request for the migration.
 	ReasonCancelled = "Cancelled"
 )
 
 // Obstacles are reasons of the condition LiveMigratable.
 const (
-	// ObstacleCold means that the user wants no live migration.
+	// ObstacleCold means that the user has disabled live migration.
 	ObstacleCold = "Cold"
 	// ObstacleHypervisor means that the hypervisor cannot migrate.
 	ObstacleHypervisor = "HypervisorCannotMigrate"
 	// ObstacleNotRunning means that the guest has not started.
 	ObstacleNotRunning = "NotRunning"
-	// ObstacleMixed means that a part of the disks is on volumes that several hosts may have at once: those would not be
-	// copied, and the others would.
+	// ObstacleMixed means that only some of the disks are on volumes that several hosts may attach. Those disks would
+	// be shared, and the others would be copied.
 	ObstacleMixed = "MixedVolumes"
-	// ObstacleUnlocked means that all are, and nothing is known to keep two hypervisors apart.
+	// ObstacleUnlocked means that all disks are on such volumes, but nothing is known to exclude two hypervisors from
+	// each other.
 	ObstacleUnlocked = "VolumesNotLocked"
-	// ObstacleSameNode means that the VM is ordered to where it is.
+	// ObstacleSameNode means that the requested node is the one on which the VM already runs.
 	ObstacleSameNode = "SameNode"
-	// NoObstacle is the reason for True.
+	// NoObstacle is the reason of the condition when it is true.
 	NoObstacle = "Migratable"
 )
 
 const (
-	// unschedulableLimit is how long no host may have room.
-	unschedulableLimit = 30 * time.Second
-	// readyLimit is how long a target may take to report.
-	readyLimit = 5 * time.Minute
-	// MaxFailures is how often an ordered migration may fail.
+	// unschedulableTimeout is how long a target may be unschedulable before the migration fails.
+	unschedulableTimeout = 30 * time.Second
+	// readyTimeout is how long a target may take to report.
+	readyTimeout = 5 * time.Minute
+	// MaxFailures is how often a requested migration may fail.
 	MaxFailures = 3
 )
 
-// UnderWay reports whether a VM has a target that may become authoritative.
+// UnderWay reports whether a migration is running: the VM has a target that may become authoritative.
 func UnderWay(status *v1alpha1.VirtualMachineStatus) bool {
 	record := status.Migration
 	return record != nil && (record.Phase == v1alpha1.MigrationPreparing || record.Phase == v1alpha1.MigrationCopying) &&
 		record.SourcePodName == status.ActivePodName
 }
 
-// IsTarget reports whether a Pod is the target of a migration under way.
+// IsTarget reports whether a Pod is the target of a running migration.
 func IsTarget(status *v1alpha1.VirtualMachineStatus, pod string) bool {
 	return UnderWay(status) && status.Migration.TargetPodName == pod
 }
 
-// Uses reports whether a VM leaves or enters a node.
+// Uses reports whether a running migration moves a VM from or to a node.
 func Uses(vm *v1alpha1.VirtualMachine, node string) bool {
 	record := vm.Status.Migration
 	return vm.DeletionTimestamp.IsZero() && UnderWay(&vm.Status) && (record.SourceNodeName == node || record.TargetNodeName == node)
 }
 
-// Same reports whether two statuses have the same target, in the same phase.
+// Same reports whether two statuses have the same running migration, or both have none.
 func Same(a, b *v1alpha1.VirtualMachineStatus) bool {
 	return UnderWay(a) == UnderWay(b) && (!UnderWay(a) || a.Migration.TargetPodName == b.Migration.TargetPodName)
 }
 
-// Order is what a user wants.
+// Order is a user's request for a migration.
 type Order struct {
-	// Given reports whether the VM shall be migrated.
+	// Given reports whether a migration is requested.
 	Given bool
-	// Node is where to. Empty: any.
+	// Node is the node to migrate to. If empty, any node may be used.
 	Node string
 }
 
-// OrderOf returns the order for a VM. One for another Pod is old.
+// OrderOf returns the request for the migration of a VM. It ignores requests for other Pods, which are outdated.
 func OrderOf(vm *v1alpha1.VirtualMachine) Order {
 	pod, node, _ := strings.Cut(vm.Annotations[v1alpha1.AnnotationMigrate], "/")
 	if pod == "" || pod != vm.Status.ActivePodName || !vm.DeletionTimestamp.IsZero() {
@@ -108,27 +109,29 @@ func OrderOf(vm *v1alpha1.VirtualMachine) Order {
 	return Order{Given: true, Node: node}
 }
 
-// Obstacle returns why a VM whose hypervisor, in that Pod, has reported this is not migrated live, as reason and message of
-// the condition LiveMigratable; NoObstacle if nothing keeps it from that.
+// Obstacle returns why a VM cannot be migrated live, as the reason and message of the condition LiveMigratable. pod
+// is the Pod of its hypervisor, and report the hypervisor's last report. If the VM can be migrated live, the reason
+// is NoObstacle.
 func Obstacle(vm *v1alpha1.VirtualMachine, pod *corev1.Pod, report *vmpb.ReportStateRequest) (reason, message string) {
 	state, sharing := report.GetState(), podspec.DiskSharing(pod)
 	switch {
 	case vm.Spec.MigrateStrategy == v1alpha1.MigrateCold:
-		return ObstacleCold, "spec.migrateStrategy is Cold: the guest is shut down, and started on another host."
+		return ObstacleCold, "spec.migrateStrategy is Cold: the guest is shut down and restarted on another host."
 	case !report.GetCanMigrate():
-		return ObstacleHypervisor, "The hypervisor cannot migrate: the guest is shut down, and started on another host."
+		return ObstacleHypervisor, "The hypervisor does not support live migration: the guest is shut down and restarted on another host."
 	case sharing == podspec.Mixed:
-		return ObstacleMixed, "Of the disks a part only is on volumes with access mode ReadWriteMany: a migration copies all disks or none. The guest is shut down, and started on another host."
+		return ObstacleMixed, "Only some of the disks are on volumes with access mode ReadWriteMany, but a live migration must share or copy all disks: the guest is shut down and restarted on another host."
 	case sharing == podspec.Unlocked:
-		return ObstacleUnlocked, "The volumes have access mode ReadWriteMany, and it is not known whether their locks hold between hosts: with leaseMode FullLeases the virtual machine would migrate. The guest is shut down, and started on another host."
+		return ObstacleUnlocked, "The volumes have access mode ReadWriteMany, but their locks may not be effective between hosts: the guest is shut down and restarted on another host. Use leaseMode FullLeases to allow live migration."
 	case state == vmpb.ReportStateRequest_STATE_PREPARING || state == vmpb.ReportStateRequest_STATE_WAITING:
 		return ObstacleNotRunning, "The guest has not started yet."
 	}
 	return NoObstacle, ""
 }
 
-// Reserve begins a migration from the authoritative Pod. The Pod of the target gets that name; so does its
-// claim, if the disk is on one that is not shared. Those of data disks follow from it.
+// Reserve begins a migration from the authoritative Pod. target becomes the name of the target Pod and, if the root
+// disk is on a claim that is not shared, of the target's claim. The claims of data disks have names that are derived
+// from it.
 func Reserve(status *v1alpha1.VirtualMachineStatus, target string, source *corev1.Pod, order Order, now time.Time) {
 	record := &v1alpha1.VirtualMachineMigration{
 		Phase: v1alpha1.MigrationPreparing, StartTime: metav1.NewTime(now),
@@ -146,7 +149,7 @@ func Reserve(status *v1alpha1.VirtualMachineStatus, target string, source *corev
 	Describe(status, now)
 }
 
-// Mount stores the claims of the data disks that the Pod has to which the authority goes. It belongs to the write of Move.
+// Mount stores the claims that the newly authoritative Pod uses for its data disks. Use it in the same write as Move.
 func Mount(status *v1alpha1.VirtualMachineStatus, mounted []v1alpha1.DataDiskStatus) {
 	for _, disk := range mounted {
 		at := slices.IndexFunc(status.DataDisks, func(known v1alpha1.DataDiskStatus) bool { return known.Name == disk.Name })
@@ -158,7 +161,7 @@ func Mount(status *v1alpha1.VirtualMachineStatus, mounted []v1alpha1.DataDiskSta
 	}
 }
 
-// Fail ends the migration under way. From then on the target is a Pod like any other without authority.
+// Fail marks the running migration as failed. Its target is then treated like any other Pod without authority.
 func Fail(status *v1alpha1.VirtualMachineStatus, reason, message string, now time.Time) {
 	record := status.Migration
 	record.Phase, record.Reason, record.Message = v1alpha1.MigrationFailed, reason, podstate.Truncate(message)
@@ -167,8 +170,8 @@ func Fail(status *v1alpha1.VirtualMachineStatus, reason, message string, now tim
 	Describe(status, now)
 }
 
-// Move gives the VM to another authority, and ends the migration that this decides: the target has
-// got the VM, or another process than the source has.
+// Move changes the authority. If that decides the running migration, Move also completes it: as succeeded if the
+// target has become authoritative, or as failed if another Pod has.
 func Move(status *v1alpha1.VirtualMachineStatus, next v1alpha1.VirtualMachineAuthority, now time.Time) {
 	underWay := UnderWay(status)
 	status.VirtualMachineAuthority = next
@@ -178,11 +181,11 @@ func Move(status *v1alpha1.VirtualMachineStatus, next v1alpha1.VirtualMachineAut
 		status.Migration.Phase = v1alpha1.MigrationSucceeded
 		Describe(status, now)
 	default:
-		Fail(status, ReasonSourceEnded, "The source ended before the switchover.", now)
+		Fail(status, ReasonSourceEnded, "The source terminated before the switchover.", now)
 	}
 }
 
-// Describe sets the condition Migrating as the status has it.
+// Describe sets the condition Migrating to match the migration in the status.
 func Describe(status *v1alpha1.VirtualMachineStatus, now time.Time) {
 	record := status.Migration
 	if record == nil {
@@ -194,32 +197,32 @@ func Describe(status *v1alpha1.VirtualMachineStatus, now time.Time) {
 	}
 	switch record.Phase {
 	case v1alpha1.MigrationSucceeded:
-		condition.Message = "From pod " + record.SourcePodName + "."
+		condition.Message = "Migrated from pod " + record.SourcePodName + "."
 	case v1alpha1.MigrationFailed:
 		condition.Reason, condition.Message = record.Reason, record.Message
 	default:
-		condition.Status, condition.Message = metav1.ConditionTrue, "To pod "+record.TargetPodName+"."
+		condition.Status, condition.Message = metav1.ConditionTrue, "Migrating to pod "+record.TargetPodName+"."
 	}
 	meta.SetStatusCondition(&status.Conditions, condition)
 }
 
-// progressSteps is in how many steps the copied bytes are stored: each is a write.
+// progressSteps is the number of steps in which the copied bytes are stored. Each step is one write.
 const progressSteps = 4
 
-// Progress stores what the authoritative hypervisor reported of a migration: the source of one under way, or
-// the target of one that succeeded. target is the Pod of the target, nil if it is not known.
+// Progress stores what the authoritative hypervisor has reported about a migration: the source about a running one,
+// or the target about one that has succeeded. target is the target Pod; nil if it is unknown.
 func Progress(status *v1alpha1.VirtualMachineStatus, report *vmpb.ReportStateRequest, target *corev1.Pod, now time.Time) {
-	record, news := status.Migration, report.GetMigration()
+	record, reported := status.Migration, report.GetMigration()
 	switch {
 	case record == nil || report.GetUs().GetPodName() != status.ActivePodName:
-	case UnderWay(status) && news.GetTargetPod() == record.TargetPodName:
-		copied(record, news)
+	case UnderWay(status) && reported.GetTargetPod() == record.TargetPodName:
+		recordCopied(record, reported)
 	case record.Phase == v1alpha1.MigrationSucceeded && record.TargetPodName == status.ActivePodName:
 		if record.EndTime == nil {
 			end := metav1.NewTime(now)
 			record.EndTime = &end
 		}
-		if downtime := news.GetDowntime(); downtime != nil && record.Downtime == nil {
+		if downtime := reported.GetDowntime(); downtime != nil && record.Downtime == nil {
 			record.Downtime = &metav1.Duration{Duration: downtime.AsDuration()}
 		}
 	}
@@ -229,81 +232,82 @@ func Progress(status *v1alpha1.VirtualMachineStatus, report *vmpb.ReportStateReq
 	Describe(status, now)
 }
 
-func copied(record *v1alpha1.VirtualMachineMigration, news *vmpb.ReportStateRequest_Migration) {
-	phase := news.GetPhase()
+func recordCopied(record *v1alpha1.VirtualMachineMigration, reported *vmpb.ReportStateRequest_Migration) {
+	phase := reported.GetPhase()
 	if phase != vmpb.ReportStateRequest_Migration_PHASE_COPYING && phase != vmpb.ReportStateRequest_Migration_PHASE_STOPPED {
 		return
 	}
 	record.Phase = v1alpha1.MigrationCopying
-	done, total := max(0, int64(news.GetDoneBytes())), max(0, int64(news.GetTotalBytes()))
+	done, total := max(0, int64(reported.GetDoneBytes())), max(0, int64(reported.GetTotalBytes()))
 	if total > 0 && (record.TotalBytes == 0 || done-record.DoneBytes >= total/progressSteps) {
 		record.DoneBytes, record.TotalBytes = done, total
 	}
 }
 
-// Facts are what is known of a migration under way.
+// Facts are the facts about a running migration.
 type Facts struct {
-	// Status of the VM.
+	// Status is the status of the VM.
 	Status *v1alpha1.VirtualMachineStatus
-	// Source is the authoritative Pod. Nil: it is gone.
+	// Source is the authoritative Pod; nil if it is gone.
 	Source *corev1.Pod
-	// Target is the Pod of the target. Nil: it is not there.
+	// Target is the target Pod; nil if it does not exist.
 	Target *corev1.Pod
-	// Claims reports whether all claims of the target are there, and can be used, also if it needs none.
+	// Claims reports whether all claims of the target exist and can be used. It is true if the target needs no
+	// claims.
 	Claims bool
-	// Report is the source's. Nil: none.
+	// Report is the source's last report about the migration; nil if there is none.
 	Report *vmpb.ReportStateRequest_Migration
 	// Incoming reports whether the target has reported.
 	Incoming bool
-	// Ordered reports whether a user wants the migration.
+	// Ordered reports whether a user requested the migration.
 	Ordered bool
-	// Now is the time.
+	// Now is the current time.
 	Now time.Time
-	// Known is since when the caller knows of the migration, by a clock that nobody sets. Zero: only by its record, whose clock may
-	// have run ahead.
+	// Known is when the caller first saw the migration, by a monotonic clock. If zero, only the start time in the
+	// record is used, which may come from a clock that was ahead.
 	Known time.Time
 }
 
-// Decision is what to do next with a migration under way.
+// Decision is the next step of a running migration.
 type Decision struct {
-	// Failure is the reason to end it. Empty: it goes on.
+	// Failure is the reason to fail the migration; empty if it continues.
 	Failure string
-	// Message is for users.
+	// Message explains the failure to users.
 	Message string
-	// CreateClaims, CreatePod and RecordPod are the next step to the target; at most one is set.
+	// CreateClaims, CreatePod and RecordPod are the next steps for the target. At most one is set.
 	CreateClaims, CreatePod, RecordPod bool
-	// After is when time alone changes the decision. 0: never.
+	// After is the time after which the decision may change even if nothing else does; 0 if it never does.
 	After time.Duration
 }
 
-// Next decides what to do with the migration under way.
+// Next decides the next step of the running migration.
 func Next(f Facts) Decision {
 	record := f.Status.Migration
 	if failed := failure(f); failed.Failure != "" {
 		return failed
 	}
-	living := podstate.Alive(f.Source)
+	alive := podstate.Alive(f.Source)
 	switch {
 	case f.Target != nil && record.TargetPodUID == "":
 		return Decision{RecordPod: true}
-	case f.Target != nil || !living: // without a source there will be no guest
+	case f.Target != nil || !alive: // without a source, there is no guest to migrate
 	case !f.Claims:
-		return Decision{CreateClaims: true, After: f.rest(readyLimit)}
+		return Decision{CreateClaims: true, After: f.remaining(readyTimeout)}
 	default:
 		return Decision{CreatePod: true}
 	}
 	if f.Incoming {
 		return Decision{}
 	}
-	if rest := f.rest(unschedulableLimit); rest > 0 {
-		return Decision{After: rest}
+	if remaining := f.remaining(unschedulableTimeout); remaining > 0 {
+		return Decision{After: remaining}
 	}
-	return Decision{After: f.rest(readyLimit)}
+	return Decision{After: f.remaining(readyTimeout)}
 }
 
 func failure(f Facts) Decision {
 	record := f.Status.Migration
-	noRoom, unschedulable := unschedulable(f.Target)
+	noCapacity, unschedulable := unschedulable(f.Target)
 	switch {
 	case f.Report.GetPhase() == vmpb.ReportStateRequest_Migration_PHASE_FAILED && f.Report.GetTargetPod() == record.TargetPodName:
 		return Decision{Failure: gaveUp(f), Message: f.Report.GetMessage()}
@@ -313,9 +317,9 @@ func failure(f Facts) Decision {
 		return Decision{Failure: ReasonTargetEnded, Message: podstate.EndOf(f.Target).Message}
 	case f.Target != nil && !f.Target.DeletionTimestamp.IsZero():
 		return Decision{Failure: ReasonTargetEnded, Message: "The target's pod is being deleted."}
-	case unschedulable && f.over(unschedulableLimit):
-		return Decision{Failure: ReasonUnschedulable, Message: noRoom}
-	case record.Phase == v1alpha1.MigrationPreparing && !f.Incoming && f.over(readyLimit):
+	case unschedulable && f.expired(unschedulableTimeout):
+		return Decision{Failure: ReasonUnschedulable, Message: noCapacity}
+	case record.Phase == v1alpha1.MigrationPreparing && !f.Incoming && f.expired(readyTimeout):
 		return Decision{Failure: ReasonTargetNotReady, Message: "The target did not report in time."}
 	}
 	return Decision{}
@@ -328,7 +332,7 @@ func unschedulable(pod *corev1.Pod) (message string, is bool) {
 	return podstate.Unschedulable(pod)
 }
 
-// gaveUp returns why a source gave up: nobody wants it to leave, or it could not.
+// gaveUp returns the reason why a source gave up: the VM no longer has to leave its host, or the copy failed.
 func gaveUp(f Facts) string {
 	if !f.Ordered && f.Source != nil && f.Source.DeletionTimestamp.IsZero() {
 		return ReasonCancelled
@@ -336,43 +340,45 @@ func gaveUp(f Facts) string {
 	return ReasonCopyFailed
 }
 
-func (f Facts) over(limit time.Duration) bool {
-	return f.rest(limit) == 0
+func (f Facts) expired(limit time.Duration) bool {
+	return f.remaining(limit) == 0
 }
 
-// rest returns how long it is until a limit; 0 after it.
-func (f Facts) rest(limit time.Duration) time.Duration {
-	lasts := f.Now.Sub(f.Status.Migration.StartTime.Time)
+// remaining returns the time until a limit; 0 if the limit has passed.
+func (f Facts) remaining(limit time.Duration) time.Duration {
+	elapsed := f.Now.Sub(f.Status.Migration.StartTime.Time)
 	if !f.Known.IsZero() {
-		lasts = max(lasts, f.Now.Sub(f.Known))
+		elapsed = max(elapsed, f.Now.Sub(f.Known))
 	}
-	return max(0, limit-lasts)
+	return max(0, limit-elapsed)
 }
 
-// Final reports whether an ordered migration is not tried again after a failure.
+// Final reports whether a requested migration is not retried after a failure.
 func Final(record *v1alpha1.VirtualMachineMigration, reason string) bool {
 	return reason == ReasonUnschedulable || record.Failures+1 >= MaxFailures
 }
 
-// InUse reports whether a claim is that of a disk of the VM.
+// InUse reports whether a claim belongs to a disk of the VM.
 func InUse(status *v1alpha1.VirtualMachineStatus, claim string) bool {
 	return claim == status.VolumeClaimName ||
 		slices.ContainsFunc(status.DataDisks, func(disk v1alpha1.DataDiskStatus) bool { return disk.VolumeClaimName == claim })
 }
 
-// UnusedClaim reports whether a claim of the VM can go: it is neither the disk nor that of a target, and no
-// Pod that exists mounts it. mounts returns the claims of a Pod. Without authority nothing is unused.
+// UnusedClaim reports whether a claim of the VM can be deleted. The claim must not belong to the disk or to a target,
+// and no existing Pod may mount it. mounts returns the claims that a Pod mounts. Without an authority, no claim is
+// unused.
 func UnusedClaim(status *v1alpha1.VirtualMachineStatus, claim string, pods []*corev1.Pod, mounts func(*corev1.Pod) []string) bool {
 	return status.VolumeClaimName != "" && unused(status, claim, pods, mounts)
 }
 
-// UnusedDataClaim is UnusedClaim for one of a data disk. While the status does not have the disk, or its claim is not
-// there, any may be the disk's: there reports which claims are.
+// UnusedDataClaim is like UnusedClaim, for the claim of a data disk. If the status does not have the disk, or the
+// claim in the status does not exist, any claim may belong to the disk, so none is unused. exists reports whether a
+// claim exists.
 func UnusedDataClaim(
-	status *v1alpha1.VirtualMachineStatus, disk, claim string, there func(claim string) bool, pods []*corev1.Pod, mounts func(*corev1.Pod) []string,
+	status *v1alpha1.VirtualMachineStatus, disk, claim string, exists func(claim string) bool, pods []*corev1.Pod, mounts func(*corev1.Pod) []string,
 ) bool {
 	has := slices.ContainsFunc(status.DataDisks, func(known v1alpha1.DataDiskStatus) bool {
-		return known.Name == disk && there(known.VolumeClaimName)
+		return known.Name == disk && exists(known.VolumeClaimName)
 	})
 	return has && status.ActivePodName != "" && unused(status, claim, pods, mounts)
 }

@@ -11,18 +11,20 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// Certificates is a volume of a CSI driver that issues a certificate to each hypervisor, as that of cert-manager.
+// Certificates is a volume of a CSI driver that issues a certificate to each hypervisor, such as that of
+// cert-manager.
 type Certificates struct {
-	// Driver is the name of the CSI driver. It lays the files tls.crt, tls.key and ca.crt. Required.
+	// Driver is the name of the CSI driver. The driver must write the files tls.crt, tls.key and ca.crt. Required.
 	Driver string
-	// Attributes are what the driver is told. VMName in a value stands for the name of the VirtualMachine.
+	// Attributes are the volume attributes for the driver. Each occurrence of VMName in a value is replaced by the
+	// name of the VirtualMachine.
 	Attributes map[string]string
 }
 
-// VMName in an attribute stands for the name of the VirtualMachine.
+// VMName is a placeholder for the name of the VirtualMachine in Certificates.Attributes.
 const VMName = "${VM_NAME}"
 
-// environment says where the files are; nothing without a volume.
+// environment returns variables with the paths of the certificate files; none if c is nil.
 func (c *Certificates) environment() []corev1.EnvVar {
 	if c == nil {
 		return nil
@@ -42,9 +44,10 @@ func (c *Certificates) volume(vm *v1alpha1.VirtualMachine) corev1.VolumeSource {
 	return corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{Driver: c.Driver, ReadOnly: ptr.To(true), VolumeAttributes: attributes}}
 }
 
-// identityFor returns the volume by which a hypervisor gets its certificate, and where it is mounted: a token that
-// the VM controller exchanges for one, or a certificate of others. The folder is empty if the Pod has no such volume.
-func identityFor(vm *v1alpha1.VirtualMachine, s Settings) (volume corev1.Volume, folder string) {
+// identityFor returns the volume through which a hypervisor gets its certificate, and the directory at which it is
+// mounted. The volume has either a token that the VM controller exchanges for a certificate, or a certificate of
+// another authority. The directory is empty if the Pod needs no such volume.
+func identityFor(vm *v1alpha1.VirtualMachine, s Settings) (volume corev1.Volume, directory string) {
 	switch {
 	case s.Authority != "":
 		token := corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{{

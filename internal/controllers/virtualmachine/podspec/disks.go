@@ -14,10 +14,10 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// MaxDiskBytes is the size of the largest disk that hypervisors accept.
+// MaxDiskBytes is the maximum disk size that hypervisors accept.
 const MaxDiskBytes = 1 << 52
 
-// DataClaimName returns the name of the claim of a data disk: the one that the status has, or that of a new one.
+// DataClaimName returns the name of the claim of a data disk: the one in the status, or else that of a new claim.
 func DataClaimName(vm *v1alpha1.VirtualMachine, disk string) string {
 	if known := DataDiskStatus(&vm.Status, disk); known != nil {
 		return known.VolumeClaimName
@@ -27,7 +27,7 @@ func DataClaimName(vm *v1alpha1.VirtualMachine, disk string) string {
 
 func dataClaimName(vm, disk string) string { return vm + "-" + disk }
 
-// DataDiskStatus returns what a status has of a data disk; nil if it has nothing.
+// DataDiskStatus returns the entry of a data disk in a status; nil if there is none.
 func DataDiskStatus(status *v1alpha1.VirtualMachineStatus, disk string) *v1alpha1.DataDiskStatus {
 	for i := range status.DataDisks {
 		if status.DataDisks[i].Name == disk {
@@ -37,8 +37,8 @@ func DataDiskStatus(status *v1alpha1.VirtualMachineStatus, disk string) *v1alpha
 	return nil
 }
 
-// IsDataClaim reports whether a claim of a VM is that of a data disk. It does not rest on the label alone, which
-// users can remove: a claim that is no data disk's is deleted when the VM has left it.
+// IsDataClaim reports whether a claim of a VM belongs to a data disk. It does not rely on the label alone, which
+// users can remove: a claim that belongs to no data disk may be deleted after a migration.
 func IsDataClaim(vm *v1alpha1.VirtualMachine, claim *corev1.PersistentVolumeClaim) bool {
 	return claim.Labels[v1alpha1.LabelDataDisk] != "" ||
 		IsTargetDataClaim(&vm.Status, claim.Name) ||
@@ -46,7 +46,8 @@ func IsDataClaim(vm *v1alpha1.VirtualMachine, claim *corev1.PersistentVolumeClai
 		slices.ContainsFunc(vm.Spec.DataDisks, func(disk v1alpha1.DataDisk) bool { return DataClaimName(vm, disk.Name) == claim.Name })
 }
 
-// IsClaimOf reports whether a claim of a VM may be that of a disk; the empty name is the disk from which the VM starts.
+// IsClaimOf reports whether a claim of a VM may belong to a disk. The disk is the name of a data disk, or "" for the
+// root disk.
 func IsClaimOf(vm *v1alpha1.VirtualMachine, claim *corev1.PersistentVolumeClaim, disk string) bool {
 	if disk == "" {
 		return !IsDataClaim(vm, claim)
@@ -54,7 +55,7 @@ func IsClaimOf(vm *v1alpha1.VirtualMachine, claim *corev1.PersistentVolumeClaim,
 	return claim.Labels[v1alpha1.LabelDataDisk] == disk || claim.Name == DataClaimName(vm, disk)
 }
 
-// DataClaims returns the data disks that a Pod has, with their claims.
+// DataClaims returns the data disks of a Pod, with their claims.
 func DataClaims(pod *corev1.Pod) []v1alpha1.DataDiskStatus {
 	var disks []v1alpha1.DataDiskStatus
 	for _, volume := range pod.Spec.Volumes {
@@ -76,8 +77,8 @@ func Claims(pod *corev1.Pod) []string {
 	return names
 }
 
-// NextDataDisks returns what the status has of data disks when the name of the next Pod is reserved, which has those
-// of the spec. One that was prepared stays, also when the spec has it no more.
+// NextDataDisks returns the data disks for the status when the name of the next Pod is reserved. They are the data
+// disks of the spec, and those that were prepared earlier, even if the spec no longer has them.
 func NextDataDisks(vm *v1alpha1.VirtualMachine) []v1alpha1.DataDiskStatus {
 	var next []v1alpha1.DataDiskStatus
 	for _, disk := range vm.Spec.DataDisks {
@@ -87,40 +88,40 @@ func NextDataDisks(vm *v1alpha1.VirtualMachine) []v1alpha1.DataDiskStatus {
 		})
 	}
 	for _, disk := range vm.Status.DataDisks {
-		if disk.Prepared && !wantsDataDisk(&vm.Spec, disk.Name) {
+		if disk.Prepared && !hasDataDisk(&vm.Spec, disk.Name) {
 			next = append(next, disk)
 		}
 	}
 	return next
 }
 
-// NewDataDisks reports whether KnowDataDisks changes the status of a VM.
+// NewDataDisks reports whether RecordDataDisks would change the status of a VM.
 func NewDataDisks(vm *v1alpha1.VirtualMachine, report *vmpb.ReportStateRequest) bool {
 	return slices.ContainsFunc(report.GetDisks(), func(disk *vmpb.DiskSize) bool {
 		known := DataDiskStatus(&vm.Status, disk.GetName())
-		return known != nil && !known.Prepared || known == nil && wantsDataDisk(&vm.Spec, disk.GetName())
+		return known != nil && !known.Prepared || known == nil && hasDataDisk(&vm.Spec, disk.GetName())
 	})
 }
 
-// KnowDataDisks stores which data disks are complete, as their hypervisor has reported. If the status was lost, those of
-// the spec are known again.
-func KnowDataDisks(spec *v1alpha1.VirtualMachineSpec, status *v1alpha1.VirtualMachineStatus, report *vmpb.ReportStateRequest) {
+// RecordDataDisks records which data disks are complete according to a report. If the status was lost, it restores
+// the entries of the spec's data disks.
+func RecordDataDisks(spec *v1alpha1.VirtualMachineSpec, status *v1alpha1.VirtualMachineStatus, report *vmpb.ReportStateRequest) {
 	for _, disk := range report.GetDisks() {
 		name := disk.GetName()
 		if known := DataDiskStatus(status, name); known != nil {
 			known.Prepared = true
-		} else if wantsDataDisk(spec, name) {
+		} else if hasDataDisk(spec, name) {
 			claim := dataClaimName(report.GetUs().GetVmName(), name)
 			status.DataDisks = append(status.DataDisks, v1alpha1.DataDiskStatus{Name: name, VolumeClaimName: claim, Prepared: true})
 		}
 	}
 }
 
-func wantsDataDisk(spec *v1alpha1.VirtualMachineSpec, name string) bool {
+func hasDataDisk(spec *v1alpha1.VirtualMachineSpec, name string) bool {
 	return slices.ContainsFunc(spec.DataDisks, func(disk v1alpha1.DataDisk) bool { return disk.Name == name })
 }
 
-// dataDisks returns the data disks of the next hypervisor: those of the spec for which a claim is reserved.
+// dataDisks returns the data disks of the next hypervisor: those of the spec that have a reserved claim.
 func dataDisks(vm *v1alpha1.VirtualMachine) []*vmpb.DataDisk {
 	var disks []*vmpb.DataDisk
 	for i := range vm.Spec.DataDisks {
@@ -137,7 +138,7 @@ func dataDisks(vm *v1alpha1.VirtualMachine) []*vmpb.DataDisk {
 	return disks
 }
 
-// dataDiskPath returns where the container has a data disk.
+// dataDiskPath returns the path of a data disk in the container.
 func dataDiskPath(disk *v1alpha1.DataDisk) string {
 	if IsBlock(&disk.VolumeClaimTemplate) {
 		return vmpb.DataDevicePath(disk.Name)
@@ -145,13 +146,13 @@ func dataDiskPath(disk *v1alpha1.DataDisk) string {
 	return vmpb.DataDiskPath(disk.Name)
 }
 
-// requested returns the size that a template requests, in bytes.
+// requested returns the storage request of a template, in bytes.
 func requested(template *v1alpha1.VolumeClaimTemplate) uint64 {
 	return uint64(max(0, template.Spec.Resources.Requests.Storage().Value()))
 }
 
-// Claim returns a claim of a VM's disk from a template. The disk is the name of a data disk; empty, it is the one from which
-// the VM starts.
+// Claim returns a claim for a disk of a VM, based on a template. The disk is the name of a data disk, or "" for the
+// root disk.
 func Claim(vm *v1alpha1.VirtualMachine, disk string, template *v1alpha1.VolumeClaimTemplate, name string) *corev1.PersistentVolumeClaim {
 	claim := &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{
@@ -172,8 +173,8 @@ func Claim(vm *v1alpha1.VirtualMachine, disk string, template *v1alpha1.VolumeCl
 	return claim
 }
 
-// InvalidDataDisks returns what is wrong with the data disks of a spec that the API server has admitted; empty if
-// nothing is.
+// InvalidDataDisks returns what is wrong with the data disks of a spec that the API server has admitted, or "" if
+// they are valid.
 func InvalidDataDisks(spec *v1alpha1.VirtualMachineSpec) string {
 	for i := range spec.DataDisks {
 		disk := &spec.DataDisks[i]
@@ -185,8 +186,8 @@ func InvalidDataDisks(spec *v1alpha1.VirtualMachineSpec) string {
 	return ""
 }
 
-// InvalidSize returns what is wrong with the size in a template, which is the field; empty if nothing is. A nil template
-// has none.
+// InvalidSize returns what is wrong with the size in a template, or "" if it is valid. The field is the path of the
+// template. A nil template is valid.
 func InvalidSize(template *v1alpha1.VolumeClaimTemplate, field string) string {
 	if template == nil {
 		return ""
@@ -194,19 +195,20 @@ func InvalidSize(template *v1alpha1.VolumeClaimTemplate, field string) string {
 	field += ".spec.resources.requests.storage: "
 	switch size := template.Spec.Resources.Requests.Storage(); {
 	case size.Sign() <= 0:
-		return field + "must say the size of the disk"
+		return field + "must be set to the size of the disk"
 	case size.CmpInt64(MaxDiskBytes) > 0:
-		return field + size.String() + " is more than 4Pi"
+		return field + size.String() + " exceeds the maximum of 4Pi"
 	}
 	return ""
 }
 
-// IsBlock reports whether a template, which may be nil, asks for a device.
+// IsBlock reports whether a template requests a block device. The template may be nil.
 func IsBlock(template *v1alpha1.VolumeClaimTemplate) bool {
 	return template != nil && ModeOf(&template.Spec) == corev1.PersistentVolumeBlock
 }
 
-// OnDevices reports whether a disk of the hypervisor in a Pod is a block device; without a Pod, one of the next.
+// OnDevices reports whether any disk of the hypervisor in a Pod is a block device. If pod is nil, it reports on the
+// next hypervisor.
 func OnDevices(vm *v1alpha1.VirtualMachine, pod *corev1.Pod) bool {
 	if pod != nil {
 		container := Hypervisor(pod)
@@ -216,13 +218,14 @@ func OnDevices(vm *v1alpha1.VirtualMachine, pod *corev1.Pod) bool {
 		slices.ContainsFunc(vm.Spec.DataDisks, func(disk v1alpha1.DataDisk) bool { return IsBlock(&disk.VolumeClaimTemplate) })
 }
 
-// ModeOf returns whether a claim is for a file system or for a device.
+// ModeOf returns the volume mode of a claim.
 func ModeOf(claim *corev1.PersistentVolumeClaimSpec) corev1.PersistentVolumeMode {
 	return ptr.Deref(claim.VolumeMode, corev1.PersistentVolumeFilesystem)
 }
 
-// UnlockedDevices returns which disks of a spec are devices that several hosts may have at once, where no lock of one host
-// keeps another one out, although the VM has nothing else that does; empty if none is.
+// UnlockedDevices returns the field of a disk that is a block device with access mode ReadWriteMany in a VM without
+// leases, or "" if there is none. Locks on such a device do not exclude other hosts, so nothing would prevent a
+// second hypervisor from changing the disk.
 func UnlockedDevices(spec *v1alpha1.VirtualMachineSpec) string {
 	if spec.LeaseMode == v1alpha1.LeaseFullLeases {
 		return ""

@@ -8,26 +8,26 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// Options are what the operator of a cluster wants of the Pods of hypervisors. They hold for those that are
-// created from then on. The zero value takes nothing from a Pod of a host without a kubelet.
+// Options are the settings of the cluster's operator for hypervisor Pods. They apply to Pods that are created later.
+// The zero value adds no restrictions to a Pod, which suits hosts without a kubelet.
 type Options struct {
-	// User is the user and the group of the process, and the group of its volumes; its root file system is
-	// read-only then. 0: the user of the image, which may be root, and a writable root file system.
+	// User is the user ID and group ID of the process, and the group ID of its volumes. If set, the root file system
+	// is read-only. If 0, the user of the image is used, which may be root, and the root file system is writable.
 	User int64
-	// Groups are other groups of the process, such as that of the device of KVM.
+	// Groups are supplemental groups of the process, such as the group of the KVM device.
 	Groups []int64
-	// KVMResource is the resource of a device plugin that brings the device of KVM. Empty: none.
+	// KVMResource is the resource of a device plugin that provides the KVM device. If empty, no plugin is used.
 	KVMResource corev1.ResourceName
-	// KVMDevice is the path of the device of KVM on hosts without such a plugin. A kubelet gives no device
-	// to a container that is not privileged, so it is. Empty: none.
+	// KVMDevice is the path of the KVM device on hosts without a device plugin. The container is then privileged,
+	// because a kubelet gives other containers no access to devices. If empty, the device is not mounted.
 	KVMDevice string
-	// PriorityClass of the Pods. Empty: the default of the cluster.
+	// PriorityClass is the priority class of the Pods. If empty, the default of the cluster is used.
 	PriorityClass string
-	// PullSecrets are the Secrets, in the namespaces of the VMs, for the image of hypervisors.
+	// PullSecrets are the names of image pull secrets in the namespaces of the VMs.
 	PullSecrets []string
 }
 
-// apply changes a Pod as the operator wants it.
+// apply applies the options to a Pod.
 func (o Options) apply(pod *corev1.Pod) {
 	container := &pod.Spec.Containers[0]
 	if o.User != 0 {
@@ -61,18 +61,18 @@ func (o Options) apply(pod *corev1.Pod) {
 
 const (
 	volumeKVM = "kvm"
-	// kvmPath is where QEMU looks for the device.
+	// kvmPath is where QEMU expects the device.
 	kvmPath = "/dev/kvm"
 )
 
-// confine has the process run as the user, so that the Pod fits Pod Security "restricted".
+// confine restricts the process to the configured user, so that the Pod meets the Pod Security Standard "restricted".
 func (o Options) confine(pod *corev1.Pod) {
 	of, container := securityOf(pod), &pod.Spec.Containers[0]
 	of.RunAsNonRoot, of.RunAsUser, of.RunAsGroup, of.FSGroup = ptr.To(true), ptr.To(o.User), ptr.To(o.User), ptr.To(o.User)
-	// Else a kubelet goes through all files of a volume at each start.
+	// Without this policy, a kubelet checks all files of a volume at each start.
 	of.FSGroupChangePolicy = ptr.To(corev1.FSGroupChangeOnRootMismatch)
 	container.SecurityContext.ReadOnlyRootFilesystem = ptr.To(true)
-	// QEMU and qemu-img may write temporary files.
+	// QEMU and qemu-img may need a directory for temporary files.
 	container.Env = append(container.Env, corev1.EnvVar{Name: "TMPDIR", Value: vmpb.DirRun})
 }
 

@@ -13,7 +13,7 @@ import (
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
 )
 
-// hostSelector returns the labels of the hosts on which a VM may run.
+// hostSelector returns the labels that a host must have to run a VM.
 func hostSelector(vm *v1alpha1.VirtualMachine) map[string]string {
 	selector := map[string]string{}
 	maps.Copy(selector, vm.Spec.HostSelector)
@@ -21,8 +21,9 @@ func hostSelector(vm *v1alpha1.VirtualMachine) map[string]string {
 	return selector
 }
 
-// keepApart marks the Pod of a VM that has a group as one of it, and keeps it from the hosts of the others.
-func keepApart(vm *v1alpha1.VirtualMachine, pod *corev1.Pod) {
+// addAntiAffinity adds the Pod to the anti-affinity group of its VM, if it has one, and keeps it away from the hosts
+// of the group's other Pods.
+func addAntiAffinity(vm *v1alpha1.VirtualMachine, pod *corev1.Pod) {
 	apart := vm.Spec.AntiAffinity
 	if apart == nil {
 		return
@@ -32,7 +33,7 @@ func keepApart(vm *v1alpha1.VirtualMachine, pod *corev1.Pod) {
 		TopologyKey: corev1.LabelHostname,
 		LabelSelector: &metav1.LabelSelector{
 			MatchLabels: map[string]string{v1alpha1.LabelAntiAffinityGroup: apart.Group},
-			// Pods of the same VM follow other rules.
+			// Other rules apply to Pods of the same VM.
 			MatchExpressions: []metav1.LabelSelectorRequirement{{Key: v1alpha1.LabelVM, Operator: metav1.LabelSelectorOpNotIn, Values: []string{vm.Name}}},
 		},
 	}
@@ -48,27 +49,28 @@ func keepApart(vm *v1alpha1.VirtualMachine, pod *corev1.Pod) {
 	}
 }
 
-// InvalidPlacement returns what is wrong with where a VM is to run; empty if nothing is.
+// InvalidPlacement returns what is wrong with the placement in a spec, or "" if it is valid.
 func InvalidPlacement(spec *v1alpha1.VirtualMachineSpec) string {
 	for _, key := range slices.Sorted(maps.Keys(spec.HostSelector)) {
 		if wrong := validation.IsQualifiedName(key); len(wrong) > 0 {
-			return fmt.Sprintf("spec.hostSelector: %q cannot be the key of a label: %s", key, strings.Join(wrong, "; "))
+			return fmt.Sprintf("spec.hostSelector: %q is not a valid label key: %s", key, strings.Join(wrong, "; "))
 		}
 		if wrong := validation.IsValidLabelValue(spec.HostSelector[key]); len(wrong) > 0 {
-			return fmt.Sprintf("spec.hostSelector[%s]: %q cannot be the value of a label: %s", key, spec.HostSelector[key], strings.Join(wrong, "; "))
+			return fmt.Sprintf("spec.hostSelector[%s]: %q is not a valid label value: %s", key, spec.HostSelector[key], strings.Join(wrong, "; "))
 		}
 	}
 	return ""
 }
 
-// Changed reports whether the VM's next Pod would be of another generation of the VM, or of another image.
+// Changed reports whether the VM's next Pod would be created from another generation of the VM, or with another
+// image.
 func Changed(vm *v1alpha1.VirtualMachine, pod *corev1.Pod, s Settings) bool {
 	container := Hypervisor(pod)
 	return Outdated(vm, pod) || container != nil && container.Image != Image(vm, s)
 }
 
-// Hypervisor returns the container of the hypervisor in a Pod; nil if there is none. A webhook may have put others
-// before it.
+// Hypervisor returns the hypervisor container of a Pod; nil if there is none. It need not be the first container,
+// because a webhook may have added others.
 func Hypervisor(pod *corev1.Pod) *corev1.Container { return containerOf(pod, ContainerName) }
 
 func containerOf(pod *corev1.Pod, name string) *corev1.Container {

@@ -15,23 +15,24 @@ import (
 func TestInvalidPlacement(t *testing.T) {
 	for name, c := range map[string]struct {
 		selector map[string]string
-		says     string
+		want     string
 	}{
-		"nothing": {nil, ""},
-		"labels":  {map[string]string{"pool": "fast", "example.com/gpu": ""}, ""},
-		"a key":   {map[string]string{"not a key": "x"}, `"not a key" cannot be the key of a label`},
-		"a value": {map[string]string{"pool": "fast and good"}, `spec.hostSelector[pool]: "fast and good" cannot be the value of a label`},
+		"empty":         {nil, ""},
+		"labels":        {map[string]string{"pool": "fast", "example.com/gpu": ""}, ""},
+		"invalid key":   {map[string]string{"not a key": "x"}, `"not a key" is not a valid label key`},
+		"invalid value": {map[string]string{"pool": "fast and good"}, `spec.hostSelector[pool]: "fast and good" is not a valid label value`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := InvalidPlacement(&v1alpha1.VirtualMachineSpec{HostSelector: c.selector})
-			if (got == "") != (c.says == "") || !strings.Contains(got, c.says) {
-				t.Errorf("%q, want %q", got, c.says)
+			if (got == "") != (c.want == "") || !strings.Contains(got, c.want) {
+				t.Errorf("%q, want %q", got, c.want)
 			}
 		})
 	}
 }
 
-// TestTargetKeepsThePlacement: a migration's target is kept from the hosts of the group, and from that of the source.
+// TestTargetKeepsThePlacement checks that a migration target is kept off the hosts of its anti-affinity group and off
+// the host of the source.
 func TestTargetKeepsThePlacement(t *testing.T) {
 	vm := fixture.VirtualMachine()
 	vm.Spec.AntiAffinity = &v1alpha1.AntiAffinity{Group: "etcd", Mode: v1alpha1.AntiAffinityRequired}
@@ -51,12 +52,12 @@ func TestTargetKeepsThePlacement(t *testing.T) {
 	}
 	fields := affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms[0].MatchFields
 	if len(fields) != 1 || fields[0].Operator != corev1.NodeSelectorOpNotIn || fields[0].Values[0] != "host-1" {
-		t.Errorf("the target may be on %+v", fields)
+		t.Errorf("the target may be scheduled to %+v", fields)
 	}
-	// The source has the label of the group too, and must not be in the way of its own target.
+	// The source has the label of the group, too, but must not prevent its own target from being scheduled.
 	term := affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution[0]
 	if own := term.LabelSelector.MatchExpressions[0]; own.Key != v1alpha1.LabelVM || own.Values[0] != vm.Name {
-		t.Errorf("Pods of the same VM are not left out: %+v", own)
+		t.Errorf("Pods of the same VM are not excluded: %+v", own)
 	}
 }
 
@@ -68,19 +69,19 @@ func TestChanged(t *testing.T) {
 		t.Fatal(err)
 	}
 	if Changed(vm, pod, Settings{Image: "a"}) {
-		t.Error("the same counts as changed")
+		t.Error("an unchanged VM is reported as changed")
 	}
 	if !Changed(vm, pod, Settings{Image: "b"}) {
-		t.Error("another image of the VM controller does not count")
+		t.Error("another default image is not reported as a change")
 	}
 	vm.Generation++
 	if !Changed(vm, pod, Settings{Image: "a"}) {
-		t.Error("another spec does not count")
+		t.Error("another spec is not reported as a change")
 	}
 }
 
-// TestContainersOfWebhooks: a webhook may put a container of its own before that of the hypervisor, which stays
-// what it is.
+// TestContainersOfWebhooks checks that the hypervisor's container is found even if a webhook has added a container
+// before it.
 func TestContainersOfWebhooks(t *testing.T) {
 	vm, settings := fixture.VirtualMachine(), Settings{Image: "a"}
 	vm.Status.Lease = &v1alpha1.VirtualMachineLease{DurationSeconds: 60}
@@ -103,7 +104,7 @@ func TestContainersOfWebhooks(t *testing.T) {
 		t.Errorf("the lease lasts %v instead of %v, error %v", got, lease, err)
 	}
 	if Changed(vm, source, settings) {
-		t.Error("the image counts as changed")
+		t.Error("the image is reported as changed")
 	}
 	got, err := Target(vm, source, settings)
 	if diff := cmp.Diff(want, got); err != nil || diff != "" {

@@ -1,4 +1,4 @@
-// Package podspec builds the Pod and the disk claim of a VM's hypervisor.
+// Package podspec builds the Pods and the persistent volume claims of VMs.
 package podspec
 
 import (
@@ -30,65 +30,66 @@ const (
 	volumeToken    = "token"
 	volumeIdentity = "identity"
 
-	// annotationGeneration is the generation of the VM from which a Pod was created.
+	// annotationGeneration has the generation of the VM from which a Pod was created.
 	annotationGeneration = "vm.metropolis.monogon.dev/generation"
-	// annotationSource is the Pod whose VM the target of a migration was created for.
+	// annotationSource is set on the target of a migration. Its value is the name of the source Pod.
 	annotationSource = "vm.metropolis.monogon.dev/migration-source"
-	// AcceleratorKVM is the value of Settings.Accelerator with which no guest is emulated.
+	// AcceleratorKVM is the value of Settings.Accelerator that disables emulation.
 	AcceleratorKVM = "kvm"
 	// GracePeriod is how long a hypervisor may take to shut its guest down, in seconds.
 	GracePeriod = 30
-	// tokenSeconds is the lifetime of a Pod's token.
+	// tokenSeconds is the lifetime of a Pod's service account token.
 	tokenSeconds = 3600
 )
 
-// Settings are what the Pods of all VMs have in common.
+// Settings are the settings that the Pods of all VMs have in common.
 type Settings struct {
-	// Image is the container image where the VM names none.
+	// Image is the hypervisor image for VMs that do not set one.
 	Image string
 	// Endpoint is the gRPC target of the VM controller.
 	Endpoint string
-	// Authority is the certificate of the authority that signs the identities of
-	// controller and hypervisors, in PEM form. Empty: others issue them.
+	// Authority is the certificate of the authority that signs the identities of the controller and the hypervisors,
+	// in PEM form. If empty, another authority issues them.
 	Authority string
-	// Certificates is the volume with a hypervisor's certificate if others issue it. Nil: none.
+	// Certificates is the volume with a hypervisor's certificate if another authority issues it. If nil, there is no
+	// such volume.
 	Certificates *Certificates
-	// Accelerator of QEMU: auto, kvm or tcg. Empty means the hypervisor's default.
+	// Accelerator is the QEMU accelerator: auto, kvm or tcg. If empty, the hypervisor's default is used.
 	Accelerator string
-	// Networks are the prefixes of the user-mode network. Empty: no network.
+	// Networks are the prefixes of the user-mode network. If empty, guests have no network.
 	Networks []netip.Prefix
-	// HostPorts are the TCP ports of a host's loopback that guests may connect to.
+	// HostPorts are the TCP ports on a host's loopback interface that guests may connect to.
 	HostPorts []uint16
-	// Migration says how guests migrate.
+	// Migration configures live migrations.
 	Migration Migration
-	// Options are what the operator of the cluster wants of the Pods.
+	// Options are the settings of the cluster's operator.
 	Options Options
 }
 
-// Migration says how guests migrate.
+// Migration configures live migrations.
 type Migration struct {
-	// Time is how long a hypervisor that has to end may take to migrate its guest, with the time in
-	// which it waits for its turn and the one for a shutdown in the end. 0: DefaultMigrationTime.
+	// Time is how long a hypervisor that must leave its host may take to migrate its guest. It includes the time for
+	// which the hypervisor waits for a migration slot, and the time for a shutdown if the migration fails. If 0,
+	// DefaultMigrationTime is used.
 	Time time.Duration
-	// Bandwidth is the limit of memory and disk, each, in bytes per second. 0: QEMU's default for
-	// the memory, and none for the disk.
+	// Bandwidth limits the copying of memory and the copying of disks, each, in bytes per second. If 0, QEMU's
+	// default applies to memory, and disks are not limited.
 	Bandwidth uint64
 }
 
 // DefaultMigrationTime is the default of Migration.Time.
 const DefaultMigrationTime = 15 * time.Minute
 
-// Pod returns the Pod of a VM's next hypervisor, under the name that the VM's status
-// reserves.
+// Pod returns the Pod of a VM's next hypervisor, under the name that the status reserves.
 func Pod(vm *v1alpha1.VirtualMachine, s Settings) (*corev1.Pod, error) {
 	spec := vmSpec(vm, s)
 	if Served(vm) {
-		haveServed(spec)
+		useServedDisks(spec)
 	}
 	return podOf(vm, spec, s)
 }
 
-// podOf returns the Pod of a hypervisor with a spec.
+// podOf returns a hypervisor Pod with the given spec for the hypervisor.
 func podOf(vm *v1alpha1.VirtualMachine, of *vmpb.VMSpec, s Settings) (*corev1.Pod, error) {
 	pod, err := basePod(vm, of, s)
 	if err != nil {
@@ -97,12 +98,12 @@ func podOf(vm *v1alpha1.VirtualMachine, of *vmpb.VMSpec, s Settings) (*corev1.Po
 	if addresses := ipam.Of(vm); len(addresses) > 0 {
 		pod.Annotations[v1alpha1.AnnotationAddresses] = strings.Join(addresses, ",")
 	}
-	keepApart(vm, pod)
+	addAntiAffinity(vm, pod)
 	s.Options.apply(pod)
 	return pod, nil
 }
 
-// basePod returns what the Pods of hypervisors have in common with those of servers of disks.
+// basePod returns the parts that hypervisor Pods and disk server Pods have in common.
 func basePod(vm *v1alpha1.VirtualMachine, of *vmpb.VMSpec, s Settings) (*corev1.Pod, error) {
 	spec, err := compact(of)
 	if err != nil {
@@ -140,7 +141,7 @@ func Image(vm *v1alpha1.VirtualMachine, s Settings) string {
 	return cmp.Or(vm.Spec.HypervisorImage, s.Image)
 }
 
-// gracePeriod returns how long the hypervisor of a VM has, from SIGTERM, in seconds.
+// gracePeriod returns how long the hypervisor of a VM may take to terminate after SIGTERM, in seconds.
 func gracePeriod(vm *v1alpha1.VirtualMachine, s Settings) int64 {
 	if vm.Spec.MigrateStrategy == v1alpha1.MigrateCold {
 		return GracePeriod
@@ -148,8 +149,8 @@ func gracePeriod(vm *v1alpha1.VirtualMachine, s Settings) int64 {
 	return max(GracePeriod, int64(cmp.Or(s.Migration.Time, DefaultMigrationTime).Seconds()))
 }
 
-// securityContext takes what no hypervisor needs. Its user is that of the image, unless Options say another: who
-// may open /dev/kvm and write to volumes differs from host to host.
+// securityContext drops all privileges that hypervisors do not need. The user is that of the image unless Options set
+// one, because the user that can open /dev/kvm and write to volumes differs between hosts.
 func securityContext() *corev1.SecurityContext {
 	return &corev1.SecurityContext{
 		AllowPrivilegeEscalation: ptr.To(false),
@@ -158,8 +159,7 @@ func securityContext() *corev1.SecurityContext {
 	}
 }
 
-// affinity restricts a hypervisor to the hosts of a failure domain. A host without a zone is
-// a failure domain by itself.
+// affinity restricts a hypervisor to the hosts of a failure domain. A host without a zone is its own failure domain.
 func affinity(domain string) *corev1.Affinity {
 	if domain == "" {
 		return nil
@@ -169,15 +169,15 @@ func affinity(domain string) *corev1.Affinity {
 	}
 	noZone := corev1.NodeSelectorRequirement{Key: corev1.LabelTopologyZone, Operator: corev1.NodeSelectorOpDoesNotExist}
 	return &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
-		NodeSelectorTerms: []corev1.NodeSelectorTerm{ // one of them has to fit
+		NodeSelectorTerms: []corev1.NodeSelectorTerm{ // one of the terms must match
 			{MatchExpressions: []corev1.NodeSelectorRequirement{is(corev1.LabelTopologyZone)}},
 			{MatchExpressions: []corev1.NodeSelectorRequirement{is(corev1.LabelHostname), noZone}},
 		},
 	}}}
 }
 
-// tolerations keep a hypervisor on a host that is not ready or unreachable: it may still run
-// there, and its disk usually is there.
+// tolerations keep a hypervisor on a host that is not ready or unreachable. The hypervisor may still be running
+// there, and its disk is usually on that host.
 func tolerations() []corev1.Toleration {
 	return []corev1.Toleration{
 		{Key: v1alpha1.HostKey, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule},
@@ -189,7 +189,7 @@ func tolerations() []corev1.Toleration {
 func environment(spec string, s Settings) []corev1.EnvVar {
 	env := []corev1.EnvVar{
 		{Name: "POD_IP", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "status.podIP"}}},
-		// A $ in the spec must not begin a reference to another variable.
+		// Escape each $ in the spec, so that it does not begin a reference to another variable.
 		{Name: vmpb.EnvSpec, Value: strings.ReplaceAll(spec, "$", "$$")},
 		{Name: vmpb.EnvAuthority, Value: s.Authority},
 		{Name: vmpb.EnvListen, Value: "$(POD_IP):0"},

@@ -19,9 +19,9 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "update the golden files")
 
-// TestPods compares whole Pods with golden files; -update writes those.
+// TestPods compares Pods with golden files. With -update, it writes the golden files.
 func TestPods(t *testing.T) {
 	plain := Settings{Image: "hypervisor:1", Endpoint: "127.0.0.1:1234", Authority: "CERTIFICATE\n"}
 	full := plain
@@ -111,7 +111,7 @@ func wantGolden(t *testing.T, name string, pod *corev1.Pod) {
 	}
 }
 
-// TestGracePeriod: whoever can migrate has the time for it, with a lease as well.
+// TestGracePeriod checks that a hypervisor that can migrate has time to do so, also with a lease.
 func TestGracePeriod(t *testing.T) {
 	leased := &v1alpha1.VirtualMachineLease{State: v1alpha1.LeaseOpen, DurationSeconds: 60}
 	cases := map[string]struct {
@@ -120,7 +120,7 @@ func TestGracePeriod(t *testing.T) {
 		time     time.Duration
 		want     int64
 	}{
-		"by default":             {v1alpha1.MigrateLive, nil, 0, 900},
+		"default":                {v1alpha1.MigrateLive, nil, 0, 900},
 		"with a lease":           {v1alpha1.MigrateLive, leased, 0, 900},
 		"set":                    {v1alpha1.MigrateLive, leased, time.Hour, 3600},
 		"less than a shutdown":   {v1alpha1.MigrateLive, nil, time.Second, GracePeriod},
@@ -179,8 +179,8 @@ func TestGuestSize(t *testing.T) {
 		"emulated":               {v1alpha1.VirtualMachineSpec{}, "tcg", 1, 512 << 20, "832Mi"},
 		"with or without KVM":    {v1alpha1.VirtualMachineSpec{}, "auto", 1, 512 << 20, "832Mi"},
 		"set":                    {v1alpha1.VirtualMachineSpec{CPUs: 3, Memory: ptr.To(resource.MustParse("1Gi"))}, "kvm", 3, 1 << 30, "1216Mi"},
-		"of limits":              {v1alpha1.VirtualMachineSpec{Resources: list("1500m", "1Gi")}, "kvm", 2, 832 << 20, ""},
-		"of limits, emulated":    {v1alpha1.VirtualMachineSpec{Resources: list("1500m", "1Gi")}, "auto", 2, 704 << 20, ""},
+		"from limits":            {v1alpha1.VirtualMachineSpec{Resources: list("1500m", "1Gi")}, "kvm", 2, 832 << 20, ""},
+		"from limits, emulated":  {v1alpha1.VirtualMachineSpec{Resources: list("1500m", "1Gi")}, "auto", 2, 704 << 20, ""},
 		"set and limits":         {v1alpha1.VirtualMachineSpec{CPUs: 1, Memory: ptr.To(resource.MustParse("64Mi")), Resources: list("4", "1Gi")}, "", 1, 64 << 20, ""},
 		"nothing left":           {v1alpha1.VirtualMachineSpec{Resources: list("1", "192Mi")}, "kvm", 1, 0, ""},
 		"nothing left, emulated": {v1alpha1.VirtualMachineSpec{Resources: list("1", "320Mi")}, "tcg", 1, 0, ""},

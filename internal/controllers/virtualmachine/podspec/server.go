@@ -12,13 +12,14 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// serverResources are for the server and two storage daemons, as in a migration.
+// serverResources are the requests of a disk server, which may run two storage daemons during a migration.
 var serverResources = corev1.ResourceList{
 	corev1.ResourceMemory: resource.MustParse("96Mi"), corev1.ResourceCPU: resource.MustParse("50m"),
 }
 
-// DiskServer returns the Pod that serves the disks of a VM, under the name that the VM's status reserves. The disks are those
-// of the spec, or while a hypervisor has the VM, which is in the Pod holder, those of it. A nil holder: there is none.
+// DiskServer returns the Pod that serves the disks of a VM, under the name that the status reserves. holder is the
+// Pod of the VM's current hypervisor, or nil. The server has the disks of that hypervisor or, without one, the disks
+// of the spec.
 func DiskServer(vm *v1alpha1.VirtualMachine, holder *corev1.Pod, s Settings) (*corev1.Pod, error) {
 	vm = vm.DeepCopy()
 	vm.Spec.UserData, vm.Spec.KernelBoot = nil, nil
@@ -50,13 +51,13 @@ func DiskServer(vm *v1alpha1.VirtualMachine, holder *corev1.Pod, s Settings) (*c
 	return pod, nil
 }
 
-// Served reports whether a server serves the disks of a VM.
+// Served reports whether a disk server serves the disks of a VM.
 func Served(vm *v1alpha1.VirtualMachine) bool { return vm.Spec.DiskAccess == v1alpha1.DiskAccessServed }
 
-// IsDiskServer reports whether a Pod of a VM was created to serve its disks.
+// IsDiskServer reports whether a Pod is a disk server.
 func IsDiskServer(pod *corev1.Pod) bool { return containerOf(pod, ServerContainerName) != nil }
 
-// HypervisorsAndServers returns the Pods of a VM by what they are.
+// HypervisorsAndServers splits the Pods of a VM into hypervisors and disk servers.
 func HypervisorsAndServers(pods []*corev1.Pod) (hypervisors, servers []*corev1.Pod) {
 	for _, pod := range pods {
 		if IsDiskServer(pod) {
@@ -68,8 +69,8 @@ func HypervisorsAndServers(pods []*corev1.Pod) (hypervisors, servers []*corev1.P
 	return hypervisors, servers
 }
 
-// haveServed makes a spec one of a hypervisor whose disks another Pod serves, and prepares.
-func haveServed(spec *vmpb.VMSpec) {
+// useServedDisks changes the spec of a hypervisor so that it uses disks that a disk server prepares and serves.
+func useServedDisks(spec *vmpb.VMSpec) {
 	spec.DisksServed, spec.RootDiskExists, spec.InitialImage = true, true, nil
 	if spec.GetMode() == vmpb.VMSpec_SM_PREPARE_IMAGE {
 		spec.Mode = vmpb.VMSpec_SM_RUN
@@ -79,8 +80,8 @@ func haveServed(spec *vmpb.VMSpec) {
 	}
 }
 
-// Serves reports whether the server in a Pod has the disks of a VM's spec, in their order and sizes, and the image of the next
-// one.
+// Serves reports whether a disk server has the disks of a VM's spec, in the same order and with the same sizes, and
+// the image of the next disk server.
 func Serves(vm *v1alpha1.VirtualMachine, server *corev1.Pod, s Settings) (bool, error) {
 	has, err := specOf(server)
 	if err != nil {
@@ -91,11 +92,11 @@ func Serves(vm *v1alpha1.VirtualMachine, server *corev1.Pod, s Settings) (bool, 
 		served = append(served, v1alpha1.DiskSize{Name: disk.GetName(), Bytes: int64(disk.GetBytes())})
 	}
 	container := containerOf(server, ServerContainerName)
-	return slices.Equal(served, wantedDisks(vm)) && container != nil && container.Image == Image(vm, s), nil
+	return slices.Equal(served, specDisks(vm)) && container != nil && container.Image == Image(vm, s), nil
 }
 
-// KnowServedDisks stores that the server of the disks has them complete.
-func KnowServedDisks(vm *v1alpha1.VirtualMachine, status *v1alpha1.VirtualMachineStatus, report *vmpb.ReportStateRequest) {
+// RecordServedDisks records which disks are complete according to a disk server's report.
+func RecordServedDisks(vm *v1alpha1.VirtualMachine, status *v1alpha1.VirtualMachineStatus, report *vmpb.ReportStateRequest) {
 	status.ImagePrepared = status.ImagePrepared || report.GetImagePrepared()
-	KnowDataDisks(&vm.Spec, status, report)
+	RecordDataDisks(&vm.Spec, status, report)
 }

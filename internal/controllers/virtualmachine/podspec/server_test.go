@@ -11,7 +11,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
-// servedVM is a VM with a data disk, whose disks a server has.
+// servedVM returns a VM with a data disk, whose disks are served.
 func servedVM() *v1alpha1.VirtualMachine {
 	vm := fixture.VirtualMachine()
 	vm.Name, vm.Namespace, vm.UID, vm.Generation = "a", "default", "11111111-2222-3333-4444-555555555555", 7
@@ -32,7 +32,8 @@ var servedSettings = Settings{
 	Options: Options{User: 65532, KVMResource: "devices.example.com/kvm", PriorityClass: "machines"},
 }
 
-// TestServedPods compares whole Pods with golden files, as TestPods: the server has the disks, and the hypervisor all else.
+// TestServedPods compares Pods with golden files, as TestPods does: the server has the disks, and the hypervisor has
+// everything else.
 func TestServedPods(t *testing.T) {
 	vm := servedVM()
 	hypervisor, err := Pod(vm, servedSettings)
@@ -46,11 +47,12 @@ func TestServedPods(t *testing.T) {
 	}
 	wantGolden(t, "disk-server", server)
 	if IsDiskServer(hypervisor) || !IsDiskServer(server) {
-		t.Error("it is not known which one is the server")
+		t.Error("IsDiskServer is wrong")
 	}
 }
 
-// A server that follows another one while a hypervisor has the VM has the disks of that, and prepares none.
+// TestDiskServerOfAHolder checks that a server that replaces another one, while a hypervisor has the VM, has the
+// disks of that hypervisor and does not prepare any.
 func TestDiskServerOfAHolder(t *testing.T) {
 	vm := servedVM()
 	holder, err := Pod(vm, servedSettings)
@@ -81,7 +83,7 @@ func TestServes(t *testing.T) {
 		change func(*v1alpha1.VirtualMachine)
 		want   bool
 	}{
-		"the same":     {func(*v1alpha1.VirtualMachine) {}, true},
+		"unchanged":    {func(*v1alpha1.VirtualMachine) {}, true},
 		"other memory": {func(vm *v1alpha1.VirtualMachine) { vm.Spec.CPUs = 7 }, true},
 		"a larger disk": {func(vm *v1alpha1.VirtualMachine) {
 			vm.Spec.VolumeClaimTemplate.Spec.Resources.Requests[corev1.ResourceStorage] = resource.MustParse("77Gi")
@@ -89,8 +91,8 @@ func TestServes(t *testing.T) {
 		"another data disk": {func(vm *v1alpha1.VirtualMachine) {
 			vm.Spec.DataDisks = append(vm.Spec.DataDisks, v1alpha1.DataDisk{Name: "db"})
 		}, false},
-		"one data disk less": {func(vm *v1alpha1.VirtualMachine) { vm.Spec.DataDisks = nil }, false},
-		"another image":      {func(vm *v1alpha1.VirtualMachine) { vm.Spec.HypervisorImage = "hypervisor:2" }, false},
+		"one data disk fewer": {func(vm *v1alpha1.VirtualMachine) { vm.Spec.DataDisks = nil }, false},
+		"another image":       {func(vm *v1alpha1.VirtualMachine) { vm.Spec.HypervisorImage = "hypervisor:2" }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			vm := servedVM()
@@ -106,7 +108,7 @@ func TestServes(t *testing.T) {
 	}
 }
 
-// The target of a migration has the disks at the same server.
+// TestServedTarget checks that the target of a migration uses the disks at the same server.
 func TestServedTarget(t *testing.T) {
 	vm := servedVM()
 	source, err := Pod(vm, servedSettings)

@@ -11,26 +11,27 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// annotationSharing is the Sharing of a Pod's disks, if it keeps the VM from migrating.
+// annotationSharing has the Sharing of a Pod's disks if it prevents live migration.
 const annotationSharing = "vm.metropolis.monogon.dev/disk-sharing"
 
-// Sharing is whether the target of a live migration has the disks of the source. It is a property of a Pod: a hypervisor is
-// started for the one or the other.
+// Sharing describes how the target of a live migration gets the disks of the source. It is a property of a Pod,
+// because a hypervisor is started either for shared or for copied disks.
 type Sharing string
 
 const (
-	// Copied means that it has disks of its own, to which those of the source are copied.
+	// Copied means that the target has its own disks, to which those of the source are copied.
 	Copied Sharing = ""
-	// Shared means that it has the same disks.
+	// Shared means that the target uses the same disks.
 	Shared Sharing = "Shared"
-	// Mixed means that it could have a part of the same disks only.
+	// Mixed means that the target could use only some of the same disks.
 	Mixed Sharing = "Mixed"
-	// Unlocked means that it could have the same disks, and nobody knows whether anything keeps two hypervisors apart then.
+	// Unlocked means that the target could use the same disks, but nothing is known to exclude two hypervisors from
+	// each other.
 	Unlocked Sharing = "Unlocked"
 )
 
-// SharingFor returns the sharing of the disks of the hypervisor in a Pod that is to be created. claims are those of the VM.
-// excluded reports whether two hypervisors that both have the disks attached are known to exclude each other.
+// SharingFor returns the sharing for the disks of a hypervisor Pod that has not been created yet. claims are the VM's
+// claims. excluded reports whether two hypervisors that have the same disks attached are known to exclude each other.
 func SharingFor(pod *corev1.Pod, claims []*corev1.PersistentVolumeClaim, excluded bool) Sharing {
 	many := map[string]bool{}
 	for _, claim := range claims {
@@ -59,7 +60,7 @@ func SharingFor(pod *corev1.Pod, claims []*corev1.PersistentVolumeClaim, exclude
 	return Shared
 }
 
-// Set makes the disks of the hypervisor in a Pod, which was not created yet, ones of this sharing.
+// Set configures the sharing in a hypervisor Pod that has not been created yet.
 func (s Sharing) Set(pod *corev1.Pod) error {
 	if s == Copied {
 		return nil
@@ -80,14 +81,14 @@ func (s Sharing) Set(pod *corev1.Pod) error {
 	container := Hypervisor(pod)
 	at := slices.IndexFunc(container.Env, func(variable corev1.EnvVar) bool { return variable.Name == vmpb.EnvSpec })
 	if at < 0 {
-		return fmt.Errorf("pod %s has no spec of a hypervisor", pod.Name)
+		return fmt.Errorf("pod %s has no hypervisor spec", pod.Name)
 	}
 	container.Env[at].Value = strings.ReplaceAll(text, "$", "$$")
 	return nil
 }
 
-// DiskSharing returns the sharing of the disks of the hypervisor in a Pod. A Pod that cannot be read, or of an earlier version,
-// has disks that are copied.
+// DiskSharing returns the sharing of the disks of a hypervisor Pod. For a Pod that is nil, cannot be parsed, or was
+// created by an earlier version, it returns Copied.
 func DiskSharing(pod *corev1.Pod) Sharing {
 	if pod == nil {
 		return Copied

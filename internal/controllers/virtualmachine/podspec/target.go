@@ -13,9 +13,9 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// Target returns the Pod of the target of a migration, under the names that the VM's status reserves. The
-// virtual hardware, with the disks, is that of the source, which may be older than the VM's spec; the hypervisor's image
-// and settings are new, and its leases are as those of the source. It is scheduled to another node than the source.
+// Target returns the target Pod of a migration, under the names that the status reserves. The virtual hardware, the
+// disks and the lease mode are those of the source, which may be older than the VM's spec. The hypervisor's image and
+// settings are the current ones. The Pod is not scheduled to the node of the source.
 func Target(vm *v1alpha1.VirtualMachine, source *corev1.Pod, s Settings) (*corev1.Pod, error) {
 	has, err := specOf(source)
 	if err != nil {
@@ -36,7 +36,7 @@ func Target(vm *v1alpha1.VirtualMachine, source *corev1.Pod, s Settings) (*corev
 	spec.KernelBoot, spec.UserData, spec.RootDiskBytes = has.GetKernelBoot(), has.GetUserData(), has.GetRootDiskBytes()
 	spec.RootDiskPath, spec.RootDiskShared = has.GetRootDiskPath(), has.GetRootDiskShared()
 	if has.GetDisksServed() {
-		haveServed(spec)
+		useServedDisks(spec)
 	}
 	pod, err := podOf(vm, spec, s)
 	if err != nil {
@@ -53,10 +53,10 @@ func Target(vm *v1alpha1.VirtualMachine, source *corev1.Pod, s Settings) (*corev
 	return pod, nil
 }
 
-// IsTarget reports whether a Pod was created as the target of a migration.
+// IsTarget reports whether a Pod was created as a migration target.
 func IsTarget(pod *corev1.Pod) bool { return pod.Annotations[annotationSource] != "" }
 
-// LeaseOf returns how long the leases are that the hypervisor in a Pod needs; 0 if it needs none.
+// LeaseOf returns the duration of the leases that the hypervisor in a Pod needs; 0 if it needs none.
 func LeaseOf(pod *corev1.Pod) (time.Duration, error) {
 	spec, err := specOf(pod)
 	if err != nil || spec.GetLeaseMode() != vmpb.LeaseMode_LM_FULL_LEASES {
@@ -65,7 +65,7 @@ func LeaseOf(pod *corev1.Pod) (time.Duration, error) {
 	return spec.GetLeaseDuration().AsDuration(), nil
 }
 
-// specOf returns the spec of the hypervisor in a Pod.
+// specOf returns the spec of the hypervisor or disk server in a Pod.
 func specOf(pod *corev1.Pod) (*vmpb.VMSpec, error) {
 	spec := &vmpb.VMSpec{}
 	container := Hypervisor(pod)
@@ -73,7 +73,7 @@ func specOf(pod *corev1.Pod) (*vmpb.VMSpec, error) {
 		container = containerOf(pod, ServerContainerName)
 	}
 	if container == nil {
-		return nil, fmt.Errorf("pod %s has no container of a hypervisor, nor of a server of disks", pod.Name)
+		return nil, fmt.Errorf("pod %s has neither a hypervisor container nor a disk server container", pod.Name)
 	}
 	for _, variable := range container.Env {
 		if variable.Name != vmpb.EnvSpec {
@@ -81,13 +81,13 @@ func specOf(pod *corev1.Pod) (*vmpb.VMSpec, error) {
 		}
 		text := strings.ReplaceAll(variable.Value, "$$", "$")
 		if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal([]byte(text), spec); err != nil {
-			return nil, fmt.Errorf("decoding the spec of the hypervisor in pod %s: %w", pod.Name, err)
+			return nil, fmt.Errorf("decoding the hypervisor spec in pod %s: %w", pod.Name, err)
 		}
 	}
 	return spec, nil
 }
 
-// onOtherNode adds to an affinity, which may be nil, where a target may be.
+// onOtherNode adds the nodes that a migration target may use to an affinity, which may be nil.
 func onOtherNode(affinity *corev1.Affinity, record *v1alpha1.VirtualMachineMigration) *corev1.Affinity {
 	var fields []corev1.NodeSelectorRequirement
 	is := func(operator corev1.NodeSelectorOperator, node string) {
@@ -115,7 +115,8 @@ func onOtherNode(affinity *corev1.Affinity, record *v1alpha1.VirtualMachineMigra
 	return affinity
 }
 
-// targetDataDisks returns the data disks of a target with their claims: those of the source, or new ones.
+// targetDataDisks returns the data disks of a target, with their claims. These are those of the source if the disks
+// are shared, and new ones otherwise.
 func targetDataDisks(record *v1alpha1.VirtualMachineMigration, source *corev1.Pod) []v1alpha1.DataDiskStatus {
 	disks := DataClaims(source)
 	if DiskSharing(source) == Shared {
@@ -127,7 +128,7 @@ func targetDataDisks(record *v1alpha1.VirtualMachineMigration, source *corev1.Po
 	return disks
 }
 
-// TargetClaimName returns the name of the claim of a target's first disk. Empty: the disk is ephemeral.
+// TargetClaimName returns the name of the claim of a target's root disk; empty if the disk is ephemeral.
 func TargetClaimName(claim, target string, source *corev1.Pod) string {
 	if claim == "" || DiskSharing(source) == Shared {
 		return claim
@@ -140,20 +141,21 @@ func targetDataClaim(record *v1alpha1.VirtualMachineMigration, disk string) stri
 	return record.TargetPodName + "-" + disk
 }
 
-// IsTargetDataClaim reports whether a claim has the name of one of a data disk of the last migration's target.
+// IsTargetDataClaim reports whether a claim has the name of a data disk claim of the last migration's target.
 func IsTargetDataClaim(status *v1alpha1.VirtualMachineStatus, claim string) bool {
 	return status.Migration != nil && strings.HasPrefix(claim, targetDataClaim(status.Migration, ""))
 }
 
 // CopiedClaim is a claim whose disk a migration copies to another one.
 type CopiedClaim struct {
-	// Disk is the name of a data disk. Empty: the disk from which the VM starts.
+	// Disk is the name of a data disk; empty for the root disk.
 	Disk string
-	// From is the name of the source's claim, and To that of the target's.
+	// From is the name of the source's claim, and To is the name of the target's claim.
 	From, To string
 }
 
-// CopiedClaims returns the claims of the migration under way, whose source is a Pod; none if the target has the same ones.
+// CopiedClaims returns the claims that the running migration copies from the source Pod; none if the disks are
+// shared.
 func CopiedClaims(vm *v1alpha1.VirtualMachine, source *corev1.Pod) []CopiedClaim {
 	if DiskSharing(source) == Shared {
 		return nil
@@ -169,20 +171,20 @@ func CopiedClaims(vm *v1alpha1.VirtualMachine, source *corev1.Pod) []CopiedClaim
 	return claims
 }
 
-// TargetClaim returns a claim of a migration's target: a new one like that of the source.
+// TargetClaim returns a new claim for a migration target, modeled on the claim of the source.
 func TargetClaim(vm *v1alpha1.VirtualMachine, of CopiedClaim, source *corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
-	like := v1alpha1.VolumeClaimTemplate{}
-	for _, template := range vm.Spec.DataDisks {
-		if template.Name == of.Disk {
-			like = *template.VolumeClaimTemplate.DeepCopy()
+	template := v1alpha1.VolumeClaimTemplate{}
+	for _, disk := range vm.Spec.DataDisks {
+		if disk.Name == of.Disk {
+			template = *disk.VolumeClaimTemplate.DeepCopy()
 		}
 	}
 	if of.Disk == "" && vm.Spec.VolumeClaimTemplate != nil {
-		like = *vm.Spec.VolumeClaimTemplate.DeepCopy()
+		template = *vm.Spec.VolumeClaimTemplate.DeepCopy()
 	}
-	like.Spec = *source.Spec.DeepCopy()
-	claim := Claim(vm, of.Disk, &like, of.To)
-	// The volume, and what filled it, are those of one claim only.
+	template.Spec = *source.Spec.DeepCopy()
+	claim := Claim(vm, of.Disk, &template, of.To)
+	// The volume and the data source belong to the source's claim only.
 	claim.Spec.VolumeName, claim.Spec.DataSource, claim.Spec.DataSourceRef = "", nil, nil
 	return claim
 }

@@ -16,7 +16,7 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// compact returns a hypervisor's spec in a stable form: protojson varies its white space.
+// compact encodes a hypervisor's spec. The result is stable, unlike that of protojson, which varies its white space.
 func compact(spec *vmpb.VMSpec) (string, error) {
 	raw, err := protojson.Marshal(spec)
 	var compact bytes.Buffer
@@ -29,7 +29,7 @@ func compact(spec *vmpb.VMSpec) (string, error) {
 	return compact.String(), nil
 }
 
-// vmSpec returns the spec for the next hypervisor of a VM.
+// vmSpec returns the spec for a VM's next hypervisor.
 func vmSpec(vm *v1alpha1.VirtualMachine, s Settings) *vmpb.VMSpec {
 	spec := &vmpb.VMSpec{
 		Name: vm.Name, Namespace: vm.Namespace, Uuid: vm.Spec.UUID,
@@ -65,8 +65,8 @@ func vmSpec(vm *v1alpha1.VirtualMachine, s Settings) *vmpb.VMSpec {
 	return spec
 }
 
-// startMode returns whether the hypervisor must first write the image to the disk. Each Pod
-// has a new ephemeral disk.
+// startMode returns the mode in which the hypervisor starts. The hypervisor must first write the image unless an
+// earlier one has completed the disk. An ephemeral disk is new in each Pod.
 func startMode(vm *v1alpha1.VirtualMachine) vmpb.VMSpec_StartMode {
 	if vm.Spec.InitialImage != nil && !hasDisk(vm) {
 		return vmpb.VMSpec_SM_PREPARE_IMAGE
@@ -79,7 +79,7 @@ func hasDisk(vm *v1alpha1.VirtualMachine) bool {
 	return vm.Status.ImagePrepared && vm.Status.VolumeClaimName != ""
 }
 
-// ReplacesDisk reports whether the user gives up the disk that the active Pod has lost.
+// ReplacesDisk reports whether the user requested a new disk in place of the one that the active Pod has lost.
 func ReplacesDisk(vm *v1alpha1.VirtualMachine) bool {
 	pod := vm.Annotations[v1alpha1.AnnotationReplaceDisk]
 	return pod != "" && pod == vm.Status.ActivePodName
@@ -107,17 +107,17 @@ func bootFile(file *v1alpha1.BootFile) *vmpb.BootFile {
 const (
 	// defaultMemory is a guest's memory in bytes if the VM sets none.
 	defaultMemory = 512 << 20
-	// cpuShare is the CPU request for each virtual CPU, in thousandths, if the VM sets no
-	// resources: most VMs are idle.
+	// cpuShare is the CPU request for each virtual CPU, in millicores, if the VM sets no resources. It is low because
+	// most VMs are idle.
 	cpuShare = 100
 )
 
-// overheadBytes is the memory of the hypervisor process and QEMU beside that of the guest and what QEMU translates of
-// it: "make bench-overhead" measures it.
+// overheadBytes is the memory of the hypervisor process and QEMU, in addition to the guest's memory and QEMU's
+// translated code. "make bench-overhead" measures it.
 const overheadBytes = 192 << 20
 
-// Overhead returns the memory of a hypervisor's Pod beside that of the guest, in bytes. Whether a host has KVM is not known
-// when the Pod is made, so what emulation needs is in it unless nothing is to be emulated.
+// Overhead returns the memory of a hypervisor Pod in addition to the guest's memory, in bytes. It is not known in
+// advance whether a host has KVM, so it includes the memory for emulation unless the accelerator is KVM.
 func (s Settings) Overhead() int64 {
 	if s.Accelerator == AcceleratorKVM {
 		return overheadBytes
@@ -132,7 +132,7 @@ func guestCPUs(spec *v1alpha1.VirtualMachineSpec) int64 {
 	return max(1, spec.Resources.Limits.Cpu().Value()) // Value rounds up
 }
 
-// GuestMemory returns the guest's memory in bytes; 0 or less if the limits leave none.
+// GuestMemory returns the guest's memory in bytes. It is 0 or less if the limits are too low.
 func GuestMemory(spec *v1alpha1.VirtualMachineSpec, s Settings) int64 {
 	if spec.Memory != nil {
 		return spec.Memory.Value()
@@ -143,8 +143,8 @@ func GuestMemory(spec *v1alpha1.VirtualMachineSpec, s Settings) int64 {
 	return defaultMemory
 }
 
-// podResources returns the resources of the spec. If there are none, the Pod requests
-// the guest's memory with the overhead and a share of the CPUs, and has no limits.
+// podResources returns the resources of the spec. If the spec has none, the Pod requests the guest's memory plus the
+// overhead, and a share of the CPUs, and has no limits.
 func podResources(spec *v1alpha1.VirtualMachineSpec, s Settings) corev1.ResourceRequirements {
 	if len(spec.Resources.Requests)+len(spec.Resources.Limits)+len(spec.Resources.Claims) > 0 {
 		return *spec.Resources.DeepCopy()

@@ -12,20 +12,20 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// volumes are those of a Pod, and where its container has them.
+// volumes are the volumes of a Pod, and where its container mounts them.
 type volumes struct {
 	all     []corev1.Volume
 	mounts  []corev1.VolumeMount
 	devices []corev1.VolumeDevice
 }
 
-// add adds a volume that is a folder of the container.
-func (v *volumes) add(name string, source corev1.VolumeSource, folder string) {
+// add adds a volume that is mounted at a directory.
+func (v *volumes) add(name string, source corev1.VolumeSource, directory string) {
 	v.all = append(v.all, corev1.Volume{Name: name, VolumeSource: source})
-	v.mounts = append(v.mounts, corev1.VolumeMount{Name: name, MountPath: folder})
+	v.mounts = append(v.mounts, corev1.VolumeMount{Name: name, MountPath: directory})
 }
 
-// addDisk adds the volume of a disk, which is at a path of the container.
+// addDisk adds the volume of a disk, which the container has at a path.
 func (v *volumes) addDisk(name string, source corev1.VolumeSource, at string, isDevice bool) {
 	if !isDevice {
 		v.add(name, source, path.Dir(at))
@@ -45,9 +45,9 @@ func volumesFor(vm *v1alpha1.VirtualMachine, of *vmpb.VMSpec, s Settings) volume
 	if !of.GetDisksServed() {
 		v.addDisks(vm, of)
 	}
-	if volume, folder := identityFor(vm, s); folder != "" {
+	if volume, directory := identityFor(vm, s); directory != "" {
 		v.all = append(v.all, volume)
-		v.mounts = append(v.mounts, corev1.VolumeMount{Name: volume.Name, MountPath: folder, ReadOnly: true})
+		v.mounts = append(v.mounts, corev1.VolumeMount{Name: volume.Name, MountPath: directory, ReadOnly: true})
 	}
 	if from := vm.Spec.UserData; from != nil {
 		v.all = append(v.all, corev1.Volume{Name: volumeUserData, VolumeSource: corev1.VolumeSource{
@@ -74,12 +74,12 @@ func (v *volumes) addDisks(vm *v1alpha1.VirtualMachine, of *vmpb.VMSpec) {
 	}
 }
 
-// UserDataKey returns the key of the Secret with the user data. Default: userData.
+// UserDataKey returns the key of the user data in the Secret. The default is userData.
 func UserDataKey(from *v1alpha1.UserData) string {
 	return cmp.Or(from.SecretRef.Key, "userData")
 }
 
-// ClaimName returns the name of the claim of a Pod's disk; empty if the disk is ephemeral.
+// ClaimName returns the name of the claim of a Pod's root disk; empty if the disk is ephemeral.
 func ClaimName(pod *corev1.Pod) string {
 	for _, volume := range pod.Spec.Volumes {
 		if volume.Name == volumeDisk && volume.PersistentVolumeClaim != nil {
@@ -89,8 +89,8 @@ func ClaimName(pod *corev1.Pod) string {
 	return ""
 }
 
-// Outdated reports whether a Pod was created from another generation of its VM. A Pod without
-// one counts as current.
+// Outdated reports whether a Pod was created from another generation of its VM. A Pod that does not record a
+// generation is treated as current.
 func Outdated(vm *v1alpha1.VirtualMachine, pod *corev1.Pod) bool {
 	from, known := pod.Annotations[annotationGeneration]
 	return known && from != strconv.FormatInt(vm.Generation, 10)

@@ -20,7 +20,7 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// Owner returns the UID of the VirtualMachine that controls an object; empty if none does.
+// Owner returns the UID of the VirtualMachine that controls an object; empty if there is none.
 func Owner(object metav1.Object) types.UID {
 	owner := metav1.GetControllerOfNoCopy(object)
 	if owner == nil || owner.Kind != v1alpha1.VirtualMachineKind {
@@ -32,25 +32,25 @@ func Owner(object metav1.Object) types.UID {
 	return owner.UID
 }
 
-// Owns reports whether a VM controls an object. Another VM of the same name does not.
+// Owns reports whether a VM controls an object. It compares UIDs, so another VM of the same name does not.
 func Owns(vm *v1alpha1.VirtualMachine, object client.Object) bool {
 	return vm.UID != "" && Owner(object) == vm.UID
 }
 
-// Finished reports whether the hypervisor of a Pod has terminated for good. Another container, which a webhook added to
-// the Pod, may still be running.
+// Finished reports whether the hypervisor in a Pod has terminated for good. Other containers, which a webhook may
+// have added, may still be running.
 func Finished(pod *corev1.Pod) bool {
-	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed || ended(pod)
+	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed || terminated(pod)
 }
 
-// ended reports whether the container of the hypervisor has terminated and is not restarted.
-func ended(pod *corev1.Pod) bool {
+// terminated reports whether the hypervisor's container has terminated and will not be restarted.
+func terminated(pod *corev1.Pod) bool {
 	if pod.Spec.RestartPolicy != corev1.RestartPolicyNever {
 		return false
 	}
 	for i := range pod.Spec.Containers {
 		container := &pod.Spec.Containers[i]
-		// A rule of any container may restart all of them.
+		// A restart rule of any container may restart all of them.
 		if len(container.RestartPolicyRules) > 0 || isOurs(container.Name) && container.RestartPolicy != nil && *container.RestartPolicy != corev1.ContainerRestartPolicyNever {
 			return false
 		}
@@ -60,16 +60,16 @@ func ended(pod *corev1.Pod) bool {
 	})
 }
 
-// isOurs reports whether a container is that of a hypervisor, or of a server of disks.
+// isOurs reports whether a container is a hypervisor or a disk server.
 func isOurs(name string) bool {
 	return name == podspec.ContainerName || name == podspec.ServerContainerName
 }
 
-// Alive reports whether the hypervisor of a Pod runs, may run, or may still start. A nil Pod
-// is not alive.
+// Alive reports whether the hypervisor in a Pod is running, may be running, or may still start. A nil Pod is not
+// alive.
 func Alive(pod *corev1.Pod) bool { return pod != nil && !Finished(pod) }
 
-// OldestFirst returns the Pods that are alive, the oldest first.
+// OldestFirst returns the Pods that are alive, sorted by age, oldest first.
 func OldestFirst(pods []*corev1.Pod) []*corev1.Pod {
 	found := slices.DeleteFunc(slices.Clone(pods), Finished)
 	slices.SortFunc(found, func(a, b *corev1.Pod) int {
@@ -78,7 +78,7 @@ func OldestFirst(pods []*corev1.Pod) []*corev1.Pod {
 	return found
 }
 
-// Unschedulable reports whether no host has capacity for a Pod, and the scheduler's message.
+// Unschedulable reports whether no host has capacity for a Pod, with the scheduler's message.
 func Unschedulable(pod *corev1.Pod) (message string, unschedulable bool) {
 	condition := condition(pod, corev1.PodScheduled)
 	if pod.Spec.NodeName != "" || condition == nil || condition.Reason != corev1.PodReasonUnschedulable {
@@ -87,9 +87,8 @@ func Unschedulable(pod *corev1.Pod) (message string, unschedulable bool) {
 	return Truncate(condition.Message), true
 }
 
-// HostUnreachable reports whether the host of a Pod has stopped reporting. The node
-// controller then sets the Pod's condition Ready to false, and the containers' states
-// stay as they were.
+// HostUnreachable reports whether the host of a Pod has stopped reporting. In that case the node controller has set
+// the Pod's condition Ready to False, but the container states are still those that were reported last.
 func HostUnreachable(pod *corev1.Pod) bool {
 	if pod.Status.Phase != corev1.PodRunning || len(pod.Status.ContainerStatuses) == 0 {
 		return false
@@ -103,10 +102,11 @@ func HostUnreachable(pod *corev1.Pod) bool {
 	return ready != nil && ready.Status == corev1.ConditionFalse
 }
 
-// imageReasons are the reasons of a container whose image is missing. The kubelet alternates between them.
+// imageReasons are the waiting reasons of a container whose image cannot be pulled. The kubelet alternates between
+// them.
 var imageReasons = []string{"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError", "RegistryUnavailable"}
 
-// Waiting returns why a container of a Pod does not start; empty if nothing is known.
+// Waiting returns why a container of a Pod is not starting; empty if no reason is known.
 func Waiting(pod *corev1.Pod) (reason, message string) {
 	for _, container := range pod.Status.ContainerStatuses {
 		waiting := container.State.Waiting
@@ -138,16 +138,15 @@ func condition(pod *corev1.Pod, of corev1.PodConditionType) *corev1.PodCondition
 	return nil
 }
 
-// End is why a hypervisor terminated.
+// End describes why a hypervisor terminated.
 type End struct {
-	// Reason is that of vmpb.Termination, of the Pod or of its container. It is valid in a
-	// condition.
+	// Reason is the reason in vmpb.Termination, or that of the Pod or its container. It is valid in a condition.
 	Reason string
 	// Message is for users.
 	Message string
 }
 
-// Permanent reports whether the next hypervisor of the same spec would fail in the same way.
+// Permanent reports whether another hypervisor with the same spec would fail in the same way.
 func (e End) Permanent() bool {
 	return slices.Contains([]string{vmpb.EndInvalidSpec, vmpb.EndImageRejected, vmpb.EndDiskLost}, e.Reason)
 }
@@ -157,19 +156,19 @@ func (e End) Intended() bool {
 	return slices.Contains([]string{vmpb.EndGuestShutdown, vmpb.EndTerminated, vmpb.EndStopped}, e.Reason)
 }
 
-// conditionReason is the API server's pattern for reasons of conditions.
+// conditionReason is the pattern to which the API server restricts the reasons of conditions.
 var conditionReason = regexp.MustCompile(`^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$`)
 
 const (
-	// reasonOutOfMemory is the kubelet's for a container that the kernel killed.
+	// reasonOutOfMemory is the kubelet's reason for a container that the kernel killed because it was out of memory.
 	reasonOutOfMemory = "OOMKilled"
 	maxReason         = 128
-	// maxMessage limits the length of a hypervisor's message in bytes.
+	// maxMessage limits the length of a hypervisor's message, in bytes.
 	maxMessage = 1024
 )
 
-// EndOf returns why the hypervisor in a Pod terminated, according to its own termination message or else to the status of
-// the Pod.
+// EndOf returns why the hypervisor in a Pod terminated. It uses the hypervisor's termination message or, if there is
+// none, the status of the Pod.
 func EndOf(pod *corev1.Pod) End {
 	end := End{Reason: pod.Status.Reason, Message: pod.Status.Message}
 	for _, container := range pod.Status.ContainerStatuses {
@@ -189,22 +188,22 @@ func EndOf(pod *corev1.Pod) End {
 	}
 	end.Message = Truncate(end.Message)
 	if end.Message == "" {
-		end.Message = silentEnd(end.Reason)
+		end.Message = defaultMessage(end.Reason)
 	}
 	return end
 }
 
-// silentEnd returns a message for a hypervisor that terminated without a message of its own.
-func silentEnd(reason string) string {
+// defaultMessage returns a message for a hypervisor that terminated without one.
+func defaultMessage(reason string) string {
 	if reason == reasonOutOfMemory {
-		return "The Pod had more memory than spec.resources.limits allow, or its host had none left, so the kernel killed the hypervisor."
+		return "The kernel killed the hypervisor because it exceeded spec.resources.limits.memory or the host ran out of memory."
 	}
-	return "The hypervisor ended without saying why."
+	return "The hypervisor terminated without a message."
 }
 
-// Truncate shortens the message of a hypervisor for a condition, and replaces unprintable characters, because a guest may
-// influence the message. It never cuts a character in two: the API server would replace the rest of it, so that the
-// condition would differ from the message in every pass.
+// Truncate shortens a hypervisor's message for a condition, and replaces unprintable characters, because a guest may
+// influence the message. It never splits a character: the API server would replace the invalid remainder, and the
+// condition would then differ from the message in every pass.
 func Truncate(message string) string {
 	message = messages.Printable(strings.ToValidUTF8(message, "\uFFFD"))
 	if len(message) > maxMessage {

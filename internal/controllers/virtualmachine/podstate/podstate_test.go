@@ -19,14 +19,14 @@ func TestTruncate(t *testing.T) {
 		}
 	}
 	if got := Truncate("a\x1b[2J\r\u202eb"); got != "a [2J  b" {
-		t.Errorf("what controls a terminal is left in %q", got)
+		t.Errorf("control characters are left in %q", got)
 	}
 	if got := Truncate("a\xffb"); got != "a\uFFFDb" {
-		t.Errorf("garbled text becomes %q", got)
+		t.Errorf("invalid text becomes %q", got)
 	}
 }
 
-// TestFinished: the hypervisor counts, whatever containers of others do, and only if nothing starts it again.
+// TestFinished checks that only the hypervisor's container counts, and only if it is not restarted.
 func TestFinished(t *testing.T) {
 	ended, runs := corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1}}, corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}
 	states := func(hypervisor, other corev1.ContainerState) func(*corev1.Pod) {
@@ -46,16 +46,16 @@ func TestFinished(t *testing.T) {
 		given func(*corev1.Pod)
 		want  bool
 	}{
-		"both run":                      {states(runs, runs), false},
-		"the other has ended":           {states(runs, ended), false},
-		"it has ended":                  {states(ended, runs), true},
-		"before the other's image came": {both(states(ended, corev1.ContainerState{}), func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodPending }), true},
-		"nothing has started":           {func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodPending }, false},
-		"the Pod has ended":             {func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodFailed }, true},
-		"the Pod is restarted":          {both(states(ended, runs), func(pod *corev1.Pod) { pod.Spec.RestartPolicy = corev1.RestartPolicyAlways }), false},
-		"it is restarted":               {both(states(ended, runs), func(pod *corev1.Pod) { pod.Spec.Containers[1].RestartPolicy = &always }), false},
-		"the other is restarted":        {both(states(ended, runs), func(pod *corev1.Pod) { pod.Spec.Containers[0].RestartPolicy = &always }), true},
-		"a rule of the other may be all": {both(states(ended, runs), func(pod *corev1.Pod) {
+		"both run":                                       {states(runs, runs), false},
+		"the other has terminated":                       {states(runs, ended), false},
+		"the hypervisor has terminated":                  {states(ended, runs), true},
+		"terminated before the other's image was pulled": {both(states(ended, corev1.ContainerState{}), func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodPending }), true},
+		"nothing has started":                            {func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodPending }, false},
+		"the Pod has terminated":                         {func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodFailed }, true},
+		"the Pod is restarted":                           {both(states(ended, runs), func(pod *corev1.Pod) { pod.Spec.RestartPolicy = corev1.RestartPolicyAlways }), false},
+		"the hypervisor is restarted":                    {both(states(ended, runs), func(pod *corev1.Pod) { pod.Spec.Containers[1].RestartPolicy = &always }), false},
+		"the other is restarted":                         {both(states(ended, runs), func(pod *corev1.Pod) { pod.Spec.Containers[0].RestartPolicy = &always }), true},
+		"a rule of the other may restart all": {both(states(ended, runs), func(pod *corev1.Pod) {
 			pod.Spec.Containers[0].RestartPolicyRules = make([]corev1.ContainerRestartRule, 1)
 		}), false},
 	} {

@@ -11,7 +11,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/identity"
 )
 
-// errTooMany fails a handshake. The client sees a closed connection.
+// errTooMany is the error of a handshake that exceeds a limit. The client only sees that the connection is closed.
 var errTooMany = errors.New("too many connections")
 
 // listen returns a listener that immediately closes connections that exceed the limits.
@@ -39,7 +39,7 @@ func (l *listener) Accept() (net.Conn, error) {
 	}
 }
 
-// admit returns credentials that refuse connections that exceed the limits after the handshake. Connections
+// admit returns credentials that refuse a connection after the handshake if it exceeds the limits. Connections
 // without a certificate are closed after anonymousTime.
 func (l *limits) admit(inner credentials.TransportCredentials) credentials.TransportCredentials {
 	return &admitting{inner, l}

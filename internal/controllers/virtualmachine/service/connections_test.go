@@ -11,19 +11,19 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// anyone admits without a certificate.
-type anyone struct {
+// anonymous accepts connections without a certificate.
+type anonymous struct {
 	credentials.TransportCredentials
 }
 
-func (anyone) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+func (anonymous) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	return raw, nil, nil
 }
 
 // TestAnonymousConnectionsEnd checks that connections without a certificate are closed after a while and no longer count.
 func TestAnonymousConnectionsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		admit := newLimits(clock.RealClock{}).admit(anyone{insecure.NewCredentials()})
+		admit := newLimits(clock.RealClock{}).admit(anonymous{insecure.NewCredentials()})
 		open := func() net.Conn {
 			ours, theirs := net.Pipe()
 			t.Cleanup(func() { ours.Close() })
@@ -41,7 +41,7 @@ func TestAnonymousConnectionsEnd(t *testing.T) {
 		}
 		begin := time.Now()
 		if _, err := first.Read(make([]byte, 1)); err == nil || time.Since(begin) != anonymousTime {
-			t.Errorf("the first ended after %s with %v", time.Since(begin), err)
+			t.Errorf("the first connection was closed after %s with %v", time.Since(begin), err)
 		}
 		synctest.Wait()
 		if open() == nil {

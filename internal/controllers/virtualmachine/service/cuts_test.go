@@ -17,10 +17,10 @@ import (
 	"github.com/millwright-dev/millwright/test/support/memnet"
 )
 
-// TestLostConnections: a run lease ends soon after its hypervisor can no longer be reached, and lost
-// connections leave room for new ones.
+// TestLostConnections checks that a run lease is closed soon after its hypervisor has become unreachable, and that
+// lost connections do not use up the limits for new ones.
 func TestLostConnections(t *testing.T) {
-	t.Attr("fault", "the connections of a hypervisor carry nothing more, again and again, without being closed")
+	t.Attr("fault", "the connections of a hypervisor lose all traffic without being closed, ten times in a row")
 	synctest.Test(t, func(t *testing.T) {
 		network := memnet.New()
 		p := &port{T: t, cluster: &counting{}}
@@ -49,7 +49,7 @@ func TestLostConnections(t *testing.T) {
 				t.Fatal("there is no lease")
 			}
 			network.Set(memnet.Cut{Lost: true})
-			time.Sleep(2*20*time.Second + time.Second) // in the bubble
+			time.Sleep(2*20*time.Second + time.Second) // fake time
 			synctest.Wait()
 			if service.HasLease(authority.KeyOf(us), us.GetPodName()) {
 				t.Error("the lease of a lost connection is open")
@@ -58,5 +58,5 @@ func TestLostConnections(t *testing.T) {
 		cancel()
 		p.must(<-ended)
 	})
-	t.Attr("outcome", "its run lease ends within 41 s; the tenth connection is accepted as the first")
+	t.Attr("outcome", "each run lease is closed within 41 s; the tenth connection is accepted like the first")
 }

@@ -17,8 +17,9 @@ import (
 // ErrNoReport means that a hypervisor has not reported its address yet.
 var ErrNoReport = errors.New("the hypervisor has not reported to this VM controller yet")
 
-// Dial returns a connection to the services of a VM's authoritative hypervisor, which must have the certificate of
-// that Pod. It does not wait for the hypervisor. The caller closes it. Errors: ErrNoReport.
+// Dial returns a connection to the services of a VM's authoritative hypervisor, which must present the certificate of
+// its Pod. It does not wait for the hypervisor. The caller must close the connection. If the address of the
+// hypervisor is unknown, Dial returns ErrNoReport.
 func (s *Service) Dial(vm *v1alpha1.VirtualMachine) (*grpc.ClientConn, error) {
 	report := s.Report(vm)
 	if !isAddress(report.GetEndpoint()) {
@@ -27,18 +28,18 @@ func (s *Service) Dial(vm *v1alpha1.VirtualMachine) (*grpc.ClientConn, error) {
 	return s.dial(client.ObjectKeyFromObject(vm), report.GetUs().GetPodName(), report.GetEndpoint())
 }
 
-// dial returns a connection to a process of a VM, which must have the certificate of that Pod. It does not wait for
+// dial returns a connection to a process of a VM, which must present the certificate of the Pod. It does not wait for
 // the process. The endpoint must be an address.
 func (s *Service) dial(vm types.NamespacedName, pod, endpoint string) (*grpc.ClientConn, error) {
 	return s.credentials().Dial("passthrough:///"+endpoint, identity.Peer{Namespace: vm.Namespace, VM: vm.Name, Pod: pod})
 }
 
-// isAddress reports whether an endpoint is an IP address with a port. Host names would be resolved, and a gRPC
-// scheme could lead to a socket of this host.
+// isAddress reports whether an endpoint is an IP address with a port. Other endpoints are refused: host names would
+// be resolved, and a gRPC scheme could refer to a socket on this host.
 func isAddress(endpoint string) bool {
 	_, err := netip.ParseAddrPort(endpoint)
 	return err == nil
 }
 
-// errNoAddress refuses the report of a process to which this process could not connect.
+// errNoAddress is the response to a report with an endpoint to which this process cannot connect.
 var errNoAddress = status.Error(codes.InvalidArgument, "the endpoint is not an IP address with a port")

@@ -25,7 +25,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
-// as returns the context of a call by a hypervisor of the VM "vm", or of another one.
+// as returns the context of a call by the hypervisor in a Pod of a VM.
 func as(t *testing.T, vm, pod string) context.Context {
 	t.Helper()
 	uri, err := url.Parse(identity.Peer{Namespace: fixture.Namespace, VM: vm, Pod: pod}.String())
@@ -36,7 +36,7 @@ func as(t *testing.T, vm, pod string) context.Context {
 	return peer.NewContext(t.Context(), &peer.Peer{AuthInfo: credentials.TLSInfo{State: state}})
 }
 
-// change changes the status of the VM.
+// change changes the stored VM.
 func (m *migrating) change(change func(*v1alpha1.VirtualMachine)) {
 	m.Helper()
 	vm := m.vm()
@@ -60,7 +60,7 @@ func (m *migrating) vm() *v1alpha1.VirtualMachine {
 	return vm
 }
 
-// TestCallers checks that every call requires a complete identity, and the certificate of that hypervisor.
+// TestCallers checks that every call requires a complete identity that matches the caller's certificate.
 func TestCallers(t *testing.T) {
 	m := newMigrating(t)
 	calls := map[string]func(context.Context, *vmpb.HypervisorID) error{
@@ -103,7 +103,7 @@ func TestCallers(t *testing.T) {
 			t.Errorf("%s without a certificate: %v", name, err)
 		}
 	}
-	// The other process of a switchover is named by the caller.
+	// The caller also names the other process of a switchover.
 	for what, them := range incomplete {
 		if _, err := m.MigrationSwitchover(as(t, "vm", "vm-1"), &vmpb.MigrationSwitchoverRequest{Us: m.source, Them: them}); status.Code(err) != codes.InvalidArgument {
 			t.Errorf("a switchover from %s: %v", what, err)
@@ -115,7 +115,7 @@ func TestCallers(t *testing.T) {
 	}
 }
 
-// stream passes on the updates of a run lease.
+// stream forwards the updates of a run lease.
 type stream struct {
 	grpc.ServerStreamingServer[vmpb.RunLeaseUpdate]
 	ctx     context.Context
@@ -143,7 +143,7 @@ func (m *migrating) runLease(pod string) (updates chan *vmpb.RunLeaseUpdate, end
 	}
 }
 
-// TestRunLease checks what a hypervisor is told in the course of its run lease.
+// TestRunLease checks the updates in the course of a run lease.
 func TestRunLease(t *testing.T) {
 	m := newMigrating(t)
 	updates, end := m.runLease("vm-1")
@@ -162,20 +162,20 @@ func TestRunLease(t *testing.T) {
 	m.change(func(vm *v1alpha1.VirtualMachine) { vm.Status.ActivePodName = "vm-9" })
 	m.Recheck(m.key)
 	if last := <-updates; last.GetStatus() != vmpb.RunLeaseUpdate_STATUS_TERMINATE {
-		t.Errorf("in the end: %v", last)
+		t.Errorf("after the VM was moved: %v", last)
 	}
 	if err := end(); status.Code(err) != codes.Canceled || m.HasLease(m.key, "vm-1") || len(m.leases) > 0 {
 		t.Errorf("the lease ended with %v", err)
 	}
-	if heard := m.Heard(m.key); !heard.IsZero() {
-		t.Errorf("a lease that does not expire was heard at %v", heard)
+	if granted := m.LastGrant(m.key); !granted.IsZero() {
+		t.Errorf("a lease that does not expire was recorded as granted at %v", granted)
 	}
 }
 
-// TestRunLease_Migrate checks that only a hypervisor that can migrate is told to.
+// TestRunLease_Migrate checks that a hypervisor is ordered to migrate only if it can.
 func TestRunLease_Migrate(t *testing.T) {
 	m := newMigrating(t)
-	m.keep(m.key, &vmpb.ReportStateRequest{Us: m.source, State: vmpb.ReportStateRequest_STATE_RUNNING})
+	m.store(m.key, &vmpb.ReportStateRequest{Us: m.source, State: vmpb.ReportStateRequest_STATE_RUNNING})
 	updates, end := m.runLease("vm-1")
 	if first := <-updates; first.GetMigrate() {
 		t.Errorf("at first: %v", first)
@@ -183,7 +183,8 @@ func TestRunLease_Migrate(t *testing.T) {
 	_ = end()
 }
 
-// TestRunLease_Heard checks that the time of a lease that expires is known, also of one that the holder gets later.
+// TestRunLease_Heard checks that the time at which a lease that expires was granted is recorded, also if the holder
+// gets the lease later.
 func TestRunLease_Heard(t *testing.T) {
 	m := newMigrating(t)
 	m.change(func(vm *v1alpha1.VirtualMachine) {
@@ -198,12 +199,12 @@ func TestRunLease_Heard(t *testing.T) {
 		return &vmpb.DiskServer{Pod: pod}
 	}
 	updates, end := m.runLease("vm-1")
-	if first := <-updates; first.GetValidFor() != nil || first.GetFencingToken() != 10 || first.GetDiskServer().GetPod() != "vm-1" || !m.Heard(m.key).IsZero() {
+	if first := <-updates; first.GetValidFor() != nil || first.GetFencingToken() != 10 || first.GetDiskServer().GetPod() != "vm-1" || !m.LastGrant(m.key).IsZero() {
 		t.Errorf("before the revocation: %v", first)
 	}
 	m.change(func(vm *v1alpha1.VirtualMachine) { vm.Status.DiskServer.RevokedToken = 9 })
 	m.Recheck(m.key)
-	if next := <-updates; next.GetValidFor().AsDuration() != 20*time.Second || time.Since(m.Heard(m.key)) > time.Minute {
+	if next := <-updates; next.GetValidFor().AsDuration() != 20*time.Second || time.Since(m.LastGrant(m.key)) > time.Minute {
 		t.Errorf("after the revocation: %v", next)
 	}
 	m.Recheck(m.key)
@@ -216,7 +217,7 @@ func TestRunLease_Heard(t *testing.T) {
 	}
 }
 
-// TestReport checks whose reports are believed, and whose a VM shows.
+// TestReport checks which reports are accepted, and which of them the VM's status shows.
 func TestReport(t *testing.T) {
 	m := newMigrating(t)
 	const running, waiting = vmpb.ReportStateRequest_STATE_RUNNING, vmpb.ReportStateRequest_STATE_WAITING
@@ -265,8 +266,8 @@ func TestReport(t *testing.T) {
 	}
 }
 
-// TestDowntime checks that the downtime of a migration is the time from the last report of the source to the first one of
-// the target.
+// TestDowntime checks that the downtime of a migration is the time between the last report of the source and the
+// first report of the target.
 func TestDowntime(t *testing.T) {
 	const stopped, done = vmpb.ReportStateRequest_Migration_PHASE_STOPPED, vmpb.ReportStateRequest_Migration_PHASE_DONE
 	known, now := &reported{}, time.Now()
@@ -280,8 +281,8 @@ func TestDowntime(t *testing.T) {
 		{"another Pod has the guest", "vm-3", "", done, 0, 0},
 		{"the target has the guest", "vm-2", "", done, 0, 3 * time.Second},
 		{"it reports that again", "vm-2", "", done, 0, 3 * time.Second},
-		{"it has measured itself", "vm-2", "", done, time.Minute, time.Minute},
-		{"it moves on", "vm-2", "vm-4", stopped, 0, 0},
+		{"it has measured the downtime itself", "vm-2", "", done, time.Minute, time.Minute},
+		{"the target migrates again", "vm-2", "vm-4", stopped, 0, 0},
 		{"the next target has the guest", "vm-4", "", done, 0, time.Second},
 	} {
 		news := &vmpb.ReportStateRequest_Migration{Phase: step.phase, TargetPod: step.to}
@@ -304,7 +305,7 @@ func TestCredentials(t *testing.T) {
 	}
 }
 
-// TestReport_OfAServer checks that the report of a server of disks is shown only while that Pod serves them.
+// TestReport_OfAServer checks that the report of a disk server is used only while its Pod serves the disks.
 func TestReport_OfAServer(t *testing.T) {
 	m := newMigrating(t)
 	passes := 0
@@ -323,7 +324,7 @@ func TestReport_OfAServer(t *testing.T) {
 		{"the first", func(*vmpb.ReportStateRequest) {}, 1, 1},
 		{"the same", func(*vmpb.ReportStateRequest) {}, 1, 1},
 		{"progress", func(r *vmpb.ReportStateRequest) { r.DoneBytes, r.Sequence = 2, 3 }, 1, 2},
-		{"an overtaken one", func(r *vmpb.ReportStateRequest) { r.DoneBytes, r.Sequence = 9, 1 }, 1, 2},
+		{"a late report", func(r *vmpb.ReportStateRequest) { r.DoneBytes, r.Sequence = 9, 1 }, 1, 2},
 		{"a change", func(r *vmpb.ReportStateRequest) {
 			r.State, r.Endpoint, r.DoneBytes, r.Sequence = vmpb.ReportStateRequest_STATE_RUNNING, "10.0.0.1:1", 3, 4
 		}, 2, 3},
@@ -340,7 +341,7 @@ func TestReport_OfAServer(t *testing.T) {
 	}
 }
 
-// reviewing is a cluster in which tokens are reviewed.
+// reviewing is a cluster that returns a fixed TokenReview status.
 type reviewing struct {
 	client.Client
 	status authenticationv1.TokenReviewStatus
@@ -351,7 +352,7 @@ func (r reviewing) Create(_ context.Context, object client.Object, _ ...client.C
 	return nil
 }
 
-// TestTokenReviewer checks which tokens are those of a hypervisor.
+// TestTokenReviewer checks which tokens are accepted as those of a hypervisor.
 func TestTokenReviewer(t *testing.T) {
 	type changes struct {
 		review func(*authenticationv1.TokenReviewStatus)
@@ -365,7 +366,7 @@ func TestTokenReviewer(t *testing.T) {
 		"not authenticated": {changes{review: func(s *authenticationv1.TokenReviewStatus) { s.Authenticated = false }}, codes.Unauthenticated},
 		"another audience":  {changes{review: func(s *authenticationv1.TokenReviewStatus) { s.Audiences = []string{"other"} }}, codes.Unauthenticated},
 		"a user":            {changes{review: func(s *authenticationv1.TokenReviewStatus) { s.User.Username = "system:node:a:b" }}, codes.Unauthenticated},
-		"not of the system": {changes{review: func(s *authenticationv1.TokenReviewStatus) {
+		"not a service account": {changes{review: func(s *authenticationv1.TokenReviewStatus) {
 			s.User.Username = "x:serviceaccount:" + fixture.Namespace + ":a"
 		}}, codes.Unauthenticated},
 		"a short name":        {changes{review: func(s *authenticationv1.TokenReviewStatus) { s.User.Username = "system:serviceaccount:a" }}, codes.Unauthenticated},

@@ -20,10 +20,10 @@ import (
 	identitypb "github.com/millwright-dev/millwright/proto/identity"
 )
 
-// Limits of connections and of what each may carry.
+// Limits of connections, and of the calls on each connection.
 const (
-	// maxConnections and maxPerAddress limit open connections, including those during the
-	// handshake. All hypervisors of a host may have its address.
+	// maxConnections and maxPerAddress limit open connections, including those in a handshake. All hypervisors on a
+	// host may have the same address.
 	maxConnections = 8192
 	maxPerAddress  = 1024
 	// maxAnonymous, maxAnonymousPerAddress and anonymousTime limit connections without a
@@ -31,23 +31,23 @@ const (
 	maxAnonymous           = 256
 	maxAnonymousPerAddress = 64
 	anonymousTime          = 30 * time.Second
-	// maxPerPeer limits the connections of one identity. A hypervisor has one connection, and
-	// the next process in its Pod may connect before the server has noticed that it exited.
+	// maxPerPeer limits the connections of one identity. A hypervisor has one connection, but the next process in its
+	// Pod may connect before the server has noticed that the last one exited.
 	maxPerPeer = 4
 	// handshakeTime is how long a handshake may take.
 	handshakeTime = 10 * time.Second
-	// idleTime is how long a connection may carry no call. Hypervisors always have one open.
+	// idleTime is how long a connection may be without a call. Hypervisors always have a call open.
 	idleTime = 5 * time.Minute
-	// maxStreams limits the concurrent calls of a connection. Hypervisors make up to three.
+	// maxStreams limits the concurrent calls on a connection. Hypervisors make up to three.
 	maxStreams = 8
-	// maxMessage and maxHeaders limit the size of requests, in bytes. The longest request has a
-	// token and a certificate request.
+	// maxMessage and maxHeaders limit the size of requests, in bytes. The longest request contains a token and a
+	// certificate request.
 	maxMessage = 64 << 10
 	maxHeaders = 16 << 10
 )
 
-// Connections and calls per second, and the size of a burst. Issuing a certificate takes a TokenReview and
-// two more requests to the API server.
+// Limits of connections and calls per second, with the size of a burst. Each certificate that is issued takes a
+// TokenReview and two more requests to the API server.
 var (
 	openAddress  = budget{50, 1000} // connections
 	issueTotal   = budget{20, 200}
@@ -56,7 +56,7 @@ var (
 	callPeer     = budget{10, 40}
 )
 
-// maxRemembered is the number of addresses, and of peers, whose rates are remembered.
+// maxRemembered limits the number of addresses, and that of peers, whose rates are remembered.
 const maxRemembered = 16_384
 
 type budget struct {
@@ -66,11 +66,11 @@ type budget struct {
 
 func (b budget) limiter() *rate.Limiter { return rate.NewLimiter(b.perSecond, b.burst) }
 
-// limits bounds what clients may use of the VM controller's port. Create one for each server with newLimits.
+// limits restricts how clients may use the VM controller's port. Create one for each server with newLimits.
 //
-// A client is identified by its address until the handshake is complete, and then by its certificate.
-// A client without a certificate can only request one, and must do so immediately. All limits
-// are far above what hypervisors need; a hypervisor retries a refused call later.
+// A client is identified by its address until the handshake is complete, and then by its certificate. A client
+// without a certificate can only request one, and must do so immediately. All limits are far above what hypervisors
+// need. A hypervisor retries a call that was refused.
 type limits struct {
 	clock clock.PassiveClock
 
@@ -96,7 +96,7 @@ func newLimits(clock clock.PassiveClock) *limits {
 	}
 }
 
-// ServerOptions are for the server that Listen listens for. Admit belongs to its credentials.
+// serverOptions returns the options for a server. Use listen for its listener and admit for its credentials.
 func (l *limits) serverOptions() []grpc.ServerOption {
 	return append([]grpc.ServerOption{
 		grpc.ConnectionTimeout(handshakeTime),
@@ -110,12 +110,12 @@ func (l *limits) serverOptions() []grpc.ServerOption {
 	}, identity.Intercept(l.check)...)
 }
 
-// keepaliveTime is how long a connection may be silent before it is probed, and how long the
-// other end then has to respond. It detects hypervisors whose host is gone.
+// keepaliveTime is how long a connection may be silent before it is probed, and how long the client then has to
+// respond. Probes detect hypervisors whose host is gone.
 const keepaliveTime = 20 * time.Second
 
-// check returns RESOURCE_EXHAUSTED for a call that exceeds a limit. The limit of the caller is
-// checked first, so that refused calls do not count toward the total.
+// check returns RESOURCE_EXHAUSTED for a call that exceeds a limit. It checks the caller's own limit first, so that
+// calls that exceed it do not count toward the total.
 func (l *limits) check(ctx context.Context, method string) error {
 	own, total := l.limiter(ctx, method)
 	now := l.clock.Now()

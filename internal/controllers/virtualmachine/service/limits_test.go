@@ -48,7 +48,7 @@ func (c *counting) Get(_ context.Context, key client.ObjectKey, _ client.Object,
 	return apierrors.NewNotFound(schema.GroupResource{Resource: "virtualmachines"}, key.Name)
 }
 
-// port is the VM controller's port, with attackers at it.
+// port is the port of a VM controller that attackers use.
 type port struct {
 	*testing.T
 	cluster   *counting
@@ -75,7 +75,7 @@ func newPort(t *testing.T) *port {
 	t.Cleanup(func() {
 		cancel()
 		if err := <-ended; err != nil {
-			t.Errorf("the server ended with %v", err)
+			t.Errorf("the server returned %v", err)
 		}
 	})
 	return p
@@ -95,7 +95,7 @@ func (p *port) client(certificates ...tls.Certificate) *tls.Config {
 
 var attacker = identity.Peer{Namespace: "pool", VM: "vm", Pod: "vm-1"}
 
-// certificate returns a hypervisor's.
+// certificate returns the certificate of a hypervisor.
 func (p *port) certificate(peer identity.Peer) tls.Certificate {
 	p.Helper()
 	key, request := p.request()
@@ -113,7 +113,7 @@ func (p *port) request() (*ecdsa.PrivateKey, []byte) {
 	return key, request
 }
 
-// admitted opens connections and returns those that the server talks on.
+// admitted opens connections and returns those that the server accepts.
 func (p *port) admitted(count int, config *tls.Config) (open []net.Conn) {
 	p.Helper()
 	for range count {
@@ -123,7 +123,7 @@ func (p *port) admitted(count int, config *tls.Config) (open []net.Conn) {
 		}
 		p.Cleanup(func() { conn.Close() })
 		p.must(conn.SetDeadline(time.Now().Add(time.Minute)))
-		if _, err := conn.Read(make([]byte, 1)); err == nil { // the server's settings
+		if _, err := conn.Read(make([]byte, 1)); err == nil { // the HTTP/2 settings frame
 			open = append(open, conn)
 		}
 	}
@@ -138,8 +138,8 @@ func (p *port) dial(config *tls.Config) *grpc.ClientConn {
 	return conn
 }
 
-// TestAnonymousConnections: who has no certificate gets few connections, and those who have
-// one get theirs meanwhile.
+// TestAnonymousConnections checks that clients without a certificate get only a few connections, and that clients
+// with one can connect in the meantime.
 func TestAnonymousConnections(t *testing.T) {
 	p := newPort(t)
 	if open := p.admitted(200, p.client()); len(open) == 0 || len(open) > 64 {
@@ -150,7 +150,7 @@ func TestAnonymousConnections(t *testing.T) {
 	}
 }
 
-// TestConnectionsOfAPeer: a hypervisor may not use up the connections of others.
+// TestConnectionsOfAPeer checks that a hypervisor cannot use up the connections of others.
 func TestConnectionsOfAPeer(t *testing.T) {
 	p := newPort(t)
 	open := p.admitted(50, p.client(p.certificate(attacker)))
@@ -162,7 +162,7 @@ func TestConnectionsOfAPeer(t *testing.T) {
 	}
 }
 
-// TestTokenReviews: requests for certificates do not become as many requests to the API server.
+// TestTokenReviews checks that not every request for a certificate causes a request to the API server.
 func TestTokenReviews(t *testing.T) {
 	p := newPort(t)
 	issuer := identitypb.NewCertificateAuthorityClient(p.dial(p.client()))
@@ -179,8 +179,7 @@ func TestTokenReviews(t *testing.T) {
 	}
 }
 
-// TestCallsOfAPeer: a hypervisor has a rate of its own, a number of calls at a time, and a
-// size of messages.
+// TestCallsOfAPeer checks that a hypervisor has its own limits for the call rate, concurrent calls and message sizes.
 func TestCallsOfAPeer(t *testing.T) {
 	p := newPort(t)
 	us := &vmpb.HypervisorID{Namespace: attacker.Namespace, VmName: attacker.VM, PodName: attacker.Pod, RunId: 1}
@@ -200,7 +199,7 @@ func TestCallsOfAPeer(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	if _, err := calls.ReportState(ctx, &vmpb.ReportStateRequest{Us: us}); status.Code(err) != codes.DeadlineExceeded {
-		t.Errorf("a call beside as many streams as allowed: %v", err)
+		t.Errorf("a call in addition to the maximum number of streams: %v", err)
 	}
 
 	others := vmpb.NewVMControllerClient(p.dial(p.client(p.certificate(attacker))))
@@ -211,11 +210,11 @@ func TestCallsOfAPeer(t *testing.T) {
 		}
 	}
 	if refused < 100 {
-		t.Errorf("%d of 200 reports at once were refused", refused)
+		t.Errorf("%d of 200 reports in a row were refused", refused)
 	}
 }
 
-// TestOvertakenReports: a report that arrives after a later one of the same run changes nothing.
+// TestOvertakenReports checks that a report that arrives after a later one of the same run is ignored.
 func TestOvertakenReports(t *testing.T) {
 	s := New(Options{Registry: &authority.Registry{Clock: clock.RealClock{}}})
 	vm := types.NamespacedName{Namespace: "pool", Name: "vm"}
@@ -223,28 +222,28 @@ func TestOvertakenReports(t *testing.T) {
 		run, sequence uint64
 		kept          bool
 	}{{1, 2, true}, {1, 1, false}, {1, 3, true}, {1, 3, false}, {1, 0, true}, {1, 3, true}, {2, 1, true}} {
-		_, kept := s.keep(vm, &vmpb.ReportStateRequest{Us: &vmpb.HypervisorID{RunId: report.run}, Sequence: report.sequence})
+		_, kept := s.store(vm, &vmpb.ReportStateRequest{Us: &vmpb.HypervisorID{RunId: report.run}, Sequence: report.sequence})
 		if kept != report.kept {
 			t.Errorf("%+v was kept: %t", report, kept)
 		}
-		s.Take(vm)
+		s.BeginPass(vm)
 	}
 }
 
-// TestReportsShareWrites: the reports of a VM cause a bounded number of passes and of changes that these see. The
-// last one comes after the last report, also where other events cause passes in between. Reports of a normal start
-// are not delayed.
+// TestReportsShareWrites checks that the reports of a VM cause a bounded number of passes, and that these see a
+// bounded number of changes. The last report is always written, even if other events cause passes in between. Reports
+// of a normal start are not delayed.
 func TestReportsShareWrites(t *testing.T) {
 	for _, others := range []time.Duration{0, time.Millisecond, 300 * time.Millisecond, 9_999 * time.Millisecond} {
 		now := testingclock.NewFakePassiveClock(time.Now())
 		queue := passes{vm: types.NamespacedName{Namespace: "pool", Name: "vm"}, clock: now, begin: now.Now(), others: others}
 		s := New(Options{Registry: &authority.Registry{Clock: now}, Enqueue: queue.request})
 		queue.service = s
-		const reports = 10_000 // one each millisecond
+		const reports = 10_000 // one per millisecond
 		for i := range uint64(reports) {
 			queue.report(i + 1)
 			if i < writeBurst && queue.seen != i+1 {
-				t.Errorf("other passes each %s: report %d is not written at once", others, i+1)
+				t.Errorf("other passes each %s: report %d is not written immediately", others, i+1)
 			}
 			queue.step()
 		}
@@ -260,13 +259,13 @@ func TestReportsShareWrites(t *testing.T) {
 		if queue.changes > writeBurst+6 {
 			t.Errorf("other passes each %s: the passes of 10 s saw %d changes", others, queue.changes)
 		}
-		if _, write := s.keep(queue.vm, &vmpb.ReportStateRequest{DoneBytes: reports}); write {
+		if _, write := s.store(queue.vm, &vmpb.ReportStateRequest{DoneBytes: reports}); write {
 			t.Error("the same report again is written")
 		}
 	}
 }
 
-// passes are those over a VM. Like a work queue it remembers one, the earliest that was requested.
+// passes are the passes of a VM. Like a work queue, it remembers only the earliest requested pass.
 type passes struct {
 	vm      types.NamespacedName
 	service *Service
@@ -275,14 +274,14 @@ type passes struct {
 	// others is how often something else requests a pass; 0 for never.
 	others time.Duration
 
-	next    time.Time // zero for none
+	next    time.Time // zero if there is none
 	caused  int
 	changes int
 	seen    uint64
 }
 
 func (p *passes) report(done uint64) {
-	if after, write := p.service.keep(p.vm, &vmpb.ReportStateRequest{DoneBytes: done}); write {
+	if after, write := p.service.store(p.vm, &vmpb.ReportStateRequest{DoneBytes: done}); write {
 		p.request(p.vm, after)
 	}
 	p.run()
@@ -294,7 +293,7 @@ func (p *passes) request(_ types.NamespacedName, after time.Duration) {
 	}
 }
 
-// run makes the pass that is due.
+// run makes the pass if it is due.
 func (p *passes) run() {
 	if !p.next.IsZero() && !p.next.After(p.clock.Now()) {
 		p.caused, p.next = p.caused+1, time.Time{}
@@ -303,17 +302,17 @@ func (p *passes) run() {
 }
 
 func (p *passes) pass() {
-	p.service.Take(p.vm)
+	p.service.BeginPass(p.vm)
 	if done := p.service.reports[p.vm].shown.GetDoneBytes(); done != p.seen {
 		p.seen, p.changes = done, p.changes+1
 	}
 }
 
-// step lets a millisecond pass.
+// step advances the clock by a millisecond.
 func (p *passes) step() {
 	p.clock.SetTime(p.clock.Now().Add(time.Millisecond))
 	if p.others != 0 && p.clock.Now().Sub(p.begin)%p.others == 0 {
-		p.next = time.Time{} // it comes now, and the queue forgets the later one
+		p.next = time.Time{} // the pass happens now, and the queue drops the later one
 		p.pass()
 	}
 	p.run()

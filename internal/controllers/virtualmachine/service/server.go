@@ -24,23 +24,23 @@ import (
 
 // Server serves a Service over TLS. Add it to the manager of the controller.
 type Server struct {
-	// Service to serve.
+	// Service is the service to serve.
 	Service *Service
-	// Listener to serve on. Start closes it.
+	// Listener is the listener to serve on. Start closes it.
 	Listener net.Listener
 }
 
-// NeedLeaderElection implements manager.LeaderElectionRunnable. Only the leader decides
-// which hypervisor may run a VM; connections to other processes wait.
+// NeedLeaderElection implements manager.LeaderElectionRunnable. Only the leader decides which hypervisor may run a
+// VM. Connections to other replicas wait.
 func (s *Server) NeedLeaderElection() bool { return true }
 
-// Start serves until the context is canceled. Open run leases are then closed, and hypervisors connect to
-// the next leader.
+// Start serves until the context is canceled. It then closes all open run leases, and the hypervisors connect to the
+// next leader.
 func (s *Server) Start(ctx context.Context) error {
 	registry := s.Service.Registry
 	logger := log.FromContext(ctx).WithName("vmcontroller")
 	bounds := newLimits(registry.Clock)
-	// Clients without a certificate are refused before their calls count.
+	// Refuse clients without a certificate first, so that their calls do not count toward the limits.
 	options := append(s.Service.credentials().ServerOptions(bounds.admit), bounds.serverOptions()...)
 	server := grpc.NewServer(options...)
 	vmpb.RegisterVMControllerServer(server, s.Service)
@@ -61,12 +61,12 @@ func (s *Server) Start(ctx context.Context) error {
 // AuthoritySecret is the name of the Secret that holds the certificate authority.
 const AuthoritySecret = "millwright-vm-authority"
 
-// LoadAuthority reads the certificate authority from its Secret, or creates the Secret in the
-// namespace, which must exist. Concurrent processes get the same authority. The client must read
-// from the API server.
+// LoadAuthority reads the certificate authority from its Secret. If the Secret does not exist, LoadAuthority creates
+// it in the namespace, which must exist. Concurrent processes get the same authority. The client must read from the
+// API server.
 //
-// A malformed Secret is not replaced, because running hypervisors trust it; LoadAuthority then returns
-// identity.ErrBadAuthority.
+// LoadAuthority does not replace a malformed Secret, because running hypervisors trust its certificate. It then
+// returns identity.ErrBadAuthority.
 func LoadAuthority(ctx context.Context, c client.Client, namespace string) (*identity.Authority, error) {
 	key := client.ObjectKey{Namespace: namespace, Name: AuthoritySecret}
 	secret := &corev1.Secret{}
@@ -79,12 +79,12 @@ func LoadAuthority(ctx context.Context, c client.Client, namespace string) (*ide
 		authority, err = identity.ParseAuthority(secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey])
 	}
 	if err != nil {
-		return nil, fmt.Errorf("authority of virtual machines in secret %s: %w", key, err)
+		return nil, fmt.Errorf("cannot load the VM certificate authority from secret %s: %w", key, err)
 	}
 	return authority, nil
 }
 
-// createAuthority creates the Secret, or reads that of another process.
+// createAuthority creates the Secret, or reads the one that another process has created.
 func createAuthority(ctx context.Context, c client.Client, key client.ObjectKey) (*corev1.Secret, error) {
 	authority, err := identity.NewAuthority(time.Now())
 	if err != nil {

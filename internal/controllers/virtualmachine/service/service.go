@@ -1,7 +1,7 @@
-// Package service is the gRPC service for hypervisors.
+// Package service implements the gRPC services for hypervisors.
 //
-// It serves VMController, with which hypervisors request the permission to run their VM and report
-// its state, and CertificateAuthority, which issues the certificates that they need for that.
+// Hypervisors use VMController to request permission to run their VM and to report its state. They use
+// CertificateAuthority to get the certificate that they need for that.
 package service
 
 import (
@@ -27,25 +27,26 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// Options configure a Service. All fields but Disks and one of the first two after Registry are required.
+// Options configure a Service. All fields are required, except that Disks is optional and that only one of Authority
+// and Identity is needed.
 type Options struct {
 	// Registry decides which hypervisor may run a VM.
 	Registry *authority.Registry
-	// Authority signs the certificates of this controller and of hypervisors. Not used with Identity.
+	// Authority signs the certificates of this controller and of the hypervisors. It is not used if Identity is set.
 	Authority *identity.Authority
-	// Identity is that of this controller if another authority issues the certificates of controller and hypervisors. If
-	// nil, Authority issues them.
+	// Identity holds the credentials of this controller if another authority issues the certificates of the
+	// controller and the hypervisors. If nil, Authority issues them.
 	Identity *identity.Credentials
-	// Enqueue requests a reconcile of a VM after a time, which may be 0. It does not block.
+	// Enqueue requests a reconcile pass for a VM after a delay, which may be 0. It does not block.
 	Enqueue func(vm types.NamespacedName, after time.Duration)
-	// Disks returns where the hypervisor in a Pod attaches the disks of its VM with a fencing token; nil if they are not
-	// open to it yet. It does not block. If nil, no VM has a server of disks.
+	// Disks returns where the hypervisor in a Pod attaches the disks of its VM with a fencing token; nil if the disks
+	// are not open to it yet. It does not block. If Disks is nil, no VM has a disk server.
 	Disks func(vm types.NamespacedName, pod string, token uint64) *vmpb.DiskServer
-	// Refused is called with the reason when a VM that leaves its host must be shut down.
+	// Refused is called with the reason when a VM that must leave its host cannot be migrated and must be shut down.
 	Refused func(ctx context.Context, vm types.NamespacedName, why string)
 }
 
-// credentials are those of this controller.
+// credentials returns the credentials of this controller.
 func (o *Options) credentials() *identity.Credentials {
 	if o.Identity != nil {
 		return o.Identity
@@ -55,8 +56,8 @@ func (o *Options) credentials() *identity.Credentials {
 
 // Service implements VMController. Create one with New.
 //
-// Open run leases and the last reports are lost with the process. Hypervisors then open their
-// leases again, and the status of a VM stays as it is until the next report.
+// Open run leases and the last reports are lost when the process exits. Hypervisors then open their leases again, and
+// the status of a VM stays as it is until the next report.
 type Service struct {
 	vmpb.UnimplementedVMControllerServer
 	Options
@@ -64,54 +65,55 @@ type Service struct {
 	mu      sync.Mutex
 	leases  map[types.NamespacedName]map[*lease]struct{}
 	reports map[types.NamespacedName]*reported
-	// heard is when the lease of each VM was last granted, for leases that expire.
-	heard map[types.NamespacedName]time.Time
-	// targets has the last report of each VM's target of a migration.
+	// granted is when a lease that expires was last granted for each VM.
+	granted map[types.NamespacedName]time.Time
+	// targets has the last report of each VM's migration target.
 	targets map[types.NamespacedName]*vmpb.ReportStateRequest
-	// servers has the last report of each VM's server of disks.
+	// servers has the last report of each VM's disk server.
 	servers map[types.NamespacedName]*vmpb.ReportStateRequest
 }
 
-// reported is the last report about a VM, and when reports cause its status to be written.
+// reported is the last report about a VM, together with the time at which the status is next written.
 type reported struct {
 	last *vmpb.ReportStateRequest
-	// shown is the report that the status shows: the last one, or an earlier one that differs only in its progress.
+	// shown is the report on which the status is based: the last one, or an earlier one that differs only in its
+	// progress.
 	shown *vmpb.ReportStateRequest
-	// writes limits how often reports cause a write.
+	// writes limits how often reports cause the status to be written.
 	writes *rate.Limiter
 	// due is the time of the last requested write, which covers all reports until then.
 	due time.Time
-	// requested reports whether no pass has begun since a write was requested.
+	// requested reports whether a write was requested and no pass has begun since.
 	requested bool
-	// stop is when the guest was stopped for the migration to the Pod to, and stood is the downtime; 0 until it is
-	// known.
-	stop  time.Time
-	to    string
-	stood time.Duration
+	// stoppedAt is when the guest was stopped for the migration to the Pod target. downtime is 0 until it is known.
+	stoppedAt time.Time
+	target    string
+	downtime  time.Duration
 }
 
-// measure measures the downtime of a migration by the clock of this process, from the report of the source to that of
-// the target. Neither of them knows both times.
+// measure measures the downtime of a migration with the clock of this process: the time between the source's report
+// that the guest has stopped and the target's report that the migration is done. Neither of the two processes knows
+// both times.
 func (r *reported) measure(report *vmpb.ReportStateRequest, now time.Time) {
-	news := report.GetMigration()
-	switch news.GetPhase() {
+	current := report.GetMigration()
+	switch current.GetPhase() {
 	case vmpb.ReportStateRequest_Migration_PHASE_STOPPED:
-		if r.to != news.GetTargetPod() {
-			r.stop, r.to, r.stood = now, news.GetTargetPod(), 0
+		if r.target != current.GetTargetPod() {
+			r.stoppedAt, r.target, r.downtime = now, current.GetTargetPod(), 0
 		}
 	case vmpb.ReportStateRequest_Migration_PHASE_DONE:
-		if news.GetDowntime() != nil || r.to != report.GetUs().GetPodName() {
+		if current.GetDowntime() != nil || r.target != report.GetUs().GetPodName() {
 			return
 		}
-		if r.stood == 0 {
-			r.stood = max(time.Millisecond, now.Sub(r.stop).Round(time.Millisecond))
+		if r.downtime == 0 {
+			r.downtime = max(time.Millisecond, now.Sub(r.stoppedAt).Round(time.Millisecond))
 		}
-		news.Downtime = durationpb.New(r.stood)
+		current.Downtime = durationpb.New(r.downtime)
 	}
 }
 
 // A VM that starts sends a few reports within a second, each of which is written immediately. After that, one write
-// covers all reports of two seconds.
+// covers the reports of two seconds.
 const (
 	writeEvery = 2 * time.Second
 	writeBurst = 5
@@ -120,7 +122,7 @@ const (
 // lease is an open run lease.
 type lease struct {
 	pod string
-	// recheck receives when the response may have changed.
+	// recheck receives a value when the response may have changed.
 	recheck chan struct{}
 }
 
@@ -130,13 +132,13 @@ func New(options Options) *Service {
 		Options: options,
 		leases:  map[types.NamespacedName]map[*lease]struct{}{},
 		reports: map[types.NamespacedName]*reported{},
-		heard:   map[types.NamespacedName]time.Time{},
+		granted: map[types.NamespacedName]time.Time{},
 		targets: map[types.NamespacedName]*vmpb.ReportStateRequest{},
 		servers: map[types.NamespacedName]*vmpb.ReportStateRequest{},
 	}
 }
 
-// open adds a run lease until close is called.
+// open adds a run lease that stays open until close is called.
 func (s *Service) open(vm types.NamespacedName, pod string) (opened *lease, close func()) {
 	opened = &lease{pod: pod, recheck: make(chan struct{}, 1)}
 	s.mu.Lock()
@@ -155,19 +157,19 @@ func (s *Service) open(vm types.NamespacedName, pod string) (opened *lease, clos
 	}
 }
 
-// Recheck evaluates the run leases of a VM again, because its object may have changed.
+// Recheck reevaluates the open run leases of a VM after its object may have changed.
 func (s *Service) Recheck(vm types.NamespacedName) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for open := range s.leases[vm] {
 		select {
 		case open.recheck <- struct{}{}:
-		default: // due already
+		default: // a recheck is already due
 		}
 	}
 }
 
-// HasLease reports whether the hypervisor in a Pod of a VM has a run lease open.
+// HasLease reports whether the hypervisor in a Pod of a VM has an open run lease.
 func (s *Service) HasLease(vm types.NamespacedName, pod string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -180,7 +182,7 @@ func (s *Service) HasLease(vm types.NamespacedName, pod string) bool {
 }
 
 // Report returns the last report of a VM's authoritative hypervisor, or of the next process in its Pod that waits for
-// the disk; nil if this process has none. Its progress is at most as new as the last call of Take.
+// the disk; nil if this process has none. The progress in the report is as of the last call of BeginPass, or older.
 func (s *Service) Report(vm *v1alpha1.VirtualMachine) *vmpb.ReportStateRequest {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -194,9 +196,9 @@ func (s *Service) Report(vm *v1alpha1.VirtualMachine) *vmpb.ReportStateRequest {
 	return known.shown
 }
 
-// keep stores a report. If the report differs from the last one, keep returns true and the time after which to write
-// the status, unless that was returned for an earlier report.
-func (s *Service) keep(vm types.NamespacedName, report *vmpb.ReportStateRequest) (after time.Duration, write bool) {
+// store stores a report. If it differs from the last one and no write is already requested, store returns true and
+// the delay after which to write the status.
+func (s *Service) store(vm types.NamespacedName, report *vmpb.ReportStateRequest) (after time.Duration, write bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	known := s.reports[vm]
@@ -217,7 +219,7 @@ func (s *Service) keep(vm types.NamespacedName, report *vmpb.ReportStateRequest)
 	}
 	known.requested = true
 	now := s.Registry.Clock.Now()
-	if now.Before(known.due) { // a pass began before the requested time, and did not see this report
+	if now.Before(known.due) { // a pass began before the requested time and did not see this report
 		return known.due.Sub(now), true
 	}
 	after = known.writes.ReserveN(now, 1).DelayFrom(now)
@@ -225,10 +227,11 @@ func (s *Service) keep(vm types.NamespacedName, report *vmpb.ReportStateRequest)
 	return after, true
 }
 
-// Take notes that a pass begins, which sees all reports until now. If the pass has another cause, such as the write of
-// the pass before it, it sees no progress before that is due; otherwise progress would be written as often as it is
-// reported. Take then requests another pass, because the queue drops requests for later when a pass begins.
-func (s *Service) Take(vm types.NamespacedName) {
+// BeginPass records that a pass begins, which sees all reports received until now. If the pass has another cause,
+// such as the status write of the last pass, it does not see progress before that is due; otherwise progress would be
+// written as often as it is reported. BeginPass then requests another pass, because the queue drops delayed requests
+// when a pass begins.
+func (s *Service) BeginPass(vm types.NamespacedName) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	known, now := s.reports[vm], s.Registry.Clock.Now()
@@ -247,28 +250,28 @@ func onlyProgress(before, after *vmpb.ReportStateRequest) bool {
 }
 
 func withoutProgress(report *vmpb.ReportStateRequest) *vmpb.ReportStateRequest {
-	rest := proto.CloneOf(report)
-	rest.Message, rest.DoneBytes, rest.TotalBytes, rest.Sequence = "", 0, 0, 0
-	if copying := rest.GetMigration(); copying != nil {
+	copied := proto.CloneOf(report)
+	copied.Message, copied.DoneBytes, copied.TotalBytes, copied.Sequence = "", 0, 0, 0
+	if copying := copied.GetMigration(); copying != nil {
 		copying.Message, copying.DoneBytes, copying.TotalBytes = "", 0, 0
 	}
-	return rest
+	return copied
 }
 
-// overtaken reports whether a report was delivered after a later one of the same run. That happens to calls on a
-// connection that was silent, whose callers no longer wait.
+// overtaken reports whether a report was delivered after a later one of the same run. That can happen on a connection
+// that was silent, whose callers no longer wait.
 func overtaken(report, last *vmpb.ReportStateRequest) bool {
 	return report.GetSequence() != 0 && report.GetSequence() < last.GetSequence() && proto.Equal(report.GetUs(), last.GetUs())
 }
 
-// Forget drops the reports of a VM that is gone.
+// Forget drops the reports of a deleted VM.
 func (s *Service) Forget(vm types.NamespacedName) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.reports, vm)
 	delete(s.targets, vm)
 	delete(s.servers, vm)
-	delete(s.heard, vm)
+	delete(s.granted, vm)
 }
 
 // RunLease implements VMController.
@@ -287,13 +290,13 @@ func (s *Service) RunLease(request *vmpb.RunLeaseRequest, out grpc.ServerStreami
 	for {
 		update, first, err := s.evaluate(ctx, us, last)
 		if err != nil {
-			return answer(ctx, us, err)
+			return grpcError(ctx, us, err)
 		}
 		if update.GetStatus() == vmpb.RunLeaseUpdate_STATUS_UNKNOWN {
 			s.Enqueue(key, 0) // the controller may elect the caller
 		}
 		if first && update.GetValidFor() != nil {
-			s.hear(key)
+			s.recordGrant(key)
 		}
 		update.Migrate = update.GetMigrate() && s.canMigrate(us)
 		update.DiskServer = s.diskServer(key, us, update.GetFencingToken())
@@ -311,9 +314,9 @@ func (s *Service) RunLease(request *vmpb.RunLeaseRequest, out grpc.ServerStreami
 	}
 }
 
-// evaluate returns the next update of a run lease, and whether it is the first one that authorizes the caller. That one
-// is based on the API server, because a lease that expires is valid from the request on. The target of a migration is
-// authorized when it has become authoritative.
+// evaluate returns the next update of a run lease, and whether it is the first one that authorizes the caller. The
+// first update is based on the API server, because a lease that expires is valid from the time of the request. The
+// target of a migration counts as authorized once it is authoritative.
 func (s *Service) evaluate(ctx context.Context, us *vmpb.HypervisorID, last *vmpb.RunLeaseUpdate) (update *vmpb.RunLeaseUpdate, first bool, err error) {
 	first = last.GetStatus() != vmpb.RunLeaseUpdate_STATUS_OK
 	update, err = s.Registry.Lease(ctx, us, first)
@@ -324,31 +327,31 @@ func (s *Service) evaluate(ctx context.Context, us *vmpb.HypervisorID, last *vmp
 	return update, first, err
 }
 
-// hear records that a lease that expires is granted.
-func (s *Service) hear(vm types.NamespacedName) {
+// recordGrant records that a lease that expires is being granted.
+func (s *Service) recordGrant(vm types.NamespacedName) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.heard[vm] = s.Registry.Clock.Now()
+	s.granted[vm] = s.Registry.Clock.Now()
 }
 
-// Heard returns when a lease of a VM that expires was last granted; zero if this process has granted none.
-func (s *Service) Heard(vm types.NamespacedName) time.Time {
+// LastGrant returns when a lease that expires was last granted for a VM; zero if this process has granted none.
+func (s *Service) LastGrant(vm types.NamespacedName) time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.heard[vm]
+	return s.granted[vm]
 }
 
 // release releases the lease of a hypervisor whose guest has terminated for good.
 func (s *Service) release(ctx context.Context, key types.NamespacedName, us *vmpb.HypervisorID) error {
 	if err := s.Registry.Release(ctx, us); err != nil {
-		return answer(ctx, us, err)
+		return grpcError(ctx, us, err)
 	}
 	s.Enqueue(key, 0)
 	return nil
 }
 
-// ReportState implements VMController. It stores that the image is on the disk before it responds, because the caller
-// then starts the VM.
+// ReportState implements VMController. It stores in the status that the image is complete before it responds, because
+// the caller then starts the VM.
 func (s *Service) ReportState(ctx context.Context, request *vmpb.ReportStateRequest) (*vmpb.ReportStateResponse, error) {
 	us := request.GetUs()
 	key, err := caller(ctx, us)
@@ -356,7 +359,7 @@ func (s *Service) ReportState(ctx context.Context, request *vmpb.ReportStateRequ
 		return nil, err
 	}
 	if is, err := s.Registry.ConfirmServer(ctx, us); err != nil {
-		return nil, answer(ctx, us, err)
+		return nil, grpcError(ctx, us, err)
 	} else if is {
 		return s.reportServer(key, request)
 	}
@@ -369,18 +372,18 @@ func (s *Service) ReportState(ctx context.Context, request *vmpb.ReportStateRequ
 		err = s.Registry.Confirm(ctx, us, request)
 	}
 	if err != nil {
-		return nil, answer(ctx, us, err)
+		return nil, grpcError(ctx, us, err)
 	}
 	if request.GetState() != vmpb.ReportStateRequest_STATE_UNKNOWN {
-		if after, write := s.keep(key, request); write {
+		if after, write := s.store(key, request); write {
 			s.Enqueue(key, after)
 		}
 	}
 	return &vmpb.ReportStateResponse{}, nil
 }
 
-// waitsForDisk reports whether a hypervisor waits for the lock of the disk. Until it has the lock, it requests no run
-// lease.
+// waitsForDisk reports whether a hypervisor is waiting for the lock of the disk. It requests no run lease before it
+// has the lock.
 func waitsForDisk(report *vmpb.ReportStateRequest) bool {
 	return report.GetCause() == vmpb.ReportStateRequest_CAUSE_DISK_LOCKED
 }
@@ -396,16 +399,16 @@ func (s *Service) MigrationSwitchover(ctx context.Context, request *vmpb.Migrati
 		return nil, err
 	}
 	if authority.KeyOf(them) != key {
-		return nil, status.Error(codes.InvalidArgument, "the two hypervisors are of different virtual machines")
+		return nil, status.Error(codes.InvalidArgument, "the two hypervisors belong to different virtual machines")
 	}
 	defer s.Recheck(key)
 	if err := s.Registry.SwitchOver(ctx, us, them); err != nil {
-		return nil, answer(ctx, them, err)
+		return nil, grpcError(ctx, them, err)
 	}
 	return &vmpb.MigrationSwitchoverResponse{}, nil
 }
 
-// caller returns the VM of the caller, whose identity must be that of its certificate.
+// caller returns the VM of the caller. The identity in the request must match that in the caller's certificate.
 func caller(ctx context.Context, us *vmpb.HypervisorID) (types.NamespacedName, error) {
 	key := authority.KeyOf(us)
 	if err := complete(us); err != nil {
@@ -416,14 +419,14 @@ func caller(ctx context.Context, us *vmpb.HypervisorID) (types.NamespacedName, e
 
 func complete(id *vmpb.HypervisorID) error {
 	if id.GetVmName() == "" || id.GetNamespace() == "" || id.GetPodName() == "" || id.GetRunId() == 0 {
-		return status.Error(codes.InvalidArgument, "a hypervisor's identity is not complete")
+		return status.Error(codes.InvalidArgument, "the hypervisor's identity is incomplete")
 	}
 	return nil
 }
 
-// answer returns the gRPC status for an error of the registry. who is the process that should be authoritative. Errors
-// of the API server are logged, not sent.
-func answer(ctx context.Context, who *vmpb.HypervisorID, err error) error {
+// grpcError returns the gRPC status for an error of the registry. who is the process that should be authoritative.
+// Errors of the API server are logged, not sent.
+func grpcError(ctx context.Context, who *vmpb.HypervisorID, err error) error {
 	switch {
 	case errors.Is(err, authority.ErrNotAuthoritative):
 		return status.Error(codes.FailedPrecondition, fmt.Sprintf("run %d in pod %s is not authoritative", who.GetRunId(), who.GetPodName()))
@@ -432,6 +435,6 @@ func answer(ctx context.Context, who *vmpb.HypervisorID, err error) error {
 	case errors.Is(err, authority.ErrBusy):
 		return status.Error(codes.Unavailable, err.Error())
 	}
-	log.FromContext(ctx).Error(err, "answering a hypervisor")
-	return status.Error(codes.Unavailable, "the virtual machine's object cannot be read or written now")
+	log.FromContext(ctx).Error(err, "Failed to process a hypervisor's request")
+	return status.Error(codes.Unavailable, "cannot read or write the virtual machine at the moment")
 }

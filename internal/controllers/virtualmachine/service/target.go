@@ -16,27 +16,27 @@ import (
 )
 
 const (
-	// targetLimit is how long a call waits for a target. Hypervisors then retry.
-	targetLimit = 30 * time.Second
-	// reportLimit is how long a call waits for a report of its caller. A hypervisor reports immediately after it has
-	// opened its run lease.
-	reportLimit = 5 * time.Second
-	// healthPause is the time between two health checks, and healthLimit the time limit of one.
-	healthPause = time.Second
-	healthLimit = 5 * time.Second
+	// targetTimeout is how long a call waits for a target. Hypervisors retry after that.
+	targetTimeout = 30 * time.Second
+	// reportTimeout is how long a call waits for a report of its caller. A hypervisor sends a report immediately
+	// after it has opened its run lease.
+	reportTimeout = 5 * time.Second
+	// healthInterval is the time between two health checks, and healthTimeout is the timeout of one.
+	healthInterval = time.Second
+	healthTimeout  = 5 * time.Second
 )
 
-// EnsureMigrationTarget implements VMController. The target is reserved in the VM's status; the controller
-// creates it.
+// EnsureMigrationTarget implements VMController. It reserves the target in the VM's status; the controller then
+// creates the target's Pod.
 func (s *Service) EnsureMigrationTarget(ctx context.Context, request *vmpb.EnsureMigrationTargetRequest) (*vmpb.EnsureMigrationTargetResponse, error) {
 	us := request.GetUs()
 	key, err := caller(ctx, us)
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, targetLimit)
+	ctx, cancel := context.WithTimeout(ctx, targetTimeout)
 	defer cancel()
-	changed, closeLease := s.open(key, "") // of no Pod
+	changed, closeLease := s.open(key, "") // not for a particular Pod
 	defer closeLease()
 	w := &wait{Service: s, us: us, vm: key, began: s.Registry.Clock.Now()}
 	for {
@@ -60,28 +60,29 @@ func later(pause time.Duration) <-chan time.Time {
 	return time.After(pause)
 }
 
-// wait is a call that waits for a target.
+// wait is a call that waits for a migration target.
 type wait struct {
 	*Service
 	us    *vmpb.HypervisorID
 	vm    types.NamespacedName
 	began time.Time
-	// target is the Pod that is awaited; empty if there is none yet.
+	// target is the Pod that the call waits for; empty if there is none yet.
 	target string
 }
 
-// try returns the response; nil to retry after the returned time, where 0 means to wait for a change.
+// try returns the response. If the response is nil, try must be called again after the returned delay, or after a
+// change if the delay is 0.
 func (w *wait) try(ctx context.Context) (*vmpb.EnsureMigrationTargetResponse, time.Duration, error) {
 	report := w.last(w.us)
-	if rest := reportLimit - w.Registry.Clock.Now().Sub(w.began); report == nil && rest > 0 {
-		return nil, min(rest, healthPause), w.authoritative(ctx)
+	if remaining := reportTimeout - w.Registry.Clock.Now().Sub(w.began); report == nil && remaining > 0 {
+		return nil, min(remaining, healthInterval), w.authoritative(ctx)
 	}
 	target, err := w.Registry.EnsureTarget(ctx, w.us, report, w.target)
 	switch {
 	case ctx.Err() != nil:
 		return nil, 0, nil
 	case err != nil:
-		return nil, 0, answer(ctx, w.us, err)
+		return nil, 0, grpcError(ctx, w.us, err)
 	case target.Refusal != "":
 		w.Refused(ctx, w.vm, target.Refusal)
 		return &vmpb.EnsureMigrationTargetResponse{Action: vmpb.EnsureMigrationTargetResponse_ACTION_SOFT_SHUTDOWN}, 0, nil
@@ -94,7 +95,7 @@ func (w *wait) try(ctx context.Context) (*vmpb.EnsureMigrationTargetResponse, ti
 		return nil, 0, nil
 	}
 	if !w.healthy(ctx, incoming) {
-		return nil, healthPause, nil
+		return nil, healthInterval, nil
 	}
 	return &vmpb.EnsureMigrationTargetResponse{
 		Action:         vmpb.EnsureMigrationTargetResponse_ACTION_LIVE_MIGRATE,
@@ -104,14 +105,14 @@ func (w *wait) try(ctx context.Context) (*vmpb.EnsureMigrationTargetResponse, ti
 
 func (w *wait) authoritative(ctx context.Context) error {
 	if err := w.Registry.Confirm(ctx, w.us, nil); err != nil && ctx.Err() == nil {
-		return answer(ctx, w.us, err)
+		return grpcError(ctx, w.us, err)
 	}
 	return nil
 }
 
-// healthy reports whether the services of a target respond, with the certificate of the target.
+// healthy reports whether the services of a target respond and present the certificate of the target.
 func (w *wait) healthy(ctx context.Context, target *vmpb.ReportStateRequest) bool {
-	ctx, cancel := context.WithTimeout(ctx, healthLimit)
+	ctx, cancel := context.WithTimeout(ctx, healthTimeout)
 	defer cancel()
 	pod := target.GetUs().GetPodName()
 	conn, err := w.dial(w.vm, pod, target.GetEndpoint())
@@ -122,18 +123,19 @@ func (w *wait) healthy(ctx context.Context, target *vmpb.ReportStateRequest) boo
 	check := &healthpb.HealthCheckRequest{Service: vmpb.Hypervisor_ServiceDesc.ServiceName}
 	health, err := healthpb.NewHealthClient(conn).Check(ctx, check)
 	if err != nil {
-		log.FromContext(ctx).Info("The target of a migration does not respond yet", "vm", w.vm, "pod", pod, "err", err.Error())
+		log.FromContext(ctx).Info("Migration target is not responding yet", "vm", w.vm, "pod", pod, "err", err.Error())
 	}
 	return health.GetStatus() == healthpb.HealthCheckResponse_SERVING
 }
 
-// reportIncoming stores a report of the target of a migration under way. This process will connect to its endpoint.
+// reportIncoming stores a report of the target of a running migration. This process later connects to the endpoint in
+// the report.
 func (s *Service) reportIncoming(ctx context.Context, vm types.NamespacedName, report *vmpb.ReportStateRequest) (*vmpb.ReportStateResponse, error) {
 	if report.GetEndpoint() != "" && !isAddress(report.GetEndpoint()) {
 		return nil, errNoAddress
 	}
 	if err := s.Registry.ConfirmTarget(ctx, report.GetUs()); err != nil {
-		return nil, answer(ctx, report.GetUs(), err)
+		return nil, grpcError(ctx, report.GetUs(), err)
 	}
 	s.mu.Lock()
 	if last := s.targets[vm]; last.GetUs().GetPodName() != report.GetUs().GetPodName() || !overtaken(report, last) {
@@ -144,7 +146,7 @@ func (s *Service) reportIncoming(ctx context.Context, vm types.NamespacedName, r
 	return &vmpb.ReportStateResponse{}, nil
 }
 
-// Incoming returns the last report of a target in a Pod; nil if this process has none.
+// Incoming returns the last report of the migration target in a Pod; nil if this process has none.
 func (s *Service) Incoming(vm types.NamespacedName, pod string) *vmpb.ReportStateRequest {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -164,5 +166,5 @@ func (s *Service) last(us *vmpb.HypervisorID) *vmpb.ReportStateRequest {
 	return nil
 }
 
-// canMigrate reports whether a process has said that it can migrate.
+// canMigrate reports whether a process has reported that it can migrate.
 func (s *Service) canMigrate(us *vmpb.HypervisorID) bool { return s.last(us).GetCanMigrate() }

@@ -27,7 +27,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
-// migrating is a service with the VM "vm", which migrates from the Pod vm-1 to vm-2.
+// migrating is a service with the VM "vm", which migrates from Pod vm-1 to vm-2.
 type migrating struct {
 	*testing.T
 	*Service
@@ -60,7 +60,7 @@ func newMigrating(t *testing.T) *migrating {
 		Registry:  &authority.Registry{Client: cluster, APIReader: cluster, Clock: clock.RealClock{}},
 		Authority: m.authority, Enqueue: func(types.NamespacedName, time.Duration) {},
 	})
-	m.keep(m.key, &vmpb.ReportStateRequest{Us: m.source, State: vmpb.ReportStateRequest_STATE_RUNNING, CanMigrate: true})
+	m.store(m.key, &vmpb.ReportStateRequest{Us: m.source, State: vmpb.ReportStateRequest_STATE_RUNNING, CanMigrate: true})
 	return m
 }
 
@@ -69,14 +69,14 @@ func (m *migrating) process(pod string) *vmpb.HypervisorID {
 }
 
 // listen serves health checks with the certificate of a Pod, and returns the endpoint.
-func (m *migrating) listen(pod string, answer healthpb.HealthCheckResponse_ServingStatus) string {
+func (m *migrating) listen(pod string, status healthpb.HealthCheckResponse_ServingStatus) string {
 	m.Helper()
 	p := &port{T: m.T, authority: m.authority}
 	certificate := p.certificate(identity.Peer{Namespace: m.key.Namespace, VM: m.key.Name, Pod: pod})
 	server := grpc.NewServer(grpc.Creds(credentials.NewTLS(&tls.Config{Certificates: []tls.Certificate{certificate}, ClientAuth: tls.RequireAnyClientCert})))
-	answers := health.NewServer()
-	answers.SetServingStatus(vmpb.Hypervisor_ServiceDesc.ServiceName, answer)
-	healthpb.RegisterHealthServer(server, answers)
+	healthServer := health.NewServer()
+	healthServer.SetServingStatus(vmpb.Hypervisor_ServiceDesc.ServiceName, status)
+	healthpb.RegisterHealthServer(server, healthServer)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		m.Fatal(err)
@@ -87,11 +87,11 @@ func (m *migrating) listen(pod string, answer healthpb.HealthCheckResponse_Servi
 }
 
 // TestEnsureMigrationTarget_WaitsForHealth checks that a source gets its target only when the services of the target
-// respond, with the certificate of the target: until then the guest could not be received.
+// respond with the certificate of the target. Before that, the target cannot receive the guest.
 func TestEnsureMigrationTarget_WaitsForHealth(t *testing.T) {
 	for name, test := range map[string]struct {
 		endpoint func(*migrating) string
-		pod      string // that reports
+		pod      string // the Pod that reports
 		want     bool
 	}{
 		"serving":             {func(m *migrating) string { return m.listen("vm-2", healthpb.HealthCheckResponse_SERVING) }, "vm-2", true},
@@ -117,8 +117,8 @@ func TestEnsureMigrationTarget_WaitsForHealth(t *testing.T) {
 	}
 }
 
-// TestEnsureMigrationTarget_WaitsForTheReport checks that a source that has not reported yet is not shut down for want of
-// a report, and that it does not wait for ever.
+// TestEnsureMigrationTarget_WaitsForTheReport checks that a source that has not reported yet is not shut down
+// immediately, and that it does not wait forever.
 func TestEnsureMigrationTarget_WaitsForTheReport(t *testing.T) {
 	m := newMigrating(t)
 	refused := ""
@@ -132,14 +132,14 @@ func TestEnsureMigrationTarget_WaitsForTheReport(t *testing.T) {
 	if _, _, err := w.try(t.Context()); status.Code(err) != codes.FailedPrecondition {
 		t.Errorf("another Pod: %v", err)
 	}
-	w.us, w.began = m.source, time.Now().Add(-reportLimit)
+	w.us, w.began = m.source, time.Now().Add(-reportTimeout)
 	if got, _, err := w.try(t.Context()); got.GetAction() != vmpb.EnsureMigrationTargetResponse_ACTION_SOFT_SHUTDOWN || err != nil || refused == "" {
-		t.Errorf("in the end: %v, %v, refused because %q", got, err, refused)
+		t.Errorf("after the timeout: %v, %v, refused because %q", got, err, refused)
 	}
 }
 
-// TestReportedEndpoints checks that this process connects only to addresses: host names would be resolved, and a gRPC
-// scheme could lead to a socket of this host.
+// TestReportedEndpoints checks that only IP addresses are accepted as endpoints. Host names would be resolved, and a
+// gRPC scheme could refer to a socket on this host.
 func TestReportedEndpoints(t *testing.T) {
 	m := newMigrating(t)
 	for endpoint, want := range map[string]codes.Code{"10.0.0.1:1": codes.OK, "": codes.OK, "example.org:1": codes.InvalidArgument, "unix:///run/x": codes.InvalidArgument} {
@@ -149,17 +149,17 @@ func TestReportedEndpoints(t *testing.T) {
 		}
 		report = &vmpb.ReportStateRequest{Us: m.process("vm-disks"), State: vmpb.ReportStateRequest_STATE_PREPARING, Endpoint: endpoint}
 		if _, err := m.reportServer(m.key, report); status.Code(err) != want {
-			t.Errorf("a server of disks at %q: %v", endpoint, err)
+			t.Errorf("a disk server at %q: %v", endpoint, err)
 		}
 	}
 	serving := &vmpb.ReportStateRequest{Us: m.process("vm-disks"), State: vmpb.ReportStateRequest_STATE_RUNNING}
 	if _, err := m.reportServer(m.key, serving); status.Code(err) != codes.InvalidArgument {
-		t.Errorf("a server of disks that serves nowhere: %v", err)
+		t.Errorf("a disk server without an endpoint: %v", err)
 	}
 }
 
-// TestReportIncoming checks that only a process in the target's Pod is believed, and that an older report of the same
-// process does not replace a newer one.
+// TestReportIncoming checks that only reports of a process in the target's Pod are accepted, and that an older report
+// does not replace a newer one of the same process.
 func TestReportIncoming(t *testing.T) {
 	m := newMigrating(t)
 	report := func(pod, endpoint string, sequence uint64) error {
@@ -187,6 +187,6 @@ func TestReportIncoming(t *testing.T) {
 		}
 	}
 	if m.Incoming(m.key, "vm-3") != nil {
-		t.Error("a report of another Pod is known")
+		t.Error("a report of another Pod is stored")
 	}
 }

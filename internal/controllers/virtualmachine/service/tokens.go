@@ -21,13 +21,13 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// Keys of a TokenReview's user info that name the Pod to which a token is bound.
+// Keys in the user info of a TokenReview that identify the Pod to which a token is bound.
 const (
 	extraPodName = "authentication.kubernetes.io/pod-name"
 	extraPodUID  = "authentication.kubernetes.io/pod-uid"
 )
 
-// TokenReviewer finds the hypervisor of a service account token.
+// TokenReviewer identifies the hypervisor that presents a service account token.
 type TokenReviewer struct {
 	// Client creates TokenReviews.
 	Client client.Client
@@ -35,8 +35,7 @@ type TokenReviewer struct {
 	APIReader client.Reader
 }
 
-// Resolve returns the hypervisor in the Pod to which a token is bound, or an error for
-// identity.Issuer.
+// Resolve returns the hypervisor in the Pod to which a token is bound, or an error for identity.Issuer.
 func (r TokenReviewer) Resolve(ctx context.Context, token string) (identity.Peer, error) {
 	review := &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token, Audiences: []string{vmpb.TokenAudience}}}
 	if err := r.Client.Create(ctx, review); err != nil {
@@ -53,12 +52,12 @@ func (r TokenReviewer) Resolve(ctx context.Context, token string) (identity.Peer
 	return identity.Peer{Namespace: pod.Namespace, VM: vm, Pod: pod.Name}, nil
 }
 
-// boundPod returns the Pod that a token is bound to.
+// boundPod returns the Pod to which a token is bound.
 func boundPod(review authenticationv1.TokenReviewStatus) (types.NamespacedName, types.UID, error) {
 	if !review.Authenticated || !slices.Contains(review.Audiences, vmpb.TokenAudience) {
 		return types.NamespacedName{}, "", status.Error(codes.Unauthenticated, "the token is not valid for audience "+vmpb.TokenAudience)
 	}
-	// system:serviceaccount:NAMESPACE:NAME
+	// The username has the form system:serviceaccount:NAMESPACE:NAME.
 	user := strings.Split(review.User.Username, ":")
 	names, uids := review.User.Extra[extraPodName], review.User.Extra[extraPodUID]
 	if len(user) != 4 || user[0] != "system" || user[1] != "serviceaccount" || len(names) != 1 || len(uids) != 1 {
@@ -67,8 +66,8 @@ func boundPod(review authenticationv1.TokenReviewStatus) (types.NamespacedName, 
 	return types.NamespacedName{Namespace: user[2], Name: names[0]}, types.UID(uids[0]), nil
 }
 
-// hypervisorOf returns the name of the VM whose hypervisor is in a Pod. The Pod's label
-// and owner must name the same VM, and the owner must still exist.
+// hypervisorOf returns the name of the VM whose hypervisor runs in a Pod. The Pod's label and owner reference must
+// name the same VM, and that VM must still exist.
 func (r TokenReviewer) hypervisorOf(ctx context.Context, key types.NamespacedName, uid types.UID) (string, error) {
 	denied := status.Error(codes.PermissionDenied, "the token's pod is not the hypervisor of a virtual machine")
 	pod := &corev1.Pod{}

@@ -21,11 +21,11 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// kube-apiserver publishes in this ConfigMap how its front proxy is recognised. Everybody in the
-// cluster finds it there; the role extension-apiserver-authentication-reader allows to read it.
+// authenticationConfig is the ConfigMap in which kube-apiserver publishes how to verify its front proxy. The role
+// extension-apiserver-authentication-reader grants permission to read it.
 const authenticationConfig = "extension-apiserver-authentication"
 
-// frontProxy recognises kube-apiserver's proxy, and whom it comes for.
+// frontProxy authenticates the front proxy of kube-apiserver, and the users on whose behalf it sends requests.
 type frontProxy struct {
 	authority *dynamiccertificates.ConfigMapCAController
 	headers   *headerrequest.RequestHeaderAuthRequestController
@@ -36,7 +36,7 @@ func newFrontProxy(clients kubernetes.Interface) (*frontProxy, error) {
 	const prefix = "requestheader-"
 	authority, err := dynamiccertificates.NewDynamicCAFromConfigMapController("front-proxy", metav1.NamespaceSystem, authenticationConfig, prefix+"client-ca-file", clients)
 	if err != nil {
-		return nil, fmt.Errorf("finding the front proxy's authority: %w", err)
+		return nil, fmt.Errorf("setting up the certificate authority of the front proxy: %w", err)
 	}
 	headers := headerrequest.NewRequestHeaderAuthRequestController(authenticationConfig, metav1.NamespaceSystem, clients,
 		prefix+"username-headers", prefix+"uid-headers", prefix+"group-headers", prefix+"extra-headers-prefix", prefix+"allowed-names")
@@ -49,7 +49,7 @@ func newFrontProxy(clients kubernetes.Interface) (*frontProxy, error) {
 	}, nil
 }
 
-// run follows the ConfigMap until the context ends. Before it is read nobody is recognised.
+// run watches the ConfigMap until the context is canceled. Before it has been read, all clients are refused.
 func (f *frontProxy) run(ctx context.Context) error {
 	group := errgroup.Group{}
 	group.Go(func() error { f.authority.Run(ctx, 1); return nil })
@@ -57,22 +57,22 @@ func (f *frontProxy) run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// verify returns an error for a connection that is not the front proxy's. Who connects and is somebody else could
-// otherwise keep the connection, though he gets no answer.
+// verify returns an error for a connection that does not come from the front proxy. Otherwise, other clients could
+// keep connections open, although they would get no response to their requests.
 func (f *frontProxy) verify(state tls.ConnectionState) error {
 	options, ok := f.authority.VerifyOptions()
 	if !ok {
-		return errors.New("the front proxy's authority is not known yet")
+		return errors.New("the certificate authority of the front proxy is not known yet")
 	}
 	options.Intermediates = x509.NewCertPool()
-	for _, between := range state.PeerCertificates[1:] {
-		options.Intermediates.AddCert(between)
+	for _, intermediate := range state.PeerCertificates[1:] {
+		options.Intermediates.AddCert(intermediate)
 	}
 	_, err := state.PeerCertificates[0].Verify(options)
 	return err
 }
 
-// user returns for whom a request is. Errors: a status for the client.
+// user returns the user on whose behalf a request was sent. Errors are API statuses for the client.
 func (f *frontProxy) user(r *http.Request) (user.Info, error) {
 	found, ok, err := f.AuthenticateRequest(r)
 	if err != nil || !ok {
@@ -81,13 +81,13 @@ func (f *frontProxy) user(r *http.Request) (user.Info, error) {
 	return found.User, nil
 }
 
-// reviews asks kube-apiserver what users may do.
+// reviews creates SubjectAccessReviews.
 type reviews interface {
 	Create(ctx context.Context, review *authorizationv1.SubjectAccessReview, options metav1.CreateOptions) (*authorizationv1.SubjectAccessReview, error)
 }
 
-// authorize returns nil if a user may do that. Errors: a status for the client. Every request is reviewed: what
-// is taken from a user holds at once.
+// authorize returns nil if a user may make a request. Errors are API statuses for the client. Every request is
+// reviewed, so that a revoked permission takes effect immediately.
 func authorize(ctx context.Context, reviews reviews, who user.Info, info *request.RequestInfo) error {
 	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
 		User: who.GetName(), UID: who.GetUID(), Groups: who.GetGroups(), Extra: map[string]authorizationv1.ExtraValue{},
@@ -103,17 +103,17 @@ func authorize(ctx context.Context, reviews reviews, who user.Info, info *reques
 	} else {
 		review.Spec.NonResourceAttributes = &authorizationv1.NonResourceAttributes{Path: info.Path, Verb: info.Verb}
 	}
-	answer, err := reviews.Create(ctx, review, metav1.CreateOptions{})
+	result, err := reviews.Create(ctx, review, metav1.CreateOptions{})
 	if err != nil {
-		return apierrors.NewInternalError(errors.New("kube-apiserver does not say whether this is allowed"))
+		return apierrors.NewInternalError(errors.New("cannot check whether the request is allowed: kube-apiserver did not respond to the SubjectAccessReview"))
 	}
-	if !answer.Status.Allowed || answer.Status.Denied {
+	if !result.Status.Allowed || result.Status.Denied {
 		return forbidden(who, info)
 	}
 	return nil
 }
 
-// forbidden says what kube-apiserver says of its own resources.
+// forbidden returns an error with the same text that kube-apiserver uses for its own resources.
 func forbidden(who user.Info, info *request.RequestInfo) error {
 	resource := info.Resource
 	if info.Subresource != "" {

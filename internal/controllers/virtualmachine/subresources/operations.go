@@ -34,14 +34,14 @@ type call struct {
 	vm *v1alpha1.VirtualMachine
 }
 
-// operation is what a verb does to a subresource.
+// operation is the implementation of a verb for a subresource.
 type operation struct {
 	subresource, verb, method string
-	// do returns an error if nothing was written yet.
+	// do returns an error only if nothing was written to the response yet.
 	do func(*Server, call) error
 }
 
-// operations lists all.
+// operations lists all operations.
 func operations() []operation {
 	return []operation{
 		{"console", "get", http.MethodGet, (*Server).console},
@@ -52,7 +52,7 @@ func operations() []operation {
 	}
 }
 
-// serve carries out what was authorized.
+// serve executes an authorized request.
 func (s *Server) serve(w http.ResponseWriter, r *http.Request, who user.Info, info *request.RequestInfo) error {
 	known := false
 	for _, operation := range operations() {
@@ -61,7 +61,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, who user.Info, in
 			continue
 		}
 		known = true
-		// Verbs other than those of methods can be in a path.
+		// A path can contain a verb that differs from that of the HTTP method.
 		if r.Method != operation.method || info.Verb != operation.verb {
 			continue
 		}
@@ -70,19 +70,19 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, who user.Info, in
 		if err != nil {
 			return err
 		}
-		s.Log.Info("Subresource of a virtual machine", "vm", info.Namespace+"/"+info.Name, "subresource", operation.subresource, "verb", operation.verb, "user", who.GetName())
+		s.Log.Info("Serving subresource", "vm", info.Namespace+"/"+info.Name, "subresource", operation.subresource, "verb", operation.verb, "user", who.GetName())
 		return operation.do(s, call{w, r, vm})
 	}
 	if known {
 		return apierrors.NewMethodNotSupported(groupResource(info.Subresource), info.Verb)
 	}
-	return apierrors.NewGenericServerResponse(http.StatusNotFound, info.Verb, groupResource(info.Subresource), info.Name, "there is no such subresource", 0, false)
+	return apierrors.NewGenericServerResponse(http.StatusNotFound, info.Verb, groupResource(info.Subresource), info.Name, "subresource not found", 0, false)
 }
 
-// oob connects to the VM's hypervisor.
+// oob connects to the OOBManagement service of the VM's hypervisor.
 func (s *Server) oob(c call) (vmpb.OOBManagementClient, *grpc.ClientConn, error) {
 	if c.vm.Status.ActivePodUID == "" {
-		return nil, nil, c.conflict("virtual machine %s does not run", c.vm.Name)
+		return nil, nil, c.conflict("virtual machine %s is not running", c.vm.Name)
 	}
 	conn, err := s.Hypervisors.Dial(c.vm)
 	if err != nil {
@@ -91,35 +91,35 @@ func (s *Server) oob(c call) (vmpb.OOBManagementClient, *grpc.ClientConn, error)
 	return vmpb.NewOOBManagementClient(conn), conn, nil
 }
 
-// resetLimit is how long a reset may take.
-const resetLimit = 20 * time.Second
+// resetTimeout is the time limit of a reset.
+const resetTimeout = 20 * time.Second
 
-// reset resets the VM. gRPC may call twice; the number has it done once.
+// reset resets the VM. gRPC may send the request twice; the counter makes it idempotent.
 func (s *Server) reset(c call) error {
 	vm, conn, err := s.oob(c)
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	ctx, cancel := context.WithTimeout(c.r.Context(), resetLimit)
+	ctx, cancel := context.WithTimeout(c.r.Context(), resetTimeout)
 	defer cancel()
 	if _, err := vm.Reset(ctx, &vmpb.ResetRequest{IdempotencyCounter: 1 + rand.Uint64N(1<<63)}); err != nil {
 		return c.failure(err)
 	}
-	done(c.w, c.vm.Name+" was reset")
+	writeSuccess(c.w, "virtual machine "+c.vm.Name+" reset")
 	return nil
 }
 
-// bodyLimit is how long a body may be, in bytes.
+// bodyLimit limits the size of a request body, in bytes.
 const bodyLimit = 4 << 10
 
-// migrate orders a live migration.
+// migrate requests a live migration.
 func (s *Server) migrate(c call) error {
 	options := api.MigrateOptions{}
 	decoder := json.NewDecoder(http.MaxBytesReader(c.w, c.r.Body, bodyLimit))
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&options); err != nil && !errors.Is(err, io.EOF) {
-		return badRequest("the body is not {\"nodeName\": \"NAME\"}: %v", err)
+		return badRequest("the body must be {\"nodeName\": \"NAME\"}: %v", err)
 	}
 	if err := c.mayMigrate(options.NodeName); err != nil {
 		return err
@@ -128,13 +128,13 @@ func (s *Server) migrate(c call) error {
 	if options.NodeName != "" {
 		order += "/" + options.NodeName
 	}
-	// Who does not say where to has nothing against a host that was chosen before.
+	// A request without a node keeps the node of an earlier request.
 	if has != order && (options.NodeName != "" || !strings.HasPrefix(has, order+"/")) {
 		if err := s.annotate(c, order); err != nil {
 			return err
 		}
 	}
-	done(c.w, "the migration of "+c.vm.Name+" is ordered")
+	writeSuccess(c.w, "migration of virtual machine "+c.vm.Name+" requested")
 	return nil
 }
 
@@ -142,32 +142,33 @@ func (c call) mayMigrate(to string) error {
 	can := meta.FindStatusCondition(c.vm.Status.Conditions, v1alpha1.ConditionLiveMigratable)
 	switch {
 	case c.vm.Status.ActivePodName == "" || c.vm.Status.ActivePodUID == "":
-		return c.conflict("virtual machine %s does not run", c.vm.Name)
+		return c.conflict("virtual machine %s is not running", c.vm.Name)
 	case to != "" && to == c.vm.Status.NodeName:
-		return c.conflict("virtual machine %s is on host %s already", c.vm.Name, to)
+		return c.conflict("virtual machine %s is already on host %s", c.vm.Name, to)
 	case to != "" && !isName(to):
-		return badRequest("%q is no name of a node", to)
+		return badRequest("%q is not a valid node name", to)
 	case can == nil:
-		return c.conflict("virtual machine %s cannot be migrated live: its hypervisor has not said that it can", c.vm.Name)
+		return c.conflict("virtual machine %s cannot be migrated live: its hypervisor has not reported yet whether it supports live migration", c.vm.Name)
 	case can.Status != metav1.ConditionTrue:
 		return c.conflict("virtual machine %s cannot be migrated live: %s", c.vm.Name, can.Message)
 	}
 	return nil
 }
 
-// cancel takes the order back.
+// cancel withdraws the request for a live migration.
 func (s *Server) cancel(c call) error {
 	if pod, _, _ := strings.Cut(c.vm.Annotations[v1alpha1.AnnotationMigrate], "/"); pod == "" || pod != c.vm.Status.ActivePodName {
-		return c.conflict("no migration of virtual machine %s is ordered", c.vm.Name)
+		return c.conflict("no migration of virtual machine %s was requested", c.vm.Name)
 	}
 	if err := s.annotate(c, ""); err != nil {
 		return err
 	}
-	done(c.w, "the migration of "+c.vm.Name+" is cancelled")
+	writeSuccess(c.w, "migration of virtual machine "+c.vm.Name+" cancelled")
 	return nil
 }
 
-// annotate writes the order into the VM as it was read; if that has changed meanwhile, the client tries again.
+// annotate writes the migration request to the VM. If the VM has changed since it was read, annotate returns a
+// conflict, and the client must retry.
 func (s *Server) annotate(c call, order string) error {
 	before := c.vm.DeepCopy()
 	if order == "" {
@@ -178,23 +179,24 @@ func (s *Server) annotate(c call, order string) error {
 	return s.Writer.Patch(c.r.Context(), c.vm, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
 }
 
-// conflict is an error for a VM that is not in the state for something.
+// conflict returns an error for a VM whose state does not allow the operation.
 func (c call) conflict(format string, args ...any) error {
 	err := apierrors.NewConflict(groupResource(""), c.vm.Name, fmt.Errorf(format, args...))
 	err.ErrStatus.Message = fmt.Sprintf(format, args...)
 	return err
 }
 
-// textLimit is how long a text of a hypervisor may be, in bytes.
+// textLimit limits the length of error messages from hypervisors, in bytes.
 const textLimit = 500
 
-// failure is the answer for an error of the hypervisor, which may say anything: kubectl prints it as it is.
+// failure converts an error of the hypervisor into an API status. Its message is sanitized, because kubectl prints it
+// as it is.
 func (c call) failure(err error) error {
 	switch message := messages.Line(messages.Shorten(status.Convert(err).Message(), textLimit)); status.Code(err) {
 	case codes.FailedPrecondition:
 		return c.conflict("%s", message)
 	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled:
-		return unavailable("the hypervisor of %s does not answer: %s", c.vm.Name, message)
+		return unavailable("the hypervisor of %s is not responding: %s", c.vm.Name, message)
 	default:
 		return apierrors.NewInternalError(errors.New(message))
 	}

@@ -12,15 +12,16 @@ import (
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
 )
 
-// TestTextsOfAHypervisor: what one that was taken over says comes to users whose kubectl prints it as it is.
+// TestTextsOfAHypervisor checks that messages of a compromised hypervisor are sanitized, because kubectl prints them
+// as they are.
 func TestTextsOfAHypervisor(t *testing.T) {
 	text := "\x1b]0;mine\a\nError: log in at https://example.com " + strings.Repeat("\x9b", 1<<20) + "\xff"
 	for _, code := range []codes.Code{codes.FailedPrecondition, codes.Unavailable, codes.Internal, codes.Unknown} {
-		var answer apierrors.APIStatus
-		if !errors.As((call{vm: &v1alpha1.VirtualMachine{}}).failure(status.Error(code, text)), &answer) {
+		var converted apierrors.APIStatus
+		if !errors.As((call{vm: &v1alpha1.VirtualMachine{}}).failure(status.Error(code, text)), &converted) {
 			t.Fatalf("%s: no status", code)
 		}
-		message := answer.Status().Message
+		message := converted.Status().Message
 		if len(message) > 2*textLimit || strings.ContainsFunc(message, func(r rune) bool { return r < ' ' || r == '\x9b' }) {
 			t.Errorf("%s: %d bytes: %.100q", code, len(message), message)
 		}

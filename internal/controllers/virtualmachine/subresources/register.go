@@ -13,17 +13,18 @@ import (
 	api "github.com/millwright-dev/millwright/api/vm/subresources"
 )
 
-// APIService is the name of the object by which kube-apiserver knows this API.
+// APIService is the name of the object that registers this API with kube-apiserver.
 const APIService = api.Version + "." + api.Group
 
-// owner owns what is written here.
+// owner is the field owner of the fields that Register writes.
 const owner = "millwright-vm-controller"
 
-// Register has kube-apiserver send requests for this API to a port of a Service, whose server has a certificate
-// of the authority, in PEM form. It is idempotent, and writes nothing if that is so already. Errors: the API is
-// registered for another Service, which may be that of another installation.
+// Register registers this API with kube-apiserver, which then sends requests for it to a port of a Service. The
+// certificate of the server behind the Service must be signed by authority, which is in PEM form. Register is
+// idempotent, and writes nothing if the registration is up to date. It returns an error if the API is registered for
+// another Service, which may belong to another installation.
 func Register(ctx context.Context, c client.Client, service types.NamespacedName, port int32, authority []byte) error {
-	want := map[string]any{
+	desired := map[string]any{
 		"group": api.Group, "version": api.Version, "groupPriorityMinimum": int64(1000), "versionPriority": int64(15),
 		"caBundle": base64.StdEncoding.EncodeToString(authority),
 		"service":  map[string]any{"namespace": service.Namespace, "name": service.Name, "port": int64(port)},
@@ -36,15 +37,15 @@ func Register(ctx context.Context, c client.Client, service types.NamespacedName
 	}
 	if err == nil {
 		if other := serviceOf(object); other != service {
-			return fmt.Errorf("the API %s is registered for another service, %s: if that is no other VM controller's, run: kubectl delete apiservice %s", APIService, other, APIService)
+			return fmt.Errorf("API %s is already registered for service %s; if that service does not belong to another VM controller, run \"kubectl delete apiservice %s\"", APIService, other, APIService)
 		}
-		if spec, _, _ := unstructured.NestedMap(object.Object, "spec"); contains(spec, want) {
+		if spec, _, _ := unstructured.NestedMap(object.Object, "spec"); contains(spec, desired) {
 			return nil
 		}
 	}
 	object.Object = map[string]any{
 		"apiVersion": object.GetAPIVersion(), "kind": object.GetKind(),
-		"metadata": map[string]any{"name": APIService}, "spec": want,
+		"metadata": map[string]any{"name": APIService}, "spec": desired,
 	}
 	if err := c.Apply(ctx, client.ApplyConfigurationFromUnstructured(object), client.FieldOwner(owner), client.ForceOwnership); err != nil {
 		return fmt.Errorf("registering the API %s: %w", APIService, err)
@@ -59,9 +60,9 @@ func serviceOf(object *unstructured.Unstructured) types.NamespacedName {
 	return types.NamespacedName{Namespace: namespace, Name: name}
 }
 
-// contains reports whether a map has all that another one has.
-func contains(has, wanted map[string]any) bool {
-	for key, value := range wanted {
+// contains reports whether a map has all entries of another one.
+func contains(has, desired map[string]any) bool {
+	for key, value := range desired {
 		if !equality.Semantic.DeepEqual(has[key], value) {
 			return false
 		}
@@ -69,7 +70,7 @@ func contains(has, wanted map[string]any) bool {
 	return true
 }
 
-// ServerName returns the name under which kube-apiserver knows the server behind a Service.
+// ServerName returns the DNS name under which kube-apiserver reaches the server behind a Service.
 func ServerName(service types.NamespacedName) string {
 	return service.Name + "." + service.Namespace + ".svc"
 }

@@ -1,8 +1,9 @@
-// Package subresources serves console, log, reset and migrate of VirtualMachines as an aggregated API.
+// Package subresources serves the subresources console, log, reset and migrate of VirtualMachines as an aggregated
+// API.
 //
-// kube-apiserver authenticates users, records the audit, and proxies their requests to here with the
-// user's name in headers. Whoever comes here must therefore have the certificate of that front proxy.
-// Each request is authorized by a SubjectAccessReview before anything else is done for it.
+// kube-apiserver authenticates users, writes the audit log, and proxies requests to this server with the user's name
+// in headers. Clients must therefore present the certificate of that front proxy. The server authorizes each request
+// with a SubjectAccessReview before it does anything else for it.
 package subresources
 
 import (
@@ -31,56 +32,57 @@ import (
 )
 
 const (
-	// headerLimit is how long a client may take for the handshake, and then to send the header of a request.
-	headerLimit = 10 * time.Second
-	// idleLimit is how long a connection may wait for the next request. kube-apiserver closes it before.
-	idleLimit = 3 * time.Minute
-	// maxAnonymous and maxAnonymousPerAddress bound connections whose client has not shown that it is
+	// headerTimeout limits the time of a handshake, and then the time until the header of a request has been
+	// received.
+	headerTimeout = 10 * time.Second
+	// idleTimeout is how long a connection may wait for the next request. kube-apiserver closes it earlier.
+	idleTimeout = 3 * time.Minute
+	// maxAnonymous and maxAnonymousPerAddress limit connections whose client has not proved yet that it is
 	// kube-apiserver.
 	maxAnonymous           = 256
 	maxAnonymousPerAddress = 64
 )
 
-// Hypervisors connects to the processes that run virtual machines.
+// Hypervisors connects to the hypervisors of VMs.
 type Hypervisors interface {
-	// Dial connects to the OOBManagement service of the authoritative hypervisor of a VM. The caller closes
-	// the connection. Errors are for users.
+	// Dial connects to the OOBManagement service of a VM's authoritative hypervisor. The caller must close the
+	// connection. The text of an error is shown to users.
 	Dial(vm *v1alpha1.VirtualMachine) (*grpc.ClientConn, error)
 }
 
 // Options configure a Server. All fields but Log are required.
 type Options struct {
-	// Config of the cluster whose users call.
+	// Config is the configuration of the cluster whose users send requests.
 	Config *rest.Config
 	// Reader reads VirtualMachines.
 	Reader client.Reader
-	// Writer orders migrations.
+	// Writer writes requests for migrations.
 	Writer client.Writer
-	// Hypervisors runs the VMs.
+	// Hypervisors connects to the hypervisors of the VMs.
 	Hypervisors Hypervisors
-	// Identity has the certificate of this server, for the ServerName of its Service.
+	// Identity has the certificate of this server, which must be valid for the ServerName of its Service.
 	Identity *identity.Credentials
-	// Log gets a line for each request that was carried out.
+	// Log receives a line for each authorized request.
 	Log logr.Logger
 }
 
-// Server serves the API. Make one with New.
+// Server serves the API. Create one with New.
 type Server struct {
 	Options
 	requests request.RequestInfoFactory
 	proxy    *frontProxy
 	reviews  reviews
-	open     *connlimit.Counter // by kind
+	open     *connlimit.Counter // keyed by kind
 }
 
-// New returns a server. It does not connect yet. Errors: a configuration that no client can be made of.
+// New returns a Server. It does not connect to the cluster yet. It returns an error if the configuration is invalid.
 func New(opts Options) (*Server, error) {
 	if opts.Log.GetSink() == nil {
 		opts.Log = logr.Discard()
 	}
 	clients, err := kubernetes.NewForConfig(opts.Config)
 	if err != nil {
-		return nil, fmt.Errorf("connecting to the cluster of the virtual machines: %w", err)
+		return nil, fmt.Errorf("creating a client for the cluster of the virtual machines: %w", err)
 	}
 	proxy, err := newFrontProxy(clients)
 	if err != nil {
@@ -93,26 +95,27 @@ func New(opts Options) (*Server, error) {
 	}, nil
 }
 
-// Serve serves until the context ends, and then ends all streams. It closes the listener.
+// Serve serves requests until the context is canceled, and then closes all streams. It closes the listener.
 func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return s.proxy.run(ctx) })
 	server := &http.Server{
 		Handler:           s.handler(),
-		ReadHeaderTimeout: headerLimit,
-		IdleTimeout:       idleLimit,
+		ReadHeaderTimeout: headerTimeout,
+		IdleTimeout:       idleTimeout,
 		ConnState: func(conn net.Conn, state http.ConnState) {
 			if state == http.StateActive { // after the handshake
 				connlimit.Known(conn)
 			}
 		},
 		BaseContext: func(net.Listener) context.Context { return ctx },
-		ErrorLog:    log.New(lines{s.Log}, "", 0),
-		// A stream takes its connection over, which HTTP/2 does not have.
+		ErrorLog:    log.New(errorLog{s.Log}, "", 0),
+		// Streams hijack their connections, which HTTP/2 does not support.
 		TLSNextProto: map[string]func(*http.Server, *tls.Conn, http.Handler){},
 		TLSConfig: &tls.Config{
 			MinVersion: tls.VersionTLS12, GetCertificate: s.Identity.Certificate, NextProtos: []string{"http/1.1"},
-			// frontProxy verifies it, as the authority can change; for each request, too.
+			// frontProxy verifies the certificate, because the authority can change. It does so again for each
+			// request.
 			ClientAuth: tls.RequireAnyClientCert, VerifyConnection: s.proxy.verify,
 		},
 	}
@@ -127,38 +130,38 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	return group.Wait()
 }
 
-// lines logs what net/http complains about.
-type lines struct{ to logr.Logger }
+// errorLog logs the messages of net/http.
+type errorLog struct{ to logr.Logger }
 
 // Write implements io.Writer.
-func (l lines) Write(line []byte) (int, error) {
+func (l errorLog) Write(line []byte) (int, error) {
 	l.to.V(1).Info(string(line))
 	return len(line), nil
 }
 
-// handler answers only requests of the front proxy, and only what their users may do.
+// handler accepts only requests from the front proxy that the user is allowed to make.
 func (s *Server) handler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		who, err := s.proxy.user(r)
 		if err != nil {
-			fail(w, err)
+			writeError(w, err)
 			return
 		}
 		info, err := s.requests.NewRequestInfo(r)
 		if err != nil {
-			fail(w, badRequest("the request cannot be read: %v", err))
+			writeError(w, badRequest("cannot parse the request: %v", err))
 			return
 		}
 		if document := discovery(r.Method, info.Path); document != nil {
-			answer(w, http.StatusOK, document)
+			writeJSON(w, http.StatusOK, document)
 			return
 		}
 		if err := authorize(r.Context(), s.reviews, who, info); err != nil {
-			fail(w, err)
+			writeError(w, err)
 			return
 		}
 		if err := s.serve(w, r, who, info); err != nil {
-			fail(w, err)
+			writeError(w, err)
 		}
 	})
 }

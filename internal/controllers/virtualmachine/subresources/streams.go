@@ -25,23 +25,23 @@ import (
 )
 
 const (
-	// MaxStreams is how many consoles of one VM may be open, and how many logs: who may read the log only must not
-	// be able to keep others from the console. Each may use 128 KiB of its hypervisor.
+	// MaxStreams limits the open consoles of a VM and, separately, its open logs. Users that may only read the log
+	// cannot therefore keep others from the console. Each stream may use 128 KiB of memory in its hypervisor.
 	MaxStreams = 32
 
-	// startLimit is how long a hypervisor may take to open a stream.
-	startLimit = 10 * time.Second
-	// writeLimit is how long a client may take to read anything.
-	writeLimit = 20 * time.Second
-	// pingPause is the time between two looks whether a client is there.
-	pingPause = 30 * time.Second
-	// messageLimit is how long a message of a client may be, in bytes.
+	// startTimeout is how long a hypervisor may take to open a stream.
+	startTimeout = 10 * time.Second
+	// writeTimeout is how long a client may take to receive data.
+	writeTimeout = 20 * time.Second
+	// pingInterval is the time between two checks whether a client is still connected.
+	pingInterval = 30 * time.Second
+	// messageLimit limits the size of a message from a client, in bytes.
 	messageLimit = 256 << 10
-	// closeTextLimit is how long the reason of a WebSocket's end may be, in bytes.
+	// closeTextLimit limits the length of the reason in a WebSocket close message, in bytes.
 	closeTextLimit = 120
 )
 
-// kind is what streams are counted by.
+// kind is the key by which open streams are counted.
 type kind struct {
 	vm          types.NamespacedName
 	subresource string
@@ -50,15 +50,15 @@ type kind struct {
 // port is an open stream to a VM's serial port.
 type port struct {
 	grpc.BidiStreamingClient[vmpb.ConsoleIO, vmpb.ConsoleIO]
-	// replay is how many bytes come first that are old.
+	// replay is the number of bytes at the start of the stream that are earlier output.
 	replay int
 }
 
-// withPort calls a function with a stream to the VM's serial port, for a subresource.
+// withPort opens a stream to the VM's serial port for a subresource, and calls a function with it.
 func (s *Server) withPort(c call, subresource string, replay bool, use func(context.Context, port) error) error {
 	release, ok := s.open.Take(kind{client.ObjectKeyFromObject(c.vm), subresource})
 	if !ok {
-		return apierrors.NewTooManyRequests(fmt.Sprintf("too many streams of the %s of %s are open", subresource, c.vm.Name), 30)
+		return apierrors.NewTooManyRequests(fmt.Sprintf("too many open %s streams for virtual machine %s", subresource, c.vm.Name), 30)
 	}
 	defer release()
 	vm, conn, err := s.oob(c)
@@ -66,7 +66,7 @@ func (s *Server) withPort(c call, subresource string, replay bool, use func(cont
 		return err
 	}
 	defer conn.Close()
-	// A connection that was taken over does not end its request.
+	// The request's context is not canceled when the client closes a hijacked connection.
 	ctx, cancel := context.WithCancel(c.r.Context())
 	defer cancel()
 	if !replay {
@@ -76,10 +76,10 @@ func (s *Server) withPort(c call, subresource string, replay bool, use func(cont
 	if err != nil {
 		return c.failure(err)
 	}
-	late := time.AfterFunc(startLimit, cancel)
+	late := time.AfterFunc(startTimeout, cancel)
 	header, err := stream.Header()
 	if !late.Stop() || err != nil || header == nil {
-		_, why := stream.Recv() // what is wrong
+		_, why := stream.Recv() // returns the actual error
 		return c.failure(errors.Join(why, err))
 	}
 	begun := port{BidiStreamingClient: stream}
@@ -89,7 +89,7 @@ func (s *Server) withPort(c call, subresource string, replay bool, use func(cont
 	return use(ctx, begun)
 }
 
-// flag reads a parameter that is true or false.
+// flag returns the value of a boolean query parameter. The default is false.
 func (c call) flag(name string) (bool, error) {
 	text := c.r.URL.Query().Get(name)
 	if text == "" {
@@ -97,16 +97,16 @@ func (c call) flag(name string) (bool, error) {
 	}
 	value, err := strconv.ParseBool(text)
 	if err != nil {
-		return false, badRequest("%s: %q is not true or false", name, text)
+		return false, badRequest("%s: invalid value %q; must be true or false", name, text)
 	}
 	return value, nil
 }
 
-// upgrader refuses pages of other sites: a browser sends their Origin.
-var upgrader = websocket.Upgrader{Subprotocols: []string{api.ConsoleProtocol}, HandshakeTimeout: startLimit, Error: refuse}
+// upgrader refuses requests from web pages of other origins, for which a browser sends an Origin header.
+var upgrader = websocket.Upgrader{Subprotocols: []string{api.ConsoleProtocol}, HandshakeTimeout: startTimeout, Error: refuse}
 
 func refuse(w http.ResponseWriter, _ *http.Request, code int, reason error) {
-	fail(w, apierrors.NewGenericServerResponse(code, "get", groupResource("console"), "", reason.Error(), 0, false))
+	writeError(w, apierrors.NewGenericServerResponse(code, "get", groupResource("console"), "", reason.Error(), 0, false))
 }
 
 // console connects a WebSocket to the serial port.
@@ -116,12 +116,12 @@ func (s *Server) console(c call) error {
 		return err
 	}
 	if !websocket.IsWebSocketUpgrade(c.r) {
-		return badRequest("a console is a WebSocket with the protocol %s", api.ConsoleProtocol)
+		return badRequest("the console requires a WebSocket connection with subprotocol %s", api.ConsoleProtocol)
 	}
 	return s.withPort(c, "console", replay, func(ctx context.Context, port port) error {
 		socket, err := upgrader.Upgrade(c.w, c.r, nil)
 		if err != nil {
-			return nil // the client has an answer
+			return nil // Upgrade has sent the response
 		}
 		defer socket.Close()
 		socket.SetReadLimit(messageLimit)
@@ -131,65 +131,66 @@ func (s *Server) console(c call) error {
 		defer stop()
 		go func() {
 			defer cancel()
-			typed(socket, port)
+			sendInput(socket, port)
 		}()
 		go ping(ctx, socket)
-		say(socket, shown(socket, port))
+		closeConsole(socket, sendOutput(socket, port))
 		return nil
 	})
 }
 
-// typed sends what a client types. Its error would say that the client has gone, or the guest.
-func typed(socket *websocket.Conn, port port) {
+// sendInput sends the client's input to the guest. It returns when the client or the guest is gone. The error is not
+// needed.
+func sendInput(socket *websocket.Conn, port port) {
 	for {
 		kind, data, err := socket.ReadMessage()
 		if err != nil {
 			return
 		}
 		if kind == websocket.BinaryMessage && port.Send(&vmpb.ConsoleIO{Data: data}) != nil {
-			// The reason comes to shown. A client whose message was too large is not to go on.
+			// sendOutput returns the reason. Stop here even if only a message was too large.
 			return
 		}
 	}
 }
 
-// shown sends what the guest says until that ends, and returns why.
-func shown(socket *websocket.Conn, port port) error {
+// sendOutput sends the output of the guest to the client until the stream fails, and returns the error.
+func sendOutput(socket *websocket.Conn, port port) error {
 	for {
-		piece, err := port.Recv()
+		chunk, err := port.Recv()
 		if err != nil {
 			return err
 		}
-		if len(piece.GetData()) == 0 {
+		if len(chunk.GetData()) == 0 {
 			continue
 		}
-		if err := socket.SetWriteDeadline(time.Now().Add(writeLimit)); err != nil {
+		if err := socket.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
 			return err
 		}
-		if err := socket.WriteMessage(websocket.BinaryMessage, piece.GetData()); err != nil {
+		if err := socket.WriteMessage(websocket.BinaryMessage, chunk.GetData()); err != nil {
 			return err
 		}
 	}
 }
 
-// ping notices clients that are gone without a word.
+// ping detects clients that are gone without having closed the connection.
 func ping(ctx context.Context, socket *websocket.Conn) {
-	ticker := time.NewTicker(pingPause)
+	ticker := time.NewTicker(pingInterval)
 	defer ticker.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
-			if socket.WriteControl(websocket.PingMessage, nil, time.Now().Add(writeLimit)) != nil {
-				return // the next output fails, or the kernel gives up
+			if socket.WriteControl(websocket.PingMessage, nil, time.Now().Add(writeTimeout)) != nil {
+				return // the next write of output fails, or the kernel closes the connection
 			}
 		}
 	}
 }
 
-// say tells a client why its console ends.
-func say(socket *websocket.Conn, why error) {
+// closeConsole sends the client the reason why its console is closed.
+func closeConsole(socket *websocket.Conn, why error) {
 	code := websocket.CloseInternalServerErr
 	switch status.Code(why) {
 	case codes.OK:
@@ -207,14 +208,14 @@ func say(socket *websocket.Conn, why error) {
 	_ = socket.WriteControl(websocket.CloseMessage, message, time.Now().Add(time.Second))
 }
 
-// log sends what the guest has said.
+// log sends the output of the guest.
 func (s *Server) log(c call) error {
 	follow, err := c.flag(api.FollowParameter)
 	if err != nil {
 		return err
 	}
 	return s.withPort(c, "log", true, func(_ context.Context, port port) error {
-		c.w.Header().Set("Content-Type", "application/octet-stream") // not for browsers to show
+		c.w.Header().Set("Content-Type", "application/octet-stream") // so that browsers do not render it
 		c.w.Header().Set("X-Content-Type-Options", "nosniff")
 		c.w.WriteHeader(http.StatusOK)
 		out := http.NewResponseController(c.w)
@@ -222,16 +223,16 @@ func (s *Server) log(c call) error {
 			return nil
 		}
 		for sent := 0; follow || sent < port.replay; {
-			piece, err := port.Recv()
+			chunk, err := port.Recv()
 			if err != nil {
-				return nil // the client notices the end
+				return nil // the client sees that the response is complete
 			}
-			data := piece.GetData()
+			data := chunk.GetData()
 			if !follow {
 				data = data[:min(len(data), port.replay-sent)]
 			}
 			sent += len(data)
-			if out.SetWriteDeadline(time.Now().Add(writeLimit)) != nil {
+			if out.SetWriteDeadline(time.Now().Add(writeTimeout)) != nil {
 				return nil
 			}
 			if _, err := c.w.Write(data); err != nil || out.Flush() != nil {
@@ -242,5 +243,5 @@ func (s *Server) log(c call) error {
 	})
 }
 
-// isName reports whether a text can be the name of a node.
+// isName reports whether a string is a valid node name.
 func isName(text string) bool { return len(validation.IsDNS1123Subdomain(text)) == 0 }

@@ -13,8 +13,8 @@ import (
 	api "github.com/millwright-dev/millwright/api/vm/subresources"
 )
 
-// discovery returns the document at a path that says what there is; nil for all other paths. It is the same for
-// everybody whom kube-apiserver lets read it.
+// discovery returns the discovery document at a path; nil for all other paths. The document is the same for all users
+// whom kube-apiserver allows to read it.
 func discovery(method, path string) any {
 	if method != http.MethodGet {
 		return nil
@@ -35,7 +35,7 @@ func discovery(method, path string) any {
 	return nil
 }
 
-// resources lists the subresources, with the verbs that roles name.
+// resources lists the subresources, with the verbs that roles use.
 func resources() metav1.APIResourceList {
 	list := metav1.APIResourceList{TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"}, GroupVersion: api.Group + "/" + api.Version}
 	for _, name := range []string{"console", "log", "migrate", "reset"} {
@@ -50,8 +50,8 @@ func resources() metav1.APIResourceList {
 	return list
 }
 
-// fail answers with an error.
-func fail(w http.ResponseWriter, err error) {
+// writeError writes an error as the response.
+func writeError(w http.ResponseWriter, err error) {
 	var known apierrors.APIStatus
 	if !errors.As(err, &known) {
 		known = apierrors.NewInternalError(err)
@@ -61,26 +61,26 @@ func fail(w http.ResponseWriter, err error) {
 	if details := status.Details; details != nil && details.RetryAfterSeconds > 0 {
 		w.Header().Set("Retry-After", strconv.Itoa(int(details.RetryAfterSeconds)))
 	}
-	answer(w, int(status.Code), status)
+	writeJSON(w, int(status.Code), status)
 }
 
-// answer writes a document.
-func answer(w http.ResponseWriter, code int, document any) {
+// writeJSON writes a document as the response.
+func writeJSON(w http.ResponseWriter, code int, document any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-cache, private")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(code)
-	_ = json.NewEncoder(w).Encode(document) // who does not read it does not want it
+	_ = json.NewEncoder(w).Encode(document) // an error means that the client is gone
 }
 
-// done answers that something was done.
-func done(w http.ResponseWriter, message string) {
-	answer(w, http.StatusOK, metav1.Status{
+// writeSuccess writes the response to a request that succeeded.
+func writeSuccess(w http.ResponseWriter, message string) {
+	writeJSON(w, http.StatusOK, metav1.Status{
 		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusSuccess, Code: http.StatusOK, Message: message,
 	})
 }
 
-// groupResource is what errors are about.
+// groupResource returns the resource that errors refer to.
 func groupResource(subresource string) schema.GroupResource {
 	return schema.GroupResource{Group: api.Group, Resource: api.Resource + "/" + subresource}
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// claims returns the names of all claims.
+// claims returns the names of all claims that are not being deleted.
 func (w *testEnv) claims() []string {
 	w.Helper()
 	list, names := &corev1.PersistentVolumeClaimList{}, []string{}
@@ -27,8 +27,8 @@ func (w *testEnv) claims() []string {
 	return names
 }
 
-// moved runs a VM that has migrated, whose disk is therefore on another claim than its first, and whose
-// Pod somebody has deleted. No controller runs.
+// moved sets up a VM that has migrated, so that its disk is not on its first claim, and whose Pod a user has deleted.
+// The controller is stopped.
 func (w *testEnv) moved(name string) (disk string) {
 	w.Helper()
 	pod, _, _ := w.running(name)
@@ -49,48 +49,48 @@ func (w *testEnv) moved(name string) (disk string) {
 	return next.Name
 }
 
-// TestStatusChangedByHand: whatever somebody writes into the status of a VM, its disk stays, and it gets no
-// other one.
+// TestStatusChangedByHand checks that a VM keeps its disk and gets no other one, whatever a user writes into its
+// status.
 func TestStatusChangedByHand(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	for name, test := range map[string]struct {
 		change func(*v1alpha1.VirtualMachineStatus)
-		// lost reports whether somebody has to say where the disk is.
+		// lost reports whether a user must specify the disk.
 		lost bool
 	}{
 		"no status":             {func(s *v1alpha1.VirtualMachineStatus) { *s = v1alpha1.VirtualMachineStatus{} }, false},
 		"no disk":               {func(s *v1alpha1.VirtualMachineStatus) { s.VolumeClaimName = "" }, false},
 		"no disk, not prepared": {func(s *v1alpha1.VirtualMachineStatus) { s.VolumeClaimName, s.ImagePrepared = "", false }, false},
 		"no Pod":                {func(s *v1alpha1.VirtualMachineStatus) { s.ActivePodName, s.ActivePodUID, s.ActiveRunID = "", "", "" }, false},
-		"a Pod that is none":    {func(s *v1alpha1.VirtualMachineStatus) { s.ActivePodName, s.ActivePodUID, s.ActiveRunID = "x", "x", "7" }, false},
-		"a migration that is none": {func(s *v1alpha1.VirtualMachineStatus) {
+		"nonexistent Pod":       {func(s *v1alpha1.VirtualMachineStatus) { s.ActivePodName, s.ActivePodUID, s.ActiveRunID = "x", "x", "7" }, false},
+		"nonexistent migration": {func(s *v1alpha1.VirtualMachineStatus) {
 			s.Migration = &v1alpha1.VirtualMachineMigration{Phase: v1alpha1.MigrationCopying, StartTime: metav1.Now(), SourcePodName: s.ActivePodName, TargetPodName: "x", TargetPodUID: "x", TargetVolumeClaimName: "x"}
 		}, false},
-		"another disk":               {func(s *v1alpha1.VirtualMachineStatus) { s.VolumeClaimName = "nonsense" }, true},
-		"another disk, not prepared": {func(s *v1alpha1.VirtualMachineStatus) { s.VolumeClaimName, s.ImagePrepared = "nonsense", false }, true},
+		"nonexistent disk":               {func(s *v1alpha1.VirtualMachineStatus) { s.VolumeClaimName = "nonexistent" }, true},
+		"nonexistent disk, not prepared": {func(s *v1alpha1.VirtualMachineStatus) { s.VolumeClaimName, s.ImagePrepared = "nonexistent", false }, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newTestEnv(t)
 			disk := w.moved("a")
 			vm := w.vm("a")
-			was := vm.Status.DeepCopy()
+			before := vm.Status.DeepCopy()
 			test.change(&vm.Status)
 			w.must(w.client.Status().Update(t.Context(), vm))
 			w.start()
 			if test.lost {
 				w.awaitReady("a", v1alpha1.ReasonVolumeLost)
 				if claims := w.claims(); !slices.Equal(claims, []string{disk}) || len(w.pods("a")) != 0 {
-					t.Fatalf("claims %q and %d pods, want the disk %s only", claims, len(w.pods("a")), disk)
+					t.Fatalf("claims %q and %d pods, want only the claim %s", claims, len(w.pods("a")), disk)
 				}
 				vm = w.vm("a")
-				vm.Status.VolumeClaimName, vm.Status.ImagePrepared = was.VolumeClaimName, true
+				vm.Status.VolumeClaimName, vm.Status.ImagePrepared = before.VolumeClaimName, true
 				w.must(w.client.Status().Update(t.Context(), vm))
 			}
-			next := w.awaitPod("a", was.ActivePodName)
+			next := w.awaitPod("a", before.ActivePodName)
 			if claims := w.claims(); podspec.ClaimName(next) != disk || !slices.Equal(claims, []string{disk}) {
-				t.Errorf("the pod mounts %s, of %q; the disk is %s", podspec.ClaimName(next), claims, disk)
+				t.Errorf("the pod mounts %s of %q, want %s", podspec.ClaimName(next), claims, disk)
 			}
 		})
 	}

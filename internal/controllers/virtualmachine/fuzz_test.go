@@ -37,17 +37,17 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
-// absurdWorld is a controller with one VM and a fake client. No server takes part.
-type absurdWorld struct {
+// fakeEnv is a controller with one VM and a fake client, without an API server.
+type fakeEnv struct {
 	*Controller
 	live  client.WithWatch
 	clock *testingclock.FakeClock
-	// deletes are the kinds and names of deletions, and writes counts all writes.
+	// deletes are the names of deleted objects, and writes is the number of all writes.
 	deletes []string
 	writes  int
 }
 
-var absurdKey = client.ObjectKeyFromObject(fixture.VirtualMachine())
+var fakeKey = client.ObjectKeyFromObject(fixture.VirtualMachine())
 
 type builderIndexer struct{ *fake.ClientBuilder }
 
@@ -56,9 +56,9 @@ func (b builderIndexer) IndexField(_ context.Context, object client.Object, fiel
 	return nil
 }
 
-func newAbsurdWorld(t *testing.T, authority *identity.Authority, objects ...client.Object) *absurdWorld {
+func newFakeEnv(t *testing.T, authority *identity.Authority, objects ...client.Object) *fakeEnv {
 	t.Helper()
-	w := &absurdWorld{clock: testingclock.NewFakeClock(time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC))}
+	w := &fakeEnv{clock: testingclock.NewFakeClock(time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC))}
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, v1alpha1.AddToScheme} {
 		if err := add(scheme); err != nil {
@@ -97,13 +97,13 @@ func newAbsurdWorld(t *testing.T, authority *identity.Authority, objects ...clie
 	return w
 }
 
-// pass takes a pass; an error is fine.
-func (w *absurdWorld) pass(ctx context.Context) {
-	absurd.Within("a pass", func() { _, _ = w.Reconcile(ctx, ctrl.Request{NamespacedName: absurdKey}) })
+// pass makes a reconcile pass. It ignores the error.
+func (w *fakeEnv) pass(ctx context.Context) {
+	absurd.Within("a pass", func() { _, _ = w.Reconcile(ctx, ctrl.Request{NamespacedName: fakeKey}) })
 	w.clock.Step(20 * time.Second)
 }
 
-// newRunning returns the objects of a VM whose hypervisor runs; the VM is the first.
+// newRunning returns the objects of a VM whose hypervisor is running. The VM is the first of all.
 func newRunning(t *testing.T) (vm *v1alpha1.VirtualMachine, pod *corev1.Pod, all []client.Object) {
 	t.Helper()
 	vm = fixture.VirtualMachine()
@@ -129,8 +129,8 @@ func newAuthority(t testing.TB) *identity.Authority {
 	return authority
 }
 
-// FuzzReconcile: whatever the objects of a VM contain, passes end, and its Pod and disk stay unless
-// the VM was deleted or the Pod has ended.
+// FuzzReconcile checks that passes return, whatever the objects of a VM contain, and that its Pod and disk are kept
+// unless the VM was deleted or the Pod has terminated.
 func FuzzReconcile(f *testing.F) {
 	authority := newAuthority(f)
 	absurd.Seed(f, func(data []byte) {
@@ -141,29 +141,29 @@ func FuzzReconcile(f *testing.F) {
 		vm, pod, all := newRunning(t)
 		absurd.Objects(ofVM, vm)
 		absurd.Objects(ofOthers, all[1:]...)
-		w := newAbsurdWorld(t, authority, all...)
+		w := newFakeEnv(t, authority, all...)
 		for range 5 {
 			w.pass(t.Context())
 		}
-		// Other fields of the VM may end its hypervisor, but never its disk.
+		// Other changes of the VM may cause its hypervisor to be deleted, but never its disk.
 		for _, name := range w.deletes {
 			if vm.DeletionTimestamp == nil && name != pod.Name {
-				t.Errorf("%s is deleted", name)
+				t.Errorf("%s was deleted", name)
 			}
 		}
 		w.checkTexts(t, vm)
 	})
 }
 
-// checkTexts reports texts that the controller wrote and nobody can read.
-func (w *absurdWorld) checkTexts(t *testing.T, given *v1alpha1.VirtualMachine) {
+// checkTexts reports condition messages of the controller that are unprintable or too long.
+func (w *fakeEnv) checkTexts(t *testing.T, given *v1alpha1.VirtualMachine) {
 	t.Helper()
 	before := map[string]bool{}
 	for _, condition := range given.Status.Conditions {
 		before[condition.Message] = true
 	}
 	vm := &v1alpha1.VirtualMachine{}
-	if err := w.live.Get(t.Context(), absurdKey, vm); apierrors.IsNotFound(err) {
+	if err := w.live.Get(t.Context(), fakeKey, vm); apierrors.IsNotFound(err) {
 		return
 	} else if err != nil {
 		t.Fatal(err)
@@ -176,8 +176,8 @@ func (w *absurdWorld) checkTexts(t *testing.T, given *v1alpha1.VirtualMachine) {
 	}
 }
 
-// FuzzMessages: whatever a caller sends, there is an answer. Without the certificate of the VM's
-// hypervisor nothing is written.
+// FuzzMessages checks that every call returns, whatever the caller sends, and that nothing is written without the
+// certificate of the VM's hypervisor.
 func FuzzMessages(f *testing.F) {
 	authority := newAuthority(f)
 	us := &vmpb.HypervisorID{VmName: "vm", Namespace: fixture.Namespace, PodName: "pod", RunId: 7}
@@ -196,7 +196,7 @@ func FuzzMessages(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, method, caller uint8, ours bool, raw []byte) {
 		vm, pod, all := newRunning(t)
-		w := newAbsurdWorld(t, authority, all...)
+		w := newFakeEnv(t, authority, all...)
 		ctx, known := asCaller(t, caller, pod.Name)
 		var err error
 		absurd.Within("a call", func() { err = w.call(ctx, method, raw, ours, pod.Name) })
@@ -209,11 +209,11 @@ func FuzzMessages(f *testing.F) {
 	})
 }
 
-// asCaller returns a context of one of four callers: nobody, another VM's hypervisor, another Pod of
-// this VM, and the hypervisor, which is the known one.
+// asCaller returns the context of one of four callers: one without a certificate, the hypervisor of another VM, one
+// in another Pod of this VM, and the authoritative hypervisor. known is true for the last one.
 func asCaller(t *testing.T, caller uint8, pod string) (ctx context.Context, known bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond) // leases last as long as this
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond) // this also closes run leases
 	t.Cleanup(cancel)
 	name := map[uint8]string{1: "other/" + pod, 2: "vm/other", 3: "vm/" + pod}[caller%4]
 	if name == "" {
@@ -228,7 +228,7 @@ func asCaller(t *testing.T, caller uint8, pod string) (ctx context.Context, know
 	return peer.NewContext(ctx, &peer.Peer{AuthInfo: credentials.TLSInfo{State: state}}), caller%4 == 3
 }
 
-// leaseStream is what RunLease answers on.
+// leaseStream is the stream for the responses of RunLease.
 type leaseStream struct {
 	grpc.ServerStreamingServer[vmpb.RunLeaseUpdate]
 	ctx context.Context
@@ -237,17 +237,18 @@ type leaseStream struct {
 func (s leaseStream) Context() context.Context        { return s.ctx }
 func (s leaseStream) Send(*vmpb.RunLeaseUpdate) error { return nil }
 
-// call decodes a message and calls a method with it. If it is to be ours, it names the hypervisor.
-func (w *absurdWorld) call(ctx context.Context, method uint8, raw []byte, ours bool, pod string) error {
+// call decodes a message and calls a method with it. If ours is set, it replaces the sender in the message with the
+// hypervisor.
+func (w *fakeEnv) call(ctx context.Context, method uint8, raw []byte, ours bool, pod string) error {
 	lease, report := &vmpb.RunLeaseRequest{}, &vmpb.ReportStateRequest{}
-	swap, target := &vmpb.MigrationSwitchoverRequest{}, &vmpb.EnsureMigrationTargetRequest{}
-	message := []proto.Message{lease, report, swap, target}[method%4]
+	switchover, target := &vmpb.MigrationSwitchoverRequest{}, &vmpb.EnsureMigrationTargetRequest{}
+	message := []proto.Message{lease, report, switchover, target}[method%4]
 	if proto.Unmarshal(raw, message) != nil {
-		return status.Error(codes.InvalidArgument, "not a message: gRPC would have refused it")
+		return status.Error(codes.InvalidArgument, "gRPC would refuse this message")
 	}
 	if ours {
-		us := &vmpb.HypervisorID{VmName: absurdKey.Name, Namespace: absurdKey.Namespace, PodName: pod, RunId: 7}
-		lease.Us, report.Us, swap.Us, target.Us = us, us, us, us
+		us := &vmpb.HypervisorID{VmName: fakeKey.Name, Namespace: fakeKey.Namespace, PodName: pod, RunId: 7}
+		lease.Us, report.Us, switchover.Us, target.Us = us, us, us, us
 	}
 	var err error
 	switch message {
@@ -255,8 +256,8 @@ func (w *absurdWorld) call(ctx context.Context, method uint8, raw []byte, ours b
 		err = w.cluster.hypervisors.RunLease(lease, leaseStream{ctx: ctx})
 	case report:
 		_, err = w.cluster.hypervisors.ReportState(ctx, report)
-	case swap:
-		_, err = w.cluster.hypervisors.MigrationSwitchover(ctx, swap)
+	case switchover:
+		_, err = w.cluster.hypervisors.MigrationSwitchover(ctx, switchover)
 	case target:
 		_, err = w.cluster.hypervisors.EnsureMigrationTarget(ctx, target)
 	}
