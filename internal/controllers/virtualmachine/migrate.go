@@ -74,7 +74,7 @@ func (m *migrations) refuseOrder(ctx context.Context, s *scope) flow.Result {
 func (m *migrations) announceRefusal(ctx context.Context, key types.NamespacedName, why string) {
 	vm := &v1alpha1.VirtualMachine{}
 	if err := m.client.Get(ctx, key, vm); err == nil {
-		m.events.Eventf(vm, corev1.EventTypeNormal, "NotMigrated", "Shutting down the guest because it cannot be migrated live: %s", why)
+		m.events.Eventf(vm, corev1.EventTypeNormal, "NotMigrated", "Shutting down the guest instead of migrating it live: %s", why)
 	}
 }
 

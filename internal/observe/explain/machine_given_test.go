@@ -323,7 +323,7 @@ func notMigratable(f *MachineFacts) {
 
 func restartPending(f *MachineFacts) {
 	f.VM.Status.Conditions = append(f.VM.Status.Conditions, metav1.Condition{
-		Type: vmv1alpha1.ConditionRestartNeeded, Status: metav1.ConditionTrue, Reason: "SpecChanged", Message: "At its next start the virtual machine gets: CPUs: 2 instead of 1.",
+		Type: vmv1alpha1.ConditionRestartNeeded, Status: metav1.ConditionTrue, Reason: "SpecChanged", Message: "Restart the virtual machine to apply these changes: CPUs: 2 instead of 1.",
 	})
 }
 

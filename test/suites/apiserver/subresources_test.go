@@ -61,7 +61,7 @@ func TestSubresources(t *testing.T) {
 // otherInstallation: the API stays that of the Service for which it is registered.
 func (w *world) otherInstallation() {
 	err := w.register(types.NamespacedName{Namespace: "other", Name: "vm-api"})
-	if err == nil || !strings.Contains(err.Error(), "registered for another service, "+w.Namespace+"/vm-api") {
+	if err == nil || !strings.Contains(err.Error(), "already registered for service "+w.Namespace+"/vm-api") {
 		w.t.Errorf("the API was registered for another service: %v", err)
 	}
 	if code, body := w.do(w.Admin, http.MethodGet, w.path("web", "log"), ""); code != http.StatusOK {

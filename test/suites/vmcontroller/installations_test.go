@@ -38,7 +38,7 @@ func (i *installation) leftTo(vm *vmv1alpha1.VirtualMachine, by, to string) {
 		g.Expect(i.client.List(i.t.Context(), events, client.InNamespace(vm.Namespace))).To(gomega.Succeed())
 		g.Expect(events.Items).To(gomega.ContainElement(gomega.SatisfyAll(
 			gomega.HaveField("InvolvedObject.Name", vm.Name), gomega.HaveField("Reason", "OtherController"),
-			gomega.HaveField("Message", gomega.HavePrefix("VM controller %s leaves this to VM controller %s", by, to)),
+			gomega.HaveField("Message", gomega.And(gomega.HavePrefix("VM controller %s ignores", by), gomega.HaveSuffix("VM controller %s", to))),
 		)))
 	})
 }
